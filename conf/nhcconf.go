@@ -1,0 +1,140 @@
+// Package conf reads configuration: nhc.conf exactly as LBNL NHC does, TOML
+// tables, VAR=value words, the sysconfig file and the forms of LOGFILE.
+//
+// It knows no check and touches no machine: every function turns bytes, which
+// the caller has read, into values. Whether a target fits a host is decided by
+// package match.
+package conf
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// MaxSize is the largest configuration file in bytes.
+const MaxSize = 8 << 20
+
+// Pos is a place in a file.
+type Pos struct {
+	File string
+	Line int // from 1; of lines joined by a backslash the first
+}
+
+func (p Pos) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
+
+// Line is one check line of nhc.conf: "target || check".
+type Line struct {
+	Pos           Pos
+	Target, Check string
+}
+
+// Warning is something in nhc.conf that is no error, but hardly meant.
+type Warning struct {
+	Pos  Pos
+	Text string
+}
+
+// Parse reads nhc.conf as LBNL NHC's "while read LINE" does: one level of
+// backslashes is taken away everywhere, a backslash at the end of a line joins
+// the next one, also behind a comment. What stands before the first "||" is the
+// target, all behind it the check. Lines without one of the two and those that
+// begin with "#" are skipped.
+//
+// Three things are mended: carriage returns before a line's end are dropped, a
+// last line without a newline counts, and a line without "||" is a warning and
+// never run.
+func Parse(file string, data []byte) (lines []Line, warnings []Warning, err error) {
+	if err := usable(file, data, `lines of "target || check"`); err != nil {
+		return nil, nil, err
+	}
+	warn := func(pos Pos, format string, args ...any) {
+		warnings = append(warnings, Warning{pos, fmt.Sprintf(format, args...)})
+	}
+	if bytes.HasPrefix(data, []byte("\ufeff")) {
+		warn(Pos{file, 1}, "a byte order mark is part of the first target, want none")
+	}
+	r := newLineReader(data)
+	for r.more() {
+		pos := Pos{file, r.line}
+		text := r.read()
+		target, check, ok := strings.Cut(text, "||")
+		target, check = strings.Trim(target, blanks), strings.Trim(check, blanks)
+		switch {
+		case target == "" || target[0] == '#':
+		case !ok:
+			warn(pos, `no "||" in %q, want "target || check": not run`, shorten(target))
+		case check != "":
+			lines = append(lines, Line{pos, target, check})
+		}
+	}
+	return lines, warnings, nil
+}
+
+const blanks = " \t"
+
+// lineReader reads lines as bash's read builtin without -r.
+type lineReader struct {
+	rest string
+	line int // number of the next line
+}
+
+func newLineReader(data []byte) *lineReader {
+	s := strings.ReplaceAll(string(data), "\x00", "")
+	s = strings.ReplaceAll(s, "\r\n", "\n")
+	return &lineReader{strings.TrimSuffix(s, "\r"), 1}
+}
+
+func (r *lineReader) more() bool { return r.rest != "" }
+
+// read returns the next line without its backslashes.
+func (r *lineReader) read() string {
+	var b strings.Builder
+	for {
+		i := strings.IndexAny(r.rest, "\\\n")
+		if i < 0 {
+			b.WriteString(r.rest)
+			r.rest = ""
+			return b.String()
+		}
+		b.WriteString(r.rest[:i])
+		special := r.rest[i]
+		r.rest = r.rest[i+1:]
+		if special == '\n' {
+			r.line++
+			return b.String()
+		}
+		if r.rest == "" {
+			return b.String()
+		}
+		if r.rest[0] == '\n' {
+			r.line++
+		} else {
+			b.WriteByte(r.rest[0])
+		}
+		r.rest = r.rest[1:]
+	}
+}
+
+// usable refuses what cannot be a text file of ours.
+func usable(file string, data []byte, want string) error {
+	if len(data) > MaxSize {
+		return fmt.Errorf("%s: %d bytes, want at most %d", file, len(data), MaxSize)
+	}
+	const looked = 8 << 10
+	for _, c := range data[:min(len(data), looked)] {
+		if c < ' ' && !strings.ContainsRune("\t\n\v\f\r\x1b", rune(c)) || c == 0x7f {
+			return fmt.Errorf("%s: binary data, want %s", file, want)
+		}
+	}
+	return nil
+}
+
+// shorten keeps messages readable.
+func shorten(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "..."
+}

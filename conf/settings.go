@@ -1,0 +1,145 @@
+package conf
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ParseAssign reads one NAME=value or "export NAME=value" word of the command
+// line. The value is taken literally, but for three things: quotes around a
+// part of it ('..' and "..") are removed, $NAME and ${NAME} are replaced by
+// vars outside of single quotes, and NAME=( .. ) is a list of words. No command
+// is ever run, nothing is split at separators, nothing is globbed.
+func ParseAssign(word string, vars func(string) string) (name, value string, array []string, isArray, export bool, err error) {
+	text := word
+	if rest, ok := strings.CutPrefix(word, "export"); ok && strings.TrimLeft(rest, whitespace) != rest {
+		text, export = strings.TrimLeft(rest, whitespace), true
+	}
+	name, text, ok := strings.Cut(text, "=")
+	if !ok || !isName(name) {
+		return "", "", nil, false, false, fmt.Errorf("argument %q: want NAME=value or export NAME=value", shorten(word))
+	}
+	if list, ok := within(text, "(", ")"); ok {
+		return name, "", literalWords(list, vars), true, export, nil
+	}
+	var b strings.Builder
+	for text != "" {
+		var u unit
+		u, text = nextUnit(text, vars)
+		b.WriteString(u.text)
+	}
+	return name, b.String(), nil, false, export, nil
+}
+
+const whitespace = " \t\n"
+
+// within takes the brackets off s, and blanks around them.
+func within(s, opens, closes string) (inner string, ok bool) {
+	s = strings.Trim(s, whitespace)
+	if len(s) < len(opens)+len(closes) || !strings.HasPrefix(s, opens) || !strings.HasSuffix(s, closes) {
+		return "", false
+	}
+	return s[len(opens) : len(s)-len(closes)], true
+}
+
+func literalWords(s string, vars func(string) string) []string {
+	words := []string{}
+	var b strings.Builder
+	begun := false
+	end := func() {
+		if begun {
+			words = append(words, b.String())
+		}
+		b.Reset()
+		begun = false
+	}
+	for s != "" {
+		var u unit
+		u, s = nextUnit(s, vars)
+		if u.kind == plainChar && strings.Contains(whitespace, u.text) {
+			end()
+			continue
+		}
+		b.WriteString(u.text)
+		begun = begun || u.kind == quotedText || u.text != ""
+	}
+	end()
+	return words
+}
+
+// unit is the smallest part of a literal value.
+type unit struct {
+	kind unitKind
+	text string // without its quotes, expanded
+}
+
+type unitKind int
+
+const (
+	plainChar unitKind = iota
+	variable
+	quotedText
+)
+
+// nextUnit takes the next unit off s, which is not empty. A quote without a
+// partner and a $ without a name are plain characters.
+func nextUnit(s string, vars func(string) string) (u unit, rest string) {
+	switch s[0] {
+	case '\'':
+		if text, rest, ok := strings.Cut(s[1:], "'"); ok {
+			return unit{quotedText, text}, rest
+		}
+	case '"':
+		if text, rest, ok := strings.Cut(s[1:], `"`); ok {
+			return unit{quotedText, expandNames(text, vars)}, rest
+		}
+	case '$':
+		if name, rest, ok := cutName(s); ok {
+			return unit{variable, vars(name)}, rest
+		}
+	}
+	return unit{plainChar, s[:1]}, s[1:]
+}
+
+func expandNames(s string, vars func(string) string) string {
+	var b strings.Builder
+	for s != "" {
+		plain, _, _ := strings.Cut(s, "$")
+		b.WriteString(plain)
+		s = s[len(plain):]
+		if name, rest, ok := cutName(s); ok {
+			b.WriteString(vars(name))
+			s = rest
+		} else if s != "" {
+			b.WriteByte('$')
+			s = s[1:]
+		}
+	}
+	return b.String()
+}
+
+// cutName takes $NAME or ${NAME} off s.
+func cutName(s string) (name, rest string, ok bool) {
+	s, ok = strings.CutPrefix(s, "$")
+	if !ok {
+		return "", "", false
+	}
+	if braced, isBraced := strings.CutPrefix(s, "{"); isBraced {
+		name, rest, ok = strings.Cut(braced, "}")
+		return name, rest, ok && isName(name)
+	}
+	end := strings.IndexFunc(s, func(r rune) bool { return !isNameRune(r) })
+	if end < 0 {
+		end = len(s)
+	}
+	return s[:end], s[end:], isName(s[:end])
+}
+
+// isName says whether s can be the name of a shell variable.
+func isName(s string) bool {
+	return s != "" && (s[0] < '0' || s[0] > '9') && strings.TrimLeftFunc(s, isNameRune) == ""
+}
+
+func isNameRune(r rune) bool {
+	return r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+}

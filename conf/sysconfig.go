@@ -1,0 +1,179 @@
+package conf
+
+import (
+	"bytes"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Assign is what one statement of a sysconfig file does to one variable.
+type Assign struct {
+	Pos     Pos
+	Name    string
+	Value   string
+	Array   []string // instead of Value if IsArray
+	IsArray bool
+	Export  bool
+	Unset   bool // the variable is removed
+}
+
+// ParseSysconfig reads a file of shell assignments without a shell: NAME=value,
+// NAME=( .. ), export and unset, with values of text, quotes, $NAME, ${NAME},
+// ${NAME:-word} and ${NAME-word}. vars gives the variables that are set before;
+// assignments are seen by the lines below them.
+//
+// If there is anything else in the file, or an error of syntax, needShell is
+// true and nothing is returned: what such a file does only bash can tell. An
+// error is a file that is no text or too long.
+func ParseSysconfig(file string, data []byte, vars func(string) (string, bool)) (assigns []Assign, needShell bool, err error) {
+	if err := usable(file, data, "shell assignments"); err != nil {
+		return nil, false, err
+	}
+	if bytes.ContainsAny(data, "\r\x00") {
+		return nil, true, nil
+	}
+	tree, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(data), file)
+	if err != nil {
+		return nil, true, nil //nolint:nilerr // bash says what is wrong with it
+	}
+	s := script{file: file, vars: vars, now: map[string]Assign{}, exported: map[string]bool{}}
+	for _, st := range tree.Stmts {
+		if !s.statement(st) {
+			return nil, true, nil
+		}
+	}
+	return s.done, false, nil
+}
+
+// script carries out the statements of a sysconfig file.
+type script struct {
+	file     string
+	vars     func(string) (string, bool)
+	now      map[string]Assign // what the file has done to each variable
+	exported map[string]bool
+	done     []Assign
+}
+
+// statement carries out one statement; it is not ok if that takes a shell.
+func (s *script) statement(st *syntax.Stmt) (ok bool) {
+	if st.Negated || st.Background || st.Coprocess || st.Disown || len(st.Redirs) > 0 {
+		return false
+	}
+	switch cmd := st.Cmd.(type) {
+	case *syntax.CallExpr:
+		if len(cmd.Args) == 0 {
+			return s.assign(cmd.Assigns)
+		}
+		return len(cmd.Assigns) == 0 && cmd.Args[0].Lit() == "unset" && s.unset(cmd.Args[1:], st.Pos())
+	case *syntax.DeclClause:
+		return cmd.Variant.Value == "export" && len(cmd.Args) > 0 && s.export(cmd.Args)
+	}
+	return false
+}
+
+// assign carries out A=1 B=$A, one after the other.
+func (s *script) assign(list []*syntax.Assign) (ok bool) {
+	for _, a := range list {
+		result, ok := s.value(a, "")
+		if !ok {
+			return false
+		}
+		s.do(result)
+	}
+	return true
+}
+
+// export carries out export A=1 B: its words are expanded before anything is
+// assigned. A name alone exports the variable as it is, or as soon as it has a
+// value.
+func (s *script) export(list []*syntax.Assign) (ok bool) {
+	results := make([]Assign, len(list))
+	for i, a := range list {
+		if a.Name == nil {
+			return false // an option, or a name that takes an expansion
+		}
+		if !a.Naked {
+			if results[i], ok = s.value(a, "{"); !ok {
+				return false
+			}
+		}
+	}
+	for i, a := range list {
+		result, set := results[i], true
+		if a.Naked {
+			result, set = s.current(a.Name.Value)
+		}
+		s.exported[a.Name.Value] = true
+		if set {
+			result.Pos, result.Name, result.Export = s.pos(a.Pos()), a.Name.Value, true
+			s.do(result)
+		}
+	}
+	return true
+}
+
+// value expands one assignment. special are the unquoted characters that bash
+// would expand where it stands.
+func (s *script) value(a *syntax.Assign, special string) (result Assign, ok bool) {
+	if a.Append || a.Naked || a.Index != nil || shellVars[a.Name.Value] == dynamic {
+		return result, false
+	}
+	result = Assign{Pos: s.pos(a.Pos()), Name: a.Name.Value, Export: s.exported[a.Name.Value]}
+	var err error
+	if a.Array == nil {
+		result.Value, err = words{lookup: s.lookup, special: special}.expand(a.Value)
+		return result, err == nil
+	}
+	result.IsArray, result.Array = true, []string{}
+	for _, el := range a.Array.Elems {
+		if el.Index != nil || el.Value == nil {
+			return result, false
+		}
+		text, err := words{lookup: s.lookup, special: "*?[{", split: true}.expand(el.Value)
+		if err != nil {
+			return result, false
+		}
+		result.Array = append(result.Array, text)
+	}
+	return result, true
+}
+
+// current is what a variable is now.
+func (s *script) current(name string) (a Assign, set bool) {
+	if a, ok := s.now[name]; ok {
+		return a, !a.Unset
+	}
+	a.Value, set = s.vars(name)
+	return a, set
+}
+
+func (s *script) unset(names []*syntax.Word, at syntax.Pos) bool {
+	for _, w := range names {
+		name := w.Lit()
+		if !isName(name) || shellVars[name] == dynamic {
+			return false
+		}
+		delete(s.exported, name)
+		s.do(Assign{Pos: s.pos(at), Name: name, Unset: true})
+	}
+	return true
+}
+
+func (s *script) do(a Assign) {
+	s.now[a.Name] = a
+	s.done = append(s.done, a)
+}
+
+// lookup finds the value a variable has now. $ARRAY is its first element.
+func (s *script) lookup(name string) (string, bool) {
+	a, set := s.current(name)
+	switch {
+	case !set || a.IsArray && len(a.Array) == 0:
+		return "", false
+	case a.IsArray:
+		return a.Array[0], true
+	}
+	return a.Value, true
+}
+
+func (s *script) pos(p syntax.Pos) Pos { return Pos{s.file, int(p.Line())} }

@@ -1,0 +1,180 @@
+package conf
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Entry is one [[check]] table.
+type Entry struct {
+	Pos    Pos            // of its [[check]]
+	Name   string         // as in nhc.conf: check_fs_mount_rw
+	Hosts  string         // match expression, "*" if it is not given
+	Params map[string]any // every other key
+}
+
+//go:embed default.toml
+var defaultTOML []byte
+
+// Default is the plan for a node without a configuration: what holds on any
+// Linux machine.
+func Default() ([]Entry, error) { return ParseTOML("default.toml", defaultTOML) }
+
+// ParseTOML reads [[check]] tables in their order. The key name is the check,
+// with or without "check_", hosts says on which hosts it runs; all other keys
+// are its parameters. Anything outside of these tables is an error. All errors
+// are reported at once.
+func ParseTOML(file string, data []byte) ([]Entry, error) {
+	if err := usable(file, data, "TOML"); err != nil {
+		return nil, err
+	}
+	var root map[string]toml.Primitive
+	md, err := toml.Decode(string(data), &root)
+	if err != nil {
+		return nil, tomlError(file, err)
+	}
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(root)) {
+		if key != "check" || md.Type(key) != "ArrayHash" {
+			errs = append(errs, tomlError(file, md.PrimitiveDecode(root[key], &refused{key})))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	var tables []map[string]any
+	if check, ok := root["check"]; ok {
+		if err := md.PrimitiveDecode(check, &tables); err != nil {
+			return nil, tomlError(file, err)
+		}
+	}
+	lines := checkLines(string(data))
+	if len(lines) != len(tables) {
+		return nil, fmt.Errorf("%s: %d [[check]] lines for %d tables", file, len(lines), len(tables))
+	}
+	var entries []Entry
+	for i, table := range tables {
+		e, err := newEntry(Pos{file, lines[i]}, table)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		entries = append(entries, e)
+	}
+	return entries, errors.Join(errs...)
+}
+
+func newEntry(pos Pos, table map[string]any) (e Entry, err error) {
+	e = Entry{Pos: pos, Hosts: "*", Params: table}
+	if e.Name, err = takeString(table, "name", ""); err == nil {
+		e.Hosts, err = takeString(table, "hosts", "*")
+	}
+	if err != nil {
+		return Entry{}, fmt.Errorf("%s: %w", pos, err)
+	}
+	if !strings.HasPrefix(e.Name, "check_") {
+		e.Name = "check_" + e.Name
+	}
+	return e, nil
+}
+
+// takeString removes a key from table.
+func takeString(table map[string]any, key, otherwise string) (string, error) {
+	value, given := table[key]
+	if !given {
+		value = otherwise
+	}
+	text, ok := value.(string)
+	if !ok {
+		return "", fmt.Errorf("%s = %v: want a string", key, value)
+	}
+	if text == "" {
+		return "", fmt.Errorf("no %s, want %s = \"...\"", key, key)
+	}
+	delete(table, key)
+	return text, nil
+}
+
+// refused makes the decoder report a key with its position.
+type refused struct{ key string }
+
+// UnmarshalTOML implements [toml.Unmarshaler].
+func (r *refused) UnmarshalTOML(any) error {
+	return fmt.Errorf("key %s: want nothing but [[check]] tables", r.key)
+}
+
+func tomlError(file string, err error) error {
+	if parse, ok := errors.AsType[toml.ParseError](err); ok {
+		return fmt.Errorf("%s: %s", Pos{file, parse.Position.Line}, parse.Message)
+	}
+	return fmt.Errorf("%s: %w", file, err)
+}
+
+// checkLines finds the line of every [[check]] header in a text that the
+// decoder has accepted. (The decoder knows them, but does not tell.)
+func checkLines(text string) (lines []int) {
+	line, depth := 1, 0
+	for atStart := true; text != ""; {
+		switch c := text[0]; {
+		case c == '\n':
+			line++
+			atStart = true
+		case c == ' ', c == '\t', c == '\r':
+		case atStart && depth == 0 && strings.HasPrefix(text, "[["):
+			name, _, _ := strings.Cut(text[2:], "]]")
+			if strings.Trim(name, "\"' \t") == "check" {
+				lines = append(lines, line)
+			}
+			text = text[2+len(name)+2:]
+			atStart = false
+			continue
+		case c == '[':
+			depth++
+			atStart = false
+		case c == ']':
+			depth--
+		case c == '#':
+			comment, _, _ := strings.Cut(text, "\n")
+			text = text[len(comment):]
+			continue
+		case c == '"', c == '\'':
+			s := tomlString(text)
+			line += strings.Count(s, "\n")
+			text = text[len(s):]
+			atStart = false
+			continue
+		default:
+			atStart = false
+		}
+		text = text[1:]
+	}
+	return lines
+}
+
+// tomlString is the string that text begins with, quotes and all.
+func tomlString(text string) string {
+	quote, basic := text[:1], text[0] == '"'
+	if triple := strings.Repeat(quote, 3); strings.HasPrefix(text, triple) {
+		quote = triple
+	}
+	end := len(quote)
+	for end < len(text) && !strings.HasPrefix(text[end:], quote) {
+		if basic && text[end] == '\\' {
+			end++
+		}
+		end++
+	}
+	end = min(end+len(quote), len(text))
+	for range 2 { // up to two quotes may stand before the closing three
+		if len(quote) == 3 && strings.HasPrefix(text[end:], quote[:1]) {
+			end++
+		}
+	}
+	return text[:end]
+}

@@ -1,0 +1,120 @@
+package conf
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseTOML(t *testing.T) {
+	t.Parallel()
+	const text = `# [[check]]
+[[check]]
+name = "fs_mount_rw"
+fs = ["/", "/home"]   # [[check]]
+remount = false
+
+  [[ check ]] # with everything
+name = "check_hw_ib"
+hosts = "{gpu[01-16]}"
+rate = 400
+port = """
+[[check]]
+\"""" # ends here
+share = 0.5
+list = [
+  [[1, 2], [3]],
+  [[4]]]
+text = '''
+[[check]]'''
+
+["check".sub]
+x = 'a"]]'
+[['check']]
+"name" = "hw_cpuinfo"
+`
+	want := []Entry{
+		{Pos{"t.toml", 2}, "check_fs_mount_rw", "*", map[string]any{"fs": []any{"/", "/home"}, "remount": false}},
+		{Pos{"t.toml", 7}, "check_hw_ib", "{gpu[01-16]}", map[string]any{
+			"rate": int64(400), "port": "[[check]]\n\"", "share": 0.5, "text": "[[check]]",
+			"list": []any{[]any{[]any{int64(1), int64(2)}, []any{int64(3)}}, []any{[]any{int64(4)}}},
+			"sub":  map[string]any{"x": `a"]]`},
+		}},
+		{Pos{"t.toml", 23}, "check_hw_cpuinfo", "*", map[string]any{}},
+	}
+	got, err := ParseTOML("t.toml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	got, err = ParseTOML("t.toml", []byte(strings.ReplaceAll(text, "\n", "\r\n")))
+	if err != nil || len(got) != 3 || got[2].Pos.Line != 23 {
+		t.Errorf("with carriage returns: got %v, %v", got, err)
+	}
+	if got, err := ParseTOML("t.toml", nil); got != nil || err != nil {
+		t.Errorf("empty file: got %v, %v", got, err)
+	}
+}
+
+func TestParseTOMLErrors(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, data, want string }{
+		{"syntax", "[[check]]\nname = \"x\"\nfs = /home\n", "t.toml:3: "},
+		{"unknown keys, all at once", "timeout = 5\n\n[[check]]\nname = \"x\"\n[defaults]\na = 1\n[[checks]]\nname = \"y\"\n",
+			"t.toml:7: key checks: want nothing but [[check]] tables\nt.toml:5: key defaults: want nothing but [[check]] tables\n" +
+				"t.toml:1: key timeout: want nothing but [[check]] tables"},
+		{"a table", "\n[check]\nname = \"x\"\n", "t.toml:2: key check: want nothing but [[check]] tables"},
+		{"a list of inline tables", "check = [{name = \"x\"}]\n", "t.toml:1: key check: want nothing but [[check]] tables"},
+		{"names and hosts, all at once", "[[check]]\n[[check]]\nname = 5\n[[check]]\nname = \"x\"\nhosts = [\"a\"]\n[[check]]\nname = \"\"\n",
+			"t.toml:1: no name, want name = \"...\"\nt.toml:2: name = 5: want a string\n" +
+				"t.toml:4: hosts = [a]: want a string\nt.toml:7: no name, want name = \"...\""},
+		{"key given twice", "[[check]]\nname = \"x\"\nname = \"y\"\n", "t.toml:3: "},
+		{"binary", "\x00", "t.toml: binary data, want TOML"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := ParseTOML("t.toml", []byte(tt.data))
+			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+				t.Errorf("got %v, %v\nwant error %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestDefault(t *testing.T) {
+	t.Parallel()
+	got, err := Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Entry{
+		{Pos{"default.toml", 3}, "check_fs_mount_rw", "*", map[string]any{"fs": "/"}},
+		{Pos{"default.toml", 7}, "check_file_test", "*", map[string]any{"test": "dw", "files": []any{"/tmp"}}},
+		{Pos{"default.toml", 12}, "check_hw_cpuinfo", "*", map[string]any{}},
+		{Pos{"default.toml", 15}, "check_hw_eth", "*", map[string]any{"dev": "lo"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func FuzzParseTOML(f *testing.F) {
+	for _, seed := range []string{"[[check]]\nname='x'\n", "[[check]]\nname=\"\"\"\n[[check]]\"\"\"\n", "a=[\n[[1]]]", "[[check.x]]"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		entries, err := ParseTOML("t", data)
+		if err != nil && strings.Contains(err.Error(), "[[check]] lines for") {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.Pos.Line < 1 || !strings.HasPrefix(e.Name, "check_") || e.Hosts == "" {
+				t.Fatalf("%+v", e)
+			}
+		}
+	})
+}
