@@ -1,0 +1,109 @@
+// Package checks holds the registry of checks and every check itself.
+//
+// A check is one file: a doc comment, a struct whose fields are its
+// parameters, an init function that registers it, and Run. Adding one edits no
+// other file. Checks never touch the machine themselves: all they learn comes
+// from the [probe.Host] in their [Env], so that a test can put a tree of files
+// in its place.
+package checks
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Check is one bound check. Its fields are its parameters, filled by [Bind]
+// (nhc.conf words) or [BindTable] (TOML).
+type Check interface {
+	// Run looks at the node and says what it found. No finding, or none worse
+	// than Warn, is a pass. Run may block for ever: it is only ever called in a
+	// worker process, under the deadline of its step.
+	Run(ctx context.Context, env *Env) []Finding
+}
+
+// Lane is a class of checks that share one worker process, so that what hangs
+// in one lane does not hold up the others.
+type Lane string
+
+// The lanes. Local reads files, mounts, /proc and /sys; Cmd runs commands; the
+// others stand for the vendor library they load.
+const (
+	Local Lane = "local"
+	Cmd   Lane = "cmd"
+	NVML  Lane = "nvml"
+	DCGM  Lane = "dcgm"
+	Shell Lane = "shell"
+)
+
+// Vendor says whether the lane loads a vendor library: after a hang in such a
+// lane the rest of it is not run, since the next call would hang too.
+func (l Lane) Vendor() bool { return l == NVML || l == DCGM }
+
+// Info describes a check to the registry.
+type Info struct {
+	Name    string        // the word in nhc.conf: check_fs_mount
+	Usage   string        // what may stand behind the word: "[-0] -f FS ..."
+	Summary string        // one line, for lists
+	Lane    Lane          // the worker it runs in
+	Timeout time.Duration // deadline of one step; 0 means the lane's own
+	New     func() Check  // a check with its defaults
+
+	// Acts says whether a bound check may change something on the node: such a
+	// step runs alone, after every earlier step has passed. Nil means it never does.
+	Acts func(Check) bool
+
+	// BadUsage turns a usage error into the finding that LBNL NHC gives for it
+	// when the step's turn comes. Nil means that a usage error is an error of
+	// the configuration: reported with its position, draining nobody.
+	BadUsage func(line string, err *UsageError) Finding
+}
+
+// Env is what a running check may use.
+type Env struct {
+	Host    *probe.Host       // the node
+	Line    string            // the check line as written, LBNL's $CHECK
+	Timeout time.Duration     // TIMEOUT of the whole run; 0 means none
+	Vars    map[string]string // NHC variables that checks read: MAX_SYS_UID ...
+	Doing   func(what string) // names a call that might block, so that a hang can be reported by name; may be nil
+}
+
+// At names what the check is about to do, for the report should it never return.
+func (e *Env) At(format string, args ...any) {
+	if e.Doing != nil {
+		e.Doing(fmt.Sprintf(format, args...))
+	}
+}
+
+var registry = map[string]Info{}
+
+// Register adds a check. It is called from init functions and panics on a
+// duplicate or an incomplete Info, which is a mistake in the program.
+func Register(info Info) {
+	if info.Name == "" || info.New == nil || info.Lane == "" || info.Summary == "" {
+		panic(fmt.Sprintf("checks: incomplete registration of %q", info.Name))
+	}
+	if _, ok := registry[info.Name]; ok {
+		panic(fmt.Sprintf("checks: %s registered twice", info.Name))
+	}
+	registry[info.Name] = info
+}
+
+// Lookup finds a check by its word in nhc.conf.
+func Lookup(name string) (Info, bool) {
+	info, ok := registry[name]
+	return info, ok
+}
+
+// Names lists every registered check, sorted.
+func Names() []string {
+	names := make([]string, 0, len(registry))
+	for n := range registry {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}

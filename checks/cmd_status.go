@@ -1,0 +1,143 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// cmdStatus runs a command and checks its exit status, 0 if no other is
+// wanted. What the command prints is thrown away. After -t seconds, 5 if not
+// given, it is ended with SIGALRM and SIGTERM. No command at all passes.
+//
+//	node* || check_cmd_status -t 10 -r 1 grep -q quarantined /etc/motd
+type cmdStatus struct {
+	Command string   `toml:"command"`         // split at blanks, without quotes
+	Words   []string `arg:"*" toml:"argv"`    // the command word by word
+	Status  string   `opt:"r" toml:"status"`  // the exit status that is wanted
+	Limit   string   `opt:"t" toml:"timeout"` // whole seconds
+	Name    string   `opt:"C"`                // stands for check_cmd_status in the messages
+}
+
+func init() {
+	Register(Info{
+		Name:     "check_cmd_status",
+		Usage:    "[-t SECONDS] [-r STATUS] COMMAND [ARG ...]",
+		Summary:  "a command ends with the right exit status",
+		Lane:     Cmd,
+		New:      func() Check { return &cmdStatus{Limit: defaultLimit} },
+		Acts:     func(Check) bool { return true },
+		BadUsage: usageOf("check_cmd_status"),
+	})
+}
+
+func (c *cmdStatus) Run(ctx context.Context, env *Env) []Finding {
+	argv := c.Words
+	if c.Command != "" {
+		argv = strings.Fields(c.Command)
+	}
+	run := commandRun{
+		check:  c.Name,
+		text:   strings.Join(argv, " "),
+		status: c.Status,
+		limit:  c.Limit,
+	}
+	if run.check == "" {
+		run.check = "check_cmd_status"
+	}
+	if f := run.prepare(env); f != nil {
+		return []Finding{*f}
+	}
+	if len(argv) == 0 {
+		return run.judge(probe.Exit{})
+	}
+	cmd := env.command(argv...)
+	if slices.Contains(builtins, argv[0]) {
+		cmd = env.shell(`"$0" "$@"`, argv...)
+	}
+	cmd.Timeout = run.timeout
+	cmd.Signals = []syscall.Signal{syscall.SIGALRM, syscall.SIGTERM}
+	env.At("run %s", run.text)
+	return run.judge(env.Host.Run(ctx, cmd))
+}
+
+// builtins are commands of bash that are not programs, or not the same.
+var builtins = []string{
+	".", ":", "[", "alias", "builtin", "cd", "command", "declare", "eval", "exec", "exit", "export", "false", "hash",
+	"kill", "let", "printf", "read", "set", "shopt", "source", "test", "trap", "true", "type", "ulimit", "umask", "unset",
+}
+
+// defaultLimit is how long a command may take if the check does not say, in seconds.
+const defaultLimit = "5"
+
+// commandRun is what check_cmd_output and check_cmd_status have in common:
+// time and status of one command.
+type commandRun struct {
+	check   string        // the name in the messages
+	text    string        // the command in the messages
+	status  string        // wanted exit status as written; "" stands for 0
+	limit   string        // seconds as written; "" stands for 5
+	want    int           // status, read
+	timeout time.Duration // limit, read
+}
+
+// prepare reads the numbers and says what is wrong with them.
+func (r *commandRun) prepare(env *Env) *Finding {
+	want, ok := parseInteger(r.status)
+	if !ok {
+		f := badValue(r.check, "exit status", r.status, "a whole number")
+		return &f
+	}
+	if r.limit == "" {
+		r.limit = defaultLimit
+	}
+	seconds, ok := parseInteger(r.limit)
+	if !ok || seconds > int64(longest/time.Second) {
+		f := badValue(r.check, "timeout", r.limit, "whole seconds")
+		return &f
+	}
+	if all := int64(env.Timeout / time.Second); all > 0 && seconds > all {
+		f := usage(fmt.Sprintf("%s:  Command timeout %s exceeds NHC timeout %d", r.check, r.limit, all), "")
+		return &f
+	}
+	r.want = int(want)
+	r.timeout = max(time.Duration(seconds)*time.Second, 1) // 0 is over at once
+	return nil
+}
+
+// longest is more than any command check needs.
+const longest = 24 * time.Hour
+
+// judge compares the exit status.
+func (r *commandRun) judge(x probe.Exit) []Finding {
+	if x.Status == r.want && !x.Stuck {
+		return nil
+	}
+	f := Finding{
+		Code:     "cmd.status",
+		Severity: Fail,
+		Device:   Device{Kind: "command", Name: r.text},
+		Want:     strconv.Itoa(r.want),
+		Got:      strconv.Itoa(x.Status),
+	}
+	if x.Err != nil {
+		f.Got += ": " + x.Err.Error()
+	}
+	// Ended by force counts as a timeout, too; it has no text of its own.
+	if x.TimedOut && (x.Status == 128+int(syscall.SIGTERM) || x.Status == 128+int(syscall.SIGKILL)) {
+		f.Code = "cmd.timeout"
+		f.Message = fmt.Sprintf("%s:  TIMEOUT after %ss for \"%s\"; subprocess terminated.", r.check, r.limit, r.text)
+		if x.Stuck {
+			f.Got = "still there after SIGKILL"
+		}
+		return []Finding{f}
+	}
+	f.Message = fmt.Sprintf("%s:  %d%s returned by \"%s\".", r.check, x.Status, before(" (expected ", r.status, ")"), r.text)
+	return []Finding{f}
+}

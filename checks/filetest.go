@@ -1,0 +1,129 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// fileTest checks files with the operators of the shell's test command: every
+// one must hold for every file, or with -! one must not hold for some file.
+// Operators and files may come in any order. Files are expanded once more as
+// the shell does (quotes, ~ and variables, but no wildcards).
+//
+//	node* || check_file_test -d -w /tmp /var/tmp
+type fileTest struct {
+	Test   string   `toml:"test"` // the letters of the operators, in order
+	Files  []string `toml:"files"`
+	Negate bool     `toml:"negate"`
+}
+
+func init() {
+	Register(Info{
+		Name:     "check_file_test",
+		Usage:    "[-!] {-a|-b|-c|-d|-e|-f|-g|-h|-k|-p|-r|-s|-t|-u|-w|-x|-O|-G|-L|-S|-N} ... FILE ...",
+		Summary:  "files exist and are of the right kind",
+		Lane:     Local,
+		New:      func() Check { return &fileTest{} },
+		BadUsage: badOperator,
+	})
+}
+
+func badOperator(_ string, err *UsageError) Finding {
+	if err.Kind != BadOption {
+		return badOption("check_file_test", err)
+	}
+	return usage(fmt.Sprintf("check_file_test:  Syntax error:  Invalid/unsupported operator \"%s\".", err.Word), err.Want)
+}
+
+// Bind tells operators from files: an operator is one letter behind a dash.
+func (c *fileTest) Bind(args []string) error {
+	for _, word := range args {
+		switch {
+		case word == "-!":
+			c.Negate = true
+		case len(word) == 2 && word[0] == '-' && strings.IndexByte(probe.FileTests, word[1]) >= 0:
+			c.Test += word[1:]
+		case strings.HasPrefix(word, "-"):
+			return &UsageError{Kind: BadOption, Word: word, Want: "one letter of " + probe.FileTests}
+		default:
+			c.Files = append(c.Files, word)
+		}
+	}
+	return nil
+}
+
+func (c *fileTest) Run(ctx context.Context, env *Env) []Finding {
+	if c.Test == "" || len(c.Files) == 0 {
+		return []Finding{usage("check_file_test:  Syntax error:  Missing parameters.", "")}
+	}
+	var op byte
+	var file string
+	for _, op = range []byte(c.Test) {
+		for _, file = range c.Files {
+			status := c.test(ctx, env, op, file)
+			switch {
+			case status == 0:
+			case c.Negate:
+				return nil
+			default:
+				return []Finding{c.finding(op, file, status)}
+			}
+		}
+	}
+	if c.Negate {
+		return []Finding{c.finding(op, file, 0)}
+	}
+	return nil
+}
+
+func (c *fileTest) finding(op byte, file string, status int) Finding {
+	f := Finding{
+		Code:     "file.test",
+		Severity: Fail,
+		Device:   Device{Kind: "file", Name: file},
+		Message:  fmt.Sprintf("check_file_test:  -%c %s returned %d.", op, file, status),
+		Want:     fmt.Sprintf("-%c", op),
+		Got:      fmt.Sprintf("not -%c", op),
+	}
+	if c.Negate {
+		f.Want, f.Got = f.Got, f.Want
+	}
+	return f
+}
+
+// test is the status of "eval test -OP FILE".
+func (c *fileTest) test(ctx context.Context, env *Env, op byte, file string) int {
+	words, ok := expandWords(file, env.lookup)
+	if !ok {
+		return shellTest(ctx, env, op, file)
+	}
+	switch len(words) {
+	case 0:
+		return 0 // test with one word: it is not empty, hence true
+	case 1:
+		env.At("stat %s", words[0])
+		path := words[0]
+		if op != 't' {
+			path = env.abs(path)
+		}
+		if env.Host.TestFile(op, path) {
+			return 0
+		}
+		return 1
+	default:
+		return 2 // test does not understand more words
+	}
+}
+
+// shellTest leaves to bash what expandWords does not understand.
+func shellTest(ctx context.Context, env *Env, op byte, file string) int {
+	cmd := env.shell(`set -f; eval test "$0" "$1"`, "-"+string(op), file)
+	for name, value := range env.Vars {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	env.At("run test -%c %s", op, file)
+	return env.Host.Run(ctx, cmd).Status
+}

@@ -1,0 +1,86 @@
+package checks
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFindingJSON(t *testing.T) {
+	t.Parallel()
+	want := Finding{
+		Code: "hw.ib.down", Severity: Fail, Device: Device{Kind: "port", Name: "mlx5_0:1"},
+		Message: "check_hw_ib:  No IB port", Remedy: CheckCable,
+	}
+	data, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = `{"code":"hw.ib.down","severity":"fail","device":{"kind":"port","name":"mlx5_0:1"},` +
+		`"message":"check_hw_ib:  No IB port","remedy":"check-cable"}`
+	if string(data) != text {
+		t.Errorf("got  %s\nwant %s", data, text)
+	}
+	var got Finding
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("there and back (-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{`{"severity":"dire"}`, `{"severity":4}`} {
+		if err := json.Unmarshal([]byte(bad), &got); err == nil {
+			t.Errorf("%s: no error", bad)
+		}
+	}
+}
+
+// TestWorst holds the order: could not tell is worse than a warning, and never OK.
+func TestWorst(t *testing.T) {
+	t.Parallel()
+	var findings []Finding
+	for _, s := range []Severity{OK, Skip, Warn, Unknown, Fail} {
+		findings = append(findings, Finding{Severity: s})
+		if got := Worst(findings); got != s {
+			t.Errorf("Worst = %v, want %v", got, s)
+		}
+	}
+	if got := Severity(7).String(); got != "severity 7" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestDevice(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]Device{
+		"":                  {},
+		"/home":             {Kind: "mount", Name: "/home"},
+		"gpu3 0000:c1:00.0": {Name: "gpu3", PCI: "0000:c1:00.0"},
+		"0000:c1:00.0":      {PCI: "0000:c1:00.0"},
+	} {
+		if got := d.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestRegister(t *testing.T) {
+	t.Parallel()
+	for name, info := range map[string]Info{
+		"incomplete": {Name: "check_x"},
+		"twice":      {Name: "check_hw_eth", Summary: "x", Lane: Local, New: func() Check { return &sample{} }},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			Register(info)
+		}()
+	}
+	if Local.Vendor() || !NVML.Vendor() {
+		t.Error("Vendor: wrong for Local or NVML")
+	}
+}

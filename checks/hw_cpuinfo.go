@@ -1,0 +1,66 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+)
+
+// hwCPUInfo checks how many CPU sockets, cores and threads the node has. A
+// count that is not given, or empty, is not tested.
+//
+//	node* || check_hw_cpuinfo 2 64 128
+type hwCPUInfo struct {
+	Sockets string   `arg:"1" toml:"sockets"`
+	Cores   string   `arg:"2" toml:"cores"`
+	Threads string   `arg:"3" toml:"threads"`
+	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+}
+
+func init() {
+	Register(Info{
+		Name:    "check_hw_cpuinfo",
+		Usage:   "[SOCKETS [CORES [THREADS]]]",
+		Summary: "the numbers of CPU sockets, cores and threads are right",
+		Lane:    Local,
+		New:     func() Check { return &hwCPUInfo{} },
+	})
+}
+
+func (c *hwCPUInfo) Run(_ context.Context, env *Env) []Finding {
+	const name = "check_hw_cpuinfo"
+	counts := []struct {
+		what, code, word string
+		want             int64
+	}{
+		{what: "socket", code: "hw.cpu.sockets", word: c.Sockets},
+		{what: "core", code: "hw.cpu.cores", word: c.Cores},
+		{what: "thread", code: "hw.cpu.threads", word: c.Threads},
+	}
+	for i := range counts {
+		n, ok := parseInteger(counts[i].word)
+		if !ok {
+			return []Finding{badValue(name, counts[i].what+" count", counts[i].word, "a whole number")}
+		}
+		counts[i].want = n
+	}
+	cpus, err := env.Host.CPUs()
+	if err != nil {
+		return unreadable(err)
+	}
+	got := []int{cpus.Sockets, cpus.Cores, cpus.Threads}
+	for i, n := range counts {
+		if n.word == "" || n.want == int64(got[i]) {
+			continue
+		}
+		return []Finding{{
+			Code:     n.code,
+			Severity: Fail,
+			Message: fmt.Sprintf("%s:  Actual CPU %s count (%d) does not match expected (%s).",
+				name, n.what, got[i], n.word),
+			Want: n.word,
+			Got:  strconv.Itoa(got[i]),
+		}}
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// hwEth checks that a network interface exists, whatever its state. DEVICE may
+// be a glob.
+//
+//	node* || check_hw_eth eth0
+type hwEth struct {
+	Dev     string   `arg:"1" toml:"dev"`
+	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+}
+
+func init() {
+	Register(Info{
+		Name:    "check_hw_eth",
+		Usage:   "DEVICE",
+		Summary: "a network interface exists",
+		Lane:    Local,
+		New:     func() Check { return &hwEth{} },
+	})
+}
+
+func (c *hwEth) Run(_ context.Context, env *Env) []Finding {
+	names, err := env.Host.NetDevices()
+	if err != nil {
+		return unreadable(err)
+	}
+	if slices.ContainsFunc(names, func(n string) bool { return match.Glob(n, c.Dev) }) {
+		return nil
+	}
+	return []Finding{{
+		Code:     "hw.eth.missing",
+		Severity: Fail,
+		Device:   Device{Kind: "netdev", Name: c.Dev},
+		Message:  fmt.Sprintf("check_hw_eth:  Ethernet device %s not detected.", c.Dev),
+		Want:     c.Dev,
+		Got:      strings.Join(names, " "),
+	}}
+}

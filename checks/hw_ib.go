@@ -1,0 +1,121 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// hwIB checks that an InfiniBand port is ACTIVE and LinkUp: the one named
+// DEVICE:PORT, or any. RATE is in Gb/s and compared as written with what the
+// port runs at.
+//
+//	node* || check_hw_ib 400 mlx5_0:1
+type hwIB struct {
+	Rate    string   `arg:"1" toml:"rate"`
+	Port    string   `arg:"2" toml:"port"`
+	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+}
+
+func init() {
+	Register(Info{
+		Name:    "check_hw_ib",
+		Usage:   "[RATE [DEVICE:PORT]]",
+		Summary: "an InfiniBand port is up, at the right rate",
+		Lane:    Local,
+		New:     func() Check { return &hwIB{} },
+	})
+}
+
+// The words of an InfiniBand port that carries traffic.
+const (
+	ibActive = "ACTIVE"
+	ibLinkUp = "LinkUp"
+)
+
+func (c *hwIB) Run(_ context.Context, env *Env) []Finding {
+	env.At("read /sys/class/infiniband")
+	ports, err := env.Host.IBPorts()
+	if err != nil {
+		return unreadable(err)
+	}
+	if n, ok := parseInteger(env.Host.MADVersion()); !ok || n == 0 {
+		return []Finding{{
+			Code:     "hw.ib.abi",
+			Severity: Fail,
+			Message:  "check_hw_ib:  Version mismatch between kernel OFED drivers and userspace OFED libraries.",
+			Want:     "/sys/class/infiniband_mad/abi_version above 0",
+			Got:      env.Host.MADVersion(),
+		}}
+	}
+	for _, p := range ports {
+		if c.wants(p) && c.healthy(p) {
+			return nil
+		}
+	}
+	return []Finding{c.down(ports)}
+}
+
+// wants says whether the check is about this port.
+func (c *hwIB) wants(p probe.IBPort) bool { return c.Port == "" || c.Port == p.Name() }
+
+func (c *hwIB) healthy(p probe.IBPort) bool {
+	return p.State == ibActive && p.Phys == ibLinkUp && (c.Rate == "" || c.Rate == p.Rate)
+}
+
+// down says that no port is as it should be, and how those are that were looked at.
+func (c *hwIB) down(ports []probe.IBPort) Finding {
+	f := Finding{
+		Code:     "hw.ib.down",
+		Severity: Fail,
+		Device:   Device{Kind: "port", Name: c.Port},
+		Message:  fmt.Sprintf("check_hw_ib:  No IB port%s is ACTIVE (LinkUp%s).", before(" ", c.Port, ""), before(" ", c.Rate, " Gb/sec")),
+		Want:     ibActive + " " + ibLinkUp + before(" ", c.Rate, " Gb/sec"),
+	}
+	var got []string
+	for _, p := range ports {
+		if !c.wants(p) {
+			continue
+		}
+		got = append(got, describePort(p))
+		if c.Port != "" {
+			f.Device.PCI = p.PCI
+			f.Remedy = portRemedy(p)
+		}
+	}
+	if got == nil {
+		f.Code = "hw.ib.missing"
+	}
+	f.Got = strings.Join(got, ", ")
+	return f
+}
+
+// before puts text around a word unless the word is empty.
+func before(prefix, word, suffix string) string {
+	if word == "" {
+		return ""
+	}
+	return prefix + word + suffix
+}
+
+func describePort(p probe.IBPort) string {
+	if p.Err != nil {
+		return p.Name() + " " + strings.ReplaceAll(p.Err.Error(), "\n", "; ")
+	}
+	return strings.Join([]string{p.Name(), p.State, p.Phys, p.Rate, "Gb/sec"}, " ")
+}
+
+// portRemedy: a link that does not train, or trains at the wrong rate, points
+// to the cable; one that is up but not active waits for the subnet manager.
+func portRemedy(p probe.IBPort) Remedy {
+	switch {
+	case p.Err != nil:
+		return NoRemedy
+	case p.Phys == ibLinkUp && p.State != ibActive:
+		return CheckFabric
+	default:
+		return CheckCable
+	}
+}

@@ -1,0 +1,123 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// What the checks of LBNL NHC have in common: their texts, and how they look
+// at words and paths.
+
+// badOption renders an option error after the name that LBNL NHC puts before it.
+func badOption(name string, err *UsageError) Finding {
+	var text string
+	switch err.Kind {
+	case BadOption:
+		text = "Invalid option:  -" + err.Word
+	case NoArgument:
+		text = "Option -" + err.Word + " requires an argument."
+	default:
+		text = "Syntax error:  " + err.Error()
+	}
+	return usage(name+":  "+text, err.Want)
+}
+
+// usageOf is the BadUsage of a check whose option errors begin with its name.
+func usageOf(name string) func(string, *UsageError) Finding {
+	return func(_ string, err *UsageError) Finding { return badOption(name, err) }
+}
+
+// usage is the failure of a check that was given the wrong words.
+func usage(message, want string) Finding {
+	return Finding{Code: "config.usage", Severity: Fail, Message: message, Want: want, Remedy: FixConfig}
+}
+
+// badValue is the failure of a check that was given a word which is no number.
+func badValue(check, what, word, want string) Finding {
+	return Finding{
+		Code:     "config.value",
+		Severity: Fail,
+		Message:  fmt.Sprintf("%s:  Invalid %s \"%s\"; want %s.", check, what, word, want),
+		Want:     want,
+		Got:      word,
+		Remedy:   FixConfig,
+	}
+}
+
+// unreadable is what a check says when it could not read what it judges.
+func unreadable(err error) []Finding {
+	return []Finding{{Code: "probe.unreadable", Severity: Unknown, Message: err.Error()}}
+}
+
+// matcher matches strings as LBNL's mcheck does. What is wrong with the
+// expressions goes to notes, once each; one that cannot be told to match does not.
+func (e *Env) matcher(notes *[]Finding) func(s, expr string) bool {
+	note := func(severity Severity, text string) {
+		f := Finding{Code: "config.match", Severity: severity, Message: text, Remedy: FixConfig}
+		if !slices.Contains(*notes, f) {
+			*notes = append(*notes, f)
+		}
+	}
+	m := match.Matcher{Warn: func(text string) { note(Warn, text) }}
+	return func(s, expr string) bool {
+		ok, err := m.Match(s, expr)
+		if err != nil {
+			note(Unknown, err.Error())
+		}
+		return ok
+	}
+}
+
+// should says in LBNL's words what a match string demands.
+func should(expr string) string {
+	if rest, not := strings.CutPrefix(expr, "!"); not {
+		return "should NOT match " + rest
+	}
+	return "should match " + expr
+}
+
+// lookup is the value of a variable as the checks of nhc.conf see it.
+func (e *Env) lookup(name string) string {
+	if v, ok := e.Vars[name]; ok {
+		return v
+	}
+	return e.Host.Getenv(name)
+}
+
+// abs makes a path of the configuration absolute: a relative one begins where
+// the shell lines before it have gone.
+func (e *Env) abs(p string) string {
+	if pwd := e.Vars["PWD"]; pwd != "" && p != "" && !strings.HasPrefix(p, "/") {
+		return pwd + "/" + p
+	}
+	return p
+}
+
+// owner is the name of a process's user, "" if its uid has no account.
+func (e *Env) owner(p probe.Process) string {
+	e.At("look up uid %d", p.UID)
+	return e.Host.UserName(p.UID)
+}
+
+// command is a program as the configuration asks for it: it runs where the
+// shell lines before it have gone.
+func (e *Env) command(argv ...string) probe.Command {
+	return probe.Command{Argv: argv, Dir: e.Vars["PWD"]}
+}
+
+// shell is a command line of the configuration, run by bash. Words are $0, $1 ...
+func (e *Env) shell(line string, words ...string) probe.Command {
+	return e.command(append([]string{"/bin/bash", "-c", line}, words...)...)
+}
+
+// spawn runs an action in the background. Whether it works is not this
+// check's concern.
+func (e *Env) spawn(ctx context.Context, c probe.Command) {
+	e.At("run %s", strings.Join(c.Argv, " "))
+	_ = e.Host.Spawn(ctx, c)
+}

@@ -1,0 +1,233 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// CommandPath is where commands are looked for unless [Host.SetEnviron] says
+// otherwise: the PATH that LBNL NHC sets.
+const CommandPath = "/sbin:/usr/sbin:/bin:/usr/bin"
+
+// Grace is how long a command may take to heed a signal before the next one,
+// and to start once its time is up, unless it says otherwise.
+const Grace = 200 * time.Millisecond
+
+// Command is a program to run. It gets /dev/null as standard input and error,
+// never a descriptor of this process.
+type Command struct {
+	Argv    []string      // program and arguments, no shell in between
+	Env     []string      // on top of the environment that the Host gives to commands
+	Dir     string        // working directory on the node; "" is this process's own
+	Timeout time.Duration // when to end it; 0 means only when the context does
+	Output  int           // how much of the standard output to keep, in bytes; 0 sends it to /dev/null
+
+	// Signals are sent to the whole process group when the time is up, one
+	// after the other with Grace in between, and then SIGKILL. Nil means SIGTERM.
+	Signals []syscall.Signal
+	Grace   time.Duration // 0 means [Grace]
+
+	// Lasting says that what the command starts shall live on, as the daemon
+	// of a service does. Otherwise every process of its group is killed once
+	// the command has ended.
+	Lasting bool
+}
+
+// Exit is how a command ended.
+type Exit struct {
+	Status    int    // as bash has it: 127 not found, 126 not executable, 128+N killed by signal N
+	Output    []byte // the first Command.Output bytes of the standard output
+	Truncated bool   // there was more
+	TimedOut  bool   // it had to be ended
+	Stuck     bool   // it survived SIGKILL and was left behind; Status is 137
+	Err       error  // why it could not be started; nil otherwise
+}
+
+// Run runs a command and returns at the latest when all its signals have had
+// their Grace after its time was up, whatever becomes of the command.
+//
+// The command leads a process group of its own but stays in the session of
+// this process, so that whoever ends the session ends the command, too. A
+// Lasting one has its own session.
+func (h *Host) Run(ctx context.Context, c Command) Exit {
+	if c.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
+		defer cancel()
+	}
+	var stdout *os.File
+	var out *capture
+	if c.Output > 0 {
+		var err error
+		if out, stdout, err = newCapture(c.Output); err != nil {
+			return Exit{Status: notExecutable, Err: err}
+		}
+	}
+	p := h.start(c, &syscall.SysProcAttr{Setpgid: !c.Lasting, Setsid: c.Lasting}, stdout)
+	x, ended := p.await(ctx, c.Signals, out)
+	if ended && !c.Lasting {
+		p.signal(unix.SIGKILL)
+	}
+	close(p.reap)
+	if ended {
+		x.Status = <-p.status
+	}
+	if out != nil {
+		x.Output, x.Truncated = out.stop()
+	}
+	return x
+}
+
+// Spawn starts a command in a session of its own and leaves it to itself: it
+// goes on when this process ends. Timeout, Output and Signals do not apply.
+func (h *Host) Spawn(ctx context.Context, c Command) error {
+	p := h.start(c, &syscall.SysProcAttr{Setsid: true}, nil)
+	close(p.reap)
+	ok, err := p.awaitStart(ctx)
+	if !ok {
+		return ctx.Err()
+	}
+	return err
+}
+
+// process is a command under way.
+type process struct {
+	started   chan error    // gives nil, or why there is no process
+	abandoned chan struct{} // closed by the owner if it cannot wait for the start
+	exited    chan struct{} // closed when the process has ended, before it is reaped
+	reap      chan struct{} // closed by the owner: the pid is not needed any more
+	status    chan int      // gives the status when the process has been reaped
+	grace     time.Duration // see Grace
+	pid       int           // leader of the group; valid once started has given nil
+	strays    []int         // descendants outside the group
+}
+
+// start starts a command in the background, for even that may block: the
+// program may lie on a file system that does not answer. While a process that
+// has ended is not reaped its group keeps its number, so that the group can be
+// signalled without hitting a stranger.
+func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout *os.File) *process {
+	p := &process{
+		started:   make(chan error),
+		abandoned: make(chan struct{}),
+		exited:    make(chan struct{}),
+		reap:      make(chan struct{}),
+		status:    make(chan int, 1),
+		grace:     cmp.Or(c.Grace, Grace),
+	}
+	now := &Host{root: h.root, environ: h.environ} // the environment may change meanwhile
+	go func() {
+		cmd, err := now.exec(c, attr, stdout)
+		if stdout != nil {
+			_ = stdout.Close()
+		}
+		if err == nil {
+			p.pid = cmd.Process.Pid
+		}
+		select {
+		case p.started <- err:
+		case <-p.abandoned:
+			if err == nil {
+				_ = unix.Kill(-p.pid, unix.SIGKILL)
+			}
+		}
+		if err != nil {
+			return
+		}
+		awaitExit(p.pid)
+		close(p.exited)
+		<-p.reap
+		_ = cmd.Wait() // the error is the status
+		p.status <- bashStatus(cmd.ProcessState)
+	}()
+	return p
+}
+
+// awaitExit waits for the end of a child without reaping it.
+func awaitExit(pid int) {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// await waits until the process has ended and its output is at an end, or ends
+// the process when the context does. It says whether there is a process that
+// has ended; if not, the Exit tells why.
+func (p *process) await(ctx context.Context, signals []syscall.Signal, out *capture) (Exit, bool) {
+	stuck := Exit{Status: signalled + int(unix.SIGKILL), TimedOut: true, Stuck: true}
+	ok, err := p.awaitStart(ctx)
+	if err != nil {
+		return Exit{Status: startStatus(err), Err: err}, false
+	}
+	if !ok {
+		return stuck, false
+	}
+	select {
+	case <-p.exited:
+	case <-ctx.Done():
+		if !p.end(signals) {
+			return stuck, false
+		}
+		return Exit{TimedOut: true}, true
+	}
+	if out != nil { // what the process left behind may still write
+		select {
+		case <-out.eof:
+		case <-ctx.Done():
+		}
+	}
+	return Exit{}, true
+}
+
+// awaitStart waits until the process is started, a Grace longer than the
+// context allows; one that starts only after that is killed. It says whether
+// there is an answer; the error is why there is no process.
+func (p *process) awaitStart(ctx context.Context) (bool, error) {
+	select {
+	case err := <-p.started:
+		return true, err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-p.started:
+		return true, err
+	case <-time.After(p.grace):
+		close(p.abandoned)
+		return false, nil
+	}
+}
+
+// end signals the process until it has ended. It says whether it has.
+func (p *process) end(signals []syscall.Signal) bool {
+	if signals == nil {
+		signals = []syscall.Signal{unix.SIGTERM}
+	}
+	for _, sig := range append(slices.Clip(signals), unix.SIGKILL) {
+		p.strays = append(p.strays, descendants(p.pid)...)
+		p.signal(sig)
+		select {
+		case <-p.exited:
+			return true
+		case <-time.After(p.grace):
+		}
+	}
+	return false
+}
+
+// signal reaches the group, and with it what has left the group.
+func (p *process) signal(sig syscall.Signal) {
+	_ = unix.Kill(-p.pid, sig) // an error means that nobody is left
+	for _, pid := range p.strays {
+		_ = unix.Kill(pid, sig)
+	}
+}

@@ -1,0 +1,250 @@
+package probe
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func sh(line string) []string { return []string{"sh", "-c", line} }
+
+func TestRunStatus(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	script := func(name, content string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		name string
+		argv []string
+		want int
+	}{
+		{name: "success", argv: []string{"true"}},
+		{name: "status", argv: sh("exit 200"), want: 200},
+		{name: "signal", argv: sh("kill -9 $$"), want: 137},
+		{name: "not found", argv: []string{"no-such-program"}, want: 127},
+		{name: "no such path", argv: []string{"/no/such/program", "-x"}, want: 127},
+		{name: "no name", argv: []string{""}, want: 127},
+		{name: "nothing", want: 127},
+		{name: "not executable", argv: []string{"/etc/passwd"}, want: 126},
+		{name: "directory", argv: []string{"/etc"}, want: 126},
+		{name: "script without interpreter line", argv: []string{script("plain", "exit $(($1 + 1))\n", 0o755), "4"}, want: 5},
+		{name: "empty script", argv: []string{script("empty", "", 0o755)}},
+		{name: "no such interpreter", argv: []string{script("orphan", "#!/no/such\n", 0o755)}, want: 127},
+		{name: "no program", argv: []string{script("binary", "\x7fELF\x00\x00", 0o755)}, want: 126},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			x := NewHost("/").Run(t.Context(), Command{Argv: c.argv, Timeout: time.Minute})
+			if x.Status != c.want || x.TimedOut || x.Stuck {
+				t.Errorf("got %+v, want status %d", x, c.want)
+			}
+		})
+	}
+}
+
+func TestFindPrefersExecutable(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{"sbin/tool/": "", "usr/sbin/tool": "inert", "bin/tool": "good", "usr/bin/idle": "inert"})
+	if err := os.Chmod(h.Path("/bin/tool"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"tool": "/bin/tool", "idle": "/usr/bin/idle", "/bin/x": "/bin/x"} {
+		if got, err := h.find([]string{name}, ""); err != nil || got != h.Path(want) {
+			t.Errorf("find(%s) = %s, %v; want %s", name, got, err, want)
+		}
+	}
+	if got, err := h.find([]string{"./x"}, "/d"); err != nil || got != "/d/x" {
+		t.Errorf("find(./x) = %s, %v", got, err)
+	}
+}
+
+func TestRunSurroundings(t *testing.T) {
+	t.Parallel()
+	x := NewHost("/").Run(t.Context(), Command{
+		Argv:   sh(`echo "$PATH $X"; pwd; echo lost >&2; cat; readlink /proc/self/fd/0 /proc/self/fd/2`),
+		Env:    []string{"X=1"},
+		Dir:    "/usr",
+		Output: 1000,
+	})
+	if want := CommandPath + " 1\n/usr\n/dev/null\n/dev/null\n"; string(x.Output) != want || x.Truncated {
+		t.Errorf("output %q, truncated %v; want %q", x.Output, x.Truncated, want)
+	}
+}
+
+func TestSetEnviron(t *testing.T) {
+	t.Parallel()
+	h := NewHost("/")
+	if got := h.Getenv("PATH"); got != CommandPath {
+		t.Errorf("PATH is %s, want %s", got, CommandPath)
+	}
+	h.SetEnviron([]string{"A=1", "A=2", "PATH=/nowhere:/bin"})
+	x := h.Run(t.Context(), Command{Argv: []string{"sh", "-c", `echo "$A $B $PATH $HOME"`}, Env: []string{"B=3"}, Output: 100})
+	if want := "2 3 /nowhere:/bin \n"; string(x.Output) != want {
+		t.Errorf("output %q, want %q", x.Output, want)
+	}
+	if a, home := h.Getenv("A"), h.Getenv("HOME"); a != "2" || home != "" {
+		t.Errorf("A is %q, HOME is %q", a, home)
+	}
+	h.SetEnviron([]string{"PATH=/nowhere"})
+	if x := h.Run(t.Context(), Command{Argv: []string{"true"}}); x.Status != 127 {
+		t.Errorf("a program outside of PATH: status %d, want 127", x.Status)
+	}
+}
+
+func TestRunOutputIsBounded(t *testing.T) {
+	t.Parallel()
+	x := NewHost("/").Run(t.Context(), Command{Argv: sh("head -c 1000000 /dev/zero; echo end"), Output: 70000})
+	if len(x.Output) != 70000 || !x.Truncated || x.Status != 0 {
+		t.Errorf("got %d bytes, truncated %v, status %d", len(x.Output), x.Truncated, x.Status)
+	}
+}
+
+// within runs a command that must be ended, with patience enough for a loaded
+// machine, and checks when it came back.
+func within(t *testing.T, c Command) Exit {
+	t.Helper()
+	c.Timeout, c.Grace = 500*time.Millisecond, time.Second
+	start := time.Now()
+	x := NewHost("/").Run(t.Context(), c)
+	bound := c.Timeout + time.Duration(len(c.Signals)+3)*c.Grace
+	if took := time.Since(start); took > bound {
+		t.Errorf("took %v, want at most %v", took, bound)
+	}
+	return x
+}
+
+func TestRunTimeout(t *testing.T) {
+	t.Parallel()
+	alarm := []syscall.Signal{syscall.SIGALRM, syscall.SIGTERM}
+	for _, c := range []struct {
+		name    string
+		line    string
+		signals []syscall.Signal
+		want    int
+	}{
+		{name: "heeds SIGTERM", line: "sleep 60; true", want: 143},
+		{name: "heeds SIGALRM", line: "sleep 60; true", signals: alarm, want: 142},
+		{name: "ignores SIGALRM", line: "trap '' ALRM; sleep 60; true", signals: alarm, want: 143},
+		{name: "ignores all", line: "trap '' ALRM TERM; sleep 60; true", signals: alarm, want: 137},
+		{name: "has a last word", line: "trap 'exit 3' TERM; while :; do sleep 0.01; done", want: 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			x := within(t, Command{Argv: sh("echo begun; " + c.line), Signals: c.signals, Output: 100})
+			if x.Status != c.want || !x.TimedOut || x.Stuck || string(x.Output) != "begun\n" {
+				t.Errorf("got %+v, want status %d", x, c.want)
+			}
+		})
+	}
+}
+
+// settled waits until a process is gone.
+func settled(t *testing.T, pid string) bool {
+	t.Helper()
+	n, err := strconv.Atoi(strings.TrimSpace(pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if !NewHost("/").Alive(n) {
+			return true
+		}
+	}
+	_ = syscall.Kill(n, syscall.SIGKILL)
+	return false
+}
+
+func TestRunLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, line string }{
+		{name: "in the background", line: "sleep 60 >/dev/null & echo $!"},
+		{name: "holding the output open", line: "sleep 60 & echo $!"},
+		{name: "in a session of its own", line: "setsid sh -c 'echo $$; sleep 60'"},
+		{name: "not heeding signals", line: "trap '' TERM; sleep 60 & echo $!; wait"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			x := within(t, Command{Argv: sh(c.line), Output: 100})
+			if !settled(t, string(x.Output)) {
+				t.Error("still there")
+			}
+		})
+	}
+}
+
+func TestRunLasting(t *testing.T) {
+	t.Parallel()
+	x := NewHost("/").Run(t.Context(), Command{
+		Argv: sh("sleep 60 >/dev/null & echo $!; exit 4"), Output: 100, Lasting: true, Timeout: time.Minute})
+	pid, err := strconv.Atoi(strings.TrimSpace(string(x.Output)))
+	if err != nil || x.Status != 4 {
+		t.Fatalf("got %+v, %v", x, err)
+	}
+	if !NewHost("/").Alive(pid) {
+		t.Error("the daemon has not survived")
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRunCancelled(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if x := NewHost("/").Run(ctx, Command{Argv: []string{"sleep", "60"}}); x.Status != 143 || !x.TimedOut {
+		t.Errorf("got %+v, want status 143", x)
+	}
+}
+
+func TestUnkillable(t *testing.T) {
+	t.Parallel()
+	p := &process{started: make(chan error), abandoned: make(chan struct{}), exited: make(chan struct{}),
+		grace: 10 * time.Millisecond, pid: 1 << 30} // no such group
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if x, ended := p.await(ctx, nil, nil); x.Status != 137 || !x.TimedOut || !x.Stuck || ended {
+		t.Errorf("that is not even started: got %+v, %v", x, ended)
+	}
+	select {
+	case <-p.abandoned:
+	default:
+		t.Error("what starts too late would be left running")
+	}
+	if p.end(nil) {
+		t.Error("end says that it has ended")
+	}
+}
+
+func TestSpawn(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "out")
+	c := Command{Argv: sh("sleep 0.05; readlink /proc/self/fd/0 /proc/self/fd/1 > " + file)}
+	if err := NewHost("/").Spawn(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	want := "/dev/null\n" + file + "\n"
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if data, err := os.ReadFile(file); err == nil && string(data) == want {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("got %q, %v; want %q", data, err, want)
+		}
+	}
+	if err := NewHost("/").Spawn(t.Context(), Command{Argv: []string{"no-such-program"}}); err == nil {
+		t.Error("no error for a program that does not exist")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = NewHost("/").Spawn(ctx, Command{Argv: []string{"true"}}) // must return, one way or the other
+}

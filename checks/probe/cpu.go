@@ -1,0 +1,65 @@
+package probe
+
+import (
+	"bytes"
+	"strconv"
+)
+
+// CPUs counts processors the way LBNL NHC does.
+type CPUs struct {
+	Sockets int // distinct "physical id" values
+	Cores   int // sockets times the last "cpu cores"
+	Threads int // sockets times the last "siblings"
+}
+
+// CPUs counts the processors of /proc/cpuinfo.
+func (h *Host) CPUs() (CPUs, error) {
+	return once(h, "cpus", func() (CPUs, error) {
+		data, err := h.readFile("/proc/cpuinfo")
+		if err != nil {
+			return CPUs{}, err
+		}
+		return parseCPUs(data), nil
+	})
+}
+
+// parseCPUs follows LBNL NHC where the file is silent, too: without a
+// "physical id" (ARM, some virtual machines) every processor is a socket of one
+// core, and a file that tells nothing counts as one of each.
+func parseCPUs(data []byte) CPUs {
+	ids := map[string]bool{}
+	processors, cores, siblings := 0, 0, 0
+	for line := range bytes.Lines(data) {
+		key, value, ok := bytes.Cut(line, []byte(":"))
+		if !ok {
+			continue
+		}
+		switch string(bytes.TrimSpace(key)) {
+		case "processor":
+			processors++
+		case "physical id":
+			ids[string(bytes.TrimSpace(value))] = true
+		case "cpu cores":
+			cores = count(value)
+		case "siblings":
+			siblings = count(value)
+		}
+	}
+	switch sockets := len(ids); {
+	case sockets == 0 && processors > 0:
+		return CPUs{Sockets: processors, Cores: processors, Threads: processors}
+	case sockets > 0 && cores > 0:
+		return CPUs{Sockets: sockets, Cores: sockets * cores, Threads: sockets * siblings}
+	default:
+		return CPUs{Sockets: 1, Cores: 1, Threads: 1}
+	}
+}
+
+// count reads a number, 0 if it is none.
+func count(field []byte) int {
+	n, err := strconv.Atoi(string(bytes.TrimSpace(field)))
+	if err != nil {
+		return 0
+	}
+	return n
+}

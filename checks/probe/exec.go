@@ -1,0 +1,202 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// exec starts a program as bash does: looked up in the PATH unless its name has
+// a slash, and read by bash if it is a text that the kernel does not know
+// how to run.
+func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout *os.File) (*exec.Cmd, error) {
+	dir := c.Dir
+	if dir != "" {
+		dir = h.Path(dir)
+	}
+	path, err := h.find(c.Argv, dir)
+	if err != nil {
+		return nil, err
+	}
+	run := func(path string, argv []string) (*exec.Cmd, error) {
+		cmd := &exec.Cmd{Path: path, Args: argv, Env: h.environment(c.Env), Dir: dir, SysProcAttr: attr}
+		if stdout != nil {
+			cmd.Stdout = stdout
+		}
+		return cmd, cmd.Start()
+	}
+	cmd, err := run(path, c.Argv)
+	if errors.Is(err, unix.ENOEXEC) && isText(path) {
+		cmd, err = run(h.Path("/bin/bash"), append([]string{"bash", path}, c.Argv[1:]...))
+	}
+	return cmd, err
+}
+
+// find is where the program of a command lies on this machine.
+func (h *Host) find(argv []string, dir string) (string, error) {
+	name := ""
+	if len(argv) > 0 {
+		name = argv[0]
+	}
+	if strings.Contains(name, "/") {
+		if !filepath.IsAbs(name) {
+			return filepath.Join(dir, name), nil
+		}
+		return h.Path(name), nil
+	}
+	if name == "" {
+		return "", &fs.PathError{Op: "run", Path: name, Err: fs.ErrNotExist}
+	}
+	inert := "" // a file of that name that cannot be run
+	for _, d := range filepath.SplitList(h.Getenv("PATH")) {
+		path := h.Path(filepath.Join(d, name))
+		st, err := os.Stat(path)
+		if err != nil || st.IsDir() {
+			continue
+		}
+		if unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS) == nil {
+			return path, nil
+		}
+		if inert == "" {
+			inert = path
+		}
+	}
+	if inert == "" {
+		return "", &fs.PathError{Op: "run", Path: name, Err: fs.ErrNotExist}
+	}
+	return inert, nil
+}
+
+// environment is that of this process, or the one that [Host.SetEnviron] gave,
+// with more on top. A PATH that is not given is CommandPath.
+func (h *Host) environment(more []string) []string {
+	env := append([]string{"PATH=" + CommandPath}, h.environ...)
+	if h.environ == nil {
+		env = append(os.Environ(), "PATH="+CommandPath)
+	}
+	return append(env, more...)
+}
+
+// Getenv is a variable of the environment that commands get, "" if it is not set.
+func (h *Host) Getenv(name string) string {
+	for _, e := range slices.Backward(h.environment(nil)) {
+		if key, value, ok := strings.Cut(e, "="); ok && key == name {
+			return value
+		}
+	}
+	return ""
+}
+
+// isText says whether bash would take a file for a script: no zero byte in its
+// first line.
+func isText(path string) bool {
+	buf := make([]byte, 80)
+	n, err := readAt(unix.AT_FDCWD, path, buf)
+	if err != nil {
+		return false
+	}
+	line, _, _ := bytes.Cut(buf[:n], []byte("\n"))
+	return bytes.IndexByte(line, 0) < 0
+}
+
+const (
+	notExecutable = 126
+	notFound      = 127
+	signalled     = 128 // plus the number of the signal
+)
+
+// startStatus is what bash reports for a command that could not be started.
+func startStatus(err error) int {
+	if errors.Is(err, fs.ErrNotExist) {
+		return notFound
+	}
+	return notExecutable
+}
+
+// bashStatus is what bash reports for a process that has ended.
+func bashStatus(s *os.ProcessState) int {
+	if w, ok := s.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+		return signalled + int(w.Signal())
+	}
+	return s.ExitCode()
+}
+
+// capture keeps the beginning of what is written to a pipe and drops the rest,
+// so that the writer never has to wait.
+type capture struct {
+	r    *os.File
+	eof  chan struct{} // closed when nothing more will come
+	kept []byte
+	more bool
+}
+
+// newCapture returns the pipe's writing end, too, which the caller closes.
+func newCapture(limit int) (*capture, *os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &capture{r: r, eof: make(chan struct{})}
+	go func() {
+		defer close(c.eof)
+		kept, err := io.ReadAll(io.LimitReader(r, int64(limit)))
+		c.kept = kept
+		if err == nil {
+			n, _ := io.Copy(io.Discard, r)
+			c.more = n > 0
+		}
+	}()
+	return c, w, nil
+}
+
+// stop closes the pipe and returns what has been kept, and whether there was more.
+func (c *capture) stop() ([]byte, bool) {
+	_ = c.r.Close()
+	<-c.eof
+	return c.kept, c.more
+}
+
+// descendants lists the processes below pid that are not in its process group:
+// those a signal to the group does not reach.
+func descendants(pid int) []int {
+	var all []int
+	for todo := []int{pid}; len(todo) > 0; {
+		next := children(todo[0])
+		todo = append(todo[1:], next...)
+		for _, c := range next {
+			if pgid, err := unix.Getpgid(c); err == nil && pgid != pid {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// children reads /proc/PID/task/*/children of this machine; kernels built
+// without it list none.
+func children(pid int) []int {
+	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/[0-9]*/children")
+	var pids []int
+	for _, f := range files {
+		data, err := readAll(f)
+		if err != nil {
+			continue
+		}
+		for field := range bytes.FieldsSeq(data) {
+			if n, err := strconv.Atoi(string(field)); err == nil {
+				pids = append(pids, n)
+			}
+		}
+	}
+	return pids
+}

@@ -1,0 +1,103 @@
+package probe
+
+import (
+	"io/fs"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// FileTests are the operators that [Host.TestFile] knows.
+const FileTests = "abcdefghkprstuwxOGLSN"
+
+// TestFile answers as the test builtin of bash does with one operator and one
+// path: access is judged for the effective user, symbolic links are followed
+// except by L and h. It may block on a file system that does not answer.
+func (h *Host) TestFile(op byte, p string) bool {
+	switch op {
+	case 't':
+		fd, err := strconv.Atoi(p)
+		if err != nil {
+			return false
+		}
+		_, err = unix.IoctlGetTermios(fd, unix.TCGETS)
+		return err == nil
+	case 'r':
+		return h.access(p, unix.R_OK)
+	case 'w':
+		return h.access(p, unix.W_OK)
+	case 'x':
+		return h.access(p, unix.X_OK)
+	}
+	if p == "" {
+		return false
+	}
+	var st unix.Stat_t
+	if op == 'L' || op == 'h' {
+		return unix.Lstat(h.Path(p), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
+	}
+	if unix.Stat(h.Path(p), &st) != nil {
+		return false
+	}
+	return testStat(op, &st)
+}
+
+func (h *Host) access(p string, mode uint32) bool {
+	return p != "" && unix.Faccessat(unix.AT_FDCWD, h.Path(p), mode, unix.AT_EACCESS) == nil
+}
+
+// fileTypes are the operators that ask for one type of file.
+var fileTypes = map[byte]uint32{
+	'b': unix.S_IFBLK,
+	'c': unix.S_IFCHR,
+	'd': unix.S_IFDIR,
+	'f': unix.S_IFREG,
+	'p': unix.S_IFIFO,
+	'S': unix.S_IFSOCK,
+}
+
+func testStat(op byte, st *unix.Stat_t) bool {
+	if kind, ok := fileTypes[op]; ok {
+		return st.Mode&unix.S_IFMT == kind
+	}
+	switch op {
+	case 'a', 'e':
+		return true
+	case 's':
+		return st.Size > 0
+	case 'g':
+		return st.Mode&unix.S_ISGID != 0
+	case 'k':
+		return st.Mode&unix.S_ISVTX != 0
+	case 'u':
+		return st.Mode&unix.S_ISUID != 0
+	case 'O':
+		return int(st.Uid) == os.Geteuid()
+	case 'G':
+		return int(st.Gid) == os.Getegid()
+	case 'N':
+		return st.Mtim.Nano() > st.Atim.Nano()
+	}
+	return false
+}
+
+// MakeDir creates a directory of mode 0755 and those above it.
+func (h *Host) MakeDir(p string) error {
+	if p == "" {
+		return fs.ErrInvalid
+	}
+	if err := os.MkdirAll(h.Path(p), 0o755); err != nil {
+		return &fs.PathError{Op: "mkdir", Path: p, Err: reason(err)}
+	}
+	return os.Chmod(h.Path(p), 0o755)
+}
+
+// Automount looks for a file below p that is not there, upon which the
+// automounter mounts p if it can.
+func (h *Host) Automount(p string) {
+	fd, err := open(unix.AT_FDCWD, h.Path(p)+"/NHC/no/such/file")
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+}

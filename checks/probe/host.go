@@ -1,0 +1,56 @@
+// Package probe is the only place that reads hardware or the operating system.
+//
+// Every source is one file. All of them read below one root directory, which
+// is "/" on a node and a small tree of files in a test. Any of these calls may
+// block for ever on a sick node (a dead NFS server, a wedged driver): they are
+// made in worker processes only.
+package probe
+
+import (
+	"path/filepath"
+)
+
+// Host reads one node. It caches what it reads for its life, as LBNL NHC does
+// for a run: two checks of one run never see two different mount tables. It is
+// not safe for concurrent use.
+type Host struct {
+	root  string
+	cache map[string]any
+
+	environ []string // of commands; nil: this process's
+}
+
+// NewHost reads the node whose file system begins at root; "" and "/" are this machine.
+func NewHost(root string) *Host {
+	if root == "" {
+		root = "/"
+	}
+	return &Host{root: root, cache: map[string]any{}}
+}
+
+// SetEnviron gives the environment of the commands that are run from now on.
+// Its PATH is where their programs are looked for.
+func (h *Host) SetEnviron(env []string) { h.environ = env }
+
+// Path is where the absolute path p of the node lies on this machine.
+func (h *Host) Path(p string) string {
+	if h.root == "/" {
+		return p
+	}
+	return filepath.Join(h.root, p)
+}
+
+type cached[T any] struct {
+	value T
+	err   error
+}
+
+// once runs read the first time it is asked for key, and answers from memory after that.
+func once[T any](h *Host, key string, read func() (T, error)) (T, error) {
+	if c, ok := h.cache[key].(cached[T]); ok {
+		return c.value, c.err
+	}
+	v, err := read()
+	h.cache[key] = cached[T]{v, err}
+	return v, err
+}

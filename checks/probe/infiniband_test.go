@@ -1,0 +1,68 @@
+package probe
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestIBPorts(t *testing.T) {
+	t.Parallel()
+	const class = "sys/class/infiniband/"
+	h := tree(t, map[string]string{
+		class + "mlx5_0/ports/1/state":               "4: ACTIVE\n",
+		class + "mlx5_0/ports/1/phys_state":          "5: LinkUp\n",
+		class + "mlx5_0/ports/1/rate":                "400 Gb/sec (4X NDR)\n",
+		class + "mlx5_1/ports/1/state/":              "",
+		class + "mlx5_1/ports/1/phys_state":          "\n",
+		class + "mlx5_2/ports":                       "not a directory",
+		class + "mlx5_3/":                            "",
+		class + "mlx4_0/ports/2/state":               "1: DOWN\n",
+		class + "mlx4_0/ports/2/phys_state":          "2: Polling\n",
+		class + "mlx4_0/ports/2/rate":                "2.5 Gb/sec (1X SDR)\n",
+		"sys/class/infiniband_mad/abi_version":       "5\n",
+		"sys/devices/pci0000:c0/0000:c1:00.0/uevent": "",
+	})
+	err := os.Symlink("../../../devices/pci0000:c0/0000:c1:00.0", h.Path("/"+class+"mlx5_0/device"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports, err := h.IBPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	type port struct{ Name, PCI, State, Phys, Rate, Err string }
+	got := make([]port, 0, len(ports))
+	for _, p := range ports {
+		got = append(got, port{Name: p.Name(), PCI: p.PCI, State: p.State, Phys: p.Phys, Rate: p.Rate, Err: message(p.Err)})
+	}
+	want := []port{
+		{Name: "mlx4_0:2", State: "DOWN", Phys: "Polling", Rate: "2.5"},
+		{Name: "mlx5_0:1", PCI: "0000:c1:00.0", State: "ACTIVE", Phys: "LinkUp", Rate: "400"},
+		{Name: "mlx5_1:1", Err: "read /sys/class/infiniband/mlx5_1/ports/1/state: is a directory\n" +
+			"read /sys/class/infiniband/mlx5_1/ports/1/rate: no such file or directory"},
+		{Name: "mlx5_2:", Err: "read /sys/class/infiniband/mlx5_2/ports: not a directory"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("IBPorts (-want +got):\n%s", diff)
+	}
+	if v := h.MADVersion(); v != "5" {
+		t.Errorf("MADVersion = %q, want 5", v)
+	}
+}
+
+func TestIBPortsWithoutDriver(t *testing.T) {
+	t.Parallel()
+	h := tree(t, nil)
+	if ports, err := h.IBPorts(); ports != nil || err != nil {
+		t.Errorf("IBPorts = %v, %v; want none", ports, err)
+	}
+	if v := h.MADVersion(); v != "" {
+		t.Errorf("MADVersion = %q, want none", v)
+	}
+	h = tree(t, map[string]string{"sys/class/infiniband": "a file"})
+	if _, err := h.IBPorts(); message(err) != "read /sys/class/infiniband: not a directory" {
+		t.Errorf("IBPorts of a file: %v", err)
+	}
+}

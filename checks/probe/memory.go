@@ -1,0 +1,63 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"strconv"
+)
+
+// Memory is what /proc/meminfo says, in kB of 1024 bytes as it prints them.
+type Memory struct {
+	Total     uint64 // MemTotal
+	Free      uint64 // MemFree + Buffers + Cached, which is LBNL's measure of what a job can get
+	SwapTotal uint64 // SwapTotal
+	SwapFree  uint64 // SwapFree
+}
+
+// Memory reads /proc/meminfo. A file without MemTotal is an error.
+func (h *Host) Memory() (Memory, error) {
+	return once(h, "memory", func() (Memory, error) {
+		const path = "/proc/meminfo"
+		data, err := h.readFile(path)
+		if err != nil {
+			return Memory{}, err
+		}
+		m, err := parseMemory(data)
+		if err != nil {
+			return Memory{}, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		return m, nil
+	})
+}
+
+var errNoTotal = errors.New("no MemTotal line")
+
+func parseMemory(data []byte) (Memory, error) {
+	var m Memory
+	known := false
+	for line := range bytes.Lines(data) {
+		f := bytes.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		kB, err := strconv.ParseUint(string(f[1]), 10, 64)
+		if err != nil {
+			continue
+		}
+		switch string(f[0]) {
+		case "MemTotal:":
+			m.Total, known = kB, true
+		case "MemFree:", "Buffers:", "Cached:":
+			m.Free += kB
+		case "SwapTotal:":
+			m.SwapTotal = kB
+		case "SwapFree:":
+			m.SwapFree = kB
+		}
+	}
+	if !known {
+		return Memory{}, errNoTotal
+	}
+	return m, nil
+}

@@ -1,0 +1,68 @@
+package probe
+
+import (
+	"bytes"
+	"strings"
+)
+
+// Mount is one line of /proc/mounts, its escapes (\040 for a blank) decoded.
+type Mount struct {
+	Source  string // field 1: nfs1:/export/home, /dev/sda1, tmpfs
+	Point   string // field 2: where it is mounted
+	Type    string // field 3: nfs4, ext4
+	Options string // field 4: rw,nosuid,size=10240k
+}
+
+// Mounts is the mount table of /proc/mounts in its order, oldest mount first.
+func (h *Host) Mounts() ([]Mount, error) {
+	return once(h, "mounts", func() ([]Mount, error) {
+		data, err := h.readFile("/proc/mounts")
+		if err != nil {
+			return nil, err
+		}
+		return parseMounts(data), nil
+	})
+}
+
+// ForgetMounts makes the next [Host.Mounts] read the table again.
+func (h *Host) ForgetMounts() { delete(h.cache, "mounts") }
+
+// parseMounts reads lines of four or more fields; a field that is missing is empty.
+func parseMounts(data []byte) []Mount {
+	var mounts []Mount
+	for line := range bytes.Lines(data) {
+		f := bytes.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		m := Mount{Source: unescape(f[0]), Point: unescape(f[1])}
+		if len(f) > 2 {
+			m.Type = unescape(f[2])
+		}
+		if len(f) > 3 {
+			m.Options = unescape(f[3])
+		}
+		mounts = append(mounts, m)
+	}
+	return mounts
+}
+
+// unescape decodes the octal escapes with which the kernel writes blanks,
+// tabs, newlines and backslashes. A backslash before anything else stands for itself.
+func unescape(s []byte) string {
+	if bytes.IndexByte(s, '\\') < 0 {
+		return string(s)
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) && s[i+1] <= '3' && octal(s[i+1]) && octal(s[i+2]) && octal(s[i+3]) {
+			b.WriteByte((s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
+			i += 3
+			continue
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+func octal(c byte) bool { return '0' <= c && c <= '7' }

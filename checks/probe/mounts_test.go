@@ -1,0 +1,76 @@
+package probe
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{"proc/mounts": `sysfs /sys sysfs rw,nosuid 0 0
+nfs1:/export/a\040b /m/a\040b\134c nfs4 rw,vers=4.2 0 0
+
+alone
+two /m/two
+`})
+	want := []Mount{
+		{Source: "sysfs", Point: "/sys", Type: "sysfs", Options: "rw,nosuid"},
+		{Source: "nfs1:/export/a b", Point: `/m/a b\c`, Type: "nfs4", Options: "rw,vers=4.2"},
+		{Source: "two", Point: "/m/two"},
+	}
+	got, err := h.Mounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Mounts (-want +got):\n%s", diff)
+	}
+}
+
+func TestMountsAreReadOnce(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{"etc/": ""})
+	if _, err := h.Mounts(); message(err) != "read /proc/mounts: no such file or directory" {
+		t.Fatalf("Mounts: %v", err)
+	}
+	h.cache["mounts"] = cached[[]Mount]{value: []Mount{{Point: "/x"}}}
+	if got, err := h.Mounts(); err != nil || len(got) != 1 {
+		t.Fatalf("Mounts from memory: %v, %v", got, err)
+	}
+	h.ForgetMounts()
+	if _, err := h.Mounts(); err == nil {
+		t.Fatal("Mounts after ForgetMounts: still from memory")
+	}
+}
+
+func TestUnescape(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		`plain`:      "plain",
+		`a\040b`:     "a b",
+		`\011\012`:   "\t\n",
+		`\134040`:    `\040`,
+		`end\04`:     `end\04`,
+		`\x`:         `\x`,
+		`\400`:       `\400`, // more than a byte
+		`\089`:       `\089`,
+		"\\303\\251": "é",
+	} {
+		if got := unescape([]byte(in)); got != want {
+			t.Errorf("unescape(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzMounts(f *testing.F) {
+	f.Add([]byte("a /b\\040c d e 0 0\n"))
+	f.Add([]byte("\\\\\\ \\1 \\12 \\777\n\x00"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, m := range parseMounts(data) {
+			if m.Source == "" || m.Point == "" {
+				t.Errorf("empty source or mount point: %q", m)
+			}
+		}
+	})
+}

@@ -1,0 +1,151 @@
+package probe
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// statusFile is what the kernel writes for a process.
+func statusFile(name, state string, uid int, memory bool) string {
+	s := fmt.Sprintf("Name:\t%s\nUmask:\t0022\nState:\t%s\nPid:\t1\nUid:\t0\t%d\t0\t0\nGid:\t0\t0\t0\t0\n", name, state, uid)
+	if memory {
+		s += "VmPeak:\t    9000 kB\nVmSize:\t    8000 kB\n"
+	}
+	return s + "Threads:\t1\n"
+}
+
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{
+		"proc/uptime":        "1 1\n",
+		"proc/1/status":      statusFile("systemd", "S (sleeping)", 0, true),
+		"proc/1/cmdline":     "/sbin/init\x00splash\x00",
+		"proc/10/status":     statusFile("kworker/0:1-events", "I (idle)", 0, false),
+		"proc/10/cmdline":    "",
+		"proc/9/status":      statusFile("a.out", "S (sleeping)", 5001, true),
+		"proc/9/cmdline":     "./a.out\x00two  words\x00tab\there\x00new\nline\x00\x01\x7f\x00caf\xc3\xa9\x00\x00",
+		"proc/300/status":    statusFile("python3", "Z (zombie)", 5001, false),
+		"proc/301/status":    statusFile("quiet", "S (sleeping)", 0, true),
+		"proc/301/cmdline":   "\x00\x00",
+		"proc/302/status":    statusFile("gone", "S (sleeping)", 0, true), // cmdline has vanished
+		"proc/303/status/":   "",
+		"proc/304/cmdline":   "no status\x00",
+		"proc/305/status":    "garbage\xff",
+		"proc/self/status":   statusFile("self", "R (running)", 0, true),
+		"proc/306/status":    statusFile(`a)\nUid:\t7\\b`, "S (sleeping)", 12, false),
+		"proc/0007/status":   statusFile("x", "S (sleeping)", 0, false),
+		"proc/-8/status":     statusFile("x", "S (sleeping)", 0, false),
+		"proc/100000/status": statusFile("late", "S (sleeping)", 4294967295, false),
+	})
+	want := []Process{
+		{PID: 1, Args: "/sbin/init splash"},
+		{PID: 9, UID: 5001, Args: "./a.out two words tab?here new line ?? café"},
+		{PID: 10, Args: "[kworker/0:1-events]"},
+		{PID: 300, UID: 5001, Args: "[python3] <defunct>"},
+		{PID: 301, Args: "[quiet]"},
+		{PID: 302, Args: "[gone]"},
+		{PID: 306, UID: 12, Args: `[a) Uid:\t7\b]`},
+		{PID: 100000, UID: 4294967295, Args: "[late]"},
+	}
+	got, err := h.Processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Processes (-want +got):\n%s", diff)
+	}
+	if c := got[1].Command(); c != "./a.out" {
+		t.Errorf("Command = %q", c)
+	}
+	if _, err := tree(t, nil).Processes(); message(err) != "read /proc: no such file or directory" {
+		t.Errorf("without /proc: %v", err)
+	}
+	if _, err := tree(t, map[string]string{"proc": ""}).Processes(); message(err) != "read /proc: not a directory" {
+		t.Errorf("/proc a file: %v", err)
+	}
+}
+
+func TestAliveAndKillInTree(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{
+		"proc/5/status": statusFile("x", "S (sleeping)", 0, true),
+		"proc/6/status": statusFile("x", "Z (zombie)", 0, false),
+	})
+	for pid, want := range map[int]bool{5: true, 6: false, 7: false} {
+		if got := h.Alive(pid); got != want {
+			t.Errorf("Alive(%d) = %v, want %v", pid, got, want)
+		}
+	}
+	if err := h.Kill(Process{PID: os.Getpid()}); err == nil {
+		t.Error("Kill reached out of the tree")
+	}
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
+	h := NewHost("/")
+	p := Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: "another program"}
+	if err := h.Kill(p); err == nil {
+		t.Fatal("Kill hit a process that is not the one")
+	}
+	if !h.Alive(p.PID) {
+		t.Fatal("not alive before Kill")
+	}
+	p.Args = "sleep 60"
+	if err := h.Kill(p); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Fatal("still there after Kill")
+	}
+	if h.Alive(p.PID) {
+		t.Error("alive after Kill")
+	}
+	if err := h.Kill(p); err == nil {
+		t.Error("Kill of a process that is gone gave no error")
+	}
+}
+
+func FuzzStatus(f *testing.F) {
+	f.Add([]byte(statusFile("bash", "S (sleeping)", 1000, true)))
+	f.Add([]byte(statusFile("x) R 1\\n\\\\", "Z (zombie)", 0, false)))
+	f.Add([]byte("Name:\t\nUid:\t\t\t\n"))
+	f.Add([]byte("Name:\ta\nName:\tb\nUid:\t1\t2\nVmSize:"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, ok := parseStatus(data)
+		if ok && strings.ContainsAny(s.name, "\n\t\x00") {
+			t.Errorf("control character in the name %q", s.name)
+		}
+	})
+}
+
+func BenchmarkProcesses(b *testing.B) {
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		procs, err := NewHost("/").Processes()
+		if err != nil {
+			b.Fatal(err)
+		}
+		n += len(procs)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/process")
+	b.ReportMetric(float64(n)/float64(b.N), "processes")
+}

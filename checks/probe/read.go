@@ -1,0 +1,83 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// valueSize is more than any attribute of /sys that is read here holds.
+const valueSize = 256
+
+// readValue reads a small file of one line with a single read(2) and cuts the
+// newline. A broken driver may answer EAGAIN, at which the standard library
+// would poll for ever.
+func (h *Host) readValue(p string) (string, error) {
+	buf := make([]byte, valueSize)
+	n, err := readAt(unix.AT_FDCWD, h.Path(p), buf)
+	if err != nil {
+		return "", &fs.PathError{Op: "read", Path: p, Err: err}
+	}
+	return strings.TrimRight(string(buf[:n]), "\n"), nil
+}
+
+// readFile reads a whole file.
+func (h *Host) readFile(p string) ([]byte, error) {
+	data, err := readAll(h.Path(p))
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: p, Err: err}
+	}
+	return data, nil
+}
+
+func readAll(path string) ([]byte, error) {
+	fd, err := open(unix.AT_FDCWD, path)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 0, 32<<10)
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := read(fd, buf[len(buf):cap(buf)])
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return buf, nil
+		}
+		buf = buf[:len(buf)+n]
+	}
+}
+
+// readAt opens a file below the directory dir and fills buf with one read(2).
+func readAt(dir int, name string, buf []byte) (int, error) {
+	fd, err := open(dir, name)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return read(fd, buf)
+}
+
+func open(dir int, name string) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+func read(fd int, buf []byte) (int, error) {
+	for {
+		n, err := unix.Read(fd, buf)
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}

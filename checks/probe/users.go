@@ -1,0 +1,83 @@
+package probe
+
+import (
+	"bytes"
+	"os/user"
+	"strconv"
+)
+
+type accounts struct {
+	names map[uint32]string
+	uids  map[string]uint32
+}
+
+// UserName is the account of a uid, "" if there is none. /etc/passwd is asked
+// first; what it does not know, the name service is asked for (LDAP, SSSD),
+// which may take its time.
+func (h *Host) UserName(uid uint32) string {
+	if name, ok := h.accounts().names[uid]; ok {
+		return name
+	}
+	if h.root != "/" {
+		return ""
+	}
+	name, _ := once(h, "uid "+strconv.FormatUint(uint64(uid), 10), func() (string, error) {
+		u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
+		if err != nil {
+			return "", err
+		}
+		return u.Username, nil
+	})
+	return name
+}
+
+// UserID is the uid of an account, from the same sources as [Host.UserName].
+func (h *Host) UserID(name string) (uint32, bool) {
+	if uid, ok := h.accounts().uids[name]; ok {
+		return uid, true
+	}
+	if h.root != "/" {
+		return 0, false
+	}
+	uid, err := once(h, "user "+name, func() (uint32, error) {
+		u, err := user.Lookup(name)
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseUint(u.Uid, 10, 32)
+		return uint32(n), err
+	})
+	return uid, err == nil
+}
+
+// accounts reads /etc/passwd; without one nobody is known.
+func (h *Host) accounts() accounts {
+	a, _ := once(h, "passwd", func() (accounts, error) {
+		data, err := h.readFile("/etc/passwd")
+		return parsePasswd(data), err
+	})
+	return a
+}
+
+// parsePasswd keeps the first entry of a uid or name, as getpwuid does.
+func parsePasswd(data []byte) accounts {
+	a := accounts{names: map[uint32]string{}, uids: map[string]uint32{}}
+	for line := range bytes.Lines(data) {
+		f := bytes.Split(line, []byte(":"))
+		if len(f) < 4 || len(f[0]) == 0 {
+			continue
+		}
+		n, err := strconv.ParseUint(string(f[2]), 10, 32)
+		if err != nil {
+			continue
+		}
+		name, uid := string(f[0]), uint32(n)
+		if _, ok := a.names[uid]; !ok {
+			a.names[uid] = name
+		}
+		if _, ok := a.uids[name]; !ok {
+			a.uids[name] = uid
+		}
+	}
+	return a
+}

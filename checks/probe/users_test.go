@@ -1,0 +1,46 @@
+package probe
+
+import "testing"
+
+func TestUsers(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
+		"toor:x:0:0::/:\n# a comment\n+::::::\nalice:x:5001:100::/home/alice:/bin/bash\n" +
+		"alice:x:5002:100:::\nbroken:x:many:1:::\nshort:x\n"})
+	for uid, want := range map[uint32]string{0: "root", 5001: "alice", 5002: "alice", 6789: ""} {
+		if got := h.UserName(uid); got != want {
+			t.Errorf("UserName(%d) = %q, want %q", uid, got, want)
+		}
+	}
+	for name, want := range map[string]uint32{"root": 0, "toor": 0, "alice": 5001} {
+		if got, ok := h.UserID(name); !ok || got != want {
+			t.Errorf("UserID(%s) = %d, %v; want %d", name, got, ok, want)
+		}
+	}
+	for _, name := range []string{"broken", "short", "nobody-such"} {
+		if got, ok := h.UserID(name); ok {
+			t.Errorf("UserID(%s) = %d, want none", name, got)
+		}
+	}
+	if got := tree(t, nil).UserName(0); got != "" {
+		t.Errorf("UserName(0) without passwd = %q", got)
+	}
+}
+
+func TestUsersOfThisMachine(t *testing.T) {
+	t.Parallel()
+	h := NewHost("/")
+	if got := h.UserName(0); got != "root" {
+		t.Errorf("UserName(0) = %q, want root", got)
+	}
+	if uid, ok := h.UserID("root"); !ok || uid != 0 {
+		t.Errorf("UserID(root) = %d, %v; want 0", uid, ok)
+	}
+	const nobody = 4000123456
+	if got := h.UserName(nobody); got != "" {
+		t.Errorf("UserName(%d) = %q, want none", uint32(nobody), got)
+	}
+	if _, ok := h.UserID("no such user"); ok {
+		t.Error("UserID found a user that does not exist")
+	}
+}

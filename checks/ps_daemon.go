@@ -1,0 +1,54 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// psDaemon checks that a process runs. DAEMON is a glob that is looked for
+// anywhere in the command lines of all processes, ARGS are appended to it with a
+// blank. OWNER is compared with the name of the process's user.
+//
+//	node* || check_ps_daemon sshd root
+type psDaemon struct {
+	Daemon  string   `arg:"1" toml:"daemon"`
+	Owner   string   `arg:"2" toml:"owner"`
+	Args    string   `arg:"3" toml:"args"`
+	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+}
+
+func init() {
+	Register(Info{
+		Name:    "check_ps_daemon",
+		Usage:   "DAEMON [OWNER [ARGS]]",
+		Summary: "a process runs",
+		Lane:    Local,
+		New:     func() Check { return &psDaemon{} },
+	})
+}
+
+func (c *psDaemon) Run(_ context.Context, env *Env) []Finding {
+	procs, err := env.Host.Processes()
+	if err != nil {
+		return unreadable(err)
+	}
+	pattern := c.Daemon
+	if c.Args != "" {
+		pattern += " " + c.Args
+	}
+	for _, p := range procs {
+		if match.Find(p.Args, pattern) && (c.Owner == "" || env.owner(p) == c.Owner) {
+			return nil
+		}
+	}
+	return []Finding{{
+		Code:     "ps.daemon.down",
+		Severity: Fail,
+		Device:   Device{Kind: "process", Name: pattern},
+		Message:  fmt.Sprintf("check_ps_daemon:  Process %s %snot running", pattern, before("owned by ", c.Owner, " ")),
+		Want:     "running",
+		Got:      "not running",
+	}}
+}

@@ -1,0 +1,199 @@
+package checks
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// scenario is one line of nhc.conf on a small node. "{root}" stands for the
+// directory that holds the node, in words and files as in the wanted findings.
+type scenario struct {
+	name    string
+	words   []string          // what stands behind the check's name
+	files   map[string]string // the node's files; a name that ends in a slash is a directory
+	links   map[string]string // the node's symbolic links
+	tools   []string          // programs of this machine that the node has, too
+	live    bool              // the check looks at this machine; files are only there
+	vars    map[string]string // Env.Vars
+	timeout time.Duration     // Env.Timeout
+	table   map[string]any    // the TOML table that means the same as words
+	acts    bool              // the bound check may change something
+	broken  bool              // what the check reads is missing, unreadable or garbage
+	want    []Finding
+	leaves  map[string]string // what is in the node's files afterwards; "" is no such file
+}
+
+// scenarios are those of every check, filled by the init functions of the
+// tests beside the checks.
+var scenarios = map[string][]scenario{}
+
+func testCheck(name string, list ...scenario) { scenarios[name] = append(scenarios[name], list...) }
+
+// of are the words behind the name of a check.
+func of(words ...string) []string { return words }
+
+// usageFinding is the failure of a check that was given the wrong words.
+func usageFinding(message, want string) Finding {
+	return Finding{Code: "config.usage", Severity: Fail, Remedy: FixConfig, Want: want, Message: message}
+}
+
+// TestEveryCheckIsTested refuses a check that is not known to pass, to fail,
+// and to cope with a broken node.
+func TestEveryCheckIsTested(t *testing.T) {
+	t.Parallel()
+	for _, name := range Names() {
+		var passes, fails, breaks bool
+		for _, s := range scenarios[name] {
+			worst := Worst(s.want)
+			passes = passes || !s.broken && worst <= Warn
+			fails = fails || !s.broken && worst == Fail
+			breaks = breaks || s.broken
+		}
+		if !passes || !fails || !breaks {
+			t.Errorf("%s: scenarios for pass: %v, fail: %v, broken node: %v; want all three", name, passes, fails, breaks)
+		}
+	}
+}
+
+func TestScenarios(t *testing.T) {
+	t.Parallel()
+	for name, list := range scenarios {
+		for _, s := range list {
+			t.Run(name+"/"+s.name, func(t *testing.T) {
+				t.Parallel()
+				s.run(t, name)
+			})
+		}
+	}
+}
+
+func (s scenario) run(t *testing.T, name string) {
+	t.Helper()
+	root := s.build(t)
+	words := make([]string, len(s.words))
+	for i, w := range s.words {
+		words[i] = strings.ReplaceAll(w, "{root}", root)
+	}
+	vars := map[string]string{}
+	for k, v := range s.vars {
+		vars[k] = strings.ReplaceAll(v, "{root}", root)
+	}
+	env := &Env{
+		Host:    probe.NewHost(root),
+		Line:    strings.Join(append([]string{name}, words...), " "),
+		Timeout: s.timeout,
+		Vars:    vars,
+		Doing:   func(string) {},
+	}
+	if s.live {
+		env.Host = probe.NewHost("/")
+	}
+	got := s.bindAndRun(t, name, words, env)
+	for i := range got {
+		for _, text := range []*string{&got[i].Message, &got[i].Device.Name, &got[i].Want, &got[i].Got} {
+			*text = strings.ReplaceAll(*text, root, "{root}")
+		}
+	}
+	if diff := cmp.Diff(s.want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", env.Line, diff)
+	}
+	for file, want := range s.leaves {
+		awaitContent(t, filepath.Join(root, file), strings.ReplaceAll(want, "{root}", root))
+	}
+}
+
+// bindAndRun does what a plan does with a line.
+func (s scenario) bindAndRun(t *testing.T, name string, words []string, env *Env) []Finding {
+	t.Helper()
+	info, ok := Lookup(name)
+	if !ok {
+		t.Fatalf("no check %s", name)
+	}
+	c := info.New()
+	if err := Bind(c, words); err != nil {
+		usage, ok := errors.AsType[*UsageError](err)
+		if !ok || info.BadUsage == nil {
+			t.Fatalf("Bind: %v", err)
+		}
+		return []Finding{info.BadUsage(env.Line, usage)}
+	}
+	if s.table != nil {
+		same := info.New()
+		if err := BindTable(same, s.table); err != nil {
+			t.Fatalf("BindTable: %v", err)
+		}
+		everything := cmp.Exporter(func(reflect.Type) bool { return true })
+		if diff := cmp.Diff(c, same, everything); diff != "" {
+			t.Errorf("the table is another check (-words +table):\n%s", diff)
+		}
+	}
+	if acts := info.Acts != nil && info.Acts(c); acts != s.acts {
+		t.Errorf("%s: acts %v, want %v", env.Line, acts, s.acts)
+	}
+	return c.Run(t.Context(), env)
+}
+
+func (s scenario) build(t *testing.T) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range s.files {
+		path := filepath.Join(root, name)
+		if strings.HasSuffix(name, "/") {
+			must(os.MkdirAll(path, 0o755))
+			continue
+		}
+		must(os.MkdirAll(filepath.Dir(path), 0o755))
+		must(os.WriteFile(path, []byte(strings.ReplaceAll(content, "{root}", root)), 0o755))
+	}
+	for name, target := range s.links {
+		must(os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		must(os.Symlink(target, filepath.Join(root, name)))
+	}
+	must(os.MkdirAll(filepath.Join(root, "bin"), 0o755))
+	for _, tool := range s.tools {
+		must(os.Symlink("/bin/"+tool, filepath.Join(root, "bin", tool)))
+	}
+	return root
+}
+
+// awaitContent waits for what an action in the background writes.
+func awaitContent(t *testing.T, path, want string) {
+	t.Helper()
+	if want == "" {
+		time.Sleep(50 * time.Millisecond)
+		if data, err := os.ReadFile(path); err == nil {
+			t.Errorf("%s: %q, want no such file", path, data)
+		}
+		return
+	}
+	var data []byte
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if data, _ = os.ReadFile(path); string(data) == want {
+			return
+		}
+	}
+	t.Errorf("%s: %q, want %q", path, data, want)
+}
+
+func TestNamesAreSorted(t *testing.T) {
+	t.Parallel()
+	if names := Names(); len(names) == 0 || !slices.IsSorted(names) {
+		t.Errorf("Names() = %v", names)
+	}
+}
