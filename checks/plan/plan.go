@@ -1,0 +1,180 @@
+// Package plan turns the lines of a configuration into steps: which check, with
+// which words, in which worker, behind which barrier. It is a pure function of
+// its input and touches no machine.
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-multierror"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// Kind says how a step is carried out.
+type Kind int
+
+// The kinds of steps.
+const (
+	Native    Kind = iota // a registered check, in the worker of its lane
+	ShellLine             // anything else: verbatim, in the one bash of the run
+	Assign                // literal assignments: settings of the run, also told to bash
+)
+
+func (k Kind) String() string { return [...]string{"native", "shell", "assign"}[k] }
+
+// Var is one assignment that was carried out while planning.
+type Var struct {
+	Name, Value string
+	Export      bool
+}
+
+// Step is one check line, ready to run.
+type Step struct {
+	Index   int
+	Pos     conf.Pos
+	Text    string // as written; LBNL's $CHECK
+	Kind    Kind
+	Lane    checks.Lane
+	Name    string          // native: the check
+	Args    []string        // native: its words, expanded
+	Table   map[string]any  // native: its parameters, where they came from TOML
+	Vars    []Var           // native: what earlier lines assigned
+	Usage   *checks.Finding // native: what is wrong with its words; it is not run
+	Sets    []Var           // assign
+	Barrier bool            // may change something: runs alone, after all earlier steps have passed
+	Timeout time.Duration   // deadline of the step; 0: none but the run's
+	Why     string          // shell: why it is no native step
+}
+
+// Plan is all steps of a run, in order.
+type Plan struct {
+	Steps []Step
+	// Problems are the errors of the configuration that LBNL NHC has no
+	// verdict for: each drains nobody and is reported with its position.
+	Problems *multierror.Error
+}
+
+// NeedsShell says whether any step needs a bash.
+func (p *Plan) NeedsShell() bool {
+	for i := range p.Steps {
+		if p.Steps[i].Kind == ShellLine {
+			return true
+		}
+	}
+	return false
+}
+
+// Options is what the planner knows beside the lines.
+type Options struct {
+	Vars      map[string]string // variables as bash will have them: settings and environment
+	Timeout   time.Duration     // TIMEOUT of the run; 0: none
+	Functions map[string]bool   // shell functions that site scripts define
+	Sourced   bool              // site scripts or a sysconfig file ran in bash: its variables are not known here
+	Trace     bool              // -x: everything that can is run by bash, which prints it
+}
+
+// longestStep bounds a native step where the run has no deadline or a long
+// one: no local read takes that long on a node that works.
+const longestStep = 10 * time.Second
+
+// Build plans lines in their order.
+func Build(lines []conf.Line, opts Options) *Plan {
+	b := &builder{
+		opts:    opts,
+		vars:    maps.Clone(opts.Vars),
+		funcs:   maps.Clone(opts.Functions),
+		unknown: opts.Sourced,
+		plan:    new(Plan),
+	}
+	if b.vars == nil {
+		b.vars = map[string]string{}
+	}
+	if b.funcs == nil {
+		b.funcs = map[string]bool{}
+	}
+	for _, line := range lines {
+		b.line(line)
+	}
+	return b.plan
+}
+
+// BuildTables plans the entries of a TOML configuration.
+func BuildTables(entries []conf.Entry, opts Options) *Plan {
+	b := &builder{opts: opts, plan: new(Plan)}
+	for _, e := range entries {
+		s := Step{Pos: e.Pos, Text: e.Name, Kind: Native, Name: e.Name, Table: e.Params}
+		info, ok := checks.Lookup(e.Name)
+		if !ok {
+			s.Usage = b.problem(e.Pos, e.Name, fmt.Errorf("no check of that name, want one of %s", strings.Join(checks.Names(), ", ")))
+			b.add(s)
+			continue
+		}
+		c := info.New()
+		b.native(&s, info, c, checks.BindTable(c, e.Params))
+		b.add(s)
+	}
+	return b.plan
+}
+
+type builder struct {
+	opts    Options
+	vars    map[string]string
+	set     []Var // by the lines so far
+	funcs   map[string]bool
+	unknown bool // a shell line may have set variables: their values are not known here
+	opaque  bool // a shell line may have changed anything: native checks are called by bash
+	plan    *Plan
+}
+
+func (b *builder) add(s Step) {
+	s.Index = len(b.plan.Steps)
+	b.plan.Steps = append(b.plan.Steps, s)
+}
+
+func (b *builder) problem(pos conf.Pos, name string, err error) *checks.Finding {
+	err = fmt.Errorf("%s: %s: %w", pos, name, err)
+	b.plan.Problems = multierror.Append(b.plan.Problems, err)
+	return &checks.Finding{Code: "config.usage", Severity: checks.Unknown, Message: err.Error(), Remedy: checks.FixConfig}
+}
+
+// native completes a step whose check c has been bound, or not (err).
+func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
+	s.Lane = info.Lane
+	s.Timeout = StepTimeout(info, b.opts.Timeout)
+	s.Barrier = info.Acts != nil && info.Acts(c)
+	s.Vars = slices.Clip(b.set)
+	if err == nil {
+		return
+	}
+	// In a line of nhc.conf LBNL NHC's verdict on its own checks stands; TOML is ours.
+	usage, isUsage := errors.AsType[*checks.UsageError](err)
+	if isUsage && info.BadUsage != nil && s.Table == nil {
+		f := info.BadUsage(s.Text, usage)
+		s.Usage = &f
+		return
+	}
+	s.Usage = b.problem(s.Pos, info.Name, fmt.Errorf("%w; usage: %s %s", err, info.Name, info.Usage))
+}
+
+// StepTimeout gives a native step half of the run, so that a hang leaves time
+// for what comes after it, and at most [longestStep]. A check that waits for a
+// command has that command's own limit, and the run's: 0. timeout is TIMEOUT.
+func StepTimeout(info checks.Info, timeout time.Duration) time.Duration {
+	if info.Timeout > 0 {
+		return info.Timeout
+	}
+	if info.Lane == checks.Cmd {
+		return 0
+	}
+	if t := timeout / 2; t > 0 && t < longestStep {
+		return t
+	}
+	return longestStep
+}
