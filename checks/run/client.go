@@ -1,0 +1,219 @@
+package run
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// client is the supervisor's end of one worker process.
+type client struct {
+	lane   checks.Lane
+	pid    int
+	in     *os.File
+	out    *os.File
+	lines  *bufio.Reader
+	done   <-chan struct{} // closed when the process has been waited for
+	end    *death          // of the process, valid once done is closed
+	stderr *tail
+
+	version int // of the variables that it has been told
+}
+
+// startWorker starts a worker: this very program again, in a session of its
+// own, with descriptors of its own.
+func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
+	fail := func(err error) (*client, error) { return nil, fmt.Errorf("start %s worker: %w", lane, err) }
+	reqR, reqW, err := os.Pipe()
+	if err != nil {
+		return fail(err)
+	}
+	defer reqR.Close()
+	respR, respW, err := os.Pipe()
+	if err != nil {
+		reqW.Close()
+		return fail(err)
+	}
+	defer respW.Close()
+	errR, errW, err := os.Pipe()
+	if err != nil {
+		reqW.Close()
+		respR.Close()
+		return fail(err)
+	}
+	defer errW.Close()
+	// Standard input is for a configuration on /dev/stdin; commands get /dev/null.
+	pid, err := spawn([]string{WorkerName, string(lane), root}, env, os.Stdin, nil, errW, reqR, respW)
+	if err != nil {
+		reqW.Close()
+		respR.Close()
+		errR.Close()
+		return fail(err)
+	}
+	c := &client{
+		lane: lane, pid: pid, in: reqW, out: respR, lines: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{},
+	}
+	c.done, c.end = reap(pid)
+	go func() {
+		_, _ = io.Copy(c.stderr, errR)
+		errR.Close()
+	}()
+	return c, nil
+}
+
+// send writes requests without waiting for the worker to read them.
+func (c *client) send(reqs []*Request) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	for _, r := range reqs {
+		if err := enc.Encode(r); err != nil {
+			panic(fmt.Sprintf("run: encode request: %v", err)) // only strings, numbers and lists of them
+		}
+	}
+	if b.Len() <= 4096 { // fits an empty pipe: never blocks, since the worker reads all the time
+		_, _ = c.in.Write(b.Bytes())
+		return
+	}
+	go func() { _, _ = c.in.Write(b.Bytes()) }()
+}
+
+var errBroken = errors.New("worker broken")
+
+// receive waits for the answer to request id. doing is kept up to date with
+// what the worker says it is about to do.
+func (c *client) receive(id int, deadline time.Time, doing *string) (*Response, error) {
+	if err := c.out.SetReadDeadline(deadline); err != nil {
+		return nil, fmt.Errorf("wait for worker: %w", err)
+	}
+	for {
+		line, err := c.readLine()
+		if err != nil {
+			return nil, err
+		}
+		resp := new(Response)
+		if err := json.Unmarshal(line, resp); err != nil || resp.ID != id {
+			return nil, fmt.Errorf("%w: it wrote %.60q in place of an answer", errBroken, line)
+		}
+		if resp.Doing == "" {
+			return resp, nil
+		}
+		*doing = resp.Doing
+	}
+}
+
+func (c *client) readLine() ([]byte, error) {
+	var long []byte
+	for {
+		part, err := c.lines.ReadSlice('\n')
+		switch {
+		case err == nil && long == nil:
+			return part, nil
+		case err == nil:
+			return append(long, part...), nil
+		case errors.Is(err, bufio.ErrBufferFull):
+			if long = append(long, part...); len(long) > maxLine {
+				return nil, fmt.Errorf("%w: it wrote more than %d bytes without an end", errBroken, maxLine)
+			}
+		case errors.Is(err, io.EOF) && len(long)+len(part) > 0:
+			return nil, fmt.Errorf("%w in the middle of an answer", io.ErrUnexpectedEOF)
+		default:
+			return nil, err
+		}
+	}
+}
+
+// obituary says how a worker ended that did not answer, killing it if it has
+// not ended yet.
+func (c *client) obituary(cause error) string {
+	select {
+	case <-c.done:
+	case <-time.After(termGrace):
+		killSession(c.pid)
+		c.close()
+		if errors.Is(cause, io.EOF) {
+			return "its worker closed its descriptors"
+		}
+		return "its worker is broken: " + strings.TrimPrefix(cause.Error(), errBroken.Error()+": ")
+	}
+	c.close()
+	how := c.end.String()
+	if c.end.Signaled() && c.end.Signal() == syscall.SIGKILL {
+		how += " (by the kernel for want of memory, or by a person)"
+	}
+	text := "its worker died: " + how
+	if last := c.stderr.last(); last != "" {
+		text += ": " + last
+	}
+	return text
+}
+
+// autopsy describes a worker that hangs; read before it is killed.
+func (c *client) autopsy(doing string, since time.Duration) *checks.Hung {
+	h := &checks.Hung{PID: c.pid, Doing: doing, For: since}
+	h.State, h.Wchan = whereabouts(c.pid)
+	// A check may wait for a command of its own that is the one that hangs.
+	for _, p := range inSession(c.pid) {
+		if state, w := whereabouts(p); state == "D" && h.State != "D" {
+			h.PID, h.State, h.Wchan = p, state, w
+		}
+	}
+	return h
+}
+
+// close releases the supervisor's ends; a worker that is not stuck leaves then.
+func (c *client) close() {
+	c.in.Close()
+	c.out.Close()
+}
+
+// finish closes a worker that has answered everything and waits a moment for
+// it to leave, so that none is left behind.
+func (c *client) finish() {
+	c.close()
+	select {
+	case <-c.done:
+	case <-time.After(termGrace):
+		killSession(c.pid)
+	}
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.buf = append(t.buf, p...); len(t.buf) > 8192 {
+		t.buf = append(t.buf[:0], t.buf[len(t.buf)-4096:]...)
+	}
+	return len(p), nil
+}
+
+// last is the line that tells why a process died: the panic message of a Go
+// program, else the last line.
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(string(t.buf)), "\n")
+	for _, l := range lines {
+		for _, sign := range []string{"panic: ", "fatal error: ", "SIGSEGV", "symbol lookup error"} {
+			if strings.Contains(l, sign) {
+				return l
+			}
+		}
+	}
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,211 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+)
+
+// Observer hears the results of a plan in the order of its steps.
+type Observer interface {
+	// Begin is called when the turn of a step has come; pid is the process that
+	// runs it, 0 if not known yet.
+	Begin(s *plan.Step, pid int)
+	// Native is called with the result of a native step. It says whether the
+	// run goes on.
+	Native(s *plan.Step, r checks.Result) (more bool)
+	// Assigned is called for a step of assignments.
+	Assigned(s *plan.Step)
+	// Line runs a step in the shell. It says whether the run goes on.
+	Line(ctx context.Context, s *plan.Step) (more bool)
+	// Expired is called when TIMEOUT ended the run in a native step.
+	Expired(s *plan.Step, hung *checks.Hung)
+}
+
+// Engine carries out plans.
+type Engine struct {
+	Pool     *Pool
+	Deadline time.Time     // of the whole run; zero means none
+	Timeout  time.Duration // TIMEOUT, for checks that compare with it
+}
+
+// Do carries out a plan. Steps between two barriers run side by side, a lane
+// after the other within its worker; their results are handed over in plan
+// order. A step that may change something is started when every earlier step
+// has its result and the run goes on. It returns the context's error if that
+// ended the run.
+func (e *Engine) Do(ctx context.Context, p *plan.Plan, obs Observer) error {
+	for i := 0; i < len(p.Steps); {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s := &p.Steps[i]
+		if s.Kind == plan.ShellLine {
+			obs.Begin(s, 0)
+			if !obs.Line(ctx, s) {
+				return ctx.Err()
+			}
+			i++
+			continue
+		}
+		end := i + 1
+		if !s.Barrier {
+			for end < len(p.Steps) && !p.Steps[end].Barrier {
+				end++
+			}
+		}
+		if !e.segment(ctx, p.Steps[i:end], obs) {
+			return ctx.Err()
+		}
+		i = end
+	}
+	return ctx.Err()
+}
+
+// segment runs steps side by side and hands over their results in order.
+func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (more bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	lanes := map[checks.Lane][]*Request{}
+	results := make(map[int]chan Outcome, len(steps))
+	byReq := map[*Request]*plan.Step{}
+	for i := range steps {
+		s := &steps[i]
+		if s.Kind != plan.Native || s.Usage != nil {
+			continue
+		}
+		ch := make(chan Outcome, 1)
+		results[s.Index] = ch
+		if c, ok := e.Pool.Ledger().Find(s.Lane, s.Text); ok {
+			ch <- Outcome{Hung: c.Hung()}
+			continue
+		}
+		r := &Request{Op: OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.Timeout}
+		for _, v := range s.Vars {
+			if r.Over == nil {
+				r.Over = map[string]string{}
+			}
+			r.Over[v.Name] = v.Value
+			if v.Export {
+				r.Env = append(r.Env, v.Name+"="+v.Value)
+			}
+		}
+		lanes[s.Lane] = append(lanes[s.Lane], r)
+		byReq[r] = s
+	}
+	done := make(chan struct{}, len(lanes))
+	for lane, reqs := range lanes {
+		go func() {
+			e.Pool.Do(ctx, lane, reqs, func(r *Request) time.Duration { return e.limit(byReq[r]) },
+				func(r *Request, o Outcome) { results[byReq[r].Index] <- o })
+			done <- struct{}{}
+		}()
+	}
+	more = e.fold(ctx, steps, results, obs)
+	cancel()
+	for range lanes {
+		<-done
+	}
+	return more
+}
+
+// One carries out a single check outside the plan: one that a shell line calls.
+func (e *Engine) One(ctx context.Context, s *plan.Step, r *Request, limit time.Duration) checks.Result {
+	s.Timeout = limit
+	return e.result(s, e.Pool.Call(ctx, s.Lane, r, e.limit(s)))
+}
+
+// limit is the deadline of a step, cut to what is left of the run.
+func (e *Engine) limit(s *plan.Step) time.Duration {
+	d := s.Timeout
+	if !e.Deadline.IsZero() {
+		if left := max(time.Until(e.Deadline), time.Millisecond); d == 0 || left < d {
+			d = left
+		}
+	}
+	return d
+}
+
+func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]chan Outcome, obs Observer) (more bool) {
+	for i := range steps {
+		s := &steps[i]
+		obs.Begin(s, 0)
+		if s.Kind == plan.Assign {
+			obs.Assigned(s)
+			continue
+		}
+		if s.Usage != nil {
+			if !obs.Native(s, checks.Result{Step: s.Index, Findings: []checks.Finding{*s.Usage}}) {
+				return false
+			}
+			continue
+		}
+		var o Outcome
+		select {
+		case o = <-results[s.Index]:
+		case <-ctx.Done():
+			return false
+		}
+		if o.Hung != nil && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
+			obs.Expired(s, o.Hung)
+			return false
+		}
+		if !obs.Native(s, e.result(s, o)) {
+			return false
+		}
+	}
+	return true
+}
+
+// result makes a step's result of what became of its request.
+func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
+	r := checks.Result{Step: s.Index, Hung: o.Hung}
+	name := s.Name
+	if !strings.HasPrefix(name, "check_") {
+		name = "check_" + name
+	}
+	could := func(code, why string) {
+		r.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  could not tell: %s", name, why)}}
+	}
+	switch {
+	case o.Hung != nil:
+		r.Took = o.Hung.For
+		r.Findings = []checks.Finding{{
+			Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode,
+			Message: fmt.Sprintf("%s:  hung (%s)", name, Describe(o.Hung)),
+		}}
+	case o.Died != "":
+		could("probe.died", o.Died)
+	case o.Lost != "":
+		could("probe.lost", o.Lost)
+	case o.Err != "":
+		could("probe.error", o.Err)
+	default:
+		r.Took, r.Findings = o.Took, o.Findings
+	}
+	return r
+}
+
+// Describe tells where a process hangs, in words that stay the same from run
+// to run, so that a reason made of them does not change while the hang lasts.
+func Describe(h *checks.Hung) string {
+	var parts []string
+	if h.Doing != "" {
+		parts = append(parts, "in "+h.Doing)
+	}
+	who := fmt.Sprintf("process %d", h.PID)
+	if h.State != "" {
+		who += " in state " + h.State
+	}
+	if h.Wchan != "" {
+		who += ", wait channel " + h.Wchan
+	}
+	parts = append(parts, who)
+	if h.Stuck {
+		parts = append(parts, "which no signal can end")
+	}
+	return strings.Join(parts, ": ")
+}

@@ -1,0 +1,288 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// Options is what the workers of a run share.
+type Options struct {
+	Root   string   // root directory of the node, "/" but in tests
+	Env    []string // environment of the workers
+	Ledger *Ledger
+}
+
+// Pool keeps one worker a lane, started when first needed. Its methods may be
+// called from several goroutines, for one lane from one at a time.
+type Pool struct {
+	opts Options
+
+	mu      sync.Mutex
+	workers map[checks.Lane]*client
+	lastID  int
+	warn    []error
+	vars    map[string]string // NHC variables that checks read
+	environ []string          // environment of the commands that checks run
+	version int               // of vars; a worker is told when it has an older one
+}
+
+// NewPool makes a pool without any worker yet.
+func NewPool(opts Options) *Pool {
+	if opts.Ledger == nil {
+		opts.Ledger = new(Ledger)
+	}
+	return &Pool{opts: opts, workers: map[checks.Lane]*client{}}
+}
+
+// Start starts the worker of a lane ahead of its first request, so that it
+// comes up while the supervisor still reads its arguments.
+func (p *Pool) Start(lane checks.Lane) error {
+	_, err := p.worker(lane)
+	return err
+}
+
+// SetVars gives the NHC variables that checks read, and the environment of the
+// commands that they run, from now on.
+func (p *Pool) SetVars(vars map[string]string, environ []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.vars, p.environ = maps.Clone(vars), environ
+	p.version++
+}
+
+// tell adds the variables to the first request to a worker that does not know them.
+func (p *Pool) tell(c *client, r *Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.version != p.version {
+		r.Vars, r.Environ, c.version = p.vars, p.environ, p.version
+	}
+}
+
+// Ledger is the list of processes that earlier runs left behind.
+func (p *Pool) Ledger() *Ledger { return p.opts.Ledger }
+
+// Warnings are what went wrong beside the steps: a ledger that cannot be written.
+func (p *Pool) Warnings() []error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.warn
+}
+
+func (p *Pool) worker(lane checks.Lane) (*client, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.workers[lane]; c != nil {
+		return c, nil
+	}
+	env := p.opts.Env
+	if lane == execLane {
+		env = nil // its commands are given theirs
+	}
+	c, err := startWorker(lane, p.opts.Root, env)
+	if err == nil {
+		p.workers[lane] = c
+	}
+	return c, err
+}
+
+func (p *Pool) drop(lane checks.Lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.workers, lane)
+}
+
+func (p *Pool) number(reqs []*Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range reqs {
+		p.lastID++
+		r.ID = p.lastID
+	}
+}
+
+// Outcome is what became of a request. Exactly one of its fields is set.
+type Outcome struct {
+	*Response
+	Hung *checks.Hung // no answer in time
+	Died string       // the worker ended in place of answering; how
+	Lost string       // not carried out at all; why
+}
+
+// Limit is how long a request may take, counted from the answer before it.
+type Limit func(*Request) time.Duration
+
+// Do has the worker of a lane carry out requests in their order and hands each
+// outcome to emit. A worker that hangs or dies is replaced and the next request
+// carried out by its successor, except in the lane of a vendor library, where
+// the next call would only hang, too.
+func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit Limit, emit func(*Request, Outcome)) {
+	p.number(reqs)
+	for len(reqs) > 0 {
+		c, err := p.worker(lane)
+		if err != nil {
+			for _, r := range reqs {
+				emit(r, Outcome{Lost: err.Error()})
+			}
+			return
+		}
+		p.tell(c, reqs[0])
+		c.send(reqs)
+		done, ended := p.answers(ctx, c, reqs, limit, emit)
+		reqs = reqs[done:]
+		if !ended {
+			return
+		}
+		p.drop(lane)
+		if ctx.Err() != nil {
+			return
+		}
+		if lane.Vendor() {
+			for _, r := range reqs {
+				emit(r, Outcome{Lost: fmt.Sprintf("not run: %s hung or died", lane)})
+			}
+			return
+		}
+	}
+}
+
+// answers hands out the answers of one worker until all are there or it ended.
+func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Limit, emit func(*Request, Outcome)) (done int, ended bool) {
+	stop := context.AfterFunc(ctx, func() { _ = c.out.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for i, r := range reqs {
+		began, doing := time.Now(), ""
+		deadline := time.Time{}
+		if d := limit(r); d > 0 {
+			deadline = began.Add(d)
+		}
+		if ctx.Err() != nil {
+			killSession(c.pid)
+			c.close()
+			return i, true
+		}
+		resp, err := c.receive(r.ID, deadline, &doing)
+		switch {
+		case err == nil:
+			emit(r, Outcome{Response: resp})
+		case ctx.Err() != nil:
+			p.bury(c, r, c.autopsy(doing, time.Since(began)))
+			return i, true
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			hung := c.autopsy(doing, time.Since(began))
+			p.bury(c, r, hung)
+			emit(r, Outcome{Hung: hung})
+			return i + 1, true
+		default:
+			emit(r, Outcome{Died: c.obituary(err)})
+			return i + 1, true
+		}
+	}
+	return len(reqs), false
+}
+
+// bury kills a worker that hangs; what no signal can end goes into the ledger.
+func (p *Pool) bury(c *client, r *Request, hung *checks.Hung) {
+	left := killSession(c.pid)
+	c.close()
+	if len(left) == 0 {
+		return
+	}
+	hung.Stuck = true
+	if err := p.opts.Ledger.Add(corpses(left, c.lane, r.Line, hung)...); err != nil {
+		p.mu.Lock()
+		p.warn = append(p.warn, err)
+		p.mu.Unlock()
+	}
+}
+
+// corpses describes the processes that survived SIGKILL; the first that sleeps
+// uninterruptibly becomes the face of the hang.
+func corpses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []Corpse {
+	var out []Corpse
+	face := false
+	for _, pid := range pids {
+		st, err := readStat(pid)
+		if err != nil {
+			continue
+		}
+		state, w := whereabouts(pid)
+		if !face {
+			hung.PID, hung.State, hung.Wchan = pid, state, w
+			face = state == "D"
+		}
+		out = append(out, Corpse{PID: pid, Start: st.start, Lane: lane, Step: step, Doing: hung.Doing, State: state, Wchan: w, Since: time.Now().Truncate(time.Second)})
+	}
+	return out
+}
+
+// Call carries out one request outside the plan: reading a configuration file,
+// writing the log, running scontrol. A negative limit means none.
+func (p *Pool) Call(ctx context.Context, lane checks.Lane, r *Request, limit time.Duration) Outcome {
+	var out Outcome
+	p.Do(ctx, lane, []*Request{r}, func(*Request) time.Duration { return limit }, func(_ *Request, o Outcome) { out = o })
+	return out
+}
+
+// Pid is the process of a lane's worker, 0 if there is none.
+func (p *Pool) Pid(lane checks.Lane) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.workers[lane]; c != nil {
+		return c.pid
+	}
+	return 0
+}
+
+// Bury enters processes that no signal could end into the ledger and describes
+// the first of them.
+func (p *Pool) Bury(pids []int, lane checks.Lane, step string) (*checks.Hung, error) {
+	hung := &checks.Hung{Stuck: true}
+	dead := corpses(pids, lane, step, hung)
+	return hung, p.opts.Ledger.Add(dead...)
+}
+
+// Failure is why an outcome holds no answer, nil if it does.
+func (o Outcome) Failure() error {
+	switch {
+	case o.Hung != nil:
+		return fmt.Errorf("no answer within %s (%s)", o.Hung.For.Round(10*time.Millisecond), Describe(o.Hung))
+	case o.Died != "":
+		return errors.New(o.Died)
+	case o.Lost != "":
+		return errors.New(o.Lost)
+	case o.Response == nil:
+		return errors.New("interrupted")
+	case o.Err != "":
+		return errors.New(o.Err)
+	}
+	return nil
+}
+
+// Close ends all workers.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for lane, c := range p.workers {
+		c.finish()
+		delete(p.workers, lane)
+	}
+}
+
+// Kill ends all workers at once, whatever they do.
+func (p *Pool) Kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for lane, c := range p.workers {
+		killSession(c.pid)
+		c.close()
+		delete(p.workers, lane)
+	}
+}

@@ -1,0 +1,255 @@
+# What nhc-gpu gives to the one bash of a run: LBNL NHC's output functions, die,
+# mcheck, the native checks as functions, and the loop that runs check lines.
+# It is read from a memory file; the supervisor speaks to it on these
+# descriptors:
+#   60 commands   61 events   62 answers   63 the line that runs one check
+# Every record is a series of NUL-terminated fields.
+
+# Event: TYPE COUNT FIELD...
+__nhc_event() { printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&61; }
+
+# The settings that a check line may have changed, for the supervisor.
+__nhc_settings() {
+    local __nhc_n __nhc_v=()
+    for __nhc_n in "${__nhc_names[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n}"); done
+    __nhc_event settings "${__nhc_v[@]}"
+}
+
+# Every variable there is, after a sysconfig file has been read here: NAME
+# ATTRIBUTES VALUE of the plain ones, and an event of its own for each array.
+__nhc_dump() {
+    local __nhc_c __nhc_n __nhc_a
+    local -a __nhc_all=() __nhc_v=()
+    for __nhc_c in {A..Z} {a..z} _; do eval "__nhc_all+=(\"\${!$__nhc_c@}\")"; done
+    for __nhc_n in "${__nhc_all[@]}"; do
+        [[ $__nhc_n == __nhc_* || $__nhc_n == BASH* || $__nhc_n == FUNCNAME ]] && continue
+        __nhc_a="${!__nhc_n@a}"
+        if [[ $__nhc_a == *[aA]* ]]; then
+            local -n __nhc_ref="$__nhc_n"
+            __nhc_event array "$__nhc_n" "${__nhc_ref[@]}"
+            unset -n __nhc_ref
+        else
+            __nhc_v+=("$__nhc_n" "$__nhc_a" "${!__nhc_n}")
+        fi
+    done
+    __nhc_event dump "${__nhc_v[@]}"
+}
+
+__nhc_stamp() { if [[ ${TS:-0} != 0 ]]; then printf -v __nhc_ts '[%(%s)T] - ' -1; else __nhc_ts=''; fi; }
+
+log() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*"; }
+vlog() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*"; }
+dbg() { [[ $DEBUG == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "${__nhc_ts}DEBUG:  $*"; }
+oecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_OUT"; }
+eecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_ERR"; }
+vecho() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_OUT"; }
+
+syslog() { local IFS=$' \t\n'; __nhc_event syslog "$*"; }
+syslog_flush() { __nhc_event flush; }
+
+# die CODE MESSAGE: the check has failed.
+die() {
+    local IFS=$' \t\n' __nhc_code="$1" __nhc_reply
+    shift
+    CHECK_DIED=1
+    log "ERROR:  $NAME:  Health check failed:  $*"
+    __nhc_settings
+    __nhc_event die "$__nhc_code" "$*" "$BASH_SUBSHELL"
+    IFS= read -r -d '' -u 62 __nhc_reply
+    if [[ $__nhc_reply == helper ]]; then
+        IFS= read -r -d '' -u 62 __nhc_reply
+        __nhc_helper "$__nhc_reply" "$OFFLINE_NODE" "$HOSTNAME" "$*"
+    fi
+    __nhc_event died
+    IFS= read -r -d '' -u 62 __nhc_reply
+    if [[ $NHC_CHECK_ALL == 1 ]]; then
+        ((FAIL_CNT++))
+        return 0
+    fi
+    exit "$__nhc_code"
+}
+
+# The site's own OFFLINE_NODE or ONLINE_NODE: it may be a function, or a command
+# with arguments of its own; ours follow, and no character of them is interpreted.
+# Syslog hears of the failure ($1) before the helper does.
+__nhc_helper() {
+    local __nhc_text="$1" __nhc_cmd="$2"
+    shift 2
+    if [[ -n $__nhc_text ]]; then
+        if type -P logger >/dev/null; then
+            logger -p daemon.err -t "$NAME[$$]" <<<"$__nhc_text"
+        else
+            __nhc_event syslog "$__nhc_text"
+            __nhc_event flush
+        fi
+    fi
+    eval "$__nhc_cmd \"\$@\""
+}
+
+mcheck_regexp() { [[ $1 =~ $2 ]]; }
+mcheck_glob() { [[ $1 == $2 ]]; }
+
+# A range list is judged by the same code that reads nhc.conf.
+mcheck_range() { __nhc_ask match "$1" "{$2}"; }
+
+mcheck_external() {
+    local __nhc_cmd="${NHC_MCHECK_COMMAND[$1]}"
+    __nhc_cmd="${__nhc_cmd//%h/\"$2\"}"
+    __nhc_cmd="${__nhc_cmd//%m/\"$3\"}"
+    (eval $__nhc_cmd)
+}
+
+# mcheck STRING EXPRESSION: one leading ! negates; /regex/, {range}, external, glob.
+mcheck() {
+    local __nhc_s="$1" __nhc_m="$2" __nhc_no=0 __nhc_i __nhc_rc
+    if [[ ${__nhc_m:0:1} == '!' ]]; then __nhc_no=1 __nhc_m="${__nhc_m:1}"; fi
+    local __nhc_a="${__nhc_m:0:1}" __nhc_z="${__nhc_m: -1:1}" __nhc_in=''
+    ((${#__nhc_m} > 1)) && __nhc_in="${__nhc_m:1:${#__nhc_m}-2}"
+    if [[ $__nhc_a == / && $__nhc_z == / ]]; then
+        mcheck_regexp "$__nhc_s" "$__nhc_in"
+        __nhc_rc=$?
+    elif [[ $__nhc_a == '{' && $__nhc_z == '}' ]]; then
+        mcheck_range "$__nhc_s" "$__nhc_in"
+        __nhc_rc=$?
+    else
+        for ((__nhc_i = 0; __nhc_i < ${#NHC_MCHECK_DELIM[*]}; __nhc_i++)); do
+            if [[ $__nhc_a == "${NHC_MCHECK_DELIM[__nhc_i]:0:1}" && $__nhc_z == "${NHC_MCHECK_DELIM[__nhc_i]: -1:1}" ]]; then
+                mcheck_external "$__nhc_i" "$__nhc_s" "$__nhc_in"
+                return $((($? != 0) ^ __nhc_no))
+            fi
+        done
+        mcheck_glob "$__nhc_s" "$__nhc_m"
+        __nhc_rc=$?
+    fi
+    return $(((__nhc_rc != 0) ^ __nhc_no))
+}
+
+# __nhc_ask QUESTION WORD...: let the supervisor do it. The answer is a series of
+# "log TEXT" and "die CODE TEXT", closed by "status N".
+__nhc_ask() {
+    local __nhc_op __nhc_code __nhc_text __nhc_i
+    local -a __nhc_say=()
+    __nhc_event "$1" "$PWD" "$CHECK" "${@:2}"
+    while IFS= read -r -d '' -u 62 __nhc_op; do
+        case $__nhc_op in
+            log) IFS= read -r -d '' -u 62 __nhc_text; __nhc_say+=(log '' "$__nhc_text") ;;
+            die) IFS= read -r -d '' -u 62 __nhc_code; IFS= read -r -d '' -u 62 __nhc_text; __nhc_say+=(die "$__nhc_code" "$__nhc_text") ;;
+            status) IFS= read -r -d '' -u 62 __nhc_code; break ;;
+        esac
+    done
+    for ((__nhc_i = 0; __nhc_i < ${#__nhc_say[@]}; __nhc_i += 3)); do
+        if [[ ${__nhc_say[__nhc_i]} == log ]]; then
+            log "${__nhc_say[__nhc_i + 2]}"
+        else
+            die "${__nhc_say[__nhc_i + 1]}" "${__nhc_say[__nhc_i + 2]}"
+        fi
+    done
+    return "$__nhc_code"
+}
+
+# The scripts of $INCDIR, as LBNL NHC loads them: sorted, inside a function, with
+# IFS empty. Those of LBNL's own distribution come first, so that the checks of
+# this program (__nhc_checks) replace theirs, and a site's own replace either.
+__nhc_load() {
+    local IFS='' __nhc_f __nhc_pass
+    local -a __nhc_files
+    set +f
+    __nhc_files=("$INCDIR"/*.nhc)
+    set -f
+    for __nhc_pass in stock site; do
+        for __nhc_f in "${__nhc_files[@]}"; do
+            case ${__nhc_f##*/} in
+                common.nhc | csc_nvidia_smi.nhc | lbnl_@(cmd|dmi|file|fs|hw|job|moab|net|nv|ps).nhc) [[ $__nhc_pass == stock ]] || continue ;;
+                *) [[ $__nhc_pass == site ]] || continue ;;
+            esac
+            [[ -e $__nhc_f ]] || continue
+            dbg "Loading ${__nhc_f##*/}"
+            . "$__nhc_f"
+        done
+        [[ $__nhc_pass == site ]] || __nhc_checks
+    done
+}
+
+__nhc_bye() {
+    local __nhc_status=$?
+    [[ $BASH_SUBSHELL == 0 ]] || return
+    __nhc_settings
+    __nhc_event exit "$__nhc_status"
+}
+
+__nhc_traps() {
+    trap __nhc_bye EXIT
+    trap 'die 129 "Terminated by signal SIGHUP."; exit 129' HUP
+    trap 'die 130 "Terminated by signal SIGINT."; exit 130' INT
+    trap 'die 143 "Terminated by signal SIGTERM."; exit 143' TERM
+    trap 'die 142 "Script timed out${CHECK:+ while executing \"$CHECK\"}."; exit 142' ALRM
+    trap 'if [[ $DEBUG == 1 ]]; then DEBUG=0; else DEBUG=1; fi' USR2
+}
+
+# The loop over commands. All check lines run in this one function, so that what
+# a line leaves behind (variables, "local", positional parameters, the working
+# directory) is there for the next one; each is run by sourcing descriptor 63,
+# so that its "return", "break" and "continue" end no more than that line.
+__nhc_main() {
+    local __nhc_op __nhc_arg __nhc_text
+    set --
+    # A "break 2" in a check line lands behind the loop below: that line is over, too.
+    if [[ $__nhc_busy == 1 ]]; then __nhc_busy=0; __nhc_settings; __nhc_event end 0; fi
+    while IFS= read -r -d '' -u 60 __nhc_op || { __nhc_done=1; false; }; do
+        case $__nhc_op in
+            run | fork)
+                IFS= read -r -d '' -u 60 CNUM
+                IFS= read -r -d '' -u 60 CHECK
+                CHECK_DIED=0 __nhc_busy=1
+                if [[ $__nhc_op == run ]]; then
+                    . /proc/self/fd/63
+                else
+                    (trap - EXIT; __nhc_event forked "$BASHPID"; . /proc/self/fd/63) &
+                    wait $! 2>/dev/null
+                fi
+                __nhc_arg=$? __nhc_busy=0
+                __nhc_settings
+                __nhc_event end "$__nhc_arg"
+                ;;
+            set)
+                IFS= read -r -d '' -u 60 __nhc_arg
+                eval "$__nhc_arg"
+                ;;
+            helper)
+                IFS= read -r -d '' -u 60 __nhc_op
+                IFS= read -r -d '' -u 60 __nhc_arg
+                IFS= read -r -d '' -u 60 __nhc_text
+                if [[ $__nhc_op == online ]]; then
+                    __nhc_helper "$__nhc_text" "$ONLINE_NODE" "$HOSTNAME"
+                else
+                    __nhc_helper "$__nhc_text" "$OFFLINE_NODE" "$HOSTNAME" "$__nhc_arg"
+                fi
+                __nhc_event end $?
+                ;;
+            load)
+                __nhc_load
+                __nhc_settings
+                __nhc_event end 0
+                ;;
+            match)
+                IFS= read -r -d '' -u 60 __nhc_arg
+                (eval $__nhc_arg) # runs of blanks collapse, as in LBNL NHC
+                __nhc_event end $?
+                ;;
+            source)
+                IFS= read -r -d '' -u 60 __nhc_arg
+                . "$__nhc_arg"
+                __nhc_arg=$?
+                __nhc_dump
+                __nhc_event end "$__nhc_arg"
+                ;;
+        esac
+    done
+}
+
+__nhc_loop() {
+    __nhc_done=0 __nhc_busy=0
+    until [[ $__nhc_done == 1 ]]; do __nhc_main; done
+    trap - EXIT
+    exit 0
+}

@@ -1,0 +1,172 @@
+package run
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// procStat is what /proc/PID/stat says of a process. Reading it never blocks,
+// also when the process itself is stuck; cmdline and environ could, and are
+// never read here.
+type procStat struct {
+	state   string // "R", "S", "D", "Z" ...
+	session int
+	start   uint64 // clock ticks since boot: with the pid it names a process for good
+}
+
+func readStat(pid int) (procStat, error) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return procStat{}, err
+	}
+	return parseStat(data)
+}
+
+// parseStat reads the fields behind the last ")": the command name before it
+// may hold anything.
+func parseStat(data []byte) (procStat, error) {
+	end := bytes.LastIndexByte(data, ')')
+	if end < 0 {
+		return procStat{}, fmt.Errorf("parse stat: no command name in %.40q", data)
+	}
+	f := strings.Fields(string(data[end+1:]))
+	if len(f) < 20 {
+		return procStat{}, fmt.Errorf("parse stat: %d fields behind the name, want 20", len(f))
+	}
+	session, err := strconv.Atoi(f[3])
+	if err != nil {
+		return procStat{}, fmt.Errorf("parse stat: session %q", f[3])
+	}
+	start, err := strconv.ParseUint(f[19], 10, 64)
+	if err != nil {
+		return procStat{}, fmt.Errorf("parse stat: start time %q", f[19])
+	}
+	return procStat{state: f[0], session: session, start: start}, nil
+}
+
+// whereabouts tells the state of a process and the kernel function it sleeps
+// in, "" if the kernel does not say. In a Go program the main thread is seldom
+// the one that made the call that hangs: of all threads the one counts that
+// sleeps uninterruptibly, else one that is not merely idle.
+func whereabouts(pid int) (state, wchan string) {
+	dir, err := os.Open(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return "", ""
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, tid := range names {
+		task := fmt.Sprintf("/proc/%d/task/%s/", pid, tid)
+		data, err := os.ReadFile(task + "stat")
+		if err != nil {
+			continue
+		}
+		st, err := parseStat(data)
+		if err != nil {
+			continue
+		}
+		w, _ := os.ReadFile(task + "wchan")
+		name := string(w)
+		if name == "0" {
+			name = ""
+		}
+		switch {
+		case st.state == "D":
+			return st.state, name
+		case state == "" || idle(wchan) && !idle(name):
+			state, wchan = st.state, name
+		}
+	}
+	return state, wchan
+}
+
+// idle says whether a wait channel is one where threads of a Go program sleep
+// that have nothing to do.
+func idle(wchan string) bool {
+	for _, w := range []string{"futex", "poll", "nanosleep", "sigtimedwait", "pipe_read"} {
+		if strings.Contains(wchan, w) {
+			return true
+		}
+	}
+	return wchan == ""
+}
+
+// alive says whether the process with that pid and start time still exists and
+// is no zombie.
+func alive(pid int, start uint64) bool {
+	st, err := readStat(pid)
+	return err == nil && st.start == start && !ended(pid, st)
+}
+
+// ended says whether nothing but the entry of a process is left. A killed
+// process whose first thread is a zombie may have another that hangs.
+func ended(pid int, st procStat) bool {
+	if st.state != "Z" && st.state != "X" {
+		return false
+	}
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return err != nil || len(tasks) <= 1
+}
+
+// inSession lists the living processes of a session, in the order of /proc.
+func inSession(sid int) []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	var pids []int
+	for _, n := range names {
+		pid, err := strconv.Atoi(n)
+		if err != nil {
+			continue
+		}
+		if st, err := readStat(pid); err == nil && st.session == sid && !ended(pid, st) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Graces of an abandoned worker: from SIGTERM to SIGKILL, and from SIGKILL to
+// walking away. Together they stay well below the second that a run may take
+// beyond its deadline.
+const (
+	termGrace = 150 * time.Millisecond
+	killGrace = 250 * time.Millisecond
+)
+
+// killSession ends every process of a session: SIGTERM, a short grace,
+// SIGKILL, a short grace. It returns the pids that are still there, each of
+// which sleeps in the kernel where no signal reaches it.
+func killSession(sid int) []int {
+	signalSession(sid, unix.SIGTERM)
+	if left := awaitSession(sid, termGrace); len(left) == 0 {
+		return nil
+	}
+	signalSession(sid, unix.SIGKILL)
+	return awaitSession(sid, killGrace)
+}
+
+func signalSession(sid int, sig unix.Signal) {
+	_ = unix.Kill(-sid, sig) // the process group in one go, then what left it
+	for _, pid := range inSession(sid) {
+		_ = unix.Kill(pid, sig)
+	}
+}
+
+func awaitSession(sid int, grace time.Duration) []int {
+	for end := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
+		left := inSession(sid)
+		if len(left) == 0 || time.Now().After(end) {
+			return left
+		}
+	}
+}

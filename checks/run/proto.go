@@ -1,0 +1,73 @@
+// Package run carries out a plan: a supervisor that never blocks, and workers,
+// which are this same program started once more, that may. What hangs is killed
+// at its deadline; what cannot be killed is left behind and remembered.
+package run
+
+import (
+	"io/fs"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Op is what a worker is asked to do.
+type Op string
+
+// The operations. Everything that may block for ever is one of them: the
+// supervisor itself never opens a file that a site names.
+const (
+	OpCheck  Op = "check"  // run one check
+	OpRead   Op = "read"   // read a configuration file
+	OpAppend Op = "append" // append to the log file, creating it
+	OpExec   Op = "exec"   // run a command
+	OpFind   Op = "find"   // which of some paths exists first
+	OpFacts  Op = "facts"  // describe the node
+)
+
+// Request is one line on a worker's request descriptor.
+type Request struct {
+	ID      int               `json:"id"`
+	Op      Op                `json:"op"`
+	Name    string            `json:"name,omitempty"`    // check: its registered name
+	Args    []string          `json:"args,omitempty"`    // check: its words; exec: argv; find: the paths
+	Table   map[string]any    `json:"table,omitempty"`   // check: parameters from TOML, in place of words
+	Line    string            `json:"line,omitempty"`    // check: the line as written
+	Vars    map[string]string `json:"vars,omitempty"`    // NHC variables, from this request on
+	Environ []string          `json:"environ,omitempty"` // environment of commands, from this request on
+	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
+	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
+	Path    string            `json:"path,omitempty"`    // read, append
+	Data    []byte            `json:"data,omitempty"`    // append
+	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
+	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: what is added to Environ
+}
+
+// Response is one line on a worker's response descriptor. A line with Doing set
+// is no answer: it names the call that the worker is about to make, so that a
+// hang can be reported by name.
+type Response struct {
+	ID       int              `json:"id"`
+	Doing    string           `json:"doing,omitempty"`
+	Findings []checks.Finding `json:"findings,omitempty"`
+	Took     time.Duration    `json:"took,omitempty"`
+	Data     []byte           `json:"data,omitempty"`   // read: the content; exec: stdout
+	Stderr   []byte           `json:"stderr,omitempty"` // exec
+	Status   int              `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1
+	TimedOut bool             `json:"timed_out,omitempty"`
+	File     *FileInfo        `json:"file,omitempty"` // read
+	Facts    []probe.Fact     `json:"facts,omitempty"`
+	Err      string           `json:"err,omitempty"` // why the operation failed, complete
+}
+
+// FileInfo says what a configuration file is.
+type FileInfo struct {
+	Missing bool        `json:"missing,omitempty"`
+	Mode    fs.FileMode `json:"mode"`
+	UID     uint32      `json:"uid"`
+	Size    int64       `json:"size"`
+}
+
+// maxLine bounds one line from a worker, bytes. A worker that writes more is
+// not answering, it is broken.
+const maxLine = 4 << 20

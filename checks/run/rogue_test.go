@@ -1,0 +1,119 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// The test binary is its own worker, as the program is.
+func TestMain(m *testing.M) {
+	if os.Args[0] == WorkerName {
+		if os.Args[1] == "shell" {
+			fmt.Fprintln(os.Stderr, BecomeShell(os.Args[2]))
+			os.Exit(127)
+		}
+		os.Exit(Worker(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
+
+// rogue is a check that does to its worker what a vendor library might do.
+type rogue struct {
+	How string `arg:"1"`
+	Arg string `arg:"2"`
+}
+
+func (r *rogue) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	env.At("rogue %s", r.How)
+	switch r.How {
+	case "ok":
+	case "warn":
+		return []checks.Finding{{Code: "rogue.warn", Severity: checks.Warn, Message: "rogue warns"}}
+	case "segv":
+		_ = unix.Kill(os.Getpid(), unix.SIGSEGV)
+		select {}
+	case "exit127":
+		fmt.Fprintln(os.Stderr, "symbol lookup error: undefined symbol: nvmlFoo")
+		os.Exit(127)
+	case "oom":
+		eatMemory(r.Arg)
+	case "panic":
+		panic("rogue")
+	case "garbage":
+		answer("this is not JSON\n")
+	case "wrongid":
+		answer(`{"id":99999}` + "\n")
+	case "half":
+		answer(`{"id":`)
+		os.Exit(0)
+	case "flood":
+		for range 100 {
+			answer(strings.Repeat("x", 1<<20))
+		}
+	case "close":
+		_ = unix.Close(responseFd)
+		time.Sleep(time.Minute)
+	case "stdout":
+		fmt.Println(strings.Repeat("noise from a C library\n", 10000))
+	case "sleep":
+		time.Sleep(time.Minute)
+	case "deaf":
+		_ = syscall.Setpgid(0, 0)
+		time.Sleep(time.Minute)
+	case "freeze":
+		if err := freezeSelf(r.Arg); err != nil {
+			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}
+		}
+	}
+	return nil
+}
+
+func answer(text string) { _, _ = syscall.Write(responseFd, []byte(text)) }
+
+// eatMemory allocates in a memory cgroup until the kernel ends it.
+func eatMemory(group string) {
+	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	var hold [][]byte
+	for {
+		b := make([]byte, 1<<20)
+		for i := range b {
+			b[i] = 1
+		}
+		hold = append(hold, b)
+		if len(hold) > 4096 {
+			os.Exit(1)
+		}
+	}
+}
+
+// freezeSelf enters a cgroup v1 freezer that is frozen: from then on this
+// process sleeps uninterruptibly and survives SIGKILL.
+func freezeSelf(group string) error {
+	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(group, "freezer.state"), []byte("FROZEN"), 0)
+}
+
+func init() {
+	checks.Register(checks.Info{Name: "check_rogue", Summary: "test", Lane: checks.Local, New: func() checks.Check { return new(rogue) }})
+	checks.Register(checks.Info{Name: "check_rogue_nvml", Summary: "test", Lane: checks.NVML, New: func() checks.Check { return new(rogue) }})
+	checks.Register(checks.Info{
+		Name: "check_rogue_acts", Summary: "test", Lane: checks.Local, New: func() checks.Check { return new(rogue) },
+		Acts: func(checks.Check) bool { return true },
+	})
+}

@@ -1,0 +1,425 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+)
+
+// recorder is an observer that writes down what it hears.
+type recorder struct {
+	results map[int]checks.Result
+	heard   []string
+	stopAt  int // index of a step after which the run is to stop, -1 for none
+	expired *checks.Hung
+}
+
+func (r *recorder) Begin(s *plan.Step, _ int) { r.heard = append(r.heard, "begin "+s.Text) }
+
+func (r *recorder) Native(s *plan.Step, res checks.Result) bool {
+	if r.results == nil {
+		r.results = map[int]checks.Result{}
+	}
+	r.results[s.Index] = res
+	return r.stopAt != s.Index
+}
+
+func (r *recorder) Assigned(s *plan.Step) { r.heard = append(r.heard, "assign "+s.Text) }
+
+func (r *recorder) Line(_ context.Context, s *plan.Step) bool {
+	r.heard = append(r.heard, "line "+s.Text)
+	return true
+}
+
+func (r *recorder) Expired(_ *plan.Step, h *checks.Hung) { r.expired = h }
+
+func buildPlan(timeout time.Duration, lines ...string) *plan.Plan {
+	p := new(plan.Plan)
+	for i, l := range lines {
+		words := strings.Fields(l)
+		s := plan.Step{Index: i, Text: l, Kind: plan.ShellLine, Lane: checks.Shell, Barrier: true}
+		if info, ok := checks.Lookup(words[0]); ok {
+			s.Kind, s.Lane, s.Name, s.Args = plan.Native, info.Lane, info.Name, words[1:]
+			s.Barrier, s.Timeout = info.Acts != nil, plan.StepTimeout(info, timeout)
+		}
+		p.Steps = append(p.Steps, s)
+	}
+	return p
+}
+
+func newTestPool(t *testing.T, dir string) *Pool {
+	t.Helper()
+	ledger, err := OpenLedger(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewPool(Options{Root: "/", Env: []string{"PATH=/usr/bin:/bin"}, Ledger: ledger})
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// worst gives the worst severity of each step, in order.
+func worst(rec *recorder, n int) []checks.Severity {
+	var out []checks.Severity
+	for i := range n {
+		res, ok := rec.results[i]
+		if !ok {
+			out = append(out, -1)
+			continue
+		}
+		out = append(out, checks.Worst(res.Findings))
+	}
+	return out
+}
+
+// A worker that breaks is one finding of the step that ran, and the steps
+// after it are run by another worker.
+func TestBrokenWorker(t *testing.T) {
+	t.Parallel()
+	for how, want := range map[string]string{
+		"segv":    "its worker died: exit status 2: SIGSEGV: segmentation violation",
+		"exit127": "its worker died: exit status 127: symbol lookup error: undefined symbol: nvmlFoo",
+		"panic":   "internal error: rogue",
+		"garbage": `its worker is broken: it wrote "this is not JSON\n" in place of an answer`,
+		"wrongid": `its worker is broken: it wrote "{\"id\":99999}\n" in place of an answer`,
+		"half":    "its worker died: exit status 0",
+		"flood":   fmt.Sprintf("its worker is broken: it wrote more than %d bytes without an end", maxLine),
+		"close":   "its worker closed its descriptors",
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			p := newTestPool(t, "")
+			e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+			rec := &recorder{stopAt: -1}
+			if err := e.Do(t.Context(), buildPlan(0, "check_rogue warn", "check_rogue "+how, "check_rogue ok", "check_rogue warn"), rec); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]checks.Severity{checks.Warn, checks.Unknown, checks.OK, checks.Warn}, worst(rec, 4)); diff != "" {
+				t.Fatalf("severities (-want +got):\n%s", diff)
+			}
+			got := rec.results[1].Findings
+			if len(got) != 1 || got[0].Message != "check_rogue:  could not tell: "+want {
+				t.Errorf("got %+v, want one finding that ends in %q", got, want)
+			}
+		})
+	}
+}
+
+// What a library prints on its standard output disturbs nothing.
+func TestNoisyWorker(t *testing.T) {
+	t.Parallel()
+	p := newTestPool(t, "")
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(0, "check_rogue stdout", "check_rogue ok"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]checks.Severity{checks.OK, checks.OK}, worst(rec, 2)); diff != "" {
+		t.Errorf("severities (-want +got):\n%s", diff)
+	}
+}
+
+func TestWorkerOutOfMemory(t *testing.T) {
+	t.Parallel()
+	group := cgroup(t, "memory")
+	if err := os.WriteFile(filepath.Join(group, "memory.limit_in_bytes"), []byte("64M"), 0); err != nil {
+		t.Skipf("skip: cannot limit memory by cgroup v1: %v", err)
+	}
+	_ = os.WriteFile(filepath.Join(group, "memory.memsw.limit_in_bytes"), []byte("64M"), 0)
+	p := newTestPool(t, "")
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(0, "check_rogue oom "+group, "check_rogue warn"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]checks.Severity{checks.Unknown, checks.Warn}, worst(rec, 2)); diff != "" {
+		t.Fatalf("severities (-want +got):\n%s", diff)
+	}
+	if m := rec.results[0].Findings[0].Message; !strings.Contains(m, "signal: killed (by the kernel for want of memory, or by a person)") {
+		t.Errorf("got %q", m)
+	}
+}
+
+// cgroup makes a cgroup v1 group of its own, gone with the test.
+func cgroup(t *testing.T, controller string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("skip: needs root to make a cgroup")
+	}
+	dir, err := os.MkdirTemp("/sys/fs/cgroup/"+controller, "nhc-gpu-test-")
+	if err != nil {
+		t.Skipf("skip: needs cgroup v1 with the %s controller: %v", controller, err)
+	}
+	t.Cleanup(func() {
+		if controller == "freezer" {
+			_ = os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
+		}
+		for range 200 {
+			if os.Remove(dir) == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Errorf("left behind: %s", dir)
+	})
+	return dir
+}
+
+// A step that hangs where signals reach it is killed at its deadline; the next
+// step is run by another worker.
+func TestHangKilled(t *testing.T) {
+	t.Parallel()
+	p := newTestPool(t, "")
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(10 * time.Second)}
+	began := time.Now()
+	if err := e.Do(t.Context(), buildPlan(time.Second, "check_rogue sleep", "check_rogue deaf", "check_rogue warn"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("took %s, want about 1 s for two steps of half a second", took)
+	}
+	if diff := cmp.Diff([]checks.Severity{checks.Fail, checks.Fail, checks.Warn}, worst(rec, 3)); diff != "" {
+		t.Fatalf("severities (-want +got):\n%s", diff)
+	}
+	h := rec.results[0].Hung
+	if h == nil || h.Stuck || h.Doing != "rogue sleep" {
+		t.Errorf("hung = %+v, want one that could be killed, in \"rogue sleep\"", h)
+	}
+	if n := len(p.Ledger().Corpses()); n != 0 {
+		t.Errorf("%d corpses in the ledger, want none", n)
+	}
+}
+
+// A step that no signal can end is left behind and entered into the ledger; a
+// later run reports it at once and starts nothing for it; after the thaw all
+// is normal.
+func TestHangStuck(t *testing.T) {
+	t.Parallel()
+	group := cgroup(t, "freezer")
+	state := t.TempDir()
+	lines := []string{"check_rogue freeze " + group, "check_rogue warn"}
+
+	first := newTestPool(t, state)
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: first, Deadline: time.Now().Add(10 * time.Second)}
+	began := time.Now()
+	if err := e.Do(t.Context(), buildPlan(time.Second, lines...), rec); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("took %s, want the step's 0.5 s plus at most 1 s", took)
+	}
+	if diff := cmp.Diff([]checks.Severity{checks.Fail, checks.Warn}, worst(rec, 2)); diff != "" {
+		t.Fatalf("severities (-want +got):\n%s", diff)
+	}
+	msg := rec.results[0].Findings[0].Message
+	for _, want := range []string{"check_rogue:  hung (in rogue freeze", "state D", "wait channel ", "no signal can end"} {
+		if !strings.Contains(msg, want) {
+			t.Errorf("message %q lacks %q", msg, want)
+		}
+	}
+
+	second := newTestPool(t, state)
+	rec = &recorder{stopAt: -1}
+	e = &Engine{Pool: second, Deadline: time.Now().Add(10 * time.Second)}
+	began = time.Now()
+	if err := e.Do(t.Context(), buildPlan(time.Second, lines[0]), rec); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 300*time.Millisecond {
+		t.Errorf("the next run took %s, want an answer at once", took)
+	}
+	if got := rec.results[0].Findings; len(got) != 1 || got[0].Message != msg {
+		t.Errorf("the next run says %+v, want the same message %q", got, msg)
+	}
+	if pid := second.Pid(checks.Local); pid != 0 {
+		t.Errorf("the next run started a worker (pid %d) for a step that hangs", pid)
+	}
+
+	if err := os.WriteFile(filepath.Join(group, "freezer.state"), []byte("THAWED"), 0); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { l, _ := OpenLedger(state); return len(l.Corpses()) == 0 })
+	third := newTestPool(t, state)
+	rec = &recorder{stopAt: -1}
+	e = &Engine{Pool: third, Deadline: time.Now().Add(10 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(time.Second, "check_rogue ok"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]checks.Severity{checks.OK}, worst(rec, 1)); diff != "" {
+		t.Errorf("after the thaw (-want +got):\n%s", diff)
+	}
+}
+
+func waitFor(t *testing.T, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if cond() {
+			return
+		}
+	}
+	t.Fatal("waited 10 s in vain")
+}
+
+// After a hang in the lane of a vendor library the rest of that lane is not
+// run; other lanes are not held up.
+func TestHangVendorLane(t *testing.T) {
+	t.Parallel()
+	p := newTestPool(t, "")
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(10 * time.Second)}
+	pl := buildPlan(time.Second, "check_rogue_nvml sleep", "check_rogue warn", "check_rogue_nvml warn")
+	if err := e.Do(t.Context(), pl, rec); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]checks.Severity{checks.Fail, checks.Warn, checks.Unknown}, worst(rec, 3)); diff != "" {
+		t.Fatalf("severities (-want +got):\n%s", diff)
+	}
+	if m := rec.results[2].Findings[0].Message; m != "check_rogue_nvml:  could not tell: not run: nvml hung or died" {
+		t.Errorf("got %q", m)
+	}
+}
+
+// The deadline of the run ends it in the step it is in.
+func TestRunDeadline(t *testing.T) {
+	t.Parallel()
+	p := newTestPool(t, "")
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(300 * time.Millisecond)}
+	if err := e.Do(t.Context(), buildPlan(0, "check_rogue ok", "check_rogue sleep", "check_rogue ok"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if rec.expired == nil || rec.expired.Doing != "rogue sleep" {
+		t.Errorf("expired = %+v, want in \"rogue sleep\"", rec.expired)
+	}
+	if _, ok := rec.results[2]; ok {
+		t.Error("the step behind the deadline has a result")
+	}
+}
+
+// A step that may change something is started only when every earlier step has
+// its result, and not at all after the run was stopped.
+func TestBarrier(t *testing.T) {
+	t.Parallel()
+	p := newTestPool(t, "")
+	rec := &recorder{stopAt: 0}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(10 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(0, "check_rogue warn", "check_rogue_acts warn", "echo x"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"begin check_rogue warn"}, rec.heard); diff != "" {
+		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+	if _, ok := rec.results[1]; ok {
+		t.Error("an acting step was run after the run was stopped")
+	}
+}
+
+// A signal ends the run at once and leaves no worker behind.
+func TestInterrupt(t *testing.T) {
+	t.Parallel()
+	p := newTestPool(t, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(200*time.Millisecond, cancel)
+	e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+	began := time.Now()
+	err := e.Do(ctx, buildPlan(0, "check_rogue ok", "check_rogue sleep"), &recorder{stopAt: -1})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("err = %v, want context.Canceled", err)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("took %s, want well under a second after the signal", took)
+	}
+	if pid := p.Pid(checks.Local); pid != 0 && unix.Kill(pid, 0) == nil {
+		t.Errorf("worker %d is still there", pid)
+	}
+}
+
+// A ledger that holds garbage, or that cannot be written, costs a warning, not the run.
+func TestLedgerGarbage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{\x00 garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := OpenLedger(dir)
+	if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, ledgerFile)) {
+		t.Errorf("err = %v, want one that names the file", err)
+	}
+	if len(l.Corpses()) != 0 {
+		t.Error("corpses out of garbage")
+	}
+	if err := l.Add(Corpse{PID: os.Getpid()}); err != nil {
+		t.Errorf("a new ledger: %v", err)
+	}
+	st, err := os.Stat(filepath.Join(dir, ledgerFile))
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v, want 0600", st.Mode(), err)
+	}
+	missing := &Ledger{dir: filepath.Join(dir, "missing")}
+	if err := missing.Add(Corpse{}); err == nil {
+		t.Error("no error for a directory that is missing")
+	}
+}
+
+// A link in place of the ledger is not followed.
+func TestLedgerLink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	victim := filepath.Join(dir, "victim")
+	if err := os.WriteFile(victim, []byte("[]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, filepath.Join(dir, ledgerFile)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := OpenLedger(dir)
+	if err == nil {
+		t.Error("a link was followed")
+	}
+	if err := l.Add(Corpse{PID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if data, _ := os.ReadFile(victim); string(data) != "[]" {
+		t.Errorf("the victim now holds %q", data)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		in   string
+		want procStat
+		bad  bool
+	}{
+		"plain":   {in: "12 (sh) S 1 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1", want: procStat{"S", 12, 777}},
+		"hostile": {in: "12 (a) R 9 (b)\n) D 1 5 6 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 778 1 1", want: procStat{"D", 6, 778}},
+		"short":   {in: "12 (sh) S 1", bad: true},
+		"garbage": {in: "\x00\xff", bad: true},
+		"words":   {in: "12 (sh) S 1 12 x 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1", bad: true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := parseStat([]byte(tc.in))
+			if (err != nil) != tc.bad {
+				t.Fatalf("err = %v", err)
+			}
+			if got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}

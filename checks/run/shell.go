@@ -1,0 +1,257 @@
+package run
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+//go:embed prelude.sh
+var prelude string
+
+// runLine is sourced to run one check line: the loop around eval catches
+// "break" and "continue", the sourcing catches "return". $CHECK is unquoted as
+// in LBNL NHC: runs of blanks collapse, also inside quotes.
+const runLine = "for __nhc_once in 1; do eval $CHECK; done\n"
+
+// The descriptors that bash is given, see prelude.sh.
+const (
+	fdCommands = 60
+	fdEvents   = 61
+	fdAnswers  = 62
+	fdLine     = 63
+	fdInit     = 64
+)
+
+// ShellHandler hears what happens in the shell while a line runs. All methods
+// are called from the goroutine that called into the [Shell].
+type ShellHandler interface {
+	// Output is what the shell or its children wrote; fd is 1 or 2.
+	Output(fd int, data []byte)
+	// Die is called when a check died. It says whether the shell is to run the
+	// site's own OFFLINE_NODE now, after giving text to syslog; Died is called
+	// when that is over.
+	Die(status, message string, subshell bool) (helper bool, text string)
+	Died()
+	// Syslog queues a line; Flush sends what is queued.
+	Syslog(text string)
+	Flush()
+	// Settings brings the values of SettingNames after a line.
+	Settings(values map[string]string)
+	// Variables brings every variable after [Shell.Source]; Array one array.
+	Variables(vars []ShellVar)
+	Array(name string, values []string)
+	// Forked tells the process of a line that runs in the background (-f).
+	Forked(pid int)
+	// Call runs a check that a line calls as a function; line is the whole line.
+	Call(dir, line string, words []string) NativeReply
+	// Match judges a node range for mcheck.
+	Match(s, expr string) NativeReply
+}
+
+// ShellVar is a variable of the shell.
+type ShellVar struct {
+	Name, Value string
+	Export      bool
+}
+
+// NativeReply is what a check came to that a shell line called: findings below
+// Fail are logged, others die.
+type NativeReply struct {
+	Findings []checks.Finding
+}
+
+// SettingNames are the variables that steer NHC itself and that a check line
+// may change.
+var SettingNames = []string{
+	"NAME", "SILENT", "VERBOSE", "DEBUG", "TS", "MARK_OFFLINE", "NHC_RM", "OFFLINE_NODE", "ONLINE_NODE",
+	"NHC_CHECK_ALL", "NHC_CHECK_FORKED", "HOSTNAME", "IGNORE_EMPTY_NOTE", "MAX_SYS_UID", "LOGFILE", "RESULTFILE",
+	"SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS",
+}
+
+// ShellSetup is what a shell starts with.
+type ShellSetup struct {
+	Program string   // $0
+	Init    string   // bash text: variables, redirections; run before anything else
+	Env     []string // its environment
+	Trace   bool     // -x
+}
+
+// Shell is the one real bash of a run, in a session of its own. It is not safe
+// for concurrent use.
+type Shell struct {
+	pid     int
+	done    <-chan struct{}
+	end     *death
+	cmd     int // write end of its commands
+	ans     int // write end of its answers
+	fds     [3]int
+	open    [3]bool
+	pending []byte // of an event not yet complete
+	handler ShellHandler
+	wake    int // read end of the pipe by which a signal interrupts a wait
+}
+
+// ErrInterrupted says that a signal ended the wait for the shell.
+var ErrInterrupted = errors.New("interrupted by a signal")
+
+// ErrDeadline says that the shell did not answer in time.
+var ErrDeadline = errors.New("deadline exceeded")
+
+// StartShell starts bash. wake is a descriptor that becomes readable when the
+// run is to be interrupted, -1 for none.
+func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
+	var init strings.Builder
+	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(SettingNames, " ") + ")\n")
+	init.WriteString(prelude)
+	init.WriteString("__nhc_checks() {\n")
+	for _, name := range checks.Names() {
+		fmt.Fprintf(&init, "%s() { __nhc_ask native %s \"$@\"; }\n", name, name)
+	}
+	init.WriteString("}\n__nhc_checks\nset -f\nshopt -s extglob\n")
+	init.WriteString(setup.Init)
+	init.WriteString("\n__nhc_traps\n")
+	if setup.Trace {
+		init.WriteString("set -x\n")
+	}
+	init.WriteString("__nhc_loop\n")
+
+	files, err := shellFiles(init.String())
+	if err != nil {
+		return nil, fmt.Errorf("start bash: %w", err)
+	}
+	defer files.closeChild()
+	// The child is this program once more: it puts the descriptors in their
+	// places and becomes bash. So the supervisor never executes a file that may
+	// lie on a dead mount.
+	pid, err := spawn([]string{WorkerName, "shell", setup.Program}, setup.Env, os.Stdin, files.stdout, files.stderr,
+		files.commands, files.events, files.answers, files.line, files.init)
+	if err != nil {
+		files.closeParent()
+		return nil, fmt.Errorf("start bash: %w", err)
+	}
+	s := &Shell{
+		pid: pid, handler: h, wake: wake,
+		cmd: files.cmdFd, ans: files.ansFd, fds: [3]int{files.evFd, files.outFd, files.errFd}, open: [3]bool{true, true, true},
+	}
+	s.done, s.end = reap(pid)
+	return s, nil
+}
+
+// BecomeShell is what a worker does that is asked for a shell: it never returns
+// but for an error. SIGPIPE arrives blocked from slurmd; commands expect it not
+// to be.
+func BecomeShell(program string) error {
+	for i, fd := range []int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit} {
+		if err := unix.Dup3(3+i, fd, 0); err != nil {
+			return fmt.Errorf("dup descriptor %d: %w", 3+i, err)
+		}
+	}
+	for i := range 5 {
+		_ = unix.Close(3 + i)
+	}
+	var none unix.Sigset_t
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil)
+	argv := []string{"bash", "--noprofile", "--norc", "-c", ". /proc/self/fd/" + strconv.Itoa(fdInit), program}
+	err := unix.Exec("/bin/bash", argv, os.Environ())
+	return fmt.Errorf("exec /bin/bash: %w", err)
+}
+
+// Pid is the process (and session) of the shell.
+func (s *Shell) Pid() int { return s.pid }
+
+// Line runs one check line and waits for its end. exited says that the line
+// ended the shell itself, with that status.
+func (s *Shell) Line(forked bool, number int, text string, deadline time.Time) (status int, exited bool, err error) {
+	op := "run"
+	if forked {
+		op = "fork"
+	}
+	return s.command(deadline, op, strconv.Itoa(number), text)
+}
+
+// Set evaluates an assignment that has been carried out here already.
+func (s *Shell) Set(text string) error { return s.send(s.cmd, "set", text) }
+
+// Helper gives text to syslog, if there is any, and runs the site's own
+// ONLINE_NODE or OFFLINE_NODE.
+func (s *Shell) Helper(online bool, message, text string, deadline time.Time) (status int, err error) {
+	op := "offline"
+	if online {
+		op = "online"
+	}
+	status, _, err = s.command(deadline, "helper", op, message, text)
+	return status, err
+}
+
+// Test evaluates a command in a subshell: an external matcher.
+func (s *Shell) Test(command string, deadline time.Time) (status int, err error) {
+	status, _, err = s.command(deadline, "match", command)
+	return status, err
+}
+
+// Load reads the scripts of $INCDIR. exited says that one of them ended the
+// shell, with that status.
+func (s *Shell) Load(deadline time.Time) (status int, exited bool, err error) {
+	return s.command(deadline, "load")
+}
+
+// Source reads a file of shell text and brings the settings it changed.
+func (s *Shell) Source(path string, deadline time.Time) (status int, exited bool, err error) {
+	return s.command(deadline, "source", path)
+}
+
+func (s *Shell) command(deadline time.Time, fields ...string) (int, bool, error) {
+	if err := s.send(s.cmd, fields...); err != nil {
+		return 0, false, err
+	}
+	return s.await(deadline)
+}
+
+func (s *Shell) send(fd int, fields ...string) error {
+	var b []byte
+	for _, f := range fields {
+		b = append(append(b, strings.ReplaceAll(f, "\x00", "")...), 0)
+	}
+	for len(b) > 0 {
+		n, err := unix.Write(fd, b)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("write to bash: %w", err)
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// Close tells the shell to leave and gives it a moment.
+func (s *Shell) Close() {
+	_ = unix.Close(s.cmd)
+	select {
+	case <-s.done:
+	case <-time.After(termGrace):
+		killSession(s.pid)
+	}
+	s.drain()
+	_ = unix.Close(s.ans)
+	for _, fd := range s.fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// Kill ends the shell and all it started, and returns the pids that no signal
+// could end. bash itself is given no time: its traps would speak once more.
+func (s *Shell) Kill() []int {
+	_ = unix.Kill(s.pid, unix.SIGKILL)
+	return killSession(s.pid)
+}

@@ -1,0 +1,293 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// script records what a shell says, in one list, in order.
+type script struct {
+	heard  []string
+	vars   map[string]string
+	all    []ShellVar
+	native func(words []string) NativeReply
+	helper bool
+}
+
+func (s *script) Output(fd int, data []byte) {
+	for l := range strings.SplitSeq(strings.TrimSuffix(string(data), "\n"), "\n") {
+		s.heard = append(s.heard, fmt.Sprintf("%d: %s", fd, l))
+	}
+}
+
+func (s *script) Die(status, message string, sub bool) (bool, string) {
+	s.heard = append(s.heard, fmt.Sprintf("die %s %q sub=%v", status, message, sub))
+	return s.helper, ""
+}
+func (s *script) Died()                        { s.heard = append(s.heard, "died") }
+func (s *script) Syslog(text string)           { s.heard = append(s.heard, "syslog "+text) }
+func (s *script) Flush()                       { s.heard = append(s.heard, "flush") }
+func (s *script) Settings(v map[string]string) { s.vars = v }
+func (s *script) Variables(v []ShellVar)       { s.all = v }
+func (s *script) Array(name string, v []string) {
+	s.heard = append(s.heard, fmt.Sprintf("array %s %q", name, v))
+}
+func (s *script) Forked(int)                    { s.heard = append(s.heard, "forked") }
+func (s *script) Match(a, b string) NativeReply { return s.native([]string{"match", a, b}) }
+func (s *script) Call(dir, line string, words []string) NativeReply {
+	s.heard = append(s.heard, fmt.Sprintf("native in %s by %q: %q", dir, line, words))
+	if s.native == nil {
+		return NativeReply{}
+	}
+	return s.native(words)
+}
+
+func startTestShell(t *testing.T, h *script, init string) *Shell {
+	t.Helper()
+	setup := "NAME=nhc SILENT=0 VERBOSE=0 DEBUG=0 TS=0 NHC_CHECK_ALL=0 FAIL_CNT=0 HOSTNAME=node01 NHC_FD_OUT=1 NHC_FD_ERR=2\n" + init
+	s, err := StartShell(ShellSetup{Program: "/usr/sbin/nhc", Init: setup, Env: []string{"PATH=/usr/bin:/bin", "HOME=/root", "LC_ALL=C"}}, h, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Kill() })
+	return s
+}
+
+func soon() time.Time { return time.Now().Add(20 * time.Second) }
+
+// Each line sees what the lines before it left behind; return, break, continue
+// and syntax errors end no more than their line.
+func TestShellLines(t *testing.T) {
+	t.Parallel()
+	h := &script{}
+	s := startTestShell(t, h, "")
+	type result struct {
+		Status int
+		Exited bool
+	}
+	lines := []struct {
+		text string
+		want result
+	}{
+		{`A=1; local LV=5; cd /; set -- a b c`, result{0, false}},
+		{`echo "$A $LV $PWD $# $2"`, result{0, false}},
+		{`echo "a   b"`, result{0, false}},
+		{`return 3`, result{3, false}},
+		{`break`, result{0, false}},
+		{`false || continue`, result{0, false}},
+		{`break 9`, result{0, false}},
+		{`echo )`, result{2, false}},
+		{`nosuchcommand`, result{127, false}},
+		{`echo x | { read L; echo "got $L"; }`, result{0, false}},
+		{`f() { echo "f $1"; return 4; }`, result{0, false}},
+		{`f 1`, result{4, false}},
+		{`echo *`, result{0, false}},
+		{`echo $CNUM "$CHECK"`, result{0, false}},
+		{`echo ${0##*/}`, result{0, false}},
+		{`exit 7`, result{7, true}},
+	}
+	for i, l := range lines {
+		status, exited, err := s.Line(false, i, l.text, soon())
+		if err != nil {
+			t.Fatalf("%s: %v", l.text, err)
+		}
+		if got := (result{status, exited}); got != l.want {
+			t.Errorf("%s: got %+v, want %+v", l.text, got, l.want)
+		}
+	}
+	var out []string
+	for _, l := range h.heard {
+		if strings.HasPrefix(l, "1: ") {
+			out = append(out, l[3:])
+		}
+	}
+	want := []string{"1 5 / 3 b", "a b", "got x", "f 1", "*", `13 echo $CNUM "$CHECK"`, "nhc"}
+	if diff := cmp.Diff(want, out); diff != "" {
+		t.Errorf("output (-want +got):\n%s", diff)
+	}
+}
+
+// What a check printed before it died comes before its death.
+func TestShellDie(t *testing.T) {
+	t.Parallel()
+	h := &script{helper: true}
+	s := startTestShell(t, h, "OFFLINE_NODE='helper -x \"a b\"'\nhelper() { echo \"helper [$1] [$2] [$3] [$4]\"; }\n")
+	status, exited, err := s.Line(false, 0, `echo before; NAME=foo; die 5 it\'s "\$HOME" '*'`, soon())
+	if err != nil || !exited || status != 5 {
+		t.Fatalf("got %d %v %v, want the end of the shell with 5", status, exited, err)
+	}
+	want := []string{
+		"1: before",
+		"1: ERROR:  foo:  Health check failed:  it's $HOME *",
+		`die 5 "it's $HOME *" sub=false`,
+		"1: helper [-x] [a b] [node01] [it's $HOME *]",
+		"died",
+	}
+	if diff := cmp.Diff(want, h.heard); diff != "" {
+		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+	if h.vars["NAME"] != "foo" {
+		t.Errorf("NAME is told as %q", h.vars["NAME"])
+	}
+}
+
+func TestShellDieGoesOn(t *testing.T) {
+	t.Parallel()
+	h := &script{}
+	s := startTestShell(t, h, "NHC_CHECK_ALL=1\n")
+	for _, l := range []string{"die 1 one; echo after", "( die 3 sub )", `X=$(die 4 caught); echo "[$X]"`} {
+		if status, exited, err := s.Line(false, 0, l, soon()); err != nil || exited || status != 0 {
+			t.Errorf("%s: got %d %v %v, want 0", l, status, exited, err)
+		}
+	}
+	want := []string{
+		"1: ERROR:  nhc:  Health check failed:  one", `die 1 "one" sub=false`, "died", "1: after",
+		"1: ERROR:  nhc:  Health check failed:  sub", `die 3 "sub" sub=true`, "died",
+		`die 4 "caught" sub=true`, "died", "1: [ERROR:  nhc:  Health check failed:  caught]",
+	}
+	if diff := cmp.Diff(want, h.heard); diff != "" {
+		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+}
+
+// A native check is a function of the shell: it takes expanded words and tells
+// its status.
+func TestShellNative(t *testing.T) {
+	t.Parallel()
+	h := &script{native: func(words []string) NativeReply {
+		switch words[len(words)-1] {
+		case "bad":
+			return NativeReply{Findings: []checks.Finding{{Severity: checks.Warn, Message: "a note"}, {Severity: checks.Fail, Message: "check_rogue:  bad"}}}
+		case "{no}":
+			return NativeReply{Findings: []checks.Finding{{Severity: checks.Fail, Status: 1}}}
+		}
+		return NativeReply{}
+	}}
+	s := startTestShell(t, h, "")
+	for _, l := range []struct {
+		text   string
+		status int
+	}{
+		{`cd /usr && X="a  b" && [ -d / ] && check_rogue "$X" $((2*3)) ok`, 0},
+		{`mcheck_range n5 no || echo out of range`, 0},
+		{`if check_rogue bad; then :; fi`, 1},
+	} {
+		status, _, err := s.Line(false, 0, l.text, soon())
+		if err != nil || status != l.status {
+			t.Errorf("%s: got %d %v, want %d", l.text, status, err, l.status)
+		}
+	}
+	want := []string{
+		`native in /usr by "cd /usr && X=\"a  b\" && [ -d / ] && check_rogue \"$X\" $((2*3)) ok": ["check_rogue" "a b" "6" "ok"]`,
+		"1: out of range",
+		`native in /usr by "if check_rogue bad; then :; fi": ["check_rogue" "bad"]`,
+		"1: a note", "1: ERROR:  nhc:  Health check failed:  check_rogue:  bad", `die 1 "check_rogue:  bad" sub=false`, "died",
+	}
+	h.heard = slicesWithout(h.heard, "match")
+	if diff := cmp.Diff(want, h.heard); diff != "" {
+		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+}
+
+func slicesWithout(list []string, word string) []string {
+	var out []string
+	for _, l := range list {
+		if !strings.Contains(l, word+"\"") {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+func TestShellDeadline(t *testing.T) {
+	t.Parallel()
+	s := startTestShell(t, &script{}, "")
+	_, _, err := s.Line(false, 0, "trap '' TERM ALRM; sleep 60 & sleep 60", time.Now().Add(100*time.Millisecond))
+	if !errors.Is(err, ErrDeadline) {
+		t.Fatalf("err = %v, want the deadline", err)
+	}
+	if left := s.Kill(); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A shell that is frozen is left behind, and says where it sleeps.
+func TestShellStuck(t *testing.T) {
+	t.Parallel()
+	group := cgroup(t, "freezer")
+	s := startTestShell(t, &script{}, "")
+	line := fmt.Sprintf("echo $BASHPID > %s/cgroup.procs; echo FROZEN > %s/freezer.state; echo awake", group, group)
+	if _, _, err := s.Line(false, 0, line, time.Now().Add(300*time.Millisecond)); !errors.Is(err, ErrDeadline) {
+		t.Fatalf("err = %v, want the deadline", err)
+	}
+	began := time.Now()
+	left := s.Kill()
+	if took := time.Since(began); took > 900*time.Millisecond {
+		t.Errorf("killing took %s", took)
+	}
+	if len(left) != 1 || left[0] != s.Pid() {
+		t.Fatalf("left %v, want the shell %d", left, s.Pid())
+	}
+	ledger, err := OpenLedger(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewPool(Options{Ledger: ledger})
+	hung, err := p.Bury(left, checks.Shell, line)
+	if err != nil || hung.State != "D" || hung.Wchan == "" {
+		t.Errorf("hung = %+v, %v, want state D and a wait channel", hung, err)
+	}
+	if _, ok := ledger.Find(checks.Shell, line); !ok {
+		t.Error("not in the ledger")
+	}
+	_ = os.WriteFile(filepath.Join(group, "freezer.state"), []byte("THAWED"), 0)
+	waitFor(t, func() bool { return unix.Kill(s.Pid(), 0) != nil })
+}
+
+// A sysconfig file that bash has read comes back as variables.
+func TestShellSource(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "nhc")
+	text := "export SITE=lbl\nif true; then TIMEOUT=44; fi\nNHC_MCHECK_DELIM=( '@@' '<>' )\nfunc() { :; }\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := &script{}
+	s := startTestShell(t, h, "")
+	if status, exited, err := s.Source(file, soon()); err != nil || exited || status != 0 {
+		t.Fatalf("got %d %v %v", status, exited, err)
+	}
+	got := map[string]ShellVar{}
+	for _, v := range h.all {
+		got[v.Name] = v
+	}
+	if got["TIMEOUT"].Value != "44" || got["SITE"] != (ShellVar{"SITE", "lbl", true}) {
+		t.Errorf("got TIMEOUT %+v, SITE %+v", got["TIMEOUT"], got["SITE"])
+	}
+	if !strings.Contains(strings.Join(h.heard, "\n"), `array NHC_MCHECK_DELIM ["@@" "<>"]`) {
+		t.Errorf("heard %q, want the array", h.heard)
+	}
+}
+
+// SIGPIPE arrives blocked from slurmd; a command must not have it so.
+func TestShellSignalMask(t *testing.T) {
+	t.Parallel()
+	h := &script{}
+	s := startTestShell(t, h, "")
+	if _, _, err := s.Line(false, 0, `grep SigBlk: /proc/self/status`, soon()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"1: SigBlk:\t0000000000000000"}, h.heard); diff != "" {
+		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,295 @@
+package run
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// shellPipes are the descriptors between the supervisor and its bash.
+type shellPipes struct {
+	commands, events, answers, line, init, stdout, stderr *os.File // bash's ends
+	cmdFd, evFd, ansFd, outFd, errFd                      int      // ours
+}
+
+func shellFiles(init string) (*shellPipes, error) {
+	p := &shellPipes{}
+	in := func(child **os.File, ours *int) error {
+		var fd [2]int
+		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+			return fmt.Errorf("make pipe: %w", err)
+		}
+		*child, *ours = os.NewFile(uintptr(fd[0]), "pipe"), fd[1]
+		return nil
+	}
+	out := func(child **os.File, ours *int) error {
+		var fd [2]int
+		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+			return fmt.Errorf("make pipe: %w", err)
+		}
+		*child, *ours = os.NewFile(uintptr(fd[1]), "pipe"), fd[0]
+		return unix.SetNonblock(fd[0], true)
+	}
+	memory := func(child **os.File, name, text string) error {
+		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+		if err != nil {
+			return fmt.Errorf("make memory file: %w", err)
+		}
+		*child = os.NewFile(uintptr(fd), name)
+		_, err = (*child).WriteString(text)
+		return err
+	}
+	for _, step := range []func() error{
+		func() error { return in(&p.commands, &p.cmdFd) },
+		func() error { return out(&p.events, &p.evFd) },
+		func() error { return in(&p.answers, &p.ansFd) },
+		func() error { return out(&p.stdout, &p.outFd) },
+		func() error { return out(&p.stderr, &p.errFd) },
+		func() error { return memory(&p.line, "nhc-line", runLine) },
+		func() error { return memory(&p.init, "nhc-init", init) },
+	} {
+		if err := step(); err != nil {
+			p.closeChild()
+			p.closeParent()
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func (p *shellPipes) closeChild() {
+	for _, f := range []*os.File{p.commands, p.events, p.answers, p.line, p.init, p.stdout, p.stderr} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+func (p *shellPipes) closeParent() {
+	for _, fd := range []int{p.cmdFd, p.evFd, p.ansFd, p.outFd, p.errFd} {
+		if fd > 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// The places in Shell.fds.
+const (
+	atEvents = iota
+	atStdout
+	atStderr
+)
+
+// await reads what the shell says until the end of the command, handing
+// everything to the handler. Output that was written before an event is handed
+// over before it.
+func (s *Shell) await(deadline time.Time) (status int, exited bool, err error) {
+	for {
+		wait := -1
+		if !deadline.IsZero() {
+			left := time.Until(deadline)
+			if left <= 0 {
+				return 0, false, ErrDeadline
+			}
+			wait = int(left.Milliseconds()) + 1
+		}
+		polls := make([]unix.PollFd, 0, 4)
+		for i, fd := range s.fds {
+			if s.open[i] {
+				polls = append(polls, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+			}
+		}
+		if s.wake >= 0 {
+			polls = append(polls, unix.PollFd{Fd: int32(s.wake), Events: unix.POLLIN})
+		}
+		if _, err := unix.Poll(polls, wait); err != nil && err != unix.EINTR {
+			return 0, false, fmt.Errorf("wait for bash: %w", err)
+		}
+		end, status, exited, err := s.events()
+		if end || err != nil {
+			return status, exited, err
+		}
+		if !s.open[atEvents] {
+			return s.gone()
+		}
+		if n := len(polls) - 1; s.wake >= 0 && polls[n].Revents != 0 {
+			return 0, false, ErrInterrupted
+		}
+	}
+}
+
+// gone tells the status of a shell that left without a word: killed, or unable to start.
+func (s *Shell) gone() (int, bool, error) {
+	select {
+	case <-s.done:
+	case <-time.After(termGrace):
+		return 0, false, fmt.Errorf("bash closed its descriptors")
+	}
+	return s.end.status(), true, nil
+}
+
+// events handles every complete event there is. end says that the command is over.
+func (s *Shell) events() (end bool, status int, exited bool, err error) {
+	var buf [32 << 10]byte
+	for {
+		n, rerr := unix.Read(s.fds[atEvents], buf[:])
+		if rerr == unix.EINTR {
+			continue
+		}
+		if n == 0 && rerr == nil {
+			s.open[atEvents] = false
+		}
+		if n <= 0 {
+			break
+		}
+		s.pending = append(s.pending, buf[:n]...)
+	}
+	s.drain()
+	for {
+		name, fields, ok, perr := s.nextEvent()
+		if perr != nil || !ok {
+			return false, 0, false, perr
+		}
+		switch end, status, exited, err := s.handle(name, fields); {
+		case err != nil || end:
+			return end, status, exited, err
+		}
+		s.drain()
+	}
+}
+
+// nextEvent takes one event off what has been read.
+func (s *Shell) nextEvent() (name string, fields []string, ok bool, err error) {
+	rest := s.pending
+	next := func() (string, bool) {
+		i := bytes.IndexByte(rest, 0)
+		if i < 0 {
+			return "", false
+		}
+		f := string(rest[:i])
+		rest = rest[i+1:]
+		return f, true
+	}
+	name, ok = next()
+	if !ok {
+		return "", nil, false, nil
+	}
+	count, ok := next()
+	if !ok {
+		return "", nil, false, nil
+	}
+	n, aerr := strconv.Atoi(count)
+	if aerr != nil || n < 0 {
+		return "", nil, false, fmt.Errorf("read from bash: event %q with count %q", name, count)
+	}
+	for range n {
+		f, ok := next()
+		if !ok {
+			return "", nil, false, nil
+		}
+		fields = append(fields, f)
+	}
+	s.pending = append(s.pending[:0], rest...)
+	return name, fields, true, nil
+}
+
+func (s *Shell) handle(name string, f []string) (end bool, status int, exited bool, err error) {
+	at := func(i int) string {
+		if i < len(f) {
+			return f[i]
+		}
+		return ""
+	}
+	switch name {
+	case "end", "exit":
+		status, aerr := strconv.Atoi(at(0))
+		if aerr != nil {
+			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
+		}
+		return true, status, name == "exit", nil
+	case "settings":
+		values := make(map[string]string, len(f)/2)
+		for i := 0; i+1 < len(f); i += 2 {
+			values[f[i]] = f[i+1]
+		}
+		s.handler.Settings(values)
+	case "dump":
+		vars := make([]ShellVar, 0, len(f)/3)
+		for i := 0; i+2 < len(f); i += 3 {
+			vars = append(vars, ShellVar{Name: f[i], Value: f[i+2], Export: strings.Contains(f[i+1], "x")})
+		}
+		s.handler.Variables(vars)
+	case "array":
+		s.handler.Array(at(0), f[min(1, len(f)):])
+	case "syslog":
+		s.handler.Syslog(at(0))
+	case "flush":
+		s.handler.Flush()
+	case "died":
+		s.handler.Died()
+		return false, 0, false, s.send(s.ans, "done")
+	case "forked":
+		pid, _ := strconv.Atoi(at(0))
+		s.handler.Forked(pid)
+	case "die":
+		if helper, text := s.handler.Die(at(0), at(1), at(2) != "0"); helper {
+			return false, 0, false, s.send(s.ans, "helper", text)
+		}
+		return false, 0, false, s.send(s.ans, "done")
+	case "native":
+		if len(f) < 3 {
+			return false, 0, false, fmt.Errorf("read from bash: call of a check with %d words", len(f))
+		}
+		return false, 0, false, s.reply(s.handler.Call(f[0], f[1], f[2:]))
+	case "match":
+		return false, 0, false, s.reply(s.handler.Match(at(2), at(3)))
+	default:
+		return false, 0, false, fmt.Errorf("read from bash: unknown event %q", name)
+	}
+	return false, 0, false, nil
+}
+
+// reply answers __nhc_ask.
+func (s *Shell) reply(r NativeReply) error {
+	var out []string
+	status := 0
+	for _, f := range r.Findings {
+		switch {
+		case f.Severity < checks.Fail:
+			out = append(out, "log", f.Message)
+		case f.Message == "":
+			status = max(f.Status, 1)
+		default:
+			status = max(f.Status, 1)
+			out = append(out, "die", strconv.Itoa(status), f.Message)
+		}
+	}
+	return s.send(s.ans, append(out, "status", strconv.Itoa(status))...)
+}
+
+// drain hands over all output that has been written so far.
+func (s *Shell) drain() {
+	var buf [32 << 10]byte
+	for _, i := range []int{atStdout, atStderr} {
+		for s.open[i] {
+			n, err := unix.Read(s.fds[i], buf[:])
+			if err == unix.EINTR {
+				continue
+			}
+			if n == 0 && err == nil {
+				s.open[i] = false
+			}
+			if n <= 0 {
+				break
+			}
+			s.handler.Output(i, buf[:n])
+		}
+	}
+}

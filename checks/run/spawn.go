@@ -1,0 +1,74 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// spawn starts this program once more, in a session of its own, with exactly
+// the given descriptors. It does not go through os/exec: that package probes
+// the kernel for pidfds with a process of its own before the first start.
+func spawn(argv, env []string, files ...*os.File) (pid int, err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return 0, fmt.Errorf("start %s: %w", argv[0], err)
+	}
+	defer null.Close()
+	fds := make([]uintptr, len(files))
+	for i, f := range files {
+		if f == nil {
+			f = null
+		}
+		fds[i] = f.Fd()
+	}
+	pid, err = syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
+		Env: env, Files: fds, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("start %s: %w", argv[0], err)
+	}
+	return pid, nil
+}
+
+// death is how a process ended.
+type death struct{ syscall.WaitStatus }
+
+// reap waits for a child and delivers its end. Nothing on the way of a run
+// waits for it without a bound: a child that no signal can end is never reaped.
+func reap(pid int) (done <-chan struct{}, end *death) {
+	ch := make(chan struct{})
+	end = new(death)
+	go func() {
+		defer close(ch)
+		for {
+			_, err := syscall.Wait4(pid, &end.WaitStatus, 0, nil)
+			if !errors.Is(err, syscall.EINTR) {
+				return
+			}
+		}
+	}()
+	return ch, end
+}
+
+func (d *death) String() string {
+	switch {
+	case d.Signaled():
+		text := "signal: " + d.Signal().String()
+		if d.CoreDump() {
+			text += " (core dumped)"
+		}
+		return text
+	default:
+		return fmt.Sprintf("exit status %d", d.ExitStatus())
+	}
+}
+
+// status counts as bash does: 128 and the signal for a death by signal.
+func (d *death) status() int {
+	if d.Signaled() {
+		return 128 + int(d.Signal())
+	}
+	return d.ExitStatus()
+}

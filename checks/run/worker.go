@@ -1,0 +1,236 @@
+package run
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// WorkerName is argv[0] of a worker; it also tells a person reading ps what the
+// process is.
+const WorkerName = "nhc-gpu-worker"
+
+// The descriptors a worker answers on. Not 0 to 2: C libraries print there.
+const (
+	requestFd  = 3
+	responseFd = 4
+)
+
+// maxRead bounds what is read of a configuration file, bytes; a file that is
+// larger is reported by its size.
+const maxRead = 16 << 20
+
+// Worker is the main function of a worker process: it answers requests until
+// its supervisor closes the descriptor, and leaves at once when that happens.
+// root is the node's root directory. The exit status is for os.Exit.
+func Worker(root string) int {
+	unix.CloseOnExec(requestFd) // a command that lives on must not hold them
+	unix.CloseOnExec(responseFd)
+	w := &worker{
+		host: probe.NewHost(root),
+		out:  os.NewFile(responseFd, "responses"),
+		logs: map[string]*os.File{},
+	}
+	requests := make(chan *Request, 256)
+	go func() {
+		in := bufio.NewReaderSize(os.NewFile(requestFd, "requests"), 64<<10)
+		for {
+			line, err := in.ReadBytes('\n')
+			if err != nil {
+				// The supervisor is done, or dead: whatever runs here is of no
+				// use to anybody now.
+				os.Exit(0)
+			}
+			req := new(Request)
+			if err := json.Unmarshal(line, req); err != nil {
+				fmt.Fprintf(os.Stderr, "read request: %v\n", err)
+				os.Exit(2)
+			}
+			requests <- req
+		}
+	}()
+	for req := range requests {
+		resp := w.answer(req)
+		resp.ID = req.ID
+		w.send(resp)
+	}
+	return 0
+}
+
+type worker struct {
+	host *probe.Host
+	out  io.Writer
+	logs map[string]*os.File
+
+	vars    map[string]string // as last told
+	environ []string
+}
+
+func (w *worker) send(resp *Response) {
+	line, err := json.Marshal(resp)
+	if err != nil {
+		line, _ = json.Marshal(&Response{ID: resp.ID, Err: "encode answer: " + err.Error()})
+	}
+	if _, err := w.out.Write(append(line, '\n')); err != nil {
+		os.Exit(0) // nobody reads any more
+	}
+}
+
+func (w *worker) answer(req *Request) (resp *Response) {
+	start := time.Now()
+	if req.Vars != nil {
+		w.vars, w.environ = req.Vars, req.Environ
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			fmt.Fprintf(os.Stderr, "panic: %v\n%s", p, debug.Stack())
+			resp = &Response{Err: fmt.Sprintf("internal error: %v", p)}
+		}
+		resp.Took = time.Since(start)
+	}()
+	switch req.Op {
+	case OpCheck:
+		return w.check(req)
+	case OpRead:
+		return readFile(req.Path)
+	case OpAppend:
+		return w.append(req)
+	case OpExec:
+		return w.exec(req)
+	case OpFind:
+		return find(req.Args)
+	case OpFacts:
+		return &Response{Facts: w.facts(checks.Lane(req.Name))}
+	default:
+		return &Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
+	}
+}
+
+func (w *worker) check(req *Request) *Response {
+	info, ok := checks.Lookup(req.Name)
+	if !ok {
+		return &Response{Err: fmt.Sprintf("no check is called %q", req.Name)}
+	}
+	c := info.New()
+	var err error
+	if req.Table != nil {
+		err = checks.BindTable(c, req.Table)
+	} else {
+		err = checks.Bind(c, req.Args)
+	}
+	if err != nil {
+		return &Response{Err: err.Error()}
+	}
+	vars := w.vars
+	if len(req.Over) > 0 {
+		vars = maps.Clone(vars)
+		maps.Copy(vars, req.Over)
+	}
+	w.host.SetEnviron(append(slices.Clip(w.environ), req.Env...))
+	env := &checks.Env{
+		Host:    w.host,
+		Line:    req.Line,
+		Timeout: req.Timeout,
+		Vars:    vars,
+		Doing:   func(what string) { w.send(&Response{ID: req.ID, Doing: what}) },
+	}
+	return &Response{Findings: c.Run(context.Background(), env)}
+}
+
+// readFile reads a file that a site names. It opens before it looks, so that
+// what is described is what is read, and does not block on a fifo.
+func readFile(path string) *Response {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return &Response{File: &FileInfo{Missing: true}}
+	}
+	if err != nil {
+		return &Response{Err: pathError("read", path, err)}
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return &Response{Err: pathError("stat", path, err)}
+	}
+	info := &FileInfo{Mode: st.Mode(), Size: st.Size()}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		info.UID = sys.Uid
+	}
+	if !st.Mode().IsRegular() {
+		return &Response{File: info}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxRead))
+	if err != nil {
+		return &Response{Err: pathError("read", path, err)}
+	}
+	return &Response{File: info, Data: data}
+}
+
+// facts describes the node as far as the library of a lane tells.
+func (w *worker) facts(lane checks.Lane) []probe.Fact {
+	switch lane {
+	case checks.NVML:
+		return w.host.DescribeNVML()
+	case checks.DCGM:
+		return w.host.DescribeDCGM()
+	default:
+		return w.host.Describe()
+	}
+}
+
+func (w *worker) append(req *Request) *Response {
+	f := w.logs[req.Path]
+	if f == nil {
+		flags := os.O_WRONLY | os.O_CREATE | os.O_APPEND | unix.O_NOCTTY
+		if req.Trunc {
+			flags |= os.O_TRUNC
+		}
+		var err error
+		if f, err = os.OpenFile(req.Path, flags, 0o644); err != nil {
+			return &Response{Err: pathError("open", req.Path, err)}
+		}
+		w.logs[req.Path] = f
+	}
+	if len(req.Data) > 0 {
+		if _, err := f.Write(req.Data); err != nil {
+			return &Response{Err: pathError("write", req.Path, err)}
+		}
+	}
+	return &Response{}
+}
+
+// find tells which of the paths is the first to be a directory (written with a
+// slash at its end) or an executable file.
+func find(paths []string) *Response {
+	for i, p := range paths {
+		st, err := os.Stat(p)
+		if err == nil && (st.IsDir() || st.Mode().IsRegular() && st.Mode()&0o111 != 0) && st.IsDir() == strings.HasSuffix(p, "/") {
+			return &Response{Status: i + 1}
+		}
+	}
+	return &Response{}
+}
+
+// pathError renders err as "verb path: why", whatever wrapping it came in.
+func pathError(verb, path string, err error) string {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	return fmt.Sprintf("%s %s: %v", verb, path, err)
+}
