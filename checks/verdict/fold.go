@@ -1,0 +1,342 @@
+// Package verdict folds the results of a run, in the order of its plan, into
+// what LBNL NHC would have said and done: the lines of its log, its standard
+// output and syslog, whether the node is taken out of service, the exit status.
+// It is a pure state machine: it says what is to be done, others do it.
+package verdict
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// Dest is where an event goes.
+type Dest int
+
+// The destinations. Log is LBNL's standard output after LOGFILE has been
+// applied to it; Out is the standard output the program was started with.
+const (
+	Log Dest = iota
+	Out
+	Syslog
+	Offline // take the node out of service; Text is the message
+	Online  // return the node to service
+)
+
+// Event is one thing to be done.
+type Event struct {
+	To   Dest
+	Text string
+}
+
+// Settings steer the fold. A check line may change them in mid-run.
+type Settings struct {
+	Name    string // NAME, in every text and the syslog tag
+	Silent  bool   // -q
+	Verbose bool   // -v
+	Stamp   bool   // TS: a time stamp before every line; put there by whoever writes it
+	All     bool   // -a: go on after a failure
+	Forked  bool   // -f
+	Eval    bool   // -e: one line, nothing is marked
+	Logged  bool   // there is a LOGFILE: errors go to standard output, too
+	Mark    bool   // MARK_OFFLINE is 1 and NHC_RM is set
+}
+
+// Fold is the state of a run's verdict.
+type Fold struct {
+	Settings
+	queue    []string // syslog lines not yet sent
+	check    string   // the line whose turn it is
+	forked   bool     // that line runs in a process of its own
+	died     int      // how often the line died in the main shell
+	subDied  *failure // the first death in a subshell of the line
+	failures int
+	unknowns int
+	findings []checks.Finding
+	message  string // of the failure that marks the node
+	over     bool
+	exit     int
+}
+
+type failure struct {
+	status  int
+	message string
+}
+
+// ExitUnknown is the exit status of a run in which something could not be told
+// and nothing failed. LBNL NHC has no such status.
+const ExitUnknown = 3
+
+// unforkable finds the lines that -f runs in the main shell all the same: what
+// looks like an assignment.
+var unforkable = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`( |^)(export )?[A-Za-z_][A-Za-z0-9_]*=[^ =]`)
+})
+
+// Forks says whether -f runs a line in a process of its own.
+func (f *Fold) Forks(line string) bool { return f.Forked && !unforkable().MatchString(line) }
+
+// Start opens the run.
+func (f *Fold) Start() []Event { return f.verbose("Node Health Check starting.") }
+
+func (f *Fold) verbose(text string) []Event {
+	if !f.Verbose {
+		return nil
+	}
+	return []Event{{Log, text}}
+}
+
+func (f *Fold) log(text string) []Event {
+	if f.Silent {
+		return nil
+	}
+	return []Event{{Log, text}}
+}
+
+// Begin opens a step. pid is the process of a forked line.
+func (f *Fold) Begin(line string, pid int) []Event {
+	f.check, f.died, f.subDied, f.forked = line, 0, nil, f.Forks(line)
+	if f.Eval {
+		return nil
+	}
+	text := `Running check:  "` + line + `"`
+	if f.forked {
+		text += fmt.Sprintf(" (forked PID %d)", pid)
+	}
+	return f.verbose(text)
+}
+
+// Findings takes the findings of a native step, in their order.
+func (f *Fold) Findings(list []checks.Finding) (events []Event) {
+	for _, x := range list {
+		f.findings = append(f.findings, x)
+		switch x.Severity {
+		case checks.OK, checks.Skip:
+		case checks.Warn:
+			events = append(events, f.log(x.Message)...)
+		case checks.Unknown:
+			events = append(events, f.unknown(x.Message)...)
+		default:
+			events = append(events, f.log(f.errorText(x.Message))...)
+			events = append(events, f.die(statusOf(x), x.Message)...)
+			if f.over {
+				return events
+			}
+		}
+	}
+	return events
+}
+
+func statusOf(x checks.Finding) int { return max(x.Status, 1) }
+
+func (f *Fold) errorText(message string) string {
+	return "ERROR:  " + f.Name + ":  Health check failed:  " + message
+}
+
+// unknown reports what could not be told: loudly, but it fails nothing.
+func (f *Fold) unknown(message string) []Event {
+	f.unknowns++
+	text := "ERROR:  " + f.Name + ":  Health check unknown:  " + message
+	events := append(f.log(text), f.Flush()...)
+	events = append(events, Event{Syslog, "Health check unknown:  " + message})
+	if f.Logged && !f.Silent {
+		events = append(events, Event{Out, text})
+	}
+	return events
+}
+
+// die is all that follows the log line of a failure.
+func (f *Fold) die(status int, message string) []Event {
+	events := append(f.Flush(), Event{Syslog, "Health check failed:  " + message})
+	if f.Mark && f.failures == 0 && !f.Eval {
+		f.message = message
+		events = append(events, Event{Offline, message})
+	}
+	if f.Logged && !f.Silent {
+		events = append(events, Event{Out, f.errorText(message)})
+	}
+	if f.All {
+		f.failures++
+		return events
+	}
+	f.finish(status)
+	return events
+}
+
+// finish ends the run with a status as the shell counts them.
+func (f *Fold) finish(status int) {
+	f.over = true
+	if f.Forked && (!f.forked || f.Eval) {
+		status += 100
+	}
+	f.exit = status & 0xff
+}
+
+// Died takes a death in the shell, which has written its log line itself. The
+// message of a death in a subshell counts when the line turns out to have
+// failed: it may have been caught.
+func (f *Fold) Died(status, message string, subshell bool) []Event {
+	n, err := strconv.Atoi(status)
+	if err != nil {
+		n = 2 // exit with a word that is no number
+	}
+	if subshell && !f.forked {
+		if f.subDied == nil {
+			f.subDied = &failure{n, message}
+		}
+		f.Queue("Health check failed:  " + message)
+		return nil
+	}
+	f.died++
+	return f.die(n, message)
+}
+
+// Ended takes the status of a shell line that left the shell alive.
+func (f *Fold) Ended(status int) []Event {
+	if f.subDied != nil {
+		if status != 0 || f.All {
+			return f.subFailed(status)
+		}
+		return f.Flush()
+	}
+	if status == 0 || f.died > 0 {
+		return nil
+	}
+	if f.Eval {
+		f.finish(status)
+		f.exit = status & 0xff
+		return nil
+	}
+	return f.plainFailure(status)
+}
+
+// subFailed completes a death in a subshell, whose log line is written already.
+func (f *Fold) subFailed(status int) (events []Event) {
+	events = f.Flush()
+	if f.Mark && f.failures == 0 && !f.Eval {
+		f.message = f.subDied.message
+		events = append(events, Event{Offline, f.message})
+	}
+	if f.Logged && !f.Silent {
+		events = append(events, Event{Out, f.errorText(f.subDied.message)})
+	}
+	if f.All {
+		f.failures++
+		return events
+	}
+	f.finish(status)
+	return events
+}
+
+// plainFailure is a line that failed without a death of its own.
+func (f *Fold) plainFailure(status int) []Event {
+	message := fmt.Sprintf("Check %s returned %d", f.check, status)
+	events := f.log("Node Health Check failed.  " + message)
+	events = append(events, f.log(f.errorText(message))...)
+	code := status
+	if f.forked {
+		if code <= 100 {
+			code += 100
+		}
+	}
+	return append(events, f.die(code, message)...)
+}
+
+// Exited takes the status of a line that ended the shell: "exit 0" ends the run
+// in silence, any other status is a failure that ends it, also with -a.
+func (f *Fold) Exited(status int) []Event {
+	if f.over {
+		return nil
+	}
+	var events []Event
+	switch {
+	case f.Eval:
+		f.finish(0)
+		f.exit = status & 0xff
+		return nil
+	case f.died > 0 || f.subDied != nil:
+		// The death has been reported; the shell ended because of it.
+	case status != 0:
+		events = f.plainFailure(status)
+	}
+	f.over, f.exit = true, status&0xff
+	return events
+}
+
+// Expired is the end of a run by TIMEOUT, also with -a. why is added to the
+// text if the line could not be killed.
+func (f *Fold) Expired(why string) []Event {
+	text := "Script timed out."
+	if f.check != "" {
+		text = `Script timed out while executing "` + f.check + `".`
+	}
+	if why != "" {
+		text += "  " + why
+	}
+	return f.Abort(142, text)
+}
+
+// Abort ends the run with a failure that is not one of a check, also with -a.
+func (f *Fold) Abort(status int, message string) []Event {
+	events := f.log(f.errorText(message))
+	all := f.All
+	f.All, f.forked = false, false
+	events = append(events, f.die(status, message)...)
+	f.All = all
+	return events
+}
+
+// Queue keeps a syslog line until something flushes it.
+func (f *Fold) Queue(text string) { f.queue = append(f.queue, text) }
+
+// Flush sends the queued syslog lines.
+func (f *Fold) Flush() (events []Event) {
+	for _, q := range f.queue {
+		events = append(events, Event{Syslog, q})
+	}
+	f.queue = nil
+	return events
+}
+
+// Over says whether the run has ended before its plan.
+func (f *Fold) Over() bool { return f.over }
+
+// Failed says whether anything failed.
+func (f *Fold) Failed() bool { return f.failures > 0 || f.over && f.exit != 0 }
+
+// LastMessage is the message of the failure that marked the node.
+func (f *Fold) LastMessage() string { return f.message }
+
+// List is every finding so far.
+func (f *Fold) List() []checks.Finding { return f.findings }
+
+// Finish closes the run and gives its exit status. took is how long it took,
+// in whole seconds.
+func (f *Fold) Finish(took int) (events []Event, exit int) {
+	f.check = ""
+	switch {
+	case f.over:
+		return nil, f.exit
+	case f.Eval:
+		return nil, 0
+	case f.failures > 0:
+		text := fmt.Sprintf("%d health checks failed.", f.failures)
+		line := "ERROR:  " + f.Name + ":  " + text
+		if f.Logged && !f.Silent {
+			events = append(events, Event{Out, line})
+		}
+		events = append(events, f.log(line)...)
+		events = append(append(events, f.Flush()...), Event{Syslog, text})
+		return events, min(f.failures, 255)
+	case f.unknowns > 0:
+		return f.Flush(), ExitUnknown
+	}
+	if f.Mark {
+		events = append(events, Event{To: Online})
+	}
+	events = append(events, f.verbose(fmt.Sprintf("Node Health Check completed successfully (%ds).", took))...)
+	return append(events, f.Flush()...), 0
+}
