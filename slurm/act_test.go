@@ -1,0 +1,271 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestActSteady(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	c := controller(t, f)
+	act(t, c, healthy, "show") // a missing memory asks once
+	act(t, c, healthy)
+	act(t, c, healthy)
+
+	c.NodeIsHealthy = "yes"
+	act(t, c, healthy)
+	c.NodeIsHealthy = "no"
+	act(t, c, healthy, "show")
+	c.NodeIsHealthy = ""
+	act(t, c, healthy)
+
+	c.BootID = "boot-2"
+	act(t, c, healthy, "show")
+	act(t, c, healthy)
+
+	c.BootID = "" // cannot be told: no memory is valid
+	act(t, c, healthy, "show")
+	act(t, c, healthy, "show")
+}
+
+func TestActDrainsAndResumes(t *testing.T) {
+	t.Parallel()
+	for _, keeps := range []bool{false, true} {
+		f := &fake{state: "MIXED", keepsReason: keeps}
+		c := controller(t, f)
+		act(t, c, healthy, "show")
+		o := act(t, c, failing, "show", "DRAIN "+ourReason)
+		if o.Action != Drain || o.Reason != ourReason {
+			t.Errorf("outcome %+v, want a drain", o)
+		}
+		f.is(t, "MIXED+DRAIN", ourReason)
+		act(t, c, failing, "show") // not again
+		act(t, c, Verdict{Message: "another fault"}, "show", "DRAIN NHC: another fault")
+		f.reason += " : Not responding"
+		o = act(t, c, healthy, "show", "RESUME")
+		if o.Action != Resume {
+			t.Errorf("outcome %+v, want a resume", o)
+		}
+		if strings.Contains(f.state, "DRAIN") || (f.reason != "") != keeps {
+			t.Errorf("node is %s, reason %q", f.state, f.reason)
+		}
+		act(t, c, healthy, "show") // is it really back?
+		act(t, c, healthy)
+		// 24.11: the old reason, whose ever, does not hide a new fault.
+		f.reason = "disk swap pending"
+		act(t, c, failing, "show", "DRAIN "+ourReason)
+		f.is(t, "MIXED+DRAIN", ourReason)
+	}
+}
+
+func TestActLeavesAlone(t *testing.T) {
+	t.Parallel()
+	for _, node := range []fake{
+		{state: "IDLE+DRAIN", reason: "disk swap pending"},
+		{state: "MIXED+DRAIN+REBOOT_REQUESTED", reason: "Reboot ASAP"},
+		{state: "DOWN+DRAIN+REBOOT_ISSUED", reason: "disk swap pending : reboot issued"},
+		{state: "DOWN+NOT_RESPONDING", reason: "Not responding"},
+		{state: "UNKNOWN+DRAIN+INVALID_REG", reason: ourReason},
+		{state: "IDLE+MAINTENANCE+RESERVED"},
+		{state: "UNKNOWN"},
+	} {
+		f := &node
+		c := controller(t, f)
+		state, reason := f.state, f.reason
+		for range 2 { // and is asked each time: somebody may change it
+			act(t, c, failing, "show")
+			act(t, c, healthy, "show")
+		}
+		f.is(t, state, reason)
+	}
+}
+
+// A drain set while a reboot is under way is wiped when the node registers.
+func TestActAssertsAgainAfterReboot(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "DOWN+REBOOT_ISSUED", reason: "reboot requested : reboot issued"}
+	c := controller(t, f)
+	act(t, c, failing, "show", "DRAIN "+ourReason)
+	f.state, f.reason = "IDLE", ""
+	act(t, c, failing, "show", "DRAIN "+ourReason)
+	f.is(t, "IDLE+DRAIN", ourReason)
+}
+
+// The drain of a node that is healthy while it reboots is not forgotten.
+func TestActHealthyDuringReboot(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "DOWN+DRAIN+REBOOT_ISSUED", reason: ourReason + " : reboot issued"}
+	c := controller(t, f)
+	act(t, c, healthy, "show")
+	f.state = "IDLE+DRAIN"
+	act(t, c, healthy, "show", "RESUME")
+	f.is(t, "IDLE", "")
+}
+
+func TestActAppliedDespiteError(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE", on: always(applied, "DRAIN", "RESUME")}
+	c := controller(t, f)
+	o := act(t, c, failing, "show", "DRAIN "+ourReason, "show")
+	if o.Action != Drain || o.Pending {
+		t.Errorf("outcome %+v, want a drain", o)
+	}
+	o = act(t, c, healthy, "show", "RESUME", "show")
+	if o.Action != Resume {
+		t.Errorf("outcome %+v, want a resume", o)
+	}
+	f.is(t, "IDLE", "")
+}
+
+// slurmctld may carry out a call that timed out after it has answered a later
+// one, so that one healthy answer is not enough.
+func TestActAppliedLate(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE", on: always(timeout, "DRAIN")}
+	c := controller(t, f)
+	undelivered(t, c, failing, "show", "DRAIN "+ourReason, "show", "DRAIN "+ourReason)
+	act(t, c, healthy, "show")
+	f.serve("DRAIN " + ourReason)
+	act(t, c, healthy, "show", "RESUME")
+	act(t, c, healthy, "show")
+	act(t, c, healthy)
+	f.is(t, "IDLE", "")
+}
+
+// An administrator drains the node between our first try and the second.
+func TestActAdminBetweenTries(t *testing.T) {
+	t.Parallel()
+	const theirs = "disk swap pending"
+	f := &fake{state: "IDLE"}
+	f.on = func(f *fake, call string) (Output, error, bool) {
+		if strings.HasPrefix(call, "DRAIN") {
+			f.serve("DRAIN " + theirs)
+			return Output{TimedOut: true}, nil, true
+		}
+		return Output{}, nil, false
+	}
+	c := controller(t, f)
+	o := act(t, c, failing, "show", "DRAIN "+ourReason, "show")
+	if o.Action != None || o.Pending {
+		t.Errorf("outcome %+v, want nothing done", o)
+	}
+	f.is(t, "IDLE+DRAIN", theirs)
+
+	// Or takes over a node that we are about to resume.
+	f = &fake{state: "IDLE+DRAIN", reason: ourReason}
+	f.on = func(f *fake, call string) (Output, error, bool) {
+		if call == "RESUME" {
+			f.reason = theirs
+			return Output{TimedOut: true}, nil, true
+		}
+		return Output{}, nil, false
+	}
+	c = controller(t, f)
+	o = act(t, c, healthy, "show", "RESUME", "show")
+	if o.Action != None {
+		t.Errorf("outcome %+v, want nothing done", o)
+	}
+	f.is(t, "IDLE+DRAIN", theirs)
+}
+
+func TestActRoles(t *testing.T) {
+	t.Parallel()
+	for _, role := range []Role{Prolog, Epilog} {
+		f := &fake{state: "MIXED+DRAIN", reason: ourReason}
+		c := controller(t, f)
+		o, err := c.Act(t.Context(), healthy, role) // one job's devices are well
+		if err != nil {
+			t.Errorf("%v: %v", role, err)
+		}
+		called(t, c, o)
+
+		f.state, f.reason = "MIXED", ""
+		o, err = c.Act(t.Context(), failing, role)
+		if err != nil || o.Action != Drain {
+			t.Errorf("%v: outcome %+v, error %v, want a drain", role, o, err)
+		}
+		called(t, c, o, "show", "DRAIN "+ourReason)
+	}
+}
+
+func TestActBySinfo(t *testing.T) {
+	t.Parallel()
+	var calls []string
+	c := controller(t, nil)
+	c.Settings = SettingsFrom(env("SLURM_SINFO=/site/sinfo"))
+	c.Runner = runner(func(_ context.Context, argv, _ []string) (Output, error) {
+		calls = append(calls, strings.Join(argv, " "))
+		return Output{Stdout: []byte("plnd disk swap pending\nidle none\n")}, nil
+	})
+	o, err := c.Act(t.Context(), failing, Manual)
+	if err != nil || o.Action != Drain {
+		t.Errorf("outcome %+v, error %v, want a drain", o, err)
+	}
+	want := "/site/sinfo -o %t %E -hn gpu01|scontrol update State=DRAIN NodeName=gpu01 Reason=" + ourReason
+	if got := strings.Join(calls, "|"); got != want {
+		t.Errorf("calls %s, want %s", got, want)
+	}
+}
+
+// runner is a Runner made of a function.
+type runner func(ctx context.Context, argv, env []string) (Output, error)
+
+func (r runner) Run(ctx context.Context, argv, env []string) (Output, error) {
+	return r(ctx, argv, env)
+}
+
+// Every call has its deadline, and the run's own is kept too.
+func TestActDeadlines(t *testing.T) {
+	t.Parallel()
+	c := controller(t, nil)
+	c.Deadline = 20 * time.Millisecond
+	c.Runner = runner(func(ctx context.Context, _, _ []string) (Output, error) {
+		<-ctx.Done()
+		return Output{TimedOut: true}, nil
+	})
+	start := time.Now()
+	_, err := c.Act(t.Context(), failing, HealthCheck)
+	if took := time.Since(start); err == nil || !strings.Contains(err.Error(), "read node gpu01: run scontrol: no answer within 20ms") || took > 2*time.Second {
+		t.Errorf("error %v after %s", err, took)
+	}
+
+	c.Deadline = 0
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	start = time.Now()
+	o, err := c.Act(ctx, failing, HealthCheck)
+	if took := time.Since(start); err == nil || !o.Pending || took > 2*time.Second {
+		t.Errorf("outcome %+v, error %v after %s", o, err, took)
+	}
+}
+
+func TestErrorsSayWhat(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE", on: always(refused, "DRAIN")}
+	_, err := controller(t, f).Act(t.Context(), failing, HealthCheck)
+	want := "drain node gpu01: run scontrol: exit status 1: slurm_update error: Unable to contact slurm controller (connect failure)"
+	if err == nil || err.Error() != want {
+		t.Errorf("error %q, want %q", err, want)
+	}
+	f = &fake{on: always(notFound, "show")}
+	if _, err = controller(t, f).Act(t.Context(), failing, HealthCheck); !errors.Is(err, errNotFound) {
+		t.Errorf("error %v, want it to wrap %v", err, errNotFound)
+	}
+}
+
+func BenchmarkActSteady(b *testing.B) {
+	dir, err := OpenStateDir(b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := &Controller{Node: "gpu01", Runner: &fake{state: "IDLE"}, Dir: dir, BootID: "boot-1"}
+	for b.Loop() {
+		if _, err := c.Act(b.Context(), healthy, HealthCheck); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

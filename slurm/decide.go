@@ -1,0 +1,183 @@
+package slurm
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Prefix is the first word of every reason we set, and the only sign of
+// ownership: Slurm appends to reasons (" : reboot issued"), so the rest may
+// change under our hands.
+const Prefix = "NHC:"
+
+// MaxReason is the length of a reason in bytes, prefix included. Slurm itself
+// keeps reasons whole up to 131064 bytes (22.05 run), but nobody reads that.
+const MaxReason = 1024
+
+// NodeInfo is a node as slurmctld describes it.
+type NodeInfo struct {
+	State  State
+	Reason string // without Slurm's stamp " [user@time]"; empty without one
+}
+
+// Verdict is what the checks came to. A run that could not tell has none and
+// must not act (but see [Controller.Deliver]).
+type Verdict struct {
+	Healthy bool
+	Message string // of a failing node: what is wrong, one line
+}
+
+// Policy is what a site may choose.
+type Policy struct {
+	// IgnoreEmptyNote takes a drained node without any reason for ours, as
+	// LBNL NHC's IGNORE_EMPTY_NOTE=1 does.
+	IgnoreEmptyNote bool
+}
+
+// Action is what is to be done to a node.
+type Action int
+
+// The actions.
+const (
+	None   Action = iota // nothing
+	Drain                // take it out of service
+	Renew                // drained by us already: replace our reason
+	Resume               // put it back into service
+)
+
+var actionNames = [...]string{"none", "drain", "renew", "resume"}
+
+func (a Action) String() string {
+	if a < None || a > Resume {
+		return fmt.Sprintf("action %d", int(a))
+	}
+	return actionNames[a]
+}
+
+// Decision is what to do to a node.
+type Decision struct {
+	Action Action
+	Reason string // the reason to set, of Drain and Renew
+	Why    string // for logs, lower case, no full stop
+}
+
+// Decide says what a verdict means for a node. It is LBNL NHC's node-mark-offline
+// and node-mark-online, but for these:
+//
+//   - every state that means service is drained on failure, planned, powering
+//     or rebooting nodes too, and a stale reason of somebody else's does not
+//     take the place of ours (24.11 keeps a node's reason after RESUME);
+//   - what a person drained keeps its reason as well as its state. So does a
+//     node drained by a person and now rebooting: the drain outlives the
+//     reboot, and with our reason on it we would resume it later. (After
+//     "scontrol reboot ASAP" Slurm wipes any drain, ours too: 22.05, 24.11 and
+//     26.05 run. Either way the next failing run sees the outcome.)
+//   - our reason is written anew only if it has changed.
+func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
+	if node.State.Class == Unknown {
+		return Decision{Why: fmt.Sprintf("state %q is not one to act on", node.State.Text)}
+	}
+	if verdict.Healthy {
+		return decideHealthy(node, policy)
+	}
+	return decideFailing(node, Reason(verdict.Message), policy)
+}
+
+func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
+	held := node.State.Class == Drained || node.State.Held
+	switch owner := ownerOf(node.Reason); {
+	case node.State.Class == Down:
+		return Decision{Why: "down already"}
+	case !held:
+		return Decision{Action: Drain, Reason: reason, Why: "in service"}
+	case owner == foreign:
+		return Decision{Why: fmt.Sprintf("drained for another reason (%s)", node.Reason)}
+	case owner == nobody && !policy.IgnoreEmptyNote:
+		return Decision{Why: "drained without a reason"}
+	case owner == nobody:
+		return Decision{Action: Drain, Reason: reason, Why: "drained without a reason, which we are to ignore"}
+	case sameReason(node.Reason, reason):
+		return Decision{Why: "drained for this reason already"}
+	default:
+		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by us for another reason (%s)", node.Reason)}
+	}
+}
+
+func decideHealthy(node NodeInfo, policy Policy) Decision {
+	switch owner := ownerOf(node.Reason); {
+	case node.State.Class == InService:
+		return Decision{Why: "in service"}
+	case node.State.Class == Drained && node.State.Full && !node.State.Held:
+		return Decision{Why: "in maintenance, but not drained"} // Slurm refuses RESUME
+	case owner == foreign:
+		return Decision{Why: fmt.Sprintf("%s for another reason (%s)", node.State.Class, node.Reason)}
+	case owner == nobody && !policy.IgnoreEmptyNote:
+		return Decision{Why: fmt.Sprintf("%s without a reason", node.State.Class)}
+	default:
+		return Decision{Action: Resume, Why: fmt.Sprintf("%s by us (%s)", node.State.Class, node.Reason)}
+	}
+}
+
+// owner is whose a reason is.
+type owner int
+
+const (
+	nobody  owner = iota // no reason is set
+	ours                 // the first word is [Prefix]
+	foreign              // a person's, Slurm's, or another tool's
+)
+
+func ownerOf(reason string) owner {
+	words := strings.Fields(reason)
+	switch {
+	case len(words) == 0, len(words) == 1 && (words[0] == "none" || words[0] == "(null)"):
+		return nobody // sinfo prints none, old scontrols (null)
+	case words[0] == Prefix:
+		return ours
+	default:
+		return foreign
+	}
+}
+
+// sameReason reports whether a node's reason is the given one, Slurm's
+// additions apart.
+func sameReason(have, want string) bool {
+	return have == want || strings.HasPrefix(have, want+" : ")
+}
+
+// Reason makes a node's reason of a message: prefix and message in one
+// printable line of at most [MaxReason] bytes. Control characters would let
+// text pose as further lines of scontrol's output, and Slurm strips double
+// quotes at the ends; both are replaced.
+func Reason(message string) string {
+	return cut(strings.TrimSpace(Prefix+" "+printable(message)), MaxReason)
+}
+
+// printable makes text one printable line without double quotes.
+func printable(text string) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case r == '"':
+			return '\''
+		case unicode.IsPrint(r):
+			return r
+		default:
+			return ' '
+		}
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+	return strings.TrimSpace(text)
+}
+
+// cut shortens text to n bytes, the last three of them dots, between runes.
+func cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	end := n - len("...")
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return strings.TrimRight(text[:end], " ") + "..."
+}

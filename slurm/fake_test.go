@@ -1,0 +1,149 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fake is a Runner that stands for slurmctld and one node, as far as scontrol
+// lets it be seen.
+type fake struct {
+	state, reason string
+	keepsReason   bool // as 24.11 does after RESUME
+
+	calls []string // "show", "DRAIN NHC: x", "RESUME"
+
+	// on, if set, sees every call before it is served, may change the node, and
+	// may answer in slurmctld's place: it is done if it says so.
+	on func(f *fake, call string) (Output, error, bool)
+}
+
+func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
+	call := "show"
+	if slices.Contains(argv, "update") {
+		call = strings.TrimPrefix(argv[2], "State=")
+		if len(argv) > 4 {
+			call += " " + strings.TrimPrefix(argv[4], "Reason=")
+		}
+	}
+	f.calls = append(f.calls, call)
+	if f.on != nil {
+		if out, err, done := f.on(f, call); done {
+			return out, err
+		}
+	}
+	return f.serve(call), nil
+}
+
+// serve is slurmctld's answer.
+func (f *fake) serve(call string) Output {
+	verb, reason, _ := strings.Cut(call, " ")
+	held := strings.Contains(f.state, "+DRAIN")
+	switch {
+	case verb == "show":
+		return Output{Stdout: fmt.Appendf(nil, "NodeName=gpu01 Arch=x86_64 CPUs=1 State=%s ThreadsPerCore=1 AllocTRES=%s\n", f.state, f.shown())}
+	case verb == "DRAIN":
+		if !held {
+			f.state += "+DRAIN"
+		}
+		f.reason = reason
+	case !held && !strings.HasPrefix(f.state, "DOWN"):
+		return Output{Status: 1, Stderr: []byte("slurm_update error: Invalid node state specified\n")}
+	default:
+		f.state = strings.ReplaceAll(strings.Replace(f.state, "DOWN", "IDLE", 1), "+DRAIN", "")
+		if !f.keepsReason {
+			f.reason = ""
+		}
+	}
+	return Output{}
+}
+
+func (f *fake) shown() string {
+	if f.reason == "" {
+		return ""
+	}
+	return " Reason=" + f.reason + " [root@2026-11-21T06:23:00]"
+}
+
+// answer is what a call gets instead of slurmctld's answer.
+type answer func(f *fake, call string) (Output, error)
+
+var (
+	errNotFound = errors.New(`exec: "scontrol": executable file not found in $PATH`)
+
+	timeout answer = func(*fake, string) (Output, error) { return Output{TimedOut: true}, nil }
+	refused answer = func(*fake, string) (Output, error) {
+		return failed(1, "Unable to contact slurm controller (connect failure)")
+	}
+	notFound answer = func(*fake, string) (Output, error) { return Output{}, errNotFound }
+	applied  answer = func(f *fake, call string) (Output, error) {
+		f.serve(call)
+		return failed(1, "Socket timed out on send/recv operation")
+	}
+)
+
+func failed(status int, text string) (Output, error) {
+	return Output{Status: status, Stderr: []byte("slurm_update error: " + text + "\n")}, nil
+}
+
+// always answers every call whose name begins with one of the names.
+func always(a answer, names ...string) func(*fake, string) (Output, error, bool) {
+	return func(f *fake, call string) (Output, error, bool) {
+		for _, n := range names {
+			if strings.HasPrefix(call, n) {
+				out, err := a(f, call)
+				return out, err, true
+			}
+		}
+		return Output{}, nil, false
+	}
+}
+
+// controller acts on the fake, with a memory of its own.
+func controller(t *testing.T, f *fake) *Controller {
+	t.Helper()
+	dir, err := OpenStateDir(t.TempDir() + "/gpu01")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Controller{Node: "gpu01", Runner: f, Dir: dir, BootID: "boot-1"}
+}
+
+var (
+	healthy = Verdict{Healthy: true}
+	failing = Verdict{Message: "gpu3 fell off the bus"}
+)
+
+const ourReason = "NHC: gpu3 fell off the bus"
+
+// act runs Act as a health check and checks the calls it made.
+func act(t *testing.T, c *Controller, v Verdict, calls ...string) Outcome {
+	t.Helper()
+	o, err := c.Act(t.Context(), v, HealthCheck)
+	if err != nil {
+		t.Errorf("Act: %v", err)
+	}
+	called(t, c, o, calls...)
+	return o
+}
+
+// called checks the calls made since the last look.
+func called(t *testing.T, c *Controller, o Outcome, calls ...string) {
+	t.Helper()
+	f := c.Runner.(*fake)
+	if !slices.Equal(f.calls, calls) || o.Calls != len(calls) {
+		t.Errorf("calls %q (%d), want %q", f.calls, o.Calls, calls)
+	}
+	f.calls = nil
+}
+
+func (f *fake) is(t *testing.T, state, reason string) {
+	t.Helper()
+	if f.state != state || f.reason != reason {
+		t.Errorf("node is %s, reason %q, want %s, reason %q", f.state, f.reason, state, reason)
+	}
+}

@@ -1,0 +1,73 @@
+package slurm
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Role is what started the run. It decides who may act: a prolog or an epilog
+// looks at one job's share of the node.
+type Role int
+
+// The roles.
+const (
+	Manual      Role = iota // a person, cron, or a job's own script
+	HealthCheck             // slurmd's HealthCheckProgram
+	Prolog                  // slurmd's Prolog
+	Epilog                  // slurmd's Epilog
+)
+
+var roleNames = [...]string{"manual", "healthcheck", "prolog", "epilog"}
+
+func (r Role) String() string {
+	if r < Manual || r > Epilog {
+		return fmt.Sprintf("role %d", int(r))
+	}
+	return roleNames[r]
+}
+
+// RoleOf reads the role from the environment. slurmd marks prolog and epilog by
+// SLURM_SCRIPT_CONTEXT; it gives its HealthCheckProgram SLURMD_NODENAME and no
+// job (22.05, 24.11 and 26.05 run).
+func RoleOf(env func(string) string) Role {
+	switch env("SLURM_SCRIPT_CONTEXT") {
+	case "prolog_slurmd":
+		return Prolog
+	case "epilog_slurmd":
+		return Epilog
+	case "":
+		if env("SLURMD_NODENAME") != "" && env("SLURM_JOB_ID") == "" {
+			return HealthCheck
+		}
+	}
+	return Manual
+}
+
+// isNodeName says whether a word may stand as a node's name on a command line
+// and as a file name: no brackets or commas, by which one word would name many
+// nodes.
+func isNodeName(name string) bool {
+	if len(name) == 0 || len(name) > 255 {
+		return false
+	}
+	for i, c := range []byte(name) {
+		alnum := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || c != '.' && c != '_' && c != '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// NodeName is the name of this node in Slurm: SLURMD_NODENAME where slurmd set
+// it (several slurmd may share a host), else the host name up to its first dot.
+func NodeName(env func(string) string, hostname string) (string, error) {
+	if name := env("SLURMD_NODENAME"); isNodeName(name) {
+		return name, nil
+	}
+	short, _, _ := strings.Cut(hostname, ".")
+	if !isNodeName(short) {
+		return "", fmt.Errorf("name this node: host name %q: want letters, digits, and - or _ after the first", hostname)
+	}
+	return short, nil
+}

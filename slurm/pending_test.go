@@ -1,0 +1,121 @@
+package slurm
+
+import (
+	"strings"
+	"testing"
+)
+
+// undelivered runs Act and wants it to fail.
+func undelivered(t *testing.T, c *Controller, v Verdict, calls ...string) Outcome {
+	t.Helper()
+	o, err := c.Act(t.Context(), v, HealthCheck)
+	if err == nil || o.Pending == v.Healthy {
+		t.Errorf("outcome %+v, error %v, want an error, a drain pending", o, err)
+	}
+	called(t, c, o, calls...)
+	return o
+}
+
+func TestActUnreachable(t *testing.T) {
+	t.Parallel()
+	down := map[string]answer{
+		"timeout": timeout, "refused": refused, "not found": notFound,
+		"127":     func(*fake, string) (Output, error) { return Output{Status: 127}, nil },
+		"garbage": func(*fake, string) (Output, error) { return Output{Stdout: []byte("\x00\xff NodeName")}, nil },
+		"silence": func(*fake, string) (Output, error) { return Output{}, nil },
+	}
+	for name, a := range down {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &fake{state: "IDLE"}
+			c := controller(t, f)
+			act(t, c, healthy, "show")
+
+			f.on = always(a, "show", "DRAIN", "RESUME")
+			undelivered(t, c, failing, "show")
+			undelivered(t, c, failing, "show")
+			f.on = nil // it is back: the drain arrives, once
+			act(t, c, failing, "show", "DRAIN "+ourReason)
+			act(t, c, failing, "show")
+
+			f.on = always(a, "show", "DRAIN", "RESUME")
+			undelivered(t, c, healthy, "show")
+			f.on = nil
+			act(t, c, healthy, "show", "RESUME")
+			f.is(t, "IDLE", "")
+		})
+	}
+}
+
+// A healthy verdict voids a pending drain, even one that reaches nobody.
+func TestActHealthyVoidsPending(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	c := controller(t, f)
+	act(t, c, healthy, "show")
+	f.on = always(refused, "show")
+	undelivered(t, c, failing, "show")
+	undelivered(t, c, healthy, "show")
+	f.on = nil
+	deliver(t, c)
+	act(t, c, healthy, "show")
+	act(t, c, healthy)
+	f.is(t, "IDLE", "")
+}
+
+func deliver(t *testing.T, c *Controller, calls ...string) {
+	t.Helper()
+	o, err := c.Deliver(t.Context())
+	if err != nil {
+		t.Errorf("Deliver: %v", err)
+	}
+	called(t, c, o, calls...)
+}
+
+func TestDeliver(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	c := controller(t, f)
+	deliver(t, c)
+	f.on = always(timeout, "show")
+	undelivered(t, c, failing, "show")
+	since := memoryOf(t, c).Pending.Since
+	if o, err := c.Deliver(t.Context()); err == nil || !o.Pending {
+		t.Errorf("outcome %+v, error %v, want it still pending", o, err)
+	}
+	if got := memoryOf(t, c).Pending; got.Message != failing.Message || !got.Since.Equal(since) || since.IsZero() {
+		t.Errorf("pending %+v, want the first try's", got)
+	}
+	f.on, f.calls = nil, nil
+	deliver(t, c, "show", "DRAIN "+ourReason)
+	deliver(t, c)
+	f.is(t, "IDLE+DRAIN", ourReason)
+
+	// What was pending before a reboot is void.
+	f.on = always(timeout, "show")
+	undelivered(t, c, failing, "show")
+	f.on = nil
+	c.BootID = "boot-2"
+	deliver(t, c)
+}
+
+func memoryOf(t *testing.T, c *Controller) Memory {
+	t.Helper()
+	m, err := c.Dir.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// However long a message is, what is pending can be read again.
+func TestDeliverLongMessage(t *testing.T) {
+	t.Parallel()
+	long := Verdict{Message: strings.Repeat("\n\"gpu\" ", 40_000)}
+	f := &fake{state: "IDLE", on: always(timeout, "show")}
+	c := controller(t, f)
+	undelivered(t, c, long, "show")
+	f.on = nil
+	deliver(t, c, "show", "DRAIN "+Reason(long.Message))
+	act(t, c, long, "show")
+}

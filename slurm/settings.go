@@ -1,0 +1,87 @@
+package slurm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"mvdan.cc/sh/v3/shell"
+)
+
+// Settings are the values by which a site steers our calls to Slurm; they have
+// the names and the meaning of LBNL NHC's helpers. Each is a piece of a command
+// line, split into words as a shell would ("-o '%t %E' -hn" is three words).
+type Settings struct {
+	Scontrol    string // SLURM_SCONTROL: scontrol
+	OfflineArgs string // SLURM_SC_OFFLINE_ARGS: update State=DRAIN
+	OnlineArgs  string // SLURM_SC_ONLINE_ARGS: update State=RESUME
+
+	// Sinfo and SinfoArgs are SLURM_SINFO (sinfo) and SLURM_SINFO_ARGS
+	// (-o '%t %E' -hn). If one of them is set the node's state is asked of
+	// sinfo, else of scontrol show node, which costs slurmctld one node's
+	// answer instead of all nodes'.
+	Sinfo     string
+	SinfoArgs string
+
+	Path   string // PATH, where the commands are looked for; empty: the fixed one
+	Conf   string // SLURM_CONF; empty: as Slurm was built
+	Policy Policy // IGNORE_EMPTY_NOTE is 1
+}
+
+// SettingsFrom reads the settings from the environment, or from whatever env
+// puts in its place: a variable that is empty has its default.
+func SettingsFrom(env func(string) string) Settings {
+	return Settings{
+		Scontrol:    env("SLURM_SCONTROL"),
+		OfflineArgs: env("SLURM_SC_OFFLINE_ARGS"),
+		OnlineArgs:  env("SLURM_SC_ONLINE_ARGS"),
+		Sinfo:       env("SLURM_SINFO"),
+		SinfoArgs:   env("SLURM_SINFO_ARGS"),
+		Path:        env("PATH"),
+		Conf:        env("SLURM_CONF"),
+		Policy:      Policy{IgnoreEmptyNote: env("IGNORE_EMPTY_NOTE") == "1"},
+	}
+}
+
+// bySinfo reports whether the site wants sinfo to be asked.
+func (s Settings) bySinfo() bool { return s.Sinfo != "" || s.SinfoArgs != "" }
+
+func (s Settings) sinfoArgv(node string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Sinfo, "sinfo"), cmp.Or(s.SinfoArgs, "-o '%t %E' -hn")}, node)
+}
+
+func (s Settings) showArgv(node string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "-o", "show", "node", node)
+}
+
+// updateArgv is the command of a decision. The reason is one word, whatever it
+// holds.
+func (s Settings) updateArgv(node string, d Decision) ([]string, error) {
+	if d.Action == Resume {
+		return argv([]string{cmp.Or(s.Scontrol, "scontrol"), cmp.Or(s.OnlineArgs, "update State=RESUME")}, "NodeName="+node)
+	}
+	return argv([]string{cmp.Or(s.Scontrol, "scontrol"), cmp.Or(s.OfflineArgs, "update State=DRAIN")}, "NodeName="+node, "Reason="+d.Reason)
+}
+
+// environ is the whole environment of a call: slurmd gives us none, and what a
+// person's shell holds must not change the answer (SLURM_TIME_FORMAT would).
+func (s Settings) environ() []string {
+	env := []string{"PATH=" + cmp.Or(s.Path, "/sbin:/usr/sbin:/bin:/usr/bin"), "LC_ALL=C"}
+	if s.Conf != "" {
+		env = append(env, "SLURM_CONF="+s.Conf)
+	}
+	return env
+}
+
+// argv splits the pieces into words and appends the rest as it is.
+func argv(pieces []string, rest ...string) ([]string, error) {
+	var words []string
+	for _, p := range pieces {
+		w, err := shell.Fields(p, func(string) string { return "" })
+		if err != nil {
+			return nil, fmt.Errorf("split %q: %w", p, err)
+		}
+		words = append(words, w...)
+	}
+	return slices.Concat(words, rest), nil
+}

@@ -1,0 +1,64 @@
+package slurm
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// freeText are the keys of scontrol show node whose values are whatever a
+// person typed. They stand last, in this order (22.05, 24.11 and 26.05), and
+// what follows the first of them can be made to look like any key.
+var freeText = regexp.MustCompile(` (Reason|Comment|Extra)=`)
+
+var (
+	stateKey = regexp.MustCompile(` State=(\S+)`)
+	// stamp is what scontrol appends to the first line of a reason; the lines
+	// that follow in a reason with newlines come after it.
+	stamp = regexp.MustCompile(` \[[^\] ]+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\]`)
+)
+
+// parseShowNode reads one line of scontrol -o show node. Keys move between
+// releases, so they are found by name; but the state counts only before any
+// free text, and the reason only if it is the first free text.
+func parseShowNode(out []byte) (NodeInfo, error) {
+	line := firstLine(out)
+	if !strings.HasPrefix(line, "NodeName=") {
+		return NodeInfo{}, fmt.Errorf("parse node %q: want NodeName= first", cut(printable(line), 80))
+	}
+	keys, text := line, ""
+	if at := freeText.FindStringIndex(line); at != nil {
+		keys, text = line[:at[0]], line[at[0]:]
+	}
+	state := stateKey.FindStringSubmatch(keys)
+	if state == nil {
+		return NodeInfo{}, errors.New("parse node: no State= before the free text")
+	}
+	node := NodeInfo{State: ParseState(state[1])}
+	if reason, ok := strings.CutPrefix(text, " Reason="); ok {
+		if at := stamp.FindStringIndex(reason); at != nil {
+			reason = reason[:at[0]]
+		} else if at := freeText.FindStringIndex(reason); at != nil {
+			reason = reason[:at[0]]
+		}
+		node.Reason = strings.TrimSpace(reason)
+	}
+	return node, nil
+}
+
+// parseSinfo reads the first line of sinfo -o '%t %E'. A node in two
+// partitions has a line for each, and a reason with newlines goes on in
+// further lines: neither counts.
+func parseSinfo(out []byte) (NodeInfo, error) {
+	word, reason, _ := strings.Cut(strings.TrimSpace(firstLine(out)), " ")
+	if word == "" {
+		return NodeInfo{}, errors.New("parse node: sinfo knows no such node")
+	}
+	return NodeInfo{State: ParseState(word), Reason: strings.TrimSpace(reason)}, nil
+}
+
+func firstLine(out []byte) string {
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line
+}

@@ -1,0 +1,148 @@
+package slurm
+
+import (
+	_ "embed" // states.toml
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Class is what a node's state means to a health check.
+type Class int
+
+// The classes. Unknown is the zero value: what is not understood is not
+// written to.
+const (
+	Unknown   Class = iota // not understood, or not to be judged: left alone
+	InService              // may hold or get jobs
+	Drained                // drained, draining, failed or in maintenance
+	Down                   // down: Slurm has given it up already
+)
+
+var classNames = [...]string{"unknown", "in-service", "drained", "down"}
+
+func (c Class) String() string {
+	if c < Unknown || c > Down {
+		return fmt.Sprintf("class %d", int(c))
+	}
+	return classNames[c]
+}
+
+// UnmarshalText reads a class's name, as states.toml spells it.
+func (c *Class) UnmarshalText(text []byte) error {
+	i := slices.Index(classNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("class %q: want one of %v", text, classNames)
+	}
+	*c = Class(i)
+	return nil
+}
+
+// State is a node's state as Slurm printed it, and what it means.
+type State struct {
+	Text  string // as printed: "drng@", "IDLE+DRAIN"
+	Base  string // the name of its row in states.toml: "drain"; empty without one
+	Class Class
+
+	// Full says that Text came from scontrol, which prints every flag, where
+	// sinfo prints the strongest one alone.
+	Full bool
+	// Held says that DRAIN or FAIL is among the flags of a Full state, be it
+	// behind a stronger one: DOWN+DRAIN+REBOOT_ISSUED is "boot^" to sinfo.
+	Held bool
+}
+
+// flags are the signs that sinfo appends to a state: PLANNED -, POWERING_UP #,
+// REBOOT_REQUESTED @, COMPLETING +, POWER_DOWN !, POWERING_DOWN %,
+// POWERED_DOWN ~, MAINTENANCE $, REBOOT_ISSUED ^, NOT_RESPONDING *
+// (sinfo(1), NODE STATE CODES).
+const flags = "-#@+!%~$^*"
+
+// ParseState reads the words of sinfo (%t and %T: "idle*", "drained$") and of
+// scontrol show node ("IDLE+DRAIN+NOT_RESPONDING", before 21.08 "IDLE*+DRAIN").
+// Words in capitals are scontrol's. A base state that is not in states.toml is
+// of class [Unknown]; an unheard-of flag leaves the base state as it is, since
+// Slurm gains one every other release.
+func ParseState(text string) State {
+	t := table()
+	s := State{Text: text}
+	word := strings.TrimRight(text, flags)
+	if row, ok := t.sinfo[word]; ok {
+		s.Base, s.Class = row.Name, row.Class
+		return s
+	}
+	words := strings.Split(word, "+")
+	for i := range words {
+		words[i] = strings.TrimRight(words[i], flags)
+	}
+	row, ok := t.scontrol[words[0]]
+	if !ok {
+		return s
+	}
+	s.Full = true
+	s.Held = slices.Contains(words[1:], "DRAIN") || slices.Contains(words[1:], "FAIL")
+	for _, f := range t.flags {
+		if slices.Contains(words[1:], f.Word) && !slices.ContainsFunc(f.Unless, func(w string) bool { return slices.Contains(words, w) }) {
+			row = t.name[f.State]
+			break
+		}
+	}
+	s.Base, s.Class = row.Name, row.Class
+	return s
+}
+
+//go:embed states.toml
+var statesTOML string
+
+// stateRow is a row of states.toml.
+type stateRow struct {
+	Name     string
+	Class    Class
+	Sinfo    []string
+	Scontrol []string
+	Source   string
+}
+
+// flagRow is a flag of states.toml that outranks the base state.
+type flagRow struct {
+	Word   string
+	State  string
+	Unless []string
+}
+
+type stateTable struct {
+	name, sinfo, scontrol map[string]stateRow
+	flags                 []flagRow
+}
+
+// table is states.toml, read when the first state is: a run that calls nobody
+// does not pay for it. The file is part of the program, so that a mistake in it
+// is a mistake in the program.
+var table = sync.OnceValue(func() stateTable {
+	var file struct {
+		State []stateRow
+		Flag  []flagRow
+	}
+	if _, err := toml.Decode(statesTOML, &file); err != nil {
+		panic(fmt.Sprintf("slurm: read states.toml: %v", err))
+	}
+	t := stateTable{
+		name:     map[string]stateRow{},
+		sinfo:    map[string]stateRow{},
+		scontrol: map[string]stateRow{},
+		flags:    file.Flag,
+	}
+	for _, row := range file.State {
+		t.name[row.Name] = row
+		for _, w := range row.Sinfo {
+			t.sinfo[w] = row
+		}
+		for _, w := range row.Scontrol {
+			t.scontrol[w] = row
+		}
+	}
+	return t
+})
