@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// health is a run as LBNL NHC: load, plan, run, fold, act. Its result is the
+// exit status.
+func health(argv []string) int {
+	opts, err := parseOptions(argv[1:])
+	if err != nil {
+		help(argv[0])
+		return exitUsage
+	}
+	if opts.help {
+		help(argv[0])
+		return 0
+	}
+	r := newRun(argv, opts)
+	defer r.close()
+	unlock, busy := r.busy()
+	if busy {
+		return 0
+	}
+	defer unlock()
+	if exit, over := r.load(); over {
+		return exit
+	}
+	return r.act(r.do())
+}
+
+// oneRun is the state of one run.
+type oneRun struct {
+	argv  []string
+	opts  *options
+	set   *settings
+	node  node // what Slurm calls this node, and why it started us
+	began time.Time
+
+	ctx     context.Context
+	pool    *run.Pool
+	sig     *signals
+	fold    foldState
+	log     *logSink
+	shell   *run.Shell
+	dressed bool // the shell has been told what was read
+	plan    *plan.Plan
+	vetted  []conf.Line // the lines of this host
+	sourced string      // a sysconfig file that only bash can read
+	end     time.Time   // deadline of the run; zero means none
+
+	table *tableObserver // collects what would be printed, for --check
+}
+
+func newRun(argv []string, opts *options) *oneRun {
+	r := &oneRun{argv: argv, opts: opts, began: time.Now()}
+	r.node = nodeFromEnviron(os.Getenv)
+	r.set = newSettings(os.Environ(), r.node.aroundJob())
+	r.sig = catchSignals()
+	r.ctx = r.sig.ctx
+	ledger, warning := r.node.openState()
+	r.pool = run.NewPool(run.Options{Root: "/", Env: r.set.environ(), Ledger: ledger})
+	r.log = &logSink{pool: r.pool}
+	for _, w := range warning {
+		r.warn(w)
+	}
+	// The worker comes up while the rest of this is read.
+	if err := r.pool.Start(checks.Local); err != nil {
+		r.warn(err)
+	}
+	return r
+}
+
+// warn is for what went wrong beside the checks: one line on stderr.
+func (r *oneRun) warn(err error) { fmt.Fprintln(os.Stderr, "nhc-gpu: warning:", err) }
+
+func (r *oneRun) close() {
+	if r.shell != nil {
+		r.shell.Close()
+	}
+	r.pool.Close()
+	r.sig.stop()
+}
+
+// readLimit bounds the reading of a configuration file, which may lie on a
+// file server that is dead.
+const readLimit = 5 * time.Second
+
+// load does everything before the first check. over means that the run ends
+// here.
+func (r *oneRun) load() (exit int, over bool) {
+	for _, a := range r.opts.set {
+		r.set.put(a.name, a.value, false)
+	}
+	for _, w := range r.opts.words {
+		if err := r.set.word(w); err != nil {
+			help(r.argv[0])
+			return exitUsage, true
+		}
+	}
+	r.set.preset(r.argv[0])
+	for _, d := range r.opts.debug {
+		r.debug("%s", d)
+	}
+	if exit, over := r.sysconfig(); over {
+		return exit, true
+	}
+	r.set.finalize()
+	r.budget()
+	if exit, over := r.evalOnly(); over {
+		return exit, true
+	}
+	if exit, over := r.open(); over {
+		return exit, true
+	}
+	r.fold.begin(r.set, r.opts.eval != "", r.log.set)
+	return 0, false
+}
+
+// budget sets the deadline of the run: TIMEOUT, and never so long that slurmd,
+// which kills a health check after 60 seconds, would be the one to end it.
+func (r *oneRun) budget() {
+	d := r.set.timeout()
+	if r.opts.eval != "" {
+		d = 0
+	}
+	if r.node.healthCheck() && (d == 0 || d > slurmdLimit) {
+		d = slurmdLimit
+	}
+	if d > 0 {
+		r.end = r.began.Add(d)
+	}
+}
+
+// slurmdLimit leaves ten of slurmd's 60 seconds for acting and for a slow start.
+const slurmdLimit = 50 * time.Second
+
+// sysconfig reads $SYSCONFIGDIR/$NAME, which wins over the command line.
+func (r *oneRun) sysconfig() (exit int, over bool) {
+	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
+	if err := o.Failure(); err != nil {
+		return r.refuse(err), true
+	}
+	if o.File.Missing || !o.File.Mode.IsRegular() {
+		return 0, false
+	}
+	if err := trusted(path, o.File); err != nil {
+		return r.refuse(err), true
+	}
+	assigns, needShell, err := conf.ParseSysconfig(path, o.Data, r.set.lookup)
+	switch {
+	case err != nil:
+		return r.refuse(err), true
+	case needShell:
+		r.sourced = path
+		return r.source(path)
+	}
+	r.set.assign(assigns)
+	return 0, false
+}
+
+// open finds the resource manager, opens the log and reads the configuration,
+// in one go.
+func (r *oneRun) open() (exit int, over bool) {
+	spec, err := r.log.parse(r.set)
+	if err != nil {
+		return r.log.fatal(r, spec, err), true
+	}
+	confFile := r.set.get("CONFFILE")
+	var reqs []*run.Request
+	logReqs := r.log.openRequests()
+	reqs = append(reqs, logReqs...)
+	var read, find *run.Request
+	if r.opts.eval == "" {
+		read = &run.Request{Op: run.OpRead, Path: confFile, Line: "read " + confFile}
+		reqs = append(reqs, read)
+	}
+	if r.set.get("NHC_RM") == "" {
+		find = &run.Request{Op: run.OpFind, Args: managerPaths(r.set.get("PATH")), Line: "find the resource manager"}
+		reqs = append(reqs, find)
+	}
+	out := map[*run.Request]run.Outcome{}
+	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return readLimit },
+		func(q *run.Request, o run.Outcome) { out[q] = o })
+	if exit, over := r.manager(find, out[find]); over {
+		return exit, true
+	}
+	for _, q := range logReqs {
+		if err := out[q].Failure(); err != nil {
+			return r.log.fatal(r, spec, err), true
+		}
+	}
+	if read == nil {
+		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
+		return 0, false
+	}
+	return r.configuration(confFile, out[read])
+}
+
+// configuration parses nhc.conf and keeps the lines of this host. A file that
+// does not exist means that there is nothing to check, as in LBNL NHC.
+func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool) {
+	if err := o.Failure(); err != nil {
+		return r.refuse(err), true
+	}
+	if o.File.Missing || !o.File.Mode.IsRegular() {
+		r.debug("Missing configuration file %s, nothing to check.", path)
+		return 0, true
+	}
+	if err := trusted(path, o.File); err != nil {
+		return r.refuse(err), true
+	}
+	if o.File.Size > int64(len(o.Data)) {
+		return r.refuse(fmt.Errorf("read %s: %d bytes, want at most %d", path, o.File.Size, conf.MaxSize)), true
+	}
+	lines, warnings, err := conf.Parse(path, o.Data)
+	if err != nil {
+		return r.refuse(err), true
+	}
+	for _, w := range warnings {
+		r.warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
+	}
+	m := r.matcher()
+	for _, l := range lines {
+		ok, err := m.Match(r.set.get("HOSTNAME"), l.Target)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "nhc-gpu: %s: target %q: %v\n", l.Pos, l.Target, err)
+			return 1, true
+		}
+		if ok {
+			r.vetted = append(r.vetted, l)
+		}
+	}
+	return 0, false
+}
+
+// refuse reports a configuration that cannot be used. It drains nobody: one bad
+// push must not empty a cluster.
+func (r *oneRun) refuse(err error) int {
+	text := "Health check unknown:  " + err.Error()
+	fmt.Fprintf(os.Stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
+	sendSyslog(r.set.get("NAME"), []string{text})
+	return exitUnknown
+}
+
+// do plans and runs.
+func (r *oneRun) do() *foldState {
+	defer r.log.flush()
+	r.emit(r.fold.f.Start())
+	if r.shell != nil && r.dressed { // it has judged targets before all lines were known
+		if err := r.shell.Set(r.checksText()); err != nil {
+			r.warn(err)
+		}
+	}
+	r.plan = plan.Build(r.vetted, plan.Options{
+		Vars: r.set.vars, Timeout: r.set.timeout(), Sourced: r.sourced != "", Trace: r.opts.trace,
+	})
+	r.pool.SetVars(r.set.vars, r.set.environ())
+	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
+	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
+		r.interrupted()
+	}
+	for _, err := range r.pool.Warnings() {
+		r.warn(err)
+	}
+	return &r.fold
+}

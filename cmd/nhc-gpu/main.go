@@ -1,0 +1,68 @@
+// Command nhc-gpu answers whether this node may take, or keep, a job, and acts
+// on the answer. slurmd starts it as HealthCheckProgram, Prolog or Epilog; a
+// person starts it as "nhc-gpu --check".
+//
+// It takes the command line and the configuration of LBNL Node Health Check.
+// All that may block for ever happens in worker processes, which are this same
+// program started once more.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() { os.Exit(guarded(os.Args)) }
+
+// guarded keeps a panic of ours from the user: one line, and the trace for a
+// bug report behind it.
+func guarded(argv []string) (exit int) {
+	defer func() {
+		if p := recover(); p != nil {
+			fmt.Fprintf(os.Stderr, "nhc-gpu: internal error: %v\nnhc-gpu: please report this with the lines below; no node was drained by it\n%s", p, debug.Stack())
+			exit = 70
+		}
+	}()
+	return start(argv)
+}
+
+func start(argv []string) int {
+	if len(argv) == 0 {
+		argv = []string{"nhc-gpu"}
+	}
+	if argv[0] == run.WorkerName {
+		return worker(argv[1:])
+	}
+	name := filepath.Base(argv[0])
+	switch name {
+	case "node-mark-offline", "node-mark-online":
+		return markNode(name, argv)
+	case "nhc-gpu":
+		if cmd := subcommand(argv[1:]); cmd != nil {
+			return cmd(argv[1:])
+		}
+	}
+	return health(argv)
+}
+
+// worker is the other half of this program: "shell PROGRAM" becomes bash,
+// "LANE ROOT" answers requests.
+func worker(args []string) int {
+	if len(args) == 2 && args[0] == "shell" {
+		err := run.BecomeShell(args[1])
+		fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+		return 127
+	}
+	if len(args) == 2 {
+		return run.Worker(args[1])
+	}
+	fmt.Fprintf(os.Stderr, "nhc-gpu: %s is the name of its own workers; it cannot be started by hand\n", run.WorkerName)
+	return 2
+}

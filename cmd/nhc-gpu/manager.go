@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+)
+
+// managers are the signs of a resource manager, in LBNL NHC's order: a
+// directory of its own, then commands in PATH.
+var managers = []struct{ name, dir, command string }{
+	{"pbs", "/var/spool/torque/", ""},
+	{"slurm", "", "scontrol"},
+	{"pbs", "", "pbsnodes"},
+	{"sge", "", "qselect"},
+	{"lsf", "", "badmin"},
+	{"lsf", "", "sbatchd"},
+}
+
+// managerPaths are the paths that tell which resource manager there is.
+func managerPaths(path string) (paths []string) {
+	for _, m := range managers {
+		if m.dir != "" {
+			paths = append(paths, m.dir)
+			continue
+		}
+		for dir := range strings.SplitSeq(path, ":") {
+			if strings.HasPrefix(dir, "/") {
+				paths = append(paths, dir+"/"+m.command)
+			}
+		}
+	}
+	return paths
+}
+
+// manager sets NHC_RM, if the site did not, and what follows from there being
+// none. SGE's load sensor loop is refused: it has no place in a program that
+// ends after every run.
+func (r *oneRun) manager(find *run.Request, o run.Outcome) (exit int, over bool) {
+	if find != nil {
+		if err := o.Failure(); err != nil {
+			r.warn(fmt.Errorf("find the resource manager: %w", err))
+		} else if o.Status > 0 {
+			hit := find.Args[o.Status-1]
+			for _, m := range managers {
+				if m.dir == hit || m.command != "" && strings.HasSuffix(hit, "/"+m.command) {
+					r.set.put("NHC_RM", m.name, true)
+					break
+				}
+			}
+		}
+	}
+	switch r.set.get("NHC_RM") {
+	case "":
+		r.set.vars["ONLINE_NODE"], r.set.vars["OFFLINE_NODE"], r.set.vars["MARK_OFFLINE"] = ":", ":", "0"
+		r.debug("Unable to detect resource manager.")
+	case "sge":
+		fmt.Fprintln(os.Stderr, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
+		return 2, true
+	}
+	return 0, false
+}
+
+// evalOnly sets up -e: one line, no log, no marking, no watchdog.
+func (r *oneRun) evalOnly() (exit int, over bool) {
+	if r.opts.eval == "" {
+		return 0, false
+	}
+	r.set.vars["LOGFILE"] = "-"
+	r.set.vars["ONLINE_NODE"], r.set.vars["OFFLINE_NODE"], r.set.vars["MARK_OFFLINE"] = ":", ":", "0"
+	return 0, false
+}
+
+// customHelper says whether the site has a helper of its own for marking the
+// node; else we do it ourselves.
+func (s *settings) customHelper(name string) bool {
+	v := s.get(name)
+	file := "/node-mark-online"
+	if name == "OFFLINE_NODE" {
+		file = "/node-mark-offline"
+	}
+	return s.helpers || v != s.get("HELPERDIR")+file
+}
+
+// source has bash read a sysconfig file that is more than assignments, and
+// takes over every variable it leaves.
+func (r *oneRun) source(path string) (exit int, over bool) {
+	if err := (&observer{r}).startShell(); err != nil {
+		return r.refuse(err), true
+	}
+	status, exited, err := r.shell.Source(path, r.began.Add(readLimit))
+	if err != nil {
+		r.endShell()
+		return r.refuse(fmt.Errorf("source %s: %w", path, err)), true
+	}
+	if exited { // "exit" or a death in the file ends the run with its status
+		return status, true
+	}
+	return 0, false
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// stateRoot holds a directory for each node that runs here; several slurmd may
+// share a host.
+const stateRoot = "/run/nhc-gpu"
+
+// node is what Slurm calls this node, why it started us, and what earlier runs
+// left behind.
+type node struct {
+	name string
+	bad  error // why the node has no name
+	role slurm.Role
+	dir  *slurm.StateDir // what it remembers between runs; nil if it cannot
+}
+
+func nodeFromEnviron(env func(string) string) node {
+	host, err := os.Hostname()
+	if err != nil {
+		host = ""
+	}
+	n := node{role: slurm.RoleOf(env)}
+	n.name, n.bad = slurm.NodeName(env, host)
+	return n
+}
+
+func (n *node) healthCheck() bool { return n.role == slurm.HealthCheck }
+
+func (n *node) aroundJob() bool { return n.role == slurm.Prolog || n.role == slurm.Epilog }
+
+// openState makes the state directory and reads the ledger. Whatever is wrong
+// with it costs one warning: the run goes on without a memory.
+func (n *node) openState() (*run.Ledger, []error) {
+	none, _ := run.OpenLedger("")
+	if os.Geteuid() != 0 || n.bad != nil { // only root has anything to remember: only root acts
+		return none, nil
+	}
+	path := filepath.Join(stateRoot, n.name)
+	dir, err := slurm.OpenStateDir(path)
+	if err != nil {
+		return none, []error{err}
+	}
+	n.dir = dir
+	ledger, err := run.OpenLedger(path)
+	if err != nil {
+		return ledger, []error{err}
+	}
+	return ledger, nil
+}
+
+// runner starts Slurm's commands in a worker.
+type runner struct{ pool *run.Pool }
+
+func (r runner) Run(ctx context.Context, argv, env []string) (slurm.Output, error) {
+	o, err := r.pool.Exec(ctx, argv, env)
+	return slurm.Output{Stdout: o.Stdout, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut}, err
+}
+
+func (r *oneRun) controller() *slurm.Controller {
+	c := slurm.NewController(r.node.name, runner{r.pool}, func(name string) string {
+		if v, ok := r.set.lookup(name); ok {
+			return v
+		}
+		return ""
+	})
+	c.BootID, c.Dir = slurm.BootID(), r.node.dir
+	return c
+}
+
+// tell acts on a verdict. Past the deadline of the run only a moment is left:
+// what cannot be delivered in it stays in the state directory.
+func (r *oneRun) tell(v slurm.Verdict) {
+	if r.set.get("NHC_RM") != "slurm" {
+		r.warn(fmt.Errorf("mark node %s: resource manager %q: only slurm is acted on without a helper of the site's own (OFFLINE_NODE, ONLINE_NODE)", r.node.name, r.set.get("NHC_RM")))
+		return
+	}
+	if r.node.bad != nil {
+		r.warn(r.node.bad)
+		return
+	}
+	ctx, cancel := r.actContext()
+	defer cancel()
+	out, err := r.controller().Act(ctx, v, r.node.role)
+	switch {
+	case out.Warning != nil:
+		r.warn(out.Warning)
+	case err != nil && out.Pending:
+		r.warn(fmt.Errorf("drain of node %s could not be delivered, the next run will: %w", r.node.name, err))
+	case err != nil:
+		r.warn(err)
+	}
+	if err == nil && out.Action != slurm.None {
+		r.log.write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, r.node.name, out.Why))
+	}
+}
+
+func (r *oneRun) actContext() (context.Context, context.CancelFunc) {
+	if r.end.IsZero() {
+		return context.WithCancel(context.Background())
+	}
+	return context.WithDeadline(context.Background(), later(r.end, time.Now()).Add(actGrace))
+}
+
+func (r *oneRun) markOffline(message string) { r.tell(slurm.Verdict{Message: message}) }
+
+func (r *oneRun) markOnline() { r.tell(slurm.Verdict{Healthy: true}) }
+
+// act finishes the verdict and gives the exit status. A run that came to no
+// verdict still delivers what an earlier one had to leave pending.
+func (r *oneRun) act(s *foldState) int {
+	events, exit := s.f.Finish(int(time.Since(r.began).Seconds()))
+	r.emit(events)
+	if exit == exitUnknown && s.f.Mark && !s.f.Failed() && r.set.get("NHC_RM") == "slurm" && r.node.bad == nil && !r.set.customHelper("OFFLINE_NODE") {
+		ctx, cancel := r.actContext()
+		defer cancel()
+		if _, err := r.controller().Deliver(ctx); err != nil {
+			r.warn(err)
+		}
+	}
+	r.log.flush()
+	return exit
+}
+
+// busy tells whether this run has to give way: a second health check of slurmd
+// on a node where the first is still at work. Nothing else ever gives way.
+func (r *oneRun) busy() (unlock func(), busy bool) {
+	unlock, err := r.node.dir.TryRun(r.node.role)
+	switch {
+	case errors.Is(err, slurm.ErrBusy):
+		fmt.Fprintf(os.Stdout, "nhc-gpu: %v; leaving without a verdict\n", err)
+		return nil, true
+	case err != nil:
+		r.warn(err)
+		return func() {}, false
+	}
+	return unlock, false
+}
+
+// markNode is LBNL NHC's helper of that name, for sites that call it.
+func markNode(name string, argv []string) int {
+	pool := run.NewPool(run.Options{Root: "/", Env: os.Environ()})
+	defer pool.Close()
+	host, _ := os.Hostname()
+	node, err := slurm.NodeName(os.Getenv, host)
+	if err != nil {
+		node = host
+	}
+	c := slurm.NewController(node, runner{pool}, os.Getenv)
+	if name == "node-mark-online" {
+		return slurm.MarkOnline(os.Stdout, argv[0], argv[1:], os.Getenv, c, time.Now())
+	}
+	return slurm.MarkOffline(os.Stdout, argv[0], argv[1:], os.Getenv, c, time.Now())
+}

@@ -1,0 +1,348 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// observer carries the results of a run to its fold, and what the fold says to
+// the world. It is a [run.Observer] and a [run.ShellHandler].
+type observer struct{ *oneRun }
+
+func (o *observer) Begin(s *plan.Step, pid int) {
+	if s.Kind == plan.ShellLine && o.fold.f.Forks(s.Text) {
+		o.fold.waiting = s.Text // its process is not known yet
+		return
+	}
+	if pid == 0 {
+		pid = o.pool.Pid(s.Lane)
+	}
+	o.emit(o.fold.f.Begin(s.Text, pid))
+}
+
+func (o *observer) Forked(pid int) {
+	if o.fold.waiting != "" {
+		o.emit(o.fold.f.Begin(o.fold.waiting, pid))
+		o.fold.waiting = ""
+	}
+}
+
+func (o *observer) Native(_ *plan.Step, r checks.Result) (more bool) {
+	o.emit(o.fold.f.Findings(r.Findings))
+	return !o.fold.f.Over()
+}
+
+func (o *observer) Assigned(s *plan.Step) {
+	for _, v := range s.Sets {
+		o.set.put(v.Name, v.Value, v.Export)
+		if o.shell == nil {
+			continue // it will be told when it starts
+		}
+		text := v.Name + "=" + quote(v.Value)
+		if v.Export {
+			text = "export " + text
+		}
+		if err := o.shell.Set(text); err != nil {
+			o.warn(err)
+		}
+	}
+	o.changed()
+}
+
+func (o *observer) Expired(_ *plan.Step, hung *checks.Hung) {
+	why := ""
+	if hung.Stuck {
+		why = "It hangs " + run.Describe(hung) + "."
+	}
+	o.emit(o.fold.f.Expired(why))
+}
+
+// Line runs a step in bash.
+func (o *observer) Line(_ context.Context, s *plan.Step) (more bool) {
+	f := &o.fold.f
+	if c, ok := o.pool.Ledger().Find(checks.Shell, s.Text); ok {
+		o.Forked(c.PID)
+		o.emit(f.Expired("It hangs since an earlier run: " + run.Describe(c.Hung()) + "."))
+		return false
+	}
+	if err := o.needShell(o.end); err != nil {
+		o.Forked(0)
+		return o.broken(s.Text, err)
+	}
+	if f.Over() {
+		return false
+	}
+	o.log.flush()
+	status, exited, err := o.shell.Line(f.Forks(s.Text), s.Index, s.Text, o.end)
+	if err != nil {
+		o.Forked(o.shell.Pid()) // one that hung before it could tell its process
+		return o.broken(s.Text, err)
+	}
+	if exited {
+		o.emit(f.Exited(status))
+	} else {
+		o.emit(f.Ended(status))
+	}
+	return !f.Over()
+}
+
+// broken ends a shell that did not come to the end of a line.
+func (o *observer) broken(line string, err error) (more bool) {
+	f := &o.fold.f
+	switch {
+	case errors.Is(err, run.ErrDeadline):
+		o.emit(f.Expired(o.killLine(line)))
+	case errors.Is(err, run.ErrInterrupted):
+		o.endShell()
+		o.interrupted()
+	default:
+		o.endShell()
+		o.emit(f.Findings([]checks.Finding{{Code: "shell.broken", Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  %v", line, err)}}))
+	}
+	return !f.Over()
+}
+
+// endShell kills the shell; whoever needs one after that gets another.
+func (r *oneRun) endShell() (left []int) {
+	if r.shell == nil {
+		return nil
+	}
+	left = r.shell.Kill()
+	r.shell = nil
+	return left
+}
+
+// killLine ends a line that does not. It says what hangs if no signal can end it.
+func (o *observer) killLine(line string) (why string) {
+	left := o.endShell()
+	if len(left) == 0 {
+		return ""
+	}
+	hung, err := o.pool.Bury(left, checks.Shell, line)
+	if err != nil {
+		o.warn(err)
+	}
+	return "It hangs: " + run.Describe(hung) + "."
+}
+
+// needShell starts the one bash of the run, if it is not there yet, tells it
+// what has been read, and has it read the site's scripts; one of them that dies
+// or exits ends the run.
+func (o *observer) needShell(deadline time.Time) error {
+	if o.shell == nil {
+		if err := o.startShell(); err != nil {
+			return err
+		}
+	}
+	if o.dressed {
+		return nil
+	}
+	if err := o.shell.Set(o.set.shellText() + o.shellSetup()); err != nil {
+		return err
+	}
+	o.dressed = true
+	status, exited, err := o.shell.Load(deadline)
+	if err != nil {
+		return fmt.Errorf("load scripts of %s: %w", o.set.get("INCDIR"), err)
+	}
+	if exited {
+		o.emit(o.fold.f.Exited(status))
+	}
+	return nil
+}
+
+// startShell starts bash with what is known so far.
+func (o *observer) startShell() error {
+	sh, err := run.StartShell(run.ShellSetup{
+		Program: o.argv[0], Init: o.set.shellText() + "NHC_FD_OUT=1 NHC_FD_ERR=2\n", Env: o.set.environ(), Trace: o.opts.trace,
+	}, o, o.sig.wake)
+	if err != nil {
+		return err
+	}
+	o.shell, o.dressed = sh, false
+	return nil
+}
+
+// shellSetup is what bash is told once the settings are read: LBNL NHC's state
+// variables, all check lines, and the redirections of LOGFILE.
+func (r *oneRun) shellSetup() string {
+	text := r.checksText() + "NHC_PID=$$ NHC_START_TS=0 WATCHDOG_PID=0\n"
+	if !r.end.IsZero() {
+		text += "WATCHDOG_PID=$PPID\n"
+	}
+	return text + r.log.shellText()
+}
+
+func (r *oneRun) checksText() string {
+	words := make([]string, len(r.vetted))
+	for i, l := range r.vetted {
+		words[i] = quote(l.Check)
+	}
+	return "CHECKS=( " + strings.Join(words, " ") + " )\n"
+}
+
+func (o *observer) Output(fd int, data []byte) {
+	w := os.Stdout
+	if fd == 2 {
+		w = os.Stderr
+	}
+	_, _ = w.Write(data)
+}
+
+func (o *observer) Die(status, message string, subshell bool) (helper bool, text string) {
+	return o.emitUntilHelper(o.fold.f.Died(status, message, subshell))
+}
+
+func (o *observer) Died() {
+	rest := o.fold.after
+	o.fold.after = nil
+	o.emit(rest)
+}
+
+func (o *observer) Syslog(text string) { o.fold.f.Queue(text) }
+
+func (o *observer) Flush() { o.emit(o.fold.f.Flush()) }
+
+func (o *observer) Settings(values map[string]string) {
+	changed := false
+	for name, v := range values {
+		if o.set.get(name) != v {
+			o.set.put(name, v, false)
+			changed = true
+		}
+	}
+	if changed {
+		o.changed()
+	}
+}
+
+// changed takes note that a check line has changed a setting.
+func (o *observer) changed() {
+	o.fold.update(o.set)
+	o.pool.SetVars(o.set.vars, o.set.environ())
+}
+
+// Variables takes over what a sysconfig file left in bash.
+func (o *observer) Variables(vars []run.ShellVar) {
+	seen := map[string]bool{}
+	for _, v := range vars {
+		seen[v.Name] = true
+		if old, ok := o.set.lookup(v.Name); !ok || old != v.Value || v.Export && !o.set.export[v.Name] {
+			o.set.put(v.Name, v.Value, v.Export)
+		}
+	}
+	for name := range o.set.vars {
+		if !seen[name] {
+			delete(o.set.vars, name)
+		}
+	}
+}
+
+// Array takes over an array that a sysconfig file left in bash.
+func (o *observer) Array(name string, values []string) { o.set.arrays[name] = values }
+
+// Call runs a check that a shell line calls.
+func (o *observer) Call(dir, line string, words []string) run.NativeReply {
+	info, ok := checks.Lookup(words[0])
+	if !ok {
+		return fails("nhc:  no check is called " + words[0])
+	}
+	if err := checks.Bind(info.New(), words[1:]); err != nil {
+		return o.badUsage(info, line, err)
+	}
+	vars := maps.Clone(o.set.vars)
+	vars["PWD"] = dir
+	o.pool.SetVars(vars, o.set.environ())
+	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.set.timeout()}
+	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane}
+	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.set.timeout()}
+	list := e.One(o.ctx, step, req, plan.StepTimeout(info, o.set.timeout())).Findings
+	o.pool.SetVars(o.set.vars, o.set.environ())
+	return run.NativeReply{Findings: o.keepUnknown(list)}
+}
+
+func fails(message string) run.NativeReply {
+	return run.NativeReply{Findings: []checks.Finding{{Severity: checks.Fail, Message: message}}}
+}
+
+func (o *observer) badUsage(info checks.Info, line string, err error) run.NativeReply {
+	var usage *checks.UsageError
+	if errors.As(err, &usage) && info.BadUsage != nil {
+		return run.NativeReply{Findings: []checks.Finding{info.BadUsage(line, usage)}}
+	}
+	f := checks.Finding{Code: "config.usage", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  %v; usage: %s %s", info.Name, err, info.Name, info.Usage)}
+	return run.NativeReply{Findings: o.keepUnknown([]checks.Finding{f})}
+}
+
+// keepUnknown reports here what could not be told: for the shell it is no
+// failure, and it must not drain the node.
+func (o *observer) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
+	for _, f := range list {
+		if f.Severity == checks.Unknown {
+			o.emit(o.fold.f.Findings([]checks.Finding{f}))
+			continue
+		}
+		rest = append(rest, f)
+	}
+	return rest
+}
+
+// Match judges a range list for mcheck_range.
+func (o *observer) Match(s, expr string) (reply run.NativeReply) {
+	m := match.Matcher{Warn: func(text string) {
+		reply.Findings = append(reply.Findings, checks.Finding{Severity: checks.Warn, Message: text})
+	}}
+	if ok, err := m.Match(s, expr); err != nil || !ok {
+		reply.Findings = append(reply.Findings, checks.Finding{Severity: checks.Fail, Status: 1})
+	}
+	return reply
+}
+
+// matcher judges the targets of nhc.conf. External matchers are shell commands.
+func (r *oneRun) matcher() *match.Matcher {
+	m := &match.Matcher{Warn: func(text string) {
+		if r.set.get("SILENT") == "0" {
+			r.log.write(text)
+		}
+	}}
+	commands := r.set.arrays["NHC_MCHECK_COMMAND"]
+	for i, d := range r.set.arrays["NHC_MCHECK_DELIM"] {
+		if i < len(commands) {
+			m.External = append(m.External, match.External{Delim: d, Command: commands[i]})
+		}
+	}
+	if d := r.set.get("NHC_MCHECK_DELIM"); d != "" && len(m.External) == 0 {
+		m.External = append(m.External, match.External{Delim: d, Command: r.set.get("NHC_MCHECK_COMMAND")})
+	}
+	m.Run = func(command string) bool {
+		o := &observer{r}
+		if err := o.needShell(r.end); err != nil {
+			r.endShell()
+			r.warn(err)
+			return false
+		}
+		status, err := r.shell.Test(command, r.end)
+		if err != nil {
+			r.warn(fmt.Errorf("run external matcher %q: %w", command, err))
+		}
+		return err == nil && status == 0
+	}
+	return m
+}
+
+// interrupted ends the run after a signal.
+func (r *oneRun) interrupted() {
+	sig := r.sig.caught()
+	r.pool.Kill()
+	r.emit(r.fold.f.Abort(128+int(sig), "Terminated by signal "+signalName(sig)+"."))
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// options are the letters of LBNL NHC's command line, and the words behind them.
+type options struct {
+	set   []assignment // in the order given
+	debug []string     // what -d prints of them
+	help  bool
+	trace bool // -x
+	eval  string
+	words []string
+}
+
+type assignment struct{ name, value string }
+
+const optionSpec = ":D:ac:de:fhl:n:qt:vx"
+
+// parseOptions reads the command line as LBNL NHC's getopts does. The error is
+// a *checks.UsageError.
+func parseOptions(args []string) (*options, error) {
+	o := new(options)
+	put := func(name, value, debug string) {
+		o.set = append(o.set, assignment{name, value})
+		o.debug = append(o.debug, debug)
+	}
+	words, err := checks.Getopts(optionSpec, args, func(opt byte, arg string) {
+		switch opt {
+		case 'D':
+			put("CONFDIR", arg, "$CONFDIR set to "+arg+".")
+		case 'a':
+			put("NHC_CHECK_ALL", "1", "Force running of all checks.")
+		case 'c':
+			put("CONFFILE", arg, "$CONFFILE set to "+arg+".")
+		case 'd':
+			put("DEBUG", "1", "Debugging activated via -d option.")
+		case 'e':
+			o.eval = arg
+			o.debug = append(o.debug, "Evaluating single check line:  "+arg)
+		case 'f':
+			put("NHC_CHECK_FORKED", "1", "Checks will be run in forked subprocesses.")
+		case 'h':
+			o.help = true
+		case 'l':
+			put("LOGFILE", arg, "$LOGFILE set to "+arg+".")
+		case 'n':
+			put("NAME", arg, "$NAME set to "+arg+".")
+		case 'q':
+			put("SILENT", "1", "Silent mode activated via -q option.")
+		case 't':
+			put("TIMEOUT", arg, "Timeout set to "+arg+".")
+		case 'v':
+			put("VERBOSE", "1", "Verbose mode activated via -v option.")
+		case 'x':
+			o.trace = true
+			o.debug = append(o.debug, "BASH tracing active.")
+		}
+	})
+	if o.help { // wins over a mistake behind it, as it is read first
+		return o, nil
+	}
+	for i, w := range words { // the first empty word ends them
+		if w == "" {
+			words = words[:i]
+			break
+		}
+	}
+	o.words = words
+	return o, err
+}
+
+// exitUsage is LBNL NHC's exit status for a command line it does not understand.
+const exitUsage = 10
+
+// help prints the usage. Exit status 0 where it was asked for, [exitUsage] else.
+func help(argv0 string) {
+	name := filepath.Base(argv0)
+	title := name + " Usage"
+	fmt.Fprintf(os.Stdout, `
+%s
+%s
+
+  Syntax:  %s [<options>] [<var>=<value> [...]]
+
+ OPTION            DESCRIPTION
+-------------------------------------------------------------------------------
+ -h                Show this help
+ -D <confdir>      Use config directory <confdir> (default: /etc/nhc)
+ -a                Run all checks; do not stop at the first failure (NHC_CHECK_ALL=1)
+ -c <conffile>     Load config from <conffile> (default: <confdir>/<name>.conf)
+ -d                Debugging output (DEBUG=1)
+ -e <check>        Evaluate the check line <check> and leave; marks no node
+ -f                Run shell checks in forked subprocesses (NHC_CHECK_FORKED=1)
+ -l <logspec>      File or redirections for the log, - for none (LOGFILE=<logspec>)
+ -n <name>         Set program name to <name> (default: nhc); see -D and -c above
+ -q                Run quietly (SILENT=1)
+ -t <timeout>      Give the whole run <timeout> seconds (default: 30; 0: no limit)
+ -v                Run verbosely (VERBOSE=1)
+ -x                Let bash trace shell lines (set -x)
+
+ All other words must be settings of the form VARNAME=value.
+
+ Of nhc-gpu alone (see %s help):
+
+ --check           Run everything, print a table, never mark the node;
+                   exit status 0 ok, 1 warn, 2 fail, 3 unknown
+ plan              Print the steps that the configuration comes to
+
+EXAMPLES:
+---------
+ To run in debug mode with a timeout of 60 seconds:
+    # %s -d -t 60
+  OR
+    # %s DEBUG=1 TIMEOUT=60
+
+ To run with the name "nhc-cron", which changes the default config paths:
+    # %s -n nhc-cron
+  OR
+    # %s NAME=nhc-cron
+
+`, title, strings.Repeat("-", len(title)), name, name, name, name, name, name)
+}

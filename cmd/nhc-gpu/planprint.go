@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+)
+
+// printPlan prints the bound plan: position, lane, kind, deadline, line. What
+// is wrong is listed behind it, every error at once, and makes the exit status 1.
+func printPlan(words []string, exit *int) error {
+	r, from, err := forPeople(words)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	fmt.Printf("# %s, for %s; TIMEOUT %s\n", from, r.set.get("HOSTNAME"), r.set.get("TIMEOUT"))
+	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
+	wrong := 0
+	for i := range r.plan.Steps {
+		s := &r.plan.Steps[i]
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Pos, lane(s), kind(s), deadline(s), stepText(s))
+		if s.Usage != nil {
+			wrong++
+			fmt.Fprintf(w, "\t\t\t\t!! %s\n", s.Usage.Message)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print plan: %w", err)
+	}
+	if r.plan.NeedsShell() {
+		fmt.Println("# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
+	}
+	if wrong > 0 {
+		fmt.Fprintf(os.Stderr, "nhc-gpu: %d of %d steps are wrong, marked with !! above\n", wrong, len(r.plan.Steps))
+		*exit = 1
+	}
+	return nil
+}
+
+func lane(s *plan.Step) string {
+	if s.Kind == plan.Assign {
+		return "-"
+	}
+	return string(s.Lane)
+}
+
+func kind(s *plan.Step) string {
+	k := s.Kind.String()
+	if s.Barrier && s.Kind == plan.Native {
+		k += ", alone"
+	}
+	return k
+}
+
+func deadline(s *plan.Step) string {
+	switch {
+	case s.Kind == plan.Assign:
+		return "-"
+	case s.Timeout == 0:
+		return "the run's"
+	}
+	return s.Timeout.String()
+}
+
+func stepText(s *plan.Step) string {
+	switch {
+	case s.Kind == plan.ShellLine:
+		return s.Text + "   # " + s.Why
+	case s.Table != nil:
+		return s.Name + " " + tableText(s)
+	case s.Kind == plan.Native:
+		words := []string{s.Name}
+		for _, a := range s.Args {
+			words = append(words, plainQuote(a))
+		}
+		return strings.Join(words, " ")
+	}
+	return s.Text
+}
+
+// plainQuote quotes a word only where bash would need it.
+func plainQuote(w string) string {
+	if w != "" && strings.Trim(w, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=./:,%@") == "" {
+		return w
+	}
+	return quote(w)
+}

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// subcommand finds what nhc-gpu does beside being LBNL NHC; nil means that the
+// words are LBNL NHC's.
+func subcommand(args []string) func([]string) int {
+	if len(args) == 0 {
+		return nil
+	}
+	switch args[0] {
+	case "--check", "plan", "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
+		return cobraMain
+	}
+	return nil
+}
+
+func cobraMain(args []string) int {
+	exit := 0
+	root := &cobra.Command{
+		Use:   "nhc-gpu",
+		Short: "Health check of a GPU node: may it take, or keep, a job?",
+		Long: `nhc-gpu checks this node and answers whether it may take, or keep, a job.
+
+Started by slurmd, or with LBNL NHC's options, it is a drop-in replacement of
+LBNL Node Health Check: nhc-gpu -h lists those options. The commands below are
+for people.`,
+		SilenceErrors: true, SilenceUsage: true, Version: version,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, words []string) error { return report(words, &exit) },
+	}
+	root.Flags().Bool("check", false, "run everything, print a table, never mark the node")
+	root.Flags().SetInterspersed(false)
+	root.AddCommand(&cobra.Command{
+		Use:   "plan [LBNL options]",
+		Short: "Print the steps that the configuration comes to",
+		Long: `Prints, for every check line of this host, where it stands, in which worker it
+runs, whether it is a check of this program or a line for the shell (and why),
+and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
+		DisableFlagParsing: true,
+		RunE:               func(_ *cobra.Command, words []string) error { return printPlan(words, &exit) },
+	}, &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Run: func(*cobra.Command, []string) { fmt.Println("nhc-gpu", version) },
+	})
+	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
+		if err := report(args[1:], &exit); err != nil {
+			fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+			return exitUsage
+		}
+		return exit
+	}
+	root.SetArgs(args)
+	if err := root.Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+		return exitUsage
+	}
+	return exit
+}
+
+// forPeople makes a run that marks nothing, logs nowhere and goes on after
+// failures. Its plan is the node's configuration, or the embedded default plan.
+func forPeople(words []string) (*oneRun, string, error) {
+	opts, err := parseOptions(words)
+	if err != nil {
+		return nil, "", err
+	}
+	r := newRun([]string{"nhc-gpu"}, opts)
+	for _, a := range opts.set {
+		r.set.put(a.name, a.value, false)
+	}
+	for _, w := range opts.words {
+		if err := r.set.word(w); err != nil {
+			r.close()
+			return nil, "", err
+		}
+	}
+	r.set.preset("nhc-gpu")
+	if _, over := r.sysconfig(); over {
+		r.close()
+		return nil, "", fmt.Errorf("the settings of %s cannot be used, see above", r.set.get("NAME"))
+	}
+	named := r.set.get("CONFFILE") != "" || r.set.get("CONFDIR") != ""
+	r.set.finalize()
+	maps.Copy(r.set.vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
+	r.budget()
+	from, err := r.peoplePlan(named)
+	if err != nil {
+		r.close()
+		return nil, "", err
+	}
+	r.fold.begin(r.set, false, false)
+	return r, from, nil
+}
+
+// peoplePlan reads the configuration strictly: for a person a file that is
+// missing, or no file at all, is a mistake, where they have named it.
+func (r *oneRun) peoplePlan(named bool) (from string, err error) {
+	path := r.set.get("CONFFILE")
+	opts := plan.Options{Vars: r.set.vars, Timeout: r.set.timeout(), Sourced: r.sourced != "", Trace: r.opts.trace}
+	if r.opts.eval != "" {
+		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
+		r.plan = plan.Build(r.vetted, opts)
+		return "-e", nil
+	}
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
+	if err := o.Failure(); err != nil {
+		return path, err
+	}
+	switch {
+	case o.File.Missing && !named:
+		entries, err := conf.Default()
+		if err != nil {
+			return "", err
+		}
+		r.plan = plan.BuildTables(entries, opts)
+		return "the embedded default plan (there is no " + path + ")", nil
+	case o.File.Missing:
+		return path, fmt.Errorf("read %s: no such file", path)
+	case !o.File.Mode.IsRegular():
+		return path, fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
+	}
+	if exit, over := r.configuration(path, o); over {
+		return path, fmt.Errorf("%s cannot be used, see above (exit status %d)", path, exit)
+	}
+	r.plan = plan.Build(r.vetted, opts)
+	return path, nil
+}
+
+// report runs everything and prints a table.
+func report(words []string, exit *int) error {
+	r, from, err := forPeople(words)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	fmt.Printf("nhc-gpu %s on %s, checking %s\n\n", version, r.set.get("HOSTNAME"), from)
+	facts := r.facts()
+	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
+	r.table = t
+	r.pool.SetVars(r.set.vars, r.set.environ())
+	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
+	err = e.Do(r.ctx, r.plan, t)
+	if sig := r.sig.caught(); err != nil && sig != 0 {
+		*exit = 128 + int(sig)
+		return nil
+	}
+	*exit = verdict.Table(os.Stdout, facts, t.rows, term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "")
+	return nil
+}
+
+// facts asks one worker a lane what this node has.
+func (r *oneRun) facts() (rows []verdict.Row) {
+	type answer struct {
+		lane checks.Lane
+		o    run.Outcome
+		took time.Duration
+	}
+	lanes := []checks.Lane{checks.Local, checks.NVML, checks.DCGM}
+	ch := make([]chan answer, len(lanes))
+	for i, lane := range lanes {
+		ch[i] = make(chan answer, 1)
+		go func() {
+			if c, ok := r.pool.Ledger().Find(lane, "facts"); ok {
+				ch[i] <- answer{lane, run.Outcome{Hung: c.Hung()}, 0}
+				return
+			}
+			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, readLimit), 0}
+		}()
+	}
+	for i, lane := range lanes {
+		a := <-ch[i]
+		if err := a.o.Failure(); err != nil {
+			rows = append(rows, verdict.Row{Severity: checks.Unknown, Name: string(lane), Message: err.Error()})
+			continue
+		}
+		for _, f := range a.o.Facts {
+			sev := checks.OK
+			if !f.Found {
+				sev = checks.Skip
+			}
+			rows = append(rows, verdict.Row{Severity: sev, Name: f.Thing, Message: f.Detail})
+		}
+	}
+	return rows
+}
+
+// tableObserver collects a row a check in place of LBNL's text.
+type tableObserver struct {
+	observer
+	steps []plan.Step
+	rows  []verdict.Row
+	began time.Time
+	fails []checks.Finding
+}
+
+func (t *tableObserver) Begin(s *plan.Step, _ int) {
+	t.began = time.Now()
+	t.fold.f.Begin(s.Text, 0)
+}
+
+func (t *tableObserver) Native(s *plan.Step, r checks.Result) bool {
+	t.row(s, r.Findings, r.Took)
+	return true
+}
+
+func (t *tableObserver) Assigned(s *plan.Step) { t.observer.Assigned(s) }
+
+func (t *tableObserver) Expired(s *plan.Step, hung *checks.Hung) {
+	t.row(s, []checks.Finding{{Code: "run.timeout", Severity: checks.Fail, Message: fmt.Sprintf("TIMEOUT of the run while in it: %s", run.Describe(hung))}}, hung.For)
+	for _, rest := range t.steps[s.Index+1:] {
+		t.row(&rest, []checks.Finding{{Code: "run.timeout", Severity: checks.Unknown, Message: "not run: TIMEOUT"}}, 0)
+	}
+}
+
+// Line runs a shell line; its failures are what it died of, or its status.
+func (t *tableObserver) Line(ctx context.Context, s *plan.Step) bool {
+	more := t.observer.Line(ctx, s)
+	list := t.fails
+	t.fails = nil
+	t.row(s, list, time.Since(t.began))
+	if !more {
+		for _, rest := range t.steps[s.Index+1:] {
+			t.row(&rest, []checks.Finding{{Severity: checks.Unknown, Message: "not run: the run ended"}}, 0)
+		}
+	}
+	return more
+}
+
+// collect takes from the events of a shell line what failed.
+func (t *tableObserver) collect(events []verdict.Event) {
+	for _, e := range events {
+		if e.To != verdict.Syslog {
+			continue
+		}
+		if m, ok := strings.CutPrefix(e.Text, "Health check failed:  "); ok {
+			t.fails = append(t.fails, checks.Finding{Severity: checks.Fail, Message: m})
+		} else if m, ok := strings.CutPrefix(e.Text, "Health check unknown:  "); ok {
+			t.fails = append(t.fails, checks.Finding{Severity: checks.Unknown, Message: m})
+		}
+	}
+}
+
+// row makes the rows of a step: one, or one for each finding.
+func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Duration) {
+	name := s.Name
+	if name == "" {
+		name, _, _ = strings.Cut(s.Text, " ")
+	}
+	if !strings.HasPrefix(name, "check_") && s.Kind == plan.Native {
+		name = "check_" + name
+	}
+	if len(list) == 0 {
+		list = []checks.Finding{{Message: s.Text}}
+		if s.Table != nil {
+			list[0].Message = tableText(s)
+		}
+	}
+	for i, f := range list {
+		if i > 0 {
+			took = 0
+		}
+		t.rows = append(t.rows, verdict.Row{Severity: f.Severity, Name: name, Device: f.Device.String(), Message: strings.TrimPrefix(f.Message, name+":  "), Took: took, Remedy: f.Remedy})
+	}
+}
+
+func tableText(s *plan.Step) string {
+	var words []string
+	for k, v := range s.Table {
+		words = append(words, fmt.Sprintf("%s=%v", k, v))
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/syslog"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// exitUnknown is the exit status where something could not be told.
+const exitUnknown = verdict.ExitUnknown
+
+// foldState is the fold of a run and what stands between it and the shell.
+type foldState struct {
+	f       verdict.Fold
+	waiting string          // a forked line whose process is not known yet
+	after   []verdict.Event // what follows when the shell has run the site's helper
+}
+
+func (s *foldState) begin(set *settings, eval, logged bool) {
+	s.f.Eval, s.f.Logged = eval, logged
+	s.update(set)
+}
+
+// update takes over the settings that a check line may have changed.
+func (s *foldState) update(set *settings) {
+	s.f.Name = set.get("NAME")
+	s.f.Silent = set.get("SILENT") != "0"
+	s.f.Verbose = set.get("VERBOSE") == "1"
+	s.f.Stamp = set.get("TS") != "0" && set.get("TS") != ""
+	s.f.All = set.get("NHC_CHECK_ALL") == "1"
+	s.f.Forked = set.get("NHC_CHECK_FORKED") == "1"
+	s.f.Mark = set.marks()
+}
+
+// emit does what the fold says.
+func (r *oneRun) emit(events []verdict.Event) {
+	if helper, text := r.emitUntilHelper(events); helper {
+		rest := r.fold.after
+		r.fold.after = nil
+		r.siteHelper(false, r.fold.f.LastMessage(), text)
+		r.emit(rest)
+	}
+}
+
+// emitUntilHelper does what the fold says, up to the call of a helper of the
+// site's own, which only the shell can make; the rest is kept for later. text is
+// what syslog is to hear before: the shell gives it to logger(1), as LBNL NHC
+// does, so that a site that watches both sees them in order.
+func (r *oneRun) emitUntilHelper(events []verdict.Event) (helper bool, text string) {
+	if r.table != nil {
+		r.table.collect(events)
+		return false, ""
+	}
+	helper = r.set.customHelper("OFFLINE_NODE") && slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
+	for i := 0; i < len(events); i++ {
+		e := events[i]
+		switch e.To {
+		case verdict.Log:
+			r.log.write(r.stamped(e.Text))
+		case verdict.Out:
+			r.log.flush()
+			fmt.Fprintln(os.Stdout, r.stamped(e.Text))
+		case verdict.Syslog:
+			lines := []string{e.Text}
+			for ; i+1 < len(events) && events[i+1].To == verdict.Syslog; i++ {
+				lines = append(lines, events[i+1].Text)
+			}
+			if helper {
+				text = strings.Join(lines, "\n")
+				continue
+			}
+			sendSyslog(r.set.get("NAME"), lines)
+		case verdict.Offline:
+			if helper {
+				r.fold.after = events[i+1:]
+				return true, text
+			}
+			r.markOffline(e.Text)
+		case verdict.Online:
+			if r.set.customHelper("ONLINE_NODE") {
+				r.siteHelper(true, "", "")
+			} else {
+				r.markOnline()
+			}
+		}
+	}
+	return false, ""
+}
+
+func (r *oneRun) stamped(text string) string {
+	if r.fold.f.Stamp {
+		return fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
+	}
+	return text
+}
+
+// debug prints a line of -d, before the fold exists, too.
+func (r *oneRun) debug(format string, args ...any) {
+	if r.set.get("DEBUG") != "1" {
+		return
+	}
+	r.log.write("DEBUG:  " + fmt.Sprintf(format, args...))
+}
+
+// siteHelper has the shell run the site's own helper.
+func (r *oneRun) siteHelper(online bool, message, text string) {
+	deadline := time.Now().Add(helperLimit)
+	if !r.end.IsZero() && deadline.After(r.end) {
+		deadline = later(r.end, time.Now()).Add(actGrace)
+	}
+	o := &observer{r}
+	err := o.needShell(deadline)
+	if err == nil {
+		r.log.flush()
+		_, err = r.shell.Helper(online, message, text, deadline)
+	}
+	if err != nil {
+		r.endShell()
+		r.warn(fmt.Errorf("run the site's helper: %w", err))
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// helperLimit bounds a helper of the site's own; actGrace is what acting may
+// take beyond the deadline of the run.
+const (
+	helperLimit = 10 * time.Second
+	actGrace    = 500 * time.Millisecond
+)
+
+// logSink is LBNL's standard output after LOGFILE has been applied to it. A log
+// file is written by a worker: it may lie on a file system that hangs.
+type logSink struct {
+	pool *run.Pool
+	spec conf.LogSpec
+	set  bool   // there is a LOGFILE
+	path string // where standard output goes; "" means it stays
+	lost bool   // the log file does not answer
+	buf  strings.Builder
+}
+
+// logLimit bounds a write to the log file.
+const logLimit = 300 * time.Millisecond
+
+func (l *logSink) parse(set *settings) (spec string, err error) {
+	spec = set.get("LOGFILE")
+	if strings.HasPrefix(spec, "/") {
+		spec = ">>" + spec + " 2>&1"
+		set.put("LOGFILE", spec, true)
+	}
+	if spec == "-" || spec == "" {
+		delete(set.vars, "LOGFILE")
+		return spec, nil
+	}
+	l.spec, err = conf.ParseLog(spec, set.get)
+	if err != nil {
+		return spec, err
+	}
+	l.set = true
+	if out := l.spec.Stdout(); out.Path != "" {
+		l.path = out.Path
+	}
+	return spec, nil
+}
+
+// openRequests create the log files, as LBNL NHC does in every run.
+func (l *logSink) openRequests() (reqs []*run.Request) {
+	if !l.set {
+		return nil
+	}
+	seen := map[string]bool{}
+	for _, t := range []conf.LogTarget{l.spec.Stdout(), l.spec.Stderr()} {
+		if t.Path != "" && !seen[t.Path] {
+			seen[t.Path] = true
+			reqs = append(reqs, &run.Request{Op: run.OpAppend, Path: t.Path, Trunc: !t.Append, Line: "open " + t.Path})
+		}
+	}
+	return reqs
+}
+
+// shellText redirects bash as LOGFILE says.
+func (l *logSink) shellText() string {
+	if !l.set {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("exec 3>&1 4>&2\nNHC_FD_OUT=3 NHC_FD_ERR=4\n")
+	for fd, t := range []conf.LogTarget{l.spec.Stdout(), l.spec.Stderr()} {
+		switch {
+		case t.Path != "":
+			fmt.Fprintf(&b, "exec %d>>%s\n", fd+1, quote(t.Path))
+		case t.Fd != fd+1:
+			fmt.Fprintf(&b, "exec %d>&%d\n", fd+1, t.Fd+2)
+		}
+	}
+	return b.String()
+}
+
+// write takes one line.
+func (l *logSink) write(text string) {
+	if l.path == "" {
+		fmt.Fprintln(os.Stdout, text)
+		return
+	}
+	l.buf.WriteString(text + "\n")
+}
+
+// flush hands what has been written to the log file.
+func (l *logSink) flush() {
+	if l.buf.Len() == 0 || l.lost {
+		return
+	}
+	data := []byte(l.buf.String())
+	l.buf.Reset()
+	o := l.pool.Call(context.Background(), "log", &run.Request{Op: run.OpAppend, Path: l.path, Data: data, Line: "write " + l.path}, logLimit)
+	if err := o.Failure(); err != nil {
+		l.lost = true
+		fmt.Fprintf(os.Stderr, "nhc-gpu: warning: write %s: %v\n", l.path, err)
+	}
+}
+
+// fatal reports a LOGFILE that cannot be opened, in LBNL's words.
+func (l *logSink) fatal(r *oneRun, spec string, err error) int {
+	if errors.Is(err, conf.ErrNotRedirection) {
+		fmt.Fprintf(os.Stderr, "nhc-gpu: LOGFILE: %v\n", err)
+		return 127
+	}
+	text := fmt.Sprintf("NHC:  FATAL:  Can't write %s as %s (uid %d) -- Read-only filesystem/device failure?", spec, r.set.get("USER"), os.Geteuid())
+	fmt.Fprintln(os.Stdout, "ERROR "+text)
+	fmt.Fprintf(os.Stderr, "nhc-gpu: %v\n", err)
+	sendSyslog(r.set.get("NAME"), []string{text})
+	return 1
+}
+
+// syslogLimit bounds the delivery of one batch: a syslogd that is stopped must
+// not stop us.
+const syslogLimit = time.Second
+
+// sendSyslog writes lines with facility daemon and severity err, one record
+// each, tagged with the program's name. Without a syslog socket they are lost,
+// as LBNL NHC's are without logger(1).
+func sendSyslog(tag string, lines []string) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_ERR, tag)
+		if err != nil {
+			return
+		}
+		defer w.Close()
+		for _, l := range lines {
+			for rec := range strings.SplitSeq(l, "\n") {
+				_ = w.Err(rec)
+			}
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(syslogLimit):
+	}
+}
+
+// signals turns HUP, INT and TERM into the end of a context, and into a
+// readable descriptor for what waits in poll(2).
+type signals struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	ch     chan os.Signal
+	wake   int
+	got    atomic.Int32
+}
+
+func catchSignals() *signals {
+	s := &signals{ch: make(chan os.Signal, 4), wake: -1}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	var fd [2]int
+	if unix.Pipe2(fd[:], unix.O_CLOEXEC) == nil {
+		s.wake = fd[0]
+	}
+	// A closed standard output must not kill us in mid-run. Being notified in
+	// place of ignoring leaves the default to the commands we start.
+	signal.Notify(s.ch, unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE, unix.SIGUSR2)
+	go func() {
+		for sig := range s.ch {
+			n, _ := sig.(syscall.Signal)
+			if n == unix.SIGPIPE || n == unix.SIGUSR2 {
+				continue
+			}
+			s.got.CompareAndSwap(0, int32(n))
+			if s.wake >= 0 {
+				_, _ = unix.Write(fd[1], []byte{0})
+			}
+			s.cancel()
+		}
+	}()
+	return s
+}
+
+func (s *signals) caught() syscall.Signal { return syscall.Signal(s.got.Load()) }
+
+func (s *signals) stop() {
+	signal.Stop(s.ch)
+	s.cancel()
+}
+
+func signalName(sig syscall.Signal) string { return unix.SignalName(sig) }
+
+// trusted refuses a configuration that somebody else than root, or than who
+// runs this, could have written.
+func trusted(path string, info *run.FileInfo) error {
+	switch {
+	case info.Mode.Perm()&0o002 != 0:
+		return fmt.Errorf("read %s: writable by others (mode %04o), want at most 0775", path, info.Mode.Perm())
+	case info.UID != 0 && int(info.UID) != os.Geteuid():
+		return fmt.Errorf("read %s: owned by uid %d, want root", path, info.UID)
+	}
+	return nil
+}
