@@ -1,0 +1,88 @@
+package stuck
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// deadMountEnv names the directory to mount on; a test binary that finds it set
+// is the child in a mount namespace of its own.
+const deadMountEnv = "NHC_GPU_DEAD_MOUNT"
+
+// insideDeadMount mounts a FUSE file system that takes requests and never
+// answers, as a dead file server would, and runs the program on it twice. Its
+// own end releases whatever hangs.
+func insideDeadMount() int {
+	dir := os.Getenv(deadMountEnv)
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		fmt.Println("make mounts private:", err)
+		return 1
+	}
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		fmt.Println("skip: needs FUSE:", err)
+		return 0
+	}
+	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
+	if err := unix.Mount("dead", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		fmt.Println("skip: mount fuse:", err)
+		return 0
+	}
+	go serveNothing(fuse)
+	conf := filepath.Join(os.TempDir(), fmt.Sprintf("dead-%d.conf", os.Getpid()))
+	defer os.Remove(conf)
+	text := fmt.Sprintf("* || check_file_test -d %s/x\n* || check_hw_eth nosuch0\n", dir)
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	for range 2 {
+		cmd := exec.Command(os.Getenv("NHC_GPU_BIN"), "-a", "-t", "4", "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0")
+		cmd.Env = []string{"SLURMD_NODENAME=" + os.Getenv("SLURMD_NODENAME")}
+		began := time.Now()
+		out, _ := cmd.CombinedOutput()
+		fmt.Printf("%sexit %d\n", out, cmd.ProcessState.ExitCode())
+		switch took := time.Since(began); {
+		case took < time.Second:
+			fmt.Println("at once")
+		case took < 3500*time.Millisecond: // half of TIMEOUT, and the time to kill
+			fmt.Println("slow")
+		default:
+			fmt.Println("too slow:", took)
+		}
+		fmt.Println("---")
+	}
+	return 0
+}
+
+// serveNothing answers FUSE's first request, INIT, and reads the others.
+func serveNothing(fuse *os.File) {
+	const opInit = 26 // FUSE_INIT, include/uapi/linux/fuse.h
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := unix.Read(int(fuse.Fd()), buf)
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err != nil || n < 40 {
+			return
+		}
+		if binary.LittleEndian.Uint32(buf[4:]) != opInit {
+			continue
+		}
+		// struct fuse_out_header (len, error, unique), struct fuse_init_out.
+		reply := make([]byte, 16+64)
+		binary.LittleEndian.PutUint32(reply, uint32(len(reply)))
+		copy(reply[8:16], buf[8:16])
+		binary.LittleEndian.PutUint32(reply[16:], 7)       // major
+		binary.LittleEndian.PutUint32(reply[20:], 31)      // minor
+		binary.LittleEndian.PutUint32(reply[36:], 128<<10) // max_write
+		_, _ = unix.Write(int(fuse.Fd()), reply)
+	}
+}

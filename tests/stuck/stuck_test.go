@@ -1,0 +1,267 @@
+// Package stuck shows on the real program that nothing below it keeps it from
+// answering in time: a dead mount, a frozen file system, a process that no
+// signal can end.
+package stuck
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var program string
+
+func TestMain(m *testing.M) {
+	if os.Getenv(deadMountEnv) != "" {
+		os.Exit(insideDeadMount())
+	}
+	if os.Geteuid() != 0 {
+		fmt.Println("skip tests/stuck: needs root to mount, freeze and enter cgroups")
+		os.Exit(0)
+	}
+	os.Exit(withProgram(m))
+}
+
+func withProgram(m *testing.M) int {
+	if program = os.Getenv("NHC_GPU_BIN"); program != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "nhc-gpu-stuck-")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, "nhc-gpu")
+	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", program, "../../cmd/nhc-gpu")
+	build.Env = append(os.Environ(), "CGO_CFLAGS=-Wno-deprecated-declarations")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Printf("build nhc-gpu: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// answer is what slurmd would see of a run.
+type answer struct {
+	out  string
+	exit int
+	took time.Duration // until the end of file on the pipe and the exit
+}
+
+// ask runs the program as slurmd does: one pipe for both outputs, read to its
+// end, and the node's name as the whole environment.
+func ask(t *testing.T, node, conf string, words ...string) answer {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "nhc.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, append(words, "-c", file, "LOGFILE=-", "MARK_OFFLINE=0")...)
+	cmd.Env = []string{"SLURMD_NODENAME=" + node}
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	began := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	_ = r.SetReadDeadline(time.Now().Add(25 * time.Second))
+	var out bytes.Buffer
+	if _, err := io.Copy(&out, r); err != nil {
+		t.Fatalf("the pipe did not reach its end: %v\n%s", err, out.String())
+	}
+	err = cmd.Wait()
+	a := answer{out: out.String(), took: time.Since(began)}
+	if ee, ok := errors.AsType[*exec.ExitError](err); ok {
+		a.exit = ee.ExitCode()
+	}
+	return a
+}
+
+// nodeName gives a test a state directory of its own, gone with it.
+func nodeName(t *testing.T) string {
+	t.Helper()
+	name := "stuck-" + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
+	t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })
+	return name
+}
+
+func (a answer) want(t *testing.T, exit int, within time.Duration, pattern string) {
+	t.Helper()
+	if a.exit != exit {
+		t.Errorf("exit status %d, want %d\n%s", a.exit, exit, a.out)
+	}
+	if a.took > within {
+		t.Errorf("took %s, want at most %s", a.took, within)
+	}
+	if !regexp.MustCompile(pattern).MatchString(a.out) {
+		t.Errorf("output %q, want a match of %s", a.out, pattern)
+	}
+}
+
+// A shell line that writes to a frozen file system: bash itself sleeps where no
+// signal reaches it.
+func TestFrozenFileSystem(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	image, mnt := filepath.Join(dir, "image"), filepath.Join(dir, "mnt")
+	must(t, os.Mkdir(mnt, 0o755))
+	must(t, os.WriteFile(image, nil, 0o600))
+	must(t, os.Truncate(image, 16<<20))
+	for _, argv := range [][]string{{"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, mnt}, {"fsfreeze", "-f", mnt}} {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("skip: %s: %v: %s", strings.Join(argv, " "), err, out)
+		}
+	}
+	thaw := func() { _ = exec.Command("fsfreeze", "-u", mnt).Run() }
+	t.Cleanup(func() {
+		thaw()
+		for range 100 {
+			if exec.Command("umount", mnt).Run() == nil {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Errorf("left mounted: %s", mnt)
+	})
+	node := nodeName(t)
+	conf := fmt.Sprintf("* || check_hw_eth lo\n* || echo x > %s/f\n* || echo end\n", mnt)
+
+	text := `(?m)^ERROR:  nhc:  Health check failed:  Script timed out while executing "echo x > \S+"\.  It hangs.*: process \d+ in state D, wait channel \w+: which no signal can end\.$`
+	ask(t, node, conf, "-t", "2").want(t, 142, 3*time.Second, text)
+	ask(t, node, conf, "-t", "2").want(t, 142, time.Second, text)
+	thaw()
+	waitFor(t, func() bool { return ask(t, node, conf, "-t", "5").exit == 0 })
+	ask(t, node, conf, "-t", "5").want(t, 0, 2*time.Second, `^end\n$`)
+}
+
+// A native check on a mount whose server never answers.
+func TestDeadMount(t *testing.T) {
+	t.Parallel()
+	node := nodeName(t)
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), deadMountEnv+"="+dir, "NHC_GPU_BIN="+program, "SLURMD_NODENAME="+node)
+	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	if strings.HasPrefix(string(out), "skip") {
+		t.Skip(string(out))
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	runs := strings.Split(string(out), "---\n")
+	if len(runs) != 3 {
+		t.Fatalf("got %q, want two runs", out)
+	}
+	text := regexp.MustCompile(`(?m)^ERROR:  nhc:  Health check failed:  check_file_test:  hung \(in \w+ ` + dir + `/x: process \d+ in state D, wait channel \w+: which no signal can end\)$`)
+	for i, r := range runs[:2] {
+		if !text.MatchString(r) {
+			t.Errorf("run %d: %q, want a match of %s", i+1, r, text)
+		}
+		if !strings.Contains(r, "check_hw_eth:  Ethernet device nosuch0 not detected.") {
+			t.Errorf("run %d: %q: the check behind the one that hangs was not run", i+1, r)
+		}
+		if !strings.Contains(r, "exit 2\n") {
+			t.Errorf("run %d: %q, want exit 2", i+1, r)
+		}
+	}
+	if !strings.Contains(runs[0], "slow\n") || !strings.Contains(runs[1], "at once\n") {
+		t.Errorf("%q, want the first run to wait for its deadline, the second not", out)
+	}
+}
+
+// A line that freezes itself in a cgroup v1 freezer.
+func TestFrozenProcess(t *testing.T) {
+	t.Parallel()
+	group, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "nhc-gpu-stuck-")
+	if err != nil {
+		t.Skipf("skip: needs cgroup v1 with the freezer: %v", err)
+	}
+	thaw := func() { _ = os.WriteFile(group+"/freezer.state", []byte("THAWED"), 0) }
+	t.Cleanup(func() {
+		thaw()
+		for range 200 {
+			if os.Remove(group) == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Errorf("left behind: %s", group)
+	})
+	node := nodeName(t)
+	conf := fmt.Sprintf("* || bash -c 'echo $$ > %[1]s/cgroup.procs; echo FROZEN > %[1]s/freezer.state; echo awake'\n", group)
+	text := `Script timed out while executing "bash -c .*"\.  It hangs.*: process \d+ in state D, wait channel \w+`
+	ask(t, node, conf, "-t", "1").want(t, 142, 2*time.Second, text)
+	ask(t, node, conf, "-t", "1").want(t, 142, 500*time.Millisecond, text)
+}
+
+// Two health checks of one node: the second gives way, a manual run does not.
+func TestOverlap(t *testing.T) {
+	t.Parallel()
+	node := nodeName(t)
+	first := make(chan answer)
+	go func() { first <- ask(t, node, "* || sleep 1.5\n") }()
+	waitFor(t, func() bool {
+		a := ask(t, node, "* || true\n")
+		return strings.Contains(a.out, "is at work") && strings.Contains(a.out, "without a verdict") && a.exit == 0
+	})
+	a := <-first
+	a.want(t, 0, 5*time.Second, `^$`)
+	ask(t, node, "* || echo again\n").want(t, 0, 5*time.Second, `^again\n$`)
+}
+
+// Garbage in the state directory costs one warning and not the run.
+func TestStateGarbage(t *testing.T) {
+	t.Parallel()
+	node := nodeName(t)
+	must(t, os.MkdirAll("/run/nhc-gpu/"+node, 0o700))
+	must(t, os.WriteFile("/run/nhc-gpu/"+node+"/ledger.json", []byte("garbage"), 0o600))
+	a := ask(t, node, "* || echo reached\n")
+	a.want(t, 0, 5*time.Second, `(?m)^reached$`)
+	if n := strings.Count(a.out, "warning"); n != 1 || !strings.Contains(a.out, "ledger.json") {
+		t.Errorf("%d warnings in %q, want one that names the file", n, a.out)
+	}
+	must(t, os.RemoveAll("/run/nhc-gpu/"+node))
+	must(t, os.WriteFile("/run/nhc-gpu/"+node, nil, 0o600)) // a file in place of the directory
+	a = ask(t, node, "* || echo reached\n")
+	a.want(t, 0, 5*time.Second, `(?m)^reached$`)
+	if n := strings.Count(a.out, "warning"); n != 1 {
+		t.Errorf("%d warnings in %q, want one", n, a.out)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func waitFor(t *testing.T, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if cond() {
+			return
+		}
+	}
+	t.Fatal("waited 10 s in vain")
+}
