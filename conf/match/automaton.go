@@ -252,7 +252,10 @@ func (a *automaton) fitsNothing(n *node, before, behind side) bool {
 // forget drops every state but the expression's own nodes. Equal nodes made
 // before and after are not the same; for that not to last, none may keep its
 // way to the old ones.
+var forgets int
+
 func (a *automaton) forget() {
+	forgets++
 	for _, n := range a.pool.nodes {
 		n.next = nil
 	}

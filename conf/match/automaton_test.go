@@ -19,7 +19,7 @@ func TestLongStrings(t *testing.T) {
 		{"nested repeats", as, "/^((a+)+)+$/", true},
 		{"nested repeats, no match", as + "b", "/^((a*)*)*c/", false},
 		{"choice of many places", as, "/(a|b)*a(a|b){20}c/", false},
-		{"counted repeats", as, "/a.{1000}c/", false},
+		{"counted repeats", as, "/a.{100}c/", false},
 		{"lists", as, "*(a|aa|aaa|+(a))b", false},
 		{"negated lists", as, "!(*b*)!(!(a)*!(*c))", true},
 		{"word edges", strings.Repeat("ab ", size/3), `/(\<a\w\>.)*c/`, false},

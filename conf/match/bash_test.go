@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// oracle reads triples of lines (language, string, expression) and writes the
+// script reads triples of lines (language, string, expression) and writes the
 // status of bash's own test for each: 0 is a match, 2 an invalid expression.
-const oracle = `
+const script = `
 shopt -s extglob
 while IFS= read -r lang && IFS= read -r s && IFS= read -r expr; do
 	case $lang in
@@ -23,7 +23,7 @@ while IFS= read -r lang && IFS= read -r s && IFS= read -r expr; do
 	echo $?
 done`
 
-// question is a triple for the oracle.
+// question is a triple for the script.
 type question struct{ lang, s, expr string }
 
 func (q question) ours() bool {
@@ -63,7 +63,7 @@ func ask(t *testing.T, locale string, questions []question) []bool {
 	for _, q := range questions {
 		fmt.Fprintf(&in, "%s\n%s\n%s\n", q.lang, q.s, q.expr)
 	}
-	cmd := exec.CommandContext(t.Context(), bash, "-c", oracle)
+	cmd := exec.CommandContext(t.Context(), bash, "-c", script)
 	cmd.Env = []string{"LC_ALL=" + locale}
 	cmd.Stdin = &in
 	out, err := cmd.Output()

@@ -1,0 +1,215 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// probeCheck takes any words; -z is refused.
+type probeCheck struct {
+	Act   bool     `opt:"e" toml:"act"`
+	Words []string `arg:"*" toml:"words"`
+}
+
+func (*probeCheck) Run(context.Context, *checks.Env) []checks.Finding { return nil }
+
+func init() {
+	checks.Register(checks.Info{
+		Name: "check_x", Usage: "[-e] WORD...", Summary: "test", Lane: checks.Local,
+		New:  func() checks.Check { return new(probeCheck) },
+		Acts: func(c checks.Check) bool { return c.(*probeCheck).Act },
+	})
+	checks.Register(checks.Info{
+		Name: "check_lbnl", Usage: "WORD...", Summary: "test", Lane: checks.Local,
+		New: func() checks.Check { return new(probeCheck) },
+		BadUsage: func(line string, err *checks.UsageError) checks.Finding {
+			return checks.Finding{Code: "usage", Severity: checks.Fail, Message: line + ":  Invalid option:  -" + err.Word}
+		},
+	})
+}
+
+func lines(text string) (list []conf.Line) {
+	for i, l := range strings.Split(strings.TrimSpace(text), "\n") {
+		list = append(list, conf.Line{Pos: conf.Pos{File: "nhc.conf", Line: i + 1}, Target: "*", Check: strings.TrimSpace(l)})
+	}
+	return list
+}
+
+// show renders the steps of a plan, one a line.
+func show(p *Plan) string {
+	var b strings.Builder
+	for _, s := range p.Steps {
+		fmt.Fprintf(&b, "%s", s.Kind)
+		if s.Barrier && s.Kind == Native {
+			b.WriteString(" alone")
+		}
+		for _, a := range s.Args {
+			fmt.Fprintf(&b, " [%s]", a)
+		}
+		for _, v := range s.Sets {
+			fmt.Fprintf(&b, " %s=%q", v.Name, v.Value)
+			if v.Export {
+				b.WriteString(" exported")
+			}
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func TestBuild(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ conf, want string }{
+		"words":                    {`check_x a 'b  c' "d $HOME" e\ f ''`, "native [a] [b c] [d /root] [e f] []\n"},
+		"comment":                  {`check_x a # b`, "native [a]\n"},
+		"no glob":                  {`check_x /etc/* ?`, "native [/etc/*] [?]\n"},
+		"brace":                    {`check_x a{1,2}`, "native [a1] [a2]\n"},
+		"splitting":                {"L='a b'\ncheck_x $L \"$L\" $NONE \"$NONE\"", "assign L=\"a b\"\nnative [a] [b] [a b] []\n"},
+		"arithmetic":               {"N=6\ncheck_x $((N*7)) $((1<<4)) $((N>5?1:0))", "assign N=\"6\"\nnative [42] [16] [1]\n"},
+		"division by nothing":      {"check_x $((1/0))", "shell\n"},
+		"export":                   {"export A=1 B=$A\ncheck_x $B", "assign A=\"1\" exported B=\"1\" exported\nnative [1]\n"},
+		"command substitution":     {"H=$(hostname)\ncheck_x $H\ncheck_x h", "shell\nshell\nnative [h]\n"},
+		"set by the shell":         {"read X < /f\ncheck_x $X\ncheck_x y", "shell\nshell\nnative [y]\n"},
+		"not set by the shell":     {"X=1\necho hello\ncheck_x $X", "assign X=\"1\"\nshell\nnative [1]\n"},
+		"cd":                       {"check_x a\ncd /tmp\ncheck_x a", "native [a]\nshell\nshell\n"},
+		"eval":                     {"eval \"$Y\"\ncheck_x a", "shell\nshell\n"},
+		"a function of that name":  {"check_x() { :; }\ncheck_x a\ncheck_lbnl b", "shell\nshell\nnative [b]\n"},
+		"not one command":          {"check_x a; true\ncheck_x a && true\n! check_x a\ncheck_x a >/dev/null\n(check_x a)\ncheck_x a &", strings.Repeat("shell\n", 6)},
+		"variable for one command": {"A=1 check_x a", "shell\n"},
+		"another command":          {"[ -d / ]\nnosuch a", "shell\nshell\n"},
+		"shell's own":              {"check_x $$ \ncheck_x $RANDOM\ncheck_x ${X:-y}\ncheck_x \"$@\"", strings.Repeat("shell\n", 4)},
+		"IFS":                      {"IFS=,\ncheck_x a,b", "shell\nshell\n"},
+		"syntax error":             {"check_x )\ncheck_x a", "shell\nnative [a]\n"},
+		"acts":                     {"check_x -e a\ncheck_x a", "native alone [-e] [a]\nnative [a]\n"},
+		"array":                    {"A=( 1 2 )\ncheck_x $A", "shell\nshell\n"},
+		"append":                   {"A=1\nA+=2\ncheck_x $A", "assign A=\"1\"\nshell\nshell\n"},
+		"empty value":              {"E=\ncheck_x \"[$E]\"", "assign E=\"\"\nnative [[]]\n"},
+		"only a comment":           {"# nothing", "assign\n"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := Build(lines(tc.conf), Options{Vars: map[string]string{"HOME": "/root"}})
+			if diff := cmp.Diff(tc.want, show(p)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What is expanded here is what bash would have made of it.
+func TestExpandAgainstBash(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("skip: needs bash")
+	}
+	words := []string{
+		`a`, `'a b'`, `"a  b"`, `a\ b`, `\\`, `"\$x\"\\\a"`, `'it'"'"'s'`, `""`, `''x`, `$V`, `"$V"`, `x$V"y $V"z`, `$E`, `"$E"`, `${V}`,
+		`$((N+1))`, `$((N*N-1))`, `"$((N%4))"`, `$((0x10+010))`, `~`, `~/x`, `a~`, `/a/*`, `[ab]`, `{a,b}c`, `a{1..3}`, `{}`, `$N$N`, `"` + "tab\there" + `"`,
+		`$'plain'`, `a=b`, `-f`, `--`, `100%`, `'/(^|,)rw($|,)/'`, `'!/bad/'`, `"a'b"`, `'a"b'`, `a#b`,
+	}
+	var script, conf strings.Builder
+	script.WriteString("set -f; HOME=/root V='p  q' E= N=5\n")
+	for _, w := range words {
+		fmt.Fprintf(&script, "CHECK=%s; f() { printf '[%%s]' \"$@\"; echo; }; eval \"f 0 $(sed 's/[[:blank:]]\\+/ /g' <<<\"$CHECK\")\"\n", "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
+		conf.WriteString("check_x 0 " + w + "\n")
+	}
+	out, err := exec.Command(bash, "--norc", "-c", script.String()).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Build(lines(conf.String()), Options{Vars: map[string]string{"HOME": "/root", "V": "p  q", "E": "", "N": "5"}})
+	for i, want := range strings.Split(strings.TrimSuffix(string(out), "\n"), "\n") {
+		s := p.Steps[i]
+		if s.Kind != Native {
+			t.Errorf("%s: %s, want native (%s)", words[i], s.Kind, s.Why)
+			continue
+		}
+		got := ""
+		for _, a := range s.Args {
+			got += "[" + a + "]"
+		}
+		if got != want {
+			t.Errorf("%s: got %s, bash has %s", words[i], got, want)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	p := Build(lines("check_x -z\ncheck_lbnl -z\ncheck_x -e ok"), Options{})
+	if f := p.Steps[0].Usage; f == nil || f.Severity != checks.Unknown ||
+		f.Message != "nhc.conf:1: check_x: invalid option -z, want one of -e; usage: check_x [-e] WORD..." {
+		t.Errorf("our own check: %+v, want Unknown with position, word and usage", f)
+	}
+	if f := p.Steps[1].Usage; f == nil || f.Severity != checks.Fail || f.Message != "check_lbnl -z:  Invalid option:  -z" {
+		t.Errorf("a check of LBNL's: %+v, want LBNL's verdict", f)
+	}
+	if p.Steps[2].Usage != nil {
+		t.Errorf("good words: %+v", p.Steps[2].Usage)
+	}
+	if n := len(p.Problems.WrappedErrors()); n != 1 {
+		t.Errorf("%d problems, want the one that LBNL NHC has no verdict for", n)
+	}
+}
+
+func TestBuildTables(t *testing.T) {
+	t.Parallel()
+	entries := []conf.Entry{
+		{Pos: conf.Pos{File: "t.toml", Line: 1}, Name: "check_lbnl", Params: map[string]any{"words": []any{"a", "b"}}},
+		{Pos: conf.Pos{File: "t.toml", Line: 5}, Name: "check_lbnl", Params: map[string]any{"wrods": "a"}},
+		{Pos: conf.Pos{File: "t.toml", Line: 9}, Name: "check_nosuch"},
+	}
+	p := BuildTables(entries, Options{})
+	if p.Steps[0].Usage != nil {
+		t.Errorf("good table: %+v", p.Steps[0].Usage)
+	}
+	want := "t.toml:5: check_lbnl: unknown key \"wrods\", want one of act, words; usage: check_lbnl WORD..."
+	if f := p.Steps[1].Usage; f == nil || f.Severity != checks.Unknown || f.Message != want {
+		t.Errorf("unknown key: got %+v, want Unknown %q", f, want)
+	}
+	if f := p.Steps[2].Usage; f == nil || !strings.HasPrefix(f.Message, "t.toml:9: check_nosuch: no check of that name") {
+		t.Errorf("unknown check: %+v", f)
+	}
+}
+
+func TestStepTimeout(t *testing.T) {
+	t.Parallel()
+	local := checks.Info{Lane: checks.Local}
+	for run, want := range map[time.Duration]time.Duration{
+		0: 10 * time.Second, 30 * time.Second: 10 * time.Second, 5 * time.Second: 2500 * time.Millisecond, 300 * time.Second: 10 * time.Second,
+	} {
+		if got := StepTimeout(local, run); got != want {
+			t.Errorf("TIMEOUT %s: got %s, want %s", run, got, want)
+		}
+	}
+	if got := StepTimeout(checks.Info{Lane: checks.Cmd}, time.Minute); got != 0 {
+		t.Errorf("a command: got %s, want none but its own", got)
+	}
+	if got := StepTimeout(checks.Info{Lane: checks.NVML, Timeout: 3 * time.Second}, time.Minute); got != 3*time.Second {
+		t.Errorf("its own: got %s", got)
+	}
+}
+
+// FuzzBuild: whatever stands in a line, planning it ends and loses nothing.
+func FuzzBuild(f *testing.F) {
+	for _, s := range []string{"check_x $((1+2))", "A=1", "check_x \"$A\" '", "f() { :; }", "check_x ${A[1]}", "\x00", "a\nb"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		p := Build([]conf.Line{{Check: line}, {Check: "check_x $A"}}, Options{})
+		if len(p.Steps) != 2 || p.Steps[0].Text != line {
+			t.Errorf("%q became %+v", line, p.Steps)
+		}
+	})
+}

@@ -1,0 +1,181 @@
+package verdict
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+func fail(message string) []checks.Finding {
+	return []checks.Finding{{Severity: checks.Fail, Message: message}}
+}
+
+// said renders events: L log, O standard output, S syslog.
+func said(events []Event) (out []string) {
+	for _, e := range events {
+		out = append(out, [...]string{"L ", "O ", "S ", "offline ", "online"}[e.To]+e.Text)
+	}
+	return out
+}
+
+// tape plays a run and collects what is to be done.
+type tape struct {
+	Fold
+	events []Event
+}
+
+func (p *tape) do(events []Event) { p.events = append(p.events, events...) }
+
+func (p *tape) native(line string, findings []checks.Finding) {
+	if !p.Over() {
+		p.do(p.Begin(line, 7))
+		p.do(p.Findings(findings))
+	}
+}
+
+func (p *tape) shell(line string, deaths []string, status int) {
+	if p.Over() {
+		return
+	}
+	p.do(p.Begin(line, 7))
+	for _, d := range deaths {
+		p.do(p.Died("3", d, false))
+		if p.Over() {
+			return
+		}
+	}
+	p.do(p.Ended(status))
+}
+
+func TestFold(t *testing.T) {
+	t.Parallel()
+	const bad, worse = "check_a:  bad", "check_b:  worse"
+	tests := map[string]struct {
+		set  Settings
+		play func(*tape)
+		want []string
+		exit int
+	}{
+		"good": {Settings{Mark: true}, func(p *tape) { p.native("check_a", nil) }, []string{"online"}, 0},
+		"good, verbose": {Settings{Verbose: true, Silent: true}, func(p *tape) { p.native("check_a x", nil) },
+			[]string{"L Node Health Check starting.", `L Running check:  "check_a x"`, "L Node Health Check completed successfully (2s)."}, 0},
+		"first failure ends": {Settings{Mark: true}, func(p *tape) { p.native("check_a", fail(bad)); p.native("check_b", fail(worse)) },
+			[]string{"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad, "offline " + bad}, 1},
+		"with a log": {Settings{Logged: true}, func(p *tape) { p.native("check_a", fail(bad)) },
+			[]string{"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad, "O ERROR:  nhc:  Health check failed:  " + bad}, 1},
+		"quiet": {Settings{Silent: true, Logged: true, Mark: true}, func(p *tape) { p.native("check_a", fail(bad)) },
+			[]string{"S Health check failed:  " + bad, "offline " + bad}, 1},
+		"all": {Settings{All: true, Mark: true}, func(p *tape) { p.native("check_a", fail(bad)); p.native("check_b", append(fail(worse), fail("x")...)) },
+			[]string{
+				"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad, "offline " + bad,
+				"L ERROR:  nhc:  Health check failed:  " + worse, "S Health check failed:  " + worse,
+				"L ERROR:  nhc:  Health check failed:  x", "S Health check failed:  x",
+				"L ERROR:  nhc:  3 health checks failed.", "S 3 health checks failed.",
+			}, 3},
+		"warnings fail nothing": {Settings{Mark: true}, func(p *tape) {
+			p.native("check_a", []checks.Finding{{Severity: checks.Warn, Message: "a note"}, {Severity: checks.Skip, Message: "not here"}})
+		}, []string{"L a note", "online"}, 0},
+		"unknown drains nobody and resumes nobody": {Settings{Mark: true, Logged: true}, func(p *tape) {
+			p.native("check_a", []checks.Finding{{Severity: checks.Unknown, Message: "check_a:  could not tell"}})
+			p.native("check_b", nil)
+		}, []string{
+			"L ERROR:  nhc:  Health check unknown:  check_a:  could not tell", "S Health check unknown:  check_a:  could not tell",
+			"O ERROR:  nhc:  Health check unknown:  check_a:  could not tell",
+		}, ExitUnknown},
+		"status of a finding": {Settings{}, func(p *tape) {
+			p.native("check_a", []checks.Finding{{Severity: checks.Fail, Message: bad, Status: 300}})
+		}, []string{"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad}, 44},
+		"plain failure": {Settings{}, func(p *tape) { p.shell("false", nil, 1) },
+			[]string{"L Node Health Check failed.  Check false returned 1", "L ERROR:  nhc:  Health check failed:  Check false returned 1", "S Health check failed:  Check false returned 1"}, 1},
+		"a death and its status are one failure": {Settings{All: true}, func(p *tape) { p.shell("f", []string{"dead"}, 9) },
+			[]string{"S Health check failed:  dead", "L ERROR:  nhc:  1 health checks failed.", "S 1 health checks failed."}, 1},
+		"forked, plain": {Settings{Forked: true}, func(p *tape) { p.shell("sh -c 'exit 7'", nil, 7) },
+			[]string{"L Node Health Check failed.  Check sh -c 'exit 7' returned 7", "L ERROR:  nhc:  Health check failed:  Check sh -c 'exit 7' returned 7", "S Health check failed:  Check sh -c 'exit 7' returned 7"}, 107},
+		"forked, high status": {Settings{Forked: true}, func(p *tape) { p.shell("nosuch", nil, 127) },
+			[]string{"L Node Health Check failed.  Check nosuch returned 127", "L ERROR:  nhc:  Health check failed:  Check nosuch returned 127", "S Health check failed:  Check nosuch returned 127"}, 127},
+		"forked, died":   {Settings{Forked: true}, func(p *tape) { p.shell("f", []string{"dead"}, 3) }, []string{"S Health check failed:  dead"}, 3},
+		"unforked, died": {Settings{Forked: true}, func(p *tape) { p.shell("A=1 f", []string{"dead"}, 3) }, []string{"S Health check failed:  dead"}, 103},
+		"exit 0":         {Settings{Mark: true}, func(p *tape) { p.do(p.Begin("exit 0", 0)); p.do(p.Exited(0)) }, nil, 0},
+		"exit 4 ends also with -a": {Settings{All: true}, func(p *tape) { p.do(p.Begin("exit 4", 0)); p.do(p.Exited(4)); p.native("check_b", fail(worse)) },
+			[]string{"L Node Health Check failed.  Check exit 4 returned 4", "L ERROR:  nhc:  Health check failed:  Check exit 4 returned 4", "S Health check failed:  Check exit 4 returned 4"}, 4},
+		"death in a subshell that fails": {Settings{Mark: true}, func(p *tape) {
+			p.do(p.Begin("( die 3 x )", 0))
+			p.do(p.Died("3", "x", true))
+			p.do(p.Ended(3))
+		}, []string{"S Health check failed:  x", "offline x"}, 3},
+		"death in a subshell that is caught": {Settings{Mark: true}, func(p *tape) {
+			p.do(p.Begin("X=$(die 3 x); true", 0))
+			p.do(p.Died("3", "x", true))
+			p.do(p.Ended(0))
+		}, []string{"S Health check failed:  x", "online"}, 0},
+		"timeout, also with -a": {Settings{All: true, Mark: true}, func(p *tape) { p.do(p.Begin("sleep 9", 0)); p.do(p.Expired("")) },
+			[]string{`L ERROR:  nhc:  Health check failed:  Script timed out while executing "sleep 9".`, `S Health check failed:  Script timed out while executing "sleep 9".`, `offline Script timed out while executing "sleep 9".`}, 142},
+		"-e":        {Settings{Eval: true, Mark: true}, func(p *tape) { p.shell("false", nil, 1) }, nil, 1},
+		"-e passes": {Settings{Eval: true, Mark: true}, func(p *tape) { p.shell("true", nil, 0) }, nil, 0},
+		"queued syslog": {Settings{Mark: true}, func(p *tape) { p.Queue("q1"); p.native("check_a", fail(bad)) },
+			[]string{"L ERROR:  nhc:  Health check failed:  " + bad, "S q1", "S Health check failed:  " + bad, "offline " + bad}, 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := &tape{Fold: Fold{Settings: tc.set}}
+			p.Name = "nhc"
+			p.do(p.Start())
+			tc.play(p)
+			events, exit := p.Finish(2)
+			p.do(events)
+			if diff := cmp.Diff(tc.want, said(p.events)); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if exit != tc.exit {
+				t.Errorf("exit status %d, want %d", exit, tc.exit)
+			}
+		})
+	}
+}
+
+// With -a the exit status counts, and stops at 255.
+func TestManyFailures(t *testing.T) {
+	t.Parallel()
+	p := &tape{Fold: Fold{Settings: Settings{Name: "nhc", All: true}}}
+	for range 300 {
+		p.native("check_a", fail("x"))
+	}
+	if _, exit := p.Finish(0); exit != 255 {
+		t.Errorf("exit status %d, want 255", exit)
+	}
+}
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	rows := []Row{
+		{Severity: checks.OK, Name: "check_a", Message: "fine", Took: 1500 * time.Microsecond},
+		{Severity: checks.Unknown, Name: "check_b", Message: "could not tell"},
+		{Severity: checks.Fail, Name: "check_c", Device: "mlx5_3:1", Message: "down", Remedy: checks.CheckCable},
+	}
+	for n, exit := range []int{0, 0, 3, 2} {
+		var b bytes.Buffer
+		if got := Table(&b, nil, rows[:n], false); got != exit {
+			t.Errorf("%d rows: exit status %d, want %d", n, got, exit)
+		}
+		if n == 3 {
+			for _, want := range []string{"ok", "1.5", "mlx5_3:1", "down  -> check-cable", "1 ok, 0 skipped, 0 warn, 1 unknown, 1 fail"} {
+				if !strings.Contains(b.String(), want) {
+					t.Errorf("%q is not in\n%s", want, b.String())
+				}
+			}
+			if strings.Contains(b.String(), "\x1b") {
+				t.Error("colour where none was wanted")
+			}
+		}
+	}
+	var b bytes.Buffer
+	if got := Table(&b, nil, []Row{{Severity: checks.Warn}}, true); got != 1 || !strings.Contains(b.String(), "\x1b") {
+		t.Errorf("a coloured warning: exit status %d\n%q", got, b.String())
+	}
+}
