@@ -147,8 +147,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 }
 
 // BecomeShell is what a worker does that is asked for a shell: it never returns
-// but for an error. SIGPIPE arrives blocked from slurmd; commands expect it not
-// to be.
+// but for an error.
 func BecomeShell(program string) error {
 	for i, fd := range []int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit} {
 		if err := unix.Dup3(3+i, fd, 0); err != nil {
@@ -158,8 +157,6 @@ func BecomeShell(program string) error {
 	for i := range 5 {
 		_ = unix.Close(3 + i)
 	}
-	var none unix.Sigset_t
-	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil)
 	argv := []string{"bash", "--noprofile", "--norc", "-c", ". /proc/self/fd/" + strconv.Itoa(fdInit), program}
 	err := unix.Exec("/bin/bash", argv, os.Environ())
 	return fmt.Errorf("exec /bin/bash: %w", err)

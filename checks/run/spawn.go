@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // spawn starts this program once more, in a session of its own, with exactly
@@ -23,6 +26,12 @@ func spawn(argv, env []string, files ...*os.File) (pid int, err error) {
 		}
 		fds[i] = f.Fd()
 	}
+	// slurmd starts us with SIGPIPE blocked, and a child has the mask of the
+	// thread that forks it: commands further down expect it not to be.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var none unix.Sigset_t
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil)
 	pid, err = syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
 		Env: env, Files: fds, Sys: &syscall.SysProcAttr{Setsid: true},
 	})

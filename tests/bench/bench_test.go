@@ -15,34 +15,40 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-var program string
-
-func TestMain(m *testing.M) { os.Exit(withProgram(m)) }
-
-func withProgram(m *testing.M) int {
-	if program = os.Getenv("NHC_GPU_BIN"); program != "" {
-		return m.Run()
+// program is the binary to measure: the one that NHC_GPU_BINARY names, or one
+// built for it.
+var program = sync.OnceValue(func() string {
+	if path := os.Getenv("NHC_GPU_BINARY"); path != "" {
+		return path
 	}
 	dir, err := os.MkdirTemp("", "nhc-gpu-bench-")
 	if err != nil {
-		fmt.Println(err)
-		return 1
+		panic(err)
 	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "nhc-gpu")
-	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", program, "../../cmd/nhc-gpu")
-	build.Env = append(os.Environ(), "CGO_CFLAGS=-Wno-deprecated-declarations")
+	built = dir
+	path := filepath.Join(dir, "nhc-gpu")
+	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path, "../../cmd/nhc-gpu")
 	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Printf("build nhc-gpu: %v\n%s", err, out)
-		return 1
+		panic(fmt.Sprintf("build nhc-gpu: %v\n%s", err, out))
 	}
-	return m.Run()
+	return path
+})
+
+var built string // the folder of a binary built here
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built != "" {
+		_ = os.RemoveAll(built)
+	}
+	os.Exit(code)
 }
 
 // forty are 40 lines that every Linux machine passes and that need no shell.
@@ -131,7 +137,7 @@ func daemon(b *testing.B) {
 }
 
 func words(conf string) []string {
-	return []string{program, "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0"}
+	return []string{program(), "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0"}
 }
 
 func BenchmarkEmpty(b *testing.B) { measure(b, words(confFile(b, "* || A=1\n"))...) }

@@ -43,7 +43,7 @@ func insideDeadMount() int {
 		return 1
 	}
 	for range 2 {
-		cmd := exec.Command(os.Getenv("NHC_GPU_BIN"), "-a", "-t", "4", "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0")
+		cmd := exec.Command(os.Getenv("NHC_GPU_BINARY"), "-a", "-t", "4", "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0")
 		cmd.Env = []string{"SLURMD_NODENAME=" + os.Getenv("SLURMD_NODENAME")}
 		began := time.Now()
 		out, _ := cmd.CombinedOutput()

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 func withProgram(m *testing.M) int {
-	if program = os.Getenv("NHC_GPU_BIN"); program != "" {
+	if program = os.Getenv("NHC_GPU_BINARY"); program != "" {
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "nhc-gpu-stuck-")
@@ -45,7 +46,6 @@ func withProgram(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	program = filepath.Join(dir, "nhc-gpu")
 	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", program, "../../cmd/nhc-gpu")
-	build.Env = append(os.Environ(), "CGO_CFLAGS=-Wno-deprecated-declarations")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Printf("build nhc-gpu: %v\n%s", err, out)
 		return 1
@@ -159,7 +159,7 @@ func TestDeadMount(t *testing.T) {
 	node := nodeName(t)
 	dir := t.TempDir()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), deadMountEnv+"="+dir, "NHC_GPU_BIN="+program, "SLURMD_NODENAME="+node)
+	cmd.Env = append(os.Environ(), deadMountEnv+"="+dir, "NHC_GPU_BINARY="+program, "SLURMD_NODENAME="+node)
 	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	if strings.HasPrefix(string(out), "skip") {
@@ -246,6 +246,61 @@ func TestStateGarbage(t *testing.T) {
 	a.want(t, 0, 5*time.Second, `(?m)^reached$`)
 	if n := strings.Count(a.out, "warning"); n != 1 {
 		t.Errorf("%d warnings in %q, want one", n, a.out)
+	}
+}
+
+// A state directory that is full or read-only costs one warning and not the run.
+func TestStateFullOrReadOnly(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]string{"full": "size=4k,nr_inodes=1", "read-only": "ro"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node := nodeName(t)
+			dir := "/run/nhc-gpu/" + node
+			must(t, os.MkdirAll(dir, 0o700))
+			if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=700,"+opts, "tmpfs", dir).CombinedOutput(); err != nil {
+				t.Skipf("skip: mount tmpfs: %v: %s", err, out)
+			}
+			t.Cleanup(func() { _ = exec.Command("umount", dir).Run() })
+			a := ask(t, node, "* || echo reached\n")
+			a.want(t, 0, 5*time.Second, `(?m)^reached$`)
+			if n := strings.Count(a.out, "warning"); n != 1 || !strings.Contains(a.out, dir) {
+				t.Errorf("%d warnings in %q, want one that names %s", n, a.out, dir)
+			}
+		})
+	}
+}
+
+// slurmd starts its health check with SIGPIPE blocked; the commands that checks
+// and lines run must not have it so.
+func TestSignalMask(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread() // and never unlocked: the thread ends with the test
+	var pipe unix.Sigset_t
+	pipe.Val[0] = 1 << (unix.SIGPIPE - 1)
+	must(t, unix.PthreadSigmask(unix.SIG_BLOCK, &pipe, nil))
+	conf := "* || check_cmd_output -m '/^SigBlk:.*0000000000000000$/' grep SigBlk /proc/self/status\n* || grep SigBlk /proc/self/status\n"
+	ask(t, nodeName(t), conf).want(t, 0, 5*time.Second, `^SigBlk:\s0000000000000000\n$`)
+}
+
+// An administrator's pipe that is closed early ends nothing in mid-run.
+func TestClosedOutput(t *testing.T) {
+	t.Parallel()
+	mark := filepath.Join(t.TempDir(), "mark")
+	file := filepath.Join(t.TempDir(), "nhc.conf")
+	must(t, os.WriteFile(file, []byte("* || echo a\n* || sleep 0.3\n* || echo b\n* || touch "+mark+"\n"), 0o644))
+	r, w, err := os.Pipe()
+	must(t, err)
+	cmd := exec.Command(program, "-v", "-c", file, "LOGFILE=-", "MARK_OFFLINE=0")
+	cmd.Stdout, cmd.Stderr = w, w
+	must(t, cmd.Start())
+	w.Close()
+	r.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("run: %v", err)
+	}
+	if _, err := os.Stat(mark); err != nil {
+		t.Errorf("the last line was not run: %v", err)
 	}
 }
 
