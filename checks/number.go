@@ -4,18 +4,19 @@ import (
 	"math/big"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // integerForm is what an arithmetic context of bash takes for a number:
 // decimal, 0x hexadecimal, octal behind a zero.
-var integerForm = regexp.MustCompile(`^[-+]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)$`)
+var integerForm = lazily(`^[-+]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)$`)
 
 // parseInteger reads a count of nhc.conf. An empty word is 0.
 func parseInteger(word string) (int64, bool) {
 	if word == "" {
 		return 0, true
 	}
-	if !integerForm.MatchString(word) {
+	if !integerForm().MatchString(word) {
 		return 0, false
 	}
 	n, ok := new(big.Int).SetString(word, 0)
@@ -27,18 +28,18 @@ func parseInteger(word string) (int64, bool) {
 
 // fractionForm is a decimal number with a fraction, which bash does not know
 // but sizes and percentages may be.
-var fractionForm = regexp.MustCompile(`^[-+]?[0-9]+\.[0-9]+$`)
+var fractionForm = lazily(`^[-+]?[0-9]+\.[0-9]+$`)
 
 // parseNumber reads a number that may have a fraction, without loss.
 func parseNumber(word string) (*big.Rat, bool) {
 	switch {
-	case integerForm.MatchString(word):
+	case integerForm().MatchString(word):
 		n, ok := new(big.Int).SetString(word, 0)
 		if !ok {
 			return nil, false
 		}
 		return new(big.Rat).SetInt(n), true
-	case fractionForm.MatchString(word):
+	case fractionForm().MatchString(word):
 		return new(big.Rat).SetString(word)
 	}
 	return nil, false
@@ -87,4 +88,10 @@ func decimal(r *big.Rat) string {
 		return r.Num().String()
 	}
 	return strings.TrimRight(strings.TrimRight(r.FloatString(6), "0"), ".")
+}
+
+// lazily compiles an expression when it is first needed: most runs need none,
+// and every process of a run would pay for it at its start.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

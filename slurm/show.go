@@ -5,18 +5,19 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // freeText are the keys of scontrol show node whose values are whatever a
 // person typed. They stand last, in this order (22.05, 24.11 and 26.05), and
 // what follows the first of them can be made to look like any key.
-var freeText = regexp.MustCompile(` (Reason|Comment|Extra)=`)
+var freeText = lazily(` (Reason|Comment|Extra)=`)
 
 var (
-	stateKey = regexp.MustCompile(` State=(\S+)`)
+	stateKey = lazily(` State=(\S+)`)
 	// stamp is what scontrol appends to the first line of a reason; the lines
 	// that follow in a reason with newlines come after it.
-	stamp = regexp.MustCompile(` \[[^\] ]+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\]`)
+	stamp = lazily(` \[[^\] ]+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\]`)
 )
 
 // parseShowNode reads one line of scontrol -o show node. Keys move between
@@ -28,18 +29,18 @@ func parseShowNode(out []byte) (NodeInfo, error) {
 		return NodeInfo{}, fmt.Errorf("parse node %q: want NodeName= first", cut(printable(line), 80))
 	}
 	keys, text := line, ""
-	if at := freeText.FindStringIndex(line); at != nil {
+	if at := freeText().FindStringIndex(line); at != nil {
 		keys, text = line[:at[0]], line[at[0]:]
 	}
-	state := stateKey.FindStringSubmatch(keys)
+	state := stateKey().FindStringSubmatch(keys)
 	if state == nil {
 		return NodeInfo{}, errors.New("parse node: no State= before the free text")
 	}
 	node := NodeInfo{State: ParseState(state[1])}
 	if reason, ok := strings.CutPrefix(text, " Reason="); ok {
-		if at := stamp.FindStringIndex(reason); at != nil {
+		if at := stamp().FindStringIndex(reason); at != nil {
 			reason = reason[:at[0]]
-		} else if at := freeText.FindStringIndex(reason); at != nil {
+		} else if at := freeText().FindStringIndex(reason); at != nil {
 			reason = reason[:at[0]]
 		}
 		node.Reason = strings.TrimSpace(reason)
@@ -61,4 +62,10 @@ func parseSinfo(out []byte) (NodeInfo, error) {
 func firstLine(out []byte) string {
 	line, _, _ := strings.Cut(string(out), "\n")
 	return line
+}
+
+// lazily compiles an expression when it is first needed: a healthy node asks
+// Slurm nothing, and should not pay for the grammar of the answer.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
