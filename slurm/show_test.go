@@ -101,7 +101,7 @@ func FuzzParseShowNode(f *testing.F) {
 		if err != nil || node.State.Text != "MIXED" {
 			t.Fatalf("%q: %+v, %v", line, node, err)
 		}
-		if got, want := ownerOf(node.Reason), ownerOf(first); got != want && !stamp().MatchString(" "+first) && !freeText.MatchString(" "+first) {
+		if got, want := ownerOf(node.Reason), ownerOf(first); got != want && !stamp().MatchString(" "+first) && !freeText().MatchString(" "+first) {
 			t.Errorf("%q: owner %v, want %v", line, got, want)
 		}
 	})
