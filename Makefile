@@ -1,0 +1,91 @@
+# `make` builds bin/nhc-gpu and needs no root; `make check` runs it on this machine.
+
+GO         ?= go
+DESTDIR    ?=
+PREFIX     ?= /usr
+SYSCONFDIR ?= /etc
+UNITDIR    ?= $(PREFIX)/lib/systemd/system
+BIN        ?= bin/nhc-gpu
+FUZZTIME   ?= 10s
+# v1.2.3, or v1.2.3-4-gabcdef0 between releases; a tree without tags is 0.0.0
+VERSION    ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || echo v0.0.0)
+
+# Tools that are not in PATH are run at these versions.
+GOLANGCI_LINT_VERSION = v2.15.0
+STATICCHECK_VERSION   = v0.8.2
+
+# DCGM's and NVML's libraries are looked up while running: with -z now, which
+# RPM's hardening flags ask for, the program would die at its start. The last
+# -z wins, so ours has to stay the last word of the linker's command line.
+GO_LDFLAGS = -X main.version=$(VERSION:v%=%) -extldflags=-Wl,-z,lazy
+export CGO_ENABLED = 1
+export CGO_CFLAGS := $(filter-out -Wno-deprecated-declarations,$(or $(CGO_CFLAGS),-O2 -g)) -Wno-deprecated-declarations
+
+SBINDIR    = $(DESTDIR)$(PREFIX)/sbin
+LIBEXECDIR = $(DESTDIR)$(PREFIX)/libexec/nhc
+DOCDIR     = $(DESTDIR)$(PREFIX)/share/doc/nhc-gpu
+EXAMPLES   = $(wildcard conf/examples/*)
+
+.PHONY: all build check test test-slurm-matrix lint bench fuzz install rpm clean
+
+all: build
+
+build:
+	$(GO) build -buildvcs=false -ldflags '$(GO_LDFLAGS)' -o $(BIN) ./cmd/nhc-gpu
+
+check: build
+	$(abspath $(BIN)) --check
+
+# Suites that cannot run here (no root, no Slurm...) are skipped and say why.
+test:
+	@tests/install-deps.sh
+	$(GO) test -count=1 -timeout=30m ./...
+
+test-slurm-matrix: build
+	NHC_GPU_BINARY=$(abspath $(BIN)) GO='$(GO)' tests/slurm/matrix.sh
+
+lint:
+	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	 if [ -n "$$unformatted" ]; then echo "not formatted by gofmt:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$$(command -v staticcheck || echo $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)) ./...
+	$$(command -v golangci-lint || echo $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)) run ./...
+
+bench:
+	$(GO) test -run='^$$' -bench=. -benchmem ./...
+
+fuzz:
+	@set -e; for pkg in $$($(GO) list ./...); do \
+	   for target in $$($(GO) test -list='^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	     echo "$$pkg $$target"; \
+	     $(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) $$pkg; \
+	   done; \
+	 done
+
+# The names of LBNL NHC are links: called by them nhc-gpu is what they were.
+install: build
+	install -d $(SBINDIR) $(LIBEXECDIR) $(DOCDIR)/examples $(DESTDIR)$(UNITDIR) \
+	  $(DESTDIR)$(SYSCONFDIR)/nhc $(DESTDIR)$(SYSCONFDIR)/logrotate.d
+	install -m 755 $(BIN) $(SBINDIR)/nhc-gpu
+	ln -sf nhc-gpu $(SBINDIR)/nhc
+	ln -sf ../../sbin/nhc-gpu $(LIBEXECDIR)/node-mark-offline
+	ln -sf ../../sbin/nhc-gpu $(LIBEXECDIR)/node-mark-online
+	install -m 644 README.md CHANGELOG.md LICENSE $(wildcard docs/*.md) $(DOCDIR)/
+	$(if $(EXAMPLES),install -m 644 $(EXAMPLES) $(DOCDIR)/examples/)
+	install -m 644 systemd/nhc-gpu.service systemd/nhc-gpu.timer $(DESTDIR)$(UNITDIR)/
+	install -m 644 rpm/nhc-gpu.logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/nhc
+
+# RPM allows no "-" in a version: 1.2.3-4-gabcdef0 is 1.2.3^4.gabcdef0, which is
+# newer than 1.2.3 and older than 1.2.4.
+RPM_VERSION = $(shell echo '$(VERSION:v%=%)' | sed 's/-/^/; s/-/./g')
+RPM_TOPDIR ?= $(CURDIR)/dist/rpm
+
+rpm:
+	mkdir -p $(RPM_TOPDIR)/SOURCES
+	tar --exclude-vcs --exclude=./bin --exclude=./dist --transform 's,^\.,nhc-gpu-$(RPM_VERSION),' \
+	  -czf '$(RPM_TOPDIR)/SOURCES/nhc-gpu-$(RPM_VERSION).tar.gz' .
+	rpmbuild -ba --define '_topdir $(RPM_TOPDIR)' --define 'nhc_version $(RPM_VERSION)' \
+	  --define 'nhc_source_version $(VERSION)' rpm/nhc-gpu.spec
+
+clean:
+	rm -rf bin dist tests/slurm/_artifacts

@@ -1,0 +1,100 @@
+// Package imports_test shows that the linter refuses an import against the
+// direction that .golangci.yml lays down.
+package imports_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/nhc-gpu/nhc-gpu"
+
+func TestDirections(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("golangci-lint"); err != nil {
+		t.Skip("no golangci-lint in PATH")
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "go.mod"), "module "+module+"\n\ngo 1.26\n")
+	config, err := os.ReadFile("../../.golangci.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, ".golangci.yml"), string(config))
+	for from := range may {
+		write(t, filepath.Join(dir, from, "p.go"), "package p\n")
+		for to := range imports(from) {
+			// as an external test, so that no two of them are an import cycle
+			text := "package p_test\n\nimport _ \"" + module + "/" + to + "\"\n"
+			if to == "os/exec" {
+				text = "package p\n\nimport _ \"os/exec\"\n"
+			}
+			write(t, filepath.Join(dir, fileName(from, to)), text)
+		}
+	}
+
+	lint := exec.Command("golangci-lint", "run", "--enable-only=depguard", "--max-issues-per-linter=0", "--max-same-issues=0",
+		"--output.text.print-issued-lines=false", "./...")
+	lint.Dir = dir
+	lint.Env = append(os.Environ(), "GOFLAGS=")
+	out, err := lint.CombinedOutput()
+	if err == nil {
+		t.Fatal("nothing is refused")
+	}
+	for from := range may {
+		for to, want := range imports(from) {
+			if got := !strings.Contains("\n"+string(out), "\n"+fileName(from, to)+":"); got != want {
+				t.Errorf("%s may import %s: got %v, want %v", from, to, got, want)
+			}
+		}
+	}
+	if t.Failed() {
+		t.Logf("golangci-lint says\n%s", out)
+	}
+}
+
+// may says who imports whom. Whatever is missing is refused.
+var may = map[string][]string{
+	"conf":           {"conf/match"},
+	"conf/match":     {},
+	"checks/probe":   {"os/exec"},
+	"checks":         {"checks/probe", "conf/match"},
+	"checks/plan":    {"checks", "conf", "conf/match"},
+	"checks/run":     {"checks", "checks/plan", "checks/probe", "os/exec"},
+	"checks/verdict": {"checks"},
+	"slurm":          {"checks", "checks/verdict"},
+	"cmd/nhc-gpu":    {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/verdict", "slurm"},
+}
+
+// imports are all that a package could import, and whether it may.
+func imports(from string) map[string]bool {
+	all := map[string]bool{"os/exec": slices.Contains(may[from], "os/exec")}
+	for to := range may {
+		if to != from && to != "cmd/nhc-gpu" {
+			all[to] = slices.Contains(may[from], to)
+		}
+	}
+	return all
+}
+
+func fileName(from, to string) string {
+	name := "imports_" + strings.ReplaceAll(to, "/", "_")
+	if to != "os/exec" {
+		name += "_test"
+	}
+	return from + "/" + name + ".go"
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,290 @@
+package slurm_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// bubbleName is the argv[0] under which the test binary is process 1 of a
+// bubble: PID, mount, network, IPC and UTS name spaces of their own, in which
+// one cluster lives. Nothing in a bubble collides with anything outside it, the
+// host's files stay as they are, and no process outlives it.
+const bubbleName = "slurm-test-bubble"
+
+// Where things are inside every bubble.
+const (
+	clusterDir = "/run/cluster"           // the cluster's folder on the host
+	binDir     = "/run/bin"               // the folder of nhc-gpu on the host
+	freezerDir = "/sys/fs/cgroup/freezer" // cgroup v1, where the kernel has it
+)
+
+// bubbleMain is process 1. It says "ready" when the bubble stands, adopts
+// orphans, and ends when its standard input does: by then, whatever way the
+// test went, everything in the bubble is dead.
+func bubbleMain(args []string) int {
+	b := bubble{root: args[1], cluster: args[2], bin: args[3], cgroup: args[4]}
+	if err := b.make(); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	go adoptOrphans()
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	b.end()
+	return 0
+}
+
+type bubble struct {
+	root    string // the system whose Slurm runs: "/", or a tree from debootstrap
+	cluster string // becomes clusterDir
+	bin     string // becomes binDir
+	cgroup  string // our folder in the freezer hierarchy
+}
+
+// make builds the bubble around this process.
+func (b *bubble) make() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := b.mounts(); err != nil {
+		return err
+	}
+	if err := unix.Chroot(b.root); err != nil {
+		return fmt.Errorf("chroot %s: %w", b.root, err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte("ctl")); err != nil {
+		return fmt.Errorf("set host name: %w", err)
+	}
+	if err := loopbackUp(); err != nil {
+		return err
+	}
+	b.mountFreezer()
+	return listenSyslog()
+}
+
+// mounts gives the bubble its own /proc, /dev, /etc, /run, /tmp and /var/log.
+func (b *bubble) mounts() error {
+	cluster, err := cloneTree(b.cluster) // may lie below a folder that is about to be covered
+	if err != nil {
+		return err
+	}
+	bin, err := cloneTree(b.bin)
+	if err != nil {
+		return err
+	}
+	if b.root != "/" {
+		if err := readOnlyRoot(b.root); err != nil {
+			return err
+		}
+	}
+	for _, m := range []struct{ kind, at string }{
+		{"proc", "proc"}, {"sysfs", "sys"}, {"tmpfs", "sys/fs/cgroup"},
+		{"tmpfs", "dev"}, {"tmpfs", "run"}, {"tmpfs", "tmp"}, {"tmpfs", "var/log"},
+	} {
+		at := filepath.Join(b.root, m.at)
+		if err := unix.Mount(m.kind, at, m.kind, 0, ""); err != nil {
+			return fmt.Errorf("mount %s on %s: %w", m.kind, at, err)
+		}
+	}
+	for _, dir := range []string{"run/munge", "run/nhc-gpu", freezerDir} {
+		if err := os.MkdirAll(filepath.Join(b.root, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		attachTree(cluster, filepath.Join(b.root, clusterDir)),
+		attachTree(bin, filepath.Join(b.root, binDir)),
+		devices(filepath.Join(b.root, "dev")),
+		privateEtc(filepath.Join(b.root, "etc")),
+	)
+}
+
+// readOnlyRoot makes a mount of dir that nothing in the bubble can write to.
+func readOnlyRoot(dir string) error {
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s on itself: %w", dir, err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		return fmt.Errorf("make %s read-only: %w", dir, err)
+	}
+	return nil
+}
+
+func cloneTree(dir string) (fd int, err error) {
+	fd, err = unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("clone mount of %s: %w", dir, err)
+	}
+	return fd, nil
+}
+
+func attachTree(fd int, at string) error {
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return err
+	}
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount on %s: %w", at, err)
+	}
+	return nil
+}
+
+func devices(dev string) error {
+	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9} {
+		path := filepath.Join(dev, name)
+		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
+			return fmt.Errorf("make device %s: %w", path, err)
+		}
+		if err := os.Chmod(path, 0o666); err != nil {
+			return err
+		}
+	}
+	return os.Symlink("/proc/self/fd", filepath.Join(dev, "fd"))
+}
+
+// privateEtc covers etc with a folder of links to what it holds, save what the
+// cluster brings along.
+func privateEtc(etc string) error {
+	covered, err := cloneTree(etc)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", etc, "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("mount tmpfs on %s: %w", etc, err)
+	}
+	if err := attachTree(covered, filepath.Join(etc, ".real")); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(filepath.Join(etc, ".real"))
+	if err != nil {
+		return err
+	}
+	own := map[string]bool{"nhc": true, "slurm": true, "default": true, "hosts": true}
+	for _, e := range entries {
+		if own[e.Name()] {
+			continue
+		}
+		if err := os.Symlink(filepath.Join(".real", e.Name()), filepath.Join(etc, e.Name())); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"nhc", "default"} {
+		if err := os.Mkdir(filepath.Join(etc, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink(filepath.Join(clusterDir, "etc"), filepath.Join(etc, "slurm")); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost ctl\n"), 0o644)
+}
+
+// loopbackUp brings up the loopback interface, with one more address: where
+// there is none but 127.0.0.1 getaddrinfo takes the machine to have no IPv4.
+func loopbackUp() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(s)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo); err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	alias, err := unix.NewIfreq("lo:1")
+	if err != nil {
+		return err
+	}
+	if err := alias.SetInet4Addr([]byte{192, 0, 2, 1}); err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(s, unix.SIOCSIFADDR, alias); err != nil {
+		return fmt.Errorf("add an address to lo: %w", err)
+	}
+	return nil
+}
+
+// mountFreezer mounts the freezer of cgroup v1, whose frozen processes no
+// signal reaches. Where the kernel has none the tests that need it are skipped.
+func (b *bubble) mountFreezer() {
+	if unix.Mount("cgroup", freezerDir, "cgroup", 0, "freezer") != nil {
+		return
+	}
+	_ = os.Mkdir(filepath.Join(freezerDir, b.cgroup), 0o755)
+}
+
+// listenSyslog writes what is sent to /dev/log to the cluster's log folder, a
+// line a message.
+func listenSyslog() error {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "/dev/log", Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(filepath.Join(clusterDir, "log/syslog"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	go func() {
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			_, _ = fmt.Fprintf(file, "%s\n", buf[:n])
+		}
+	}()
+	return nil
+}
+
+func adoptOrphans() {
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, unix.SIGCHLD)
+	for range died {
+		reap()
+	}
+}
+
+func reap() {
+	for {
+		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// end kills every process of the bubble, frozen ones too, and removes what it
+// left in the freezer hierarchy, which alone is the host's.
+func (b *bubble) end() {
+	dir := filepath.Join(freezerDir, b.cgroup)
+	for range 500 {
+		groups, _ := filepath.Glob(filepath.Join(dir, "*"))
+		for _, g := range append(groups, dir) {
+			_ = os.WriteFile(filepath.Join(g, "freezer.state"), []byte("THAWED"), 0)
+		}
+		err := unix.Kill(-1, unix.SIGKILL)
+		reap()
+		for _, g := range groups {
+			_ = os.Remove(g)
+		}
+		_ = os.Remove(dir)
+		if _, left := os.Stat(dir); errors.Is(err, unix.ESRCH) && left != nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

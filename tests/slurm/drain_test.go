@@ -1,0 +1,167 @@
+package slurm_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// A fault is seen by the next health check, two seconds later at most.
+const soon = 15 * time.Second
+
+const (
+	fault  = "check_file_test:  -f /etc/nhc/ok returned 1."
+	reason = "NHC: " + fault
+)
+
+func TestHealthyNodesAskNothing(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	for _, n := range c.Nodes {
+		n.Conf("* || check_file_test -f /etc/nhc/ok",
+			"* || check_fs_mount_rw -f /run",
+			"* || [ -d /proc/1 ] && check_ps_service -u root slurmd")
+	}
+	c.WaitRounds(2) // a node whose state nhc-gpu does not remember is asked for once
+	before := c.RPCs()
+	c.WaitRounds(5)
+	for kind, count := range c.RPCs() {
+		// what sdiag itself asks; all else that asks or tells about nodes begins with REQUEST, too
+		if kind == "REQUEST_STATS_INFO" || !strings.HasPrefix(kind, "REQUEST_") {
+			continue
+		}
+		if more := count - before[kind]; more != 0 {
+			t.Errorf("slurmctld got %d %s during five health checks of each node, want none", more, kind)
+		}
+	}
+	if n := c.RPCs()["REQUEST_UPDATE_NODE"]; n != 0 {
+		t.Errorf("slurmctld got %d REQUEST_UPDATE_NODE, want none", n)
+	}
+	for _, n := range c.Nodes {
+		n.Must("idle", "")
+	}
+}
+
+func TestDrainAndReturn(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	n := c.Nodes[0]
+
+	n.Remove("ok")
+	n.WaitState("drain", soon)
+	n.Must("drain", reason)
+	if log := n.Log(); !strings.Contains(log, fault) {
+		t.Errorf("nhc.log is %q, want the fault in it", log)
+	}
+	if log := c.Syslog(); !strings.Contains(log, "Health check failed:  "+fault) {
+		t.Errorf("syslog is %q, want the fault in it", log)
+	}
+	n.WaitRounds(2)
+	n.Must("drain", reason)
+	for _, other := range c.Nodes[1:] {
+		other.Must("idle", "")
+	}
+	if got := c.RPCs()["REQUEST_UPDATE_NODE"]; got != 1 {
+		t.Errorf("slurmctld got %d REQUEST_UPDATE_NODE for one fault, want 1", got)
+	}
+
+	n.Create("ok")
+	n.WaitState("idle", soon)
+	for _, other := range c.Nodes[1:] {
+		other.Must("idle", "")
+	}
+}
+
+// The reason follows the fault.
+func TestSecondFault(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	n := c.Nodes[0]
+	n.Conf("* || check_file_test -f /etc/nhc/ok", "* || check_file_test -f /etc/nhc/second")
+	n.WaitReason("drain", "NHC: check_file_test:  -f /etc/nhc/second ", soon)
+	n.Remove("ok")
+	n.WaitReason("drain", reason, soon)
+	n.Create("ok")
+	n.Create("second")
+	n.WaitState("idle", soon)
+}
+
+// What a person says of a node stands, whatever we find.
+func TestAdministratorsDrainStands(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	n := c.Nodes[0]
+	const theirs = "new DIMMs, ticket 4711"
+	n.WaitRounds(1)
+	c.Update(n, "State=DRAIN", "Reason="+theirs)
+	for _, step := range []func(){func() {}, func() { n.Remove("ok") }, func() { n.Create("ok") }} {
+		step()
+		n.WaitRounds(3)
+		n.Must("drain", theirs)
+	}
+	c.Update(n, "State=RESUME")
+	n.WaitState("idle", soon)
+}
+
+// A person who takes over our drain keeps the node, although it is well again.
+func TestAdministratorTakesOver(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	n := c.Nodes[0]
+	n.Remove("ok")
+	n.WaitReason("drain", reason, soon)
+	const theirs = "hands off"
+	c.Update(n, "State=DRAIN", "Reason="+theirs)
+	n.WaitRounds(2)
+	n.Must("drain", theirs)
+	n.Create("ok")
+	n.WaitRounds(3)
+	n.Must("drain", theirs)
+}
+
+// A person who resumes a node that is still broken gets it drained again, and
+// whatever reason an earlier drain left (24.11 keeps it) does not hide the fault.
+func TestResumedTooEarly(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	n := c.Nodes[0]
+	c.Update(n, "State=DRAIN", "Reason=cabling")
+	c.Update(n, "State=RESUME")
+	n.WaitState("idle", soon)
+
+	n.Remove("ok")
+	n.WaitReason("drain", reason, soon)
+	c.Update(n, "State=RESUME")
+	n.WaitRounds(2)
+	n.WaitReason("drain", reason, soon)
+	n.Create("ok")
+	n.WaitState("idle", soon)
+}
+
+// Jobs of a node that fails go on to their end.
+func TestRunningJobLives(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	n := c.Nodes[1]
+	job := strings.TrimSpace(c.Exec("sbatch", "--parsable", "--nodelist="+n.Name, "--output=/dev/null", "--chdir=/",
+		"--wrap=while [ ! -e /etc/nhc/done ]; do sleep 0.2; done"))
+	n.WaitState("mix alloc", soon)
+
+	n.Remove("ok")
+	n.WaitReason("drng", reason, soon)
+	n.WaitRounds(2)
+	if out := c.Exec("squeue", "--noheader", "--format=%T", "--jobs="+job); strings.TrimSpace(out) != "RUNNING" {
+		t.Errorf("the job on the failing node is %q, want RUNNING", out)
+	}
+	n.Create("ok")
+	n.WaitState("mix alloc", soon)
+	n.Remove("ok")
+	n.WaitReason("drng", reason, soon)
+	n.Create("done")
+	n.WaitReason("drain", reason, soon)
+	if out := c.Exec("scontrol", "show", "job", job); !strings.Contains(out, "JobState=COMPLETED") {
+		t.Errorf("the job has not completed: %s", out)
+	}
+	n.Create("ok")
+	n.WaitState("idle", soon)
+}

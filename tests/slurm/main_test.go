@@ -1,0 +1,84 @@
+// Package slurm_test shows nhc-gpu on a real Slurm: each test starts a cluster
+// of its own from the distribution's packages (munged, slurmctld, four slurmd;
+// no systemd), with nhc-gpu as its HealthCheckProgram, breaks something, and
+// looks at what becomes of the nodes.
+//
+// It needs root and Slurm, and says so where it is skipped. The environment may
+// name another Slurm and another program:
+//
+//	NHC_GPU_SLURM_ROOT  a root file system whose Slurm is used (see matrix.sh)
+//	NHC_GPU_BINARY      an nhc-gpu already built
+//
+// With go test -artifacts the logs and files of every cluster are kept.
+package slurm_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	if os.Args[0] == bubbleName {
+		os.Exit(bubbleMain(os.Args))
+	}
+	os.Exit(testMain(m))
+}
+
+var tempDir string // holds what all tests share
+
+func testMain(m *testing.M) int {
+	var err error
+	if tempDir, err = os.MkdirTemp("", "nhc-gpu-slurm-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(tempDir)
+	return m.Run()
+}
+
+// builtBinary returns the folder that holds the nhc-gpu under test.
+var builtBinary = sync.OnceValues(func() (string, error) {
+	program := filepath.Join(tempDir, "nhc-gpu")
+	if path := os.Getenv("NHC_GPU_BINARY"); path != "" {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		return tempDir, os.WriteFile(program, data, 0o755)
+	}
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-extldflags=-Wl,-z,lazy",
+		"-o", program, "github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build cmd/nhc-gpu: %w\n%s", err, out)
+	}
+	return tempDir, nil
+})
+
+// skipUnlessAble skips a test that cannot have a cluster here.
+func skipUnlessAble(t *testing.T, root string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("a cluster needs root")
+	}
+	for _, program := range []string{"slurmctld", "slurmd", "scontrol", "munged"} {
+		if !installed(root, program) {
+			t.Skipf("no %s in %s: tests/install-deps.sh installs it", program, root)
+		}
+	}
+	if _, err := exec.LookPath("nsenter"); err != nil {
+		t.Skip("no nsenter (util-linux)")
+	}
+}
+
+func installed(root, program string) bool {
+	for _, dir := range []string{"usr/sbin", "usr/bin"} {
+		if _, err := os.Stat(filepath.Join(root, dir, program)); err == nil {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,45 @@
+#!/bin/sh
+# matrix.sh [RELEASE...]: this suite on the Slurm of other Debian releases, each
+# in a tree made by debootstrap and kept for the next time. By default trixie
+# (24.11, which keeps a node's reason after RESUME) and forky (26.05, which
+# tells a node whether it is healthy). The tests and nhc-gpu are built here.
+set -eu
+cd "$(dirname "$0")/../.."
+
+cache=${XDG_CACHE_HOME:-/var/cache}/nhc-gpu-test
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+
+say() { echo "test-slurm-matrix: $*"; }
+
+# tree RELEASE: makes $cache/RELEASE, if it is not there yet.
+tree() {
+  [ -d "$cache/$1" ] && return
+  wget -q -O /dev/null --timeout=20 --tries=2 "$mirror/dists/$1/InRelease" || return 3
+  rm -rf --one-file-system "$cache/$1.part"
+  say "$1: making $cache/$1"
+  debootstrap --variant=minbase --include=slurmctld,slurmd,slurm-client,munge \
+    "$1" "$cache/$1.part" "$mirror" sid >"$cache/$1.log" 2>&1 ||
+    { tail -n 20 "$cache/$1.log"; return 1; }
+  rm -rf "$cache/$1.part"/var/cache/apt/archives/*.deb
+  mv "$cache/$1.part" "$cache/$1"
+}
+
+[ $# -gt 0 ] || set -- trixie forky
+if [ "$(id -u)" != 0 ]; then say "$*: skipped: not root"; exit 0; fi
+if ! command -v debootstrap >/dev/null; then say "$*: skipped: no debootstrap (tests/install-deps.sh installs it)"; exit 0; fi
+
+mkdir -p "$cache"
+exec 9>"$cache/lock"
+status=0
+for release; do
+  flock 9
+  made=0; tree "$release" || made=$?
+  flock -u 9
+  case $made in
+    0) say "$release: $(chroot "$cache/$release" slurmctld -V)"
+       NHC_GPU_SLURM_ROOT=$cache/$release ${GO:-go} test -count=1 -timeout=15m ./tests/slurm 9>&- || status=1 ;;
+    3) say "$release: skipped: cannot reach $mirror" ;;
+    *) say "$release: debootstrap did not make it"; status=1 ;;
+  esac
+done
+exit $status

@@ -1,0 +1,12 @@
+#!/bin/sh
+# node.sh NODE: becomes the slurmd of NODE. It runs in UTS and mount name spaces
+# of its own, so that the host name and these folders are the node's alone.
+set -eu
+node=$1
+files=/run/cluster/nodes/$node
+echo "$node" >/proc/sys/kernel/hostname
+mount --bind "$files/nhc" /etc/nhc
+mount --bind "$files/default" /etc/default
+mount --bind "$files/log" /var/log
+mount --bind "$files/state" /run/nhc-gpu
+exec slurmd -D -N "$node"

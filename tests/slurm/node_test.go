@@ -1,0 +1,155 @@
+package slurm_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Node is one slurmd, with host name, /etc/nhc, /etc/default, /var/log and
+// /run/nhc-gpu of its own.
+type Node struct {
+	c      *Cluster
+	Name   string
+	slurmd *process
+}
+
+func (n *Node) start() {
+	n.slurmd = n.c.daemon("slurmd."+n.Name, "unshare", "--uts", "--mount", "--propagation", "unchanged", clusterDir+"/node.sh", n.Name)
+}
+
+// Try runs a program on the node, as an administrator would.
+func (n *Node) Try(argv ...string) (string, error) {
+	n.c.t.Helper()
+	pid := strings.TrimSpace(n.c.Exec("cat", clusterDir+"/run/slurmd."+n.Name+".pid"))
+	return n.c.Try(append([]string{"nsenter", "--target", pid, "--mount", "--uts", "--root", "--wd", "--"}, argv...)...)
+}
+
+// path is that of a node's file on the host: nhc/ is its /etc/nhc, and so on.
+func (n *Node) path(name string) string { return filepath.Join(n.c.dir, "nodes", n.Name, name) }
+
+// Conf writes the node's nhc.conf.
+func (n *Node) Conf(lines ...string) {
+	n.c.t.Helper()
+	n.write("nhc.conf", strings.Join(lines, "\n")+"\n")
+}
+
+// Settings writes the node's /etc/default/nhc.
+func (n *Node) Settings(text string) {
+	n.c.t.Helper()
+	n.c.write("nodes/"+n.Name+"/default/nhc", []byte(text), 0o644)
+}
+
+// Create makes a file in the node's /etc/nhc.
+func (n *Node) Create(name string) {
+	n.c.t.Helper()
+	n.write(name, "")
+}
+
+func (n *Node) write(name, text string) {
+	n.c.t.Helper()
+	n.c.write("nodes/"+n.Name+"/nhc/"+name, []byte(text), 0o644)
+}
+
+// Remove removes a file from the node's /etc/nhc.
+func (n *Node) Remove(name string) {
+	n.c.t.Helper()
+	if err := os.Remove(n.path("nhc/" + name)); err != nil {
+		n.c.t.Fatal(err)
+	}
+}
+
+// Has says whether a file is in the node's /etc/nhc.
+func (n *Node) Has(name string) bool {
+	_, err := os.Stat(n.path("nhc/" + name))
+	return err == nil
+}
+
+// State is what sinfo says of the node: its state (idle, drain, drng...) and
+// its reason, empty for none.
+func (n *Node) State() (state, reason string) {
+	n.c.t.Helper()
+	n.c.mustRun(n.slurmd)
+	out, err := n.c.Try("sinfo", "--noheader", "--Node", "--nodes="+n.Name, "--format=%t|%E")
+	if err != nil {
+		return "", err.Error()
+	}
+	state, reason, _ = strings.Cut(strings.TrimRight(out, "\n"), "|")
+	if reason == "none" {
+		reason = ""
+	}
+	return state, reason
+}
+
+// WaitState waits for one of the states, separated by blanks.
+func (n *Node) WaitState(states string, limit time.Duration) {
+	n.c.t.Helper()
+	n.c.waitFor(limit, n.Name+" in state "+states, func() (string, bool) {
+		state, reason := n.State()
+		return state + " " + reason, slices.Contains(strings.Fields(states), state)
+	})
+}
+
+// WaitReason waits until the node's state is one of states and its reason begins
+// with prefix.
+func (n *Node) WaitReason(states, prefix string, limit time.Duration) {
+	n.c.t.Helper()
+	n.c.waitFor(limit, n.Name+" in state "+states+" for "+prefix, func() (string, bool) {
+		state, reason := n.State()
+		return state + " " + reason, slices.Contains(strings.Fields(states), state) && strings.HasPrefix(reason, prefix)
+	})
+}
+
+// Must fails the test unless the node is in this state for this reason.
+func (n *Node) Must(wantState, wantReason string) {
+	n.c.t.Helper()
+	if state, reason := n.State(); state != wantState || reason != wantReason {
+		n.c.t.Errorf("%s is %q for reason %q, want %q for %q", n.Name, state, reason, wantState, wantReason)
+	}
+}
+
+// roundEnd is how slurmd reports the end of a health check, in words that 22.05
+// to 26.05 share.
+var roundEnd = regexp.MustCompile(`health_check (success|failed|killed|didn't)`)
+
+// Rounds counts the health checks that have ended on the node.
+func (n *Node) Rounds() int {
+	data, _ := os.ReadFile(filepath.Join(n.c.dir, "log", "slurmd."+n.Name+".log"))
+	return len(roundEnd.FindAllIndex(data, -1))
+}
+
+// WaitRounds waits until more health checks have ended on the node.
+func (n *Node) WaitRounds(more int) {
+	n.c.t.Helper()
+	n.c.waitRounds([]*Node{n}, more)
+}
+
+// WaitRounds waits until more health checks have ended on every node.
+func (c *Cluster) WaitRounds(more int) {
+	c.t.Helper()
+	c.waitRounds(c.Nodes, more)
+}
+
+func (c *Cluster) waitRounds(nodes []*Node, more int) {
+	c.t.Helper()
+	want := map[*Node]int{}
+	for _, n := range nodes {
+		want[n] = n.Rounds() + more
+	}
+	for _, n := range nodes {
+		c.waitFor(time.Duration(more+4)*4*time.Second, "health checks on "+n.Name, func() (string, bool) {
+			got := n.Rounds()
+			return fmt.Sprintf("%d of %d", got, want[n]), got >= want[n]
+		})
+	}
+}
+
+// Log is the node's /var/log/nhc.log.
+func (n *Node) Log() string {
+	data, _ := os.ReadFile(n.path("log/nhc.log"))
+	return string(data)
+}

@@ -1,0 +1,140 @@
+package slurm_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// startBubble starts process 1, which ends, and with it all others, as soon as
+// nobody holds its standard input any more.
+func (c *Cluster) startBubble(root, bin string) {
+	c.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Args = []string{bubbleName, root, c.dir, bin, c.group}
+	cmd.Env = programEnv
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid: true,
+		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET |
+			syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := cmd.Start(); errors.Is(err, syscall.EPERM) {
+		c.t.Skipf("cannot make name spaces: %v", err)
+	} else if err != nil {
+		c.t.Fatal(err)
+	}
+	c.pid = strconv.Itoa(cmd.Process.Pid)
+	ended := make(chan struct{})
+	c.t.Cleanup(func() {
+		_ = stdin.Close()
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			c.t.Errorf("process %s and its cluster have not ended", c.pid)
+		}
+	})
+	said, err := bufio.NewReader(stdout).ReadString('\n')
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	if said != "ready\n" {
+		c.t.Fatalf("no bubble: %s %v", said, err)
+	}
+}
+
+// programEnv is what every program of a cluster is started with.
+var programEnv = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"}
+
+// command is a program that will run inside the bubble.
+func (c *Cluster) command(ctx context.Context, argv ...string) *exec.Cmd {
+	args := append([]string{"--target", c.pid, "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd", "--"}, argv...)
+	cmd := exec.CommandContext(ctx, "nsenter", args...)
+	cmd.Env = programEnv
+	return cmd
+}
+
+// inside is the path on the host of a file inside the bubble.
+func (c *Cluster) inside(path string) string { return filepath.Join("/proc", c.pid, "root", path) }
+
+// A process is a running daemon of the cluster.
+type process struct {
+	name  string
+	ended chan struct{} // closed when it has ended, with err
+	err   error
+}
+
+// daemon starts a program that runs until it is told to end, or the bubble does.
+func (c *Cluster) daemon(name string, argv ...string) *process {
+	c.t.Helper()
+	log, err := os.OpenFile(filepath.Join(c.dir, "log", name+".out"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := c.command(context.Background(), argv...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	p := &process{name: name, ended: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.ended)
+	}()
+	return p
+}
+
+// mustRun fails the test if the process has ended.
+func (c *Cluster) mustRun(p *process) {
+	c.t.Helper()
+	select {
+	case <-p.ended:
+		c.t.Fatalf("%s has ended: %v", p.name, p.err)
+	default:
+	}
+}
+
+// Try runs a program inside the bubble and returns what it printed.
+func (c *Cluster) Try(argv ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	defer cancel()
+	cmd := c.command(ctx, argv...)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)
+	}
+	return string(out), err
+}
+
+// Exec is Try for a program that must succeed.
+func (c *Cluster) Exec(argv ...string) string {
+	c.t.Helper()
+	out, err := c.Try(argv...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
