@@ -39,7 +39,8 @@ check: build
 # Suites that cannot run here (no root, no Slurm...) are skipped and say why.
 test:
 	@tests/install-deps.sh
-	$(GO) test -count=1 -timeout=30m ./...
+	@$(MAKE) build
+	NHC_GPU_BINARY=$(abspath $(BIN)) $(GO) test -count=1 -timeout=30m ./...
 
 test-slurm-matrix: build
 	NHC_GPU_BINARY=$(abspath $(BIN)) GO='$(GO)' tests/slurm/matrix.sh

@@ -1,0 +1,225 @@
+package lbnl
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	processName = "case-process" // argv[0] of a background process to be
+	readyFD     = 3              // where it says that it could not; closed when it is the one it is to be
+)
+
+// member is a background process that runs.
+type member struct {
+	pid   int
+	argv0 string
+	rest  string // its state once it has nothing left to do
+}
+
+// startCast starts the background processes and the holders of sockets, and returns when each is what it is to be.
+func (s *scene) startCast() ([]member, error) {
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	ready, done, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer ready.Close()
+	var cast []member
+	for i := range s.Procs {
+		pid, err := s.Procs[i].start([]uintptr{null.Fd(), null.Fd(), null.Fd(), done.Fd()})
+		if err != nil {
+			done.Close()
+			return nil, err
+		}
+		rest := "S"
+		if s.Procs[i].Args != nil {
+			rest = "T"
+		}
+		cast = append(cast, member{pid, s.Procs[i].Argv0, rest})
+	}
+	done.Close()
+	if complaint, err := io.ReadAll(ready); err != nil || len(complaint) > 0 {
+		return nil, fmt.Errorf("start processes: %s: %w", complaint, err)
+	}
+	for i := range s.Listen {
+		pid, err := s.Listen[i].start(null.Fd())
+		if err != nil {
+			return nil, err
+		}
+		cast = append(cast, member{pid, s.Listen[i].Argv0, "S"})
+	}
+	for _, m := range cast {
+		if err := m.awaitRest(); err != nil {
+			return nil, err
+		}
+	}
+	for i, p := range s.Procs {
+		if p.Proc != nil {
+			if err := p.Proc.mount(cast[i].pid); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return cast, nil
+}
+
+// start runs this binary as case-process, with those descriptors.
+func (p *process) start(fds []uintptr) (int, error) {
+	spec, err := json.Marshal(p)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := syscall.ForkExec("/proc/self/exe", []string{processName, string(spec)}, &syscall.ProcAttr{
+		Dir: "/", Env: []string{"GOMAXPROCS=1"}, Files: fds, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("start %s: %w", p.Argv0, err)
+	}
+	return pid, nil
+}
+
+// caseProcess is the main function of a background process. It returns only if it cannot become another program.
+func caseProcess(spec string) int {
+	unix.CloseOnExec(readyFD)
+	var p process
+	err := json.Unmarshal([]byte(spec), &p)
+	if err == nil {
+		err = p.become()
+	}
+	fmt.Fprintf(os.NewFile(readyFD, "ready"), "%s: %v\n", p.Argv0, err)
+	return 1
+}
+
+// become starts the children, takes on the user and turns into the program. Children stay with it.
+func (p *process) become() error {
+	for i := range p.Children {
+		if _, err := p.Children[i].start([]uintptr{0, 1, 2, readyFD}); err != nil {
+			return err
+		}
+	}
+	if p.UID != 0 {
+		err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(p.UID), syscall.Setuid(p.UID))
+		if err != nil {
+			return err
+		}
+	}
+	if p.Args == nil {
+		return syscall.Exec("/usr/bin/sleep", []string{p.Argv0, "1000"}, nil)
+	}
+	return syscall.Exec("/bin/sh", slices.Concat([]string{p.Argv0, "-c", "kill -STOP $$"}, p.Args), nil)
+}
+
+// awaitRest waits until the process sleeps or has stopped itself: so its stat file is to show it.
+func (m *member) awaitRest() error {
+	for deadline := time.Now().Add(2 * time.Second); procState(m.pid) != m.rest; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s does not come to rest", m.argv0)
+		}
+	}
+	return nil
+}
+
+// killed names the processes that are no more.
+func killed(cast []member) []string {
+	if len(cast) > 0 {
+		time.Sleep(50 * time.Millisecond) // one that was just sent a signal takes a moment to end
+	}
+	var names []string
+	for _, m := range cast {
+		if state := procState(m.pid); state == "" || state == "Z" {
+			names = append(names, m.argv0)
+		}
+	}
+	return names
+}
+
+// procState is the state letter of a process, empty if there is none.
+func procState(pid int) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	_, f := splitStat(string(text))
+	return f[0]
+}
+
+// splitStat returns the name in the text of a stat file, and the fields after it, the state first.
+func splitStat(text string) (string, []string) {
+	open, end := strings.Index(text, "("), strings.LastIndex(text, ")")
+	return text[open+1 : end], strings.Fields(text[end+1:])
+}
+
+// start opens the socket and hands it to a process of the listener's name, also where that is read from the file.
+func (l *listener) start(null uintptr) (int, error) {
+	fd, err := l.open()
+	if err != nil {
+		return 0, fmt.Errorf("open socket of %s: %w", l.Argv0, err)
+	}
+	defer unix.Close(fd)
+	sleep, err := os.ReadFile("/usr/bin/sleep")
+	if err != nil {
+		return 0, err
+	}
+	path := base + "/" + l.Argv0
+	if err := putFile(path, sleep, 0o755); err != nil {
+		return 0, err
+	}
+	return syscall.ForkExec(path, []string{l.Argv0, "1000"}, &syscall.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []uintptr{null, null, null, uintptr(fd)}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+}
+
+// open creates the socket as one of its user.
+func (l *listener) open() (int, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if _, err := unix.SetfsuidRetUid(l.UID); err != nil { // of this thread only
+		return 0, err
+	}
+	defer func() { _, _ = unix.SetfsuidRetUid(0) }()
+
+	family, kind := unix.AF_INET, unix.SOCK_STREAM
+	var addr unix.Sockaddr
+	switch ip := net.ParseIP(l.Addr); l.Proto {
+	case "unix":
+		family, addr = unix.AF_UNIX, &unix.SockaddrUnix{Name: l.Path}
+	case "tcp6":
+		family, addr = unix.AF_INET6, &unix.SockaddrInet6{Port: l.Port, Addr: [16]byte(ip.To16())}
+	case "udp":
+		kind = unix.SOCK_DGRAM
+		fallthrough
+	case "tcp":
+		addr = &unix.SockaddrInet4{Port: l.Port, Addr: [4]byte(ip.To4())}
+	default:
+		return 0, fmt.Errorf("no such protocol: %s", l.Proto)
+	}
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	err = unix.Bind(fd, addr)
+	if err == nil && kind == unix.SOCK_STREAM {
+		err = unix.Listen(fd, 5)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return 0, err
+	}
+	return fd, nil
+}
