@@ -138,7 +138,7 @@ func (a *automaton) match(s string) bool {
 			before = a.beside[class]
 		}
 		if a.pool.size+a.remembered > a.limit {
-			a.forget()
+			state = a.forget(state)
 		}
 	}
 	return a.null(state, before, edge)
@@ -249,20 +249,16 @@ func (a *automaton) fitsNothing(n *node, before, behind side) bool {
 	}
 }
 
-// forget drops every state but the expression's own nodes. Equal nodes made
-// before and after are not the same; for that not to last, none may keep its
-// way to the old ones.
-var forgets int
-
-func (a *automaton) forget() {
-	forgets++
-	for _, n := range a.pool.nodes {
-		n.next = nil
-	}
-	clear(a.pool.nodes)
-	a.pool.size, a.remembered = 0, 0
+// forget drops every state but the expression's own nodes and the current
+// state, of which it makes an equal one.
+func (a *automaton) forget(state *node) *node {
+	a.remembered = 0
+	a.pool.nodes, a.pool.size = map[string]*node{}, 0
+	again := map[*node]*node{}
 	for _, n := range a.base {
-		a.pool.nodes[n.key()] = n
-		a.pool.size += n.size()
+		n.next = nil
+		a.pool.keep(n.key(), n)
+		again[n] = n
 	}
+	return a.pool.rebuild(state, again)
 }

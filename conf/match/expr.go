@@ -71,12 +71,39 @@ func (p *pool) intern(n node) *node {
 		n.reps = min(n.reps*max(1, n.min, n.max), maxReps+1)
 	}
 	p.made++
-	p.size += n.size()
-	p.nodes[key] = &n
+	p.keep(key, &n)
 	return &n
 }
 
-func (n *node) size() int { return 1 + len(n.kids) + len(n.set) }
+func (p *pool) keep(key string, n *node) {
+	p.nodes[key] = n
+	p.size += 1 + len(n.kids) + len(n.set)
+}
+
+// rebuild makes a node again from those that are in the pool. again holds what
+// each node has become.
+func (p *pool) rebuild(n *node, again map[*node]*node) *node {
+	if done, ok := again[n]; ok {
+		return done
+	}
+	kids := make([]*node, len(n.kids))
+	for i, k := range n.kids {
+		kids[i] = p.rebuild(k, again)
+	}
+	var done *node
+	switch n.op { // nodes of the other kinds are the expression's own
+	case opCat:
+		done = p.cat(kids[0], kids[1])
+	case opAlt:
+		done = p.alt(kids...)
+	case opRepeat:
+		done = p.repeat(kids[0], n.min, n.max)
+	default:
+		done = p.not(kids[0])
+	}
+	again[n] = done
+	return done
+}
 
 func (n *node) key() string {
 	b := []byte{byte(n.op), byte(n.assert)}
