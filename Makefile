@@ -56,11 +56,9 @@ bench:
 	$(GO) test -run='^$$' -bench=. -benchmem ./...
 
 fuzz:
-	@set -e; for pkg in $$($(GO) list ./...); do \
-	   for target in $$($(GO) test -list='^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	     echo "$$pkg $$target"; \
-	     $(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) $$pkg; \
-	   done; \
+	@set -e; grep -r --include='*_test.go' '^func Fuzz' . | sed 's/:func /:/; s/(.*//' | while IFS=: read -r file target; do \
+	   echo "$${file%/*} $$target"; \
+	   $(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) "$${file%/*}"; \
 	 done
 
 # The names of LBNL NHC are links: called by them nhc-gpu is what they were.

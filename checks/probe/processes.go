@@ -14,7 +14,7 @@ import (
 // Process is one process as "ps axo uid,pid,args" prints it.
 type Process struct {
 	PID  int
-	UID  uint32 // effective uid: second number of "Uid:" in /proc/PID/status
+	UID  uint32 // effective uid: the owner of /proc/PID
 	Args string // command line, runs of blanks collapsed; [name] of a kernel thread
 }
 
@@ -45,6 +45,7 @@ func (h *Host) Processes() ([]Process, error) {
 		}
 		slices.Sort(pids)
 		r := processReader{dir: int(dir.Fd())}
+		r.owners = isProcfs(r.dir)
 		procs := make([]Process, 0, len(pids))
 		for _, pid := range pids {
 			if p, err := r.read(pid); err == nil {
@@ -62,7 +63,8 @@ const maxArgs = 64 << 10
 // processReader reads processes below an open /proc into buffers it uses
 // again: a node may have thousands.
 type processReader struct {
-	dir    int // descriptor of /proc
+	dir    int  // descriptor of /proc
+	owners bool // the folders in it belong to the processes' users
 	name   []byte
 	status [4 << 10]byte
 	args   [maxArgs]byte
@@ -70,21 +72,24 @@ type processReader struct {
 
 func (r *processReader) read(pid int) (Process, error) {
 	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
-	digits := len(r.name)
-	n, err := readAt(r.dir, string(append(r.name, "/status"...)), r.status[:])
-	if err != nil {
-		return Process{}, err
-	}
-	s, ok := parseStatus(r.status[:n])
-	if !ok {
-		return Process{}, errBadStatus
-	}
-	p := Process{PID: pid, UID: s.uid}
-	if s.memory {
-		// An error here is a process that has just ended.
-		if n, err = readAt(r.dir, string(append(r.name[:digits], "/cmdline"...)), r.args[:]); err == nil {
-			p.Args = commandLine(r.args[:n])
+	p := Process{PID: pid}
+	if r.owners {
+		uid, err := ownerAt(r.dir, string(r.name))
+		if err != nil {
+			return p, err
 		}
+		p.UID, p.Args = uid, r.command()
+		if p.Args != "" {
+			return p, nil
+		}
+	}
+	s, err := r.state()
+	if err != nil {
+		return p, err
+	}
+	p.UID = s.uid
+	if s.memory {
+		p.Args = r.command()
 	}
 	if p.Args == "" {
 		p.Args = "[" + s.name + "]"
@@ -93,6 +98,43 @@ func (r *processReader) read(pid int) (Process, error) {
 		}
 	}
 	return p, nil
+}
+
+// command is "" where there is no command line, or none to be seen: what that
+// means is for state to find out.
+func (r *processReader) command() string {
+	n, err := readAt(r.dir, string(r.name)+"/cmdline", r.args[:])
+	if err != nil {
+		return ""
+	}
+	return commandLine(r.args[:n])
+}
+
+// state reads the status file, which costs as much as all the rest.
+func (r *processReader) state() (status, error) {
+	n, err := readAt(r.dir, string(r.name)+"/status", r.status[:])
+	if err != nil {
+		return status{}, err
+	}
+	s, ok := parseStatus(r.status[:n])
+	if !ok {
+		return s, errBadStatus
+	}
+	return s, nil
+}
+
+// isProcfs says whether the folders below a descriptor are the kernel's, which
+// gives each to the effective user of its process (task_dump_owner in the
+// kernel's fs/proc/base.c). In a copy they belong to whoever made it.
+func isProcfs(dir int) bool {
+	var s unix.Statfs_t
+	return unix.Fstatfs(dir, &s) == nil && s.Type == unix.PROC_SUPER_MAGIC
+}
+
+func ownerAt(dir int, name string) (uint32, error) {
+	var s unix.Stat_t
+	err := unix.Fstatat(dir, name, &s, 0)
+	return s.Uid, err
 }
 
 var errBadStatus = &fs.PathError{Op: "parse", Path: "status", Err: fs.ErrInvalid}

@@ -1,10 +1,12 @@
 package probe
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -148,4 +150,63 @@ func BenchmarkProcesses(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/process")
 	b.ReportMetric(float64(n)/float64(b.N), "processes")
+}
+
+// Two ways lead to a process's user: the owner of its folder and its status
+// file. The kernel must mean the same by both.
+func TestProcessesByOwnerAndByStatus(t *testing.T) {
+	child := exec.Command("sleep", "60")
+	if os.Geteuid() == 0 {
+		child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	}()
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer zombie.Wait()
+	for { // until the execs are done and true has ended
+		z, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", zombie.Process.Pid))
+		c, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child.Process.Pid))
+		if err != nil || bytes.Contains(z, []byte("Z (zombie)")) && string(c) == "sleep\n" {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	fast := processReader{dir: int(dir.Fd()), owners: isProcfs(int(dir.Fd()))}
+	if !fast.owners {
+		t.Fatal("/proc is not taken for the kernel's")
+	}
+	slow := processReader{dir: int(dir.Fd())}
+	for _, pid := range []int{os.Getpid(), child.Process.Pid, zombie.Process.Pid, 1, 2} {
+		got, err := fast.read(pid)
+		want, wantErr := slow.read(pid)
+		if got != want || (err == nil) != (wantErr == nil) {
+			t.Errorf("pid %d: by its owner %+v (%v), by its status %+v (%v)", pid, got, err, want, wantErr)
+		}
+	}
+	if p, err := fast.read(child.Process.Pid); err != nil || p.Args != "sleep 60" || p.UID != uint32(uidOf(child)) {
+		t.Errorf("child: %+v, %v", p, err)
+	}
+	if p, err := fast.read(zombie.Process.Pid); err != nil || p.Args != "[true] <defunct>" {
+		t.Errorf("zombie: %+v, %v", p, err)
+	}
+}
+
+func uidOf(c *exec.Cmd) int {
+	if c.SysProcAttr != nil {
+		return int(c.SysProcAttr.Credential.Uid)
+	}
+	return os.Geteuid()
 }
