@@ -13,7 +13,7 @@ import (
 )
 
 // MaxSize is the largest configuration file in bytes.
-const MaxSize = 8 << 20
+const MaxSize = 2 << 20
 
 // Pos is a place in a file.
 type Pos struct {

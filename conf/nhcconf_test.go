@@ -104,7 +104,7 @@ func TestParseErrors(t *testing.T) {
 		{"control character", []byte("* || a\x01b\n"), binary},
 		{"UTF-16", []byte("\xff\xfe*\x00 \x00|\x00"), binary},
 		{"program", []byte("\x7fELF\x02\x01"), binary},
-		{"too long", make([]byte, MaxSize+1), "nhc.conf: 8388609 bytes, want at most 8388608"},
+		{"too long", make([]byte, MaxSize+1), "nhc.conf: 2097153 bytes, want at most 2097152"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -266,6 +266,16 @@ func (o Outcome) Failure() error {
 	return nil
 }
 
+// FailureIn is Failure for an error that says what was being done: "read
+// /etc/nhc/nhc.conf". A worker's own errors say it already.
+func (o Outcome) FailureIn(doing string) error {
+	err := o.Failure()
+	if err == nil || o.Response != nil && o.Hung == nil && o.Died == "" && o.Lost == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
 // Close ends all workers.
 func (p *Pool) Close() {
 	p.mu.Lock()

@@ -34,7 +34,7 @@ const (
 
 // maxRead bounds what is read of a configuration file, bytes; a file that is
 // larger is reported by its size.
-const maxRead = 16 << 20
+const maxRead = 2 << 20
 
 // Worker is the main function of a worker process: it answers requests until
 // its supervisor closes the descriptor, and leaves at once when that happens.

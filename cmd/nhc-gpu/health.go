@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
 // health is a run as LBNL NHC: load, plan, run, fold, act. Its result is the
@@ -148,7 +150,7 @@ const slurmdLimit = 50 * time.Second
 func (r *oneRun) sysconfig() (exit int, over bool) {
 	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
-	if err := o.Failure(); err != nil {
+	if err := o.FailureIn("read " + path); err != nil {
 		return r.refuse(err), true
 	}
 	if o.File.Missing || !o.File.Mode.IsRegular() {
@@ -210,10 +212,14 @@ func (r *oneRun) open() (exit int, over bool) {
 // configuration parses nhc.conf and keeps the lines of this host. A file that
 // does not exist means that there is nothing to check, as in LBNL NHC.
 func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool) {
-	if err := o.Failure(); err != nil {
+	if err := o.FailureIn("read " + path); err != nil {
 		return r.refuse(err), true
 	}
-	if o.File.Missing || !o.File.Mode.IsRegular() {
+	if !o.File.Missing && !o.File.Mode.IsRegular() {
+		r.warn(fmt.Errorf("read %s: not a regular file (%s): nothing is checked", path, o.File.Mode.Type()))
+		return 0, true
+	}
+	if o.File.Missing {
 		r.debug("Missing configuration file %s, nothing to check.", path)
 		return 0, true
 	}
@@ -234,7 +240,11 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 	for _, l := range lines {
 		ok, err := m.Match(r.set.get("HOSTNAME"), l.Target)
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "nhc-gpu: %s: target %q: %v\n", l.Pos, l.Target, err)
+			err = fmt.Errorf("%s: target %q: %w", l.Pos, l.Target, err)
+			if !errors.Is(err, match.ErrExpansion) { // where bash gives up, too
+				return r.refuse(err), true
+			}
+			fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
 			return 1, true
 		}
 		if ok {

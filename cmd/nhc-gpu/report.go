@@ -120,7 +120,7 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 		return "-e", nil
 	}
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
-	if err := o.Failure(); err != nil {
+	if err := o.FailureIn("read " + path); err != nil {
 		return path, err
 	}
 	switch {
@@ -129,7 +129,18 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 		if err != nil {
 			return "", err
 		}
-		r.plan = plan.BuildTables(entries, opts)
+		m := r.matcher()
+		var ours []conf.Entry
+		for _, e := range entries {
+			ok, err := m.Match(r.set.get("HOSTNAME"), e.Hosts)
+			if err != nil {
+				return "", fmt.Errorf("%s: hosts = %q: %w", e.Pos, e.Hosts, err)
+			}
+			if ok {
+				ours = append(ours, e)
+			}
+		}
+		r.plan = plan.BuildTables(ours, opts)
 		return "the embedded default plan (there is no " + path + ")", nil
 	case o.File.Missing:
 		return path, fmt.Errorf("read %s: no such file", path)

@@ -233,9 +233,9 @@ func (l *logSink) flush() {
 	data := []byte(l.buf.String())
 	l.buf.Reset()
 	o := l.pool.Call(context.Background(), "log", &run.Request{Op: run.OpAppend, Path: l.path, Data: data, Line: "write " + l.path}, logLimit)
-	if err := o.Failure(); err != nil {
+	if err := o.FailureIn("write " + l.path); err != nil {
 		l.lost = true
-		fmt.Fprintf(os.Stderr, "nhc-gpu: warning: write %s: %v\n", l.path, err)
+		fmt.Fprintf(os.Stderr, "nhc-gpu: warning: %v\n", err)
 	}
 }
 
