@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // health is a run as LBNL NHC: load, plan, run, fold, act. Its result is the
@@ -216,7 +217,11 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 		return r.refuse(err), true
 	}
 	if !o.File.Missing && !o.File.Mode.IsRegular() {
-		r.warn(fmt.Errorf("read %s: not a regular file (%s): nothing is checked", path, o.File.Mode.Type()))
+		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, o.File.Mode.Type())
+		r.debug("%s", text)
+		if r.node.role != slurm.Manual { // by hand LBNL NHC says nothing of it
+			sendSyslog(r.set.get("NAME"), []string{text})
+		}
 		return 0, true
 	}
 	if o.File.Missing {
@@ -260,6 +265,15 @@ func (r *oneRun) refuse(err error) int {
 	text := "Health check unknown:  " + err.Error()
 	fmt.Fprintf(os.Stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
 	sendSyslog(r.set.get("NAME"), []string{text})
+	return r.unknown()
+}
+
+// unknown is the exit status of a run that could not tell. slurmd drains a node
+// for whatever else than 0 a prolog or an epilog leaves with.
+func (r *oneRun) unknown() int {
+	if r.node.aroundJob() {
+		return 0
+	}
 	return exitUnknown
 }
 

@@ -121,7 +121,8 @@ func (r *oneRun) markOnline() { r.tell(slurm.Verdict{Healthy: true}) }
 func (r *oneRun) act(s *foldState) int {
 	events, exit := s.f.Finish(int(time.Since(r.began).Seconds()))
 	r.emit(events)
-	if exit == exitUnknown && s.f.Mark && !s.f.Failed() && r.set.get("NHC_RM") == "slurm" && r.node.bad == nil && !r.set.customHelper("OFFLINE_NODE") {
+	unknown := exit == exitUnknown && !s.f.Failed()
+	if unknown && s.f.Mark && r.set.get("NHC_RM") == "slurm" && r.node.bad == nil && !r.set.customHelper("OFFLINE_NODE") {
 		ctx, cancel := r.actContext()
 		defer cancel()
 		if _, err := r.controller().Deliver(ctx); err != nil {
@@ -129,6 +130,9 @@ func (r *oneRun) act(s *foldState) int {
 		}
 	}
 	r.log.flush()
+	if unknown {
+		return r.unknown()
+	}
 	return exit
 }
 
