@@ -20,14 +20,15 @@ const CommandPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 // and to start once its time is up, unless it says otherwise.
 const Grace = 200 * time.Millisecond
 
-// Command is a program to run. It gets /dev/null as standard input and error,
-// never a descriptor of this process.
+// Command is a program to run. It gets /dev/null as standard input, never a
+// descriptor of this process.
 type Command struct {
 	Argv    []string      // program and arguments, no shell in between
 	Env     []string      // on top of the environment that the Host gives to commands
 	Dir     string        // working directory on the node; "" is this process's own
 	Timeout time.Duration // when to end it; 0 means only when the context does
 	Output  int           // how much of the standard output to keep, in bytes; 0 sends it to /dev/null
+	Errors  int           // the same for the standard error
 
 	// Signals are sent to the whole process group when the time is up, one
 	// after the other with Grace in between, and then SIGKILL. Nil means SIGTERM.
@@ -45,6 +46,7 @@ type Exit struct {
 	Status    int    // as bash has it: 127 not found, 126 not executable, 128+N killed by signal N
 	Output    []byte // the first Command.Output bytes of the standard output
 	Truncated bool   // there was more
+	Errors    []byte // the first Command.Errors bytes of the standard error
 	TimedOut  bool   // it had to be ended
 	Stuck     bool   // it survived SIGKILL and was left behind; Status is 137
 	Err       error  // why it could not be started; nil otherwise
@@ -62,15 +64,22 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
 		defer cancel()
 	}
-	var stdout *os.File
-	var out *capture
-	if c.Output > 0 {
+	var out, errs *capture
+	var stdout, stderr *os.File
+	for _, keep := range []struct {
+		limit int
+		by    **capture
+		file  **os.File
+	}{{c.Output, &out, &stdout}, {c.Errors, &errs, &stderr}} {
+		if keep.limit == 0 {
+			continue
+		}
 		var err error
-		if out, stdout, err = newCapture(c.Output); err != nil {
+		if *keep.by, *keep.file, err = newCapture(keep.limit); err != nil {
 			return Exit{Status: notExecutable, Err: err}
 		}
 	}
-	p := h.start(c, &syscall.SysProcAttr{Setpgid: !c.Lasting, Setsid: c.Lasting}, stdout)
+	p := h.start(c, &syscall.SysProcAttr{Setpgid: !c.Lasting, Setsid: c.Lasting}, stdout, stderr)
 	x, ended := p.await(ctx, c.Signals, out)
 	if ended && !c.Lasting {
 		p.signal(unix.SIGKILL)
@@ -82,13 +91,16 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 	if out != nil {
 		x.Output, x.Truncated = out.stop()
 	}
+	if errs != nil {
+		x.Errors, _ = errs.stop()
+	}
 	return x
 }
 
 // Spawn starts a command in a session of its own and leaves it to itself: it
 // goes on when this process ends. Timeout, Output and Signals do not apply.
 func (h *Host) Spawn(ctx context.Context, c Command) error {
-	p := h.start(c, &syscall.SysProcAttr{Setsid: true}, nil)
+	p := h.start(c, &syscall.SysProcAttr{Setsid: true}, nil, nil)
 	close(p.reap)
 	ok, err := p.awaitStart(ctx)
 	if !ok {
@@ -113,7 +125,7 @@ type process struct {
 // program may lie on a file system that does not answer. While a process that
 // has ended is not reaped its group keeps its number, so that the group can be
 // signalled without hitting a stranger.
-func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout *os.File) *process {
+func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.File) *process {
 	p := &process{
 		started:   make(chan error),
 		abandoned: make(chan struct{}),
@@ -124,9 +136,11 @@ func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout *os.File) *pro
 	}
 	now := &Host{root: h.root, environ: h.environ} // the environment may change meanwhile
 	go func() {
-		cmd, err := now.exec(c, attr, stdout)
-		if stdout != nil {
-			_ = stdout.Close()
+		cmd, err := now.exec(c, attr, stdout, stderr)
+		for _, f := range []*os.File{stdout, stderr} {
+			if f != nil {
+				_ = f.Close()
+			}
 		}
 		if err == nil {
 			p.pid = cmd.Process.Pid

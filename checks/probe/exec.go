@@ -19,10 +19,13 @@ import (
 // exec starts a program as bash does: looked up in the PATH unless its name has
 // a slash, and read by bash if it is a text that the kernel does not know
 // how to run.
-func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout *os.File) (*exec.Cmd, error) {
+func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.File) (*exec.Cmd, error) {
 	dir := c.Dir
 	if dir != "" {
 		dir = h.Path(dir)
+		if unix.Access(dir, unix.X_OK) != nil {
+			dir = "" // a folder that is gone: where this process is, as bash would stay
+		}
 	}
 	path, err := h.find(c.Argv, dir)
 	if err != nil {
@@ -32,6 +35,9 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout *os.File) (*exe
 		cmd := &exec.Cmd{Path: path, Args: argv, Env: h.environment(c.Env), Dir: dir, SysProcAttr: attr}
 		if stdout != nil {
 			cmd.Stdout = stdout
+		}
+		if stderr != nil {
+			cmd.Stderr = stderr
 		}
 		return cmd, cmd.Start()
 	}

@@ -77,12 +77,7 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 		if s.Kind != plan.Native || s.Usage != nil {
 			continue
 		}
-		ch := make(chan Outcome, 1)
-		results[s.Index] = ch
-		if c, ok := e.Pool.Ledger().Find(s.Lane, s.Text); ok {
-			ch <- Outcome{Hung: c.Hung()}
-			continue
-		}
+		results[s.Index] = make(chan Outcome, 1)
 		r := &Request{Op: OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.Timeout}
 		for _, v := range s.Vars {
 			if r.Over == nil {
@@ -181,6 +176,8 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		could("probe.died", o.Died)
 	case o.Lost != "":
 		could("probe.lost", o.Lost)
+	case o.Response == nil:
+		could("probe.interrupted", "the run was interrupted")
 	case o.Err != "":
 		could("probe.error", o.Err)
 	default:

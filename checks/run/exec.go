@@ -2,7 +2,9 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -12,12 +14,22 @@ import (
 // exec runs a command for the supervisor: scontrol, a helper.
 func (w *worker) exec(req *Request) *Response {
 	w.host.SetEnviron(req.Env)
-	x := w.host.Run(context.Background(), probe.Command{Argv: req.Args, Timeout: req.Timeout, Output: maxOutput})
-	return &Response{Data: x.Output, Status: x.Status, TimedOut: x.TimedOut}
+	x := w.host.Run(context.Background(), probe.Command{Argv: req.Args, Timeout: req.Timeout, Output: maxOutput, Errors: maxErrors})
+	resp := &Response{Data: x.Output, Stderr: x.Errors, Status: x.Status, TimedOut: x.TimedOut}
+	if x.Err != nil {
+		resp.Err = x.Err.Error()
+		if why := (*fs.PathError)(nil); errors.As(x.Err, &why) {
+			resp.Err = why.Err.Error()
+		}
+	}
+	return resp
 }
 
-// maxOutput bounds what is kept of a command's output, bytes.
-const maxOutput = 1 << 20
+// What is kept of a command's output and of its complaints, bytes.
+const (
+	maxOutput = 1 << 20
+	maxErrors = 4 << 10
+)
 
 // Output is what a command printed and how it ended.
 type Output struct {
@@ -31,21 +43,23 @@ const execLane checks.Lane = "exec"
 
 // Exec runs a command in a worker of its own: the program file may lie on a
 // dead mount, and the command may be one that no signal can end. The deadline
-// is the context's.
+// is the context's. An error says why there is no exit status; the caller says
+// of what.
 func (p *Pool) Exec(ctx context.Context, argv, env []string) (Output, error) {
 	limit := time.Duration(0)
 	if d, ok := ctx.Deadline(); ok {
 		if limit = time.Until(d); limit <= 0 {
-			return Output{}, fmt.Errorf("run %s: %w", argv[0], context.DeadlineExceeded)
+			return Output{}, context.DeadlineExceeded
 		}
 	}
 	line := fmt.Sprintf("run %s", argv[0])
-	if c, ok := p.opts.Ledger.Find(execLane, line); ok {
-		return Output{}, fmt.Errorf("run %s: process %d of an earlier run still hangs in it", argv[0], c.PID)
+	patience := limit
+	if limit > 0 {
+		patience += killGrace
 	}
-	o := p.Call(context.Background(), execLane, &Request{Op: OpExec, Args: argv, Env: env, Timeout: limit, Line: line}, limit+killGrace)
+	o := p.Call(context.Background(), execLane, &Request{Op: OpExec, Args: argv, Env: env, Timeout: limit, Line: line}, patience)
 	if err := o.Failure(); err != nil {
-		return Output{}, fmt.Errorf("run %s: %w", argv[0], err)
+		return Output{}, err
 	}
 	return Output{Stdout: o.Data, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,7 @@ func (c Corpse) Hung() *checks.Hung {
 // without a directory lives for one run.
 type Ledger struct {
 	dir     string
+	mu      sync.Mutex
 	corpses []Corpse
 }
 
@@ -69,6 +71,8 @@ func OpenLedger(dir string) (*Ledger, error) {
 // Find tells which corpse stands in the way of a step: in a lane of a vendor
 // library any, elsewhere one that was left by the very same line.
 func (l *Ledger) Find(lane checks.Lane, step string) (Corpse, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, c := range l.corpses {
 		if c.Lane == lane && (lane.Vendor() || c.Step == step) && alive(c.PID, c.Start) {
 			return c, true
@@ -80,6 +84,8 @@ func (l *Ledger) Find(lane checks.Lane, step string) (Corpse, bool) {
 // Add enters corpses and writes the ledger. Runs overlap: what another run has
 // entered meanwhile is kept.
 func (l *Ledger) Add(cs ...Corpse) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.corpses = append(l.corpses, cs...)
 	if l.dir == "" {
 		return nil
@@ -116,7 +122,11 @@ func (l *Ledger) lock() (unlock func()) {
 }
 
 // Corpses lists what is in the ledger.
-func (l *Ledger) Corpses() []Corpse { return slices.Clone(l.corpses) }
+func (l *Ledger) Corpses() []Corpse {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.corpses)
+}
 
 func (l *Ledger) save() error {
 	if l.dir == "" {

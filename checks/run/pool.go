@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -122,8 +123,16 @@ type Limit func(*Request) time.Duration
 // Do has the worker of a lane carry out requests in their order and hands each
 // outcome to emit. A worker that hangs or dies is replaced and the next request
 // carried out by its successor, except in the lane of a vendor library, where
-// the next call would only hang, too.
+// the next call would only hang, too. What an earlier run left hanging is not
+// tried again while it hangs.
 func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit Limit, emit func(*Request, Outcome)) {
+	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *Request) bool {
+		corpse, found := p.opts.Ledger.Find(lane, r.Line)
+		if found {
+			emit(r, Outcome{Hung: corpse.Hung()})
+		}
+		return found
+	})
 	p.number(reqs)
 	for len(reqs) > 0 {
 		c, err := p.worker(lane)
@@ -155,8 +164,16 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 
 // answers hands out the answers of one worker until all are there or it ended.
 func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Limit, emit func(*Request, Outcome)) (done int, ended bool) {
-	stop := context.AfterFunc(ctx, func() { _ = c.out.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	woken := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(woken)
+		_ = c.out.SetReadDeadline(time.Unix(1, 0))
+	})
+	defer func() {
+		if !stop() {
+			<-woken // or it would end a later wait
+		}
+	}()
 	for i, r := range reqs {
 		began, doing := time.Now(), ""
 		deadline := time.Time{}
@@ -181,7 +198,9 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			emit(r, Outcome{Hung: hung})
 			return i + 1, true
 		default:
-			emit(r, Outcome{Died: c.obituary(err)})
+			died := c.obituary(err)
+			p.bury(c, r, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // what it had started
+			emit(r, Outcome{Died: died})
 			return i + 1, true
 		}
 	}
@@ -224,7 +243,7 @@ func corpses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []Cor
 }
 
 // Call carries out one request outside the plan: reading a configuration file,
-// writing the log, running scontrol. A negative limit means none.
+// writing the log, running scontrol. A limit of 0 means none.
 func (p *Pool) Call(ctx context.Context, lane checks.Lane, r *Request, limit time.Duration) Outcome {
 	var out Outcome
 	p.Do(ctx, lane, []*Request{r}, func(*Request) time.Duration { return limit }, func(_ *Request, o Outcome) { out = o })

@@ -3,7 +3,8 @@
 # It is read from a memory file; the supervisor speaks to it on these
 # descriptors:
 #   60 commands   61 events   62 answers   63 the line that runs one check
-# Every record is a series of NUL-terminated fields.
+# Every record is a series of NUL-terminated fields. They are read in the C
+# locale: elsewhere bash takes the NUL for a part of a broken character.
 
 # Event: TYPE COUNT FIELD...
 __nhc_event() { printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&61; }
@@ -11,7 +12,7 @@ __nhc_event() { printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&61; }
 # The settings that a check line may have changed, for the supervisor.
 __nhc_settings() {
     local __nhc_n __nhc_v=()
-    for __nhc_n in "${__nhc_names[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n}"); done
+    for __nhc_n in "${__nhc_names[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n-}"); done
     __nhc_event settings "${__nhc_v[@]}"
 }
 
@@ -47,21 +48,37 @@ vecho() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$_
 syslog() { local IFS=$' \t\n'; __nhc_event syslog "$*"; }
 syslog_flush() { __nhc_event flush; }
 
+# A question has a name, and so has its answer: NAME COUNT FIELD... A subshell
+# that was killed while it waited leaves its answer to whoever asks next.
+__nhc_asked=0
+__nhc_question() { __nhc_id="$BASHPID.$((++__nhc_asked))"; }
+__nhc_answer() {
+    local __nhc_whose __nhc_count __nhc_field
+    while IFS= LC_ALL=C read -r -d '' -u 62 __nhc_whose && IFS= LC_ALL=C read -r -d '' -u 62 __nhc_count; do
+        __nhc_got=()
+        while ((__nhc_count-- > 0)) && IFS= LC_ALL=C read -r -d '' -u 62 __nhc_field; do __nhc_got+=("$__nhc_field"); done
+        [[ $__nhc_whose != "$__nhc_id" ]] || return 0
+    done
+    return 1
+}
+
 # die CODE MESSAGE: the check has failed.
 die() {
-    local IFS=$' \t\n' __nhc_code="$1" __nhc_reply
+    local IFS=$' \t\n' __nhc_code="$1" __nhc_id
+    local -a __nhc_got
     shift
     CHECK_DIED=1
     log "ERROR:  $NAME:  Health check failed:  $*"
     __nhc_settings
-    __nhc_event die "$__nhc_code" "$*" "$BASH_SUBSHELL"
-    IFS= read -r -d '' -u 62 __nhc_reply
-    if [[ $__nhc_reply == helper ]]; then
-        IFS= read -r -d '' -u 62 __nhc_reply
-        __nhc_helper "$__nhc_reply" "$OFFLINE_NODE" "$HOSTNAME" "$*"
+    __nhc_question
+    __nhc_event die "$__nhc_id" "$__nhc_code" "$*" "$BASH_SUBSHELL"
+    __nhc_answer
+    if [[ ${__nhc_got[0]-} == helper ]]; then
+        __nhc_helper "${__nhc_got[1]}" "$OFFLINE_NODE" "$HOSTNAME" "$*"
     fi
-    __nhc_event died
-    IFS= read -r -d '' -u 62 __nhc_reply
+    __nhc_question
+    __nhc_event died "$__nhc_id"
+    __nhc_answer
     if [[ $NHC_CHECK_ALL == 1 ]]; then
         ((FAIL_CNT++))
         return 0
@@ -127,16 +144,21 @@ mcheck() {
 # __nhc_ask QUESTION WORD...: let the supervisor do it. The answer is a series of
 # "log TEXT" and "die CODE TEXT", closed by "status N".
 __nhc_ask() {
-    local __nhc_op __nhc_code __nhc_text __nhc_i
-    local -a __nhc_say=()
-    __nhc_event "$1" "$PWD" "$CHECK" "${@:2}"
-    while IFS= read -r -d '' -u 62 __nhc_op; do
-        case $__nhc_op in
-            log) IFS= read -r -d '' -u 62 __nhc_text; __nhc_say+=(log '' "$__nhc_text") ;;
-            die) IFS= read -r -d '' -u 62 __nhc_code; IFS= read -r -d '' -u 62 __nhc_text; __nhc_say+=(die "$__nhc_code" "$__nhc_text") ;;
-            status) IFS= read -r -d '' -u 62 __nhc_code; break ;;
-        esac
+    local __nhc_id __nhc_code __nhc_i=0
+    local -a __nhc_got __nhc_say=()
+    __nhc_question
+    __nhc_event "$1" "$__nhc_id" "$PWD" "$CHECK" "${@:2}"
+    __nhc_answer || return 1
+    while [[ ${__nhc_got[__nhc_i]} != status ]]; do
+        if [[ ${__nhc_got[__nhc_i]} == log ]]; then
+            __nhc_say+=(log '' "${__nhc_got[__nhc_i + 1]}")
+            ((__nhc_i += 2))
+        else
+            __nhc_say+=("${__nhc_got[@]:__nhc_i:3}")
+            ((__nhc_i += 3))
+        fi
     done
+    __nhc_code="${__nhc_got[__nhc_i + 1]}"
     for ((__nhc_i = 0; __nhc_i < ${#__nhc_say[@]}; __nhc_i += 3)); do
         if [[ ${__nhc_say[__nhc_i]} == log ]]; then
             log "${__nhc_say[__nhc_i + 2]}"
@@ -195,11 +217,11 @@ __nhc_main() {
     set --
     # A "break 2" in a check line lands behind the loop below: that line is over, too.
     if [[ $__nhc_busy == 1 ]]; then __nhc_busy=0; __nhc_settings; __nhc_event end 0; fi
-    while IFS= read -r -d '' -u 60 __nhc_op || { __nhc_done=1; false; }; do
+    while IFS= LC_ALL=C read -r -d '' -u 60 __nhc_op || { __nhc_done=1; false; }; do
         case $__nhc_op in
             run | fork)
-                IFS= read -r -d '' -u 60 CNUM
-                IFS= read -r -d '' -u 60 CHECK
+                IFS= LC_ALL=C read -r -d '' -u 60 CNUM
+                IFS= LC_ALL=C read -r -d '' -u 60 CHECK
                 CHECK_DIED=0 __nhc_busy=1
                 if [[ $__nhc_op == run ]]; then
                     . /proc/self/fd/63
@@ -212,13 +234,13 @@ __nhc_main() {
                 __nhc_event end "$__nhc_arg"
                 ;;
             set)
-                IFS= read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
                 eval "$__nhc_arg"
                 ;;
             helper)
-                IFS= read -r -d '' -u 60 __nhc_op
-                IFS= read -r -d '' -u 60 __nhc_arg
-                IFS= read -r -d '' -u 60 __nhc_text
+                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_op
+                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_text
                 if [[ $__nhc_op == online ]]; then
                     __nhc_helper "$__nhc_text" "$ONLINE_NODE" "$HOSTNAME"
                 else
@@ -232,12 +254,12 @@ __nhc_main() {
                 __nhc_event end 0
                 ;;
             match)
-                IFS= read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
                 (eval $__nhc_arg) # runs of blanks collapse, as in LBNL NHC
                 __nhc_event end $?
                 ;;
             source)
-                IFS= read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
                 . "$__nhc_arg"
                 __nhc_arg=$?
                 __nhc_dump

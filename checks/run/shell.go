@@ -95,7 +95,8 @@ type Shell struct {
 	ans     int // write end of its answers
 	fds     [3]int
 	open    [3]bool
-	pending []byte // of an event not yet complete
+	pending []byte    // of an event not yet complete
+	until   time.Time // deadline of the command; zero means none
 	handler ShellHandler
 	wake    int // read end of the pipe by which a signal interrupts a wait
 }
@@ -176,7 +177,10 @@ func (s *Shell) Line(forked bool, number int, text string, deadline time.Time) (
 }
 
 // Set evaluates an assignment that has been carried out here already.
-func (s *Shell) Set(text string) error { return s.send(s.cmd, "set", text) }
+func (s *Shell) Set(text string, deadline time.Time) error {
+	s.until = deadline
+	return s.send(s.cmd, "set", text)
+}
 
 // Helper gives text to syslog, if there is any, and runs the site's own
 // ONLINE_NODE or OFFLINE_NODE.
@@ -207,12 +211,20 @@ func (s *Shell) Source(path string, deadline time.Time) (status int, exited bool
 }
 
 func (s *Shell) command(deadline time.Time, fields ...string) (int, bool, error) {
+	s.until = deadline
 	if err := s.send(s.cmd, fields...); err != nil {
 		return 0, false, err
 	}
-	return s.await(deadline)
+	return s.await()
 }
 
+// answer sends what a question is answered with. It carries the question's
+// name: one who has asked may be gone, and the next must not take it for theirs.
+func (s *Shell) answer(question string, fields ...string) error {
+	return s.send(s.ans, append([]string{question, strconv.Itoa(len(fields))}, fields...)...)
+}
+
+// send writes to bash for as long as a command may take: it may not read.
 func (s *Shell) send(fd int, fields ...string) error {
 	var b []byte
 	for _, f := range fields {
@@ -220,6 +232,12 @@ func (s *Shell) send(fd int, fields ...string) error {
 	}
 	for len(b) > 0 {
 		n, err := unix.Write(fd, b)
+		if err == unix.EAGAIN {
+			if err := s.awaitRoom(fd); err != nil {
+				return err
+			}
+			continue
+		}
 		if err == unix.EINTR {
 			continue
 		}
@@ -229,6 +247,47 @@ func (s *Shell) send(fd int, fields ...string) error {
 		b = b[n:]
 	}
 	return nil
+}
+
+func (s *Shell) awaitRoom(fd int) error {
+	wait, err := s.left()
+	if err != nil {
+		return err
+	}
+	s.drain() // or bash may wait for us, too
+	polls := []unix.PollFd{
+		{Fd: int32(fd), Events: unix.POLLOUT},
+		{Fd: int32(s.wake), Events: unix.POLLIN},
+		{Fd: int32(s.fds[atStdout]), Events: unix.POLLIN},
+		{Fd: int32(s.fds[atStderr]), Events: unix.POLLIN},
+	}
+	for i, at := range []int{atStdout, atStderr} {
+		if !s.open[at] {
+			polls[2+i].Fd = -1
+		}
+	}
+	if _, err := unix.Poll(polls, wait); err != nil && err != unix.EINTR {
+		return fmt.Errorf("wait for bash: %w", err)
+	}
+	if polls[1].Revents != 0 {
+		return ErrInterrupted
+	}
+	return nil
+}
+
+// look is how often a wait for bash looks whether it still lives: what it has
+// started may keep its descriptors open.
+const look = 250 * time.Millisecond
+
+// left is how long to wait for bash until the next look, in milliseconds.
+func (s *Shell) left() (int, error) {
+	d := look
+	if !s.until.IsZero() {
+		if d = min(d, time.Until(s.until)); d <= 0 {
+			return 0, ErrDeadline
+		}
+	}
+	return int(d.Milliseconds()) + 1, nil
 }
 
 // Close tells the shell to leave and gives it a moment.

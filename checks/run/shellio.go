@@ -27,7 +27,7 @@ func shellFiles(init string) (*shellPipes, error) {
 			return fmt.Errorf("make pipe: %w", err)
 		}
 		*child, *ours = os.NewFile(uintptr(fd[0]), "pipe"), fd[1]
-		return nil
+		return unix.SetNonblock(fd[1], true)
 	}
 	out := func(child **os.File, ours *int) error {
 		var fd [2]int
@@ -90,16 +90,13 @@ const (
 // await reads what the shell says until the end of the command, handing
 // everything to the handler. Output that was written before an event is handed
 // over before it.
-func (s *Shell) await(deadline time.Time) (status int, exited bool, err error) {
+func (s *Shell) await() (status int, exited bool, err error) {
 	for {
-		wait := -1
-		if !deadline.IsZero() {
-			left := time.Until(deadline)
-			if left <= 0 {
-				return 0, false, ErrDeadline
-			}
-			wait = int(left.Milliseconds()) + 1
+		wait, err := s.left()
+		if err != nil {
+			return 0, false, err
 		}
+		dead := s.ended() // asked before reading: what it said last is there by then
 		polls := make([]unix.PollFd, 0, 4)
 		for i, fd := range s.fds {
 			if s.open[i] {
@@ -116,12 +113,21 @@ func (s *Shell) await(deadline time.Time) (status int, exited bool, err error) {
 		if end || err != nil {
 			return status, exited, err
 		}
-		if !s.open[atEvents] {
+		if !s.open[atEvents] || dead {
 			return s.gone()
 		}
 		if n := len(polls) - 1; s.wake >= 0 && polls[n].Revents != 0 {
 			return 0, false, ErrInterrupted
 		}
+	}
+}
+
+func (s *Shell) ended() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -234,22 +240,22 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		s.handler.Flush()
 	case "died":
 		s.handler.Died()
-		return false, 0, false, s.send(s.ans, "done")
+		return false, 0, false, s.answer(at(0), "done")
 	case "forked":
 		pid, _ := strconv.Atoi(at(0))
 		s.handler.Forked(pid)
 	case "die":
-		if helper, text := s.handler.Die(at(0), at(1), at(2) != "0"); helper {
-			return false, 0, false, s.send(s.ans, "helper", text)
+		if helper, text := s.handler.Die(at(1), at(2), at(3) != "0"); helper {
+			return false, 0, false, s.answer(at(0), "helper", text)
 		}
-		return false, 0, false, s.send(s.ans, "done")
+		return false, 0, false, s.answer(at(0), "done")
 	case "native":
-		if len(f) < 3 {
+		if len(f) < 4 {
 			return false, 0, false, fmt.Errorf("read from bash: call of a check with %d words", len(f))
 		}
-		return false, 0, false, s.reply(s.handler.Call(f[0], f[1], f[2:]))
+		return false, 0, false, s.reply(f[0], s.handler.Call(f[1], f[2], f[3:]))
 	case "match":
-		return false, 0, false, s.reply(s.handler.Match(at(2), at(3)))
+		return false, 0, false, s.reply(at(0), s.handler.Match(at(3), at(4)))
 	default:
 		return false, 0, false, fmt.Errorf("read from bash: unknown event %q", name)
 	}
@@ -257,7 +263,7 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 }
 
 // reply answers __nhc_ask.
-func (s *Shell) reply(r NativeReply) error {
+func (s *Shell) reply(question string, r NativeReply) error {
 	var out []string
 	status := 0
 	for _, f := range r.Findings {
@@ -271,7 +277,7 @@ func (s *Shell) reply(r NativeReply) error {
 			out = append(out, "die", strconv.Itoa(status), f.Message)
 		}
 	}
-	return s.send(s.ans, append(out, "status", strconv.Itoa(status))...)
+	return s.answer(question, append(out, "status", strconv.Itoa(status))...)
 }
 
 // drain hands over all output that has been written so far.

@@ -53,6 +53,7 @@ type Fold struct {
 	forked   bool     // that line runs in a process of its own
 	died     int      // how often the line died in the main shell
 	subDied  *failure // the first death in a subshell of the line
+	tainted  bool     // a check has died whose line passed
 	failures int
 	unknowns int
 	findings []checks.Finding
@@ -175,9 +176,8 @@ func (f *Fold) finish(status int) {
 	f.exit = status & 0xff
 }
 
-// Died takes a death in the shell, which has written its log line itself. The
-// message of a death in a subshell counts when the line turns out to have
-// failed: it may have been caught.
+// Died takes a death in the shell, which has written its log line itself. One in
+// a subshell, or in a part of a pipeline, counts when the line has ended.
 func (f *Fold) Died(status, message string, subshell bool) []Event {
 	n, err := strconv.Atoi(status)
 	if err != nil {
@@ -200,7 +200,7 @@ func (f *Fold) Ended(status int) []Event {
 		if status != 0 || f.All {
 			return f.subFailed(status)
 		}
-		return f.Flush()
+		return f.swallowed()
 	}
 	if status == 0 || f.died > 0 {
 		return nil
@@ -211,6 +211,19 @@ func (f *Fold) Ended(status int) []Event {
 		return nil
 	}
 	return f.plainFailure(status)
+}
+
+// swallowed is a death in a subshell whose line passes: "check_x | tee f", or
+// X=$(check_x). The run goes on, as in LBNL NHC, but a check has said that the
+// node is bad: it is marked, and not resumed by this run.
+func (f *Fold) swallowed() []Event {
+	events := f.Flush()
+	if f.Mark && f.failures == 0 && !f.Eval && !f.tainted {
+		f.message = f.subDied.message
+		events = append(events, Event{Offline, f.message})
+	}
+	f.tainted = true
+	return events
 }
 
 // subFailed completes a death in a subshell, whose log line is written already.
@@ -320,6 +333,8 @@ func (f *Fold) Finish(took int) (events []Event, exit int) {
 	switch {
 	case f.over:
 		return nil, f.exit
+	case f.Eval && f.unknowns > 0:
+		return f.Flush(), ExitUnknown
 	case f.Eval:
 		return nil, 0
 	case f.failures > 0:
@@ -334,7 +349,7 @@ func (f *Fold) Finish(took int) (events []Event, exit int) {
 	case f.unknowns > 0:
 		return f.Flush(), ExitUnknown
 	}
-	if f.Mark {
+	if f.Mark && !f.tainted {
 		events = append(events, Event{To: Online})
 	}
 	events = append(events, f.verbose(fmt.Sprintf("Node Health Check completed successfully (%ds).", took))...)

@@ -58,6 +58,7 @@ type oneRun struct {
 	dressed bool // the shell has been told what was read
 	plan    *plan.Plan
 	vetted  []conf.Line // the lines of this host
+	doubts  []string    // lines that are no check, each with its place
 	sourced string      // a sysconfig file that only bash can read
 	end     time.Time   // deadline of the run; zero means none
 
@@ -70,6 +71,7 @@ func newRun(argv []string, opts *options) *oneRun {
 	r.set = newSettings(os.Environ(), r.node.aroundJob())
 	r.sig = catchSignals()
 	r.ctx = r.sig.ctx
+	stdout.wake, stderr.wake = r.sig.wake, r.sig.wake
 	ledger, warning := r.node.openState()
 	r.pool = run.NewPool(run.Options{Root: "/", Env: r.set.environ(), Ledger: ledger})
 	r.log = &logSink{pool: r.pool}
@@ -84,7 +86,7 @@ func newRun(argv []string, opts *options) *oneRun {
 }
 
 // warn is for what went wrong beside the checks: one line on stderr.
-func (r *oneRun) warn(err error) { fmt.Fprintln(os.Stderr, "nhc-gpu: warning:", err) }
+func (r *oneRun) warn(err error) { fmt.Fprintln(stderr, "nhc-gpu: warning:", err) }
 
 func (r *oneRun) close() {
 	if r.shell != nil {
@@ -141,6 +143,7 @@ func (r *oneRun) budget() {
 	}
 	if d > 0 {
 		r.end = r.began.Add(d)
+		stdout.end, stderr.end = r.end, r.end
 	}
 }
 
@@ -199,7 +202,7 @@ func (r *oneRun) open() (exit int, over bool) {
 		return exit, true
 	}
 	for _, q := range logReqs {
-		if err := out[q].Failure(); err != nil {
+		if err := out[q].FailureIn(q.Line); err != nil {
 			return r.log.fatal(r, spec, err), true
 		}
 	}
@@ -240,6 +243,7 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 	}
 	for _, w := range warnings {
 		r.warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
+		r.doubts = append(r.doubts, fmt.Sprintf("%s: %s", w.Pos, w.Text))
 	}
 	m := r.matcher()
 	for _, l := range lines {
@@ -249,7 +253,7 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 			if !errors.Is(err, match.ErrExpansion) { // where bash gives up, too
 				return r.refuse(err), true
 			}
-			fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+			fmt.Fprintln(stderr, "nhc-gpu:", err)
 			return 1, true
 		}
 		if ok {
@@ -263,7 +267,7 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 // push must not empty a cluster.
 func (r *oneRun) refuse(err error) int {
 	text := "Health check unknown:  " + err.Error()
-	fmt.Fprintf(os.Stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
+	fmt.Fprintf(stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
 	sendSyslog(r.set.get("NAME"), []string{text})
 	return r.unknown()
 }
@@ -282,7 +286,7 @@ func (r *oneRun) do() *foldState {
 	defer r.log.flush()
 	r.emit(r.fold.f.Start())
 	if r.shell != nil && r.dressed { // it has judged targets before all lines were known
-		if err := r.shell.Set(r.checksText()); err != nil {
+		if err := r.shell.Set(r.checksText(), r.end); err != nil {
 			r.warn(err)
 		}
 	}

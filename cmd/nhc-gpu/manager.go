@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -57,7 +56,7 @@ func (r *oneRun) manager(find *run.Request, o run.Outcome) (exit int, over bool)
 		r.set.vars["ONLINE_NODE"], r.set.vars["OFFLINE_NODE"], r.set.vars["MARK_OFFLINE"] = ":", ":", "0"
 		r.debug("Unable to detect resource manager.")
 	case "sge":
-		fmt.Fprintln(os.Stderr, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
+		fmt.Fprintln(stderr, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
 		return 2, true
 	}
 	return 0, false

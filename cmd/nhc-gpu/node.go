@@ -142,7 +142,7 @@ func (r *oneRun) busy() (unlock func(), busy bool) {
 	unlock, err := r.node.dir.TryRun(r.node.role)
 	switch {
 	case errors.Is(err, slurm.ErrBusy):
-		fmt.Fprintf(os.Stdout, "nhc-gpu: %v; leaving without a verdict\n", err)
+		fmt.Fprintf(stdout, "nhc-gpu: %v; leaving without a verdict\n", err)
 		return nil, true
 	case err != nil:
 		r.warn(err)
@@ -161,6 +161,7 @@ func markNode(name string, argv []string) int {
 		node = host
 	}
 	c := slurm.NewController(node, runner{pool}, os.Getenv)
+	c.Stderr = os.Stderr
 	if name == "node-mark-online" {
 		return slurm.MarkOnline(os.Stdout, argv[0], argv[1:], os.Getenv, c, time.Now())
 	}

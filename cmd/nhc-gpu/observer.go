@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"os"
 	"strings"
 	"time"
 
@@ -52,7 +50,7 @@ func (o *observer) Assigned(s *plan.Step) {
 		if v.Export {
 			text = "export " + text
 		}
-		if err := o.shell.Set(text); err != nil {
+		if err := o.shell.Set(text, o.end); err != nil {
 			o.warn(err)
 		}
 	}
@@ -84,6 +82,9 @@ func (o *observer) Line(_ context.Context, s *plan.Step) (more bool) {
 	}
 	o.log.flush()
 	status, exited, err := o.shell.Line(f.Forks(s.Text), s.Index, s.Text, o.end)
+	if err == nil && o.sig.caught() != 0 {
+		err = run.ErrInterrupted
+	}
 	if err != nil {
 		o.Forked(o.shell.Pid()) // one that hung before it could tell its process
 		return o.broken(s.Text, err)
@@ -147,7 +148,7 @@ func (o *observer) needShell(deadline time.Time) error {
 	if o.dressed {
 		return nil
 	}
-	if err := o.shell.Set(o.set.shellText() + o.shellSetup()); err != nil {
+	if err := o.shell.Set(o.set.shellText()+o.shellSetup(), deadline); err != nil {
 		return err
 	}
 	o.dressed = true
@@ -163,9 +164,13 @@ func (o *observer) needShell(deadline time.Time) error {
 
 // startShell starts bash with what is known so far.
 func (o *observer) startShell() error {
+	wake := o.sig.wake
+	if o.sig.caught() != 0 { // it is for what remains to be done after the signal
+		wake = -1
+	}
 	sh, err := run.StartShell(run.ShellSetup{
 		Program: o.argv[0], Init: o.set.shellText() + "NHC_FD_OUT=1 NHC_FD_ERR=2\n", Env: o.set.environ(), Trace: o.opts.trace,
-	}, o, o.sig.wake)
+	}, o, wake)
 	if err != nil {
 		return err
 	}
@@ -192,9 +197,9 @@ func (r *oneRun) checksText() string {
 }
 
 func (o *observer) Output(fd int, data []byte) {
-	w := os.Stdout
+	w := stdout
 	if fd == 2 {
-		w = os.Stderr
+		w = stderr
 	}
 	_, _ = w.Write(data)
 }
@@ -250,63 +255,6 @@ func (o *observer) Variables(vars []run.ShellVar) {
 
 // Array takes over an array that a sysconfig file left in bash.
 func (o *observer) Array(name string, values []string) { o.set.arrays[name] = values }
-
-// Call runs a check that a shell line calls.
-func (o *observer) Call(dir, line string, words []string) run.NativeReply {
-	info, ok := checks.Lookup(words[0])
-	if !ok {
-		return fails("nhc:  no check is called " + words[0])
-	}
-	if err := checks.Bind(info.New(), words[1:]); err != nil {
-		return o.badUsage(info, line, err)
-	}
-	vars := maps.Clone(o.set.vars)
-	vars["PWD"] = dir
-	o.pool.SetVars(vars, o.set.environ())
-	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.set.timeout()}
-	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane}
-	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.set.timeout()}
-	list := e.One(o.ctx, step, req, plan.StepTimeout(info, o.set.timeout())).Findings
-	o.pool.SetVars(o.set.vars, o.set.environ())
-	return run.NativeReply{Findings: o.keepUnknown(list)}
-}
-
-func fails(message string) run.NativeReply {
-	return run.NativeReply{Findings: []checks.Finding{{Severity: checks.Fail, Message: message}}}
-}
-
-func (o *observer) badUsage(info checks.Info, line string, err error) run.NativeReply {
-	var usage *checks.UsageError
-	if errors.As(err, &usage) && info.BadUsage != nil {
-		return run.NativeReply{Findings: []checks.Finding{info.BadUsage(line, usage)}}
-	}
-	f := checks.Finding{Code: "config.usage", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  %v; usage: %s %s", info.Name, err, info.Name, info.Usage)}
-	return run.NativeReply{Findings: o.keepUnknown([]checks.Finding{f})}
-}
-
-// keepUnknown reports here what could not be told: for the shell it is no
-// failure, and it must not drain the node.
-func (o *observer) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
-	for _, f := range list {
-		if f.Severity == checks.Unknown {
-			o.emit(o.fold.f.Findings([]checks.Finding{f}))
-			continue
-		}
-		rest = append(rest, f)
-	}
-	return rest
-}
-
-// Match judges a range list for mcheck_range.
-func (o *observer) Match(s, expr string) (reply run.NativeReply) {
-	m := match.Matcher{Warn: func(text string) {
-		reply.Findings = append(reply.Findings, checks.Finding{Severity: checks.Warn, Message: text})
-	}}
-	if ok, err := m.Match(s, expr); err != nil || !ok {
-		reply.Findings = append(reply.Findings, checks.Finding{Severity: checks.Fail, Status: 1})
-	}
-	return reply
-}
 
 // matcher judges the targets of nhc.conf. External matchers are shell commands.
 func (r *oneRun) matcher() *match.Matcher {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -61,17 +62,28 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 	})
 	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
 		if err := report(args[1:], &exit); err != nil {
-			fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
-			return exitUsage
+			return complain(err)
 		}
 		return exit
 	}
 	root.SetArgs(args)
 	if err := root.Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
-		return exitUsage
+		return complain(err)
 	}
 	return exit
+}
+
+// unusableError is a configuration by which nothing can be checked.
+type unusableError struct{ error }
+
+func (e unusableError) Unwrap() error { return e.error }
+
+func complain(err error) (exit int) {
+	fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+	if errors.As(err, new(unusableError)) {
+		return exitUnknown
+	}
+	return exitUsage
 }
 
 // forPeople makes a run that marks nothing, logs nowhere and goes on after
@@ -94,7 +106,7 @@ func forPeople(words []string) (*oneRun, string, error) {
 	r.set.preset("nhc-gpu")
 	if _, over := r.sysconfig(); over {
 		r.close()
-		return nil, "", fmt.Errorf("the settings of %s cannot be used, see above", r.set.get("NAME"))
+		return nil, "", unusableError{fmt.Errorf("the settings of %s cannot be used, see above", r.set.get("NAME"))}
 	}
 	named := r.set.get("CONFFILE") != "" || r.set.get("CONFDIR") != ""
 	r.set.finalize()
@@ -103,7 +115,7 @@ func forPeople(words []string) (*oneRun, string, error) {
 	from, err := r.peoplePlan(named)
 	if err != nil {
 		r.close()
-		return nil, "", err
+		return nil, "", unusableError{err}
 	}
 	r.fold.begin(r.set, false, false)
 	return r, from, nil
@@ -147,8 +159,8 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	case !o.File.Mode.IsRegular():
 		return path, fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
 	}
-	if exit, over := r.configuration(path, o); over {
-		return path, fmt.Errorf("%s cannot be used, see above (exit status %d)", path, exit)
+	if _, over := r.configuration(path, o); over {
+		return path, fmt.Errorf("%s cannot be used, see above", path)
 	}
 	r.plan = plan.Build(r.vetted, opts)
 	return path, nil
@@ -171,6 +183,12 @@ func report(words []string, exit *int) error {
 	if sig := r.sig.caught(); err != nil && sig != 0 {
 		*exit = 128 + int(sig)
 		return nil
+	}
+	for _, text := range r.doubts {
+		t.rows = append(t.rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: text})
+	}
+	if len(t.rows) == 0 {
+		t.rows = append(t.rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: nothing was checked"})
 	}
 	*exit = verdict.Table(os.Stdout, facts, t.rows, term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "")
 	return nil

@@ -73,7 +73,7 @@ func (r *oneRun) emitUntilHelper(events []verdict.Event) (helper bool, text stri
 			r.log.write(r.stamped(e.Text))
 		case verdict.Out:
 			r.log.flush()
-			fmt.Fprintln(os.Stdout, r.stamped(e.Text))
+			fmt.Fprintln(stdout, r.stamped(e.Text))
 		case verdict.Syslog:
 			lines := []string{e.Text}
 			for ; i+1 < len(events) && events[i+1].To == verdict.Syslog; i++ {
@@ -219,7 +219,7 @@ func (l *logSink) shellText() string {
 // write takes one line.
 func (l *logSink) write(text string) {
 	if l.path == "" {
-		fmt.Fprintln(os.Stdout, text)
+		fmt.Fprintln(stdout, text)
 		return
 	}
 	l.buf.WriteString(text + "\n")
@@ -235,19 +235,19 @@ func (l *logSink) flush() {
 	o := l.pool.Call(context.Background(), "log", &run.Request{Op: run.OpAppend, Path: l.path, Data: data, Line: "write " + l.path}, logLimit)
 	if err := o.FailureIn("write " + l.path); err != nil {
 		l.lost = true
-		fmt.Fprintf(os.Stderr, "nhc-gpu: warning: %v\n", err)
+		fmt.Fprintf(stderr, "nhc-gpu: warning: %v\n", err)
 	}
 }
 
 // fatal reports a LOGFILE that cannot be opened, in LBNL's words.
 func (l *logSink) fatal(r *oneRun, spec string, err error) int {
 	if errors.Is(err, conf.ErrNotRedirection) {
-		fmt.Fprintf(os.Stderr, "nhc-gpu: LOGFILE: %v\n", err)
+		fmt.Fprintf(stderr, "nhc-gpu: LOGFILE: %v\n", err)
 		return 127
 	}
 	text := fmt.Sprintf("NHC:  FATAL:  Can't write %s as %s (uid %d) -- Read-only filesystem/device failure?", spec, r.set.get("USER"), os.Geteuid())
-	fmt.Fprintln(os.Stdout, "ERROR "+text)
-	fmt.Fprintf(os.Stderr, "nhc-gpu: %v\n", err)
+	fmt.Fprintln(stdout, "ERROR "+text)
+	fmt.Fprintf(stderr, "nhc-gpu: %v\n", err)
 	sendSyslog(r.set.get("NAME"), []string{text})
 	return 1
 }
@@ -299,7 +299,7 @@ func catchSignals() *signals {
 	}
 	// A closed standard output must not kill us in mid-run. Being notified in
 	// place of ignoring leaves the default to the commands we start.
-	signal.Notify(s.ch, unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE, unix.SIGUSR2)
+	signal.Notify(s.ch, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGUSR2)
 	go func() {
 		for sig := range s.ch {
 			n, _ := sig.(syscall.Signal)

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// console writes to a standard descriptor for as long as the run may take: a
+// reader that does not read must not hold it up. What does not fit is lost.
+type console struct {
+	fd   int
+	end  time.Time // deadline of the run; zero means none
+	wake int       // readable when a signal ends the run, -1 for none
+	deaf bool      // nobody reads
+}
+
+var (
+	stdout = &console{fd: 1, wake: -1}
+	stderr = &console{fd: 2, wake: -1}
+)
+
+// lastWord is how long a reader has for what is written when the run is over.
+const lastWord = 100 * time.Millisecond
+
+// pipeBuf is what a pipe takes without blocking when it is ready: PIPE_BUF.
+const pipeBuf = 4096
+
+func (c *console) Write(data []byte) (int, error) {
+	for rest := data; len(rest) > 0; {
+		if c.deaf || !c.ready() {
+			c.deaf = true
+			return 0, os.ErrDeadlineExceeded
+		}
+		n, err := unix.Write(c.fd, rest[:min(len(rest), pipeBuf)])
+		if err == unix.EINTR || err == unix.EAGAIN {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		rest = rest[n:]
+	}
+	return len(data), nil
+}
+
+// ready waits until the descriptor can be written without blocking.
+func (c *console) ready() bool {
+	over := time.Time{} // when lastWord is over
+	for {
+		wait, wake := -1, c.wake
+		if !c.end.IsZero() {
+			wait = int(max(0, time.Until(c.end)).Milliseconds())
+		}
+		if wait == 0 || !over.IsZero() {
+			if over.IsZero() {
+				over = time.Now().Add(lastWord)
+			}
+			wait, wake = int(max(0, time.Until(over)).Milliseconds()), -1
+		}
+		polls := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}, {Fd: int32(wake), Events: unix.POLLIN}}
+		n, err := unix.Poll(polls, wait)
+		switch {
+		case err == unix.EINTR:
+		case err != nil || polls[0].Revents != 0:
+			return true // the write says what is wrong with it
+		case n > 0 && over.IsZero():
+			over = time.Now().Add(lastWord)
+		case !over.IsZero() && !time.Now().Before(over):
+			return false
+		}
+	}
+}
