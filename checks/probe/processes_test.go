@@ -170,7 +170,7 @@ func TestProcessesByOwnerAndByStatus(t *testing.T) {
 	if err := zombie.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer zombie.Wait()
+	defer func() { _ = zombie.Wait() }()
 	for { // until the execs are done and true has ended
 		z, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", zombie.Process.Pid))
 		c, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child.Process.Pid))
