@@ -26,6 +26,7 @@ type client struct {
 	done   <-chan struct{} // closed when the process has been waited for
 	end    *death          // of the process, valid once done is closed
 	stderr *tail
+	said   chan struct{} // closed when all of it has been read
 
 	version int // of the variables that it has been told
 }
@@ -61,10 +62,11 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 		return fail(err)
 	}
 	c := &client{
-		lane: lane, pid: pid, in: reqW, out: respR, lines: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{},
+		lane: lane, pid: pid, in: reqW, out: respR, lines: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{}, said: make(chan struct{}),
 	}
 	c.done, c.end = reap(pid)
 	go func() {
+		defer close(c.said)
 		_, _ = io.Copy(c.stderr, errR)
 		errR.Close()
 	}()
@@ -149,6 +151,10 @@ func (c *client) obituary(cause error) string {
 	how := c.end.String()
 	if c.end.Signaled() && c.end.Signal() == syscall.SIGKILL {
 		how += " (by the kernel for want of memory, or by a person)"
+	}
+	select {
+	case <-c.said:
+	case <-time.After(termGrace): // what it has started may still hold its standard error
 	}
 	text := "its worker died: " + how
 	if last := c.stderr.last(); last != "" {

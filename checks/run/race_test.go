@@ -1,0 +1,45 @@
+package run
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// A context that ends while the last answer is handed out must not end the
+// wait of the next request.
+func TestLateCancel(t *testing.T) {
+	p := newTestPool(t, "")
+	limit := func(*Request) time.Duration { return 10 * time.Second }
+	for i := range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		p.Do(ctx, checks.Local, []*Request{{Op: OpFind, Line: "a"}}, limit, func(*Request, Outcome) { cancel() })
+		if o := p.Call(t.Context(), checks.Local, &Request{Op: OpFind, Line: "b"}, 10*time.Second); o.Failure() != nil {
+			t.Fatalf("request %d after a cancelled one: %v", i, o.Failure())
+		}
+	}
+}
+
+// Lanes that hang at the same time write to one ledger.
+func TestLedgerConcurrent(t *testing.T) {
+	l, err := OpenLedger(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			if err := l.Add(Corpse{PID: i + 1, Lane: checks.Local}); err != nil {
+				t.Error(err)
+			}
+			l.Find(checks.Local, "x")
+		})
+	}
+	all.Wait()
+	if n := len(l.Corpses()); n < 8 {
+		t.Errorf("%d corpses, want 8", n)
+	}
+}

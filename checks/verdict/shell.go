@@ -1,0 +1,88 @@
+package verdict
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Died takes a death in the shell, which has written its log line itself. One in
+// a subshell, or in a part of a pipeline, counts when the line has ended.
+func (f *Fold) Died(status, message string, subshell bool) []Event {
+	n, err := strconv.Atoi(status)
+	if err != nil {
+		n = 2 // exit with a word that is no number
+	}
+	if subshell && !f.forked {
+		if f.subDied == nil {
+			f.subDied = &failure{n, message}
+		}
+		f.Queue("Health check failed:  " + message)
+		return nil
+	}
+	f.died++
+	return f.die(n, message)
+}
+
+// Ended takes the status of a shell line that left the shell alive.
+func (f *Fold) Ended(status int) []Event {
+	if f.subDied != nil {
+		if status != 0 || f.All {
+			return f.subFailed(status)
+		}
+		return f.swallowed()
+	}
+	if status == 0 || f.died > 0 {
+		return nil
+	}
+	if f.Eval {
+		f.finish(status)
+		f.exit = status & 0xff
+		return nil
+	}
+	return f.plainFailure(status)
+}
+
+// swallowed is a death in a subshell whose line passes: "check_x | tee f", or
+// X=$(check_x). The run goes on, as in LBNL NHC, but a check has said that the
+// node is bad: it is marked, and not resumed by this run.
+func (f *Fold) swallowed() []Event {
+	events := f.Flush()
+	if f.Mark && f.failures == 0 && !f.Eval && !f.tainted {
+		f.message = f.subDied.message
+		events = append(events, Event{Offline, f.message})
+	}
+	f.tainted = true
+	return events
+}
+
+// subFailed completes a death in a subshell, whose log line is written already.
+func (f *Fold) subFailed(status int) (events []Event) {
+	events = f.Flush()
+	if f.Mark && f.failures == 0 && !f.Eval {
+		f.message = f.subDied.message
+		events = append(events, Event{Offline, f.message})
+	}
+	if f.Logged && !f.Silent {
+		events = append(events, Event{Out, f.errorText(f.subDied.message)})
+	}
+	if f.All {
+		f.failures++
+		return events
+	}
+	f.finish(status)
+	return events
+}
+
+// plainFailure is a line that failed without a death of its own.
+func (f *Fold) plainFailure(status int) []Event {
+	message := fmt.Sprintf("Check %s returned %d", f.check, status)
+	events := f.log("Node Health Check failed.  " + message)
+	events = append(events, f.log(f.errorText(message))...)
+	code := status
+	if f.forked {
+		if code <= 100 {
+			code += 100
+		}
+	}
+	return append(events, f.die(code, message)...)
+}
