@@ -23,6 +23,7 @@ const (
 	OpExec   Op = "exec"   // run a command
 	OpFind   Op = "find"   // which of some paths exists first
 	OpFacts  Op = "facts"  // describe the node
+	OpList   Op = "list"   // what the files of a glob pattern are
 )
 
 // Request is one line on a worker's request descriptor.
@@ -37,7 +38,7 @@ type Request struct {
 	Environ []string          `json:"environ,omitempty"` // environment of commands, from this request on
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
-	Path    string            `json:"path,omitempty"`    // read, append
+	Path    string            `json:"path,omitempty"`    // read, append; list: the pattern
 	Data    []byte            `json:"data,omitempty"`    // append
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: what is added to Environ
@@ -56,8 +57,10 @@ type Response struct {
 	Status   int              `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1
 	TimedOut bool             `json:"timed_out,omitempty"`
 	File     *FileInfo        `json:"file,omitempty"` // read
-	Facts    []probe.Fact     `json:"facts,omitempty"`
-	Err      string           `json:"err,omitempty"` // why the operation failed, complete
+
+	Files map[string]FileInfo `json:"files,omitempty"` // list: by path
+	Facts []probe.Fact        `json:"facts,omitempty"`
+	Err   string              `json:"err,omitempty"` // why the operation failed, complete
 }
 
 // FileInfo says what a configuration file is.

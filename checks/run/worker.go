@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -115,6 +116,8 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return w.exec(req)
 	case OpFind:
 		return find(req.Args)
+	case OpList:
+		return list(req.Path)
 	case OpFacts:
 		return &Response{Facts: w.facts(checks.Lane(req.Name))}
 	default:
@@ -168,10 +171,7 @@ func readFile(path string) *Response {
 	if err != nil {
 		return &Response{Err: pathError("stat", path, err)}
 	}
-	info := &FileInfo{Mode: st.Mode(), Size: st.Size()}
-	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-		info.UID = sys.Uid
-	}
+	info := fileInfo(st)
 	if !st.Mode().IsRegular() {
 		return &Response{File: info}
 	}
@@ -180,6 +180,29 @@ func readFile(path string) *Response {
 		return &Response{Err: pathError("read", path, err)}
 	}
 	return &Response{File: info, Data: data}
+}
+
+func fileInfo(st fs.FileInfo) *FileInfo {
+	info := &FileInfo{Mode: st.Mode(), Size: st.Size()}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		info.UID = sys.Uid
+	}
+	return info
+}
+
+// list leaves out what cannot be looked at: bash could not read it, either.
+func list(pattern string) *Response {
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return &Response{Err: pathError("list", pattern, err)}
+	}
+	resp := &Response{Files: map[string]FileInfo{}}
+	for _, path := range paths {
+		if st, err := os.Stat(path); err == nil {
+			resp.Files[path] = *fileInfo(st)
+		}
+	}
+	return resp
 }
 
 // facts describes the node as far as the library of a lane tells.

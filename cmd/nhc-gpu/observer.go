@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -136,6 +139,24 @@ func (o *observer) killLine(line string) (why string) {
 	return "It hangs: " + run.Describe(hung) + "."
 }
 
+// trustScripts refuses scripts of the site that others could have written: bash
+// runs them as root.
+func (o *observer) trustScripts() error {
+	pattern := filepath.Join(o.set.get("INCDIR"), "*.nhc")
+	l := o.pool.Call(o.ctx, checks.Local, &run.Request{Op: run.OpList, Path: pattern, Line: "list " + pattern}, readLimit)
+	if err := l.FailureIn("list " + pattern); err != nil {
+		return err
+	}
+	for _, path := range slices.Sorted(maps.Keys(l.Files)) {
+		if info := l.Files[path]; info.Mode.IsRegular() {
+			if err := trusted(path, &info); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // needShell starts the one bash of the run, if it is not there yet, tells it
 // what has been read, and has it read the site's scripts; one of them that dies
 // or exits ends the run.
@@ -152,6 +173,9 @@ func (o *observer) needShell(deadline time.Time) error {
 		return err
 	}
 	o.dressed = true
+	if err := o.trustScripts(); err != nil {
+		return err
+	}
 	status, exited, err := o.shell.Load(deadline)
 	if err != nil {
 		return fmt.Errorf("load scripts of %s: %w", o.set.get("INCDIR"), err)
