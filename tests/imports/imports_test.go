@@ -1,5 +1,5 @@
-// Package imports_test shows that the linter refuses an import against the
-// direction that .golangci.yml lays down.
+// Package imports_test shows that the packages import in one direction only, and
+// that the linter refuses an import against it.
 package imports_test
 
 import (
@@ -12,6 +12,35 @@ import (
 )
 
 const module = "github.com/nhc-gpu/nhc-gpu"
+
+// The packages themselves, wherever Go is.
+func TestPackages(t *testing.T) {
+	t.Parallel()
+	list := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./cmd/...", "./checks/...", "./conf/...", "./slurm/...")
+	list.Dir = "../.."
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	seen := 0
+	for line := range strings.Lines(string(out)) {
+		words := strings.Fields(strings.ReplaceAll(line, module+"/", ""))
+		if _, known := may[words[0]]; !known {
+			t.Errorf("%s: nobody has said what it may import", words[0])
+			continue
+		}
+		seen++
+		all := imports(words[0])
+		for _, to := range words[1:] {
+			if allowed, ours := all[to]; ours && !allowed {
+				t.Errorf("%s imports %s", words[0], to)
+			}
+		}
+	}
+	if seen != len(may) {
+		t.Errorf("%d packages, want the %d that are named here", seen, len(may))
+	}
+}
 
 func TestDirections(t *testing.T) {
 	t.Parallel()
