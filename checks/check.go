@@ -10,6 +10,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sort"
 	"time"
 
@@ -60,7 +61,26 @@ type Info struct {
 	// when the step's turn comes. Nil means that a usage error is an error of
 	// the configuration: reported with its position, draining nobody.
 	BadUsage func(line string, err *UsageError) Finding
+
+	// Do says what to do about each code that the check's findings bear, for an
+	// administrator at night: one or two sentences. Checks that share a code
+	// share its advice. The codes that every check may give are in commonDo.
+	Do map[string]string
 }
+
+// advice is what to do about the codes of findings.
+var advice = maps.Clone(commonDo)
+
+// commonDo are the codes that any check may give.
+var commonDo = map[string]string{
+	"config.usage":     "Correct the line in nhc.conf; docs/checks.md has the words of each check.",
+	"config.value":     "Correct the number in nhc.conf.",
+	"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",
+	"probe.unreadable": "Find out why it cannot be read; the check could not tell, and leaves the node as it is.",
+}
+
+// WhatToDo is what to do about a finding of this code, "" if nobody knows.
+func WhatToDo(code string) string { return advice[code] }
 
 // Env is what a running check may use.
 type Env struct {
@@ -88,6 +108,12 @@ func Register(info Info) {
 	}
 	if _, ok := registry[info.Name]; ok {
 		panic(fmt.Sprintf("checks: %s registered twice", info.Name))
+	}
+	for code, do := range info.Do {
+		if old, ok := advice[code]; ok && old != do {
+			panic(fmt.Sprintf("checks: %s: other advice on %s than another check's", info.Name, code))
+		}
+		advice[code] = do
 	}
 	registry[info.Name] = info
 }

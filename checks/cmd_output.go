@@ -41,6 +41,11 @@ func init() {
 		New:      func() Check { return &cmdOutput{Limit: defaultLimit} },
 		Acts:     func(Check) bool { return true },
 		BadUsage: usageOf("check_cmd_output"),
+		Do: map[string]string{
+			"cmd.output.found":   "The command reported what it must not: run it by hand and read the whole of its output.",
+			"cmd.output.missing": "The command did not print what it should: run it by hand. A tool that was updated may word things differently.",
+			"cmd.output.long":    "Let the command print less: only 4 MiB of its output are looked at.",
+		},
 	})
 }
 

@@ -34,6 +34,10 @@ func init() {
 		New:      func() Check { return &cmdStatus{Limit: defaultLimit} },
 		Acts:     func(Check) bool { return true },
 		BadUsage: usageOf("check_cmd_status"),
+		Do: map[string]string{
+			"cmd.status":  "Run the command by hand, as root and with PATH=/sbin:/usr/sbin:/bin:/usr/bin; 127 means that it was not found.",
+			"cmd.timeout": "The command did not come back and was ended: run it by hand. What it waits for (a server, a device) is the fault, or -t is too short.",
+		},
 	})
 }
 

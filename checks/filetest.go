@@ -28,6 +28,9 @@ func init() {
 		Lane:     Local,
 		New:      func() Check { return &fileTest{} },
 		BadUsage: badOperator,
+		Do: map[string]string{
+			"file.test": "Look at the file: test(1) with that operator gave the status that is named.",
+		},
 	})
 }
 

@@ -25,6 +25,9 @@ func init() {
 		Summary: "a network interface exists",
 		Lane:    Local,
 		New:     func() Check { return &hwEth{} },
+		Do: map[string]string{
+			"hw.eth.missing": "See ip link and dmesg: the driver is not loaded, the device has another name, or the card is gone from the PCI bus.",
+		},
 	})
 }
 

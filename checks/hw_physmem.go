@@ -28,6 +28,10 @@ func init() {
 		Summary: "the size of the RAM lies between a minimum and a maximum",
 		Lane:    Local,
 		New:     func() Check { return &hwPhysMem{} },
+		Do: map[string]string{
+			"hw.memory.small": "A memory module is gone or was switched off after errors: see dmidecode -t 17 and the BMC's log.",
+			"hw.memory.large": "The node has more memory than the configuration says: correct the line in nhc.conf.",
+		},
 	})
 }
 

@@ -26,6 +26,9 @@ func init() {
 		Summary: "a process runs",
 		Lane:    Local,
 		New:     func() Check { return &psDaemon{} },
+		Do: map[string]string{
+			"ps.daemon.down": "Start it, and see its log for why it ended.",
+		},
 	})
 }
 

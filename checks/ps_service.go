@@ -49,6 +49,11 @@ func init() {
 			return s.unwanted() || s.Start || s.Restart || s.Cycle || s.MissingAction != ""
 		},
 		BadUsage: usageOf("check_ps_service"),
+		Do: map[string]string{
+			"ps.service.down":    "See systemctl status and the service's log. If the message says that an action is in progress, look again in a minute.",
+			"ps.service.running": "It must not run here: stop and disable it.",
+			"ps.service.mended":  "Nothing: the action of the line has put it right. Once too often is a fault of the service.",
+		},
 	})
 }
 

@@ -65,6 +65,31 @@ func TestEveryCheckIsTested(t *testing.T) {
 	}
 }
 
+// TestEveryFindingHasAdvice refuses findings that leave an administrator
+// alone, and advice that belongs to no finding.
+func TestEveryFindingHasAdvice(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, name := range Names() {
+		for _, s := range scenarios[name] {
+			for _, f := range s.want {
+				seen[f.Code] = true
+				if WhatToDo(f.Code) == "" {
+					t.Errorf("%s: %s: no Info.Do has a word on the code %q", name, s.name, f.Code)
+				}
+			}
+		}
+	}
+	for _, name := range Names() {
+		info, _ := Lookup(name)
+		for code := range info.Do {
+			if !seen[code] {
+				t.Errorf("%s: Info.Do has the code %q, which no scenario shows", name, code)
+			}
+		}
+	}
+}
+
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	for name, list := range scenarios {

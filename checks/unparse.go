@@ -1,0 +1,37 @@
+package checks
+
+import "math/big"
+
+// unparseSize prints kB as LBNL NHC does in its messages: in the largest unit
+// that is wrong by no more than a tenth, rounded: 5121 is "5MB", 5632 is
+// "5632kB". What there is of a kB beyond the last whole one is not printed.
+func unparseSize(kB *big.Rat) string {
+	number, power := unparse(kB, 1024, len(sizeUnits)-1)
+	return number + sizeSuffixes[power] + "B"
+}
+
+// unparseCount does the same to a number of things, in powers of 1000: 1048576
+// is "1M", 1500000 is "1500k".
+func unparseCount(n *big.Rat) string {
+	number, power := unparse(n, 1000, len(sizeUnits))
+	return number + append([]string{""}, sizeSuffixes[:]...)[power]
+}
+
+var sizeSuffixes = [len(sizeUnits)]string{"k", "M", "G", "T", "P", "E"}
+
+// unparse divides by base at most most times. It says how often it has.
+func unparse(r *big.Rat, base int64, most int) (number string, power int) {
+	n := new(big.Int).Quo(r.Num(), r.Denom())
+	unit, rest := big.NewInt(base), new(big.Int)
+	for ; n.Cmp(unit) >= 0 && power < most; power++ {
+		q, m := new(big.Int).QuoRem(n, unit, new(big.Int))
+		if share := m.Int64() * 100 / base; min(share, 100-share) > 10 {
+			break
+		}
+		n, rest = q, m
+	}
+	if rest.Int64() >= base/2 {
+		n.Add(n, big.NewInt(1))
+	}
+	return n.String(), power
+}
