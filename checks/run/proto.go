@@ -24,6 +24,8 @@ const (
 	OpFind   Op = "find"   // which of some paths exists first
 	OpFacts  Op = "facts"  // describe the node
 	OpList   Op = "list"   // what the files of a glob pattern are
+	OpTake   Op = "take"   // read a file and remove it
+	OpPut    Op = "put"    // write a file, all of it or none
 )
 
 // Request is one line on a worker's request descriptor.
@@ -38,9 +40,10 @@ type Request struct {
 	Environ []string          `json:"environ,omitempty"` // environment of commands, from this request on
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
-	Path    string            `json:"path,omitempty"`    // read, append; list: the pattern
-	Data    []byte            `json:"data,omitempty"`    // append
+	Path    string            `json:"path,omitempty"`    // read, append, take, put; list: the pattern
+	Data    []byte            `json:"data,omitempty"`    // append, put
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
+	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
 	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: what is added to Environ
 }
 
@@ -52,11 +55,11 @@ type Response struct {
 	Doing    string           `json:"doing,omitempty"`
 	Findings []checks.Finding `json:"findings,omitempty"`
 	Took     time.Duration    `json:"took,omitempty"`
-	Data     []byte           `json:"data,omitempty"`   // read: the content; exec: stdout
+	Data     []byte           `json:"data,omitempty"`   // read, take: the content; exec: stdout
 	Stderr   []byte           `json:"stderr,omitempty"` // exec
-	Status   int              `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1
+	Status   int              `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1; take: 1 if the file is still there
 	TimedOut bool             `json:"timed_out,omitempty"`
-	File     *FileInfo        `json:"file,omitempty"` // read
+	File     *FileInfo        `json:"file,omitempty"` // read, take
 
 	Files map[string]FileInfo `json:"files,omitempty"` // list: by path
 	Facts []probe.Fact        `json:"facts,omitempty"`

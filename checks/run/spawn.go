@@ -41,6 +41,13 @@ func spawn(argv, env []string, files ...*os.File) (pid int, err error) {
 	return pid, nil
 }
 
+// Detach starts this program once more, in a session of its own and with
+// /dev/null for its input and output, and leaves it to itself.
+func Detach(argv, env []string) error {
+	_, err := spawn(argv, env, nil, nil, nil)
+	return err
+}
+
 // death is how a process ended.
 type death struct{ syscall.WaitStatus }
 

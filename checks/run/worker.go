@@ -118,6 +118,10 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return find(req.Args)
 	case OpList:
 		return list(req.Path)
+	case OpTake:
+		return take(req.Path)
+	case OpPut:
+		return put(req.Path, req.Data, req.MakeDir)
 	case OpFacts:
 		return &Response{Facts: w.facts(checks.Lane(req.Name))}
 	default:

@@ -23,6 +23,7 @@ const (
 	Syslog
 	Offline // take the node out of service; Text is the message
 	Online  // return the node to service
+	Result  // what a detached run leaves behind; Text is "STATUS MESSAGE"
 )
 
 // Event is one thing to be done.
@@ -42,6 +43,7 @@ type Settings struct {
 	Eval    bool   // -e: one line, nothing is marked
 	Logged  bool   // there is a LOGFILE: errors go to standard output, too
 	Mark    bool   // MARK_OFFLINE is 1 and NHC_RM is set
+	Detach  bool   // this is the background half of detached mode
 }
 
 // Fold is the state of a run's verdict.
@@ -57,6 +59,7 @@ type Fold struct {
 	unknowns int
 	findings []checks.Finding
 	message  string // of the failure that marks the node
+	left     bool   // the first failure has been left as the result
 	over     bool
 	exit     int
 }
@@ -155,7 +158,11 @@ func (f *Fold) die(status int, message string) []Event {
 		f.message = message
 		events = append(events, Event{Offline, message})
 	}
-	if f.Logged && !f.Silent {
+	if f.Detach && !f.left {
+		f.left = true
+		events = append(events, Event{Result, fmt.Sprintf("%d %s", status, message)})
+	}
+	if f.Logged && !f.Silent && !f.Detach {
 		events = append(events, Event{Out, f.errorText(message)})
 	}
 	if f.All {

@@ -28,17 +28,22 @@ func health(argv []string) int {
 		help(argv[0])
 		return 0
 	}
-	r := newRun(argv, opts)
+	return newRun(argv, opts).whole()
+}
+
+// whole is the run from its start to its exit status.
+func (r *oneRun) whole() int {
 	defer r.close()
-	unlock, busy := r.busy()
-	if busy {
+	if r.busy() {
 		return 0
 	}
-	defer unlock()
-	if exit, over := r.load(); over {
-		return exit
+	defer r.unlock()
+	exit, over := r.load()
+	if !over {
+		exit = r.act(r.do())
 	}
-	return r.act(r.do())
+	r.leaveResult(exit)
+	return exit
 }
 
 // oneRun is the state of one run.
@@ -61,6 +66,11 @@ type oneRun struct {
 	doubts  []string    // lines that are no check, each with its place
 	sourced string      // a sysconfig file that only bash can read
 	end     time.Time   // deadline of the run; zero means none
+	unlock  func()      // lets the next run begin
+
+	background bool   // this is the detached half of a run
+	left       bool   // its result has been written
+	doubt      string // what could not be told, the first of it
 
 	table *tableObserver // collects what would be printed, for --check
 }
@@ -121,13 +131,16 @@ func (r *oneRun) load() (exit int, over bool) {
 	}
 	r.set.finalize()
 	r.budget()
-	if exit, over := r.evalOnly(); over {
+	if r.opts.eval != "" {
+		r.evalOnly()
+	} else if exit, over := r.detach(); over {
 		return exit, true
 	}
 	if exit, over := r.open(); over {
 		return exit, true
 	}
 	r.fold.begin(r.set, r.opts.eval != "", r.log.set)
+	r.fold.f.Detach = r.background
 	return 0, false
 }
 
@@ -269,6 +282,7 @@ func (r *oneRun) refuse(err error) int {
 	text := "Health check unknown:  " + err.Error()
 	fmt.Fprintf(stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
 	sendSyslog(r.set.get("NAME"), []string{text})
+	r.doubt = err.Error()
 	return r.unknown()
 }
 

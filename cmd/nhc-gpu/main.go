@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
@@ -39,6 +40,9 @@ func start(argv []string) int {
 	}
 	if argv[0] == run.WorkerName {
 		return worker(argv[1:])
+	}
+	if name, ok := strings.CutSuffix(argv[0], detachedSuffix); ok && name != "" {
+		return detachedHealth(append([]string{name}, argv[1:]...))
 	}
 	name := filepath.Base(argv[0])
 	switch name {

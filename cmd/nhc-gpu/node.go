@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -131,6 +133,11 @@ func (r *oneRun) act(s *foldState) int {
 	}
 	r.log.flush()
 	if unknown {
+		for _, f := range s.f.List() {
+			if f.Severity == checks.Unknown && r.doubt == "" {
+				r.doubt = f.Message
+			}
+		}
 		return r.unknown()
 	}
 	return exit
@@ -138,17 +145,18 @@ func (r *oneRun) act(s *foldState) int {
 
 // busy tells whether this run has to give way: a second health check of slurmd
 // on a node where the first is still at work. Nothing else ever gives way.
-func (r *oneRun) busy() (unlock func(), busy bool) {
+func (r *oneRun) busy() bool {
 	unlock, err := r.node.dir.TryRun(r.node.role)
 	switch {
 	case errors.Is(err, slurm.ErrBusy):
 		fmt.Fprintf(stdout, "nhc-gpu: %v; leaving without a verdict\n", err)
-		return nil, true
+		return true
 	case err != nil:
 		r.warn(err)
-		return func() {}, false
+		unlock = func() {}
 	}
-	return unlock, false
+	r.unlock = sync.OnceFunc(unlock)
+	return false
 }
 
 // markNode is LBNL NHC's helper of that name, for sites that call it.

@@ -18,7 +18,7 @@ var update = flag.Bool("u", false, "rewrite the expected output in the scripts")
 func TestMain(m *testing.M) {
 	program := func() { os.Exit(guarded(os.Args)) }
 	testscript.Main(m, map[string]func(){
-		"nhc-gpu": program, "nhc": program, "nhc-cron": program, run.WorkerName: program,
+		"nhc-gpu": program, "nhc": program, "nhc-detached": program, "nhc-cron": program, run.WorkerName: program,
 		"node-mark-offline": program, "node-mark-online": program,
 	})
 }

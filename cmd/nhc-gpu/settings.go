@@ -151,7 +151,7 @@ func (s *settings) finalize() {
 	def("ONLINE_NODE", s.vars["HELPERDIR"]+"/node-mark-online")
 	def("OFFLINE_NODE", s.vars["HELPERDIR"]+"/node-mark-offline")
 	def("LOGFILE", ">>/var/log/"+s.vars["NAME"]+".log 2>&1")
-	def("RESULTFILE", "/var/run/nhc/"+s.vars["NAME"]+".status")
+	def("RESULTFILE", defaultResultDir+"/"+s.vars["NAME"]+".status")
 	def("DEBUG", "0")
 	def("TS", s.vars["DEBUG"])
 	def("MARK_OFFLINE", "1")

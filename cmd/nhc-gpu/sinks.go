@@ -90,6 +90,8 @@ func (r *oneRun) emitUntilHelper(events []verdict.Event) (helper bool, text stri
 				return true, text
 			}
 			r.markOffline(e.Text)
+		case verdict.Result:
+			r.putResult(e.Text)
 		case verdict.Online:
 			if r.set.customHelper("ONLINE_NODE") {
 				r.siteHelper(true, "", "")

@@ -1,0 +1,86 @@
+package run
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The result file of detached mode: one run leaves it, the next one takes it.
+
+// maxResult bounds what is read of a result, bytes. One is a line.
+const maxResult = 64 << 10
+
+// take reads a file and removes it, so that each result is reported once. One
+// that is older than the boot of the node says nothing about it any more and
+// counts as missing. A link is not followed: the directory may be /tmp.
+func take(path string) *Response {
+	resp := &Response{File: &FileInfo{}}
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+		resp.File.Missing = true
+		return resp
+	case err != nil:
+		return &Response{Err: pathError("stat", path, err)}
+	}
+	resp.File = fileInfo(st)
+	if st.Mode().IsRegular() {
+		data, err := readResult(path)
+		if err != nil {
+			return &Response{Err: pathError("read", path, err)}
+		}
+		resp.Data = data
+	}
+	if boot, err := os.Stat("/proc"); err == nil && st.ModTime().Before(boot.ModTime()) {
+		resp.File.Missing = true
+	}
+	if unix.Unlink(path) != nil {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			resp.Status = 1
+		}
+	}
+	return resp
+}
+
+func readResult(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxResult))
+}
+
+// put writes a file that only its owner can read, under another name first:
+// who reads it finds all of it or nothing.
+func put(path string, data []byte, makeDir bool) *Response {
+	dir := filepath.Dir(path)
+	if makeDir {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return &Response{Err: pathError("mkdir", dir, err)}
+		}
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(path)+".*") // 0600, new, no link
+	if err != nil {
+		return &Response{Err: pathError("write", path, err)}
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = f.Close()
+		_ = os.Remove(f.Name())
+		return &Response{Err: pathError("write", path, err)}
+	}
+	return &Response{}
+}

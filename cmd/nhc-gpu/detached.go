@@ -1,0 +1,195 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+)
+
+// Detached mode: the run that slurmd starts reports what the run before has
+// found and starts the next one in the background, which leaves its result in
+// RESULTFILE: "STATUS MESSAGE" of its first failure, "0" if all is well.
+
+// detachedSuffix behind the program's name makes a run the background half. It
+// is no variable: the environment around a job is the job's.
+const detachedSuffix = "-detached"
+
+// unknownResult is the status in a result of a run that could not tell.
+const unknownResult = "unknown"
+
+// takeLimit bounds the reading and the writing of a result.
+const takeLimit = 2 * time.Second
+
+// detachedHealth is the background half of a run.
+func detachedHealth(argv []string) int {
+	opts, err := parseOptions(argv[1:])
+	if err != nil || opts.help {
+		return exitUsage // its parent has refused the words
+	}
+	r := newRun(argv, opts)
+	r.background = true
+	return r.whole()
+}
+
+// detach is the foreground half. over is false if the run is none: there is no
+// detached mode, or this is its background half.
+func (r *oneRun) detach() (exit int, over bool) {
+	if from := r.set.get("NHC_DETACHED"); from != "" {
+		r.background = true
+	}
+	if r.background {
+		r.set.put("DETACHED_MODE", "1", r.set.export["DETACHED_MODE"])
+		r.debug("This session is running detached from %s.", r.set.get("NHC_DETACHED"))
+		return 0, false
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(r.set.get("DETACHED_MODE"))); err != nil || n != 1 || r.set.get("NHC_RM") == "sge" {
+		return 0, false
+	}
+	r.debug("Activating detached mode.")
+	path := r.set.get("RESULTFILE")
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpTake, Path: path, Line: "read " + path}, takeLimit)
+	if err := o.FailureIn("read " + path); err != nil {
+		return r.refuse(err), true
+	}
+	if o.Status != 0 {
+		return r.stuckResult(path), true
+	}
+	res := r.lastResult(path, o)
+	r.unlock()
+	argv := append([]string{r.argv[0] + detachedSuffix}, r.argv[1:]...)
+	if err := run.Detach(argv, append(os.Environ(), "NHC_DETACHED="+strconv.Itoa(os.Getpid()))); err != nil {
+		return r.refuse(err), true
+	}
+	if res.status != "0" {
+		return r.reportResult(res), true
+	}
+	return r.detachedWell()
+}
+
+// result is what a result file says.
+type result struct{ status, message string }
+
+// lastResult reads what the run before has left.
+func (r *oneRun) lastResult(path string, o run.Outcome) result {
+	if !o.File.Missing {
+		if err := trusted(path, o.File); err != nil {
+			r.warn(fmt.Errorf("%w: its result is not used", err))
+			o.File.Missing = true
+		}
+	}
+	switch {
+	case !o.File.Missing && o.File.Mode.IsRegular():
+		return parseResult(string(o.Data))
+	case r.set.get("DETACHED_MODE_FAIL_NODATA") == "1":
+		return result{"1", "Detached mode -- pending checks (no data found)"}
+	}
+	return result{status: "0"}
+}
+
+// parseResult splits the first line of a result file as "read RC MSG" of bash
+// does: a backslash takes the newline or the meaning from what follows it.
+func parseResult(data string) result {
+	var line strings.Builder
+	for i := 0; i < len(data) && data[i] != '\n'; i++ {
+		if data[i] == '\\' {
+			if i++; i >= len(data) || data[i] == '\n' {
+				continue
+			}
+		}
+		line.WriteByte(data[i])
+	}
+	text := strings.Trim(line.String(), " \t")
+	at := strings.IndexAny(text, " \t")
+	if at < 0 {
+		return result{status: text}
+	}
+	return result{text[:at], strings.TrimLeft(text[at:], " \t")}
+}
+
+// reportResult is the verdict of the run before, in LBNL NHC's words.
+func (r *oneRun) reportResult(res result) int {
+	if res.status == unknownResult {
+		fmt.Fprintf(stdout, "ERROR Health check unknown:  %s\n", res.message)
+		return r.unknown()
+	}
+	fmt.Fprintf(stdout, "ERROR Health check failed:  %s\n", res.message)
+	if res.status == "" {
+		return 0 // bash's "exit" without a number
+	}
+	n, err := strconv.ParseInt(res.status, 10, 64)
+	if err != nil {
+		fmt.Fprintf(stderr, "nhc-gpu: %s: status %q is no number\n", r.set.get("RESULTFILE"), res.status)
+		return 2
+	}
+	return int(n & 0xff)
+}
+
+// stuckResult is a failure: while the file stays every result would be an old one.
+func (r *oneRun) stuckResult(path string) int {
+	if r.set.get("NHC_RM") == "" {
+		find := &run.Request{Op: run.OpFind, Args: managerPaths(r.set.get("PATH")), Line: "find the resource manager"}
+		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, readLimit))
+	}
+	r.fold.begin(r.set, false, r.set.get("LOGFILE") != "-")
+	r.emit(r.fold.f.Abort(1, fmt.Sprintf("Unable to overwrite/remove results file %q -- is %s read-only?", path, filepath.Dir(path))))
+	return 1
+}
+
+// detachedWell ends the foreground half after a good run.
+func (r *oneRun) detachedWell() (exit int, over bool) {
+	spec, err := r.log.parse(r.set)
+	if err != nil {
+		return r.log.fatal(r, spec, err), true
+	}
+	for _, q := range r.log.openRequests() {
+		o := r.pool.Call(r.ctx, checks.Local, q, readLimit)
+		if err := o.FailureIn(q.Line); err != nil {
+			return r.log.fatal(r, spec, err), true
+		}
+	}
+	if r.set.get("VERBOSE") == "1" {
+		took := int(time.Since(r.began).Seconds())
+		r.log.write(r.stamped(fmt.Sprintf("Node Health Check detached parent completed successfully (%ds).", took)))
+		r.log.flush()
+	}
+	return 0, true
+}
+
+// putResult leaves a result for the next run. One that cannot be written is
+// told to the log and to syslog.
+func (r *oneRun) putResult(text string) {
+	r.left = true
+	path := r.set.get("RESULTFILE")
+	o := r.pool.Call(r.ctx, "log", &run.Request{
+		Op: run.OpPut, Path: path, Data: []byte(text + "\n"), Line: "write " + path, MakeDir: filepath.Dir(path) == defaultResultDir,
+	}, takeLimit)
+	if err := o.FailureIn("write " + path); err != nil {
+		text := fmt.Sprintf("ERROR:  %s:  Unable to write to %q -- is %s missing/read-only?", r.set.get("NAME"), path, filepath.Dir(path))
+		if r.set.get("SILENT") == "0" {
+			r.log.write(r.stamped(text))
+		}
+		sendSyslog(r.set.get("NAME"), []string{text})
+	}
+}
+
+// defaultResultDir is created if it is missing: /run is empty after each boot.
+const defaultResultDir = "/var/run/nhc"
+
+// leaveResult writes the result of a background run that has failed nothing.
+func (r *oneRun) leaveResult(exit int) {
+	switch {
+	case !r.background || r.left:
+	case r.doubt != "":
+		r.putResult(unknownResult + " " + r.doubt)
+	case exit == 0:
+		r.putResult("0")
+	default:
+		r.putResult(fmt.Sprintf("%d The run ended with status %d.", exit, exit))
+	}
+}
