@@ -62,6 +62,10 @@ type Info struct {
 	// the configuration: reported with its position, draining nobody.
 	BadUsage func(line string, err *UsageError) Finding
 
+	// Vars are the variables of nhc.conf that the check reads, with the values
+	// they have if nobody sets them.
+	Vars map[string]string
+
 	// Do says what to do about each code that the check's findings bear, for an
 	// administrator at night: one or two sentences. Checks that share a code
 	// share its advice. The codes that every check may give are in commonDo.
@@ -122,6 +126,15 @@ func Register(info Info) {
 func Lookup(name string) (Info, bool) {
 	info, ok := registry[name]
 	return info, ok
+}
+
+// Variables are the variables that checks read, with their defaults.
+func Variables() map[string]string {
+	vars := map[string]string{}
+	for _, info := range registry {
+		maps.Copy(vars, info.Vars)
+	}
+	return vars
 }
 
 // Names lists every registered check, sorted.

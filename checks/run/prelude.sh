@@ -2,7 +2,8 @@
 # mcheck, the native checks as functions, and the loop that runs check lines.
 # It is read from a memory file; the supervisor speaks to it on these
 # descriptors:
-#   60 commands   61 events   62 answers   63 the line that runs one check
+#   60 commands   61 events   62 answers
+# and finds on two more the line that runs one check (63) and the library (65).
 # Every record is a series of NUL-terminated fields. They are read in the C
 # locale: elsewhere bash takes the NUL for a part of a broken character.
 
@@ -16,7 +17,7 @@ __nhc_settings() {
     __nhc_event settings "${__nhc_v[@]}"
 }
 
-# Every variable there is, after a sysconfig file has been read here: NAME
+# Every variable there is, after files of the site have been read here: NAME
 # ATTRIBUTES VALUE of the plain ones, and an event of its own for each array.
 __nhc_dump() {
     local __nhc_c __nhc_n __nhc_a
@@ -27,7 +28,7 @@ __nhc_dump() {
         __nhc_a="${!__nhc_n@a}"
         if [[ $__nhc_a == *[aA]* ]]; then
             local -n __nhc_ref="$__nhc_n"
-            __nhc_event array "$__nhc_n" "${__nhc_ref[@]}"
+            ((${#__nhc_ref[@]} == 0)) || __nhc_event array "$__nhc_n" "${__nhc_ref[@]}"
             unset -n __nhc_ref
         else
             __nhc_v+=("$__nhc_n" "$__nhc_a" "${!__nhc_n}")
@@ -103,11 +104,32 @@ __nhc_helper() {
     eval "$__nhc_cmd \"\$@\""
 }
 
-mcheck_regexp() { [[ $1 =~ $2 ]]; }
-mcheck_glob() { [[ $1 == $2 ]]; }
+mcheck_regexp() {
+    if [[ $1 =~ $2 ]]; then
+        dbg "Regexp match check (internal):  $1 matches /$2/"
+        return 0
+    fi
+    dbg "Regexp match check (internal):  $1 does not match /$2/"
+    return 1
+}
+mcheck_glob() {
+    if [[ $1 == $2 ]]; then
+        dbg "Glob match check:  $1 matches $2"
+        return 0
+    fi
+    dbg "Glob match check:  $1 does not match $2"
+    return 1
+}
 
 # A range list is judged by the same code that reads nhc.conf.
-mcheck_range() { __nhc_ask match "$1" "{$2}"; }
+mcheck_range() {
+    if __nhc_ask match "$1" "{$2}"; then
+        dbg "mcheck_range:  Found $1 in $2."
+        return 0
+    fi
+    dbg "mcheck_range:  $1 NOT found in $2."
+    return 1
+}
 
 mcheck_external() {
     local __nhc_cmd="${NHC_MCHECK_COMMAND[$1]}"
@@ -169,27 +191,51 @@ __nhc_ask() {
     return "$__nhc_code"
 }
 
-# The scripts of $INCDIR, as LBNL NHC loads them: sorted, inside a function, with
-# IFS empty. Those of LBNL's own distribution come first, so that the checks of
-# this program (__nhc_checks) replace theirs, and a site's own replace either.
+# The library for scripts of the site, see library.sh. Until it is needed each of
+# its functions is one that fetches it.
+__nhc_library() {
+    [[ $__nhc_have_library != 1 ]] || return 0
+    __nhc_have_library=1
+    . /proc/self/fd/65
+}
+
+# __nhc_native NAME...: checks of this program as functions.
+__nhc_native() {
+    local __nhc_n
+    for __nhc_n; do eval "$__nhc_n() { __nhc_ask native $__nhc_n \"\$@\"; }"; done
+}
+
+# __nhc_load KIND FILE...: the scripts of $INCDIR as LBNL NHC loads them: sorted,
+# inside a function, with IFS empty. In place of a file of LBNL's own (its KIND is
+# the beginning of the names of its checks) stand the checks of this program: they
+# replace what files before it have defined, and files behind it replace them.
 __nhc_load() {
-    local IFS='' __nhc_f __nhc_pass
-    local -a __nhc_files
-    set +f
-    __nhc_files=("$INCDIR"/*.nhc)
-    set -f
-    for __nhc_pass in stock site; do
-        for __nhc_f in "${__nhc_files[@]}"; do
-            case ${__nhc_f##*/} in
-                common.nhc | csc_nvidia_smi.nhc | lbnl_@(cmd|dmi|file|fs|hw|job|moab|net|nv|ps).nhc) [[ $__nhc_pass == stock ]] || continue ;;
-                *) [[ $__nhc_pass == site ]] || continue ;;
-            esac
-            [[ -e $__nhc_f ]] || continue
-            dbg "Loading ${__nhc_f##*/}"
-            . "$__nhc_f"
-        done
-        [[ $__nhc_pass == site ]] || __nhc_checks
+    local IFS='' __nhc_n
+    local -a __nhc_own=()
+    dbg "Loading scripts from $INCDIR..."
+    __nhc_library
+    unset -f "${__nhc_checks[@]}"
+    while (($# > 0)); do
+        if [[ $1 == site ]]; then
+            dbg "Loading ${2##*/}"
+            __nhc_source "$2"
+        elif [[ -n $1 ]]; then
+            for __nhc_n in "${__nhc_checks[@]}"; do [[ $__nhc_n != "$1"* ]] || unset -f "$__nhc_n"; done
+        fi
+        shift 2
     done
+    for __nhc_n in "${__nhc_checks[@]}"; do
+        if declare -F "$__nhc_n" >/dev/null; then __nhc_own+=("$__nhc_n"); else __nhc_native "$__nhc_n"; fi
+    done
+    __nhc_event functions "${__nhc_own[@]}"
+    __nhc_dump
+}
+
+# A script must not see the words of __nhc_load as its own.
+__nhc_source() {
+    local __nhc_file="$1"
+    shift
+    . "$__nhc_file"
 }
 
 __nhc_bye() {
@@ -214,6 +260,7 @@ __nhc_traps() {
 # so that its "return", "break" and "continue" end no more than that line.
 __nhc_main() {
     local __nhc_op __nhc_arg __nhc_text
+    local -a __nhc_files
     set --
     # A "break 2" in a check line lands behind the loop below: that line is over, too.
     if [[ $__nhc_busy == 1 ]]; then __nhc_busy=0; __nhc_settings; __nhc_event end 0; fi
@@ -249,7 +296,10 @@ __nhc_main() {
                 __nhc_event end $?
                 ;;
             load)
-                __nhc_load
+                __nhc_files=()
+                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
+                while ((__nhc_arg-- > 0)) && IFS= LC_ALL=C read -r -d '' -u 60 __nhc_text; do __nhc_files+=("$__nhc_text"); done
+                __nhc_load "${__nhc_files[@]}"
                 __nhc_settings
                 __nhc_event end 0
                 ;;

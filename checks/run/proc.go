@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -143,6 +144,10 @@ const (
 	killGrace = 250 * time.Millisecond
 )
 
+// busyGrace is what a killed process gets beyond that if it is runnable: on a
+// node with more work than processors it has not yet come to its own death.
+const busyGrace = 350 * time.Millisecond
+
 // killSession ends every process of a session: SIGTERM, a short grace,
 // SIGKILL, a short grace. It returns the pids that are still there, each of
 // which sleeps in the kernel where no signal reaches it.
@@ -152,7 +157,16 @@ func killSession(sid int) []int {
 		return nil
 	}
 	signalSession(sid, unix.SIGKILL)
-	return awaitSession(sid, killGrace)
+	left := awaitSession(sid, killGrace)
+	if slices.ContainsFunc(left, runnable) {
+		left = awaitSession(sid, busyGrace)
+	}
+	return left
+}
+
+func runnable(pid int) bool {
+	state, _ := whereabouts(pid)
+	return state == "R"
 }
 
 func signalSession(sid int, sig unix.Signal) {

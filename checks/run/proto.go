@@ -23,7 +23,7 @@ const (
 	OpExec   Op = "exec"   // run a command
 	OpFind   Op = "find"   // which of some paths exists first
 	OpFacts  Op = "facts"  // describe the node
-	OpList   Op = "list"   // what the files of a glob pattern are
+	OpList   Op = "list"   // the scripts of a directory
 	OpTake   Op = "take"   // read a file and remove it
 	OpPut    Op = "put"    // write a file, all of it or none
 )
@@ -40,7 +40,7 @@ type Request struct {
 	Environ []string          `json:"environ,omitempty"` // environment of commands, from this request on
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
-	Path    string            `json:"path,omitempty"`    // read, append, take, put; list: the pattern
+	Path    string            `json:"path,omitempty"`    // read, append, take, put; list: the directory
 	Data    []byte            `json:"data,omitempty"`    // append, put
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
@@ -61,9 +61,9 @@ type Response struct {
 	TimedOut bool             `json:"timed_out,omitempty"`
 	File     *FileInfo        `json:"file,omitempty"` // read, take
 
-	Files map[string]FileInfo `json:"files,omitempty"` // list: by path
-	Facts []probe.Fact        `json:"facts,omitempty"`
-	Err   string              `json:"err,omitempty"` // why the operation failed, complete
+	Scripts []Script     `json:"scripts,omitempty"` // list: in the order of their names
+	Facts   []probe.Fact `json:"facts,omitempty"`
+	Err     string       `json:"err,omitempty"` // why the operation failed, complete
 }
 
 // FileInfo says what a configuration file is.

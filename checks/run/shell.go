@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +18,17 @@ import (
 
 //go:embed prelude.sh
 var prelude string
+
+// The library for the scripts of a site.
+//
+//go:embed library.sh
+var library string
+
+//go:embed libfacts.sh
+var libfacts string
+
+// libraryName finds the functions of the library that a site may call.
+var libraryName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^((?:array|nhc)_\w+)\(\)`) })
 
 // runLine is sourced to run one check line: the loop around eval catches
 // "break" and "continue", the sourcing catches "return". $CHECK is unquoted as
@@ -29,7 +42,10 @@ const (
 	fdAnswers  = 62
 	fdLine     = 63
 	fdInit     = 64
+	fdLibrary  = 65
 )
+
+var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary}
 
 // ShellHandler hears what happens in the shell while a line runs. All methods
 // are called from the goroutine that called into the [Shell].
@@ -46,7 +62,11 @@ type ShellHandler interface {
 	Flush()
 	// Settings brings the values of SettingNames after a line.
 	Settings(values map[string]string)
-	// Variables brings every variable after [Shell.Source]; Array one array.
+	// Functions brings the names of checks that scripts of the site have
+	// defined, after [Shell.Load].
+	Functions(names []string)
+	// Variables brings every variable after [Shell.Source] and [Shell.Load];
+	// Array one array.
 	Variables(vars []ShellVar)
 	Array(name string, values []string)
 	// Forked tells the process of a line that runs in the background (-f).
@@ -113,11 +133,11 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	var init strings.Builder
 	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(SettingNames, " ") + ")\n")
 	init.WriteString(prelude)
-	init.WriteString("__nhc_checks() {\n")
-	for _, name := range checks.Names() {
-		fmt.Fprintf(&init, "%s() { __nhc_ask native %s \"$@\"; }\n", name, name)
+	init.WriteString("__nhc_checks=(" + strings.Join(checks.Names(), " ") + ")\n__nhc_native \"${__nhc_checks[@]}\"\n")
+	for _, m := range libraryName().FindAllStringSubmatch(library+libfacts, -1) {
+		init.WriteString(m[1] + "() { __nhc_library; " + m[1] + " \"$@\"; }\n")
 	}
-	init.WriteString("}\n__nhc_checks\nset -f\nshopt -s extglob\n")
+	init.WriteString("set -f\nshopt -s extglob\n")
 	init.WriteString(setup.Init)
 	init.WriteString("\n__nhc_traps\n")
 	if setup.Trace {
@@ -134,7 +154,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	// places and becomes bash. So the supervisor never executes a file that may
 	// lie on a dead mount.
 	pid, err := spawn([]string{WorkerName, "shell", setup.Program}, setup.Env, os.Stdin, files.stdout, files.stderr,
-		files.commands, files.events, files.answers, files.line, files.init)
+		files.commands, files.events, files.answers, files.line, files.init, files.library)
 	if err != nil {
 		files.closeParent()
 		return nil, fmt.Errorf("start bash: %w", err)
@@ -150,12 +170,12 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 // BecomeShell is what a worker does that is asked for a shell: it never returns
 // but for an error.
 func BecomeShell(program string) error {
-	for i, fd := range []int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit} {
+	for i, fd := range shellFds {
 		if err := unix.Dup3(3+i, fd, 0); err != nil {
 			return fmt.Errorf("dup descriptor %d: %w", 3+i, err)
 		}
 	}
-	for i := range 5 {
+	for i := range shellFds {
 		_ = unix.Close(3 + i)
 	}
 	argv := []string{"bash", "--noprofile", "--norc", "-c", ". /proc/self/fd/" + strconv.Itoa(fdInit), program}
@@ -199,10 +219,18 @@ func (s *Shell) Test(command string, deadline time.Time) (status int, err error)
 	return status, err
 }
 
-// Load reads the scripts of $INCDIR. exited says that one of them ended the
-// shell, with that status.
-func (s *Shell) Load(deadline time.Time) (status int, exited bool, err error) {
-	return s.command(deadline, "load")
+// Load reads the scripts of $INCDIR in their order. exited says that one of them
+// ended the shell, with that status.
+func (s *Shell) Load(scripts []Script, deadline time.Time) (status int, exited bool, err error) {
+	fields := []string{"load", strconv.Itoa(2 * len(scripts))}
+	for _, f := range scripts {
+		kind := "site"
+		if f.Stock {
+			kind = StockChecks(f.Path)
+		}
+		fields = append(fields, kind, f.Path)
+	}
+	return s.command(deadline, fields...)
 }
 
 // Source reads a file of shell text and brings the settings it changed.

@@ -42,6 +42,9 @@ func (s *script) Variables(v []ShellVar)       { s.all = v }
 func (s *script) Array(name string, v []string) {
 	s.heard = append(s.heard, fmt.Sprintf("array %s %q", name, v))
 }
+func (s *script) Functions(names []string) {
+	s.heard = append(s.heard, "own "+strings.Join(names, " "))
+}
 func (s *script) Forked(int)                    { s.heard = append(s.heard, "forked") }
 func (s *script) Match(a, b string) NativeReply { return s.native([]string{"match", a, b}) }
 func (s *script) Call(dir, line string, words []string) NativeReply {

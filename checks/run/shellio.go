@@ -15,8 +15,8 @@ import (
 
 // shellPipes are the descriptors between the supervisor and its bash.
 type shellPipes struct {
-	commands, events, answers, line, init, stdout, stderr *os.File // bash's ends
-	cmdFd, evFd, ansFd, outFd, errFd                      int      // ours
+	commands, events, answers, line, init, library, stdout, stderr *os.File // bash's ends
+	cmdFd, evFd, ansFd, outFd, errFd                               int      // ours
 }
 
 func shellFiles(init string) (*shellPipes, error) {
@@ -54,6 +54,7 @@ func shellFiles(init string) (*shellPipes, error) {
 		func() error { return out(&p.stderr, &p.errFd) },
 		func() error { return memory(&p.line, "nhc-line", runLine) },
 		func() error { return memory(&p.init, "nhc-init", init) },
+		func() error { return memory(&p.library, "nhc-library", library+libfacts) },
 	} {
 		if err := step(); err != nil {
 			p.closeChild()
@@ -65,7 +66,7 @@ func shellFiles(init string) (*shellPipes, error) {
 }
 
 func (p *shellPipes) closeChild() {
-	for _, f := range []*os.File{p.commands, p.events, p.answers, p.line, p.init, p.stdout, p.stderr} {
+	for _, f := range []*os.File{p.commands, p.events, p.answers, p.line, p.init, p.library, p.stdout, p.stderr} {
 		if f != nil {
 			f.Close()
 		}
@@ -226,6 +227,8 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 			values[f[i]] = f[i+1]
 		}
 		s.handler.Settings(values)
+	case "functions":
+		s.handler.Functions(f)
 	case "dump":
 		vars := make([]ShellVar, 0, len(f)/3)
 		for i := 0; i+2 < len(f); i += 3 {

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -117,7 +116,7 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	case OpFind:
 		return find(req.Args)
 	case OpList:
-		return list(req.Path)
+		return listScripts(req.Path)
 	case OpTake:
 		return take(req.Path)
 	case OpPut:
@@ -192,21 +191,6 @@ func fileInfo(st fs.FileInfo) *FileInfo {
 		info.UID = sys.Uid
 	}
 	return info
-}
-
-// list leaves out what cannot be looked at: bash could not read it, either.
-func list(pattern string) *Response {
-	paths, err := filepath.Glob(pattern)
-	if err != nil {
-		return &Response{Err: pathError("list", pattern, err)}
-	}
-	resp := &Response{Files: map[string]FileInfo{}}
-	for _, path := range paths {
-		if st, err := os.Stat(path); err == nil {
-			resp.Files[path] = *fileInfo(st)
-		}
-	}
-	return resp
 }
 
 // facts describes the node as far as the library of a lane tells.

@@ -18,7 +18,7 @@ func fail(message string) []checks.Finding {
 // said renders events: L log, O standard output, S syslog.
 func said(events []Event) (out []string) {
 	for _, e := range events {
-		out = append(out, [...]string{"L ", "O ", "S ", "offline ", "online"}[e.To]+e.Text)
+		out = append(out, [...]string{"L ", "O ", "S ", "offline ", "online", "result "}[e.To]+e.Text)
 	}
 	return out
 }
@@ -77,6 +77,12 @@ func TestFold(t *testing.T) {
 				"L ERROR:  nhc:  Health check failed:  x", "S Health check failed:  x",
 				"L ERROR:  nhc:  3 health checks failed.", "S 3 health checks failed.",
 			}, 3},
+		"in the background": {Settings{Detach: true, All: true, Logged: true}, func(p *tape) { p.native("check_a", fail(bad)); p.native("check_b", fail(worse)) },
+			[]string{
+				"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad, "result 1 " + bad,
+				"L ERROR:  nhc:  Health check failed:  " + worse, "S Health check failed:  " + worse,
+				"O ERROR:  nhc:  2 health checks failed.", "L ERROR:  nhc:  2 health checks failed.", "S 2 health checks failed.",
+			}, 2},
 		"warnings fail nothing": {Settings{Mark: true}, func(p *tape) {
 			p.native("check_a", []checks.Finding{{Severity: checks.Warn, Message: "a note"}, {Severity: checks.Skip, Message: "not here"}})
 		}, []string{"L a note", "online"}, 0},

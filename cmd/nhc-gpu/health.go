@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -67,6 +68,10 @@ type oneRun struct {
 	sourced string      // a sysconfig file that only bash can read
 	end     time.Time   // deadline of the run; zero means none
 	unlock  func()      // lets the next run begin
+
+	scripts   []run.Script    // the files of INCDIR, LBNL NHC's own among them
+	unloaded  error           // why they were not read
+	overrides map[string]bool // checks of this program that they define anew
 
 	background bool   // this is the detached half of a run
 	left       bool   // its result has been written
@@ -130,18 +135,27 @@ func (r *oneRun) load() (exit int, over bool) {
 		return exit, true
 	}
 	r.set.finalize()
+	r.session()
 	r.budget()
 	if r.opts.eval != "" {
 		r.evalOnly()
 	} else if exit, over := r.detach(); over {
 		return exit, true
 	}
-	if exit, over := r.open(); over {
+	o, exit, over := r.open()
+	if over {
 		return exit, true
 	}
 	r.fold.begin(r.set, r.opts.eval != "", r.log.set)
 	r.fold.f.Detach = r.background
-	return 0, false
+	r.emit(r.fold.f.Start())
+	r.loadScripts()
+	if r.opts.eval != "" {
+		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
+		return 0, false
+	}
+	r.debugWatchdog()
+	return r.configuration(r.set.get("CONFFILE"), o)
 }
 
 // budget sets the deadline of the run: TIMEOUT, and never so long that slurmd,
@@ -188,17 +202,17 @@ func (r *oneRun) sysconfig() (exit int, over bool) {
 	return 0, false
 }
 
-// open finds the resource manager, opens the log and reads the configuration,
-// in one go.
-func (r *oneRun) open() (exit int, over bool) {
+// open finds the resource manager, opens the log, and reads the configuration
+// and what scripts the site has, in one go.
+func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 	spec, err := r.log.parse(r.set)
 	if err != nil {
-		return r.log.fatal(r, spec, err), true
+		return file, r.log.fatal(r, spec, err), true
 	}
-	confFile := r.set.get("CONFFILE")
-	var reqs []*run.Request
+	confFile, dir := r.set.get("CONFFILE"), r.set.get("INCDIR")
 	logReqs := r.log.openRequests()
-	reqs = append(reqs, logReqs...)
+	list := &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}
+	reqs := append(slices.Clip(logReqs), list)
 	var read, find *run.Request
 	if r.opts.eval == "" {
 		read = &run.Request{Op: run.OpRead, Path: confFile, Line: "read " + confFile}
@@ -212,23 +226,25 @@ func (r *oneRun) open() (exit int, over bool) {
 	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return readLimit },
 		func(q *run.Request, o run.Outcome) { out[q] = o })
 	if exit, over := r.manager(find, out[find]); over {
-		return exit, true
+		return file, exit, true
 	}
 	for _, q := range logReqs {
 		if err := out[q].FailureIn(q.Line); err != nil {
-			return r.log.fatal(r, spec, err), true
+			return file, r.log.fatal(r, spec, err), true
 		}
 	}
+	r.noteScripts(out[list])
 	if read == nil {
-		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
-		return 0, false
+		return file, 0, false
 	}
-	return r.configuration(confFile, out[read])
+	exit, over = r.usable(confFile, out[read])
+	return out[read], exit, over
 }
 
-// configuration parses nhc.conf and keeps the lines of this host. A file that
-// does not exist means that there is nothing to check, as in LBNL NHC.
-func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool) {
+// usable says what there is to do without a configuration file that can be
+// read. One that does not exist means that there is nothing to check, as in
+// LBNL NHC.
+func (r *oneRun) usable(path string, o run.Outcome) (exit int, over bool) {
 	if err := o.FailureIn("read " + path); err != nil {
 		return r.refuse(err), true
 	}
@@ -244,6 +260,11 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 		r.debug("Missing configuration file %s, nothing to check.", path)
 		return 0, true
 	}
+	return 0, false
+}
+
+// configuration parses nhc.conf and keeps the lines of this host.
+func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool) {
 	if err := trusted(path, o.File); err != nil {
 		return r.refuse(err), true
 	}
@@ -269,6 +290,7 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 			fmt.Fprintln(stderr, "nhc-gpu:", err)
 			return 1, true
 		}
+		r.debugTarget(l, ok)
 		if ok {
 			r.vetted = append(r.vetted, l)
 		}
@@ -298,14 +320,17 @@ func (r *oneRun) unknown() int {
 // do plans and runs.
 func (r *oneRun) do() *foldState {
 	defer r.log.flush()
-	r.emit(r.fold.f.Start())
+	if r.fold.f.Over() { // a script of the site has ended the run
+		return &r.fold
+	}
 	if r.shell != nil && r.dressed { // it has judged targets before all lines were known
 		if err := r.shell.Set(r.checksText(), r.end); err != nil {
 			r.warn(err)
 		}
 	}
 	r.plan = plan.Build(r.vetted, plan.Options{
-		Vars: r.set.vars, Timeout: r.set.timeout(), Sourced: r.sourced != "", Trace: r.opts.trace,
+		Vars: r.set.vars, Timeout: r.set.timeout(), Functions: r.overrides,
+		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace,
 	})
 	r.pool.SetVars(r.set.vars, r.set.environ())
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}

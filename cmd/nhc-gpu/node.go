@@ -123,6 +123,7 @@ func (r *oneRun) markOnline() { r.tell(slurm.Verdict{Healthy: true}) }
 func (r *oneRun) act(s *foldState) int {
 	events, exit := s.f.Finish(int(time.Since(r.began).Seconds()))
 	r.emit(events)
+	r.debugEnd()
 	unknown := exit == exitUnknown && !s.f.Failed()
 	if unknown && s.f.Mark && r.set.get("NHC_RM") == "slurm" && r.node.bad == nil && !r.set.customHelper("OFFLINE_NODE") {
 		ctx, cancel := r.actContext()

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -139,28 +136,13 @@ func (o *observer) killLine(line string) (why string) {
 	return "It hangs: " + run.Describe(hung) + "."
 }
 
-// trustScripts refuses scripts of the site that others could have written: bash
-// runs them as root.
-func (o *observer) trustScripts() error {
-	pattern := filepath.Join(o.set.get("INCDIR"), "*.nhc")
-	l := o.pool.Call(o.ctx, checks.Local, &run.Request{Op: run.OpList, Path: pattern, Line: "list " + pattern}, readLimit)
-	if err := l.FailureIn("list " + pattern); err != nil {
-		return err
-	}
-	for _, path := range slices.Sorted(maps.Keys(l.Files)) {
-		if info := l.Files[path]; info.Mode.IsRegular() {
-			if err := trusted(path, &info); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // needShell starts the one bash of the run, if it is not there yet, tells it
 // what has been read, and has it read the site's scripts; one of them that dies
 // or exits ends the run.
 func (o *observer) needShell(deadline time.Time) error {
+	if o.unloaded != nil {
+		return o.unloaded
+	}
 	if o.shell == nil {
 		if err := o.startShell(); err != nil {
 			return err
@@ -173,10 +155,10 @@ func (o *observer) needShell(deadline time.Time) error {
 		return err
 	}
 	o.dressed = true
-	if err := o.trustScripts(); err != nil {
-		return err
+	if !o.hasScripts() {
+		return nil
 	}
-	status, exited, err := o.shell.Load(deadline)
+	status, exited, err := o.shell.Load(o.scripts, deadline)
 	if err != nil {
 		return fmt.Errorf("load scripts of %s: %w", o.set.get("INCDIR"), err)
 	}
@@ -261,7 +243,7 @@ func (o *observer) changed() {
 	o.pool.SetVars(o.set.vars, o.set.environ())
 }
 
-// Variables takes over what a sysconfig file left in bash.
+// Variables takes over what files of the site left in bash.
 func (o *observer) Variables(vars []run.ShellVar) {
 	seen := map[string]bool{}
 	for _, v := range vars {
@@ -277,7 +259,15 @@ func (o *observer) Variables(vars []run.ShellVar) {
 	}
 }
 
-// Array takes over an array that a sysconfig file left in bash.
+// Functions takes note of the checks that scripts of the site define themselves.
+func (o *observer) Functions(names []string) {
+	o.overrides = map[string]bool{}
+	for _, name := range names {
+		o.overrides[name] = true
+	}
+}
+
+// Array takes over an array that files of the site left in bash.
 func (o *observer) Array(name string, values []string) { o.set.arrays[name] = values }
 
 // matcher judges the targets of nhc.conf. External matchers are shell commands.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
@@ -12,12 +13,15 @@ import (
 // printPlan prints the bound plan: position, lane, kind, deadline, line. What
 // is wrong is listed behind it, every error at once, and makes the exit status 1.
 func printPlan(words []string, exit *int) error {
-	r, from, err := forPeople(words)
+	r, from, err := forPeople(words, false)
 	if err != nil {
 		return err
 	}
 	defer r.close()
 	fmt.Printf("# %s, for %s; TIMEOUT %s\n", from, r.set.get("HOSTNAME"), r.set.get("TIMEOUT"))
+	for _, line := range r.scriptLines() {
+		fmt.Println("#", line)
+	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
 	wrong := 0
@@ -40,6 +44,28 @@ func printPlan(words []string, exit *int) error {
 		*exit = 1
 	}
 	return nil
+}
+
+// scriptLines says which scripts of the site are read, and which are not.
+func (r *oneRun) scriptLines() (lines []string) {
+	var stock []string
+	for _, s := range r.scripts {
+		switch {
+		case s.Stock:
+			stock = append(stock, filepath.Base(s.Path))
+		case len(s.Functions) > 0:
+			lines = append(lines, "reads "+s.Path+", which defines "+strings.Join(s.Functions, ", "))
+		default:
+			lines = append(lines, "reads "+s.Path)
+		}
+	}
+	if len(stock) > 0 {
+		lines = append(lines, "skips LBNL NHC's own "+strings.Join(stock, ", ")+" in "+r.set.get("INCDIR")+": these checks are built in")
+	}
+	if r.unloaded != nil {
+		lines = append(lines, "!! scripts are not used: "+r.unloaded.Error())
+	}
+	return lines
 }
 
 func lane(s *plan.Step) string {

@@ -88,7 +88,7 @@ func complain(err error) (exit int) {
 
 // forPeople makes a run that marks nothing, logs nowhere and goes on after
 // failures. Its plan is the node's configuration, or the embedded default plan.
-func forPeople(words []string) (*oneRun, string, error) {
+func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	opts, err := parseOptions(words)
 	if err != nil {
 		return nil, "", err
@@ -112,20 +112,39 @@ func forPeople(words []string) (*oneRun, string, error) {
 	r.set.finalize()
 	maps.Copy(r.set.vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
 	r.budget()
+	r.fold.begin(r.set, false, false)
+	r.peopleScripts(runs)
 	from, err := r.peoplePlan(named)
 	if err != nil {
 		r.close()
 		return nil, "", unusableError{err}
 	}
-	r.fold.begin(r.set, false, false)
 	return r, from, nil
+}
+
+// peopleScripts has bash read the scripts of the site, or, if nothing is to be
+// run, only looks which checks they define.
+func (r *oneRun) peopleScripts(runs bool) {
+	dir := r.set.get("INCDIR")
+	r.noteScripts(r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}, readLimit))
+	if !runs {
+		r.overrides = run.Overrides(r.scripts)
+		return
+	}
+	r.table = &tableObserver{observer: observer{r}} // hears what a script dies of
+	r.loadScripts()
+	for _, f := range r.table.fails {
+		r.doubts = append(r.doubts, f.Message)
+	}
+	r.table = nil
 }
 
 // peoplePlan reads the configuration strictly: for a person a file that is
 // missing, or no file at all, is a mistake, where they have named it.
 func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	path := r.set.get("CONFFILE")
-	opts := plan.Options{Vars: r.set.vars, Timeout: r.set.timeout(), Sourced: r.sourced != "", Trace: r.opts.trace}
+	opts := plan.Options{Vars: r.set.vars, Timeout: r.set.timeout(), Functions: r.overrides,
+		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace}
 	if r.opts.eval != "" {
 		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
 		r.plan = plan.Build(r.vetted, opts)
@@ -168,7 +187,7 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 
 // report runs everything and prints a table.
 func report(words []string, exit *int) error {
-	r, from, err := forPeople(words)
+	r, from, err := forPeople(words, true)
 	if err != nil {
 		return err
 	}

@@ -110,14 +110,6 @@ func (r *oneRun) stamped(text string) string {
 	return text
 }
 
-// debug prints a line of -d, before the fold exists, too.
-func (r *oneRun) debug(format string, args ...any) {
-	if r.set.get("DEBUG") != "1" {
-		return
-	}
-	r.log.write("DEBUG:  " + fmt.Sprintf(format, args...))
-}
-
 // siteHelper has the shell run the site's own helper.
 func (r *oneRun) siteHelper(online bool, message, text string) {
 	deadline := time.Now().Add(helperLimit)

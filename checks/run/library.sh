@@ -1,0 +1,210 @@
+# The functions and variables that LBNL NHC's own scripts give to a site's: what
+# is not a check. Read by bash before the scripts of $INCDIR, or when a check line
+# first calls one of the functions (see __nhc_library in prelude.sh).
+
+: "${PASSWD_DATA_SRC:=/etc/passwd}" "${LOGIN_DEFS_SRC:=/etc/login.defs}"
+PWUID_USER=() PWUID_GID=() PWUID_GECOS=() PWUID_HOME=() PWUID_SHELL=()
+PWDATA_UIDS=() PWDATA_USERS=() PWDATA_SYSTEM_USERS=() PWDATA_USERID_MAP=''
+
+# Arrays by name. A nameref may not bear the name it refers to, hence the prefix.
+
+# array_push ARRAY ITEM...: add at the end.
+array_push() {
+    local -n __nhc_to="$1"
+    __nhc_to+=("${@:2}")
+}
+
+# array_pop ARRAY [COUNT [VARIABLE]]: take COUNT items (1) off the end.
+array_pop() {
+    local -n __nhc_to="$1"
+    local __nhc_left=$((${#__nhc_to[*]} - ${2:-1})) IFS=$' \t\n'
+    ((__nhc_left > 0)) || __nhc_left=0
+    local __nhc_taken="${__nhc_to[*]:__nhc_left}"
+    __nhc_to=("${__nhc_to[@]:0:__nhc_left}")
+    [[ -z ${3-} ]] || printf -v "$3" %s "$__nhc_taken"
+}
+
+# array_unshift ARRAY ITEM...: add at the beginning.
+array_unshift() {
+    local -n __nhc_to="$1"
+    __nhc_to=("${@:2}" "${__nhc_to[@]}")
+}
+
+# array_shift ARRAY [COUNT]: take COUNT items (1) off the beginning.
+array_shift() {
+    local -n __nhc_to="$1"
+    __nhc_to=("${__nhc_to[@]:${2:-1}}")
+}
+
+# array_split SEPARATORS TEXT ARRAY: TEXT is words of shell, as in LBNL NHC, so that
+# blanks split it and SEPARATORS only what a variable in it expands to.
+array_split() {
+    local IFS="$1"
+    eval "$3=( $2 )"
+}
+
+# array_join SEPARATOR ARRAY [VARIABLE]
+array_join() {
+    local -n __nhc_from="$2"
+    local __nhc_text="${__nhc_from[0]-}" __nhc_item
+    for __nhc_item in "${__nhc_from[@]:1}"; do __nhc_text+="$1$__nhc_item"; done
+    if [[ -n ${3-} ]]; then printf -v "$3" %s "$__nhc_text"; else echo "$__nhc_text"; fi
+}
+
+# Sizes and counts: NUMBER[kmgtpe] to a number of kB or of things, and back. A
+# word that is no number dies, where LBNL NHC would go on with an empty one.
+
+# __nhc_number FUNCTION WORD BASE UNIT: NUMBER times BASE for each unit above UNIT,
+# in the caller's __nhc_word.
+__nhc_number() {
+    local __nhc_unit __nhc_power=0
+    __nhc_word="$2"
+    case $__nhc_word in
+        *[kK]) __nhc_power=1 ;;
+        *[mM]) __nhc_power=2 ;;
+        *[gG]) __nhc_power=3 ;;
+        *[tT]) __nhc_power=4 ;;
+        *[pP]) __nhc_power=5 ;;
+        *[eE]) __nhc_power=6 ;;
+    esac
+    ((__nhc_power == 0)) || __nhc_word="${__nhc_word%?}"
+    if ! [[ $__nhc_word =~ ^[-+]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)$ ]]; then
+        die 1 "$1:  Invalid number \"$2\""
+        return 1
+    fi
+    ((__nhc_power == 0)) && return 0
+    for ((__nhc_unit = $4; __nhc_unit < __nhc_power; __nhc_unit++)); do __nhc_word=$((__nhc_word * $3)); done
+}
+
+# nhc_common_parse_size SIZE VARIABLE [BASE]: kB.
+nhc_common_parse_size() {
+    local __nhc_word=''
+    if [[ -n $1 ]]; then __nhc_number "$FUNCNAME" "${1%[bB]}" "${3:-1024}" 1 || return; fi
+    [[ -z ${2-} ]] || printf -v "$2" %s "$__nhc_word"
+}
+
+# nhc_common_parse_count COUNT VARIABLE [BASE]
+nhc_common_parse_count() {
+    local __nhc_word=''
+    if [[ -n $1 ]]; then __nhc_number "$FUNCNAME" "$1" "${3:-1000}" 0 || return; fi
+    [[ -z ${2-} ]] || printf -v "$2" %s "$__nhc_word"
+}
+
+# __nhc_unparse NUMBER BASE UNITS: the largest unit that is wrong by a tenth at most.
+__nhc_unparse() {
+    local -n __nhc_units="$3"
+    local __nhc_n="$1" __nhc_i __nhc_off
+    __nhc_lost=0
+    for ((__nhc_i = 0; __nhc_n >= $2 && __nhc_i < ${#__nhc_units[*]} - 1; __nhc_i++)); do
+        __nhc_off=$((__nhc_n % $2 * 100 / $2))
+        (((__nhc_off > 50 ? 100 - __nhc_off : __nhc_off) <= 10)) || break
+        __nhc_lost=$((__nhc_n % $2)) __nhc_n=$((__nhc_n / $2))
+    done
+    if ((__nhc_lost >= $2 / 2)); then
+        __nhc_n=$((__nhc_n + 1)) __nhc_lost=$(($2 - __nhc_lost))
+    fi
+    __nhc_word="$__nhc_n${__nhc_units[__nhc_i]}"
+}
+__nhc_size_units=(kB MB GB TB PB EB)
+__nhc_count_units=('' k M G T P E)
+
+# __nhc_unparse_to FUNCTION UNITS DEFAULT-BASE NUMBER VARIABLE [BASE [VARIABLE]]
+__nhc_unparse_to() {
+    local __nhc_word='' __nhc_lost=0 __nhc_base="${6:-$3}"
+    if [[ $__nhc_base -eq 0 ]]; then
+        die 1 "$1:  Syntax error:  Multiplier factor is 0"
+        return 1
+    fi
+    [[ -z $4 ]] || __nhc_unparse "$4" "$__nhc_base" "$2"
+    [[ -z ${5-} ]] || printf -v "$5" %s "$__nhc_word"
+    [[ -z ${7-} ]] || printf -v "$7" %s "$__nhc_lost"
+}
+
+# nhc_common_unparse_size KB VARIABLE [BASE [VARIABLE FOR THE ROUNDING ERROR]]
+nhc_common_unparse_size() { __nhc_unparse_to "$FUNCNAME" __nhc_size_units 1024 "$@"; }
+nhc_common_unparse_count() { __nhc_unparse_to "$FUNCNAME" __nhc_count_units 1000 "$@"; }
+
+# Accounts.
+
+# nhc_common_parse_passwd_entry LINE [VARIABLE FOR THE UID]
+nhc_common_parse_passwd_entry() {
+    local -a __nhc_f
+    local __nhc_uid
+    IFS=: read -r -a __nhc_f <<<"$1"
+    __nhc_uid="${__nhc_f[2]-}"
+    [[ $__nhc_uid =~ ^[0-9]+$ ]] || return 0
+    PWDATA_UIDS+=("$__nhc_uid")
+    PWDATA_USERS+=("${__nhc_f[0]}")
+    PWUID_USER[__nhc_uid]="${__nhc_f[0]}"
+    PWUID_GID[__nhc_uid]="${__nhc_f[3]-}"
+    PWUID_GECOS[__nhc_uid]="${__nhc_f[4]-}"
+    PWUID_HOME[__nhc_uid]="${__nhc_f[5]-}"
+    PWUID_SHELL[__nhc_uid]="${__nhc_f[6]-}"
+    ((__nhc_uid >= 100)) || PWDATA_SYSTEM_USERS+=("${__nhc_f[0]}")
+    PWDATA_USERID_MAP+="||${__nhc_f[0]}:$__nhc_uid"
+    [[ -z ${2-} ]] || printf -v "$2" %s "$__nhc_uid"
+}
+
+nhc_common_load_passwd() {
+    local __nhc_line
+    while IFS= read -r __nhc_line || [[ -n $__nhc_line ]]; do
+        nhc_common_parse_passwd_entry "$__nhc_line"
+    done <"$PASSWD_DATA_SRC"
+}
+
+# nhc_common_get_uid USER VARIABLE: its uid; a number stands for itself.
+nhc_common_get_uid() {
+    local __nhc_found="$1"
+    if ! [[ $1 =~ ^[0-9]+$ ]]; then
+        [[ -n $PWDATA_USERID_MAP ]] || nhc_common_load_passwd
+        __nhc_found=''
+        if [[ "$PWDATA_USERID_MAP||" == *"||$1:"* ]]; then
+            __nhc_found="${PWDATA_USERID_MAP#*"||$1:"}"
+            __nhc_found="${__nhc_found%%||*}"
+        else
+            nhc_common_parse_passwd_entry "$(getent passwd "$1")" __nhc_found
+        fi
+    fi
+    dbg "Got UID $__nhc_found for user $1"
+    printf -v "$2" %s "$__nhc_found"
+}
+
+# nhc_common_get_userid UID VARIABLE: its name; a name stands for itself.
+nhc_common_get_userid() {
+    local __nhc_found="$1"
+    if ! [[ $1 =~ [^0-9] ]]; then
+        [[ -n $PWDATA_USERID_MAP ]] || nhc_common_load_passwd
+        [[ -n ${PWUID_USER[$1]-} ]] || nhc_common_parse_passwd_entry "$(getent passwd "$1")"
+        __nhc_found="${PWUID_USER[$1]-}"
+    fi
+    dbg "Got userid $__nhc_found for UID $1"
+    printf -v "$2" %s "$__nhc_found" # which may be an item of an array
+}
+
+# nhc_common_get_max_sys_uid sets MAX_SYS_UID from UID_MIN of login.defs.
+nhc_common_get_max_sys_uid() {
+    local __nhc_key __nhc_value __nhc_rest
+    MAX_SYS_UID=99
+    [[ -e $LOGIN_DEFS_SRC ]] || return 0
+    while IFS=$' \t' read -r __nhc_key __nhc_value __nhc_rest; do
+        [[ $__nhc_key == UID_MIN && $__nhc_value =~ ^[0-9]+$ ]] && MAX_SYS_UID=$((10#$__nhc_value - 1))
+    done <"$LOGIN_DEFS_SRC"
+}
+
+# nhc_common_get_unix_time makes SECONDS count from the epoch.
+nhc_common_get_unix_time() {
+    ((SECONDS < 946684800)) || return 0
+    ELAPSED_SECONDS=$SECONDS
+    printf -v SECONDS '%(%s)T' -1
+    NHC_START_TS=$((SECONDS - ELAPSED_SECONDS))
+}
+
+# nhc_cmd_with_timeout SECONDS COMMAND...: SIGTERM when the time is up, SIGKILL a second later.
+nhc_cmd_with_timeout() {
+    local __nhc_after="$1"
+    shift
+    timeout --foreground -k 1 "$__nhc_after" "$@"
+    local __nhc_status=$?
+    ((__nhc_status != 124)) || __nhc_status=143 # as bash counts SIGTERM
+    return "$__nhc_status"
+}
