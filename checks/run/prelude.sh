@@ -50,14 +50,22 @@ syslog() { local IFS=$' \t\n'; __nhc_event syslog "$*"; }
 syslog_flush() { __nhc_event flush; }
 
 # A question has a name, and so has its answer: NAME COUNT FIELD... A subshell
-# that was killed while it waited leaves its answer to whoever asks next.
-__nhc_asked=0
-__nhc_question() { __nhc_id="$BASHPID.$((++__nhc_asked))"; }
+# that was killed while it waited leaves its answer to whoever asks next. One in the
+# background reads while others do, so that each subshell has a pipe of its own,
+# held open at both ends; its number is the last part of the question's name.
+__nhc_asked=0 __nhc_piped=$BASHPID __nhc_pipe=62
+__nhc_question() {
+    if [[ $__nhc_piped != "$BASHPID" ]]; then
+        exec {__nhc_pipe}<> <(:)
+        __nhc_piped=$BASHPID
+    fi
+    __nhc_id="$BASHPID.$((++__nhc_asked)).$__nhc_pipe"
+}
 __nhc_answer() {
     local __nhc_whose __nhc_count __nhc_field
-    while IFS= LC_ALL=C read -r -d '' -u 62 __nhc_whose && IFS= LC_ALL=C read -r -d '' -u 62 __nhc_count; do
+    while IFS= LC_ALL=C read -r -d '' -u "$__nhc_pipe" __nhc_whose && IFS= LC_ALL=C read -r -d '' -u "$__nhc_pipe" __nhc_count; do
         __nhc_got=()
-        while ((__nhc_count-- > 0)) && IFS= LC_ALL=C read -r -d '' -u 62 __nhc_field; do __nhc_got+=("$__nhc_field"); done
+        while ((__nhc_count-- > 0)) && IFS= LC_ALL=C read -r -d '' -u "$__nhc_pipe" __nhc_field; do __nhc_got+=("$__nhc_field"); done
         [[ $__nhc_whose != "$__nhc_id" ]] || return 0
     done
     return 1

@@ -163,6 +163,34 @@ func TestShellDieGoesOn(t *testing.T) {
 	}
 }
 
+// Checks in the background ask all at once, and each gets its own answer.
+func TestShellAsksAtOnce(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 3000) // many reads of bash, one byte each
+	h := &script{native: func(words []string) NativeReply {
+		return NativeReply{Findings: []checks.Finding{{Severity: checks.Warn, Message: "for " + words[1] + " " + long}}}
+	}}
+	s := startTestShell(t, h, "")
+	const line = `for i in 1 2 3 4 5 6 7 8; do (check_rogue $i; echo "$i $?") & done; check_rogue main; wait; echo all`
+	if status, _, err := s.Line(false, 0, line, soon()); status != 0 || err != nil {
+		t.Fatalf("status %d, %v", status, err)
+	}
+	heard := map[string]int{}
+	for _, text := range h.heard {
+		text = strings.TrimSuffix(text, long)
+		if strings.HasPrefix(text, "0: ") || strings.HasPrefix(text, "1: ") {
+			heard[text[3:]]++
+		}
+	}
+	want := map[string]int{"for main ": 1, "all": 1}
+	for i := 1; i <= 8; i++ {
+		want[fmt.Sprintf("for %d ", i)], want[fmt.Sprintf("%d 0", i)] = 1, 1
+	}
+	if diff := cmp.Diff(want, heard); diff != "" {
+		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+}
+
 // A native check is a function of the shell: it takes expanded words and tells
 // its status.
 func TestShellNative(t *testing.T) {
