@@ -15,9 +15,9 @@ import (
 //
 //	node* || check_file_test -d -w /tmp /var/tmp
 type fileTest struct {
-	Test   string   `toml:"test"` // the letters of the operators, in order
-	Files  []string `toml:"files"`
-	Negate bool     `toml:"negate"`
+	Test   string   `toml:"test"`   // the letters of the operators, in order
+	Files  []string `toml:"files"`  // the files
+	Negate bool     `toml:"negate"` // one operator must not hold for some file
 }
 
 func init() {

@@ -11,10 +11,10 @@ import (
 //
 //	node* || check_hw_cpuinfo 2 64 128
 type hwCPUInfo struct {
-	Sockets string   `arg:"1" toml:"sockets"`
-	Cores   string   `arg:"2" toml:"cores"`
-	Threads string   `arg:"3" toml:"threads"`
-	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+	Sockets string   `arg:"1" toml:"sockets"` // how many processors
+	Cores   string   `arg:"2" toml:"cores"`   // how many cores in all
+	Threads string   `arg:"3" toml:"threads"` // how many hardware threads in all
+	Surplus []string `arg:"*"`                // LBNL NHC does not look at more
 }
 
 func init() {

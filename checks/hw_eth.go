@@ -14,8 +14,8 @@ import (
 //
 //	node* || check_hw_eth eth0
 type hwEth struct {
-	Dev     string   `arg:"1" toml:"dev"`
-	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+	Dev     string   `arg:"1" toml:"dev"` // the name of the device, or a glob
+	Surplus []string `arg:"*"`            // LBNL NHC does not look at more
 }
 
 func init() {

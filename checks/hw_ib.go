@@ -14,9 +14,9 @@ import (
 //
 //	node* || check_hw_ib 400 mlx5_0:1
 type hwIB struct {
-	Rate    string   `arg:"1" toml:"rate"`
-	Port    string   `arg:"2" toml:"port"`
-	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+	Rate    string   `arg:"1" toml:"rate"` // the rate as /sys has it, in Gb/s: 400
+	Port    string   `arg:"2" toml:"port"` // the port: mlx5_0:1
+	Surplus []string `arg:"*"`             // LBNL NHC does not look at more
 }
 
 func init() {

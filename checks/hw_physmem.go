@@ -15,10 +15,10 @@ import (
 //
 //	node* || check_hw_physmem 2010GB 2016GB 1%
 type hwPhysMem struct {
-	Min     string   `arg:"1" toml:"min"`
-	Max     string   `arg:"2" toml:"max"`
-	Fudge   string   `arg:"3" toml:"fudge"`
-	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+	Min     string   `arg:"1" toml:"min"`   // a size
+	Max     string   `arg:"2" toml:"max"`   // a size
+	Fudge   string   `arg:"3" toml:"fudge"` // a size, or a percentage of the RAM
+	Surplus []string `arg:"*"`              // LBNL NHC does not look at more
 }
 
 func init() {

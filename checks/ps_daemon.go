@@ -13,10 +13,10 @@ import (
 //
 //	node* || check_ps_daemon sshd root
 type psDaemon struct {
-	Daemon  string   `arg:"1" toml:"daemon"`
-	Owner   string   `arg:"2" toml:"owner"`
-	Args    string   `arg:"3" toml:"args"`
-	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+	Daemon  string   `arg:"1" toml:"daemon"` // a glob, looked for anywhere in the command line
+	Owner   string   `arg:"2" toml:"owner"`  // the name of the process's user
+	Args    string   `arg:"3" toml:"args"`   // appended to the glob with a blank
+	Surplus []string `arg:"*"`               // LBNL NHC does not look at more
 }
 
 func init() {

@@ -246,30 +246,6 @@ func (s *Shell) command(deadline time.Time, fields ...string) (int, bool, error)
 	return s.await()
 }
 
-// answer sends what a question is answered with. It carries the question's
-// name: one who has asked may be gone, and the next must not take it for theirs.
-// The name, PID.NUMBER.DESCRIPTOR, tells where the answer is read: a subshell has
-// a pipe of its own, since several may ask at the same time.
-func (s *Shell) answer(question string, fields ...string) error {
-	fields = append([]string{question, strconv.Itoa(len(fields))}, fields...)
-	var pid, number, fd int
-	if n, err := fmt.Sscanf(question, "%d.%d.%d", &pid, &number, &fd); n < 3 || err != nil {
-		return fmt.Errorf("read from bash: question %q", question)
-	}
-	if fd == fdAnswers {
-		return s.send(s.ans, fields...)
-	}
-	pipe, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil // whoever has asked is gone
-	}
-	defer unix.Close(pipe)
-	if err := s.send(pipe, fields...); err != nil && !errors.Is(err, unix.EPIPE) {
-		return err
-	}
-	return nil
-}
-
 // send writes to bash for as long as a command may take: it may not read.
 func (s *Shell) send(fd int, fields ...string) error {
 	var b []byte

@@ -19,6 +19,7 @@ type Row struct {
 	Message  string
 	Took     time.Duration
 	Remedy   checks.Remedy
+	Do       string // what to do about it
 }
 
 // Table prints what was found on the node and what the checks came to, and
@@ -59,6 +60,7 @@ func Table(w io.Writer, facts, rows []Row, coloured bool) (exit int) {
 	}
 	t.Render()
 	fmt.Fprintf(w, "\n%d ok, %d skipped, %d warn, %d unknown, %d fail\n", count[checks.OK], count[checks.Skip], count[checks.Warn], count[checks.Unknown], count[checks.Fail])
+	advise(w, rows)
 	switch worst {
 	case checks.Warn:
 		return 1
@@ -68,6 +70,21 @@ func Table(w io.Writer, facts, rows []Row, coloured bool) (exit int) {
 		return 3
 	}
 	return 0
+}
+
+// advise says once what to do about each kind of finding.
+func advise(w io.Writer, rows []Row) {
+	told := map[string]bool{}
+	for _, r := range rows {
+		if r.Do == "" || r.Severity < checks.Warn || told[r.Name+r.Do] {
+			continue
+		}
+		if len(told) == 0 {
+			fmt.Fprint(w, "\nWhat to do:\n")
+		}
+		told[r.Name+r.Do] = true
+		fmt.Fprintf(w, "  %s: %s\n", r.Name, r.Do)
+	}
 }
 
 func newTable(w io.Writer) table.Writer {

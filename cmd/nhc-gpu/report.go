@@ -320,7 +320,10 @@ func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Durat
 		if i > 0 {
 			took = 0
 		}
-		t.rows = append(t.rows, verdict.Row{Severity: f.Severity, Name: name, Device: f.Device.String(), Message: strings.TrimPrefix(f.Message, name+":  "), Took: took, Remedy: f.Remedy})
+		t.rows = append(t.rows, verdict.Row{
+			Severity: f.Severity, Name: name, Device: f.Device.String(), Message: strings.TrimPrefix(f.Message, name+":  "),
+			Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code),
+		})
 	}
 }
 
