@@ -136,6 +136,9 @@ func (r *oneRun) load() (exit int, over bool) {
 	}
 	r.set.finalize()
 	r.session()
+	if line := r.set.get("EVAL_LINE"); line != "" { // the same as -e
+		r.opts.eval = line
+	}
 	r.budget()
 	if r.opts.eval != "" {
 		r.evalOnly()
