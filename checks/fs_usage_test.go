@@ -12,7 +12,7 @@ g /s/g tmpfs rw 0 0
 proc /s/pseudo proc rw 0 0
 x1 /s/over tmpfs rw 0 0
 x2 /s/over tmpfs rw 0 0
-y1 /s/hid tmpfs rw 0 0
+y1 /s/hid hidden rw 0 0
 proc /s/hid proc rw 0 0
 sp /s/a\040b tmpfs rw 0 0
 /dev/sda1 /s/ext4 ext4 rw 0 0
