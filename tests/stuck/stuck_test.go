@@ -174,28 +174,6 @@ func onDeadMount(t *testing.T, dir, lines string) (runs []string) {
 	return runs
 }
 
-// A native check on a mount whose server never answers.
-func TestDeadMount(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	runs := onDeadMount(t, dir, fmt.Sprintf("* || check_file_test -d %s/x\n* || check_hw_eth nosuch0\n", dir))
-	text := regexp.MustCompile(`(?m)^ERROR:  nhc:  Health check failed:  check_file_test:  hung \(in \w+ ` + dir + `/x: process \d+ in state D, wait channel \w+: which no signal can end\)$`)
-	for i, r := range runs[:2] {
-		if !text.MatchString(r) {
-			t.Errorf("run %d: %q, want a match of %s", i+1, r, text)
-		}
-		if !strings.Contains(r, "check_hw_eth:  Ethernet device nosuch0 not detected.") {
-			t.Errorf("run %d: %q: the check behind the one that hangs was not run", i+1, r)
-		}
-		if !strings.Contains(r, "exit 2\n") {
-			t.Errorf("run %d: %q, want exit 2", i+1, r)
-		}
-	}
-	if !strings.Contains(runs[0], "slow\n") || !strings.Contains(runs[1], "at once\n") {
-		t.Errorf("%q, want the first run to wait for its deadline, the second not", runs)
-	}
-}
-
 // Checks of files and file systems name the mount that does not answer, and
 // those of other mounts are not held up by it.
 func TestDeadMountIsNamed(t *testing.T) {
@@ -222,6 +200,28 @@ func TestDeadMountIsNamed(t *testing.T) {
 				t.Errorf("%q, want the first run to wait for its deadline, the second not", runs)
 			}
 		})
+	}
+}
+
+// A native check on a mount whose server never answers.
+func TestDeadMount(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	runs := onDeadMount(t, dir, fmt.Sprintf("* || check_file_test -d %s/x\n* || check_hw_eth nosuch0\n", dir))
+	text := regexp.MustCompile(`(?m)^ERROR:  nhc:  Health check failed:  check_file_test:  hung \(in \w+ ` + dir + `/x: process \d+ in state D, wait channel \w+: which no signal can end\)$`)
+	for i, r := range runs[:2] {
+		if !text.MatchString(r) {
+			t.Errorf("run %d: %q, want a match of %s", i+1, r, text)
+		}
+		if !strings.Contains(r, "check_hw_eth:  Ethernet device nosuch0 not detected.") {
+			t.Errorf("run %d: %q: the check behind the one that hangs was not run", i+1, r)
+		}
+		if !strings.Contains(r, "exit 2\n") {
+			t.Errorf("run %d: %q, want exit 2", i+1, r)
+		}
+	}
+	if !strings.Contains(runs[0], "slow\n") || !strings.Contains(runs[1], "at once\n") {
+		t.Errorf("%q, want the first run to wait for its deadline, the second not", runs)
 	}
 }
 
