@@ -64,22 +64,56 @@ func parseSize(word string) (size, bool) {
 	if n := len(number); number[n-1] == 'b' || number[n-1] == 'B' {
 		number = number[:n-1]
 	}
-	power := 0
-	if n := len(number); n > 0 {
-		if power = strings.IndexByte(sizeUnits, number[n-1]|0x20); power >= 0 {
-			number = number[:n-1]
-		}
-	}
+	number, power := cutUnit(number)
 	kB, ok := parseNumber(number)
 	if !ok {
 		return size{}, false
 	}
-	if power <= 0 {
+	if power <= 1 {
 		return size{kB: kB, text: number}, true
 	}
-	unit := new(big.Int).Exp(big.NewInt(1024), big.NewInt(int64(power)), nil)
-	kB.Mul(kB, new(big.Rat).SetInt(unit))
+	scale(kB, 1024, power-1)
 	return size{kB: kB, text: decimal(kB)}, true
+}
+
+// count is a number of things as written in nhc.conf: "1500000", "1.5M", "20k".
+type count struct {
+	n    *big.Rat
+	text string // the number as LBNL NHC prints it; "" if none was given
+}
+
+// parseCount reads a count, with a unit of base 1000 or without one. An empty
+// word is 0.
+func parseCount(word string) (count, bool) {
+	if word == "" {
+		return count{n: new(big.Rat)}, true
+	}
+	number, power := cutUnit(word)
+	n, ok := parseNumber(number)
+	if !ok {
+		return count{}, false
+	}
+	if power == 0 {
+		return count{n: n, text: number}, true
+	}
+	scale(n, 1000, power)
+	return count{n: n, text: decimal(n)}, true
+}
+
+// cutUnit takes the unit off an amount. The power of a k is 1, that of no unit 0.
+func cutUnit(word string) (number string, power int) {
+	n := len(word)
+	if n == 0 {
+		return word, 0
+	}
+	power = strings.IndexByte(sizeUnits, word[n-1]|0x20) + 1
+	return word[:n-min(power, 1)], power
+}
+
+// scale multiplies r by a power of base.
+func scale(r *big.Rat, base int64, power int) {
+	unit := new(big.Int).Exp(big.NewInt(base), big.NewInt(int64(power)), nil)
+	r.Mul(r, new(big.Rat).SetInt(unit))
 }
 
 // decimal prints a number with as many digits as it needs, six at most.

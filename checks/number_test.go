@@ -2,6 +2,7 @@ package checks
 
 import (
 	"math/big"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -53,13 +54,54 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
-func FuzzSize(f *testing.F) {
-	for _, word := range []string{"1.5M", "0x1Eb", "-1.25tb", "08.5k", "e", "kb"} {
-		f.Add(word)
+func TestParseCount(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]struct{ n, text, limit string }{
+		"":       {"0", "", "0"},
+		"5":      {"5", "5", "5"},
+		"5k":     {"5000", "5000", "5k"},
+		"1.5M":   {"1500000", "1500000", "1500k"},
+		"0.0015": {"3/2000", "0.0015", "0"},
+		"2g":     {"2000000000", "2000000000", "2G"},
+		"1E":     {"1000000000000000000", "1000000000000000000", "1E"},
+		"0x10":   {"16", "0x10", "0x10"},
+		"010k":   {"8000", "8000", "8k"},
+		"-3":     {"-3", "-3", "-3"},
+		"+1500":  {"1500", "+1500", "+1500"},
+	} {
+		got, ok := parseCount(word)
+		n, _ := new(big.Rat).SetString(want.n)
+		if !ok || got.n.Cmp(n) != 0 || got.text != want.text || got.limitText() != want.limit {
+			t.Errorf("parseCount(%q) = %v %q, printed %q, %v; want %+v", word, got.n, got.text, got.limitText(), ok, want)
+		}
 	}
-	f.Fuzz(func(t *testing.T, word string) {
+	for _, word := range []string{"5b", "5kB", "k", "5Q", "1.5.2G", "1e5", "ten", "%", "10%", " 5", "08"} {
+		if got, ok := parseCount(word); ok {
+			t.Errorf("parseCount(%q) = %v, want none", word, got.n)
+		}
+	}
+}
+
+func FuzzParseSize(f *testing.F) {
+	for _, word := range []string{"1.5M", "0x1Eb", "-1.25tb", "08.5k", "e", "kb", "10%", "0x10", "+7", "9999999999999999999999P"} {
+		f.Add(word, int64(len(word)))
+	}
+	f.Fuzz(func(t *testing.T, word string, n int64) {
+		fuzzWhole(t, n)
+		_, _ = parseNumber(word)
+		if c, ok := parseCount(word); ok {
+			_ = c.limitText()
+			_ = unparseCount(c.n)
+		}
 		s, ok := parseSize(word)
-		if !ok || word == "" || strings.ContainsAny(word, "xX") { // b and e are hexadecimal digits
+		if !ok || word == "" {
+			return
+		}
+		_ = unparseSize(s.kB)
+		if text := s.limitText(); !strings.HasSuffix(text, "B") {
+			t.Errorf("parseSize(%q) is printed as %q", word, text)
+		}
+		if strings.ContainsAny(word, "xX") { // b and e are hexadecimal digits
 			return
 		}
 		// What it prints is a size of its own, and the same one but for the digits that are cut.
@@ -71,4 +113,43 @@ func FuzzSize(f *testing.F) {
 			t.Errorf("parseSize(%q) is %v, its text %q is %v", word, s.kB, s.text, again.kB)
 		}
 	})
+}
+
+// fuzzWhole holds that a whole number of kB, or of things, is what it says in
+// every way of writing it, and that a text never is off by more than a tenth.
+func fuzzWhole(t *testing.T, n int64) {
+	t.Helper()
+	word, exact := strconv.FormatInt(n, 10), new(big.Rat).SetInt64(n)
+	for _, unit := range []string{"", "b", "B", "k", "K", "kB"} {
+		if s, ok := parseSize(word + unit); !ok || s.kB.Cmp(exact) != 0 || s.text != word {
+			t.Errorf("parseSize(%q) = %v %q, %v", word+unit, s.kB, s.text, ok)
+		}
+	}
+	if c, ok := parseCount(word); !ok || c.n.Cmp(exact) != 0 || c.text != word {
+		t.Errorf("parseCount(%q) = %v %q, %v", word, c.n, c.text, ok)
+	}
+	if n < 0 {
+		return
+	}
+	for text, parsed := range map[string]*big.Rat{unparseSize(exact): mustSize(unparseSize(exact)), unparseCount(exact): mustCount(unparseCount(exact))} {
+		if parsed == nil {
+			t.Errorf("%d is printed as %q, which cannot be read", n, text)
+			continue
+		}
+		off := new(big.Rat).Sub(parsed, exact)
+		// Each division by 1000 may be off by a tenth, and there are six.
+		if off.Abs(off).Cmp(new(big.Rat).Mul(exact, big.NewRat(12, 100))) > 0 {
+			t.Errorf("%d is printed as %q, off by %v", n, text, off)
+		}
+	}
+}
+
+func mustSize(word string) *big.Rat {
+	s, _ := parseSize(word)
+	return s.kB
+}
+
+func mustCount(word string) *big.Rat {
+	c, _ := parseCount(word)
+	return c.n
 }

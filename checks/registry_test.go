@@ -31,6 +31,8 @@ type scenario struct {
 	broken  bool              // what the check reads is missing, unreadable or garbage
 	want    []Finding
 	leaves  map[string]string // what is in the node's files afterwards; "" is no such file
+
+	mtimes map[string]time.Time // when some of the files were last written
 }
 
 // scenarios are those of every check, filled by the init functions of the
@@ -189,6 +191,9 @@ func (s scenario) build(t *testing.T) (root string) {
 	for name, target := range s.links {
 		must(os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
 		must(os.Symlink(target, filepath.Join(root, name)))
+	}
+	for name, when := range s.mtimes {
+		must(os.Chtimes(filepath.Join(root, name), when, when))
 	}
 	must(os.MkdirAll(filepath.Join(root, "bin"), 0o755))
 	for _, tool := range s.tools {

@@ -17,6 +17,24 @@ func unparseCount(n *big.Rat) string {
 	return number + append([]string{""}, sizeSuffixes[:]...)[power]
 }
 
+// limitText is the text of a limit: as the two above, but a whole number that
+// is not divided stays as it was written, "0x10kB".
+func (s size) limitText() string {
+	number, power := unparse(s.kB, 1024, len(sizeUnits)-1)
+	if power == 0 && integerForm().MatchString(s.text) {
+		number = s.text
+	}
+	return number + sizeSuffixes[power] + "B"
+}
+
+// limitText is that of a count.
+func (c count) limitText() string {
+	if _, power := unparse(c.n, 1000, len(sizeUnits)); power == 0 && integerForm().MatchString(c.text) {
+		return c.text
+	}
+	return unparseCount(c.n)
+}
+
 var sizeSuffixes = [len(sizeUnits)]string{"k", "M", "G", "T", "P", "E"}
 
 // unparse divides by base at most most times. It says how often it has.

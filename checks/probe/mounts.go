@@ -31,7 +31,7 @@ func (h *Host) ForgetMounts() { delete(h.cache, "mounts") }
 func parseMounts(data []byte) []Mount {
 	var mounts []Mount
 	for line := range bytes.Lines(data) {
-		f := bytes.Fields(line)
+		f := bytes.FieldsFunc(line, isBlank)
 		if len(f) < 2 {
 			continue
 		}
@@ -46,6 +46,10 @@ func parseMounts(data []byte) []Mount {
 	}
 	return mounts
 }
+
+// isBlank knows what separates fields: the kernel writes these, and no others,
+// as escapes within one. A carriage return or a no-break space is part of a name.
+func isBlank(r rune) bool { return r == ' ' || r == '\t' || r == '\n' }
 
 // unescape decodes the octal escapes with which the kernel writes blanks,
 // tabs, newlines and backslashes. A backslash before anything else stands for itself.

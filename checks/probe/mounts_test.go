@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,6 +73,25 @@ func FuzzMounts(f *testing.F) {
 			if m.Source == "" || m.Point == "" {
 				t.Errorf("empty source or mount point: %q", m)
 			}
+		}
+	})
+}
+
+// FuzzMountsThereAndBack holds that a line as the kernel writes it gives what
+// was mounted, whatever bytes the names are made of.
+func FuzzMountsThereAndBack(f *testing.F) {
+	f.Add("nfs1:/a b", "/m/a\\040b", "nfs4", "rw,x=\t")
+	f.Add("none", "/m/\u00a0\r\v\u0085", "tmpfs", "\xff\xa0")
+	f.Fuzz(func(t *testing.T, source, point, kind, options string) {
+		if source == "" || point == "" || kind == "" || options == "" {
+			return
+		}
+		mangle := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`, "#", `\043`)
+		line := "x /x x x 0 0\n" + mangle.Replace(source) + " " + mangle.Replace(point) + " " + mangle.Replace(kind) + " " + mangle.Replace(options) + " 0 0\n"
+		got := parseMounts([]byte(line))
+		want := []Mount{{"x", "/x", "x", "x"}, {source, point, kind, options}}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", line, got, want)
 		}
 	})
 }

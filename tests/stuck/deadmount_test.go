@@ -15,6 +15,9 @@ import (
 // is the child in a mount namespace of its own.
 const deadMountEnv = "NHC_GPU_DEAD_MOUNT"
 
+// deadLinesEnv holds the check lines of its configuration.
+const deadLinesEnv = "NHC_GPU_DEAD_LINES"
+
 // insideDeadMount mounts a FUSE file system that takes requests and never
 // answers, as a dead file server would, and runs the program on it twice. Its
 // own end releases whatever hangs.
@@ -37,8 +40,7 @@ func insideDeadMount() int {
 	go serveNothing(fuse)
 	conf := filepath.Join(os.TempDir(), fmt.Sprintf("dead-%d.conf", os.Getpid()))
 	defer os.Remove(conf)
-	text := fmt.Sprintf("* || check_file_test -d %s/x\n* || check_hw_eth nosuch0\n", dir)
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(conf, []byte(os.Getenv(deadLinesEnv)), 0o644); err != nil {
 		fmt.Println(err)
 		return 1
 	}

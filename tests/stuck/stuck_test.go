@@ -153,13 +153,12 @@ func TestFrozenFileSystem(t *testing.T) {
 	ask(t, node, conf, "-t", "5").want(t, 0, 2*time.Second, `^end\n$`)
 }
 
-// A native check on a mount whose server never answers.
-func TestDeadMount(t *testing.T) {
-	t.Parallel()
-	node := nodeName(t)
-	dir := t.TempDir()
+// onDeadMount runs lines twice on a node with a mount whose server never
+// answers, and gives what the runs said and what came after them.
+func onDeadMount(t *testing.T, dir, lines string) (runs []string) {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), deadMountEnv+"="+dir, "NHC_GPU_BINARY="+program, "SLURMD_NODENAME="+node)
+	cmd.Env = append(os.Environ(), deadMountEnv+"="+dir, deadLinesEnv+"="+lines, "NHC_GPU_BINARY="+program, "SLURMD_NODENAME="+nodeName(t))
 	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	if strings.HasPrefix(string(out), "skip") {
@@ -168,10 +167,47 @@ func TestDeadMount(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	runs := strings.Split(string(out), "---\n")
+	runs = strings.Split(string(out), "---\n")
 	if len(runs) != 3 {
 		t.Fatalf("got %q, want two runs", out)
 	}
+	return runs
+}
+
+// Checks of files and file systems name the mount that does not answer, and
+// those of other mounts are not held up by it.
+func TestDeadMountIsNamed(t *testing.T) {
+	t.Parallel()
+	for line, doing := range map[string]string{
+		"check_fs_free {} 1%":               "statfs {}",
+		"check_fs_inodes {} 1":              "statfs {}",
+		"check_file_stat -m 0755 {}/x":      "stat {}/x",
+		"check_file_contents {}/x '!/bad/'": "read {}/x",
+	} {
+		t.Run(strings.Fields(line)[0], func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			others := "* || check_fs_used / 1000%\n* || check_fs_size / 1k\n* || check_file_stat -M 0 /\n"
+			line, doing := strings.ReplaceAll(line, "{}", dir), strings.ReplaceAll(doing, "{}", dir)
+			runs := onDeadMount(t, dir, others+"* || "+line+"\n"+others)
+			hung := strings.Fields(line)[0] + ":  hung (in " + doing + ": process "
+			for i, r := range runs[:2] {
+				if strings.Count(r, hung) != 1 || !strings.Contains(r, "exit 1\n") {
+					t.Errorf("run %d: %q, want %q and exit 1", i+1, r, hung)
+				}
+			}
+			if !strings.Contains(runs[0], "slow\n") || !strings.Contains(runs[1], "at once\n") {
+				t.Errorf("%q, want the first run to wait for its deadline, the second not", runs)
+			}
+		})
+	}
+}
+
+// A native check on a mount whose server never answers.
+func TestDeadMount(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	runs := onDeadMount(t, dir, fmt.Sprintf("* || check_file_test -d %s/x\n* || check_hw_eth nosuch0\n", dir))
 	text := regexp.MustCompile(`(?m)^ERROR:  nhc:  Health check failed:  check_file_test:  hung \(in \w+ ` + dir + `/x: process \d+ in state D, wait channel \w+: which no signal can end\)$`)
 	for i, r := range runs[:2] {
 		if !text.MatchString(r) {
@@ -185,7 +221,7 @@ func TestDeadMount(t *testing.T) {
 		}
 	}
 	if !strings.Contains(runs[0], "slow\n") || !strings.Contains(runs[1], "at once\n") {
-		t.Errorf("%q, want the first run to wait for its deadline, the second not", out)
+		t.Errorf("%q, want the first run to wait for its deadline, the second not", runs)
 	}
 }
 

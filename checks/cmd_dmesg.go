@@ -1,0 +1,46 @@
+package checks
+
+import "context"
+
+// cmdDmesg compares the kernel's messages with match strings, as
+// check_cmd_output does with what any command prints: it runs dmesg, or the
+// command that is given in its place.
+//
+//	node* || check_cmd_dmesg -m '!/EDAC .* UE /' -m '!/Machine check/'
+type cmdDmesg struct {
+	Match    []string `opt:"m" toml:"match"`   // match strings; with ! for what must not be there
+	Message  []string `opt:"M" toml:"message"` // texts of failure, in the order of Match
+	Status   string   `opt:"r" toml:"status"`  // the exit status that is wanted
+	Limit    string   `opt:"t" toml:"timeout"` // whole seconds
+	Command  string   `opt:"e" toml:"command"` // in place of dmesg; split at blanks, without quotes
+	Words    []string `arg:"*" toml:"argv"`    // the same, word by word
+	Variable string   `opt:"O"`                // accepted; a shell variable cannot be set from here
+}
+
+func init() {
+	Register(Info{
+		Name:     "check_cmd_dmesg",
+		Usage:    "[-t SECONDS] [-r STATUS] [-m MATCH [-M MESSAGE]] ... [-e COMMAND | COMMAND [ARG ...]]",
+		Summary:  "the kernel's messages hold what they should, and nothing they should not",
+		Lane:     Cmd,
+		New:      func() Check { return &cmdDmesg{Limit: defaultLimit} },
+		Acts:     func(Check) bool { return true },
+		BadUsage: usageOf("check_cmd_dmesg"),
+	})
+}
+
+func (c *cmdDmesg) Run(ctx context.Context, env *Env) []Finding {
+	out := &cmdOutput{
+		Command: c.Command,
+		Words:   c.Words,
+		Match:   c.Match,
+		Message: c.Message,
+		Status:  c.Status,
+		Limit:   c.Limit,
+		Name:    "check_cmd_dmesg",
+	}
+	if out.Command == "" && len(out.Words) == 0 {
+		out.Command = "dmesg"
+	}
+	return out.Run(ctx, env)
+}

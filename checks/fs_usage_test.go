@@ -1,0 +1,191 @@
+package checks
+
+import "strings"
+
+// usageNode has file systems of all kinds. Of /s/half half is used, of /s/ext4
+// a twentieth is kept for root.
+var usageNode = map[string]string{
+	"proc/mounts": `rootfs / rootfs rw 0 0
+half /s/half tmpfs rw 0 0
+big /s/big tmpfs rw 0 0
+g /s/g tmpfs rw 0 0
+proc /s/pseudo proc rw 0 0
+x1 /s/over tmpfs rw 0 0
+x2 /s/over tmpfs rw 0 0
+y1 /s/hid hidden rw 0 0
+proc /s/hid proc rw 0 0
+sp /s/a\040b tmpfs rw 0 0
+/dev/sda1 /s/ext4 ext4 rw 0 0
+fat /s/fat vfat rw 0 0
+nfs:/x /s/dead nfs rw 0 0
+none /s/eaten ufs rw 0 0
+`,
+	"statfs": `/s/half 4096 2560 1280 1280 10 5
+/s/big 4096 2147483648 2147483648 2147483648 5000000 4999999
+/s/g 4096 393216 393216 393216 1500000 1499999
+/s/pseudo 4096 0 0 0 0 0
+/s/over 4096 512 512 512 1000 999
+/s/hid 4096 0 0 0 0 0
+/s/a\040b 4096 256 256 256 1000 999
+/s/ext4 4096 1000000 60000 10000 65536 32768
+/s/fat 512 2001 1 1 0 0
+/s/eaten 1024 1000 40 0xfffffffffffffff6 100 40
+`,
+}
+
+func onUsage(name string, words []string, want ...Finding) scenario {
+	return scenario{name: name, words: words, files: usageNode, want: want}
+}
+
+// usageFail is the failure of a check whose code is its name with dots.
+func usageFail(code, fs, text, want, got string) Finding {
+	check := map[string]string{"fs.size.": "check_fs_size", "fs.inodes.": "check_fs_inodes"}[code[:strings.LastIndexByte(code, '.')+1]]
+	if check == "" {
+		check = "check_fs_" + strings.TrimPrefix(code, "fs.")
+	}
+	return Finding{Code: code, Severity: Fail, Device: Device{Kind: "mount", Name: fs}, Want: want, Got: got, Message: check + ":  " + fs + " " + text}
+}
+
+func pseudo(check, fs string) Finding {
+	return Finding{Code: "fs.pseudo", Severity: Warn, Device: Device{Kind: "mount", Name: fs}, Remedy: FixConfig, Syslog: true,
+		Message: "WARNING:  Possible bogus check:  " + check + " on pseudofilesystem " + fs}
+}
+
+func noAnswer(text string) Finding {
+	return Finding{Code: "probe.unreadable", Severity: Unknown, Message: text}
+}
+
+// common are what all six checks do alike; limit is one that passes.
+func common(check, what, limit, want string) {
+	fraction := cmdValue(check, what, "1.5.2G", want)
+	testCheck(check,
+		onUsage("blank in the mount point", of("/s/a b", limit)),
+		onUsage("no words", of()),
+		onUsage("no limit", of("/s/half")),
+		onUsage("empty limit", of("/s/half", "")),
+		onUsage("not mounted", of("/s/none", limit)),
+		onUsage("another name", of("/s/half/", limit)),
+		onUsage("raw name", of("/s/a040b", limit)),
+		onUsage("more words", of("/s/half", limit, "", "more")),
+		onUsage("pseudo file system", of("/s/pseudo", limit), pseudo(check, "/s/pseudo")),
+		onUsage("pseudo file system on top", of("/s/hid", limit), pseudo(check, "/s/hid")),
+		onUsage("pseudo file system, no limit", of("/s/pseudo"), pseudo(check, "/s/pseudo")),
+
+		onUsage("malformed", of("/s/half", "1.5.2G"), fraction),
+		onUsage("malformed, not mounted", of("/s/none", "1.5.2G"), fraction),
+		onUsage("a word", of("/s/half", "ten"), cmdValue(check, what, "ten", want)),
+		onUsage("only a percent sign", of("/s/half", "%"), cmdValue(check, what, "%", want)),
+
+		onUsage("does not answer", of("/s/dead", limit), noAnswer("statfs /s/dead: no such file or directory")).onBroken(),
+		scenario{name: "no mount table", broken: true, words: of("/s/half", limit),
+			want: []Finding{noAnswer("read /proc/mounts: no such file or directory")}},
+		scenario{name: "rubbish for a mount table", broken: true, words: of("/s/half", limit),
+			files: map[string]string{"proc/mounts": "\x00\xff\nrubbish\n"}},
+		scenario{name: "this machine", live: true, words: of("/proc", limit), want: []Finding{pseudo(check, "/proc")}},
+	)
+}
+
+const (
+	wantInodes  = "a number such as 500000 or 1.5M"
+	wantPercent = ", or a percentage"
+)
+
+func init() {
+	common("check_fs_size", "minimum", "1", wantSize)
+	testCheck("check_fs_size",
+		onUsage("limits are inclusive", of("/s/half", "10240", "10240")).
+			orTable(map[string]any{"fs": "/s/half", "min": int64(10240), "max": "10240"}),
+		onUsage("units", of("/s/half", "10m", "10MB")),
+		onUsage("no minimum", of("/s/half", "", "1gb")),
+		onUsage("fractions", of("/s/half", "9.5M", "10.5M")),
+		onUsage("large", of("/s/big", "8T", "1p")),
+		onUsage("negative", of("/s/half", "-5")),
+		onUsage("blocks of half a kB", of("/s/fat", "1001", "1001")), // 1000.5 kB, which df rounds up
+
+		onUsage("too small", of("/s/half", "10241"), usageFail("fs.size.small", "/s/half", "size 10MB less than minimum of 10MB", "at least 10MB", "10MB")),
+		onUsage("too small, large", of("/s/big", "8.5T"), usageFail("fs.size.small", "/s/big", "size 8TB less than minimum of 8704GB", "at least 8704GB", "8TB")),
+		onUsage("too large", of("/s/half", "1", "9.5M"), usageFail("fs.size.large", "/s/half", "size 10MB exceeds maximum of 9728kB", "at most 9728kB", "10MB")),
+		onUsage("negative maximum", of("/s/half", "", "-5"), usageFail("fs.size.large", "/s/half", "size 10MB exceeds maximum of -5kB", "at most -5kB", "10MB")),
+		onUsage("hexadecimal", of("/s/half", "", "0x10"), usageFail("fs.size.large", "/s/half", "size 10MB exceeds maximum of 0x10kB", "at most 0x10kB", "10MB")),
+		onUsage("the last mount counts", of("/s/over", "1T"), usageFail("fs.size.small", "/s/over", "size 2MB less than minimum of 1TB", "at least 1TB", "2MB")),
+		onUsage("no percentages", of("/s/half", "10%"), cmdValue("check_fs_size", "minimum", "10%", wantSize)),
+		onUsage("malformed maximum", of("/s/half", "", "12x"), cmdValue("check_fs_size", "maximum", "12x", wantSize)),
+	)
+}
+
+func init() {
+	common("check_fs_inodes", "minimum", "1", wantInodes)
+	testCheck("check_fs_inodes",
+		onUsage("limits are inclusive", of("/s/half", "10", "10")).orTable(map[string]any{"fs": "/s/half", "min": "10", "max": int64(10)}),
+		onUsage("units", of("/s/g", "1500k", "1500K")),
+		onUsage("fractions", of("/s/g", "1.5M", "1.5m")),
+		onUsage("no minimum", of("/s/g", "", "2M")),
+
+		onUsage("too few", of("/s/g", "1.6m"), usageFail("fs.inodes.small", "/s/g", "inodes 1500000 less than minimum of 1600k", "at least 1600k", "1500000")),
+		onUsage("too many", of("/s/g", "", "999999"), usageFail("fs.inodes.large", "/s/g", "inodes 1500000 exceeds maximum of 1000k", "at most 1000k", "1500000")),
+		onUsage("octal", of("/s/half", "1", "010"), usageFail("fs.inodes.large", "/s/half", "inodes 10 exceeds maximum of 010", "at most 010", "10")),
+		onUsage("no bytes", of("/s/half", "10b"), cmdValue("check_fs_inodes", "minimum", "10b", wantInodes)),
+		onUsage("no inodes", of("/s/fat", "10"), pseudo("check_fs_inodes", "/s/fat")),
+	)
+}
+
+func init() {
+	common("check_fs_free", "minimum", "0", wantSize+wantPercent)
+	testCheck("check_fs_free",
+		onUsage("percent at the limit", of("/s/half", "50%")).orTable(map[string]any{"fs": "/s/half", "min": "50%"}),
+		onUsage("size at the limit", of("/s/half", "5MB")),
+		onUsage("percent with a fraction", of("/s/half", "49.5%")),
+		onUsage("all of it", of("/s/big", "100%")),
+		onUsage("negative percentage", of("/s/half", "-1%")),
+
+		onUsage("percent", of("/s/half", "50.5%"), usageFail("fs.free", "/s/half", "has only 50% free (5MB), minimum is 50.5%", "at least 50.5%", "50%")),
+		onUsage("size", of("/s/half", "5.5M"), usageFail("fs.free", "/s/half", "has only 5MB free, minimum is 5632kB", "at least 5632kB", "5MB")),
+		onUsage("size by one", of("/s/half", "5121"), usageFail("fs.free", "/s/half", "has only 5MB free, minimum is 5MB", "at least 5MB", "5MB")),
+		onUsage("root's share is not free", of("/s/ext4", "2%"), usageFail("fs.free", "/s/ext4", "has only 1% free (39MB), minimum is 2%", "at least 2%", "1%")),
+		onUsage("users ate of the reserve", of("/s/eaten", "1"), usageFail("fs.free", "/s/eaten", "has only -10kB free, minimum is 1kB", "at least 1kB", "-10kB")),
+		onUsage("malformed percentage", of("/s/half", "5x%"), cmdValue("check_fs_free", "minimum", "5x%", wantSize+wantPercent)),
+	)
+}
+
+func init() {
+	common("check_fs_ifree", "minimum", "0", wantInodes+wantPercent)
+	testCheck("check_fs_ifree",
+		onUsage("at the limit", of("/s/half", "5")).orTable(map[string]any{"fs": "/s/half", "min": int64(5)}),
+		onUsage("percent at the limit", of("/s/half", "50%")),
+		onUsage("percent, rounded", of("/s/g", "99%")),
+
+		onUsage("count", of("/s/half", "1k"), usageFail("fs.ifree", "/s/half", "has only 5 inodes free, minimum is 1k", "at least 1k", "5")),
+		onUsage("percent", of("/s/half", "51%"), usageFail("fs.ifree", "/s/half", "has only 50% of inodes free (5), minimum is 51%", "at least 51%", "50%")),
+		onUsage("fraction", of("/s/g", "1.5M"), usageFail("fs.ifree", "/s/g", "has only 1499999 inodes free, minimum is 1500k", "at least 1500k", "1499999")),
+	)
+}
+
+func init() {
+	common("check_fs_used", "threshold", "100%", wantSize+wantPercent)
+	testCheck("check_fs_used",
+		onUsage("below", of("/s/half", "51%")).orTable(map[string]any{"fs": "/s/half", "max": "51%"}),
+		onUsage("size below", of("/s/half", "5121")),
+		onUsage("empty", of("/s/big", "1%")),
+
+		onUsage("percent reached", of("/s/half", "50%"), usageFail("fs.used", "/s/half", "is 50% full (5MB), threshold is 50%", "less than 50%", "50%")),
+		onUsage("size reached", of("/s/half", "5M"), usageFail("fs.used", "/s/half", "has 5MB used, threshold is 5MB", "less than 5MB", "5MB")),
+		onUsage("fraction", of("/s/half", "4.5m"), usageFail("fs.used", "/s/half", "has 5MB used, threshold is 4608kB", "less than 4608kB", "5MB")),
+		onUsage("Use% is rounded up", of("/s/ext4", "98.95%"), usageFail("fs.used", "/s/ext4", "is 99% full (3760000kB), threshold is 98.95%", "less than 98.95%", "99%")),
+		onUsage("nothing may be used", of("/s/half", "0"), usageFail("fs.used", "/s/half", "has 5MB used, threshold is 0kB", "less than 0kB", "5MB")),
+		onUsage("users ate of the reserve", of("/s/eaten", "100%"),
+			usageFail("fs.used", "/s/eaten", "is 102% full (960kB), threshold is 100%", "less than 100%", "102%")),
+		onUsage("letter for a digit", of("/s/half", "9O%"), cmdValue("check_fs_used", "threshold", "9O%", wantSize+wantPercent)),
+	)
+}
+
+func init() {
+	common("check_fs_iused", "threshold", "1M", wantInodes+wantPercent)
+	testCheck("check_fs_iused",
+		onUsage("below", of("/s/half", "6")).orTable(map[string]any{"fs": "/s/half", "max": "6"}),
+		onUsage("percent below", of("/s/half", "50.5%")),
+		onUsage("fraction", of("/s/half", "0.5k")),
+
+		onUsage("reached", of("/s/half", "5"), usageFail("fs.iused", "/s/half", "has 5 inodes used, threshold is 5", "less than 5", "5")),
+		onUsage("percent reached", of("/s/half", "0%"), usageFail("fs.iused", "/s/half", "has 50% of inodes used (5), threshold is 0%", "less than 0%", "50%")),
+	)
+}

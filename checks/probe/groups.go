@@ -1,0 +1,51 @@
+package probe
+
+import (
+	"bytes"
+	"os/user"
+	"strconv"
+)
+
+// GroupName is the name of a group, "" if it has none. /etc/group is asked
+// first; what it does not know, the name service is asked for (LDAP, SSSD),
+// which may take its time.
+func (h *Host) GroupName(gid uint32) string {
+	groups, _ := once(h, "group", func() (map[uint32]string, error) {
+		data, err := h.readFile("/etc/group")
+		return parseGroup(data), err
+	})
+	if name, ok := groups[gid]; ok {
+		return name
+	}
+	if h.root != "/" {
+		return ""
+	}
+	id := strconv.FormatUint(uint64(gid), 10)
+	name, _ := once(h, "gid "+id, func() (string, error) {
+		g, err := user.LookupGroupId(id)
+		if err != nil {
+			return "", err
+		}
+		return g.Name, nil
+	})
+	return name
+}
+
+// parseGroup keeps the first entry of a gid, as getgrgid does.
+func parseGroup(data []byte) map[uint32]string {
+	groups := map[uint32]string{}
+	for line := range bytes.Lines(data) {
+		f := bytes.Split(line, []byte(":"))
+		if len(f) < 3 || len(f[0]) == 0 {
+			continue
+		}
+		n, err := strconv.ParseUint(string(bytes.TrimSpace(f[2])), 10, 32)
+		if err != nil {
+			continue
+		}
+		if _, ok := groups[uint32(n)]; !ok {
+			groups[uint32(n)] = string(f[0])
+		}
+	}
+	return groups
+}

@@ -1,0 +1,168 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoLines is why [Host.Lines] gave up on a file that is there: it is a pipe
+// or a device from which nothing comes, or a line has no end.
+var ErrNoLines = errors.New("no lines to be had")
+
+// MaxLine is the longest line that [Host.Lines] reads, in bytes.
+const MaxLine = 1 << 20
+
+// quiet is how long Lines waits for a pipe or a device to say something.
+const quiet = time.Second
+
+// Lines gives the lines of a file to each, as they are but without the newline
+// at their end, until it returns false. A last line without newline is a line;
+// the bytes are only valid during the call.
+//
+// Opening a FIFO or a terminal waits for nobody. What says nothing for a second
+// is given up with [ErrNoLines], and so is a FIFO that nobody writes to.
+func (h *Host) Lines(p string, each func(line []byte) (more bool)) error {
+	err := h.lines(p, each)
+	if err != nil {
+		return &fs.PathError{Op: "read", Path: p, Err: err}
+	}
+	return nil
+}
+
+func (h *Host) lines(p string, each func(line []byte) bool) error {
+	if p == "" {
+		return unix.ENOENT
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(h.Path(p), &st); err != nil {
+		return err
+	}
+	flags := unix.O_RDONLY | unix.O_CLOEXEC
+	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
+		flags |= unix.O_NONBLOCK | unix.O_NOCTTY
+	}
+	fd, err := retry(func() (int, error) { return unix.Open(h.Path(p), flags, 0) })
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	r := lineReader{fd: fd, kind: st.Mode & unix.S_IFMT}
+	for {
+		line, err := r.next()
+		if err != nil || line == nil || !each(line) {
+			return err
+		}
+	}
+}
+
+// lineReader cuts what a descriptor gives into lines.
+type lineReader struct {
+	fd     int
+	kind   uint32 // S_IFREG, S_IFIFO ...
+	buf    []byte
+	rest   []byte // of buf: not yet given
+	looked int    // so much of rest holds no newline
+	heard  bool   // something has come
+	ended  bool
+}
+
+// next is the next line, nil at the end.
+func (r *lineReader) next() ([]byte, error) {
+	for {
+		if i := bytes.IndexByte(r.rest[r.looked:], '\n'); i >= 0 {
+			line := r.rest[:r.looked+i]
+			r.rest, r.looked = r.rest[r.looked+i+1:], 0
+			return line, nil
+		}
+		r.looked = len(r.rest)
+		if r.ended {
+			line := r.rest
+			r.rest, r.looked = nil, 0
+			if len(line) == 0 {
+				return nil, nil
+			}
+			return line, nil
+		}
+		if len(r.rest) >= MaxLine {
+			return nil, fmt.Errorf("%w: a line of more than %d bytes", ErrNoLines, MaxLine)
+		}
+		if err := r.fill(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// fill reads once, behind the rest.
+func (r *lineReader) fill() error {
+	if len(r.rest) == 0 || cap(r.buf)-len(r.rest) < 4<<10 {
+		r.grow()
+	}
+	n := copy(r.buf[:cap(r.buf)], r.rest)
+	m, err := r.read(r.buf[n:cap(r.buf)])
+	if err != nil {
+		return err
+	}
+	r.rest = r.buf[:n+m]
+	r.heard = r.heard || m > 0
+	r.ended = m == 0
+	if r.ended && !r.heard && r.kind == unix.S_IFIFO {
+		return fmt.Errorf("%w: a FIFO that nobody writes to", ErrNoLines)
+	}
+	return nil
+}
+
+// grow makes room for a long line: few lines need more than the first buffer.
+func (r *lineReader) grow() {
+	if r.buf == nil {
+		r.buf = make([]byte, 0, 32<<10)
+	} else if len(r.rest) > cap(r.buf)/2 {
+		r.buf = make([]byte, 0, 2*cap(r.buf))
+	}
+}
+
+func (r *lineReader) read(buf []byte) (int, error) {
+	for {
+		n, err := read(r.fd, buf)
+		if !errors.Is(err, unix.EAGAIN) {
+			return n, err
+		}
+		ready, err := retry(func() (int, error) {
+			return unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, int(quiet/time.Millisecond))
+		})
+		if err != nil {
+			return 0, err
+		}
+		if ready == 0 {
+			return 0, fmt.Errorf("%w: %s from which nothing came for %v", ErrNoLines, r.what(), quiet)
+		}
+	}
+}
+
+// what names the kind of file, for messages.
+func (r *lineReader) what() string {
+	switch r.kind {
+	case unix.S_IFIFO:
+		return "a FIFO"
+	case unix.S_IFCHR:
+		return "a character device"
+	case unix.S_IFBLK:
+		return "a block device"
+	default:
+		return "a file"
+	}
+}
+
+// retry repeats a call that a signal interrupts.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}

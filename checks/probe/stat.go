@@ -1,0 +1,53 @@
+package probe
+
+import (
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// FileStat is what lstat(2) says of a file.
+type FileStat struct {
+	Mode   uint32 // permission bits with set-user-ID, set-group-ID and sticky: 0o4755
+	UID    uint32
+	GID    uint32
+	Device uint64    // of the file system it lies on
+	Major  uint32    // of a device file, else 0
+	Minor  uint32    // of a device file, else 0
+	Mtime  time.Time // its content changed
+	Ctime  time.Time // its inode changed
+}
+
+// FileStat looks at a file, not through a symbolic link. What it finds is
+// remembered under the file's name, as in a run of LBNL NHC. It may block on a
+// file system that does not answer.
+func (h *Host) FileStat(p string) (FileStat, error) {
+	key := "lstat " + p
+	s, err := once(h, key, func() (FileStat, error) { return h.lstat(p) })
+	if err != nil {
+		delete(h.cache, key) // the next one looks again
+	}
+	return s, err
+}
+
+func (h *Host) lstat(p string) (FileStat, error) {
+	var st unix.Stat_t
+	err := error(unix.ENOENT)
+	if p != "" {
+		err = unix.Lstat(h.Path(p), &st)
+	}
+	if err != nil {
+		return FileStat{}, &fs.PathError{Op: "stat", Path: p, Err: err}
+	}
+	return FileStat{
+		Mode:   st.Mode & 0o7777,
+		UID:    st.Uid,
+		GID:    st.Gid,
+		Device: uint64(st.Dev), //nolint:unconvert // another type on other machines
+		Major:  unix.Major(uint64(st.Rdev)),
+		Minor:  unix.Minor(uint64(st.Rdev)),
+		Mtime:  time.Unix(st.Mtim.Unix()),
+		Ctime:  time.Unix(st.Ctim.Unix()),
+	}, nil
+}
