@@ -293,7 +293,7 @@ func (r *oneRun) do() *foldState {
 	r.plan = plan.Build(r.vetted, plan.Options{
 		Vars: r.set.vars, Timeout: r.set.timeout(), Sourced: r.sourced != "", Trace: r.opts.trace,
 	})
-	r.pool.SetVars(r.set.vars, r.set.environ())
+	r.pool.SetVars(r.set.workerVars())
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()
