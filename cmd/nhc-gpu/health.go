@@ -22,6 +22,9 @@ func health(argv []string) int {
 	opts, err := parseOptions(argv[1:])
 	if err != nil {
 		help(argv[0])
+		if errors.As(err, new(longOption)) && filepath.Base(argv[0]) == ownName { // as nhc it says no more than LBNL NHC
+			fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+		}
 		return exitUsage
 	}
 	if opts.help {
