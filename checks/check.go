@@ -88,11 +88,12 @@ func WhatToDo(code string) string { return advice[code] }
 
 // Env is what a running check may use.
 type Env struct {
-	Host    *probe.Host       // the node
-	Line    string            // the check line as written, LBNL's $CHECK
-	Timeout time.Duration     // TIMEOUT of the whole run; 0 means none
-	Vars    map[string]string // NHC variables that checks read: MAX_SYS_UID ...
-	Doing   func(what string) // names a call that might block, so that a hang can be reported by name; may be nil
+	Host    *probe.Host         // the node
+	Line    string              // the check line as written, LBNL's $CHECK
+	Timeout time.Duration       // TIMEOUT of the whole run; 0 means none
+	Vars    map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
+	Arrays  map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
+	Doing   func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
 }
 
 // At names what the check is about to do, for the report should it never return.

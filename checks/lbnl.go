@@ -63,7 +63,13 @@ func (e *Env) matcher(notes *[]Finding) func(s, expr string) bool {
 			*notes = append(*notes, f)
 		}
 	}
-	m := match.Matcher{Warn: func(text string) { note(Warn, text) }}
+	m := match.Matcher{
+		External: match.Externals(e.array("NHC_MCHECK_DELIM"), e.array("NHC_MCHECK_COMMAND")),
+		Warn:     func(text string) { note(Warn, text) },
+	}
+	if m.External != nil {
+		m.Run = e.external(func(err error) { note(Unknown, err.Error()) })
+	}
 	return func(s, expr string) bool {
 		ok, err := m.Match(s, expr)
 		if err != nil {
@@ -87,6 +93,43 @@ func (e *Env) lookup(name string) string {
 		return v
 	}
 	return e.Host.Getenv(name)
+}
+
+// array is the value of an array as the checks of nhc.conf see it. A plain
+// variable is one with one element.
+func (e *Env) array(name string) []string {
+	if a, ok := e.Arrays[name]; ok {
+		return a
+	}
+	if v := e.Vars[name]; v != "" {
+		return []string{v}
+	}
+	return nil
+}
+
+// external runs the site's own matchers, each string and expression once. What
+// they print is dropped. LBNL NHC evaluates the string as a part of the command;
+// here it is handed over as $1, for it may be a command line, a path or an
+// output that any user has chosen.
+func (e *Env) external(broken func(error)) func(match.External, string, string) bool {
+	type pair struct{ command, s string }
+	known := map[pair]bool{}
+	return func(x match.External, s, expr string) bool {
+		p := pair{x.Line("$1", expr), s}
+		ok, seen := known[p]
+		if seen {
+			return ok
+		}
+		// Unquoted, so that runs of blanks collapse; without pathname expansion, as in LBNL NHC.
+		c := e.shell("shopt -s extglob; set -f; eval $2", "nhc", s, p.command)
+		e.At("run external matcher %s", x.Command)
+		exit := e.Host.Run(context.Background(), c)
+		if exit.Err != nil {
+			broken(fmt.Errorf("run external matcher %q: %w", x.Command, exit.Err))
+		}
+		known[p] = exit.Status == 0 && exit.Err == nil && !exit.Stuck
+		return known[p]
+	}
 }
 
 // abs makes a path of the configuration absolute: a relative one begins where

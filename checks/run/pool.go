@@ -29,9 +29,8 @@ type Pool struct {
 	workers map[checks.Lane]*client
 	lastID  int
 	warn    []error
-	vars    map[string]string // NHC variables that checks read
-	environ []string          // environment of the commands that checks run
-	version int               // of vars; a worker is told when it has an older one
+	vars    Vars
+	version int // of vars; a worker is told when it has an older one
 }
 
 // NewPool makes a pool without any worker yet.
@@ -49,12 +48,11 @@ func (p *Pool) Start(lane checks.Lane) error {
 	return err
 }
 
-// SetVars gives the NHC variables that checks read, and the environment of the
-// commands that they run, from now on.
-func (p *Pool) SetVars(vars map[string]string, environ []string) {
+// SetVars gives what checks see of the run's variables from now on.
+func (p *Pool) SetVars(v Vars) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.vars, p.environ = maps.Clone(vars), environ
+	p.vars = Vars{Plain: maps.Clone(v.Plain), Arrays: maps.Clone(v.Arrays), Environ: v.Environ}
 	p.version++
 }
 
@@ -63,7 +61,8 @@ func (p *Pool) tell(c *client, r *Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.version != p.version {
-		r.Vars, r.Environ, c.version = p.vars, p.environ, p.version
+		vars := p.vars
+		r.Vars, c.version = &vars, p.version
 	}
 }
 

@@ -15,6 +15,11 @@ __nhc_settings() {
     local __nhc_n __nhc_v=()
     for __nhc_n in "${__nhc_names[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n-}"); done
     __nhc_event settings "${__nhc_v[@]}"
+    if [[ -n ${NHC_MCHECK_DELIM[*]-} || -n ${__nhc_delims-} ]]; then # native checks match with them, too
+        __nhc_event array NHC_MCHECK_DELIM "${NHC_MCHECK_DELIM[@]}"
+        __nhc_event array NHC_MCHECK_COMMAND "${NHC_MCHECK_COMMAND[@]}"
+    fi
+    __nhc_delims="${NHC_MCHECK_DELIM[*]-}"
 }
 
 # Every variable there is, after files of the site have been read here: NAME

@@ -36,8 +36,7 @@ type Request struct {
 	Args    []string          `json:"args,omitempty"`    // check: its words; exec: argv; find: the paths
 	Table   map[string]any    `json:"table,omitempty"`   // check: parameters from TOML, in place of words
 	Line    string            `json:"line,omitempty"`    // check: the line as written
-	Vars    map[string]string `json:"vars,omitempty"`    // NHC variables, from this request on
-	Environ []string          `json:"environ,omitempty"` // environment of commands, from this request on
+	Vars    *Vars             `json:"vars,omitempty"`    // from this request on
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
 	Path    string            `json:"path,omitempty"`    // read, append, take, put; list: the directory
@@ -45,6 +44,13 @@ type Request struct {
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
 	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: what is added to Environ
+}
+
+// Vars is what checks see of the variables of a run.
+type Vars struct {
+	Plain   map[string]string   `json:"plain,omitempty"`   // NHC variables that checks read
+	Arrays  map[string][]string `json:"arrays,omitempty"`  // the same of arrays
+	Environ []string            `json:"environ,omitempty"` // environment of the commands that checks run
 }
 
 // Response is one line on a worker's response descriptor. A line with Doing set

@@ -78,8 +78,7 @@ type worker struct {
 	out  io.Writer
 	logs map[string]*os.File
 
-	vars    map[string]string // as last told
-	environ []string
+	vars Vars // as last told
 }
 
 func (w *worker) send(resp *Response) {
@@ -95,7 +94,7 @@ func (w *worker) send(resp *Response) {
 func (w *worker) answer(req *Request) (resp *Response) {
 	start := time.Now()
 	if req.Vars != nil {
-		w.vars, w.environ = req.Vars, req.Environ
+		w.vars = *req.Vars
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -143,17 +142,18 @@ func (w *worker) check(req *Request) *Response {
 	if err != nil {
 		return &Response{Err: err.Error()}
 	}
-	vars := w.vars
+	vars := w.vars.Plain
 	if len(req.Over) > 0 {
 		vars = maps.Clone(vars)
 		maps.Copy(vars, req.Over)
 	}
-	w.host.SetEnviron(append(slices.Clip(w.environ), req.Env...))
+	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
 	env := &checks.Env{
 		Host:    w.host,
 		Line:    req.Line,
 		Timeout: req.Timeout,
 		Vars:    vars,
+		Arrays:  w.vars.Arrays,
 		Doing:   func(what string) { w.send(&Response{ID: req.ID, Doing: what}) },
 	}
 	return &Response{Findings: c.Run(context.Background(), env)}

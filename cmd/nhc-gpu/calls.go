@@ -20,14 +20,15 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if err := checks.Bind(info.New(), words[1:]); err != nil {
 		return o.badUsage(info, line, err)
 	}
-	vars := maps.Clone(o.set.vars)
-	vars["PWD"] = dir
-	o.pool.SetVars(vars, o.set.environ())
+	vars := o.set.workerVars()
+	vars.Plain = maps.Clone(vars.Plain)
+	vars.Plain["PWD"] = dir
+	o.pool.SetVars(vars)
 	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.set.timeout()}
 	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane}
 	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.set.timeout()}
 	list := e.One(o.ctx, step, req, plan.StepTimeout(info, o.set.timeout())).Findings
-	o.pool.SetVars(o.set.vars, o.set.environ())
+	o.pool.SetVars(o.set.workerVars())
 	if o.ctx.Err() != nil {
 		return fails("") // the line is about to be ended
 	}

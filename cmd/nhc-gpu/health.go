@@ -23,6 +23,9 @@ func health(argv []string) int {
 	opts, err := parseOptions(argv[1:])
 	if err != nil {
 		help(argv[0])
+		if errors.As(err, new(longOption)) && filepath.Base(argv[0]) == ownName { // as nhc it says no more than LBNL NHC
+			fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+		}
 		return exitUsage
 	}
 	if opts.help {
@@ -335,7 +338,7 @@ func (r *oneRun) do() *foldState {
 		Vars: r.set.vars, Timeout: r.set.timeout(), Functions: r.overrides,
 		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace,
 	})
-	r.pool.SetVars(r.set.vars, r.set.environ())
+	r.pool.SetVars(r.set.workerVars())
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()

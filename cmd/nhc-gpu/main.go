@@ -20,6 +20,9 @@ import (
 // version is set by the linker.
 var version = "dev"
 
+// ownName is what the program is called where it is more than LBNL NHC.
+const ownName = "nhc-gpu"
+
 func main() { os.Exit(guarded(os.Args)) }
 
 // guarded keeps a panic of ours from the user: one line, and the trace for a
@@ -48,7 +51,7 @@ func start(argv []string) int {
 	switch name {
 	case "node-mark-offline", "node-mark-online":
 		return markNode(name, argv)
-	case "nhc-gpu":
+	case ownName:
 		if cmd := subcommand(argv[1:]); cmd != nil {
 			return cmd(argv[1:])
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -240,7 +241,7 @@ func (o *observer) Settings(values map[string]string) {
 // changed takes note that a check line has changed a setting.
 func (o *observer) changed() {
 	o.fold.update(o.set)
-	o.pool.SetVars(o.set.vars, o.set.environ())
+	o.pool.SetVars(o.set.workerVars())
 }
 
 // Variables takes over what files of the site left in bash.
@@ -267,8 +268,15 @@ func (o *observer) Functions(names []string) {
 	}
 }
 
-// Array takes over an array that files of the site left in bash.
-func (o *observer) Array(name string, values []string) { o.set.arrays[name] = values }
+// Array takes over an array that files of the site left in bash, or one of
+// mcheck's after a line.
+func (o *observer) Array(name string, values []string) {
+	if slices.Equal(o.set.arrays[name], values) {
+		return
+	}
+	o.set.arrays[name] = values
+	o.pool.SetVars(o.set.workerVars())
+}
 
 // matcher judges the targets of nhc.conf. External matchers are shell commands.
 func (r *oneRun) matcher() *match.Matcher {
@@ -277,16 +285,9 @@ func (r *oneRun) matcher() *match.Matcher {
 			r.log.write(text)
 		}
 	}}
-	commands := r.set.arrays["NHC_MCHECK_COMMAND"]
-	for i, d := range r.set.arrays["NHC_MCHECK_DELIM"] {
-		if i < len(commands) {
-			m.External = append(m.External, match.External{Delim: d, Command: commands[i]})
-		}
-	}
-	if d := r.set.get("NHC_MCHECK_DELIM"); d != "" && len(m.External) == 0 {
-		m.External = append(m.External, match.External{Delim: d, Command: r.set.get("NHC_MCHECK_COMMAND")})
-	}
-	m.Run = func(command string) bool {
+	m.External = match.Externals(r.set.array("NHC_MCHECK_DELIM"), r.set.array("NHC_MCHECK_COMMAND"))
+	m.Run = func(e match.External, host, expr string) bool {
+		command := e.Line(host, expr)
 		o := &observer{r}
 		if err := o.needShell(r.end); err != nil {
 			r.endShell()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,8 +24,19 @@ type assignment struct{ name, value string }
 
 const optionSpec = ":D:ac:de:fhl:n:qt:vx"
 
+// longOption is a word with two dashes where LBNL NHC's options are expected,
+// which have one letter each.
+type longOption string
+
+func (o longOption) Error() string {
+	if subcommand([]string{string(o)}) != nil {
+		return fmt.Sprintf("%s must be the first word, LBNL NHC's options follow it", string(o))
+	}
+	return fmt.Sprintf("there is no option %s, see nhc-gpu -h and nhc-gpu help", string(o))
+}
+
 // parseOptions reads the command line as LBNL NHC's getopts does. The error is
-// a *checks.UsageError.
+// a *checks.UsageError or a longOption.
 func parseOptions(args []string) (*options, error) {
 	o := new(options)
 	put := func(name, value, debug string) {
@@ -63,6 +75,11 @@ func parseOptions(args []string) (*options, error) {
 			o.debug = append(o.debug, "BASH tracing active.")
 		}
 	})
+	if usage, ok := errors.AsType[*checks.UsageError](err); ok && usage.Kind == checks.BadOption {
+		if w := args[len(args)-len(words)-1]; strings.HasPrefix(w, "--") {
+			err = longOption(w)
+		}
+	}
 	if o.help { // wins over a mistake behind it, as it is read first
 		return o, nil
 	}

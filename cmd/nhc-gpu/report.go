@@ -55,13 +55,15 @@ for people.`,
 runs, whether it is a check of this program or a line for the shell (and why),
 and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		DisableFlagParsing: true,
-		RunE:               func(_ *cobra.Command, words []string) error { return printPlan(words, &exit) },
+		RunE: func(cmd *cobra.Command, words []string) error {
+			return helpOr(cmd, printPlan(words, &exit))
+		},
 	}, &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(*cobra.Command, []string) { fmt.Println("nhc-gpu", version) },
 	})
 	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
-		if err := report(args[1:], &exit); err != nil {
+		if err := helpOr(root, report(args[1:], &exit)); err != nil {
 			return complain(err)
 		}
 		return exit
@@ -71,6 +73,17 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		return complain(err)
 	}
 	return exit
+}
+
+// errHelp says that words of LBNL NHC's asked for help.
+var errHelp = errors.New("help is wanted")
+
+// helpOr prints the help of a command if that is what is wanted.
+func helpOr(cmd *cobra.Command, err error) error {
+	if errors.Is(err, errHelp) {
+		return cmd.Help()
+	}
+	return err
 }
 
 // unusableError is a configuration by which nothing can be checked.
@@ -90,8 +103,14 @@ func complain(err error) (exit int) {
 // failures. Its plan is the node's configuration, or the embedded default plan.
 func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	opts, err := parseOptions(words)
-	if err != nil {
+	var long longOption
+	switch {
+	case errors.As(err, &long) && long == "--help":
+		return nil, "", errHelp
+	case err != nil:
 		return nil, "", err
+	case opts.help:
+		return nil, "", errHelp
 	}
 	r := newRun([]string{"nhc-gpu"}, opts)
 	for _, a := range opts.set {
@@ -196,7 +215,7 @@ func report(words []string, exit *int) error {
 	facts := r.facts()
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t
-	r.pool.SetVars(r.set.vars, r.set.environ())
+	r.pool.SetVars(r.set.workerVars())
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
 	err = e.Do(r.ctx, r.plan, t)
 	if sig := r.sig.caught(); err != nil && sig != 0 {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -180,6 +181,22 @@ func (s *settings) timeout() time.Duration {
 func (s *settings) marks() bool {
 	n, err := strconv.Atoi(strings.TrimSpace(s.get("MARK_OFFLINE")))
 	return err == nil && n == 1 && s.get("NHC_RM") != ""
+}
+
+// array is the value of an array. A plain variable is one with one element.
+func (s *settings) array(name string) []string {
+	if a, ok := s.arrays[name]; ok {
+		return a
+	}
+	if v := s.vars[name]; v != "" {
+		return []string{v}
+	}
+	return nil
+}
+
+// workerVars are the variables and the environment that checks are to see.
+func (s *settings) workerVars() run.Vars {
+	return run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ()}
 }
 
 // environ is the environment of workers and commands.

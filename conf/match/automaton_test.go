@@ -68,7 +68,7 @@ func FuzzMatch(f *testing.F) {
 		f.Add("node01", seed)
 	}
 	f.Fuzz(func(t *testing.T, s, expr string) {
-		m := Matcher{External: []External{{"@@", "%h"}}, Run: func(c string) bool { return len(c) > 5 }}
+		m := Matcher{External: []External{{"@@", "%h"}}, Run: func(_ External, s, _ string) bool { return len(s) > 5 }}
 		yes, err := m.Match(s, expr)
 		if strings.HasPrefix(expr, "!") {
 			return

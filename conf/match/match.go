@@ -45,9 +45,10 @@ type External struct {
 type Matcher struct {
 	External []External
 
-	// Run decides for an external matcher: command is a shell command line, and
-	// true means that it ended with status 0. Nil means that none ever does.
-	Run func(command string) bool
+	// Run decides whether s fits expr for an external matcher: its command line
+	// for the two, see [External.Line], ends with status 0. Nil means that none
+	// ever does.
+	Run func(e External, s, expr string) bool
 
 	// Warn receives the text that LBNL NHC logs about a malformed range. May be nil.
 	Warn func(text string)
@@ -89,7 +90,7 @@ func (m *Matcher) match(s, expr string) (bool, error) {
 		if inner, ok, err := within(expr, e.Delim); err != nil {
 			return false, err
 		} else if ok {
-			return m.Run != nil && m.Run(e.command(s, inner)), nil
+			return m.Run != nil && m.Run(e, s, inner), nil
 		}
 	}
 	return run(s, expr, glob)
@@ -110,11 +111,22 @@ func within(expr, delim string) (inner string, ok bool, err error) {
 	return expr[opens : len(expr)-closes], true, nil
 }
 
-// command puts the string and the expression into the command, in double
-// quotes and otherwise as they are.
-func (e External) command(s, inner string) string {
+// Line puts the string and the expression into the command, in double quotes
+// and otherwise as they are. A shell expands what is in them: a string that
+// anybody may have chosen must be handed over in another way, with "$1" in its place.
+func (e External) Line(s, expr string) string {
 	c := strings.ReplaceAll(e.Command, "%h", `"`+s+`"`)
-	return strings.ReplaceAll(c, "%m", `"`+inner+`"`)
+	return strings.ReplaceAll(c, "%m", `"`+expr+`"`)
+}
+
+// Externals pairs the values of NHC_MCHECK_DELIM with those of
+// NHC_MCHECK_COMMAND. A delimiter without a command is left out.
+func Externals(delims, commands []string) []External {
+	var list []External
+	for i, d := range delims[:min(len(delims), len(commands))] {
+		list = append(list, External{Delim: d, Command: commands[i]})
+	}
+	return list
 }
 
 // Glob says whether the bash pattern (with extglob) matches the whole of s. A

@@ -48,8 +48,9 @@ func TestMatchExternal(t *testing.T) {
 	t.Parallel()
 	var ran []string
 	m := Matcher{
-		External: []External{{"@@", "m1 %h %m"}, {"<>", "m2 -x %m %m"}, {"", "never"}},
-		Run: func(command string) bool {
+		External: Externals([]string{"@@", "<>", "", "()"}, []string{"m1 %h %m", "m2 -x %m %m", "never"}),
+		Run: func(e External, s, expr string) bool {
+			command := e.Line(s, expr)
 			ran = append(ran, command)
 			return strings.Contains(command, "yes")
 		},
@@ -59,7 +60,7 @@ func TestMatchExternal(t *testing.T) {
 		want bool
 	}{
 		{"@node01 yes@", true}, {"!@yes@", false}, {"<yes>", true}, {"<no>", false}, {"!<no>", true},
-		{"@@", false}, {"<>", false}, {"<yes@", false}, {"!!@yes@", true}, {`@a "b" $c@`, false},
+		{"(yes)", false}, {"@@", false}, {"<>", false}, {"<yes@", false}, {"!!@yes@", true}, {`@a "b" $c@`, false},
 	}
 	for _, tt := range tests {
 		got, err := m.Match("node01", tt.expr)
