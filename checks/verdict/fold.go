@@ -116,6 +116,10 @@ func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 		switch x.Severity {
 		case checks.OK, checks.Skip:
 		case checks.Warn:
+			if x.Syslog {
+				f.Queue(x.Message)
+				continue
+			}
 			events = append(events, f.log(x.Message)...)
 		case checks.Unknown:
 			events = append(events, f.unknown(x.Message)...)

@@ -117,6 +117,12 @@ func TestFold(t *testing.T) {
 			[]string{`L ERROR:  nhc:  Health check failed:  Script timed out while executing "sleep 9".`, `S Health check failed:  Script timed out while executing "sleep 9".`, `offline Script timed out while executing "sleep 9".`}, 142},
 		"-e":        {Settings{Eval: true, Mark: true}, func(p *tape) { p.shell("false", nil, 1) }, nil, 1},
 		"-e passes": {Settings{Eval: true, Mark: true}, func(p *tape) { p.shell("true", nil, 0) }, nil, 0},
+		"a finding for syslog": {Settings{Mark: true}, func(p *tape) {
+			note := checks.Finding{Severity: checks.Warn, Message: "note"}
+			quiet := note
+			quiet.Syslog = true
+			p.native("check_a", append([]checks.Finding{quiet, note}, fail(bad)...))
+		}, []string{"L note", "L ERROR:  nhc:  Health check failed:  " + bad, "S note", "S Health check failed:  " + bad, "offline " + bad}, 1},
 		"queued syslog": {Settings{Mark: true}, func(p *tape) { p.Queue("q1"); p.native("check_a", fail(bad)) },
 			[]string{"L ERROR:  nhc:  Health check failed:  " + bad, "S q1", "S Health check failed:  " + bad, "offline " + bad}, 1},
 	}

@@ -31,7 +31,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if o.ctx.Err() != nil {
 		return fails("") // the line is about to be ended
 	}
-	return run.NativeReply{Findings: o.keepUnknown(list)}
+	return run.NativeReply{Findings: o.keepSyslog(o.keepUnknown(list))}
 }
 
 func fails(message string) run.NativeReply {
@@ -53,6 +53,18 @@ func (o *observer) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
 		if f.Severity == checks.Unknown {
 			o.emit(o.fold.f.Findings([]checks.Finding{f}))
+			continue
+		}
+		rest = append(rest, f)
+	}
+	return rest
+}
+
+// keepSyslog queues what is for syslog; a failure of the same check sends it.
+func (o *observer) keepSyslog(list []checks.Finding) (rest []checks.Finding) {
+	for _, f := range list {
+		if f.Severity == checks.Warn && f.Syslog {
+			o.fold.f.Queue(f.Message)
 			continue
 		}
 		rest = append(rest, f)
