@@ -86,7 +86,6 @@ func registerUse(kind useKind, summary, do string) {
 		BadUsage: usageOf(kind.String()),
 		Do: map[string]string{
 			kind.code():        do,
-			"ps.reniced":       "Nothing: the line asks for it. Use check_ps_cpu -k, or a job limit, for what must not run at all.",
 			"ps.action.failed": doActionFailed,
 		},
 	})
@@ -125,7 +124,7 @@ func (c *psUse) Run(ctx context.Context, env *Env) []Finding {
 	}
 	if !c.Nonfatal {
 		last.Message += fmt.Sprintf(" (last of %d)", count)
-		last.Status = count
+		last.Status = min(count, 255) // what an exit status can hold
 	}
 	return append(r.findings, r.verdict(last))
 }

@@ -50,7 +50,7 @@ func (r *useRun) renice(p probe.Process) (said string) {
 		r.findings = append(r.findings, actionFailed(fmt.Sprintf("%s:  renice process ID %d: %v", r.kind, p.PID, err)))
 	default:
 		r.findings = append(r.findings, Finding{
-			Code:     "ps.reniced",
+			Code:     r.kind.code(),
 			Severity: Warn,
 			Device:   Device{Kind: "process", Name: p.Command()},
 			Message:  fmt.Sprintf("%d (process ID) old priority %d, new priority %d", p.PID, before, after),

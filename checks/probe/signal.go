@@ -82,13 +82,19 @@ func (h *Host) seize(p Process, act func(pidfd int) error) error {
 	}
 	defer unix.Close(dir)
 	r := processReader{dir: dir}
-	if now, err := r.read(p.PID); err != nil || now.UID != p.UID || now.Command() != p.Command() {
+	now, err := r.read(p.PID)
+	if err != nil || !h.Alive(p.PID) {
 		return os.ErrProcessDone
+	}
+	if now.UID != p.UID || now.Command() != p.Command() {
+		return errReplaced
 	}
 	if c, ok := h.cache[usageKey(p)].(cached[Usage]); ok && c.err == nil {
 		if now, err := h.readUsage(p); err != nil || now.Start != c.value.Start {
-			return os.ErrProcessDone
+			return errReplaced
 		}
 	}
 	return act(pidfd)
 }
+
+var errReplaced = errors.New("it is another process by now")

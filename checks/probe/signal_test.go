@@ -46,6 +46,24 @@ func TestKillSparesItself(t *testing.T) {
 	}
 }
 
+func TestKillOfZombie(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	h := NewHost("/")
+	for end := time.Now().Add(5 * time.Second); h.Alive(cmd.Process.Pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("true does not end")
+		}
+	}
+	if err := h.Kill(Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: "true"}); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("Kill = %v", err)
+	}
+}
+
 func TestRenice(t *testing.T) {
 	t.Parallel()
 	cmd := startSleep(t)
@@ -63,7 +81,7 @@ func TestRenice(t *testing.T) {
 		was = after
 	}
 	p.Args = "another program"
-	if _, _, err := h.Renice(p, 0); !errors.Is(err, os.ErrProcessDone) {
+	if _, _, err := h.Renice(p, 0); !errors.Is(err, errReplaced) {
 		t.Errorf("Renice hit a process that is not the one: %v", err)
 	}
 	if _, _, err := tree(t, nil).Renice(p, 0); !errors.Is(err, os.ErrProcessDone) {

@@ -124,7 +124,7 @@ func TestStartTellsProcessesApart(t *testing.T) {
 	}
 	u.Start--
 	h.cache[usageKey(p)] = cached[Usage]{value: u}
-	if err := h.Kill(p); !errors.Is(err, os.ErrProcessDone) || !h.Alive(p.PID) {
+	if err := h.Kill(p); !errors.Is(err, errReplaced) || !h.Alive(p.PID) {
 		t.Fatalf("a process that started at another time was killed: %v", err)
 	}
 	u.Start++
