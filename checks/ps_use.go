@@ -196,6 +196,10 @@ func (r *useRun) judge(p probe.Process) (f Finding, high bool) {
 	}
 	r.env.At("read what process %d uses", p.PID)
 	u, err := r.env.Host.Usage(p)
+	var rss uint64
+	if err == nil && r.kind == usePhysical {
+		rss, err = r.env.Host.Resident(p)
+	}
 	if errors.Is(err, os.ErrProcessDone) {
 		return f, false
 	}
@@ -203,7 +207,7 @@ func (r *useRun) judge(p probe.Process) (f Finding, high bool) {
 		r.findings = append(r.findings, unreadable(err)...)
 		return f, false
 	}
-	amount, text, got := r.measure(u)
+	amount, text, got := r.measure(u, rss)
 	if new(big.Rat).SetInt(new(big.Int).SetUint64(amount)).Cmp(r.least) < 0 {
 		return f, false
 	}
@@ -217,8 +221,8 @@ func (r *useRun) judge(p probe.Process) (f Finding, high bool) {
 }
 
 // measure is what a process uses: the number that is compared, LBNL NHC's words
-// on it, and the amount alone.
-func (r *useRun) measure(u probe.Usage) (amount uint64, text, got string) {
+// on it, and the amount alone. rss is only known where it is needed.
+func (r *useRun) measure(u probe.Usage, rss uint64) (amount uint64, text, got string) {
 	switch {
 	case r.kind == useCPU:
 		share := u.Share(r.uptime)
@@ -228,12 +232,12 @@ func (r *useRun) measure(u probe.Usage) (amount uint64, text, got string) {
 		got = kilobytes(u.VSZ)
 		return u.VSZ, fmt.Sprintf("using %s memory (RAM+swap) (limit %s)", got, r.limit), got
 	case r.percent:
-		share := min(u.RSS*1000/r.ram, 999) // ps does not know more
+		share := min(rss*1000/r.ram, 999) // ps does not know more
 		got = tenths(share) + "%"
 		return share / 10, fmt.Sprintf("using %s RAM (limit %s)", got, r.limit), got
 	case r.kind == usePhysical:
-		got = kilobytes(u.RSS)
-		return u.RSS, fmt.Sprintf("using %s RAM (limit %s)", got, r.limit), got
+		got = kilobytes(rss)
+		return rss, fmt.Sprintf("using %s RAM (limit %s)", got, r.limit), got
 	}
 	minutes, seconds := u.Seconds()/60, u.Seconds()%60
 	got = fmt.Sprintf("%d:%02d", minutes, seconds)

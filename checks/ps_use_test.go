@@ -3,7 +3,6 @@ package checks
 import (
 	"fmt"
 	"maps"
-	"os"
 	"strings"
 )
 
@@ -26,7 +25,7 @@ func usageNode(procs ...useProc) map[string]string {
 	for _, p := range procs {
 		dir := fmt.Sprintf("proc/%d/", p.pid)
 		name, kernel := strings.CutPrefix(strings.TrimSuffix(p.args, "]"), "[")
-		memory := "VmSize:\t1 kB\n"
+		memory := fmt.Sprintf("VmSize:\t%d kB\nVmRSS:\t%d kB\n", p.vsz, p.rss)
 		if kernel {
 			memory = ""
 		} else {
@@ -34,8 +33,8 @@ func usageNode(procs ...useProc) map[string]string {
 			name = "a.out) R 1 (1"
 		}
 		files[dir+"status"] = fmt.Sprintf("Name:\t%s\nState:\tS (sleeping)\nUid:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\n%s", name, p.uid, memory)
-		files[dir+"stat"] = fmt.Sprintf("%d (%s) S %d 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 0 %d %d 0 0\n",
-			p.pid, name, p.parent, p.ticks, p.vsz*1024, p.rss*1024/os.Getpagesize())
+		files[dir+"stat"] = fmt.Sprintf("%d (%s) S %d 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 0 %d 0 0 0\n",
+			p.pid, name, p.parent, p.ticks, p.vsz*1024)
 	}
 	return files
 }

@@ -21,7 +21,6 @@ type Usage struct {
 	Ticks  uint64 // utime + stime, clock ticks of CPU time
 	Start  uint64 // starttime, clock ticks after the machine's own start
 	VSZ    uint64 // vsize, address space in kB
-	RSS    uint64 // rss, resident memory in kB
 }
 
 // Seconds is the CPU time in whole seconds.
@@ -47,14 +46,11 @@ func usageKey(p Process) string { return "usage " + strconv.Itoa(p.PID) }
 func (h *Host) readUsage(p Process) (Usage, error) {
 	var buf [4 << 10]byte
 	path := "/proc/" + strconv.Itoa(p.PID) + "/stat"
-	n, err := readAt(unix.AT_FDCWD, h.Path(path), buf[:])
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
-		return Usage{}, os.ErrProcessDone
-	}
+	data, err := h.readProcess(path, buf[:])
 	if err != nil {
-		return Usage{}, &fs.PathError{Op: "read", Path: path, Err: err}
+		return Usage{}, err
 	}
-	u, ok := parseStat(buf[:n])
+	u, ok := parseStat(data)
 	if !ok {
 		return Usage{}, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
 	}
@@ -69,7 +65,6 @@ const (
 	statSystem = 12
 	statStart  = 19
 	statVSize  = 20
-	statRSS    = 21
 )
 
 // parseStat reads /proc/PID/stat. The name stands in parentheses and may itself
@@ -82,7 +77,7 @@ func parseStat(data []byte) (Usage, bool) {
 		return Usage{}, false
 	}
 	f := bytes.Fields(rest[end+1:])
-	if len(f) <= statRSS || len(f[0]) != 1 {
+	if len(f) <= statVSize || len(f[0]) != 1 {
 		return Usage{}, false
 	}
 	good := true
@@ -99,13 +94,61 @@ func parseStat(data []byte) (Usage, bool) {
 	parent, err := strconv.ParseInt(string(f[statParent]), 10, 32)
 	good = good && err == nil && parent >= 0
 	u.Parent = int(parent)
-	pages, err := strconv.ParseInt(string(f[statRSS]), 10, 64) // may be below 0 for a moment
-	good = good && err == nil
-	u.RSS = uint64(max(pages, 0)) * uint64(os.Getpagesize()) / 1024
 	if !good {
 		return Usage{}, false
 	}
 	return u, true
+}
+
+// Resident is the resident memory of a process of [Host.Processes] in kB, VmRSS
+// of /proc/PID/status, read once for the life of the Host; 0 of a kernel thread.
+// The rss of its stat file is not exact: each processor may owe it some pages,
+// which on a large node comes to hundreds of MB. [os.ErrProcessDone] means that
+// the process has ended.
+func (h *Host) Resident(p Process) (uint64, error) {
+	return once(h, "resident "+strconv.Itoa(p.PID), func() (uint64, error) {
+		var buf [4 << 10]byte
+		path := "/proc/" + strconv.Itoa(p.PID) + "/status"
+		data, err := h.readProcess(path, buf[:])
+		if err != nil {
+			return 0, err
+		}
+		kB, ok := parseResident(data)
+		if !ok {
+			return 0, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
+		}
+		return kB, nil
+	})
+}
+
+// parseResident reads VmRSS of /proc/PID/status, 0 if there is none.
+func parseResident(data []byte) (kB uint64, ok bool) {
+	if _, ok := parseStatus(bytes.Clone(data)); !ok {
+		return 0, false
+	}
+	for line := range bytes.Lines(data) {
+		if value, ok := bytes.CutPrefix(line, []byte("VmRSS:")); ok {
+			f := bytes.Fields(value)
+			if len(f) == 0 {
+				return 0, false
+			}
+			kB, err := strconv.ParseUint(string(f[0]), 10, 64)
+			return kB, err == nil
+		}
+	}
+	return 0, true
+}
+
+// readProcess reads a file of a process with one read(2).
+func (h *Host) readProcess(path string, buf []byte) ([]byte, error) {
+	n, err := readAt(unix.AT_FDCWD, h.Path(path), buf)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		return nil, os.ErrProcessDone
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return buf[:n], nil
 }
 
 // Uptime is how long the machine runs, in clock ticks, from /proc/uptime.

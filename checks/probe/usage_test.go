@@ -19,7 +19,6 @@ func statFile(name string, parent, user, system, start int, vsize, rss int64) st
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	page := uint64(os.Getpagesize()) / 1024
 	h := tree(t, map[string]string{
 		"proc/uptime":    "10000.50 123.4\n",
 		"proc/7/stat":    statFile("bash", 1, 150, 50, 900050, 10<<20, 300),
@@ -30,7 +29,7 @@ func TestUsage(t *testing.T) {
 		"proc/12/status": "",
 	})
 	want := map[int]Usage{
-		7: {Parent: 1, Ticks: 200, Start: 900050, VSZ: 10 << 10, RSS: 300 * page},
+		7: {Parent: 1, Ticks: 200, Start: 900050, VSZ: 10 << 10},
 		8: {Parent: 7, Ticks: 100050, Start: 1000049},
 	}
 	for pid, u := range want {
@@ -73,12 +72,33 @@ func TestUsageOfThisProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u.Parent != os.Getppid() || u.RSS == 0 || u.VSZ < u.RSS {
-		t.Errorf("got %+v, parent is %d", u, os.Getppid())
+	rss, err := NewHost("/").Resident(Process{PID: os.Getpid()})
+	if u.Parent != os.Getppid() || err != nil || rss == 0 || u.VSZ < rss {
+		t.Errorf("got %+v, resident %d, %v, parent is %d", u, rss, err, os.Getppid())
 	}
 	uptime, err := NewHost("/").Uptime()
 	if err != nil || uptime+1 < u.Start {
 		t.Errorf("uptime %d, %v; process started at %d", uptime, err, u.Start)
+	}
+}
+
+func TestResident(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{
+		"proc/7/status":  statusFile("VmRSS:\t1 kB", "S (sleeping)", 0, true) + "VmHWM:\t9 kB\nVmRSS:\t  2048 kB\n",
+		"proc/8/status":  statusFile("kthreadd", "S (sleeping)", 0, false),
+		"proc/9/status":  statusFile("x", "S (sleeping)", 0, true) + "VmRSS:\tmany kB\n",
+		"proc/10/status": statusFile("x", "S (sleeping)", 0, true) + "VmRSS:",
+		"proc/11/status": "VmRSS:\t1 kB\n",
+	})
+	for pid, want := range map[int]string{
+		7: "2048 ", 8: "0 ", 9: "0 parse /proc/9/status: invalid argument", 10: "0 parse /proc/10/status: invalid argument",
+		11: "0 parse /proc/11/status: invalid argument", 12: "0 " + os.ErrProcessDone.Error(),
+	} {
+		kB, err := h.Resident(Process{PID: pid})
+		if got := fmt.Sprint(kB, " ", message(err)); got != want {
+			t.Errorf("process %d: %s, want %s", pid, got, want)
+		}
 	}
 }
 
@@ -105,6 +125,7 @@ func FuzzStat(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string, parent, ticks, start uint32, junk []byte) {
 		_, _ = parseStat(junk)
+		_, _ = parseResident(junk)
 		want := Usage{Parent: int(parent >> 1), Ticks: uint64(ticks) + 1, Start: uint64(start), VSZ: 4}
 		got, ok := parseStat([]byte(statFile(name, int(parent>>1), int(ticks), 1, int(start), 4096, 0)))
 		if !ok || got != want {
