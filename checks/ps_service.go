@@ -3,7 +3,6 @@ package checks
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -72,7 +71,7 @@ func (s *psService) Run(ctx context.Context, env *Env) []Finding {
 	if r.daemon = s.Daemon; r.daemon == "" {
 		r.daemon = r.service
 	}
-	r.owner = r.ownerName()
+	r.owner = env.ownerName(s.Owner)
 	r.match = env.matcher(&r.findings)
 	for _, p := range procs {
 		if !r.isService(p) {
@@ -100,17 +99,6 @@ type serviceRun struct {
 	owner    string
 	match    func(s, expr string) bool
 	findings []Finding
-}
-
-// ownerName turns a uid into a name. One without an account asks for no owner
-// at all, as in LBNL NHC.
-func (r *serviceRun) ownerName() string {
-	uid, err := strconv.ParseUint(r.Owner, 10, 32)
-	if err != nil {
-		return r.Owner
-	}
-	r.env.At("look up uid %d", uid)
-	return r.env.Host.UserName(uint32(uid))
 }
 
 func (r *serviceRun) isService(p probe.Process) bool {

@@ -54,3 +54,11 @@ func once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 	h.cache[key] = cached[T]{v, err}
 	return v, err
 }
+
+// Kept is what a check remembers from one line of the configuration to the
+// next: a value that lives as long as the Host. It is the zero value when the
+// key is first asked for.
+func Kept[T any](h *Host, key string) *T {
+	v, _ := once(h, "kept "+key, func() (*T, error) { return new(T), nil })
+	return v
+}

@@ -237,33 +237,3 @@ func printable(data []byte) string {
 	}
 	return strings.TrimSuffix(string(out), " ")
 }
-
-// Alive says whether a process still exists and is no zombie.
-func (h *Host) Alive(pid int) bool {
-	var buf [4 << 10]byte
-	n, err := readAt(unix.AT_FDCWD, h.Path("/proc/"+strconv.Itoa(pid)+"/status"), buf[:])
-	if err != nil {
-		return false
-	}
-	s, ok := parseStatus(buf[:n])
-	return ok && !s.dead
-}
-
-// Kill sends SIGKILL to a process of [Host.Processes], unless its pid has gone
-// to another program or owner meanwhile. Below another root there is nothing to
-// kill.
-func (h *Host) Kill(p Process) error {
-	if h.root != "/" {
-		return os.ErrProcessDone
-	}
-	dir, err := open(unix.AT_FDCWD, "/proc")
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	r := processReader{dir: dir}
-	if now, err := r.read(p.PID); err != nil || now.UID != p.UID || now.Command() != p.Command() {
-		return os.ErrProcessDone
-	}
-	return unix.Kill(p.PID, unix.SIGKILL)
-}

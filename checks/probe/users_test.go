@@ -1,6 +1,9 @@
 package probe
 
-import "testing"
+import (
+	"bytes"
+	"testing"
+)
 
 func TestUsers(t *testing.T) {
 	t.Parallel()
@@ -43,4 +46,22 @@ func TestUsersOfThisMachine(t *testing.T) {
 	if _, ok := h.UserID("no such user"); ok {
 		t.Error("UserID found a user that does not exist")
 	}
+}
+
+// No line of a passwd file names a user of no name, or one that is not in it.
+func FuzzPasswd(f *testing.F) {
+	f.Add([]byte("root:x:0:0:root:/root:/bin/bash\nalice:x:5001:5001::/:/bin/sh\n"))
+	f.Add([]byte("+::::::\n:x:0:0\na:x:-1:0\nb:x:4294967296:0\nc:x:1\n"))
+	f.Add([]byte("a:x:1:1\nb:x:1:1\na:x:2:2"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		a := parsePasswd(data)
+		for uid, name := range a.names {
+			if name == "" || bytes.ContainsAny([]byte(name), ":\n") || !bytes.Contains(data, []byte(name+":")) {
+				t.Errorf("uid %d is %q", uid, name)
+			}
+			if _, ok := a.uids[name]; !ok {
+				t.Errorf("%q has no uid", name)
+			}
+		}
+	})
 }

@@ -89,12 +89,13 @@ type NativeReply struct {
 	Findings []checks.Finding
 }
 
-// SettingNames are the variables that steer NHC itself and that a check line
-// may change.
+// SettingNames are the variables that steer NHC itself, or one of its checks,
+// and that a check line may change.
 var SettingNames = []string{
 	"NAME", "SILENT", "VERBOSE", "DEBUG", "TS", "MARK_OFFLINE", "NHC_RM", "OFFLINE_NODE", "ONLINE_NODE",
 	"NHC_CHECK_ALL", "NHC_CHECK_FORKED", "HOSTNAME", "IGNORE_EMPTY_NOTE", "MAX_SYS_UID", "LOGFILE", "RESULTFILE",
 	"SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS",
+	"NHC_AUTH_USERS", "RM_DAEMON_MATCH", "SQUEUE_CMD", "SQUEUE_NODE", "SQUEUE_FMT_ARGS", "PBS_SERVER_HOME", "JOBFILE_PATH", "LOGIN_DEFS_SRC",
 }
 
 // ShellSetup is what a shell starts with.

@@ -1,0 +1,106 @@
+package checks
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// jobUsers are the users who may have processes on this node: those of
+// NHC_AUTH_USERS and the owners of the jobs that run here.
+type jobUsers struct {
+	asked bool
+	names []string
+	doubt string // why owners of jobs may be missing; "" if none is
+	mute  bool   // the resource manager did not answer at all: nothing can be said
+}
+
+// defaultAuthUsers is NHC_AUTH_USERS where the site says nothing.
+const defaultAuthUsers = "root nobody"
+
+func (e *Env) authUsers() string { return cmp.Or(e.lookup("NHC_AUTH_USERS"), defaultAuthUsers) }
+
+// jobUsers asks the resource manager once in a run.
+func (e *Env) jobUsers(ctx context.Context) *jobUsers {
+	j := probe.Kept[jobUsers](e.Host, "job users")
+	if j.asked {
+		return j
+	}
+	j.asked, j.names = true, strings.Fields(e.authUsers())
+	var owners []string
+	switch e.lookup("NHC_RM") {
+	case "slurm":
+		owners = j.askSlurm(ctx, e)
+	case "pbs":
+		owners = j.askTorque(e)
+	}
+	for _, name := range owners {
+		if !slices.Contains(j.names, name) {
+			j.names = append(j.names, name)
+		}
+	}
+	return j
+}
+
+// The bounds of a question to Slurm: how long it may take where the run has no
+// time limit, and how much of the answer is read, in bytes.
+const (
+	squeueTime   = 10 * time.Second
+	squeueOutput = 4 << 20
+)
+
+func (j *jobUsers) askSlurm(ctx context.Context, e *Env) (owners []string) {
+	host, _, _ := strings.Cut(cmp.Or(e.lookup("HOSTNAME_S"), e.lookup("HOSTNAME")), ".")
+	argv := slices.Concat(
+		strings.Fields(cmp.Or(e.lookup("SQUEUE_CMD"), "/usr/bin/squeue")),
+		strings.Fields(cmp.Or(e.lookup("SQUEUE_NODE"), "-w "+host)),
+		strings.Fields(cmp.Or(e.lookup("SQUEUE_FMT_ARGS"), "--noheader -o %u")))
+	if len(argv) == 0 {
+		j.doubt = "SQUEUE_CMD is empty"
+		return nil
+	}
+	c := e.command(argv...)
+	c.Output = squeueOutput
+	if c.Timeout = squeueTime; e.Timeout > 0 {
+		c.Timeout = min(c.Timeout, e.Timeout/2)
+	}
+	e.At("run %s", strings.Join(argv, " "))
+	x := e.Host.Run(ctx, c)
+	switch {
+	case x.TimedOut:
+		j.doubt, j.mute = fmt.Sprintf("%s gave no answer in %v", argv[0], c.Timeout), true
+	case x.Status != 0:
+		j.doubt = fmt.Sprintf("%s ended with status %d", argv[0], x.Status)
+	case x.Truncated:
+		j.doubt = fmt.Sprintf("%s printed more than %d bytes", argv[0], squeueOutput)
+	}
+	for line := range strings.Lines(string(x.Output)) {
+		if name := strings.TrimSpace(line); name != "" {
+			owners = append(owners, name)
+		}
+	}
+	return owners
+}
+
+// askTorque reads the job files of pbs_mom, or those below the directory that
+// the shell lines before have gone to.
+func (j *jobUsers) askTorque(e *Env) []string {
+	dir := e.lookup("JOBFILE_PATH")
+	if dir == "" {
+		dir = cmp.Or(e.lookup("PBS_SERVER_HOME"), "/var/spool/torque") + "/mom_priv/jobs"
+	}
+	e.At("read job files in %s", dir)
+	owners, found, err := e.Host.JobOwners(dir)
+	if !found && err == nil {
+		owners, _, err = e.Host.JobOwners(e.lookup("PWD") + "/jobs")
+	}
+	if err != nil {
+		j.doubt = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	return owners
+}

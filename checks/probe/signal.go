@@ -1,0 +1,100 @@
+package probe
+
+import (
+	"errors"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Alive says whether a process still exists and is no zombie.
+func (h *Host) Alive(pid int) bool {
+	var buf [4 << 10]byte
+	n, err := readAt(unix.AT_FDCWD, h.Path("/proc/"+strconv.Itoa(pid)+"/status"), buf[:])
+	if err != nil {
+		return false
+	}
+	s, ok := parseStatus(buf[:n])
+	return ok && !s.dead
+}
+
+// Kill sends SIGKILL to a process of [Host.Processes], unless its pid has gone
+// to another one meanwhile: another owner, program or, if its [Usage] has been
+// read, time of start. Below another root there is nothing to kill, and neither
+// init nor this program is ever killed.
+func (h *Host) Kill(p Process) error {
+	if p.PID <= 1 || p.PID == os.Getpid() || p.PID == os.Getppid() {
+		return errProtected
+	}
+	return h.seize(p, func(pidfd int) error {
+		if pidfd >= 0 {
+			return unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+		}
+		return unix.Kill(p.PID, unix.SIGKILL)
+	})
+}
+
+var errProtected = errors.New("init and nhc-gpu itself are not killed")
+
+// Renice gives a process of [Host.Processes] another nice value, within the
+// bounds of the kernel, under the conditions of [Host.Kill]. It returns the
+// value before and after.
+func (h *Host) Renice(p Process, nice int) (before, after int, err error) {
+	err = h.seize(p, func(int) error {
+		if before, err = niceValue(p.PID); err != nil {
+			return err
+		}
+		if err := unix.Setpriority(unix.PRIO_PROCESS, p.PID, nice); err != nil {
+			return err
+		}
+		after, err = niceValue(p.PID)
+		return err
+	})
+	return before, after, err
+}
+
+// niceValue reads the nice value of a process. The system call returns 20 minus
+// that, so that it is never negative (getpriority(2), C library/kernel differences).
+func niceValue(pid int) (int, error) {
+	n, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+	return 20 - n, err
+}
+
+// seize calls act if a process is the one it was, with a descriptor of it that
+// no other process can inherit, or -1 on kernels that have none (before 5.3).
+func (h *Host) seize(p Process, act func(pidfd int) error) error {
+	if h.root != "/" {
+		return os.ErrProcessDone
+	}
+	pidfd, err := unix.PidfdOpen(p.PID, 0)
+	switch {
+	case err == nil:
+		defer unix.Close(pidfd)
+	case errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL):
+		return os.ErrProcessDone
+	default:
+		pidfd = -1
+	}
+	dir, err := open(unix.AT_FDCWD, "/proc")
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	r := processReader{dir: dir}
+	now, err := r.read(p.PID)
+	if err != nil || !h.Alive(p.PID) {
+		return os.ErrProcessDone
+	}
+	if now.UID != p.UID || now.Command() != p.Command() {
+		return errReplaced
+	}
+	if c, ok := h.cache[usageKey(p)].(cached[Usage]); ok && c.err == nil {
+		if now, err := h.readUsage(p); err != nil || now.Start != c.value.Start {
+			return errReplaced
+		}
+	}
+	return act(pidfd)
+}
+
+var errReplaced = errors.New("it is another process by now")

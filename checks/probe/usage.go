@@ -1,0 +1,180 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ClockTicks is how many clock ticks of /proc make a second: USER_HZ, on every
+// architecture that Go knows.
+const ClockTicks = 100
+
+// Usage is what a process uses, and whose child it is, from /proc/PID/stat
+// (proc_pid_stat(5)).
+type Usage struct {
+	Parent int    // ppid
+	Ticks  uint64 // utime + stime, clock ticks of CPU time
+	Start  uint64 // starttime, clock ticks after the machine's own start
+	VSZ    uint64 // vsize, address space in kB
+}
+
+// Seconds is the CPU time in whole seconds.
+func (u Usage) Seconds() uint64 { return u.Ticks / ClockTicks }
+
+// Share is the CPU time per time of life in tenths of a percent of one
+// processor, rounded down as ps does. uptime is that of [Host.Uptime].
+func (u Usage) Share(uptime uint64) uint64 {
+	if uptime <= u.Start {
+		return 0
+	}
+	return u.Ticks * 1000 / (uptime - u.Start)
+}
+
+// Usage reads what a process of [Host.Processes] uses, once for the life of the
+// Host. [os.ErrProcessDone] means that it has ended.
+func (h *Host) Usage(p Process) (Usage, error) {
+	return once(h, usageKey(p), func() (Usage, error) { return h.readUsage(p) })
+}
+
+func usageKey(p Process) string { return "usage " + strconv.Itoa(p.PID) }
+
+func (h *Host) readUsage(p Process) (Usage, error) {
+	var buf [4 << 10]byte
+	path := "/proc/" + strconv.Itoa(p.PID) + "/stat"
+	data, err := h.readProcess(path, buf[:])
+	if err != nil {
+		return Usage{}, err
+	}
+	u, ok := parseStat(data)
+	if !ok {
+		return Usage{}, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
+	}
+	return u, nil
+}
+
+// Places in the fields of /proc/PID/stat behind the name; proc_pid_stat(5)
+// counts from 3 there.
+const (
+	statParent = 1
+	statUser   = 11
+	statSystem = 12
+	statStart  = 19
+	statVSize  = 20
+)
+
+// parseStat reads /proc/PID/stat. The name stands in parentheses and may itself
+// hold blanks, newlines and parentheses; what follows the last one is the
+// kernel's.
+func parseStat(data []byte) (Usage, bool) {
+	_, rest, ok := bytes.Cut(data, []byte("("))
+	end := bytes.LastIndexByte(rest, ')')
+	if !ok || end < 0 {
+		return Usage{}, false
+	}
+	f := bytes.Fields(rest[end+1:])
+	if len(f) <= statVSize || len(f[0]) != 1 {
+		return Usage{}, false
+	}
+	good := true
+	number := func(i int) uint64 {
+		n, err := strconv.ParseUint(string(f[i]), 10, 64)
+		good = good && err == nil
+		return n
+	}
+	u := Usage{
+		Ticks: number(statUser) + number(statSystem),
+		Start: number(statStart),
+		VSZ:   number(statVSize) / 1024,
+	}
+	parent, err := strconv.ParseInt(string(f[statParent]), 10, 32)
+	good = good && err == nil && parent >= 0
+	u.Parent = int(parent)
+	if !good {
+		return Usage{}, false
+	}
+	return u, true
+}
+
+// Resident is the resident memory of a process of [Host.Processes] in kB, VmRSS
+// of /proc/PID/status, read once for the life of the Host; 0 of a kernel thread.
+// The rss of its stat file is not exact: each processor may owe it some pages,
+// which on a large node comes to hundreds of MB. [os.ErrProcessDone] means that
+// the process has ended.
+func (h *Host) Resident(p Process) (uint64, error) {
+	return once(h, "resident "+strconv.Itoa(p.PID), func() (uint64, error) {
+		var buf [4 << 10]byte
+		path := "/proc/" + strconv.Itoa(p.PID) + "/status"
+		data, err := h.readProcess(path, buf[:])
+		if err != nil {
+			return 0, err
+		}
+		kB, ok := parseResident(data)
+		if !ok {
+			return 0, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
+		}
+		return kB, nil
+	})
+}
+
+// parseResident reads VmRSS of /proc/PID/status, 0 if there is none.
+func parseResident(data []byte) (kB uint64, ok bool) {
+	if _, ok := parseStatus(bytes.Clone(data)); !ok {
+		return 0, false
+	}
+	for line := range bytes.Lines(data) {
+		if value, ok := bytes.CutPrefix(line, []byte("VmRSS:")); ok {
+			f := bytes.Fields(value)
+			if len(f) == 0 {
+				return 0, false
+			}
+			kB, err := strconv.ParseUint(string(f[0]), 10, 64)
+			return kB, err == nil
+		}
+	}
+	return 0, true
+}
+
+// readProcess reads a file of a process with one read(2).
+func (h *Host) readProcess(path string, buf []byte) ([]byte, error) {
+	n, err := readAt(unix.AT_FDCWD, h.Path(path), buf)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		return nil, os.ErrProcessDone
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return buf[:n], nil
+}
+
+// Uptime is how long the machine runs, in clock ticks, from /proc/uptime.
+func (h *Host) Uptime() (uint64, error) {
+	return once(h, "uptime", func() (uint64, error) {
+		const path = "/proc/uptime"
+		text, err := h.readValue(path)
+		if err != nil {
+			return 0, err
+		}
+		ticks, ok := parseUptime(text)
+		if !ok {
+			return 0, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
+		}
+		return ticks, nil
+	})
+}
+
+// maxUptime is more than a machine can run, in seconds: thirty thousand years.
+const maxUptime = 1e12
+
+func parseUptime(text string) (ticks uint64, ok bool) {
+	field, _, _ := bytes.Cut([]byte(text), []byte(" "))
+	seconds, err := strconv.ParseFloat(string(field), 64)
+	if err != nil || !(seconds >= 0 && seconds < maxUptime) {
+		return 0, false
+	}
+	return uint64(seconds * ClockTicks), true
+}

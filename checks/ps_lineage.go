@@ -1,0 +1,192 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// psLineage checks that every process of a user, above MAX_SYS_UID and not of
+// NHC_AUTH_USERS, descends from the daemon of the resource manager: a command
+// that fits the match string RM_DAEMON_MATCH, which NHC_RM decides if it is not
+// set. ACTIONS are log, syslog, kill, die or ignore, in their order, for each
+// process that does not; die, which is meant if none is given, ends the check.
+// What -c, -u and -p name is left alone by later lines with this check, too.
+//
+//	node* || check_ps_userproc_lineage -c /usr/lib/systemd/systemd log syslog kill
+type psLineage struct {
+	IgnoreCommands []string `opt:"c" toml:"ignore_commands"` // first words of command lines to leave alone
+	IgnoreUIDs     []string `opt:"u" toml:"ignore_uids"`     // uids to leave alone
+	IgnoreUsers    []string `opt:"n" toml:"ignore_users"`    // users to leave alone
+	IgnorePIDs     []string `opt:"p" toml:"ignore_pids"`     // processes to leave alone
+	Actions        []string `arg:"*" toml:"actions"`         // what to do: log, syslog, die, kill, ignore
+}
+
+const lineageName = "check_ps_userproc_lineage"
+
+func init() {
+	Register(Info{
+		Name:     lineageName,
+		Usage:    userActionsUsage,
+		Summary:  "processes of users descend from the resource manager",
+		Lane:     Local,
+		New:      func() Check { return &psLineage{} },
+		Acts:     func(c Check) bool { return actionsOf(c.(*psLineage).Actions).kills() },
+		BadUsage: usageOf(lineageName),
+		Do: map[string]string{
+			"ps.lineage.rogue":  "Ask its user whether it is a leftover of a job or a login outside the resource manager, and end it.",
+			"ps.lineage.killed": "Nothing: the line asks for it.",
+			"ps.lineage.rm":     "Set NHC_RM to slurm, pbs, sge or lsf, or remove the line.",
+			"ps.action.failed":  doActionFailed,
+		},
+	})
+}
+
+// daemons are the processes that start jobs, by resource manager. An execd of
+// Grid Engine may have been restarted, which leaves its shepherds alone.
+var daemons = [...]struct{ manager, match string }{
+	{"pbs", `/\bpbs_mom\b/`},
+	{"slurm", `/\bslurmstepd\b/`},
+	{"sge", `/\bsge_(execd|shepherd)\b/`},
+	{"lsf", `/\bres\b/`},
+}
+
+func (c *psLineage) Run(_ context.Context, env *Env) []Finding {
+	lists := c.lists(env)
+	procs, err := env.Host.Processes()
+	if err != nil {
+		return unreadable(err)
+	}
+	manager := env.lookup("NHC_RM")
+	if manager == "" || manager == "none" {
+		return []Finding{{
+			Code:     "ps.lineage.rm",
+			Severity: Fail,
+			Message:  lineageName + ":  This check requires a supported resource manager (e.g., Slurm, TORQUE, SGE, LSF)",
+			Remedy:   FixConfig,
+		}}
+	}
+	system, failed := env.maxSystemUID(lineageName)
+	if failed != nil {
+		return failed
+	}
+	l := lineage{env: env, procs: procs, daemon: env.lookup("RM_DAEMON_MATCH")}
+	for _, d := range daemons {
+		if l.daemon == "" && d.manager == manager {
+			l.daemon = d.match
+		}
+	}
+	l.match = env.matcher(&l.findings)
+	todo := actionsOf(c.Actions)
+	for _, p := range procs {
+		if int64(p.UID) <= system {
+			continue
+		}
+		s := env.subject(p)
+		if lists.has(s) || listed(env.authUsers(), s.user) || !l.rogue(p) {
+			continue
+		}
+		taken, over := todo.take(s.finding("ps.lineage.rogue", lineageName, "rogue"), func() {
+			l.findings = append(l.findings, s.kill(env, "ps.lineage.killed", lineageName, "rogue")...)
+		})
+		l.findings = append(l.findings, taken...)
+		if over {
+			break
+		}
+	}
+	return l.findings
+}
+
+// lists are those of this line and, but for the users, of the lines before.
+// Nothing outlives a line that runs in a process of its own (nhc -f).
+func (c *psLineage) lists(env *Env) ignored {
+	kept := probe.Kept[ignored](env.Host, lineageName)
+	lists := ignored{
+		commands: slices.Concat(kept.commands, values(c.IgnoreCommands)),
+		uids:     slices.Concat(kept.uids, values(c.IgnoreUIDs)),
+		users:    values(c.IgnoreUsers),
+		pids:     slices.Concat(kept.pids, values(c.IgnorePIDs)),
+	}
+	if env.lookup("NHC_CHECK_FORKED") != "1" {
+		kept.commands, kept.uids, kept.pids = lists.commands, lists.uids, lists.pids
+	}
+	return lists
+}
+
+// listed says whether a name stands in a list as a word of its own, that is
+// between characters that are neither letters nor digits.
+func listed(list, name string) bool {
+	for at := 0; name != ""; at++ {
+		i := strings.Index(list[at:], name)
+		if i < 0 {
+			return false
+		}
+		at += i
+		end := at + len(name)
+		if (at == 0 || !alphanumeric(list[at-1])) && (end == len(list) || !alphanumeric(list[end])) {
+			return true
+		}
+	}
+	return false
+}
+
+func alphanumeric(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// lineage follows processes to their ancestors.
+type lineage struct {
+	env      *Env
+	procs    []probe.Process
+	daemon   string // match string
+	match    func(s, expr string) bool
+	findings []Finding
+}
+
+// rogue says that a process neither is the daemon nor descends from it. One that
+// has ended, or whose line of ancestors has changed since the processes were
+// listed, is not judged.
+func (l *lineage) rogue(p probe.Process) bool {
+	if l.match(p.Command(), l.daemon) {
+		return false
+	}
+	if l.daemon == "" {
+		return true
+	}
+	for range l.procs {
+		l.env.At("read the parent of process %d", p.PID)
+		u, err := l.env.Host.Usage(p)
+		if err != nil {
+			l.note(err)
+			return false
+		}
+		if u.Parent == 0 { // its parent is outside of this PID namespace, or the kernel
+			return true
+		}
+		parent, known := processOf(l.procs, u.Parent)
+		if !known || l.match(parent.Args, l.daemon) {
+			return false
+		}
+		if parent.PID == 1 {
+			return true
+		}
+		p = parent
+	}
+	return false
+}
+
+// note keeps that a process could not be judged.
+func (l *lineage) note(err error) {
+	if errors.Is(err, os.ErrProcessDone) {
+		return
+	}
+	for _, f := range unreadable(err) {
+		if !slices.Contains(l.findings, f) {
+			l.findings = append(l.findings, f)
+		}
+	}
+}

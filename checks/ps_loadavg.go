@@ -1,0 +1,68 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+)
+
+// psLoadAvg checks the load averages of the last minute, of five and of fifteen
+// minutes: the whole part of each must be less than its limit. A limit that is
+// empty is not tested.
+//
+//	node* || check_ps_loadavg 256 192 192
+type psLoadAvg struct {
+	One     string   `arg:"1" toml:"one"`     // limit of the 1-minute load average
+	Five    string   `arg:"2" toml:"five"`    // limit of the 5-minute load average
+	Fifteen string   `arg:"3" toml:"fifteen"` // limit of the 15-minute load average
+	Surplus []string `arg:"*"`                // LBNL NHC does not look at more
+}
+
+func init() {
+	Register(Info{
+		Name:    "check_ps_loadavg",
+		Usage:   "LIMIT_1 [LIMIT_5 [LIMIT_15]]",
+		Summary: "the load averages are below their limits",
+		Lane:    Local,
+		New:     func() Check { return &psLoadAvg{} },
+		Do: map[string]string{
+			"ps.loadavg.high": "See top for what runs, and for processes in state D, which wait for a disk or a file server and count, too.",
+		},
+	})
+}
+
+func (c *psLoadAvg) Run(_ context.Context, env *Env) []Finding {
+	const name = "check_ps_loadavg"
+	words := [...]string{c.One, c.Five, c.Fifteen}
+	var limits [len(words)]*big.Rat
+	for i, w := range words {
+		if w == "" {
+			continue
+		}
+		limit, ok := parseNumber(w)
+		if !ok {
+			return []Finding{badValue(name, "limit", w, "a number")}
+		}
+		limits[i] = limit
+	}
+	loads, err := env.Host.LoadAverages()
+	if err != nil {
+		return unreadable(err)
+	}
+	for i, minutes := range [...]int{1, 5, 15} {
+		load := int64(math.Trunc(loads[i]))
+		if limits[i] == nil || big.NewRat(load, 1).Cmp(limits[i]) < 0 {
+			continue
+		}
+		return []Finding{{
+			Code:     "ps.loadavg.high",
+			Severity: Fail,
+			Message:  fmt.Sprintf("%s:  %d-minute load average too high:  %d >= %s", name, minutes, load, words[i]),
+			Want:     "less than " + words[i],
+			Got:      strconv.FormatFloat(loads[i], 'f', 2, 64),
+		}}
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// psUnauthUsers checks that every process belongs to a user of the system (up
+// to MAX_SYS_UID), of NHC_AUTH_USERS or with a job on this node, as squeue or
+// TORQUE's job files say. ACTIONS are log, syslog, kill, die or ignore, in their
+// order, for each process that does not; die, which is meant if none is given,
+// ends the check. Nothing is killed where the resource manager could not be
+// asked.
+//
+//	node* || check_ps_unauth_users -n munge log syslog
+type psUnauthUsers struct {
+	IgnoreCommands []string `opt:"c" toml:"ignore_commands"` // first words of command lines to leave alone
+	IgnoreUIDs     []string `opt:"u" toml:"ignore_uids"`     // uids to leave alone
+	IgnoreUsers    []string `opt:"n" toml:"ignore_users"`    // users to leave alone
+	IgnorePIDs     []string `opt:"p" toml:"ignore_pids"`     // processes to leave alone
+	Actions        []string `arg:"*" toml:"actions"`         // what to do: log, syslog, die, kill, ignore
+}
+
+const userActionsUsage = "[-c COMMAND] [-u UID] [-n USER] [-p PID] ... [log|syslog|die|kill|ignore ...]"
+
+func init() {
+	Register(Info{
+		Name:     "check_ps_unauth_users",
+		Usage:    userActionsUsage,
+		Summary:  "only users with jobs have processes",
+		Lane:     Cmd, // squeue
+		New:      func() Check { return &psUnauthUsers{} },
+		Acts:     func(c Check) bool { return actionsOf(c.(*psUnauthUsers).Actions).kills() },
+		BadUsage: usageOf("check_ps_unauth_users"),
+		Do: map[string]string{
+			"ps.user.unauthorized": "End the user's processes, or find the job that has left them behind.",
+			"ps.user.killed":       "Nothing: the line asks for it.",
+			"ps.users.unknown":     "See whether slurmctld answers (scontrol ping); until then nobody can tell whose processes may run here.",
+			"ps.action.failed":     doActionFailed,
+		},
+	})
+}
+
+// subject is a process and what is to be said of it.
+type subject struct {
+	probe.Process
+	command string
+	user    string // or the uid, if it has no account
+}
+
+func (e *Env) subject(p probe.Process) subject {
+	return subject{Process: p, command: p.Command(), user: e.ownerOrUID(p)}
+}
+
+func (c *psUnauthUsers) Run(ctx context.Context, env *Env) (findings []Finding) {
+	const name = "check_ps_unauth_users"
+	lists := ignored{values(c.IgnoreCommands), values(c.IgnoreUIDs), values(c.IgnoreUsers), values(c.IgnorePIDs)}
+	procs, err := env.Host.Processes()
+	if err != nil {
+		return unreadable(err)
+	}
+	system, failed := env.maxSystemUID(name)
+	if failed != nil {
+		return failed
+	}
+	todo := actionsOf(c.Actions)
+	for _, p := range procs {
+		if int64(p.UID) <= system {
+			continue
+		}
+		s := env.subject(p)
+		if lists.has(s) {
+			continue
+		}
+		users := env.jobUsers(ctx)
+		if slices.Contains(users.names, s.user) {
+			continue
+		}
+		if users.mute {
+			return append(findings, usersUnknown(name, users.doubt))
+		}
+		taken, over := todo.take(s.finding("ps.user.unauthorized", name, "unauthorized"), func() {
+			if users.doubt == "" {
+				findings = append(findings, s.kill(env, "ps.user.killed", name, "unauthorized")...)
+			} else if f := usersUnknown(name, users.doubt); !slices.Contains(findings, f) {
+				findings = append(findings, f)
+			}
+		})
+		findings = append(findings, taken...)
+		if over {
+			break
+		}
+	}
+	return findings
+}
+
+// usersUnknown says that the owners of jobs are not known.
+func usersUnknown(check, why string) Finding {
+	return Finding{
+		Code:     "ps.users.unknown",
+		Severity: Unknown,
+		Message:  fmt.Sprintf("%s:  could not tell who has jobs here: %s", check, why),
+		Got:      why,
+	}
+}
+
+// finding reports a process that must not be here.
+func (s subject) finding(code, check, state string) Finding {
+	return Finding{
+		Code:    code,
+		Device:  Device{Kind: "process", Name: s.command},
+		Message: fmt.Sprintf("%s:  %s's \"%s\" process is %s. (PID %d)", check, s.user, s.command, state, s.PID),
+		Got:     s.user,
+	}
+}
+
+// kill ends the process. LBNL NHC does so without a word, and so does the log.
+func (s subject) kill(env *Env, code, check, state string) (findings []Finding) {
+	env.kill(check, s.Process, &findings)
+	if findings == nil {
+		f := s.finding(code, check, state+" and was killed")
+		f.Severity = OK
+		findings = []Finding{f}
+	}
+	return findings
+}
