@@ -20,9 +20,9 @@ type memoryKind struct {
 }
 
 var (
-	ram        = memoryKind{code: "hw.memory", size: "RAM size", free: "RAM free", ram: true}
-	swap       = memoryKind{code: "hw.swap", size: "SWAP size", free: "swap free", swap: true}
-	ramAndSwap = memoryKind{code: "hw.ramswap", size: "system memory", free: "free memory", ram: true, swap: true}
+	ramMemory    = memoryKind{code: "hw.memory", size: "RAM size", free: "RAM free", ram: true}
+	swapMemory   = memoryKind{code: "hw.swap", size: "SWAP size", free: "swap free", swap: true}
+	bothMemories = memoryKind{code: "hw.ramswap", size: "system memory", free: "free memory", ram: true, swap: true}
 )
 
 // of picks what the check is about, in kB.
@@ -54,15 +54,15 @@ type hwMemory struct {
 }
 
 func init() {
-	registerMemory("check_hw_physmem", ram, "the size of the RAM lies between a minimum and a maximum", map[string]string{
+	registerMemory("check_hw_physmem", ramMemory, "the size of the RAM lies between a minimum and a maximum", map[string]string{
 		"hw.memory.small": "A memory module is gone or was switched off after errors: see dmidecode -t 17 and the BMC's log.",
 		"hw.memory.large": "The node has more memory than the configuration says: correct the line in nhc.conf.",
 	})
-	registerMemory("check_hw_swap", swap, "the size of the swap space lies between a minimum and a maximum", map[string]string{
+	registerMemory("check_hw_swap", swapMemory, "the size of the swap space lies between a minimum and a maximum", map[string]string{
 		"hw.swap.small": "A swap device or file is not in use: compare swapon --show with /etc/fstab.",
 		"hw.swap.large": "The node has more swap space than the configuration says: see swapon --show, or correct the line in nhc.conf.",
 	})
-	registerMemory("check_hw_mem", ramAndSwap, "RAM and swap space together lie between a minimum and a maximum", map[string]string{
+	registerMemory("check_hw_mem", bothMemories, "RAM and swap space together lie between a minimum and a maximum", map[string]string{
 		"hw.ramswap.small": "Either a memory module is gone (see dmidecode -t 17 and the BMC's log) or swap space is not in use (see swapon --show).",
 		"hw.ramswap.large": "The node has more RAM or swap space than the configuration says: see free, or correct the line in nhc.conf.",
 	})
@@ -99,7 +99,7 @@ func (c *hwMemory) Run(_ context.Context, env *Env) []Finding {
 		return unreadable(err)
 	}
 	total, _ := c.kind.of(mem)
-	actual := kilobytes(total)
+	actual := wholeKB(total)
 	slack := fudge(actual)
 	var code, text, want string
 	switch {
@@ -119,7 +119,7 @@ func (c *hwMemory) Run(_ context.Context, env *Env) []Finding {
 	}}
 }
 
-func kilobytes(n uint64) *big.Rat { return new(big.Rat).SetInt(new(big.Int).SetUint64(n)) }
+func wholeKB(n uint64) *big.Rat { return new(big.Rat).SetInt(new(big.Int).SetUint64(n)) }
 
 // parseFudge reads a tolerance, a size or N% of the actual amount, and returns
 // what it comes to. A percentage is rounded down to whole kB.

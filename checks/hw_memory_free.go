@@ -21,13 +21,13 @@ type hwMemoryFree struct {
 }
 
 func init() {
-	registerMemoryFree("check_hw_physmem_free", ram, "enough RAM is free", map[string]string{
+	registerMemoryFree("check_hw_physmem_free", ramMemory, "enough RAM is free", map[string]string{
 		"hw.memory.low": "See ps --sort -rss: processes that a job has left behind, or a daemon that grows.",
 	})
-	registerMemoryFree("check_hw_swap_free", swap, "enough swap space is free", map[string]string{
+	registerMemoryFree("check_hw_swap_free", swapMemory, "enough swap space is free", map[string]string{
 		"hw.swap.low": "Something has been swapped out: see ps --sort -rss for what uses the memory, and swapon --show whether all swap space is in use.",
 	})
-	registerMemoryFree("check_hw_mem_free", ramAndSwap, "enough RAM and swap space together are free", map[string]string{
+	registerMemoryFree("check_hw_mem_free", bothMemories, "enough RAM and swap space together are free", map[string]string{
 		"hw.ramswap.low": "See free and ps --sort -rss: processes that a job has left behind, or a daemon that grows.",
 	})
 }
@@ -53,7 +53,7 @@ func (c *hwMemoryFree) Run(_ context.Context, env *Env) []Finding {
 		return unreadable(err)
 	}
 	_, free := c.kind.of(mem)
-	if kilobytes(free).Cmp(least.kB) >= 0 {
+	if wholeKB(free).Cmp(least.kB) >= 0 {
 		return nil
 	}
 	return []Finding{{

@@ -113,6 +113,9 @@ func (f *Fold) Begin(line string, pid int) []Event {
 func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 	for _, x := range list {
 		f.findings = append(f.findings, x)
+		if x.Syslog && x.Severity < checks.Unknown {
+			f.Queue(x.Message)
+		}
 		switch x.Severity {
 		case checks.OK, checks.Skip:
 		case checks.Warn:

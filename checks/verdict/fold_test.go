@@ -80,6 +80,10 @@ func TestFold(t *testing.T) {
 		"warnings fail nothing": {Settings{Mark: true}, func(p *tape) {
 			p.native("check_a", []checks.Finding{{Severity: checks.Warn, Message: "a note"}, {Severity: checks.Skip, Message: "not here"}})
 		}, []string{"L a note", "online"}, 0},
+		"notes for syslog": {Settings{Silent: true}, func(p *tape) {
+			p.native("check_a", []checks.Finding{{Severity: checks.Warn, Message: "a note", Syslog: true}, {Severity: checks.Skip, Message: "no disk", Syslog: true}})
+			p.native("check_b", fail(bad))
+		}, []string{"S a note", "S no disk", "S Health check failed:  " + bad}, 1},
 		"unknown drains nobody and resumes nobody": {Settings{Mark: true, Logged: true}, func(p *tape) {
 			p.native("check_a", []checks.Finding{{Severity: checks.Unknown, Message: "check_a:  could not tell"}})
 			p.native("check_b", nil)

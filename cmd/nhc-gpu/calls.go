@@ -48,14 +48,20 @@ func (o *observer) badUsage(info checks.Info, line string, err error) run.Native
 }
 
 // keepUnknown reports here what could not be told: for the shell it is no
-// failure, and it must not drain the node.
+// failure, and it must not drain the node. What is only for syslog, or for
+// nobody, stays here, too.
 func (o *observer) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
-		if f.Severity == checks.Unknown {
-			o.emit(o.fold.f.Findings([]checks.Finding{f}))
-			continue
+		if f.Syslog && f.Severity < checks.Unknown {
+			o.fold.f.Queue(f.Message)
 		}
-		rest = append(rest, f)
+		switch {
+		case f.Severity <= checks.Skip:
+		case f.Severity == checks.Unknown:
+			o.emit(o.fold.f.Findings([]checks.Finding{f}))
+		default:
+			rest = append(rest, f)
+		}
 	}
 	return rest
 }
