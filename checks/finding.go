@@ -88,7 +88,7 @@ type Finding struct {
 	Got      string   `json:"got,omitempty"`
 	Remedy   Remedy   `json:"remedy,omitempty"`
 	Status   int      `json:"status,omitempty"` // exit status that LBNL's die gives; 0 stands for 1
-	Syslog   bool     `json:"syslog,omitempty"` // syslog gets the message of a finding below Fail, too, when the run ends or fails
+	Syslog   bool     `json:"syslog,omitempty"` // a warning that goes to syslog, and not to the log
 }
 
 // Hung describes a step whose worker never answered.

@@ -62,10 +62,13 @@ func (c *hwMCELog) Run(ctx context.Context, env *Env) []Finding {
 	case text == "":
 		return nil
 	case strings.Contains(text, "Connection refused"):
-		return []Finding{{
-			Code: "hw.mce.daemon", Severity: Warn, Syslog: true,
+		note := Finding{
+			Code: "hw.mce.daemon", Severity: Warn,
 			Message: fmt.Sprintf("%s:  No mcelog daemon running on %s", name, env.lookup("HOSTNAME")),
-		}}
+		}
+		forSyslog := note
+		forSyslog.Syslog = true
+		return []Finding{note, forSyslog}
 	case !limits.set():
 		return []Finding{
 			{Code: "hw.mce.report", Severity: Warn, Message: name + ":  MCEs detected:  " + text},

@@ -57,8 +57,9 @@ func init() {
 		onMCELog("text without counters", "some text\nwithout counters\n"),
 		onMCELog("own limits", dimms([2]string{"3", "1"})).underVars(limits("3.5", "1")),
 		onMCELog("no limits, no output", "\n\n").underVars(limits("", "")),
-		onMCELog("no daemon", "mcelog: client connect: Connection refused\n", Finding{
-			Code: "hw.mce.daemon", Severity: Warn, Syslog: true, Message: "check_hw_mcelog:  No mcelog daemon running on n1"}),
+		onMCELog("no daemon", "mcelog: client connect: Connection refused\n",
+			Finding{Code: "hw.mce.daemon", Severity: Warn, Message: "check_hw_mcelog:  No mcelog daemon running on n1"},
+			Finding{Code: "hw.mce.daemon", Severity: Warn, Syslog: true, Message: "check_hw_mcelog:  No mcelog daemon running on n1"}),
 		onMCELog("own command", "").underVars(map[string]string{"MCELOG": "cat", "MCELOG_ARGS": "{root}/text /dev/null"}),
 		onMCELog("no command", dimms([2]string{"99", "9"})).underVars(map[string]string{"MCELOG": "", "MCELOG_ARGS": ""}),
 

@@ -113,12 +113,13 @@ func (f *Fold) Begin(line string, pid int) []Event {
 func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 	for _, x := range list {
 		f.findings = append(f.findings, x)
-		if x.Syslog && x.Severity < checks.Unknown {
-			f.Queue(x.Message)
-		}
 		switch x.Severity {
 		case checks.OK, checks.Skip:
 		case checks.Warn:
+			if x.Syslog {
+				f.Queue(x.Message)
+				continue
+			}
 			events = append(events, f.log(x.Message)...)
 		case checks.Unknown:
 			events = append(events, f.unknown(x.Message)...)

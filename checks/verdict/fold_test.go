@@ -80,10 +80,6 @@ func TestFold(t *testing.T) {
 		"warnings fail nothing": {Settings{Mark: true}, func(p *tape) {
 			p.native("check_a", []checks.Finding{{Severity: checks.Warn, Message: "a note"}, {Severity: checks.Skip, Message: "not here"}})
 		}, []string{"L a note", "online"}, 0},
-		"notes for syslog": {Settings{Silent: true}, func(p *tape) {
-			p.native("check_a", []checks.Finding{{Severity: checks.Warn, Message: "a note", Syslog: true}, {Severity: checks.Skip, Message: "no disk", Syslog: true}})
-			p.native("check_b", fail(bad))
-		}, []string{"S a note", "S no disk", "S Health check failed:  " + bad}, 1},
 		"unknown drains nobody and resumes nobody": {Settings{Mark: true, Logged: true}, func(p *tape) {
 			p.native("check_a", []checks.Finding{{Severity: checks.Unknown, Message: "check_a:  could not tell"}})
 			p.native("check_b", nil)
@@ -121,6 +117,12 @@ func TestFold(t *testing.T) {
 			[]string{`L ERROR:  nhc:  Health check failed:  Script timed out while executing "sleep 9".`, `S Health check failed:  Script timed out while executing "sleep 9".`, `offline Script timed out while executing "sleep 9".`}, 142},
 		"-e":        {Settings{Eval: true, Mark: true}, func(p *tape) { p.shell("false", nil, 1) }, nil, 1},
 		"-e passes": {Settings{Eval: true, Mark: true}, func(p *tape) { p.shell("true", nil, 0) }, nil, 0},
+		"a finding for syslog": {Settings{Mark: true}, func(p *tape) {
+			note := checks.Finding{Severity: checks.Warn, Message: "note"}
+			quiet := note
+			quiet.Syslog = true
+			p.native("check_a", append([]checks.Finding{quiet, note}, fail(bad)...))
+		}, []string{"L note", "L ERROR:  nhc:  Health check failed:  " + bad, "S note", "S Health check failed:  " + bad, "offline " + bad}, 1},
 		"queued syslog": {Settings{Mark: true}, func(p *tape) { p.Queue("q1"); p.native("check_a", fail(bad)) },
 			[]string{"L ERROR:  nhc:  Health check failed:  " + bad, "S q1", "S Health check failed:  " + bad, "offline " + bad}, 1},
 	}

@@ -31,7 +31,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if o.ctx.Err() != nil {
 		return fails("") // the line is about to be ended
 	}
-	return run.NativeReply{Findings: o.keepUnknown(list)}
+	return run.NativeReply{Findings: o.keepSyslog(o.keepUnknown(list))}
 }
 
 func fails(message string) run.NativeReply {
@@ -48,20 +48,26 @@ func (o *observer) badUsage(info checks.Info, line string, err error) run.Native
 }
 
 // keepUnknown reports here what could not be told: for the shell it is no
-// failure, and it must not drain the node. What is only for syslog, or for
-// nobody, stays here, too.
+// failure, and it must not drain the node.
 func (o *observer) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
-		if f.Syslog && f.Severity < checks.Unknown {
-			o.fold.f.Queue(f.Message)
-		}
-		switch {
-		case f.Severity <= checks.Skip:
-		case f.Severity == checks.Unknown:
+		if f.Severity == checks.Unknown {
 			o.emit(o.fold.f.Findings([]checks.Finding{f}))
-		default:
-			rest = append(rest, f)
+			continue
 		}
+		rest = append(rest, f)
+	}
+	return rest
+}
+
+// keepSyslog queues what is for syslog; a failure of the same check sends it.
+func (o *observer) keepSyslog(list []checks.Finding) (rest []checks.Finding) {
+	for _, f := range list {
+		if f.Severity == checks.Warn && f.Syslog {
+			o.fold.f.Queue(f.Message)
+			continue
+		}
+		rest = append(rest, f)
 	}
 	return rest
 }
