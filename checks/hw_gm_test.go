@@ -1,6 +1,9 @@
 package checks
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 func init() {
 	node := map[string]string{
@@ -8,10 +11,7 @@ func init() {
 		"proc/net/dev": "Inter-| Receive\n face |bytes\n    lo: 1 2\n  eth0:3 4\n myri0: 5 6\n",
 	}
 	with := func(file, content string) map[string]string {
-		files := map[string]string{}
-		for name, old := range node {
-			files[name] = old
-		}
+		files := maps.Clone(node)
 		files[file] = content
 		return files
 	}

@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -68,7 +69,7 @@ func parseDMI(text string) DMI {
 			now.Name, name = line, line
 		} else {
 			sections = sections[:min(indent, len(sections))]
-			now.Data = append(now.Data, strings.Join(append(sections[:len(sections):len(sections)], name), " "))
+			now.Data = append(now.Data, strings.Join(append(slices.Clip(sections), name), " "))
 		}
 		if len(sections) < maxSections {
 			sections = append(sections, strings.TrimSuffix(name[:min(len(name), maxSection)], ":")+":")
