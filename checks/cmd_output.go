@@ -53,6 +53,13 @@ func init() {
 const maxOutput = 4 << 20
 
 func (c *cmdOutput) Run(ctx context.Context, env *Env) []Finding {
+	findings, _ := c.examine(ctx, env)
+	return findings
+}
+
+// examine also gives the output, for checks that look for more in it. Without
+// findings the command has been run and its output is all right so far.
+func (c *cmdOutput) examine(ctx context.Context, env *Env) (findings []Finding, output []byte) {
 	argv, text := c.Words, strings.Join(c.Words, " ")
 	if c.Command != "" {
 		argv, text = strings.Fields(c.Command), c.Command
@@ -62,23 +69,23 @@ func (c *cmdOutput) Run(ctx context.Context, env *Env) []Finding {
 		run.check = "check_cmd_output"
 	}
 	if strings.Join(argv, " ") == "" {
-		return []Finding{usage(run.check+":  Syntax error:  No command specified", "")}
+		return []Finding{usage(run.check+":  Syntax error:  No command specified", "")}, nil
 	}
 	if f := run.prepare(env); f != nil {
-		return []Finding{*f}
+		return []Finding{*f}, nil
 	}
 	if len(c.Message) > len(c.Match) {
 		// LBNL NHC halves both numbers.
 		return []Finding{usage(fmt.Sprintf("%s:  Message count (%d) must not exceed match string count (%d).",
-			run.check, len(c.Message)/2, len(c.Match)/2), "")}
+			run.check, len(c.Message)/2, len(c.Match)/2), "")}, nil
 	}
 	cmd := env.command(argv...)
 	cmd.Timeout, cmd.Output = run.timeout, maxOutput
 	env.At("run %s", run.text)
 	x := env.Host.Run(ctx, cmd)
-	var findings []Finding
 	m := outputMatch{cmdOutput: c, run: &run, match: env.matcher(&findings)}
-	return append(findings, m.judge(x)...)
+	judged := m.judge(x) // fills findings, too
+	return append(findings, judged...), x.Output
 }
 
 // outputLines are the lines that are looked at: zero bytes and empty lines are

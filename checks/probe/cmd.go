@@ -29,6 +29,7 @@ type Command struct {
 	Timeout time.Duration // when to end it; 0 means only when the context does
 	Output  int           // how much of the standard output to keep, in bytes; 0 sends it to /dev/null
 	Errors  int           // the same for the standard error
+	Merge   bool          // send the standard error to where the standard output goes; Errors does not apply
 
 	// Signals are sent to the whole process group when the time is up, one
 	// after the other with Grace in between, and then SIGKILL. Nil means SIGTERM.
@@ -71,7 +72,7 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 		by    **capture
 		file  **os.File
 	}{{c.Output, &out, &stdout}, {c.Errors, &errs, &stderr}} {
-		if keep.limit == 0 {
+		if keep.limit == 0 || c.Merge && keep.file == &stderr {
 			continue
 		}
 		var err error
@@ -94,6 +95,13 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 	if errs != nil {
 		x.Errors, _ = errs.stop()
 	}
+	return x
+}
+
+// RunOnce is Run for a command whose answer holds for the life of the Host: it
+// is run when key is first asked for, and remembered.
+func (h *Host) RunOnce(ctx context.Context, key string, c Command) Exit {
+	x, _ := once(h, "run "+key, func() (Exit, error) { return h.Run(ctx, c), nil })
 	return x
 }
 

@@ -248,3 +248,34 @@ func TestSpawn(t *testing.T) {
 	cancel()
 	_ = NewHost("/").Spawn(ctx, Command{Argv: []string{"true"}}) // must return, one way or the other
 }
+
+func TestRunMerge(t *testing.T) {
+	t.Parallel()
+	line := sh("echo a; echo b >&2; echo c")
+	for _, c := range []struct{ command Command }{
+		{Command{Argv: line, Output: 100, Merge: true}},
+		{Command{Argv: line, Output: 100, Errors: 100, Merge: true}},
+	} {
+		x := NewHost("/").Run(t.Context(), c.command)
+		if string(x.Output) != "a\nb\nc\n" || len(x.Errors) > 0 {
+			t.Errorf("output %q, errors %q", x.Output, x.Errors)
+		}
+	}
+	if x := NewHost("/").Run(t.Context(), Command{Argv: line, Merge: true}); x.Status != 0 || len(x.Output) > 0 {
+		t.Errorf("without a place for the output: %+v", x)
+	}
+}
+
+func TestRunOnce(t *testing.T) {
+	t.Parallel()
+	h := tree(t, nil)
+	h.SetEnviron([]string{"PATH=/"})
+	first := h.RunOnce(t.Context(), "tool", Command{Argv: []string{"missing"}})
+	h.root = "/"
+	h.SetEnviron(nil)
+	again := h.RunOnce(t.Context(), "tool", Command{Argv: []string{"true"}})
+	other := h.RunOnce(t.Context(), "other", Command{Argv: []string{"true"}})
+	if first.Status != 127 || again.Status != 127 || other.Status != 0 {
+		t.Errorf("status %d, then %d, of another key %d; want 127, 127, 0", first.Status, again.Status, other.Status)
+	}
+}

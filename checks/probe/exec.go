@@ -36,7 +36,10 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 		if stdout != nil {
 			cmd.Stdout = stdout
 		}
-		if stderr != nil {
+		switch {
+		case c.Merge && stdout != nil:
+			cmd.Stderr = stdout
+		case stderr != nil:
 			cmd.Stderr = stderr
 		}
 		return cmd, cmd.Start()

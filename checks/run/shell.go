@@ -83,8 +83,8 @@ type ShellVar struct {
 	Export      bool
 }
 
-// NativeReply is what a check came to that a shell line called: findings below
-// Fail are logged, others die.
+// NativeReply is what a check came to that a shell line called: a failure dies,
+// Warn and Unknown are logged, what is less is dropped.
 type NativeReply struct {
 	Findings []checks.Finding
 }
@@ -94,6 +94,8 @@ type NativeReply struct {
 var SettingNames = []string{
 	"NAME", "SILENT", "VERBOSE", "DEBUG", "TS", "MARK_OFFLINE", "NHC_RM", "OFFLINE_NODE", "ONLINE_NODE",
 	"NHC_CHECK_ALL", "NHC_CHECK_FORKED", "HOSTNAME", "IGNORE_EMPTY_NOTE", "MAX_SYS_UID", "LOGFILE", "RESULTFILE",
+	"MCELOG", "MCELOG_ARGS", "MCELOG_MAX_CORRECTED_RATE", "MCELOG_MAX_UNCORRECTED_RATE", "MDIAG_CMD",
+	"NVIDIA_HEALTHMON", "NVIDIA_HEALTHMON_ARGS", "NVIDIA_SMI_HEALTHMON", "NVIDIA_SMI_HEALTHMON_ARGS",
 	"SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS",
 	"NHC_AUTH_USERS", "RM_DAEMON_MATCH", "SQUEUE_CMD", "SQUEUE_NODE", "SQUEUE_FMT_ARGS", "PBS_SERVER_HOME", "JOBFILE_PATH", "LOGIN_DEFS_SRC",
 }

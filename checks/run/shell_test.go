@@ -198,7 +198,7 @@ func TestShellNative(t *testing.T) {
 	h := &script{native: func(words []string) NativeReply {
 		switch words[len(words)-1] {
 		case "bad":
-			return NativeReply{Findings: []checks.Finding{{Severity: checks.Warn, Message: "a note"}, {Severity: checks.Fail, Message: "check_rogue:  bad"}}}
+			return NativeReply{Findings: []checks.Finding{{Severity: checks.Warn, Message: "a note"}, {Severity: checks.Skip, Message: "not here"}, {Severity: checks.Fail, Message: "check_rogue:  bad"}}}
 		case "{no}":
 			return NativeReply{Findings: []checks.Finding{{Severity: checks.Fail, Status: 1}}}
 		}

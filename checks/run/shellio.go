@@ -272,6 +272,7 @@ func (s *Shell) reply(question string, r NativeReply) error {
 	status := 0
 	for _, f := range r.Findings {
 		switch {
+		case f.Severity <= checks.Skip:
 		case f.Severity < checks.Fail:
 			out = append(out, "log", f.Message)
 		case f.Message == "":

@@ -1,0 +1,82 @@
+package checks
+
+import (
+	"fmt"
+	"strings"
+)
+
+// dimms is what mcelog says of memory modules with so many corrected and
+// uncorrected errors.
+func dimms(counts ...[2]string) string {
+	var b strings.Builder
+	b.WriteString("Memory errors\n")
+	for i, n := range counts {
+		fmt.Fprintf(&b, "SOCKET 0 CHANNEL %d DIMM 0\ncorrected memory errors:\n\t325 total\n\t%s in 24h\n"+
+			"uncorrected memory errors:\n\t0 total\n\t%s in 24h\n", i, n[0], n[1])
+	}
+	return b.String()
+}
+
+// onMCELog is a node whose mcelog prints a text.
+func onMCELog(name, text string, want ...Finding) scenario {
+	return scenario{
+		name: name, want: want, tools: []string{"sh", "cat"}, vars: map[string]string{"HOSTNAME": "n1"},
+		files: map[string]string{"bin/mcelog": "#!/bin/sh\n[ \"$*\" = --client ] && cat {root}/text\nexit 1\n", "text": text},
+	}
+}
+
+// underVars gives a scenario other variables.
+func (s scenario) underVars(vars map[string]string) scenario {
+	s.vars = vars
+	return s
+}
+
+// mceLogged is a failure that the log has a line of before.
+func mceLogged(code string, f Finding) []Finding {
+	return []Finding{{Code: code, Severity: Warn, Device: f.Device, Message: f.Message}, f}
+}
+
+func tooManyErrors(code, dimm, count, kind, limit string) []Finding {
+	return mceLogged("hw.mce.report", Finding{
+		Code: code, Severity: Fail, Device: Device{Kind: "dimm", Name: dimm}, Remedy: ReseatOrRMA,
+		Want: "at most " + limit + " in 24 hours", Got: count,
+		Message: fmt.Sprintf("check_hw_mcelog:  MCEs detected - %s %s memory errors detected (limit of %s/day).", count, kind, limit)})
+}
+
+func init() {
+	const corrected, uncorrected = "hw.mce.corrected", "hw.mce.uncorrected"
+	const first, sixth = "SOCKET 0 CHANNEL 0 DIMM 0", "SOCKET 0 CHANNEL 5 DIMM 0"
+	good := [2]string{"9", "0"}
+	limits := func(c, u string) map[string]string {
+		return map[string]string{"MCELOG_MAX_CORRECTED_RATE": c, "MCELOG_MAX_UNCORRECTED_RATE": u}
+	}
+	eight := [][2]string{good, good, good, good, good, {"50", "0"}, good, good}
+	testCheck("check_hw_mcelog",
+		onMCELog("no output, whatever the status", "").orTable(map[string]any{}),
+		onMCELog("as many as allowed", dimms(good, good)),
+		onMCELog("text without counters", "some text\nwithout counters\n"),
+		onMCELog("own limits", dimms([2]string{"3", "1"})).underVars(limits("3.5", "1")),
+		onMCELog("no limits, no output", "\n\n").underVars(limits("", "")),
+		onMCELog("no daemon", "mcelog: client connect: Connection refused\n",
+			Finding{Code: "hw.mce.daemon", Severity: Warn, Message: "check_hw_mcelog:  No mcelog daemon running on n1"},
+			Finding{Code: "hw.mce.daemon", Severity: Warn, Syslog: true, Message: "check_hw_mcelog:  No mcelog daemon running on n1"}),
+		onMCELog("own command", "").underVars(map[string]string{"MCELOG": "cat", "MCELOG_ARGS": "{root}/text /dev/null"}),
+		onMCELog("no command", dimms([2]string{"99", "9"})).underVars(map[string]string{"MCELOG": "", "MCELOG_ARGS": ""}),
+
+		onMCELog("too many corrected", dimms([2]string{"10", "0"}), tooManyErrors(corrected, first, "10", "corrected", "9")...),
+		onMCELog("uncorrected", dimms([2]string{"0", "1"}), tooManyErrors(uncorrected, first, "1", "UNcorrected", "0")...),
+		onMCELog("one of eight", dimms(eight...), tooManyErrors(corrected, sixth, "50", "corrected", "9")...),
+		onMCELog("own limit", dimms([2]string{"3", "0"}), tooManyErrors(corrected, first, "3", "corrected", "2.5")...).underVars(limits("2.5", "0")),
+		onMCELog("no limit: any output fails", "Hardware event.\n\n",
+			Finding{Code: "hw.mce.report", Severity: Warn, Message: "check_hw_mcelog:  MCEs detected:  Hardware event."},
+			Finding{Code: "hw.mce.any", Severity: Fail, Message: "check_hw_mcelog:  MCEs detected in log.", Want: "no output", Got: "Hardware event."}).
+			underVars(limits("", "0")),
+		onMCELog("limit is no number", "", cmdValue("check_hw_mcelog", "MCELOG_MAX_UNCORRECTED_RATE", "none", "a number")).underVars(limits("9", "none")),
+
+		scenario{name: "no mcelog", want: []Finding{{Code: "hw.mce.absent", Severity: Skip, Message: "check_hw_mcelog:  run mcelog: file does not exist"}}},
+		scenario{name: "no mcelog and no limits", broken: true, vars: limits("", ""), want: unreadable(fmt.Errorf("run mcelog: file does not exist"))},
+		onMCELog("errors that are no numbers", dimms([2]string{"\xff", "many"})).onBroken(),
+		onMCELog("too much output", strings.Repeat("x", maxOutput+1),
+			unreadable(fmt.Errorf("output of mcelog --client is longer than 4194304 bytes"))...).onBroken(),
+	)
+}

@@ -1,0 +1,117 @@
+package checks
+
+import "fmt"
+
+// memoryNode has 263856120 kB of RAM, 203100000 of them free, and 8388604 kB of
+// swap space with 8000000 free.
+var memoryNode = map[string]string{"proc/meminfo": "MemTotal:       263856120 kB\nMemFree:        200000000 kB\n" +
+	"MemAvailable:   210000000 kB\nBuffers:           100000 kB\nCached:           3000000 kB\nSwapCached:            77 kB\n" +
+	"SwapTotal:        8388604 kB\nSwapFree:         8000000 kB\n"}
+
+func onMemory(name string, words []string, want ...Finding) scenario {
+	return scenario{name: name, files: memoryNode, words: words, want: want}
+}
+
+// sizeFinding is a size beyond a limit; what is "RAM size" and so on.
+func sizeFinding(check, code, what, got, text, limit string) Finding {
+	return Finding{
+		Code: code, Severity: Fail, Want: limit + " kB", Got: got + " kB",
+		Message: fmt.Sprintf("%s:  Actual %s (%s kB) %s allowed (%s kB).", check, what, got, text, limit)}
+}
+
+// withoutMemory are scenarios of a node whose /proc/meminfo tells nothing.
+func withoutMemory(words ...string) []scenario {
+	unknown := func(why string) []Finding {
+		return []Finding{{Code: "probe.unreadable", Severity: Unknown, Message: "read /proc/meminfo: " + why}}
+	}
+	return []scenario{
+		{name: "no file", broken: true, words: words, want: unknown("no such file or directory")},
+		{name: "garbage", broken: true, files: map[string]string{"proc/meminfo": "MemTotal: \xff kB\n"}, words: words,
+			want: unknown("no MemTotal line")},
+	}
+}
+
+func init() {
+	tooLittle := func(want string) Finding {
+		return sizeFinding("check_hw_physmem", "hw.memory.small", "RAM size", "263856120", "less than minimum", want)
+	}
+	tooMuch := func(want string) Finding {
+		return sizeFinding("check_hw_physmem", "hw.memory.large", "RAM size", "263856120", "greater than maximum", want)
+	}
+	malformed := func(what, word, want string) Finding { return cmdValue("check_hw_physmem", what, word, want) }
+	testCheck("check_hw_physmem",
+		onMemory("exact", of("263856120", "263856120")).orTable(map[string]any{"min": int64(263856120), "max": "263856120"}),
+		onMemory("units", of("1gb", "1T")),
+		onMemory("unit of the file", of("263856120k", "263856120kB")),
+		onMemory("fraction", of("0.245T", "251.7G")),
+		onMemory("percent", of("269133242", "258579000", "2%")).
+			orTable(map[string]any{"min": "269133242", "max": "258579000", "fudge": "2%"}),
+		onMemory("percent with a fraction", of("265175400", "1T", "0.5%")),
+		onMemory("fudge in kB", of("263856220", "263856220", "100")),
+		onMemory("fudge with a unit", of("262807544", "262807544", "1GB")),
+		onMemory("no minimum", of("", "263856115", "5")),
+		onMemory("negative minimum", of("-5", "1T", "", "more")),
+
+		onMemory("too little", of("263856121", "1T"), tooLittle("263856121")),
+		onMemory("too little in G", of("300G", "400G"), tooLittle("314572800")),
+		onMemory("too little by less than a kB", of("263856120.5k", "1T"), tooLittle("263856120.5")),
+		onMemory("beyond the percentage", of("269133243", "2T", "2%"), tooLittle("269133243")),
+		onMemory("too much", of("1", "263856119"), tooMuch("263856119")),
+		onMemory("too much in G", of("1M", "1G"), tooMuch("1048576")),
+		onMemory("no maximum counts as 0", of("1"), tooMuch("")),
+		onMemory("nothing wanted", nil, tooMuch("")),
+		onMemory("beyond the fudge", of("1", "263856019", "100"), tooMuch("263856019")),
+
+		onMemory("word", of("abc", "def"), malformed("minimum", "abc", wantSize)),
+		onMemory("percentage", of("1", "10%"), malformed("maximum", "10%", wantSize)),
+		onMemory("two dots", of("1", "2T", "2.5.5%"), malformed("fudge factor", "2.5.5%", wantSize+", or a percentage")),
+		onMemory("two units", of("1", "2T", "1.5GG"), malformed("fudge factor", "1.5GG", wantSize+", or a percentage")),
+	)
+	testCheck("check_hw_physmem", withoutMemory("1", "2")...)
+}
+
+func init() {
+	tooLittle := func(want string) Finding {
+		return sizeFinding("check_hw_swap", "hw.swap.small", "SWAP size", "8388604", "less than minimum", want)
+	}
+	tooMuch := func(want string) Finding {
+		return sizeFinding("check_hw_swap", "hw.swap.large", "SWAP size", "8388604", "greater than maximum", want)
+	}
+	testCheck("check_hw_swap",
+		onMemory("exact", of("8388604", "8388604")).orTable(map[string]any{"min": int64(8388604), "max": int64(8388604)}),
+		onMemory("percent of the swap space", of("8556376", "8220832", "2%")).
+			orTable(map[string]any{"min": "8556376", "max": "8220832", "fudge": "2%"}),
+		onMemory("fudge with a unit", of("7340028", "7340028", "1GB")),
+		scenario{name: "none wanted and none there", files: map[string]string{"proc/meminfo": "MemTotal: 4096 kB\n"}, words: of("0", "0")},
+
+		onMemory("too little", of("8388605", "1T"), tooLittle("8388605")),
+		onMemory("too much", of("1M", "1.5G"), tooMuch("1572864")),
+		onMemory("no maximum counts as 0", of("1", ""), tooMuch("")),
+		onMemory("beyond the fudge", of("1", "8388503", "100"), tooMuch("8388503")),
+		scenario{name: "none there", files: map[string]string{"proc/meminfo": "MemTotal: 4096 kB\n"}, words: of("1k", "1G"), want: []Finding{
+			sizeFinding("check_hw_swap", "hw.swap.small", "SWAP size", "0", "less than minimum", "1")}},
+		onMemory("two dots", of("1", "2T", "2.5.5%"), cmdValue("check_hw_swap", "fudge factor", "2.5.5%", wantSize+", or a percentage")),
+	)
+	testCheck("check_hw_swap", withoutMemory("1", "2")...)
+}
+
+func init() {
+	tooLittle := func(want string) Finding {
+		return sizeFinding("check_hw_mem", "hw.ramswap.small", "system memory", "272244724", "less than minimum", want)
+	}
+	tooMuch := func(want string) Finding {
+		return sizeFinding("check_hw_mem", "hw.ramswap.large", "system memory", "272244724", "greater than maximum", want)
+	}
+	testCheck("check_hw_mem",
+		onMemory("exact", of("272244724k", "272244724kB")).orTable(map[string]any{"min": "272244724k", "max": "272244724kB"}),
+		onMemory("percent of both", of("277689618", "266799830", "2%")).
+			orTable(map[string]any{"min": "277689618", "max": "266799830", "fudge": "2%"}),
+		onMemory("fraction", of("1.5G", "1P")),
+
+		onMemory("too little", of("272244725", "1T"), tooLittle("272244725")),
+		onMemory("too much", of("0", "259.5G"), tooMuch("272105472")),
+		onMemory("nothing wanted", nil, tooMuch("")),
+		onMemory("word", of("1", "ten"), cmdValue("check_hw_mem", "maximum", "ten", wantSize)),
+	)
+	testCheck("check_hw_mem", withoutMemory("1", "2")...)
+}
