@@ -20,7 +20,7 @@ import (
 //
 //	node* || check_file_contents /etc/passwd '/^root:x:0:0:/' '!/^+/'
 type fileContents struct {
-	File  string   `arg:"1" toml:"file"`
+	File  string   `arg:"1" toml:"file"`  // the file
 	Match []string `arg:"*" toml:"match"` // match strings
 }
 

@@ -31,7 +31,7 @@ type fileStat struct {
 	Minor      string   `opt:"T" toml:"minor"`       // of a device file
 	UID        string   `opt:"u" toml:"uid"`         // the owner's number
 	User       string   `opt:"U" toml:"user"`        // the owner's name, UNKNOWN if it has none
-	Files      []string `arg:"*" toml:"files"`
+	Files      []string `arg:"*" toml:"files"`       // the files
 }
 
 func init() {

@@ -9,9 +9,9 @@ import "context"
 //	node* || check_all_fs_inodes xfs 1M
 type allInodes struct {
 	Type    string   `arg:"1" toml:"type"` // as in /proc/mounts: ext4, xfs
-	Min     string   `arg:"2" toml:"min"`
-	Max     string   `arg:"3" toml:"max"`
-	Surplus []string `arg:"*"` // LBNL NHC does not look at more
+	Min     string   `arg:"2" toml:"min"`  // fewest inodes, a count
+	Max     string   `arg:"3" toml:"max"`  // most inodes, a count
+	Surplus []string `arg:"*"`             // LBNL NHC does not look at more
 }
 
 // allLimit makes check_fs_used, check_fs_iused or check_fs_ifree of every file

@@ -63,6 +63,7 @@ func registerMount(name, options, summary string) {
 			"fs.mount.options":     "Compare findmnt with /etc/fstab. A file system that went read-only by itself has an error: see dmesg.",
 			"fs.mounts.unreadable": "Without /proc nothing can be checked: reboot the node.",
 		},
+		Vars: map[string]string{"MOUNT_CMD": "mount"},
 	})
 }
 

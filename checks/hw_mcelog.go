@@ -37,6 +37,7 @@ func init() {
 			"hw.mce.daemon":      "Start the mcelog service; while it does not run nobody counts memory errors. Drop the check where rasdaemon does its work.",
 			"hw.mce.absent":      "Install mcelog, or drop the check where rasdaemon does its work.",
 		},
+		Vars: map[string]string{"MCELOG": "mcelog", "MCELOG_ARGS": "--client", "MCELOG_MAX_CORRECTED_RATE": "9", "MCELOG_MAX_UNCORRECTED_RATE": "0"},
 	})
 }
 

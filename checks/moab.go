@@ -52,6 +52,7 @@ func init() {
 			"moab.version": "Moab was updated, or was not: compare mdiag -S -v with the version in nhc.conf.",
 			"moab.alert":   "Moab itself says what is wrong: see mdiag -S -v and moab.log on its server.",
 		},
+		Vars: map[string]string{"MDIAG_CMD": "mdiag"},
 	})
 	Register(Info{
 		Name:     "check_moab_rm",
@@ -60,6 +61,7 @@ func init() {
 		Lane:     Cmd,
 		New:      func() Check { return &moabRM{} },
 		BadUsage: usageOf("check_moab_rm"),
+		Vars:     map[string]string{"MDIAG_CMD": "mdiag"},
 	})
 	Register(Info{
 		Name:     "check_moab_torque",

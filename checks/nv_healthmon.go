@@ -30,6 +30,7 @@ func init() {
 			"gpu.healthmon.failed":  "The log has its output: it names the GPU and the test that failed. Look in dmesg for Xid errors.",
 			"gpu.healthmon.output":  "Nothing by itself: it is what nvidia-healthmon printed; the failure that follows tells what to do.",
 		},
+		Vars: map[string]string{"NVIDIA_HEALTHMON": "nvidia-healthmon", "NVIDIA_HEALTHMON_ARGS": "-e -v"},
 	})
 }
 

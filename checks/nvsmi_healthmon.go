@@ -35,6 +35,7 @@ func init() {
 			"gpu.smi.failed":     "The log has its output: run nvidia-smi by hand, and look in dmesg for Xid errors of the driver.",
 			"gpu.smi.output":     "Nothing by itself: it is what nvidia-smi printed; the failure that follows tells what to do.",
 		},
+		Vars: map[string]string{"NVIDIA_SMI_HEALTHMON": "nvidia-smi", "NVIDIA_SMI_HEALTHMON_ARGS": ""},
 	})
 }
 

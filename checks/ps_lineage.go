@@ -43,6 +43,7 @@ func init() {
 			"ps.lineage.rm":     "Set NHC_RM to slurm, pbs, sge or lsf, or remove the line.",
 			"ps.action.failed":  doActionFailed,
 		},
+		Vars: map[string]string{"NHC_AUTH_USERS": "root nobody", "MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": "/usr/bin/squeue", "SQUEUE_NODE": "", "SQUEUE_FMT_ARGS": "--noheader -o %u", "PBS_SERVER_HOME": "/var/spool/torque", "JOBFILE_PATH": "", "RM_DAEMON_MATCH": ""},
 	})
 }
 

@@ -41,6 +41,7 @@ func init() {
 			"ps.users.unknown":     "See whether slurmctld answers (scontrol ping); until then nobody can tell whose processes may run here.",
 			"ps.action.failed":     doActionFailed,
 		},
+		Vars: map[string]string{"NHC_AUTH_USERS": "root nobody", "MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": "/usr/bin/squeue", "SQUEUE_NODE": "", "SQUEUE_FMT_ARGS": "--noheader -o %u", "PBS_SERVER_HOME": "/var/spool/torque", "JOBFILE_PATH": ""},
 	})
 }
 

@@ -88,6 +88,7 @@ func registerUse(kind useKind, summary, do string) {
 			kind.code():        do,
 			"ps.action.failed": doActionFailed,
 		},
+		Vars: map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
 	})
 }
 

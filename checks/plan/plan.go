@@ -48,7 +48,7 @@ type Step struct {
 	Vars    []Var           // native: what earlier lines assigned
 	Usage   *checks.Finding // native: what is wrong with its words; it is not run
 	Sets    []Var           // assign
-	Barrier bool            // may change something: runs alone, after all earlier steps have passed
+	Barrier bool            // may change something, or runs a command: alone, after all earlier steps have passed
 	Timeout time.Duration   // deadline of the step; 0: none but the run's
 	Why     string          // shell: why it is no native step
 }
@@ -148,7 +148,7 @@ func (b *builder) problem(pos conf.Pos, name string, err error) *checks.Finding 
 func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 	s.Lane = info.Lane
 	s.Timeout = StepTimeout(info, b.opts.Timeout)
-	s.Barrier = info.Acts != nil && info.Acts(c)
+	s.Barrier = info.Lane == checks.Cmd || info.Acts != nil && info.Acts(c)
 	s.Vars = slices.Clip(b.set)
 	if err == nil {
 		return

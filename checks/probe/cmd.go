@@ -20,10 +20,10 @@ const CommandPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 // and to start once its time is up, unless it says otherwise.
 const Grace = 200 * time.Millisecond
 
-// Command is a program to run. It gets /dev/null as standard input, never a
-// descriptor of this process.
+// Command is a program to run. It never gets a descriptor of this process.
 type Command struct {
 	Argv    []string      // program and arguments, no shell in between
+	Input   []byte        // its standard input, at most what a pipe holds (64 KiB); nil is /dev/null
 	Env     []string      // on top of the environment that the Host gives to commands
 	Dir     string        // working directory on the node; "" is this process's own
 	Timeout time.Duration // when to end it; 0 means only when the context does

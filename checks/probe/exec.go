@@ -42,6 +42,12 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 		case stderr != nil:
 			cmd.Stderr = stderr
 		}
+		if stdin, err := filledPipe(c.Input); err != nil {
+			return nil, err
+		} else if stdin != nil {
+			defer stdin.Close()
+			cmd.Stdin = stdin
+		}
 		return cmd, cmd.Start()
 	}
 	cmd, err := run(path, c.Argv)
@@ -50,6 +56,24 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 	}
 	return cmd, err
 }
+
+// filledPipe is a pipe to read data from, nil for none. What does not fit into
+// it is lost: who reads it may never do so.
+func filledPipe(data []byte) (*os.File, error) {
+	if data == nil {
+		return nil, nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	_, _ = unix.Write(int(w.Fd()), data[:min(len(data), pipeSize)])
+	return r, nil
+}
+
+// pipeSize is what fits into an empty pipe, bytes (pipe(7)).
+const pipeSize = 64 << 10
 
 // find is where the program of a command lies on this machine.
 func (h *Host) find(argv []string, dir string) (string, error) {

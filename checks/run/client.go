@@ -195,15 +195,21 @@ func (c *client) finish() {
 
 // tail keeps the end of what is written to it.
 type tail struct {
-	mu  sync.Mutex
-	buf []byte
+	mu   sync.Mutex
+	head []byte // the beginning, where a Go program says why it dies
+	buf  []byte
 }
+
+// What is kept of a worker's standard error at either end, bytes.
+const endSize = 4 << 10
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.buf = append(t.buf, p...); len(t.buf) > 8192 {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-4096:]...)
+	n := min(endSize-len(t.head), len(p))
+	t.head = append(t.head, p[:n]...)
+	if t.buf = append(t.buf, p[n:]...); len(t.buf) > 2*endSize {
+		t.buf = append(t.buf[:0], t.buf[len(t.buf)-endSize:]...)
 	}
 	return len(p), nil
 }
@@ -213,7 +219,7 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(string(t.buf)), "\n")
+	lines := strings.Split(strings.TrimSpace(string(t.head)+string(t.buf)), "\n")
 	for _, l := range lines {
 		for _, sign := range []string{"panic: ", "fatal error: ", "SIGSEGV", "symbol lookup error"} {
 			if strings.Contains(l, sign) {

@@ -14,7 +14,7 @@ import (
 // exec runs a command for the supervisor: scontrol, a helper.
 func (w *worker) exec(req *Request) *Response {
 	w.host.SetEnviron(req.Env)
-	x := w.host.Run(context.Background(), probe.Command{Argv: req.Args, Timeout: req.Timeout, Output: maxOutput, Errors: maxErrors})
+	x := w.host.Run(context.Background(), probe.Command{Argv: req.Args, Input: req.Data, Timeout: req.Timeout, Output: maxOutput, Errors: maxErrors})
 	resp := &Response{Data: x.Output, Stderr: x.Errors, Status: x.Status, TimedOut: x.TimedOut}
 	if x.Err != nil {
 		resp.Err = x.Err.Error()
@@ -41,11 +41,11 @@ type Output struct {
 // execLane is the worker for commands outside the plan.
 const execLane checks.Lane = "exec"
 
-// Exec runs a command in a worker of its own: the program file may lie on a
+// Exec runs a command with an input (nil: none) in a worker of its own: the program file may lie on a
 // dead mount, and the command may be one that no signal can end. The deadline
 // is the context's. An error says why there is no exit status; the caller says
 // of what.
-func (p *Pool) Exec(ctx context.Context, argv, env []string) (Output, error) {
+func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Output, error) {
 	limit := time.Duration(0)
 	if d, ok := ctx.Deadline(); ok {
 		if limit = time.Until(d); limit <= 0 {
@@ -57,7 +57,7 @@ func (p *Pool) Exec(ctx context.Context, argv, env []string) (Output, error) {
 	if limit > 0 {
 		patience += killGrace
 	}
-	o := p.Call(context.Background(), execLane, &Request{Op: OpExec, Args: argv, Env: env, Timeout: limit, Line: line}, patience)
+	o := p.Call(context.Background(), execLane, &Request{Op: OpExec, Args: argv, Env: env, Data: input, Timeout: limit, Line: line}, patience)
 	if err := o.Failure(); err != nil {
 		return Output{}, err
 	}

@@ -40,7 +40,7 @@ type Request struct {
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
 	Path    string            `json:"path,omitempty"`    // read, append, take, put; list: the directory
-	Data    []byte            `json:"data,omitempty"`    // append, put
+	Data    []byte            `json:"data,omitempty"`    // append, put; exec: the input
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
 	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: what is added to Environ

@@ -4,8 +4,10 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -89,15 +91,12 @@ type NativeReply struct {
 	Findings []checks.Finding
 }
 
-// SettingNames are the variables that steer NHC itself, or one of its checks,
-// and that a check line may change.
+// SettingNames are the variables that steer NHC itself and that a check line may
+// change. Those that steer a check are in its Info.Vars.
 var SettingNames = []string{
 	"NAME", "SILENT", "VERBOSE", "DEBUG", "TS", "MARK_OFFLINE", "NHC_RM", "OFFLINE_NODE", "ONLINE_NODE",
 	"NHC_CHECK_ALL", "NHC_CHECK_FORKED", "HOSTNAME", "IGNORE_EMPTY_NOTE", "MAX_SYS_UID", "LOGFILE", "RESULTFILE",
-	"MCELOG", "MCELOG_ARGS", "MCELOG_MAX_CORRECTED_RATE", "MCELOG_MAX_UNCORRECTED_RATE", "MDIAG_CMD",
-	"NVIDIA_HEALTHMON", "NVIDIA_HEALTHMON_ARGS", "NVIDIA_SMI_HEALTHMON", "NVIDIA_SMI_HEALTHMON_ARGS",
 	"SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS",
-	"NHC_AUTH_USERS", "RM_DAEMON_MATCH", "SQUEUE_CMD", "SQUEUE_NODE", "SQUEUE_FMT_ARGS", "PBS_SERVER_HOME", "JOBFILE_PATH", "LOGIN_DEFS_SRC",
 }
 
 // ShellSetup is what a shell starts with.
@@ -134,7 +133,7 @@ var ErrDeadline = errors.New("deadline exceeded")
 // run is to be interrupted, -1 for none.
 func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	var init strings.Builder
-	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(SettingNames, " ") + ")\n")
+	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(slices.Concat(SettingNames, slices.Sorted(maps.Keys(checks.Variables()))), " ") + ")\n")
 	init.WriteString(prelude)
 	init.WriteString("__nhc_checks=(" + strings.Join(checks.Names(), " ") + ")\n__nhc_native \"${__nhc_checks[@]}\"\n")
 	for _, m := range libraryName().FindAllStringSubmatch(library+libfacts, -1) {

@@ -304,25 +304,6 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 	return 0, false
 }
 
-// refuse reports a configuration that cannot be used. It drains nobody: one bad
-// push must not empty a cluster.
-func (r *oneRun) refuse(err error) int {
-	text := "Health check unknown:  " + err.Error()
-	fmt.Fprintf(stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
-	sendSyslog(r.set.get("NAME"), []string{text})
-	r.doubt = err.Error()
-	return r.unknown()
-}
-
-// unknown is the exit status of a run that could not tell. slurmd drains a node
-// for whatever else than 0 a prolog or an epilog leaves with.
-func (r *oneRun) unknown() int {
-	if r.node.aroundJob() {
-		return 0
-	}
-	return exitUnknown
-}
-
 // do plans and runs.
 func (r *oneRun) do() *foldState {
 	defer r.log.flush()

@@ -65,7 +65,7 @@ func (n *node) openState() (*run.Ledger, []error) {
 type runner struct{ pool *run.Pool }
 
 func (r runner) Run(ctx context.Context, argv, env []string) (slurm.Output, error) {
-	o, err := r.pool.Exec(ctx, argv, env)
+	o, err := r.pool.Exec(ctx, argv, env, nil)
 	return slurm.Output{Stdout: o.Stdout, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut}, err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
@@ -157,6 +158,11 @@ func (s *settings) finalize() {
 	def("TS", s.vars["DEBUG"])
 	def("MARK_OFFLINE", "1")
 	def("TIMEOUT", "30")
+	for name, value := range checks.Variables() {
+		if value != "" {
+			def(name, value)
+		}
+	}
 	for _, n := range []string{"SILENT", "VERBOSE", "DETACHED_MODE", "DETACHED_MODE_FAIL_NODATA", "NHC_CHECK_ALL", "NHC_CHECK_FORKED"} {
 		def(n, "0")
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/syslog"
 	"os"
 	"os/signal"
 	"slices"
@@ -83,7 +82,7 @@ func (r *oneRun) emitUntilHelper(events []verdict.Event) (helper bool, text stri
 				text = strings.Join(lines, "\n")
 				continue
 			}
-			sendSyslog(r.set.get("NAME"), lines)
+			r.tellSyslog(lines)
 		case verdict.Offline:
 			if helper {
 				r.fold.after = events[i+1:]
@@ -246,34 +245,6 @@ func (l *logSink) fatal(r *oneRun, spec string, err error) int {
 	return 1
 }
 
-// syslogLimit bounds the delivery of one batch: a syslogd that is stopped must
-// not stop us.
-const syslogLimit = time.Second
-
-// sendSyslog writes lines with facility daemon and severity err, one record
-// each, tagged with the program's name. Without a syslog socket they are lost,
-// as LBNL NHC's are without logger(1).
-func sendSyslog(tag string, lines []string) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_ERR, tag)
-		if err != nil {
-			return
-		}
-		defer w.Close()
-		for _, l := range lines {
-			for rec := range strings.SplitSeq(l, "\n") {
-				_ = w.Err(rec)
-			}
-		}
-	}()
-	select {
-	case <-done:
-	case <-time.After(syslogLimit):
-	}
-}
-
 // signals turns HUP, INT and TERM into the end of a context, and into a
 // readable descriptor for what waits in poll(2).
 type signals struct {
@@ -318,15 +289,3 @@ func (s *signals) stop() {
 }
 
 func signalName(sig syscall.Signal) string { return unix.SignalName(sig) }
-
-// trusted refuses a configuration that somebody else than root, or than who
-// runs this, could have written.
-func trusted(path string, info *run.FileInfo) error {
-	switch {
-	case info.Mode.Perm()&0o002 != 0:
-		return fmt.Errorf("read %s: writable by others (mode %04o), want at most 0775", path, info.Mode.Perm())
-	case info.UID != 0 && int(info.UID) != os.Geteuid():
-		return fmt.Errorf("read %s: owned by uid %d, want root", path, info.UID)
-	}
-	return nil
-}
