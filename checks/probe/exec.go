@@ -3,6 +3,7 @@ package probe
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -27,16 +28,32 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 			dir = "" // a folder that is gone: where this process is, as bash would stay
 		}
 	}
-	path, err := h.find(c.Argv, dir)
+	path, err := h.Path(c.Program), error(nil)
+	if c.Program == "" {
+		path, err = h.find(c.Argv, dir)
+	}
 	if err != nil {
 		return nil, err
 	}
+	var stdin *os.File
+	if c.Input != "" {
+		if stdin, err = os.OpenFile(h.Path(c.Input), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil {
+			return nil, fmt.Errorf("read %s: %w", c.Input, reason(err))
+		}
+		defer stdin.Close()
+	}
 	run := func(path string, argv []string) (*exec.Cmd, error) {
 		cmd := &exec.Cmd{Path: path, Args: argv, Env: h.environment(c.Env), Dir: dir, SysProcAttr: attr}
+		if stdin != nil {
+			cmd.Stdin = stdin
+		}
 		if stdout != nil {
 			cmd.Stdout = stdout
 		}
-		if stderr != nil {
+		switch {
+		case c.Merge && stdout != nil:
+			cmd.Stderr = stdout
+		case stderr != nil:
 			cmd.Stderr = stderr
 		}
 		return cmd, cmd.Start()

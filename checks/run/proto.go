@@ -24,13 +24,15 @@ const (
 	OpFind   Op = "find"   // which of some paths exists first
 	OpFacts  Op = "facts"  // describe the node
 	OpList   Op = "list"   // what the files of a glob pattern are
+	OpHave   Op = "have"   // one part of the node's inventory
+	OpCreate Op = "create" // write a file that must not exist yet
 )
 
 // Request is one line on a worker's request descriptor.
 type Request struct {
 	ID      int               `json:"id"`
 	Op      Op                `json:"op"`
-	Name    string            `json:"name,omitempty"`    // check: its registered name
+	Name    string            `json:"name,omitempty"`    // check: its registered name; have: the part
 	Args    []string          `json:"args,omitempty"`    // check: its words; exec: argv; find: the paths
 	Table   map[string]any    `json:"table,omitempty"`   // check: parameters from TOML, in place of words
 	Line    string            `json:"line,omitempty"`    // check: the line as written
@@ -38,10 +40,12 @@ type Request struct {
 	Environ []string          `json:"environ,omitempty"` // environment of commands, from this request on
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
-	Path    string            `json:"path,omitempty"`    // read, append; list: the pattern
-	Data    []byte            `json:"data,omitempty"`    // append
+	Path    string            `json:"path,omitempty"`    // read, append, create, have; list: the pattern; exec: the standard input
+	Data    []byte            `json:"data,omitempty"`    // append, create
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: what is added to Environ
+	Program string            `json:"program,omitempty"` // exec: the file to run, if it is not what argv says
+	Merge   bool              `json:"merge,omitempty"`   // exec: the standard error belongs to the output; what is left behind lives on
 }
 
 // Response is one line on a worker's response descriptor. A line with Doing set
@@ -60,6 +64,8 @@ type Response struct {
 
 	Files map[string]FileInfo `json:"files,omitempty"` // list: by path
 	Facts []probe.Fact        `json:"facts,omitempty"`
+	Have  *probe.Inventory    `json:"have,omitempty"`
+	Cut   bool                `json:"cut,omitempty"` // exec: there was more output
 	Err   string              `json:"err,omitempty"` // why the operation failed, complete
 }
 

@@ -120,6 +120,10 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return list(req.Path)
 	case OpFacts:
 		return &Response{Facts: w.facts(checks.Lane(req.Name))}
+	case OpHave:
+		return w.have(req)
+	case OpCreate:
+		return create(req.Path, req.Data)
 	default:
 		return &Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
 	}
