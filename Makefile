@@ -67,6 +67,8 @@ install: build
 	  $(DESTDIR)$(SYSCONFDIR)/nhc $(DESTDIR)$(SYSCONFDIR)/logrotate.d
 	install -m 755 $(BIN) $(SBINDIR)/nhc-gpu
 	ln -sf nhc-gpu $(SBINDIR)/nhc
+	ln -sf nhc-gpu $(SBINDIR)/nhc-genconf
+	ln -sf nhc-gpu $(SBINDIR)/nhc-wrapper
 	ln -sf ../../sbin/nhc-gpu $(LIBEXECDIR)/node-mark-offline
 	ln -sf ../../sbin/nhc-gpu $(LIBEXECDIR)/node-mark-online
 	install -m 644 README.md CHANGELOG.md LICENSE $(wildcard docs/*.md) $(DOCDIR)/

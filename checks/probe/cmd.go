@@ -20,10 +20,13 @@ const CommandPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 // and to start once its time is up, unless it says otherwise.
 const Grace = 200 * time.Millisecond
 
-// Command is a program to run. It never gets a descriptor of this process.
+// Command is a program to run. It gets /dev/null as standard input, or Input, or
+// Stdin, never a descriptor of this process.
 type Command struct {
 	Argv    []string      // program and arguments, no shell in between
-	Input   []byte        // its standard input, at most what a pipe holds (64 KiB); nil is /dev/null
+	Program string        // the file to run, if it is not the one that Argv names
+	Input   string        // file that is the standard input; no link is followed
+	Stdin   []byte        // text that is the standard input, at most what a pipe holds (64 KiB)
 	Env     []string      // on top of the environment that the Host gives to commands
 	Dir     string        // working directory on the node; "" is this process's own
 	Timeout time.Duration // when to end it; 0 means only when the context does
@@ -40,6 +43,11 @@ type Command struct {
 	// of a service does. Otherwise every process of its group is killed once
 	// the command has ended.
 	Lasting bool
+
+	// Linger is how long what the command leaves behind when it ends may still
+	// write; after that it is left alone. 0: as long as the command itself may
+	// run, after which it is killed.
+	Linger time.Duration
 }
 
 // Exit is how a command ended.
@@ -81,8 +89,8 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 		}
 	}
 	p := h.start(c, &syscall.SysProcAttr{Setpgid: !c.Lasting, Setsid: c.Lasting}, stdout, stderr)
-	x, ended := p.await(ctx, c.Signals, out)
-	if ended && !c.Lasting {
+	x, ended := p.await(ctx, c, out)
+	if ended && !c.Lasting && (c.Linger == 0 || x.TimedOut) {
 		p.signal(unix.SIGKILL)
 	}
 	close(p.reap)
@@ -185,7 +193,7 @@ func awaitExit(pid int) {
 // await waits until the process has ended and its output is at an end, or ends
 // the process when the context does. It says whether there is a process that
 // has ended; if not, the Exit tells why.
-func (p *process) await(ctx context.Context, signals []syscall.Signal, out *capture) (Exit, bool) {
+func (p *process) await(ctx context.Context, c Command, out *capture) (Exit, bool) {
 	stuck := Exit{Status: signalled + int(unix.SIGKILL), TimedOut: true, Stuck: true}
 	ok, err := p.awaitStart(ctx)
 	if err != nil {
@@ -197,12 +205,17 @@ func (p *process) await(ctx context.Context, signals []syscall.Signal, out *capt
 	select {
 	case <-p.exited:
 	case <-ctx.Done():
-		if !p.end(signals) {
+		if !p.end(c.Signals) {
 			return stuck, false
 		}
 		return Exit{TimedOut: true}, true
 	}
 	if out != nil { // what the process left behind may still write
+		if c.Linger > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, c.Linger)
+			defer cancel()
+		}
 		select {
 		case <-out.eof:
 		case <-ctx.Done():

@@ -213,7 +213,7 @@ func TestUnkillable(t *testing.T) {
 		grace: 10 * time.Millisecond, pid: 1 << 30} // no such group
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if x, ended := p.await(ctx, nil, nil); x.Status != 137 || !x.TimedOut || !x.Stuck || ended {
+	if x, ended := p.await(ctx, Command{}, nil); x.Status != 137 || !x.TimedOut || !x.Stuck || ended {
 		t.Errorf("that is not even started: got %+v, %v", x, ended)
 	}
 	select {

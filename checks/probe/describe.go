@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"sort"
+	"slices"
 	"strings"
 )
 
@@ -78,27 +78,31 @@ func (h *Host) describeIB() Fact {
 	return Fact{Thing: "InfiniBand", Found: true, Detail: strings.Join(words, ", ")}
 }
 
-// describePCI counts NVIDIA's display controllers on the PCI bus: they are
-// there whether a driver is or not. Vendor 10de and class 03: PCI ID registry.
 func (h *Host) describePCI() Fact {
-	const dir = "/sys/bus/pci/devices"
-	entries, err := os.ReadDir(h.Path(dir))
+	found, err := h.nvidiaPCI()
 	if err != nil {
-		return Fact{Thing: "GPU (PCI)", Detail: "no PCI bus in " + dir}
-	}
-	var found []string
-	for _, e := range entries {
-		vendor, err1 := os.ReadFile(h.Path(dir + "/" + e.Name() + "/vendor"))
-		class, err2 := os.ReadFile(h.Path(dir + "/" + e.Name() + "/class"))
-		if err1 == nil && err2 == nil && strings.TrimSpace(string(vendor)) == "0x10de" && strings.HasPrefix(string(class), "0x03") {
-			found = append(found, e.Name())
-		}
+		return Fact{Thing: "GPU (PCI)", Detail: "no PCI bus in " + pciDevices}
 	}
 	if len(found) == 0 {
-		return Fact{Thing: "GPU (PCI)", Detail: "no NVIDIA GPU in " + dir}
+		return Fact{Thing: "GPU (PCI)", Detail: "no NVIDIA GPU in " + pciDevices}
 	}
-	sort.Strings(found)
 	return Fact{Thing: "GPU (PCI)", Found: true, Detail: fmt.Sprintf("%d: %s", len(found), strings.Join(found, " "))}
+}
+
+const pciDevices = "/sys/bus/pci/devices"
+
+// nvidiaPCI lists NVIDIA's display controllers on the PCI bus: they are there
+// whether a driver is or not. Vendor 10de and class 03: PCI ID registry.
+func (h *Host) nvidiaPCI() ([]string, error) {
+	names, err := h.names(pciDevices)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(names, func(n string) bool {
+		vendor, err1 := h.readValue(pciDevices + "/" + n + "/vendor")
+		class, err2 := h.readValue(pciDevices + "/" + n + "/class")
+		return err1 != nil || err2 != nil || vendor != "0x10de" || !strings.HasPrefix(class, "0x03")
+	}), nil
 }
 
 func (h *Host) describeSlurm() Fact {

@@ -3,6 +3,7 @@ package probe
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -27,12 +28,25 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 			dir = "" // a folder that is gone: where this process is, as bash would stay
 		}
 	}
-	path, err := h.find(c.Argv, dir)
+	path, err := h.Path(c.Program), error(nil)
+	if c.Program == "" {
+		path, err = h.find(c.Argv, dir)
+	}
 	if err != nil {
 		return nil, err
 	}
+	stdin, err := h.stdin(c)
+	if err != nil {
+		return nil, err
+	}
+	if stdin != nil {
+		defer stdin.Close()
+	}
 	run := func(path string, argv []string) (*exec.Cmd, error) {
 		cmd := &exec.Cmd{Path: path, Args: argv, Env: h.environment(c.Env), Dir: dir, SysProcAttr: attr}
+		if stdin != nil {
+			cmd.Stdin = stdin
+		}
 		if stdout != nil {
 			cmd.Stdout = stdout
 		}
@@ -41,12 +55,6 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 			cmd.Stderr = stdout
 		case stderr != nil:
 			cmd.Stderr = stderr
-		}
-		if stdin, err := filledPipe(c.Input); err != nil {
-			return nil, err
-		} else if stdin != nil {
-			defer stdin.Close()
-			cmd.Stdin = stdin
 		}
 		return cmd, cmd.Start()
 	}
@@ -57,18 +65,25 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 	return cmd, err
 }
 
-// filledPipe is a pipe to read data from, nil for none. What does not fit into
-// it is lost: who reads it may never do so.
-func filledPipe(data []byte) (*os.File, error) {
-	if data == nil {
+// stdin is the standard input that a command asks for, nil for none. What does
+// not fit into a pipe is lost: who reads it may never do so.
+func (h *Host) stdin(c Command) (*os.File, error) {
+	if c.Input != "" {
+		f, err := os.OpenFile(h.Path(c.Input), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", c.Input, reason(err))
+		}
+		return f, nil
+	}
+	if c.Stdin == nil {
 		return nil, nil
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make pipe: %w", err)
 	}
 	defer w.Close()
-	_, _ = unix.Write(int(w.Fd()), data[:min(len(data), pipeSize)])
+	_, _ = unix.Write(int(w.Fd()), c.Stdin[:min(len(c.Stdin), pipeSize)])
 	return r, nil
 }
 

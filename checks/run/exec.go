@@ -14,8 +14,12 @@ import (
 // exec runs a command for the supervisor: scontrol, a helper.
 func (w *worker) exec(req *Request) *Response {
 	w.host.SetEnviron(req.Env)
-	x := w.host.Run(context.Background(), probe.Command{Argv: req.Args, Input: req.Data, Timeout: req.Timeout, Output: maxOutput, Errors: maxErrors})
-	resp := &Response{Data: x.Output, Stderr: x.Errors, Status: x.Status, TimedOut: x.TimedOut}
+	c := probe.Command{Argv: req.Args, Program: req.Program, Input: req.Path, Stdin: req.Data, Timeout: req.Timeout, Output: maxOutput, Errors: maxErrors}
+	if req.Merge {
+		c.Merge, c.Linger = true, leftBehind
+	}
+	x := w.host.Run(context.Background(), c)
+	resp := &Response{Data: x.Output, Cut: x.Truncated, Stderr: x.Errors, Status: x.Status, TimedOut: x.TimedOut}
 	if x.Err != nil {
 		resp.Err = x.Err.Error()
 		if why := (*fs.PathError)(nil); errors.As(x.Err, &why) {
@@ -34,7 +38,8 @@ const (
 // Output is what a command printed and how it ended.
 type Output struct {
 	Stdout, Stderr []byte
-	Status         int // as bash counts: 126, 127, 128 and the signal
+	Cut            bool // Stdout is not all of it; only of a [Job]
+	Status         int  // as bash counts: 126, 127, 128 and the signal
 	TimedOut       bool
 }
 

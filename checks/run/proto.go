@@ -26,24 +26,28 @@ const (
 	OpList   Op = "list"   // the scripts of a directory
 	OpTake   Op = "take"   // read a file and remove it
 	OpPut    Op = "put"    // write a file, all of it or none
+	OpHave   Op = "have"   // one part of the node's inventory
+	OpCreate Op = "create" // write a file that must not exist yet
 )
 
 // Request is one line on a worker's request descriptor.
 type Request struct {
 	ID      int               `json:"id"`
 	Op      Op                `json:"op"`
-	Name    string            `json:"name,omitempty"`    // check: its registered name
+	Name    string            `json:"name,omitempty"`    // check: its registered name; have: the part
 	Args    []string          `json:"args,omitempty"`    // check: its words; exec: argv; find: the paths
 	Table   map[string]any    `json:"table,omitempty"`   // check: parameters from TOML, in place of words
 	Line    string            `json:"line,omitempty"`    // check: the line as written
 	Vars    *Vars             `json:"vars,omitempty"`    // from this request on
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
-	Path    string            `json:"path,omitempty"`    // read, append, take, put; list: the directory
-	Data    []byte            `json:"data,omitempty"`    // append, put; exec: the input
+	Path    string            `json:"path,omitempty"`    // read, append, take, put, create, have; list: the directory; exec: the file of standard input
+	Data    []byte            `json:"data,omitempty"`    // append, put, create; exec: the text of standard input
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
 	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: what is added to Environ
+	Program string            `json:"program,omitempty"` // exec: the file to run, if it is not what argv says
+	Merge   bool              `json:"merge,omitempty"`   // exec: the standard error belongs to the output; what is left behind lives on
 }
 
 // Vars is what checks see of the variables of a run.
@@ -67,9 +71,11 @@ type Response struct {
 	TimedOut bool             `json:"timed_out,omitempty"`
 	File     *FileInfo        `json:"file,omitempty"` // read, take
 
-	Scripts []Script     `json:"scripts,omitempty"` // list: in the order of their names
-	Facts   []probe.Fact `json:"facts,omitempty"`
-	Err     string       `json:"err,omitempty"` // why the operation failed, complete
+	Scripts []Script         `json:"scripts,omitempty"` // list: in the order of their names
+	Facts   []probe.Fact     `json:"facts,omitempty"`
+	Have    *probe.Inventory `json:"have,omitempty"`
+	Cut     bool             `json:"cut,omitempty"` // exec: there was more output
+	Err     string           `json:"err,omitempty"` // why the operation failed, complete
 }
 
 // FileInfo says what a configuration file is.

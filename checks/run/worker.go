@@ -122,6 +122,10 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return put(req.Path, req.Data, req.MakeDir)
 	case OpFacts:
 		return &Response{Facts: w.facts(checks.Lane(req.Name))}
+	case OpHave:
+		return w.have(req)
+	case OpCreate:
+		return create(req.Path, req.Data)
 	default:
 		return &Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
 	}

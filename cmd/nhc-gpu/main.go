@@ -56,8 +56,21 @@ func start(argv []string) int {
 			return cmd(argv[1:])
 		}
 	}
+	switch {
+	case strings.HasSuffix(name, "-genconf"):
+		return genconf(argv)
+	case strings.HasSuffix(name, "-wrapper"):
+		return wrap(argv)
+	}
 	return health(argv)
 }
+
+// The words behind nhc-gpu that ask for LBNL NHC's two other programs, which
+// read their own options.
+const (
+	genconfName = "genconf"
+	wrapName    = "wrap"
+)
 
 // worker is the other half of this program: "shell PROGRAM" becomes bash,
 // "LANE ROOT" answers requests.

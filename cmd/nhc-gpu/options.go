@@ -129,6 +129,8 @@ func help(argv0 string) {
  --check           Run everything, print a table, never mark the node;
                    exit status 0 ok, 1 warn, 2 fail, 3 unknown
  plan              Print the steps that the configuration comes to
+ genconf           Write a configuration that passes on this node (nhc-genconf)
+ wrap              Run it and print or mail what has changed (nhc-wrapper)
 
 EXAMPLES:
 ---------

@@ -28,6 +28,10 @@ func subcommand(args []string) func([]string) int {
 	switch args[0] {
 	case "--check", "plan", "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
 		return cobraMain
+	case genconfName:
+		return genconf
+	case wrapName:
+		return wrap
 	}
 	return nil
 }
@@ -68,6 +72,13 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		}
 		return exit
 	}
+	root.AddCommand(&cobra.Command{ // these two read their own options, see subcommand; here they are for the list
+		Use: genconfName + " [options]", Short: "Write a configuration that passes on this node (nhc-genconf)", DisableFlagParsing: true,
+		Run: func(_ *cobra.Command, words []string) { exit = genconf(append([]string{genconfName}, words...)) },
+	}, &cobra.Command{
+		Use: wrapName + " [options] [words]", Short: "Run it and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
+		Run: func(_ *cobra.Command, words []string) { exit = wrap(append([]string{wrapName}, words...)) },
+	})
 	root.SetArgs(args)
 	if err := root.Execute(); err != nil {
 		return complain(err)

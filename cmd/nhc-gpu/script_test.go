@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,10 +17,16 @@ var update = flag.Bool("u", false, "rewrite the expected output in the scripts")
 
 // The test binary is the program, and its worker.
 func TestMain(m *testing.M) {
-	program := func() { os.Exit(guarded(os.Args)) }
+	program := func() {
+		if mail := os.Getenv("TEST_MAIL"); mail != "" { // no test sends mail
+			mailPrograms = []string{"/nonexistent/mail", mail}
+		}
+		os.Exit(guarded(os.Args))
+	}
 	testscript.Main(m, map[string]func(){
 		"nhc-gpu": program, "nhc": program, "nhc-detached": program, "nhc-cron": program, run.WorkerName: program,
-		"node-mark-offline": program, "node-mark-online": program,
+		"node-mark-offline": program, "node-mark-online": program, "nhc-genconf": program, "nhc-cron-genconf": program,
+		"nhc-wrapper": program, "site-wrapper": program,
 	})
 }
 
@@ -35,6 +42,7 @@ func TestScript(t *testing.T) {
 			e.Setenv("MARK_OFFLINE", "0")
 			path, err := exec.LookPath("nhc-gpu")
 			e.Setenv("nhc", path)
+			e.Setenv("bin", filepath.Dir(path))
 			return err
 		},
 		Condition: func(cond string) (bool, error) {

@@ -25,7 +25,9 @@ var installed = []string{
 	"usr/libexec/nhc/node-mark-offline",
 	"usr/libexec/nhc/node-mark-online",
 	"usr/sbin/nhc",
+	"usr/sbin/nhc-genconf",
 	"usr/sbin/nhc-gpu",
+	"usr/sbin/nhc-wrapper",
 }
 
 func TestInstall(t *testing.T) {
@@ -33,7 +35,10 @@ func TestInstall(t *testing.T) {
 	dest := t.TempDir()
 	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+dest, "BIN="+filepath.Join(t.TempDir(), "nhc-gpu"), "VERSION=v1.2.3"))
 	mustBeInstalled(t, dest)
-	for _, link := range []string{"usr/sbin/nhc", "usr/libexec/nhc/node-mark-offline", "usr/libexec/nhc/node-mark-online"} {
+	links := []string{
+		"usr/sbin/nhc", "usr/sbin/nhc-genconf", "usr/sbin/nhc-wrapper", "usr/libexec/nhc/node-mark-offline", "usr/libexec/nhc/node-mark-online",
+	}
+	for _, link := range links {
 		path, err := filepath.EvalSymlinks(filepath.Join(dest, link))
 		if want := filepath.Join(dest, "usr/sbin/nhc-gpu"); path != want {
 			t.Errorf("%s is %s (%v), want %s", link, path, err, want)

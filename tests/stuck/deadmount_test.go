@@ -27,17 +27,10 @@ func insideDeadMount() int {
 		fmt.Println("make mounts private:", err)
 		return 1
 	}
-	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
-	if err != nil {
+	if err := mountDead(dir); err != nil {
 		fmt.Println("skip: needs FUSE:", err)
 		return 0
 	}
-	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
-	if err := unix.Mount("dead", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
-		fmt.Println("skip: mount fuse:", err)
-		return 0
-	}
-	go serveNothing(fuse)
 	conf := filepath.Join(os.TempDir(), fmt.Sprintf("dead-%d.conf", os.Getpid()))
 	defer os.Remove(conf)
 	if err := os.WriteFile(conf, []byte(os.Getenv(deadLinesEnv)), 0o644); err != nil {
@@ -60,7 +53,37 @@ func insideDeadMount() int {
 		}
 		fmt.Println("---")
 	}
+	generateBesideDeadMount()
 	return 0
+}
+
+func mountDead(dir string) error {
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
+	if err := unix.Mount("dead", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		return fmt.Errorf("mount fuse on %s: %w", dir, err)
+	}
+	go serveNothing(fuse)
+	return nil
+}
+
+// generateBesideDeadMount has genconf look at a node one of whose mounts is dead.
+func generateBesideDeadMount() {
+	if err := mountDead("/srv"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	cmd := exec.Command(os.Getenv("NHC_GPU_BINARY"), "genconf", "-c", "-")
+	cmd.Env = []string{"SLURMD_NODENAME=" + os.Getenv("SLURMD_NODENAME")}
+	began := time.Now()
+	out, _ := cmd.CombinedOutput()
+	fmt.Printf("%sexit %d\n", out, cmd.ProcessState.ExitCode())
+	if took := time.Since(began); took > 15*time.Second {
+		fmt.Println("too slow:", took)
+	}
 }
 
 // serveNothing answers FUSE's first request, INIT, and reads the others.

@@ -169,7 +169,7 @@ func onDeadMount(t *testing.T, dir, lines string) (runs []string) {
 	}
 	runs = strings.Split(string(out), "---\n")
 	if len(runs) != 3 {
-		t.Fatalf("got %q, want two runs", out)
+		t.Fatalf("got %q, want two runs and genconf", out)
 	}
 	return runs
 }
@@ -223,26 +223,16 @@ func TestDeadMount(t *testing.T) {
 	if !strings.Contains(runs[0], "slow\n") || !strings.Contains(runs[1], "at once\n") {
 		t.Errorf("%q, want the first run to wait for its deadline, the second not", runs)
 	}
+	generated := regexp.MustCompile(`(?m)^# /srv \(fuse, dead\) could not be looked at: stat /srv: no answer within 5\S* \(process \d+ in state D, wait channel \w+: which no signal can end\)$`)
+	if !generated.MatchString(runs[2]) || !strings.Contains(runs[2], "check_hw_cpuinfo") || !strings.Contains(runs[2], "exit 0\n") || strings.Contains(runs[2], "too slow") {
+		t.Errorf("genconf: %q, want a match of %s", runs[2], generated)
+	}
 }
 
 // A line that freezes itself in a cgroup v1 freezer.
 func TestFrozenProcess(t *testing.T) {
 	t.Parallel()
-	group, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "nhc-gpu-stuck-")
-	if err != nil {
-		t.Skipf("skip: needs cgroup v1 with the freezer: %v", err)
-	}
-	thaw := func() { _ = os.WriteFile(group+"/freezer.state", []byte("THAWED"), 0) }
-	t.Cleanup(func() {
-		thaw()
-		for range 200 {
-			if os.Remove(group) == nil {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Errorf("left behind: %s", group)
-	})
+	group := freezer(t)
 	node := nodeName(t)
 	conf := fmt.Sprintf("* || bash -c 'echo $$ > %[1]s/cgroup.procs; echo FROZEN > %[1]s/freezer.state; echo awake'\n", group)
 	text := `Script timed out while executing "bash -c .*"\.  It hangs.*: process \d+ in state D, wait channel \w+`

@@ -1,0 +1,235 @@
+package probe
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Part is a part of the inventory of a node. Each is asked for by itself, so
+// that one that hangs takes nothing else with it.
+type Part string
+
+// The parts.
+const (
+	PartCPU      Part = "cpu"
+	PartMemory   Part = "memory"
+	PartLoad     Part = "load"
+	PartNet      Part = "network"
+	PartIB       Part = "infiniband"
+	PartGPU      Part = "gpu"
+	PartDisks    Part = "disks"
+	PartMounts   Part = "mounts"
+	PartSpace    Part = "space" // of one mount point
+	PartServices Part = "services"
+)
+
+// Inventory is what a node has. Only the part that was asked for is filled.
+type Inventory struct {
+	CPUs     CPUs      `json:"cpus,omitzero"`
+	Memory   Memory    `json:"memory,omitzero"`
+	Load     float64   `json:"load,omitempty"` // average of the last minute
+	Links    []NetLink `json:"links,omitempty"`
+	Ports    []IBLink  `json:"ports,omitempty"`
+	GPU      GPUFiles  `json:"gpu,omitzero"`
+	Disks    []string  `json:"disks,omitempty"` // NVMe name spaces: nvme0n1
+	Mounts   []Mount   `json:"mounts,omitempty"`
+	Space    Space     `json:"space,omitzero"`
+	Services []Service `json:"services,omitempty"`
+}
+
+// NetLink is a network interface.
+type NetLink struct {
+	Name    string `json:"name"`
+	Virtual string `json:"virtual,omitempty"` // why it may come and go; "" for one that is built in
+}
+
+// IBLink is an InfiniBand port in words that travel between processes.
+type IBLink struct {
+	Name  string `json:"name"` // mlx5_0:1
+	State string `json:"state"`
+	Phys  string `json:"phys"`
+	Rate  string `json:"rate"`
+	Err   string `json:"err,omitempty"`
+}
+
+// GPUFiles is what NVIDIA's driver and the PCI bus show of GPUs, no library asked.
+type GPUFiles struct {
+	Nodes []string `json:"nodes,omitempty"` // /dev/nvidia0 ..., in order of their numbers
+	PCI   []string `json:"pci,omitempty"`   // addresses of NVIDIA's GPUs
+	SMI   string   `json:"smi,omitempty"`   // where nvidia-smi lies
+}
+
+// Space is what statfs(2) says of a mount point.
+type Space struct {
+	Dir    bool   `json:"dir"`    // it is a directory; containers mount single files
+	Device uint64 `json:"device"` // st_dev: equal for mounts of one file system
+	KB     uint64 `json:"kb"`     // size in units of 1024 bytes
+	Used   int    `json:"used"`   // percent as df rounds it, of what is not root's alone
+	FreeKB uint64 `json:"free"`   // available to users, in units of 1024 bytes
+	Inodes uint64 `json:"inodes"`
+	IUsed  int    `json:"iused"` // percent as df rounds it
+	IFree  uint64 `json:"ifree"`
+}
+
+// Inventory reads one part. path is the mount point for [PartSpace].
+func (h *Host) Inventory(part Part, path string) (inv Inventory, err error) {
+	switch part {
+	case PartCPU:
+		inv.CPUs, err = h.CPUs()
+	case PartMemory:
+		inv.Memory, err = h.Memory()
+	case PartLoad:
+		inv.Load, err = h.inventoryLoad()
+	case PartNet:
+		inv.Links, err = h.inventoryNet()
+	case PartIB:
+		inv.Ports, err = h.inventoryIB()
+	case PartGPU:
+		inv.GPU, err = h.inventoryGPU()
+	case PartDisks:
+		inv.Disks, err = h.inventoryDisks()
+	case PartMounts:
+		inv.Mounts, err = h.Mounts()
+	case PartSpace:
+		inv.Space, err = h.inventorySpace(path)
+	case PartServices:
+		inv.Services, err = h.inventoryServices()
+	default:
+		err = fmt.Errorf("inventory: unknown part %q", part)
+	}
+	return inv, err
+}
+
+func (h *Host) inventoryLoad() (float64, error) {
+	const path = "/proc/loadavg"
+	text, err := h.readValue(path)
+	if err != nil {
+		return 0, err
+	}
+	word, _, _ := strings.Cut(text, " ")
+	load, err := strconv.ParseFloat(word, 64)
+	if err != nil || !(load >= 0 && load < 1e9) { // "nan" is a number, too
+		return 0, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%.20q is no load average", word)}
+	}
+	return load, nil
+}
+
+// inventoryNet tells the interfaces that belong to the node from those that
+// software makes. A built-in one has a device behind it; bonds and VLANs are
+// made by the node's own configuration and count as built in.
+func (h *Host) inventoryNet() ([]NetLink, error) {
+	names, err := h.NetDevices()
+	if err != nil {
+		return nil, err
+	}
+	links := make([]NetLink, 0, len(names))
+	for _, n := range names {
+		dir := "/sys/class/net/" + n + "/"
+		l := NetLink{Name: n}
+		switch {
+		case n == "lo":
+		case h.TestFile('e', dir+"device/physfn"):
+			l.Virtual = "only a virtual function behind it"
+		case h.TestFile('e', dir+"device"), h.TestFile('d', dir+"bonding"), h.TestFile('e', "/proc/net/vlan/"+n):
+		default:
+			l.Virtual = "no device behind it"
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+func (h *Host) inventoryIB() ([]IBLink, error) {
+	ports, err := h.IBPorts()
+	links := make([]IBLink, 0, len(ports))
+	for _, p := range ports {
+		l := IBLink{Name: p.Name(), State: p.State, Phys: p.Phys, Rate: p.Rate}
+		if p.Err != nil {
+			l.Err = strings.ReplaceAll(p.Err.Error(), "\n", "; ")
+		}
+		links = append(links, l)
+	}
+	return links, err
+}
+
+func (h *Host) inventoryGPU() (GPUFiles, error) {
+	var g GPUFiles
+	if pci, err := h.nvidiaPCI(); err == nil && len(pci) > 0 { // a node may have no PCI bus
+		g.PCI = pci
+	}
+	names, err := h.names("/dev")
+	if err != nil {
+		return g, err
+	}
+	numbers := []int{}
+	for _, n := range names {
+		digits, ok := strings.CutPrefix(n, "nvidia")
+		if i, err := strconv.Atoi(digits); ok && err == nil && strconv.Itoa(i) == digits && i >= 0 && h.TestFile('c', "/dev/"+n) {
+			numbers = append(numbers, i)
+		}
+	}
+	sort.Ints(numbers)
+	for _, i := range numbers {
+		g.Nodes = append(g.Nodes, "/dev/nvidia"+strconv.Itoa(i))
+	}
+	if path, err := h.find([]string{"nvidia-smi"}, ""); err == nil {
+		g.SMI = path
+	}
+	return g, nil
+}
+
+func (h *Host) inventoryDisks() ([]string, error) {
+	names, err := h.names("/sys/block")
+	if err != nil {
+		return nil, err
+	}
+	nvme := regexp.MustCompile(`^nvme[0-9]+n[0-9]+$`) // not nvme0c0n1, a path of a multipath device
+	var disks []string
+	for _, n := range names {
+		if nvme.MatchString(n) && h.TestFile('b', "/dev/"+n) {
+			disks = append(disks, n)
+		}
+	}
+	return disks, nil
+}
+
+func (h *Host) inventorySpace(path string) (Space, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(h.Path(path), &st); err != nil {
+		return Space{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	s := Space{Dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, Device: uint64(st.Dev)}
+	if !s.Dir {
+		return s, nil
+	}
+	var v unix.Statfs_t
+	if err := unix.Statfs(h.Path(path), &v); err != nil {
+		return s, &fs.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	unit := uint64(max(v.Frsize, 1))
+	s.KB, s.FreeKB = v.Blocks*unit/1024, v.Bavail*unit/1024
+	used := v.Blocks - min(v.Bfree, v.Blocks)
+	s.Used = percentUp(used, used+v.Bavail)
+	s.Inodes, s.IFree = v.Files, min(v.Ffree, v.Files)
+	s.IUsed = percentUp(s.Inodes-s.IFree, s.Inodes)
+	return s, nil
+}
+
+// percentUp is part of whole in percent, rounded up as df does.
+func percentUp(part, whole uint64) int {
+	if whole == 0 || part > whole {
+		return 0
+	}
+	p := float64(part) * 100 / float64(whole)
+	n := int(p)
+	if float64(n) < p {
+		n++
+	}
+	return min(n, 100)
+}

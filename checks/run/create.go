@@ -1,0 +1,67 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// have reads one part of the node's inventory.
+func (w *worker) have(req *Request) *Response {
+	inv, err := w.host.Inventory(probe.Part(req.Name), req.Path)
+	if err != nil {
+		return &Response{Err: err.Error()}
+	}
+	return &Response{Have: &inv}
+}
+
+// createdMode is the mode of a file made by OpCreate: what nhc.conf has.
+const createdMode = 0o644
+
+// create writes a file that must not exist, not even as a link to nowhere: it
+// is complete under another name before it gets its own.
+func create(path string, data []byte) *Response {
+	if _, err := os.Lstat(path); err == nil {
+		return &Response{File: &FileInfo{}, Err: fmt.Sprintf("write %s: it exists", path)}
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return &Response{Err: pathError("write", path, err)}
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(createdMode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if errClose := f.Close(); err == nil {
+		err = errClose
+	}
+	if err == nil {
+		err = renameNew(f.Name(), path)
+	}
+	switch {
+	case errors.Is(err, unix.EEXIST): // made while we wrote
+		return &Response{File: &FileInfo{}, Err: fmt.Sprintf("write %s: it exists", path)}
+	case err != nil:
+		return &Response{Err: pathError("write", path, err)}
+	}
+	return &Response{}
+}
+
+// renameNew gives a file its name, unless there is one of that name. Where the
+// file system cannot do that in one step (NFS) a second link does.
+func renameNew(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENOTSUP) {
+		return unix.Link(from, to)
+	}
+	return err
+}

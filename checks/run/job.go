@@ -1,0 +1,69 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Job is a command that is run for its own sake, like a child of this process:
+// the end of the context ends it.
+type Job struct {
+	Argv, Env []string
+	Program   string        // the file to run, if it is not the one that Argv names
+	Input     string        // file that is its standard input; "" is /dev/null
+	Merge     bool          // its standard error is part of Stdout, and what it leaves behind lives on
+	Timeout   time.Duration // 0 means none
+}
+
+// leftBehind is how long a daemon that a job has started may hold its output open.
+const leftBehind = time.Second
+
+// Run carries out a job in the worker of [Pool.Exec]. With an error that says
+// why the program could not be started comes bash's status for it, 126 or 127.
+// What no signal can end goes into the ledger and is not started again while it
+// is there.
+func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
+	patience := j.Timeout
+	if patience > 0 {
+		patience += time.Second // for its end, see probe.Grace
+	}
+	r := &Request{
+		Op: OpExec, Args: j.Argv, Env: j.Env, Program: j.Program, Path: j.Input, Merge: j.Merge, Timeout: j.Timeout, Line: "run " + j.Argv[0],
+	}
+	o := p.Call(ctx, execLane, r, patience)
+	switch {
+	case o.Hung != nil:
+		return Output{}, fmt.Errorf("hangs (%s)", Describe(o.Hung))
+	case o.Response == nil:
+		return Output{}, o.Failure()
+	}
+	out := Output{Stdout: o.Data, Cut: o.Cut, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut}
+	if !out.TimedOut {
+		return out, o.Failure()
+	}
+	if left := p.killJob(); len(left) > 0 {
+		if _, err := p.Bury(left, execLane, r.Line); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// killJob ends what a job that was out of time has left in its worker's session.
+// It returns what no signal can end.
+func (p *Pool) killJob() []int {
+	worker := p.Pid(execLane)
+	for end := time.Now().Add(killGrace); ; time.Sleep(5 * time.Millisecond) {
+		left := slices.DeleteFunc(inSession(worker), func(pid int) bool { return pid == worker })
+		if len(left) == 0 || time.Now().After(end) {
+			return left
+		}
+		for _, pid := range left {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}

@@ -1,0 +1,4 @@
+package main
+
+// dmiSection is empty until this program reads DMI data.
+func (g *generator) dmiSection() {}

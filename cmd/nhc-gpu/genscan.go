@@ -1,0 +1,235 @@
+package main
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+)
+
+// scanStep bounds one question to the worker. A mount that does not answer
+// costs that much.
+const scanStep = 5 * time.Second
+
+// answers are what the worker said of each part, and why it did not.
+type answers struct {
+	have map[string]*probe.Inventory // by part, or by mount point
+	err  map[string]error
+}
+
+// ask has the worker read parts of the inventory, or the space of mount points.
+func (g *generator) ask(part probe.Part, of ...string) answers {
+	a := answers{have: map[string]*probe.Inventory{}, err: map[string]error{}}
+	var reqs []*run.Request
+	for _, what := range of {
+		r := &run.Request{Op: run.OpHave, Name: what, Line: "read " + what}
+		if part == probe.PartSpace {
+			r.Name, r.Path, r.Line = string(part), what, "stat "+what
+		}
+		reqs = append(reqs, r)
+	}
+	limit := func(*run.Request) time.Duration { return max(min(scanStep, time.Until(g.end)), time.Millisecond) }
+	g.pool.Do(g.ctx, checks.Local, reqs, limit, func(r *run.Request, o run.Outcome) {
+		what := r.Name
+		if part == probe.PartSpace {
+			what = r.Path
+		}
+		if err := o.FailureIn(r.Line); err != nil {
+			a.err[what] = err
+			return
+		}
+		a.have[what] = o.Have
+	})
+	return a
+}
+
+// part is one part, or nil and a warning in the sheet.
+func (g *generator) part(a answers, part probe.Part) *probe.Inventory {
+	inv := a.have[string(part)]
+	if inv == nil && g.ctx.Err() == nil {
+		g.sheet.warn("%s could not be read, no line: %v", part, a.err[string(part)])
+	}
+	return inv
+}
+
+func (g *generator) heading() {
+	s := &g.sheet
+	s.comment("Configuration of nhc-gpu, and of LBNL NHC.")
+	s.comment("Made by %s %s on %s, %s.", g.program, version, g.set.get("HOSTNAME_S"), g.began.Format(time.RFC1123Z))
+	s.comment("")
+	s.comment("Each line is TARGET || CHECK. TARGET is a glob, /regular expression/ or {node range}.")
+	s.comment("Every line that is no comment passed on that node at that time. Read it before you use it:")
+	s.comment("what is broken now is missing here, or is called healthy. Then: nhc-gpu --check -c FILE")
+	s.heading("Settings")
+	s.lines = append(s.lines, sheetLine{check: "export MARK_OFFLINE=1 NHC_CHECK_ALL=0", why: "-"})
+}
+
+// scan fills the sheet, section by section.
+func (g *generator) scan() {
+	parts := []probe.Part{
+		probe.PartCPU, probe.PartMemory, probe.PartLoad, probe.PartNet, probe.PartIB, probe.PartGPU, probe.PartDisks,
+		probe.PartMounts, probe.PartServices,
+	}
+	var names []string
+	for _, p := range parts {
+		names = append(names, string(p))
+	}
+	g.vecho(strings.Join(names, "...") + "...")
+	a := g.ask("", names...)
+	g.dmiSection()
+	g.mountSection(a)
+	g.hardwareSection(a)
+	g.gpuSection(a)
+	g.processSection(a)
+}
+
+func (g *generator) hardwareSection(a answers) {
+	s := &g.sheet
+	s.heading("Hardware checks")
+	if inv := g.part(a, probe.PartCPU); inv != nil {
+		c := inv.CPUs
+		g.dbg("%d sockets, %d cores, %d threads", c.Sockets, c.Cores, c.Threads)
+		s.check("check_hw_cpuinfo", strconv.Itoa(c.Sockets), strconv.Itoa(c.Cores), strconv.Itoa(c.Threads))
+	}
+	if inv := g.part(a, probe.PartMemory); inv != nil {
+		g.memoryLines(inv.Memory)
+	}
+	if inv := g.part(a, probe.PartNet); inv != nil {
+		g.linkLines(inv.Links)
+	}
+	if inv := g.part(a, probe.PartIB); inv != nil {
+		g.portLines(inv.Ports)
+	}
+	if inv := g.part(a, probe.PartDisks); inv != nil && len(inv.Disks) > 0 {
+		s.comment("%d NVMe disks", len(inv.Disks))
+		words := []string{"-b"}
+		for _, d := range inv.Disks {
+			words = append(words, "/dev/"+d)
+		}
+		s.check("check_file_test", words...)
+	}
+}
+
+func (g *generator) linkLines(links []probe.NetLink) {
+	virtual := map[string][]string{}
+	for _, l := range links {
+		if l.Virtual == "" {
+			g.sheet.check("check_hw_eth", literalMatch(l.Name))
+			continue
+		}
+		virtual[l.Virtual] = append(virtual[l.Virtual], l.Name)
+	}
+	for _, why := range slices.Sorted(maps.Keys(virtual)) {
+		g.sheet.comment("no line for what has %s: %s", why, some(virtual[why]))
+	}
+}
+
+// largeMemory is where a percent of the memory is a memory module: the fudge
+// has to be below that. In kB.
+const largeMemory = 256 << 20
+
+func (g *generator) memoryLines(m probe.Memory) {
+	size := sizeWord(m.Total)
+	fudge := "3%"
+	if m.Total >= largeMemory {
+		fudge = "1%"
+	}
+	g.dbg("%d kB RAM (%s, +/- %s), %d kB swap", m.Total, size, fudge, m.SwapTotal)
+	g.sheet.comment("%s: what the kernel keeps for itself changes with its version", fudge)
+	g.sheet.check("check_hw_physmem", size, size, fudge)
+	if m.SwapTotal == 0 {
+		g.sheet.check("check_hw_swap", "0", "0")
+		return
+	}
+	swap := sizeWord(m.SwapTotal)
+	g.sheet.check("check_hw_swap", swap, swap, "3%")
+}
+
+// sizeWord writes an amount of memory in the largest unit of which there are
+// sixty-four or more, which is wrong by less than a percent.
+func sizeWord(kB uint64) string {
+	units := []string{"kB", "MB", "GB"}
+	n, unit := float64(kB), 0
+	for ; n >= 64*1024 && unit < len(units)-1; unit++ {
+		n /= 1024
+	}
+	return strconv.FormatFloat(math.Round(n), 'f', 0, 64) + units[unit]
+}
+
+func (g *generator) portLines(ports []probe.IBLink) {
+	s := &g.sheet
+	for _, p := range ports {
+		switch {
+		case p.Err != "":
+			s.warn("no line for port %s: %s", p.Name, p.Err)
+		case p.State != "ACTIVE" || p.Phys != "LinkUp":
+			s.comment("no line for port %s, which is not in use: %s, %s", p.Name, p.State, p.Phys)
+		default:
+			s.check("check_hw_ib", p.Rate, p.Name)
+		}
+	}
+}
+
+// gpuSection names device nodes and PCI addresses; the libraries' opinion is a
+// comment.
+func (g *generator) gpuSection(a answers) {
+	s := &g.sheet
+	inv := g.part(a, probe.PartGPU)
+	if inv == nil || len(inv.GPU.Nodes)+len(inv.GPU.PCI) == 0 {
+		return
+	}
+	gpu := inv.GPU
+	s.heading("GPU checks")
+	if len(gpu.Nodes) != len(gpu.PCI) && len(gpu.PCI) > 0 {
+		s.warn("%d GPUs on the PCI bus, but %d have a device node", len(gpu.PCI), len(gpu.Nodes))
+	}
+	g.describeGPUs()
+	if len(gpu.PCI) > 0 {
+		s.comment("%d GPUs on the PCI bus, by their slots", len(gpu.PCI))
+		words := []string{"-e"}
+		for _, addr := range gpu.PCI {
+			words = append(words, "/sys/bus/pci/devices/"+addr)
+		}
+		s.check("check_file_test", words...)
+	}
+	if len(gpu.Nodes) > 0 {
+		s.comment("%d device nodes of the driver", len(gpu.Nodes))
+		s.check("check_file_test", append(append([]string{"-c"}, gpu.Nodes...), "/dev/nvidiactl")...)
+		s.check("check_gpu_count", strconv.Itoa(len(gpu.Nodes)))
+	}
+	if gpu.SMI != "" {
+		s.check("check_nvsmi_healthmon")
+	}
+}
+
+// describeGPUs asks NVML, in its own worker, for what a person wants to know.
+func (g *generator) describeGPUs() {
+	g.vecho("GPUs...")
+	o := g.pool.Call(g.ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"}, scanStep)
+	if err := o.Failure(); err != nil {
+		g.sheet.warn("NVML could not be asked: %v", err)
+		return
+	}
+	for _, f := range o.Facts {
+		g.sheet.comment("%s: %s", f.Thing, f.Detail)
+	}
+}
+
+// loadLine allows twice as much load as there are threads, as LBNL NHC does,
+// and twice of what there is now.
+func (g *generator) loadLine(a answers) {
+	load, cpu := g.part(a, probe.PartLoad), a.have[string(probe.PartCPU)]
+	if load == nil || cpu == nil || cpu.CPUs.Threads < 2 {
+		return
+	}
+	limit := max(2*cpu.CPUs.Threads, int(math.Ceil(2*load.Load)))
+	if g.sheet.check("check_ps_loadavg", strconv.Itoa(limit)) && limit > 2*cpu.CPUs.Threads {
+		g.sheet.comment("the load was %.1f on %d threads: the limit allows twice that", load.Load, cpu.CPUs.Threads)
+	}
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// daemon is a program that a node is not healthy without, once it runs there.
+type daemon struct {
+	program string // the last part of the command line's first word
+	match   string // match string for the whole command line, where the first word does not tell
+	service string // what its service is called where systemd does not say; "" is the program
+	debian  string // the same on Debian and Ubuntu, if it is another
+}
+
+// daemons are in the order of the lines. sshd and others write titles over
+// their command lines, and Python's programs have Python for a first word.
+var daemons = []daemon{
+	{program: "systemd-journald"}, {program: "systemd-logind"}, {program: "systemd-udevd"}, {program: "systemd-resolved"},
+	{program: "systemd-networkd"}, {program: "systemd-timesyncd"}, {program: "systemd-oomd"},
+	{program: "dbus-daemon", service: "dbus"}, {program: "dbus-broker", service: "dbus-broker"},
+	{program: "NetworkManager"},
+	{program: "sshd", match: "@(*/sshd|*/sshd *)", debian: "ssh"},
+	{program: "crond"}, {program: "cron"}, {program: "atd"},
+	{program: "rsyslogd", service: "rsyslog"}, {program: "syslogd", service: "syslog"}, {program: "syslog-ng"},
+	{program: "chronyd", debian: "chrony"}, {program: "ntpd", debian: "ntp"}, {program: "ptp4l"}, {program: "phc2sys"},
+	{program: "sssd"}, {program: "nslcd"}, {program: "nscd"},
+	{program: "munged", service: "munge"}, {program: "slurmd"}, {program: "slurmctld"}, {program: "slurmdbd"}, {program: "slurmrestd"},
+	{program: "pbs_mom"},
+	{program: "nvidia-persistenced"}, {program: "nv-fabricmanager", service: "nvidia-fabricmanager"},
+	{program: "nv-hostengine", service: "nvidia-dcgm"}, {program: "nvidia-imex"}, {program: "dcgm-exporter"},
+	{program: "opensm"}, {program: "rdma-ndd"}, {program: "ibacm"}, {program: "srp_daemon"},
+	{program: "rpcbind"}, {program: "rpc.statd", service: "rpc-statd"}, {program: "rpc.mountd", service: "nfs-mountd"},
+	{program: "rpc.idmapd", service: "nfs-idmapd"}, {program: "gssproxy"}, {program: "automount", service: "autofs"},
+	{program: "mmfsd", service: "gpfs"}, {program: "multipathd"}, {program: "iscsid"},
+	{program: "auditd"}, {program: "irqbalance"}, {program: "tuned", match: "@(*/tuned|*/tuned *)"},
+	{program: "firewalld", match: "@(*/firewalld|*/firewalld *)"}, {program: "smartd"}, {program: "mcelog"}, {program: "rasdaemon"},
+	{program: "ipmievd"}, {program: "lldpd"}, {program: "snmpd"}, {program: "gmond", service: "ganglia-monitor"},
+	{program: "node_exporter"}, {program: "telegraf"}, {program: "containerd"}, {program: "dockerd", service: "docker"}, {program: "kubelet"},
+	{program: "xinetd"}, {program: "httpd"}, {program: "libvirtd"}, {program: "mysqld"}, {program: "mariadbd", service: "mariadb"},
+	{program: "qmgr", service: "postfix"},
+}
+
+// processSection writes the load and the services.
+func (g *generator) processSection(a answers) {
+	g.sheet.heading("Process checks")
+	g.loadLine(a)
+	inv := g.part(a, probe.PartServices)
+	if inv == nil {
+		return
+	}
+	debian := g.set.get("SYSCONFIGDIR") == "/etc/default"
+	g.dbg("%d different processes of the node itself", len(inv.Services))
+	for _, d := range daemons {
+		if s, ok := d.find(inv.Services); ok {
+			g.sheet.check("check_ps_service", d.words(s, debian)...)
+		}
+	}
+}
+
+// find is the process of a daemon, root's if there is one.
+func (d daemon) find(list []probe.Service) (probe.Service, bool) {
+	var fits []probe.Service
+	for _, s := range list {
+		first, _, _ := strings.Cut(s.Args, " ")
+		if d.match == "" && base(first) == d.program || d.match != "" && match.Glob(s.Args, d.match) {
+			fits = append(fits, s)
+		}
+	}
+	if len(fits) == 0 {
+		return probe.Service{}, false
+	}
+	return slices.MinFunc(fits, func(x, y probe.Service) int { return cmp.Compare(x.UID, y.UID) }), true
+}
+
+// words are those of check_ps_service for a process of the daemon.
+func (d daemon) words(s probe.Service, debian bool) []string {
+	service := cmp.Or(s.Unit, d.service, d.program)
+	if s.Unit == "" && debian {
+		service = cmp.Or(d.debian, service)
+	}
+	var words []string
+	if s.User != "" {
+		words = append(words, "-u", literalMatch(s.User))
+	}
+	switch {
+	case d.match != "":
+		words = append(words, "-f", "-m", d.match)
+	case service != d.program:
+		words = append(words, "-d", d.program)
+	}
+	return append(words, service)
+}

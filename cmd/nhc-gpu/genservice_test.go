@@ -1,0 +1,111 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func TestServices(t *testing.T) {
+	t.Parallel()
+	list := []probe.Service{
+		{Args: "/lib/systemd/systemd-journald", User: "root", Unit: "systemd-journald"},
+		{Args: "sshd: joe [priv]", User: "root", Unit: "ssh"},
+		{Args: "sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups", User: "root", Unit: "ssh"},
+		{Args: "vi /etc/ssh/sshd_config", User: "root"},
+		{Args: "/usr/sbin/cron -f", User: "root", Unit: "cron"},
+		{Args: "/usr/sbin/rsyslogd -n", User: "root", Unit: "rsyslog"},
+		{Args: "/usr/sbin/chronyd -F 1", User: "_chrony", UID: 105},
+		{Args: "/usr/sbin/munged", User: "munge", UID: 990, Unit: "munge"},
+		{Args: "/usr/sbin/slurmd -D", User: "root", Unit: "slurmd"},
+		{Args: "/usr/bin/nvidia-persistenced --user nvidia-persistenced", User: "nvidia-persistenced", UID: 110, Unit: "nvidia-persistenced"},
+		{Args: "/usr/bin/nv-fabricmanager -c /usr/share/nvidia/nvswitch/fabricmanager.cfg", User: "root"},
+		{Args: "/usr/bin/python3 -Es /usr/sbin/tuned -l -P", User: "root", Unit: "tuned"},
+		{Args: "/usr/sbin/sssd -i", UID: 4711},
+		{Args: "/usr/bin/a-job --of joe", User: "joe", UID: 1000},
+	}
+	const sshd = `-u root -f -m '@(*/sshd|*/sshd *)' `
+	for name, tt := range map[string]struct {
+		debian bool
+		want   []string
+	}{
+		"by unit": {false, []string{
+			"-u root systemd-journald", sshd + "ssh", "-u root cron", "-u root -d rsyslogd rsyslog", "-u _chrony chronyd", "sssd",
+			"-u munge -d munged munge", "-u root slurmd", "-u nvidia-persistenced nvidia-persistenced",
+			"-u root -d nv-fabricmanager nvidia-fabricmanager", "-u root -f -m '@(*/tuned|*/tuned *)' tuned",
+		}},
+		"Debian's names": {true, []string{
+			"-u root systemd-journald", sshd + "ssh", "-u root cron", "-u root -d rsyslogd rsyslog", "-u _chrony -d chronyd chrony", "sssd",
+			"-u munge -d munged munge", "-u root slurmd", "-u nvidia-persistenced nvidia-persistenced",
+			"-u root -d nv-fabricmanager nvidia-fabricmanager", "-u root -f -m '@(*/tuned|*/tuned *)' tuned",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got []string
+			for _, d := range daemons {
+				if s, ok := d.find(list); ok {
+					line, _ := checkLine("check_ps_service", d.words(s, tt.debian))
+					got = append(got, strings.TrimPrefix(line, "check_ps_service "))
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestServicesPass runs daemons of all forms under their names and has the
+// check find them by the lines written for them.
+func TestServicesPass(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for pid, args := range map[string]string{
+		"10": "sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups", "11": "/usr/sbin/cron\x00-f", "12": "/usr/sbin/rsyslogd\x00-n",
+		"13": "/usr/bin/python3\x00-Es\x00/usr/sbin/tuned\x00-l",
+	} {
+		must(t, os.MkdirAll(root+"/proc/"+pid, 0o755))
+		must(t, os.WriteFile(root+"/proc/"+pid+"/cmdline", []byte(args+"\x00"), 0o644))
+		must(t, os.WriteFile(root+"/proc/"+pid+"/status", []byte("Name:\tx\nState:\tS\nUid:\t0\t0\t0\t0\nVmSize:\t1 kB\n"), 0o644))
+	}
+	must(t, os.MkdirAll(root+"/etc", 0o755))
+	must(t, os.WriteFile(root+"/etc/passwd", []byte("root:x:0:0::/root:/bin/sh\n"), 0o644))
+	inv, err := probe.NewHost(root).Inventory(probe.PartServices, "")
+	must(t, err)
+	n := 0
+	for _, d := range daemons {
+		s, ok := d.find(inv.Services)
+		if !ok {
+			continue
+		}
+		n++
+		if findings := runCheck(t, root, "check_ps_service", d.words(s, true)); len(findings) > 0 {
+			t.Errorf("%s: %v", d.program, findings)
+		}
+	}
+	if n != 4 {
+		t.Errorf("%d daemons found, want 4", n)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runCheck runs a check on a node of files.
+func runCheck(t *testing.T, root, name string, words []string) []checks.Finding {
+	t.Helper()
+	info, _ := checks.Lookup(name)
+	c := info.New()
+	must(t, checks.Bind(c, words))
+	return c.Run(t.Context(), &checks.Env{Host: probe.NewHost(root)})
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// sheet is a configuration in the making.
+type sheet struct {
+	lines    []sheetLine
+	warnings []string
+}
+
+// sheetLine is a heading, a comment or a check.
+type sheetLine struct {
+	heading string
+	comment string
+	check   string // in the words of a shell
+	why     string // what is wrong with the check: it is written as a comment
+}
+
+func (s *sheet) heading(text string) { s.lines = append(s.lines, sheetLine{heading: text}) }
+
+func (s *sheet) comment(format string, args ...any) {
+	s.lines = append(s.lines, sheetLine{comment: fmt.Sprintf(format, args...)})
+}
+
+// warn says in the file and on stderr what is missing in it.
+func (s *sheet) warn(format string, args ...any) {
+	text := visible(fmt.Sprintf(format, args...))
+	s.lines = append(s.lines, sheetLine{comment: text})
+	s.warnings = append(s.warnings, text)
+}
+
+// check adds a line, unless this program has no such check. It says whether it
+// has. Words are taken literally.
+func (s *sheet) check(name string, words ...string) bool {
+	line, ok := checkLine(name, words)
+	if ok {
+		s.lines = append(s.lines, sheetLine{check: line})
+	}
+	return ok
+}
+
+// suggest adds a line for a person to take over: a comment.
+func (s *sheet) suggest(name string, words ...string) {
+	if line, ok := checkLine(name, words); ok {
+		s.lines = append(s.lines, sheetLine{check: line, why: "-"})
+	}
+}
+
+func checkLine(name string, words []string) (string, bool) {
+	if _, ok := checks.Lookup(name); !ok {
+		return "", false
+	}
+	line := []string{name}
+	for _, w := range words {
+		line = append(line, shellWord(w))
+	}
+	return strings.Join(line, " "), true
+}
+
+// render prints the file.
+func (s *sheet) render(mask string) string {
+	var b strings.Builder
+	for i, l := range s.lines {
+		switch {
+		case l.heading != "":
+			if i > 0 {
+				b.WriteString("\n")
+			}
+			rule := strings.Repeat("#", 71)
+			fmt.Fprintf(&b, "%s\n###\n### %s\n###\n", rule, l.heading)
+		case l.check != "" && l.why == "":
+			b.WriteString(confLine(mask, l.check))
+		case l.check != "":
+			if l.why != "-" {
+				b.WriteString(comment("left out, " + l.why + ":"))
+			}
+			b.WriteString("#" + confLine(mask, l.check))
+		default:
+			b.WriteString(comment(l.comment))
+		}
+	}
+	return b.String()
+}
+
+func comment(text string) string {
+	if text == "" {
+		return "#\n"
+	}
+	return "# " + visible(text) + "\n"
+}
+
+// confLine makes a line of nhc.conf, from which reading takes one level of
+// backslashes away.
+func confLine(mask, check string) string {
+	return " " + strings.ReplaceAll(mask+" || "+check, `\`, `\\`) + "\n"
+}
+
+// visible makes a text fit for a comment: one line that no backslash at its end
+// joins with the next.
+func visible(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if isControl(r) || r == '\\' {
+			return '?'
+		}
+		return r
+	}, s)
+	return strings.ToValidUTF8(s, "?")
+}
+
+// shellWord quotes a word for a check line. bash splits the line at blanks and
+// joins it with single ones before it looks at quotes, so no two blanks may
+// stand together; what is no printable text is written as an octal escape.
+func shellWord(w string) string {
+	if strings.ContainsFunc(w, func(r rune) bool { return isControl(r) || r == '\uFFFD' }) {
+		return escapedWord(w)
+	}
+	q := plainQuote(w)
+	for strings.Contains(q, "  ") {
+		q = strings.ReplaceAll(q, "  ", " '' ")
+	}
+	return q
+}
+
+// escapedWord is a word in the form $'...', which needs a shell to be read.
+func escapedWord(w string) string {
+	var b strings.Builder
+	b.WriteString("$'")
+	for i := range len(w) {
+		switch c := w[i]; {
+		case c <= ' ' || c >= 0x7f || c == '\'' || c == '\\':
+			fmt.Fprintf(&b, `\%03o`, c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String() + "'"
+}
+
+// literalMatch is a match string that only fits s itself.
+func literalMatch(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		whole := i == 0 && (c == '!' || c == '/' && strings.HasSuffix(s, "/") || c == '{' && strings.HasSuffix(s, "}"))
+		if whole || strings.IndexByte(`*?[]\()|`, c) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}

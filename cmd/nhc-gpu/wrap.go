@@ -1,0 +1,320 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+)
+
+const wrapSpec = ":A:D:L:M:P:S:VX:h"
+
+// Exit statuses of LBNL's wrapper; that of the wrapped program is not passed on.
+const (
+	exitWrapUsage = 99
+	exitWrapState = 255
+)
+
+// notFound is bash's status for a program that does not exist.
+const notFound = 127
+
+// wrapper runs a program and tells only what has changed since it last did.
+type wrapper struct {
+	program string // what the wrapper is called
+	name    string // of the wrapped program: in texts, and of its files
+	run     run.Job
+	state   *wrapState
+	dir     string // of the state; "" is the default
+	mailTo  []string
+	subject string
+	verbose bool
+	expire  int64 // seconds until what has not changed is told again; 0 is never
+	fudge   int64 // seconds by which that may be early
+	loop    string
+	format  string // of times, as date(1) has it
+	host    string
+	sig     *signals
+	now     func() time.Time
+}
+
+// wrap does what LBNL's nhc-wrapper does. words[0] is the name that the program
+// was called by: NAME-wrapper wraps NAME.
+func wrap(words []string) int {
+	w := &wrapper{program: filepath.Base(words[0]), now: time.Now, fudge: 5}
+	w.format = cmp.Or(os.Getenv("NW_DATEFMT"), "(%F %T)")
+	w.name = strings.TrimSuffix(w.program, "-wrapper")
+	own := w.program == wrapName
+	if own {
+		w.program, w.name = "nhc-gpu "+wrapName, "nhc"
+	}
+	o, err := parseWrap(words[1:])
+	if o.help {
+		wrapHelp(w.program, w.name)
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintf(stdout, "ERROR:  %s\n", badOptionText(err))
+		wrapHelp(w.program, w.name)
+		return exitWrapUsage
+	}
+	for _, a := range o.mailTo {
+		if strings.HasPrefix(a, "-") { // mail would take it for an option
+			fmt.Fprintf(stdout, "ERROR:  %q is no address to send mail to.\n", a)
+			return exitWrapUsage
+		}
+	}
+	unix.Umask(0o077)
+	w.take(o, words[0], own)
+	w.sig = catchSignals()
+	defer w.sig.stop()
+	stdout.wake, stderr.wake = w.sig.wake, w.sig.wake
+	return w.work(o.expire)
+}
+
+// take fills in what the command line and the environment ask for.
+func (w *wrapper) take(o wrapOptions, argv0 string, own bool) {
+	w.dir, w.mailTo, w.subject, w.verbose, w.loop = o.dir, o.mailTo, o.subject, o.verbose, o.loop
+	path := fixedPath // behind the folders that the wrapper itself may lie in
+	exe, err := os.Executable()
+	if err == nil {
+		path = filepath.Dir(exe) + ":" + path
+	}
+	if strings.Contains(argv0, "/") {
+		path = filepath.Dir(argv0) + ":" + path
+	}
+	w.run = run.Job{Merge: true, Timeout: w.limit(os.Getenv("NW_TIMEOUT"))}
+	switch {
+	case o.program != "":
+		if strings.Contains(o.program, "/") {
+			path = filepath.Dir(o.program) + ":" + path
+		}
+		w.name = filepath.Base(o.program)
+		w.run.Program = ""
+	case own && err == nil:
+		w.run.Program = exe
+	}
+	w.run.Argv = append([]string{w.name}, o.words...)
+	host, _ := os.Hostname()
+	w.host, _, _ = strings.Cut(host, ".")
+	w.subject = cmp.Or(w.subject, "NHC Report for "+w.host)
+	w.run.Env = append(os.Environ(), "PATH="+path, "SUBPROG="+w.name, "HOSTNAME="+host, "HOSTNAME_S="+w.host)
+}
+
+// wrapDefault is how long a wrapped program may take unless NW_TIMEOUT says
+// otherwise: much longer than any TIMEOUT of nhc.
+const wrapDefault = 10 * time.Minute
+
+func (w *wrapper) limit(spec string) time.Duration {
+	if spec == "" {
+		return wrapDefault
+	}
+	t := parseTimespec(spec)
+	if t.wrong != "" {
+		w.warn(fmt.Errorf("NW_TIMEOUT: %s; %s it is", t.wrong, wrapDefault))
+		return wrapDefault
+	}
+	return time.Duration(t.secs) * time.Second
+}
+
+type wrapOptions struct {
+	dir, loop, program, subject, expire string
+	mailTo, words                       []string
+	verbose, help                       bool
+}
+
+// parseWrap reads the options. The first word that is none of the wrapper's is
+// the first of the wrapped program's.
+func parseWrap(args []string) (o wrapOptions, err error) {
+	var pass []string
+	rest, err := checks.Getopts(wrapSpec, args, func(opt byte, arg string) {
+		switch opt {
+		case 'A':
+			pass = strings.Fields(arg)
+		case 'D':
+			o.dir = arg
+		case 'L':
+			o.loop = arg
+		case 'M':
+			o.mailTo = strings.Fields(arg)
+		case 'P':
+			o.program = arg
+		case 'S':
+			o.subject = arg
+		case 'V':
+			o.verbose = true
+		case 'X':
+			o.expire = arg
+		case 'h':
+			o.help = true
+		}
+	})
+	if usage, ok := errors.AsType[*checks.UsageError](err); ok && usage.Kind == checks.BadOption {
+		rest, err = args[len(args)-len(rest)-1:], nil
+	}
+	o.words = append(pass, rest...)
+	return o, err
+}
+
+func (w *wrapper) work(expire string) int {
+	state, err := openWrapState(w.dir, w.name)
+	if err != nil {
+		dir := w.dir
+		if state != nil {
+			dir = state.path
+		}
+		fmt.Fprintf(stdout, "ERROR:  State directory \"%s\" create/chown/chmod failed for uid %d.  Aborting.\n", dir, os.Geteuid())
+		fmt.Fprintf(stderr, "%s: %v\n", w.program, err)
+		return exitWrapState
+	}
+	defer state.close()
+	w.state = state
+	if expire != "" {
+		t := parseTimespec(expire)
+		t.complain()
+		w.expire = t.secs
+		if t.hasFudge {
+			w.fudge = t.fudge
+		}
+		w.vecho("Note:  Results will expire after %d seconds.", w.expire)
+	}
+	w.once()
+	if w.loop != "" {
+		w.forever()
+	}
+	if sig := w.sig.caught(); sig != 0 {
+		fmt.Fprintf(stdout, "Terminated by signal %s.\n", signalName(sig))
+		return 128 + int(sig)
+	}
+	return 0
+}
+
+// once runs the program and tells what has changed.
+func (w *wrapper) once() {
+	unlock, err := w.state.lock()
+	if err != nil {
+		w.warn(err)
+		return
+	}
+	defer unlock()
+	ledger, err := run.OpenLedger(w.state.path)
+	if err != nil {
+		w.warn(err)
+	}
+	pool := run.NewPool(run.Options{Root: "/", Ledger: ledger})
+	defer pool.Close() // in a loop nothing is to pile up, not even in a worker
+	out, ok := w.spawn(pool)
+	if !ok {
+		return
+	}
+	w.age()
+	c, changed := w.compare(out)
+	switch {
+	case len(w.mailTo) > 0:
+		w.mail(pool, c, changed)
+	case changed:
+		_, _ = stdout.Write(c.text())
+	}
+}
+
+// spawn runs the program and returns what it wrote. What keeps it from running
+// or from ending is part of that.
+func (w *wrapper) spawn(pool *run.Pool) (out []byte, ok bool) {
+	w.vecho("Executing \"%s\" %s", strings.Join(w.run.Argv, " "), w.stamp())
+	o, err := pool.Run(w.sig.ctx, w.run)
+	if w.sig.ctx.Err() != nil {
+		return nil, false
+	}
+	add := func(format string, args ...any) {
+		if n := len(o.Stdout); n > 0 && o.Stdout[n-1] != '\n' {
+			o.Stdout = append(o.Stdout, '\n')
+		}
+		o.Stdout = fmt.Appendf(o.Stdout, "%s: %s: %s\n", w.program, w.name, fmt.Sprintf(format, args...))
+	}
+	if o.Cut {
+		add("more output than %d bytes, the rest is not kept", len(o.Stdout))
+	}
+	switch {
+	case err != nil && o.Status == notFound:
+		add("command not found")
+	case err != nil:
+		add("%v", err)
+	case o.TimedOut:
+		add("no end within %s, killed", w.run.Timeout)
+	}
+	w.vecho("%s returned %d %s", w.name, o.Status, w.stamp())
+	return o.Stdout, true
+}
+
+func (w *wrapper) stamp() string { return formatTime(w.now(), w.format) }
+
+func (w *wrapper) vecho(format string, args ...any) {
+	if w.verbose {
+		fmt.Fprintf(stdout, format+"\n", args...)
+	}
+}
+
+func (w *wrapper) warn(err error) { fmt.Fprintf(stderr, "%s: warning: %v\n", w.program, err) }
+
+// mailLimit bounds one run of mail(1), which only queues.
+const mailLimit = 30 * time.Second
+
+// mailPrograms are where mail(1) is looked for.
+var mailPrograms = []string{"/usr/bin/mail", "/bin/mail"}
+
+// mail sends what has changed, behind what could not be sent before. It is on
+// disk until it is sent: no report is lost with the mail program that failed.
+func (w *wrapper) mail(pool *run.Pool, c change, changed bool) {
+	if changed {
+		if err := w.state.queue(c.mail()); err != nil {
+			w.warn(err)
+		}
+	}
+	path, waiting := w.state.waiting()
+	if !waiting {
+		return
+	}
+	argv := append([]string{"mail", "-s", w.subject}, w.mailTo...)
+	env := append(os.Environ(), "PATH="+fixedPath)
+	var err error
+	for _, program := range mailPrograms {
+		var missing bool
+		missing, err = w.deliver(pool, run.Job{Argv: argv, Env: env, Program: program, Input: path, Merge: true, Timeout: mailLimit})
+		if err == nil {
+			w.state.sent()
+			if changed && c.cleared {
+				w.vecho("E-mail notification of cleared error sent to %s.", strings.Join(w.mailTo, " "))
+			} else {
+				w.vecho("Results e-mailed to %s", strings.Join(w.mailTo, " "))
+			}
+			return
+		}
+		if !missing {
+			break
+		}
+		err = fmt.Errorf("no mail program: %s", strings.Join(mailPrograms, ", "))
+	}
+	w.warn(fmt.Errorf("mail to %s was not sent, the next run tries again: %w", strings.Join(w.mailTo, " "), err))
+}
+
+// deliver runs mail(1). missing says that there is no such program.
+func (w *wrapper) deliver(pool *run.Pool, j run.Job) (missing bool, err error) {
+	o, err := pool.Run(w.sig.ctx, j)
+	text, _, _ := strings.Cut(strings.TrimSpace(string(o.Stdout)), "\n")
+	switch {
+	case err != nil:
+		return o.Status == notFound, fmt.Errorf("run %s: %w", j.Program, err)
+	case o.TimedOut:
+		return false, fmt.Errorf("%s did not end within %s", j.Program, j.Timeout)
+	case o.Status != 0:
+		return false, fmt.Errorf("%s ended with status %d: %s", j.Program, o.Status, text)
+	}
+	return false, nil
+}

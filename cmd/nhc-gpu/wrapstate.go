@@ -1,0 +1,221 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// wrapState is a directory that is ours alone, and in it the last output
+// (NAME.save) and the mail that waits (NAME.mail).
+type wrapState struct {
+	path string
+	name string
+	dir  *os.File
+}
+
+// Where the state is kept unless -D says otherwise. /tmp is LBNL's place: there
+// anybody can put something in our way, which is found out and refused.
+const (
+	wrapRootDir = "/var/lib/nhc-gpu/wrap"
+	wrapRunDir  = "/run/nhc-gpu-wrap" // where /var cannot be written
+)
+
+// openWrapState opens the state directory, making it if need be. With an error
+// comes what is known of it, or nil.
+func openWrapState(path, name string) (*wrapState, error) {
+	if path != "" {
+		return openState(path, name)
+	}
+	if os.Geteuid() == 0 {
+		_ = os.MkdirAll(filepath.Dir(wrapRootDir), 0o755) // if that fails, so does what follows
+		s, err := openState(wrapRootDir, name)
+		if err == nil || !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.ENOENT) {
+			return s, err
+		}
+		return openState(wrapRunDir, name)
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && ownDir(dir) {
+		return openState(filepath.Join(dir, "nhc-gpu-wrap"), name)
+	}
+	return openState(fmt.Sprintf("/tmp/%s-%d", name, os.Geteuid()), name)
+}
+
+func ownDir(path string) bool {
+	s, err := openState(path, "")
+	if err != nil {
+		return false
+	}
+	s.close()
+	return true
+}
+
+func openState(path, name string) (*wrapState, error) {
+	s := &wrapState{path: path, name: name}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return s, fmt.Errorf("make state directory: %w", err)
+	}
+	dir, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_RDONLY, 0)
+	if err != nil {
+		return s, fmt.Errorf("open state directory: %w", err)
+	}
+	if err := onlyOurs(dir); err != nil {
+		dir.Close()
+		return s, fmt.Errorf("state directory: %w", err)
+	}
+	s.dir = dir
+	return s, nil
+}
+
+// onlyOurs refuses what belongs to somebody else, or what others could write.
+func onlyOurs(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	switch {
+	case int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("%s is owned by uid %d, want %d", f.Name(), st.Uid, os.Geteuid())
+	case st.Mode&0o022 != 0:
+		return fmt.Errorf("%s can be written by others (mode %04o), want 0700", f.Name(), st.Mode&0o7777)
+	}
+	return nil
+}
+
+func (s *wrapState) close() { s.dir.Close() }
+
+// lock keeps a second wrapper of the same state out; the kernel unlocks it
+// when this one ends, however it does.
+func (s *wrapState) lock() (unlock func(), err error) {
+	if err := unix.Flock(int(s.dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errors.New("another wrapper is at work")
+		}
+		return nil, fmt.Errorf("%s: %w; this run is left out", s.path, err)
+	}
+	return func() { _ = unix.Flock(int(s.dir.Fd()), unix.LOCK_UN) }, nil
+}
+
+const (
+	saveFile = ".save"
+	mailFile = ".mail"
+)
+
+// open opens a file of the directory: never through a link, without waiting for
+// the other end should it be a pipe.
+func (s *wrapState) open(suffix string, how int) (*os.File, error) {
+	path := filepath.Join(s.path, s.name+suffix)
+	fd, err := unix.Openat(int(s.dir.Fd()), s.name+suffix, how|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a plain file", path)
+	}
+	if err == nil {
+		err = onlyOurs(f)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// maxSaved bounds what is read back, in bytes: the output of a program and what
+// the wrapper adds to it are less, several mails that wait may be that much.
+const maxSaved = 4 << 20
+
+func (s *wrapState) saved() ([]byte, error) {
+	f, err := s.open(saveFile, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSaved))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", f.Name(), err)
+	}
+	return data, nil
+}
+
+// savedAt is when the last output was first seen.
+func (s *wrapState) savedAt() (time.Time, bool) {
+	f, err := s.open(saveFile, unix.O_RDONLY)
+	if err != nil {
+		return time.Time{}, false
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return time.Time{}, false
+	}
+	return info.ModTime(), true
+}
+
+func (s *wrapState) forget() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+saveFile, 0) }
+
+// save replaces the last output: there is always the old one or the new one.
+func (s *wrapState) save(data []byte) error {
+	const fresh = ".new"
+	_ = unix.Unlinkat(int(s.dir.Fd()), s.name+fresh, 0)
+	f, err := s.open(fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if errClose := f.Close(); err == nil {
+		err = errClose
+	}
+	if err == nil {
+		err = unix.Renameat(int(s.dir.Fd()), s.name+fresh, int(s.dir.Fd()), s.name+saveFile)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Join(s.path, s.name+saveFile), err)
+	}
+	return nil
+}
+
+// queue adds a report to the mail that waits.
+func (s *wrapState) queue(text []byte) error {
+	f, err := s.open(mailFile, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("queue mail: %w", err)
+	}
+	if info.Size()+int64(len(text)) > maxSaved {
+		return fmt.Errorf("%s is full: a report is lost; why mail fails is told above", f.Name())
+	}
+	if info.Size() > 0 {
+		text = append([]byte("\n----\n\n"), text...)
+	}
+	if _, err := f.Write(text); err != nil {
+		return fmt.Errorf("queue mail: %w", err)
+	}
+	return nil
+}
+
+// waiting is the file of the mail that waits.
+func (s *wrapState) waiting() (path string, ok bool) {
+	f, err := s.open(mailFile, unix.O_RDONLY)
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	return f.Name(), err == nil && info.Size() > 0
+}
+
+func (s *wrapState) sent() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+mailFile, 0) }
