@@ -41,6 +41,7 @@ type Inventory struct {
 	Mounts   []Mount   `json:"mounts,omitempty"`
 	Space    Space     `json:"space,omitzero"`
 	Services []Service `json:"services,omitempty"`
+	DMI      []DMILine `json:"dmi,omitempty"`
 }
 
 // NetLink is a network interface.
@@ -100,6 +101,8 @@ func (h *Host) Inventory(part Part, path string) (inv Inventory, err error) {
 		inv.Space, err = h.inventorySpace(path)
 	case PartServices:
 		inv.Services, err = h.inventoryServices()
+	case PartDMI:
+		inv.DMI, err = h.inventoryDMI()
 	default:
 		err = fmt.Errorf("inventory: unknown part %q", part)
 	}

@@ -74,7 +74,7 @@ func (g *generator) heading() {
 func (g *generator) scan() {
 	parts := []probe.Part{
 		probe.PartCPU, probe.PartMemory, probe.PartLoad, probe.PartNet, probe.PartIB, probe.PartGPU, probe.PartDisks,
-		probe.PartMounts, probe.PartServices,
+		probe.PartMounts, probe.PartServices, probe.PartDMI,
 	}
 	var names []string
 	for _, p := range parts {
@@ -82,7 +82,7 @@ func (g *generator) scan() {
 	}
 	g.vecho(strings.Join(names, "...") + "...")
 	a := g.ask("", names...)
-	g.dmiSection()
+	g.dmiSection(a)
 	g.mountSection(a)
 	g.hardwareSection(a)
 	g.gpuSection(a)
