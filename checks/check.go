@@ -30,8 +30,8 @@ type Check interface {
 // in one lane does not hold up the others.
 type Lane string
 
-// The lanes. Local reads files, mounts, /proc and /sys; Cmd runs commands; the
-// others stand for the vendor library they load.
+// The lanes. Local reads files, mounts, /proc and /sys; Cmd runs commands, each
+// alone; the others stand for the vendor library they load.
 const (
 	Local Lane = "local"
 	Cmd   Lane = "cmd"
@@ -39,6 +39,15 @@ const (
 	DCGM  Lane = "dcgm"
 	Shell Lane = "shell"
 )
+
+// Worker is the lane whose worker runs the steps of this one. A command does not
+// hang its worker, so that one process serves files and commands.
+func (l Lane) Worker() Lane {
+	if l == Cmd {
+		return Local
+	}
+	return l
+}
 
 // Vendor says whether the lane loads a vendor library: after a hang in such a
 // lane the rest of it is not run, since the next call would hang too.

@@ -90,6 +90,7 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 	}
 	p := h.start(c, &syscall.SysProcAttr{Setpgid: !c.Lasting, Setsid: c.Lasting}, stdout, stderr)
 	x, ended := p.await(ctx, c, out)
+	h.blocked = h.blocked || p.unstarted
 	if ended && !c.Lasting && (c.Linger == 0 || x.TimedOut) {
 		p.signal(unix.SIGKILL)
 	}
@@ -120,10 +121,16 @@ func (h *Host) Spawn(ctx context.Context, c Command) error {
 	close(p.reap)
 	ok, err := p.awaitStart(ctx)
 	if !ok {
+		h.blocked = true
 		return ctx.Err()
 	}
 	return err
 }
+
+// Blocked says whether this process can start no more commands: one of them
+// never came to run, since its program lies on a file system that does not
+// answer, and holds the lock that every other start needs.
+func (h *Host) Blocked() bool { return h.blocked }
 
 // process is a command under way.
 type process struct {
@@ -135,6 +142,7 @@ type process struct {
 	grace     time.Duration // see Grace
 	pid       int           // leader of the group; valid once started has given nil
 	strays    []int         // descendants outside the group
+	unstarted bool          // there was no waiting for its start any longer
 }
 
 // start starts a command in the background, for even that may block: the
@@ -152,14 +160,14 @@ func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fi
 	}
 	now := &Host{root: h.root, environ: h.environ} // the environment may change meanwhile
 	go func() {
-		cmd, err := now.exec(c, attr, stdout, stderr)
+		pid, err := now.exec(c, attr, stdout, stderr)
 		for _, f := range []*os.File{stdout, stderr} {
 			if f != nil {
 				_ = f.Close()
 			}
 		}
 		if err == nil {
-			p.pid = cmd.Process.Pid
+			p.pid = pid
 		}
 		select {
 		case p.started <- err:
@@ -174,8 +182,7 @@ func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fi
 		awaitExit(p.pid)
 		close(p.exited)
 		<-p.reap
-		_ = cmd.Wait() // the error is the status
-		p.status <- bashStatus(cmd.ProcessState)
+		p.status <- bashStatus(reap(p.pid))
 	}()
 	return p
 }
@@ -186,6 +193,17 @@ func awaitExit(pid int) {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
 			return
+		}
+	}
+}
+
+// reap waits for a child that has ended.
+func reap(pid int) syscall.WaitStatus {
+	for {
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(pid, &status, 0, nil)
+		if !errors.Is(err, syscall.EINTR) {
+			return status
 		}
 	}
 }
@@ -238,6 +256,7 @@ func (p *process) awaitStart(ctx context.Context) (bool, error) {
 		return true, err
 	case <-time.After(p.grace):
 		close(p.abandoned)
+		p.unstarted = true
 		return false, nil
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,7 +19,10 @@ import (
 // exec starts a program as bash does: looked up in the PATH unless its name has
 // a slash, and read by bash if it is a text that the kernel does not know
 // how to run.
-func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.File) (*exec.Cmd, error) {
+//
+// It does not go through os/exec, which probes the kernel for pidfds with a
+// process of its own before the first start.
+func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.File) (pid int, err error) {
 	dir := c.Dir
 	if dir != "" {
 		dir = h.Path(dir)
@@ -28,41 +30,57 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 			dir = "" // a folder that is gone: where this process is, as bash would stay
 		}
 	}
-	path, err := h.Path(c.Program), error(nil)
+	path := h.Path(c.Program)
 	if c.Program == "" {
-		path, err = h.find(c.Argv, dir)
+		if path, err = h.find(c.Argv, dir); err != nil {
+			return 0, err
+		}
 	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
+	defer null.Close()
 	stdin, err := h.stdin(c)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	if stdin != nil {
 		defer stdin.Close()
 	}
-	run := func(path string, argv []string) (*exec.Cmd, error) {
-		cmd := &exec.Cmd{Path: path, Args: argv, Env: h.environment(c.Env), Dir: dir, SysProcAttr: attr}
-		if stdin != nil {
-			cmd.Stdin = stdin
-		}
-		if stdout != nil {
-			cmd.Stdout = stdout
-		}
-		switch {
-		case c.Merge && stdout != nil:
-			cmd.Stderr = stdout
-		case stderr != nil:
-			cmd.Stderr = stderr
-		}
-		return cmd, cmd.Start()
+	if c.Merge {
+		stderr = stdout
 	}
-	cmd, err := run(path, c.Argv)
-	if errors.Is(err, unix.ENOEXEC) && isText(path) {
-		cmd, err = run(h.Path("/bin/bash"), append([]string{"bash", path}, c.Argv[1:]...))
+	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(h.environment(c.Env)), Sys: attr}
+	for _, f := range []*os.File{stdin, stdout, stderr} {
+		if f == nil {
+			f = null
+		}
+		proc.Files = append(proc.Files, f.Fd())
 	}
-	return cmd, err
+	pid, err = syscall.ForkExec(path, c.Argv, proc)
+	if err == unix.ENOEXEC && isText(path) {
+		pid, err = syscall.ForkExec(h.Path("/bin/bash"), append([]string{"bash", path}, c.Argv[1:]...), proc)
+	}
+	if err != nil {
+		return 0, &fs.PathError{Op: "run", Path: path, Err: err}
+	}
+	return pid, nil
+}
+
+// lastOfEach drops all but the last setting of each variable.
+func lastOfEach(env []string) []string {
+	seen := make(map[string]bool, len(env))
+	var kept []string
+	for _, e := range slices.Backward(env) {
+		name, _, _ := strings.Cut(e, "=")
+		if !seen[name] {
+			seen[name] = true
+			kept = append(kept, e)
+		}
+	}
+	slices.Reverse(kept)
+	return kept
 }
 
 // stdin is the standard input that a command asks for, nil for none. What does
@@ -172,11 +190,11 @@ func startStatus(err error) int {
 }
 
 // bashStatus is what bash reports for a process that has ended.
-func bashStatus(s *os.ProcessState) int {
-	if w, ok := s.Sys().(syscall.WaitStatus); ok && w.Signaled() {
+func bashStatus(w syscall.WaitStatus) int {
+	if w.Signaled() {
 		return signalled + int(w.Signal())
 	}
-	return s.ExitCode()
+	return w.ExitStatus()
 }
 
 // capture keeps the beginning of what is written to a pipe and drops the rest,

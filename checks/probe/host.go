@@ -18,6 +18,7 @@ type Host struct {
 	cache map[string]any
 
 	environ []string // of commands; nil: this process's
+	blocked bool     // see Blocked
 }
 
 // NewHost reads the node whose file system begins at root; "" and "/" are this machine.

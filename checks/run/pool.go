@@ -125,6 +125,7 @@ type Limit func(*Request) time.Duration
 // the next call would only hang, too. What an earlier run left hanging is not
 // tried again while it hangs.
 func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit Limit, emit func(*Request, Outcome)) {
+	lane = lane.Worker()
 	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *Request) bool {
 		corpse, found := p.opts.Ledger.Find(lane, r.Line)
 		if found {
@@ -188,6 +189,10 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 		switch {
 		case err == nil:
 			emit(r, Outcome{Response: resp})
+			if resp.Spent {
+				p.bury(c, r, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
+				return i + 1, true
+			}
 		case ctx.Err() != nil:
 			p.bury(c, r, c.autopsy(doing, time.Since(began)))
 			return i, true
@@ -253,7 +258,7 @@ func (p *Pool) Call(ctx context.Context, lane checks.Lane, r *Request, limit tim
 func (p *Pool) Pid(lane checks.Lane) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.workers[lane]; c != nil {
+	if c := p.workers[lane.Worker()]; c != nil {
 		return c.pid
 	}
 	return 0

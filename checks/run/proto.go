@@ -74,8 +74,9 @@ type Response struct {
 	Scripts []Script         `json:"scripts,omitempty"` // list: in the order of their names
 	Facts   []probe.Fact     `json:"facts,omitempty"`
 	Have    *probe.Inventory `json:"have,omitempty"`
-	Cut     bool             `json:"cut,omitempty"` // exec: there was more output
-	Err     string           `json:"err,omitempty"` // why the operation failed, complete
+	Cut     bool             `json:"cut,omitempty"`   // exec: there was more output
+	Spent   bool             `json:"spent,omitempty"` // this worker can do no more, see probe.Host.Blocked
+	Err     string           `json:"err,omitempty"`   // why the operation failed, complete
 }
 
 // FileInfo says what a configuration file is.

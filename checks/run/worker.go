@@ -67,7 +67,7 @@ func Worker(root string) int {
 	}()
 	for req := range requests {
 		resp := w.answer(req)
-		resp.ID = req.ID
+		resp.ID, resp.Spent = req.ID, w.host.Blocked()
 		w.send(resp)
 	}
 	return 0

@@ -229,6 +229,23 @@ func TestDeadMount(t *testing.T) {
 	}
 }
 
+// A command whose program lies on a mount that does not answer: the ones after
+// it are run all the same.
+func TestDeadMountCommand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	runs := onDeadMount(t, dir, fmt.Sprintf("* || check_cmd_status -t 1 %s/x\n* || check_cmd_status -t 2 /bin/true\n* || check_cmd_output -t 2 -m /two/ /bin/echo one two\n* || check_file_test -d /\n", dir))
+	texts := []*regexp.Regexp{
+		regexp.MustCompile(`^ERROR:  nhc:  Health check failed:  check_cmd_status:  (137 returned by|TIMEOUT after 1s for) "` + dir + `/x"[^\n]*\nERROR:  nhc:  1 health checks failed\.\nexit 1\n`),
+		regexp.MustCompile(`^ERROR:  nhc:  Health check failed:  check_cmd_status:  hung \([^\n]*process \d+ in state D[^\n]*\nERROR:  nhc:  1 health checks failed\.\nexit 1\nat once`),
+	}
+	for i, want := range texts {
+		if !want.MatchString(runs[i]) {
+			t.Errorf("run %d: %q, want a match of %s", i+1, runs[i], want)
+		}
+	}
+}
+
 // A line that freezes itself in a cgroup v1 freezer.
 func TestFrozenProcess(t *testing.T) {
 	t.Parallel()
