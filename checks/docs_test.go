@@ -213,7 +213,7 @@ func writeMessages(page *strings.Builder, names []string) {
 	for _, name := range names {
 		for _, s := range scenarios[name] {
 			for _, f := range s.want {
-				if _, any := commonDo[f.Code]; any || shown[f.Code] || f.Message == "" {
+				if _, common := commonDo[f.Code]; common || shown[f.Code] || f.Message == "" {
 					continue
 				}
 				shown[f.Code] = true

@@ -59,7 +59,7 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 		proc.Files = append(proc.Files, f.Fd())
 	}
 	pid, err = syscall.ForkExec(path, c.Argv, proc)
-	if err == unix.ENOEXEC && isText(path) {
+	if errors.Is(err, unix.ENOEXEC) && isText(path) {
 		pid, err = syscall.ForkExec(h.Path("/bin/bash"), append([]string{"bash", path}, c.Argv[1:]...), proc)
 	}
 	if err != nil {
