@@ -90,6 +90,16 @@ var commonDo = map[string]string{
 	"config.value":     "Correct the number in nhc.conf.",
 	"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",
 	"probe.unreadable": "Find out why it cannot be read; the check could not tell, and leaves the node as it is.",
+
+	// Those that any check may come to without a word of its own.
+	"probe.hung":        "The call that is named did not come back: look at that mount or device. docs/run.md has the rest.",
+	"probe.died":        "The check's process ended in mid-run, often by a fault in a vendor's library: see dmesg and the core dump, report it there.",
+	"probe.error":       "The check could not be carried out; the message says why.",
+	"probe.lost":        "A check before it in the same library hung or died: that one is the fault.",
+	"probe.interrupted": "The run was ended from outside: start it again.",
+	"run.timeout":       "TIMEOUT of the whole run was over: see which line took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
+	"shell.broken":      "bash could not be started or ended in mid-run: try bash -c true, see dmesg for the OOM killer.",
+	"scripts.unusable":  "The scripts of /etc/nhc/scripts were not read; the message says why. Built-in checks were run.",
 }
 
 // WhatToDo is what to do about a finding of this code, "" if nobody knows.
