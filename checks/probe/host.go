@@ -18,6 +18,7 @@ type Host struct {
 	cache map[string]any
 
 	environ []string // of commands; nil: this process's
+	passwd  string   // see SetPasswd
 	blocked bool     // see Blocked
 }
 

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"cmp"
 	"os/user"
 	"strconv"
 )
@@ -50,10 +51,14 @@ func (h *Host) UserID(name string) (uint32, bool) {
 	return uid, err == nil
 }
 
-// accounts reads /etc/passwd; without one nobody is known.
+// SetPasswd names the file of accounts that is asked first; "" is /etc/passwd.
+func (h *Host) SetPasswd(path string) { h.passwd = path }
+
+// accounts reads the file of accounts; without one nobody is known.
 func (h *Host) accounts() accounts {
-	a, _ := once(h, "passwd", func() (accounts, error) {
-		data, err := h.readFile("/etc/passwd")
+	path := cmp.Or(h.passwd, "/etc/passwd")
+	a, _ := once(h, "passwd "+path, func() (accounts, error) {
+		data, err := h.readFile(path)
 		return parsePasswd(data), err
 	})
 	return a

@@ -65,3 +65,15 @@ func FuzzPasswd(f *testing.F) {
 		}
 	})
 }
+
+func TestSetPasswd(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{"etc/passwd": "root:x:0:0::/:\n", "site/passwd": "boss:x:0:0::/:\n"})
+	if name := h.UserName(0); name != "root" {
+		t.Errorf("UserName(0) = %q, want root", name)
+	}
+	h.SetPasswd("/site/passwd")
+	if name := h.UserName(0); name != "boss" {
+		t.Errorf("with another file UserName(0) = %q, want boss", name)
+	}
+}

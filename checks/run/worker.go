@@ -151,6 +151,7 @@ func (w *worker) check(req *Request) *Response {
 		vars = maps.Clone(vars)
 		maps.Copy(vars, req.Over)
 	}
+	w.host.SetPasswd(vars["PASSWD_DATA_SRC"])
 	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
 	env := &checks.Env{
 		Host:    w.host,

@@ -158,6 +158,7 @@ func (s *settings) finalize() {
 	def("TS", s.vars["DEBUG"])
 	def("MARK_OFFLINE", "1")
 	def("TIMEOUT", "30")
+	def("PASSWD_DATA_SRC", "/etc/passwd")
 	for name, value := range checks.Variables() {
 		if value != "" {
 			def(name, value)
