@@ -55,6 +55,8 @@ type Vars struct {
 	Plain   map[string]string   `json:"plain,omitempty"`   // NHC variables that checks read
 	Arrays  map[string][]string `json:"arrays,omitempty"`  // the same of arrays
 	Environ []string            `json:"environ,omitempty"` // environment of the commands that checks run
+	Root    string              `json:"root,omitempty"`    // HOSTROOT: where the node begins that checks look at; "" is this machine
+	Past    string              `json:"past,omitempty"`    // directory of what checks keep between runs; "" is none
 }
 
 // Response is one line on a worker's response descriptor. A line with Doing set

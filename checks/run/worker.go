@@ -94,7 +94,7 @@ func (w *worker) send(resp *Response) {
 func (w *worker) answer(req *Request) (resp *Response) {
 	start := time.Now()
 	if req.Vars != nil {
-		w.vars = *req.Vars
+		w.tell(*req.Vars)
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -129,6 +129,15 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	default:
 		return &Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
 	}
+}
+
+// tell takes over the variables of the run. Another root is another node.
+func (w *worker) tell(v Vars) {
+	if v.Root != w.vars.Root {
+		w.host = probe.NewHost(v.Root)
+	}
+	w.vars = v
+	w.host.SetPast(v.Past)
 }
 
 func (w *worker) check(req *Request) *Response {

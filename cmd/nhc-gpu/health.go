@@ -87,6 +87,7 @@ func newRun(argv []string, opts *options) *oneRun {
 	r := &oneRun{argv: argv, opts: opts, began: time.Now()}
 	r.node = nodeFromEnviron(os.Getenv)
 	r.set = newSettings(os.Environ(), r.node.aroundJob())
+	r.set.past = r.node.past()
 	r.sig = catchSignals()
 	r.ctx = r.sig.ctx
 	stdout.wake, stderr.wake = r.sig.wake, r.sig.wake

@@ -18,6 +18,10 @@ import (
 // share a host.
 const stateRoot = "/run/nhc-gpu"
 
+// pastRoot holds a directory for each node, too: what checks keep of earlier
+// runs outlives a reboot.
+const pastRoot = "/var/lib/nhc-gpu"
+
 // node is what Slurm calls this node, why it started us, and what earlier runs
 // left behind.
 type node struct {
@@ -40,6 +44,15 @@ func nodeFromEnviron(env func(string) string) node {
 func (n *node) healthCheck() bool { return n.role == slurm.HealthCheck }
 
 func (n *node) aroundJob() bool { return n.role == slurm.Prolog || n.role == slurm.Epilog }
+
+// past is where checks keep what they need to know of earlier runs: only root
+// has such a place, and no job's environment names it.
+func (n *node) past() string {
+	if os.Geteuid() != 0 || n.bad != nil {
+		return ""
+	}
+	return filepath.Join(pastRoot, n.name)
+}
 
 // openState makes the state directory and reads the ledger. Whatever is wrong
 // with it costs one warning: the run goes on without a memory.
