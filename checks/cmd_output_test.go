@@ -73,7 +73,7 @@ func init() {
 			outputFound("sh -c echo q; exit 2", "/q/", "q", name+`"/q/" matched at line 1 of "sh -c echo q; exit 2".`)),
 		onLine("killed", of("sh", "-c", "kill -9 $$"), outputStatus("sh -c kill -9 $$", "137", "0", "137")),
 		onLine("not found", of("/no/such/program", "-x"),
-			outputStatus("/no/such/program -x", "127", "0", "127: fork/exec /no/such/program: no such file or directory")),
+			outputStatus("/no/such/program -x", "127", "0", "127: run /no/such/program: no such file or directory")),
 		onLine("builtins are no programs", of("-e", "exit 3"), outputStatus("exit 3", "127", "0", "127: run exit: file does not exist")),
 		onLine("own name and messages", of("-C", "my_check", "-M", "saw %m at %l of %c: %L", "-m", "!/bad/", "sh", "-c", "echo a; echo 'bad $\"`'"),
 			outputFound("sh -c echo a; echo 'bad $\"`'", "/bad/", "bad $\"`", "my_check:  saw /bad/ at 2 of sh -c echo a; echo 'bad $\"`': bad .")),
