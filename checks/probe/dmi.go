@@ -33,7 +33,7 @@ const maxDMI = 1 << 20
 
 // DMI runs dmidecode, once for the life of the Host unless it prints nothing, as
 // in a run of LBNL NHC. Without dmidecode there are no tables, which is not an
-// error, and one empty line; an output without end is an error.
+// error, and one empty line. One that cannot be started, or has no end, is an error.
 func (h *Host) DMI(ctx context.Context) (DMI, error) {
 	d, err := once(h, "dmi", func() (DMI, error) {
 		x := h.Run(ctx, Command{Argv: []string{"dmidecode"}, Output: maxDMI})
@@ -42,16 +42,16 @@ func (h *Host) DMI(ctx context.Context) (DMI, error) {
 		}
 		d := parseDMI(string(x.Output))
 		switch {
-		case errors.Is(x.Err, fs.ErrNotExist):
+		case errors.Is(x.Err, fs.ErrNotExist), errors.Is(x.Err, fs.ErrPermission):
 			d.Missing, d.Lines = x.Err, []string{""}
-		case x.Err != nil:
-			d.Missing = x.Err
+		case x.Err != nil: // that says nothing of the hardware
+			return DMI{}, x.Err
 		case len(d.Lines) == 0:
 			d.Missing = fmt.Errorf("dmidecode printed nothing, exit status %d", x.Status)
 		}
 		return d, nil
 	})
-	if len(d.Lines) == 0 {
+	if err == nil && len(d.Lines) == 0 {
 		delete(h.cache, "dmi")
 	}
 	return d, err
