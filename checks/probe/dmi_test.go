@@ -96,7 +96,7 @@ func TestDMI(t *testing.T) {
 	for script, want := range map[string]string{
 		"#!/bin/sh\necho line":                      "",
 		"#!/bin/sh\nexit 1":                         "dmidecode printed nothing, exit status 1",
-		"\x7fELF\x00":                               "fork/exec /bin/dmidecode: exec format error",
+		"\x7fELF\x00":                               "run /bin/dmidecode: exec format error",
 		"#!/bin/sh\nexec head -c 2000000 /dev/zero": "output of dmidecode is longer than 1048576 bytes",
 	} {
 		h := node(script)
