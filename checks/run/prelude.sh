@@ -177,10 +177,13 @@ mcheck() {
 }
 
 # __nhc_ask QUESTION WORD...: let the supervisor do it. The answer is a series of
-# "log TEXT" and "die CODE TEXT", closed by "status N".
+# "log TEXT" and "die CODE TEXT", closed by "status N". A check goes by what its
+# line has set before it, "X=1; check_y" or "X=1 check_y"; not in a subshell, which
+# may still run when the next line has set something else.
 __nhc_ask() {
     local __nhc_id __nhc_code __nhc_i=0
     local -a __nhc_got __nhc_say=()
+    [[ $1 != native || $BASH_SUBSHELL != 0 ]] || __nhc_settings
     __nhc_question
     __nhc_event "$1" "$__nhc_id" "$PWD" "$CHECK" "${@:2}"
     __nhc_answer || return 1
