@@ -20,6 +20,19 @@ __nhc_settings() {
         __nhc_event array NHC_MCHECK_COMMAND "${NHC_MCHECK_COMMAND[@]}"
     fi
     __nhc_delims="${NHC_MCHECK_DELIM[*]-}"
+    [[ $BASH_SUBSHELL != 0 ]] || __nhc_environ
+}
+
+# What is exported, if it has changed: commands of native checks are to see it. The
+# names come through a pipe held open at both ends, so that no process is needed.
+__nhc_environ() {
+    local IFS=$'\n' __nhc_n __nhc_all=() __nhc_v=()
+    [[ -n ${__nhc_own-} ]] || exec {__nhc_own}<> <(:)
+    { compgen -e; printf '\0'; } >&"$__nhc_own"
+    LC_ALL=C read -r -d '' -a __nhc_all -u "$__nhc_own"
+    for __nhc_n in "${__nhc_all[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n-}"); done
+    [[ "${__nhc_v[*]}" == "${__nhc_exported-}" ]] || __nhc_event environ "${__nhc_v[@]}"
+    __nhc_exported="${__nhc_v[*]}"
 }
 
 # Every variable there is, after files of the site have been read here: NAME
@@ -126,20 +139,14 @@ mcheck_regexp() {
     return 1
 }
 mcheck_glob() {
-    if [[ $1 == $2 ]]; then
-        dbg "Glob match check:  $1 matches $2"
-        return 0
-    fi
+    if [[ $1 == $2 ]]; then dbg "Glob match check:  $1 matches $2"; return 0; fi
     dbg "Glob match check:  $1 does not match $2"
     return 1
 }
 
 # A range list is judged by the same code that reads nhc.conf.
 mcheck_range() {
-    if __nhc_ask match "$1" "{$2}"; then
-        dbg "mcheck_range:  Found $1 in $2."
-        return 0
-    fi
+    if __nhc_ask match "$1" "{$2}"; then dbg "mcheck_range:  Found $1 in $2."; return 0; fi
     dbg "mcheck_range:  $1 NOT found in $2."
     return 1
 }
@@ -177,9 +184,8 @@ mcheck() {
 }
 
 # __nhc_ask QUESTION WORD...: let the supervisor do it. The answer is a series of
-# "log TEXT" and "die CODE TEXT", closed by "status N". A check goes by what its
-# line has set before it, "X=1; check_y" or "X=1 check_y"; not in a subshell, which
-# may still run when the next line has set something else.
+# "log TEXT" and "die CODE TEXT", closed by "status N". A check goes by what its line
+# has set before it; not in a subshell, which may outlive what it was begun with.
 __nhc_ask() {
     local __nhc_id __nhc_code __nhc_i=0
     local -a __nhc_got __nhc_say=()

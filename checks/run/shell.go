@@ -64,6 +64,8 @@ type ShellHandler interface {
 	Flush()
 	// Settings brings the values of SettingNames after a line.
 	Settings(values map[string]string)
+	// Environ brings all that is exported, after a line that has changed it.
+	Environ(values map[string]string)
 	// Functions brings the names of checks that scripts of the site have
 	// defined, after [Shell.Load].
 	Functions(names []string)

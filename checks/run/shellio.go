@@ -223,11 +223,9 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		}
 		return true, status, name == "exit", nil
 	case "settings":
-		values := make(map[string]string, len(f)/2)
-		for i := 0; i+1 < len(f); i += 2 {
-			values[f[i]] = f[i+1]
-		}
-		s.handler.Settings(values)
+		s.handler.Settings(pairs(f))
+	case "environ":
+		s.handler.Environ(pairs(f))
 	case "functions":
 		s.handler.Functions(f)
 	case "dump":
@@ -264,6 +262,15 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		return false, 0, false, fmt.Errorf("read from bash: unknown event %q", name)
 	}
 	return false, 0, false, nil
+}
+
+// pairs are names and values by turns.
+func pairs(f []string) map[string]string {
+	values := make(map[string]string, len(f)/2)
+	for i := 0; i+1 < len(f); i += 2 {
+		values[f[i]] = f[i+1]
+	}
+	return values
 }
 
 // reply answers __nhc_ask.
