@@ -3,7 +3,8 @@
 # It is read from a memory file; the supervisor speaks to it on these
 # descriptors:
 #   60 commands   61 events   62 answers
-# and finds on two more the line that runs one check (63) and the library (65).
+# and finds on three more the line that runs one check (63), the library (65) and a
+# file to write to (66).
 # Every record is a series of NUL-terminated fields. They are read in the C
 # locale: elsewhere bash takes the NUL for a part of a broken character.
 
@@ -24,12 +25,11 @@ __nhc_settings() {
 }
 
 # What is exported, if it has changed: commands of native checks are to see it. The
-# names come through a pipe held open at both ends, so that no process is needed.
+# names come through a memory file, so that no process is needed.
 __nhc_environ() {
     local IFS=$'\n' __nhc_n __nhc_all=() __nhc_v=()
-    [[ -n ${__nhc_own-} ]] || exec {__nhc_own}<> <(:)
-    { compgen -e; printf '\0'; } >&"$__nhc_own"
-    LC_ALL=C read -r -d '' -a __nhc_all -u "$__nhc_own"
+    compgen -e >|/proc/self/fd/66 # also after "set -C"
+    mapfile -t __nhc_all </proc/self/fd/66
     for __nhc_n in "${__nhc_all[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n-}"); done
     [[ "${__nhc_v[*]}" == "${__nhc_exported-}" ]] || __nhc_event environ "${__nhc_v[@]}"
     __nhc_exported="${__nhc_v[*]}"

@@ -45,9 +45,10 @@ const (
 	fdLine     = 63
 	fdInit     = 64
 	fdLibrary  = 65
+	fdScratch  = 66
 )
 
-var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary}
+var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary, fdScratch}
 
 // ShellHandler hears what happens in the shell while a line runs. All methods
 // are called from the goroutine that called into the [Shell].
@@ -158,7 +159,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	// places and becomes bash. So the supervisor never executes a file that may
 	// lie on a dead mount.
 	pid, err := spawn([]string{WorkerName, "shell", setup.Program}, setup.Env, os.Stdin, files.stdout, files.stderr,
-		files.commands, files.events, files.answers, files.line, files.init, files.library)
+		files.commands, files.events, files.answers, files.line, files.init, files.library, files.scratch)
 	if err != nil {
 		files.closeParent()
 		return nil, fmt.Errorf("start bash: %w", err)

@@ -16,8 +16,8 @@ import (
 
 // shellPipes are the descriptors between the supervisor and its bash.
 type shellPipes struct {
-	commands, events, answers, line, init, library, stdout, stderr *os.File // bash's ends
-	cmdFd, evFd, ansFd, outFd, errFd                               int      // ours
+	commands, events, answers, line, init, library, scratch, stdout, stderr *os.File // bash's ends
+	cmdFd, evFd, ansFd, outFd, errFd                                        int      // ours
 }
 
 func shellFiles(init string) (*shellPipes, error) {
@@ -56,6 +56,7 @@ func shellFiles(init string) (*shellPipes, error) {
 		func() error { return memory(&p.line, "nhc-line", runLine) },
 		func() error { return memory(&p.init, "nhc-init", init) },
 		func() error { return memory(&p.library, "nhc-library", library+libfacts) },
+		func() error { return memory(&p.scratch, "nhc-scratch", "") },
 	} {
 		if err := step(); err != nil {
 			p.closeChild()
@@ -67,7 +68,7 @@ func shellFiles(init string) (*shellPipes, error) {
 }
 
 func (p *shellPipes) closeChild() {
-	for _, f := range []*os.File{p.commands, p.events, p.answers, p.line, p.init, p.library, p.stdout, p.stderr} {
+	for _, f := range []*os.File{p.commands, p.events, p.answers, p.line, p.init, p.library, p.scratch, p.stdout, p.stderr} {
 		if f != nil {
 			f.Close()
 		}
