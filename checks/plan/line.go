@@ -112,7 +112,10 @@ func (b *builder) assign(s *Step, assigns []*syntax.Assign, export bool) (why st
 	}
 	for _, v := range sets {
 		b.vars[v.Name] = v.Value
-		v.Export = v.Export || slices.ContainsFunc(b.set, func(o Var) bool { return o.Name == v.Name && o.Export })
+		v.Export = v.Export || slices.Contains(b.exported, v.Name)
+		if v.Export {
+			b.exported = append(b.exported, v.Name)
+		}
 		b.set = append(b.set, v)
 	}
 	s.Kind, s.Sets = Assign, sets
@@ -213,6 +216,7 @@ func (b *builder) param(p *syntax.ParamExp) (why string) {
 func (b *builder) shell(s Step, file *syntax.File, why string) {
 	s.Kind, s.Lane, s.Barrier, s.Why = ShellLine, checks.Shell, true, why
 	b.add(s)
+	b.set = nil // when it has run, what it has left of these is known
 	if file == nil {
 		return // a syntax error changes nothing
 	}

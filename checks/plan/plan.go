@@ -124,13 +124,14 @@ func BuildTables(entries []conf.Entry, opts Options) *Plan {
 }
 
 type builder struct {
-	opts    Options
-	vars    map[string]string
-	set     []Var // by the lines so far
-	funcs   map[string]bool
-	unknown bool // a shell line may have set variables: their values are not known here
-	opaque  bool // a shell line may have changed anything: native checks are called by bash
-	plan    *Plan
+	opts     Options
+	vars     map[string]string
+	set      []Var    // by the lines since the last shell line
+	exported []string // names that they export
+	funcs    map[string]bool
+	unknown  bool // a shell line may have set variables: their values are not known here
+	opaque   bool // a shell line may have changed anything: native checks are called by bash
+	plan     *Plan
 }
 
 func (b *builder) add(s Step) {

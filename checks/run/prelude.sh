@@ -3,7 +3,8 @@
 # It is read from a memory file; the supervisor speaks to it on these
 # descriptors:
 #   60 commands   61 events   62 answers
-# and finds on two more the line that runs one check (63) and the library (65).
+# and finds on three more the line that runs one check (63), the library (65) and a
+# file to write to (66).
 # Every record is a series of NUL-terminated fields. They are read in the C
 # locale: elsewhere bash takes the NUL for a part of a broken character.
 
@@ -20,6 +21,18 @@ __nhc_settings() {
         __nhc_event array NHC_MCHECK_COMMAND "${NHC_MCHECK_COMMAND[@]}"
     fi
     __nhc_delims="${NHC_MCHECK_DELIM[*]-}"
+    [[ $BASH_SUBSHELL != 0 ]] || __nhc_environ
+}
+
+# What is exported, if it has changed: commands of native checks are to see it. The
+# names come through a memory file, so that no process is needed.
+__nhc_environ() {
+    local IFS=$'\n' __nhc_n __nhc_all=() __nhc_v=()
+    compgen -e >|/proc/self/fd/66 # also after "set -C"
+    mapfile -t __nhc_all </proc/self/fd/66
+    for __nhc_n in "${__nhc_all[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n-}"); done
+    [[ "${__nhc_v[*]}" == "${__nhc_exported-}" ]] || __nhc_event environ "${__nhc_v[@]}"
+    __nhc_exported="${__nhc_v[*]}"
 }
 
 # Every variable there is, after files of the site have been read here: NAME
@@ -126,20 +139,14 @@ mcheck_regexp() {
     return 1
 }
 mcheck_glob() {
-    if [[ $1 == $2 ]]; then
-        dbg "Glob match check:  $1 matches $2"
-        return 0
-    fi
+    if [[ $1 == $2 ]]; then dbg "Glob match check:  $1 matches $2"; return 0; fi
     dbg "Glob match check:  $1 does not match $2"
     return 1
 }
 
 # A range list is judged by the same code that reads nhc.conf.
 mcheck_range() {
-    if __nhc_ask match "$1" "{$2}"; then
-        dbg "mcheck_range:  Found $1 in $2."
-        return 0
-    fi
+    if __nhc_ask match "$1" "{$2}"; then dbg "mcheck_range:  Found $1 in $2."; return 0; fi
     dbg "mcheck_range:  $1 NOT found in $2."
     return 1
 }
@@ -177,10 +184,12 @@ mcheck() {
 }
 
 # __nhc_ask QUESTION WORD...: let the supervisor do it. The answer is a series of
-# "log TEXT" and "die CODE TEXT", closed by "status N".
+# "log TEXT" and "die CODE TEXT", closed by "status N". A check goes by what its line
+# has set before it; not in a subshell, which may outlive what it was begun with.
 __nhc_ask() {
     local __nhc_id __nhc_code __nhc_i=0
     local -a __nhc_got __nhc_say=()
+    [[ $1 != native || $BASH_SUBSHELL != 0 ]] || __nhc_settings
     __nhc_question
     __nhc_event "$1" "$__nhc_id" "$PWD" "$CHECK" "${@:2}"
     __nhc_answer || return 1

@@ -45,9 +45,10 @@ const (
 	fdLine     = 63
 	fdInit     = 64
 	fdLibrary  = 65
+	fdScratch  = 66
 )
 
-var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary}
+var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary, fdScratch}
 
 // ShellHandler hears what happens in the shell while a line runs. All methods
 // are called from the goroutine that called into the [Shell].
@@ -64,6 +65,8 @@ type ShellHandler interface {
 	Flush()
 	// Settings brings the values of SettingNames after a line.
 	Settings(values map[string]string)
+	// Environ brings all that is exported, after a line that has changed it.
+	Environ(values map[string]string)
 	// Functions brings the names of checks that scripts of the site have
 	// defined, after [Shell.Load].
 	Functions(names []string)
@@ -156,7 +159,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	// places and becomes bash. So the supervisor never executes a file that may
 	// lie on a dead mount.
 	pid, err := spawn([]string{WorkerName, "shell", setup.Program}, setup.Env, os.Stdin, files.stdout, files.stderr,
-		files.commands, files.events, files.answers, files.line, files.init, files.library)
+		files.commands, files.events, files.answers, files.line, files.init, files.library, files.scratch)
 	if err != nil {
 		files.closeParent()
 		return nil, fmt.Errorf("start bash: %w", err)

@@ -19,6 +19,7 @@ import (
 type script struct {
 	heard  []string
 	vars   map[string]string
+	env    map[string]string
 	all    []ShellVar
 	native func(words []string) NativeReply
 	helper bool
@@ -38,6 +39,7 @@ func (s *script) Died()                        { s.heard = append(s.heard, "died
 func (s *script) Syslog(text string)           { s.heard = append(s.heard, "syslog "+text) }
 func (s *script) Flush()                       { s.heard = append(s.heard, "flush") }
 func (s *script) Settings(v map[string]string) { s.vars = v }
+func (s *script) Environ(v map[string]string)  { s.env = v }
 func (s *script) Variables(v []ShellVar)       { s.all = v }
 func (s *script) Array(name string, v []string) {
 	s.heard = append(s.heard, fmt.Sprintf("array %s %q", name, v))

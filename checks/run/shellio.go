@@ -16,8 +16,8 @@ import (
 
 // shellPipes are the descriptors between the supervisor and its bash.
 type shellPipes struct {
-	commands, events, answers, line, init, library, stdout, stderr *os.File // bash's ends
-	cmdFd, evFd, ansFd, outFd, errFd                               int      // ours
+	commands, events, answers, line, init, library, scratch, stdout, stderr *os.File // bash's ends
+	cmdFd, evFd, ansFd, outFd, errFd                                        int      // ours
 }
 
 func shellFiles(init string) (*shellPipes, error) {
@@ -56,6 +56,7 @@ func shellFiles(init string) (*shellPipes, error) {
 		func() error { return memory(&p.line, "nhc-line", runLine) },
 		func() error { return memory(&p.init, "nhc-init", init) },
 		func() error { return memory(&p.library, "nhc-library", library+libfacts) },
+		func() error { return memory(&p.scratch, "nhc-scratch", "") },
 	} {
 		if err := step(); err != nil {
 			p.closeChild()
@@ -67,7 +68,7 @@ func shellFiles(init string) (*shellPipes, error) {
 }
 
 func (p *shellPipes) closeChild() {
-	for _, f := range []*os.File{p.commands, p.events, p.answers, p.line, p.init, p.library, p.stdout, p.stderr} {
+	for _, f := range []*os.File{p.commands, p.events, p.answers, p.line, p.init, p.library, p.scratch, p.stdout, p.stderr} {
 		if f != nil {
 			f.Close()
 		}
@@ -223,11 +224,9 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		}
 		return true, status, name == "exit", nil
 	case "settings":
-		values := make(map[string]string, len(f)/2)
-		for i := 0; i+1 < len(f); i += 2 {
-			values[f[i]] = f[i+1]
-		}
-		s.handler.Settings(values)
+		s.handler.Settings(pairs(f))
+	case "environ":
+		s.handler.Environ(pairs(f))
 	case "functions":
 		s.handler.Functions(f)
 	case "dump":
@@ -264,6 +263,15 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		return false, 0, false, fmt.Errorf("read from bash: unknown event %q", name)
 	}
 	return false, 0, false, nil
+}
+
+// pairs are names and values by turns.
+func pairs(f []string) map[string]string {
+	values := make(map[string]string, len(f)/2)
+	for i := 0; i+1 < len(f); i += 2 {
+		values[f[i]] = f[i+1]
+	}
+	return values
 }
 
 // reply answers __nhc_ask.

@@ -66,6 +66,9 @@ type oneRun struct {
 	shell   *run.Shell
 	dressed bool // the shell has been told what was read
 	plan    *plan.Plan
+
+	exported map[string]string // what the shell exported when it last told
+
 	vetted  []conf.Line // the lines of this host
 	doubts  []string    // lines that are no check, each with its place
 	sourced string      // a sysconfig file that only bash can read

@@ -238,6 +238,29 @@ func (o *observer) Settings(values map[string]string) {
 	}
 }
 
+// Environ takes over what bash exports. Settings that are exported once they have
+// a value may not be known to it; those that it exports no more are its to tell.
+func (o *observer) Environ(values map[string]string) {
+	changed := false
+	for name, v := range values {
+		old, ok := o.set.lookup(name)
+		if !readonlyInBash[name] && (!ok || old != v || !o.set.export[name]) {
+			o.set.put(name, v, true)
+			changed = true
+		}
+	}
+	for name := range o.exported {
+		if _, ok := values[name]; !ok && o.set.export[name] {
+			delete(o.set.export, name)
+			changed = true
+		}
+	}
+	o.exported = values
+	if changed {
+		o.changed()
+	}
+}
+
 // changed takes note that a check line has changed a setting.
 func (o *observer) changed() {
 	o.fold.update(o.set)
