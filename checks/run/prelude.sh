@@ -120,9 +120,8 @@ __nhc_helper() {
     local __nhc_text="$1" __nhc_cmd="$2"
     shift 2
     if [[ -n $__nhc_text ]]; then
-        if type -P logger >/dev/null; then
-            logger -p daemon.err -t "$NAME[$$]" <<<"$__nhc_text"
-        else
+        # A syslogd that is stopped must not keep the helper from its work.
+        if ! type -P logger >/dev/null || ! printf '%s\n' "$__nhc_text" | timeout -k 1 0.3 logger -p daemon.err -t "$NAME[$$]"; then
             __nhc_event syslog "$__nhc_text"
             __nhc_event flush
         fi
