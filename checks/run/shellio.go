@@ -134,12 +134,16 @@ func (s *Shell) ended() bool {
 	}
 }
 
-// gone tells the status of a shell that left without a word: killed, or unable to start.
+// gone tells the status of a shell that left without a word: killed. One that
+// never came up, for want of memory or of descriptors, says nothing of the node.
 func (s *Shell) gone() (int, bool, error) {
 	select {
 	case <-s.done:
 	case <-time.After(termGrace):
 		return 0, false, fmt.Errorf("bash closed its descriptors")
+	}
+	if !s.ready {
+		return 0, false, fmt.Errorf("bash did not start: %v", s.end)
 	}
 	return s.end.status(), true, nil
 }
@@ -223,6 +227,8 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
 		}
 		return true, status, name == "exit", nil
+	case "ready":
+		s.ready = true
 	case "settings":
 		s.handler.Settings(pairs(f))
 	case "environ":
