@@ -38,7 +38,8 @@ __nhc_environ() {
 # Every variable there is, after files of the site have been read here: NAME
 # ATTRIBUTES VALUE of the plain ones, and an event of its own for each array.
 __nhc_dump() {
-    local __nhc_c __nhc_n __nhc_a
+    local __nhc_c __nhc_n __nhc_a __nhc_opts="$-"
+    set +u # a file of the site may have asked for it, and a variable need have no value
     local -a __nhc_all=() __nhc_v=()
     for __nhc_c in {A..Z} {a..z} _; do eval "__nhc_all+=(\"\${!$__nhc_c@}\")"; done
     for __nhc_n in "${__nhc_all[@]}"; do
@@ -53,6 +54,7 @@ __nhc_dump() {
         fi
     done
     __nhc_event dump "${__nhc_v[@]}"
+    [[ $__nhc_opts != *u* ]] || set -u
 }
 
 __nhc_stamp() { if [[ ${TS:-0} != 0 ]]; then printf -v __nhc_ts '[%(%s)T] - ' -1; else __nhc_ts=''; fi; }
@@ -190,7 +192,7 @@ __nhc_ask() {
     local -a __nhc_got __nhc_say=()
     [[ $1 != native || $BASH_SUBSHELL != 0 ]] || __nhc_settings
     __nhc_question
-    __nhc_event "$1" "$__nhc_id" "$PWD" "$CHECK" "${@:2}"
+    __nhc_event "$1" "$__nhc_id" "$PWD" "${CHECK-}" "${@:2}"
     __nhc_answer || return 1
     while [[ ${__nhc_got[__nhc_i]} != status ]]; do
         if [[ ${__nhc_got[__nhc_i]} == log ]]; then
@@ -344,5 +346,6 @@ __nhc_loop() {
     __nhc_done=0 __nhc_busy=0
     until [[ $__nhc_done == 1 ]]; do __nhc_main; done
     trap - EXIT
+    __nhc_event lost # nobody hears it but who still has commands
     exit 0
 }

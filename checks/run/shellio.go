@@ -227,6 +227,8 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
 		}
 		return true, status, name == "exit", nil
+	case "lost":
+		return false, 0, false, errors.New("bash reads no more commands")
 	case "ready":
 		s.ready = true
 	case "settings":
