@@ -116,11 +116,13 @@ die() {
 }
 
 # The site's own OFFLINE_NODE or ONLINE_NODE: it may be a function, or a command
-# with arguments of its own; ours follow, and no character of them is interpreted.
+# with arguments of its own; ours follow, and no character of them is interpreted,
+# but a message that is too long for a command is cut.
 # Syslog hears of the failure ($1) before the helper does.
 __nhc_helper() {
     local __nhc_text="$1" __nhc_cmd="$2"
     shift 2
+    (($# < 2)) || set -- "$1" "${2:0:32000}" # no word of a command may be longer than 128 KiB
     if [[ -n $__nhc_text ]]; then
         # A syslogd that is stopped must not keep the helper from its work.
         if ! type -P logger >/dev/null || ! printf '%s\n' "$__nhc_text" | timeout -k 1 0.3 logger -p daemon.err -t "$NAME[$$]"; then

@@ -56,6 +56,17 @@ func syslogWait() time.Duration {
 	return syslogLimit
 }
 
+// maxRecord is how much of a line is sent, in bytes: what rsyslog takes. A socket
+// takes no message that is much longer, not even its beginning.
+const maxRecord = 8 << 10
+
+func record(line string) string {
+	if len(line) <= maxRecord {
+		return line
+	}
+	return strings.ToValidUTF8(line[:maxRecord], "")
+}
+
 // sendSyslog writes lines with facility daemon and severity err, one record
 // each, tagged with the program's name. Without a syslog socket they are lost,
 // as LBNL NHC's are without logger(1).
@@ -70,7 +81,7 @@ func sendSyslog(tag string, lines []string) {
 		defer w.Close()
 		for _, l := range lines {
 			for rec := range strings.SplitSeq(l, "\n") {
-				_ = w.Err(rec)
+				_ = w.Err(record(rec))
 			}
 		}
 	}()
