@@ -38,7 +38,8 @@ __nhc_environ() {
 # Every variable there is, after files of the site have been read here: NAME
 # ATTRIBUTES VALUE of the plain ones, and an event of its own for each array.
 __nhc_dump() {
-    local __nhc_c __nhc_n __nhc_a
+    local __nhc_c __nhc_n __nhc_a __nhc_opts="$-"
+    set +u # a file of the site may have asked for it, and a variable need have no value
     local -a __nhc_all=() __nhc_v=()
     for __nhc_c in {A..Z} {a..z} _; do eval "__nhc_all+=(\"\${!$__nhc_c@}\")"; done
     for __nhc_n in "${__nhc_all[@]}"; do
@@ -53,6 +54,7 @@ __nhc_dump() {
         fi
     done
     __nhc_event dump "${__nhc_v[@]}"
+    [[ $__nhc_opts != *u* ]] || set -u
 }
 
 __nhc_stamp() { if [[ ${TS:-0} -ne 0 ]] 2>/dev/null; then printf -v __nhc_ts '[%(%s)T] - ' -1; else __nhc_ts=''; fi; }
@@ -146,15 +148,16 @@ die() {
 }
 
 # The site's own OFFLINE_NODE or ONLINE_NODE: it may be a function, or a command
-# with arguments of its own; ours follow, and no character of them is interpreted.
+# with arguments of its own; ours follow, and no character of them is interpreted,
+# but a message that is too long for a command is cut.
 # Syslog hears of the failure ($1) before the helper does.
 __nhc_helper() {
     local __nhc_text="$1" __nhc_cmd="$2" __nhc_helping=1
     shift 2
+    (($# < 2)) || set -- "$1" "${2:0:32000}" # no word of a command may be longer than 128 KiB
     if [[ -n $__nhc_text ]]; then
-        if type -P logger >/dev/null; then
-            logger -p daemon.err -t "$NAME[$$]" <<<"$__nhc_text"
-        else
+        # A syslogd that is stopped must not keep the helper from its work.
+        if ! type -P logger >/dev/null || ! printf '%s\n' "$__nhc_text" | timeout -k 1 0.3 logger -p daemon.err -t "$NAME[$$]"; then
             __nhc_event syslog "$__nhc_text"
             __nhc_event flush
         fi
@@ -171,7 +174,7 @@ __nhc_ask() {
     local -a __nhc_got __nhc_say=()
     [[ $1 != native || $BASH_SUBSHELL != 0 ]] || __nhc_settings
     __nhc_question
-    __nhc_event "$1" "$__nhc_id" "$PWD" "$CHECK" "${@:2}"
+    __nhc_event "$1" "$__nhc_id" "$PWD" "${CHECK-}" "${@:2}"
     __nhc_answer || return 1
     while [[ ${__nhc_got[__nhc_i]} != status ]]; do
         if [[ ${__nhc_got[__nhc_i]} == log ]]; then
@@ -342,6 +345,7 @@ __nhc_main() {
 __nhc_loop() {
     __nhc_done=0 __nhc_busy=0
     until [[ $__nhc_done == 1 ]]; do __nhc_main; done
+    __nhc_event lost # nobody hears it but who still has commands
     if [[ $NHC_FD_OUT == 3 ]]; then exec >&3 2>&4; fi
     exit 0 # through the site's own trap on EXIT, if there is one
 }

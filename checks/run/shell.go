@@ -127,6 +127,7 @@ type Shell struct {
 	fds     [3]int
 	open    [3]bool
 	pending []byte    // of an event not yet complete
+	ready   bool      // it has come up
 	until   time.Time // deadline of the command; zero means none
 	handler ShellHandler
 	wake    int // read end of the pipe by which a signal interrupts a wait
@@ -150,7 +151,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	}
 	init.WriteString("set -f\nshopt -s extglob\n")
 	init.WriteString(setup.Init)
-	init.WriteString("\n__nhc_traps\n")
+	init.WriteString("\n__nhc_traps\n__nhc_event ready\n")
 	if setup.Trace {
 		init.WriteString("set -x\n")
 	}
@@ -335,8 +336,11 @@ func (s *Shell) Close() {
 		killSession(s.pid)
 	}
 	s.drain()
-	_ = unix.Close(s.ans)
-	for _, fd := range s.fds {
+	s.close()
+}
+
+func (s *Shell) close() {
+	for _, fd := range append(s.fds[:], s.ans) {
 		_ = unix.Close(fd)
 	}
 }
@@ -345,5 +349,7 @@ func (s *Shell) Close() {
 // could end. bash itself is given no time: its traps would speak once more.
 func (s *Shell) Kill() []int {
 	_ = unix.Kill(s.pid, unix.SIGKILL)
+	defer s.close()
+	_ = unix.Close(s.cmd)
 	return killSession(s.pid)
 }

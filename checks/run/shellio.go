@@ -2,6 +2,7 @@ package run
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -141,12 +142,16 @@ func (s *Shell) signaled() bool {
 	}
 }
 
-// gone tells the status of a shell that left without a word: killed, or unable to start.
+// gone tells the status of a shell that left without a word: killed. One that
+// never came up, for want of memory or of descriptors, says nothing of the node.
 func (s *Shell) gone() (int, bool, error) {
 	select {
 	case <-s.done:
 	case <-time.After(termGrace):
 		return 0, false, fmt.Errorf("bash closed its descriptors")
+	}
+	if !s.ready {
+		return 0, false, fmt.Errorf("bash did not start: %v", s.end)
 	}
 	return s.end.status(), true, nil
 }
@@ -233,6 +238,10 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 			status = s.end.status()
 		}
 		return true, status, name == "exit", nil
+	case "lost":
+		return false, 0, false, errors.New("bash reads no more commands")
+	case "ready":
+		s.ready = true
 	case "settings":
 		s.handler.Settings(pairs(f))
 	case "environ":

@@ -178,21 +178,28 @@ func (r *oneRun) load() (exit int, over bool) {
 	return r.configuration(path, o)
 }
 
-// budget sets the deadline of the run: TIMEOUT, and never so long that slurmd,
-// which kills a health check after 60 seconds, would be the one to end it.
+// budget sets the deadline of the run.
 func (r *oneRun) budget() {
+	r.end = time.Time{}
+	if d := r.allowed(); d > 0 {
+		r.end = r.began.Add(d)
+	}
+	stdout.end, stderr.end = r.end, r.end
+}
+
+// allowed is how long the run may take, 0 for ever: TIMEOUT, and never so long
+// that slurmd, which kills a health check after 60 seconds, would be the one to
+// end it. The background half of a detached run is out of slurmd's reach and has
+// the TIMEOUT it is given, but not none: the next run waits for its end.
+func (r *oneRun) allowed() time.Duration {
 	d := r.set.timeout()
 	if r.opts.eval != "" {
 		d = 0
 	}
-	if r.node.healthCheck() && (d == 0 || d > slurmdLimit) {
+	if r.node.healthCheck() && (d == 0 || d > slurmdLimit && !r.background) {
 		d = slurmdLimit
 	}
-	r.end = time.Time{}
-	if d > 0 {
-		r.end = r.began.Add(d)
-	}
-	stdout.end, stderr.end = r.end, r.end
+	return d
 }
 
 // slurmdLimit leaves ten of slurmd's 60 seconds for acting and for a slow start.

@@ -36,10 +36,11 @@ var ownVars = []string{
 	"HOSTROOT", "NVML_LIBRARY", // ours: what is looked at, and what is loaded into a process of root's
 }
 
-// hostile are variables that change what programs started by root load or run.
+// hostile are variables that change what programs started by root load or run,
+// and those by which bash gives up on a function or on a read.
 func hostile(name string) bool {
 	switch name {
-	case "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "GLOBIGNORE", "CDPATH", "IFS", "GODEBUG", "GOTRACEBACK", "GOGC", "GOMEMLIMIT":
+	case "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "GLOBIGNORE", "CDPATH", "IFS", "FUNCNEST", "TMOUT", "GODEBUG", "GOTRACEBACK", "GOGC", "GOMEMLIMIT":
 		return true
 	}
 	return strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "BASH_FUNC_") || strings.HasPrefix(name, "NHC_GPU_")
