@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -19,6 +20,7 @@ func (b *builder) line(l conf.Line) {
 	text := strings.Join(strings.FieldsFunc(l.Check, isBlank), " ")
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
 	if err != nil {
+		s.Garbled = true
 		b.shell(s, nil, "not the grammar of a shell: "+err.Error())
 		return
 	}
@@ -67,11 +69,14 @@ func (b *builder) call(s *Step, words []*syntax.Word) (why string) {
 	info, ok := checks.Lookup(name)
 	switch {
 	case !ok:
+		if !b.funcs[name] && b.opaque.Line == 0 {
+			s.Command, s.NewPath = name, b.path
+		}
 		return "not a check of this program"
 	case b.funcs[name]:
 		return "a shell function bears that name"
-	case b.opaque:
-		return "an earlier line may have changed what it means"
+	case b.opaque.Line != 0:
+		return fmt.Sprintf("line %d may have changed what it means", b.opaque.Line)
 	case b.opts.Trace:
 		return "traced by -x"
 	}
@@ -79,9 +84,13 @@ func (b *builder) call(s *Step, words []*syntax.Word) (why string) {
 	if why != "" {
 		return why
 	}
-	s.Kind, s.Name, s.Args = Native, name, args
 	c := info.New()
-	b.native(s, info, c, checks.Bind(c, args))
+	err := checks.Bind(c, args)
+	if b.path && err == nil && runsCommands(info, c) {
+		return "an earlier line has changed PATH"
+	}
+	s.Kind, s.Name, s.Args = Native, name, args
+	b.native(s, info, c, err)
 	return ""
 }
 
@@ -207,7 +216,7 @@ func (b *builder) param(p *syntax.ParamExp) (why string) {
 	case slices.Contains(ownVars, name) || strings.HasPrefix(name, "BASH") || strings.HasPrefix(name, "EPOCH"):
 		return "a variable of the shell itself"
 	case b.unknown:
-		return "a variable that an earlier line may have set"
+		return "a variable that a script or an earlier line may have set"
 	}
 	return ""
 }
@@ -216,6 +225,7 @@ func (b *builder) param(p *syntax.ParamExp) (why string) {
 func (b *builder) shell(s Step, file *syntax.File, why string) {
 	s.Kind, s.Lane, s.Barrier, s.Why = ShellLine, checks.Shell, true, why
 	b.add(s)
+	b.pos = s.Pos
 	b.set = nil // when it has run, what it has left of these is known
 	if file == nil {
 		return // a syntax error changes nothing
@@ -243,12 +253,16 @@ func (b *builder) effect(n syntax.Node) {
 		if n.Name != nil {
 			b.funcs[n.Name.Value] = true
 		} else {
-			b.opaque = true
+			b.opaque = b.pos
 		}
 	case *syntax.Assign, *syntax.DeclClause, *syntax.LetClause, *syntax.ArithmCmd, *syntax.ForClause, *syntax.CoprocClause:
 		b.unknown = true
 		if a, ok := n.(*syntax.Assign); ok && a.Name != nil && slices.Contains(shellVars, a.Name.Value) {
-			b.opaque = true
+			if a.Name.Value == "PATH" { // decides which commands are run, and nothing else
+				b.path = true
+			} else {
+				b.opaque = b.pos
+			}
 		}
 	case *syntax.ParamExp:
 		b.unknown = b.unknown || n.Exp != nil
@@ -261,7 +275,7 @@ func (b *builder) effect(n syntax.Node) {
 		name, err := commandName(n.Args)
 		switch {
 		case err != nil || slices.Contains(changers, name):
-			b.unknown, b.opaque = true, true
+			b.unknown, b.opaque = true, b.pos
 		case slices.Contains(setters, name) || b.funcs[name]:
 			b.unknown = true
 		}

@@ -69,11 +69,14 @@ type oneRun struct {
 
 	exported map[string]string // what the shell exported when it last told
 
-	vetted  []conf.Line // the lines of this host
-	doubts  []string    // lines that are no check, each with its place
-	sourced string      // a sysconfig file that only bash can read
-	end     time.Time   // deadline of the run; zero means none
-	unlock  func()      // lets the next run begin
+	vetted   []conf.Line // the lines of this host
+	others   int         // how many lines are for other hosts
+	strict   bool        // a person has asked: say also what LBNL NHC is silent about
+	doubts   []string    // lines that are no check, each with its place
+	settings string      // the sysconfig file that was read
+	sourced  string      // a sysconfig file that only bash can read
+	end      time.Time   // deadline of the run; zero means none
+	unlock   func()      // lets the next run begin
 
 	scripts   []run.Script    // the files of INCDIR, LBNL NHC's own among them
 	unloaded  error           // why they were not read
@@ -200,6 +203,7 @@ func (r *oneRun) sysconfig() (exit int, over bool) {
 	if err := trusted(path, o.File); err != nil {
 		return r.refuse(err), true
 	}
+	r.settings = path
 	assigns, needShell, err := conf.ParseSysconfig(path, o.Data, r.set.lookup)
 	switch {
 	case err != nil:
@@ -286,7 +290,9 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 		return r.refuse(err), true
 	}
 	for _, w := range warnings {
-		r.warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
+		if !r.strict {
+			r.warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
+		}
 		r.doubts = append(r.doubts, fmt.Sprintf("%s: %s", w.Pos, w.Text))
 	}
 	m := r.matcher()
@@ -301,8 +307,15 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 			return 1, true
 		}
 		r.debugTarget(l, ok)
+		if r.strict {
+			if err := match.Valid(l.Target); err != nil {
+				r.doubts = append(r.doubts, fmt.Sprintf("%s: target %q: %v", l.Pos, l.Target, err))
+			}
+		}
 		if ok {
 			r.vetted = append(r.vetted, l)
+		} else {
+			r.others++
 		}
 	}
 	return 0, false

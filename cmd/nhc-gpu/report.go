@@ -123,6 +123,7 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 		return nil, "", errHelp
 	}
 	r := newRun([]string{"nhc-gpu"}, opts)
+	r.strict = true
 	for _, a := range opts.set {
 		r.set.put(a.name, a.value, false)
 	}
@@ -205,7 +206,7 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	case o.File.Missing:
 		return path, fmt.Errorf("read %s: no such file", path)
 	case !o.File.Mode.IsRegular():
-		return path, fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
+		return path, fmt.Errorf("read %s: not a regular file (%s), nothing is checked", path, o.File.Mode.Type())
 	}
 	if _, over := r.configuration(path, o); over {
 		return path, fmt.Errorf("%s cannot be used, see above", path)
