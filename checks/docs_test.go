@@ -62,10 +62,26 @@ func checksPage(t *testing.T) string {
 	types := parseTypes(t)
 	var page strings.Builder
 	page.WriteString(docsHead)
+	writeIndex(&page)
 	for _, names := range families() {
 		writeFamily(t, &page, types, names)
 	}
 	return page.String()
+}
+
+// writeIndex lists every check by its name, with a link to its section.
+func writeIndex(page *strings.Builder) {
+	page.WriteString("\n| check | |\n|---|---|\n")
+	section := map[string]string{}
+	for _, names := range families() {
+		for _, name := range names {
+			section[name] = strings.NewReplacer(" ", "-", ",", "").Replace(strings.Join(names, ", "))
+		}
+	}
+	for _, name := range Names() {
+		info, _ := Lookup(name)
+		fmt.Fprintf(page, "| [%s](#%s) | %s |\n", name, section[name], cell(info.Summary))
+	}
 }
 
 // families are the names of checks that one struct stands for, in order.

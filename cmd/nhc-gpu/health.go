@@ -134,6 +134,9 @@ func (r *oneRun) load() (exit int, over bool) {
 	for _, w := range r.opts.words {
 		if err := r.set.word(w); err != nil {
 			help(r.argv[0])
+			if filepath.Base(r.argv[0]) == ownName { // LBNL NHC says no more
+				fmt.Fprintln(stderr, "nhc-gpu:", err)
+			}
 			return exitUsage, true
 		}
 	}
@@ -251,6 +254,7 @@ func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 	if read == nil {
 		return file, 0, false
 	}
+	r.presetHardware(out[read].Data)
 	exit, over = r.usable(confFile, out[read])
 	return out[read], exit, over
 }
@@ -307,11 +311,7 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 			return 1, true
 		}
 		r.debugTarget(l, ok)
-		if r.strict {
-			if err := match.Valid(l.Target); err != nil {
-				r.doubts = append(r.doubts, fmt.Sprintf("%s: target %q: %v", l.Pos, l.Target, err))
-			}
-		}
+		r.doubtTarget(l)
 		if ok {
 			r.vetted = append(r.vetted, l)
 		} else {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
 // mistake says what is wrong with a step, as far as that can be told without
@@ -28,6 +30,13 @@ func (r *oneRun) mistake(s *plan.Step) (text string, sure bool) {
 		return hardlyMeant(s), false
 	}
 	return "", false
+}
+
+// doubtTarget notes, for a person, a target that fits nothing whatever the host.
+func (r *oneRun) doubtTarget(l conf.Line) {
+	if err := match.Valid(l.Target); err != nil && r.strict {
+		r.doubts = append(r.doubts, fmt.Sprintf("%s: target %q: %v", l.Pos, l.Target, err))
+	}
 }
 
 // What a line of nhc.conf sets in vain: what was needed before the first line,

@@ -211,6 +211,7 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	if _, over := r.configuration(path, o); over {
 		return path, fmt.Errorf("%s cannot be used, see above", path)
 	}
+	r.presetHardware(o.Data)
 	r.plan = plan.Build(r.vetted, opts)
 	return path, nil
 }
