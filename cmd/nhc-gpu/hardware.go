@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"strconv"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -17,7 +18,7 @@ func (r *oneRun) presetHardware(conf []byte) {
 	host := probe.NewHost(r.set.get("HOSTROOT"))
 	cpus, _ := host.CPUs() // what cannot be read is 0, as in LBNL NHC
 	memory, _ := host.Memory()
-	text := ""
+	var text strings.Builder
 	for name, value := range map[string]uint64{
 		"HW_SOCKETS": uint64(cpus.Sockets), "HW_CORES": uint64(cpus.Cores), "HW_THREADS": uint64(cpus.Threads),
 		"HW_RAM_TOTAL": memory.Total, "HW_RAM_FREE": memory.Free,
@@ -29,10 +30,10 @@ func (r *oneRun) presetHardware(conf []byte) {
 		}
 		number := strconv.FormatUint(value, 10)
 		r.set.put(name, number, false)
-		text += name + "=" + number + "\n"
+		text.WriteString(name + "=" + number + "\n")
 	}
 	if r.shell != nil && r.dressed { // it has been told the settings before
-		if err := r.shell.Set(text, r.end); err != nil {
+		if err := r.shell.Set(text.String(), r.end); err != nil {
 			r.warn(err)
 		}
 	}

@@ -87,7 +87,7 @@ func surplus(s *plan.Step) (words []string) {
 		return nil
 	}
 	if f := reflect.Indirect(reflect.ValueOf(c)).FieldByName("Surplus"); f.IsValid() {
-		words, _ = f.Interface().([]string)
+		words, _ = reflect.TypeAssert[[]string](f)
 	}
 	return words
 }
