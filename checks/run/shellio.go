@@ -2,7 +2,6 @@ package run
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -10,8 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // shellPipes are the descriptors between the supervisor and its bash.
@@ -134,6 +131,16 @@ func (s *Shell) ended() bool {
 	}
 }
 
+// signaled says whether the shell, which is about to end, ends by a signal.
+func (s *Shell) signaled() bool {
+	select {
+	case <-s.done:
+		return s.end.Signaled()
+	case <-time.After(closeGrace):
+		return false
+	}
+}
+
 // gone tells the status of a shell that left without a word: killed, or unable to start.
 func (s *Shell) gone() (int, bool, error) {
 	select {
@@ -222,6 +229,9 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		if aerr != nil {
 			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
 		}
+		if name == "exit" && status == 0 && s.signaled() { // as the trap on EXIT could not know
+			status = s.end.status()
+		}
 		return true, status, name == "exit", nil
 	case "settings":
 		s.handler.Settings(pairs(f))
@@ -245,11 +255,21 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		s.handler.Died()
 		return false, 0, false, s.answer(at(0), "done")
 	case "forked":
-		pid, _ := strconv.Atoi(at(0))
+		pid, _ := strconv.Atoi(at(1))
 		s.handler.Forked(pid)
+		return false, 0, false, s.answer(at(0), "done")
 	case "die":
-		if helper, text := s.handler.Die(at(1), at(2), at(3) != "0"); helper {
+		if helper, text := s.handler.Die(at(1), at(2), at(3) != "0", at(4) != "0"); helper {
 			return false, 0, false, s.answer(at(0), "helper", text)
+		}
+		return false, 0, false, s.answer(at(0), "done")
+	case "leaving":
+		status, aerr := strconv.Atoi(at(1))
+		if aerr != nil {
+			return false, 0, false, fmt.Errorf("read from bash: status %q", at(1))
+		}
+		if helper, text, message := s.handler.Leaving(status); helper {
+			return false, 0, false, s.answer(at(0), "helper", text, message)
 		}
 		return false, 0, false, s.answer(at(0), "done")
 	case "native":
@@ -272,49 +292,6 @@ func pairs(f []string) map[string]string {
 		values[f[i]] = f[i+1]
 	}
 	return values
-}
-
-// reply answers __nhc_ask.
-func (s *Shell) reply(question string, r NativeReply) error {
-	var out []string
-	status := 0
-	for _, f := range r.Findings {
-		switch {
-		case f.Severity <= checks.Skip:
-		case f.Severity < checks.Fail:
-			out = append(out, "log", f.Message)
-		case f.Message == "":
-			status = max(f.Status, 1)
-		default:
-			status = max(f.Status, 1)
-			out = append(out, "die", strconv.Itoa(status), f.Message)
-		}
-	}
-	return s.answer(question, append(out, "status", strconv.Itoa(status))...)
-}
-
-// answer sends what a question is answered with. It carries the question's
-// name: one who has asked may be gone, and the next must not take it for theirs.
-// The name, PID.NUMBER.DESCRIPTOR, tells where the answer is read: a subshell has
-// a pipe of its own, since several may ask at the same time.
-func (s *Shell) answer(question string, fields ...string) error {
-	fields = append([]string{question, strconv.Itoa(len(fields))}, fields...)
-	var pid, number, fd int
-	if n, err := fmt.Sscanf(question, "%d.%d.%d", &pid, &number, &fd); n < 3 || err != nil {
-		return fmt.Errorf("read from bash: question %q", question)
-	}
-	if fd == fdAnswers {
-		return s.send(s.ans, fields...)
-	}
-	pipe, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil // whoever has asked is gone
-	}
-	defer unix.Close(pipe)
-	if err := s.send(pipe, fields...); err != nil && !errors.Is(err, unix.EPIPE) {
-		return err
-	}
-	return nil
 }
 
 // drain hands over all output that has been written so far.

@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -165,13 +166,22 @@ func (r *oneRun) load() (exit int, over bool) {
 	r.fold.begin(r.set, r.opts.eval != "", r.log.set)
 	r.fold.f.Detach = r.background
 	r.emit(r.fold.f.Start())
+	path := r.set.get("CONFFILE")
 	r.loadScripts()
 	if r.opts.eval != "" {
 		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
 		return 0, false
 	}
+	r.budget() // a script may have set TIMEOUT
 	r.debugWatchdog()
-	return r.configuration(r.set.get("CONFFILE"), o)
+	if now := r.set.get("CONFFILE"); now != path && !r.fold.f.Over() { // or CONFFILE
+		path = now
+		o = r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
+		if exit, over := r.usable(path, o); over {
+			return exit, true
+		}
+	}
+	return r.configuration(path, o)
 }
 
 // budget sets the deadline of the run: TIMEOUT, and never so long that slurmd,
@@ -184,40 +194,15 @@ func (r *oneRun) budget() {
 	if r.node.healthCheck() && (d == 0 || d > slurmdLimit) {
 		d = slurmdLimit
 	}
+	r.end = time.Time{}
 	if d > 0 {
 		r.end = r.began.Add(d)
-		stdout.end, stderr.end = r.end, r.end
 	}
+	stdout.end, stderr.end = r.end, r.end
 }
 
 // slurmdLimit leaves ten of slurmd's 60 seconds for acting and for a slow start.
 const slurmdLimit = 50 * time.Second
-
-// sysconfig reads $SYSCONFIGDIR/$NAME, which wins over the command line.
-func (r *oneRun) sysconfig() (exit int, over bool) {
-	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
-	if err := o.FailureIn("read " + path); err != nil {
-		return r.refuse(err), true
-	}
-	if o.File.Missing || !o.File.Mode.IsRegular() {
-		return 0, false
-	}
-	if err := trusted(path, o.File); err != nil {
-		return r.refuse(err), true
-	}
-	r.settings = path
-	assigns, needShell, err := conf.ParseSysconfig(path, o.Data, r.set.lookup)
-	switch {
-	case err != nil:
-		return r.refuse(err), true
-	case needShell:
-		r.sourced = path
-		return r.source(path)
-	}
-	r.set.assign(assigns)
-	return 0, false
-}
 
 // open finds the resource manager, opens the log, and reads the configuration
 // and what scripts the site has, in one go.
@@ -334,10 +319,10 @@ func (r *oneRun) do() *foldState {
 	}
 	r.plan = plan.Build(r.vetted, plan.Options{
 		Vars: r.set.vars, Timeout: r.set.timeout(), Functions: r.overrides,
-		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace,
+		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace, InPlace: verdict.InPlace,
 	})
 	r.pool.SetVars(r.set.workerVars())
-	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
+	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout}
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()
 	}

@@ -158,6 +158,9 @@ func (s *settings) finalize() {
 	def("RESULTFILE", defaultResultDir+"/"+s.vars["NAME"]+".status")
 	def("DEBUG", "0")
 	def("TS", s.vars["DEBUG"])
+	if s.stamps() {
+		s.vars["TS"] = strconv.FormatInt(time.Now().Unix(), 10)
+	}
 	def("MARK_OFFLINE", "1")
 	def("TIMEOUT", "30")
 	def("PASSWD_DATA_SRC", "/etc/passwd")
@@ -184,6 +187,12 @@ func (s *settings) timeout() time.Duration {
 		return 0
 	}
 	return time.Duration(n) * time.Second
+}
+
+// stamps says whether lines are to have a time stamp: a number other than 0.
+func (s *settings) stamps() bool {
+	n, err := strconv.Atoi(strings.TrimSpace(s.get("TS")))
+	return err == nil && n != 0
 }
 
 // marks says whether the node is to be marked, by LBNL's rule: the number 1.

@@ -29,9 +29,13 @@ func (r *oneRun) tellSyslog(lines []string) {
 	sendSyslog(tag, lines)
 }
 
-// startsCommands says whether steps of the plan start other programs.
+// startsCommands says whether steps of the plan, or scripts before it, start other
+// programs.
 func (r *oneRun) startsCommands() bool {
-	return r.plan != nil && slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Barrier })
+	if r.plan == nil {
+		return r.hasScripts()
+	}
+	return slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Barrier })
 }
 
 // syslogLimit bounds the delivery of one batch: a syslogd that is stopped must
