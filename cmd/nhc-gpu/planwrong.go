@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -37,6 +39,41 @@ func (r *oneRun) doubtTarget(l conf.Line) {
 	if err := match.Valid(l.Target); err != nil && r.strict {
 		r.doubts = append(r.doubts, fmt.Sprintf("%s: target %q: %v", l.Pos, l.Target, err))
 	}
+}
+
+// doubtScripts notes, for a person, what bash cannot read of the settings and of
+// the site's scripts: it leaves such a file, or the rest of it, out.
+func (r *oneRun) doubtScripts() {
+	var files []string
+	if r.sourced != "" {
+		files = append(files, r.sourced)
+	}
+	for _, s := range r.scripts {
+		if !s.Stock && r.unloaded == nil {
+			files = append(files, s.Path)
+		}
+	}
+	for _, file := range files {
+		if said := r.bashSays(file); said != "" {
+			r.doubts = append(r.doubts, said+": bash does not carry this file out")
+		}
+	}
+}
+
+// bashSays is the first line of what bash -n, which runs nothing, says of a file.
+func (r *oneRun) bashSays(file string) string {
+	ctx, cancel := context.WithTimeout(r.ctx, readLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/bin/bash", "-n", "--", file)
+	cmd.Env = []string{"LC_ALL=C"}
+	cmd.WaitDelay = readLimit
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Run(); err == nil || said.Len() == 0 {
+		return ""
+	}
+	first, _, _ := strings.Cut(said.String(), "\n")
+	return first
 }
 
 // What a line of nhc.conf sets in vain: what was needed before the first line,

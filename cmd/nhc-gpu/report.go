@@ -144,6 +144,7 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	r.budget()
 	r.fold.begin(r.set, false, false)
 	r.peopleScripts(runs)
+	r.doubtScripts()
 	from, err := r.peoplePlan(named)
 	if err != nil {
 		r.close()
@@ -165,6 +166,9 @@ func (r *oneRun) peopleScripts(runs bool) {
 	r.loadScripts()
 	for _, f := range r.table.fails {
 		r.doubts = append(r.doubts, f.Message)
+	}
+	if r.fold.f.Over() {
+		r.doubts = append(r.doubts, "a script of "+dir+" ends the run before its first check")
 	}
 	r.table = nil
 }
