@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
@@ -54,26 +53,10 @@ func (r *oneRun) doubtScripts() {
 		}
 	}
 	for _, file := range files {
-		if said := r.bashSays(file); said != "" {
+		if said := run.SyntaxError(r.ctx, file, readLimit); said != "" {
 			r.doubts = append(r.doubts, said+": bash does not carry this file out")
 		}
 	}
-}
-
-// bashSays is the first line of what bash -n, which runs nothing, says of a file.
-func (r *oneRun) bashSays(file string) string {
-	ctx, cancel := context.WithTimeout(r.ctx, readLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "/bin/bash", "-n", "--", file)
-	cmd.Env = []string{"LC_ALL=C"}
-	cmd.WaitDelay = readLimit
-	var said strings.Builder
-	cmd.Stderr = &said
-	if err := cmd.Run(); err == nil || said.Len() == 0 {
-		return ""
-	}
-	first, _, _ := strings.Cut(said.String(), "\n")
-	return first
 }
 
 // What a line of nhc.conf sets in vain: what was needed before the first line,
