@@ -124,7 +124,7 @@ func help(argv0 string) {
 
  All other words must be settings of the form VARNAME=value.
 
- Of nhc-gpu alone (see %s help):
+ Of nhc-gpu alone (see nhc-gpu help):
 
  --check           Run everything, print a table, never mark the node;
                    exit status 0 ok, 1 warn, 2 fail, 3 unknown
@@ -144,5 +144,5 @@ EXAMPLES:
   OR
     # %s NAME=nhc-cron
 
-`, title, strings.Repeat("-", len(title)), name, name, name, name, name, name)
+`, title, strings.Repeat("-", len(title)), name, name, name, name, name)
 }

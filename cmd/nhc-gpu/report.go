@@ -123,6 +123,7 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 		return nil, "", errHelp
 	}
 	r := newRun([]string{"nhc-gpu"}, opts)
+	r.strict = true
 	for _, a := range opts.set {
 		r.set.put(a.name, a.value, false)
 	}
@@ -143,6 +144,7 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	r.budget()
 	r.fold.begin(r.set, false, false)
 	r.peopleScripts(runs)
+	r.doubtScripts()
 	from, err := r.peoplePlan(named)
 	if err != nil {
 		r.close()
@@ -164,6 +166,9 @@ func (r *oneRun) peopleScripts(runs bool) {
 	r.loadScripts()
 	for _, f := range r.table.fails {
 		r.doubts = append(r.doubts, f.Message)
+	}
+	if r.fold.f.Over() {
+		r.doubts = append(r.doubts, "a script of "+dir+" ends the run before its first check")
 	}
 	r.table = nil
 }
@@ -205,11 +210,12 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	case o.File.Missing:
 		return path, fmt.Errorf("read %s: no such file", path)
 	case !o.File.Mode.IsRegular():
-		return path, fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
+		return path, fmt.Errorf("read %s: not a regular file (%s), nothing is checked", path, o.File.Mode.Type())
 	}
 	if _, over := r.configuration(path, o); over {
 		return path, fmt.Errorf("%s cannot be used, see above", path)
 	}
+	r.presetHardware(o.Data)
 	r.plan = plan.Build(r.vetted, opts)
 	return path, nil
 }
