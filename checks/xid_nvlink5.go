@@ -156,5 +156,9 @@ func decodeXid(code int, text, driver string) (class XidClass, what string) {
 	if !ok {
 		return XidWatch, fmt.Sprintf("%s, %s, not in NVIDIA's table", what, n.Word)
 	}
-	return r.class(), what + ", " + r.Severity
+	what += ", " + r.Severity
+	if strings.HasPrefix(r.Investigate, "INVESTIGATE_") {
+		what += ", " + r.Investigate
+	}
+	return r.class(), what
 }

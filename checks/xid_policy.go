@@ -178,6 +178,8 @@ func classRemedy(c XidClass, of Remedy) Remedy {
 		return RestartApp
 	case XidConfig:
 		return FixConfig
+	case XidDiag:
+		return NoRemedy
 	}
 	return of
 }

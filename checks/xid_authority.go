@@ -1,0 +1,78 @@
+package checks
+
+// The driver's own word: the recovery action of NVML, or of Xid 154. It makes
+// other events of the GPU worse, or takes them back as far as a warning.
+
+// authority applies it, GPU by GPU.
+func (j *xidJudge) authority(cases []*xidCase) []*xidCase {
+	var kept []*xidCase
+	for len(cases) > 0 {
+		n := 1
+		for n < len(cases) && cases[n].gpu == cases[0].gpu {
+			n++
+		}
+		kept = append(kept, j.authorityOf(cases[:n])...)
+		cases = cases[n:]
+	}
+	return kept
+}
+
+// authorityOf applies it to the cases of one GPU.
+func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
+	var word, worst *xidCase
+	for _, c := range cases {
+		if c.row.Class == XidAuthority {
+			word = c
+			continue
+		}
+		kept = append(kept, c)
+		if worst == nil || c.class.rank() > worst.class.rank() {
+			worst = c
+		}
+	}
+	action, since, known := j.action(cases[0].gpu, word)
+	if !known {
+		return cases
+	}
+	class, remedy, asks := recoveryAction(action)
+	if class == XidIgnore {
+		for _, c := range kept {
+			if (c.class == XidReset || c.class == XidReboot) && c.last().Last <= since {
+				c.class = XidWatch
+				c.note("the driver asks for no recovery")
+			}
+		}
+		return kept
+	}
+	note := "the driver asks for " + asks
+	switch {
+	case worst != nil && worst.class.drains() && worst.class.rank() >= class.rank():
+		worst.note(note) // it says the same
+	case worst != nil && worst.class.rank() > XidIgnore.rank():
+		worst.raise(class, note)
+		worst.remedy = remedy
+	case word != nil:
+		word.class, word.remedy = class, remedy
+		word.note(note)
+		kept = append(kept, word)
+	}
+	return kept
+}
+
+// action is what the driver asks for: NVML's word, else the last one in the
+// log. since bounds what it speaks about: NVML speaks of now.
+func (j *xidJudge) action(gpu string, word *xidCase) (action int, since int64, known bool) {
+	if s, ok := j.states[gpu]; ok && s.Recovery != nil {
+		return *s.Recovery, j.now + xidBurst, true
+	}
+	if word == nil || word.row.override != "" {
+		return 0, 0, false
+	}
+	last := word.events[0]
+	for _, e := range word.events {
+		if e.Seq >= last.Seq {
+			last = e
+		}
+	}
+	return last.Action, last.Last + xidBurst, true
+}
