@@ -1,5 +1,7 @@
 package checks
 
+import "math"
+
 // The driver's own word: the recovery action of NVML, or of Xid 154. It makes
 // other events of the GPU worse, or takes them back as far as a warning.
 
@@ -37,7 +39,7 @@ func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
 	class, remedy, asks := recoveryAction(action)
 	if class == XidIgnore {
 		for _, c := range kept {
-			if (c.class == XidReset || c.class == XidReboot) && c.last().Last <= since {
+			if (c.class == XidReset || c.class == XidReboot) && c.last().Seq <= since {
 				c.class = XidWatch
 				c.note("the driver asks for no recovery")
 			}
@@ -60,10 +62,10 @@ func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
 }
 
 // action is what the driver asks for: NVML's word, else the last one in the
-// log. since bounds what it speaks about: NVML speaks of now.
-func (j *xidJudge) action(gpu string, word *xidCase) (action int, since int64, known bool) {
+// log. since is the last record that it knew of: NVML speaks of now.
+func (j *xidJudge) action(gpu string, word *xidCase) (action int, since uint64, known bool) {
 	if s, ok := j.states[gpu]; ok && s.Recovery != nil {
-		return *s.Recovery, j.now + xidBurst, true
+		return *s.Recovery, math.MaxUint64, true
 	}
 	if word == nil || word.row.override != "" {
 		return 0, 0, false
@@ -74,5 +76,5 @@ func (j *xidJudge) action(gpu string, word *xidCase) (action int, since int64, k
 			last = e
 		}
 	}
-	return last.Action, last.Last + xidBurst, true
+	return last.Action, last.Seq, true
 }

@@ -88,6 +88,7 @@ func (j *xidJudge) cases() []*xidCase {
 			}
 		}
 	}
+	qualify(cases)
 	cases = j.authority(cases)
 	return slices.DeleteFunc(cases, func(c *xidCase) bool { return c.class == XidIgnore || c.class == XidFollow && j.follows(c) })
 }
@@ -257,20 +258,40 @@ func (j *xidJudge) repeated(c *xidCase) {
 	}
 }
 
-// follows says whether another error of the GPU explains one that only follows.
+// qualify notes what an Xid tells of another one: 171 and 172 say where the
+// error of a 48 is.
+func qualify(cases []*xidCase) {
+	for _, c := range cases {
+		if c.row.Qualifies == 0 {
+			continue
+		}
+		for _, other := range cases {
+			if other.gpu == c.gpu && other.key == (xidKey{Code: c.row.Qualifies}) {
+				_, where, _ := strings.Cut(c.row.Means, ": the error is ")
+				other.note(where)
+			}
+		}
+	}
+}
+
+// follows says whether other errors of the GPU explain one that only follows.
+// What they do not explain stays.
 func (j *xidJudge) follows(c *xidCase) bool {
+	c.events = slices.DeleteFunc(c.events, j.explained)
+	return len(c.events) == 0
+}
+
+func (j *xidJudge) explained(e *xidEvent) bool {
 	for i := range j.ledger.Events {
 		other := &j.ledger.Events[i]
-		if other.GPU != c.gpu || other.Key == c.key || other.Boot != j.ledger.Boot {
+		if other.GPU != e.GPU || other.Key == e.Key || other.Boot != e.Boot {
 			continue
 		}
 		if r := j.row(other.Key); r.Class == XidIgnore || r.Class == XidFollow {
 			continue
 		}
-		for _, e := range c.events {
-			if other.First <= e.Last+xidBurst && e.First <= other.Last+xidBurst {
-				return true
-			}
+		if other.First <= e.Last+xidBurst && e.First <= other.Last+xidBurst {
+			return true
 		}
 	}
 	return false

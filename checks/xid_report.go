@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,12 +19,7 @@ type xidReporter struct {
 // findings are those of the cases: what drains nobody first, then the worst.
 func (r *xidReporter) findings(cases []*xidCase) []Finding {
 	var list []Finding
-	slices.SortStableFunc(cases, func(a, b *xidCase) int {
-		if a.class.drains() && b.class.drains() {
-			return b.class.rank() - a.class.rank()
-		}
-		return 0
-	})
+	slices.SortStableFunc(cases, func(a, b *xidCase) int { return b.urgency() - a.urgency() })
 	for _, c := range cases {
 		f := r.finding(c)
 		list = append(list, f)
@@ -34,13 +28,15 @@ func (r *xidReporter) findings(cases []*xidCase) []Finding {
 			list = append(list, f)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(b2i(a.Severity == Fail), b2i(b.Severity == Fail)) })
-	return list
+	fails := func(f Finding) bool { return f.Severity == Fail }
+	rest := slices.DeleteFunc(slices.Clone(list), fails)
+	return append(rest, slices.DeleteFunc(list, func(f Finding) bool { return !fails(f) })...)
 }
 
-func b2i(b bool) int {
-	if b {
-		return 1
+// urgency puts what drains the node before all else, by its class.
+func (c *xidCase) urgency() int {
+	if c.class.drains() {
+		return c.class.rank()
 	}
 	return 0
 }

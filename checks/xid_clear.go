@@ -1,0 +1,94 @@
+package checks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// maxClears bounds what is kept of operators' words.
+const maxClears = 64
+
+// ClearXids is an operator's word that errors are over: "", all of them; a
+// device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or both. It
+// holds for what has been logged until now. It returns what was cleared. The
+// next run of check_gpu_xid heeds it; the ledger itself is that run's to write.
+func ClearXids(env *Env, words []string, who string) (cleared []string, err error) {
+	c, err := env.parseClear(words)
+	if err != nil {
+		return nil, err
+	}
+	ledger, kept, _ := env.xidRecall()
+	if !kept {
+		return nil, fmt.Errorf("clear: %w: only root can", probe.ErrNoMemory)
+	}
+	scan, _, err := env.xidRecord(ledger)
+	if err != nil {
+		return nil, err
+	}
+	var clears []XidClear
+	if err := env.Host.Recall(xidClearsName, &clears); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	ledger.applyClears(clears)
+	c.At, c.Boot, c.Seq, c.Who = env.now(scan.booted), ledger.Boot, ledger.Cursor, who
+	for i := range ledger.Events {
+		e := &ledger.Events[i]
+		if text := strings.TrimSpace(e.GPU + " " + e.Key.String()); c.covers(e, ledger.UUIDs[e.GPU]) && !slices.Contains(cleared, text) {
+			cleared = append(cleared, text)
+		}
+	}
+	slices.Sort(cleared)
+	clears = append(clears, c)
+	return cleared, env.Host.Keep(xidClearsName, clears[max(0, len(clears)-maxClears):])
+}
+
+// parseClear reads the words of "nhc-gpu clear".
+func (e *Env) parseClear(words []string) (c XidClear, err error) {
+	for _, w := range words {
+		if k, ok := parseXidKey(w); ok && c.Code == "" {
+			c.Code = clearCode(k)
+			continue
+		}
+		device, err := e.clearDevice(w)
+		if err != nil || c.Device != "" {
+			return c, fmt.Errorf("clear %s: want a device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or one of each", strings.Join(words, " "))
+		}
+		c.Device = device
+	}
+	return c, nil
+}
+
+// clearDevice makes a PCI address or a UUID of what a person calls a GPU.
+func (e *Env) clearDevice(word string) (string, error) {
+	if pci, ok := pciAddress(word); ok {
+		return pci, nil
+	}
+	number, ok := strings.CutPrefix(strings.ToLower(word), "gpu")
+	n, err := strconv.Atoi(number)
+	if !ok || err != nil {
+		gpus, _ := e.Host.DriverGPUs() // without it a UUID stands for what the log has said
+		for _, pci := range gpus {
+			if strings.EqualFold(e.Host.DriverGPUUUID(pci), word) {
+				return pci, nil
+			}
+		}
+		if strings.HasPrefix(word, "GPU-") {
+			return word, nil
+		}
+		return "", errors.New("no device")
+	}
+	gpus, err := e.Host.DriverGPUs()
+	if err != nil {
+		return "", err
+	}
+	if n < 0 || n >= len(gpus) {
+		return "", fmt.Errorf("no GPU %d", n)
+	}
+	return gpus[n], nil
+}

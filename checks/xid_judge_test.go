@@ -1,0 +1,503 @@
+package checks
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// xidMachine is a node whose log grows, and that is looked at again and again.
+type xidMachine struct {
+	t     *testing.T
+	root  string
+	boot  int
+	seq   int
+	lines []string
+	up    int64 // seconds since the boot
+	check gpuXid
+	gpus  []GPUState
+	past  string
+}
+
+func newXidMachine(t *testing.T) *xidMachine {
+	t.Helper()
+	m := &xidMachine{t: t, root: t.TempDir(), up: 100, check: gpuXid{Hours: "24"}, past: "/past"}
+	for name, text := range xidNode() {
+		m.write(name, text)
+	}
+	m.reboot()
+	return m
+}
+
+func (m *xidMachine) write(name, text string) {
+	m.t.Helper()
+	path := filepath.Join(m.root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// reboot begins a new boot, a day after the start of the one before.
+func (m *xidMachine) reboot() {
+	m.boot++
+	m.seq, m.lines, m.up = 0, nil, 100
+	m.write("proc/sys/kernel/random/boot_id", fmt.Sprintf("boot-%d\n", m.boot))
+	m.write("proc/stat", fmt.Sprintf("cpu 1\nbtime %d\n", xidBooted+m.boot*day))
+	m.say("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build")
+}
+
+// say logs a line.
+func (m *xidMachine) say(text string) {
+	m.lines = append(m.lines, fmt.Sprintf("4,%d,%d,-;%s", m.seq, m.up*1e6, text))
+	m.seq++
+}
+
+func (m *xidMachine) xid(code int, text string) { m.say(fmt.Sprintf("%s%d, %s", onC1, code, text)) }
+
+func (m *xidMachine) env() *Env {
+	m.write("dev/kmsg", strings.Join(m.lines, "\n")+"\n")
+	m.write("proc/uptime", fmt.Sprintf("%d.00 1.00\n", m.up))
+	env := &Env{Host: probe.NewHost(m.root)}
+	env.Host.SetPast(m.past)
+	if m.gpus != nil {
+		env.GPUs = func() []GPUState { return m.gpus }
+	}
+	return env
+}
+
+// look runs the check and compares what it says in short: severity, code, and
+// the notes between the meaning and the time.
+func (m *xidMachine) look(want ...string) {
+	m.t.Helper()
+	var got []string
+	for _, f := range m.check.Run(m.t.Context(), m.env()) {
+		_, notes, _ := strings.Cut(f.Message, ")")
+		notes, _, _ = strings.Cut(notes, "since ")
+		got = append(got, strings.TrimRight(fmt.Sprintf("%s %s %s %s", f.Severity, strings.TrimPrefix(f.Code, "gpu."), f.Remedy, strings.Trim(notes, ", ")), " "))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		m.t.Errorf("boot %d, %d s (-want +got):\n%s", m.boot, m.up, diff)
+	}
+}
+
+func yes() *bool     { b := true; return &b }
+func no() *bool      { b := false; return &b }
+func num(n int) *int { return &n }
+
+const (
+	toReset  = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+	toReboot = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+	toNone   = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+)
+
+func TestXidReset(t *testing.T) {
+	t.Parallel()
+	for name, how := range map[string]string{
+		"action": onC1 + "154, " + toNone,
+		"module": "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06  Release Build",
+		"bus":    "vfio-pci 0000:c1:00.0: reset done",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newXidMachine(t)
+			m.xid(62, "halt")
+			m.xid(79, "off")
+			for range 3 {
+				m.look("fail xid.79 reboot-node", "fail xid.62 reset-gpu")
+				m.up += 300
+			}
+			m.say(how)
+			if name == "action" { // the driver's word takes a reboot back as far as a warning
+				m.look("warn xid.79 reboot-node the driver asks for no recovery")
+			} else {
+				m.look("fail xid.79 reboot-node")
+			}
+			m.xid(62, "halt")
+			want := []string{"fail xid.79 reboot-node", "fail xid.62 reset-gpu"}
+			if name == "action" {
+				want[0] = "warn xid.79 reboot-node the driver asks for no recovery"
+			}
+			m.look(want...)
+			m.reboot()
+			m.look()
+		})
+	}
+}
+
+// Another GPU's reset is no business of this one.
+func TestXidResetOfAnother(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(62, "halt")
+	m.say("vfio-pci 0000:18:00.0: reset done")
+	m.say("NVRM: Xid (PCI:0000:18:00): 154, " + toNone)
+	m.look("fail xid.62 reset-gpu")
+}
+
+// What the ring buffer has lost is still known, and what it still has is not
+// counted twice.
+func TestXidRingWrap(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+	m.lines = nil
+	m.say("usb 1-1: new device")
+	m.look("fail xid.79 reboot-node")
+	for range 3 {
+		m.up += 10_000
+		m.look("fail xid.79 reboot-node")
+	}
+	var l xidLedger
+	if err := m.env().Host.Recall(xidLedgerName, &l); err != nil || len(l.Events) != 1 || l.Events[0].Lines != 1 {
+		t.Errorf("%+v, %v", l.Events, err)
+	}
+	m.reboot()
+	m.look()
+}
+
+// Without a memory the log alone counts.
+func TestXidNoMemory(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.past = ""
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+	m.look("fail xid.79 reboot-node")
+	m.lines = nil
+	m.say("usb 1-1: new device")
+	m.look()
+}
+
+// A log that begins anew under the same boot id is not the one the cursor is of.
+func TestXidAnotherLog(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	for range 10 {
+		m.xid(92, "x")
+	}
+	m.xid(62, "halt")
+	m.look("warn xid.92", "fail xid.62 reset-gpu")
+	m.lines, m.seq = nil, 0
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+}
+
+func TestXidBurst(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	for i := range 50 {
+		m.xid(95, fmt.Sprintf("pid=%d, name=a, uncontained", i))
+		m.up += 100
+	}
+	m.up += 1000
+	m.xid(95, "uncontained")
+	m.look("fail xid.95 reset-gpu")
+	var l xidLedger
+	if err := m.env().Host.Recall(xidLedgerName, &l); err != nil || len(l.Events) != 2 || l.Events[0].Lines != 50 {
+		t.Errorf("%+v, %v", l.Events, err)
+	}
+}
+
+// An application's fault is told once; three jobs with it are no application's.
+func TestXidApp(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(69, "pid=1, name=a, x")
+	m.look("warn xid.69 restart-app")
+	m.look("ok xid.69 restart-app")
+	m.up += 1000
+	m.xid(69, "pid=2, name=a, x")
+	m.look("warn xid.69 restart-app")
+	m.up += 1000
+	m.xid(69, "pid=3, name=a, x")
+	m.look("warn xid.69  of 3 processes within 24 hours")
+	m.look("warn xid.69  of 3 processes within 24 hours")
+	m.up += day + 1
+	m.look()
+}
+
+func TestXidRepeats(t *testing.T) {
+	t.Parallel()
+	warp := func(pid, gpc int) string {
+		return fmt.Sprintf("pid=%d, name=a, Graphics SM Warp Exception on (GPC %d, TPC 0, SM 1): x", pid, gpc)
+	}
+	m := newXidMachine(t)
+	m.xid(13, warp(1, 3))
+	m.up += 1000
+	m.xid(13, warp(2, 4))
+	m.look("warn xid.13 restart-app")
+	m.up += 1000
+	m.xid(13, warp(1, 3)) // the same process
+	m.look("warn xid.13 restart-app")
+	m.up += 1000
+	m.xid(13, warp(3, 4))
+	m.look("warn xid.13  on GPC 4, TPC 0 of 2 processes within 24 hours")
+
+	m = newXidMachine(t)
+	m.xid(109, "x")
+	m.look("warn xid.109")
+	m.up += 1000
+	m.xid(109, "x")
+	m.look("fail xid.109 reset-gpu of 2 events within 24 hours")
+	m.up += day
+	m.look("fail xid.109 reset-gpu")
+	m.say("vfio-pci 0000:c1:00.0: reset done")
+	m.look()
+}
+
+// What comes back is worse than it was.
+func TestXidAgain(t *testing.T) {
+	t.Parallel()
+	reset := "vfio-pci 0000:c1:00.0: reset done"
+	m := newXidMachine(t)
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+	m.reboot()
+	m.look()
+	m.xid(79, "off")
+	m.look("fail xid.79 reseat-or-rma again within a week")
+	m.reboot()
+	m.look("fail xid.79 reseat-or-rma again within a week")
+	m.boot += 30
+	m.reboot()
+	m.look("fail xid.79 reseat-or-rma again within a week")
+
+	m = newXidMachine(t)
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+	m.boot += 8 // more than a week
+	m.reboot()
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+
+	m = newXidMachine(t)
+	m.xid(143, "init")
+	m.look("fail xid.143 reset-gpu")
+	m.say(reset)
+	m.look()
+	m.xid(143, "init")
+	m.look("fail xid.143 reboot-node again within a week")
+	m.reboot()
+	m.look()
+	m.xid(143, "init")
+	m.look("fail xid.143 reseat-or-rma again within a week")
+
+	m = newXidMachine(t)
+	m.xid(74, "NVLink: fatal error detected on link 4(0x0)")
+	m.look("fail xid.74 reset-gpu")
+	m.say(reset)
+	m.xid(74, "NVLink: fatal error detected on link 5(0x0)")
+	m.look("fail xid.74 reset-gpu")
+	m.say(reset)
+	m.xid(74, "NVLink: fatal error detected on link 4(0x0)")
+	m.look("fail xid.74 reseat-or-rma again within a week")
+}
+
+func TestXidPairs(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(163, "disengaged")
+	m.look("fail xid.163 reset-gpu")
+	m.up += 60
+	m.xid(162, "reengaged")
+	m.look()
+	m.up += 600
+	m.xid(163, "disengaged")
+	m.look("fail xid.163 reset-gpu")
+
+	m = newXidMachine(t) // 45 and 43 follow what explains them
+	m.xid(48, "DBE")
+	m.xid(171, "DRAM")
+	m.up += 100
+	m.xid(45, "pid=1, name=a, Ch 1")
+	m.xid(43, "pid=1, name=a, Ch 1")
+	m.look("fail xid.48 reset-gpu in DRAM")
+	m.up += 1000
+	m.xid(45, "pid=1, name=a, Ch 1")
+	m.look("warn xid.45", "fail xid.48 reset-gpu in DRAM")
+	m.look("ok xid.45", "fail xid.48 reset-gpu in DRAM")
+
+	m = newXidMachine(t)
+	m.xid(48, "DBE")
+	m.xid(172, "SRAM")
+	m.look("fail xid.48 reset-gpu in SRAM")
+	m = newXidMachine(t)
+	m.xid(172, "SRAM")
+	m.look("warn xid.172")
+}
+
+func TestXidAuthority(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(62, "halt")
+	m.xid(154, toReset)
+	m.look("fail xid.62 reset-gpu the driver asks for a GPU reset")
+	m.up += 10
+	m.xid(154, toReboot)
+	m.look("fail xid.62 reboot-node the driver asks for a reboot of the node")
+
+	m = newXidMachine(t) // also what is else an application's fault
+	m.xid(94, "pid=1, name=a, contained")
+	m.xid(154, toReset)
+	m.look("fail xid.94 reset-gpu the driver asks for a GPU reset")
+
+	m = newXidMachine(t) // an action of tomorrow asks for the most
+	m.xid(154, "GPU recovery action changed from 0x0 (None) to 0x9 (Rotate)")
+	m.look("fail xid.154 reboot-node the driver asks for action 0x9, which is unknown to this version of nhc-gpu")
+	m = newXidMachine(t)
+	m.xid(154, "something else")
+	m.look("warn xid.154  the driver asks for something that cannot be read")
+
+	m = newXidMachine(t) // a non-fatal NVLink5 error acts by the 154 that follows
+	m.xid(145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004 0x0)")
+	m.look("warn xid.145  RLW_SRC_TRACK on link 17, non-fatal")
+	m.xid(154, toReset)
+	m.look("fail xid.145 reset-gpu RLW_SRC_TRACK on link 17, non-fatal, the driver asks for a GPU reset")
+
+	m = newXidMachine(t) // a hold is no less one
+	m.xid(54, "power")
+	m.xid(154, toNone)
+	m.look("fail xid.54 reseat-or-rma")
+}
+
+// State beats log.
+func TestXidState(t *testing.T) {
+	t.Parallel()
+	clean := GPUState{PCI: "0000:C1:00.0", RemapPending: no(), RemapFailed: no()}
+	for _, c := range []struct {
+		name  string
+		xid   int
+		state GPUState
+		want  []string
+	}{
+		{"63, nothing pending", 63, clean, nil},
+		{"63, pending", 63, GPUState{PCI: c1, RemapPending: yes(), RemapFailed: no()}, []string{"fail xid.63 reset-gpu a remapping is pending"}},
+		{"63, failed", 63, GPUState{PCI: c1, RemapPending: yes(), RemapFailed: yes()}, []string{"fail xid.63 reseat-or-rma remapping has failed"}},
+		{"63, half known", 63, GPUState{PCI: c1, RemapPending: no()}, []string{"warn xid.63"}},
+		{"63, another GPU pending", 63, GPUState{PCI: "0000:18:00.0", RemapPending: yes()}, []string{"warn xid.63"}},
+		{"64, nothing pending", 64, clean, []string{"warn xid.64 reset-gpu no remapping is pending"}},
+		{"64, failed", 64, GPUState{PCI: c1, RemapFailed: yes()}, []string{"fail xid.64 reseat-or-rma remapping has failed"}},
+		{"94, nothing pending", 94, clean, []string{"warn xid.94 restart-app"}},
+		{"94, pending", 94, GPUState{PCI: c1, RemapPending: yes()}, []string{"fail xid.94 reset-gpu a remapping is pending"}},
+		{"48, beyond the threshold", 48, GPUState{PCI: c1, SRAMThreshold: yes()}, []string{"fail xid.48 reseat-or-rma SRAM errors are beyond their threshold"}},
+		{"48, below it", 48, GPUState{PCI: c1, SRAMThreshold: no()}, []string{"fail xid.48 reset-gpu"}},
+		{"74, links up", 74, GPUState{PCI: c1, LinksDown: num(0)}, []string{"warn xid.74 reset-gpu every link is up"}},
+		{"74, links down", 74, GPUState{PCI: c1, LinksDown: num(2)}, []string{"fail xid.74 reset-gpu"}},
+		{"62, no recovery needed", 62, GPUState{PCI: c1, Recovery: num(0)}, []string{"warn xid.62 reset-gpu the driver asks for no recovery"}},
+		{"79, no recovery needed", 79, GPUState{PCI: c1, Recovery: num(0)}, []string{"warn xid.79 reboot-node the driver asks for no recovery"}},
+		{"54, no recovery needed", 54, GPUState{PCI: c1, Recovery: num(0)}, []string{"fail xid.54 reseat-or-rma"}},
+		{"109, reset needed", 109, GPUState{PCI: c1, Recovery: num(1)}, []string{"fail xid.109 reset-gpu the driver asks for a GPU reset"}},
+		{"92, IMEX", 92, GPUState{PCI: c1, Recovery: num(5)}, []string{"fail xid.92 check-fabric the driver asks for a recovery of the IMEX domain"}},
+		{"37, reset needed: another check's", 37, GPUState{PCI: c1, Recovery: num(1)}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := newXidMachine(t)
+			m.gpus = []GPUState{{PCI: "garbage"}, c.state}
+			m.xid(c.xid, "x")
+			m.look(c.want...)
+		})
+	}
+}
+
+// NVML's word is newer than the log's.
+func TestXidStateOverAuthority(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.gpus = []GPUState{{PCI: c1, Index: 3, UUID: "GPU-x", Serial: "4711", Recovery: num(0)}}
+	m.xid(154, toReboot)
+	m.look()
+	m.xid(62, "halt")
+	env := m.env()
+	got := m.check.Run(t.Context(), env)
+	want := Device{Kind: "gpu", Name: "gpu3", PCI: c1, UUID: "GPU-x", Serial: "4711"}
+	if len(got) != 1 || got[0].Device != want {
+		t.Errorf("%+v, want one about %+v", got, want)
+	}
+}
+
+func TestXidPasses(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.check.Passes = 2
+	m.xid(79, "off")
+	m.xid(54, "power")
+	hold := "fail xid.54 reseat-or-rma"
+	m.look(hold, "fail xid.79 reboot-node")
+	m.look(hold, "fail xid.79 reboot-node")
+	m.up += 10
+	m.xid(79, "off")
+	m.look(hold, "fail xid.79 reboot-node")
+	m.look(hold, "fail xid.79 reboot-node")
+	m.look(hold, "fail xid.79 reboot-node")
+	m.look(hold)
+}
+
+func TestXidClear(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(79, "off")
+	m.xid(54, "power")
+	m.say("NVRM: Xid (PCI:0000:18:00): 54, power")
+	m.say("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 x")
+	m.look("fail xid.54 reseat-or-rma", "fail xid.54 reseat-or-rma", "fail xid.79 reboot-node", "fail sxid.20034 reset-gpu")
+	clear := func(words ...string) string {
+		t.Helper()
+		done, err := ClearXids(m.env(), words, "uid 0")
+		if err != nil {
+			return err.Error()
+		}
+		return strings.Join(done, "; ")
+	}
+	if got := clear("gpu6", "54"); got != "0000:c1:00.0 Xid 54" {
+		t.Errorf("%q", got)
+	}
+	m.look("fail xid.54 reseat-or-rma", "fail xid.79 reboot-node", "fail sxid.20034 reset-gpu")
+	if got := clear("20034"); got != "0000:05:00.0 SXid 20034" {
+		t.Errorf("%q", got)
+	}
+	if got := clear("0000:18:00"); got != "0000:18:00.0 Xid 54" {
+		t.Errorf("%q", got)
+	}
+	m.look("fail xid.79 reboot-node")
+	m.up += 1
+	m.xid(54, "power") // after the word: a new one
+	m.look("fail xid.54 reseat-or-rma", "fail xid.79 reboot-node")
+	if got := clear(); got != "0000:c1:00.0 Xid 54; 0000:c1:00.0 Xid 79" {
+		t.Errorf("%q", got)
+	}
+	m.look()
+	m.reboot()
+	m.xid(79, "off") // the week's memory is cleared, too
+	m.look("fail xid.79 reboot-node")
+	for _, bad := range [][]string{{"gpu9"}, {"here"}, {"79", "80"}, {"gpu6", "x"}, {"gpu6", "54", "more"}} {
+		if got := clear(bad...); !strings.Contains(got, "want") {
+			t.Errorf("%q: %q", bad, got)
+		}
+	}
+	m.past = ""
+	if got := clear(); !strings.Contains(got, "nothing is kept between runs") {
+		t.Errorf("%q", got)
+	}
+}
+
+// An operator may clear what no run has seen yet.
+func TestXidClearFirst(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(79, "off")
+	if done, err := ClearXids(m.env(), []string{"79"}, "uid 0"); err != nil || len(done) != 1 {
+		t.Errorf("%v, %v", done, err)
+	}
+	m.look()
+}
