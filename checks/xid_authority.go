@@ -1,6 +1,9 @@
 package checks
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // The driver's own word: the recovery action of NVML, or of Xid 154. It makes
 // other events of the GPU worse, or takes them back as far as a warning.
@@ -28,7 +31,7 @@ func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
 			continue
 		}
 		kept = append(kept, c)
-		if worst == nil || c.class.rank() > worst.class.rank() {
+		if c.row.override == "" && (worst == nil || c.class.rank() > worst.class.rank()) {
 			worst = c
 		}
 	}
@@ -39,7 +42,7 @@ func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
 	class, remedy, asks := recoveryAction(action)
 	if class == XidIgnore {
 		for _, c := range kept {
-			if (c.class == XidReset || c.class == XidReboot) && c.last().Seq <= since {
+			if (c.class == XidReset || c.class == XidReboot) && c.last().Seq <= since && c.row.override == "" {
 				c.class = XidWatch
 				c.note("the driver asks for no recovery")
 			}
@@ -53,12 +56,20 @@ func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
 	case worst != nil && worst.class.rank() > XidIgnore.rank():
 		worst.raise(class, note)
 		worst.remedy = remedy
-	case word != nil:
+	case word != nil && !judged(word, kept):
 		word.class, word.remedy = class, remedy
 		word.note(note)
 		kept = append(kept, word)
 	}
 	return kept
+}
+
+// judged says whether the driver's word is about an error that the site has
+// judged itself.
+func judged(word *xidCase, others []*xidCase) bool {
+	return slices.ContainsFunc(others, func(c *xidCase) bool {
+		return c.row.override != "" && slices.ContainsFunc(c.events, func(e *xidEvent) bool { return e.near(word.last()) })
+	})
 }
 
 // action is what the driver asks for: NVML's word, else the last one in the

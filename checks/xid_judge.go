@@ -157,7 +157,7 @@ func (j *xidJudge) classOf(e *xidEvent, r *xidRow, before []*xidEvent) (class Xi
 			class, notes = up, append(notes, "again within a week")
 		}
 	}
-	if e.Raised.rank() > class.rank() {
+	if e.Raised.rank() > class.rank() && r.override == "" {
 		class = e.Raised
 	}
 	return class, notes
@@ -284,15 +284,20 @@ func (j *xidJudge) follows(c *xidCase) bool {
 func (j *xidJudge) explained(e *xidEvent) bool {
 	for i := range j.ledger.Events {
 		other := &j.ledger.Events[i]
-		if other.GPU != e.GPU || other.Key == e.Key || other.Boot != e.Boot {
+		if other.GPU != e.GPU || other.Key == e.Key {
 			continue
 		}
 		if r := j.row(other.Key); r.Class == XidIgnore || r.Class == XidFollow {
 			continue
 		}
-		if other.First <= e.Last+xidBurst && e.First <= other.Last+xidBurst {
+		if e.near(other) {
 			return true
 		}
 	}
 	return false
+}
+
+// near says whether two events are of one incident.
+func (e *xidEvent) near(other *xidEvent) bool {
+	return e.Boot == other.Boot && other.First <= e.Last+xidBurst && e.First <= other.Last+xidBurst
 }

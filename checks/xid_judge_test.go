@@ -89,10 +89,6 @@ func (m *xidMachine) look(want ...string) {
 	}
 }
 
-func yes() *bool     { b := true; return &b }
-func no() *bool      { b := false; return &b }
-func num(n int) *int { return &n }
-
 const (
 	toReset  = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 	toReboot = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
@@ -370,10 +366,30 @@ func TestXidAuthority(t *testing.T) {
 	m.look("fail xid.54 reseat-or-rma")
 }
 
+// A site's word on a code holds, whatever the driver asks for because of it.
+func TestXidOverrideHolds(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.write("etc/nhc/xid.toml", "[[xid]]\ncode = 79\nclass = \"WATCH\"\n[[xid]]\ncode = 109\nclass = \"RESET\"\n")
+	m.xid(79, "off")
+	m.xid(154, toReboot)
+	m.look("warn xid.79 reboot-node")
+	m.up += 1000
+	m.xid(109, "x")
+	m.up += 1000
+	m.xid(154, toNone)
+	m.look() // that was a reset
+	m.xid(109, "x")
+	m.look("fail xid.109 reset-gpu")
+	m.up += 1000
+	m.xid(154, toReboot) // about something else
+	m.look("fail xid.154 reboot-node the driver asks for a reboot of the node", "fail xid.109 reset-gpu")
+}
+
 // State beats log.
 func TestXidState(t *testing.T) {
 	t.Parallel()
-	clean := GPUState{PCI: "0000:C1:00.0", RemapPending: no(), RemapFailed: no()}
+	clean := GPUState{PCI: "0000:C1:00.0", RemapPending: new(false), RemapFailed: new(false)}
 	for _, c := range []struct {
 		name  string
 		xid   int
@@ -381,24 +397,24 @@ func TestXidState(t *testing.T) {
 		want  []string
 	}{
 		{"63, nothing pending", 63, clean, nil},
-		{"63, pending", 63, GPUState{PCI: c1, RemapPending: yes(), RemapFailed: no()}, []string{"fail xid.63 reset-gpu a remapping is pending"}},
-		{"63, failed", 63, GPUState{PCI: c1, RemapPending: yes(), RemapFailed: yes()}, []string{"fail xid.63 reseat-or-rma remapping has failed"}},
-		{"63, half known", 63, GPUState{PCI: c1, RemapPending: no()}, []string{"warn xid.63"}},
-		{"63, another GPU pending", 63, GPUState{PCI: "0000:18:00.0", RemapPending: yes()}, []string{"warn xid.63"}},
+		{"63, pending", 63, GPUState{PCI: c1, RemapPending: new(true), RemapFailed: new(false)}, []string{"fail xid.63 reset-gpu a remapping is pending"}},
+		{"63, failed", 63, GPUState{PCI: c1, RemapPending: new(true), RemapFailed: new(true)}, []string{"fail xid.63 reseat-or-rma remapping has failed"}},
+		{"63, half known", 63, GPUState{PCI: c1, RemapPending: new(false)}, []string{"warn xid.63"}},
+		{"63, another GPU pending", 63, GPUState{PCI: "0000:18:00.0", RemapPending: new(true)}, []string{"warn xid.63"}},
 		{"64, nothing pending", 64, clean, []string{"warn xid.64 reset-gpu no remapping is pending"}},
-		{"64, failed", 64, GPUState{PCI: c1, RemapFailed: yes()}, []string{"fail xid.64 reseat-or-rma remapping has failed"}},
+		{"64, failed", 64, GPUState{PCI: c1, RemapFailed: new(true)}, []string{"fail xid.64 reseat-or-rma remapping has failed"}},
 		{"94, nothing pending", 94, clean, []string{"warn xid.94 restart-app"}},
-		{"94, pending", 94, GPUState{PCI: c1, RemapPending: yes()}, []string{"fail xid.94 reset-gpu a remapping is pending"}},
-		{"48, beyond the threshold", 48, GPUState{PCI: c1, SRAMThreshold: yes()}, []string{"fail xid.48 reseat-or-rma SRAM errors are beyond their threshold"}},
-		{"48, below it", 48, GPUState{PCI: c1, SRAMThreshold: no()}, []string{"fail xid.48 reset-gpu"}},
-		{"74, links up", 74, GPUState{PCI: c1, LinksDown: num(0)}, []string{"warn xid.74 reset-gpu every link is up"}},
-		{"74, links down", 74, GPUState{PCI: c1, LinksDown: num(2)}, []string{"fail xid.74 reset-gpu"}},
-		{"62, no recovery needed", 62, GPUState{PCI: c1, Recovery: num(0)}, []string{"warn xid.62 reset-gpu the driver asks for no recovery"}},
-		{"79, no recovery needed", 79, GPUState{PCI: c1, Recovery: num(0)}, []string{"warn xid.79 reboot-node the driver asks for no recovery"}},
-		{"54, no recovery needed", 54, GPUState{PCI: c1, Recovery: num(0)}, []string{"fail xid.54 reseat-or-rma"}},
-		{"109, reset needed", 109, GPUState{PCI: c1, Recovery: num(1)}, []string{"fail xid.109 reset-gpu the driver asks for a GPU reset"}},
-		{"92, IMEX", 92, GPUState{PCI: c1, Recovery: num(5)}, []string{"fail xid.92 check-fabric the driver asks for a recovery of the IMEX domain"}},
-		{"37, reset needed: another check's", 37, GPUState{PCI: c1, Recovery: num(1)}, nil},
+		{"94, pending", 94, GPUState{PCI: c1, RemapPending: new(true)}, []string{"fail xid.94 reset-gpu a remapping is pending"}},
+		{"48, beyond the threshold", 48, GPUState{PCI: c1, SRAMThreshold: new(true)}, []string{"fail xid.48 reseat-or-rma SRAM errors are beyond their threshold"}},
+		{"48, below it", 48, GPUState{PCI: c1, SRAMThreshold: new(false)}, []string{"fail xid.48 reset-gpu"}},
+		{"74, links up", 74, GPUState{PCI: c1, LinksDown: new(0)}, []string{"warn xid.74 reset-gpu every link is up"}},
+		{"74, links down", 74, GPUState{PCI: c1, LinksDown: new(2)}, []string{"fail xid.74 reset-gpu"}},
+		{"62, no recovery needed", 62, GPUState{PCI: c1, Recovery: new(0)}, []string{"warn xid.62 reset-gpu the driver asks for no recovery"}},
+		{"79, no recovery needed", 79, GPUState{PCI: c1, Recovery: new(0)}, []string{"warn xid.79 reboot-node the driver asks for no recovery"}},
+		{"54, no recovery needed", 54, GPUState{PCI: c1, Recovery: new(0)}, []string{"fail xid.54 reseat-or-rma"}},
+		{"109, reset needed", 109, GPUState{PCI: c1, Recovery: new(1)}, []string{"fail xid.109 reset-gpu the driver asks for a GPU reset"}},
+		{"92, IMEX", 92, GPUState{PCI: c1, Recovery: new(5)}, []string{"fail xid.92 check-fabric the driver asks for a recovery of the IMEX domain"}},
+		{"37, reset needed: another check's", 37, GPUState{PCI: c1, Recovery: new(1)}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -414,7 +430,7 @@ func TestXidState(t *testing.T) {
 func TestXidStateOverAuthority(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
-	m.gpus = []GPUState{{PCI: c1, Index: 3, UUID: "GPU-x", Serial: "4711", Recovery: num(0)}}
+	m.gpus = []GPUState{{PCI: c1, Index: 3, UUID: "GPU-x", Serial: "4711", Recovery: new(0)}}
 	m.xid(154, toReboot)
 	m.look()
 	m.xid(62, "halt")
@@ -451,7 +467,7 @@ func TestXidClear(t *testing.T) {
 	m.say("NVRM: Xid (PCI:0000:18:00): 54, power")
 	m.say("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 x")
 	m.look("fail xid.54 reseat-or-rma", "fail xid.54 reseat-or-rma", "fail xid.79 reboot-node", "fail sxid.20034 reset-gpu")
-	clear := func(words ...string) string {
+	clearing := func(words ...string) string {
 		t.Helper()
 		done, err := ClearXids(m.env(), words, "uid 0")
 		if err != nil {
@@ -459,21 +475,21 @@ func TestXidClear(t *testing.T) {
 		}
 		return strings.Join(done, "; ")
 	}
-	if got := clear("gpu6", "54"); got != "0000:c1:00.0 Xid 54" {
+	if got := clearing("gpu6", "54"); got != "0000:c1:00.0 Xid 54" {
 		t.Errorf("%q", got)
 	}
 	m.look("fail xid.54 reseat-or-rma", "fail xid.79 reboot-node", "fail sxid.20034 reset-gpu")
-	if got := clear("20034"); got != "0000:05:00.0 SXid 20034" {
+	if got := clearing("20034"); got != "0000:05:00.0 SXid 20034" {
 		t.Errorf("%q", got)
 	}
-	if got := clear("0000:18:00"); got != "0000:18:00.0 Xid 54" {
+	if got := clearing("0000:18:00"); got != "0000:18:00.0 Xid 54" {
 		t.Errorf("%q", got)
 	}
 	m.look("fail xid.79 reboot-node")
-	m.up += 1
+	m.up++
 	m.xid(54, "power") // after the word: a new one
 	m.look("fail xid.54 reseat-or-rma", "fail xid.79 reboot-node")
-	if got := clear(); got != "0000:c1:00.0 Xid 54; 0000:c1:00.0 Xid 79" {
+	if got := clearing(); got != "0000:c1:00.0 Xid 54; 0000:c1:00.0 Xid 79" {
 		t.Errorf("%q", got)
 	}
 	m.look()
@@ -481,12 +497,12 @@ func TestXidClear(t *testing.T) {
 	m.xid(79, "off") // the week's memory is cleared, too
 	m.look("fail xid.79 reboot-node")
 	for _, bad := range [][]string{{"gpu9"}, {"here"}, {"79", "80"}, {"gpu6", "x"}, {"gpu6", "54", "more"}} {
-		if got := clear(bad...); !strings.Contains(got, "want") {
+		if got := clearing(bad...); !strings.Contains(got, "want") {
 			t.Errorf("%q: %q", bad, got)
 		}
 	}
 	m.past = ""
-	if got := clear(); !strings.Contains(got, "nothing is kept between runs") {
+	if got := clearing(); !strings.Contains(got, "nothing is kept between runs") {
 		t.Errorf("%q", got)
 	}
 }

@@ -94,10 +94,10 @@ func parseXid(rest string) xidLine {
 	}
 	rest = l.cutProcess(rest)
 	l.Text = xidText(rest)
-	switch {
-	case l.Key.Code == xidRecoveryAction:
+	switch l.Key.Code {
+	case xidRecoveryAction:
 		l.Action = parseRecoveryAction(rest)
-	case l.Key.Code == 13:
+	case xidGraphics:
 		l.Place = parsePlace(rest)
 	}
 	l.Link = parseLink(rest)
@@ -154,7 +154,7 @@ func parseNVRM(text string) xidLine {
 	case strings.HasPrefix(text, "loading NVIDIA UNIX "):
 		return xidLine{Kind: lineLoad, Driver: probe.ParseDriverVersion(text)}
 	case strings.Contains(text, "allen off the bus"): // "GPU 0000:01:00.0: GPU has fallen off the bus."
-		for _, word := range strings.Fields(text) {
+		for word := range strings.FieldsSeq(text) {
 			if gpu, ok := pciAddress(strings.TrimSuffix(word, ":")); ok {
 				return xidLine{Kind: lineXid, GPU: gpu, Key: xidKey{Code: xidOffTheBus}, Text: xidText(text)}
 			}
@@ -226,8 +226,9 @@ func xidText(s string) string {
 	return s[:min(len(s), maxXidText)]
 }
 
-// xidRecoveryAction and xidOffTheBus are Xids that the code knows by number.
+// Xids that the code knows by number.
 const (
+	xidGraphics       = 13
 	xidOffTheBus      = 79
 	xidRecoveryAction = 154
 )

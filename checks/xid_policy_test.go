@@ -223,7 +223,7 @@ func TestXidPolicyFileIsWrong(t *testing.T) {
 		"[[xid]]\ncode = 79":                                                     `Xid 79: class "", want one of`,
 		"[[sxid]]\ncode = 1\nclass = \"DECODE\"":                                 `SXid 1: class "DECODE"`,
 		"[[xid]]\ncode = 1\nclass = \"APP\"\n[[xid]]\ncode = 1\nclass = \"APP\"": "Xid 1: given twice",
-		"[[xid]]\ncode = 1\nclas = \"APP\"":                                      "unknown key xid.clas",
+		"[[xid]]\ncode = 1\nklass = \"APP\"":                                     "unknown key xid.klass",
 		"[class.WATCH]\nseverity = \"loud\"":                                     `class.WATCH: severity "loud"`,
 		"[class.GONE]\nseverity = \"ok\"":                                        "class.GONE",
 		"[class.WATCH]":                                                          `severity ""`,

@@ -40,7 +40,7 @@ func ParseDriverVersion(text string) string {
 	if !ok {
 		return ""
 	}
-	for _, word := range strings.Fields(rest) {
+	for word := range strings.FieldsSeq(rest) {
 		if strings.Trim(word, "0123456789.") == "" && strings.Contains(strings.Trim(word, "."), ".") {
 			return word
 		}
