@@ -124,13 +124,13 @@ func WhatToDo(code string) string {
 
 // Env is what a running check may use.
 type Env struct {
-	Host    *probe.Host         // the node
-	Line    string              // the check line as written, LBNL's $CHECK
-	Timeout time.Duration       // TIMEOUT of the whole run; 0 means none
-	Vars    map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
-	Arrays  map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
-	Doing   func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
-	GPUs    func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
+	Host      *probe.Host         // the node
+	Line      string              // the check line as written, LBNL's $CHECK
+	Timeout   time.Duration       // TIMEOUT of the whole run; 0 means none
+	Vars      map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
+	Arrays    map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
+	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
+	GPUStates func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
 }
 
 // At names what the check is about to do, for the report should it never return.

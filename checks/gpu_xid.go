@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // gpuXid looks for Xid errors of GPUs and SXid errors of NVSwitches in the
@@ -119,8 +121,11 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 	}
 	now := env.now(scan.booted)
 	found := c.judge(env, ledger, now, &notes)
-	if kept {
+	if counted := probe.Kept[bool](env.Host, "xid passes"); kept && !*counted {
+		*counted = true // one run may have several lines of this check
 		ledger.passed(scan)
+	}
+	if kept {
 		notes = append(notes, env.keepXids(&before, ledger)...)
 	}
 	return append(notes, found...)
@@ -167,7 +172,7 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, now int64, notes *[]Finding)
 	if c.isFile() {
 		hours = 1e6 // whatever it holds
 	}
-	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes, states: env.gpuStates()}
+	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes, states: env.statesByPCI()}
 	codes, _ := parseXidCodes(c.Codes)
 	cases := j.cases()
 	for _, x := range cases {
@@ -185,7 +190,8 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, now int64, notes *[]Finding)
 	r.order, _ = env.Host.DriverGPUs() // without it a GPU has no number
 	found := r.findings(slices.DeleteFunc(cases, func(x *xidCase) bool { return !codes.has(x.key) }))
 	for i := range ledger.Events {
-		ledger.Events[i].Told = true
+		e := &ledger.Events[i]
+		e.Told = e.Told || codes.has(e.Key)
 	}
 	ledger.forget(now)
 	return found

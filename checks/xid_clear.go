@@ -39,6 +39,9 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	c.At, c.Boot, c.Seq, c.Who = env.now(scan.booted), ledger.Boot, ledger.Cursor, who
 	for i := range ledger.Events {
 		e := &ledger.Events[i]
+		if e.Boot != c.Boot && !slices.Contains(c.Before, e.Boot) {
+			c.Before = append(c.Before, e.Boot)
+		}
 		if text := strings.TrimSpace(e.GPU + " " + e.Key.String()); c.covers(e, ledger.UUIDs[e.GPU]) && !slices.Contains(cleared, text) {
 			cleared = append(cleared, text)
 		}

@@ -101,7 +101,7 @@ func (j *xidJudge) one(same xidSame, events []*xidEvent, all map[xidSame][]*xidE
 	until := j.takenBack(same, all)
 	for i, e := range events {
 		class, notes := j.classOf(e, &c.row, events[:i])
-		if j.over(e, class) || e.Last <= until {
+		if j.over(e, class, &c.row) || e.Last <= until {
 			continue
 		}
 		c.events = append(c.events, e)
@@ -195,8 +195,10 @@ func episodes(e *xidEvent, r *xidRow, before []*xidEvent) int {
 }
 
 // over says whether an event no longer counts.
-func (j *xidJudge) over(e *xidEvent, class XidClass) bool {
+func (j *xidJudge) over(e *xidEvent, class XidClass, r *xidRow) bool {
 	switch {
+	case r.Class == XidAuthority: // the last word of a boot holds for all of it
+		return e.Boot != j.ledger.Boot
 	case class == XidHold:
 		return false
 	case e.Boot != j.ledger.Boot:

@@ -69,7 +69,7 @@ func (m *xidMachine) env() *Env {
 	env := &Env{Host: probe.NewHost(m.root)}
 	env.Host.SetPast(m.past)
 	if m.gpus != nil {
-		env.GPUs = func() []GPUState { return m.gpus }
+		env.GPUStates = func() []GPUState { return m.gpus }
 	}
 	return env
 }
@@ -360,6 +360,18 @@ func TestXidAuthority(t *testing.T) {
 	m.xid(154, toReset)
 	m.look("fail xid.145 reset-gpu RLW_SRC_TRACK on link 17, non-fatal, the driver asks for a GPU reset")
 
+	m = newXidMachine(t) // the last word holds for the whole boot
+	m.xid(79, "off")
+	m.xid(154, toReboot)
+	m.look("fail xid.79 reboot-node the driver asks for a reboot of the node")
+	m.xid(154, toNone)
+	m.look("warn xid.79 reboot-node the driver asks for no recovery")
+	m.up += 2 * day
+	m.look("warn xid.79 reboot-node the driver asks for no recovery")
+	m.up += 6 * day
+	m.look("warn xid.79 reboot-node the driver asks for no recovery")
+	m.look() // forgotten after a week
+
 	m = newXidMachine(t) // a hold is no less one
 	m.xid(54, "power")
 	m.xid(154, toNone)
@@ -505,6 +517,40 @@ func TestXidClear(t *testing.T) {
 	if got := clearing(); !strings.Contains(got, "nothing is kept between runs") {
 		t.Errorf("%q", got)
 	}
+}
+
+// Several lines of a configuration are one run.
+func TestXidLines(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(69, "pid=1, name=a, x")
+	m.xid(79, "off")
+	env := m.env()
+	for _, c := range []struct{ codes, want string }{{"79", "fail"}, {"!79", "warn"}, {"!79", "ok"}} {
+		got := (&gpuXid{Hours: "24", Codes: c.codes, Passes: 2}).Run(t.Context(), env)
+		if len(got) != 1 || got[0].Severity.String() != c.want {
+			t.Errorf("-c %s: %+v, want one of severity %s", c.codes, got, c.want)
+		}
+	}
+}
+
+// A clock that was wrong in an earlier boot makes no difference to a clear.
+func TestXidClearByBoot(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(54, "power")
+	m.look("fail xid.54 reseat-or-rma")
+	m.reboot()
+	m.look("fail xid.54 reseat-or-rma")
+	if done, err := ClearXids(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
+		t.Errorf("%v, %v", done, err)
+	}
+	m.look()
+	m.boot -= 3 // a boot whose clock is days behind
+	m.reboot()
+	m.write("proc/sys/kernel/random/boot_id", "another\n")
+	m.xid(54, "power")
+	m.look("fail xid.54 reseat-or-rma")
 }
 
 // An operator may clear what no run has seen yet.

@@ -309,12 +309,13 @@ func (l *xidLedger) sound() bool {
 
 // XidClear is an operator's word that events are over.
 type XidClear struct {
-	At     int64  `json:"at"`               // Unix time, seconds
-	Boot   string `json:"boot"`             // and Seq: the records before this one
-	Seq    uint64 `json:"seq"`              //
-	Device string `json:"device,omitempty"` // PCI address or UUID; "" for all
-	Code   string `json:"code,omitempty"`   // "79", "sxid 12028"; "" for all
-	Who    string `json:"who"`
+	At     int64    `json:"at"`               // Unix time, seconds; for people
+	Boot   string   `json:"boot"`             // what this boot has logged before Seq
+	Seq    uint64   `json:"seq"`              // number of a record
+	Before []string `json:"before,omitempty"` // boots before that one; clocks may be wrong
+	Device string   `json:"device,omitempty"` // PCI address or UUID; "" for all
+	Code   string   `json:"code,omitempty"`   // "79", "sxid 12028"; "" for all
+	Who    string   `json:"who"`
 }
 
 // covers says whether the operator meant the event.
@@ -328,7 +329,7 @@ func (c *XidClear) covers(e *xidEvent, uuid string) bool {
 	if e.Boot == c.Boot {
 		return e.Seq < c.Seq
 	}
-	return e.Last <= c.At
+	return slices.Contains(c.Before, e.Boot)
 }
 
 func clearCode(k xidKey) string {

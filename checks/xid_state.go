@@ -17,13 +17,13 @@ type GPUState struct {
 	LinksDown     *int  // NVLinks that should be up and are not
 }
 
-// state is what NVML says of a GPU, by PCI address; nobody may have asked it.
-func (e *Env) gpuStates() map[string]GPUState {
-	if e.GPUs == nil {
+// statesByPCI are the states of the GPUs by PCI address; nil if nobody has asked.
+func (e *Env) statesByPCI() map[string]GPUState {
+	if e.GPUStates == nil {
 		return nil
 	}
 	states := map[string]GPUState{}
-	for _, s := range e.GPUs() {
+	for _, s := range e.GPUStates() {
 		if pci, ok := pciAddress(s.PCI); ok {
 			states[pci] = s
 		}
