@@ -43,8 +43,8 @@ func (c XidClass) drains() bool { return c == XidReset || c == XidReboot || c ==
 
 // xidKey is an error that has a number.
 type xidKey struct {
-	Switch bool // an SXid: of an NVSwitch
-	Code   int
+	Switch bool `json:"switch,omitempty"` // an SXid: of an NVSwitch
+	Code   int  `json:"code"`
 }
 
 func (k xidKey) String() string {
