@@ -31,7 +31,7 @@ func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
 			continue
 		}
 		kept = append(kept, c)
-		if c.row.override == "" && (worst == nil || c.class.rank() > worst.class.rank()) {
+		if c.row.override == "" && c.row.Class != XidFollow && (worst == nil || c.class.rank() > worst.class.rank()) {
 			worst = c
 		}
 	}
