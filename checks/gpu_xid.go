@@ -119,8 +119,7 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 	if len(ledger.Events) == 0 && !env.hasDriver() {
 		return append(notes, Finding{Code: "gpu.xid.absent", Severity: Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"})
 	}
-	now := env.now(scan.booted)
-	found := c.judge(env, ledger, now, &notes)
+	found := c.judge(env, ledger, &notes)
 	if counted := probe.Kept[bool](env.Host, "xid passes"); kept && !*counted {
 		*counted = true // one run may have several lines of this check
 		ledger.passed(scan)
@@ -148,16 +147,17 @@ func (e *Env) hasDriver() bool {
 }
 
 // now is the time of the node: of a recorded one that of its recording.
-func (e *Env) now(booted int64) int64 {
-	ticks, err := e.Host.Uptime()
-	if err != nil {
+func (e *Env) now() int64 {
+	booted, err := e.Host.BootTime()
+	ticks, noUptime := e.Host.Uptime()
+	if err != nil || noUptime != nil {
 		return time.Now().Unix()
 	}
-	return booted + int64(ticks/100)
+	return booted.Unix() + int64(ticks/probe.ClockTicks)
 }
 
 // judge makes findings of the ledger, and marks what has been told.
-func (c *gpuXid) judge(env *Env, ledger *xidLedger, now int64, notes *[]Finding) []Finding {
+func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding {
 	if len(ledger.Events) == 0 {
 		return nil
 	}
@@ -169,8 +169,9 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, now int64, notes *[]Finding)
 		ledger.Driver = v
 	}
 	hours, _ := strconv.ParseFloat(c.Hours, 64)
-	if c.isFile() {
-		hours = 1e6 // whatever it holds
+	now := int64(0) // of a file: all that it holds is now
+	if !c.isFile() {
+		now = env.now()
 	}
 	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes, states: env.statesByPCI()}
 	codes, _ := parseXidCodes(c.Codes)

@@ -237,6 +237,11 @@ func init() {
 
 		scenario{name: "no log", files: with(xidNode(), "dev/kmsg", ""), broken: true, want: unreadable(fmt.Errorf("open /dev/kmsg: no such file or directory"))},
 		scenario{name: "no boot time", files: with(xidNode(off), "proc/stat", "garbage\n"), broken: true, want: unreadable(fmt.Errorf("parse /proc/stat: invalid argument"))},
+		scenario{name: "no boot time, no errors", files: with(xidNode(), "proc/stat", "garbage\n"), broken: true},
+		scenario{name: "fatal after non-fatal", files: xidNode("80000 "+onC1+"145, RLW_RSPCOL Nonfatal XC0 i0 Link 05 (0x00000005 0x00000001 0x0)",
+			"90000 "+onC1+"145, RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)"), want: []Finding{
+			xidFinding(Fail, 145, ResetGPU, once90k+"RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)",
+				"Xid 145 (NVLink error, unit RLW), RLW_RSPCOL on link 5, fatal, since "+at90k+": a GPU reset or a new boot clears it")}},
 		scenario{name: "garbage", files: with(xidNode(), "dev/kmsg", "\xff\x00;;;\n4,1,1;x\n,,,,;"+onC1+"79, x\n"), broken: true},
 
 		scenario{name: "a memory that is no memory", files: with(xidNode(off), "past/xid.json", "{\x00"), past: "/past", broken: true, want: []Finding{{

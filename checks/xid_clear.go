@@ -27,8 +27,7 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	if !kept {
 		return nil, fmt.Errorf("clear: %w: only root can", probe.ErrNoMemory)
 	}
-	scan, _, err := env.xidRecord(ledger)
-	if err != nil {
+	if _, _, err := env.xidRecord(ledger); err != nil {
 		return nil, err
 	}
 	var clears []XidClear
@@ -36,7 +35,7 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 		return nil, err
 	}
 	ledger.applyClears(clears)
-	c.At, c.Boot, c.Seq, c.Who = env.now(scan.booted), ledger.Boot, ledger.Cursor, who
+	c.At, c.Boot, c.Seq, c.Who = env.now(), ledger.Boot, ledger.Cursor, who
 	for i := range ledger.Events {
 		e := &ledger.Events[i]
 		if e.Boot != c.Boot && !slices.Contains(c.Before, e.Boot) {

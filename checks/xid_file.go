@@ -14,7 +14,7 @@ import (
 func (c *gpuXid) runFile(env *Env) []Finding {
 	path := env.abs(c.Hours)
 	ledger := &xidLedger{}
-	scan := newXidScan(ledger, 0)
+	scan := newXidScan(ledger, func() int64 { return 0 })
 	env.At("read %s", path)
 	n := uint64(0)
 	err := env.Host.Lines(path, func(line []byte) bool {
@@ -30,12 +30,8 @@ func (c *gpuXid) runFile(env *Env) []Finding {
 	case err != nil:
 		return unreadable(err)
 	}
-	now := int64(0)
-	for i := range ledger.Events {
-		now = max(now, ledger.Events[i].Last)
-	}
 	var notes []Finding
-	found := c.judge(env, ledger, now, &notes)
+	found := c.judge(env, ledger, &notes)
 	return append(notes, found...)
 }
 

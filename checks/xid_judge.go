@@ -104,10 +104,16 @@ func (j *xidJudge) one(same xidSame, events []*xidEvent, all map[xidSame][]*xidE
 		if j.over(e, class, &c.row) || e.Last <= until {
 			continue
 		}
-		c.events = append(c.events, e)
-		if class.rank() > c.class.rank() {
+		switch {
+		case class.rank() > c.class.rank():
 			c.class, c.notes = class, notes
+			if c.row.Class != XidAuthority { // of which the last word counts
+				c.events = nil
+			}
+		case class.rank() < c.class.rank() && c.row.Class != XidAuthority:
+			continue
 		}
+		c.events = append(c.events, e)
 	}
 	if len(c.events) == 0 {
 		return nil

@@ -91,7 +91,7 @@ func (l *xidLedger) forget(now int64) {
 // xidScan turns records into events of a ledger.
 type xidScan struct {
 	ledger *xidLedger
-	booted int64 // Unix time that the records' times count from
+	booted func() int64 // Unix time that the records' times count from; asked for an event only
 	memo   map[string]xidLine
 	at     map[xidPlace]int // where the newest event of a burst is
 	same   map[xidSame]int  // how many events there are
@@ -109,7 +109,7 @@ type xidPlace struct {
 	sub string
 }
 
-func newXidScan(l *xidLedger, booted int64) *xidScan {
+func newXidScan(l *xidLedger, booted func() int64) *xidScan {
 	s := &xidScan{ledger: l, booted: booted, memo: map[string]xidLine{}, fresh: map[xidPlace]bool{}}
 	s.index()
 	return s
@@ -141,7 +141,7 @@ func (s *xidScan) add(r probe.KernelRecord) {
 	l := s.ledger
 	switch line.Kind {
 	case lineXid:
-		s.event(line, r.Seq, s.booted+int64(r.At.Seconds()))
+		s.event(line, r.Seq, s.booted()+int64(r.At.Seconds()))
 	case lineUUID:
 		if l.UUIDs == nil {
 			l.UUIDs = map[string]string{}
@@ -239,26 +239,33 @@ func (l *xidLine) sub() string {
 // xidRecord reads the kernel's log into a ledger. notes are what the reader of
 // a report should know of the reading.
 func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err error) {
-	booted, err := e.Host.BootTime()
-	if err != nil {
-		return nil, nil, err
+	var bootErr error
+	booted := func() int64 { // reading /proc/stat costs milliseconds on a large node
+		at, err := e.Host.BootTime()
+		bootErr = err
+		return at.Unix()
 	}
 	from := ledger.Cursor
 	e.At("read /dev/kmsg")
-	scan = newXidScan(ledger, booted.Unix())
+	scan = newXidScan(ledger, booted)
 	end, err := e.Host.KernelLog(from, scan.add)
 	if err != nil {
 		return nil, nil, err
 	}
-	if end.Next < from { // not the log that the cursor is of
+	if end.Next > 0 && end.Next < from { // not the log that the cursor is of
 		ledger.Events = slices.DeleteFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot })
 		ledger.Resets, from = nil, 0
-		scan = newXidScan(ledger, booted.Unix())
+		scan = newXidScan(ledger, booted)
 		if end, err = e.Host.KernelLog(0, scan.add); err != nil {
 			return nil, nil, err
 		}
 	}
-	ledger.Cursor = end.Next
+	if bootErr != nil {
+		return nil, nil, bootErr
+	}
+	if end.Next > 0 {
+		ledger.Cursor = end.Next
+	}
 	if from > 0 && end.First > from || end.Overrun {
 		text := "check_gpu_xid:  records of the kernel's log were overwritten before they were read: an Xid may have been among them"
 		notes = append(notes, Finding{Code: "gpu.xid.lost", Severity: Warn, Message: text})

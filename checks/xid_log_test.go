@@ -36,7 +36,7 @@ func TestXidFlood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := &xidLedger{Boot: "b"}
-			scan := newXidScan(l, 0)
+			scan := newXidScan(l, func() int64 { return 0 })
 			step := time.Second
 			if name == "far apart" {
 				step = time.Hour
@@ -75,7 +75,7 @@ func BenchmarkXidFlood(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		l := &xidLedger{Boot: "b"}
-		scan := newXidScan(l, 0)
+		scan := newXidScan(l, func() int64 { return 0 })
 		for i := range 800_000 {
 			scan.add(probe.KernelRecord{Seq: uint64(i), At: time.Duration(i) * 10 * time.Millisecond, Text: lines[i%len(lines)]})
 		}

@@ -41,6 +41,16 @@ func TestXidNoMemory(t *testing.T) {
 	m.look()
 }
 
+// A log that gives nothing takes nothing away.
+func TestXidEmptyLog(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+	m.lines = nil
+	m.look("fail xid.79 reboot-node")
+}
+
 // A log that begins anew under the same boot id is not the one the cursor is of.
 func TestXidAnotherLog(t *testing.T) {
 	t.Parallel()
