@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,7 +72,7 @@ func (j *xidJudge) cases() []*xidCase {
 	}
 	var cases []*xidCase
 	for same, events := range groups {
-		slices.SortStableFunc(events, func(a, b *xidEvent) int { return int(a.First - b.First) })
+		slices.SortStableFunc(events, func(a, b *xidEvent) int { return cmp.Compare(a.First, b.First) })
 		if c := j.one(same, events, groups); c != nil {
 			cases = append(cases, c)
 		}

@@ -310,7 +310,9 @@ func (l *xidLedger) sound() bool {
 	}
 	return !slices.ContainsFunc(l.Events, func(e xidEvent) bool {
 		_, ok := pciAddress(e.GPU)
-		return e.GPU != "" && !ok || e.Key.Code < 0 || e.Last < e.First || len(e.Text) > maxXidText || e.Raised != "" && e.Raised.rank() < 0
+		text := e.Text + e.PID + e.Name + e.Place + e.Link
+		return e.GPU != "" && !ok || e.Key.Code < 0 || e.Last < e.First || e.Raised != "" && e.Raised.rank() < 0 ||
+			len(text) > 3*maxXidText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	})
 }
 

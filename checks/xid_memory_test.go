@@ -1,9 +1,13 @@
 package checks
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // What the ring buffer has lost is still known, and what it still has is not
@@ -189,4 +193,35 @@ func TestXidClearFirst(t *testing.T) {
 		t.Errorf("%v, %v", done, err)
 	}
 	m.look()
+}
+
+// Whatever lies in the ledger's file, a run comes to an end, and what it makes
+// of it is a ledger again.
+func FuzzXidLedger(f *testing.F) {
+	f.Add([]byte(`{"boot":"b","cursor":5,"resets":{"":1},"events":[{"boot":"b","gpu":"0000:c1:00.0","key":{"code":79},"first":5,"last":6,"seq":4,"lines":1}]}`))
+	f.Add([]byte(`{"boot":"a","events":[{"boot":"a","gpu":"","key":{"code":154},"action":-7},{"boot":"b","key":{"code":145,"switch":true},"raised":"RESET"}]}`))
+	f.Add([]byte(`{"events":[{"first":-9223372036854775808,"last":9223372036854775807,"passes":-1,"epoch":-5}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		l := &xidLedger{}
+		if json.Unmarshal(data, l) != nil || !l.sound() {
+			return
+		}
+		l.begin("b")
+		scan := newXidScan(l, func() int64 { return 100 })
+		scan.add(probe.KernelRecord{Seq: 9, Text: []byte(onC1 + "79, off")})
+		if !slices.ContainsFunc(l.Events, func(e xidEvent) bool { return e.GPU == c1 && e.Key.Code == 79 && e.Boot == "b" }) {
+			t.Errorf("the new event is not there: %+v", l.Events)
+		}
+		j := &xidJudge{policy: &xidPolicy{}, ledger: l, now: 200, hours: day, passes: 1}
+		r := &xidReporter{xidJudge: j, uuid: func(string) string { return "" }}
+		for _, x := range r.findings(j.cases()) {
+			if x.Code == "" || strings.ContainsAny(x.Message, "\n") {
+				t.Errorf("%+v", x)
+			}
+		}
+		l.forget(200)
+		if !l.sound() {
+			t.Errorf("%+v", l)
+		}
+	})
 }
