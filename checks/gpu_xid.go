@@ -111,7 +111,7 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 	if err != nil {
 		return append(notes, c.unreadable(env, err)...)
 	}
-	var clears []XidClear
+	var clears []xidClear
 	if kept {
 		_ = env.Host.Recall(xidClearsName, &clears) // nobody has cleared anything yet
 	}

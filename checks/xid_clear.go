@@ -14,6 +14,45 @@ import (
 // maxClears bounds what is kept of operators' words.
 const maxClears = 64
 
+// xidClear is an operator's word that events are over.
+type xidClear struct {
+	At     int64    `json:"at"`               // Unix time, seconds; for people
+	Boot   string   `json:"boot"`             // what this boot has logged before Seq
+	Seq    uint64   `json:"seq"`              // number of a record
+	Before []string `json:"before,omitempty"` // boots before that one; clocks may be wrong
+	Device string   `json:"device,omitempty"` // PCI address or UUID; "" for all
+	Code   string   `json:"code,omitempty"`   // "79", "sxid 12028"; "" for all
+	Who    string   `json:"who"`
+}
+
+// covers says whether the operator meant the event.
+func (c *xidClear) covers(e *xidEvent, uuid string) bool {
+	if c.Device != "" && c.Device != e.GPU && c.Device != uuid {
+		return false
+	}
+	if c.Code != "" && c.Code != clearCode(e.Key) {
+		return false
+	}
+	if e.Boot == c.Boot {
+		return e.Seq < c.Seq
+	}
+	return slices.Contains(c.Before, e.Boot)
+}
+
+func clearCode(k xidKey) string {
+	if k.Switch {
+		return fmt.Sprintf("sxid %d", k.Code)
+	}
+	return fmt.Sprint(k.Code)
+}
+
+// applyClears forgets what operators have cleared.
+func (l *xidLedger) applyClears(clears []xidClear) {
+	l.Events = slices.DeleteFunc(l.Events, func(e xidEvent) bool {
+		return slices.ContainsFunc(clears, func(c xidClear) bool { return c.covers(&e, l.UUIDs[e.GPU]) })
+	})
+}
+
 // ClearXids is an operator's word that errors are over: "", all of them; a
 // device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or both. It
 // holds for what has been logged until now. It returns what was cleared. The
@@ -30,7 +69,7 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	if _, _, err := env.xidRecord(ledger); err != nil {
 		return nil, err
 	}
-	var clears []XidClear
+	var clears []xidClear
 	if err := env.Host.Recall(xidClearsName, &clears); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -51,7 +90,7 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 }
 
 // parseClear reads the words of "nhc-gpu clear".
-func (e *Env) parseClear(words []string) (c XidClear, err error) {
+func (e *Env) parseClear(words []string) (c xidClear, err error) {
 	for _, w := range words {
 		if k, ok := parseXidKey(w); ok && c.Code == "" {
 			c.Code = clearCode(k)
