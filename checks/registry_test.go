@@ -32,6 +32,7 @@ type scenario struct {
 	broken  bool              // what the check reads is missing, unreadable or garbage
 	want    []Finding
 	leaves  map[string]string // what is in the node's files afterwards; "" is no such file
+	past    string            // where on the node earlier runs have kept what they know; "": nowhere
 
 	mtimes map[string]time.Time // when some of the files were last written
 }
@@ -126,6 +127,7 @@ func (s scenario) run(t *testing.T, name string) {
 	if s.live {
 		env.Host = probe.NewHost("/")
 	}
+	env.Host.SetPast(s.past)
 	got := s.bindAndRun(t, name, words, env)
 	for i := range got {
 		for _, text := range []*string{&got[i].Message, &got[i].Device.Name, &got[i].Want, &got[i].Got} {
