@@ -329,7 +329,7 @@ const closeGrace = time.Second
 
 // Close tells the shell to leave and gives it a moment.
 func (s *Shell) Close() {
-	_ = unix.Close(s.cmd)
+	shut(&s.cmd)
 	select {
 	case <-s.done:
 	case <-time.After(closeGrace):
@@ -340,8 +340,16 @@ func (s *Shell) Close() {
 }
 
 func (s *Shell) close() {
-	for _, fd := range append(s.fds[:], s.ans) {
-		_ = unix.Close(fd)
+	for _, fd := range []*int{&s.cmd, &s.fds[atEvents], &s.fds[atStdout], &s.fds[atStderr], &s.ans} {
+		shut(fd)
+	}
+}
+
+// shut closes a descriptor once: its number may soon be another's.
+func shut(fd *int) {
+	if *fd >= 0 {
+		_ = unix.Close(*fd)
+		*fd = -1
 	}
 }
 
@@ -349,7 +357,6 @@ func (s *Shell) close() {
 // could end. bash itself is given no time: its traps would speak once more.
 func (s *Shell) Kill() []int {
 	_ = unix.Kill(s.pid, unix.SIGKILL)
-	defer s.close()
-	_ = unix.Close(s.cmd)
+	s.close()
 	return killSession(s.pid)
 }
