@@ -122,6 +122,7 @@ type Shell struct {
 	open    [3]bool
 	pending []byte    // of an event not yet complete
 	ready   bool      // it has come up
+	closed  bool      // the descriptors are closed
 	until   time.Time // deadline of the command; zero means none
 	handler ShellHandler
 	wake    int // read end of the pipe by which a signal interrupts a wait
@@ -331,6 +332,7 @@ func (s *Shell) Close() {
 }
 
 func (s *Shell) close() {
+	s.closed = true
 	for _, fd := range append(s.fds[:], s.ans) {
 		_ = unix.Close(fd)
 	}
@@ -340,7 +342,9 @@ func (s *Shell) close() {
 // could end. bash itself is given no time: its traps would speak once more.
 func (s *Shell) Kill() []int {
 	_ = unix.Kill(s.pid, unix.SIGKILL)
-	defer s.close()
-	_ = unix.Close(s.cmd)
+	if !s.closed {
+		_ = unix.Close(s.cmd)
+		s.close()
+	}
 	return killSession(s.pid)
 }
