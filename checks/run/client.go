@@ -134,9 +134,9 @@ func (c *client) readLine() ([]byte, error) {
 	}
 }
 
-// obituary says how a worker ended that did not answer, killing it if it has
-// not ended yet.
-func (c *client) obituary(cause error) string {
+// obituary says how a worker ended that did not answer, and in what; it is killed
+// if it has not ended yet.
+func (c *client) obituary(cause error, doing string) string {
 	select {
 	case <-c.done:
 	case <-time.After(termGrace):
@@ -148,6 +148,10 @@ func (c *client) obituary(cause error) string {
 		return "its worker is broken: " + strings.TrimPrefix(cause.Error(), errBroken.Error()+": ")
 	}
 	c.close()
+	where := ""
+	if doing != "" {
+		where = " in " + doing
+	}
 	how := c.end.String()
 	if c.end.Signaled() && c.end.Signal() == syscall.SIGKILL {
 		how += " (by the kernel for want of memory, or by a person)"
@@ -156,7 +160,7 @@ func (c *client) obituary(cause error) string {
 	case <-c.said:
 	case <-time.After(termGrace): // what it has started may still hold its standard error
 	}
-	text := "its worker died: " + how
+	text := "its worker died" + where + ": " + how
 	if last := c.stderr.last(); last != "" {
 		text += ": " + last
 	}

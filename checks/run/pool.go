@@ -202,7 +202,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			emit(r, Outcome{Hung: hung})
 			return i + 1, true
 		default:
-			died := c.obituary(err)
+			died := c.obituary(err, doing)
 			p.bury(c, r, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // what it had started
 			emit(r, Outcome{Died: died})
 			return i + 1, true

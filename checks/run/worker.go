@@ -121,7 +121,7 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	case OpPut:
 		return put(req.Path, req.Data, req.MakeDir)
 	case OpFacts:
-		return &Response{Facts: w.facts(checks.Lane(req.Name))}
+		return &Response{Facts: w.facts(req)}
 	case OpHave:
 		return w.have(req)
 	case OpCreate:
@@ -138,6 +138,7 @@ func (w *worker) tell(v Vars) {
 	}
 	w.vars = v
 	w.host.SetPast(v.Past)
+	w.host.SetNVMLLibrary(v.Plain["NVML_LIBRARY"])
 }
 
 func (w *worker) check(req *Request) *Response {
@@ -161,6 +162,7 @@ func (w *worker) check(req *Request) *Response {
 		maps.Copy(vars, req.Over)
 	}
 	w.host.SetPasswd(vars["PASSWD_DATA_SRC"])
+	w.host.SetNVMLLibrary(vars["NVML_LIBRARY"])
 	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
 	env := &checks.Env{
 		Host:    w.host,
@@ -168,9 +170,14 @@ func (w *worker) check(req *Request) *Response {
 		Timeout: req.Timeout,
 		Vars:    vars,
 		Arrays:  w.vars.Arrays,
-		Doing:   func(what string) { w.send(&Response{ID: req.ID, Doing: what}) },
+		Doing:   w.doing(req),
 	}
 	return &Response{Findings: c.Run(context.Background(), env)}
+}
+
+// doing tells the supervisor what the worker is about to do for a request.
+func (w *worker) doing(req *Request) func(string) {
+	return func(what string) { w.send(&Response{ID: req.ID, Doing: what}) }
 }
 
 // readFile reads a file that a site names. It opens before it looks, so that
@@ -208,10 +215,10 @@ func fileInfo(st fs.FileInfo) *FileInfo {
 }
 
 // facts describes the node as far as the library of a lane tells.
-func (w *worker) facts(lane checks.Lane) []probe.Fact {
-	switch lane {
+func (w *worker) facts(req *Request) []probe.Fact {
+	switch checks.Lane(req.Name) {
 	case checks.NVML:
-		return w.host.DescribeNVML()
+		return w.host.DescribeNVML(w.doing(req))
 	case checks.DCGM:
 		return w.host.DescribeDCGM()
 	default:

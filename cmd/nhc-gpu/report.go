@@ -222,10 +222,10 @@ func report(words []string, exit *int) error {
 	}
 	defer r.close()
 	fmt.Printf("nhc-gpu %s on %s, checking %s\n\n", version, r.set.get("HOSTNAME"), from)
+	r.pool.SetVars(r.set.workerVars())
 	facts := r.facts()
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t
-	r.pool.SetVars(r.set.workerVars())
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
 	err = e.Do(r.ctx, r.plan, t)
 	if sig := r.sig.caught(); err != nil && sig != 0 {
