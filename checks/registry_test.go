@@ -33,6 +33,9 @@ type scenario struct {
 	leaves  map[string]string // what is in the node's files afterwards; "" is no such file
 
 	mtimes map[string]time.Time // when some of the files were last written
+
+	nvml    *probe.NVML // what NVML says
+	nvmlErr error       // why it says nothing
 }
 
 // scenarios are those of every check, filled by the init functions of the
@@ -125,6 +128,10 @@ func (s scenario) run(t *testing.T, name string) {
 	if s.live {
 		env.Host = probe.NewHost("/")
 	}
+	if s.nvml != nil || s.nvmlErr != nil {
+		env.Host.SetNVML(s.nvml, s.nvmlErr)
+	}
+	env.Host.SetPast("/past")
 	got := s.bindAndRun(t, name, words, env)
 	for i := range got {
 		for _, text := range []*string{&got[i].Message, &got[i].Device.Name, &got[i].Want, &got[i].Got} {

@@ -227,6 +227,22 @@ func TestNVMLThatCannotBeOpened(t *testing.T) {
 	}
 }
 
+// A GPU that NVML cannot name is named by the driver's files.
+func TestNameLost(t *testing.T) {
+	t.Parallel()
+	views := GPUViews{Driver: []DriverGPU{{"0000:10:00.0", 0, "GPU-0", false}, {"0000:11:00.0", 3, "GPU-1", false}, {"0000:12:00.0", 2, "GPU-2", true}}}
+	n := &NVML{GPUs: []GPU{{PCI: "0000:10:00.0"}, {Index: 1, Err: ErrGPULost}}}
+	nameLost(n, views)
+	if g := n.GPUs[1]; g.PCI != "0000:11:00.0" || g.Minor != Known(3) || g.UUID != Known("GPU-1") {
+		t.Errorf("%+v", g)
+	}
+	views.Driver[2].Excluded = false
+	n.GPUs[1] = GPU{Index: 1, Err: ErrGPULost}
+	if nameLost(n, views); n.GPUs[1].PCI != "" {
+		t.Errorf("%s, though it may be either", n.GPUs[1].PCI)
+	}
+}
+
 // A recorded node has no NVML unless a library is named.
 func TestNVMLBelowAnotherRoot(t *testing.T) {
 	t.Parallel()
@@ -236,7 +252,7 @@ func TestNVMLBelowAnotherRoot(t *testing.T) {
 	}
 	want := &NVML{Driver: Known("1.2")}
 	h = NewHost("/nonexistent")
-	h.SetNVML(want)
+	h.SetNVML(want, nil)
 	if got, err := h.NVML(AllGroups, nil); got != want || err != nil {
 		t.Errorf("%v, %v", got, err)
 	}

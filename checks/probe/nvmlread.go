@@ -15,10 +15,10 @@ import (
 // system's libnvidia-ml.so.1. It counts until NVML is first asked.
 func (h *Host) SetNVMLLibrary(path string) { h.nvmlLibrary = path }
 
-// SetNVML makes a snapshot the answer of [Host.NVML]: a recorded one, or that of
-// a test.
-func (h *Host) SetNVML(n *NVML) {
-	h.cache["nvml"] = cached[*nvmlSession]{value: &nvmlSession{snapshot: n, have: AllGroups}}
+// SetNVML makes a snapshot, or an error, the answer of [Host.NVML]: a recorded
+// one, or that of a test.
+func (h *Host) SetNVML(n *NVML, err error) {
+	h.cache["nvml"] = cached[*nvmlSession]{&nvmlSession{snapshot: n, have: AllGroups}, err}
 }
 
 // nvmlSession is NVML in this process: loaded once, never unloaded, since the
@@ -91,7 +91,34 @@ func (h *Host) openNVML(doing func(string)) (*nvmlSession, error) {
 	for i := range count.Value {
 		s.identify(i)
 	}
+	if views, err := h.GPUViews(); err == nil {
+		nameLost(n, views)
+	}
 	return s, nil
+}
+
+// nameLost gives those GPUs the PCI addresses that NVML cannot tell, if it is
+// clear which they are: the driver's own that NVML does not name.
+func nameLost(n *NVML, views GPUViews) {
+	named := map[string]bool{}
+	var lost []*GPU
+	for i := range n.GPUs {
+		if named[n.GPUs[i].PCI] = true; n.GPUs[i].PCI == "" {
+			lost = append(lost, &n.GPUs[i])
+		}
+	}
+	var left []DriverGPU
+	for _, d := range views.Driver {
+		if !named[d.Address] && !d.Excluded {
+			left = append(left, d)
+		}
+	}
+	if len(left) != len(lost) {
+		return
+	}
+	for i, g := range lost { // both are in the order of the bus
+		g.PCI, g.Minor, g.UUID = left[i].Address, Known(left[i].Minor), Known(left[i].UUID)
+	}
 }
 
 // maxGPUs is more than any node holds.
