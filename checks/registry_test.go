@@ -70,6 +70,24 @@ func TestEveryCheckIsTested(t *testing.T) {
 	}
 }
 
+// TestEveryGPUCheckFindsOneOfEight refuses a check of GPUs that is not known to
+// fail on one bad GPU of eight, and to name it.
+func TestEveryGPUCheckFindsOneOfEight(t *testing.T) {
+	t.Parallel()
+	for _, name := range Names() {
+		if info, _ := Lookup(name); info.Lane != NVML {
+			continue
+		}
+		found := slices.ContainsFunc(scenarios[name], func(s scenario) bool {
+			return s.nvml != nil && len(s.nvml.GPUs) == 8 && len(s.want) == 1 && s.want[0].Severity == Fail &&
+				s.want[0].Device.Name == "gpu3" && strings.Contains(s.want[0].Message, s.want[0].Device.PCI)
+		})
+		if !found {
+			t.Errorf("%s: no scenario in which gpu3 of eight alone fails", name)
+		}
+	}
+}
+
 // TestEveryFindingHasAdvice refuses findings that leave an administrator
 // alone, and advice that belongs to no finding.
 func TestEveryFindingHasAdvice(t *testing.T) {
