@@ -68,6 +68,8 @@ type NVML struct {
 	Driver  Reading[string] // version of the driver: 570.124.06
 	CC      Reading[bool]   // whether confidential computing is on; for the whole node
 	GPUs    []GPU           // by PCI address, as NVML counts them
+
+	Settable bool `json:"-"` // a snapshot that was given by SetNVML takes changes
 }
 
 // GPU is what NVML tells of one GPU.

@@ -274,3 +274,31 @@ func fieldValue(call string, v nvml.FieldValue) Reading[int64] {
 	}
 	return Failed[int64](fmt.Errorf("%s: value of unknown type %d", call, v.ValueType))
 }
+
+// SetPersistence turns persistence mode on. The snapshot has it on from then on.
+func (h *Host) SetPersistence(gpu int, doing func(string)) error {
+	s, err := once(h, "nvml", func() (*nvmlSession, error) { return h.openNVML(doing) })
+	switch {
+	case err != nil:
+		return err
+	case gpu < 0 || gpu >= len(s.snapshot.GPUs):
+		return fmt.Errorf("no GPU %d", gpu)
+	case s.lib == nil && !s.snapshot.Settable:
+		return errors.New("a recorded node cannot be changed")
+	case s.lib != nil:
+		if doing != nil {
+			s.doing = doing
+		}
+		r := ask(s, "nvmlDeviceSetPersistenceMode", fmt.Sprintf("(%d)", gpu), func() (bool, nvml.Return) {
+			return true, s.devices[gpu].SetPersistenceMode(nvml.FEATURE_ENABLED)
+		})
+		if r.Err != nil {
+			return r.Err
+		}
+		if !r.Known {
+			return errors.New("not supported")
+		}
+	}
+	s.snapshot.GPUs[gpu].Modes.Persistence = Known(true)
+	return nil
+}
