@@ -75,7 +75,7 @@ func (c *gpuMode) Run(_ context.Context, env *Env) []Finding {
 			return []Finding{badMode(k)}
 		}
 	}
-	s, findings := env.askNVML(gpuModeName, probe.GroupModes|probe.GroupECC)
+	s, findings := env.askNVML(gpuModeName, probe.GroupModes)
 	if s == nil {
 		return findings
 	}

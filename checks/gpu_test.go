@@ -37,7 +37,7 @@ func h100s() *probe.NVML {
 				HardwareThermal: probe.Known(uint64(0)), PowerBrake: probe.Known(uint64(0))},
 			Link: probe.Link{Gen: probe.Known(5), Width: probe.Known(16), MaxGen: probe.Known(5), MaxWidth: probe.Known(16),
 				GPUMaxGen: probe.Known(5), Replays: probe.Known(0)},
-			Processes: probe.Known[[]probe.GPUProcess](nil), Memory: probe.Known(probe.GPUMemory{Total: 80 << 30, Free: 79 << 30, Used: 450 << 20}),
+			Processes: probe.Known[[]probe.GPUProcess](nil), Memory: probe.Known(probe.GPUMemory{Total: 80 << 30, Free: 79 << 30}),
 		})
 	}
 	return n

@@ -216,7 +216,8 @@ type GPUProcess struct {
 	Memory uint64 // bytes; 0 if the driver does not tell
 }
 
-// GPUMemory is in bytes.
+// GPUMemory is in bytes. What the driver keeps for itself is not in Used; drivers
+// before 510 do not tell it apart, and tell nothing here.
 type GPUMemory struct {
 	Total, Free, Used uint64
 }

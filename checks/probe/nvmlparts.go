@@ -28,7 +28,7 @@ func (q query) recovery() {
 	q.g.Recovery = Recovery{Action: number(v[0]), Reset: is(number(v[1])), DrainReset: is(number(v[2]))}
 }
 
-func (q query) ecc() {
+func (q query) eccMode() {
 	e := &q.g.ECC
 	var pending nvml.EnableState
 	e.On = is(ask(q.s, "nvmlDeviceGetEccMode", q.who, func() (on nvml.EnableState, ret nvml.Return) {
@@ -38,6 +38,11 @@ func (q query) ecc() {
 	if e.On.Known {
 		e.Pending = Known(pending == nvml.FEATURE_ENABLED)
 	}
+}
+
+func (q query) ecc() {
+	q.eccMode()
+	e := &q.g.ECC
 	if e.On.Known && e.On.Value {
 		e.DRAM = q.counts(nvml.MEMORY_LOCATION_DRAM)
 		e.SRAM = q.counts(nvml.MEMORY_LOCATION_SRAM)
@@ -114,6 +119,7 @@ var computeModes = map[nvml.ComputeMode]string{
 }
 
 func (q query) modes() {
+	q.eccMode()
 	m := &q.g.Modes
 	m.Persistence = is(ask(q.s, "nvmlDeviceGetPersistenceMode", q.who, q.d.GetPersistenceMode))
 	m.Compute = as(ask(q.s, "nvmlDeviceGetComputeMode", q.who, q.d.GetComputeMode), func(c nvml.ComputeMode) string {
@@ -232,8 +238,8 @@ func (q query) processes() {
 	if known {
 		q.g.Processes = Known(list)
 	}
-	q.g.Memory = ask(q.s, "nvmlDeviceGetMemoryInfo", q.who, func() (GPUMemory, nvml.Return) {
-		m, ret := q.d.GetMemoryInfo()
+	q.g.Memory = ask(q.s, "nvmlDeviceGetMemoryInfo_v2", q.who, func() (GPUMemory, nvml.Return) {
+		m, ret := q.d.GetMemoryInfo_v2()
 		return GPUMemory{m.Total, m.Free, m.Used}, ret
 	})
 }

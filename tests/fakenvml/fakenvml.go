@@ -34,7 +34,7 @@ var Old = []string{
 	"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetGpuMaxPcieLinkGeneration", "nvmlDeviceGetMarginTemperature",
 	"nvmlDeviceGetRepairStatus", "nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
 	"nvmlSystemGetConfComputeState", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
-	"nvmlDeviceGetMPSComputeRunningProcesses_v3",
+	"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2",
 }
 
 // Scenario is a healthy node with that many GPUs of a model, and lines that

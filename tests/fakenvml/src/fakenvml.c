@@ -479,7 +479,7 @@ nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *s)
 }
 
 /* Total, free and used bytes. */
-nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *m)
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m)
 {
 	const char *a;
 	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetMemoryInfo", none, &a);
