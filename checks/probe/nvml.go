@@ -194,8 +194,10 @@ type Throttle struct {
 	PowerCap, Thermal, HardwareThermal, PowerBrake Reading[uint64]
 }
 
-// The reasons that point to a fault, nvmlClocksEventReasons of nvml.h.
+// The reasons of a GPU that is idle, and those that point to a fault:
+// nvmlClocksEventReasons of nvml.h.
 const (
+	ThrottleIdle            = nvml.ClocksEventReasonGpuIdle // no fault: nothing runs
 	ThrottleHardware        = nvml.ClocksThrottleReasonHwSlowdown
 	ThrottleThermal         = nvml.ClocksEventReasonSwThermalSlowdown
 	ThrottleHardwareThermal = nvml.ClocksThrottleReasonHwThermalSlowdown
