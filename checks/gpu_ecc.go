@@ -117,8 +117,8 @@ func (c *gpuECC) judgeDRAM(s *gpus, g *probe.GPU) {
 // judgeMany compares counts with the limits of the configuration, which fail,
 // or with those of others, which warn.
 func (c *gpuECC) judgeMany(s *gpus, g *probe.GPU) {
-	many := func(what string, r probe.Reading[uint64], allowed, usual int) {
-		f := Finding{Code: "gpu.ecc.many", Severity: Fail}
+	many := func(code, what string, r probe.Reading[uint64], allowed, usual int) {
+		f := Finding{Code: "gpu.ecc." + code, Severity: Fail}
 		if allowed <= 0 {
 			allowed, f.Severity = usual, Warn
 		}
@@ -130,10 +130,10 @@ func (c *gpuECC) judgeMany(s *gpus, g *probe.GPU) {
 		s.report(g, f, "%s", what)
 	}
 	e := g.ECC
-	many("corrected SRAM errors since the driver was loaded", e.SRAM.Corrected, c.SRAM, manySRAM)
-	many("corrected SRAM errors over its life", e.SRAM.CorrectedAggregate, c.SRAM, manySRAM)
-	many("corrected DRAM errors since the driver was loaded", e.DRAM.Corrected, c.DRAM, manyDRAM)
-	many("corrected DRAM errors over its life", e.DRAM.CorrectedAggregate, c.DRAM, manyDRAM)
-	many("uncorrected DRAM errors since the driver was loaded", e.DRAM.Uncorrected, c.DRAM, manyDRAM)
-	many("uncorrected DRAM errors over its life", e.DRAM.UncorrectedAggregate, c.DRAM, manyDRAM)
+	many("many", "corrected SRAM errors since the driver was loaded", e.SRAM.Corrected, c.SRAM, manySRAM)
+	many("many", "corrected SRAM errors over its life", e.SRAM.CorrectedAggregate, c.SRAM, manySRAM)
+	many("many", "corrected DRAM errors since the driver was loaded", e.DRAM.Corrected, c.DRAM, manyDRAM)
+	many("many", "corrected DRAM errors over its life", e.DRAM.CorrectedAggregate, c.DRAM, manyDRAM)
+	many("dram", "uncorrected DRAM errors since the driver was loaded", e.DRAM.Uncorrected, c.DRAM, manyDRAM)
+	many("dram", "uncorrected DRAM errors over its life", e.DRAM.UncorrectedAggregate, c.DRAM, manyDRAM)
 }

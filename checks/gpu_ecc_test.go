@@ -44,7 +44,7 @@ func init() {
 		onV100s("DRAM, uncorrected, without", nil, ecc(func(e *probe.ECC) { e.DRAM.Uncorrected = n(1) }),
 			says(Fail, ".dram", ResetGPU, "0", "1", "uncorrected DRAM"+now)),
 		onGPUs("DRAM, uncorrected, too many", of("5"), ecc(func(e *probe.ECC) { e.DRAM.Uncorrected = n(6) }),
-			says(Fail, ".many", "", "at most 5", "6", "uncorrected DRAM"+now)),
+			says(Fail, ".dram", "", "at most 5", "6", "uncorrected DRAM"+now)),
 		onGPUs("corrected SRAM, too many", of("20000000", "10000"), ecc(func(e *probe.ECC) { e.SRAM.CorrectedAggregate = n(10001) }),
 			says(Fail, ".many", "", "at most 10000", "10001", "corrected SRAM"+life)),
 		onGPUs("corrected SRAM, very many", nil, ecc(func(e *probe.ECC) { e.SRAM.Corrected = n(10000001) }),
@@ -52,7 +52,7 @@ func init() {
 		onGPUs("corrected DRAM, very many", nil, ecc(func(e *probe.ECC) { e.DRAM.Corrected = n(20000001) }),
 			says(Warn, ".many", "", "at most 20000000", "20000001", "corrected DRAM"+now)),
 		onGPUs("uncorrected DRAM over its life, too many", of("7"), ecc(func(e *probe.ECC) { e.DRAM.UncorrectedAggregate = n(8) }),
-			says(Fail, ".many", "", "at most 7", "8", "uncorrected DRAM"+life)),
+			says(Fail, ".dram", "", "at most 7", "8", "uncorrected DRAM"+life)),
 
 		onGPUs("unrepairable", nil, ecc(func(e *probe.ECC) { e.Unrepairable = probe.Known(true) }),
 			says(Fail, ".unrepairable", ReseatOrRMA, "", "", "memory that cannot be repaired")),
