@@ -175,7 +175,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 		}
 	}()
 	for i, r := range reqs {
-		began, doing := time.Now(), ""
+		began := time.Now()
 		deadline := time.Time{}
 		if d := limit(r); d > 0 {
 			deadline = began.Add(d)
@@ -185,7 +185,11 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			c.close()
 			return i, true
 		}
-		resp, err := c.receive(r.ID, deadline, &doing)
+		resp, err := c.receive(r.ID, deadline)
+		doing := ""
+		if err != nil || resp.Spent {
+			doing = readPage(c.page, r.ID)
+		}
 		switch {
 		case err == nil:
 			emit(r, Outcome{Response: resp})

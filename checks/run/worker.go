@@ -26,10 +26,12 @@ import (
 // process is.
 const WorkerName = "nhc-gpu-worker"
 
-// The descriptors a worker answers on. Not 0 to 2: C libraries print there.
+// The descriptors a worker answers on, and that of its [page]. Not 0 to 2: C
+// libraries print there.
 const (
 	requestFd  = 3
 	responseFd = 4
+	pageFd     = 5
 )
 
 // maxRead bounds what is read of a configuration file, bytes; a file that is
@@ -42,7 +44,9 @@ const maxRead = 2 << 20
 func Worker(root string) int {
 	unix.CloseOnExec(requestFd) // a command that lives on must not hold them
 	unix.CloseOnExec(responseFd)
+	unix.CloseOnExec(pageFd)
 	w := &worker{
+		page: openPage(pageFd),
 		host: probe.NewHost(root),
 		out:  os.NewFile(responseFd, "responses"),
 		logs: map[string]*os.File{},
@@ -76,6 +80,7 @@ func Worker(root string) int {
 type worker struct {
 	host *probe.Host
 	out  io.Writer
+	page page
 	logs map[string]*os.File
 
 	vars Vars // as last told
@@ -175,9 +180,9 @@ func (w *worker) check(req *Request) *Response {
 	return &Response{Findings: c.Run(context.Background(), env)}
 }
 
-// doing tells the supervisor what the worker is about to do for a request.
+// doing tells what the worker is about to do for a request.
 func (w *worker) doing(req *Request) func(string) {
-	return func(what string) { w.send(&Response{ID: req.ID, Doing: what}) }
+	return func(what string) { w.page.write(req.ID, what) }
 }
 
 // readFile reads a file that a site names. It opens before it looks, so that
