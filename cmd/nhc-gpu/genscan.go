@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
@@ -225,7 +226,8 @@ func (g *generator) gpuSection(a answers) {
 // describeGPUs asks NVML, in its own worker, for what a person wants to know.
 func (g *generator) describeGPUs() {
 	g.vecho("GPUs...")
-	o := g.pool.Call(g.ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"}, scanStep)
+	o := g.pool.Call(g.ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"},
+		plan.StepTimeout(checks.Info{Lane: checks.NVML}, g.set.timeout()))
 	if err := o.Failure(); err != nil {
 		g.sheet.warn("NVML could not be asked: %v", err)
 		return

@@ -254,7 +254,11 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 	for i, lane := range lanes {
 		ch[i] = make(chan answer, 1)
 		go func() {
-			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, readLimit), 0}
+			limit := readLimit
+			if lane == checks.NVML { // the driver may have to wake the GPUs
+				limit = plan.StepTimeout(checks.Info{Lane: lane}, r.set.timeout())
+			}
+			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
 		}()
 	}
 	for i, lane := range lanes {
