@@ -78,6 +78,7 @@ type Options struct {
 	Functions map[string]bool   // shell functions that site scripts define
 	Sourced   bool              // site scripts or a sysconfig file ran in bash: its variables are not known here
 	Trace     bool              // -x: everything that can is run by bash, which prints it
+	InPlace   func(string) bool // says whether a line stays in the main shell where others are forked (-f)
 }
 
 // longestStep bounds a native step where the run has no deadline or a long
@@ -128,13 +129,15 @@ func BuildTables(entries []conf.Entry, opts Options) *Plan {
 }
 
 type builder struct {
-	opts    Options
-	vars    map[string]string
-	set     []Var // by the lines so far
-	funcs   map[string]bool
-	unknown bool // a shell line may have set variables: their values are not known here
-	opaque  bool // a shell line may have changed anything: native checks are called by bash
-	plan    *Plan
+	opts     Options
+	vars     map[string]string
+	set      []Var    // by the lines since the last shell line
+	exported []string // names that they export
+	funcs    map[string]bool
+	unknown  bool // a shell line may have set variables: their values are not known here
+	typed    bool // a shell line has declared variables, read-only ones perhaps
+	opaque   bool // a shell line may have changed anything: native checks are called by bash
+	plan     *Plan
 }
 
 func (b *builder) add(s Step) {

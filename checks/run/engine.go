@@ -29,8 +29,10 @@ type Observer interface {
 // Engine carries out plans.
 type Engine struct {
 	Pool     *Pool
-	Deadline time.Time     // of the whole run; zero means none
-	Timeout  time.Duration // TIMEOUT, for checks that compare with it
+	Deadline time.Time // of the whole run; zero means none
+
+	// Timeout is TIMEOUT as it is now, for checks that compare with it; nil means none.
+	Timeout func() time.Duration
 }
 
 // Do carries out a plan. Steps between two barriers run side by side, a lane
@@ -78,7 +80,7 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 			continue
 		}
 		results[s.Index] = make(chan Outcome, 1)
-		r := &Request{Op: OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.Timeout}
+		r := &Request{Op: OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.timeout()}
 		for _, v := range s.Vars {
 			if r.Over == nil {
 				r.Over = map[string]string{}
@@ -105,6 +107,13 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 		<-done
 	}
 	return more
+}
+
+func (e *Engine) timeout() time.Duration {
+	if e.Timeout == nil {
+		return 0
+	}
+	return e.Timeout()
 }
 
 // One carries out a single check outside the plan: one that a shell line calls.

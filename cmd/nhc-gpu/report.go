@@ -226,7 +226,7 @@ func report(words []string, exit *int) error {
 	facts := r.facts()
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t
-	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
+	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout}
 	err = e.Do(r.ctx, r.plan, t)
 	if sig := r.sig.caught(); err != nil && sig != 0 {
 		*exit = 128 + int(sig)
