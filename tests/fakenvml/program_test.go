@@ -166,13 +166,13 @@ func everyCall(t *testing.T, action string, judge func(t *testing.T, c aCall, ou
 		list = list[:5]
 	}
 	var wg sync.WaitGroup
-	slots := make(chan bool, 8)
+	slots := make(chan bool, 12)
 	for _, c := range list {
 		n := newNode(t, c.model, 8, c.spoil(action), c.missing...)
 		slots <- true
 		wg.Go(func() {
 			defer func() { <-slots }()
-			conf, timeout := gpuLines, "3"
+			conf, timeout := gpuLines, "5"
 			if c.name == "nvmlDeviceSetPersistenceMode" { // an action: the other lane waits for it
 				conf, timeout = strings.Replace(conf, "check_gpu_persistence", "check_gpu_persistence -s", 1), "8"
 			}
