@@ -1,6 +1,7 @@
 package checks
 
 import (
+	stdcmp "cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -35,6 +36,9 @@ type scenario struct {
 	past    string            // where on the node earlier runs have kept what they know; "": nowhere
 
 	mtimes map[string]time.Time // when some of the files were last written
+
+	nvml    *probe.NVML // what NVML says
+	nvmlErr error       // why it says nothing
 }
 
 // scenarios are those of every check, filled by the init functions of the
@@ -65,6 +69,24 @@ func TestEveryCheckIsTested(t *testing.T) {
 		}
 		if !passes || !fails || !breaks {
 			t.Errorf("%s: scenarios for pass: %v, fail: %v, broken node: %v; want all three", name, passes, fails, breaks)
+		}
+	}
+}
+
+// TestEveryGPUCheckFindsOneOfEight refuses a check of GPUs that is not known to
+// fail on one bad GPU of eight, and to name it.
+func TestEveryGPUCheckFindsOneOfEight(t *testing.T) {
+	t.Parallel()
+	for _, name := range Names() {
+		if info, _ := Lookup(name); info.Lane != NVML {
+			continue
+		}
+		found := slices.ContainsFunc(scenarios[name], func(s scenario) bool {
+			return s.nvml != nil && len(s.nvml.GPUs) == 8 && len(s.want) == 1 && s.want[0].Severity == Fail &&
+				s.want[0].Device.Name == "gpu3" && strings.Contains(s.want[0].Message, s.want[0].Device.PCI)
+		})
+		if !found {
+			t.Errorf("%s: no scenario in which gpu3 of eight alone fails", name)
 		}
 	}
 }
@@ -126,6 +148,10 @@ func (s scenario) run(t *testing.T, name string) {
 	}
 	if s.live {
 		env.Host = probe.NewHost("/")
+	}
+	if s.nvml != nil || s.nvmlErr != nil {
+		env.Host.SetNVML(s.nvml, s.nvmlErr)
+		s.past = stdcmp.Or(s.past, "/past")
 	}
 	env.Host.SetPast(s.past)
 	got := s.bindAndRun(t, name, words, env)

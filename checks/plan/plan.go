@@ -88,6 +88,10 @@ type Options struct {
 // one: no local read takes that long on a node that works.
 const longestStep = 10 * time.Second
 
+// longestVendor is that of a step in a vendor's library where the run has no
+// deadline.
+const longestVendor = 25 * time.Second
+
 // Build plans lines in their order.
 func Build(lines []conf.Line, opts Options) *Plan {
 	b := &builder{
@@ -179,13 +183,22 @@ func runsCommands(info checks.Info, c checks.Check) bool {
 
 // StepTimeout gives a native step half of the run, so that a hang leaves time
 // for what comes after it, and at most [longestStep]. A check that waits for a
-// command has that command's own limit, and the run's: 0. timeout is TIMEOUT.
+// command has that command's own limit, and the run's: 0. A vendor's library has
+// five sixths of the run: without persistence mode the driver takes a second or
+// two to wake each GPU, and a node that is slow is not one that hangs. timeout is
+// TIMEOUT.
 func StepTimeout(info checks.Info, timeout time.Duration) time.Duration {
 	if info.Timeout > 0 {
 		return info.Timeout
 	}
 	if info.Lane == checks.Cmd {
 		return 0
+	}
+	if info.Lane.Vendor() {
+		if timeout <= 0 {
+			return longestVendor
+		}
+		return timeout * 5 / 6
 	}
 	if t := timeout / 2; t > 0 && t < longestStep {
 		return t

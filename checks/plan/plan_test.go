@@ -226,6 +226,11 @@ func TestStepTimeout(t *testing.T) {
 	if got := StepTimeout(checks.Info{Lane: checks.Cmd}, time.Minute); got != 0 {
 		t.Errorf("a command: got %s, want none but its own", got)
 	}
+	for run, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 30 * time.Second: 25 * time.Second, 6 * time.Second: 5 * time.Second} {
+		if got := StepTimeout(checks.Info{Lane: checks.NVML}, run); got != want {
+			t.Errorf("NVML in a run of %v: %v, want %v", run, got, want)
+		}
+	}
 	if got := StepTimeout(checks.Info{Lane: checks.NVML, Timeout: 3 * time.Second}, time.Minute); got != 3*time.Second {
 		t.Errorf("its own: got %s", got)
 	}

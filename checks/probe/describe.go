@@ -92,7 +92,8 @@ func (h *Host) describePCI() Fact {
 const pciDevices = "/sys/bus/pci/devices"
 
 // nvidiaPCI lists NVIDIA's display controllers on the PCI bus: they are there
-// whether a driver is or not. Vendor 10de and class 03: PCI ID registry.
+// whether a driver is or not. Vendor 10de, classes 0300 (VGA) and 0302 (3D): PCI
+// ID registry.
 func (h *Host) nvidiaPCI() ([]string, error) {
 	names, err := h.names(pciDevices)
 	if err != nil {
@@ -101,7 +102,7 @@ func (h *Host) nvidiaPCI() ([]string, error) {
 	return slices.DeleteFunc(names, func(n string) bool {
 		vendor, err1 := h.readValue(pciDevices + "/" + n + "/vendor")
 		class, err2 := h.readValue(pciDevices + "/" + n + "/class")
-		return err1 != nil || err2 != nil || vendor != "0x10de" || !strings.HasPrefix(class, "0x03")
+		return err1 != nil || err2 != nil || vendor != "0x10de" || !strings.HasPrefix(class, "0x0300") && !strings.HasPrefix(class, "0x0302")
 	}), nil
 }
 
@@ -113,15 +114,16 @@ func (h *Host) describeSlurm() Fact {
 	return Fact{Thing: "Slurm", Found: err == nil, Detail: path}
 }
 
-// DescribeNVML tells what NVML sees. Only for the worker of the nvml lane.
-func (h *Host) DescribeNVML() []Fact {
-	driver, gpus, err := h.GPUs()
+// DescribeNVML tells what NVML sees. Only for the worker of the nvml lane. doing
+// hears of every call before it is made.
+func (h *Host) DescribeNVML(doing func(string)) []Fact {
+	n, err := h.NVML(0, doing)
 	if err != nil {
 		return []Fact{{Thing: "NVML", Detail: err.Error()}}
 	}
-	facts := []Fact{{Thing: "NVML", Found: true, Detail: fmt.Sprintf("driver %s, %d GPUs", driver, len(gpus))}}
-	for _, g := range gpus {
-		f := Fact{Thing: fmt.Sprintf("gpu%d", g.Index), Found: true, Detail: fmt.Sprintf("%s %s %s", g.PCI, g.Name, g.UUID)}
+	facts := []Fact{{Thing: "NVML", Found: true, Detail: fmt.Sprintf("driver %s, %d GPUs", n.Driver.Value, len(n.GPUs))}}
+	for _, g := range n.GPUs {
+		f := Fact{Thing: fmt.Sprintf("gpu%d", g.Index), Found: true, Detail: fmt.Sprintf("%s %s %s", g.PCI, g.Name.Value, g.UUID.Value)}
 		if g.Err != nil {
 			f = Fact{Thing: f.Thing, Detail: g.Err.Error()}
 		}

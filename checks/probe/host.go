@@ -21,6 +21,8 @@ type Host struct {
 	passwd  string   // see SetPasswd
 	past    string   // see SetPast
 	blocked bool     // see Blocked
+
+	nvmlLibrary string // see SetNVMLLibrary
 }
 
 // NewHost reads the node whose file system begins at root; "" and "/" are this machine.

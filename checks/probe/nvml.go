@@ -1,8 +1,11 @@
 package probe
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -10,76 +13,288 @@ import (
 // ErrNoLibrary says that a vendor's library is not installed on this node.
 var ErrNoLibrary = errors.New("not found")
 
-// GPU is what NVML tells of one GPU. Empty strings are what the driver did not
-// tell.
+// Reading is one value that NVML was asked for. There are three states: the
+// value, if Known; an error; or neither, which is "not supported by this GPU or
+// driver" and the zero value.
+type Reading[T any] struct {
+	Value T
+	Known bool
+	Err   error
+}
+
+// Known is the reading of a value.
+func Known[T any](v T) Reading[T] { return Reading[T]{Value: v, Known: true} }
+
+// Failed is the reading of what could not be read.
+func Failed[T any](err error) Reading[T] { return Reading[T]{Err: err} }
+
+// MarshalJSON writes the value, null, or the error in an object of its own.
+func (r Reading[T]) MarshalJSON() ([]byte, error) {
+	switch {
+	case r.Known:
+		return json.Marshal(r.Value)
+	case r.Err != nil:
+		return json.Marshal(map[string]string{"error": r.Err.Error()})
+	}
+	return []byte("null"), nil
+}
+
+// Group is a part of what NVML tells of each GPU. A run asks for the groups that
+// its checks need, each once.
+type Group uint
+
+// The groups. Who the GPU is belongs to each of them.
+const (
+	GroupRecovery Group = 1 << iota
+	GroupECC
+	GroupRows
+	GroupModes
+	GroupTemperature
+	GroupPower
+	GroupClocks
+	GroupThrottle
+	GroupPCIe
+	GroupProcesses
+	GroupInforom
+	groupEnd
+
+	AllGroups = groupEnd - 1
+)
+
+// NVML is what NVML says of the node: a snapshot, taken once a run.
+type NVML struct {
+	Taken   time.Time       // when the GPUs were first asked
+	Library Reading[string] // version of the library: 570.124.06, without the 12. that NVML puts before it
+	Driver  Reading[string] // version of the driver: 570.124.06
+	CC      Reading[bool]   // whether confidential computing is on; for the whole node
+	GPUs    []GPU           // by PCI address, as NVML counts them
+
+	Settable bool `json:"-"` // a snapshot that was given by SetNVML takes changes
+}
+
+// GPU is what NVML tells of one GPU.
 type GPU struct {
-	Index  int    // NVML's own, by PCI address; not the minor number of /dev/nvidiaN
-	Name   string // "NVIDIA H200"
-	PCI    string // 0000:c1:00.0
-	UUID   string // GPU-...
-	Serial string // as printed on the board
-	Err    error  // why the GPU could not be asked; the others are not concerned
+	Index int   // NVML's own, by PCI address; not the minor number of /dev/nvidiaN
+	Err   error // why NVML does not let it be asked; nothing else is known then
+
+	PCI     string          // 0000:c1:00.0; "" if NVML could not tell
+	Name    Reading[string] // NVIDIA H200
+	UUID    Reading[string] // GPU-...
+	Serial  Reading[string] // as printed on the board
+	Minor   Reading[int]    // the N of /dev/nvidiaN
+	VBIOS   Reading[string]
+	Inforom Reading[string] // version of the image: G520.0200.00.05
+
+	InforomValid Reading[bool] // the checksums of the InfoROM are right
+
+	Recovery    Recovery
+	ECC         ECC
+	Rows        Rows
+	Modes       Modes
+	Temperature Temperature
+	Power       Power
+	Clocks      Clocks
+	Throttle    Throttle
+	Link        Link
+	Processes   Reading[[]GPUProcess]
+	Memory      Reading[GPUMemory]
 }
 
-// GPUs asks NVML for its GPUs and the version of the driver. It may hang as
-// long as the driver does, or end the process: call it only in the worker of
-// the nvml lane.
-func (h *Host) GPUs() (driver string, gpus []GPU, err error) {
-	if ret := nvml.Init(); ret == nvml.ERROR_LIBRARY_NOT_FOUND {
-		return "", nil, fmt.Errorf("load libnvidia-ml.so.1: %w", ErrNoLibrary)
-	} else if ret != nvml.SUCCESS {
-		return "", nil, nvmlError("nvmlInit", ret)
-	}
-	defer func() { _ = nvml.Shutdown() }()
-	driver, ret := nvml.SystemGetDriverVersion()
-	if ret != nvml.SUCCESS {
-		return "", nil, nvmlError("nvmlSystemGetDriverVersion", ret)
-	}
-	n, ret := nvml.DeviceGetCount()
-	if ret != nvml.SUCCESS {
-		return driver, nil, nvmlError("nvmlDeviceGetCount", ret)
-	}
-	for i := range n {
-		gpus = append(gpus, askGPU(i))
-	}
-	return driver, gpus, nil
+// Recovery is what the driver wants to be done to a GPU.
+type Recovery struct {
+	Action Reading[int] // field 230: see RecoveryAction...
+	// Those that drivers have which do not know field 230: 226 and 227.
+	Reset, DrainReset Reading[bool]
 }
 
-func askGPU(i int) GPU {
-	g := GPU{Index: i}
-	d, ret := nvml.DeviceGetHandleByIndex(i)
-	if ret != nvml.SUCCESS {
-		g.Err = nvmlError(fmt.Sprintf("nvmlDeviceGetHandleByIndex(%d)", i), ret)
-		return g
-	}
-	if name, ret := d.GetName(); ret == nvml.SUCCESS {
-		g.Name = name
-	}
-	if pci, ret := d.GetPciInfo(); ret == nvml.SUCCESS {
-		g.PCI = fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
-	}
-	if uuid, ret := d.GetUUID(); ret == nvml.SUCCESS {
-		g.UUID = uuid
-	}
-	if serial, ret := d.GetSerial(); ret == nvml.SUCCESS {
-		g.Serial = serial
-	}
-	return g
+// The recovery actions: nvmlDeviceGpuRecoveryAction_t of nvml.h, driver 590.
+const (
+	RecoveryNone = iota
+	RecoveryReset
+	RecoveryReboot
+	RecoveryDrainP2P
+	RecoveryDrainReset
+	RecoveryIMEX
+	RecoveryBusReset
+	RecoverySystemReboot
+)
+
+// ECC is the state of the memory's error correction, and what it has seen since
+// the driver was loaded (volatile) and since the board was made (aggregate).
+type ECC struct {
+	On, Pending Reading[bool] // pending: from the next reset on
+	DRAM, SRAM  ECCCounts
+	// What the driver makes of the counts.
+	SRAMThreshold Reading[bool] // more SRAM errors than NVIDIA's field diagnostic allows
+	Unrepairable  Reading[bool] // memory that can neither be remapped nor repaired
+	RepairPending Reading[bool] // a channel or TPC waits for a reset to be repaired
 }
 
-// nvmlError names the call and the error, both without asking the library,
-// which may not be there to be asked.
-func nvmlError(call string, ret nvml.Return) error {
-	names := map[nvml.Return]string{
-		nvml.ERROR_DRIVER_NOT_LOADED:       "the driver is not loaded",
-		nvml.ERROR_NO_PERMISSION:           "no permission",
-		nvml.ERROR_GPU_IS_LOST:             "a GPU is lost",
-		nvml.ERROR_RESET_REQUIRED:          "a GPU requires a reset",
-		nvml.ERROR_LIB_RM_VERSION_MISMATCH: "library and driver are of different versions",
-		nvml.ERROR_TIMEOUT:                 "timeout",
+// ECCCounts counts errors of one kind of memory.
+type ECCCounts struct {
+	Corrected, Uncorrected                   Reading[uint64] // volatile
+	CorrectedAggregate, UncorrectedAggregate Reading[uint64]
+}
+
+// Rows is the state of row remapping (Ampere and later) or of page retirement.
+type Rows struct {
+	Remapped  Reading[RemappedRows]
+	Histogram Reading[RowHistogram]
+	// Retired pages, before Ampere.
+	RetiredSBE, RetiredDBE Reading[int]
+	RetiredPending         Reading[bool]
+}
+
+// RemappedRows are rows of memory that spare rows stand for.
+type RemappedRows struct {
+	Corrected, Uncorrected int // by the kind of error that was the cause
+	Pending                bool
+	Failed                 bool
+}
+
+// RowHistogram counts banks of memory by the spare rows that they have left.
+type RowHistogram struct {
+	Max, High, Partial, Low, None int
+}
+
+// Modes are the settings of a GPU.
+type Modes struct {
+	Persistence     Reading[bool]
+	Compute         Reading[string] // default, exclusive, prohibited
+	MIG, MIGPending Reading[bool]
+}
+
+// Temperature is in degrees Celsius. Hopper and later give margins: degrees
+// below the limit at which the GPU slows down, negative above it.
+type Temperature struct {
+	GPU, HBM Reading[int]
+	Margin   Reading[int]
+	// Where the driver slows the GPU down, and where the hardware does.
+	MaxGPU, MaxHBM, Slowdown, Shutdown Reading[int]
+	// The same for Margin: 0, -2, -8.
+	MarginMax, MarginSlowdown, MarginShutdown Reading[int]
+}
+
+// Power is in milliwatts.
+type Power struct {
+	Draw, Limit, Default, Enforced Reading[uint32]
+}
+
+// Clocks are in MHz.
+type Clocks struct {
+	MaxGraphics, MaxMemory Reading[uint32]
+	AppGraphics, AppMemory Reading[uint32] // application clocks, which newer drivers have not
+}
+
+// Throttle says why clocks are lower than they could be: now, as the bit mask of
+// nvmlClocksEventReasons, and for how many nanoseconds since the driver was
+// loaded.
+type Throttle struct {
+	Now                                            Reading[uint64]
+	PowerCap, Thermal, HardwareThermal, PowerBrake Reading[uint64]
+}
+
+// The reasons of a GPU that is idle, and those that point to a fault:
+// nvmlClocksEventReasons of nvml.h.
+const (
+	ThrottleIdle            = nvml.ClocksEventReasonGpuIdle // no fault: nothing runs
+	ThrottleHardware        = nvml.ClocksThrottleReasonHwSlowdown
+	ThrottleThermal         = nvml.ClocksEventReasonSwThermalSlowdown
+	ThrottleHardwareThermal = nvml.ClocksThrottleReasonHwThermalSlowdown
+	ThrottlePowerBrake      = nvml.ClocksThrottleReasonHwPowerBrakeSlowdown
+)
+
+// Link is the PCIe link of a GPU.
+type Link struct {
+	Gen, Width       Reading[int] // now; an idle link runs at a lower generation
+	MaxGen, MaxWidth Reading[int] // what GPU and slot can do together
+	GPUMaxGen        Reading[int] // what the GPU can do
+	Replays          Reading[int] // since the driver was loaded
+}
+
+// GPUProcess is a process that has a context on a GPU.
+type GPUProcess struct {
+	PID    int
+	Memory uint64 // bytes; 0 if the driver does not tell
+}
+
+// GPUMemory is in bytes. What the driver keeps for itself is not in Used; drivers
+// before 510 do not tell it apart, and tell nothing here.
+type GPUMemory struct {
+	Total, Free, Used uint64
+}
+
+// The errors of NVML that stand for a state of a GPU; errors.Is finds them.
+var (
+	ErrGPULost        = errors.New("the GPU is lost")
+	ErrResetRequired  = errors.New("the GPU requires a reset")
+	ErrInforomCorrupt = errors.New("the InfoROM is corrupt")
+	ErrDriverMismatch = errors.New("library and driver are of different versions")
+	ErrDriverNotThere = errors.New("the driver is not loaded")
+)
+
+// NVMLError is what a call of NVML has returned.
+type NVMLError struct {
+	Call string // nvmlDeviceGetSerial(3)
+	Code int    // nvmlReturn_t
+}
+
+// state is the error that a code stands for, nil for all others.
+func (e *NVMLError) state() error {
+	switch nvml.Return(e.Code) {
+	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_GPU_NOT_FOUND:
+		return ErrGPULost
+	case nvml.ERROR_RESET_REQUIRED:
+		return ErrResetRequired
+	case nvml.ERROR_CORRUPTED_INFOROM:
+		return ErrInforomCorrupt
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return ErrDriverMismatch
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return ErrDriverNotThere
 	}
-	if name, ok := names[ret]; ok {
-		return fmt.Errorf("%s: %s (NVML error %d)", call, name, int(ret))
+	return nil
+}
+
+// Is lets errors.Is find the state that the code stands for.
+func (e *NVMLError) Is(target error) bool { return target == e.state() && target != nil }
+
+// Error names the call and the error, both without asking the library, which
+// may not be there to be asked.
+func (e *NVMLError) Error() string {
+	text := ""
+	switch nvml.Return(e.Code) {
+	case nvml.ERROR_NO_PERMISSION:
+		text = "no permission"
+	case nvml.ERROR_TIMEOUT:
+		text = "timeout"
+	case nvml.ERROR_UNKNOWN:
+		text = "unknown error"
+	case nvml.ERROR_IRQ_ISSUE:
+		text = "no interrupts from the GPU"
+	case nvml.ERROR_INSUFFICIENT_POWER:
+		text = "power cables not attached"
+	case nvml.ERROR_INVALID_ARGUMENT:
+		text = "invalid argument"
+	default:
+		if s := e.state(); s != nil {
+			text = s.Error()
+		}
 	}
-	return fmt.Errorf("%s: NVML error %d", call, int(ret))
+	if text == "" {
+		return fmt.Sprintf("%s: NVML error %d", e.Call, e.Code)
+	}
+	return fmt.Sprintf("%s: %s (NVML error %d)", e.Call, text, e.Code)
+}
+
+// oneLine makes a word of what a library has written: one line without
+// control characters, for it goes into logs and reasons.
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	return strings.TrimSpace(s)
 }

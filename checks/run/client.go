@@ -20,6 +20,7 @@ import (
 type client struct {
 	lane   checks.Lane
 	pid    int
+	page   *os.File // where it says what it does; nil if there is none
 	in     *os.File
 	out    *os.File
 	lines  *bufio.Reader
@@ -53,16 +54,21 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 		return fail(err)
 	}
 	defer errW.Close()
+	page, err := newPage()
+	if err != nil {
+		page = nil // without one a hang has no name, but is found all the same
+	}
 	// Standard input is for a configuration on /dev/stdin; commands get /dev/null.
-	pid, err := spawn([]string{WorkerName, string(lane), root}, env, os.Stdin, nil, errW, reqR, respW)
+	pid, err := spawn([]string{WorkerName, string(lane), root}, env, os.Stdin, nil, errW, reqR, respW, page)
 	if err != nil {
 		reqW.Close()
 		respR.Close()
 		errR.Close()
+		page.Close()
 		return fail(err)
 	}
 	c := &client{
-		lane: lane, pid: pid, in: reqW, out: respR, lines: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{}, said: make(chan struct{}),
+		lane: lane, pid: pid, page: page, in: reqW, out: respR, lines: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{}, said: make(chan struct{}),
 	}
 	c.done, c.end = reap(pid)
 	go func() {
@@ -91,26 +97,20 @@ func (c *client) send(reqs []*Request) {
 
 var errBroken = errors.New("worker broken")
 
-// receive waits for the answer to request id. doing is kept up to date with
-// what the worker says it is about to do.
-func (c *client) receive(id int, deadline time.Time, doing *string) (*Response, error) {
+// receive waits for the answer to request id.
+func (c *client) receive(id int, deadline time.Time) (*Response, error) {
 	if err := c.out.SetReadDeadline(deadline); err != nil {
 		return nil, fmt.Errorf("wait for worker: %w", err)
 	}
-	for {
-		line, err := c.readLine()
-		if err != nil {
-			return nil, err
-		}
-		resp := new(Response)
-		if err := json.Unmarshal(line, resp); err != nil || resp.ID != id {
-			return nil, fmt.Errorf("%w: it wrote %.60q in place of an answer", errBroken, line)
-		}
-		if resp.Doing == "" {
-			return resp, nil
-		}
-		*doing = resp.Doing
+	line, err := c.readLine()
+	if err != nil {
+		return nil, err
 	}
+	resp := new(Response)
+	if err := json.Unmarshal(line, resp); err != nil || resp.ID != id {
+		return nil, fmt.Errorf("%w: it wrote %.60q in place of an answer", errBroken, line)
+	}
+	return resp, nil
 }
 
 func (c *client) readLine() ([]byte, error) {
@@ -134,9 +134,9 @@ func (c *client) readLine() ([]byte, error) {
 	}
 }
 
-// obituary says how a worker ended that did not answer, killing it if it has
-// not ended yet.
-func (c *client) obituary(cause error) string {
+// obituary says how a worker ended that did not answer, and in what; it is killed
+// if it has not ended yet.
+func (c *client) obituary(cause error, doing string) string {
 	select {
 	case <-c.done:
 	case <-time.After(termGrace):
@@ -148,6 +148,10 @@ func (c *client) obituary(cause error) string {
 		return "its worker is broken: " + strings.TrimPrefix(cause.Error(), errBroken.Error()+": ")
 	}
 	c.close()
+	where := ""
+	if doing != "" {
+		where = " in " + doing
+	}
 	how := c.end.String()
 	if c.end.Signaled() && c.end.Signal() == syscall.SIGKILL {
 		how += " (by the kernel for want of memory, or by a person)"
@@ -156,7 +160,7 @@ func (c *client) obituary(cause error) string {
 	case <-c.said:
 	case <-time.After(termGrace): // what it has started may still hold its standard error
 	}
-	text := "its worker died: " + how
+	text := "its worker died" + where + ": " + how
 	if last := c.stderr.last(); last != "" {
 		text += ": " + last
 	}
@@ -180,6 +184,7 @@ func (c *client) autopsy(doing string, since time.Duration) *checks.Hung {
 func (c *client) close() {
 	c.in.Close()
 	c.out.Close()
+	c.page.Close()
 }
 
 // finish closes a worker that has answered everything and waits a moment for

@@ -122,13 +122,20 @@ func (e *Engine) One(ctx context.Context, s *plan.Step, r *Request, limit time.D
 	return e.result(s, e.Pool.Call(ctx, s.Lane, r, e.limit(s)))
 }
 
-// limit is the deadline of a step, cut to what is left of the run.
+// limit is the deadline of a step, cut to what is left of the run. A step in a
+// vendor's library, which may take most of it, leaves a sixth of the run for what
+// comes after its hang; late in the run, half of what is left.
 func (e *Engine) limit(s *plan.Step) time.Duration {
 	d := s.Timeout
-	if !e.Deadline.IsZero() {
-		if left := max(time.Until(e.Deadline), time.Millisecond); d == 0 || left < d {
-			d = left
-		}
+	if e.Deadline.IsZero() {
+		return d
+	}
+	left := time.Until(e.Deadline)
+	if s.Lane.Vendor() {
+		left = max(left-e.timeout()/6, left/2)
+	}
+	if left = max(left, time.Millisecond); d == 0 || left < d {
+		d = left
 	}
 	return d
 }

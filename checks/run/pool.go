@@ -27,6 +27,7 @@ type Pool struct {
 
 	mu      sync.Mutex
 	workers map[checks.Lane]*client
+	ended   map[checks.Lane]bool // vendor lanes that hung or died: they stay so for this run
 	lastID  int
 	warn    []error
 	vars    Vars
@@ -38,7 +39,7 @@ func NewPool(opts Options) *Pool {
 	if opts.Ledger == nil {
 		opts.Ledger = new(Ledger)
 	}
-	return &Pool{opts: opts, workers: map[checks.Lane]*client{}}
+	return &Pool{opts: opts, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]bool{}}
 }
 
 // Start starts the worker of a lane ahead of its first request, so that it
@@ -97,6 +98,13 @@ func (p *Pool) drop(lane checks.Lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.workers, lane)
+	p.ended[lane] = lane.Vendor()
+}
+
+func (p *Pool) hasEnded(lane checks.Lane) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended[lane]
 }
 
 func (p *Pool) number(reqs []*Request) {
@@ -135,6 +143,12 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 	})
 	p.number(reqs)
 	for len(reqs) > 0 {
+		if p.hasEnded(lane) {
+			for _, r := range reqs {
+				emit(r, Outcome{Lost: fmt.Sprintf("not run: %s hung or died", lane)})
+			}
+			return
+		}
 		c, err := p.worker(lane)
 		if err != nil {
 			for _, r := range reqs {
@@ -153,12 +167,6 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 		if ctx.Err() != nil {
 			return
 		}
-		if lane.Vendor() {
-			for _, r := range reqs {
-				emit(r, Outcome{Lost: fmt.Sprintf("not run: %s hung or died", lane)})
-			}
-			return
-		}
 	}
 }
 
@@ -175,7 +183,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 		}
 	}()
 	for i, r := range reqs {
-		began, doing := time.Now(), ""
+		began := time.Now()
 		deadline := time.Time{}
 		if d := limit(r); d > 0 {
 			deadline = began.Add(d)
@@ -185,7 +193,11 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			c.close()
 			return i, true
 		}
-		resp, err := c.receive(r.ID, deadline, &doing)
+		resp, err := c.receive(r.ID, deadline)
+		doing := ""
+		if err != nil || resp.Spent {
+			doing = readPage(c.page, r.ID)
+		}
 		switch {
 		case err == nil:
 			emit(r, Outcome{Response: resp})
@@ -202,7 +214,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			emit(r, Outcome{Hung: hung})
 			return i + 1, true
 		default:
-			died := c.obituary(err)
+			died := c.obituary(err, doing)
 			p.bury(c, r, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // what it had started
 			emit(r, Outcome{Died: died})
 			return i + 1, true

@@ -59,12 +59,9 @@ type Vars struct {
 	Past    string              `json:"past,omitempty"`    // directory of what checks keep between runs; "" is none
 }
 
-// Response is one line on a worker's response descriptor. A line with Doing set
-// is no answer: it names the call that the worker is about to make, so that a
-// hang can be reported by name.
+// Response is one line on a worker's response descriptor.
 type Response struct {
 	ID       int              `json:"id"`
-	Doing    string           `json:"doing,omitempty"`
 	Findings []checks.Finding `json:"findings,omitempty"`
 	Took     time.Duration    `json:"took,omitempty"`
 	Data     []byte           `json:"data,omitempty"`   // read, take: the content; exec: stdout

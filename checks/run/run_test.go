@@ -88,12 +88,12 @@ func worst(rec *recorder, n int) []checks.Severity {
 func TestBrokenWorker(t *testing.T) {
 	t.Parallel()
 	for how, want := range map[string]string{
-		"segv":    "its worker died: exit status 2: SIGSEGV: segmentation violation",
-		"exit127": "its worker died: exit status 127: symbol lookup error: undefined symbol: nvmlFoo",
+		"segv":    "its worker died in rogue segv: exit status 2: SIGSEGV: segmentation violation",
+		"exit127": "its worker died in rogue exit127: exit status 127: symbol lookup error: undefined symbol: nvmlFoo",
 		"panic":   "internal error: rogue",
 		"garbage": `its worker is broken: it wrote "this is not JSON\n" in place of an answer`,
 		"wrongid": `its worker is broken: it wrote "{\"id\":99999}\n" in place of an answer`,
-		"half":    "its worker died: exit status 0",
+		"half":    "its worker died in rogue half: exit status 0",
 		"flood":   fmt.Sprintf("its worker is broken: it wrote more than %d bytes without an end", maxLine),
 		"close":   "its worker closed its descriptors",
 	} {

@@ -26,10 +26,12 @@ import (
 // process is.
 const WorkerName = "nhc-gpu-worker"
 
-// The descriptors a worker answers on. Not 0 to 2: C libraries print there.
+// The descriptors a worker answers on, and that of its [page]. Not 0 to 2: C
+// libraries print there.
 const (
 	requestFd  = 3
 	responseFd = 4
+	pageFd     = 5
 )
 
 // maxRead bounds what is read of a configuration file, bytes; a file that is
@@ -42,7 +44,9 @@ const maxRead = 2 << 20
 func Worker(root string) int {
 	unix.CloseOnExec(requestFd) // a command that lives on must not hold them
 	unix.CloseOnExec(responseFd)
+	unix.CloseOnExec(pageFd)
 	w := &worker{
+		page: openPage(pageFd),
 		host: probe.NewHost(root),
 		out:  os.NewFile(responseFd, "responses"),
 		logs: map[string]*os.File{},
@@ -76,6 +80,7 @@ func Worker(root string) int {
 type worker struct {
 	host *probe.Host
 	out  io.Writer
+	page page
 	logs map[string]*os.File
 
 	vars Vars // as last told
@@ -121,7 +126,7 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	case OpPut:
 		return put(req.Path, req.Data, req.MakeDir)
 	case OpFacts:
-		return &Response{Facts: w.facts(checks.Lane(req.Name))}
+		return &Response{Facts: w.facts(req)}
 	case OpHave:
 		return w.have(req)
 	case OpCreate:
@@ -138,6 +143,7 @@ func (w *worker) tell(v Vars) {
 	}
 	w.vars = v
 	w.host.SetPast(v.Past)
+	w.host.SetNVMLLibrary(v.Plain["NVML_LIBRARY"])
 }
 
 func (w *worker) check(req *Request) *Response {
@@ -161,6 +167,7 @@ func (w *worker) check(req *Request) *Response {
 		maps.Copy(vars, req.Over)
 	}
 	w.host.SetPasswd(vars["PASSWD_DATA_SRC"])
+	w.host.SetNVMLLibrary(vars["NVML_LIBRARY"])
 	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
 	env := &checks.Env{
 		Host:    w.host,
@@ -168,9 +175,14 @@ func (w *worker) check(req *Request) *Response {
 		Timeout: req.Timeout,
 		Vars:    vars,
 		Arrays:  w.vars.Arrays,
-		Doing:   func(what string) { w.send(&Response{ID: req.ID, Doing: what}) },
+		Doing:   w.doing(req),
 	}
 	return &Response{Findings: c.Run(context.Background(), env)}
+}
+
+// doing tells what the worker is about to do for a request.
+func (w *worker) doing(req *Request) func(string) {
+	return func(what string) { w.page.write(req.ID, what) }
 }
 
 // readFile reads a file that a site names. It opens before it looks, so that
@@ -208,10 +220,10 @@ func fileInfo(st fs.FileInfo) *FileInfo {
 }
 
 // facts describes the node as far as the library of a lane tells.
-func (w *worker) facts(lane checks.Lane) []probe.Fact {
-	switch lane {
+func (w *worker) facts(req *Request) []probe.Fact {
+	switch checks.Lane(req.Name) {
 	case checks.NVML:
-		return w.host.DescribeNVML()
+		return w.host.DescribeNVML(w.doing(req))
 	case checks.DCGM:
 		return w.host.DescribeDCGM()
 	default:

@@ -145,6 +145,7 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 func (g *generator) generate() int {
 	path := g.set.get("CONFFILE")
 	g.vecho("Scanning system...")
+	g.pool.SetVars(g.set.workerVars())
 	g.heading()
 	g.scan()
 	g.vecho("trying the lines...")

@@ -229,10 +229,10 @@ func report(words []string, exit *int) error {
 	}
 	defer r.close()
 	fmt.Printf("nhc-gpu %s on %s, checking %s\n\n", version, r.set.get("HOSTNAME"), from)
+	r.pool.SetVars(r.set.workerVars())
 	facts := r.facts()
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t
-	r.pool.SetVars(r.set.workerVars())
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout}
 	err = e.Do(r.ctx, r.plan, t)
 	if sig := r.sig.caught(); err != nil && sig != 0 {
@@ -261,7 +261,11 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 	for i, lane := range lanes {
 		ch[i] = make(chan answer, 1)
 		go func() {
-			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, readLimit), 0}
+			limit := readLimit
+			if lane == checks.NVML { // the driver may have to wake the GPUs
+				limit = plan.StepTimeout(checks.Info{Lane: lane}, r.set.timeout())
+			}
+			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
 		}()
 	}
 	for i, lane := range lanes {

@@ -1,0 +1,63 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuClocks checks that the application clocks are the highest that each GPU
+// knows, and warns where they are not. GRAPHICS and MEMORY are clocks in MHz that
+// the GPU has to reach: it fails where its highest clock or its application clock
+// is lower. check_app_gpu_clocks is AzureHPC's name of it, which set the clocks;
+// this program sets none. Newer GPUs have no application clocks.
+//
+//	gpu* || check_gpu_clocks 1980 2619
+type gpuClocks struct {
+	Graphics int `arg:"1" toml:"graphics"` // graphics clock that is reached at least, MHz
+	Memory   int `arg:"2" toml:"memory"`   // memory clock that is reached at least, MHz
+
+	name string
+}
+
+func init() {
+	for _, name := range []string{"check_gpu_clocks", "check_app_gpu_clocks"} {
+		Register(Info{
+			Name:    name,
+			Usage:   "[GRAPHICS [MEMORY]]",
+			Summary: "clocks are not set lower than they could be",
+			Lane:    NVML,
+			New:     func() Check { return &gpuClocks{name: name} },
+			Do: map[string]string{
+				"gpu.clocks.app": "nvidia-smi -ac MEMORY,GRAPHICS with -i and the GPU's address sets application clocks, -rac takes them back; see who has lowered them.",
+				"gpu.clocks.max": "The GPU is another model than nhc.conf expects, or its VBIOS caps it: compare with the other GPUs in nvidia-smi -q -d CLOCK.",
+			},
+		})
+	}
+}
+
+func (c *gpuClocks) Run(_ context.Context, env *Env) []Finding {
+	return env.eachGPU(c.name, probe.GroupClocks, func(s *gpus, g *probe.GPU) {
+		k := g.Clocks
+		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, k.AppGraphics)
+		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, k.AppMemory)
+	})
+}
+
+func judgeClock(s *gpus, g *probe.GPU, what string, want int, most, app probe.Reading[uint32]) {
+	top, known := value(s, most)
+	set, isSet := value(s, app)
+	f := Finding{Severity: Fail, Want: fmt.Sprintf("at least %d MHz", want)}
+	switch {
+	case known && want > 0 && int(top) < want:
+		f.Code, f.Got = "gpu.clocks.max", fmt.Sprintf("%d MHz", top)
+		s.report(g, f, "highest %s clock", what)
+	case isSet && want > 0 && int(set) < want:
+		f.Code, f.Got, f.Remedy = "gpu.clocks.app", fmt.Sprintf("%d MHz", set), FixConfig
+		s.report(g, f, "application clock for %s", what)
+	case isSet && want <= 0 && known && set < top:
+		f = Finding{Code: "gpu.clocks.app", Severity: Warn, Want: fmt.Sprintf("%d MHz", top), Got: fmt.Sprintf("%d MHz", set), Remedy: FixConfig}
+		s.report(g, f, "application clock for %s", what)
+	}
+}

@@ -1,0 +1,107 @@
+package checks
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+func init() {
+	const name = "check_gpu_count"
+	// missing is what is said of one GPU; without an index it is known by its address alone.
+	missing := func(code string, remedy Remedy, index, want, got int, text string) Finding {
+		f := Finding{Code: "gpu.count" + code, Severity: Fail, Remedy: remedy, Want: plural(want, "GPU"), Got: fmt.Sprint(got)}
+		f.Device = Device{Kind: "gpu", PCI: fakenvml.Address(3)}
+		if index >= 0 {
+			f.Device = Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", index), PCI: fakenvml.Address(index), Serial: fakenvml.Serial(index), UUID: fakenvml.UUID(index)}
+		}
+		f.Message = fmt.Sprintf("%s:  want %s, got %d: %s %s", name, f.Want, got, f.Device, text)
+		return f
+	}
+	pci := "sys/bus/pci/devices/" + fakenvml.Address(3) + "/"
+	driver := "proc/driver/nvidia/gpus/" + fakenvml.Address(3) + "/information"
+	drop3 := func(n *probe.NVML) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }
+	offBus := func(s scenario) scenario {
+		for f := range s.files {
+			if strings.HasPrefix(f, pci) {
+				delete(s.files, f)
+			}
+		}
+		return s
+	}
+	remembered := func(machine string) string {
+		var all []string
+		for i := range 8 {
+			all = append(all, `"`+fakenvml.Address(i)+`"`)
+		}
+		return `{"machine":"` + machine + `","pci":[` + strings.Join(all, ",") + `]}`
+	}
+	noNVML := func(s scenario, err error) scenario {
+		s.nvml, s.nvmlErr, s.broken = nil, err, true
+		return s
+	}
+	cannot := func(want string, onBus int, why string) Finding {
+		return Finding{Code: "gpu.nvml", Severity: Fail, Want: want, Got: "0", Remedy: RebootNode,
+			Message: fmt.Sprintf("%s:  want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %s", name, want, onBus, why)}
+	}
+	none := fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary)
+	skip := Finding{Code: "gpu.none", Severity: Skip, Message: name + ":  no NVIDIA GPU on this node"}
+
+	keeps := onGPUs("what was seen is kept", nil, nil).holding("sys/class/dmi/id/product_uuid", "U1\n")
+	keeps.leaves = map[string]string{"past/gpu-count.json": remembered("U1")}
+	forgets := onGPUs("the number of nhc.conf replaces the past", of("8"), nil).holding("past/gpu-count.json", `{"machine":"","pci":["0000:99:00.0"]}`)
+	forgets.leaves = map[string]string{"past/gpu-count.json": remembered("")}
+	unreadable := onGPUs("unreadable PCI bus", of("8"), nil, unknown("read /sys/bus/pci/devices: not a directory"))
+	unreadable.files, unreadable.broken = map[string]string{"sys/bus/pci/devices": ""}, true
+	garbage := onGPUs("garbage in what was kept", nil, nil).holding("past/gpu-count.json", "{\x00")
+	garbage.broken = true
+	cannotKeep := onGPUs("cannot keep what was seen", nil, nil, Finding{Code: "gpu.past", Severity: Warn,
+		Message: name + ":  write /past/gpu-count.json: not a directory"}).holding("past", "")
+	cannotKeep.broken = true
+	passed := offBus(onGPUs("one given to a virtual machine", nil, drop3))
+	passed.files[pci+"vendor"], passed.files[pci+"class"] = "0x10de\n", "0x030200\n"
+	passed.links = map[string]string{pci + "driver": "../../../bus/pci/drivers/vfio-pci"}
+	testCheck(name,
+		onGPUs("eight", of("8"), nil).orTable(map[string]any{"want": int64(8)}),
+		onGPUs("AzureHPC's second word", of("8", "nvidia"), nil).orTable(map[string]any{"want": int64(8), "type": "nvidia"}),
+		onGPUs("no number given", nil, nil),
+		keeps, forgets,
+		onGPUs("MIG makes no GPU more", of("8"), gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true) })),
+		onGPUs("minor numbers in another order", of("8"), func(n *probe.NVML) { n.GPUs[0].Minor, n.GPUs[7].Minor = n.GPUs[7].Minor, n.GPUs[0].Minor }),
+		passed,
+		onGPUs("one excluded from the driver", of("7"), drop3).holding(driver, "Device Minor: 3\nGPU Excluded:\t Yes\n"),
+		onGPUs("a container without a PCI bus", of("8"), nil).withoutBus(),
+		scenario{name: "no GPU", nvmlErr: none, want: []Finding{skip}},
+		scenario{name: "no GPU, but NVML", nvml: &probe.NVML{}, want: []Finding{skip}},
+
+		onGPUs("too few", of("16"), nil, Finding{Code: "gpu.count", Severity: Fail, Want: "16 GPUs", Got: "8", Message: name + ":  want 16 GPUs, got 8"}),
+		onGPUs("too many", of("1"), nil, Finding{Code: "gpu.count", Severity: Fail, Want: "1 GPU", Got: "8", Message: name + ":  want 1 GPU, got 8"}),
+		onGPUs("one not in NVML", of("8"), drop3, missing(".nvml", RebootNode, -1, 8, 7, "is on the PCI bus, in the driver, not in NVML")),
+		onGPUs("one not in the driver either", nil, drop3, missing(".nvml", RebootNode, -1, 8, 7, "is on the PCI bus, not in the driver, not in NVML")).lacking(driver),
+		onGPUs("one lost", of("8"), gpu3(func(g *probe.GPU) { g.Err = errLost }),
+			missing(".nvml", RebootNode, 3, 8, 7, "is on the PCI bus, in the driver, but NVML says "+lostText)),
+		offBus(onGPUs("one off the bus", of("8"), nil, missing(".gone", ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))),
+		offBus(onGPUs("one gone since an earlier run", nil, drop3, missing(".gone", ReseatOrRMA, -1, 8, 7, "was there before, is no longer on the PCI bus"))).
+			lacking(driver).holding("past/gpu-count.json", remembered("")),
+		offBus(onGPUs("another machine's past", nil, drop3)).lacking(driver).holding("past/gpu-count.json", remembered("U2")).holding("sys/class/dmi/id/product_uuid", "U1\n"),
+		onGPUs("one without a device node", of("8"), nil, missing(".node", NoRemedy, 3, 8, 7, "has no device node /dev/nvidia3")).lacking("dev/nvidia3"),
+		noNVML(onGPUs("no driver", of("8"), nil, cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &probe.NVMLError{Call: "nvmlInit", Code: 9}),
+		noNVML(onGPUs("no library", nil, nil, cannot("8 GPUs", 8, "load libnvidia-ml.so.1: not found")), none),
+		scenario{name: "nothing where one is wanted", words: of("1"), nvmlErr: none, want: []Finding{cannot("1 GPU", 0, "load libnvidia-ml.so.1: not found")}},
+		onGPUs("GPUs of another maker", of("8", "rocm"), nil, Finding{Code: "config.value", Severity: Unknown, Want: "nvidia", Got: "rocm", Remedy: FixConfig,
+			Message: name + `:  cannot count GPUs of type "rocm", want nvidia`}),
+		unreadable, garbage, cannotKeep,
+	)
+}
+
+// withoutBus takes the PCI bus away.
+func (s scenario) withoutBus() scenario {
+	for f := range s.files {
+		if strings.HasPrefix(f, "sys/bus") {
+			delete(s.files, f)
+		}
+	}
+	return s
+}

@@ -1,0 +1,146 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuDriver checks that NVIDIA's driver is loaded, that its library, its module
+// and the running driver are of one version, and that the InfoROM of every GPU is
+// intact. VERSION is a match string for that version. -m names a module that has
+// to be loaded, or several of which one has to be: 'nvidia_peermem|nv_peer_mem'.
+// Without -m a missing nvidia_uvm is only warned of, since the first CUDA program
+// loads it. It warns, too, where GPUs of one model differ in VBIOS or InfoROM.
+//
+//	gpu* || check_gpu_driver -m nvidia_uvm -m nvidia_peermem 570.124.06
+type gpuDriver struct {
+	Version string   `arg:"1" toml:"version"` // match string for the version of the driver
+	Modules []string `opt:"m" toml:"modules"` // a kernel module that has to be loaded; may be given more than once
+}
+
+func init() {
+	Register(Info{
+		Name:    "check_gpu_driver",
+		Usage:   "[-m MODULE]... [VERSION]",
+		Summary: "driver, library, modules and InfoROM are in order",
+		Lane:    NVML,
+		New:     func() Check { return &gpuDriver{} },
+		Do: map[string]string{
+			"gpu.driver.missing":  "See dmesg for NVRM lines: the driver was not built for this kernel, was unloaded, or found no GPU. Try modprobe nvidia.",
+			"gpu.driver.library":  "libnvidia-ml.so.1 is not installed, is empty, or NVML_LIBRARY names another file: install the driver's libraries again, run ldconfig.",
+			"gpu.driver.mismatch": "The driver was updated while the old module was loaded: reboot, or with no job on the node unload the modules and load them again.",
+			"gpu.driver.version":  "Install the driver that nhc.conf asks for, or correct the line.",
+			"gpu.driver.module":   "modprobe the module, and see dmesg for why it was not loaded; list it in /etc/modules-load.d.",
+			"gpu.driver.uvm":      "Nothing by itself: the first CUDA program loads it. To have it from the start list nvidia_uvm in /etc/modules-load.d.",
+			"gpu.driver.inforom":  "Reboot; if nvidia-smi -q still says so have the GPU replaced.",
+			"gpu.driver.differ":   "A board was replaced or flashed by itself: bring all to one version with the vendor's tool at the next chance.",
+		},
+	})
+}
+
+const gpuDriverName = "check_gpu_driver"
+
+func (c *gpuDriver) Run(_ context.Context, env *Env) []Finding {
+	env.At("read the PCI bus")
+	views, err := env.Host.GPUViews()
+	if err != nil {
+		return unreadable(err)
+	}
+	if _, err := env.Host.NVML(probe.GroupInforom, env.Doing); err != nil && len(gpusOnBus(views)) > 0 {
+		return []Finding{c.notThere(views, err)}
+	}
+	s, findings := env.askNVML(gpuDriverName, probe.GroupInforom)
+	if s == nil {
+		return findings
+	}
+	findings = append(c.versions(env, s.nvml, views), c.modules(env)...)
+	s.judged = s.nvml.Driver.Known
+	s.each(judgeInforom)
+	s.unlike(func(g *probe.GPU) (string, bool) { return g.VBIOS.Value, g.VBIOS.Known }, differ("VBIOS", s))
+	s.unlike(func(g *probe.GPU) (string, bool) { return g.Inforom.Value, g.Inforom.Known }, differ("InfoROM", s))
+	return append(findings, s.done()...)
+}
+
+// notThere says why NVML cannot be asked though there are GPUs.
+func (c *gpuDriver) notThere(views probe.GPUViews, err error) Finding {
+	f := Finding{Code: "gpu.nvml", Severity: Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", gpuDriverName, err)}
+	switch {
+	case errors.Is(err, probe.ErrDriverMismatch):
+		f.Code, f.Severity, f.Remedy = "gpu.driver.mismatch", Fail, RebootNode
+		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err) + before("; the loaded module is ", views.Version, "")
+	case errors.Is(err, probe.ErrDriverNotThere):
+		f.Code, f.Severity, f.Remedy = "gpu.driver.missing", Fail, RebootNode
+		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err)
+	case errors.Is(err, probe.ErrNoLibrary):
+		f.Code, f.Severity = "gpu.driver.library", Fail
+		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err)
+	}
+	return f
+}
+
+func (c *gpuDriver) versions(env *Env, n *probe.NVML, views probe.GPUViews) (findings []Finding) {
+	add := func(f Finding, text string) {
+		f.Severity, f.Message = Fail, gpuDriverName+":  "+text+wantGot(f)
+		findings = append(findings, f)
+	}
+	driver := n.Driver.Value
+	for what, version := range map[string]string{"library": n.Library.Value, "loaded module": views.Version} {
+		if version != "" && driver != "" && version != driver {
+			add(Finding{Code: "gpu.driver.mismatch", Remedy: RebootNode, Want: driver, Got: version}, "version of the "+what)
+		}
+	}
+	slices.SortFunc(findings, func(a, b Finding) int { return strings.Compare(a.Message, b.Message) })
+	if c.Version == "" || !n.Driver.Known {
+		return findings
+	}
+	match := env.matcher(&findings)
+	if !match(driver, c.Version) {
+		add(Finding{Code: "gpu.driver.version", Remedy: FixConfig, Want: c.Version, Got: driver}, "version of the driver")
+	}
+	return findings
+}
+
+func (c *gpuDriver) modules(env *Env) (findings []Finding) {
+	env.At("read /proc/modules")
+	loaded, err := env.Host.Modules()
+	if err != nil {
+		return unreadable(err)
+	}
+	has := func(names string) bool {
+		return slices.ContainsFunc(strings.Split(names, "|"), func(name string) bool {
+			return slices.Contains(loaded, strings.ReplaceAll(strings.TrimSpace(name), "-", "_"))
+		})
+	}
+	for _, m := range c.Modules {
+		if !has(m) {
+			findings = append(findings, Finding{Code: "gpu.driver.module", Severity: Fail, Device: Device{Kind: "module", Name: m},
+				Want: "loaded", Got: "not loaded", Message: fmt.Sprintf("%s:  module %s is not loaded", gpuDriverName, m)})
+		}
+	}
+	if len(c.Modules) == 0 && len(loaded) > 0 && !has("nvidia_uvm") {
+		findings = append(findings, Finding{Code: "gpu.driver.uvm", Severity: Warn, Device: Device{Kind: "module", Name: "nvidia_uvm"},
+			Want: "loaded", Got: "not loaded", Message: gpuDriverName + ":  module nvidia_uvm is not loaded"})
+	}
+	return findings
+}
+
+func judgeInforom(s *gpus, g *probe.GPU) {
+	if errors.Is(g.InforomValid.Err, probe.ErrInforomCorrupt) {
+		s.judged = true
+		s.report(g, Finding{Code: "gpu.driver.inforom", Severity: Fail, Remedy: ReseatOrRMA}, "the InfoROM is corrupt")
+		return
+	}
+	value(s, g.InforomValid)
+}
+
+// differ warns of a version that most other GPUs of the model have not.
+func differ(what string, s *gpus) func(*probe.GPU, string, string) {
+	return func(g *probe.GPU, most, got string) {
+		s.report(g, Finding{Code: "gpu.driver.differ", Severity: Warn, Want: most, Got: got}, "%s version is not that of the others", what)
+	}
+}

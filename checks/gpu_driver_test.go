@@ -1,0 +1,79 @@
+package checks
+
+import (
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func init() {
+	const name = "check_gpu_driver"
+	failing := func(code string, remedy Remedy, text, want, got string) Finding {
+		f := Finding{Code: "gpu.driver." + code, Severity: Fail, Remedy: remedy, Want: want, Got: got}
+		f.Message = name + ":  " + text + wantGot(f)
+		return f
+	}
+	module := func(m string) Finding {
+		return Finding{Code: "gpu.driver.module", Severity: Fail, Device: Device{Kind: "module", Name: m}, Want: "loaded", Got: "not loaded",
+			Message: name + ":  module " + m + " is not loaded"}
+	}
+	uvm := module("nvidia_uvm")
+	uvm.Code, uvm.Severity = "gpu.driver.uvm", Warn
+	opening := func(scenarioName string, err error, want Finding) scenario {
+		s := onGPUs(scenarioName, nil, nil, want)
+		s.nvml, s.nvmlErr = nil, err
+		return s
+	}
+	noUVM := func(s scenario) scenario { return s.holding("proc/modules", "nvidia 1 1 - Live 0x0\n") }
+	differs := func(what, most, got string) Finding {
+		return gpuFinding(name, 3, Finding{Code: "gpu.driver.differ", Severity: Warn, Want: most, Got: got}, what+" version is not that of the others")
+	}
+	common := gpuCommon(name)
+	for i, s := range common { // a driver that is not loaded is what this check is about
+		if s.nvmlErr != nil && s.broken {
+			common[i].want = []Finding{failing("missing", RebootNode, "nvmlInit: the driver is not loaded (NVML error 9)", "", "")}
+		}
+	}
+	gone := opening("the library is not installed", fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary),
+		failing("library", NoRemedy, "load libnvidia-ml.so.1: not found", "", ""))
+	other := opening("another error", &probe.NVMLError{Call: "nvmlInit", Code: 999},
+		Finding{Code: "gpu.nvml", Severity: Unknown, Message: name + ":  cannot ask NVML: nvmlInit: unknown error (NVML error 999)"})
+	other.broken = true
+	noModules := onGPUs("unreadable modules", nil, nil, unknown("read /proc/modules: is a directory")).lacking("proc/modules").holding("proc/modules/", "")
+	noModules.broken = true
+	testCheck(name, append(common,
+		onGPUs("healthy", nil, nil),
+		onGPUs("the version", of("570.124.06"), nil).orTable(map[string]any{"version": "570.124.06"}),
+		onGPUs("a match string", of("/^570/"), nil),
+		onGPUs("modules", of("-m", "nvidia-uvm", "-m", "nvidia"), nil).orTable(map[string]any{"modules": []any{"nvidia-uvm", "nvidia"}}),
+		onGPUs("one of two modules", of("-m", "nvidia_peermem|nvidia_uvm"), nil),
+		noUVM(onGPUs("nvidia_uvm not loaded", nil, nil, uvm)),
+		onGPUs("a kernel without modules", nil, nil).lacking("proc/modules"),
+		onGPUs("InfoROM not supported", nil, func(n *probe.NVML) {
+			for i := range n.GPUs {
+				n.GPUs[i].InforomValid = probe.Reading[bool]{}
+			}
+		}),
+		onGPUs("two models, each with its VBIOS", nil, func(n *probe.NVML) {
+			for i := range 4 {
+				n.GPUs[i].Name, n.GPUs[i].VBIOS = probe.Known("NVIDIA A100-SXM4-80GB"), probe.Known("92.00.45.00.03")
+			}
+		}),
+		onGPUs("one VBIOS differs", nil, gpu3(func(g *probe.GPU) { g.VBIOS = probe.Known("96.00.89.00.01") }), differs("VBIOS", "96.00.30.00.01", "96.00.89.00.01")),
+		onGPUs("one InfoROM differs", nil, gpu3(func(g *probe.GPU) { g.Inforom = probe.Known("G520.0200.00.03") }), differs("InfoROM", "G520.0200.00.05", "G520.0200.00.03")),
+
+		onGPUs("another version", of("/^580/"), nil, failing("version", FixConfig, "version of the driver", "/^580/", "570.124.06")),
+		noUVM(onGPUs("a module not loaded", of("-m", "nvidia", "-m", "nvidia_uvm", "-m", "a|b"), nil, module("nvidia_uvm"), module("a|b"))),
+		opening("mismatch", &probe.NVMLError{Call: "nvmlInit", Code: 18}, failing("mismatch", RebootNode,
+			"nvmlInit: library and driver are of different versions (NVML error 18); the loaded module is 570.124.06", "", "")),
+		gone, other,
+		onGPUs("another library", nil, func(n *probe.NVML) { n.Library = probe.Known("575.1") },
+			failing("mismatch", RebootNode, "version of the library", "570.124.06", "575.1")),
+		onGPUs("another module", nil, nil, failing("mismatch", RebootNode, "version of the loaded module", "570.124.06", "560.35.03")).
+			holding("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri\n"),
+		onGPUs("one corrupt InfoROM", nil, gpu3(func(g *probe.GPU) {
+			g.InforomValid = probe.Failed[bool](&probe.NVMLError{Call: "nvmlDeviceValidateInforom(3)", Code: 14})
+		}), gpuFinding(name, 3, Finding{Code: "gpu.driver.inforom", Severity: Fail, Remedy: ReseatOrRMA}, "the InfoROM is corrupt")),
+		noModules,
+	)...)
+}

@@ -1,0 +1,174 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuECC checks that error correction is on, and what it has seen: uncorrected
+// SRAM errors since the driver was loaded (they are cured by a reset), more of
+// them over the GPU's life than NVIDIA allows, memory that cannot be repaired or
+// waits for a reset to be. Uncorrected DRAM errors fail a GPU without row
+// remapping; on others check_gpu_remap judges what came of them, and they are
+// warned of. DRAM is how many DRAM errors, of either kind, are too many, SRAM how
+// many corrected SRAM errors: above them the check fails. Without these numbers
+// it warns above 20000000 and 10000000. With -r it warns of a GPU that corrects more
+// than RATE errors in an hour, by what it has corrected since the last run.
+//
+//	gpu* || check_gpu_ecc 20000000 10000
+type gpuECC struct {
+	DRAM int  `arg:"1" toml:"dram"` // DRAM errors, since loading or over its life, that are still allowed
+	SRAM int  `arg:"2" toml:"sram"` // corrected SRAM errors that are still allowed
+	Off  bool `opt:"o" toml:"off"`  // ECC may be off
+
+	Rate float64 `opt:"r" toml:"rate"` // corrected errors in an hour that are too many
+}
+
+func init() {
+	Register(Info{
+		Name:    "check_gpu_ecc",
+		Usage:   "[-o] [-r RATE] [DRAM [SRAM]]",
+		Summary: "ECC is on and has seen no uncorrected errors",
+		Lane:    NVML,
+		New:     func() Check { return &gpuECC{} },
+		Do: map[string]string{
+			"gpu.ecc.off":            "nvidia-smi -e 1 and a reset of the GPU turn it on; with -o the check does not mind.",
+			"gpu.ecc.pending":        "Nothing now: the mode changes at the next reset of the GPU or reboot.",
+			"gpu.ecc.sram":           "Reset the GPU, or reboot. If it happens again run the vendor's field diagnostic and have the GPU replaced.",
+			"gpu.ecc.sram.aggregate": "Nothing now: a GPU that had errors in the past. Watch for more; above 4 it is to be replaced.",
+			"gpu.ecc.sram.threshold": "The GPU has had more SRAM errors than NVIDIA allows: run the field diagnostic and have it replaced.",
+			"gpu.ecc.dram":           "Reset the GPU, or reboot, so that the bad memory is taken out of use; see check_gpu_remap. If it happens again have the GPU replaced.",
+			"gpu.ecc.many":           "Errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
+			"gpu.ecc.rate":           "Errors are corrected, but their number grows fast: run the vendor's field diagnostic when the node is idle.",
+			"gpu.ecc.unrepairable":   "Memory has failed that nothing can stand in for: have the GPU replaced.",
+			"gpu.ecc.repair":         "End what runs on the GPU, then reset it or reboot: the reset repairs it.",
+		},
+	})
+}
+
+// Limits of others, for want of one from NVIDIA.
+const (
+	maxSRAMAggregate = 4        // uncorrected over the GPU's life: DCGM's and sichek's limit for a replacement
+	manyDRAM         = 20000000 // AzureHPC's
+	manySRAM         = 10000000 // sichek's; AzureHPC has 10000
+)
+
+const gpuECCName = "check_gpu_ecc"
+
+func (c *gpuECC) Run(_ context.Context, env *Env) []Finding {
+	s, findings := env.askNVML(gpuECCName, probe.GroupECC|probe.GroupRows)
+	if s == nil {
+		return findings
+	}
+	if c.Rate <= 0 {
+		s.each(c.judge)
+		return s.done()
+	}
+	m := recallGPU[uint64](env, gpuECCName, "gpu-ecc", s.nvml.Taken)
+	s.each(func(s *gpus, g *probe.GPU) {
+		c.judge(s, g)
+		c.judgeRate(s, g, m)
+	})
+	return append(s.done(), m.store(env)...)
+}
+
+// judgeRate judges how fast the corrected errors have grown.
+func (c *gpuECC) judgeRate(s *gpus, g *probe.GPU, m *memory[uint64]) {
+	sram, known := value(s, g.ECC.SRAM.Corrected)
+	dram, alsoKnown := value(s, g.ECC.DRAM.Corrected)
+	if !known && !alsoKnown {
+		return
+	}
+	now := sram + dram
+	m.next.GPUs[g.UUID.Value] = now
+	then, compare := m.of(g)
+	if !compare {
+		return
+	}
+	if rate := 60 * perMinute(then, now, m.elapsed); rate > c.Rate {
+		s.report(g, Finding{Code: "gpu.ecc.rate", Severity: Warn, Want: fmt.Sprintf("at most %g an hour", c.Rate), Got: fmt.Sprintf("%.0f", rate)}, "corrected errors")
+	}
+}
+
+func (c *gpuECC) judge(s *gpus, g *probe.GPU) {
+	e := g.ECC
+	on, known := value(s, e.On)
+	pending, _ := value(s, e.Pending)
+	switch {
+	case known && !on && !c.Off:
+		f := Finding{Code: "gpu.ecc.off", Severity: Fail, Want: "on", Got: "off", Remedy: FixConfig}
+		if pending {
+			f.Remedy = ResetGPU
+		}
+		s.report(g, f, "ECC%s", map[bool]string{true: ", which the next reset turns on"}[pending])
+	case known && on != pending:
+		s.report(g, Finding{Code: "gpu.ecc.pending", Severity: Warn}, "ECC is %s, and will be %s after a reset", onOff(on), onOff(pending))
+	}
+	if bad, _ := value(s, e.Unrepairable); bad {
+		s.report(g, Finding{Code: "gpu.ecc.unrepairable", Severity: Fail, Remedy: ReseatOrRMA}, "memory that cannot be repaired")
+	}
+	if waits, _ := value(s, e.RepairPending); waits {
+		s.report(g, Finding{Code: "gpu.ecc.repair", Severity: Fail, Remedy: ResetGPU}, "a channel or TPC waits for a reset to be repaired")
+	}
+	c.judgeSRAM(s, g)
+	c.judgeDRAM(s, g)
+	c.judgeMany(s, g)
+}
+
+func (c *gpuECC) judgeSRAM(s *gpus, g *probe.GPU) {
+	now, _ := value(s, g.ECC.SRAM.Uncorrected)
+	ever, _ := value(s, g.ECC.SRAM.UncorrectedAggregate)
+	exceeded, told := value(s, g.ECC.SRAMThreshold)
+	if now > 0 {
+		s.report(g, Finding{Code: "gpu.ecc.sram", Severity: Fail, Want: "0", Got: fmt.Sprint(now), Remedy: ResetGPU}, "uncorrected SRAM errors since the driver was loaded")
+	}
+	aggregate := Finding{Want: fmt.Sprintf("at most %d", maxSRAMAggregate), Got: fmt.Sprint(ever)}
+	switch {
+	case exceeded:
+		s.report(g, Finding{Code: "gpu.ecc.sram.threshold", Severity: Fail, Remedy: ReseatOrRMA}, "more uncorrected SRAM errors than NVIDIA allows, %d over its life", ever)
+	case ever > maxSRAMAggregate && !told:
+		aggregate.Code, aggregate.Severity, aggregate.Remedy = "gpu.ecc.sram.threshold", Fail, ReseatOrRMA
+		s.report(g, aggregate, "uncorrected SRAM errors over its life")
+	case ever > 0 && now == 0:
+		aggregate.Code, aggregate.Severity = "gpu.ecc.sram.aggregate", Warn
+		s.report(g, aggregate, "uncorrected SRAM errors over its life")
+	}
+}
+
+func (c *gpuECC) judgeDRAM(s *gpus, g *probe.GPU) {
+	now, _ := value(s, g.ECC.DRAM.Uncorrected)
+	if now == 0 || c.DRAM > 0 && now > uint64(c.DRAM) { // the latter is for judgeMany
+		return
+	}
+	f := Finding{Code: "gpu.ecc.dram", Severity: Fail, Want: "0", Got: fmt.Sprint(now), Remedy: ResetGPU}
+	if g.Rows.Remapped.Known {
+		f.Severity = Warn
+	}
+	s.report(g, f, "uncorrected DRAM errors since the driver was loaded")
+}
+
+// judgeMany compares counts with the limits of the configuration, which fail,
+// or with those of others, which warn.
+func (c *gpuECC) judgeMany(s *gpus, g *probe.GPU) {
+	many := func(code, what string, r probe.Reading[uint64], allowed, usual int) {
+		f := Finding{Code: "gpu.ecc." + code, Severity: Fail}
+		if allowed <= 0 {
+			allowed, f.Severity = usual, Warn
+		}
+		n, known := value(s, r)
+		if !known || n <= uint64(allowed) {
+			return
+		}
+		f.Want, f.Got = fmt.Sprintf("at most %d", allowed), fmt.Sprint(n)
+		s.report(g, f, "%s", what)
+	}
+	e := g.ECC
+	many("many", "corrected SRAM errors since the driver was loaded", e.SRAM.Corrected, c.SRAM, manySRAM)
+	many("many", "corrected SRAM errors over its life", e.SRAM.CorrectedAggregate, c.SRAM, manySRAM)
+	many("many", "corrected DRAM errors since the driver was loaded", e.DRAM.Corrected, c.DRAM, manyDRAM)
+	many("many", "corrected DRAM errors over its life", e.DRAM.CorrectedAggregate, c.DRAM, manyDRAM)
+	many("dram", "uncorrected DRAM errors since the driver was loaded", e.DRAM.Uncorrected, c.DRAM, manyDRAM)
+	many("dram", "uncorrected DRAM errors over its life", e.DRAM.UncorrectedAggregate, c.DRAM, manyDRAM)
+}

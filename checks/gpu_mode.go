@@ -1,0 +1,143 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuMode checks that the GPUs are set as they should be: MIG, compute mode, ECC,
+// and confidential computing, each if an option says how. It warns of a mode that
+// the next reset will change. Without options all GPUs have to be set alike.
+//
+//	gpu* || check_gpu_mode -m off -c default -e on
+type gpuMode struct {
+	MIG     string `opt:"m" toml:"mig"`     // MIG mode: on or off
+	Compute string `opt:"c" toml:"compute"` // compute mode: default, exclusive or prohibited
+	ECC     string `opt:"e" toml:"ecc"`     // ECC: on or off
+	CC      string `opt:"C" toml:"cc"`      // confidential computing: on or off
+}
+
+const gpuModeName = "check_gpu_mode"
+
+func init() {
+	Register(Info{
+		Name:    gpuModeName,
+		Usage:   "[-m on|off] [-c default|exclusive|prohibited] [-e on|off] [-C on|off]",
+		Summary: "MIG, compute and ECC modes are as wanted",
+		Lane:    NVML,
+		New:     func() Check { return &gpuMode{} },
+		Do: map[string]string{
+			"gpu.mode.mig":     "nvidia-smi -mig 0 or 1 with -i and the GPU's address, with no job on it, and a reset of the GPU; see who has set it.",
+			"gpu.mode.compute": "nvidia-smi -c DEFAULT (or EXCLUSIVE_PROCESS, PROHIBITED) with -i and the GPU's address.",
+			"gpu.mode.ecc":     "nvidia-smi -e 1 or 0 with -i and the GPU's address, then reset the GPU or reboot.",
+			"gpu.mode.cc":      "Confidential computing is set for the whole node with NVIDIA's gpu-admin-tools, and counts from a reset on.",
+			"gpu.mode.pending": "Nothing now: the mode changes at the next reset of the GPU or reboot. If that is not wanted set it back.",
+			"gpu.mode.differ":  "Set all GPUs alike, or say in nhc.conf how they should be.",
+		},
+	})
+}
+
+// modeKind is one mode: what is wanted of it and how a GPU says it.
+type modeKind struct {
+	code, name, want string
+	words            []string
+	of               func(*probe.GPU) probe.Reading[string]
+	pending          func(*probe.GPU) probe.Reading[bool]
+}
+
+func switched(of func(*probe.GPU) probe.Reading[bool]) func(*probe.GPU) probe.Reading[string] {
+	return func(g *probe.GPU) probe.Reading[string] {
+		r := of(g)
+		return probe.Reading[string]{Value: onOff(r.Value), Known: r.Known, Err: r.Err}
+	}
+}
+
+func (c *gpuMode) kinds() []modeKind {
+	onOrOff := []string{"on", "off"}
+	return []modeKind{
+		{"mig", "MIG mode", c.MIG, onOrOff, switched(func(g *probe.GPU) probe.Reading[bool] { return g.Modes.MIG }),
+			func(g *probe.GPU) probe.Reading[bool] { return g.Modes.MIGPending }},
+		{"compute", "compute mode", c.Compute, []string{"default", "exclusive", "prohibited"},
+			func(g *probe.GPU) probe.Reading[string] { return g.Modes.Compute }, nil},
+		{"ecc", "ECC", c.ECC, onOrOff, switched(func(g *probe.GPU) probe.Reading[bool] { return g.ECC.On }),
+			func(g *probe.GPU) probe.Reading[bool] { return g.ECC.Pending }},
+	}
+}
+
+func (c *gpuMode) Run(_ context.Context, env *Env) []Finding {
+	kinds := c.kinds()
+	for _, k := range append(kinds, modeKind{name: "confidential computing", want: c.CC, words: []string{"on", "off"}}) {
+		if k.want != "" && !slices.Contains(k.words, k.want) {
+			return []Finding{badMode(k)}
+		}
+	}
+	s, findings := env.askNVML(gpuModeName, probe.GroupModes)
+	if s == nil {
+		return findings
+	}
+	s.each(func(s *gpus, g *probe.GPU) {
+		for _, k := range kinds {
+			k.judge(s, g)
+		}
+	})
+	for _, k := range kinds {
+		if k.want == "" {
+			s.unlike(func(g *probe.GPU) (string, bool) { return k.of(g).Value, k.of(g).Known }, func(g *probe.GPU, most, got string) {
+				s.report(g, Finding{Code: "gpu.mode.differ", Severity: Fail, Want: most, Got: got, Remedy: FixConfig}, "%s is not that of the others", k.name)
+			})
+		}
+	}
+	if c.CC != "" {
+		s.findings = append(s.findings, c.judgeCC(s)...)
+	}
+	return s.done()
+}
+
+func badMode(k modeKind) Finding {
+	want := strings.Join(k.words, " or ")
+	return Finding{Code: "config.value", Severity: Unknown, Want: want, Got: k.want, Remedy: FixConfig,
+		Message: fmt.Sprintf("%s:  %s %q, want %s", gpuModeName, k.name, k.want, want)}
+}
+
+// judge compares one mode of one GPU. A GPU that does not have the mode has it
+// off; a mode that it has to have on is then wrong.
+func (k modeKind) judge(s *gpus, g *probe.GPU) {
+	got, known := value(s, k.of(g))
+	if !known && k.want == "on" && k.of(g).Err == nil && g.Name.Known {
+		got, known = "not supported", true
+		s.judged = true
+	}
+	if known && k.want != "" && got != k.want {
+		s.report(g, Finding{Code: "gpu.mode." + k.code, Severity: Fail, Want: k.want, Got: got, Remedy: FixConfig}, "%s", k.name)
+	}
+	if k.pending == nil || !known {
+		return
+	}
+	if p, ok := value(s, k.pending(g)); ok && onOff(p) != got {
+		s.report(g, Finding{Code: "gpu.mode.pending", Severity: Warn}, "%s is %s, and will be %s after a reset", k.name, got, onOff(p))
+	}
+}
+
+func (c *gpuMode) judgeCC(s *gpus) []Finding {
+	got := "not supported"
+	switch r := s.nvml.CC; {
+	case r.Err != nil:
+		s.judged = true
+		return []Finding{{Code: "gpu.error", Severity: Unknown, Message: fmt.Sprintf("%s:  could not tell: %v", gpuModeName, r.Err)}}
+	case r.Known:
+		got = onOff(r.Value)
+	case c.CC == "off":
+		got = "off" // a driver or GPU that does not know it
+	}
+	if got == c.CC {
+		return nil
+	}
+	f := Finding{Code: "gpu.mode.cc", Severity: Fail, Want: c.CC, Got: got, Remedy: FixConfig}
+	f.Message = gpuModeName + ":  confidential computing" + wantGot(f)
+	s.judged = true
+	return []Finding{f}
+}

@@ -1,0 +1,170 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuPCIe checks the PCIe link of every GPU: all lanes that GPU and slot have are
+// in use, and generation and width are GEN and WIDTH at least if these are given.
+// An idle link drops its generation to save power, so that the generation of the
+// moment is only judged of a GPU at work, and only when it is too low in three
+// runs one after the other. By rate, since the last run: fatal errors that the
+// kernel has seen fail; other uncorrected ones, and more than RATE corrected ones
+// or replays in a minute, are warned of. -r RATE fails in place of the latter.
+//
+//	gpu* || check_gpu_pcie 5 16
+type gpuPCIe struct {
+	Gen   int     `arg:"1" toml:"gen"`   // lowest generation that GPU and slot have together
+	Width int     `arg:"2" toml:"width"` // fewest lanes
+	Rate  float64 `opt:"r" toml:"rate"`  // replays or corrected errors in a minute that are too many
+}
+
+const gpuPCIeName = "check_gpu_pcie"
+
+// usualRate is the limit of replays in a minute that DCGM's health watch has.
+// It knows no generation, and newer links replay more: so it only warns.
+const usualRate = 8
+
+func init() {
+	const cable = "Reseat the GPU or its riser; compare with the other GPUs (lspci -vv, LnkSta). If it stays the GPU or the slot is bad."
+	Register(Info{
+		Name:    gpuPCIeName,
+		Usage:   "[-r RATE] [GEN [WIDTH]]",
+		Summary: "PCIe links have their full width and few errors",
+		Lane:    NVML,
+		New:     func() Check { return &gpuPCIe{} },
+		Do: map[string]string{
+			"gpu.pcie.width":     cable,
+			"gpu.pcie.gen":       "GPU and slot cannot do what nhc.conf asks for: see the BIOS's setting for the slot, the riser, and the line itself.",
+			"gpu.pcie.slow":      cable,
+			"gpu.pcie.differ":    cable,
+			"gpu.pcie.fatal":     "Reboot and see dmesg for AER lines; if it comes back reseat the GPU or its riser, then replace it.",
+			"gpu.pcie.nonfatal":  "See dmesg for AER lines. If it goes on reseat the GPU or its riser.",
+			"gpu.pcie.corrected": "Nothing is lost, but the link is poor: watch it. If bandwidth suffers reseat the GPU or its riser.",
+		},
+	})
+}
+
+// linkPast is what is kept of a GPU's link.
+type linkPast struct {
+	Replays uint64    `json:"replays"`
+	AER     probe.AER `json:"aer"`
+	InARow  int       `json:"in_a_row"` // runs in which it was too slow at work
+}
+
+func (c *gpuPCIe) Run(_ context.Context, env *Env) []Finding {
+	s, findings := env.askNVML(gpuPCIeName, probe.GroupPCIe|probe.GroupThrottle)
+	if s == nil {
+		return findings
+	}
+	m := recallGPU[linkPast](env, gpuPCIeName, "gpu-pcie", s.nvml.Taken)
+	s.each(func(s *gpus, g *probe.GPU) {
+		then, compare := m.of(g)
+		next := linkPast{InARow: c.judgeLink(s, g, then, compare)}
+		replays, counted := value(s, g.Link.Replays)
+		next.Replays = uint64(max(replays, 0))
+		if counted && compare {
+			c.tooMany(s, g, "PCIe replays", then.Replays, next.Replays, m.elapsed)
+		}
+		next.AER = c.judgeAER(env, s, g, then.AER, m.elapsed, compare)
+		m.next.GPUs[g.UUID.Value] = next
+	})
+	for i, of := range []func(*probe.GPU) probe.Reading[int]{
+		func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxGen },
+		func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxWidth },
+	} {
+		what := []string{"generation", "width"}[i]
+		s.unlike(func(g *probe.GPU) (string, bool) { r := of(g); return fmt.Sprint(r.Value), r.Known }, func(g *probe.GPU, most, got string) {
+			s.report(g, Finding{Code: "gpu.pcie.differ", Severity: Warn, Want: most, Got: got}, "PCIe %s is not that of the others", what)
+		})
+	}
+	return append(s.done(), m.store(env)...)
+}
+
+// judgeLink says in how many runs in a row the link was too slow at work.
+func (c *gpuPCIe) judgeLink(s *gpus, g *probe.GPU, then linkPast, compare bool) (inRow int) {
+	width, hasWidth := value(s, g.Link.Width)
+	maxWidth, hasMaxWidth := value(s, g.Link.MaxWidth)
+	gen, hasGen := value(s, g.Link.Gen)
+	maxGen, hasMaxGen := value(s, g.Link.MaxGen)
+	switch {
+	case hasWidth && hasMaxWidth && width < maxWidth:
+		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Fail, Remedy: ReseatOrRMA, Want: lanes(maxWidth), Got: lanes(width)}, "PCIe width")
+	case hasWidth && c.Width > 0 && width < c.Width:
+		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Fail, Remedy: ReseatOrRMA, Want: lanes(c.Width), Got: lanes(width)}, "PCIe width")
+	}
+	if hasMaxGen && c.Gen > 0 && maxGen < c.Gen {
+		s.report(g, Finding{Code: "gpu.pcie.gen", Severity: Fail, Remedy: ReseatOrRMA, Want: fmt.Sprint(c.Gen), Got: fmt.Sprint(maxGen)}, "PCIe generation that GPU and slot can do")
+	}
+	reasons, known := value(s, g.Throttle.Now)
+	if !hasGen || !hasMaxGen || gen >= maxGen || !known || reasons&probe.ThrottleIdle != 0 {
+		return 0
+	}
+	if !compare {
+		return 1
+	}
+	if inRow = then.InARow + 1; inRow >= inARow {
+		s.report(g, Finding{Code: "gpu.pcie.slow", Severity: Fail, Remedy: ReseatOrRMA, Want: fmt.Sprint(maxGen), Got: fmt.Sprint(gen)},
+			"PCIe generation at work, in %d runs in a row", inRow)
+	}
+	return inRow
+}
+
+func lanes(n int) string { return fmt.Sprintf("x%d", n) }
+
+// tooMany judges how fast a counter of corrected errors has grown.
+func (c *gpuPCIe) tooMany(s *gpus, g *probe.GPU, what string, then, now uint64, elapsed time.Duration) {
+	limit, severity := c.Rate, Fail
+	if limit <= 0 {
+		limit, severity = usualRate, Warn
+	}
+	if rate := perMinute(then, now, elapsed); rate > limit {
+		s.report(g, Finding{Code: "gpu.pcie.corrected", Severity: severity, Remedy: ReseatOrRMA, Want: fmt.Sprintf("at most %g a minute", limit), Got: fmt.Sprintf("%.1f", rate)}, "%s", what)
+	}
+}
+
+// judgeAER judges what the kernel has counted since the last run, or since it
+// was booted where there was none.
+func (c *gpuPCIe) judgeAER(env *Env, s *gpus, g *probe.GPU, then probe.AER, elapsed time.Duration, compare bool) probe.AER {
+	if g.PCI == "" {
+		return then
+	}
+	env.At("read /sys/bus/pci/devices/%s", g.PCI)
+	now, known, err := env.Host.AER(g.PCI)
+	if err != nil {
+		s.err = errors.Join(s.err, err)
+		return then
+	}
+	if !known {
+		return now
+	}
+	since := "since the last run"
+	if !compare {
+		then, since = probe.AER{}, "since the node was booted"
+	}
+	grown := func(then, now uint64) uint64 {
+		if now < then {
+			return now
+		}
+		return now - then
+	}
+	if n := grown(then.Fatal, now.Fatal); n > 0 {
+		f := Finding{Code: "gpu.pcie.fatal", Severity: Fail, Remedy: RebootNode, Want: "0", Got: fmt.Sprint(n)}
+		if !compare { // what was long ago drains nobody
+			f.Severity = Warn
+		}
+		s.report(g, f, "fatal PCIe errors %s", since)
+	}
+	if n := grown(then.NonFatal, now.NonFatal); n > 0 {
+		s.report(g, Finding{Code: "gpu.pcie.nonfatal", Severity: Warn, Want: "0", Got: fmt.Sprint(n)}, "uncorrected PCIe errors %s", since)
+	}
+	if compare {
+		c.tooMany(s, g, "corrected PCIe errors", then.Corrected, now.Corrected, elapsed)
+	}
+	return now
+}

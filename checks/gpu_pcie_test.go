@@ -1,0 +1,80 @@
+package checks
+
+import (
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+func init() {
+	const name, file = gpuPCIeName, "past/gpu-pcie.json"
+	aer := func(s scenario, file, content string) scenario {
+		return s.holding("sys/bus/pci/devices/"+fakenvml.Address(3)+"/"+file, content)
+	}
+	link := func(change func(l *probe.Link)) func(*probe.NVML) {
+		return gpu3(func(g *probe.GPU) { change(&g.Link) })
+	}
+	n := func(n int) probe.Reading[int] { return probe.Known(n) }
+	says := func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
+		return gpuFinding(name, 3, Finding{Code: "gpu.pcie." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
+	}
+	slow := func(reasons uint64) func(*probe.NVML) {
+		return gpu3(func(g *probe.GPU) { g.Link.Gen, g.Throttle.Now = n(1), probe.Known(reasons) })
+	}
+	replays := func(count int) func(*probe.NVML) { return link(func(l *probe.Link) { l.Replays = n(count) }) }
+	odd := onGPUs("one cannot be read", nil, link(func(l *probe.Link) { l.Width = probe.Failed[int](errLost) }),
+		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
+	odd.broken = true
+	unreadableAER := onGPUs("unreadable AER counters", nil, nil, gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown},
+		"could not tell: read /sys/bus/pci/devices/"+fakenvml.Address(3)+"/aer_dev_fatal: is a directory"))
+	delete(unreadableAER.files, "sys/bus/pci/devices/"+fakenvml.Address(3)+"/aer_dev_fatal")
+	unreadableAER = aer(unreadableAER, "aer_dev_fatal/", "")
+	unreadableAER.broken = true
+	garbage := aer(onGPUs("garbage in AER counters", nil, nil), "aer_dev_fatal", "TOTAL_ERR_FATAL \xff\n")
+	garbage.broken = true
+	testCheck(name, append(gpuCommon(name),
+		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil),
+		onGPUs("as wanted", of("5", "16"), nil).orTable(map[string]any{"gen": int64(5), "width": int64(16)}),
+		onGPUs("no past, many replays", nil, replays(100000)),
+		onGPUs("an idle link is slow", nil, slow(1)).holding(file, before300(`{"in_a_row":7}`)),
+		onGPUs("a slow link at work, once", nil, slow(0)),
+		onGPUs("a slow link at work, twice", nil, slow(4)).holding(file, before300(`{"in_a_row":1}`)),
+		onGPUs("a slow link at work, three times", nil, slow(4), says(Fail, "slow", ReseatOrRMA, "5", "1", "PCIe generation at work, in 3 runs in a row")).
+			holding(file, before300(`{"in_a_row":2}`)),
+		onGPUs("lanes lost", nil, link(func(l *probe.Link) { l.Width = n(8) }), says(Fail, "width", ReseatOrRMA, "x16", "x8", "PCIe width")),
+		onGPUs("fewer lanes than wanted", of("5", "16"), link(func(l *probe.Link) { l.Width, l.MaxWidth = n(8), n(8) }),
+			says(Fail, "width", ReseatOrRMA, "x16", "x8", "PCIe width"), says(Warn, "differ", "", "16", "8", "PCIe width is not that of the others")),
+		onGPUs("a slot that is too old", of("5"), link(func(l *probe.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
+			says(Fail, "gen", ReseatOrRMA, "5", "4", "PCIe generation that GPU and slot can do"),
+			says(Warn, "differ", "", "5", "4", "PCIe generation is not that of the others")),
+		onGPUs("one slot differs", nil, link(func(l *probe.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
+			says(Warn, "differ", "", "5", "4", "PCIe generation is not that of the others")),
+
+		onGPUs("some replays", nil, replays(140)).holding(file, before300(`{"replays":100}`)),
+		onGPUs("many replays", nil, replays(141), says(Warn, "corrected", ReseatOrRMA, "at most 8 a minute", "8.2", "PCIe replays")).
+			holding(file, before300(`{"replays":100}`)),
+		onGPUs("more replays than allowed", of("-r", "1"), replays(110), says(Fail, "corrected", ReseatOrRMA, "at most 1 a minute", "2.0", "PCIe replays")).
+			holding(file, before300(`{"replays":100}`)).orTable(map[string]any{"rate": int64(1)}),
+		aer(onGPUs("corrected errors", of("-r", "100"), nil, says(Fail, "corrected", ReseatOrRMA, "at most 100 a minute", "200.0", "corrected PCIe errors")),
+			"aer_dev_correctable", "TOTAL_ERR_COR 1001\n").holding(file, before300(`{"aer":{"Corrected":1}}`)),
+		aer(onGPUs("fatal errors", nil, nil, says(Fail, "fatal", RebootNode, "0", "2", "fatal PCIe errors since the last run")),
+			"aer_dev_fatal", "TOTAL_ERR_FATAL 3\n").holding(file, before300(`{"aer":{"Fatal":1}}`)),
+		aer(onGPUs("fatal errors of long ago", nil, nil), "aer_dev_fatal", "TOTAL_ERR_FATAL 3\n").holding(file, before300(`{"aer":{"Fatal":3}}`)),
+		aer(onGPUs("fatal errors before the first run", nil, nil, says(Warn, "fatal", RebootNode, "0", "3", "fatal PCIe errors since the node was booted")),
+			"aer_dev_fatal", "TOTAL_ERR_FATAL 3\n"),
+		aer(onGPUs("uncorrected errors", nil, nil, says(Warn, "nonfatal", "", "0", "5", "uncorrected PCIe errors since the last run")),
+			"aer_dev_nonfatal", "TOTAL_ERR_NONFATAL 5\n").holding(file, before300(`{}`)),
+		odd, unreadableAER, garbage, gpuPCIeDumb(),
+	)...)
+}
+
+// gpuPCIeDumb: the kernel's counters are no concern of NVML's, so that even a GPU
+// that tells nothing is judged by them.
+func gpuPCIeDumb() scenario {
+	s := gpuDumb(gpuPCIeName)
+	for i := range 8 {
+		for _, f := range []string{"aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal"} {
+			delete(s.files, "sys/bus/pci/devices/"+fakenvml.Address(i)+"/"+f)
+		}
+	}
+	return s
+}

@@ -1,0 +1,59 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuPersistence checks that persistence mode is on: without it the driver gives
+// a GPU up when no program uses it, forgets its error counters, and takes seconds
+// to start it again. It warns where it is off; -f fails, -s turns it on, and
+// fails where it cannot.
+//
+//	gpu* || check_gpu_persistence -s
+type gpuPersistence struct {
+	Fail bool `opt:"f" toml:"fail"` // fail, in place of a warning
+	Set  bool `opt:"s" toml:"set"`  // turn it on
+}
+
+const gpuPersistenceName = "check_gpu_persistence"
+
+func init() {
+	Register(Info{
+		Name:    gpuPersistenceName,
+		Usage:   "[-f] [-s]",
+		Summary: "persistence mode is on",
+		Lane:    NVML,
+		New:     func() Check { return &gpuPersistence{} },
+		Acts:    func(c Check) bool { return c.(*gpuPersistence).Set },
+		Do: map[string]string{
+			"gpu.persistence": "systemctl enable --now nvidia-persistenced, or for now nvidia-smi -pm 1.",
+			"gpu.mended":      "Nothing now: it was turned on. Enable nvidia-persistenced, so that it is on after a reboot.",
+		},
+	})
+}
+
+func (c *gpuPersistence) Run(_ context.Context, env *Env) []Finding {
+	return env.eachGPU(gpuPersistenceName, probe.GroupModes, func(s *gpus, g *probe.GPU) {
+		on, known := value(s, g.Modes.Persistence)
+		if on || !known {
+			return
+		}
+		f := Finding{Code: "gpu.persistence", Severity: Warn, Want: "on", Got: "off", Remedy: FixConfig}
+		if c.Fail {
+			f.Severity = Fail
+		}
+		if !c.Set {
+			s.report(g, f, "persistence mode")
+			return
+		}
+		if err := env.Host.SetPersistence(g.Index, env.Doing); err != nil {
+			f.Severity = Fail
+			s.report(g, f, "persistence mode cannot be turned on: %s", fmt.Sprint(err))
+			return
+		}
+		s.report(g, Finding{Code: "gpu.mended", Severity: Warn}, "persistence mode was off, and was turned on")
+	})
+}

@@ -1,0 +1,62 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuPower checks the power limit of every GPU: WATTS, or no lower than its
+// default, which is only warned of. It warns, too, where something other than that
+// limit holds the GPU lower still, as a power brake of the chassis does.
+//
+//	gpu* || check_gpu_power 700
+type gpuPower struct {
+	Watts int `arg:"1" toml:"watts"` // the power limit, in watts; 0: the GPU's default
+}
+
+const gpuPowerName = "check_gpu_power"
+
+func init() {
+	Register(Info{
+		Name:    gpuPowerName,
+		Usage:   "[WATTS]",
+		Summary: "power limits are as wanted",
+		Lane:    NVML,
+		New:     func() Check { return &gpuPower{} },
+		Do: map[string]string{
+			"gpu.power.limit":    "nvidia-smi -pl WATTS with -i and the GPU's address sets it; see who has lowered it. It does not outlive the driver.",
+			"gpu.power.enforced": "Something beside the limit holds the power down: see nvidia-smi -q -d POWER, and the chassis for a power brake or a lost power supply.",
+		},
+	})
+}
+
+func (c *gpuPower) Run(_ context.Context, env *Env) []Finding {
+	return env.eachGPU(gpuPowerName, probe.GroupPower, c.judge)
+}
+
+func (c *gpuPower) judge(s *gpus, g *probe.GPU) {
+	limit, known := value(s, g.Power.Limit)
+	usual, hasUsual := value(s, g.Power.Default)
+	enforced, isEnforced := value(s, g.Power.Enforced)
+	_, _ = value(s, g.Power.Draw) // a GPU that cannot tell what it draws is not well
+	f := Finding{Code: "gpu.power.limit", Severity: Fail, Got: watts(limit), Remedy: FixConfig}
+	switch {
+	case known && c.Watts > 0 && apart(limit, uint32(c.Watts)*1000):
+		f.Want = watts(uint32(c.Watts) * 1000)
+		s.report(g, f, "power limit")
+	case known && c.Watts <= 0 && hasUsual && limit < usual && apart(limit, usual):
+		f.Severity, f.Want = Warn, watts(usual)
+		s.report(g, f, "power limit")
+	}
+	if known && isEnforced && enforced < limit && apart(enforced, limit) {
+		s.report(g, Finding{Code: "gpu.power.enforced", Severity: Warn, Want: watts(limit), Got: watts(enforced)}, "power limit that is enforced")
+	}
+}
+
+// apart says whether two powers in milliwatts differ by more than what is lost
+// when one is rounded to watts.
+func apart(a, b uint32) bool { return a > b+1000 || b > a+1000 }
+
+func watts(milliwatts uint32) string { return fmt.Sprintf("%d W", (uint64(milliwatts)+500)/1000) }

@@ -1,0 +1,85 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuRemap checks the repair of a GPU's memory. On Ampere and later, where spare
+// rows stand in for bad ones: no remapping waits for a reset, none has failed,
+// fewer than MAX rows were remapped for uncorrected errors, and no bank is out of
+// spare rows (which is warned of). Before that, where pages are retired: none
+// waits for a reset, and there is room for more.
+//
+//	gpu* || check_gpu_remap
+type gpuRemap struct {
+	Max int `arg:"1" toml:"max"` // so many rows remapped for uncorrected errors are too many
+}
+
+// The limits of others: 512 rows is where AzureHPC, DCGM and NVIDIA's own guide
+// replace a GPU; the table of retired pages has 64 places, of which DCGM calls 63
+// full and 15 many.
+const (
+	maxRemapped  = 512
+	fullRetired  = 63
+	manyRetired  = 15
+	gpuRemapName = "check_gpu_remap"
+)
+
+func init() {
+	Register(Info{
+		Name:    gpuRemapName,
+		Usage:   "[MAX]",
+		Summary: "no memory of a GPU waits for repair, or cannot be repaired",
+		Lane:    NVML,
+		New:     func() Check { return &gpuRemap{Max: maxRemapped} },
+		Do: map[string]string{
+			"gpu.remap.pending": "End what runs on the GPU, then reset it or reboot: bad memory is taken out of use by that.",
+			"gpu.remap.failed":  "There was no spare memory for a bad row: run the vendor's field diagnostic and have the GPU replaced.",
+			"gpu.remap.many":    "The GPU's memory wears out: run the vendor's field diagnostic and have the GPU replaced.",
+			"gpu.remap.spare":   "Nothing now: the next bad row of that bank cannot be remapped, and the GPU will have to be replaced then.",
+		},
+	})
+}
+
+func (c *gpuRemap) Run(_ context.Context, env *Env) []Finding {
+	return env.eachGPU(gpuRemapName, probe.GroupRows, c.judge)
+}
+
+func (c *gpuRemap) judge(s *gpus, g *probe.GPU) {
+	rows, _ := value(s, g.Rows.Remapped)
+	if rows.Pending {
+		s.report(g, Finding{Code: "gpu.remap.pending", Severity: Fail, Remedy: ResetGPU}, "rows of memory wait for a reset to be remapped")
+	}
+	if rows.Failed {
+		s.report(g, Finding{Code: "gpu.remap.failed", Severity: Fail, Remedy: ReseatOrRMA}, "a row of memory could not be remapped")
+	}
+	if limit := c.Max; limit > 0 && rows.Uncorrected >= limit {
+		s.report(g, Finding{Code: "gpu.remap.many", Severity: Fail, Remedy: ReseatOrRMA, Want: fmt.Sprintf("fewer than %d", limit), Got: fmt.Sprint(rows.Uncorrected)},
+			"rows remapped for uncorrected errors")
+	}
+	if banks, _ := value(s, g.Rows.Histogram); banks.None > 0 {
+		s.report(g, Finding{Code: "gpu.remap.spare", Severity: Warn}, "%s without spare rows", plural(banks.None, "bank"))
+	}
+	judgeRetired(s, g)
+}
+
+func judgeRetired(s *gpus, g *probe.GPU) {
+	if pending, _ := value(s, g.Rows.RetiredPending); pending {
+		s.report(g, Finding{Code: "gpu.remap.pending", Severity: Fail, Remedy: ResetGPU}, "pages of memory wait for a reset to be retired")
+	}
+	single, _ := value(s, g.Rows.RetiredSBE)
+	double, _ := value(s, g.Rows.RetiredDBE)
+	f := Finding{Code: "gpu.remap.many", Got: fmt.Sprint(single + double)}
+	switch {
+	case single+double >= fullRetired:
+		f.Severity, f.Remedy, f.Want = Fail, ReseatOrRMA, fmt.Sprintf("fewer than %d", fullRetired)
+	case single+double > manyRetired:
+		f.Severity, f.Want = Warn, fmt.Sprintf("at most %d", manyRetired)
+	default:
+		return
+	}
+	s.report(g, f, "retired pages")
+}

@@ -1,0 +1,155 @@
+package checks
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// h100s is what NVML says of eight healthy H100.
+func h100s() *probe.NVML {
+	n := &probe.NVML{
+		Taken: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Library: probe.Known(fakenvml.Driver), Driver: probe.Known(fakenvml.Driver), CC: probe.Known(false),
+	}
+	healthy := probe.ECCCounts{
+		Corrected: probe.Known(uint64(0)), Uncorrected: probe.Known(uint64(0)), CorrectedAggregate: probe.Known(uint64(0)), UncorrectedAggregate: probe.Known(uint64(0)),
+	}
+	off, on := probe.Known(false), probe.Known(true)
+	mhz, watt := func(n uint32) probe.Reading[uint32] { return probe.Known(n) }, func(n uint32) probe.Reading[uint32] { return probe.Known(n * 1000) }
+	for i := range 8 {
+		n.GPUs = append(n.GPUs, probe.GPU{
+			Index: i, PCI: fakenvml.Address(i), Name: probe.Known("NVIDIA H100 80GB HBM3"), UUID: probe.Known(fakenvml.UUID(i)),
+			Serial: probe.Known(fakenvml.Serial(i)), Minor: probe.Known(i), VBIOS: probe.Known("96.00.30.00.01"), Inforom: probe.Known("G520.0200.00.05"),
+			InforomValid: on,
+			Recovery:     probe.Recovery{Action: probe.Known(probe.RecoveryNone)},
+			ECC:          probe.ECC{On: on, Pending: on, DRAM: healthy, SRAM: healthy, SRAMThreshold: off, Unrepairable: off, RepairPending: off},
+			Rows:         probe.Rows{Remapped: probe.Known(probe.RemappedRows{}), Histogram: probe.Known(probe.RowHistogram{Max: 2560})},
+			Modes:        probe.Modes{Persistence: on, Compute: probe.Known("default"), MIG: off, MIGPending: off},
+			Temperature: probe.Temperature{GPU: probe.Known(31), HBM: probe.Known(40), Margin: probe.Known(56),
+				MarginMax: probe.Known(0), MarginSlowdown: probe.Known(-2), MarginShutdown: probe.Known(-8)},
+			Power:  probe.Power{Draw: watt(71), Limit: watt(700), Default: watt(700), Enforced: watt(700)},
+			Clocks: probe.Clocks{MaxGraphics: mhz(1980), MaxMemory: mhz(2619), AppGraphics: mhz(1980), AppMemory: mhz(2619)},
+			Throttle: probe.Throttle{Now: probe.Known(uint64(1)), PowerCap: probe.Known(uint64(0)), Thermal: probe.Known(uint64(0)),
+				HardwareThermal: probe.Known(uint64(0)), PowerBrake: probe.Known(uint64(0))},
+			Link: probe.Link{Gen: probe.Known(5), Width: probe.Known(16), MaxGen: probe.Known(5), MaxWidth: probe.Known(16),
+				GPUMaxGen: probe.Known(5), Replays: probe.Known(0)},
+			Processes: probe.Known[[]probe.GPUProcess](nil), Memory: probe.Known(probe.GPUMemory{Total: 80 << 30, Free: 79 << 30}),
+		})
+	}
+	return n
+}
+
+// v100s is the same of eight V100, which know less: no row remapper, no
+// recovery action, no times of throttling.
+func v100s() *probe.NVML {
+	n := h100s()
+	n.CC = probe.Reading[bool]{}
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		g.Name, g.Recovery, g.Modes.MIG, g.Modes.MIGPending = probe.Known("Tesla V100-SXM2-32GB"), probe.Recovery{}, probe.Reading[bool]{}, probe.Reading[bool]{}
+		g.ECC.SRAMThreshold, g.ECC.Unrepairable, g.ECC.RepairPending = probe.Reading[bool]{}, probe.Reading[bool]{}, probe.Reading[bool]{}
+		g.Rows = probe.Rows{RetiredSBE: probe.Known(0), RetiredDBE: probe.Known(0), RetiredPending: probe.Known(false)}
+		g.Temperature = probe.Temperature{GPU: probe.Known(31), HBM: probe.Known(33), MaxGPU: probe.Known(83), MaxHBM: probe.Known(85), Slowdown: probe.Known(87), Shutdown: probe.Known(90)}
+		g.Throttle = probe.Throttle{Now: g.Throttle.Now}
+		g.Link.Gen, g.Link.MaxGen, g.Link.GPUMaxGen = probe.Known(3), probe.Known(3), probe.Reading[int]{}
+	}
+	return n
+}
+
+// onGPUs is a line on a node with eight H100, of which something is changed.
+func onGPUs(name string, words []string, change func(*probe.NVML), want ...Finding) scenario {
+	n := h100s()
+	if change != nil {
+		change(n)
+	}
+	return scenario{name: name, words: words, nvml: n, want: want, files: maps.Clone(fakenvml.Files(fakenvml.H100, 8))}
+}
+
+// gpu3 changes one GPU of eight.
+func gpu3(change func(g *probe.GPU)) func(*probe.NVML) {
+	return func(n *probe.NVML) { change(&n.GPUs[3]) }
+}
+
+// onV100s is a line on a node with eight V100.
+func onV100s(name string, words []string, change func(*probe.NVML), want ...Finding) scenario {
+	s := onGPUs(name, words, nil, want...)
+	if s.nvml = v100s(); change != nil {
+		change(s.nvml)
+	}
+	return s
+}
+
+// gpuFinding is what is said of a GPU.
+func gpuFinding(check string, i int, f Finding, text string) Finding {
+	f.Device = Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", i), PCI: fakenvml.Address(i), Serial: fakenvml.Serial(i), UUID: fakenvml.UUID(i)}
+	f.Message = fmt.Sprintf("%s:  gpu%d %s: %s", check, i, fakenvml.Address(i), text) + wantGot(f)
+	return f
+}
+
+// without removes files of a scenario's node, or replaces them.
+func (s scenario) lacking(names ...string) scenario {
+	for _, n := range names {
+		delete(s.files, n)
+	}
+	return s
+}
+
+func (s scenario) holding(name, content string) scenario {
+	s.files[name] = content
+	return s
+}
+
+var errLost = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 15}
+
+const lostText = "nvmlDeviceGetX(3): the GPU is lost (NVML error 15)"
+
+// gpuCommon are the scenarios that every check of GPUs has: a node without GPUs,
+// one whose NVML does not answer, a GPU that cannot be asked, GPUs that do not
+// know what is asked of them.
+func gpuCommon(check string, words ...string) []scenario {
+	nothing := scenario{name: "no GPU", words: words, nvmlErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary),
+		want: []Finding{{Code: "gpu.none", Severity: Skip, Message: check + ":  no NVIDIA GPU on this node"}}}
+	empty := scenario{name: "no GPU, but NVML", words: words, nvml: &probe.NVML{}, want: nothing.want}
+	noDriver := onGPUs("the driver is not loaded", words, nil, Finding{Code: "gpu.nvml", Severity: Unknown,
+		Message: check + ":  cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)"})
+	noDriver.nvml, noDriver.nvmlErr, noDriver.broken = nil, &probe.NVMLError{Call: "nvmlInit", Code: 9}, true
+	none := onGPUs("GPUs on the bus, none in NVML", words, func(n *probe.NVML) { n.GPUs = nil },
+		Finding{Code: "gpu.nvml", Severity: Unknown, Message: check + ":  the PCI bus has GPUs, but NVML has none"})
+	none.broken = true
+	lost := onGPUs("one GPU gives no handle", words, gpu3(func(g *probe.GPU) {
+		*g = probe.GPU{Index: 3, Err: errLost, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
+	}), gpuFinding(check, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
+	lost.broken = true
+	bus := onGPUs("unreadable PCI bus", words, nil, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /sys/bus/pci/devices: not a directory"})
+	bus.files, bus.broken = map[string]string{"sys/bus/pci/devices": ""}, true
+	passed := onGPUs("all given to virtual machines", words, nil, nothing.want...)
+	passed.nvml, passed.nvmlErr, passed.links = nil, noDriver.nvmlErr, map[string]string{}
+	for i := range 8 {
+		delete(passed.files, "proc/driver/nvidia/gpus/"+fakenvml.Address(i)+"/information")
+		passed.links["sys/bus/pci/devices/"+fakenvml.Address(i)+"/driver"] = "../../../bus/pci/drivers/vfio-pci"
+	}
+	return []scenario{nothing, empty, noDriver, none, lost, bus, passed}
+}
+
+// gpuDumb is the scenario of GPUs that know nothing of what is asked.
+func gpuDumb(check string, words ...string) scenario {
+	return onGPUs("not supported", words, func(n *probe.NVML) {
+		n.CC = probe.Reading[bool]{}
+		for i := range n.GPUs {
+			n.GPUs[i] = probe.GPU{Index: i, PCI: n.GPUs[i].PCI}
+		}
+	}, Finding{Code: "gpu.unsupported", Severity: Skip, Message: check + ":  not supported by these GPUs or their driver"})
+}
+
+func TestCommonest(t *testing.T) {
+	t.Parallel()
+	for want, count := range map[string]map[string]int{"": {}, "a": {"a": 2, "b": 2}, "b": {"a": 1, "b": 7}} {
+		if got := commonest(count); got != want {
+			t.Errorf("%v: %q", count, got)
+		}
+	}
+}

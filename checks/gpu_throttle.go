@@ -1,0 +1,130 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuThrottle checks for how long GPUs were slowed down since the last run: it
+// fails where the hardware did so, because it was too hot or by a power brake, for
+// more than PERCENT of that time, and warns where the driver did because of
+// heat. A GPU that does not count the time (before Ampere, or an older driver) fails
+// if the hardware slows it down in three runs one after the other. That a power cap
+// limits the clocks is normal. check_gpu_clock_throttling is AzureHPC's name of it.
+//
+//	gpu* || check_gpu_throttle
+type gpuThrottle struct {
+	Percent float64 `arg:"1" toml:"percent"` // percent of the time since the last run
+
+	name string
+}
+
+func init() {
+	for _, name := range []string{"check_gpu_throttle", "check_gpu_clock_throttling"} {
+		Register(Info{
+			Name:    name,
+			Usage:   "[PERCENT]",
+			Summary: "the hardware does not slow GPUs down",
+			Lane:    NVML,
+			New:     func() Check { return &gpuThrottle{Percent: 10, name: name} },
+			Do: map[string]string{
+				"gpu.throttle.hot":   "The hardware halves the clocks because of heat: look at fans, coolant and the room. One GPU alone has a bad heat sink.",
+				"gpu.throttle.brake": "The chassis pulls the power brake: look at power supplies and the PDU (ipmitool sel list), and at the rack's power limit.",
+				"gpu.throttle.warm":  "The driver lowers the clocks because of heat: look at the cooling before the hardware does worse.",
+				"gpu.throttle.now":   "Nothing by itself: seen at this instant. If it lasts the check fails in the third run.",
+			},
+		})
+	}
+}
+
+// throttled is what is kept of a GPU.
+type throttled struct {
+	Thermal  uint64 `json:"thermal"` // nanoseconds since the driver was loaded, of each reason
+	Hardware uint64 `json:"hardware"`
+	Brake    uint64 `json:"brake"`
+	InARow   int    `json:"in_a_row"` // runs in which the hardware slowed it down
+}
+
+// hardwareReasons are those that the hardware itself slows a GPU down for.
+const hardwareReasons = probe.ThrottleHardware | probe.ThrottleHardwareThermal | probe.ThrottlePowerBrake
+
+func (c *gpuThrottle) Run(_ context.Context, env *Env) []Finding {
+	s, findings := env.askNVML(c.name, probe.GroupThrottle)
+	if s == nil {
+		return findings
+	}
+	m := recallGPU[throttled](env, c.name, "gpu-throttle", s.nvml.Taken)
+	s.each(func(s *gpus, g *probe.GPU) { c.judge(s, g, m) })
+	return append(s.done(), m.store(env)...)
+}
+
+func (c *gpuThrottle) judge(s *gpus, g *probe.GPU, m *memory[throttled]) {
+	then, compare := m.of(g)
+	var next throttled
+	mask, _ := value(s, g.Throttle.Now)
+	thermal, _ := value(s, g.Throttle.Thermal)
+	hardware, hasHardware := value(s, g.Throttle.HardwareThermal)
+	brake, hasBrake := value(s, g.Throttle.PowerBrake)
+	next.Thermal, next.Hardware, next.Brake = thermal, hardware, brake
+	slowed := mask & hardwareReasons
+	if slowed != 0 {
+		next.InARow = then.InARow + 1
+	}
+	counted := hasHardware || hasBrake
+	switch {
+	case counted && compare:
+		c.overTime(s, g, then, next, m.elapsed)
+	case slowed != 0 && !counted && next.InARow >= inARow && compare:
+		f := Finding{Code: "gpu.throttle.hot", Severity: Fail, Got: throttleWords(slowed)}
+		if slowed&probe.ThrottlePowerBrake != 0 {
+			f.Code = "gpu.throttle.brake"
+		}
+		s.report(g, f, "slowed down in %d runs in a row", next.InARow)
+	case slowed != 0:
+		s.report(g, Finding{Code: "gpu.throttle.now", Severity: Warn, Got: throttleWords(slowed)}, "slowed down just now")
+	}
+	m.next.GPUs[g.UUID.Value] = next
+}
+
+// overTime judges each reason by the share of the time that it lasted.
+func (c *gpuThrottle) overTime(s *gpus, g *probe.GPU, then, now throttled, elapsed time.Duration) {
+	for _, r := range []struct {
+		then, now uint64
+		severity  Severity
+		code, who string
+	}{
+		{then.Hardware, now.Hardware, Fail, "gpu.throttle.hot", "the hardware, for it was too hot,"},
+		{then.Brake, now.Brake, Fail, "gpu.throttle.brake", "a power brake"},
+		{then.Thermal, now.Thermal, Warn, "gpu.throttle.warm", "the driver, for it was too hot,"},
+	} {
+		if r.now < r.then { // the driver was loaded again
+			r.then = 0
+		}
+		share := min(100*float64(r.now-r.then)/float64(elapsed), 100)
+		if share <= c.Percent {
+			continue
+		}
+		s.report(g, Finding{Code: r.code, Severity: r.severity, Want: fmt.Sprintf("at most %g %%", c.Percent), Got: fmt.Sprintf("%.0f %%", share)},
+			"slowed down by %s in the last %s", r.who, elapsed.Round(time.Second))
+	}
+}
+
+// throttleWords names the reasons in a mask.
+func throttleWords(mask uint64) string {
+	var words []string
+	for _, r := range []struct {
+		bit  uint64
+		word string
+	}{
+		{probe.ThrottleHardware, "hardware slowdown"}, {probe.ThrottleHardwareThermal, "hardware thermal slowdown"}, {probe.ThrottlePowerBrake, "power brake"},
+	} {
+		if mask&r.bit != 0 {
+			words = append(words, r.word)
+		}
+	}
+	return strings.Join(words, " and ")
+}

@@ -1,0 +1,259 @@
+package probe
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// askedNVML is one process that has asked the fake library for everything.
+type askedNVML struct {
+	Snapshot *NVML
+	Err      string
+	State    []bool // whether the error stands for no library, a lost GPU, a mismatch
+	Calls    []string
+}
+
+// TestMain: NVML is loaded once in a process, so each test has one of its own.
+func TestMain(m *testing.M) {
+	lib := os.Getenv("PROBE_TEST_NVML")
+	if lib == "" {
+		os.Exit(m.Run())
+	}
+	h := NewHost("/nonexistent")
+	h.SetNVMLLibrary(lib)
+	var a askedNVML
+	var err error
+	a.Snapshot, err = h.NVML(AllGroups, func(call string) { a.Calls = append(a.Calls, call) })
+	for _, target := range []error{ErrNoLibrary, ErrGPULost, ErrDriverMismatch} {
+		a.State = append(a.State, errors.Is(err, target))
+	}
+	a.Err = message(err)
+	if err := json.NewEncoder(os.Stdout).Encode(a); err != nil {
+		os.Exit(1)
+	}
+}
+
+// askFake asks the library of a scenario. The snapshot is as JSON writes it.
+func askFake(t *testing.T, scenario string, missing ...string) (snapshot map[string]any, a askedNVML) {
+	t.Helper()
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("no gcc in PATH")
+	}
+	lib, err := fakenvml.Place(t.TempDir(), scenario, missing...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return askLibrary(t, lib)
+}
+
+func askLibrary(t *testing.T, lib string) (snapshot map[string]any, a askedNVML) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = []string{"PROBE_TEST_NVML=" + lib}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var raw struct {
+		Snapshot map[string]any
+		Err      string
+		State    []bool
+		Calls    []string
+	}
+	if err := json.Unmarshal(out, &raw); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return raw.Snapshot, askedNVML{nil, raw.Err, raw.State, raw.Calls}
+}
+
+// gpuAt is one GPU of a snapshot, or a part of it: "Power", "Draw".
+func gpuAt(snapshot map[string]any, i int, path ...string) any {
+	v := snapshot["GPUs"].([]any)[i]
+	for _, p := range path {
+		v = v.(map[string]any)[p]
+	}
+	return v
+}
+
+func TestNVMLReadsEverything(t *testing.T) {
+	t.Parallel()
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8,
+		"7 nvmlDeviceGetMinorNumber = 5", "7 nvmlDeviceGetMemoryErrorCounter 1 1 7 = 3", "7 nvmlDeviceGetMemoryErrorCounter 0 0 2 = 0x10",
+		"7 nvmlDeviceGetRemappedRows = 1 2 1 0", "7 nvmlDeviceGetRowRemapperHistogram = 5 4 3 2 1", "7 field 230 = 4", "7 field 271 = 77",
+		"7 nvmlDeviceGetMarginTemperature = -3", "7 nvmlDeviceGetMigMode = 1 0", "7 nvmlDeviceGetComputeMode = 3",
+		"7 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 -1", "7 nvmlDeviceGetMPSComputeRunningProcesses = 100 2000", "- nvmlSystemGetConfComputeState = 0 1 0"))
+	if a.Err != "" || len(got["GPUs"].([]any)) != 8 {
+		t.Fatalf("%s, %v", a.Err, got["GPUs"])
+	}
+	text, _ := json.Marshal(gpuAt(got, 7))
+	var gpu map[string]any
+	_ = json.Unmarshal(text, &gpu)
+	counts := func(cor, uncAgg float64) map[string]any {
+		return map[string]any{"Corrected": cor, "Uncorrected": 0., "CorrectedAggregate": 0., "UncorrectedAggregate": uncAgg}
+	}
+	want := map[string]any{
+		"Index": 7., "Err": nil, "PCI": "0000:17:00.0", "Name": "NVIDIA H100 80GB HBM3", "UUID": fakenvml.UUID(7), "Serial": fakenvml.Serial(7), "Minor": 5.,
+		"VBIOS": "96.00.30.00.01", "Inforom": "G520.0200.00.05", "InforomValid": true,
+		"Recovery": map[string]any{"Action": 4., "Reset": nil, "DrainReset": nil},
+		"ECC": map[string]any{"On": true, "Pending": true, "DRAM": counts(16, 0), "SRAM": counts(0, 3),
+			"SRAMThreshold": false, "Unrepairable": false, "RepairPending": false},
+		"Rows": map[string]any{"Remapped": map[string]any{"Corrected": 1., "Uncorrected": 2., "Pending": true, "Failed": false},
+			"Histogram":  map[string]any{"Max": 5., "High": 4., "Partial": 3., "Low": 2., "None": 1.},
+			"RetiredSBE": nil, "RetiredDBE": nil, "RetiredPending": nil},
+		"Modes": map[string]any{"Persistence": true, "Compute": "exclusive", "MIG": true, "MIGPending": false},
+		"Temperature": map[string]any{"GPU": 31., "HBM": 40., "Margin": -3., "MaxGPU": nil, "MaxHBM": nil, "Slowdown": nil, "Shutdown": nil,
+			"MarginMax": 0., "MarginSlowdown": -2., "MarginShutdown": -8.},
+		"Power":     map[string]any{"Draw": 71000., "Limit": 700000., "Default": 700000., "Enforced": 700000.},
+		"Clocks":    map[string]any{"MaxGraphics": 1980., "MaxMemory": 2619., "AppGraphics": 1980., "AppMemory": 2619.},
+		"Throttle":  map[string]any{"Now": 1., "PowerCap": 0., "Thermal": 0., "HardwareThermal": 0., "PowerBrake": 77.},
+		"Link":      map[string]any{"Gen": 5., "Width": 16., "MaxGen": 5., "MaxWidth": 16., "GPUMaxGen": 5., "Replays": 0.},
+		"Processes": []any{map[string]any{"PID": 100., "Memory": 2000.}, map[string]any{"PID": 200., "Memory": 0.}},
+		"Memory":    map[string]any{"Total": 85520809984., "Free": 85044494336., "Used": 0.},
+	}
+	if diff := cmp.Diff(want, gpu); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got["Driver"] != fakenvml.Driver || got["Library"] != fakenvml.Driver || got["CC"] != true {
+		t.Errorf("driver %v, library %v, confidential %v", got["Driver"], got["Library"], got["CC"])
+	}
+	for i := range a.Calls {
+		if strings.HasPrefix(a.Calls[i], "nvmlDevice") && !strings.HasSuffix(a.Calls[i], ")") && !strings.HasPrefix(a.Calls[i], "nvmlDeviceGetCount") {
+			t.Errorf("call %q does not name its GPU", a.Calls[i])
+		}
+	}
+}
+
+func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
+	t.Parallel()
+	v100, _ := askFake(t, fakenvml.Scenario(fakenvml.V100, 4, "3 nvmlDeviceGetRetiredPages 0 = 9", "3 nvmlDeviceGetRetiredPages 1 = 2",
+		"3 nvmlDeviceGetRetiredPagesPendingStatus = 1", "3 nvmlDeviceGetMemoryErrorCounter 1 0 0 = 2", "3 nvmlDeviceGetMemoryErrorCounter 1 0 3 = 5"))
+	rows := map[string]any{"Remapped": nil, "Histogram": nil, "RetiredSBE": 9., "RetiredDBE": 2., "RetiredPending": true}
+	if diff := cmp.Diff(any(rows), gpuAt(v100, 3, "Rows")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := gpuAt(v100, 3, "ECC", "SRAM", "Uncorrected"); got != 7. {
+		t.Errorf("uncorrected SRAM errors of all places: %v, want 7", got)
+	}
+	a100, a := askFake(t, fakenvml.Scenario(fakenvml.A100, 8, "* nvmlDeviceGetCurrentClocksThrottleReasons = 8", "* field 230 error 2",
+		"* nvmlDeviceGetTemperatureThreshold 2 error 2"), fakenvml.Old...)
+	if a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	for path, want := range map[string]any{
+		"Throttle.Now": 8., "Recovery.Action": nil, "ECC.SRAMThreshold": nil, "ECC.RepairPending": nil, "Link.GPUMaxGen": nil, "Processes": nil,
+		"Temperature.Margin": nil, "Temperature.MaxGPU": 85., "Temperature.MaxHBM": nil, "Rows.Histogram.Max": 640.,
+	} {
+		if got := gpuAt(a100, 5, strings.Split(path, ".")...); got != want {
+			t.Errorf("driver 470: %s = %v, want %v", path, got, want)
+		}
+	}
+	for _, symbol := range fakenvml.Old {
+		if slices.ContainsFunc(a.Calls, func(c string) bool { return strings.HasPrefix(c, symbol) }) {
+			t.Errorf("%s was called, which the library does not have", symbol)
+		}
+	}
+}
+
+func TestNVMLErrors(t *testing.T) {
+	t.Parallel()
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "2 nvmlDeviceGetHandleByIndex error 15", "3 * error 15", "3 nvmlDeviceGetHandleByIndex =",
+		"4 nvmlDeviceGetSerial error 999", "5 nvmlDeviceValidateInforom error 14", `6 nvmlDeviceGetName = \xff\x01NVIDIA \x1b[31mH100\x7f`,
+		"7 nvmlDeviceGetUUID = "+strings.Repeat("x", 200)))
+	if a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	errorOf := func(text string) any { return map[string]any{"error": text} }
+	for i, c := range []struct {
+		gpu  int
+		path string
+		want any
+	}{
+		{2, "PCI", ""}, {2, "Name", nil},
+		{3, "Serial", errorOf("nvmlDeviceGetSerial(3): the GPU is lost (NVML error 15)")},
+		{3, "Power.Draw", errorOf("nvmlDeviceGetPowerUsage(3): the GPU is lost (NVML error 15)")},
+		{3, "Recovery.Action", errorOf("nvmlDeviceGetFieldValues(3): the GPU is lost (NVML error 15)")},
+		{4, "Serial", errorOf("nvmlDeviceGetSerial(4): unknown error (NVML error 999)")},
+		{5, "InforomValid", errorOf("nvmlDeviceValidateInforom(5): the InfoROM is corrupt (NVML error 14)")},
+		{6, "Name", "??NVIDIA ?[31mH100?"},
+		{7, "UUID", strings.Repeat("x", 96)},
+		{1, "Serial", fakenvml.Serial(1)},
+	} {
+		if diff := cmp.Diff(c.want, gpuAt(got, c.gpu, strings.Split(c.path, ".")...)); diff != "" {
+			t.Errorf("%d: gpu%d %s (-want +got):\n%s", i, c.gpu, c.path, diff)
+		}
+	}
+}
+
+func TestNVMLThatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		scenario, want string
+		state          []bool
+	}{
+		"mismatch":   {"- nvmlInit error 18\n", "nvmlInit: library and driver are of different versions (NVML error 18)", []bool{false, false, true}},
+		"not loaded": {"- nvmlInit error 9\n", "nvmlInit: the driver is not loaded (NVML error 9)", []bool{false, false, false}},
+		"lost":       {"- nvmlDeviceGetCount error 15\n", "nvmlDeviceGetCount_v2: the GPU is lost (NVML error 15)", []bool{false, true, false}},
+		"garbage":    {"- nvmlDeviceGetCount = -5\n", "nvmlDeviceGetCount: 4294967291 GPUs, want at most 256", []bool{false, false, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, a := askFake(t, c.scenario)
+			if diff := cmp.Diff(c.want, a.Err); diff != "" || !slices.Equal(a.State, c.state) {
+				t.Errorf("%v, want %v (-want +got):\n%s", a.State, c.state, diff)
+			}
+			if a.Calls[len(a.Calls)-1] != "nvmlInit" && strings.HasPrefix(c.want, "nvmlInit") {
+				t.Errorf("calls after a failed Init: %v", a.Calls)
+			}
+		})
+	}
+	empty := t.TempDir() + "/libnvidia-ml.so.1"
+	if err := os.WriteFile(empty, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, lib := range []string{"/nonexistent/libnvidia-ml.so.1", empty} { // an empty library is a known fault of some images
+		if _, a := askLibrary(t, lib); a.Err != "load "+lib+": not found" || !a.State[0] {
+			t.Errorf("%s: %q", lib, a.Err)
+		}
+	}
+}
+
+// A GPU that NVML cannot name is named by the driver's files.
+func TestNameLost(t *testing.T) {
+	t.Parallel()
+	views := GPUViews{Driver: []DriverGPU{{"0000:10:00.0", 0, "GPU-0", false}, {"0000:11:00.0", 3, "GPU-1", false}, {"0000:12:00.0", 2, "GPU-2", true}}}
+	n := &NVML{GPUs: []GPU{{PCI: "0000:10:00.0"}, {Index: 1, Err: ErrGPULost}}}
+	nameLost(n, views)
+	if g := n.GPUs[1]; g.PCI != "0000:11:00.0" || g.Minor != Known(3) || g.UUID != Known("GPU-1") {
+		t.Errorf("%+v", g)
+	}
+	views.Driver[2].Excluded = false
+	n.GPUs[1] = GPU{Index: 1, Err: ErrGPULost}
+	if nameLost(n, views); n.GPUs[1].PCI != "" {
+		t.Errorf("%s, though it may be either", n.GPUs[1].PCI)
+	}
+}
+
+// A recorded node has no NVML unless a library is named.
+func TestNVMLBelowAnotherRoot(t *testing.T) {
+	t.Parallel()
+	h := NewHost("/nonexistent")
+	if _, err := h.NVML(AllGroups, nil); !errors.Is(err, ErrNoLibrary) {
+		t.Errorf("%v", err)
+	}
+	want := &NVML{Driver: Known("1.2")}
+	h = NewHost("/nonexistent")
+	h.SetNVML(want, nil)
+	if got, err := h.NVML(AllGroups, nil); got != want || err != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+}

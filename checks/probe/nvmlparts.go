@@ -1,0 +1,250 @@
+package probe
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// What NVML is asked of a GPU, group by group.
+
+// query is one GPU that is being asked.
+type query struct {
+	s   *nvmlSession
+	g   *GPU
+	d   nvml.Device
+	who string
+}
+
+var parts = []struct {
+	group Group
+	read  func(query)
+}{
+	{GroupRecovery, query.recovery}, {GroupECC, query.ecc}, {GroupRows, query.rows}, {GroupModes, query.modes},
+	{GroupTemperature, query.temperature}, {GroupPower, query.power}, {GroupClocks, query.clocks}, {GroupThrottle, query.throttle},
+	{GroupPCIe, query.link}, {GroupProcesses, query.processes}, {GroupInforom, query.inforom},
+}
+
+func (q query) recovery() {
+	v := q.fields(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, nvml.FI_DEV_RESET_STATUS, nvml.FI_DEV_DRAIN_AND_RESET_STATUS)
+	q.g.Recovery = Recovery{Action: number(v[0]), Reset: is(number(v[1])), DrainReset: is(number(v[2]))}
+}
+
+func (q query) eccMode() {
+	e := &q.g.ECC
+	var pending nvml.EnableState
+	e.On = is(ask(q.s, "nvmlDeviceGetEccMode", q.who, func() (on nvml.EnableState, ret nvml.Return) {
+		on, pending, ret = q.d.GetEccMode()
+		return on, ret
+	}))
+	if e.On.Known {
+		e.Pending = Known(pending == nvml.FEATURE_ENABLED)
+	}
+}
+
+func (q query) ecc() {
+	q.eccMode()
+	e := &q.g.ECC
+	if e.On.Known && e.On.Value {
+		e.DRAM = q.counts(nvml.MEMORY_LOCATION_DRAM)
+		e.SRAM = q.counts(nvml.MEMORY_LOCATION_SRAM)
+		if e.SRAM == (ECCCounts{}) { // Volta counts by place
+			e.SRAM = q.counts(nvml.MEMORY_LOCATION_L1_CACHE, nvml.MEMORY_LOCATION_L2_CACHE, nvml.MEMORY_LOCATION_REGISTER_FILE,
+				nvml.MEMORY_LOCATION_TEXTURE_SHM, nvml.MEMORY_LOCATION_CBU)
+		}
+	}
+	e.SRAMThreshold = is(ask(q.s, "nvmlDeviceGetSramEccErrorStatus", q.who, func() (uint32, nvml.Return) {
+		s, ret := q.d.GetSramEccErrorStatus()
+		return s.BThresholdExceeded, ret
+	}))
+	e.Unrepairable = is(ask(q.s, "nvmlDeviceGetUnrepairableMemoryFlag_v1", q.who, func() (uint32, nvml.Return) {
+		s, ret := q.d.GetUnrepairableMemoryFlag_v1()
+		return s.BUnrepairableMemory, ret
+	}))
+	e.RepairPending = is(ask(q.s, "nvmlDeviceGetRepairStatus", q.who, func() (uint32, nvml.Return) {
+		s, ret := q.d.GetRepairStatus()
+		return s.BChannelRepairPending | s.BTpcRepairPending, ret
+	}))
+}
+
+// counts adds up the errors of some places, those that the GPU knows.
+func (q query) counts(places ...nvml.MemoryLocation) ECCCounts {
+	sum := func(kind nvml.MemoryErrorType, since nvml.EccCounterType) (total Reading[uint64]) {
+		for _, place := range places {
+			r := unknownIsUnsupported(ask(q.s, "nvmlDeviceGetMemoryErrorCounter", q.who, func() (uint64, nvml.Return) {
+				return q.d.GetMemoryErrorCounter(kind, since, place)
+			}))
+			if r.Err != nil {
+				return r
+			}
+			total.Known = total.Known || r.Known
+			total.Value += r.Value
+		}
+		return total
+	}
+	return ECCCounts{
+		Corrected:            sum(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC),
+		Uncorrected:          sum(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC),
+		CorrectedAggregate:   sum(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC),
+		UncorrectedAggregate: sum(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.AGGREGATE_ECC),
+	}
+}
+
+func (q query) rows() {
+	r := &q.g.Rows
+	r.Remapped = ask(q.s, "nvmlDeviceGetRemappedRows", q.who, func() (m RemappedRows, ret nvml.Return) {
+		m.Corrected, m.Uncorrected, m.Pending, m.Failed, ret = q.d.GetRemappedRows()
+		return m, ret
+	})
+	r.Histogram = ask(q.s, "nvmlDeviceGetRowRemapperHistogram", q.who, func() (RowHistogram, nvml.Return) {
+		h, ret := q.d.GetRowRemapperHistogram()
+		return RowHistogram{int(h.Max), int(h.High), int(h.Partial), int(h.Low), int(h.None)}, ret
+	})
+	if r.Remapped.Known {
+		return // a GPU that remaps rows retires no pages
+	}
+	retired := func(cause nvml.PageRetirementCause) Reading[int] {
+		return ask(q.s, "nvmlDeviceGetRetiredPages", q.who, func() (int, nvml.Return) {
+			pages, ret := q.d.GetRetiredPages(cause)
+			return len(pages), ret
+		})
+	}
+	r.RetiredSBE = retired(nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
+	r.RetiredDBE = retired(nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)
+	r.RetiredPending = is(ask(q.s, "nvmlDeviceGetRetiredPagesPendingStatus", q.who, q.d.GetRetiredPagesPendingStatus))
+}
+
+// computeModes are the words of the compute modes.
+var computeModes = map[nvml.ComputeMode]string{
+	nvml.COMPUTEMODE_DEFAULT: "default", nvml.COMPUTEMODE_PROHIBITED: "prohibited", nvml.COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive",
+	nvml.COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive-thread",
+}
+
+func (q query) modes() {
+	q.eccMode()
+	m := &q.g.Modes
+	m.Persistence = is(ask(q.s, "nvmlDeviceGetPersistenceMode", q.who, q.d.GetPersistenceMode))
+	m.Compute = as(ask(q.s, "nvmlDeviceGetComputeMode", q.who, q.d.GetComputeMode), func(c nvml.ComputeMode) string {
+		if name, ok := computeModes[c]; ok {
+			return name
+		}
+		return "unknown"
+	})
+	pending := 0
+	m.MIG = is(ask(q.s, "nvmlDeviceGetMigMode", q.who, func() (on int, ret nvml.Return) {
+		on, pending, ret = q.d.GetMigMode()
+		return on, ret
+	}))
+	if m.MIG.Known {
+		m.MIGPending = Known(pending != nvml.DEVICE_MIG_DISABLE)
+	}
+}
+
+func (q query) temperature() {
+	t := &q.g.Temperature
+	t.GPU = number(ask(q.s, "nvmlDeviceGetTemperature", q.who, func() (uint32, nvml.Return) { return q.d.GetTemperature(nvml.TEMPERATURE_GPU) }))
+	t.Margin = number(ask(q.s, "nvmlDeviceGetMarginTemperature", q.who, func() (int32, nvml.Return) {
+		m, ret := q.d.GetMarginTemperature()
+		return m.MarginTemperature, ret
+	}))
+	v := q.fields(nvml.FI_DEV_MEMORY_TEMP, nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT, nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT)
+	t.HBM, t.MarginMax, t.MarginSlowdown, t.MarginShutdown = number(v[0]), number(v[1]), number(v[2]), number(v[3])
+	limit := func(which nvml.TemperatureThresholds) Reading[int] {
+		return number(unknownIsUnsupported(ask(q.s, "nvmlDeviceGetTemperatureThreshold", q.who, func() (uint32, nvml.Return) { return q.d.GetTemperatureThreshold(which) })))
+	}
+	t.MaxGPU, t.MaxHBM = limit(nvml.TEMPERATURE_THRESHOLD_GPU_MAX), limit(nvml.TEMPERATURE_THRESHOLD_MEM_MAX)
+	t.Slowdown, t.Shutdown = limit(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN), limit(nvml.TEMPERATURE_THRESHOLD_SHUTDOWN)
+}
+
+func (q query) power() {
+	q.g.Power = Power{
+		Draw:     ask(q.s, "nvmlDeviceGetPowerUsage", q.who, q.d.GetPowerUsage),
+		Limit:    ask(q.s, "nvmlDeviceGetPowerManagementLimit", q.who, q.d.GetPowerManagementLimit),
+		Default:  ask(q.s, "nvmlDeviceGetPowerManagementDefaultLimit", q.who, q.d.GetPowerManagementDefaultLimit),
+		Enforced: ask(q.s, "nvmlDeviceGetEnforcedPowerLimit", q.who, q.d.GetEnforcedPowerLimit),
+	}
+}
+
+func (q query) clocks() {
+	clock := func(symbol string, kind nvml.ClockType, get func(nvml.ClockType) (uint32, nvml.Return)) Reading[uint32] {
+		return ask(q.s, symbol, q.who, func() (uint32, nvml.Return) { return get(kind) })
+	}
+	q.g.Clocks = Clocks{
+		MaxGraphics: clock("nvmlDeviceGetMaxClockInfo", nvml.CLOCK_GRAPHICS, q.d.GetMaxClockInfo),
+		MaxMemory:   clock("nvmlDeviceGetMaxClockInfo", nvml.CLOCK_MEM, q.d.GetMaxClockInfo),
+		AppGraphics: clock("nvmlDeviceGetApplicationsClock", nvml.CLOCK_GRAPHICS, q.d.GetApplicationsClock),
+		AppMemory:   clock("nvmlDeviceGetApplicationsClock", nvml.CLOCK_MEM, q.d.GetApplicationsClock),
+	}
+}
+
+func (q query) throttle() {
+	t := &q.g.Throttle
+	if q.s.can("nvmlDeviceGetCurrentClocksEventReasons") {
+		t.Now = ask(q.s, "nvmlDeviceGetCurrentClocksEventReasons", q.who, q.d.GetCurrentClocksEventReasons)
+	} else {
+		t.Now = ask(q.s, "nvmlDeviceGetCurrentClocksThrottleReasons", q.who, q.d.GetCurrentClocksThrottleReasons)
+	}
+	v := q.fields(nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+		nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN)
+	ns := func(r Reading[int64]) Reading[uint64] {
+		return as(r, func(n int64) uint64 { return uint64(max(n, 0)) })
+	}
+	t.PowerCap, t.Thermal, t.HardwareThermal, t.PowerBrake = ns(v[0]), ns(v[1]), ns(v[2]), ns(v[3])
+}
+
+func (q query) link() {
+	q.g.Link = Link{
+		Gen:       ask(q.s, "nvmlDeviceGetCurrPcieLinkGeneration", q.who, q.d.GetCurrPcieLinkGeneration),
+		Width:     ask(q.s, "nvmlDeviceGetCurrPcieLinkWidth", q.who, q.d.GetCurrPcieLinkWidth),
+		MaxGen:    ask(q.s, "nvmlDeviceGetMaxPcieLinkGeneration", q.who, q.d.GetMaxPcieLinkGeneration),
+		MaxWidth:  ask(q.s, "nvmlDeviceGetMaxPcieLinkWidth", q.who, q.d.GetMaxPcieLinkWidth),
+		GPUMaxGen: ask(q.s, "nvmlDeviceGetGpuMaxPcieLinkGeneration", q.who, q.d.GetGpuMaxPcieLinkGeneration),
+		Replays:   ask(q.s, "nvmlDeviceGetPcieReplayCounter", q.who, q.d.GetPcieReplayCounter),
+	}
+}
+
+// memoryUnknown is what NVML says where it cannot tell: NVML_VALUE_NOT_AVAILABLE.
+const memoryUnknown = ^uint64(0)
+
+func (q query) processes() {
+	seen := map[int]int{}
+	var list []GPUProcess
+	known := false
+	for _, kind := range []struct {
+		name string
+		get  func() ([]nvml.ProcessInfo, nvml.Return)
+	}{
+		{"nvmlDeviceGetComputeRunningProcesses", q.d.GetComputeRunningProcesses},
+		{"nvmlDeviceGetGraphicsRunningProcesses", q.d.GetGraphicsRunningProcesses},
+		{"nvmlDeviceGetMPSComputeRunningProcesses", q.d.GetMPSComputeRunningProcesses},
+	} {
+		r := ask(q.s, q.s.either(kind.name+"_v3", kind.name+"_v2", kind.name), q.who, kind.get)
+		if r.Err != nil {
+			q.g.Processes.Err = r.Err
+			return
+		}
+		known = known || r.Known
+		for _, p := range r.Value {
+			used := p.UsedGpuMemory
+			if used == memoryUnknown {
+				used = 0
+			}
+			if at, ok := seen[int(p.Pid)]; ok { // one process may be in two lists, or on two MIG instances
+				list[at].Memory = max(list[at].Memory, used)
+				continue
+			}
+			seen[int(p.Pid)] = len(list)
+			list = append(list, GPUProcess{int(p.Pid), used})
+		}
+	}
+	if known {
+		q.g.Processes = Known(list)
+	}
+	q.g.Memory = ask(q.s, "nvmlDeviceGetMemoryInfo_v2", q.who, func() (GPUMemory, nvml.Return) {
+		m, ret := q.d.GetMemoryInfo_v2()
+		return GPUMemory{m.Total, m.Free, m.Used}, ret
+	})
+}
+
+// inforom reads the flash of the board, which takes some milliseconds.
+func (q query) inforom() {
+	q.g.InforomValid = ask(q.s, "nvmlDeviceValidateInforom", q.who, func() (bool, nvml.Return) { return true, q.d.ValidateInforom() })
+}

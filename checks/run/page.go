@@ -1,0 +1,86 @@
+package run
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// A worker says what it is about to do on a page of memory that it shares with
+// its supervisor: a check of sixteen GPUs makes more than a thousand calls, each
+// of which may be the one that hangs or kills the process, and a message for each
+// would cost more than the calls. The supervisor looks only when a worker has
+// hung or died.
+//
+// The page is the number of the request in eight bytes, the length of the text in
+// two, and the text.
+
+const (
+	pageSize = 4096
+	pageHead = 10
+)
+
+// page is the worker's side; nil is a page that was not to be had.
+type page []byte
+
+// newPage makes a page for a worker that is to be started.
+func newPage() (*os.File, error) {
+	fd, err := unix.MemfdCreate("nhc-gpu-doing", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "doing")
+	if err := f.Truncate(pageSize); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// openPage maps the page that this worker was given.
+func openPage(fd int) page {
+	p, err := unix.Mmap(fd, 0, pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+// write replaces what the page says.
+func (p page) write(request int, what string) {
+	if p == nil {
+		return
+	}
+	binary.NativeEndian.PutUint16(p[8:], 0)
+	n := copy(p[pageHead:], what)
+	binary.NativeEndian.PutUint64(p, uint64(request))
+	binary.NativeEndian.PutUint16(p[8:], uint16(n))
+}
+
+// readPage is what a worker was doing for a request, "" if it has not said.
+func readPage(f *os.File, request int) string {
+	if f == nil {
+		return ""
+	}
+	p := make([]byte, pageSize)
+	if n, err := f.ReadAt(p, 0); err != nil || n < pageSize {
+		return ""
+	}
+	n := int(binary.NativeEndian.Uint16(p[8:]))
+	if binary.NativeEndian.Uint64(p) != uint64(request) || n > pageSize-pageHead { // of an earlier request, or overwritten by a library gone wild
+		return ""
+	}
+	return oneLine(p[pageHead : pageHead+n])
+}
+
+// oneLine keeps what is printable: a worker may be broken.
+func oneLine(text []byte) string {
+	for i, c := range text {
+		if c < ' ' || c == 0x7f {
+			text[i] = '?'
+		}
+	}
+	return string(text)
+}

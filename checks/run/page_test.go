@@ -1,0 +1,66 @@
+package run
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+)
+
+func TestPage(t *testing.T) {
+	t.Parallel()
+	f, err := newPage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p := openPage(int(f.Fd()))
+	if got := readPage(f, 0); got != "" {
+		t.Errorf("a new page says %q", got)
+	}
+	p.write(7, "nvmlInit")
+	p.write(7, "stat /home\n")
+	if got := readPage(f, 7); got != "stat /home?" {
+		t.Errorf("%q", got)
+	}
+	if got := readPage(f, 8); got != "" {
+		t.Errorf("what was done for an earlier request: %q", got)
+	}
+	p.write(8, strings.Repeat("x", 2*pageSize))
+	if got := readPage(f, 8); len(got) != pageSize-pageHead {
+		t.Errorf("%d bytes of a long text", len(got))
+	}
+	copy(p, strings.Repeat("\xff", pageSize)) // a library that writes anywhere
+	if got := readPage(f, -1); got != "" {
+		t.Errorf("garbage: %.20q", got)
+	}
+	page(nil).write(1, "x")
+	if readPage(nil, 1) != "" || openPage(-1) != nil {
+		t.Error("a page that is not there says something")
+	}
+	short, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer short.Close()
+	if got := readPage(short, 0); got != "" {
+		t.Errorf("a short file: %q", got)
+	}
+}
+
+// However late in a run a vendor's library hangs, there is time for its verdict.
+func TestVendorLimit(t *testing.T) {
+	t.Parallel()
+	for left, want := range map[time.Duration]time.Duration{
+		30 * time.Second: 25 * time.Second, 20 * time.Second: 15 * time.Second, 6 * time.Second: 3 * time.Second, -time.Second: time.Millisecond,
+	} {
+		e := &Engine{Deadline: time.Now().Add(left), Timeout: func() time.Duration { return 30 * time.Second }}
+		got := e.limit(&plan.Step{Lane: checks.NVML, Timeout: 25 * time.Second})
+		if got > want || got < want-time.Second {
+			t.Errorf("%v before the end of the run: %v, want %v", left, got, want)
+		}
+	}
+}

@@ -1,0 +1,523 @@
+/* A libnvidia-ml.so.1 that answers as the file nvml.scenario beside it says;
+   README.md has the language. What it does not know it does not support. */
+#define _GNU_SOURCE
+#define NVML_NO_UNVERSIONED_FUNC_DEFS 1
+#include "nvml.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ANY (-1)     /* every device, every argument */
+#define SYSTEM (-2)  /* calls that are about no device */
+#define MAX_ARGS 3
+
+enum action { ANSWER, FAIL, HANG, CRASH, EXIT, LATE };
+
+struct rule {
+	int device;
+	char call[56];
+	int nargs;
+	long args[MAX_ARGS];
+	enum action action;
+	long number;      /* FAIL: the NVML error; EXIT: the status; LATE: milliseconds */
+	const char *text; /* ANSWER */
+};
+
+static struct rule *rules;
+static int nrules, run, ready;
+
+/* beside gives the path of a file in the folder of this library. */
+static void beside(char *path, size_t size, const char *name)
+{
+	Dl_info info;
+	const char *slash;
+
+	if (!dladdr((void *)beside, &info) || !(slash = strrchr(info.dli_fname, '/')))
+		_exit(99);
+	snprintf(path, size, "%.*s/%s", (int)(slash - info.dli_fname), info.dli_fname, name);
+}
+
+static void broken(int line, const char *what)
+{
+	fprintf(stderr, "nvml.scenario:%d: %s\n", line, what);
+	_exit(98);
+}
+
+static const char *const actions[] = {"=", "error", "hang", "crash", "exit", "late"};
+
+static int action_of(const char *word)
+{
+	for (int i = 0; i < 6; i++)
+		if (strcmp(word, actions[i]) == 0)
+			return i;
+	return -1;
+}
+
+/* parse reads one line: DEVICE CALL [ARGUMENT...] ACTION. */
+static void parse(char *text, int line)
+{
+	struct rule r = {0};
+	char *save = NULL, *word = strtok_r(text, " \t", &save);
+	int action;
+
+	if (!word || *word == '#')
+		return;
+	r.device = strcmp(word, "*") == 0 ? ANY : strcmp(word, "-") == 0 ? SYSTEM : atoi(word);
+	word = strtok_r(NULL, " \t", &save);
+	if (!word)
+		broken(line, "no call");
+	snprintf(r.call, sizeof r.call, "%s", word);
+	for (;;) {
+		word = strtok_r(NULL, " \t", &save);
+		if (!word)
+			broken(line, "no action");
+		if ((action = action_of(word)) >= 0)
+			break;
+		if (r.nargs == MAX_ARGS)
+			broken(line, "too many arguments");
+		r.args[r.nargs++] = strcmp(word, "*") == 0 ? ANY : strtol(word, NULL, 0);
+	}
+	r.action = action;
+	r.text = strdup(save ? save + strspn(save, " \t") : "");
+	r.number = strtol(r.text, NULL, 0);
+	rules = realloc(rules, (nrules + 1) * sizeof *rules);
+	rules[nrules++] = r;
+}
+
+/* count says how often nvmlInit was called before, in whichever process. */
+static int count(void)
+{
+	char path[4096], text[32] = "";
+	int fd, n = 0;
+
+	beside(path, sizeof path, "nvml.runs");
+	if ((fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644)) < 0)
+		return 0;
+	if (pread(fd, text, sizeof text - 1, 0) > 0)
+		n = atoi(text);
+	snprintf(text, sizeof text, "%d\n", n + 1);
+	if (pwrite(fd, text, strlen(text), 0) < 0)
+		n = 0;
+	close(fd);
+	return n;
+}
+
+static void load(void)
+{
+	char path[4096], *text = NULL;
+	size_t size = 0;
+	FILE *f;
+
+	if (ready++)
+		return;
+	run = count();
+	beside(path, sizeof path, "nvml.scenario");
+	if (!(f = fopen(path, "re")))
+		return;
+	for (int line = 1; getline(&text, &size, f) > 0; line++) {
+		text[strcspn(text, "\n")] = 0;
+		parse(text, line);
+	}
+	free(text);
+	fclose(f);
+}
+
+static int fits(const struct rule *r, int device, const char *call, const long *args)
+{
+	if (strcmp(r->call, "*") != 0 && strcmp(r->call, call) != 0)
+		return 0;
+	if (r->device != device && !(r->device == ANY && device >= 0))
+		return 0;
+	for (int i = 0; i < r->nargs; i++)
+		if (r->args[i] != ANY && r->args[i] != args[i])
+			return 0;
+	return 1;
+}
+
+/* ask does what the last rule that fits says, and finds the answer. */
+static nvmlReturn_t ask(int device, const char *call, const long *args, const char **answer)
+{
+	for (int i = nrules - 1; i >= 0; i--) {
+		const struct rule *r = &rules[i];
+
+		if (!fits(r, device, call, args))
+			continue;
+		switch (r->action) {
+		case ANSWER:
+			*answer = r->text;
+			return NVML_SUCCESS;
+		case FAIL:
+			return (nvmlReturn_t)r->number;
+		case HANG:
+			for (;;)
+				pause();
+		case CRASH:
+			*(volatile int *)0 = 0;
+			break;
+		case EXIT:
+			_exit((int)r->number);
+		case LATE:
+			usleep((useconds_t)r->number * 1000);
+		}
+	}
+	return NVML_ERROR_NOT_SUPPORTED;
+}
+
+/* next takes a number off an answer: 17, 0x11, or 10+5, which is 10 in the
+   first run and 5 more in each that follows. */
+static long long next(const char **answer)
+{
+	char *end;
+	long long n = strtoll(*answer, &end, 0);
+
+	if (*end == '+' || (*end == '-' && end != *answer))
+		n += run * strtoll(end, &end, 0);
+	*answer = end + strspn(end, " \t");
+	return n;
+}
+
+static int hex(char c) { return isdigit((unsigned char)c) ? c - '0' : (c | 0x20) - 'a' + 10; }
+
+/* put writes a string answer: {i} is the device's number, {x} the same in two
+   hexadecimal digits, \xNN a byte. A string fills its buffer if it is too long,
+   without an end, as a broken library might. */
+static void put(char *out, unsigned int size, int device, const char *s)
+{
+	unsigned int n = 0;
+	char piece[16];
+
+	while (*s && n < size) {
+		if (strncmp(s, "{i}", 3) == 0 || strncmp(s, "{x}", 3) == 0) {
+			snprintf(piece, sizeof piece, s[1] == 'i' ? "%d" : "%02x", device);
+			s += 3;
+			for (const char *p = piece; *p && n < size; p++)
+				out[n++] = *p;
+		} else if (s[0] == '\\' && s[1] == 'x' && isxdigit((unsigned char)s[2]) && isxdigit((unsigned char)s[3])) {
+			out[n++] = (char)(hex(s[2]) << 4 | hex(s[3]));
+			s += 4;
+		} else {
+			out[n++] = *s++;
+		}
+	}
+	if (n < size)
+		out[n] = 0;
+}
+
+static int index_of(nvmlDevice_t d) { return (int)((long)d.handle - 1); }
+
+static const long none[MAX_ARGS] = {ANY, ANY, ANY};
+
+#define SYSTEM_STRING(call) \
+	nvmlReturn_t call(char *out, unsigned int size) \
+	{ \
+		const char *a; \
+		nvmlReturn_t r = ask(SYSTEM, #call, none, &a); \
+		if (r == NVML_SUCCESS) \
+			put(out, size, 0, a); \
+		return r; \
+	}
+#define STRING(call) \
+	nvmlReturn_t call(nvmlDevice_t d, char *out, unsigned int size) \
+	{ \
+		const char *a; \
+		nvmlReturn_t r = ask(index_of(d), #call, none, &a); \
+		if (r == NVML_SUCCESS) \
+			put(out, size, index_of(d), a); \
+		return r; \
+	}
+#define NOTHING(call) \
+	nvmlReturn_t call(nvmlDevice_t d) \
+	{ \
+		const char *a; \
+		return ask(index_of(d), #call, none, &a); \
+	}
+#define NUMBER(call, type) \
+	nvmlReturn_t call(nvmlDevice_t d, type *out) \
+	{ \
+		const char *a; \
+		nvmlReturn_t r = ask(index_of(d), #call, none, &a); \
+		if (r == NVML_SUCCESS) \
+			*out = strcmp(a, "{i}") == 0 ? (type)index_of(d) : (type)next(&a); \
+		return r; \
+	}
+#define PAIR(call, type) \
+	nvmlReturn_t call(nvmlDevice_t d, type *one, type *two) \
+	{ \
+		const char *a; \
+		nvmlReturn_t r = ask(index_of(d), #call, none, &a); \
+		if (r == NVML_SUCCESS) { \
+			*one = (type)next(&a); \
+			*two = (type)next(&a); \
+		} \
+		return r; \
+	}
+#define NUMBER_OF(call, kind) \
+	nvmlReturn_t call(nvmlDevice_t d, kind what, unsigned int *out) \
+	{ \
+		const char *a; \
+		long args[MAX_ARGS] = {what, ANY, ANY}; \
+		nvmlReturn_t r = ask(index_of(d), #call, args, &a); \
+		if (r == NVML_SUCCESS) \
+			*out = (unsigned int)next(&a); \
+		return r; \
+	}
+/* The answer is PID and bytes for each process. */
+#define PROCESSES(call) \
+	nvmlReturn_t call##_v3(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_t *out) \
+	{ \
+		const char *a; \
+		unsigned int room = *n; \
+		nvmlReturn_t r = ask(index_of(d), #call, none, &a); \
+		if (r != NVML_SUCCESS) \
+			return r; \
+		for (*n = 0; *a; (*n)++) { \
+			nvmlProcessInfo_t p = {.gpuInstanceId = -1U, .computeInstanceId = -1U}; \
+			p.pid = (unsigned int)next(&a); \
+			p.usedGpuMemory = (unsigned long long)next(&a); \
+			if (*n < room) \
+				out[*n] = p; \
+		} \
+		return *n > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS; \
+	}
+#include "calls.h"
+
+nvmlReturn_t nvmlInit_v2(void)
+{
+	const char *a;
+	nvmlReturn_t r;
+
+	load();
+	r = ask(SYSTEM, "nvmlInit", none, &a);
+	return r == NVML_ERROR_NOT_SUPPORTED ? NVML_SUCCESS : r;
+}
+
+nvmlReturn_t nvmlShutdown(void)
+{
+	const char *a;
+	nvmlReturn_t r = ask(SYSTEM, "nvmlShutdown", none, &a);
+
+	return r == NVML_ERROR_NOT_SUPPORTED ? NVML_SUCCESS : r;
+}
+
+const char *nvmlErrorString(nvmlReturn_t r)
+{
+	static char text[32];
+
+	snprintf(text, sizeof text, "fake error %d", (int)r);
+	return text;
+}
+
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *n)
+{
+	const char *a;
+	nvmlReturn_t r = ask(SYSTEM, "nvmlDeviceGetCount", none, &a);
+
+	if (r == NVML_SUCCESS)
+		*n = (unsigned int)next(&a);
+	return r;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int i, nvmlDevice_t *d)
+{
+	const char *a;
+	nvmlReturn_t r = ask((int)i, "nvmlDeviceGetHandleByIndex", none, &a);
+
+	d->handle = (void *)((long)i + 1); /* go-nvml's header wraps the pointer */
+	return r == NVML_ERROR_NOT_SUPPORTED ? NVML_SUCCESS : r;
+}
+
+/* The answer is the address and, as numbers, device and subsystem. */
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *pci)
+{
+	const char *a;
+	char text[128] = "";
+	unsigned int fn = 0;
+	int used = 0;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetPciInfo", none, &a);
+
+	if (r != NVML_SUCCESS)
+		return r;
+	memset(pci, 0, sizeof *pci);
+	put(text, sizeof text - 1, index_of(d), a);
+	if (sscanf(text, "%x:%x:%x.%x%n", &pci->domain, &pci->bus, &pci->device, &fn, &used) < 4)
+		return NVML_ERROR_UNKNOWN;
+	snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.%X", pci->domain, pci->bus, pci->device, fn);
+	a = text + used;
+	pci->pciDeviceId = (unsigned int)next(&a);
+	pci->pciSubSystemId = (unsigned int)next(&a);
+	return r;
+}
+
+/* A field is the call "field" with its number. */
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int n, nvmlFieldValue_t *values)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetFieldValues", none, &a);
+
+	if (r != NVML_SUCCESS && r != NVML_ERROR_NOT_SUPPORTED)
+		return r;
+	for (int i = 0; i < n; i++) {
+		long args[MAX_ARGS] = {values[i].fieldId, values[i].scopeId, ANY};
+
+		values[i].valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+		values[i].nvmlReturn = ask(index_of(d), "field", args, &a);
+		if (values[i].nvmlReturn != NVML_SUCCESS)
+			continue;
+		values[i].value.ullVal = (unsigned long long)next(&a);
+		if ((long long)values[i].value.ullVal < 0) {
+			values[i].valueType = NVML_VALUE_TYPE_SIGNED_INT;
+			values[i].value.siVal = (int)values[i].value.ullVal;
+		}
+	}
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t d, nvmlMemoryErrorType_t kind, nvmlEccCounterType_t counter,
+                                             nvmlMemoryLocation_t where, unsigned long long *out)
+{
+	const char *a;
+	long args[MAX_ARGS] = {kind, counter, where};
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetMemoryErrorCounter", args, &a);
+
+	if (r == NVML_SUCCESS)
+		*out = (unsigned long long)next(&a);
+	return r;
+}
+
+/* Corrected, uncorrected, pending, failed. */
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t d, unsigned int *cor, unsigned int *unc, unsigned int *pending, unsigned int *failed)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetRemappedRows", none, &a);
+
+	if (r == NVML_SUCCESS) {
+		*cor = (unsigned int)next(&a);
+		*unc = (unsigned int)next(&a);
+		*pending = (unsigned int)next(&a);
+		*failed = (unsigned int)next(&a);
+	}
+	return r;
+}
+
+/* Banks with max, high, partial, low and no spare rows. */
+nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t d, nvmlRowRemapperHistogramValues_t *v)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetRowRemapperHistogram", none, &a);
+
+	if (r == NVML_SUCCESS) {
+		v->max = (unsigned int)next(&a);
+		v->high = (unsigned int)next(&a);
+		v->partial = (unsigned int)next(&a);
+		v->low = (unsigned int)next(&a);
+		v->none = (unsigned int)next(&a);
+	}
+	return r;
+}
+
+/* Whether the threshold is exceeded; the counters are those of the other call. */
+nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t d, nvmlEccSramErrorStatus_t *s)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetSramEccErrorStatus", none, &a);
+
+	if (r == NVML_SUCCESS)
+		s->bThresholdExceeded = (unsigned int)next(&a);
+	return r;
+}
+
+/* Channel, TPC. */
+nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t d, nvmlRepairStatus_t *s)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetRepairStatus", none, &a);
+
+	if (r == NVML_SUCCESS) {
+		s->bChannelRepairPending = (unsigned int)next(&a);
+		s->bTpcRepairPending = (unsigned int)next(&a);
+	}
+	return r;
+}
+
+nvmlReturn_t nvmlDeviceGetUnrepairableMemoryFlag_v1(nvmlDevice_t d, nvmlUnrepairableMemoryStatus_v1_t *s)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetUnrepairableMemoryFlag_v1", none, &a);
+
+	if (r == NVML_SUCCESS)
+		s->bUnrepairableMemory = (unsigned int)next(&a);
+	return r;
+}
+
+nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, nvmlMarginTemperature_t *m)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetMarginTemperature", none, &a);
+
+	if (r == NVML_SUCCESS)
+		m->marginTemperature = (int)next(&a);
+	return r;
+}
+
+/* Environment, feature, developers' tools. */
+nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *s)
+{
+	const char *a;
+	nvmlReturn_t r = ask(SYSTEM, "nvmlSystemGetConfComputeState", none, &a);
+
+	if (r == NVML_SUCCESS) {
+		s->environment = (unsigned int)next(&a);
+		s->ccFeature = (unsigned int)next(&a);
+		s->devToolsMode = (unsigned int)next(&a);
+	}
+	return r;
+}
+
+/* Total, free and used bytes. */
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetMemoryInfo", none, &a);
+
+	if (r == NVML_SUCCESS) {
+		m->total = (unsigned long long)next(&a);
+		m->free = (unsigned long long)next(&a);
+		m->used = (unsigned long long)next(&a);
+	}
+	return r;
+}
+
+/* Pages of each cause: the call with the cause as its argument. */
+nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t d, nvmlPageRetirementCause_t cause, unsigned int *n, unsigned long long *addresses)
+{
+	const char *a;
+	long args[MAX_ARGS] = {cause, ANY, ANY};
+	unsigned int room = *n;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetRetiredPages", args, &a);
+
+	if (r != NVML_SUCCESS)
+		return r;
+	*n = (unsigned int)next(&a);
+	for (unsigned int i = 0; i < *n && i < room; i++)
+		addresses[i] = i << 12;
+	return *n > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+/* Whether setting works: "= " does. What was set is answered from then on. */
+nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t d, nvmlEnableState_t mode)
+{
+	const char *a;
+	char line[80];
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceSetPersistenceMode", none, &a);
+
+	if (r == NVML_SUCCESS) {
+		snprintf(line, sizeof line, "%d nvmlDeviceGetPersistenceMode = %d", index_of(d), (int)mode);
+		parse(line, 0);
+	}
+	return r;
+}
