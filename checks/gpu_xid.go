@@ -173,7 +173,10 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding 
 	if !c.isFile() {
 		now = env.now()
 	}
-	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes, states: env.statesByPCI()}
+	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes}
+	if len(ledger.Events) > 0 { // asking the driver takes a process of its own
+		j.states = env.statesByPCI()
+	}
 	codes, _ := parseXidCodes(c.Codes)
 	cases := j.cases()
 	for _, x := range cases {

@@ -83,7 +83,8 @@ type worker struct {
 	page page
 	logs map[string]*os.File
 
-	vars Vars // as last told
+	vars   Vars              // as last told
+	states []checks.GPUState // see gpuStates
 }
 
 func (w *worker) send(resp *Response) {
@@ -176,6 +177,10 @@ func (w *worker) check(req *Request) *Response {
 		Vars:    vars,
 		Arrays:  w.vars.Arrays,
 		Doing:   w.doing(req),
+	}
+	env.GPUStates = func() []checks.GPUState {
+		env.At("ask NVML for the state of the GPUs")
+		return w.gpuStates(context.Background())
 	}
 	return &Response{Findings: c.Run(context.Background(), env)}
 }

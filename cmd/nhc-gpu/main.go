@@ -74,7 +74,7 @@ const (
 )
 
 // worker is the other half of this program: "shell PROGRAM" becomes bash,
-// "LANE ROOT" answers requests.
+// "LANE ROOT" answers requests, "states ROOT LIBRARY" asks the driver of GPUs.
 func worker(args []string) int {
 	if len(args) == 2 && args[0] == "shell" {
 		err := run.BecomeShell(args[1])
@@ -83,6 +83,9 @@ func worker(args []string) int {
 	}
 	if len(args) == 2 {
 		return run.Worker(args[1])
+	}
+	if len(args) == 3 && args[0] == run.StatesName {
+		return run.PrintStates(args[1], args[2])
 	}
 	fmt.Fprintf(os.Stderr, "nhc-gpu: %s is the name of its own workers; it cannot be started by hand\n", run.WorkerName)
 	return 2

@@ -1,0 +1,32 @@
+package checks
+
+import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+
+// GPUStateGroups are what NVML has to be asked for [GPUStatesOf].
+const GPUStateGroups = probe.GroupRecovery | probe.GroupECC | probe.GroupRows
+
+// GPUStatesOf is what the log of Xids is judged by, out of a snapshot of NVML.
+func GPUStatesOf(n *probe.NVML) []GPUState {
+	var states []GPUState
+	for _, g := range n.GPUs {
+		if g.Err != nil {
+			continue // a GPU that cannot be asked is check_gpu_recovery's concern
+		}
+		s := GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value}
+		s.Recovery = known(g.Recovery.Action)
+		s.SRAMThreshold = known(g.ECC.SRAMThreshold)
+		if rows := known(g.Rows.Remapped); rows != nil {
+			s.RemapPending, s.RemapFailed = &rows.Pending, &rows.Failed
+		}
+		states = append(states, s)
+	}
+	return states
+}
+
+// known is a reading's value, nil if there is none.
+func known[T any](r probe.Reading[T]) *T {
+	if !r.Known {
+		return nil
+	}
+	return &r.Value
+}

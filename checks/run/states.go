@@ -1,0 +1,78 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The log of Xids is read by the local worker, which must never load NVML: a
+// driver that hangs is what the log is about. Where it has found something, a
+// process of its own asks the driver how the GPUs are now; one that does not
+// answer leaves the log to speak for itself.
+
+// StatesName is the first word of a process that prints what the driver says.
+const StatesName = "states"
+
+// statesLimit bounds the question to the driver. NVML answers within a second
+// on a node that works, also where no process keeps the driver awake.
+const statesLimit = 4 * time.Second
+
+// gpuStates asks the driver, at most once a run. nil: nobody knows.
+func (w *worker) gpuStates(ctx context.Context) []checks.GPUState {
+	if w.states != nil || w.stuckStates() {
+		return w.states
+	}
+	w.states = []checks.GPUState{}
+	host := probe.NewHost("/") // also where the checks look at another node
+	x := host.Run(ctx, probe.Command{
+		Argv:    []string{WorkerName, StatesName, w.vars.Root, w.vars.Plain["NVML_LIBRARY"]},
+		Program: "/proc/self/exe", Timeout: statesLimit, Output: 1 << 20,
+	})
+	if x.Status != 0 || json.Unmarshal(x.Output, &w.states) != nil {
+		w.states = []checks.GPUState{}
+	}
+	return w.states
+}
+
+// stuckStates says whether such a process of an earlier run still hangs: another
+// would only hang beside it.
+func (w *worker) stuckStates() bool {
+	procs, err := probe.NewHost("/").Processes()
+	if err != nil {
+		return true
+	}
+	for _, p := range procs {
+		if strings.HasPrefix(p.Args, WorkerName+" "+StatesName) {
+			return true
+		}
+	}
+	return false
+}
+
+// PrintStates is the main function of that process. Its standard output is for
+// the answer alone: a C library may print, too, and does so elsewhere.
+func PrintStates(root, library string) int {
+	fd, err := unix.Dup(1)
+	if err != nil || unix.Dup3(2, 1, 0) != nil {
+		return 1
+	}
+	out := os.NewFile(uintptr(fd), "answer")
+	host := probe.NewHost(root)
+	host.SetNVMLLibrary(library)
+	n, err := host.NVML(checks.GPUStateGroups, func(string) {})
+	if err != nil {
+		return 1
+	}
+	if json.NewEncoder(out).Encode(checks.GPUStatesOf(n)) != nil {
+		return 1
+	}
+	return 0
+}
