@@ -1,0 +1,544 @@
+package checks
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// The scenarios of the self-test are those of the unit tests of the checks of
+// GPUs, written as text: what differs from a healthy node.
+
+// healthyNodes are the nodes that scenarios begin with.
+func healthyNodes() map[string]*node {
+	files := fakenvml.Files(fakenvml.H100, 8)
+	return map[string]*node{
+		"h100": {nvml: h100s(), files: files}, "v100": {nvml: v100s(), files: files}, "empty": {nvml: new(probe.NVML)}, "": {},
+	}
+}
+
+// selftested says whether the self-test tries a check.
+func selftested(name string) bool {
+	info, _ := Lookup(name)
+	return info.Lane == NVML || strings.HasPrefix(name, "check_gpu_")
+}
+
+// selftestPages are the files of checks/selftest, by name.
+func selftestPages(t *testing.T) map[string]string {
+	t.Helper()
+	pages := map[string]string{}
+	for name, n := range healthyNodes() {
+		if n.files != nil {
+			pages["nodes/"+name+".toml"] = nodePage(t, n)
+		}
+	}
+	names := map[string][]string{} // of one check, by its scenarios
+	var order []string
+	for _, name := range Names() {
+		if !selftested(name) {
+			continue
+		}
+		body := checkPage(t, name)
+		if names[body] == nil {
+			order = append(order, body)
+		}
+		names[body] = append(names[body], name)
+	}
+	for _, body := range order {
+		file := names[body][0]
+		for _, name := range names[body] { // the name of our own before AzureHPC's
+			if strings.HasPrefix(name, "check_gpu_") && len(name) < len(file) || !strings.HasPrefix(file, "check_gpu_") {
+				file = name
+			}
+		}
+		pages[strings.TrimPrefix(file, "check_")+".toml"] = selftestHead + "checks = " + inline(t, names[body]) + "\n" + body
+	}
+	return pages
+}
+
+const selftestHead = "# Generated from the tests of the check: go test ./checks -run Selftest -selftest\n\n"
+
+// nodePage is a healthy node. What all its GPUs have alike is written once.
+func nodePage(t *testing.T, n *node) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString(selftestHead + "[nvml]\n")
+	fields := flatten(n.nvml)
+	written := map[string]bool{}
+	for _, p := range slices.Sorted(maps.Keys(fields)) {
+		v, key := fields[p], p
+		if all := strings.Replace(p, "gpu3.", "gpu*.", 1); all != p && alike(fields, p) {
+			key, v = all, template(v)
+		} else if m := gpuPath(p); m != "" && alike(fields, "gpu3."+m) {
+			continue
+		}
+		if !written[key] {
+			fmt.Fprintf(&b, "%s = %s\n", quoteKey(key), inline(t, v))
+		}
+		written[key] = true
+	}
+	b.WriteString("\n[files]\n")
+	files := map[string]string{}
+	for name, content := range n.files {
+		name, content = ofAll(name), ofAll(content)
+		if old, ok := files[name]; ok && old != content {
+			t.Fatalf("%s is not alike for all GPUs", name)
+		}
+		files[name] = content
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(&b, "%s = %s\n", quoteKey(name), inline(t, files[name]))
+	}
+	return b.String()
+}
+
+// gpuPath is a path without its GPU, "" if it is not about one.
+func gpuPath(p string) string {
+	head, rest, _ := strings.Cut(p, ".")
+	if _, ok := strings.CutPrefix(head, "gpu"); !ok {
+		return ""
+	}
+	return rest
+}
+
+// alike says whether a field of gpu3 is that of the others, but for their names.
+func alike(fields map[string]any, p string) bool {
+	want := template(fields[p])
+	for i := range 8 {
+		v := fields[strings.Replace(p, "gpu3.", fmt.Sprintf("gpu%d.", i), 1)]
+		if text, ok := want.(string); ok {
+			if v != any(ofGPU(text, i)) {
+				return false
+			}
+		} else if !reflect.DeepEqual(v, want) {
+			return false
+		}
+	}
+	return true
+}
+
+// template has {i} for the number of gpu3.
+func template(v any) any {
+	if text, ok := v.(string); ok {
+		return ofAll(text)
+	}
+	return v
+}
+
+// ofAll puts {i} in the place of the number of any GPU.
+func ofAll(text string) string {
+	for i := range 8 {
+		n := strconv.Itoa(i)
+		for _, s := range []string{fakenvml.Address(i), fakenvml.UUID(i), fakenvml.Serial(i)} {
+			at := strings.LastIndex(strings.TrimSuffix(s, ":00.0"), n)
+			text = strings.ReplaceAll(text, s, s[:at]+"{i}"+s[at+1:])
+		}
+		text = strings.ReplaceAll(text, "dev/nvidia"+n, "dev/nvidia{i}")
+		text = strings.ReplaceAll(text, "Device Minor: \t "+n+"\n", "Device Minor: \t {i}\n")
+	}
+	return text
+}
+
+// flatten is what NVML tells, by path.
+func flatten(n *probe.NVML) map[string]any {
+	fields := map[string]any{}
+	if n == nil {
+		return fields
+	}
+	walk(fields, "", reflect.ValueOf(n).Elem())
+	for i := range n.GPUs {
+		walk(fields, fmt.Sprintf("gpu%d.", n.GPUs[i].Index), reflect.ValueOf(&n.GPUs[i]).Elem())
+	}
+	return fields
+}
+
+func walk(fields map[string]any, prefix string, v reflect.Value) {
+	for i := range v.NumField() {
+		f, name := v.Field(i), v.Type().Field(i).Name
+		switch {
+		case name == "GPUs" || name == "Index" || f.IsZero() && !isReading(f.Type()) && f.Kind() != reflect.Struct:
+		case isReading(f.Type()):
+			if err, ok := f.FieldByName("Err").Interface().(error); ok {
+				fields[prefix+name] = errorTable(err)
+			} else if f.FieldByName("Known").Bool() {
+				fields[prefix+name] = asJSON(f.FieldByName("Value").Interface())
+			}
+		case f.Type() == reflect.TypeFor[error]():
+			fields[prefix+name] = errorTable(f.Interface().(error))
+		case f.Type() == reflect.TypeFor[time.Time]():
+			if !f.IsZero() {
+				fields[prefix+name] = asJSON(f.Interface())
+			}
+		case f.Kind() == reflect.Struct:
+			walk(fields, prefix+name+".", f)
+		default:
+			fields[prefix+name] = asJSON(f.Interface())
+		}
+	}
+}
+
+// asJSON is a value as JSON has it: strings, numbers, tables.
+func asJSON(v any) any {
+	switch v := reflect.ValueOf(v); {
+	case v.Kind() == reflect.Bool:
+		return v.Bool()
+	case v.CanInt(), v.CanUint():
+		return json.Number(fmt.Sprint(v))
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	d := json.NewDecoder(strings.NewReader(string(data)))
+	d.UseNumber()
+	var out any
+	if err := d.Decode(&out); err != nil {
+		panic(err)
+	}
+	if out == nil { // a list of nothing
+		return []any{}
+	}
+	return out
+}
+
+func errorTable(err error) map[string]any {
+	if e, ok := errors.AsType[*probe.NVMLError](err); ok {
+		return map[string]any{"error": json.Number(strconv.Itoa(e.Code)), "call": e.Call}
+	}
+	if errors.Is(err, probe.ErrNoLibrary) {
+		return map[string]any{"missing": strings.TrimSuffix(strings.TrimPrefix(err.Error(), "load "), ": "+probe.ErrNoLibrary.Error())}
+	}
+	return map[string]any{"message": err.Error()}
+}
+
+// changes are what makes one snapshot of another.
+func changes(from, to *probe.NVML) map[string]any {
+	what := map[string]any{}
+	old := flatten(from)
+	kept := map[int]bool{}
+	for i := range to.GPUs {
+		kept[to.GPUs[i].Index] = true
+	}
+	after := flatten(to)
+	for i := range from.GPUs {
+		prefix := fmt.Sprintf("gpu%d.", i)
+		known := 0
+		for p := range after {
+			if strings.HasPrefix(p, prefix) {
+				known++
+			}
+		}
+		switch {
+		case len(kept) == 0:
+			what["gpu*"] = map[string]any{"gone": true}
+		case !kept[i]:
+			what[fmt.Sprintf("gpu%d", i)] = map[string]any{"gone": true}
+		case known < 10:
+			what[fmt.Sprintf("gpu%d", i)] = unsupported
+		default:
+			continue
+		}
+		maps.DeleteFunc(old, func(p string, _ any) bool { return strings.HasPrefix(p, prefix) && p != prefix+"PCI" })
+		if !kept[i] || len(kept) == 0 {
+			delete(old, prefix+"PCI")
+		}
+	}
+	for p, v := range after {
+		if !reflect.DeepEqual(old[p], v) {
+			what[p] = v
+		}
+	}
+	lost := map[string]int{} // by the part of a GPU: gpu3.ECC
+	for p := range old {
+		if _, ok := after[p]; !ok {
+			what[p] = unsupported
+			lost[partOf(p)]++
+		}
+	}
+	for part, n := range lost {
+		if n < 4 || part == "" {
+			continue
+		}
+		for p := range old {
+			if partOf(p) == part {
+				delete(what, p)
+			}
+		}
+		for p, v := range after {
+			if partOf(p) == part {
+				what[p] = v
+			}
+		}
+		what[part] = unsupported
+	}
+	return joined(what)
+}
+
+var unsupported = map[string]any{"unsupported": true}
+
+// partOf is the part of a GPU that a field belongs to: gpu3.ECC.SRAM.Corrected is of gpu3.ECC.
+func partOf(p string) string {
+	if words := strings.Split(p, "."); len(words) > 2 {
+		return words[0] + "." + words[1]
+	}
+	return ""
+}
+
+// joined writes what is alike of all eight GPUs once.
+func joined(what map[string]any) map[string]any {
+	for p, v := range maps.Clone(what) {
+		rest, ok := strings.CutPrefix(p, "gpu0")
+		if !ok {
+			continue
+		}
+		same := true
+		for i := range 8 {
+			same = same && reflect.DeepEqual(what[fmt.Sprintf("gpu%d%s", i, rest)], v)
+		}
+		if same {
+			for i := range 8 {
+				delete(what, fmt.Sprintf("gpu%d%s", i, rest))
+			}
+			what["gpu*"+rest] = v
+		}
+	}
+	return what
+}
+
+// checkPage are the scenarios of one check.
+func checkPage(t *testing.T, name string) string {
+	t.Helper()
+	common := commonFiles(scenarios[name])
+	var b strings.Builder
+	if len(common) > 0 {
+		writeTable(t, &b, "files", common)
+	}
+	for _, s := range scenarios[name] {
+		if s.live || len(s.tools) > 0 || len(s.mtimes) > 0 {
+			t.Fatalf("%s: %s: needs this machine, or times of files: the self-test has no word for them", name, s.name)
+		}
+		if mistaken(s) {
+			continue
+		}
+		writeSelftest(t, &b, name, s, common)
+	}
+	return b.String()
+}
+
+// mistaken says whether a scenario is a mistake of the configuration, not of a node.
+func mistaken(s scenario) bool {
+	return slices.ContainsFunc(s.want, func(f Finding) bool { return f.Code == "config.usage" })
+}
+
+// commonFiles are those that most scenarios without a snapshot of NVML have.
+func commonFiles(list []scenario) map[string]string {
+	count, all := map[[2]string]int{}, 0
+	for _, s := range list {
+		if baseOf(s) == "" {
+			all++
+			for name, content := range s.files {
+				count[[2]string{name, content}]++
+			}
+		}
+	}
+	common := map[string]string{}
+	for file, n := range count {
+		if n > 2 && n*2 > all {
+			common[file[0]] = file[1]
+		}
+	}
+	return common
+}
+
+// baseOf is the healthy node that a scenario was made from.
+func baseOf(s scenario) string {
+	switch {
+	case s.nvml != nil && len(s.nvml.GPUs) == 0 && len(s.files) == 0:
+		return "empty"
+	case s.nvml == nil && len(s.files) < 50:
+		return ""
+	case s.nvml != nil && len(s.nvml.GPUs) > 0 && strings.Contains(s.nvml.GPUs[0].Name.Value, "V100"):
+		return "v100"
+	}
+	return "h100"
+}
+
+func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, common map[string]string) {
+	t.Helper()
+	base := baseOf(s)
+	node := healthyNodes()[base]
+	if base == "" {
+		node.files = common
+	}
+	fmt.Fprintf(b, "\n[[scenario]]\nname = %s\n", inline(t, s.name))
+	if base != "" {
+		fmt.Fprintf(b, "node = %s\n", inline(t, base))
+	}
+	if len(s.words) > 0 {
+		fmt.Fprintf(b, "words = %s\n", inline(t, s.words))
+	}
+	if s.nvmlErr != nil {
+		fmt.Fprintf(b, "error = %s\n", inline(t, errorTable(s.nvmlErr)))
+	}
+	files, lacks := map[string]string{}, []string{}
+	for f, content := range s.files {
+		if old, ok := node.files[f]; !ok || old != content {
+			files[f] = content
+		}
+	}
+	for f := range node.files {
+		if _, ok := s.files[f]; !ok {
+			lacks = append(lacks, widest(f, s.files))
+		}
+	}
+	if slices.Sort(lacks); len(lacks) > 0 {
+		fmt.Fprintf(b, "lacks = %s\n", inline(t, slices.Compact(lacks)))
+	}
+	for _, f := range s.want {
+		w := selftestFinding(f)
+		b.WriteString("[[scenario.want]]\n")
+		for _, line := range [][2]string{
+			{"severity", w.Severity}, {"code", w.Code}, {"device", w.Device}, {"remedy", string(w.Remedy)}, {"message", strings.ReplaceAll(w.Message, name, "{check}")},
+		} {
+			if line[1] != "" {
+				fmt.Fprintf(b, "%s = %s\n", line[0], tomlString(line[1]))
+			}
+		}
+	}
+	writeTable(t, b, "scenario.vars", s.vars)
+	if s.nvml != nil {
+		writeTable(t, b, "scenario.nvml", changes(node.nvml, s.nvml))
+	}
+	writeTable(t, b, "scenario.files", files)
+	writeTable(t, b, "scenario.links", s.links)
+}
+
+// widest is the file, or the outermost directory of it of which the scenario has
+// nothing.
+func widest(file string, has map[string]string) string {
+	for i, r := range file {
+		if r != '/' {
+			continue
+		}
+		dir := file[:i+1]
+		below := func(f string) bool { return strings.HasPrefix(f, dir) }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(has)), below) {
+			return dir
+		}
+	}
+	return file
+}
+
+func writeTable[T any](t *testing.T, b *strings.Builder, head string, m map[string]T) {
+	t.Helper()
+	if len(m) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "[%s]\n", head)
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(b, "%s = %s\n", quoteKey(k), inline(t, m[k]))
+	}
+}
+
+// quoteKey is a key as TOML wants it.
+func quoteKey(k string) string {
+	if strings.Trim(k, "abcdefghijklmnopqrstuvwxyz_ABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" {
+		return k
+	}
+	return tomlString(k)
+}
+
+// inline is a value on one line.
+func inline(t *testing.T, v any) string {
+	t.Helper()
+	switch v := v.(type) {
+	case string:
+		return tomlString(v)
+	case map[string]any:
+		var parts []string
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			parts = append(parts, quoteKey(k)+" = "+inline(t, v[k]))
+		}
+		return "{ " + strings.Join(parts, ", ") + " }"
+	case []any:
+		var parts []string
+		for _, x := range v {
+			parts = append(parts, inline(t, x))
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	case []string:
+		return inline(t, asJSON(v))
+	case bool, json.Number:
+		return fmt.Sprint(v)
+	}
+	t.Fatalf("no TOML for %T", v)
+	return ""
+}
+
+// tomlString is a string of TOML; bytes that are no UTF-8 become {xNN}.
+func tomlString(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, "{x%02x}", s[0])
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r == '"' || r == '\\':
+			b.WriteString(`\` + string(r))
+		case r < ' ' || r == 0x7f:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+		s = s[n:]
+	}
+	return b.String() + `"`
+}
+
+// TestSelftestIsWritten compares checks/selftest with the scenarios of the unit
+// tests, and writes it if it is asked to.
+func TestSelftestIsWritten(t *testing.T) {
+	t.Parallel()
+	want, got := selftestPages(t), map[string]string{}
+	if *writeSelftests {
+		if err := os.RemoveAll("selftest"); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range want {
+			if err := place("selftest", name, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return
+	}
+	for name := range want {
+		data, err := os.ReadFile(filepath.Join("selftest", name))
+		if err != nil {
+			t.Error(err)
+		}
+		got[name] = string(data)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("checks/selftest is not what the unit tests say; go test ./checks -run Selftest -selftest writes it (-want +got):\n%s", diff)
+	}
+}
