@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -154,4 +155,27 @@ func (s *Selftest) compare(got []Finding) (wrong []string) {
 // selftestFinding is what of a finding a scenario tells.
 func selftestFinding(f Finding) SelftestFinding {
 	return SelftestFinding{Severity: f.Severity.String(), Code: f.Code, Device: f.Device.String(), Remedy: f.Remedy, Message: f.Message}
+}
+
+// rawBytes puts bytes where "{xNN}" names them: TOML has no text that is no UTF-8.
+func rawBytes(text string) string {
+	if !strings.Contains(text, "{x") {
+		return text
+	}
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "{x")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		text = after
+		digits, rest, closed := strings.Cut(after, "}")
+		if n, err := strconv.ParseUint(digits, 16, 8); err == nil && closed && len(digits) == 2 {
+			b.WriteByte(byte(n))
+			text = rest
+			continue
+		}
+		b.WriteString("{x")
+	}
 }

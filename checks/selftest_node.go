@@ -197,26 +197,3 @@ func selftestError(m map[string]any) (err, bad error) {
 	}
 	return nil, fmt.Errorf("%v is no error: want error and call, message, or missing", m)
 }
-
-// rawBytes puts bytes where "{xNN}" names them: TOML has no text that is no UTF-8.
-func rawBytes(text string) string {
-	if !strings.Contains(text, "{x") {
-		return text
-	}
-	var b strings.Builder
-	for {
-		before, after, found := strings.Cut(text, "{x")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		text = after
-		digits, rest, closed := strings.Cut(after, "}")
-		if n, err := strconv.ParseUint(digits, 16, 8); err == nil && closed && len(digits) == 2 {
-			b.WriteByte(byte(n))
-			text = rest
-			continue
-		}
-		b.WriteString("{x")
-	}
-}

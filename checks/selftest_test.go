@@ -213,6 +213,36 @@ func TestSelftestNotices(t *testing.T) {
 	}
 }
 
+// Another GPU takes the place of the one that is ill, and it takes that one's.
+func TestSelftestMoves(t *testing.T) {
+	t.Parallel()
+	s := Selftest{
+		Check: "check_gpu_ecc", Name: "x", Node: "h100", Words: of("gpu3"), Lacks: []string{"dev/nvidia3", "dev/nvidia7"},
+		Files: map[string]string{"sys/bus/pci/devices/0000:13:00.0/x": "0000:17:00.0 GPU-00000000-0000-0000-0000-000000000003"},
+		NVML:  map[string]any{"gpu3.ECC.On": map[string]any{"error": int64(15), "call": "nvmlDeviceGetX(3)"}, "gpu7.VBIOS": "3", "gpu3.Minor": int64(3)},
+		Want:  []SelftestFinding{{Device: "gpu3 0000:13:00.0", Message: "gpu3 0000:13:00.0: nvmlDeviceGetX(3)"}},
+	}
+	want := &Selftest{
+		Check: "check_gpu_ecc", Name: "x", Node: "h100", Words: of("gpu7"), Lacks: []string{"dev/nvidia7", "dev/nvidia3"},
+		Files: map[string]string{"sys/bus/pci/devices/0000:17:00.0/x": "0000:13:00.0 GPU-00000000-0000-0000-0000-000000000007"},
+		NVML:  map[string]any{"gpu7.ECC.On": map[string]any{"error": int64(15), "call": "nvmlDeviceGetX(7)"}, "gpu3.VBIOS": "3", "gpu7.Minor": int64(3)},
+		Want:  []SelftestFinding{{Device: "gpu7 0000:17:00.0", Message: "gpu7 0000:17:00.0: nvmlDeviceGetX(7)"}},
+	}
+	if diff := cmp.Diff(want, s.moved(7)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	two := s
+	two.Want = append(two.Want, SelftestFinding{Device: "gpu4 0000:14:00.0"})
+	for what, s := range map[string]Selftest{"two are ill": two, "no node": {Want: s.Want}, "none is ill": {Node: "h100"}} {
+		if m := s.moved(7); m != nil {
+			t.Errorf("%s: %+v", what, m)
+		}
+	}
+	if m := s.moved(3); m != nil {
+		t.Errorf("to where it is: %+v", m)
+	}
+}
+
 // A self-test changes nothing on this machine.
 func TestSelftestRefuses(t *testing.T) {
 	t.Parallel()
