@@ -124,6 +124,12 @@ func changes(from, to *probe.NVML) map[string]any {
 			what[p] = v
 		}
 	}
+	gather(what, old, after)
+	return joined(what)
+}
+
+// gather says of parts of a GPU that are not told, and of single fields.
+func gather(what, old, after map[string]any) {
 	lost := map[string]int{} // by the part of a GPU: gpu3.ECC
 	for p := range old {
 		if _, ok := after[p]; !ok {
@@ -147,7 +153,6 @@ func changes(from, to *probe.NVML) map[string]any {
 		}
 		what[part] = unsupported
 	}
-	return joined(what)
 }
 
 var unsupported = map[string]any{"unsupported": true}
