@@ -32,6 +32,7 @@ type scenario struct {
 	broken  bool              // what the check reads is missing, unreadable or garbage
 	want    []Finding
 	leaves  map[string]string // what is in the node's files afterwards; "" is no such file
+	past    string            // where on the node earlier runs have kept what they know; "": nowhere
 
 	mtimes map[string]time.Time // when some of the files were last written
 
@@ -150,7 +151,7 @@ func (s scenario) run(t *testing.T, name string) {
 	if s.nvml != nil || s.nvmlErr != nil {
 		env.Host.SetNVML(s.nvml, s.nvmlErr)
 	}
-	env.Host.SetPast("/past")
+	env.Host.SetPast(s.pastDir())
 	got := s.bindAndRun(t, name, words, env)
 	for i := range got {
 		for _, text := range []*string{&got[i].Message, &got[i].Device.Name, &got[i].Want, &got[i].Got} {
@@ -163,6 +164,15 @@ func (s scenario) run(t *testing.T, name string) {
 	for file, want := range s.leaves {
 		awaitContent(t, filepath.Join(root, file), strings.ReplaceAll(want, "{root}", root))
 	}
+}
+
+// pastDir is where the node keeps what runs know: a node with NVML has a place
+// for it without being told.
+func (s scenario) pastDir() string {
+	if s.past == "" && (s.nvml != nil || s.nvmlErr != nil) {
+		return "/past"
+	}
+	return s.past
 }
 
 // bindAndRun does what a plan does with a line.

@@ -112,7 +112,7 @@ func ParseSelftests(text string) ([]Selftest, error) {
 		for _, s := range f.Scenarios {
 			s.Check = name
 			if s.Node == "" {
-				s.Files = merge(f.Files, s.Files)
+				s.Files = merge(without(f.Files, s.Lacks), s.Files)
 			}
 			list = append(list, s)
 		}
@@ -121,6 +121,18 @@ func ParseSelftests(text string) ([]Selftest, error) {
 		return nil, errors.New("no scenario, or no name of a check")
 	}
 	return list, nil
+}
+
+// without are the files that are left of some; a name that ends in a slash stands
+// for all below.
+func without(files map[string]string, lacks []string) map[string]string {
+	left := maps.Clone(files)
+	for _, name := range lacks {
+		maps.DeleteFunc(left, func(f, _ string) bool {
+			return f == name || strings.HasSuffix(name, "/") && strings.HasPrefix(f, name)
+		})
+	}
+	return left
 }
 
 // merge is base, changed by over.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -161,12 +160,7 @@ func (b *Bench) build(s *Selftest, root string) (*probe.Host, error) {
 
 // kept are the files of the healthy node that the scenario leaves as they are.
 func (s *Selftest) kept(n *node) map[string]string {
-	files := maps.Clone(n.files)
-	for _, name := range s.Lacks {
-		maps.DeleteFunc(files, func(f, _ string) bool {
-			return f == name || strings.HasSuffix(name, "/") && strings.HasPrefix(f, name)
-		})
-	}
+	files := without(n.files, s.Lacks)
 	for name := range s.Files {
 		delete(files, name)
 	}

@@ -20,6 +20,9 @@ var writeSelftests = flag.Bool("selftest", false, "rewrite checks/selftest")
 
 func selftests(t *testing.T) map[string][]Selftest {
 	t.Helper()
+	if *writeSelftests {
+		t.Skip("they are written; the program has them when it is built again")
+	}
 	list, err := Selftests()
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +80,8 @@ func TestSelftestFindsOneOfEight(t *testing.T) {
 		if !selftested(name) {
 			continue
 		}
-		healthy, shown, alone := false, map[string]bool{}, map[string]bool{}
+		healthy, fails, shown, alone := false, false, map[string]bool{}, map[string]bool{}
+		ofGPUs := map[string]bool{} // codes that some scenario has of a GPU
 		for _, s := range by[name] {
 			healthy = healthy || len(s.Want) == 0 && s.eight()
 			named := map[string]bool{}
@@ -86,18 +90,30 @@ func TestSelftestFindsOneOfEight(t *testing.T) {
 				named[w.Device] = true
 			}
 			for _, w := range s.Want {
-				alone[w.Code] = alone[w.Code] || s.eight() && len(named) == 1 && isGPU(w.Device) && strings.Contains(w.Message, w.Device)
+				one := s.eight() && len(named) == 1 && isGPU(w.Device) && strings.Contains(w.Message, w.Device)
+				alone[w.Code] = alone[w.Code] || one
+				if isGPU(w.Device) {
+					ofGPUs[w.Code] = true
+				}
+				fails = fails || one && w.Severity == Fail.String()
 			}
 		}
 		if !healthy {
 			t.Errorf("%s: no scenario in which eight GPUs pass", name)
 		}
+		if !fails {
+			t.Errorf("%s: no scenario in which one GPU of eight fails", name)
+		}
 		info, _ := Lookup(name)
-		for _, code := range slices.Sorted(maps.Keys(info.Do)) {
+		codes := merge(info.Do, nil)
+		for code := range ofGPUs {
+			codes[code] = ""
+		}
+		for _, code := range slices.Sorted(maps.Keys(codes)) {
 			switch {
 			case !shown[code]:
 				t.Errorf("%s: no scenario shows %s", name, code)
-			case !alone[code] && !slices.Contains(wholeNode, code):
+			case !alone[code] && (ofGPUs[code] || !slices.Contains(wholeNode, code)):
 				t.Errorf("%s: no scenario in which %s names one GPU of eight alone", name, code)
 			}
 		}
@@ -289,4 +305,21 @@ func FuzzSelftest(f *testing.F) {
 		}
 		_ = n.change(list[0].NVML) // it must not die
 	})
+}
+
+// What the scenarios of a file have in common, one of them can lack.
+func TestSelftestLacksCommonFiles(t *testing.T) {
+	t.Parallel()
+	list, err := ParseSelftests("checks = [\"check_gpu_ecc\"]\n[files]\n\"a/b\" = \"1\"\n\"a/c\" = \"2\"\nd = \"3\"\n" +
+		"[[scenario]]\nlacks = [\"a/\"]\n[scenario.files]\n\"a/c\" = \"4\"\n[[scenario]]\nlacks = [\"d\"]\n[[scenario]]\nnode = \"h100\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []map[string]string
+	for _, s := range list {
+		got = append(got, s.Files)
+	}
+	if diff := cmp.Diff([]map[string]string{{"a/c": "4", "d": "3"}, {"a/b": "1", "a/c": "2"}, nil}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }

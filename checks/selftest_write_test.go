@@ -222,6 +222,13 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, co
 	if len(s.words) > 0 {
 		fmt.Fprintf(b, "words = %s\n", inline(t, s.words))
 	}
+	switch past := s.pastDir(); past {
+	case "/past":
+	case "":
+		fmt.Fprintln(b, `past = "none"`)
+	default:
+		fmt.Fprintf(b, "past = %s\n", inline(t, past))
+	}
 	if s.nvmlErr != nil {
 		fmt.Fprintf(b, "error = %s\n", inline(t, errorTable(s.nvmlErr)))
 	}
