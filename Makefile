@@ -22,7 +22,9 @@ export CGO_ENABLED = 1
 export CGO_CFLAGS := $(filter-out -Wno-deprecated-declarations,$(or $(CGO_CFLAGS),-O2 -g)) -Wno-deprecated-declarations
 
 SBINDIR    = $(DESTDIR)$(PREFIX)/sbin
-LIBEXECDIR = $(DESTDIR)$(PREFIX)/libexec/nhc
+# LBNL NHC has its helpers in /usr/lib on Debian, in /usr/libexec elsewhere.
+HELPERDIR ?= $(PREFIX)/$(if $(wildcard /etc/debian_version),lib,libexec)/nhc
+LIBEXECDIR = $(DESTDIR)$(HELPERDIR)
 DOCDIR     = $(DESTDIR)$(PREFIX)/share/doc/nhc-gpu
 EXAMPLES   = $(wildcard conf/examples/*)
 

@@ -79,6 +79,10 @@ type Info struct {
 	// administrator at night: one or two sentences. Checks that share a code
 	// share its advice. The codes that every check may give are in commonDo.
 	Do map[string]string
+
+	// DoOf is the advice on codes that are made of data, "gpu.xid.79"; "" for
+	// those of other checks. Nil means that there are none.
+	DoOf func(code string) string
 }
 
 // advice is what to do about the codes of findings.
@@ -103,16 +107,30 @@ var commonDo = map[string]string{
 }
 
 // WhatToDo is what to do about a finding of this code, "" if nobody knows.
-func WhatToDo(code string) string { return advice[code] }
+func WhatToDo(code string) string {
+	if do, ok := advice[code]; ok {
+		return do
+	}
+	for _, info := range registry {
+		if info.DoOf == nil {
+			continue
+		}
+		if do := info.DoOf(code); do != "" {
+			return do
+		}
+	}
+	return ""
+}
 
 // Env is what a running check may use.
 type Env struct {
-	Host    *probe.Host         // the node
-	Line    string              // the check line as written, LBNL's $CHECK
-	Timeout time.Duration       // TIMEOUT of the whole run; 0 means none
-	Vars    map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
-	Arrays  map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
-	Doing   func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
+	Host      *probe.Host         // the node
+	Line      string              // the check line as written, LBNL's $CHECK
+	Timeout   time.Duration       // TIMEOUT of the whole run; 0 means none
+	Vars      map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
+	Arrays    map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
+	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
+	GPUStates func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
 }
 
 // At names what the check is about to do, for the report should it never return.

@@ -33,7 +33,7 @@ as its reason; the messages below are those of the tests. What a check could not
 - A size is a number of kB, or has a unit of base 1024: 512M, 1.5GB, 2t. A count has one of base 1000: 50k, 2M.
 - A word that is no number fails the check with "Invalid ...", an option that a check does not know with "Invalid option".
 - Options with an action (kill, restart, remount, a shell line) are carried out only when every line before has passed.
-- The name in brackets behind an option is its key in a TOML configuration.
+- The name in brackets behind an option is its key in conf/default.toml, the embedded default plan.
 
 To see what a line comes to on this node without changing anything: nhc-gpu plan. To run it once: nhc-gpu -e 'CHECK'.
 `
@@ -62,10 +62,26 @@ func checksPage(t *testing.T) string {
 	types := parseTypes(t)
 	var page strings.Builder
 	page.WriteString(docsHead)
+	writeIndex(&page)
 	for _, names := range families() {
 		writeFamily(t, &page, types, names)
 	}
 	return page.String()
+}
+
+// writeIndex lists every check by its name, with a link to its section.
+func writeIndex(page *strings.Builder) {
+	page.WriteString("\n| check | |\n|---|---|\n")
+	section := map[string]string{}
+	for _, names := range families() {
+		for _, name := range names {
+			section[name] = strings.NewReplacer(" ", "-", ",", "").Replace(strings.Join(names, ", "))
+		}
+	}
+	for _, name := range Names() {
+		info, _ := Lookup(name)
+		fmt.Fprintf(page, "| [%s](#%s) | %s |\n", name, section[name], cell(info.Summary))
+	}
 }
 
 // families are the names of checks that one struct stands for, in order.

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -17,7 +18,7 @@ type jobUsers struct {
 	asked bool
 	names []string
 	doubt string // why owners of jobs may be missing; "" if none is
-	mute  bool   // the resource manager did not answer at all: nothing can be said
+	mute  bool   // the resource manager did not answer, or could not: nothing can be said
 }
 
 // defaultAuthUsers is NHC_AUTH_USERS where the site says nothing.
@@ -52,6 +53,7 @@ func (e *Env) jobUsers(ctx context.Context) *jobUsers {
 const (
 	squeueTime   = 10 * time.Second
 	squeueOutput = 4 << 20
+	squeueErrors = 4 << 10
 )
 
 func (j *jobUsers) askSlurm(ctx context.Context, e *Env) (owners []string) {
@@ -65,7 +67,7 @@ func (j *jobUsers) askSlurm(ctx context.Context, e *Env) (owners []string) {
 		return nil
 	}
 	c := e.command(argv...)
-	c.Output = squeueOutput
+	c.Output, c.Errors = squeueOutput, squeueErrors
 	if c.Timeout = squeueTime; e.Timeout > 0 {
 		c.Timeout = min(c.Timeout, e.Timeout/2)
 	}
@@ -76,6 +78,9 @@ func (j *jobUsers) askSlurm(ctx context.Context, e *Env) (owners []string) {
 		j.doubt, j.mute = fmt.Sprintf("%s gave no answer in %v", argv[0], c.Timeout), true
 	case x.Status != 0:
 		j.doubt = fmt.Sprintf("%s ended with status %d", argv[0], x.Status)
+		if said := slurmError(x.Errors); said != "" {
+			j.doubt, j.mute = j.doubt+": "+said, true
+		}
 	case x.Truncated:
 		j.doubt = fmt.Sprintf("%s printed more than %d bytes", argv[0], squeueOutput)
 	}
@@ -85,6 +90,19 @@ func (j *jobUsers) askSlurm(ctx context.Context, e *Env) (owners []string) {
 		}
 	}
 	return owners
+}
+
+// slurmError is the last of Slurm's own errors, "" if there is none. slurmctld that
+// does not answer is the fault of none of the nodes that ask it. A squeue that
+// fails without a word has no jobs to name, as in LBNL NHC.
+func slurmError(errs []byte) (said string) {
+	for line := range bytes.Lines(errs) {
+		line = bytes.TrimSpace(line)
+		if bytes.HasPrefix(line, []byte("squeue: ")) || bytes.HasPrefix(line, []byte("slurm_")) {
+			said = string(line)
+		}
+	}
+	return said
 }
 
 // askTorque reads the job files of pbs_mom, or those below the directory that

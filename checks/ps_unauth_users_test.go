@@ -23,7 +23,7 @@ func usersNode() map[string]string {
 		useProc{pid: 102, uid: 120, args: "ntpd"},
 		useProc{pid: 103, uid: 6789, args: "noname"},
 	)
-	files["usr/bin/squeue"] = "#!/bin/sh\necho squeue \"$@\" >> {root}/log\ncat {root}/squeue 2>&-\n[ ! -f {root}/rc ] || exit $(cat {root}/rc)\n"
+	files["usr/bin/squeue"] = "#!/bin/sh\necho squeue \"$@\" >> {root}/log\ncat {root}/squeue 2>&-\ncat {root}/errors >&2 2>&-\n[ ! -f {root}/rc ] || exit $(cat {root}/rc)\n"
 	return files
 }
 
@@ -115,6 +115,11 @@ func init() {
 		slurm("Slurm fails", "", nil, alice).with("/rc", "1"),
 		slurm("Slurm fails: nothing is killed", "bob\n", of("log", "kill"), doubt("/usr/bin/squeue ended with status 1"),
 			warned(alice, ""), warned(none, "")).with("/rc", "1").leaving(nil),
+		slurm("Slurm: slurmctld does not answer", "", nil, doubt("/usr/bin/squeue ended with status 1: slurm_load_jobs error: Unable to contact slurm controller (connect failure)")).
+			with("/rc", "1", "/errors", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"),
+		slurm("Slurm: squeue finds no slurm.conf", "", of("kill"), doubt("/usr/bin/squeue ended with status 1: squeue: fatal: Could not establish a configuration source")).
+			with("/rc", "1", "/errors", "squeue: error: fetch_config: DNS SRV lookup failed\nsqueue: fatal: Could not establish a configuration source\n").leaving(nil),
+		slurm("Slurm: a warning beside the answer", "alice\nbob\n6789\n", nil).with("/errors", "squeue: warning: old\n"),
 		onUsers("Slurm: everything is the site's", of("-u", "6789"), alice).with("NHC_RM", "slurm", "/squeue", "bob\n",
 			"SQUEUE_CMD", "/usr/bin/squeue -x", "SQUEUE_NODE", "-w n1,n2", "SQUEUE_FMT_ARGS", "-h").queried("squeue -x -w n1,n2 -h\n"),
 		onUsers("Slurm: long host name", nil, alice).with("NHC_RM", "slurm", "HOSTNAME_S", "", "HOSTNAME", "n7.cluster").

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	stdcmp "cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -150,8 +151,9 @@ func (s scenario) run(t *testing.T, name string) {
 	}
 	if s.nvml != nil || s.nvmlErr != nil {
 		env.Host.SetNVML(s.nvml, s.nvmlErr)
+		s.past = stdcmp.Or(s.past, "/past")
 	}
-	env.Host.SetPast(s.pastDir())
+	env.Host.SetPast(s.past)
 	got := s.bindAndRun(t, name, words, env)
 	for i := range got {
 		for _, text := range []*string{&got[i].Message, &got[i].Device.Name, &got[i].Want, &got[i].Got} {
@@ -164,15 +166,6 @@ func (s scenario) run(t *testing.T, name string) {
 	for file, want := range s.leaves {
 		awaitContent(t, filepath.Join(root, file), strings.ReplaceAll(want, "{root}", root))
 	}
-}
-
-// pastDir is where the node keeps what runs know: a node with NVML has a place
-// for it without being told.
-func (s scenario) pastDir() string {
-	if s.past == "" && (s.nvml != nil || s.nvmlErr != nil) {
-		return "/past"
-	}
-	return s.past
 }
 
 // bindAndRun does what a plan does with a line.

@@ -222,12 +222,12 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, co
 	if len(s.words) > 0 {
 		fmt.Fprintf(b, "words = %s\n", inline(t, s.words))
 	}
-	switch past := s.pastDir(); past {
-	case "/past":
-	case "":
+	switch {
+	case s.past == "/past", s.past == "" && (s.nvml != nil || s.nvmlErr != nil): // as a scenario has it without a word
+	case s.past == "":
 		fmt.Fprintln(b, `past = "none"`)
 	default:
-		fmt.Fprintf(b, "past = %s\n", inline(t, past))
+		fmt.Fprintf(b, "past = %s\n", inline(t, s.past))
 	}
 	if s.nvmlErr != nil {
 		fmt.Fprintf(b, "error = %s\n", inline(t, errorTable(s.nvmlErr)))

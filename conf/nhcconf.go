@@ -45,8 +45,12 @@ type Warning struct {
 // last line without a newline counts, and a line without "||" is a warning and
 // never run.
 func Parse(file string, data []byte) (lines []Line, warnings []Warning, err error) {
-	if err := usable(file, data, `lines of "target || check"`); err != nil {
+	const want = `lines of "target || check"`
+	if err := usable(file, data, want); err != nil {
 		return nil, nil, err
+	}
+	if strings.HasSuffix(file, ".toml") { // no line of it would be run, and the node be called healthy
+		return nil, nil, fmt.Errorf("%s: TOML, want %s", file, want)
 	}
 	warn := func(pos Pos, format string, args ...any) {
 		warnings = append(warnings, Warning{pos, fmt.Sprintf(format, args...)})

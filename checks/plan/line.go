@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ func (b *builder) line(l conf.Line) {
 	text := strings.Join(strings.FieldsFunc(l.Check, isBlank), " ")
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
 	if err != nil {
+		s.Garbled = true
 		b.shell(s, nil, "not the grammar of a shell: "+err.Error())
 		return
 	}
@@ -81,11 +83,14 @@ func (b *builder) call(s *Step, words []*syntax.Word) (why string) {
 	info, ok := checks.Lookup(name)
 	switch {
 	case !ok:
+		if !b.funcs[name] && b.opaque.Line == 0 {
+			s.Command, s.NewPath = name, b.path
+		}
 		return "not a check of this program"
 	case b.funcs[name]:
 		return "a shell function bears that name"
-	case b.opaque:
-		return "an earlier line may have changed what it means"
+	case b.opaque.Line != 0:
+		return fmt.Sprintf("line %d may have changed what it means", b.opaque.Line)
 	case b.opts.Trace:
 		return "traced by -x"
 	}
@@ -95,6 +100,9 @@ func (b *builder) call(s *Step, words []*syntax.Word) (why string) {
 	}
 	c := info.New()
 	err := checks.Bind(c, args)
+	if b.path && err == nil && runsCommands(info, c) {
+		return "an earlier line has changed PATH"
+	}
 	if v, ok := c.(interface{ Sets() string }); ok && err == nil && v.Sets() != "" {
 		return "sets a variable of the shell"
 	}
@@ -256,7 +264,7 @@ func (b *builder) param(p *syntax.ParamExp) (why string) {
 	case slices.Contains(ownVars, name) || strings.HasPrefix(name, "BASH") || strings.HasPrefix(name, "EPOCH"):
 		return "a variable of the shell itself"
 	case b.unknown:
-		return "a variable that an earlier line may have set"
+		return "a variable that a script or an earlier line may have set"
 	}
 	return ""
 }
@@ -265,6 +273,7 @@ func (b *builder) param(p *syntax.ParamExp) (why string) {
 func (b *builder) shell(s Step, file *syntax.File, why string) {
 	s.Kind, s.Lane, s.Barrier, s.Why = ShellLine, checks.Shell, true, why
 	b.add(s)
+	b.pos = s.Pos
 	b.set = nil // when it has run, what it has left of these is known
 	if file == nil {
 		return // a syntax error changes nothing
@@ -292,15 +301,20 @@ func (b *builder) effect(n syntax.Node) {
 		if n.Name != nil {
 			b.funcs[n.Name.Value] = true
 		} else {
-			b.opaque = true
+			b.opaque = b.pos
 		}
 	case *syntax.DeclClause:
 		b.unknown = true
 		b.typed = b.typed || n.Variant.Value != "export"
 	case *syntax.Assign, *syntax.LetClause, *syntax.ArithmCmd, *syntax.ForClause, *syntax.CoprocClause:
 		b.unknown = true
-		if a, ok := n.(*syntax.Assign); ok && a.Name != nil && slices.Contains(shellVars, a.Name.Value) {
-			b.opaque = true
+		a, ok := n.(*syntax.Assign)
+		switch {
+		case !ok || a.Name == nil || !slices.Contains(shellVars, a.Name.Value):
+		case a.Name.Value == "PATH": // decides which commands are run, and nothing else
+			b.path = true
+		default:
+			b.opaque = b.pos
 		}
 	case *syntax.ParamExp:
 		b.unknown = b.unknown || n.Exp != nil
@@ -313,7 +327,7 @@ func (b *builder) effect(n syntax.Node) {
 		name, err := commandName(n.Args)
 		switch {
 		case err != nil || slices.Contains(changers, name):
-			b.unknown, b.opaque = true, true
+			b.unknown, b.opaque = true, b.pos
 		case slices.Contains(setters, name) || b.funcs[name]:
 			b.unknown = true
 		}

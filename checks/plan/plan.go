@@ -51,6 +51,9 @@ type Step struct {
 	Barrier bool            // may change something, or runs a command: alone, after all earlier steps have passed
 	Timeout time.Duration   // deadline of the step; 0: none but the run's
 	Why     string          // shell: why it is no native step
+	Garbled bool            // shell: the line is not the grammar of a shell
+	Command string          // shell: the command, where no earlier line can have defined it
+	NewPath bool            // shell: an earlier line has set PATH, where Command may be
 }
 
 // Plan is all steps of a run, in order.
@@ -134,9 +137,11 @@ type builder struct {
 	set      []Var    // by the lines since the last shell line
 	exported []string // names that they export
 	funcs    map[string]bool
-	unknown  bool // a shell line may have set variables: their values are not known here
-	typed    bool // a shell line has declared variables, read-only ones perhaps
-	opaque   bool // a shell line may have changed anything: native checks are called by bash
+	unknown  bool     // a shell line may have set variables: their values are not known here
+	typed    bool     // a shell line has declared variables, read-only ones perhaps
+	path     bool     // a shell line has set PATH: checks that run commands are called by bash
+	pos      conf.Pos // of the shell line whose effects are looked at
+	opaque   conf.Pos // the shell line that may have changed anything: native checks are called by bash
 	plan     *Plan
 }
 
@@ -155,7 +160,7 @@ func (b *builder) problem(pos conf.Pos, name string, err error) *checks.Finding 
 func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 	s.Lane = info.Lane
 	s.Timeout = StepTimeout(info, b.opts.Timeout)
-	s.Barrier = info.Lane == checks.Cmd || info.Acts != nil && info.Acts(c)
+	s.Barrier = runsCommands(info, c)
 	s.Vars = slices.Clip(b.set)
 	if err == nil {
 		return
@@ -168,6 +173,12 @@ func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 		return
 	}
 	s.Usage = b.problem(s.Pos, info.Name, fmt.Errorf("%w; usage: %s %s", err, info.Name, info.Usage))
+}
+
+// runsCommands says whether a bound check runs commands, or changes something
+// by one.
+func runsCommands(info checks.Info, c checks.Check) bool {
+	return info.Lane == checks.Cmd || info.Acts != nil && info.Acts(c)
 }
 
 // StepTimeout gives a native step half of the run, so that a hang leaves time

@@ -1,8 +1,9 @@
 # The second half of what LBNL NHC's own scripts give to a site's (see
 # library.sh): what they gather about the node, in the arrays they leave it in.
 
-HW_SOCKETS=0 HW_CORES=0 HW_THREADS=0
-HW_RAM_TOTAL=0 HW_RAM_FREE=0 HW_SWAP_TOTAL=0 HW_SWAP_FREE=0
+# Those that a check line speaks of have been set before.
+: "${HW_SOCKETS:=0}" "${HW_CORES:=0}" "${HW_THREADS:=0}"
+: "${HW_RAM_TOTAL:=0}" "${HW_RAM_FREE:=0}" "${HW_SWAP_TOTAL:=0}" "${HW_SWAP_FREE:=0}"
 HW_IB_STATE=() HW_IB_PHYS_STATE=() HW_IB_RATE=() HW_IB_DEV=() HW_MODULES=() HW_ETH_DEV=()
 
 PS_PROCS=() PS_USER=() PS_UID=() PS_PPID=() PS_PCPU=() PS_PMEM=() PS_RSS=() PS_VSZ=() PS_TIME=() PS_ARGS=()

@@ -333,10 +333,9 @@ __nhc_main() {
                 ;;
             source)
                 IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
-                . "$__nhc_arg"
-                __nhc_arg=$?
-                __nhc_dump
-                __nhc_event end "$__nhc_arg"
+                if ! __nhc_text="$("$BASH" -n "$__nhc_arg" 2>&1)"; then __nhc_event broken "${__nhc_text%%$'\n'*}"; continue; fi
+                . "$__nhc_arg"; __nhc_arg=$?
+                __nhc_dump; __nhc_event end "$__nhc_arg"
                 ;;
         esac
     done

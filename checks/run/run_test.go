@@ -292,12 +292,12 @@ func TestHangVendorLane(t *testing.T) {
 	}
 }
 
-// The deadline of the run ends it in the step it is in.
+// The deadline of the run ends it in the step it is in. It leaves the worker time to start.
 func TestRunDeadline(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
 	rec := &recorder{stopAt: -1}
-	e := &Engine{Pool: p, Deadline: time.Now().Add(300 * time.Millisecond)}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(2 * time.Second)}
 	if err := e.Do(t.Context(), buildPlan(0, "check_rogue ok", "check_rogue sleep", "check_rogue ok"), rec); err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ type Script struct {
 	Path      string   `json:"path"`
 	Stock     bool     `json:"stock,omitempty"` // of LBNL NHC's own distribution: this program has its checks
 	Functions []string `json:"functions,omitempty"`
+	Sources   bool     `json:"sources,omitempty"` // it may read or make up functions that Functions lacks
 	FileInfo
 }
 
@@ -99,7 +100,7 @@ func (s *Script) read(named bool) {
 	if r.Err != "" {
 		return
 	}
-	s.Functions = functions(r.Data)
+	s.Functions, s.Sources = functions(r.Data), sources(r.Data)
 	s.Stock = named && isStock(filepath.Base(s.Path), r.Data, s.Functions)
 }
 
@@ -117,6 +118,26 @@ func functions(script []byte) (names []string) {
 		}
 	}
 	return names
+}
+
+// sources says whether a script reads other files, or text, as a script.
+func sources(script []byte) bool {
+	for line := range bytes.Lines(script) {
+		for i, word := range bytes.Fields(line) {
+			if word[0] == '#' {
+				break
+			}
+			switch string(word) {
+			case "source", "eval":
+				return true
+			case ".":
+				if i == 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // isStock tells a file of LBNL NHC's from another that only bears its name, as

@@ -240,6 +240,8 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		return true, status, name == "exit", nil
 	case "lost":
 		return false, 0, false, errors.New("bash reads no more commands")
+	case "broken":
+		return false, 0, false, errors.New(at(0))
 	case "ready":
 		s.ready = true
 	case "settings":

@@ -63,11 +63,15 @@ func (r *oneRun) detach() (exit int, over bool) {
 	res := r.lastResult(path, o)
 	r.unlock()
 	argv := append([]string{r.argv[0] + detachedSuffix}, r.argv[1:]...)
-	if err := run.Detach(argv, append(os.Environ(), "NHC_DETACHED="+strconv.Itoa(os.Getpid()))); err != nil {
-		return r.refuse(err), true
-	}
-	if res.status != "0" {
+	err := run.Detach(argv, append(os.Environ(), "NHC_DETACHED="+strconv.Itoa(os.Getpid())))
+	switch {
+	case res.status != "0":
+		if err != nil { // the result is read but once
+			r.warn(err)
+		}
 		return r.reportResult(res), true
+	case err != nil:
+		return r.refuse(err), true
 	}
 	return r.detachedWell()
 }

@@ -70,11 +70,14 @@ type oneRun struct {
 
 	exported map[string]string // what the shell exported when it last told
 
-	vetted  []conf.Line // the lines of this host
-	doubts  []string    // lines that are no check, each with its place
-	sourced string      // a sysconfig file that only bash can read
-	end     time.Time   // deadline of the run; zero means none
-	unlock  func()      // lets the next run begin
+	vetted   []conf.Line // the lines of this host
+	others   int         // how many lines are for other hosts
+	strict   bool        // a person has asked: say also what LBNL NHC is silent about
+	doubts   []string    // lines that are no check, each with its place
+	settings string      // the sysconfig file that was read
+	sourced  string      // a sysconfig file that only bash can read
+	end      time.Time   // deadline of the run; zero means none
+	unlock   func()      // lets the next run begin
 
 	scripts   []run.Script    // the files of INCDIR, LBNL NHC's own among them
 	unloaded  error           // why they were not read
@@ -132,6 +135,9 @@ func (r *oneRun) load() (exit int, over bool) {
 	for _, w := range r.opts.words {
 		if err := r.set.word(w); err != nil {
 			help(r.argv[0])
+			if filepath.Base(r.argv[0]) == ownName { // LBNL NHC says no more
+				fmt.Fprintln(stderr, "nhc-gpu:", err)
+			}
 			return exitUsage, true
 		}
 	}
@@ -205,31 +211,6 @@ func (r *oneRun) allowed() time.Duration {
 // slurmdLimit leaves ten of slurmd's 60 seconds for acting and for a slow start.
 const slurmdLimit = 50 * time.Second
 
-// sysconfig reads $SYSCONFIGDIR/$NAME, which wins over the command line.
-func (r *oneRun) sysconfig() (exit int, over bool) {
-	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
-	if err := o.FailureIn("read " + path); err != nil {
-		return r.refuse(err), true
-	}
-	if o.File.Missing || !o.File.Mode.IsRegular() {
-		return 0, false
-	}
-	if err := trusted(path, o.File); err != nil {
-		return r.refuse(err), true
-	}
-	assigns, needShell, err := conf.ParseSysconfig(path, o.Data, r.set.lookup)
-	switch {
-	case err != nil:
-		return r.refuse(err), true
-	case needShell:
-		r.sourced = path
-		return r.source(path)
-	}
-	r.set.assign(assigns)
-	return 0, false
-}
-
 // open finds the resource manager, opens the log, and reads the configuration
 // and what scripts the site has, in one go.
 func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
@@ -265,6 +246,7 @@ func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 	if read == nil {
 		return file, 0, false
 	}
+	r.presetHardware(out[read].Data)
 	exit, over = r.usable(confFile, out[read])
 	return out[read], exit, over
 }
@@ -304,7 +286,9 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 		return r.refuse(err), true
 	}
 	for _, w := range warnings {
-		r.warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
+		if !r.strict {
+			r.warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
+		}
 		r.doubts = append(r.doubts, fmt.Sprintf("%s: %s", w.Pos, w.Text))
 	}
 	m := r.matcher()
@@ -319,8 +303,11 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 			return 1, true
 		}
 		r.debugTarget(l, ok)
+		r.doubtTarget(l)
 		if ok {
 			r.vetted = append(r.vetted, l)
+		} else {
+			r.others++
 		}
 	}
 	return 0, false

@@ -31,6 +31,7 @@ func guarded(argv []string) (exit int) {
 	defer func() {
 		if p := recover(); p != nil {
 			fmt.Fprintf(os.Stderr, "nhc-gpu: internal error: %v\nnhc-gpu: please report this with the lines below; no node was drained by it\n%s", p, debug.Stack())
+			sendSyslog(ownName, []string{fmt.Sprintf("internal error: %v", p)}) // slurmd keeps no standard error
 			exit = 70
 		}
 	}()

@@ -2,9 +2,12 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
 // managers are the signs of a resource manager, in LBNL NHC's order: a
@@ -77,6 +80,32 @@ func (s *settings) customHelper(name string) bool {
 		file = "/node-mark-offline"
 	}
 	return s.helpers || v != s.get("HELPERDIR")+file
+}
+
+// sysconfig reads $SYSCONFIGDIR/$NAME, which wins over the command line.
+func (r *oneRun) sysconfig() (exit int, over bool) {
+	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
+	if err := o.FailureIn("read " + path); err != nil {
+		return r.refuse(err), true
+	}
+	if o.File.Missing || !o.File.Mode.IsRegular() {
+		return 0, false
+	}
+	if err := trusted(path, o.File); err != nil {
+		return r.refuse(err), true
+	}
+	r.settings = path
+	assigns, needShell, err := conf.ParseSysconfig(path, o.Data, r.set.lookup)
+	switch {
+	case err != nil:
+		return r.refuse(err), true
+	case needShell:
+		r.sourced = path
+		return r.source(path)
+	}
+	r.set.assign(assigns)
+	return 0, false
 }
 
 // source has bash read a sysconfig file that is more than assignments, and

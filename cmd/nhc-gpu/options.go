@@ -124,7 +124,7 @@ func help(argv0 string) {
 
  All other words must be settings of the form VARNAME=value.
 
- Of nhc-gpu alone (see %s help):
+ Of nhc-gpu alone (see nhc-gpu help):
 
  --check           Run everything, print a table, never mark the node;
                    exit status 0 ok, 1 warn, 2 fail, 3 unknown
@@ -132,6 +132,8 @@ func help(argv0 string) {
  genconf           Write a configuration that passes on this node (nhc-genconf)
  wrap              Run it and print or mail what has changed (nhc-wrapper)
  selftest          Prove that each check of GPUs can fail, without a GPU
+ xid explain CODE  Tell what is made of an Xid of a GPU, and why
+ clear             Take a GPU's Xids off the node: an operator's word
 
 EXAMPLES:
 ---------
@@ -145,5 +147,5 @@ EXAMPLES:
   OR
     # %s NAME=nhc-cron
 
-`, title, strings.Repeat("-", len(title)), name, name, name, name, name, name)
+`, title, strings.Repeat("-", len(title)), name, name, name, name, name)
 }

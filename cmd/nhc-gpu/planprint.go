@@ -1,17 +1,20 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 )
 
 // printPlan prints the bound plan: position, lane, kind, deadline, line. What
-// is wrong is listed behind it, every error at once, and makes the exit status 1.
+// is wrong stands below its line behind !!, every error at once, and makes the
+// exit status 1; what is hardly meant stands there behind ??.
 func printPlan(words []string, exit *int) error {
 	r, from, err := forPeople(words, false)
 	if err != nil {
@@ -19,28 +22,46 @@ func printPlan(words []string, exit *int) error {
 	}
 	defer r.close()
 	fmt.Printf("# %s, for %s; TIMEOUT %s\n", from, r.set.get("HOSTNAME"), r.set.get("TIMEOUT"))
+	if r.settings != "" {
+		fmt.Println("# settings of", r.settings, "win over the command line")
+	}
+	if r.others > 0 {
+		fmt.Printf("# %d of %d lines are for other hosts\n", r.others, r.others+len(r.vetted))
+	}
 	for _, line := range r.scriptLines() {
 		fmt.Println("#", line)
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
-	wrong := 0
+	wrong := len(r.doubts)
 	for i := range r.plan.Steps {
 		s := &r.plan.Steps[i]
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Pos, lane(s), kind(s), deadline(s), stepText(s))
-		if s.Usage != nil {
+		switch text, sure := r.mistake(s); {
+		case text == "":
+		case sure:
 			wrong++
-			fmt.Fprintf(w, "\t\t\t\t!! %s\n", s.Usage.Message)
+			fmt.Fprintf(w, "\t\t\t\t!! %s\n", text)
+		default:
+			fmt.Fprintf(w, "\t\t\t\t?? %s\n", text)
 		}
 	}
-	if err := w.Flush(); err != nil {
+	if err := w.Flush(); errors.Is(err, syscall.EPIPE) { // whoever reads it has seen enough
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("print plan: %w", err)
 	}
 	if r.plan.NeedsShell() {
 		fmt.Println("# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
 	}
+	for _, text := range r.doubts {
+		fmt.Println("!!", text)
+	}
+	if r.unloaded != nil {
+		wrong++
+	}
 	if wrong > 0 {
-		fmt.Fprintf(os.Stderr, "nhc-gpu: %d of %d steps are wrong, marked with !! above\n", wrong, len(r.plan.Steps))
+		fmt.Fprintf(os.Stderr, "nhc-gpu: %d wrong, marked with !! above\n", wrong)
 		*exit = 1
 	}
 	return nil

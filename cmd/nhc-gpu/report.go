@@ -25,7 +25,7 @@ func subcommand(args []string) func([]string) int {
 		return nil
 	}
 	switch args[0] {
-	case "--check", "plan", selftestName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
+	case "--check", "plan", selftestName, "xid", "clear", "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
 		return cobraMain
 	case genconfName:
 		return genconf
@@ -65,6 +65,7 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(*cobra.Command, []string) { fmt.Println("nhc-gpu", version) },
 	})
+	root.AddCommand(xidCommands()...)
 	root.AddCommand(selftestCommand(&exit))
 	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
 		if err := helpOr(root, report(args[1:], &exit)); err != nil {
@@ -124,6 +125,7 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 		return nil, "", errHelp
 	}
 	r := newRun([]string{"nhc-gpu"}, opts)
+	r.strict = true
 	for _, a := range opts.set {
 		r.set.put(a.name, a.value, false)
 	}
@@ -144,6 +146,7 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	r.budget()
 	r.fold.begin(r.set, false, false)
 	r.peopleScripts(runs)
+	r.doubtScripts()
 	from, err := r.peoplePlan(named)
 	if err != nil {
 		r.close()
@@ -165,6 +168,9 @@ func (r *oneRun) peopleScripts(runs bool) {
 	r.loadScripts()
 	for _, f := range r.table.fails {
 		r.doubts = append(r.doubts, f.Message)
+	}
+	if r.fold.f.Over() {
+		r.doubts = append(r.doubts, "a script of "+dir+" ends the run before its first check")
 	}
 	r.table = nil
 }
@@ -206,11 +212,12 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	case o.File.Missing:
 		return path, fmt.Errorf("read %s: no such file", path)
 	case !o.File.Mode.IsRegular():
-		return path, fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
+		return path, fmt.Errorf("read %s: not a regular file (%s), nothing is checked", path, o.File.Mode.Type())
 	}
 	if _, over := r.configuration(path, o); over {
 		return path, fmt.Errorf("%s cannot be used, see above", path)
 	}
+	r.presetHardware(o.Data)
 	r.plan = plan.Build(r.vetted, opts)
 	return path, nil
 }

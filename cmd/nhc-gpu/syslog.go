@@ -74,18 +74,21 @@ func record(line string) string {
 // sendSyslog writes lines with facility daemon and severity err, one record
 // each, tagged with the program's name. Without a syslog socket they are lost,
 // as LBNL NHC's are without logger(1).
-func sendSyslog(tag string, lines []string) {
+func sendSyslog(tag string, lines []string) { sendSyslogAs(syslog.LOG_ERR, tag, lines) }
+
+// sendSyslogAs writes lines with another severity.
+func sendSyslogAs(severity syslog.Priority, tag string, lines []string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_ERR, tag)
+		w, err := syslog.New(syslog.LOG_DAEMON|severity, tag)
 		if err != nil {
 			return
 		}
 		defer w.Close()
 		for _, l := range lines {
 			for rec := range strings.SplitSeq(l, "\n") {
-				_ = w.Err(record(rec))
+				_, _ = w.Write([]byte(record(rec)))
 			}
 		}
 	}()

@@ -96,6 +96,25 @@ func (m *Matcher) match(s, expr string) (bool, error) {
 	return run(s, expr, glob)
 }
 
+// Valid says why an expression is one that can fit nothing, or only a part of
+// what stands in it: a regular expression that is none, a range with a member
+// that ends the list. [Matcher.Match] is silent about the first, as LBNL NHC.
+func Valid(expr string) (err error) {
+	body := strings.TrimPrefix(expr, "!")
+	if inner, ok, _ := within(body, "/"); ok {
+		if _, err := run("", inner, ere); errors.Is(err, errSyntax) {
+			return errors.New("not a regular expression: it fits nothing")
+		}
+	}
+	if inner, ok, _ := within(body, "{}"); ok {
+		warn := func(string) {
+			err = errors.New("not a range of nodes such as {n[01-16],login}: it fits nothing from there on")
+		}
+		(&Matcher{Warn: warn}).inRange("", inner)
+	}
+	return err
+}
+
 // within takes the delimiters off expr, if expr begins with the first and ends
 // with the last character of delim, which must be two characters of expr.
 func within(expr, delim string) (inner string, ok bool, err error) {

@@ -66,7 +66,7 @@ func TestDirections(t *testing.T) {
 		}
 	}
 
-	lint := exec.Command("golangci-lint", "run", "--enable-only=depguard", "--max-issues-per-linter=0", "--max-same-issues=0",
+	lint := exec.Command("golangci-lint", "run", "--allow-parallel-runners", "--enable-only=depguard", "--max-issues-per-linter=0", "--max-same-issues=0",
 		"--output.text.print-issued-lines=false", "./...")
 	lint.Dir = dir
 	lint.Env = append(os.Environ(), "GOFLAGS=")

@@ -33,7 +33,7 @@ var installed = []string{
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	dest := t.TempDir()
-	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+dest, "BIN="+filepath.Join(t.TempDir(), "nhc-gpu"), "VERSION=v1.2.3"))
+	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+dest, "BIN="+filepath.Join(t.TempDir(), "nhc-gpu"), "VERSION=v1.2.3", "HELPERDIR=/usr/libexec/nhc"))
 	mustBeInstalled(t, dest)
 	links := []string{
 		"usr/sbin/nhc", "usr/sbin/nhc-genconf", "usr/sbin/nhc-wrapper", "usr/libexec/nhc/node-mark-offline", "usr/libexec/nhc/node-mark-online",

@@ -1,0 +1,224 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const kmsgPath = "/dev/kmsg"
+
+// KernelRecord is one record of the kernel's log (Documentation/ABI/testing/dev-kmsg).
+type KernelRecord struct {
+	Seq   uint64        // counts the records of one boot
+	Level int           // 0 emergency ... 7 debug
+	At    time.Duration // after the boot, by the clock of printk
+	Text  []byte        // without its newline; only valid during the call
+}
+
+// KernelLogEnd is how far a reading of the kernel's log came.
+type KernelLogEnd struct {
+	First   uint64 // the oldest record that was still there
+	Next    uint64 // the first record that has not been read
+	Overrun bool   // records were overwritten while they were read
+	Cut     bool   // there was more than one reading may take
+}
+
+const (
+	kmsgBuffer  = 16 << 10 // a record is at most 8 KiB (CONSOLE_EXT_LOG_MAX)
+	kmsgRecords = 1 << 20  // of one reading: a kernel that logs without end must not hold us
+	kmsgText    = 8 << 10  // of a record that comes in fragments, bytes
+)
+
+// KernelLog gives the records of /dev/kmsg from sequence number from on, as far
+// as the kernel itself wrote them: what a process writes there bears another
+// facility, whatever it claims. It does not wait for more. Below another root it
+// is a recorded file of such records.
+func (h *Host) KernelLog(from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
+	l := kernelLog{from: from, each: each}
+	fd, err := retry(func() (int, error) {
+		return unix.Open(h.Path(kmsgPath), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	})
+	if err != nil {
+		return l.end, &fs.PathError{Op: "open", Path: kmsgPath, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return l.end, &fs.PathError{Op: "stat", Path: kmsgPath, Err: err}
+	}
+	l.recorded = st.Mode&unix.S_IFMT == unix.S_IFREG
+	err = l.read(func(buf []byte) (int, error) { return unix.Read(fd, buf) })
+	if err != nil {
+		return l.end, &fs.PathError{Op: "read", Path: kmsgPath, Err: err}
+	}
+	return l.end, nil
+}
+
+// kernelLog is one reading.
+type kernelLog struct {
+	from     uint64
+	each     func(KernelRecord)
+	recorded bool // a file: one read gives many records
+	end      KernelLogEnd
+	count    int
+	held     KernelRecord // a fragment whose rest may follow
+	holding  bool
+}
+
+func (l *kernelLog) read(read func([]byte) (int, error)) error {
+	buf := make([]byte, kmsgBuffer)
+	rest := 0
+	defer l.flush()
+	for l.count < kmsgRecords {
+		n, err := read(buf[rest:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EPIPE): // the next read gives the oldest record that is left
+			l.end.Overrun = true
+			l.count++
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case err != nil:
+			return err
+		case n == 0:
+			l.lines(buf[:rest])
+			return nil
+		case !l.recorded:
+			l.lines(buf[:n])
+			continue
+		}
+		data := buf[:rest+n]
+		whole := bytes.LastIndexByte(data, '\n') + 1
+		l.lines(data[:whole])
+		rest = copy(buf, data[whole:])
+		if rest == len(buf) { // no record is that long
+			rest = 0
+		}
+	}
+	l.end.Cut = true
+	return nil
+}
+
+// lines takes whole records, each with the lines of its dictionary, which
+// begin with a blank.
+func (l *kernelLog) lines(data []byte) {
+	for len(data) > 0 {
+		line, more, _ := bytes.Cut(data, []byte("\n"))
+		data = more
+		if len(line) > 0 && line[0] != ' ' {
+			l.record(line)
+		}
+	}
+}
+
+// record takes one record: "6,339,5140900,-;NVRM: loading ...".
+func (l *kernelLog) record(line []byte) {
+	l.count++
+	r, facility, flag, ok := parseKernelRecord(line)
+	if !ok {
+		return
+	}
+	if l.end.Next == 0 {
+		l.end.First = r.Seq
+	}
+	l.end.Next = max(l.end.Next, r.Seq+1)
+	if facility != 0 || r.Seq < l.from {
+		return
+	}
+	if l.holding && flag != '-' {
+		l.held.Text = append(l.held.Text, r.Text[:min(len(r.Text), max(0, kmsgText-len(l.held.Text)))]...)
+		l.holding = flag == 'c'
+		if !l.holding {
+			l.each(l.held)
+		}
+		return
+	}
+	l.flush()
+	if flag == 'c' {
+		l.held, l.holding = r, true
+		l.held.Text = bytes.Clone(r.Text)
+		return
+	}
+	l.each(r)
+}
+
+func (l *kernelLog) flush() {
+	if l.holding {
+		l.holding = false
+		l.each(l.held)
+	}
+}
+
+// parseKernelRecord reads "priority,sequence,microseconds,flag[,...];text".
+func parseKernelRecord(line []byte) (r KernelRecord, facility uint64, flag byte, ok bool) {
+	head, text, ok := bytes.Cut(line, []byte(";"))
+	if !ok {
+		return r, 0, 0, false
+	}
+	priority, head, ok1 := cutNumber(head)
+	seq, head, ok2 := cutNumber(head)
+	at, head, ok3 := cutNumber(head)
+	if !ok1 || !ok2 || !ok3 || len(head) == 0 || at > 1<<53 {
+		return r, 0, 0, false
+	}
+	r = KernelRecord{Seq: seq, Level: int(priority & 7), At: time.Duration(at) * time.Microsecond, Text: text}
+	return r, priority >> 3, head[0], true
+}
+
+// cutNumber takes a decimal number and the comma behind it.
+func cutNumber(b []byte) (n uint64, rest []byte, ok bool) {
+	i := 0
+	for ; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
+		if i > 18 {
+			return 0, nil, false
+		}
+		n = n*10 + uint64(b[i]-'0')
+	}
+	if i == 0 || i == len(b) || b[i] != ',' {
+		return 0, nil, false
+	}
+	return n, b[i+1:], true
+}
+
+// BootID tells one boot of the node from another, from
+// /proc/sys/kernel/random/boot_id.
+func (h *Host) BootID() (string, error) {
+	return once(h, "boot id", func() (string, error) {
+		return h.readValue("/proc/sys/kernel/random/boot_id")
+	})
+}
+
+// BootTime is when the node was booted, to the second, from btime of
+// /proc/stat: what the times of the kernel's log count from. The clock of
+// printk is not corrected, and may be off by a minute after a month.
+func (h *Host) BootTime() (time.Time, error) {
+	return once(h, "boot time", func() (time.Time, error) {
+		data, err := h.readFile("/proc/stat")
+		if err != nil {
+			return time.Time{}, err
+		}
+		seconds, ok := parseBootTime(data)
+		if !ok {
+			return time.Time{}, &fs.PathError{Op: "parse", Path: "/proc/stat", Err: fs.ErrInvalid}
+		}
+		return time.Unix(seconds, 0), nil
+	})
+}
+
+func parseBootTime(data []byte) (seconds int64, ok bool) {
+	_, rest, ok := bytes.Cut(data, []byte("\nbtime "))
+	if !ok {
+		return 0, false
+	}
+	word, _, _ := bytes.Cut(rest, []byte("\n"))
+	seconds, err := strconv.ParseInt(strings.TrimSpace(string(word)), 10, 64)
+	return seconds, err == nil && seconds >= 0 && seconds < 1<<40
+}

@@ -1,0 +1,225 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// said are the sequence numbers and texts of what a reading gives.
+func said(t *testing.T, h *Host, from uint64) (list []string, end KernelLogEnd) {
+	t.Helper()
+	end, err := h.KernelLog(from, func(r KernelRecord) { list = append(list, fmt.Sprintf("%d %v %s", r.Seq, r.At, r.Text)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list, end
+}
+
+const recorded = `5,0,0,-;Linux version 6.8.0
+6,1,5140900,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build
+ SUBSYSTEM=pci
+ DEVICE=+pci:0000:c1:00.0
+12,2,6000000,-;NVRM: Xid (PCI:0000:c1:00): 79, forged by a process: facility user
+4,3,7000000,-,caller=T12;NVRM: Xid (PCI:0000:c1:00): 31, pid=1, name=a\x0ab
+garbage
+4,x,1,-;no number
+6,4,8000000,c;half a 
+6,5,8000001,+;line
+6,6,9000000,c;a fragment without its rest
+6,7,9000001,-;the end`
+
+func TestKernelLog(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{"dev/kmsg": recorded})
+	list, end := said(t, h, 1)
+	want := []string{
+		"1 5.1409s NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build",
+		`3 7s NVRM: Xid (PCI:0000:c1:00): 31, pid=1, name=a\x0ab`,
+		"4 8s half a line",
+		"6 9s a fragment without its rest",
+		"7 9.000001s the end",
+	}
+	if diff := cmp.Diff(want, list); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(KernelLogEnd{First: 0, Next: 8}, end); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestKernelLogFile(t *testing.T) {
+	t.Parallel()
+	if _, err := tree(t, nil).KernelLog(0, nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without /dev/kmsg: %v", err)
+	}
+	if _, err := tree(t, map[string]string{"dev/kmsg/": ""}).KernelLog(0, nil); message(err) != "read /dev/kmsg: is a directory" {
+		t.Errorf("a directory: %v", err)
+	}
+	long := "6,1,1,-;" + strings.Repeat("x", 2*kmsgBuffer) + "\n6,2,2,-;short\n"
+	list, end := said(t, tree(t, map[string]string{"dev/kmsg": long}), 2)
+	if diff := cmp.Diff([]string{"2 2µs short"}, list); diff != "" || end.Next != 3 {
+		t.Errorf("%+v (-want +got):\n%s", end, diff)
+	}
+}
+
+// A FIFO in its place holds nobody up.
+func TestKernelLogDoesNotWait(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{"dev/": ""})
+	if err := syscall.Mkfifo(h.Path(kmsgPath), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := h.KernelLog(0, func(KernelRecord) {})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits")
+	}
+}
+
+// What the device answers: a record a read, EPIPE when it was overrun, EAGAIN at the end.
+func TestKernelLogOverrun(t *testing.T) {
+	t.Parallel()
+	answers := []any{"6,1,1,-;one\n", unix.EINTR, unix.EPIPE, "6,90,9,-;ninety\n KEY=value\n", unix.EAGAIN}
+	var list []string
+	l := kernelLog{each: func(r KernelRecord) { list = append(list, string(r.Text)) }}
+	err := l.read(func(buf []byte) (int, error) {
+		a := answers[0]
+		answers = answers[1:]
+		if text, ok := a.(string); ok {
+			return copy(buf, text), nil
+		}
+		return 0, a.(error)
+	})
+	if diff := cmp.Diff([]string{"one", "ninety"}, list); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if diff := cmp.Diff(KernelLogEnd{First: 1, Next: 91, Overrun: true}, l.end); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A kernel that logs faster than it is read is left after a bounded number of records.
+func TestKernelLogIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(seq int, buf []byte) (int, error){
+		"records":  func(seq int, buf []byte) (int, error) { return copy(buf, fmt.Sprintf("6,%d,1,-;x\n", seq)), nil },
+		"overruns": func(int, []byte) (int, error) { return 0, unix.EPIPE },
+	} {
+		seq := 0
+		l := kernelLog{each: func(KernelRecord) {}}
+		err := l.read(func(buf []byte) (int, error) {
+			seq++
+			return answer(seq, buf)
+		})
+		if err != nil || !l.end.Cut || seq != kmsgRecords {
+			t.Errorf("%s: %v, %+v after %d reads", name, err, l.end, seq)
+		}
+	}
+}
+
+// This machine's own log, where it may be read.
+func TestKernelLogLive(t *testing.T) {
+	t.Parallel()
+	end, err := NewHost("/").KernelLog(0, func(KernelRecord) {})
+	if err != nil {
+		t.Skip(err)
+	}
+	again, err := NewHost("/").KernelLog(end.Next, func(r KernelRecord) {
+		if r.Seq < end.Next {
+			t.Errorf("record %d is read twice", r.Seq)
+		}
+	})
+	if err != nil || again.Next < end.Next {
+		t.Errorf("%+v after %+v, %v", again, end, err)
+	}
+}
+
+func TestBoot(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{
+		"proc/sys/kernel/random/boot_id": "658f832e-2c36-42e1-a29c-a17c2e3298d2\n",
+		"proc/stat":                      "cpu  1 2 3\nintr 1\nctxt 5\nbtime 1790000000\nprocesses 7\n",
+	})
+	if id, err := h.BootID(); err != nil || id != "658f832e-2c36-42e1-a29c-a17c2e3298d2" {
+		t.Errorf("BootID = %q, %v", id, err)
+	}
+	if at, err := h.BootTime(); err != nil || at.Unix() != 1790000000 {
+		t.Errorf("BootTime = %v, %v", at, err)
+	}
+	for _, bad := range []string{"", "btime 5", "cpu\nbtime x\n", "cpu\nbtime -5\n", "cpu\nbtime 99999999999999999999\n"} {
+		if at, err := tree(t, map[string]string{"proc/stat": bad}).BootTime(); err == nil {
+			t.Errorf("%q: %v", bad, at)
+		}
+	}
+}
+
+func FuzzKernelRecord(f *testing.F) {
+	for line := range strings.Lines(recorded) {
+		f.Add([]byte(line))
+	}
+	f.Add([]byte("18446744073709551615,18446744073709551615,18446744073709551615,-;x"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		l := kernelLog{recorded: true, each: func(r KernelRecord) {
+			if r.At < 0 || r.Level > 7 || len(r.Text) > len(data) {
+				t.Errorf("%+v", r)
+			}
+		}}
+		l.lines(data)
+		l.flush()
+		if l.end.Next < l.end.First {
+			t.Errorf("%+v", l.end)
+		}
+	})
+}
+
+// The aim is 10,000 records within 20 ms.
+func BenchmarkKernelLog(b *testing.B) {
+	var text strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&text, "6,%d,%d,-;usb 1-1: new high-speed USB device number %d using xhci_hcd\n", i, i*1000, i)
+	}
+	h := tree(b, nil)
+	if err := os.Mkdir(h.Path("/dev"), 0o755); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(h.Path(kmsgPath), []byte(text.String()), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		n := 0
+		if _, err := h.KernelLog(0, func(KernelRecord) { n++ }); err != nil || n != 10_000 {
+			b.Fatal(n, err)
+		}
+	}
+}
+
+// The device itself costs a system call a record.
+func BenchmarkKernelLogLive(b *testing.B) {
+	h := NewHost("/")
+	for b.Loop() {
+		n := 0
+		end, err := h.KernelLog(0, func(KernelRecord) { n++ })
+		if err != nil {
+			b.Skip(err)
+		}
+		b.ReportMetric(float64(end.Next-end.First), "records")
+	}
+}

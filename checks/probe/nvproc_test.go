@@ -1,0 +1,57 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestNVIDIAProc(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{
+		"proc/driver/nvidia/version":                       "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.148.08  Release Build  (dvs-builder)  \nGCC version:  13\n",
+		"proc/driver/nvidia/gpus/0000:c1:00.0/information": "Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-1234\n",
+		"proc/driver/nvidia/gpus/0000:18:00.0/information": "GPU UUID: \t GPU-????????-????\n",
+		"proc/driver/nvidia/gpus/0001:00:00.0/":            "",
+	})
+	if v, err := h.DriverVersion(); err != nil || v != "570.148.08" {
+		t.Errorf("DriverVersion = %q, %v", v, err)
+	}
+	gpus, err := h.DriverGPUs()
+	if diff := cmp.Diff([]string{"0000:18:00.0", "0000:c1:00.0", "0001:00:00.0"}, gpus); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for pci, want := range map[string]string{"0000:c1:00.0": "GPU-1234", "0000:18:00.0": "", "0001:00:00.0": "", "none": ""} {
+		if got := h.DriverGPUUUID(pci); got != want {
+			t.Errorf("%s: %q, want %q", pci, got, want)
+		}
+	}
+}
+
+func TestNoNVIDIAProc(t *testing.T) {
+	t.Parallel()
+	h := tree(t, nil)
+	if v, err := h.DriverVersion(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%q, %v", v, err)
+	}
+	if gpus, err := h.DriverGPUs(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%q, %v", gpus, err)
+	}
+	if v, err := tree(t, map[string]string{"proc/driver/nvidia/version": "\x00"}).DriverVersion(); err == nil {
+		t.Errorf("%q", v)
+	}
+}
+
+func FuzzDriverVersion(f *testing.F) {
+	f.Add("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024")
+	f.Add("Kernel Module .")
+	f.Add("Kernel Module 1.")
+	f.Fuzz(func(t *testing.T, text string) {
+		if v := ParseDriverVersion(text); v != "" && (!strings.Contains(text, v) || strings.Trim(v, "0123456789.") != "") {
+			t.Errorf("%q", v)
+		}
+	})
+}

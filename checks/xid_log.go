@@ -1,0 +1,317 @@
+package checks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// xidEvent is one burst of lines: the same error of the same GPU, each within
+// three minutes of the one before.
+type xidEvent struct {
+	Boot  string `json:"boot"`
+	Epoch int    `json:"epoch,omitempty"` // resets of the GPU before it, in that boot
+	GPU   string `json:"gpu"`             // PCI address of the GPU or NVSwitch
+	Key   xidKey `json:"key"`
+	Sub   string `json:"sub,omitempty"` // what else has to agree within a burst
+	First int64  `json:"first"`         // Unix time, seconds
+	Last  int64  `json:"last"`
+	Seq   uint64 `json:"seq"` // of the record of its last line
+	Lines int    `json:"lines"`
+
+	Text     string `json:"text,omitempty"` // of its first line
+	PID      string `json:"pid,omitempty"`
+	Name     string `json:"name,omitempty"`
+	Action   int    `json:"action,omitempty"`
+	Place    string `json:"place,omitempty"`
+	Link     string `json:"link,omitempty"`
+	Nonfatal bool   `json:"nonfatal,omitempty"`
+
+	Raised XidClass `json:"raised,omitempty"` // by a rule whose reason passes
+	Told   bool     `json:"told,omitempty"`   // an earlier run has reported it
+	Passes int      `json:"passes,omitempty"` // runs since without a line of it
+
+	standing bool // it drains the node now
+}
+
+// xidBurst is how close lines of one burst are, seconds: NVIDIA's NVSentinel
+// counts the same way.
+const xidBurst = 3 * 60
+
+// Bounds of what is kept: a GPU in trouble logs hundreds of thousands of lines.
+const (
+	xidMaxEvents = 1024
+	xidMaxSame   = 32      // events of one error of one GPU
+	xidMemory    = 7 * day // "again" looks so far back
+	xidMemos     = 256
+	day          = 24 * 60 * 60
+)
+
+// xidLedger is what runs remember of events. It outlives the kernel's ring
+// buffer, which forgets, and a boot, which begins it anew.
+type xidLedger struct {
+	Boot   string            `json:"boot"`             // the boot that Cursor and Resets are of
+	Cursor uint64            `json:"cursor"`           // the first record that has not been read
+	Driver string            `json:"driver,omitempty"` // version
+	Resets map[string]int    `json:"resets,omitempty"` // of a GPU; of all of them under ""
+	UUIDs  map[string]string `json:"uuids,omitempty"`
+	Events []xidEvent        `json:"events,omitempty"` // the oldest first
+}
+
+// xidLedgerName and xidClearsName are the files of a node's memory.
+const (
+	xidLedgerName = "xid"
+	xidClearsName = "xid-clear"
+)
+
+// epoch is how often a GPU was reset in this boot.
+func (l *xidLedger) epoch(gpu string) int { return l.Resets[gpu] + l.Resets[""] }
+
+// begin makes the ledger one of this boot.
+func (l *xidLedger) begin(boot string) {
+	if l.Boot != boot {
+		l.Boot, l.Cursor, l.Resets = boot, 0, nil
+	}
+}
+
+// forget drops what no rule asks for any more.
+func (l *xidLedger) forget(now int64) {
+	l.Events = slices.DeleteFunc(l.Events, func(e xidEvent) bool { return e.Last < now-xidMemory && !e.standing })
+	for gpu := range l.UUIDs {
+		if !slices.ContainsFunc(l.Events, func(e xidEvent) bool { return e.GPU == gpu }) {
+			delete(l.UUIDs, gpu)
+		}
+	}
+}
+
+// xidScan turns records into events of a ledger.
+type xidScan struct {
+	ledger *xidLedger
+	booted func() int64 // Unix time that the records' times count from; asked for an event only
+	memo   map[string]xidLine
+	at     map[xidPlace]int // where the newest event of a burst is
+	same   map[xidSame]int  // how many events there are
+	fresh  map[xidPlace]bool
+	full   bool // events were not kept
+}
+
+type xidSame struct {
+	gpu string
+	key xidKey
+}
+
+type xidPlace struct {
+	xidSame
+	sub string
+}
+
+func newXidScan(l *xidLedger, booted func() int64) *xidScan {
+	s := &xidScan{ledger: l, booted: booted, memo: map[string]xidLine{}, fresh: map[xidPlace]bool{}}
+	s.index()
+	return s
+}
+
+func (s *xidScan) index() {
+	s.at, s.same = map[xidPlace]int{}, map[xidSame]int{}
+	for i := range s.ledger.Events {
+		e := &s.ledger.Events[i]
+		s.at[e.place()] = i
+		s.same[e.place().xidSame]++
+	}
+}
+
+func (e *xidEvent) place() xidPlace { return xidPlace{xidSame{e.GPU, e.Key}, e.Sub} }
+
+// add takes one record of the kernel's log.
+func (s *xidScan) add(r probe.KernelRecord) {
+	if !mayBeXid(r.Text) {
+		return
+	}
+	line, ok := s.memo[string(r.Text)] // floods repeat few lines
+	if !ok {
+		line = parseXidLine(r.Text)
+		if len(s.memo) < xidMemos {
+			s.memo[string(r.Text)] = line
+		}
+	}
+	l := s.ledger
+	switch line.Kind {
+	case lineXid:
+		s.event(line, r.Seq, s.booted()+int64(r.At.Seconds()))
+	case lineUUID:
+		if l.UUIDs == nil {
+			l.UUIDs = map[string]string{}
+		}
+		if len(l.UUIDs) < xidMemos {
+			l.UUIDs[line.GPU] = line.UUID
+		}
+	case lineLoad:
+		l.Driver = line.Driver
+		s.reset("")
+	case lineReset:
+		s.reset(line.GPU)
+	}
+}
+
+func (s *xidScan) reset(gpu string) {
+	l := s.ledger
+	if l.Resets == nil {
+		l.Resets = map[string]int{}
+	}
+	if _, ok := l.Resets[gpu]; ok || len(l.Resets) < xidMemos {
+		l.Resets[gpu]++
+	}
+}
+
+// event adds a line to its burst, or begins one.
+func (s *xidScan) event(line xidLine, seq uint64, now int64) {
+	l := s.ledger
+	if line.Key.Code == xidRecoveryAction && !line.Key.Switch && line.Action == 0 {
+		s.reset(line.GPU) // that action is none any more is what a reset ends with
+	}
+	e := xidEvent{
+		Boot: l.Boot, Epoch: l.epoch(line.GPU), GPU: line.GPU, Key: line.Key, First: now, Last: now, Seq: seq, Lines: 1,
+		Text: line.Text, PID: line.PID, Name: line.Name, Action: line.Action, Place: line.Place, Link: line.Link, Nonfatal: line.Nonfatal,
+	}
+	e.Sub = line.sub()
+	place := e.place()
+	s.fresh[place] = true
+	if i, ok := s.at[place]; ok {
+		old := &l.Events[i]
+		same := old.Boot == e.Boot && old.Epoch == e.Epoch
+		if same && (now-old.Last <= xidBurst || s.same[place.xidSame] >= xidMaxSame) {
+			old.Last, old.Seq, old.Passes = max(old.Last, now), seq, 0
+			old.Lines++
+			return
+		}
+	}
+	if s.same[place.xidSame] >= xidMaxSame {
+		s.replace(e)
+		return
+	}
+	if len(l.Events) >= xidMaxEvents {
+		s.full = true
+		l.Events = slices.Delete(l.Events, 0, xidMaxEvents/8)
+		s.index()
+	}
+	l.Events = append(l.Events, e)
+	s.at[place] = len(l.Events) - 1
+	s.same[place.xidSame]++
+}
+
+// replace puts an event in the place of the oldest of its error.
+func (s *xidScan) replace(e xidEvent) {
+	oldest := -1
+	for i := range s.ledger.Events {
+		x := &s.ledger.Events[i]
+		if x.GPU == e.GPU && x.Key == e.Key && (oldest < 0 || x.Last < s.ledger.Events[oldest].Last) {
+			oldest = i
+		}
+	}
+	old := &s.ledger.Events[oldest]
+	if s.at[old.place()] == oldest {
+		delete(s.at, old.place())
+	}
+	*old = e
+	s.at[e.place()] = oldest
+}
+
+// sub is what keeps lines of one error apart: the link, the place, how bad the
+// line itself says it is, what is to be done.
+func (l *xidLine) sub() string {
+	switch {
+	case l.Key.Switch:
+		return fmt.Sprint(l.Link, " ", l.Nonfatal)
+	case l.Key.Code == xidRecoveryAction:
+		return fmt.Sprint(l.Action)
+	case l.Key.Code >= 144 && l.Key.Code <= 150:
+		if n, ok := parseNVLink5(l.Text); ok {
+			return fmt.Sprintf("%s %s %x %x", n.Unit, n.Link, n.Intr, n.Status)
+		}
+	}
+	return strings.TrimSpace(l.Link + " " + l.Place)
+}
+
+// xidRecord reads the kernel's log into a ledger. notes are what the reader of
+// a report should know of the reading.
+func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err error) {
+	var bootErr error
+	booted := func() int64 { // reading /proc/stat costs milliseconds on a large node
+		at, err := e.Host.BootTime()
+		bootErr = err
+		return at.Unix()
+	}
+	from := ledger.Cursor
+	e.At("read /dev/kmsg")
+	scan = newXidScan(ledger, booted)
+	end, err := e.Host.KernelLog(from, scan.add)
+	if err != nil {
+		return nil, nil, err
+	}
+	if end.Next > 0 && end.Next < from { // not the log that the cursor is of
+		ledger.Events = slices.DeleteFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot })
+		ledger.Resets, from = nil, 0
+		scan = newXidScan(ledger, booted)
+		if end, err = e.Host.KernelLog(0, scan.add); err != nil {
+			return nil, nil, err
+		}
+	}
+	if bootErr != nil {
+		return nil, nil, bootErr
+	}
+	if end.Next > 0 {
+		ledger.Cursor = end.Next
+	}
+	if from > 0 && end.First > from || end.Overrun {
+		text := "check_gpu_xid:  records of the kernel's log were overwritten before they were read: an Xid may have been among them"
+		notes = append(notes, Finding{Code: "gpu.xid.lost", Severity: Warn, Message: text})
+	}
+	if end.Cut || scan.full {
+		text := "check_gpu_xid:  the kernel logs more than can be kept: the oldest events are dropped"
+		notes = append(notes, Finding{Code: "gpu.xid.flood", Severity: Warn, Message: text})
+	}
+	return scan, notes, nil
+}
+
+// xidRecall reads the ledger. Without one there is a new one; kept says whether
+// it can be written.
+func (e *Env) xidRecall() (ledger *xidLedger, kept bool, notes []Finding) {
+	boot, bootErr := e.Host.BootID()
+	ledger = &xidLedger{}
+	e.At("read the ledger of Xids")
+	err := e.Host.Recall(xidLedgerName, ledger)
+	switch {
+	case errors.Is(err, probe.ErrNoMemory) || bootErr != nil || boot == "":
+		return &xidLedger{Boot: boot}, false, nil
+	case errors.Is(err, fs.ErrNotExist):
+		ledger = &xidLedger{}
+	case err != nil || !ledger.sound():
+		if err == nil {
+			err = errors.New("read the ledger of Xids: it does not make sense")
+		}
+		ledger = &xidLedger{}
+		notes = append(notes, Finding{
+			Code: "gpu.xid.ledger", Severity: Warn,
+			Message: fmt.Sprintf("check_gpu_xid:  what earlier runs have seen is lost: %v", err),
+		})
+	}
+	ledger.begin(boot)
+	return ledger, true, notes
+}
+
+// sound refuses a ledger that no run of ours has written.
+func (l *xidLedger) sound() bool {
+	if len(l.Events) > xidMaxEvents || len(l.UUIDs) > xidMemos || len(l.Resets) > xidMemos {
+		return false
+	}
+	return !slices.ContainsFunc(l.Events, func(e xidEvent) bool {
+		_, ok := pciAddress(e.GPU)
+		text := e.Text + e.PID + e.Name + e.Place + e.Link
+		return e.GPU != "" && !ok || e.Key.Code < 0 || e.Last < e.First || e.Raised != "" && e.Raised.rank() < 0 ||
+			len(text) > 3*maxXidText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
+	})
+}

@@ -1,0 +1,269 @@
+package checks
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// XidClass says what an Xid or SXid means for the node.
+type XidClass string
+
+// The classes. The higher a class, the more of the node is at stake.
+const (
+	XidIgnore    XidClass = "IGNORE"    // nothing
+	XidFollow    XidClass = "FOLLOW"    // follows another Xid, which decides
+	XidApp       XidClass = "APP"       // an application's fault
+	XidConfig    XidClass = "CONFIG"    // something is set up wrong
+	XidWatch     XidClass = "WATCH"     // warn and count
+	XidState     XidClass = "STATE"     // a hint: what NVML says decides
+	XidDiag      XidClass = "DIAG"      // run a diagnosis when the node is idle
+	XidReset     XidClass = "RESET"     // drain; a reset of the GPU clears it
+	XidReboot    XidClass = "REBOOT"    // drain; a new boot clears it
+	XidHold      XidClass = "RMA-HOLD"  // drain; only an operator clears it
+	XidDecode    XidClass = "DECODE"    // the numbers in the line decide
+	XidAuthority XidClass = "AUTHORITY" // Xid 154: the driver itself says what is to be done
+)
+
+// xidClasses are the classes in rising order; the last two become one of the
+// others.
+var xidClasses = [...]XidClass{
+	XidIgnore, XidFollow, XidApp, XidConfig, XidWatch, XidState, XidDiag, XidReset, XidReboot, XidHold, XidDecode, XidAuthority,
+}
+
+func (c XidClass) rank() int { return slices.Index(xidClasses[:], c) }
+
+// drains says whether the class takes the node out of service.
+func (c XidClass) drains() bool { return c == XidReset || c == XidReboot || c == XidHold }
+
+// xidKey is an error that has a number.
+type xidKey struct {
+	Switch bool `json:"switch,omitempty"` // an SXid: of an NVSwitch
+	Code   int  `json:"code"`
+}
+
+func (k xidKey) String() string {
+	if k.Switch {
+		return fmt.Sprintf("SXid %d", k.Code)
+	}
+	return fmt.Sprintf("Xid %d", k.Code)
+}
+
+// finding is the code of findings about it.
+func (k xidKey) finding() string {
+	if k.Switch {
+		return fmt.Sprintf("gpu.sxid.%d", k.Code)
+	}
+	return fmt.Sprintf("gpu.xid.%d", k.Code)
+}
+
+// xidRow is one row of xid.toml or sxid.toml.
+type xidRow struct {
+	Code      int        `toml:"code"`
+	Name      string     `toml:"name"`
+	Class     XidClass   `toml:"class"`
+	Says      string     `toml:"says"`
+	Means     string     `toml:"means"`
+	Remedy    Remedy     `toml:"remedy"`
+	Source    string     `toml:"source"`
+	Why       string     `toml:"why"`
+	State     string     `toml:"state"`  // remap, sram or links
+	Repeat    *xidRepeat `toml:"repeat"` // so many make another class
+	Again     []XidClass `toml:"again"`  // after a reset or reboot
+	Same      string     `toml:"same"`   // link: what counts for Again
+	Clears    int        `toml:"clears"`
+	Qualifies int        `toml:"qualifies"`
+	Nonfatal  XidClass   `toml:"nonfatal"` // of an SXid
+
+	unknown  bool   // no table has it
+	override string // what the site has made of it, "" if nothing
+}
+
+// xidRepeat makes another class of events that come too often.
+type xidRepeat struct {
+	Events int      `toml:"events"`
+	Hours  int      `toml:"hours"`
+	Class  XidClass `toml:"class"`
+	Same   string   `toml:"same"` // place: only on the same GPC and TPC
+	Jobs   bool     `toml:"jobs"` // only those of different jobs
+}
+
+//go:embed xid.toml
+var xidTOML string
+
+//go:embed sxid.toml
+var sxidTOML string
+
+// xidRowOf finds the row of a code. Each row is a line of its own, so that a
+// node with one event need not read six hundred of them.
+func xidRowOf(k xidKey) (r xidRow, ok bool) {
+	text := xidTOML
+	if k.Switch {
+		text = sxidTOML
+	}
+	_, rest, ok := strings.Cut(text, fmt.Sprintf("\n\t{code = %d,", k.Code))
+	if !ok {
+		return r, false
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	var table struct {
+		Row xidRow `toml:"row"`
+	}
+	if _, err := toml.Decode(fmt.Sprintf("row = {code = %d,%s", k.Code, strings.TrimSuffix(line, ",")), &table); err != nil {
+		panic(fmt.Sprintf("checks: row of %s: %v", k, err))
+	}
+	if table.Row.Remedy == "none" {
+		table.Row.Remedy = NoRemedy
+	}
+	return table.Row, true
+}
+
+// xidPolicy is what is to be made of each code: the tables, and what a site
+// has changed in them.
+type xidPolicy struct {
+	file     string // of the site's changes; "" if there are none
+	rows     map[xidKey]xidOverride
+	severity map[XidClass]Severity
+}
+
+// xidOverride is one row of a site's file.
+type xidOverride struct {
+	Code  int      `toml:"code"`
+	Class XidClass `toml:"class"`
+	Why   string   `toml:"why"`
+}
+
+// row is what is known of a code, with the site's word. An unknown code is to
+// be watched, loudly, and drains nobody.
+func (p *xidPolicy) row(k xidKey) xidRow {
+	r, ok := xidRowOf(k)
+	if !ok {
+		r = xidRow{
+			Code: k.Code, Name: "unknown", Class: XidWatch, Says: "unknown", Means: "unknown to this version of nhc-gpu",
+			Source: "none", unknown: true,
+		}
+	}
+	o, ok := p.rows[k]
+	if !ok {
+		return r
+	}
+	r.override = fmt.Sprintf("%s: class %s in place of %s", p.file, o.Class, r.Class)
+	if o.Why != "" {
+		r.override += ", " + o.Why
+	}
+	// The site has judged this code: nothing else changes its class.
+	r.Class, r.Nonfatal, r.Again, r.Repeat, r.State = o.Class, o.Class, nil, nil, ""
+	r.Remedy = classRemedy(o.Class, r.Remedy)
+	return r
+}
+
+// classRemedy is what cures an event whose class is not that of its row.
+func classRemedy(c XidClass, of Remedy) Remedy {
+	switch c {
+	case XidReset:
+		if of == CheckCable || of == CheckFabric {
+			return of
+		}
+		return ResetGPU
+	case XidReboot:
+		return RebootNode
+	case XidHold:
+		return ReseatOrRMA
+	case XidApp:
+		return RestartApp
+	case XidConfig:
+		return FixConfig
+	case XidDiag:
+		return NoRemedy
+	}
+	return of
+}
+
+// severityOf is how bad a finding of the class is.
+func (p *xidPolicy) severityOf(c XidClass) Severity {
+	if s, ok := p.severity[c]; ok {
+		return s
+	}
+	switch {
+	case c.drains():
+		return Fail
+	case c == XidIgnore:
+		return OK
+	}
+	return Warn
+}
+
+// xidPolicyFile is where a site changes the policy, unless XID_POLICY names
+// another file.
+const xidPolicyFile = "/etc/nhc/xid.toml"
+
+// xidPolicy reads the site's changes. Without a usable file the tables stand
+// as they are, and the error says why.
+func (e *Env) xidPolicy() (*xidPolicy, error) {
+	path := e.lookup("XID_POLICY")
+	if path == "" {
+		path = xidPolicyFile
+	}
+	e.At("read %s", path)
+	data, err := e.Host.ReadTrusted(path)
+	if errors.Is(err, fs.ErrNotExist) && path == xidPolicyFile {
+		return &xidPolicy{}, nil
+	}
+	if err != nil {
+		return &xidPolicy{}, err
+	}
+	p, err := parseXidPolicy(path, string(data))
+	if err != nil {
+		return &xidPolicy{}, err
+	}
+	return p, nil
+}
+
+// parseXidPolicy reads a site's file: [[xid]] and [[sxid]] give a code another
+// class, [class.WATCH] gives a class another severity.
+func parseXidPolicy(path, text string) (*xidPolicy, error) {
+	var file struct {
+		Xid   []xidOverride `toml:"xid"`
+		SXid  []xidOverride `toml:"sxid"`
+		Class map[XidClass]struct {
+			Severity string `toml:"severity"`
+		} `toml:"class"`
+	}
+	md, err := toml.Decode(text, &file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "toml: "))
+	}
+	if surplus := md.Undecoded(); len(surplus) > 0 {
+		return nil, fmt.Errorf("%s: unknown key %s", path, surplus[0])
+	}
+	p := &xidPolicy{file: path, rows: map[xidKey]xidOverride{}, severity: map[XidClass]Severity{}}
+	add := func(isSwitch bool, list []xidOverride) error {
+		for _, o := range list {
+			key := xidKey{Switch: isSwitch, Code: o.Code}
+			if _, twice := p.rows[key]; twice {
+				return fmt.Errorf("%s: %s: given twice", path, key)
+			}
+			if o.Class.rank() < 0 || o.Class.rank() >= XidDecode.rank() {
+				return fmt.Errorf("%s: %s: class %q, want one of %v", path, key, o.Class, xidClasses[:XidDecode.rank()])
+			}
+			p.rows[key] = o
+		}
+		return nil
+	}
+	if err := errors.Join(add(false, file.Xid), add(true, file.SXid)); err != nil {
+		return nil, err
+	}
+	for class, c := range file.Class {
+		severity, ok := map[string]Severity{"ok": OK, "warn": Warn, "fail": Fail}[c.Severity]
+		if class.rank() < 0 || !ok {
+			return nil, fmt.Errorf("%s: class.%s: severity %q, want ok, warn or fail, for one of %v", path, class, c.Severity, xidClasses)
+		}
+		p.severity[class] = severity
+	}
+	return p, nil
+}

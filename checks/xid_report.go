@@ -1,0 +1,170 @@
+package checks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// xidReporter writes the findings of a judgement.
+type xidReporter struct {
+	*xidJudge
+	strict bool
+	file   string   // that the events are of; "" is the kernel's own log
+	order  []string // PCI addresses of the GPUs, as NVML counts them
+	uuid   func(pci string) string
+}
+
+// findings are those of the cases: what drains nobody first, then the worst.
+func (r *xidReporter) findings(cases []*xidCase) []Finding {
+	var list []Finding
+	slices.SortStableFunc(cases, func(a, b *xidCase) int { return b.urgency() - a.urgency() })
+	for _, c := range cases {
+		f := r.finding(c)
+		list = append(list, f)
+		if c.row.unknown && c.fresh() {
+			f.Syslog = true // a code that nobody has judged is to be heard of
+			list = append(list, f)
+		}
+	}
+	fails := func(f Finding) bool { return f.Severity == Fail }
+	rest := slices.DeleteFunc(slices.Clone(list), fails)
+	return append(rest, slices.DeleteFunc(list, func(f Finding) bool { return !fails(f) })...)
+}
+
+// urgency puts what drains the node before all else, by its class.
+func (c *xidCase) urgency() int {
+	if c.class.drains() {
+		return c.class.rank()
+	}
+	return 0
+}
+
+// fresh says whether no run has told of one of the events.
+func (c *xidCase) fresh() bool {
+	return slices.ContainsFunc(c.events, func(e *xidEvent) bool { return !e.Told })
+}
+
+func (r *xidReporter) finding(c *xidCase) Finding {
+	last := c.last()
+	lines := 0
+	for _, e := range c.events {
+		lines += e.Lines
+		if e.Last > last.Last {
+			last = e
+		}
+	}
+	f := Finding{
+		Code:     c.key.finding(),
+		Severity: r.severity(c),
+		Device:   r.device(c),
+		Remedy:   c.remedy,
+		Want:     "no " + c.key.String(),
+		Got:      fmt.Sprintf("%d lines in %d events, the last %s: %s", lines, len(c.events), clock(last.Last), last.Text),
+	}
+	since := "since " + clock(c.events[0].First)
+	if r.file != "" { // whose times nobody knows
+		since = "in " + r.file
+		f.Got = fmt.Sprintf("%d lines, the last: %s", lines, last.Text)
+	}
+	what := c.key.String()
+	if c.key == (xidKey{}) {
+		what = c.row.Name
+	}
+	notes := strings.Join(append([]string{""}, c.notes...), ", ")
+	f.Message = fmt.Sprintf("check_gpu_xid:  %s: %s (%s)%s, %s: %s", r.name(f.Device, c), what, c.row.Means, notes, since, r.until(c, last))
+	return f
+}
+
+// severity is that of the class. Applications' faults are told once.
+func (r *xidReporter) severity(c *xidCase) Severity {
+	if s, ok := r.policy.severity[c.class]; ok {
+		return s
+	}
+	switch c.class {
+	case XidApp, XidFollow:
+		if !c.fresh() {
+			return OK
+		}
+	case XidWatch, XidState, XidDiag, XidConfig:
+		if r.strict && !c.row.unknown {
+			return Fail
+		}
+	}
+	return r.policy.severityOf(c.class)
+}
+
+// until says what ends the finding.
+func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
+	switch c.class {
+	case XidApp:
+		if last.PID == "" {
+			return "an application's fault"
+		}
+		return fmt.Sprintf("a fault of process %s %s", last.PID, last.Name)
+	case XidFollow:
+		return "follows an error that the log does not have"
+	case XidConfig:
+		text = "see to the driver and its settings"
+	case XidState:
+		text = "it depends on what NVML says, which was not asked"
+	case XidDiag:
+		text = "run a diagnosis when the node is idle"
+	case XidReset:
+		text = "a GPU reset or a new boot clears it"
+		if c.key.Switch {
+			text = "a reset of all GPUs and switches or a new boot clears it"
+		}
+	case XidReboot:
+		text = "a new boot clears it"
+	case XidHold:
+		return strings.TrimSpace(fmt.Sprintf("nhc-gpu clear %s %s clears it", c.gpu, clearWord(c.key)))
+	default:
+		text = "watch it"
+	}
+	if r.passes > 0 {
+		text += fmt.Sprintf(", or %d runs without it", r.passes)
+	}
+	return text
+}
+
+// clearWord is the code as "nhc-gpu clear" takes it.
+func clearWord(k xidKey) string {
+	if k.Switch {
+		return fmt.Sprintf("sxid:%d", k.Code)
+	}
+	return fmt.Sprint(k.Code)
+}
+
+func (r *xidReporter) device(c *xidCase) Device {
+	d := Device{Kind: "gpu", PCI: c.gpu}
+	if c.key.Switch {
+		d.Kind = "nvswitch"
+		return d
+	}
+	s, asked := r.states[c.gpu]
+	switch i := slices.Index(r.order, c.gpu); {
+	case asked:
+		d.Name, d.UUID, d.Serial = fmt.Sprintf("gpu%d", s.Index), s.UUID, s.Serial
+	case i >= 0:
+		d.Name = fmt.Sprintf("gpu%d", i)
+	}
+	if d.UUID == "" && c.gpu != "" {
+		d.UUID = r.uuid(c.gpu)
+	}
+	return d
+}
+
+func (r *xidReporter) name(d Device, c *xidCase) string {
+	switch {
+	case c.gpu == "":
+		return "a GPU"
+	case c.key.Switch:
+		return "nvswitch " + d.PCI
+	}
+	return d.String()
+}
+
+// clock is a time in a message; in UTC, so that it is the same whoever looks.
+func clock(unix int64) string { return time.Unix(unix, 0).UTC().Format("2006-01-02T15:04:05Z") }

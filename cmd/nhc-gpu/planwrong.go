@@ -1,0 +1,193 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// mistake says what is wrong with a step, as far as that can be told without
+// running it; sure is false where it may be meant, or may be right after all.
+func (r *oneRun) mistake(s *plan.Step) (text string, sure bool) {
+	switch {
+	case s.Usage != nil:
+		return s.Usage.Message, true
+	case s.Garbled:
+		return "bash cannot read this line: is a quote or a bracket missing?", true
+	case s.Command != "":
+		return r.notFound(s.Command, s.NewPath)
+	case s.Kind == plan.Assign:
+		return setInVain(s.Sets), false
+	case s.Kind == plan.Native && s.Table == nil:
+		return hardlyMeant(s), false
+	}
+	return "", false
+}
+
+// doubtTarget notes, for a person, a target that fits nothing whatever the host.
+func (r *oneRun) doubtTarget(l conf.Line) {
+	if err := match.Valid(l.Target); err != nil && r.strict {
+		r.doubts = append(r.doubts, fmt.Sprintf("%s: target %q: %v", l.Pos, l.Target, err))
+	}
+}
+
+// doubtScripts notes, for a person, what bash cannot read of the settings and of
+// the site's scripts: it leaves such a file, or the rest of it, out.
+func (r *oneRun) doubtScripts() {
+	var files []string
+	if r.sourced != "" {
+		files = append(files, r.sourced)
+	}
+	for _, s := range r.scripts {
+		if !s.Stock && r.unloaded == nil {
+			files = append(files, s.Path)
+		}
+	}
+	for _, file := range files {
+		if said := run.SyntaxError(r.ctx, file, readLimit); said != "" {
+			r.doubts = append(r.doubts, said+": bash does not carry this file out")
+		}
+	}
+}
+
+// What a line of nhc.conf sets in vain: what was needed before the first line,
+// and what LBNL NHC hands to commands that built-in checks do not run.
+var (
+	tooLate = []string{"CONFDIR", "CONFFILE", "DETACHED_MODE", "INCDIR", "LOGFILE", "RESULTFILE", "TIMEOUT"}
+	unused  = []string{"DF_CMD", "DF_FLAGS", "DFI_CMD", "DFI_FLAGS", "NETSTAT_ARGS", "NETSTAT_CMD", "SS_ARGS", "SS_CMD", "STAT_CMD", "STAT_FMT_ARGS"}
+)
+
+func setInVain(sets []plan.Var) string {
+	for _, v := range sets {
+		switch {
+		case slices.Contains(tooLate, v.Name):
+			return v.Name + " is set too late here: it belongs into /etc/sysconfig/nhc (/etc/default/nhc)"
+		case slices.Contains(unused, v.Name):
+			return v.Name + " means nothing to built-in checks, which run no such command"
+		}
+	}
+	return ""
+}
+
+// hardlyMeant says that words of a check are too many or too few, where it
+// takes them all the same, as LBNL NHC does.
+func hardlyMeant(s *plan.Step) string {
+	if words := surplus(s); len(words) > 0 {
+		return "nothing is done with " + strings.Join(words, " ")
+	}
+	info, _ := checks.Lookup(s.Name)
+	for i, word := range strings.Fields(info.Usage) {
+		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+			break // from here on words may be left out, or there are options
+		}
+		if i >= len(s.Args) || s.Args[i] == "" {
+			return "no " + word + " is given; usage: " + info.Name + " " + info.Usage
+		}
+	}
+	return ""
+}
+
+// surplus are the words that a check takes and does nothing with, as LBNL NHC.
+func surplus(s *plan.Step) (words []string) {
+	info, ok := checks.Lookup(s.Name)
+	if !ok {
+		return nil
+	}
+	c := info.New()
+	if checks.Bind(c, s.Args) != nil {
+		return nil
+	}
+	if f := reflect.Indirect(reflect.ValueOf(c)).FieldByName("Surplus"); f.IsValid() {
+		words, _ = reflect.TypeAssert[[]string](f)
+	}
+	return words
+}
+
+// builtins are the commands of bash that are no programs, and the functions that
+// a line may call.
+var builtins = strings.Fields(`: . [ alias bind break builtin caller cd command complete continue declare dirs disown
+	echo enable eval exec exit export false getopts hash jobs kill let local mapfile popd printf pushd pwd read readarray
+	readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias unset wait
+	die log vlog dbg syslog syslog_flush oecho eecho vecho`)
+
+// notFound says that bash will not find a command.
+func (r *oneRun) notFound(name string, newPath bool) (text string, sure bool) {
+	if slices.Contains(builtins, name) || strings.HasPrefix(name, "nhc_") || strings.HasPrefix(name, "mcheck") ||
+		strings.HasPrefix(name, "array_") {
+		return "", false
+	}
+	known := checks.Names()
+	sure = !newPath || strings.HasPrefix(name, "check_")
+	for _, s := range r.scripts {
+		if s.Stock || r.unloaded != nil {
+			continue
+		}
+		known = append(known, s.Functions...)
+		sure = sure && !s.Sources
+	}
+	if slices.Contains(known, name) || isProgram(name, r.set.get("PATH")) {
+		return "", false
+	}
+	text = fmt.Sprintf("%s: no check, no function of a script and no command in PATH has this name", name)
+	if strings.Contains(name, "/") {
+		text = name + ": no such command"
+	}
+	near, least := "", 3
+	for _, k := range known {
+		if n := typos(name, k); n < least {
+			near, least = k, n
+		}
+	}
+	switch {
+	case near != "":
+		text += "; is it " + near + "?"
+	case newPath:
+		return "", false
+	case !sure:
+		text += "; nhc-gpu --check tells whether a file that a script reads defines it"
+	}
+	return text, sure
+}
+
+// isProgram says whether a name leads to a file that can be executed.
+func isProgram(name, path string) bool {
+	dirs := filepath.SplitList(path)
+	if strings.Contains(name, "/") {
+		dirs = []string{""}
+	}
+	return slices.ContainsFunc(dirs, func(dir string) bool {
+		st, err := os.Stat(filepath.Join(dir, name))
+		return err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0
+	})
+}
+
+// typos counts the letters that are left out, put in or exchanged between two
+// names, whatever their case.
+func typos(name, other string) int {
+	a, b := strings.ToLower(name), strings.ToLower(other)
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			least := diagonal
+			if a[i] != b[j] {
+				least = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], least
+		}
+	}
+	return row[len(b)]
+}
