@@ -2,26 +2,24 @@ package checks
 
 import (
 	"fmt"
+	"maps"
+	"path"
+	"slices"
 	"strings"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // A check that names the right GPU may have looked at no other: each scenario in
 // which one GPU of eight is ill is tried with others in its place.
 
 // moved is the scenario with another GPU for the one that is ill; nil if it is
-// not about one GPU of a node whose GPUs are known.
+// not about one GPU of eight.
 func (s *Selftest) moved(to int) *Selftest {
-	n, err := selftestNode(s.Node)
-	if err != nil || n.nvml == nil || len(n.nvml.GPUs) != selftestGPUs {
-		return nil
-	}
-	from := s.ill(n.nvml.GPUs)
+	gpus := s.gpus()
+	from := s.ill(gpus)
 	if from < 0 || from == to {
 		return nil
 	}
-	a, b := names(&n.nvml.GPUs[from]), names(&n.nvml.GPUs[to])
+	a, b := gpus[from], gpus[to]
 	var pairs []string
 	for i := range a {
 		pairs = append(pairs, a[i], b[i], b[i], a[i])
@@ -43,11 +41,11 @@ func (s *Selftest) moved(to int) *Selftest {
 }
 
 // ill is the one GPU that the check must name, -1 if it is not one alone.
-func (s *Selftest) ill(gpus []probe.GPU) int {
+func (s *Selftest) ill(gpus [][]string) int {
 	ill := -1
 	for _, w := range s.Want {
-		for i := range gpus {
-			if strings.HasSuffix(w.Device, gpus[i].PCI) && w.Device != "" {
+		for i, names := range gpus {
+			if strings.Contains(w.Device, names[0]) {
 				if ill >= 0 && ill != i {
 					return -1
 				}
@@ -58,11 +56,37 @@ func (s *Selftest) ill(gpus []probe.GPU) int {
 	return ill
 }
 
-// names are what a GPU is called by, in text and in the names of files.
-func names(g *probe.GPU) []string {
+// gpus are the eight GPUs of the node, each with what it is called by in text and
+// in the names of files; first the address, without the function.
+func (s *Selftest) gpus() (list [][]string) {
+	n, err := selftestNode(s.Node)
+	if err != nil {
+		return nil
+	}
+	if n.nvml != nil {
+		for i := range n.nvml.GPUs {
+			g := &n.nvml.GPUs[i]
+			list = append(list, append(called(g.PCI, i), g.UUID.Value, g.Serial.Value))
+		}
+	} else { // the driver's own files have them, in the order of their addresses
+		for _, f := range slices.Sorted(maps.Keys(s.Files)) {
+			dir, ok := strings.CutSuffix(f, "/information")
+			if _, uuid, found := strings.Cut(s.Files[f], "GPU UUID:"); ok && found {
+				uuid, _, _ = strings.Cut(uuid, "\n")
+				list = append(list, append(called(path.Base(dir), len(list)), strings.TrimSpace(uuid)))
+			}
+		}
+	}
+	if len(list) != selftestGPUs {
+		return nil
+	}
+	return list
+}
+
+func called(pci string, index int) []string {
 	return []string{
-		g.PCI, g.UUID.Value, g.Serial.Value,
-		fmt.Sprintf("gpu%d", g.Index), fmt.Sprintf("nvidia%d", g.Index), fmt.Sprintf("(%d)", g.Index), fmt.Sprintf("Minor: %d", g.Index),
+		strings.TrimSuffix(pci, ".0"),
+		fmt.Sprintf("gpu%d", index), fmt.Sprintf("nvidia%d", index), fmt.Sprintf("(%d)", index), fmt.Sprintf("Minor: %d", index),
 	}
 }
 

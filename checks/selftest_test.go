@@ -95,14 +95,14 @@ func TestSelftestFindsOneOfEight(t *testing.T) {
 				if isGPU(w.Device) {
 					ofGPUs[w.Code] = true
 				}
-				fails = fails || one && w.Severity == Fail.String()
+				fails = fails || one && w.Severity == Fail.String() && s.moved(0) != nil
 			}
 		}
 		if !healthy {
 			t.Errorf("%s: no scenario in which eight GPUs pass", name)
 		}
 		if !fails {
-			t.Errorf("%s: no scenario in which one GPU of eight fails", name)
+			t.Errorf("%s: no scenario in which one GPU of eight fails that can be another", name)
 		}
 		info, _ := Lookup(name)
 		codes := merge(info.Do, nil)
