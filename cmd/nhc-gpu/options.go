@@ -131,6 +131,7 @@ func help(argv0 string) {
  plan              Print the steps that the configuration comes to
  genconf           Write a configuration that passes on this node (nhc-genconf)
  wrap              Run it and print or mail what has changed (nhc-wrapper)
+ selftest          Prove that each check of GPUs can fail, without a GPU
  xid explain CODE  Tell what is made of an Xid of a GPU, and why
  clear             Take a GPU's Xids off the node: an operator's word
 

@@ -1,0 +1,262 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Bench is where the nodes of scenarios are put up: a directory that [Bench.Close]
+// removes. It may be used by several goroutines.
+type Bench struct {
+	dir string
+
+	mu   sync.Mutex
+	base map[string]string // where the files of each healthy node are
+}
+
+// NewBench makes the directory.
+func NewBench() (*Bench, error) {
+	dir, err := os.MkdirTemp("", "nhc-gpu-selftest-")
+	if err != nil {
+		return nil, fmt.Errorf("make a place for nodes: %w", err)
+	}
+	return &Bench{dir: dir, base: map[string]string{}}, nil
+}
+
+// Close removes all that was put up.
+func (b *Bench) Close() error { return os.RemoveAll(b.dir) }
+
+// selftestLimit bounds one scenario; they take milliseconds.
+const selftestLimit = 10 * time.Second
+
+// Try has the check judge the node of a scenario. What it said is returned, and
+// what was wrong about that: nothing, if it behaved. Where one GPU of eight is
+// ill the first and the last take their turn, too.
+func (b *Bench) Try(ctx context.Context, s *Selftest) (got []Finding, wrong []string) {
+	got, wrong = b.try(ctx, s)
+	for _, ill := range []int{0, selftestGPUs - 1} {
+		if moved := s.moved(ill); moved != nil && wrong == nil {
+			if _, wrong = b.try(ctx, moved); wrong != nil {
+				wrong = append([]string{fmt.Sprintf("once gpu%d is the one:", ill)}, wrong...)
+			}
+		}
+	}
+	return got, wrong
+}
+
+func (b *Bench) try(ctx context.Context, s *Selftest) (got []Finding, wrong []string) {
+	type answer struct {
+		findings []Finding
+		err      error
+	}
+	ctx, cancel := context.WithTimeout(ctx, selftestLimit)
+	defer cancel()
+	done := make(chan answer, 1)
+	go func() {
+		findings, err := b.judge(ctx, s)
+		done <- answer{findings, err}
+	}()
+	select {
+	case a := <-done:
+		if a.err != nil {
+			return nil, []string{a.err.Error()}
+		}
+		return a.findings, s.compare(a.findings)
+	case <-ctx.Done():
+		return nil, []string{fmt.Sprintf("the check did not come back within %s", selftestLimit)}
+	}
+}
+
+// judge does what a worker does with a line: it binds the words and runs the
+// check, on a node that is a directory and a snapshot.
+func (b *Bench) judge(ctx context.Context, s *Selftest) (findings []Finding, err error) {
+	info, ok := Lookup(s.Check)
+	if !ok {
+		return nil, fmt.Errorf("no check is called %q", s.Check)
+	}
+	root, err := os.MkdirTemp(b.dir, "node-")
+	if err != nil {
+		return nil, fmt.Errorf("make a node: %w", err)
+	}
+	defer os.RemoveAll(root)
+	defer func() {
+		if p := recover(); p != nil {
+			findings, err = nil, fmt.Errorf("the check died: %v", p)
+		}
+	}()
+	host, err := b.build(s, root)
+	if err != nil {
+		return nil, fmt.Errorf("make a node: %w", err)
+	}
+	here := func(text string) string { return strings.ReplaceAll(text, "{root}", root) }
+	words := make([]string, len(s.Words))
+	for i, w := range s.Words {
+		words[i] = here(w)
+	}
+	c := info.New()
+	if err := Bind(c, words); err != nil {
+		return nil, err
+	}
+	line := strings.Join(append([]string{s.Check}, words...), " ")
+	// What a check does about what it finds it would do to this machine. A
+	// snapshot of NVML takes changes without anybody else noticing.
+	if info.Lane != NVML && (info.Lane != Local || info.Acts != nil && info.Acts(c)) {
+		return nil, fmt.Errorf("%s runs commands, or changes things: it is not tried", line)
+	}
+	vars := map[string]string{}
+	for k, v := range s.Vars {
+		vars[k] = here(v)
+	}
+	findings = c.Run(ctx, &Env{Host: host, Line: line, Vars: vars, Doing: func(string) {}})
+	for i := range findings {
+		f := &findings[i]
+		f.Message = strings.ReplaceAll(f.Message, root, "{root}")
+		f.Device.Name = strings.ReplaceAll(f.Device.Name, root, "{root}")
+	}
+	return findings, nil
+}
+
+// build puts up the node below root.
+func (b *Bench) build(s *Selftest, root string) (*probe.Host, error) {
+	n, err := selftestNode(s.Node)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.lay(s, n, root); err != nil {
+		return nil, err
+	}
+	h := probe.NewHost(root)
+	switch s.Past {
+	case "":
+		h.SetPast("/past")
+	case "none":
+	default:
+		h.SetPast(s.Past)
+	}
+	if err := n.change(s.NVML); err != nil {
+		return nil, err
+	}
+	switch {
+	case s.Error != nil:
+		why, err := selftestError(s.Error)
+		if err != nil {
+			return nil, err
+		}
+		h.SetNVML(nil, why)
+	case n.nvml != nil:
+		h.SetNVML(n.nvml, nil)
+	}
+	return h, nil
+}
+
+// kept are the files of the healthy node that the scenario leaves as they are.
+func (s *Selftest) kept(n *node) map[string]string {
+	files := without(n.files, s.Lacks)
+	for name := range s.Files {
+		delete(files, name)
+	}
+	return files
+}
+
+// lay makes the files of a node. Those of the healthy node are there once for
+// all scenarios: a directory of which nothing is changed is a link to it.
+func (b *Bench) lay(s *Selftest, n *node, root string) error {
+	base, err := b.healthy(s.Node, n)
+	if err != nil {
+		return err
+	}
+	kept := s.kept(n)
+	own := map[string]bool{} // directories that are not as the healthy node has them
+	owns := func(name string) {
+		for dir := filepath.Dir(name); dir != "."; dir = filepath.Dir(dir) {
+			own[dir] = true
+		}
+	}
+	for name := range n.files {
+		if _, ok := kept[name]; !ok {
+			owns(name)
+		}
+	}
+	for name, content := range s.Files {
+		owns(name)
+		content = strings.ReplaceAll(rawBytes(content), "{root}", root)
+		if err := place(root, name, content); err != nil {
+			return err
+		}
+	}
+	for name, target := range s.Links {
+		owns(name)
+		if err := link(os.Symlink, target, root, name); err != nil {
+			return err
+		}
+	}
+	for name := range kept {
+		how := os.Link
+		for i, r := range name {
+			if r == '/' && !own[name[:i]] {
+				name, how = name[:i], os.Symlink
+				break
+			}
+		}
+		if err := link(how, filepath.Join(base, name), root, name); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// healthy is where the files of a healthy node are; they are made when they are
+// first asked for.
+func (b *Bench) healthy(name string, n *node) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if dir := b.base[name]; dir != "" {
+		return dir, nil
+	}
+	dir, err := os.MkdirTemp(b.dir, "healthy-")
+	if err != nil {
+		return "", err
+	}
+	for file, content := range n.files {
+		if err := place(dir, file, content); err != nil {
+			return "", err
+		}
+	}
+	b.base[name] = dir
+	return dir, nil
+}
+
+// place makes a file below root, or a directory if its name ends in a slash.
+func place(root, name, content string) error {
+	if !filepath.IsLocal(name) {
+		return fmt.Errorf("%q is not below the node's root", name)
+	}
+	file := filepath.Join(root, name)
+	if strings.HasSuffix(name, "/") {
+		return os.MkdirAll(file, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(content), 0o644)
+}
+
+func link(how func(from, to string) error, target, root, name string) error {
+	if !filepath.IsLocal(name) {
+		return fmt.Errorf("%q is not below the node's root", name)
+	}
+	file := filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return how(target, file)
+}

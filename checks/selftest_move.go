@@ -1,0 +1,113 @@
+package checks
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// A check that names the right GPU may have looked at no other: each scenario in
+// which one GPU of eight is ill is tried with others in its place.
+
+// moved is the scenario with another GPU for the one that is ill; nil if it is
+// not about one GPU of eight.
+func (s *Selftest) moved(to int) *Selftest {
+	gpus := s.gpus()
+	from := s.ill(gpus)
+	if from < 0 || from == to {
+		return nil
+	}
+	a, b := gpus[from], gpus[to]
+	var pairs []string
+	for i := range a {
+		pairs = append(pairs, a[i], b[i], b[i], a[i])
+	}
+	swap := strings.NewReplacer(pairs...).Replace
+	m := &Selftest{Check: s.Check, Name: s.Name, Vars: s.Vars, Past: s.Past, Node: s.Node, Error: s.Error}
+	for _, w := range s.Words {
+		m.Words = append(m.Words, swap(w))
+	}
+	for _, f := range s.Lacks {
+		m.Lacks = append(m.Lacks, swap(f))
+	}
+	for _, w := range s.Want {
+		w.Device, w.Message = swap(w.Device), swap(w.Message)
+		m.Want = append(m.Want, w)
+	}
+	m.Files, m.Links, m.NVML = swapped(s.Files, swap), swapped(s.Links, swap), swapped(s.NVML, swap)
+	return m
+}
+
+// ill is the one GPU that the check must name, -1 if it is not one alone.
+func (s *Selftest) ill(gpus [][]string) int {
+	ill := -1
+	for _, w := range s.Want {
+		for i, names := range gpus {
+			if strings.Contains(w.Device, names[0]) {
+				if ill >= 0 && ill != i {
+					return -1
+				}
+				ill = i
+			}
+		}
+	}
+	return ill
+}
+
+// gpus are the eight GPUs of the node, each with what it is called by in text and
+// in the names of files; first the address, without the function.
+func (s *Selftest) gpus() (list [][]string) {
+	n, err := selftestNode(s.Node)
+	if err != nil {
+		return nil
+	}
+	if n.nvml != nil {
+		for i := range n.nvml.GPUs {
+			g := &n.nvml.GPUs[i]
+			list = append(list, append(called(g.PCI, i), g.UUID.Value, g.Serial.Value))
+		}
+	} else { // the driver's own files have them, in the order of their addresses
+		for _, f := range slices.Sorted(maps.Keys(s.Files)) {
+			dir, ok := strings.CutSuffix(f, "/information")
+			if _, uuid, found := strings.Cut(s.Files[f], "GPU UUID:"); ok && found {
+				uuid, _, _ = strings.Cut(uuid, "\n")
+				list = append(list, append(called(path.Base(dir), len(list)), strings.TrimSpace(uuid)))
+			}
+		}
+	}
+	if len(list) != selftestGPUs {
+		return nil
+	}
+	return list
+}
+
+func called(pci string, index int) []string {
+	return []string{
+		strings.TrimSuffix(pci, ".0"),
+		fmt.Sprintf("gpu%d", index), fmt.Sprintf("nvidia%d", index), fmt.Sprintf("(%d)", index), fmt.Sprintf("Minor: %d", index),
+	}
+}
+
+// swapped is a table with other keys and texts.
+func swapped[T any](m map[string]T, swap func(string) string) map[string]T {
+	if m == nil {
+		return nil
+	}
+	out := make(map[string]T, len(m))
+	for k, v := range m {
+		out[swap(k)], _ = swappedValue(v, swap).(T)
+	}
+	return out
+}
+
+func swappedValue(v any, swap func(string) string) any {
+	switch v := v.(type) {
+	case string:
+		return swap(v)
+	case map[string]any:
+		return swapped(v, swap)
+	}
+	return v
+}

@@ -1,0 +1,325 @@
+package checks
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+var writeSelftests = flag.Bool("selftest", false, "rewrite checks/selftest")
+
+func selftests(t *testing.T) map[string][]Selftest {
+	t.Helper()
+	if *writeSelftests {
+		t.Skip("they are written; the program has them when it is built again")
+	}
+	list, err := Selftests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string][]Selftest{}
+	for _, s := range list {
+		by[s.Check] = append(by[s.Check], s)
+	}
+	return by
+}
+
+func bench(t *testing.T) *Bench {
+	t.Helper()
+	b, err := NewBench()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func TestSelftests(t *testing.T) {
+	t.Parallel()
+	b := bench(t)
+	for name, list := range selftests(t) {
+		for _, s := range list {
+			t.Run(name+"/"+s.Name, func(t *testing.T) {
+				t.Parallel()
+				if _, wrong := b.Try(t.Context(), &s); wrong != nil {
+					t.Error(strings.Join(wrong, "\n"))
+				}
+			})
+		}
+	}
+}
+
+// wholeNode are the codes that are not about one GPU.
+var wholeNode = []string{
+	"gpu.none", "gpu.nvml", "gpu.past", "gpu.unsupported",
+	"gpu.count", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
+	"gpu.xid.absent", "gpu.xid.file", "gpu.xid.flood", "gpu.xid.ledger", "gpu.xid.lost", "gpu.xid.policy",
+}
+
+// TestSelftestFindsOneOfEight refuses a check of GPUs of which the self-test
+// does not show that it passes on eight healthy GPUs, and, for every code it can
+// give, that of eight it names the one that is ill and no other.
+func TestSelftestFindsOneOfEight(t *testing.T) {
+	t.Parallel()
+	by := selftests(t)
+	for _, name := range Names() {
+		if !selftested(name) {
+			continue
+		}
+		healthy, fails, shown, alone := false, false, map[string]bool{}, map[string]bool{}
+		ofGPUs := map[string]bool{} // codes that some scenario has of a GPU
+		for _, s := range by[name] {
+			healthy = healthy || len(s.Want) == 0 && s.eight()
+			named := map[string]bool{}
+			for _, w := range s.Want {
+				shown[w.Code] = true
+				named[w.Device] = true
+			}
+			for _, w := range s.Want {
+				one := s.eight() && len(named) == 1 && isGPU(w.Device) && strings.Contains(w.Message, w.Device)
+				alone[w.Code] = alone[w.Code] || one
+				if isGPU(w.Device) {
+					ofGPUs[w.Code] = true
+				}
+				fails = fails || one && w.Severity == Fail.String() && s.moved(0) != nil
+			}
+		}
+		if !healthy {
+			t.Errorf("%s: no scenario in which eight GPUs pass", name)
+		}
+		if !fails {
+			t.Errorf("%s: no scenario in which one GPU of eight fails that can be another", name)
+		}
+		info, _ := Lookup(name)
+		codes := merge(info.Do, nil)
+		for code := range ofGPUs {
+			codes[code] = ""
+		}
+		for _, code := range slices.Sorted(maps.Keys(codes)) {
+			switch {
+			case !shown[code]:
+				t.Errorf("%s: no scenario shows %s", name, code)
+			case !alone[code] && (ofGPUs[code] || !slices.Contains(wholeNode, code)):
+				t.Errorf("%s: no scenario in which %s names one GPU of eight alone", name, code)
+			}
+		}
+	}
+}
+
+// eight says whether the node has eight GPUs, as far as the driver says.
+func (s *Selftest) eight() bool {
+	node, err := selftestNode(s.Node)
+	if err != nil {
+		return false
+	}
+	gpus := map[string]bool{}
+	for f := range merge(node.files, s.Files) {
+		if ok, _ := filepath.Match("proc/driver/nvidia/gpus/*/information", f); ok {
+			gpus[f] = true
+		}
+	}
+	return len(gpus) == 8
+}
+
+// isGPU says whether a device is one: by number and address, or by address alone
+// if it has no number any more.
+func isGPU(device string) bool {
+	name, address, found := strings.Cut(device, " ")
+	if !found {
+		return strings.Count(name, ":") == 2
+	}
+	return strings.HasPrefix(name, "gpu") && strings.Count(address, ":") == 2
+}
+
+// What is written is what the unit tests have: each node, snapshot and file.
+func TestSelftestIsTheUnitTests(t *testing.T) {
+	t.Parallel()
+	by := selftests(t)
+	for name, list := range scenarios {
+		if !selftested(name) {
+			continue
+		}
+		list = slices.DeleteFunc(slices.Clone(list), func(s scenario) bool { return mistaken(s) })
+		if len(list) != len(by[name]) {
+			t.Errorf("%s: %d scenarios, want %d: go test ./checks -run Selftest -selftest writes them", name, len(by[name]), len(list))
+			continue
+		}
+		for i, s := range list {
+			t.Run(name+"/"+s.name, func(t *testing.T) {
+				t.Parallel()
+				same(t, s, &by[name][i])
+			})
+		}
+	}
+}
+
+func same(t *testing.T, s scenario, written *Selftest) {
+	t.Helper()
+	base, err := selftestNode(written.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := base.change(written.NVML); err != nil {
+		t.Fatal(err)
+	}
+	nvml := base.nvml
+	if written.Error != nil {
+		why, bad := selftestError(written.Error)
+		if nvml = nil; bad != nil || fmt.Sprint(why) != fmt.Sprint(s.nvmlErr) || errors.Is(why, probe.ErrNoLibrary) != errors.Is(s.nvmlErr, probe.ErrNoLibrary) {
+			t.Errorf("error %v (%v), want %v", why, bad, s.nvmlErr)
+		}
+	}
+	if diff := cmp.Diff(flatten(s.nvml), flatten(nvml)); diff != "" {
+		t.Errorf("NVML (-want +got):\n%s", diff)
+	}
+	files := merge(written.kept(base), written.Files)
+	for f, content := range files {
+		files[f] = rawBytes(content)
+	}
+	if diff := cmp.Diff(s.files, files, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(s.links, written.Links, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
+	}
+}
+
+// A scenario that a check does not live up to is told from one that it does.
+func TestSelftestNotices(t *testing.T) {
+	t.Parallel()
+	b := bench(t)
+	const head = "checks = [\"check_gpu_ecc\"]\n[[scenario]]\nname = \"x\"\nnode = \"h100\"\n"
+	off := SelftestFinding{Severity: "fail", Code: "gpu.ecc.off", Device: "gpu3 0000:13:00.0", Remedy: FixConfig, Message: "check_gpu_ecc:  gpu3 0000:13:00.0: ECC, want on, got off"}
+	for _, c := range []struct{ name, text, want string }{
+		{"healthy, and a failure is wanted", "[[scenario.want]]\nseverity = \"fail\"\ncode = \"gpu.ecc.off\"\nmessage = \"m\"\n",
+			"want fail gpu.ecc.off, about none, remedy none: m\ngot  nothing"},
+		{"ill, and a pass is wanted", "[scenario.nvml]\n\"gpu3.ECC.On\" = false\n\"gpu3.ECC.Pending\" = false\n", "want nothing\ngot  " + off.String()},
+		{"another GPU is named", "[[scenario.want]]\nseverity = \"fail\"\ncode = \"gpu.ecc.off\"\ndevice = \"gpu4 0000:14:00.0\"\nremedy = \"fix-config\"\nmessage = \"" + off.Message +
+			"\"\n[scenario.nvml]\n\"gpu3.ECC\" = { unsupported = true }\n\"gpu3.ECC.On\" = false\n\"gpu3.ECC.Pending\" = false\n",
+			"want fail gpu.ecc.off, about gpu4 0000:14:00.0, remedy fix-config: " + off.Message + "\ngot  " + off.String()},
+		{"a field that is none", "[scenario.nvml]\n\"gpu3.ECC.Nonsense\" = 1\n", `make a node: nvml: gpu3.ECC.Nonsense: NVML has no "Nonsense"`},
+		{"a GPU too many", "[scenario.nvml]\n\"gpu8.VBIOS\" = \"1\"\n", "make a node: nvml: gpu8.VBIOS: there is no such GPU"},
+		{"a value of another kind", "[scenario.nvml]\n\"gpu3.VBIOS\" = 1\n", "make a node: nvml: gpu3.VBIOS: json: cannot unmarshal number into Go value of type string"},
+		{"an error where none can be", "[scenario.nvml]\n\"gpu3.PCI\" = { error = 15, call = \"c\" }\n", "make a node: nvml: gpu3.PCI: cannot be an error"},
+		{"a file that is elsewhere", "[scenario.files]\n\"../x\" = \"1\"\n", `make a node: "../x" is not below the node's root`},
+		{"words that are none", "words = [\"-Z\"]\n", "invalid option -Z"},
+	} {
+		list, err := ParseSelftests(head + c.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, wrong := b.Try(t.Context(), &list[0])
+		if got := strings.Join(wrong, "\n"); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// Another GPU takes the place of the one that is ill, and it takes that one's.
+func TestSelftestMoves(t *testing.T) {
+	t.Parallel()
+	s := Selftest{
+		Check: "check_gpu_ecc", Name: "x", Node: "h100", Words: of("gpu3"), Lacks: []string{"dev/nvidia3", "dev/nvidia7"},
+		Files: map[string]string{"sys/bus/pci/devices/0000:13:00.0/x": "0000:17:00.0 GPU-00000000-0000-0000-0000-000000000003"},
+		NVML:  map[string]any{"gpu3.ECC.On": map[string]any{"error": int64(15), "call": "nvmlDeviceGetX(3)"}, "gpu7.VBIOS": "3", "gpu3.Minor": int64(3)},
+		Want:  []SelftestFinding{{Device: "gpu3 0000:13:00.0", Message: "gpu3 0000:13:00.0: nvmlDeviceGetX(3)"}},
+	}
+	want := &Selftest{
+		Check: "check_gpu_ecc", Name: "x", Node: "h100", Words: of("gpu7"), Lacks: []string{"dev/nvidia7", "dev/nvidia3"},
+		Files: map[string]string{"sys/bus/pci/devices/0000:17:00.0/x": "0000:13:00.0 GPU-00000000-0000-0000-0000-000000000007"},
+		NVML:  map[string]any{"gpu7.ECC.On": map[string]any{"error": int64(15), "call": "nvmlDeviceGetX(7)"}, "gpu3.VBIOS": "3", "gpu7.Minor": int64(3)},
+		Want:  []SelftestFinding{{Device: "gpu7 0000:17:00.0", Message: "gpu7 0000:17:00.0: nvmlDeviceGetX(7)"}},
+	}
+	if diff := cmp.Diff(want, s.moved(7)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	two := s
+	two.Want = append(two.Want, SelftestFinding{Device: "gpu4 0000:14:00.0"})
+	for what, s := range map[string]Selftest{"two are ill": two, "no node": {Want: s.Want}, "none is ill": {Node: "h100"}} {
+		if m := s.moved(7); m != nil {
+			t.Errorf("%s: %+v", what, m)
+		}
+	}
+	if m := s.moved(3); m != nil {
+		t.Errorf("to where it is: %+v", m)
+	}
+}
+
+// A self-test changes nothing on this machine.
+func TestSelftestRefuses(t *testing.T) {
+	t.Parallel()
+	b := bench(t)
+	for _, s := range []Selftest{
+		{Check: "check_cmd_output", Words: of("-m", "x", "touch /tmp/x")}, {Check: "check_ps_service", Words: of("-r", "x")},
+	} {
+		if _, wrong := b.Try(t.Context(), &s); len(wrong) != 1 || !strings.HasSuffix(wrong[0], "it is not tried") {
+			t.Errorf("%s: %q", s.Check, wrong)
+		}
+	}
+}
+
+func TestParseSelftests(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                                       "no scenario, or no name of a check",
+		"checks = [\"check_x\"]\n[[scenario]]\n": `no check is called "check_x"`,
+		"check = 1\n":                            "unknown key check",
+		"checks = [\"check_gpu_ecc\"]\nscenario=1": "toml: ",
+	} {
+		if _, err := ParseSelftests(text); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+func FuzzSelftest(f *testing.F) {
+	f.Add("gpu3.ECC.On", "true", "{x00}")
+	f.Add("gpu*", "{ unsupported = true }", "{x")
+	f.Add("CC", "{ error = 15 }", "{xff}{xgg}")
+	f.Add("gpu3.Rows.Histogram", "{ Max = 1 }", "a{x4")
+	f.Fuzz(func(t *testing.T, path, value, content string) {
+		if got := rawBytes(content); len(got) > len(content) {
+			t.Errorf("%q grew to %q", content, got)
+		}
+		list, err := ParseSelftests("checks = [\"check_gpu_ecc\"]\n[[scenario]]\nnode = \"h100\"\n[scenario.nvml]\n" + tomlString(path) + " = " + value)
+		if err != nil {
+			return
+		}
+		n, err := selftestNode("h100")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = n.change(list[0].NVML) // it must not die
+	})
+}
+
+// What the scenarios of a file have in common, one of them can lack.
+func TestSelftestLacksCommonFiles(t *testing.T) {
+	t.Parallel()
+	list, err := ParseSelftests("checks = [\"check_gpu_ecc\"]\n[files]\n\"a/b\" = \"1\"\n\"a/c\" = \"2\"\nd = \"3\"\n" +
+		"[[scenario]]\nlacks = [\"a/\"]\n[scenario.files]\n\"a/c\" = \"4\"\n[[scenario]]\nlacks = [\"d\"]\n[[scenario]]\nnode = \"h100\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []map[string]string
+	for _, s := range list {
+		got = append(got, s.Files)
+	}
+	if diff := cmp.Diff([]map[string]string{{"a/c": "4", "d": "3"}, {"a/b": "1", "a/c": "2"}, nil}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

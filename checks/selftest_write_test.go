@@ -1,0 +1,310 @@
+package checks
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// The scenarios of the self-test are those of the unit tests of the checks of
+// GPUs, written as text: what differs from a healthy node.
+
+// healthyNodes are the nodes that scenarios begin with.
+func healthyNodes() map[string]*node {
+	files := fakenvml.Files(fakenvml.H100, 8)
+	return map[string]*node{
+		"h100": {nvml: h100s(), files: files}, "v100": {nvml: v100s(), files: files}, "empty": {nvml: new(probe.NVML)}, "": {},
+	}
+}
+
+// selftested says whether the self-test tries a check.
+func selftested(name string) bool {
+	info, _ := Lookup(name)
+	return info.Lane == NVML || strings.HasPrefix(name, "check_gpu_")
+}
+
+// selftestPages are the files of checks/selftest, by name.
+func selftestPages(t *testing.T) map[string]string {
+	t.Helper()
+	pages := map[string]string{}
+	for name, n := range healthyNodes() {
+		if n.files != nil {
+			pages["nodes/"+name+".toml"] = nodePage(t, n)
+		}
+	}
+	names := map[string][]string{} // of one check, by its scenarios
+	var order []string
+	for _, name := range Names() {
+		if !selftested(name) {
+			continue
+		}
+		body := checkPage(t, name)
+		if names[body] == nil {
+			order = append(order, body)
+		}
+		names[body] = append(names[body], name)
+	}
+	for _, body := range order {
+		file := names[body][0]
+		for _, name := range names[body] { // the name of our own before AzureHPC's
+			if strings.HasPrefix(name, "check_gpu_") && len(name) < len(file) || !strings.HasPrefix(file, "check_gpu_") {
+				file = name
+			}
+		}
+		pages[strings.TrimPrefix(file, "check_")+".toml"] = selftestHead + "checks = " + inline(t, names[body]) + "\n" + body
+	}
+	return pages
+}
+
+const selftestHead = "# Generated from the tests of the check: go test ./checks -run Selftest -selftest\n\n"
+
+// nodePage is a healthy node. What all its GPUs have alike is written once.
+func nodePage(t *testing.T, n *node) string {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString(selftestHead + "[nvml]\n")
+	fields := flatten(n.nvml)
+	written := map[string]bool{}
+	for _, p := range slices.Sorted(maps.Keys(fields)) {
+		v, key := fields[p], p
+		if all := strings.Replace(p, "gpu3.", "gpu*.", 1); all != p && alike(fields, p) {
+			key, v = all, template(v)
+		} else if m := gpuPath(p); m != "" && alike(fields, "gpu3."+m) {
+			continue
+		}
+		if !written[key] {
+			fmt.Fprintf(&b, "%s = %s\n", quoteKey(key), inline(t, v))
+		}
+		written[key] = true
+	}
+	b.WriteString("\n[files]\n")
+	files := map[string]string{}
+	for name, content := range n.files {
+		name, content = ofAll(name), ofAll(content)
+		if old, ok := files[name]; ok && old != content {
+			t.Fatalf("%s is not alike for all GPUs", name)
+		}
+		files[name] = content
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(&b, "%s = %s\n", quoteKey(name), inline(t, files[name]))
+	}
+	return b.String()
+}
+
+// gpuPath is a path without its GPU, "" if it is not about one.
+func gpuPath(p string) string {
+	head, rest, _ := strings.Cut(p, ".")
+	if _, ok := strings.CutPrefix(head, "gpu"); !ok {
+		return ""
+	}
+	return rest
+}
+
+// alike says whether a field of gpu3 is that of the others, but for their names.
+func alike(fields map[string]any, p string) bool {
+	want := template(fields[p])
+	for i := range 8 {
+		v := fields[strings.Replace(p, "gpu3.", fmt.Sprintf("gpu%d.", i), 1)]
+		if text, ok := want.(string); ok {
+			if v != any(ofGPU(text, i)) {
+				return false
+			}
+		} else if !reflect.DeepEqual(v, want) {
+			return false
+		}
+	}
+	return true
+}
+
+// template has {i} for the number of gpu3.
+func template(v any) any {
+	if text, ok := v.(string); ok {
+		return ofAll(text)
+	}
+	return v
+}
+
+// ofAll puts {i} in the place of the number of any GPU.
+func ofAll(text string) string {
+	for i := range 8 {
+		n := strconv.Itoa(i)
+		for _, s := range []string{fakenvml.Address(i), fakenvml.UUID(i), fakenvml.Serial(i)} {
+			at := strings.LastIndex(strings.TrimSuffix(s, ":00.0"), n)
+			text = strings.ReplaceAll(text, s, s[:at]+"{i}"+s[at+1:])
+		}
+		text = strings.ReplaceAll(text, "dev/nvidia"+n, "dev/nvidia{i}")
+		text = strings.ReplaceAll(text, "Device Minor: \t "+n+"\n", "Device Minor: \t {i}\n")
+	}
+	return text
+}
+
+// checkPage are the scenarios of one check.
+func checkPage(t *testing.T, name string) string {
+	t.Helper()
+	common := commonFiles(scenarios[name])
+	var b strings.Builder
+	if len(common) > 0 {
+		writeTable(t, &b, "files", common)
+	}
+	for _, s := range scenarios[name] {
+		if s.live || len(s.tools) > 0 || len(s.mtimes) > 0 {
+			t.Fatalf("%s: %s: needs this machine, or times of files: the self-test has no word for them", name, s.name)
+		}
+		if mistaken(s) {
+			continue
+		}
+		writeSelftest(t, &b, name, s, common)
+	}
+	return b.String()
+}
+
+// mistaken says whether a scenario is a mistake of the configuration, not of a node.
+func mistaken(s scenario) bool {
+	return slices.ContainsFunc(s.want, func(f Finding) bool { return f.Code == "config.usage" })
+}
+
+// commonFiles are those that most scenarios without a snapshot of NVML have.
+func commonFiles(list []scenario) map[string]string {
+	count, all := map[[2]string]int{}, 0
+	for _, s := range list {
+		if baseOf(s) == "" {
+			all++
+			for name, content := range s.files {
+				count[[2]string{name, content}]++
+			}
+		}
+	}
+	common := map[string]string{}
+	for file, n := range count {
+		if n > 2 && n*2 > all {
+			common[file[0]] = file[1]
+		}
+	}
+	return common
+}
+
+// baseOf is the healthy node that a scenario was made from.
+func baseOf(s scenario) string {
+	switch {
+	case s.nvml != nil && len(s.nvml.GPUs) == 0 && len(s.files) == 0:
+		return "empty"
+	case s.nvml == nil && len(s.files) < 50:
+		return ""
+	case s.nvml != nil && len(s.nvml.GPUs) > 0 && strings.Contains(s.nvml.GPUs[0].Name.Value, "V100"):
+		return "v100"
+	}
+	return "h100"
+}
+
+func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, common map[string]string) {
+	t.Helper()
+	base := baseOf(s)
+	node := healthyNodes()[base]
+	if base == "" {
+		node.files = common
+	}
+	fmt.Fprintf(b, "\n[[scenario]]\nname = %s\n", inline(t, s.name))
+	if base != "" {
+		fmt.Fprintf(b, "node = %s\n", inline(t, base))
+	}
+	if len(s.words) > 0 {
+		fmt.Fprintf(b, "words = %s\n", inline(t, s.words))
+	}
+	switch {
+	case s.past == "/past", s.past == "" && (s.nvml != nil || s.nvmlErr != nil): // as a scenario has it without a word
+	case s.past == "":
+		fmt.Fprintln(b, `past = "none"`)
+	default:
+		fmt.Fprintf(b, "past = %s\n", inline(t, s.past))
+	}
+	if s.nvmlErr != nil {
+		fmt.Fprintf(b, "error = %s\n", inline(t, errorTable(s.nvmlErr)))
+	}
+	files, lacks := map[string]string{}, []string{}
+	for f, content := range s.files {
+		if old, ok := node.files[f]; !ok || old != content {
+			files[f] = content
+		}
+	}
+	for f := range node.files {
+		if _, ok := s.files[f]; !ok {
+			lacks = append(lacks, widest(f, s.files))
+		}
+	}
+	if slices.Sort(lacks); len(lacks) > 0 {
+		fmt.Fprintf(b, "lacks = %s\n", inline(t, slices.Compact(lacks)))
+	}
+	for _, f := range s.want {
+		w := selftestFinding(f)
+		b.WriteString("[[scenario.want]]\n")
+		for _, line := range [][2]string{
+			{"severity", w.Severity}, {"code", w.Code}, {"device", w.Device}, {"remedy", string(w.Remedy)}, {"message", strings.ReplaceAll(w.Message, name, "{check}")},
+		} {
+			if line[1] != "" {
+				fmt.Fprintf(b, "%s = %s\n", line[0], tomlString(line[1]))
+			}
+		}
+	}
+	writeTable(t, b, "scenario.vars", s.vars)
+	if s.nvml != nil {
+		writeTable(t, b, "scenario.nvml", changes(node.nvml, s.nvml))
+	}
+	writeTable(t, b, "scenario.files", files)
+	writeTable(t, b, "scenario.links", s.links)
+}
+
+// widest is the file, or the outermost directory of it of which the scenario has
+// nothing.
+func widest(file string, has map[string]string) string {
+	for i, r := range file {
+		if r != '/' {
+			continue
+		}
+		dir := file[:i+1]
+		below := func(f string) bool { return strings.HasPrefix(f, dir) }
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(has)), below) {
+			return dir
+		}
+	}
+	return file
+}
+
+// TestSelftestIsWritten compares checks/selftest with the scenarios of the unit
+// tests, and writes it if it is asked to.
+func TestSelftestIsWritten(t *testing.T) {
+	t.Parallel()
+	want, got := selftestPages(t), map[string]string{}
+	if *writeSelftests {
+		if err := os.RemoveAll("selftest"); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range want {
+			if err := place("selftest", name, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return
+	}
+	for name := range want {
+		data, err := os.ReadFile(filepath.Join("selftest", name))
+		if err != nil {
+			t.Error(err)
+		}
+		got[name] = string(data)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("checks/selftest is not what the unit tests say; go test ./checks -run Selftest -selftest writes it (-want +got):\n%s", diff)
+	}
+}
