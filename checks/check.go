@@ -113,6 +113,8 @@ type Env struct {
 	Vars    map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
 	Arrays  map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
 	Doing   func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
+
+	Platform PlatformOf // what is known of a kind of GPU; may be nil
 }
 
 // At names what the check is about to do, for the report should it never return.

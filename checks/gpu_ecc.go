@@ -14,7 +14,7 @@ import (
 // remapping; on others check_gpu_remap judges what came of them, and they are
 // warned of. DRAM is how many DRAM errors, of either kind, are too many, SRAM how
 // many corrected SRAM errors: above them the check fails. Without these numbers
-// it warns above 20000000 and 10000000.
+// it warns above those of the node's platform, or else above 20000000 and 10000000.
 //
 //	gpu* || check_gpu_ecc 20000000 10000
 type gpuECC struct {
@@ -130,6 +130,13 @@ func (c *gpuECC) judgeMany(s *gpus, g *probe.GPU) {
 		s.report(g, f, "%s", what)
 	}
 	e := g.ECC
+	manySRAM, manyDRAM := manySRAM, manyDRAM
+	if p := s.platform(g); p.SRAMErrors > 0 {
+		manySRAM = p.SRAMErrors
+	}
+	if p := s.platform(g); p.DRAMErrors > 0 {
+		manyDRAM = p.DRAMErrors
+	}
 	many("many", "corrected SRAM errors since the driver was loaded", e.SRAM.Corrected, c.SRAM, manySRAM)
 	many("many", "corrected SRAM errors over its life", e.SRAM.CorrectedAggregate, c.SRAM, manySRAM)
 	many("many", "corrected DRAM errors since the driver was loaded", e.DRAM.Corrected, c.DRAM, manyDRAM)

@@ -36,6 +36,8 @@ type scenario struct {
 
 	nvml    *probe.NVML // what NVML says
 	nvmlErr error       // why it says nothing
+
+	platform *Platform // of every GPU
 }
 
 // scenarios are those of every check, filled by the init functions of the
@@ -148,6 +150,9 @@ func (s scenario) run(t *testing.T, name string) {
 	}
 	if s.nvml != nil || s.nvmlErr != nil {
 		env.Host.SetNVML(s.nvml, s.nvmlErr)
+	}
+	if s.platform != nil {
+		env.Platform = func(string, string, int) *Platform { return s.platform }
 	}
 	env.Host.SetPast("/past")
 	got := s.bindAndRun(t, name, words, env)

@@ -40,8 +40,9 @@ const maxRead = 2 << 20
 
 // Worker is the main function of a worker process: it answers requests until
 // its supervisor closes the descriptor, and leaves at once when that happens.
-// root is the node's root directory. The exit status is for os.Exit.
-func Worker(root string) int {
+// root is the node's root directory; platforms reads the site's profiles, of which
+// [Vars] has file and text. The exit status is for os.Exit.
+func Worker(root string, platforms func(file string, data []byte) checks.PlatformOf) int {
 	unix.CloseOnExec(requestFd) // a command that lives on must not hold them
 	unix.CloseOnExec(responseFd)
 	unix.CloseOnExec(pageFd)
@@ -50,6 +51,8 @@ func Worker(root string) int {
 		host: probe.NewHost(root),
 		out:  os.NewFile(responseFd, "responses"),
 		logs: map[string]*os.File{},
+
+		platforms: platforms,
 	}
 	requests := make(chan *Request, 256)
 	go func() {
@@ -84,6 +87,8 @@ type worker struct {
 	logs map[string]*os.File
 
 	vars Vars // as last told
+
+	platforms func(file string, data []byte) checks.PlatformOf
 }
 
 func (w *worker) send(resp *Response) {
@@ -176,6 +181,9 @@ func (w *worker) check(req *Request) *Response {
 		Vars:    vars,
 		Arrays:  w.vars.Arrays,
 		Doing:   w.doing(req),
+	}
+	if w.platforms != nil {
+		env.Platform = w.platforms(w.vars.ProfilesFile, w.vars.Profiles)
 	}
 	return &Response{Findings: c.Run(context.Background(), env)}
 }

@@ -81,7 +81,7 @@ func worker(args []string) int {
 		return 127
 	}
 	if len(args) == 2 {
-		return run.Worker(args[1])
+		return run.Worker(args[1], platformsOf)
 	}
 	fmt.Fprintf(os.Stderr, "nhc-gpu: %s is the name of its own workers; it cannot be started by hand\n", run.WorkerName)
 	return 2
