@@ -127,12 +127,12 @@ func ParsePlatforms(file string, data []byte) (*Platforms, error) {
 	if err != nil {
 		return nil, err
 	}
-	shipped, err := ShippedPlatforms()
-	if err != nil {
-		return nil, err
-	}
 	for i := range site {
 		p := &site[i]
+		shipped, err := shippedPlatforms("name = " + strconv.Quote(p.Name) + "\n")
+		if err != nil {
+			return nil, err
+		}
 		at := slices.IndexFunc(shipped, func(s Platform) bool { return s.Name == p.Name })
 		switch {
 		case at >= 0:

@@ -80,7 +80,7 @@ func (r *oneRun) useProfiles(o run.Outcome) error {
 	if _, err := conf.ParsePlatforms(path, o.Data); err != nil {
 		return err
 	}
-	r.set.profiles = o.Data
+	r.set.profiles, r.set.profilesFrom = o.Data, path
 	return nil
 }
 

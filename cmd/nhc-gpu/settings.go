@@ -18,12 +18,13 @@ import (
 
 // settings are the shell variables of a run: what bash would see, were there one.
 type settings struct {
-	vars     map[string]string
-	export   map[string]bool
-	arrays   map[string][]string
-	helpers  bool   // the site names the helpers, or the directory they are in
-	profiles []byte // the site's profiles of platforms
-	past     string // where checks keep what they need to know of earlier runs; "": nowhere
+	vars         map[string]string
+	export       map[string]bool
+	arrays       map[string][]string
+	helpers      bool   // the site names the helpers, or the directory they are in
+	profiles     []byte // the site's profiles of platforms
+	profilesFrom string // the file they were read from
+	past         string // where checks keep what they need to know of earlier runs; "": nowhere
 }
 
 // fixedPath is the PATH of everything that is started.
@@ -208,7 +209,7 @@ func (s *settings) array(name string) []string {
 func (s *settings) workerVars() run.Vars {
 	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past}
 	if len(s.profiles) > 0 {
-		v.ProfilesFile, v.Profiles = s.profilesFile(), s.profiles
+		v.ProfilesFile, v.Profiles = s.profilesFrom, s.profiles
 	}
 	return v
 }
