@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"sort"
@@ -26,6 +27,7 @@ const (
 type UsageError struct {
 	Kind UsageKind
 	Word string // the option letter, the word or the key
+	Name string // what the check was told to call itself (-C), if it was
 	Want string // what would be right
 }
 
@@ -104,7 +106,13 @@ func Bind(c Check, args []string) error {
 	if b, ok := c.(interface{ Bind([]string) error }); ok {
 		return b.Bind(args)
 	}
-	return BindTags(c, args)
+	err := BindTags(c, args)
+	if usage, ok := errors.AsType[*UsageError](err); ok {
+		if n, ok := c.(interface{ calledAs() string }); ok {
+			usage.Name = n.calledAs()
+		}
+	}
+	return err
 }
 
 // BindTags binds words by the field tags of the struct that c points to.

@@ -14,7 +14,7 @@ type cmdDmesg struct {
 	Limit    string   `opt:"t" toml:"timeout"` // whole seconds
 	Command  string   `opt:"e" toml:"command"` // in place of dmesg; split at blanks, without quotes
 	Words    []string `arg:"*" toml:"argv"`    // the same, word by word
-	Variable string   `opt:"O"`                // accepted; a shell variable cannot be set from here
+	Variable string   `opt:"O"`                // the shell's array that gets the lines of the output
 }
 
 func init() {
@@ -29,6 +29,9 @@ func init() {
 	})
 }
 
+// Sets is the variable of the shell that this check sets.
+func (c *cmdDmesg) Sets() string { return c.Variable }
+
 func (c *cmdDmesg) Run(ctx context.Context, env *Env) []Finding {
 	out := &cmdOutput{
 		Command: c.Command,
@@ -38,6 +41,8 @@ func (c *cmdDmesg) Run(ctx context.Context, env *Env) []Finding {
 		Status:  c.Status,
 		Limit:   c.Limit,
 		Name:    "check_cmd_dmesg",
+
+		Variable: c.Variable,
 	}
 	if out.Command == "" && len(out.Words) == 0 {
 		out.Command = "dmesg"

@@ -28,7 +28,8 @@ func init() {
 		onDmesg("nothing wanted", of()),
 		onDmesg("empty options", of("-e", "", "-r", "", "-t", "")),
 		onDmesg("wanted status", of("-r", "1", "-t", "60")).printing("exit 1\n").orTable(map[string]any{"status": int64(1), "timeout": int64(60)}),
-		onDmesg("another command", of("-e", "/usr/bin/dmesg -k", "-m", "/nvidia/", "-O", "VAR")),
+		onDmesg("another command", of("-e", "/usr/bin/dmesg -k", "-m", "/nvidia/")),
+		onDmesg("lines for the shell", of("-O", "VAR"), arrayFinding("VAR", "a\nb")).printing("echo a; echo; echo b\n"),
 		onDmesg("another command, word by word", of("-m", "/nvidia/", "/usr/bin/dmesg", "-k")),
 
 		onDmesg("found", of("-m", "!/EDAC/"), outputFound("dmesg", "/EDAC/", "[   12.345678] EDAC MC0: 1 CE memory read error",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,7 +30,7 @@ type cmdOutput struct {
 	Status   string   `opt:"r" toml:"status"`  // the exit status that is wanted
 	Limit    string   `opt:"t" toml:"timeout"` // whole seconds
 	Name     string   `opt:"C"`                // stands for check_cmd_output in the messages
-	Variable string   `opt:"O"`                // accepted; a shell variable cannot be set from here
+	Variable string   `opt:"O"`                // the shell's array that gets the lines of the output
 }
 
 func init() {
@@ -38,7 +39,7 @@ func init() {
 		Usage:    "[-t SECONDS] [-r STATUS] [-m MATCH [-M MESSAGE]] ... {-e COMMAND | COMMAND [ARG ...]}",
 		Summary:  "a command prints what it should, and nothing it should not",
 		Lane:     Cmd,
-		New:      func() Check { return &cmdOutput{Limit: defaultLimit} },
+		New:      func() Check { return &cmdOutput{Limit: defaultLimit, Name: "check_cmd_output"} },
 		Acts:     func(Check) bool { return true },
 		BadUsage: usageOf("check_cmd_output"),
 		Do: map[string]string{
@@ -65,9 +66,6 @@ func (c *cmdOutput) examine(ctx context.Context, env *Env) (findings []Finding, 
 		argv, text = strings.Fields(c.Command), c.Command
 	}
 	run := commandRun{check: c.Name, text: text, status: c.Status, limit: c.Limit}
-	if run.check == "" {
-		run.check = "check_cmd_output"
-	}
 	if strings.Join(argv, " ") == "" {
 		return []Finding{usage(run.check+":  Syntax error:  No command specified", "")}, nil
 	}
@@ -85,7 +83,24 @@ func (c *cmdOutput) examine(ctx context.Context, env *Env) (findings []Finding, 
 	x := env.Host.Run(ctx, cmd)
 	m := outputMatch{cmdOutput: c, run: &run, match: env.matcher(&findings)}
 	judged := m.judge(x) // fills findings, too
-	return append(findings, judged...), x.Output
+	return slices.Concat(c.variable(x), findings, judged), x.Output
+}
+
+// Sets is the variable of the shell that this check sets.
+func (c *cmdOutput) Sets() string { return c.Variable }
+
+// calledAs is the name that stands in the messages.
+func (c *cmdOutput) calledAs() string { return c.Name }
+
+// variable hands the lines of the output to the shell.
+func (c *cmdOutput) variable(x probe.Exit) []Finding {
+	if nameLength(c.Variable) != len(c.Variable) || c.Variable == "" {
+		return nil
+	}
+	lines := outputLines(x.Output)
+	return []Finding{{
+		Code: ArrayCode, Severity: OK, Device: Device{Kind: "variable", Name: c.Variable}, Got: strings.Join(lines[:len(lines)-1], "\n"),
+	}}
 }
 
 // outputLines are the lines that are looked at: zero bytes and empty lines are
@@ -167,19 +182,17 @@ func (m *outputMatch) missing(found []bool) []Finding {
 	if failed == 0 {
 		return nil
 	}
-	text := `"%m" failed to match "%c" output`
-	if len(found) > 1 {
+	text, values := `"%m" failed to match "%c" output`, []string{"%m", m.Match[first], "%c", m.run.text}
+	if len(found) > 1 { // with a single one a %f in the site's own text stays
 		text += " (%f patterns failed)"
+		values = append(values, "%f", fmt.Sprintf("%d/%d", failed, len(found)))
 	}
 	return []Finding{{
 		Code:     "cmd.output.missing",
 		Severity: Fail,
 		Device:   Device{Kind: "command", Name: m.run.text},
-		Message: m.render(first, text,
-			"%m", m.Match[first],
-			"%c", m.run.text,
-			"%f", fmt.Sprintf("%d/%d", failed, len(found))),
-		Want: "a line that matches " + m.Match[first],
+		Message:  m.render(first, text, values...),
+		Want:     "a line that matches " + m.Match[first],
 	}}
 }
 

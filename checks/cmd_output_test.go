@@ -36,6 +36,11 @@ func outputMissing(command, expr, text string) Finding {
 	return cmdFinding("cmd.output.missing", command, text, "a line that matches "+expr, "")
 }
 
+// arrayFinding is what an array of the shell gets.
+func arrayFinding(name, lines string) Finding {
+	return Finding{Code: ArrayCode, Device: Device{Kind: "variable", Name: name}, Got: lines}
+}
+
 // outputScript prints empty lines and a zero byte, too.
 var outputScript = map[string]string{"p": "#!/bin/sh\nprintf 'one\\n\\n\\nbad line\\n\\0\\n'\n"}
 
@@ -46,7 +51,9 @@ func init() {
 			orTable(map[string]any{"match": "hello world", "command": "echo hello   world"}),
 		onLine("quotes are nothing special", of("-m", "'a b'", "-e", "echo 'a b'")),
 		onLine("no pipes", of("-m", "a | cat", "-e", "echo a | cat")),
-		onLine("the extra empty line", of("-m", "/^$/", "-O", "VAR", "echo", "one")),
+		onLine("the extra empty line", of("-m", "/^$/", "echo", "one")),
+		onLine("lines for the shell", of("-O", "VAR", "printf", `a\n\nb  c\n`), arrayFinding("VAR", "a\nb  c")),
+		onLine("not for a variable", of("-O", "V[0]", "true")),
 		onLine("all of several", of("-m", "a", "-m", "!c", "-m", "/b/", "printf", `b\na\n`)),
 		onLine("wanted status", of("-t", "60", "-r", "3", "-m", "out", "sh", "-c", "echo out; exit 3")).
 			orTable(map[string]any{"timeout": int64(60), "status": int64(3), "match": "out", "argv": []any{"sh", "-c", "echo out; exit 3"}}),
@@ -73,10 +80,12 @@ func init() {
 			outputFound("sh -c echo q; exit 2", "/q/", "q", name+`"/q/" matched at line 1 of "sh -c echo q; exit 2".`)),
 		onLine("killed", of("sh", "-c", "kill -9 $$"), outputStatus("sh -c kill -9 $$", "137", "0", "137")),
 		onLine("not found", of("/no/such/program", "-x"),
-			outputStatus("/no/such/program -x", "127", "0", "127: fork/exec /no/such/program: no such file or directory")),
+			outputStatus("/no/such/program -x", "127", "0", "127: run /no/such/program: no such file or directory")),
 		onLine("builtins are no programs", of("-e", "exit 3"), outputStatus("exit 3", "127", "0", "127: run exit: file does not exist")),
 		onLine("own name and messages", of("-C", "my_check", "-M", "saw %m at %l of %c: %L", "-m", "!/bad/", "sh", "-c", "echo a; echo 'bad $\"`'"),
 			outputFound("sh -c echo a; echo 'bad $\"`'", "/bad/", "bad $\"`", "my_check:  saw /bad/ at 2 of sh -c echo a; echo 'bad $\"`': bad .")),
+		onLine("one pattern leaves %f alone", of("-M", "(%f)", "-m", "x", "echo", "q"), outputMissing("echo q", "x", name+"(%f).")),
+		onLine("no name", of("-C", "", "-m", "x", "echo", "q"), outputMissing("echo q", "x", `:  "x" failed to match "echo q" output.`)),
 		onLine("messages by position", of("-M", "", "-M", "want %m from %c (%f)", "-m", "q", "-m", "/x2/", "echo", "q"),
 			outputMissing("echo q", "/x2/", name+"want /x2/ from echo q (1/2).")).
 			orTable(map[string]any{"message": []any{"", "want %m from %c (%f)"}, "match": []any{"q", "/x2/"}, "argv": []any{"echo", "q"}}),
@@ -97,6 +106,8 @@ func init() {
 			usageFinding(name+"Message count (1) must not exceed match string count (0).", "")),
 		onLine("timeout is no number", of("-t", "5s", "true"), cmdValue("check_cmd_output", "timeout", "5s", "whole seconds")),
 		onLine("status is no number", of("-r", "1.5", "true"), cmdValue("check_cmd_output", "exit status", "1.5", "a whole number")),
+		onLine("unknown option under another name", of("-C", "my_check", "-q", "true"),
+			usageFinding("my_check:  Invalid option:  -q", "one of -e -m -M -r -t -C -O")),
 		onLine("unknown option", of("-q", "true"), usageFinding(name+"Invalid option:  -q", "one of -e -m -M -r -t -C -O")),
 		onLine("option without its argument", of("-m"), usageFinding(name+"Option -m requires an argument.", "")),
 

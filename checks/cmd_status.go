@@ -31,7 +31,7 @@ func init() {
 		Usage:    "[-t SECONDS] [-r STATUS] COMMAND [ARG ...]",
 		Summary:  "a command ends with the right exit status",
 		Lane:     Cmd,
-		New:      func() Check { return &cmdStatus{Limit: defaultLimit} },
+		New:      func() Check { return &cmdStatus{Limit: defaultLimit, Name: "check_cmd_status"} },
 		Acts:     func(Check) bool { return true },
 		BadUsage: usageOf("check_cmd_status"),
 		Do: map[string]string{
@@ -40,6 +40,17 @@ func init() {
 		},
 	})
 }
+
+// Runs is the command that this check runs.
+func (c *cmdStatus) Runs() string {
+	if len(c.Words) == 0 {
+		return ""
+	}
+	return c.Words[0]
+}
+
+// calledAs is the name that stands in the messages.
+func (c *cmdStatus) calledAs() string { return c.Name }
 
 func (c *cmdStatus) Run(ctx context.Context, env *Env) []Finding {
 	argv := c.Words
@@ -51,9 +62,6 @@ func (c *cmdStatus) Run(ctx context.Context, env *Env) []Finding {
 		text:   strings.Join(argv, " "),
 		status: c.Status,
 		limit:  c.Limit,
-	}
-	if run.check == "" {
-		run.check = "check_cmd_status"
 	}
 	if f := run.prepare(env); f != nil {
 		return []Finding{*f}

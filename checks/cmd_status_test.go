@@ -39,17 +39,19 @@ func init() {
 		onLine("another status than wanted", of("-r", "1", "true"), status("true", "0 (expected 1)", "1", "0")),
 		onLine("no command but a status", of("-r", "1"), status("", "0 (expected 1)", "1", "0")),
 		onLine("not found", of("/no/such/program", "-x"),
-			status("/no/such/program -x", "127", "0", "127: fork/exec /no/such/program: no such file or directory")),
-		onLine("not executable", of("/etc/passwd"), status("/etc/passwd", "126", "0", "126: fork/exec /etc/passwd: permission denied")),
+			status("/no/such/program -x", "127", "0", "127: run /no/such/program: no such file or directory")),
+		onLine("not executable", of("/etc/passwd"), status("/etc/passwd", "126", "0", "126: run /etc/passwd: permission denied")),
 		onLine("killed", of("sh", "-c", "kill -9 $$"), status("sh -c kill -9 $$", "137", "0", "137")),
 		onLine("the alarm comes first", of("-t", "1", "sh", "-c", "sleep 20; true"), status("sh -c sleep 20; true", "142", "0", "142")),
 
 		onLine("longer than the run", of("-t", "31", "true"), usageFinding(name+"Command timeout 31 exceeds NHC timeout 30", "")).in(30*time.Second),
 		onLine("timeout is no number", of("-t", "1.5", "true"), cmdValue("check_cmd_status", "timeout", "1.5", "whole seconds")),
 		onLine("status is no number", of("-r", "one", "true"), cmdValue("check_cmd_status", "exit status", "one", "a whole number")),
+		onLine("unknown option under another name", of("-C", "my_check", "-q", "true"),
+			usageFinding("my_check:  Invalid option:  -q", "one of -r -t -C")),
 		onLine("unknown option", of("-q", "true"), usageFinding(name+"Invalid option:  -q", "one of -r -t -C")),
 		onLine("option without its argument", of("-t"), usageFinding(name+"Option -t requires an argument.", "")),
-		onLine("garbage for a program", of("{root}/p"), status("{root}/p", "126", "0", "126: fork/exec {root}/p: exec format error")).
+		onLine("garbage for a program", of("{root}/p"), status("{root}/p", "126", "0", "126: run {root}/p: exec format error")).
 			inRoot(map[string]string{"p": "\x7fELF\x00\xff"}).onBroken(),
 	)
 }
@@ -89,7 +91,7 @@ func TestCommandTimeout(t *testing.T) {
 // TestCommandWithoutTime: the reference kills the command as soon as it has started.
 func TestCommandWithoutTime(t *testing.T) {
 	t.Parallel()
-	c := &cmdOutput{Command: "sleep 20", Limit: "0"}
+	c := &cmdOutput{Command: "sleep 20", Limit: "0", Name: "check_cmd_output"}
 	f := c.Run(t.Context(), &Env{Host: probe.NewHost("/")})
 	const want = `check_cmd_output:  TIMEOUT after 0s for "sleep 20"; subprocess terminated.`
 	if len(f) != 1 || f[0].Message != want {

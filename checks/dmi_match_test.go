@@ -110,11 +110,14 @@ func init() {
 		scenario{name: "no dmidecode, nothing there", words: of("!", "/x/"), want: []Finding{
 			{Code: "dmi.absent", Severity: Skip, Message: name + ":  " + noDMIDecode}}},
 
+		scenario{name: "no dmidecode is one empty line", words: of("!/x/")},
+
 		onDMI("not the whole line", of("Version: 2.10.2"), noDMIMatch(name, "Version: 2.10.2", "")),
 		onDMI("no match string", nil, noDMIMatch(name, "", "")),
 		onDMI("no options", of("-n", "x"), noDMIMatch(name, "-n x", "")),
 		onDMI("found", of("!", "/Serial/"), dmiMatchFound(name, "/Serial/", "\tSerial Number: ABC1234")),
 		onDMI("one of eight is missing", of("!", "*No Module*"), dmiMatchFound(name, "*No Module*", "\tSize: No Module Installed")),
+		scenario{name: "no dmidecode, anything found", words: of("!", "*"), want: []Finding{dmiMatchFound(name, "*", "")}},
 		scenario{name: "no dmidecode", words: of("/x/"), want: []Finding{noDMIMatch(name, "/x/", noDMIDecode)}},
 		onTool("dmidecode is silent", "dmidecode", "exit 1", noDMIMatch(name, "", silentDMI)).onBroken(),
 		onTool("without an end", "dmidecode", "head -c 2000000 /dev/zero", unreadable(fmt.Errorf("output of dmidecode is longer than 1048576 bytes"))...).onBroken(),

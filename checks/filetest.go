@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -100,25 +101,30 @@ func (c *fileTest) finding(op byte, file string, status int) Finding {
 // test is the status of "eval test -OP FILE".
 func (c *fileTest) test(ctx context.Context, env *Env, op byte, file string) int {
 	words, ok := expandWords(file, env.lookup)
-	if !ok {
+	switch {
+	case !ok:
 		return shellTest(ctx, env, op, file)
-	}
-	switch len(words) {
-	case 0:
+	case len(words) == 0:
 		return 0 // test with one word: it is not empty, hence true
-	case 1:
-		env.At("stat %s", words[0])
-		path := words[0]
-		if op != 't' {
-			path = env.abs(path)
-		}
-		if env.Host.TestFile(op, path) {
-			return 0
-		}
-		return 1
-	default:
+	case len(words) > 1 && slices.ContainsFunc(words, mayJoin):
+		return shellTest(ctx, env, op, file)
+	case len(words) > 1:
 		return 2 // test does not understand more words
 	}
+	env.At("stat %s", words[0])
+	path := words[0]
+	if op != 't' {
+		path = env.abs(path)
+	}
+	if env.Host.TestFile(op, path) {
+		return 0
+	}
+	return 1
+}
+
+// mayJoin says whether a word may make a test out of the words around it.
+func mayJoin(word string) bool {
+	return strings.HasPrefix(word, "-") || slices.Contains([]string{"=", "==", "!=", "<", ">", "!", "(", ")"}, word)
 }
 
 // shellTest leaves to bash what expandWords does not understand.

@@ -38,6 +38,7 @@ func init() {
 		onFiles("an empty word is one argument of test", of("-e", "")),
 		onFiles("an unset variable is, too", of("-e", "$EMPTY")),
 		onFiles("a dollar sign in single quotes", of("-f", "'/t/$x'", `/t/\$x`)),
+		onFiles("two tests in one, by bash", of("-e", "{root}/t/reg -a -d {root}/t/dir")),
 		onFiles("default value, by bash", of("-d", "${NONE:-/usr}")),
 	)
 }
@@ -52,6 +53,9 @@ func init() {
 		onFiles("operators before files", of("-d", "-x", "/t/dir", "/t/reg"), returned("-d", "/t/reg", 1)),
 		onFiles("wildcards match nothing", of("-e", "/t/*"), returned("-e", "/t/*", 1)),
 		onFiles("blank", of("-f", "/t/with space"), returned("-f", "/t/with space", 2)),
+		onFiles("comparison, by bash", of("-e", "= x"), returned("-e", "= x", 1)),
+		onFiles("two tests in one, one is false", of("-e", "{root}/t/reg -a -d {root}/t/reg"), returned("-e", "{root}/t/reg -a -d {root}/t/reg", 1)),
+		onFiles("a dash too many", of("-e", "/t/reg -x"), returned("-e", "/t/reg -x", 2)),
 		onFiles("variable with a blank", of("-f", "$TWO"), returned("-f", "$TWO", 2)),
 		onFiles("quoted variable with a blank", of("-f", `"$TWO"`), returned("-f", `"$TWO"`, 1)),
 		onFiles("empty quotes", of("-e", `""`), returned("-e", `""`, 1)),

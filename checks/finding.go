@@ -91,6 +91,10 @@ type Finding struct {
 	Syslog   bool     `json:"syslog,omitempty"` // a warning that goes to syslog, and not to the log
 }
 
+// ArrayCode is the code of a finding that is none: Got is what an array of the
+// shell, Device.Name, is to hold, a line each item. Its severity is [OK].
+const ArrayCode = "shell.array"
+
 // Hung describes a step whose worker never answered.
 type Hung struct {
 	PID   int           `json:"pid"`

@@ -1,6 +1,10 @@
 package checks
 
-import "context"
+import (
+	"context"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
 
 // allInodes makes check_fs_inodes of every file system of a type: the number of
 // inodes lies between a minimum and a maximum, of which either may be left out.
@@ -63,8 +67,8 @@ func (c *allLimit) Run(ctx context.Context, env *Env) []Finding {
 // eachOfType makes a check of each file system of a type, in the order of the
 // mount table. What is wrong with its limits is said once.
 func eachOfType(ctx context.Context, env *Env, fsType, check string, limits ...string) []Finding {
+	info, _ := Lookup(check)
 	judge := func(point string) []Finding {
-		info, _ := Lookup(check)
 		c := info.New()
 		if err := BindTags(c, append([]string{point}, limits...)); err != nil {
 			return unreadable(err)
@@ -75,7 +79,9 @@ func eachOfType(ctx context.Context, env *Env, fsType, check string, limits ...s
 	if len(findings) > 0 {
 		return findings
 	}
-	mounts, err := env.Host.Mounts()
+	mounts, err := info.New().(interface {
+		mounts(env *Env) ([]probe.Mount, error)
+	}).mounts(env)
 	if err != nil {
 		return unreadable(err)
 	}

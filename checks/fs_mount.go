@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -199,12 +200,10 @@ func (m *fsMount) missing(env *Env, fs string) *Finding {
 	}
 	env.At("stat %s", fs)
 	if path := env.abs(fs); !env.Host.TestFile('d', path) {
-		f.Message += "; directory " + fs + " missing"
+		f.Message += "; directory " + fs + " missing (auto-fixed)" // LBNL NHC says so in any case
 		env.At("mkdir %s", fs)
-		if env.Host.MakeDir(path) == nil {
-			f.Message += " (auto-fixed)"
-		} else {
-			f.Message += " (unable to auto-fix; `mkdir` failed with exit code 1)"
+		if err := env.Host.MakeDir(path); err != nil {
+			f.Got += ", and " + err.Error()
 		}
 	}
 	return f
@@ -215,12 +214,16 @@ func (m *fsMount) remount(ctx context.Context, env *Env, fs, options string) {
 	if !m.Remount {
 		return
 	}
-	argv := strings.Fields(env.lookup("MOUNT_CMD"))
-	if len(argv) == 0 {
-		argv = []string{"mount"}
-	}
+	var words []string
 	if options != "" {
-		argv = append(argv, "-o", options)
+		words = []string{"-o", options}
 	}
-	env.spawn(ctx, env.command(append(argv, fs)...))
+	words = append(words, fs)
+	line := cmp.Or(env.lookup("MOUNT_CMD"), "mount")
+	argv, ok := expandWords(line, env.lookup)
+	if !ok || len(argv) == 0 { // more than a command and its arguments
+		env.spawn(ctx, env.shell(line+` "$@"`, append([]string{"bash"}, words...)...))
+		return
+	}
+	env.spawn(ctx, env.command(append(argv, words...)...))
 }

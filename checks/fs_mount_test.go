@@ -8,6 +8,7 @@ ram0 /m/ram ramfs rw 0 0
 under /m/twice ext4 ro 0 0
 over /m/twice tmpfs rw 0 0
 blank /m/a\040b tmpfs ro 0 0
+srv:/a\040share /m/share nfs ro,x=\040 0 0
 `
 
 // mountNode is a node with that mount table, a directory that is not mounted,
@@ -49,6 +50,13 @@ func notMounted(fs, text string) Finding {
 	return mountFinding("missing", fs, " not mounted"+text, "mounted", "not mounted")
 }
 
+// notFixed is one whose mount point could not be created.
+func notFixed(fs, err string) Finding {
+	f := notMounted(fs, "; directory "+fs+" missing (auto-fixed)")
+	f.Got += ", and " + err
+	return f
+}
+
 func nonfatal(f Finding) Finding {
 	f.Severity = Warn
 	f.Message += " (non-fatal)"
@@ -79,6 +87,7 @@ func init() {
 		onMounts("nothing to look at", of()),
 		onMounts("automount", of("-F", "/m/home")).orTable(map[string]any{"automount": "/m/home"}),
 		onMounts("the last mount counts", of("-s", "over", "-t", "tmpfs", "-f", "/m/twice")),
+		onMounts("blank in the source and the options", of("-s", "srv:/a040share", "-o", "ro,x=040", "-f", "/m/share")),
 		onMounts("blank in the mount point", of("-t", "tmpfs", "-f", "/m/a b")),
 	)
 }
@@ -102,9 +111,8 @@ func init() {
 		onMounts("undecoded blank", of("-f", "/m/a040b"), notMounted("/m/a040b", "; directory /m/a040b missing (auto-fixed)")),
 		onMounts("missing directory", of("-f", "/m/x/y"), notMounted("/m/x/y", "; directory /m/x/y missing (auto-fixed)")),
 		onMounts("a file in the way", of("-f", "/m/file"),
-			notMounted("/m/file", "; directory /m/file missing (unable to auto-fix; `mkdir` failed with exit code 1)")),
-		onMounts("empty name", of("-f", ""),
-			notMounted("", "; directory  missing (unable to auto-fix; `mkdir` failed with exit code 1)")),
+			notFixed("/m/file", "mkdir /m/file: not a directory")),
+		onMounts("empty name", of("-f", ""), notFixed("", "invalid argument")),
 		onMounts("-0 goes on", of("-0", "-t", "tmpfs", "-f", "/m/home", "/m/plain"), nonfatal(homeType), nonfatal(plain)),
 		onMounts("bad range in a match string", of("-0", "-s", "{nfs[1}", "-f", "/m/home"),
 			Finding{Code: "config.match", Severity: Warn, Remedy: FixConfig, Message: "mcheck_range:  Range not in pdsh syntax:  nfs[1"},
@@ -136,6 +144,10 @@ func init() {
 			leaving(map[string]string{"log": "mount /m/home\n"}),
 		onMounts("remount with options", of("-r", "-o", "/noexec/", "-O", "noexec", "-f", "/m/home"), homeOptions).
 			leaving(map[string]string{"log": "mount -o remount,noexec /m/home\n"}),
+		onMounts("own command", of("-r", "-O", "a b", "-f", "/m/plain"), plain).with("MOUNT_CMD", "mount 'with blanks' -v").
+			leaving(map[string]string{"log": "mount with blanks -v -o a b /m/plain\n"}),
+		onMounts("own command line", of("-r", "-O", "ro", "-f", "/m/plain"), plain).with("MOUNT_CMD", "echo first >>log; echo >>log").
+			leaving(map[string]string{"log": "first\n-o ro /m/plain\n"}),
 		onMounts("mount and go on", of("-0", "-r", "-f", "/m/plain"), nonfatal(plain)).
 			leaving(map[string]string{"log": "mount /m/plain\n"}),
 	)

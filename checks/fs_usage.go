@@ -229,8 +229,7 @@ func (k fsKind) limit(what, word string, percent bool) (l fsLimit, bad *Finding)
 // look asks the file system that is mounted on a path. Nil are those which the
 // checks do not judge: none, those without a size, and those that do not say.
 func (k fsKind) look(env *Env, point string) (*probe.Amounts, []Finding) {
-	env.At("read /proc/mounts")
-	mounts, err := env.Host.Mounts()
+	mounts, err := k.mounts(env)
 	if err != nil {
 		return nil, unreadable(err)
 	}
@@ -238,13 +237,9 @@ func (k fsKind) look(env *Env, point string) (*probe.Amounts, []Finding) {
 		return nil, nil
 	}
 	env.At("statfs %s", point)
-	u, err := env.Host.FSUsage(point)
+	a, err := env.Host.FSUsage(point, k.counts())
 	if err != nil {
 		return nil, unreadable(err)
-	}
-	a := u.Space
-	if k.inodes {
-		a = u.Inodes
 	}
 	if a.Total == 0 {
 		return nil, []Finding{{
@@ -257,6 +252,19 @@ func (k fsKind) look(env *Env, point string) (*probe.Amounts, []Finding) {
 		}}
 	}
 	return &a, nil
+}
+
+// mounts is the mount table as these checks know it.
+func (k fsKind) mounts(env *Env) ([]probe.Mount, error) {
+	env.At("read /proc/mounts")
+	return env.Host.MountsOf(k.counts())
+}
+
+func (k fsKind) counts() probe.Amount {
+	if k.inodes {
+		return probe.Inodes
+	}
+	return probe.Space
 }
 
 func (k fsKind) code(what string) string {

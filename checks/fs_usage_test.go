@@ -1,6 +1,15 @@
 package checks
 
-import "strings"
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
 
 // usageNode has file systems of all kinds. Of /s/half half is used, of /s/ext4
 // a twentieth is kept for root.
@@ -188,4 +197,45 @@ func init() {
 		onUsage("reached", of("/s/half", "5"), usageFail("fs.iused", "/s/half", "has 5 inodes used, threshold is 5", "less than 5", "5")),
 		onUsage("percent reached", of("/s/half", "0%"), usageFail("fs.iused", "/s/half", "has 50% of inodes used (5), threshold is 0%", "less than 0%", "50%")),
 	)
+}
+
+// TestMountTables: what counts space, what counts inodes and the checks of
+// mounts each see the mounts as they were when it first looked. A line between
+// them may have mounted something.
+func TestMountTables(t *testing.T) {
+	t.Parallel()
+	root := scenario{files: usageNode}.build(t)
+	env := &Env{Host: probe.NewHost(root), Line: "check_fs_mount"}
+	judge := func(line string) string {
+		t.Helper()
+		words := strings.Fields(line)
+		info, _ := Lookup(words[0])
+		c := info.New()
+		if err := Bind(c, words[1:]); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, f := range c.Run(t.Context(), env) {
+			got = append(got, f.Message)
+		}
+		return strings.Join(got, "\n")
+	}
+	for _, step := range []struct{ mounts, line, want string }{
+		{mounts: "half /s/half tmpfs rw 0 0\n", line: "check_fs_free /s/half 1%"},
+		{mounts: "half /s/half tmpfs rw 0 0\nbig /s/big tmpfs rw 0 0\n", line: "check_fs_mount -f /s/big"},
+		{line: "check_fs_inodes /s/big 6M", want: "check_fs_inodes:  /s/big inodes 5000000 less than minimum of 6M"},
+		{line: "check_fs_size /s/big 9T"}, // not mounted when space was first counted
+		{mounts: "x / tmpfs rw 0 0\n", line: "check_fs_mount -f /s/big"},
+		{line: "check_all_fs_inodes tmpfs 11", want: "check_fs_inodes:  /s/half inodes 10 less than minimum of 11"},
+		{line: "check_all_fs_used tmpfs 50%", want: "check_fs_used:  /s/half is 50% full (5MB), threshold is 50%"},
+	} {
+		if step.mounts != "" {
+			if err := os.WriteFile(filepath.Join(root, "proc/mounts"), []byte(step.mounts), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if diff := cmp.Diff(step.want, judge(step.line)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.line, diff)
+		}
+	}
 }

@@ -42,9 +42,10 @@ func (e *Env) askNVML(check string, groups probe.Group) (*gpus, []Finding) {
 		return nil, unreadable(err)
 	}
 	n, err := e.Host.NVML(groups, e.Doing)
+	expected := len(gpusOnBus(views))
 	switch {
-	case err != nil && len(views.PCI)+len(views.Driver) == 0 && errors.Is(err, probe.ErrNoLibrary),
-		err == nil && len(views.PCI)+len(views.Driver)+len(n.GPUs) == 0:
+	case err != nil && expected == 0 && (errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere)),
+		err == nil && expected+len(n.GPUs) == 0:
 		return nil, []Finding{{Code: "gpu.none", Severity: Skip, Message: check + ":  no NVIDIA GPU on this node"}}
 	case err != nil:
 		return nil, []Finding{{Code: "gpu.nvml", Severity: Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", check, err)}}

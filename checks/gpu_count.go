@@ -119,7 +119,7 @@ func (e *Env) oddNumber() (findings []Finding) {
 
 func (c *gpuCount) withoutNVML(onBus int, err error) []Finding {
 	want := max(c.Want, onBus)
-	if want == 0 && errors.Is(err, probe.ErrNoLibrary) {
+	if want == 0 && (errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere)) {
 		return []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
 	f := Finding{Code: "gpu.nvml", Severity: Fail, Want: plural(want, "GPU"), Got: "0", Remedy: RebootNode}

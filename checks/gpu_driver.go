@@ -51,7 +51,7 @@ func (c *gpuDriver) Run(_ context.Context, env *Env) []Finding {
 	if err != nil {
 		return unreadable(err)
 	}
-	if _, err := env.Host.NVML(probe.GroupInforom, env.Doing); err != nil && len(views.PCI)+len(views.Driver) > 0 {
+	if _, err := env.Host.NVML(probe.GroupInforom, env.Doing); err != nil && len(gpusOnBus(views)) > 0 {
 		return []Finding{c.notThere(views, err)}
 	}
 	s, findings := env.askNVML(gpuDriverName, probe.GroupInforom)

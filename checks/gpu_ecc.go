@@ -15,18 +15,22 @@ import (
 // warned of. DRAM is how many DRAM errors, of either kind, are too many, SRAM how
 // many corrected SRAM errors: above them the check fails. Without these numbers
 // it warns above those of the node's platform, or else above 20000000 and 10000000.
+// With -r it warns of a GPU that corrects more than RATE errors in an hour, by what it
+// has corrected since the last run.
 //
 //	gpu* || check_gpu_ecc 20000000 10000
 type gpuECC struct {
 	DRAM int  `arg:"1" toml:"dram"` // DRAM errors, since loading or over its life, that are still allowed
 	SRAM int  `arg:"2" toml:"sram"` // corrected SRAM errors that are still allowed
 	Off  bool `opt:"o" toml:"off"`  // ECC may be off
+
+	Rate float64 `opt:"r" toml:"rate"` // corrected errors in an hour that are too many
 }
 
 func init() {
 	Register(Info{
 		Name:    "check_gpu_ecc",
-		Usage:   "[-o] [DRAM [SRAM]]",
+		Usage:   "[-o] [-r RATE] [DRAM [SRAM]]",
 		Summary: "ECC is on and has seen no uncorrected errors",
 		Lane:    NVML,
 		New:     func() Check { return &gpuECC{} },
@@ -38,6 +42,7 @@ func init() {
 			"gpu.ecc.sram.threshold": "The GPU has had more SRAM errors than NVIDIA allows: run the field diagnostic and have it replaced.",
 			"gpu.ecc.dram":           "Reset the GPU, or reboot, so that the bad memory is taken out of use; see check_gpu_remap. If it happens again have the GPU replaced.",
 			"gpu.ecc.many":           "Errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
+			"gpu.ecc.rate":           "Errors are corrected, but their number grows fast: run the vendor's field diagnostic when the node is idle.",
 			"gpu.ecc.unrepairable":   "Memory has failed that nothing can stand in for: have the GPU replaced.",
 			"gpu.ecc.repair":         "End what runs on the GPU, then reset it or reboot: the reset repairs it.",
 		},
@@ -54,7 +59,38 @@ const (
 const gpuECCName = "check_gpu_ecc"
 
 func (c *gpuECC) Run(_ context.Context, env *Env) []Finding {
-	return env.eachGPU(gpuECCName, probe.GroupECC|probe.GroupRows, c.judge)
+	s, findings := env.askNVML(gpuECCName, probe.GroupECC|probe.GroupRows)
+	if s == nil {
+		return findings
+	}
+	if c.Rate <= 0 {
+		s.each(c.judge)
+		return s.done()
+	}
+	m := recallGPU[uint64](env, gpuECCName, "gpu-ecc", s.nvml.Taken)
+	s.each(func(s *gpus, g *probe.GPU) {
+		c.judge(s, g)
+		c.judgeRate(s, g, m)
+	})
+	return append(s.done(), m.store(env)...)
+}
+
+// judgeRate judges how fast the corrected errors have grown.
+func (c *gpuECC) judgeRate(s *gpus, g *probe.GPU, m *memory[uint64]) {
+	sram, known := value(s, g.ECC.SRAM.Corrected)
+	dram, alsoKnown := value(s, g.ECC.DRAM.Corrected)
+	if !known && !alsoKnown {
+		return
+	}
+	now := sram + dram
+	m.next.GPUs[g.UUID.Value] = now
+	then, compare := m.of(g)
+	if !compare {
+		return
+	}
+	if rate := 60 * perMinute(then, now, m.elapsed); rate > c.Rate {
+		s.report(g, Finding{Code: "gpu.ecc.rate", Severity: Warn, Want: fmt.Sprintf("at most %g an hour", c.Rate), Got: fmt.Sprintf("%.0f", rate)}, "corrected errors")
+	}
 }
 
 func (c *gpuECC) judge(s *gpus, g *probe.GPU) {

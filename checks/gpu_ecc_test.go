@@ -54,6 +54,10 @@ func init() {
 		onGPUs("uncorrected DRAM over its life, too many", of("7"), ecc(func(e *probe.ECC) { e.DRAM.UncorrectedAggregate = n(8) }),
 			says(Fail, ".dram", "", "at most 7", "8", "uncorrected DRAM"+life)),
 
+		onGPUs("a rate, in the first run", of("-r", "100"), ecc(func(e *probe.ECC) { e.DRAM.Corrected = n(1000) })).orTable(map[string]any{"rate": int64(100)}),
+		onGPUs("a rate that is allowed", of("-r", "120"), ecc(func(e *probe.ECC) { e.DRAM.Corrected = n(10) })).holding("past/gpu-ecc.json", before300(`0`)),
+		onGPUs("corrected errors grow", of("-r", "100"), ecc(func(e *probe.ECC) { e.DRAM.Corrected, e.SRAM.Corrected = n(15), n(5) }),
+			says(Warn, ".rate", "", "at most 100 an hour", "120", "corrected errors")).holding("past/gpu-ecc.json", before300(`10`)),
 		onGPUs("unrepairable", nil, ecc(func(e *probe.ECC) { e.Unrepairable = probe.Known(true) }),
 			says(Fail, ".unrepairable", ReseatOrRMA, "", "", "memory that cannot be repaired")),
 		onGPUs("repair pending", nil, ecc(func(e *probe.ECC) { e.RepairPending = probe.Known(true) }),

@@ -26,7 +26,7 @@ type Platform struct {
 	PCIeGen, PCIeWidth         int   // lowest generation of GPU and slot, fewest lanes in use
 	NVLinks                    int   // active NVLinks
 	RemappedRows               int   // so many rows remapped for uncorrected errors are too many
-	DRAMErrors, SRAMErrors     int   // corrected errors above which there is a warning
+	DRAMErrors, SRAMErrors     int   // errors of DRAM, corrected errors of SRAM, above which there is a warning
 }
 
 // PlatformOf finds the platform of a node that has so many GPUs of a device on

@@ -126,7 +126,13 @@ func gpuCommon(check string, words ...string) []scenario {
 	lost.broken = true
 	bus := onGPUs("unreadable PCI bus", words, nil, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /sys/bus/pci/devices: not a directory"})
 	bus.files, bus.broken = map[string]string{"sys/bus/pci/devices": ""}, true
-	return []scenario{nothing, empty, noDriver, none, lost, bus}
+	passed := onGPUs("all given to virtual machines", words, nil, nothing.want...)
+	passed.nvml, passed.nvmlErr, passed.links = nil, noDriver.nvmlErr, map[string]string{}
+	for i := range 8 {
+		delete(passed.files, "proc/driver/nvidia/gpus/"+fakenvml.Address(i)+"/information")
+		passed.links["sys/bus/pci/devices/"+fakenvml.Address(i)+"/driver"] = "../../../bus/pci/drivers/vfio-pci"
+	}
+	return []scenario{nothing, empty, noDriver, none, lost, bus, passed}
 }
 
 // gpuDumb is the scenario of GPUs that know nothing of what is asked.

@@ -24,6 +24,9 @@ func badOption(name string, err *UsageError) Finding {
 	default:
 		text = "Syntax error:  " + err.Error()
 	}
+	if err.Name != "" {
+		name = err.Name
+	}
 	return usage(name+":  "+text, err.Want)
 }
 

@@ -159,7 +159,7 @@ func moabOutput(ctx context.Context, env *Env, name, limit string, match, argv [
 	for _, m := range match {
 		words = append(words, strings.Fields(`-m "`+m+`"`)...)
 	}
-	c := cmdOutput{Limit: defaultLimit}
+	c := cmdOutput{Limit: defaultLimit, Name: "check_cmd_output"}
 	if err := Bind(&c, append(words, argv...)); err != nil {
 		if bad, ok := errors.AsType[*UsageError](err); ok {
 			return []Finding{badOption(name, bad)}, nil

@@ -51,7 +51,7 @@ func init() {
 		onPing("option without its argument", of("-c"), "", usageFinding("check_net_ping:  Option -c requires an argument.", "")),
 		scenario{
 			name: "garbage for a ping", words: of("up1"), acts: true, files: map[string]string{"usr/bin/ping": "\x7fELF\x00\xff"}, broken: true,
-			want: []Finding{silent("up1", "fork/exec {root}/usr/bin/ping: exec format error")},
+			want: []Finding{silent("up1", "run {root}/usr/bin/ping: exec format error")},
 		},
 	)
 }

@@ -16,6 +16,7 @@ func parseInteger(word string) (int64, bool) {
 	if word == "" {
 		return 0, true
 	}
+	word = strings.Trim(word, " \t\n") // so does bash
 	if !integerForm().MatchString(word) {
 		return 0, false
 	}

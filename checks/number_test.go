@@ -9,7 +9,7 @@ import (
 
 func TestParseInteger(t *testing.T) {
 	t.Parallel()
-	for word, want := range map[string]int64{"": 0, "0": 0, "12": 12, "-3": -3, "+3": 3, "0x1F": 31, "010": 8, "-0x10": -16} {
+	for word, want := range map[string]int64{"": 0, "0": 0, "12": 12, "-3": -3, "+3": 3, "0x1F": 31, "010": 8, "-0x10": -16, " 7\t": 7} {
 		if got, ok := parseInteger(word); !ok || got != want {
 			t.Errorf("parseInteger(%q) = %d, %v; want %d", word, got, ok, want)
 		}

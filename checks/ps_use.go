@@ -104,28 +104,45 @@ func (c *psUse) Run(ctx context.Context, env *Env) []Finding {
 	if err != nil {
 		return unreadable(err)
 	}
-	count, last := 0, Finding{}
+	// All are judged before anything is done to one: what its parent's death
+	// does to a process is not what the line asks about.
+	var over []overLimit
 	for _, p := range procs {
-		f, high := r.judge(p)
-		if !high {
-			continue
+		if f, high := r.judge(p); high {
+			over = append(over, overLimit{p, f})
+			if !c.AllProcesses {
+				break
+			}
 		}
-		f.Message += r.act(ctx, procs, p)
-		if !c.AllProcesses {
-			return append(r.findings, r.verdict(f))
-		}
-		count++
-		last = f
-		f.Severity = Warn
-		f.Message += fmt.Sprintf(" (%d)", count)
-		r.findings = append(r.findings, f)
 	}
-	if count == 0 {
+	return r.report(ctx, procs, over)
+}
+
+// overLimit is a process that has reached the limit, and what is said of it.
+type overLimit struct {
+	probe.Process
+	finding Finding
+}
+
+// report does to each process what the line asks for, and says so.
+func (r *useRun) report(ctx context.Context, procs []probe.Process, over []overLimit) []Finding {
+	last := Finding{}
+	for i, o := range over {
+		last = o.finding
+		last.Message += r.act(ctx, procs, o.Process)
+		if r.AllProcesses {
+			f := last
+			f.Severity = Warn
+			f.Message += fmt.Sprintf(" (%d)", i+1)
+			r.findings = append(r.findings, f)
+		}
+	}
+	if len(over) == 0 {
 		return r.findings
 	}
-	if !c.Nonfatal {
-		last.Message += fmt.Sprintf(" (last of %d)", count)
-		last.Status = min(count, 255) // what an exit status can hold
+	if r.AllProcesses && !r.Nonfatal {
+		last.Message += fmt.Sprintf(" (last of %d)", len(over))
+		last.Status = min(len(over), 255) // what an exit status can hold
 	}
 	return append(r.findings, r.verdict(last))
 }
@@ -287,13 +304,11 @@ func (r *useRun) parseLimit() *Finding {
 		return wrong("Percentage not supported by this check.")
 	case percent:
 		r.percent, r.limit = true, r.Limit
-		if r.least, ok = parseNumber(word); word == "" {
-			r.least, ok = new(big.Rat), true
-		}
+		r.least, ok = parseNumber(word)
 	default:
 		var s size
 		if s, ok = parseSize(r.Limit); ok {
-			r.least, r.limit = s.kB, unparseSize(s.kB)
+			r.least, r.limit = s.kB, s.limitText()
 		}
 	}
 	if !ok {

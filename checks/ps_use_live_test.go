@@ -88,3 +88,24 @@ func TestPsUseKillsParent(t *testing.T) {
 	runUse(t, child, "-k")
 	awaitUse(t, child, 0)
 }
+
+// TestPsUseJudgesBeforeItActs: the second child is judged by the parent that it
+// had before the first one's was killed.
+func TestPsUseJudgesBeforeItActs(t *testing.T) {
+	t.Parallel()
+	child := fmt.Sprintf("sleep 61.%d", os.Getpid())
+	cmd := exec.Command("/bin/sh", "-c", child+" & "+child+"; :")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = cmd.Wait() }()
+	awaitUse(t, child, 2)
+	want := fmt.Sprintf("; killed parent %d", cmd.Process.Pid)
+	for _, f := range runUse(t, child, "-a", "-K") {
+		if !strings.Contains(f.Message, want) {
+			t.Errorf("got %s, want %s", f.Message, want)
+		}
+	}
+	runUse(t, child, "-a", "-k")
+	awaitUse(t, child, 0)
+}

@@ -39,7 +39,7 @@ const (
 	FigurePCIeWidth     = "pcie_width"     // fewest PCIe lanes in use
 	FigureNVLinks       = "nvlinks"        // active NVLinks
 	FigureRemappedRows  = "remapped_rows"  // so many rows remapped for uncorrected errors are too many
-	FigureDRAMErrors    = "dram_errors"    // corrected DRAM errors above which there is a warning
+	FigureDRAMErrors    = "dram_errors"    // DRAM errors above which there is a warning
 	FigureSRAMErrors    = "sram_errors"    // corrected SRAM errors above which there is a warning
 )
 

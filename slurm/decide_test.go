@@ -47,7 +47,7 @@ func spellings(t *testing.T) []string {
 		add(s.short, s.long)
 	}
 	// Words of other releases, and those that the reference knows.
-	add("undrain", "pow_dn", "pow_up", "power_dn", "powering_down", "drain-", "drain+", "drain@", "drain^", "maint$", "maint#", "maint-", "maint@",
+	add("undrain", "resume", "pow_dn", "pow_up", "power_dn", "powering_down", "drain-", "drain+", "drain@", "drain^", "maint$", "maint#", "maint-", "maint@",
 		"idle+", "idle-", "idle@", "idle$", "idle^", "comp-", "resv-", "resv#", "resv@", "plnd*", "block*", "fail~", "err", "foo", "?")
 	for _, s := range recordedStates(t) {
 		add(s.scontrol)

@@ -23,6 +23,7 @@ func TestParseState(t *testing.T) {
 		{text: "plnd", base: "planned", class: InService},
 		{text: "boot^", base: "boot", class: InService},
 		{text: "pow_dn", base: "power", class: InService},
+		{text: "resume", base: "resume", class: InService},
 		{text: "undrain", base: "undrain", class: InService},
 		{text: "drng@", base: "drain", class: Drained},
 		{text: "failg", base: "fail", class: Drained},

@@ -2,8 +2,10 @@ package plan
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
@@ -46,7 +48,7 @@ func (b *builder) simple(s *Step, file *syntax.File) (why string) {
 	switch cmd := st.Cmd.(type) {
 	case *syntax.CallExpr:
 		if len(cmd.Args) == 0 {
-			return b.assign(s, cmd.Assigns, false)
+			return b.assignment(s, cmd.Assigns, false)
 		}
 		if len(cmd.Assigns) > 0 {
 			return "a variable for one command"
@@ -56,10 +58,22 @@ func (b *builder) simple(s *Step, file *syntax.File) (why string) {
 		if cmd.Variant.Value != "export" {
 			return "a declaration"
 		}
-		return b.assign(s, cmd.Args, true)
+		return b.assignment(s, cmd.Args, true)
 	default:
 		return "more than one simple command"
 	}
+}
+
+// assignment plans a line of assignments, unless the shell gives them another
+// meaning: it forgets those of a forked line, and refuses what is read-only.
+func (b *builder) assignment(s *Step, assigns []*syntax.Assign, export bool) (why string) {
+	if f := b.vars["NHC_CHECK_FORKED"]; f != "" && f != "0" && b.opts.InPlace != nil && !b.opts.InPlace(s.Text) {
+		return "forked, so that what it assigns is lost"
+	}
+	if b.typed {
+		return "an earlier line has declared variables"
+	}
+	return b.assign(s, assigns, export)
 }
 
 func (b *builder) call(s *Step, words []*syntax.Word) (why string) {
@@ -79,9 +93,16 @@ func (b *builder) call(s *Step, words []*syntax.Word) (why string) {
 	if why != "" {
 		return why
 	}
-	s.Kind, s.Name, s.Args = Native, name, args
 	c := info.New()
-	b.native(s, info, c, checks.Bind(c, args))
+	err := checks.Bind(c, args)
+	if v, ok := c.(interface{ Sets() string }); ok && err == nil && v.Sets() != "" {
+		return "sets a variable of the shell"
+	}
+	if v, ok := c.(interface{ Runs() string }); ok && (b.funcs[v.Runs()] || b.opts.Sourced) {
+		return "its command may be a function of the shell"
+	}
+	s.Kind, s.Name, s.Args = Native, name, args
+	b.native(s, info, c, err)
 	return ""
 }
 
@@ -112,7 +133,10 @@ func (b *builder) assign(s *Step, assigns []*syntax.Assign, export bool) (why st
 	}
 	for _, v := range sets {
 		b.vars[v.Name] = v.Value
-		v.Export = v.Export || slices.ContainsFunc(b.set, func(o Var) bool { return o.Name == v.Name && o.Export })
+		v.Export = v.Export || slices.Contains(b.exported, v.Name)
+		if v.Export {
+			b.exported = append(b.exported, v.Name)
+		}
 		b.set = append(b.set, v)
 	}
 	s.Kind, s.Sets = Assign, sets
@@ -167,13 +191,41 @@ func (b *builder) static(w *syntax.Word) (why string) {
 		if n, ok := n.(*syntax.BinaryArithm); ok && assigns(n.Op) {
 			why = "arithmetic that assigns"
 		}
-		if n, ok := n.(*syntax.ArithmExp); ok && (n.Bracket || b.unknown) {
+		if n, ok := n.(*syntax.ArithmExp); ok && (n.Bracket || b.unknown || !b.numeric(n)) {
 			why = "arithmetic that only the shell can do"
 		}
 		return why == ""
 	})
 	return why
 }
+
+// numeric says whether all numbers of an arithmetic expression, those in variables
+// too, are such that bash takes them for what they look like: 08 is an error to it, and
+// a variable may hold another expression.
+func (b *builder) numeric(n *syntax.ArithmExp) bool {
+	good := true
+	word := func(s string) {
+		if syntax.ValidName(s) {
+			s = b.vars[s]
+		}
+		good = good && (s == "" || numberForm().MatchString(s))
+	}
+	syntax.Walk(n.X, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Lit:
+			word(n.Value)
+		case *syntax.DblQuoted, *syntax.SglQuoted:
+			good = false
+		}
+		return good
+	})
+	return good
+}
+
+// numberForm finds a number of few enough digits in bash's notations.
+var numberForm = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(0[xX][0-9a-fA-F]{1,15}|0[0-7]{0,18}|[1-9][0-9]{0,17})$`)
+})
 
 func assigns(op syntax.BinAritOperator) bool {
 	switch op {
@@ -213,6 +265,7 @@ func (b *builder) param(p *syntax.ParamExp) (why string) {
 func (b *builder) shell(s Step, file *syntax.File, why string) {
 	s.Kind, s.Lane, s.Barrier, s.Why = ShellLine, checks.Shell, true, why
 	b.add(s)
+	b.set = nil // when it has run, what it has left of these is known
 	if file == nil {
 		return // a syntax error changes nothing
 	}
@@ -241,7 +294,10 @@ func (b *builder) effect(n syntax.Node) {
 		} else {
 			b.opaque = true
 		}
-	case *syntax.Assign, *syntax.DeclClause, *syntax.LetClause, *syntax.ArithmCmd, *syntax.ForClause, *syntax.CoprocClause:
+	case *syntax.DeclClause:
+		b.unknown = true
+		b.typed = b.typed || n.Variant.Value != "export"
+	case *syntax.Assign, *syntax.LetClause, *syntax.ArithmCmd, *syntax.ForClause, *syntax.CoprocClause:
 		b.unknown = true
 		if a, ok := n.(*syntax.Assign); ok && a.Name != nil && slices.Contains(shellVars, a.Name.Value) {
 			b.opaque = true

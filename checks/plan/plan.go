@@ -78,11 +78,16 @@ type Options struct {
 	Functions map[string]bool   // shell functions that site scripts define
 	Sourced   bool              // site scripts or a sysconfig file ran in bash: its variables are not known here
 	Trace     bool              // -x: everything that can is run by bash, which prints it
+	InPlace   func(string) bool // says whether a line stays in the main shell where others are forked (-f)
 }
 
 // longestStep bounds a native step where the run has no deadline or a long
 // one: no local read takes that long on a node that works.
 const longestStep = 10 * time.Second
+
+// longestVendor is that of a step in a vendor's library where the run has no
+// deadline.
+const longestVendor = 25 * time.Second
 
 // Build plans lines in their order.
 func Build(lines []conf.Line, opts Options) *Plan {
@@ -124,13 +129,15 @@ func BuildTables(entries []conf.Entry, opts Options) *Plan {
 }
 
 type builder struct {
-	opts    Options
-	vars    map[string]string
-	set     []Var // by the lines so far
-	funcs   map[string]bool
-	unknown bool // a shell line may have set variables: their values are not known here
-	opaque  bool // a shell line may have changed anything: native checks are called by bash
-	plan    *Plan
+	opts     Options
+	vars     map[string]string
+	set      []Var    // by the lines since the last shell line
+	exported []string // names that they export
+	funcs    map[string]bool
+	unknown  bool // a shell line may have set variables: their values are not known here
+	typed    bool // a shell line has declared variables, read-only ones perhaps
+	opaque   bool // a shell line may have changed anything: native checks are called by bash
+	plan     *Plan
 }
 
 func (b *builder) add(s Step) {
@@ -165,13 +172,22 @@ func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 
 // StepTimeout gives a native step half of the run, so that a hang leaves time
 // for what comes after it, and at most [longestStep]. A check that waits for a
-// command has that command's own limit, and the run's: 0. timeout is TIMEOUT.
+// command has that command's own limit, and the run's: 0. A vendor's library has
+// five sixths of the run: without persistence mode the driver takes a second or
+// two to wake each GPU, and a node that is slow is not one that hangs. timeout is
+// TIMEOUT.
 func StepTimeout(info checks.Info, timeout time.Duration) time.Duration {
 	if info.Timeout > 0 {
 		return info.Timeout
 	}
 	if info.Lane == checks.Cmd {
 		return 0
+	}
+	if info.Lane.Vendor() {
+		if timeout <= 0 {
+			return longestVendor
+		}
+		return timeout * 5 / 6
 	}
 	if t := timeout / 2; t > 0 && t < longestStep {
 		return t

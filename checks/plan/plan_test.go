@@ -29,6 +29,10 @@ func init() {
 		Acts: func(c checks.Check) bool { return c.(*probeCheck).Act },
 	})
 	checks.Register(checks.Info{
+		Name: "check_run", Usage: "WORD...", Summary: "test", Lane: checks.Local,
+		New: func() checks.Check { return new(runCheck) },
+	})
+	checks.Register(checks.Info{
 		Name: "check_lbnl", Usage: "WORD...", Summary: "test", Lane: checks.Local,
 		New: func() checks.Check { return new(probeCheck) },
 		BadUsage: func(line string, err *checks.UsageError) checks.Finding {
@@ -36,6 +40,16 @@ func init() {
 		},
 	})
 }
+
+// runCheck runs a command, and may set a variable of the shell.
+type runCheck struct {
+	Variable string   `opt:"O"`
+	Words    []string `arg:"*"`
+}
+
+func (*runCheck) Run(context.Context, *checks.Env) []checks.Finding { return nil }
+func (c *runCheck) Sets() string                                    { return c.Variable }
+func (c *runCheck) Runs() string                                    { return c.Words[0] }
 
 func lines(text string) (list []conf.Line) {
 	for i, l := range strings.Split(strings.TrimSpace(text), "\n") {
@@ -75,6 +89,7 @@ func TestBuild(t *testing.T) {
 		"brace":                    {`check_x a{1,2}`, "native [a1] [a2]\n"},
 		"splitting":                {"L='a b'\ncheck_x $L \"$L\" $NONE \"$NONE\"", "assign L=\"a b\"\nnative [a] [b] [a b] []\n"},
 		"arithmetic":               {"N=6\ncheck_x $((N*7)) $((1<<4)) $((N>5?1:0))", "assign N=\"6\"\nnative [42] [16] [1]\n"},
+		"numbers bash refuses":     {"check_x $((08))\nN=09\ncheck_x $((N+1)) $(($N))\nM=1+1\ncheck_x $((M*2))", "shell\nassign N=\"09\"\nshell\nassign M=\"1+1\"\nshell\n"},
 		"division by nothing":      {"check_x $((1/0))", "shell\n"},
 		"export":                   {"export A=1 B=$A\ncheck_x $B", "assign A=\"1\" exported B=\"1\" exported\nnative [1]\n"},
 		"command substitution":     {"H=$(hostname)\ncheck_x $H\ncheck_x h", "shell\nshell\nnative [h]\n"},
@@ -94,6 +109,9 @@ func TestBuild(t *testing.T) {
 		"append":                   {"A=1\nA+=2\ncheck_x $A", "assign A=\"1\"\nshell\nshell\n"},
 		"empty value":              {"E=\ncheck_x \"[$E]\"", "assign E=\"\"\nnative [[]]\n"},
 		"only a comment":           {"# nothing", "assign\n"},
+		"declared":                 {"readonly R=1\nR=2\nexport S=3", "shell\nshell\nshell\n"},
+		"a variable to set":        {"check_run -O V a\ncheck_run a", "shell\nnative [a]\n"},
+		"a function to run":        {"f() { :; }\ncheck_run f\ncheck_run g", "shell\nshell\nnative [g]\n"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -103,6 +121,18 @@ func TestBuild(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// With -f an assignment that does not look like one is lost with its process.
+func TestForkedAssignment(t *testing.T) {
+	t.Parallel()
+	inPlace := func(line string) bool { return line != "A=" }
+	for forked, want := range map[string]string{"0": "assign A=\"\"\nassign A=\"1\"\n", "1": "shell\nassign A=\"1\"\n"} {
+		p := Build(lines("A=\nA=1"), Options{Vars: map[string]string{"NHC_CHECK_FORKED": forked}, InPlace: inPlace})
+		if diff := cmp.Diff(want, show(p)); diff != "" {
+			t.Errorf("NHC_CHECK_FORKED=%s (-want +got):\n%s", forked, diff)
+		}
 	}
 }
 
@@ -195,6 +225,11 @@ func TestStepTimeout(t *testing.T) {
 	}
 	if got := StepTimeout(checks.Info{Lane: checks.Cmd}, time.Minute); got != 0 {
 		t.Errorf("a command: got %s, want none but its own", got)
+	}
+	for run, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 30 * time.Second: 25 * time.Second, 6 * time.Second: 5 * time.Second} {
+		if got := StepTimeout(checks.Info{Lane: checks.NVML}, run); got != want {
+			t.Errorf("NVML in a run of %v: %v, want %v", run, got, want)
+		}
 	}
 	if got := StepTimeout(checks.Info{Lane: checks.NVML, Timeout: 3 * time.Second}, time.Minute); got != 3*time.Second {
 		t.Errorf("its own: got %s", got)

@@ -29,6 +29,7 @@ func (h *Host) CPUs() (CPUs, error) {
 func parseCPUs(data []byte) CPUs {
 	ids := map[string]bool{}
 	processors, cores, siblings := 0, 0, 0
+	told := false // there is a number of cores
 	for line := range bytes.Lines(data) {
 		key, value, ok := bytes.Cut(line, []byte(":"))
 		if !ok {
@@ -40,7 +41,7 @@ func parseCPUs(data []byte) CPUs {
 		case "physical id":
 			ids[string(bytes.TrimSpace(value))] = true
 		case "cpu cores":
-			cores = count(value)
+			cores, told = count(value), len(bytes.TrimSpace(value)) > 0
 		case "siblings":
 			siblings = count(value)
 		}
@@ -48,7 +49,7 @@ func parseCPUs(data []byte) CPUs {
 	switch sockets := len(ids); {
 	case sockets == 0 && processors > 0:
 		return CPUs{Sockets: processors, Cores: processors, Threads: processors}
-	case sockets > 0 && cores > 0:
+	case told:
 		return CPUs{Sockets: sockets, Cores: sockets * cores, Threads: sockets * siblings}
 	default:
 		return CPUs{Sockets: 1, Cores: 1, Threads: 1}

@@ -28,7 +28,13 @@ func TestCPUs(t *testing.T) {
 			want: CPUs{Sockets: 3, Cores: 3, Threads: 3}},
 		{name: "empty", file: "\n", want: CPUs{Sockets: 1, Cores: 1, Threads: 1}},
 		{name: "garbage", file: "\x00\xff:::\nprocessor\nphysical id : x\ncpu cores : many\n",
-			want: CPUs{Sockets: 1, Cores: 1, Threads: 1}},
+			want: CPUs{Sockets: 1}},
+		{name: "no cores", file: "processor\t: 0\nphysical id\t: 0\n", want: CPUs{Sockets: 1, Cores: 1, Threads: 1}},
+		{name: "cores 0", file: "processor\t: 0\nphysical id\t: 0\nsiblings\t: 4\ncpu cores\t: 0\n", want: CPUs{Sockets: 1, Threads: 4}},
+		{name: "no siblings", file: "processor\t: 0\nphysical id\t: 0\ncpu cores\t: 4\n", want: CPUs{Sockets: 1, Cores: 4}},
+		{name: "only cores", file: "cpu cores\t: 4\nsiblings\t: 8\n", want: CPUs{}},
+		{name: "the last numbers count", file: cpuinfo(1, 2, 4) + "processor\t: 4\nphysical id\t: 1\nsiblings\t: 6\ncpu cores\t: 3\n",
+			want: CPUs{Sockets: 2, Cores: 6, Threads: 12}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

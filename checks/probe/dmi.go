@@ -2,7 +2,9 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,7 +12,7 @@ import (
 
 // DMI is what dmidecode tells of the node's hardware.
 type DMI struct {
-	Lines   []string    // its output without empty lines
+	Lines   []string    // its output without empty lines; one empty line if there is no such program
 	Records []DMIRecord // the tables in it, in their order
 	Missing error       // why there is no output at all; nil if there is
 }
@@ -29,23 +31,30 @@ type DMIRecord struct {
 // most memory modules have some 200 kB.
 const maxDMI = 1 << 20
 
-// DMI runs dmidecode, once for the life of the Host. Without dmidecode there are
-// no tables, which is not an error; an output without end is one.
+// DMI runs dmidecode, once for the life of the Host unless it prints nothing, as
+// in a run of LBNL NHC. Without dmidecode there are no tables, which is not an
+// error, and one empty line. One that cannot be started, or has no end, is an error.
 func (h *Host) DMI(ctx context.Context) (DMI, error) {
-	return once(h, "dmi", func() (DMI, error) {
+	d, err := once(h, "dmi", func() (DMI, error) {
 		x := h.Run(ctx, Command{Argv: []string{"dmidecode"}, Output: maxDMI})
 		if x.Truncated {
 			return DMI{}, fmt.Errorf("output of dmidecode is longer than %d bytes", maxDMI)
 		}
 		d := parseDMI(string(x.Output))
 		switch {
-		case x.Err != nil:
-			d.Missing = x.Err
+		case errors.Is(x.Err, fs.ErrNotExist), errors.Is(x.Err, fs.ErrPermission):
+			d.Missing, d.Lines = x.Err, []string{""}
+		case x.Err != nil: // that says nothing of the hardware
+			return DMI{}, x.Err
 		case len(d.Lines) == 0:
 			d.Missing = fmt.Errorf("dmidecode printed nothing, exit status %d", x.Status)
 		}
 		return d, nil
 	})
+	if err == nil && len(d.Lines) == 0 {
+		delete(h.cache, "dmi")
+	}
+	return d, err
 }
 
 // parseDMI reads the output of dmidecode. What the output says of the last table

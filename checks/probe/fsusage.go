@@ -10,11 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FSUsage is what df says of a file system.
-type FSUsage struct {
-	Space  Amounts // in kB, each rounded up
-	Inodes Amounts // a number of them
-}
+// Amount is what of a file system is counted.
+type Amount string
+
+// What df counts.
+const (
+	Space  Amount = "space"  // in kB, each rounded up
+	Inodes Amount = "inodes" // a number of them
+)
 
 // Amounts is one line of df. An amount that the file system does not know,
 // for which df prints "-", is 0.
@@ -26,14 +29,15 @@ type Amounts struct {
 }
 
 // FSUsage asks the file system that is mounted on a path how full it is. It is
-// remembered. No other file system is asked, but this one may never answer.
-func (h *Host) FSUsage(point string) (FSUsage, error) {
-	return once(h, "statfs "+point, func() (FSUsage, error) {
+// remembered, space and inodes each for itself as in a run of LBNL NHC. No other
+// file system is asked, but this one may never answer.
+func (h *Host) FSUsage(point string, what Amount) (Amounts, error) {
+	return once(h, "statfs "+string(what)+" "+point, func() (Amounts, error) {
 		st, err := h.statfs(point)
 		if err != nil {
-			return FSUsage{}, &fs.PathError{Op: "statfs", Path: point, Err: err}
+			return Amounts{}, &fs.PathError{Op: "statfs", Path: point, Err: err}
 		}
-		return st.usage(), nil
+		return st.usage(what), nil
 	})
 }
 
@@ -99,10 +103,11 @@ func parseStatfs(data []byte) map[string]fsNumbers {
 
 // usage counts as df of GNU coreutils does: used is what root does not find
 // free, and the percentage is of what users can have.
-func (n fsNumbers) usage() FSUsage {
-	space := share{total: n.blocks, free: n.bfree, avail: n.bavail, negative: n.bavail>>63 == 1}
-	inodes := share{total: n.files, free: n.ffree, avail: n.ffree}
-	return FSUsage{Space: space.amounts(n.unit, 1024), Inodes: inodes.amounts(1, 1)}
+func (n fsNumbers) usage(what Amount) Amounts {
+	if what == Inodes {
+		return share{total: n.files, free: n.ffree, avail: n.ffree}.amounts(1, 1)
+	}
+	return share{total: n.blocks, free: n.bfree, avail: n.bavail, negative: n.bavail>>63 == 1}.amounts(n.unit, 1024)
 }
 
 // share is one kind of thing that a file system has a number of.

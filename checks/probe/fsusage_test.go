@@ -13,24 +13,25 @@ import (
 func TestFSUsage(t *testing.T) {
 	t.Parallel()
 	h := tree(t, map[string]string{"statfs": "/a\\040b 4096 1000000 60000 10000 65536 32768\nshort 1 2\n/rubbish a b c d e f\n"})
-	got, err := h.FSUsage("/a b")
-	want := FSUsage{
-		Space:  Amounts{Total: 4000000, Used: 3760000, Free: 40000, Percent: 99}, // 98.947 %
-		Inodes: Amounts{Total: 65536, Used: 32768, Free: 32768, Percent: 50},
+	for what, want := range map[Amount]Amounts{
+		Space:  {Total: 4000000, Used: 3760000, Free: 40000, Percent: 99}, // 98.947 %
+		Inodes: {Total: 65536, Used: 32768, Free: 32768, Percent: 50},
+	} {
+		got, err := h.FSUsage("/a b", what)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("FSUsage of %s: %v (-want +got):\n%s", what, err, diff)
+		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("FSUsage: %v (-want +got):\n%s", err, diff)
-	}
-	if got, err := h.FSUsage("/rubbish"); err != nil || got != (FSUsage{}) {
+	if got, err := h.FSUsage("/rubbish", Space); err != nil || got != (Amounts{}) {
 		t.Errorf("without numbers: %+v, %v", got, err)
 	}
-	if _, err := h.FSUsage("short"); message(err) != "statfs short: no such file or directory" {
+	if _, err := h.FSUsage("short", Space); message(err) != "statfs short: no such file or directory" {
 		t.Errorf("not recorded: %v", err)
 	}
-	if _, err := tree(t, map[string]string{"x": ""}).FSUsage("/"); message(err) != "statfs /: no such file or directory" {
+	if _, err := tree(t, map[string]string{"x": ""}).FSUsage("/", Space); message(err) != "statfs /: no such file or directory" {
 		t.Errorf("nothing recorded: %v", err)
 	}
-	if _, err := NewHost("/").FSUsage("/no/such/place"); message(err) != "statfs /no/such/place: no such file or directory" {
+	if _, err := NewHost("/").FSUsage("/no/such/place", Inodes); message(err) != "statfs /no/such/place: no such file or directory" {
 		t.Errorf("no such place: %v", err)
 	}
 }
@@ -57,7 +58,7 @@ func TestUsage(t *testing.T) {
 		"too much for the easy sum": {fsNumbers{1, 1<<63 + 2048, 2048, 1 << 62, 0, 0},
 			Amounts{1<<53 + 2, 1 << 53, 1 << 52, 67}},
 	} {
-		if diff := cmp.Diff(c.want, c.in.usage().Space); diff != "" {
+		if diff := cmp.Diff(c.want, c.in.usage(Space)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -88,20 +89,17 @@ func TestUsageAgainstDF(t *testing.T) {
 		return Amounts{amount(f[1]), amount(f[2]), amount(f[3]), int(amount(f[4]))}, true
 	}
 	for _, path := range []string{"/", "/proc", "/sys", "/dev", "/dev/shm", "/boot", "/boot/efi"} {
-		for try := 0; ; try++ {
-			space, ok1 := ask("-Pk", path)
-			inodes, ok2 := ask("-Pi", path)
-			if !ok1 || !ok2 {
-				break
-			}
-			got, err := NewHost("/").FSUsage(path)
-			diff := cmp.Diff(FSUsage{space, inodes}, got)
-			if err == nil && diff == "" {
-				break
-			}
-			if try == 20 { // somebody writes to it all the time
-				t.Errorf("%s: %v (-df +got):\n%s", path, err, diff)
-				break
+		for what, option := range map[Amount]string{Space: "-Pk", Inodes: "-Pi"} {
+			for try := 0; ; try++ {
+				want, ok := ask(option, path)
+				got, err := NewHost("/").FSUsage(path, what)
+				if !ok || err == nil && want == got {
+					break
+				}
+				if try == 20 { // somebody writes to it all the time
+					t.Errorf("%s, %s: %v (-df +got):\n%s", path, what, err, cmp.Diff(want, got))
+					break
+				}
 			}
 		}
 	}
@@ -112,7 +110,7 @@ func FuzzUsage(f *testing.F) {
 	f.Add(uint64(4096), uint64(1000), uint64(500), uint64(400))
 	f.Add(uint64(1), uint64(1)<<63, uint64(math.MaxUint64), uint64(math.MaxUint64-9))
 	f.Fuzz(func(t *testing.T, unit, blocks, bfree, bavail uint64) {
-		a := fsNumbers{unit, blocks, bfree, bavail, blocks, bfree}.usage().Space
+		a := fsNumbers{unit, blocks, bfree, bavail, blocks, bfree}.usage(Space)
 		if a.Total < 0 || a.Percent < 0 {
 			t.Errorf("total %d, %d%%", a.Total, a.Percent)
 		}

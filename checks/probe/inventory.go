@@ -32,18 +32,18 @@ const (
 
 // Inventory is what a node has. Only the part that was asked for is filled.
 type Inventory struct {
-	CPUs     CPUs      `json:"cpus,omitzero"`
-	Memory   Memory    `json:"memory,omitzero"`
-	Load     float64   `json:"load,omitempty"` // average of the last minute
-	Links    []NetLink `json:"links,omitempty"`
-	Ports    []IBLink  `json:"ports,omitempty"`
-	GPU      GPUFiles  `json:"gpu,omitzero"`
-	Disks    []string  `json:"disks,omitempty"` // NVMe name spaces: nvme0n1
-	Mounts   []Mount   `json:"mounts,omitempty"`
-	Space    Space     `json:"space,omitzero"`
-	Services []Service `json:"services,omitempty"`
-	DMI      []DMILine `json:"dmi,omitempty"`
-	IDs      []PCIID   `json:"ids,omitempty"`
+	CPUs     CPUs       `json:"cpus,omitzero"`
+	Memory   Memory     `json:"memory,omitzero"`
+	Load     float64    `json:"load,omitempty"` // average of the last minute
+	Links    []NetLink  `json:"links,omitempty"`
+	Ports    []IBLink   `json:"ports,omitempty"`
+	GPU      GPUFiles   `json:"gpu,omitzero"`
+	Disks    []string   `json:"disks,omitempty"` // NVMe name spaces: nvme0n1
+	Mounts   []Mount    `json:"mounts,omitempty"`
+	Space    MountSpace `json:"space,omitzero"`
+	Services []Service  `json:"services,omitempty"`
+	DMI      []DMILine  `json:"dmi,omitempty"`
+	IDs      []PCIID    `json:"ids,omitempty"`
 }
 
 // NetLink is a network interface.
@@ -68,16 +68,12 @@ type GPUFiles struct {
 	SMI   string   `json:"smi,omitempty"`   // where nvidia-smi lies
 }
 
-// Space is what statfs(2) says of a mount point.
-type Space struct {
-	Dir    bool   `json:"dir"`    // it is a directory; containers mount single files
-	Device uint64 `json:"device"` // st_dev: equal for mounts of one file system
-	KB     uint64 `json:"kb"`     // size in units of 1024 bytes
-	Used   int    `json:"used"`   // percent as df rounds it, of what is not root's alone
-	FreeKB uint64 `json:"free"`   // available to users, in units of 1024 bytes
-	Inodes uint64 `json:"inodes"`
-	IUsed  int    `json:"iused"` // percent as df rounds it
-	IFree  uint64 `json:"ifree"`
+// MountSpace is what a mount point is, and how full.
+type MountSpace struct {
+	Dir    bool    `json:"dir"`    // it is a directory; containers mount single files
+	Device uint64  `json:"device"` // st_dev: equal for mounts of one file system
+	Space  Amounts `json:"space"`
+	Inodes Amounts `json:"inodes"`
 }
 
 // Inventory reads one part. path is the mount point for [PartSpace].
@@ -206,37 +202,18 @@ func (h *Host) inventoryDisks() ([]string, error) {
 	return disks, nil
 }
 
-func (h *Host) inventorySpace(path string) (Space, error) {
+func (h *Host) inventorySpace(path string) (MountSpace, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(h.Path(path), &st); err != nil {
-		return Space{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+		return MountSpace{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	s := Space{Dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, Device: uint64(st.Dev)}
+	s := MountSpace{Dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, Device: uint64(st.Dev)}
 	if !s.Dir {
 		return s, nil
 	}
-	var v unix.Statfs_t
-	if err := unix.Statfs(h.Path(path), &v); err != nil {
-		return s, &fs.PathError{Op: "statfs", Path: path, Err: err}
+	var err error
+	if s.Space, err = h.FSUsage(path, Space); err == nil {
+		s.Inodes, err = h.FSUsage(path, Inodes)
 	}
-	unit := uint64(max(v.Frsize, 1))
-	s.KB, s.FreeKB = v.Blocks*unit/1024, v.Bavail*unit/1024
-	used := v.Blocks - min(v.Bfree, v.Blocks)
-	s.Used = percentUp(used, used+v.Bavail)
-	s.Inodes, s.IFree = v.Files, min(v.Ffree, v.Files)
-	s.IUsed = percentUp(s.Inodes-s.IFree, s.Inodes)
-	return s, nil
-}
-
-// percentUp is part of whole in percent, rounded up as df does.
-func percentUp(part, whole uint64) int {
-	if whole == 0 || part > whole {
-		return 0
-	}
-	p := float64(part) * 100 / float64(whole)
-	n := int(p)
-	if float64(n) < p {
-		n++
-	}
-	return min(n, 100)
+	return s, err
 }

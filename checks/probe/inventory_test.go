@@ -92,26 +92,14 @@ func TestInventoryDevices(t *testing.T) {
 
 func TestInventorySpace(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"dir/file": "x"})
+	h := tree(t, map[string]string{"dir/file": "x", "statfs": "/dir 4096 100 50 50 10 5\n"})
 	s, err := h.Inventory(PartSpace, "/dir")
-	if err != nil || !s.Space.Dir || s.Space.KB == 0 || s.Space.Used < 0 || s.Space.Used > 100 {
+	if err != nil || !s.Space.Dir || s.Space.Space != (Amounts{400, 200, 200, 50}) || s.Space.Inodes.Percent != 50 {
 		t.Errorf("a directory: %+v, %v", s.Space, err)
 	}
 	f, err := h.Inventory(PartSpace, "/dir/file")
 	if err != nil || f.Space.Dir || f.Space.Device != s.Space.Device {
 		t.Errorf("a file: %+v, %v", f.Space, err)
-	}
-}
-
-func TestPercentUp(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		part, whole uint64
-		want        int
-	}{{0, 0, 0}, {0, 5, 0}, {1, 1000, 1}, {50, 100, 50}, {501, 1000, 51}, {5, 5, 100}, {7, 5, 0}, {1<<63 - 1, 1 << 63, 100}} {
-		if got := percentUp(tt.part, tt.whole); got != tt.want {
-			t.Errorf("percentUp(%d, %d) = %d, want %d", tt.part, tt.whole, got, tt.want)
-		}
 	}
 }
 

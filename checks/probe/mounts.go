@@ -5,7 +5,9 @@ import (
 	"strings"
 )
 
-// Mount is one line of /proc/mounts, its escapes (\040 for a blank) decoded.
+// Mount is one line of /proc/mounts. Where it is mounted is decoded (\040 is a
+// blank); the other fields are as LBNL NHC has them, each escape without its
+// backslash (nfs1:/my040share), for sites have match strings for that.
 type Mount struct {
 	Source  string // field 1: nfs1:/export/home, /dev/sda1, tmpfs
 	Point   string // field 2: where it is mounted
@@ -14,8 +16,15 @@ type Mount struct {
 }
 
 // Mounts is the mount table of /proc/mounts in its order, oldest mount first.
-func (h *Host) Mounts() ([]Mount, error) {
-	return once(h, "mounts", func() ([]Mount, error) {
+func (h *Host) Mounts() ([]Mount, error) { return h.mountTable("mounts") }
+
+// MountsOf is the same for those who count space or inodes. In a run of LBNL
+// NHC they and the checks of mounts look for themselves, each when it first
+// needs to, and a line between them may mount something.
+func (h *Host) MountsOf(what Amount) ([]Mount, error) { return h.mountTable("mounts " + string(what)) }
+
+func (h *Host) mountTable(key string) ([]Mount, error) {
+	return once(h, key, func() ([]Mount, error) {
 		data, err := h.readFile("/proc/mounts")
 		if err != nil {
 			return nil, err
@@ -35,12 +44,12 @@ func parseMounts(data []byte) []Mount {
 		if len(f) < 2 {
 			continue
 		}
-		m := Mount{Source: unescape(f[0]), Point: unescape(f[1])}
+		m := Mount{Source: withoutBackslashes(f[0]), Point: unescape(f[1])}
 		if len(f) > 2 {
-			m.Type = unescape(f[2])
+			m.Type = withoutBackslashes(f[2])
 		}
 		if len(f) > 3 {
-			m.Options = unescape(f[3])
+			m.Options = withoutBackslashes(f[3])
 		}
 		mounts = append(mounts, m)
 	}
@@ -50,6 +59,9 @@ func parseMounts(data []byte) []Mount {
 // isBlank knows what separates fields: the kernel writes these, and no others,
 // as escapes within one. A carriage return or a no-break space is part of a name.
 func isBlank(r rune) bool { return r == ' ' || r == '\t' || r == '\n' }
+
+// withoutBackslashes is what the shell's read makes of a field.
+func withoutBackslashes(s []byte) string { return strings.ReplaceAll(string(s), `\`, "") }
 
 // unescape decodes the octal escapes with which the kernel writes blanks,
 // tabs, newlines and backslashes. A backslash before anything else stands for itself.

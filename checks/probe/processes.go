@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -219,9 +220,12 @@ func commandLine(data []byte) string {
 }
 
 // printable is what is left of a text after ps has printed it and a shell has
-// split it into words: newlines are blanks, other control characters "?", and
-// runs of blanks one blank.
+// split it into words: newlines are blanks, other control characters and bytes
+// that are no UTF-8 are "?", and runs of blanks one blank.
 func printable(data []byte) string {
+	if !utf8.Valid(data) {
+		data = validUTF8(data)
+	}
 	out := data[:0]
 	for _, c := range data {
 		switch {
@@ -236,4 +240,17 @@ func printable(data []byte) string {
 		}
 	}
 	return strings.TrimSuffix(string(out), " ")
+}
+
+// validUTF8 puts a question mark in the place of each byte that is no part of a
+// character, in place.
+func validUTF8(data []byte) []byte {
+	for i := 0; i < len(data); {
+		r, n := utf8.DecodeRune(data[i:])
+		if r == utf8.RuneError && n == 1 {
+			data[i] = '?'
+		}
+		i += n
+	}
+	return data
 }

@@ -31,7 +31,7 @@ func TestProcesses(t *testing.T) {
 		"proc/10/status":     statusFile("kworker/0:1-events", "I (idle)", 0, false),
 		"proc/10/cmdline":    "",
 		"proc/9/status":      statusFile("a.out", "S (sleeping)", 5001, true),
-		"proc/9/cmdline":     "./a.out\x00two  words\x00tab\there\x00new\nline\x00\x01\x7f\x00caf\xc3\xa9\x00\x00",
+		"proc/9/cmdline":     "./a.out\x00two  words\x00tab\there\x00new\nline\x00\x01\x7f\x00caf\xc3\xa9\x00\x80\xffx\xc3\x00\x00",
 		"proc/300/status":    statusFile("python3", "Z (zombie)", 5001, false),
 		"proc/301/status":    statusFile("quiet", "S (sleeping)", 0, true),
 		"proc/301/cmdline":   "\x00\x00",
@@ -47,7 +47,7 @@ func TestProcesses(t *testing.T) {
 	})
 	want := []Process{
 		{PID: 1, Args: "/sbin/init splash"},
-		{PID: 9, UID: 5001, Args: "./a.out two words tab?here new line ?? café"},
+		{PID: 9, UID: 5001, Args: "./a.out two words tab?here new line ?? café ??x?"},
 		{PID: 10, Args: "[kworker/0:1-events]"},
 		{PID: 300, UID: 5001, Args: "[python3] <defunct>"},
 		{PID: 301, Args: "[quiet]"},

@@ -42,11 +42,16 @@ func (s Socket) Local() string {
 	return s.path
 }
 
-// Remote is the address of the other end, "0.0.0.0:*" or "*:*" if there is
-// none. A Unix socket has an empty one.
+// Remote is the address of the other end; if there is none "0.0.0.0:*", "*:*" or
+// "[::]:*", which is that of a socket bound to an IPv6 address: it takes no IPv4
+// (__inet6_bind in the kernel's net/ipv6/af_inet6.c). A Unix socket has an empty one.
 func (s Socket) Remote() string {
 	if !s.remote.IsValid() {
 		return ""
+	}
+	local, none := s.local.Addr(), s.remote == netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
+	if none && local.Is6() && !local.IsUnspecified() && !local.Is4In6() {
+		return "[::]:*"
 	}
 	return socketAddress(s.remote)
 }

@@ -29,8 +29,10 @@ type Observer interface {
 // Engine carries out plans.
 type Engine struct {
 	Pool     *Pool
-	Deadline time.Time     // of the whole run; zero means none
-	Timeout  time.Duration // TIMEOUT, for checks that compare with it
+	Deadline time.Time // of the whole run; zero means none
+
+	// Timeout is TIMEOUT as it is now, for checks that compare with it; nil means none.
+	Timeout func() time.Duration
 }
 
 // Do carries out a plan. Steps between two barriers run side by side, a lane
@@ -78,7 +80,7 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 			continue
 		}
 		results[s.Index] = make(chan Outcome, 1)
-		r := &Request{Op: OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.Timeout}
+		r := &Request{Op: OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.timeout()}
 		for _, v := range s.Vars {
 			if r.Over == nil {
 				r.Over = map[string]string{}
@@ -107,19 +109,33 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 	return more
 }
 
+func (e *Engine) timeout() time.Duration {
+	if e.Timeout == nil {
+		return 0
+	}
+	return e.Timeout()
+}
+
 // One carries out a single check outside the plan: one that a shell line calls.
 func (e *Engine) One(ctx context.Context, s *plan.Step, r *Request, limit time.Duration) checks.Result {
 	s.Timeout = limit
 	return e.result(s, e.Pool.Call(ctx, s.Lane, r, e.limit(s)))
 }
 
-// limit is the deadline of a step, cut to what is left of the run.
+// limit is the deadline of a step, cut to what is left of the run. A step in a
+// vendor's library, which may take most of it, leaves a sixth of the run for what
+// comes after its hang; late in the run, half of what is left.
 func (e *Engine) limit(s *plan.Step) time.Duration {
 	d := s.Timeout
-	if !e.Deadline.IsZero() {
-		if left := max(time.Until(e.Deadline), time.Millisecond); d == 0 || left < d {
-			d = left
-		}
+	if e.Deadline.IsZero() {
+		return d
+	}
+	left := time.Until(e.Deadline)
+	if s.Lane.Vendor() {
+		left = max(left-e.timeout()/6, left/2)
+	}
+	if left = max(left, time.Millisecond); d == 0 || left < d {
+		d = left
 	}
 	return d
 }

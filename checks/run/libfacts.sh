@@ -194,7 +194,7 @@ __nhc_job_user() {
 
 # nhc_job_find_users sets JOBUSERS to whoever has a job on this node.
 nhc_job_find_users() {
-    local __nhc_file __nhc_line __nhc_user IFS=$' \t\n'
+    local __nhc_file __nhc_line __nhc_xml __nhc_user IFS=$' \t\n'
     local -a __nhc_files
     JOBUSERS=($NHC_AUTH_USERS)
     case $NHC_RM in
@@ -206,10 +206,15 @@ nhc_job_find_users() {
             set -f
             for __nhc_file in "${__nhc_files[@]}"; do
                 [[ -f $__nhc_file ]] || continue
-                while IFS= read -r __nhc_line || [[ -n $__nhc_line ]]; do
-                    case $__nhc_line in
-                        *'</euser>') __nhc_user="${__nhc_line%'</euser>'}" __nhc_user="${__nhc_user##*'<euser'*'>'}" ;;
-                        PBS_O_LOGNAME=*) __nhc_user="${__nhc_line#*=}" ;;
+                __nhc_xml=0
+                while read -r __nhc_line || [[ -n $__nhc_line ]]; do
+                    case $__nhc_xml$__nhc_line in
+                        1*'</euser>') __nhc_user="${__nhc_line%'</euser>'}" __nhc_user="${__nhc_user##*'<euser'*'>'}" ;;
+                        0PBS_O_LOGNAME=*) __nhc_user="${__nhc_line#*=}" ;;
+                        '0<?xml'*)
+                            __nhc_xml=1
+                            continue
+                            ;;
                         *) continue ;;
                     esac
                     __nhc_job_user "$__nhc_user"

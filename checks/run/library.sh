@@ -187,7 +187,9 @@ nhc_common_get_max_sys_uid() {
     MAX_SYS_UID=99
     [[ -e $LOGIN_DEFS_SRC ]] || return 0
     while IFS=$' \t' read -r __nhc_key __nhc_value __nhc_rest; do
-        [[ $__nhc_key == UID_MIN && $__nhc_value =~ ^[0-9]+$ ]] && MAX_SYS_UID=$((10#$__nhc_value - 1))
+        [[ $__nhc_key == UID_MIN && $__nhc_value =~ ^[0-9]+$ ]] || continue
+        MAX_SYS_UID=$((10#$__nhc_value - 1))
+        break
     done <"$LOGIN_DEFS_SRC"
 }
 

@@ -27,6 +27,7 @@ type Pool struct {
 
 	mu      sync.Mutex
 	workers map[checks.Lane]*client
+	ended   map[checks.Lane]bool // vendor lanes that hung or died: they stay so for this run
 	lastID  int
 	warn    []error
 	vars    Vars
@@ -38,7 +39,7 @@ func NewPool(opts Options) *Pool {
 	if opts.Ledger == nil {
 		opts.Ledger = new(Ledger)
 	}
-	return &Pool{opts: opts, workers: map[checks.Lane]*client{}}
+	return &Pool{opts: opts, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]bool{}}
 }
 
 // Start starts the worker of a lane ahead of its first request, so that it
@@ -98,6 +99,13 @@ func (p *Pool) drop(lane checks.Lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.workers, lane)
+	p.ended[lane] = lane.Vendor()
+}
+
+func (p *Pool) hasEnded(lane checks.Lane) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended[lane]
 }
 
 func (p *Pool) number(reqs []*Request) {
@@ -136,6 +144,12 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 	})
 	p.number(reqs)
 	for len(reqs) > 0 {
+		if p.hasEnded(lane) {
+			for _, r := range reqs {
+				emit(r, Outcome{Lost: fmt.Sprintf("not run: %s hung or died", lane)})
+			}
+			return
+		}
 		c, err := p.worker(lane)
 		if err != nil {
 			for _, r := range reqs {
@@ -152,12 +166,6 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 		}
 		p.drop(lane)
 		if ctx.Err() != nil {
-			return
-		}
-		if lane.Vendor() {
-			for _, r := range reqs {
-				emit(r, Outcome{Lost: fmt.Sprintf("not run: %s hung or died", lane)})
-			}
 			return
 		}
 	}

@@ -3,7 +3,8 @@
 # It is read from a memory file; the supervisor speaks to it on these
 # descriptors:
 #   60 commands   61 events   62 answers
-# and finds on two more the line that runs one check (63) and the library (65).
+# and finds on three more the line that runs one check (63), the library (65) and a
+# file to write to (66).
 # Every record is a series of NUL-terminated fields. They are read in the C
 # locale: elsewhere bash takes the NUL for a part of a broken character.
 
@@ -20,12 +21,25 @@ __nhc_settings() {
         __nhc_event array NHC_MCHECK_COMMAND "${NHC_MCHECK_COMMAND[@]}"
     fi
     __nhc_delims="${NHC_MCHECK_DELIM[*]-}"
+    [[ $BASH_SUBSHELL != 0 ]] || __nhc_environ
+}
+
+# What is exported, if it has changed: commands of native checks are to see it. The
+# names come through a memory file, so that no process is needed.
+__nhc_environ() {
+    local IFS=$'\n' __nhc_n __nhc_all=() __nhc_v=()
+    compgen -e >|/proc/self/fd/66 # also after "set -C"
+    mapfile -t __nhc_all </proc/self/fd/66
+    for __nhc_n in "${__nhc_all[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n-}"); done
+    [[ "${__nhc_v[*]}" == "${__nhc_exported-}" ]] || __nhc_event environ "${__nhc_v[@]}"
+    __nhc_exported="${__nhc_v[*]}"
 }
 
 # Every variable there is, after files of the site have been read here: NAME
 # ATTRIBUTES VALUE of the plain ones, and an event of its own for each array.
 __nhc_dump() {
-    local __nhc_c __nhc_n __nhc_a
+    local __nhc_c __nhc_n __nhc_a __nhc_opts="$-"
+    set +u # a file of the site may have asked for it, and a variable need have no value
     local -a __nhc_all=() __nhc_v=()
     for __nhc_c in {A..Z} {a..z} _; do eval "__nhc_all+=(\"\${!$__nhc_c@}\")"; done
     for __nhc_n in "${__nhc_all[@]}"; do
@@ -40,9 +54,10 @@ __nhc_dump() {
         fi
     done
     __nhc_event dump "${__nhc_v[@]}"
+    [[ $__nhc_opts != *u* ]] || set -u
 }
 
-__nhc_stamp() { if [[ ${TS:-0} != 0 ]]; then printf -v __nhc_ts '[%(%s)T] - ' -1; else __nhc_ts=''; fi; }
+__nhc_stamp() { if [[ ${TS:-0} -ne 0 ]] 2>/dev/null; then printf -v __nhc_ts '[%(%s)T] - ' -1; else __nhc_ts=''; fi; }
 
 log() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*"; }
 vlog() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*"; }
@@ -51,8 +66,18 @@ oecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__
 eecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_ERR"; }
 vecho() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_OUT"; }
 
-syslog() { local IFS=$' \t\n'; __nhc_event syslog "$*"; }
-syslog_flush() { __nhc_event flush; }
+# What a subshell has for syslog is lost with it, unless it sends it itself.
+__nhc_kept=()
+syslog() {
+    local IFS=$' \t\n'
+    if ((BASH_SUBSHELL)); then __nhc_kept+=("$*"); else __nhc_event syslog "$*"; fi
+}
+__nhc_tell_kept() {
+    local __nhc_text
+    for __nhc_text in "${__nhc_kept[@]}"; do __nhc_event syslog "$__nhc_text"; done
+    __nhc_kept=()
+}
+syslog_flush() { __nhc_tell_kept; __nhc_event flush; }
 
 # A question has a name, and so has its answer: NAME COUNT FIELD... A subshell
 # that was killed while it waited leaves its answer to whoever asks next. One in the
@@ -66,8 +91,8 @@ __nhc_question() {
     fi
     __nhc_id="$BASHPID.$((++__nhc_asked)).$__nhc_pipe"
 }
-__nhc_answer() {
-    local __nhc_whose __nhc_count __nhc_field
+__nhc_receive() {
+    local __nhc_whose __nhc_count __nhc_field __nhc_reading=1
     while IFS= LC_ALL=C read -r -d '' -u "$__nhc_pipe" __nhc_whose && IFS= LC_ALL=C read -r -d '' -u "$__nhc_pipe" __nhc_count; do
         __nhc_got=()
         while ((__nhc_count-- > 0)) && IFS= LC_ALL=C read -r -d '' -u "$__nhc_pipe" __nhc_field; do __nhc_got+=("$__nhc_field"); done
@@ -75,19 +100,41 @@ __nhc_answer() {
     done
     return 1
 }
+__nhc_answer() {
+    __nhc_receive
+    local __nhc_received=$?
+    if [[ -n ${__nhc_late-} ]]; then __nhc_signal "$__nhc_late" ''; fi
+    return $__nhc_received
+}
 
-# die CODE MESSAGE: the check has failed.
+# __nhc_signal STATUS TEXT: what a trap does, but not in the middle of an answer: the
+# question that it asks itself would take the rest of that for its own.
+__nhc_signal() {
+    if [[ -n ${__nhc_reading-} ]]; then
+        __nhc_late="$1" __nhc_late_text="$2"
+        return
+    fi
+    __nhc_late=''
+    trap : HUP INT TERM ALRM # one is enough
+    die "$1" "${2:-$__nhc_late_text}"
+    exit "$1"
+}
+
+# die CODE MESSAGE: the check has failed. What a command substitution has caught of
+# the log line, nobody has heard. A helper that dies itself is not called for that.
 die() {
-    local IFS=$' \t\n' __nhc_code="$1" __nhc_id
+    local IFS=$' \t\n' __nhc_code="${1:-1}" __nhc_id __nhc_heard=1
     local -a __nhc_got
     shift
     CHECK_DIED=1
     log "ERROR:  $NAME:  Health check failed:  $*"
+    if [[ $BASH_SUBSHELL != 0 && ! /proc/self/fd/1 -ef /proc/$$/fd/1 && ! -o pipefail ]]; then __nhc_heard=0; fi
     __nhc_settings
+    __nhc_tell_kept
     __nhc_question
-    __nhc_event die "$__nhc_id" "$__nhc_code" "$*" "$BASH_SUBSHELL"
+    __nhc_event die "$__nhc_id" "$__nhc_code" "$*" "$BASH_SUBSHELL" "$__nhc_heard"
     __nhc_answer
-    if [[ ${__nhc_got[0]-} == helper ]]; then
+    if [[ ${__nhc_got[0]-} == helper && -z ${__nhc_helping-} ]]; then
         __nhc_helper "${__nhc_got[1]}" "$OFFLINE_NODE" "$HOSTNAME" "$*"
     fi
     __nhc_question
@@ -101,15 +148,16 @@ die() {
 }
 
 # The site's own OFFLINE_NODE or ONLINE_NODE: it may be a function, or a command
-# with arguments of its own; ours follow, and no character of them is interpreted.
+# with arguments of its own; ours follow, and no character of them is interpreted,
+# but a message that is too long for a command is cut.
 # Syslog hears of the failure ($1) before the helper does.
 __nhc_helper() {
-    local __nhc_text="$1" __nhc_cmd="$2"
+    local __nhc_text="$1" __nhc_cmd="$2" __nhc_helping=1
     shift 2
+    (($# < 2)) || set -- "$1" "${2:0:32000}" # no word of a command may be longer than 128 KiB
     if [[ -n $__nhc_text ]]; then
-        if type -P logger >/dev/null; then
-            logger -p daemon.err -t "$NAME[$$]" <<<"$__nhc_text"
-        else
+        # A syslogd that is stopped must not keep the helper from its work.
+        if ! type -P logger >/dev/null || ! printf '%s\n' "$__nhc_text" | timeout -k 1 0.3 logger -p daemon.err -t "$NAME[$$]"; then
             __nhc_event syslog "$__nhc_text"
             __nhc_event flush
         fi
@@ -117,72 +165,16 @@ __nhc_helper() {
     eval "$__nhc_cmd \"\$@\""
 }
 
-mcheck_regexp() {
-    if [[ $1 =~ $2 ]]; then
-        dbg "Regexp match check (internal):  $1 matches /$2/"
-        return 0
-    fi
-    dbg "Regexp match check (internal):  $1 does not match /$2/"
-    return 1
-}
-mcheck_glob() {
-    if [[ $1 == $2 ]]; then
-        dbg "Glob match check:  $1 matches $2"
-        return 0
-    fi
-    dbg "Glob match check:  $1 does not match $2"
-    return 1
-}
-
-# A range list is judged by the same code that reads nhc.conf.
-mcheck_range() {
-    if __nhc_ask match "$1" "{$2}"; then
-        dbg "mcheck_range:  Found $1 in $2."
-        return 0
-    fi
-    dbg "mcheck_range:  $1 NOT found in $2."
-    return 1
-}
-
-mcheck_external() {
-    local __nhc_cmd="${NHC_MCHECK_COMMAND[$1]}"
-    __nhc_cmd="${__nhc_cmd//%h/\"$2\"}"
-    __nhc_cmd="${__nhc_cmd//%m/\"$3\"}"
-    (eval $__nhc_cmd)
-}
-
-# mcheck STRING EXPRESSION: one leading ! negates; /regex/, {range}, external, glob.
-mcheck() {
-    local __nhc_s="$1" __nhc_m="$2" __nhc_no=0 __nhc_i __nhc_rc
-    if [[ ${__nhc_m:0:1} == '!' ]]; then __nhc_no=1 __nhc_m="${__nhc_m:1}"; fi
-    local __nhc_a="${__nhc_m:0:1}" __nhc_z="${__nhc_m: -1:1}" __nhc_in=''
-    ((${#__nhc_m} > 1)) && __nhc_in="${__nhc_m:1:${#__nhc_m}-2}"
-    if [[ $__nhc_a == / && $__nhc_z == / ]]; then
-        mcheck_regexp "$__nhc_s" "$__nhc_in"
-        __nhc_rc=$?
-    elif [[ $__nhc_a == '{' && $__nhc_z == '}' ]]; then
-        mcheck_range "$__nhc_s" "$__nhc_in"
-        __nhc_rc=$?
-    else
-        for ((__nhc_i = 0; __nhc_i < ${#NHC_MCHECK_DELIM[*]}; __nhc_i++)); do
-            if [[ $__nhc_a == "${NHC_MCHECK_DELIM[__nhc_i]:0:1}" && $__nhc_z == "${NHC_MCHECK_DELIM[__nhc_i]: -1:1}" ]]; then
-                mcheck_external "$__nhc_i" "$__nhc_s" "$__nhc_in"
-                return $((($? != 0) ^ __nhc_no))
-            fi
-        done
-        mcheck_glob "$__nhc_s" "$__nhc_m"
-        __nhc_rc=$?
-    fi
-    return $(((__nhc_rc != 0) ^ __nhc_no))
-}
-
 # __nhc_ask QUESTION WORD...: let the supervisor do it. The answer is a series of
-# "log TEXT" and "die CODE TEXT", closed by "status N".
+# "log TEXT", "die CODE TEXT" and "array NAME TEXT" (a line of it each item), closed
+# by "status N". A check goes by what its line has set before it; not in a subshell,
+# which may outlive what it was begun with.
 __nhc_ask() {
     local __nhc_id __nhc_code __nhc_i=0
     local -a __nhc_got __nhc_say=()
+    [[ $1 != native || $BASH_SUBSHELL != 0 ]] || __nhc_settings
     __nhc_question
-    __nhc_event "$1" "$__nhc_id" "$PWD" "$CHECK" "${@:2}"
+    __nhc_event "$1" "$__nhc_id" "$PWD" "${CHECK-}" "${@:2}"
     __nhc_answer || return 1
     while [[ ${__nhc_got[__nhc_i]} != status ]]; do
         if [[ ${__nhc_got[__nhc_i]} == log ]]; then
@@ -195,11 +187,11 @@ __nhc_ask() {
     done
     __nhc_code="${__nhc_got[__nhc_i + 1]}"
     for ((__nhc_i = 0; __nhc_i < ${#__nhc_say[@]}; __nhc_i += 3)); do
-        if [[ ${__nhc_say[__nhc_i]} == log ]]; then
-            log "${__nhc_say[__nhc_i + 2]}"
-        else
-            die "${__nhc_say[__nhc_i + 1]}" "${__nhc_say[__nhc_i + 2]}"
-        fi
+        case ${__nhc_say[__nhc_i]} in
+            log) log "${__nhc_say[__nhc_i + 2]}" ;;
+            array) mapfile -t "${__nhc_say[__nhc_i + 1]}" < <(printf %s "${__nhc_say[__nhc_i + 2]}") ;;
+            *) die "${__nhc_say[__nhc_i + 1]}" "${__nhc_say[__nhc_i + 2]}" ;;
+        esac
     done
     return "$__nhc_code"
 }
@@ -210,12 +202,6 @@ __nhc_library() {
     [[ $__nhc_have_library != 1 ]] || return 0
     __nhc_have_library=1
     . /proc/self/fd/65
-}
-
-# __nhc_native NAME...: checks of this program as functions.
-__nhc_native() {
-    local __nhc_n
-    for __nhc_n; do eval "$__nhc_n() { __nhc_ask native $__nhc_n \"\$@\"; }"; done
 }
 
 # __nhc_load KIND FILE...: the scripts of $INCDIR as LBNL NHC loads them: sorted,
@@ -251,20 +237,43 @@ __nhc_source() {
     . "$__nhc_file"
 }
 
+# The end of the shell. The loop below ends it in silence. A check line that does is
+# a failure, told now: OFFLINE_NODE may be a function of this shell. An error of an
+# expansion (an unset variable under set -u, ${X:?}) gives 127 to what "bash -c" runs,
+# and 1 to a script, as LBNL NHC is one.
 __nhc_bye() {
-    local __nhc_status=$?
-    [[ $BASH_SUBSHELL == 0 ]] || return
+    local __nhc_status=$? __nhc_id
+    local -a __nhc_got
+    [[ $BASH_SUBSHELL == 0 && $__nhc_done != 1 ]] || return
+    if [[ $__nhc_status == 127 && $- != *e* && $CHECK != *exit* ]]; then __nhc_status=1; fi
     __nhc_settings
+    if [[ $__nhc_busy == 1 && $__nhc_status != 0 ]]; then
+        __nhc_question
+        __nhc_event leaving "$__nhc_id" "$__nhc_status"
+        __nhc_answer
+        if [[ ${__nhc_got[0]-} == helper && -z ${__nhc_helping-} ]]; then
+            __nhc_helper "${__nhc_got[1]}" "$OFFLINE_NODE" "$HOSTNAME" "${__nhc_got[2]}"
+        fi
+    fi
     __nhc_event exit "$__nhc_status"
 }
 
 __nhc_traps() {
     trap __nhc_bye EXIT
-    trap 'die 129 "Terminated by signal SIGHUP."; exit 129' HUP
-    trap 'die 130 "Terminated by signal SIGINT."; exit 130' INT
-    trap 'die 143 "Terminated by signal SIGTERM."; exit 143' TERM
-    trap 'die 142 "Script timed out${CHECK:+ while executing \"$CHECK\"}."; exit 142' ALRM
+    trap '__nhc_signal 129 "Terminated by signal SIGHUP."' HUP
+    trap '__nhc_signal 130 "Terminated by signal SIGINT."' INT
+    trap '__nhc_signal 143 "Terminated by signal SIGTERM."' TERM
+    trap '__nhc_signal 142 "Script timed out${CHECK:+ while executing \"$CHECK\"}."' ALRM
     trap 'if [[ $DEBUG == 1 ]]; then DEBUG=0; else DEBUG=1; fi' USR2
+}
+
+# __nhc_alone: a line in a process of its own is announced before it says anything.
+__nhc_alone() {
+    local __nhc_id
+    local -a __nhc_got
+    __nhc_question
+    __nhc_event forked "$__nhc_id" "$BASHPID"
+    __nhc_answer
 }
 
 # The loop over commands. All check lines run in this one function, so that what
@@ -286,10 +295,11 @@ __nhc_main() {
                 if [[ $__nhc_op == run ]]; then
                     . /proc/self/fd/63
                 else
-                    (trap - EXIT; __nhc_event forked "$BASHPID"; . /proc/self/fd/63) &
+                    (trap - EXIT; __nhc_alone; . /proc/self/fd/63) <&0 & # with the input that bash would take away
                     wait $! 2>/dev/null
                 fi
                 __nhc_arg=$? __nhc_busy=0
+                RET=$__nhc_arg
                 __nhc_settings
                 __nhc_event end "$__nhc_arg"
                 ;;
@@ -335,6 +345,7 @@ __nhc_main() {
 __nhc_loop() {
     __nhc_done=0 __nhc_busy=0
     until [[ $__nhc_done == 1 ]]; do __nhc_main; done
-    trap - EXIT
-    exit 0
+    __nhc_event lost # nobody hears it but who still has commands
+    if [[ $NHC_FD_OUT == 3 ]]; then exec >&3 2>&4; fi
+    exit 0 # through the site's own trap on EXIT, if there is one
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,7 +38,7 @@ func take(path string) *Response {
 		}
 		resp.Data = data
 	}
-	if boot, err := os.Stat("/proc"); err == nil && st.ModTime().Before(boot.ModTime()) {
+	if boot, ok := booted(); ok && st.ModTime().Before(boot) {
 		resp.File.Missing = true
 	}
 	if unix.Unlink(path) != nil {
@@ -46,6 +47,17 @@ func take(path string) *Response {
 		}
 	}
 	return resp
+}
+
+// booted is when the node came up, by the clock as it is set now. The time of
+// /proc would not do: it is that of the mount, which in a container is younger,
+// by a clock that has perhaps been set right since.
+func booted() (time.Time, bool) {
+	var up unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return time.Time{}, false
+	}
+	return time.Now().Add(-time.Duration(up.Nano())), true
 }
 
 func readResult(path string) ([]byte, error) {

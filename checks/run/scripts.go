@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
@@ -46,7 +48,8 @@ func StockChecks(path string) string { return stockChecks[filepath.Base(path)] }
 // listScripts names the files that the glob DIR/*.nhc matches, sorted. One that
 // cannot be looked at is left out: bash could not read it, either. A link that
 // leads nowhere is left out, too, unless it stands for a file of LBNL NHC's: its
-// place still says which scripts come before the built-in checks.
+// place still says which scripts come before the built-in checks. With them comes
+// what the directory itself is, where somebody could write to it.
 func listScripts(dir string) *Response {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -56,6 +59,9 @@ func listScripts(dir string) *Response {
 		return &Response{Err: pathError("list", dir, err)}
 	}
 	resp := &Response{}
+	if st, err := os.Stat(dir); err == nil && !readOnly(dir) {
+		resp.File = fileInfo(st)
+	}
 	for _, e := range entries { // sorted, as a glob is in the C locale
 		if !strings.HasSuffix(e.Name(), ".nhc") || strings.HasPrefix(e.Name(), ".") {
 			continue
@@ -75,6 +81,13 @@ func listScripts(dir string) *Response {
 		resp.Scripts = append(resp.Scripts, s)
 	}
 	return resp
+}
+
+// readOnly says whether a directory is mounted read-only, as the volumes of a
+// container are, which say that anybody may write.
+func readOnly(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }
 
 // read looks into a script.

@@ -21,6 +21,9 @@ import (
 //go:embed prelude.sh
 var prelude string
 
+//go:embed preludechecks.sh
+var preludeChecks string
+
 // The library for the scripts of a site.
 //
 //go:embed library.sh
@@ -45,25 +48,31 @@ const (
 	fdLine     = 63
 	fdInit     = 64
 	fdLibrary  = 65
+	fdScratch  = 66
 )
 
-var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary}
+var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary, fdScratch}
 
 // ShellHandler hears what happens in the shell while a line runs. All methods
 // are called from the goroutine that called into the [Shell].
 type ShellHandler interface {
 	// Output is what the shell or its children wrote; fd is 1 or 2.
 	Output(fd int, data []byte)
-	// Die is called when a check died. It says whether the shell is to run the
-	// site's own OFFLINE_NODE now, after giving text to syslog; Died is called
-	// when that is over.
-	Die(status, message string, subshell bool) (helper bool, text string)
+	// Die is called when a check died; heard says that its log line was written
+	// where the log is. It says whether the shell is to run the site's own
+	// OFFLINE_NODE now, after giving text to syslog; Died is called when that is over.
+	Die(status, message string, subshell, heard bool) (helper bool, text string)
 	Died()
+	// Leaving is called when a line ends the shell itself with that status, unless
+	// it replaces the shell or a signal ends it. Like Die; message is for OFFLINE_NODE.
+	Leaving(status int) (helper bool, text, message string)
 	// Syslog queues a line; Flush sends what is queued.
 	Syslog(text string)
 	Flush()
 	// Settings brings the values of SettingNames after a line.
 	Settings(values map[string]string)
+	// Environ brings all that is exported, after a line that has changed it.
+	Environ(values map[string]string)
 	// Functions brings the names of checks that scripts of the site have
 	// defined, after [Shell.Load].
 	Functions(names []string)
@@ -94,7 +103,7 @@ type NativeReply struct {
 // SettingNames are the variables that steer NHC itself and that a check line may
 // change. Those that steer a check are in its Info.Vars.
 var SettingNames = []string{
-	"NAME", "SILENT", "VERBOSE", "DEBUG", "TS", "MARK_OFFLINE", "NHC_RM", "OFFLINE_NODE", "ONLINE_NODE",
+	"NAME", "SILENT", "VERBOSE", "DEBUG", "TS", "TIMEOUT", "MARK_OFFLINE", "NHC_RM", "OFFLINE_NODE", "ONLINE_NODE",
 	"NHC_CHECK_ALL", "NHC_CHECK_FORKED", "HOSTNAME", "IGNORE_EMPTY_NOTE", "MAX_SYS_UID", "LOGFILE", "RESULTFILE", "PASSWD_DATA_SRC",
 	"SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS",
 }
@@ -118,6 +127,7 @@ type Shell struct {
 	fds     [3]int
 	open    [3]bool
 	pending []byte    // of an event not yet complete
+	ready   bool      // it has come up
 	until   time.Time // deadline of the command; zero means none
 	handler ShellHandler
 	wake    int // read end of the pipe by which a signal interrupts a wait
@@ -134,14 +144,14 @@ var ErrDeadline = errors.New("deadline exceeded")
 func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	var init strings.Builder
 	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(slices.Concat(SettingNames, slices.Sorted(maps.Keys(checks.Variables()))), " ") + ")\n")
-	init.WriteString(prelude)
+	init.WriteString(prelude + preludeChecks)
 	init.WriteString("__nhc_checks=(" + strings.Join(checks.Names(), " ") + ")\n__nhc_native \"${__nhc_checks[@]}\"\n")
 	for _, m := range libraryName().FindAllStringSubmatch(library+libfacts, -1) {
 		init.WriteString(m[1] + "() { __nhc_library; " + m[1] + " \"$@\"; }\n")
 	}
 	init.WriteString("set -f\nshopt -s extglob\n")
 	init.WriteString(setup.Init)
-	init.WriteString("\n__nhc_traps\n")
+	init.WriteString("\n__nhc_traps\n__nhc_event ready\n")
 	if setup.Trace {
 		init.WriteString("set -x\n")
 	}
@@ -156,7 +166,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	// places and becomes bash. So the supervisor never executes a file that may
 	// lie on a dead mount.
 	pid, err := spawn([]string{WorkerName, "shell", setup.Program}, setup.Env, os.Stdin, files.stdout, files.stderr,
-		files.commands, files.events, files.answers, files.line, files.init, files.library)
+		files.commands, files.events, files.answers, files.line, files.init, files.library, files.scratch)
 	if err != nil {
 		files.closeParent()
 		return nil, fmt.Errorf("start bash: %w", err)
@@ -314,17 +324,23 @@ func (s *Shell) left() (int, error) {
 	return int(d.Milliseconds()) + 1, nil
 }
 
+// closeGrace is what a site's own trap on EXIT may take.
+const closeGrace = time.Second
+
 // Close tells the shell to leave and gives it a moment.
 func (s *Shell) Close() {
 	_ = unix.Close(s.cmd)
 	select {
 	case <-s.done:
-	case <-time.After(termGrace):
+	case <-time.After(closeGrace):
 		killSession(s.pid)
 	}
 	s.drain()
-	_ = unix.Close(s.ans)
-	for _, fd := range s.fds {
+	s.close()
+}
+
+func (s *Shell) close() {
+	for _, fd := range append(s.fds[:], s.ans) {
 		_ = unix.Close(fd)
 	}
 }
@@ -333,5 +349,7 @@ func (s *Shell) Close() {
 // could end. bash itself is given no time: its traps would speak once more.
 func (s *Shell) Kill() []int {
 	_ = unix.Kill(s.pid, unix.SIGKILL)
+	defer s.close()
+	_ = unix.Close(s.cmd)
 	return killSession(s.pid)
 }

@@ -19,6 +19,7 @@ import (
 type script struct {
 	heard  []string
 	vars   map[string]string
+	env    map[string]string
 	all    []ShellVar
 	native func(words []string) NativeReply
 	helper bool
@@ -30,14 +31,24 @@ func (s *script) Output(fd int, data []byte) {
 	}
 }
 
-func (s *script) Die(status, message string, sub bool) (bool, string) {
-	s.heard = append(s.heard, fmt.Sprintf("die %s %q sub=%v", status, message, sub))
+func (s *script) Die(status, message string, sub, heard bool) (bool, string) {
+	text := fmt.Sprintf("die %s %q sub=%v", status, message, sub)
+	if !heard {
+		text += " unheard"
+	}
+	s.heard = append(s.heard, text)
 	return s.helper, ""
+}
+
+func (s *script) Leaving(status int) (bool, string, string) {
+	s.heard = append(s.heard, fmt.Sprintf("leaving %d", status))
+	return s.helper && status != 0, "", fmt.Sprintf("left with %d", status)
 }
 func (s *script) Died()                        { s.heard = append(s.heard, "died") }
 func (s *script) Syslog(text string)           { s.heard = append(s.heard, "syslog "+text) }
 func (s *script) Flush()                       { s.heard = append(s.heard, "flush") }
 func (s *script) Settings(v map[string]string) { s.vars = v }
+func (s *script) Environ(v map[string]string)  { s.env = v }
 func (s *script) Variables(v []ShellVar)       { s.all = v }
 func (s *script) Array(name string, v []string) {
 	s.heard = append(s.heard, fmt.Sprintf("array %s %q", name, v))
@@ -135,6 +146,8 @@ func TestShellDie(t *testing.T) {
 		`die 5 "it's $HOME *" sub=false`,
 		"1: helper [-x] [a b] [node01] [it's $HOME *]",
 		"died",
+		"leaving 5",
+		"1: helper [-x] [a b] [node01] [left with 5]", // the real supervisor has marked the node already
 	}
 	if diff := cmp.Diff(want, h.heard); diff != "" {
 		t.Errorf("heard (-want +got):\n%s", diff)
@@ -156,7 +169,7 @@ func TestShellDieGoesOn(t *testing.T) {
 	want := []string{
 		"1: ERROR:  nhc:  Health check failed:  one", `die 1 "one" sub=false`, "died", "1: after",
 		"1: ERROR:  nhc:  Health check failed:  sub", `die 3 "sub" sub=true`, "died",
-		`die 4 "caught" sub=true`, "died", "1: [ERROR:  nhc:  Health check failed:  caught]",
+		`die 4 "caught" sub=true unheard`, "died", "1: [ERROR:  nhc:  Health check failed:  caught]",
 	}
 	if diff := cmp.Diff(want, h.heard); diff != "" {
 		t.Errorf("heard (-want +got):\n%s", diff)
@@ -222,7 +235,7 @@ func TestShellNative(t *testing.T) {
 		`native in /usr by "cd /usr && X=\"a  b\" && [ -d / ] && check_rogue \"$X\" $((2*3)) ok": ["check_rogue" "a b" "6" "ok"]`,
 		"1: out of range",
 		`native in /usr by "if check_rogue bad; then :; fi": ["check_rogue" "bad"]`,
-		"1: a note", "1: ERROR:  nhc:  Health check failed:  check_rogue:  bad", `die 1 "check_rogue:  bad" sub=false`, "died",
+		"1: a note", "1: ERROR:  nhc:  Health check failed:  check_rogue:  bad", `die 1 "check_rogue:  bad" sub=false`, "died", "leaving 1",
 	}
 	h.heard = slicesWithout(h.heard, "match")
 	if diff := cmp.Diff(want, h.heard); diff != "" {

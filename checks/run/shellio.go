@@ -10,14 +10,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // shellPipes are the descriptors between the supervisor and its bash.
 type shellPipes struct {
-	commands, events, answers, line, init, library, stdout, stderr *os.File // bash's ends
-	cmdFd, evFd, ansFd, outFd, errFd                               int      // ours
+	commands, events, answers, line, init, library, scratch, stdout, stderr *os.File // bash's ends
+	cmdFd, evFd, ansFd, outFd, errFd                                        int      // ours
 }
 
 func shellFiles(init string) (*shellPipes, error) {
@@ -56,6 +54,7 @@ func shellFiles(init string) (*shellPipes, error) {
 		func() error { return memory(&p.line, "nhc-line", runLine) },
 		func() error { return memory(&p.init, "nhc-init", init) },
 		func() error { return memory(&p.library, "nhc-library", library+libfacts) },
+		func() error { return memory(&p.scratch, "nhc-scratch", "") },
 	} {
 		if err := step(); err != nil {
 			p.closeChild()
@@ -67,7 +66,7 @@ func shellFiles(init string) (*shellPipes, error) {
 }
 
 func (p *shellPipes) closeChild() {
-	for _, f := range []*os.File{p.commands, p.events, p.answers, p.line, p.init, p.library, p.stdout, p.stderr} {
+	for _, f := range []*os.File{p.commands, p.events, p.answers, p.line, p.init, p.library, p.scratch, p.stdout, p.stderr} {
 		if f != nil {
 			f.Close()
 		}
@@ -133,12 +132,26 @@ func (s *Shell) ended() bool {
 	}
 }
 
-// gone tells the status of a shell that left without a word: killed, or unable to start.
+// signaled says whether the shell, which is about to end, ends by a signal.
+func (s *Shell) signaled() bool {
+	select {
+	case <-s.done:
+		return s.end.Signaled()
+	case <-time.After(closeGrace):
+		return false
+	}
+}
+
+// gone tells the status of a shell that left without a word: killed. One that
+// never came up, for want of memory or of descriptors, says nothing of the node.
 func (s *Shell) gone() (int, bool, error) {
 	select {
 	case <-s.done:
 	case <-time.After(termGrace):
 		return 0, false, fmt.Errorf("bash closed its descriptors")
+	}
+	if !s.ready {
+		return 0, false, fmt.Errorf("bash did not start: %v", s.end)
 	}
 	return s.end.status(), true, nil
 }
@@ -221,13 +234,18 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		if aerr != nil {
 			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
 		}
-		return true, status, name == "exit", nil
-	case "settings":
-		values := make(map[string]string, len(f)/2)
-		for i := 0; i+1 < len(f); i += 2 {
-			values[f[i]] = f[i+1]
+		if name == "exit" && status == 0 && s.signaled() { // as the trap on EXIT could not know
+			status = s.end.status()
 		}
-		s.handler.Settings(values)
+		return true, status, name == "exit", nil
+	case "lost":
+		return false, 0, false, errors.New("bash reads no more commands")
+	case "ready":
+		s.ready = true
+	case "settings":
+		s.handler.Settings(pairs(f))
+	case "environ":
+		s.handler.Environ(pairs(f))
 	case "functions":
 		s.handler.Functions(f)
 	case "dump":
@@ -246,11 +264,21 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		s.handler.Died()
 		return false, 0, false, s.answer(at(0), "done")
 	case "forked":
-		pid, _ := strconv.Atoi(at(0))
+		pid, _ := strconv.Atoi(at(1))
 		s.handler.Forked(pid)
+		return false, 0, false, s.answer(at(0), "done")
 	case "die":
-		if helper, text := s.handler.Die(at(1), at(2), at(3) != "0"); helper {
+		if helper, text := s.handler.Die(at(1), at(2), at(3) != "0", at(4) != "0"); helper {
 			return false, 0, false, s.answer(at(0), "helper", text)
+		}
+		return false, 0, false, s.answer(at(0), "done")
+	case "leaving":
+		status, aerr := strconv.Atoi(at(1))
+		if aerr != nil {
+			return false, 0, false, fmt.Errorf("read from bash: status %q", at(1))
+		}
+		if helper, text, message := s.handler.Leaving(status); helper {
+			return false, 0, false, s.answer(at(0), "helper", text, message)
 		}
 		return false, 0, false, s.answer(at(0), "done")
 	case "native":
@@ -266,47 +294,13 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 	return false, 0, false, nil
 }
 
-// reply answers __nhc_ask.
-func (s *Shell) reply(question string, r NativeReply) error {
-	var out []string
-	status := 0
-	for _, f := range r.Findings {
-		switch {
-		case f.Severity <= checks.Skip:
-		case f.Severity < checks.Fail:
-			out = append(out, "log", f.Message)
-		case f.Message == "":
-			status = max(f.Status, 1)
-		default:
-			status = max(f.Status, 1)
-			out = append(out, "die", strconv.Itoa(status), f.Message)
-		}
+// pairs are names and values by turns.
+func pairs(f []string) map[string]string {
+	values := make(map[string]string, len(f)/2)
+	for i := 0; i+1 < len(f); i += 2 {
+		values[f[i]] = f[i+1]
 	}
-	return s.answer(question, append(out, "status", strconv.Itoa(status))...)
-}
-
-// answer sends what a question is answered with. It carries the question's
-// name: one who has asked may be gone, and the next must not take it for theirs.
-// The name, PID.NUMBER.DESCRIPTOR, tells where the answer is read: a subshell has
-// a pipe of its own, since several may ask at the same time.
-func (s *Shell) answer(question string, fields ...string) error {
-	fields = append([]string{question, strconv.Itoa(len(fields))}, fields...)
-	var pid, number, fd int
-	if n, err := fmt.Sscanf(question, "%d.%d.%d", &pid, &number, &fd); n < 3 || err != nil {
-		return fmt.Errorf("read from bash: question %q", question)
-	}
-	if fd == fdAnswers {
-		return s.send(s.ans, fields...)
-	}
-	pipe, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil // whoever has asked is gone
-	}
-	defer unix.Close(pipe)
-	if err := s.send(pipe, fields...); err != nil && !errors.Is(err, unix.EPIPE) {
-		return err
-	}
-	return nil
+	return values
 }
 
 // drain hands over all output that has been written so far.

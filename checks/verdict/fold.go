@@ -40,6 +40,7 @@ type Settings struct {
 	Stamp   bool   // TS: a time stamp before every line; put there by whoever writes it
 	All     bool   // -a: go on after a failure
 	Forked  bool   // -f
+	Apart   bool   // lines run in processes of their own: NHC_CHECK_FORKED is anything but 0
 	Eval    bool   // -e: one line, nothing is marked
 	Logged  bool   // there is a LOGFILE: errors go to standard output, too
 	Mark    bool   // MARK_OFFLINE is 1 and NHC_RM is set
@@ -67,20 +68,23 @@ type Fold struct {
 type failure struct {
 	status  int
 	message string
+	heard   bool // its log line is where the log is
 }
 
 // ExitUnknown is the exit status of a run in which something could not be told
 // and nothing failed. LBNL NHC has no such status.
 const ExitUnknown = 3
 
-// unforkable finds the lines that -f runs in the main shell all the same: what
-// looks like an assignment.
-var unforkable = sync.OnceValue(func() *regexp.Regexp {
+var assignment = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`( |^)(export )?[A-Za-z_][A-Za-z0-9_]*=[^ =]`)
 })
 
+// InPlace says whether -f runs a line in the main shell all the same: it looks
+// like an assignment.
+func InPlace(line string) bool { return assignment().MatchString(line) }
+
 // Forks says whether -f runs a line in a process of its own.
-func (f *Fold) Forks(line string) bool { return f.Forked && !unforkable().MatchString(line) }
+func (f *Fold) Forks(line string) bool { return f.Apart && !InPlace(line) }
 
 // Start opens the run.
 func (f *Fold) Start() []Event { return f.verbose("Node Health Check starting.") }
@@ -226,12 +230,23 @@ func (f *Fold) Abort(status int, message string) []Event {
 	all := f.All
 	f.All, f.forked = false, false
 	events = append(events, f.die(status, message)...)
+	if all { // where -f adds nothing
+		f.exit = status & 0xff
+	}
 	f.All = all
 	return events
 }
 
-// Queue keeps a syslog line until something flushes it.
-func (f *Fold) Queue(text string) { f.queue = append(f.queue, text) }
+// Quit is the end of a run without a word: a script of the site has left.
+func (f *Fold) Quit(status int) { f.over, f.exit = true, status&0xff }
+
+// Queue keeps a syslog line until something flushes it. There is no empty line to
+// begin with.
+func (f *Fold) Queue(text string) {
+	if text != "" || len(f.queue) > 0 {
+		f.queue = append(f.queue, text)
+	}
+}
 
 // Flush sends the queued syslog lines.
 func (f *Fold) Flush() (events []Event) {

@@ -44,7 +44,7 @@ func (p *tape) shell(line string, deaths []string, status int) {
 	}
 	p.do(p.Begin(line, 7))
 	for _, d := range deaths {
-		p.do(p.Died("3", d, false))
+		p.do(p.Died("3", d, false, true))
 		if p.Over() {
 			return
 		}
@@ -100,25 +100,40 @@ func TestFold(t *testing.T) {
 			[]string{"L Node Health Check failed.  Check false returned 1", "L ERROR:  nhc:  Health check failed:  Check false returned 1", "S Health check failed:  Check false returned 1"}, 1},
 		"a death and its status are one failure": {Settings{All: true}, func(p *tape) { p.shell("f", []string{"dead"}, 9) },
 			[]string{"S Health check failed:  dead", "L ERROR:  nhc:  1 health checks failed.", "S 1 health checks failed."}, 1},
-		"forked, plain": {Settings{Forked: true}, func(p *tape) { p.shell("sh -c 'exit 7'", nil, 7) },
+		"forked, plain": {Settings{Forked: true, Apart: true}, func(p *tape) { p.shell("sh -c 'exit 7'", nil, 7) },
 			[]string{"L Node Health Check failed.  Check sh -c 'exit 7' returned 7", "L ERROR:  nhc:  Health check failed:  Check sh -c 'exit 7' returned 7", "S Health check failed:  Check sh -c 'exit 7' returned 7"}, 107},
-		"forked, high status": {Settings{Forked: true}, func(p *tape) { p.shell("nosuch", nil, 127) },
+		"forked, high status": {Settings{Forked: true, Apart: true}, func(p *tape) { p.shell("nosuch", nil, 127) },
 			[]string{"L Node Health Check failed.  Check nosuch returned 127", "L ERROR:  nhc:  Health check failed:  Check nosuch returned 127", "S Health check failed:  Check nosuch returned 127"}, 127},
-		"forked, died":   {Settings{Forked: true}, func(p *tape) { p.shell("f", []string{"dead"}, 3) }, []string{"S Health check failed:  dead"}, 3},
-		"unforked, died": {Settings{Forked: true}, func(p *tape) { p.shell("A=1 f", []string{"dead"}, 3) }, []string{"S Health check failed:  dead"}, 103},
+		"forked, died":   {Settings{Forked: true, Apart: true}, func(p *tape) { p.shell("f", []string{"dead"}, 3) }, []string{"S Health check failed:  dead"}, 3},
+		"unforked, died": {Settings{Forked: true, Apart: true}, func(p *tape) { p.shell("A=1 f", []string{"dead"}, 3) }, []string{"S Health check failed:  dead"}, 103},
 		"exit 0":         {Settings{Mark: true}, func(p *tape) { p.do(p.Begin("exit 0", 0)); p.do(p.Exited(0)) }, nil, 0},
 		"exit 4 ends also with -a": {Settings{All: true}, func(p *tape) { p.do(p.Begin("exit 4", 0)); p.do(p.Exited(4)); p.native("check_b", fail(worse)) },
 			[]string{"L Node Health Check failed.  Check exit 4 returned 4", "L ERROR:  nhc:  Health check failed:  Check exit 4 returned 4", "S Health check failed:  Check exit 4 returned 4"}, 4},
 		"death in a subshell that fails": {Settings{Mark: true}, func(p *tape) {
 			p.do(p.Begin("( die 3 x )", 0))
-			p.do(p.Died("3", "x", true))
+			p.do(p.Died("3", "x", true, true))
 			p.do(p.Ended(3))
 		}, []string{"S Health check failed:  x", "offline x"}, 3},
 		"death in a subshell whose line passes": {Settings{Mark: true}, func(p *tape) {
 			p.do(p.Begin("X=$(die 3 x); true", 0))
-			p.do(p.Died("3", "x", true))
+			p.do(p.Died("3", "x", true, true))
 			p.do(p.Ended(0))
 		}, []string{"S Health check failed:  x", "offline x"}, 0},
+		"death that a command substitution has caught": {Settings{Logged: true}, func(p *tape) {
+			p.do(p.Begin("X=$(die 3 x)", 0))
+			p.do(p.Died("3", "x", true, false))
+			p.do(p.Ended(3))
+		}, []string{"L ERROR:  nhc:  Health check failed:  x", "S Health check failed:  x", "O ERROR:  nhc:  Health check failed:  x"}, 3},
+		"apart, but not -f": {Settings{Apart: true}, func(p *tape) { p.shell("sh -c 'exit 7'", nil, 7) },
+			[]string{"L Node Health Check failed.  Check sh -c 'exit 7' returned 7", "L ERROR:  nhc:  Health check failed:  Check sh -c 'exit 7' returned 7", "S Health check failed:  Check sh -c 'exit 7' returned 7"}, 7},
+		"timeout with -f": {Settings{Forked: true, Apart: true}, func(p *tape) { p.do(p.Begin("sleep 9", 0)); p.do(p.Expired("")) },
+			[]string{`L ERROR:  nhc:  Health check failed:  Script timed out while executing "sleep 9".`, `S Health check failed:  Script timed out while executing "sleep 9".`}, 242},
+		"timeout with -a and -f": {Settings{All: true, Forked: true, Apart: true}, func(p *tape) { p.do(p.Begin("sleep 9", 0)); p.do(p.Expired("")) },
+			[]string{`L ERROR:  nhc:  Health check failed:  Script timed out while executing "sleep 9".`, `S Health check failed:  Script timed out while executing "sleep 9".`}, 142},
+		"a script of the site leaves": {Settings{Mark: true}, func(p *tape) { p.Quit(3) }, nil, 3},
+		"no empty line for syslog":    {Settings{}, func(p *tape) { p.Queue(""); p.Queue("a"); p.Queue("") }, []string{"S a", "S "}, 0},
+		"-e goes on after a death with -a": {Settings{Eval: true, All: true}, func(p *tape) { p.shell("die 3 dead; false", []string{"dead"}, 1) },
+			[]string{"S Health check failed:  dead"}, 1},
 		"timeout, also with -a": {Settings{All: true, Mark: true}, func(p *tape) { p.do(p.Begin("sleep 9", 0)); p.do(p.Expired("")) },
 			[]string{`L ERROR:  nhc:  Health check failed:  Script timed out while executing "sleep 9".`, `S Health check failed:  Script timed out while executing "sleep 9".`, `offline Script timed out while executing "sleep 9".`}, 142},
 		"-e":        {Settings{Eval: true, Mark: true}, func(p *tape) { p.shell("false", nil, 1) }, nil, 1},

@@ -6,15 +6,16 @@ import (
 )
 
 // Died takes a death in the shell, which has written its log line itself. One in
-// a subshell, or in a part of a pipeline, counts when the line has ended.
-func (f *Fold) Died(status, message string, subshell bool) []Event {
+// a subshell, or in a part of a pipeline, counts when the line has ended. heard is
+// false if a command substitution has caught its log line.
+func (f *Fold) Died(status, message string, subshell, heard bool) []Event {
 	n, err := strconv.Atoi(status)
 	if err != nil {
 		n = 2 // exit with a word that is no number
 	}
 	if subshell && !f.forked {
 		if f.subDied == nil {
-			f.subDied = &failure{n, message}
+			f.subDied = &failure{n, message, heard}
 		}
 		f.Queue("Health check failed:  " + message)
 		return nil
@@ -31,12 +32,13 @@ func (f *Fold) Ended(status int) []Event {
 		}
 		return f.swallowed()
 	}
-	if status == 0 || f.died > 0 {
+	switch {
+	case status == 0 || f.over:
 		return nil
-	}
-	if f.Eval {
-		f.finish(status)
-		f.exit = status & 0xff
+	case f.Eval: // with -a a line may go on after a death
+		f.Quit(status)
+		return nil
+	case f.died > 0:
 		return nil
 	}
 	return f.plainFailure(status)
@@ -55,9 +57,13 @@ func (f *Fold) swallowed() []Event {
 	return events
 }
 
-// subFailed completes a death in a subshell, whose log line is written already.
+// subFailed completes a death in a subshell, whose log line is written already
+// unless nobody has heard it.
 func (f *Fold) subFailed(status int) (events []Event) {
-	events = f.Flush()
+	if !f.subDied.heard {
+		events = f.log(f.errorText(f.subDied.message))
+	}
+	events = append(events, f.Flush()...)
 	if f.Mark && f.failures == 0 && !f.Eval {
 		f.message = f.subDied.message
 		events = append(events, Event{Offline, f.message})
@@ -79,10 +85,8 @@ func (f *Fold) plainFailure(status int) []Event {
 	events := f.log("Node Health Check failed.  " + message)
 	events = append(events, f.log(f.errorText(message))...)
 	code := status
-	if f.forked {
-		if code <= 100 {
-			code += 100
-		}
+	if f.forked && f.Forked && code <= 100 {
+		code += 100
 	}
 	return append(events, f.die(code, message)...)
 }

@@ -26,7 +26,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	o.pool.SetVars(vars)
 	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.set.timeout()}
 	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane}
-	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.set.timeout()}
+	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.set.timeout}
 	list := e.One(o.ctx, step, req, plan.StepTimeout(info, o.set.timeout())).Findings
 	o.pool.SetVars(o.set.workerVars())
 	if o.ctx.Err() != nil {

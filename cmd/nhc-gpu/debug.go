@@ -19,7 +19,7 @@ func (r *oneRun) debug(format string, args ...any) {
 		return
 	}
 	text := "DEBUG:  " + fmt.Sprintf(format, args...)
-	if ts := r.set.get("TS"); ts != "" && ts != "0" {
+	if r.set.stamps() {
 		text = fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
 	}
 	r.log.write(text)
@@ -69,6 +69,9 @@ func (r *oneRun) debugWatchdog() {
 }
 
 func (r *oneRun) debugEnd() {
+	if r.opts.eval != "" { // there is none
+		return
+	}
 	pid := 0
 	if !r.end.IsZero() {
 		pid = os.Getpid()

@@ -1,6 +1,11 @@
 package main
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
 
 func TestParseResult(t *testing.T) {
 	t.Parallel()
@@ -17,6 +22,30 @@ func TestParseResult(t *testing.T) {
 	} {
 		if got := parseResult(test.data); got != (result{test.status, test.message}) {
 			t.Errorf("parseResult(%q) = %q, want %q %q", test.data, got, test.status, test.message)
+		}
+	}
+}
+
+// slurmd ends the run that it started, and not the background half.
+func TestAllowed(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		timeout    string
+		background bool
+		want       time.Duration
+	}{
+		{"30", false, 30 * time.Second},
+		{"120", false, slurmdLimit},
+		{"0", false, slurmdLimit},
+		{"120", true, 120 * time.Second},
+		{"0", true, slurmdLimit},
+	} {
+		r := &oneRun{
+			opts: &options{}, set: &settings{vars: map[string]string{"TIMEOUT": test.timeout}},
+			node: node{role: slurm.HealthCheck}, background: test.background,
+		}
+		if got := r.allowed(); got != test.want {
+			t.Errorf("TIMEOUT=%s, background %v: %s, want %s", test.timeout, test.background, got, test.want)
 		}
 	}
 }

@@ -170,40 +170,40 @@ const (
 )
 
 // spaceLines limits how full a file system may get.
-func (g *generator) spaceLines(m probe.Mount, sp probe.Space) {
+func (g *generator) spaceLines(m probe.Mount, sp probe.MountSpace) {
 	s := &g.sheet
 	kind, _, _ := strings.Cut(m.Type, ".")
 	switch {
-	case sp.KB == 0, slices.Contains(sizelessTypes, m.Type), !slices.Contains(strings.Split(m.Options, ","), "rw"):
+	case sp.Space.Total == 0, slices.Contains(sizelessTypes, m.Type), !slices.Contains(strings.Split(m.Options, ","), "rw"):
 		return
 	case slices.Contains(sharedTypes, kind):
 		s.comment("%s is shared: full, it would fail on every node that has it", m.Point)
-		s.suggest("check_fs_used", m.Point, percent(mostUsed, sp.Used))
+		s.suggest("check_fs_used", m.Point, percent(mostUsed, sp.Space.Percent))
 		return
 	}
-	if m.Point == "/boot" && sp.FreeKB > 0 {
+	if m.Point == "/boot" && sp.Space.Free > 0 {
 		free := strconv.FormatUint(bootFree/1024, 10) + "MB"
-		if sp.FreeKB < 2*bootFree {
-			free = strconv.FormatUint(sp.FreeKB/2, 10) + "kB"
+		if sp.Space.Free < 2*bootFree {
+			free = strconv.FormatInt(sp.Space.Free/2, 10) + "kB"
 		}
 		s.check("check_fs_free", m.Point, free)
-	} else if sp.Used >= 99 {
-		s.warn("%s is full (%d%%): no limit for it", m.Point, sp.Used)
+	} else if sp.Space.Percent >= 99 {
+		s.warn("%s is full (%d%%): no limit for it", m.Point, sp.Space.Percent)
 	} else {
-		s.check("check_fs_used", m.Point, percent(mostUsed, sp.Used))
+		s.check("check_fs_used", m.Point, percent(mostUsed, sp.Space.Percent))
 	}
-	if sp.Inodes < fewInodes {
+	if sp.Inodes.Total < fewInodes {
 		return
 	}
 	most := 100
-	if sp.Inodes >= manyInodes {
+	if sp.Inodes.Total >= manyInodes {
 		most = mostInodes
 	}
-	if sp.IUsed >= 99 {
-		s.warn("%s has hardly any inode left (%d%% used): no limit for them", m.Point, sp.IUsed)
+	if sp.Inodes.Percent >= 99 {
+		s.warn("%s has hardly any inode left (%d%% used): no limit for them", m.Point, sp.Inodes.Percent)
 		return
 	}
-	s.check("check_fs_iused", m.Point, percent(most, sp.IUsed))
+	s.check("check_fs_iused", m.Point, percent(most, sp.Inodes.Percent))
 }
 
 // percent is a limit, raised where it would hardly hold now: half of what is

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
@@ -176,8 +177,14 @@ func (g *generator) portLines(ports []probe.IBLink) {
 	}
 }
 
-// gpuSection names device nodes and PCI addresses; the libraries' opinion is a
-// comment.
+// gpuChecks are the checks of GPUs that need no expectation.
+var gpuChecks = []string{
+	"check_gpu_driver", "check_gpu_recovery", "check_gpu_ecc", "check_gpu_remap", "check_gpu_persistence", "check_gpu_mode",
+	"check_gpu_vbios", "check_gpu_temp", "check_gpu_power", "check_gpu_throttle", "check_gpu_pcie", "check_gpu_procs",
+}
+
+// gpuSection names device nodes and PCI addresses, and has NVML judge the rest;
+// what it says of each GPU is a comment.
 func (g *generator) gpuSection(a answers) {
 	s := &g.sheet
 	inv := g.part(a, probe.PartGPU)
@@ -201,7 +208,15 @@ func (g *generator) gpuSection(a answers) {
 	if len(gpu.Nodes) > 0 {
 		s.comment("%d device nodes of the driver", len(gpu.Nodes))
 		s.check("check_file_test", append(append([]string{"-c"}, gpu.Nodes...), "/dev/nvidiactl")...)
-		s.check("check_gpu_count", strconv.Itoa(len(gpu.Nodes)))
+	}
+	if n := len(gpu.PCI); n > 0 || len(gpu.Nodes) > 0 {
+		if n == 0 {
+			n = len(gpu.Nodes)
+		}
+		s.check("check_gpu_count", strconv.Itoa(n))
+		for _, name := range gpuChecks {
+			s.check(name)
+		}
 	}
 	if gpu.SMI != "" {
 		s.check("check_nvsmi_healthmon")
@@ -211,7 +226,8 @@ func (g *generator) gpuSection(a answers) {
 // describeGPUs asks NVML, in its own worker, for what a person wants to know.
 func (g *generator) describeGPUs() {
 	g.vecho("GPUs...")
-	o := g.pool.Call(g.ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"}, scanStep)
+	o := g.pool.Call(g.ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"},
+		plan.StepTimeout(checks.Info{Lane: checks.NVML}, g.set.timeout()))
 	if err := o.Failure(); err != nil {
 		g.sheet.warn("NVML could not be asked: %v", err)
 		return

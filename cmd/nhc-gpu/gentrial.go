@@ -36,7 +36,7 @@ func (g *generator) try() {
 	t := &trial{tableObserver: tableObserver{observer: observer{g.oneRun}, steps: g.plan.Steps}, why: map[int]string{}}
 	g.table = &t.tableObserver
 	t.changed() // tells the workers
-	e := &run.Engine{Pool: g.pool, Deadline: g.end, Timeout: g.set.timeout()}
+	e := &run.Engine{Pool: g.pool, Deadline: g.end, Timeout: g.set.timeout}
 	_ = e.Do(g.ctx, g.plan, t) // what ended it is a signal, or shows in the steps
 	for step, i := range which {
 		why, done := t.why[step]
@@ -60,7 +60,7 @@ type trial struct {
 func (t *trial) Native(s *plan.Step, r checks.Result) bool {
 	t.why[s.Index] = ""
 	for _, f := range r.Findings {
-		if f.Severity >= checks.Warn {
+		if f.Severity >= checks.Skip { // what does not apply here needs no line
 			t.why[s.Index] = f.Message
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -66,6 +67,9 @@ type oneRun struct {
 	shell   *run.Shell
 	dressed bool // the shell has been told what was read
 	plan    *plan.Plan
+
+	exported map[string]string // what the shell exported when it last told
+
 	vetted  []conf.Line // the lines of this host
 	doubts  []string    // lines that are no check, each with its place
 	sourced string      // a sysconfig file that only bash can read
@@ -156,29 +160,46 @@ func (r *oneRun) load() (exit int, over bool) {
 	r.fold.begin(r.set, r.opts.eval != "", r.log.set)
 	r.fold.f.Detach = r.background
 	r.emit(r.fold.f.Start())
+	path := r.set.get("CONFFILE")
 	r.loadScripts()
 	if r.opts.eval != "" {
 		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
 		return 0, false
 	}
+	r.budget() // a script may have set TIMEOUT
 	r.debugWatchdog()
-	return r.configuration(r.set.get("CONFFILE"), o)
+	if now := r.set.get("CONFFILE"); now != path && !r.fold.f.Over() { // or CONFFILE
+		path = now
+		o = r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
+		if exit, over := r.usable(path, o); over {
+			return exit, true
+		}
+	}
+	return r.configuration(path, o)
 }
 
-// budget sets the deadline of the run: TIMEOUT, and never so long that slurmd,
-// which kills a health check after 60 seconds, would be the one to end it.
+// budget sets the deadline of the run.
 func (r *oneRun) budget() {
+	r.end = time.Time{}
+	if d := r.allowed(); d > 0 {
+		r.end = r.began.Add(d)
+	}
+	stdout.end, stderr.end = r.end, r.end
+}
+
+// allowed is how long the run may take, 0 for ever: TIMEOUT, and never so long
+// that slurmd, which kills a health check after 60 seconds, would be the one to
+// end it. The background half of a detached run is out of slurmd's reach and has
+// the TIMEOUT it is given, but not none: the next run waits for its end.
+func (r *oneRun) allowed() time.Duration {
 	d := r.set.timeout()
 	if r.opts.eval != "" {
 		d = 0
 	}
-	if r.node.healthCheck() && (d == 0 || d > slurmdLimit) {
+	if r.node.healthCheck() && (d == 0 || d > slurmdLimit && !r.background) {
 		d = slurmdLimit
 	}
-	if d > 0 {
-		r.end = r.began.Add(d)
-		stdout.end, stderr.end = r.end, r.end
-	}
+	return d
 }
 
 // slurmdLimit leaves ten of slurmd's 60 seconds for acting and for a slow start.
@@ -323,10 +344,10 @@ func (r *oneRun) do() *foldState {
 	}
 	r.plan = plan.Build(r.vetted, plan.Options{
 		Vars: r.set.vars, Timeout: r.set.timeout(), Functions: r.overrides,
-		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace,
+		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace, InPlace: verdict.InPlace,
 	})
 	r.pool.SetVars(r.set.workerVars())
-	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
+	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout}
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -33,6 +35,7 @@ func (o *observer) Forked(pid int) {
 	if o.fold.waiting != "" {
 		o.emit(o.fold.f.Begin(o.fold.waiting, pid))
 		o.fold.waiting = ""
+		o.log.flush() // the process writes to the log itself
 	}
 }
 
@@ -91,6 +94,9 @@ func (o *observer) Line(_ context.Context, s *plan.Step) (more bool) {
 		return o.broken(s.Text, err)
 	}
 	if exited {
+		o.Died() // what was left to say when the shell was about to leave
+		o.shell.Close()
+		o.shell = nil // whoever needs one now gets another
 		o.emit(f.Exited(status))
 	} else {
 		o.emit(f.Ended(status))
@@ -163,8 +169,8 @@ func (o *observer) needShell(deadline time.Time) error {
 	if err != nil {
 		return fmt.Errorf("load scripts of %s: %w", o.set.get("INCDIR"), err)
 	}
-	if exited {
-		o.emit(o.fold.f.Exited(status))
+	if exited && !o.fold.f.Over() {
+		o.fold.f.Quit(status)
 	}
 	return nil
 }
@@ -188,9 +194,12 @@ func (o *observer) startShell() error {
 // shellSetup is what bash is told once the settings are read: LBNL NHC's state
 // variables, all check lines, and the redirections of LOGFILE.
 func (r *oneRun) shellSetup() string {
-	text := r.checksText() + "NHC_PID=$$ NHC_START_TS=0 WATCHDOG_PID=0\n"
+	text := r.checksText() + "export NHC_PID=$$ NHC_SID=-$$ NHC_START_TS=0 WATCHDOG_PID=0 LOGGER_TEXT= NHC_FD_OUT NHC_FD_ERR\n"
 	if !r.end.IsZero() {
 		text += "WATCHDOG_PID=$PPID\n"
+	}
+	if r.set.stamps() {
+		text += "SECONDS=$TS NHC_START_TS=$TS\n"
 	}
 	return text + r.log.shellText()
 }
@@ -211,8 +220,14 @@ func (o *observer) Output(fd int, data []byte) {
 	_, _ = w.Write(data)
 }
 
-func (o *observer) Die(status, message string, subshell bool) (helper bool, text string) {
-	return o.emitUntilHelper(o.fold.f.Died(status, message, subshell))
+func (o *observer) Leaving(status int) (helper bool, text, message string) {
+	helper, text = o.emitUntilHelper(o.fold.f.Exited(status))
+	o.log.flush()
+	return helper, text, o.fold.f.LastMessage()
+}
+
+func (o *observer) Die(status, message string, subshell, heard bool) (helper bool, text string) {
+	return o.emitUntilHelper(o.fold.f.Died(status, message, subshell, heard))
 }
 
 func (o *observer) Died() {
@@ -238,6 +253,29 @@ func (o *observer) Settings(values map[string]string) {
 	}
 }
 
+// Environ takes over what bash exports. Settings that are exported once they have
+// a value may not be known to it; those that it exports no more are its to tell.
+func (o *observer) Environ(values map[string]string) {
+	changed := false
+	for name, v := range values {
+		old, ok := o.set.lookup(name)
+		if !readonlyInBash[name] && (!ok || old != v || !o.set.export[name]) {
+			o.set.put(name, v, true)
+			changed = true
+		}
+	}
+	for name := range o.exported {
+		if _, ok := values[name]; !ok && o.set.export[name] {
+			delete(o.set.export, name)
+			changed = true
+		}
+	}
+	o.exported = values
+	if changed {
+		o.changed()
+	}
+}
+
 // changed takes note that a check line has changed a setting.
 func (o *observer) changed() {
 	o.fold.update(o.set)
@@ -258,6 +296,7 @@ func (o *observer) Variables(vars []run.ShellVar) {
 			delete(o.set.vars, name)
 		}
 	}
+	o.changed()
 }
 
 // Functions takes note of the checks that scripts of the site define themselves.
@@ -307,5 +346,9 @@ func (r *oneRun) matcher() *match.Matcher {
 func (r *oneRun) interrupted() {
 	sig := r.sig.caught()
 	r.pool.Kill()
+	if sig == unix.SIGALRM { // LBNL NHC's watchdog, or somebody in its place
+		r.emit(r.fold.f.Expired(""))
+		return
+	}
 	r.emit(r.fold.f.Abort(128+int(sig), "Terminated by signal "+signalName(sig)+"."))
 }

@@ -229,7 +229,7 @@ func report(words []string, exit *int) error {
 	facts := append(r.facts(), r.platformRows()...)
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t
-	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout()}
+	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout}
 	err = e.Do(r.ctx, r.plan, t)
 	if sig := r.sig.caught(); err != nil && sig != 0 {
 		*exit = 128 + int(sig)
@@ -257,7 +257,11 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 	for i, lane := range lanes {
 		ch[i] = make(chan answer, 1)
 		go func() {
-			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, readLimit), 0}
+			limit := readLimit
+			if lane == checks.NVML { // the driver may have to wake the GPUs
+				limit = plan.StepTimeout(checks.Info{Lane: lane}, r.set.timeout())
+			}
+			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
 		}()
 	}
 	for i, lane := range lanes {

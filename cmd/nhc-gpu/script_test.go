@@ -5,12 +5,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 var update = flag.Bool("u", false, "rewrite the expected output in the scripts")
@@ -30,6 +32,20 @@ func TestMain(m *testing.M) {
 	})
 }
 
+// fakeNVML DIR MODEL N [LINE...] makes a node with N GPUs: DIR/libnvidia-ml.so.1
+// and its files below DIR/root. The lines change its scenario.
+func fakeNVML(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: fakenvml DIR MODEL N [LINE...]")
+	}
+	gpus, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	dir, model := ts.MkAbs(args[0]), fakenvml.Model(args[1])
+	_, err = fakenvml.Place(dir, fakenvml.Scenario(model, gpus, args[3:]...))
+	ts.Check(err)
+	ts.Check(fakenvml.Write(filepath.Join(dir, "root"), fakenvml.Files(model, gpus)))
+}
+
 // TestScript runs the whole program: one behaviour a file, exit status and
 // exact text.
 func TestScript(t *testing.T) {
@@ -46,9 +62,14 @@ func TestScript(t *testing.T) {
 			return err
 		},
 		Condition: func(cond string) (bool, error) {
+			if cond == "gcc" {
+				_, err := exec.LookPath("gcc")
+				return err == nil, nil
+			}
 			return cond == "root" && os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"fakenvml": fakeNVML,
 			// status N PROGRAM ARG...: the program ends with that status.
 			"status": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {

@@ -10,14 +10,19 @@ import (
 )
 
 // noteScripts takes note of the scripts in INCDIR. Bash runs them as root: ones
-// that others could have written are refused, all of them, for a function may be
-// defined in one and used in another.
+// that others could have written, or put there (a link will do), are refused, all
+// of them, for a function may be defined in one and used in another.
 func (r *oneRun) noteScripts(o run.Outcome) {
 	dir := r.set.get("INCDIR")
 	if r.unloaded = o.FailureIn("list " + dir); r.unloaded != nil {
 		return
 	}
 	r.scripts = o.Scripts
+	if o.File != nil && r.hasScripts() {
+		if r.unloaded = trusted(dir, o.File); r.unloaded != nil {
+			return
+		}
+	}
 	for _, s := range r.scripts {
 		if s.Stock || !s.Mode.IsRegular() {
 			continue

@@ -38,10 +38,11 @@ var ownVars = []string{
 	"HOSTROOT", "NVML_LIBRARY", "PLATFORM_PROFILES", // ours: what is looked at, what is loaded into a process of root's, what is expected
 }
 
-// hostile are variables that change what programs started by root load or run.
+// hostile are variables that change what programs started by root load or run,
+// and those by which bash gives up on a function or on a read.
 func hostile(name string) bool {
 	switch name {
-	case "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "GLOBIGNORE", "CDPATH", "IFS", "GODEBUG", "GOTRACEBACK", "GOGC", "GOMEMLIMIT":
+	case "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "GLOBIGNORE", "CDPATH", "IFS", "FUNCNEST", "TMOUT", "GODEBUG", "GOTRACEBACK", "GOGC", "GOMEMLIMIT":
 		return true
 	}
 	return strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "BASH_FUNC_") || strings.HasPrefix(name, "NHC_GPU_")
@@ -160,6 +161,9 @@ func (s *settings) finalize() {
 	def("RESULTFILE", defaultResultDir+"/"+s.vars["NAME"]+".status")
 	def("DEBUG", "0")
 	def("TS", s.vars["DEBUG"])
+	if s.stamps() {
+		s.vars["TS"] = strconv.FormatInt(time.Now().Unix(), 10)
+	}
 	def("MARK_OFFLINE", "1")
 	def("TIMEOUT", "30")
 	def("PASSWD_DATA_SRC", "/etc/passwd")
@@ -186,6 +190,12 @@ func (s *settings) timeout() time.Duration {
 		return 0
 	}
 	return time.Duration(n) * time.Second
+}
+
+// stamps says whether lines are to have a time stamp: a number other than 0.
+func (s *settings) stamps() bool {
+	n, err := strconv.Atoi(strings.TrimSpace(s.get("TS")))
+	return err == nil && n != 0
 }
 
 // marks says whether the node is to be marked, by LBNL's rule: the number 1.

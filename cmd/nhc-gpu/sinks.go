@@ -30,8 +30,8 @@ type foldState struct {
 }
 
 func (s *foldState) begin(set *settings, eval, logged bool) {
-	s.f.Eval, s.f.Logged = eval, logged
 	s.update(set)
+	s.f.Eval, s.f.Logged = eval, logged
 }
 
 // update takes over the settings that a check line may have changed.
@@ -39,10 +39,12 @@ func (s *foldState) update(set *settings) {
 	s.f.Name = set.get("NAME")
 	s.f.Silent = set.get("SILENT") != "0"
 	s.f.Verbose = set.get("VERBOSE") == "1"
-	s.f.Stamp = set.get("TS") != "0" && set.get("TS") != ""
+	s.f.Stamp = set.stamps()
+	s.f.Apart = set.get("NHC_CHECK_FORKED") != "0"
 	s.f.All = set.get("NHC_CHECK_ALL") == "1"
 	s.f.Forked = set.get("NHC_CHECK_FORKED") == "1"
 	s.f.Mark = set.marks()
+	s.f.Logged = set.get("LOGFILE") != "" && set.get("LOGFILE") != "-"
 }
 
 // emit does what the fold says.
@@ -165,6 +167,11 @@ func (l *logSink) parse(set *settings) (spec string, err error) {
 		delete(set.vars, "LOGFILE")
 		return spec, nil
 	}
+	for _, own := range []string{"/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2"} {
+		if strings.HasPrefix(spec, ">>"+own+" ") { // LBNL NHC has closed them by then
+			return spec, fmt.Errorf("open %s: the log cannot be this program's own output, want - for that", own)
+		}
+	}
 	l.spec, err = conf.ParseLog(spec, set.get)
 	if err != nil {
 		return spec, err
@@ -245,7 +252,7 @@ func (l *logSink) fatal(r *oneRun, spec string, err error) int {
 	return 1
 }
 
-// signals turns HUP, INT and TERM into the end of a context, and into a
+// signals turns HUP, INT, TERM and ALRM into the end of a context, and into a
 // readable descriptor for what waits in poll(2).
 type signals struct {
 	ctx    context.Context
@@ -264,7 +271,12 @@ func catchSignals() *signals {
 	}
 	// A closed standard output must not kill us in mid-run. Being notified in
 	// place of ignoring leaves the default to the commands we start.
-	signal.Notify(s.ch, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGUSR2)
+	signal.Notify(s.ch, unix.SIGPIPE, unix.SIGUSR2)
+	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGALRM} {
+		if !signal.Ignored(sig) { // as nohup(1) and "&" want it
+			signal.Notify(s.ch, sig)
+		}
+	}
 	go func() {
 		for sig := range s.ch {
 			n, _ := sig.(syscall.Signal)

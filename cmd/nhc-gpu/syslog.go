@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
@@ -17,7 +18,7 @@ import (
 // logger does, sees them in order.
 func (r *oneRun) tellSyslog(lines []string) {
 	tag := r.set.get("NAME")
-	if r.fold.f.All && r.startsCommands() {
+	if r.fold.f.All && r.startsCommands() && syslogWait() == syslogLimit {
 		ctx, cancel := context.WithTimeout(context.Background(), syslogLimit)
 		defer cancel()
 		argv := []string{"logger", "-p", "daemon.err", "-t", fmt.Sprintf("%s[%d]", tag, os.Getpid())}
@@ -25,18 +26,50 @@ func (r *oneRun) tellSyslog(lines []string) {
 		if err == nil && out.Status == 0 {
 			return
 		}
+		if out.TimedOut {
+			syslogLate.Store(true)
+		}
 	}
 	sendSyslog(tag, lines)
 }
 
-// startsCommands says whether steps of the plan start other programs.
+// startsCommands says whether steps of the plan, or scripts before it, start other
+// programs.
 func (r *oneRun) startsCommands() bool {
-	return r.plan != nil && slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Barrier })
+	if r.plan == nil {
+		return r.hasScripts()
+	}
+	return slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Barrier })
 }
 
 // syslogLimit bounds the delivery of one batch: a syslogd that is stopped must
-// not stop us.
-const syslogLimit = time.Second
+// not stop us. Once it was late it is given next to no time: with each of many
+// failures a second would be lost to the checks that are still to come.
+const (
+	syslogLimit = time.Second
+	syslogAgain = 10 * time.Millisecond
+)
+
+// syslogLate says that a batch was not taken in time.
+var syslogLate atomic.Bool
+
+func syslogWait() time.Duration {
+	if syslogLate.Load() {
+		return syslogAgain
+	}
+	return syslogLimit
+}
+
+// maxRecord is how much of a line is sent, in bytes: what rsyslog takes. A socket
+// takes no message that is much longer, not even its beginning.
+const maxRecord = 8 << 10
+
+func record(line string) string {
+	if len(line) <= maxRecord {
+		return line
+	}
+	return strings.ToValidUTF8(line[:maxRecord], "")
+}
 
 // sendSyslog writes lines with facility daemon and severity err, one record
 // each, tagged with the program's name. Without a syslog socket they are lost,
@@ -52,12 +85,13 @@ func sendSyslog(tag string, lines []string) {
 		defer w.Close()
 		for _, l := range lines {
 			for rec := range strings.SplitSeq(l, "\n") {
-				_ = w.Err(rec)
+				_ = w.Err(record(rec))
 			}
 		}
 	}()
 	select {
 	case <-done:
-	case <-time.After(syslogLimit):
+	case <-time.After(syslogWait()):
+		syslogLate.Store(true)
 	}
 }

@@ -120,11 +120,16 @@ func (e External) Line(s, expr string) string {
 }
 
 // Externals pairs the values of NHC_MCHECK_DELIM with those of
-// NHC_MCHECK_COMMAND. A delimiter without a command is left out.
+// NHC_MCHECK_COMMAND. A delimiter without a command has the empty one, which fits
+// everything.
 func Externals(delims, commands []string) []External {
 	var list []External
-	for i, d := range delims[:min(len(delims), len(commands))] {
-		list = append(list, External{Delim: d, Command: commands[i]})
+	for i, d := range delims {
+		e := External{Delim: d}
+		if i < len(commands) {
+			e.Command = commands[i]
+		}
+		list = append(list, e)
 	}
 	return list
 }

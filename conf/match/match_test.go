@@ -69,7 +69,7 @@ func TestMatchExternal(t *testing.T) {
 		}
 	}
 	want := []string{
-		`m1 "node01" "node01 yes"`, `m1 "node01" "yes"`, `m2 -x "yes" "yes"`, `m2 -x "no" "no"`, `m2 -x "no" "no"`,
+		`m1 "node01" "node01 yes"`, `m1 "node01" "yes"`, `m2 -x "yes" "yes"`, `m2 -x "no" "no"`, `m2 -x "no" "no"`, "",
 		`m1 "node01" ""`, `m2 -x "" ""`, `m1 "node01" "a "b" $c"`,
 	}
 	if diff := cmp.Diff(want, ran); diff != "" {

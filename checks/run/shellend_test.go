@@ -1,0 +1,155 @@
+package run
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// outputOf is what the shell printed.
+func (s *script) outputOf() (lines []string) {
+	for _, l := range s.heard {
+		if text, ok := strings.CutPrefix(l, "1: "); ok {
+			lines = append(lines, text)
+		}
+	}
+	return lines
+}
+
+// A line that fails and ends the shell is told while functions of the site can
+// still be called, unless a signal ends it, or it replaces the shell.
+func TestShellLeaves(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]struct {
+		status int
+		heard  []string
+	}{
+		"exit 3":                         {3, []string{"leaving 3", "1: mark [node01] [left with 3]"}},
+		"exit 0":                         {0, nil},
+		"bye() { exit 4; }; true; bye":   {4, []string{"leaving 4", "1: mark [node01] [left with 4]"}},
+		"set -u; echo $NOPE 2>/dev/null": {1, []string{"leaving 1", "1: mark [node01] [left with 1]"}},
+		"exec 2>/dev/null; exec /none":   {127, nil},
+		"exec false":                     {1, nil},
+		"kill -USR1 $$":                  {138, nil},
+		"kill -9 $$":                     {137, nil},
+	} {
+		h := &script{helper: true}
+		s := startTestShell(t, h, "OFFLINE_NODE=mark\nmark() { echo \"mark [$1] [$2]\"; }\n")
+		status, exited, err := s.Line(false, 0, line, soon())
+		if err != nil || !exited || status != want.status {
+			t.Errorf("%s: got %d %v %v, want the end of the shell with %d", line, status, exited, err, want.status)
+		}
+		var heard []string
+		for _, l := range h.heard {
+			if !strings.HasPrefix(l, "2: ") {
+				heard = append(heard, l)
+			}
+		}
+		if diff := cmp.Diff(want.heard, heard); diff != "" {
+			t.Errorf("%s: heard (-want +got):\n%s", line, diff)
+		}
+	}
+}
+
+// The site's own trap on EXIT is run when all is over.
+func TestShellExitTrap(t *testing.T) {
+	t.Parallel()
+	h := &script{}
+	s := startTestShell(t, h, "")
+	for _, l := range []string{`trap 'echo bye' EXIT`, `echo a`} {
+		if _, _, err := s.Line(false, 0, l, soon()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	if diff := cmp.Diff([]string{"a", "bye"}, h.outputOf()); diff != "" {
+		t.Errorf("output (-want +got):\n%s", diff)
+	}
+}
+
+// A signal that comes while an answer is read waits for the end of it.
+func TestShellSignalInAnswer(t *testing.T) {
+	t.Parallel()
+	many := make([]checks.Finding, 300)
+	for i := range many {
+		many[i] = checks.Finding{Severity: checks.Warn, Message: strings.Repeat("x", 100)}
+	}
+	for i := range 20 {
+		h := &script{native: func([]string) NativeReply { return NativeReply{Findings: many} }}
+		s := startTestShell(t, h, "SILENT=1\n")
+		line := fmt.Sprintf(`{ sleep 0.0%02d; kill -TERM $$; } & check_rogue a; wait; sleep 9`, 2*i)
+		status, exited, err := s.Line(false, 0, line, soon())
+		if err != nil || !exited || status != 143 {
+			t.Fatalf("%s: got %d %v %v, want the end of the shell with 143", line, status, exited, err)
+		}
+		s.Kill()
+	}
+}
+
+// What a subshell has for syslog is lost with it, unless it dies or sends it; a
+// line in a process of its own has the shell's input, and is announced first.
+func TestShellSubshell(t *testing.T) {
+	t.Parallel()
+	h := &script{}
+	s := startTestShell(t, h, "exec <<<input\n")
+	for _, l := range []struct {
+		text   string
+		forked bool
+	}{
+		{`( syslog lost ); syslog kept`, false},
+		{`( syslog sent; syslog_flush )`, false},
+		{`( syslog before; die 3 x )`, false},
+		{`echo first; read L; echo "$L"`, true},
+		{`false`, false},
+		{`echo "status $RET"`, false},
+	} {
+		if _, _, err := s.Line(l.forked, 0, l.text, soon()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{
+		"syslog kept", "syslog sent", "flush",
+		"1: ERROR:  nhc:  Health check failed:  x", "syslog before", `die 3 "x" sub=true`, "died",
+		"forked", "1: first", "1: input", "1: status 1",
+	}
+	if diff := cmp.Diff(want, h.heard); diff != "" {
+		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+}
+
+// A check hands lines to an array of the shell, one of a caller's own, too.
+func TestShellArray(t *testing.T) {
+	t.Parallel()
+	h := &script{native: func([]string) NativeReply {
+		return NativeReply{Findings: []checks.Finding{
+			{Code: checks.ArrayCode, Device: checks.Device{Name: "OUT"}, Got: "a  b\n\\c"},
+			{Severity: checks.Fail, Message: "check_rogue:  bad"},
+		}}
+	}}
+	s := startTestShell(t, h, "NHC_CHECK_ALL=1\n")
+	const line = `f() { local OUT; check_rogue || echo "${#OUT[@]} [${OUT[0]}] [${OUT[1]}]"; }; f; echo "[${OUT-}]"`
+	if _, _, err := s.Line(false, 0, line, soon()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"ERROR:  nhc:  Health check failed:  check_rogue:  bad", `2 [a  b] [\c]`, "[]"}
+	if diff := cmp.Diff(want, h.outputOf()); diff != "" {
+		t.Errorf("output (-want +got):\n%s", diff)
+	}
+}
+
+// A helper that dies is not called for its own death.
+func TestShellHelperDies(t *testing.T) {
+	t.Parallel()
+	h := &script{helper: true}
+	s := startTestShell(t, h, "OFFLINE_NODE=mark\nmark() { echo mark; die 4 inside; }\n")
+	if status, exited, err := s.Line(false, 0, "die 3 x", soon()); err != nil || !exited || status != 4 {
+		t.Errorf("got %d %v %v, want the end of the shell with 4", status, exited, err)
+	}
+	if n := strings.Count(strings.Join(h.heard, "\n"), "1: mark"); n != 1 {
+		t.Errorf("the helper ran %d times", n)
+	}
+}

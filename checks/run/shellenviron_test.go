@@ -1,0 +1,36 @@
+package run
+
+import "testing"
+
+// What is exported comes when it has changed, also before a check that a line
+// calls; what a subshell exports is its own.
+func TestShellEnviron(t *testing.T) {
+	t.Parallel()
+	h := &script{}
+	var called string
+	h.native = func([]string) NativeReply {
+		called = h.env["A"]
+		return NativeReply{}
+	}
+	s := startTestShell(t, h, "")
+	for _, step := range []struct {
+		line, called, after string
+		told                bool
+	}{
+		{"A=1", "", "", true}, // what it started with
+		{"export A", "", "1", true},
+		{"true", "", "", false},
+		{"A=2 check_hw_eth lo", "2", "1", true},
+		{`A=$'3\n\n 4'; check_hw_eth lo`, "3\n\n 4", "3\n\n 4", true},
+		{"(export A=5)", "", "", false},
+		{"unset A", "", "", true},
+	} {
+		h.env, called = nil, ""
+		if status, _, err := s.Line(false, 1, step.line, soon()); status != 0 || err != nil {
+			t.Fatalf("%s: status %d, %v", step.line, status, err)
+		}
+		if (h.env != nil) != step.told || h.env["A"] != step.after || called != step.called {
+			t.Errorf("%s: check saw %q, then told %v: A=%q; want %q, %v: %q", step.line, called, h.env != nil, h.env["A"], step.called, step.told, step.after)
+		}
+	}
+}
