@@ -131,6 +131,7 @@ type Env struct {
 	Arrays    map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
 	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
 	GPUStates func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
+	Platform  PlatformOf          // what is known of a kind of GPU; may be nil
 }
 
 // At names what the check is about to do, for the report should it never return.

@@ -26,6 +26,7 @@ func init() {
 // gpus is a check that looks at the GPUs one after the other.
 type gpus struct {
 	check    string
+	env      *Env
 	nvml     *probe.NVML
 	findings []Finding
 	judged   bool  // something was known of some GPU
@@ -51,7 +52,7 @@ func (e *Env) askNVML(check string, groups probe.Group) (*gpus, []Finding) {
 	case len(n.GPUs) == 0:
 		return nil, []Finding{{Code: "gpu.nvml", Severity: Unknown, Message: check + ":  the PCI bus has GPUs, but NVML has none"}}
 	}
-	return &gpus{check: check, nvml: n}, nil
+	return &gpus{check: check, env: e, nvml: n}, nil
 }
 
 // eachGPU has judge look at every GPU that can be asked.

@@ -10,7 +10,9 @@ import (
 // gpuClocks checks that the application clocks are the highest that each GPU
 // knows, and warns where they are not. GRAPHICS and MEMORY are clocks in MHz that
 // the GPU has to reach: it fails where its highest clock or its application clock
-// is lower. check_app_gpu_clocks is AzureHPC's name of it, which set the clocks;
+// is lower. Without them it warns where a highest clock is less than that of the
+// node's platform, than it was before, or than that of the other GPUs.
+// check_app_gpu_clocks is AzureHPC's name of it, which set the clocks;
 // this program sets none. Newer GPUs have no application clocks.
 //
 //	gpu* || check_gpu_clocks 1980 2619
@@ -31,18 +33,43 @@ func init() {
 			New:     func() Check { return &gpuClocks{name: name} },
 			Do: map[string]string{
 				"gpu.clocks.app": "nvidia-smi -ac MEMORY,GRAPHICS with -i and the GPU's address sets application clocks, -rac takes them back; see who has lowered them.",
-				"gpu.clocks.max": "The GPU is another model than nhc.conf expects, or its VBIOS caps it: compare with the other GPUs in nvidia-smi -q -d CLOCK.",
+				"gpu.clocks.max": "The GPU is another model than is expected, or its VBIOS caps it: compare with the other GPUs in nvidia-smi -q -d CLOCK. If it was meant remove gpu-clocks.json in /var/lib/nhc-gpu, or see docs/profiles.md.",
 			},
 		})
 	}
 }
 
 func (c *gpuClocks) Run(_ context.Context, env *Env) []Finding {
-	return env.eachGPU(c.name, probe.GroupClocks, func(s *gpus, g *probe.GPU) {
+	s, findings := env.askNVML(c.name, probe.GroupClocks)
+	if s == nil {
+		return findings
+	}
+	s.each(func(s *gpus, g *probe.GPU) {
 		k := g.Clocks
 		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, k.AppGraphics)
 		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, k.AppMemory)
 	})
+	s.compare("gpu-clocks", c.figures()...)
+	return s.done()
+}
+
+// figures are the clocks of which the configuration says nothing.
+func (c *gpuClocks) figures() (list []gpuFigure) {
+	if c.Graphics <= 0 {
+		list = append(list, gpuFigure{
+			key: "graphics", what: "highest graphics clock", unit: "MHz", code: "gpu.clocks.max",
+			of:    func(g *probe.GPU) probe.Reading[int] { return whole(g.Clocks.MaxGraphics, 1) },
+			least: func(p *Platform) int { return p.GraphicsClock },
+		})
+	}
+	if c.Memory <= 0 {
+		list = append(list, gpuFigure{
+			key: "memory", what: "highest memory clock", unit: "MHz", code: "gpu.clocks.max",
+			of:    func(g *probe.GPU) probe.Reading[int] { return whole(g.Clocks.MaxMemory, 1) },
+			least: func(p *Platform) int { return p.MemoryClock },
+		})
+	}
+	return list
 }
 
 func judgeClock(s *gpus, g *probe.GPU, what string, want int, most, app probe.Reading[uint32]) {

@@ -11,7 +11,8 @@ import (
 )
 
 // gpuCount checks that the PCI bus, the driver's device nodes and NVML show the
-// same GPUs, as many as WANT; without WANT as many as this node has ever shown.
+// same GPUs, as many as WANT; without WANT as many as this node has ever shown,
+// and as many as its platform comes with (see docs/profiles.md).
 // It names those that are missing by their PCI addresses. A GPU that was given
 // to a virtual machine, or that the driver was told to leave alone, does not
 // count.
@@ -73,6 +74,9 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	delete(expected, "") // a lost GPU whose address nobody knows
 	past := recallGPUs(env)
 	t.judge(expected, past)
+	if c.Want == 0 && len(t.findings) == 0 {
+		t.findings = env.oddNumber()
+	}
 	return append(t.findings, c.remember(env, past, t)...)
 }
 
@@ -92,6 +96,25 @@ func gpusOnBus(v probe.GPUViews) (list []string) {
 		}
 	}
 	return list
+}
+
+// oddNumber finds GPUs of which a node of the platform never has so many: one is
+// missing that this node has not shown before.
+func (e *Env) oddNumber() (findings []Finding) {
+	for _, g := range e.platformGroups() {
+		n := len(g.Addresses)
+		if g.Platform == nil || len(g.Platform.GPUs) == 0 || slices.Contains(g.Platform.GPUs, n) {
+			continue
+		}
+		more := slices.IndexFunc(g.Platform.GPUs, func(size int) bool { return size > n })
+		if more < 0 {
+			continue
+		}
+		want := g.Platform.GPUs[more]
+		findings = append(findings, Finding{Code: "gpu.count", Severity: Fail, Want: plural(want, "GPU"), Got: fmt.Sprint(n),
+			Message: fmt.Sprintf("%s:  want %s, got %d: no %s has %d", gpuCountName, plural(want, "GPU"), n, g.Platform.Name, n)})
+	}
+	return findings
 }
 
 func (c *gpuCount) withoutNVML(onBus int, err error) []Finding {

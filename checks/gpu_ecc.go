@@ -14,8 +14,9 @@ import (
 // remapping; on others check_gpu_remap judges what came of them, and they are
 // warned of. DRAM is how many DRAM errors, of either kind, are too many, SRAM how
 // many corrected SRAM errors: above them the check fails. Without these numbers
-// it warns above 20000000 and 10000000. With -r it warns of a GPU that corrects more
-// than RATE errors in an hour, by what it has corrected since the last run.
+// it warns above those of the node's platform, or else above 20000000 and 10000000.
+// With -r it warns of a GPU that corrects more than RATE errors in an hour, by what it
+// has corrected since the last run.
 //
 //	gpu* || check_gpu_ecc 20000000 10000
 type gpuECC struct {
@@ -165,6 +166,13 @@ func (c *gpuECC) judgeMany(s *gpus, g *probe.GPU) {
 		s.report(g, f, "%s", what)
 	}
 	e := g.ECC
+	manySRAM, manyDRAM := manySRAM, manyDRAM
+	if p := s.platform(g); p.SRAMErrors > 0 {
+		manySRAM = p.SRAMErrors
+	}
+	if p := s.platform(g); p.DRAMErrors > 0 {
+		manyDRAM = p.DRAMErrors
+	}
 	many("many", "corrected SRAM errors since the driver was loaded", e.SRAM.Corrected, c.SRAM, manySRAM)
 	many("many", "corrected SRAM errors over its life", e.SRAM.CorrectedAggregate, c.SRAM, manySRAM)
 	many("many", "corrected DRAM errors since the driver was loaded", e.DRAM.Corrected, c.DRAM, manyDRAM)

@@ -9,8 +9,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// gpuPCIe checks the PCIe link of every GPU: all lanes that GPU and slot have are
-// in use, and generation and width are GEN and WIDTH at least if these are given.
+// gpuPCIe checks the PCIe link of every GPU: WIDTH lanes are in use, without WIDTH
+// those that the node's platform has, or else all that GPU and slot have. GPU and
+// slot reach GEN; without GEN it warns where they do not reach what the platform
+// has. It warns, too, of fewer lanes or a lower generation than the GPU had before.
 // An idle link drops its generation to save power, so that the generation of the
 // moment is only judged of a GPU at work, and only when it is too low in three
 // runs one after the other. By rate, since the last run: fatal errors that the
@@ -20,7 +22,7 @@ import (
 //	gpu* || check_gpu_pcie 5 16
 type gpuPCIe struct {
 	Gen   int     `arg:"1" toml:"gen"`   // lowest generation that GPU and slot have together
-	Width int     `arg:"2" toml:"width"` // fewest lanes
+	Width int     `arg:"2" toml:"width"` // fewest lanes in use
 	Rate  float64 `opt:"r" toml:"rate"`  // replays or corrected errors in a minute that are too many
 }
 
@@ -40,7 +42,7 @@ func init() {
 		New:     func() Check { return &gpuPCIe{} },
 		Do: map[string]string{
 			"gpu.pcie.width":     cable,
-			"gpu.pcie.gen":       "GPU and slot cannot do what nhc.conf asks for: see the BIOS's setting for the slot, the riser, and the line itself.",
+			"gpu.pcie.gen":       "GPU and slot cannot do what is asked for: see the BIOS's setting for the slot, the riser, and the line itself. If it was meant remove gpu-pcie-link.json in /var/lib/nhc-gpu, or see docs/profiles.md.",
 			"gpu.pcie.slow":      cable,
 			"gpu.pcie.differ":    cable,
 			"gpu.pcie.fatal":     "Reboot and see dmesg for AER lines; if it comes back reseat the GPU or its riser, then replace it.",
@@ -74,6 +76,7 @@ func (c *gpuPCIe) Run(_ context.Context, env *Env) []Finding {
 		next.AER = c.judgeAER(env, s, g, then.AER, m.elapsed, compare)
 		m.next.GPUs[g.UUID.Value] = next
 	})
+	s.compare("gpu-pcie-link", c.figures(s)...)
 	for i, of := range []func(*probe.GPU) probe.Reading[int]{
 		func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxGen },
 		func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxWidth },
@@ -92,11 +95,8 @@ func (c *gpuPCIe) judgeLink(s *gpus, g *probe.GPU, then linkPast, compare bool) 
 	maxWidth, hasMaxWidth := value(s, g.Link.MaxWidth)
 	gen, hasGen := value(s, g.Link.Gen)
 	maxGen, hasMaxGen := value(s, g.Link.MaxGen)
-	switch {
-	case hasWidth && hasMaxWidth && width < maxWidth:
-		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Fail, Remedy: ReseatOrRMA, Want: lanes(maxWidth), Got: lanes(width)}, "PCIe width")
-	case hasWidth && c.Width > 0 && width < c.Width:
-		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Fail, Remedy: ReseatOrRMA, Want: lanes(c.Width), Got: lanes(width)}, "PCIe width")
+	if want := c.lanes(s, g, maxWidth); hasWidth && (hasMaxWidth || c.Width > 0) && width < want {
+		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Fail, Remedy: ReseatOrRMA, Want: lanes(want), Got: lanes(width)}, "PCIe width")
 	}
 	if hasMaxGen && c.Gen > 0 && maxGen < c.Gen {
 		s.report(g, Finding{Code: "gpu.pcie.gen", Severity: Fail, Remedy: ReseatOrRMA, Want: fmt.Sprint(c.Gen), Got: fmt.Sprint(maxGen)}, "PCIe generation that GPU and slot can do")
@@ -113,6 +113,41 @@ func (c *gpuPCIe) judgeLink(s *gpus, g *probe.GPU, then linkPast, compare bool) 
 			"PCIe generation at work, in %d runs in a row", inRow)
 	}
 	return inRow
+}
+
+// lanes are how many should be in use. NVML's own maximum is that of the GPU: a
+// slot, or a board that talks to its host by NVLink, may have fewer.
+func (c *gpuPCIe) lanes(s *gpus, g *probe.GPU, most int) int {
+	switch p := s.platform(g); {
+	case c.Width > 0:
+		return c.Width
+	case p.PCIeWidth > 0:
+		return min(p.PCIeWidth, most)
+	}
+	return most
+}
+
+// figures are those of which the configuration says nothing.
+func (c *gpuPCIe) figures(s *gpus) (list []gpuFigure) {
+	if c.Gen <= 0 {
+		list = append(list, gpuFigure{
+			key: "generation", what: "PCIe generation of GPU and slot", code: "gpu.pcie.gen", notOthers: true,
+			of:    func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxGen },
+			least: func(p *Platform) int { return p.PCIeGen },
+		})
+	}
+	if c.Width <= 0 {
+		list = append(list, gpuFigure{
+			key: "width", what: "PCIe width", unit: "lanes", code: "gpu.pcie.width", notOthers: true,
+			of: func(g *probe.GPU) probe.Reading[int] {
+				w := g.Link.Width
+				w.Known = w.Known && w.Value >= c.lanes(s, g, g.Link.MaxWidth.Value) // else it has failed already
+				return w
+			},
+			least: func(*Platform) int { return 0 },
+		})
+	}
+	return list
 }
 
 func lanes(n int) string { return fmt.Sprintf("x%d", n) }

@@ -9,7 +9,9 @@ import (
 
 // gpuPower checks the power limit of every GPU: WATTS, or no lower than its
 // default, which is only warned of. It warns, too, where something other than that
-// limit holds the GPU lower still, as a power brake of the chassis does.
+// limit holds the GPU lower still, as a power brake of the chassis does; and
+// without WATTS where the default is less than that of the node's platform, than
+// it was before, or than that of the other GPUs.
 //
 //	gpu* || check_gpu_power 700
 type gpuPower struct {
@@ -27,13 +29,26 @@ func init() {
 		New:     func() Check { return &gpuPower{} },
 		Do: map[string]string{
 			"gpu.power.limit":    "nvidia-smi -pl WATTS with -i and the GPU's address sets it; see who has lowered it. It does not outlive the driver.",
+			"gpu.power.default":  "The board's VBIOS caps it, or it is another board: compare nvidia-smi -q -d POWER with the other GPUs. If it was meant remove gpu-power.json in /var/lib/nhc-gpu, or see docs/profiles.md.",
 			"gpu.power.enforced": "Something beside the limit holds the power down: see nvidia-smi -q -d POWER, and the chassis for a power brake or a lost power supply.",
 		},
 	})
 }
 
 func (c *gpuPower) Run(_ context.Context, env *Env) []Finding {
-	return env.eachGPU(gpuPowerName, probe.GroupPower, c.judge)
+	s, findings := env.askNVML(gpuPowerName, probe.GroupPower)
+	if s == nil {
+		return findings
+	}
+	s.each(c.judge)
+	if c.Watts <= 0 {
+		s.compare("gpu-power", gpuFigure{
+			key: "default", what: "default power limit", unit: "W", code: "gpu.power.default", slack: 1,
+			of:    func(g *probe.GPU) probe.Reading[int] { return whole(g.Power.Default, 1000) },
+			least: func(p *Platform) int { return p.PowerLimit },
+		})
+	}
+	return s.done()
 }
 
 func (c *gpuPower) judge(s *gpus, g *probe.GPU) {

@@ -9,7 +9,8 @@ import (
 
 // gpuRemap checks the repair of a GPU's memory. On Ampere and later, where spare
 // rows stand in for bad ones: no remapping waits for a reset, none has failed,
-// fewer than MAX rows were remapped for uncorrected errors, and no bank is out of
+// fewer than MAX rows were remapped for uncorrected errors (the node's platform may
+// have another limit than 512), and no bank is out of
 // spare rows (which is warned of). Before that, where pages are retired: none
 // waits for a reset, and there is room for more.
 //
@@ -56,7 +57,11 @@ func (c *gpuRemap) judge(s *gpus, g *probe.GPU) {
 	if rows.Failed {
 		s.report(g, Finding{Code: "gpu.remap.failed", Severity: Fail, Remedy: ReseatOrRMA}, "a row of memory could not be remapped")
 	}
-	if limit := c.Max; limit > 0 && rows.Uncorrected >= limit {
+	limit := c.Max
+	if p := s.platform(g); limit == maxRemapped && p.RemappedRows > 0 {
+		limit = p.RemappedRows
+	}
+	if limit > 0 && rows.Uncorrected >= limit {
 		s.report(g, Finding{Code: "gpu.remap.many", Severity: Fail, Remedy: ReseatOrRMA, Want: fmt.Sprintf("fewer than %d", limit), Got: fmt.Sprint(rows.Uncorrected)},
 			"rows remapped for uncorrected errors")
 	}

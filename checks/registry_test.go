@@ -39,6 +39,8 @@ type scenario struct {
 
 	nvml    *probe.NVML // what NVML says
 	nvmlErr error       // why it says nothing
+
+	platform *Platform // of every GPU
 }
 
 // scenarios are those of every check, filled by the init functions of the
@@ -150,8 +152,17 @@ func (s scenario) run(t *testing.T, name string) {
 		env.Host = probe.NewHost("/")
 	}
 	if s.nvml != nil || s.nvmlErr != nil {
-		env.Host.SetNVML(s.nvml, s.nvmlErr)
+		n := s.nvml
+		if n != nil { // a check may set something
+			own := *n
+			own.GPUs = slices.Clone(n.GPUs)
+			n = &own
+		}
+		env.Host.SetNVML(n, s.nvmlErr)
 		s.past = stdcmp.Or(s.past, "/past")
+	}
+	if s.platform != nil {
+		env.Platform = func(string, string, int) *Platform { return s.platform }
 	}
 	env.Host.SetPast(s.past)
 	got := s.bindAndRun(t, name, words, env)

@@ -162,7 +162,7 @@ func checkPage(t *testing.T, name string) string {
 		if s.live || len(s.tools) > 0 || len(s.mtimes) > 0 {
 			t.Fatalf("%s: %s: needs this machine, or times of files: the self-test has no word for them", name, s.name)
 		}
-		if mistaken(s) {
+		if leftOut(s) {
 			continue
 		}
 		writeSelftest(t, &b, name, s, common)
@@ -170,9 +170,10 @@ func checkPage(t *testing.T, name string) string {
 	return b.String()
 }
 
-// mistaken says whether a scenario is a mistake of the configuration, not of a node.
-func mistaken(s scenario) bool {
-	return slices.ContainsFunc(s.want, func(f Finding) bool { return f.Code == "config.usage" })
+// leftOut says whether a scenario is not for selftest: a mistake of the
+// configuration, or one that takes a platform's figures, which are a site's.
+func leftOut(s scenario) bool {
+	return s.platform != nil || slices.ContainsFunc(s.want, func(f Finding) bool { return f.Code == "config.usage" })
 }
 
 // commonFiles are those that most scenarios without a snapshot of NVML have.

@@ -54,7 +54,7 @@ func ParseTOML(file string, data []byte) ([]Entry, error) {
 			return nil, tomlError(file, err)
 		}
 	}
-	lines := checkLines(string(data))
+	lines := headerLines(string(data), "check")
 	if len(lines) != len(tables) {
 		return nil, fmt.Errorf("%s: %d [[check]] lines for %d tables", file, len(lines), len(tables))
 	}
@@ -116,9 +116,9 @@ func tomlError(file string, err error) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// checkLines finds the line of every [[check]] header in a text that the
+// headerLines finds the line of every [[name]] header in a text that the
 // decoder has accepted. (The decoder knows them, but does not tell.)
-func checkLines(text string) (lines []int) {
+func headerLines(text, name string) (lines []int) {
 	line, depth := 1, 0
 	for atStart := true; text != ""; {
 		switch c := text[0]; {
@@ -127,11 +127,11 @@ func checkLines(text string) (lines []int) {
 			atStart = true
 		case c == ' ', c == '\t', c == '\r':
 		case atStart && depth == 0 && strings.HasPrefix(text, "[["):
-			name, _, _ := strings.Cut(text[2:], "]]")
-			if strings.Trim(name, "\"' \t") == "check" {
+			header, _, _ := strings.Cut(text[2:], "]]")
+			if strings.Trim(header, "\"' \t") == name {
 				lines = append(lines, line)
 			}
-			text = text[2+len(name)+2:]
+			text = text[2+len(header)+2:]
 			atStart = false
 			continue
 		case c == '[':

@@ -27,6 +27,7 @@ const (
 	PartMounts   Part = "mounts"
 	PartSpace    Part = "space" // of one mount point
 	PartServices Part = "services"
+	PartPCI      Part = "pci" // what the GPUs are
 )
 
 // Inventory is what a node has. Only the part that was asked for is filled.
@@ -42,6 +43,7 @@ type Inventory struct {
 	Space    MountSpace `json:"space,omitzero"`
 	Services []Service  `json:"services,omitempty"`
 	DMI      []DMILine  `json:"dmi,omitempty"`
+	IDs      []PCIID    `json:"ids,omitempty"`
 }
 
 // NetLink is a network interface.
@@ -97,6 +99,8 @@ func (h *Host) Inventory(part Part, path string) (inv Inventory, err error) {
 		inv.Space, err = h.inventorySpace(path)
 	case PartServices:
 		inv.Services, err = h.inventoryServices()
+	case PartPCI:
+		inv.IDs, err = h.GPUIDs()
 	case PartDMI:
 		inv.DMI, err = h.inventoryDMI()
 	default:

@@ -53,7 +53,8 @@ func (p *Pool) Start(lane checks.Lane) error {
 func (p *Pool) SetVars(v Vars) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.vars = Vars{Plain: maps.Clone(v.Plain), Arrays: maps.Clone(v.Arrays), Environ: v.Environ, Root: v.Root, Past: v.Past}
+	p.vars = v
+	p.vars.Plain, p.vars.Arrays = maps.Clone(v.Plain), maps.Clone(v.Arrays)
 	p.version++
 }
 

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, BecomeShell(os.Args[2]))
 			os.Exit(127)
 		}
-		os.Exit(Worker(os.Args[2]))
+		os.Exit(Worker(os.Args[2], nil))
 	}
 	os.Exit(m.Run())
 }

@@ -40,8 +40,9 @@ const maxRead = 2 << 20
 
 // Worker is the main function of a worker process: it answers requests until
 // its supervisor closes the descriptor, and leaves at once when that happens.
-// root is the node's root directory. The exit status is for os.Exit.
-func Worker(root string) int {
+// root is the node's root directory; platforms reads the site's profiles, of which
+// [Vars] has file and text. The exit status is for os.Exit.
+func Worker(root string, platforms func(file string, data []byte) checks.PlatformOf) int {
 	unix.CloseOnExec(requestFd) // a command that lives on must not hold them
 	unix.CloseOnExec(responseFd)
 	unix.CloseOnExec(pageFd)
@@ -50,6 +51,8 @@ func Worker(root string) int {
 		host: probe.NewHost(root),
 		out:  os.NewFile(responseFd, "responses"),
 		logs: map[string]*os.File{},
+
+		platforms: platforms,
 	}
 	requests := make(chan *Request, 256)
 	go func() {
@@ -83,8 +86,9 @@ type worker struct {
 	page page
 	logs map[string]*os.File
 
-	vars   Vars              // as last told
-	states []checks.GPUState // see gpuStates
+	vars      Vars              // as last told
+	states    []checks.GPUState // see gpuStates
+	platforms func(file string, data []byte) checks.PlatformOf
 }
 
 func (w *worker) send(resp *Response) {
@@ -181,6 +185,9 @@ func (w *worker) check(req *Request) *Response {
 	env.GPUStates = func() []checks.GPUState {
 		env.At("ask NVML for the state of the GPUs")
 		return w.gpuStates(context.Background())
+	}
+	if w.platforms != nil {
+		env.Platform = w.platforms(w.vars.ProfilesFile, w.vars.Profiles)
 	}
 	return &Response{Findings: c.Run(context.Background(), env)}
 }

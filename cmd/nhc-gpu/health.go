@@ -222,6 +222,8 @@ func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 	logReqs := r.log.openRequests()
 	list := &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}
 	reqs := append(slices.Clip(logReqs), list)
+	profiles := r.profilesRequest()
+	reqs = append(reqs, profiles)
 	var read, find *run.Request
 	if r.opts.eval == "" {
 		read = &run.Request{Op: run.OpRead, Path: confFile, Line: "read " + confFile}
@@ -243,6 +245,9 @@ func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 		}
 	}
 	r.noteScripts(out[list])
+	if err := r.useProfiles(out[profiles]); err != nil {
+		return file, r.refuse(err), true
+	}
 	if read == nil {
 		return file, 0, false
 	}

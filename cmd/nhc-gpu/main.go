@@ -82,7 +82,7 @@ func worker(args []string) int {
 		return 127
 	}
 	if len(args) == 2 {
-		return run.Worker(args[1])
+		return run.Worker(args[1], platformsOf)
 	}
 	if len(args) == 3 && args[0] == run.StatesName {
 		return run.PrintStates(args[1], args[2])

@@ -31,6 +31,10 @@ func printPlan(words []string, exit *int) error {
 	for _, line := range r.scriptLines() {
 		fmt.Println("#", line)
 	}
+	r.pool.SetVars(r.set.workerVars())
+	for _, row := range r.platformRows() {
+		fmt.Printf("# %s: %s\n", row.Name, row.Message)
+	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
 	wrong := len(r.doubts)

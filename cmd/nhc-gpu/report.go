@@ -148,6 +148,9 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	r.peopleScripts(runs)
 	r.doubtScripts()
 	from, err := r.peoplePlan(named)
+	if err == nil {
+		err = r.useProfiles(r.pool.Call(r.ctx, checks.Local, r.profilesRequest(), readLimit))
+	}
 	if err != nil {
 		r.close()
 		return nil, "", unusableError{err}
@@ -231,7 +234,7 @@ func report(words []string, exit *int) error {
 	defer r.close()
 	fmt.Printf("nhc-gpu %s on %s, checking %s\n\n", version, r.set.get("HOSTNAME"), from)
 	r.pool.SetVars(r.set.workerVars())
-	facts := r.facts()
+	facts := append(r.facts(), r.platformRows()...)
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout}

@@ -18,11 +18,13 @@ import (
 
 // settings are the shell variables of a run: what bash would see, were there one.
 type settings struct {
-	vars    map[string]string
-	export  map[string]bool
-	arrays  map[string][]string
-	helpers bool   // the site names the helpers, or the directory they are in
-	past    string // where checks keep what they need to know of earlier runs; "": nowhere
+	vars         map[string]string
+	export       map[string]bool
+	arrays       map[string][]string
+	helpers      bool   // the site names the helpers, or the directory they are in
+	profiles     []byte // the site's profiles of platforms
+	profilesFrom string // the file they were read from
+	past         string // where checks keep what they need to know of earlier runs; "": nowhere
 }
 
 // fixedPath is the PATH of everything that is started.
@@ -33,7 +35,7 @@ const fixedPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 var ownVars = []string{
 	"CONFDIR", "CONFFILE", "INCDIR", "HELPERDIR", "ONLINE_NODE", "OFFLINE_NODE", "LOGFILE", "DEBUG", "SILENT", "VERBOSE",
 	"TIMEOUT", "RESULTFILE", "MAX_SYS_UID", "NHC_RM", "NHC_CHECK_ALL", "NHC_CHECK_FORKED", "EVAL_LINE",
-	"HOSTROOT", "NVML_LIBRARY", // ours: what is looked at, and what is loaded into a process of root's
+	"HOSTROOT", "NVML_LIBRARY", "PLATFORM_PROFILES", // ours: what is looked at, what is loaded into a process of root's, what is expected
 }
 
 // hostile are variables that change what programs started by root load or run,
@@ -215,7 +217,11 @@ func (s *settings) array(name string) []string {
 
 // workerVars are the variables and the environment that checks are to see.
 func (s *settings) workerVars() run.Vars {
-	return run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past}
+	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past}
+	if len(s.profiles) > 0 {
+		v.ProfilesFile, v.Profiles = s.profilesFrom, s.profiles
+	}
+	return v
 }
 
 // environ is the environment of workers and commands.

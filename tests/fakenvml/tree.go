@@ -19,7 +19,7 @@ func Files(model Model, gpus int) map[string]string {
 	for i := range gpus {
 		dir := "sys/bus/pci/devices/" + Address(i) + "/"
 		f[dir+"vendor"], f[dir+"class"] = "0x10de\n", "0x030200\n"
-		f[dir+"device"], f[dir+"subsystem_device"] = device[:6]+"\n", subsystem[:6]+"\n"
+		f[dir+"device"], f[dir+"subsystem_device"], f[dir+"subsystem_vendor"] = device[:6]+"\n", subsystem[:6]+"\n", "0x"+subsystem[6:]+"\n"
 		f[dir+"current_link_width"], f[dir+"max_link_width"] = "16\n", "16\n"
 		f[dir+"current_link_speed"], f[dir+"max_link_speed"] = "32.0 GT/s PCIe\n", "32.0 GT/s PCIe\n"
 		f[dir+"aer_dev_correctable"] = "RxErr 0\nBadTLP 0\nBadDLLP 0\nTOTAL_ERR_COR 0\n"

@@ -1,0 +1,173 @@
+package checks
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What the checks of GPUs know of a healthy one where nhc.conf gives no number:
+// the figures of the node's platform, what the GPU itself has shown before, and
+// the other GPUs of the node.
+
+// Platform are the figures of a kind of node; 0 is one that nobody knows. All
+// are of one GPU, but for GPUs.
+type Platform struct {
+	Name string
+	File string // where it is from: conf/profiles/h100.toml
+
+	GPUs                       []int // how many a node may have, in order; none: any number
+	PowerLimit                 int   // lowest default power limit, W
+	GraphicsClock, MemoryClock int   // highest clocks, MHz
+	PCIeGen, PCIeWidth         int   // lowest generation of GPU and slot, fewest lanes in use
+	NVLinks                    int   // active NVLinks
+	RemappedRows               int   // so many rows remapped for uncorrected errors are too many
+	DRAMErrors, SRAMErrors     int   // errors of DRAM, corrected errors of SRAM, above which there is a warning
+}
+
+// PlatformOf finds the platform of a node that has so many GPUs of a device on
+// its PCI bus, nil if none fits. Device and subsystem are as in [probe.PCIID].
+type PlatformOf func(device, subsystem string, gpus int) *Platform
+
+// PlatformGroup are the GPUs of one device on the PCI bus.
+type PlatformGroup struct {
+	Device    string
+	Subsystem string    // that of most of them
+	Addresses []string  // in order
+	Platform  *Platform // nil: none fits
+}
+
+// GroupPlatforms sorts the GPUs of a node by what they are, and finds the
+// platform of each kind. A node with two kinds of GPU has two groups.
+func GroupPlatforms(ids []probe.PCIID, find PlatformOf) (groups []PlatformGroup) {
+	subsystems := map[string]map[string]int{}
+	for _, id := range ids {
+		at := slices.IndexFunc(groups, func(g PlatformGroup) bool { return g.Device == id.Device })
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, PlatformGroup{Device: id.Device})
+			subsystems[id.Device] = map[string]int{}
+		}
+		groups[at].Addresses = append(groups[at].Addresses, id.Address)
+		subsystems[id.Device][id.Subsystem]++
+	}
+	for i := range groups {
+		g := &groups[i]
+		g.Subsystem = commonest(subsystems[g.Device])
+		if find != nil {
+			g.Platform = find(g.Device, g.Subsystem, len(g.Addresses))
+		}
+	}
+	return groups
+}
+
+// Tell is one line about a group, for a person.
+func (g *PlatformGroup) Tell() string {
+	what := fmt.Sprintf("%s, PCI device 10de:%s%s", plural(len(g.Addresses), "GPU"), g.Device, before(", subsystem ", g.Subsystem, ""))
+	if p := g.Platform; p != nil {
+		return fmt.Sprintf("%s (%s); %s", p.Name, p.File, what)
+	}
+	return "unknown; " + what
+}
+
+// platformGroups are those of this node, found once.
+func (e *Env) platformGroups() []PlatformGroup {
+	groups := probe.Kept[[]PlatformGroup](e.Host, "platforms")
+	if *groups == nil && e.Platform != nil {
+		ids, err := e.Host.GPUIDs()
+		if err != nil { // askNVML has reported it
+			return nil
+		}
+		*groups = GroupPlatforms(ids, e.Platform)
+	}
+	return *groups
+}
+
+// platform is that of a GPU, one without any figure if none is known.
+func (s *gpus) platform(g *probe.GPU) *Platform {
+	for _, group := range s.env.platformGroups() {
+		if group.Platform != nil && g.PCI != "" && slices.Contains(group.Addresses, g.PCI) {
+			return group.Platform
+		}
+	}
+	return &Platform{}
+}
+
+// gpuFigure is something of which every GPU should have at least as much as its
+// platform says, as itself has shown before, and as the other GPUs have.
+type gpuFigure struct {
+	key, what, unit string
+	code            string
+	of              func(*probe.GPU) probe.Reading[int]
+	least           func(*Platform) int
+	notOthers       bool // the check compares the GPUs with each other itself
+	slack           int  // so much less is no difference
+}
+
+// pastFigures are the highest figures that GPUs have ever shown, by UUID and key.
+type pastFigures map[string]map[string]int
+
+// compare warns of every GPU that has less of a figure than could be expected.
+// What is seen is kept under name.
+func (s *gpus) compare(name string, figures ...gpuFigure) {
+	past := pastFigures{}
+	if err := s.env.Host.Recall(name, &past); err != nil || past == nil {
+		past = pastFigures{} // a file that is broken is written anew
+	}
+	grown := false
+	for i := range figures {
+		grown = s.compareOne(&figures[i], past) || grown
+	}
+	if grown {
+		s.findings = append(s.findings, s.env.keep(s.check, name, past)...)
+	}
+}
+
+func (s *gpus) compareOne(f *gpuFigure, past pastFigures) (grown bool) {
+	most := map[string]string{} // what most of a model have, of those that differ
+	if !f.notOthers {
+		s.unlike(func(g *probe.GPU) (string, bool) { r := f.of(g); return strconv.Itoa(r.Value), r.Known && g.Err == nil },
+			func(g *probe.GPU, m, _ string) { most[g.PCI] = m })
+	}
+	for i := range s.nvml.GPUs {
+		g := &s.nvml.GPUs[i]
+		now := f.of(g)
+		if !now.Known || g.Err != nil {
+			continue
+		}
+		p := s.platform(g)
+		then := past[g.UUID.Value][f.key]
+		others, _ := strconv.Atoi(most[g.PCI])
+		switch less := func(than int) bool { return now.Value+f.slack < than }; {
+		case less(f.least(p)):
+			s.less(g, f, now.Value, f.least(p), "is less than that of "+p.Name)
+		case less(then):
+			s.less(g, f, now.Value, then, "is less than this GPU has had before")
+		case less(others):
+			s.less(g, f, now.Value, others, "is less than that of the others")
+		}
+		if now.Value > then && g.UUID.Known {
+			of := maps.Clone(past[g.UUID.Value])
+			if of == nil {
+				of = map[string]int{}
+			}
+			of[f.key] = now.Value
+			past[g.UUID.Value], grown = of, true
+		}
+	}
+	return grown
+}
+
+// whole is a reading in units of so many, rounded.
+func whole(r probe.Reading[uint32], units uint32) probe.Reading[int] {
+	return probe.Reading[int]{Value: int((uint64(r.Value) + uint64(units)/2) / uint64(units)), Known: r.Known, Err: r.Err}
+}
+
+func (s *gpus) less(g *probe.GPU, f *gpuFigure, got, want int, how string) {
+	number := func(n int) string { return strings.TrimSpace(fmt.Sprintf("%d %s", n, f.unit)) }
+	s.report(g, Finding{Code: f.code, Severity: Warn, Want: "at least " + number(want), Got: number(got)}, "%s %s", f.what, how)
+}

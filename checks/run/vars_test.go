@@ -1,0 +1,29 @@
+package run
+
+import (
+	"reflect"
+	"testing"
+)
+
+// What is set of the variables reaches the workers, all of it.
+func TestSetVarsKeepsEverything(t *testing.T) {
+	t.Parallel()
+	v := Vars{
+		Plain: map[string]string{"A": "b"}, Arrays: map[string][]string{"A": {"b"}}, Environ: []string{"A=b"}, Root: "/node", Past: "/past",
+		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"),
+	}
+	for i := range reflect.TypeOf(v).NumField() {
+		if reflect.ValueOf(v).Field(i).IsZero() {
+			t.Errorf("%s is not tested", reflect.TypeOf(v).Field(i).Name)
+		}
+	}
+	p := NewPool(Options{})
+	p.SetVars(v)
+	if !reflect.DeepEqual(p.vars, v) {
+		t.Errorf("%+v, want %+v", p.vars, v)
+	}
+	v.Plain["A"] = "c"
+	if p.vars.Plain["A"] != "b" {
+		t.Error("the map is the caller's own")
+	}
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// What is known of this kind of node: the profiles that come with the program,
+// and those of the site.
+
+// platformsOf finds platforms in the profiles of a site and in ours.
+func platformsOf(file string, data []byte) checks.PlatformOf {
+	return func(device, subsystem string, gpus int) *checks.Platform {
+		l, err := conf.ParsePlatforms(file, data)
+		if err != nil {
+			panic(err) // who has sent it has parsed it
+		}
+		p, err := l.Find(device, subsystem, gpus)
+		if err != nil {
+			panic(err) // ours are parsed by a test
+		}
+		return platformFigures(p)
+	}
+}
+
+// platformFigures are the figures as checks know them.
+func platformFigures(p *conf.Platform) *checks.Platform {
+	if p == nil {
+		return nil
+	}
+	return &checks.Platform{
+		Name: p.Name, File: p.Pos.File, GPUs: p.GPUs(),
+		PowerLimit:    p.Value(conf.FigurePowerLimit),
+		GraphicsClock: p.Value(conf.FigureGraphicsClock), MemoryClock: p.Value(conf.FigureMemoryClock),
+		PCIeGen: p.Value(conf.FigurePCIeGen), PCIeWidth: p.Value(conf.FigurePCIeWidth),
+		NVLinks:      p.Value(conf.FigureNVLinks),
+		RemappedRows: p.Value(conf.FigureRemappedRows),
+		DRAMErrors:   p.Value(conf.FigureDRAMErrors), SRAMErrors: p.Value(conf.FigureSRAMErrors),
+	}
+}
+
+// profilesFile is the site's file of profiles.
+func (s *settings) profilesFile() string {
+	if named := s.get("PLATFORM_PROFILES"); named != "" {
+		return named
+	}
+	return s.get("CONFDIR") + "/profiles.toml"
+}
+
+func (r *oneRun) profilesRequest() *run.Request {
+	path := r.set.profilesFile()
+	return &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}
+}
+
+// useProfiles takes over what the site says of its platforms. One that has named
+// a file wants it.
+func (r *oneRun) useProfiles(o run.Outcome) error {
+	path := r.set.profilesFile()
+	if err := o.FailureIn("read " + path); err != nil {
+		return err
+	}
+	switch {
+	case o.File.Missing && r.set.get("PLATFORM_PROFILES") == "":
+		return nil
+	case o.File.Missing:
+		return fmt.Errorf("read %s: no such file", path)
+	case !o.File.Mode.IsRegular():
+		return fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
+	case o.File.Size > int64(len(o.Data)):
+		return fmt.Errorf("read %s: %d bytes, want at most %d", path, o.File.Size, conf.MaxSize)
+	}
+	if err := trusted(path, o.File); err != nil {
+		return err
+	}
+	if _, err := conf.ParsePlatforms(path, o.Data); err != nil {
+		return err
+	}
+	r.set.profiles, r.set.profilesFrom = o.Data, path
+	return nil
+}
+
+// platformRows tell which platform this node is, a row for each kind of GPU.
+func (r *oneRun) platformRows() (rows []verdict.Row) {
+	const name = "platform"
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(probe.PartPCI), Line: "read the PCI bus"}, readLimit)
+	if err := o.Failure(); err != nil {
+		return []verdict.Row{{Severity: checks.Unknown, Name: name, Message: err.Error()}}
+	}
+	v := r.set.workerVars()
+	groups := checks.GroupPlatforms(o.Have.IDs, platformsOf(v.ProfilesFile, v.Profiles))
+	for i := range groups {
+		severity := checks.OK
+		if groups[i].Platform == nil {
+			severity = checks.Skip
+		}
+		rows = append(rows, verdict.Row{Severity: severity, Name: name, Message: groups[i].Tell()})
+	}
+	return rows
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// Every figure that a profile may have reaches the checks.
+func TestEveryFigureIsKnown(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	b.WriteString("[[platform]]\nname = \"all\"\ndevices = [\"abcd\"]\n")
+	for i, key := range conf.FigureKeys() {
+		fmt.Fprintf(&b, "%s = %d\n", key, i%7+1)
+	}
+	got := platformsOf("/etc/nhc/profiles.toml", []byte(b.String()))("abcd", "", 1)
+	if got == nil || got.Name != "all" || got.File != "/etc/nhc/profiles.toml" {
+		t.Fatalf("%+v", got)
+	}
+	v := reflect.ValueOf(*got)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Errorf("%s is not filled", v.Type().Field(i).Name)
+		}
+	}
+	if want := len(conf.FigureKeys()) + 2; v.NumField() != want {
+		t.Errorf("%d fields, want %d", v.NumField(), want)
+	}
+	if p := platformsOf("", nil)("ffff", "", 1); p != nil {
+		t.Errorf("%+v", p)
+	}
+}
+
+// The healthy nodes of the fake library have what their platforms have.
+func TestFakesFitTheirPlatforms(t *testing.T) {
+	t.Parallel()
+	for model, want := range map[fakenvml.Model]string{
+		fakenvml.V100: "V100 SXM2", fakenvml.A100: "HGX A100 80GB", fakenvml.H100: "HGX H100", fakenvml.B200: "HGX B200",
+	} {
+		root := t.TempDir()
+		if err := fakenvml.Write(root, fakenvml.Files(model, 8)); err != nil {
+			t.Fatal(err)
+		}
+		ids, err := probe.NewHost(root).GPUIDs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups := checks.GroupPlatforms(ids, platformsOf("", nil))
+		if len(groups) != 1 || groups[0].Platform == nil || groups[0].Platform.Name != want {
+			t.Errorf("%s is %+v, want %s", model, groups, want)
+			continue
+		}
+		p := groups[0].Platform
+		for call, least := range map[string]int{
+			"nvmlDeviceGetPowerManagementDefaultLimit": p.PowerLimit * 1000, "nvmlDeviceGetMaxClockInfo 0": p.GraphicsClock,
+			"nvmlDeviceGetMaxClockInfo 2": p.MemoryClock, "nvmlDeviceGetMaxPcieLinkGeneration": p.PCIeGen, "nvmlDeviceGetCurrPcieLinkWidth": p.PCIeWidth,
+		} {
+			_, rest, found := strings.Cut(fakenvml.Scenario(model, 8), "* "+call+" = ")
+			has := 0
+			if _, err := fmt.Sscan(rest, &has); !found || err != nil || has < least {
+				t.Errorf("%s: %s is %d, want at least %d", model, call, has, least)
+			}
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package conf
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Platform is a kind of node, as its GPUs on the PCI bus tell it, and what a
+// healthy one has.
+type Platform struct {
+	Pos        Pos
+	Name       string
+	Devices    []string          // PCI device ids of its GPUs: "2330"
+	Subsystems []string          // PCI subsystem ids, "10de:16c1"; none means any
+	Figures    map[string]Figure // by their keys, see the Figure constants
+}
+
+// Figure is a number, where it comes from, and whether this program has read it
+// on such a node.
+type Figure struct {
+	Values   []int // more than one only where several are right
+	Source   string
+	Verified bool
+}
+
+// The keys of figures. All are of one GPU, but for the first.
+const (
+	FigureGPUs          = "gpus"           // GPUs of a node; several where the platform comes in several sizes
+	FigurePowerLimit    = "power_limit"    // lowest default power limit, W
+	FigureGraphicsClock = "graphics_clock" // highest graphics clock, MHz
+	FigureMemoryClock   = "memory_clock"   // highest memory clock, MHz
+	FigurePCIeGen       = "pcie_gen"       // lowest PCIe generation that GPU and slot have together
+	FigurePCIeWidth     = "pcie_width"     // fewest PCIe lanes in use
+	FigureNVLinks       = "nvlinks"        // active NVLinks
+	FigureRemappedRows  = "remapped_rows"  // so many rows remapped for uncorrected errors are too many
+	FigureDRAMErrors    = "dram_errors"    // DRAM errors above which there is a warning
+	FigureSRAMErrors    = "sram_errors"    // corrected SRAM errors above which there is a warning
+)
+
+// mostOf bounds the figures, so that a slip of the pen is found.
+var mostOf = map[string]int{
+	FigureGPUs: 64, FigurePowerLimit: 5000, FigureGraphicsClock: 10000, FigureMemoryClock: 50000, FigurePCIeGen: 9, FigurePCIeWidth: 32,
+	FigureNVLinks: 64, FigureRemappedRows: 10000, FigureDRAMErrors: 1 << 40, FigureSRAMErrors: 1 << 40,
+}
+
+// FigureKeys are the keys of all figures, sorted.
+func FigureKeys() []string {
+	keys := make([]string, 0, len(mostOf))
+	for k := range mostOf {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Value is a figure of which there is one value, 0 if it is not known.
+func (p *Platform) Value(key string) int {
+	if v := p.Figures[key].Values; len(v) > 0 {
+		return v[0]
+	}
+	return 0
+}
+
+// GPUs are the numbers of GPUs that a node of this platform may have, in order;
+// none means any.
+func (p *Platform) GPUs() []int { return p.Figures[FigureGPUs].Values }
+
+//go:embed profiles
+var profiles embed.FS
+
+// Platforms are the profiles of this program and those of a site.
+type Platforms struct {
+	site []Platform // the site's come first
+}
+
+// ShippedPlatforms are the profiles of this program, by file.
+func ShippedPlatforms() ([]Platform, error) { return shippedPlatforms("") }
+
+// shippedPlatforms leaves out what does not have the text: to decode all files
+// takes longer than a check may.
+func shippedPlatforms(having string) (list []Platform, err error) {
+	entries, err := profiles.ReadDir("profiles")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		data, err := profiles.ReadFile("profiles/" + e.Name())
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Contains(data, []byte(having)) {
+			continue
+		}
+		of, err := parsePlatforms("conf/profiles/"+e.Name(), string(data), having)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, of...)
+	}
+	return list, nil
+}
+
+// ParsePlatforms reads the profiles of a site, which come before those of this
+// program; no data is none. A platform with the name of a shipped one replaces
+// what it says of it and inherits the rest; any other needs devices.
+func ParsePlatforms(file string, data []byte) (*Platforms, error) {
+	if len(data) == 0 {
+		return &Platforms{}, nil
+	}
+	if err := usable(file, data, "TOML"); err != nil {
+		return nil, err
+	}
+	var whole map[string]any
+	if _, err := toml.Decode(string(data), &whole); err != nil {
+		return nil, tomlError(file, err)
+	}
+	site, err := parsePlatforms(file, string(data), "")
+	if err == nil {
+		err = distinct(site)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range site {
+		p := &site[i]
+		shipped, err := shippedPlatforms("name = " + strconv.Quote(p.Name) + "\n")
+		if err != nil {
+			return nil, err
+		}
+		at := slices.IndexFunc(shipped, func(s Platform) bool { return s.Name == p.Name })
+		switch {
+		case at >= 0:
+			p.inherit(&shipped[at])
+		case len(p.Devices) == 0:
+			return nil, fmt.Errorf("%s: platform %q has no devices, and no platform of that name is known", p.Pos, p.Name)
+		}
+	}
+	return &Platforms{site}, distinct(site)
+}
+
+// inherit takes over what is not said of p itself.
+func (p *Platform) inherit(from *Platform) {
+	if len(p.Devices) == 0 {
+		p.Devices = from.Devices
+		if len(p.Subsystems) == 0 {
+			p.Subsystems = from.Subsystems
+		}
+	}
+	for key, f := range from.Figures {
+		if _, own := p.Figures[key]; !own {
+			p.Figures[key] = f
+		}
+	}
+}
+
+// Find is the platform of a node that has so many GPUs of a device on its PCI
+// bus. A number that the platform does not have fits the next larger one: a GPU
+// is missing then. Larger than all fits none.
+func (l *Platforms) Find(device, subsystem string, gpus int) (*Platform, error) {
+	if p := best(l.site, device, subsystem, gpus); p != nil {
+		return p, nil
+	}
+	shipped, err := shippedPlatforms(strconv.Quote(strings.ToLower(device)))
+	if err != nil {
+		return nil, err
+	}
+	return best(shipped, device, subsystem, gpus), nil
+}
+
+// best prefers an exact number of GPUs, then a subsystem that is named.
+func best(list []Platform, device, subsystem string, gpus int) (found *Platform) {
+	most := 0
+	for i := range list {
+		p := &list[i]
+		sizes := p.GPUs()
+		points := 1
+		switch {
+		case !slices.Contains(p.Devices, device), len(p.Subsystems) > 0 && !slices.Contains(p.Subsystems, subsystem):
+			continue
+		case len(sizes) == 0 || slices.Contains(sizes, gpus):
+			points += 2
+		case sizes[len(sizes)-1] < gpus:
+			continue
+		}
+		if len(p.Subsystems) > 0 {
+			points++
+		}
+		if points > most {
+			found, most = p, points
+		}
+	}
+	return found
+}
+
+// distinct refuses platforms between which no node could decide.
+func distinct(list []Platform) error {
+	for i := range list {
+		for j := range list[:i] {
+			p, q := &list[i], &list[j]
+			if p.Name == q.Name {
+				return fmt.Errorf("%s: platform %q is there already, at line %d", p.Pos, p.Name, q.Pos.Line)
+			}
+			if common(p.Devices, q.Devices) && either(p.Subsystems, q.Subsystems) && either(p.GPUs(), q.GPUs()) {
+				return fmt.Errorf("%s: platforms %q and %q fit the same GPUs", p.Pos, q.Name, p.Name)
+			}
+		}
+	}
+	return nil
+}
+
+func common[T comparable](a, b []T) bool {
+	return slices.ContainsFunc(a, func(v T) bool { return slices.Contains(b, v) })
+}
+
+// either says whether two lists, of which none means any, leave the choice open.
+func either[T comparable](a, b []T) bool {
+	return len(a) == 0 && len(b) == 0 || common(a, b)
+}

@@ -1,0 +1,201 @@
+package conf
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const sitePlatforms = "/etc/nhc/profiles.toml"
+
+// What is shipped parses, names a source for every figure, and no two platforms
+// fit the same GPUs.
+func TestShippedPlatforms(t *testing.T) {
+	t.Parallel()
+	list, err := ShippedPlatforms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := distinct(list); err != nil {
+		t.Error(err)
+	}
+	for _, p := range list {
+		if len(p.Devices) == 0 || len(p.Figures) == 0 {
+			t.Errorf("%s: %s has %d devices and %d figures", p.Pos, p.Name, len(p.Devices), len(p.Figures))
+		}
+		for key, f := range p.Figures {
+			if len(f.Source) < 20 || strings.HasPrefix(f.Source, "conf/") {
+				t.Errorf("%s: %s, %s: source %q", p.Pos, p.Name, key, f.Source)
+			}
+		}
+	}
+}
+
+// Every GPU of the table in which they were looked up has its platform; GH200 is no H200.
+func TestFindPlatform(t *testing.T) {
+	t.Parallel()
+	var none Platforms
+	for want, ids := range map[string][]string{
+		"V100 SXM2": {"1db1", "1db5"}, "V100 PCIe": {"1db4", "1db6"}, "V100S PCIe": {"1df6"}, "HGX A100 40GB": {"20b0"}, "A100 PCIe 40GB": {"20f1"},
+		"A100 PCIe 80GB": {"20b5"}, "HGX H100": {"2330"}, "H100 NVL": {"2321"}, "H100 PCIe": {"2331"}, "HGX H200": {"2335"}, "GH200": {"2342"},
+		"GH200 144GB": {"2348"}, "HGX B200": {"2901"}, "HGX B200 168GB": {"2909"}, "GB200": {"2941"}, "HGX B300": {"3182"}, "GB300": {"31c2"},
+		"L4": {"27b8"}, "L40S": {"26b9"}, "": {"1db8", "20b2", "20b3", "2324", "2329", "2339", "233b", "31c3", "ffff", ""},
+	} {
+		for _, id := range ids {
+			if got := foundName(t, &none, id, "10de:0001", 4); got != want {
+				t.Errorf("%s is %q, want %q", id, got, want)
+			}
+		}
+	}
+	for _, c := range []struct {
+		device, subsystem string
+		gpus              int
+		want              string
+	}{
+		{"20b2", "10de:147f", 8, "HGX A100 80GB"},
+		{"20b2", "10de:1625", 8, ""},
+		{"2330", "10de:16c1", 8, "HGX H100"},
+		{"2330", "10de:16c1", 7, "HGX H100"}, // one is missing
+		{"2330", "10de:16c1", 9, ""},
+		{"26b9", "10de:1851", 10, "L40S"},
+	} {
+		if got := foundName(t, &none, c.device, c.subsystem, c.gpus); got != c.want {
+			t.Errorf("%d of %s, %s: %q, want %q", c.gpus, c.device, c.subsystem, got, c.want)
+		}
+	}
+}
+
+func foundName(t *testing.T, l *Platforms, device, subsystem string, gpus int) string {
+	t.Helper()
+	p, err := l.Find(device, subsystem, gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p == nil {
+		return ""
+	}
+	return p.Name
+}
+
+func TestPlatformsOfASite(t *testing.T) {
+	t.Parallel()
+	const text = `
+[sources]
+meter = "the rack's own power meter"
+
+[[platform]] # replaces two figures, keeps the others
+name = "HGX H100"
+gpus = 8
+power_limit = { value = 600, source = "meter", verified = true }
+
+[[platform]]
+name = "small"
+devices = ["2330", "ABCD"]
+gpus = [4, 2]
+
+[[platform]]
+name = "odd board"
+devices = ["abcd"]
+subsystems = ["10DE:1234"]
+graphics_clock = 1000
+`
+	l, err := ParsePlatforms(sitePlatforms, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		device, subsystem string
+		gpus              int
+		want              string
+	}{
+		{"2330", "10de:16c1", 8, "HGX H100"}, {"2330", "10de:16c1", 7, "HGX H100"}, {"2330", "10de:16c1", 2, "small"}, {"2330", "10de:16c1", 4, "small"},
+		{"abcd", "10de:1234", 9, "odd board"}, {"abcd", "10de:1235", 2, "small"}, {"2335", "", 8, "HGX H200"},
+	} {
+		if got := foundName(t, l, c.device, c.subsystem, c.gpus); got != c.want {
+			t.Errorf("%d of %s, %s: %q, want %q", c.gpus, c.device, c.subsystem, got, c.want)
+		}
+	}
+	p, _ := l.Find("2330", "", 8)
+	if f := p.Figures[FigurePowerLimit]; !slices.Equal(f.Values, []int{600}) || f.Source != "the rack's own power meter" || !f.Verified {
+		t.Errorf("power limit %+v", f)
+	}
+	if f := p.Figures[FigureGPUs]; f.Source != sitePlatforms+":5" || p.Value(FigureGPUs) != 8 {
+		t.Errorf("GPUs %+v", f)
+	}
+	if f := p.Figures[FigureMemoryClock]; p.Value(FigureMemoryClock) != 2619 || !strings.Contains(f.Source, "nvidia-smi") {
+		t.Errorf("memory clock %+v", f)
+	}
+	if p.Pos.String() != sitePlatforms+":5" || p.Value("x") != 0 {
+		t.Errorf("at %s", p.Pos)
+	}
+}
+
+func TestWrongPlatforms(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"x":                              ":1: unexpected EOF",
+		"\nx = 3":                        ":2: key x: want [[platform]] tables and [sources]",
+		"platform = 3":                   ":1: key platform: want [[platform]] tables and [sources]",
+		"[[platform]]\n":                 ":1: no name, want name = \"...\"",
+		"\n\n[[platform]]\nname = \"a\"": ":3: platform \"a\" has no devices, and no platform of that name is known",
+		"[[platform]]\nname = \"a\"\n\n[[platform]]\nname = \"b\"\ncores = 3":                                          ":6: key cores: want name, devices",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\n[[platform]]\nname = \"a\"\ndevices = [\"2331\"]":           ":4: platform \"a\" is there already, at line 1",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\n[[platform]]\nname = \"b\"\ndevices = [\"2331\", \"2330\"]": ":4: platforms \"a\" and \"b\" fit the same GPUs",
+		"[[platform]]\nname = \"a\"\ndevices = \"2330\"":                                                               ":3: 2330: want a list of PCI device ids",
+		"[[platform]]\nname = \"a\"\ndevices = [\"0x2330\"]":                                                           ":3: 0x2330: want PCI device ids of 4 hexadecimal digits",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\nsubsystems = [\"16c1\"]":                                    ":4: 16c1: want PCI subsystem ids",
+		"[[platform]]\nname = \"a\"\ndevices = []":                                                                     ":3: []: want a list of PCI device ids",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\npower_limit = 0":                                            ":4: power_limit = 0: want a whole number up to 5000",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\npower_limit = 7e2":                                          ":4: power_limit = 700: want a whole number",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\npower_limit = [600, 700]":                                   ":4: power_limit = [600 700]: want one number",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = []":                                                  ":4: gpus = []: want one number",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { source = \"x\" }":                                  ":4: gpus = <nil>: want a whole number",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, from = \"x\" }":                         ":4: gpus: key from: want value, source, verified",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, verified = 1 }":                         ":4: gpus: verified = 1: want true or false",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\n\n[[platform]]\nname = \"b\"\ndevices = [\"1\"]\n":          ":7: 1: want PCI device ids",
+		"\x00": ": binary data, want TOML",
+	} {
+		_, err := ParsePlatforms(sitePlatforms, []byte(text))
+		if err == nil || !strings.HasPrefix(err.Error(), sitePlatforms+want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+	if l, err := ParsePlatforms(sitePlatforms, nil); err != nil || foundName(t, l, "2330", "", 8) != "HGX H100" {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+func FuzzParsePlatforms(f *testing.F) {
+	f.Add("[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = [4, 8]\n")
+	f.Add("[sources]\nx = \"y\"\n[[platform]]\nname = '''\n[[platform]]'''\ndevices = [\"abcd\"]\npower_limit = { value = 3, source = \"x\" }\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		l, err := ParsePlatforms("f", []byte(text))
+		if err != nil {
+			return
+		}
+		for _, p := range l.site {
+			for _, d := range p.Devices {
+				sub := ""
+				if len(p.Subsystems) > 0 {
+					sub = p.Subsystems[0]
+				}
+				n := 1
+				if g := p.GPUs(); len(g) > 0 {
+					n = g[0]
+				}
+				if got := foundName(t, l, d, sub, n); got == "" {
+					t.Errorf("%d of %s fit nothing, want %s", n, d, p.Name)
+				}
+			}
+		}
+	})
+}
+
+func BenchmarkFindPlatform(b *testing.B) {
+	for b.Loop() {
+		l, _ := ParsePlatforms(sitePlatforms, nil)
+		if p, _ := l.Find("2330", "10de:16c1", 8); p == nil {
+			b.Fatal("none")
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package conf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// parsePlatforms reads the [[platform]] tables that have the text. [sources]
+// before them may give names to long sources.
+//
+// The decoder knows one position for each key, that of its last table. So each
+// table is decoded by itself, behind as many empty lines as there are before it.
+// text is TOML; else the positions of mistakes are guesses.
+func parsePlatforms(file, text, having string) ([]Platform, error) {
+	r := platformReader{file: file, sources: map[string]string{}}
+	begin := 1
+	for _, line := range append(headerLines(text, "platform"), 0) {
+		if section := lineRange(text, begin, line); begin == 1 || strings.Contains(section, having) {
+			r.section(section, begin)
+		}
+		begin = line
+	}
+	if len(r.errs) > 0 {
+		return nil, errors.Join(r.errs...)
+	}
+	r.cite()
+	return r.list, nil
+}
+
+// lineRange is the text from one line up to another; 0 is its end.
+func lineRange(text string, from, to int) string {
+	lines := strings.SplitAfter(text, "\n")
+	if to == 0 {
+		to = len(lines) + 1
+	}
+	return strings.Join(lines[from-1:to-1], "")
+}
+
+type platformReader struct {
+	file    string
+	list    []Platform
+	sources map[string]string
+	errs    []error
+}
+
+// section reads what one [[platform]] begins, or what is before the first.
+func (r *platformReader) section(text string, line int) {
+	var root map[string]toml.Primitive
+	md, err := toml.Decode(strings.Repeat("\n", line-1)+text, &root)
+	if err != nil {
+		r.errs = append(r.errs, tomlError(r.file, err))
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(root)) {
+		switch kind := md.Type(key); {
+		case key == "platform" && kind == "ArrayHash":
+			var tables []map[string]toml.Primitive
+			r.note(md.PrimitiveDecode(root[key], &tables))
+			for _, t := range tables {
+				r.platform(&md, t, Pos{r.file, line})
+			}
+		case key == "sources" && kind == "Hash":
+			r.note(md.PrimitiveDecode(root[key], &r.sources))
+		default:
+			r.note(md.PrimitiveDecode(root[key], mistake("key "+key+": want [[platform]] tables and [sources]")))
+		}
+	}
+}
+
+func (r *platformReader) note(err error) {
+	if err != nil {
+		r.errs = append(r.errs, tomlError(r.file, err))
+	}
+}
+
+func (r *platformReader) platform(md *toml.MetaData, table map[string]toml.Primitive, pos Pos) {
+	p := Platform{Pos: pos, Figures: map[string]Figure{}}
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		switch _, isFigure := mostOf[key]; {
+		case key == "name":
+			r.note(md.PrimitiveDecode(table[key], &p.Name))
+		case key == "devices":
+			ids := idList{want: "PCI device ids of 4 hexadecimal digits", groups: 1}
+			r.note(md.PrimitiveDecode(table[key], &ids))
+			p.Devices = ids.list
+		case key == "subsystems":
+			ids := idList{want: `PCI subsystem ids like "10de:16c1"`, groups: 2}
+			r.note(md.PrimitiveDecode(table[key], &ids))
+			p.Subsystems = ids.list
+		case isFigure:
+			f := figureReader{key: key}
+			r.note(md.PrimitiveDecode(table[key], &f))
+			p.Figures[key] = f.figure
+		default:
+			r.note(md.PrimitiveDecode(table[key], mistake("key "+key+": want name, devices, subsystems, "+strings.Join(FigureKeys(), ", "))))
+		}
+	}
+	if p.Name == "" {
+		r.errs = append(r.errs, fmt.Errorf("%s: no name, want name = \"...\"", pos))
+	}
+	r.list = append(r.list, p)
+}
+
+// cite puts sources in the place of their names. A figure without one is the
+// site's own word.
+func (r *platformReader) cite() {
+	for _, p := range r.list {
+		for key, f := range p.Figures {
+			if text, ok := r.sources[f.Source]; ok {
+				f.Source = text
+			}
+			if f.Source == "" {
+				f.Source = p.Pos.String()
+			}
+			p.Figures[key] = f
+		}
+	}
+}
+
+// mistake makes the decoder report a key with its position.
+type mistake string
+
+// UnmarshalTOML implements [toml.Unmarshaler].
+func (m mistake) UnmarshalTOML(any) error { return errors.New(string(m)) }
+
+// idList are hexadecimal numbers of four digits each, in groups with ":" between.
+type idList struct {
+	want   string
+	groups int
+	list   []string
+}
+
+// UnmarshalTOML implements [toml.Unmarshaler].
+func (l *idList) UnmarshalTOML(v any) error {
+	items, ok := v.([]any)
+	if !ok || len(items) == 0 {
+		return fmt.Errorf("%v: want a list of %s", v, l.want)
+	}
+	for _, item := range items {
+		text, ok := item.(string)
+		id := strings.ToLower(text)
+		groups := strings.Split(id, ":")
+		if !ok || len(groups) != l.groups || slices.ContainsFunc(groups, notID) {
+			return fmt.Errorf("%v: want %s", item, l.want)
+		}
+		l.list = append(l.list, id)
+	}
+	return nil
+}
+
+func notID(s string) bool { return len(s) != 4 || strings.Trim(s, "0123456789abcdef") != "" }
+
+// figureReader reads 700, [4, 8] or { value = 700, source = "..." }.
+type figureReader struct {
+	key    string
+	figure Figure
+}
+
+// UnmarshalTOML implements [toml.Unmarshaler].
+func (r *figureReader) UnmarshalTOML(v any) error {
+	table, ok := v.(map[string]any)
+	if !ok {
+		return r.values(v)
+	}
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		ok := true
+		switch key {
+		case "value":
+		case "source":
+			r.figure.Source, ok = table[key].(string)
+		case "verified":
+			r.figure.Verified, ok = table[key].(bool)
+		default:
+			return fmt.Errorf("%s: key %s: want value, source, verified", r.key, key)
+		}
+		if !ok {
+			return fmt.Errorf("%s: %s = %v: want %s", r.key, key, table[key], map[string]string{"source": "a string", "verified": "true or false"}[key])
+		}
+	}
+	return r.values(table["value"])
+}
+
+func (r *figureReader) values(v any) error {
+	items, isList := v.([]any)
+	if !isList {
+		items = []any{v}
+	}
+	for _, item := range items {
+		n, ok := item.(int64)
+		if !ok || n < 0 || n > int64(mostOf[r.key]) || n == 0 && r.key != FigureNVLinks {
+			return fmt.Errorf("%s = %v: want a whole number up to %d", r.key, item, mostOf[r.key])
+		}
+		r.figure.Values = append(r.figure.Values, int(n))
+	}
+	if len(items) != 1 && (r.key != FigureGPUs || len(items) == 0) {
+		return fmt.Errorf("%s = %v: want one number", r.key, v)
+	}
+	slices.Sort(r.figure.Values)
+	return nil
+}
