@@ -7,11 +7,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// gpuClocks checks that the application clocks are the highest that each GPU
-// knows, and warns where they are not. GRAPHICS and MEMORY are clocks in MHz that
-// the GPU has to reach: it fails where its highest clock or its application clock
-// is lower. Without them it warns where a highest clock is less than that of the
-// node's platform, than it was before, or than that of the other GPUs.
+// gpuClocks checks that nobody has set the application clocks lower than each
+// GPU's own default, and warns where somebody has. GRAPHICS and MEMORY are clocks
+// in MHz that the GPU has to reach: it fails where its highest clock or its
+// application clock is lower. Without them it warns where a highest clock is less
+// than that of the node's platform, than it was before, or than that of the
+// other GPUs.
 // check_app_gpu_clocks is AzureHPC's name of it, which set the clocks;
 // this program sets none. Newer GPUs have no application clocks.
 //
@@ -28,7 +29,7 @@ func init() {
 		Register(Info{
 			Name:    name,
 			Usage:   "[GRAPHICS [MEMORY]]",
-			Summary: "clocks are not set lower than they could be",
+			Summary: "clocks are not set lower than they are by default",
 			Lane:    NVML,
 			New:     func() Check { return &gpuClocks{name: name} },
 			Do: map[string]string{
@@ -46,8 +47,8 @@ func (c *gpuClocks) Run(_ context.Context, env *Env) []Finding {
 	}
 	s.each(func(s *gpus, g *probe.GPU) {
 		k := g.Clocks
-		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, k.AppGraphics)
-		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, k.AppMemory)
+		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, k.AppGraphics, k.DefaultGraphics)
+		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, k.AppMemory, k.DefaultMemory)
 	})
 	s.compare("gpu-clocks", c.figures()...)
 	return s.done()
@@ -72,9 +73,10 @@ func (c *gpuClocks) figures() (list []gpuFigure) {
 	return list
 }
 
-func judgeClock(s *gpus, g *probe.GPU, what string, want int, most, app probe.Reading[uint32]) {
+func judgeClock(s *gpus, g *probe.GPU, what string, want int, most, app, usual probe.Reading[uint32]) {
 	top, known := value(s, most)
 	set, isSet := value(s, app)
+	given, hasDefault := value(s, usual)
 	f := Finding{Severity: Fail, Want: fmt.Sprintf("at least %d MHz", want)}
 	switch {
 	case known && want > 0 && int(top) < want:
@@ -83,8 +85,8 @@ func judgeClock(s *gpus, g *probe.GPU, what string, want int, most, app probe.Re
 	case isSet && want > 0 && int(set) < want:
 		f.Code, f.Got, f.Remedy = "gpu.clocks.app", fmt.Sprintf("%d MHz", set), FixConfig
 		s.report(g, f, "application clock for %s", what)
-	case isSet && want <= 0 && known && set < top:
-		f = Finding{Code: "gpu.clocks.app", Severity: Warn, Want: fmt.Sprintf("%d MHz", top), Got: fmt.Sprintf("%d MHz", set), Remedy: FixConfig}
+	case isSet && want <= 0 && hasDefault && set < given:
+		f = Finding{Code: "gpu.clocks.app", Severity: Warn, Want: fmt.Sprintf("at least %d MHz", given), Got: fmt.Sprintf("%d MHz", set), Remedy: FixConfig}
 		s.report(g, f, "application clock for %s", what)
 	}
 }

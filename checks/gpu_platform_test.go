@@ -54,8 +54,8 @@ func init() {
 		return gpu3(func(g *probe.GPU) { change(&g.Clocks) })
 	}
 	low := clock(func(c *probe.Clocks) {
-		c.MaxGraphics, c.AppGraphics = probe.Known(uint32(1830)), probe.Known(uint32(1830))
-		c.MaxMemory, c.AppMemory = probe.Known(uint32(2000)), probe.Known(uint32(2000))
+		c.MaxGraphics, c.AppGraphics, c.DefaultGraphics = probe.Known(uint32(1830)), probe.Known(uint32(1830)), probe.Known(uint32(1830))
+		c.MaxMemory, c.AppMemory, c.DefaultMemory = probe.Known(uint32(2000)), probe.Known(uint32(2000)), probe.Known(uint32(2000))
 	})
 	const clocks = "check_gpu_clocks"
 	testCheck(clocks,

@@ -183,7 +183,10 @@ type Power struct {
 // Clocks are in MHz.
 type Clocks struct {
 	MaxGraphics, MaxMemory Reading[uint32]
-	AppGraphics, AppMemory Reading[uint32] // application clocks, which newer drivers have not
+	// application clocks, and what they are where nobody has set them, which is
+	// less than the highest on many GPUs; newer drivers have neither
+	AppGraphics, AppMemory         Reading[uint32]
+	DefaultGraphics, DefaultMemory Reading[uint32]
 }
 
 // Throttle says why clocks are lower than they could be: now, as the bit mask of

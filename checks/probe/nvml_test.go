@@ -114,7 +114,7 @@ func TestNVMLReadsEverything(t *testing.T) {
 		"Temperature": map[string]any{"GPU": 31., "HBM": 40., "Margin": -3., "MaxGPU": nil, "MaxHBM": nil, "Slowdown": nil, "Shutdown": nil,
 			"MarginMax": 0., "MarginSlowdown": -2., "MarginShutdown": -8.},
 		"Power":     map[string]any{"Draw": 71000., "Limit": 700000., "Default": 700000., "Enforced": 700000.},
-		"Clocks":    map[string]any{"MaxGraphics": 1980., "MaxMemory": 2619., "AppGraphics": 1980., "AppMemory": 2619.},
+		"Clocks":    map[string]any{"MaxGraphics": 1980., "MaxMemory": 2619., "AppGraphics": 1980., "AppMemory": 2619., "DefaultGraphics": 1980., "DefaultMemory": 2619.},
 		"Throttle":  map[string]any{"Now": 1., "PowerCap": 0., "Thermal": 0., "HardwareThermal": 0., "PowerBrake": 77.},
 		"Link":      map[string]any{"Gen": 5., "Width": 16., "MaxGen": 5., "MaxWidth": 16., "GPUMaxGen": 5., "Replays": 0.},
 		"Processes": []any{map[string]any{"PID": 100., "Memory": 2000.}, map[string]any{"PID": 200., "Memory": 0.}},

@@ -172,6 +172,9 @@ func (q query) clocks() {
 		MaxMemory:   clock("nvmlDeviceGetMaxClockInfo", nvml.CLOCK_MEM, q.d.GetMaxClockInfo),
 		AppGraphics: clock("nvmlDeviceGetApplicationsClock", nvml.CLOCK_GRAPHICS, q.d.GetApplicationsClock),
 		AppMemory:   clock("nvmlDeviceGetApplicationsClock", nvml.CLOCK_MEM, q.d.GetApplicationsClock),
+
+		DefaultGraphics: clock("nvmlDeviceGetDefaultApplicationsClock", nvml.CLOCK_GRAPHICS, q.d.GetDefaultApplicationsClock),
+		DefaultMemory:   clock("nvmlDeviceGetDefaultApplicationsClock", nvml.CLOCK_MEM, q.d.GetDefaultApplicationsClock),
 	}
 }
 
