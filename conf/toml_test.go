@@ -98,7 +98,7 @@ func TestDefault(t *testing.T) {
 		{Pos{"default.toml", 15}, "check_hw_eth", "*", map[string]any{"dev": "lo"}},
 	}
 	line := 21
-	for name := range strings.FieldsSeq("count driver recovery ecc remap persistence mode vbios temp power throttle pcie procs") {
+	for name := range strings.FieldsSeq("count driver recovery xid ecc remap persistence mode vbios temp power throttle pcie procs") {
 		want = append(want, Entry{Pos{"default.toml", line}, "check_gpu_" + name, "*", map[string]any{}})
 		line += 3
 	}

@@ -197,7 +197,8 @@ func (s *Shell) Source(path string, deadline time.Time) (status int, exited bool
 
 func (s *Shell) command(deadline time.Time, fields ...string) (int, bool, error) {
 	s.until = deadline
-	if err := s.send(s.cmd, fields...); err != nil {
+	// A bash that reads no more has said why, or its end says it.
+	if err := s.send(s.cmd, fields...); err != nil && !errors.Is(err, unix.EPIPE) {
 		return 0, false, err
 	}
 	return s.await()

@@ -179,8 +179,8 @@ func (g *generator) portLines(ports []probe.IBLink) {
 
 // gpuChecks are the checks of GPUs that need no expectation.
 var gpuChecks = []string{
-	"check_gpu_driver", "check_gpu_recovery", "check_gpu_ecc", "check_gpu_remap", "check_gpu_persistence", "check_gpu_mode",
-	"check_gpu_vbios", "check_gpu_temp", "check_gpu_power", "check_gpu_throttle", "check_gpu_pcie", "check_gpu_procs",
+	"check_gpu_driver", "check_gpu_recovery", "check_gpu_xid", "check_gpu_ecc", "check_gpu_remap", "check_gpu_persistence",
+	"check_gpu_mode", "check_gpu_vbios", "check_gpu_temp", "check_gpu_power", "check_gpu_throttle", "check_gpu_pcie", "check_gpu_procs",
 }
 
 // gpuSection names device nodes and PCI addresses, and has NVML judge the rest;
