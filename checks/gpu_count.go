@@ -122,6 +122,9 @@ func (c *gpuCount) withoutNVML(onBus int, err error) []Finding {
 	if want == 0 && (errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere)) {
 		return []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
+	if errors.Is(err, probe.ErrOtherNode) {
+		return []Finding{{Code: "gpu.nvml", Severity: Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", gpuCountName, err)}}
+	}
 	f := Finding{Code: "gpu.nvml", Severity: Fail, Want: plural(want, "GPU"), Got: "0", Remedy: RebootNode}
 	f.Message = fmt.Sprintf("%s:  want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %v", gpuCountName, f.Want, onBus, err)
 	return []Finding{f}

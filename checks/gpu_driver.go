@@ -76,7 +76,7 @@ func (c *gpuDriver) notThere(views probe.GPUViews, err error) Finding {
 	case errors.Is(err, probe.ErrDriverNotThere):
 		f.Code, f.Severity, f.Remedy = "gpu.driver.missing", Fail, RebootNode
 		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err)
-	case errors.Is(err, probe.ErrNoLibrary):
+	case errors.Is(err, probe.ErrNoLibrary) && !errors.Is(err, probe.ErrOtherNode):
 		f.Code, f.Severity = "gpu.driver.library", Fail
 		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err)
 	}

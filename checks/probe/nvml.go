@@ -13,6 +13,10 @@ import (
 // ErrNoLibrary says that a vendor's library is not installed on this node.
 var ErrNoLibrary = errors.New("not found")
 
+// ErrOtherNode says that a recorded node is looked at, of whose GPUs this
+// machine's library knows nothing. Without GPUs it is ErrNoLibrary, too.
+var ErrOtherNode = fmt.Errorf("%w for a recorded node", ErrNoLibrary)
+
 // Reading is one value that NVML was asked for. There are three states: the
 // value, if Known; an error; or neither, which is "not supported by this GPU or
 // driver" and the zero value.

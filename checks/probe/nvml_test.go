@@ -247,7 +247,7 @@ func TestNameLost(t *testing.T) {
 func TestNVMLBelowAnotherRoot(t *testing.T) {
 	t.Parallel()
 	h := NewHost("/nonexistent")
-	if _, err := h.NVML(AllGroups, nil); !errors.Is(err, ErrNoLibrary) {
+	if _, err := h.NVML(AllGroups, nil); !errors.Is(err, ErrNoLibrary) || !errors.Is(err, ErrOtherNode) {
 		t.Errorf("%v", err)
 	}
 	want := &NVML{Driver: Known("1.2")}

@@ -53,7 +53,7 @@ func (h *Host) NVML(groups Group, doing func(call string)) (*NVML, error) {
 func (h *Host) openNVML(doing func(string)) (*nvmlSession, error) {
 	name := h.nvmlLibrary
 	if name == "" && h.root != "/" {
-		return nil, fmt.Errorf("load libnvidia-ml.so.1: %w for a node below %s; NVML_LIBRARY names one", ErrNoLibrary, h.root)
+		return nil, fmt.Errorf("load libnvidia-ml.so.1: %w below %s; NVML_LIBRARY names one", ErrOtherNode, h.root)
 	}
 	var opts []nvml.LibraryOption
 	if name != "" {
