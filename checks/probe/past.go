@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,7 +32,8 @@ func (h *Host) Recall(name string, v any) error {
 		return ErrNoMemory
 	}
 	path := filepath.Join(h.past, name+".json")
-	data, err := readOwn(h.Path(path))
+	own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
+	data, err := own.read(h.Path(path))
 	if err != nil {
 		return &fs.PathError{Op: "read", Path: path, Err: reason(err)}
 	}
@@ -42,31 +41,6 @@ func (h *Host) Recall(name string, v any) error {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
 	return nil
-}
-
-// readOwn reads a file that nobody else could have written.
-func readOwn(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.Mode().IsRegular():
-		return nil, errors.New("not a plain file")
-	case ok && int(st.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("owned by uid %d", st.Uid)
-	case info.Mode().Perm()&0o022 != 0:
-		return nil, fmt.Errorf("writable by others (mode %04o)", info.Mode().Perm())
-	case info.Size() > maxPast:
-		return nil, fmt.Errorf("%d bytes, want at most %d", info.Size(), maxPast)
-	}
-	return io.ReadAll(io.LimitReader(f, maxPast))
 }
 
 // Keep writes v for later runs, all of it or nothing, readable by root alone.

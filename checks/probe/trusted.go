@@ -14,18 +14,26 @@ import (
 // maxTrusted bounds a file of settings, bytes.
 const maxTrusted = 1 << 20
 
+// trust is what a file has to be for its content to be believed.
+type trust struct {
+	flags  int         // with which it is opened besides
+	owner  int         // or who runs this
+	others fs.FileMode // none of these permissions
+	most   int64       // bytes
+}
+
 // ReadTrusted reads a file of settings that only root, or who runs this, could
 // have written. Like nhc.conf it may be group-writable.
 func (h *Host) ReadTrusted(p string) ([]byte, error) {
-	data, err := readTrusted(h.Path(p))
+	data, err := trust{owner: 0, others: 0o002, most: maxTrusted}.read(h.Path(p))
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: p, Err: reason(err)}
 	}
 	return data, nil
 }
 
-func readTrusted(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+func (t trust) read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|t.flags, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -35,15 +43,22 @@ func readTrusted(path string) ([]byte, error) {
 		return nil, err
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.Mode().IsRegular():
+	switch mode := info.Mode(); {
+	case !mode.IsRegular():
 		return nil, errors.New("not a plain file")
-	case ok && st.Uid != 0 && int(st.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("owned by uid %d, want root", st.Uid)
-	case info.Mode().Perm()&0o002 != 0:
-		return nil, fmt.Errorf("writable by others (mode %04o), want at most 0775", info.Mode().Perm())
-	case info.Size() > maxTrusted:
-		return nil, fmt.Errorf("%d bytes, want at most %d", info.Size(), maxTrusted)
+	case ok && int(st.Uid) != t.owner && int(st.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("owned by uid %d, want %s", st.Uid, userWord(t.owner))
+	case mode.Perm()&t.others != 0:
+		return nil, fmt.Errorf("writable by others (mode %04o), want at most %04o", mode.Perm(), 0o777&^t.others)
+	case info.Size() > t.most:
+		return nil, fmt.Errorf("%d bytes, want at most %d", info.Size(), t.most)
 	}
-	return io.ReadAll(io.LimitReader(f, maxTrusted))
+	return io.ReadAll(io.LimitReader(f, t.most))
+}
+
+func userWord(uid int) string {
+	if uid == 0 {
+		return "root"
+	}
+	return fmt.Sprintf("uid %d", uid)
 }
