@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -83,14 +84,22 @@ func (h *Host) seize(p Process, act func(pidfd int) error) error {
 	defer unix.Close(dir)
 	r := processReader{dir: dir}
 	now, err := r.read(p.PID)
-	if err != nil || !h.Alive(p.PID) {
+	// One that ends loses its command line before it is dead.
+	ends := strings.HasPrefix(now.Args, "[") && !strings.HasPrefix(p.Args, "[")
+	if err != nil || ends || !h.Alive(p.PID) {
 		return os.ErrProcessDone
 	}
 	if now.UID != p.UID || now.Command() != p.Command() {
 		return errReplaced
 	}
 	if c, ok := h.cache[usageKey(p)].(cached[Usage]); ok && c.err == nil {
-		if now, err := h.readUsage(p); err != nil || now.Start != c.value.Start {
+		now, err := h.readUsage(p)
+		switch {
+		case err != nil && !h.Alive(p.PID): // just now
+			return os.ErrProcessDone
+		case err != nil:
+			return err
+		case now.Start != c.value.Start:
 			return errReplaced
 		}
 	}
