@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
 
@@ -50,6 +51,23 @@ func badValue(check, what, word, want string) Finding {
 		Got:      word,
 		Remedy:   FixConfig,
 	}
+}
+
+// numberLimits reads limits; nil is one that is not given.
+func numberLimits(check string, words ...string) ([]*big.Rat, *Finding) {
+	limits := make([]*big.Rat, len(words))
+	for i, w := range words {
+		if w == "" {
+			continue
+		}
+		limit, ok := parseNumber(w)
+		if !ok {
+			bad := badValue(check, "limit", w, "a number")
+			return nil, &bad
+		}
+		limits[i] = limit
+	}
+	return limits, nil
 }
 
 // unreadable is what a check says when it could not read what it judges.

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,16 +40,9 @@ func init() {
 
 func (c *psKswapd) Run(_ context.Context, env *Env) []Finding {
 	const name = "check_ps_kswapd"
-	limits := [2]*big.Rat{new(big.Rat), new(big.Rat)}
-	for i, w := range [...]string{c.Threshold, c.Discrepancy} {
-		if w == "" {
-			continue
-		}
-		limit, ok := parseNumber(w)
-		if !ok {
-			return []Finding{badValue(name, "limit", w, "a number")}
-		}
-		limits[i] = limit
+	limits, bad := numberLimits(name, cmp.Or(c.Threshold, "0"), cmp.Or(c.Discrepancy, "0"))
+	if bad != nil {
+		return []Finding{*bad}
 	}
 	procs, err := env.Host.Processes()
 	if err != nil {

@@ -35,17 +35,10 @@ func init() {
 
 func (c *psLoadAvg) Run(_ context.Context, env *Env) []Finding {
 	const name = "check_ps_loadavg"
-	words := [...]string{c.One, c.Five, c.Fifteen}
-	var limits [len(words)]*big.Rat
-	for i, w := range words {
-		if w == "" {
-			continue
-		}
-		limit, ok := parseNumber(w)
-		if !ok {
-			return []Finding{badValue(name, "limit", w, "a number")}
-		}
-		limits[i] = limit
+	words := []string{c.One, c.Five, c.Fifteen}
+	limits, bad := numberLimits(name, words...)
+	if bad != nil {
+		return []Finding{*bad}
 	}
 	loads, err := env.Host.LoadAverages()
 	if err != nil {
