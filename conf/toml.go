@@ -4,8 +4,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -17,6 +15,8 @@ type Entry struct {
 	Name   string         // as in nhc.conf: check_fs_mount_rw
 	Hosts  string         // match expression, "*" if it is not given
 	Params map[string]any // every other key
+
+	Policy // its own contexts and action
 }
 
 //go:embed default.toml
@@ -24,50 +24,37 @@ var defaultTOML []byte
 
 // Default is the plan for a node without a configuration: what holds on any
 // Linux machine.
-func Default() ([]Entry, error) { return ParseTOML("default.toml", defaultTOML) }
-
-// ParseTOML reads [[check]] tables in their order. The key name is the check,
-// with or without "check_", hosts says on which hosts it runs; all other keys
-// are its parameters. Anything outside of these tables is an error. All errors
-// are reported at once.
-func ParseTOML(file string, data []byte) ([]Entry, error) {
-	if err := usable(file, data, "TOML"); err != nil {
+func Default() ([]Entry, error) {
+	c, err := ParseTOML("default.toml", defaultTOML)
+	if err != nil {
 		return nil, err
 	}
-	var root map[string]toml.Primitive
-	md, err := toml.Decode(string(data), &root)
-	if err != nil {
-		return nil, tomlError(file, err)
-	}
-	var errs []error
-	for _, key := range slices.Sorted(maps.Keys(root)) {
-		if key != "check" || md.Type(key) != "ArrayHash" {
-			errs = append(errs, tomlError(file, md.PrimitiveDecode(root[key], &refused{key})))
-		}
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
+	return c.Checks, nil
+}
+
+// checkTables reads [[check]] tables in their order. The key name is the check,
+// with or without "check_", hosts says on which hosts it runs, contexts and
+// action are its policy; all other keys are its parameters.
+func (d *decoder) checkTables(text string, check toml.Primitive) (entries []Entry) {
 	var tables []map[string]any
-	if check, ok := root["check"]; ok {
-		if err := md.PrimitiveDecode(check, &tables); err != nil {
-			return nil, tomlError(file, err)
-		}
+	if err := d.md.PrimitiveDecode(check, &tables); err != nil {
+		d.add(err)
+		return nil
 	}
-	lines := headerLines(string(data), "check")
+	lines := headerLines(text, "check")
 	if len(lines) != len(tables) {
-		return nil, fmt.Errorf("%s: %d [[check]] lines for %d tables", file, len(lines), len(tables))
+		d.errs = append(d.errs, fmt.Errorf("%s: %d [[check]] lines for %d tables", d.file, len(lines), len(tables)))
+		return nil
 	}
-	var entries []Entry
 	for i, table := range tables {
-		e, err := newEntry(Pos{file, lines[i]}, table)
+		e, err := newEntry(Pos{d.file, lines[i]}, table)
 		if err != nil {
-			errs = append(errs, err)
+			d.errs = append(d.errs, err)
 			continue
 		}
 		entries = append(entries, e)
 	}
-	return entries, errors.Join(errs...)
+	return entries
 }
 
 func newEntry(pos Pos, table map[string]any) (e Entry, err error) {
@@ -75,13 +62,29 @@ func newEntry(pos Pos, table map[string]any) (e Entry, err error) {
 	if e.Name, err = takeString(table, "name", ""); err == nil {
 		e.Hosts, err = takeString(table, "hosts", "*")
 	}
+	for key, take := range map[string]func(any) error{"contexts": e.takeContexts, "action": e.takeAction} {
+		value, given := table[key]
+		if !given || err != nil {
+			continue
+		}
+		if err = take(value); err != nil {
+			err = fmt.Errorf("%s: %w", key, err)
+		}
+		delete(table, key)
+	}
 	if err != nil {
 		return Entry{}, fmt.Errorf("%s: %w", pos, err)
 	}
-	if !strings.HasPrefix(e.Name, "check_") {
-		e.Name = "check_" + e.Name
-	}
+	e.Name = checkName(e.Name)
 	return e, nil
+}
+
+// checkName is the name of a check as in nhc.conf.
+func checkName(name string) string {
+	if strings.HasPrefix(name, "check_") {
+		return name
+	}
+	return "check_" + name
 }
 
 // takeString removes a key from table.
@@ -99,14 +102,6 @@ func takeString(table map[string]any, key, otherwise string) (string, error) {
 	}
 	delete(table, key)
 	return text, nil
-}
-
-// refused makes the decoder report a key with its position.
-type refused struct{ key string }
-
-// UnmarshalTOML implements [toml.Unmarshaler].
-func (r *refused) UnmarshalTOML(any) error {
-	return fmt.Errorf("key %s: want nothing but [[check]] tables", r.key)
 }
 
 func tomlError(file string, err error) error {

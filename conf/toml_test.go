@@ -35,27 +35,27 @@ x = 'a"]]'
 "name" = "hw_cpuinfo"
 `
 	want := []Entry{
-		{Pos{"t.toml", 2}, "check_fs_mount_rw", "*", map[string]any{"fs": []any{"/", "/home"}, "remount": false}},
+		{Pos{"t.toml", 2}, "check_fs_mount_rw", "*", map[string]any{"fs": []any{"/", "/home"}, "remount": false}, Policy{}},
 		{Pos{"t.toml", 7}, "check_hw_ib", "{gpu[01-16]}", map[string]any{
 			"rate": int64(400), "port": "[[check]]\n\"", "share": 0.5, "text": "[[check]]",
 			"list": []any{[]any{[]any{int64(1), int64(2)}, []any{int64(3)}}, []any{[]any{int64(4)}}},
 			"sub":  map[string]any{"x": `a"]]`},
-		}},
-		{Pos{"t.toml", 23}, "check_hw_cpuinfo", "*", map[string]any{}},
+		}, Policy{}},
+		{Pos{"t.toml", 23}, "check_hw_cpuinfo", "*", map[string]any{}, Policy{}},
 	}
-	got, err := ParseTOML("t.toml", []byte(text))
+	c, err := ParseTOML("t.toml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, c.Checks); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	got, err = ParseTOML("t.toml", []byte(strings.ReplaceAll(text, "\n", "\r\n")))
-	if err != nil || len(got) != 3 || got[2].Pos.Line != 23 {
-		t.Errorf("with carriage returns: got %v, %v", got, err)
+	c, err = ParseTOML("t.toml", []byte(strings.ReplaceAll(text, "\n", "\r\n")))
+	if err != nil || len(c.Checks) != 3 || c.Checks[2].Pos.Line != 23 {
+		t.Errorf("with carriage returns: got %v, %v", c, err)
 	}
-	if got, err := ParseTOML("t.toml", nil); got != nil || err != nil {
-		t.Errorf("empty file: got %v, %v", got, err)
+	if c, err := ParseTOML("t.toml", nil); err != nil || c.Checks != nil {
+		t.Errorf("empty file: got %v, %v", c, err)
 	}
 }
 
@@ -64,10 +64,10 @@ func TestParseTOMLErrors(t *testing.T) {
 	tests := []struct{ name, data, want string }{
 		{"syntax", "[[check]]\nname = \"x\"\nfs = /home\n", "t.toml:3: "},
 		{"unknown keys, all at once", "timeout = 5\n\n[[check]]\nname = \"x\"\n[defaults]\na = 1\n[[checks]]\nname = \"y\"\n",
-			"t.toml:7: key checks: want nothing but [[check]] tables\nt.toml:5: key defaults: want nothing but [[check]] tables\n" +
-				"t.toml:1: key timeout: want nothing but [[check]] tables"},
-		{"a table", "\n[check]\nname = \"x\"\n", "t.toml:2: key check: want nothing but [[check]] tables"},
-		{"a list of inline tables", "check = [{name = \"x\"}]\n", "t.toml:1: key check: want nothing but [[check]] tables"},
+			"t.toml:7: key checks: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]\nt.toml:5: key defaults: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]\n" +
+				"t.toml:1: key timeout: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]"},
+		{"a table", "\n[check]\nname = \"x\"\n", "t.toml:2: key check: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]"},
+		{"a list of inline tables", "check = [{name = \"x\"}]\n", "t.toml:1: key check: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]"},
 		{"names and hosts, all at once", "[[check]]\n[[check]]\nname = 5\n[[check]]\nname = \"x\"\nhosts = [\"a\"]\n[[check]]\nname = \"\"\n",
 			"t.toml:1: no name, want name = \"...\"\nt.toml:2: name = 5: want a string\n" +
 				"t.toml:4: hosts = [a]: want a string\nt.toml:7: no name, want name = \"...\""},
@@ -92,14 +92,14 @@ func TestDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Entry{
-		{Pos{"default.toml", 3}, "check_fs_mount_rw", "*", map[string]any{"fs": "/"}},
-		{Pos{"default.toml", 7}, "check_file_test", "*", map[string]any{"test": "dw", "files": []any{"/tmp"}}},
-		{Pos{"default.toml", 12}, "check_hw_cpuinfo", "*", map[string]any{}},
-		{Pos{"default.toml", 15}, "check_hw_eth", "*", map[string]any{"dev": "lo"}},
+		{Pos{"default.toml", 3}, "check_fs_mount_rw", "*", map[string]any{"fs": "/"}, Policy{}},
+		{Pos{"default.toml", 7}, "check_file_test", "*", map[string]any{"test": "dw", "files": []any{"/tmp"}}, Policy{}},
+		{Pos{"default.toml", 12}, "check_hw_cpuinfo", "*", map[string]any{}, Policy{}},
+		{Pos{"default.toml", 15}, "check_hw_eth", "*", map[string]any{"dev": "lo"}, Policy{}},
 	}
 	line := 21
 	for name := range strings.FieldsSeq("count driver recovery xid ecc remap persistence mode vbios temp power throttle pcie procs") {
-		want = append(want, Entry{Pos{"default.toml", line}, "check_gpu_" + name, "*", map[string]any{}})
+		want = append(want, Entry{Pos{"default.toml", line}, "check_gpu_" + name, "*", map[string]any{}, Policy{}})
 		line += 3
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -112,11 +112,14 @@ func FuzzParseTOML(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		entries, err := ParseTOML("t", data)
+		c, err := ParseTOML("t", data)
 		if err != nil && strings.Contains(err.Error(), "[[check]] lines for") {
 			t.Fatal(err)
 		}
-		for _, e := range entries {
+		if err != nil {
+			return
+		}
+		for _, e := range c.Checks {
 			if e.Pos.Line < 1 || !strings.HasPrefix(e.Name, "check_") || e.Hosts == "" {
 				t.Fatalf("%+v", e)
 			}

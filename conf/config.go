@@ -1,0 +1,285 @@
+package conf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Config is what nhc.toml says: checks, what they mean around a job, and how
+// long a run may take.
+type Config struct {
+	Checks   []Entry
+	Roles    map[string]Role   // by context, [prolog]; those that are not named have their defaults
+	Policies map[string]Policy // by class or check, [policy.gpu]: "gpu", "check_gpu_pcie"
+	Places   map[string]Pos    // where the policies stand
+}
+
+// The contexts of a run: what has started it.
+const (
+	HealthCheck = "healthcheck"
+	Prolog      = "prolog"
+	Epilog      = "epilog"
+	Manual      = "manual"
+)
+
+var contexts = []string{HealthCheck, Prolog, Epilog, Manual}
+
+// Action is what a failure of a check comes to.
+type Action string
+
+// The actions, each more than the one before. FailJob is the default: it does
+// all that a failure can do. Drain takes the node out of service and lets the job
+// start, Warn says it, and Nothing keeps it for who asks.
+const (
+	Nothing Action = "none"
+	Warn    Action = "warn"
+	Drain   Action = "drain"
+	FailJob Action = "fail-job"
+)
+
+var actions = []Action{Nothing, Warn, Drain, FailJob}
+
+// Policy is what a site wants of a check or of a class of checks. The zero value
+// leaves everything as it is.
+type Policy struct {
+	Contexts []string // where it runs; nil: where it is fit to
+	Action   Action   // "": that of the class, or FailJob
+}
+
+// Or fills in what p leaves open.
+func (p Policy) Or(other Policy) Policy {
+	if p.Contexts == nil {
+		p.Contexts = other.Contexts
+	}
+	if p.Action == "" {
+		p.Action = other.Action
+	}
+	return p
+}
+
+// Of is the policy of a check by its name and class.
+func (c *Config) Of(name, class string) Policy {
+	if c == nil {
+		return Policy{}
+	}
+	return c.Policies[name].Or(c.Policies[class])
+}
+
+// Role is how a run behaves that something else than a person has started.
+type Role struct {
+	Budget time.Duration // of the whole run; 0: not given
+	Exit   bool          // mark = "exit": no command of Slurm's, the exit status says it
+	End    bool          // leftovers = "end": processes of the ended job are ended
+	Grace  time.Duration // for what a job leaves behind to go by itself
+}
+
+// Default budgets, and the grace of an epilog.
+var defaultRoles = map[string]Role{
+	HealthCheck: {},
+	Prolog:      {Budget: 10 * time.Second},
+	Epilog:      {Budget: 30 * time.Second, Grace: 3 * time.Second},
+}
+
+// Role is how a run in a context behaves.
+func (c *Config) Role(context string) Role {
+	if c != nil {
+		if r, ok := c.Roles[context]; ok {
+			return r
+		}
+	}
+	return defaultRoles[context]
+}
+
+// ParseTOML reads nhc.toml: [[check]] tables, [policy.NAME], [healthcheck],
+// [prolog] and [epilog]. Anything else is an error. All errors are reported at
+// once, each with its line.
+func ParseTOML(file string, data []byte) (*Config, error) {
+	if err := usable(file, data, "TOML"); err != nil {
+		return nil, err
+	}
+	var root map[string]toml.Primitive
+	md, err := toml.Decode(string(data), &root)
+	if err != nil {
+		return nil, tomlError(file, err)
+	}
+	d := &decoder{file: file, md: md}
+	c := &Config{}
+	for _, key := range slices.Sorted(maps.Keys(root)) {
+		kind := md.Type(key)
+		switch {
+		case key == "check" && kind == "ArrayHash":
+			c.Checks = d.checkTables(string(data), root[key])
+		case key == "policy" && (kind == "Hash" || kind == ""): // "": only [policy.NAME] is written
+			c.Policies, c.Places = d.policies(root[key])
+		case hasRole(key) && kind == "Hash":
+			if c.Roles == nil {
+				c.Roles = map[string]Role{}
+			}
+			c.Roles[key] = d.role(key, root[key])
+		default:
+			d.value(root[key], func(any) error {
+				return fmt.Errorf("key %s: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]", key)
+			})
+		}
+	}
+	if len(d.errs) > 0 {
+		return nil, errors.Join(d.errs...)
+	}
+	return c, nil
+}
+
+func hasRole(context string) bool {
+	_, ok := defaultRoles[context]
+	return ok
+}
+
+// decoder collects what is wrong with a file.
+type decoder struct {
+	file string
+	md   toml.MetaData
+	errs []error
+}
+
+func (d *decoder) add(err error) { d.errs = append(d.errs, tomlError(d.file, err)) }
+
+// taker has the decoder add the position to an error.
+type taker struct{ take func(any) error }
+
+// UnmarshalTOML implements [toml.Unmarshaler].
+func (t *taker) UnmarshalTOML(v any) error { return t.take(v) }
+
+// value hands a value over; an error of take is reported with its line.
+func (d *decoder) value(p toml.Primitive, take func(any) error) {
+	if err := d.md.PrimitiveDecode(p, &taker{take}); err != nil {
+		d.add(err)
+	}
+}
+
+// table hands over the values of a table by its keys.
+func (d *decoder) table(name string, p toml.Primitive, keys map[string]func(any) error) {
+	var table map[string]toml.Primitive
+	if err := d.md.PrimitiveDecode(p, &table); err != nil {
+		d.add(err)
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		d.value(table[key], func(v any) error {
+			take, ok := keys[key]
+			if !ok {
+				return fmt.Errorf("key %s.%s: want %s", name, key, strings.Join(slices.Sorted(maps.Keys(keys)), ", "))
+			}
+			if err := take(v); err != nil {
+				return fmt.Errorf("%s.%s: %w", name, key, err)
+			}
+			return nil
+		})
+	}
+}
+
+func (d *decoder) policies(p toml.Primitive) (all map[string]Policy, places map[string]Pos) {
+	var tables map[string]toml.Primitive
+	if err := d.md.PrimitiveDecode(p, &tables); err != nil {
+		d.add(err)
+		return nil, nil
+	}
+	all, places = map[string]Policy{}, map[string]Pos{}
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		var policy Policy
+		if d.md.Type("policy", name) != "Hash" {
+			d.value(tables[name], func(any) error { return fmt.Errorf("key policy.%s: want [policy.NAME]", name) })
+			continue
+		}
+		d.table("policy."+name, tables[name], map[string]func(any) error{"contexts": policy.takeContexts, "action": policy.takeAction})
+		all[name], places[name] = policy, d.place(tables[name])
+	}
+	return all, places
+}
+
+// place is where a value stands, which the decoder tells with an error alone.
+func (d *decoder) place(p toml.Primitive) Pos {
+	err := d.md.PrimitiveDecode(p, &taker{func(any) error { return errors.New("where is it") }})
+	if parse, ok := errors.AsType[toml.ParseError](err); ok {
+		return Pos{d.file, parse.Position.Line}
+	}
+	return Pos{File: d.file}
+}
+
+func (p *Policy) takeContexts(v any) error {
+	want := fmt.Errorf("%v: want a list of %s", v, strings.Join(contexts, ", "))
+	list, ok := v.([]any)
+	if !ok {
+		return want
+	}
+	p.Contexts = []string{}
+	for _, item := range list {
+		name, ok := item.(string)
+		if !ok || !slices.Contains(contexts, name) {
+			return want
+		}
+		p.Contexts = append(p.Contexts, name)
+	}
+	return nil
+}
+
+func (p *Policy) takeAction(v any) error {
+	name, _ := v.(string)
+	if !slices.Contains(actions, Action(name)) {
+		return fmt.Errorf("%v: want one of %v", v, actions)
+	}
+	p.Action = Action(name)
+	return nil
+}
+
+// maxSeconds bounds what is given in seconds.
+const maxSeconds = time.Hour
+
+func (d *decoder) role(name string, p toml.Primitive) Role {
+	r := defaultRoles[name]
+	keys := map[string]func(any) error{"budget": seconds(&r.Budget, 1)}
+	if name != HealthCheck {
+		keys["mark"] = word(map[string]func(){"drain": func() { r.Exit = false }, "exit": func() { r.Exit = true }})
+	}
+	if name == Epilog {
+		keys["grace"] = seconds(&r.Grace, 0)
+		keys["leftovers"] = word(map[string]func(){"report": func() { r.End = false }, "end": func() { r.End = true }})
+	}
+	d.table(name, p, keys)
+	return r
+}
+
+// seconds takes a number of seconds, at least so many.
+func seconds(to *time.Duration, least float64) func(any) error {
+	return func(v any) error {
+		n := -1.0
+		switch v := v.(type) {
+		case int64:
+			n = float64(v)
+		case float64:
+			n = v
+		}
+		if !(n >= least && n <= maxSeconds.Seconds()) {
+			return fmt.Errorf("%v: want seconds, %.0f to %.0f", v, least, maxSeconds.Seconds())
+		}
+		*to = time.Duration(n * float64(time.Second))
+		return nil
+	}
+}
+
+// word takes one of some words.
+func word(words map[string]func()) func(any) error {
+	return func(v any) error {
+		name, _ := v.(string)
+		use, ok := words[name]
+		if !ok {
+			return fmt.Errorf("%v: want one of %s", v, strings.Join(slices.Sorted(maps.Keys(words)), ", "))
+		}
+		use()
+		return nil
+	}
+}
