@@ -11,7 +11,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -52,6 +54,28 @@ func (l Lane) Worker() Lane {
 // Vendor says whether the lane loads a vendor library: after a hang in such a
 // lane the rest of it is not run, since the next call would hang too.
 func (l Lane) Vendor() bool { return l == NVML || l == DCGM }
+
+// ClassShell is the class of the lines that bash runs.
+const ClassShell = "shell"
+
+// Class is the family of a check, by which a site gives policies: "gpu", "fs",
+// "ps": the word behind check_, but "gpu" for all that looks at GPUs.
+func (i Info) Class() string {
+	family, _, _ := strings.Cut(strings.TrimPrefix(i.Name, "check_"), "_")
+	if i.Lane.Vendor() || family == "nv" || family == "nvsmi" {
+		return "gpu"
+	}
+	return family
+}
+
+// Classes lists the classes of all checks, and that of shell lines, sorted.
+func Classes() []string {
+	set := map[string]bool{ClassShell: true}
+	for _, info := range registry {
+		set[info.Class()] = true
+	}
+	return slices.Sorted(maps.Keys(set))
+}
 
 // Info describes a check to the registry.
 type Info struct {

@@ -271,7 +271,7 @@ func (b *builder) param(p *syntax.ParamExp) (why string) {
 
 // shell plans a line for bash and notes what it may leave behind.
 func (b *builder) shell(s Step, file *syntax.File, why string) {
-	s.Kind, s.Lane, s.Barrier, s.Why = ShellLine, checks.Shell, true, why
+	s.Kind, s.Lane, s.Barrier, s.Why, s.Class = ShellLine, checks.Shell, true, why, checks.ClassShell
 	b.add(s)
 	b.pos = s.Pos
 	b.set = nil // when it has run, what it has left of these is known

@@ -4,6 +4,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -54,14 +55,24 @@ type Step struct {
 	Garbled bool            // shell: the line is not the grammar of a shell
 	Command string          // shell: the command, where no earlier line can have defined it
 	NewPath bool            // shell: an earlier line has set PATH, where Command may be
+	Class   string          // of the check, see [checks.Info.Class]
+	Policy  conf.Policy     // of the site; its action is never empty
 }
 
 // Plan is all steps of a run, in order.
 type Plan struct {
 	Steps []Step
+	Left  []Left // what is not run in this context
 	// Problems are the errors of the configuration that LBNL NHC has no
 	// verdict for: each drains nobody and is reported with its position.
 	Problems *multierror.Error
+}
+
+// Left is a step that is left out, and why.
+type Left struct {
+	Step
+
+	Because string
 }
 
 // NeedsShell says whether any step needs a bash.
@@ -82,6 +93,11 @@ type Options struct {
 	Sourced   bool              // site scripts or a sysconfig file ran in bash: its variables are not known here
 	Trace     bool              // -x: everything that can is run by bash, which prints it
 	InPlace   func(string) bool // says whether a line stays in the main shell where others are forked (-f)
+
+	Context  string       // of the run, as in nhc.toml; "": everything is planned
+	Own      bool         // the lines are for this context alone: nhc-prolog.conf
+	NoGPUs   string       // why nothing of GPUs is looked at; "": it is
+	Policies *conf.Config // of the site; may be nil
 }
 
 // longestStep bounds a native step where the run has no deadline or a long
@@ -115,9 +131,10 @@ func Build(lines []conf.Line, opts Options) *Plan {
 
 // BuildTables plans the entries of a TOML configuration.
 func BuildTables(entries []conf.Entry, opts Options) *Plan {
+	opts.Own = false // they name the contexts that they are for
 	b := &builder{opts: opts, plan: new(Plan)}
 	for _, e := range entries {
-		s := Step{Pos: e.Pos, Text: e.Name, Kind: Native, Name: e.Name, Table: e.Params}
+		s := Step{Pos: e.Pos, Text: e.Name, Kind: Native, Name: e.Name, Table: e.Params, Policy: e.Policy}
 		info, ok := checks.Lookup(e.Name)
 		if !ok {
 			s.Usage = b.problem(e.Pos, e.Name, fmt.Errorf("no check of that name, want one of %s", strings.Join(checks.Names(), ", ")))
@@ -146,8 +163,66 @@ type builder struct {
 }
 
 func (b *builder) add(s Step) {
+	s.Policy = s.Policy.Or(b.opts.Policies.Of(s.Name, s.Class)).Or(conf.Policy{Action: conf.FailJob})
+	if why := b.leftOut(&s); why != "" {
+		b.plan.Left = append(b.plan.Left, Left{s, why})
+		return
+	}
 	s.Index = len(b.plan.Steps)
 	b.plan.Steps = append(b.plan.Steps, s)
+}
+
+// leftOut says why a step is not run in the context of the run. Around a job only
+// what is cheap and changes nothing runs unasked: a check of this program that
+// reads files or a vendor's library.
+func (b *builder) leftOut(s *Step) (why string) {
+	around := b.opts.Context == conf.Prolog || b.opts.Context == conf.Epilog
+	switch {
+	case b.opts.Context == "" || s.Kind == Assign:
+		return ""
+	case s.Class == "gpu" && b.opts.NoGPUs != "":
+		return b.opts.NoGPUs
+	case s.Policy.Contexts != nil:
+		if !slices.Contains(s.Policy.Contexts, b.opts.Context) {
+			return "its contexts are " + cmp.Or(strings.Join(s.Policy.Contexts, ", "), "none")
+		}
+		return ""
+	case !around || b.opts.Own:
+		return ""
+	case s.Kind == ShellLine:
+		return "what a line for the shell costs and does is not known"
+	case s.Barrier:
+		return "it runs commands, or changes something"
+	}
+	return ""
+}
+
+// Add appends the steps of another plan.
+func (p *Plan) Add(other *Plan) {
+	for _, s := range other.Steps {
+		s.Index = len(p.Steps)
+		p.Steps = append(p.Steps, s)
+	}
+	p.Left = append(p.Left, other.Left...)
+	if other.Problems != nil {
+		p.Problems = multierror.Append(p.Problems, other.Problems.Errors...)
+	}
+}
+
+// UnknownPolicy is an error for each policy whose name is neither a check nor a
+// class of checks: it would be in force for nothing.
+func UnknownPolicy(c *conf.Config) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
+		_, ok := checks.Lookup(name)
+		switch {
+		case !ok && !slices.Contains(checks.Classes(), name):
+			errs = append(errs, fmt.Errorf("%s: policy.%s: want the name of a check, or a class: %s", c.Places[name], name, strings.Join(checks.Classes(), ", ")))
+		case name == checks.ClassShell && (c.Policies[name].Action == conf.Warn || c.Policies[name].Action == conf.Nothing):
+			errs = append(errs, fmt.Errorf("%s: policy.shell.action: %s: want drain or fail-job: a line of bash says itself what is only a warning", c.Places[name], c.Policies[name].Action))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (b *builder) problem(pos conf.Pos, name string, err error) *checks.Finding {
@@ -158,7 +233,7 @@ func (b *builder) problem(pos conf.Pos, name string, err error) *checks.Finding 
 
 // native completes a step whose check c has been bound, or not (err).
 func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
-	s.Lane = info.Lane
+	s.Lane, s.Class = info.Lane, info.Class()
 	s.Timeout = StepTimeout(info, b.opts.Timeout)
 	s.Barrier = runsCommands(info, c)
 	s.Vars = slices.Clip(b.set)

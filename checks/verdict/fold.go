@@ -59,6 +59,7 @@ type Fold struct {
 	failures int
 	unknowns int
 	findings []checks.Finding
+	failed   []checks.Finding
 	message  string // of the failure that marks the node
 	left     bool   // the first failure has been left as the result
 	over     bool
@@ -132,7 +133,7 @@ func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 			events = append(events, f.unknown(x.Message)...)
 		default:
 			events = append(events, f.log(f.errorText(x.Message))...)
-			events = append(events, f.die(statusOf(x), x.Message)...)
+			events = append(events, f.fail(x)...)
 			if f.over {
 				return events
 			}
@@ -159,8 +160,15 @@ func (f *Fold) unknown(message string) []Event {
 	return events
 }
 
-// die is all that follows the log line of a failure.
+// die is all that follows the log line of a failure that is no finding.
 func (f *Fold) die(status int, message string) []Event {
+	return f.fail(checks.Finding{Severity: checks.Fail, Message: message, Status: status})
+}
+
+// fail is all that follows the log line of a failure.
+func (f *Fold) fail(x checks.Finding) []Event {
+	f.failed = append(f.failed, x)
+	status, message := statusOf(x), x.Message
 	events := append(f.Flush(), Event{Syslog, "Health check failed:  " + message})
 	if f.Mark && f.failures == 0 && !f.Eval {
 		f.message = message
@@ -268,6 +276,10 @@ func (f *Fold) LastMessage() string { return f.message }
 
 // List is every finding so far.
 func (f *Fold) List() []checks.Finding { return f.findings }
+
+// Failures is every failure so far. One of a shell line, or of the run itself, is
+// a finding without a code.
+func (f *Fold) Failures() []checks.Finding { return f.failed }
 
 // Finish closes the run and gives its exit status. took is how long it took,
 // in whole seconds.

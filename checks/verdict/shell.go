@@ -3,6 +3,8 @@ package verdict
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // Died takes a death in the shell, which has written its log line itself. One in
@@ -53,6 +55,9 @@ func (f *Fold) swallowed() []Event {
 		f.message = f.subDied.message
 		events = append(events, Event{Offline, f.message})
 	}
+	if !f.tainted {
+		f.failed = append(f.failed, checks.Finding{Severity: checks.Fail, Message: f.subDied.message, Status: f.subDied.status})
+	}
 	f.tainted = true
 	return events
 }
@@ -60,6 +65,7 @@ func (f *Fold) swallowed() []Event {
 // subFailed completes a death in a subshell, whose log line is written already
 // unless nobody has heard it.
 func (f *Fold) subFailed(status int) (events []Event) {
+	f.failed = append(f.failed, checks.Finding{Severity: checks.Fail, Message: f.subDied.message, Status: f.subDied.status})
 	if !f.subDied.heard {
 		events = f.log(f.errorText(f.subDied.message))
 	}

@@ -1,0 +1,117 @@
+package slurm
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+const (
+	migOne = "MIG-11111111-2222-3333-4444-555555555555"
+	migOld = "MIG-GPU-aaaaaaaa-bbbb-cccc-dddd-000000000003/7/0"
+)
+
+func TestJobFrom(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		env  string // NAME=value, a line each
+		want Job
+	}{
+		{"empty environment", "", Job{UID: -1}},
+		{"two GPUs", "SLURM_JOB_ID=1234\nSLURM_JOB_UID=5001\nSLURM_JOB_USER=alice\nSLURM_JOB_GPUS=3,1\nCUDA_VISIBLE_DEVICES=0,1\nSLURM_JOB_RESTART_COUNT=2",
+			Job{ID: "1234", UID: 5001, User: "alice", Restart: 2, Share: SomeGPUs, Minors: []int{1, 3}}},
+		{"ranges", "SLURM_JOB_GPUS=0-2,2,7", Job{UID: -1, Share: SomeGPUs, Minors: []int{0, 1, 2, 7}}},
+		{"an older Slurm", "CUDA_VISIBLE_DEVICES=4", Job{UID: -1, Share: SomeGPUs, Minors: []int{4}}},
+		{"no GPU on a node with some", "SLURM_JOB_ID=1\nCUDA_VISIBLE_DEVICES=NoDevFiles", Job{ID: "1", UID: -1}},
+		{"MIG", "SLURM_JOB_GPUS=9\nCUDA_VISIBLE_DEVICES=" + migOne, Job{UID: -1, Share: SomeGPUs, MIG: []string{migOne}}},
+		{"MIG of an old driver", "CUDA_VISIBLE_DEVICES=" + migOld, Job{UID: -1, Share: SomeGPUs, MIG: []string{migOld}}},
+		{"exclusive", "SLURM_JOB_OVERSUBSCRIBE=NO\nSLURM_JOB_GPUS=0", Job{UID: -1, Share: AllGPUs, Minors: []int{0}}},
+		{"exclusive, of 26.05", "SLURM_JOB_EXCLUSIVE=NODE", Job{UID: -1, Share: AllGPUs}},
+		{"shared", "SLURM_JOB_OVERSUBSCRIBE=OK\nSLURM_JOB_EXCLUSIVE=NO", Job{UID: -1}},
+		{"an array", "SLURM_JOB_ID=107\nSLURM_ARRAY_JOB_ID=100\nSLURM_ARRAY_TASK_ID=7", Job{ID: "107", Array: "100_7", UID: -1}},
+		{"garbage", "SLURM_JOB_ID=1;reboot\nSLURM_JOB_UID=-1\nSLURM_JOB_USER=../../etc\nSLURM_JOB_GPUS=$(reboot)",
+			Job{UID: -1, Share: AllGPUs, Strange: "SLURM_JOB_GPUS=$(reboot): want numbers of devices, or UUIDs of MIG devices"}},
+		{"a range without end", "SLURM_JOB_GPUS=0-99999999", Job{UID: -1, Share: AllGPUs,
+			Strange: "SLURM_JOB_GPUS=0-99999999: want numbers of devices, or UUIDs of MIG devices"}},
+		{"half a MIG device", "CUDA_VISIBLE_DEVICES=MIG-x", Job{UID: -1, Share: AllGPUs,
+			Strange: "CUDA_VISIBLE_DEVICES=MIG-x: want numbers of devices, or UUIDs of MIG devices"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := JobFrom(func(name string) string {
+				for line := range strings.SplitSeq(tt.env, "\n") {
+					if v, ok := strings.CutPrefix(line, name+"="); ok {
+						return v
+					}
+				}
+				return ""
+			})
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// eight are GPUs whose minor numbers run against the PCI bus, as on some boards.
+func eight() (node []GPU) {
+	for i := range 8 {
+		node = append(node, GPU{Minor: 7 - i, PCI: fmt.Sprintf("0000:%02x:00.0", i), UUID: fmt.Sprintf("GPU-aaaaaaaa-bbbb-cccc-dddd-%012d", i)})
+	}
+	node[5].MIG = []string{migOne}
+	return node
+}
+
+func TestScope(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		job  Job
+		own  []int // indexes of eight(); nil: all, and not known
+		why  string
+	}{
+		{"minor numbers, not indexes", Job{Share: SomeGPUs, Minors: []int{0, 6}}, []int{1, 7}, ""},
+		{"MIG", Job{Share: SomeGPUs, MIG: []string{migOne}}, []int{5}, ""},
+		{"MIG of an old driver", Job{Share: SomeGPUs, MIG: []string{migOld}}, []int{3}, ""},
+		{"no GPU", Job{Share: NoGPUs}, []int{}, ""},
+		{"the whole node", Job{Share: AllGPUs, Minors: []int{0}}, nil, ""},
+		{"a device that is gone", Job{Share: SomeGPUs, Minors: []int{0, 8}}, nil, "no GPU of this node has the device /dev/nvidia8"},
+		{"a MIG device that is gone", Job{Share: SomeGPUs, MIG: []string{strings.Replace(migOne, "1", "9", 1)}}, nil,
+			"no GPU of this node has the MIG device MIG-91111111-2222-3333-4444-555555555555"},
+		{"garbage", Job{Share: AllGPUs, Strange: "garbage"}, nil, "garbage"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			node := eight()
+			s, why := ScopeOf(tt.job, node)
+			if why != tt.why {
+				t.Errorf("why is %q, want %q", why, tt.why)
+			}
+			own := map[int]bool{}
+			for _, i := range tt.own {
+				own[i] = true
+			}
+			for i, g := range node {
+				want := tt.own == nil || own[i]
+				if got := s.Inside(checks.Device{Kind: "gpu", PCI: g.PCI}); got != want {
+					t.Errorf("GPU %d by its address: inside %v, want %v", i, got, want)
+				}
+				if got := s.Inside(checks.Device{Kind: "gpu", UUID: g.UUID}); got != want {
+					t.Errorf("GPU %d by its UUID: inside %v, want %v", i, got, want)
+				}
+			}
+			for _, d := range []checks.Device{{}, {Kind: "mount", Name: "/home"}, {Kind: "nvswitch", PCI: "0000:00:00.0"}, {Kind: "gpu"}, {Kind: "gpu", PCI: "0000:ff:00.0"}} {
+				if !s.Inside(d) {
+					t.Errorf("%+v is outside, want inside: it is the node's, or nobody knows whose", d)
+				}
+			}
+		})
+	}
+}
