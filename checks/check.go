@@ -61,7 +61,7 @@ const ClassShell = "shell"
 // Class is the family of a check, by which a site gives policies: "gpu", "fs",
 // "ps": the word behind check_, but "gpu" for all that looks at GPUs.
 func (i Info) Class() string {
-	family, _, _ := strings.Cut(strings.TrimPrefix(i.Name, "check_"), "_")
+	family, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(i.Name, "check_"), "all_"), "_")
 	if i.Lane.Vendor() || family == "nv" || family == "nvsmi" {
 		return "gpu"
 	}

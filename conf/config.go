@@ -236,8 +236,8 @@ func (p *Policy) takeAction(v any) error {
 	return nil
 }
 
-// maxSeconds bounds what is given in seconds.
-const maxSeconds = time.Hour
+// longest bounds what is given in seconds.
+const longest = time.Hour
 
 func (d *decoder) role(name string, p toml.Primitive) Role {
 	r := defaultRoles[name]
@@ -263,8 +263,8 @@ func seconds(to *time.Duration, least float64) func(any) error {
 		case float64:
 			n = v
 		}
-		if !(n >= least && n <= maxSeconds.Seconds()) {
-			return fmt.Errorf("%v: want seconds, %.0f to %.0f", v, least, maxSeconds.Seconds())
+		if !(n >= least && n <= longest.Seconds()) {
+			return fmt.Errorf("%v: want seconds, %.0f to %.0f", v, least, longest.Seconds())
 		}
 		*to = time.Duration(n * float64(time.Second))
 		return nil

@@ -19,6 +19,9 @@ const (
 
 var roleNames = [...]string{"manual", "healthcheck", "prolog", "epilog"}
 
+// AroundJob says whether the run looks at the node for the sake of a job.
+func (r Role) AroundJob() bool { return r == Prolog || r == Epilog }
+
 func (r Role) String() string {
 	if r < Manual || r > Epilog {
 		return fmt.Sprintf("role %d", int(r))

@@ -28,6 +28,7 @@ const (
 	OpPut    Op = "put"    // write a file, all of it or none
 	OpHave   Op = "have"   // one part of the node's inventory
 	OpCreate Op = "create" // write a file that must not exist yet
+	OpGPUs   Op = "gpus"   // the GPUs that the driver has, as files tell
 )
 
 // Request is one line on a worker's request descriptor.
@@ -73,12 +74,13 @@ type Response struct {
 	TimedOut bool             `json:"timed_out,omitempty"`
 	File     *FileInfo        `json:"file,omitempty"` // read, take
 
-	Scripts []Script         `json:"scripts,omitempty"` // list: in the order of their names
-	Facts   []probe.Fact     `json:"facts,omitempty"`
-	Have    *probe.Inventory `json:"have,omitempty"`
-	Cut     bool             `json:"cut,omitempty"`   // exec: there was more output
-	Spent   bool             `json:"spent,omitempty"` // this worker can do no more, see probe.Host.Blocked
-	Err     string           `json:"err,omitempty"`   // why the operation failed, complete
+	Scripts []Script          `json:"scripts,omitempty"` // list: in the order of their names
+	Facts   []probe.Fact      `json:"facts,omitempty"`
+	Have    *probe.Inventory  `json:"have,omitempty"`
+	GPUs    []probe.DriverGPU `json:"gpus,omitempty"`
+	Cut     bool              `json:"cut,omitempty"`   // exec: there was more output
+	Spent   bool              `json:"spent,omitempty"` // this worker can do no more, see probe.Host.Blocked
+	Err     string            `json:"err,omitempty"`   // why the operation failed, complete
 }
 
 // FileInfo says what a configuration file is.

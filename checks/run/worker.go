@@ -136,6 +136,8 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return w.have(req)
 	case OpCreate:
 		return create(req.Path, req.Data)
+	case OpGPUs:
+		return w.driverGPUs()
 	default:
 		return &Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
 	}
@@ -241,6 +243,16 @@ func (w *worker) facts(req *Request) []probe.Fact {
 	default:
 		return w.host.Describe()
 	}
+}
+
+// driverGPUs are the GPUs by the files of the driver. A driver that is not loaded
+// has none.
+func (w *worker) driverGPUs() *Response {
+	views, err := w.host.GPUViews()
+	if err != nil {
+		return &Response{Err: err.Error()}
+	}
+	return &Response{GPUs: views.Driver}
 }
 
 func (w *worker) append(req *Request) *Response {

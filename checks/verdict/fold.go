@@ -281,6 +281,12 @@ func (f *Fold) List() []checks.Finding { return f.findings }
 // a finding without a code.
 func (f *Fold) Failures() []checks.Finding { return f.failed }
 
+// Blame takes the node out of service for a failure that somebody else has chosen.
+func (f *Fold) Blame(message string) []Event {
+	f.message = message
+	return []Event{{Offline, message}}
+}
+
 // Finish closes the run and gives its exit status. took is how long it took,
 // in whole seconds.
 func (f *Fold) Finish(took int) (events []Event, exit int) {

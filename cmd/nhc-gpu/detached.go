@@ -34,7 +34,7 @@ func detachedHealth(argv []string) int {
 	}
 	r := newRun(argv, opts)
 	r.background = true
-	return r.whole()
+	return r.run()
 }
 
 // detach is the foreground half. over is false if the run is none: there is no

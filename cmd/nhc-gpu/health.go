@@ -20,7 +20,10 @@ import (
 
 // health is a run as LBNL NHC: load, plan, run, fold, act. Its result is the
 // exit status.
-func health(argv []string) int {
+func health(argv []string) int { return healthAs(slurm.Manual, argv) }
+
+// healthAs is that in a role that a word has named; Manual is none.
+func healthAs(role slurm.Role, argv []string) int {
 	opts, err := parseOptions(argv[1:])
 	if err != nil {
 		help(argv[0])
@@ -33,11 +36,12 @@ func health(argv []string) int {
 		help(argv[0])
 		return 0
 	}
-	return newRun(argv, opts).whole()
+	opts.role = role
+	return newRun(argv, opts).run()
 }
 
-// whole is the run from its start to its exit status.
-func (r *oneRun) whole() int {
+// run is all of it, from its start to its exit status.
+func (r *oneRun) run() int {
 	defer r.close()
 	if r.busy() {
 		return 0
@@ -72,6 +76,7 @@ type oneRun struct {
 
 	vetted   []conf.Line // the lines of this host
 	others   int         // how many lines are for other hosts
+	whole    bool        // every check is planned, whatever its contexts
 	strict   bool        // a person has asked: say also what LBNL NHC is silent about
 	doubts   []string    // lines that are no check, each with its place
 	settings string      // the sysconfig file that was read
@@ -83,6 +88,10 @@ type oneRun struct {
 	unloaded  error           // why they were not read
 	overrides map[string]bool // checks of this program that they define anew
 
+	config *conf.Config // nhc.toml; nil if there is none
+	tables []conf.Entry // its checks for this host
+	job    *around      // of a prolog or an epilog
+
 	background bool   // this is the detached half of a run
 	left       bool   // its result has been written
 	doubt      string // what could not be told, the first of it
@@ -92,8 +101,11 @@ type oneRun struct {
 
 func newRun(argv []string, opts *options) *oneRun {
 	r := &oneRun{argv: argv, opts: opts, began: time.Now()}
-	r.node = nodeFromEnviron(os.Getenv)
-	r.set = newSettings(os.Environ(), r.node.aroundJob())
+	r.node = nodeFromEnviron(os.Getenv, opts.role)
+	if r.node.role.AroundJob() {
+		r.job = &around{job: slurm.JobFrom(os.Getenv)}
+	}
+	r.set = newSettings(os.Environ(), r.node.role.AroundJob())
 	r.set.past = r.node.past()
 	r.sig = catchSignals()
 	r.ctx = r.sig.ctx
@@ -159,6 +171,7 @@ func (r *oneRun) load() (exit int, over bool) {
 	} else if exit, over := r.detach(); over {
 		return exit, true
 	}
+	r.aroundJob()
 	o, exit, over := r.open()
 	if over {
 		return exit, true
@@ -202,6 +215,9 @@ func (r *oneRun) allowed() time.Duration {
 	if r.opts.eval != "" {
 		d = 0
 	}
+	if budget := r.config.Role(r.context()).Budget; budget > 0 && (d == 0 || d > budget || r.job == nil) {
+		d = budget
+	}
 	if r.node.healthCheck() && (d == 0 || d > slurmdLimit && !r.background) {
 		d = slurmdLimit
 	}
@@ -224,10 +240,14 @@ func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 	reqs := append(slices.Clip(logReqs), list)
 	profiles := r.profilesRequest()
 	reqs = append(reqs, profiles)
-	var read, find *run.Request
+	var read, find, own, tables *run.Request
 	if r.opts.eval == "" {
 		read = &run.Request{Op: run.OpRead, Path: confFile, Line: "read " + confFile}
-		reqs = append(reqs, read)
+		tables = r.tablesRequest()
+		reqs = append(reqs, read, tables)
+		if own = r.ownRequest(); own != nil {
+			reqs = append(reqs, own)
+		}
 	}
 	if r.set.get("NHC_RM") == "" {
 		find = &run.Request{Op: run.OpFind, Args: managerPaths(r.set.get("PATH")), Line: "find the resource manager"}
@@ -251,6 +271,13 @@ func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 	if read == nil {
 		return file, 0, false
 	}
+	if err := r.useTables(out[tables]); err != nil {
+		return file, r.refuse(err), true
+	}
+	if own != nil && !missing(out[own]) {
+		confFile, read, r.job.own = own.Path, own, true
+		r.set.put("CONFFILE", confFile, r.set.export["CONFFILE"])
+	}
 	r.presetHardware(out[read].Data)
 	exit, over = r.usable(confFile, out[read])
 	return out[read], exit, over
@@ -273,13 +300,16 @@ func (r *oneRun) usable(path string, o run.Outcome) (exit int, over bool) {
 	}
 	if o.File.Missing {
 		r.debug("Missing configuration file %s, nothing to check.", path)
-		return 0, true
+		return 0, len(r.tables) == 0
 	}
 	return 0, false
 }
 
 // configuration parses nhc.conf and keeps the lines of this host.
 func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool) {
+	if o.File.Missing { // nhc.toml has checks
+		return 0, false
+	}
 	if err := trusted(path, o.File); err != nil {
 		return r.refuse(err), true
 	}
@@ -318,6 +348,25 @@ func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool)
 	return 0, false
 }
 
+// build plans the lines of nhc.conf and the tables of nhc.toml, as far as they are
+// for the context of the run.
+func (r *oneRun) build() *plan.Plan {
+	opts := plan.Options{
+		Vars: r.set.vars, Timeout: r.timeout(), Functions: r.overrides,
+		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace, InPlace: verdict.InPlace,
+		Context: r.context(), Policies: r.config,
+	}
+	if r.job != nil {
+		opts.Own = r.job.own
+		if r.job.job.Share == slurm.NoGPUs {
+			opts.NoGPUs = "the job has no GPU"
+		}
+	}
+	p := plan.Build(r.vetted, opts)
+	p.Add(plan.BuildTables(r.tables, opts))
+	return p
+}
+
 // do plans and runs.
 func (r *oneRun) do() *foldState {
 	defer r.log.flush()
@@ -329,12 +378,9 @@ func (r *oneRun) do() *foldState {
 			r.warn(err)
 		}
 	}
-	r.plan = plan.Build(r.vetted, plan.Options{
-		Vars: r.set.vars, Timeout: r.set.timeout(), Functions: r.overrides,
-		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace, InPlace: verdict.InPlace,
-	})
+	r.plan = r.build()
 	r.pool.SetVars(r.set.workerVars())
-	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout}
+	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout}
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()
 	}

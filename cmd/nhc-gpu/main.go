@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -53,6 +54,9 @@ func start(argv []string) int {
 	case "node-mark-offline", "node-mark-online":
 		return markNode(name, argv)
 	case ownName:
+		if role, ok := roleWord(argv[1:]); ok {
+			return healthAs(role, slices.Delete(slices.Clone(argv), 1, 2))
+		}
 		if cmd := subcommand(argv[1:]); cmd != nil {
 			return cmd(argv[1:])
 		}

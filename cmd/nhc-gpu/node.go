@@ -31,19 +31,22 @@ type node struct {
 	dir  *slurm.StateDir // what it remembers between runs; nil if it cannot
 }
 
-func nodeFromEnviron(env func(string) string) node {
+// nodeFromEnviron takes the role from the environment, unless a word has named it:
+// before 20.11 slurmd does not tell a prolog that it is one.
+func nodeFromEnviron(env func(string) string, role slurm.Role) node {
 	host, err := os.Hostname()
 	if err != nil {
 		host = ""
 	}
-	n := node{role: slurm.RoleOf(env)}
+	n := node{role: role}
+	if role == slurm.Manual {
+		n.role = slurm.RoleOf(env)
+	}
 	n.name, n.bad = slurm.NodeName(env, host)
 	return n
 }
 
 func (n *node) healthCheck() bool { return n.role == slurm.HealthCheck }
-
-func (n *node) aroundJob() bool { return n.role == slurm.Prolog || n.role == slurm.Epilog }
 
 // past is where checks keep what they need to know of earlier runs: only root
 // has such a place, and no job's environment names it.
@@ -134,6 +137,9 @@ func (r *oneRun) markOnline() { r.tell(slurm.Verdict{Healthy: true}) }
 // act finishes the verdict and gives the exit status. A run that came to no
 // verdict still delivers what an earlier one had to leave pending.
 func (r *oneRun) act(s *foldState) int {
+	if r.job != nil {
+		return r.actAroundJob(s)
+	}
 	events, exit := s.f.Finish(int(time.Since(r.began).Seconds()))
 	r.emit(events)
 	r.debugEnd()

@@ -39,9 +39,11 @@ func (o *observer) Forked(pid int) {
 	}
 }
 
-func (o *observer) Native(_ *plan.Step, r checks.Result) (more bool) {
-	o.emit(o.fold.f.Findings(r.Findings))
-	return !o.fold.f.Over()
+func (o *observer) Native(s *plan.Step, r checks.Result) (more bool) {
+	from := len(o.fold.f.Failures())
+	o.emit(o.fold.f.Findings(soften(r.Findings, s.Policy.Action)))
+	o.judged(from, s.Policy.Action)
+	return !o.enough()
 }
 
 func (o *observer) Assigned(s *plan.Step) {
@@ -71,6 +73,13 @@ func (o *observer) Expired(_ *plan.Step, hung *checks.Hung) {
 
 // Line runs a step in bash.
 func (o *observer) Line(_ context.Context, s *plan.Step) (more bool) {
+	from := len(o.fold.f.Failures())
+	more = o.line(s)
+	o.judged(from, s.Policy.Action)
+	return more && !o.enough()
+}
+
+func (o *observer) line(s *plan.Step) (more bool) {
 	f := &o.fold.f
 	if c, ok := o.pool.Ledger().Find(checks.Shell, s.Text); ok {
 		o.Forked(c.PID)

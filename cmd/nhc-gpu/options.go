@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // options are the letters of LBNL NHC's command line, and the words behind them.
@@ -18,18 +19,32 @@ type options struct {
 	trace bool // -x
 	eval  string
 	words []string
+	role  slurm.Role // that a word has named
 }
 
 type assignment struct{ name, value string }
 
 const optionSpec = ":D:ac:de:fhl:n:qt:vx"
 
+// roleWord is the role that the first word names.
+func roleWord(args []string) (slurm.Role, bool) {
+	if len(args) > 0 {
+		switch args[0] {
+		case "--prolog":
+			return slurm.Prolog, true
+		case "--epilog":
+			return slurm.Epilog, true
+		}
+	}
+	return slurm.Manual, false
+}
+
 // longOption is a word with two dashes where LBNL NHC's options are expected,
 // which have one letter each.
 type longOption string
 
 func (o longOption) Error() string {
-	if subcommand([]string{string(o)}) != nil {
+	if _, ok := roleWord([]string{string(o)}); ok || subcommand([]string{string(o)}) != nil {
 		return fmt.Sprintf("%s must be the first word, LBNL NHC's options follow it", string(o))
 	}
 	return fmt.Sprintf("there is no option %s, see nhc-gpu -h and nhc-gpu help", string(o))
@@ -126,6 +141,8 @@ func help(argv0 string) {
 
  Of nhc-gpu alone (see nhc-gpu help):
 
+ --prolog          Run as Slurm's Prolog: before the job of SLURM_JOB_ID
+ --epilog          Run as its Epilog
  --check           Run everything, print a table, never mark the node;
                    exit status 0 ok, 1 warn, 2 fail, 3 unknown
  plan              Print the steps that the configuration comes to

@@ -22,6 +22,9 @@ func printPlan(words []string, exit *int) error {
 	}
 	defer r.close()
 	fmt.Printf("# %s, for %s; TIMEOUT %s\n", from, r.set.get("HOSTNAME"), r.set.get("TIMEOUT"))
+	if context := r.context(); context != "" {
+		fmt.Printf("# as %s, within %s\n", context, r.timeout())
+	}
 	if r.settings != "" {
 		fmt.Println("# settings of", r.settings, "win over the command line")
 	}
@@ -54,6 +57,9 @@ func printPlan(words []string, exit *int) error {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("print plan: %w", err)
+	}
+	for _, left := range r.plan.Left {
+		fmt.Printf("# not run here: %s %s: %s\n", left.Pos, left.Text, left.Because)
 	}
 	if r.plan.NeedsShell() {
 		fmt.Println("# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")

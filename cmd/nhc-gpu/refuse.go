@@ -20,7 +20,7 @@ func (r *oneRun) refuse(err error) int {
 // unknown is the exit status of a run that could not tell. slurmd drains a node
 // for whatever else than 0 a prolog or an epilog leaves with.
 func (r *oneRun) unknown() int {
-	if r.node.aroundJob() {
+	if r.node.role.AroundJob() {
 		return 0
 	}
 	return exitUnknown

@@ -16,6 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // subcommand finds what nhc-gpu does beside being LBNL NHC; nil means that the
@@ -114,6 +115,10 @@ func complain(err error) (exit int) {
 // forPeople makes a run that marks nothing, logs nowhere and goes on after
 // failures. Its plan is the node's configuration, or the embedded default plan.
 func forPeople(words []string, runs bool) (*oneRun, string, error) {
+	role, named := roleWord(words)
+	if named {
+		words = words[1:]
+	}
 	opts, err := parseOptions(words)
 	var long longOption
 	switch {
@@ -124,8 +129,12 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	case opts.help:
 		return nil, "", errHelp
 	}
+	opts.role = role
 	r := newRun([]string{"nhc-gpu"}, opts)
-	r.strict = true
+	r.strict, r.whole = true, !named
+	if r.job != nil { // there is none: any GPU may be its
+		r.job = &around{job: slurm.Job{Share: slurm.AllGPUs}, spared: map[int]bool{}}
+	}
 	for _, a := range opts.set {
 		r.set.put(a.name, a.value, false)
 	}
@@ -140,14 +149,14 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 		r.close()
 		return nil, "", unusableError{fmt.Errorf("the settings of %s cannot be used, see above", r.set.get("NAME"))}
 	}
-	named := r.set.get("CONFFILE") != "" || r.set.get("CONFDIR") != ""
+	given := r.set.get("CONFFILE") != "" || r.set.get("CONFDIR") != ""
 	r.set.finalize()
 	maps.Copy(r.set.vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
 	r.budget()
 	r.fold.begin(r.set, false, false)
 	r.peopleScripts(runs)
 	r.doubtScripts()
-	from, err := r.peoplePlan(named)
+	from, err := r.peoplePlan(given)
 	if err == nil {
 		err = r.useProfiles(r.pool.Call(r.ctx, checks.Local, r.profilesRequest(), readLimit))
 	}
@@ -182,36 +191,35 @@ func (r *oneRun) peopleScripts(runs bool) {
 // missing, or no file at all, is a mistake, where they have named it.
 func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	path := r.set.get("CONFFILE")
-	opts := plan.Options{Vars: r.set.vars, Timeout: r.set.timeout(), Functions: r.overrides,
-		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace}
 	if r.opts.eval != "" {
 		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
-		r.plan = plan.Build(r.vetted, opts)
+		r.plan = r.build()
 		return "-e", nil
+	}
+	if err := r.useTables(r.pool.Call(r.ctx, checks.Local, r.tablesRequest(), readLimit)); err != nil {
+		return "", err
+	}
+	if own := r.ownRequest(); own != nil {
+		o := r.pool.Call(r.ctx, checks.Local, own, readLimit)
+		if r.job.own = !missing(o); r.job.own {
+			path = own.Path
+		}
 	}
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
 	if err := o.FailureIn("read " + path); err != nil {
 		return path, err
 	}
 	switch {
+	case o.File.Missing && len(r.tables) > 0:
+		r.plan = r.build()
+		return r.tablesFile(), nil
 	case o.File.Missing && !named:
 		entries, err := conf.Default()
-		if err != nil {
-			return "", err
+		if err == nil {
+			r.tables, err = r.forThisHost(entries)
 		}
-		m := r.matcher()
-		var ours []conf.Entry
-		for _, e := range entries {
-			ok, err := m.Match(r.set.get("HOSTNAME"), e.Hosts)
-			if err != nil {
-				return "", fmt.Errorf("%s: hosts = %q: %w", e.Pos, e.Hosts, err)
-			}
-			if ok {
-				ours = append(ours, e)
-			}
-		}
-		r.plan = plan.BuildTables(ours, opts)
-		return "the embedded default plan (there is no " + path + ")", nil
+		r.plan = r.build()
+		return "the embedded default plan (there is no " + path + ")", err
 	case o.File.Missing:
 		return path, fmt.Errorf("read %s: no such file", path)
 	case !o.File.Mode.IsRegular():
@@ -221,7 +229,10 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 		return path, fmt.Errorf("%s cannot be used, see above", path)
 	}
 	r.presetHardware(o.Data)
-	r.plan = plan.Build(r.vetted, opts)
+	r.plan = r.build()
+	if len(r.tables) > 0 {
+		path += " and " + r.tablesFile()
+	}
 	return path, nil
 }
 
@@ -237,7 +248,7 @@ func report(words []string, exit *int) error {
 	facts := append(r.facts(), r.platformRows()...)
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t
-	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.set.timeout}
+	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout}
 	err = e.Do(r.ctx, r.plan, t)
 	if sig := r.sig.caught(); err != nil && sig != 0 {
 		*exit = 128 + int(sig)

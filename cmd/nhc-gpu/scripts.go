@@ -40,8 +40,13 @@ func (r *oneRun) hasScripts() bool {
 }
 
 // loadScripts has bash read the scripts of the site, if there are any. They may
-// set variables, define checks anew, or end the run.
+// set variables, define checks anew, or end the run. Around a job they are for the
+// lines of nhc-prolog.conf and nhc-epilog.conf alone.
 func (r *oneRun) loadScripts() {
+	if r.job != nil && !r.job.own {
+		r.overrides = run.Overrides(r.scripts)
+		return
+	}
 	if r.unloaded == nil && !r.hasScripts() {
 		return
 	}

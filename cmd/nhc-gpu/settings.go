@@ -35,7 +35,7 @@ const fixedPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 var ownVars = []string{
 	"CONFDIR", "CONFFILE", "INCDIR", "HELPERDIR", "ONLINE_NODE", "OFFLINE_NODE", "LOGFILE", "DEBUG", "SILENT", "VERBOSE",
 	"TIMEOUT", "RESULTFILE", "MAX_SYS_UID", "NHC_RM", "NHC_CHECK_ALL", "NHC_CHECK_FORKED", "EVAL_LINE",
-	"HOSTROOT", "NVML_LIBRARY", "PLATFORM_PROFILES", // ours: what is looked at, what is loaded into a process of root's, what is expected
+	"HOSTROOT", "NVML_LIBRARY", "PLATFORM_PROFILES", "TOMLFILE", // ours: what is looked at, what is loaded into a process of root's, what is expected
 }
 
 // hostile are variables that change what programs started by root load or run,
@@ -48,6 +48,12 @@ func hostile(name string) bool {
 	return strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "BASH_FUNC_") || strings.HasPrefix(name, "NHC_GPU_")
 }
 
+// steers says whether a variable of Slurm's name is one of LBNL NHC's, which says
+// what is run.
+func steers(name string) bool {
+	return name == "SLURM_SCONTROL" || strings.HasPrefix(name, "SLURM_SC_") || strings.HasPrefix(name, "SLURM_SINFO")
+}
+
 // newSettings starts from the environment. Around a job only what Slurm itself
 // sets is taken: the rest may be the job's.
 func newSettings(environ []string, aroundJob bool) *settings {
@@ -56,7 +62,7 @@ func newSettings(environ []string, aroundJob bool) *settings {
 		name, value, ok := strings.Cut(e, "=")
 		switch {
 		case !ok || hostile(name) || slices.Contains(ownVars, name):
-		case aroundJob && !strings.HasPrefix(name, "SLURM") && name != "CUDA_VISIBLE_DEVICES":
+		case aroundJob && (!strings.HasPrefix(name, "SLURM") && name != "CUDA_VISIBLE_DEVICES" || steers(name)):
 		default:
 			s.vars[name], s.export[name] = value, true
 		}

@@ -25,6 +25,7 @@ const exitUnknown = verdict.ExitUnknown
 // foldState is the fold of a run and what stands between it and the shell.
 type foldState struct {
 	f       verdict.Fold
+	held    bool            // the node is marked at the end of the run alone
 	waiting string          // a forked line whose process is not known yet
 	after   []verdict.Event // what follows when the shell has run the site's helper
 }
@@ -43,7 +44,7 @@ func (s *foldState) update(set *settings) {
 	s.f.Apart = set.get("NHC_CHECK_FORKED") != "0"
 	s.f.All = set.get("NHC_CHECK_ALL") == "1"
 	s.f.Forked = set.get("NHC_CHECK_FORKED") == "1"
-	s.f.Mark = set.marks()
+	s.f.Mark = set.marks() && !s.held
 	s.f.Logged = set.get("LOGFILE") != "" && set.get("LOGFILE") != "-"
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // xidCommands are what a person does about Xids: ask, and clear.
@@ -72,7 +73,7 @@ func xidEnv(words []string) (env *checks.Env, rest []string) {
 
 func clearXids(words []string) error {
 	env, rest := xidEnv(words)
-	node := nodeFromEnviron(os.Getenv)
+	node := nodeFromEnviron(os.Getenv, slurm.Manual)
 	if node.bad != nil {
 		return node.bad
 	}

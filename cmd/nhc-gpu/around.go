@@ -1,0 +1,139 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// around is what a prolog or an epilog knows beside a run of any other kind.
+type around struct {
+	job   slurm.Job
+	scope slurm.Scope
+	own   bool // the lines are those of nhc-prolog.conf or nhc-epilog.conf
+	every bool // -a: go on after a failure of the job's own
+
+	spared map[int]bool // failures that let the job run, by their place among all
+}
+
+// aroundJob sets up a run around a job: it sees every failure, to find out which
+// concern the job, and says at its end what becomes of the node.
+func (r *oneRun) aroundJob() {
+	if r.job == nil {
+		return
+	}
+	r.job.spared = map[int]bool{}
+	r.fold.held = true
+	r.job.every = r.set.get("NHC_CHECK_ALL") == "1"
+	r.set.vars["NHC_CHECK_ALL"] = "1"
+	if r.job.job.Share == slurm.NoGPUs {
+		return
+	}
+	r.pool.SetVars(r.set.workerVars())
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, readLimit)
+	if err := o.Failure(); err != nil {
+		r.warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", r.job.job.ID, err))
+		return
+	}
+	var node []slurm.GPU
+	for _, g := range o.GPUs {
+		node = append(node, slurm.GPU{Minor: g.Minor, PCI: g.Address, UUID: g.UUID})
+	}
+	scope, why := slurm.ScopeOf(r.job.job, node)
+	r.job.scope = scope
+	if why != "" {
+		r.warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", r.job.job.ID, why))
+	}
+}
+
+// ownRequest reads nhc-prolog.conf or nhc-epilog.conf, if that is not the file in
+// use anyway.
+func (r *oneRun) ownRequest() *run.Request {
+	if r.job == nil {
+		return nil
+	}
+	base, suffix := strings.TrimSuffix(r.set.get("CONFFILE"), ".conf"), "-"+r.context()
+	named := slices.ContainsFunc(r.opts.set, func(a assignment) bool { return a.name == "CONFFILE" })
+	if r.job.own = named || strings.HasSuffix(base, suffix); r.job.own {
+		return nil
+	}
+	path := base + suffix + ".conf"
+	return &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}
+}
+
+// soften is what a site's policy makes of findings.
+func soften(list []checks.Finding, action conf.Action) []checks.Finding {
+	severity := checks.Warn
+	switch action {
+	case conf.Nothing:
+		severity = checks.Skip
+	case conf.Warn:
+	default:
+		return list
+	}
+	list = slices.Clone(list)
+	for i := range list {
+		if list[i].Severity == checks.Fail {
+			list[i].Severity = severity
+		}
+	}
+	return list
+}
+
+// judged takes note of the failures from the one numbered from on, which are of a
+// step with that action.
+func (r *oneRun) judged(from int, action conf.Action) {
+	for i := from; r.job != nil && action == conf.Drain && i < len(r.fold.f.Failures()); i++ {
+		r.job.spared[i] = true
+	}
+}
+
+// lost is the place of the first failure that the job must not run with, -1 if
+// there is none.
+func (a *around) lost(failures []checks.Finding) int {
+	for i, f := range failures {
+		if a.scope.Inside(f.Device) && !a.spared[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// enough says whether nothing more needs to be known: the run is over, or the job
+// is lost.
+func (r *oneRun) enough() bool {
+	return r.fold.f.Over() || r.job != nil && !r.job.every && r.job.lost(r.fold.f.Failures()) >= 0
+}
+
+// actAroundJob marks the node for what was found, the job's own first, and gives
+// the exit status: 1 requeues the job, or says that it has left the node ill. A
+// fault of other GPUs drains the node and lets the job run.
+func (r *oneRun) actAroundJob(s *foldState) int {
+	failures := s.f.Failures()
+	if len(failures) == 0 || r.job.every { // else it ends as after a first failure
+		events, _ := s.f.Finish(int(time.Since(r.began).Seconds()))
+		r.emit(events)
+	}
+	r.emit(s.f.Flush())
+	r.debugEnd()
+	if len(failures) == 0 {
+		r.log.flush()
+		return 0 // also where something could not be told, see unknown
+	}
+	worst := r.job.lost(failures)
+	message := failures[max(worst, 0)].Message
+	if r.set.marks() && !r.config.Role(r.context()).Exit {
+		r.emit(s.f.Blame(message))
+	}
+	r.log.flush()
+	if worst < 0 {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// nhc.toml: further checks, and what checks mean in which context.
+
+// context is the context of the run, as nhc.toml names it; "" if that does not
+// matter.
+func (r *oneRun) context() string {
+	if r.whole {
+		return ""
+	}
+	return map[slurm.Role]string{slurm.HealthCheck: conf.HealthCheck, slurm.Prolog: conf.Prolog, slurm.Epilog: conf.Epilog, slurm.Manual: conf.Manual}[r.node.role]
+}
+
+// timeout is TIMEOUT, or what the context has in its place.
+func (r *oneRun) timeout() time.Duration {
+	if r.config.Role(r.context()).Budget > 0 {
+		return r.allowed()
+	}
+	return r.set.timeout()
+}
+
+// tablesFile is nhc.toml, beside nhc.conf.
+func (r *oneRun) tablesFile() string {
+	if named := r.set.get("TOMLFILE"); named != "" {
+		return named
+	}
+	return r.set.get("CONFDIR") + "/" + r.set.get("NAME") + ".toml"
+}
+
+func (r *oneRun) tablesRequest() *run.Request {
+	path := r.tablesFile()
+	return &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}
+}
+
+// missing says whether there is no such file.
+func missing(o run.Outcome) bool { return o.Response != nil && o.File != nil && o.File.Missing }
+
+// useTables takes over nhc.toml. One that has named the file wants it. A file that
+// cannot be used ends the run: without its policies a warning would drain nodes.
+func (r *oneRun) useTables(o run.Outcome) error {
+	path := r.tablesFile()
+	if err := o.FailureIn("read " + path); err != nil {
+		return err
+	}
+	switch {
+	case o.File.Missing && r.set.get("TOMLFILE") == "":
+		return nil
+	case o.File.Missing:
+		return fmt.Errorf("read %s: no such file", path)
+	case !o.File.Mode.IsRegular():
+		return fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
+	case o.File.Size > int64(len(o.Data)):
+		return fmt.Errorf("read %s: %d bytes, want at most %d", path, o.File.Size, conf.MaxSize)
+	}
+	if err := trusted(path, o.File); err != nil {
+		return err
+	}
+	c, err := conf.ParseTOML(path, o.Data)
+	if err != nil {
+		return err
+	}
+	if err := plan.UnknownPolicy(c); err != nil {
+		return err
+	}
+	r.config = c
+	r.tables, err = r.forThisHost(c.Checks)
+	r.budget()
+	return err
+}
+
+// forThisHost keeps the tables of this host.
+func (r *oneRun) forThisHost(entries []conf.Entry) (ours []conf.Entry, err error) {
+	m := r.matcher()
+	for _, e := range entries {
+		ok, err := m.Match(r.set.get("HOSTNAME"), e.Hosts)
+		if err != nil {
+			return nil, fmt.Errorf("%s: hosts = %q: %w", e.Pos, e.Hosts, err)
+		}
+		if ok {
+			ours = append(ours, e)
+		} else {
+			r.others++
+		}
+	}
+	return ours, nil
+}
