@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
 
 // What one run keeps for the next, so that a counter can be judged by how fast
@@ -31,14 +29,12 @@ func (h *Host) Recall(name string, v any) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	path := filepath.Join(h.past, name+".json")
-	own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
-	data, err := own.read(h.Path(path))
+	data, err := h.keptFile(name + ".json")
 	if err != nil {
-		return &fs.PathError{Op: "read", Path: path, Err: reason(err)}
+		return err
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
+		return fmt.Errorf("read %s: %w", filepath.Join(h.past, name+".json"), err)
 	}
 	return nil
 }

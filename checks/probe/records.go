@@ -1,0 +1,189 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What runs leave for each other beside what one check keeps: a file of JSON for
+// each of several subjects of a kind, and a journal of lines.
+
+// Record is a file of JSON below the directory of what runs keep.
+type Record struct {
+	Name string `json:"name"`           // without .json
+	Data []byte `json:"data,omitempty"` // "" if it cannot be read
+	Err  string `json:"err,omitempty"`  // why
+}
+
+// maxRecords bounds what is read at once: each is a job that has begun here.
+const maxRecords = 1024
+
+// Records reads the files whose names begin with prefix, in order of their
+// names. None is no error.
+func (h *Host) Records(prefix string) ([]Record, error) {
+	if h.past == "" {
+		return nil, ErrNoMemory
+	}
+	names, err := h.names(h.past)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var list []Record
+	for _, file := range names {
+		name, ok := strings.CutSuffix(file, ".json")
+		if !ok || !strings.HasPrefix(name, prefix) || len(list) >= maxRecords {
+			continue
+		}
+		r := Record{Name: name}
+		if r.Data, err = h.keptFile(name + ".json"); err != nil {
+			r.Err = err.Error()
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// keptFile reads a file below the directory of what runs keep.
+func (h *Host) keptFile(name string) ([]byte, error) {
+	path := filepath.Join(h.past, name)
+	own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
+	data, err := own.read(h.Path(path))
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: reason(err)}
+	}
+	return data, nil
+}
+
+// Forget removes what was kept under name. Nothing there is no error.
+func (h *Host) Forget(name string) error {
+	if h.past == "" {
+		return ErrNoMemory
+	}
+	path := filepath.Join(h.past, name+".json")
+	if err := os.Remove(h.Path(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &fs.PathError{Op: "remove", Path: path, Err: reason(err)}
+	}
+	return nil
+}
+
+// Journal is the name of a file of lines, and how much it may hold. When it is
+// full it becomes NAME.jsonl.1, and what was that is gone.
+type Journal struct {
+	Name string
+	Most int64 // bytes
+}
+
+// journalWait bounds the wait for another run that writes to the same journal.
+const journalWait = time.Second
+
+// Append writes one line, all of it or nothing.
+func (h *Host) Append(j Journal, line []byte) error {
+	if h.past == "" {
+		return ErrNoMemory
+	}
+	path := filepath.Join(h.past, j.Name+".jsonl")
+	if err := h.append(path, j.Most, line); err != nil {
+		return &fs.PathError{Op: "append to", Path: path, Err: reason(err)}
+	}
+	return nil
+}
+
+func (h *Host) append(path string, most int64, line []byte) error {
+	if err := os.MkdirAll(h.Path(h.past), 0o700); err != nil {
+		return err
+	}
+	lock, err := h.openOwn(path+".lock", os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for end := time.Now().Add(journalWait); ; time.Sleep(time.Millisecond) {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) || !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("lock: %w", err)
+		}
+	}
+	f, err := h.openOwn(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
+	if err != nil {
+		return err
+	}
+	defer func() { f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() > 0 && info.Size()+int64(len(line)) > most {
+		if err := os.Rename(h.Path(path), h.Path(path+".1")); err != nil {
+			return err
+		}
+		f.Close()
+		if f, err = h.openOwn(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND); err != nil {
+			return err
+		}
+		info, err = f.Stat()
+		if err != nil {
+			return err
+		}
+	}
+	if _, err := f.Write(append(bytes.TrimRight(line, "\n"), '\n')); err != nil {
+		_ = f.Truncate(info.Size()) // a full disk takes half a line
+		return err
+	}
+	return f.Close()
+}
+
+// openOwn opens a file that only this user may write to, never through a link.
+func (h *Host) openOwn(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(h.Path(path), how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(f.Fd()), &st); err == nil {
+		switch {
+		case st.Mode&unix.S_IFMT != unix.S_IFREG:
+			err = errors.New("not a plain file")
+		case int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
+			err = fmt.Errorf("owned by uid %d with mode %04o, want this user's, not writable by others", st.Uid, st.Mode&0o777)
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// JournalLines reads a journal, the oldest line first. None is no error.
+func (h *Host) JournalLines(j Journal) (lines [][]byte, err error) {
+	if h.past == "" {
+		return nil, ErrNoMemory
+	}
+	for _, name := range []string{j.Name + ".jsonl.1", j.Name + ".jsonl"} {
+		data, err := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: j.Most + maxPast}.read(h.Path(filepath.Join(h.past, name)))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "read", Path: filepath.Join(h.past, name), Err: reason(err)}
+		}
+		for line := range bytes.Lines(data) {
+			lines = append(lines, bytes.TrimRight(line, "\n"))
+		}
+	}
+	return lines, nil
+}

@@ -1,0 +1,129 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func keeper(t *testing.T) (h *Host, dir string) {
+	t.Helper()
+	root := t.TempDir()
+	h = NewHost(root)
+	h.SetPast("/past/node")
+	return h, filepath.Join(root, "past/node")
+}
+
+func TestRecords(t *testing.T) {
+	t.Parallel()
+	h, dir := keeper(t)
+	if list, err := h.Records("job-"); err != nil || list != nil {
+		t.Fatalf("of nothing: %v, %v, want none", list, err)
+	}
+	for _, name := range []string{"job-2", "job-1", "xid"} {
+		if err := h.Keep(name, map[string]string{"is": name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "job-3.json")); err != nil {
+		t.Fatal(err)
+	}
+	list, err := h.Records("job-")
+	if err != nil || len(list) != 3 {
+		t.Fatalf("got %v, %v, want three", list, err)
+	}
+	if list[0].Name != "job-1" || string(list[0].Data) != `{"is":"job-1"}` || list[1].Name != "job-2" {
+		t.Errorf("got %+v", list)
+	}
+	if list[2].Err == "" || list[2].Data != nil {
+		t.Errorf("a link is read: %+v", list[2])
+	}
+	if err := errors.Join(h.Forget("job-1"), h.Forget("job-1")); err != nil {
+		t.Error(err)
+	}
+	if list, _ := h.Records("job-"); len(list) != 2 {
+		t.Errorf("after forgetting one: %v", list)
+	}
+	if _, err := NewHost(t.TempDir()).Records(""); !errors.Is(err, ErrNoMemory) {
+		t.Errorf("without a directory: %v", err)
+	}
+}
+
+func TestJournal(t *testing.T) {
+	t.Parallel()
+	h, dir := keeper(t)
+	j := Journal{"jobs", 100}
+	if lines, err := h.JournalLines(j); err != nil || lines != nil {
+		t.Fatalf("of nothing: %q, %v", lines, err)
+	}
+	for i := range 9 {
+		if err := h.Append(j, fmt.Appendf(nil, `{"job":%d,"padding":"xxxxxxxx"}`, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines, err := h.JournalLines(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 3 lines of 32 bytes fit: of nine the last six are there.
+	if got := fmt.Sprintf("%q", lines); len(lines) != 6 || !strings.Contains(got, `\"job\":3,`) || !strings.Contains(got, `\"job\":8,`) {
+		t.Errorf("got %s, want those of jobs 3 to 8", got)
+	}
+	for _, name := range []string{"jobs.jsonl", "jobs.jsonl.1"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 || info.Size() > 100 {
+			t.Errorf("%s: %v, %v, want mode 0600 and at most 100 bytes", name, info, err)
+		}
+	}
+}
+
+func TestJournalOfMany(t *testing.T) {
+	t.Parallel()
+	h, dir := keeper(t)
+	j := Journal{"jobs", 1 << 20}
+	line := []byte(`{"x":"` + strings.Repeat("y", 6000) + `"}`)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			if err := h.Append(j, line); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	data, err := os.ReadFile(filepath.Join(dir, "jobs.jsonl"))
+	if err != nil || len(data) != 16*(len(line)+1) {
+		t.Errorf("%d bytes, %v, want 16 whole lines", len(data), err)
+	}
+}
+
+// A journal that somebody else could have put there is not written to.
+func TestJournalIsOurs(t *testing.T) {
+	t.Parallel()
+	h, dir := keeper(t)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "other")
+	if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Symlink(other, filepath.Join(dir, "jobs.jsonl"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Append(Journal{"jobs", 1000}, []byte("{}")); err == nil || !strings.Contains(err.Error(), "append to /past/node/jobs.jsonl: ") {
+		t.Errorf("through a link: %v", err)
+	}
+	if data, _ := os.ReadFile(other); len(data) > 0 {
+		t.Error("the file behind the link was written to")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "open.jsonl"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "open.jsonl"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Append(Journal{"open", 1000}, []byte("{}")); err == nil || !strings.Contains(err.Error(), "0666") {
+		t.Errorf("one that others may write to: %v", err)
+	}
+}
