@@ -111,6 +111,7 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 	if err != nil {
 		return append(notes, c.unreadable(env, err)...)
 	}
+	*probe.Kept[*xidLedger](env.Host, "ledger of Xids") = ledger
 	var clears []xidClear
 	if kept {
 		_ = env.Host.Recall(xidClearsName, &clears) // nobody has cleared anything yet

@@ -2,7 +2,9 @@ package slurm
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -141,18 +143,36 @@ func ownerOf(reason string) owner {
 	}
 }
 
-// sameReason reports whether a node's reason is the given one, Slurm's
-// additions apart.
+// sameReason reports whether a node's reason is the given one, Slurm's additions
+// apart. A reason that names the job in which the fault began stays, though the
+// job has ended and is named no more.
 func sameReason(have, want string) bool {
-	return have == want || strings.HasPrefix(have, want+" : ")
+	if have == want || strings.HasPrefix(have, want+" : ") {
+		return true
+	}
+	rest, ok := strings.CutPrefix(have, want)
+	return ok && jobSuffix().MatchString(rest)
 }
+
+// jobSuffix is what [Attributed] adds, and what Slurm adds behind it.
+var jobSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^ \[job [0-9 ]+\]( : .*)?$`) })
+
+// attributed finds it at the end of a message.
+var attributed = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(` \[job [0-9 ]+\]$`) })
 
 // Reason makes a node's reason of a message: prefix and message in one
 // printable line of at most [MaxReason] bytes. Control characters would let
 // text pose as further lines of scontrol's output, and Slurm strips double
 // quotes at the ends; both are replaced.
+//
+// The job that the fault began in is kept, if the message names it at its end.
 func Reason(message string) string {
-	return cut(strings.TrimSpace(Prefix+" "+printable(message)), MaxReason)
+	text := strings.TrimSpace(Prefix + " " + printable(message))
+	job := attributed().FindString(text)
+	if len(job) > MaxReason/2 {
+		job = ""
+	}
+	return cut(strings.TrimSuffix(text, job), MaxReason-len(job)) + job
 }
 
 // printable makes text one printable line without double quotes.

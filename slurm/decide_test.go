@@ -220,10 +220,35 @@ func TestReason(t *testing.T) {
 		{"bad \xff byte", "NHC: bad \uFFFD byte"},
 		{"gpu3 46 \u00b0C", "NHC: gpu3 46 \u00b0C"},
 		{"a\u2028b\u202ec\u00a0d", "NHC: a b c d"},
+		{Attributed("gpu3 is lost", []string{"12", "13"}), "NHC: gpu3 is lost [job 12 13]"},
+		{Attributed(strings.Repeat("x", 2000), []string{"12"}), "NHC: " + strings.Repeat("x", 1024-5-9-3) + "... [job 12]"},
 	}
 	for _, tt := range tests {
 		if got := Reason(tt.message); got != tt.want {
 			t.Errorf("Reason(%q) = %q, want %q", tt.message, got, tt.want)
+		}
+	}
+}
+
+// The job that a fault began in stays in the reason when it has ended.
+func TestReasonKeepsJob(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		have, message string
+		want          Action
+	}{
+		{"NHC: gpu3 is lost [job 12]", "gpu3 is lost", None},
+		{"NHC: gpu3 is lost [job 12] : reboot issued", "gpu3 is lost", None},
+		{"NHC: gpu3 is lost [job 12]", "gpu3 is lost [job 12]", None},
+		{"NHC: gpu3 is lost", "gpu3 is lost [job 12]", Renew},
+		{"NHC: gpu3 is lost [job 12]", "gpu3 is lost [job 13]", Renew},
+		{"NHC: gpu3 is lost [job 12]", "gpu4 is lost", Renew},
+		{"NHC: gpu3 is lost [job x]", "gpu3 is lost", Renew},
+		{"NHC: gpu3 is lost, too", "gpu3 is lost", Renew},
+	} {
+		got := Decide(NodeInfo{State: ParseState("drained"), Reason: tt.have}, Verdict{Message: tt.message}, Policy{})
+		if got.Action != tt.want {
+			t.Errorf("reason %q, message %q: %s, want %s", tt.have, tt.message, got.Action, tt.want)
 		}
 	}
 }

@@ -23,6 +23,7 @@ type Job struct {
 	Share   Share
 	Minors  []int    // of SomeGPUs: the N of /dev/nvidiaN, in order
 	MIG     []string // of SomeGPUs: UUIDs of MIG devices, in place of Minors
+	Shared  bool     // its GPUs may have other jobs, too: MIG, gres/shard, gres/mps
 	Strange string   // what could not be understood of its GPUs; it is AllGPUs then
 }
 
@@ -64,6 +65,7 @@ func JobFrom(env func(string) string) Job {
 }
 
 func (j *Job) share(env func(string) string) {
+	j.Shared = env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != "" || env("SLURM_SHARDS_ON_NODE") != ""
 	if env("SLURM_JOB_OVERSUBSCRIBE") == "NO" || strings.EqualFold(env("SLURM_JOB_EXCLUSIVE"), "NODE") {
 		j.Share = AllGPUs
 	}
@@ -118,6 +120,7 @@ func (j *Job) mig(list string) {
 		}
 		j.MIG = append(j.MIG, word)
 	}
+	j.Shared = true
 	j.Share = max(j.Share, SomeGPUs)
 }
 
@@ -149,11 +152,14 @@ func userName(s string) string {
 
 // GPU is a GPU of the node, by the names that it has.
 type GPU struct {
-	Minor int // the N of /dev/nvidiaN; -1 if it is not known
-	PCI   string
-	UUID  string
-	MIG   []string // UUIDs of its MIG devices, where they have been asked for
+	Index int      `json:"index"` // NVML's, by PCI address
+	Minor int      `json:"minor"` // the N of /dev/nvidiaN; -1 if it is not known
+	PCI   string   `json:"pci"`
+	UUID  string   `json:"uuid,omitempty"`
+	MIG   []string `json:"mig,omitempty"` // UUIDs of its MIG devices, where they have been asked for
 }
+
+func (g GPU) String() string { return fmt.Sprintf("gpu%d %s", g.Index, g.PCI) }
 
 // Scope is what a job has of a node. The zero value is the whole node.
 type Scope struct {

@@ -28,8 +28,8 @@ func TestJobFrom(t *testing.T) {
 		{"ranges", "SLURM_JOB_GPUS=0-2,2,7", Job{UID: -1, Share: SomeGPUs, Minors: []int{0, 1, 2, 7}}},
 		{"an older Slurm", "CUDA_VISIBLE_DEVICES=4", Job{UID: -1, Share: SomeGPUs, Minors: []int{4}}},
 		{"no GPU on a node with some", "SLURM_JOB_ID=1\nCUDA_VISIBLE_DEVICES=NoDevFiles", Job{ID: "1", UID: -1}},
-		{"MIG", "SLURM_JOB_GPUS=9\nCUDA_VISIBLE_DEVICES=" + migOne, Job{UID: -1, Share: SomeGPUs, MIG: []string{migOne}}},
-		{"MIG of an old driver", "CUDA_VISIBLE_DEVICES=" + migOld, Job{UID: -1, Share: SomeGPUs, MIG: []string{migOld}}},
+		{"MIG", "SLURM_JOB_GPUS=9\nCUDA_VISIBLE_DEVICES=" + migOne, Job{UID: -1, Share: SomeGPUs, MIG: []string{migOne}, Shared: true}},
+		{"MIG of an old driver", "CUDA_VISIBLE_DEVICES=" + migOld, Job{UID: -1, Share: SomeGPUs, MIG: []string{migOld}, Shared: true}},
 		{"exclusive", "SLURM_JOB_OVERSUBSCRIBE=NO\nSLURM_JOB_GPUS=0", Job{UID: -1, Share: AllGPUs, Minors: []int{0}}},
 		{"exclusive, of 26.05", "SLURM_JOB_EXCLUSIVE=NODE", Job{UID: -1, Share: AllGPUs}},
 		{"shared", "SLURM_JOB_OVERSUBSCRIBE=OK\nSLURM_JOB_EXCLUSIVE=NO", Job{UID: -1}},
@@ -62,7 +62,7 @@ func TestJobFrom(t *testing.T) {
 // eight are GPUs whose minor numbers run against the PCI bus, as on some boards.
 func eight() (node []GPU) {
 	for i := range 8 {
-		node = append(node, GPU{Minor: 7 - i, PCI: fmt.Sprintf("0000:%02x:00.0", i), UUID: fmt.Sprintf("GPU-aaaaaaaa-bbbb-cccc-dddd-%012d", i)})
+		node = append(node, GPU{Index: i, Minor: 7 - i, PCI: fmt.Sprintf("0000:%02x:00.0", i), UUID: fmt.Sprintf("GPU-aaaaaaaa-bbbb-cccc-dddd-%012d", i)})
 	}
 	node[5].MIG = []string{migOne}
 	return node

@@ -22,6 +22,8 @@ type Observer interface {
 	Assigned(s *plan.Step)
 	// Line runs a step in the shell. It says whether the run goes on.
 	Line(ctx context.Context, s *plan.Step) (more bool)
+	// Goes says whether the run goes on to a step that may change something.
+	Goes() bool
 	// Expired is called when TIMEOUT ended the run in a native step.
 	Expired(s *plan.Step, hung *checks.Hung)
 }
@@ -46,6 +48,9 @@ func (e *Engine) Do(ctx context.Context, p *plan.Plan, obs Observer) error {
 			return ctx.Err()
 		}
 		s := &p.Steps[i]
+		if s.Barrier && !obs.Goes() {
+			return nil
+		}
 		if s.Kind == plan.ShellLine {
 			obs.Begin(s, 0)
 			if !obs.Line(ctx, s) {

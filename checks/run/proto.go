@@ -29,6 +29,12 @@ const (
 	OpHave   Op = "have"   // one part of the node's inventory
 	OpCreate Op = "create" // write a file that must not exist yet
 	OpGPUs   Op = "gpus"   // the GPUs that the driver has, as files tell
+	OpCount  Op = "count"  // counters of devices; in the local lane also Xids since a mark
+	OpKeep   Op = "keep"   // write a record, for later runs
+	OpRecall Op = "recall" // read the records whose names begin with something
+	OpForget Op = "forget" // remove a record
+	OpNote   Op = "note"   // append a line to a journal
+	OpNotes  Op = "notes"  // read a journal
 )
 
 // Request is one line on a worker's request descriptor.
@@ -48,6 +54,8 @@ type Request struct {
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
 	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: what is added to Environ
 	Program string            `json:"program,omitempty"` // exec: the file to run, if it is not what argv says
+	Mark    *checks.LogMark   `json:"mark,omitempty"`    // count: where the log was read to
+	Most    int64             `json:"most,omitempty"`    // note, notes: bytes that the journal may hold
 	Merge   bool              `json:"merge,omitempty"`   // exec: the standard error belongs to the output; what is left behind lives on
 }
 
@@ -78,9 +86,16 @@ type Response struct {
 	Facts   []probe.Fact      `json:"facts,omitempty"`
 	Have    *probe.Inventory  `json:"have,omitempty"`
 	GPUs    []probe.DriverGPU `json:"gpus,omitempty"`
-	Cut     bool              `json:"cut,omitempty"`   // exec: there was more output
-	Spent   bool              `json:"spent,omitempty"` // this worker can do no more, see probe.Host.Blocked
-	Err     string            `json:"err,omitempty"`   // why the operation failed, complete
+
+	Counters []checks.Counters `json:"counters,omitempty"` // count
+	Xids     []checks.XidSeen  `json:"xids,omitempty"`     // count
+	Mark     *checks.LogMark   `json:"mark,omitempty"`     // count: where the log ends
+	Doubts   []string          `json:"doubts,omitempty"`   // count: what could not be read
+	Records  []probe.Record    `json:"records,omitempty"`  // recall
+	Lines    [][]byte          `json:"lines,omitempty"`    // notes
+	Cut      bool              `json:"cut,omitempty"`      // exec: there was more output
+	Spent    bool              `json:"spent,omitempty"`    // this worker can do no more, see probe.Host.Blocked
+	Err      string            `json:"err,omitempty"`      // why the operation failed, complete
 }
 
 // FileInfo says what a configuration file is.

@@ -43,6 +43,7 @@ func (r *recorder) Line(_ context.Context, s *plan.Step) bool {
 }
 
 func (r *recorder) Expired(_ *plan.Step, h *checks.Hung) { r.expired = h }
+func (r *recorder) Goes() bool                           { return true }
 
 func buildPlan(timeout time.Duration, lines ...string) *plan.Plan {
 	p := new(plan.Plan)

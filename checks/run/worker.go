@@ -138,6 +138,10 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return create(req.Path, req.Data)
 	case OpGPUs:
 		return w.driverGPUs()
+	case OpCount:
+		return w.count(req)
+	case OpKeep, OpRecall, OpForget, OpNote, OpNotes:
+		return w.record(req)
 	default:
 		return &Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
 	}
@@ -173,6 +177,11 @@ func (w *worker) check(req *Request) *Response {
 		vars = maps.Clone(vars)
 		maps.Copy(vars, req.Over)
 	}
+	return &Response{Findings: c.Run(context.Background(), w.env(req, vars))}
+}
+
+// env is what a check may use.
+func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 	w.host.SetPasswd(vars["PASSWD_DATA_SRC"])
 	w.host.SetNVMLLibrary(vars["NVML_LIBRARY"])
 	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
@@ -191,7 +200,7 @@ func (w *worker) check(req *Request) *Response {
 	if w.platforms != nil {
 		env.Platform = w.platforms(w.vars.ProfilesFile, w.vars.Profiles)
 	}
-	return &Response{Findings: c.Run(context.Background(), env)}
+	return env
 }
 
 // doing tells what the worker is about to do for a request.

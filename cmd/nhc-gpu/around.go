@@ -17,7 +17,10 @@ type around struct {
 	job   slurm.Job
 	scope slurm.Scope
 	own   bool // the lines are those of nhc-prolog.conf or nhc-epilog.conf
-	every bool // -a: go on after a failure of the job's own
+	every bool // -a: go on after a failure also with what may change something
+
+	record *slurm.Record // of an epilog's job; nil if it has none
+	faults []slurm.Fault // that began in the job
 
 	spared map[int]bool // failures that let the job run, by their place among all
 }
@@ -30,20 +33,22 @@ func (r *oneRun) aroundJob() {
 	}
 	r.job.spared = map[int]bool{}
 	r.fold.held = true
+	r.pool.SetVars(r.set.workerVars())
+	defer r.recallRecord()
 	r.job.every = r.set.get("NHC_CHECK_ALL") == "1"
 	r.set.vars["NHC_CHECK_ALL"] = "1"
 	if r.job.job.Share == slurm.NoGPUs {
+		r.job.scope.Known = true
 		return
 	}
-	r.pool.SetVars(r.set.workerVars())
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, readLimit)
 	if err := o.Failure(); err != nil {
 		r.warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", r.job.job.ID, err))
 		return
 	}
 	var node []slurm.GPU
-	for _, g := range o.GPUs {
-		node = append(node, slurm.GPU{Minor: g.Minor, PCI: g.Address, UUID: g.UUID})
+	for i, g := range o.GPUs {
+		node = append(node, slurm.GPU{Index: i, Minor: g.Minor, PCI: g.Address, UUID: g.UUID})
 	}
 	scope, why := slurm.ScopeOf(r.job.job, node)
 	r.job.scope = scope
@@ -105,12 +110,6 @@ func (a *around) lost(failures []checks.Finding) int {
 	return -1
 }
 
-// enough says whether nothing more needs to be known: the run is over, or the job
-// is lost.
-func (r *oneRun) enough() bool {
-	return r.fold.f.Over() || r.job != nil && !r.job.every && r.job.lost(r.fold.f.Failures()) >= 0
-}
-
 // actAroundJob marks the node for what was found, the job's own first, and gives
 // the exit status: 1 requeues the job, or says that it has left the node ill. A
 // fault of other GPUs drains the node and lets the job run.
@@ -122,6 +121,11 @@ func (r *oneRun) actAroundJob(s *foldState) int {
 	}
 	r.emit(s.f.Flush())
 	r.debugEnd()
+	if r.node.role == slurm.Epilog {
+		r.closeRecord()
+	} else {
+		r.openRecord(r.job.lost(failures) >= 0)
+	}
 	if len(failures) == 0 {
 		r.log.flush()
 		return 0 // also where something could not be told, see unknown

@@ -92,6 +92,10 @@ type oneRun struct {
 	tables []conf.Entry // its checks for this host
 	job    *around      // of a prolog or an epilog
 
+	running   []*slurm.Record                     // of the jobs that run here, once
+	knowsJobs bool                                // they have been looked for
+	xids      map[checks.LogMark][]checks.XidSeen // since some marks
+
 	background bool   // this is the detached half of a run
 	left       bool   // its result has been written
 	doubt      string // what could not be told, the first of it

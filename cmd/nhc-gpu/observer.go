@@ -41,9 +41,9 @@ func (o *observer) Forked(pid int) {
 
 func (o *observer) Native(s *plan.Step, r checks.Result) (more bool) {
 	from := len(o.fold.f.Failures())
-	o.emit(o.fold.f.Findings(soften(r.Findings, s.Policy.Action)))
+	o.emit(o.fold.f.Findings(o.attribute(soften(r.Findings, s.Policy.Action))))
 	o.judged(from, s.Policy.Action)
-	return !o.enough()
+	return !o.fold.f.Over()
 }
 
 func (o *observer) Assigned(s *plan.Step) {
@@ -76,7 +76,13 @@ func (o *observer) Line(_ context.Context, s *plan.Step) (more bool) {
 	from := len(o.fold.f.Failures())
 	more = o.line(s)
 	o.judged(from, s.Policy.Action)
-	return more && !o.enough()
+	return more
+}
+
+// Goes says whether steps that may change something are still run: not after a
+// failure, unless -a asks for it. Around a job every check that merely reads is.
+func (o *observer) Goes() bool {
+	return o.job == nil || o.job.every || o.job.lost(o.fold.f.Failures()) < 0
 }
 
 func (o *observer) line(s *plan.Step) (more bool) {

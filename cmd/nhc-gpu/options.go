@@ -150,6 +150,7 @@ func help(argv0 string) {
  wrap              Run it and print or mail what has changed (nhc-wrapper)
  selftest          Prove that each check of GPUs can fail, without a GPU
  xid explain CODE  Tell what is made of an Xid of a GPU, and why
+ job ID            Print what happened on this node while a job ran
  clear             Take a GPU's Xids off the node: an operator's word
 
 EXAMPLES:

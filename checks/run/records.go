@@ -1,0 +1,66 @@
+package run
+
+import (
+	"encoding/json"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// count reads what devices count: in a vendor's lane what its library tells, in
+// the local one what the kernel does. What could not be read is a doubt.
+func (w *worker) count(req *Request) *Response {
+	env := w.env(req, w.vars.Plain)
+	if checks.Lane(req.Name) == checks.NVML {
+		n, err := w.host.NVML(checks.CountGroups, w.doing(req))
+		if err != nil {
+			return &Response{Doubts: []string{err.Error()}}
+		}
+		return &Response{Counters: checks.GPUCounters(n)}
+	}
+	resp := &Response{}
+	doubt := func(err error) {
+		if err != nil {
+			resp.Doubts = append(resp.Doubts, err.Error())
+		}
+	}
+	var err error
+	if req.Name != "xids" {
+		resp.Counters, err = checks.NodeCounters(w.host)
+		doubt(err)
+	}
+	var mark checks.LogMark
+	if req.Mark != nil {
+		mark = *req.Mark
+	}
+	var end checks.LogMark
+	resp.Xids, end, err = env.XidsSince(mark)
+	doubt(err)
+	if err == nil {
+		resp.Mark = &end
+	}
+	return resp
+}
+
+// record reads or writes what runs leave for each other.
+func (w *worker) record(req *Request) *Response {
+	resp := &Response{}
+	var err error
+	journal := probe.Journal{Name: req.Name, Most: req.Most}
+	switch req.Op {
+	case OpKeep:
+		err = w.host.Keep(req.Name, json.RawMessage(req.Data))
+	case OpForget:
+		err = w.host.Forget(req.Name)
+	case OpNote:
+		err = w.host.Append(journal, req.Data)
+	case OpNotes:
+		resp.Lines, err = w.host.JournalLines(journal)
+	default:
+		resp.Records, err = w.host.Records(req.Name)
+	}
+	if err != nil {
+		return &Response{Err: err.Error()}
+	}
+	return resp
+}

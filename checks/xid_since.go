@@ -1,0 +1,68 @@
+package checks
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// LogMark is a place in the kernel's log of one boot.
+type LogMark struct {
+	Boot string `json:"boot"`
+	Next uint64 `json:"next"` // the first record behind it
+}
+
+// XidSeen is a burst of lines of the kernel's log about one error of one GPU or
+// NVSwitch.
+type XidSeen struct {
+	Code   int       `json:"code"`
+	Switch bool      `json:"switch,omitempty"` // an SXid
+	PCI    string    `json:"pci"`              // of the GPU or NVSwitch
+	Name   string    `json:"name"`             // what the code means
+	Class  XidClass  `json:"class"`            // by the tables and the site's policy, before NVML is asked
+	First  time.Time `json:"first"`
+	Last   time.Time `json:"last"`
+	Lines  int       `json:"lines"`
+	PID    string    `json:"pid,omitempty"`
+	By     string    `json:"process,omitempty"`
+	Text   string    `json:"text"` // of its first line
+}
+
+// Finding is the code that a finding of check_gpu_xid about it bears.
+func (x XidSeen) Finding() string { return xidKey{Code: x.Code, Switch: x.Switch}.finding() }
+
+// String is "Xid 79", "SXid 20009".
+func (x XidSeen) String() string { return xidKey{Code: x.Code, Switch: x.Switch}.String() }
+
+// XidsSince are the errors that the kernel has logged since a mark of this boot,
+// the oldest first; of another boot, those of all of this one. It reads what runs
+// of check_gpu_xid have kept and what the log has now, keeps nothing, and gives
+// the place where the log ends.
+func (e *Env) XidsSince(mark LogMark) (seen []XidSeen, end LogMark, err error) {
+	ledger := *probe.Kept[*xidLedger](e.Host, "ledger of Xids") // of the check in this run
+	if ledger == nil {
+		ledger, _, _ = e.xidRecall()
+		if _, _, err := e.xidRecord(ledger); err != nil {
+			return nil, LogMark{}, err
+		}
+	}
+	end = LogMark{Boot: ledger.Boot, Next: ledger.Cursor}
+	policy, _ := e.xidPolicy() // a file that cannot be used is for the check to report
+	j := &xidJudge{policy: policy, ledger: ledger}
+	for i := range ledger.Events {
+		x := &ledger.Events[i]
+		if x.Boot != ledger.Boot || mark.Boot == ledger.Boot && x.Seq < mark.Next {
+			continue
+		}
+		row := j.row(x.Key)
+		class, _ := j.classOf(x, &row, nil)
+		seen = append(seen, XidSeen{
+			Code: x.Key.Code, Switch: x.Key.Switch, PCI: x.GPU, Name: row.Means, Class: class, Lines: x.Lines,
+			First: time.Unix(x.First, 0).UTC(), Last: time.Unix(x.Last, 0).UTC(), PID: x.PID, By: x.Name, Text: x.Text,
+		})
+	}
+	slices.SortStableFunc(seen, func(a, b XidSeen) int { return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Code, b.Code)) })
+	return seen, end, nil
+}

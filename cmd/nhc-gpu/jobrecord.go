@@ -1,0 +1,267 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/syslog"
+	"os"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// The record of a job: opened by its prolog, closed by its epilog, read by health
+// checks that have found a fault, to say which job it happened in.
+
+// jobJournal is where closed records are kept, and how much of it: some ten
+// thousand jobs.
+const (
+	jobJournal  = "jobs"
+	journalMost = 4 << 20
+	openMost    = 256 // open records; more are of jobs that nobody has seen the end of
+)
+
+// recordLimit bounds what is done for a record: it must not cost the verdict.
+const recordLimit = 2 * time.Second
+
+func (r *oneRun) recordCall(lane checks.Lane, q *run.Request) run.Outcome {
+	limit := recordLimit
+	if !r.end.IsZero() {
+		limit = max(min(limit, time.Until(r.end)), 100*time.Millisecond)
+	}
+	return r.pool.Call(r.ctx, lane, q, limit)
+}
+
+// keepsRecords says whether there is a place for records, and a job to keep one of.
+func (r *oneRun) keepsRecords() bool {
+	return r.job != nil && r.job.job.ID != "" && r.set.past != ""
+}
+
+// moment is now.
+func (r *oneRun) moment() slurm.Moment {
+	var up unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // without it nobody knows how long a job took
+	return slurm.Moment{Time: time.Now().UTC().Truncate(time.Second), Boot: slurm.BootID(), Uptime: float64(up.Nano()) / 1e9}
+}
+
+// counts is what devices count now, in the order of the lanes.
+type counts struct {
+	counters []checks.Counters
+	xids     []checks.XidSeen
+	end      checks.LogMark
+	doubts   []string
+}
+
+// count asks NVML, if there are GPUs to look at, and the kernel, side by side.
+func (r *oneRun) count(since checks.LogMark) (c counts) {
+	lanes := []checks.Lane{checks.Local}
+	if r.job.job.Share != slurm.NoGPUs {
+		lanes = append(lanes, checks.NVML)
+	}
+	out := make([]run.Outcome, len(lanes))
+	var wg sync.WaitGroup
+	for i, lane := range lanes {
+		wg.Go(func() {
+			out[i] = r.recordCall(lane, &run.Request{Op: run.OpCount, Name: string(lane), Mark: &since, Line: "count for the record of the job"})
+		})
+	}
+	wg.Wait()
+	for i, o := range out {
+		if err := o.Failure(); err != nil {
+			c.doubts = append(c.doubts, fmt.Sprintf("counters of lane %s: %v", lanes[i], err))
+			continue
+		}
+		c.counters = append(c.counters, o.Counters...)
+		c.doubts = append(c.doubts, o.Doubts...)
+		if lanes[i] == checks.Local {
+			c.xids = o.Xids
+			if o.Mark != nil {
+				c.end = *o.Mark
+			}
+		}
+	}
+	return c
+}
+
+// openRecord notes how the node is as the job begins; refused, if it does not.
+func (r *oneRun) openRecord(refused bool) {
+	if !r.keepsRecords() {
+		return
+	}
+	rec := slurm.NewRecord(r.job.job, r.job.scope, r.node.name, r.moment())
+	r.tidyRecords(rec)
+	c := r.count(checks.LogMark{})
+	rec.Counted, rec.Log, rec.Doubts = c.counters, c.end, c.doubts
+	for _, f := range r.fold.f.Failures() {
+		rec.Failing = append(rec.Failing, slurm.FailingKey(f))
+	}
+	if refused {
+		rec.Outcome = slurm.ClosedRefused
+	}
+	data, err := json.Marshal(rec)
+	if err == nil {
+		err = r.recordCall(checks.Local, &run.Request{Op: run.OpKeep, Name: rec.Name(), Data: data, Line: "write the record of the job"}).Failure()
+	}
+	if err != nil {
+		r.warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
+	}
+}
+
+// records reads the open records, the oldest first. What is none is left alone.
+func (r *oneRun) records(prefix string) (list []*slurm.Record) {
+	o := r.recordCall(checks.Local, &run.Request{Op: run.OpRecall, Name: prefix, Line: "read the records of jobs"})
+	if err := o.Failure(); err != nil {
+		r.warn(fmt.Errorf("read the records of jobs: %w", err))
+		return nil
+	}
+	for _, raw := range o.Records {
+		rec, err := slurm.ParseRecord(raw.Data)
+		if raw.Err != "" {
+			err = errors.New(raw.Err)
+		}
+		if err != nil {
+			r.warn(fmt.Errorf("%s: %w", raw.Name, err))
+			continue
+		}
+		list = append(list, rec)
+	}
+	slices.SortFunc(list, func(a, b *slurm.Record) int { return a.Begin.Time.Compare(b.Begin.Time) })
+	return list
+}
+
+// tidyRecords closes the records that no epilog will: of jobs that ended with the
+// boot, of this job before it was requeued, of jobs that had what is this one's
+// now, and the oldest of too many.
+func (r *oneRun) tidyRecords(now *slurm.Record) {
+	open := r.records(slurm.RecordPrefix)
+	for i, rec := range open {
+		outcome := rec.EndedBefore(now)
+		if outcome == "" && len(open)-i > openMost {
+			outcome = slurm.ClosedNoEpilog
+		}
+		if outcome != "" {
+			rec.Abandon(outcome, now.Begin)
+			r.journal(rec)
+		}
+	}
+}
+
+// journal files a closed record.
+func (r *oneRun) journal(rec *slurm.Record) {
+	data, err := json.Marshal(rec)
+	if err == nil {
+		err = r.recordCall(checks.Local, &run.Request{Op: run.OpNote, Name: jobJournal, Data: data, Most: journalMost, Line: "write the journal of jobs"}).Failure()
+	}
+	if err == nil {
+		err = r.recordCall(checks.Local, &run.Request{Op: run.OpForget, Name: rec.Name(), Line: "remove the record of a job"}).Failure()
+	}
+	if err != nil {
+		r.warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
+	}
+}
+
+// recallRecord finds the record that the job's prolog has opened, before the
+// checks of the epilog are judged by it.
+func (r *oneRun) recallRecord() {
+	if !r.keepsRecords() || r.node.role != slurm.Epilog {
+		return
+	}
+	for _, rec := range r.records(slurm.RecordPrefix + r.job.job.ID) {
+		if rec.Job == r.job.job.ID {
+			r.job.record = rec
+		}
+	}
+}
+
+// closeRecord notes what has happened since the job began, for syslog and the
+// journal.
+func (r *oneRun) closeRecord() {
+	if !r.keepsRecords() {
+		return
+	}
+	rec := r.job.record
+	if rec == nil {
+		rec = slurm.NewRecord(r.job.job, r.job.scope, r.node.name, slurm.Moment{})
+		rec.Outcome = slurm.ClosedNoProlog
+	}
+	c := r.count(rec.Log)
+	rec.Doubts = append(rec.Doubts, c.doubts...)
+	rec.Faults = r.job.faults
+	if code := os.Getenv("SLURM_JOB_EXIT_CODE2"); exitCode().MatchString(code) {
+		rec.Exit = code
+	}
+	rec.Close(r.moment(), c.counters, c.xids)
+	sendSyslogAs(syslog.LOG_INFO, r.set.get("NAME"), []string{"nhc-gpu: " + rec.Line()})
+	r.journal(rec)
+}
+
+var exitCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]{1,3}:[0-9]{1,3}$`) })
+
+// attribute adds to failures the jobs that they happened in.
+func (r *oneRun) attribute(list []checks.Finding) []checks.Finding {
+	if r.node.role == slurm.Prolog || r.node.role == slurm.Manual || r.set.past == "" || checks.Worst(list) < checks.Fail {
+		return list
+	}
+	list = slices.Clone(list)
+	for i := range list {
+		f := &list[i]
+		if f.Severity != checks.Fail || f.Code == "" {
+			continue
+		}
+		var jobs []string
+		for _, rec := range r.jobsHere() {
+			if rec.Began(*f, r.xidsSince(rec.Log)) {
+				jobs = append(jobs, rec.Job)
+			}
+		}
+		if r.job != nil && len(jobs) > 0 {
+			r.job.faults = append(r.job.faults, slurm.Fault{Code: f.Code, Device: f.Device, Message: f.Message})
+		}
+		f.Message = slurm.Attributed(f.Message, jobs)
+	}
+	return list
+}
+
+// jobsHere are the records that a fault may belong to: in an epilog that of its
+// job, else those of the jobs that run.
+func (r *oneRun) jobsHere() []*slurm.Record {
+	if r.job != nil {
+		if r.job.record == nil {
+			return nil
+		}
+		return []*slurm.Record{r.job.record}
+	}
+	if !r.knowsJobs {
+		r.knowsJobs = true
+		boot := slurm.BootID()
+		r.running = slices.DeleteFunc(r.records(slurm.RecordPrefix), func(rec *slurm.Record) bool {
+			return rec.Begin.Boot != boot || rec.Outcome != ""
+		})
+	}
+	return r.running
+}
+
+// xidsSince are the Xids since a job began.
+func (r *oneRun) xidsSince(mark checks.LogMark) []checks.XidSeen {
+	if seen, ok := r.xids[mark]; ok {
+		return seen
+	}
+	o := r.recordCall(checks.Local, &run.Request{Op: run.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"})
+	if err := o.Failure(); err != nil {
+		r.warn(fmt.Errorf("look for Xids: %w", err))
+		return nil
+	}
+	if r.xids == nil {
+		r.xids = map[checks.LogMark][]checks.XidSeen{}
+	}
+	r.xids[mark] = o.Xids
+	return o.Xids
+}

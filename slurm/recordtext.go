@@ -1,0 +1,168 @@
+package slurm
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Line is the record in one line, for syslog.
+func (r *Record) Line() string {
+	var parts []string
+	for _, f := range r.Faults {
+		parts = append(parts, "fault: "+f.Message)
+	}
+	for _, x := range r.Xids {
+		text := fmt.Sprintf("%s %s (%s, %s)", r.gpu(x.PCI), x, x.Name, x.Class)
+		if x.PID != "" {
+			text += fmt.Sprintf(" of process %s %s", x.PID, x.By)
+		}
+		if x.Lines > 1 {
+			text += fmt.Sprintf(" %d lines", x.Lines)
+		}
+		parts = append(parts, text)
+	}
+	for _, c := range r.Changes {
+		if !c.quiet() {
+			parts = append(parts, fmt.Sprintf("%s %s", r.gpuOr(c), c))
+		}
+	}
+	for _, d := range r.Doubts {
+		parts = append(parts, "not known: "+d)
+	}
+	if len(parts) == 0 && r.End.Time.IsZero() {
+		parts = []string{"it has not ended, or its epilog has not run"}
+	} else if len(parts) == 0 {
+		parts = []string{"nothing happened"}
+	}
+	return printable(fmt.Sprintf("%s: %s", r.title(), strings.Join(parts, "; ")))
+}
+
+// title is "job 1234 of alice, 2 GPUs (gpu0 gpu1), 3h12m0s".
+func (r *Record) title() string {
+	words := []string{"job " + r.Job}
+	if r.Array != "" {
+		words[0] += " (array " + r.Array + ")"
+	}
+	switch {
+	case r.User != "":
+		words[0] += " of " + r.User
+	case r.UID >= 0:
+		words[0] += fmt.Sprintf(" of uid %d", r.UID)
+	}
+	switch {
+	case r.Whole:
+		words = append(words, "the whole node")
+	case len(r.GPUs) == 0:
+		words = append(words, "no GPU")
+	default:
+		var names []string
+		for _, g := range r.GPUs {
+			names = append(names, fmt.Sprintf("gpu%d", g.Index))
+		}
+		words = append(words, strings.Join(names, " "))
+	}
+	if r.Restart > 0 {
+		words = append(words, fmt.Sprintf("restart %d", r.Restart))
+	}
+	if d, known := r.End.Since(r.Begin); known && !r.Begin.Time.IsZero() {
+		words = append(words, d.String())
+	}
+	if r.Outcome != ClosedWhole && r.Outcome != "" {
+		words = append(words, r.Outcome)
+	}
+	return strings.Join(words, ", ")
+}
+
+// gpu is the name of a GPU for people, by its address.
+func (r *Record) gpu(pci string) string {
+	for _, g := range r.GPUs {
+		if g.PCI == pci {
+			return g.String()
+		}
+	}
+	return pci
+}
+
+func (r *Record) gpuOr(c Change) string {
+	if c.Device.Kind == "gpu" {
+		return r.gpu(c.Device.PCI)
+	}
+	return c.Device.String()
+}
+
+// quiet says whether a change is none to talk of: a GPU that works hard is at its
+// power cap.
+func (c Change) quiet() bool { return c.Name == "throttle.power_cap.ns" }
+
+func (c Change) String() string {
+	if c.Gone {
+		return "counts nothing any more"
+	}
+	name, ns := strings.CutSuffix(c.Name, ".ns")
+	by := fmt.Sprintf("+%d", c.By)
+	if ns {
+		by = "+" + time.Duration(c.By).Round(time.Millisecond).String()
+	}
+	if c.Reset {
+		by += " since a reset"
+	}
+	return name + " " + by
+}
+
+// Text is the record for a person.
+func (r *Record) Text() string {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-9s %s\n", name, printable(fmt.Sprintf(format, args...)))
+	}
+	line("job", "%s", strings.TrimPrefix(r.title(), "job "))
+	line("node", "%s", r.Node)
+	moment := func(name string, m Moment) {
+		if !m.Time.IsZero() {
+			line(name, "%s", m.Time.Format(time.RFC3339))
+		}
+	}
+	moment("began", r.Begin)
+	moment("ended", r.End)
+	switch {
+	case r.Outcome == "":
+		line("state", "running, or its epilog has not run")
+	default:
+		line("state", "%s", r.Outcome)
+	}
+	if r.Exit != "" {
+		line("exit", "%s", r.Exit)
+	}
+	for _, g := range r.GPUs {
+		line("gpu", "%s /dev/nvidia%d %s", g, g.Minor, g.UUID)
+	}
+	for _, f := range r.Faults {
+		line("fault", "%s", f.Message)
+	}
+	for _, x := range r.Xids {
+		process := ""
+		if x.PID != "" {
+			process = fmt.Sprintf(", process %s %s", x.PID, x.By)
+		}
+		line("xid", "%s %s: %s, class %s, %d lines%s: %s", x.First.Format(time.RFC3339), r.gpu(x.PCI), x, x.Class, x.Lines, process, x.Text)
+	}
+	for _, c := range r.Changes {
+		line("count", "%s %s", r.gpuOr(c), c)
+	}
+	for _, d := range r.Doubts {
+		line("unknown", "%s", d)
+	}
+	if r.Outcome == ClosedWhole && len(r.Faults)+len(r.Xids)+len(r.Changes) == 0 {
+		line("", "nothing happened")
+	}
+	return b.String()
+}
+
+// Attributed is a message with the jobs that it happened in at its end.
+func Attributed(message string, jobs []string) string {
+	if len(jobs) == 0 {
+		return message
+	}
+	return message + " [job " + strings.Join(jobs, " ") + "]"
+}
