@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -125,12 +126,7 @@ func (r *Record) Text() string {
 	}
 	moment("began", r.Begin)
 	moment("ended", r.End)
-	switch {
-	case r.Outcome == "":
-		line("state", "running, or its epilog has not run")
-	default:
-		line("state", "%s", r.Outcome)
-	}
+	line("state", "%s", cmp.Or(r.Outcome, "running, or its epilog has not run"))
 	if r.Exit != "" {
 		line("exit", "%s", r.Exit)
 	}
