@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
@@ -57,3 +58,23 @@ func BenchmarkGPU(b *testing.B) {
 // BenchmarkGPUNone loads the library and asks one GPU who it is: what the checks
 // of BenchmarkGPU cost is the difference.
 func BenchmarkGPUNone(b *testing.B) { measure(b, gpuWords(b, 1, "* || check_gpu_vbios\n")...) }
+
+// BenchmarkProlog and BenchmarkEpilog are those of a job with two of eight GPUs,
+// with the job's record. What NVML itself takes is not in it.
+func BenchmarkProlog(b *testing.B) { aroundJob(b, "--prolog") }
+
+func BenchmarkEpilog(b *testing.B) { aroundJob(b, "--epilog") }
+
+func aroundJob(b *testing.B, role string) {
+	for name, value := range map[string]string{
+		"SLURM_JOB_ID": "1234", "SLURM_JOB_UID": "5001", "SLURM_JOB_USER": "alice", "SLURM_JOB_GPUS": "2,5", "SLURMD_NODENAME": "bench",
+	} {
+		b.Setenv(name, value)
+	}
+	argv := gpuWords(b, 8, fmt.Sprintf(gpuChecks, 8)+"* || check_gpu_xid\n")
+	argv = slices.Insert(argv, 1, role)
+	measure(b, argv...)
+	if n, err := processes(argv); err == nil {
+		b.ReportMetric(float64(n), "processes/run")
+	}
+}
