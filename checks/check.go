@@ -90,6 +90,10 @@ type Info struct {
 	// step runs alone, after every earlier step has passed. Nil means it never does.
 	Acts func(Check) bool
 
+	// Slurm says whether a bound check judges by Slurm's configuration, Env.Slurm.
+	// Nil means it never does.
+	Slurm func(Check) bool
+
 	// BadUsage turns a usage error into the finding that LBNL NHC gives for it
 	// when the step's turn comes. Nil means that a usage error is an error of
 	// the configuration: reported with its position, draining nobody.
@@ -156,6 +160,7 @@ type Env struct {
 	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
 	GPUStates func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
 	Platform  PlatformOf          // what is known of a kind of GPU; may be nil
+	Slurm     *probe.SlurmGPUs    // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
 }
 
 // At names what the check is about to do, for the report should it never return.

@@ -11,11 +11,13 @@ import (
 )
 
 // gpuCount checks that the PCI bus, the driver's device nodes and NVML show the
-// same GPUs, as many as WANT; without WANT as many as this node has ever shown,
-// and as many as its platform comes with (see docs/profiles.md).
+// same GPUs, as many as WANT; without WANT as many as its platform comes with (see
+// docs/profiles.md), as Slurm's Gres of this node says (in slurm.conf as it lies on
+// the node; MIG instances do not count), or else as this node has ever shown.
 // It names those that are missing by their PCI addresses. A GPU that was given
 // to a virtual machine, or that the driver was told to leave alone, does not
-// count.
+// count. One that is missing while WANT or Slurm's Gres is there all the same is
+// warned of: a site that knows of a dead GPU works with the others.
 //
 //	gpu* || check_gpu_count 8
 type gpuCount struct {
@@ -30,11 +32,13 @@ func init() {
 		Summary: "PCI bus, device nodes and NVML show all GPUs",
 		Lane:    NVML,
 		New:     func() Check { return &gpuCount{} },
+		Slurm:   func(c Check) bool { return c.(*gpuCount).Want == 0 },
 		Do: map[string]string{
-			"gpu.count":      "See lspci -d 10de: and dmesg. If the number in nhc.conf is wrong correct it; else power the node off and on, then reseat the GPU.",
-			"gpu.count.nvml": "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
-			"gpu.count.gone": "The PCI bus has lost it: power the node off and on; if it stays away reseat or replace the GPU. If it was taken out for good remove gpu-count.json in /var/lib/nhc-gpu.",
-			"gpu.count.node": "Jobs cannot open it: nvidia-modprobe -c 0 -u makes the device nodes; see what has removed it (udev rules, a container).",
+			"gpu.count":       "See lspci -d 10de: and dmesg. If the number in nhc.conf or Slurm's Gres is wrong correct it; else power the node off and on, then reseat the GPU.",
+			"gpu.count.slurm": "Nothing if it was meant so. Else correct Gres of this node in slurm.conf, and gres.conf, then scontrol reconfigure.",
+			"gpu.count.nvml":  "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
+			"gpu.count.gone":  "The PCI bus has lost it: power the node off and on; if it stays away reseat or replace the GPU. If it was taken out for good remove gpu-count.json in /var/lib/nhc-gpu.",
+			"gpu.count.node":  "Jobs cannot open it: nvidia-modprobe -c 0 -u makes the device nodes; see what has removed it (udev rules, a container).",
 		},
 	})
 }
@@ -57,15 +61,19 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	if err != nil {
 		return unreadable(err)
 	}
-	n, err := env.Host.NVML(0, env.Doing)
+	groups := probe.Group(0)
+	if c.Want == 0 && env.Slurm != nil {
+		groups = probe.GroupModes // whether Slurm may count MIG instances
+	}
+	n, err := env.Host.NVML(groups, env.Doing)
 	expected := map[string]bool{}
 	for _, a := range gpusOnBus(views) {
 		expected[a] = true
 	}
 	if err != nil {
-		return c.withoutNVML(len(expected), err)
+		return c.withoutNVML(max(len(expected), c.gres(env, views, nil)), len(expected), err)
 	}
-	t := &countTally{want: c.Want, views: views, nvml: map[string]*probe.GPU{}}
+	t := &countTally{want: c.Want, gres: c.gres(env, views, n), views: views, nvml: map[string]*probe.GPU{}}
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		t.nvml[g.PCI] = g
@@ -73,9 +81,13 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	}
 	delete(expected, "") // a lost GPU whose address nobody knows
 	past := recallGPUs(env)
+	t.alike = env.alike(n)
 	t.judge(expected, past)
-	if c.Want == 0 && len(t.findings) == 0 {
-		t.findings = env.oddNumber()
+	if c.Want == 0 && Worst(t.findings) < Fail {
+		t.judgeNumber(env)
+	}
+	if len(t.findings) == 0 && len(t.good) == 0 {
+		t.findings = []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
 	return append(t.findings, c.remember(env, past, t)...)
 }
@@ -98,27 +110,8 @@ func gpusOnBus(v probe.GPUViews) (list []string) {
 	return list
 }
 
-// oddNumber finds GPUs of which a node of the platform never has so many: one is
-// missing that this node has not shown before.
-func (e *Env) oddNumber() (findings []Finding) {
-	for _, g := range e.platformGroups() {
-		n := len(g.Addresses)
-		if g.Platform == nil || len(g.Platform.GPUs) == 0 || slices.Contains(g.Platform.GPUs, n) {
-			continue
-		}
-		more := slices.IndexFunc(g.Platform.GPUs, func(size int) bool { return size > n })
-		if more < 0 {
-			continue
-		}
-		want := g.Platform.GPUs[more]
-		findings = append(findings, Finding{Code: "gpu.count", Severity: Fail, Want: plural(want, "GPU"), Got: fmt.Sprint(n),
-			Message: fmt.Sprintf("%s:  want %s, got %d: no %s has %d", gpuCountName, plural(want, "GPU"), n, g.Platform.Name, n)})
-	}
-	return findings
-}
-
-func (c *gpuCount) withoutNVML(onBus int, err error) []Finding {
-	want := max(c.Want, onBus)
+func (c *gpuCount) withoutNVML(want, onBus int, err error) []Finding {
+	want = max(c.Want, want)
 	if want == 0 && (errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere)) {
 		return []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
@@ -132,7 +125,9 @@ func (c *gpuCount) withoutNVML(onBus int, err error) []Finding {
 
 // countTally compares the views.
 type countTally struct {
-	want     int
+	want     int  // 0: nhc.conf does not say
+	gres     int  // how many Slurm has; 0: nobody knows
+	alike    bool // all GPUs are of one kind
 	views    probe.GPUViews
 	nvml     map[string]*probe.GPU
 	good     []string // addresses that every view has
@@ -151,21 +146,24 @@ func (t *countTally) judge(expected map[string]bool, past []string) {
 		t.good = append(t.good, a)
 	}
 	slices.Sort(t.good)
-	if t.want == 0 || len(t.good) < t.want {
+	if t.want == 0 || !t.enough() {
 		for _, a := range past {
 			if !expected[a] {
 				bad[a] = Finding{Code: "gpu.count.gone", Remedy: ReseatOrRMA, Message: "was there before, is no longer on the PCI bus"}
 			}
 		}
 	}
-	want := t.want
+	want, severity := t.want, Fail
+	if t.enough() {
+		severity = Warn
+	}
 	if want == 0 {
-		want = len(t.good) + len(bad)
+		want = max(len(t.good)+len(bad), t.gres)
 	}
 	head := fmt.Sprintf("%s:  want %s, got %d", gpuCountName, plural(want, "GPU"), len(t.good))
 	for _, a := range slices.Sorted(maps.Keys(bad)) {
 		f := bad[a]
-		f.Severity, f.Want, f.Got = Fail, plural(want, "GPU"), fmt.Sprint(len(t.good))
+		f.Severity, f.Want, f.Got = severity, plural(want, "GPU"), fmt.Sprint(len(t.good))
 		f.Device = Device{Kind: "gpu", PCI: a}
 		if g := t.nvml[a]; g != nil {
 			f.Device = gpuDevice(g)
@@ -173,12 +171,18 @@ func (t *countTally) judge(expected map[string]bool, past []string) {
 		f.Message = head + ": " + f.Device.String() + " " + f.Message
 		t.findings = append(t.findings, f)
 	}
-	if len(bad) == 0 && len(t.good) != want {
+	if len(bad) == 0 && t.want > 0 && len(t.good) != want {
 		t.findings = append(t.findings, Finding{Code: "gpu.count", Severity: Fail, Want: plural(want, "GPU"), Got: fmt.Sprint(len(t.good)), Message: head})
 	}
-	if len(t.findings) == 0 && len(t.good) == 0 {
-		t.findings = []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
+}
+
+// enough says whether as many GPUs are in order as the configuration of the site
+// counts: that another is not is known then.
+func (t *countTally) enough() bool {
+	if t.want > 0 {
+		return len(t.good) >= t.want
 	}
+	return t.gres > 0 && t.alike && len(t.good) >= t.gres
 }
 
 // missing says from which view a GPU is missing, the most telling one first.
@@ -212,11 +216,12 @@ func recallGPUs(env *Env) []string {
 	return past.PCI
 }
 
-// remember keeps the GPUs that were seen. Where the configuration says how many
-// there are, the past does not count any longer once that many are there.
+// remember keeps the GPUs that were seen. Where the configuration, nhc's or
+// Slurm's, says how many there are, the past does not count any longer once that
+// many are there.
 func (c *gpuCount) remember(env *Env, past []string, t *countTally) []Finding {
 	now := slices.Clone(t.good)
-	if c.Want == 0 || len(t.good) != c.Want {
+	if !t.enough() || c.Want > 0 && len(t.good) != c.Want {
 		now = slices.Compact(slices.Sorted(slices.Values(append(now, past...))))
 	}
 	if slices.Equal(now, past) {

@@ -40,7 +40,8 @@ type scenario struct {
 	nvml    *probe.NVML // what NVML says
 	nvmlErr error       // why it says nothing
 
-	platform *Platform // of every GPU
+	platform *Platform        // of every GPU
+	slurm    *probe.SlurmGPUs // what Slurm's configuration says
 }
 
 // scenarios are those of every check, filled by the init functions of the
@@ -147,6 +148,7 @@ func (s scenario) run(t *testing.T, name string) {
 		Timeout: s.timeout,
 		Vars:    vars,
 		Doing:   func(string) {},
+		Slurm:   s.slurm,
 	}
 	if s.live {
 		env.Host = probe.NewHost("/")

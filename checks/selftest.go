@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // Scenarios of nodes on which a check must say one thing and no other, kept in
@@ -27,6 +29,7 @@ type Selftest struct {
 	Name  string            `toml:"name"`  // what is broken
 	Words []string          `toml:"words"` // what stands behind the check's name
 	Vars  map[string]string `toml:"vars"`  // variables of nhc.conf
+	Slurm *probe.SlurmGPUs  `toml:"slurm"` // what Slurm's configuration says of the node
 	Past  string            `toml:"past"`  // where earlier runs have kept what they know; "" is /past, "none" nowhere
 
 	Node  string            `toml:"node"`  // healthy GPUs of checks/selftest/nodes, of which the rest is changed; "" has none

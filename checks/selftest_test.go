@@ -66,7 +66,7 @@ func TestSelftests(t *testing.T) {
 // wholeNode are the codes that are not about one GPU.
 var wholeNode = []string{
 	"gpu.none", "gpu.nvml", "gpu.past", "gpu.unsupported",
-	"gpu.count", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
+	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
 	"gpu.xid.absent", "gpu.xid.file", "gpu.xid.flood", "gpu.xid.ledger", "gpu.xid.lost", "gpu.xid.policy",
 }
 

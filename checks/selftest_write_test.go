@@ -230,6 +230,9 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, co
 	default:
 		fmt.Fprintf(b, "past = %s\n", inline(t, s.past))
 	}
+	if g := s.slurm; g != nil {
+		fmt.Fprintf(b, "slurm = { count = %d, pos = %s, nvidia = %v }\n", g.Count, inline(t, g.Pos), g.NVIDIA)
+	}
 	if s.nvmlErr != nil {
 		fmt.Fprintf(b, "error = %s\n", inline(t, errorTable(s.nvmlErr)))
 	}

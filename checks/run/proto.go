@@ -35,20 +35,21 @@ const (
 	OpForget Op = "forget" // remove a record
 	OpNote   Op = "note"   // append a line to a journal
 	OpNotes  Op = "notes"  // read a journal
+	OpSlurm  Op = "slurm"  // what Slurm's configuration says of the GPUs of a node
 )
 
 // Request is one line on a worker's request descriptor.
 type Request struct {
 	ID      int               `json:"id"`
 	Op      Op                `json:"op"`
-	Name    string            `json:"name,omitempty"`    // check: its registered name; have: the part
+	Name    string            `json:"name,omitempty"`    // check: its registered name; have: the part; slurm: the node
 	Args    []string          `json:"args,omitempty"`    // check: its words; exec: argv; find: the paths
 	Table   map[string]any    `json:"table,omitempty"`   // check: parameters from TOML, in place of words
 	Line    string            `json:"line,omitempty"`    // check: the line as written
 	Vars    *Vars             `json:"vars,omitempty"`    // from this request on
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
-	Path    string            `json:"path,omitempty"`    // read, append, take, put, create, have; list: the directory; exec: the file of standard input
+	Path    string            `json:"path,omitempty"`    // read, append, take, put, create, have; slurm: SLURM_CONF; list: the directory; exec: the file of standard input
 	Data    []byte            `json:"data,omitempty"`    // append, put, create; exec: the text of standard input
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
@@ -69,6 +70,8 @@ type Vars struct {
 
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,
 	Profiles     []byte `json:"profiles,omitempty"`      // and their text, which is known to be right
+
+	Slurm *probe.SlurmGPUs `json:"slurm,omitempty"` // what Slurm's configuration says of the node; nil: nothing
 }
 
 // Response is one line on a worker's response descriptor.
@@ -86,6 +89,7 @@ type Response struct {
 	Facts   []probe.Fact      `json:"facts,omitempty"`
 	Have    *probe.Inventory  `json:"have,omitempty"`
 	GPUs    []probe.DriverGPU `json:"gpus,omitempty"`
+	Slurm   *probe.SlurmGPUs  `json:"slurm,omitempty"`
 
 	Counters []checks.Counters `json:"counters,omitempty"` // count
 	Xids     []checks.XidSeen  `json:"xids,omitempty"`     // count

@@ -3,6 +3,8 @@ package run
 import (
 	"reflect"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // What is set of the variables reaches the workers, all of it.
@@ -10,7 +12,7 @@ func TestSetVarsKeepsEverything(t *testing.T) {
 	t.Parallel()
 	v := Vars{
 		Plain: map[string]string{"A": "b"}, Arrays: map[string][]string{"A": {"b"}}, Environ: []string{"A=b"}, Root: "/node", Past: "/past",
-		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"),
+		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: &probe.SlurmGPUs{Count: 8},
 	}
 	for i := range reflect.TypeOf(v).NumField() {
 		if reflect.ValueOf(v).Field(i).IsZero() {

@@ -134,6 +134,8 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return &Response{Facts: w.facts(req)}
 	case OpHave:
 		return w.have(req)
+	case OpSlurm:
+		return w.slurm(req)
 	case OpCreate:
 		return create(req.Path, req.Data)
 	case OpGPUs:
@@ -192,6 +194,7 @@ func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 		Vars:    vars,
 		Arrays:  w.vars.Arrays,
 		Doing:   w.doing(req),
+		Slurm:   w.vars.Slurm,
 	}
 	env.GPUStates = func() []checks.GPUState {
 		env.At("ask NVML for the state of the GPUs")
@@ -262,6 +265,14 @@ func (w *worker) driverGPUs() *Response {
 		return &Response{Err: err.Error()}
 	}
 	return &Response{GPUs: views.Driver}
+}
+
+func (w *worker) slurm(req *Request) *Response {
+	g, err := w.host.SlurmGPUs(req.Path, req.Name)
+	if err != nil {
+		return &Response{Err: err.Error()}
+	}
+	return &Response{Slurm: &g}
 }
 
 func (w *worker) append(req *Request) *Response {

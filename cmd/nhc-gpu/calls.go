@@ -20,6 +20,9 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if err := checks.Bind(info.New(), words[1:]); err != nil {
 		return o.badUsage(info, line, err)
 	}
+	if wantsSlurm(info, words[1:], nil) {
+		o.askSlurm()
+	}
 	vars := o.set.workerVars()
 	vars.Plain = maps.Clone(vars.Plain)
 	vars.Plain["PWD"] = dir

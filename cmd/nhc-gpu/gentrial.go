@@ -36,6 +36,7 @@ func (g *generator) try() {
 	t := &trial{tableObserver: tableObserver{observer: observer{g.oneRun}, steps: g.plan.Steps}, why: map[int]string{}}
 	g.table = &t.tableObserver
 	t.changed() // tells the workers
+	g.askSlurmFor(g.plan)
 	e := &run.Engine{Pool: g.pool, Deadline: g.end, Timeout: g.set.timeout}
 	_ = e.Do(g.ctx, g.plan, t) // what ended it is a signal, or shows in the steps
 	for step, i := range which {

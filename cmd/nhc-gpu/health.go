@@ -100,6 +100,9 @@ type oneRun struct {
 	left       bool   // its result has been written
 	doubt      string // what could not be told, the first of it
 
+	slurmAsked bool  // Slurm's configuration has been looked for
+	slurmDoubt error // why it could not be read
+
 	table *tableObserver // collects what would be printed, for --check
 }
 
@@ -384,6 +387,7 @@ func (r *oneRun) do() *foldState {
 	}
 	r.plan = r.build()
 	r.pool.SetVars(r.set.workerVars())
+	r.askSlurmFor(r.plan)
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout}
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()

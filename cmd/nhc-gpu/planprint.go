@@ -35,7 +35,8 @@ func printPlan(words []string, exit *int) error {
 		fmt.Println("#", line)
 	}
 	r.pool.SetVars(r.set.workerVars())
-	for _, row := range r.platformRows() {
+	r.askSlurmFor(r.plan)
+	for _, row := range append(r.platformRows(), r.slurmRows()...) {
 		fmt.Printf("# %s: %s\n", row.Name, row.Message)
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)

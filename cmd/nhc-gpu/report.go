@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -245,7 +245,8 @@ func report(words []string, exit *int) error {
 	defer r.close()
 	fmt.Printf("nhc-gpu %s on %s, checking %s\n\n", version, r.set.get("HOSTNAME"), from)
 	r.pool.SetVars(r.set.workerVars())
-	facts := append(r.facts(), r.platformRows()...)
+	r.askSlurmFor(r.plan)
+	facts := slices.Concat(r.facts(), r.platformRows(), r.slurmRows())
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
@@ -21,10 +22,11 @@ type settings struct {
 	vars         map[string]string
 	export       map[string]bool
 	arrays       map[string][]string
-	helpers      bool   // the site names the helpers, or the directory they are in
-	profiles     []byte // the site's profiles of platforms
-	profilesFrom string // the file they were read from
-	past         string // where checks keep what they need to know of earlier runs; "": nowhere
+	helpers      bool             // the site names the helpers, or the directory they are in
+	profiles     []byte           // the site's profiles of platforms
+	profilesFrom string           // the file they were read from
+	slurm        *probe.SlurmGPUs // what Slurm's configuration says of this node; nil: nobody has asked, or it does not tell
+	past         string           // where checks keep what they need to know of earlier runs; "": nowhere
 }
 
 // fixedPath is the PATH of everything that is started.
@@ -223,7 +225,7 @@ func (s *settings) array(name string) []string {
 
 // workerVars are the variables and the environment that checks are to see.
 func (s *settings) workerVars() run.Vars {
-	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past}
+	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Slurm: s.slurm}
 	if len(s.profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.profilesFrom, s.profiles
 	}

@@ -1,0 +1,117 @@
+package checks
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// How many GPUs check_gpu_count wants where nhc.conf gives no number: the
+// platform says which numbers there are, Slurm's Gres which of them it is.
+
+// gres is how many GPUs Slurm's Gres of this node has, 0 if that is not known or
+// says nothing of GPUs as NVML counts them.
+func (c *gpuCount) gres(env *Env, views probe.GPUViews, n *probe.NVML) int {
+	if c.Want > 0 || env.Slurm == nil {
+		return 0
+	}
+	if slices.ContainsFunc(views.PCI, probe.PCIGPU.Passed) {
+		return 0
+	}
+	if n != nil && slices.ContainsFunc(n.GPUs, func(g probe.GPU) bool { return g.Modes.MIG.Value }) {
+		return 0
+	}
+	if len(gpusOnBus(views)) == 0 && (n == nil || len(n.GPUs) == 0) && !env.Slurm.NVIDIA {
+		return 0 // they may be another maker's
+	}
+	return env.Slurm.Count
+}
+
+// alike says whether all GPUs are of one kind. A display card among them is none
+// of Slurm's.
+func (e *Env) alike(n *probe.NVML) bool {
+	kinds := map[string]bool{}
+	ids, _ := e.Host.GPUIDs() // an error has been reported with the other views
+	for _, id := range ids {
+		kinds[id.Device] = true
+	}
+	if len(kinds) == 0 {
+		for _, g := range n.GPUs {
+			if g.Name.Known {
+				kinds[g.Name.Value] = true
+			}
+		}
+	}
+	return len(kinds) <= 1
+}
+
+// judgeNumber compares how many there are with the platform and with Slurm.
+func (t *countTally) judgeNumber(env *Env) {
+	n := len(t.good)
+	add := func(code string, severity Severity, want, got, text string) {
+		f := Finding{Code: code, Severity: severity, Want: want, Got: got, Message: gpuCountName + ":  " + text}
+		if severity == Warn {
+			f.Remedy = FixConfig
+		}
+		t.findings = append(t.findings, f)
+	}
+	slurms := ""
+	if t.gres > 0 {
+		slurms = "Slurm's Gres, " + env.Slurm.Pos + ","
+	}
+	if name, most := env.mostGPUs(); t.gres > most && most > 0 {
+		add("gpu.count.slurm", Warn, "at most "+plural(most, "GPU"), fmt.Sprint(t.gres),
+			fmt.Sprintf("%s has %d GPUs, no %s has more than %d", slurms, t.gres, name, most))
+		t.gres = 0
+	}
+	if t.gres > n {
+		want := plural(t.gres, "GPU")
+		add("gpu.count", Fail, want, fmt.Sprint(n), fmt.Sprintf("want %s, got %d: %s has as many", want, n, slurms))
+		return
+	}
+	odd := env.oddNumber()
+	for _, o := range odd {
+		want := plural(o.want, "GPU")
+		text := fmt.Sprintf("want %s, got %d: no %s has %d", want, o.got, o.platform, o.got)
+		if t.enough() {
+			add("gpu.count.slurm", Warn, want, fmt.Sprint(o.got), text+"; "+slurms+" has no more")
+		} else {
+			add("gpu.count", Fail, want, fmt.Sprint(o.got), text)
+		}
+	}
+	if t.gres > 0 && t.alike && n > t.gres && len(odd) == 0 {
+		add("gpu.count.slurm", Warn, plural(n, "GPU"), fmt.Sprint(t.gres), fmt.Sprintf("%s has %d of %d GPUs: jobs do not get the rest", slurms, t.gres, n))
+	}
+}
+
+// mostGPUs is the largest number that nodes of this platform have, 0 if nobody
+// knows or the node has GPUs of several kinds.
+func (e *Env) mostGPUs() (name string, most int) {
+	groups := e.platformGroups()
+	if len(groups) != 1 || groups[0].Platform == nil || len(groups[0].Platform.GPUs) == 0 {
+		return "", 0
+	}
+	return groups[0].Platform.Name, slices.Max(groups[0].Platform.GPUs)
+}
+
+// oddCount is a number of GPUs that a platform does not come with.
+type oddCount struct {
+	platform  string
+	want, got int
+}
+
+// oddNumber finds GPUs of which a node of the platform never has so many: one is
+// missing that this node has not shown before.
+func (e *Env) oddNumber() (list []oddCount) {
+	for _, g := range e.platformGroups() {
+		n := len(g.Addresses)
+		if g.Platform == nil || len(g.Platform.GPUs) == 0 || slices.Contains(g.Platform.GPUs, n) {
+			continue
+		}
+		if more := slices.IndexFunc(g.Platform.GPUs, func(size int) bool { return size > n }); more >= 0 {
+			list = append(list, oddCount{g.Platform.Name, g.Platform.GPUs[more], n})
+		}
+	}
+	return list
+}
