@@ -14,10 +14,13 @@ import (
 // and the running driver are of one version, and that the InfoROM of every GPU is
 // intact. VERSION is a match string for that version. -m names a module that has
 // to be loaded, or several of which one has to be: 'nvidia_peermem|nv_peer_mem'.
+// dma-buf among them stands for the sharing of GPU memory with adapters that needs
+// no module of its own: driver 515 and later with the open kernel module, on Linux
+// 5.12 and later or a kernel whose RDMA modules know it.
 // Without -m a missing nvidia_uvm is only warned of, since the first CUDA program
 // loads it. It warns, too, where GPUs of one model differ in VBIOS or InfoROM.
 //
-//	gpu* || check_gpu_driver -m nvidia_uvm -m nvidia_peermem 570.124.06
+//	gpu* || check_gpu_driver -m nvidia_uvm -m 'nvidia_peermem|dma-buf' 570.124.06
 type gpuDriver struct {
 	Version string   `arg:"1" toml:"version"` // match string for the version of the driver
 	Modules []string `opt:"m" toml:"modules"` // a kernel module that has to be loaded; may be given more than once
@@ -112,21 +115,42 @@ func (c *gpuDriver) modules(env *Env) (findings []Finding) {
 		return unreadable(err)
 	}
 	has := func(names string) bool {
-		return slices.ContainsFunc(strings.Split(names, "|"), func(name string) bool {
-			return slices.Contains(loaded, strings.ReplaceAll(strings.TrimSpace(name), "-", "_"))
-		})
+		return slices.ContainsFunc(moduleNames(names), func(name string) bool { return slices.Contains(loaded, name) })
 	}
 	for _, m := range c.Modules {
-		if !has(m) {
-			findings = append(findings, Finding{Code: "gpu.driver.module", Severity: Fail, Device: Device{Kind: "module", Name: m},
-				Want: "loaded", Got: "not loaded", Message: fmt.Sprintf("%s:  module %s is not loaded", gpuDriverName, m)})
+		if has(m) {
+			continue
 		}
+		lacks := ""
+		if slices.Contains(moduleNames(m), dmaBuf) {
+			env.At("look for dma-buf in /proc")
+			if lacks, err = env.Host.DMABufLacks(); err != nil {
+				return append(findings, unreadable(err)...)
+			}
+			if lacks == "" {
+				continue
+			}
+		}
+		findings = append(findings, Finding{Code: "gpu.driver.module", Severity: Fail, Device: Device{Kind: "module", Name: m},
+			Want: "loaded", Got: "not loaded", Message: fmt.Sprintf("%s:  module %s is not loaded%s", gpuDriverName, m, before("; no dma-buf: ", lacks, ""))})
 	}
 	if len(c.Modules) == 0 && len(loaded) > 0 && !has("nvidia_uvm") {
 		findings = append(findings, Finding{Code: "gpu.driver.uvm", Severity: Warn, Device: Device{Kind: "module", Name: "nvidia_uvm"},
 			Want: "loaded", Got: "not loaded", Message: gpuDriverName + ":  module nvidia_uvm is not loaded"})
 	}
 	return findings
+}
+
+// dmaBuf is what is no module, but does what nvidia_peermem does.
+const dmaBuf = "dma_buf"
+
+// moduleNames are the alternatives of one -m, as /proc/modules writes them.
+func moduleNames(m string) []string {
+	names := strings.Split(strings.ReplaceAll(m, "-", "_"), "|")
+	for i := range names {
+		names[i] = strings.TrimSpace(names[i])
+	}
+	return names
 }
 
 func judgeInforom(s *gpus, g *probe.GPU) {

@@ -41,6 +41,15 @@ func init() {
 	other.broken = true
 	noModules := onGPUs("unreadable modules", nil, nil, unknown("read /proc/modules: is a directory")).lacking("proc/modules").holding("proc/modules/", "")
 	noModules.broken = true
+	dma := func(s scenario, kind string) scenario {
+		return s.holding("proc/sys/kernel/osrelease", "6.8.0-31-generic\n").
+			holding("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX "+kind+"  570.124.06  Release Build\n")
+	}
+	noDMA := module("nvidia_peermem|dma-buf")
+	noDMA.Message += "; no dma-buf: the driver's module is not the open one"
+	noKernel := dma(onGPUs("the kernel's version cannot be read", of("-m", "dma-buf"), nil,
+		unknown("read /proc/sys/kernel/osrelease: no such file or directory")), "Open Kernel Module for x86_64").lacking("proc/sys/kernel/osrelease")
+	noKernel.broken = true
 	testCheck(name, append(common,
 		onGPUs("healthy", nil, nil),
 		onGPUs("the version", of("570.124.06"), nil).orTable(map[string]any{"version": "570.124.06"}),
@@ -62,6 +71,9 @@ func init() {
 		onGPUs("one VBIOS differs", nil, gpu3(func(g *probe.GPU) { g.VBIOS = probe.Known("96.00.89.00.01") }), differs("VBIOS", "96.00.30.00.01", "96.00.89.00.01")),
 		onGPUs("one InfoROM differs", nil, gpu3(func(g *probe.GPU) { g.Inforom = probe.Known("G520.0200.00.03") }), differs("InfoROM", "G520.0200.00.05", "G520.0200.00.03")),
 
+		dma(onGPUs("dma-buf in place of nvidia_peermem", of("-m", "nvidia_peermem|dma-buf"), nil), "Open Kernel Module for x86_64"),
+		dma(onGPUs("no dma-buf with this module", of("-m", "nvidia_peermem|dma-buf"), nil, noDMA), "x86_64 Kernel Module"),
+		noKernel,
 		onGPUs("another version", of("/^580/"), nil, failing("version", FixConfig, "version of the driver", "/^580/", "570.124.06")),
 		noUVM(onGPUs("a module not loaded", of("-m", "nvidia", "-m", "nvidia_uvm", "-m", "a|b"), nil, module("nvidia_uvm"), module("a|b"))),
 		opening("mismatch", &probe.NVMLError{Call: "nvmlInit", Code: 18}, failing("mismatch", RebootNode,

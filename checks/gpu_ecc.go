@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -15,6 +16,8 @@ import (
 // warned of. DRAM is how many DRAM errors, of either kind, are too many, SRAM how
 // many corrected SRAM errors: above them the check fails. Without these numbers
 // it warns above those of the node's platform, or else above 20000000 and 10000000.
+// Like AzureHPC's it fails, too, where check_gpu_remap would, unless -R leaves that
+// to check_gpu_remap.
 // With -r it warns of a GPU that corrects more than RATE errors in an hour, by what it
 // has corrected since the last run.
 //
@@ -24,13 +27,15 @@ type gpuECC struct {
 	SRAM int  `arg:"2" toml:"sram"` // corrected SRAM errors that are still allowed
 	Off  bool `opt:"o" toml:"off"`  // ECC may be off
 
+	NoRows bool `opt:"R" toml:"no_remap"` // remapped rows and retired pages are not looked at
+
 	Rate float64 `opt:"r" toml:"rate"` // corrected errors in an hour that are too many
 }
 
 func init() {
 	Register(Info{
 		Name:    "check_gpu_ecc",
-		Usage:   "[-o] [-r RATE] [DRAM [SRAM]]",
+		Usage:   "[-o] [-R] [-r RATE] [DRAM [SRAM]]",
 		Summary: "ECC is on and has seen no uncorrected errors",
 		Lane:    NVML,
 		New:     func() Check { return &gpuECC{} },
@@ -116,6 +121,19 @@ func (c *gpuECC) judge(s *gpus, g *probe.GPU) {
 	c.judgeSRAM(s, g)
 	c.judgeDRAM(s, g)
 	c.judgeMany(s, g)
+	if !c.NoRows {
+		judgeRows(s, g)
+	}
+}
+
+// judgeRows reports what of the repair of memory fails a GPU: a configuration of
+// AzureHPC's has no line for check_gpu_remap.
+func judgeRows(s *gpus, g *probe.GPU) {
+	before := s.findings
+	s.findings = nil
+	(&gpuRemap{Max: maxRemapped}).judge(s, g)
+	mild := func(f Finding) bool { return f.Severity < Fail }
+	s.findings = append(before, slices.DeleteFunc(s.findings, mild)...)
 }
 
 func (c *gpuECC) judgeSRAM(s *gpus, g *probe.GPU) {

@@ -15,6 +15,14 @@ func init() {
 	off := func(e *probe.ECC) {
 		*e = probe.ECC{On: probe.Known(false), Pending: probe.Known(false)}
 	}
+	rows := func(r probe.RemappedRows) func(*probe.NVML) {
+		return gpu3(func(g *probe.GPU) { g.Rows.Remapped = probe.Known(r) })
+	}
+	remap := func(code string, remedy Remedy, want, got, text string) Finding {
+		f := says(Fail, "", remedy, want, got, text)
+		f.Code = "gpu.remap." + code
+		return f
+	}
 	const now, life = " errors since the driver was loaded", " errors over its life"
 	errored := onGPUs("one counter cannot be read", nil, ecc(func(e *probe.ECC) { e.SRAM.Uncorrected = probe.Failed[uint64](errLost) }),
 		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
@@ -64,6 +72,16 @@ func init() {
 			says(Fail, ".repair", ResetGPU, "", "", "a channel or TPC waits for a reset to be repaired")),
 		onGPUs("MIG hides nothing", nil, gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true); sram(2, 2)(&g.ECC) }),
 			says(Fail, ".sram", ResetGPU, "0", "2", "uncorrected SRAM"+now)),
+		onGPUs("rows wait for a reset", of("20000000", "10000"), rows(probe.RemappedRows{Pending: true}),
+			remap("pending", ResetGPU, "", "", "rows of memory wait for a reset to be remapped")),
+		onGPUs("a row could not be remapped", of("20000000", "10000"), rows(probe.RemappedRows{Failed: true}),
+			remap("failed", ReseatOrRMA, "", "", "a row of memory could not be remapped")),
+		onGPUs("600 rows were remapped", of("20000000", "10000"), rows(probe.RemappedRows{Uncorrected: 600}),
+			remap("many", ReseatOrRMA, "fewer than 512", "600", "rows remapped for uncorrected errors")),
+		onGPUs("rows are check_gpu_remap's", of("-R"), rows(probe.RemappedRows{Uncorrected: 600, Pending: true, Failed: true})).orTable(map[string]any{"no_remap": true}),
+		onGPUs("no spare rows", nil, gpu3(func(g *probe.GPU) { g.Rows.Histogram = probe.Known(probe.RowHistogram{None: 2}) })),
+		onV100s("full of retired pages", nil, gpu3(func(g *probe.GPU) { g.Rows.RetiredDBE = probe.Known(63) }),
+			remap("many", ReseatOrRMA, "fewer than 63", "63", "retired pages")),
 		errored, gpuDumb(name),
 	)...)
 }

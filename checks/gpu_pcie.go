@@ -10,7 +10,8 @@ import (
 )
 
 // gpuPCIe checks the PCIe link of every GPU: WIDTH lanes are in use, without WIDTH
-// those that the node's platform has, or else all that GPU and slot have. GPU and
+// those that the node's platform has, or else all that GPU and slot have. A slot
+// that has fewer lanes than the platform is warned of. GPU and
 // slot reach GEN; without GEN it warns where they do not reach what the platform
 // has. It warns, too, of fewer lanes or a lower generation than the GPU had before.
 // An idle link drops its generation to save power, so that the generation of the
@@ -41,7 +42,7 @@ func init() {
 		Lane:    NVML,
 		New:     func() Check { return &gpuPCIe{} },
 		Do: map[string]string{
-			"gpu.pcie.width":     cable,
+			"gpu.pcie.width":     cable + " If only the slot has fewer lanes see the BIOS's setting for it, or give the number in nhc.conf.",
 			"gpu.pcie.gen":       "GPU and slot cannot do what is asked for: see the BIOS's setting for the slot, the riser, and the line itself. If it was meant remove gpu-pcie-link.json in /var/lib/nhc-gpu, or see docs/profiles.md.",
 			"gpu.pcie.slow":      cable,
 			"gpu.pcie.differ":    cable,
@@ -95,7 +96,11 @@ func (c *gpuPCIe) judgeLink(s *gpus, g *probe.GPU, then linkPast, compare bool) 
 	maxWidth, hasMaxWidth := value(s, g.Link.MaxWidth)
 	gen, hasGen := value(s, g.Link.Gen)
 	maxGen, hasMaxGen := value(s, g.Link.MaxGen)
-	if want := c.lanes(s, g, maxWidth); hasWidth && (hasMaxWidth || c.Width > 0) && width < want {
+	want := c.lanes(s, g, maxWidth)
+	if p := s.platform(g); c.Width <= 0 && hasWidth && width == want && want < min(p.PCIeWidth, maxWidth) {
+		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Warn, Want: lanes(p.PCIeWidth), Got: lanes(want)}, "PCIe slot has fewer lanes than that of %s", p.Name)
+	}
+	if hasWidth && (hasMaxWidth || c.Width > 0) && width < want {
 		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Fail, Remedy: ReseatOrRMA, Want: lanes(want), Got: lanes(width)}, "PCIe width")
 	}
 	if hasMaxGen && c.Gen > 0 && maxGen < c.Gen {
@@ -122,7 +127,10 @@ func (c *gpuPCIe) lanes(s *gpus, g *probe.GPU, most int) int {
 	case c.Width > 0:
 		return c.Width
 	case p.PCIeWidth > 0:
-		return min(p.PCIeWidth, most)
+		most = min(p.PCIeWidth, most)
+	}
+	if slot, known := s.env.Host.SlotLanes(g.PCI); known {
+		most = min(slot, most)
 	}
 	return most
 }

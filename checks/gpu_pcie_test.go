@@ -1,6 +1,8 @@
 package checks
 
 import (
+	"strings"
+
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
@@ -40,6 +42,14 @@ func init() {
 		onGPUs("a slow link at work, twice", nil, slow(4)).holding(file, before300(`{"in_a_row":1}`)),
 		onGPUs("a slow link at work, three times", nil, slow(4), says(Fail, "slow", ReseatOrRMA, "5", "1", "PCIe generation at work, in 3 runs in a row")).
 			holding(file, before300(`{"in_a_row":2}`)),
+		inSlot(onGPUs("a slot of eight lanes", nil, link(func(l *probe.Link) { l.Width = n(8) })), "8"),
+		inSlot(onGPUs("lanes lost in a slot of eight", nil, link(func(l *probe.Link) { l.Width = n(4) }), says(Fail, "width", ReseatOrRMA, "x8", "x4", "PCIe width")), "8"),
+		inSlot(onGPUs("lanes lost in a slot of sixteen", nil, link(func(l *probe.Link) { l.Width = n(8) }), says(Fail, "width", ReseatOrRMA, "x16", "x8", "PCIe width")), "16"),
+		inSlot(onGPUs("lanes lost in a slot that does not tell", nil, link(func(l *probe.Link) { l.Width = n(8) }), says(Fail, "width", ReseatOrRMA, "x16", "x8", "PCIe width")), "255"),
+		inSlot(onGPUs("more lanes wanted than the slot has", of("5", "16"), link(func(l *probe.Link) { l.Width = n(8) }),
+			says(Fail, "width", ReseatOrRMA, "x16", "x8", "PCIe width")), "8"),
+		inSlot(onGPUs("a slot with fewer lanes than the platform's", nil, link(func(l *probe.Link) { l.Width = n(8) }),
+			says(Warn, "width", "", "x16", "x8", "PCIe slot has fewer lanes than that of HGX H100")), "8").on(hgx()),
 		onGPUs("lanes lost", nil, link(func(l *probe.Link) { l.Width = n(8) }), says(Fail, "width", ReseatOrRMA, "x16", "x8", "PCIe width")),
 		onGPUs("fewer lanes than wanted", of("5", "16"), link(func(l *probe.Link) { l.Width, l.MaxWidth = n(8), n(8) }),
 			says(Fail, "width", ReseatOrRMA, "x16", "x8", "PCIe width"), says(Warn, "differ", "", "16", "8", "PCIe width is not that of the others")),
@@ -75,6 +85,24 @@ func gpuPCIeDumb() scenario {
 		for _, f := range []string{"aer_dev_correctable", "aer_dev_nonfatal", "aer_dev_fatal"} {
 			delete(s.files, "sys/bus/pci/devices/"+fakenvml.Address(i)+"/"+f)
 		}
+	}
+	return s
+}
+
+// inSlot plugs GPU 3 into a port with so many lanes.
+func inSlot(s scenario, lanes string) scenario {
+	const port, devices = "0000:00:01.0", "sys/bus/pci/devices/"
+	at := "sys/devices/pci0000:00/" + port + "/" + fakenvml.Address(3) + "/"
+	for f, content := range s.files {
+		if name, ok := strings.CutPrefix(f, devices+fakenvml.Address(3)+"/"); ok {
+			delete(s.files, f)
+			s.files[at+name] = content
+		}
+	}
+	s.files["sys/devices/pci0000:00/"+port+"/max_link_width"] = lanes + "\n"
+	s.links = map[string]string{
+		devices + fakenvml.Address(3): "../../../devices/pci0000:00/" + port + "/" + fakenvml.Address(3),
+		devices + port:                "../../../devices/pci0000:00/" + port,
 	}
 	return s
 }

@@ -61,21 +61,21 @@ func (c *gpuTemp) judge(s *gpus, g *probe.GPU) {
 	if hbmKnown && c.HBM > 0 && hbm > c.HBM {
 		s.report(g, limited(hbm, c.HBM), "temperature of the memory")
 	}
+	mostHBM, _ := value(s, t.MaxHBM)
+	if hbmKnown && mostHBM > 0 && hbm >= mostHBM {
+		s.report(g, hot(Warn, "gpu.temp.warm", hbm, mostHBM), "temperature of the memory, at which the driver slows it down")
+	}
 	if hasMargin {
 		judgeMargin(s, g, margin)
 		return
 	}
 	slowdown, _ := value(s, t.Slowdown)
 	most, _ := value(s, t.MaxGPU)
-	mostHBM, _ := value(s, t.MaxHBM)
 	switch {
 	case known && slowdown > 0 && core >= slowdown:
 		s.report(g, hot(Fail, "gpu.temp.slowdown", core, slowdown), "temperature, at which the hardware slows it down")
 	case known && most > 0 && core >= most:
 		s.report(g, hot(Warn, "gpu.temp.warm", core, most), "temperature, at which the driver slows it down")
-	}
-	if hbmKnown && mostHBM > 0 && hbm >= mostHBM {
-		s.report(g, hot(Warn, "gpu.temp.warm", hbm, mostHBM), "temperature of the memory, at which the driver slows it down")
 	}
 }
 

@@ -27,6 +27,8 @@ func init() {
 		onV100s("at the driver's limit", nil, core(83), says(Warn, "warm", "below 83 C", "83 C", "temperature, at which the driver slows it down")),
 		onV100s("hardware slowdown", nil, core(87), says(Fail, "slowdown", "below 87 C", "87 C", "temperature, at which the hardware slows it down")),
 		onV100s("hot memory", nil, hbm(85), says(Warn, "warm", "below 85 C", "85 C", "temperature of the memory, at which the driver slows it down")),
+		onGPUs("hot memory of a GPU with margins", nil, temp(func(t *probe.Temperature) { t.HBM, t.MaxHBM = probe.Known(96), probe.Known(95) }),
+			says(Warn, "warm", "below 95 C", "96 C", "temperature of the memory, at which the driver slows it down")),
 		onGPUs("above the site's limit", of("60"), core(61), says(Fail, "limit", "at most 60 C", "61 C", "temperature")),
 		onGPUs("memory above the site's limit", of("90", "90"), hbm(91), says(Fail, "limit", "at most 90 C", "91 C", "temperature of the memory")),
 		odd(onGPUs("garbage", of("85"), core(4294967295)), "temperature of 4294967295 C"),

@@ -12,8 +12,9 @@ import (
 // gpuThrottle checks for how long GPUs were slowed down since the last run: it
 // fails where the hardware did so, because it was too hot or by a power brake, for
 // more than PERCENT of that time, and warns where the driver did because of
-// heat. A GPU that does not count the time (before Ampere, or an older driver) fails
-// if the hardware slows it down in three runs one after the other. That a power cap
+// heat. Where the time is not counted (before Ampere, by an older driver, or because
+// the GPU draws too much power at once) it fails if the hardware slows the GPU down
+// in three runs one after the other. That a power cap
 // limits the clocks is normal. check_gpu_clock_throttling is AzureHPC's name of it.
 //
 //	gpu* || check_gpu_throttle
@@ -34,6 +35,7 @@ func init() {
 			Do: map[string]string{
 				"gpu.throttle.hot":   "The hardware halves the clocks because of heat: look at fans, coolant and the room. One GPU alone has a bad heat sink.",
 				"gpu.throttle.brake": "The chassis pulls the power brake: look at power supplies and the PDU (ipmitool sel list), and at the rack's power limit.",
+				"gpu.throttle.power": "The hardware halves the clocks for the GPU draws too much power at once: compare with the other GPUs, look at power supplies and cables; if it is one GPU alone have it replaced.",
 				"gpu.throttle.warm":  "The driver lowers the clocks because of heat: look at the cooling before the hardware does worse.",
 				"gpu.throttle.now":   "Nothing by itself: seen at this instant. If it lasts the check fails in the third run.",
 			},
@@ -75,11 +77,20 @@ func (c *gpuThrottle) judge(s *gpus, g *probe.GPU, m *memory[throttled]) {
 		next.InARow = then.InARow + 1
 	}
 	counted := hasHardware || hasBrake
+	if counted && slowed == probe.ThrottleHardware { // neither heat nor brake: too much power drawn at once, which no counter has
+		counted = false
+		if compare {
+			c.overTime(s, g, then, next, m.elapsed)
+		}
+	}
 	switch {
 	case counted && compare:
 		c.overTime(s, g, then, next, m.elapsed)
 	case slowed != 0 && !counted && next.InARow >= inARow && compare:
 		f := Finding{Code: "gpu.throttle.hot", Severity: Fail, Got: throttleWords(slowed)}
+		if hasHardware || hasBrake {
+			f.Code = "gpu.throttle.power"
+		}
 		if slowed&probe.ThrottlePowerBrake != 0 {
 			f.Code = "gpu.throttle.brake"
 		}

@@ -58,6 +58,9 @@ func init() {
 				says(Warn, "warm", "at most 10 %", "20 %", "slowed down by the driver, for it was too hot, in the last 5m0s")).holding(file, before300(`{}`)),
 			onGPUs("an instant in the first run", nil, mask(0x48), just("hardware slowdown and hardware thermal slowdown")),
 			onGPUs("an instant decides nothing", nil, mask(0x80)).holding(file, before300(`{"in_a_row":9}`)),
+			onGPUs("too much power, in the second run", nil, mask(0x8), just("hardware slowdown")).holding(file, before300(`{"in_a_row":1}`)),
+			onGPUs("too much power, in the third run", nil, mask(0x8), says(Fail, "power", "", "hardware slowdown", "slowed down in 3 runs in a row")).
+				holding(file, before300(`{"in_a_row":2}`)),
 			onV100s("the second run in a row", nil, mask(0x8), just("hardware slowdown")).holding(file, before300(`{"in_a_row":1}`)),
 			onV100s("the third run in a row", nil, mask(0x48), says(Fail, "hot", "", "hardware slowdown and hardware thermal slowdown", "slowed down in 3 runs in a row")).
 				holding(file, before300(`{"in_a_row":2}`)),
