@@ -83,7 +83,7 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	past := recallGPUs(env)
 	t.alike = env.alike(n)
 	t.judge(expected, past)
-	if c.Want == 0 && Worst(t.findings) < Fail {
+	if c.Want == 0 && Worst(t.findings) < Unknown {
 		t.judgeNumber(env)
 	}
 	if len(t.findings) == 0 && len(t.good) == 0 {
@@ -115,7 +115,7 @@ func (c *gpuCount) withoutNVML(want, onBus int, err error) []Finding {
 	if want == 0 && (errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere)) {
 		return []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
-	if errors.Is(err, probe.ErrOtherNode) {
+	if errors.Is(err, probe.ErrOtherNode) || errors.Is(err, probe.ErrNotNow) {
 		return []Finding{{Code: "gpu.nvml", Severity: Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", gpuCountName, err)}}
 	}
 	f := Finding{Code: "gpu.nvml", Severity: Fail, Want: plural(want, "GPU"), Got: "0", Remedy: RebootNode}
@@ -167,6 +167,9 @@ func (t *countTally) judge(expected map[string]bool, past []string) {
 		f.Device = Device{Kind: "gpu", PCI: a}
 		if g := t.nvml[a]; g != nil {
 			f.Device = gpuDevice(g)
+		}
+		if g := t.nvml[a]; g != nil && errors.Is(g.Err, probe.ErrNotNow) {
+			f.Code, f.Severity, f.Remedy = "gpu.error", Unknown, NoRemedy
 		}
 		f.Message = head + ": " + f.Device.String() + " " + f.Message
 		t.findings = append(t.findings, f)

@@ -87,6 +87,7 @@ func init() {
 		onGPUs("a dead one that Slurm does not have", nil, drop3, notSlurms).byGres(7),
 		onGPUs("a dead one that nhc.conf does not count", of("7"), drop3, dead),
 		onGPUs("a dead one that Slurm has", nil, drop3, stillFails).byGres(8),
+		notNow("one of Slurm's is being reset", nil).byGres(8),
 		none.byGres(8), others, unloaded, mig, passed,
 	)
 }

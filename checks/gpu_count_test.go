@@ -60,6 +60,8 @@ func init() {
 	cannotKeep := onGPUs("cannot keep what was seen", nil, nil, Finding{Code: "gpu.past", Severity: Warn,
 		Message: name + ":  write /past/gpu-count.json: not a directory"}).holding("past", "")
 	cannotKeep.broken = true
+	starting := noNVML(onGPUs("NVML is not ready", of("8"), nil, Finding{Code: "gpu.nvml", Severity: Unknown,
+		Message: name + ":  cannot ask NVML: nvmlInit: in use or not ready, as during a reset (NVML error 27)"}), &probe.NVMLError{Call: "nvmlInit", Code: 27})
 	passed := offBus(onGPUs("one given to a virtual machine", nil, drop3))
 	passed.files[pci+"vendor"], passed.files[pci+"class"] = "0x10de\n", "0x030200\n"
 	passed.links = map[string]string{pci + "driver": "../../../bus/pci/drivers/vfio-pci"}
@@ -82,6 +84,7 @@ func init() {
 		onGPUs("one not in the driver either", nil, drop3, missing(".nvml", RebootNode, -1, 8, 7, "is on the PCI bus, not in the driver, not in NVML")).lacking(driver),
 		onGPUs("one lost", of("8"), gpu3(func(g *probe.GPU) { g.Err = errLost }),
 			missing(".nvml", RebootNode, 3, 8, 7, "is on the PCI bus, in the driver, but NVML says "+lostText)),
+		notNow("one that is being reset", of("8")), starting,
 		offBus(onGPUs("one off the bus", of("8"), nil, missing(".gone", ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))),
 		offBus(onGPUs("one gone since an earlier run", nil, drop3, missing(".gone", ReseatOrRMA, -1, 8, 7, "was there before, is no longer on the PCI bus"))).
 			lacking(driver).holding("past/gpu-count.json", remembered("")),
@@ -103,5 +106,16 @@ func (s scenario) withoutBus() scenario {
 			delete(s.files, f)
 		}
 	}
+	return s
+}
+
+// notNow is a line on a node of which one GPU of eight cannot be asked now.
+func notNow(name string, words []string) scenario {
+	err := &probe.NVMLError{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 19}
+	f := gpuFinding(gpuCountName, 3, Finding{Code: "gpu.error", Severity: Unknown}, "")
+	f.Want, f.Got = "8 GPUs", "7"
+	f.Message = gpuCountName + ":  want 8 GPUs, got 7: " + f.Device.String() + " is on the PCI bus, in the driver, but NVML says " + err.Error()
+	s := onGPUs(name, words, gpu3(func(g *probe.GPU) { g.Err = err }), f)
+	s.broken = true
 	return s
 }

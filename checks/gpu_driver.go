@@ -154,7 +154,7 @@ func moduleNames(m string) []string {
 }
 
 func judgeInforom(s *gpus, g *probe.GPU) {
-	if errors.Is(g.InforomValid.Err, probe.ErrInforomCorrupt) {
+	if errors.Is(g.InforomValid.Err, probe.ErrInforomCorrupt) || errors.Is(g.Inforom.Err, probe.ErrInforomCorrupt) {
 		s.judged = true
 		s.report(g, Finding{Code: "gpu.driver.inforom", Severity: Fail, Remedy: ReseatOrRMA}, "the InfoROM is corrupt")
 		return

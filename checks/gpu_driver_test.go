@@ -86,6 +86,9 @@ func init() {
 		onGPUs("one corrupt InfoROM", nil, gpu3(func(g *probe.GPU) {
 			g.InforomValid = probe.Failed[bool](&probe.NVMLError{Call: "nvmlDeviceValidateInforom(3)", Code: 14})
 		}), gpuFinding(name, 3, Finding{Code: "gpu.driver.inforom", Severity: Fail, Remedy: ReseatOrRMA}, "the InfoROM is corrupt")),
+		onGPUs("one corrupt InfoROM by its version", nil, gpu3(func(g *probe.GPU) {
+			g.Inforom, g.InforomValid = probe.Failed[string](&probe.NVMLError{Call: "nvmlDeviceGetInforomImageVersion(3)", Code: 14}), probe.Reading[bool]{}
+		}), gpuFinding(name, 3, Finding{Code: "gpu.driver.inforom", Severity: Fail, Remedy: ReseatOrRMA}, "the InfoROM is corrupt")),
 		noModules,
 	)...)
 }

@@ -11,7 +11,8 @@ import (
 
 // gpuMode checks that the GPUs are set as they should be: MIG, compute mode, ECC,
 // and confidential computing, each if an option says how. It warns of a mode that
-// the next reset will change. Without options all GPUs have to be set alike.
+// the next reset will change. Without options all GPUs have to be set alike; that
+// some have MIG on and others off is only warned of.
 //
 //	gpu* || check_gpu_mode -m off -c default -e on
 type gpuMode struct {
@@ -87,7 +88,11 @@ func (c *gpuMode) Run(_ context.Context, env *Env) []Finding {
 	for _, k := range kinds {
 		if k.want == "" {
 			s.unlike(func(g *probe.GPU) (string, bool) { return k.of(g).Value, k.of(g).Known }, func(g *probe.GPU, most, got string) {
-				s.report(g, Finding{Code: "gpu.mode.differ", Severity: Fail, Want: most, Got: got, Remedy: FixConfig}, "%s is not that of the others", k.name)
+				f := Finding{Code: "gpu.mode.differ", Severity: Fail, Want: most, Got: got, Remedy: FixConfig}
+				if k.code == "mig" { // a node may be split into whole GPUs and parts
+					f.Severity = Warn
+				}
+				s.report(g, f, "%s is not that of the others", k.name)
 			})
 		}
 	}

@@ -32,7 +32,8 @@ func init() {
 			}
 		}),
 		onGPUs("one in MIG mode", of("-m", "off"), mig, says(Fail, "mig", FixConfig, "off", "on", "MIG mode")),
-		onGPUs("one in MIG mode, others not", nil, mig, says(Fail, "differ", FixConfig, "off", "on", "MIG mode is not that of the others")),
+		onGPUs("one in MIG mode, others not", nil, mig, says(Warn, "differ", FixConfig, "off", "on", "MIG mode is not that of the others")),
+		onGPUs("one exclusive, others not", nil, exclusive, says(Fail, "differ", FixConfig, "default", "exclusive", "compute mode is not that of the others")),
 		onV100s("MIG on a GPU that has it not", of("-m", "on"), nil, allOf(func(i int) Finding {
 			return gpuFinding(name, i, Finding{Code: "gpu.mode.mig", Severity: Fail, Want: "on", Got: "not supported", Remedy: FixConfig}, "MIG mode")
 		})...),

@@ -238,6 +238,7 @@ var (
 	ErrInforomCorrupt = errors.New("the InfoROM is corrupt")
 	ErrDriverMismatch = errors.New("library and driver are of different versions")
 	ErrDriverNotThere = errors.New("the driver is not loaded")
+	ErrNotNow         = errors.New("in use or not ready, as during a reset") // another moment may have another answer
 )
 
 // NVMLError is what a call of NVML has returned.
@@ -259,6 +260,8 @@ func (e *NVMLError) state() error {
 		return ErrDriverMismatch
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		return ErrDriverNotThere
+	case nvml.ERROR_IN_USE, nvml.ERROR_NOT_READY:
+		return ErrNotNow
 	}
 	return nil
 }
