@@ -236,6 +236,11 @@ func TestNameLost(t *testing.T) {
 	if g := n.GPUs[1]; g.PCI != "0000:11:00.0" || g.Minor != Known(3) || g.UUID != Known("GPU-1") {
 		t.Errorf("%+v", g)
 	}
+	views.Driver[1].Minor, views.Driver[1].UUID = -1, ""
+	n.GPUs[1] = GPU{Index: 1, Err: ErrGPULost}
+	if nameLost(n, views); n.GPUs[1].PCI != "0000:11:00.0" || n.GPUs[1].Minor.Known || n.GPUs[1].UUID.Known {
+		t.Errorf("%+v", n.GPUs[1])
+	}
 	views.Driver[2].Excluded = false
 	n.GPUs[1] = GPU{Index: 1, Err: ErrGPULost}
 	if nameLost(n, views); n.GPUs[1].PCI != "" {

@@ -117,7 +117,13 @@ func nameLost(n *NVML, views GPUViews) {
 		return
 	}
 	for i, g := range lost { // both are in the order of the bus
-		g.PCI, g.Minor, g.UUID = left[i].Address, Known(left[i].Minor), Known(left[i].UUID)
+		g.PCI = left[i].Address
+		if left[i].Minor >= 0 {
+			g.Minor = Known(left[i].Minor)
+		}
+		if left[i].UUID != "" {
+			g.UUID = Known(left[i].UUID)
+		}
 	}
 }
 
