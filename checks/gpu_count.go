@@ -1,11 +1,13 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -15,7 +17,8 @@ import (
 // and as many as its platform comes with (see docs/profiles.md).
 // It names those that are missing by their PCI addresses. A GPU that was given
 // to a virtual machine, or that the driver was told to leave alone, does not
-// count.
+// count. Once there are WANT, another on the bus that the driver does not have,
+// as one for a display or in a container those of others, is only warned of.
 //
 //	gpu* || check_gpu_count 8
 type gpuCount struct {
@@ -33,6 +36,7 @@ func init() {
 		Do: map[string]string{
 			"gpu.count":      "See lspci -d 10de: and dmesg. If the number in nhc.conf is wrong correct it; else power the node off and on, then reseat the GPU.",
 			"gpu.count.nvml": "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
+			"gpu.count.more": "Nothing, if it is for a display or not for this container. Else see dmesg for why the driver does not have it, and correct the number in nhc.conf.",
 			"gpu.count.gone": "The PCI bus has lost it: power the node off and on; if it stays away reseat or replace the GPU. If it was taken out for good remove gpu-count.json in /var/lib/nhc-gpu.",
 			"gpu.count.node": "Jobs cannot open it: nvidia-modprobe -c 0 -u makes the device nodes; see what has removed it (udev rules, a container).",
 		},
@@ -62,17 +66,18 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	for _, a := range gpusOnBus(views) {
 		expected[a] = true
 	}
-	if err != nil {
-		return c.withoutNVML(len(expected), err)
-	}
 	t := &countTally{want: c.Want, views: views, nvml: map[string]*probe.GPU{}}
+	past := recallGPUs(env)
+	if err != nil {
+		_, fewer := t.gone(past)
+		return c.withoutNVML(len(expected), fewer, err)
+	}
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		t.nvml[g.PCI] = g
 		expected[g.PCI] = true
 	}
 	delete(expected, "") // a lost GPU whose address nobody knows
-	past := recallGPUs(env)
 	t.judge(expected, past)
 	if c.Want == 0 && len(t.findings) == 0 {
 		t.findings = env.oddNumber()
@@ -117,12 +122,14 @@ func (e *Env) oddNumber() (findings []Finding) {
 	return findings
 }
 
-func (c *gpuCount) withoutNVML(onBus int, err error) []Finding {
-	want := max(c.Want, onBus)
-	if want == 0 && (errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere)) {
+// withoutNVML is for a node with so many GPUs on the bus, and so many fewer than
+// it once had.
+func (c *gpuCount) withoutNVML(onBus, fewer int, err error) []Finding {
+	want := max(c.Want, onBus+fewer)
+	if want == 0 && noGPU(err) {
 		return []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
-	if errors.Is(err, probe.ErrOtherNode) {
+	if errors.Is(err, probe.ErrOtherNode) || errors.Is(err, probe.ErrNotPermitted) {
 		return []Finding{{Code: "gpu.nvml", Severity: Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", gpuCountName, err)}}
 	}
 	f := Finding{Code: "gpu.nvml", Severity: Fail, Want: plural(want, "GPU"), Got: "0", Remedy: RebootNode}
@@ -151,50 +158,120 @@ func (t *countTally) judge(expected map[string]bool, past []string) {
 		t.good = append(t.good, a)
 	}
 	slices.Sort(t.good)
-	if t.want == 0 || len(t.good) < t.want {
-		for _, a := range past {
-			if !expected[a] {
-				bad[a] = Finding{Code: "gpu.count.gone", Remedy: ReseatOrRMA, Message: "was there before, is no longer on the PCI bus"}
-			}
+	enough := t.want > 0 && len(t.good) >= t.want
+	gone, fewer := t.gone(past)
+	if !enough {
+		for _, a := range gone {
+			bad[a] = Finding{Code: "gpu.count.gone", Remedy: ReseatOrRMA, Message: "was there before, is no longer on the PCI bus"}
 		}
 	}
-	want := t.want
+	want, nameless := t.want, fewer-len(gone)
 	if want == 0 {
-		want = len(t.good) + len(bad)
+		want = len(t.good) + len(bad) + nameless
 	}
-	head := fmt.Sprintf("%s:  want %s, got %d", gpuCountName, plural(want, "GPU"), len(t.good))
 	for _, a := range slices.Sorted(maps.Keys(bad)) {
 		f := bad[a]
-		f.Severity, f.Want, f.Got = Fail, plural(want, "GPU"), fmt.Sprint(len(t.good))
+		if enough && t.nvml[a] == nil {
+			f.Code, f.Severity, f.Remedy = "gpu.count.more", Warn, NoRemedy
+		}
 		f.Device = Device{Kind: "gpu", PCI: a}
 		if g := t.nvml[a]; g != nil {
 			f.Device = gpuDevice(g)
 		}
-		f.Message = head + ": " + f.Device.String() + " " + f.Message
-		t.findings = append(t.findings, f)
+		t.add(f, want, f.Device.String()+" "+f.Message)
 	}
-	if len(bad) == 0 && len(t.good) != want {
-		t.findings = append(t.findings, Finding{Code: "gpu.count", Severity: Fail, Want: plural(want, "GPU"), Got: fmt.Sprint(len(t.good)), Message: head})
+	switch {
+	case t.want == 0 && nameless > 0:
+		t.add(Finding{Code: "gpu.count.gone", Remedy: ReseatOrRMA}, want, "so many were there before")
+	case len(bad) == 0 && len(t.good) != want:
+		t.add(Finding{Code: "gpu.count"}, want, t.leftAlone())
 	}
 	if len(t.findings) == 0 && len(t.good) == 0 {
 		t.findings = []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
 }
 
+// add reports what makes the number of GPUs wrong; why may be "".
+func (t *countTally) add(f Finding, want int, why string) {
+	f.Severity, f.Want, f.Got = cmp.Or(f.Severity, Fail), plural(want, "GPU"), fmt.Sprint(len(t.good))
+	f.Message = fmt.Sprintf("%s:  want %s, got %s", gpuCountName, f.Want, f.Got) + before(": ", why, "")
+	t.findings = append(t.findings, f)
+}
+
+// present are the addresses of all GPUs of the node, whoever has them.
+func (t *countTally) present() map[string]bool {
+	all := map[string]bool{}
+	for _, p := range t.views.PCI {
+		all[p.Address] = true
+	}
+	if len(all) == 0 { // a container without a bus
+		for _, d := range t.views.Driver {
+			all[d.Address] = true
+		}
+		for a := range t.nvml {
+			all[a] = true
+		}
+	}
+	delete(all, "")
+	return all
+}
+
+// gone tells how many GPUs the node has fewer than it once had, and names them
+// if it is clear which: a new board or firmware may number all buses anew.
+func (t *countTally) gone(past []string) (names []string, fewer int) {
+	present := t.present()
+	fewer = max(len(past)-len(present), 0)
+	for _, a := range past {
+		if !present[a] {
+			names = append(names, a)
+		}
+	}
+	if len(names) != fewer {
+		names = nil
+	}
+	return names, fewer
+}
+
+// leftAlone names the GPUs that do not count.
+func (t *countTally) leftAlone() string {
+	var list []string
+	for _, p := range t.views.PCI {
+		if p.Passed() {
+			list = append(list, fmt.Sprintf("%s is left to %s", p.Address, p.Driver))
+		}
+	}
+	for _, d := range t.views.Driver {
+		if d.Excluded {
+			list = append(list, d.Address+" is excluded from the driver")
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
 // missing says from which view a GPU is missing, the most telling one first.
 func (t *countTally) missing(a string) (f Finding, bad bool) {
-	onBus := len(t.views.PCI) == 0 || slices.ContainsFunc(t.views.PCI, func(p probe.PCIGPU) bool { return p.Address == a })
-	driver := "not in the driver"
-	if slices.ContainsFunc(t.views.Driver, func(d probe.DriverGPU) bool { return d.Address == a }) {
-		driver = "in the driver"
+	where := "is in the driver"
+	onBus := slices.ContainsFunc(t.views.PCI, func(p probe.PCIGPU) bool { return p.Address == a })
+	if len(t.views.PCI) > 0 {
+		where = "is on the PCI bus"
+		if !onBus {
+			where = "is no longer on the PCI bus"
+		}
+		if slices.ContainsFunc(t.views.Driver, func(d probe.DriverGPU) bool { return d.Address == a }) {
+			where += ", in the driver"
+		} else {
+			where += ", not in the driver"
+		}
 	}
 	g := t.nvml[a]
 	switch {
 	case g == nil:
-		return Finding{Code: "gpu.count.nvml", Remedy: RebootNode, Message: "is on the PCI bus, " + driver + ", not in NVML"}, true
+		return Finding{Code: "gpu.count.nvml", Remedy: RebootNode, Message: where + ", not in NVML"}, true
+	case errors.Is(g.Err, probe.ErrNotPermitted):
+		return Finding{Code: "gpu.error", Severity: Unknown, Message: where + ", but NVML says " + g.Err.Error()}, true
 	case g.Err != nil:
-		return Finding{Code: "gpu.count.nvml", Remedy: RebootNode, Message: "is on the PCI bus, " + driver + ", but NVML says " + g.Err.Error()}, true
-	case !onBus:
+		return Finding{Code: "gpu.count.nvml", Remedy: RebootNode, Message: where + ", but NVML says " + g.Err.Error()}, true
+	case len(t.views.PCI) > 0 && !onBus:
 		return Finding{Code: "gpu.count.gone", Remedy: ReseatOrRMA, Message: "is in NVML, but no longer on the PCI bus"}, true
 	case g.Minor.Known && !slices.Contains(t.views.Nodes, g.Minor.Value):
 		return Finding{Code: "gpu.count.node", Message: fmt.Sprintf("has no device node /dev/nvidia%d", g.Minor.Value)}, true
@@ -213,11 +290,17 @@ func recallGPUs(env *Env) []string {
 }
 
 // remember keeps the GPUs that were seen. Where the configuration says how many
-// there are, the past does not count any longer once that many are there.
+// there are, the past does not count any longer once that many are there; nor do
+// addresses that are no GPU's any more where the node has as many GPUs as ever.
 func (c *gpuCount) remember(env *Env, past []string, t *countTally) []Finding {
-	now := slices.Clone(t.good)
-	if c.Want == 0 || len(t.good) != c.Want {
-		now = slices.Compact(slices.Sorted(slices.Values(append(now, past...))))
+	now := past
+	switch _, fewer := t.gone(past); {
+	case c.Want > 0 && len(t.good) == c.Want:
+		now = t.good
+	case fewer == 0:
+		present := t.present()
+		old := slices.DeleteFunc(slices.Clone(past), func(a string) bool { return !present[a] })
+		now = slices.Compact(slices.Sorted(slices.Values(append(old, t.good...))))
 	}
 	if slices.Equal(now, past) {
 		return nil

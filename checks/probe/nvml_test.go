@@ -3,6 +3,7 @@ package probe
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -166,22 +167,27 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 
 func TestNVMLErrors(t *testing.T) {
 	t.Parallel()
-	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "2 nvmlDeviceGetHandleByIndex error 15", "3 * error 15", "3 nvmlDeviceGetHandleByIndex =",
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "2 nvmlDeviceGetHandleByIndex error 15", "3 * error 999", "3 nvmlDeviceGetHandleByIndex =",
+		"0 * error 15", "0 nvmlDeviceGetHandleByIndex =", "0 nvmlDeviceGetName = NVIDIA H100",
 		"4 nvmlDeviceGetSerial error 999", "5 nvmlDeviceValidateInforom error 14", `6 nvmlDeviceGetName = \xff\x01NVIDIA \x1b[31mH100\x7f`,
 		"7 nvmlDeviceGetUUID = "+strings.Repeat("x", 200)))
 	if a.Err != "" {
 		t.Fatal(a.Err)
 	}
 	errorOf := func(text string) any { return map[string]any{"error": text} }
+	if calls := callsOf(a, 3); !slices.Equal(calls, []string{"nvmlDeviceGetHandleByIndex_v2(3)", "nvmlDeviceGetPciInfo_v3(3)", "nvmlDeviceGetName(3)", "nvmlDeviceGetUUID(3)"}) {
+		t.Errorf("a GPU that answers nothing was asked more: %v", calls)
+	}
 	for i, c := range []struct {
 		gpu  int
 		path string
 		want any
 	}{
+		{3, "PCI", ""}, {3, "Name", nil},
 		{2, "PCI", ""}, {2, "Name", nil},
-		{3, "Serial", errorOf("nvmlDeviceGetSerial(3): the GPU is lost (NVML error 15)")},
-		{3, "Power.Draw", errorOf("nvmlDeviceGetPowerUsage(3): the GPU is lost (NVML error 15)")},
-		{3, "Recovery.Action", errorOf("nvmlDeviceGetFieldValues(3): the GPU is lost (NVML error 15)")},
+		{0, "Serial", errorOf("nvmlDeviceGetSerial(0): the GPU is lost (NVML error 15)")},
+		{0, "Power.Draw", errorOf("nvmlDeviceGetPowerUsage(0): the GPU is lost (NVML error 15)")},
+		{0, "Recovery.Action", errorOf("nvmlDeviceGetFieldValues(0): the GPU is lost (NVML error 15)")},
 		{4, "Serial", errorOf("nvmlDeviceGetSerial(4): unknown error (NVML error 999)")},
 		{5, "InforomValid", errorOf("nvmlDeviceValidateInforom(5): the InfoROM is corrupt (NVML error 14)")},
 		{6, "Name", "??NVIDIA ?[31mH100?"},
@@ -192,6 +198,12 @@ func TestNVMLErrors(t *testing.T) {
 			t.Errorf("%d: gpu%d %s (-want +got):\n%s", i, c.gpu, c.path, diff)
 		}
 	}
+}
+
+// callsOf are the calls about one GPU, in their order.
+func callsOf(a askedNVML, gpu int) []string {
+	who := fmt.Sprintf("(%d)", gpu)
+	return slices.DeleteFunc(a.Calls, func(c string) bool { return !strings.HasSuffix(c, who) })
 }
 
 func TestNVMLThatCannotBeOpened(t *testing.T) {

@@ -30,6 +30,9 @@ func (q query) recovery() {
 
 func (q query) eccMode() {
 	e := &q.g.ECC
+	if e.On.Known { // another group has asked
+		return
+	}
 	var pending nvml.EnableState
 	e.On = is(ask(q.s, "nvmlDeviceGetEccMode", q.who, func() (on nvml.EnableState, ret nvml.Return) {
 		on, pending, ret = q.d.GetEccMode()

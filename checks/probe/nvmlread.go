@@ -196,7 +196,9 @@ func unknownIsUnsupported[T any](r Reading[T]) Reading[T] {
 	return r
 }
 
-// identify gets the handle of a GPU and asks who it is.
+// identify gets the handle of a GPU and asks who it is. One that answers nothing
+// of what the driver knows by heart is as good as one without a handle: each
+// further call might take its time, too.
 func (s *nvmlSession) identify(i int) {
 	g := GPU{Index: i}
 	who := fmt.Sprintf("(%d)", i)
@@ -206,8 +208,7 @@ func (s *nvmlSession) identify(i int) {
 		if g.Err = handle.Err; g.Err == nil {
 			g.Err = &NVMLError{"nvmlDeviceGetHandleByIndex" + who, int(nvml.ERROR_NOT_SUPPORTED)}
 		}
-		s.devices = append(s.devices, nil)
-		s.snapshot.GPUs = append(s.snapshot.GPUs, g)
+		s.add(nil, g)
 		return
 	}
 	pci := ask(s, s.either("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2"), who, d.GetPciInfo)
@@ -216,10 +217,18 @@ func (s *nvmlSession) identify(i int) {
 	}
 	g.Name = text(ask(s, "nvmlDeviceGetName", who, d.GetName))
 	g.UUID = text(ask(s, "nvmlDeviceGetUUID", who, d.GetUUID))
+	if pci.Err != nil && g.Name.Err != nil && g.UUID.Err != nil {
+		s.add(nil, GPU{Index: i, Err: pci.Err})
+		return
+	}
 	g.Serial = text(ask(s, "nvmlDeviceGetSerial", who, d.GetSerial))
 	g.Minor = ask(s, "nvmlDeviceGetMinorNumber", who, d.GetMinorNumber)
 	g.VBIOS = text(ask(s, "nvmlDeviceGetVbiosVersion", who, d.GetVbiosVersion))
 	g.Inforom = text(ask(s, "nvmlDeviceGetInforomImageVersion", who, d.GetInforomImageVersion))
+	s.add(d, g)
+}
+
+func (s *nvmlSession) add(d nvml.Device, g GPU) {
 	s.devices = append(s.devices, d)
 	s.snapshot.GPUs = append(s.snapshot.GPUs, g)
 }
