@@ -165,6 +165,20 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 	}
 }
 
+// The releases that write beyond the end of a list of processes are not asked for one.
+func TestNVMLOfDriversWithLongRecords(t *testing.T) {
+	t.Parallel()
+	for version, asked := range map[string]bool{
+		"535.54.03": false, "535.43.02": false, "535.86.10": false, "535.98": true, "535.183.01": true, "530.54.03": true, "470.256.02": true, "535": true,
+	} {
+		got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 1, "- nvmlSystemGetNVMLVersion = 12."+version, "0 nvmlDeviceGetComputeRunningProcesses = 100 1000"))
+		processes, called := gpuAt(got, 0, "Processes"), slices.Contains(a.Calls, "nvmlDeviceGetComputeRunningProcesses_v3(0)")
+		if called != asked || (processes != nil) != asked || gpuAt(got, 0, "Memory") == nil {
+			t.Errorf("%s: asked %v, processes %v", version, called, processes)
+		}
+	}
+}
+
 func TestNVMLErrors(t *testing.T) {
 	t.Parallel()
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "2 nvmlDeviceGetHandleByIndex error 15", "3 * error 999", "3 nvmlDeviceGetHandleByIndex =",

@@ -48,8 +48,7 @@ func (h *Host) NVML(groups Group, doing func(call string)) (*NVML, error) {
 	return s.snapshot, nil
 }
 
-// openNVML loads the library and asks who the GPUs are. After an error no
-// further call of NVML is made: the library would end the process.
+// openNVML finds the library.
 func (h *Host) openNVML(doing func(string)) (*nvmlSession, error) {
 	name := h.nvmlLibrary
 	if name == "" && h.root != "/" {
@@ -61,10 +60,16 @@ func (h *Host) openNVML(doing func(string)) (*nvmlSession, error) {
 	} else {
 		name = "libnvidia-ml.so.1"
 	}
+	return h.startNVML(nvml.New(opts...), name, doing)
+}
+
+// startNVML loads the library and asks who the GPUs are. After an error no
+// further call of NVML is made: the library would end the process.
+func (h *Host) startNVML(lib nvml.Interface, name string, doing func(string)) (*nvmlSession, error) {
 	if doing == nil {
 		doing = func(string) {}
 	}
-	s := &nvmlSession{lib: nvml.New(opts...), has: map[string]bool{}, doing: doing, snapshot: &NVML{Taken: time.Now()}}
+	s := &nvmlSession{lib: lib, has: map[string]bool{}, doing: doing, snapshot: &NVML{Taken: time.Now()}}
 	doing("nvmlInit")
 	if ret := s.lib.Init(); ret == nvml.ERROR_LIBRARY_NOT_FOUND {
 		return nil, fmt.Errorf("load %s: %w", name, ErrNoLibrary)
