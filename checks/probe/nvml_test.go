@@ -146,17 +146,29 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 		t.Errorf("uncorrected SRAM errors of all places: %v, want 7", got)
 	}
 	a100, a := askFake(t, fakenvml.Scenario(fakenvml.A100, 8, "* nvmlDeviceGetCurrentClocksThrottleReasons = 8", "* field 230 error 2",
-		"* nvmlDeviceGetTemperatureThreshold 2 error 2"), fakenvml.Old...)
+		"* nvmlDeviceGetTemperatureThreshold 2 error 2", "5 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 2000"), fakenvml.Old...)
 	if a.Err != "" {
 		t.Fatal(a.Err)
 	}
 	for path, want := range map[string]any{
-		"Throttle.Now": 8., "Recovery.Action": nil, "ECC.SRAMThreshold": nil, "ECC.RepairPending": nil, "Link.GPUMaxGen": nil, "Processes": nil,
+		"Throttle.Now": 8., "Recovery.Action": nil, "ECC.SRAMThreshold": nil, "ECC.RepairPending": nil, "Link.GPUMaxGen": nil, "Memory": nil,
 		"Temperature.Margin": nil, "Temperature.MaxGPU": 85., "Temperature.MaxHBM": nil, "Rows.Histogram.Max": 640.,
 	} {
 		if got := gpuAt(a100, 5, strings.Split(path, ".")...); got != want {
 			t.Errorf("driver 470: %s = %v, want %v", path, got, want)
 		}
+	}
+	two := []any{map[string]any{"PID": 100., "Memory": 1000.}, map[string]any{"PID": 200., "Memory": 2000.}}
+	if diff := cmp.Diff(any(two), gpuAt(a100, 5, "Processes")); diff != "" {
+		t.Errorf("driver 470 (-want +got):\n%s", diff)
+	}
+	older := slices.Clone(fakenvml.Old)
+	for _, kind := range []string{"Compute", "Graphics", "MPSCompute"} {
+		older = append(older, "nvmlDeviceGet"+kind+"RunningProcesses_v2")
+	}
+	first, _ := askFake(t, fakenvml.Scenario(fakenvml.A100, 8, "5 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 2000"), older...)
+	if diff := cmp.Diff(any(two), gpuAt(first, 5, "Processes")); diff != "" {
+		t.Errorf("the first form of the list (-want +got):\n%s", diff)
 	}
 	for _, symbol := range fakenvml.Old {
 		if slices.ContainsFunc(a.Calls, func(c string) bool { return strings.HasPrefix(c, symbol) }) {
