@@ -44,7 +44,7 @@ func (e *Env) askNVML(check string, groups probe.Group) (*gpus, []Finding) {
 	n, err := e.Host.NVML(groups, e.Doing)
 	expected := len(gpusOnBus(views))
 	switch {
-	case err != nil && expected == 0 && (errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere)),
+	case err != nil && expected == 0 && noGPU(err),
 		err == nil && expected+len(n.GPUs) == 0:
 		return nil, []Finding{{Code: "gpu.none", Severity: Skip, Message: check + ":  no NVIDIA GPU on this node"}}
 	case err != nil:
@@ -53,6 +53,11 @@ func (e *Env) askNVML(check string, groups probe.Group) (*gpus, []Finding) {
 		return nil, []Finding{{Code: "gpu.nvml", Severity: Unknown, Message: check + ":  the PCI bus has GPUs, but NVML has none"}}
 	}
 	return &gpus{check: check, env: e, nvml: n}, nil
+}
+
+// noGPU says whether NVML gives no answer because there is nothing to be asked.
+func noGPU(err error) bool {
+	return errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere) || errors.Is(err, probe.ErrNoGPU)
 }
 
 // eachGPU has judge look at every GPU that can be asked.

@@ -1,11 +1,13 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -36,6 +38,7 @@ func init() {
 		Do: map[string]string{
 			"gpu.count":       "See lspci -d 10de: and dmesg. If the number in nhc.conf or Slurm's Gres is wrong correct it; else power the node off and on, then reseat the GPU.",
 			"gpu.count.slurm": "Nothing if it was meant so. Else correct Gres of this node in slurm.conf, and gres.conf, then scontrol reconfigure.",
+			"gpu.count.more":  "Nothing, if it is for a display or not for this container. Else see dmesg for why the driver does not have it, and correct the number in nhc.conf.",
 			"gpu.count.nvml":  "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
 			"gpu.count.gone":  "The PCI bus has lost it: power the node off and on; if it stays away reseat or replace the GPU. If it was taken out for good remove gpu-count.json in /var/lib/nhc-gpu.",
 			"gpu.count.node":  "Jobs cannot open it: nvidia-modprobe -c 0 -u makes the device nodes; see what has removed it (udev rules, a container).",
@@ -70,8 +73,11 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	for _, a := range gpusOnBus(views) {
 		expected[a] = true
 	}
+	past := recallGPUs(env)
 	if err != nil {
-		return c.withoutNVML(max(len(expected), c.gres(env, views, nil)), len(expected), err)
+		t := &countTally{views: views}
+		_, fewer := t.gone(past)
+		return c.withoutNVML(max(len(expected)+fewer, c.gres(env, views, nil)), len(expected), err)
 	}
 	t := &countTally{want: c.Want, gres: c.gres(env, views, n), views: views, nvml: map[string]*probe.GPU{}}
 	for i := range n.GPUs {
@@ -80,7 +86,6 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 		expected[g.PCI] = true
 	}
 	delete(expected, "") // a lost GPU whose address nobody knows
-	past := recallGPUs(env)
 	t.alike = env.alike(n)
 	t.judge(expected, past)
 	if c.Want == 0 && Worst(t.findings) < Unknown {
@@ -110,12 +115,14 @@ func gpusOnBus(v probe.GPUViews) (list []string) {
 	return list
 }
 
+// withoutNVML is for a node that should have so many GPUs, of which so many are on
+// the bus.
 func (c *gpuCount) withoutNVML(want, onBus int, err error) []Finding {
 	want = max(c.Want, want)
-	if want == 0 && (errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere)) {
+	if want == 0 && noGPU(err) {
 		return []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
-	if errors.Is(err, probe.ErrOtherNode) || errors.Is(err, probe.ErrNotNow) {
+	if errors.Is(err, probe.ErrOtherNode) || errors.Is(err, probe.ErrNotNow) || errors.Is(err, probe.ErrNotPermitted) {
 		return []Finding{{Code: "gpu.nvml", Severity: Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", gpuCountName, err)}}
 	}
 	f := Finding{Code: "gpu.nvml", Severity: Fail, Want: plural(want, "GPU"), Got: "0", Remedy: RebootNode}
@@ -146,37 +153,55 @@ func (t *countTally) judge(expected map[string]bool, past []string) {
 		t.good = append(t.good, a)
 	}
 	slices.Sort(t.good)
+	gone, fewer := t.gone(past)
 	if t.want == 0 || !t.enough() {
-		for _, a := range past {
-			if !expected[a] {
-				bad[a] = Finding{Code: "gpu.count.gone", Remedy: ReseatOrRMA, Message: "was there before, is no longer on the PCI bus"}
-			}
+		for _, a := range gone {
+			bad[a] = Finding{Code: "gpu.count.gone", Remedy: ReseatOrRMA, Message: "was there before, is no longer on the PCI bus"}
 		}
 	}
-	want, severity := t.want, Fail
-	if t.enough() {
-		severity = Warn
-	}
+	want, nameless := t.want, fewer-len(gone)
 	if want == 0 {
-		want = max(len(t.good)+len(bad), t.gres)
+		want = max(len(t.good)+len(bad)+nameless, t.gres)
 	}
-	head := fmt.Sprintf("%s:  want %s, got %d", gpuCountName, plural(want, "GPU"), len(t.good))
 	for _, a := range slices.Sorted(maps.Keys(bad)) {
-		f := bad[a]
-		f.Severity, f.Want, f.Got = severity, plural(want, "GPU"), fmt.Sprint(len(t.good))
-		f.Device = Device{Kind: "gpu", PCI: a}
-		if g := t.nvml[a]; g != nil {
-			f.Device = gpuDevice(g)
-		}
-		if g := t.nvml[a]; g != nil && errors.Is(g.Err, probe.ErrNotNow) {
-			f.Code, f.Severity, f.Remedy = "gpu.error", Unknown, NoRemedy
-		}
-		f.Message = head + ": " + f.Device.String() + " " + f.Message
-		t.findings = append(t.findings, f)
+		t.addBad(a, bad[a], want)
 	}
-	if len(bad) == 0 && t.want > 0 && len(t.good) != want {
-		t.findings = append(t.findings, Finding{Code: "gpu.count", Severity: Fail, Want: plural(want, "GPU"), Got: fmt.Sprint(len(t.good)), Message: head})
+	switch {
+	case t.want == 0 && nameless > 0:
+		t.add(Finding{Code: "gpu.count.gone", Severity: t.severity(), Remedy: ReseatOrRMA}, want, "so many were there before")
+	case len(bad) == 0 && t.want > 0 && len(t.good) != want:
+		t.add(Finding{Code: "gpu.count"}, want, t.leftAlone())
 	}
+}
+
+// addBad reports a GPU that not every view has.
+func (t *countTally) addBad(a string, f Finding, want int) {
+	f.Severity = cmp.Or(f.Severity, t.severity())
+	f.Device = Device{Kind: "gpu", PCI: a}
+	g := t.nvml[a]
+	switch {
+	case g != nil && errors.Is(g.Err, probe.ErrNotNow):
+		f.Code, f.Severity, f.Remedy = "gpu.error", Unknown, NoRemedy
+	case g == nil && t.want > 0 && t.enough() && !t.driven(a):
+		f.Code, f.Remedy = "gpu.count.more", NoRemedy
+	}
+	if g != nil {
+		f.Device = gpuDevice(g)
+	}
+	t.add(f, want, f.Device.String()+" "+f.Message)
+}
+
+// driven says whether the node's driver has the GPU.
+func (t *countTally) driven(a string) bool {
+	return slices.ContainsFunc(t.views.Driver, func(d probe.DriverGPU) bool { return d.Address == a })
+}
+
+// severity is that of a GPU that is missing.
+func (t *countTally) severity() Severity {
+	if t.enough() {
+		return Warn
+	}
+	return Fail
 }
 
 // enough says whether as many GPUs are in order as the configuration of the site
@@ -188,20 +213,84 @@ func (t *countTally) enough() bool {
 	return t.gres > 0 && t.alike && len(t.good) >= t.gres
 }
 
+// add reports what makes the number of GPUs wrong; why may be "".
+func (t *countTally) add(f Finding, want int, why string) {
+	f.Severity, f.Want, f.Got = cmp.Or(f.Severity, Fail), plural(want, "GPU"), fmt.Sprint(len(t.good))
+	f.Message = fmt.Sprintf("%s:  want %s, got %s", gpuCountName, f.Want, f.Got) + before(": ", why, "")
+	t.findings = append(t.findings, f)
+}
+
+// present are the addresses of all GPUs of the node, whoever has them.
+func (t *countTally) present() map[string]bool {
+	all := map[string]bool{}
+	for _, p := range t.views.PCI {
+		all[p.Address] = true
+	}
+	if len(all) == 0 { // a container without a bus
+		for _, d := range t.views.Driver {
+			all[d.Address] = true
+		}
+		for a := range t.nvml {
+			all[a] = true
+		}
+	}
+	delete(all, "")
+	return all
+}
+
+// gone tells how many GPUs the node has fewer than it once had, and names them
+// if it is clear which: a new board or firmware may number all buses anew, and
+// then as many are in order that it has never shown.
+func (t *countTally) gone(past []string) (names []string, fewer int) {
+	present := t.present()
+	names = slices.DeleteFunc(slices.Clone(past), func(a string) bool { return present[a] })
+	fresh := slices.DeleteFunc(slices.Clone(t.good), func(a string) bool { return slices.Contains(past, a) })
+	if len(fresh) > 0 {
+		return nil, max(len(names)-len(fresh), 0)
+	}
+	return names, len(names)
+}
+
+// leftAlone names the GPUs that do not count.
+func (t *countTally) leftAlone() string {
+	var list []string
+	for _, p := range t.views.PCI {
+		if p.Passed() {
+			list = append(list, fmt.Sprintf("%s is left to %s", p.Address, p.Driver))
+		}
+	}
+	for _, d := range t.views.Driver {
+		if d.Excluded {
+			list = append(list, d.Address+" is excluded from the driver")
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
 // missing says from which view a GPU is missing, the most telling one first.
 func (t *countTally) missing(a string) (f Finding, bad bool) {
-	onBus := len(t.views.PCI) == 0 || slices.ContainsFunc(t.views.PCI, func(p probe.PCIGPU) bool { return p.Address == a })
-	driver := "not in the driver"
-	if slices.ContainsFunc(t.views.Driver, func(d probe.DriverGPU) bool { return d.Address == a }) {
-		driver = "in the driver"
+	where := "is in the driver"
+	onBus := slices.ContainsFunc(t.views.PCI, func(p probe.PCIGPU) bool { return p.Address == a })
+	if len(t.views.PCI) > 0 {
+		where = "is on the PCI bus"
+		if !onBus {
+			where = "is no longer on the PCI bus"
+		}
+		if t.driven(a) {
+			where += ", in the driver"
+		} else {
+			where += ", not in the driver"
+		}
 	}
 	g := t.nvml[a]
 	switch {
 	case g == nil:
-		return Finding{Code: "gpu.count.nvml", Remedy: RebootNode, Message: "is on the PCI bus, " + driver + ", not in NVML"}, true
+		return Finding{Code: "gpu.count.nvml", Remedy: RebootNode, Message: where + ", not in NVML"}, true
+	case errors.Is(g.Err, probe.ErrNotPermitted):
+		return Finding{Code: "gpu.error", Severity: Unknown, Message: where + ", but NVML says " + g.Err.Error()}, true
 	case g.Err != nil:
-		return Finding{Code: "gpu.count.nvml", Remedy: RebootNode, Message: "is on the PCI bus, " + driver + ", but NVML says " + g.Err.Error()}, true
-	case !onBus:
+		return Finding{Code: "gpu.count.nvml", Remedy: RebootNode, Message: where + ", but NVML says " + g.Err.Error()}, true
+	case len(t.views.PCI) > 0 && !onBus:
 		return Finding{Code: "gpu.count.gone", Remedy: ReseatOrRMA, Message: "is in NVML, but no longer on the PCI bus"}, true
 	case g.Minor.Known && !slices.Contains(t.views.Nodes, g.Minor.Value):
 		return Finding{Code: "gpu.count.node", Message: fmt.Sprintf("has no device node /dev/nvidia%d", g.Minor.Value)}, true
@@ -221,11 +310,17 @@ func recallGPUs(env *Env) []string {
 
 // remember keeps the GPUs that were seen. Where the configuration, nhc's or
 // Slurm's, says how many there are, the past does not count any longer once that
-// many are there.
+// many are there; nor do addresses that are no GPU's any more where the node has as
+// many GPUs as ever.
 func (c *gpuCount) remember(env *Env, past []string, t *countTally) []Finding {
-	now := slices.Clone(t.good)
-	if !t.enough() || c.Want > 0 && len(t.good) != c.Want {
-		now = slices.Compact(slices.Sorted(slices.Values(append(now, past...))))
+	now := past
+	switch _, fewer := t.gone(past); {
+	case c.Want > 0 && len(t.good) == c.Want, c.Want == 0 && t.enough():
+		now = t.good
+	case fewer == 0:
+		present := t.present()
+		old := slices.DeleteFunc(slices.Clone(past), func(a string) bool { return !present[a] })
+		now = slices.Compact(slices.Sorted(slices.Values(append(old, t.good...))))
 	}
 	if slices.Equal(now, past) {
 		return nil

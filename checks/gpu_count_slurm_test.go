@@ -33,7 +33,7 @@ func init() {
 		return count("", Fail, want, got, "want "+want+", got "+got+": Slurm's Gres, /etc/slurm/slurm.conf:12, has as many")
 	}
 	const gone7 = gpuCountName + ":  want 8 GPUs, got 7: 0000:1b:00.0 was there before, is no longer on the PCI bus"
-	past := `{"machine":"","pci":["` + fakenvml.Address(0) + `","` + fakenvml.Address(7) + `"]}`
+	past := `{"machine":"","pci":["` + strings.Join(addresses(8), `","`) + `"]}`
 	gone := func(severity Severity) Finding {
 		f := Finding{Code: "gpu.count.gone", Severity: severity, Want: "8 GPUs", Got: "7", Remedy: ReseatOrRMA, Device: Device{Kind: "gpu", PCI: fakenvml.Address(7)}}
 		f.Message = strings.Replace(gone7, "0000:1b:00.0", fakenvml.Address(7), 1)

@@ -2,6 +2,7 @@ package checks
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -65,6 +66,35 @@ func init() {
 	passed := offBus(onGPUs("one given to a virtual machine", nil, drop3))
 	passed.files[pci+"vendor"], passed.files[pci+"class"] = "0x10de\n", "0x030200\n"
 	passed.links = map[string]string{pci + "driver": "../../../bus/pci/drivers/vfio-pci"}
+	passed = passed.lacking(driver)
+	passedWanted := passed
+	passedWanted.name, passedWanted.words = "one given to a virtual machine, but wanted", of("8")
+	passedWanted.want = []Finding{{Code: "gpu.count", Severity: Fail, Want: "8 GPUs", Got: "7",
+		Message: name + ":  want 8 GPUs, got 7: " + fakenvml.Address(3) + " is left to vfio-pci"}}
+	passedSince := passed
+	passedSince.files = maps.Clone(passed.files)
+	passedSince = passedSince.holding("past/gpu-count.json", remembered(""))
+	passedSince.name, passedSince.leaves = "one given to a virtual machine since", map[string]string{"past/gpu-count.json": remembered("")}
+	renumbered := onGPUs("the buses are numbered anew", nil, nil).holding("past/gpu-count.json", strings.ReplaceAll(remembered(""), "0000:1", "0000:9"))
+	renumbered.leaves = map[string]string{"past/gpu-count.json": remembered("")}
+	fewer := offBus(onGPUs("one gone, the others numbered anew", nil, drop3, Finding{Code: "gpu.count.gone", Severity: Fail, Remedy: ReseatOrRMA,
+		Want: "8 GPUs", Got: "7", Message: name + ":  want 8 GPUs, got 7: so many were there before"})).
+		lacking(driver).holding("past/gpu-count.json", strings.ReplaceAll(remembered(""), "0000:1", "0000:9"))
+	fewer.leaves = map[string]string{"past/gpu-count.json": strings.ReplaceAll(remembered(""), "0000:1", "0000:9")}
+	allGone := scenario{name: "all gone since an earlier run", nvmlErr: none, files: map[string]string{"past/gpu-count.json": remembered("")},
+		want: []Finding{cannot("8 GPUs", 0, "load libnvidia-ml.so.1: not found")}, broken: true}
+	allGoneToo := scenario{name: "all gone, NVML is there", nvml: &probe.NVML{}, files: allGone.files, broken: true}
+	for i := range 8 {
+		f := missing(".gone", ReseatOrRMA, -1, 8, 0, "was there before, is no longer on the PCI bus")
+		f.Device.PCI = fakenvml.Address(i)
+		f.Message = strings.ReplaceAll(f.Message, fakenvml.Address(3), fakenvml.Address(i))
+		allGoneToo.want = append(allGoneToo.want, f)
+	}
+	noted := func(f Finding, severity Severity, code string) Finding {
+		f.Severity, f.Code = severity, code
+		return f
+	}
+	barred := func(g *probe.GPU) { g.Err = &probe.NVMLError{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 4} }
 	testCheck(name,
 		onGPUs("eight", of("8"), nil).orTable(map[string]any{"want": int64(8)}),
 		onGPUs("AzureHPC's second word", of("8", "nvidia"), nil).orTable(map[string]any{"want": int64(8), "type": "nvidia"}),
@@ -72,7 +102,15 @@ func init() {
 		keeps, forgets,
 		onGPUs("MIG makes no GPU more", of("8"), gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true) })),
 		onGPUs("minor numbers in another order", of("8"), func(n *probe.NVML) { n.GPUs[0].Minor, n.GPUs[7].Minor = n.GPUs[7].Minor, n.GPUs[0].Minor }),
-		passed,
+		allGone, allGoneToo, passed, passedWanted, passedSince, renumbered, fewer,
+		onGPUs("one more on the bus than wanted, without a driver", of("7"), drop3,
+			noted(missing(".nvml", NoRemedy, -1, 7, 7, "is on the PCI bus, not in the driver, not in NVML"), Warn, "gpu.count.more")).lacking(driver),
+		onGPUs("one that may not be asked", of("8"), gpu3(barred), noted(missing(".nvml", NoRemedy, 3, 8, 7,
+			"is on the PCI bus, in the driver, but NVML says nvmlDeviceGetHandleByIndex_v2(3): no permission (NVML error 4)"), Unknown, "gpu.error")),
+		noNVML(onGPUs("NVML may not be asked", of("8"), nil, Finding{Code: "gpu.nvml", Severity: Unknown,
+			Message: name + ":  cannot ask NVML: nvmlInit: no permission (NVML error 4)"}), &probe.NVMLError{Call: "nvmlInit", Code: 4}),
+		noNVML(onGPUs("the operating system does not let NVML ask", of("8"), nil, Finding{Code: "gpu.nvml", Severity: Unknown,
+			Message: name + ":  cannot ask NVML: nvmlInit: kept from the driver by the operating system or a cgroup (NVML error 17)"}), &probe.NVMLError{Call: "nvmlInit", Code: 17}),
 		onGPUs("one excluded from the driver", of("7"), drop3).holding(driver, "Device Minor: 3\nGPU Excluded:\t Yes\n"),
 		onGPUs("a container without a PCI bus", of("8"), nil).withoutBus(),
 		scenario{name: "no GPU", nvmlErr: none, want: []Finding{skip}},

@@ -52,6 +52,12 @@ const gpuRecoveryName = "check_gpu_recovery"
 func (c *gpuRecovery) Run(_ context.Context, env *Env) []Finding {
 	s, findings := env.askNVML(gpuRecoveryName, probe.GroupRecovery)
 	if s == nil {
+		if _, err := env.Host.NVML(0, env.Doing); err != nil { // kept from before
+			if f, ok := inRecovery(err); ok {
+				f.Message = fmt.Sprintf("%s:  %v", gpuRecoveryName, err)
+				return []Finding{f}
+			}
+		}
 		return findings
 	}
 	for i := range s.nvml.GPUs {
@@ -64,14 +70,11 @@ func judgeRecovery(s *gpus, g *probe.GPU) {
 	r := g.Recovery
 	err := firstError(g.Err, r.Action.Err, r.Reset.Err, g.Name.Err, g.UUID.Err, g.Serial.Err, g.Minor.Err, g.VBIOS.Err, g.Inforom.Err)
 	s.judged = s.judged || err != nil || g.Name.Known
-	switch {
-	case errors.Is(err, probe.ErrGPULost):
-		s.report(g, Finding{Code: "gpu.recovery.lost", Severity: Fail, Remedy: RebootNode}, "%v", err)
+	if f, ok := inRecovery(err); ok {
+		s.report(g, f, "%v", err)
 		return
-	case errors.Is(err, probe.ErrResetRequired):
-		s.report(g, Finding{Code: "gpu.recovery.reset", Severity: Fail, Remedy: ResetGPU}, "%v", err)
-		return
-	case err != nil:
+	}
+	if err != nil {
 		s.report(g, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: %v", err)
 		return
 	}
@@ -87,6 +90,17 @@ func judgeRecovery(s *gpus, g *probe.GPU) {
 		what.code, what.text, what.remedy = "unknown", fmt.Sprintf("recovery action %d, which is not known here", action), RebootNode
 	}
 	s.report(g, Finding{Code: "gpu.recovery." + what.code, Severity: Fail, Remedy: what.remedy}, "the driver wants %s", what.text)
+}
+
+// inRecovery is the finding of an error that says what is to be done.
+func inRecovery(err error) (f Finding, ok bool) {
+	switch {
+	case errors.Is(err, probe.ErrGPULost):
+		return Finding{Code: "gpu.recovery.lost", Severity: Fail, Remedy: RebootNode}, true
+	case errors.Is(err, probe.ErrResetRequired):
+		return Finding{Code: "gpu.recovery.reset", Severity: Fail, Remedy: ResetGPU}, true
+	}
+	return f, false
 }
 
 // firstError is the first error that tells most: a lost GPU before a reset

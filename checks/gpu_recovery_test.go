@@ -22,7 +22,15 @@ func init() {
 	}),
 		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: field 230: unknown error (NVML error 999)"))
 	odd.broken = true
+	atInit := func(scene string, code int, f Finding, text string) scenario {
+		f.Severity, f.Message = Fail, name+":  "+text
+		s := onGPUs(scene, nil, nil, f)
+		s.nvml, s.nvmlErr, s.broken = nil, &probe.NVMLError{Call: "nvmlInit", Code: code}, true
+		return s
+	}
 	testCheck(name, append(common,
+		atInit("lost, NVML says at once", 15, Finding{Code: "gpu.recovery.lost", Remedy: RebootNode}, "nvmlInit: the GPU is lost (NVML error 15)"),
+		atInit("reset required, NVML says at once", 16, Finding{Code: "gpu.recovery.reset", Remedy: ResetGPU}, "nvmlInit: the GPU requires a reset (NVML error 16)"),
 		onGPUs("healthy", nil, nil).orTable(map[string]any{}),
 		onV100s("an old GPU", nil, nil),
 		onGPUs("an old driver", nil, gpu3(func(g *probe.GPU) {

@@ -75,6 +75,16 @@ type Left struct {
 	Because string
 }
 
+// Lanes are those of the native steps.
+func (p *Plan) Lanes() (lanes []checks.Lane) {
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Kind == Native && s.Usage == nil && !slices.Contains(lanes, s.Lane) {
+			lanes = append(lanes, s.Lane)
+		}
+	}
+	return lanes
+}
+
 // NeedsShell says whether any step needs a bash.
 func (p *Plan) NeedsShell() bool {
 	for i := range p.Steps {

@@ -93,17 +93,25 @@ const pciDevices = "/sys/bus/pci/devices"
 
 // nvidiaPCI lists NVIDIA's display controllers on the PCI bus: they are there
 // whether a driver is or not. Vendor 10de, classes 0300 (VGA) and 0302 (3D): PCI
-// ID registry.
+// ID registry. So the NVSwitches, sound and USB of boards are none of them.
 func (h *Host) nvidiaPCI() ([]string, error) {
-	names, err := h.names(pciDevices)
-	if err != nil {
-		return nil, err
+	names, err := once(h, "nvidiapci", func() ([]string, error) {
+		names, err := h.names(pciDevices)
+		return slices.DeleteFunc(names, func(n string) bool { return !h.isGPU(pciDevices + "/" + n) }), err
+	})
+	return slices.Clone(names), err
+}
+
+func (h *Host) isGPU(dir string) bool {
+	if vendor, err := h.readValue(dir + "/vendor"); err != nil || vendor != "0x10de" { // a node has some hundred devices
+		return false
 	}
-	return slices.DeleteFunc(names, func(n string) bool {
-		vendor, err1 := h.readValue(pciDevices + "/" + n + "/vendor")
-		class, err2 := h.readValue(pciDevices + "/" + n + "/class")
-		return err1 != nil || err2 != nil || vendor != "0x10de" || !strings.HasPrefix(class, "0x0300") && !strings.HasPrefix(class, "0x0302")
-	}), nil
+	class, err := h.readValue(dir + "/class")
+	if err != nil || !strings.HasPrefix(class, "0x0300") && !strings.HasPrefix(class, "0x0302") {
+		return false
+	}
+	_, err = os.Readlink(h.Path(dir + "/physfn")) // a slice of a GPU, for a virtual machine
+	return err != nil
 }
 
 func (h *Host) describeSlurm() Fact {

@@ -25,9 +25,11 @@ type PCIGPU struct {
 	Driver  string // of the kernel: "nvidia", "vfio-pci"; "" if none has taken it
 }
 
-// Passed says whether the GPU was given to a virtual machine: the node's own
-// driver has nothing to do with it.
-func (p PCIGPU) Passed() bool { return strings.Contains(p.Driver, "vfio") }
+// Passed says whether the GPU was given to a virtual machine, or is kept for one:
+// the node's own driver has nothing to do with it.
+func (p PCIGPU) Passed() bool {
+	return strings.Contains(p.Driver, "vfio") || p.Driver == "pci-stub" || strings.HasSuffix(p.Driver, "pciback") // the last: Xen
+}
 
 // DriverGPU is a directory of /proc/driver/nvidia/gpus.
 type DriverGPU struct {
@@ -78,7 +80,7 @@ func (h *Host) GPUViews() (GPUViews, error) {
 		if err := absent(err); err != nil {
 			return v, err
 		}
-		v.Version = parseDriverVersion(data)
+		v.Version = ParseDriverVersion(string(data))
 		return v, nil
 	})
 }
@@ -111,25 +113,12 @@ func parseDriverGPU(address string, data []byte) DriverGPU {
 				g.Minor = n
 			}
 		case "GPU UUID":
-			g.UUID = oneLine(value)
+			g.UUID = gpuUUID(value)
 		case "GPU Excluded":
 			g.Excluded = value == "Yes"
 		}
 	}
 	return g
-}
-
-// parseDriverVersion finds the version in "NVRM version: NVIDIA UNIX x86_64
-// Kernel Module  570.124.06  Tue Mar ...", or "NVIDIA UNIX Open Kernel Module
-// for x86_64  570.124.06  Release Build ...".
-func parseDriverVersion(data []byte) string {
-	first, _, _ := strings.Cut(string(data), "\n")
-	for w := range strings.FieldsSeq(first) {
-		if parts := strings.Split(w, "."); len(parts) >= 2 && len(parts) <= 3 && !slices.ContainsFunc(parts, notNumber) {
-			return w
-		}
-	}
-	return ""
 }
 
 func notNumber(s string) bool {

@@ -15,7 +15,7 @@ func TestGPUViews(t *testing.T) {
 		pci + "vendor": "0x10de\n", pci + "class": "0x030200\n", "sys/drivers/nvidia/": "",
 		"sys/bus/pci/devices/0000:05:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:05:00.0/class": "0x068000\n", // an NVSwitch
 		"proc/driver/nvidia/version":                       "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build  (x@y)  Tue\nGCC version: gcc version 11.4.0\n",
-		"proc/driver/nvidia/gpus/0000:C1:00.0/information": "Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-1\x01\nDevice Minor: \t 3\nGPU Excluded:\t Yes\n",
+		"proc/driver/nvidia/gpus/0000:C1:00.0/information": "Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-1\nDevice Minor: \t 3\nGPU Excluded:\t Yes\n",
 		"dev/nvidia10": "", "dev/nvidia2": "", "dev/nvidia-uvm": "", "dev/nvidiactl": "", "dev/nvidia01": "",
 	})
 	if err := os.Symlink("../../../drivers/nvidia", h.Path("/"+pci+"driver")); err != nil {
@@ -23,7 +23,7 @@ func TestGPUViews(t *testing.T) {
 	}
 	want := GPUViews{
 		PCI:    []PCIGPU{{"0000:c1:00.0", "nvidia"}},
-		Driver: []DriverGPU{{Address: "0000:c1:00.0", Minor: 3, UUID: "GPU-1?", Excluded: true}},
+		Driver: []DriverGPU{{Address: "0000:c1:00.0", Minor: 3, UUID: "GPU-1", Excluded: true}},
 		Nodes:  []int{2, 10}, Version: "570.124.06",
 	}
 	got, err := h.GPUViews()
@@ -35,15 +35,42 @@ func TestGPUViews(t *testing.T) {
 	}
 }
 
-func TestParseDriverVersion(t *testing.T) {
+// What is on a board beside its GPU, and GPUs of others, are no GPUs to count;
+// nor are the slices that SR-IOV makes of one for virtual machines.
+func TestNotEveryDeviceIsAGPU(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
-		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024\n": "470.256.02",
-		"NVRM version: NVIDIA UNIX aarch64 Kernel Module  580.95  Thu":                               "580.95",
-		"": "", "\x00\xff. .. a.b 1.": "",
+	files := map[string]string{}
+	device := func(address, vendor, class string) {
+		files[pciDevices+"/"+address+"/vendor"], files[pciDevices+"/"+address+"/class"] = vendor+"\n", class+"\n"
+	}
+	device("0000:c1:00.0", "0x10de", "0x030000") // VGA
+	device("0000:c2:00.0", "0x10de", "0x030200") // 3D
+	device("0000:c2:00.1", "0x10de", "0x040300") // sound
+	device("0000:c2:00.2", "0x10de", "0x0c0330") // USB
+	device("0000:c2:00.3", "0x10de", "0x0c8000") // USB-C
+	device("0000:c2:00.4", "0x10de", "0x030200") // virtual function
+	device("0000:05:00.0", "0x10de", "0x068000") // NVSwitch
+	device("0000:06:00.0", "0x1a03", "0x030000") // of the board's controller
+	device("0000:07:00.0", "0x1002", "0x038000") // AMD's
+	files[pciDevices+"/0000:08:00.0/class"] = "0x030200\n"
+	h := tree(t, files)
+	if err := os.Symlink("../0000:c2:00.0", h.Path(pciDevices+"/0000:c2:00.4/physfn")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := h.nvidiaPCI()
+	if diff := cmp.Diff([]string{"0000:c1:00.0", "0000:c2:00.0"}, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestPassed(t *testing.T) {
+	t.Parallel()
+	for driver, want := range map[string]bool{
+		"vfio-pci": true, "nvgrace_gpu_vfio_pci": true, "nvidia-vgpu-vfio": true, "pci-stub": true, "pciback": true, "xen-pciback": true,
+		"nvidia": false, "nouveau": false, "": false,
 	} {
-		if got := parseDriverVersion([]byte(text)); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
+		if got := (PCIGPU{"0000:c1:00.0", driver}).Passed(); got != want {
+			t.Errorf("%q: %v", driver, got)
 		}
 	}
 }
@@ -57,6 +84,5 @@ func FuzzParseDriverGPU(f *testing.F) {
 		if g.Minor < -1 || strings.ContainsAny(g.UUID, "\n\x00\x7f") {
 			t.Errorf("%q: %+v", data, g)
 		}
-		_ = parseDriverVersion(data)
 	})
 }

@@ -239,6 +239,8 @@ var (
 	ErrDriverMismatch = errors.New("library and driver are of different versions")
 	ErrDriverNotThere = errors.New("the driver is not loaded")
 	ErrNotNow         = errors.New("in use or not ready, as during a reset") // another moment may have another answer
+	ErrNoGPU          = errors.New("no GPU was found")
+	ErrNotPermitted   = errors.New("no permission")
 )
 
 // NVMLError is what a call of NVML has returned.
@@ -250,8 +252,12 @@ type NVMLError struct {
 // state is the error that a code stands for, nil for all others.
 func (e *NVMLError) state() error {
 	switch nvml.Return(e.Code) {
-	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_GPU_NOT_FOUND:
+	case nvml.ERROR_GPU_IS_LOST:
 		return ErrGPULost
+	case nvml.ERROR_GPU_NOT_FOUND:
+		return ErrNoGPU
+	case nvml.ERROR_NO_PERMISSION, nvml.ERROR_OPERATING_SYSTEM:
+		return ErrNotPermitted
 	case nvml.ERROR_RESET_REQUIRED:
 		return ErrResetRequired
 	case nvml.ERROR_CORRUPTED_INFOROM:
@@ -274,8 +280,8 @@ func (e *NVMLError) Is(target error) bool { return target == e.state() && target
 func (e *NVMLError) Error() string {
 	text := ""
 	switch nvml.Return(e.Code) {
-	case nvml.ERROR_NO_PERMISSION:
-		text = "no permission"
+	case nvml.ERROR_OPERATING_SYSTEM:
+		text = "kept from the driver by the operating system or a cgroup"
 	case nvml.ERROR_TIMEOUT:
 		text = "timeout"
 	case nvml.ERROR_UNKNOWN:

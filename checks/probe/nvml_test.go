@@ -3,6 +3,7 @@ package probe
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -145,17 +146,29 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 		t.Errorf("uncorrected SRAM errors of all places: %v, want 7", got)
 	}
 	a100, a := askFake(t, fakenvml.Scenario(fakenvml.A100, 8, "* nvmlDeviceGetCurrentClocksThrottleReasons = 8", "* field 230 error 2",
-		"* nvmlDeviceGetTemperatureThreshold 2 error 2"), fakenvml.Old...)
+		"* nvmlDeviceGetTemperatureThreshold 2 error 2", "5 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 2000"), fakenvml.Old...)
 	if a.Err != "" {
 		t.Fatal(a.Err)
 	}
 	for path, want := range map[string]any{
-		"Throttle.Now": 8., "Recovery.Action": nil, "ECC.SRAMThreshold": nil, "ECC.RepairPending": nil, "Link.GPUMaxGen": nil, "Processes": nil,
+		"Throttle.Now": 8., "Recovery.Action": nil, "ECC.SRAMThreshold": nil, "ECC.RepairPending": nil, "Link.GPUMaxGen": nil, "Memory": nil,
 		"Temperature.Margin": nil, "Temperature.MaxGPU": 85., "Temperature.MaxHBM": nil, "Rows.Histogram.Max": 640.,
 	} {
 		if got := gpuAt(a100, 5, strings.Split(path, ".")...); got != want {
 			t.Errorf("driver 470: %s = %v, want %v", path, got, want)
 		}
+	}
+	two := []any{map[string]any{"PID": 100., "Memory": 1000.}, map[string]any{"PID": 200., "Memory": 2000.}}
+	if diff := cmp.Diff(any(two), gpuAt(a100, 5, "Processes")); diff != "" {
+		t.Errorf("driver 470 (-want +got):\n%s", diff)
+	}
+	older := slices.Clone(fakenvml.Old)
+	for _, kind := range []string{"Compute", "Graphics", "MPSCompute"} {
+		older = append(older, "nvmlDeviceGet"+kind+"RunningProcesses_v2")
+	}
+	first, _ := askFake(t, fakenvml.Scenario(fakenvml.A100, 8, "5 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 2000"), older...)
+	if diff := cmp.Diff(any(two), gpuAt(first, 5, "Processes")); diff != "" {
+		t.Errorf("the first form of the list (-want +got):\n%s", diff)
 	}
 	for _, symbol := range fakenvml.Old {
 		if slices.ContainsFunc(a.Calls, func(c string) bool { return strings.HasPrefix(c, symbol) }) {
@@ -164,24 +177,43 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 	}
 }
 
+// The releases that write beyond the end of a list of processes are not asked for one.
+func TestNVMLOfDriversWithLongRecords(t *testing.T) {
+	t.Parallel()
+	for version, asked := range map[string]bool{
+		"535.54.03": false, "535.43.02": false, "535.86.10": false, "535.98": true, "535.183.01": true, "530.54.03": true, "470.256.02": true, "535": true,
+	} {
+		got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 1, "- nvmlSystemGetNVMLVersion = 12."+version, "0 nvmlDeviceGetComputeRunningProcesses = 100 1000"))
+		processes, called := gpuAt(got, 0, "Processes"), slices.Contains(a.Calls, "nvmlDeviceGetComputeRunningProcesses_v3(0)")
+		if called != asked || (processes != nil) != asked || gpuAt(got, 0, "Memory") == nil {
+			t.Errorf("%s: asked %v, processes %v", version, called, processes)
+		}
+	}
+}
+
 func TestNVMLErrors(t *testing.T) {
 	t.Parallel()
-	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "2 nvmlDeviceGetHandleByIndex error 15", "3 * error 15", "3 nvmlDeviceGetHandleByIndex =",
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "2 nvmlDeviceGetHandleByIndex error 15", "3 * error 999", "3 nvmlDeviceGetHandleByIndex =",
+		"0 * error 15", "0 nvmlDeviceGetHandleByIndex =", "0 nvmlDeviceGetName = NVIDIA H100",
 		"4 nvmlDeviceGetSerial error 999", "5 nvmlDeviceValidateInforom error 14", `6 nvmlDeviceGetName = \xff\x01NVIDIA \x1b[31mH100\x7f`,
 		"7 nvmlDeviceGetUUID = "+strings.Repeat("x", 200)))
 	if a.Err != "" {
 		t.Fatal(a.Err)
 	}
 	errorOf := func(text string) any { return map[string]any{"error": text} }
+	if calls := callsOf(a, 3); !slices.Equal(calls, []string{"nvmlDeviceGetHandleByIndex_v2(3)", "nvmlDeviceGetPciInfo_v3(3)", "nvmlDeviceGetName(3)", "nvmlDeviceGetUUID(3)"}) {
+		t.Errorf("a GPU that answers nothing was asked more: %v", calls)
+	}
 	for i, c := range []struct {
 		gpu  int
 		path string
 		want any
 	}{
+		{3, "PCI", ""}, {3, "Name", nil},
 		{2, "PCI", ""}, {2, "Name", nil},
-		{3, "Serial", errorOf("nvmlDeviceGetSerial(3): the GPU is lost (NVML error 15)")},
-		{3, "Power.Draw", errorOf("nvmlDeviceGetPowerUsage(3): the GPU is lost (NVML error 15)")},
-		{3, "Recovery.Action", errorOf("nvmlDeviceGetFieldValues(3): the GPU is lost (NVML error 15)")},
+		{0, "Serial", errorOf("nvmlDeviceGetSerial(0): the GPU is lost (NVML error 15)")},
+		{0, "Power.Draw", errorOf("nvmlDeviceGetPowerUsage(0): the GPU is lost (NVML error 15)")},
+		{0, "Recovery.Action", errorOf("nvmlDeviceGetFieldValues(0): the GPU is lost (NVML error 15)")},
 		{4, "Serial", errorOf("nvmlDeviceGetSerial(4): unknown error (NVML error 999)")},
 		{5, "InforomValid", errorOf("nvmlDeviceValidateInforom(5): the InfoROM is corrupt (NVML error 14)")},
 		{6, "Name", "??NVIDIA ?[31mH100?"},
@@ -192,6 +224,12 @@ func TestNVMLErrors(t *testing.T) {
 			t.Errorf("%d: gpu%d %s (-want +got):\n%s", i, c.gpu, c.path, diff)
 		}
 	}
+}
+
+// callsOf are the calls about one GPU, in their order.
+func callsOf(a askedNVML, gpu int) []string {
+	who := fmt.Sprintf("(%d)", gpu)
+	return slices.DeleteFunc(a.Calls, func(c string) bool { return !strings.HasSuffix(c, who) })
 }
 
 func TestNVMLThatCannotBeOpened(t *testing.T) {
@@ -235,6 +273,11 @@ func TestNameLost(t *testing.T) {
 	nameLost(n, views)
 	if g := n.GPUs[1]; g.PCI != "0000:11:00.0" || g.Minor != Known(3) || g.UUID != Known("GPU-1") {
 		t.Errorf("%+v", g)
+	}
+	views.Driver[1].Minor, views.Driver[1].UUID = -1, ""
+	n.GPUs[1] = GPU{Index: 1, Err: ErrGPULost}
+	if nameLost(n, views); n.GPUs[1].PCI != "0000:11:00.0" || n.GPUs[1].Minor.Known || n.GPUs[1].UUID.Known {
+		t.Errorf("%+v", n.GPUs[1])
 	}
 	views.Driver[2].Excluded = false
 	n.GPUs[1] = GPU{Index: 1, Err: ErrGPULost}

@@ -1,6 +1,9 @@
 package probe
 
 import (
+	"strconv"
+	"strings"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
@@ -30,6 +33,9 @@ func (q query) recovery() {
 
 func (q query) eccMode() {
 	e := &q.g.ECC
+	if e.On.Known { // another group has asked
+		return
+	}
 	var pending nvml.EnableState
 	e.On = is(ask(q.s, "nvmlDeviceGetEccMode", q.who, func() (on nvml.EnableState, ret nvml.Return) {
 		on, pending, ret = q.d.GetEccMode()
@@ -208,6 +214,13 @@ func (q query) link() {
 const memoryUnknown = ^uint64(0)
 
 func (q query) processes() {
+	q.g.Memory = ask(q.s, "nvmlDeviceGetMemoryInfo_v2", q.who, func() (GPUMemory, nvml.Return) {
+		m, ret := q.d.GetMemoryInfo_v2()
+		return GPUMemory{m.Total, m.Free, m.Used}, ret
+	})
+	if longRecords(q.s.snapshot.Library.Value) {
+		return
+	}
 	seen := map[int]int{}
 	var list []GPUProcess
 	known := false
@@ -241,10 +254,16 @@ func (q query) processes() {
 	if known {
 		q.g.Processes = Known(list)
 	}
-	q.g.Memory = ask(q.s, "nvmlDeviceGetMemoryInfo_v2", q.who, func() (GPUMemory, nvml.Return) {
-		m, ret := q.d.GetMemoryInfo_v2()
-		return GPUMemory{m.Total, m.Free, m.Used}, ret
-	})
+}
+
+// longRecords says whether the library writes a record of 32 bytes for each
+// process where every other release writes 24: 535.43 to 535.86 do, beyond the end
+// of what they are given (github.com/NVIDIA/go-nvml/issues/75).
+func longRecords(library string) bool {
+	release, minor, _ := strings.Cut(library, ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	n, err := strconv.Atoi(minor)
+	return release == "535" && err == nil && n >= 43 && n < 98
 }
 
 // inforom reads the flash of the board, which takes some milliseconds.

@@ -48,8 +48,7 @@ func (h *Host) NVML(groups Group, doing func(call string)) (*NVML, error) {
 	return s.snapshot, nil
 }
 
-// openNVML loads the library and asks who the GPUs are. After an error no
-// further call of NVML is made: the library would end the process.
+// openNVML finds the library.
 func (h *Host) openNVML(doing func(string)) (*nvmlSession, error) {
 	name := h.nvmlLibrary
 	if name == "" && h.root != "/" {
@@ -61,10 +60,16 @@ func (h *Host) openNVML(doing func(string)) (*nvmlSession, error) {
 	} else {
 		name = "libnvidia-ml.so.1"
 	}
+	return h.startNVML(nvml.New(opts...), name, doing)
+}
+
+// startNVML loads the library and asks who the GPUs are. After an error no
+// further call of NVML is made: the library would end the process.
+func (h *Host) startNVML(lib nvml.Interface, name string, doing func(string)) (*nvmlSession, error) {
 	if doing == nil {
 		doing = func(string) {}
 	}
-	s := &nvmlSession{lib: nvml.New(opts...), has: map[string]bool{}, doing: doing, snapshot: &NVML{Taken: time.Now()}}
+	s := &nvmlSession{lib: lib, has: map[string]bool{}, doing: doing, snapshot: &NVML{Taken: time.Now()}}
 	doing("nvmlInit")
 	if ret := s.lib.Init(); ret == nvml.ERROR_LIBRARY_NOT_FOUND {
 		return nil, fmt.Errorf("load %s: %w", name, ErrNoLibrary)
@@ -117,7 +122,13 @@ func nameLost(n *NVML, views GPUViews) {
 		return
 	}
 	for i, g := range lost { // both are in the order of the bus
-		g.PCI, g.Minor, g.UUID = left[i].Address, Known(left[i].Minor), Known(left[i].UUID)
+		g.PCI = left[i].Address
+		if left[i].Minor >= 0 {
+			g.Minor = Known(left[i].Minor)
+		}
+		if left[i].UUID != "" {
+			g.UUID = Known(left[i].UUID)
+		}
 	}
 }
 
@@ -190,7 +201,9 @@ func unknownIsUnsupported[T any](r Reading[T]) Reading[T] {
 	return r
 }
 
-// identify gets the handle of a GPU and asks who it is.
+// identify gets the handle of a GPU and asks who it is. One that answers nothing
+// of what the driver knows by heart is as good as one without a handle: each
+// further call might take its time, too.
 func (s *nvmlSession) identify(i int) {
 	g := GPU{Index: i}
 	who := fmt.Sprintf("(%d)", i)
@@ -200,8 +213,7 @@ func (s *nvmlSession) identify(i int) {
 		if g.Err = handle.Err; g.Err == nil {
 			g.Err = &NVMLError{"nvmlDeviceGetHandleByIndex" + who, int(nvml.ERROR_NOT_SUPPORTED)}
 		}
-		s.devices = append(s.devices, nil)
-		s.snapshot.GPUs = append(s.snapshot.GPUs, g)
+		s.add(nil, g)
 		return
 	}
 	pci := ask(s, s.either("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2"), who, d.GetPciInfo)
@@ -210,10 +222,18 @@ func (s *nvmlSession) identify(i int) {
 	}
 	g.Name = text(ask(s, "nvmlDeviceGetName", who, d.GetName))
 	g.UUID = text(ask(s, "nvmlDeviceGetUUID", who, d.GetUUID))
+	if pci.Err != nil && g.Name.Err != nil && g.UUID.Err != nil {
+		s.add(nil, GPU{Index: i, Err: pci.Err})
+		return
+	}
 	g.Serial = text(ask(s, "nvmlDeviceGetSerial", who, d.GetSerial))
 	g.Minor = ask(s, "nvmlDeviceGetMinorNumber", who, d.GetMinorNumber)
 	g.VBIOS = text(ask(s, "nvmlDeviceGetVbiosVersion", who, d.GetVbiosVersion))
 	g.Inforom = text(ask(s, "nvmlDeviceGetInforomImageVersion", who, d.GetInforomImageVersion))
+	s.add(d, g)
+}
+
+func (s *nvmlSession) add(d nvml.Device, g GPU) {
 	s.devices = append(s.devices, d)
 	s.snapshot.GPUs = append(s.snapshot.GPUs, g)
 }

@@ -81,10 +81,17 @@ func (h *Host) DriverGPUUUID(pci string) string {
 func parseGPUUUID(text string) string {
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, "GPU UUID:"); ok {
-			if value = strings.TrimSpace(value); strings.HasPrefix(value, "GPU-") && !strings.Contains(value, "?") {
-				return value
-			}
+			return gpuUUID(value)
 		}
+	}
+	return ""
+}
+
+// gpuUUID is the value if it is a UUID: of a GPU that it has not talked to yet
+// the module says GPU-????????-????-????-????-????????????.
+func gpuUUID(value string) string {
+	if value = oneLine(strings.TrimSpace(value)); strings.HasPrefix(value, "GPU-") && !strings.Contains(value, "?") {
+		return value
 	}
 	return ""
 }

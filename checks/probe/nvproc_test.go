@@ -31,6 +31,19 @@ func TestNVIDIAProc(t *testing.T) {
 	}
 }
 
+func TestParseDriverVersion(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024\n": "470.256.02",
+		"NVRM version: NVIDIA UNIX aarch64 Kernel Module  580.95  Thu":                               "580.95",
+		"": "", "\x00\xff. .. a.b 1.": "", "Kernel Module 1. .. .5": "",
+	} {
+		if got := ParseDriverVersion(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestNoNVIDIAProc(t *testing.T) {
 	t.Parallel()
 	h := tree(t, nil)

@@ -316,6 +316,9 @@ func (o Outcome) FailureIn(doing string) error {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, c := range p.workers { // they leave side by side
+		c.close()
+	}
 	for lane, c := range p.workers {
 		c.finish()
 		delete(p.workers, lane)

@@ -52,6 +52,7 @@ func (r *oneRun) detach() (exit int, over bool) {
 		return 0, false
 	}
 	r.debug("Activating detached mode.")
+	r.rememberLanes(nil) // this half asks none
 	path := r.set.get("RESULTFILE")
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpTake, Path: path, Line: "read " + path}, takeLimit)
 	if err := o.FailureIn("read " + path); err != nil {

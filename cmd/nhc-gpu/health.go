@@ -47,6 +47,7 @@ func (r *oneRun) run() int {
 		return 0
 	}
 	defer r.unlock()
+	r.startAhead()
 	exit, over := r.load()
 	if !over {
 		exit = r.act(r.do())
@@ -386,6 +387,7 @@ func (r *oneRun) do() *foldState {
 		}
 	}
 	r.plan = r.build()
+	r.rememberLanes(r.plan.Lanes())
 	r.pool.SetVars(r.set.workerVars())
 	r.askSlurmFor(r.plan)
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout}

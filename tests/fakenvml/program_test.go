@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -141,12 +143,35 @@ func calls(t *testing.T) (list []aCall) {
 			c.line = "3 nvmlDeviceGetPersistenceMode = 0"
 		case "nvmlDeviceGetCurrentClocksThrottleReasons":
 			c.missing = []string{"nvmlDeviceGetCurrentClocksEventReasons"}
-		case "nvmlDeviceGetPerformanceState", "nvmlDeviceGetDefaultApplicationsClock":
+		case "nvmlDeviceGetPerformanceState":
 			continue // not asked yet
 		}
 		list = append(list, c)
 	}
 	return list
+}
+
+// No call is left out of what follows: those in the code are those of the list.
+func TestEveryCallIsTried(t *testing.T) {
+	t.Parallel()
+	called, tried := map[string]bool{}, map[string]bool{}
+	for _, c := range calls(t) {
+		tried[c.name] = true
+	}
+	code := ""
+	for _, file := range []string{"nvmlread.go", "nvmlparts.go"} {
+		text, err := os.ReadFile("../../checks/probe/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code += string(text)
+	}
+	for _, m := range regexp.MustCompile(`"(nvml(?:Init|System|Device)\w*?)(_v[23])?"`).FindAllStringSubmatch(code, -1) {
+		called[m[1]] = true
+	}
+	if diff := cmp.Diff(called, tried); diff != "" {
+		t.Errorf("(-called +tried):\n%s", diff)
+	}
 }
 
 // spoil makes the call do something, of GPU 3 if it is about a GPU.

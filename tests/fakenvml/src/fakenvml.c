@@ -266,9 +266,14 @@ static const long none[MAX_ARGS] = {ANY, ANY, ANY};
 			*out = (unsigned int)next(&a); \
 		return r; \
 	}
-/* The answer is PID and bytes for each process. */
+/* The answer is PID and bytes for each process. The first form of the call knows
+   no MIG instances; the third is the second with another name. */
 #define PROCESSES(call) \
-	nvmlReturn_t call##_v3(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_t *out) \
+	PROCESS_LIST(call, call, nvmlProcessInfo_v1_t, (void)0) \
+	PROCESS_LIST(call, call##_v2, nvmlProcessInfo_v2_t, instances(&out[*n])) \
+	PROCESS_LIST(call, call##_v3, nvmlProcessInfo_t, instances(&out[*n]))
+#define PROCESS_LIST(call, form, record, and) \
+	nvmlReturn_t form(nvmlDevice_t d, unsigned int *n, record *out) \
 	{ \
 		const char *a; \
 		unsigned int room = *n; \
@@ -276,14 +281,25 @@ static const long none[MAX_ARGS] = {ANY, ANY, ANY};
 		if (r != NVML_SUCCESS) \
 			return r; \
 		for (*n = 0; *a; (*n)++) { \
-			nvmlProcessInfo_t p = {.gpuInstanceId = -1U, .computeInstanceId = -1U}; \
-			p.pid = (unsigned int)next(&a); \
-			p.usedGpuMemory = (unsigned long long)next(&a); \
-			if (*n < room) \
-				out[*n] = p; \
+			unsigned int pid = (unsigned int)next(&a); \
+			unsigned long long bytes = (unsigned long long)next(&a); \
+			if (*n >= room) \
+				continue; \
+			out[*n].pid = pid; \
+			out[*n].usedGpuMemory = bytes; \
+			and; \
 		} \
 		return *n > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS; \
 	}
+
+/* instances says that a process is on no MIG instance. */
+static void instances(nvmlProcessInfo_v2_t *p) { p->gpuInstanceId = p->computeInstanceId = -1U; }
+
+/* A struct with a version has to bear the right one. */
+#define WANT_VERSION(s, want) \
+	if ((s)->version != (want)) \
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+
 #include "calls.h"
 
 nvmlReturn_t nvmlInit_v2(void)
@@ -426,6 +442,7 @@ nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t d, nvmlEccSramErrorSta
 	const char *a;
 	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetSramEccErrorStatus", none, &a);
 
+	WANT_VERSION(s, nvmlEccSramErrorStatus_v1);
 	if (r == NVML_SUCCESS)
 		s->bThresholdExceeded = (unsigned int)next(&a);
 	return r;
@@ -437,6 +454,7 @@ nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t d, nvmlRepairStatus_t *s)
 	const char *a;
 	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetRepairStatus", none, &a);
 
+	WANT_VERSION(s, nvmlRepairStatus_v1);
 	if (r == NVML_SUCCESS) {
 		s->bChannelRepairPending = (unsigned int)next(&a);
 		s->bTpcRepairPending = (unsigned int)next(&a);
@@ -459,6 +477,7 @@ nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, nvmlMarginTemperatur
 	const char *a;
 	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetMarginTemperature", none, &a);
 
+	WANT_VERSION(m, nvmlMarginTemperature_v1);
 	if (r == NVML_SUCCESS)
 		m->marginTemperature = (int)next(&a);
 	return r;
@@ -484,6 +503,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m)
 	const char *a;
 	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetMemoryInfo", none, &a);
 
+	WANT_VERSION(m, nvmlMemory_v2);
 	if (r == NVML_SUCCESS) {
 		m->total = (unsigned long long)next(&a);
 		m->free = (unsigned long long)next(&a);
