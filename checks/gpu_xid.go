@@ -3,7 +3,6 @@ package checks
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"strconv"
@@ -112,11 +111,11 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 		return append(notes, c.unreadable(env, err)...)
 	}
 	*probe.Kept[*xidLedger](env.Host, "ledger of Xids") = ledger
-	var clears []xidClear
 	if kept {
-		_ = env.Host.Recall(xidClearsName, &clears) // nobody has cleared anything yet
+		clears, more := env.xidClears()
+		ledger.applyClears(clears)
+		notes = append(notes, more...)
 	}
-	ledger.applyClears(clears)
 	if len(ledger.Events) == 0 && !env.hasDriver() {
 		return append(notes, Finding{Code: "gpu.xid.absent", Severity: Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"})
 	}
@@ -217,8 +216,13 @@ func (e *Env) keepXids(before, ledger *xidLedger) []Finding {
 		return nil
 	}
 	e.At("write the ledger of Xids")
-	if err := e.Host.Keep(xidLedgerName, ledger); err != nil {
-		return []Finding{{Code: "gpu.xid.ledger", Severity: Warn, Message: fmt.Sprintf("check_gpu_xid:  what was seen is not kept: %v", err)}}
+	err := e.Host.Keep(xidLedgerName, ledger)
+	what := "what was seen is not kept: "
+	switch _, elsewhere := errors.AsType[*probe.SpareError](err); {
+	case err == nil:
+		return nil
+	case elsewhere:
+		what = ""
 	}
-	return nil
+	return []Finding{{Code: "gpu.xid.ledger", Severity: Warn, Message: "check_gpu_xid:  " + what + strings.ReplaceAll(err.Error(), "\n", "; ")}}
 }

@@ -53,6 +53,18 @@ func (l *xidLedger) applyClears(clears []xidClear) {
 	})
 }
 
+// xidClears are the words of operators that there are.
+func (e *Env) xidClears() (clears []xidClear, notes []Finding) {
+	e.At("read what operators have cleared")
+	if err := e.Host.Recall(xidClearsName, &clears); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, []Finding{{
+			Code: "gpu.xid.ledger", Severity: Warn,
+			Message: "check_gpu_xid:  what operators have cleared is lost, clear it again: " + strings.ReplaceAll(err.Error(), "\n", "; "),
+		}}
+	}
+	return clears, nil
+}
+
 // ClearXids is an operator's word that errors are over: "", all of them; a
 // device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or both. It
 // holds for what has been logged until now. It returns what was cleared. The
@@ -69,10 +81,7 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	if _, _, err := env.xidRecord(ledger); err != nil {
 		return nil, err
 	}
-	var clears []xidClear
-	if err := env.Host.Recall(xidClearsName, &clears); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
+	clears, _ := env.xidClears() // what cannot be read is begun anew
 	ledger.applyClears(clears)
 	c.At, c.Boot, c.Seq, c.Who = env.now(), ledger.Boot, ledger.Cursor, who
 	for i := range ledger.Events {
@@ -86,7 +95,11 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	}
 	slices.Sort(cleared)
 	clears = append(clears, c)
-	return cleared, env.Host.Keep(xidClearsName, clears[max(0, len(clears)-maxClears):])
+	err = env.Host.Keep(xidClearsName, clears[max(0, len(clears)-maxClears):])
+	if _, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
+		err = nil
+	}
+	return cleared, err
 }
 
 // parseClear reads the words of "nhc-gpu clear".

@@ -45,6 +45,43 @@ func TestXidNoMemory(t *testing.T) {
 	m.look()
 }
 
+// A node without a disk remembers until its next boot, and says so once.
+func TestXidSpareMemory(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.spare = "/run/past"
+	m.write("past", "a file where a directory should be")
+	m.xid(79, "off")
+	got := m.check.Run(t.Context(), m.env())
+	want := "check_gpu_xid:  write /past/xid.json: not a directory; until that is mended it is kept in /run/past, which a reboot may empty"
+	if len(got) != 2 || got[0].Severity != Warn || got[0].Message != want {
+		t.Errorf("%+v, want a warning: %s", got, want)
+	}
+	m.look("fail xid.79 reboot-node")
+	m.lines = nil
+	m.say("usb 1-1: new device")
+	m.look("fail xid.79 reboot-node")
+	if done, err := ClearXids(m.env(), []string{"79"}, "uid 0"); err != nil || len(done) != 1 {
+		t.Errorf("%v, %v", done, err)
+	}
+	m.look()
+}
+
+// A file of clears that is damaged is told, and does not keep anybody from
+// clearing.
+func TestXidClearsDamaged(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(54, "power")
+	m.look("fail xid.54 reseat-or-rma")
+	m.write("past/xid-clear.json", "{")
+	m.look("warn xid.ledger", "fail xid.54 reseat-or-rma")
+	if done, err := ClearXids(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
+		t.Errorf("%v, %v", done, err)
+	}
+	m.look()
+}
+
 // A log that gives nothing takes nothing away.
 func TestXidEmptyLog(t *testing.T) {
 	t.Parallel()

@@ -77,7 +77,8 @@ func clearXids(words []string) error {
 	if node.bad != nil {
 		return node.bad
 	}
-	env.Host.SetPast(node.past())
+	dir, spare := node.past()
+	env.Host.SetPast(dir, spare)
 	who := whoAsks()
 	cleared, err := checks.ClearXids(env, rest, who)
 	switch {
