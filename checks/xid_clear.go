@@ -65,6 +65,15 @@ func (e *Env) xidClears() (clears []xidClear, notes []Finding) {
 	return clears, nil
 }
 
+// XidsOfThisBoot says whether what is remembered is of the kernel that runs now.
+func XidsOfThisBoot(env *Env) bool {
+	boot, err := env.Host.BootID()
+	var ledger struct {
+		Boot string `json:"boot"`
+	}
+	return err == nil && boot != "" && env.Host.Recall(xidLedgerName, &ledger) == nil && ledger.Boot == boot
+}
+
 // ClearXids is an operator's word that errors are over: "", all of them; a
 // device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or both. It
 // holds for what has been logged until now. It returns what was cleared. The

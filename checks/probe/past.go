@@ -138,3 +138,14 @@ func (h *Host) keepIn(past, name string, data []byte) error {
 	}
 	return nil
 }
+
+// PastNames are the directories in one that holds one for each name of a node.
+func (h *Host) PastNames(dir string) (names []string) {
+	entries, _ := os.ReadDir(h.Path(dir)) // without it there is none
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
