@@ -33,6 +33,8 @@ type xidCase struct {
 	remedy Remedy
 	notes  []string
 	events []*xidEvent // the oldest first
+
+	byState bool // what NVML says now makes it drain the node
 }
 
 func (c *xidCase) last() *xidEvent { return c.events[len(c.events)-1] }
@@ -82,11 +84,7 @@ func (j *xidJudge) cases() []*xidCase {
 	})
 	for _, c := range cases {
 		if s, ok := j.states[c.gpu]; ok && c.class != XidAuthority {
-			class, note := c.row.decide(c.class, s)
-			if class != c.class {
-				c.class, c.remedy = class, classRemedy(class, c.row.Remedy)
-				c.note(note)
-			}
+			c.decide(s)
 		}
 	}
 	qualify(cases)
