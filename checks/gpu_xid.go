@@ -111,6 +111,7 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 		return append(notes, c.unreadable(env, err)...)
 	}
 	*probe.Kept[*xidLedger](env.Host, "ledger of Xids") = ledger
+	env.identify(ledger)
 	if kept {
 		clears, more := env.xidClears()
 		ledger.applyClears(clears)
@@ -184,13 +185,7 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding 
 			e.standing = x.class.drains()
 		}
 	}
-	r := &xidReporter{xidJudge: j, strict: c.Strict, file: c.file(), uuid: func(pci string) string {
-		env.At("read /proc/driver/nvidia/gpus/%s/information", pci)
-		if uuid := env.Host.DriverGPUUUID(pci); uuid != "" {
-			return uuid
-		}
-		return ledger.UUIDs[pci]
-	}}
+	r := &xidReporter{xidJudge: j, strict: c.Strict, file: c.file()}
 	r.order, _ = env.Host.DriverGPUs() // without it a GPU has no number
 	found := r.findings(slices.DeleteFunc(cases, func(x *xidCase) bool { return !codes.has(x.key) }))
 	for i := range ledger.Events {

@@ -26,8 +26,8 @@ type xidClear struct {
 }
 
 // covers says whether the operator meant the event.
-func (c *xidClear) covers(e *xidEvent, uuid string) bool {
-	if c.Device != "" && c.Device != e.GPU && c.Device != uuid {
+func (c *xidClear) covers(e *xidEvent) bool {
+	if c.Device != "" && c.Device != e.GPU && c.Device != e.UUID {
 		return false
 	}
 	if c.Code != "" && c.Code != clearCode(e.Key) {
@@ -49,7 +49,7 @@ func clearCode(k xidKey) string {
 // applyClears forgets what operators have cleared.
 func (l *xidLedger) applyClears(clears []xidClear) {
 	l.Events = slices.DeleteFunc(l.Events, func(e xidEvent) bool {
-		return slices.ContainsFunc(clears, func(c xidClear) bool { return c.covers(&e, l.UUIDs[e.GPU]) })
+		return slices.ContainsFunc(clears, func(c xidClear) bool { return c.covers(&e) })
 	})
 }
 
@@ -90,6 +90,7 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	if _, _, err := env.xidRecord(ledger); err != nil {
 		return nil, err
 	}
+	env.identify(ledger)
 	clears, _ := env.xidClears() // what cannot be read is begun anew
 	ledger.applyClears(clears)
 	c.At, c.Boot, c.Seq, c.Who = env.now(), ledger.Boot, ledger.Cursor, who
@@ -98,7 +99,7 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 		if e.Boot != c.Boot && !slices.Contains(c.Before, e.Boot) {
 			c.Before = append(c.Before, e.Boot)
 		}
-		if text := strings.TrimSpace(e.GPU + " " + e.Key.String()); c.covers(e, ledger.UUIDs[e.GPU]) && !slices.Contains(cleared, text) {
+		if text := strings.TrimSpace(e.GPU + " " + e.Key.String()); c.covers(e) && !slices.Contains(cleared, text) {
 			cleared = append(cleared, text)
 		}
 	}
@@ -134,7 +135,7 @@ func (e *Env) clearDevice(word string) (string, error) {
 	}
 	number, ok := strings.CutPrefix(strings.ToLower(word), "gpu")
 	n, err := strconv.Atoi(number)
-	if !ok || err != nil {
+	if !ok || err != nil || n < 0 {
 		gpus, _ := e.Host.DriverGPUs() // without it a UUID stands for what the log has said
 		for _, pci := range gpus {
 			if strings.EqualFold(e.Host.DriverGPUUUID(pci), word) {
@@ -150,7 +151,7 @@ func (e *Env) clearDevice(word string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if n < 0 || n >= len(gpus) {
+	if n >= len(gpus) {
 		return "", fmt.Errorf("no GPU %d", n)
 	}
 	return gpus[n], nil

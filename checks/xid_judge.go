@@ -121,6 +121,7 @@ func (j *xidJudge) one(same xidSame, events []*xidEvent, all map[xidSame][]*xidE
 	if c.class != c.row.Class {
 		c.remedy = classRemedy(c.class, c.row.Remedy)
 	}
+	c.goneNote()
 	j.repeated(c)
 	return c
 }

@@ -16,6 +16,7 @@ type xidEvent struct {
 	Boot  string `json:"boot"`
 	Epoch int    `json:"epoch,omitempty"` // resets of the GPU before it, in that boot
 	GPU   string `json:"gpu"`             // PCI address of the GPU or NVSwitch
+	UUID  string `json:"uuid,omitempty"`  // of the GPU
 	Key   xidKey `json:"key"`
 	Sub   string `json:"sub,omitempty"` // what else has to agree within a burst
 	First int64  `json:"first"`         // Unix time, seconds
@@ -36,6 +37,7 @@ type xidEvent struct {
 	Passes int      `json:"passes,omitempty"` // runs since without a line of it
 
 	standing bool // it drains the node now
+	gone     bool // another GPU is at its address
 }
 
 // xidBurst is how close lines of one burst are, seconds: NVIDIA's NVSentinel
@@ -74,7 +76,7 @@ func (l *xidLedger) epoch(gpu string) int { return l.Resets[gpu] + l.Resets[""] 
 // begin makes the ledger one of this boot.
 func (l *xidLedger) begin(boot string) {
 	if l.Boot != boot {
-		l.Boot, l.Cursor, l.Resets = boot, 0, nil
+		l.Boot, l.Cursor, l.Resets, l.UUIDs = boot, 0, nil, nil
 	}
 }
 
@@ -310,7 +312,7 @@ func (l *xidLedger) sound() bool {
 	}
 	return !slices.ContainsFunc(l.Events, func(e xidEvent) bool {
 		_, ok := pciAddress(e.GPU)
-		text := e.Text + e.PID + e.Name + e.Place + e.Link
+		text := e.Text + e.PID + e.Name + e.Place + e.Link + e.UUID
 		return e.GPU != "" && !ok || e.Key.Code < 0 || e.Last < e.First || e.Raised != "" && e.Raised.rank() < 0 ||
 			len(text) > 3*maxXidText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	})

@@ -13,7 +13,6 @@ type xidReporter struct {
 	strict bool
 	file   string   // that the events are of; "" is the kernel's own log
 	order  []string // PCI addresses of the GPUs, as NVML counts them
-	uuid   func(pci string) string
 }
 
 // findings are those of the cases: what drains nobody first, then the worst.
@@ -143,15 +142,14 @@ func (r *xidReporter) device(c *xidCase) Device {
 		d.Kind = "nvswitch"
 		return d
 	}
+	d.UUID = c.last().UUID
 	s, asked := r.states[c.gpu]
 	switch i := slices.Index(r.order, c.gpu); {
+	case c.last().gone:
 	case asked:
 		d.Name, d.UUID, d.Serial = fmt.Sprintf("gpu%d", s.Index), s.UUID, s.Serial
 	case i >= 0:
 		d.Name = fmt.Sprintf("gpu%d", i)
-	}
-	if d.UUID == "" && c.gpu != "" {
-		d.UUID = r.uuid(c.gpu)
 	}
 	return d
 }
