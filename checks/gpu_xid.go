@@ -175,9 +175,7 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding 
 		now = env.now()
 	}
 	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes}
-	if len(ledger.Events) > 0 { // asking the driver takes a process of its own
-		j.states = env.statesByPCI()
-	}
+	j.ask = env.statesByPCI
 	codes, _ := parseXidCodes(c.Codes)
 	cases := j.cases()
 	for _, x := range cases {

@@ -14,6 +14,7 @@ type xidJudge struct {
 	now     int64 // Unix time
 	hours   int64 // for how long an event that drains nobody counts, seconds
 	passes  int   // runs without a line after which an event is over; 0: never
+	ask     func() map[string]GPUState // what the driver says of the GPUs now, which takes a process of its own; or nil
 	states  map[string]GPUState
 	rows    map[xidKey]xidRow
 	decoded map[string]decodedXid
@@ -82,6 +83,9 @@ func (j *xidJudge) cases() []*xidCase {
 	slices.SortFunc(cases, func(a, b *xidCase) int {
 		return strings.Compare(a.order(), b.order())
 	})
+	if j.ask != nil && slices.ContainsFunc(cases, func(c *xidCase) bool { return c.class != XidIgnore }) {
+		j.states = j.ask()
+	}
 	for _, c := range cases {
 		if s, ok := j.states[c.gpu]; ok && c.class != XidAuthority {
 			c.decide(s)

@@ -187,6 +187,32 @@ func TestXidClear(t *testing.T) {
 	}
 }
 
+// The driver is not asked about what is over, or is nothing.
+func TestXidNobodyAsks(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	asked := 0
+	look := func() {
+		t.Helper()
+		env := m.env()
+		env.GPUStates = func() []GPUState { asked++; return nil }
+		m.check.Run(t.Context(), env)
+	}
+	m.xid(37, "nothing")
+	look()
+	if asked != 0 {
+		t.Error("asked about an Xid that is ignored")
+	}
+	m.xid(31, "pid=1, name=a, x")
+	if look(); asked != 1 {
+		t.Errorf("asked %d times, want once", asked)
+	}
+	m.up += 2 * day
+	if look(); asked != 1 {
+		t.Error("asked about an Xid that is over")
+	}
+}
+
 // A GPU that is put into another slot takes its errors along, and one that is
 // replaced leaves them to the slot, with its name.
 func TestXidGPUMoves(t *testing.T) {

@@ -79,6 +79,9 @@ func (r *xidReporter) finding(c *xidCase) Finding {
 // severity is that of the class. Applications' faults are told once.
 func (r *xidReporter) severity(c *xidCase) Severity {
 	if s, ok := r.policy.severity[c.class]; ok {
+		if c.row.unknown && !c.class.drains() { // the class is only a guess
+			s = min(s, Warn)
+		}
 		return s
 	}
 	switch c.class {
