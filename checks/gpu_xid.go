@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -147,16 +146,6 @@ func (e *Env) hasDriver() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// now is the time of the node: of a recorded one that of its recording.
-func (e *Env) now() int64 {
-	booted, err := e.Host.BootTime()
-	ticks, noUptime := e.Host.Uptime()
-	if err != nil || noUptime != nil {
-		return time.Now().Unix()
-	}
-	return booted.Unix() + int64(ticks/probe.ClockTicks)
-}
-
 // judge makes findings of the ledger, and marks what has been told.
 func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding {
 	if len(ledger.Events) == 0 {
@@ -172,7 +161,7 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding 
 	hours, _ := strconv.ParseFloat(c.Hours, 64)
 	now := int64(0) // of a file: all that it holds is now
 	if !c.isFile() {
-		now = env.now()
+		now = env.Host.Now().Unix()
 	}
 	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes}
 	j.ask = env.statesByPCI

@@ -93,7 +93,7 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	env.identify(ledger)
 	clears, _ := env.xidClears() // what cannot be read is begun anew
 	ledger.applyClears(clears)
-	c.At, c.Boot, c.Seq, c.Who = env.now(), ledger.Boot, ledger.Cursor, who
+	c.At, c.Boot, c.Seq, c.Who = env.Host.Now().Unix(), ledger.Boot, ledger.Cursor, who
 	for i := range ledger.Events {
 		e := &ledger.Events[i]
 		if e.Boot != c.Boot && !slices.Contains(c.Before, e.Boot) {

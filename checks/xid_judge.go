@@ -11,9 +11,9 @@ import (
 type xidJudge struct {
 	policy  *xidPolicy
 	ledger  *xidLedger
-	now     int64 // Unix time
-	hours   int64 // for how long an event that drains nobody counts, seconds
-	passes  int   // runs without a line after which an event is over; 0: never
+	now     int64                      // Unix time
+	hours   int64                      // for how long an event that drains nobody counts, seconds
+	passes  int                        // runs without a line after which an event is over; 0: never
 	ask     func() map[string]GPUState // what the driver says of the GPUs now, which takes a process of its own; or nil
 	states  map[string]GPUState
 	rows    map[xidKey]xidRow

@@ -58,6 +58,7 @@ const (
 type xidLedger struct {
 	Boot   string            `json:"boot"`             // the boot that Cursor and Resets are of
 	Cursor uint64            `json:"cursor"`           // the first record that has not been read
+	Epoch  int64             `json:"epoch,omitempty"`  // Unix time that the times of that boot's events count from
 	Driver string            `json:"driver,omitempty"` // version
 	Resets map[string]int    `json:"resets,omitempty"` // of a GPU; of all of them under ""
 	UUIDs  map[string]string `json:"uuids,omitempty"`
@@ -76,8 +77,26 @@ func (l *xidLedger) epoch(gpu string) int { return l.Resets[gpu] + l.Resets[""] 
 // begin makes the ledger one of this boot.
 func (l *xidLedger) begin(boot string) {
 	if l.Boot != boot {
-		l.Boot, l.Cursor, l.Resets, l.UUIDs = boot, 0, nil, nil
+		*l = xidLedger{Boot: boot, Driver: l.Driver, Events: l.Events}
 	}
+}
+
+// clockStep is how far the clock of a node may drift without any time being
+// told anew, seconds.
+const clockStep = 60
+
+// setEpoch takes a step of the node's clock out of the times of this boot.
+func (l *xidLedger) setEpoch(epoch int64) {
+	step := epoch - l.Epoch
+	if l.Epoch != 0 && -clockStep <= step && step <= clockStep {
+		return
+	}
+	for i := range l.Events {
+		if e := &l.Events[i]; e.Boot == l.Boot && l.Epoch != 0 {
+			e.First, e.Last = e.First+step, e.Last+step
+		}
+	}
+	l.Epoch = epoch
 }
 
 // forget drops what no rule asks for any more.
@@ -242,10 +261,19 @@ func (l *xidLine) sub() string {
 // a report should know of the reading.
 func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err error) {
 	var bootErr error
+	asked := false
 	booted := func() int64 { // reading /proc/stat costs milliseconds on a large node
-		at, err := e.Host.BootTime()
-		bootErr = err
-		return at.Unix()
+		if !asked {
+			asked = true
+			epoch, err := e.Host.LogEpoch()
+			if bootErr = err; err == nil {
+				ledger.setEpoch(epoch)
+			}
+		}
+		return ledger.Epoch
+	}
+	if slices.ContainsFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot }) {
+		booted()
 	}
 	from := ledger.Cursor
 	e.At("read /dev/kmsg")
@@ -256,7 +284,7 @@ func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err 
 	}
 	if end.Next > 0 && end.Next < from { // not the log that the cursor is of
 		ledger.Events = slices.DeleteFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot })
-		ledger.Resets, from = nil, 0
+		ledger.Resets, ledger.Epoch, asked, from = nil, 0, false, 0
 		scan = newXidScan(ledger, booted)
 		if end, err = e.Host.KernelLog(0, scan.add); err != nil {
 			return nil, nil, err

@@ -187,6 +187,29 @@ func TestXidClear(t *testing.T) {
 	}
 }
 
+// A clock that is set right after the boot makes nothing old or young: events are
+// told by the new one.
+func TestXidClockStep(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.write("proc/stat", "cpu 1\nbtime 86400\n") // 1970
+	m.xid(92, "x")
+	m.look("warn xid.92")
+	m.write("proc/stat", fmt.Sprintf("cpu 1\nbtime %d\n", xidBooted))
+	m.up += 10
+	m.xid(92, "x") // the same burst
+	m.look("warn xid.92")
+	var l xidLedger
+	if err := m.env().Host.Recall(xidLedgerName, &l); err != nil || len(l.Events) != 1 || l.Events[0].First != xidBooted+100 || l.Events[0].Lines != 2 {
+		t.Errorf("%+v, %v", l.Events, err)
+	}
+	m.write("proc/stat", fmt.Sprintf("cpu 1\nbtime %d\n", xidBooted+2)) // the rounding of a second
+	m.look("warn xid.92")
+	if err := m.env().Host.Recall(xidLedgerName, &l); err != nil || l.Events[0].First != xidBooted+100 {
+		t.Errorf("%+v, %v", l.Events, err)
+	}
+}
+
 // The driver is not asked about what is over, or is nothing.
 func TestXidNobodyAsks(t *testing.T) {
 	t.Parallel()

@@ -226,7 +226,7 @@ func TestXidPolicyFileIsWrong(t *testing.T) {
 		"[[xid]]\ncode = 1\nklass = \"APP\"":                                     "unknown key xid.klass",
 		"[class.WATCH]\nseverity = \"loud\"":                                     `class.WATCH: severity "loud"`,
 		"[class.GONE]\nseverity = \"ok\"":                                        "class.GONE",
-		"[class.DECODE]\nseverity = \"fail\"":                                     "class.DECODE",
+		"[class.DECODE]\nseverity = \"fail\"":                                    "class.DECODE",
 		"[class.WATCH]":                                                          `severity ""`,
 		"xid = 5":                                                                "/x.toml",
 		"\x00":                                                                   "/x.toml",
