@@ -3,7 +3,7 @@ package checks
 import "github.com/nhc-gpu/nhc-gpu/checks/probe"
 
 // GPUStateGroups are what NVML has to be asked for [GPUStatesOf].
-const GPUStateGroups = probe.GroupRecovery | probe.GroupECC | probe.GroupRows | probe.GroupNVLinks
+const GPUStateGroups = probe.GroupRecovery | probe.GroupECC | probe.GroupRows | probe.GroupModes | probe.GroupNVLinks
 
 // GPUStatesOf is what the log of Xids is judged by, out of a snapshot of NVML.
 func GPUStatesOf(n *probe.NVML) []GPUState {
@@ -12,7 +12,7 @@ func GPUStatesOf(n *probe.NVML) []GPUState {
 		if g.Err != nil {
 			continue // a GPU that cannot be asked is check_gpu_recovery's concern
 		}
-		s := GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value, Links: g.NVLinks.Value}
+		s := GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value, Name: g.Name.Value, MIG: known(g.Modes.MIG), Links: g.NVLinks.Value}
 		s.Recovery = recoveryOf(&g.Recovery)
 		s.SRAMThreshold = known(g.ECC.SRAMThreshold)
 		if rows := known(g.Rows.Remapped); rows != nil {

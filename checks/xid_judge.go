@@ -121,10 +121,7 @@ func (j *xidJudge) one(same xidSame, events []*xidEvent, all map[xidSame][]*xidE
 	if len(c.events) == 0 {
 		return nil
 	}
-	c.remedy = c.row.Remedy
-	if c.class != c.row.Class {
-		c.remedy = classRemedy(c.class, c.row.Remedy)
-	}
+	c.remedy = c.row.remedyOf(c.class, c.last().Text)
 	c.goneNote()
 	j.repeated(c)
 	return c
@@ -155,6 +152,14 @@ func (j *xidJudge) classOf(e *xidEvent, r *xidRow, before []*xidEvent) (class Xi
 	case class == XidDecode:
 		d := j.decode(e)
 		class, notes = d.class, append(notes, d.what)
+	case e.Key == (xidKey{Code: xidNVLink}) && r.override == "":
+		registers, _, what := decodeNVLink74(e.Text)
+		if registers != "" {
+			class = registers
+		}
+		if what != "" {
+			notes = append(notes, what)
+		}
 	case class == XidAuthority:
 		class, _, _ = recoveryAction(e.Action)
 	case e.Key.Switch && e.Nonfatal && r.Nonfatal != "":

@@ -278,6 +278,9 @@ func TestXidState(t *testing.T) {
 		{"74, every link up", 74, GPUState{PCI: c1, Links: []bool{true, true}}, []string{"warn xid.74 reset-gpu every link is up"}},
 		{"74, some link down", 74, GPUState{PCI: c1, Links: []bool{true, false}}, []string{"fail xid.74 reset-gpu"}},
 		{"74, no links", 74, GPUState{PCI: c1}, []string{"fail xid.74 reset-gpu"}},
+		{"95, A100 without MIG", 95, GPUState{PCI: c1, Name: "NVIDIA A100-SXM4-80GB", MIG: new(false)}, []string{"fail xid.95 reboot-node on an A100 without MIG"}},
+		{"95, A100 with MIG", 95, GPUState{PCI: c1, Name: "NVIDIA A100-SXM4-80GB", MIG: new(true)}, []string{"fail xid.95 reset-gpu"}},
+		{"95, H100 without MIG", 95, GPUState{PCI: c1, Name: "NVIDIA H100 80GB HBM3", MIG: new(false)}, []string{"fail xid.95 reset-gpu"}},
 		{"62, no recovery needed", 62, GPUState{PCI: c1, Recovery: new(0)}, []string{"warn xid.62 reset-gpu the driver asks for no recovery"}},
 		{"79, no recovery needed", 79, GPUState{PCI: c1, Recovery: new(0)}, []string{"warn xid.79 reboot-node the driver asks for no recovery"}},
 		{"54, no recovery needed", 54, GPUState{PCI: c1, Recovery: new(0)}, []string{"fail xid.54 reseat-or-rma"}},
@@ -321,7 +324,7 @@ func TestXidLinkState(t *testing.T) {
 		lines       []string
 		want        []string
 	}{
-		{"up again", "uuu", 74, []string{"NVLink: fatal error detected on link 1(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"}, []string{"warn xid.74 reset-gpu link 1 is up"}},
+		{"up again", "uuu", 74, []string{"NVLink: fatal error detected on link 1(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"}, []string{"warn xid.74 reset-gpu if repeated run a field diagnosis, link 1 is up"}},
 		{"another is down", "udu", 74, []string{"fatal error detected on link 2(0x0)"}, []string{"warn xid.74 reset-gpu link 2 is up"}},
 		{"down", "udu", 74, []string{"fatal error detected on link 1(0x0)"}, []string{"fail xid.74 reset-gpu link 1 is down"}},
 		{"one of two", "udu", 74, []string{"fatal error detected on link 1(0x0)", "fatal error detected on link 2(0x0)"}, []string{"fail xid.74 reset-gpu link 1 is down"}},

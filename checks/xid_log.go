@@ -249,6 +249,9 @@ func (l *xidLine) sub() string {
 		return fmt.Sprint(l.Link, " ", l.Nonfatal)
 	case l.Key.Code == xidRecoveryAction:
 		return fmt.Sprint(l.Action)
+	case l.Key.Code == xidNVLink:
+		class, _, _ := decodeNVLink74(l.Text)
+		return strings.TrimSpace(l.Link + " " + string(class))
 	case l.Key.Code >= 144 && l.Key.Code <= 150:
 		if n, ok := parseNVLink5(l.Text); ok {
 			return fmt.Sprintf("%s %s %x %x", n.Unit, n.Link, n.Intr, n.Status)

@@ -112,7 +112,7 @@ func checkXidRow(t *testing.T, name string, r xidRow) {
 		t.Errorf("%s: it drains, and nothing cures it", name)
 	}
 	switch r.State {
-	case "", "remap", "sram", "links":
+	case "", "remap", "sram", "links", "mig":
 	default:
 		t.Errorf("%s: state %q", name, r.State)
 	}

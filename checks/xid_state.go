@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // GPUState is what the driver says of a GPU now. It is worth more than any
@@ -13,11 +14,13 @@ type GPUState struct {
 	PCI    string // 0000:c1:00.0
 	UUID   string
 	Serial string
+	Name   string // NVIDIA A100-SXM4-80GB
 
 	Recovery      *int   // the recovery action, NVML field 230
 	RemapPending  *bool  // rows wait for a reset to be remapped
 	RemapFailed   *bool  // rows could not be remapped
 	SRAMThreshold *bool  // uncorrected SRAM errors are beyond their threshold
+	MIG           *bool  // it is divided into instances
 	Links         []bool // whether each NVLink is up, by its number; empty: nobody knows
 }
 
@@ -47,12 +50,14 @@ func (c *xidCase) decide(s GPUState) {
 		class, note = decideRemap(class, s)
 	case c.row.State == "sram" && isTrue(s.SRAMThreshold):
 		class, note = XidHold, "SRAM errors are beyond their threshold"
+	case c.row.State == "mig" && class == XidReset && isFalse(s.MIG) && strings.Contains(s.Name, " A100"):
+		class, note = XidReboot, "on an A100 without MIG"
 	case c.row.State == "links":
 		class, note = c.decideLinks(s.Links)
 	}
 	c.note(note)
-	if c.byState = class.drains() && note != ""; class == XidHold && c.byState {
-		c.last().Raised = XidHold
+	if c.byState = class.drains() && note != ""; class.rank() > XidReset.rank() && c.byState {
+		c.last().Raised = class // what ends it must not depend on NVML being asked again
 	}
 	if class != c.class {
 		c.class, c.remedy = class, classRemedy(class, c.row.Remedy)
