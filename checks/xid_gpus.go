@@ -1,16 +1,24 @@
 package checks
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Which GPU an event is about. The log names GPUs by their PCI addresses, which
 // hold for one boot: a GPU may be put into another slot, or be replaced.
 
-// identify gives the events of this boot the UUIDs of their GPUs, and takes those
+// identify gives the events of this boot the UUIDs of their GPUs and the jobs of
+// their processes, and takes those
 // of earlier boots along to where their GPUs are now.
 func (e *Env) identify(l *xidLedger) {
 	now := map[string]string{} // PCI addresses by UUID
 	for i := range l.Events {
 		x := &l.Events[i]
+		if pid, err := strconv.Atoi(x.PID); err == nil && x.Job == "" && x.Boot == l.Boot && !x.Told {
+			e.At("read /proc/%d/cgroup", pid)
+			x.Job, _ = e.Host.JobOf(pid) // a process that has ended keeps its secret
+		}
 		switch {
 		case x.Key.Switch || x.GPU == "":
 		case x.Boot == l.Boot && x.UUID == "":

@@ -3,6 +3,7 @@ package checks
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -238,6 +239,7 @@ func (j *xidJudge) repeated(c *xidCase) {
 		return
 	}
 	counts := map[string]map[string]bool{} // by place: the events, or the jobs they are of
+	what, jobless := "events", "jobs"
 	for _, e := range c.events {
 		if e.Last < j.now-int64(rule.Hours)*60*60 {
 			continue
@@ -249,20 +251,20 @@ func (j *xidJudge) repeated(c *xidCase) {
 			}
 		}
 		if rule.Jobs {
-			one = e.PID // all that the driver knows no process of count as one
+			if one = "job " + e.Job; e.Job == "" {
+				one, jobless = e.PID, "processes" // all that the driver knows no process of count as one
+			}
+			what = jobless
 		}
 		if counts[place] == nil {
 			counts[place] = map[string]bool{}
 		}
 		counts[place][one] = true
 	}
-	for place, n := range counts {
+	for _, place := range slices.Sorted(maps.Keys(counts)) {
+		n := counts[place]
 		if len(n) < rule.Events {
 			continue
-		}
-		what := "events"
-		if rule.Jobs {
-			what = "processes"
 		}
 		note := fmt.Sprintf("of %d %s within %d hours", len(n), what, rule.Hours)
 		if place != "" {

@@ -236,44 +236,6 @@ func TestXidNobodyAsks(t *testing.T) {
 	}
 }
 
-// A GPU that is put into another slot takes its errors along, and one that is
-// replaced leaves them to the slot, with its name.
-func TestXidGPUMoves(t *testing.T) {
-	t.Parallel()
-	m := newXidMachine(t)
-	m.xid(54, "power")
-	hold := "fail xid.54 reseat-or-rma"
-	device := func() string {
-		t.Helper()
-		got := m.check.Run(t.Context(), m.env())
-		if len(got) != 1 {
-			t.Fatalf("%+v", got)
-		}
-		return got[0].Device.String() + " " + got[0].Device.UUID
-	}
-	m.look(hold)
-	if got := device(); got != "gpu6 0000:c1:00.0 GPU-6" {
-		t.Error(got)
-	}
-	m.reboot()
-	m.write("proc/driver/nvidia/gpus/0000:18:00.0/information", "GPU UUID: GPU-6\n")
-	m.write("proc/driver/nvidia/gpus/0000:c1:00.0/information", "GPU UUID: GPU-0\n")
-	m.look(hold)
-	if got := device(); got != "gpu0 0000:18:00.0 GPU-6" {
-		t.Error(got)
-	}
-	m.reboot()
-	m.write("proc/driver/nvidia/gpus/0000:18:00.0/information", "GPU UUID: GPU-new\n")
-	m.look(hold + " of GPU-6, which is no longer there")
-	if got := device(); got != "0000:18:00.0 GPU-6" {
-		t.Error(got)
-	}
-	if done, err := ClearXids(m.env(), []string{"GPU-6"}, "uid 0"); err != nil || len(done) != 1 {
-		t.Errorf("%v, %v", done, err)
-	}
-	m.look()
-}
-
 // Several lines of a configuration are one run.
 func TestXidLines(t *testing.T) {
 	t.Parallel()

@@ -104,7 +104,11 @@ func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
 		if last.PID == "" {
 			return "an application's fault"
 		}
-		return fmt.Sprintf("a fault of process %s %s", last.PID, last.Name)
+		text = fmt.Sprintf("a fault of process %s %s", last.PID, last.Name)
+		if last.Job != "" {
+			text += " of job " + last.Job
+		}
+		return text
 	case XidFollow:
 		return "follows an error that the log does not have"
 	case XidConfig:
