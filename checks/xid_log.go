@@ -32,6 +32,7 @@ type xidEvent struct {
 	Nonfatal bool   `json:"nonfatal,omitempty"`
 
 	Raised XidClass `json:"raised,omitempty"` // by a rule whose reason passes
+	Grave  bool     `json:"grave,omitempty"`  // it drains by the tables: the last to be dropped
 	Told   bool     `json:"told,omitempty"`   // an earlier run has reported it
 	Passes int      `json:"passes,omitempty"` // runs since without a line of it
 
@@ -60,6 +61,7 @@ type xidScan struct {
 	at     map[xidPlace]int // where the newest event of a burst is
 	same   map[xidSame]int  // how many events there are
 	fresh  map[xidPlace]bool
+	rows   map[xidKey]xidRow
 	full   bool // events were not kept
 }
 
@@ -74,7 +76,7 @@ type xidPlace struct {
 }
 
 func newXidScan(l *xidLedger, booted func() int64) *xidScan {
-	s := &xidScan{ledger: l, booted: booted, memo: map[string]xidLine{}, fresh: map[xidPlace]bool{}}
+	s := &xidScan{ledger: l, booted: booted, memo: map[string]xidLine{}, fresh: map[xidPlace]bool{}, rows: map[xidKey]xidRow{}}
 	s.index()
 	return s
 }
@@ -153,30 +155,68 @@ func (s *xidScan) event(line xidLine, seq uint64, now int64) {
 			return
 		}
 	}
+	e.Grave = s.isGrave(&e)
 	if s.same[place.xidSame] >= xidMaxSame {
 		s.replace(e)
 		return
 	}
 	if len(l.Events) >= xidMaxEvents {
-		s.full = true
-		l.Events = slices.Delete(l.Events, 0, xidMaxEvents/8)
-		s.index()
+		s.makeRoom()
 	}
 	l.Events = append(l.Events, e)
 	s.at[place] = len(l.Events) - 1
 	s.same[place.xidSame]++
 }
 
-// replace puts an event in the place of the oldest of its error.
+// isGrave says whether the tables alone make an event drain the node.
+func (s *xidScan) isGrave(e *xidEvent) bool {
+	r, ok := s.rows[e.Key]
+	if !ok {
+		r = (&xidPolicy{}).row(e.Key)
+		if len(s.rows) < xidMemos {
+			s.rows[e.Key] = r
+		}
+	}
+	class, _ := (&xidJudge{ledger: s.ledger}).classOf(e, &r, nil)
+	return class.drains()
+}
+
+// makeRoom drops old events, those first that drain nobody.
+func (s *xidScan) makeRoom() {
+	s.full = true
+	drop := xidMaxEvents / 8
+	s.ledger.Events = slices.DeleteFunc(s.ledger.Events, func(e xidEvent) bool {
+		if e.Grave || drop == 0 {
+			return false
+		}
+		drop--
+		return true
+	})
+	s.ledger.Events = slices.Delete(s.ledger.Events, 0, drop)
+	s.index()
+}
+
+// replace puts an event in the place of the oldest of its error, of one that
+// drains nobody if there is one.
 func (s *xidScan) replace(e xidEvent) {
 	oldest := -1
 	for i := range s.ledger.Events {
 		x := &s.ledger.Events[i]
-		if x.GPU == e.GPU && x.Key == e.Key && (oldest < 0 || x.Last < s.ledger.Events[oldest].Last) {
+		if x.GPU != e.GPU || x.Key != e.Key {
+			continue
+		}
+		if oldest < 0 {
+			oldest = i
+			continue
+		}
+		if old := &s.ledger.Events[oldest]; x.Grave == old.Grave && x.Last < old.Last || old.Grave && !x.Grave {
 			oldest = i
 		}
 	}
 	old := &s.ledger.Events[oldest]
+	if old.Grave && !e.Grave {
+		return
+	}
 	if s.at[old.place()] == oldest {
 		delete(s.at, old.place())
 	}

@@ -104,7 +104,7 @@ func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
 		if last.PID == "" {
 			return "an application's fault"
 		}
-		text = fmt.Sprintf("a fault of process %s %s", last.PID, last.Name)
+		text = strings.TrimSpace("a fault of process " + last.PID + " " + last.Name)
 		if last.Job != "" {
 			text += " of job " + last.Job
 		}
