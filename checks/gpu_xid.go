@@ -111,6 +111,7 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 	}
 	*probe.Kept[*xidLedger](env.Host, "ledger of Xids") = ledger
 	env.identify(ledger)
+	env.attribute(ledger)
 	if kept {
 		clears, more := env.xidClears()
 		ledger.applyClears(clears)

@@ -77,7 +77,8 @@ func XidsOfThisBoot(env *Env) bool {
 // ClearXids is an operator's word that errors are over: "", all of them; a
 // device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or both. It
 // holds for what has been logged until now. It returns what was cleared. The
-// next run of check_gpu_xid heeds it; the ledger itself is that run's to write.
+// next run of check_gpu_xid heeds it; the ledger itself is that run's to write. A
+// [probe.SpareError] is no failure.
 func ClearXids(env *Env, words []string, who string) (cleared []string, err error) {
 	c, err := env.parseClear(words)
 	if err != nil {
@@ -105,11 +106,7 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	}
 	slices.Sort(cleared)
 	clears = append(clears, c)
-	err = env.Host.Keep(xidClearsName, clears[max(0, len(clears)-maxClears):])
-	if _, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
-		err = nil
-	}
-	return cleared, err
+	return cleared, env.Host.Keep(xidClearsName, clears[max(0, len(clears)-maxClears):])
 }
 
 // parseClear reads the words of "nhc-gpu clear".

@@ -8,17 +8,12 @@ import (
 // Which GPU an event is about. The log names GPUs by their PCI addresses, which
 // hold for one boot: a GPU may be put into another slot, or be replaced.
 
-// identify gives the events of this boot the UUIDs of their GPUs and the jobs of
-// their processes, and takes those
+// identify gives the events of this boot the UUIDs of their GPUs, and takes those
 // of earlier boots along to where their GPUs are now.
 func (e *Env) identify(l *xidLedger) {
 	now := map[string]string{} // PCI addresses by UUID
 	for i := range l.Events {
 		x := &l.Events[i]
-		if pid, err := strconv.Atoi(x.PID); err == nil && x.Job == "" && x.Boot == l.Boot && !x.Told {
-			e.At("read /proc/%d/cgroup", pid)
-			x.Job, _ = e.Host.JobOf(pid) // a process that has ended keeps its secret
-		}
 		switch {
 		case x.Key.Switch || x.GPU == "":
 		case x.Boot == l.Boot && x.UUID == "":
@@ -57,5 +52,22 @@ func (x *xidEvent) moved(now map[string]string) {
 func (c *xidCase) goneNote() {
 	if e := c.last(); e.gone {
 		c.note(fmt.Sprintf("of %s, which is no longer there", e.UUID))
+	}
+}
+
+// jobAsked is for how long after an event its process is asked for its job,
+// seconds: later the number may be another's.
+const jobAsked = 10 * 60
+
+// attribute gives the newest events of this boot the jobs of their processes.
+func (e *Env) attribute(l *xidLedger) {
+	for i := range l.Events {
+		x := &l.Events[i]
+		pid, err := strconv.Atoi(x.PID)
+		if err != nil || x.Job != "" || x.Told || x.Boot != l.Boot || e.Host.Now().Unix()-x.Last > jobAsked {
+			continue
+		}
+		e.At("read /proc/%d/cgroup", pid)
+		x.Job, _ = e.Host.JobOf(pid) // a process that has ended keeps its secret
 	}
 }

@@ -15,14 +15,17 @@ func TestXidJobs(t *testing.T) {
 		m.up += 1000
 		m.xid(31, fmt.Sprintf("pid=%d, name=python, MMU Fault", pid))
 	}
-	crash(1, "70")
-	crash(2, "70")
-	crash(3, "70")
-	m.look("warn xid.31 restart-app")
+	for pid := range 3 {
+		crash(pid+1, "70")
+		m.look("warn xid.31 restart-app")
+	}
 	crash(4, "71")
 	m.look("warn xid.31  of 2 jobs within 24 hours")
+	crash(5, "72")
+	m.up += 1000 // by now the number may be another process's
+	m.look("warn xid.31  of 3 processes within 24 hours")
 	var l xidLedger
-	if err := m.env().Host.Recall(xidLedgerName, &l); err != nil || len(l.Events) != 4 || l.Events[3].Job != "71" {
+	if err := m.env().Host.Recall(xidLedgerName, &l); err != nil || len(l.Events) != 5 || l.Events[3].Job != "71" || l.Events[4].Job != "" {
 		t.Errorf("%+v, %v", l.Events, err)
 	}
 }

@@ -136,7 +136,9 @@ func clearAll(env *checks.Env, node string, words []string, who string) (cleared
 			continue // a node that has the same disk, or none
 		}
 		more, err := checks.ClearXids(env, words, who)
-		if err != nil {
+		if _, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
+			fmt.Fprintln(os.Stderr, "nhc-gpu: warning:", err)
+		} else if err != nil {
 			return nil, err
 		}
 		cleared = append(cleared, more...)
