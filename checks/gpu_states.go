@@ -3,7 +3,7 @@ package checks
 import "github.com/nhc-gpu/nhc-gpu/checks/probe"
 
 // GPUStateGroups are what NVML has to be asked for [GPUStatesOf].
-const GPUStateGroups = probe.GroupRecovery | probe.GroupECC | probe.GroupRows
+const GPUStateGroups = probe.GroupRecovery | probe.GroupECC | probe.GroupRows | probe.GroupModes | probe.GroupNVLinks
 
 // GPUStatesOf is what the log of Xids is judged by, out of a snapshot of NVML.
 func GPUStatesOf(n *probe.NVML) []GPUState {
@@ -12,8 +12,8 @@ func GPUStatesOf(n *probe.NVML) []GPUState {
 		if g.Err != nil {
 			continue // a GPU that cannot be asked is check_gpu_recovery's concern
 		}
-		s := GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value}
-		s.Recovery = known(g.Recovery.Action)
+		s := GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value, Name: g.Name.Value, MIG: known(g.Modes.MIG), Links: g.NVLinks.Value}
+		s.Recovery = recoveryOf(&g.Recovery)
 		s.SRAMThreshold = known(g.ECC.SRAMThreshold)
 		if rows := known(g.Rows.Remapped); rows != nil {
 			s.RemapPending, s.RemapFailed = &rows.Pending, &rows.Failed
@@ -21,6 +21,20 @@ func GPUStatesOf(n *probe.NVML) []GPUState {
 		states = append(states, s)
 	}
 	return states
+}
+
+// recoveryOf is the recovery action. Drivers that do not know field 230 only say
+// that a reset is wanted; that they want none says little.
+func recoveryOf(r *probe.Recovery) *int {
+	action := known(r.Action)
+	switch {
+	case action != nil:
+	case r.DrainReset.Known && r.DrainReset.Value:
+		action = new(probe.RecoveryDrainReset)
+	case r.Reset.Known && r.Reset.Value:
+		action = new(probe.RecoveryReset)
+	}
+	return action
 }
 
 // known is a reading's value, nil if there is none.

@@ -3,12 +3,10 @@ package checks
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -112,11 +110,13 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 		return append(notes, c.unreadable(env, err)...)
 	}
 	*probe.Kept[*xidLedger](env.Host, "ledger of Xids") = ledger
-	var clears []xidClear
+	env.identify(ledger)
+	env.attribute(ledger)
 	if kept {
-		_ = env.Host.Recall(xidClearsName, &clears) // nobody has cleared anything yet
+		clears, more := env.xidClears()
+		ledger.applyClears(clears)
+		notes = append(notes, more...)
 	}
-	ledger.applyClears(clears)
 	if len(ledger.Events) == 0 && !env.hasDriver() {
 		return append(notes, Finding{Code: "gpu.xid.absent", Severity: Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"})
 	}
@@ -147,16 +147,6 @@ func (e *Env) hasDriver() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// now is the time of the node: of a recorded one that of its recording.
-func (e *Env) now() int64 {
-	booted, err := e.Host.BootTime()
-	ticks, noUptime := e.Host.Uptime()
-	if err != nil || noUptime != nil {
-		return time.Now().Unix()
-	}
-	return booted.Unix() + int64(ticks/probe.ClockTicks)
-}
-
 // judge makes findings of the ledger, and marks what has been told.
 func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding {
 	if len(ledger.Events) == 0 {
@@ -172,12 +162,10 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding 
 	hours, _ := strconv.ParseFloat(c.Hours, 64)
 	now := int64(0) // of a file: all that it holds is now
 	if !c.isFile() {
-		now = env.now()
+		now = env.Host.Now().Unix()
 	}
 	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes}
-	if len(ledger.Events) > 0 { // asking the driver takes a process of its own
-		j.states = env.statesByPCI()
-	}
+	j.ask = env.statesByPCI
 	codes, _ := parseXidCodes(c.Codes)
 	cases := j.cases()
 	for _, x := range cases {
@@ -185,13 +173,7 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding 
 			e.standing = x.class.drains()
 		}
 	}
-	r := &xidReporter{xidJudge: j, strict: c.Strict, file: c.file(), uuid: func(pci string) string {
-		env.At("read /proc/driver/nvidia/gpus/%s/information", pci)
-		if uuid := env.Host.DriverGPUUUID(pci); uuid != "" {
-			return uuid
-		}
-		return ledger.UUIDs[pci]
-	}}
+	r := &xidReporter{xidJudge: j, strict: c.Strict, file: c.file()}
 	r.order, _ = env.Host.DriverGPUs() // without it a GPU has no number
 	found := r.findings(slices.DeleteFunc(cases, func(x *xidCase) bool { return !codes.has(x.key) }))
 	for i := range ledger.Events {
@@ -217,8 +199,13 @@ func (e *Env) keepXids(before, ledger *xidLedger) []Finding {
 		return nil
 	}
 	e.At("write the ledger of Xids")
-	if err := e.Host.Keep(xidLedgerName, ledger); err != nil {
-		return []Finding{{Code: "gpu.xid.ledger", Severity: Warn, Message: fmt.Sprintf("check_gpu_xid:  what was seen is not kept: %v", err)}}
+	err := e.Host.Keep(xidLedgerName, ledger)
+	what := "what was seen is not kept: "
+	switch _, elsewhere := errors.AsType[*probe.SpareError](err); {
+	case err == nil:
+		return nil
+	case elsewhere:
+		what = ""
 	}
-	return nil
+	return []Finding{{Code: "gpu.xid.ledger", Severity: Warn, Message: "check_gpu_xid:  " + what + strings.ReplaceAll(err.Error(), "\n", "; ")}}
 }

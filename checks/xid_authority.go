@@ -42,7 +42,7 @@ func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
 	class, remedy, asks := recoveryAction(action)
 	if class == XidIgnore {
 		for _, c := range kept {
-			if (c.class == XidReset || c.class == XidReboot) && c.last().Seq <= since && c.row.override == "" {
+			if (c.class == XidReset || c.class == XidReboot) && c.last().Seq <= since && c.row.override == "" && !c.byState {
 				c.class = XidWatch
 				c.note("the driver asks for no recovery")
 			}

@@ -26,8 +26,8 @@ type xidClear struct {
 }
 
 // covers says whether the operator meant the event.
-func (c *xidClear) covers(e *xidEvent, uuid string) bool {
-	if c.Device != "" && c.Device != e.GPU && c.Device != uuid {
+func (c *xidClear) covers(e *xidEvent) bool {
+	if c.Device != "" && c.Device != e.GPU && c.Device != e.UUID {
 		return false
 	}
 	if c.Code != "" && c.Code != clearCode(e.Key) {
@@ -49,14 +49,36 @@ func clearCode(k xidKey) string {
 // applyClears forgets what operators have cleared.
 func (l *xidLedger) applyClears(clears []xidClear) {
 	l.Events = slices.DeleteFunc(l.Events, func(e xidEvent) bool {
-		return slices.ContainsFunc(clears, func(c xidClear) bool { return c.covers(&e, l.UUIDs[e.GPU]) })
+		return slices.ContainsFunc(clears, func(c xidClear) bool { return c.covers(&e) })
 	})
+}
+
+// xidClears are the words of operators that there are.
+func (e *Env) xidClears() (clears []xidClear, notes []Finding) {
+	e.At("read what operators have cleared")
+	if err := e.Host.Recall(xidClearsName, &clears); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, []Finding{{
+			Code: "gpu.xid.ledger", Severity: Warn,
+			Message: "check_gpu_xid:  what operators have cleared is lost, clear it again: " + strings.ReplaceAll(err.Error(), "\n", "; "),
+		}}
+	}
+	return clears, nil
+}
+
+// XidsOfThisBoot says whether what is remembered is of the kernel that runs now.
+func XidsOfThisBoot(env *Env) bool {
+	boot, err := env.Host.BootID()
+	var ledger struct {
+		Boot string `json:"boot"`
+	}
+	return err == nil && boot != "" && env.Host.Recall(xidLedgerName, &ledger) == nil && ledger.Boot == boot
 }
 
 // ClearXids is an operator's word that errors are over: "", all of them; a
 // device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or both. It
 // holds for what has been logged until now. It returns what was cleared. The
-// next run of check_gpu_xid heeds it; the ledger itself is that run's to write.
+// next run of check_gpu_xid heeds it; the ledger itself is that run's to write. A
+// [probe.SpareError] is no failure.
 func ClearXids(env *Env, words []string, who string) (cleared []string, err error) {
 	c, err := env.parseClear(words)
 	if err != nil {
@@ -69,18 +91,16 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	if _, _, err := env.xidRecord(ledger); err != nil {
 		return nil, err
 	}
-	var clears []xidClear
-	if err := env.Host.Recall(xidClearsName, &clears); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
+	env.identify(ledger)
+	clears, _ := env.xidClears() // what cannot be read is begun anew
 	ledger.applyClears(clears)
-	c.At, c.Boot, c.Seq, c.Who = env.now(), ledger.Boot, ledger.Cursor, who
+	c.At, c.Boot, c.Seq, c.Who = env.Host.Now().Unix(), ledger.Boot, ledger.Cursor, who
 	for i := range ledger.Events {
 		e := &ledger.Events[i]
 		if e.Boot != c.Boot && !slices.Contains(c.Before, e.Boot) {
 			c.Before = append(c.Before, e.Boot)
 		}
-		if text := strings.TrimSpace(e.GPU + " " + e.Key.String()); c.covers(e, ledger.UUIDs[e.GPU]) && !slices.Contains(cleared, text) {
+		if text := strings.TrimSpace(e.GPU + " " + e.Key.String()); c.covers(e) && !slices.Contains(cleared, text) {
 			cleared = append(cleared, text)
 		}
 	}
@@ -112,7 +132,7 @@ func (e *Env) clearDevice(word string) (string, error) {
 	}
 	number, ok := strings.CutPrefix(strings.ToLower(word), "gpu")
 	n, err := strconv.Atoi(number)
-	if !ok || err != nil {
+	if !ok || err != nil || n < 0 {
 		gpus, _ := e.Host.DriverGPUs() // without it a UUID stands for what the log has said
 		for _, pci := range gpus {
 			if strings.EqualFold(e.Host.DriverGPUUUID(pci), word) {
@@ -128,7 +148,7 @@ func (e *Env) clearDevice(word string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if n < 0 || n >= len(gpus) {
+	if n >= len(gpus) {
 		return "", fmt.Errorf("no GPU %d", n)
 	}
 	return gpus[n], nil

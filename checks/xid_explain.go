@@ -38,7 +38,7 @@ func ExplainXid(env *Env, text string) (string, error) {
 	}
 	add("decoded", "%s", what)
 	add("severity", "%s", policy.severityOf(class))
-	add("remedy", "%s", classRemedy(class, r.Remedy))
+	add("remedy", "%s", r.remedyOf(class, line.Text))
 	add("do", "%s", classAdvice(class, key.Switch))
 	addRules(add, r)
 	add("why", "%s", r.Why)
@@ -62,7 +62,9 @@ func addRules(add func(label, format string, args ...any), r xidRow) {
 	case "sram":
 		add("NVML", "decides, where it is asked: SRAM errors beyond their threshold are RMA-HOLD")
 	case "links":
-		add("NVML", "decides, where it is asked: WATCH if every link is up")
+		add("NVML", "decides, where it is asked: WATCH if the link is up, RESET if it is down")
+	case "mig":
+		add("NVML", "decides, where it is asked: REBOOT on an A100 without MIG")
 	}
 	if rule := r.Repeat; rule != nil {
 		what := "events"

@@ -3,6 +3,7 @@ package checks
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -11,9 +12,10 @@ import (
 type xidJudge struct {
 	policy  *xidPolicy
 	ledger  *xidLedger
-	now     int64 // Unix time
-	hours   int64 // for how long an event that drains nobody counts, seconds
-	passes  int   // runs without a line after which an event is over; 0: never
+	now     int64                      // Unix time
+	hours   int64                      // for how long an event that drains nobody counts, seconds
+	passes  int                        // runs without a line after which an event is over; 0: never
+	ask     func() map[string]GPUState // what the driver says of the GPUs now, which takes a process of its own; or nil
 	states  map[string]GPUState
 	rows    map[xidKey]xidRow
 	decoded map[string]decodedXid
@@ -33,6 +35,8 @@ type xidCase struct {
 	remedy Remedy
 	notes  []string
 	events []*xidEvent // the oldest first
+
+	byState bool // what NVML says now makes it drain the node
 }
 
 func (c *xidCase) last() *xidEvent { return c.events[len(c.events)-1] }
@@ -80,13 +84,12 @@ func (j *xidJudge) cases() []*xidCase {
 	slices.SortFunc(cases, func(a, b *xidCase) int {
 		return strings.Compare(a.order(), b.order())
 	})
+	if j.ask != nil && slices.ContainsFunc(cases, func(c *xidCase) bool { return c.class != XidIgnore }) {
+		j.states = j.ask()
+	}
 	for _, c := range cases {
 		if s, ok := j.states[c.gpu]; ok && c.class != XidAuthority {
-			class, note := c.row.decide(c.class, s)
-			if class != c.class {
-				c.class, c.remedy = class, classRemedy(class, c.row.Remedy)
-				c.note(note)
-			}
+			c.decide(s)
 		}
 	}
 	qualify(cases)
@@ -119,10 +122,8 @@ func (j *xidJudge) one(same xidSame, events []*xidEvent, all map[xidSame][]*xidE
 	if len(c.events) == 0 {
 		return nil
 	}
-	c.remedy = c.row.Remedy
-	if c.class != c.row.Class {
-		c.remedy = classRemedy(c.class, c.row.Remedy)
-	}
+	c.remedy = c.row.remedyOf(c.class, c.last().Text)
+	c.goneNote()
 	j.repeated(c)
 	return c
 }
@@ -152,6 +153,14 @@ func (j *xidJudge) classOf(e *xidEvent, r *xidRow, before []*xidEvent) (class Xi
 	case class == XidDecode:
 		d := j.decode(e)
 		class, notes = d.class, append(notes, d.what)
+	case e.Key == (xidKey{Code: xidNVLink}) && r.override == "":
+		registers, _, what := decodeNVLink74(e.Text)
+		if registers != "" {
+			class = registers
+		}
+		if what != "" {
+			notes = append(notes, what)
+		}
 	case class == XidAuthority:
 		class, _, _ = recoveryAction(e.Action)
 	case e.Key.Switch && e.Nonfatal && r.Nonfatal != "":
@@ -230,6 +239,7 @@ func (j *xidJudge) repeated(c *xidCase) {
 		return
 	}
 	counts := map[string]map[string]bool{} // by place: the events, or the jobs they are of
+	what, jobless := "events", "jobs"
 	for _, e := range c.events {
 		if e.Last < j.now-int64(rule.Hours)*60*60 {
 			continue
@@ -241,20 +251,20 @@ func (j *xidJudge) repeated(c *xidCase) {
 			}
 		}
 		if rule.Jobs {
-			one = e.PID // all that the driver knows no process of count as one
+			if one = "job " + e.Job; e.Job == "" {
+				one, jobless = e.PID, "processes" // all that the driver knows no process of count as one
+			}
+			what = jobless
 		}
 		if counts[place] == nil {
 			counts[place] = map[string]bool{}
 		}
 		counts[place][one] = true
 	}
-	for place, n := range counts {
+	for _, place := range slices.Sorted(maps.Keys(counts)) {
+		n := counts[place]
 		if len(n) < rule.Events {
 			continue
-		}
-		what := "events"
-		if rule.Jobs {
-			what = "processes"
 		}
 		note := fmt.Sprintf("of %d %s within %d hours", len(n), what, rule.Hours)
 		if place != "" {

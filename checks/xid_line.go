@@ -154,6 +154,7 @@ func parseNVRM(text string) xidLine {
 	case strings.HasPrefix(text, "loading NVIDIA UNIX "):
 		return xidLine{Kind: lineLoad, Driver: probe.ParseDriverVersion(text)}
 	case strings.Contains(text, "allen off the bus"): // "GPU 0000:01:00.0: GPU has fallen off the bus."
+		text = lineBreaks.Replace(text)
 		for word := range strings.FieldsSeq(text) {
 			if gpu, ok := pciAddress(strings.TrimSuffix(word, ":")); ok {
 				return xidLine{Kind: lineXid, GPU: gpu, Key: xidKey{Code: xidOffTheBus}, Text: xidText(text)}
@@ -165,9 +166,18 @@ func parseNVRM(text string) xidLine {
 	return xidLine{}
 }
 
+// lineBreaks are those of a record of several lines, as /dev/kmsg and as rsyslog
+// write them.
+var lineBreaks = strings.NewReplacer(`\x0a`, " ", "#012", " ", "\n", " ")
+
 // parseSXid reads what follows "nvidia-nvswitch":
 //
 //	3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
+//
+// The lines of registers behind it bear its number, but not how bad it is:
+//
+//	3: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 32 Sub-engine instance 00
+//	3: SXid (PCI:0000:05:00.0): 12028, Data {0x00140004, 0x00100000, 0x00140004, ...}
 func parseSXid(rest string) xidLine {
 	_, rest, ok := strings.Cut(rest, ": SXid (")
 	if !ok {
@@ -183,6 +193,9 @@ func parseSXid(rest string) xidLine {
 	}
 	l := xidLine{Kind: lineXid, GPU: gpu, Key: xidKey{Switch: true}}
 	if rest, ok = l.cutCode(rest, 5); !ok {
+		return xidLine{}
+	}
+	if strings.HasPrefix(rest, "Severity ") || strings.HasPrefix(rest, "Data {") {
 		return xidLine{}
 	}
 	l.Nonfatal = strings.HasPrefix(rest, "Non-fatal,") || strings.HasPrefix(rest, "Correctable,")
@@ -236,7 +249,8 @@ const (
 // parseRecoveryAction reads the action of "GPU recovery action changed from 0x0
 // (None) to 0x2 (Node Reboot Required)"; -1 if it does not say.
 func parseRecoveryAction(text string) int {
-	_, to, ok := strings.Cut(text, " to 0x")
+	_, change, _ := strings.Cut(text, "recovery action changed from ")
+	_, to, ok := strings.Cut(change, " to 0x")
 	if !ok {
 		return -1
 	}
@@ -255,14 +269,15 @@ func isHex(c byte) bool {
 	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f'
 }
 
-// parsePlace finds the "GPC 3, TPC 0" of an Xid 13.
+// parsePlace finds the "GPC 3, TPC 0" of an Xid 13: the last one, for a name
+// that holds a comma stands before it.
 func parsePlace(text string) string {
-	_, rest, ok := strings.Cut(text, "(GPC ")
-	if !ok {
+	at := strings.LastIndex(text, "(GPC ")
+	if at < 0 {
 		return ""
 	}
-	gpc, rest := cutDigits(rest)
-	rest, ok = strings.CutPrefix(rest, ", TPC ")
+	gpc, rest := cutDigits(text[at+len("(GPC "):])
+	rest, ok := strings.CutPrefix(rest, ", TPC ")
 	tpc, _ := cutDigits(rest)
 	if !ok || gpc == "" || tpc == "" {
 		return ""
@@ -270,22 +285,20 @@ func parsePlace(text string) string {
 	return "GPC " + gpc + ", TPC " + tpc
 }
 
-// parseLink finds the number of the NVLink: "Link 32", "on link 4(0x0".
+// parseLink finds the number of the NVLink: "Link 32", "on link 4(0x0". It is the
+// last one, for a name that holds a comma stands before it.
 func parseLink(text string) string {
-	lower := strings.ToLower(text)
-	for {
-		_, rest, ok := strings.Cut(lower, "link ")
-		if !ok {
-			return ""
-		}
-		if n, _ := cutDigits(rest); n != "" {
+	text = strings.ToLower(text)
+	for at := strings.LastIndex(text, "link "); at >= 0; at = strings.LastIndex(text, "link ") {
+		if n, _ := cutDigits(text[at+len("link "):]); n != "" {
 			if n = strings.TrimLeft(n, "0"); n == "" {
 				n = "0"
 			}
 			return n
 		}
-		lower = rest
+		text = text[:at]
 	}
+	return ""
 }
 
 // cutDigits takes up to four digits off.

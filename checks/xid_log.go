@@ -1,9 +1,7 @@
 package checks
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -16,6 +14,7 @@ type xidEvent struct {
 	Boot  string `json:"boot"`
 	Epoch int    `json:"epoch,omitempty"` // resets of the GPU before it, in that boot
 	GPU   string `json:"gpu"`             // PCI address of the GPU or NVSwitch
+	UUID  string `json:"uuid,omitempty"`  // of the GPU
 	Key   xidKey `json:"key"`
 	Sub   string `json:"sub,omitempty"` // what else has to agree within a burst
 	First int64  `json:"first"`         // Unix time, seconds
@@ -26,16 +25,19 @@ type xidEvent struct {
 	Text     string `json:"text,omitempty"` // of its first line
 	PID      string `json:"pid,omitempty"`
 	Name     string `json:"name,omitempty"`
+	Job      string `json:"job,omitempty"` // of Slurm, if the process was still there to be asked
 	Action   int    `json:"action,omitempty"`
 	Place    string `json:"place,omitempty"`
 	Link     string `json:"link,omitempty"`
 	Nonfatal bool   `json:"nonfatal,omitempty"`
 
 	Raised XidClass `json:"raised,omitempty"` // by a rule whose reason passes
+	Grave  bool     `json:"grave,omitempty"`  // it drains by the tables: the last to be dropped
 	Told   bool     `json:"told,omitempty"`   // an earlier run has reported it
 	Passes int      `json:"passes,omitempty"` // runs since without a line of it
 
 	standing bool // it drains the node now
+	gone     bool // another GPU is at its address
 }
 
 // xidBurst is how close lines of one burst are, seconds: NVIDIA's NVSentinel
@@ -51,43 +53,6 @@ const (
 	day          = 24 * 60 * 60
 )
 
-// xidLedger is what runs remember of events. It outlives the kernel's ring
-// buffer, which forgets, and a boot, which begins it anew.
-type xidLedger struct {
-	Boot   string            `json:"boot"`             // the boot that Cursor and Resets are of
-	Cursor uint64            `json:"cursor"`           // the first record that has not been read
-	Driver string            `json:"driver,omitempty"` // version
-	Resets map[string]int    `json:"resets,omitempty"` // of a GPU; of all of them under ""
-	UUIDs  map[string]string `json:"uuids,omitempty"`
-	Events []xidEvent        `json:"events,omitempty"` // the oldest first
-}
-
-// xidLedgerName and xidClearsName are the files of a node's memory.
-const (
-	xidLedgerName = "xid"
-	xidClearsName = "xid-clear"
-)
-
-// epoch is how often a GPU was reset in this boot.
-func (l *xidLedger) epoch(gpu string) int { return l.Resets[gpu] + l.Resets[""] }
-
-// begin makes the ledger one of this boot.
-func (l *xidLedger) begin(boot string) {
-	if l.Boot != boot {
-		l.Boot, l.Cursor, l.Resets = boot, 0, nil
-	}
-}
-
-// forget drops what no rule asks for any more.
-func (l *xidLedger) forget(now int64) {
-	l.Events = slices.DeleteFunc(l.Events, func(e xidEvent) bool { return e.Last < now-xidMemory && !e.standing })
-	for gpu := range l.UUIDs {
-		if !slices.ContainsFunc(l.Events, func(e xidEvent) bool { return e.GPU == gpu }) {
-			delete(l.UUIDs, gpu)
-		}
-	}
-}
-
 // xidScan turns records into events of a ledger.
 type xidScan struct {
 	ledger *xidLedger
@@ -96,6 +61,7 @@ type xidScan struct {
 	at     map[xidPlace]int // where the newest event of a burst is
 	same   map[xidSame]int  // how many events there are
 	fresh  map[xidPlace]bool
+	rows   map[xidKey]xidRow
 	full   bool // events were not kept
 }
 
@@ -110,7 +76,7 @@ type xidPlace struct {
 }
 
 func newXidScan(l *xidLedger, booted func() int64) *xidScan {
-	s := &xidScan{ledger: l, booted: booted, memo: map[string]xidLine{}, fresh: map[xidPlace]bool{}}
+	s := &xidScan{ledger: l, booted: booted, memo: map[string]xidLine{}, fresh: map[xidPlace]bool{}, rows: map[xidKey]xidRow{}}
 	s.index()
 	return s
 }
@@ -189,30 +155,68 @@ func (s *xidScan) event(line xidLine, seq uint64, now int64) {
 			return
 		}
 	}
+	e.Grave = s.isGrave(&e)
 	if s.same[place.xidSame] >= xidMaxSame {
 		s.replace(e)
 		return
 	}
 	if len(l.Events) >= xidMaxEvents {
-		s.full = true
-		l.Events = slices.Delete(l.Events, 0, xidMaxEvents/8)
-		s.index()
+		s.makeRoom()
 	}
 	l.Events = append(l.Events, e)
 	s.at[place] = len(l.Events) - 1
 	s.same[place.xidSame]++
 }
 
-// replace puts an event in the place of the oldest of its error.
+// isGrave says whether the tables alone make an event drain the node.
+func (s *xidScan) isGrave(e *xidEvent) bool {
+	r, ok := s.rows[e.Key]
+	if !ok {
+		r = (&xidPolicy{}).row(e.Key)
+		if len(s.rows) < xidMemos {
+			s.rows[e.Key] = r
+		}
+	}
+	class, _ := (&xidJudge{ledger: s.ledger}).classOf(e, &r, nil)
+	return class.drains()
+}
+
+// makeRoom drops old events, those first that drain nobody.
+func (s *xidScan) makeRoom() {
+	s.full = true
+	drop := xidMaxEvents / 8
+	s.ledger.Events = slices.DeleteFunc(s.ledger.Events, func(e xidEvent) bool {
+		if e.Grave || drop == 0 {
+			return false
+		}
+		drop--
+		return true
+	})
+	s.ledger.Events = slices.Delete(s.ledger.Events, 0, drop)
+	s.index()
+}
+
+// replace puts an event in the place of the oldest of its error, of one that
+// drains nobody if there is one.
 func (s *xidScan) replace(e xidEvent) {
 	oldest := -1
 	for i := range s.ledger.Events {
 		x := &s.ledger.Events[i]
-		if x.GPU == e.GPU && x.Key == e.Key && (oldest < 0 || x.Last < s.ledger.Events[oldest].Last) {
+		if x.GPU != e.GPU || x.Key != e.Key {
+			continue
+		}
+		if oldest < 0 {
+			oldest = i
+			continue
+		}
+		if old := &s.ledger.Events[oldest]; x.Grave == old.Grave && x.Last < old.Last || old.Grave && !x.Grave {
 			oldest = i
 		}
 	}
 	old := &s.ledger.Events[oldest]
+	if old.Grave && !e.Grave {
+		return
+	}
 	if s.at[old.place()] == oldest {
 		delete(s.at, old.place())
 	}
@@ -228,6 +232,9 @@ func (l *xidLine) sub() string {
 		return fmt.Sprint(l.Link, " ", l.Nonfatal)
 	case l.Key.Code == xidRecoveryAction:
 		return fmt.Sprint(l.Action)
+	case l.Key.Code == xidNVLink:
+		class, _, _ := decodeNVLink74(l.Text)
+		return strings.TrimSpace(l.Link + " " + string(class))
 	case l.Key.Code >= 144 && l.Key.Code <= 150:
 		if n, ok := parseNVLink5(l.Text); ok {
 			return fmt.Sprintf("%s %s %x %x", n.Unit, n.Link, n.Intr, n.Status)
@@ -240,10 +247,19 @@ func (l *xidLine) sub() string {
 // a report should know of the reading.
 func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err error) {
 	var bootErr error
+	asked := false
 	booted := func() int64 { // reading /proc/stat costs milliseconds on a large node
-		at, err := e.Host.BootTime()
-		bootErr = err
-		return at.Unix()
+		if !asked {
+			asked = true
+			epoch, err := e.Host.LogEpoch()
+			if bootErr = err; err == nil {
+				ledger.setEpoch(epoch)
+			}
+		}
+		return ledger.Epoch
+	}
+	if slices.ContainsFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot }) {
+		booted()
 	}
 	from := ledger.Cursor
 	e.At("read /dev/kmsg")
@@ -254,7 +270,7 @@ func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err 
 	}
 	if end.Next > 0 && end.Next < from { // not the log that the cursor is of
 		ledger.Events = slices.DeleteFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot })
-		ledger.Resets, from = nil, 0
+		ledger.Resets, ledger.Epoch, asked, from = nil, 0, false, 0
 		scan = newXidScan(ledger, booted)
 		if end, err = e.Host.KernelLog(0, scan.add); err != nil {
 			return nil, nil, err
@@ -275,43 +291,4 @@ func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err 
 		notes = append(notes, Finding{Code: "gpu.xid.flood", Severity: Warn, Message: text})
 	}
 	return scan, notes, nil
-}
-
-// xidRecall reads the ledger. Without one there is a new one; kept says whether
-// it can be written.
-func (e *Env) xidRecall() (ledger *xidLedger, kept bool, notes []Finding) {
-	boot, bootErr := e.Host.BootID()
-	ledger = &xidLedger{}
-	e.At("read the ledger of Xids")
-	err := e.Host.Recall(xidLedgerName, ledger)
-	switch {
-	case errors.Is(err, probe.ErrNoMemory) || bootErr != nil || boot == "":
-		return &xidLedger{Boot: boot}, false, nil
-	case errors.Is(err, fs.ErrNotExist):
-		ledger = &xidLedger{}
-	case err != nil || !ledger.sound():
-		if err == nil {
-			err = errors.New("read the ledger of Xids: it does not make sense")
-		}
-		ledger = &xidLedger{}
-		notes = append(notes, Finding{
-			Code: "gpu.xid.ledger", Severity: Warn,
-			Message: fmt.Sprintf("check_gpu_xid:  what earlier runs have seen is lost: %v", err),
-		})
-	}
-	ledger.begin(boot)
-	return ledger, true, notes
-}
-
-// sound refuses a ledger that no run of ours has written.
-func (l *xidLedger) sound() bool {
-	if len(l.Events) > xidMaxEvents || len(l.UUIDs) > xidMemos || len(l.Resets) > xidMemos {
-		return false
-	}
-	return !slices.ContainsFunc(l.Events, func(e xidEvent) bool {
-		_, ok := pciAddress(e.GPU)
-		text := e.Text + e.PID + e.Name + e.Place + e.Link
-		return e.GPU != "" && !ok || e.Key.Code < 0 || e.Last < e.First || e.Raised != "" && e.Raised.rank() < 0 ||
-			len(text) > 3*maxXidText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
-	})
 }

@@ -23,6 +23,7 @@ type xidMachine struct {
 	check gpuXid
 	gpus  []GPUState
 	past  string
+	spare string
 }
 
 func newXidMachine(t *testing.T) *xidMachine {
@@ -67,7 +68,7 @@ func (m *xidMachine) env() *Env {
 	m.write("dev/kmsg", strings.Join(m.lines, "\n")+"\n")
 	m.write("proc/uptime", fmt.Sprintf("%d.00 1.00\n", m.up))
 	env := &Env{Host: probe.NewHost(m.root)}
-	env.Host.SetPast(m.past)
+	env.Host.SetPast(m.past, m.spare)
 	if m.gpus != nil {
 		env.GPUStates = func() []GPUState { return m.gpus }
 	}

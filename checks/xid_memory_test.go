@@ -45,6 +45,43 @@ func TestXidNoMemory(t *testing.T) {
 	m.look()
 }
 
+// A node without a disk remembers until its next boot, and says so once.
+func TestXidSpareMemory(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.spare = "/run/past"
+	m.write("past", "a file where a directory should be")
+	m.xid(79, "off")
+	got := m.check.Run(t.Context(), m.env())
+	want := "check_gpu_xid:  write /past/xid.json: not a directory; until that is mended it is kept in /run/past, which a reboot may empty"
+	if len(got) != 2 || got[0].Severity != Warn || got[0].Message != want {
+		t.Errorf("%+v, want a warning: %s", got, want)
+	}
+	m.look("fail xid.79 reboot-node")
+	m.lines = nil
+	m.say("usb 1-1: new device")
+	m.look("fail xid.79 reboot-node")
+	if done, err := ClearXids(m.env(), []string{"79"}, "uid 0"); err != nil || len(done) != 1 {
+		t.Errorf("%v, %v", done, err)
+	}
+	m.look()
+}
+
+// A file of clears that is damaged is told, and does not keep anybody from
+// clearing.
+func TestXidClearsDamaged(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(54, "power")
+	m.look("fail xid.54 reseat-or-rma")
+	m.write("past/xid-clear.json", "{")
+	m.look("warn xid.ledger", "fail xid.54 reseat-or-rma")
+	if done, err := ClearXids(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
+		t.Errorf("%v, %v", done, err)
+	}
+	m.look()
+}
+
 // A log that gives nothing takes nothing away.
 func TestXidEmptyLog(t *testing.T) {
 	t.Parallel()
@@ -150,6 +187,55 @@ func TestXidClear(t *testing.T) {
 	}
 }
 
+// A clock that is set right after the boot makes nothing old or young: events are
+// told by the new one.
+func TestXidClockStep(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.write("proc/stat", "cpu 1\nbtime 86400\n") // 1970
+	m.xid(92, "x")
+	m.look("warn xid.92")
+	m.write("proc/stat", fmt.Sprintf("cpu 1\nbtime %d\n", xidBooted))
+	m.up += 10
+	m.xid(92, "x") // the same burst
+	m.look("warn xid.92")
+	var l xidLedger
+	if err := m.env().Host.Recall(xidLedgerName, &l); err != nil || len(l.Events) != 1 || l.Events[0].First != xidBooted+100 || l.Events[0].Lines != 2 {
+		t.Errorf("%+v, %v", l.Events, err)
+	}
+	m.write("proc/stat", fmt.Sprintf("cpu 1\nbtime %d\n", xidBooted+2)) // the rounding of a second
+	m.look("warn xid.92")
+	if err := m.env().Host.Recall(xidLedgerName, &l); err != nil || l.Events[0].First != xidBooted+100 {
+		t.Errorf("%+v, %v", l.Events, err)
+	}
+}
+
+// The driver is not asked about what is over, or is nothing.
+func TestXidNobodyAsks(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	asked := 0
+	look := func() {
+		t.Helper()
+		env := m.env()
+		env.GPUStates = func() []GPUState { asked++; return nil }
+		m.check.Run(t.Context(), env)
+	}
+	m.xid(37, "nothing")
+	look()
+	if asked != 0 {
+		t.Error("asked about an Xid that is ignored")
+	}
+	m.xid(31, "pid=1, name=a, x")
+	if look(); asked != 1 {
+		t.Errorf("asked %d times, want once", asked)
+	}
+	m.up += 2 * day
+	if look(); asked != 1 {
+		t.Error("asked about an Xid that is over")
+	}
+}
+
 // Several lines of a configuration are one run.
 func TestXidLines(t *testing.T) {
 	t.Parallel()
@@ -213,7 +299,7 @@ func FuzzXidLedger(f *testing.F) {
 			t.Errorf("the new event is not there: %+v", l.Events)
 		}
 		j := &xidJudge{policy: &xidPolicy{}, ledger: l, now: 200, hours: day, passes: 1}
-		r := &xidReporter{xidJudge: j, uuid: func(string) string { return "" }}
+		r := &xidReporter{xidJudge: j}
 		for _, x := range r.findings(j.cases()) {
 			if x.Code == "" || strings.ContainsAny(x.Message, "\n") {
 				t.Errorf("%+v", x)

@@ -158,7 +158,7 @@ func (p *xidPolicy) row(k xidKey) xidRow {
 	}
 	// The site has judged this code: nothing else changes its class.
 	r.Class, r.Nonfatal, r.Again, r.Repeat, r.State = o.Class, o.Class, nil, nil, ""
-	r.Remedy = classRemedy(o.Class, r.Remedy)
+	r.Remedy, r.unknown = classRemedy(o.Class, r.Remedy), false
 	return r
 }
 
@@ -260,8 +260,8 @@ func parseXidPolicy(path, text string) (*xidPolicy, error) {
 	}
 	for class, c := range file.Class {
 		severity, ok := map[string]Severity{"ok": OK, "warn": Warn, "fail": Fail}[c.Severity]
-		if class.rank() < 0 || !ok {
-			return nil, fmt.Errorf("%s: class.%s: severity %q, want ok, warn or fail, for one of %v", path, class, c.Severity, xidClasses)
+		if class.rank() < 0 || class.rank() >= XidDecode.rank() || !ok {
+			return nil, fmt.Errorf("%s: class.%s: severity %q, want ok, warn or fail, for one of %v", path, class, c.Severity, xidClasses[:XidDecode.rank()])
 		}
 		p.severity[class] = severity
 	}

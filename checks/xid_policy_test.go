@@ -112,7 +112,7 @@ func checkXidRow(t *testing.T, name string, r xidRow) {
 		t.Errorf("%s: it drains, and nothing cures it", name)
 	}
 	switch r.State {
-	case "", "remap", "sram", "links":
+	case "", "remap", "sram", "links", "mig":
 	default:
 		t.Errorf("%s: state %q", name, r.State)
 	}
@@ -226,6 +226,7 @@ func TestXidPolicyFileIsWrong(t *testing.T) {
 		"[[xid]]\ncode = 1\nklass = \"APP\"":                                     "unknown key xid.klass",
 		"[class.WATCH]\nseverity = \"loud\"":                                     `class.WATCH: severity "loud"`,
 		"[class.GONE]\nseverity = \"ok\"":                                        "class.GONE",
+		"[class.DECODE]\nseverity = \"fail\"":                                    "class.DECODE",
 		"[class.WATCH]":                                                          `severity ""`,
 		"xid = 5":                                                                "/x.toml",
 		"\x00":                                                                   "/x.toml",
@@ -234,6 +235,19 @@ func TestXidPolicyFileIsWrong(t *testing.T) {
 			t.Errorf("%q: %v, %v, want %q", text, p, err, want)
 		}
 	}
+}
+
+// A code that nobody knows drains nobody, whatever the site has made of WATCH;
+// one that the site has judged is known.
+func TestXidUnknownNeverDrains(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.write("etc/nhc/xid.toml", "[class.WATCH]\nseverity = \"fail\"\n[[xid]]\ncode = 998\nclass = \"WATCH\"\n")
+	m.xid(92, "x")
+	m.xid(998, "x")
+	m.xid(999, "x")
+	m.look("warn xid.999", "warn xid.999", "fail xid.92", "fail xid.998")
+	m.look("warn xid.999", "fail xid.92", "fail xid.998")
 }
 
 func FuzzXidPolicy(f *testing.F) {

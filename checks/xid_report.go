@@ -13,7 +13,6 @@ type xidReporter struct {
 	strict bool
 	file   string   // that the events are of; "" is the kernel's own log
 	order  []string // PCI addresses of the GPUs, as NVML counts them
-	uuid   func(pci string) string
 }
 
 // findings are those of the cases: what drains nobody first, then the worst.
@@ -80,6 +79,9 @@ func (r *xidReporter) finding(c *xidCase) Finding {
 // severity is that of the class. Applications' faults are told once.
 func (r *xidReporter) severity(c *xidCase) Severity {
 	if s, ok := r.policy.severity[c.class]; ok {
+		if c.row.unknown && !c.class.drains() { // the class is only a guess
+			s = min(s, Warn)
+		}
 		return s
 	}
 	switch c.class {
@@ -102,7 +104,11 @@ func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
 		if last.PID == "" {
 			return "an application's fault"
 		}
-		return fmt.Sprintf("a fault of process %s %s", last.PID, last.Name)
+		text = strings.TrimSpace("a fault of process " + last.PID + " " + last.Name)
+		if last.Job != "" {
+			text += " of job " + last.Job
+		}
+		return text
 	case XidFollow:
 		return "follows an error that the log does not have"
 	case XidConfig:
@@ -143,15 +149,14 @@ func (r *xidReporter) device(c *xidCase) Device {
 		d.Kind = "nvswitch"
 		return d
 	}
+	d.UUID = c.last().UUID
 	s, asked := r.states[c.gpu]
 	switch i := slices.Index(r.order, c.gpu); {
+	case c.last().gone:
 	case asked:
 		d.Name, d.UUID, d.Serial = fmt.Sprintf("gpu%d", s.Index), s.UUID, s.Serial
 	case i >= 0:
 		d.Name = fmt.Sprintf("gpu%d", i)
-	}
-	if d.UUID == "" && c.gpu != "" {
-		d.UUID = r.uuid(c.gpu)
 	}
 	return d
 }

@@ -1,6 +1,11 @@
 package checks
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // GPUState is what the driver says of a GPU now. It is worth more than any
 // line of a log: a log tells what was. A nil pointer means that nobody knows.
@@ -9,12 +14,14 @@ type GPUState struct {
 	PCI    string // 0000:c1:00.0
 	UUID   string
 	Serial string
+	Name   string // NVIDIA A100-SXM4-80GB
 
-	Recovery      *int  // the recovery action, NVML field 230
-	RemapPending  *bool // rows wait for a reset to be remapped
-	RemapFailed   *bool // rows could not be remapped
-	SRAMThreshold *bool // uncorrected SRAM errors are beyond their threshold
-	LinksDown     *int  // NVLinks that should be up and are not
+	Recovery      *int   // the recovery action, NVML field 230
+	RemapPending  *bool  // rows wait for a reset to be remapped
+	RemapFailed   *bool  // rows could not be remapped
+	SRAMThreshold *bool  // uncorrected SRAM errors are beyond their threshold
+	MIG           *bool  // it is divided into instances
+	Links         []bool // whether each NVLink is up, by its number; empty: nobody knows
 }
 
 // statesByPCI are the states of the GPUs by PCI address; nil if nobody has asked.
@@ -35,24 +42,57 @@ func isTrue(b *bool) bool  { return b != nil && *b }
 func isFalse(b *bool) bool { return b != nil && !*b }
 
 // decide lets what NVML says overrule the class that the log alone gives.
-func (r *xidRow) decide(class XidClass, s GPUState) (XidClass, string) {
-	switch r.State {
-	case "remap":
-		return decideRemap(class, s)
-	case "sram":
-		if isTrue(s.SRAMThreshold) {
-			return XidHold, "SRAM errors are beyond their threshold"
-		}
-	case "links":
+func (c *xidCase) decide(s GPUState) {
+	class, note := c.class, ""
+	switch {
+	case class == XidHold: // only an operator ends it
+	case c.row.State == "remap":
+		class, note = decideRemap(class, s)
+	case c.row.State == "sram" && isTrue(s.SRAMThreshold):
+		class, note = XidHold, "SRAM errors are beyond their threshold"
+	case c.row.State == "mig" && class == XidReset && isFalse(s.MIG) && strings.Contains(s.Name, " A100"):
+		class, note = XidReboot, "on an A100 without MIG"
+	case c.row.State == "links":
+		class, note = c.decideLinks(s.Links)
+	}
+	c.note(note)
+	if c.byState = class.drains() && note != ""; class.rank() > XidReset.rank() && c.byState {
+		c.last().Raised = class // what ends it must not depend on NVML being asked again
+	}
+	if class != c.class {
+		c.class, c.remedy = class, classRemedy(class, c.row.Remedy)
+	}
+}
+
+// decideLinks asks the NVLinks that the lines name, or all of them if a line
+// names none. Some links of a healthy GPU may be down: nothing is connected.
+func (c *xidCase) decideLinks(up []bool) (XidClass, string) {
+	if len(up) == 0 || c.class.rank() <= XidFollow.rank() {
+		return c.class, ""
+	}
+	var ok string
+	for _, e := range c.events {
+		n, err := strconv.Atoi(e.Link)
 		switch {
-		case s.LinksDown == nil || class == XidHold:
-		case *s.LinksDown == 0 && class.drains():
-			return XidWatch, "every link is up"
-		case *s.LinksDown > 0 && !class.drains():
-			return XidReset, fmt.Sprintf("%d links are down", *s.LinksDown)
+		case err != nil && slices.Contains(up, false), err == nil && n >= len(up):
+			return c.class, ""
+		case err != nil:
+			ok = "every link is up"
+		case !up[n]:
+			if class := c.class; class.drains() {
+				return class, fmt.Sprintf("link %d is down", n)
+			}
+			return XidReset, fmt.Sprintf("link %d is down", n)
+		case ok == "":
+			ok = fmt.Sprintf("link %d is up", n)
+		default:
+			ok = "its links are up"
 		}
 	}
-	return class, ""
+	if !c.class.drains() {
+		return c.class, ""
+	}
+	return XidWatch, ok
 }
 
 // decideRemap asks the row remapper.

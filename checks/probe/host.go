@@ -20,6 +20,7 @@ type Host struct {
 	environ []string // of commands; nil: this process's
 	passwd  string   // see SetPasswd
 	past    string   // see SetPast
+	spare   []string // see SetPast
 	blocked bool     // see Blocked
 
 	nvmlLibrary string // see SetNVMLLibrary

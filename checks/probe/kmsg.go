@@ -196,9 +196,38 @@ func (h *Host) BootID() (string, error) {
 	})
 }
 
+// LogEpoch is what the times of the kernel's log count from, in Unix seconds. The
+// clock of printk stands still while the node is suspended, which is made up for
+// as far as what was logged since is concerned; it is not corrected otherwise,
+// and may be off by a minute after a month.
+func (h *Host) LogEpoch() (int64, error) {
+	booted, err := h.BootTime()
+	if err != nil {
+		return 0, err
+	}
+	var all, awake unix.Timespec
+	if h.root != "/" || unix.ClockGettime(unix.CLOCK_BOOTTIME, &all) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
+		return booted.Unix(), nil
+	}
+	return booted.Unix() + all.Sec - awake.Sec, nil
+}
+
+// Now is the time of the node: of a recorded one that of its recording, as far
+// as it is known.
+func (h *Host) Now() time.Time {
+	if h.root == "/" {
+		return time.Now()
+	}
+	booted, err := h.BootTime()
+	ticks, noUptime := h.Uptime()
+	if err != nil || noUptime != nil {
+		return time.Now()
+	}
+	return booted.Add(time.Duration(ticks/ClockTicks) * time.Second)
+}
+
 // BootTime is when the node was booted, to the second, from btime of
-// /proc/stat: what the times of the kernel's log count from. The clock of
-// printk is not corrected, and may be off by a minute after a month.
+// /proc/stat.
 func (h *Host) BootTime() (time.Time, error) {
 	return once(h, "boot time", func() (time.Time, error) {
 		data, err := h.readFile("/proc/stat")

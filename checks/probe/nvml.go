@@ -60,6 +60,7 @@ const (
 	GroupPCIe
 	GroupProcesses
 	GroupInforom
+	GroupNVLinks
 	groupEnd
 
 	AllGroups = groupEnd - 1
@@ -100,6 +101,7 @@ type GPU struct {
 	Clocks      Clocks
 	Throttle    Throttle
 	Link        Link
+	NVLinks     Reading[[]bool] // whether each NVLink is up, by its number
 	Processes   Reading[[]GPUProcess]
 	Memory      Reading[GPUMemory]
 }

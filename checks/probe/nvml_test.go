@@ -92,7 +92,8 @@ func TestNVMLReadsEverything(t *testing.T) {
 		"7 nvmlDeviceGetMinorNumber = 5", "7 nvmlDeviceGetMemoryErrorCounter 1 1 7 = 3", "7 nvmlDeviceGetMemoryErrorCounter 0 0 2 = 0x10",
 		"7 nvmlDeviceGetRemappedRows = 1 2 1 0", "7 nvmlDeviceGetRowRemapperHistogram = 5 4 3 2 1", "7 field 230 = 4", "7 field 271 = 77",
 		"7 nvmlDeviceGetMarginTemperature = -3", "7 nvmlDeviceGetMigMode = 1 0", "7 nvmlDeviceGetComputeMode = 3",
-		"7 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 -1", "7 nvmlDeviceGetMPSComputeRunningProcesses = 100 2000", "- nvmlSystemGetConfComputeState = 0 1 0"))
+		"7 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 -1", "7 nvmlDeviceGetMPSComputeRunningProcesses = 100 2000", "7 nvmlDeviceGetNvLinkState 1 = 0", "7 nvmlDeviceGetNvLinkState 3 error 2",
+		"- nvmlSystemGetConfComputeState = 0 1 0"))
 	if a.Err != "" || len(got["GPUs"].([]any)) != 8 {
 		t.Fatalf("%s, %v", a.Err, got["GPUs"])
 	}
@@ -119,6 +120,7 @@ func TestNVMLReadsEverything(t *testing.T) {
 		"Throttle":  map[string]any{"Now": 1., "PowerCap": 0., "Thermal": 0., "HardwareThermal": 0., "PowerBrake": 77.},
 		"Link":      map[string]any{"Gen": 5., "Width": 16., "MaxGen": 5., "MaxWidth": 16., "GPUMaxGen": 5., "Replays": 0.},
 		"Processes": []any{map[string]any{"PID": 100., "Memory": 2000.}, map[string]any{"PID": 200., "Memory": 0.}},
+		"NVLinks":   []any{true, false, true},
 		"Memory":    map[string]any{"Total": 85520809984., "Free": 85044494336., "Used": 0.},
 	}
 	if diff := cmp.Diff(want, gpu); diff != "" {

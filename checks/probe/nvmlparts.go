@@ -24,6 +24,7 @@ var parts = []struct {
 	{GroupRecovery, query.recovery}, {GroupECC, query.ecc}, {GroupRows, query.rows}, {GroupModes, query.modes},
 	{GroupTemperature, query.temperature}, {GroupPower, query.power}, {GroupClocks, query.clocks}, {GroupThrottle, query.throttle},
 	{GroupPCIe, query.link}, {GroupProcesses, query.processes}, {GroupInforom, query.inforom},
+	{GroupNVLinks, query.nvlinks},
 }
 
 func (q query) recovery() {
@@ -269,4 +270,24 @@ func longRecords(library string) bool {
 // inforom reads the flash of the board, which takes some milliseconds.
 func (q query) inforom() {
 	q.g.InforomValid = ask(q.s, "nvmlDeviceValidateInforom", q.who, func() (bool, nvml.Return) { return true, q.d.ValidateInforom() })
+}
+
+// nvlinks asks link by link: the first that the GPU has not ends the list.
+func (q query) nvlinks() {
+	var up []bool
+	for link := range nvml.NVLINK_MAX_LINKS {
+		r := unknownIsUnsupported(ask(q.s, "nvmlDeviceGetNvLinkState", q.who, func() (nvml.EnableState, nvml.Return) { return q.d.GetNvLinkState(link) }))
+		switch {
+		case r.Err != nil:
+			q.g.NVLinks.Err = r.Err
+			return
+		case !r.Known:
+			if len(up) > 0 {
+				q.g.NVLinks = Known(up)
+			}
+			return
+		}
+		up = append(up, r.Value == nvml.FEATURE_ENABLED)
+	}
+	q.g.NVLinks = Known(up)
 }

@@ -7,6 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // What one run keeps for the next, so that a counter can be judged by how fast
@@ -16,9 +20,26 @@ import (
 // for it, as in a run of somebody else than root.
 var ErrNoMemory = errors.New("nothing is kept between runs")
 
-// SetPast names the directory of what runs keep; "" is none. It is below the
-// root of the node.
-func (h *Host) SetPast(dir string) { h.past = dir }
+// SetPast names the directory of what runs keep; "" is none. Where it cannot be
+// written, as on a node without a disk, the first of the spare ones that can is
+// used in its place. All are below the root of the node.
+func (h *Host) SetPast(dir string, spare ...string) { h.past, h.spare = dir, spare }
+
+// pasts are the directories of what runs keep, the one that should be first.
+func (h *Host) pasts() []string { return append([]string{h.past}, h.spare...) }
+
+// SpareError says that something is kept, but not where it should be. It is
+// told once in the life of the other place, which a reboot may end.
+type SpareError struct {
+	Dir   string // where it is
+	Cause error  // why it is not where it should be
+}
+
+func (e *SpareError) Error() string {
+	return fmt.Sprintf("%v; until that is mended it is kept in %s, which a reboot may empty", e.Cause, e.Dir)
+}
+
+func (e *SpareError) Unwrap() error { return e.Cause }
 
 // maxPast bounds one file, bytes. Ours are a few KiB.
 const maxPast = 4 << 20
@@ -29,17 +50,37 @@ func (h *Host) Recall(name string, v any) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	data, err := h.keptFile(name + ".json")
+	path, data, err := h.keptFile(name + ".json")
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("read %s: %w", filepath.Join(h.past, name+".json"), err)
+		return fmt.Errorf("read %s: %w", path, err)
 	}
 	return nil
 }
 
-// Keep writes v for later runs, all of it or nothing, readable by root alone.
+// keptFile reads a file below the directory of what runs keep. What lies in a
+// spare one is newer.
+func (h *Host) keptFile(name string) (path string, data []byte, err error) {
+	for _, dir := range slices.Backward(h.pasts()) {
+		path = filepath.Join(dir, name)
+		own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
+		data, err = own.read(h.Path(path))
+		switch {
+		case err == nil:
+			return path, data, nil
+		case errors.Is(err, unix.ENOTDIR):
+			err = fs.ErrNotExist
+		case !errors.Is(err, fs.ErrNotExist):
+			return path, nil, &fs.PathError{Op: "read", Path: path, Err: reason(err)}
+		}
+	}
+	return path, nil, &fs.PathError{Op: "read", Path: path, Err: reason(err)}
+}
+
+// Keep writes v for later runs, all of it or nothing, readable by root alone. A
+// [SpareError] is no failure: it says once that it lies in another place.
 func (h *Host) Keep(name string, v any) error {
 	if h.past == "" {
 		return ErrNoMemory
@@ -48,13 +89,39 @@ func (h *Host) Keep(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
-	dir := h.Path(h.past)
-	path := filepath.Join(h.past, name+".json")
+	cause := h.keepIn(h.past, name+".json", data)
+	if cause == nil {
+		for _, spare := range h.spare {
+			_ = os.Remove(h.Path(filepath.Join(spare, name+".json"))) // it is out of date
+		}
+		return nil
+	}
+	for _, spare := range h.spare {
+		if err := h.keepIn(spare, name+".json", data); err != nil {
+			cause = errors.Join(cause, err)
+			continue
+		}
+		return h.spareError(spare, cause)
+	}
+	return cause
+}
+
+// spareError is nil when it has been told.
+func (h *Host) spareError(dir string, cause error) error {
+	if _, err := os.Lstat(h.Path(filepath.Join(dir, "told"))); err == nil || h.keepIn(dir, "told", nil) != nil {
+		return nil
+	}
+	return &SpareError{Dir: dir, Cause: cause}
+}
+
+func (h *Host) keepIn(past, name string, data []byte) error {
+	dir := h.Path(past)
+	path := filepath.Join(past, name)
 	fail := func(err error) error { return &fs.PathError{Op: "write", Path: path, Err: reason(err)} }
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(err)
 	}
-	f, err := os.CreateTemp(dir, name+".*.new") // 0600, new, no link
+	f, err := os.CreateTemp(dir, strings.TrimSuffix(name, ".json")+".*.new") // 0600, new, no link
 	if err != nil {
 		return fail(err)
 	}
@@ -70,4 +137,15 @@ func (h *Host) Keep(name string, v any) error {
 		return fail(err)
 	}
 	return nil
+}
+
+// PastNames are the directories in one that holds one for each name of a node.
+func (h *Host) PastNames(dir string) (names []string) {
+	entries, _ := os.ReadDir(h.Path(dir)) // without it there is none
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,6 +44,44 @@ func TestPast(t *testing.T) {
 	}
 	if info, err := os.Stat(filepath.Join(dir, "gpu.json")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want mode 0600", info, err)
+	}
+}
+
+// Where the place of a disk cannot be written another one is used, and said once;
+// when it can be written again the other one is forgotten.
+func TestPastSpare(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{"/var/lib": "a file where a directory should be"})
+	h.SetPast("/var/lib/x", "/run/x/past")
+	keep := func(n int) error {
+		t.Helper()
+		err := h.Keep("gpu", n)
+		var got int
+		if back := h.Recall("gpu", &got); back != nil || got != n {
+			t.Errorf("Recall = %d, %v, want %d", got, back, n)
+		}
+		return err
+	}
+	var spare *SpareError
+	if err := keep(1); !errors.As(err, &spare) || spare.Dir != "/run/x/past" || !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("the first time: %v", err)
+	}
+	if err := keep(2); err != nil {
+		t.Errorf("the second time: %v", err)
+	}
+	if err := os.Remove(h.Path("/var/lib")); err != nil {
+		t.Fatal(err)
+	}
+	if err := keep(3); err != nil {
+		t.Errorf("mended: %v", err)
+	}
+	if _, err := os.Lstat(h.Path("/run/x/past/gpu.json")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the spare file: %v, want none", err)
+	}
+	h = tree(t, map[string]string{"/var/lib": "", "/run": ""})
+	h.SetPast("/var/lib/x", "/run/x/past")
+	if err := h.Keep("gpu", 1); err == nil || errors.As(err, &spare) {
+		t.Errorf("nowhere: %v", err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,21 +33,24 @@ func (h *Host) Records(prefix string) ([]Record, error) {
 	if h.past == "" {
 		return nil, ErrNoMemory
 	}
-	names, err := h.names(h.past)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	var names []string
+	for _, dir := range h.pasts() {
+		more, err := h.names(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			return nil, err
+		}
+		names = append(names, more...)
 	}
-	if err != nil {
-		return nil, err
-	}
+	slices.Sort(names)
 	var list []Record
-	for _, file := range names {
+	for _, file := range slices.Compact(names) {
 		name, ok := strings.CutSuffix(file, ".json")
 		if !ok || !strings.HasPrefix(name, prefix) || len(list) >= maxRecords {
 			continue
 		}
 		r := Record{Name: name}
-		if r.Data, err = h.keptFile(name + ".json"); err != nil {
+		_, data, err := h.keptFile(name + ".json")
+		if r.Data = data; err != nil {
 			r.Err = err.Error()
 		}
 		list = append(list, r)
@@ -54,25 +58,16 @@ func (h *Host) Records(prefix string) ([]Record, error) {
 	return list, nil
 }
 
-// keptFile reads a file below the directory of what runs keep.
-func (h *Host) keptFile(name string) ([]byte, error) {
-	path := filepath.Join(h.past, name)
-	own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
-	data, err := own.read(h.Path(path))
-	if err != nil {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: reason(err)}
-	}
-	return data, nil
-}
-
 // Forget removes what was kept under name. Nothing there is no error.
 func (h *Host) Forget(name string) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	path := filepath.Join(h.past, name+".json")
-	if err := os.Remove(h.Path(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &fs.PathError{Op: "remove", Path: path, Err: reason(err)}
+	for _, dir := range h.pasts() {
+		path := filepath.Join(dir, name+".json")
+		if err := os.Remove(h.Path(path)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			return &fs.PathError{Op: "remove", Path: path, Err: reason(err)}
+		}
 	}
 	return nil
 }
@@ -92,15 +87,20 @@ func (h *Host) Append(j Journal, line []byte) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	path := filepath.Join(h.past, j.Name+".jsonl")
-	if err := h.append(path, j.Most, line); err != nil {
-		return &fs.PathError{Op: "append to", Path: path, Err: reason(err)}
+	var errs error
+	for _, dir := range h.pasts() {
+		path := filepath.Join(dir, j.Name+".jsonl")
+		err := h.append(path, j.Most, line)
+		if err == nil {
+			return nil
+		}
+		errs = errors.Join(errs, &fs.PathError{Op: "append to", Path: path, Err: reason(err)})
 	}
-	return nil
+	return errs
 }
 
 func (h *Host) append(path string, most int64, line []byte) error {
-	if err := os.MkdirAll(h.Path(h.past), 0o700); err != nil {
+	if err := os.MkdirAll(h.Path(filepath.Dir(path)), 0o700); err != nil {
 		return err
 	}
 	lock, err := h.openOwn(path+".lock", os.O_RDWR|os.O_CREATE)
@@ -173,13 +173,17 @@ func (h *Host) JournalLines(j Journal) (lines [][]byte, err error) {
 	if h.past == "" {
 		return nil, ErrNoMemory
 	}
-	for _, name := range []string{j.Name + ".jsonl.1", j.Name + ".jsonl"} {
-		data, err := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: j.Most + maxPast}.read(h.Path(filepath.Join(h.past, name)))
-		if errors.Is(err, fs.ErrNotExist) {
+	var paths []string
+	for _, dir := range h.pasts() {
+		paths = append(paths, filepath.Join(dir, j.Name+".jsonl.1"), filepath.Join(dir, j.Name+".jsonl"))
+	}
+	for _, path := range paths {
+		data, err := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: j.Most + maxPast}.read(h.Path(path))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			continue
 		}
 		if err != nil {
-			return nil, &fs.PathError{Op: "read", Path: filepath.Join(h.past, name), Err: reason(err)}
+			return nil, &fs.PathError{Op: "read", Path: path, Err: reason(err)}
 		}
 		for line := range bytes.Lines(data) {
 			lines = append(lines, bytes.TrimRight(line, "\n"))

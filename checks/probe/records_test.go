@@ -127,3 +127,30 @@ func TestJournalIsOurs(t *testing.T) {
 		t.Errorf("one that others may write to: %v", err)
 	}
 }
+
+// Without a disk records and journals lie in the spare place, too.
+func TestRecordsSpare(t *testing.T) {
+	t.Parallel()
+	h := tree(t, map[string]string{"/past": "a file where a directory should be"})
+	h.SetPast("/past/node", "/run/past")
+	j := Journal{"jobs", 100}
+	if err := h.Append(j, []byte(`{"job":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	var spare *SpareError
+	if err := h.Keep("job-1", 1); !errors.As(err, &spare) {
+		t.Errorf("%v, want it said that it is in the other place", err)
+	}
+	if lines, err := h.JournalLines(j); err != nil || len(lines) != 1 {
+		t.Errorf("%q, %v", lines, err)
+	}
+	if list, err := h.Records("job-"); err != nil || len(list) != 1 || string(list[0].Data) != "1" {
+		t.Errorf("%v, %v", list, err)
+	}
+	if err := h.Forget("job-1"); err != nil {
+		t.Error(err)
+	}
+	if list, err := h.Records("job-"); err != nil || len(list) != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+}

@@ -67,6 +67,7 @@ type Vars struct {
 	Environ []string            `json:"environ,omitempty"` // environment of the commands that checks run
 	Root    string              `json:"root,omitempty"`    // HOSTROOT: where the node begins that checks look at; "" is this machine
 	Past    string              `json:"past,omitempty"`    // directory of what checks keep between runs; "" is none
+	Spare   string              `json:"spare,omitempty"`   // where they keep it if that cannot be written
 
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,
 	Profiles     []byte `json:"profiles,omitempty"`      // and their text, which is known to be right

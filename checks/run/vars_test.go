@@ -11,7 +11,7 @@ import (
 func TestSetVarsKeepsEverything(t *testing.T) {
 	t.Parallel()
 	v := Vars{
-		Plain: map[string]string{"A": "b"}, Arrays: map[string][]string{"A": {"b"}}, Environ: []string{"A=b"}, Root: "/node", Past: "/past",
+		Plain: map[string]string{"A": "b"}, Arrays: map[string][]string{"A": {"b"}}, Environ: []string{"A=b"}, Root: "/node", Past: "/past", Spare: "/spare",
 		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: &probe.SlurmGPUs{Count: 8},
 	}
 	for i := range reflect.TypeOf(v).NumField() {

@@ -155,7 +155,7 @@ func (w *worker) tell(v Vars) {
 		w.host = probe.NewHost(v.Root)
 	}
 	w.vars = v
-	w.host.SetPast(v.Past)
+	w.host.SetPast(v.Past, v.Spare)
 	w.host.SetNVMLLibrary(v.Plain["NVML_LIBRARY"])
 }
 

@@ -114,7 +114,7 @@ func newRun(argv []string, opts *options) *oneRun {
 		r.job = &around{job: slurm.JobFrom(os.Getenv)}
 	}
 	r.set = newSettings(os.Environ(), r.node.role.AroundJob())
-	r.set.past = r.node.past()
+	r.set.past, r.set.spare = r.node.past()
 	r.sig = catchSignals()
 	r.ctx = r.sig.ctx
 	stdout.wake, stderr.wake = r.sig.wake, r.sig.wake

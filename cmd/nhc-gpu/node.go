@@ -48,13 +48,18 @@ func nodeFromEnviron(env func(string) string, role slurm.Role) node {
 
 func (n *node) healthCheck() bool { return n.role == slurm.HealthCheck }
 
-// past is where checks keep what they need to know of earlier runs: only root
-// has such a place, and no job's environment names it.
-func (n *node) past() string {
+// past is where checks keep what they need to know of earlier runs, and where if
+// that cannot be written, as on a node without a disk: only root has such a
+// place, and no job's environment names it.
+func (n *node) past() (dir, spare string) {
 	if os.Geteuid() != 0 || n.bad != nil {
-		return ""
+		return "", ""
 	}
-	return filepath.Join(pastRoot, n.name)
+	return pastOf(n.name)
+}
+
+func pastOf(node string) (dir, spare string) {
+	return filepath.Join(pastRoot, node), filepath.Join(stateRoot, node, "past")
 }
 
 // openState makes the state directory and reads the ledger. Whatever is wrong

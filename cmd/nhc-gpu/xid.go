@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"log/syslog"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -28,7 +31,8 @@ func xidCommands() []*cobra.Command {
 		Short: "Tell the class of an Xid, why it has it, and what to do",
 		Long: `Tells what check_gpu_xid makes of a code (79, sxid:12028), or of a whole line of
 the kernel's log: its class, what NVIDIA says, the source, the site's own word
-(/etc/nhc/xid.toml, or XID_POLICY=FILE), and what to do.`,
+(/etc/nhc/xid.toml, or XID_POLICY of /etc/sysconfig/nhc, of nhc.conf or as a
+word), and what to do.`,
 		Example: `  nhc-gpu xid explain 79
   nhc-gpu xid explain 'NVRM: Xid (PCI:0000:c1:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004)'`,
 		Args: cobra.MinimumNArgs(1),
@@ -56,19 +60,45 @@ the node if nothing else is wrong. Who did it is written to syslog. Needs root.`
 	}}
 }
 
-// xidEnv is the node that a person asks about, and the words that are left.
-// HOSTROOT=DIR is another node, XID_POLICY=FILE another policy.
+// xidEnv is the node that a person asks about as check_gpu_xid would see it, with
+// the settings of the node's configuration and those among the words, and the
+// words that are left. A configuration that cannot be used is said, and done
+// without.
 func xidEnv(words []string) (env *checks.Env, rest []string) {
 	vars := map[string]string{}
+	var given []string
 	for _, w := range words {
 		name, value, ok := strings.Cut(w, "=")
-		if ok && (name == "HOSTROOT" || name == "XID_POLICY") {
-			vars[name] = value
+		if ok && isName(name) && name == strings.ToUpper(name) {
+			vars[name], given = value, append(given, w)
 			continue
 		}
 		rest = append(rest, w)
 	}
+	r, _, err := forPeople(given, false)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "nhc-gpu: warning: %v: settings in it are not used\n", err)
+	} else {
+		maps.Copy(vars, r.set.vars)
+		maps.Copy(vars, assignedBefore(r.plan, "check_gpu_xid"))
+		r.close()
+	}
 	return &checks.Env{Host: probe.NewHost(vars["HOSTROOT"]), Vars: vars}, rest
+}
+
+// assignedBefore is what the lines of a plan assign before a check, or in all if
+// there is no such check.
+func assignedBefore(p *plan.Plan, check string) map[string]string {
+	vars := map[string]string{}
+	for i := range p.Steps {
+		if p.Steps[i].Name == check {
+			break
+		}
+		for _, v := range p.Steps[i].Sets {
+			vars[v.Name] = v.Value
+		}
+	}
+	return vars
 }
 
 func clearXids(words []string) error {
@@ -77,13 +107,12 @@ func clearXids(words []string) error {
 	if node.bad != nil {
 		return node.bad
 	}
-	env.Host.SetPast(node.past())
-	who := whoAsks()
-	cleared, err := checks.ClearXids(env, rest, who)
-	switch {
-	case errors.Is(err, probe.ErrNoMemory):
+	if dir, _ := node.past(); dir == "" {
 		return errors.New("clear: only root can clear what runs of root remember")
-	case err != nil:
+	}
+	who := whoAsks()
+	cleared, err := clearAll(env, node.name, rest, who)
+	if err != nil {
 		return err
 	}
 	what := strings.Join(cleared, ", ")
@@ -93,6 +122,29 @@ func clearXids(words []string) error {
 	sendSyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s: by %s: cleared %s", strings.Join(rest, " "), who, what)})
 	fmt.Println("cleared", what)
 	return nil
+}
+
+// clearAll clears in what the node remembers, by every name that it has: slurmd
+// may call it otherwise than its host name, and tells only its own children.
+func clearAll(env *checks.Env, node string, words []string, who string) (cleared []string, err error) {
+	names := append(env.Host.PastNames(pastRoot), env.Host.PastNames(stateRoot)...)
+	slices.Sort(names)
+	for _, name := range append([]string{node}, slices.Compact(names)...) {
+		dir, spare := pastOf(name)
+		env.Host.SetPast(dir, spare)
+		if name != node && !checks.XidsOfThisBoot(env) {
+			continue // a node that has the same disk, or none
+		}
+		more, err := checks.ClearXids(env, words, who)
+		if _, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
+			fmt.Fprintln(os.Stderr, "nhc-gpu: warning:", err)
+		} else if err != nil {
+			return nil, err
+		}
+		cleared = append(cleared, more...)
+	}
+	slices.Sort(cleared)
+	return slices.Compact(cleared), nil
 }
 
 // whoAsks names the person at the keyboard as well as the kernel knows: who

@@ -37,6 +37,7 @@ NUMBER_OF(nvmlDeviceGetTemperatureThreshold, nvmlTemperatureThresholds_t)
 NUMBER_OF(nvmlDeviceGetMaxClockInfo, nvmlClockType_t)
 NUMBER_OF(nvmlDeviceGetApplicationsClock, nvmlClockType_t)
 NUMBER_OF(nvmlDeviceGetDefaultApplicationsClock, nvmlClockType_t)
+NUMBER_OF(nvmlDeviceGetNvLinkState, unsigned int)
 
 PROCESSES(nvmlDeviceGetComputeRunningProcesses)
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
