@@ -34,7 +34,7 @@ func init() {
 		New:     func() Check { return &gpuCount{} },
 		Slurm:   func(c Check) bool { return c.(*gpuCount).Want == 0 },
 		Do: map[string]string{
-			"gpu.count":       "See lspci -d 10de: and dmesg. If the number in nhc.conf or Slurm's Gres is wrong correct it; else power the node off and on, then reseat the GPU.",
+			"gpu.count":       "See lspci -d 10de: and dmesg. If that many are meant say so in nhc.conf, check_gpu_count N, and in Slurm's Gres; else power the node off and on, then reseat the GPU.",
 			"gpu.count.slurm": "Nothing if it was meant so. Else correct Gres of this node in slurm.conf, and gres.conf, then scontrol reconfigure.",
 			"gpu.count.nvml":  "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
 			"gpu.count.gone":  "The PCI bus has lost it: power the node off and on; if it stays away reseat or replace the GPU. If it was taken out for good remove gpu-count.json in /var/lib/nhc-gpu.",

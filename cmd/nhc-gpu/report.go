@@ -26,7 +26,7 @@ func subcommand(args []string) func([]string) int {
 		return nil
 	}
 	switch args[0] {
-	case "--check", "plan", selftestName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
+	case "--check", "plan", selftestName, platformsName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
 		return cobraMain
 	case genconfName:
 		return genconf
@@ -67,7 +67,7 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		Run: func(*cobra.Command, []string) { fmt.Println("nhc-gpu", version) },
 	})
 	root.AddCommand(xidCommands()...)
-	root.AddCommand(selftestCommand(&exit), jobCommand())
+	root.AddCommand(selftestCommand(&exit), jobCommand(), platformsCommand())
 	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
 		if err := helpOr(root, report(args[1:], &exit)); err != nil {
 			return complain(err)
