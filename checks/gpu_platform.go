@@ -16,16 +16,19 @@ import (
 // Platform are the figures of a kind of node; 0 is one that nobody knows. All
 // are of one GPU, but for GPUs.
 type Platform struct {
-	Name string
-	File string // where it is from: conf/profiles/h100.toml
+	Name string `toml:"name"`
+	File string `toml:"file"` // where it is from: conf/profiles/h100.toml
 
-	GPUs                       []int // how many a node may have, in order; none: any number
-	PowerLimit                 int   // lowest default power limit, W
-	GraphicsClock, MemoryClock int   // highest clocks, MHz
-	PCIeGen, PCIeWidth         int   // lowest generation of GPU and slot, fewest lanes in use
-	NVLinks                    int   // active NVLinks
-	RemappedRows               int   // so many rows remapped for uncorrected errors are too many
-	DRAMErrors, SRAMErrors     int   // errors of DRAM, corrected errors of SRAM, above which there is a warning
+	GPUs          []int `toml:"gpus"`           // how many a node may have, in order; none: any number
+	PowerLimit    int   `toml:"power_limit"`    // lowest default power limit, W
+	GraphicsClock int   `toml:"graphics_clock"` // highest clocks, MHz
+	MemoryClock   int   `toml:"memory_clock"`
+	PCIeGen       int   `toml:"pcie_gen"`      // lowest generation of GPU and slot
+	PCIeWidth     int   `toml:"pcie_width"`    // fewest lanes in use
+	NVLinks       int   `toml:"nvlinks"`       // active NVLinks
+	RemappedRows  int   `toml:"remapped_rows"` // so many rows remapped for uncorrected errors are too many
+	DRAMErrors    int   `toml:"dram_errors"`   // errors of DRAM above which there is a warning
+	SRAMErrors    int   `toml:"sram_errors"`   // the same of corrected errors of SRAM
 }
 
 // PlatformOf finds the platform of a node that has so many GPUs of a device on

@@ -176,6 +176,9 @@ func same(t *testing.T, s scenario, written *Selftest) {
 	if err := base.change(written.NVML); err != nil {
 		t.Fatal(err)
 	}
+	if diff := cmp.Diff(s.platform, written.Platform); diff != "" {
+		t.Errorf("platform (-want +got):\n%s", diff)
+	}
 	nvml := base.nvml
 	if written.Error != nil {
 		why, bad := selftestError(written.Error)
