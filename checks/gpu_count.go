@@ -89,7 +89,7 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	if len(t.findings) == 0 && len(t.good) == 0 {
 		t.findings = []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
-	return append(t.findings, c.remember(env, past, t)...)
+	return env.nameBoards(n, append(t.findings, c.remember(env, past, t)...))
 }
 
 // gpusOnBus are the addresses that the node's own driver should have: those of
