@@ -260,5 +260,8 @@ func BindTable(c Check, table map[string]any) error {
 			}
 		}
 	}
+	if c, ok := c.(interface{ usable() error }); ok { // what Bind would refuse of words
+		return c.usable()
+	}
 	return nil
 }
