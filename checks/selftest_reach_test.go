@@ -15,8 +15,7 @@ import (
 
 // beyond are the places in which a finding is made that no scenario can reach, and why.
 var beyond = map[string]string{
-	"gpu_count.go withoutNVML: gpu.nvml": "a recorded node: tests/script/hostroot.txtar",
-	"gpu_xid.go Run: config.value":       "a mistake of the configuration, in TOML: TestXidWords",
+	"gpu_xid.go Run: config.value": "a mistake of the configuration, in TOML: TestXidWords",
 }
 
 // TestEveryFindingIsReached refuses a place in the checks of GPUs where a finding
