@@ -247,15 +247,21 @@ func BindTable(c Check, table map[string]any) error {
 			}
 		}
 		for _, w := range words {
-			switch w.(type) {
-			case string, bool, int64, int, float64:
+			text := fmt.Sprint(w)
+			switch n := w.(type) {
+			case string, bool, int64, int:
+			case float64: // what has been sent to a worker has no other numbers
+				text = strconv.FormatFloat(n, 'f', -1, 64)
 			default:
 				return &UsageError{Kind: BadValue, Word: k, Want: "a string, a number, true or false, or a list of them"}
 			}
-			if err := setField(f, fmt.Sprint(w)); err != nil {
+			if err := setField(f, text); err != nil {
 				return err
 			}
 		}
+	}
+	if c, ok := c.(interface{ usable() error }); ok { // what Bind would refuse of words
+		return c.usable()
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ var commonDo = map[string]string{
 	"config.usage":     "Correct the line in nhc.conf; docs/checks.md has the words of each check.",
 	"config.value":     "Correct the number in nhc.conf.",
 	"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",
-	"probe.unreadable": "Find out why it cannot be read; the check could not tell, and leaves the node as it is.",
+	"probe.unreadable": "Try to read what the message names, as root; see its mount and dmesg. The check could not tell, and leaves the node as it is.",
 
 	// Those that any check may come to without a word of its own.
 	"probe.hung":        "The call that is named did not come back: look at that mount or device. docs/run.md has the rest.",

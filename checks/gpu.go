@@ -104,7 +104,11 @@ func value[T any](s *gpus, r probe.Reading[T]) (v T, known bool) {
 // which come what is wanted and what was got, if f has them.
 func (s *gpus) report(g *probe.GPU, f Finding, format string, args ...any) {
 	f.Device = gpuDevice(g)
-	f.Message = fmt.Sprintf("%s:  %s: %s", s.check, f.Device, fmt.Sprintf(format, args...)) + wantGot(f)
+	text := fmt.Sprintf(format, args...)
+	f.Message = fmt.Sprintf("%s:  %s: %s", s.check, f.Device, text) + wantGot(f)
+	if f.Want == "" && f.Got == "" { // a state that is wrong as such
+		f.Got = text
+	}
 	s.findings = append(s.findings, f)
 }
 

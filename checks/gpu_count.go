@@ -36,7 +36,7 @@ func init() {
 		New:     func() Check { return &gpuCount{} },
 		Slurm:   func(c Check) bool { return c.(*gpuCount).Want == 0 },
 		Do: map[string]string{
-			"gpu.count":       "See lspci -d 10de: and dmesg. If the number in nhc.conf or Slurm's Gres is wrong correct it; else power the node off and on, then reseat the GPU.",
+			"gpu.count":       "See lspci -d 10de: and dmesg. If that many are meant say so in nhc.conf, check_gpu_count N, and in Slurm's Gres; else power the node off and on, then reseat the GPU.",
 			"gpu.count.slurm": "Nothing if it was meant so. Else correct Gres of this node in slurm.conf, and gres.conf, then scontrol reconfigure.",
 			"gpu.count.more":  "Nothing, if it is for a display or not for this container. Else see dmesg for why the driver does not have it, and correct the number in nhc.conf.",
 			"gpu.count.nvml":  "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
@@ -94,7 +94,7 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	if len(t.findings) == 0 && len(t.good) == 0 {
 		t.findings = []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
-	return append(t.findings, c.remember(env, past, t)...)
+	return env.nameBoards(n, append(t.findings, c.remember(env, past, t)...))
 }
 
 // gpusOnBus are the addresses that the node's own driver should have: those of

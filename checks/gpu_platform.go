@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -17,16 +16,19 @@ import (
 // Platform are the figures of a kind of node; 0 is one that nobody knows. All
 // are of one GPU, but for GPUs.
 type Platform struct {
-	Name string
-	File string // where it is from: conf/profiles/h100.toml
+	Name string `toml:"name"`
+	File string `toml:"file"` // where it is from: conf/profiles/h100.toml
 
-	GPUs                       []int // how many a node may have, in order; none: any number
-	PowerLimit                 int   // lowest default power limit, W
-	GraphicsClock, MemoryClock int   // highest clocks, MHz
-	PCIeGen, PCIeWidth         int   // lowest generation of GPU and slot, fewest lanes in use
-	NVLinks                    int   // active NVLinks
-	RemappedRows               int   // so many rows remapped for uncorrected errors are too many
-	DRAMErrors, SRAMErrors     int   // errors of DRAM, corrected errors of SRAM, above which there is a warning
+	GPUs          []int `toml:"gpus"`           // how many a node may have, in order; none: any number
+	PowerLimit    int   `toml:"power_limit"`    // lowest default power limit, W
+	GraphicsClock int   `toml:"graphics_clock"` // highest clocks, MHz
+	MemoryClock   int   `toml:"memory_clock"`
+	PCIeGen       int   `toml:"pcie_gen"`      // lowest generation of GPU and slot
+	PCIeWidth     int   `toml:"pcie_width"`    // fewest lanes in use
+	NVLinks       int   `toml:"nvlinks"`       // active NVLinks
+	RemappedRows  int   `toml:"remapped_rows"` // so many rows remapped for uncorrected errors are too many
+	DRAMErrors    int   `toml:"dram_errors"`   // errors of DRAM above which there is a warning
+	SRAMErrors    int   `toml:"sram_errors"`   // the same of corrected errors of SRAM
 }
 
 // PlatformOf finds the platform of a node that has so many GPUs of a device on
@@ -128,10 +130,9 @@ func (s *gpus) compare(name string, figures ...gpuFigure) {
 }
 
 func (s *gpus) compareOne(f *gpuFigure, past pastFigures) (grown bool) {
-	most := map[string]string{} // what most of a model have, of those that differ
+	others := map[string]int{} // what most of a model have
 	if !f.notOthers {
-		s.unlike(func(g *probe.GPU) (string, bool) { r := f.of(g); return strconv.Itoa(r.Value), r.Known && g.Err == nil },
-			func(g *probe.GPU, m, _ string) { most[g.PCI] = m })
+		others = s.mostHave(f.of)
 	}
 	for i := range s.nvml.GPUs {
 		g := &s.nvml.GPUs[i]
@@ -141,14 +142,13 @@ func (s *gpus) compareOne(f *gpuFigure, past pastFigures) (grown bool) {
 		}
 		p := s.platform(g)
 		then := past[g.UUID.Value][f.key]
-		others, _ := strconv.Atoi(most[g.PCI])
 		switch less := func(than int) bool { return now.Value+f.slack < than }; {
 		case less(f.least(p)):
 			s.less(g, f, now.Value, f.least(p), "is less than that of "+p.Name)
 		case less(then):
 			s.less(g, f, now.Value, then, "is less than this GPU has had before")
-		case less(others):
-			s.less(g, f, now.Value, others, "is less than that of the others")
+		case less(others[g.Name.Value]):
+			s.less(g, f, now.Value, others[g.Name.Value], "is less than that of the others")
 		}
 		if now.Value > then && g.UUID.Known {
 			of := maps.Clone(past[g.UUID.Value])
@@ -160,6 +160,30 @@ func (s *gpus) compareOne(f *gpuFigure, past pastFigures) (grown bool) {
 		}
 	}
 	return grown
+}
+
+// mostHave is the figure that most GPUs of a model have, by model; where as many
+// have less, the higher one: of two GPUs the lower is the odd one.
+func (s *gpus) mostHave(of func(*probe.GPU) probe.Reading[int]) map[string]int {
+	count := map[string]map[int]int{}
+	for i := range s.nvml.GPUs {
+		g := &s.nvml.GPUs[i]
+		if r := of(g); r.Known && g.Err == nil {
+			if count[g.Name.Value] == nil {
+				count[g.Name.Value] = map[int]int{}
+			}
+			count[g.Name.Value][r.Value]++
+		}
+	}
+	most := map[string]int{}
+	for model, of := range count {
+		for v, n := range of {
+			if was := most[model]; n > of[was] || n == of[was] && v > was {
+				most[model] = v
+			}
+		}
+	}
+	return most
 }
 
 // whole is a reading in units of so many, rounded.

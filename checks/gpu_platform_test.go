@@ -35,6 +35,10 @@ func init() {
 			p.Limit, p.Default, p.Enforced = probe.Known(uint32(500000)), probe.Known(uint32(500000)), probe.Known(uint32(500000))
 		}
 	}
+	two := onGPUs("one of two has a lower default", nil, func(n *probe.NVML) {
+		default500(n)
+		n.GPUs = n.GPUs[2:4]
+	}, less(gpuPowerName, power, "default power limit is less than that of the others", "at least 700 W", "500 W"))
 	wild := hgx()
 	wild.PowerLimit = 701 // what is lost by rounding
 	testCheck(gpuPowerName,
@@ -45,7 +49,7 @@ func init() {
 			less(gpuPowerName, power, "default power limit is less than that of the others", "at least 700 W", "500 W")),
 		onGPUs("default below what it was", nil, all500,
 			less(gpuPowerName, power, "default power limit is less than this GPU has had before", "at least 700 W", "500 W")).holding("past/gpu-power.json", past),
-		onGPUs("all defaults low, and no platform", nil, all500),
+		two, onGPUs("all defaults low, and no platform", nil, all500),
 		onGPUs("the past is garbage", nil, nil).holding("past/gpu-power.json", "x"),
 		onGPUs("another default than the platform's, as wanted", of("500"), default500, others700()...).on(hgx()),
 	)

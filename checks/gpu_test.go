@@ -88,6 +88,9 @@ func onV100s(name string, words []string, change func(*probe.NVML), want ...Find
 func gpuFinding(check string, i int, f Finding, text string) Finding {
 	f.Device = Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", i), PCI: fakenvml.Address(i), Serial: fakenvml.Serial(i), UUID: fakenvml.UUID(i)}
 	f.Message = fmt.Sprintf("%s:  gpu%d %s: %s", check, i, fakenvml.Address(i), text) + wantGot(f)
+	if f.Want == "" && f.Got == "" {
+		f.Got = text
+	}
 	return f
 }
 

@@ -249,6 +249,9 @@ func init() {
 			Message: `check_gpu_xid:  what earlier runs have seen is lost: read /past/xid.json: invalid character '\x00' looking for beginning of object key string`}, offFound}},
 		scenario{name: "a memory that makes no sense", files: with(xidNode(off), "past/xid.json", `{"events": [{"gpu": "../x"}]}`), past: "/past", broken: true, want: []Finding{{
 			Code: "gpu.xid.ledger", Severity: Warn, Message: "check_gpu_xid:  what earlier runs have seen is lost: read the ledger of Xids: it does not make sense"}, offFound}},
+		scenario{name: "a memory that cannot be written", files: with(xidNode(off), "past/xid.json/", "x"), past: "/past", broken: true, want: []Finding{{
+			Code: "gpu.xid.ledger", Severity: Warn, Message: "check_gpu_xid:  what earlier runs have seen is lost: read /past/xid.json: not a plain file"}, {
+			Code: "gpu.xid.ledger", Severity: Warn, Message: "check_gpu_xid:  what was seen is not kept: write /past/xid.json: file exists"}, offFound}},
 		scenario{name: "records were lost", files: with(xidNode(), "past/xid.json", ledgerText(xidLedger{Boot: xidBoot, Cursor: 5}), "dev/kmsg", "5,90,1,-;x\n"), past: "/past",
 			want: []Finding{{Code: "gpu.xid.lost", Severity: Warn,
 				Message: "check_gpu_xid:  records of the kernel's log were overwritten before they were read: an Xid may have been among them"}}},

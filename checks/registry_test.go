@@ -2,6 +2,7 @@ package checks
 
 import (
 	stdcmp "cmp"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -198,7 +199,7 @@ func (s scenario) bindAndRun(t *testing.T, name string, words []string, env *Env
 	}
 	if s.table != nil {
 		same := info.New()
-		if err := BindTable(same, s.table); err != nil {
+		if err := BindTable(same, asSent(t, s.table)); err != nil {
 			t.Fatalf("BindTable: %v", err)
 		}
 		everything := cmp.Exporter(func(reflect.Type) bool { return true })
@@ -210,6 +211,19 @@ func (s scenario) bindAndRun(t *testing.T, name string, words []string, env *Env
 		t.Errorf("%s: acts %v, want %v", env.Line, acts, s.acts)
 	}
 	return c.Run(t.Context(), env)
+}
+
+// asSent is a table as a worker gets it, whose numbers are all of one kind.
+func asSent(t *testing.T, table map[string]any) (sent map[string]any) {
+	t.Helper()
+	data, err := json.Marshal(table)
+	if err == nil {
+		err = json.Unmarshal(data, &sent)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sent
 }
 
 func (s scenario) build(t *testing.T) (root string) {

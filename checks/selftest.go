@@ -39,6 +39,8 @@ type Selftest struct {
 	Lacks []string          `toml:"lacks"` // files that the node has not; a slash at the end: all below
 	Links map[string]string `toml:"links"` // symbolic links
 
+	Platform *Platform `toml:"platform"` // what every GPU's platform has; none: nobody knows it
+
 	Want []SelftestFinding `toml:"want"` // in order; none: the check passes and says nothing
 }
 

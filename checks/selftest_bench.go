@@ -23,13 +23,60 @@ type Bench struct {
 	base map[string]string // where the files of each healthy node are
 }
 
-// NewBench makes the directory.
+// NewBench makes the directory: where TMPDIR says, else where there is room.
 func NewBench() (*Bench, error) {
-	dir, err := os.MkdirTemp("", "nhc-gpu-selftest-")
-	if err != nil {
-		return nil, fmt.Errorf("make a place for nodes: %w", err)
+	places := []string{os.TempDir()}
+	if os.Getenv("TMPDIR") == "" {
+		places = append(places, "/dev/shm", "/var/tmp")
 	}
-	return &Bench{dir: dir, base: map[string]string{}}, nil
+	var errs []error
+	for _, place := range places {
+		b, err := newBench(place)
+		if err == nil {
+			return b, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, &BenchError{errors.Join(errs...)}
+}
+
+// newBench makes the directory, and the healthy nodes in it: most of the room
+// that is wanted.
+func newBench(place string) (*Bench, error) {
+	dir, err := os.MkdirTemp(place, "nhc-gpu-selftest-")
+	if err != nil {
+		return nil, err
+	}
+	b := &Bench{dir: dir, base: map[string]string{}}
+	for _, name := range []string{"h100", "v100"} {
+		n, err := selftestNode(name)
+		if err == nil {
+			_, err = b.healthy(name, n)
+		}
+		if err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
+	}
+	return b, nil
+}
+
+// BenchError says that a node could not be put up: it is no word on any check.
+type BenchError struct{ err error }
+
+func (e *BenchError) Error() string {
+	return "no place to put up nodes (TMPDIR=DIR names another): " + strings.ReplaceAll(e.err.Error(), "\n", "; ")
+}
+
+func (e *BenchError) Unwrap() error { return e.err }
+
+// benchError tells what the file system refused from what a scenario asks for.
+func benchError(err error) error {
+	_, isPath := errors.AsType[*fs.PathError](err)
+	_, isLink := errors.AsType[*os.LinkError](err)
+	if isPath || isLink {
+		return &BenchError{err}
+	}
+	return fmt.Errorf("make a node: %w", err)
 }
 
 // Close removes all that was put up.
@@ -40,20 +87,20 @@ const selftestLimit = 10 * time.Second
 
 // Try has the check judge the node of a scenario. What it said is returned, and
 // what was wrong about that: nothing, if it behaved. Where one GPU of eight is
-// ill the first and the last take their turn, too.
-func (b *Bench) Try(ctx context.Context, s *Selftest) (got []Finding, wrong []string) {
-	got, wrong = b.try(ctx, s)
+// ill the first and the last take their turn, too. The error is a [BenchError].
+func (b *Bench) Try(ctx context.Context, s *Selftest) (got []Finding, wrong []string, err error) {
+	got, wrong, err = b.try(ctx, s)
 	for _, ill := range []int{0, selftestGPUs - 1} {
-		if moved := s.moved(ill); moved != nil && wrong == nil {
-			if _, wrong = b.try(ctx, moved); wrong != nil {
+		if moved := s.moved(ill); moved != nil && wrong == nil && err == nil {
+			if _, wrong, err = b.try(ctx, moved); wrong != nil {
 				wrong = append([]string{fmt.Sprintf("once gpu%d is the one:", ill)}, wrong...)
 			}
 		}
 	}
-	return got, wrong
+	return got, wrong, err
 }
 
-func (b *Bench) try(ctx context.Context, s *Selftest) (got []Finding, wrong []string) {
+func (b *Bench) try(ctx context.Context, s *Selftest) (got []Finding, wrong []string, err error) {
 	type answer struct {
 		findings []Finding
 		err      error
@@ -67,12 +114,15 @@ func (b *Bench) try(ctx context.Context, s *Selftest) (got []Finding, wrong []st
 	}()
 	select {
 	case a := <-done:
-		if a.err != nil {
-			return nil, []string{a.err.Error()}
+		if _, ok := errors.AsType[*BenchError](a.err); ok {
+			return nil, nil, a.err
 		}
-		return a.findings, s.compare(a.findings)
+		if a.err != nil {
+			return nil, []string{a.err.Error()}, nil
+		}
+		return a.findings, s.compare(a.findings), nil
 	case <-ctx.Done():
-		return nil, []string{fmt.Sprintf("the check did not come back within %s", selftestLimit)}
+		return nil, []string{fmt.Sprintf("the check did not come back within %s", selftestLimit)}, nil
 	}
 }
 
@@ -85,7 +135,7 @@ func (b *Bench) judge(ctx context.Context, s *Selftest) (findings []Finding, err
 	}
 	root, err := os.MkdirTemp(b.dir, "node-")
 	if err != nil {
-		return nil, fmt.Errorf("make a node: %w", err)
+		return nil, benchError(err)
 	}
 	defer os.RemoveAll(root)
 	defer func() {
@@ -95,7 +145,7 @@ func (b *Bench) judge(ctx context.Context, s *Selftest) (findings []Finding, err
 	}()
 	host, err := b.build(s, root)
 	if err != nil {
-		return nil, fmt.Errorf("make a node: %w", err)
+		return nil, benchError(err)
 	}
 	here := func(text string) string { return strings.ReplaceAll(text, "{root}", root) }
 	words := make([]string, len(s.Words))
@@ -116,7 +166,7 @@ func (b *Bench) judge(ctx context.Context, s *Selftest) (findings []Finding, err
 	for k, v := range s.Vars {
 		vars[k] = here(v)
 	}
-	findings = c.Run(ctx, &Env{Host: host, Line: line, Vars: vars, Slurm: s.Slurm, Doing: func(string) {}})
+	findings = c.Run(ctx, &Env{Host: host, Line: line, Vars: vars, Slurm: s.Slurm, Doing: func(string) {}, Platform: func(string, string, int) *Platform { return s.Platform }})
 	for i := range findings {
 		f := &findings[i]
 		f.Message = strings.ReplaceAll(f.Message, root, "{root}")

@@ -25,7 +25,7 @@ func (s *Selftest) moved(to int) *Selftest {
 		pairs = append(pairs, a[i], b[i], b[i], a[i])
 	}
 	swap := strings.NewReplacer(pairs...).Replace
-	m := &Selftest{Check: s.Check, Name: s.Name, Vars: s.Vars, Past: s.Past, Slurm: s.Slurm, Node: s.Node, Error: s.Error}
+	m := &Selftest{Check: s.Check, Name: s.Name, Vars: s.Vars, Past: s.Past, Slurm: s.Slurm, Node: s.Node, Error: s.Error, Platform: s.Platform}
 	for _, w := range s.Words {
 		m.Words = append(m.Words, swap(w))
 	}

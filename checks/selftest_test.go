@@ -55,8 +55,8 @@ func TestSelftests(t *testing.T) {
 		for _, s := range list {
 			t.Run(name+"/"+s.Name, func(t *testing.T) {
 				t.Parallel()
-				if _, wrong := b.Try(t.Context(), &s); wrong != nil {
-					t.Error(strings.Join(wrong, "\n"))
+				if _, wrong, err := b.Try(t.Context(), &s); wrong != nil || err != nil {
+					t.Error(err, strings.Join(wrong, "\n"))
 				}
 			})
 		}
@@ -176,6 +176,9 @@ func same(t *testing.T, s scenario, written *Selftest) {
 	if err := base.change(written.NVML); err != nil {
 		t.Fatal(err)
 	}
+	if diff := cmp.Diff(s.platform, written.Platform); diff != "" {
+		t.Errorf("platform (-want +got):\n%s", diff)
+	}
 	nvml := base.nvml
 	if written.Error != nil {
 		why, bad := selftestError(written.Error)
@@ -222,7 +225,10 @@ func TestSelftestNotices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, wrong := b.Try(t.Context(), &list[0])
+		_, wrong, err := b.Try(t.Context(), &list[0])
+		if err != nil {
+			t.Error(err)
+		}
 		if got := strings.Join(wrong, "\n"); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
@@ -266,9 +272,26 @@ func TestSelftestRefuses(t *testing.T) {
 	for _, s := range []Selftest{
 		{Check: "check_cmd_output", Words: of("-m", "x", "touch /tmp/x")}, {Check: "check_ps_service", Words: of("-r", "x")},
 	} {
-		if _, wrong := b.Try(t.Context(), &s); len(wrong) != 1 || !strings.HasSuffix(wrong[0], "it is not tried") {
+		if _, wrong, err := b.Try(t.Context(), &s); err != nil || len(wrong) != 1 || !strings.HasSuffix(wrong[0], "it is not tried") {
 			t.Errorf("%s: %q", s.Check, wrong)
 		}
+	}
+}
+
+// Where nodes cannot be put up nothing is said of any check.
+func TestSelftestWithoutAPlace(t *testing.T) {
+	t.Parallel()
+	gone := filepath.Join(t.TempDir(), "gone")
+	if b, err := newBench(gone); err == nil {
+		t.Errorf("%+v in a directory that is not there", b)
+	}
+	b := &Bench{dir: gone, base: map[string]string{}}
+	got, wrong, err := b.Try(t.Context(), &Selftest{Check: gpuECCName, Node: "h100"})
+	if _, ok := errors.AsType[*BenchError](err); !ok || got != nil || wrong != nil {
+		t.Errorf("%v, %v, %v", got, wrong, err)
+	}
+	if want := "no place to put up nodes (TMPDIR=DIR names another): "; !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 

@@ -170,10 +170,9 @@ func checkPage(t *testing.T, name string) string {
 	return b.String()
 }
 
-// leftOut says whether a scenario is not for selftest: a mistake of the
-// configuration, or one that takes a platform's figures, which are a site's.
+// leftOut says whether a scenario is not for selftest: a mistake of the configuration.
 func leftOut(s scenario) bool {
-	return s.platform != nil || slices.ContainsFunc(s.want, func(f Finding) bool { return f.Code == "config.usage" })
+	return slices.ContainsFunc(s.want, func(f Finding) bool { return f.Code == "config.usage" })
 }
 
 // commonFiles are those that most scenarios without a snapshot of NVML have.
@@ -262,11 +261,28 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, co
 		}
 	}
 	writeTable(t, b, "scenario.vars", s.vars)
+	writeTable(t, b, "scenario.platform", platformTable(s.platform))
 	if s.nvml != nil {
 		writeTable(t, b, "scenario.nvml", changes(node.nvml, s.nvml))
 	}
 	writeTable(t, b, "scenario.files", files)
 	writeTable(t, b, "scenario.links", s.links)
+}
+
+// platformTable is a platform by the keys of TOML; figures that are not known are
+// left out.
+func platformTable(p *Platform) map[string]any {
+	if p == nil {
+		return nil
+	}
+	table := map[string]any{}
+	v := reflect.ValueOf(*p)
+	for i := range v.NumField() {
+		if !v.Field(i).IsZero() {
+			table[v.Type().Field(i).Tag.Get("toml")] = asJSON(v.Field(i).Interface())
+		}
+	}
+	return table
 }
 
 // widest is the file, or the outermost directory of it of which the scenario has

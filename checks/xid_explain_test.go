@@ -131,6 +131,9 @@ func TestXidWords(t *testing.T) {
 			t.Errorf("%q is taken", words)
 		}
 	}
+	if err := BindTable(&gpuXid{Hours: "24"}, map[string]any{"hours": "soon"}); err == nil {
+		t.Error("hours = soon is taken")
+	}
 	c := &gpuXid{Hours: "soon"}
 	got := c.Run(t.Context(), &Env{})
 	want := []Finding{{Code: "config.value", Severity: Unknown, Remedy: FixConfig, Message: `check_gpu_xid:  bad value "soon", want hours, or the path of a log`}}

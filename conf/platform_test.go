@@ -27,6 +27,9 @@ func TestShippedPlatforms(t *testing.T) {
 			if len(f.Source) < 20 || strings.HasPrefix(f.Source, "conf/") {
 				t.Errorf("%s: %s, %s: source %q", p.Pos, p.Name, key, f.Source)
 			}
+			if f.At == "" && (key == "allreduce_bandwidth" || strings.HasPrefix(key, "network_")) {
+				t.Errorf("%s: %s, %s: does not say what it was measured with", p.Pos, p.Name, key)
+			}
 		}
 	}
 }
@@ -39,7 +42,8 @@ func TestFindPlatform(t *testing.T) {
 		"V100 SXM2": {"1db1", "1db5"}, "V100 PCIe": {"1db4", "1db6"}, "V100S PCIe": {"1df6"}, "HGX A100 40GB": {"20b0"}, "A100 PCIe 40GB": {"20f1"},
 		"A100 PCIe 80GB": {"20b5"}, "HGX H100": {"2330"}, "H100 NVL": {"2321"}, "H100 PCIe": {"2331"}, "HGX H200": {"2335"}, "GH200": {"2342"},
 		"GH200 144GB": {"2348"}, "HGX B200": {"2901"}, "HGX B200 168GB": {"2909"}, "GB200": {"2941"}, "HGX B300": {"3182"}, "GB300": {"31c2"},
-		"L4": {"27b8"}, "L40S": {"26b9"}, "": {"1db8", "20b2", "20b3", "2324", "2329", "2339", "233b", "31c3", "ffff", ""},
+		"L4": {"27b8"}, "L40S": {"26b9"}, "H200 NVL": {"233b"}, "HGX A800 80GB": {"20f3"}, "HGX A800 40GB": {"20bd"}, "A800 PCIe": {"20f5"}, "HGX H800": {"2324"},
+		"HGX H20": {"2329"}, "HGX H20 141GB": {"232c"}, "": {"1db8", "20b2", "20b3", "2322", "2339", "31c3", "ffff", ""},
 	} {
 		for _, id := range ids {
 			if got := foundName(t, &none, id, "10de:0001", 4); got != want {
@@ -98,6 +102,7 @@ name = "odd board"
 devices = ["abcd"]
 subsystems = ["10DE:1234"]
 graphics_clock = 1000
+allreduce_bandwidth = { value = 400, at = "16 GiB, 4 GPUs" }
 `
 	l, err := ParsePlatforms(sitePlatforms, []byte(text))
 	if err != nil {
@@ -125,6 +130,9 @@ graphics_clock = 1000
 	if f := p.Figures[FigureMemoryClock]; p.Value(FigureMemoryClock) != 2619 || !strings.Contains(f.Source, "nvidia-smi") {
 		t.Errorf("memory clock %+v", f)
 	}
+	if f := l.site[2].Figures["allreduce_bandwidth"]; f.At != "16 GiB, 4 GPUs" || f.Values[0] != 400 {
+		t.Errorf("all-reduce %+v", f)
+	}
 	if p.Pos.String() != sitePlatforms+":5" || p.Value("x") != 0 {
 		t.Errorf("at %s", p.Pos)
 	}
@@ -150,7 +158,7 @@ func TestWrongPlatforms(t *testing.T) {
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\npower_limit = [600, 700]":                                   ":4: power_limit = [600 700]: want one number",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = []":                                                  ":4: gpus = []: want one number",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { source = \"x\" }":                                  ":4: gpus = <nil>: want a whole number",
-		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, from = \"x\" }":                         ":4: gpus: key from: want value, source, verified",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, from = \"x\" }":                         ":4: gpus: key from: want value, at, source, verified",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, verified = 1 }":                         ":4: gpus: verified = 1: want true or false",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\n\n[[platform]]\nname = \"b\"\ndevices = [\"1\"]\n":          ":7: 1: want PCI device ids",
 		"\x00": ": binary data, want TOML",

@@ -81,7 +81,7 @@ func (r *platformReader) note(err error) {
 func (r *platformReader) platform(md *toml.MetaData, table map[string]toml.Primitive, pos Pos) {
 	p := Platform{Pos: pos, Figures: map[string]Figure{}}
 	for _, key := range slices.Sorted(maps.Keys(table)) {
-		switch _, isFigure := mostOf[key]; {
+		switch _, isFigure := FigureKinds[key]; {
 		case key == "name":
 			r.note(md.PrimitiveDecode(table[key], &p.Name))
 		case key == "devices":
@@ -171,15 +171,17 @@ func (r *figureReader) UnmarshalTOML(v any) error {
 		ok := true
 		switch key {
 		case "value":
+		case "at":
+			r.figure.At, ok = table[key].(string)
 		case "source":
 			r.figure.Source, ok = table[key].(string)
 		case "verified":
 			r.figure.Verified, ok = table[key].(bool)
 		default:
-			return fmt.Errorf("%s: key %s: want value, source, verified", r.key, key)
+			return fmt.Errorf("%s: key %s: want value, at, source, verified", r.key, key)
 		}
 		if !ok {
-			return fmt.Errorf("%s: %s = %v: want %s", r.key, key, table[key], map[string]string{"source": "a string", "verified": "true or false"}[key])
+			return fmt.Errorf("%s: %s = %v: want %s", r.key, key, table[key], map[string]string{"at": "a string", "source": "a string", "verified": "true or false"}[key])
 		}
 	}
 	return r.values(table["value"])
@@ -192,8 +194,8 @@ func (r *figureReader) values(v any) error {
 	}
 	for _, item := range items {
 		n, ok := item.(int64)
-		if !ok || n < 0 || n > int64(mostOf[r.key]) || n == 0 && r.key != FigureNVLinks {
-			return fmt.Errorf("%s = %v: want a whole number up to %d", r.key, item, mostOf[r.key])
+		if !ok || n < 0 || n > int64(FigureKinds[r.key].Most) || n == 0 && r.key != FigureNVLinks {
+			return fmt.Errorf("%s = %v: want a whole number up to %d", r.key, item, FigureKinds[r.key].Most)
 		}
 		r.figure.Values = append(r.figure.Values, int(n))
 	}

@@ -112,5 +112,8 @@ func reason(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
+	if le, ok := errors.AsType[*os.LinkError](err); ok { // names a temporary file, too
+		return le.Err
+	}
 	return err
 }

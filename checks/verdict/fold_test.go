@@ -1,10 +1,7 @@
 package verdict
 
 import (
-	"bytes"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -175,34 +172,5 @@ func TestManyFailures(t *testing.T) {
 	}
 	if _, exit := p.Finish(0); exit != 255 {
 		t.Errorf("exit status %d, want 255", exit)
-	}
-}
-
-func TestTable(t *testing.T) {
-	t.Parallel()
-	rows := []Row{
-		{Severity: checks.OK, Name: "check_a", Message: "fine", Took: 1500 * time.Microsecond},
-		{Severity: checks.Unknown, Name: "check_b", Message: "could not tell"},
-		{Severity: checks.Fail, Name: "check_c", Device: "mlx5_3:1", Message: "down", Remedy: checks.CheckCable},
-	}
-	for n, exit := range []int{0, 0, 3, 2} {
-		var b bytes.Buffer
-		if got := Table(&b, nil, rows[:n], false); got != exit {
-			t.Errorf("%d rows: exit status %d, want %d", n, got, exit)
-		}
-		if n == 3 {
-			for _, want := range []string{"ok", "1.5", "mlx5_3:1", "down  -> check-cable", "1 ok, 0 skipped, 0 warn, 1 unknown, 1 fail"} {
-				if !strings.Contains(b.String(), want) {
-					t.Errorf("%q is not in\n%s", want, b.String())
-				}
-			}
-			if strings.Contains(b.String(), "\x1b") {
-				t.Error("colour where none was wanted")
-			}
-		}
-	}
-	var b bytes.Buffer
-	if got := Table(&b, nil, []Row{{Severity: checks.Warn}}, true); got != 1 || !strings.Contains(b.String(), "\x1b") {
-		t.Errorf("a coloured warning: exit status %d\n%q", got, b.String())
 	}
 }

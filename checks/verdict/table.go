@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -11,89 +12,165 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Row is one line of the table for a person.
-type Row struct {
-	Severity checks.Severity
-	Name     string
-	Device   string
-	Message  string
-	Took     time.Duration
-	Remedy   checks.Remedy
-	Do       string // what to do about it
-}
-
-// Table prints what was found on the node and what the checks came to, and
-// gives the exit status: 0 ok, 1 warn, 2 fail, 3 unknown. A failure outweighs
-// what could not be told. coloured is for a terminal.
-func Table(w io.Writer, facts, rows []Row, coloured bool) (exit int) {
-	if len(facts) > 0 {
-		t := newTable(w)
-		t.AppendHeader(table.Row{"found", "thing", "detail"})
-		for _, r := range facts {
-			found := "yes"
-			switch r.Severity {
-			case checks.Skip:
-				found = "no"
-			case checks.Unknown:
-				found = "?"
-			}
-			t.AppendRow(table.Row{found, r.Name, r.Message})
+// Table prints the report for a person. width is that of the terminal, in
+// characters; 0 lets lines be as long as they are. coloured is for a terminal.
+func (r *Report) Table(w io.Writer, width int, coloured bool) {
+	fmt.Fprintf(w, "nhc-gpu %s on %s, checking %s\n\n", r.Version, r.Node, r.From)
+	if len(r.Facts) > 0 {
+		t := newTable(w, table.Row{"found", "thing", "detail"})
+		for _, f := range r.Facts {
+			t.add(found(f.Severity), f.Name, f.Message)
 		}
-		t.Render()
+		t.print(width, 3)
 		fmt.Fprintln(w)
 	}
-	t := newTable(w)
-	t.AppendHeader(table.Row{"result", "check", "device", "message", "ms"})
-	worst, count := checks.OK, map[checks.Severity]int{}
-	for _, r := range rows {
-		worst = max(worst, r.Severity)
-		count[r.Severity]++
-		message := r.Message
-		if r.Remedy != checks.NoRemedy {
-			message += "  -> " + string(r.Remedy)
+	t := newTable(w, table.Row{"result", "check", "device", "message", "ms"})
+	for _, row := range folded(r.Rows) {
+		message := strings.TrimPrefix(row.Message, row.Device.String()+": ")
+		if message == "" {
+			message = row.Line
+		}
+		if row.Remedy != checks.NoRemedy {
+			message += "  -> " + string(row.Remedy)
 		}
 		took := ""
-		if r.Took > 0 {
-			took = fmt.Sprintf("%.1f", float64(r.Took)/float64(time.Millisecond))
+		if row.Took > 0 {
+			took = fmt.Sprintf("%.1f", float64(row.Took)/float64(time.Millisecond))
 		}
-		t.AppendRow(table.Row{colour(r.Severity, coloured), r.Name, r.Device, message, took})
+		t.add(colour(row.Severity, coloured), row.Name, row.Device.String(), message, took)
 	}
-	t.Render()
+	t.print(width, 4)
+	count := r.count()
 	fmt.Fprintf(w, "\n%d ok, %d skipped, %d warn, %d unknown, %d fail\n", count[checks.OK], count[checks.Skip], count[checks.Warn], count[checks.Unknown], count[checks.Fail])
-	advise(w, rows)
-	switch worst {
-	case checks.Warn:
-		return 1
-	case checks.Fail:
-		return 2
-	case checks.Unknown:
-		return 3
-	}
-	return 0
+	r.devices(w)
+	r.advise(w, width)
 }
 
-// advise says once what to do about each kind of finding.
-func advise(w io.Writer, rows []Row) {
-	told := map[string]bool{}
-	for _, r := range rows {
-		if r.Do == "" || r.Severity < checks.Warn || told[r.Name+r.Do] {
+// folded has one row where many checks have nothing to say but the same: that
+// there is no GPU, or that its driver does not answer.
+func folded(rows []Row) (list []Row) {
+	type saying struct {
+		checks.Severity
+		device, message string
+	}
+	of := func(r *Row) saying { return saying{r.Severity, r.Device.String(), r.Message} }
+	same := map[saying]int{}
+	for i := range rows {
+		same[of(&rows[i])]++
+	}
+	for _, row := range rows {
+		n := same[of(&row)]
+		switch {
+		case n < 0:
+			continue
+		case n > 2 && (row.Severity == checks.Skip || row.Severity == checks.Unknown):
+			same[of(&row)] = -1
+			row.Name = fmt.Sprintf("%s and %d more", row.Name, n-1)
+		}
+		list = append(list, row)
+	}
+	return list
+}
+
+// devices tells of each device about which there is something how its board is
+// known to whoever has sold it.
+func (r *Report) devices(w io.Writer) {
+	told := map[checks.Device]bool{}
+	for _, row := range r.Rows {
+		d := row.Device
+		if row.Severity < checks.Warn || told[d] || d.Serial == "" && d.UUID == "" {
 			continue
 		}
 		if len(told) == 0 {
-			fmt.Fprint(w, "\nWhat to do:\n")
+			fmt.Fprint(w, "\nDevices:\n")
 		}
-		told[r.Name+r.Do] = true
-		fmt.Fprintf(w, "  %s: %s\n", r.Name, r.Do)
+		told[d] = true
+		line := "  " + d.String()
+		if d.Serial != "" {
+			line += ", serial " + d.Serial
+		}
+		if d.UUID != "" {
+			line += ", UUID " + d.UUID
+		}
+		fmt.Fprintln(w, line)
 	}
 }
 
-func newTable(w io.Writer) table.Writer {
+// advise says once what to do about each kind of finding.
+func (r *Report) advise(w io.Writer, width int) {
+	var order []string
+	names := map[string][]string{} // of the checks, by what is to be done
+	seen := map[string]bool{}
+	for _, row := range r.Rows {
+		if row.Do == "" || row.Severity < checks.Warn || seen[row.Name+row.Do] {
+			continue
+		}
+		seen[row.Name+row.Do] = true
+		if names[row.Do] == nil {
+			order = append(order, row.Do)
+		}
+		names[row.Do] = append(names[row.Do], row.Name)
+	}
+	for i, do := range order {
+		if i == 0 {
+			fmt.Fprint(w, "\nWhat to do:\n")
+		}
+		who := names[do]
+		if more := len(who) - 1; more > 1 {
+			who = []string{fmt.Sprintf("%s and %d more", who[0], more)}
+		}
+		line := strings.Join(who, ", ") + ": " + do
+		if width > minWidth {
+			line = strings.ReplaceAll(text.WrapSoft(line, width-4), "\n", "\n    ")
+		}
+		fmt.Fprintf(w, "  %s\n", line)
+	}
+}
+
+// minWidth is the least that a column which is wrapped is left.
+const minWidth = 24
+
+// grid is a table of which one column is wrapped where the terminal is narrow.
+type grid struct {
+	table.Writer
+	widths []int
+}
+
+func newTable(w io.Writer, header table.Row) *grid {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
 	t.SetStyle(table.StyleLight)
 	t.Style().Options = table.OptionsNoBordersAndSeparators
 	t.Style().Format.Header = text.FormatDefault
-	return t
+	t.AppendHeader(header)
+	g := &grid{t, make([]int, len(header))}
+	g.measure(header)
+	return g
+}
+
+func (g *grid) add(cells ...any) {
+	g.AppendRow(cells)
+	g.measure(cells)
+}
+
+func (g *grid) measure(cells []any) {
+	for i, c := range cells {
+		g.widths[i] = max(g.widths[i], text.StringWidthWithoutEscSequences(fmt.Sprint(c)))
+	}
+}
+
+// print wraps the column of that number, from 1. A cell has a blank at each side.
+func (g *grid) print(width, wrapped int) {
+	if width > 0 {
+		left := width - 2*len(g.widths)
+		for i, w := range g.widths {
+			if i != wrapped-1 {
+				left -= w
+			}
+		}
+		g.SetColumnConfigs([]table.ColumnConfig{{Number: wrapped, WidthMax: max(left, minWidth), WidthMaxEnforcer: text.WrapSoft}})
+	}
+	g.Render()
 }
 
 func colour(s checks.Severity, coloured bool) string {

@@ -44,6 +44,9 @@ func roleWord(args []string) (slurm.Role, bool) {
 type longOption string
 
 func (o longOption) Error() string {
+	if o == "--json" || o == "--redact" {
+		return fmt.Sprintf("%s must stand right behind --check, LBNL NHC's options follow it", string(o))
+	}
 	if _, ok := roleWord([]string{string(o)}); ok || subcommand([]string{string(o)}) != nil {
 		return fmt.Sprintf("%s must be the first word, LBNL NHC's options follow it", string(o))
 	}
@@ -144,10 +147,12 @@ func help(argv0 string) {
  --prolog          Run as Slurm's Prolog: before the job of SLURM_JOB_ID
  --epilog          Run as its Epilog
  --check           Run everything, print a table, never mark the node;
-                   exit status 0 ok, 1 warn, 2 fail, 3 unknown
+                   exit status 0 ok, 1 warn, 2 fail, 3 unknown;
+                   --check --json [--redact]: one object of JSON
  plan              Print the steps that the configuration comes to
  genconf           Write a configuration that passes on this node (nhc-genconf)
  wrap              Run it and print or mail what has changed (nhc-wrapper)
+ platforms         Print what is known of kinds of GPU nodes, and from where
  selftest          Prove that each check of GPUs can fail, without a GPU
  xid explain CODE  Tell what is made of an Xid of a GPU, and why
  job ID            Print what happened on this node while a job ran

@@ -84,15 +84,24 @@ func (r *oneRun) useProfiles(o run.Outcome) error {
 	return nil
 }
 
+// platformGroups are the GPUs on the bus, by what they are.
+func (r *oneRun) platformGroups() ([]checks.PlatformGroup, error) {
+	r.pool.SetVars(r.set.workerVars())
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(probe.PartPCI), Line: "read the PCI bus"}, readLimit)
+	if err := o.Failure(); err != nil {
+		return nil, err
+	}
+	v := r.set.workerVars()
+	return checks.GroupPlatforms(o.Have.IDs, platformsOf(v.ProfilesFile, v.Profiles)), nil
+}
+
 // platformRows tell which platform this node is, a row for each kind of GPU.
 func (r *oneRun) platformRows() (rows []verdict.Row) {
 	const name = "platform"
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(probe.PartPCI), Line: "read the PCI bus"}, readLimit)
-	if err := o.Failure(); err != nil {
+	groups, err := r.platformGroups()
+	if err != nil {
 		return []verdict.Row{{Severity: checks.Unknown, Name: name, Message: err.Error()}}
 	}
-	v := r.set.workerVars()
-	groups := checks.GroupPlatforms(o.Have.IDs, platformsOf(v.ProfilesFile, v.Profiles))
 	for i := range groups {
 		severity := checks.OK
 		if groups[i].Platform == nil {

@@ -26,7 +26,7 @@ func subcommand(args []string) func([]string) int {
 		return nil
 	}
 	switch args[0] {
-	case "--check", "plan", selftestName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
+	case "--check", "plan", selftestName, platformsName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
 		return cobraMain
 	case genconfName:
 		return genconf
@@ -51,6 +51,8 @@ for people.`,
 		RunE: func(_ *cobra.Command, words []string) error { return report(words, &exit) },
 	}
 	root.Flags().Bool("check", false, "run everything, print a table, never mark the node")
+	root.Flags().Bool("json", false, "right behind --check: print one object of JSON in place of the table")
+	root.Flags().Bool("redact", false, "right behind --check: leave serial numbers and UUIDs out")
 	root.Flags().SetInterspersed(false)
 	root.AddCommand(&cobra.Command{
 		Use:   "plan [LBNL options]",
@@ -67,7 +69,7 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		Run: func(*cobra.Command, []string) { fmt.Println("nhc-gpu", version) },
 	})
 	root.AddCommand(xidCommands()...)
-	root.AddCommand(selftestCommand(&exit), jobCommand())
+	root.AddCommand(selftestCommand(&exit), jobCommand(), platformsCommand())
 	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
 		if err := helpOr(root, report(args[1:], &exit)); err != nil {
 			return complain(err)
@@ -236,14 +238,32 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	return path, nil
 }
 
-// report runs everything and prints a table.
+// reportOptions are the words of --check itself, before those of LBNL NHC.
+type reportOptions struct{ json, redact bool }
+
+func (o *reportOptions) take(words []string) []string {
+	for len(words) > 0 {
+		switch words[0] {
+		case "--json":
+			o.json = true
+		case "--redact":
+			o.redact = true
+		default:
+			return words
+		}
+		words = words[1:]
+	}
+	return words
+}
+
+// report runs everything and prints a table, or one object of JSON.
 func report(words []string, exit *int) error {
-	r, from, err := forPeople(words, true)
+	var opts reportOptions
+	r, from, err := forPeople(opts.take(words), true)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	fmt.Printf("nhc-gpu %s on %s, checking %s\n\n", version, r.set.get("HOSTNAME"), from)
 	r.pool.SetVars(r.set.workerVars())
 	r.askSlurmFor(r.plan)
 	facts := slices.Concat(r.facts(), r.platformRows(), r.slurmRows())
@@ -261,7 +281,20 @@ func report(words []string, exit *int) error {
 	if len(t.rows) == 0 {
 		t.rows = append(t.rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: nothing was checked"})
 	}
-	*exit = verdict.Table(os.Stdout, facts, t.rows, term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "")
+	out := verdict.Report{Version: version, Node: r.set.get("HOSTNAME"), From: from, Facts: facts, Rows: t.rows}
+	*exit = out.Exit()
+	if opts.redact {
+		out.Redact()
+	}
+	if opts.json {
+		return out.JSON(os.Stdout)
+	}
+	width, coloured := 0, false
+	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
+		width, _, _ = term.GetSize(fd) // 0 if it does not say
+		coloured = os.Getenv("NO_COLOR") == ""
+	}
+	out.Table(os.Stdout, width, coloured)
 	return nil
 }
 

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,27 +79,28 @@ func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Durat
 	if !strings.HasPrefix(name, "check_") && s.Kind == plan.Native {
 		name = "check_" + name
 	}
+	line := s.Text
+	if s.Table != nil {
+		line = tableText(s)
+	}
 	if len(list) == 0 {
-		list = []checks.Finding{{Message: s.Text}}
-		if s.Table != nil {
-			list[0].Message = tableText(s)
-		}
+		list = []checks.Finding{{}}
 	}
 	for i, f := range list {
 		if i > 0 {
 			took = 0
 		}
 		t.rows = append(t.rows, verdict.Row{
-			Severity: f.Severity, Name: name, Device: f.Device.String(), Message: strings.TrimPrefix(f.Message, name+":  "),
-			Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code),
+			Severity: f.Severity, Name: name, Line: line, Code: f.Code, Device: f.Device, Message: strings.TrimPrefix(f.Message, name+":  "),
+			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code),
 		})
 	}
 }
 
 func tableText(s *plan.Step) string {
 	var words []string
-	for k, v := range s.Table {
-		words = append(words, fmt.Sprintf("%s=%v", k, v))
+	for _, k := range slices.Sorted(maps.Keys(s.Table)) {
+		words = append(words, fmt.Sprintf("%s=%v", k, s.Table[k]))
 	}
 	return strings.Join(words, " ")
 }

@@ -31,7 +31,8 @@ func selftestCommand(exit *int) *cobra.Command {
 way in which a check can fail one where a single GPU of eight is ill. A line for
 each says what is broken and what the check said. It needs no root and no GPU,
 looks at nothing of this machine, and changes nothing on it. Exit status is 0
-if every check said what it should, no more and no less, else 1.`,
+if every check said what it should, no more and no less, 1 if one did not, 10 if
+that could not be tried.`,
 		Example: `  nhc-gpu selftest
   nhc-gpu selftest check_gpu_ecc
   nhc-gpu selftest --file ours.toml`,
@@ -46,8 +47,8 @@ if every check said what it should, no more and no less, else 1.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
-			attempts := tryAll(ctx, bench, list)
-			if err := bench.Close(); err != nil {
+			attempts, err := tryAll(ctx, bench, list)
+			if err := errors.Join(err, bench.Close()); err != nil {
 				return fmt.Errorf("selftest: %w", err)
 			}
 			if ctx.Err() != nil {
@@ -105,17 +106,20 @@ type attempt struct {
 	Findings []checks.Finding `json:"findings,omitempty"`
 }
 
-func tryAll(ctx context.Context, bench *checks.Bench, list []checks.Selftest) []attempt {
+func tryAll(ctx context.Context, bench *checks.Bench, list []checks.Selftest) ([]attempt, error) {
 	attempts := make([]attempt, 0, len(list))
 	for i := range list {
 		if ctx.Err() != nil {
 			break
 		}
 		s := &list[i]
-		found, wrong := bench.Try(ctx, s)
+		found, wrong, err := bench.Try(ctx, s)
+		if err != nil {
+			return nil, err
+		}
 		attempts = append(attempts, attempt{Check: s.Check, Scenario: s.Name, Words: s.Words, OK: len(wrong) == 0, Wrong: wrong, Findings: found})
 	}
-	return attempts
+	return attempts, nil
 }
 
 func printAttempts(out io.Writer, attempts []attempt, asJSON bool) error {

@@ -1,0 +1,33 @@
+package checks
+
+import (
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+func init() {
+	lost := func(name, kept string, d Device) scenario {
+		d.Kind, d.PCI = "gpu", fakenvml.Address(3)
+		return onGPUs(name, of("8"), func(n *probe.NVML) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }, Finding{
+			Code: "gpu.count.nvml", Severity: Fail, Remedy: RebootNode, Want: "8 GPUs", Got: "7", Device: d,
+			Message: gpuCountName + ":  want 8 GPUs, got 7: 0000:13:00.0 is on the PCI bus, in the driver, not in NVML",
+		}).holding("past/gpu-boards.json", kept)
+	}
+	board := fmt.Sprintf(`{%q:{"serial":%q,"uuid":%q}}`, fakenvml.Address(3), fakenvml.Serial(3), fakenvml.UUID(3))
+	garbage := lost("one not in NVML, and what was known of boards is garbage", "{\x00", Device{})
+	garbage.broken = true
+	testCheck(gpuCountName,
+		lost("one not in NVML, whose board was seen before", `{"machine":"","boards":`+board+`}`, Device{Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}),
+		lost("one not in NVML, and another machine's boards", `{"machine":"U2","boards":`+board+`}`, Device{}),
+		garbage,
+	)
+	var all string
+	for i := range 8 {
+		all += fmt.Sprintf(`,%q:{"serial":%q,"uuid":%q}`, fakenvml.Address(i), fakenvml.Serial(i), fakenvml.UUID(i))
+	}
+	keeps := onGPUs("the boards are kept", of("8"), nil)
+	keeps.leaves = map[string]string{"past/gpu-boards.json": `{"machine":"","boards":{` + all[1:] + `}}`}
+	testCheck(gpuCountName, keeps)
+}

@@ -1,0 +1,178 @@
+package checks
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// beyond are the places in which a finding is made that no scenario can reach, and why.
+var beyond = map[string]string{
+	"gpu_xid.go Run: config.value": "a mistake of the configuration, in TOML: TestXidWords",
+}
+
+// TestEveryFindingIsReached refuses a place in the checks of GPUs where a finding
+// is made that no scenario of the self-test comes to: a second way to fail under
+// a code that is known already counts, too. It has the compiler count.
+func TestEveryFindingIsReached(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("builds the package anew")
+	}
+	profile := filepath.Join(t.TempDir(), "cover.out")
+	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-run=^TestSelftests$", "-coverprofile="+profile, ".").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	data, err := os.ReadFile(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := coverBlocks(t, string(data))
+	found := map[string]bool{}
+	for _, pattern := range []string{"gpu*.go", "xid*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if strings.HasSuffix(f, "_test.go") || f == "xid_clear.go" { // that is an operator's command
+				continue
+			}
+			for _, s := range findingSites(t, f) {
+				found[s.String()] = true
+				reached := slices.ContainsFunc(blocks[f], func(b coverBlock) bool { return b.has(s.line, s.column) && b.count > 0 })
+				_, known := beyond[s.String()]
+				switch {
+				case !reached && !known:
+					t.Errorf("%s:%d: %s: no scenario of the self-test comes here", f, s.line, s)
+				case reached && known:
+					t.Errorf("%s:%d: %s: is reached, take it out of the list", f, s.line, s)
+				}
+			}
+		}
+	}
+	for name := range beyond {
+		if !found[name] {
+			t.Errorf("%s: there is no such place", name)
+		}
+	}
+}
+
+// coverBlock is a line of a profile: from, to, how often.
+type coverBlock struct{ line, column, endLine, endColumn, count int }
+
+func (b coverBlock) has(line, column int) bool {
+	return (b.line < line || b.line == line && b.column <= column) && (line < b.endLine || line == b.endLine && column < b.endColumn)
+}
+
+func coverBlocks(t *testing.T, profile string) map[string][]coverBlock {
+	t.Helper()
+	blocks := map[string][]coverBlock{}
+	for line := range strings.Lines(profile) {
+		path, rest, found := strings.Cut(line, ".go:")
+		if !found {
+			continue
+		}
+		var b coverBlock
+		var statements int
+		if _, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &b.line, &b.column, &b.endLine, &b.endColumn, &statements, &b.count); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		f := filepath.Base(path) + ".go"
+		blocks[f] = append(blocks[f], b)
+	}
+	return blocks
+}
+
+// findingSite is where a finding gets its code.
+type findingSite struct {
+	file, function, code string
+	line, column         int
+}
+
+func (s findingSite) String() string { return s.file + " " + s.function + ": " + s.code }
+
+// findingSites are the places of a file: a Finding with a code, and a code that is set.
+func findingSites(t *testing.T, file string) (sites []findingSite) {
+	t.Helper()
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := map[string]int{}
+	for _, d := range parsed.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || fn.Body == nil {
+			continue
+		}
+		add := func(at ast.Node, code ast.Expr) {
+			text := codeText(code)
+			if times[fn.Name.Name+text]++; times[fn.Name.Name+text] > 1 {
+				text = fmt.Sprintf("%s (%d)", text, times[fn.Name.Name+text])
+			}
+			p := set.Position(at.Pos())
+			sites = append(sites, findingSite{file, fn.Name.Name, text, p.Line, p.Column})
+		}
+		ast.Inspect(fn.Body, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CompositeLit:
+				switch of := n.Type.(type) {
+				case *ast.Ident: // Finding{Code: "..."}
+					addCodes(add, of, n)
+				case *ast.ArrayType: // []Finding{{Code: "..."}}
+					for _, e := range n.Elts {
+						if inner, ok := e.(*ast.CompositeLit); ok {
+							addCodes(add, of.Elt, inner)
+						}
+					}
+				}
+			case *ast.AssignStmt: // f.Code, f.Severity = "...", Fail
+				for i, left := range n.Lhs {
+					if field, ok := left.(*ast.SelectorExpr); ok && field.Sel.Name == "Code" && len(n.Lhs) == len(n.Rhs) {
+						add(n, n.Rhs[i])
+					}
+				}
+			}
+			return true
+		})
+	}
+	return sites
+}
+
+func addCodes(add func(ast.Node, ast.Expr), of ast.Expr, lit *ast.CompositeLit) {
+	if name, ok := of.(*ast.Ident); !ok || name.Name != "Finding" {
+		return
+	}
+	for _, e := range lit.Elts {
+		if kv, ok := e.(*ast.KeyValueExpr); ok && codeText(kv.Key) == "Code" {
+			add(kv, kv.Value)
+		}
+	}
+}
+
+// codeText is a code as the source has it: "gpu.ecc.*" if it is made of parts,
+// the name of the variable or function if it comes from there.
+func codeText(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		return strings.Trim(e.Value, `"`)
+	case *ast.BinaryExpr:
+		return codeText(e.X) + "*"
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	case *ast.CallExpr:
+		return codeText(e.Fun) + "()"
+	case *ast.Ident:
+		return e.Name
+	}
+	return "?"
+}

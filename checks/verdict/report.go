@@ -1,0 +1,153 @@
+package verdict
+
+import (
+	"encoding/json"
+	"io"
+	"regexp"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// Row is one line of a report for a person: a finding, a check without one, or
+// a fact about the node.
+type Row struct {
+	Severity checks.Severity
+	Name     string
+	Line     string // the check line as it is written
+	Code     string
+	Device   checks.Device
+	Message  string
+	Want     string
+	Got      string
+	Took     time.Duration
+	Remedy   checks.Remedy
+	Do       string // what to do about it
+}
+
+// Report is what was found on the node, and what the checks came to.
+type Report struct {
+	Version string // of this program
+	Node    string
+	From    string // the configuration
+	Facts   []Row
+	Rows    []Row
+}
+
+// Exit is the exit status: 0 ok, 1 warn, 2 fail, 3 unknown. A failure outweighs
+// what could not be told.
+func (r *Report) Exit() int {
+	switch r.worst() {
+	case checks.Warn:
+		return 1
+	case checks.Fail:
+		return 2
+	case checks.Unknown:
+		return 3
+	}
+	return 0
+}
+
+func (r *Report) worst() checks.Severity {
+	worst := checks.OK
+	for i := range r.Rows {
+		worst = max(worst, r.Rows[i].Severity)
+	}
+	return worst
+}
+
+func (r *Report) count() map[checks.Severity]int {
+	count := map[checks.Severity]int{}
+	for i := range r.Rows {
+		count[r.Rows[i].Severity]++
+	}
+	return count
+}
+
+// redacted stands in the place of what names one board of all that were made.
+const redacted = "redacted"
+
+var boardID = regexp.MustCompile(`\b(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`)
+
+// Redact takes serial numbers and UUIDs out.
+func (r *Report) Redact() {
+	for _, rows := range [][]Row{r.Facts, r.Rows} {
+		for i := range rows {
+			row := &rows[i]
+			for _, id := range []*string{&row.Device.Serial, &row.Device.UUID} {
+				if *id != "" {
+					*id = redacted
+				}
+			}
+			for _, text := range []*string{&row.Line, &row.Device.Name, &row.Message, &row.Want, &row.Got} {
+				*text = boardID.ReplaceAllString(*text, "$1-"+redacted)
+			}
+		}
+	}
+}
+
+// found is whether a fact is one.
+func found(s checks.Severity) string {
+	switch s {
+	case checks.Skip:
+		return "no"
+	case checks.Unknown:
+		return "?"
+	}
+	return "yes"
+}
+
+// The keys of JSON: docs/run.md. They never change.
+type (
+	jsonReport struct {
+		Version string         `json:"version"`
+		Node    string         `json:"node"`
+		Config  string         `json:"config"`
+		Result  string         `json:"result"`
+		Exit    int            `json:"exit"`
+		Count   map[string]int `json:"count"`
+		Facts   []jsonFact     `json:"facts"`
+		Results []jsonResult   `json:"results"`
+	}
+	jsonFact struct {
+		Thing  string `json:"thing"`
+		Found  string `json:"found"`
+		Detail string `json:"detail"`
+	}
+	jsonResult struct {
+		Result  string        `json:"result"`
+		Check   string        `json:"check"`
+		Line    string        `json:"line,omitempty"`
+		Code    string        `json:"code,omitempty"`
+		Device  checks.Device `json:"device,omitzero"`
+		Message string        `json:"message,omitempty"`
+		Want    string        `json:"want,omitempty"`
+		Got     string        `json:"got,omitempty"`
+		Remedy  checks.Remedy `json:"remedy,omitempty"`
+		Do      string        `json:"do,omitempty"`
+		TookMS  float64       `json:"took_ms"`
+	}
+)
+
+// JSON writes one object.
+func (r *Report) JSON(w io.Writer) error {
+	out := jsonReport{
+		Version: r.Version, Node: r.Node, Config: r.From, Result: r.worst().String(), Exit: r.Exit(), Count: map[string]int{},
+		Facts: []jsonFact{}, Results: []jsonResult{},
+	}
+	count := r.count()
+	for s := checks.OK; s <= checks.Fail; s++ {
+		out.Count[s.String()] = count[s]
+	}
+	for _, f := range r.Facts {
+		out.Facts = append(out.Facts, jsonFact{f.Name, found(f.Severity), f.Message})
+	}
+	for _, row := range r.Rows {
+		result := jsonResult{row.Severity.String(), row.Name, row.Line, row.Code, row.Device, row.Message, row.Want, row.Got, row.Remedy, row.Do,
+			float64(row.Took.Microseconds()) / 1000}
+		out.Results = append(out.Results, result)
+	}
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(out)
+}

@@ -1,0 +1,74 @@
+package conf
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// All are the platforms of the site, then those of this program that it does not
+// say anything of.
+func (l *Platforms) All() ([]Platform, error) {
+	shipped, err := ShippedPlatforms()
+	if err != nil {
+		return nil, err
+	}
+	list := slices.Clone(l.site)
+	for i := range shipped {
+		if !slices.ContainsFunc(l.site, func(p Platform) bool { return p.Name == shipped[i].Name }) {
+			list = append(list, shipped[i])
+		}
+	}
+	return list, nil
+}
+
+// TOML is the platform as a file of profiles has it, with what each figure is.
+func (p *Platform) TOML() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "[[platform]] # %s\nname = %s\ndevices = %s\n", p.Pos, strconv.Quote(p.Name), quoted(p.Devices))
+	if len(p.Subsystems) > 0 {
+		fmt.Fprintf(&b, "subsystems = %s\n", quoted(p.Subsystems))
+	}
+	for _, judged := range []bool{true, false} {
+		if !judged {
+			b.WriteString("\n# No check judges by these: they are for whoever measures.\n")
+		}
+		for _, key := range FigureKeys() {
+			kind := FigureKinds[key]
+			f, known := p.Figures[key]
+			if !known || kind.Judged != judged {
+				continue
+			}
+			what := kind.What
+			if kind.Unit != "" {
+				what += ", " + kind.Unit
+			}
+			fmt.Fprintf(&b, "\n# %s\n%s = { value = %s, ", what, key, f.value())
+			if f.At != "" {
+				fmt.Fprintf(&b, "at = %s, ", strconv.Quote(f.At))
+			}
+			fmt.Fprintf(&b, "source = %s, verified = %v }\n", strconv.Quote(f.Source), f.Verified)
+		}
+	}
+	return b.String()
+}
+
+func (f *Figure) value() string {
+	if len(f.Values) == 1 {
+		return strconv.Itoa(f.Values[0])
+	}
+	var items []string
+	for _, v := range f.Values {
+		items = append(items, strconv.Itoa(v))
+	}
+	return "[" + strings.Join(items, ", ") + "]"
+}
+
+func quoted(list []string) string {
+	var items []string
+	for _, s := range list {
+		items = append(items, strconv.Quote(s))
+	}
+	return "[" + strings.Join(items, ", ") + "]"
+}
