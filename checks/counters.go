@@ -33,13 +33,17 @@ const (
 	countThermal         = "throttle.thermal.ns"
 	countHardwareThermal = "throttle.hw_thermal.ns"
 	countPowerBrake      = "throttle.power_brake.ns"
+	countLinkFlit        = "nvlink.crc_flit"
+	countLinkData        = "nvlink.crc_data"
+	countLinkReplay      = "nvlink.replays"
+	countLinkRecovery    = "nvlink.recoveries"
 	countAERCorrected    = "aer.corrected"
 	countAERNonFatal     = "aer.nonfatal"
 	countAERFatal        = "aer.fatal"
 )
 
 // CountGroups are the parts of NVML's snapshot that [GPUCounters] needs.
-const CountGroups = probe.GroupECC | probe.GroupRows | probe.GroupPCIe | probe.GroupThrottle
+const CountGroups = probe.GroupECC | probe.GroupRows | probe.GroupPCIe | probe.GroupThrottle | probe.GroupNVLinkErrors
 
 // GPUCounters are those of the GPUs that NVML can be asked of. What a GPU or its
 // driver does not count is not there; nor is what could not be read, which the
@@ -66,6 +70,10 @@ func GPUCounters(n *probe.NVML) (list []Counters) {
 		number(c, countThermal, g.Throttle.Thermal)
 		number(c, countHardwareThermal, g.Throttle.HardwareThermal)
 		number(c, countPowerBrake, g.Throttle.PowerBrake)
+		number(c, countLinkFlit, g.NVLinkErrors.CRCFlit)
+		number(c, countLinkData, g.NVLinkErrors.CRCData)
+		number(c, countLinkReplay, g.NVLinkErrors.Replay)
+		number(c, countLinkRecovery, g.NVLinkErrors.Recovery)
 		list = append(list, c)
 	}
 	return list

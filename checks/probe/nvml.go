@@ -61,6 +61,8 @@ const (
 	GroupProcesses
 	GroupInforom
 	GroupNVLinks
+	GroupNVLinkErrors
+	GroupMIG
 	groupEnd
 
 	AllGroups = groupEnd - 1
@@ -102,8 +104,11 @@ type GPU struct {
 	Throttle    Throttle
 	Link        Link
 	NVLinks     Reading[[]bool] // whether each NVLink is up, by its number
-	Processes   Reading[[]GPUProcess]
-	Memory      Reading[GPUMemory]
+
+	NVLinkErrors NVLinkErrors
+	MIG          Reading[[]string] // UUIDs of its MIG devices
+	Processes    Reading[[]GPUProcess]
+	Memory       Reading[GPUMemory]
 }
 
 // Recovery is what the driver wants to be done to a GPU.

@@ -93,6 +93,7 @@ func TestNVMLReadsEverything(t *testing.T) {
 		"7 nvmlDeviceGetRemappedRows = 1 2 1 0", "7 nvmlDeviceGetRowRemapperHistogram = 5 4 3 2 1", "7 field 230 = 4", "7 field 271 = 77",
 		"7 nvmlDeviceGetMarginTemperature = -3", "7 nvmlDeviceGetMigMode = 1 0", "7 nvmlDeviceGetComputeMode = 3",
 		"7 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 -1", "7 nvmlDeviceGetMPSComputeRunningProcesses = 100 2000", "7 nvmlDeviceGetNvLinkState 1 = 0", "7 nvmlDeviceGetNvLinkState 3 error 2",
+		"7 nvmlDeviceGetMaxMigDeviceCount = 7", "7 nvmlDeviceGetMigDeviceHandleByIndex 2 = MIG-a", "7 nvmlDeviceGetMigDeviceHandleByIndex 5 = MIG-b", "7 field 38 = 9", "7 field 59 = 1",
 		"- nvmlSystemGetConfComputeState = 0 1 0"))
 	if a.Err != "" || len(got["GPUs"].([]any)) != 8 {
 		t.Fatalf("%s, %v", a.Err, got["GPUs"])
@@ -121,7 +122,8 @@ func TestNVMLReadsEverything(t *testing.T) {
 		"Link":      map[string]any{"Gen": 5., "Width": 16., "MaxGen": 5., "MaxWidth": 16., "GPUMaxGen": 5., "Replays": 0.},
 		"Processes": []any{map[string]any{"PID": 100., "Memory": 2000.}, map[string]any{"PID": 200., "Memory": 0.}},
 		"NVLinks":   []any{true, false, true},
-		"Memory":    map[string]any{"Total": 85520809984., "Free": 85044494336., "Used": 0.},
+		"MIG":       []any{"MIG-a", "MIG-b"}, "NVLinkErrors": map[string]any{"CRCFlit": 9., "CRCData": nil, "Replay": nil, "Recovery": 1.},
+		"Memory": map[string]any{"Total": 85520809984., "Free": 85044494336., "Used": 0.},
 	}
 	if diff := cmp.Diff(want, gpu); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

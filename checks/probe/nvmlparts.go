@@ -24,7 +24,7 @@ var parts = []struct {
 	{GroupRecovery, query.recovery}, {GroupECC, query.ecc}, {GroupRows, query.rows}, {GroupModes, query.modes},
 	{GroupTemperature, query.temperature}, {GroupPower, query.power}, {GroupClocks, query.clocks}, {GroupThrottle, query.throttle},
 	{GroupPCIe, query.link}, {GroupProcesses, query.processes}, {GroupInforom, query.inforom},
-	{GroupNVLinks, query.nvlinks},
+	{GroupNVLinks, query.nvlinks}, {GroupNVLinkErrors, query.nvlinkErrors}, {GroupMIG, query.mig},
 }
 
 func (q query) recovery() {

@@ -28,7 +28,7 @@ const (
 	OpPut    Op = "put"    // write a file, all of it or none
 	OpHave   Op = "have"   // one part of the node's inventory
 	OpCreate Op = "create" // write a file that must not exist yet
-	OpGPUs   Op = "gpus"   // the GPUs that the driver has, as files tell
+	OpGPUs   Op = "gpus"   // the GPUs that the driver has, as files tell; in the lane of NVML their MIG devices
 	OpCount  Op = "count"  // counters of devices; in the local lane also Xids since a mark
 	OpKeep   Op = "keep"   // write a record, for later runs
 	OpRecall Op = "recall" // read the records whose names begin with something
@@ -86,11 +86,12 @@ type Response struct {
 	TimedOut bool             `json:"timed_out,omitempty"`
 	File     *FileInfo        `json:"file,omitempty"` // read, take
 
-	Scripts []Script          `json:"scripts,omitempty"` // list: in the order of their names
-	Facts   []probe.Fact      `json:"facts,omitempty"`
-	Have    *probe.Inventory  `json:"have,omitempty"`
-	GPUs    []probe.DriverGPU `json:"gpus,omitempty"`
-	Slurm   *probe.SlurmGPUs  `json:"slurm,omitempty"`
+	Scripts []Script            `json:"scripts,omitempty"` // list: in the order of their names
+	Facts   []probe.Fact        `json:"facts,omitempty"`
+	Have    *probe.Inventory    `json:"have,omitempty"`
+	GPUs    []probe.DriverGPU   `json:"gpus,omitempty"`
+	MIG     map[string][]string `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
+	Slurm   *probe.SlurmGPUs    `json:"slurm,omitempty"`
 
 	Counters []checks.Counters `json:"counters,omitempty"` // count
 	Xids     []checks.XidSeen  `json:"xids,omitempty"`     // count

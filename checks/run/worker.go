@@ -139,7 +139,7 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	case OpCreate:
 		return create(req.Path, req.Data)
 	case OpGPUs:
-		return w.driverGPUs()
+		return w.driverGPUs(req)
 	case OpCount:
 		return w.count(req)
 	case OpKeep, OpRecall, OpForget, OpNote, OpNotes:
@@ -258,8 +258,19 @@ func (w *worker) facts(req *Request) []probe.Fact {
 }
 
 // driverGPUs are the GPUs by the files of the driver. A driver that is not loaded
-// has none.
-func (w *worker) driverGPUs() *Response {
+// has none. In the lane of NVML they are those that it knows, with their MIG devices.
+func (w *worker) driverGPUs(req *Request) *Response {
+	if checks.Lane(req.Name) == checks.NVML {
+		n, err := w.host.NVML(probe.GroupMIG, w.doing(req))
+		if err != nil {
+			return &Response{Err: err.Error()}
+		}
+		resp := &Response{MIG: map[string][]string{}}
+		for i := range n.GPUs {
+			resp.MIG[n.GPUs[i].PCI] = n.GPUs[i].MIG.Value
+		}
+		return resp
+	}
 	views, err := w.host.GPUViews()
 	if err != nil {
 		return &Response{Err: err.Error()}

@@ -15,6 +15,7 @@ import (
 // around is what a prolog or an epilog knows beside a run of any other kind.
 type around struct {
 	job   slurm.Job
+	node  []slurm.GPU // all GPUs of the node
 	scope slurm.Scope
 	own   bool // the lines are those of nhc-prolog.conf or nhc-epilog.conf
 	every bool // -a: go on after a failure also with what may change something
@@ -46,11 +47,32 @@ func (r *oneRun) aroundJob() {
 		r.warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", r.job.job.ID, err))
 		return
 	}
-	var node []slurm.GPU
 	for i, g := range o.GPUs {
-		node = append(node, slurm.GPU{Index: i, Minor: g.Minor, PCI: g.Address, UUID: g.UUID})
+		r.job.node = append(r.job.node, slurm.GPU{Index: i, Minor: g.Minor, PCI: g.Address, UUID: g.UUID})
 	}
-	scope, why := slurm.ScopeOf(r.job.job, node)
+	if len(r.job.job.MIG) == 0 {
+		r.findScope()
+	}
+}
+
+// findMIG finds out which GPUs the MIG devices of the job are on. NVML is asked
+// behind the checks: if it hangs one of them is to say so.
+func (r *oneRun) findMIG() {
+	if len(r.job.job.MIG) == 0 {
+		return
+	}
+	o := r.recordCall(checks.NVML, &run.Request{Op: run.OpGPUs, Name: string(checks.NVML), Line: "find the MIG devices of the job"})
+	if o.Failure() == nil {
+		for i := range r.job.node {
+			r.job.node[i].MIG = o.MIG[r.job.node[i].PCI]
+		}
+	}
+	r.findScope()
+}
+
+// findScope finds the GPUs of the job among those of the node.
+func (r *oneRun) findScope() {
+	scope, why := slurm.ScopeOf(r.job.job, r.job.node)
 	r.job.scope = scope
 	if why != "" {
 		r.warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", r.job.job.ID, why))
@@ -114,6 +136,7 @@ func (a *around) lost(failures []checks.Finding) int {
 // the exit status: 1 requeues the job, or says that it has left the node ill. A
 // fault of other GPUs drains the node and lets the job run.
 func (r *oneRun) actAroundJob(s *foldState) int {
+	r.findMIG()
 	failures := s.f.Failures()
 	if len(failures) == 0 || r.job.every { // else it ends as after a first failure
 		events, _ := s.f.Finish(int(time.Since(r.began).Seconds()))

@@ -347,6 +347,30 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int i, nvmlDevice_t *d)
 	return r == NVML_ERROR_NOT_SUPPORTED ? NVML_SUCCESS : r;
 }
 
+/* The handle of a MIG device is that of its GPU and, in thousands, its number. */
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, unsigned int i, nvmlDevice_t *mig)
+{
+	const char *a;
+	long args[MAX_ARGS] = {(long)i, ANY, ANY};
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetMigDeviceHandleByIndex", args, &a);
+
+	mig->handle = (void *)((long)d.handle + 1000 * ((long)i + 1));
+	return r == NVML_ERROR_NOT_SUPPORTED ? NVML_ERROR_NOT_FOUND : r;
+}
+
+/* The UUID of a MIG device is what the call for its handle answers. */
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *out, unsigned int size)
+{
+	const char *a;
+	long handle = (long)d.handle, args[MAX_ARGS] = {handle / 1000 - 1, ANY, ANY};
+	int gpu = (int)(handle % 1000 - 1);
+	nvmlReturn_t r = handle < 1000 ? ask(gpu, "nvmlDeviceGetUUID", none, &a) : ask(gpu, "nvmlDeviceGetMigDeviceHandleByIndex", args, &a);
+
+	if (r == NVML_SUCCESS)
+		put(out, size, gpu, a);
+	return r;
+}
+
 /* The answer is the address and, as numbers, device and subsystem. */
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *pci)
 {
