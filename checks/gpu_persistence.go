@@ -10,7 +10,7 @@ import (
 // gpuPersistence checks that persistence mode is on: without it the driver gives
 // a GPU up when no program uses it, forgets its error counters, and takes seconds
 // to start it again. It warns where it is off; -f fails, -s turns it on, and
-// fails where it cannot.
+// fails where it cannot. Nothing is set while a process has the GPU.
 //
 //	gpu* || check_gpu_persistence -s
 type gpuPersistence struct {
@@ -36,7 +36,11 @@ func init() {
 }
 
 func (c *gpuPersistence) Run(_ context.Context, env *Env) []Finding {
-	return env.eachGPU(gpuPersistenceName, probe.GroupModes, func(s *gpus, g *probe.GPU) {
+	groups := probe.GroupModes
+	if c.Set {
+		groups |= probe.GroupProcesses
+	}
+	return env.eachGPU(gpuPersistenceName, groups, func(s *gpus, g *probe.GPU) {
 		on, known := value(s, g.Modes.Persistence)
 		if on || !known {
 			return
@@ -47,6 +51,11 @@ func (c *gpuPersistence) Run(_ context.Context, env *Env) []Finding {
 		}
 		if !c.Set {
 			s.report(g, f, "persistence mode")
+			return
+		}
+		if n := len(g.Processes.Value); n > 0 {
+			f.Severity = Warn
+			s.report(g, f, "persistence mode is not turned on while it is in use (%s)", plural(n, "user"))
 			return
 		}
 		if err := env.Host.SetPersistence(g.Index, env.Doing); err != nil {

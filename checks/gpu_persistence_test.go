@@ -20,6 +20,10 @@ func init() {
 		onGPUs("off", nil, off, says(Warn, "persistence mode")),
 		onGPUs("off, and that fails", of("-f"), off, says(Fail, "persistence mode")).orTable(map[string]any{"fail": true}),
 		settable,
+		acting(onGPUs("a job has the GPU", of("-s"), func(n *probe.NVML) {
+			off(n)
+			n.Settable, n.GPUs[3].Processes = true, probe.Known([]probe.GPUProcess{{PID: 77}})
+		}, says(Warn, "persistence mode is not turned on while it is in use (1 user)"))),
 		acting(onGPUs("cannot be turned on", of("-s"), off, says(Fail, "persistence mode cannot be turned on: a recorded node cannot be changed"))),
 		gpuDumb(name),
 	)...)

@@ -167,6 +167,8 @@ func (r *Record) EndedBefore(now *Record) (outcome string) {
 // xids are those since it was opened.
 func (r *Record) Close(now Moment, counted []checks.Counters, xids []checks.XidSeen) {
 	r.End = now
+	slices.Sort(r.Doubts)
+	r.Doubts = slices.Compact(r.Doubts)
 	switch {
 	case r.Outcome == ClosedNoProlog:
 		return // nobody knows what was there before

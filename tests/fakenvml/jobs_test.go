@@ -1,0 +1,91 @@
+package fakenvml_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// slurmd starts the program for eight jobs and for the node at once: every run
+// comes to its own verdict, and no record is lost or half written.
+func TestRunsOverlap(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("skip: only root keeps records")
+	}
+	n := newNode(t, fakenvml.H100, 8, []string{"* nvmlDeviceGetName late 20"})
+	if err := fakenvml.Write(filepath.Join(n.dir, "root"), map[string]string{
+		"dev/kmsg": "6,1,1,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06\n", "proc/sys/kernel/random/boot_id": "this\n",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(n.dir, "nhc.conf")
+	lines := strings.ReplaceAll(gpuLines, "* || check_file_test -f /other/lane\n", "") + "* || check_gpu_xid\n"
+	if err := os.WriteFile(conf, []byte(lines), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("overlap%d", os.Getpid())
+	t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })
+	start := func(words []string, env ...string) (said string, err error) {
+		cmd := exec.Command(program, append(words, "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0",
+			"HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.lib)...)
+		cmd.Env = append(env, "SLURMD_NODENAME="+name)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		err = cmd.Run()
+		return out.String(), err
+	}
+	const jobs = 8
+	for _, role := range []string{"--prolog", "--epilog"} {
+		var wg sync.WaitGroup
+		for i := range jobs {
+			wg.Go(func() {
+				said, err := start([]string{role}, fmt.Sprintf("SLURM_JOB_ID=%d", 100+i), fmt.Sprintf("SLURM_JOB_GPUS=%d", i), "SLURM_JOB_UID=5001")
+				if err != nil || said != "" {
+					t.Errorf("%s of job %d: %v\n%s", role, 100+i, err, said)
+				}
+			})
+		}
+		wg.Go(func() {
+			if said, err := start(nil); err != nil {
+				t.Errorf("health check: %v\n%s", err, said)
+			}
+		})
+		wg.Wait()
+	}
+	past := filepath.Join(n.dir, "root/var/lib/nhc-gpu", name)
+	data, err := os.ReadFile(filepath.Join(past, "jobs.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := map[string]string{}
+	for line := range bytes.Lines(data) {
+		var r struct {
+			Job, Outcome string
+			Doubts       []string
+		}
+		if err := json.Unmarshal(line, &r); err != nil || len(r.Doubts) > 0 {
+			t.Errorf("%v, %v: %s", err, r.Doubts, line)
+		}
+		closed[r.Job] = r.Outcome
+	}
+	for i := range jobs {
+		if got := closed[fmt.Sprint(100+i)]; got != "complete" {
+			t.Errorf("job %d is closed as %q, want complete", 100+i, got)
+		}
+	}
+	if open, _ := filepath.Glob(filepath.Join(past, "job-*")); len(open) > 0 {
+		t.Errorf("still open: %v", open)
+	}
+	if half, _ := filepath.Glob(filepath.Join(past, "*.new")); len(half) > 0 {
+		t.Errorf("half written: %v", half)
+	}
+}
