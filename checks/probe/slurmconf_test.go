@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -103,6 +104,10 @@ func TestSlurmGPUs(t *testing.T) {
 		err         string
 	}{
 		{name: "no Slurm", node: "gpu01", err: "read /var/spool/slurmd/conf-cache/slurm.conf: no such file or directory"},
+		{name: "limits", files: map[string]string{etc: "PrologTimeout=7\nPrologEpilogTimeout=60 MessageTimeout=30\nNodeName=gpu01"}, node: "gpu01",
+			want: SlurmGPUs{Pos: "/etc/slurm/slurm.conf:3", Prolog: 7 * time.Second, Epilog: time.Minute}},
+		{name: "no limits", files: map[string]string{etc: "PrologEpilogTimeout=65534\nEpilogTimeout=INFINITE\nNodeName=gpu01"}, node: "gpu01",
+			want: SlurmGPUs{Pos: "/etc/slurm/slurm.conf:3"}},
 		{name: "its line", files: map[string]string{etc: usual}, node: "gpu01", want: SlurmGPUs{Count: 8, Pos: "/etc/slurm/slurm.conf:2"}},
 		{name: "of the default", files: map[string]string{etc: usual}, node: "gpu09", want: SlurmGPUs{Count: 4, Pos: "/etc/slurm/slurm.conf:3"}},
 		{name: "none, against the default", files: map[string]string{etc: usual}, node: "cpu1", want: SlurmGPUs{Pos: "/etc/slurm/slurm.conf:4"}},

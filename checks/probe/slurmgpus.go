@@ -7,14 +7,19 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// SlurmGPUs is what Slurm's configuration says of the GPUs of a node.
+// SlurmGPUs is what Slurm's configuration says of the GPUs of a node, and how long
+// it lets a prolog and an epilog run.
 type SlurmGPUs struct {
 	Count  int    `json:"count,omitempty"`  // GPUs in the Gres of the node; 0: none, or not to be told
 	Pos    string `json:"pos,omitempty"`    // the line of the node: /etc/slurm/slurm.conf:12; "" if Slurm has no such node
 	NVIDIA bool   `json:"nvidia,omitempty"` // gres.conf says that they are NVIDIA's
 	Why    string `json:"why,omitempty"`    // why Count is 0 though the node has a Gres of gpu
+
+	Prolog time.Duration `json:"prolog,omitempty"` // PrologTimeout or PrologEpilogTimeout; 0: for ever
+	Epilog time.Duration `json:"epilog,omitempty"`
 }
 
 // SlurmGPUs reads slurm.conf, that of SLURM_CONF if it is named, and the gres.conf
@@ -27,9 +32,11 @@ func (h *Host) SlurmGPUs(named, node string) (SlurmGPUs, error) {
 		return SlurmGPUs{}, err
 	}
 	var g SlurmGPUs
+	var limits slurmLimits
 	usual, gres := "", "" // Gres of NodeName=DEFAULT, and of the node
 	s := &slurmFiles{host: h, dir: path.Dir(file), left: maxSlurmFiles, visit: func(pos string, line []slurmPair) {
 		if line[0].key != "nodename" {
+			limits.read(line)
 			return
 		}
 		own, has := pairValue(line, "gres")
@@ -48,10 +55,42 @@ func (h *Host) SlurmGPUs(named, node string) (SlurmGPUs, error) {
 	if err := s.parse(file, data); err != nil {
 		return SlurmGPUs{}, err
 	}
+	g.Prolog, g.Epilog = limits.prolog, limits.epilog
 	if g.Count, g.Why = gresGPUs(gres); g.Count > 0 {
 		s.readGres(path.Join(s.dir, "gres.conf"), node, &g)
 	}
 	return g, nil
+}
+
+// slurmLimits is how long a prolog and an epilog may run.
+type slurmLimits struct {
+	prolog, epilog       time.Duration
+	ownProlog, ownEpilog bool // by timeouts for one of them alone
+}
+
+// read takes over the timeouts of a line. Those of 25.05 are for one of the two and
+// win over the common one, wherever they stand.
+func (l *slurmLimits) read(line []slurmPair) {
+	for _, p := range line {
+		seconds, err := strconv.ParseUint(p.value, 10, 16) // INFINITE is none
+		limit := time.Duration(seconds) * time.Second
+		if err != nil || seconds >= 65534 { // what scontrol prints for none
+			limit = 0
+		}
+		switch p.key {
+		case "prologepilogtimeout":
+			if !l.ownProlog {
+				l.prolog = limit
+			}
+			if !l.ownEpilog {
+				l.epilog = limit
+			}
+		case "prologtimeout":
+			l.prolog, l.ownProlog = limit, true
+		case "epilogtimeout":
+			l.epilog, l.ownEpilog = limit, true
+		}
+	}
 }
 
 func pairValue(line []slurmPair, key string) (value string, ok bool) {

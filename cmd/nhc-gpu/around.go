@@ -17,8 +17,9 @@ type around struct {
 	job   slurm.Job
 	node  []slurm.GPU // all GPUs of the node
 	scope slurm.Scope
-	own   bool // the lines are those of nhc-prolog.conf or nhc-epilog.conf
-	every bool // -a: go on after a failure also with what may change something
+	limit time.Duration // what Slurm leaves for the run; 0: for ever
+	own   bool          // the lines are those of nhc-prolog.conf or nhc-epilog.conf
+	every bool          // -a: go on after a failure also with what may change something
 
 	record *slurm.Record // of an epilog's job; nil if it has none
 	faults []slurm.Fault // that began in the job
@@ -36,6 +37,7 @@ func (r *oneRun) aroundJob() {
 	r.fold.held = true
 	r.pool.SetVars(r.set.workerVars())
 	defer r.recallRecord()
+	r.underSlurm()
 	r.job.every = r.set.get("NHC_CHECK_ALL") == "1"
 	r.set.vars["NHC_CHECK_ALL"] = "1"
 	if r.job.job.Share == slurm.NoGPUs {
@@ -52,6 +54,26 @@ func (r *oneRun) aroundJob() {
 	}
 	if len(r.job.job.MIG) == 0 {
 		r.findScope()
+	}
+}
+
+// actMargin is what Slurm's limit has to leave for marking the node and leaving:
+// slurmd kills what it has asked to end 10 ms before.
+const actMargin = 2 * time.Second
+
+// underSlurm keeps the run below the time that slurm.conf gives it.
+func (r *oneRun) underSlurm() {
+	r.askSlurm()
+	if r.set.slurm == nil {
+		return
+	}
+	limit := r.set.slurm.Prolog
+	if r.node.role == slurm.Epilog {
+		limit = r.set.slurm.Epilog
+	}
+	if limit > 0 {
+		r.job.limit = max(limit-actMargin, limit/2)
+		r.budget()
 	}
 }
 

@@ -226,6 +226,9 @@ func (r *oneRun) allowed() time.Duration {
 	if budget := r.config.Role(r.context()).Budget; budget > 0 && (d == 0 || d > budget || r.job == nil) {
 		d = budget
 	}
+	if r.job != nil && r.job.limit > 0 && (d == 0 || d > r.job.limit) {
+		d = r.job.limit
+	}
 	if r.node.healthCheck() && (d == 0 || d > slurmdLimit && !r.background) {
 		d = slurmdLimit
 	}

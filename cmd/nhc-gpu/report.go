@@ -155,6 +155,10 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	r.set.finalize()
 	maps.Copy(r.set.vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
 	r.budget()
+	if r.job != nil {
+		r.pool.SetVars(r.set.workerVars())
+		r.underSlurm()
+	}
 	r.fold.begin(r.set, false, false)
 	r.peopleScripts(runs)
 	r.doubtScripts()
