@@ -133,7 +133,7 @@ func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 			events = append(events, f.unknown(x.Message)...)
 		default:
 			events = append(events, f.log(f.errorText(x.Message))...)
-			events = append(events, f.fail(x)...)
+			events = append(events, f.fail(statusOf(x), x)...)
 			if f.over {
 				return events
 			}
@@ -162,13 +162,13 @@ func (f *Fold) unknown(message string) []Event {
 
 // die is all that follows the log line of a failure that is no finding.
 func (f *Fold) die(status int, message string) []Event {
-	return f.fail(checks.Finding{Severity: checks.Fail, Message: message, Status: status})
+	return f.fail(status, checks.Finding{Severity: checks.Fail, Message: message, Status: status})
 }
 
 // fail is all that follows the log line of a failure.
-func (f *Fold) fail(x checks.Finding) []Event {
+func (f *Fold) fail(status int, x checks.Finding) []Event {
 	f.failed = append(f.failed, x)
-	status, message := statusOf(x), x.Message
+	message := x.Message
 	events := append(f.Flush(), Event{Syslog, "Health check failed:  " + message})
 	if f.Mark && f.failures == 0 && !f.Eval {
 		f.message = message
