@@ -54,6 +54,10 @@ func (s Settings) showArgv(node string) ([]string, error) {
 	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "-o", "show", "node", node)
 }
 
+func (s Settings) configArgv() ([]string, error) {
+	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "show", "config")
+}
+
 // updateArgv is the command of a decision. The reason is one word, whatever it
 // holds.
 func (s Settings) updateArgv(node string, d Decision) ([]string, error) {

@@ -37,6 +37,12 @@ type Cluster struct {
 // every two seconds and pass.
 func start(t *testing.T) *Cluster {
 	t.Helper()
+	return startWith(t, nil, nil)
+}
+
+// startWith is start with another slurm.conf, and further files in /etc/slurm.
+func startWith(t *testing.T, edit func(conf string) string, scripts map[string]string) *Cluster {
+	t.Helper()
 	root := os.Getenv("NHC_GPU_SLURM_ROOT")
 	if root == "" {
 		root = "/"
@@ -49,6 +55,13 @@ func start(t *testing.T) *Cluster {
 	c := &Cluster{t: t, dir: t.ArtifactDir()}
 	c.group = fmt.Sprintf("nhc-gpu-test-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(c.dir)))
 	c.writeFiles()
+	if edit != nil {
+		c.write("etc/slurm.conf", []byte(edit(string(slurmConf))), 0o644)
+	}
+	for name, text := range scripts {
+		c.mkdir(filepath.Dir("etc/" + name))
+		c.write("etc/"+name, []byte(text), 0o755)
+	}
 	c.startBubble(root, bin)
 	t.Cleanup(c.explain)
 

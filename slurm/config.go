@@ -1,0 +1,129 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config is slurm.conf as slurmctld has it, by key. A key that may be given more
+// than once has its values as "Prolog[0]", "Prolog[1]" from 24.11 on.
+type Config map[string]string
+
+// Config asks slurmctld for its configuration: one call.
+func (c *Controller) Config(ctx context.Context) (Config, error) {
+	argv, err := c.Settings.configArgv()
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration of Slurm: %w", err)
+	}
+	out, err := c.call(ctx, argv)
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration of Slurm: %w", err)
+	}
+	conf, err := ParseConfig(out.Stdout)
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration of Slurm: %w", err)
+	}
+	return conf, nil
+}
+
+// ParseConfig reads what scontrol show config prints: a heading, lines of "Key =
+// value", and further sections (of MPI, of cgroups), whose keys are not taken.
+func ParseConfig(out []byte) (Config, error) {
+	conf := Config{}
+	for line := range strings.Lines(string(out)) {
+		key, value, ok := strings.Cut(line, "=")
+		if !ok {
+			if len(conf) > 0 {
+				break
+			}
+			continue
+		}
+		conf[strings.TrimSpace(key)] = strings.TrimSpace(value)
+	}
+	if conf["SLURM_VERSION"] == "" {
+		return nil, fmt.Errorf("parse %q: want SLURM_VERSION", cut(printable(firstLine(out)), 80))
+	}
+	return conf, nil
+}
+
+// Value is what a key is set to; nothing, for which Slurm has several words, is "".
+func (c Config) Value(key string) string {
+	switch value := c[key]; value {
+	case "(null)", "(none)", "N/A":
+		return ""
+	default:
+		return value
+	}
+}
+
+// Values is what a key is set to that may be given more than once.
+func (c Config) Values(key string) (all []string) {
+	if value := c.Value(key); value != "" {
+		return []string{value}
+	}
+	for i := 0; ; i++ {
+		value := c.Value(fmt.Sprintf("%s[%d]", key, i))
+		if value == "" {
+			return all
+		}
+		all = append(all, value)
+	}
+}
+
+// Has says whether a list of words, with or without values, has one.
+func (c Config) Has(key, word string) bool {
+	for w := range strings.SplitSeq(c.Value(key), ",") {
+		name, _, _ := strings.Cut(w, "=")
+		if strings.EqualFold(strings.TrimSpace(name), word) {
+			return true
+		}
+	}
+	return false
+}
+
+// forever is longer than any limit that Slurm can be given.
+const forever = time.Duration(1<<63 - 1)
+
+var errNoSeconds = errors.New("want seconds")
+
+// Seconds reads a number of seconds: "10 sec", or "10". Without a limit, for which
+// Slurm has several words and the largest numbers of 16 and 32 bits, it is
+// forever; ok is false if the key is not there.
+func (c Config) Seconds(key string) (d time.Duration, ok bool, err error) {
+	value := c.Value(key)
+	if value == "" {
+		return 0, false, nil
+	}
+	number, unit, _ := strings.Cut(value, " ")
+	switch strings.ToUpper(number) {
+	case "INFINITE", "UNLIMITED", "65534", "65535", "4294967294", "4294967295":
+		return forever, true, nil
+	}
+	n, err := strconv.ParseUint(number, 10, 31)
+	if err != nil || unit != "" && unit != "sec" {
+		return 0, false, fmt.Errorf("%s = %s: %w", key, cut(printable(value), 40), errNoSeconds)
+	}
+	return time.Duration(n) * time.Second, true, nil
+}
+
+// AtLeast says whether Slurm is of a release or newer: "26.05".
+func (c Config) AtLeast(release string) bool {
+	return c.Value("SLURM_VERSION") >= release // two digits, a dot, two digits
+}
+
+// Programs is what a key names that slurmd starts, patterns for a shell among them.
+// What is no whole path is below the folder of slurm.conf.
+func (c Config) Programs(key string) []string {
+	all := c.Values(key)
+	for i, path := range all {
+		if !filepath.IsAbs(path) {
+			all[i] = filepath.Join(filepath.Dir(c.Value("SLURM_CONF")), path)
+		}
+	}
+	return all
+}
