@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// recorded is what scontrol show config of some release printed.
-func recorded(t *testing.T, name string) Config {
+// configOf is what scontrol show config of some release printed.
+func configOf(t *testing.T, name string) Config {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata/config", name+".txt"))
 	if err != nil {
@@ -62,7 +62,7 @@ func TestParseConfig(t *testing.T) {
 			Before: 45 * time.Second, Behind: 90 * time.Second, Alloc: true, Nohold: true, Newest: true,
 		},
 	} {
-		c := recorded(t, name)
+		c := configOf(t, name)
 		got := figures{
 			Prolog: c.Programs("Prolog"), Epilog: c.Programs("Epilog"),
 			Interval: seconds(c, "HealthCheckInterval"), Timeout: seconds(c, "HealthCheckTimeout"), Batch: seconds(c, "BatchStartTimeout"),

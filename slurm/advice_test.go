@@ -1,0 +1,249 @@
+package slurm
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	prologs = "/etc/slurm/prolog.d/*"
+	epilogs = "/etc/slurm/epilog.d/*"
+	program = "/usr/sbin/nhc-gpu"
+)
+
+// goodConf is a Slurm of which nothing is to be said.
+func goodConf() Config {
+	return Config{
+		"HealthCheckProgram": program, "HealthCheckInterval": "300 sec", "HealthCheckNodeState": "ANY,CYCLE", "HealthCheckTimeout": "0 sec",
+		"Prolog[0]": prologs, "Epilog[0]": epilogs, "PrologFlags": "Alloc,Contain", "PrologEpilogTimeout": "60", "MessageTimeout": "30 sec",
+		"BatchStartTimeout": "60 sec", "UnkillableStepTimeout": "150 sec", "SchedulerParameters": "bf_window=10,nohold_on_prolog_fail",
+		"JobRequeue": "1", "SlurmdUser": "root(0)", "SlurmctldParameters": "health_check_report", "SLURM_VERSION": "26.05.5", "SLURM_CONF": "/etc/slurm/slurm.conf",
+	}
+}
+
+func goodWiring() Wiring {
+	return Wiring{
+		Budget: map[Role]time.Duration{HealthCheck: 30 * time.Second, Prolog: 10 * time.Second, Epilog: 30 * time.Second},
+		Found: map[string][]Program{
+			program: {{Path: program, Direct: true}},
+			prologs: {{Path: "/etc/slurm/prolog.d/50-nhc-gpu", Ours: true}},
+			epilogs: {{Path: "/etc/slurm/epilog.d/50-nhc-gpu", Ours: true}},
+		},
+	}
+}
+
+// advised is advice on one line: "warning SETTING: TEXT -> WRITE".
+func advised(c Config, w Wiring) (lines []string) {
+	for _, a := range Advise(c, w) {
+		level := "warning "
+		if a.Remark {
+			level = "remark "
+		}
+		lines = append(lines, strings.TrimSuffix(level+a.Setting+": "+a.Text+" -> "+a.Write, " -> "))
+	}
+	return lines
+}
+
+func TestAdvise(t *testing.T) {
+	t.Parallel()
+	if got := advised(goodConf(), goodWiring()); got != nil {
+		t.Errorf("nothing is wrong, got %q", got)
+	}
+	for name, c := range map[string]struct {
+		conf   map[string]string // nothing: the key is not there
+		wiring func(*Wiring)
+		want   []string
+	}{
+		"it is never started": {
+			conf: map[string]string{"HealthCheckInterval": "0 sec"},
+			want: []string{"warning HealthCheckInterval = 0 sec: slurmd never starts the health check: no fault is found, and no node that was drained comes back -> HealthCheckInterval=300"},
+		},
+		"it leaves no time for pings": {
+			conf: map[string]string{"HealthCheckInterval": "1 sec"},
+			want: []string{"warning HealthCheckInterval = 1 sec: slurmctld finds no time to ping the nodes: one that is resumed stays idle* and gets no job (22.05 run) -> HealthCheckInterval=300"},
+		},
+		"one run is not over when the next begins": {
+			conf: map[string]string{"HealthCheckInterval": "30 sec"},
+			want: []string{"warning HealthCheckInterval = 30 sec: a health check may take 30s: slurmd starts the next beside it, which leaves without a verdict -> HealthCheckInterval=60"},
+		},
+		"no health check": {
+			conf: map[string]string{"HealthCheckProgram": "(null)", "HealthCheckInterval": "0 sec"},
+			want: []string{"warning HealthCheckProgram is not set: does not start this program: faults are only found around jobs, if at all, and no node that was drained comes back -> HealthCheckProgram=/usr/sbin/nhc-gpu"},
+		},
+		"another health check": {
+			wiring: func(w *Wiring) { w.Found[program] = []Program{{Path: program}} },
+			want:   []string{"warning HealthCheckProgram = /usr/sbin/nhc-gpu: does not start this program: faults are only found around jobs, if at all, and no node that was drained comes back -> HealthCheckProgram=/usr/sbin/nhc-gpu"},
+		},
+		"a health check that is not there": {
+			wiring: func(w *Wiring) { w.Found[program] = nil },
+			want:   []string{"warning HealthCheckProgram = /usr/sbin/nhc-gpu: there is no such file on this node: it is never checked"},
+		},
+		"slurmd kills the health check": {
+			conf: map[string]string{"HealthCheckTimeout": "34 sec"},
+			want: []string{"warning HealthCheckTimeout = 34 sec: a health check may take 30s, and 5s to tell slurmctld: slurmd kills it then, and what it was about to tell is lost -> HealthCheckTimeout=45"},
+		},
+		"before 26.05 it has 60 s": {
+			conf:   map[string]string{"HealthCheckTimeout": "", "SLURM_VERSION": "24.11.5"},
+			wiring: func(w *Wiring) { w.Budget[HealthCheck] = 56 * time.Second },
+			want:   []string{"warning HealthCheckTimeout is not set: a health check may take 56s, and 5s to tell slurmctld: slurmd kills it then, and what it was about to tell is lost -> HealthCheckTimeout=75"},
+		},
+		"drained nodes are not looked at": {
+			conf: map[string]string{"HealthCheckNodeState": "NONDRAINED_IDLE,CYCLE"},
+			want: []string{"warning HealthCheckNodeState = NONDRAINED_IDLE,CYCLE: a node that is drained and has no job is not looked at: one that we drain never comes back -> HealthCheckNodeState=ANY,CYCLE"},
+		},
+		"CYCLE alone is all nodes": {conf: map[string]string{"HealthCheckNodeState": "CYCLE"}},
+		"busy nodes are not looked at": {
+			conf: map[string]string{"HealthCheckNodeState": "IDLE"},
+			want: []string{"remark HealthCheckNodeState = IDLE: nodes with jobs are not looked at -> HealthCheckNodeState=ANY,CYCLE"},
+		},
+		"only at the start of slurmd": {
+			conf: map[string]string{"HealthCheckNodeState": "START_ONLY"},
+			want: []string{"warning HealthCheckNodeState = START_ONLY: nodes are looked at when slurmd starts, and never after it -> HealthCheckNodeState=ANY,CYCLE"},
+		},
+		"slurmd kills the epilog": {
+			conf: map[string]string{"PrologEpilogTimeout": "30"},
+			want: []string{`warning PrologEpilogTimeout = 30: an epilog may take 30s, and 5s to tell slurmctld: slurmd kills it then and drains the node with "Epilog error" in place of our reason -> PrologEpilogTimeout=45`},
+		},
+		"slurmd kills both": {
+			conf: map[string]string{"PrologEpilogTimeout": "", "PrologTimeout": "10", "EpilogTimeout": "65534"},
+			want: []string{`warning PrologTimeout = 10: a prolog may take 10s, and 5s to tell slurmctld: slurmd kills it then and drains the node with "Prolog error" in place of our reason -> PrologTimeout=15`},
+		},
+		"no limit kills nobody": {conf: map[string]string{"PrologEpilogTimeout": "65534", "BatchStartTimeout": "65534"}},
+		"Slurm's own defaults": {
+			conf: map[string]string{"BatchStartTimeout": "10 sec", "MessageTimeout": "10 sec", "UnkillableStepTimeout": "60 sec"},
+			want: []string{
+				"warning BatchStartTimeout = 10 sec: a prolog may take 10s, and 5s to tell slurmctld: slurmctld may take a batch job for lost then whose prolog is at work, and srun may give up -> BatchStartTimeout=15",
+				`warning MessageTimeout = 10 sec: a prolog may take 10s, and 5s to tell slurmctld: its user is told "Prolog hung on node" then -> MessageTimeout=30 and UnkillableStepTimeout=150, see slurm.conf(5)`,
+			},
+		},
+		"it is there twice": {
+			wiring: func(w *Wiring) {
+				w.Found[prologs] = append(w.Found[prologs], Program{Path: "/etc/slurm/prolog.d/50-nhc-gpu~", Ours: true})
+			},
+			conf: map[string]string{"BatchStartTimeout": "20 sec"},
+			want: []string{
+				"warning Prolog = /etc/slurm/prolog.d/*: starts this program 2 times, as /etc/slurm/prolog.d/50-nhc-gpu, /etc/slurm/prolog.d/50-nhc-gpu~: leave one there",
+				"warning BatchStartTimeout = 20 sec: a prolog may take 10s, 2 times, and 5s to tell slurmctld: slurmctld may take a batch job for lost then whose prolog is at work, and srun may give up -> BatchStartTimeout=30",
+			},
+		},
+		"it is not alone": {
+			wiring: func(w *Wiring) {
+				w.Found[prologs] = append(w.Found[prologs], Program{Path: "/etc/slurm/prolog.d/10-scratch"})
+			},
+			want: []string{"remark Prolog = /etc/slurm/prolog.d/*: starts /etc/slurm/prolog.d/10-scratch, too: slurmd runs them one after the other, z to a, and none after one that fails; each has its own PrologEpilogTimeout, and BatchStartTimeout is for all of them"},
+		},
+		"what is no program drains nodes": {
+			wiring: func(w *Wiring) {
+				w.Found[epilogs] = append(w.Found[epilogs], Program{Path: "/etc/slurm/epilog.d/README", Bad: "cannot be executed (mode 0644)", Ours: false})
+			},
+			want: []string{
+				`warning Epilog = /etc/slurm/epilog.d/*: /etc/slurm/epilog.d/README: cannot be executed (mode 0644): slurmd drains the node with "Epilog error" behind its next job; take it away, or make it a program`,
+			},
+		},
+		"an empty folder drains nodes": {
+			wiring: func(w *Wiring) { w.Found[prologs] = nil },
+			want: []string{
+				`warning Prolog = /etc/slurm/prolog.d/*: nothing on this node fits /etc/slurm/prolog.d/*: slurmd drains the node with "Prolog error" before its next job, and requeues that -> Prolog=/etc/slurm/prolog.d/*, with 50-nhc-gpu there`,
+			},
+		},
+		"the program in place of the script": {
+			wiring: func(w *Wiring) { w.Found[prologs] = []Program{{Path: program, Direct: true}} },
+			want: []string{
+				"remark Prolog = /etc/slurm/prolog.d/*: a node on which the program is missing is drained with its next job: the script lets the job run -> Prolog=/etc/slurm/prolog.d/*, with 50-nhc-gpu there",
+			},
+		},
+		"nothing around jobs is up to the site": {
+			conf: map[string]string{"Prolog[0]": "", "Epilog[0]": "", "PrologFlags": "(null)", "BatchStartTimeout": "10 sec", "SchedulerParameters": ""},
+			want: []string{
+				"remark Prolog is not set: does not start this program: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, with 50-nhc-gpu there",
+				"remark Epilog is not set: does not start this program: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, with 50-nhc-gpu there",
+			},
+		},
+		"unless it has configured it": {
+			conf:   map[string]string{"Prolog[0]": "", "Epilog[0]": ""},
+			wiring: func(w *Wiring) { w.Around = true },
+			want: []string{
+				"warning Prolog is not set: does not start this program: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, with 50-nhc-gpu there",
+				"warning Epilog is not set: does not start this program: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, with 50-nhc-gpu there",
+			},
+		},
+		"a prolog without its epilog": {
+			conf: map[string]string{"Epilog[0]": ""},
+			want: []string{"warning Epilog is not set: does not start this program: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, with 50-nhc-gpu there"},
+		},
+		"the prolog comes late": {
+			conf: map[string]string{"PrologFlags": "Serial"},
+			want: []string{
+				"warning PrologFlags = Serial: a prolog runs before the first step on its node, not before the job: other nodes of the job are looked at late, or never -> PrologFlags=Serial,Alloc",
+				"remark PrologFlags = Serial: the prologs and epilogs of a node wait for each other: eight jobs that start at once may take eight times 10s",
+			},
+		},
+		"the prolog sees the job's GPUs alone": {
+			conf: map[string]string{"PrologFlags": "RunInJob"},
+			want: []string{"warning PrologFlags = RunInJob: prolog and epilog run inside the job's cgroup: where that hides the GPUs of others they count as missing; do without RunInJob"},
+		},
+		"the job stays held, or is cancelled": {
+			conf: map[string]string{"SchedulerParameters": "(null)", "JobRequeue": "0"},
+			want: []string{
+				"remark SchedulerParameters is not set: a job whose prolog fails is requeued and held, until scontrol release -> SchedulerParameters=nohold_on_prolog_fail",
+				"remark JobRequeue = 0: a job whose prolog fails is cancelled, unless it was submitted with --requeue -> JobRequeue=1, or PrologFlags=ForceRequeueOnFail",
+			},
+		},
+		"not root": {
+			conf: map[string]string{"SlurmdUser": "slurm(64030)"},
+			want: []string{"warning SlurmdUser = slurm(64030): this program is not root then: it can drain no node, and remembers nothing -> SlurmdUser=root"},
+		},
+		"jobs count as unkillable too soon": {
+			conf: map[string]string{"UnkillableStepTimeout": "60 sec"},
+			want: []string{`warning UnkillableStepTimeout = 60 sec: less than five times MessageTimeout (30s): nodes are drained with "Kill task failed" that are well, and we leave such a drain alone -> UnkillableStepTimeout=150`},
+		},
+		"slurmd could say more": {
+			conf: map[string]string{"SlurmctldParameters": "enable_configless"},
+			want: []string{"remark SlurmctldParameters = enable_configless: slurmd could tell each health check whether its node is drained: it would find a drain by hand without asking slurmctld -> SlurmctldParameters=enable_configless,health_check_report"},
+		},
+		"older ones cannot": {conf: map[string]string{"SlurmctldParameters": "", "SLURM_VERSION": "24.11.5"}},
+		"another word for a time": {
+			conf: map[string]string{"BatchStartTimeout": "1 min"},
+			want: []string{"remark BatchStartTimeout cannot be read: BatchStartTimeout = 1 min: want seconds: it was not looked at"},
+		},
+		"what was not looked at may be ours": {
+			conf:   map[string]string{"BatchStartTimeout": "10 sec"},
+			wiring: func(w *Wiring) { delete(w.Found, prologs) },
+			want: []string{
+				"warning BatchStartTimeout = 10 sec: a prolog may take 10s, and 5s to tell slurmctld: slurmctld may take a batch job for lost then whose prolog is at work, and srun may give up -> BatchStartTimeout=15",
+			},
+		},
+	} {
+		conf, wiring := goodConf(), goodWiring()
+		maps.Copy(conf, c.conf)
+		maps.DeleteFunc(conf, func(_, value string) bool { return value == "" })
+		if c.wiring != nil {
+			c.wiring(&wiring)
+		}
+		if diff := cmp.Diff(c.want, advised(conf, wiring)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// The defaults of every release, with this program wired in, are read without a remark about
+// what cannot be read.
+func TestAdviseOnRecorded(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"22.05", "24.11", "26.05"} {
+		for _, name := range []string{"default", "wired"} {
+			got := advised(configOf(t, release+"-"+name), goodWiring())
+			if slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, "cannot be read") }) {
+				t.Errorf("%s-%s: %q", release, name, got)
+			}
+			if wired := len(got) < 2; name == "wired" && !wired || name == "default" && wired {
+				t.Errorf("%s-%s: %q", release, name, got)
+			}
+		}
+	}
+}
