@@ -36,6 +36,8 @@ const (
 	OpNote   Op = "note"   // append a line to a journal
 	OpNotes  Op = "notes"  // read a journal
 	OpSlurm  Op = "slurm"  // what Slurm's configuration says of the GPUs of a node
+
+	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
 )
 
 // Request is one line on a worker's request descriptor.
@@ -49,7 +51,7 @@ type Request struct {
 	Vars    *Vars             `json:"vars,omitempty"`    // from this request on
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
-	Path    string            `json:"path,omitempty"`    // read, append, take, put, create, have; slurm: SLURM_CONF; list: the directory; exec: the file of standard input
+	Path    string            `json:"path,omitempty"`    // read, append, take, put, create, have; slurm: SLURM_CONF; list: the directory; programs: the pattern; exec: the file of standard input
 	Data    []byte            `json:"data,omitempty"`    // append, put, create; exec: the text of standard input
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
@@ -99,6 +101,7 @@ type Response struct {
 	Doubts   []string          `json:"doubts,omitempty"`   // count: what could not be read
 	Records  []probe.Record    `json:"records,omitempty"`  // recall
 	Lines    [][]byte          `json:"lines,omitempty"`    // notes
+	Programs []Program         `json:"programs,omitempty"` // programs
 	Cut      bool              `json:"cut,omitempty"`      // exec: there was more output
 	Spent    bool              `json:"spent,omitempty"`    // this worker can do no more, see probe.Host.Blocked
 	Err      string            `json:"err,omitempty"`      // why the operation failed, complete

@@ -144,6 +144,8 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return w.count(req)
 	case OpKeep, OpRecall, OpForget, OpNote, OpNotes:
 		return w.record(req)
+	case OpPrograms:
+		return programs(req.Path)
 	default:
 		return &Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
 	}

@@ -1,0 +1,67 @@
+package run
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Program is a file that slurmd would start.
+type Program struct {
+	Path   string `json:"path"`
+	Bad    string `json:"bad,omitempty"`    // why it cannot be started
+	Self   bool   `json:"self,omitempty"`   // it is this program
+	Starts bool   `json:"starts,omitempty"` // it is a script that speaks of this program
+}
+
+// programs are what a pattern of Prolog= fits, as slurmd's glob(3) does: no name
+// that begins with a dot, unless the pattern says so; sorted.
+func programs(pattern string) *Response {
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return &Response{Err: fmt.Sprintf("find %s: %v", pattern, err)}
+	}
+	if len(paths) == 0 { // not there, or not to be seen
+		dir := filepath.Dir(pattern)
+		if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return &Response{Err: pathError("list", dir, err)}
+		}
+	}
+	resp := &Response{}
+	self, _ := os.Stat("/proc/self/exe")
+	for _, path := range paths {
+		if strings.HasPrefix(filepath.Base(path), ".") && !strings.HasPrefix(filepath.Base(pattern), ".") {
+			continue
+		}
+		resp.Programs = append(resp.Programs, programAt(path, self))
+	}
+	return resp
+}
+
+func programAt(path string, self fs.FileInfo) Program {
+	p := Program{Path: path}
+	st, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		p.Bad = "a link that leads nowhere"
+		return p
+	case err != nil:
+		p.Bad = pathError("stat", path, err)
+		return p
+	case !st.Mode().IsRegular():
+		p.Bad = fmt.Sprintf("no program (%s)", st.Mode().Type())
+		return p
+	case st.Mode()&0o111 == 0:
+		p.Bad = fmt.Sprintf("cannot be executed (mode %04o)", st.Mode().Perm())
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if p.Self = os.SameFile(st, self) || err == nil && filepath.Base(real) == "nhc-gpu"; !p.Self {
+		text := readFile(path).Data
+		p.Starts = bytes.HasPrefix(text, []byte("#!")) && bytes.Contains(text, []byte("nhc-gpu"))
+	}
+	return p
+}
