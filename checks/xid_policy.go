@@ -219,51 +219,11 @@ func (e *Env) xidPolicy() (*xidPolicy, error) {
 	}
 	p, err := parseXidPolicy(path, string(data))
 	if err != nil {
-		return &xidPolicy{}, err
-	}
-	return p, nil
-}
-
-// parseXidPolicy reads a site's file: [[xid]] and [[sxid]] give a code another
-// class, [class.WATCH] gives a class another severity.
-func parseXidPolicy(path, text string) (*xidPolicy, error) {
-	var file struct {
-		Xid   []xidOverride `toml:"xid"`
-		SXid  []xidOverride `toml:"sxid"`
-		Class map[XidClass]struct {
-			Severity string `toml:"severity"`
-		} `toml:"class"`
-	}
-	md, err := toml.Decode(text, &file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "toml: "))
-	}
-	if surplus := md.Undecoded(); len(surplus) > 0 {
-		return nil, fmt.Errorf("%s: unknown key %s", path, surplus[0])
-	}
-	p := &xidPolicy{file: path, rows: map[xidKey]xidOverride{}, severity: map[XidClass]Severity{}}
-	add := func(isSwitch bool, list []xidOverride) error {
-		for _, o := range list {
-			key := xidKey{Switch: isSwitch, Code: o.Code}
-			if _, twice := p.rows[key]; twice {
-				return fmt.Errorf("%s: %s: given twice", path, key)
-			}
-			if o.Class.rank() < 0 || o.Class.rank() >= XidDecode.rank() {
-				return fmt.Errorf("%s: %s: class %q, want one of %v", path, key, o.Class, xidClasses[:XidDecode.rank()])
-			}
-			p.rows[key] = o
+		first, _, more := strings.Cut(err.Error(), "\n")
+		if more {
+			first += " (nhc-gpu lint tells all)"
 		}
-		return nil
-	}
-	if err := errors.Join(add(false, file.Xid), add(true, file.SXid)); err != nil {
-		return nil, err
-	}
-	for class, c := range file.Class {
-		severity, ok := map[string]Severity{"ok": OK, "warn": Warn, "fail": Fail}[c.Severity]
-		if class.rank() < 0 || class.rank() >= XidDecode.rank() || !ok {
-			return nil, fmt.Errorf("%s: class.%s: severity %q, want ok, warn or fail, for one of %v", path, class, c.Severity, xidClasses[:XidDecode.rank()])
-		}
-		p.severity[class] = severity
+		return &xidPolicy{}, errors.New(first)
 	}
 	return p, nil
 }

@@ -230,8 +230,10 @@ func TestXidPolicyFileIsWrong(t *testing.T) {
 		"[class.WATCH]":                                                          `severity ""`,
 		"xid = 5":                                                                "/x.toml",
 		"\x00":                                                                   "/x.toml",
+		"[[xid]]\ncode = 79\nclass = 7":                                          "/x.toml:3: ",
+		"[[xid\ncode = 79":                                                       "/x.toml:2: ",
 	} {
-		if p, err := parseXidPolicy("/x.toml", text); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "/x.toml: ") {
+		if p, err := parseXidPolicy("/x.toml", text); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "/x.toml:") {
 			t.Errorf("%q: %v, %v, want %q", text, p, err, want)
 		}
 	}
@@ -248,6 +250,48 @@ func TestXidUnknownNeverDrains(t *testing.T) {
 	m.xid(999, "x")
 	m.look("warn xid.999", "warn xid.999", "fail xid.92", "fail xid.998")
 	m.look("warn xid.999", "fail xid.92", "fail xid.998")
+}
+
+// All that is wrong is said at once, each with its line.
+func TestXidPolicyErrors(t *testing.T) {
+	t.Parallel()
+	err := XidPolicyErrors("/x.toml", []byte(`[[xid]]
+code = 79
+class = "DRAIN"
+
+[[sxid]]
+code = 12028
+klass = "IGNORE"
+class = "IGNORE"
+
+  [[ xid ]]
+code = 48
+class = "APP"
+[[xid]]
+code = 48
+class = "APP"
+[class.GONE]
+severity = "ok"
+[class.WATCH]
+severity = "loud"
+[[nvlink]]
+`))
+	want := []string{
+		"/x.toml:7: unknown key sxid.klass", "/x.toml:20: unknown key nvlink", "/x.toml:1: Xid 79: class \"DRAIN\", want one of",
+		"/x.toml:13: Xid 48: given twice", "/x.toml:16: class.GONE: severity \"ok\", want", "/x.toml:18: class.WATCH: severity \"loud\"",
+	}
+	if err == nil {
+		t.Fatalf("no error, want %q", want)
+	}
+	lines := strings.Split(err.Error(), "\n")
+	for i := range max(len(lines), len(want)) {
+		if i >= len(lines) || i >= len(want) || !strings.HasPrefix(lines[i], want[i]) {
+			t.Fatalf("got %q, want %q", lines, want)
+		}
+	}
+	if err := XidPolicyErrors("/x.toml", []byte("[class.APP]\nseverity = \"ok\"\n")); err != nil {
+		t.Error(err)
+	}
 }
 
 func FuzzXidPolicy(f *testing.F) {

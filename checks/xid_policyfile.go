@@ -1,0 +1,111 @@
+package checks
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// XidPolicyErrors is what is wrong with a site's policy for Xids, all of it, each
+// with its line; nil if nothing is.
+func XidPolicyErrors(path string, text []byte) error {
+	_, err := parseXidPolicy(path, string(text))
+	return err
+}
+
+// xidPolicyText is a site's policy for Xids as it is written.
+type xidPolicyText struct {
+	Xid   []xidOverride `toml:"xid"`
+	SXid  []xidOverride `toml:"sxid"`
+	Class map[XidClass]struct {
+		Severity string `toml:"severity"`
+	} `toml:"class"`
+}
+
+// parseXidPolicy reads a site's file: [[xid]] and [[sxid]] give a code another
+// class, [class.WATCH] gives a class another severity.
+func parseXidPolicy(path, text string) (*xidPolicy, error) {
+	var file xidPolicyText
+	md, err := toml.Decode(text, &file)
+	if err != nil {
+		return nil, tomlPlace(path, err)
+	}
+	r := xidPolicyReader{path: path, text: text, p: &xidPolicy{file: path, rows: map[xidKey]xidOverride{}, severity: map[XidClass]Severity{}}}
+	for _, key := range md.Undecoded() {
+		r.wrong(r.line(`\s*`+regexp.QuoteMeta(key[len(key)-1])+`\s*=|\s*\[+\s*`+regexp.QuoteMeta(key.String()), 0), "unknown key %s", key)
+	}
+	r.rows("xid", false, file.Xid)
+	r.rows("sxid", true, file.SXid)
+	for _, class := range slices.Sorted(maps.Keys(file.Class)) {
+		word := file.Class[class].Severity
+		severity, ok := map[string]Severity{"ok": OK, "warn": Warn, "fail": Fail}[word]
+		if class.rank() < 0 || class.rank() >= XidDecode.rank() || !ok {
+			r.wrong(r.line(`\s*\[\s*class\s*\.\s*"?`+regexp.QuoteMeta(string(class)), 0), "class.%s: severity %q, want ok, warn or fail, for one of %v", class, word, xidClasses[:XidDecode.rank()])
+			continue
+		}
+		r.p.severity[class] = severity
+	}
+	if len(r.errs) > 0 {
+		return nil, errors.Join(r.errs...)
+	}
+	return r.p, nil
+}
+
+// tomlPlace gives an error of the decoder its place.
+func tomlPlace(path string, err error) error {
+	if parse, ok := errors.AsType[toml.ParseError](err); ok {
+		return fmt.Errorf("%s:%d: %s", path, parse.Position.Line, parse.Message)
+	}
+	text := strings.TrimPrefix(err.Error(), "toml: ")
+	if rest, ok := strings.CutPrefix(text, "line "); ok { // of a value of the wrong type
+		line, rest, _ := strings.Cut(rest, " ")
+		return fmt.Errorf("%s:%s: %s", path, line, rest)
+	}
+	return fmt.Errorf("%s: %s", path, text)
+}
+
+// xidPolicyReader collects what is wrong with a policy.
+type xidPolicyReader struct {
+	path, text string
+	p          *xidPolicy
+	errs       []error
+}
+
+// rows takes [[xid]] or [[sxid]] tables.
+func (r *xidPolicyReader) rows(table string, isSwitch bool, list []xidOverride) {
+	for i, o := range list {
+		key, line := xidKey{Switch: isSwitch, Code: o.Code}, r.line(`\s*\[\[\s*`+table+`\s*\]\]`, i)
+		_, twice := r.p.rows[key]
+		switch {
+		case twice:
+			r.wrong(line, "%s: given twice", key)
+		case o.Class.rank() < 0 || o.Class.rank() >= XidDecode.rank():
+			r.wrong(line, "%s: class %q, want one of %v", key, o.Class, xidClasses[:XidDecode.rank()])
+		default:
+			r.p.rows[key] = o
+		}
+	}
+}
+
+func (r *xidPolicyReader) wrong(line int, format string, args ...any) {
+	place := r.path
+	if line > 0 {
+		place = fmt.Sprintf("%s:%d", place, line)
+	}
+	r.errs = append(r.errs, fmt.Errorf("%s: %s", place, fmt.Sprintf(format, args...)))
+}
+
+// line is that of the nth text of a form at the beginning of a line, from 0; the
+// decoder does not tell. 0 is none.
+func (r *xidPolicyReader) line(form string, n int) int {
+	all := regexp.MustCompile(`(?m)^(?:` + form + `)`).FindAllStringIndex(r.text, n+1)
+	if len(all) <= n {
+		return 0
+	}
+	return 1 + strings.Count(r.text[:all[n][1]], "\n")
+}
