@@ -103,7 +103,7 @@ func (r *xidPolicyReader) wrong(line int, format string, args ...any) {
 // line is that of the nth text of a form at the beginning of a line, from 0; the
 // decoder does not tell. 0 is none.
 func (r *xidPolicyReader) line(form string, n int) int {
-	all := regexp.MustCompile(`(?m)^(?:` + form + `)`).FindAllStringIndex(r.text, n+1)
+	all := regexp.MustCompile(`(?m)^(?:`+form+`)`).FindAllStringIndex(r.text, n+1)
 	if len(all) <= n {
 		return 0
 	}

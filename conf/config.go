@@ -98,7 +98,7 @@ func (c *Config) Role(context string) Role {
 
 // ParseTOML reads nhc.toml: [[check]] tables, [policy.NAME], [healthcheck],
 // [prolog] and [epilog]. Anything else is an error. All errors are reported at
-// once, each with its line.
+// once, each with its line; what can be understood all the same comes with them.
 func ParseTOML(file string, data []byte) (*Config, error) {
 	if err := usable(file, data, "TOML"); err != nil {
 		return nil, err
@@ -128,10 +128,7 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 			})
 		}
 	}
-	if len(d.errs) > 0 {
-		return nil, errors.Join(d.errs...)
-	}
-	return c, nil
+	return c, errors.Join(d.errs...)
 }
 
 func hasRole(context string) bool {

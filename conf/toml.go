@@ -108,6 +108,10 @@ func tomlError(file string, err error) error {
 	if parse, ok := errors.AsType[toml.ParseError](err); ok {
 		return fmt.Errorf("%s: %s", Pos{file, parse.Position.Line}, parse.Message)
 	}
+	if rest, ok := strings.CutPrefix(err.Error(), "toml: line "); ok { // of a value of the wrong type
+		line, rest, _ := strings.Cut(rest, " ")
+		return fmt.Errorf("%s:%s: %s", file, line, rest)
+	}
 	return fmt.Errorf("%s: %w", file, err)
 }
 

@@ -31,7 +31,7 @@ type Advice struct {
 	Remark  bool   // worth knowing; false: Slurm gets in this program's way
 	Setting string // and its value
 	Text    string // what comes of it
-	Write   string // what would be right, a line of slurm.conf; may be ""
+	Fix     string // a line of slurm.conf that mends it, or a command; may be ""
 }
 
 // actMargin is what a run has for telling slurmctld, beyond its budget, before
@@ -95,12 +95,12 @@ func (a *adviser) setting(key string) string {
 	return key + " is not set"
 }
 
-func (a *adviser) warn(setting, write, format string, args ...any) {
-	a.list = append(a.list, Advice{Setting: setting, Text: fmt.Sprintf(format, args...), Write: write})
+func (a *adviser) warn(setting, fix, format string, args ...any) {
+	a.list = append(a.list, Advice{Setting: setting, Text: fmt.Sprintf(format, args...), Fix: fix})
 }
 
-func (a *adviser) remark(setting, write, format string, args ...any) {
-	a.list = append(a.list, Advice{Remark: true, Setting: setting, Text: fmt.Sprintf(format, args...), Write: write})
+func (a *adviser) remark(setting, fix, format string, args ...any) {
+	a.list = append(a.list, Advice{Remark: true, Setting: setting, Text: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 // seconds reads a setting; what is no number of seconds is said once.

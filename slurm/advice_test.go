@@ -30,7 +30,7 @@ func goodWiring() Wiring {
 	return Wiring{
 		Budget: map[Role]time.Duration{HealthCheck: 30 * time.Second, Prolog: 10 * time.Second, Epilog: 30 * time.Second},
 		Found: map[string][]Program{
-			program: {{Path: program, Direct: true}},
+			program: {{Path: program, Ours: true, Direct: true}},
 			prologs: {{Path: "/etc/slurm/prolog.d/50-nhc-gpu", Ours: true}},
 			epilogs: {{Path: "/etc/slurm/epilog.d/50-nhc-gpu", Ours: true}},
 		},
@@ -44,7 +44,7 @@ func advised(c Config, w Wiring) (lines []string) {
 		if a.Remark {
 			level = "remark "
 		}
-		lines = append(lines, strings.TrimSuffix(level+a.Setting+": "+a.Text+" -> "+a.Write, " -> "))
+		lines = append(lines, strings.TrimSuffix(level+a.Setting+": "+a.Text+" -> "+a.Fix, " -> "))
 	}
 	return lines
 }
@@ -73,7 +73,7 @@ func TestAdvise(t *testing.T) {
 		},
 		"no health check": {
 			conf: map[string]string{"HealthCheckProgram": "(null)", "HealthCheckInterval": "0 sec"},
-			want: []string{"warning HealthCheckProgram is not set: does not start this program: faults are only found around jobs, if at all, and no node that was drained comes back -> HealthCheckProgram=/usr/sbin/nhc-gpu"},
+			want: []string{"warning HealthCheckProgram is not set: faults are only found around jobs, if at all, and no node that was drained comes back -> HealthCheckProgram=/usr/sbin/nhc-gpu"},
 		},
 		"another health check": {
 			wiring: func(w *Wiring) { w.Found[program] = []Program{{Path: program}} },
@@ -148,33 +148,33 @@ func TestAdvise(t *testing.T) {
 		"an empty folder drains nodes": {
 			wiring: func(w *Wiring) { w.Found[prologs] = nil },
 			want: []string{
-				`warning Prolog = /etc/slurm/prolog.d/*: nothing on this node fits /etc/slurm/prolog.d/*: slurmd drains the node with "Prolog error" before its next job, and requeues that -> Prolog=/etc/slurm/prolog.d/*, with 50-nhc-gpu there`,
+				`warning Prolog = /etc/slurm/prolog.d/*: nothing on this node fits /etc/slurm/prolog.d/*: slurmd drains the node with "Prolog error" before its next job, and requeues that -> install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu`,
 			},
 		},
 		"the program in place of the script": {
-			wiring: func(w *Wiring) { w.Found[prologs] = []Program{{Path: program, Direct: true}} },
+			wiring: func(w *Wiring) { w.Found[prologs] = []Program{{Path: program, Ours: true, Direct: true}} },
 			want: []string{
-				"remark Prolog = /etc/slurm/prolog.d/*: a node on which the program is missing is drained with its next job: the script lets the job run -> Prolog=/etc/slurm/prolog.d/*, with 50-nhc-gpu there",
+				"remark Prolog = /etc/slurm/prolog.d/*: a node on which the program is missing is drained with its next job: the script lets the job run -> install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
 			},
 		},
 		"nothing around jobs is up to the site": {
 			conf: map[string]string{"Prolog[0]": "", "Epilog[0]": "", "PrologFlags": "(null)", "BatchStartTimeout": "10 sec", "SchedulerParameters": ""},
 			want: []string{
-				"remark Prolog is not set: does not start this program: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, with 50-nhc-gpu there",
-				"remark Epilog is not set: does not start this program: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, with 50-nhc-gpu there",
+				"remark Prolog is not set: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, and on each node: install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
+				"remark Epilog is not set: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
 			},
 		},
 		"unless it has configured it": {
 			conf:   map[string]string{"Prolog[0]": "", "Epilog[0]": ""},
 			wiring: func(w *Wiring) { w.Around = true },
 			want: []string{
-				"warning Prolog is not set: does not start this program: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, with 50-nhc-gpu there",
-				"warning Epilog is not set: does not start this program: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, with 50-nhc-gpu there",
+				"warning Prolog is not set: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, and on each node: install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
+				"warning Epilog is not set: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
 			},
 		},
 		"a prolog without its epilog": {
 			conf: map[string]string{"Epilog[0]": ""},
-			want: []string{"warning Epilog is not set: does not start this program: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, with 50-nhc-gpu there"},
+			want: []string{"warning Epilog is not set: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu"},
 		},
 		"the prolog comes late": {
 			conf: map[string]string{"PrologFlags": "Serial"},

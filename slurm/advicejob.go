@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -9,20 +10,30 @@ import (
 // What is advised of HealthCheckProgram, Prolog and Epilog, and of what becomes
 // of a job whose prolog fails.
 
-var startKeys = map[Role]string{HealthCheck: "HealthCheckProgram", Prolog: "Prolog", Epilog: "Epilog"}
+// StartKeys are the keys of slurm.conf by which slurmd starts this program.
+var StartKeys = map[Role]string{HealthCheck: "HealthCheckProgram", Prolog: "Prolog", Epilog: "Epilog"}
 
-// starts is what a site writes to have this program started.
-func starts(role Role) string {
+// starts is what a site does to have this program started.
+func (a *adviser) starts(role Role) string {
 	if role == HealthCheck {
 		return "HealthCheckProgram=/usr/sbin/nhc-gpu"
 	}
-	key := startKeys[role]
-	return fmt.Sprintf("%s=/etc/slurm/%s.d/*, with 50-nhc-gpu there", key, strings.ToLower(key))
+	key := StartKeys[role]
+	name := strings.ToLower(key)
+	for _, pattern := range a.conf.Programs(key) {
+		if strings.ContainsAny(pattern, "*?[") {
+			return "install -D -t " + printable(filepath.Dir(pattern)) + " " + shared(name)
+		}
+	}
+	return fmt.Sprintf("%s=/etc/slurm/%s.d/*, and on each node: install -D -t /etc/slurm/%s.d %s", key, name, name, shared(name))
 }
+
+// shared is the script for Prolog= or Epilog= as it is installed.
+func shared(name string) string { return "/usr/share/nhc-gpu/slurm/" + name + ".d/50-nhc-gpu" }
 
 // started is about what slurmd starts in a role, and whether it is this program.
 func (a *adviser) started(role Role) {
-	key := startKeys[role]
+	key := StartKeys[role]
 	patterns := a.conf.Programs(key)
 	if len(patterns) == 0 {
 		a.notOurs(role, key+" is not set")
@@ -43,7 +54,7 @@ func (a *adviser) started(role Role) {
 			}
 			direct = direct || p.Direct
 			switch {
-			case p.Ours || p.Direct:
+			case p.Ours:
 				ours = append(ours, p.Path)
 			case p.Bad == "":
 				others = append(others, p.Path)
@@ -64,18 +75,22 @@ func (a *adviser) started(role Role) {
 			strings.Join(others, ", "))
 	}
 	if role != HealthCheck && direct {
-		a.remark(setting, starts(role), "a node on which the program is missing is drained with its next job: the script lets the job run")
+		a.remark(setting, a.starts(role), "a node on which the program is missing is drained with its next job: the script lets the job run")
 	}
 }
 
 func (a *adviser) notOurs(role Role, setting string) {
-	switch {
-	case role == HealthCheck:
-		a.warn(setting, starts(role), "does not start this program: faults are only found around jobs, if at all, and no node that was drained comes back")
-	case a.wiring.Around || a.ours[Prolog] > 0:
-		a.warn(setting, starts(role), "does not start this program: nothing is looked at %s a job", beside(role))
-	default:
-		a.remark(setting, starts(role), "does not start this program: nothing is looked at %s a job", beside(role))
+	text := "nothing is looked at " + beside(role) + " a job"
+	if role == HealthCheck {
+		text = "faults are only found around jobs, if at all, and no node that was drained comes back"
+	}
+	if !strings.HasSuffix(setting, " is not set") {
+		text = "does not start this program: " + text
+	}
+	if role == HealthCheck || a.wiring.Around || a.ours[Prolog] > 0 {
+		a.warn(setting, a.starts(role), "%s", text)
+	} else {
+		a.remark(setting, a.starts(role), "%s", text)
 	}
 }
 
@@ -93,7 +108,7 @@ func (a *adviser) nothingThere(role Role, setting, pattern string) {
 		a.warn(setting, "", "there is no such file on this node: it is never checked")
 		return
 	}
-	a.warn(setting, starts(role), "nothing on this node fits %s: %s", printable(pattern), drains(role))
+	a.warn(setting, a.starts(role), "nothing on this node fits %s: %s", printable(pattern), drains(role))
 }
 
 func (a *adviser) cannotStart(role Role, setting string, p Program) {

@@ -79,6 +79,7 @@ type oneRun struct {
 	others   int         // how many lines are for other hosts
 	whole    bool        // every check is planned, whatever its contexts
 	strict   bool        // a person has asked: say also what LBNL NHC is silent about
+	refused  func(error) // hears in place of the log what cannot be used
 	doubts   []string    // lines that are no check, each with its place
 	settings string      // the sysconfig file that was read
 	sourced  string      // a sysconfig file that only bash can read

@@ -141,15 +141,10 @@ func (r *oneRun) notFound(name string, newPath bool) (text string, sure bool) {
 	if strings.Contains(name, "/") {
 		text = name + ": no such command"
 	}
-	near, least := "", 3
-	for _, k := range known {
-		if n := typos(name, k); n < least {
-			near, least = k, n
-		}
-	}
+	near := nearest(name, known)
 	switch {
 	case near != "":
-		text += "; is it " + near + "?"
+		text += near
 	case newPath:
 		return "", false
 	case !sure:

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -61,26 +59,14 @@ func (r *oneRun) profilesRequest() *run.Request {
 // a file wants it.
 func (r *oneRun) useProfiles(o run.Outcome) error {
 	path := r.set.profilesFile()
-	if err := o.FailureIn("read " + path); err != nil {
+	data, there, err := contentOf(path, o, r.set.get("PLATFORM_PROFILES") != "")
+	if !there {
 		return err
 	}
-	switch {
-	case o.File.Missing && r.set.get("PLATFORM_PROFILES") == "":
-		return nil
-	case o.File.Missing:
-		return fmt.Errorf("read %s: no such file", path)
-	case !o.File.Mode.IsRegular():
-		return fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
-	case o.File.Size > int64(len(o.Data)):
-		return fmt.Errorf("read %s: %d bytes, want at most %d", path, o.File.Size, conf.MaxSize)
-	}
-	if err := trusted(path, o.File); err != nil {
+	if _, err := conf.ParsePlatforms(path, data); err != nil {
 		return err
 	}
-	if _, err := conf.ParsePlatforms(path, o.Data); err != nil {
-		return err
-	}
-	r.set.profiles, r.set.profilesFrom = o.Data, path
+	r.set.profiles, r.set.profilesFrom = data, path
 	return nil
 }
 

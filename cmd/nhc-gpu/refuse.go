@@ -10,6 +10,10 @@ import (
 // refuse reports a configuration that cannot be used. It drains nobody: one bad
 // push must not empty a cluster.
 func (r *oneRun) refuse(err error) int {
+	if r.refused != nil {
+		r.refused(err)
+		return exitUnknown
+	}
 	text := "Health check unknown:  " + err.Error()
 	fmt.Fprintf(stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
 	sendSyslog(r.set.get("NAME"), []string{text})

@@ -26,7 +26,7 @@ func subcommand(args []string) func([]string) int {
 		return nil
 	}
 	switch args[0] {
-	case "--check", "plan", selftestName, platformsName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
+	case "--check", "plan", lintName, selftestName, platformsName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
 		return cobraMain
 	case genconfName:
 		return genconf
@@ -68,6 +68,7 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		Run: func(*cobra.Command, []string) { fmt.Println("nhc-gpu", version) },
 	})
+	root.AddCommand(lintCommand(&exit))
 	root.AddCommand(xidCommands()...)
 	root.AddCommand(selftestCommand(&exit), jobCommand(), platformsCommand())
 	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
@@ -114,9 +115,8 @@ func complain(err error) (exit int) {
 	return exitUsage
 }
 
-// forPeople makes a run that marks nothing, logs nowhere and goes on after
-// failures. Its plan is the node's configuration, or the embedded default plan.
-func forPeople(words []string, runs bool) (*oneRun, string, error) {
+// peopleRun makes a run for a person, from words of LBNL NHC's command line.
+func peopleRun(words []string) (*oneRun, error) {
 	role, named := roleWord(words)
 	if named {
 		words = words[1:]
@@ -125,17 +125,17 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	var long longOption
 	switch {
 	case errors.As(err, &long) && long == "--help":
-		return nil, "", errHelp
+		return nil, errHelp
 	case err != nil:
-		return nil, "", err
+		return nil, err
 	case opts.help:
-		return nil, "", errHelp
+		return nil, errHelp
 	}
 	opts.role = role
 	r := newRun([]string{"nhc-gpu"}, opts)
 	r.strict, r.whole = true, !named
 	if r.job != nil { // there is none: any GPU may be its
-		r.job = &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}}
+		r.job = anyJob()
 	}
 	for _, a := range opts.set {
 		r.set.put(a.name, a.value, false)
@@ -143,23 +143,43 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 	for _, w := range opts.words {
 		if err := r.set.word(w); err != nil {
 			r.close()
-			return nil, "", err
+			return nil, err
 		}
 	}
 	r.set.preset("nhc-gpu")
+	return r, nil
+}
+
+// anyJob stands for jobs of which nothing is known.
+func anyJob() *around {
+	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}}
+}
+
+// quiet keeps a run for a person from marking the node and from logging.
+func (r *oneRun) quiet() {
+	r.set.finalize()
+	maps.Copy(r.set.vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
+	r.budget()
+	r.fold.begin(r.set, false, false)
+}
+
+// forPeople makes a run that marks nothing, logs nowhere and goes on after
+// failures. Its plan is the node's configuration, or the embedded default plan.
+func forPeople(words []string, runs bool) (*oneRun, string, error) {
+	r, err := peopleRun(words)
+	if err != nil {
+		return nil, "", err
+	}
 	if _, over := r.sysconfig(); over {
 		r.close()
 		return nil, "", unusableError{fmt.Errorf("the settings of %s cannot be used, see above", r.set.get("NAME"))}
 	}
 	given := r.set.get("CONFFILE") != "" || r.set.get("CONFDIR") != ""
-	r.set.finalize()
-	maps.Copy(r.set.vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
-	r.budget()
+	r.quiet()
 	if r.job != nil {
 		r.pool.SetVars(r.set.workerVars())
 		r.underSlurm()
 	}
-	r.fold.begin(r.set, false, false)
 	r.peopleScripts(runs)
 	r.doubtScripts()
 	from, err := r.peoplePlan(given)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -49,48 +50,55 @@ func missing(o run.Outcome) bool { return o.Response != nil && o.File != nil && 
 // cannot be used ends the run: without its policies a warning would drain nodes.
 func (r *oneRun) useTables(o run.Outcome) error {
 	path := r.tablesFile()
-	if err := o.FailureIn("read " + path); err != nil {
+	data, there, err := contentOf(path, o, r.set.get("TOMLFILE") != "")
+	if !there {
 		return err
 	}
-	switch {
-	case o.File.Missing && r.set.get("TOMLFILE") == "":
-		return nil
-	case o.File.Missing:
-		return fmt.Errorf("read %s: no such file", path)
-	case !o.File.Mode.IsRegular():
-		return fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
-	case o.File.Size > int64(len(o.Data)):
-		return fmt.Errorf("read %s: %d bytes, want at most %d", path, o.File.Size, conf.MaxSize)
-	}
-	if err := trusted(path, o.File); err != nil {
-		return err
-	}
-	c, err := conf.ParseTOML(path, o.Data)
-	if err != nil {
-		return err
-	}
-	if err := plan.UnknownPolicy(c); err != nil {
-		return err
+	c, err := conf.ParseTOML(path, data)
+	if c != nil {
+		err = errors.Join(err, plan.UnknownPolicy(c))
+		var unfit error
+		r.tables, unfit = r.forThisHost(c.Checks)
+		err = errors.Join(err, unfit)
 	}
 	r.config = c
-	r.tables, err = r.forThisHost(c.Checks)
 	r.budget()
 	return err
+}
+
+// contentOf is the text of a configuration file, which may be missing unless
+// somebody has named it.
+func contentOf(path string, o run.Outcome, named bool) (data []byte, there bool, err error) {
+	if err := o.FailureIn("read " + path); err != nil {
+		return nil, false, err
+	}
+	switch {
+	case o.File.Missing && !named:
+		return nil, false, nil
+	case o.File.Missing:
+		return nil, false, fmt.Errorf("read %s: no such file", path)
+	case !o.File.Mode.IsRegular():
+		return nil, false, fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
+	case o.File.Size > int64(len(o.Data)):
+		return nil, false, fmt.Errorf("read %s: %d bytes, want at most %d", path, o.File.Size, conf.MaxSize)
+	}
+	err = trusted(path, o.File)
+	return o.Data, err == nil, err
 }
 
 // forThisHost keeps the tables of this host.
 func (r *oneRun) forThisHost(entries []conf.Entry) (ours []conf.Entry, err error) {
 	m := r.matcher()
 	for _, e := range entries {
-		ok, err := m.Match(r.set.get("HOSTNAME"), e.Hosts)
-		if err != nil {
-			return nil, fmt.Errorf("%s: hosts = %q: %w", e.Pos, e.Hosts, err)
-		}
-		if ok {
+		ok, unfit := m.Match(r.set.get("HOSTNAME"), e.Hosts)
+		switch {
+		case unfit != nil:
+			err = errors.Join(err, fmt.Errorf("%s: hosts = %q: %w", e.Pos, e.Hosts, unfit))
+		case ok:
 			ours = append(ours, e)
-		} else {
+		default:
 			r.others++
 		}
 	}
-	return ours, nil
+	return ours, err
 }

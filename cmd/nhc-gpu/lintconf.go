@@ -1,0 +1,261 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// file reads a configuration file; ok is false if there is nothing to look at.
+func (l *linter) file(path string, named bool) (data []byte, ok bool) {
+	data, ok, err := contentOf(path, l.call(run.OpRead, path), named)
+	l.errors(err)
+	if ok {
+		l.read = append(l.read, path)
+	}
+	return data, ok
+}
+
+// call has a worker look at a path.
+func (l *linter) call(op run.Op, path string) run.Outcome {
+	return l.r.pool.Call(l.r.ctx, checks.Local, &run.Request{Op: op, Path: path, Line: string(op) + " " + path}, readLimit)
+}
+
+// settings are those of /etc/sysconfig/nhc.
+func (l *linter) settings() {
+	r := l.r
+	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
+	o := l.call(run.OpRead, path)
+	if o.File != nil && o.File.Mode.IsRegular() {
+		if list, _, err := conf.ParseSysconfig(path, o.Data, r.set.lookup); err == nil {
+			for _, a := range list {
+				l.setting(a.Pos, a.Name)
+			}
+		}
+	}
+	if exit, over := r.sysconfig(); over && len(l.found[mistake]) == 0 {
+		l.say(mistake, "", "%s: ends each run with exit status %d", path, exit)
+	}
+	if r.settings != "" {
+		l.read = append(l.read, r.settings)
+	}
+	r.quiet()
+	if d := r.set.timeout(); d == 0 || d > slurmdLimit {
+		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", r.set.get("TIMEOUT"), slurmdLimit)
+	}
+}
+
+// setting says that a variable may be meant to be a setting.
+func (l *linter) setting(pos conf.Pos, name string) {
+	const least = 5 // letters: shorter names are all alike
+	known := append(slices.Concat(ownVars, tooLate, unused, []string{
+		"MARK_OFFLINE", "PASSWD_DATA_SRC", "NHC_MCHECK_DELIM", "NHC_MCHECK_COMMAND", "IGNORE_EMPTY_NOTE", "DETACHED_MODE_FAIL_NODATA",
+		"SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS", "SLURM_SINFO", "SLURM_SINFO_ARGS",
+	}), slices.Collect(maps.Keys(checks.Variables()))...)
+	slices.Sort(known)
+	if slices.Contains(known, name) || len(name) < least {
+		return
+	}
+	for _, k := range known {
+		if len(k) >= least && typos(name, k) < 2 {
+			l.say(remark, k+"=...", "%s: %s is no setting of this program; is it %s?", pos, name, k)
+			return
+		}
+	}
+}
+
+func (l *linter) scripts() {
+	l.r.peopleScripts(false)
+	for _, s := range l.r.scripts {
+		if !s.Stock {
+			l.read = append(l.read, s.Path)
+		}
+	}
+	if err := l.r.unloaded; err != nil {
+		l.say(mistake, "", "scripts are not used: %v", err)
+	}
+	l.r.doubtScripts()
+	l.doubts()
+}
+
+// tables are those of nhc.toml.
+func (l *linter) tables() {
+	path := l.r.tablesFile()
+	o := l.call(run.OpRead, path)
+	l.errors(l.r.useTables(o))
+	if o.File != nil && !o.File.Missing {
+		l.read = append(l.read, path)
+	}
+	if d := l.r.config.Role(conf.HealthCheck).Budget; d > slurmdLimit {
+		l.say(remark, "", "%s: healthcheck.budget = %.0f: a run has %s all the same", path, d.Seconds(), slurmdLimit)
+	}
+}
+
+func (l *linter) profiles() {
+	path := l.r.set.profilesFile()
+	o := l.call(run.OpRead, path)
+	l.errors(l.r.useProfiles(o))
+	if o.File != nil && !o.File.Missing {
+		l.read = append(l.read, path)
+	}
+}
+
+// in makes the run one of a role.
+func (l *linter) in(role slurm.Role) {
+	r := l.r
+	r.node.role, r.whole, r.job = role, role == slurm.Manual, nil
+	if role.AroundJob() {
+		r.job = anyJob()
+	}
+	r.budget()
+}
+
+// contexts looks at the lines of each context, and tells how many it has.
+func (l *linter) contexts() (rows []string) {
+	path := l.r.set.get("CONFFILE")
+	data, ok := l.file(path, false)
+	l.in(slurm.Manual)
+	main := l.checkLines(path, data)
+	if !ok && len(l.r.tables) == 0 && len(l.found[mistake]) == 0 {
+		l.say(warning, "nhc-genconf -c "+path, "read %s: no such file: nothing is checked, and every node counts as healthy", path)
+	}
+	for _, role := range startedRoles {
+		l.in(role)
+		from := main
+		if q := l.r.ownRequest(); q != nil {
+			if data, ok := l.file(q.Path, false); ok {
+				l.in(slurm.Manual)
+				from = l.checkLines(q.Path, data)
+				l.in(role)
+				l.r.job.own = true
+			}
+		}
+		l.r.vetted = from
+		p := l.r.build()
+		n := 0
+		for i := range p.Steps {
+			if p.Steps[i].Kind != plan.Assign {
+				n++
+			}
+		}
+		l.ready[role.String()] = n
+		text := fmt.Sprintf("as %s: %s within %s", role, counted(n, "check"), l.r.allowed())
+		if len(p.Left) > 0 {
+			text += fmt.Sprintf(", %d not run%s", len(p.Left), whyLeft(role))
+		}
+		rows = append(rows, text)
+	}
+	return rows
+}
+
+// startedRoles are those in which slurmd starts this program.
+var startedRoles = []slurm.Role{slurm.HealthCheck, slurm.Prolog, slurm.Epilog}
+
+// whyLeft points to the reasons.
+func whyLeft(role slurm.Role) string {
+	if !role.AroundJob() {
+		return " (their contexts in nhc.toml)"
+	}
+	return fmt.Sprintf(" (nhc-gpu plan --%s says why)", role)
+}
+
+// checkLines says what is wrong with lines of a file, and gives those of this host.
+func (l *linter) checkLines(path string, data []byte) (ours []conf.Line) {
+	r := l.r
+	lines, warnings, err := conf.Parse(path, data)
+	l.errors(err)
+	for _, w := range warnings {
+		l.say(mistake, "", "%s: %s", w.Pos, w.Text)
+	}
+	m := r.matcher()
+	for _, line := range lines {
+		fits, err := m.Match(r.set.get("HOSTNAME"), line.Target)
+		if err != nil {
+			l.say(mistake, "", "%s: target %q: %v", line.Pos, line.Target, err)
+			continue
+		}
+		r.doubtTarget(line)
+		if fits {
+			ours = append(ours, line)
+		}
+	}
+	l.doubts()
+	l.lines = l.lines || len(ours)+len(r.tables) > 0
+	r.presetHardware(data)
+	r.vetted = ours
+	r.plan = r.build()
+	for i := range r.plan.Steps {
+		l.step(&r.plan.Steps[i])
+	}
+	return ours
+}
+
+// step says what is wrong with one line.
+func (l *linter) step(s *plan.Step) {
+	if s.Kind == plan.Assign {
+		for _, v := range s.Sets {
+			l.setting(s.Pos, v.Name)
+			if v.Name == "XID_POLICY" {
+				l.r.set.put(v.Name, v.Value, false)
+			}
+		}
+	}
+	text, sure := l.r.mistake(s)
+	if text == "" {
+		return
+	}
+	if _, known := checks.Lookup(s.Name); s.Table != nil && !known {
+		text = s.Text + ": no check has this name" + nearest(s.Text, checks.Names())
+	}
+	if place := s.Pos.String(); !strings.HasPrefix(text, place) {
+		text = place + ": " + text
+	}
+	if info, ok := checks.Lookup(s.Name); ok && s.Usage != nil && !strings.Contains(text, "usage: ") {
+		text += "; usage: " + strings.TrimSpace(info.Name+" "+info.Usage)
+	}
+	if s.Table == nil && !strings.Contains(text, s.Text) {
+		text += "; in: " + s.Text
+	}
+	l.say(map[bool]grade{true: mistake, false: warning}[sure], "", "%s", text)
+}
+
+// nearest asks whether a name that nobody knows is one that is nearly the same.
+func nearest(name string, known []string) string {
+	near, least := "", 3
+	for _, k := range known {
+		if n := typos(name, k); n < least {
+			near, least = k, n
+		}
+	}
+	if near == "" {
+		return ""
+	}
+	return "; is it " + near + "?"
+}
+
+// xidPolicy is the site's word about Xids.
+func (l *linter) xidPolicy() {
+	path := l.r.set.get("XID_POLICY")
+	usual := checks.Variables()["XID_POLICY"]
+	if data, ok := l.file(l.r.set.get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
+		l.errors(checks.XidPolicyErrors(path, data))
+	}
+}
+
+// idle says that a context has nothing to do in which Slurm starts this program.
+func (l *linter) idle() {
+	for _, role := range startedRoles {
+		if name := role.String(); l.wired[name] && l.lines && l.ready[name] == 0 {
+			l.say(warning, "", "as %s nothing is checked: each line is left out%s", name, whyLeft(role))
+		}
+	}
+}

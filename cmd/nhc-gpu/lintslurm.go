@@ -1,0 +1,99 @@
+package main
+
+import (
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// slurmPatience is longer than scontrol takes to say that slurmctld is down
+// (MessageTimeout less a second), or hung: a person wants to read that.
+const slurmPatience = 12 * time.Second
+
+// slurm says where Slurm gets in the way.
+func (l *linter) slurm() {
+	const unseen = "slurm.conf was not looked at: "
+	if rm := l.r.set.get("NHC_RM"); rm != "" && rm != "slurm" {
+		l.say(remark, "", unseen+"NHC_RM=%s", rm)
+		return
+	}
+	if !l.hasScontrol() {
+		l.say(remark, "", unseen+"there is no scontrol in %s", l.r.set.get("PATH"))
+		return
+	}
+	c := l.r.controller()
+	c.Deadline = slurmPatience
+	config, err := c.Config(l.r.ctx)
+	if err != nil {
+		l.say(warning, "", unseen+"%v", err)
+		return
+	}
+	l.read = append(l.read, "slurm.conf as slurmctld has it (Slurm "+config.Value("SLURM_VERSION")+")")
+	for _, a := range slurm.Advise(config, l.wiring(config)) {
+		g := warning
+		if a.Remark {
+			g = remark
+		}
+		l.say(g, a.Fix, "slurm.conf: %s: %s", a.Setting, a.Text)
+	}
+}
+
+// hasScontrol says whether there is a Slurm to ask.
+func (l *linter) hasScontrol() bool {
+	if l.r.set.get("SLURM_SCONTROL") != "" {
+		return true
+	}
+	var paths []string
+	for dir := range strings.SplitSeq(l.r.set.get("PATH"), ":") {
+		paths = append(paths, dir+"/scontrol")
+	}
+	find := &run.Request{Op: run.OpFind, Args: paths, Line: "find scontrol"}
+	o := l.r.pool.Call(l.r.ctx, checks.Local, find, readLimit)
+	return o.Failure() == nil && o.Status > 0
+}
+
+// wiring is how this program is wired into Slurm here.
+func (l *linter) wiring(config slurm.Config) slurm.Wiring {
+	w := slurm.Wiring{Budget: map[slurm.Role]time.Duration{}, Found: map[string][]slurm.Program{}}
+	for _, role := range startedRoles {
+		key := slurm.StartKeys[role]
+		l.in(role)
+		w.Budget[role] = l.r.allowed()
+		if q := l.r.ownRequest(); q != nil && !missing(l.call(run.OpRead, q.Path)) {
+			w.Around = true
+		}
+		for _, pattern := range config.Programs(key) {
+			found, err := l.programs(pattern)
+			if err != nil {
+				l.say(remark, "", "slurm.conf: %s = %s: was not looked at: %v", key, pattern, err)
+				continue
+			}
+			w.Found[pattern] = found
+			for _, p := range found {
+				l.wired[role.String()] = l.wired[role.String()] || p.Ours
+			}
+		}
+	}
+	if c := l.r.config; c != nil {
+		_, prolog := c.Roles[conf.Prolog]
+		_, epilog := c.Roles[conf.Epilog]
+		w.Around = w.Around || prolog || epilog
+	}
+	return w
+}
+
+// programs are what slurmd would start for a pattern.
+func (l *linter) programs(pattern string) (found []slurm.Program, err error) {
+	o := l.call(run.OpPrograms, pattern)
+	if err := o.Failure(); err != nil {
+		return nil, err
+	}
+	for _, p := range o.Programs {
+		found = append(found, slurm.Program{Path: p.Path, Bad: p.Bad, Ours: p.Self || p.Starts, Direct: p.Self})
+	}
+	return found, nil
+}
