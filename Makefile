@@ -26,6 +26,7 @@ SBINDIR    = $(DESTDIR)$(PREFIX)/sbin
 HELPERDIR ?= $(PREFIX)/$(if $(wildcard /etc/debian_version),lib,libexec)/nhc
 LIBEXECDIR = $(DESTDIR)$(HELPERDIR)
 DOCDIR     = $(DESTDIR)$(PREFIX)/share/doc/nhc-gpu
+SHAREDIR   = $(DESTDIR)$(PREFIX)/share/nhc-gpu
 EXAMPLES   = $(wildcard conf/examples/*)
 
 .PHONY: all build check test test-slurm-matrix lint bench fuzz install rpm clean
@@ -63,7 +64,8 @@ fuzz:
 	   $(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) "$${file%/*}"; \
 	 done
 
-# The names of LBNL NHC are links: called by them nhc-gpu is what they were.
+# The names of LBNL NHC are links: called by them nhc-gpu is what they were. What
+# Slurm starts around jobs is for the site to put in place, see docs/jobs.md.
 install: build
 	install -d $(SBINDIR) $(LIBEXECDIR) $(DOCDIR)/examples $(DESTDIR)$(UNITDIR) \
 	  $(DESTDIR)$(SYSCONFDIR)/nhc $(DESTDIR)$(SYSCONFDIR)/logrotate.d
@@ -75,6 +77,11 @@ install: build
 	ln -sf ../../sbin/nhc-gpu $(LIBEXECDIR)/node-mark-online
 	install -m 644 README.md CHANGELOG.md LICENSE $(wildcard docs/*.md) $(DOCDIR)/
 	$(if $(EXAMPLES),install -m 644 $(EXAMPLES) $(DOCDIR)/examples/)
+	install -d $(SHAREDIR)/slurm/prolog.d $(SHAREDIR)/slurm/epilog.d
+	for script in prolog.d/50-nhc-gpu epilog.d/50-nhc-gpu; do \
+	  sed 's,/usr/sbin/nhc-gpu,$(PREFIX)/sbin/nhc-gpu,g' slurm/$$script | install -m 755 /dev/stdin $(SHAREDIR)/slurm/$$script || exit 1; \
+	done
+	install -m 644 slurm/slurm.conf.example $(SHAREDIR)/slurm/
 	install -m 644 systemd/nhc-gpu.service systemd/nhc-gpu.timer $(DESTDIR)$(UNITDIR)/
 	install -m 644 rpm/nhc-gpu.logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/nhc
 

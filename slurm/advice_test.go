@@ -142,7 +142,7 @@ func TestAdvise(t *testing.T) {
 				w.Found[epilogs] = append(w.Found[epilogs], Program{Path: "/etc/slurm/epilog.d/README", Bad: "cannot be executed (mode 0644)", Ours: false})
 			},
 			want: []string{
-				`warning Epilog = /etc/slurm/epilog.d/*: /etc/slurm/epilog.d/README: cannot be executed (mode 0644): slurmd drains the node with "Epilog error" behind its next job; take it away, or make it a program`,
+				`warning Epilog = /etc/slurm/epilog.d/*: /etc/slurm/epilog.d/README: cannot be executed (mode 0644): slurmd drains the node with "Epilog error" after its next job; take it away, or make it a program`,
 			},
 		},
 		"an empty folder drains nodes": {
@@ -161,7 +161,7 @@ func TestAdvise(t *testing.T) {
 			conf: map[string]string{"Prolog[0]": "", "Epilog[0]": "", "PrologFlags": "(null)", "BatchStartTimeout": "10 sec", "SchedulerParameters": ""},
 			want: []string{
 				"remark Prolog is not set: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, and on each node: install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
-				"remark Epilog is not set: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
+				"remark Epilog is not set: nothing is looked at after a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
 			},
 		},
 		"unless it has configured it": {
@@ -169,12 +169,12 @@ func TestAdvise(t *testing.T) {
 			wiring: func(w *Wiring) { w.Around = true },
 			want: []string{
 				"warning Prolog is not set: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, and on each node: install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
-				"warning Epilog is not set: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
+				"warning Epilog is not set: nothing is looked at after a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
 			},
 		},
 		"a prolog without its epilog": {
 			conf: map[string]string{"Epilog[0]": ""},
-			want: []string{"warning Epilog is not set: nothing is looked at behind a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu"},
+			want: []string{"warning Epilog is not set: nothing is looked at after a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu"},
 		},
 		"the prolog comes late": {
 			conf: map[string]string{"PrologFlags": "Serial"},

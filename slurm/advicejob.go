@@ -98,7 +98,7 @@ func beside(role Role) string {
 	if role == Prolog {
 		return "before"
 	}
-	return "behind"
+	return "after"
 }
 
 // nothingThere and cannotStart are faults that drain nodes (22.05, 24.11 and 26.05
@@ -123,7 +123,7 @@ func drains(role Role) string {
 	if role == Prolog {
 		return `slurmd drains the node with "Prolog error" before its next job, and requeues that`
 	}
-	return `slurmd drains the node with "Epilog error" behind its next job`
+	return `slurmd drains the node with "Epilog error" after its next job`
 }
 
 // prologFlags is about when a prolog is run, and where.

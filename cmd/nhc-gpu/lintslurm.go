@@ -10,10 +10,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// slurmPatience is longer than scontrol takes to say that slurmctld is down
-// (MessageTimeout less a second), or hung: a person wants to read that.
-const slurmPatience = 12 * time.Second
-
 // slurm says where Slurm gets in the way.
 func (l *linter) slurm() {
 	const unseen = "slurm.conf was not looked at: "
@@ -25,11 +21,9 @@ func (l *linter) slurm() {
 		l.say(remark, "", unseen+"there is no scontrol in %s", l.r.set.get("PATH"))
 		return
 	}
-	c := l.r.controller()
-	c.Deadline = slurmPatience
-	config, err := c.Config(l.r.ctx)
+	config, err := l.r.controller().Config(l.r.ctx)
 	if err != nil {
-		l.say(warning, "", unseen+"%v", err)
+		l.say(warning, "scontrol ping tells whether slurmctld is there; then once more", unseen+"%v", err)
 		return
 	}
 	l.read = append(l.read, "slurm.conf as slurmctld has it (Slurm "+config.Value("SLURM_VERSION")+")")

@@ -28,6 +28,9 @@ var installed = []string{
 	"usr/sbin/nhc-genconf",
 	"usr/sbin/nhc-gpu",
 	"usr/sbin/nhc-wrapper",
+	"usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
+	"usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
+	"usr/share/nhc-gpu/slurm/slurm.conf.example",
 }
 
 func TestInstall(t *testing.T) {

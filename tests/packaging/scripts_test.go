@@ -1,0 +1,115 @@
+package packaging_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// hostile is an environment that changes what a shell does, or what it starts.
+var hostile = []string{
+	"SHELLOPTS=noexec:xtrace", "BASHOPTS=extdebug", "PS4=$(touch pwned)", "BASH_ENV=./evil", "ENV=./evil", "IFS=e", "PATH=.", "CDPATH=/", "POSIXLY_CORRECT=1",
+	"BASH_FUNC_exec%%=() { touch pwned; }", "BASH_FUNC_shopt%%=() { touch pwned; }", "BASH_FUNC_exit%%=() { touch pwned; }", "SLURM_JOB_ID=1; touch pwned",
+}
+
+// What slurmd starts before and after a job starts the program, in whatever
+// environment, and passes on its status; without the program it lets the job run.
+func TestJobScripts(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"prolog", "epilog"} {
+		for name, c := range map[string]struct {
+			program string // "" is none
+			mode    os.FileMode
+			env     []string
+			status  int
+			said    string
+			logged  bool
+		}{
+			"well":             {program: "#!/bin/sh\necho \"$@\"\n", mode: 0o755, said: "--" + role},
+			"failing":          {program: "#!/bin/sh\nexit 142\n", mode: 0o755, status: 142},
+			"hostile":          {program: "#!/bin/sh\necho \"$@\"\nexit 1\n", mode: 0o755, env: hostile, status: 1, said: "--" + role},
+			"gone":             {logged: true},
+			"gone and hostile": {env: hostile, logged: true},
+			"not executable":   {program: "#!/bin/sh\nexit 1\n", mode: 0o644, logged: true},
+			"no program":       {program: "\x7fELF\x00\x00", mode: 0o755, logged: true},
+			"no interpreter":   {program: "#!/nonexistent/sh\n", mode: 0o755, logged: true},
+		} {
+			t.Run(role+" "+name, func(t *testing.T) {
+				t.Parallel()
+				status, said, logged, dir := runScript(t, role, c.program, c.mode, c.env)
+				if status != c.status || strings.TrimSpace(said) != c.said {
+					t.Errorf("status %d, says %q, want %d, %q", status, said, c.status, c.said)
+				}
+				want := ""
+				if c.logged {
+					want = "-t nhc-gpu -p daemon.err " + role + ": " + filepath.Join(dir, "nhc-gpu") + " cannot be started: the node was not checked\n"
+				}
+				if diff := cmp.Diff(want, logged); diff != "" {
+					t.Errorf("syslog (-want +got):\n%s", diff)
+				}
+				if _, err := os.Stat(filepath.Join(dir, "pwned")); err == nil {
+					t.Error("the environment has run a command")
+				}
+			})
+		}
+	}
+}
+
+// runScript runs the script of a role with a program in place of nhc-gpu, and with
+// a logger that writes down its words.
+func runScript(t *testing.T, role, program string, mode os.FileMode, env []string) (status int, said, logged, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	path := filepath.Join(root, "slurm", role+".d", "50-nhc-gpu")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("%s: %v, want mode 0755", path, st.Mode())
+	}
+	script := strings.NewReplacer("/usr/sbin/nhc-gpu", filepath.Join(dir, "nhc-gpu"), "/usr/bin/logger", filepath.Join(dir, "logger")).Replace(string(text))
+	files := map[string]string{"script": script, "logger": "#!/bin/sh\necho \"$@\" >" + dir + "/logged\n", "evil": "touch pwned\n", "exec": "#!/bin/sh\ntouch pwned\n"}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if program != "" {
+		if err := os.WriteFile(filepath.Join(dir, "nhc-gpu"), []byte(program), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(filepath.Join(dir, "script"))
+	cmd.Dir, cmd.Env = dir, append([]string{}, env...)
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		status = exit.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	data, _ := os.ReadFile(filepath.Join(dir, "logged"))
+	return status, string(out), string(data), dir
+}
+
+// The scripts start the program where it is installed.
+func TestScriptsFollowPrefix(t *testing.T) {
+	t.Parallel()
+	dest := t.TempDir()
+	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+dest, "PREFIX=/opt/nhc", "BIN="+filepath.Join(t.TempDir(), "nhc-gpu")))
+	for _, role := range []string{"prolog", "epilog"} {
+		path := filepath.Join(dest, "opt/nhc/share/nhc-gpu/slurm", role+".d", "50-nhc-gpu")
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), "exec /opt/nhc/sbin/nhc-gpu --"+role+"\n") || strings.Contains(string(text), "/usr/sbin") {
+			t.Errorf("%s: %v\n%s", path, err, text)
+		}
+		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o755 {
+			t.Errorf("%s: mode %v, want 0755", path, st.Mode())
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package slurm_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// The files that a site takes over, with the program where this cluster has it.
+func delivered(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile("../../slurm/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(data), "/usr/sbin/nhc-gpu", binDir+"/nhc-gpu")
+}
+
+// wired is this cluster's slurm.conf with the example in place of its own lines
+// about us, and the scripts that the example names.
+func wired(t *testing.T, more ...string) *Cluster {
+	t.Helper()
+	scripts := map[string]string{}
+	for _, name := range []string{"prolog.d/50-nhc-gpu", "epilog.d/50-nhc-gpu"} {
+		scripts[name] = delivered(t, name)
+	}
+	scripts["nhc-gpu.conf"] = delivered(t, "slurm.conf.example")
+	return startWith(t, func(conf string) string {
+		var b strings.Builder
+		for line := range strings.Lines(conf) {
+			if !strings.HasPrefix(line, "HealthCheck") {
+				b.WriteString(line)
+			}
+		}
+		return b.String() + "include /etc/slurm/nhc-gpu.conf\n" + strings.Join(append(more, ""), "\n")
+	}, scripts)
+}
+
+// A real Slurm takes slurm.conf.example, lint has nothing to say of it, a job goes
+// through both scripts, and one that meets a fault goes elsewhere.
+func TestExample(t *testing.T) {
+	t.Parallel()
+	c := wired(t)
+	n := c.Nodes[0]
+	out, err := n.Try(binDir+"/nhc-gpu", "lint")
+	if err != nil || !strings.Contains(out, "\nnothing is wrong\n") || !strings.Contains(out, "slurm.conf as slurmctld has it") {
+		t.Errorf("lint of the example: %v\n%s", err, out)
+	}
+	for _, name := range []string{"slurmctld", "slurmd." + n.Name} {
+		log, err := os.ReadFile(c.dir + "/log/" + name + ".log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(log)) {
+			if strings.Contains(line, "nhc-gpu.conf") || strings.Contains(line, "specified more than once") {
+				t.Errorf("%s says: %s", name, line)
+			}
+		}
+	}
+
+	c.Exec("srun", "-N1", "-w", n.Name, "true")
+	n.WaitState("idle", soon)
+	n.Remove("ok")
+	if out, err := c.Try("timeout", "10", "srun", "-N1", "-w", n.Name, "true"); err == nil {
+		t.Errorf("a job ran on a node at fault: %s", out)
+	}
+	n.WaitReason("drain drng", reason, soon)
+}
+
+// The package is gone, the scripts are still there: jobs run, and nobody is drained.
+func TestWithoutTheProgram(t *testing.T) {
+	t.Parallel()
+	c := wired(t)
+	for _, name := range []string{"prolog", "epilog"} {
+		gone := strings.ReplaceAll(delivered(t, name+".d/50-nhc-gpu"), binDir, "/nonexistent")
+		c.write("etc/"+name+".d/50-nhc-gpu", []byte(gone), 0o755)
+	}
+	n := c.Nodes[0]
+	c.Exec("srun", "-N1", "-w", n.Name, "true")
+	c.waitFor(soon, "syslog line of both scripts", func() (string, bool) {
+		log := c.Syslog()
+		return log, strings.Contains(log, "prolog: /nonexistent/nhc-gpu cannot be started") && strings.Contains(log, "epilog: /nonexistent/nhc-gpu cannot")
+	})
+	n.WaitState("idle", soon)
+}
+
+// What lint warns of is what Slurm does: an empty folder drains, and so does a
+// file that is no program.
+func TestLintForetells(t *testing.T) {
+	t.Parallel()
+	c := wired(t, "BatchStartTimeout=10", "PrologFlags=NoHold")
+	n := c.Nodes[0]
+	c.write("etc/prolog.d/README", nil, 0o644)
+	out, err := n.Try(binDir+"/nhc-gpu", "lint")
+	for _, want := range []string{
+		"warning  slurm.conf: Prolog = /etc/slurm/prolog.d/*: /etc/slurm/prolog.d/README: cannot be executed (mode 0644)",
+		"warning  slurm.conf: BatchStartTimeout = 10 sec: a prolog may take 10s", "         fix: BatchStartTimeout=15\n", "\n2 warnings\n",
+	} {
+		if !strings.Contains(out, want) || err == nil {
+			t.Errorf("lint: %v, want %q in\n%s", err, want, out)
+		}
+	}
+	if out, err := c.Try("timeout", "10", "srun", "-N1", "-w", n.Name, "true"); err == nil {
+		t.Errorf("a job ran: %s", out)
+	}
+	n.WaitReason("drain drng", "Prolog error", soon)
+
+	if err := os.RemoveAll(c.dir + "/etc/prolog.d"); err != nil {
+		t.Fatal(err)
+	}
+	n = c.Nodes[1]
+	if out, err := n.Try(binDir+"/nhc-gpu", "lint"); err == nil || !strings.Contains(out, "nothing on this node fits /etc/slurm/prolog.d/*") {
+		t.Errorf("lint: %v\n%s", err, out)
+	}
+	if out, err := c.Try("timeout", "10", "srun", "-N1", "-w", n.Name, "true"); err == nil {
+		t.Errorf("a job ran: %s", out)
+	}
+	n.WaitReason("drain drng", "Prolog error", soon)
+
+	c.StopCtld()
+	out, err = n.Try(binDir+"/nhc-gpu", "lint")
+	if err == nil || !strings.Contains(out, "warning  slurm.conf was not looked at: read the configuration of Slurm: run scontrol: no answer within 5s") {
+		t.Errorf("lint without slurmctld: %v\n%s", err, out)
+	}
+}
