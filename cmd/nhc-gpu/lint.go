@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // lintName is the word for it.
@@ -54,9 +56,8 @@ type linter struct {
 	found [grades][]linted
 	known map[linted]bool
 
-	wired map[string]bool // the contexts in which Slurm starts this program
-	ready map[string]int  // how many checks a context has
-	lines bool            // there is something to check
+	wired map[slurm.Role]bool // Slurm starts this program as that
+	mute  map[slurm.Role]bool // it has nothing to check as that: all is left out
 }
 
 // linted is something to be said.
@@ -99,7 +100,7 @@ func lint(words []string, out io.Writer, exit *int) error {
 		return err
 	}
 	defer r.close()
-	l := &linter{r: r, known: map[linted]bool{}, wired: map[string]bool{}, ready: map[string]int{}}
+	l := &linter{r: r, known: map[linted]bool{}, wired: map[slurm.Role]bool{}, mute: map[slurm.Role]bool{}}
 	r.refused = l.errors
 	l.settings()
 	l.scripts()

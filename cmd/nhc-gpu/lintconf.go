@@ -147,7 +147,7 @@ func (l *linter) contexts() (rows []string) {
 				n++
 			}
 		}
-		l.ready[role.String()] = n
+		l.mute[role] = n == 0 && len(p.Left) > 0
 		text := fmt.Sprintf("as %s: %s within %s", role, counted(n, "check"), l.r.allowed())
 		if len(p.Left) > 0 {
 			text += fmt.Sprintf(", %d not run%s", len(p.Left), whyLeft(role))
@@ -189,7 +189,6 @@ func (l *linter) checkLines(path string, data []byte) (ours []conf.Line) {
 		}
 	}
 	l.doubts()
-	l.lines = l.lines || len(ours)+len(r.tables) > 0
 	r.presetHardware(data)
 	r.vetted = ours
 	r.plan = r.build()
@@ -254,8 +253,8 @@ func (l *linter) xidPolicy() {
 // idle says that a context has nothing to do in which Slurm starts this program.
 func (l *linter) idle() {
 	for _, role := range startedRoles {
-		if name := role.String(); l.wired[name] && l.lines && l.ready[name] == 0 {
-			l.say(warning, "", "as %s nothing is checked: each line is left out%s", name, whyLeft(role))
+		if l.wired[role] && l.mute[role] {
+			l.say(warning, "", "as %s nothing is checked: each line is left out%s", role, whyLeft(role))
 		}
 	}
 }

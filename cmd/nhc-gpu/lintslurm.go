@@ -68,7 +68,7 @@ func (l *linter) wiring(config slurm.Config) slurm.Wiring {
 			}
 			w.Found[pattern] = found
 			for _, p := range found {
-				l.wired[role.String()] = l.wired[role.String()] || p.Ours
+				l.wired[role] = l.wired[role] || p.Ours
 			}
 		}
 	}
