@@ -150,6 +150,7 @@ func help(argv0 string) {
                    exit status 0 ok, 1 warn, 2 fail, 3 unknown;
                    --check --json [--redact]: one object of JSON
  plan              Print the steps that the configuration comes to
+ lint              Say what is wrong with it, and where Slurm gets in the way
  genconf           Write a configuration that passes on this node (nhc-genconf)
  wrap              Run it and print or mail what has changed (nhc-wrapper)
  platforms         Print what is known of kinds of GPU nodes, and from where
