@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+	"maps"
+
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// Runs that a person has asked for.
+
+// peopleRun makes a run for a person, from words of LBNL NHC's command line.
+func peopleRun(words []string) (*oneRun, error) {
+	role, named := roleWord(words)
+	if named {
+		words = words[1:]
+	}
+	opts, err := parseOptions(words)
+	var long longOption
+	switch {
+	case errors.As(err, &long) && long == "--help":
+		return nil, errHelp
+	case err != nil:
+		return nil, err
+	case opts.help:
+		return nil, errHelp
+	}
+	opts.role = role
+	r := newRun([]string{"nhc-gpu"}, opts)
+	r.strict, r.whole = true, !named
+	if r.job != nil { // there is none: any GPU may be its
+		r.job = anyJob()
+	}
+	for _, a := range opts.set {
+		r.set.put(a.name, a.value, false)
+	}
+	for _, w := range opts.words {
+		if err := r.set.word(w); err != nil {
+			r.close()
+			return nil, err
+		}
+	}
+	r.set.preset("nhc-gpu")
+	return r, nil
+}
+
+// anyJob stands for jobs of which nothing is known.
+func anyJob() *around {
+	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}}
+}
+
+// quiet keeps a run for a person from marking the node and from logging.
+func (r *oneRun) quiet() {
+	r.set.finalize()
+	maps.Copy(r.set.vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
+	r.budget()
+	r.fold.begin(r.set, false, false)
+}
