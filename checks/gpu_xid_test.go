@@ -224,7 +224,7 @@ func init() {
 		scenario{name: "another policy", files: with(xidNode(off), "my.toml", "[[xid]]\ncode = 79\nclass = \"IGNORE\"\n"), vars: map[string]string{"XID_POLICY": "/my.toml"}},
 		scenario{name: "a policy that cannot be used", files: policy("[[xid]]\ncode = 79\nclass = \"NONE\"\n"), broken: true, want: []Finding{{
 			Code: "gpu.xid.policy", Severity: Warn, Remedy: FixConfig,
-			Message: `check_gpu_xid:  policy not used: /etc/nhc/xid.toml: Xid 79: class "NONE", want one of [IGNORE FOLLOW APP CONFIG WATCH STATE DIAG RESET REBOOT RMA-HOLD]`}, offFound}},
+			Message: `check_gpu_xid:  policy not used: /etc/nhc/xid.toml:1: Xid 79: class "NONE", want one of [IGNORE FOLLOW APP CONFIG WATCH STATE DIAG RESET REBOOT RMA-HOLD]`}, offFound}},
 		scenario{name: "a policy that is not there", files: xidNode(off), vars: map[string]string{"XID_POLICY": "/my.toml"}, broken: true, want: []Finding{{
 			Code: "gpu.xid.policy", Severity: Warn, Remedy: FixConfig, Message: "check_gpu_xid:  policy not used: read /my.toml: no such file or directory"}, offFound}},
 

@@ -72,7 +72,7 @@ func TestExplainOverride(t *testing.T) {
 		}
 	}
 	env = explainEnv(t, map[string]string{"etc/nhc/xid.toml": "x = 1"})
-	if got, err := ExplainXid(env, "79"); err != nil || !strings.Contains(got, "override   not used: /etc/nhc/xid.toml: unknown key x") {
+	if got, err := ExplainXid(env, "79"); err != nil || !strings.Contains(got, "override   not used: /etc/nhc/xid.toml:1: unknown key x") {
 		t.Errorf("%v\n%s", err, got)
 	}
 }
