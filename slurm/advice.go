@@ -195,7 +195,7 @@ func (a *adviser) nodeState() {
 		a.warn(a.setting(key), right, "nodes are looked at when slurmd starts, and never after it")
 	case !has("ANY") && !has("IDLE") && !strings.EqualFold(a.conf.Value(key), "CYCLE"):
 		a.warn(a.setting(key), right, "a node that is drained and has no job is not looked at: one that we drain never comes back")
-	case !has("ANY") && has("IDLE") && !(has("ALLOC") && has("MIXED")):
+	case !has("ANY") && has("IDLE") && (!has("ALLOC") || !has("MIXED")):
 		a.remark(a.setting(key), right, "nodes with jobs are not looked at")
 	}
 }

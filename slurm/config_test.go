@@ -111,7 +111,7 @@ func TestConfigValues(t *testing.T) {
 
 func TestControllerConfig(t *testing.T) {
 	t.Parallel()
-	c := controller(t, &fake{on: func(_ *fake, call string) (Output, error, bool) {
+	c := controller(t, &fake{on: func(*fake, string) (Output, error, bool) {
 		return Output{Stdout: []byte("SLURM_VERSION = 22.05.8\n")}, nil, true
 	}})
 	conf, err := c.Config(t.Context())

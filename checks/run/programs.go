@@ -58,8 +58,8 @@ func programAt(path string, self fs.FileInfo) Program {
 	case st.Mode()&0o111 == 0:
 		p.Bad = fmt.Sprintf("cannot be executed (mode %04o)", st.Mode().Perm())
 	}
-	real, err := filepath.EvalSymlinks(path)
-	if p.Self = os.SameFile(st, self) || err == nil && filepath.Base(real) == "nhc-gpu"; !p.Self {
+	target, err := filepath.EvalSymlinks(path)
+	if p.Self = os.SameFile(st, self) || err == nil && filepath.Base(target) == "nhc-gpu"; !p.Self {
 		text := readFile(path).Data
 		p.Starts = bytes.HasPrefix(text, []byte("#!")) && bytes.Contains(text, []byte("nhc-gpu"))
 	}

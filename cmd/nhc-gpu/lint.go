@@ -74,7 +74,7 @@ func (l *linter) say(g grade, fix, format string, args ...any) {
 
 // errors takes note of errors, each by itself.
 func (l *linter) errors(err error) {
-	if list, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only what is joined is taken apart
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range list.Unwrap() {
 			l.errors(err)
 		}
@@ -162,10 +162,9 @@ func (l *linter) print(out io.Writer, contexts []string) error {
 			counts = append(counts, counted(n, g.String()))
 		}
 	}
-	switch {
-	case counts == nil:
+	if counts == nil {
 		fmt.Fprintln(&b, "nothing is wrong")
-	default:
+	} else {
 		fmt.Fprintf(&b, "\n%s\n", strings.Join(counts, ", "))
 	}
 	if _, err := io.WriteString(out, b.String()); err != nil {
