@@ -42,8 +42,11 @@ func (l *linter) settings() {
 			}
 		}
 	}
-	if exit, over := r.sysconfig(); over && len(l.found[mistake]) == 0 {
-		l.say(mistake, "", "%s: ends each run with exit status %d", path, exit)
+	if exit, over := r.sysconfig(); over {
+		if len(l.found[mistake]) == 0 {
+			l.say(mistake, "", "%s: ends each run with exit status %d", path, exit)
+		}
+		r.sourced = "" // bash has said what it thinks of it
 	}
 	if r.settings != "" {
 		l.read = append(l.read, r.settings)
