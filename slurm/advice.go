@@ -55,8 +55,8 @@ var limits = []limit{
 	// "the time that HealthCheckProgram is allowed to run"; 60 s before 26.05, and where it is 0
 	{key: "HealthCheckTimeout", fixed: time.Minute, role: HealthCheck, then: "slurmd kills it then, and what it was about to tell is lost"},
 	// PrologTimeout and EpilogTimeout from 25.05 on
-	{key: "PrologTimeout", or: "PrologEpilogTimeout", role: Prolog, then: `slurmd kills it then and drains the node with "Prolog error" in place of our reason`},
-	{key: "EpilogTimeout", or: "PrologEpilogTimeout", role: Epilog, then: `slurmd kills it then and drains the node with "Epilog error" in place of our reason`},
+	{key: "PrologTimeout", or: "PrologEpilogTimeout", role: Prolog, then: `it is cut short where slurm.conf can be read on the node, else slurmd kills it and drains the node with "Prolog error" in place of our reason`},
+	{key: "EpilogTimeout", or: "PrologEpilogTimeout", role: Epilog, then: `it is cut short where slurm.conf can be read on the node, else slurmd kills it and drains the node with "Epilog error" in place of our reason`},
 	// "before being considered missing"; "also applied to launch tasks and avoid aborting srun commands due to long running Prolog scripts"
 	{key: "BatchStartTimeout", role: Prolog, all: true, then: "slurmctld may take a batch job for lost then whose prolog is at work, and srun may give up"},
 	// "expected to complete in less time than MessageTimeout"; slurmd's timer runs off 2 s before it (req.c)

@@ -107,11 +107,11 @@ func TestAdvise(t *testing.T) {
 		},
 		"slurmd kills the epilog": {
 			conf: map[string]string{"PrologEpilogTimeout": "30"},
-			want: []string{`warning PrologEpilogTimeout = 30: an epilog may take 30s, and 5s to tell slurmctld: slurmd kills it then and drains the node with "Epilog error" in place of our reason -> PrologEpilogTimeout=45`},
+			want: []string{`warning PrologEpilogTimeout = 30: an epilog may take 30s, and 5s to tell slurmctld: it is cut short where slurm.conf can be read on the node, else slurmd kills it and drains the node with "Epilog error" in place of our reason -> PrologEpilogTimeout=45`},
 		},
 		"slurmd kills both": {
 			conf: map[string]string{"PrologEpilogTimeout": "", "PrologTimeout": "10", "EpilogTimeout": "65534"},
-			want: []string{`warning PrologTimeout = 10: a prolog may take 10s, and 5s to tell slurmctld: slurmd kills it then and drains the node with "Prolog error" in place of our reason -> PrologTimeout=15`},
+			want: []string{`warning PrologTimeout = 10: a prolog may take 10s, and 5s to tell slurmctld: it is cut short where slurm.conf can be read on the node, else slurmd kills it and drains the node with "Prolog error" in place of our reason -> PrologTimeout=15`},
 		},
 		"no limit kills nobody": {conf: map[string]string{"PrologEpilogTimeout": "65534", "BatchStartTimeout": "65534"}},
 		"Slurm's own defaults": {
