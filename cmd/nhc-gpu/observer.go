@@ -13,7 +13,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
-	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
 // observer carries the results of a run to its fold, and what the fold says to
@@ -330,31 +329,6 @@ func (o *observer) Array(name string, values []string) {
 	}
 	o.set.arrays[name] = values
 	o.pool.SetVars(o.set.workerVars())
-}
-
-// matcher judges the targets of nhc.conf. External matchers are shell commands.
-func (r *oneRun) matcher() *match.Matcher {
-	m := &match.Matcher{Warn: func(text string) {
-		if r.set.get("SILENT") == "0" {
-			r.log.write(text)
-		}
-	}}
-	m.External = match.Externals(r.set.array("NHC_MCHECK_DELIM"), r.set.array("NHC_MCHECK_COMMAND"))
-	m.Run = func(e match.External, host, expr string) bool {
-		command := e.Line(host, expr)
-		o := &observer{r}
-		if err := o.needShell(r.end); err != nil {
-			r.endShell()
-			r.warn(err)
-			return false
-		}
-		status, err := r.shell.Test(command, r.end)
-		if err != nil {
-			r.warn(fmt.Errorf("run external matcher %q: %w", command, err))
-		}
-		return err == nil && status == 0
-	}
-	return m
 }
 
 // interrupted ends the run after a signal.

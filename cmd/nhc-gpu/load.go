@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// open finds the resource manager, opens the log, and reads the configuration
+// and what scripts the site has, in one go.
+func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
+	spec, err := r.log.parse(r.set)
+	if err != nil {
+		return file, r.log.fatal(r, spec, err), true
+	}
+	confFile, dir := r.set.get("CONFFILE"), r.set.get("INCDIR")
+	logReqs := r.log.openRequests()
+	list := &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}
+	reqs := append(slices.Clip(logReqs), list)
+	profiles := r.profilesRequest()
+	reqs = append(reqs, profiles)
+	var read, find, own, tables *run.Request
+	if r.opts.eval == "" {
+		read = &run.Request{Op: run.OpRead, Path: confFile, Line: "read " + confFile}
+		tables = r.tablesRequest()
+		reqs = append(reqs, read, tables)
+		if own = r.ownRequest(); own != nil {
+			reqs = append(reqs, own)
+		}
+	}
+	if r.set.get("NHC_RM") == "" {
+		find = &run.Request{Op: run.OpFind, Args: managerPaths(r.set.get("PATH")), Line: "find the resource manager"}
+		reqs = append(reqs, find)
+	}
+	out := map[*run.Request]run.Outcome{}
+	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return readLimit },
+		func(q *run.Request, o run.Outcome) { out[q] = o })
+	if exit, over := r.manager(find, out[find]); over {
+		return file, exit, true
+	}
+	for _, q := range logReqs {
+		if err := out[q].FailureIn(q.Line); err != nil {
+			return file, r.log.fatal(r, spec, err), true
+		}
+	}
+	r.noteScripts(out[list])
+	if err := r.useProfiles(out[profiles]); err != nil {
+		return file, r.refuse(err), true
+	}
+	if read == nil {
+		return file, 0, false
+	}
+	if err := r.useTables(out[tables]); err != nil {
+		return file, r.refuse(err), true
+	}
+	if own != nil && !missing(out[own]) {
+		confFile, read, r.job.own = own.Path, own, true
+		r.set.put("CONFFILE", confFile, r.set.export["CONFFILE"])
+	}
+	r.presetHardware(out[read].Data)
+	exit, over = r.usable(confFile, out[read])
+	return out[read], exit, over
+}
+
+// usable says what there is to do without a configuration file that can be
+// read. One that does not exist means that there is nothing to check, as in
+// LBNL NHC.
+func (r *oneRun) usable(path string, o run.Outcome) (exit int, over bool) {
+	if err := o.FailureIn("read " + path); err != nil {
+		return r.refuse(err), true
+	}
+	if !o.File.Missing && !o.File.Mode.IsRegular() {
+		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, o.File.Mode.Type())
+		r.debug("%s", text)
+		if r.node.role != slurm.Manual { // by hand LBNL NHC says nothing of it
+			sendSyslog(r.set.get("NAME"), []string{text})
+		}
+		return 0, true
+	}
+	if o.File.Missing {
+		r.debug("Missing configuration file %s, nothing to check.", path)
+		return 0, len(r.tables) == 0
+	}
+	return 0, false
+}
+
+// configuration parses nhc.conf and keeps the lines of this host.
+func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool) {
+	if o.File.Missing { // nhc.toml has checks
+		return 0, false
+	}
+	if err := trusted(path, o.File); err != nil {
+		return r.refuse(err), true
+	}
+	if o.File.Size > int64(len(o.Data)) {
+		return r.refuse(fmt.Errorf("read %s: %d bytes, want at most %d", path, o.File.Size, conf.MaxSize)), true
+	}
+	lines, warnings, err := conf.Parse(path, o.Data)
+	if err != nil {
+		return r.refuse(err), true
+	}
+	for _, w := range warnings {
+		if !r.strict {
+			r.warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
+		}
+		r.doubts = append(r.doubts, fmt.Sprintf("%s: %s", w.Pos, w.Text))
+	}
+	m := r.matcher()
+	for _, l := range lines {
+		ok, err := m.Match(r.set.get("HOSTNAME"), l.Target)
+		if err != nil {
+			err = fmt.Errorf("%s: target %q: %w", l.Pos, l.Target, err)
+			if !errors.Is(err, match.ErrExpansion) { // where bash gives up, too
+				return r.refuse(err), true
+			}
+			fmt.Fprintln(stderr, "nhc-gpu:", err)
+			return 1, true
+		}
+		r.debugTarget(l, ok)
+		r.doubtTarget(l)
+		if ok {
+			r.vetted = append(r.vetted, l)
+		} else {
+			r.others++
+		}
+	}
+	return 0, false
+}
