@@ -166,23 +166,18 @@ func (r *oneRun) actAroundJob(s *foldState) int {
 	}
 	r.emit(s.f.Flush())
 	r.debugEnd()
+	lost := r.job.lost(failures)
+	if len(failures) > 0 && r.set.marks() && !r.config.Role(r.context()).Exit {
+		r.emit(s.f.Blame(failures[max(lost, 0)].Message))
+	}
 	if r.node.role == slurm.Epilog {
 		r.closeRecord()
 	} else {
-		r.openRecord(r.job.lost(failures) >= 0)
-	}
-	if len(failures) == 0 {
-		r.log.flush()
-		return 0 // also where something could not be told, see unknown
-	}
-	worst := r.job.lost(failures)
-	message := failures[max(worst, 0)].Message
-	if r.set.marks() && !r.config.Role(r.context()).Exit {
-		r.emit(s.f.Blame(message))
+		r.openRecord(lost >= 0)
 	}
 	r.log.flush()
-	if worst < 0 {
-		return 0
+	if lost < 0 {
+		return 0 // also where something could not be told, see unknown
 	}
 	return 1
 }

@@ -175,8 +175,10 @@ func (r *oneRun) load() (exit int, over bool) {
 	r.budget()
 	if r.opts.eval != "" {
 		r.evalOnly()
-	} else if exit, over := r.detach(); over {
-		return exit, true
+	} else if r.job == nil { // around a job the node is to be looked at now
+		if exit, over := r.detach(); over {
+			return exit, true
+		}
 	}
 	r.aroundJob()
 	o, exit, over := r.open()

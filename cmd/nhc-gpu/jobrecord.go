@@ -199,7 +199,11 @@ func (r *oneRun) closeRecord() {
 		rec.Exit = code
 	}
 	rec.Close(r.moment(), c.counters, c.xids)
-	sendSyslogAs(syslog.LOG_INFO, r.set.get("NAME"), []string{"nhc-gpu: " + rec.Line()})
+	line := "nhc-gpu: " + rec.Line()
+	if r.set.get("SILENT") == "0" {
+		r.log.write(r.stamped(line))
+	}
+	sendSyslogAs(syslog.LOG_INFO, r.set.get("NAME"), []string{line})
 	r.journal(rec)
 }
 

@@ -49,7 +49,9 @@ func TestRunsOverlap(t *testing.T) {
 		for i := range jobs {
 			wg.Go(func() {
 				said, err := start([]string{role}, fmt.Sprintf("SLURM_JOB_ID=%d", 100+i), fmt.Sprintf("SLURM_JOB_GPUS=%d", i), "SLURM_JOB_UID=5001")
-				if err != nil || said != "" {
+				line, ended := strings.CutPrefix(said, fmt.Sprintf("nhc-gpu: job %d of uid 5001, gpu%d, ", 100+i, i))
+				ended = ended && strings.HasSuffix(line, "s: nothing happened\n") && strings.Count(line, "\n") == 1
+				if err != nil || ended != (role == "--epilog") || !ended && said != "" {
 					t.Errorf("%s of job %d: %v\n%s", role, 100+i, err, said)
 				}
 			})
