@@ -93,6 +93,24 @@ func alone(env func(string) string) bool {
 	return env("SLURM_JOB_OVERSUBSCRIBE") == "NO"
 }
 
+// Recall fills in the GPUs of an ended job of whose GPUs slurmd says nothing. It
+// cannot when slurmctld was restarted while the job ran, and need not when the
+// job's prolog has failed (22.05, 24.11 and 26.05 run): the record of the prolog
+// knows. Without a record, nil, the job may have had any.
+func (j *Job) Recall(r *Record) {
+	switch {
+	case j.Share != NoGPUs:
+	case r == nil || r.Whole:
+		j.Share = AllGPUs
+	case len(r.GPUs) > 0:
+		j.Share, j.Shared = SomeGPUs, r.Shared
+		for _, g := range r.GPUs {
+			j.Minors = append(j.Minors, g.Minor)
+		}
+		slices.Sort(j.Minors)
+	}
+}
+
 // noDevices is CUDA_VISIBLE_DEVICES of a task without a GPU on a node that has some.
 const noDevices = "NoDevFiles"
 

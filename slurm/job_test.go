@@ -63,6 +63,32 @@ func TestJobFrom(t *testing.T) {
 	}
 }
 
+// An epilog that is told of no GPU asks the record of the job.
+func TestRecall(t *testing.T) {
+	t.Parallel()
+	two, none, whole := Record{GPUs: []GPU{{Minor: 6}, {Minor: 2}}}, Record{}, Record{Whole: true, GPUs: []GPU{{Minor: 0}}}
+	tests := []struct {
+		name   string
+		job    Job
+		record *Record
+		want   Job
+	}{
+		{"the record's", Job{}, &two, Job{Share: SomeGPUs, Minors: []int{2, 6}}},
+		{"none then, none now", Job{}, &none, Job{}},
+		{"any then", Job{}, &whole, Job{Share: AllGPUs}},
+		{"a part", Job{}, &Record{Shared: true, GPUs: two.GPUs}, Job{Share: SomeGPUs, Minors: []int{2, 6}, Shared: true}},
+		{"no record", Job{}, nil, Job{Share: AllGPUs}},
+		{"slurmd's word counts", Job{Share: SomeGPUs, Minors: []int{1}}, &two, Job{Share: SomeGPUs, Minors: []int{1}}},
+		{"slurmd's word alone", Job{Share: SomeGPUs, Minors: []int{1}}, nil, Job{Share: SomeGPUs, Minors: []int{1}}},
+	}
+	for _, tt := range tests {
+		tt.job.Recall(tt.record)
+		if diff := cmp.Diff(tt.want, tt.job); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
 // eight are GPUs whose minor numbers run against the PCI bus, as on some boards.
 func eight() (node []GPU) {
 	for i := range 8 {
