@@ -27,19 +27,18 @@ func TestEpilogAfterRestart(t *testing.T) {
 }
 
 // slurmctld is away when an epilog finds a fault. slurmd tells it later that the
-// epilog has failed, for which it drains the node; it also has the epilog run
-// again.
+// epilog has failed, for which it drains the node as "Epilog error"; our reason
+// takes the place of that. Before 26.05 it may also have the epilog run again.
 func TestEpilogWithoutController(t *testing.T) {
 	t.Parallel()
-	c := startGPUs(t)
+	c := startGPUs(t, "HealthCheckInterval=2")
 	n := c.Nodes[0]
 	n.write("nhc-epilog.conf", heldLines)
 	n.Create("hold")
 	job := c.Submit("--nodelist="+n.Name, "--gres=gpu:1")
 	job.WaitStarted()
-	n.GPUs("0 field 230 = 1")
 	n.Create("done")
-	n.withoutController()
+	n.withoutController("0 field 230 = 1")
 	c.waitFor(2*soon, "word of the epilog's failure", func() (string, bool) {
 		log := c.log("slurmctld")
 		return log, strings.Contains(log, "epilog error on "+n.Name)
@@ -52,13 +51,12 @@ func TestEpilogWithoutController(t *testing.T) {
 // when slurmd tells it, as "Prolog error"; our reason takes the place of that.
 func TestPrologWithoutController(t *testing.T) {
 	t.Parallel()
-	c := startGPUs(t)
+	c := startGPUs(t, "HealthCheckInterval=2")
 	n := c.Nodes[0]
 	n.write("nhc-prolog.conf", heldLines)
 	n.Create("hold")
-	n.GPUs("0 field 230 = 1")
 	job := c.SubmitScript("true", "--gres=gpu:1")
-	n.withoutController()
+	n.withoutController("0 field 230 = 1")
 	n.WaitReason("drain", wantsReset(0), 2*soon)
 	job.Wait("COMPLETED", 3*soon)
 	job.Must("Restarts", "1")
@@ -66,12 +64,13 @@ func TestPrologWithoutController(t *testing.T) {
 }
 
 // withoutController stops slurmctld while a prolog or an epilog of the node is
-// held up, and starts it when that has failed.
-func (n *Node) withoutController() {
+// held up, changes what NVML says, and starts it when that run has failed.
+func (n *Node) withoutController(gpus ...string) {
 	c := n.c
 	c.t.Helper()
 	c.waitFor(soon, "program that is held up", func() (string, bool) { return "", n.Has("held") })
 	c.StopCtld()
+	n.GPUs(gpus...)
 	n.Remove("hold")
 	c.waitFor(2*soon, "failure", func() (string, bool) {
 		log := c.log("slurmd." + n.Name)
