@@ -147,8 +147,10 @@ type Job struct {
 // Submit submits a job that lasts until its node has a file done in /etc/nhc.
 func (c *Cluster) Submit(words ...string) *Job {
 	c.t.Helper()
-	return c.SubmitScript("while [ ! -e /etc/nhc/done ]; do sleep 0.2; done", words...)
+	return c.SubmitScript(untilDone, words...)
 }
+
+const untilDone = "while [ ! -e /etc/nhc/done ]; do sleep 0.2; done"
 
 // SubmitScript submits a job that is that script.
 func (c *Cluster) SubmitScript(script string, words ...string) *Job {

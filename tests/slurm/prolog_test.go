@@ -2,6 +2,7 @@ package slurm_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -69,34 +70,32 @@ func TestPrologHangs(t *testing.T) {
 }
 
 // Eight jobs start at once. Their prologs share the node's state, and wait for
-// nobody: the one whose GPU is broken is the only one that goes.
+// nobody. On a healthy node slurmctld hears of none; of a GPU that is broken it
+// hears, and the job that has it is the only one that goes.
 func TestPrologEightAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t)
 	n := c.Nodes[0]
+	for _, job := range n.eight("true") {
+		job.Wait("COMPLETED", 2*soon)
+		job.Must("Restarts", "0")
+	}
+	n.WaitState("idle", soon)
+	if got := c.RPCs()["REQUEST_UPDATE_NODE"]; got != 0 {
+		t.Errorf("slurmctld got %d REQUEST_UPDATE_NODE for a healthy node, want none", got)
+	}
+
 	n.GPUs("5 field 230 = 1")
-	var jobs []*Job
-	var ids []string
-	for range gpusOfNode {
-		job := c.Submit("--hold", "--nodelist="+n.Name, "--gres=gpu:1")
-		jobs, ids = append(jobs, job), append(ids, job.ID)
-	}
-	c.Exec("scontrol", "release", strings.Join(ids, ","))
-	started := func() (list []*Job) {
-		for _, job := range jobs {
-			if job.started() {
-				list = append(list, job)
-			}
-		}
-		return list
-	}
+	jobs := n.eight(untilDone)
+	var started []*Job
 	c.waitFor(2*soon, "seven jobs that run, and one that waits", func() (string, bool) {
+		started = slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !j.started() })
 		out := c.Exec("squeue", "--noheader", "--format=%i %T %r %N")
-		return out, len(started()) == gpusOfNode-1 && strings.Count(out, "PENDING") == 1
+		return out, len(started) == gpusOfNode-1 && strings.Count(out, "PENDING") == 1
 	})
 	n.Must("drng", wantsReset(5))
 	n.Create("done")
-	for _, job := range started() {
+	for _, job := range started {
 		job.Wait("COMPLETED", soon)
 		job.Must("Restarts", "0")
 	}
@@ -104,6 +103,18 @@ func TestPrologEightAtOnce(t *testing.T) {
 	if got := c.RPCs()["REQUEST_UPDATE_NODE"]; got < 1 || got > 2 {
 		t.Errorf("slurmctld got %d REQUEST_UPDATE_NODE for one fault, want 1, or 2 by two prologs at the same time", got)
 	}
+}
+
+// eight has eight jobs with one GPU each start on the node at once.
+func (n *Node) eight(script string) (jobs []*Job) {
+	n.c.t.Helper()
+	var ids []string
+	for range gpusOfNode {
+		job := n.c.SubmitScript(script, "--hold", "--nodelist="+n.Name, "--gres=gpu:1")
+		jobs, ids = append(jobs, job), append(ids, job.ID)
+	}
+	n.c.Exec("scontrol", "release", strings.Join(ids, ","))
+	return jobs
 }
 
 // A node that Slurm has drained for a reason of its own is left alone, whatever
