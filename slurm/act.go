@@ -31,6 +31,10 @@ const lockWait = 2 * time.Second
 // drain is then kept in the state directory, for the next run with a failing
 // verdict, or with none ([Controller.Deliver]). A healthy verdict voids it.
 //
+// A prolog or an epilog that fails lets slurmd know by its status, too: if its
+// drain could not be delivered it later takes the place of Slurm's own "Prolog
+// error" or "Epilog error", and of no other reason.
+//
 // A prolog or an epilog that passes says nothing of the rest of the node: it
 // makes no call and changes nothing. One that fails drains the node.
 func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outcome, error) {
@@ -68,8 +72,11 @@ func (c *Controller) steady(m Memory) bool {
 
 // settle reads, decides and writes, at most twice.
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
-	if v.Healthy {
+	switch {
+	case v.Healthy:
 		m.Pending = Pending{}
+	case sameReason(Reason(m.Pending.Message), Reason(v.Message)):
+		v.Message = m.Pending.Message // it may name a job, which has ended since
 	}
 	var tried Decision
 	var failed error
@@ -83,6 +90,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			failed = err
 			break
 		}
+		node.Refused = m.Pending.Refused
 		out.Node = node
 		d := Decide(node, v, c.Settings.Policy)
 		if d.Action == None {
@@ -106,7 +114,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 	}
 	out.Why = "Slurm could not be told"
 	if !v.Healthy {
-		m.keep(v.Message, time.Now())
+		m.keep(v, time.Now())
 		out.Pending, out.Reason = true, Reason(v.Message)
 	}
 	m.Told = ToldUnknown

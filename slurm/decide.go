@@ -22,6 +22,11 @@ const MaxReason = 1024
 type NodeInfo struct {
 	State  State
 	Reason string // without Slurm's stamp " [user@time]"; empty without one
+
+	// Refused says that a prolog or an epilog of ours has ended with a failing
+	// status before it could drain the node: Slurm drains it for that, in words
+	// of its own.
+	Refused bool
 }
 
 // Verdict is what the checks came to. A run that could not tell has none and
@@ -29,6 +34,7 @@ type NodeInfo struct {
 type Verdict struct {
 	Healthy bool
 	Message string // of a failing node: what is wrong, one line
+	Refused bool   // the run is a prolog or an epilog that will end with a failing status
 }
 
 // Policy is what a site may choose.
@@ -76,7 +82,9 @@ type Decision struct {
 //     reboot, and with our reason on it we would resume it later. (After
 //     "scontrol reboot ASAP" Slurm wipes any drain, ours too: 22.05, 24.11 and
 //     26.05 run. Either way the next failing run sees the outcome.)
-//   - our reason is written anew only if it has changed.
+//   - our reason is written anew only if it has changed;
+//   - it replaces what Slurm says of a prolog or an epilog of ours that failed
+//     before it could say it itself.
 func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
 	if node.State.Class == Unknown {
 		return Decision{Why: fmt.Sprintf("state %q is not one to act on", node.State.Text)}
@@ -94,6 +102,8 @@ func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 		return Decision{Why: "down already"}
 	case !held:
 		return Decision{Action: Drain, Reason: reason, Why: "in service"}
+	case owner == foreign && node.Refused && slurmsWords[node.Reason]:
+		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by Slurm for a status of ours (%s)", node.Reason)}
 	case owner == foreign:
 		return Decision{Why: fmt.Sprintf("drained for another reason (%s)", node.Reason)}
 	case owner == nobody && !policy.IgnoreEmptyNote:
@@ -121,6 +131,10 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 		return Decision{Action: Resume, Why: fmt.Sprintf("%s by us (%s)", node.State.Class, node.Reason)}
 	}
 }
+
+// slurmsWords are Slurm's reasons for the status of a prolog or an epilog (22.05,
+// 24.11 and 26.05 run).
+var slurmsWords = map[string]bool{"Prolog error": true, "Epilog error": true}
 
 // owner is whose a reason is.
 type owner int

@@ -208,6 +208,30 @@ func holdsHealthy(t *testing.T, node NodeInfo, mine, taken bool, d Decision) {
 	}
 }
 
+// Slurm's own words for the status of our prolog or epilog give way to what it
+// wanted to say, and nothing else does.
+func TestDecideSlurmsWords(t *testing.T) {
+	t.Parallel()
+	reasons := append(append(append([]string{}, noReasons...), ourReasons...), foreignReasons...)
+	reasons = append(reasons, "Epilog error", "Prolog error : reboot issued", "prolog error", "Prolog error (JobId=1)", "Kill task failed")
+	for _, word := range spellings(t) {
+		for _, reason := range reasons {
+			for _, v := range []Verdict{{Message: now}, {Healthy: true}} {
+				node := NodeInfo{State: ParseState(word), Reason: reason}
+				want := Decide(node, v, Policy{})
+				slurms := reason == "Prolog error" || reason == "Epilog error"
+				if slurms && strings.HasPrefix(want.Why, "drained for another reason") && !v.Healthy {
+					want = Decision{Action: Renew, Reason: Reason(now), Why: "drained by Slurm for a status of ours (" + reason + ")"}
+				}
+				node.Refused = true
+				if diff := cmp.Diff(want, Decide(node, v, Policy{})); diff != "" {
+					t.Errorf("%s, reason %q, healthy %v (-want +got):\n%s", word, reason, v.Healthy, diff)
+				}
+			}
+		}
+	}
+}
+
 func TestReason(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ message, want string }{

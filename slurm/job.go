@@ -40,15 +40,16 @@ const (
 func (s Share) String() string { return [...]string{"none", "some", "all"}[s] }
 
 // JobFrom reads the job from the environment that slurmd gives prolog and
-// epilog (22.05, 24.11 and 26.05 run; the rest from SchedMD's
-// prep_script_slurmd.c and gres_gpu.c):
+// epilog (tests/slurm runs it on 22.05, 24.11 and 26.05; MIG is from SchedMD's
+// gres_gpu.c):
 //
 //   - SLURM_JOB_GPUS has the numbers of the device files of the job's GPUs, also
-//     for gres/shard and gres/mps;
+//     for gres/shard and gres/mps, and all of the node's for a job that has the
+//     node for itself, whatever it asked for. A job without a GPU has none;
 //   - CUDA_VISIBLE_DEVICES has the same numbers, and UUIDs where the GPUs are
 //     split up by MIG, when SLURM_JOB_GPUS counts the MIG devices;
-//   - SLURM_JOB_OVERSUBSCRIBE (from 24.11 on) is NO, and SLURM_JOB_EXCLUSIVE
-//     (from 26.05 on) NODE, where the job has the node for itself.
+//   - a task of an array has a job id of its own, and nothing says that it is of
+//     one: SLURM_ARRAY_JOB_ID is for slurmctld's prolog and for tasks.
 func JobFrom(env func(string) string) Job {
 	j := Job{UID: -1, ID: digits(env("SLURM_JOB_ID")), User: userName(env("SLURM_JOB_USER"))}
 	if n, err := strconv.Atoi(digits(env("SLURM_JOB_RESTART_COUNT"))); err == nil {
@@ -66,9 +67,6 @@ func JobFrom(env func(string) string) Job {
 
 func (j *Job) share(env func(string) string) {
 	j.Shared = env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != "" || env("SLURM_SHARDS_ON_NODE") != ""
-	if env("SLURM_JOB_OVERSUBSCRIBE") == "NO" || strings.EqualFold(env("SLURM_JOB_EXCLUSIVE"), "NODE") {
-		j.Share = AllGPUs
-	}
 	visible := env("CUDA_VISIBLE_DEVICES")
 	if strings.Contains(visible, "MIG-") {
 		j.mig(visible)
@@ -80,9 +78,40 @@ func (j *Job) share(env func(string) string) {
 			return
 		}
 	}
+	if alone(env) { // on a node of whose GPUs Slurm does not know
+		j.Share = AllGPUs
+	}
 }
 
-// noDevices is CUDA_VISIBLE_DEVICES of a job without a GPU on a node that has some.
+// alone says whether the job has the node for itself. Before 26.05 an exclusive
+// job is one with SLURM_JOB_OVERSUBSCRIBE=NO (22.05 says nothing); since then
+// that is so for all, and SLURM_JOB_EXCLUSIVE tells: NO, NODE, USER, MCS, TOPO.
+func alone(env func(string) string) bool {
+	if exclusive := env("SLURM_JOB_EXCLUSIVE"); exclusive != "" {
+		return exclusive == "NODE"
+	}
+	return env("SLURM_JOB_OVERSUBSCRIBE") == "NO"
+}
+
+// Recall fills in the GPUs of an ended job of whose GPUs slurmd says nothing. It
+// cannot when slurmctld was restarted while the job ran, and need not when the
+// job's prolog has failed (22.05, 24.11 and 26.05 run): the record of the prolog
+// knows. Without a record, nil, the job may have had any.
+func (j *Job) Recall(r *Record) {
+	switch {
+	case j.Share != NoGPUs:
+	case r == nil || r.Whole:
+		j.Share = AllGPUs
+	case len(r.GPUs) > 0:
+		j.Share, j.Shared = SomeGPUs, r.Shared
+		for _, g := range r.GPUs {
+			j.Minors = append(j.Minors, g.Minor)
+		}
+		slices.Sort(j.Minors)
+	}
+}
+
+// noDevices is CUDA_VISIBLE_DEVICES of a task without a GPU on a node that has some.
 const noDevices = "NoDevFiles"
 
 // numbers takes a list of numbers and ranges.
@@ -104,7 +133,7 @@ func (j *Job) numbers(name, list string) {
 	}
 	slices.Sort(j.Minors)
 	j.Minors = slices.Compact(j.Minors)
-	j.Share = max(j.Share, SomeGPUs)
+	j.Share = SomeGPUs
 }
 
 // maxMinor bounds the numbers of devices: more have no place in one node.
@@ -121,7 +150,7 @@ func (j *Job) mig(list string) {
 		j.MIG = append(j.MIG, word)
 	}
 	j.Shared = true
-	j.Share = max(j.Share, SomeGPUs)
+	j.Share = SomeGPUs
 }
 
 var migUUID = sync.OnceValue(func() *regexp.Regexp {

@@ -30,9 +30,13 @@ func TestJobFrom(t *testing.T) {
 		{"no GPU on a node with some", "SLURM_JOB_ID=1\nCUDA_VISIBLE_DEVICES=NoDevFiles", Job{ID: "1", UID: -1}},
 		{"MIG", "SLURM_JOB_GPUS=9\nCUDA_VISIBLE_DEVICES=" + migOne, Job{UID: -1, Share: SomeGPUs, MIG: []string{migOne}, Shared: true}},
 		{"MIG of an old driver", "CUDA_VISIBLE_DEVICES=" + migOld, Job{UID: -1, Share: SomeGPUs, MIG: []string{migOld}, Shared: true}},
-		{"exclusive", "SLURM_JOB_OVERSUBSCRIBE=NO\nSLURM_JOB_GPUS=0", Job{UID: -1, Share: AllGPUs, Minors: []int{0}}},
-		{"exclusive, of 26.05", "SLURM_JOB_EXCLUSIVE=NODE", Job{UID: -1, Share: AllGPUs}},
-		{"shared", "SLURM_JOB_OVERSUBSCRIBE=OK\nSLURM_JOB_EXCLUSIVE=NO", Job{UID: -1}},
+		{"exclusive: all that Slurm knows of", "SLURM_JOB_OVERSUBSCRIBE=NO\nSLURM_JOB_GPUS=0,1,2,3", Job{UID: -1, Share: SomeGPUs, Minors: []int{0, 1, 2, 3}}},
+		{"exclusive, and Slurm knows of no GPU", "SLURM_JOB_OVERSUBSCRIBE=NO", Job{UID: -1, Share: AllGPUs}},
+		{"the same, of 26.05", "SLURM_JOB_OVERSUBSCRIBE=NO\nSLURM_JOB_EXCLUSIVE=NODE", Job{UID: -1, Share: AllGPUs}},
+		{"any job of 26.05", "SLURM_JOB_OVERSUBSCRIBE=NO\nSLURM_JOB_EXCLUSIVE=NO\nSLURM_JOB_GPUS=0,1", Job{UID: -1, Share: SomeGPUs, Minors: []int{0, 1}}},
+		{"any job of 26.05, without a GPU", "SLURM_JOB_OVERSUBSCRIBE=NO\nSLURM_JOB_EXCLUSIVE=NO", Job{UID: -1}},
+		{"shared", "SLURM_JOB_OVERSUBSCRIBE=OK", Job{UID: -1}},
+		{"the user's alone", "SLURM_JOB_OVERSUBSCRIBE=USER", Job{UID: -1}},
 		{"an array", "SLURM_JOB_ID=107\nSLURM_ARRAY_JOB_ID=100\nSLURM_ARRAY_TASK_ID=7", Job{ID: "107", Array: "100_7", UID: -1}},
 		{"garbage", "SLURM_JOB_ID=1;reboot\nSLURM_JOB_UID=-1\nSLURM_JOB_USER=../../etc\nSLURM_JOB_GPUS=$(reboot)",
 			Job{UID: -1, Share: AllGPUs, Strange: "SLURM_JOB_GPUS=$(reboot): want numbers of devices, or UUIDs of MIG devices"}},
@@ -56,6 +60,32 @@ func TestJobFrom(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// An epilog that is told of no GPU asks the record of the job.
+func TestRecall(t *testing.T) {
+	t.Parallel()
+	two, none, whole := Record{GPUs: []GPU{{Minor: 6}, {Minor: 2}}}, Record{}, Record{Whole: true, GPUs: []GPU{{Minor: 0}}}
+	tests := []struct {
+		name   string
+		job    Job
+		record *Record
+		want   Job
+	}{
+		{"the record's", Job{}, &two, Job{Share: SomeGPUs, Minors: []int{2, 6}}},
+		{"none then, none now", Job{}, &none, Job{}},
+		{"any then", Job{}, &whole, Job{Share: AllGPUs}},
+		{"a part", Job{}, &Record{Shared: true, GPUs: two.GPUs}, Job{Share: SomeGPUs, Minors: []int{2, 6}, Shared: true}},
+		{"no record", Job{}, nil, Job{Share: AllGPUs}},
+		{"slurmd's word counts", Job{Share: SomeGPUs, Minors: []int{1}}, &two, Job{Share: SomeGPUs, Minors: []int{1}}},
+		{"slurmd's word alone", Job{Share: SomeGPUs, Minors: []int{1}}, nil, Job{Share: SomeGPUs, Minors: []int{1}}},
+	}
+	for _, tt := range tests {
+		tt.job.Recall(tt.record)
+		if diff := cmp.Diff(tt.want, tt.job); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
 	}
 }
 

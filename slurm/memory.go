@@ -47,8 +47,9 @@ type Memory struct {
 
 // Pending is a drain that could not be delivered. The zero value is none.
 type Pending struct {
-	Message string    `json:"message"` // of the verdict
-	Since   time.Time `json:"since"`   // UTC, whole seconds
+	Message string    `json:"message"`           // of the verdict
+	Since   time.Time `json:"since"`             // UTC, whole seconds
+	Refused bool      `json:"refused,omitempty"` // see [NodeInfo.Refused]
 }
 
 // tell notes a node that was read and left as it is.
@@ -79,11 +80,12 @@ func (m *Memory) told(d Decision) {
 
 // keep notes a drain that could not be delivered, with the time of the first
 // try. No more of the message is kept than a reason holds.
-func (m *Memory) keep(message string, now time.Time) {
-	message = cut(printable(message), MaxReason)
+func (m *Memory) keep(v Verdict, now time.Time) {
+	message := cut(printable(v.Message), MaxReason)
 	if m.Pending.Message != message || m.Pending.Since.IsZero() {
-		m.Pending = Pending{Message: message, Since: now.UTC().Truncate(time.Second)}
+		m.Pending.Message, m.Pending.Since = message, now.UTC().Truncate(time.Second)
 	}
+	m.Pending.Refused = m.Pending.Refused || v.Refused
 }
 
 // recall reads the memory of this boot; none is the zero value.

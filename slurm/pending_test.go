@@ -119,3 +119,75 @@ func TestDeliverLongMessage(t *testing.T) {
 	deliver(t, c, "show", "DRAIN "+Reason(long.Message))
 	act(t, c, long, "show")
 }
+
+// slurmctld is down when a prolog refuses its job: slurmd tells it later, and it
+// drains the node in words of its own. The next run puts ours in their place.
+func TestRefusedWhileDown(t *testing.T) {
+	t.Parallel()
+	refusing := Verdict{Message: failing.Message, Refused: true}
+	other := Verdict{Message: "another fault"}
+	for _, words := range []string{"Prolog error", "Epilog error"} {
+		for _, next := range []struct {
+			name string
+			run  func(*testing.T, *Controller)
+			want string
+		}{
+			{"failing", func(t *testing.T, c *Controller) { act(t, c, failing, "show", "DRAIN "+ourReason) }, ourReason},
+			{"otherwise", func(t *testing.T, c *Controller) { act(t, c, other, "show", "DRAIN NHC: another fault") }, "NHC: another fault"},
+			{"no verdict", func(t *testing.T, c *Controller) { deliver(t, c, "show", "DRAIN "+ourReason) }, ourReason},
+			{"well", func(t *testing.T, c *Controller) { act(t, c, healthy, "show") }, words},
+		} {
+			t.Run(words+", "+next.name, func(t *testing.T) {
+				t.Parallel()
+				f := &fake{state: "IDLE", on: always(refused, "show")}
+				c := controller(t, f)
+				undelivered(t, c, refusing, "show")
+				undelivered(t, c, failing, "show") // whoever comes next cannot tell it either
+				f.on, f.state, f.reason = nil, "IDLE+DRAIN", words
+				next.run(t, c)
+				f.is(t, "IDLE+DRAIN", next.want)
+				// Once: what Slurm drains after that is not for us.
+				f.reason = words
+				act(t, c, failing, "show")
+				f.is(t, "IDLE+DRAIN", words)
+			})
+		}
+	}
+}
+
+// Without a drain of a prolog's or an epilog's that is pending Slurm's words are
+// another's, and so they are in the next boot.
+func TestSlurmsWordsAreNotOurs(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE+DRAIN", reason: "Prolog error"}
+	c := controller(t, f)
+	act(t, c, failing, "show")
+	f.on = always(refused, "show")
+	undelivered(t, c, failing, "show") // of a health check
+	f.on = nil
+	act(t, c, failing, "show")
+	f.on = always(refused, "show")
+	undelivered(t, c, Verdict{Message: failing.Message, Refused: true}, "show")
+	f.on, c.BootID = nil, "boot-2"
+	act(t, c, failing, "show")
+	f.is(t, "IDLE+DRAIN", "Prolog error")
+}
+
+// The job that a pending drain names is not forgotten when the next run, which
+// finds the same fault, does not know it any more.
+func TestPendingNamesTheJob(t *testing.T) {
+	t.Parallel()
+	named := Verdict{Message: Attributed(failing.Message, []string{"1234"})}
+	f := &fake{state: "IDLE", on: always(refused, "show")}
+	c := controller(t, f)
+	undelivered(t, c, named, "show")
+	undelivered(t, c, failing, "show")
+	f.on = nil
+	act(t, c, failing, "show", "DRAIN "+ourReason+" [job 1234]")
+	act(t, c, failing, "show")
+
+	f.on = always(refused, "show")
+	undelivered(t, c, named, "show")
+	f.on = nil
+	act(t, c, Verdict{Message: "another fault"}, "show", "DRAIN NHC: another fault")
+}

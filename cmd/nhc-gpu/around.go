@@ -36,8 +36,11 @@ func (r *oneRun) aroundJob() {
 	r.job.spared = map[int]bool{}
 	r.fold.held = true
 	r.pool.SetVars(r.set.workerVars())
-	defer r.recallRecord()
 	r.underSlurm()
+	if r.node.role == slurm.Epilog {
+		r.recallRecord()
+		r.job.job.Recall(r.job.record)
+	}
 	r.job.every = r.set.get("NHC_CHECK_ALL") == "1"
 	r.set.vars["NHC_CHECK_ALL"] = "1"
 	if r.job.job.Share == slurm.NoGPUs {

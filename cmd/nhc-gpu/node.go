@@ -135,7 +135,10 @@ func (r *oneRun) actContext() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), later(r.end, time.Now()).Add(actGrace))
 }
 
-func (r *oneRun) markOffline(message string) { r.tell(slurm.Verdict{Message: message}) }
+func (r *oneRun) markOffline(message string) {
+	refused := r.job != nil && r.job.lost(r.fold.f.Failures()) >= 0
+	r.tell(slurm.Verdict{Message: message, Refused: refused})
+}
 
 func (r *oneRun) markOnline() { r.tell(slurm.Verdict{Healthy: true}) }
 

@@ -73,7 +73,8 @@ func (b *bubble) make() error {
 	return listenSyslog()
 }
 
-// mounts gives the bubble its own /proc, /dev, /etc, /run, /tmp and /var/log.
+// mounts gives the bubble its own /proc, /dev, /etc, /run, /tmp, /var/log and
+// /var/lib.
 func (b *bubble) mounts() error {
 	cluster, err := cloneTree(b.cluster) // may lie below a folder that is about to be covered
 	if err != nil {
@@ -90,14 +91,14 @@ func (b *bubble) mounts() error {
 	}
 	for _, m := range []struct{ kind, at string }{
 		{"proc", "proc"}, {"sysfs", "sys"}, {"tmpfs", "sys/fs/cgroup"},
-		{"tmpfs", "dev"}, {"tmpfs", "run"}, {"tmpfs", "tmp"}, {"tmpfs", "var/log"},
+		{"tmpfs", "dev"}, {"tmpfs", "run"}, {"tmpfs", "tmp"}, {"tmpfs", "var/log"}, {"tmpfs", "var/lib"},
 	} {
 		at := filepath.Join(b.root, m.at)
 		if err := unix.Mount(m.kind, at, m.kind, 0, ""); err != nil {
 			return fmt.Errorf("mount %s on %s: %w", m.kind, at, err)
 		}
 	}
-	for _, dir := range []string{"run/munge", "run/nhc-gpu", freezerDir} {
+	for _, dir := range []string{"run/munge", "run/nhc-gpu", "var/lib/nhc-gpu", freezerDir} {
 		if err := os.MkdirAll(filepath.Join(b.root, dir), 0o755); err != nil {
 			return err
 		}
@@ -140,9 +141,16 @@ func attachTree(fd int, at string) error {
 }
 
 func devices(dev string) error {
+	numbers := map[string]uint64{}
 	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9} {
+		numbers[name] = unix.Mkdev(1, minor)
+	}
+	for minor := range uint32(gpusOfNode) { // slurmd wants device files
+		numbers[fmt.Sprintf("nvidia%d", minor)] = unix.Mkdev(195, minor)
+	}
+	for name, number := range numbers {
 		path := filepath.Join(dev, name)
-		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
+		if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(number)); err != nil {
 			return fmt.Errorf("make device %s: %w", path, err)
 		}
 		if err := os.Chmod(path, 0o666); err != nil {

@@ -1,6 +1,7 @@
 package slurm_test
 
 import (
+	"cmp"
 	"crypto/rand"
 	_ "embed"
 	"fmt"
@@ -26,49 +27,71 @@ const defaultConf = "* || check_file_test -f /etc/nhc/ok"
 // Cluster is a running Slurm in a bubble of its own, gone when its test ends.
 type Cluster struct {
 	t     *testing.T
-	dir   string // its files on the host, clusterDir inside
-	pid   string // process 1 of its bubble
-	group string // its folder below freezerDir
+	dir   string                   // its files on the host, clusterDir inside
+	pid   string                   // process 1 of its bubble
+	group string                   // its folder below freezerDir
+	root  string                   // the system whose Slurm runs
+	conf  string                   // what slurm.conf has beside slurmConf and the nodes
+	edit  func(conf string) string // makes another slurm.conf of it; may be nil
 	ctld  *process
 	Nodes []*Node
+
+	version string // "slurm-wlm 22.05.8"
 }
 
 // start brings up a cluster of four nodes, all idle, whose health checks run
 // every two seconds and pass.
 func start(t *testing.T) *Cluster {
 	t.Helper()
-	return startWith(t, nil, nil)
+	c := newCluster(t)
+	c.up()
+	return c
 }
 
 // startWith is start with another slurm.conf, and further files in /etc/slurm.
 func startWith(t *testing.T, edit func(conf string) string, scripts map[string]string) *Cluster {
 	t.Helper()
-	root := os.Getenv("NHC_GPU_SLURM_ROOT")
-	if root == "" {
-		root = "/"
-	}
-	skipUnlessAble(t, root)
-	bin, err := builtBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &Cluster{t: t, dir: t.ArtifactDir()}
-	c.group = fmt.Sprintf("nhc-gpu-test-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(c.dir)))
-	c.writeFiles()
-	if edit != nil {
-		c.write("etc/slurm.conf", []byte(edit(string(slurmConf))), 0o644)
-	}
+	c := newCluster(t)
+	c.edit = edit
 	for name, text := range scripts {
 		c.mkdir(filepath.Dir("etc/" + name))
 		c.write("etc/"+name, []byte(text), 0o755)
 	}
-	c.startBubble(root, bin)
-	t.Cleanup(c.explain)
+	c.up()
+	return c
+}
 
-	version := strings.TrimSpace(c.Exec("slurmctld", "-V"))
-	c.write("etc/cgroup.conf", []byte(cgroupConf(version)), 0o644)
+// newCluster makes the files of a cluster that is to be brought up.
+func newCluster(t *testing.T) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, dir: t.ArtifactDir(), root: cmp.Or(os.Getenv("NHC_GPU_SLURM_ROOT"), "/")}
+	skipUnlessAble(t, c.root)
+	if err := os.Chmod(c.dir, 0o755); err != nil { // users of the cluster read its slurm.conf
+		t.Fatal(err)
+	}
+	c.group = fmt.Sprintf("nhc-gpu-test-%d-%s", os.Getpid(), filepath.Base(filepath.Dir(c.dir)))
+	c.writeFiles()
+	return c
+}
+
+// up starts the cluster's daemons; first run before those of Slurm.
+func (c *Cluster) up(first ...func()) {
+	t := c.t
+	t.Helper()
+	bin, err := builtBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.writeConf()
+	c.startBubble(bin)
+	t.Cleanup(c.explain)
+	c.version = strings.TrimSpace(c.Exec("slurmctld", "-V"))
+	c.write("etc/cgroup.conf", []byte(cgroupConf(c.version)), 0o644)
 
 	began := time.Now()
+	for _, f := range first {
+		f()
+	}
 	munged := c.daemon("munged", "munged", "--foreground", "--key-file="+clusterDir+"/etc/munge.key", "--socket=/run/munge/munge.socket",
 		"--pid-file="+clusterDir+"/run/munged.pid", "--log-file="+clusterDir+"/log/munged.log",
 		"--seed-file="+clusterDir+"/run/munged.seed", "--origin=127.0.0.1", "--num-threads=4")
@@ -84,8 +107,7 @@ func startWith(t *testing.T, edit func(conf string) string, scripts map[string]s
 	for _, n := range c.Nodes {
 		n.WaitState("idle", 30*time.Second)
 	}
-	t.Logf("%s: 4 nodes idle after %v", version, time.Since(began).Round(time.Millisecond))
-	return c
+	t.Logf("%s: 4 nodes idle after %v", c.version, time.Since(began).Round(time.Millisecond))
 }
 
 // writeFiles makes the cluster's folder.
@@ -96,18 +118,31 @@ func (c *Cluster) writeFiles() {
 	key := make([]byte, 128)
 	_, _ = rand.Read(key)
 	c.write("etc/munge.key", key, 0o400)
-	c.write("etc/slurm.conf", slurmConf, 0o644)
 	c.write("etc/plugstack.conf", nil, 0o644)
 	c.write("node.sh", nodeScript, 0o755)
 	for i := 1; i <= 4; i++ {
 		n := &Node{c: c, Name: fmt.Sprintf("gpu%02d", i)}
-		for _, dir := range []string{"nhc", "default", "log", "state"} {
+		for _, dir := range []string{"nhc", "default", "log", "state", "past"} {
 			c.mkdir("nodes/" + n.Name + "/" + dir)
 		}
 		n.Conf(defaultConf)
 		n.Create("ok")
 		c.Nodes = append(c.Nodes, n)
 	}
+}
+
+// writeConf writes slurm.conf.
+func (c *Cluster) writeConf() {
+	c.t.Helper()
+	text := string(slurmConf) + c.conf
+	for i, n := range c.Nodes {
+		text += fmt.Sprintf("NodeName=%s NodeAddr=127.0.0.1 Port=%d CPUs=16 RealMemory=1000000 %s\n", n.Name, 6821+i, n.conf)
+	}
+	text += "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+	if c.edit != nil {
+		text = c.edit(text)
+	}
+	c.write("etc/slurm.conf", []byte(text), 0o644)
 }
 
 func (c *Cluster) mkdir(dir string) {
@@ -188,6 +223,12 @@ func (c *Cluster) RPCs() map[string]int {
 // Syslog is what the programs of the cluster sent to syslog, a line a message.
 func (c *Cluster) Syslog() string {
 	data, _ := os.ReadFile(filepath.Join(c.dir, "log/syslog"))
+	return string(data)
+}
+
+// log is that of slurmctld, or of the slurmd of a node.
+func (c *Cluster) log(daemon string) string {
+	data, _ := os.ReadFile(filepath.Join(c.dir, "log", daemon+".log"))
 	return string(data)
 }
 

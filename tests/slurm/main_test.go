@@ -1,7 +1,9 @@
 // Package slurm_test shows nhc-gpu on a real Slurm: each test starts a cluster
 // of its own from the distribution's packages (munged, slurmctld, four slurmd;
 // no systemd), with nhc-gpu as its HealthCheckProgram, breaks something, and
-// looks at what becomes of the nodes.
+// looks at what becomes of the nodes. Those that are about jobs have eight GPUs a
+// node, which tests/fakenvml stands for, nhc-gpu as Prolog and Epilog, and a real
+// rsyslogd.
 //
 // It needs root and Slurm, and says so where it is skipped. The environment may
 // name another Slurm and another program:

@@ -9,4 +9,5 @@ mount --bind "$files/nhc" /etc/nhc
 mount --bind "$files/default" /etc/default
 mount --bind "$files/log" /var/log
 mount --bind "$files/state" /run/nhc-gpu
+mount --bind "$files/past" /var/lib/nhc-gpu
 exec slurmd -D -N "$node"

@@ -16,6 +16,10 @@ type Node struct {
 	c      *Cluster
 	Name   string
 	slurmd *process
+	conf   string // what its line in slurm.conf has beside the rest
+
+	booted time.Time // of a node with GPUs: what the times of its kernel's log count from
+	logged int       // lines in it
 }
 
 func (n *Node) start() {
@@ -118,8 +122,7 @@ var roundEnd = regexp.MustCompile(`health_check (success|failed|killed|didn't)`)
 
 // Rounds counts the health checks that have ended on the node.
 func (n *Node) Rounds() int {
-	data, _ := os.ReadFile(filepath.Join(n.c.dir, "log", "slurmd."+n.Name+".log"))
-	return len(roundEnd.FindAllIndex(data, -1))
+	return len(roundEnd.FindAllStringIndex(n.c.log("slurmd."+n.Name), -1))
 }
 
 // WaitRounds waits until more health checks have ended on the node.

@@ -16,14 +16,14 @@ import (
 
 // startBubble starts process 1, which ends, and with it all others, as soon as
 // nobody holds its standard input any more.
-func (c *Cluster) startBubble(root, bin string) {
+func (c *Cluster) startBubble(bin string) {
 	c.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Args = []string{bubbleName, root, c.dir, bin, c.group}
+	cmd.Args = []string{bubbleName, c.root, c.dir, bin, c.group}
 	cmd.Env = programEnv
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -69,7 +69,13 @@ var programEnv = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"
 
 // command is a program that will run inside the bubble.
 func (c *Cluster) command(ctx context.Context, argv ...string) *exec.Cmd {
-	args := append([]string{"--target", c.pid, "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd", "--"}, argv...)
+	return c.foreign(ctx, append([]string{"--root", "--wd", "--"}, argv...)...)
+}
+
+// foreign is a program of this machine, which need not be the system whose Slurm
+// runs: it has the bubble's name spaces, and this machine's files.
+func (c *Cluster) foreign(ctx context.Context, argv ...string) *exec.Cmd {
+	args := append([]string{"--target", c.pid, "--mount", "--uts", "--ipc", "--net", "--pid"}, argv...)
 	cmd := exec.CommandContext(ctx, "nsenter", args...)
 	cmd.Env = programEnv
 	return cmd
@@ -88,12 +94,16 @@ type process struct {
 // daemon starts a program that runs until it is told to end, or the bubble does.
 func (c *Cluster) daemon(name string, argv ...string) *process {
 	c.t.Helper()
+	return c.background(name, c.command(context.Background(), argv...))
+}
+
+func (c *Cluster) background(name string, cmd *exec.Cmd) *process {
+	c.t.Helper()
 	log, err := os.OpenFile(filepath.Join(c.dir, "log", name+".out"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := c.command(context.Background(), argv...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)

@@ -1,0 +1,113 @@
+package slurm_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The GPU falls off the bus while a job runs on it: that is in the job's record,
+// in the node's reason and in syslog. It is the epilog that sees it first, or a
+// health check.
+func TestEpilogXid79(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t)
+	n := c.Nodes[0]
+	n.Conf("* || check_gpu_xid", "* || check_gpu_recovery")
+	job := c.Submit("--nodelist="+n.Name, "--gres=gpu:2")
+	job.WaitStarted()
+	n.dropGPU1()
+	n.Create("done")
+	n.wantDropped(job)
+}
+
+func TestHealthCheckXid79(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t, "HealthCheckInterval=2")
+	n := c.Nodes[0]
+	n.Conf("* || check_gpu_xid", "* || check_gpu_recovery")
+	job := c.Submit("--nodelist="+n.Name, "--gres=gpu:2")
+	job.WaitStarted()
+	n.dropGPU1()
+	n.WaitReason("drng", droppedGPU1, soon)
+	n.Create("done")
+	n.wantDropped(job)
+	n.WaitRounds(2) // of health checks, when the job runs no more
+	n.wantDropped(job)
+}
+
+// dropGPU1 makes a GPU fall off the bus.
+func (n *Node) dropGPU1() {
+	n.c.t.Helper()
+	n.Xid(1, 79, "pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+	n.GPUs("1 nvmlDeviceGetHandleByIndex error 15")
+}
+
+const droppedGPU1 = "NHC: check_gpu_xid:  gpu1 0000:11:00.0: Xid 79 (GPU has fallen off the bus)"
+
+// wantDropped wants that, and the job it happened in, wherever one may look.
+func (n *Node) wantDropped(job *Job) {
+	t := n.c.t
+	t.Helper()
+	job.Wait("COMPLETED", soon)
+	n.WaitReason("drain", droppedGPU1, soon)
+	if _, reason := n.State(); !strings.HasSuffix(reason, " [job "+job.ID+"]") {
+		t.Errorf("the reason is %q, want it to name job %s", reason, job.ID)
+	}
+	n.c.wantInSyslog("nhc-gpu: job "+job.ID+" of nobody, gpu0 gpu1, ", "Xid 79 ")
+	n.c.wantInSyslog("Health check failed:  "+strings.TrimPrefix(droppedGPU1, "NHC: "), " [job "+job.ID+"]")
+	record := n.record(job)
+	for _, want := range []string{"of nobody, gpu0 gpu1", "gpu1 0000:11:00.0: Xid 79", "complete"} {
+		if !strings.Contains(record, want) {
+			t.Errorf("the job's record is %q, want %q in it", record, want)
+		}
+	}
+}
+
+// An Xid of a program's own doing is in the job's record, and nowhere else.
+func TestEpilogXid31(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t)
+	n := c.Nodes[0]
+	job := c.Submit("--nodelist="+n.Name, "--gres=gpu:1")
+	job.WaitStarted()
+	n.Xid(0, 31, "pid=4711, name=python, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f10_00000000.")
+	n.Create("done")
+	job.Wait("COMPLETED", soon)
+	n.WaitState("idle", soon)
+	c.wantInSyslog("nhc-gpu: job "+job.ID+" of nobody, gpu0, ", "gpu0 0000:10:00.0 Xid 31 ", " of process 4711 python")
+	if record := n.record(job); !strings.Contains(record, "Xid 31, class APP") {
+		t.Errorf("the job's record is %q, want the Xid in it", record)
+	}
+	n.Must("idle", "")
+	if got := c.RPCs()["REQUEST_UPDATE_NODE"]; got != 0 {
+		t.Errorf("slurmctld got %d REQUEST_UPDATE_NODE, want none", got)
+	}
+	next := c.SubmitScript("true", "--nodelist="+n.Name, "--gres=gpu:8")
+	next.Wait("COMPLETED", soon)
+	n.Must("idle", "")
+}
+
+// record is what the node knows of a job.
+func (n *Node) record(j *Job) string {
+	n.c.t.Helper()
+	out, err := n.Try(binDir+"/nhc-gpu", "job", j.ID, "HOSTROOT="+clusterDir+"/nodes/"+n.Name+"/host")
+	if err != nil {
+		n.c.t.Error(err)
+	}
+	return out
+}
+
+// wantInSyslog waits for a line of syslog that has all these words.
+func (c *Cluster) wantInSyslog(words ...string) {
+	c.t.Helper()
+	c.waitFor(soon, "line with "+strings.Join(words, " and "), func() (string, bool) {
+		log := c.Syslog()
+		for line := range strings.Lines(log) {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+				return "", true
+			}
+		}
+		return log, false
+	})
+}

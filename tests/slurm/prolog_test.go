@@ -1,0 +1,146 @@
+package slurm_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// wantsReset is the reason of a node whose GPU wants a reset.
+func wantsReset(gpu int) string {
+	return fmt.Sprintf("NHC: check_gpu_recovery:  gpu%d 0000:1%d:00.0: the driver wants a reset of the GPU", gpu, gpu)
+}
+
+// A job beside a GPU that is broken starts and ends; the node takes no other.
+func TestPrologOtherGPU(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t)
+	n := c.Nodes[0]
+	n.GPUs("2 field 230 = 1")
+	job := c.Submit("--nodelist="+n.Name, "--gres=gpu:2")
+	job.WaitStarted()
+	n.Must("drng", wantsReset(2))
+	n.Create("done")
+	job.Wait("COMPLETED", soon)
+	n.WaitReason("drain", wantsReset(2), soon)
+	job.Must("Restarts", "0")
+	if log := c.Syslog(); !strings.Contains(log, strings.TrimPrefix(wantsReset(2), "NHC: ")) {
+		t.Errorf("syslog is %q, want the GPU in it", log)
+	}
+	for _, other := range c.Nodes[1:] {
+		other.Must("idle", "")
+	}
+}
+
+// A job whose own GPU is broken runs elsewhere.
+func TestPrologOwnGPU(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t)
+	n := c.Nodes[0]
+	n.GPUs("0 field 230 = 1")
+	job := c.SubmitScript("true", "--gres=gpu:1")
+	job.Wait("COMPLETED", 2*soon)
+	job.Must("Restarts", "1")
+	if got := job.Is("NodeList"); got == n.Name {
+		t.Errorf("the job has run on %s, whose GPU is broken", got)
+	}
+	n.Must("drain", wantsReset(0))
+}
+
+// NVML hangs: the answer comes before slurmd would give it, and the job runs
+// elsewhere.
+func TestPrologHangs(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t, "PrologEpilogTimeout=8")
+	n := c.Nodes[0]
+	n.write("nhc.toml", "[prolog]\nbudget = 4\n[epilog]\nbudget = 4\n")
+	n.GPUs("5 nvmlDeviceGetUUID hang")
+	job := c.SubmitScript("true", "--gres=gpu:1")
+	n.WaitReason("drng drain", "NHC: check_gpu_count:  hung (in nvmlDeviceGetUUID(5)", soon)
+	job.Wait("COMPLETED", 3*soon)
+	job.Must("Restarts", "1")
+	if got := job.Is("NodeList"); got == n.Name {
+		t.Errorf("the job has run on %s, where NVML hangs", got)
+	}
+	if log := c.log("slurmd." + n.Name); strings.Contains(log, "timeout") {
+		t.Errorf("slurmd has ended a program that took too long:\n%s", log)
+	}
+	n.WaitReason("drain", "NHC: check_gpu_count:  hung (in nvmlDeviceGetUUID(5)", soon)
+}
+
+// Eight jobs start at once. Their prologs share the node's state, and wait for
+// nobody. On a healthy node slurmctld hears of none; of a GPU that is broken it
+// hears, and the job that has it is the only one that goes.
+func TestPrologEightAtOnce(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t)
+	n := c.Nodes[0]
+	for _, job := range n.eight("true") {
+		job.Wait("COMPLETED", 2*soon)
+		job.Must("Restarts", "0")
+	}
+	n.WaitState("idle", soon)
+	if got := c.RPCs()["REQUEST_UPDATE_NODE"]; got != 0 {
+		t.Errorf("slurmctld got %d REQUEST_UPDATE_NODE for a healthy node, want none", got)
+	}
+
+	n.GPUs("5 field 230 = 1")
+	jobs := n.eight(untilDone)
+	var started []*Job
+	c.waitFor(2*soon, "seven jobs that run, and one that waits", func() (string, bool) {
+		started = slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !j.started() })
+		out := c.Exec("squeue", "--noheader", "--format=%i %T %r %N")
+		return out, len(started) == gpusOfNode-1 && strings.Count(out, "PENDING") == 1
+	})
+	n.Must("drng", wantsReset(5))
+	n.Create("done")
+	for _, job := range started {
+		job.Wait("COMPLETED", soon)
+		job.Must("Restarts", "0")
+	}
+	n.WaitReason("drain", wantsReset(5), soon)
+	if got := c.RPCs()["REQUEST_UPDATE_NODE"]; got < 1 || got > 2 {
+		t.Errorf("slurmctld got %d REQUEST_UPDATE_NODE for one fault, want 1, or 2 by two prologs at the same time", got)
+	}
+}
+
+// eight has eight jobs with one GPU each start on the node at once.
+func (n *Node) eight(script string) (jobs []*Job) {
+	n.c.t.Helper()
+	var ids []string
+	for range gpusOfNode {
+		job := n.c.SubmitScript(script, "--hold", "--nodelist="+n.Name, "--gres=gpu:1")
+		jobs, ids = append(jobs, job), append(ids, job.ID)
+	}
+	n.c.Exec("scontrol", "release", strings.Join(ids, ","))
+	return jobs
+}
+
+// A node that Slurm has drained for a reason of its own is left alone, whatever
+// the epilog finds and the next health checks do not.
+func TestPrologKillTaskFailed(t *testing.T) {
+	t.Parallel()
+	const theirs = "Kill task failed"
+	c := startGPUs(t, "UnkillableStepTimeout=2", "HealthCheckInterval=2")
+	n := c.Nodes[0]
+	freezer := c.freezer(n.Name)
+	job := strings.TrimSpace(c.Exec("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "--nodelist="+n.Name, "--gres=gpu:1",
+		"--wrap=echo $$ >"+freezer+"/cgroup.procs; echo FROZEN >"+freezer+"/freezer.state"))
+	c.waitFor(soon, "frozen job", func() (string, bool) {
+		out := c.Exec("cat", freezer+"/freezer.state")
+		return out, strings.TrimSpace(out) == "FROZEN"
+	})
+	c.Exec("scancel", job)
+	if strings.Contains(c.version, " 26.05") { // it waits for such a job without end
+		c.Update(n, "State=DRAIN", "Reason="+theirs+" (JobId="+job+" StepId=batch)")
+	}
+	n.WaitReason("drng drain comp", theirs, 2*soon)
+	n.GPUs("0 field 230 = 1")
+	n.WaitRounds(2)
+	c.Exec("sh", "-c", "echo THAWED >"+freezer+"/freezer.state")
+	n.WaitReason("drain", theirs, soon)
+	n.GPUs()
+	n.WaitRounds(2)
+	n.WaitReason("drain", theirs, soon)
+}

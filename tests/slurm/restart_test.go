@@ -1,0 +1,80 @@
+package slurm_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// heldLines are checks that wait before they look at GPUs, as long as there is a
+// file hold.
+const heldLines = hold + "\n" + gpuLines + "\n"
+
+// slurmctld is away while a job ends in which a GPU broke. It has forgotten which
+// GPUs the job had when it has the epilog started.
+func TestEpilogAfterRestart(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t)
+	n := c.Nodes[0]
+	job := c.Submit("--nodelist="+n.Name, "--gres=gpu:1")
+	job.WaitStarted()
+	c.StopCtld()
+	n.GPUs("0 field 230 = 1")
+	n.Create("done")
+	c.StartCtld()
+	n.WaitReason("drain", wantsReset(0)+" [job "+job.ID+"]", 3*soon)
+	job.Wait("COMPLETED", soon)
+	job.Must("Restarts", "0")
+}
+
+// slurmctld is away when an epilog finds a fault. slurmd tells it later that the
+// epilog has failed, for which it drains the node as "Epilog error"; our reason
+// takes the place of that. Before 26.05 it may also have the epilog run again.
+func TestEpilogWithoutController(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t, "HealthCheckInterval=2")
+	n := c.Nodes[0]
+	n.write("nhc-epilog.conf", heldLines)
+	n.Create("hold")
+	job := c.Submit("--nodelist="+n.Name, "--gres=gpu:1")
+	job.WaitStarted()
+	n.Create("done")
+	n.withoutController("0 field 230 = 1")
+	c.waitFor(2*soon, "word of the epilog's failure", func() (string, bool) {
+		log := c.log("slurmctld")
+		return log, strings.Contains(log, "epilog error on "+n.Name)
+	})
+	n.WaitReason("drain", wantsReset(0)+" [job "+job.ID+"]", soon)
+	job.Wait("COMPLETED", soon)
+}
+
+// slurmctld is away when a prolog refuses its job. It drains the node for that
+// when slurmd tells it, as "Prolog error"; our reason takes the place of that.
+func TestPrologWithoutController(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t, "HealthCheckInterval=2")
+	n := c.Nodes[0]
+	n.write("nhc-prolog.conf", heldLines)
+	n.Create("hold")
+	job := c.SubmitScript("true", "--gres=gpu:1")
+	n.withoutController("0 field 230 = 1")
+	n.WaitReason("drain", wantsReset(0), 2*soon)
+	job.Wait("COMPLETED", 3*soon)
+	job.Must("Restarts", "1")
+	n.Must("drain", wantsReset(0))
+}
+
+// withoutController stops slurmctld while a prolog or an epilog of the node is
+// held up, changes what NVML says, and starts it when that run has failed.
+func (n *Node) withoutController(gpus ...string) {
+	c := n.c
+	c.t.Helper()
+	c.waitFor(soon, "program that is held up", func() (string, bool) { return "", n.Has("held") })
+	c.StopCtld()
+	n.GPUs(gpus...)
+	n.Remove("hold")
+	c.waitFor(2*soon, "failure", func() (string, bool) {
+		log := c.log("slurmd." + n.Name)
+		return log, strings.Contains(log, "log failed status=")
+	})
+	c.StartCtld()
+}

@@ -1,0 +1,93 @@
+package slurm_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// tell is a prolog and an epilog that writes down what it is told.
+const tell = `#!/bin/sh
+export PATH=/usr/bin:/bin
+file=/run/cluster/jobs/$SLURM_SCRIPT_CONTEXT.$SLURM_JOB_ID
+env >$file.new
+mv $file.new $file
+`
+
+// What slurmd tells prolog and epilog of a job's GPUs, and that it is understood.
+func TestPrologIsTold(t *testing.T) {
+	t.Parallel()
+	c := newGPUCluster(t, "GresTypes=gpu,shard,mps", "Prolog="+clusterDir+"/tell", "Epilog="+clusterDir+"/tell")
+	shards, mps, none := c.Nodes[1], c.Nodes[2], c.Nodes[3]
+	shards.conf, mps.conf, none.conf = "Gres=gpu:8,shard:32", "Gres=gpu:8,mps:800", ""
+	c.write("etc/gres.conf", []byte("NodeName=gpu[01-03] "+gresConf+
+		"NodeName="+shards.Name+" Name=shard Count=32\nNodeName="+mps.Name+" Name=mps Count=800\n"), 0o644)
+	c.write("tell", []byte(tell), 0o755)
+	c.up()
+
+	some := func(n int) slurm.Job { return slurm.Job{Share: slurm.SomeGPUs, Minors: make([]int, n)} }
+	shared := some(1)
+	shared.Shared = true
+	alone := slurm.Job{Share: slurm.AllGPUs}
+	if strings.Contains(c.version, " 22.05") {
+		alone = slurm.Job{} // it does not say
+	}
+	gpu01 := "--nodelist=" + c.Nodes[0].Name
+	tests := []struct {
+		name  string
+		words []string
+		want  slurm.Job // Minors: how many
+	}{
+		{"two GPUs", []string{gpu01, "--gres=gpu:2"}, some(2)},
+		{"three of --gpus", []string{gpu01, "--gpus=3"}, some(3)},
+		{"no GPU", []string{gpu01}, slurm.Job{}},
+		{"a task of an array", []string{gpu01, "--gres=gpu:1", "--array=7"}, some(1)},
+		{"exclusive", []string{gpu01, "--exclusive"}, some(gpusOfNode)},
+		{"exclusive, with one GPU", []string{gpu01, "--exclusive", "--gres=gpu:1"}, some(gpusOfNode)},
+		{"its user's alone", []string{gpu01, "--exclusive=user", "--gres=gpu:1"}, some(1)},
+		{"a shard", []string{"--nodelist=" + shards.Name, "--gres=shard:1"}, some(1)}, // as if it had the GPU
+		{"a part by MPS", []string{"--nodelist=" + mps.Name, "--gres=mps:50"}, shared},
+		{"exclusive, Slurm knows of no GPU", []string{"--nodelist=" + none.Name, "--exclusive"}, alone},
+		{"Slurm knows of no GPU", []string{"--nodelist=" + none.Name}, slurm.Job{}},
+	}
+	jobs := make([]*Job, len(tests))
+	for i, tt := range tests {
+		jobs[i] = c.SubmitScript("true", tt.words...)
+	}
+	for i, tt := range tests {
+		want := tt.want
+		want.ID, want.UID, want.User = jobs[i].ID, 65534, "nobody"
+		for _, context := range []string{"prolog_slurmd", "epilog_slurmd"} {
+			got := slurm.JobFrom(jobs[i].told(context))
+			got.Minors = append([]int(nil), make([]int, len(got.Minors))...)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s, %s (-want +got):\n%s", tt.name, context, diff)
+			}
+		}
+	}
+}
+
+// told is the environment of a job's prolog or epilog, when it has run.
+func (j *Job) told(context string) func(string) string {
+	j.c.t.Helper()
+	var lines []string
+	j.c.waitFor(2*soon, fmt.Sprintf("%s of job %s", context, j.ID), func() (string, bool) {
+		data, err := os.ReadFile(filepath.Join(j.c.dir, "jobs", context+"."+j.ID))
+		lines = strings.Split(string(data), "\n")
+		return j.Is("JobState") + " " + j.Is("Reason"), err == nil
+	})
+	return func(name string) string {
+		for _, line := range lines {
+			if value, ok := strings.CutPrefix(line, name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	}
+}
