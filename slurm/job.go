@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
@@ -20,6 +21,7 @@ type Job struct {
 	Array   string // "100_7": the array and the task; "" outside of an array
 	UID     int    // -1 if it is not known
 	User    string
+	Began   time.Time // when slurmctld started it; zero if it is not known
 	Share   Share
 	Minors  []int    // of SomeGPUs: the N of /dev/nvidiaN, in order
 	MIG     []string // of SomeGPUs: UUIDs of MIG devices, in place of Minors
@@ -47,6 +49,7 @@ func (s Share) String() string { return [...]string{"none", "some", "all"}[s] }
 //     for gres/shard and gres/mps;
 //   - CUDA_VISIBLE_DEVICES has the same numbers, and UUIDs where the GPUs are
 //     split up by MIG, when SLURM_JOB_GPUS counts the MIG devices;
+//   - SLURM_JOB_START_TIME is in seconds of slurmctld's clock; 22.05 has none;
 //   - SLURM_JOB_OVERSUBSCRIBE (from 24.11 on) is NO, and SLURM_JOB_EXCLUSIVE
 //     (from 26.05 on) NODE, where the job has the node for itself.
 func JobFrom(env func(string) string) Job {
@@ -56,6 +59,9 @@ func JobFrom(env func(string) string) Job {
 	}
 	if n, err := strconv.Atoi(digits(env("SLURM_JOB_UID"))); err == nil {
 		j.UID = n
+	}
+	if n, err := strconv.ParseInt(digits(env("SLURM_JOB_START_TIME")), 10, 64); err == nil && n > 0 {
+		j.Began = time.Unix(n, 0)
 	}
 	if array, task := digits(env("SLURM_ARRAY_JOB_ID")), digits(env("SLURM_ARRAY_TASK_ID")); array != "" && task != "" {
 		j.Array = array + "_" + task
