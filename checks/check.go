@@ -59,10 +59,11 @@ func (l Lane) Vendor() bool { return l == NVML || l == DCGM }
 const ClassShell = "shell"
 
 // Class is the family of a check, by which a site gives policies: "gpu", "fs",
-// "ps": the word behind check_, but "gpu" for all that looks at GPUs.
+// "ps": the word behind check_, but "gpu" for all that looks at GPUs, whatever a
+// job has left there apart.
 func (i Info) Class() string {
 	family, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(i.Name, "check_"), "all_"), "_")
-	if i.Lane.Vendor() || family == "nv" || family == "nvsmi" {
+	if family != ClassJob && (i.Lane.Vendor() || family == "nv" || family == "nvsmi") {
 		return "gpu"
 	}
 	return family
@@ -93,6 +94,10 @@ type Info struct {
 	// Slurm says whether a bound check judges by Slurm's configuration, Env.Slurm.
 	// Nil means it never does.
 	Slurm func(Check) bool
+
+	// Waits says that the check may wait for something to go by itself: it has two
+	// thirds of the run, and must end before Env.Deadline.
+	Waits bool
 
 	// BadUsage turns a usage error into the finding that LBNL NHC gives for it
 	// when the step's turn comes. Nil means that a usage error is an error of
@@ -155,6 +160,8 @@ type Env struct {
 	Host      *probe.Host         // the node
 	Line      string              // the check line as written, LBNL's $CHECK
 	Timeout   time.Duration       // TIMEOUT of the whole run; 0 means none
+	Deadline  time.Time           // when this step is over, hanging or not; zero means never
+	Job       *Job                // the job that the run is for; nil: there is none
 	Vars      map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
 	Arrays    map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
 	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil

@@ -43,6 +43,8 @@ type scenario struct {
 
 	platform *Platform        // of every GPU
 	slurm    *probe.SlurmGPUs // what Slurm's configuration says
+
+	job *SelftestJob // that the run is for
 }
 
 // scenarios are those of every check, filled by the init functions of the
@@ -154,6 +156,7 @@ func (s scenario) run(t *testing.T, name string) {
 	if s.live {
 		env.Host = probe.NewHost("/")
 	}
+	env.Job = s.job.on(s.nvml)
 	if s.nvml != nil || s.nvmlErr != nil {
 		n := s.nvml
 		if n != nil { // a check may set something

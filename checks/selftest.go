@@ -41,7 +41,34 @@ type Selftest struct {
 
 	Platform *Platform `toml:"platform"` // what every GPU's platform has; none: nobody knows it
 
+	Job *SelftestJob `toml:"job"` // that has ended
+
 	Want []SelftestFinding `toml:"want"` // in order; none: the check passes and says nothing
+}
+
+// SelftestJob is a job that has ended on the node.
+type SelftestJob struct {
+	ID     string `toml:"id"`
+	UID    int    `toml:"uid"`
+	User   string `toml:"user"`
+	GPUs   []int  `toml:"gpus"`   // by number
+	Shared bool   `toml:"shared"` // other jobs have parts of them
+}
+
+// on is the job on a node with those GPUs; nil is none.
+func (j *SelftestJob) on(n *probe.NVML) *Job {
+	if j == nil {
+		return nil
+	}
+	job := &Job{ID: j.ID, UID: j.UID, User: j.User, Shared: j.Shared, Ended: true}
+	for _, i := range j.GPUs {
+		g := JobGPU{Minor: i}
+		if n != nil && i >= 0 && i < len(n.GPUs) {
+			g.PCI, g.UUID = n.GPUs[i].PCI, n.GPUs[i].UUID.Value
+		}
+		job.GPUs = append(job.GPUs, g)
+	}
+	return job
 }
 
 // SelftestFinding is what a check must say. "{check}" in the message stands for

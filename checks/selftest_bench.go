@@ -143,7 +143,7 @@ func (b *Bench) judge(ctx context.Context, s *Selftest) (findings []Finding, err
 			findings, err = nil, fmt.Errorf("the check died: %v", p)
 		}
 	}()
-	host, err := b.build(s, root)
+	host, job, err := b.build(s, root)
 	if err != nil {
 		return nil, benchError(err)
 	}
@@ -166,7 +166,7 @@ func (b *Bench) judge(ctx context.Context, s *Selftest) (findings []Finding, err
 	for k, v := range s.Vars {
 		vars[k] = here(v)
 	}
-	findings = c.Run(ctx, &Env{Host: host, Line: line, Vars: vars, Slurm: s.Slurm, Doing: func(string) {}, Platform: func(string, string, int) *Platform { return s.Platform }})
+	findings = c.Run(ctx, &Env{Host: host, Job: job, Line: line, Vars: vars, Slurm: s.Slurm, Doing: func(string) {}, Platform: func(string, string, int) *Platform { return s.Platform }})
 	for i := range findings {
 		f := &findings[i]
 		f.Message = strings.ReplaceAll(f.Message, root, "{root}")
@@ -176,13 +176,13 @@ func (b *Bench) judge(ctx context.Context, s *Selftest) (findings []Finding, err
 }
 
 // build puts up the node below root.
-func (b *Bench) build(s *Selftest, root string) (*probe.Host, error) {
+func (b *Bench) build(s *Selftest, root string) (*probe.Host, *Job, error) {
 	n, err := selftestNode(s.Node)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := b.lay(s, n, root); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	h := probe.NewHost(root)
 	switch s.Past {
@@ -193,19 +193,19 @@ func (b *Bench) build(s *Selftest, root string) (*probe.Host, error) {
 		h.SetPast(s.Past)
 	}
 	if err := n.change(s.NVML); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	switch {
 	case s.Error != nil:
 		why, err := selftestError(s.Error)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		h.SetNVML(nil, why)
 	case n.nvml != nil:
 		h.SetNVML(n.nvml, nil)
 	}
-	return h, nil
+	return h, s.Job.on(n.nvml), nil
 }
 
 // kept are the files of the healthy node that the scenario leaves as they are.

@@ -25,7 +25,7 @@ func (s *Selftest) moved(to int) *Selftest {
 		pairs = append(pairs, a[i], b[i], b[i], a[i])
 	}
 	swap := strings.NewReplacer(pairs...).Replace
-	m := &Selftest{Check: s.Check, Name: s.Name, Vars: s.Vars, Past: s.Past, Slurm: s.Slurm, Node: s.Node, Error: s.Error, Platform: s.Platform}
+	m := &Selftest{Check: s.Check, Name: s.Name, Vars: s.Vars, Past: s.Past, Slurm: s.Slurm, Node: s.Node, Error: s.Error, Platform: s.Platform, Job: s.Job.moved(from, to)}
 	for _, w := range s.Words {
 		m.Words = append(m.Words, swap(w))
 	}
@@ -38,6 +38,24 @@ func (s *Selftest) moved(to int) *Selftest {
 	}
 	m.Files, m.Links, m.NVML = swapped(s.Files, swap), swapped(s.Links, swap), swapped(s.NVML, swap)
 	return m
+}
+
+// moved is the job with one GPU for another.
+func (j *SelftestJob) moved(from, to int) *SelftestJob {
+	if j == nil {
+		return nil
+	}
+	m := *j
+	m.GPUs = slices.Clone(j.GPUs)
+	for i, n := range m.GPUs {
+		switch n {
+		case from:
+			m.GPUs[i] = to
+		case to:
+			m.GPUs[i] = from
+		}
+	}
+	return &m
 }
 
 // ill is the one GPU that the check must name, -1 if it is not one alone.

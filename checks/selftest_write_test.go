@@ -260,6 +260,15 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, co
 			}
 		}
 	}
+	if j := s.job; j != nil {
+		fmt.Fprintf(b, "[scenario.job]\nid = %s\nuid = %d\nuser = %s\n", inline(t, j.ID), j.UID, inline(t, j.User))
+		if len(j.GPUs) > 0 {
+			fmt.Fprintf(b, "gpus = %s\n", inline(t, asJSON(j.GPUs)))
+		}
+		if j.Shared {
+			b.WriteString("shared = true\n")
+		}
+	}
 	writeTable(t, b, "scenario.vars", s.vars)
 	writeTable(t, b, "scenario.platform", platformTable(s.platform))
 	if s.nvml != nil {

@@ -18,10 +18,15 @@ const MaxSize = 2 << 20
 // Pos is a place in a file.
 type Pos struct {
 	File string
-	Line int // from 1; of lines joined by a backslash the first
+	Line int // from 1; of lines joined by a backslash the first; 0: none
 }
 
-func (p Pos) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
+func (p Pos) String() string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}
 
 // Line is one check line of nhc.conf: "target || check".
 type Line struct {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
@@ -20,6 +21,7 @@ type Job struct {
 	Array   string // "100_7": the array and the task; "" outside of an array
 	UID     int    // -1 if it is not known
 	User    string
+	Began   time.Time // when slurmctld started it; zero if it is not known
 	Share   Share
 	Minors  []int    // of SomeGPUs: the N of /dev/nvidiaN, in order
 	MIG     []string // of SomeGPUs: UUIDs of MIG devices, in place of Minors
@@ -50,6 +52,7 @@ func (s Share) String() string { return [...]string{"none", "some", "all"}[s] }
 //     split up by MIG, when SLURM_JOB_GPUS counts the MIG devices;
 //   - a task of an array has a job id of its own, and nothing says that it is of
 //     one: SLURM_ARRAY_JOB_ID is for slurmctld's prolog and for tasks.
+//   - SLURM_JOB_START_TIME is in seconds of slurmctld's clock; 22.05 has none;
 func JobFrom(env func(string) string) Job {
 	j := Job{UID: -1, ID: digits(env("SLURM_JOB_ID")), User: userName(env("SLURM_JOB_USER"))}
 	if n, err := strconv.Atoi(digits(env("SLURM_JOB_RESTART_COUNT"))); err == nil {
@@ -57,6 +60,9 @@ func JobFrom(env func(string) string) Job {
 	}
 	if n, err := strconv.Atoi(digits(env("SLURM_JOB_UID"))); err == nil {
 		j.UID = n
+	}
+	if n, err := strconv.ParseInt(digits(env("SLURM_JOB_START_TIME")), 10, 64); err == nil && n > 0 {
+		j.Began = time.Unix(n, 0)
 	}
 	if array, task := digits(env("SLURM_ARRAY_JOB_ID")), digits(env("SLURM_ARRAY_TASK_ID")); array != "" && task != "" {
 		j.Array = array + "_" + task

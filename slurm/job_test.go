@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -25,6 +26,8 @@ func TestJobFrom(t *testing.T) {
 		{"empty environment", "", Job{UID: -1}},
 		{"two GPUs", "SLURM_JOB_ID=1234\nSLURM_JOB_UID=5001\nSLURM_JOB_USER=alice\nSLURM_JOB_GPUS=3,1\nCUDA_VISIBLE_DEVICES=0,1\nSLURM_JOB_RESTART_COUNT=2",
 			Job{ID: "1234", UID: 5001, User: "alice", Restart: 2, Share: SomeGPUs, Minors: []int{1, 3}}},
+		{"when it began", "SLURM_JOB_START_TIME=1700000000", Job{UID: -1, Began: time.Unix(1700000000, 0)}},
+		{"nobody knows when it began", "SLURM_JOB_START_TIME=-1", Job{UID: -1}},
 		{"ranges", "SLURM_JOB_GPUS=0-2,2,7", Job{UID: -1, Share: SomeGPUs, Minors: []int{0, 1, 2, 7}}},
 		{"an older Slurm", "CUDA_VISIBLE_DEVICES=4", Job{UID: -1, Share: SomeGPUs, Minors: []int{4}}},
 		{"no GPU on a node with some", "SLURM_JOB_ID=1\nCUDA_VISIBLE_DEVICES=NoDevFiles", Job{ID: "1", UID: -1}},

@@ -190,8 +190,10 @@ func (b *builder) leftOut(s *Step) (why string) {
 	switch {
 	case b.opts.Context == "" || s.Kind == Assign:
 		return ""
-	case s.Class == "gpu" && b.opts.NoGPUs != "":
+	case (s.Class == "gpu" || s.Lane.Vendor()) && b.opts.NoGPUs != "":
 		return b.opts.NoGPUs
+	case s.Class == checks.ClassJob && b.opts.Context == conf.Prolog:
+		return "the job has left nothing yet"
 	case s.Policy.Contexts != nil:
 		if !slices.Contains(s.Policy.Contexts, b.opts.Context) {
 			return "its contexts are " + cmp.Or(strings.Join(s.Policy.Contexts, ", "), "none")
@@ -201,7 +203,7 @@ func (b *builder) leftOut(s *Step) (why string) {
 		return ""
 	case s.Kind == ShellLine:
 		return "what a line for the shell costs and does is not known"
-	case s.Barrier:
+	case s.Barrier && s.Class != checks.ClassJob: // that is for an epilog, and the site has asked for it
 		return "it runs commands, or changes something"
 	}
 	return ""
@@ -245,7 +247,7 @@ func (b *builder) problem(pos conf.Pos, name string, err error) *checks.Finding 
 func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 	s.Lane, s.Class = info.Lane, info.Class()
 	s.Timeout = StepTimeout(info, b.opts.Timeout)
-	s.Barrier = runsCommands(info, c)
+	s.Barrier = runsCommands(info, c) || s.Class == checks.ClassJob && info.Acts != nil && b.opts.Policies.Role(b.opts.Context).End
 	s.Vars = slices.Clip(b.set)
 	if err == nil {
 		return
@@ -270,14 +272,17 @@ func runsCommands(info checks.Info, c checks.Check) bool {
 // for what comes after it, and at most [longestStep]. A check that waits for a
 // command has that command's own limit, and the run's: 0. A vendor's library has
 // five sixths of the run: without persistence mode the driver takes a second or
-// two to wake each GPU, and a node that is slow is not one that hangs. timeout is
-// TIMEOUT.
+// two to wake each GPU, and a node that is slow is not one that hangs. A check that
+// waits has two thirds. timeout is TIMEOUT.
 func StepTimeout(info checks.Info, timeout time.Duration) time.Duration {
 	if info.Timeout > 0 {
 		return info.Timeout
 	}
 	if info.Lane == checks.Cmd {
 		return 0
+	}
+	if info.Waits && !info.Lane.Vendor() && timeout > 0 {
+		return timeout * 2 / 3
 	}
 	if info.Lane.Vendor() {
 		if timeout <= 0 {

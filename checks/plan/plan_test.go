@@ -41,6 +41,14 @@ func init() {
 	})
 }
 
+func init() {
+	checks.Register(checks.Info{
+		Name: "check_job_x", Summary: "test", Lane: checks.Local, New: func() checks.Check { return new(jobCheck) },
+		Acts: func(c checks.Check) bool { return c.(*jobCheck).End },
+	})
+	checks.Register(checks.Info{Name: "check_job_y", Summary: "test", Lane: checks.NVML, New: func() checks.Check { return new(jobCheck) }})
+}
+
 // runCheck runs a command, and may set a variable of the shell.
 type runCheck struct {
 	Variable string   `opt:"O"`
@@ -231,8 +239,60 @@ func TestStepTimeout(t *testing.T) {
 			t.Errorf("NVML in a run of %v: %v, want %v", run, got, want)
 		}
 	}
+	for run, want := range map[time.Duration]time.Duration{0: 10 * time.Second, 30 * time.Second: 20 * time.Second} {
+		if got := StepTimeout(checks.Info{Lane: checks.Local, Waits: true}, run); got != want {
+			t.Errorf("one that waits in a run of %v: %v, want %v", run, got, want)
+		}
+	}
 	if got := StepTimeout(checks.Info{Lane: checks.NVML, Timeout: 3 * time.Second}, time.Minute); got != 3*time.Second {
 		t.Errorf("its own: got %s", got)
+	}
+}
+
+// jobCheck looks at what a job leaves behind, in the lane of a vendor's library.
+type jobCheck struct {
+	End bool `opt:"e" toml:"end"`
+}
+
+func (*jobCheck) Run(context.Context, *checks.Env) []checks.Finding { return nil }
+
+// What a job leaves behind is looked for in its epilog, and changed if the site
+// wants it: by a word of the line, or for all.
+func TestChecksOfTheJob(t *testing.T) {
+	t.Parallel()
+	end := &conf.Config{Roles: map[string]conf.Role{conf.Epilog: {End: true}}}
+	for _, c := range []struct {
+		line, context, noGPUs string
+		policies              *conf.Config
+		barrier               bool
+		left                  string
+	}{
+		{line: "check_job_x", context: conf.Epilog},
+		{line: "check_job_x -e", context: conf.Epilog, barrier: true},
+		{line: "check_job_x", context: conf.Epilog, policies: end, barrier: true},
+		{line: "check_job_y", context: conf.Epilog, policies: end},
+		{line: "check_job_x", context: conf.HealthCheck, policies: end},
+		{line: "check_job_x", context: conf.Prolog, left: "the job has left nothing yet"},
+		{line: "check_job_x", context: conf.Epilog, noGPUs: "none", left: ""},
+		{line: "check_job_y", context: conf.Epilog, noGPUs: "the job has no GPU", left: "the job has no GPU"},
+		{line: "check_job_x", context: conf.Epilog, policies: &conf.Config{Policies: map[string]conf.Policy{"job": {Contexts: []string{}}}}, left: "its contexts are none"},
+		{line: "check_x -e", context: conf.Epilog, left: "it runs commands, or changes something"},
+	} {
+		p := Build(lines(c.line), Options{Context: c.context, NoGPUs: c.noGPUs, Policies: c.policies})
+		var got []string
+		for _, s := range p.Steps {
+			got = append(got, fmt.Sprintf("%s barrier %v", s.Text, s.Barrier))
+		}
+		for _, l := range p.Left {
+			got = append(got, l.Because)
+		}
+		want := []string{fmt.Sprintf("%s barrier %v", c.line, c.barrier)}
+		if c.left != "" {
+			want = []string{c.left}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", c, diff)
+		}
 	}
 }
 

@@ -2,10 +2,14 @@ package probe
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // jobGroup is the part of a cgroup's path that names a job of Slurm's:
@@ -16,18 +20,28 @@ var jobGroup = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 // started in, by its environment; "" if by neither. A process that has ended
 // belongs to none, which is no error but an [fs.ErrNotExist].
 func (h *Host) JobOf(pid int) (job string, err error) {
-	data, err := h.readFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	data, err := h.readFileOf(pid, "cgroup")
 	if err != nil {
 		return "", err
 	}
 	if job := parseJobGroup(data); job != "" {
 		return job, nil
 	}
-	data, err = h.readFile(fmt.Sprintf("/proc/%d/environ", pid))
+	data, err = h.readFileOf(pid, "environ")
 	if err != nil {
 		return "", err
 	}
 	return parseJobEnviron(data), nil
+}
+
+// readFileOf reads a whole file of a process. One that has ended has none.
+func (h *Host) readFileOf(pid int, name string) ([]byte, error) {
+	path := fmt.Sprintf("/proc/%d/%s", pid, name)
+	data, err := h.readFile(path)
+	if errors.Is(err, unix.ESRCH) { // between open and read
+		err = &fs.PathError{Op: "read", Path: path, Err: fs.ErrNotExist}
+	}
+	return data, err
 }
 
 func parseJobGroup(data []byte) string {
@@ -41,8 +55,8 @@ func parseJobGroup(data []byte) string {
 
 func parseJobEnviron(data []byte) string {
 	for entry := range bytes.SplitSeq(data, []byte{0}) {
-		if v, ok := strings.CutPrefix(string(entry), "SLURM_JOB_ID="); ok && !notNumber(v) {
-			return v
+		if v, ok := bytes.CutPrefix(entry, []byte("SLURM_JOB_ID=")); ok && !notNumber(string(v)) {
+			return string(v)
 		}
 	}
 	return ""
@@ -57,13 +71,22 @@ func (h *Host) RunningJobs() (map[string]bool, error) {
 	}
 	jobs := map[string]bool{}
 	for _, p := range procs {
-		rest, ok := strings.CutPrefix(p.Args, "slurmstepd: [")
-		if !ok {
-			continue
-		}
-		if id, _, ok := strings.Cut(rest, "."); ok && !notNumber(id) {
+		if id := stepJob(p.Args); id != "" {
 			jobs[id] = true
 		}
 	}
 	return jobs, nil
+}
+
+// stepJob is the job of a slurmstepd by its command line, "" of anything else.
+func stepJob(args string) string {
+	rest, ok := strings.CutPrefix(args, "slurmstepd: [")
+	if !ok {
+		return ""
+	}
+	id, _, ok := strings.Cut(rest, ".")
+	if !ok || notNumber(id) {
+		return ""
+	}
+	return id
 }

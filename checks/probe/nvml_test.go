@@ -33,7 +33,11 @@ func TestMain(m *testing.M) {
 	h.SetNVMLLibrary(lib)
 	var a askedNVML
 	var err error
-	a.Snapshot, err = h.NVML(AllGroups, func(call string) { a.Calls = append(a.Calls, call) })
+	doing := func(call string) { a.Calls = append(a.Calls, call) }
+	a.Snapshot, err = h.NVML(AllGroups, doing)
+	if os.Getenv("PROBE_TEST_AGAIN") != "" {
+		a.Snapshot, err = h.GPUProcesses(doing)
+	}
 	for _, target := range []error{ErrNoLibrary, ErrGPULost, ErrDriverMismatch} {
 		a.State = append(a.State, errors.Is(err, target))
 	}
@@ -56,10 +60,10 @@ func askFake(t *testing.T, scenario string, missing ...string) (snapshot map[str
 	return askLibrary(t, lib)
 }
 
-func askLibrary(t *testing.T, lib string) (snapshot map[string]any, a askedNVML) {
+func askLibrary(t *testing.T, lib string, environ ...string) (snapshot map[string]any, a askedNVML) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = []string{"PROBE_TEST_NVML=" + lib}
+	cmd.Env = append(environ, "PROBE_TEST_NVML="+lib)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -302,5 +306,36 @@ func TestNVMLBelowAnotherRoot(t *testing.T) {
 	h.SetNVML(want, nil)
 	if got, err := h.NVML(AllGroups, nil); got != want || err != nil {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// Who waits for the memory of a GPU to be freed sees it go.
+func TestGPUProcessesAsksAgain(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("no gcc in PATH")
+	}
+	scenario := fakenvml.Scenario(fakenvml.H100, 8, "3 nvmlDeviceGetMemoryInfo = 80000 79000 1000", "3 nvmlDeviceGetMemoryInfo first 1 = 80000 70000 10000",
+		"3 nvmlDeviceGetComputeRunningProcesses first 1 = 100 9000", "4 nvmlDeviceGetMemoryInfo first 1 = 80000 70000 10000", "4 nvmlDeviceGetMemoryInfo error 15")
+	lib, err := fakenvml.Place(t.TempDir(), scenario)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for environ, want := range map[string][]string{"A=1": {"10000", "[map[Memory:9000 PID:100]]"}, "PROBE_TEST_AGAIN=1": {"1000", "<nil>"}} {
+		got, _ := askLibrary(t, lib, environ)
+		said := []string{fmt.Sprint(gpuAt(got, 3, "Memory", "Used")), fmt.Sprint(gpuAt(got, 3, "Processes"))}
+		if diff := cmp.Diff(want, said); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", environ, diff)
+		}
+	}
+	h := NewHost("/")
+	recorded := &NVML{GPUs: []GPU{{Memory: Known(GPUMemory{Used: 7})}}}
+	h.SetNVML(recorded, nil)
+	if n, err := h.GPUProcesses(nil); err != nil || n.GPUs[0].Memory.Value.Used != 7 {
+		t.Errorf("what was recorded has changed: %+v, %v", n, err)
+	}
+	h.SetNVML(nil, ErrNoLibrary)
+	if _, err := h.GPUProcesses(nil); !errors.Is(err, ErrNoLibrary) {
+		t.Errorf("no library: %v", err)
 	}
 }

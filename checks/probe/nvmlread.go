@@ -304,7 +304,7 @@ func (h *Host) SetPersistence(gpu int, doing func(string)) error {
 	case gpu < 0 || gpu >= len(s.snapshot.GPUs):
 		return fmt.Errorf("no GPU %d", gpu)
 	case s.lib == nil && !s.snapshot.Settable:
-		return errors.New("a recorded node cannot be changed")
+		return errRecorded
 	case s.lib != nil:
 		if doing != nil {
 			s.doing = doing

@@ -25,15 +25,26 @@ func (h *Host) Alive(pid int) bool {
 // read, time of start. Below another root there is nothing to kill, and neither
 // init nor this program is ever killed.
 func (h *Host) Kill(p Process) error {
-	if p.PID <= 1 || p.PID == os.Getpid() || p.PID == os.Getppid() {
+	if protected(p.PID) {
 		return errProtected
 	}
-	return h.seize(p, func(pidfd int) error {
-		if pidfd >= 0 {
-			return unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
-		}
-		return unix.Kill(p.PID, unix.SIGKILL)
-	})
+	return h.seize(p, func(pidfd int) error { return send(p.PID, pidfd, unix.SIGKILL) })
+}
+
+func protected(pid int) bool { return pid <= 1 || pid == os.Getpid() || pid == os.Getppid() }
+
+// send gives a signal to a process that is held.
+func send(pid, pidfd int, sig unix.Signal) error {
+	var err error
+	if pidfd >= 0 {
+		err = unix.PidfdSendSignal(pidfd, sig, nil, 0)
+	} else {
+		err = unix.Kill(pid, sig)
+	}
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return err
 }
 
 var errProtected = errors.New("init and nhc-gpu itself are not killed")
@@ -65,10 +76,16 @@ func niceValue(pid int) (int, error) {
 // seize calls act if a process is the one it was, with a descriptor of it that
 // no other process can inherit, or -1 on kernels that have none (before 5.3).
 func (h *Host) seize(p Process, act func(pidfd int) error) error {
+	return h.hold(p.PID, func() error { return h.unchanged(p) }, act)
+}
+
+// hold calls act if same finds no fault with the process, while a descriptor
+// keeps its pid from going to another one.
+func (h *Host) hold(pid int, same func() error, act func(pidfd int) error) error {
 	if h.root != "/" {
 		return os.ErrProcessDone
 	}
-	pidfd, err := unix.PidfdOpen(p.PID, 0)
+	pidfd, err := unix.PidfdOpen(pid, 0)
 	switch {
 	case err == nil:
 		defer unix.Close(pidfd)
@@ -77,6 +94,14 @@ func (h *Host) seize(p Process, act func(pidfd int) error) error {
 	default:
 		pidfd = -1
 	}
+	if err := same(); err != nil {
+		return err
+	}
+	return act(pidfd)
+}
+
+// unchanged is an error if a process is not the one it was.
+func (h *Host) unchanged(p Process) error {
 	dir, err := open(unix.AT_FDCWD, "/proc")
 	if err != nil {
 		return err
@@ -103,7 +128,7 @@ func (h *Host) seize(p Process, act func(pidfd int) error) error {
 			return errReplaced
 		}
 	}
-	return act(pidfd)
+	return nil
 }
 
 var errReplaced = errors.New("it is another process by now")

@@ -60,24 +60,33 @@ func (h *Host) readUsage(p Process) (Usage, error) {
 // Places in the fields of /proc/PID/stat behind the name; proc_pid_stat(5)
 // counts from 3 there.
 const (
+	statState  = 0
 	statParent = 1
+	statGroup  = 2
+	statFlags  = 6
 	statUser   = 11
 	statSystem = 12
 	statStart  = 19
 	statVSize  = 20
 )
 
-// parseStat reads /proc/PID/stat. The name stands in parentheses and may itself
-// hold blanks, newlines and parentheses; what follows the last one is the
-// kernel's.
-func parseStat(data []byte) (Usage, bool) {
+// statFields are the fields of /proc/PID/stat behind the name, which stands in
+// parentheses and may itself hold blanks, newlines and parentheses; what follows
+// the last one is the kernel's.
+func statFields(data []byte) (fields [][]byte, ok bool) {
 	_, rest, ok := bytes.Cut(data, []byte("("))
 	end := bytes.LastIndexByte(rest, ')')
 	if !ok || end < 0 {
-		return Usage{}, false
+		return nil, false
 	}
-	f := bytes.Fields(rest[end+1:])
-	if len(f) <= statVSize || len(f[0]) != 1 {
+	fields = bytes.Fields(rest[end+1:])
+	return fields, len(fields) > statVSize && len(fields[0]) == 1
+}
+
+// parseStat reads /proc/PID/stat.
+func parseStat(data []byte) (Usage, bool) {
+	f, ok := statFields(data)
+	if !ok {
 		return Usage{}, false
 	}
 	good := true

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 )
@@ -85,7 +87,7 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 			continue
 		}
 		results[s.Index] = make(chan Outcome, 1)
-		r := &Request{Op: OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.timeout()}
+		r := &Request{Op: OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.timeout(), Limit: s.Timeout, End: e.end()}
 		for _, v := range s.Vars {
 			if r.Over == nil {
 				r.Over = map[string]string{}
@@ -124,25 +126,55 @@ func (e *Engine) timeout() time.Duration {
 // One carries out a single check outside the plan: one that a shell line calls.
 func (e *Engine) One(ctx context.Context, s *plan.Step, r *Request, limit time.Duration) checks.Result {
 	s.Timeout = limit
+	r.Limit, r.End = limit, e.end()
 	return e.result(s, e.Pool.Call(ctx, s.Lane, r, e.limit(s)))
 }
 
-// limit is the deadline of a step, cut to what is left of the run. A step in a
-// vendor's library, which may take most of it, leaves a sixth of the run for what
-// comes after its hang; late in the run, half of what is left.
+// limit is the deadline of a step, cut to what is left of the run.
 func (e *Engine) limit(s *plan.Step) time.Duration {
-	d := s.Timeout
 	if e.Deadline.IsZero() {
-		return d
+		return s.Timeout
 	}
-	left := time.Until(e.Deadline)
-	if s.Lane.Vendor() {
-		left = max(left-e.timeout()/6, left/2)
+	return cutTo(time.Until(e.Deadline), s.Timeout, e.timeout(), s.Lane)
+}
+
+// cutTo cuts the limit of a step to what is left of the run. A step in a vendor's
+// library, which may take most of it, leaves a sixth of the run for what comes
+// after its hang; late in the run, half of what is left.
+func cutTo(left, limit, timeout time.Duration, lane checks.Lane) time.Duration {
+	if lane.Vendor() {
+		left = max(left-timeout/6, left/2)
 	}
-	if left = max(left, time.Millisecond); d == 0 || left < d {
-		d = left
+	if left = max(left, time.Millisecond); limit == 0 || left < limit {
+		return left
 	}
-	return d
+	return limit
+}
+
+// end is the end of the run on the clock that a worker shares.
+func (e *Engine) end() time.Duration {
+	if e.Deadline.IsZero() {
+		return 0
+	}
+	return max(monotonic()+time.Until(e.Deadline), 1)
+}
+
+// within is how long a check may take from now on before its worker is given up,
+// 0 for ever.
+func (r *Request) within(lane checks.Lane) time.Duration {
+	if r.End == 0 {
+		return r.Limit
+	}
+	return cutTo(r.End-monotonic(), r.Limit, r.Timeout, lane)
+}
+
+// monotonic is the time on the kernel's clock that nobody sets.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
 }
 
 func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]chan Outcome, obs Observer) (more bool) {

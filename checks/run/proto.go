@@ -51,6 +51,8 @@ type Request struct {
 	Vars    *Vars             `json:"vars,omitempty"`    // from this request on
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
+	Limit   time.Duration     `json:"limit,omitempty"`   // check: what the step may take; 0: no more than the run
+	End     time.Duration     `json:"end,omitempty"`     // check: the end of the run on the kernel's monotonic clock; 0: none
 	Path    string            `json:"path,omitempty"`    // read, append, take, put, create, have; slurm: SLURM_CONF; list: the directory; programs: the pattern; exec: the file of standard input
 	Data    []byte            `json:"data,omitempty"`    // append, put, create; exec: the text of standard input
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
@@ -70,6 +72,7 @@ type Vars struct {
 	Root    string              `json:"root,omitempty"`    // HOSTROOT: where the node begins that checks look at; "" is this machine
 	Past    string              `json:"past,omitempty"`    // directory of what checks keep between runs; "" is none
 	Spare   string              `json:"spare,omitempty"`   // where they keep it if that cannot be written
+	Job     *checks.Job         `json:"job,omitempty"`     // the job that the run is for
 
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,
 	Profiles     []byte `json:"profiles,omitempty"`      // and their text, which is known to be right

@@ -38,6 +38,10 @@ func (r *rogue) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.At("rogue %s", r.How)
 	switch r.How {
 	case "ok":
+	case "job":
+		return []checks.Finding{{Message: fmt.Sprintf("%+v", *env.Job)}}
+	case "deadline":
+		return []checks.Finding{{Message: time.Until(env.Deadline).String()}}
 	case "warn":
 		return []checks.Finding{{Code: "rogue.warn", Severity: checks.Warn, Message: "rogue warns"}}
 	case "segv":

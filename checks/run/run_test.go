@@ -424,3 +424,49 @@ func TestParseStat(t *testing.T) {
 		})
 	}
 }
+
+// A check that waits knows when it would be given up, in the step and in the run.
+func TestChecksKnowTheirDeadline(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		lane               string
+		limit, run, at, to time.Duration
+	}{
+		{"check_rogue", 20 * time.Second, time.Minute, 15 * time.Second, 20 * time.Second},
+		{"check_rogue", 20 * time.Second, 10 * time.Second, 5 * time.Second, 10 * time.Second},
+		{"check_rogue_nvml", 50 * time.Second, 30 * time.Second, 15 * time.Second, 25 * time.Second},
+		{"check_rogue", 20 * time.Second, 0, 15 * time.Second, 20 * time.Second},
+	} {
+		p := newTestPool(t, "")
+		plan := buildPlan(c.run, c.lane+" deadline")
+		plan.Steps[0].Timeout = c.limit
+		e, rec := &Engine{Pool: p, Timeout: func() time.Duration { return c.run }}, &recorder{stopAt: -1}
+		if c.run > 0 {
+			e.Deadline = time.Now().Add(c.run)
+		}
+		if err := e.Do(t.Context(), plan, rec); err != nil {
+			t.Fatal(err)
+		}
+		if len(rec.results[0].Findings) != 1 {
+			t.Fatalf("%+v", rec.results[0])
+		}
+		left, err := time.ParseDuration(rec.results[0].Findings[0].Message)
+		if err != nil || left < c.at || left > c.to {
+			t.Errorf("%+v: %v left, %v", c, left, err)
+		}
+	}
+}
+
+func TestChecksKnowTheJob(t *testing.T) {
+	t.Parallel()
+	p := newTestPool(t, "")
+	job := &checks.Job{ID: "7", UID: 5001, User: "alice", Node: "gpu01", Ended: true, End: true, Grace: time.Second, GPUs: []checks.JobGPU{{Minor: 3, PCI: "0000:13:00.0"}}}
+	p.SetVars(Vars{Job: job})
+	rec := &recorder{stopAt: -1}
+	if err := (&Engine{Pool: p}).Do(t.Context(), buildPlan(0, "check_rogue job"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := rec.results[0].Findings[0].Message, fmt.Sprintf("%+v", *job); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

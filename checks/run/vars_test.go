@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
@@ -12,7 +13,7 @@ func TestSetVarsKeepsEverything(t *testing.T) {
 	t.Parallel()
 	v := Vars{
 		Plain: map[string]string{"A": "b"}, Arrays: map[string][]string{"A": {"b"}}, Environ: []string{"A=b"}, Root: "/node", Past: "/past", Spare: "/spare",
-		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: &probe.SlurmGPUs{Count: 8},
+		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: &probe.SlurmGPUs{Count: 8}, Job: &checks.Job{ID: "1"},
 	}
 	for i := range reflect.TypeOf(v).NumField() {
 		if reflect.ValueOf(v).Field(i).IsZero() {

@@ -181,7 +181,11 @@ func (w *worker) check(req *Request) *Response {
 		vars = maps.Clone(vars)
 		maps.Copy(vars, req.Over)
 	}
-	return &Response{Findings: c.Run(context.Background(), w.env(req, vars))}
+	env := w.env(req, vars)
+	if d := req.within(info.Lane); d > 0 {
+		env.Deadline = time.Now().Add(d)
+	}
+	return &Response{Findings: c.Run(context.Background(), env)}
 }
 
 // env is what a check may use.
@@ -195,6 +199,7 @@ func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 		Timeout: req.Timeout,
 		Vars:    vars,
 		Arrays:  w.vars.Arrays,
+		Job:     w.vars.Job,
 		Doing:   w.doing(req),
 		Slurm:   w.vars.Slurm,
 	}

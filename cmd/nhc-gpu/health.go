@@ -255,7 +255,7 @@ func (r *oneRun) build() *plan.Plan {
 	}
 	p := plan.Build(r.vetted, opts)
 	p.Add(plan.BuildTables(r.tables, opts))
-	return p
+	return r.afterJob(p, opts)
 }
 
 // do plans and runs.
@@ -271,6 +271,7 @@ func (r *oneRun) do() *foldState {
 	}
 	r.plan = r.build()
 	r.rememberLanes(r.plan.Lanes())
+	r.set.job = r.jobForChecks()
 	r.pool.SetVars(r.set.workerVars())
 	r.askSlurmFor(r.plan)
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout}

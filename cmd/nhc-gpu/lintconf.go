@@ -144,16 +144,21 @@ func (l *linter) contexts() (rows []string) {
 		}
 		l.r.vetted = from
 		p := l.r.build()
-		n := 0
+		n, left := 0, 0
 		for i := range p.Steps {
-			if p.Steps[i].Kind != plan.Assign {
+			if p.Steps[i].Kind != plan.Assign && !unasked(&p.Steps[i]) {
 				n++
 			}
 		}
-		l.mute[role] = n == 0 && len(p.Left) > 0
+		for i := range p.Left {
+			if !unasked(&p.Left[i].Step) {
+				left++
+			}
+		}
+		l.mute[role] = n == 0 && left > 0
 		text := fmt.Sprintf("as %s: %s within %s", role, counted(n, "check"), l.r.allowed())
-		if len(p.Left) > 0 {
-			text += fmt.Sprintf(", %d not run%s", len(p.Left), whyLeft(role))
+		if left > 0 {
+			text += fmt.Sprintf(", %d not run%s", left, whyLeft(role))
 		}
 		rows = append(rows, text)
 	}

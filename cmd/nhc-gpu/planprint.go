@@ -129,7 +129,7 @@ func stepText(s *plan.Step) string {
 	switch {
 	case s.Kind == plan.ShellLine:
 		return s.Text + "   # " + s.Why
-	case s.Table != nil:
+	case len(s.Table) > 0:
 		return s.Name + " " + tableText(s)
 	case s.Kind == plan.Native:
 		words := []string{s.Name}

@@ -16,7 +16,7 @@
 #define SYSTEM (-2)  /* calls that are about no device */
 #define MAX_ARGS 3
 
-enum action { ANSWER, FAIL, HANG, CRASH, EXIT, LATE };
+enum action { ANSWER, FAIL, HANG, CRASH, EXIT, LATE, FIRST };
 
 struct rule {
 	int device;
@@ -24,8 +24,8 @@ struct rule {
 	int nargs;
 	long args[MAX_ARGS];
 	enum action action;
-	long number;      /* FAIL: the NVML error; EXIT: the status; LATE: milliseconds */
-	const char *text; /* ANSWER */
+	long number;      /* FAIL: the NVML error; EXIT: the status; LATE: milliseconds; FIRST: how often */
+	const char *text; /* ANSWER, FIRST */
 };
 
 static struct rule *rules;
@@ -48,11 +48,11 @@ static void broken(int line, const char *what)
 	_exit(98);
 }
 
-static const char *const actions[] = {"=", "error", "hang", "crash", "exit", "late"};
+static const char *const actions[] = {"=", "error", "hang", "crash", "exit", "late", "first"};
 
 static int action_of(const char *word)
 {
-	for (int i = 0; i < 6; i++)
+	for (int i = 0; i < 7; i++)
 		if (strcmp(word, actions[i]) == 0)
 			return i;
 	return -1;
@@ -85,6 +85,10 @@ static void parse(char *text, int line)
 	r.action = action;
 	r.text = strdup(save ? save + strspn(save, " \t") : "");
 	r.number = strtol(r.text, NULL, 0);
+	if (action == FIRST && (r.text = strstr(r.text, "= ")))
+		r.text += 2;
+	if (!r.text)
+		broken(line, "no answer");
 	rules = realloc(rules, (nrules + 1) * sizeof *rules);
 	rules[nrules++] = r;
 }
@@ -143,7 +147,7 @@ static int fits(const struct rule *r, int device, const char *call, const long *
 static nvmlReturn_t ask(int device, const char *call, const long *args, const char **answer)
 {
 	for (int i = nrules - 1; i >= 0; i--) {
-		const struct rule *r = &rules[i];
+		struct rule *r = &rules[i];
 
 		if (!fits(r, device, call, args))
 			continue;
@@ -163,6 +167,12 @@ static nvmlReturn_t ask(int device, const char *call, const long *args, const ch
 			_exit((int)r->number);
 		case LATE:
 			usleep((useconds_t)r->number * 1000);
+			break;
+		case FIRST:
+			if (r->number-- <= 0)
+				break;
+			*answer = r->text;
+			return NVML_SUCCESS;
 		}
 	}
 	return NVML_ERROR_NOT_SUPPORTED;

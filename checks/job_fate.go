@@ -1,0 +1,127 @@
+package checks
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What check_job_leftovers says of a process, and what it keeps of one that no
+// signal can end.
+
+// fate is what became of a process, in words.
+func (r *leftRun) fate(p *leftProcess) string {
+	switch {
+	case p.gone && p.killed:
+		return "had to be killed" + r.opened(p)
+	case p.gone:
+		return "had to be ended" + r.opened(p)
+	}
+	text := "is left" + r.opened(p)
+	if p.Asleep {
+		text += " in state D" + before(", wait channel ", p.Wchan, "")
+	}
+	switch {
+	case !r.end:
+		return text
+	case p.killed:
+		return text + "; killed, but it has not ended yet"
+	case r.runs != "":
+		return text + "; not ended: " + r.runs
+	case p.err != nil:
+		return text + fmt.Sprintf("; end it: %v", p.err)
+	case !p.Owned:
+		return text + "; not ended: it does not run as the job's user alone"
+	case !r.mayEnd(p):
+		return text + fmt.Sprintf("; not ended: uid %d is root's or the system's", r.job.UID)
+	}
+	return text
+}
+
+// hangs are the words on a process that no signal can end. They stay the same from
+// run to run.
+func (r *leftRun) hangs(p *leftProcess) string {
+	return "cannot be ended" + r.opened(p) + ": killed, and in state D" + before(", wait channel ", p.Wchan, "")
+}
+
+// opened names the GPUs that a process has open.
+func (r *leftRun) opened(p *leftProcess) string {
+	var names []string
+	for _, minor := range p.GPUs {
+		name := fmt.Sprintf("/dev/nvidia%d", minor)
+		if i := slices.IndexFunc(r.job.GPUs, func(g JobGPU) bool { return g.Minor == minor && g.PCI != "" }); i >= 0 {
+			name = "GPU " + r.job.GPUs[i].PCI
+		}
+		names = append(names, name)
+	}
+	return before(" with ", strings.Join(names, ", "), " open")
+}
+
+// stuckRecord is what is kept of the processes of a job that no signal can end.
+type stuckRecord struct {
+	Processes []stuckProcess `json:"processes"`
+}
+
+type stuckProcess struct {
+	PID     int    `json:"pid"`
+	Start   uint64 `json:"start"`
+	Message string `json:"message"`
+}
+
+const stuckRecords = "leftover-"
+
+// remember keeps what hangs for later runs: the health check that follows would
+// find nothing wrong.
+func (r *leftRun) remember(stuck []*leftProcess) []Finding {
+	if len(stuck) == 0 {
+		return nil
+	}
+	var record stuckRecord
+	for _, p := range stuck {
+		record.Processes = append(record.Processes, stuckProcess{p.PID, p.Start, r.finding(p, Finding{}, r.hangs(p)).Message})
+	}
+	return r.env.keep(jobLeftoversName, stuckRecords+r.job.ID, record)
+}
+
+// stillStuck looks at what epilogs have kept: processes that are still there fail.
+func stillStuck(env *Env) (findings []Finding) {
+	records, err := env.Host.Records(stuckRecords)
+	switch {
+	case errors.Is(err, probe.ErrNoMemory):
+		return noJob(jobLeftoversName)
+	case err != nil:
+		return unreadable(err)
+	}
+	for _, r := range records {
+		var record stuckRecord
+		if r.Err == "" {
+			if err := json.Unmarshal(r.Data, &record); err != nil {
+				r.Err = fmt.Sprintf("read %s: %v", r.Name, err)
+			}
+		}
+		if r.Err != "" {
+			findings = append(findings, unreadable(errors.New(r.Err))...)
+			continue
+		}
+		there := false
+		for _, p := range record.Processes {
+			env.At("look at process %d", p.PID)
+			now, alive := env.Host.JobProcessNow(probe.JobRef{}, probe.JobProcess{Process: probe.Process{PID: p.PID}, Start: p.Start})
+			if alive && now.Asleep {
+				there = true
+				findings = append(findings, Finding{Code: "job.left.stuck", Severity: Fail, Remedy: RebootNode, Device: Device{Kind: "process"}, Message: p.Message})
+			}
+		}
+		if !there {
+			_ = env.Host.Forget(r.Name) // the next run tries again
+		}
+	}
+	if len(findings) == 0 {
+		return noJob(jobLeftoversName)
+	}
+	return findings
+}

@@ -1,0 +1,245 @@
+package checks
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// liveJobs counts the jobs of the tests: no two have the same number.
+var liveJobs atomic.Int64
+
+// aloneEnv is set in the process that runs a test in namespaces of its own.
+const aloneEnv = "CHECKS_TEST_ALONE"
+
+// alone runs a test once more, where there are no other processes, no IPC and no
+// files in /dev/shm: a Slurm on this machine has jobs, too. It says whether this is
+// that run.
+func alone(t *testing.T) bool {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if os.Getenv(aloneEnv) == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.v")
+		cmd.Env = append(os.Environ(), aloneEnv+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC}
+		out, err := cmd.CombinedOutput()
+		switch {
+		case err != nil && len(out) == 0:
+			t.Skipf("needs namespaces: %v", err)
+		case err != nil || !strings.Contains(string(out), "--- "):
+			t.Errorf("%v\n%s", err, out)
+		case strings.Contains(string(out), "--- SKIP"):
+			t.Skipf("%s", out)
+		}
+		return false
+	}
+	for _, m := range []struct {
+		source, target, kind string
+		flags                uintptr
+	}{{"", "/", "", syscall.MS_REC | syscall.MS_PRIVATE}, {"proc", "/proc", "proc", 0}, {"tmpfs", "/dev/shm", "tmpfs", 0}} {
+		if err := syscall.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
+			t.Skipf("mount %s: %v", m.target, err)
+		}
+	}
+	return true
+}
+
+// liveJob is a job of a user who is neither root nor of the system, with a uid that
+// no other test has.
+func liveJob(t *testing.T) *Job {
+	t.Helper()
+	n := int(liveJobs.Add(1))
+	return &Job{ID: fmt.Sprint(1<<30 + os.Getpid()*100 + n), UID: 1<<30 + os.Getpid()*100 + n, User: "alice", Ended: true, Began: time.Now().Add(-time.Second)}
+}
+
+// leave has a job leave a process behind: a shell command, with nobody above it.
+// What it prints is waited for.
+func leave(t *testing.T, job *Job, uid int, command string) int {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", "("+command+") >&2 & echo $!")
+	cmd.Env, cmd.Dir = []string{"PATH=/bin:/usr/bin", "SLURM_JOB_ID=" + job.ID}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	var word string
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+	if _, err := fmt.Fscan(errs, &word); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = cmd.Wait() }()
+	return pid
+}
+
+// runLeft runs the check on this machine.
+func runLeft(t *testing.T, job *Job, c jobLeftovers) (text string, findings []Finding) {
+	t.Helper()
+	if c.Stuck == 0 {
+		c.Stuck = stuckAfter
+	}
+	findings = c.Run(t.Context(), &Env{Host: probe.NewHost("/"), Job: job, Deadline: time.Now().Add(20 * time.Second)})
+	for _, f := range findings {
+		text += f.Message + "\n"
+	}
+	return text, findings
+}
+
+func TestJobLeftoversEndsProcesses(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	mild := leave(t, job, job.UID, "echo ready; exec sleep 600")
+	deaf := leave(t, job, job.UID, "trap '' TERM; echo ready; exec sleep 601")
+	stranger := leave(t, job, job.UID+1<<20, "echo ready; exec sleep 600")
+	mine := leave(t, &Job{ID: "7"}, job.UID, "echo ready; exec sleep 600")
+	left := fmt.Sprintf("alice's process %d (sleep) of job %s is left\n", mild, job.ID)
+	text, _ := runLeft(t, job, jobLeftovers{})
+	if !strings.Contains(text, left) || !strings.Contains(text, fmt.Sprintf("process %d (sleep) of job %s is left\n", deaf, job.ID)) {
+		t.Errorf("%s\nwant %s", text, left)
+	}
+	if strings.Contains(text, fmt.Sprint("process ", stranger)) || strings.Contains(text, fmt.Sprint("process ", mine)) {
+		t.Errorf("somebody else's: %s", text)
+	}
+
+	text, findings := runLeft(t, job, jobLeftovers{End: true})
+	for _, want := range []string{
+		fmt.Sprintf("alice's process %d (sleep) of job %s had to be ended\n", mild, job.ID),
+		fmt.Sprintf("alice's process %d (sleep) of job %s had to be killed\n", deaf, job.ID),
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s\nwant %s", text, want)
+		}
+	}
+	if Worst(findings) != Warn {
+		t.Errorf("%v: %s", Worst(findings), text)
+	}
+	h := probe.NewHost("/")
+	for pid, want := range map[int]bool{mild: false, deaf: false, stranger: true, mine: true} {
+		if h.Alive(pid) != want {
+			t.Errorf("process %d lives: %v, want %v", pid, !want, want)
+		}
+	}
+	if text, _ := runLeft(t, job, jobLeftovers{End: true}); text != "" {
+		t.Errorf("once more: %s", text)
+	}
+}
+
+// What goes by itself is not worth a word; and nobody waits longer than that.
+func TestJobLeftoversHaveAGrace(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	job.Grace = 15 * time.Second
+	leave(t, job, job.UID, "echo ready; sleep 1")
+	began := time.Now()
+	if text, _ := runLeft(t, job, jobLeftovers{End: true}); text != "" || time.Since(began) > 10*time.Second {
+		t.Errorf("after %v: %s", time.Since(began), text)
+	}
+}
+
+// A prolog looks at nothing, whatever it is told.
+func TestJobLeftoversInAProlog(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	job.Ended, job.End = false, true
+	pid := leave(t, job, job.UID, "echo ready; exec sleep 600")
+	if _, findings := runLeft(t, job, jobLeftovers{End: true}); len(findings) != 1 || findings[0].Severity != Skip {
+		t.Errorf("%+v", findings)
+	}
+	if !probe.NewHost("/").Alive(pid) {
+		t.Error("it was ended")
+	}
+}
+
+// freeze puts a process to sleep where no signal reaches it, until thaw is called.
+func freeze(t *testing.T, pid int) (thaw func()) {
+	t.Helper()
+	dir, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "nhc-gpu-test-")
+	if err != nil {
+		t.Skipf("needs a cgroup that freezes: %v", err)
+	}
+	write := func(file, text string) error { return os.WriteFile(filepath.Join(dir, file), []byte(text), 0) }
+	thaw = func() { _ = write("freezer.state", "THAWED") }
+	t.Cleanup(func() {
+		thaw()
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		for end := time.Now().Add(5 * time.Second); os.Remove(dir) != nil && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	if err := write("cgroup.procs", fmt.Sprint(pid)); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if err := write("freezer.state", "FROZEN"); err != nil {
+			t.Fatal(err)
+		}
+		if state, _ := os.ReadFile(filepath.Join(dir, "freezer.state")); strings.TrimSpace(string(state)) == "FROZEN" {
+			return thaw
+		}
+	}
+	t.Fatal("it does not freeze")
+	return nil
+}
+
+// A process that no signal can end fails, and is not waited for for ever.
+func TestJobLeftoversThatNoSignalEnds(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	pid := leave(t, job, job.UID, "echo ready; exec sleep 600")
+	thaw := freeze(t, pid)
+	says := fmt.Sprintf("%s:  alice's process %d ([sleep]) of job %s", jobLeftoversName, pid, job.ID)
+	// Nobody has killed it: it may wait for its files.
+	if text, findings := runLeft(t, job, jobLeftovers{Stuck: time.Millisecond}); Worst(findings) != Warn || !strings.HasPrefix(text, says+" is left in state D") {
+		t.Errorf("%v: %s", Worst(findings), text)
+	}
+	text, findings := runLeft(t, job, jobLeftovers{End: true, Stuck: 100 * time.Millisecond})
+	if Worst(findings) != Fail || findings[0].Code != "job.left.stuck" || !strings.HasPrefix(text, says+" cannot be ended: killed, and in state D") {
+		t.Errorf("%v: %s", Worst(findings), text)
+	}
+	// Killed by whomever.
+	if text, findings := runLeft(t, job, jobLeftovers{Stuck: 100 * time.Millisecond}); Worst(findings) != Fail {
+		t.Errorf("%v: %s", Worst(findings), text)
+	}
+	// Too little time to be sure.
+	late := &Env{Host: probe.NewHost("/"), Job: job, Deadline: time.Now().Add(400 * time.Millisecond)}
+	if findings := (&jobLeftovers{Stuck: stuckAfter, Grace: time.Minute, End: true}).Run(t.Context(), late); Worst(findings) != Warn || time.Now().After(late.Deadline) {
+		t.Errorf("%v after its time: %+v", time.Since(late.Deadline), findings)
+	}
+	thaw()
+	if text, _ := runLeft(t, job, jobLeftovers{End: true}); text != "" && !strings.Contains(text, "had to be ") {
+		t.Errorf("when it can end: %s", text)
+	}
+}

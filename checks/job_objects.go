@@ -1,0 +1,194 @@
+package checks
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// leftObject is something that outlives the processes of its user: System V IPC,
+// or a file in /dev/shm.
+type leftObject struct {
+	kind   string // "message queue"
+	code   string
+	name   string
+	bytes  uint64
+	made   time.Time
+	public bool  // others than its user may use it
+	pids   []int // who made it and used it last, if that is known
+	remove func() error
+}
+
+// ipcWords are what kinds of System V IPC are called.
+var ipcWords = map[probe.IPCKind]string{probe.SharedMemory: "shared memory segment", probe.MessageQueue: "message queue", probe.SemaphoreSets: "semaphore set"}
+
+// objects reports the IPC and the files of the job's user that nobody uses any
+// more, and removes them if that is wanted and they can be nobody else's.
+func (r *leftRun) objects() (findings []Finding) {
+	if int64(r.job.UID) <= r.system {
+		return nil
+	}
+	list, findings := r.unused()
+	list = slices.DeleteFunc(list, func(o leftObject) bool { return o.made.Before(r.job.Began) })
+	if len(list) == 0 {
+		return findings
+	}
+	c, err := r.claim()
+	if err != nil {
+		return append(findings, unreadable(err)...)
+	}
+	if c.others {
+		return findings
+	}
+	for _, sure := range []bool{true, false} {
+		groups := map[string][]leftObject{}
+		for _, o := range list {
+			if o.used(c) || sure != (c.sure && (!o.public || !c.shared)) {
+				continue
+			}
+			groups[o.kind] = append(groups[o.kind], o)
+		}
+		for _, kind := range []string{ipcWords[probe.SharedMemory], ipcWords[probe.MessageQueue], ipcWords[probe.SemaphoreSets], shmWord} {
+			if len(groups[kind]) > 0 {
+				findings = append(findings, r.group(groups[kind], sure))
+			}
+		}
+	}
+	return findings
+}
+
+const shmWord = "/dev/shm file"
+
+// unused lists what the job's user has, and nobody attached or open.
+func (r *leftRun) unused() (list []leftObject, findings []Finding) {
+	uid := uint32(r.job.UID)
+	r.env.At("read /proc/sysvipc")
+	ipcs, err := r.env.Host.IPCs()
+	if err != nil {
+		findings = unreadable(err)
+	}
+	for _, o := range ipcs {
+		if o.UID == uid && o.Creator == uid && o.Attached == 0 {
+			list = append(list, leftObject{kind: ipcWords[o.Kind], code: "job.left.ipc", name: strconv.Itoa(o.ID), bytes: o.Bytes, made: o.Changed,
+				public: o.Mode&0o066 != 0, pids: o.PIDs, remove: func() error { return r.env.Host.RemoveIPC(o) }})
+		}
+	}
+	r.env.At("look through /dev/shm")
+	files, err := r.env.Host.ShmFiles(uid)
+	if err != nil {
+		return list, append(findings, unreadable(err)...)
+	}
+	for _, f := range files {
+		if !f.Opened {
+			list = append(list, leftObject{kind: shmWord, code: "job.left.file", name: f.Path(), bytes: f.Bytes, made: f.Made,
+				public: f.Mode&0o066 != 0, remove: func() error { return r.env.Host.RemoveShm(f) }})
+		}
+	}
+	return list, findings
+}
+
+// claim is how surely what the job's user has left is the job's.
+type claim struct {
+	others bool           // no: the user has another job here
+	shared bool           // there are other jobs, whose users may use what is public
+	sure   bool           // yes
+	owners map[int]uint32 // the uids of the processes that live, by pid
+}
+
+func (r *leftRun) claim() (c claim, err error) {
+	r.env.At("look for other jobs")
+	users, err := r.env.Host.JobUsers()
+	if err != nil {
+		return c, err
+	}
+	delete(users, r.job.ID)
+	c.sure = r.person() && (!r.end || r.hasEnded()) && !r.job.Began.IsZero() && len(r.living()) == 0 && !slices.Contains(r.job.Beside, r.job.UID)
+	c.shared = len(users)+len(r.job.Beside) > 0
+	for _, uids := range users {
+		c.others = c.others || slices.Contains(uids, uint32(r.job.UID))
+		c.sure = c.sure && len(uids) > 0 // else nobody knows whose that job is
+	}
+	procs, err := r.env.Host.Processes()
+	if err != nil {
+		return c, err
+	}
+	c.owners = map[int]uint32{}
+	for _, p := range procs {
+		if old := r.seen[p.PID]; strings.HasSuffix(p.Args, " <defunct>") || old != nil && old.gone {
+			continue
+		}
+		c.owners[p.PID] = p.UID
+		c.sure = c.sure && int64(p.UID) != int64(r.job.UID)
+	}
+	return c, nil
+}
+
+// used says whether a process that made it or used it last still lives.
+func (o *leftObject) used(c claim) bool {
+	return slices.ContainsFunc(o.pids, func(pid int) bool {
+		_, alive := c.owners[pid]
+		return alive
+	})
+}
+
+// mostNamed is how many of a kind are named.
+const mostNamed = 3
+
+// group says of some objects of a kind that they are left, and removes them.
+func (r *leftRun) group(list []leftObject, sure bool) Finding {
+	f := Finding{Code: list[0].code, Severity: Warn}
+	var bytes uint64
+	var names []string
+	for _, o := range list {
+		bytes += o.bytes
+		if names = append(names, fmt.Sprintf("%.80s", o.name)); len(names) > mostNamed {
+			names = names[:mostNamed]
+		}
+	}
+	text := plural(len(list), list[0].kind)
+	if bytes > 0 {
+		text += " (" + kilobytes((bytes+1023)/1024) + ")"
+	}
+	text += ": " + strings.Join(names, ", ")
+	if more := len(list) - len(names); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	user := r.userOf(r.job.UID)
+	if !sure {
+		f.Message = fmt.Sprintf("%s:  %s has %s, perhaps of job %s, which has ended", jobLeftoversName, user, text, r.job.ID)
+		return f
+	}
+	f.Severity = r.severity()
+	f.Message = fmt.Sprintf("%s:  job %s of %s has left %s%s", jobLeftoversName, r.job.ID, user, text, r.removed(list))
+	return f
+}
+
+// removed removes what is left if that is wanted, and says so.
+func (r *leftRun) removed(list []leftObject) string {
+	if !r.end {
+		return ""
+	}
+	failed := 0
+	var first error
+	for _, o := range list {
+		r.env.At("remove %s %s", o.kind, o.name)
+		if err := o.remove(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if failed++; first == nil {
+				first = err
+			}
+		}
+	}
+	switch {
+	case failed == 0:
+		return "; removed"
+	case len(list) == 1:
+		return fmt.Sprintf("; not removed: %v", first)
+	}
+	return fmt.Sprintf("; %d not removed: %v", failed, first)
+}

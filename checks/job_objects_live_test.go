@@ -1,0 +1,158 @@
+package checks
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// leaveObjects has a job leave IPC of each kind, and a file in /dev/shm; it returns
+// how many are left of what it has made.
+func leaveObjects(t *testing.T, job *Job, mode string) (left func() int) {
+	t.Helper()
+	ipcmk, err := exec.LookPath("ipcmk")
+	if err != nil {
+		t.Skip("needs ipcmk")
+	}
+	file := filepath.Join("/dev/shm", "nhc-gpu-test-"+job.ID)
+	cmd := exec.Command("/bin/sh", "-c", ipcmk+" -p "+mode+" -M 4096 -Q -S 1 && echo x >"+file+" && chmod "+mode+" "+file)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(job.UID), Gid: uint32(job.UID)}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("ipcmk: %v: %s", err, out)
+	}
+	h := probe.NewHost("/")
+	own := func() (list []probe.IPC) {
+		all, err := h.IPCs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range all {
+			if int(o.Creator) == job.UID {
+				list = append(list, o)
+			}
+		}
+		return list
+	}
+	t.Cleanup(func() {
+		for _, o := range own() {
+			_ = h.RemoveIPC(o)
+		}
+		_ = os.Remove(file)
+	})
+	return func() int {
+		n := len(own())
+		if _, err := os.Lstat(file); err == nil {
+			n++
+		}
+		return n
+	}
+}
+
+func TestJobLeftoversRemovesObjects(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	left := leaveObjects(t, job, "0600")
+	if n := left(); n != 4 {
+		t.Fatalf("%d objects, want 4", n)
+	}
+	about := func(text, tail string) {
+		t.Helper()
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		wants := []string{"1 shared memory segment (4kB): ", "1 message queue: ", "1 semaphore set: ", "1 /dev/shm file (4kB): /dev/shm/nhc-gpu-test-" + job.ID}
+		if len(lines) != len(wants) {
+			t.Fatalf("%s\nwant %d lines", text, len(wants))
+		}
+		for i, want := range wants {
+			if !strings.Contains(lines[i], want) || !strings.HasSuffix(lines[i], tail) {
+				t.Errorf("%s\nwant %s...%s", lines[i], want, tail)
+			}
+		}
+	}
+	began := job.Began
+	for why, unsure := range map[string]func(){
+		"nobody knows when it began":      func() { job.Began = time.Time{} },
+		"its user has another job, maybe": func() { job.Beside = []int{job.UID} },
+	} {
+		unsure()
+		text, _ := runLeft(t, job, jobLeftovers{End: true, Fail: true})
+		if about(text, ", perhaps of job "+job.ID+", which has ended"); left() != 4 || strings.Contains(text, "removed") {
+			t.Errorf("%s: %d are left: %s", why, left(), text)
+		}
+		job.Began, job.Beside = began, nil
+	}
+	job.Began = time.Now().Add(time.Hour)
+	if text, _ := runLeft(t, job, jobLeftovers{End: true}); text != "" || left() != 4 {
+		t.Errorf("made before the job: %s", text)
+	}
+	job.Began = began
+	text, findings := runLeft(t, job, jobLeftovers{Fail: true})
+	if about(text, ""); left() != 4 || Worst(findings) != Fail || !strings.Contains(text, "job "+job.ID+" of alice has left 1 message queue") {
+		t.Errorf("%v, %d are left: %s", Worst(findings), left(), text)
+	}
+	login := leave(t, &Job{ID: "7"}, job.UID, "echo ready; exec sleep 600")
+	if text, _ := runLeft(t, job, jobLeftovers{End: true}); !strings.Contains(text, "perhaps") || left() != 4 {
+		t.Errorf("its user has a process: %s", text)
+	}
+	if err := syscall.Kill(login, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(5 * time.Second); probe.NewHost("/").Alive(login) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	text, findings = runLeft(t, job, jobLeftovers{End: true})
+	if about(text, "; removed"); left() != 0 || Worst(findings) != Warn {
+		t.Errorf("%v, %d are left: %s", Worst(findings), left(), text)
+	}
+	if text, _ := runLeft(t, job, jobLeftovers{End: true}); text != "" {
+		t.Errorf("once more: %s", text)
+	}
+}
+
+// What others may use is not removed while there are other jobs.
+func TestJobLeftoversKeepsWhatIsPublic(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	job.Beside = []int{4242}
+	left := leaveObjects(t, job, "0666")
+	text, _ := runLeft(t, job, jobLeftovers{End: true})
+	if left() != 4 || strings.Count(text, "perhaps") != 4 {
+		t.Errorf("%d are left: %s", left(), text)
+	}
+	job.Beside = nil
+	if text, _ := runLeft(t, job, jobLeftovers{End: true}); left() != 0 || strings.Count(text, "; removed\n") != 4 {
+		t.Errorf("%d are left: %s", left(), text)
+	}
+}
+
+// A file that a process has open is in use.
+func TestJobLeftoversKeepsOpenFiles(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	left := leaveObjects(t, job, "0600")
+	f, err := os.Open(filepath.Join("/dev/shm", "nhc-gpu-test-"+job.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := runLeft(t, job, jobLeftovers{End: true}); left() != 1 || strings.Contains(text, "/dev/shm") {
+		t.Errorf("%d are left: %s", left(), text)
+	}
+	f.Close()
+	if text, _ := runLeft(t, job, jobLeftovers{End: true}); left() != 0 || !strings.Contains(text, "/dev/shm") {
+		t.Errorf("%d are left: %s", left(), text)
+	}
+}

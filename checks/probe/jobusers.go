@@ -1,0 +1,90 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// StepsOf are the steps of a job that still have a slurmstepd here, by their names:
+// "0", "batch", "extern".
+func (h *Host) StepsOf(job JobRef) (steps []string, err error) {
+	s, err := h.jobScan(job)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	pids, err := s.pids()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		if uid, err := s.owner(pid); err != nil || uid != 0 {
+			continue
+		}
+		dir := strconv.Itoa(pid)
+		if t, err := s.task(dir); err != nil || t.name != "slurmstepd" {
+			continue
+		}
+		s.name = append(s.name[:0], dir...)
+		if step, ok := strings.CutPrefix(s.command(), "slurmstepd: ["+job.ID+"."); ok {
+			steps = append(steps, strings.TrimSuffix(step, "]"))
+		}
+	}
+	return steps, nil
+}
+
+// JobUsers are the users of the jobs that run on this node, by what no user can
+// choose: whose processes are in a job's cgroups, or below its slurmstepd. A job
+// whose processes are elsewhere, or between two steps, has none here.
+func (h *Host) JobUsers() (map[string][]uint32, error) {
+	jobs, err := h.RunningJobs()
+	if err != nil || len(jobs) == 0 {
+		return nil, err
+	}
+	users := map[string][]uint32{}
+	for id := range jobs {
+		users[id] = nil
+	}
+	s, err := h.jobScan(JobRef{})
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	pids, err := s.pids()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		uid, err := s.owner(pid)
+		if err != nil || uid == 0 {
+			continue
+		}
+		job, err := s.jobOf(pid)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if list, ok := users[job]; ok && !slices.Contains(list, uid) {
+			users[job] = append(list, uid)
+		}
+	}
+	return users, nil
+}
+
+// jobOf is the job of a process by its cgroup, or by the slurmstepd above it.
+func (s *jobScan) jobOf(pid int) (string, error) {
+	data, err := s.h.readFileOf(pid, "cgroup")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if job := parseJobGroup(data); job != "" {
+		return job, nil
+	}
+	t, err := s.task(strconv.Itoa(pid))
+	if err != nil {
+		return "", gone(err)
+	}
+	return s.stepAbove(t.parent), nil
+}

@@ -1,0 +1,277 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// shmDir is where POSIX shared memory and semaphores lie, and what programs put
+// there as files.
+const shmDir = "/dev/shm"
+
+// ShmFile is a plain file in /dev/shm.
+type ShmFile struct {
+	Name   string // below /dev/shm; a user has chosen it
+	UID    uint32
+	Mode   uint32 // permission bits
+	Bytes  uint64 // of memory that it takes
+	Made   time.Time
+	Opened bool // by some process, or mapped
+
+	inode inode
+}
+
+// Path is the name of the file as it may be shown.
+func (f *ShmFile) Path() string { return shmDir + "/" + printable([]byte(f.Name)) }
+
+// inode is a file whatever its name.
+type inode struct {
+	dev, ino uint64
+}
+
+// The bounds of what is looked at in /dev/shm.
+const (
+	maxShmFiles = 10000
+	maxShmDepth = 16
+)
+
+// ShmFiles lists the plain files of a user in /dev/shm and its directories, and
+// which of them a process has open. No link is followed. Where the file system
+// does not tell when a file was made, it is when it was last changed.
+func (h *Host) ShmFiles(uid uint32) ([]ShmFile, error) {
+	dir, err := h.openShm("")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: shmDir, Err: reason(err)}
+	}
+	defer dir.Close()
+	s := shmScan{uid: uid}
+	if err := s.walk(dir, "", 0); err != nil {
+		return nil, &fs.PathError{Op: "read", Path: shmDir, Err: reason(err)}
+	}
+	if len(s.files) > 0 {
+		err = h.findOpened(s.files)
+	}
+	return s.files, err
+}
+
+// openShm opens a directory below /dev/shm, name by name and through no link.
+func (h *Host) openShm(name string) (*os.File, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+	fd, err := unix.Open(h.Path(shmDir), flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" {
+			continue
+		}
+		next, err := unix.Openat(fd, part, flags|unix.O_NOFOLLOW, 0)
+		unix.Close(fd)
+		if err != nil {
+			return nil, err
+		}
+		fd = next
+	}
+	return os.NewFile(uintptr(fd), shmDir+"/"+name), nil
+}
+
+type shmScan struct {
+	uid   uint32
+	seen  int
+	files []ShmFile
+}
+
+// walk looks at what is in a directory of the file system dev.
+func (s *shmScan) walk(dir *os.File, below string, depth int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return err
+	}
+	names, err := dir.Readdirnames(maxShmFiles)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	for _, name := range names {
+		if s.seen++; s.seen <= maxShmFiles {
+			s.entry(dir, uint64(st.Dev), name, path.Join(below, name), depth) //nolint:unconvert // another type on other machines
+		}
+	}
+	return nil
+}
+
+// entry takes note of a file, or goes down into a directory. What is gone
+// meanwhile, or no directory any more, is none; what is mounted there is left alone.
+func (s *shmScan) entry(dir *os.File, dev uint64, name, full string, depth int) {
+	var st unix.Statx_t
+	err := unix.Statx(int(dir.Fd()), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st)
+	if err != nil || unix.Mkdev(st.Dev_major, st.Dev_minor) != dev {
+		return
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		if st.Uid != s.uid {
+			return
+		}
+		f := ShmFile{Name: full, UID: st.Uid, Mode: uint32(st.Mode) & 0o777, Bytes: st.Blocks * 512, Made: statxTime(st.Ctime), inode: inode{dev, st.Ino}}
+		if st.Mask&unix.STATX_BTIME != 0 {
+			f.Made = statxTime(st.Btime)
+		}
+		s.files = append(s.files, f)
+	case unix.S_IFDIR:
+		fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil || depth >= maxShmDepth {
+			return
+		}
+		sub := os.NewFile(uintptr(fd), full)
+		defer sub.Close()
+		_ = s.walk(sub, full, depth+1)
+	}
+}
+
+func statxTime(t unix.StatxTimestamp) time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
+
+// findOpened marks the files that somebody has open or mapped. A lease tells of
+// every process, also of those that cannot be seen from here; where none can be
+// had /proc tells of the others.
+func (h *Host) findOpened(files []ShmFile) error {
+	f := openedFinder{h: h, files: map[inode]*ShmFile{}, bases: map[string]bool{}}
+	for i := range files {
+		file := &files[i]
+		err := errRecorded
+		if h.root == "/" && leasesTell() {
+			err = h.holding(file, func(int, string) error { return nil })
+		}
+		switch {
+		case err == nil || errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, errOpened):
+			file.Opened = true
+		default:
+			f.files[file.inode], f.bases[path.Base(file.Name)] = file, true
+		}
+	}
+	if len(f.files) == 0 {
+		return nil
+	}
+	return f.look()
+}
+
+// RemoveShm removes a file that is still the one it was and that no process has
+// open. A file that is gone is [fs.ErrNotExist].
+func (h *Host) RemoveShm(f ShmFile) error {
+	if h.root != "/" {
+		return errRecorded
+	}
+	err := h.holding(&f, func(dir int, name string) error {
+		var st unix.Stat_t
+		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+		if !f.is(&st) {
+			return errChanged
+		}
+		return unix.Unlinkat(dir, name, 0)
+	})
+	return reason(err)
+}
+
+var (
+	errRecorded = errors.New("a recorded node cannot be changed")
+	errOpened   = errors.New("a process has it open")
+)
+
+// holding calls do with the directory of a file and its name there. Nobody has the
+// file open, and nobody can open it meanwhile; before Linux 5.3 nobody had when
+// the files were listed. All is done with the rights of the file's owner, so that
+// what a user puts in its place meanwhile is at most what that user could reach.
+func (h *Host) holding(f *ShmFile, do func(dir int, name string) error) error {
+	return asUser(int(f.UID), func() error {
+		dir, err := h.openShm(path.Dir(f.Name))
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		name := path.Base(f.Name)
+		fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if !f.is(&st) {
+			return errChanged
+		}
+		switch _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK); {
+		case !leasesTell():
+		case errors.Is(err, unix.EAGAIN):
+			return errOpened
+		case err != nil:
+			return os.NewSyscallError("lease", err)
+		}
+		return do(int(dir.Fd()), name)
+	})
+}
+
+// is says whether this is the file.
+func (f *ShmFile) is(st *unix.Stat_t) bool {
+	return f.inode == inode{uint64(st.Dev), st.Ino} && st.Uid == f.UID && st.Mode&unix.S_IFMT == unix.S_IFREG //nolint:unconvert // another type on other machines
+}
+
+// leasesTell says whether a lease on a file of tmpfs is refused for no other
+// reason than that somebody has it open: since Linux 5.3, commit 387e3746d01c.
+var leasesTell = sync.OnceValue(func() bool {
+	var name unix.Utsname
+	if unix.Uname(&name) != nil {
+		return true
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
+		return true
+	}
+	return major > 5 || major == 5 && minor >= 3
+})
+
+// asUser does something with the rights to files that a user has. The kernel
+// keeps them for each thread: one that does not get root's back ends with its
+// goroutine.
+func asUser(uid int, do func() error) error {
+	if os.Geteuid() != 0 {
+		return do()
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if !takeRights(uid) {
+			done <- fmt.Errorf("cannot take the rights of uid %d", uid)
+			return
+		}
+		done <- do()
+		if takeRights(0) {
+			runtime.UnlockOSThread()
+		}
+	}()
+	return <-done
+}
+
+// takeRights makes a user the one whose rights to files this thread has. The call
+// itself tells no failure, the next one what it came to.
+func takeRights(uid int) bool {
+	_, _ = unix.SetfsuidRetUid(uid)
+	now, _ := unix.SetfsuidRetUid(-1)
+	return now == uid
+}
