@@ -21,11 +21,12 @@ type Options struct {
 }
 
 // Pool keeps one worker a lane, started when first needed. Its methods may be
-// called from several goroutines, for one lane from one at a time.
+// called from several goroutines; those for one lane wait for each other.
 type Pool struct {
 	opts Options
 
 	mu      sync.Mutex
+	busy    map[checks.Lane]*sync.Mutex // held while a lane carries out requests
 	workers map[checks.Lane]*client
 	ended   map[checks.Lane]bool // vendor lanes that hung or died: they stay so for this run
 	lastID  int
@@ -39,7 +40,20 @@ func NewPool(opts Options) *Pool {
 	if opts.Ledger == nil {
 		opts.Ledger = new(Ledger)
 	}
-	return &Pool{opts: opts, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]bool{}}
+	return &Pool{opts: opts, busy: map[checks.Lane]*sync.Mutex{}, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]bool{}}
+}
+
+// claim waits until nobody else has requests under way in a lane.
+func (p *Pool) claim(lane checks.Lane) (release func()) {
+	p.mu.Lock()
+	busy := p.busy[lane]
+	if busy == nil {
+		busy = new(sync.Mutex)
+		p.busy[lane] = busy
+	}
+	p.mu.Unlock()
+	busy.Lock()
+	return busy.Unlock
 }
 
 // Start starts the worker of a lane ahead of its first request, so that it
@@ -135,6 +149,7 @@ type Limit func(*Request) time.Duration
 // tried again while it hangs.
 func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit Limit, emit func(*Request, Outcome)) {
 	lane = lane.Worker()
+	defer p.claim(lane)()
 	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *Request) bool {
 		corpse, found := p.opts.Ledger.Find(lane, r.Line)
 		if found {

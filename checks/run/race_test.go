@@ -23,6 +23,27 @@ func TestLateCancel(t *testing.T) {
 	}
 }
 
+// Requests for one lane from several sides wait for each other: none gets the
+// answer of another, and none is taken for hung because its own went astray.
+func TestLaneShared(t *testing.T) {
+	p := newTestPool(t, "")
+	limit := func(*Request) time.Duration { return 10 * time.Second }
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 20 {
+				reqs := []*Request{{Op: OpFind, Line: "a"}, {Op: OpFind, Line: "b"}, {Op: OpFind, Line: "c"}}
+				p.Do(t.Context(), checks.Local, reqs, limit, func(r *Request, o Outcome) {
+					if err := o.Failure(); err != nil || o.ID != r.ID {
+						t.Errorf("request %s: %v", r.Line, err)
+					}
+				})
+			}
+		})
+	}
+	all.Wait()
+}
+
 // Lanes that hang at the same time write to one ledger.
 func TestLedgerConcurrent(t *testing.T) {
 	l, err := OpenLedger(t.TempDir())

@@ -27,12 +27,11 @@ const defaultConf = "* || check_file_test -f /etc/nhc/ok"
 // Cluster is a running Slurm in a bubble of its own, gone when its test ends.
 type Cluster struct {
 	t     *testing.T
-	dir   string                   // its files on the host, clusterDir inside
-	pid   string                   // process 1 of its bubble
-	group string                   // its folder below freezerDir
-	root  string                   // the system whose Slurm runs
-	conf  string                   // what slurm.conf has beside slurmConf and the nodes
-	edit  func(conf string) string // makes another slurm.conf of it; may be nil
+	dir   string // its files on the host, clusterDir inside
+	pid   string // process 1 of its bubble
+	group string // its folder below freezerDir
+	root  string // the system whose Slurm runs
+	conf  string // slurm.conf, but for the nodes
 	ctld  *process
 	Nodes []*Node
 
@@ -48,23 +47,10 @@ func start(t *testing.T) *Cluster {
 	return c
 }
 
-// startWith is start with another slurm.conf, and further files in /etc/slurm.
-func startWith(t *testing.T, edit func(conf string) string, scripts map[string]string) *Cluster {
-	t.Helper()
-	c := newCluster(t)
-	c.edit = edit
-	for name, text := range scripts {
-		c.mkdir(filepath.Dir("etc/" + name))
-		c.write("etc/"+name, []byte(text), 0o755)
-	}
-	c.up()
-	return c
-}
-
 // newCluster makes the files of a cluster that is to be brought up.
 func newCluster(t *testing.T) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, dir: t.ArtifactDir(), root: cmp.Or(os.Getenv("NHC_GPU_SLURM_ROOT"), "/")}
+	c := &Cluster{t: t, dir: t.ArtifactDir(), conf: string(slurmConf), root: cmp.Or(os.Getenv("NHC_GPU_SLURM_ROOT"), "/")}
 	skipUnlessAble(t, c.root)
 	if err := os.Chmod(c.dir, 0o755); err != nil { // users of the cluster read its slurm.conf
 		t.Fatal(err)
@@ -134,15 +120,11 @@ func (c *Cluster) writeFiles() {
 // writeConf writes slurm.conf.
 func (c *Cluster) writeConf() {
 	c.t.Helper()
-	text := string(slurmConf) + c.conf
+	text := c.conf
 	for i, n := range c.Nodes {
 		text += fmt.Sprintf("NodeName=%s NodeAddr=127.0.0.1 Port=%d CPUs=16 RealMemory=1000000 %s\n", n.Name, 6821+i, n.conf)
 	}
-	text += "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
-	if c.edit != nil {
-		text = c.edit(text)
-	}
-	c.write("etc/slurm.conf", []byte(text), 0o644)
+	c.write("etc/slurm.conf", []byte(text+"PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"), 0o644)
 }
 
 func (c *Cluster) mkdir(dir string) {

@@ -21,8 +21,8 @@ const gpusOfNode = 8
 // prolog is to find must not be found before.
 const gpuConf = `
 GresTypes=gpu
-Prolog=/run/bin/nhc-gpu
-Epilog=/run/bin/nhc-gpu
+Prolog=/etc/slurm/prolog.d/*
+Epilog=/etc/slurm/epilog.d/*
 PrologFlags=Alloc
 PrologEpilogTimeout=60
 HealthCheckInterval=3600
@@ -57,11 +57,12 @@ func newGPUCluster(t *testing.T, lines ...string) *Cluster {
 		}
 	}
 	c := newCluster(t)
-	c.conf = gpuConf + strings.Join(lines, "\n") + "\n"
+	c.conf += gpuConf + strings.Join(lines, "\n") + "\n"
 	c.mkdir("jobs")
 	if err := os.Chmod(filepath.Join(c.dir, "jobs"), 0o777); err != nil {
 		t.Fatal(err)
 	}
+	c.installScripts()
 	c.write("etc/gres.conf", []byte(gresConf), 0o644)
 	for _, n := range c.Nodes {
 		n.conf = "Gres=gpu:8"

@@ -86,23 +86,38 @@ func TestPrologEightAtOnce(t *testing.T) {
 	}
 
 	n.GPUs("5 field 230 = 1")
+	n.write("nhc-prolog.conf", heldLines) // or some are drained away before they are given GPUs
+	n.Create("hold")
 	jobs := n.eight(untilDone)
-	var started []*Job
+	c.waitFor(soon, "eight prologs", func() (string, bool) {
+		out := c.Exec("squeue", "--noheader", "--states=RUNNING,CONFIGURING", "--format=%i %T")
+		return out, strings.Count(out, "\n") == gpusOfNode
+	})
+	n.Remove("hold")
+	var begun []*Job
 	c.waitFor(2*soon, "seven jobs that run, and one that waits", func() (string, bool) {
-		started = slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !j.started() })
+		begun = slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !j.started() && !j.lost() })
 		out := c.Exec("squeue", "--noheader", "--format=%i %T %r %N")
-		return out, len(started) == gpusOfNode-1 && strings.Count(out, "PENDING") == 1
+		return out, len(begun) == gpusOfNode-1 && strings.Count(out, "PENDING") == 1
 	})
 	n.Must("drng", wantsReset(5))
 	n.Create("done")
-	for _, job := range started {
-		job.Wait("COMPLETED", soon)
+	for _, job := range begun {
+		if !job.lost() {
+			job.Wait("COMPLETED", soon)
+		}
 		job.Must("Restarts", "0")
 	}
 	n.WaitReason("drain", wantsReset(5), soon)
 	if got := c.RPCs()["REQUEST_UPDATE_NODE"]; got < 1 || got > 2 {
 		t.Errorf("slurmctld got %d REQUEST_UPDATE_NODE for one fault, want 1, or 2 by two prologs at the same time", got)
 	}
+}
+
+// lost says whether slurmd has lost the job's script after its prolog had passed.
+// 22.05 does now and then, while the prolog of another job fails.
+func (j *Job) lost() bool {
+	return strings.Contains(j.c.log("slurmd."+j.Is("NodeList")), "/job"+fmt.Sprintf("%05s", j.ID)+"/slurm_script: No such file")
 }
 
 // eight has eight jobs with one GPU each start on the node at once.

@@ -20,20 +20,28 @@ func delivered(t *testing.T, name string) string {
 // about us, and the scripts that the example names.
 func wired(t *testing.T, more ...string) *Cluster {
 	t.Helper()
-	scripts := map[string]string{}
-	for _, name := range []string{"prolog.d/50-nhc-gpu", "epilog.d/50-nhc-gpu"} {
-		scripts[name] = delivered(t, name)
-	}
-	scripts["nhc-gpu.conf"] = delivered(t, "slurm.conf.example")
-	return startWith(t, func(conf string) string {
-		var b strings.Builder
-		for line := range strings.Lines(conf) {
-			if !strings.HasPrefix(line, "HealthCheck") {
-				b.WriteString(line)
-			}
+	c := newCluster(t)
+	var b strings.Builder
+	for line := range strings.Lines(c.conf) {
+		if !strings.HasPrefix(line, "HealthCheck") {
+			b.WriteString(line)
 		}
-		return b.String() + "include /etc/slurm/nhc-gpu.conf\n" + strings.Join(append(more, ""), "\n")
-	}, scripts)
+	}
+	c.conf = b.String() + "include /etc/slurm/nhc-gpu.conf\n" + strings.Join(append(more, ""), "\n")
+	c.write("etc/nhc-gpu.conf", []byte(delivered(t, "slurm.conf.example")), 0o644)
+	c.installScripts()
+	c.up()
+	return c
+}
+
+// installScripts puts the scripts for prolog and epilog where the example names
+// them.
+func (c *Cluster) installScripts() {
+	c.t.Helper()
+	for _, role := range []string{"prolog", "epilog"} {
+		c.mkdir("etc/" + role + ".d")
+		c.write("etc/"+role+".d/50-nhc-gpu", []byte(delivered(c.t, role+".d/50-nhc-gpu")), 0o755)
+	}
 }
 
 // A real Slurm takes slurm.conf.example, lint has nothing to say of it, a job goes
