@@ -15,6 +15,7 @@ type Outcome struct {
 
 	Node    NodeInfo // as last read; zero when Slurm was not asked
 	Calls   int      // commands started
+	Kept    bool     // a healthy run does not resume the node: it has not looked at what drained it
 	Pending bool     // a drain could not be delivered and is kept for the next run
 	Warning error    // trouble with the state directory, which changed nothing else
 }
@@ -34,6 +35,9 @@ const lockWait = 2 * time.Second
 // A prolog or an epilog that fails lets slurmd know by its status, too: if its
 // drain could not be delivered it later takes the place of Slurm's own "Prolog
 // error" or "Epilog error", and of no other reason.
+//
+// What a prolog or an epilog has drained the node for is taken back only by a run
+// that has the same check, or by a person.
 //
 // A prolog or an epilog that passes says nothing of the rest of the node: it
 // makes no call and changes nothing. One that fails drains the node.
@@ -72,11 +76,18 @@ func (c *Controller) steady(m Memory) bool {
 
 // settle reads, decides and writes, at most twice.
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
+	lacking := v.Healthy && m.Check != "" && v.Lacks != nil && v.Lacks(m.Check)
 	switch {
+	case lacking && m.Pending != (Pending{}):
+		v = Verdict{Message: m.Pending.Message}
+	case lacking:
 	case v.Healthy:
-		m.Pending = Pending{}
+		m.Pending, m.Check = Pending{}, ""
 	case sameReason(Reason(m.Pending.Message), Reason(v.Message)):
 		v.Message = m.Pending.Message // it may name a job, which has ended since
+	}
+	if v.Check != "" {
+		m.Check = v.Check
 	}
 	var tried Decision
 	var failed error
@@ -93,7 +104,15 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		node.Refused = m.Pending.Refused
 		out.Node = node
 		d := Decide(node, v, c.Settings.Policy)
+		if lacking && d.Action == Resume {
+			out.Decision = Decision{Why: fmt.Sprintf("drained by %s, which this run does not have", m.Check)}
+			out.Kept = true
+			return nil
+		}
 		if d.Action == None {
+			if v.Healthy {
+				m.Check = "" // somebody else has taken the node over
+			}
 			out.Decision = d
 			if tried.appliedTo(node) {
 				out.Decision = tried

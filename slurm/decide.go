@@ -35,6 +35,12 @@ type Verdict struct {
 	Healthy bool
 	Message string // of a failing node: what is wrong, one line
 	Refused bool   // the run is a prolog or an epilog that will end with a failing status
+
+	// Check is the check that a prolog or an epilog has failed by, and Lacks says
+	// of a healthy run whether it has no such check: what it has not looked at it
+	// does not take back.
+	Check string
+	Lacks func(check string) bool
 }
 
 // Policy is what a site may choose.

@@ -43,6 +43,10 @@ type Memory struct {
 	Unsettled bool `json:"unsettled,omitempty"`
 
 	Pending Pending `json:"pending,omitzero"`
+
+	// Check is the check by which a prolog or an epilog has drained the node: a
+	// run without it resumes nothing.
+	Check string `json:"check,omitempty"`
 }
 
 // Pending is a drain that could not be delivered. The zero value is none.

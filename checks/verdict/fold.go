@@ -60,6 +60,7 @@ type Fold struct {
 	unknowns int
 	findings []checks.Finding
 	failed   []checks.Finding
+	blamed   int
 	message  string // of the failure that marks the node
 	left     bool   // the first failure has been left as the result
 	over     bool
@@ -281,11 +282,15 @@ func (f *Fold) List() []checks.Finding { return f.findings }
 // a finding without a code.
 func (f *Fold) Failures() []checks.Finding { return f.failed }
 
-// Blame takes the node out of service for a failure that somebody else has chosen.
-func (f *Fold) Blame(message string) []Event {
-	f.message = message
-	return []Event{{Offline, message}}
+// Blame takes the node out of service for the failure of that number, which
+// somebody else has chosen.
+func (f *Fold) Blame(failure int) []Event {
+	f.blamed, f.message = failure, f.failed[failure].Message
+	return []Event{{Offline, f.message}}
 }
+
+// Blamed is the number of the failure that [Fold.Blame] was told.
+func (f *Fold) Blamed() int { return f.blamed }
 
 // Finish closes the run and gives its exit status. took is how long it took,
 // in whole seconds.

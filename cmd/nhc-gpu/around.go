@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -24,7 +25,8 @@ type around struct {
 	record *slurm.Record // of an epilog's job; nil if it has none
 	faults []slurm.Fault // that began in the job
 
-	spared map[int]bool // failures that let the job run, by their place among all
+	checks map[int]string // of failures, by their place among all
+	spared map[int]bool   // failures that let the job run, by their place among all
 }
 
 // aroundJob sets up a run around a job: it sees every failure, to find out which
@@ -33,7 +35,7 @@ func (r *oneRun) aroundJob() {
 	if r.job == nil {
 		return
 	}
-	r.job.spared = map[int]bool{}
+	r.job.spared, r.job.checks = map[int]bool{}, map[int]string{}
 	r.fold.held = true
 	r.pool.SetVars(r.set.workerVars())
 	r.underSlurm()
@@ -138,11 +140,14 @@ func soften(list []checks.Finding, action conf.Action) []checks.Finding {
 	return list
 }
 
-// judged takes note of the failures from the one numbered from on, which are of a
-// step with that action.
-func (r *oneRun) judged(from int, action conf.Action) {
-	for i := from; r.job != nil && action == conf.Drain && i < len(r.fold.f.Failures()); i++ {
-		r.job.spared[i] = true
+// judged takes note of the failures from the one numbered from on, which are of
+// that step.
+func (r *oneRun) judged(from int, s *plan.Step) {
+	for i := from; r.job != nil && i < len(r.fold.f.Failures()); i++ {
+		r.job.checks[i] = checkOf(s)
+		if s.Policy.Action == conf.Drain {
+			r.job.spared[i] = true
+		}
 	}
 }
 
@@ -171,7 +176,7 @@ func (r *oneRun) actAroundJob(s *foldState) int {
 	r.debugEnd()
 	lost := r.job.lost(failures)
 	if len(failures) > 0 && r.set.marks() && !r.config.Role(r.context()).Exit {
-		r.emit(s.f.Blame(failures[max(lost, 0)].Message))
+		r.emit(s.f.Blame(max(lost, 0)))
 	}
 	if r.node.role == slurm.Epilog {
 		r.closeRecord()

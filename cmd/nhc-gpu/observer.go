@@ -41,7 +41,7 @@ func (o *observer) Forked(pid int) {
 func (o *observer) Native(s *plan.Step, r checks.Result) (more bool) {
 	from := len(o.fold.f.Failures())
 	o.emit(o.fold.f.Findings(o.attribute(soften(r.Findings, s.Policy.Action))))
-	o.judged(from, s.Policy.Action)
+	o.judged(from, s)
 	return !o.fold.f.Over()
 }
 
@@ -74,7 +74,7 @@ func (o *observer) Expired(_ *plan.Step, hung *checks.Hung) {
 func (o *observer) Line(_ context.Context, s *plan.Step) (more bool) {
 	from := len(o.fold.f.Failures())
 	more = o.line(s)
-	o.judged(from, s.Policy.Action)
+	o.judged(from, s)
 	return more
 }
 

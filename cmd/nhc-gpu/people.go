@@ -46,7 +46,7 @@ func peopleRun(words []string) (*oneRun, error) {
 
 // anyJob stands for jobs of which nothing is known.
 func anyJob() *around {
-	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}}
+	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}, checks: map[int]string{}}
 }
 
 // quiet keeps a run for a person from marking the node and from logging.
