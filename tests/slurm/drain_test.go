@@ -50,12 +50,8 @@ func TestDrainAndReturn(t *testing.T) {
 	n.Remove("ok")
 	n.WaitState("drain", soon)
 	n.Must("drain", reason)
-	if log := n.Log(); !strings.Contains(log, fault) {
-		t.Errorf("nhc.log is %q, want the fault in it", log)
-	}
-	if log := c.Syslog(); !strings.Contains(log, "Health check failed:  "+fault) {
-		t.Errorf("syslog is %q, want the fault in it", log)
-	}
+	c.waitFor(soon, "fault in nhc.log", func() (string, bool) { return n.Log(), strings.Contains(n.Log(), fault) }) // which is written last
+	c.wantInSyslog("Health check failed:  " + fault)
 	n.WaitRounds(2)
 	n.Must("drain", reason)
 	for _, other := range c.Nodes[1:] {

@@ -3,6 +3,7 @@ package slurm_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -25,9 +26,7 @@ func TestPrologOtherGPU(t *testing.T) {
 	job.Wait("COMPLETED", soon)
 	n.WaitReason("drain", wantsReset(2), soon)
 	job.Must("Restarts", "0")
-	if log := c.Syslog(); !strings.Contains(log, strings.TrimPrefix(wantsReset(2), "NHC: ")) {
-		t.Errorf("syslog is %q, want the GPU in it", log)
-	}
+	c.wantInSyslog(strings.TrimPrefix(wantsReset(2), "NHC: "))
 	for _, other := range c.Nodes[1:] {
 		other.Must("idle", "")
 	}
@@ -117,7 +116,8 @@ func TestPrologEightAtOnce(t *testing.T) {
 // lost says whether slurmd has lost the job's script after its prolog had passed.
 // 22.05 does now and then, while the prolog of another job fails.
 func (j *Job) lost() bool {
-	return strings.Contains(j.c.log("slurmd."+j.Is("NodeList")), "/job"+fmt.Sprintf("%05s", j.ID)+"/slurm_script: No such file")
+	id, _ := strconv.Atoi(j.ID)
+	return strings.Contains(j.c.log("slurmd."+j.Is("NodeList")), fmt.Sprintf("/job%05d/slurm_script: No such file", id))
 }
 
 // eight has eight jobs with one GPU each start on the node at once.
