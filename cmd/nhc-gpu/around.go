@@ -49,7 +49,7 @@ func (r *oneRun) aroundJob() {
 		r.job.scope.Known = true
 		return
 	}
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, readLimit)
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, r.reading())
 	if err := o.Failure(); err != nil {
 		r.warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", r.job.job.ID, err))
 		return
@@ -119,6 +119,14 @@ func (r *oneRun) ownRequest() *run.Request {
 	}
 	path := base + suffix + ".conf"
 	return &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}
+}
+
+// uncheckedJob is the exit status of a prolog or an epilog that cannot be used as
+// it is set up, and would leave with another: slurmd would drain the node for it, and
+// after a bad push each node.
+func uncheckedJob(role slurm.Role, exit int) int {
+	sendSyslog(ownName, []string{fmt.Sprintf("Health check unknown:  %s: nothing was checked (exit status %d; 0 for Slurm): see nhc-gpu lint", role, exit)})
+	return 0
 }
 
 // soften is what a site's policy makes of findings.

@@ -3,12 +3,14 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // The lines of -d that LBNL NHC prints about itself.
@@ -44,7 +46,10 @@ func (r *oneRun) session() {
 	if r.set.get("FORCE_SETSID") != "1" {
 		return
 	}
-	argv := append(append([]string{}, r.argv...), "FORCE_SETSID=0")
+	argv := append(slices.Clone(r.argv), "FORCE_SETSID=0")
+	if r.opts.role != slurm.Manual { // it was named by the first word
+		argv = slices.Insert(argv, 1, "--"+r.opts.role.String())
+	}
 	r.debug("NHC process %d is not session leader.", pid)
 	r.debug("Restarting via setsid:  setsid %s", strings.Join(argv, " "))
 	r.log.flush()

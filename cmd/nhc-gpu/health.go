@@ -23,6 +23,14 @@ func health(argv []string) int { return healthAs(slurm.Manual, argv) }
 // healthAs is that in a role that a word has named; Manual is none.
 func healthAs(role slurm.Role, argv []string) int {
 	opts, err := parseOptions(argv[1:])
+	around := role
+	if role == slurm.Manual {
+		around = slurm.RoleOf(os.Getenv)
+	}
+	if err != nil && around.AroundJob() {
+		fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+		return uncheckedJob(around, exitUsage)
+	}
 	if err != nil {
 		help(argv[0])
 		if errors.As(err, new(longOption)) && filepath.Base(argv[0]) == ownName { // as nhc it says no more than LBNL NHC
@@ -49,6 +57,8 @@ func (r *oneRun) run() int {
 	exit, over := r.load()
 	if !over {
 		exit = r.act(r.do())
+	} else if exit != 0 && r.job != nil {
+		exit = uncheckedJob(r.node.role, exit)
 	}
 	r.leaveResult(exit)
 	return exit
@@ -145,6 +155,15 @@ func (r *oneRun) close() {
 // file server that is dead.
 const readLimit = 5 * time.Second
 
+// reading is that limit, and never more than a third of what is left of the run:
+// all its files may lie there.
+func (r *oneRun) reading() time.Duration {
+	if r.end.IsZero() {
+		return readLimit
+	}
+	return max(min(readLimit, time.Until(r.end)/3), 100*time.Millisecond)
+}
+
 // load does everything before the first check. over means that the run ends
 // here.
 func (r *oneRun) load() (exit int, over bool) {
@@ -198,7 +217,7 @@ func (r *oneRun) load() (exit int, over bool) {
 	r.debugWatchdog()
 	if now := r.set.get("CONFFILE"); now != path && !r.fold.f.Over() { // or CONFFILE
 		path = now
-		o = r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
+		o = r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.reading())
 		if exit, over := r.usable(path, o); over {
 			return exit, true
 		}

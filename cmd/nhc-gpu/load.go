@@ -17,7 +17,7 @@ import (
 // and what scripts the site has, in one go.
 func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 	spec, err := r.log.parse(r.set)
-	if err != nil {
+	if err != nil && !r.withoutLog(spec, err) {
 		return file, r.log.fatal(r, spec, err), true
 	}
 	confFile, dir := r.set.get("CONFFILE"), r.set.get("INCDIR")
@@ -40,13 +40,13 @@ func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 		reqs = append(reqs, find)
 	}
 	out := map[*run.Request]run.Outcome{}
-	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return readLimit },
+	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.reading() },
 		func(q *run.Request, o run.Outcome) { out[q] = o })
 	if exit, over := r.manager(find, out[find]); over {
 		return file, exit, true
 	}
 	for _, q := range logReqs {
-		if err := out[q].FailureIn(q.Line); err != nil {
+		if err := out[q].FailureIn(q.Line); err != nil && !r.withoutLog(spec, err) {
 			return file, r.log.fatal(r, spec, err), true
 		}
 	}

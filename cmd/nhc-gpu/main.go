@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // version is set by the linker.
@@ -33,10 +34,22 @@ func guarded(argv []string) (exit int) {
 		if p := recover(); p != nil {
 			fmt.Fprintf(os.Stderr, "nhc-gpu: internal error: %v\nnhc-gpu: please report this with the lines below; no node was drained by it\n%s", p, debug.Stack())
 			sendSyslog(ownName, []string{fmt.Sprintf("internal error: %v", p)}) // slurmd keeps no standard error
-			exit = 70
+			if exit = 70; aroundArgs(argv).AroundJob() {
+				exit = 0 // slurmd would drain the node
+			}
 		}
 	}()
 	return start(argv)
+}
+
+// aroundArgs is the role by the first word, else by the environment.
+func aroundArgs(argv []string) slurm.Role {
+	if len(argv) > 1 {
+		if role, ok := roleWord(argv[1:]); ok {
+			return role
+		}
+	}
+	return slurm.RoleOf(os.Getenv)
 }
 
 func start(argv []string) int {

@@ -42,7 +42,7 @@ func (s *foldState) update(set *settings) {
 	s.f.Verbose = set.get("VERBOSE") == "1"
 	s.f.Stamp = set.stamps()
 	s.f.Apart = set.get("NHC_CHECK_FORKED") != "0"
-	s.f.All = set.get("NHC_CHECK_ALL") == "1"
+	s.f.All = set.get("NHC_CHECK_ALL") == "1" || s.held // whoever's GPU a failure is about, the job's are looked at
 	s.f.Forked = set.get("NHC_CHECK_FORKED") == "1"
 	s.f.Mark = set.marks() && !s.held
 	s.f.Logged = set.get("LOGFILE") != "" && set.get("LOGFILE") != "-"
@@ -251,6 +251,19 @@ func (l *logSink) fatal(r *oneRun, spec string, err error) int {
 	fmt.Fprintf(stderr, "nhc-gpu: %v\n", err)
 	sendSyslog(r.set.get("NAME"), []string{text})
 	return 1
+}
+
+// withoutLog says whether the run goes on without its LOGFILE: around a job it does,
+// for the job is not to pay for it, and is not to start unchecked.
+func (r *oneRun) withoutLog(spec string, err error) bool {
+	if r.job == nil {
+		return false
+	}
+	r.log.set, r.log.path, r.log.spec = false, "", conf.LogSpec{}
+	delete(r.set.vars, "LOGFILE")
+	r.warn(fmt.Errorf("LOGFILE %s is not used: %w", spec, err))
+	sendSyslog(r.set.get("NAME"), []string{fmt.Sprintf("LOGFILE %s is not used: %v", spec, err)})
+	return true
 }
 
 // signals turns HUP, INT, TERM and ALRM into the end of a context, and into a
