@@ -19,7 +19,8 @@ type xidEvent struct {
 	Sub   string `json:"sub,omitempty"` // what else has to agree within a burst
 	First int64  `json:"first"`         // Unix time, seconds
 	Last  int64  `json:"last"`
-	Seq   uint64 `json:"seq"` // of the record of its last line
+	From  uint64 `json:"from,omitempty"` // of the record of its first line; 0: not known
+	Seq   uint64 `json:"seq"`            // of that of its last one
 	Lines int    `json:"lines"`
 
 	Text     string `json:"text,omitempty"` // of its first line
@@ -140,7 +141,7 @@ func (s *xidScan) event(line xidLine, seq uint64, now int64) {
 		s.reset(line.GPU) // that action is none any more is what a reset ends with
 	}
 	e := xidEvent{
-		Boot: l.Boot, Epoch: l.epoch(line.GPU), GPU: line.GPU, Key: line.Key, First: now, Last: now, Seq: seq, Lines: 1,
+		Boot: l.Boot, Epoch: l.epoch(line.GPU), GPU: line.GPU, Key: line.Key, First: now, Last: now, From: seq, Seq: seq, Lines: 1,
 		Text: line.Text, PID: line.PID, Name: line.Name, Action: line.Action, Place: line.Place, Link: line.Link, Nonfatal: line.Nonfatal,
 	}
 	e.Sub = line.sub()

@@ -24,6 +24,7 @@ type XidSeen struct {
 	Class  XidClass  `json:"class"`            // by the tables and the site's policy, before NVML is asked
 	First  time.Time `json:"first"`
 	Last   time.Time `json:"last"`
+	Before bool      `json:"before,omitempty"` // it began before the mark: First, PID, By and Text may be of then
 	Lines  int       `json:"lines"`
 	PID    string    `json:"pid,omitempty"`
 	By     string    `json:"process,omitempty"`
@@ -36,10 +37,10 @@ func (x XidSeen) Finding() string { return xidKey{Code: x.Code, Switch: x.Switch
 // String is "Xid 79", "SXid 20009".
 func (x XidSeen) String() string { return xidKey{Code: x.Code, Switch: x.Switch}.String() }
 
-// XidsSince are the errors that the kernel has logged since a mark of this boot,
-// the oldest first; of another boot, those of all of this one. It reads what runs
-// of check_gpu_xid have kept and what the log has now, keeps nothing, and gives
-// the place where the log ends.
+// XidsSince are the errors that the kernel has logged since a mark, in its boot,
+// the oldest first; none without a mark. It reads what runs of check_gpu_xid have
+// kept and what the log has now, keeps nothing, and gives the place where the log
+// ends.
 func (e *Env) XidsSince(mark LogMark) (seen []XidSeen, end LogMark, err error) {
 	ledger := *probe.Kept[*xidLedger](e.Host, "ledger of Xids") // of the check in this run
 	if ledger == nil {
@@ -53,13 +54,13 @@ func (e *Env) XidsSince(mark LogMark) (seen []XidSeen, end LogMark, err error) {
 	j := &xidJudge{policy: policy, ledger: ledger}
 	for i := range ledger.Events {
 		x := &ledger.Events[i]
-		if x.Boot != ledger.Boot || mark.Boot == ledger.Boot && x.Seq < mark.Next {
+		if mark.Boot == "" || x.Boot != mark.Boot || x.Seq < mark.Next {
 			continue
 		}
 		row := j.row(x.Key)
 		class, _ := j.classOf(x, &row, nil)
 		seen = append(seen, XidSeen{
-			Code: x.Key.Code, Switch: x.Key.Switch, PCI: x.GPU, Name: row.Means, Class: class, Lines: x.Lines,
+			Code: x.Key.Code, Switch: x.Key.Switch, PCI: x.GPU, Name: row.Means, Class: class, Before: x.From < mark.Next, Lines: x.Lines,
 			First: time.Unix(x.First, 0).UTC(), Last: time.Unix(x.Last, 0).UTC(), PID: x.PID, By: x.Name, Text: x.Text,
 		})
 	}

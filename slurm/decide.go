@@ -164,13 +164,13 @@ func ownerOf(reason string) owner {
 }
 
 // sameReason reports whether a node's reason is the given one, Slurm's additions
-// apart. A reason that names the job in which the fault began stays, though the
-// job has ended and is named no more.
+// apart. A reason that names the jobs in which the fault began stays, though one of
+// them has ended and is named no more.
 func sameReason(have, want string) bool {
 	if have == want || strings.HasPrefix(have, want+" : ") {
 		return true
 	}
-	rest, ok := strings.CutPrefix(have, want)
+	rest, ok := strings.CutPrefix(have, strings.TrimSuffix(want, attributed().FindString(want)))
 	return ok && jobSuffix().MatchString(rest)
 }
 

@@ -265,7 +265,8 @@ func TestReasonKeepsJob(t *testing.T) {
 		{"NHC: gpu3 is lost [job 12] : reboot issued", "gpu3 is lost", None},
 		{"NHC: gpu3 is lost [job 12]", "gpu3 is lost [job 12]", None},
 		{"NHC: gpu3 is lost", "gpu3 is lost [job 12]", Renew},
-		{"NHC: gpu3 is lost [job 12]", "gpu3 is lost [job 13]", Renew},
+		{"NHC: gpu3 is lost [job 12]", "gpu3 is lost [job 13]", None}, // the first one stands
+		{"NHC: gpu3 is lost [job 12 13]", "gpu3 is lost [job 13]", None},
 		{"NHC: gpu3 is lost [job 12]", "gpu4 is lost", Renew},
 		{"NHC: gpu3 is lost [job x]", "gpu3 is lost", Renew},
 		{"NHC: gpu3 is lost, too", "gpu3 is lost", Renew},

@@ -200,7 +200,7 @@ func (g GPU) String() string { return fmt.Sprintf("gpu%d %s", g.Index, g.PCI) }
 type Scope struct {
 	Known bool  // the job has Own and nothing else; false: it may have any GPU
 	Own   []GPU // by minor number
-	Other []GPU // GPUs of the node that are not the job's
+	Other []GPU // GPUs of the node that are not the job's, as far as the driver has them
 }
 
 // ScopeOf finds a job's GPUs among those of the node. If one of them is not there
@@ -248,12 +248,12 @@ func (g GPU) holds(mig string) bool {
 }
 
 // Inside says whether a finding concerns the job: it is about one of its GPUs,
-// or about the node as a whole. What cannot be told is inside.
+// or about the node as a whole. What cannot be told is inside. A GPU that the driver
+// has lost is not the job's, whose GPUs it has.
 func (s Scope) Inside(d checks.Device) bool {
 	if !s.Known || d.Kind != "gpu" {
 		return true
 	}
-	return !slices.ContainsFunc(s.Other, func(g GPU) bool {
-		return d.PCI != "" && d.PCI == g.PCI || d.UUID != "" && d.UUID == g.UUID
-	})
+	is := func(g GPU) bool { return d.PCI != "" && d.PCI == g.PCI || d.UUID != "" && d.UUID == g.UUID }
+	return !slices.ContainsFunc(s.Other, is) && (d.PCI == "" || slices.ContainsFunc(s.Own, is))
 }

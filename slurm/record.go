@@ -23,7 +23,8 @@ type Record struct {
 	User    string `json:"user,omitempty"`
 	Node    string `json:"node"`
 
-	Whole  bool  `json:"whole,omitempty"`  // it may have any GPU of the node
+	Whole  bool  `json:"whole,omitempty"`  // it has the node for itself
+	Unsure bool  `json:"unsure,omitempty"` // nobody knows which GPUs it has: it may be any
 	Shared bool  `json:"shared,omitempty"` // other jobs may have parts of its GPUs
 	GPUs   []GPU `json:"gpus,omitempty"`   // its GPUs
 
@@ -34,6 +35,7 @@ type Record struct {
 	Counted []checks.Counters `json:"counted,omitempty"`
 	Log     checks.LogMark    `json:"log,omitzero"`
 	Failing []string          `json:"failing,omitempty"` // see FailingKey
+	Looked  []string          `json:"looked,omitempty"`  // the checks that have answered then
 
 	Outcome string           `json:"outcome,omitempty"` // how it was closed, see Closed...
 	Exit    string           `json:"exit,omitempty"`    // of the job, "1:0"
@@ -90,9 +92,10 @@ type Fault struct {
 
 // NewRecord opens the record of a job.
 func NewRecord(j Job, s Scope, node string, now Moment) *Record {
+	whole := j.Share == AllGPUs && j.Strange == ""
 	return &Record{
 		Version: recordVersion, Job: j.ID, Restart: j.Restart, Array: j.Array, UID: j.UID, User: j.User, Node: node,
-		Whole: !s.Known, Shared: j.Shared, GPUs: s.Own, Begin: now,
+		Whole: whole, Unsure: !whole && !s.Known, Shared: j.Shared, GPUs: s.Own, Begin: now,
 	}
 }
 
@@ -120,10 +123,10 @@ func FailingKey(f checks.Finding) string {
 	return f.Code + " " + cmp.Or(f.Device.PCI, f.Device.UUID, f.Device.Name)
 }
 
-// Has says whether a device is the job's: one of its GPUs, or anything if it has
-// the whole node.
+// Has says whether a device may be the job's: it is one of its GPUs, or anything if
+// it has the whole node.
 func (r *Record) Has(d checks.Device) bool {
-	if r.Whole {
+	if r.Whole || r.Unsure {
 		return true
 	}
 	return d.Kind == "gpu" && slices.ContainsFunc(r.GPUs, func(g GPU) bool {
@@ -131,17 +134,20 @@ func (r *Record) Has(d checks.Device) bool {
 	})
 }
 
-// Began says whether a failure has begun in the job: it is about what the job has,
-// it was not there before, and if it is one of the kernel's log the log has a line
-// of it since. xids are those since the record was opened.
-func (r *Record) Began(f checks.Finding, xids []checks.XidSeen) bool {
-	if f.Code == "" || !r.Has(f.Device) || slices.Contains(r.Failing, FailingKey(f)) {
+// Began says whether a failure that a check has found has begun in the job: it is
+// about what the job has, the check had looked before and not found it, and if it is
+// one of the kernel's log the log has its first line since. xids are those since the
+// record was opened.
+func (r *Record) Began(check string, f checks.Finding, xids []checks.XidSeen) bool {
+	if f.Code == "" || r.Unsure || !r.Has(f.Device) || slices.Contains(r.Failing, FailingKey(f)) {
 		return false
 	}
 	if !strings.HasPrefix(f.Code, "gpu.xid.") && !strings.HasPrefix(f.Code, "gpu.sxid.") {
-		return true
+		return slices.Contains(r.Looked, check)
 	}
-	return slices.ContainsFunc(xids, func(x checks.XidSeen) bool { return x.Finding() == f.Code && x.PCI == f.Device.PCI })
+	return slices.ContainsFunc(xids, func(x checks.XidSeen) bool {
+		return x.Finding() == f.Code && x.PCI == f.Device.PCI && !x.Before
+	})
 }
 
 // EndedBefore says how the job ended whose record is still open when another, or
@@ -152,7 +158,9 @@ func (r *Record) EndedBefore(now *Record) (outcome string) {
 		return ClosedReboot
 	case r.Job == now.Job:
 		return ClosedNoEpilog
-	case r.Shared || now.Shared || r.Whole || now.Whole:
+	case r.Whole || now.Whole:
+		return ClosedNoEpilog // the node had no other job
+	case r.Shared || now.Shared || r.Unsure || now.Unsure:
 		return ""
 	}
 	for _, g := range r.GPUs {
@@ -177,20 +185,38 @@ func (r *Record) Close(now Moment, counted []checks.Counters, xids []checks.XidS
 	case r.Outcome == "":
 		r.Outcome = ClosedWhole
 	}
-	r.Changes = changes(r.Counted, counted)
-	r.Changes = slices.DeleteFunc(r.Changes, func(c Change) bool { return c.Device.Kind == "gpu" && !r.Has(c.Device) })
+	r.Changes = changes(r.OwnCounters(r.Counted), r.OwnCounters(counted))
+	r.take(xids)
+	r.seal()
+}
+
+// OwnCounters are those of a list that are to be in the record: of other GPUs
+// another job's prolog and epilog keep them.
+func (r *Record) OwnCounters(list []checks.Counters) []checks.Counters {
+	return slices.DeleteFunc(slices.Clone(list), func(c checks.Counters) bool { return c.Device.Kind == "gpu" && !r.Has(c.Device) })
+}
+
+// take keeps the Xids that concern the job.
+func (r *Record) take(xids []checks.XidSeen) {
 	for _, x := range xids {
 		if x.Switch || r.Has(checks.Device{Kind: "gpu", PCI: x.PCI}) {
 			r.Xids = append(r.Xids, x)
 		}
 	}
-	r.Counted, r.Log, r.Failing = nil, checks.LogMark{}, nil
 }
 
-// Abandon closes the record of a job whose epilog has not run.
-func (r *Record) Abandon(outcome string, now Moment) {
-	r.Outcome, r.End = outcome, now
-	r.Counted, r.Log, r.Failing = nil, checks.LogMark{}, nil
+// seal drops what only an open record needs.
+func (r *Record) seal() { r.Counted, r.Log, r.Failing, r.Looked = nil, checks.LogMark{}, nil, nil }
+
+// Abandon closes the record of a job whose epilog has not run. xids are those since
+// it was opened, as far as they can only be its own.
+func (r *Record) Abandon(outcome string, now Moment, xids []checks.XidSeen) {
+	if r.Outcome == "" {
+		r.Outcome = outcome
+	}
+	r.End = now
+	r.take(xids)
+	r.seal()
 }
 
 // changes compares what devices have counted.

@@ -158,6 +158,7 @@ func TestRecordEndedBefore(t *testing.T) {
 	shared := job("1", "b", 3)
 	shared.Shared = true
 	whole := NewRecord(Job{ID: "1", Share: AllGPUs}, Scope{Own: eight()}, "gpu01", at("b", 10, "2026-11-21T20:00:00Z"))
+	unsure := NewRecord(Job{ID: "1", Share: SomeGPUs, Minors: []int{17}}, Scope{Own: eight()}, "gpu01", at("b", 10, "2026-11-21T20:00:00Z"))
 	tests := []struct {
 		name     string
 		old, now *Record
@@ -168,7 +169,9 @@ func TestRecordEndedBefore(t *testing.T) {
 		{"the node died", job("1", "a", 0), job("2", "b", 1), ClosedReboot},
 		{"the job was requeued", job("1", "b", 0), job("1", "b", 5), ClosedNoEpilog},
 		{"parts of one GPU", shared, job("2", "b", 3), ""},
-		{"nobody knows which GPUs", whole, job("2", "b", 3), ""},
+		{"it had the node for itself", whole, job("2", "b", 3), ClosedNoEpilog},
+		{"it has the node for itself", job("2", "b"), whole, ClosedNoEpilog},
+		{"nobody knows which GPUs", unsure, job("2", "b", 3), ""},
 		{"without GPUs", job("1", "b"), job("2", "b"), ""},
 	}
 	for _, tt := range tests {
@@ -184,8 +187,14 @@ func TestRecordBegan(t *testing.T) {
 	gpu := func(i int) checks.Device { return checks.Device{Kind: "gpu", PCI: eight()[i].PCI} }
 	r := newRecord(t)
 	r.Failing = []string{FailingKey(checks.Finding{Code: "gpu.pcie.width", Device: gpu(1)})}
+	r.Looked = []string{"check_x"}
 	all := newRecord(t)
-	all.Whole = true
+	all.Whole, all.Looked = true, r.Looked
+	unseen := newRecord(t)
+	unsure := NewRecord(Job{ID: "1", Share: SomeGPUs, Minors: []int{17}}, Scope{Own: eight()}, "gpu01", Moment{})
+	unsure.Looked = r.Looked
+	older := xid79(1)
+	older.Before = true
 	tests := []struct {
 		name   string
 		record *Record
@@ -202,10 +211,14 @@ func TestRecordBegan(t *testing.T) {
 		{"an Xid since", r, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{xid79(1)}, true},
 		{"an Xid before", r, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, nil, false},
 		{"an Xid of another GPU since", r, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{xid79(2)}, false},
+		{"a burst that began before", r, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{older}, false},
+		{"nobody had looked", unseen, checks.Finding{Code: "gpu.recovery.reset", Device: gpu(1)}, nil, false},
+		{"an Xid, and nobody had looked", unseen, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{xid79(1)}, true},
+		{"nobody knows its GPUs", unsure, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{xid79(1)}, false},
 		{"a line of bash", all, checks.Finding{Message: "Check x returned 1"}, nil, false},
 	}
 	for _, tt := range tests {
-		if got := tt.record.Began(tt.f, tt.xids); got != tt.want {
+		if got := tt.record.Began("check_x", tt.f, tt.xids); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -18,6 +18,9 @@ func (r *Record) Line() string {
 		if x.PID != "" {
 			text += fmt.Sprintf(" of process %s %s", x.PID, x.By)
 		}
+		if x.Before {
+			text += " since before the job"
+		}
 		if x.Lines > 1 {
 			text += fmt.Sprintf(" %d lines", x.Lines)
 		}
@@ -54,6 +57,8 @@ func (r *Record) title() string {
 	switch {
 	case r.Whole:
 		words = append(words, "the whole node")
+	case r.Unsure:
+		words = append(words, "its GPUs are not known")
 	case len(r.GPUs) == 0:
 		words = append(words, "no GPU")
 	default:
@@ -73,6 +78,14 @@ func (r *Record) title() string {
 		words = append(words, r.Outcome)
 	}
 	return strings.Join(words, ", ")
+}
+
+// own are the GPUs that are the job's for sure.
+func (r *Record) own() []GPU {
+	if r.Unsure {
+		return nil
+	}
+	return r.GPUs
 }
 
 // gpu is the name of a GPU for people, by its address.
@@ -130,7 +143,7 @@ func (r *Record) Text() string {
 	if r.Exit != "" {
 		line("exit", "%s", r.Exit)
 	}
-	for _, g := range r.GPUs {
+	for _, g := range r.own() {
 		line("gpu", "%s /dev/nvidia%d %s", g, g.Minor, g.UUID)
 	}
 	for _, f := range r.Faults {
@@ -140,6 +153,9 @@ func (r *Record) Text() string {
 		process := ""
 		if x.PID != "" {
 			process = fmt.Sprintf(", process %s %s", x.PID, x.By)
+		}
+		if x.Before {
+			process += ", since before the job"
 		}
 		line("xid", "%s %s: %s, class %s, %d lines%s: %s", x.First.Format(time.RFC3339), r.gpu(x.PCI), x, x.Class, x.Lines, process, x.Text)
 	}

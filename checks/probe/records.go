@@ -27,6 +27,13 @@ type Record struct {
 // maxRecords bounds what is read at once: each is a job that has begun here.
 const maxRecords = 1024
 
+// maxRecall bounds their text, bytes: a worker's answer has to hold it.
+const maxRecall = 2 << 20
+
+// forgotten lies in the spare place of what is to be removed and cannot be, on a
+// disk that has become read-only.
+const forgotten = "null"
+
 // Records reads the files whose names begin with prefix, in order of their
 // names. None is no error.
 func (h *Host) Records(prefix string) ([]Record, error) {
@@ -43,6 +50,7 @@ func (h *Host) Records(prefix string) ([]Record, error) {
 	}
 	slices.Sort(names)
 	var list []Record
+	size := 0
 	for _, file := range slices.Compact(names) {
 		name, ok := strings.CutSuffix(file, ".json")
 		if !ok || !strings.HasPrefix(name, prefix) || len(list) >= maxRecords {
@@ -50,9 +58,16 @@ func (h *Host) Records(prefix string) ([]Record, error) {
 		}
 		r := Record{Name: name}
 		_, data, err := h.keptFile(name + ".json")
-		if r.Data = data; err != nil {
+		switch {
+		case err != nil:
 			r.Err = err.Error()
+		case string(data) == forgotten:
+			continue
+		case size+len(data) > maxRecall:
+			return list, nil // of the rest the next run reads
 		}
+		r.Data = data
+		size += len(data)
 		list = append(list, r)
 	}
 	return list, nil
@@ -63,11 +78,16 @@ func (h *Host) Forget(name string) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	for _, dir := range h.pasts() {
+	for i, dir := range h.pasts() {
 		path := filepath.Join(dir, name+".json")
-		if err := os.Remove(h.Path(path)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
-			return &fs.PathError{Op: "remove", Path: path, Err: reason(err)}
+		err := os.Remove(h.Path(path))
+		if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+			continue
 		}
+		if i == 0 && len(h.spare) > 0 && h.keepIn(h.spare[0], name+".json", []byte(forgotten)) == nil {
+			return nil
+		}
+		return &fs.PathError{Op: "remove", Path: path, Err: reason(err)}
 	}
 	return nil
 }
@@ -117,7 +137,7 @@ func (h *Host) append(path string, most int64, line []byte) error {
 			return fmt.Errorf("lock: %w", err)
 		}
 	}
-	f, err := h.openOwn(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
+	f, err := h.openOwn(path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
 	if err != nil {
 		return err
 	}
@@ -131,7 +151,7 @@ func (h *Host) append(path string, most int64, line []byte) error {
 			return err
 		}
 		f.Close()
-		if f, err = h.openOwn(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND); err != nil {
+		if f, err = h.openOwn(path, os.O_RDWR|os.O_CREATE|os.O_APPEND); err != nil {
 			return err
 		}
 		info, err = f.Stat()
@@ -139,7 +159,13 @@ func (h *Host) append(path string, most int64, line []byte) error {
 			return err
 		}
 	}
-	if _, err := f.Write(append(bytes.TrimRight(line, "\n"), '\n')); err != nil {
+	line = append(bytes.TrimRight(line, "\n"), '\n')
+	if last := make([]byte, 1); info.Size() > 0 {
+		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' { // the node died in mid-line
+			line = append([]byte{'\n'}, line...)
+		}
+	}
+	if _, err := f.Write(line); err != nil {
 		_ = f.Truncate(info.Size()) // a full disk takes half a line
 		return err
 	}

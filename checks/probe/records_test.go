@@ -154,3 +154,68 @@ func TestRecordsSpare(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 }
+
+// What cannot be removed, since the disk has become read-only, is forgotten all the
+// same; it may be kept anew.
+func TestForgetSpare(t *testing.T) {
+	t.Parallel()
+	h, dir := keeper(t)
+	h.SetPast("/past/node", "/run/past")
+	if err := h.Keep("job-2", 2); err != nil {
+		t.Fatal(err)
+	}
+	// Root may remove all but this.
+	if err := os.MkdirAll(filepath.Join(dir, "job-1.json", "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := h.Records("job-"); err != nil || len(list) != 2 {
+		t.Fatalf("%v, %v, want two", list, err)
+	}
+	if err := h.Forget("job-1"); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := h.Records("job-"); err != nil || len(list) != 1 || list[0].Name != "job-2" {
+		t.Errorf("%v, %v, want job-2 alone", list, err)
+	}
+	if _, ok := errors.AsType[*SpareError](h.Keep("job-1", 1)); !ok {
+		t.Error("kept where it cannot be")
+	}
+	if list, err := h.Records("job-1"); err != nil || len(list) != 1 || string(list[0].Data) != "1" {
+		t.Errorf("%v, %v, want it as it was kept anew", list, err)
+	}
+}
+
+// What is read at once has an end, and the rest has its turn.
+func TestRecordsBounded(t *testing.T) {
+	t.Parallel()
+	h, _ := keeper(t)
+	big := strings.Repeat("x", maxRecall/3)
+	for i := range 5 {
+		if err := h.Keep(fmt.Sprintf("job-%d", i), big); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := h.Records("job-")
+	if err != nil || len(list) != 2 || list[0].Name != "job-0" {
+		t.Fatalf("%d, %v, want the first two", len(list), err)
+	}
+}
+
+// A node that died in mid-line costs that line, not the next.
+func TestJournalHalfLine(t *testing.T) {
+	t.Parallel()
+	h, dir := keeper(t)
+	j := Journal{"jobs", 1000}
+	if err := h.Append(j, []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "jobs.jsonl"), []byte("one\nha"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Append(j, []byte("two")); err != nil {
+		t.Fatal(err)
+	}
+	if lines, err := h.JournalLines(j); err != nil || len(lines) != 3 || string(lines[2]) != "two" {
+		t.Errorf("%q, %v", lines, err)
+	}
+}

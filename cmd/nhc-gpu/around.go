@@ -25,6 +25,8 @@ type around struct {
 	record *slurm.Record // of an epilog's job; nil if it has none
 	faults []slurm.Fault // that began in the job
 
+	looked, failing []string // the checks that have answered, and what they have found
+
 	checks map[int]string // of failures, by their place among all
 	spared map[int]bool   // failures that let the job run, by their place among all
 }

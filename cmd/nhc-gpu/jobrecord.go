@@ -103,10 +103,8 @@ func (r *oneRun) openRecord(refused bool) {
 	rec := slurm.NewRecord(r.job.job, r.job.scope, r.node.name, r.moment())
 	r.tidyRecords(rec)
 	c := r.count(checks.LogMark{})
-	rec.Counted, rec.Log, rec.Doubts = c.counters, c.end, c.doubts
-	for _, f := range r.fold.f.Failures() {
-		rec.Failing = append(rec.Failing, slurm.FailingKey(f))
-	}
+	rec.Counted, rec.Log, rec.Doubts = rec.OwnCounters(c.counters), c.end, c.doubts
+	rec.Failing, rec.Looked = r.job.failing, r.job.looked
 	if refused {
 		rec.Outcome = slurm.ClosedRefused
 	}
@@ -119,17 +117,21 @@ func (r *oneRun) openRecord(refused bool) {
 	}
 }
 
-// records reads the open records, the oldest first. What is none is left alone.
-func (r *oneRun) records(lane checks.Lane, prefix string) (list []*slurm.Record) {
+// records reads the open records, the oldest first, and the names of what cannot be
+// understood.
+func (r *oneRun) records(lane checks.Lane, prefix string) (list []*slurm.Record, damaged []string) {
 	o := r.recordCall(lane, &run.Request{Op: run.OpRecall, Name: prefix, Line: "read the records of jobs"})
 	if err := o.Failure(); err != nil {
 		r.warn(fmt.Errorf("read the records of jobs: %w", err))
-		return nil
+		return nil, nil
 	}
 	for _, raw := range o.Records {
 		rec, err := slurm.ParseRecord(raw.Data)
-		if raw.Err != "" {
+		switch {
+		case raw.Err != "":
 			err = errors.New(raw.Err)
+		case err != nil:
+			damaged = append(damaged, raw.Name)
 		}
 		if err != nil {
 			r.warn(fmt.Errorf("%s: %w", raw.Name, err))
@@ -138,21 +140,28 @@ func (r *oneRun) records(lane checks.Lane, prefix string) (list []*slurm.Record)
 		list = append(list, rec)
 	}
 	slices.SortFunc(list, func(a, b *slurm.Record) int { return a.Begin.Time.Compare(b.Begin.Time) })
-	return list
+	return list, damaged
 }
 
 // tidyRecords closes the records that no epilog will: of jobs that ended with the
 // boot, of this job before it was requeued, of jobs that had what is this one's
-// now, and the oldest of too many.
+// now, and the oldest of too many. What is damaged, or of another version, goes.
 func (r *oneRun) tidyRecords(now *slurm.Record) {
-	open := r.records(checks.Local, slurm.RecordPrefix)
+	open, damaged := r.records(checks.Local, slurm.RecordPrefix)
+	for _, name := range damaged {
+		r.forget(name)
+	}
 	for i, rec := range open {
 		outcome := rec.EndedBefore(now)
 		if outcome == "" && len(open)-i > openMost {
 			outcome = slurm.ClosedNoEpilog
 		}
 		if outcome != "" {
-			rec.Abandon(outcome, now.Begin)
+			var xids []checks.XidSeen
+			if outcome == slurm.ClosedReboot { // later ones may be of other jobs
+				xids = r.xidsSince(rec.Log)
+			}
+			rec.Abandon(outcome, now.Begin, xids)
 			r.journal(rec)
 		}
 	}
@@ -164,11 +173,17 @@ func (r *oneRun) journal(rec *slurm.Record) {
 	if err == nil {
 		err = r.recordCall(checks.Local, &run.Request{Op: run.OpNote, Name: jobJournal, Data: data, Most: journalMost, Line: "write the journal of jobs"}).Failure()
 	}
-	if err == nil {
-		err = r.recordCall(checks.Local, &run.Request{Op: run.OpForget, Name: rec.Name(), Line: "remove the record of a job"}).Failure()
-	}
 	if err != nil {
 		r.warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
+		return
+	}
+	r.forget(rec.Name())
+}
+
+func (r *oneRun) forget(name string) {
+	err := r.recordCall(checks.Local, &run.Request{Op: run.OpForget, Name: name, Line: "remove the record of a job"}).Failure()
+	if err != nil {
+		r.warn(err)
 	}
 }
 
@@ -178,7 +193,8 @@ func (r *oneRun) recallRecord() {
 	if !r.keepsRecords() || r.node.role != slurm.Epilog {
 		return
 	}
-	for _, rec := range r.records(checks.Local, slurm.RecordPrefix+r.job.job.ID) {
+	list, _ := r.records(checks.Local, slurm.RecordPrefix+r.job.job.ID)
+	for _, rec := range list {
 		if rec.Job == r.job.job.ID {
 			r.job.record = rec
 		}
@@ -213,8 +229,24 @@ func (r *oneRun) closeRecord() {
 
 var exitCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]{1,3}:[0-9]{1,3}$`) })
 
+// looked takes note of what a check has found, whatever the site makes of it, and
+// that it has looked at all.
+func (r *oneRun) looked(check string, list []checks.Finding) {
+	if r.job == nil {
+		return
+	}
+	for _, f := range list {
+		if f.Severity == checks.Fail {
+			r.job.failing = append(r.job.failing, slurm.FailingKey(f))
+		}
+	}
+	if !slices.ContainsFunc(list, func(f checks.Finding) bool { return f.Severity == checks.Unknown }) {
+		r.job.looked = append(r.job.looked, check)
+	}
+}
+
 // attribute adds to failures the jobs that they happened in.
-func (r *oneRun) attribute(list []checks.Finding) []checks.Finding {
+func (r *oneRun) attribute(check string, list []checks.Finding) []checks.Finding {
 	if r.node.role == slurm.Prolog || r.node.role == slurm.Manual || r.set.past == "" || checks.Worst(list) < checks.Fail {
 		return list
 	}
@@ -226,7 +258,7 @@ func (r *oneRun) attribute(list []checks.Finding) []checks.Finding {
 		}
 		var jobs []string
 		for _, rec := range r.jobsHere() {
-			if rec.Began(*f, r.xidsSince(rec.Log)) {
+			if rec.Began(check, *f, r.xidsSince(rec.Log)) {
 				jobs = append(jobs, rec.Job)
 			}
 		}
@@ -242,15 +274,16 @@ func (r *oneRun) attribute(list []checks.Finding) []checks.Finding {
 // job, else those of the jobs that run.
 func (r *oneRun) jobsHere() []*slurm.Record {
 	if r.job != nil {
-		if r.job.record == nil {
-			return nil
+		if rec := r.job.record; rec == nil || rec.Begin.Boot != slurm.BootID() || rec.Outcome != "" {
+			return nil // it has not run here, or not in this boot
 		}
 		return []*slurm.Record{r.job.record}
 	}
 	if !r.knowsJobs {
 		r.knowsJobs = true
 		boot := slurm.BootID()
-		r.running = slices.DeleteFunc(r.records(besides, slurm.RecordPrefix), func(rec *slurm.Record) bool {
+		open, _ := r.records(besides, slurm.RecordPrefix)
+		r.running = slices.DeleteFunc(open, func(rec *slurm.Record) bool {
 			return rec.Begin.Boot != boot || rec.Outcome != ""
 		})
 	}

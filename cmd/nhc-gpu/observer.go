@@ -40,7 +40,8 @@ func (o *observer) Forked(pid int) {
 
 func (o *observer) Native(s *plan.Step, r checks.Result) (more bool) {
 	from := len(o.fold.f.Failures())
-	o.emit(o.fold.f.Findings(o.attribute(soften(r.Findings, s.Policy.Action))))
+	o.looked(s.Name, r.Findings)
+	o.emit(o.fold.f.Findings(o.attribute(s.Name, soften(r.Findings, s.Policy.Action))))
 	o.judged(from, s)
 	return !o.fold.f.Over()
 }
