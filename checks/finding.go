@@ -103,6 +103,7 @@ type Hung struct {
 	Doing string        `json:"doing"` // what the check said it was about to do
 	For   time.Duration `json:"for"`
 	Stuck bool          `json:"stuck"` // survived SIGKILL
+	Moved bool          `json:"moved"` // it went from call to call until then: it is slow
 }
 
 // Result is what one step came to.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -178,6 +179,21 @@ func (c *client) autopsy(doing string, since time.Duration) *checks.Hung {
 		}
 	}
 	return h
+}
+
+// lookAt reads after a while what the worker is doing for a request; said ends the
+// wait and tells it, "" if it was over before. 0 is never.
+func (c *client) lookAt(request int, after time.Duration) (said func() string) {
+	if after <= 0 || !c.lane.Vendor() {
+		return func() string { return "" }
+	}
+	var was atomic.Value
+	timer := time.AfterFunc(after, func() { was.Store(readPage(c.page, request)) })
+	return func() string {
+		timer.Stop()
+		text, _ := was.Load().(string)
+		return text
+	}
 }
 
 // close releases the supervisor's ends; a worker that is not stuck leaves then.

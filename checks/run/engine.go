@@ -197,7 +197,7 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 		case <-ctx.Done():
 			return false
 		}
-		if o.Hung != nil && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
+		if o.Hung != nil && !isSlow(o.Hung) && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
 			obs.Expired(s, o.Hung)
 			return false
 		}
@@ -219,6 +219,9 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		r.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  could not tell: %s", name, why)}}
 	}
 	switch {
+	case o.Hung != nil && isSlow(o.Hung):
+		r.Took = o.Hung.For
+		could("probe.slow", fmt.Sprintf("slow: after %s in %s, and still going on", o.Hung.For.Round(100*time.Millisecond), o.Hung.Doing))
 	case o.Hung != nil:
 		r.Took = o.Hung.For
 		r.Findings = []checks.Finding{{
@@ -238,6 +241,13 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	}
 	return r
 }
+
+// isSlow says whether what did not answer in time went from call to call, and was
+// given less than a driver may take that wakes up each of its GPUs: without
+// persistence mode that is a second or two for each, and a prolog has less.
+func isSlow(h *checks.Hung) bool { return h.Moved && h.For < wakeLimit }
+
+const wakeLimit = 20 * time.Second
 
 // Describe tells where a process hangs, in words that stay the same from run
 // to run, so that a reason made of them does not change while the hang lasts.

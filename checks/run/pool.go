@@ -201,7 +201,8 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 	for i, r := range reqs {
 		began := time.Now()
 		deadline := time.Time{}
-		if d := limit(r); d > 0 {
+		d := limit(r)
+		if d > 0 {
 			deadline = began.Add(d)
 		}
 		if ctx.Err() != nil {
@@ -209,7 +210,9 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			c.close()
 			return i, true
 		}
+		half := c.lookAt(r.ID, d/2)
 		resp, err := c.receive(r.ID, deadline)
+		was := half()
 		doing := ""
 		if err != nil || resp.Spent {
 			doing = readPage(c.page, r.ID)
@@ -226,6 +229,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			return i, true
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			hung := c.autopsy(doing, time.Since(began))
+			hung.Moved = was != "" && doing != "" && was != doing
 			p.bury(c, r, hung)
 			emit(r, Outcome{Hung: hung})
 			return i + 1, true

@@ -340,5 +340,12 @@ func (r *oneRun) interrupted() {
 		r.emit(r.fold.f.Expired(""))
 		return
 	}
-	r.emit(r.fold.f.Abort(128+int(sig), "Terminated by signal "+signalName(sig)+"."))
+	text := "Terminated by signal " + signalName(sig) + "."
+	if r.job != nil { // somebody wanted it to end: that says nothing of the node
+		if !slices.ContainsFunc(r.fold.f.List(), func(f checks.Finding) bool { return f.Message == text }) {
+			r.emit(r.fold.f.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
+		}
+		return
+	}
+	r.emit(r.fold.f.Abort(128+int(sig), text))
 }
