@@ -26,6 +26,7 @@ type Job struct {
 	Minors  []int    // of SomeGPUs: the N of /dev/nvidiaN, in order
 	MIG     []string // of SomeGPUs: UUIDs of MIG devices, in place of Minors
 	Shared  bool     // its GPUs may have other jobs, too: MIG, gres/shard, gres/mps
+	Alone   bool     // it has the node for itself
 	Strange string   // what could not be understood of its GPUs; it is AllGPUs then
 }
 
@@ -73,6 +74,7 @@ func JobFrom(env func(string) string) Job {
 
 func (j *Job) share(env func(string) string) {
 	j.Shared = env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != "" || env("SLURM_SHARDS_ON_NODE") != ""
+	j.Alone = alone(env)
 	visible := env("CUDA_VISIBLE_DEVICES")
 	if strings.Contains(visible, "MIG-") {
 		j.mig(visible)
@@ -84,7 +86,7 @@ func (j *Job) share(env func(string) string) {
 			return
 		}
 	}
-	if alone(env) { // on a node of whose GPUs Slurm does not know
+	if j.Alone { // on a node of whose GPUs Slurm does not know
 		j.Share = AllGPUs
 	}
 }
@@ -106,8 +108,10 @@ func alone(env func(string) string) bool {
 func (j *Job) Recall(r *Record) {
 	switch {
 	case j.Share != NoGPUs:
-	case r == nil || r.Whole:
+	case r == nil || r.Unsure:
 		j.Share = AllGPUs
+	case r.Whole:
+		j.Share, j.Alone = AllGPUs, true
 	case len(r.GPUs) > 0:
 		j.Share, j.Shared = SomeGPUs, r.Shared
 		for _, g := range r.GPUs {

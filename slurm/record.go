@@ -92,10 +92,9 @@ type Fault struct {
 
 // NewRecord opens the record of a job.
 func NewRecord(j Job, s Scope, node string, now Moment) *Record {
-	whole := j.Share == AllGPUs && j.Strange == ""
 	return &Record{
 		Version: recordVersion, Job: j.ID, Restart: j.Restart, Array: j.Array, UID: j.UID, User: j.User, Node: node,
-		Whole: whole, Unsure: !whole && !s.Known, Shared: j.Shared, GPUs: s.Own, Begin: now,
+		Whole: j.Alone, Unsure: !j.Alone && !s.Known, Shared: j.Shared, GPUs: s.Own, Begin: now,
 	}
 }
 

@@ -157,7 +157,7 @@ func TestRecordEndedBefore(t *testing.T) {
 	}
 	shared := job("1", "b", 3)
 	shared.Shared = true
-	whole := NewRecord(Job{ID: "1", Share: AllGPUs}, Scope{Own: eight()}, "gpu01", at("b", 10, "2026-11-21T20:00:00Z"))
+	whole := NewRecord(Job{ID: "1", Share: AllGPUs, Alone: true}, Scope{Own: eight()}, "gpu01", at("b", 10, "2026-11-21T20:00:00Z"))
 	unsure := NewRecord(Job{ID: "1", Share: SomeGPUs, Minors: []int{17}}, Scope{Own: eight()}, "gpu01", at("b", 10, "2026-11-21T20:00:00Z"))
 	tests := []struct {
 		name     string

@@ -65,7 +65,8 @@ func (r *oneRun) jobsBeside() (uids []int, known bool) {
 	}
 	boot := slurm.BootID()
 	known = r.job.record == nil
-	for _, rec := range r.records(slurm.RecordPrefix) {
+	open, _ := r.records(checks.Local, slurm.RecordPrefix)
+	for _, rec := range open {
 		switch {
 		case rec.Job == r.job.job.ID:
 			known = true
