@@ -131,14 +131,6 @@ func (p *Pool) number(reqs []*Request) {
 	}
 }
 
-// Outcome is what became of a request. Exactly one of its fields is set.
-type Outcome struct {
-	*Response
-	Hung *checks.Hung // no answer in time
-	Died string       // the worker ended in place of answering; how
-	Lost string       // not carried out at all; why
-}
-
 // Limit is how long a request may take, counted from the answer before it.
 type Limit func(*Request) time.Duration
 
@@ -302,33 +294,6 @@ func (p *Pool) Bury(pids []int, lane checks.Lane, step string) (*checks.Hung, er
 	hung := &checks.Hung{Stuck: true}
 	dead := corpses(pids, lane, step, hung)
 	return hung, p.opts.Ledger.Add(dead...)
-}
-
-// Failure is why an outcome holds no answer, nil if it does.
-func (o Outcome) Failure() error {
-	switch {
-	case o.Hung != nil:
-		return fmt.Errorf("no answer within %s (%s)", o.Hung.For.Round(10*time.Millisecond), Describe(o.Hung))
-	case o.Died != "":
-		return errors.New(o.Died)
-	case o.Lost != "":
-		return errors.New(o.Lost)
-	case o.Response == nil:
-		return errors.New("interrupted")
-	case o.Err != "":
-		return errors.New(o.Err)
-	}
-	return nil
-}
-
-// FailureIn is Failure for an error that says what was being done: "read
-// /etc/nhc/nhc.conf". A worker's own errors say it already.
-func (o Outcome) FailureIn(doing string) error {
-	err := o.Failure()
-	if err == nil || o.Response != nil && o.Hung == nil && o.Died == "" && o.Lost == "" {
-		return err
-	}
-	return fmt.Errorf("%s: %w", doing, err)
 }
 
 // Close ends all workers.

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -330,22 +328,4 @@ func (o *observer) Array(name string, values []string) {
 	}
 	o.set.arrays[name] = values
 	o.pool.SetVars(o.set.workerVars())
-}
-
-// interrupted ends the run after a signal.
-func (r *oneRun) interrupted() {
-	sig := r.sig.caught()
-	r.pool.Kill()
-	if sig == unix.SIGALRM { // LBNL NHC's watchdog, or somebody in its place
-		r.emit(r.fold.f.Expired(""))
-		return
-	}
-	text := "Terminated by signal " + signalName(sig) + "."
-	if r.job != nil { // somebody wanted it to end: that says nothing of the node
-		if !slices.ContainsFunc(r.fold.f.List(), func(f checks.Finding) bool { return f.Message == text }) {
-			r.emit(r.fold.f.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
-		}
-		return
-	}
-	r.emit(r.fold.f.Abort(128+int(sig), text))
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -315,3 +316,21 @@ func (s *signals) stop() {
 }
 
 func signalName(sig syscall.Signal) string { return unix.SignalName(sig) }
+
+// interrupted ends the run after a signal.
+func (r *oneRun) interrupted() {
+	sig := r.sig.caught()
+	r.pool.Kill()
+	if sig == unix.SIGALRM { // LBNL NHC's watchdog, or somebody in its place
+		r.emit(r.fold.f.Expired(""))
+		return
+	}
+	text := "Terminated by signal " + signalName(sig) + "."
+	if r.job != nil { // somebody wanted it to end: that says nothing of the node
+		if !slices.ContainsFunc(r.fold.f.List(), func(f checks.Finding) bool { return f.Message == text }) {
+			r.emit(r.fold.f.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
+		}
+		return
+	}
+	r.emit(r.fold.f.Abort(128+int(sig), text))
+}
