@@ -32,6 +32,10 @@ const (
 // recordLimit bounds what is done for a record: it must not cost the verdict.
 const recordLimit = 2 * time.Second
 
+// asideLane is the worker that looks into records while checks are running: those
+// of the local lane have its worker to themselves.
+const asideLane checks.Lane = "jobs"
+
 func (r *oneRun) recordCall(lane checks.Lane, q *run.Request) run.Outcome {
 	limit := recordLimit
 	if !r.end.IsZero() {
@@ -116,8 +120,8 @@ func (r *oneRun) openRecord(refused bool) {
 }
 
 // records reads the open records, the oldest first. What is none is left alone.
-func (r *oneRun) records(prefix string) (list []*slurm.Record) {
-	o := r.recordCall(checks.Local, &run.Request{Op: run.OpRecall, Name: prefix, Line: "read the records of jobs"})
+func (r *oneRun) records(lane checks.Lane, prefix string) (list []*slurm.Record) {
+	o := r.recordCall(lane, &run.Request{Op: run.OpRecall, Name: prefix, Line: "read the records of jobs"})
 	if err := o.Failure(); err != nil {
 		r.warn(fmt.Errorf("read the records of jobs: %w", err))
 		return nil
@@ -141,7 +145,7 @@ func (r *oneRun) records(prefix string) (list []*slurm.Record) {
 // boot, of this job before it was requeued, of jobs that had what is this one's
 // now, and the oldest of too many.
 func (r *oneRun) tidyRecords(now *slurm.Record) {
-	open := r.records(slurm.RecordPrefix)
+	open := r.records(checks.Local, slurm.RecordPrefix)
 	for i, rec := range open {
 		outcome := rec.EndedBefore(now)
 		if outcome == "" && len(open)-i > openMost {
@@ -174,7 +178,7 @@ func (r *oneRun) recallRecord() {
 	if !r.keepsRecords() || r.node.role != slurm.Epilog {
 		return
 	}
-	for _, rec := range r.records(slurm.RecordPrefix + r.job.job.ID) {
+	for _, rec := range r.records(checks.Local, slurm.RecordPrefix+r.job.job.ID) {
 		if rec.Job == r.job.job.ID {
 			r.job.record = rec
 		}
@@ -246,7 +250,7 @@ func (r *oneRun) jobsHere() []*slurm.Record {
 	if !r.knowsJobs {
 		r.knowsJobs = true
 		boot := slurm.BootID()
-		r.running = slices.DeleteFunc(r.records(slurm.RecordPrefix), func(rec *slurm.Record) bool {
+		r.running = slices.DeleteFunc(r.records(asideLane, slurm.RecordPrefix), func(rec *slurm.Record) bool {
 			return rec.Begin.Boot != boot || rec.Outcome != ""
 		})
 	}
@@ -258,7 +262,7 @@ func (r *oneRun) xidsSince(mark checks.LogMark) []checks.XidSeen {
 	if seen, ok := r.xids[mark]; ok {
 		return seen
 	}
-	o := r.recordCall(checks.Local, &run.Request{Op: run.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"})
+	o := r.recordCall(asideLane, &run.Request{Op: run.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"})
 	if err := o.Failure(); err != nil {
 		r.warn(fmt.Errorf("look for Xids: %w", err))
 		return nil

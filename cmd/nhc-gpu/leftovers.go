@@ -65,7 +65,7 @@ func (r *oneRun) jobsBeside() (uids []int, known bool) {
 	}
 	boot := slurm.BootID()
 	known = r.job.record == nil
-	for _, rec := range r.records(slurm.RecordPrefix) {
+	for _, rec := range r.records(checks.Local, slurm.RecordPrefix) {
 		switch {
 		case rec.Job == r.job.job.ID:
 			known = true
