@@ -26,8 +26,17 @@ const StatesName = "states"
 // on a node that works, also where no process keeps the driver awake.
 const statesLimit = 4 * time.Second
 
+// statesWithin is that in a run of so long, 0 for ever: the check that asks has half
+// of it, and something to say where there is no answer.
+func statesWithin(timeout time.Duration) time.Duration {
+	if timeout <= 0 {
+		return statesLimit
+	}
+	return min(statesLimit, timeout*2/5)
+}
+
 // gpuStates asks the driver, at most once a run. nil: nobody knows.
-func (w *worker) gpuStates(ctx context.Context) []checks.GPUState {
+func (w *worker) gpuStates(ctx context.Context, limit time.Duration) []checks.GPUState {
 	if w.states != nil || statesOlderThan(statesLimit+time.Second) {
 		return w.states
 	}
@@ -35,7 +44,7 @@ func (w *worker) gpuStates(ctx context.Context) []checks.GPUState {
 	host := probe.NewHost("/") // also where the checks look at another node
 	x := host.Run(ctx, probe.Command{
 		Argv:    []string{WorkerName, StatesName, w.vars.Root, w.vars.Plain["NVML_LIBRARY"]},
-		Program: "/proc/self/exe", Timeout: statesLimit, Output: 1 << 20,
+		Program: "/proc/self/exe", Timeout: limit, Output: 1 << 20,
 	})
 	if x.Status != 0 || json.Unmarshal(x.Output, &w.states) != nil {
 		w.states = []checks.GPUState{}

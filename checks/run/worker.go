@@ -205,7 +205,7 @@ func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 	}
 	env.GPUStates = func() []checks.GPUState {
 		env.At("ask NVML for the state of the GPUs")
-		return w.gpuStates(context.Background())
+		return w.gpuStates(context.Background(), statesWithin(req.Timeout))
 	}
 	if w.platforms != nil {
 		env.Platform = w.platforms(w.vars.ProfilesFile, w.vars.Profiles)
