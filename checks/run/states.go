@@ -36,14 +36,14 @@ func statesWithin(timeout time.Duration) time.Duration {
 }
 
 // gpuStates asks the driver, at most once a run. nil: nobody knows.
-func (w *worker) gpuStates(ctx context.Context, limit time.Duration) []checks.GPUState {
+func (w *worker) gpuStates(ctx context.Context, library string, limit time.Duration) []checks.GPUState {
 	if w.states != nil || statesOlderThan(statesLimit+time.Second) {
 		return w.states
 	}
 	w.states = []checks.GPUState{}
 	host := probe.NewHost("/") // also where the checks look at another node
 	x := host.Run(ctx, probe.Command{
-		Argv:    []string{WorkerName, StatesName, w.vars.Root, w.vars.Plain["NVML_LIBRARY"]},
+		Argv:    []string{WorkerName, StatesName, w.root, library},
 		Program: "/proc/self/exe", Timeout: limit, Output: 1 << 20,
 	})
 	if x.Status != 0 || json.Unmarshal(x.Output, &w.states) != nil {
