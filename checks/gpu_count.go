@@ -75,18 +75,19 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	}
 	past := recallGPUs(env)
 	if err != nil {
-		t := &countTally{views: views}
+		t := &countTally{views: views, good: slices.Collect(maps.Keys(expected))} // any of them may be one that was numbered anew
 		_, fewer := t.gone(past)
-		return c.withoutNVML(max(len(expected)+fewer, c.gres(env, views, nil)), len(expected), err)
+		want := max(len(expected)+fewer, env.credible(c.gres(env, views, nil)))
+		return c.withoutNVML(cmp.Or(c.Want, want), len(expected), err)
 	}
-	t := &countTally{want: c.Want, gres: c.gres(env, views, n), views: views, nvml: map[string]*probe.GPU{}}
+	t := &countTally{want: c.Want, slurms: c.gres(env, views, n), views: views, nvml: map[string]*probe.GPU{}}
+	t.gres, t.kinds = env.credible(t.slurms), env.kinds(n)
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		t.nvml[g.PCI] = g
 		expected[g.PCI] = true
 	}
 	delete(expected, "") // a lost GPU whose address nobody knows
-	t.alike = env.alike(n)
 	t.judge(expected, past)
 	if c.Want == 0 && Worst(t.findings) < Unknown {
 		t.judgeNumber(env)
@@ -118,7 +119,6 @@ func gpusOnBus(v probe.GPUViews) (list []string) {
 // withoutNVML is for a node that should have so many GPUs, of which so many are on
 // the bus.
 func (c *gpuCount) withoutNVML(want, onBus int, err error) []Finding {
-	want = max(c.Want, want)
 	if want == 0 && noGPU(err) {
 		return []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
@@ -132,9 +132,10 @@ func (c *gpuCount) withoutNVML(want, onBus int, err error) []Finding {
 
 // countTally compares the views.
 type countTally struct {
-	want     int  // 0: nhc.conf does not say
-	gres     int  // how many Slurm has; 0: nobody knows
-	alike    bool // all GPUs are of one kind
+	want     int // 0: nhc.conf does not say
+	slurms   int // how many Slurm has; 0: nobody knows
+	gres     int // the same, 0 also where no such node has as many
+	kinds    map[string]string
 	views    probe.GPUViews
 	nvml     map[string]*probe.GPU
 	good     []string // addresses that every view has
@@ -156,6 +157,9 @@ func (t *countTally) judge(expected map[string]bool, past []string) {
 	gone, fewer := t.gone(past)
 	if t.want == 0 || !t.enough() {
 		for _, a := range gone {
+			if _, known := bad[a]; known { // NVML still has it
+				continue
+			}
 			bad[a] = Finding{Code: "gpu.count.gone", Remedy: ReseatOrRMA, Message: "was there before, is no longer on the PCI bus"}
 		}
 	}
@@ -169,7 +173,7 @@ func (t *countTally) judge(expected map[string]bool, past []string) {
 	switch {
 	case t.want == 0 && nameless > 0:
 		t.add(Finding{Code: "gpu.count.gone", Severity: t.severity(), Remedy: ReseatOrRMA}, want, "so many were there before")
-	case len(bad) == 0 && t.want > 0 && len(t.good) != want:
+	case t.want > 0 && (len(t.good) > want || len(bad) == 0 && len(t.good) < want):
 		t.add(Finding{Code: "gpu.count"}, want, t.leftAlone())
 	}
 }
@@ -210,7 +214,7 @@ func (t *countTally) enough() bool {
 	if t.want > 0 {
 		return len(t.good) >= t.want
 	}
-	return t.gres > 0 && t.alike && len(t.good) >= t.gres
+	return t.gres > 0 && t.alike() && len(t.good) >= t.gres
 }
 
 // add reports what makes the number of GPUs wrong; why may be "".

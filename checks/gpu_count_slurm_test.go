@@ -65,6 +65,17 @@ func init() {
 		s.files["sys/bus/pci/devices/0000:"+strings.TrimPrefix(fakenvml.Address(0), "0000:")+"/device"] = "0x1fb0\n"
 		return s
 	}
+	idle := having(8, "a display card without a driver, and as many others as Slurm has", nil, notSlurms).byGres(7).lacking("proc/driver/nvidia/gpus/" + fakenvml.Address(3) + "/information")
+	drop3(idle.nvml)
+	idle.files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/device"] = "0x1fb0\n"
+	idle.want[0].Message = strings.Replace(idle.want[0].Message, "in the driver", "not in the driver", 1)
+	unbelievable := onGPUs("a dead one, and Slurm has more than any such node", nil, drop3, stillFails).byGres(16).on(only8)
+	down := having(8, "no driver, and Slurm has more than any such node", nil, Finding{Code: "gpu.nvml", Severity: Fail, Want: "8 GPUs", Got: "0", Remedy: RebootNode,
+		Message: gpuCountName + ":  want 8 GPUs, got 0: 8 on the PCI bus, and NVML cannot be asked: nvmlInit: the driver is not loaded (NVML error 9)"}).byGres(16).on(only8)
+	down.nvml, down.nvmlErr = nil, &probe.NVMLError{Call: "nvmlInit", Code: 9}
+	excluded := onGPUs("one that Slurm has is excluded from the driver", nil, drop3, fewer("8 GPUs", "7")).byGres(8).
+		holding("proc/driver/nvidia/gpus/"+fakenvml.Address(3)+"/information", "Device Minor: 3\nGPU Excluded:\t Yes\n")
+	excluded.want[0].Message += "; " + fakenvml.Address(3) + " is excluded from the driver"
 	left := having(7, "Slurm has as many as are left", nil, gone(Warn)).byGres(7).holding("past/gpu-count.json", past)
 	left.leaves = map[string]string{"past/gpu-count.json": `{"machine":"","pci":["` + strings.Join(addresses(7), `","`) + `"]}`}
 	testCheck(gpuCountName,
@@ -81,6 +92,7 @@ func init() {
 			"Slurm's Gres, /etc/slurm/slurm.conf:12, has 7 of 8 GPUs: jobs do not get the rest")).byGres(7),
 		having(8, "Slurm has more than any such node", nil, count(".slurm", Warn, "at most 8 GPUs", "16",
 			"Slurm's Gres, /etc/slurm/slurm.conf:12, has 16 GPUs, no HGX H100 has more than 8")).byGres(16).on(only8),
+		idle, unbelievable, down, excluded,
 		two(having(8, "a display card that Slurm does not have", nil).byGres(7)),
 		two(having(7, "one gone, beside a display card", nil, gone(Fail)).byGres(6).holding("past/gpu-count.json", past)),
 		left,

@@ -94,6 +94,11 @@ func init() {
 		f.Severity, f.Code = severity, code
 		return f
 	}
+	unnumbered := noNVML(renumbered, &probe.NVMLError{Call: "nvmlInit", Code: 9})
+	unnumbered.name, unnumbered.leaves = "the buses are numbered anew, and no driver is loaded", nil
+	unnumbered.want = []Finding{cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")}
+	stillInNVML := offBus(onGPUs("one that was there before is off the bus, but in NVML", nil, nil,
+		missing(".gone", ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))).holding("past/gpu-count.json", remembered(""))
 	barred := func(g *probe.GPU) { g.Err = &probe.NVMLError{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 4} }
 	testCheck(name,
 		onGPUs("eight", of("8"), nil).orTable(map[string]any{"want": int64(8)}),
@@ -102,7 +107,7 @@ func init() {
 		keeps, forgets,
 		onGPUs("MIG makes no GPU more", of("8"), gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true) })),
 		onGPUs("minor numbers in another order", of("8"), func(n *probe.NVML) { n.GPUs[0].Minor, n.GPUs[7].Minor = n.GPUs[7].Minor, n.GPUs[0].Minor }),
-		allGone, allGoneToo, passed, passedWanted, passedSince, renumbered, fewer,
+		allGone, allGoneToo, unnumbered, stillInNVML, passed, passedWanted, passedSince, renumbered, fewer,
 		onGPUs("one more on the bus than wanted, without a driver", of("7"), drop3,
 			noted(missing(".nvml", NoRemedy, -1, 7, 7, "is on the PCI bus, not in the driver, not in NVML"), Warn, "gpu.count.more")).lacking(driver),
 		onGPUs("one that may not be asked", of("8"), gpu3(barred), noted(missing(".nvml", NoRemedy, 3, 8, 7,
@@ -118,6 +123,9 @@ func init() {
 
 		onGPUs("too few", of("16"), nil, Finding{Code: "gpu.count", Severity: Fail, Want: "16 GPUs", Got: "8", Message: name + ":  want 16 GPUs, got 8"}),
 		onGPUs("too many", of("1"), nil, Finding{Code: "gpu.count", Severity: Fail, Want: "1 GPU", Got: "8", Message: name + ":  want 1 GPU, got 8"}),
+		onGPUs("too many, and one lost", of("4"), gpu3(func(g *probe.GPU) { g.Err = errLost }),
+			noted(missing(".nvml", RebootNode, 3, 4, 7, "is on the PCI bus, in the driver, but NVML says "+lostText), Warn, "gpu.count.nvml"),
+			Finding{Code: "gpu.count", Severity: Fail, Want: "4 GPUs", Got: "7", Message: name + ":  want 4 GPUs, got 7"}),
 		onGPUs("one not in NVML", of("8"), drop3, missing(".nvml", RebootNode, -1, 8, 7, "is on the PCI bus, in the driver, not in NVML")),
 		onGPUs("one not in the driver either", nil, drop3, missing(".nvml", RebootNode, -1, 8, 7, "is on the PCI bus, not in the driver, not in NVML")).lacking(driver),
 		onGPUs("one lost", of("8"), gpu3(func(g *probe.GPU) { g.Err = errLost }),
@@ -129,6 +137,7 @@ func init() {
 		offBus(onGPUs("another machine's past", nil, drop3)).lacking(driver).holding("past/gpu-count.json", remembered("U2")).holding("sys/class/dmi/id/product_uuid", "U1\n"),
 		onGPUs("one without a device node", of("8"), nil, missing(".node", NoRemedy, 3, 8, 7, "has no device node /dev/nvidia3")).lacking("dev/nvidia3"),
 		noNVML(onGPUs("no driver", of("8"), nil, cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &probe.NVMLError{Call: "nvmlInit", Code: 9}),
+		noNVML(onGPUs("no driver, and fewer wanted than are there", of("7"), nil, cannot("7 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &probe.NVMLError{Call: "nvmlInit", Code: 9}),
 		noNVML(onGPUs("no library", nil, nil, cannot("8 GPUs", 8, "load libnvidia-ml.so.1: not found")), none),
 		scenario{name: "nothing where one is wanted", words: of("1"), nvmlErr: none, want: []Finding{cannot("1 GPU", 0, "load libnvidia-ml.so.1: not found")}},
 		onGPUs("GPUs of another maker", of("8", "rocm"), nil, Finding{Code: "config.value", Severity: Unknown, Want: "nvidia", Got: "rocm", Remedy: FixConfig,

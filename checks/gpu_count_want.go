@@ -28,22 +28,33 @@ func (c *gpuCount) gres(env *Env, views probe.GPUViews, n *probe.NVML) int {
 	return env.Slurm.Count
 }
 
-// alike says whether all GPUs are of one kind. A display card among them is none
-// of Slurm's.
-func (e *Env) alike(n *probe.NVML) bool {
-	kinds := map[string]bool{}
+// credible is a number of Slurm's that such a node may have, else 0.
+func (e *Env) credible(gres int) int {
+	if _, most := e.mostGPUs(); most > 0 && gres > most {
+		return 0
+	}
+	return gres
+}
+
+// kinds says of what kind each GPU is, by address.
+func (e *Env) kinds(n *probe.NVML) map[string]string {
+	kinds := map[string]string{}
 	ids, _ := e.Host.GPUIDs() // an error has been reported with the other views
 	for _, id := range ids {
-		kinds[id.Device] = true
+		kinds[id.Address] = id.Device
 	}
 	if len(kinds) == 0 {
 		for _, g := range n.GPUs {
-			if g.Name.Known {
-				kinds[g.Name.Value] = true
-			}
+			kinds[g.PCI] = g.Name.Value
 		}
 	}
-	return len(kinds) <= 1
+	return kinds
+}
+
+// alike says whether all GPUs that are in order are of one kind. A display card
+// among them is none of Slurm's.
+func (t *countTally) alike() bool {
+	return !slices.ContainsFunc(t.good, func(a string) bool { return t.kinds[a] != t.kinds[t.good[0]] })
 }
 
 // judgeNumber compares how many there are with the platform and with Slurm.
@@ -57,17 +68,17 @@ func (t *countTally) judgeNumber(env *Env) {
 		t.findings = append(t.findings, f)
 	}
 	slurms := ""
-	if t.gres > 0 {
+	if t.slurms > 0 {
 		slurms = "Slurm's Gres, " + env.Slurm.Pos + ","
 	}
-	if name, most := env.mostGPUs(); t.gres > most && most > 0 {
-		add("gpu.count.slurm", Warn, "at most "+plural(most, "GPU"), fmt.Sprint(t.gres),
-			fmt.Sprintf("%s has %d GPUs, no %s has more than %d", slurms, t.gres, name, most))
-		t.gres = 0
+	if t.slurms != t.gres {
+		name, most := env.mostGPUs()
+		add("gpu.count.slurm", Warn, "at most "+plural(most, "GPU"), fmt.Sprint(t.slurms),
+			fmt.Sprintf("%s has %d GPUs, no %s has more than %d", slurms, t.slurms, name, most))
 	}
 	if t.gres > n {
 		want := plural(t.gres, "GPU")
-		add("gpu.count", Fail, want, fmt.Sprint(n), fmt.Sprintf("want %s, got %d: %s has as many", want, n, slurms))
+		add("gpu.count", Fail, want, fmt.Sprint(n), fmt.Sprintf("want %s, got %d: %s has as many", want, n, slurms)+before("; ", t.leftAlone(), ""))
 		return
 	}
 	odd := env.oddNumber()
@@ -80,7 +91,7 @@ func (t *countTally) judgeNumber(env *Env) {
 			add("gpu.count", Fail, want, fmt.Sprint(o.got), text)
 		}
 	}
-	if t.gres > 0 && t.alike && n > t.gres && len(odd) == 0 {
+	if t.gres > 0 && t.alike() && n > t.gres && len(odd) == 0 {
 		add("gpu.count.slurm", Warn, plural(n, "GPU"), fmt.Sprint(t.gres), fmt.Sprintf("%s has %d of %d GPUs: jobs do not get the rest", slurms, t.gres, n))
 	}
 }

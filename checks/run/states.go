@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"runtime"
 	"strings"
 	"time"
 
@@ -25,16 +26,25 @@ const StatesName = "states"
 // on a node that works, also where no process keeps the driver awake.
 const statesLimit = 4 * time.Second
 
+// statesWithin is that in a run of so long, 0 for ever: the check that asks has half
+// of it, and something to say where there is no answer.
+func statesWithin(timeout time.Duration) time.Duration {
+	if timeout <= 0 {
+		return statesLimit
+	}
+	return min(statesLimit, timeout*2/5)
+}
+
 // gpuStates asks the driver, at most once a run. nil: nobody knows.
-func (w *worker) gpuStates(ctx context.Context) []checks.GPUState {
-	if w.states != nil || w.stuckStates() {
+func (w *worker) gpuStates(ctx context.Context, library string, limit time.Duration) []checks.GPUState {
+	if w.states != nil || statesOlderThan(statesLimit+time.Second) {
 		return w.states
 	}
 	w.states = []checks.GPUState{}
 	host := probe.NewHost("/") // also where the checks look at another node
 	x := host.Run(ctx, probe.Command{
-		Argv:    []string{WorkerName, StatesName, w.vars.Root, w.vars.Plain["NVML_LIBRARY"]},
-		Program: "/proc/self/exe", Timeout: statesLimit, Output: 1 << 20,
+		Argv:    []string{WorkerName, StatesName, w.root, library},
+		Program: "/proc/self/exe", Timeout: limit, Output: 1 << 20,
 	})
 	if x.Status != 0 || json.Unmarshal(x.Output, &w.states) != nil {
 		w.states = []checks.GPUState{}
@@ -42,19 +52,38 @@ func (w *worker) gpuStates(ctx context.Context) []checks.GPUState {
 	return w.states
 }
 
-// stuckStates says whether such a process of an earlier run still hangs: another
-// would only hang beside it.
-func (w *worker) stuckStates() bool {
+// statesOlderThan says whether such a process of an earlier run still hangs: another
+// would only hang beside it. One that is younger belongs to a run that is asking now,
+// one of somebody else is none of ours.
+func statesOlderThan(age time.Duration) bool {
 	procs, err := probe.NewHost("/").Processes()
 	if err != nil {
 		return true
 	}
 	for _, p := range procs {
-		if strings.HasPrefix(p.Args, WorkerName+" "+StatesName) {
+		if p.UID != uint32(os.Geteuid()) || !strings.HasPrefix(p.Args, WorkerName+" "+StatesName) {
+			continue
+		}
+		if st, err := readStat(p.PID); err == nil && sinceStart(st.start) > age {
 			return true
 		}
 	}
 	return false
+}
+
+// sinceStart is how long ago a process was started, in ticks after the boot.
+func sinceStart(start uint64) time.Duration {
+	var up unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // it always can
+	return time.Duration(up.Nano()) - time.Duration(start)*(time.Second/probe.ClockTicks)
+}
+
+// init keeps what hangs on the first thread: a killed process of which another one
+// hangs has no name any more by which a later run would know it.
+func init() {
+	if len(os.Args) > 1 && os.Args[0] == WorkerName && os.Args[1] == StatesName {
+		runtime.LockOSThread()
+	}
 }
 
 // PrintStates is the main function of that process. Its standard output is for

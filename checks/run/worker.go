@@ -87,6 +87,7 @@ type worker struct {
 	logs map[string]*os.File
 
 	vars      Vars              // as last told
+	root      string            // of the node that host is
 	states    []checks.GPUState // see gpuStates
 	platforms func(file string, data []byte) checks.PlatformOf
 }
@@ -153,12 +154,19 @@ func (w *worker) answer(req *Request) (resp *Response) {
 
 // tell takes over the variables of the run. Another root is another node.
 func (w *worker) tell(v Vars) {
-	if v.Root != w.vars.Root {
-		w.host = probe.NewHost(v.Root)
-	}
 	w.vars = v
+	w.lookAt(v.Root)
 	w.host.SetPast(v.Past, v.Spare)
 	w.host.SetNVMLLibrary(v.Plain["NVML_LIBRARY"])
+}
+
+// lookAt changes to the node below a root: what a line of nhc.conf assigns holds for
+// the lines behind it, also where the worker has not been told yet.
+func (w *worker) lookAt(root string) {
+	if root != w.root {
+		w.host, w.root, w.states = probe.NewHost(root), root, nil
+		w.host.SetPast(w.vars.Past, w.vars.Spare)
+	}
 }
 
 func (w *worker) check(req *Request) *Response {
@@ -180,6 +188,9 @@ func (w *worker) check(req *Request) *Response {
 	if len(req.Over) > 0 {
 		vars = maps.Clone(vars)
 		maps.Copy(vars, req.Over)
+		if root, ok := req.Over["HOSTROOT"]; ok {
+			w.lookAt(root)
+		}
 	}
 	env := w.env(req, vars)
 	if d := req.within(info.Lane); d > 0 {
@@ -205,7 +216,7 @@ func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 	}
 	env.GPUStates = func() []checks.GPUState {
 		env.At("ask NVML for the state of the GPUs")
-		return w.gpuStates(context.Background())
+		return w.gpuStates(context.Background(), vars["NVML_LIBRARY"], statesWithin(req.Timeout))
 	}
 	if w.platforms != nil {
 		env.Platform = w.platforms(w.vars.ProfilesFile, w.vars.Profiles)

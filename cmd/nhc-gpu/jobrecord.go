@@ -32,6 +32,10 @@ const (
 // recordLimit bounds what is done for a record: it must not cost the verdict.
 const recordLimit = 2 * time.Second
 
+// asideLane is the worker that looks into records while checks are running: those
+// of the local lane have its worker to themselves.
+const asideLane checks.Lane = "jobs"
+
 func (r *oneRun) recordCall(lane checks.Lane, q *run.Request) run.Outcome {
 	limit := recordLimit
 	if !r.end.IsZero() {
@@ -39,10 +43,6 @@ func (r *oneRun) recordCall(lane checks.Lane, q *run.Request) run.Outcome {
 	}
 	return r.pool.Call(r.ctx, lane, q, limit)
 }
-
-// besides is the lane of what is asked for a record while checks are being run: a
-// worker answers one of us at a time.
-const besides checks.Lane = "record"
 
 // keepsRecords says whether there is a place for records, and a job to keep one of.
 func (r *oneRun) keepsRecords() bool {
@@ -282,7 +282,7 @@ func (r *oneRun) jobsHere() []*slurm.Record {
 	if !r.knowsJobs {
 		r.knowsJobs = true
 		boot := slurm.BootID()
-		open, _ := r.records(besides, slurm.RecordPrefix)
+		open, _ := r.records(asideLane, slurm.RecordPrefix)
 		r.running = slices.DeleteFunc(open, func(rec *slurm.Record) bool {
 			return rec.Begin.Boot != boot || rec.Outcome != ""
 		})
@@ -295,7 +295,7 @@ func (r *oneRun) xidsSince(mark checks.LogMark) []checks.XidSeen {
 	if seen, ok := r.xids[mark]; ok {
 		return seen
 	}
-	o := r.recordCall(besides, &run.Request{Op: run.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"})
+	o := r.recordCall(asideLane, &run.Request{Op: run.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"})
 	if err := o.Failure(); err != nil {
 		r.warn(fmt.Errorf("look for Xids: %w", err))
 		return nil

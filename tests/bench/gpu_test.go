@@ -25,6 +25,7 @@ const gpuChecks = `
 * || check_gpu_throttle
 * || check_gpu_pcie 5 16
 * || check_gpu_procs
+* || check_gpu_xid
 `
 
 // gpuWords run a configuration on a node whose NVML answers in no time, so that
@@ -37,7 +38,9 @@ func gpuWords(b *testing.B, gpus int, conf string) []string {
 		b.Skipf("skip: %v", err)
 	}
 	root := filepath.Join(dir, "root")
-	if err := fakenvml.Write(root, fakenvml.Files(fakenvml.H100, gpus)); err != nil {
+	files := fakenvml.Files(fakenvml.H100, gpus)
+	files["dev/kmsg"] = "6,1,1000000,-;Linux version\n"
+	if err := fakenvml.Write(root, files); err != nil {
 		b.Fatal(err)
 	}
 	return append(words(confFile(b, conf)), "NVML_LIBRARY="+lib, "HOSTROOT="+root)
@@ -71,7 +74,7 @@ func aroundJob(b *testing.B, role string) {
 	} {
 		b.Setenv(name, value)
 	}
-	argv := gpuWords(b, 8, fmt.Sprintf(gpuChecks, 8)+"* || check_gpu_xid\n")
+	argv := gpuWords(b, 8, fmt.Sprintf(gpuChecks, 8))
 	argv = slices.Insert(argv, 1, role)
 	measure(b, argv...)
 	if n, err := processes(argv); err == nil {
