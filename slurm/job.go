@@ -25,7 +25,7 @@ type Job struct {
 	Share   Share
 	Minors  []int    // of SomeGPUs: the N of /dev/nvidiaN, in order
 	MIG     []string // of SomeGPUs: UUIDs of MIG devices, in place of Minors
-	Shared  bool     // its GPUs may have other jobs, too: MIG, gres/shard, gres/mps
+	Shared  bool     // its GPUs may have other jobs, too: MIG, gres/mps; of gres/shard nothing tells
 	Alone   bool     // it has the node for itself
 	Strange string   // what could not be understood of its GPUs; it is AllGPUs then
 }
@@ -73,7 +73,7 @@ func JobFrom(env func(string) string) Job {
 }
 
 func (j *Job) share(env func(string) string) {
-	j.Shared = env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != "" || env("SLURM_SHARDS_ON_NODE") != ""
+	j.Shared = env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != ""
 	j.Alone = alone(env)
 	visible := env("CUDA_VISIBLE_DEVICES")
 	if strings.Contains(visible, "MIG-") {

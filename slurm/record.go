@@ -150,8 +150,17 @@ func (r *Record) Began(check string, f checks.Finding, xids []checks.XidSeen) bo
 }
 
 // EndedBefore says how the job ended whose record is still open when another, or
-// the same job again, begins; "" if it may still run.
-func (r *Record) EndedBefore(now *Record) (outcome string) {
+// the same job again, begins; "" if it may still run. running says whether a job
+// has a process here: nothing in a prolog's environment tells a job with a part of a
+// GPU (gres/shard) from one that has all of it.
+func (r *Record) EndedBefore(now *Record, running func(job string) bool) (outcome string) {
+	if outcome = r.endedBefore(now); outcome == ClosedNoEpilog && r.Job != now.Job && running(r.Job) {
+		return ""
+	}
+	return outcome
+}
+
+func (r *Record) endedBefore(now *Record) (outcome string) {
 	switch {
 	case r.Begin.Boot != now.Begin.Boot:
 		return ClosedReboot

@@ -173,9 +173,12 @@ func TestRecordEndedBefore(t *testing.T) {
 		{"it has the node for itself", job("2", "b"), whole, ClosedNoEpilog},
 		{"nobody knows which GPUs", unsure, job("2", "b", 3), ""},
 		{"without GPUs", job("1", "b"), job("2", "b"), ""},
+		{"shards of one GPU, of which a prolog is not told", job("runs", "b", 3), job("2", "b", 3), ""},
+		{"the job that runs is this one", job("runs", "b", 3), job("runs", "b", 3), ClosedNoEpilog},
+		{"the node died under it", job("runs", "a", 3), job("2", "b", 3), ClosedReboot},
 	}
 	for _, tt := range tests {
-		if got := tt.old.EndedBefore(tt.now); got != tt.want {
+		if got := tt.old.EndedBefore(tt.now, func(job string) bool { return job == "runs" }); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

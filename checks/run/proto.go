@@ -34,6 +34,7 @@ const (
 	OpRecall Op = "recall" // read the records whose names begin with something
 	OpForget Op = "forget" // remove a record
 	OpNote   Op = "note"   // append a line to a journal
+	OpJobs   Op = "jobs"   // the jobs that have a slurmstepd here
 	OpNotes  Op = "notes"  // read a journal
 	OpSlurm  Op = "slurm"  // what Slurm's configuration says of the GPUs of a node
 
@@ -103,6 +104,7 @@ type Response struct {
 	Mark     *checks.LogMark   `json:"mark,omitempty"`     // count: where the log ends
 	Doubts   []string          `json:"doubts,omitempty"`   // count: what could not be read
 	Records  []probe.Record    `json:"records,omitempty"`  // recall
+	Jobs     []string          `json:"jobs,omitempty"`     // jobs
 	Lines    [][]byte          `json:"lines,omitempty"`    // notes
 	Programs []Program         `json:"programs,omitempty"` // programs
 	Cut      bool              `json:"cut,omitempty"`      // exec: there was more output

@@ -2,6 +2,8 @@ package run
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -63,4 +65,13 @@ func (w *worker) record(req *Request) *Response {
 		return &Response{Err: err.Error()}
 	}
 	return resp
+}
+
+// jobs are those that have a slurmstepd on the node.
+func (w *worker) jobs() *Response {
+	running, err := w.host.RunningJobs()
+	if err != nil {
+		return &Response{Err: err.Error()}
+	}
+	return &Response{Jobs: slices.Sorted(maps.Keys(running))}
 }

@@ -143,6 +143,8 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return w.driverGPUs(req)
 	case OpCount:
 		return w.count(req)
+	case OpJobs:
+		return w.jobs()
 	case OpKeep, OpRecall, OpForget, OpNote, OpNotes:
 		return w.record(req)
 	case OpPrograms:

@@ -103,6 +103,7 @@ type oneRun struct {
 	job    *around      // of a prolog or an epilog
 
 	running   []*slurm.Record                     // of the jobs that run here, once
+	withSteps []string                            // the jobs that have processes here; nil: nobody has looked
 	knowsJobs bool                                // they have been looked for
 	xids      map[checks.LogMark][]checks.XidSeen // since some marks
 

@@ -152,7 +152,7 @@ func (r *oneRun) tidyRecords(now *slurm.Record) {
 		r.forget(name)
 	}
 	for i, rec := range open {
-		outcome := rec.EndedBefore(now)
+		outcome := rec.EndedBefore(now, r.runsHere)
 		if outcome == "" && len(open)-i > openMost {
 			outcome = slurm.ClosedNoEpilog
 		}
@@ -165,6 +165,20 @@ func (r *oneRun) tidyRecords(now *slurm.Record) {
 			r.journal(rec)
 		}
 	}
+}
+
+// runsHere says whether a job has processes on the node. Where that cannot be told
+// it has.
+func (r *oneRun) runsHere(job string) bool {
+	if r.withSteps == nil {
+		o := r.recordCall(checks.Local, &run.Request{Op: run.OpJobs, Line: "look for running jobs"})
+		if err := o.Failure(); err != nil {
+			r.warn(fmt.Errorf("look for running jobs: %w", err))
+			return true
+		}
+		r.withSteps = append([]string{""}, o.Jobs...)
+	}
+	return slices.Contains(r.withSteps, job)
 }
 
 // journal files a closed record.
@@ -208,6 +222,9 @@ func (r *oneRun) closeRecord() {
 		return
 	}
 	rec := r.job.record
+	if rec == nil && r.wasClosed() {
+		return
+	}
 	if rec == nil {
 		rec = slurm.NewRecord(r.job.job, r.job.scope, r.node.name, slurm.Moment{})
 		rec.Outcome = slurm.ClosedNoProlog
@@ -225,6 +242,23 @@ func (r *oneRun) closeRecord() {
 	}
 	sendSyslogAs(syslog.LOG_INFO, r.set.get("NAME"), []string{line})
 	r.journal(rec)
+}
+
+// wasClosed says whether the record of the job was closed in this boot: slurmd may
+// run two epilogs for one job, after a prolog that failed or a restart of slurmctld
+// (22.05 and 24.11 run).
+func (r *oneRun) wasClosed() bool {
+	o := r.recordCall(checks.Local, &run.Request{Op: run.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"})
+	boot := slurm.BootID()
+	if o.Failure() != nil {
+		return false
+	}
+	for _, line := range slices.Backward(o.Lines) {
+		if rec, err := slurm.ParseRecord(line); err == nil && rec.Job == r.job.job.ID {
+			return rec.End.Boot == boot
+		}
+	}
+	return false
 }
 
 var exitCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]{1,3}:[0-9]{1,3}$`) })

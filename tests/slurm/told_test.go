@@ -34,9 +34,10 @@ func TestPrologIsTold(t *testing.T) {
 	some := func(n int) slurm.Job { return slurm.Job{Share: slurm.SomeGPUs, Minors: make([]int, n)} }
 	shared := some(1)
 	shared.Shared = true
-	alone := slurm.Job{Share: slurm.AllGPUs}
-	if strings.Contains(c.version, " 22.05") {
-		alone = slurm.Job{} // it does not say
+	alone, all := slurm.Job{Share: slurm.AllGPUs, Alone: true}, some(gpusOfNode)
+	all.Alone = true
+	if strings.Contains(c.version, " 22.05") { // it does not say
+		alone, all.Alone = slurm.Job{}, false
 	}
 	gpu01 := "--nodelist=" + c.Nodes[0].Name
 	tests := []struct {
@@ -48,8 +49,8 @@ func TestPrologIsTold(t *testing.T) {
 		{"three of --gpus", []string{gpu01, "--gpus=3"}, some(3)},
 		{"no GPU", []string{gpu01}, slurm.Job{}},
 		{"a task of an array", []string{gpu01, "--gres=gpu:1", "--array=7"}, some(1)},
-		{"exclusive", []string{gpu01, "--exclusive"}, some(gpusOfNode)},
-		{"exclusive, with one GPU", []string{gpu01, "--exclusive", "--gres=gpu:1"}, some(gpusOfNode)},
+		{"exclusive", []string{gpu01, "--exclusive"}, all},
+		{"exclusive, with one GPU", []string{gpu01, "--exclusive", "--gres=gpu:1"}, all},
 		{"its user's alone", []string{gpu01, "--exclusive=user", "--gres=gpu:1"}, some(1)},
 		{"a shard", []string{"--nodelist=" + shards.Name, "--gres=shard:1"}, some(1)}, // as if it had the GPU
 		{"a part by MPS", []string{"--nodelist=" + mps.Name, "--gres=mps:50"}, shared},
