@@ -33,7 +33,7 @@ as its reason; the messages below are those of the tests. What a check could not
 - A size is a number of kB, or has a unit of base 1024: 512M, 1.5GB, 2t. A count has one of base 1000: 50k, 2M.
 - A word that is no number fails the check with "Invalid ...", an option that a check does not know with "Invalid option".
 - Options with an action (kill, restart, remount, a shell line) are carried out only when every line before has passed.
-- The name in brackets behind an option is its key in conf/default.toml, the embedded default plan.
+- The name in brackets behind an option is its key in a table of nhc.toml: [jobs.md](jobs.md).
 
 To see what a line comes to on this node without changing anything: nhc-gpu plan. To run it once: nhc-gpu -e 'CHECK'.
 `
