@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -89,5 +90,32 @@ func TestRunsOverlap(t *testing.T) {
 	}
 	if half, _ := filepath.Glob(filepath.Join(past, "*.new")); len(half) > 0 {
 		t.Errorf("half written: %v", half)
+	}
+}
+
+// busy is a node whose GPUs work as hard as they can, for processes of a job.
+var busy = []string{
+	"* nvmlDeviceGetComputeRunningProcesses = 4242 80000000000",
+	"* nvmlDeviceGetMemoryInfo = 85520809984 1000000000 5000000000 79520809984",
+	"* nvmlDeviceGetTemperature 0 = 84", "* field 82 = 94", "* nvmlDeviceGetMarginTemperature = 3", "* nvmlDeviceGetPowerUsage = 699000",
+	"* nvmlDeviceGetCurrentClocksEventReasons = 4", "* nvmlDeviceGetCurrentClocksThrottleReasons = 4", "* field 74 = 0+600000000000",
+}
+
+// A node does not fail, and is told nothing of, for being at work; and nothing is set
+// on it.
+func TestBusyNode(t *testing.T) {
+	t.Parallel()
+	lines := append(slices.Clone(busy), "* nvmlDeviceGetPersistenceMode = 0")
+	n := newNode(t, fakenvml.H100, 8, busy)
+	conf := strings.ReplaceAll(gpuLines, "* || check_file_test -f /other/lane\n", "")
+	for run := range 3 {
+		if out, _ := n.run(t, conf); out != "" {
+			t.Errorf("run %d says: %s", run, out)
+		}
+	}
+	n = newNode(t, fakenvml.H100, 8, lines)
+	out, _ := n.run(t, "* || check_gpu_persistence -s")
+	if !strings.Contains(out, "gpu7 0000:17:00.0: persistence mode is not turned on while it is in use (1 user), want on, got off") {
+		t.Errorf("persistence mode of a busy node: %s", out)
 	}
 }
