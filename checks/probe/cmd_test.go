@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -278,4 +279,22 @@ func TestRunOnce(t *testing.T) {
 	if first.Status != 127 || again.Status != 127 || other.Status != 0 {
 		t.Errorf("status %d, then %d, of another key %d; want 127, 127, 0", first.Status, again.Status, other.Status)
 	}
+}
+
+// What a command has written before its end is there, however late this process
+// comes to read it.
+func TestRunKeepsErrors(t *testing.T) {
+	t.Parallel()
+	var wg sync.WaitGroup
+	for range 8 { // more than there are CPUs: whoever reads has to wait for its turn
+		wg.Go(func() {
+			for range 25 {
+				x := NewHost("/").Run(t.Context(), Command{Argv: []string{"/bin/sh", "-c", "echo why >&2; exit 1"}, Output: 100, Errors: 100})
+				if x.Status != 1 || string(x.Errors) != "why\n" {
+					t.Errorf("status %d, errors %q, want 1 and why", x.Status, x.Errors)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

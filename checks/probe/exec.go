@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -225,8 +226,17 @@ func newCapture(limit int) (*capture, *os.File, error) {
 	return c, w, nil
 }
 
+// drainWait is for what lies in a pipe whose writer has ended: the goroutine that
+// reads may not have been given its turn. More only comes from a process that was
+// left behind.
+const drainWait = 100 * time.Millisecond
+
 // stop closes the pipe and returns what has been kept, and whether there was more.
 func (c *capture) stop() ([]byte, bool) {
+	select {
+	case <-c.eof:
+	case <-time.After(drainWait):
+	}
 	_ = c.r.Close()
 	<-c.eof
 	return c.kept, c.more
