@@ -18,7 +18,6 @@ import (
 type Job struct {
 	ID      string // digits; "" if slurmd did not say
 	Restart int    // how often it was requeued
-	Array   string // "100_7": the array and the task; "" outside of an array
 	UID     int    // -1 if it is not known
 	User    string
 	Began   time.Time // when slurmctld started it; zero if it is not known
@@ -64,9 +63,6 @@ func JobFrom(env func(string) string) Job {
 	}
 	if n, err := strconv.ParseInt(digits(env("SLURM_JOB_START_TIME")), 10, 64); err == nil && n > 0 {
 		j.Began = time.Unix(n, 0)
-	}
-	if array, task := digits(env("SLURM_ARRAY_JOB_ID")), digits(env("SLURM_ARRAY_TASK_ID")); array != "" && task != "" {
-		j.Array = array + "_" + task
 	}
 	j.share(env)
 	return j

@@ -40,7 +40,7 @@ func TestJobFrom(t *testing.T) {
 		{"any job of 26.05, without a GPU", "SLURM_JOB_OVERSUBSCRIBE=NO\nSLURM_JOB_EXCLUSIVE=NO", Job{UID: -1}},
 		{"shared", "SLURM_JOB_OVERSUBSCRIBE=OK", Job{UID: -1}},
 		{"the user's alone", "SLURM_JOB_OVERSUBSCRIBE=USER", Job{UID: -1}},
-		{"an array", "SLURM_JOB_ID=107\nSLURM_ARRAY_JOB_ID=100\nSLURM_ARRAY_TASK_ID=7", Job{ID: "107", Array: "100_7", UID: -1}},
+		{"an array", "SLURM_JOB_ID=107\nSLURM_ARRAY_JOB_ID=100\nSLURM_ARRAY_TASK_ID=7", Job{ID: "107", UID: -1}},
 		{"garbage", "SLURM_JOB_ID=1;reboot\nSLURM_JOB_UID=-1\nSLURM_JOB_USER=../../etc\nSLURM_JOB_GPUS=$(reboot)",
 			Job{UID: -1, Share: AllGPUs, Strange: "SLURM_JOB_GPUS=$(reboot): want numbers of devices, or UUIDs of MIG devices"}},
 		{"a range without end", "SLURM_JOB_GPUS=0-99999999", Job{UID: -1, Share: AllGPUs,

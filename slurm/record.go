@@ -18,7 +18,6 @@ type Record struct {
 	Version int    `json:"version"`
 	Job     string `json:"job"`
 	Restart int    `json:"restart,omitempty"` // how often the job was requeued
-	Array   string `json:"array,omitempty"`   // "100_7"
 	UID     int    `json:"uid"`               // -1: not known
 	User    string `json:"user,omitempty"`
 	Node    string `json:"node"`
@@ -93,7 +92,7 @@ type Fault struct {
 // NewRecord opens the record of a job.
 func NewRecord(j Job, s Scope, node string, now Moment) *Record {
 	return &Record{
-		Version: recordVersion, Job: j.ID, Restart: j.Restart, Array: j.Array, UID: j.UID, User: j.User, Node: node,
+		Version: recordVersion, Job: j.ID, Restart: j.Restart, UID: j.UID, User: j.User, Node: node,
 		Whole: j.Alone, Unsure: !j.Alone && !s.Known, Shared: j.Shared, GPUs: s.Own, Begin: now,
 	}
 }

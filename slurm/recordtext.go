@@ -45,9 +45,6 @@ func (r *Record) Line() string {
 // title is "job 1234 of alice, 2 GPUs (gpu0 gpu1), 3h12m0s".
 func (r *Record) title() string {
 	words := []string{"job " + r.Job}
-	if r.Array != "" {
-		words[0] += " (array " + r.Array + ")"
-	}
 	switch {
 	case r.User != "":
 		words[0] += " of " + r.User

@@ -55,7 +55,7 @@ func printJobs(words []string, asJSON bool) error {
 	case len(rest) > 1:
 		return fmt.Errorf("job %s: want one ID", strings.Join(rest, " "))
 	case len(rest) == 1:
-		list = slices.DeleteFunc(list, func(r *slurm.Record) bool { return r.Job != rest[0] && r.Array != rest[0] })
+		list = slices.DeleteFunc(list, func(r *slurm.Record) bool { return r.Job != rest[0] })
 		if len(list) == 0 {
 			return fmt.Errorf("job %s: no record of it on node %s", rest[0], node.name)
 		}
