@@ -2,7 +2,7 @@ package checks
 
 import (
 	"errors"
-	"io/fs"
+	"path"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -106,16 +106,25 @@ func NodeCounters(h *probe.Host) (list []Counters, err error) {
 			}})
 		}
 	}
-	ports, portErr := h.IBCounters()
-	if portErr != nil && !errors.Is(portErr, fs.ErrNotExist) {
-		err = errors.Join(err, portErr)
-	}
-	for _, p := range ports {
-		c := Counters{Device: Device{Kind: "port", Name: p.Name(), PCI: p.PCI}, Values: map[string]uint64{}}
-		for name, n := range p.Counts {
-			c.Values["ib."+name] = n
+	adapters, portErr := h.HCAs(nil)
+	err = errors.Join(err, portErr)
+	for _, a := range adapters {
+		for _, p := range a.Ports {
+			counts, readErr := h.IBCounters(p.Device, p.Port, ibErrors)
+			err = errors.Join(err, readErr)
+			c := Counters{Device: Device{Kind: "port", Name: p.Name(), PCI: p.PCI}, Values: map[string]uint64{}}
+			for name, n := range counts {
+				c.Values["ib."+path.Base(name)] = n
+			}
+			list = append(list, c)
 		}
-		list = append(list, c)
 	}
 	return list, err
+}
+
+// ibErrors are the counters of errors that the kernel documents
+// (Documentation/ABI/stable/sysfs-class-infiniband).
+var ibErrors = []string{
+	"counters/symbol_error", "counters/link_error_recovery", "counters/link_downed", "counters/port_rcv_errors", "counters/port_xmit_discards",
+	"counters/local_link_integrity_errors", "counters/excessive_buffer_overrun_errors",
 }

@@ -38,6 +38,7 @@ type Selftest struct {
 	Files map[string]string `toml:"files"` // a name that ends in a slash is a directory
 	Lacks []string          `toml:"lacks"` // files that the node has not; a slash at the end: all below
 	Links map[string]string `toml:"links"` // symbolic links
+	Still bool              `toml:"still"` // it matters which of eight devices is the one
 
 	Platform *Platform `toml:"platform"` // what every GPU's platform has; none: nobody knows it
 

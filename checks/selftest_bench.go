@@ -26,8 +26,8 @@ type Bench struct {
 // NewBench makes the directory: where TMPDIR says, else where there is room.
 func NewBench() (*Bench, error) {
 	places := []string{os.TempDir()}
-	if os.Getenv("TMPDIR") == "" {
-		places = append(places, "/dev/shm", "/var/tmp")
+	if os.Getenv("TMPDIR") == "" { // thousands of small files are quickest in memory
+		places = []string{"/dev/shm", "/tmp", "/var/tmp"}
 	}
 	var errs []error
 	for _, place := range places {
@@ -48,7 +48,7 @@ func newBench(place string) (*Bench, error) {
 		return nil, err
 	}
 	b := &Bench{dir: dir, base: map[string]string{}}
-	for _, name := range []string{"h100", "v100"} {
+	for _, name := range []string{"h100", "v100", "fabric", "roce"} {
 		n, err := selftestNode(name)
 		if err == nil {
 			_, err = b.healthy(name, n)
@@ -217,6 +217,15 @@ func (s *Selftest) kept(n *node) map[string]string {
 	return files
 }
 
+// keptLinks are the links of the healthy node that the scenario leaves as they are.
+func (s *Selftest) keptLinks(n *node) map[string]string {
+	links := without(n.links, s.Lacks)
+	for name := range s.Links {
+		delete(links, name)
+	}
+	return links
+}
+
 // lay makes the files of a node. Those of the healthy node are there once for
 // all scenarios: a directory of which nothing is changed is a link to it.
 func (b *Bench) lay(s *Selftest, n *node, root string) error {
@@ -224,7 +233,7 @@ func (b *Bench) lay(s *Selftest, n *node, root string) error {
 	if err != nil {
 		return err
 	}
-	kept := s.kept(n)
+	kept, links := s.kept(n), s.keptLinks(n)
 	own := map[string]bool{} // directories that are not as the healthy node has them
 	owns := func(name string) {
 		for dir := filepath.Dir(name); dir != "."; dir = filepath.Dir(dir) {
@@ -233,6 +242,11 @@ func (b *Bench) lay(s *Selftest, n *node, root string) error {
 	}
 	for name := range n.files {
 		if _, ok := kept[name]; !ok {
+			owns(name)
+		}
+	}
+	for name := range n.links {
+		if _, ok := links[name]; !ok || !strings.HasPrefix(name, "sys/devices/") { // what leads there has to lead to this node
 			owns(name)
 		}
 	}
@@ -249,15 +263,25 @@ func (b *Bench) lay(s *Selftest, n *node, root string) error {
 			return err
 		}
 	}
-	for name := range kept {
-		how := os.Link
+	layOne := func(name string, how func(string, string) error, target string) error {
 		for i, r := range name {
-			if r == '/' && !own[name[:i]] {
-				name, how = name[:i], os.Symlink
+			if r == '/' && !own[name[:i]] { // the whole directory is as it was
+				name, how, target = name[:i], os.Symlink, filepath.Join(base, name[:i])
 				break
 			}
 		}
-		if err := link(how, filepath.Join(base, name), root, name); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := link(how, target, root, name); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return nil
+	}
+	for name := range kept {
+		if err := layOne(name, os.Link, filepath.Join(base, name)); err != nil {
+			return err
+		}
+	}
+	for name, target := range links {
+		if err := layOne(name, os.Symlink, target); err != nil {
 			return err
 		}
 	}
@@ -278,6 +302,11 @@ func (b *Bench) healthy(name string, n *node) (string, error) {
 	}
 	for file, content := range n.files {
 		if err := place(dir, file, content); err != nil {
+			return "", err
+		}
+	}
+	for file, target := range n.links {
+		if err := link(os.Symlink, target, dir, file); err != nil {
 			return "", err
 		}
 	}

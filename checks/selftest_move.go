@@ -16,7 +16,7 @@ import (
 func (s *Selftest) moved(to int) *Selftest {
 	gpus := s.gpus()
 	from := s.ill(gpus)
-	if from < 0 || from == to {
+	if from < 0 || from == to || s.Still {
 		return nil
 	}
 	a, b := gpus[from], gpus[to]
@@ -63,7 +63,7 @@ func (s *Selftest) ill(gpus [][]string) int {
 	ill := -1
 	for _, w := range s.Want {
 		for i, names := range gpus {
-			if strings.Contains(w.Device, names[0]) {
+			if slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, "0000:") && strings.Contains(w.Device, n) }) {
 				if ill >= 0 && ill != i {
 					return -1
 				}
@@ -98,7 +98,24 @@ func (s *Selftest) gpus() (list [][]string) {
 	if len(list) != selftestGPUs {
 		return nil
 	}
+	if _, ok := n.links["sys/class/nvme/nvme0"]; ok {
+		for i := range list {
+			list[i] = append(list[i], railNames(i)...)
+		}
+	}
 	return list
+}
+
+// railNames are what else is called by the number of a GPU on a node where each has
+// an adapter and a disk beside it: by address, by name, by what they call themselves.
+func railNames(i int) (names []string) {
+	for _, pattern := range []string{
+		"0000:2%d:00", "0000:4%d:00", "0000:3%d:", "0000:5%d:", "0000:6%d:", "pci0000:3%d",
+		"mlx5_%d", "ib%d", "rocep%ds0", "eth1%d", "nvme%d", "S6PENN0T0000%d", "00c5:1a0%d", "c5:1a:0%d", "c0a8:0%d01", "0x5a0%d",
+	} {
+		names = append(names, fmt.Sprintf(pattern, i))
+	}
+	return names
 }
 
 func called(pci string, index int) []string {

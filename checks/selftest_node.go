@@ -31,12 +31,13 @@ const selftestGPUs = 8
 type node struct {
 	nvml  *probe.NVML       // nil: this machine has none
 	files map[string]string // below its root
+	links map[string]string // symbolic links
 }
 
 // selftestNode is a healthy node of checks/selftest/nodes; "" has nothing at
 // all, "empty" an NVML that has no GPU.
 func selftestNode(name string) (*node, error) {
-	n := &node{files: map[string]string{}}
+	n := &node{files: map[string]string{}, links: map[string]string{}}
 	switch name {
 	case "":
 		return n, nil
@@ -51,6 +52,7 @@ func selftestNode(name string) (*node, error) {
 	var base struct {
 		NVML  map[string]any    `toml:"nvml"`
 		Files map[string]string `toml:"files"`
+		Links map[string]string `toml:"links"`
 	}
 	if err := toml.Unmarshal(data, &base); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
@@ -60,6 +62,9 @@ func selftestNode(name string) (*node, error) {
 		n.nvml.GPUs[i].Index = i
 		for file, content := range base.Files {
 			n.files[ofGPU(file, i)] = ofGPU(content, i)
+		}
+		for name, target := range base.Links {
+			n.links[ofGPU(name, i)] = ofGPU(target, i)
 		}
 	}
 	return n, n.change(base.NVML)

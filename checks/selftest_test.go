@@ -69,7 +69,16 @@ var wholeNode = []string{
 	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
 	"job.none", "job.gpus.unknown",
 	"gpu.xid.absent", "gpu.xid.file", "gpu.xid.flood", "gpu.xid.ledger", "gpu.xid.lost", "gpu.xid.policy",
+	"ib.none", "ib.left", "ib.unnamed", "fabric.past", "probe.unreadable",
 }
+
+// ofWholeNode says, in the init function of a check's test, which of its codes are
+// not about one device.
+func ofWholeNode(codes ...string) { wholeNode = append(wholeNode, codes...) }
+
+// deviceless are the checks that are about no device at all: of them some scenario
+// fails, whatever it names.
+var deviceless = map[string]bool{}
 
 // TestSelftestFindsOneOfEight refuses a check of GPUs of which the self-test
 // does not show that it passes on eight healthy GPUs, and, for every code it can
@@ -91,12 +100,12 @@ func TestSelftestFindsOneOfEight(t *testing.T) {
 				named[w.Device] = true
 			}
 			for _, w := range s.Want {
-				one := s.eight() && len(named) == 1 && isGPU(w.Device) && strings.Contains(w.Message, w.Device)
+				one := s.eight() && len(named) == 1 && isOne(w.Device) && strings.Contains(w.Message, w.Device)
 				alone[w.Code] = alone[w.Code] || one
-				if isGPU(w.Device) {
+				if isOne(w.Device) {
 					ofGPUs[w.Code] = true
 				}
-				fails = fails || one && w.Severity == Fail.String() && s.moved(0) != nil
+				fails = fails || w.Severity == Fail.String() && (one && s.moved(0) != nil || deviceless[name])
 			}
 		}
 		if !healthy {
@@ -136,14 +145,14 @@ func (s *Selftest) eight() bool {
 	return len(gpus) == 8
 }
 
-// isGPU says whether a device is one: by number and address, or by address alone
-// if it has no number any more.
-func isGPU(device string) bool {
+// isOne says whether a device is one of several: a GPU, a port, a disk by its name
+// and address, or by address alone.
+func isOne(device string) bool {
 	name, address, found := strings.Cut(device, " ")
 	if !found {
 		return strings.Count(name, ":") == 2
 	}
-	return strings.HasPrefix(name, "gpu") && strings.Count(address, ":") == 2
+	return strings.Count(address, ":") == 2
 }
 
 // What is written is what the unit tests have: each node, snapshot and file.
@@ -197,7 +206,8 @@ func same(t *testing.T, s scenario, written *Selftest) {
 	if diff := cmp.Diff(s.files, files, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(s.links, written.Links, cmpopts.EquateEmpty()); diff != "" {
+	links := merge(written.keptLinks(base), written.Links)
+	if diff := cmp.Diff(s.links, links, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
 	}
 }

@@ -9,12 +9,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
 // The scenarios of the self-test are those of the unit tests of the checks of
@@ -25,13 +27,36 @@ func healthyNodes() map[string]*node {
 	files := fakenvml.Files(fakenvml.H100, 8)
 	return map[string]*node{
 		"h100": {nvml: h100s(), files: files}, "v100": {nvml: v100s(), files: files}, "empty": {nvml: new(probe.NVML)}, "": {},
+		"fabric": fabricNode(fakesys.DGXH100()), "roce": fabricNode(fakesys.RoCE()),
 	}
+}
+
+// healthyNode is one of them.
+var healthyNode = func() func(string) *node {
+	nodes := sync.OnceValue(healthyNodes)
+	return func(name string) *node { return nodes()[name] }
+}()
+
+// fabricNode is a node of eight GPUs, with an adapter and a disk beside each.
+func fabricNode(sys *fakesys.Node) *node {
+	files := maps.Clone(sys.Files)
+	for name, content := range fakenvml.Files(fakenvml.H100, 8) {
+		if strings.HasPrefix(name, "dev/") || strings.HasPrefix(name, "proc/driver/") {
+			files[name] = content
+		}
+	}
+	return &node{nvml: h100s(), files: files, links: maps.Clone(sys.Links)}
 }
 
 // selftested says whether the self-test tries a check.
 func selftested(name string) bool {
 	info, _ := Lookup(name)
-	return info.Lane == NVML || strings.HasPrefix(name, "check_gpu_")
+	return info.Lane == NVML || slices.ContainsFunc(selftestFamilies, func(f string) bool { return strings.HasPrefix(name, f) })
+}
+
+// selftestFamilies are the checks that the self-test tries beside those that ask NVML.
+var selftestFamilies = []string{
+	"check_gpu_", "check_ib_", "check_eth_", "check_net_route", "check_net_dns", "check_pcie", "check_nvme", "check_hw_topology",
 }
 
 // selftestPages are the files of checks/selftest, by name.
@@ -88,19 +113,44 @@ func nodePage(t *testing.T, n *node) string {
 		}
 		written[key] = true
 	}
-	b.WriteString("\n[files]\n")
-	files := map[string]string{}
-	for name, content := range n.files {
-		name, content = ofAll(name), ofAll(content)
-		if old, ok := files[name]; ok && old != content {
-			t.Fatalf("%s is not alike for all GPUs", name)
-		}
-		files[name] = content
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		fmt.Fprintf(&b, "%s = %s\n", quoteKey(name), inline(t, files[name]))
-	}
+	writeAll(t, &b, "files", n.files)
+	writeAll(t, &b, "links", n.links)
 	return b.String()
+}
+
+// writeAll writes a table. What is alike for all GPUs, but for their names, is
+// written once.
+func writeAll(t *testing.T, b *strings.Builder, name string, table map[string]string) {
+	t.Helper()
+	if len(table) == 0 {
+		return
+	}
+	once := map[string]string{}
+	for key, content := range table {
+		all := ofAll(key)
+		alike := true
+		for i := range 8 {
+			alike = alike && ofAll(table[ofGPU(all, i)]) == ofAll(content)
+		}
+		if alike {
+			once[all] = ofAll(content)
+		} else {
+			once[key] = content
+		}
+	}
+	expanded := map[string]string{}
+	for key, content := range once {
+		for i := range 8 {
+			expanded[ofGPU(key, i)] = ofGPU(content, i)
+		}
+	}
+	if diff := cmp.Diff(table, expanded); diff != "" {
+		t.Fatalf("what is written is not what was (-want +got):\n%s", diff)
+	}
+	fmt.Fprintf(b, "\n[%s]\n", name)
+	for _, key := range slices.Sorted(maps.Keys(once)) {
+		fmt.Fprintf(b, "%s = %s\n", quoteKey(key), inline(t, once[key]))
+	}
 }
 
 // gpuPath is a path without its GPU, "" if it is not about one.
@@ -144,6 +194,10 @@ func ofAll(text string) string {
 			at := strings.LastIndex(strings.TrimSuffix(s, ":00.0"), n)
 			text = strings.ReplaceAll(text, s, s[:at]+"{i}"+s[at+1:])
 		}
+		for _, name := range append(railNames(i), "0000:1"+n+":00") {
+			at := strings.LastIndex(name, n)
+			text = strings.ReplaceAll(text, name, name[:at]+"{i}"+name[at+1:])
+		}
 		text = strings.ReplaceAll(text, "dev/nvidia"+n, "dev/nvidia{i}")
 		text = strings.ReplaceAll(text, "Device Minor: \t "+n+"\n", "Device Minor: \t {i}\n")
 	}
@@ -170,9 +224,10 @@ func checkPage(t *testing.T, name string) string {
 	return b.String()
 }
 
-// leftOut says whether a scenario is not for selftest: a mistake of the configuration.
+// leftOut says whether a scenario is not for selftest: a mistake of the
+// configuration, or on a node of its own.
 func leftOut(s scenario) bool {
-	return slices.ContainsFunc(s.want, func(f Finding) bool { return f.Code == "config.usage" })
+	return s.unitOnly || slices.ContainsFunc(s.want, func(f Finding) bool { return f.Code == "config.usage" })
 }
 
 // commonFiles are those that most scenarios without a snapshot of NVML have.
@@ -198,6 +253,8 @@ func commonFiles(list []scenario) map[string]string {
 // baseOf is the healthy node that a scenario was made from.
 func baseOf(s scenario) string {
 	switch {
+	case s.node != "":
+		return s.node
 	case s.nvml != nil && len(s.nvml.GPUs) == 0 && len(s.files) == 0:
 		return "empty"
 	case s.nvml == nil && len(s.files) < 50:
@@ -211,7 +268,8 @@ func baseOf(s scenario) string {
 func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, common map[string]string) {
 	t.Helper()
 	base := baseOf(s)
-	node := healthyNodes()[base]
+	own := *healthyNode(base)
+	node := &own
 	if base == "" {
 		node.files = common
 	}
@@ -219,11 +277,14 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, co
 	if base != "" {
 		fmt.Fprintf(b, "node = %s\n", inline(t, base))
 	}
+	if s.still {
+		b.WriteString("still = true\n")
+	}
 	if len(s.words) > 0 {
 		fmt.Fprintf(b, "words = %s\n", inline(t, s.words))
 	}
 	switch {
-	case s.past == "/past", s.past == "" && (s.nvml != nil || s.nvmlErr != nil): // as a scenario has it without a word
+	case s.past == "/past", s.past == "" && (s.nvml != nil || s.nvmlErr != nil || s.node != ""): // as a scenario has it without a word
 	case s.past == "":
 		fmt.Fprintln(b, `past = "none"`)
 	default:
@@ -243,7 +304,18 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, co
 	}
 	for f := range node.files {
 		if _, ok := s.files[f]; !ok {
-			lacks = append(lacks, widest(f, s.files))
+			lacks = append(lacks, widestOf(f, s.files, s.links))
+		}
+	}
+	links := map[string]string{}
+	for name, target := range s.links {
+		if old, ok := node.links[name]; !ok || old != target {
+			links[name] = target
+		}
+	}
+	for name := range node.links {
+		if _, ok := s.links[name]; !ok {
+			lacks = append(lacks, widestOf(name, s.files, s.links))
 		}
 	}
 	if slices.Sort(lacks); len(lacks) > 0 {
@@ -271,11 +343,11 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s scenario, co
 	}
 	writeTable(t, b, "scenario.vars", s.vars)
 	writeTable(t, b, "scenario.platform", platformTable(s.platform))
-	if s.nvml != nil {
+	if s.nvml != nil && node.nvml != nil {
 		writeTable(t, b, "scenario.nvml", changes(node.nvml, s.nvml))
 	}
 	writeTable(t, b, "scenario.files", files)
-	writeTable(t, b, "scenario.links", s.links)
+	writeTable(t, b, "scenario.links", links)
 }
 
 // platformTable is a platform by the keys of TOML; figures that are not known are
@@ -294,16 +366,16 @@ func platformTable(p *Platform) map[string]any {
 	return table
 }
 
-// widest is the file, or the outermost directory of it of which the scenario has
-// nothing.
-func widest(file string, has map[string]string) string {
+// widestOf is the file, or the outermost directory of it of which the scenario has
+// neither a file nor a link.
+func widestOf(file string, files, links map[string]string) string {
 	for i, r := range file {
 		if r != '/' {
 			continue
 		}
 		dir := file[:i+1]
 		below := func(f string) bool { return strings.HasPrefix(f, dir) }
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(has)), below) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(files)), below) && !slices.ContainsFunc(slices.Collect(maps.Keys(links)), below) {
 			return dir
 		}
 	}

@@ -5,61 +5,55 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
-// IBCounts are the error counters of a port: /sys/class/infiniband/DEVICE/ports/N/counters.
-type IBCounts struct {
-	Device, Port string
-	PCI          string
-	Counts       map[string]uint64 // by the name of the file; what the device does not have is not there
-}
-
-// Name is how LBNL NHC names a port: mlx5_0:1.
-func (p IBCounts) Name() string { return p.Device + ":" + p.Port }
-
-// ibErrors are the counters of errors that the kernel documents
-// (Documentation/ABI/stable/sysfs-class-infiniband).
-var ibErrors = []string{
-	"symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards",
-	"local_link_integrity_errors", "excessive_buffer_overrun_errors",
-}
-
-// IBCounters reads the error counters of all ports. None without the driver; what
-// could not be read is in err, the rest stands.
-func (h *Host) IBCounters() (list []IBCounts, err error) {
-	devices, err := h.names(ibClass)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// IBCounters reads counters of a port: the files that are named below
+// /sys/class/infiniband/DEVICE/ports/PORT, "counters/symbol_error" or
+// "hw_counters/out_of_sequence". A counter that the device does not have is not
+// there. What could not be read is in err; the rest stands.
+func (h *Host) IBCounters(device, port string, names []string) (counts map[string]uint64, err error) {
+	counts = map[string]uint64{}
+	dir := filepath.Join(ibClass, device, "ports", port)
+	fd, err := unix.Open(h.Path(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return counts, &fs.PathError{Op: "read", Path: dir, Err: err}
 	}
+	defer unix.Close(fd)
 	var errs []error
-	for _, d := range devices {
-		ports, err := h.names(filepath.Join(ibClass, d, "ports"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+	buf := make([]byte, valueSize)
+	for _, name := range names {
+		n, err := readAt(fd, name, buf)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
 		}
-		for _, n := range ports {
-			p := IBCounts{Device: d, Port: n, PCI: h.pciOf(d), Counts: map[string]uint64{}}
-			for _, name := range ibErrors {
-				path := filepath.Join(ibClass, d, "ports", n, "counters", name)
-				text, err := h.readValue(path)
-				if errors.Is(err, fs.ErrNotExist) {
-					continue
-				}
-				if err != nil {
-					errs = append(errs, err)
-					continue
-				}
-				if v, err := strconv.ParseUint(text, 10, 64); err == nil {
-					p.Counts[name] = v
-				} else {
-					errs = append(errs, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid})
-				}
-			}
-			list = append(list, p)
+		path := filepath.Join(dir, name)
+		if err != nil {
+			errs = append(errs, &fs.PathError{Op: "read", Path: path, Err: err})
+			continue
+		}
+		switch v, known, ok := parseCounter(string(buf[:n])); {
+		case !ok:
+			errs = append(errs, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid})
+		case known:
+			counts[name] = v
 		}
 	}
-	return list, errors.Join(errs...)
+	return counts, errors.Join(errs...)
+}
+
+// parseCounter reads a number. Kernels say "N/A (no PMA)" of what a port does not
+// count.
+func parseCounter(text string) (n uint64, known, ok bool) {
+	text = strings.TrimSpace(text)
+	if strings.HasPrefix(text, "N/A") {
+		return 0, false, true
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, false, false
+	}
+	return n, true, true
 }

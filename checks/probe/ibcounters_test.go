@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -14,21 +15,25 @@ func TestIBCounters(t *testing.T) {
 		class + "mlx5_0/ports/1/counters/symbol_error":      "17\n",
 		class + "mlx5_0/ports/1/counters/link_downed":       "18446744073709551615\n",
 		class + "mlx5_0/ports/1/counters/port_rcv_packets":  "5\n", // no error
-		class + "mlx5_0/ports/2/counters/symbol_error":      "N/A (no PMA)\n",
+		class + "mlx5_0/ports/2/counters/symbol_error":      "-1\n",
+		class + "mlx5_0/ports/2/counters/link_downed":       "N/A (no PMA)\n",
 		class + "mlx5_0/ports/2/counters/port_rcv_errors":   "3\n",
 		class + "mlx5_1/ports/1/counters/symbol_error/":     "",
 		class + "mlx5_1/ports/1/counters/link_downed":       "0\n",
 		class + "mlx5_2/ports":                              "not a directory",
 		class + "rocep1s0/ports/1/hw_counters/out_of_order": "1\n",
 	})
-	list, err := h.IBCounters()
+	names := []string{"counters/symbol_error", "counters/link_downed", "counters/port_rcv_errors"}
 	got := map[string]map[string]uint64{}
-	for _, p := range list {
-		got[p.Name()] = p.Counts
+	var err error
+	for _, p := range []string{"mlx5_0 1", "mlx5_0 2", "mlx5_1 1", "mlx5_2 1", "rocep1s0 1"} {
+		device, port, _ := strings.Cut(p, " ")
+		counts, bad := h.IBCounters(device, port, names)
+		got[p], err = counts, errors.Join(err, bad)
 	}
 	want := map[string]map[string]uint64{
-		"mlx5_0:1": {"symbol_error": 17, "link_downed": 1<<64 - 1}, "mlx5_0:2": {"port_rcv_errors": 3},
-		"mlx5_1:1": {"link_downed": 0}, "rocep1s0:1": {},
+		"mlx5_0 1": {"counters/symbol_error": 17, "counters/link_downed": 1<<64 - 1}, "mlx5_0 2": {"counters/port_rcv_errors": 3},
+		"mlx5_1 1": {"counters/link_downed": 0}, "mlx5_2 1": {}, "rocep1s0 1": {},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -36,13 +41,22 @@ func TestIBCounters(t *testing.T) {
 	for _, want := range []string{
 		"parse /sys/class/infiniband/mlx5_0/ports/2/counters/symbol_error: invalid argument",
 		"read /sys/class/infiniband/mlx5_1/ports/1/counters/symbol_error: is a directory",
-		"read /sys/class/infiniband/mlx5_2/ports: not a directory",
+		"read /sys/class/infiniband/mlx5_2/ports/1: not a directory",
 	} {
 		if !strings.Contains(message(err), want) {
 			t.Errorf("error lacks %q:\n%v", want, err)
 		}
 	}
-	if list, err := tree(t, nil).IBCounters(); err != nil || list != nil {
-		t.Errorf("without the driver: %v, %v, want nothing", list, err)
+}
+
+func FuzzCounter(f *testing.F) {
+	for _, seed := range []string{"0\n", "18446744073709551615", "18446744073709551616", "N/A (no PMA)", "-1", "\xff", "1 2"} {
+		f.Add(seed)
 	}
+	f.Fuzz(func(t *testing.T, text string) {
+		n, known, ok := parseCounter(text)
+		if known && !ok || !known && n != 0 {
+			t.Errorf("%q: %d, %v, %v", text, n, known, ok)
+		}
+	})
 }

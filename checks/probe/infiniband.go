@@ -5,78 +5,203 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
+	"strconv"
 	"strings"
 )
+
+// HCA is an RDMA device, a directory of /sys/class/infiniband: InfiniBand, RoCE,
+// EFA or one in software. What a driver does not tell is "".
+type HCA struct {
+	Name     string // mlx5_0, mlx5_ib0, rocep1s0
+	PCI      string // 0000:c1:00.0; "" for one in software, or on another bus
+	Driver   string // of the PCI device: mlx5_core
+	Vendor   string // PCI ids: 15b3
+	Model    string // 1021
+	NUMA     int    // the node it is nearest to; -1: not told
+	VF       bool   // a virtual function, whose physical one is on this node, too
+	Type     string // hca_type: MT4129
+	Firmware string // fw_ver: 28.39.2048
+	Board    string // board_id, Mellanox's PSID: MT_0000000838
+	GUID     string // node_guid: b83f:d203:00c5:1a2e
+	Ports    []IBPort
+	Err      error // why something above is missing; the other devices are not concerned
+}
 
 // IBPort is one directory of /sys/class/infiniband/DEVICE/ports, with the
 // words that LBNL NHC compares.
 type IBPort struct {
-	Device string // mlx5_0
-	Port   string // 1
-	PCI    string // address of the device: 0000:c1:00.0; "" if it has none
-	State  string // second word of state: "4: ACTIVE" is ACTIVE
-	Phys   string // second word of phys_state: "5: LinkUp" is LinkUp
-	Rate   string // first word of rate, in Gb/s: "200 Gb/sec (4X HDR)" is 200
-	Err    error  // why a word above is missing; the other ports are not concerned
+	Device  string   // mlx5_0
+	Port    string   // 1
+	PCI     string   // address of the device: 0000:c1:00.0; "" if it has none
+	State   string   // second word of state: "4: ACTIVE" is ACTIVE
+	Phys    string   // second word of phys_state: "5: LinkUp" is LinkUp
+	Rate    string   // first word of rate, in Gb/s: "200 Gb/sec (4X HDR)" is 200
+	Lanes   string   // and what is in its brackets: 4X HDR
+	Layer   string   // link_layer: InfiniBand, Ethernet; "" if the kernel is too old to tell
+	LID     string   // of the port, and of the subnet manager: 0x1f
+	SMLID   string   //
+	NetDevs []string // network interfaces of the port: ib0, eth2
+	Err     error    // why a word above is missing; the other ports are not concerned
 }
 
 // Name is how LBNL NHC names a port: mlx5_0:1.
 func (p IBPort) Name() string { return p.Device + ":" + p.Port }
 
+// Gbps is the rate of the port in Gb/s, 0 if it is not told.
+func (p IBPort) Gbps() float64 { return gbps(p.Rate) }
+
+func gbps(word string) float64 {
+	n, err := strconv.ParseFloat(word, 64)
+	if err != nil || !(n > 0 && n < 1e6) { // "nan" is a number, too
+		return 0
+	}
+	return n
+}
+
 const ibClass = "/sys/class/infiniband"
 
-// IBPorts lists the InfiniBand and RoCE ports by name. None without the
-// driver; one that cannot be read is listed with its error.
-func (h *Host) IBPorts() ([]IBPort, error) {
-	return once(h, "ibports", func() ([]IBPort, error) {
-		devices, err := h.names(ibClass)
+// HCAs lists the RDMA devices by name. None without a driver; one that cannot be
+// read is listed with its error. Of a virtual function there is no more than its
+// name and address: a node may have thousands, see [Host.WholeHCA].
+// doing may be nil.
+func (h *Host) HCAs(doing func(string)) ([]HCA, error) {
+	return once(h, "hcas", func() ([]HCA, error) {
+		names, err := h.names(ibClass)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		var ports []IBPort
-		for _, d := range devices {
-			dir := filepath.Join(ibClass, d, "ports")
-			numbers, err := h.names(dir)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				ports = append(ports, IBPort{Device: d, PCI: h.pciOf(d), Err: err})
+		var list []HCA
+		for _, name := range names {
+			if doing != nil {
+				doing("read " + ibClass + "/" + name)
 			}
-			for _, n := range numbers {
-				ports = append(ports, h.ibPort(d, n))
+			if pci := h.pciOf(name); pci != "" && h.isVF(pci) {
+				list = append(list, HCA{Name: name, PCI: pci, NUMA: -1, VF: true})
+				continue
 			}
+			list = append(list, h.WholeHCA(name))
 		}
-		return ports, nil
+		return list, nil
 	})
 }
 
-func (h *Host) ibPort(device, number string) IBPort {
-	p := IBPort{Device: device, Port: number, PCI: h.pciOf(device)}
+// WholeHCA reads one device, a virtual function as any other.
+func (h *Host) WholeHCA(name string) HCA {
+	dir := filepath.Join(ibClass, name)
+	a := HCA{Name: name, NUMA: -1, PCI: h.pciOf(name)}
+	a.Type, a.Firmware, a.Board, a.GUID = h.word(dir, "hca_type", &a.Err), h.word(dir, "fw_ver", &a.Err), h.word(dir, "board_id", &a.Err), h.word(dir, "node_guid", &a.Err)
+	if a.PCI != "" {
+		d := h.PCIDevice(a.PCI)
+		a.Driver, a.Vendor, a.Model, a.NUMA, a.VF = d.Driver, d.Vendor, d.Device, d.NUMA, d.VF
+		a.Err = errors.Join(a.Err, d.Err)
+	}
+	numbers, err := h.names(filepath.Join(dir, "ports"))
+	if err != nil { // a device that has just been taken out has none, too
+		a.Err = errors.Join(a.Err, err)
+	}
+	slices.SortFunc(numbers, byNumber)
+	for _, n := range numbers {
+		a.Ports = append(a.Ports, h.ibPort(a.PCI, name, n, len(numbers)))
+	}
+	return a
+}
+
+// byNumber sorts 9 before 10.
+func byNumber(a, b string) int {
+	if d := len(a) - len(b); d != 0 {
+		return d
+	}
+	return strings.Compare(a, b)
+}
+
+// IBPorts lists the InfiniBand and RoCE ports by name. None without the
+// driver; one that cannot be read is listed with its error.
+func (h *Host) IBPorts() ([]IBPort, error) {
+	list, err := h.HCAs(nil)
+	var ports []IBPort
+	for _, a := range list {
+		if a.VF {
+			a = h.WholeHCA(a.Name)
+		}
+		if len(a.Ports) == 0 && a.Err != nil && !errors.Is(a.Err, fs.ErrNotExist) {
+			ports = append(ports, IBPort{Device: a.Name, PCI: a.PCI, Err: a.Err})
+		}
+		ports = append(ports, a.Ports...)
+	}
+	return ports, err
+}
+
+func (h *Host) ibPort(pci, device, number string, ports int) IBPort {
+	p := IBPort{Device: device, Port: number, PCI: pci}
 	dir := filepath.Join(ibClass, device, "ports", number)
-	word := func(file string, at int) string {
-		s, err := h.readValue(filepath.Join(dir, file))
+	for _, f := range []struct {
+		name string
+		at   int
+		into *string
+	}{{"state", 1, &p.State}, {"phys_state", 1, &p.Phys}, {"rate", 0, &p.Rate}} {
+		text, err := h.readValue(filepath.Join(dir, f.name))
 		if err != nil {
 			p.Err = errors.Join(p.Err, err)
-			return ""
+			continue
 		}
-		words := strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || r == ':' || r == '\t' })
-		if at >= len(words) {
-			return ""
+		words := strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ':' || r == '\t' })
+		if f.at < len(words) {
+			*f.into = words[f.at]
 		}
-		return words[at]
+		if _, lanes, ok := strings.Cut(text, "("); ok && f.name == "rate" {
+			p.Lanes = strings.TrimRight(lanes, ") \t")
+		}
 	}
-	p.State = word("state", 1)
-	p.Phys = word("phys_state", 1)
-	p.Rate = word("rate", 0)
+	p.Layer, p.LID, p.SMLID = h.word(dir, "link_layer", &p.Err), h.word(dir, "lid", &p.Err), h.word(dir, "sm_lid", &p.Err)
+	if pci != "" {
+		p.NetDevs = h.netDevsOf(pci, number, ports)
+	}
 	return p
+}
+
+// netDevsOf are the network interfaces of a port. Those of a device with several
+// ports say whose they are by dev_port, which counts from 0.
+func (h *Host) netDevsOf(pci, port string, ports int) (list []string) {
+	dir := pciDevices + "/" + pci + "/net"
+	names, err := h.names(dir)
+	if err != nil {
+		return nil // a port need not have any
+	}
+	for _, n := range names {
+		if ports > 1 {
+			text, err := h.readValue(dir + "/" + n + "/dev_port")
+			at, bad := strconv.Atoi(text)
+			if err != nil || bad != nil || strconv.Itoa(at+1) != port {
+				continue
+			}
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+// word is the first line of a file that a driver may do without.
+func (h *Host) word(dir, name string, errs *error) string {
+	text, err := h.readValue(filepath.Join(dir, name))
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			*errs = errors.Join(*errs, err)
+		}
+		return ""
+	}
+	text, _, _ = strings.Cut(text, "\n")
+	return strings.TrimSpace(text)
 }
 
 // pciOf is the PCI address behind an InfiniBand device.
 func (h *Host) pciOf(device string) string {
 	target, err := os.Readlink(h.Path(filepath.Join(ibClass, device, "device")))
-	if err != nil {
+	if err != nil || strings.Count(filepath.Base(target), ":") != 2 {
 		return ""
 	}
 	return filepath.Base(target)
@@ -87,6 +212,15 @@ func (h *Host) pciOf(device string) string {
 func (h *Host) MADVersion() string {
 	v, _ := once(h, "ibmad", func() (string, error) {
 		return h.readValue("/sys/class/infiniband_mad/abi_version")
+	})
+	return strings.TrimSpace(v)
+}
+
+// VerbsVersion is /sys/class/infiniband_verbs/abi_version: "" if the ib_uverbs
+// module is not loaded, without which no program can use RDMA.
+func (h *Host) VerbsVersion() string {
+	v, _ := once(h, "ibverbs", func() (string, error) {
+		return h.readValue("/sys/class/infiniband_verbs/abi_version")
 	})
 	return strings.TrimSpace(v)
 }

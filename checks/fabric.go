@@ -1,0 +1,260 @@
+package checks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// What the checks of InfiniBand and RoCE have in common: the ports of the node,
+// and which of them carry the traffic of jobs.
+
+func init() {
+	for code, do := range map[string]string{
+		"ib.none":    "Nothing: the node has no RDMA device, or no driver for it. If it should have some say so: check_ib_count N; see lspci -d 15b3: and modprobe mlx5_ib.",
+		"ib.left":    "Nothing: every port of the node is one that checks leave alone unless it is named. nhc-gpu topo says why.",
+		"ib.unnamed": "The device that the line names is not there: see ls /sys/class/infiniband, lspci and dmesg. Its driver is not loaded, it has failed, or it has another name.",
+		"ib.error":   "One device could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+	} {
+		commonDo[code], advice[code] = do, do
+	}
+}
+
+// The link layers of ports, as the kernel writes them.
+const (
+	layerIB  = "InfiniBand"
+	layerEth = "Ethernet"
+)
+
+// fabricPort is a port of an RDMA device, and what it is for.
+type fabricPort struct {
+	*probe.IBPort
+
+	HCA   *probe.HCA
+	Plane int    // of a device whose link is several planes, from 1; else 0
+	Left  string // why it is left out unless it is named; "": it carries jobs' traffic
+}
+
+// fabric are the ports of the node.
+type fabric struct {
+	check string
+	env   *Env
+	HCAs  []probe.HCA
+	Ports []fabricPort
+}
+
+// askFabric reads the RDMA devices. Without one there is nothing to judge: the
+// findings say why, Skip if the node has none.
+func (e *Env) askFabric(check string) (*fabric, []Finding) {
+	e.At("read /sys/class/infiniband")
+	list, err := e.Host.HCAs(e.Doing)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	if len(list) == 0 {
+		return nil, []Finding{{Code: "ib.none", Severity: Skip, Message: check + ":  no RDMA device on this node"}}
+	}
+	f := &fabric{check: check, env: e, HCAs: slices.Clone(list)}
+	e.At("read the routes and the NUMA nodes of GPUs")
+	routes, err := e.Host.DefaultRoutes()
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	near := e.gpuNodes()
+	for i := range f.HCAs {
+		a := &f.HCAs[i]
+		for j := range a.Ports {
+			f.Ports = append(f.Ports, fabricPort{IBPort: &a.Ports[j], HCA: a})
+		}
+	}
+	f.planes()
+	for i := range f.Ports {
+		f.Ports[i].Left = f.Ports[i].management(routes)
+	}
+	f.leaveFarOnes(near)
+	f.leaveFrontEnd()
+	return f, nil
+}
+
+// gpuNodes are the NUMA nodes that GPUs are near to. A machine that does not tell
+// has none.
+func (e *Env) gpuNodes() map[int]bool {
+	near := map[int]bool{}
+	ids, err := e.Host.GPUIDs()
+	if err != nil {
+		return nil // whoever asks about GPUs says so
+	}
+	for _, id := range ids {
+		if d := e.Host.PCIDevice(id.Address); d.NUMA >= 0 {
+			near[d.NUMA] = true
+		}
+	}
+	return near
+}
+
+// The planes of a ConnectX-8 in multi-plane mode: of twelve ports these carry
+// data, one for each plane. Source: sichek, its multi-plane support (2025), and
+// its figures of B300.
+var (
+	planePorts   = []string{"3", "6", "9", "12"}
+	planedModels = []string{"1023"}
+)
+
+const planedPorts = 12
+
+func (f *fabric) planes() {
+	for i := range f.Ports {
+		p := &f.Ports[i]
+		if len(p.HCA.Ports) == planedPorts && p.HCA.Vendor == "15b3" && slices.Contains(planedModels, p.HCA.Model) {
+			p.Plane = slices.Index(planePorts, p.Port) + 1
+		}
+	}
+}
+
+// management says why a port does not carry jobs' traffic, as far as it says so
+// itself.
+func (p *fabricPort) management(routes map[string]bool) string {
+	switch {
+	case p.HCA.PCI == "":
+		return "in software"
+	case p.Plane == 0 && len(p.HCA.Ports) == planedPorts && slices.Contains(planedModels, p.HCA.Model):
+		return "no plane of its own"
+	case slices.ContainsFunc(p.NetDevs, func(n string) bool { return routes[n] }):
+		return "the default route"
+	}
+	return ""
+}
+
+// leaveFarOnes leaves out the Ethernet ports that are near to no GPU, where others
+// are: those of management. InfiniBand is never that.
+func (f *fabric) leaveFarOnes(near map[int]bool) {
+	far := func(p *fabricPort) bool { return p.HCA.NUMA >= 0 && !near[p.HCA.NUMA] }
+	ethernet := func(p *fabricPort) bool { return p.Layer == layerEth && p.Left == "" }
+	nearOnes := slices.ContainsFunc(f.Ports, func(p fabricPort) bool { return ethernet(&p) && !far(&p) })
+	if len(near) == 0 || !nearOnes {
+		return
+	}
+	for i := range f.Ports {
+		if p := &f.Ports[i]; ethernet(p) && far(p) {
+			p.Left = fmt.Sprintf("near to no GPU (NUMA node %d)", p.HCA.NUMA)
+		}
+	}
+}
+
+// leaveFrontEnd leaves out the Ethernet ports of a node whose jobs use InfiniBand.
+func (f *fabric) leaveFrontEnd() {
+	if !slices.ContainsFunc(f.Ports, func(p fabricPort) bool { return p.Layer == layerIB && p.Left == "" }) {
+		return
+	}
+	for i := range f.Ports {
+		if p := &f.Ports[i]; p.Layer == layerEth && p.Left == "" {
+			p.Left = "Ethernet beside InfiniBand"
+		}
+	}
+}
+
+// judged are the ports that a check is about: those that are named, or all that
+// carry jobs' traffic. A name is a device, DEVICE:PORT, or a glob; layer is
+// "InfiniBand", "Ethernet", or "" for either. Names that nothing has come back as
+// failures, and so do devices that could not be read at all, as Unknown.
+func (f *fabric) judged(names []string, layer string) (ports []*fabricPort, findings []Finding) {
+	of := func(p *fabricPort) bool { return layer == "" || strings.EqualFold(p.Layer, layer) }
+	if len(names) > 0 {
+		for _, name := range names {
+			found := f.named(name)
+			if len(found) == 0 && !f.broken(name) {
+				findings = append(findings, Finding{Code: "ib.unnamed", Severity: Fail, Device: Device{Kind: "port", Name: name}, Want: name, Got: "none", Message: fmt.Sprintf("%s:  %s: no such RDMA device or port", f.check, name)})
+			}
+			for _, p := range found {
+				if of(p) && !slices.ContainsFunc(ports, func(q *fabricPort) bool { return q.Name() == p.Name() }) {
+					ports = append(ports, p)
+				}
+			}
+		}
+		return ports, append(findings, f.unread(names)...)
+	}
+	for i := range f.Ports {
+		p := &f.Ports[i]
+		if of(p) && (p.Left == "" || layer != "" && p.Left == "Ethernet beside InfiniBand") {
+			ports = append(ports, p)
+		}
+	}
+	findings = f.unread(nil)
+	if len(ports)+len(findings) == 0 {
+		return nil, []Finding{{Code: "ib.left", Severity: Skip, Message: f.check + ":  no RDMA port of this node carries jobs' traffic" + before(" over ", layer, "")}}
+	}
+	return ports, findings
+}
+
+// named finds the ports of a device, one port, or those that a glob fits. Of a
+// device with planes those without one are meant by their own name only.
+func (f *fabric) named(name string) (ports []*fabricPort) {
+	for i := range f.HCAs {
+		a := &f.HCAs[i]
+		if a.VF && len(a.Ports) == 0 && match.Glob(a.Name, strings.Split(name, ":")[0]) {
+			*a = f.env.Host.WholeHCA(a.Name)
+			for j := range a.Ports {
+				f.Ports = append(f.Ports, fabricPort{IBPort: &a.Ports[j], HCA: a, Left: "a virtual function"})
+			}
+		}
+	}
+	for i := range f.Ports {
+		p := &f.Ports[i]
+		if p.Name() == name || match.Glob(p.Name(), name) && strings.Contains(name, ":") || match.Glob(p.Device, name) && p.Left != "no plane of its own" {
+			ports = append(ports, p)
+		}
+	}
+	return ports
+}
+
+// broken says whether a name is that of a device none of whose ports can be read.
+func (f *fabric) broken(name string) bool {
+	return slices.ContainsFunc(f.HCAs, func(a probe.HCA) bool {
+		return a.Err != nil && len(a.Ports) == 0 && match.Glob(a.Name, strings.Split(name, ":")[0])
+	})
+}
+
+// unread are the devices without a port that could be read; of those named, or all.
+func (f *fabric) unread(names []string) (findings []Finding) {
+	for i := range f.HCAs {
+		a := &f.HCAs[i]
+		if a.Err == nil || len(a.Ports) > 0 {
+			continue
+		}
+		if len(names) > 0 && !slices.ContainsFunc(names, func(n string) bool { return match.Glob(a.Name, strings.Split(n, ":")[0]) }) {
+			continue
+		}
+		findings = append(findings, f.unknown(hcaDevice(a), a.Err))
+	}
+	return findings
+}
+
+// unknown is that a device could not be read.
+func (f *fabric) unknown(d Device, err error) Finding {
+	return Finding{Code: "ib.error", Severity: Unknown, Device: d, Message: fmt.Sprintf("%s:  %s: could not tell: %s", f.check, d, strings.ReplaceAll(err.Error(), "\n", "; "))}
+}
+
+// finding is one about a port. Its text is what is said of the port, behind which
+// come what is wanted and what was got, if it has them.
+func (f *fabric) finding(d Device, of Finding, format string, args ...any) Finding {
+	of.Device = d
+	text := fmt.Sprintf(format, args...)
+	of.Message = fmt.Sprintf("%s:  %s: %s", f.check, d, text) + wantGot(of)
+	if of.Want == "" && of.Got == "" { // a state that is wrong as such
+		of.Got = text
+	}
+	return of
+}
+
+// device is how a finding names a port: by its name, and where it is; its UUID is
+// the GUID of the adapter.
+func (p *fabricPort) device() Device {
+	return Device{Kind: "port", Name: p.Name(), PCI: p.PCI, UUID: p.HCA.GUID}
+}
+
+func hcaDevice(a *probe.HCA) Device {
+	return Device{Kind: "hca", Name: a.Name, PCI: a.PCI, UUID: a.GUID}
+}

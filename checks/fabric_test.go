@@ -1,0 +1,156 @@
+package checks
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+// onFabric is a line on a node with eight GPUs, eight InfiniBand adapters and eight
+// disks, of which something is changed.
+func onFabric(name string, words []string, change func(*fakesys.Node), want ...Finding) scenario {
+	return onSys("fabric", fakesys.DGXH100(), name, words, change, want)
+}
+
+// onRoCE is the same with RoCE adapters.
+func onRoCE(name string, words []string, change func(*fakesys.Node), want ...Finding) scenario {
+	return onSys("roce", fakesys.RoCE(), name, words, change, want)
+}
+
+// onNode is a line on another node, which the self-test has not.
+func onNode(sys *fakesys.Node, name string, words []string, want ...Finding) scenario {
+	return scenario{name: name, words: words, files: sys.Files, links: sys.Links, past: "/past", want: want, unitOnly: true}
+}
+
+func onSys(base string, sys *fakesys.Node, name string, words []string, change func(*fakesys.Node), want []Finding) scenario {
+	if change != nil {
+		change(sys)
+	}
+	n := fabricNode(sys)
+	return scenario{name: name, words: words, files: n.files, links: n.links, nvml: n.nvml, node: base, want: want}
+}
+
+// portFinding is what is said of port 1 of an adapter of those nodes, by its number.
+func portFinding(check, name string, i int, f Finding, text string) Finding {
+	sys := fakesys.DGXH100()
+	f.Device = Device{Kind: "port", Name: name + ":1", PCI: fakesys.HCAAddress(i), UUID: strings.TrimSpace(sys.Files[sys.Dir("mlx5_0")+"/node_guid"][:17]) + "0" + string(rune('0'+i))}
+	f.Message = check + ":  " + f.Device.String() + ": " + text + wantGot(f)
+	if f.Want == "" && f.Got == "" {
+		f.Got = text
+	}
+	return f
+}
+
+// hcaFinding is the same of the adapter itself.
+func hcaFinding(check, name string, i int, f Finding, text string) Finding {
+	f = portFinding(check, name, i, f, text)
+	f.Device.Kind, f.Device.Name = "hca", name
+	f.Message = check + ":  " + f.Device.String() + ": " + text + wantGot(f)
+	return f
+}
+
+// Which ports carry jobs' traffic, on each kind of node, and why the others do not.
+func TestFabricRoles(t *testing.T) {
+	t.Parallel()
+	withVFs := fakesys.DGXH100()
+	withVFs.AddVF("mlx5_0", "0000:20:00.1", "mlx5_100", 0x70)
+	far := fakesys.RoCE()
+	for i := range 4 {
+		far.Set(fakesys.HCAAddress(4+i), "numa_node", "3")
+	}
+	soft := fakesys.EthernetOnly()
+	soft.Files["sys/class/infiniband/rxe0/ports/1/link_layer"] = "Ethernet\n"
+	for _, c := range []struct {
+		name string
+		sys  *fakesys.Node
+		data string
+		left map[string]string
+	}{
+		{"DGX H100", fakesys.DGXH100(), "mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1", nil},
+		{"DGX H200", fakesys.DGXH200(), "mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1 mlx5_8:1 mlx5_9:1", nil},
+		{"ND H100 v5", fakesys.NDH100v5(), "mlx5_ib0:1 mlx5_ib1:1 mlx5_ib2:1 mlx5_ib3:1 mlx5_ib4:1 mlx5_ib5:1 mlx5_ib6:1 mlx5_ib7:1", map[string]string{"mlx5_an0:1": "the default route"}},
+		{"RoCE", fakesys.RoCE(), "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},
+		{"GB200", fakesys.GB200(), "mlx5_0:1 mlx5_1:1 mlx5_3:1 mlx5_4:1", map[string]string{"mlx5_2:1": "the default route", "mlx5_5:1": "Ethernet beside InfiniBand"}},
+		{"virtual functions", withVFs, "mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1", nil},
+		{"far from GPUs", far, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1", map[string]string{
+			"rocep4s0:1": "near to no GPU (NUMA node 3)", "rocep5s0:1": "near to no GPU (NUMA node 3)", "rocep6s0:1": "near to no GPU (NUMA node 3)", "rocep7s0:1": "near to no GPU (NUMA node 3)"}},
+		{"software", soft, "", map[string]string{"rxe0:1": "in software"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := fabricOf(t, c.sys)
+			var data []string
+			left := map[string]string{}
+			for _, p := range f.Ports {
+				if p.Left == "" {
+					data = append(data, p.Name())
+				} else {
+					left[p.Name()] = p.Left
+				}
+			}
+			if got := strings.Join(data, " "); got != c.data {
+				t.Errorf("data ports %s, want %s", got, c.data)
+			}
+			if want := c.left; want == nil && len(left) > 0 || want != nil && !maps.Equal(left, want) {
+				t.Errorf("left out %v, want %v", left, want)
+			}
+		})
+	}
+}
+
+func fabricOf(t *testing.T, sys *fakesys.Node) *fabric {
+	t.Helper()
+	root := t.TempDir()
+	if err := sys.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	f, findings := (&Env{Host: probe.NewHost(root)}).askFabric("check_x")
+	if f == nil {
+		t.Fatal(findings)
+	}
+	return f
+}
+
+func TestFabricPlanes(t *testing.T) {
+	t.Parallel()
+	got := map[string]int{}
+	for _, p := range fabricOf(t, fakesys.CX8()).Ports {
+		if p.Device == "mlx5_3" && p.Left == "" {
+			got[p.Port] = p.Plane
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"3": 1, "6": 2, "9": 3, "12": 4}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestFabricNames(t *testing.T) {
+	t.Parallel()
+	sys := fakesys.DGXH100()
+	sys.AddVF("mlx5_0", "0000:20:00.1", "mlx5_100", 0x70)
+	f := fabricOf(t, sys)
+	for words, want := range map[string]string{
+		"mlx5_3": "mlx5_3:1", "mlx5_3:1": "mlx5_3:1", "mlx5_3:2": "ib.unnamed", "mlx5_[12]": "mlx5_1:1 mlx5_2:1", "mlx5_*:2": "ib.unnamed",
+		"mlx5_3 mlx5_3:1": "mlx5_3:1", "mlx5_100": "mlx5_100:1", "mlx4_0": "ib.unnamed",
+	} {
+		ports, findings := f.judged(strings.Fields(words), "")
+		var got []string
+		for _, p := range ports {
+			got = append(got, p.Name())
+		}
+		for _, f := range findings {
+			got = append(got, f.Code)
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%s: %s, want %s", words, text, want)
+		}
+	}
+	if ports, findings := f.judged(nil, layerEth); len(ports) != 0 || len(findings) != 1 || findings[0].Code != "ib.left" {
+		t.Errorf("Ethernet: %v, %v", ports, findings)
+	}
+}

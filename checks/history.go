@@ -1,0 +1,246 @@
+package checks
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What counters have been, so that they are judged by how much they grew in a
+// window of time and never by what they are: one that counted a bad cable last
+// month says nothing of today. A file holds the history of one boot; each counter
+// is there with the moments at which it changed, so that one that stands still
+// costs one line however long it does.
+
+func init() {
+	commonDo["fabric.past"] = "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. A file that is not understood is begun anew, and said once."
+	advice["fabric.past"] = commonDo["fabric.past"]
+}
+
+// The bounds of a history. What is beyond them is forgotten, the oldest first.
+const (
+	historyVersion  = 1
+	historyDevices  = 256
+	historyCounters = 64 // of a device
+	historyPoints   = 16 // of a counter
+	historyMarks    = 64 // of a kind, of a device
+	historyAge      = 31 * 24 * time.Hour
+)
+
+// historyFile is what is kept.
+type historyFile struct {
+	Version int                       `json:"version"`
+	Boot    string                    `json:"boot"`
+	Devices map[string]*deviceHistory `json:"devices"`
+}
+
+// deviceHistory is that of a device or port, by a name that a reboot does not
+// change.
+type deviceHistory struct {
+	Seen   int64              `json:"seen"`             // when it was last read, Unix seconds
+	Series map[string][]point `json:"series,omitempty"` // of this boot, by counter
+	Marks  map[string][]int64 `json:"marks,omitempty"`  // moments of things that happened, whatever the boot, Unix seconds
+}
+
+// point is that a counter had this value at this moment, and not before.
+type point struct {
+	At    int64 // Unix seconds
+	Value uint64
+}
+
+// MarshalJSON writes [at, value].
+func (p point) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "[%d,%d]", p.At, p.Value), nil }
+
+// UnmarshalJSON reads [at, value].
+func (p *point) UnmarshalJSON(data []byte) error {
+	var pair [2]json.Number
+	if err := json.Unmarshal(data, &pair); err != nil {
+		return err
+	}
+	at, err := pair[0].Int64()
+	if err != nil {
+		return err
+	}
+	p.At = at
+	p.Value, err = strconv.ParseUint(pair[1].String(), 10, 64)
+	return err
+}
+
+// history is the past of some devices, and what it is to be from now on.
+type history struct {
+	check, name string
+	now         time.Time
+	file        historyFile
+	findings    []Finding
+}
+
+// recallHistory reads what earlier runs have kept under a name. A file that is
+// broken or of another version is one warning, and is begun anew.
+func (e *Env) recallHistory(check, name string) *history {
+	h := &history{check: check, name: name, now: e.Host.Now()}
+	boot, err := e.Host.BootID()
+	if err != nil {
+		boot = "unknown"
+	}
+	err = e.Host.Recall(name, &h.file)
+	switch {
+	case err == nil && h.file.Version != historyVersion:
+		err = fmt.Errorf("%s.json: version %d, want %d", name, h.file.Version, historyVersion)
+		fallthrough
+	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, probe.ErrNoMemory):
+		h.file = historyFile{}
+		h.findings = []Finding{{Code: "fabric.past", Severity: Warn, Message: check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ") + "; it is begun anew"}}
+	}
+	if h.file.Devices == nil {
+		h.file.Devices = map[string]*deviceHistory{}
+	}
+	sameBoot := h.file.Boot == boot
+	h.file.Version, h.file.Boot = historyVersion, boot
+	maps.DeleteFunc(h.file.Devices, func(_ string, d *deviceHistory) bool {
+		return d == nil || d.Seen > h.now.Unix() || d.Seen < h.now.Add(-historyAge).Unix()
+	})
+	if !sameBoot { // every counter has begun anew
+		for _, d := range h.file.Devices {
+			d.Series = nil
+		}
+	}
+	return h
+}
+
+// growth is how much a counter has grown, and in which time.
+type growth struct {
+	n     uint64
+	over  time.Duration
+	known bool // false: nothing to compare with, or too soon after
+}
+
+// per is the growth in a unit of time.
+func (g growth) per(unit time.Duration) float64 {
+	return float64(g.n) / (float64(g.over) / float64(unit))
+}
+
+// grown is how much a counter that is at now has grown within a window; window 0
+// is the time since the last run. bits is how wide the counter is: one that is
+// less than it was and was in its upper half has wrapped, another was reset.
+// What [history.add] has been told in this run does not count as the past.
+func (h *history) grown(device, counter string, now uint64, bits int, window time.Duration) growth {
+	d := h.file.Devices[device]
+	if d == nil || len(d.Series[counter]) == 0 {
+		return growth{}
+	}
+	series := d.Series[counter]
+	from := h.now.Add(-window).Unix()
+	if window == 0 || d.Seen < from {
+		from = d.Seen
+	}
+	from = max(from, series[0].At)
+	g := growth{over: time.Duration(h.now.Unix()-from) * time.Second, known: true}
+	if g.over < minPast {
+		return growth{}
+	}
+	last := series[0].Value
+	for _, p := range series[1:] {
+		if p.At > from {
+			g.n += grownFrom(last, p.Value, bits)
+		}
+		last = p.Value
+	}
+	g.n += grownFrom(last, now, bits)
+	return g
+}
+
+// grownFrom is the growth from one value to the next.
+func grownFrom(then, now uint64, bits int) uint64 {
+	switch {
+	case now >= then:
+		return now - then
+	case bits > 0 && bits < 64 && then>>(bits-1) == 1 && now>>(bits-1) == 0: // it has wrapped
+		return now + (1<<bits - then)
+	}
+	return now // it was reset
+}
+
+// add takes what a device counts now into its history. Counters that could not be
+// read have none from now on: what they will be next is no growth.
+func (h *history) add(device string, values map[string]uint64) {
+	d := h.file.Devices[device]
+	if d == nil {
+		if len(h.file.Devices) >= historyDevices {
+			return
+		}
+		d = &deviceHistory{}
+		h.file.Devices[device] = d
+	}
+	now := h.now.Unix()
+	if d.Series != nil && now-d.Seen < int64(minPast/time.Second) && now != d.Seen {
+		return // two runs at once: the past stays what it is
+	}
+	series := make(map[string][]point, len(values))
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if len(series) >= historyCounters {
+			break
+		}
+		old := d.Series[name]
+		if n := len(old); n == 0 || old[n-1].Value != values[name] {
+			old = append(old, point{now, values[name]})
+		}
+		series[name] = bounded(old)
+	}
+	d.Series, d.Seen = series, now
+}
+
+// bounded forgets the oldest changes but the first, whose growth the next one takes over.
+func bounded(list []point) []point {
+	if len(list) <= historyPoints {
+		return list
+	}
+	return slices.Clone(list[len(list)-historyPoints:])
+}
+
+// mark notes that something happened to a device.
+func (h *history) mark(device, kind string, at time.Time) {
+	d := h.file.Devices[device]
+	if d == nil {
+		d = &deviceHistory{Seen: h.now.Unix()}
+		h.file.Devices[device] = d
+	}
+	if d.Marks == nil {
+		d.Marks = map[string][]int64{}
+	}
+	list := append(d.Marks[kind], at.Unix())
+	slices.Sort(list)
+	if list = slices.Compact(list); len(list) > historyMarks {
+		list = list[len(list)-historyMarks:]
+	}
+	d.Marks[kind] = list
+}
+
+// marks are the moments within a window at which something happened to a device.
+func (h *history) marks(device, kind string, window time.Duration) (list []time.Time) {
+	if d := h.file.Devices[device]; d != nil {
+		for _, at := range d.Marks[kind] {
+			if t := time.Unix(at, 0); h.now.Sub(t) <= window {
+				list = append(list, t)
+			}
+		}
+	}
+	return list
+}
+
+// store keeps the history for the next run. A run of somebody else than root keeps
+// nothing, which is no finding.
+func (h *history) store(e *Env) []Finding {
+	err := e.Host.Keep(h.name, h.file)
+	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
+		h.findings = append(h.findings, Finding{Code: "fabric.past", Severity: Warn, Message: h.check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")})
+	}
+	return h.findings
+}

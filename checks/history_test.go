@@ -1,0 +1,229 @@
+package checks
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ticker is a node whose time the test sets.
+type ticker struct {
+	t    *testing.T
+	root string
+	boot string
+	now  int64 // Unix seconds
+}
+
+func newTicker(t *testing.T) *ticker {
+	t.Helper()
+	return &ticker{t: t, root: t.TempDir(), boot: "a", now: 1767323045}
+}
+
+// run is one run of a check, in which a counter of the device d is what it is.
+func (c *ticker) run(after time.Duration, value uint64, bits int, window time.Duration) growth {
+	c.t.Helper()
+	h, env := c.recall(after)
+	g := h.grown("d", "c", value, bits, window)
+	h.add("d", map[string]uint64{"c": value})
+	if f := h.store(env); f != nil {
+		c.t.Errorf("store: %v", f)
+	}
+	return g
+}
+
+func (c *ticker) recall(after time.Duration) (*history, *Env) {
+	c.t.Helper()
+	c.now += int64(after / time.Second)
+	const booted = 1767000000
+	for name, content := range map[string]string{
+		"proc/sys/kernel/random/boot_id": c.boot + "\n", "proc/stat": fmt.Sprintf("cpu 0\nbtime %d\n", booted), "proc/uptime": fmt.Sprintf("%d.00 1.00\n", c.now-booted),
+	} {
+		if err := place(c.root, name, content); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	env := &Env{Host: probe.NewHost(c.root)}
+	env.Host.SetPast("/past")
+	return env.recallHistory("check_x", "x"), env
+}
+
+func TestHistoryGrowth(t *testing.T) {
+	t.Parallel()
+	const hour = time.Hour
+	for _, step := range []struct {
+		name   string
+		window time.Duration
+		bits   int
+		runs   []uint64 // five minutes apart
+		want   growth   // of the last
+	}{
+		{"the first run", 0, 64, []uint64{7}, growth{}},
+		{"nothing grew", 0, 64, []uint64{7, 7}, growth{n: 0, over: 300 * time.Second, known: true}},
+		{"since the last run", 0, 64, []uint64{7, 8, 12}, growth{n: 4, over: 300 * time.Second, known: true}},
+		{"of an hour, a quarter is known", hour, 64, []uint64{7, 8, 12, 12}, growth{n: 5, over: 900 * time.Second, known: true}},
+		{"what is older than an hour does not count", hour, 64, []uint64{0, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 101}, growth{n: 1, over: hour, known: true}},
+		{"a reset", 0, 64, []uint64{1000, 3}, growth{n: 3, over: 300 * time.Second, known: true}},
+		{"a reset of a counter of 32 bits", 0, 32, []uint64{1000, 3}, growth{n: 3, over: 300 * time.Second, known: true}},
+		{"a wrap of one", 0, 32, []uint64{1<<32 - 2, 3}, growth{n: 5, over: 300 * time.Second, known: true}},
+		{"the highest of all", 0, 64, []uint64{0, 1<<64 - 1}, growth{n: 1<<64 - 1, over: 300 * time.Second, known: true}},
+	} {
+		c := newTicker(t)
+		var got growth
+		for _, v := range step.runs {
+			got = c.run(5*time.Minute, v, step.bits, step.window)
+		}
+		if diff := cmp.Diff(step.want, got, cmp.AllowUnexported(growth{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
+
+func TestHistoryPace(t *testing.T) {
+	t.Parallel()
+	c := newTicker(t)
+	c.run(0, 10, 64, 0)
+	if g := c.run(10*time.Second, 90, 64, 0); g.known {
+		t.Errorf("too soon: %+v", g)
+	}
+	if g := c.run(50*time.Second, 100, 64, 0); !g.known || g.n != 90 || g.over != time.Minute {
+		t.Errorf("a run too soon after another took its past: %+v", g)
+	}
+	if g := c.run(5*time.Hour, 160, 64, time.Hour); !g.known || g.n != 60 || g.over != 5*time.Hour || g.per(time.Hour) != 12 {
+		t.Errorf("a node that was not checked for long: %+v", g)
+	}
+	c.boot = "b"
+	if g := c.run(time.Hour, 500, 64, time.Hour); g.known {
+		t.Errorf("after a boot: %+v", g)
+	}
+	if g := c.run(-2*time.Hour, 900, 64, time.Hour); g.known {
+		t.Errorf("the clock was set back: %+v", g)
+	}
+}
+
+// A counter that could not be read once is no growth when it can be again.
+func TestHistoryUnread(t *testing.T) {
+	t.Parallel()
+	c := newTicker(t)
+	c.run(0, 10, 64, 0)
+	h, env := c.recall(5 * time.Minute)
+	h.add("d", map[string]uint64{"other": 1})
+	h.store(env)
+	if g := c.run(5*time.Minute, 5000, 64, time.Hour); g.known {
+		t.Errorf("%+v", g)
+	}
+}
+
+func TestHistoryMarks(t *testing.T) {
+	t.Parallel()
+	c := newTicker(t)
+	h, env := c.recall(0)
+	for i := range 100 {
+		h.mark("d", "flap", h.now.Add(-time.Duration(i)*time.Minute))
+	}
+	h.mark("d", "flap", h.now)
+	h.store(env)
+	c.boot = "b" // a reboot forgets none
+	h, _ = c.recall(time.Minute)
+	if got := h.marks("d", "flap", 11*time.Minute); len(got) != 11 {
+		t.Errorf("%d in the window: %v", len(got), got)
+	}
+	if got := len(h.marks("d", "flap", 1000*time.Hour)); got != historyMarks {
+		t.Errorf("%d are kept, want %d", got, historyMarks)
+	}
+	if got := h.marks("other", "flap", time.Hour); got != nil {
+		t.Errorf("of a device that is not known: %v", got)
+	}
+}
+
+// What is not understood is one warning, and is begun anew.
+func TestHistoryBroken(t *testing.T) {
+	t.Parallel()
+	for content, want := range map[string]string{
+		`{"version":1,"boot":"a","devices":{"d":{"seen":17`: "check_x:  read /past/x.json: unexpected end of JSON input; it is begun anew",
+		`{"version":7}`: "check_x:  x.json: version 7, want 1; it is begun anew",
+		`{"version":1,"boot":"a","devices":{"d":{"seen":1,"series":{"c":[[1,-2]]}}}}`: `check_x:  read /past/x.json: strconv.ParseUint: parsing "-2": invalid syntax; it is begun anew`,
+	} {
+		c := newTicker(t)
+		if err := place(c.root, "past/x.json", content); err != nil {
+			t.Fatal(err)
+		}
+		h, env := c.recall(0)
+		h.add("d", map[string]uint64{"c": 1})
+		if f := h.store(env); len(f) != 1 || f[0].Message != want || f[0].Severity != Warn || f[0].Code != "fabric.past" {
+			t.Errorf("%s: %v, want %s", content, f, want)
+		}
+		if g := c.run(5*time.Minute, 2, 64, 0); !g.known || g.n != 1 {
+			t.Errorf("%s: %+v", content, g)
+		}
+	}
+}
+
+// A history stays small whatever the node does, and for however long.
+func TestHistoryIsBounded(t *testing.T) {
+	t.Parallel()
+	c := newTicker(t)
+	for i := range 40 {
+		h, env := c.recall(time.Minute)
+		for d := range historyDevices + 10 {
+			if i > 0 && d > 1 {
+				break
+			}
+			values := map[string]uint64{}
+			for n := range historyCounters + 10 {
+				values[fmt.Sprintf("counter%02d", n)] = uint64(i * n)
+			}
+			h.add(fmt.Sprintf("d%d", d), values)
+		}
+		h.store(env)
+	}
+	info, err := os.Stat(filepath.Join(c.root, "past/x.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() > 4<<20 || info.Mode().Perm() != 0o600 {
+		t.Errorf("%d bytes, mode %v", info.Size(), info.Mode())
+	}
+	h, _ := c.recall(time.Minute)
+	if n := len(h.file.Devices); n != historyDevices {
+		t.Errorf("%d devices, want %d", n, historyDevices)
+	}
+	if n := len(h.file.Devices["d0"].Series["counter05"]); n != historyPoints {
+		t.Errorf("%d points, want %d", n, historyPoints)
+	}
+	c.now += int64((historyAge + time.Hour) / time.Second)
+	if h, _ := c.recall(0); len(h.file.Devices) != 0 {
+		t.Errorf("devices that nobody has seen for a month: %d", len(h.file.Devices))
+	}
+}
+
+func FuzzHistory(f *testing.F) {
+	f.Add(`{"version":1,"boot":"a","devices":{"d":{"seen":1767323000,"series":{"c":[[1767323000,7]]},"marks":{"flap":[1]}}}}`, uint64(9), 32)
+	f.Add(`{"version":1,"devices":{"d":null}}`, uint64(1<<63), 64)
+	f.Add(`{"devices":{"d":{"seen":-9223372036854775808,"series":{"c":[[9223372036854775807,18446744073709551615]]}}}}`, uint64(0), 8)
+	f.Fuzz(func(t *testing.T, text string, now uint64, bits int) {
+		h := &history{check: "check_x", now: time.Unix(1767323045, 0)}
+		if json.Unmarshal([]byte(text), &h.file) != nil {
+			return
+		}
+		for name, d := range h.file.Devices {
+			if d == nil || strings.Contains(name, "\x00") {
+				return
+			}
+			for c := range d.Series {
+				if g := h.grown(name, c, now, bits, time.Hour); g.known && g.over < minPast {
+					t.Errorf("%s: %+v", text, g)
+				}
+			}
+			h.marks(name, "flap", time.Hour)
+			h.add(name, map[string]uint64{"c": now})
+		}
+	})
+}

@@ -1,0 +1,95 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// PCIDevice is a directory of /sys/bus/pci/devices. What the kernel does not tell
+// is 0 or "".
+type PCIDevice struct {
+	Address string // 0000:c1:00.0
+	Class   string // 020700: what it is, subclass and interface
+	Vendor  string // ids, as in the PCI ID registry: 15b3
+	Device  string // 1021
+	Driver  string // mlx5_core; "" if none has it
+	NUMA    int    // the node it is nearest to; -1: not told, as on a machine that has one only
+	VF      bool   // a virtual function, whose physical one is on this node, too
+
+	Width, MaxWidth int      // lanes of the link in use, and those that the device has
+	Speed, MaxSpeed float64  // GT/s of the link now, and the highest that the device can do
+	Path            []string // the bridges above it, from the root port down: 0000:c0:01.0
+
+	Err error // why something above is missing
+}
+
+// PCIDevice reads one device of the PCI bus.
+func (h *Host) PCIDevice(address string) PCIDevice {
+	d, _ := once(h, "pci "+address, func() (PCIDevice, error) { return h.pciDevice(address), nil })
+	return d
+}
+
+func (h *Host) pciDevice(address string) PCIDevice {
+	dir := pciDevices + "/" + address
+	d := PCIDevice{Address: address, NUMA: -1}
+	hex := func(name string) string { return strings.ToLower(strings.TrimPrefix(h.word(dir, name, &d.Err), "0x")) }
+	d.Class, d.Vendor, d.Device = hex("class"), hex("vendor"), hex("device")
+	if link, err := os.Readlink(h.Path(dir + "/driver")); err == nil {
+		d.Driver = filepath.Base(link)
+	}
+	if n, err := strconv.Atoi(h.word(dir, "numa_node", &d.Err)); err == nil {
+		d.NUMA = n
+	}
+	d.VF = h.isVF(address)
+	d.Width, d.MaxWidth = parseWidth(h.word(dir, "current_link_width", &d.Err)), parseWidth(h.word(dir, "max_link_width", &d.Err))
+	d.Speed, d.MaxSpeed = ParseLinkSpeed(h.word(dir, "current_link_speed", &d.Err)), ParseLinkSpeed(h.word(dir, "max_link_speed", &d.Err))
+	switch link, err := os.Readlink(h.Path(dir)); {
+	case err == nil:
+		d.Path = bridgesOf(link)
+	case errors.Is(err, fs.ErrNotExist):
+		d.Err = errors.Join(d.Err, &fs.PathError{Op: "read", Path: dir, Err: fs.ErrNotExist})
+	}
+	return d
+}
+
+// isVF says whether a device is a virtual function, whose physical one is on this
+// node, too.
+func (h *Host) isVF(address string) bool {
+	_, err := os.Readlink(h.Path(pciDevices + "/" + address + "/physfn"))
+	return err == nil
+}
+
+// parseWidth is a number of lanes; 0 and 255 are the kernel's "unknown".
+func parseWidth(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > 32 {
+		return 0
+	}
+	return n
+}
+
+// ParseLinkSpeed reads what /sys says of the speed of a PCIe link, in GT/s: "32.0
+// GT/s PCIe", "8 GT/s" of kernels before 5.7. "Unknown", and all else, is 0.
+func ParseLinkSpeed(text string) float64 {
+	word, unit, _ := strings.Cut(text, " ")
+	n, err := strconv.ParseFloat(word, 64)
+	if err != nil || !(n > 0 && n < 1000) || !strings.HasPrefix(unit, "GT/s") { // "nan" is a number, too
+		return 0
+	}
+	return n
+}
+
+// bridgesOf are those in ../../../devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0,
+// without the device itself.
+func bridgesOf(link string) (path []string) {
+	for part := range strings.SplitSeq(filepath.Dir(link), "/") {
+		if strings.Count(part, ":") == 2 {
+			path = append(path, strings.ToLower(part))
+		}
+	}
+	return path
+}

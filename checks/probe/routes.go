@@ -1,0 +1,102 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"strings"
+)
+
+// DefaultRoutes are the network interfaces over which the node reaches whatever is
+// not near, and those that these are made of: a bond's members, what a VLAN lies
+// on. From /proc/net/route and ipv6_route; what is not there has none.
+func (h *Host) DefaultRoutes() (map[string]bool, error) {
+	return once(h, "default routes", func() (map[string]bool, error) {
+		set := map[string]bool{}
+		for _, f := range []struct {
+			path  string
+			parse func([]byte) []string
+		}{{"/proc/net/route", parseRoutes}, {"/proc/net/ipv6_route", parseRoutes6}} {
+			data, err := h.readFile(f.path)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			for _, dev := range f.parse(data) {
+				h.withLower(dev, set)
+			}
+		}
+		return set, nil
+	})
+}
+
+// withLower adds an interface and those it is made of: /sys/class/net/bond0/lower_eth0.
+func (h *Host) withLower(dev string, set map[string]bool) {
+	if set[dev] || strings.Contains(dev, "/") {
+		return
+	}
+	set[dev] = true
+	names, err := h.names(netClass + "/" + dev)
+	if err != nil {
+		return
+	}
+	for _, n := range names {
+		if lower, ok := strings.CutPrefix(n, "lower_"); ok {
+			h.withLower(lower, set)
+		}
+	}
+}
+
+const netClass = "/sys/class/net"
+
+// The flags of a route: RTF_UP, and RTF_REJECT of one that leads nowhere.
+const (
+	routeUp     = 0x0001
+	routeReject = 0x0200
+)
+
+// parseRoutes finds the lines with destination and mask 0: "eth0 00000000
+// 0100000A 0003 0 0 100 00000000 0 0 0".
+func parseRoutes(data []byte) (devs []string) {
+	for line := range bytes.Lines(data) {
+		f := strings.Fields(string(line))
+		if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" {
+			continue
+		}
+		if flags, ok := parseHex(f[3]); ok && flags&routeUp != 0 && flags&routeReject == 0 {
+			devs = append(devs, f[0])
+		}
+	}
+	return devs
+}
+
+// parseRoutes6 finds those to ::/0; the kernel's own, which leads nowhere, is on lo.
+func parseRoutes6(data []byte) (devs []string) {
+	for line := range bytes.Lines(data) {
+		f := strings.Fields(string(line))
+		if len(f) < 10 || strings.Trim(f[0], "0") != "" || f[1] != "00" || f[9] == "lo" {
+			continue
+		}
+		if flags, ok := parseHex(f[8]); ok && flags&routeUp != 0 && flags&routeReject == 0 {
+			devs = append(devs, f[9])
+		}
+	}
+	return devs
+}
+
+// parseHex reads digits of base 16.
+func parseHex(text string) (n uint64, ok bool) {
+	if text == "" || len(text) > 16 {
+		return 0, false
+	}
+	for _, c := range []byte(text) {
+		d := strings.IndexByte("0123456789abcdef", c|0x20)
+		if d < 0 {
+			return 0, false
+		}
+		n = n<<4 | uint64(d)
+	}
+	return n, true
+}
