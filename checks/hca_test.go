@@ -159,8 +159,8 @@ func FuzzParseHCAs(f *testing.F) {
 		for _, m := range file.HCAs {
 			for _, d := range m.Devices {
 				vendor, device, _ := strings.Cut(d, ":")
-				if got := file.find(vendor, device, "b"); got != nil {
-					got.Carries(1, 1)
+				if got := file.find(vendor, device, "b"); got != nil && got.Carries(1, 1) != (got.Ports != 1 || len(m.DataPorts) == 0 || slices.Contains(m.DataPorts, 1)) && got.Name == m.Name {
+					t.Errorf("port 1 of %+v", got)
 				}
 			}
 		}
