@@ -13,24 +13,6 @@ import (
 // the figures of the node's platform, what the GPU itself has shown before, and
 // the other GPUs of the node.
 
-// Platform are the figures of a kind of node; 0 is one that nobody knows. All
-// are of one GPU, but for GPUs.
-type Platform struct {
-	Name string `toml:"name"`
-	File string `toml:"file"` // where it is from: conf/profiles/h100.toml
-
-	GPUs          []int `toml:"gpus"`           // how many a node may have, in order; none: any number
-	PowerLimit    int   `toml:"power_limit"`    // lowest default power limit, W
-	GraphicsClock int   `toml:"graphics_clock"` // highest clocks, MHz
-	MemoryClock   int   `toml:"memory_clock"`
-	PCIeGen       int   `toml:"pcie_gen"`      // lowest generation of GPU and slot
-	PCIeWidth     int   `toml:"pcie_width"`    // fewest lanes in use
-	NVLinks       int   `toml:"nvlinks"`       // active NVLinks
-	RemappedRows  int   `toml:"remapped_rows"` // so many rows remapped for uncorrected errors are too many
-	DRAMErrors    int   `toml:"dram_errors"`   // errors of DRAM above which there is a warning
-	SRAMErrors    int   `toml:"sram_errors"`   // the same of corrected errors of SRAM
-}
-
 // PlatformOf finds the platform of a node that has so many GPUs of a device on
 // its PCI bus, nil if none fits. Device and subsystem are as in [probe.PCIID].
 type PlatformOf func(device, subsystem string, gpus int) *Platform

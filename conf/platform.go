@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"embed"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,82 +20,6 @@ type Platform struct {
 	Subsystems []string          // PCI subsystem ids, "10de:16c1"; none means any
 	Figures    map[string]Figure // by their keys, see the Figure constants
 }
-
-// Figure is a number, where it comes from, and whether this program has read it
-// on such a node.
-type Figure struct {
-	Values   []int  // more than one only where several are right
-	At       string // what it was measured with, where that matters: "8 GiB, 4 GPUs on PCIe"
-	Source   string
-	Verified bool
-}
-
-// The keys of figures that checks judge by. All are of one GPU, but for the first.
-const (
-	FigureGPUs          = "gpus"           // GPUs of a node; several where the platform comes in several sizes
-	FigurePowerLimit    = "power_limit"    // lowest default power limit, W
-	FigureGraphicsClock = "graphics_clock" // highest graphics clock, MHz
-	FigureMemoryClock   = "memory_clock"   // highest memory clock, MHz
-	FigurePCIeGen       = "pcie_gen"       // lowest PCIe generation that GPU and slot have together
-	FigurePCIeWidth     = "pcie_width"     // fewest PCIe lanes in use
-	FigureNVLinks       = "nvlinks"        // active NVLinks
-	FigureRemappedRows  = "remapped_rows"  // so many rows remapped for uncorrected errors are too many
-	FigureDRAMErrors    = "dram_errors"    // DRAM errors above which there is a warning
-	FigureSRAMErrors    = "sram_errors"    // corrected SRAM errors above which there is a warning
-)
-
-// FigureKind is what a key of figures stands for.
-type FigureKind struct {
-	Most   int // bounds it, so that a slip of the pen is found
-	Unit   string
-	What   string
-	Judged bool // the checks know it; the others are for whoever measures
-}
-
-// FigureKinds are all figures that a platform may have, by key.
-var FigureKinds = map[string]FigureKind{
-	FigureGPUs:          {64, "", "GPUs of a node", true},
-	FigurePowerLimit:    {5000, "W", "lowest default power limit", true},
-	FigureGraphicsClock: {10000, "MHz", "highest graphics clock", true},
-	FigureMemoryClock:   {50000, "MHz", "highest memory clock", true},
-	FigurePCIeGen:       {9, "", "PCIe generation of GPU and slot", true},
-	FigurePCIeWidth:     {32, "", "PCIe lanes in use", true},
-	FigureNVLinks:       {64, "", "active NVLinks", true},
-	FigureRemappedRows:  {10000, "", "rows remapped for uncorrected errors that are too many", true},
-	FigureDRAMErrors:    {1 << 40, "", "DRAM errors above which there is a warning", true},
-	FigureSRAMErrors:    {1 << 40, "", "corrected SRAM errors above which there is a warning", true},
-
-	"memory":              {10000, "GB", "memory", false},
-	"memory_peak":         {100000, "GB/s", "memory bandwidth by the data sheet", false},
-	"memory_bandwidth":    {100000000, "MB/s", "memory bandwidth, least that passes", false},
-	"nvlink_bandwidth":    {1000000, "MB/s", "one NVLink, one way", false},
-	"host_bandwidth":      {10000, "GB/s", "copy from and to the host, least that passes", false},
-	"p2p_bandwidth":       {10000, "GB/s", "copy between two GPUs", false},
-	"allreduce_bandwidth": {10000, "GB/s", "bus bandwidth of NCCL's all-reduce on one node", false},
-	"network_ports":       {64, "", "ports of the compute network", false},
-	"network_rate":        {10000, "Gb/s", "rate of such a port", false},
-	"network_bandwidth":   {10000, "Gb/s", "ib_write_bw of such a port, least that passes", false},
-	"max_power":           {5000, "W", "highest power limit", false},
-	"target_power":        {5000, "W", "what DCGM's targeted power must reach", false},
-	"target_stress":       {1000000, "GFLOPS", "what DCGM's targeted stress must reach", false},
-	"bf16":                {100000, "TFLOPS", "BF16 matrix multiplication, best that was measured", false},
-	"fp8":                 {100000, "TFLOPS", "FP8 matrix multiplication, best that was measured", false},
-}
-
-// FigureKeys are the keys of all figures, sorted.
-func FigureKeys() []string { return slices.Sorted(maps.Keys(FigureKinds)) }
-
-// Value is a figure of which there is one value, 0 if it is not known.
-func (p *Platform) Value(key string) int {
-	if v := p.Figures[key].Values; len(v) > 0 {
-		return v[0]
-	}
-	return 0
-}
-
-// GPUs are the numbers of GPUs that a node of this platform may have, in order;
-// none means any.
-func (p *Platform) GPUs() []int { return p.Figures[FigureGPUs].Values }
 
 //go:embed profiles
 var profiles embed.FS

@@ -23,11 +23,24 @@ func TestShippedPlatforms(t *testing.T) {
 		if len(p.Devices) == 0 || len(p.Figures) == 0 {
 			t.Errorf("%s: %s has %d devices and %d figures", p.Pos, p.Name, len(p.Devices), len(p.Figures))
 		}
+		// Checks judge by these together: one without the other says nothing.
+		for key, needs := range map[string]string{
+			FigureGPUNetwork: FigureNetworkGPUs, FigureNetworkGPUs: FigureNetworkPorts, FigureNetworkPlanes: FigureNetworkRate,
+			FigureNetworkPCIeGen: FigureNetworkRate, FigureNetworkPCIeWidth: FigureNetworkRate, FigureNetworkTreeGen: FigureNetworkRate,
+			FigureNVSwitchGPUs: FigureNVLinks, FigureNVLinkBandwidth: FigureNVLinks,
+		} {
+			if p.Figures[key].Values != nil && p.Figures[needs].Values == nil {
+				t.Errorf("%s: %s has %s and no %s", p.Pos, p.Name, key, needs)
+			}
+		}
+		if p.Value(FigureNVSwitchGPUs) > 0 && p.Value(FigureNVLinkDomain) > 0 {
+			t.Errorf("%s: %s has NVSwitches of its own and those of a rack", p.Pos, p.Name)
+		}
 		for key, f := range p.Figures {
 			if len(f.Source) < 20 || strings.HasPrefix(f.Source, "conf/") {
 				t.Errorf("%s: %s, %s: source %q", p.Pos, p.Name, key, f.Source)
 			}
-			if f.At == "" && (key == "allreduce_bandwidth" || strings.HasPrefix(key, "network_")) {
+			if f.At == "" && (key == "allreduce_bandwidth" || strings.HasPrefix(key, "network_") || key == FigureGPUNetwork && p.Word(key) != "numa") {
 				t.Errorf("%s: %s, %s: does not say what it was measured with", p.Pos, p.Name, key)
 			}
 		}
@@ -103,6 +116,8 @@ devices = ["abcd"]
 subsystems = ["10DE:1234"]
 graphics_clock = 1000
 allreduce_bandwidth = { value = 400, at = "16 GiB, 4 GPUs" }
+gpu_network = { value = "numa", at = "virtual machines" }
+nvswitch_gpus = 0
 `
 	l, err := ParsePlatforms(sitePlatforms, []byte(text))
 	if err != nil {
@@ -133,6 +148,12 @@ allreduce_bandwidth = { value = 400, at = "16 GiB, 4 GPUs" }
 	if f := l.site[2].Figures["allreduce_bandwidth"]; f.At != "16 GiB, 4 GPUs" || f.Values[0] != 400 {
 		t.Errorf("all-reduce %+v", f)
 	}
+	if p := &l.site[2]; p.Word(FigureGPUNetwork) != "numa" || p.Value(FigureNVSwitchGPUs) != 0 || p.Figures[FigureNVSwitchGPUs].Values == nil {
+		t.Errorf("network and NVSwitches %+v", p.Figures)
+	}
+	if p.Word(FigureGPUNetwork) != "root-port" || p.Word(FigureGPUs) != "" || p.Word("x") != "" || p.Value(FigureNVSwitchGPUs) != 8 {
+		t.Errorf("network and NVSwitches of ours %+v", p.Figures)
+	}
 	if p.Pos.String() != sitePlatforms+":5" || p.Value("x") != 0 {
 		t.Errorf("at %s", p.Pos)
 	}
@@ -157,6 +178,11 @@ func TestWrongPlatforms(t *testing.T) {
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\npower_limit = 7e2":                                          ":4: power_limit = 700: want a whole number",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\npower_limit = [600, 700]":                                   ":4: power_limit = [600 700]: want one number",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = []":                                                  ":4: gpus = []: want one number",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\nnetwork_ports = [4, 8]":                                     ":4: network_ports = [4 8]: want one number",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpu_network = 2":                                            ":4: gpu_network = 2: want switch, root-port, numa, system",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpu_network = \"near\"":                                     ":4: gpu_network = near: want switch, root-port",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpu_network = [\"numa\", \"switch\"]":                       ":4: gpu_network = [numa switch]: want one word",
+		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\nnetwork_rate = \"400\"":                                     ":4: network_rate = 400: want a whole number up to 10000",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { source = \"x\" }":                                  ":4: gpus = <nil>: want a whole number",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, from = \"x\" }":                         ":4: gpus: key from: want value, at, source, verified",
 		"[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = { value = 8, verified = 1 }":                         ":4: gpus: verified = 1: want true or false",
@@ -175,6 +201,7 @@ func TestWrongPlatforms(t *testing.T) {
 
 func FuzzParsePlatforms(f *testing.F) {
 	f.Add("[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = [4, 8]\n")
+	f.Add("[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpu_network = { value = \"numa\", at = \"x\" }\nnvswitch_gpus = 0\n")
 	f.Add("[sources]\nx = \"y\"\n[[platform]]\nname = '''\n[[platform]]'''\ndevices = [\"abcd\"]\npower_limit = { value = 3, source = \"x\" }\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		l, err := ParsePlatforms("f", []byte(text))

@@ -44,7 +44,10 @@ func (p *Platform) TOML() string {
 			if kind.Unit != "" {
 				what += ", " + kind.Unit
 			}
-			fmt.Fprintf(&b, "\n# %s\n%s = { value = %s, ", what, key, f.value())
+			if kind.Words != nil {
+				what += ": " + strings.Join(kind.Words, ", ")
+			}
+			fmt.Fprintf(&b, "\n# %s\n%s = { value = %s, ", what, key, f.value(kind.Words))
 			if f.At != "" {
 				fmt.Fprintf(&b, "at = %s, ", strconv.Quote(f.At))
 			}
@@ -54,13 +57,18 @@ func (p *Platform) TOML() string {
 	return b.String()
 }
 
-func (f *Figure) value() string {
-	if len(f.Values) == 1 {
-		return strconv.Itoa(f.Values[0])
-	}
+// value is the number, the list of them, or the word, as TOML has it.
+func (f *Figure) value(words []string) string {
 	var items []string
 	for _, v := range f.Values {
-		items = append(items, strconv.Itoa(v))
+		if words != nil {
+			items = append(items, strconv.Quote(words[v-1]))
+		} else {
+			items = append(items, strconv.Itoa(v))
+		}
+	}
+	if len(items) == 1 {
+		return items[0]
 	}
 	return "[" + strings.Join(items, ", ") + "]"
 }

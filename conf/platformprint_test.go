@@ -10,7 +10,7 @@ import (
 func TestPlatformTOML(t *testing.T) {
 	t.Parallel()
 	site, err := ParsePlatforms(sitePlatforms, []byte("[[platform]]\nname = \"HGX H100\"\ngpus = 8\n\n[[platform]]\nname = \"ours\"\ndevices = [\"abcd\"]\nsubsystems = [\"10de:1234\"]\n"+
-		"p2p_bandwidth = { value = 3, at = \"a \\\"pair\\\"\" }\n"))
+		"p2p_bandwidth = { value = 3, at = \"a \\\"pair\\\"\" }\ngpu_network = \"system\"\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

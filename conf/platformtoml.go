@@ -188,20 +188,41 @@ func (r *figureReader) UnmarshalTOML(v any) error {
 }
 
 func (r *figureReader) values(v any) error {
+	kind := FigureKinds[r.key]
 	items, isList := v.([]any)
 	if !isList {
 		items = []any{v}
 	}
 	for _, item := range items {
-		n, ok := item.(int64)
-		if !ok || n < 0 || n > int64(FigureKinds[r.key].Most) || n == 0 && r.key != FigureNVLinks {
-			return fmt.Errorf("%s = %v: want a whole number up to %d", r.key, item, FigureKinds[r.key].Most)
+		n, err := kind.number(item)
+		if err != nil {
+			return fmt.Errorf("%s = %v: %w", r.key, item, err)
 		}
-		r.figure.Values = append(r.figure.Values, int(n))
+		r.figure.Values = append(r.figure.Values, n)
 	}
-	if len(items) != 1 && (r.key != FigureGPUs || len(items) == 0) {
+	switch {
+	case len(items) == 1:
+	case kind.Words != nil:
+		return fmt.Errorf("%s = %v: want one word", r.key, v)
+	case !kind.Several || len(items) == 0:
 		return fmt.Errorf("%s = %v: want one number", r.key, v)
 	}
 	slices.Sort(r.figure.Values)
 	return nil
+}
+
+// number is the value of a number, or of a word.
+func (k *FigureKind) number(item any) (int, error) {
+	if k.Words != nil {
+		word, _ := item.(string)
+		if at := slices.Index(k.Words, word); at >= 0 {
+			return at + 1, nil
+		}
+		return 0, errors.New("want " + strings.Join(k.Words, ", "))
+	}
+	n, ok := item.(int64)
+	if !ok || n < 0 || n > int64(k.Most) || n == 0 && !k.None {
+		return 0, fmt.Errorf("want a whole number up to %d", k.Most)
+	}
+	return int(n), nil
 }

@@ -36,9 +36,17 @@ func platformFigures(p *conf.Platform) *checks.Platform {
 		PowerLimit:    p.Value(conf.FigurePowerLimit),
 		GraphicsClock: p.Value(conf.FigureGraphicsClock), MemoryClock: p.Value(conf.FigureMemoryClock),
 		PCIeGen: p.Value(conf.FigurePCIeGen), PCIeWidth: p.Value(conf.FigurePCIeWidth),
-		NVLinks:      p.Value(conf.FigureNVLinks),
 		RemappedRows: p.Value(conf.FigureRemappedRows),
 		DRAMErrors:   p.Value(conf.FigureDRAMErrors), SRAMErrors: p.Value(conf.FigureSRAMErrors),
+
+		NVLinks: p.Value(conf.FigureNVLinks), NVLinkBandwidth: p.Value(conf.FigureNVLinkBandwidth),
+		NVSwitchGPUs: p.Value(conf.FigureNVSwitchGPUs), NVLinkDomain: p.Value(conf.FigureNVLinkDomain),
+
+		NetworkPorts: p.Value(conf.FigureNetworkPorts), NetworkRate: p.Value(conf.FigureNetworkRate),
+		NetworkPlanes: p.Value(conf.FigureNetworkPlanes), NetworkGPUs: p.Value(conf.FigureNetworkGPUs),
+		NetworkPCIeGen: p.Value(conf.FigureNetworkPCIeGen), NetworkPCIeWidth: p.Value(conf.FigureNetworkPCIeWidth),
+		NetworkTreeGen: p.Value(conf.FigureNetworkTreeGen),
+		GPUNetwork:     p.Word(conf.FigureGPUNetwork),
 	}
 }
 

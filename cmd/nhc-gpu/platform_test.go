@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -19,7 +21,11 @@ func TestEveryFigureIsKnown(t *testing.T) {
 	b.WriteString("[[platform]]\nname = \"all\"\ndevices = [\"abcd\"]\n")
 	judged := 0
 	for i, key := range conf.FigureKeys() {
-		fmt.Fprintf(&b, "%s = %d\n", key, i%7+1)
+		if words := conf.FigureKinds[key].Words; words != nil {
+			fmt.Fprintf(&b, "%s = %q\n", key, words[i%len(words)])
+		} else {
+			fmt.Fprintf(&b, "%s = %d\n", key, i%7+1)
+		}
 		if conf.FigureKinds[key].Judged {
 			judged++
 		}
@@ -36,6 +42,10 @@ func TestEveryFigureIsKnown(t *testing.T) {
 	}
 	if want := judged + 2; v.NumField() != want {
 		t.Errorf("%d fields, want %d", v.NumField(), want)
+	}
+	near := []string{checks.NearSwitch, checks.NearRootPort, checks.NearNUMA, checks.NearSystem}
+	if diff := cmp.Diff(near, conf.FigureKinds[conf.FigureGPUNetwork].Words); diff != "" {
+		t.Errorf("words (-checks +conf):\n%s", diff)
 	}
 	if p := platformsOf("", nil)("ffff", "", 1); p != nil {
 		t.Errorf("%+v", p)
