@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -35,6 +36,7 @@ type fabricPort struct {
 
 	HCA   *probe.HCA
 	Plane int    // of a device whose link is several planes, from 1; else 0
+	idle  bool   // a port of such a device that carries nothing
 	Left  string // why it is left out unless it is named; "": it carries jobs' traffic
 }
 
@@ -50,6 +52,10 @@ type fabric struct {
 // findings say why, Skip if the node has none.
 func (e *Env) askFabric(check string) (*fabric, []Finding) {
 	e.At("read /sys/class/infiniband")
+	if f := probe.Kept[*fabric](e.Host, "fabric"); *f != nil {
+		(*f).check, (*f).env = check, e
+		return *f, nil
+	}
 	list, err := e.Host.HCAs(e.Doing)
 	if err != nil {
 		return nil, unreadable(err)
@@ -76,6 +82,7 @@ func (e *Env) askFabric(check string) (*fabric, []Finding) {
 	}
 	f.leaveFarOnes(near)
 	f.leaveFrontEnd()
+	*probe.Kept[*fabric](e.Host, "fabric") = f
 	return f, nil
 }
 
@@ -95,23 +102,36 @@ func (e *Env) gpuNodes() map[int]bool {
 	return near
 }
 
-// The planes of a ConnectX-8 in multi-plane mode: of twelve ports these carry
-// data, one for each plane. Source: sichek, its multi-plane support (2025), and
-// its figures of B300.
-var (
-	planePorts   = []string{"3", "6", "9", "12"}
-	planedModels = []string{"1023"}
-)
-
-const planedPorts = 12
-
+// planes finds the ports of devices whose link is several planes, each of which is
+// a port among others that carry nothing: checks/hca.toml knows them.
 func (f *fabric) planes() {
-	for i := range f.Ports {
-		p := &f.Ports[i]
-		if len(p.HCA.Ports) == planedPorts && p.HCA.Vendor == "15b3" && slices.Contains(planedModels, p.HCA.Model) {
-			p.Plane = slices.Index(planePorts, p.Port) + 1
+	for i := range f.HCAs {
+		a := &f.HCAs[i]
+		if len(a.Ports) <= 2 {
+			continue
+		}
+		m := hcaModel(a.Vendor, a.Model, a.Board)
+		if m == nil || len(m.DataPorts) == 0 || len(a.Ports) != m.Ports {
+			continue
+		}
+		for j := range f.Ports {
+			p := &f.Ports[j]
+			if n, err := strconv.Atoi(p.Port); p.HCA == a && err == nil {
+				p.Plane = slices.Index(m.DataPorts, n) + 1
+				p.idle = !m.Carries(n, len(a.Ports))
+			}
 		}
 	}
+}
+
+// platform is that of the node's GPUs, and how many they are: one without any
+// figure if none is known, or if there are several kinds of GPU.
+func (e *Env) platform() (p *Platform, gpus int) {
+	groups := e.platformGroups()
+	if len(groups) != 1 || groups[0].Platform == nil {
+		return &Platform{}, 0
+	}
+	return groups[0].Platform, len(groups[0].Addresses)
 }
 
 // management says why a port does not carry jobs' traffic, as far as it says so
@@ -120,7 +140,7 @@ func (p *fabricPort) management(routes map[string]bool) string {
 	switch {
 	case p.HCA.PCI == "":
 		return "in software"
-	case p.Plane == 0 && len(p.HCA.Ports) == planedPorts && slices.Contains(planedModels, p.HCA.Model):
+	case p.idle:
 		return "no plane of its own"
 	case slices.ContainsFunc(p.NetDevs, func(n string) bool { return routes[n] }):
 		return "the default route"
@@ -203,7 +223,7 @@ func (f *fabric) named(name string) (ports []*fabricPort) {
 	}
 	for i := range f.Ports {
 		p := &f.Ports[i]
-		if p.Name() == name || match.Glob(p.Name(), name) && strings.Contains(name, ":") || match.Glob(p.Device, name) && p.Left != "no plane of its own" {
+		if p.Name() == name || match.Glob(p.Name(), name) && strings.Contains(name, ":") || match.Glob(p.Device, name) && !p.idle {
 			ports = append(ports, p)
 		}
 	}
