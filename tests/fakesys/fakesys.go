@@ -148,13 +148,13 @@ var (
 
 func (n *Node) addPort(dir string, a HCA) {
 	for name, content := range map[string]string{
-		"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": a.Rate, "link_layer": a.Layer, "cap_mask": "0xa741e848", "lid_mask_count": "0",
+		"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": a.Rate, "link_layer": a.Layer, "cap_mask": "0xa741e848", "lid_mask_count": "0", "sm_sl": "0",
 		"gids/0": fmt.Sprintf("fe80:0000:0000:0000:b83f:d203:00c5:1a%02x", a.Index), "gid_attrs/types/0": "IB/RoCE v1",
 	} {
 		n.Files[dir+name] = content + "\n"
 	}
 	if a.Layer == "InfiniBand" {
-		n.Files[dir+"lid"], n.Files[dir+"sm_lid"], n.Files[dir+"sm_sl"] = fmt.Sprintf("0x5a%02x\n", a.Index), "0x1\n", "0\n"
+		n.Files[dir+"lid"], n.Files[dir+"sm_lid"] = fmt.Sprintf("0x5a%02x\n", a.Index), "0x1\n"
 		n.Files[dir+"pkeys/0"], n.Files[dir+"pkeys/1"], n.Files[dir+"pkeys/2"] = "0xffff\n", "0x8001\n", "0x0000\n"
 	} else {
 		n.Files[dir+"lid"], n.Files[dir+"sm_lid"] = "0x0\n", "0x0\n"

@@ -194,3 +194,17 @@ func (n *Node) HalfRate(device string) *Node {
 
 // HalfWidth has the PCIe link of a device lose half of its lanes.
 func (n *Node) HalfWidth(address string) *Node { return n.Set(address, "current_link_width", "8") }
+
+// Ports is a node without a GPU that has so many ConnectX-7, to see how the cost of
+// checks grows.
+func Ports(count int) *Node {
+	n := New()
+	for i := range count {
+		a := cx7
+		a.Address, a.Above, a.Driver, a.Speed, a.Width = fmt.Sprintf("0001:%02x:00.0", 0x40+i), []string{fmt.Sprintf("0001:%02x:01.0", i)}, "mlx5_core", gen5, 16
+		a.Name, a.NetDev, a.Index = fmt.Sprintf("mlx5_%d", i), fmt.Sprintf("ib%d", i), i
+		n.AddHCA(a)
+	}
+	n.Files["proc/modules"] = modules
+	return n
+}
