@@ -114,6 +114,7 @@ func (g *generator) hardwareSection(a answers) {
 			words = append(words, "/dev/"+d)
 		}
 		s.check("check_file_test", words...)
+		s.check("check_nvme")
 	}
 }
 
@@ -125,6 +126,9 @@ func (g *generator) linkLines(links []probe.NetLink) {
 			continue
 		}
 		virtual[l.Virtual] = append(virtual[l.Virtual], l.Name)
+	}
+	if len(links) > len(virtual) {
+		g.sheet.check("check_eth_link")
 	}
 	for _, why := range slices.Sorted(maps.Keys(virtual)) {
 		g.sheet.comment("no line for what has %s: %s", why, some(virtual[why]))
@@ -175,12 +179,24 @@ func (g *generator) portLines(ports []probe.IBLink) {
 			s.check("check_hw_ib", p.Rate, p.Name)
 		}
 	}
+	if len(ports) > 0 {
+		for _, name := range fabricChecks {
+			s.check(name)
+		}
+	}
+}
+
+// fabricChecks are the checks of InfiniBand and RoCE that need no expectation: they
+// compare ports with each other, and with what they were.
+var fabricChecks = []string{
+	"check_ib_ports", "check_ib_count", "check_ib_modules", "check_ib_errors", "check_ib_link_flapping", "check_ib_pcie",
 }
 
 // gpuChecks are the checks of GPUs that need no expectation.
 var gpuChecks = []string{
 	"check_gpu_driver", "check_gpu_recovery", "check_gpu_xid", "check_gpu_ecc", "check_gpu_remap", "check_gpu_persistence",
 	"check_gpu_mode", "check_gpu_vbios", "check_gpu_temp", "check_gpu_power", "check_gpu_throttle", "check_gpu_pcie", "check_gpu_procs",
+	"check_gpu_nvlink", "check_gpu_fabric",
 }
 
 // gpuSection names device nodes and PCI addresses, and has NVML judge the rest;
