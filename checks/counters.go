@@ -3,6 +3,7 @@ package checks
 import (
 	"errors"
 	"path"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -37,6 +38,13 @@ const (
 	countLinkData        = "nvlink.crc_data"
 	countLinkReplay      = "nvlink.replays"
 	countLinkRecovery    = "nvlink.recoveries"
+	countLinkFailed      = "nvlink.recoveries_failed"
+	countLinkEffective   = "nvlink.effective"
+	countLinkReceive     = "nvlink.receive"
+	countLinkOverruns    = "nvlink.overruns"
+	countLinkMalformed   = "nvlink.malformed"
+	countLinkIntegrity   = "nvlink.integrity"
+	countLinkDiscards    = "nvlink.discards"
 	countAERCorrected    = "aer.corrected"
 	countAERNonFatal     = "aer.nonfatal"
 	countAERFatal        = "aer.fatal"
@@ -74,9 +82,20 @@ func GPUCounters(n *probe.NVML) (list []Counters) {
 		number(c, countLinkData, g.NVLinkErrors.CRCData)
 		number(c, countLinkReplay, g.NVLinkErrors.Replay)
 		number(c, countLinkRecovery, g.NVLinkErrors.Recovery)
+		for _, name := range linkCounts {
+			if n, ok := g.NVLinkErrors.Sums.Value[strings.TrimPrefix(name, "nvlink.")]; ok {
+				c.Values[name] = n
+			}
+		}
 		list = append(list, c)
 	}
 	return list
+}
+
+// linkCounts are those of NVLink 5, which has no replays. The symbol errors that
+// its FEC corrects are no errors.
+var linkCounts = []string{
+	countLinkRecovery, countLinkFailed, countLinkEffective, countLinkReceive, countLinkOverruns, countLinkMalformed, countLinkIntegrity, countLinkDiscards,
 }
 
 // number takes over a reading that is known.

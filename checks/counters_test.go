@@ -18,7 +18,8 @@ func TestGPUCounters(t *testing.T) {
 			ECC:          probe.ECC{DRAM: probe.ECCCounts{Corrected: probe.Known[uint64](7), Uncorrected: probe.Failed[uint64](errors.New("no"))}},
 			NVLinkErrors: probe.NVLinkErrors{Replay: probe.Known(5)}, Throttle: probe.Throttle{Thermal: probe.Known[uint64](9)}},
 		{Index: 1, PCI: "0000:11:00.0", Err: errors.New("lost")},
-		{Index: 2, PCI: "0000:12:00.0", Rows: probe.Rows{RetiredDBE: probe.Known(1)}, Link: probe.Link{Replays: probe.Known(-1)}},
+		{Index: 2, PCI: "0000:12:00.0", Rows: probe.Rows{RetiredDBE: probe.Known(1)}, Link: probe.Link{Replays: probe.Known(-1)},
+			NVLinkErrors: probe.NVLinkErrors{Sums: probe.Known(map[string]uint64{"recoveries": 4, "effective": 0, "symbol": 9})}},
 	}}
 	got := map[string]map[string]uint64{}
 	for _, c := range GPUCounters(n) {
@@ -27,7 +28,7 @@ func TestGPUCounters(t *testing.T) {
 	want := map[string]map[string]uint64{
 		"gpu0 0000:10:00.0": {"pcie.replays": 3, "rows.corrected": 0, "rows.uncorrected": 2, "rows.pending": 1, "rows.failed": 0,
 			"ecc.dram.corrected": 7, "nvlink.replays": 5, "throttle.thermal.ns": 9},
-		"gpu2 0000:12:00.0": {"pages.retired.dbe": 1},
+		"gpu2 0000:12:00.0": {"pages.retired.dbe": 1, "nvlink.recoveries": 4, "nvlink.effective": 0},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -39,9 +39,36 @@ func h100s() *probe.NVML {
 			Link: probe.Link{Gen: probe.Known(5), Width: probe.Known(16), MaxGen: probe.Known(5), MaxWidth: probe.Known(16),
 				GPUMaxGen: probe.Known(5), Replays: probe.Known(0)},
 			Processes: probe.Known[[]probe.GPUProcess](nil), Memory: probe.Known(probe.GPUMemory{Total: 80 << 30, Free: 79 << 30}),
+			NVLinks: probe.Known(repeat(18, true)), NVLink: linked(i, 18, 26562, "switch"), Fabric: probe.Known(probe.Fabric{State: probe.FabricCompleted}),
 		})
 	}
 	return n
+}
+
+func repeat[T any](n int, v T) (list []T) {
+	for range n {
+		list = append(list, v)
+	}
+	return list
+}
+
+// linked is what NVML says of the NVLinks of GPU i of eight, all of which are up.
+func linked(i, links, speed int, far string) probe.NVLink {
+	l := probe.NVLink{
+		Speed: probe.Known(repeat(links, speed)), Far: probe.Known(repeat(links, far)),
+		Counts: probe.Known(probe.LinkCounts{"replays": repeat(links, uint64(0)), "recoveries": repeat(links, uint64(0)), "crc": repeat(links, uint64(0))}),
+	}
+	ends, peers := []string{}, probe.PeerP2P{}
+	for link := range links {
+		ends = append(ends, fmt.Sprintf("0000:%02x:00.0", 5+link%4))
+	}
+	for peer := range 8 {
+		if peer != i {
+			peers[fmt.Sprintf("gpu%d", peer)] = probe.P2POK
+		}
+	}
+	l.FarPCI, l.PeerP2P = probe.Known(ends), probe.Known(peers)
+	return l
 }
 
 // v100s is the same of eight V100, which know less: no row remapper, no
@@ -57,6 +84,8 @@ func v100s() *probe.NVML {
 		g.Temperature = probe.Temperature{GPU: probe.Known(31), HBM: probe.Known(33), MaxGPU: probe.Known(83), MaxHBM: probe.Known(85), Slowdown: probe.Known(87), Shutdown: probe.Known(90)}
 		g.Throttle = probe.Throttle{Now: g.Throttle.Now}
 		g.Link.Gen, g.Link.MaxGen, g.Link.GPUMaxGen = probe.Known(3), probe.Known(3), probe.Reading[int]{}
+		g.NVLinks, g.NVLink, g.Fabric = probe.Known(repeat(6, true)), linked(i, 6, 25781, "gpu"), probe.Reading[probe.Fabric]{}
+		g.NVLink.FarPCI = probe.Reading[[]string]{} // the other GPUs, in a mesh
 	}
 	return n
 }

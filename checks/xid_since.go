@@ -2,6 +2,7 @@ package checks
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -66,4 +67,25 @@ func (e *Env) XidsSince(mark LogMark) (seen []XidSeen, end LogMark, err error) {
 	}
 	slices.SortStableFunc(seen, func(a, b XidSeen) int { return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Code, b.Code)) })
 	return seen, end, nil
+}
+
+// switchErrors are the SXid errors of this boot that call for action, as evidence
+// for what has failed in the fabric: "SXid 20009 of 0000:05:00.0". What cannot be
+// read is for check_gpu_xid to report.
+func (e *Env) switchErrors() (list []string) {
+	boot, err := e.Host.BootID()
+	if err != nil {
+		return nil
+	}
+	e.At("read the kernel's log")
+	seen, _, err := e.XidsSince(LogMark{Boot: boot})
+	if err != nil {
+		return nil
+	}
+	for _, x := range seen {
+		if name := fmt.Sprintf("%s of %s", x, x.PCI); x.Switch && x.Class != XidIgnore && !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
+	return list
 }

@@ -63,6 +63,11 @@ const (
 	GroupNVLinks
 	GroupNVLinkErrors
 	GroupMIG
+	GroupNVLinkSpeed
+	GroupNVLinkFar
+	GroupNVLinkCounts
+	GroupP2P
+	GroupFabric
 	groupEnd
 
 	AllGroups = groupEnd - 1
@@ -105,7 +110,9 @@ type GPU struct {
 	Link        Link
 	NVLinks     Reading[[]bool] // whether each NVLink is up, by its number
 
+	NVLink       NVLink
 	NVLinkErrors NVLinkErrors
+	Fabric       Reading[Fabric]
 	MIG          Reading[[]string] // UUIDs of its MIG devices
 	Processes    Reading[[]GPUProcess]
 	Memory       Reading[GPUMemory]

@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"slices"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
@@ -10,12 +12,32 @@ import (
 // was loaded: fields 38, 45, 52 and 59.
 type NVLinkErrors struct {
 	CRCFlit, CRCData, Replay, Recovery Reading[int]
+	// What NVLink 5 counts in their place, by the names of LinkCounts.
+	Sums Reading[map[string]uint64]
 }
 
 func (q query) nvlinkErrors() {
 	v := q.fields(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)
-	q.g.NVLinkErrors = NVLinkErrors{number(v[0]), number(v[1]), number(v[2]), number(v[3])}
+	e := NVLinkErrors{CRCFlit: number(v[0]), CRCData: number(v[1]), Replay: number(v[2]), Recovery: number(v[3])}
+	if old := []Reading[int]{e.CRCFlit, e.CRCData, e.Replay, e.Recovery}; !slices.ContainsFunc(old, told[int]) { // no driver adds those of NVLink 5 up
+		q.nvlinkCounts()
+		e.Sums = as(q.g.NVLink.Counts, LinkCounts.sums)
+	}
+	q.g.NVLinkErrors = e
+}
+
+func told[T any](r Reading[T]) bool { return r.Known || r.Err != nil }
+
+// sums are the counters of all links together.
+func (c LinkCounts) sums() map[string]uint64 {
+	sums := map[string]uint64{}
+	for name, links := range c {
+		for _, n := range links {
+			sums[name] += n
+		}
+	}
+	return sums
 }
 
 // mig lists the MIG devices of a GPU by their UUIDs; where MIG is off there is

@@ -25,6 +25,8 @@ var parts = []struct {
 	{GroupTemperature, query.temperature}, {GroupPower, query.power}, {GroupClocks, query.clocks}, {GroupThrottle, query.throttle},
 	{GroupPCIe, query.link}, {GroupProcesses, query.processes}, {GroupInforom, query.inforom},
 	{GroupNVLinks, query.nvlinks}, {GroupNVLinkErrors, query.nvlinkErrors}, {GroupMIG, query.mig},
+	{GroupNVLinkSpeed, query.nvlinkSpeed}, {GroupNVLinkFar, query.nvlinkFar}, {GroupNVLinkCounts, query.nvlinkCounts},
+	{GroupP2P, query.p2p}, {GroupFabric, query.fabric},
 }
 
 func (q query) recovery() {
@@ -274,6 +276,9 @@ func (q query) inforom() {
 
 // nvlinks asks link by link: the first that the GPU has not ends the list.
 func (q query) nvlinks() {
+	if q.g.NVLinks.Known { // another group has asked
+		return
+	}
 	var up []bool
 	for link := range nvml.NVLINK_MAX_LINKS {
 		r := unknownIsUnsupported(ask(q.s, "nvmlDeviceGetNvLinkState", q.who, func() (nvml.EnableState, nvml.Return) { return q.d.GetNvLinkState(link) }))

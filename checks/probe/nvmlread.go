@@ -256,16 +256,27 @@ func (s *nvmlSession) read(groups Group) {
 	}
 }
 
+// scoped is a field of a part of the GPU, as of one NVLink.
+type scoped struct{ id, scope uint32 }
+
 // fields asks for values by their numbers, in one call.
 func (q query) fields(ids ...uint32) []Reading[int64] {
+	list := make([]scoped, len(ids))
+	for i, id := range ids {
+		list[i].id = id
+	}
+	return q.scopedFields(list)
+}
+
+func (q query) scopedFields(ids []scoped) []Reading[int64] {
 	out := make([]Reading[int64], len(ids))
 	values := make([]nvml.FieldValue, len(ids))
-	for i, id := range ids {
-		values[i].FieldId = id
+	for i, f := range ids {
+		values[i].FieldId, values[i].ScopeId = f.id, f.scope
 	}
 	all := ask(q.s, "nvmlDeviceGetFieldValues", q.who, func() (bool, nvml.Return) { return true, q.d.GetFieldValues(values) })
 	for i, v := range values {
-		call := fmt.Sprintf("field %d of nvmlDeviceGetFieldValues%s", ids[i], q.who)
+		call := fmt.Sprintf("field %d of nvmlDeviceGetFieldValues%s", ids[i].id, q.who)
 		switch ret := nvml.Return(v.NvmlReturn); {
 		case !all.Known:
 			out[i].Err = all.Err

@@ -27,6 +27,9 @@ const (
 	A100 Model = "a100"
 	H100 Model = "h100"
 	B200 Model = "b200"
+
+	H100NVL Model = "h100nvl"
+	GB200   Model = "gb200"
 )
 
 // Old are the functions that a driver of release 470 does not have.
@@ -35,6 +38,7 @@ var Old = []string{
 	"nvmlDeviceGetRepairStatus", "nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
 	"nvmlSystemGetConfComputeState", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
 	"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2",
+	"nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetNvLinkRemoteDeviceType",
 }
 
 // Scenario is a healthy node with that many GPUs of a model, and lines that
@@ -59,6 +63,7 @@ func Scenario(model Model, gpus int, lines ...string) string {
 // deviceIDs are device and subsystem, as NVML gives them.
 var deviceIDs = map[Model]string{
 	V100: "0x1db510de 0x124910de", A100: "0x20b210de 0x147f10de", H100: "0x233010de 0x16c110de", B200: "0x290110de 0x199910de",
+	H100NVL: "0x232110de 0x183910de", GB200: "0x294110de 0x204610de",
 }
 
 // Address is where the GPU with that index is on the PCI bus of a node.

@@ -38,6 +38,7 @@ NUMBER_OF(nvmlDeviceGetMaxClockInfo, nvmlClockType_t)
 NUMBER_OF(nvmlDeviceGetApplicationsClock, nvmlClockType_t)
 NUMBER_OF(nvmlDeviceGetDefaultApplicationsClock, nvmlClockType_t)
 NUMBER_OF(nvmlDeviceGetNvLinkState, unsigned int)
+NUMBER_OF(nvmlDeviceGetNvLinkVersion, unsigned int)
 
 PROCESSES(nvmlDeviceGetComputeRunningProcesses)
 PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)

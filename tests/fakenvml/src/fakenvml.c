@@ -575,3 +575,99 @@ nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t d, nvmlEnableState_t mode
 	}
 	return r;
 }
+
+/* What is at the other end of a link: GPU 0, NPU 1, switch 2, unknown 255. */
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t d, unsigned int link, nvmlIntNvLinkDeviceType_t *out)
+{
+	const char *a;
+	long args[MAX_ARGS] = {link, ANY, ANY};
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetNvLinkRemoteDeviceType", args, &a);
+
+	if (r == NVML_SUCCESS)
+		*out = (nvmlIntNvLinkDeviceType_t)next(&a);
+	return r;
+}
+
+/* Where that is: 0000:05:00.0. */
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t d, unsigned int link, nvmlPciInfo_t *pci)
+{
+	const char *a;
+	unsigned int fn = 0;
+	long args[MAX_ARGS] = {link, ANY, ANY};
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetNvLinkRemotePciInfo", args, &a);
+
+	if (r != NVML_SUCCESS)
+		return r;
+	memset(pci, 0, sizeof *pci);
+	if (sscanf(a, "%x:%x:%x.%x", &pci->domain, &pci->bus, &pci->device, &fn) < 4)
+		return NVML_ERROR_UNKNOWN;
+	snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.%X", pci->domain, pci->bus, pci->device, fn);
+	return NVML_SUCCESS;
+}
+
+/* The arguments are the other GPU and what is to be done: read 0, write 1, NVLink 2. */
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t d, nvmlDevice_t peer, nvmlGpuP2PCapsIndex_t what, nvmlGpuP2PStatus_t *out)
+{
+	const char *a;
+	long args[MAX_ARGS] = {index_of(peer), (long)what, ANY};
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetP2PStatus", args, &a);
+
+	if (r == NVML_SUCCESS)
+		*out = (nvmlGpuP2PStatus_t)next(&a);
+	return r;
+}
+
+/* State, status, clique, the first and the last byte of the cluster's UUID, health
+   mask, health summary. An older form of the struct lacks the last ones. */
+static nvmlReturn_t fabric(nvmlDevice_t d, nvmlGpuFabricInfo_v3_t *f)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetGpuFabricInfo", none, &a);
+
+	if (r == NVML_SUCCESS) {
+		f->state = (nvmlGpuFabricState_t)next(&a);
+		f->status = (nvmlReturn_t)next(&a);
+		f->cliqueId = (unsigned int)next(&a);
+		memset(f->clusterUuid, 0, sizeof f->clusterUuid);
+		f->clusterUuid[0] = (unsigned char)next(&a);
+		f->clusterUuid[NVML_GPU_FABRIC_UUID_LEN - 1] = (unsigned char)next(&a);
+		f->healthMask = (unsigned int)next(&a);
+		f->healthSummary = (unsigned char)next(&a);
+	}
+	return r;
+}
+
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t d, nvmlGpuFabricInfo_t *out)
+{
+	nvmlGpuFabricInfo_v3_t f = {0};
+	nvmlReturn_t r = fabric(d, &f);
+
+	memcpy(out->clusterUuid, f.clusterUuid, sizeof f.clusterUuid);
+	out->status = f.status;
+	out->cliqueId = f.cliqueId;
+	out->state = f.state;
+	return r;
+}
+
+/* "- fabricVersions = N": the newest form that the driver knows, 3 if nothing is said. */
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t *out)
+{
+	const char *a;
+	long newest = ask(SYSTEM, "fabricVersions", none, &a) == NVML_SUCCESS ? (long)next(&a) : 3;
+	nvmlGpuFabricInfo_v3_t f = {0};
+	nvmlGpuFabricInfo_v2_t *old = (nvmlGpuFabricInfo_v2_t *)out;
+	nvmlReturn_t r;
+
+	if (out->version != nvmlGpuFabricInfo_v2 && (out->version != nvmlGpuFabricInfo_v3 || newest < 3))
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	if ((r = fabric(d, &f)) != NVML_SUCCESS)
+		return r;
+	memcpy(old->clusterUuid, f.clusterUuid, sizeof f.clusterUuid);
+	old->status = f.status;
+	old->cliqueId = f.cliqueId;
+	old->state = f.state;
+	old->healthMask = f.healthMask;
+	if (out->version == nvmlGpuFabricInfo_v3)
+		out->healthSummary = f.healthSummary;
+	return r;
+}

@@ -1,0 +1,281 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuFabric checks that every GPU has joined the fabric that it is part of: that of
+// the NVSwitches of its board (HGX, DGX), or that of the NVLink domain of its rack
+// (GB200, GB300). NVLinks may all be up, and jobs may be ten times slower, where
+// it has not. The fabric's state is Completed, its status Success; a state that is
+// on its way fails in the third run in a row of one boot. Where the node's platform
+// is part of a domain, or where another GPU of the node has one, the cluster's UUID
+// is not zero; it and the clique are those of the other GPUs. A clique of zero is
+// warned of there. On an HGX board both are zero on healthy GPUs.
+//
+// What the driver says of the fabric's health fails by its name: degraded
+// bandwidth, an unhealthy route, each incorrect configuration; what is
+// being recovered, and a lost connection to the rack's fabric manager, is warned of.
+// What it does not tell is no fault.
+//
+// The fabric manager of the node, nv-fabricmanager, has to run where NVSwitches are
+// on the PCI bus, which is A100 to H200. It is warned of, and no more, where all
+// GPUs say themselves that they have joined, and where the platform alone says that
+// there are NVSwitches and a GPU has not joined. GB200 and GB300 have none.
+// nvidia-imex has to run with -i: yes, or the number of IMEX
+// channels that the node has at least. Without it a node that has channels, and no
+// nvidia-imex, is warned of: some sites start it with a job. Whether an idle domain
+// is ready is not judged.
+//
+//	gpu* || check_gpu_fabric
+//	gb* || check_gpu_fabric -i yes
+type gpuFabric struct {
+	IMEX string `opt:"i" toml:"imex"` // yes, or how many IMEX channels there are at least
+}
+
+const gpuFabricName = "check_gpu_fabric"
+
+func init() {
+	const (
+		manager = "systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log; its version must be the driver's. dmesg has SXid errors of NVSwitches: check_gpu_xid. Then reset all GPUs, or reboot."
+		rack    = "On an NVL72 rack see the rack's fabric manager (nmx-controller) and its switch trays, too."
+	)
+	Register(Info{
+		Name:    gpuFabricName,
+		Usage:   "[-i CHANNELS]",
+		Summary: "every GPU has joined its NVSwitches or NVLink domain",
+		Lane:    NVML,
+		New:     func() Check { return &gpuFabric{} },
+		Do: map[string]string{
+			"gpu.fabric.state":    "CUDA does not start, or not over NVLink: " + manager + " " + rack,
+			"gpu.fabric.status":   "The GPU is not in the fabric, whatever its links say: " + manager + " " + rack,
+			"gpu.fabric.domain":   "The GPU has no place in the rack's NVLink domain, or another than the rest of the node: see nvidia-smi -q, Fabric, and the partitions of the rack's fabric manager.",
+			"gpu.fabric.health":   "See nvidia-smi -q, Fabric, Health; dmesg for Xid and SXid errors; reset the GPU or reboot. " + rack,
+			"gpu.fabric.unknown":  "A newer driver's word: see nvidia-smi -q, Fabric.",
+			"gpu.fabric.manager":  "systemctl start nvidia-fabricmanager; " + manager,
+			"gpu.fabric.imex":     "systemctl start nvidia-imex; nvidia-imex-ctl -N, /etc/nvidia-imex/nodes_config.cfg. If it is started with each job take -i out of the line.",
+			"gpu.fabric.channels": "modprobe nvidia with NVreg_CreateImexChannel0=1 makes the first; Slurm's switch/nvidia_imex or nvidia-modprobe -i make more.",
+			"gpu.fabric.none":     "Nothing: these GPUs are part of no fabric.",
+		},
+	})
+}
+
+// Bind takes the words, and refuses what Run could not use.
+func (c *gpuFabric) Bind(words []string) error {
+	if err := BindTags(c, words); err != nil {
+		return err
+	}
+	if _, ok := c.channels(); !ok {
+		return &UsageError{Kind: BadValue, Word: c.IMEX, Want: "yes, or a number of channels"}
+	}
+	return nil
+}
+
+// channels are how many are wanted; 0: nobody says.
+func (c *gpuFabric) channels() (n int, ok bool) {
+	switch c.IMEX {
+	case "":
+		return 0, true
+	case "yes", "true":
+		return 1, true
+	}
+	n, err := strconv.Atoi(c.IMEX)
+	return n, err == nil && n > 0
+}
+
+// fabricPast is what is kept of a GPU.
+type fabricPast struct {
+	Boot   string         `json:"boot"`
+	InARow map[string]int `json:"in_a_row"` // runs in which something was on its way
+}
+
+// fabricRun is one run of the check.
+type fabricRun struct {
+	*gpuFabric
+	*gpus
+	past    *memory[fabricPast]
+	boot    string
+	cluster map[string]string // the domain of most GPUs of the node, by model
+	clique  map[string]string
+	joined  int  // GPUs that are part of the fabric, by their own word
+	failed  bool // something is wrong with the fabric of a GPU
+}
+
+func (c *gpuFabric) Run(_ context.Context, env *Env) []Finding {
+	s, findings := env.askNVML(gpuFabricName, probe.GroupFabric)
+	if s == nil {
+		return findings
+	}
+	r := &fabricRun{gpuFabric: c, gpus: s, past: recallGPU[fabricPast](env, gpuFabricName, "gpu-fabric", s.nvml.Taken)}
+	r.boot, _ = env.Host.BootID()
+	r.cluster, r.clique = r.mostOf(func(f probe.Fabric) string { return f.Cluster }), r.mostOf(cliqueOf)
+	s.each(func(_ *gpus, g *probe.GPU) { r.judge(g) })
+	r.tellSwitches()
+	node := r.services()
+	if nothing := len(node)+len(s.findings) == 0 && !r.switches(); nothing && !s.judged {
+		return s.done()
+	} else if nothing && r.joined == 0 {
+		return []Finding{{Code: "gpu.fabric.none", Severity: Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}}
+	}
+	return append(append(s.findings, node...), r.past.store(env)...)
+}
+
+func cliqueOf(f probe.Fabric) string {
+	if f.Cluster == "" {
+		return ""
+	}
+	return fmt.Sprint(f.Clique)
+}
+
+// mostOf is what most of a model's GPUs say that are in the fabric, "" if as many
+// say something else; nothing of a model of which none is.
+func (r *fabricRun) mostOf(of func(probe.Fabric) string) map[string]string {
+	times := map[string]map[string]int{}
+	for i := range r.nvml.GPUs {
+		g := &r.nvml.GPUs[i]
+		if f := g.Fabric; f.Known && f.Value.State == probe.FabricCompleted && f.Value.Status == 0 {
+			if times[g.Name.Value] == nil {
+				times[g.Name.Value] = map[string]int{}
+			}
+			times[g.Name.Value][of(f.Value)]++
+		}
+	}
+	most := map[string]string{}
+	for model, of := range times {
+		best, all := commonest(of), 0
+		for _, n := range of {
+			all += n
+		}
+		if most[model] = best; of[best]*2 <= all {
+			most[model] = ""
+		}
+	}
+	return most
+}
+
+// fault reports something about the fabric of a GPU.
+func (r *fabricRun) fault(g *probe.GPU, code string, severity Severity, want, got, format string, args ...any) {
+	r.failed = true
+	r.report(g, Finding{Code: code, Severity: severity, Remedy: CheckFabric, Want: want, Got: got}, format, args...)
+}
+
+// judge looks at one GPU.
+func (r *fabricRun) judge(g *probe.GPU) {
+	f, known := value(r.gpus, g.Fabric)
+	if !known {
+		return
+	}
+	domain := r.platform(g).NVLinkDomain > 0
+	switch f.State {
+	case probe.FabricNotSupported:
+		switch _, others := r.cluster[g.Name.Value]; {
+		case others:
+			r.fault(g, "gpu.fabric.state", Fail, "completed", "not supported", "state of the fabric is not that of the others")
+		case domain:
+			r.fault(g, "gpu.fabric.state", Warn, "completed", "not supported", "state of the fabric")
+		}
+		return
+	case probe.FabricNotStarted, probe.FabricInProgress:
+		r.joined++
+		state := [...]string{"", "not started", "in progress"}[f.State]
+		n := r.again(g, "state")
+		r.fault(g, "gpu.fabric.state", r.patience(n), "completed", state, "state of the fabric%s", inRuns(n))
+		return
+	case probe.FabricCompleted:
+		r.joined++
+	default:
+		r.report(g, Finding{Code: "gpu.fabric.unknown", Severity: Unknown, Want: "completed", Got: fmt.Sprintf("state %d, which is not known here", f.State)}, "state of the fabric")
+		return
+	}
+	switch {
+	case f.Status == probe.FabricNoResources:
+		r.fault(g, "gpu.fabric.status", Fail, "success", "insufficient resources", "state of the fabric is completed, but its status")
+	case f.Status != 0:
+		r.fault(g, "gpu.fabric.status", Fail, "success", fmt.Sprintf("NVML error %d", f.Status), "state of the fabric is completed, but its status")
+	default:
+		r.judgeDomain(g, f, domain)
+	}
+	r.judgeHealth(g, f)
+}
+
+// again counts the runs of this boot, one after the other, in which something of a
+// GPU was on its way.
+func (r *fabricRun) again(g *probe.GPU, what string) int {
+	uuid := g.UUID.Value
+	next := r.past.next.GPUs[uuid]
+	if next.InARow == nil {
+		next = fabricPast{Boot: r.boot, InARow: map[string]int{}}
+	}
+	n := 1
+	if then, known := r.past.of(g); known && then.Boot == r.boot && r.boot != "" {
+		n += max(then.InARow[what], 0)
+	}
+	next.InARow[what] = n
+	r.past.next.GPUs[uuid] = next
+	return n
+}
+
+func (r *fabricRun) patience(runs int) Severity {
+	if runs >= inARow {
+		return Fail
+	}
+	return Warn
+}
+
+func inRuns(n int) string {
+	if n < inARow {
+		return ""
+	}
+	return fmt.Sprintf(", in %d runs in a row", n)
+}
+
+// judgeDomain looks at the NVLink domain of a GPU, and where it stands in it.
+func (r *fabricRun) judgeDomain(g *probe.GPU, f probe.Fabric, domain bool) {
+	const what = "cluster UUID of the NVLink domain"
+	most := r.cluster[g.Name.Value]
+	switch clique := fmt.Sprint(f.Clique); {
+	case f.Cluster == "" && most != "":
+		r.fault(g, "gpu.fabric.domain", Fail, most, "0", what+" is not that of the others")
+	case f.Cluster == "" && domain:
+		r.fault(g, "gpu.fabric.domain", Fail, "not 0", "0", what)
+	case f.Cluster == "":
+	case most != "" && f.Cluster != most:
+		r.fault(g, "gpu.fabric.domain", Fail, most, f.Cluster, what+" is not that of the others")
+	case r.clique[g.Name.Value] != "" && clique != r.clique[g.Name.Value]:
+		r.fault(g, "gpu.fabric.domain", Fail, r.clique[g.Name.Value], clique, "clique of the NVLink domain is not that of the others")
+	case f.Clique == 0 && domain:
+		r.fault(g, "gpu.fabric.domain", Warn, "not 0", "0", "clique of the NVLink domain")
+	}
+}
+
+// tellSwitches adds to what is wrong the errors of NVSwitches that the kernel has
+// logged: the cause is more often there than in a GPU.
+func (r *fabricRun) tellSwitches() {
+	if !r.failed {
+		return
+	}
+	seen := r.env.switchErrors()
+	if len(seen) == 0 {
+		return
+	}
+	if more := len(seen) - 3; more > 0 {
+		seen = append(seen[:3:3], fmt.Sprintf("%d more", more))
+	}
+	for i := range r.findings {
+		if f := &r.findings[i]; f.Remedy == CheckFabric {
+			f.Message += "; the kernel has logged " + strings.Join(seen, ", ")
+		}
+	}
+}
+
+// runs says whether a program runs on the node.
+func runs(procs []probe.Process, name string) bool {
+	return slices.ContainsFunc(procs, func(p probe.Process) bool { return path.Base(p.Command()) == name })
+}

@@ -1,0 +1,170 @@
+package checks
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Errors of NVLinks, by what was added since the last run.
+
+//go:embed nvlinkerrors.toml
+var nvlinkErrorsData string
+
+// linkLimit is a row of nvlinkerrors.toml.
+type linkLimit struct {
+	Counter  string  `toml:"counter"`
+	What     string  `toml:"what"`
+	Most     float64 `toml:"most"`
+	Per      string  `toml:"per"` // run, minute, second
+	Severity string  `toml:"severity"`
+	Source   string  `toml:"source"`
+}
+
+// linkLimits is the file.
+type linkLimits struct {
+	BER struct {
+		Most   float64 `toml:"most"`
+		Source string  `toml:"source"`
+	} `toml:"ber"`
+	Limits []linkLimit `toml:"limit"`
+}
+
+var nvlinkLimits = sync.OnceValue(func() *linkLimits {
+	l, err := parseLinkLimits(nvlinkErrorsData)
+	if err != nil {
+		panic(err) // ours, which a test has read
+	}
+	return l
+})
+
+func parseLinkLimits(text string) (*linkLimits, error) {
+	l := &linkLimits{}
+	meta, err := toml.Decode(text, l)
+	if err != nil {
+		return nil, err
+	}
+	if more := meta.Undecoded(); len(more) > 0 {
+		return nil, fmt.Errorf("unknown key %s", more[0])
+	}
+	for _, row := range l.Limits {
+		switch {
+		case row.Counter == "" || row.What == "" || row.Source == "":
+			return nil, errors.New("a limit without counter, what or source")
+		case row.Per != "run" && row.Per != "minute" && row.Per != "second":
+			return nil, fmt.Errorf("%s: per %q: want run, minute or second", row.Counter, row.Per)
+		case row.Severity != Warn.String() && row.Severity != Fail.String():
+			return nil, fmt.Errorf("%s: severity %q: want warn or fail", row.Counter, row.Severity)
+		}
+	}
+	return l, nil
+}
+
+// linkErrors is what is kept of a GPU's counters.
+type linkErrors struct {
+	Boot   string           `json:"boot"`
+	Up     []bool           `json:"up"`
+	Counts probe.LinkCounts `json:"counts"`
+}
+
+// errors judges what was added to the counters of a GPU's links. One that went
+// backwards says that the driver was loaded anew or that somebody has reset it: no
+// counter of the GPU tells anything then.
+func (r *linkRun) errors(g *probe.GPU, m *memory[linkErrors], boot string) {
+	counts, known := value(r.gpus, g.NVLink.Counts)
+	rates, _ := value(r.gpus, g.NVLink.BER)
+	if !known {
+		return
+	}
+	then, compare := m.of(g)
+	m.next.GPUs[g.UUID.Value] = linkErrors{Boot: boot, Up: g.NVLinks.Value, Counts: counts}
+	if !compare || boot == "" || then.Boot != boot {
+		return
+	}
+	added := map[string][]uint64{}
+	for name, now := range counts {
+		for link := range now {
+			if !at(then.Up, link) || link >= len(then.Counts[name]) || !at(g.NVLinks.Value, link) {
+				added[name] = append(added[name], 0)
+				continue
+			}
+			n, ok := addedTo(then.Counts[name][link], now[link])
+			if !ok {
+				return
+			}
+			added[name] = append(added[name], n)
+		}
+	}
+	for _, row := range nvlinkLimits().Limits {
+		r.tooManyOf(g, row, added[row.Counter], m.elapsed.Seconds())
+	}
+	r.judgeBER(g, rates, added["effective"])
+}
+
+// addedTo is what was added to a counter. Older ones have 32 bits and begin anew
+// when they are full; any other that has gone backwards was reset.
+func addedTo(then, now uint64) (added uint64, ok bool) {
+	const full, near = math.MaxUint32, math.MaxUint32 - math.MaxUint32/16
+	switch {
+	case now >= then:
+		return now - then, true
+	case then >= near && then <= full && now <= math.MaxUint32/16:
+		return full - then + now + 1, true
+	}
+	return 0, false
+}
+
+func (r *linkRun) tooManyOf(g *probe.GPU, row linkLimit, added []uint64, seconds float64) {
+	unit := map[string]float64{"run": 1, "minute": seconds / 60, "second": seconds}[row.Per]
+	var bad []int
+	var worst uint64
+	for link, n := range added {
+		if rate := float64(n) / unit; n > 0 && rate > row.Most {
+			bad, worst = append(bad, link), max(worst, n)
+		}
+	}
+	if len(bad) == 0 {
+		return
+	}
+	f := Finding{Code: "gpu.nvlink.errors", Severity: Warn, Remedy: ResetGPU, Want: fmt.Sprintf("at most %g", row.Most), Got: fmt.Sprint(worst)}
+	if row.Per != "run" {
+		f.Want, f.Got = f.Want+" a "+row.Per, fmt.Sprintf("%.1f", float64(worst)/unit)
+	}
+	if r.Strict || row.Severity == Fail.String() {
+		f.Severity = Fail
+	}
+	r.report(g, f, "%s on %s since the last run", row.What, linkNames(bad))
+}
+
+// linkNames is "link 7", "links 4, 7".
+func linkNames(links []int) string {
+	return strings.TrimSuffix(strings.TrimSuffix(linkList(links), " is"), " are")
+}
+
+// judgeBER looks at the bit error rates of links to which effective errors were
+// added: the rate alone stays bad for ever.
+func (r *linkRun) judgeBER(g *probe.GPU, rates []float64, effective []uint64) {
+	limit := nvlinkLimits().BER.Most
+	var bad []int
+	worst := 0.0
+	for link, rate := range rates {
+		if rate > limit && at(effective, link) > 0 {
+			bad, worst = append(bad, link), max(worst, rate)
+		}
+	}
+	if len(bad) == 0 {
+		return
+	}
+	f := Finding{Code: "gpu.nvlink.ber", Severity: Warn, Remedy: ResetGPU, Want: fmt.Sprintf("at most %g", limit), Got: fmt.Sprintf("%g", worst)}
+	if r.Strict {
+		f.Severity = Fail
+	}
+	r.report(g, f, "effective bit error rate of %s", linkNames(bad))
+}

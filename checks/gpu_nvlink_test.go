@@ -1,0 +1,373 @@
+package checks
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+const nvlinkBoot = "11111111-2222-3333-4444-555555555555"
+
+// inBoot is a node whose boot is known.
+func (s scenario) inBoot() scenario {
+	return s.holding("proc/sys/kernel/random/boot_id", nvlinkBoot+"\n")
+}
+
+func init() {
+	for _, name := range []string{gpuNVLinkName, azureNVLinkName} {
+		testCheck(name, gpuCommon(name)...)
+		nvlinkDown(name)
+		nvlinkSpeed(name)
+		nvlinkPeers(name)
+		nvlinkErrorScenarios(name)
+		nvlinkBroken(name)
+	}
+}
+
+// nvlinkSays makes the findings of a check about gpu3.
+func nvlinkSays(check string) func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
+	return func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
+		return gpuFinding(check, 3, Finding{Code: "gpu.nvlink." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
+	}
+}
+
+// lowered is a GPU of which some links are down.
+func lowered(links ...int) func(*probe.GPU) {
+	return func(g *probe.GPU) {
+		up, speed := repeat(18, true), repeat(18, 26562)
+		far, ends := repeat(18, "switch"), append([]string(nil), g.NVLink.FarPCI.Value...)
+		for _, link := range links {
+			up[link], speed[link], far[link], ends[link] = false, 0, "", ""
+		}
+		g.NVLinks, g.NVLink.Speed, g.NVLink.Far, g.NVLink.FarPCI = probe.Known(up), probe.Known(speed), probe.Known(far), probe.Known(ends)
+	}
+}
+
+func allGPUs(change func(*probe.GPU)) func(*probe.NVML) {
+	return func(n *probe.NVML) {
+		for i := range n.GPUs {
+			change(&n.GPUs[i])
+		}
+	}
+}
+
+var everyLink = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
+
+// hadLinks is what is kept of gpu3, all of whose links were up.
+func hadLinks(gpus ...int) string {
+	past := map[string]linkPlaces{}
+	for _, i := range gpus {
+		l := linked(i, 18, 0, "switch")
+		past[fakenvml.UUID(i)] = linkPlaces{Up: repeat(18, true), Far: l.FarPCI.Value}
+	}
+	text, _ := json.Marshal(past)
+	return string(text)
+}
+
+func hgxLinks() *Platform {
+	p := hgx()
+	p.NVLinks, p.NVLinkBandwidth = 18, 26562
+	return p
+}
+
+// direct is a GPU whose links lead to other GPUs.
+func direct(g *probe.GPU) { g.NVLink.Far = probe.Known(repeat(18, "gpu")) }
+
+func nvlinkDown(name string) {
+	const file = "past/gpu-nvlinks.json"
+	says := nvlinkSays(name)
+	down := func(severity Severity, got, text string) Finding {
+		return says(severity, "down", ResetGPU, "18 up", got, text)
+	}
+	bridged := func(n *probe.NVML) {
+		allGPUs(direct)(n)
+		lowered(everyLink...)(&n.GPUs[3])
+	}
+	var all []Finding
+	for i := range 8 {
+		all = append(all, gpuFinding(name, i, Finding{Code: "gpu.nvlink.down", Severity: Fail, Remedy: ResetGPU, Want: "18 up", Got: "0"}, "every NVLink is down"))
+	}
+	first := append([]Finding(nil), all...)
+	for i := range first {
+		first[i].Severity = Warn
+	}
+	v100 := onV100s("V100, one link down in a mesh", nil, func(n *probe.NVML) {
+		n.GPUs[3].NVLinks = probe.Known([]bool{true, true, false, true, true, true})
+	}, says(Warn, "down", ResetGPU, "6 up", "5", "link 2 is down"))
+	one := onGPUs("one rented GPU of a board, without links", nil, func(n *probe.NVML) {
+		n.GPUs = n.GPUs[3:4]
+		lowered(everyLink...)(&n.GPUs[0])
+	}).on(hgxLinks())
+	two := onGPUs("a pair, one link less than the platform has and than they had", nil, func(n *probe.NVML) {
+		n.GPUs = n.GPUs[2:4]
+		for i := range n.GPUs {
+			lowered(5)(&n.GPUs[i])
+			direct(&n.GPUs[i])
+		}
+	}, gpuFinding(name, 2, Finding{Code: "gpu.nvlink.down", Severity: Fail, Remedy: ResetGPU, Want: "18 up", Got: "17"}, "link 5 is down, which led to 0000:06:00.0"),
+		down(Fail, "17", "link 5 is down, which led to 0000:06:00.0")).on(hgxLinks()).holding(file, hadLinks(2, 3))
+	testCheck(name,
+		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil), onGPUs("as its platform", nil, nil).on(hgxLinks()),
+		onGPUs("the past is garbage", nil, nil).holding(file, "x"),
+		onGPUs("as wanted", of("-n", "18"), nil).orTable(map[string]any{"links": int64(18)}),
+		onGPUs("down by design on all", nil, allGPUs(lowered(12, 13, 14, 15, 16, 17))),
+		onGPUs("fewer than the platform, as wanted", of("-n", "12"), allGPUs(lowered(12, 13, 14, 15, 16, 17))).on(hgxLinks()),
+		onGPUs("one link down", nil, gpu3(lowered(7)), down(Fail, "17", "link 7 is down")),
+		onGPUs("one link down, its end is known", nil, gpu3(lowered(7)), down(Fail, "17", "link 7 is down, which led to 0000:08:00.0")).holding(file, hadLinks(3)),
+		onGPUs("links to two switches down", nil, gpu3(lowered(6, 7)), down(Fail, "16", "links 6, 7 are down")).holding(file, hadLinks(3)),
+		onGPUs("fewer than wanted", of("-n", "18"), gpu3(lowered(4, 7)), down(Fail, "16", "links 4, 7 are down")),
+		onGPUs("every link down", nil, gpu3(lowered(everyLink...)), down(Fail, "0", "every NVLink is down")).on(hgxLinks()),
+		onGPUs("NVML knows of no link", nil, gpu3(func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Reading[[]bool]{}, probe.NVLink{} }),
+			down(Fail, "0", "every NVLink is down")),
+		onGPUs("every link of every GPU down, as never before", nil, allGPUs(lowered(everyLink...)), all...).on(hgxLinks()).holding(file, hadLinks(0, 1, 2, 3, 4, 5, 6, 7)),
+		onGPUs("every link of every GPU down, on the first run", nil, allGPUs(lowered(everyLink...)), first...).on(hgxLinks()),
+		onGPUs("a card without the bridge of the others", nil, bridged, down(Warn, "0", "every NVLink is down")).on(hgxLinks()),
+		onGPUs("cards with bridges, one has lost its links", nil, bridged, down(Fail, "0", "every NVLink is down")).on(hgxLinks()).holding(file, hadLinks(3)),
+		onGPUs("MIG on one GPU", nil, gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true); lowered(everyLink...)(g) })),
+		onGPUs("MIG on all", nil, allGPUs(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true); lowered(everyLink...)(g) }),
+			Finding{Code: "gpu.nvlink.mig", Severity: Skip, Message: name + ":  MIG is on, the NVLinks are not judged"}),
+		v100, one, two, fewerOfAll(name), gpuDumb(name),
+	)
+}
+
+// fewerOfAll is a node whose GPUs all have fewer links than the platform: nobody
+// knows which.
+func fewerOfAll(name string) scenario {
+	var want []Finding
+	for i := range 8 {
+		want = append(want, gpuFinding(name, i, Finding{Code: "gpu.nvlink.down", Severity: Warn, Remedy: ResetGPU, Want: "18 up", Got: "12"}, "6 links of them down"))
+	}
+	return onGPUs("fewer than the platform on all", nil, allGPUs(lowered(12, 13, 14, 15, 16, 17)), want...).on(hgxLinks())
+}
+
+func nvlinkSpeed(name string) {
+	says := nvlinkSays(name)
+	slow := func(mbps int, links ...int) func(*probe.GPU) {
+		return func(g *probe.GPU) {
+			speeds := repeat(18, 26562)
+			for _, link := range links {
+				speeds[link] = mbps
+			}
+			g.NVLink.Speed = probe.Known(speeds)
+		}
+	}
+	faster := hgxLinks()
+	faster.NVLinkBandwidth = 53125
+	var less []Finding
+	for i := range 8 {
+		less = append(less, gpuFinding(name, i, Finding{Code: "gpu.nvlink.speed", Severity: Warn, Remedy: ResetGPU, Want: "at least 47812 MB/s", Got: "26562 MB/s"},
+			linkList(everyLink)+" slow, less than HGX H100"))
+	}
+	rounded := hgxLinks()
+	rounded.NVLinkBandwidth = 28125
+	testCheck(name,
+		onGPUs("as fast as wanted", of("-b", "26562"), nil).orTable(map[string]any{"bandwidth": int64(26562)}),
+		onGPUs("a little less than the platform", nil, nil).on(rounded),
+		onGPUs("a slow link", nil, gpu3(slow(13281, 4, 7)), says(Warn, "speed", ResetGPU, "at least 26562 MB/s", "13281 MB/s", "links 4, 7 are slow, less than the others")),
+		onGPUs("slower than wanted", of("-b", "26562"), gpu3(slow(13281, 7)), says(Fail, "speed", ResetGPU, "at least 26562 MB/s", "13281 MB/s", "link 7 is slow")),
+		onGPUs("slower than the platform", nil, nil, less...).on(faster),
+		onGPUs("closed to traffic", nil, gpu3(func(g *probe.GPU) {
+			idle := repeat(18, false)
+			idle[7] = true
+			g.NVLink.Idle = probe.Known(idle)
+		}), says(Warn, "traffic", CheckFabric, "", "", "link 7 is up, but closed to traffic")),
+		onGPUs("a link to nothing", nil, gpu3(func(g *probe.GPU) {
+			far := repeat(18, "switch")
+			far[7] = "unknown"
+			g.NVLink.Far = probe.Known(far)
+		}), says(Warn, "far", CheckFabric, "switch", "unknown", "other end, where link 7 is up")),
+		onGPUs("no far end is known", nil, allGPUs(func(g *probe.GPU) { g.NVLink.Far = probe.Known(repeat(18, "unknown")) })),
+	)
+}
+
+func nvlinkPeers(name string) {
+	const why = "NVLink: not supported"
+	say := func(i int, severity Severity, got, text string) Finding {
+		return gpuFinding(name, i, Finding{Code: "gpu.nvlink.p2p", Severity: severity, Remedy: CheckFabric, Want: "ok", Got: got}, text)
+	}
+	peers := func(n *probe.NVML, gpu int, why string, of ...int) {
+		p := probe.PeerP2P{}
+		for peer, text := range n.GPUs[gpu].NVLink.PeerP2P.Value {
+			p[peer] = text
+		}
+		for _, i := range of {
+			p[fmt.Sprintf("gpu%d", i)] = why
+		}
+		n.GPUs[gpu].NVLink.PeerP2P = probe.Known(p)
+	}
+	alone := func(n *probe.NVML) {
+		peers(n, 3, why, 0, 1, 2, 4, 5, 6, 7)
+		for i := range 8 {
+			if i != 3 {
+				peers(n, i, why, 3)
+			}
+		}
+	}
+	all := func(n *probe.NVML) {
+		for i := range 8 {
+			for peer := range 8 {
+				if peer != i {
+					peers(n, i, why, peer)
+				}
+			}
+		}
+	}
+	var none []Finding
+	for i := range 8 {
+		none = append(none, say(i, Warn, why, "NVLink traffic with 7 of 7 GPUs"))
+	}
+	off := "read: disabled by a setting of the driver"
+	testCheck(name,
+		onGPUs("one GPU is cut off", nil, alone, say(3, Fail, why, "NVLink traffic with 7 of 7 GPUs")),
+		onGPUs("a pair, one way", nil, func(n *probe.NVML) { peers(n, 3, "write: unknown", 5) },
+			say(3, Fail, "write: unknown", "NVLink traffic with gpu5"), say(5, Fail, "write: unknown", "NVLink traffic with gpu3")),
+		onGPUs("no pair at all", nil, all, none...),
+		onGPUs("switched off", nil, func(n *probe.NVML) { peers(n, 3, off, 5); peers(n, 5, off, 3) },
+			say(3, Warn, off, "NVLink traffic with gpu5"), say(5, Warn, off, "NVLink traffic with gpu3")),
+		onGPUs("confidential computing closes it", nil, func(n *probe.NVML) { all(n); n.CC = probe.Known(true) }),
+		onGPUs("no switch", nil, func(n *probe.NVML) { all(n); allGPUs(direct)(n) }),
+	)
+}
+
+// errorPast is what is kept of the counters of gpu3: link 7 has so many of each.
+func errorPast(boot string, counts map[string]uint64) string {
+	past := linkErrors{Boot: boot, Up: repeat(18, true), Counts: probe.LinkCounts{}}
+	for name, n := range counts {
+		past.Counts[name] = repeat(18, uint64(0))
+		past.Counts[name][7] = n
+	}
+	text, _ := json.Marshal(past)
+	return before300(string(text))
+}
+
+func nvlinkErrorScenarios(name string) {
+	const file = "past/gpu-nvlink-errors.json"
+	says := nvlinkSays(name)
+	counted := func(counts map[string]uint64) func(*probe.NVML) {
+		return gpu3(func(g *probe.GPU) {
+			all := probe.LinkCounts{}
+			for name, n := range counts {
+				all[name] = repeat(18, uint64(0))
+				all[name][7] = n
+			}
+			g.NVLink.Counts = probe.Known(all)
+		})
+	}
+	type c = map[string]uint64
+	errs := func(severity Severity, want, got, what string) Finding {
+		return says(severity, "errors", ResetGPU, want, got, what+" on link 7 since the last run")
+	}
+	run := func(title string, words []string, then, now c, want ...Finding) scenario {
+		return onGPUs(title, words, counted(now), want...).holding(file, errorPast(nvlinkBoot, then)).inBoot()
+	}
+	rates := func(s scenario, ber float64) scenario {
+		list := repeat(18, 0.0)
+		list[7] = ber
+		s.nvml.GPUs[3].NVLink.BER = probe.Known(list)
+		return s
+	}
+	again := run("a link that was down", nil, c{"replays": 0}, c{"replays": 7})
+	again.files[file] = strings.Replace(again.files[file], "true,true,true,true,true,true,true,true", "true,true,true,true,true,true,true,false", 1)
+	testCheck(name,
+		run("no new errors", nil, c{"replays": 5000, "crc": 70000}, c{"replays": 5000, "crc": 70000}),
+		run("replays", nil, c{"replays": 5}, c{"replays": 7}, errs(Warn, "at most 0", "2", "replays")),
+		run("replays, strictly", of("-s"), c{"replays": 5}, c{"replays": 7}, errs(Fail, "at most 0", "2", "replays")).orTable(map[string]any{"strict": true}),
+		run("some CRC errors", nil, c{"crc": 5}, c{"crc": 29005}),
+		run("many CRC errors", nil, c{"crc": 5}, c{"crc": 60005}, errs(Fail, "at most 100 a second", "200.0", "CRC errors")),
+		run("a counter that is full", nil, c{"replays": math.MaxUint32 - 1}, c{"replays": 2}, errs(Warn, "at most 0", "4", "replays")),
+		run("counters that were reset", nil, c{"replays": 700, "crc": 0}, c{"replays": 2, "crc": 60000000}),
+		onGPUs("errors of the first run", nil, counted(c{"replays": 7})).inBoot(),
+		onGPUs("errors of another boot", nil, counted(c{"replays": 7})).holding(file, errorPast("other", c{"replays": 0})).inBoot(),
+		onGPUs("a boot that is not known", nil, counted(c{"replays": 7})).holding(file, errorPast("", c{"replays": 0})),
+		again,
+		run("a recovery that failed", nil, c{"recoveries": 1, "recoveries_failed": 0}, c{"recoveries": 2, "recoveries_failed": 1},
+			errs(Warn, "at most 0", "1", "recoveries"), errs(Warn, "at most 0", "1", "recoveries that failed")),
+		rates(run("a poor link", nil, c{"effective": 1}, c{"effective": 9}, says(Warn, "ber", ResetGPU, "at most 1e-06", "3e-05", "effective bit error rate of link 7")), 3e-5),
+		rates(run("a poor link, strictly", of("-s"), c{"effective": 1}, c{"effective": 9}, says(Fail, "ber", ResetGPU, "at most 1e-06", "3e-05", "effective bit error rate of link 7")), 3e-5),
+		rates(run("a link that was poor", nil, c{"effective": 9}, c{"effective": 9}), 3e-5),
+		rates(run("a link that is good", nil, c{"effective": 1}, c{"effective": 9}), 15e-255),
+	)
+}
+
+func nvlinkBroken(name string) {
+	odd := func(title string, change func(*probe.GPU)) scenario {
+		s := onGPUs(title, nil, gpu3(change), gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
+		s.broken = true
+		return s
+	}
+	testCheck(name,
+		odd("links that cannot be read", func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Failed[[]bool](errLost), probe.NVLink{} }),
+		odd("counters that cannot be read", func(g *probe.GPU) { g.NVLink.Counts = probe.Failed[probe.LinkCounts](errLost) }),
+		odd("speeds that cannot be read", func(g *probe.GPU) { g.NVLink.Speed = probe.Failed[[]int](errLost) }),
+		odd("peers that cannot be read", func(g *probe.GPU) { g.NVLink.PeerP2P = probe.Failed[probe.PeerP2P](errLost) }),
+	)
+	past := onGPUs("the past of the errors is garbage", nil, nil,
+		Finding{Code: "gpu.past", Severity: Warn, Message: name + ":  read /past/gpu-nvlink-errors.json: invalid character 'x' looking for beginning of value"}).
+		holding("past/gpu-nvlink-errors.json", "x")
+	past.broken = true
+	testCheck(name, past)
+}
+
+// AzureHPC's check looks at no word.
+func TestNVLinkWords(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		words []string
+		ok    bool
+		links int
+	}{
+		{azureNVLinkName, of("12"), true, 0}, {azureNVLinkName, of("-n", "12"), true, 12}, {gpuNVLinkName, of("12"), false, 0}, {gpuNVLinkName, of("-n", "12"), true, 12},
+	} {
+		check := &gpuNVLink{name: c.name}
+		if err := Bind(check, c.words); (err == nil) != c.ok || check.Links != c.links {
+			t.Errorf("%s %v: %+v, %v", c.name, c.words, check, err)
+		}
+	}
+}
+
+func TestFabricWords(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]int{"yes": 1, "1": 1, "2048": 2048, "0": -1, "no": -1, "-1": -1} {
+		check := &gpuFabric{}
+		err := Bind(check, of("-i", word))
+		if n, _ := check.channels(); (err == nil) != (want > 0) || err == nil && n != want {
+			t.Errorf("%s: %d, %v", word, n, err)
+		}
+	}
+}
+
+func TestLinkLimits(t *testing.T) {
+	t.Parallel()
+	if l, err := parseLinkLimits(nvlinkErrorsData); err != nil || len(l.Limits) < 5 || l.BER.Most <= 0 || l.BER.Source == "" {
+		t.Errorf("%+v, %v", l, err)
+	}
+	for _, bad := range []string{
+		"x", "[[limit]]\ncounter = \"a\"\n", "[[limit]]\ncounter = \"a\"\nwhat = \"a\"\nsource = \"a\"\nper = \"day\"\nseverity = \"warn\"\n",
+		"[[limit]]\ncounter = \"a\"\nwhat = \"a\"\nsource = \"a\"\nper = \"run\"\nseverity = \"ok\"\n", "more = 1\n",
+	} {
+		if _, err := parseLinkLimits(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func FuzzAddedTo(f *testing.F) {
+	for _, pair := range [][2]uint64{{0, 0}, {5, 7}, {math.MaxUint32, 0}, {math.MaxUint64, 0}, {1 << 31, 3}} {
+		f.Add(pair[0], pair[1])
+	}
+	f.Fuzz(func(t *testing.T, then, now uint64) {
+		added, ok := addedTo(then, now)
+		switch {
+		case !ok && now >= then, ok && now >= then && added != now-then:
+			t.Errorf("%d, %d: %d, %v", then, now, added, ok)
+		case ok && now < then && (then > math.MaxUint32 || added > math.MaxUint32/8+1 || uint32(then)+uint32(added) != uint32(now)):
+			t.Errorf("%d, %d: wrapped by %d", then, now, added)
+		}
+	})
+}

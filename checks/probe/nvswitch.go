@@ -1,0 +1,55 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// What the fabric has on this node beside the GPUs.
+
+// NVSwitches are the PCI addresses of NVIDIA's NVSwitches that this node runs
+// itself, none where they are given to a virtual machine. Those of Blackwell and
+// later are not on the PCI bus of the node.
+func (h *Host) NVSwitches() ([]string, error) {
+	return once(h, "nvswitches", func() ([]string, error) {
+		names, err := h.names(pciDevices)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		return slices.DeleteFunc(names, func(n string) bool {
+			dir := pciDevices + "/" + n
+			if vendor, err := h.readValue(dir + "/vendor"); err != nil || vendor != "0x10de" {
+				return true
+			}
+			class, err := h.readValue(dir + "/class")
+			if err != nil || !strings.HasPrefix(class, "0x0680") { // a bridge of no kind that PCI knows
+				return true
+			}
+			driver, _ := os.Readlink(h.Path(dir + "/driver"))
+			return strings.Contains(filepath.Base(driver), "vfio")
+		}), err
+	})
+}
+
+// imexDir has a device node for each IMEX channel of this node.
+const imexDir = "/dev/nvidia-caps-imex-channels"
+
+// IMEXChannels is how many channels there are by which jobs share memory with
+// other nodes of their NVLink domain.
+func (h *Host) IMEXChannels() (int, error) {
+	names, err := h.names(imexDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	n := 0
+	for _, name := range names {
+		if strings.HasPrefix(name, "channel") {
+			n++
+		}
+	}
+	return n, err
+}
