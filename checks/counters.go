@@ -92,10 +92,10 @@ func GPUCounters(n *probe.NVML) (list []Counters) {
 	return list
 }
 
-// linkCounts are those of NVLink 5, which has no replays. The symbol errors that
-// its FEC corrects are no errors.
+// linkCounts are those that no driver adds up for NVLink 5, and that some do not
+// for NVLink 4. The symbol errors that FEC corrects are no errors.
 var linkCounts = []string{
-	countLinkRecovery, countLinkFailed, countLinkEffective, countLinkReceive, countLinkOverruns, countLinkMalformed, countLinkIntegrity, countLinkDiscards,
+	countLinkReplay, countLinkRecovery, countLinkFailed, countLinkEffective, countLinkReceive, countLinkOverruns, countLinkMalformed, countLinkIntegrity, countLinkDiscards,
 }
 
 // number takes over a reading that is known.

@@ -126,7 +126,12 @@ func TestNVMLReadsEverything(t *testing.T) {
 		"Link":      map[string]any{"Gen": 5., "Width": 16., "MaxGen": 5., "MaxWidth": 16., "GPUMaxGen": 5., "Replays": 0.},
 		"Processes": []any{map[string]any{"PID": 100., "Memory": 2000.}, map[string]any{"PID": 200., "Memory": 0.}},
 		"NVLinks":   []any{true, false, true},
-		"MIG":       []any{"MIG-a", "MIG-b"}, "NVLinkErrors": map[string]any{"CRCFlit": 9., "CRCData": nil, "Replay": nil, "Recovery": 1.},
+		"MIG":       []any{"MIG-a", "MIG-b"}, "NVLinkErrors": map[string]any{"CRCFlit": 9., "CRCData": nil, "Replay": nil, "Recovery": 1., "Sums": nil},
+		"NVLink": map[string]any{"Speed": []any{26562., 0., 26562.}, "Idle": []any{false, false, false}, "Far": []any{"switch", "", "switch"},
+			"FarPCI": []any{"0000:05:00.0", "", "0000:07:00.0"}, "BER": nil,
+			"Counts":  map[string]any{"replays": []any{0., 0., 0.}, "recoveries": []any{0., 0., 0.}, "crc": []any{0., 0., 0.}},
+			"PeerP2P": map[string]any{"gpu0": "ok", "gpu1": "ok", "gpu2": "ok", "gpu3": "ok", "gpu4": "ok", "gpu5": "ok", "gpu6": "ok"}},
+		"Fabric": map[string]any{"State": 3., "Status": 0., "Clique": 0., "Cluster": "", "Mask": 170., "Summary": 0.},
 		"Memory": map[string]any{"Total": 85520809984., "Free": 85044494336., "Used": 0.},
 	}
 	if diff := cmp.Diff(want, gpu); diff != "" {

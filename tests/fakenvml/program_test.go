@@ -63,6 +63,8 @@ const gpuLines = `
 * || check_gpu_clocks
 * || check_gpu_throttle
 * || check_gpu_pcie
+* || check_gpu_nvlink
+* || check_gpu_fabric
 * || check_gpu_procs
 * || check_file_test -f /other/lane
 `
@@ -120,7 +122,6 @@ type aCall struct {
 
 // elsewhere are the calls that other tests try.
 var elsewhere = map[string]string{
-	"nvmlDeviceGetNvLinkState":       "asked by a process of its own, see tests/script/xidstate.txtar",
 	"nvmlDeviceGetMaxMigDeviceCount": "asked for a job with a MIG device, see tests/script/around.txtar",
 
 	"nvmlDeviceGetMigDeviceHandleByIndex": "the same",
@@ -138,6 +139,8 @@ func calls(t *testing.T) (list []aCall) {
 		"nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetRowRemapperHistogram", "nvmlDeviceGetSramEccErrorStatus",
 		"nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceGetMarginTemperature", "nvmlSystemGetConfComputeState",
 		"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetRetiredPages", "nvmlDeviceSetPersistenceMode", "nvmlDeviceGetUUID",
+		"nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo", "nvmlDeviceGetP2PStatus",
+		"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo",
 	}
 	for _, m := range regexp.MustCompile(`(?m)^[A-Z_]+\((\w+)`).FindAllSubmatch(table, -1) {
 		names = append(names, string(m[1]))
@@ -151,6 +154,8 @@ func calls(t *testing.T) (list []aCall) {
 			c.line = "3 nvmlDeviceGetPersistenceMode = 0"
 		case "nvmlDeviceGetCurrentClocksThrottleReasons":
 			c.missing = []string{"nvmlDeviceGetCurrentClocksEventReasons"}
+		case "nvmlDeviceGetGpuFabricInfo":
+			c.missing = []string{"nvmlDeviceGetGpuFabricInfoV"}
 		case "nvmlDeviceGetPerformanceState":
 			continue // not asked yet
 		}
@@ -173,7 +178,7 @@ func TestEveryCallIsTried(t *testing.T) {
 		tried[name] = true
 	}
 	code := ""
-	for _, file := range []string{"nvmlread.go", "nvmlparts.go", "nvmlmig.go"} {
+	for _, file := range []string{"nvmlread.go", "nvmlparts.go", "nvmlmig.go", "nvmllinks.go", "nvmlfabric.go"} {
 		text, err := os.ReadFile("../../checks/probe/" + file)
 		if err != nil {
 			t.Fatal(err)
@@ -255,7 +260,7 @@ func (c aCall) device() string {
 	if strings.HasPrefix(c.spoil("")[1], "-") {
 		return ""
 	}
-	return `\(3\)`
+	return `\(3(, \d)?\)`
 }
 
 func intact(t *testing.T, name, out string) {
@@ -269,7 +274,7 @@ func intact(t *testing.T, name, out string) {
 // none of the functions that it lacks is called, which would end the process.
 func TestOldDriver(t *testing.T) {
 	t.Parallel()
-	for _, model := range []fakenvml.Model{fakenvml.V100, fakenvml.A100, fakenvml.H100, fakenvml.B200} {
+	for _, model := range []fakenvml.Model{fakenvml.V100, fakenvml.A100, fakenvml.H100, fakenvml.B200, fakenvml.H100NVL, fakenvml.GB200} {
 		n := newNode(t, model, 8, []string{"* nvmlDeviceGetSerial error 3", "* field 230 error 2"}, fakenvml.Old...)
 		out, _ := n.run(t, gpuLines, "-a")
 		if strings.Contains(out, "check_gpu") && regexp.MustCompile(`unknown:  check_gpu|failed:  check_gpu|died`).MatchString(out) {
@@ -282,7 +287,7 @@ func TestOldDriver(t *testing.T) {
 // One to sixteen GPUs of every model: nothing is found on a healthy node.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
-	for _, model := range []fakenvml.Model{fakenvml.V100, fakenvml.A100, fakenvml.H100, fakenvml.B200} {
+	for _, model := range []fakenvml.Model{fakenvml.V100, fakenvml.A100, fakenvml.H100, fakenvml.B200, fakenvml.H100NVL, fakenvml.GB200} {
 		for _, gpus := range []int{1, 4, 16} {
 			n := newNode(t, model, gpus, nil)
 			conf := strings.Replace(gpuLines, "check_gpu_count", fmt.Sprintf("check_gpu_count %d", gpus), 1)
@@ -314,6 +319,15 @@ func TestFaults(t *testing.T) {
 			"check_gpu_persistence:  gpu3 0000:13:00.0: persistence mode cannot be turned on: nvmlDeviceSetPersistenceMode(3): no permission (NVML error 4), want on, got off"},
 		{"garbage", `3 nvmlDeviceGetVbiosVersion = \xff\x0a%s`, "check_gpu_vbios 96.00.30.00.01", "check_gpu_vbios:  gpu3 0000:13:00.0: VBIOS, want 96.00.30.00.01, got ??%s"},
 		{"margin", "3 nvmlDeviceGetMarginTemperature = -5", "check_gpu_temp", "check_gpu_temp:  gpu3 0000:13:00.0: margin, at which the hardware slows it down, want above -2 C, got -5 C"},
+		{"link down", "3 nvmlDeviceGetNvLinkState 7 = 0", "check_gpu_nvlink", "check_gpu_nvlink:  gpu3 0000:13:00.0: link 7 is down, want 18 up, got 17"},
+		{"link down, AzureHPC's name", "3 nvmlDeviceGetNvLinkState 7 = 0", "check_nvlink_status", "check_nvlink_status:  gpu3 0000:13:00.0: link 7 is down, want 18 up, got 17"},
+		{"slow link", "3 field 164 7 = 13281", "check_gpu_nvlink -b 26562", "check_gpu_nvlink:  gpu3 0000:13:00.0: link 7 is slow, want at least 26562 MB/s, got 13281 MB/s"},
+		{"no peer", "3 nvmlDeviceGetP2PStatus * 2 = 5\n* nvmlDeviceGetP2PStatus 3 2 = 5", "check_gpu_nvlink",
+			"check_gpu_nvlink:  gpu3 0000:13:00.0: NVLink traffic with 7 of 7 GPUs, want ok, got NVLink: not supported"},
+		{"fabric without resources", "3 nvmlDeviceGetGpuFabricInfo = 3 23 0 0 0 0 0", "check_gpu_fabric",
+			"check_gpu_fabric:  gpu3 0000:13:00.0: state of the fabric is completed, but its status, want success, got insufficient resources"},
+		{"fabric of an older form", "- fabricVersions = 2\n3 nvmlDeviceGetGpuFabricInfo = 3 0 0 0 0 0xa9 0", "check_gpu_fabric",
+			"check_gpu_fabric:  gpu3 0000:13:00.0: health of the fabric: degraded bandwidth"},
 		{"slow", "3 nvmlDeviceGetSerial late 300", "check_gpu_count 7", "check_gpu_count:  want 7 GPUs, got 8"},
 		{"exits", "3 nvmlDeviceGetSerial exit 127", "check_gpu_count 8", "check_gpu_count:  could not tell: its worker died in nvmlDeviceGetSerial(3): exit status 127"},
 	} {
@@ -333,6 +347,21 @@ func TestRunsAreCounted(t *testing.T) {
 	for i, bad := range []bool{false, false, true} {
 		if out, _ := n.run(t, "* || check_gpu_remap\n"); strings.Contains(out, "got 512") != bad {
 			t.Errorf("run %d:\n%s", i, out)
+		}
+	}
+}
+
+// A hang in the fields of one link leaves the other lane's results, and the checks
+// before it.
+func TestLinkHangs(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, fakenvml.B200, 8, []string{"3 field 215 7 hang", "2 nvmlDeviceGetPersistenceMode = 0"})
+	out, took := n.run(t, "* || check_gpu_persistence -f\n* || check_gpu_nvlink\n* || check_gpu_fabric\n* || check_file_test -f /other/lane\n", "-a", "-t", "5")
+	for _, want := range []string{
+		"check_gpu_nvlink:  hung (in nvmlDeviceGetFieldValues(3): process ", "check_gpu_persistence:  gpu2 0000:12:00.0: ", "check_file_test:  -f /other/lane returned 1",
+	} {
+		if !strings.Contains(out, want) || took > 12*time.Second {
+			t.Errorf("after %v, want %q, got\n%s", took, want, out)
 		}
 	}
 }

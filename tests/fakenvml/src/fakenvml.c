@@ -619,10 +619,13 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t d, nvmlDevice_t peer, nvmlGpuP2
 
 /* State, status, clique, the first and the last byte of the cluster's UUID, health
    mask, health summary. An older form of the struct lacks the last ones. */
-static nvmlReturn_t fabric(nvmlDevice_t d, nvmlGpuFabricInfo_v3_t *f)
+static nvmlReturn_t fabric(nvmlDevice_t d, nvmlGpuFabricInfo_v3_t *f, const char *call)
 {
 	const char *a;
-	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetGpuFabricInfo", none, &a);
+	nvmlReturn_t r = ask(index_of(d), call, none, &a);
+
+	if (r == NVML_ERROR_NOT_SUPPORTED) /* both forms by the name of the first */
+		r = ask(index_of(d), "nvmlDeviceGetGpuFabricInfo", none, &a);
 
 	if (r == NVML_SUCCESS) {
 		f->state = (nvmlGpuFabricState_t)next(&a);
@@ -640,7 +643,7 @@ static nvmlReturn_t fabric(nvmlDevice_t d, nvmlGpuFabricInfo_v3_t *f)
 nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t d, nvmlGpuFabricInfo_t *out)
 {
 	nvmlGpuFabricInfo_v3_t f = {0};
-	nvmlReturn_t r = fabric(d, &f);
+	nvmlReturn_t r = fabric(d, &f, "nvmlDeviceGetGpuFabricInfo");
 
 	memcpy(out->clusterUuid, f.clusterUuid, sizeof f.clusterUuid);
 	out->status = f.status;
@@ -660,7 +663,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t *o
 
 	if (out->version != nvmlGpuFabricInfo_v2 && (out->version != nvmlGpuFabricInfo_v3 || newest < 3))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	if ((r = fabric(d, &f)) != NVML_SUCCESS)
+	if ((r = fabric(d, &f, "nvmlDeviceGetGpuFabricInfoV")) != NVML_SUCCESS)
 		return r;
 	memcpy(old->clusterUuid, f.clusterUuid, sizeof f.clusterUuid);
 	old->status = f.status;
