@@ -178,7 +178,7 @@ func (r *fabricRun) judge(g *probe.GPU) {
 		switch _, others := r.cluster[g.Name.Value]; {
 		case others:
 			r.fault(g, "gpu.fabric.state", Fail, "completed", "not supported", "state of the fabric is not that of the others")
-		case domain:
+		case domain && len(r.nvml.GPUs) > 1: // a GPU alone is told of no fabric
 			r.fault(g, "gpu.fabric.state", Warn, "completed", "not supported", "state of the fabric")
 		}
 		return

@@ -79,6 +79,7 @@ func fabricOnNode(severity Severity, code, want, got, message string) Finding {
 }
 
 func init() {
+	ofWholeNode("gpu.fabric.channels", "gpu.fabric.imex", "gpu.fabric.manager", "gpu.fabric.none", "gpu.nvlink.mig")
 	testCheck(gpuFabricName, append(gpuCommon(gpuFabricName),
 		onGPUs("healthy", nil, nil),
 		onGPUs("healthy, all health told", nil, allGPUs(inFabric(func(f *probe.Fabric) { f.Mask, f.Summary = 0x1aa, 1 }))),
@@ -158,8 +159,11 @@ func fabricDomains() {
 		inRack(func(f *probe.Fabric) { f.Clique = 0 })(&n.GPUs[0])
 	}
 	out := func(n *probe.NVML) {
-		n.GPUs = n.GPUs[3:4]
-		inFabric(func(f *probe.Fabric) { *f = probe.Fabric{} })(&n.GPUs[0])
+		n.GPUs = n.GPUs[2:4]
+		allGPUs(inFabric(func(f *probe.Fabric) { *f = probe.Fabric{} }))(n)
+	}
+	outOf := func(i int) Finding {
+		return gpuFinding(gpuFabricName, i, Finding{Code: "gpu.fabric.state", Severity: Warn, Remedy: CheckFabric, Want: "completed", Got: "not supported"}, "state of the fabric")
 	}
 	testCheck(gpuFabricName,
 		onGPUs("in a rack", nil, rackWith(nil)).on(tray()), onGPUs("in a rack of an unknown platform", nil, rackWith(nil)),
@@ -171,7 +175,9 @@ func fabricDomains() {
 		onGPUs("in another clique", nil, rackWith(func(f *probe.Fabric) { f.Clique = 7 }), says(Fail, "domain", "4026", "7", clique+" is not that of the others")),
 		onGPUs("in no domain, on a platform that has one", nil, alone, says(Fail, "domain", "not 0", "0", cluster)).on(tray()),
 		onGPUs("in no clique, on a platform that has one", nil, noClique, says(Warn, "domain", "not 0", "0", clique)).on(tray()),
-		onGPUs("in no fabric, on a platform that has one", nil, out, says(Warn, "state", "completed", "not supported", "state of the fabric")).on(tray()),
+		onGPUs("in no fabric, on a platform that has one", nil, out, outOf(2), outOf(3)).on(tray()),
+		onGPUs("a GPU alone", nil, func(n *probe.NVML) { out(n); n.GPUs = n.GPUs[1:] },
+			Finding{Code: "gpu.fabric.none", Severity: Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).on(tray()),
 	)
 }
 

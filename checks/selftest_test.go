@@ -67,7 +67,6 @@ func TestSelftests(t *testing.T) {
 var wholeNode = []string{
 	"gpu.none", "gpu.nvml", "gpu.past", "gpu.unsupported",
 	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
-	"gpu.fabric.channels", "gpu.fabric.imex", "gpu.fabric.manager", "gpu.fabric.none", "gpu.nvlink.mig",
 	"job.none", "job.gpus.unknown",
 	"gpu.xid.absent", "gpu.xid.file", "gpu.xid.flood", "gpu.xid.ledger", "gpu.xid.lost", "gpu.xid.policy",
 	"ib.none", "ib.left", "ib.unnamed", "fabric.past", "probe.unreadable",

@@ -45,7 +45,7 @@ func (q query) fabric() {
 	}
 	if !r.Known && r.Err == nil {
 		r = ask(q.s, "nvmlDeviceGetGpuFabricInfo", q.who, func() (Fabric, nvml.Return) {
-			f, ret := q.d.GetGpuFabricInfo() //nolint:staticcheck // all that drivers before 545 have
+			f, ret := q.d.GetGpuFabricInfo() // all that drivers before 545 have
 			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), 0, 0}, ret
 		})
 	}

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -114,13 +115,8 @@ func TestFabricForms(t *testing.T) {
 		"first":  {nil, []string{"nvmlDeviceGetGpuFabricInfoV"}, map[string]any{"Summary": 0., "Mask": 0.}},
 	} {
 		got, _ := askFake(t, fakenvml.Scenario(fakenvml.GB200, 1, append(c.lines, line)...), c.missing...)
-		w := map[string]any{}
-		for k, v := range want {
-			w[k] = v
-		}
-		for k, v := range c.change {
-			w[k] = v
-		}
+		w := maps.Clone(want)
+		maps.Copy(w, c.change)
 		if diff := cmp.Diff(any(w), gpuAt(got, 0, "Fabric")); diff != "" {
 			t.Errorf("%s form (-want +got):\n%s", name, diff)
 		}

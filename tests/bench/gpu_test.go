@@ -24,6 +24,8 @@ const gpuChecks = `
 * || check_gpu_clocks
 * || check_gpu_throttle
 * || check_gpu_pcie 5 16
+* || check_gpu_nvlink -n 18
+* || check_gpu_fabric
 * || check_gpu_procs
 * || check_gpu_xid
 `

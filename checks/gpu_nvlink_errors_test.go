@@ -1,0 +1,100 @@
+package checks
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// errorPast is what is kept of the counters of gpu3: link 7 has so many of each.
+func errorPast(boot string, counts map[string]uint64) string {
+	past := linkErrors{Boot: boot, Up: repeat(18, true), Counts: probe.LinkCounts{}}
+	for name, n := range counts {
+		past.Counts[name] = repeat(18, uint64(0))
+		past.Counts[name][7] = n
+	}
+	text, _ := json.Marshal(past)
+	return before300(string(text))
+}
+
+func nvlinkErrorScenarios(name string) {
+	const file = "past/gpu-nvlink-errors.json"
+	says := nvlinkSays(name)
+	counted := func(counts map[string]uint64) func(*probe.NVML) {
+		return gpu3(func(g *probe.GPU) {
+			all := probe.LinkCounts{}
+			for name, n := range counts {
+				all[name] = repeat(18, uint64(0))
+				all[name][7] = n
+			}
+			g.NVLink.Counts = probe.Known(all)
+		})
+	}
+	type c = map[string]uint64
+	errs := func(severity Severity, want, got, what string) Finding {
+		return says(severity, "errors", ResetGPU, want, got, what+" on link 7 since the last run")
+	}
+	run := func(title string, words []string, then, now c, want ...Finding) scenario {
+		return onGPUs(title, words, counted(now), want...).holding(file, errorPast(nvlinkBoot, then)).inBoot()
+	}
+	rates := func(s scenario, ber float64) scenario {
+		list := repeat(18, 0.0)
+		list[7] = ber
+		s.nvml.GPUs[3].NVLink.BER = probe.Known(list)
+		return s
+	}
+	again := run("a link that was down", nil, c{"replays": 0}, c{"replays": 7})
+	again.files[file] = strings.Replace(again.files[file], "true,true,true,true,true,true,true,true", "true,true,true,true,true,true,true,false", 1)
+	testCheck(name,
+		run("no new errors", nil, c{"replays": 5000, "crc": 70000}, c{"replays": 5000, "crc": 70000}),
+		run("replays", nil, c{"replays": 5}, c{"replays": 7}, errs(Warn, "at most 0", "2", "replays")),
+		run("replays, strictly", of("-s"), c{"replays": 5}, c{"replays": 7}, errs(Fail, "at most 0", "2", "replays")).orTable(map[string]any{"strict": true}),
+		run("some CRC errors", nil, c{"crc": 5}, c{"crc": 29005}),
+		run("many CRC errors", nil, c{"crc": 5}, c{"crc": 60005}, errs(Fail, "at most 100 a second", "200.0", "CRC errors")),
+		run("a counter that is full", nil, c{"replays": math.MaxUint32 - 1}, c{"replays": 2}, errs(Warn, "at most 0", "4", "replays")),
+		run("counters that were reset", nil, c{"replays": 700, "crc": 0}, c{"replays": 2, "crc": 60000000}),
+		onGPUs("errors of the first run", nil, counted(c{"replays": 7})).inBoot(),
+		onGPUs("errors of another boot", nil, counted(c{"replays": 7})).holding(file, errorPast("other", c{"replays": 0})).inBoot(),
+		onGPUs("a boot that is not known", nil, counted(c{"replays": 7})).holding(file, errorPast("", c{"replays": 0})),
+		again,
+		run("a recovery that failed", nil, c{"recoveries": 1, "recoveries_failed": 0}, c{"recoveries": 2, "recoveries_failed": 1},
+			errs(Warn, "at most 0", "1", "recoveries"), errs(Warn, "at most 0", "1", "recoveries that failed")),
+		rates(run("a poor link", nil, c{"effective": 1}, c{"effective": 9}, says(Warn, "ber", ResetGPU, "at most 1e-06", "3e-05", "effective bit error rate of link 7")), 3e-5),
+		rates(run("a poor link, strictly", of("-s"), c{"effective": 1}, c{"effective": 9}, says(Fail, "ber", ResetGPU, "at most 1e-06", "3e-05", "effective bit error rate of link 7")), 3e-5),
+		rates(run("a link that was poor", nil, c{"effective": 9}, c{"effective": 9}), 3e-5),
+		rates(run("a link that is good", nil, c{"effective": 1}, c{"effective": 9}), 15e-255),
+	)
+}
+
+func TestLinkLimits(t *testing.T) {
+	t.Parallel()
+	if l, err := parseLinkLimits(nvlinkErrorsData); err != nil || len(l.Limits) < 5 || l.BER.Most <= 0 || l.BER.Source == "" {
+		t.Errorf("%+v, %v", l, err)
+	}
+	for _, bad := range []string{
+		"x", "[[limit]]\ncounter = \"a\"\n", "[[limit]]\ncounter = \"a\"\nwhat = \"a\"\nsource = \"a\"\nper = \"day\"\nseverity = \"warn\"\n",
+		"[[limit]]\ncounter = \"a\"\nwhat = \"a\"\nsource = \"a\"\nper = \"run\"\nseverity = \"ok\"\n", "more = 1\n",
+	} {
+		if _, err := parseLinkLimits(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func FuzzAddedTo(f *testing.F) {
+	for _, pair := range [][2]uint64{{0, 0}, {5, 7}, {math.MaxUint32, 0}, {math.MaxUint64, 0}, {1 << 31, 3}} {
+		f.Add(pair[0], pair[1])
+	}
+	f.Fuzz(func(t *testing.T, then, now uint64) {
+		added, ok := addedTo(then, now)
+		switch {
+		case !ok && now >= then, ok && now >= then && added != now-then:
+			t.Errorf("%d, %d: %d, %v", then, now, added, ok)
+		case ok && now < then && (then > math.MaxUint32 || added > math.MaxUint32/8+1 || uint32(then)+uint32(added) != uint32(now)):
+			t.Errorf("%d, %d: wrapped by %d", then, now, added)
+		}
+	})
+}
