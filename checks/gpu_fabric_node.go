@@ -2,6 +2,7 @@ package checks
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -121,6 +122,9 @@ func (r *fabricRun) services() (found []Finding) {
 	procs, err := r.env.Host.Processes()
 	if err != nil {
 		return unreadable(err)
+	}
+	if !slices.ContainsFunc(procs, func(p probe.Process) bool { return p.PID == 1 }) { // hidepid, or a container: others are not seen either
+		return []Finding{{Code: "probe.unreadable", Severity: Unknown, Message: gpuFabricName + ":  /proc does not show process 1, nor whether nv-fabricmanager and nvidia-imex run"}}
 	}
 	if expected && !runs(procs, "nv-fabricmanager") {
 		found = append(found, Finding{Code: "gpu.fabric.manager", Severity: Warn, Remedy: CheckFabric, Want: "running", Got: "not running",

@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -240,6 +241,10 @@ func fabricServices() {
 	channels := onGPUs("unreadable channels", nil, nil, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /dev/nvidia-caps-imex-channels: not a directory"}).
 		holding("dev/nvidia-caps-imex-channels", "")
 	channels.broken = true
+	hidden := onGPUs("processes that are hidden", nil, ampere, Finding{Code: "probe.unreadable", Severity: Unknown,
+		Message: gpuFabricName + ":  /proc does not show process 1, nor whether nv-fabricmanager and nvidia-imex run"}).switched()
+	maps.DeleteFunc(hidden.files, func(f, _ string) bool { return strings.HasPrefix(f, "proc/1/") })
+	hidden.broken = true
 	testCheck(gpuFabricName,
 		onGPUs("NVSwitches, and their manager", nil, nil).switched(fm),
 		onGPUs("NVSwitches of A100, and their manager", nil, ampere).switched(fm),
@@ -256,6 +261,6 @@ func fabricServices() {
 		onGPUs("IMEX does not run", of("-i", "yes"), rackWith(nil), noIMEX(Fail, 1)).withChannels(1).running(),
 		onGPUs("IMEX does not run, nobody wants it", nil, rackWith(nil), noIMEX(Warn, 1)).withChannels(1).running(),
 		onGPUs("too few channels", of("-i", "2"), rackWith(nil), fabricOnNode(Fail, "channels", "2", "1", "IMEX channels, want at least 2, got 1")).withChannels(1).running(imex),
-		channels,
+		channels, hidden,
 	)
 }

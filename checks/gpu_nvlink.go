@@ -166,10 +166,11 @@ func (r *linkRun) farEnds() map[string]map[string]int {
 // it had not shown before.
 func (r *linkRun) judge(g *probe.GPU) (grown bool) {
 	up, known := value(r.gpus, g.NVLinks)
-	if g.NVLinks.Err != nil || !known && r.most[g.Name.Value] == 0 {
+	before := r.past[g.UUID.Value]
+	if g.NVLinks.Err != nil || !known && r.most[g.Name.Value] == 0 && linksUp(before.Up) == 0 {
 		return false // it has none, or nobody knows
 	}
-	before := r.past[g.UUID.Value]
+	r.judged = true
 	r.judgeDown(g, up, before)
 	r.judgeSpeed(g, up)
 	r.judgeEnds(g, up)

@@ -123,6 +123,8 @@ func nvlinkDown(name string) {
 		onGPUs("every link down", nil, gpu3(lowered(everyLink...)), down(Fail, "0", "every NVLink is down")).on(hgxLinks()),
 		onGPUs("NVML knows of no link", nil, gpu3(func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Reading[[]bool]{}, probe.NVLink{} }),
 			down(Fail, "0", "every NVLink is down")),
+		onGPUs("NVML knows of no link any more", nil, allGPUs(func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Reading[[]bool]{}, probe.NVLink{} }),
+			down(Fail, "0", "every NVLink is down")).on(hgxLinks()).holding(file, hadLinks(3)),
 		onGPUs("every link of every GPU down, as never before", nil, allGPUs(lowered(everyLink...)), all...).on(hgxLinks()).holding(file, hadLinks(0, 1, 2, 3, 4, 5, 6, 7)),
 		onGPUs("every link of every GPU down, on the first run", nil, allGPUs(lowered(everyLink...)), first...).on(hgxLinks()),
 		onGPUs("a card without the bridge of the others", nil, bridged, down(Warn, "0", "every NVLink is down")).on(hgxLinks()),
