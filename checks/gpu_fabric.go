@@ -72,6 +72,10 @@ func (c *gpuFabric) Bind(words []string) error {
 	if err := BindTags(c, words); err != nil {
 		return err
 	}
+	return c.usable()
+}
+
+func (c *gpuFabric) usable() error {
 	if _, ok := c.channels(); !ok {
 		return &UsageError{Kind: BadValue, Word: c.IMEX, Want: "yes, or a number of channels"}
 	}
@@ -109,6 +113,9 @@ type fabricRun struct {
 }
 
 func (c *gpuFabric) Run(_ context.Context, env *Env) []Finding {
+	if err := c.usable(); err != nil { // from TOML, which Bind does not see
+		return []Finding{{Code: "config.value", Severity: Unknown, Message: gpuFabricName + ":  " + err.Error(), Remedy: FixConfig}}
+	}
 	s, findings := env.askNVML(gpuFabricName, probe.GroupFabric)
 	if s == nil {
 		return findings

@@ -15,7 +15,8 @@ import (
 
 // beyond are the places in which a finding is made that no scenario can reach, and why.
 var beyond = map[string]string{
-	"gpu_xid.go Run: config.value": "a mistake of the configuration, in TOML: TestXidWords",
+	"gpu_fabric.go Run: config.value": "a mistake of the configuration, in TOML: TestFabricWords",
+	"gpu_xid.go Run: config.value":    "a mistake of the configuration, in TOML: TestXidWords",
 }
 
 // TestEveryFindingIsReached refuses a place in the checks of GPUs where a finding
