@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -263,4 +264,19 @@ func fabricServices() {
 		onGPUs("too few channels", of("-i", "2"), rackWith(nil), fabricOnNode(Fail, "channels", "2", "1", "IMEX channels, want at least 2, got 1")).withChannels(1).running(imex),
 		channels, hidden,
 	)
+}
+
+func TestFabricWords(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]int{"yes": 1, "1": 1, "2048": 2048, "0": -1, "no": -1, "-1": -1} {
+		check := &gpuFabric{}
+		err := Bind(check, of("-i", word))
+		if n, _ := check.channels(); (err == nil) != (want > 0) || err == nil && n != want {
+			t.Errorf("%s: %d, %v", word, n, err)
+		}
+	}
+	got := (&gpuFabric{IMEX: "no"}).Run(t.Context(), &Env{Host: probe.NewHost(t.TempDir())})
+	if len(got) != 1 || got[0].Code != "config.value" || got[0].Severity != Unknown {
+		t.Errorf("a value of TOML that nobody knows: %v", got)
+	}
 }

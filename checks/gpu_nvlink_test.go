@@ -268,14 +268,3 @@ func TestNVLinkWords(t *testing.T) {
 		}
 	}
 }
-
-func TestFabricWords(t *testing.T) {
-	t.Parallel()
-	for word, want := range map[string]int{"yes": 1, "1": 1, "2048": 2048, "0": -1, "no": -1, "-1": -1} {
-		check := &gpuFabric{}
-		err := Bind(check, of("-i", word))
-		if n, _ := check.channels(); (err == nil) != (want > 0) || err == nil && n != want {
-			t.Errorf("%s: %d, %v", word, n, err)
-		}
-	}
-}
