@@ -258,7 +258,7 @@ func (r *fabricRun) judgeDomain(g *probe.GPU, f probe.Fabric, domain bool) {
 	case r.clique[g.Name.Value] != "" && clique != r.clique[g.Name.Value]:
 		r.fault(g, "gpu.fabric.domain", Fail, r.clique[g.Name.Value], clique, "clique of the NVLink domain is not that of the others")
 	case f.Clique == 0 && domain:
-		r.fault(g, "gpu.fabric.domain", Warn, "not 0", "0", "clique of the NVLink domain")
+		r.fault(g, "gpu.fabric.domain", Fail, "not 0", "0", "clique of the NVLink domain")
 	}
 }
 

@@ -176,7 +176,7 @@ func fabricDomains() {
 			says(Fail, "domain", rackUUID, otherRack, cluster+" is not that of the others")),
 		onGPUs("in another clique", nil, rackWith(func(f *probe.Fabric) { f.Clique = 7 }), says(Fail, "domain", "4026", "7", clique+" is not that of the others")),
 		onGPUs("in no domain, on a platform that has one", nil, alone, says(Fail, "domain", "not 0", "0", cluster)).on(tray()),
-		onGPUs("in no clique, on a platform that has one", nil, noClique, says(Warn, "domain", "not 0", "0", clique)).on(tray()),
+		onGPUs("in no clique, on a platform that has one", nil, noClique, says(Fail, "domain", "not 0", "0", clique)).on(tray()),
 		onGPUs("in no fabric, on a platform that has one", nil, out, outOf(2), outOf(3)).on(tray()),
 		onGPUs("a GPU alone", nil, func(n *probe.NVML) { out(n); n.GPUs = n.GPUs[1:] },
 			Finding{Code: "gpu.fabric.none", Severity: Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).on(tray()),
