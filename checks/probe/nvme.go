@@ -234,15 +234,15 @@ func parseSMART(page []byte) (s SMART, err error) {
 
 // adminCommand is struct nvme_passthru_cmd of linux/nvme_ioctl.h.
 type adminCommand struct {
-	opcode, flags         uint8
-	_                     uint16
-	nsid, cdw2, cdw3      uint32
-	metadata, addr        uint64
-	metadataLen, dataLen  uint32
-	cdw10, cdw11          uint32
-	cdw12, cdw13          uint32
-	cdw14, cdw15          uint32
-	timeoutMilli, _result uint32
+	opcode, flags        uint8
+	_                    uint16
+	nsid, cdw2, cdw3     uint32
+	metadata, addr       uint64
+	metadataLen, dataLen uint32
+	cdw10, cdw11         uint32
+	cdw12, cdw13         uint32
+	cdw14, cdw15         uint32
+	timeoutMilli, result uint32
 }
 
 const (
