@@ -95,11 +95,9 @@ func (c *netRoute) Run(_ context.Context, env *Env) []Finding {
 	if err != nil && len(list) == 0 {
 		return unreadable(err)
 	}
-	targets, bad := c.targets()
-	if bad != nil {
-		return []Finding{c.finding(Finding{Code: "config.usage", Severity: Unknown, Remedy: FixConfig, Got: c.To}, "no destination")}
-	}
-	worst := Finding{Code: "net.route.missing", Severity: Fail, Want: "a route", Got: "none"}
+	targets, _ := c.targets() // Bind has seen to it
+	missing := Finding{Code: "net.route.missing", Severity: Fail, Want: "a route", Got: "none"}
+	worst := missing
 	for _, t := range targets {
 		best := bestRoutes(list, t)
 		if len(best) == 0 {
@@ -109,7 +107,9 @@ func (c *netRoute) Run(_ context.Context, env *Env) []Finding {
 		if ok {
 			return nil
 		}
-		worst = f
+		if worst == missing { // else the first says more
+			worst = f
+		}
 	}
 	if err != nil { // the one that is wanted may be among those
 		return []Finding{c.finding(Finding{Code: "net.route.unread", Severity: Unknown}, "could not tell: %s", strings.ReplaceAll(err.Error(), "\n", "; "))}
@@ -144,7 +144,7 @@ func (c *netRoute) judge(best []probe.Route) (f Finding, ok bool) {
 		switch {
 		case r.Nowhere:
 			if r.Prefix.Bits() == 0 && r.Dev == "lo" && r.Prefix.Addr().Is6() { // the kernel's own, where there is no other
-				return Finding{Code: "net.route.missing", Severity: Fail, Want: "a route", Got: "none"}, false
+				return Finding{Code: "net.route.missing", Severity: Fail, Want: "a route", Got: "the kernel's own, which leads nowhere"}, false
 			}
 			f = Finding{Code: "net.route.nowhere", Severity: Fail, Want: "a route", Got: "one that leads nowhere"}
 		case c.Interface != "" && !match.Glob(r.Dev, c.Interface):
