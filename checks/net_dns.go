@@ -131,33 +131,48 @@ func (c *netDNS) ask(ctx context.Context, env *Env, server string, conf probe.Re
 	}
 	slow := dnsVerdict{final: true}
 	for _, name := range c.Names {
-		known := false
-		last := probe.DNSReply{Code: probe.DNSNoName}
+		known, worst := false, dnsVerdict{}
 		for _, candidate := range conf.Candidates(name) {
-			for _, kind := range []uint16{probe.DNSTypeA, probe.DNSTypeAAAA} {
-				reply, v := c.question(ctx, env, server, candidate, kind)
-				if v.f.Code != "" && v.f.Code != "net.dns.slow" {
-					return v
-				}
-				if v.f.Code != "" && slow.f.Code == "" {
-					slow = v
-				}
-				if last = reply; reply.Code != probe.DNSNoError || reply.Answers > 0 {
-					break // there is no such name, of whatever type
-				}
+			code, answers, v := c.lookUp(ctx, env, server, candidate)
+			switch {
+			case v.f.Code == "net.dns.slow" && slow.f.Code == "":
+				slow = v
+			case v.f.Code != "" && v.f.Code != "net.dns.slow":
+				return v
 			}
-			if known = last.Answers > 0; known {
+			if known = answers > 0; known {
 				break
 			}
-			if last.Code != probe.DNSNoError && last.Code != probe.DNSNoName {
-				return dnsVerdict{f: Finding{Code: "net.dns.failed", Severity: Fail, Want: "an address", Got: dnsCode(last.Code)}, text: name}
+			lacks := Finding{Severity: Fail, Want: "an address", Got: dnsCode(code)}
+			if code == probe.DNSNoError || code == probe.DNSNoName {
+				lacks.Code = "net.dns.name"
+			} else {
+				lacks.Code = "net.dns.failed"
+			}
+			if worst.f.Code != "net.dns.failed" { // what a server does not know the next may
+				worst = dnsVerdict{f: lacks, text: name, final: lacks.Code == "net.dns.name"}
 			}
 		}
 		if !known {
-			return dnsVerdict{f: Finding{Code: "net.dns.name", Severity: Fail, Want: "an address", Got: dnsCode(last.Code)}, text: name, final: true}
+			return worst
 		}
 	}
 	return slow
+}
+
+// lookUp asks for the addresses of a name: those of IPv4, and where there are none
+// those of IPv6.
+func (c *netDNS) lookUp(ctx context.Context, env *Env, server, name string) (code, answers int, v dnsVerdict) {
+	for _, kind := range []uint16{probe.DNSTypeA, probe.DNSTypeAAAA} {
+		var reply probe.DNSReply
+		if reply, v = c.question(ctx, env, server, name, kind); v.f.Code != "" && v.f.Code != "net.dns.slow" {
+			break
+		}
+		if code, answers = reply.Code, reply.Answers; code != probe.DNSNoError || answers > 0 {
+			break // a name that is not there has no address of any kind
+		}
+	}
+	return code, answers, v
 }
 
 // question asks one server one thing. What is wrong is that there is no answer, or a
@@ -210,7 +225,7 @@ func withinRun(ctx context.Context, env *Env, limit time.Duration) (within conte
 func (c *netDNS) judge(verdicts []dnsVerdict) (findings []Finding) {
 	usable := false
 	for _, v := range verdicts {
-		usable = usable || v.f.Code == "" || v.f.Code == "net.dns.slow" && v.f.Severity == Warn
+		usable = usable || v.f.Code == "" || v.f.Severity == Unknown || v.f.Code == "net.dns.slow" && v.f.Severity == Warn
 	}
 	answered := false
 	for _, v := range verdicts {

@@ -16,7 +16,7 @@ import (
 type NetIf struct {
 	Name      string
 	Type      int    // the kernel's number of a kind of link (ARPHRD): 1 Ethernet, 32 IP over InfiniBand, 772 lo
-	On        bool   // it is administratively up
+	On        bool   // nobody has taken it down
 	OperState string // up, down, lowerlayerdown, dormant; unknown of drivers that keep none
 	Carrier   int    // 1 there is one, 0 there is none, -1 not told
 	Speed     int    // Mb/s; 0 not told
@@ -82,7 +82,7 @@ func (h *Host) NetIf(name string) NetIf {
 
 func (h *Host) netIf(name string) NetIf {
 	dir := netClass + "/" + name
-	n := NetIf{Name: name, Carrier: -1}
+	n := NetIf{Name: name, Carrier: -1, On: true}
 	if name == "" || strings.Contains(name, "/") {
 		n.Err = &fs.PathError{Op: "read", Path: dir, Err: fs.ErrNotExist}
 		return n
@@ -100,7 +100,7 @@ func (h *Host) netIf(name string) NetIf {
 		if !ok {
 			n.Err = errors.Join(n.Err, &fs.PathError{Op: "parse", Path: dir + "/flags", Err: fs.ErrInvalid})
 		}
-		n.On = flags&flagUp != 0
+		n.On = !ok || flags&flagUp != 0
 	}
 	if c, ok := h.netNumber(dir, "carrier", &n.Err); ok && (c == 0 || c == 1) {
 		n.Carrier = c

@@ -62,3 +62,18 @@ func (n *Node) SetSMART(i int, s SMART) *Node {
 	n.Files[fmt.Sprintf("dev/nvme%d", i)] = s.Page()
 	return n
 }
+
+// AddNameServers gives the node two name servers, and what they answer.
+func (n *Node) AddNameServers() *Node {
+	n.Files["etc/resolv.conf"] = "# made up\nsearch cluster.example\nnameserver 10.0.0.53\nnameserver 10.0.0.54\noptions timeout:2\n"
+	for _, server := range []string{"10.0.0.53", "10.0.0.54"} {
+		n.Answers(server, ". NS 0.004 0 13", "login.cluster.example. A 0.001 0 1", "six.cluster.example. A 0.001 0 0", "six.cluster.example. AAAA 0.001 0 1", "* * 0.002 3 0")
+	}
+	return n
+}
+
+// Answers are what a name server says: "NAME TYPE SECONDS CODE ANSWERS".
+func (n *Node) Answers(server string, lines ...string) *Node {
+	n.Files["recorded/dns/"+server] = strings.Join(lines, "\n") + "\n"
+	return n
+}
