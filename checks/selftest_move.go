@@ -111,7 +111,7 @@ func (s *Selftest) gpus() (list [][]string) {
 func railNames(i int) (names []string) {
 	for _, pattern := range []string{
 		"0000:2%d:00", "0000:4%d:00", "0000:3%d:", "0000:5%d:", "0000:6%d:", "pci0000:3%d",
-		"mlx5_%d", "ib%d", "rocep%ds0", "eth1%d", "nvme%d", "S6PENN0T0000%d", "00c5:1a0%d", "c5:1a:0%d", "c0a8:0%d01", "0x5a0%d",
+		"mlx5_%d", "ib%d", "rocep%ds0", "eth1%d", "nvme%d", "S6PENN0T00000%d", "00c5:1a0%d", "c5:1a:0%d", "c0a8:0%d01", "0x5a0%d",
 	} {
 		names = append(names, fmt.Sprintf(pattern, i))
 	}

@@ -230,6 +230,7 @@ func (n *Node) AddNVMe(d PCI, i int) {
 	} {
 		n.Files[dir+"/"+file] = content + "\n"
 	}
+	n.SetSMART(i, Healthy)
 	n.Links[fmt.Sprintf("sys/class/block/nvme%dn1", i)] = fmt.Sprintf("../../%s/nvme%dn1", strings.TrimPrefix(dir, "sys/"), i)
 }
 

@@ -73,7 +73,7 @@ const modules = "nvidia_peermem 16384 0 - Live 0x0\nib_umad 1 8 - Live 0x0\nib_u
 
 // eightRails is a node of eight GPUs with an HCA and a disk each, and a front end.
 func eightRails(r rail, frontEnd bool) *Node {
-	n := New()
+	n := New().AddNameServers()
 	for i := range 8 {
 		r.numa = i / 4
 		n.addRail(i, r)

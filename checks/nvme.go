@@ -1,0 +1,284 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// nvmeHealth checks the NVMe disks, all on the PCI bus or each DEVICE that is named:
+// their controller is live and shows name spaces, they are not too hot, and, asked
+// by the kernel without a tool of their vendor, what they say of their own health.
+//
+// It fails on a controller that is dead, or that comes back from a reset no more; on
+// media that is read-only, on reliability that is degraded, on a backup of volatile
+// memory that failed: data is at risk. It warns of what is about to be: spare blocks
+// below the vendor's limit, life that is used up, new media errors, heat. SPARE, USED
+// and TEMP fail in place of that. A virtual machine's disk may tell none of it, and
+// anybody but root is not told: then there is a word, and no failure.
+//
+//	gpu* || check_nvme
+//	gpu* || check_nvme -s 20 -u 95 -t 75 nvme0 'nvme[2-5]'
+type nvmeHealth struct {
+	Spare int      `opt:"s" toml:"spare"`       // percent of the spare blocks that must be left
+	Used  int      `opt:"u" toml:"used"`        // percent of its life that a disk may have used
+	Temp  float64  `opt:"t" toml:"temperature"` // highest temperature, degrees Celsius
+	Names []string `arg:"*" toml:"devices"`     // controllers, nvme0, or globs; none: all on the PCI bus
+}
+
+const (
+	nvmeName = "check_nvme"
+	nvmeLive = "live"
+)
+
+// nvmePassing are states that a controller leaves by itself, within the seconds that
+// a reset takes; the others are for good (drivers/nvme/host, enum nvme_ctrl_state).
+var nvmePassing = []string{"new", "resetting", "connecting"}
+
+// resetTime is far more than a controller may take to be ready: CAP.TO of the NVM
+// Express base specification has up to 127.5 s.
+const resetTime = 3 * time.Minute
+
+func init() {
+	const replace = "Take its data to safety and replace the disk; its serial number is in the finding. "
+	Register(Info{
+		Name:    nvmeName,
+		Usage:   "[-s SPARE] [-u USED] [-t TEMP] [DEVICE...]",
+		Summary: "NVMe disks are live and healthy",
+		Lane:    Local,
+		New:     func() Check { return &nvmeHealth{} },
+		Do: map[string]string{
+			"nvme.none":     "Nothing: the node has no NVMe disk. If it should have some say so: check_nvme_count N; see lspci -d ::0108.",
+			"nvme.missing":  "See ls /sys/class/nvme, lspci -d ::0108 and dmesg: the disk is dead or loose, or has another number since a reboot.",
+			"nvme.state":    "The driver has given the controller up, or is resetting it: see dmesg. Reboot with the power off for a minute; if it comes back reseat it, then replace it.",
+			"nvme.space":    "The controller lives, but shows no disk: see dmesg and nvme list-ns. A new disk may have none; one that had one is broken.",
+			"nvme.degraded": replace + "It says itself that it is not to be relied on.",
+			"nvme.readonly": replace + "It takes no more writes.",
+			"nvme.backup":   replace + "What it has not written yet is lost when the power fails.",
+			"nvme.pmr":      "Its persistent memory region is read-only or unreliable: whoever uses that must stop. Disks without users of it work on.",
+			"nvme.spare":    "It wears out: plan its replacement.",
+			"nvme.used":     "It has outlived the writes it was built for: plan its replacement.",
+			"nvme.media":    "Data could not be read or written: see dmesg for the file system's word on it. If there are more replace the disk.",
+			"nvme.temp":     "See fans and airflow, and whether its heat sink is on: hot disks are slow, and then go off.",
+			"nvme.smart":    "Nothing was judged by the disk's own log: it has none, as in virtual machines, or the run was not root's. Unknown: try nvme smart-log, see dmesg.",
+			"nvme.error":    "One disk could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+		},
+	})
+}
+
+// nvmeRun is one run of the check.
+type nvmeRun struct {
+	*nvmeHealth
+
+	env      *Env
+	past     *history
+	findings []Finding
+	silent   []string // disks that tell nothing of their health, and why
+	why      error
+}
+
+func (c *nvmeHealth) Run(_ context.Context, env *Env) []Finding {
+	env.At("read /sys/class/nvme")
+	list, err := env.Host.NVMes()
+	if err != nil {
+		return unreadable(err)
+	}
+	r := &nvmeRun{nvmeHealth: c, env: env}
+	disks := r.judged(list)
+	if len(disks)+len(r.findings) == 0 {
+		return []Finding{{Code: "nvme.none", Severity: Skip, Message: nvmeName + ":  no NVMe disk on this node"}}
+	}
+	r.past = env.recallHistory(nvmeName, "nvme")
+	for _, d := range disks {
+		r.judge(d, disks)
+	}
+	if len(r.silent) > 0 {
+		r.findings = append(r.findings, Finding{Code: "nvme.smart", Severity: Skip, Message: fmt.Sprintf("%s:  %s: not judged by its own log: %s", nvmeName, strings.Join(r.silent, " "), oneLine(r.why))})
+	}
+	return append(r.findings, r.past.store(env)...)
+}
+
+// judged are the disks that the line is about.
+func (r *nvmeRun) judged(list []probe.NVMe) (disks []*probe.NVMe) {
+	names := r.Names
+	if len(names) == 0 {
+		names = []string{"*"}
+	}
+	for _, name := range names {
+		found := false
+		for i := range list {
+			d := &list[i]
+			if d.Name != name && !match.Glob(d.Name, name) || name == "*" && d.Transport != "" && d.Transport != "pcie" {
+				continue
+			}
+			found = true
+			if !slices.Contains(disks, d) {
+				disks = append(disks, d)
+			}
+		}
+		if !found && name != "*" {
+			f := Finding{Code: "nvme.missing", Severity: Fail, Remedy: ReseatOrRMA, Device: Device{Kind: "nvme", Name: name}, Want: name, Got: "none"}
+			f.Message = fmt.Sprintf("%s:  %s: no such controller", nvmeName, name) + wantGot(f)
+			r.findings = append(r.findings, f)
+		}
+	}
+	return disks
+}
+
+func (r *nvmeRun) say(d *probe.NVMe, f Finding, format string, args ...any) {
+	r.findings = append(r.findings, sayNVMe(nvmeName, d, f, format, args...))
+}
+
+func (r *nvmeRun) judge(d *probe.NVMe, all []*probe.NVMe) {
+	key := d.Name + " " + d.Serial
+	if d.Err != nil {
+		r.say(d, Finding{Code: "nvme.error", Severity: Unknown}, "could not tell: %s", oneLine(d.Err))
+		if errors.Is(d.Err, fs.ErrNotExist) || d.State == "" {
+			return
+		}
+	}
+	values := map[string]uint64{}
+	defer func() { r.past.add(key, values) }()
+	if d.State != nvmeLive {
+		values["passing"] = 1
+		f := Finding{Code: "nvme.state", Severity: Fail, Remedy: ReseatOrRMA, Want: nvmeLive, Got: d.State}
+		if slices.Contains(nvmePassing, d.State) && r.past.since(key, "passing", 1) < resetTime {
+			f.Severity, f.Remedy = Warn, NoRemedy
+		}
+		r.say(d, f, "controller")
+		return // it would not answer
+	}
+	values["passing"] = 0
+	r.judgeSpaces(d, all)
+	hot := r.judgeHeat(d)
+	r.env.At("ask /dev/%s for its health", d.Name)
+	s, err := r.env.Host.NVMeSMART(d.Name)
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, probe.ErrNoSMART):
+		r.silent, r.why = append(r.silent, d.Name), err
+	case err != nil:
+		r.say(d, Finding{Code: "nvme.smart", Severity: Unknown}, "could not tell: %s", oneLine(err))
+	default:
+		values["media"] = s.MediaErrors
+		r.judgeSMART(d, s, hot)
+		if g := r.past.grown(key, "media", s.MediaErrors, 64, 0); g.known && g.n > 0 {
+			r.say(d, Finding{Code: "nvme.media", Severity: Warn, Remedy: ReseatOrRMA, Want: "0", Got: fmt.Sprint(g.n)}, "media errors since the last run")
+		}
+	}
+}
+
+// judgeSpaces looks at what the controller shows as disks. None at all is only wrong
+// where others of the same model have some: a new disk has none.
+func (r *nvmeRun) judgeSpaces(d *probe.NVMe, all []*probe.NVMe) {
+	for _, s := range d.NameSpaces {
+		if s.Sectors == 0 {
+			r.say(d, Finding{Code: "nvme.space", Severity: Fail, Remedy: ReseatOrRMA}, "name space %s has no size", s.Name)
+		}
+	}
+	if len(d.NameSpaces) > 0 || d.Err != nil {
+		return
+	}
+	f := Finding{Code: "nvme.space", Severity: Warn, Remedy: ReseatOrRMA}
+	if slices.ContainsFunc(all, func(o *probe.NVMe) bool { return o.Model == d.Model && hasSpace(o) }) {
+		f.Severity = Fail
+	}
+	r.say(d, f, "no name space")
+}
+
+// judgeHeat asks the kernel for the temperature, and says whether it was too high.
+func (r *nvmeRun) judgeHeat(d *probe.NVMe) (hot bool) {
+	r.env.At("ask %s for its temperature", d.Name)
+	heat, err := r.env.Host.NVMeHeat(d.Name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		r.say(d, Finding{Code: "nvme.error", Severity: Unknown}, "could not tell: %s", oneLine(err))
+	}
+	if heat == nil {
+		return false
+	}
+	return r.tooHot(d, heat.Celsius, heat.Critical)
+}
+
+// tooHot fails above what the line allows, and warns at what the disk calls critical.
+func (r *nvmeRun) tooHot(d *probe.NVMe, now, critical float64) bool {
+	f := Finding{Code: "nvme.temp", Severity: Warn, Got: fmt.Sprintf("%.0f C", now)}
+	switch {
+	case r.Temp > 0 && now > r.Temp:
+		f.Severity, f.Want = Fail, fmt.Sprintf("at most %g C", r.Temp)
+	case critical > 0 && now >= critical:
+		f.Want = fmt.Sprintf("below %.0f C", critical)
+	default:
+		return false
+	}
+	r.say(d, f, "temperature")
+	return true
+}
+
+// judgeSMART judges what the disk says of itself.
+func (r *nvmeRun) judgeSMART(d *probe.NVMe, s probe.SMART, hot bool) {
+	for _, w := range []struct {
+		bit      byte
+		code     string
+		severity Severity
+		text     string
+	}{
+		{probe.WarnDegraded, "nvme.degraded", Fail, "reliability is degraded"},
+		{probe.WarnReadOnly, "nvme.readonly", Fail, "media is read-only"},
+		{probe.WarnBackup, "nvme.backup", Fail, "the backup of volatile memory has failed"},
+		{probe.WarnPMR, "nvme.pmr", Warn, "the persistent memory region is read-only or unreliable"},
+	} {
+		if s.Warning&w.bit != 0 {
+			r.say(d, Finding{Code: w.code, Severity: w.severity, Remedy: ReseatOrRMA}, "%s", w.text)
+		}
+	}
+	spare := Finding{Code: "nvme.spare", Severity: Warn, Remedy: ReseatOrRMA, Want: fmt.Sprintf("at least %d %%", s.SpareLimit), Got: fmt.Sprintf("%d %%", s.Spare)}
+	if r.Spare > 0 && s.Spare < r.Spare {
+		spare.Severity, spare.Want = Fail, fmt.Sprintf("at least %d %%", r.Spare)
+	}
+	if spare.Severity == Fail || s.Spare < s.SpareLimit || s.Warning&probe.WarnSpare != 0 {
+		r.say(d, spare, "spare blocks")
+	}
+	used := Finding{Code: "nvme.used", Severity: Warn, Want: "less than 100 %", Got: fmt.Sprintf("%d %%", s.Used)}
+	if r.Used > 0 && s.Used > r.Used {
+		used.Severity, used.Want = Fail, fmt.Sprintf("at most %d %%", r.Used)
+	}
+	if used.Severity == Fail || s.Used >= 100 {
+		r.say(d, used, "life used")
+	}
+	if hot {
+		return
+	}
+	if math.IsNaN(s.Celsius) || !r.tooHot(d, s.Celsius, 0) {
+		if s.Warning&probe.WarnTemperature != 0 {
+			r.say(d, Finding{Code: "nvme.temp", Severity: Warn}, "the disk says that its temperature is beyond a limit")
+		}
+	}
+}
+
+// since is how long a counter has had a value that it has now; 0 if that is new.
+func (h *history) since(device, counter string, value uint64) time.Duration {
+	if d := h.file.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
+		if last := d.Series[counter][len(d.Series[counter])-1]; last.Value == value {
+			return h.now.Sub(time.Unix(last.At, 0))
+		}
+	}
+	return 0
+}
+
+// nvmeDevice is how a finding names a disk.
+func nvmeDevice(d *probe.NVMe) Device {
+	return Device{Kind: "nvme", Name: d.Name, PCI: d.PCI, Serial: d.Serial}
+}
+
+func sayNVMe(check string, d *probe.NVMe, f Finding, format string, args ...any) Finding {
+	return (&fabric{check: check}).finding(nvmeDevice(d), f, format, args...)
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
