@@ -55,7 +55,7 @@ func (t *topologyJudge) untold() {
 // contradicted finds devices that are below one root port, but on another NUMA node
 // than most of those there. Of two that differ it is the GPU.
 func (t *topologyJudge) contradicted() {
-	byRoot := map[string]map[int]int{} // how many are on each NUMA node
+	byRoot := map[string]map[int]int{} // how much there is on each NUMA node
 	name := map[string]map[int]string{}
 	t.each(func(kind string, a *Located) {
 		if a.NUMA < 0 || len(a.Bridges) == 0 {
@@ -65,10 +65,7 @@ func (t *topologyJudge) contradicted() {
 		if byRoot[root] == nil {
 			byRoot[root], name[root] = map[int]int{}, map[int]string{}
 		}
-		byRoot[root][a.NUMA] += 2
-		if kind == "hca" && byRoot[root][a.NUMA] == 2 { // for the balance of two
-			byRoot[root][a.NUMA]++
-		}
+		byRoot[root][a.NUMA] += map[string]int{"gpu": 2, "hca": 3}[kind]
 		name[root][a.NUMA] = a.String()
 	})
 	t.each(func(kind string, a *Located) {

@@ -121,7 +121,10 @@ func (a *Located) host() string {
 	if len(a.Bridges) > 0 {
 		at = a.Bridges[0]
 	}
-	return at[:strings.LastIndexByte(at, ':')]
+	if i := strings.LastIndexByte(at, ':'); i >= 0 {
+		at = at[:i]
+	}
+	return at
 }
 
 // locate finds a device of the PCI bus.
