@@ -10,8 +10,7 @@ import (
 
 const topologyPath = "/etc/nhc/topology.xml"
 
-// ncclTopology is the file of a DGX H100 as NCCL writes it: line 3 and 4 are GPU
-// and adapter 0 with their bridges above, and so on, seven lines each.
+// ncclTopology is the file of a DGX H100 as NCCL writes it.
 func ncclTopology() string {
 	var b strings.Builder
 	b.WriteString("<system version=\"1\">\n")
@@ -35,34 +34,31 @@ func lineOf(text, address string) string {
 	return fmt.Sprintf("%s:%d", topologyPath, 1+strings.Count(before, "\n"))
 }
 
-// hwlocTopology is that of a node of one GPU, one adapter and one disk, as lstopo
-// writes it, with what it has beside them.
-const hwlocTopology = `<?xml version="1.0" encoding="UTF-8"?>
-<!DOCTYPE topology SYSTEM "hwloc2.dtd">
-<topology version="2.0">
-  <object type="Machine" os_index="0" cpuset="0xff" nodeset="0x00000003" gp_index="1">
-    <info name="Backend" value="Linux"/>
-    <object type="Package" os_index="0" nodeset="0x00000001">
-      <object type="NUMANode" os_index="0" nodeset="0x00000001"/>
-      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[33-63]">
-        <object type="Bridge" bridge_type="1-1" bridge_pci="0000:[53-63]" pci_busid="0000:33:01.0" pci_type="0604 [1000:c030] [1000:a064] b0" pci_link_speed="63.015385">
-          <object type="PCIDev" name="H100" pci_busid="0000:13:00.0" pci_type="0302 [10de:2330] [10de:16c1] a1" pci_link_speed="63.015385"/>
-          <object type="PCIDev" pci_busid="0000:23:00.0" pci_type="0207 [15b3:1021] [15b3:0041] 00" pci_link_speed="63.015385">
-            <object type="OSDev" name="mlx5_3" osdev_type="3"/>
-          </object>
-        </object>
-        <object type="PCIDev" pci_busid="0000:43:00.0" pci_type="0108 [144d:a80a] [144d:aa8b] 00"/>
-        <object type="PCIDev" pci_busid="0000:99:00.0" pci_type="0300 [1a03:2000] [1a03:2000] 41"/>
-      </object>
-    </object>
-  </object>
-</topology>
-`
+// lstopoTopology is the same as lstopo writes it, with disks and what else it has.
+func lstopoTopology() string {
+	var b strings.Builder
+	b.WriteString("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n<object type=\"Machine\" nodeset=\"0x00000003\">\n")
+	for i := range 8 {
+		if i%4 == 0 {
+			fmt.Fprintf(&b, "<object type=\"Package\" nodeset=\"0x0000000%d\"><object type=\"NUMANode\" os_index=\"%d\" nodeset=\"0x0000000%[1]d\"/>\n", 1+i/4, i/4)
+		}
+		at := railBridges(i, "00")
+		fmt.Fprintf(&b, "<object type=\"Bridge\" bridge_type=\"0-1\"><object type=\"Bridge\" bridge_type=\"1-1\" pci_busid=%q pci_type=\"0604 [1000:c030]\">\n", at[0])
+		fmt.Fprintf(&b, "<object type=\"PCIDev\" pci_busid=%q pci_type=\"0302 [10de:2330] [10de:16c1] a1\"/>\n", fakenvml.Address(i))
+		fmt.Fprintf(&b, "<object type=\"PCIDev\" pci_busid=%q pci_type=\"0207 [15b3:1021] [15b3:0041] 00\"><object type=\"OSDev\" name=\"mlx5_%d\"/></object>\n", fakesys.HCAAddress(i), i)
+		fmt.Fprintf(&b, "</object><object type=\"PCIDev\" pci_busid=%q pci_type=\"0108 [144d:a80a] [144d:aa8b] 00\"/>\n</object>\n", fakesys.NVMeAddress(i))
+		if i%4 == 3 {
+			b.WriteString("</object>\n")
+		}
+	}
+	b.WriteString("<object type=\"PCIDev\" pci_busid=\"0000:99:00.0\" pci_type=\"0300 [1a03:2000] [1a03:2000] 41\"/>\n")
+	return b.String() + "</object>\n</topology>\n"
+}
 
 func init() {
 	const name = hwTopologyName
 	words := of(topologyPath)
-	nccl := ncclTopology()
+	nccl, lstopo := ncclTopology(), lstopoTopology()
 	on := func(name, file string, change func(*fakesys.Node), want ...Finding) scenario {
 		return asIs(onFabric(name, words, change, want...).holding(topologyPath[1:], file))
 	}
@@ -90,21 +86,8 @@ func init() {
 	hidden := strings.NewReplacer("0000:3", "ffff:3", "0000:5", "ffff:5").Replace(nccl) // as of a virtual machine
 	testCheck(name,
 		on("as NCCL has it", nccl, nil).orTable(map[string]any{"file": topologyPath}),
-		on("as lstopo has it", hwlocTopology, func(n *fakesys.Node) {
-			for i := range 8 {
-				if i != 3 {
-					n.Remove(fakenvml.Address(i)).Remove(fakesys.HCAAddress(i))
-				}
-			}
-		}),
-		on("as lstopo has it, without the disk", hwlocTopology, func(n *fakesys.Node) {
-			n.Remove(fakesys.NVMeAddress(3))
-			for i := range 8 {
-				if i != 3 {
-					n.Remove(fakenvml.Address(i)).Remove(fakesys.HCAAddress(i))
-				}
-			}
-		}, topologyFinding("nvme", 3, disk, "is not on the PCI bus, "+lineOf(hwlocTopology, "0000:43")+" has it")),
+		on("as lstopo has it", lstopo, nil),
+		on("a disk of the file is missing", lstopo, func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }, topologyFinding("nvme", 3, disk, "is not on the PCI bus, "+lineOf(lstopo, "0000:43")+" has it")),
 		on("a file with bridges that are made up", hidden, nil),
 		on("a GPU of the file is missing", nccl, func(n *fakesys.Node) { n.Remove(gpu) }, at("gone", 3, missing, "is not on the PCI bus, FILE has it", gpu)),
 		on("an adapter of the file is missing", nccl, func(n *fakesys.Node) { n.Remove(hca) },
@@ -125,13 +108,8 @@ func init() {
 		broken(on("half of it", nccl[:len(nccl)/2], nil, fileSays(fmt.Sprintf("%s:%d: unexpected EOF", topologyPath, 1+strings.Count(nccl[:len(nccl)/2], "\n"))))),
 		broken(on("a GPU of the file that cannot be read", nccl, func(n *fakesys.Node) { n.Set(gpu, "numa_node", "-").Set(gpu, "numa_node/", "") },
 			topologyFinding("gpu", 3, Finding{Code: "probe.unreadable", Severity: Unknown}, "could not tell: read /sys/bus/pci/devices/0000:13:00.0/numa_node: is a directory"))),
-		broken(on("a disk of the file that cannot be read", hwlocTopology, func(n *fakesys.Node) {
+		broken(on("a disk of the file that cannot be read", lstopo, func(n *fakesys.Node) {
 			n.Set(fakesys.NVMeAddress(3), "numa_node", "-").Set(fakesys.NVMeAddress(3), "numa_node/", "")
-			for i := range 8 {
-				if i != 3 {
-					n.Remove(fakenvml.Address(i)).Remove(fakesys.HCAAddress(i))
-				}
-			}
 		}, topologyFinding("nvme", 3, Finding{Code: "probe.unreadable", Severity: Unknown}, "could not tell: read /sys/bus/pci/devices/0000:43:00.0/numa_node: is a directory"))),
 	)
 }

@@ -65,14 +65,10 @@ func init() {
 	}
 	none := onFabric("no GPU", nil, func(n *fakesys.Node) {
 		for i := range 8 {
-			n.Remove(fakenvml.Address(i))
+			n.Set(fakenvml.Address(i), "class", "0x088000")
 		}
 	}, Finding{Code: "topology.none", Severity: Skip, Message: name + ":  no GPU on this node"})
-	noRDMA := onFabric("no adapter", of("-l", "numa"), func(n *fakesys.Node) {
-		for i := range 8 {
-			n.Remove(fakesys.HCAAddress(i))
-		}
-	}, Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"})
+	noRDMA := onNode(fakesys.EthernetOnly(), "no adapter", of("-l", "numa"), Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"})
 	testCheck(name,
 		onFabric("healthy", nil, nil), onRoCE("healthy, RoCE", nil, nil), onFabric("healthy, as the platform says", nil, nil).on(hgxNetwork()),
 		onFabric("healthy, as wanted", of("-l", "switch", "-g", "1"), nil).orTable(map[string]any{"level": "switch", "gpus_per_nic": int64(1)}),
@@ -141,7 +137,9 @@ func numaTopologies() []scenario {
 	nodes := "/sys/devices/system/node/has_cpu"
 	garbage := onFabric("garbage for NUMA nodes", nil, func(n *fakesys.Node) { onNUMA(n, "0"); cpus(n, "\xff") },
 		Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read " + nodes + ": no list of NUMA nodes"}).on(hgxNetwork())
-	gpu := onFabric("a GPU whose NUMA node cannot be read", nil, func(n *fakesys.Node) { n.Set(fakenvml.Address(3), "numa_node", "-").Set(fakenvml.Address(3), "numa_node/", "") },
+	gpu := onFabric("a GPU whose NUMA node cannot be read", nil, func(n *fakesys.Node) {
+		n.Set(fakenvml.Address(3), "numa_node", "-").Set(fakenvml.Address(3), "numa_node/", "")
+	},
 		topologyFinding("gpu", 3, Finding{Code: "probe.unreadable", Severity: Unknown}, "could not tell: read /sys/bus/pci/devices/0000:13:00.0/numa_node: is a directory"))
 	hcaUnknown := hcaFinding(name, "mlx5_3", 3, Finding{Code: "ib.error", Severity: Unknown, Got: "-"}, "could not tell: read /sys/bus/pci/devices/0000:23:00.0/numa_node: is a directory")
 	hcaUnknown.Got, hcaUnknown.Message = "", strings.TrimSuffix(hcaUnknown.Message, ", got -")

@@ -64,7 +64,7 @@ type nearness int
 
 // The degrees of it.
 const (
-	sameNode      nearness = iota
+	sameNode   nearness = iota
 	sameNUMA            // a NUMA node
 	sameHost            // a PCIe host bridge, of that node
 	sameRoot            // a root port, with several switches below it

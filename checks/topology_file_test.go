@@ -21,6 +21,30 @@ const azureTopology = `<system version="1">
 </system>
 `
 
+// hwlocTopology is that of a node of one GPU, one adapter and one disk, as lstopo
+// writes it, with what it has beside them.
+const hwlocTopology = `<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0">
+  <object type="Machine" os_index="0" cpuset="0xff" nodeset="0x00000003" gp_index="1">
+    <info name="Backend" value="Linux"/>
+    <object type="Package" os_index="0" nodeset="0x00000001">
+      <object type="NUMANode" os_index="0" nodeset="0x00000001"/>
+      <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0000:[33-63]">
+        <object type="Bridge" bridge_type="1-1" bridge_pci="0000:[53-63]" pci_busid="0000:33:01.0" pci_type="0604 [1000:c030] [1000:a064] b0" pci_link_speed="63.015385">
+          <object type="PCIDev" name="H100" pci_busid="0000:13:00.0" pci_type="0302 [10de:2330] [10de:16c1] a1" pci_link_speed="63.015385"/>
+          <object type="PCIDev" pci_busid="0000:23:00.0" pci_type="0207 [15b3:1021] [15b3:0041] 00" pci_link_speed="63.015385">
+            <object type="OSDev" name="mlx5_3" osdev_type="3"/>
+          </object>
+        </object>
+        <object type="PCIDev" pci_busid="0000:43:00.0" pci_type="0108 [144d:a80a] [144d:aa8b] 00"/>
+        <object type="PCIDev" pci_busid="0000:99:00.0" pci_type="0300 [1a03:2000] [1a03:2000] 41"/>
+      </object>
+    </object>
+  </object>
+</topology>
+`
+
 func TestParseTopology(t *testing.T) {
 	t.Parallel()
 	made := []string{"ffff:ff:05.0"}
@@ -90,7 +114,7 @@ func TestOneOfSet(t *testing.T) {
 }
 
 func FuzzParseTopology(f *testing.F) {
-	for _, text := range []string{azureTopology, hwlocTopology, ncclTopology(), "<system>&e;</system>", "<topology><object type=\"Bridge\"/></topology>"} {
+	for _, text := range []string{azureTopology, hwlocTopology, ncclTopology(), lstopoTopology(), "<system>&e;</system>", "<topology><object type=\"Bridge\"/></topology>"} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -289,38 +289,13 @@ func (n *Node) Set(device, file, content string) *Node {
 	return n
 }
 
-// Move puts a device of the PCI bus below other bridges, with all below it.
+// Move puts a device of the PCI bus below other bridges. Its directory stays, and
+// is linked to: a scenario that differs from another by its place alone is small.
 func (n *Node) Move(address string, above ...string) *Node {
-	from, gone := n.Dir(address), n.Clone()
-	numa := strings.TrimSpace(n.Files[from+"/numa_node"])
-	n.Remove(address)
-	n.AddPCI(PCI{Address: address, Above: above})
-	to := n.at[address]
-	moved := func(p string) (string, bool) {
-		if p != from && !strings.HasPrefix(p, from+"/") {
-			return p, false
-		}
-		return to + p[len(from):], true
-	}
-	for p, content := range gone.Files {
-		if p, ok := moved(p); ok {
-			n.Files[p] = content
-		}
-	}
-	for p, target := range gone.Links {
-		if _, still := n.Links[p]; !still {
-			p, _ = moved(p)
-			n.Links[p] = strings.Replace(target, strings.TrimPrefix(from, "sys/"), strings.TrimPrefix(to, "sys/"), 1)
-		}
-	}
-	for name, p := range gone.at {
-		if p, ok := moved(p); ok {
-			n.at[name] = p
-		}
-	}
-	for _, b := range above {
-		n.Set(b, "numa_node", numa)
-	}
+	bus := above[0][:strings.LastIndexByte(above[0], ':')]
+	to := path.Join("sys/devices/pci"+bus, path.Join(above...), address)
+	n.Links[to] = strings.Repeat("../", strings.Count(to, "/")) + n.Dir(address)
+	n.Links["sys/bus/pci/devices/"+address] = "../../../" + strings.TrimPrefix(to, "sys/")
 	return n
 }
 
