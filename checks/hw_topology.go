@@ -83,8 +83,9 @@ type topologyJudge struct {
 	env      *Env
 	gpus     []Located
 	nics     []Located // that carry jobs' traffic
-	ports    int       // of them; the planes of one are one
+	ports    int       // of them; the planes of one are one, and EFA's are none
 	unread   int       // adapters that are there, nobody knows where
+	blurred  int       // adapters of which only the bridges are known
 	findings []Finding
 }
 
@@ -115,6 +116,9 @@ func (c *hwTopology) Run(_ context.Context, env *Env) []Finding {
 	return t.findings
 }
 
+// vendorAmazon is the PCI vendor id of EFA.
+const vendorAmazon = "1d0f"
+
 // askNICs finds the adapters. What comes back is why there is nothing to judge.
 func (t *topologyJudge) askNICs() (skip []Finding) {
 	f, findings := t.env.askFabric(hwTopologyName)
@@ -125,8 +129,8 @@ func (t *topologyJudge) askNICs() (skip []Finding) {
 	skip = t.sort(findings)
 	for _, p := range ports {
 		known := slices.ContainsFunc(t.nics, func(n Located) bool { return n.Name == p.Device })
-		if !known || p.Plane == 0 {
-			t.ports++
+		if (!known || p.Plane == 0) && p.HCA.Vendor != vendorAmazon {
+			t.ports++ // see Platform
 		}
 		if known {
 			continue
@@ -135,9 +139,12 @@ func (t *topologyJudge) askNICs() (skip []Finding) {
 		if n.err != nil {
 			t.findings = append(t.findings, f.unknown(hcaDevice(p.HCA), n.err))
 		}
-		if n.err != nil && len(n.Bridges) == 0 {
+		switch {
+		case n.err != nil && len(n.Bridges) == 0:
 			t.unread++
 			continue
+		case n.err != nil:
+			t.blurred++
 		}
 		t.nics = append(t.nics, n)
 	}

@@ -98,11 +98,15 @@ func (t *topologyJudge) ofPeers() nearness {
 func (t *topologyJudge) far(need nearness, severity Severity) {
 	var far []int
 	for i := range t.gpus {
-		if _, near := t.nearest(&t.gpus[i]); near < need {
+		if _, near := t.nearest(&t.gpus[i]); near < need && t.gpus[i].err == nil {
 			far = append(far, i)
 		}
 	}
-	if len(far) <= t.unread {
+	doubt := t.unread
+	if need < sameRoot { // which NUMA nodes tell, too
+		doubt += t.blurred
+	}
+	if len(far) <= doubt {
 		return
 	}
 	for _, i := range far {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
@@ -24,7 +26,7 @@ NUMA node 5
       switch 0000:c3:00.0
         gpu0      0000:c9:00.0
 no NUMA node told
-  rxe?[2J?  
+  rxe?[2J?
     rxe0:1 ?ACTIVE; left out: in software
 
       rxe?[2J?  NUMA  CPUS
@@ -32,7 +34,7 @@ gpu0  SYS       5
 in common: PIX a PCIe switch, PXB a root port, PHB a PCIe host bridge, NODE a NUMA node, SYS nothing but the node
 ? read /x?: ?
 `
-	if got := b.String(); strings.ReplaceAll(got, " \n", "\n") != strings.ReplaceAll(want, " \n", "\n") {
-		t.Errorf("%s\nwant\n%s", got, want)
+	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(b.String(), "\n")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

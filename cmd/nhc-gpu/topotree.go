@@ -108,15 +108,15 @@ func treeOf(t *checks.Topology) *branch {
 	}
 	for i := range t.NICs {
 		n := &t.NICs[i]
-		ports := ""
+		var ports strings.Builder
 		for _, p := range n.Ports {
-			ports += "\n  " + portOf(&p)
+			ports.WriteString("\n  " + portOf(&p))
 		}
 		what := n.Model
 		if what == "" {
 			what = n.ID
 		}
-		add(&n.Located, what, ports)
+		add(&n.Located, what, ports.String())
 	}
 	for i := range t.Disks {
 		add(&t.Disks[i], "", "")
