@@ -3,6 +3,7 @@ package checks
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -41,8 +42,8 @@ func railBridges(i int, port string) []string {
 	return []string{fmt.Sprintf("0000:%02x:01.0", 0x30+i), fmt.Sprintf("0000:%02x:00.0", 0x50+i), fmt.Sprintf("0000:%02x:%s.0", 0x60+i, port)}
 }
 
-// direct takes the switches away, as a virtual machine does.
-func direct(n *fakesys.Node) {
+// noSwitches takes the switches away, as a virtual machine does.
+func noSwitches(n *fakesys.Node) {
 	for i := range 8 {
 		n.Move(fakenvml.Address(i), fmt.Sprintf("0000:%02x:05.0", 0x30+i))
 		n.Move(fakesys.HCAAddress(i), fmt.Sprintf("0000:%02x:06.0", 0x30+i))
@@ -89,6 +90,7 @@ func init() {
 			topologyFinding("gpu", 3, Finding{Code: "topology.shared", Severity: Warn, Want: "at most 1 GPU", Got: "2"}, "shares adapter mlx5_2 0000:22:00.0 with gpu2")).on(hgxNetwork())),
 		none, noRDMA,
 	)
+	testCheck(name, unreadTopology(), blurredTopology())
 	testCheck(name, hiddenTopologies()...)
 	testCheck(name, numaTopologies()...)
 	testCheck(name, otherTopologies()...)
@@ -108,6 +110,42 @@ func asIs(s scenario) scenario {
 	return s
 }
 
+// unreadTopology has an adapter without a port that can be read: whether it is near
+// to its GPU nobody knows.
+func unreadTopology() scenario {
+	s := onFabric("an adapter that cannot be read", of("-l", "switch"), func(n *fakesys.Node) {
+		dir := n.Dir("mlx5_3") + "/ports"
+		maps.DeleteFunc(n.Files, func(p, _ string) bool { return strings.HasPrefix(p, dir+"/") })
+		n.Files[dir] = ""
+	})
+	f := hcaFinding(hwTopologyName, "mlx5_3", 3, Finding{Code: "ib.error", Severity: Unknown, Got: "-"}, "could not tell: read /sys/class/infiniband/mlx5_3/ports: not a directory")
+	f.Got, f.Message = "", strings.TrimSuffix(f.Message, ", got -")
+	s.want, s.broken, s.unitOnly = []Finding{f}, true, true
+	return s
+}
+
+// blurredTopology has one GPU and one adapter of which not all is known: neither is
+// said to be far.
+func blurredTopology() scenario {
+	unreadable := func(n *fakesys.Node, address string) {
+		n.Set(address, "numa_node", "-").Set(address, "numa_node/", "")
+	}
+	s := onFabric("NUMA nodes that cannot be read, where they matter", of("-l", "numa"), func(n *fakesys.Node) {
+		noSwitches(n)
+		for i := range 4 {
+			n.Move(fakesys.HCAAddress(i), fmt.Sprintf("0000:f%d:01.0", i))
+			unreadable(n, fakesys.HCAAddress(i))
+		}
+	})
+	s.broken, s.unitOnly = true, true
+	for i := range 4 {
+		f := hcaFinding(hwTopologyName, fmt.Sprintf("mlx5_%d", i), i, Finding{Code: "ib.error", Severity: Unknown, Got: "-"}, fmt.Sprintf("could not tell: read /sys/bus/pci/devices/%s/numa_node: is a directory", fakesys.HCAAddress(i)))
+		f.Got, f.Message = "", strings.TrimSuffix(f.Message, ", got -")
+		s.want = append(s.want, f)
+	}
+	return s
+}
+
 func hiddenTopologies() []scenario {
 	const name = hwTopologyName
 	hidden := func(severity Severity, want string) Finding {
@@ -115,12 +153,12 @@ func hiddenTopologies() []scenario {
 	}
 	farNode := topologyFinding("gpu", 3, Finding{Code: "topology.far", Severity: Warn, Remedy: ReseatOrRMA, Want: oneNode, Got: "nothing but the node in common"}, "no adapter is near to it, the nearest is mlx5_0 0000:20:00.0")
 	return []scenario{
-		onFabric("a virtual machine", nil, direct).on(hgxNetwork()),
-		onFabric("a virtual machine, by NUMA node", of("-l", "numa", "-g", "1"), direct).on(hgxNetwork()),
-		onFabric("a virtual machine, asked for switches", of("-l", "switch"), direct, hidden(Unknown, oneSwitch)),
-		onFabric("a virtual machine that shows nothing", nil, func(n *fakesys.Node) { direct(n); onNUMA(n, "-1") }, hidden(Skip, oneRoot)).on(hgxNetwork()),
+		onFabric("a virtual machine", nil, noSwitches).on(hgxNetwork()),
+		onFabric("a virtual machine, by NUMA node", of("-l", "numa", "-g", "1"), noSwitches).on(hgxNetwork()),
+		onFabric("a virtual machine, asked for switches", of("-l", "switch"), noSwitches, hidden(Unknown, oneSwitch)),
+		onFabric("a virtual machine that shows nothing", nil, func(n *fakesys.Node) { noSwitches(n); onNUMA(n, "-1") }, hidden(Skip, oneRoot)).on(hgxNetwork()),
 		asIs(onFabric("a virtual machine with a GPU on a NUMA node of its own", nil, func(n *fakesys.Node) {
-			direct(n)
+			noSwitches(n)
 			n.Move(fakenvml.Address(3), "0000:ee:01.0").Set(fakenvml.Address(3), "numa_node", "3")
 		}, farNode).on(hgxNetwork())),
 	}
