@@ -38,7 +38,9 @@ func TestEveryFindingIsReached(t *testing.T) {
 	}
 	blocks := coverBlocks(t, string(data))
 	found := map[string]bool{}
-	for _, pattern := range []string{"gpu*.go", "xid*.go", "eth_*.go", "net_route.go", "net_dns.go", "nvme*.go"} {
+	for _, pattern := range []string{
+		"gpu*.go", "xid*.go", "ib_*.go", "pcie*.go", "eth_*.go", "net_route.go", "net_dns.go", "nvme*.go", "hw_topology*.go",
+	} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

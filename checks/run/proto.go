@@ -36,6 +36,7 @@ const (
 	OpNote   Op = "note"   // append a line to a journal
 	OpJobs   Op = "jobs"   // the jobs that have a slurmstepd here
 	OpNotes  Op = "notes"  // read a journal
+	OpTopo   Op = "topo"   // how the devices of the node lie to each other
 	OpSlurm  Op = "slurm"  // what Slurm's configuration says of the GPUs of a node
 
 	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
@@ -98,6 +99,7 @@ type Response struct {
 	GPUs    []probe.DriverGPU   `json:"gpus,omitempty"`
 	MIG     map[string][]string `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
 	Slurm   *probe.SlurmGPUs    `json:"slurm,omitempty"`
+	Topo    *checks.Topology    `json:"topo,omitempty"`
 
 	Counters []checks.Counters `json:"counters,omitempty"` // count
 	Xids     []checks.XidSeen  `json:"xids,omitempty"`     // count

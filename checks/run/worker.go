@@ -135,6 +135,8 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return &Response{Facts: w.facts(req)}
 	case OpHave:
 		return w.have(req)
+	case OpTopo:
+		return &Response{Topo: checks.AskTopology(w.env(req, w.vars.Plain))}
 	case OpSlurm:
 		return w.slurm(req)
 	case OpCreate:

@@ -24,7 +24,7 @@ func subcommand(args []string) func([]string) int {
 		return nil
 	}
 	switch args[0] {
-	case "--check", "plan", lintName, selftestName, platformsName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
+	case "--check", "plan", lintName, selftestName, platformsName, topoName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
 		return cobraMain
 	case genconfName:
 		return genconf
@@ -68,7 +68,7 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 	})
 	root.AddCommand(lintCommand(&exit))
 	root.AddCommand(xidCommands()...)
-	root.AddCommand(selftestCommand(&exit), jobCommand(), platformsCommand())
+	root.AddCommand(selftestCommand(&exit), jobCommand(), platformsCommand(), topoCommand())
 	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
 		if err := helpOr(root, report(args[1:], &exit)); err != nil {
 			return complain(err)

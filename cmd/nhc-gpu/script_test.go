@@ -13,6 +13,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
 var update = flag.Bool("u", false, "rewrite the expected output in the scripts")
@@ -46,6 +47,17 @@ func fakeNVML(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(fakenvml.Write(filepath.Join(dir, "root"), fakenvml.Files(model, gpus)))
 }
 
+// fakeSys DIR NODE makes the /sys and /proc of a node.
+func fakeSys(ts *testscript.TestScript, neg bool, args []string) {
+	nodes := map[string]func() *fakesys.Node{
+		"dgx-h100": fakesys.DGXH100, "dgx-h200": fakesys.DGXH200, "nd-h100-v5": fakesys.NDH100v5, "gb200": fakesys.GB200, "cx8": fakesys.CX8, "roce": fakesys.RoCE, "empty": fakesys.New,
+	}
+	if neg || len(args) != 2 || nodes[args[1]] == nil {
+		ts.Fatalf("usage: fakesys DIR NODE")
+	}
+	ts.Check(nodes[args[1]]().Write(ts.MkAbs(args[0])))
+}
+
 // TestScript runs the whole program: one behaviour a file, exit status and
 // exact text.
 func TestScript(t *testing.T) {
@@ -70,6 +82,7 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"fakenvml": fakeNVML,
+			"fakesys":  fakeSys,
 			// status N PROGRAM ARG...: the program ends with that status.
 			"status": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {

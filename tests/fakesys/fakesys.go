@@ -290,6 +290,16 @@ func (n *Node) Set(device, file, content string) *Node {
 	return n
 }
 
+// Move puts a device of the PCI bus below other bridges. Its directory stays, and
+// is linked to: a scenario that differs from another by its place alone is small.
+func (n *Node) Move(address string, above ...string) *Node {
+	bus := above[0][:strings.LastIndexByte(above[0], ':')]
+	to := path.Join("sys/devices/pci"+bus, path.Join(above...), address)
+	n.Links[to] = strings.Repeat("../", strings.Count(to, "/")) + n.Dir(address)
+	n.Links["sys/bus/pci/devices/"+address] = "../../../" + strings.TrimPrefix(to, "sys/")
+	return n
+}
+
 // Remove takes a device out, with all below it.
 func (n *Node) Remove(device string) *Node {
 	dir := n.Dir(device)

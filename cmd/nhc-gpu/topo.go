@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+)
+
+// topoName is the word for it.
+const topoName = "topo"
+
+func topoCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   topoName + " [--json] [LBNL options]",
+		Short: "Print how GPUs, adapters and disks lie to each other",
+		Long: `Prints the map of this node, as /sys has it: NUMA nodes, root ports and PCIe
+switches, and below them GPUs, RDMA devices with their ports, and NVMe disks;
+then what each GPU has in common with each RDMA device, in the words of
+nvidia-smi topo -m. A port that checks leave out unless it is named says why.
+check_hw_topology judges it. No driver and no library is asked. With
+HOSTROOT=DIR it is the map of the node whose /sys lies below DIR.`,
+		Example: `  nhc-gpu topo
+  nhc-gpu topo --json`,
+		DisableFlagParsing: true,
+		RunE:               func(cmd *cobra.Command, words []string) error { return helpOr(cmd, printTopology(words)) },
+	}
+}
+
+func printTopology(words []string) error {
+	asJSON := len(words) > 0 && words[0] == "--json"
+	if asJSON {
+		words = words[1:]
+	}
+	r, _, err := forPeople(words, false)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	r.pool.SetVars(r.set.workerVars())
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpTopo, Line: "read the map of the node"}, readLimit)
+	if err := o.FailureIn("read the map of the node"); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if asJSON {
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		err = e.Encode(o.Topo)
+	} else {
+		err = writeTopology(&b, o.Topo)
+	}
+	if err == nil {
+		_, err = os.Stdout.Write(b.Bytes())
+	}
+	if err != nil && !errors.Is(err, syscall.EPIPE) {
+		return fmt.Errorf("print the map: %w", err)
+	}
+	return nil
+}
+
+// shown keeps what the kernel says from doing something to a terminal.
+func shown(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
+			return '?'
+		}
+		return r
+	}, text)
+}
