@@ -153,12 +153,12 @@ func (l *pcieLink) judgeSpeed(want float64, peers []*pcieLink) []pcieFault {
 	return nil
 }
 
-// mostOf is the figure that most of some links have, the higher of two that as many
+// mostOf is the figure that most of some devices have, the higher of two that as many
 // have; 0 if no two have the same.
-func mostOf[T int | float64](links []*pcieLink, of func(*pcieLink) T) (most T) {
+func mostOf[D any, T int | float64](devices []D, of func(D) T) (most T) {
 	count := map[T]int{}
-	for _, l := range links {
-		count[of(l)]++
+	for _, d := range devices {
+		count[of(d)]++
 	}
 	for v, n := range count {
 		if n >= 2 && (n > count[most] || n == count[most] && v > most) {
