@@ -96,7 +96,7 @@ type aerEnd struct{ address, partner string }
 func (e *Env) withBridges(chosen []probe.PCIEntry) (ends []aerEnd) {
 	seen := map[string]bool{}
 	for _, d := range chosen {
-		chain := append(e.Host.PCIDevice(d.Address).Path, d.Address)
+		chain := append(e.Host.PCIPath(d.Address), d.Address)
 		for i, address := range chain {
 			if seen[address] {
 				continue

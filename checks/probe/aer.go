@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // AER counts the PCIe errors that the kernel has seen of a device since it was
@@ -27,6 +29,16 @@ func (h *Host) AER(address string) (a AER, known bool, err error) {
 
 // AERByName reads the counters and says what they are made of; what is 0 is not there.
 func (h *Host) AERByName(address string) (a AER, names AERNames, known bool, err error) {
+	dir := pciDevices + "/" + address
+	fd, err := open(unix.AT_FDCWD, h.Path(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return a, names, false, nil
+	}
+	if err != nil {
+		return a, names, false, &fs.PathError{Op: "read", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	var buf [aerSize]byte
 	for _, c := range []struct {
 		file, total string
 		into        *uint64
@@ -36,14 +48,14 @@ func (h *Host) AERByName(address string) (a AER, names AERNames, known bool, err
 		{"aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", &a.NonFatal, &names.NonFatal},
 		{"aer_dev_fatal", "TOTAL_ERR_FATAL", &a.Fatal, &names.Fatal},
 	} {
-		data, err := h.readFile(pciDevices + "/" + address + "/" + c.file)
+		size, err := readAt(fd, c.file, buf[:])
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return a, names, known, err
+			return a, names, known, &fs.PathError{Op: "read", Path: dir + "/" + c.file, Err: err}
 		}
-		n, by, ok := parseAER(data, c.total)
+		n, by, ok := parseAER(buf[:size], c.total)
 		known = known || ok
 		*c.into, *c.names = n, by
 	}
@@ -71,5 +83,8 @@ func parseAER(data []byte, total string) (n uint64, names map[string]uint64, ok 
 	return n, names, ok
 }
 
-// aerNames is more than the kernel has for one file.
-const aerNames = 40
+// What is more than the kernel has for one file, in names and in bytes.
+const (
+	aerNames = 40
+	aerSize  = 4096
+)

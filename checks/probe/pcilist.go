@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // PCIEntry is a device on the PCI bus, as far as a list of all needs it.
@@ -25,11 +27,18 @@ func (h *Host) PCIList() ([]PCIEntry, error) {
 		if err != nil {
 			return nil, err
 		}
+		bus, err := open(unix.AT_FDCWD, h.Path(pciDevices))
+		if err != nil {
+			return nil, &fs.PathError{Op: "read", Path: pciDevices, Err: err}
+		}
+		defer unix.Close(bus)
 		list := make([]PCIEntry, 0, len(names))
+		var buf [valueSize]byte
 		for _, name := range names {
-			e := PCIEntry{Address: name, VF: h.isVF(name)}
+			_, err := unix.Readlinkat(bus, name+"/physfn", buf[:])
+			e := PCIEntry{Address: name, VF: err == nil}
 			if !e.VF {
-				e.Class = strings.TrimPrefix(h.word(pciDevices+"/"+name, "class", &e.Err), "0x")
+				e.Class = strings.TrimPrefix(wordAt(bus, pciDevices, name+"/class", &e.Err), "0x")
 			}
 			list = append(list, e)
 		}
