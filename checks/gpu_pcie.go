@@ -190,20 +190,14 @@ func (c *gpuPCIe) judgeAER(env *Env, s *gpus, g *probe.GPU, then probe.AER, elap
 	if !compare {
 		then, since = probe.AER{}, "since the node was booted"
 	}
-	grown := func(then, now uint64) uint64 {
-		if now < then {
-			return now
-		}
-		return now - then
-	}
-	if n := grown(then.Fatal, now.Fatal); n > 0 {
+	if n := grownFrom(then.Fatal, now.Fatal, 64); n > 0 {
 		f := Finding{Code: "gpu.pcie.fatal", Severity: Fail, Remedy: RebootNode, Want: "0", Got: fmt.Sprint(n)}
 		if !compare { // what was long ago drains nobody
 			f.Severity = Warn
 		}
 		s.report(g, f, "fatal PCIe errors %s", since)
 	}
-	if n := grown(then.NonFatal, now.NonFatal); n > 0 {
+	if n := grownFrom(then.NonFatal, now.NonFatal, 64); n > 0 {
 		s.report(g, Finding{Code: "gpu.pcie.nonfatal", Severity: Warn, Want: "0", Got: fmt.Sprint(n)}, "uncorrected PCIe errors %s", since)
 	}
 	if compare {

@@ -157,6 +157,16 @@ func (h *history) grown(device, counter string, now uint64, bits int, window tim
 	return g
 }
 
+// begun says whether there is a history of a counter in this boot, when it begins,
+// and with what; whole is false if what was before is forgotten.
+func (h *history) begun(device, counter string) (first point, whole, known bool) {
+	d := h.file.Devices[device]
+	if d == nil || len(d.Series[counter]) == 0 {
+		return point{}, false, false
+	}
+	return d.Series[counter][0], len(d.Series[counter]) < historyPoints, true
+}
+
 // grownFrom is the growth from one value to the next.
 func grownFrom(then, now uint64, bits int) uint64 {
 	switch {

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // AER counts the PCIe errors that the kernel has seen of a device since it was
@@ -13,38 +15,76 @@ type AER struct {
 	Corrected, NonFatal, Fatal uint64
 }
 
+// AERNames counts them by name, as in "BadTLP". One error may count under several.
+type AERNames struct {
+	Corrected, NonFatal, Fatal map[string]uint64
+}
+
 // AER reads the counters of a device. known is false where the kernel keeps
 // none: the device or its root port has no AER, or firmware handles it.
 func (h *Host) AER(address string) (a AER, known bool, err error) {
+	a, _, known, err = h.AERByName(address)
+	return a, known, err
+}
+
+// AERByName reads the counters and says what they are made of; what is 0 is not there.
+func (h *Host) AERByName(address string) (a AER, names AERNames, known bool, err error) {
+	dir := pciDevices + "/" + address
+	fd, err := open(unix.AT_FDCWD, h.Path(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return a, names, false, nil
+	}
+	if err != nil {
+		return a, names, false, &fs.PathError{Op: "read", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	var buf [aerSize]byte
 	for _, c := range []struct {
 		file, total string
 		into        *uint64
+		names       *map[string]uint64
 	}{
-		{"aer_dev_correctable", "TOTAL_ERR_COR", &a.Corrected}, {"aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", &a.NonFatal}, {"aer_dev_fatal", "TOTAL_ERR_FATAL", &a.Fatal},
+		{"aer_dev_correctable", "TOTAL_ERR_COR", &a.Corrected, &names.Corrected},
+		{"aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", &a.NonFatal, &names.NonFatal},
+		{"aer_dev_fatal", "TOTAL_ERR_FATAL", &a.Fatal, &names.Fatal},
 	} {
-		data, err := h.readFile(pciDevices + "/" + address + "/" + c.file)
+		size, err := readAt(fd, c.file, buf[:])
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return a, known, err
+			return a, names, known, &fs.PathError{Op: "read", Path: dir + "/" + c.file, Err: err}
 		}
-		n, ok := parseAER(data, c.total)
+		n, by, ok := parseAER(buf[:size], c.total)
 		known = known || ok
-		*c.into = n
+		*c.into, *c.names = n, by
 	}
-	return a, known, nil
+	return a, names, known, nil
 }
 
-// parseAER finds the line "TOTAL_ERR_COR 17".
-func parseAER(data []byte, total string) (n uint64, ok bool) {
+// parseAER finds the line "TOTAL_ERR_COR 17", and the others that are not 0.
+func parseAER(data []byte, total string) (n uint64, names map[string]uint64, ok bool) {
 	for line := range strings.Lines(string(data)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if name != total {
-			continue
+		count, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+		switch {
+		case name == total:
+			n, ok = count, err == nil
+		case err == nil && count > 0 && len(names) < aerNames:
+			if names == nil {
+				names = map[string]uint64{}
+			}
+			names[name] = count
 		}
-		n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
-		return n, err == nil
 	}
-	return 0, false
+	if !ok {
+		n = 0
+	}
+	return n, names, ok
 }
+
+// What is more than the kernel has for one file, in names and in bytes.
+const (
+	aerNames = 40
+	aerSize  = 4096
+)

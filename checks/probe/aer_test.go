@@ -3,6 +3,8 @@ package probe
 import (
 	"strconv"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestAER(t *testing.T) {
@@ -28,15 +30,29 @@ func TestAER(t *testing.T) {
 	}
 }
 
+func TestAERByName(t *testing.T) {
+	t.Parallel()
+	dir := "sys/bus/pci/devices/0000:c1:00.0/"
+	h := tree(t, map[string]string{dir + "aer_dev_correctable": "RxErr 0\nBadTLP 2\nTimeout x\nTOTAL_ERR_COR 2\n", dir + "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0\nUnsupReq 4\n"})
+	_, names, _, err := h.AERByName("0000:c1:00.0")
+	want := AERNames{Corrected: map[string]uint64{"BadTLP": 2}, NonFatal: map[string]uint64{"UnsupReq": 4}}
+	if diff := cmp.Diff(want, names); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
 // A number that is found stands behind the word that was looked for.
 func FuzzParseAER(f *testing.F) {
 	f.Add([]byte("RxErr 1\nTOTAL_ERR_COR 3\n"))
 	f.Add([]byte("TOTAL_ERR_COR -3"))
 	f.Add([]byte("TOTAL_ERR_COR 18446744073709551616\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		n, ok := parseAER(data, "TOTAL_ERR_COR")
-		if again, _ := parseAER([]byte("TOTAL_ERR_COR "+strconv.FormatUint(n, 10)), "TOTAL_ERR_COR"); ok && again != n {
+		n, names, ok := parseAER(data, "TOTAL_ERR_COR")
+		if again, _, _ := parseAER([]byte("TOTAL_ERR_COR "+strconv.FormatUint(n, 10)), "TOTAL_ERR_COR"); ok && again != n {
 			t.Errorf("%q: %d, then %d", data, n, again)
+		}
+		if len(names) > aerNames || names["TOTAL_ERR_COR"] != 0 {
+			t.Errorf("%q: %v", data, names)
 		}
 	})
 }

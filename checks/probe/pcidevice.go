@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // PCIDevice is a directory of /sys/bus/pci/devices. What the kernel does not tell
@@ -36,24 +38,66 @@ func (h *Host) PCIDevice(address string) PCIDevice {
 func (h *Host) pciDevice(address string) PCIDevice {
 	dir := pciDevices + "/" + address
 	d := PCIDevice{Address: address, NUMA: -1}
-	hex := func(name string) string { return strings.ToLower(strings.TrimPrefix(h.word(dir, name, &d.Err), "0x")) }
-	d.Class, d.Vendor, d.Device = hex("class"), hex("vendor"), hex("device")
-	if link, err := os.Readlink(h.Path(dir + "/driver")); err == nil {
-		d.Driver = filepath.Base(link)
+	fd, err := open(unix.AT_FDCWD, h.Path(dir)) // once: the way there is long
+	if err != nil {
+		d.Err = &fs.PathError{Op: "read", Path: dir, Err: err}
+		return d
 	}
-	if n, err := strconv.Atoi(h.word(dir, "numa_node", &d.Err)); err == nil {
+	defer unix.Close(fd)
+	word := func(name string) string { return wordAt(fd, dir, name, &d.Err) }
+	hex := func(name string) string { return strings.ToLower(strings.TrimPrefix(word(name), "0x")) }
+	d.Class, d.Vendor, d.Device = hex("class"), hex("vendor"), hex("device")
+	var buf [valueSize]byte
+	if n, err := unix.Readlinkat(fd, "driver", buf[:]); err == nil {
+		d.Driver = filepath.Base(string(buf[:n]))
+	}
+	if n, err := strconv.Atoi(word("numa_node")); err == nil {
 		d.NUMA = n
 	}
-	d.VF = h.isVF(address)
-	d.Width, d.MaxWidth = parseWidth(h.word(dir, "current_link_width", &d.Err)), parseWidth(h.word(dir, "max_link_width", &d.Err))
-	d.Speed, d.MaxSpeed = ParseLinkSpeed(h.word(dir, "current_link_speed", &d.Err)), ParseLinkSpeed(h.word(dir, "max_link_speed", &d.Err))
-	switch link, err := os.Readlink(h.Path(dir)); {
-	case err == nil:
-		d.Path = bridgesOf(link)
-	case errors.Is(err, fs.ErrNotExist):
-		d.Err = errors.Join(d.Err, &fs.PathError{Op: "read", Path: dir, Err: fs.ErrNotExist})
-	}
+	_, err = unix.Readlinkat(fd, "physfn", buf[:])
+	d.VF = err == nil
+	d.Width, d.MaxWidth = parseWidth(word("current_link_width")), parseWidth(word("max_link_width"))
+	d.Speed, d.MaxSpeed = ParseLinkSpeed(word("current_link_speed")), ParseLinkSpeed(word("max_link_speed"))
+	d.Path = h.PCIPath(address)
 	return d
+}
+
+// PCIPath are the bridges above a device, from the root port down.
+func (h *Host) PCIPath(address string) []string {
+	link, err := os.Readlink(h.Path(pciDevices + "/" + address))
+	if err != nil {
+		return nil
+	}
+	return bridgesOf(link)
+}
+
+// wordAt is the first line of a file of an open directory, which a driver may do
+// without.
+func wordAt(fd int, dir, name string, errs *error) string {
+	var buf [valueSize]byte
+	n, err := readAt(fd, name, buf[:])
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		*errs = errors.Join(*errs, &fs.PathError{Op: "read", Path: dir + "/" + name, Err: err})
+	}
+	text, _, _ := strings.Cut(string(buf[:max(n, 0)]), "\n")
+	return strings.TrimSpace(text)
+}
+
+// Slot is the port that a device is plugged into, or a bridge joined to: the one
+// above it. There is none in a virtual machine that shows no bridges.
+func (h *Host) Slot(d PCIDevice) (port PCIDevice, found bool) {
+	if len(d.Path) == 0 {
+		return PCIDevice{}, false
+	}
+	return h.PCIDevice(d.Path[len(d.Path)-1]), true
+}
+
+// SlotLanes is how many lanes the port has that a device on the PCI bus is
+// plugged into: its own share of them, where a slot is split. known is false
+// where there is no such port, or one that does not tell.
+func (h *Host) SlotLanes(address string) (lanes int, known bool) {
+	port, found := h.Slot(h.PCIDevice(address))
+	return port.MaxWidth, found && port.MaxWidth > 0
 }
 
 // isVF says whether a device is a virtual function, whose physical one is on this

@@ -78,6 +78,7 @@ func (n *Node) put(dir string, d PCI) {
 		"class": "0x" + d.Class, "vendor": "0x" + vendor, "device": "0x" + device, "numa_node": fmt.Sprint(d.NUMA),
 		"current_link_speed": d.Speed, "max_link_speed": d.Speed, "current_link_width": fmt.Sprint(d.Width), "max_link_width": fmt.Sprint(d.Width),
 		"aer_dev_correctable": "RxErr 0\nBadTLP 0\nBadDLLP 0\nTOTAL_ERR_COR 0", "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0", "aer_dev_fatal": "TOTAL_ERR_FATAL 0",
+		"config": configOf(d).Config(),
 	} {
 		n.Files[dir+"/"+name] = content + "\n"
 	}

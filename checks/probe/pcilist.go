@@ -1,0 +1,69 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// PCIEntry is a device on the PCI bus, as far as a list of all needs it.
+type PCIEntry struct {
+	Address string
+	Class   string // 020700; "" of a virtual function, which nothing is read of
+	VF      bool
+	Err     error // why its class is not known
+}
+
+// PCIList lists the bus by address. It reads one file of each device, and none of
+// virtual functions: a node may have thousands. A machine without a PCI bus has none.
+func (h *Host) PCIList() ([]PCIEntry, error) {
+	return once(h, "pcilist", func() ([]PCIEntry, error) {
+		names, err := h.names(pciDevices)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		bus, err := open(unix.AT_FDCWD, h.Path(pciDevices))
+		if err != nil {
+			return nil, &fs.PathError{Op: "read", Path: pciDevices, Err: err}
+		}
+		defer unix.Close(bus)
+		list := make([]PCIEntry, 0, len(names))
+		var buf [valueSize]byte
+		for _, name := range names {
+			_, err := unix.Readlinkat(bus, name+"/physfn", buf[:])
+			e := PCIEntry{Address: name, VF: err == nil}
+			if !e.VF {
+				e.Class = strings.TrimPrefix(wordAt(bus, pciDevices, name+"/class", &e.Err), "0x")
+			}
+			list = append(list, e)
+		}
+		return list, nil
+	})
+}
+
+// PCIID is the vendor and device of one: 15b3:1021; "" if it does not tell.
+func (h *Host) PCIID(address string) string {
+	var err error
+	dir := pciDevices + "/" + address
+	vendor, device := h.word(dir, "vendor", &err), h.word(dir, "device", &err)
+	if vendor == "" || device == "" {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(vendor, "0x") + ":" + strings.TrimPrefix(device, "0x"))
+}
+
+// PCIName is what the driver of a device calls it: mlx5_3, nvme3, eth0; "" if that
+// is nothing. One with several has the first.
+func (h *Host) PCIName(address string) string {
+	for _, class := range []string{"infiniband", "nvme", "net"} {
+		if names, err := h.names(pciDevices + "/" + address + "/" + class); err == nil && len(names) > 0 {
+			return names[0]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,70 @@
+package probe
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+func TestPCIList(t *testing.T) {
+	t.Parallel()
+	n := fakesys.New()
+	n.AddHCA(fakesys.HCA{PCI: fakesys.PCI{Address: "0000:20:00.0", Above: []string{"0000:1f:01.0"}, ID: "15b3:1021", Speed: "32.0 GT/s PCIe", Width: 16}, Name: "mlx5_0", Layer: "Ethernet", Rate: "400 Gb/sec"})
+	n.AddVF("mlx5_0", "0000:20:00.1", "mlx5_1", 1)
+	n.Files["sys/bus/pci/devices/0000:21:00.0/class/"] = ""
+	root := t.TempDir()
+	if err := n.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	h := NewHost(root)
+	list, err := h.PCIList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range list {
+		got = append(got, fmt.Sprintf("%s %q %v %q %q %s", e.Address, e.Class, e.VF, h.PCIID(e.Address), h.PCIName(e.Address), message(e.Err)))
+	}
+	want := []string{
+		`0000:1f:01.0 "060400" false "1000:c030" "" `, `0000:20:00.0 "020000" false "15b3:1021" "mlx5_0" `, `0000:20:00.1 "" true "15b3:101e" "mlx5_1" `,
+		`0000:21:00.0 "" false "" "" read /sys/bus/pci/devices/0000:21:00.0/class: is a directory`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	slot, ok := h.Slot(h.PCIDevice("0000:20:00.0"))
+	if lanes, known := h.SlotLanes("0000:20:00.0"); !ok || slot.Address != "0000:1f:01.0" || lanes != 16 || !known {
+		t.Errorf("slot %+v, %d lanes", slot, lanes)
+	}
+	if list, err := tree(t, nil).PCIList(); list != nil || err != nil {
+		t.Errorf("without a bus: %v, %v", list, err)
+	}
+	if _, err := tree(t, map[string]string{"sys/bus/pci/devices": ""}).PCIList(); message(err) != "read /sys/bus/pci/devices: not a directory" {
+		t.Error(err)
+	}
+}
+
+// A server with eight adapters of 256 virtual functions each.
+func BenchmarkPCIList(b *testing.B) {
+	n := fakesys.New()
+	for i := range 400 {
+		n.AddPCI(fakesys.PCI{Address: fmt.Sprintf("0000:%02x:%02x.0", i/32, i%32), Class: "088000", ID: "8086:0998"})
+	}
+	for i := range 2048 {
+		a := fmt.Sprintf("0001:%02x:%02x.%d", i/256, i/8%32, i%8)
+		n.AddPCI(fakesys.PCI{Address: a, Class: "020000", ID: "15b3:101e"})
+		n.Links[n.Dir(a)+"/physfn"] = "../0001:00:00.0"
+	}
+	root := b.TempDir()
+	if err := n.Write(root); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if list, err := NewHost(root).PCIList(); err != nil || len(list) != 2448 {
+			b.Fatal(len(list), err)
+		}
+	}
+}
