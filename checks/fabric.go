@@ -278,3 +278,6 @@ func (p *fabricPort) device() Device {
 func hcaDevice(a *probe.HCA) Device {
 	return Device{Kind: "hca", Name: a.Name, PCI: a.PCI, UUID: a.GUID}
 }
+
+// oneLine is an error without its line breaks.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

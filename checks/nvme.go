@@ -280,5 +280,3 @@ func nvmeDevice(d *probe.NVMe) Device {
 func sayNVMe(check string, d *probe.NVMe, f Finding, format string, args ...any) Finding {
 	return (&fabric{check: check}).finding(nvmeDevice(d), f, format, args...)
 }
-
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

@@ -241,6 +241,3 @@ func about(check string, d Device, f Finding, text string) Finding {
 	}
 	return f
 }
-
-// oneLine is an error without its line breaks.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

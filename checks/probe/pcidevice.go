@@ -137,18 +137,3 @@ func bridgesOf(link string) (path []string) {
 	}
 	return path
 }
-
-// PCIOfClass are the devices whose class begins with some digits, by address: 0108
-// are NVMe controllers, 0207 InfiniBand adapters.
-func (h *Host) PCIOfClass(digits string) (addresses []string) {
-	names, err := h.names(pciDevices)
-	if err != nil {
-		return nil
-	}
-	for _, n := range names {
-		if class, err := h.readValue(pciDevices + "/" + n + "/class"); err == nil && strings.HasPrefix(strings.TrimPrefix(class, "0x"), digits) {
-			addresses = append(addresses, n)
-		}
-	}
-	return addresses
-}

@@ -46,6 +46,21 @@ func (h *Host) PCIList() ([]PCIEntry, error) {
 	})
 }
 
+// PCIOfClass are the devices whose class begins with some digits, by address: 0108
+// are NVMe controllers, 0207 InfiniBand adapters. Virtual functions are none.
+func (h *Host) PCIOfClass(digits string) (addresses []string) {
+	list, err := h.PCIList()
+	if err != nil {
+		return nil
+	}
+	for _, e := range list {
+		if e.Class != "" && strings.HasPrefix(e.Class, digits) {
+			addresses = append(addresses, e.Address)
+		}
+	}
+	return addresses
+}
+
 // PCIID is the vendor and device of one: 15b3:1021; "" if it does not tell.
 func (h *Host) PCIID(address string) string {
 	var err error
