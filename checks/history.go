@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,7 @@ const (
 	historyVersion  = 1
 	historyDevices  = 256
 	historyCounters = 64 // of a device
-	historyPoints   = 16 // of a counter
+	historyPoints   = 32 // of a counter
 	historyMarks    = 64 // of a kind, of a device
 	historyAge      = 31 * 24 * time.Hour
 )
@@ -197,12 +198,19 @@ func (h *history) add(device string, values map[string]uint64) {
 	d.Series, d.Seen = series, now
 }
 
-// bounded forgets the oldest changes but the first, whose growth the next one takes over.
+// bounded forgets changes of which others near by tell enough: the older they are,
+// the farther apart the ones that are left. The next one takes over their growth.
 func bounded(list []point) []point {
-	if len(list) <= historyPoints {
-		return list
+	for len(list) > historyPoints {
+		now, drop, least := list[len(list)-1].At, 1, math.Inf(1)
+		for i := 1; i < len(list)-1; i++ {
+			if apart := float64(list[i+1].At-list[i-1].At) / float64(now-list[i].At+60); apart < least {
+				drop, least = i, apart
+			}
+		}
+		list = slices.Delete(slices.Clone(list), drop, drop+1)
 	}
-	return slices.Clone(list[len(list)-historyPoints:])
+	return list
 }
 
 // mark notes that something happened to a device.

@@ -1,0 +1,3 @@
+package checks
+
+func (e *Env) heedIBClears(h *history) {}
