@@ -158,6 +158,15 @@ func (h *history) grown(device, counter string, now uint64, bits int, window tim
 	return g
 }
 
+// last is what a counter was in the last run of this boot.
+func (h *history) last(device, counter string) (n uint64, known bool) {
+	if d := h.file.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
+		list := d.Series[counter]
+		return list[len(list)-1].Value, true
+	}
+	return 0, false
+}
+
 // grownFrom is the growth from one value to the next.
 func grownFrom(then, now uint64, bits int) uint64 {
 	switch {
@@ -241,6 +250,23 @@ func (h *history) marks(device, kind string, window time.Duration) (list []time.
 		}
 	}
 	return list
+}
+
+// forget takes what has happened to a device until a moment as never having been.
+func (h *history) forget(device string, until time.Time) {
+	d := h.file.Devices[device]
+	if d == nil {
+		return
+	}
+	if d.Seen <= until.Unix() {
+		d.Series = nil
+	}
+	for kind, list := range d.Marks {
+		d.Marks[kind] = slices.DeleteFunc(list, func(at int64) bool { return at <= until.Unix() })
+		if len(d.Marks[kind]) == 0 {
+			delete(d.Marks, kind)
+		}
+	}
 }
 
 // store keeps the history for the next run. A run of somebody else than root keeps
