@@ -113,9 +113,6 @@ func (c *ibLinkFlapping) usable() error {
 }
 
 func (c *ibLinkFlapping) Run(_ context.Context, env *Env) []Finding {
-	if err := c.usable(); err != nil { // from TOML, which Bind does not see
-		return []Finding{{Code: "config.value", Severity: Unknown, Message: ibFlapsName + ":  " + err.Error(), Remedy: FixConfig}}
-	}
 	f, findings := env.askFabric(ibFlapsName)
 	if f == nil {
 		return findings
@@ -201,13 +198,16 @@ func (q *flapPort) compare(h *history) {
 			q.moved = q.moved || n > 1 || n > 0 && !isCarrier
 			continue
 		case isCarrier:
-			index, _ := h.last(name, ibIndex+dev)
-			if index != q.counts[ibIndex+dev] || n < then {
+			index, known := h.last(name, ibIndex+dev)
+			if known && index != q.counts[ibIndex+dev] || n < then {
 				q.anew = true
 				continue
 			}
 		}
 		q.lost = max(q.lost, h.grown(name, counter, n, 0, 0).n)
+	}
+	if q.anew { // which took the link down
+		q.lost = 0
 	}
 	q.moved = q.moved || q.lost > 0 || len(q.counts) == 0
 }

@@ -19,7 +19,7 @@ func flapPast(name, dev string, ago ...int64) string {
 	all := map[string]*deviceHistory{}
 	for i := range 8 {
 		d := &deviceHistory{Seen: fabricNow - 300, Series: map[string][]point{
-			ibDowned: {{fabricNow - 7200, 0}}, ibCarrier + fmt.Sprintf(dev, i): {{fabricNow - 7200, 1}}, ibIndex + fmt.Sprintf(dev, i): {{fabricNow - 7200, uint64(10 + i)}},
+			ibDowned: {{fabricNow - 7200, 0}}, ibCarrier + fmt.Sprintf(dev, i): {{fabricNow - 7200, 1}},
 		}}
 		for _, a := range ago {
 			if i == 3 {
@@ -58,7 +58,7 @@ func flapFinding(device string, severity Severity, ago int64, want string, got i
 }
 
 func init() {
-	ofWholeNode("ib.flap.fabric", "ib.flap.log", "config.value")
+	ofWholeNode("ib.flap.fabric", "ib.flap.log")
 	const bad, never, few = "mlx5_3", "not once in 24 hours", "fewer than 5 in 24 hours"
 	hourly := []int64{600, 3600, 7200, 10800, 14400}
 	carrier := func(n int) func(*fakesys.Node) {
@@ -106,7 +106,10 @@ func init() {
 		flapsOn("a log that is not there", of("24", "5", "/var/log/messages"), nil, nil,
 			Finding{Code: "ib.flap.log", Severity: Skip, Message: "check_ib_link_flapping:  read /var/log/messages: no such file or directory"}),
 		flapsOn("most ports at once", nil, nil, onMost, fabric),
-		flapsOn("the driver was loaded anew", nil, nil, both(carrier(1), func(n *fakesys.Node) { n.Set("ib3", "ifindex", "40") })),
+		flapsOn("the driver was loaded anew", nil, nil, both(countsOn(bad, "counters/link_downed", 1), carrier(1))).
+			holding("past/ib-flaps.json", strings.ReplaceAll(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":[[1767315845,1]]`, `"carrier ib3":[[1767315845,4]]`)),
+		flapsOn("the driver was loaded anew, and its interface has another number", nil, nil, both(countsOn(bad, "counters/link_downed", 1), carrier(2))).
+			holding("past/ib-flaps.json", strings.ReplaceAll(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":`, `"index ib3":[[1767315845,4]],"carrier ib3":`)),
 		onFabric("the first run, with counters that stand high", nil, both(countsOn(bad, "counters/link_downed", 255), kmsg(""))),
 		onFabric("the first run, as links come up after a boot", nil, both(carrier(3),
 			kmsg("6,1,9000000,-;mlx5_core 0000:23:00.0 ib3: Link down\n6,2,19000000,-;mlx5_core 0000:23:00.0 ib3: Link down\n"))),
