@@ -2,6 +2,7 @@ package checks
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,12 +29,7 @@ func (l *flapLine) about(p *fabricPort) bool {
 	case l.Dev == "":
 		return len(p.HCA.Ports) == 1
 	}
-	for _, n := range p.NetDevs {
-		if n == l.Dev {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(p.NetDevs, l.Dev)
 }
 
 // kernelFlap reads a record of the kernel's log:
