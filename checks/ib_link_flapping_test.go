@@ -123,7 +123,7 @@ func init() {
 			holding("past/ib-clear.json", `[{"at":`),
 		onRoCE("RoCE", nil, both(func(n *fakesys.Node) { n.Set("eth13", "carrier_down_count", "2") }, kmsg(kmsgged(100, "mlx5_core 0000:23:00.0 eth13: Link down"))),
 			flapFinding("rocep3s0", Warn, 100, never, 1)).holding("past/ib-flaps.json", flapPast("rocep%ds0:1", "eth1%d")),
-		scenario{name: "no RDMA device", want: []Finding{{Code: "ib.none", Severity: Skip, Message: "check_ib_link_flapping:  no RDMA device on this node"}}},
+		{name: "no RDMA device", want: []Finding{{Code: "ib.none", Severity: Skip, Message: "check_ib_link_flapping:  no RDMA device on this node"}}},
 	}
 	unread := flapsOn("a counter cannot be read", nil, nil, both(countsOn(bad, "counters/link_downed/", 0), carrier(2), kmsg("")),
 		untold(ibFlapsName, "read /sys/class/infiniband/mlx5_3/ports/1/counters/link_downed: is a directory"), flapFinding(bad, Warn, 0, never, 1))
