@@ -3,7 +3,9 @@ package checks
 import (
 	"errors"
 	"path"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -129,7 +131,7 @@ func NodeCounters(h *probe.Host) (list []Counters, err error) {
 	err = errors.Join(err, portErr)
 	for _, a := range adapters {
 		for _, p := range a.Ports {
-			counts, readErr := h.IBCounters(p.Device, p.Port, ibErrors)
+			counts, readErr := h.IBCounters(p.Device, p.Port, ibCountedNames())
 			err = errors.Join(err, readErr)
 			c := Counters{Device: Device{Kind: "port", Name: p.Name(), PCI: p.PCI}, Values: map[string]uint64{}}
 			for name, n := range counts {
@@ -141,9 +143,18 @@ func NodeCounters(h *probe.Host) (list []Counters, err error) {
 	return list, err
 }
 
-// ibErrors are the counters of errors that the kernel documents
-// (Documentation/ABI/stable/sysfs-class-infiniband).
-var ibErrors = []string{
-	"counters/symbol_error", "counters/link_error_recovery", "counters/link_downed", "counters/port_rcv_errors", "counters/port_xmit_discards",
-	"counters/local_link_integrity_errors", "counters/excessive_buffer_overrun_errors",
+// ibCountedNames are the counters of ports that records of jobs keep: all of the table.
+var ibCountedNames = sync.OnceValue(func() (names []string) {
+	for i := range ibCounterRows {
+		names = append(names, ibCounterRows[i].Name)
+	}
+	return names
+})
+
+// Routine says whether a counter grows on a healthy node, so that a line about a job
+// need not tell it: the application's own, and those that congestion or adaptive
+// routing make.
+func Routine(name string) bool {
+	base, ok := strings.CutPrefix(name, "ib.")
+	return name == countPowerCap || ok && slices.ContainsFunc(ibCounterRows, func(c ibCounter) bool { return c.base() == base && !c.judged() })
 }

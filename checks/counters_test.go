@@ -42,6 +42,7 @@ func TestNodeCounters(t *testing.T) {
 	files["sys/bus/pci/devices/"+fakenvml.Address(1)+"/aer_dev_correctable"] = "RxErr 4\nTOTAL_ERR_COR 4\n"
 	files["sys/class/infiniband/mlx5_0/ports/1/counters/link_downed"] = "2\n"
 	files["sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"] = "?\n"
+	files["sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence"] = "4294967295\n"
 	if err := fakenvml.Write(root, files); err != nil {
 		t.Fatal(err)
 	}
@@ -56,9 +57,22 @@ func TestNodeCounters(t *testing.T) {
 	want := map[string]map[string]uint64{
 		"gpu " + fakenvml.Address(0): {"aer.corrected": 0, "aer.nonfatal": 0, "aer.fatal": 0},
 		"gpu " + fakenvml.Address(1): {"aer.corrected": 4, "aer.nonfatal": 0, "aer.fatal": 0},
-		"port mlx5_0:1":              {"ib.link_downed": 2},
+		"port mlx5_0:1":              {"ib.link_downed": 2, "ib.out_of_sequence": 4294967295},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What grows on a healthy node is not told in a line about a job.
+func TestRoutine(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]bool{
+		"ib.out_of_sequence": true, "ib.link_downed": false, "ib.local_ack_timeout_err": false, "ib.unknown": false,
+		countPowerCap: true, countReplays: false, "out_of_sequence": false,
+	} {
+		if got := Routine(name); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +31,7 @@ const (
 	historyVersion  = 1
 	historyDevices  = 256
 	historyCounters = 64 // of a device
-	historyPoints   = 16 // of a counter
+	historyPoints   = 32 // of a counter
 	historyMarks    = 64 // of a kind, of a device
 	historyAge      = 31 * 24 * time.Hour
 )
@@ -158,13 +159,22 @@ func (h *history) grown(device, counter string, now uint64, bits int, window tim
 }
 
 // begun says whether there is a history of a counter in this boot, when it begins,
-// and with what; whole is false if what was before is forgotten.
-func (h *history) begun(device, counter string) (first point, whole, known bool) {
+// and with what.
+func (h *history) begun(device, counter string) (first point, known bool) {
 	d := h.file.Devices[device]
 	if d == nil || len(d.Series[counter]) == 0 {
-		return point{}, false, false
+		return point{}, false
 	}
-	return d.Series[counter][0], len(d.Series[counter]) < historyPoints, true
+	return d.Series[counter][0], true
+}
+
+// last is what a counter was in the last run of this boot.
+func (h *history) last(device, counter string) (n uint64, known bool) {
+	if d := h.file.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
+		list := d.Series[counter]
+		return list[len(list)-1].Value, true
+	}
+	return 0, false
 }
 
 // grownFrom is the growth from one value to the next.
@@ -207,12 +217,19 @@ func (h *history) add(device string, values map[string]uint64) {
 	d.Series, d.Seen = series, now
 }
 
-// bounded forgets the oldest changes but the first, whose growth the next one takes over.
+// bounded forgets changes of which others near by tell enough: the older they are,
+// the farther apart the ones that are left. The next one takes over their growth.
 func bounded(list []point) []point {
-	if len(list) <= historyPoints {
-		return list
+	for len(list) > historyPoints {
+		now, drop, least := list[len(list)-1].At, 1, math.Inf(1)
+		for i := 1; i < len(list)-1; i++ {
+			if apart := float64(list[i+1].At-list[i-1].At) / float64(now-list[i].At+60); apart < least {
+				drop, least = i, apart
+			}
+		}
+		list = slices.Delete(slices.Clone(list), drop, drop+1)
 	}
-	return slices.Clone(list[len(list)-historyPoints:])
+	return list
 }
 
 // mark notes that something happened to a device.
@@ -243,6 +260,23 @@ func (h *history) marks(device, kind string, window time.Duration) (list []time.
 		}
 	}
 	return list
+}
+
+// forget takes what has happened to a device until a moment as never having been.
+func (h *history) forget(device string, until time.Time) {
+	d := h.file.Devices[device]
+	if d == nil {
+		return
+	}
+	if d.Seen <= until.Unix() {
+		d.Series = nil
+	}
+	for kind, list := range d.Marks {
+		d.Marks[kind] = slices.DeleteFunc(list, func(at int64) bool { return at <= until.Unix() })
+		if len(d.Marks[kind]) == 0 {
+			delete(d.Marks, kind)
+		}
+	}
 }
 
 // store keeps the history for the next run. A run of somebody else than root keeps

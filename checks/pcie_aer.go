@@ -135,7 +135,7 @@ func (c *pcieAER) judge(env *Env, h *history, l aerEnd, now probe.AER, names pro
 		device := env.pcieDevice(env.pcieLink(l.address))
 		findings = append(findings, about(pcieAERName, device, f, k.text+when+k.made(h, l.address, window)+before(", link partner ", l.partner, "")))
 	}
-	_, _, known := h.begun(l.address, fatal.key)
+	_, known := h.begun(l.address, fatal.key)
 	switch g := h.grown(l.address, fatal.key, fatal.now, 64, fatalWindow); {
 	case g.n > 0:
 		say(fatal, Finding{Severity: Fail, Remedy: RebootNode, Want: "0", Got: fmt.Sprint(g.n)}, " in the last 24 hours", fatalWindow)
@@ -192,12 +192,12 @@ func (k aerKind) made(h *history, device string, window time.Duration) string {
 // that begins later than the whole was 0 until then.
 func (k aerKind) grown(h *history, device, name string, now uint64, window time.Duration) uint64 {
 	g := h.grown(device, k.key+" "+name, now, 64, window)
-	first, whole, known := h.begun(device, k.key+" "+name)
+	first, known := h.begun(device, k.key+" "+name)
 	if !known {
 		return now
 	}
-	all, _, _ := h.begun(device, k.key)
-	if whole && window > 0 && first.At > all.At && first.At > h.now.Add(-window).Unix() {
+	all, _ := h.begun(device, k.key)
+	if window > 0 && first.At > all.At && first.At > h.now.Add(-window).Unix() {
 		g.n += first.Value
 	}
 	return g.n

@@ -35,7 +35,7 @@ func parseXidPolicy(path, text string) (*xidPolicy, error) {
 	if err != nil {
 		return nil, tomlPlace(path, err)
 	}
-	r := xidPolicyReader{path: path, text: text, p: &xidPolicy{file: path, rows: map[xidKey]xidOverride{}, severity: map[XidClass]Severity{}}}
+	r := xidPolicyReader{siteFile: siteFile{path: path, text: text}, p: &xidPolicy{file: path, rows: map[xidKey]xidOverride{}, severity: map[XidClass]Severity{}}}
 	for _, key := range md.Undecoded() {
 		r.wrong(r.line(`\s*`+regexp.QuoteMeta(key[len(key)-1])+`\s*=|\s*\[+\s*`+regexp.QuoteMeta(key.String()), 0), "unknown key %s", key)
 	}
@@ -71,9 +71,9 @@ func tomlPlace(path string, err error) error {
 
 // xidPolicyReader collects what is wrong with a policy.
 type xidPolicyReader struct {
-	path, text string
-	p          *xidPolicy
-	errs       []error
+	siteFile
+
+	p *xidPolicy
 }
 
 // rows takes [[xid]] or [[sxid]] tables.
@@ -90,22 +90,4 @@ func (r *xidPolicyReader) rows(table string, isSwitch bool, list []xidOverride) 
 			r.p.rows[key] = o
 		}
 	}
-}
-
-func (r *xidPolicyReader) wrong(line int, format string, args ...any) {
-	place := r.path
-	if line > 0 {
-		place = fmt.Sprintf("%s:%d", place, line)
-	}
-	r.errs = append(r.errs, fmt.Errorf("%s: %s", place, fmt.Sprintf(format, args...)))
-}
-
-// line is that of the nth text of a form at the beginning of a line, from 0; the
-// decoder does not tell. 0 is none.
-func (r *xidPolicyReader) line(form string, n int) int {
-	all := regexp.MustCompile(`(?m)^(?:`+form+`)`).FindAllStringIndex(r.text, n+1)
-	if len(all) <= n {
-		return 0
-	}
-	return 1 + strings.Count(r.text[:all[n][1]], "\n")
 }

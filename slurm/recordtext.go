@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // Line is the record in one line, for syslog.
@@ -103,8 +105,8 @@ func (r *Record) gpuOr(c Change) string {
 }
 
 // quiet says whether a change is none to talk of: a GPU that works hard is at its
-// power cap.
-func (c Change) quiet() bool { return c.Name == "throttle.power_cap.ns" }
+// power cap, and adaptive routing brings packets out of order.
+func (c Change) quiet() bool { return checks.Routine(c.Name) }
 
 func (c Change) String() string {
 	if c.Gone {

@@ -34,7 +34,19 @@ func (h *Host) Lines(p string, each func(line []byte) (more bool)) error {
 	return nil
 }
 
-func (h *Host) lines(p string, each func(line []byte) bool) error {
+// LastLines gives the lines of the last bytes of a plain file, or all of it where it
+// has no more; of anything else it gives what [Host.Lines] gives.
+func (h *Host) LastLines(p string, most int64, each func(line []byte) (more bool)) error {
+	err := h.linesFrom(p, most, each)
+	if err != nil {
+		return &fs.PathError{Op: "read", Path: p, Err: err}
+	}
+	return nil
+}
+
+func (h *Host) lines(p string, each func(line []byte) bool) error { return h.linesFrom(p, 0, each) }
+
+func (h *Host) linesFrom(p string, most int64, each func(line []byte) bool) error {
 	if p == "" {
 		return unix.ENOENT
 	}
@@ -52,6 +64,14 @@ func (h *Host) lines(p string, each func(line []byte) bool) error {
 	}
 	defer unix.Close(fd)
 	r := lineReader{fd: fd, kind: st.Mode & unix.S_IFMT}
+	if most > 0 && st.Size > most && r.kind == unix.S_IFREG {
+		if _, err := unix.Seek(fd, st.Size-most, unix.SEEK_SET); err != nil {
+			return err
+		}
+		if line, err := r.next(); err != nil || line == nil { // the rest of one
+			return err
+		}
+	}
 	for {
 		line, err := r.next()
 		if err != nil || line == nil || !each(line) {

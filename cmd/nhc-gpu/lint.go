@@ -108,6 +108,7 @@ func lint(words []string, out io.Writer, exit *int) error {
 	l.profiles()
 	contexts := l.contexts()
 	l.xidPolicy()
+	l.ibCounters()
 	l.slurm()
 	l.idle()
 	if len(l.found[mistake])+len(l.found[warning]) > 0 {

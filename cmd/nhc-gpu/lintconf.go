@@ -211,7 +211,7 @@ func (l *linter) step(s *plan.Step) {
 	if s.Kind == plan.Assign {
 		for _, v := range s.Sets {
 			l.setting(s.Pos, v.Name)
-			if v.Name == "XID_POLICY" {
+			if v.Name == "XID_POLICY" || v.Name == "IB_COUNTERS" {
 				l.r.set.put(v.Name, v.Value, false)
 			}
 		}
@@ -250,11 +250,17 @@ func nearest(name string, known []string) string {
 }
 
 // xidPolicy is the site's word about Xids.
-func (l *linter) xidPolicy() {
-	path := l.r.set.get("XID_POLICY")
-	usual := checks.Variables()["XID_POLICY"]
+func (l *linter) xidPolicy() { l.sitesWord("XID_POLICY", checks.XidPolicyErrors) }
+
+// ibCounters is the site's word about counters of ports.
+func (l *linter) ibCounters() { l.sitesWord("IB_COUNTERS", checks.IBCounterErrors) }
+
+// sitesWord reads a file of the site's that a variable names.
+func (l *linter) sitesWord(variable string, wrong func(path string, text []byte) error) {
+	path := l.r.set.get(variable)
+	usual := checks.Variables()[variable]
 	if data, ok := l.file(l.r.set.get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
-		l.errors(checks.XidPolicyErrors(path, data))
+		l.errors(wrong(cmp.Or(path, usual), data))
 	}
 }
 

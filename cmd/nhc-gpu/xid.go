@@ -1,12 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"log/syslog"
 	"maps"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,7 +11,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
-	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // xidCommands are what a person does about Xids: ask, and clear.
@@ -46,18 +42,7 @@ word), and what to do.`,
 			return nil
 		},
 	})
-	return []*cobra.Command{xid, {
-		Use:   "clear [DEVICE] [CODE]",
-		Short: "Take a GPU's errors off the node: an operator's word",
-		Long: `Tells check_gpu_xid that errors are over: those of one GPU (gpu3, 0000:c1:00.0,
-GPU-...), of one code (79, sxid:12028), of both, or all. It holds for what has
-been logged until now; what is logged later counts again. The next run resumes
-the node if nothing else is wrong. Who did it is written to syslog. Needs root.`,
-		Example: `  nhc-gpu clear gpu6 79
-  nhc-gpu clear`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, words []string) error { return clearXids(words) },
-	}}
+	return []*cobra.Command{xid, clearCommand()}
 }
 
 // xidEnv is the node that a person asks about as check_gpu_xid would see it, with
@@ -99,52 +84,6 @@ func assignedBefore(p *plan.Plan, check string) map[string]string {
 		}
 	}
 	return vars
-}
-
-func clearXids(words []string) error {
-	env, rest := xidEnv(words)
-	node := nodeFromEnviron(os.Getenv, slurm.Manual)
-	if node.bad != nil {
-		return node.bad
-	}
-	if dir, _ := node.past(); dir == "" {
-		return errors.New("clear: only root can clear what runs of root remember")
-	}
-	who := whoAsks()
-	cleared, err := clearAll(env, node.name, rest, who)
-	if err != nil {
-		return err
-	}
-	what := strings.Join(cleared, ", ")
-	if what == "" {
-		what = "nothing that is known"
-	}
-	sendSyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s: by %s: cleared %s", strings.Join(rest, " "), who, what)})
-	fmt.Println("cleared", what)
-	return nil
-}
-
-// clearAll clears in what the node remembers, by every name that it has: slurmd
-// may call it otherwise than its host name, and tells only its own children.
-func clearAll(env *checks.Env, node string, words []string, who string) (cleared []string, err error) {
-	names := append(env.Host.PastNames(pastRoot), env.Host.PastNames(stateRoot)...)
-	slices.Sort(names)
-	for _, name := range append([]string{node}, slices.Compact(names)...) {
-		dir, spare := pastOf(name)
-		env.Host.SetPast(dir, spare)
-		if name != node && !checks.XidsOfThisBoot(env) {
-			continue // a node that has the same disk, or none
-		}
-		more, err := checks.ClearXids(env, words, who)
-		if _, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
-			fmt.Fprintln(os.Stderr, "nhc-gpu: warning:", err)
-		} else if err != nil {
-			return nil, err
-		}
-		cleared = append(cleared, more...)
-	}
-	slices.Sort(cleared)
-	return slices.Compact(cleared), nil
 }
 
 // whoAsks names the person at the keyboard as well as the kernel knows: who

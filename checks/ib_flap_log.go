@@ -1,0 +1,167 @@
+package checks
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Lines of logs that tell that a link was lost. Each is read from its first byte on,
+// and an interface is one only where the line's own program puts it: hosts and
+// processes are called ib-something, too.
+
+// flapLine is such a line: a link of a device was lost.
+type flapLine struct {
+	Source string // which program says so
+	PCI    string // 0000:23:00.0; "" if it does not tell
+	Dev    string // network interface; "" if it does not tell
+	At     time.Time
+}
+
+// about says whether it is a port's.
+func (l *flapLine) about(p *fabricPort) bool {
+	switch {
+	case l.PCI != "" && l.PCI != p.PCI:
+		return false
+	case l.Dev == "":
+		return len(p.HCA.Ports) == 1
+	}
+	return slices.Contains(p.NetDevs, l.Dev)
+}
+
+// kernelFlap reads a record of the kernel's log:
+//
+//	mlx5_core 0000:23:00.0 eth13: Link down
+//	mlx5_core 0000:23:00.0: Port module event: module 0, Cable unplugged
+//	bnxt_en 0000:23:00.0 eth13: NIC Link is Down
+func kernelFlap(text []byte) (l flapLine, ok bool) {
+	text = bytes.TrimRight(text, "\r\n ")
+	if len(text) > 200 || !endsIn(text, "down") && !endsIn(text, "unplugged") {
+		return l, false
+	}
+	driver, rest, _ := strings.Cut(string(text), " ")
+	address, rest, _ := strings.Cut(rest, " ")
+	if driver == "" || strings.HasSuffix(driver, ":") {
+		return l, false
+	}
+	address, whole := strings.CutSuffix(address, ":")
+	if l.PCI, ok = pciAddress(address); !ok {
+		return l, false
+	}
+	if whole { // no interface follows
+		l.Source = "module"
+		event, cable, ok := strings.Cut(rest, ", ")
+		return l, ok && strings.HasPrefix(event, "Port module event") && cable == "Cable unplugged"
+	}
+	l.Source = "kernel"
+	dev, what, ok := strings.Cut(rest, ": ")
+	if !ok || dev == "" || strings.ContainsAny(dev, " /") {
+		return l, false
+	}
+	l.Dev = dev
+	switch strings.ToLower(what) {
+	case "link down", "link is down", "nic link is down":
+		return l, true
+	}
+	return l, false
+}
+
+// endsIn is quick to refuse the lines of everybody else; word is in lower case.
+func endsIn(text []byte, word string) bool {
+	return len(text) >= len(word) && strings.EqualFold(string(text[len(text)-len(word):]), word)
+}
+
+// syslogFlap reads a line of a log that syslog has written, with a time of either
+// form; one without a year is in the last twelve months.
+//
+//	Jan  2 03:01:05 gpu01 systemd-networkd[1587]: ib3: Lost carrier
+//	2026-01-02T03:01:05.123456+00:00 gpu01 kernel: [44643.002] mlx5_core 0000:23:00.0 eth13: Link down
+func syslogFlap(line []byte, now time.Time) (l flapLine, ok bool) {
+	line = bytes.TrimRight(line, "\r ")
+	if len(line) > 400 || !endsIn(line, "carrier") && !endsIn(line, "down") && !endsIn(line, "unplugged") {
+		return l, false
+	}
+	at, rest, ok := syslogTime(string(line), now)
+	if !ok {
+		return l, false
+	}
+	_, rest, _ = strings.Cut(rest, " ") // the host
+	tag, rest, _ := strings.Cut(rest, " ")
+	tag, ok = strings.CutSuffix(tag, ":")
+	if !ok {
+		return l, false
+	}
+	if tag == "kernel" {
+		if strings.HasPrefix(rest, "[") {
+			_, rest, _ = strings.Cut(rest, "] ")
+		}
+		l, ok = kernelFlap([]byte(rest))
+		l.At = at
+		return l, ok
+	}
+	program, _, _ := strings.Cut(tag, "[")
+	dev, what, found := strings.Cut(rest, ": ")
+	if program != "systemd-networkd" || !found || dev == "" || strings.ContainsAny(dev, " /") || !strings.EqualFold(what, "lost carrier") {
+		return l, false
+	}
+	return flapLine{Source: program, Dev: dev, At: at}, true
+}
+
+// syslogTime takes the time off a line.
+func syslogTime(line string, now time.Time) (at time.Time, rest string, ok bool) {
+	if stamp, rest, _ := strings.Cut(line, " "); len(stamp) > 15 {
+		at, err := time.Parse(time.RFC3339Nano, stamp)
+		return at, rest, err == nil
+	}
+	const form = "Jan _2 15:04:05"
+	if len(line) <= len(form) || line[len(form)] != ' ' {
+		return at, "", false
+	}
+	at, err := time.ParseInLocation("2006 "+form, now.Format("2006 ")+line[:len(form)], now.Location())
+	if err != nil { // the 29th of February, too, of a year that has none
+		return at, "", false
+	}
+	if at.After(now.Add(24 * time.Hour)) {
+		at = at.AddDate(-1, 0, 0)
+	}
+	return at, line[len(form)+1:], true
+}
+
+// Bounds of what is read of a log and kept of it.
+const (
+	flapLogMost = 8 << 20 // bytes, the last ones
+	flapLines   = 4096
+)
+
+// kernelFlaps are the links that the kernel's log says were lost.
+func (e *Env) kernelFlaps() (list []flapLine, err error) {
+	epoch, err := e.Host.LogEpoch()
+	if err != nil {
+		return nil, err
+	}
+	e.At("read /dev/kmsg")
+	_, err = e.Host.KernelLog(0, func(r probe.KernelRecord) {
+		if l, ok := kernelFlap(r.Text); ok && len(list) < flapLines {
+			l.At = time.Unix(epoch, 0).Add(r.At)
+			list = append(list, l)
+		}
+	})
+	return list, err
+}
+
+// syslogFlaps are those that a file says were lost.
+func (e *Env) syslogFlaps(path string) (list []flapLine, err error) {
+	now := e.Host.Now()
+	e.At("read %s", path)
+	err = e.Host.LastLines(path, flapLogMost, func(line []byte) bool {
+		if l, ok := syslogFlap(line, now); ok {
+			l.Source = path + " " + l.Source
+			list = append(list, l)
+		}
+		return len(list) < flapLines
+	})
+	return list, err
+}

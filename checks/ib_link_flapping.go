@@ -1,0 +1,349 @@
+package checks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ibLinkFlapping looks for ports that carry jobs' traffic, or those of DEVICE, whose
+// link was lost COUNT times within HOURS (5 in 24): that fails, and a link that was
+// lost less often is warned of. What is known of it is taken together: the port's
+// counter link_downed, how often its network interfaces lost their carrier, and the
+// kernel's log, which is read when one of them has moved. One loss that several tell
+// of counts once. A driver that is loaded and the first minutes after a boot are no
+// flap. When more than half of the ports, of at least four, lost their link within
+// fifteen minutes it is the fabric, which is warned of for an hour and counts for no
+// port. What is known outlives a reboot. A failure ends by itself, when the link has
+// held for a quarter of HOURS, or with "nhc-gpu clear --ib".
+//
+// LOGs are files of syslog that are looked at as well, the last 8 MiB of each, for
+// what systemd-networkd and the kernel say of the ports' interfaces. Who may write to
+// such a file may take the node out of service. As with AzureHPC's check of that name
+// a path may stand in the place of COUNT.
+//
+//	gpu* || check_ib_link_flapping
+//	gpu* || check_ib_link_flapping 24 5 /var/log/syslog
+type ibLinkFlapping struct {
+	Hours   float64  `arg:"1" toml:"hours"`  // how far back
+	Count   int      `arg:"2" toml:"count"`  // so many losses fail
+	Logs    []string `arg:"*" toml:"logs"`   // files of syslog
+	Devices []string `opt:"d" toml:"device"` // a device, DEVICE:PORT, or a glob; may be given again
+}
+
+const ibFlapsName = "check_ib_link_flapping"
+
+// ibFlapsPast is the file of what it keeps, and the names of it there.
+const (
+	ibFlapsPast = "ib-flaps"
+	ibFlapMark  = "lost"
+	ibCarrier   = "carrier "
+	ibIndex     = "index "
+)
+
+const (
+	flapsAtOnce  = 15 * time.Minute // losses of several ports are one of the fabric: two runs may see it
+	flapsFabric  = time.Hour        // for so long that is told
+	flapSettle   = 5 * time.Minute  // links come up and go again so long after a boot
+	flapShutdown = 2 * time.Minute  // and before
+	flapSame     = time.Minute      // how far two programs' times of one loss are apart
+)
+
+func init() {
+	Register(Info{
+		Name:    ibFlapsName,
+		Usage:   "[-d DEVICE] ... [HOURS [COUNT] [LOG ...]]",
+		Summary: "links of InfiniBand and RoCE ports are not lost again and again",
+		Lane:    Local,
+		New:     func() Check { return &ibLinkFlapping{Hours: 24, Count: 5} },
+		Do: map[string]string{
+			"ib.flap":        "Clean or replace the cable or transceiver, or try another port of the switch; mlxlink shows its BER and why the link went down. Then nhc-gpu clear --ib DEVICE.",
+			"ib.flap.fabric": "Nothing on this node: most of its links were lost at once. See the switches, UFM or the subnet manager for that time.",
+			"ib.flap.log":    "Name a log that is there, or none: counters and the kernel's log are looked at in any case.",
+		},
+	})
+}
+
+// Bind takes the words, and a path in the place of COUNT.
+func (c *ibLinkFlapping) Bind(words []string) error {
+	hours, count := c.Hours, c.Count
+	if err := BindTags(c, pathsLast(words, hours, count)); err != nil {
+		return err
+	}
+	return c.usable()
+}
+
+// pathsLast puts the usual figures where a path stands in their place.
+func pathsLast(words []string, hours float64, count int) []string {
+	at := 0
+	for at+1 < len(words) && strings.HasPrefix(words[at], "-d") {
+		if words[at] == "-d" {
+			at++
+		}
+		at++
+	}
+	head, rest := words[:at:at], words[at:]
+	for i, usual := range []string{fmt.Sprint(hours), fmt.Sprint(count)} {
+		if i < len(rest) && strings.HasPrefix(rest[i], "/") {
+			rest = slices.Insert(slices.Clone(rest), i, usual)
+		}
+	}
+	return append(head, rest...)
+}
+
+func (c *ibLinkFlapping) usable() error {
+	most := historyAge.Hours()
+	if !(c.Hours > 0 && c.Hours <= most) {
+		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Hours), Want: fmt.Sprintf("hours, at most %g", most)}
+	}
+	if c.Count < 1 || c.Count > historyMarks {
+		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Count), Want: fmt.Sprintf("a number from 1 to %d", historyMarks)}
+	}
+	for _, path := range c.Logs {
+		if !strings.HasPrefix(path, "/") {
+			return &UsageError{Kind: BadValue, Word: path, Want: "the path of a log"}
+		}
+	}
+	return nil
+}
+
+func (c *ibLinkFlapping) Run(_ context.Context, env *Env) []Finding {
+	f, findings := env.askFabric(ibFlapsName)
+	if f == nil {
+		return findings
+	}
+	list, findings := f.judged(c.Devices, "")
+	if len(list) == 0 {
+		return findings
+	}
+	j := &flapJudge{fabric: f, check: c, history: env.recallHistory(ibFlapsName, ibFlapsPast), findings: findings}
+	j.cleared = env.heedIBClears(j.history)
+	j.boot, _ = env.Host.BootTime() // without it no line of a log has a time
+	for _, p := range list {
+		j.read(p)
+	}
+	j.logs()
+	for i := range j.ports {
+		j.take(&j.ports[i])
+	}
+	j.judge()
+	return append(j.findings, j.history.store(env)...)
+}
+
+// flapJudge judges the ports of one run.
+type flapJudge struct {
+	*fabric
+
+	check    *ibLinkFlapping
+	history  *history
+	cleared  func(port string) time.Time
+	boot     time.Time
+	ports    []flapPort
+	lines    []flapLine
+	findings []Finding
+}
+
+// flapPort is what a port counts.
+type flapPort struct {
+	*fabricPort
+
+	counts map[string]uint64
+	lost   uint64 // since the last run, by what says the most
+	first  bool   // there was none
+	moved  bool   // the log is worth a look
+	anew   bool   // the driver was loaded since
+}
+
+// read takes what a port and its interfaces count.
+func (j *flapJudge) read(p *fabricPort) {
+	q := flapPort{fabricPort: p}
+	j.env.At("read /sys/class/infiniband/%s/ports/%s/counters", p.Device, p.Port)
+	counts, err := j.env.Host.IBCounters(p.Device, p.Port, []string{ibDowned})
+	q.counts = counts
+	for _, dev := range p.NetDevs {
+		j.env.At("read /sys/class/net/%s", dev)
+		c, bad := j.env.Host.Carrier(dev)
+		if errors.Is(bad, fs.ErrNotExist) {
+			continue // it has just been taken away
+		}
+		err = errors.Join(err, bad)
+		if bad == nil && c.Known {
+			q.counts[ibCarrier+dev], q.counts[ibIndex+dev] = c.Downs, c.Index
+		}
+	}
+	if err != nil {
+		j.findings = append(j.findings, j.unknown(p.device(), err))
+	}
+	q.compare(j.history)
+	j.ports = append(j.ports, q)
+}
+
+// compare finds how often the link was lost since the last run.
+func (q *flapPort) compare(h *history) {
+	name := q.Name()
+	q.first = true
+	for counter, n := range q.counts {
+		then, known := h.last(name, counter)
+		q.first = q.first && !known
+		dev, isCarrier := strings.CutPrefix(counter, ibCarrier)
+		switch {
+		case strings.HasPrefix(counter, ibIndex):
+			continue
+		case !known: // an interface loses its carrier once as it is made
+			q.moved = q.moved || n > 1 || n > 0 && !isCarrier
+			continue
+		case isCarrier:
+			index, known := h.last(name, ibIndex+dev)
+			if known && index != q.counts[ibIndex+dev] || n < then {
+				q.anew = true
+				continue
+			}
+		}
+		q.lost = max(q.lost, h.grown(name, counter, n, 0, 0).n)
+	}
+	if q.anew { // which took the link down
+		q.lost = 0
+	}
+	q.moved = q.moved || q.lost > 0 || len(q.counts) == 0
+}
+
+// logs reads the kernel's log, if it can tell anything new, and the files.
+func (j *flapJudge) logs() {
+	if slices.ContainsFunc(j.ports, func(q flapPort) bool { return q.moved }) {
+		list, err := j.env.kernelFlaps()
+		if err != nil {
+			j.findings = append(j.findings, unreadable(err)...)
+		}
+		j.lines = append(j.lines, list...)
+	}
+	for _, path := range j.check.Logs {
+		list, err := j.env.syslogFlaps(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // AzureHPC's check passes then
+			j.findings = append(j.findings, Finding{Code: "ib.flap.log", Severity: Skip, Message: ibFlapsName + ":  " + err.Error()})
+		case err != nil:
+			j.findings = append(j.findings, unreadable(err)...)
+		}
+		j.lines = append(j.lines, list...)
+	}
+}
+
+// take notes the new losses of a port.
+func (j *flapJudge) take(q *flapPort) {
+	name, h := q.Name(), j.history
+	defer func() { h.add(name, q.counts) }()
+	if q.anew {
+		return
+	}
+	times := j.told(q)
+	for i := range q.lost - min(q.lost, uint64(len(times))) { // no log has them
+		if i >= historyMarks {
+			break
+		}
+		times = append(times, h.now.Add(-time.Duration(i)*time.Second))
+	}
+	for _, at := range times {
+		h.mark(name, ibFlapMark, at)
+	}
+}
+
+// told are the new losses of a port that logs tell of: those of the source that has
+// the most, for others tell of the same.
+func (j *flapJudge) told(q *flapPort) (most []time.Time) {
+	name, h := q.Name(), j.history
+	known := h.marks(name, ibFlapMark, historyAge)
+	since := h.now.Add(-j.check.window())
+	var seen time.Time // what is later was in no log that was read
+	if d := h.file.Devices[name]; d != nil && !q.first {
+		seen = time.Unix(d.Seen, 0)
+		since = seen.Add(-flapSame)
+	}
+	by := map[string][]time.Time{}
+	for i := range j.lines {
+		l := &j.lines[i]
+		at := l.At.Truncate(time.Second)
+		starting := at.After(j.boot.Add(-flapShutdown)) && at.Before(j.boot.Add(flapSettle))
+		if starting || at.Before(since) || at.After(h.now) || !at.After(j.cleared(name)) || !l.about(q.fabricPort) {
+			continue
+		}
+		already := slices.ContainsFunc(known, func(t time.Time) bool { return t.Sub(at).Abs() <= flapSame })
+		if !already || !seen.IsZero() && at.After(seen) {
+			by[l.Source] = append(by[l.Source], at)
+		}
+	}
+	for _, list := range by {
+		if slices.SortFunc(list, time.Time.Compare); len(list) > len(most) || len(list) == len(most) && list[0].Before(most[0]) {
+			most = list
+		}
+	}
+	return most
+}
+
+func (c *ibLinkFlapping) window() time.Duration { return time.Duration(c.Hours * float64(time.Hour)) }
+
+// judge makes findings of all losses within the window.
+func (j *flapJudge) judge() {
+	lost := map[string][]time.Time{}
+	for i := range j.ports {
+		lost[j.ports[i].Name()] = j.history.marks(j.ports[i].Name(), ibFlapMark, j.check.window())
+	}
+	fabric := map[string][]string{} // ports by layer
+	peers := map[string]int{}
+	for i := range j.ports {
+		p := &j.ports[i]
+		layer := cmp.Or(p.Layer, layerIB)
+		peers[layer]++
+		var own []time.Time
+		var shared bool
+		for _, at := range lost[p.Name()] {
+			if !j.everywhere(lost, p.Layer, at) {
+				own = append(own, at)
+			} else if j.history.now.Sub(at) <= flapsFabric {
+				shared = true
+			}
+		}
+		if shared {
+			fabric[layer] = append(fabric[layer], p.Name())
+		}
+		if len(own) > 0 {
+			j.findings = append(j.findings, j.one(p, own))
+		}
+	}
+	for _, layer := range []string{layerIB, layerEth} {
+		if names := fabric[layer]; len(names) > 0 {
+			text := fmt.Sprintf("%s:  links of %d of %d %s ports lost at once, so it is the fabric: %s", ibFlapsName, len(names), peers[layer], layer, strings.Join(names, " "))
+			j.findings = append(j.findings, Finding{Code: "ib.flap.fabric", Severity: Warn, Message: text, Remedy: CheckFabric})
+		}
+	}
+}
+
+// everywhere says whether more than half of the ports with a link layer lost their
+// link about a moment.
+func (j *flapJudge) everywhere(lost map[string][]time.Time, layer string, at time.Time) bool {
+	peers, with := 0, 0
+	for i := range j.ports {
+		if j.ports[i].Layer != layer {
+			continue
+		}
+		peers++
+		if slices.ContainsFunc(lost[j.ports[i].Name()], func(t time.Time) bool { return t.Sub(at).Abs() <= flapsAtOnce }) {
+			with++
+		}
+	}
+	return peers >= ibPeers && 2*with > peers
+}
+
+// one is the finding about the losses of one port.
+func (j *flapJudge) one(p *flapPort, own []time.Time) Finding {
+	last := own[len(own)-1]
+	f := Finding{Code: "ib.flap", Severity: Warn, Want: fmt.Sprintf("not once in %g hours", j.check.Hours), Got: fmt.Sprint(len(own)), Remedy: CheckCable}
+	if len(own) >= j.check.Count && j.history.now.Sub(last) <= j.check.window()/4 {
+		f.Severity, f.Want = Fail, fmt.Sprintf("fewer than %d in %g hours", j.check.Count, j.check.Hours)
+	}
+	return j.finding(p.device(), f, "link lost, last at %s", last.UTC().Format(time.RFC3339))
+}

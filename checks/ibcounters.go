@@ -1,0 +1,266 @@
+package checks
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+)
+
+// ibCounter is a row of checks/ibcounters.toml: what is made of a counter of a
+// port. See there for what each field means.
+type ibCounter struct {
+	Name      string
+	Bits      int
+	Saturates bool
+	Per       string
+	Warn      float64 // ibNever: nothing is too much
+	Fail      float64
+	Again     int
+	Link      bool
+	Layer     string
+	Remedy    Remedy
+	Do        string
+	Means     string
+	Source    string
+}
+
+// ibNever is a limit that nothing reaches.
+const ibNever = -1
+
+// What rows call how a counter is judged.
+const (
+	inAny    = "any"
+	inSecond = "second"
+	inMinute = "minute"
+	inHour   = "hour"
+)
+
+// Bounds of a table, and the window of what is counted by the hour.
+const (
+	ibMaxCounters = historyCounters
+	ibWindow      = time.Hour
+)
+
+// base is the name without its directory.
+func (c *ibCounter) base() string { return path.Base(c.Name) }
+
+// judged says whether the counter has a limit.
+func (c *ibCounter) judged() bool { return c.Warn >= 0 || c.Fail >= 0 }
+
+// of says whether the counter is one of ports with this link layer. Kernels that
+// do not tell it know InfiniBand only.
+func (c *ibCounter) of(layer string) bool {
+	return c.Layer == "" || strings.EqualFold(c.Layer, cmp.Or(layer, layerIB))
+}
+
+// unit is the time that a limit is for.
+func (c *ibCounter) unit() time.Duration {
+	switch c.Per {
+	case inSecond:
+		return time.Second
+	case inMinute:
+		return time.Minute
+	}
+	return time.Hour
+}
+
+// window is the time in which growth is counted; 0 is that since the last run.
+func (c *ibCounter) window() time.Duration {
+	if c.Per == inSecond || c.Per == inMinute {
+		return 0
+	}
+	return ibWindow
+}
+
+// width is what tells a wrap from a reset: what stops at its maximum never wraps.
+func (c *ibCounter) width() int {
+	if c.Saturates {
+		return 0
+	}
+	return c.Bits
+}
+
+// full says whether the counter stands at its maximum, and counts no more.
+func (c *ibCounter) full(n uint64) bool {
+	return c.Saturates && c.Bits < 64 && n == 1<<c.Bits-1
+}
+
+// rate is growth in the unit of the limit. What has grown in less than that time is
+// not taken to go on: ten in five minutes are ten in the hour.
+func (c *ibCounter) rate(g growth) float64 {
+	g.over = max(g.over, c.unit())
+	return g.per(c.unit())
+}
+
+// limitText is a limit in words.
+func (c *ibCounter) limitText(limit float64) string {
+	switch {
+	case c.Per == inAny && limit == 0:
+		return "none in an hour"
+	case c.Per == inAny:
+		return fmt.Sprintf("at most %g in an hour", limit)
+	case c.Per == inHour:
+		return fmt.Sprintf("at most %g an hour", limit)
+	}
+	return fmt.Sprintf("at most %g a %s", limit, c.Per)
+}
+
+// ibCounterFile is where a site changes rows, unless IB_COUNTERS or the line names
+// another file.
+const ibCounterFile = "/etc/nhc/ibcounters.toml"
+
+// ibCounters is the table with the site's word. Without a usable file of the site's
+// the table stands as it is, and the error says why. named is the file that a line
+// names, or "".
+func (e *Env) ibCounters(named string) ([]ibCounter, error) {
+	file := cmp.Or(named, e.lookup("IB_COUNTERS"), ibCounterFile)
+	e.At("read %s", file)
+	data, err := e.Host.ReadTrusted(file)
+	if errors.Is(err, fs.ErrNotExist) && file == ibCounterFile {
+		return ibCounterRows, nil
+	}
+	if err != nil {
+		return ibCounterRows, err
+	}
+	rows, err := parseIBCounters(file, string(data), ibCounterRows)
+	if err != nil {
+		first, _, more := strings.Cut(err.Error(), "\n")
+		if more {
+			first += " (nhc-gpu lint tells all)"
+		}
+		return ibCounterRows, errors.New(first)
+	}
+	return rows, nil
+}
+
+// IBCounterErrors is what is wrong with a site's file of counters, all of it, each
+// with its line; nil if nothing is.
+func IBCounterErrors(file string, text []byte) error {
+	_, err := parseIBCounters(file, string(text), ibCounterRows)
+	return err
+}
+
+// ibCounterText is a row as it is written. A pointer is nil where the row is silent.
+type ibCounterText struct {
+	Name      string   `toml:"name"`
+	Bits      *int     `toml:"bits"`
+	Saturates *bool    `toml:"saturates"`
+	Per       *string  `toml:"per"`
+	Warn      *float64 `toml:"warn"`
+	Fail      *float64 `toml:"fail"`
+	Again     *int     `toml:"again"`
+	Link      *bool    `toml:"link"`
+	Layer     *string  `toml:"layer"`
+	Remedy    *string  `toml:"remedy"`
+	Do        *string  `toml:"do"`
+	Means     *string  `toml:"means"`
+	Source    *string  `toml:"source"`
+}
+
+// parseIBCounters reads a file of counters over the rows that there are already.
+func parseIBCounters(file, text string, over []ibCounter) ([]ibCounter, error) {
+	var t struct {
+		Sources  map[string]string `toml:"sources"`
+		Counters []ibCounterText   `toml:"counter"`
+	}
+	md, err := toml.Decode(text, &t)
+	if err != nil {
+		return nil, tomlPlace(file, err)
+	}
+	r := &siteFile{path: file, text: text}
+	for _, key := range md.Undecoded() {
+		r.wrong(r.line(`\s*`+regexp.QuoteMeta(key[len(key)-1])+`\s*=|\s*\[+\s*`+regexp.QuoteMeta(key.String()), 0), "unknown key %s", key)
+	}
+	rows, given := slices.Clone(over), map[string]bool{}
+	for i := range t.Counters {
+		c := &t.Counters[i]
+		line := r.line(`\s*\[\[\s*counter\s*\]\]`, i)
+		at := slices.IndexFunc(rows, func(row ibCounter) bool { return row.Name == c.Name || row.base() == c.Name })
+		row := ibCounter{Name: c.Name, Bits: 64, Per: inAny, Warn: ibNever, Fail: ibNever}
+		if at >= 0 {
+			row = rows[at]
+		}
+		if c.Source != nil {
+			*c.Source = cmp.Or(t.Sources[*c.Source], *c.Source)
+		}
+		c.into(&row)
+		if err := row.sound(); err != nil {
+			r.wrong(line, "%s: %v", c.Name, err)
+			continue
+		}
+		if given[row.Name] {
+			r.wrong(line, "%s: given twice", c.Name)
+		}
+		given[row.Name] = true
+		if at < 0 {
+			rows = append(rows, row)
+		} else {
+			rows[at] = row
+		}
+	}
+	if len(rows) > ibMaxCounters {
+		r.wrong(0, "%d counters, want at most %d", len(rows), ibMaxCounters)
+	}
+	if len(r.errs) > 0 {
+		return nil, errors.Join(r.errs...)
+	}
+	return rows, nil
+}
+
+// into puts what is written into a row.
+func (c *ibCounterText) into(row *ibCounter) {
+	put(&row.Bits, c.Bits)
+	put(&row.Saturates, c.Saturates)
+	put(&row.Per, c.Per)
+	put(&row.Warn, c.Warn)
+	put(&row.Fail, c.Fail)
+	put(&row.Again, c.Again)
+	put(&row.Link, c.Link)
+	put(&row.Layer, c.Layer)
+	if c.Remedy != nil {
+		row.Remedy = Remedy(*c.Remedy)
+	}
+	put(&row.Do, c.Do)
+	put(&row.Means, c.Means)
+	put(&row.Source, c.Source)
+}
+
+func put[T any](into, from *T) {
+	if from != nil {
+		*into = *from
+	}
+}
+
+// ibCounterName is what a counter may be called: it becomes part of a path.
+var ibCounterName = regexp.MustCompile(`^(counters|hw_counters)/[A-Za-z0-9_]{1,64}$`)
+
+// sound refuses a row that cannot be used.
+func (c *ibCounter) sound() error {
+	limit := func(n float64) bool { return n == ibNever || n >= 0 && !math.IsInf(n, 0) }
+	switch {
+	case !ibCounterName.MatchString(c.Name):
+		return errors.New("want a counter that is known, or counters/NAME or hw_counters/NAME")
+	case c.Bits < 1 || c.Bits > 64:
+		return fmt.Errorf("bits %d, want 1 to 64", c.Bits)
+	case !slices.Contains([]string{inAny, inSecond, inMinute, inHour}, cmp.Or(c.Per, inAny)):
+		return fmt.Errorf("per %q, want any, second, minute or hour", c.Per)
+	case !limit(c.Warn) || !limit(c.Fail):
+		return errors.New("warn or fail: want a number from 0, or -1 for never")
+	case c.Again < 0 || c.Again > int(ibWindow/ibSpell):
+		return fmt.Errorf("again %d, want 0 to %d", c.Again, int(ibWindow/ibSpell))
+	case !slices.Contains([]string{"", layerIB, layerEth}, c.Layer):
+		return fmt.Errorf("layer %q, want %s or %s", c.Layer, layerIB, layerEth)
+	case !slices.Contains([]Remedy{NoRemedy, RestartApp, RebootNode, ReseatOrRMA, CheckCable, CheckFabric, FixConfig}, c.Remedy):
+		return fmt.Errorf("remedy %q: unknown", c.Remedy)
+	}
+	return nil
+}

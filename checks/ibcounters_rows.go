@@ -1,0 +1,180 @@
+// Code generated from ibcounters.toml: go test ./checks -run IBCounterRows -ibcounters. DO NOT EDIT.
+
+package checks
+
+var ibCounterRows = []ibCounter{
+	{
+		Name: "counters/symbol_error", Bits: 16, Saturates: true, Per: "hour", Warn: -1, Fail: 120, Again: 0, Link: true, Layer: "InfiniBand", Remedy: "check-cable",
+		Do:     "Clean or replace the cable or transceiver; mlxlink shows its BER. If it goes on with another one it is the port of the switch, then the HCA.",
+		Means:  "symbols that could not be read; 120 an hour is the 10E-12 that the specification allows a link",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: InfiniBand Architecture Specification 1, PortCounters",
+	},
+	{
+		Name: "counters/link_error_recovery", Bits: 8, Saturates: true, Per: "minute", Warn: 5, Fail: -1, Again: 3, Link: true, Layer: "InfiniBand", Remedy: "check-cable",
+		Do:     "The link trains again and again: clean or replace the cable or transceiver, then try another port of the switch.",
+		Means:  "times that the link has recovered from errors without being lost",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: InfiniBand Architecture Specification 1, PortCounters",
+	},
+	{
+		Name: "counters/link_downed", Bits: 8, Saturates: true, Per: "any", Warn: 0, Fail: -1, Again: 0, Link: false, Layer: "InfiniBand", Remedy: "check-cable",
+		Do:     "Jobs on this port have been interrupted. If no switch was worked on look at the cable; check_ib_link_flapping takes the node out if it repeats.",
+		Means:  "times that the link was lost",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: InfiniBand Architecture Specification 1, PortCounters",
+	},
+	{
+		Name: "counters/port_rcv_errors", Bits: 16, Saturates: true, Per: "second", Warn: 10, Fail: -1, Again: 3, Link: true, Layer: "InfiniBand", Remedy: "check-cable",
+		Do:     "Packets arrive damaged: clean or replace the cable or transceiver, then try another port of the switch.",
+		Means:  "packets received with an error",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: InfiniBand Architecture Specification 1, PortCounters",
+	},
+	{
+		Name: "counters/port_rcv_remote_physical_errors", Bits: 16, Saturates: true, Per: "second", Warn: 10, Fail: -1, Again: 0, Link: false, Layer: "InfiniBand", Remedy: "check-fabric",
+		Do:     "Packets were damaged before they came to this link: look for the bad link elsewhere (ibdiagnet, UFM). This node is well.",
+		Means:  "packets that were marked as bad further away; the limit is that of port_rcv_errors",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: InfiniBand Architecture Specification 1, PortCounters",
+	},
+	{
+		Name: "counters/local_link_integrity_errors", Bits: 4, Saturates: true, Per: "any", Warn: -1, Fail: 0, Again: 0, Link: true, Layer: "InfiniBand", Remedy: "check-cable",
+		Do:     "More errors in a row than the port bears: replace the cable or transceiver, then try another port of the switch.",
+		Means:  "times that errors of the link were beyond the port's threshold",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: InfiniBand Architecture Specification 1, PortCounters",
+	},
+	{
+		Name: "counters/excessive_buffer_overrun_errors", Bits: 4, Saturates: true, Per: "any", Warn: 0, Fail: -1, Again: 3, Link: true, Layer: "InfiniBand", Remedy: "check-fabric",
+		Do:     "The other side sends more than there is room for: see the port of the switch and its firmware, then the cable.",
+		Means:  "periods of flow control with overruns, one after the other",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: InfiniBand Architecture Specification 1, PortCounters",
+	},
+	{
+		Name: "counters/port_xmit_discards", Bits: 16, Saturates: true, Per: "second", Warn: 100, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "check-fabric",
+		Do:     "Packets are thrown away: the port of the switch is down or jammed. Congestion does that, too: see other nodes of the job.",
+		Means:  "packets that were not sent, since the port was down or jammed",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: InfiniBand Architecture Specification 1, PortCounters",
+	},
+	{
+		Name: "counters/port_rcv_constraint_errors", Bits: 8, Saturates: true, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "InfiniBand", Remedy: "",
+		Do:     "",
+		Means:  "packets refused for their partition key or port",
+		Source: "InfiniBand Architecture Specification 1, PortCounters (widths; a counter stops at its maximum); Linux drivers/infiniband/core/sysfs.c, Documentation/ABI/stable/sysfs-class-infiniband",
+	},
+	{
+		Name: "counters/port_xmit_constraint_errors", Bits: 8, Saturates: true, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "InfiniBand", Remedy: "",
+		Do:     "",
+		Means:  "packets not sent for their partition key or port",
+		Source: "InfiniBand Architecture Specification 1, PortCounters (widths; a counter stops at its maximum); Linux drivers/infiniband/core/sysfs.c, Documentation/ABI/stable/sysfs-class-infiniband",
+	},
+	{
+		Name: "counters/VL15_dropped", Bits: 16, Saturates: true, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "InfiniBand", Remedy: "",
+		Do:     "",
+		Means:  "packets of the subnet manager for which there was no room",
+		Source: "InfiniBand Architecture Specification 1, PortCounters (widths; a counter stops at its maximum); Linux drivers/infiniband/core/sysfs.c, Documentation/ABI/stable/sysfs-class-infiniband",
+	},
+	{
+		Name: "hw_counters/local_ack_timeout_err", Bits: 32, Saturates: false, Per: "second", Warn: 1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "check-fabric",
+		Do:     "The other side does not answer in time: another node has died, or packets are lost on the way. If this node alone has it look at its links.",
+		Means:  "acknowledgements that did not come in time",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER)",
+	},
+	{
+		Name: "hw_counters/rnr_nak_retry_err", Bits: 32, Saturates: false, Per: "any", Warn: 0, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "restart-app",
+		Do:     "A process was not ready to receive for too long: see the application and whether its node is overloaded.",
+		Means:  "times that the other side was not ready and retries were used up",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER)",
+	},
+	{
+		Name: "hw_counters/req_transport_retries_exceeded", Bits: 32, Saturates: false, Per: "any", Warn: 0, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "check-fabric",
+		Do:     "A connection was given up: another node has died, or the way to it. See what else those nodes say of that time.",
+		Means:  "requests whose retries were used up",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER)",
+	},
+	{
+		Name: "hw_counters/roce_slow_restart", Bits: 32, Saturates: false, Per: "second", Warn: 10, Fail: -1, Again: 0, Link: false, Layer: "Ethernet", Remedy: "check-fabric",
+		Do:     "Packets are lost on the way: see PFC and ECN on the switches, and whether this node's ports are set alike.",
+		Means:  "times that sending began anew slowly after a loss",
+		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER)",
+	},
+	{
+		Name: "hw_counters/rx_icrc_encapsulated", Bits: 64, Saturates: false, Per: "any", Warn: 0, Fail: -1, Again: 0, Link: false, Layer: "Ethernet", Remedy: "check-fabric",
+		Do:     "Packets were changed on their way: look for a bad switch or router; the checksum of each link was right.",
+		Means:  "RoCE packets whose invariant checksum was wrong",
+		Source: "our own: a healthy port does not count it; NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/duplicate_request", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "requests that came twice",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/implied_nak_seq_err", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "acknowledgements that were implied by a later one",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/out_of_sequence", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "packets out of order; with adaptive routing that is as it should be",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/packet_seq_err", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "packets that the other side missed",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/out_of_buffer", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "packets dropped for want of a receive buffer of the application's",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/req_cqe_error", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "requests completed with an error",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/resp_cqe_error", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "responses completed with an error",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/req_remote_access_errors", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "accesses that the other side refused",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/req_remote_invalid_request", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "requests that the other side found invalid",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/resp_remote_access_errors", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "accesses of the other side that were refused",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/resp_local_length_error", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "", Remedy: "",
+		Do:     "",
+		Means:  "messages longer than their buffer",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/roce_adp_retrans", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "Ethernet", Remedy: "",
+		Do:     "",
+		Means:  "retransmissions for want of an answer",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+	{
+		Name: "hw_counters/roce_adp_retrans_to", Bits: 32, Saturates: false, Per: "any", Warn: -1, Fail: -1, Again: 0, Link: false, Layer: "Ethernet", Remedy: "",
+		Do:     "",
+		Means:  "times that a connection waited for such a retransmission",
+		Source: "Linux drivers/infiniband/hw/mlx5/counters.c (32 bits, QUERY_Q_COUNTER); NVIDIA, Understanding mlx5 Linux Counters",
+	},
+}

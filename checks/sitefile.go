@@ -1,0 +1,32 @@
+package checks
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// siteFile collects what is wrong with a file that a site has written, each with
+// its line.
+type siteFile struct {
+	path, text string
+	errs       []error
+}
+
+func (r *siteFile) wrong(line int, format string, args ...any) {
+	place := r.path
+	if line > 0 {
+		place = fmt.Sprintf("%s:%d", place, line)
+	}
+	r.errs = append(r.errs, fmt.Errorf("%s: %s", place, fmt.Sprintf(format, args...)))
+}
+
+// line is that of the nth text of a form at the beginning of a line, from 0; the
+// decoder does not tell. 0 is none.
+func (r *siteFile) line(form string, n int) int {
+	all := regexp.MustCompile(`(?m)^(?:`+form+`)`).FindAllStringIndex(r.text, n+1)
+	if len(all) <= n {
+		return 0
+	}
+	return 1 + strings.Count(r.text[:all[n][1]], "\n")
+}
