@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
 )
 
 // Modules names the kernel modules that are loaded, from /proc/modules in its
@@ -28,6 +32,34 @@ func parseModules(data []byte) []string {
 		if f := bytes.Fields(line); len(f) > 0 {
 			names = append(names, string(f[0]))
 		}
+	}
+	return names
+}
+
+// BuiltIn says whether a module is part of the kernel itself: /sys/module has those
+// that have parameters, modules.builtin all. Its directory may be missing in a
+// container: then only the former are known.
+func (h *Host) BuiltIn(name string) bool {
+	if _, err := os.Stat(h.Path("/sys/module/" + name)); err == nil {
+		return true
+	}
+	list, _ := once(h, "builtin", func() ([]string, error) {
+		release, err := h.readValue("/proc/sys/kernel/osrelease")
+		if err != nil || strings.Contains(release, "/") {
+			return nil, err
+		}
+		data, err := h.readFile("/lib/modules/" + strings.TrimSpace(release) + "/modules.builtin")
+		return parseBuiltIn(data), err
+	})
+	return slices.Contains(list, name)
+}
+
+// parseBuiltIn takes the file of every line, as /proc/modules would call it:
+// "kernel/drivers/infiniband/core/rdma_cm.ko".
+func parseBuiltIn(data []byte) (names []string) {
+	for line := range bytes.Lines(data) {
+		name, _, _ := strings.Cut(path.Base(strings.TrimSpace(string(line))), ".ko")
+		names = append(names, strings.ReplaceAll(name, "-", "_"))
 	}
 	return names
 }

@@ -1,0 +1,99 @@
+package checks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The HCAs that the PCI bus has, whatever the RDMA drivers make of them.
+
+const lackingDo = "The adapter is there and its RDMA driver has not taken it: see dmesg | grep -e mlx5 -e ADDRESS (firmware that does not start, health errors), lsmod | grep mlx5_ib. Reboot with the power off for a minute; if it stays reseat or replace the adapter."
+
+// givenAway are the drivers of devices that belong to a virtual machine or to a
+// program, and not to the node.
+var givenAway = []string{"vfio-pci", "pci-stub", "xen-pciback", "uio_pci_generic", "igb_uio"}
+
+// classIB is what the PCI bus calls an InfiniBand controller.
+const classIB = "0207"
+
+// busHCAs are the HCAs on the PCI bus that are the node's own.
+func (e *Env) busHCAs() (list []probe.PCIDevice, err error) {
+	addresses, err := e.Host.NetworkPCI()
+	for _, a := range addresses {
+		e.At("read /sys/bus/pci/devices/%s", a)
+		d := e.Host.PCIDevice(a)
+		if slices.Contains(givenAway, d.Driver) {
+			continue
+		}
+		if strings.HasPrefix(d.Class, classIB) || hcaModel(d.Vendor, d.Device, "") != nil {
+			list = append(list, d)
+		}
+	}
+	return list, err
+}
+
+// lacking are the HCAs on the PCI bus that should be an RDMA device, and are not:
+// those of InfiniBand, and Ethernet adapters of which most of the same kind are
+// one. A function whose sister is one may share it, as bonds do.
+func (f *fabric) lacking() (list []probe.PCIDevice, err error) {
+	bus, err := f.env.busHCAs()
+	isOne := map[string]bool{}
+	for i := range f.HCAs {
+		isOne[f.HCAs[i].PCI], isOne[card(f.HCAs[i].PCI)] = true, true
+	}
+	of, all := map[string]int{}, map[string]int{} // by kind
+	kind := func(d *probe.PCIDevice) string { return d.Vendor + ":" + d.Device }
+	for i := range bus {
+		all[kind(&bus[i])]++
+		if isOne[bus[i].Address] {
+			of[kind(&bus[i])]++
+		}
+	}
+	for i := range bus {
+		d := &bus[i]
+		switch most := of[kind(d)]*2 > all[kind(d)]; {
+		case isOne[d.Address]:
+		case strings.HasPrefix(d.Class, classIB), most && !isOne[card(d.Address)] && f.env.Host.NetMaster(d.Address) == "":
+			list = append(list, *d)
+		}
+	}
+	return list, err
+}
+
+// card is the address of a device without its function: ports of one card differ
+// by that alone.
+func card(address string) string {
+	card, _, _ := strings.Cut(address, ".")
+	return card
+}
+
+// lacks is that an HCA on the bus is no RDMA device.
+func (f *fabric) lacks(d *probe.PCIDevice) Finding {
+	driver := "no driver has it"
+	if d.Driver != "" {
+		driver = "its driver is " + d.Driver
+	}
+	return f.finding(Device{Kind: "hca", PCI: d.Address}, Finding{Code: "ib.lacking", Severity: Fail, Remedy: ReseatOrRMA},
+		"%s is on the PCI bus, but no RDMA device; %s", hcaName(d), driver)
+}
+
+// hcaName is what an HCA is called, as far as it is known.
+func hcaName(d *probe.PCIDevice) string {
+	if m := hcaModel(d.Vendor, d.Device, ""); m != nil {
+		return m.Name
+	}
+	return fmt.Sprintf("the InfiniBand adapter %s:%s", d.Vendor, d.Device)
+}
+
+// askPorts is [Env.askFabric] for checks to which a node without any RDMA device is
+// not out of the question: its PCI bus may have some, or the line may name one.
+func (e *Env) askPorts(check string) (*fabric, []Finding) {
+	f, findings := e.askFabric(check)
+	if f == nil && len(findings) == 1 && findings[0].Severity == Skip {
+		return &fabric{check: check, env: e}, findings
+	}
+	return f, findings
+}

@@ -1,0 +1,250 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ibPorts checks the ports of InfiniBand and RoCE that carry jobs' traffic, or each
+// DEVICE that is named: mlx5_0, mlx5_0:1, a glob. Every one of them has to be ACTIVE
+// and LinkUp, and over InfiniBand to have a LID and a subnet manager. Ports of
+// management, of the front end and virtual functions are left out unless they are
+// named (docs/fabric.md). Each plane of a ConnectX-8 is judged as a port.
+//
+// RATE is the least that /sys may say, in Gb/s; of planes that of one. Without it a
+// port fails that is the only one below all others of its kind, or below what it had
+// earlier in this boot; it warns where several are, and below the rate of the
+// platform. COUNT is the fewest ports, all planes of a device being one. LAYER is
+// ib or eth: only such ports are looked at, and those named have to be such.
+//
+// Of cards with several ports some need not be cabled: a port that is down fails if
+// it was up earlier in this boot, or if fewer ports of its card are up than of most
+// cards of the kind. An InfiniBand adapter on the PCI bus without an RDMA device
+// fails, and so does one that was there earlier in this boot; one that was there
+// before is warned of for a month. If it was meant remove ib-ports.json in
+// /var/lib/nhc-gpu/NODE.
+//
+//	gpu* || check_ib_ports
+//	gpu* || check_ib_ports -n 8 -r 400 -l ib
+//	gpu* || check_ib_ports -r 400 mlx5_0 mlx5_1:1
+type ibPorts struct {
+	Count   int      `opt:"n" toml:"count"`   // fewest ports
+	Rate    float64  `opt:"r" toml:"rate"`    // lowest rate of a port, Gb/s
+	Layer   string   `opt:"l" toml:"layer"`   // link layer: ib or eth
+	Devices []string `arg:"*" toml:"devices"` // ports, each of which has to pass; without: those that carry jobs' traffic
+}
+
+const ibPortsName = "check_ib_ports"
+
+func init() {
+	Register(Info{
+		Name:    ibPortsName,
+		Usage:   "[-n COUNT] [-r RATE] [-l ib|eth] [DEVICE...]",
+		Summary: "ports of InfiniBand and RoCE are up, at their rate",
+		Lane:    Local,
+		New:     func() Check { return &ibPorts{} },
+		Do: map[string]string{
+			"ib.lacking":        lackingDo,
+			"ib.ports.polling":  "The port looks for a partner: reseat the cable at both ends, see the switch's port (is it on?), swap the cable, then the transceiver. mlxlink -d DEVICE says more.",
+			"ib.ports.disabled": "The port was switched off: by ibportstate, mlxlink or mlxconfig, or by the switch's side; over Ethernet by ip link set down. Switch it on, or reboot.",
+			"ib.ports.init":     "Link is up, no subnet manager has configured it: is opensm or UFM up? If it is so on one port only see the manager's log for its GUID; a port kept out by a quarantine looks so, too.",
+			"ib.ports.down":     "The link comes and goes, or is held in a test: reseat or swap the cable, see mlxlink -d DEVICE and the switch's port; check_ib_errors has its counters.",
+			"ib.ports.rate":     "A link at half of its rate has lost lanes: reseat or swap the cable, see mlxlink -d DEVICE. If it was meant give the line -r RATE.",
+			"ib.ports.platform": "Such nodes have faster ports. A splitter cable, a slower switch or a set speed do this: see mlxlink -d DEVICE. If it was meant give the line -r RATE.",
+			"ib.ports.lid":      "The subnet manager has given the port no address, or has gone: see sminfo, and the manager's log for the port's GUID.",
+			"ib.ports.layer":    "The adapter is in another mode: mlxconfig -d DEVICE query LINK_TYPE_P1 (1 InfiniBand, 2 Ethernet), set it and reset the adapter.",
+			"ib.ports.count":    "The message has the ports there are. Of those that miss see lspci -d 15b3: and dmesg; if fewer are right correct the line.",
+			"ib.ports.gone":     "The adapter was there and is not: see dmesg for its address, and lspci. Reboot with the power off for a minute; if it stays away reseat or replace it. If it was meant remove ib-ports.json in /var/lib/nhc-gpu/NODE.",
+		},
+	})
+}
+
+// portsRun is one run of the check.
+type portsRun struct {
+	*fabric
+
+	c        *ibPorts
+	ports    []*fabricPort
+	layer    string
+	past     *history
+	slow     map[*fabricPort]bool // its rate has been told of
+	findings []Finding
+}
+
+func (c *ibPorts) Run(_ context.Context, env *Env) []Finding {
+	layer, ok := layerNamed(c.Layer)
+	if !ok {
+		return []Finding{{Code: "config.value", Severity: Unknown, Want: "ib or eth", Got: c.Layer, Remedy: FixConfig,
+			Message: fmt.Sprintf("%s:  layer %q, want ib or eth", ibPortsName, c.Layer)}}
+	}
+	f, none := env.askPorts(ibPortsName)
+	if f == nil {
+		return none
+	}
+	r := &portsRun{fabric: f, c: c, layer: layer, slow: map[*fabricPort]bool{}}
+	r.past = env.recallHistory(ibPortsName, "ib-ports")
+	if len(c.Devices) > 0 {
+		r.ports, r.findings = f.judged(c.Devices, "")
+	} else {
+		r.ports, r.findings = f.judged(nil, layer)
+	}
+	fates := r.fates()
+	for _, p := range r.ports {
+		r.judge(p, fates[p])
+	}
+	r.platformRate()
+	absent := r.absent()
+	if r.count(fates, absent); len(r.ports) == 0 && (len(absent) > 0 || c.Count > 0) {
+		r.findings = slices.DeleteFunc(r.findings, func(f Finding) bool { return f.Code == "ib.left" })
+	} else if len(f.HCAs) == 0 && len(c.Devices) == 0 {
+		r.findings = none
+	}
+	r.findings = append(r.findings, absent...)
+	r.remember()
+	return append(r.findings, r.past.store(env)...)
+}
+
+// layerNamed is the link layer that a word means, as the kernel writes it.
+func layerNamed(word string) (layer string, ok bool) {
+	switch strings.ToLower(word) {
+	case "":
+		return "", true
+	case "ib", "infiniband":
+		return layerIB, true
+	case "eth", "ethernet", "roce":
+		return layerEth, true
+	}
+	return "", false
+}
+
+// report adds a finding about a port.
+func (r *portsRun) report(p *fabricPort, of Finding, format string, args ...any) {
+	plane := ""
+	if p.Plane > 0 {
+		plane = fmt.Sprintf("plane %d: ", p.Plane)
+	}
+	r.findings = append(r.findings, r.finding(p.device(), of, "%s", plane+fmt.Sprintf(format, args...)))
+}
+
+// judge judges a port by itself.
+func (r *portsRun) judge(p *fabricPort, is fate) {
+	if p.Err != nil {
+		r.findings = append(r.findings, r.unknown(p.device(), p.Err))
+	}
+	if p.State == "" || p.Phys == "" {
+		if p.Err == nil {
+			r.findings = append(r.findings, r.unknown(p.device(), fmt.Errorf("state %q, phys_state %q: not understood", p.State, p.Phys)))
+		}
+		return
+	}
+	if r.layer != "" && p.Layer != "" && p.Layer != r.layer {
+		r.report(p, Finding{Code: "ib.ports.layer", Severity: Fail, Remedy: FixConfig, Want: r.layer, Got: p.Layer}, "link layer")
+		return
+	}
+	switch {
+	case !active(p.IBPort):
+		r.down(p, is)
+	default:
+		r.lids(p)
+		r.rate(p)
+	}
+}
+
+func active(p *probe.IBPort) bool { return p.State == ibActive && p.Phys == ibLinkUp }
+
+// fate is what becomes of a port that is not up.
+type fate struct {
+	severity Severity // Fail unless it is known to be otherwise; OK: it is not cabled
+	why      string
+}
+
+// portPhases say what the physical states mean, as the kernel writes their second word.
+var portPhases = map[string]string{
+	"Sleep":                     "the link is asleep",
+	"PortConfigurationTraining": "the link is training",
+	"LinkErrorRecovery":         "the link is recovering from errors",
+	"Phy":                       "the link is under test",
+	ibLinkUp:                    "the port is not in use though its link is up",
+}
+
+// down says why a port carries nothing.
+func (r *portsRun) down(p *fabricPort, is fate) {
+	if is.severity == OK {
+		return
+	}
+	f := Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: portRemedy(*p.IBPort), Want: ibActive + " " + ibLinkUp, Got: p.State + " " + p.Phys}
+	text, known := portPhases[p.Phys]
+	switch {
+	case p.Phys == "Polling":
+		f.Code, text = "ib.ports.polling", "no link: the cable or the far end"
+	case p.Phys == "Disabled":
+		f.Code, f.Remedy, text = "ib.ports.disabled", FixConfig, "the port is switched off"
+	case p.Phys == ibLinkUp && (p.State == "INIT" || p.State == "ARMED"):
+		f.Code, text = "ib.ports.init", "no subnet manager has set up the port"
+	case !known && !slices.Contains([]string{"DOWN", "INIT", "ARMED", ibActive, "ACTIVE_DEFER", "NOP"}, p.State): // garbage
+		r.findings = append(r.findings, r.unknown(p.device(), fmt.Errorf("state %q, phys_state %q: not understood", p.State, p.Phys)))
+		return
+	case !known:
+		text = "the link is down"
+	}
+	r.report(p, f, "%s%s", text, before("; ", is.why, ""))
+}
+
+// lids judges the addresses of a port of InfiniBand. Virtual functions may have
+// none of their own.
+func (r *portsRun) lids(p *fabricPort) {
+	if p.Layer != layerIB {
+		return
+	}
+	m := hcaModel(p.HCA.Vendor, p.HCA.Model, p.HCA.Board)
+	virtual := p.HCA.VF || m != nil && m.Virtual
+	for _, lid := range []struct{ what, value string }{{"LID", p.LID}, {"LID of the subnet manager", p.SMLID}} {
+		n, err := strconv.ParseUint(lid.value, 0, 32)
+		switch {
+		case lid.value == "" || virtual && lid.what == "LID": // a driver need not tell
+		case err != nil:
+			r.findings = append(r.findings, r.unknown(p.device(), fmt.Errorf("%s %q: not a number", lid.what, lid.value)))
+		case n == 0 || n == 0xffff: // of a port that has none mlx5 says the latter
+			r.report(p, Finding{Code: "ib.ports.lid", Severity: Fail, Remedy: CheckFabric, Want: "one", Got: lid.value}, "%s", lid.what)
+			return
+		}
+	}
+}
+
+// count judges how many ports there are. Those that could not be read may be right.
+func (r *portsRun) count(fates map[*fabricPort]fate, absent []Finding) {
+	devices := map[string]bool{}
+	var names []string
+	for _, p := range r.ports {
+		name := p.Name()
+		if p.Plane > 0 {
+			name = p.Device
+		}
+		if is, down := fates[p]; !devices[name] && (!down || is.severity != OK) {
+			devices[name] = true
+			names = append(names, name)
+		}
+	}
+	unread := 0
+	for i := range r.HCAs {
+		if a := &r.HCAs[i]; a.Err != nil && len(a.Ports) == 0 {
+			unread++
+		}
+	}
+	if len(names)+unread >= r.c.Count {
+		return
+	}
+	var missing []string
+	for _, f := range absent {
+		missing = append(missing, f.Device.String())
+	}
+	got := strings.Join(names, " ")
+	r.findings = append(r.findings, Finding{Code: "ib.ports.count", Severity: Fail, Remedy: ReseatOrRMA, Device: Device{Kind: "ports"},
+		Want: fmt.Sprintf("at least %d", r.c.Count), Got: fmt.Sprint(len(names)),
+		Message: fmt.Sprintf("%s:  %s%s, want at least %d%s", ibPortsName, plural(len(names), "port"), before(" (", got, ")"), r.c.Count, before("; without a port: ", strings.Join(missing, ", "), ""))})
+}

@@ -1,0 +1,137 @@
+package checks
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Of cards with several ports some are not cabled, for ever. Nothing on the node
+// says which, but for the other cards and what the port has been before.
+
+// portKind is what ports are compared with: those of the same board, used alike.
+func portKind(p *fabricPort) string {
+	return strings.Join([]string{p.HCA.Vendor, p.HCA.Model, p.HCA.Board, p.Layer}, " ")
+}
+
+// portCard are the ports of one card, each a function or a port of one.
+type portCard struct {
+	ports []*fabricPort
+	up    int
+}
+
+// onCard is where on its card a port is.
+func onCard(p *fabricPort) string {
+	_, function, _ := strings.Cut(p.PCI, ".")
+	return function + ":" + p.Port
+}
+
+// fates says of each port that is not up what that means. Each port that the line
+// names has to be up, and so has the only port of a card.
+func (r *portsRun) fates() map[*fabricPort]fate {
+	fates := map[*fabricPort]fate{}
+	for _, p := range r.ports {
+		if !active(p.IBPort) {
+			fates[p] = fate{severity: Fail}
+		}
+	}
+	if len(r.c.Devices) > 0 || len(fates) == 0 {
+		return fates
+	}
+	for _, cards := range r.cards() {
+		r.compareCards(cards, fates)
+	}
+	for p, is := range fates {
+		if is.severity == Fail {
+			continue
+		}
+		switch now, before := r.wasUp(p); {
+		case now:
+			fates[p] = fate{Fail, "it was up earlier in this boot"}
+		case before && is.severity == OK:
+			fates[p] = fate{Warn, "it was up before the last boot"}
+		}
+	}
+	return fates
+}
+
+// cards are those with several ports, by kind. Planes are all cabled.
+func (r *portsRun) cards() map[string][]*portCard {
+	byAddress := map[string]*portCard{}
+	var order []string
+	for _, p := range r.ports {
+		if p.PCI == "" || p.Plane > 0 {
+			continue
+		}
+		at := card(p.PCI)
+		if byAddress[at] == nil {
+			byAddress[at] = &portCard{}
+			order = append(order, at)
+		}
+		c := byAddress[at]
+		if c.ports = append(c.ports, p); active(p.IBPort) {
+			c.up++
+		}
+	}
+	kinds := map[string][]*portCard{}
+	for _, at := range order {
+		if c := byAddress[at]; len(c.ports) > 1 {
+			kind := fmt.Sprintf("%d %s", len(c.ports), portKind(c.ports[0]))
+			kinds[kind] = append(kinds[kind], c)
+		}
+	}
+	return kinds
+}
+
+// compareCards judges the ports of cards of one kind that are not up: most cards
+// have so many up.
+func (r *portsRun) compareCards(cards []*portCard, fates map[*fabricPort]fate) {
+	most, how := 0, map[int]int{}
+	upAt := map[string]int{}
+	for _, c := range cards {
+		how[c.up]++
+		for _, p := range c.ports {
+			if active(p.IBPort) {
+				upAt[onCard(p)]++
+			}
+		}
+	}
+	for n, times := range how {
+		if times > how[most] || times == how[most] && n > most {
+			most = n
+		}
+	}
+	sure := how[most]*2 > len(cards)
+	for _, c := range cards {
+		if most == 0 && !r.anyUp() { // nothing on the node is: all of it is a fault
+			continue
+		}
+		usual := func(p *fabricPort) bool { return upAt[onCard(p)]*2 > len(cards) }
+		known := false // that a port is down which is up on most cards
+		for _, p := range c.ports {
+			known = known || !active(p.IBPort) && usual(p)
+		}
+		for _, p := range c.ports {
+			switch {
+			case active(p.IBPort):
+			case c.up >= most, known && !usual(p):
+				fates[p] = fate{severity: OK}
+			default:
+				is := fate{Fail, fmt.Sprintf("%d of the card's ports are up, of most such cards %d", c.up, most)}
+				if !sure {
+					is = fate{Warn, fmt.Sprintf("%d of the card's ports are up, of another such card %d", c.up, most)}
+				}
+				fates[p] = is
+			}
+		}
+	}
+}
+
+// anyUp says whether any port that is judged is up.
+func (r *portsRun) anyUp() bool {
+	for _, p := range r.ports {
+		if active(p.IBPort) {
+			return true
+		}
+	}
+	return false
+}

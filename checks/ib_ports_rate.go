@@ -1,0 +1,144 @@
+package checks
+
+import (
+	"fmt"
+	"strings"
+)
+
+// How fast ports are: by the line, by what they were, by the others, by the platform.
+
+// gbits is a rate as messages have it, "" of none.
+func gbits(rate float64) string { return fmt.Sprintf("%g Gb/s", rate) }
+
+// rateOf is that of a port, with its lanes: 200 Gb/s (2X NDR).
+func rateOf(p *fabricPort) string { return gbits(p.Gbps()) + before(" (", p.Lanes, ")") }
+
+// rate judges that of a port that is up.
+func (r *portsRun) rate(p *fabricPort) {
+	got := p.Gbps()
+	if got == 0 {
+		if p.Err == nil {
+			r.findings = append(r.findings, r.unknown(p.device(), fmt.Errorf("rate %q: not understood", p.Rate)))
+		}
+		return
+	}
+	f := Finding{Code: "ib.ports.rate", Severity: Fail, Remedy: CheckCable, Got: rateOf(p)}
+	if r.c.Rate > 0 {
+		if got < r.c.Rate {
+			f.Want = "at least " + gbits(r.c.Rate)
+			r.report(p, f, "rate")
+		}
+		return
+	}
+	if was := r.fastest(p); float64(was) > got {
+		f.Want, r.slow[p] = gbits(float64(was)), true
+		r.report(p, f, "rate is lower than it was earlier in this boot")
+		return
+	}
+	if most, alone, found := r.others(p); found {
+		if !alone {
+			f.Severity = Warn
+		}
+		f.Want, r.slow[p] = gbits(most), true
+		r.report(p, f, "rate is lower than that of the other ports")
+	}
+}
+
+// others says at which rate most ports of the kind are, if this one is slower, and
+// whether it is the only one of them that is. Where the platform has no more ports
+// than are fast it is an extra one, such as for storage, and may be what it is.
+func (r *portsRun) others(p *fabricPort) (most float64, alone, slower bool) {
+	count, all := map[float64]int{}, 0
+	fast := map[float64]map[string]bool{} // other devices, by rate
+	for i := range r.Ports {
+		q := &r.Ports[i]
+		if q.Left != "" && q.Name() != p.Name() || portKind(q) != portKind(p) || !active(q.IBPort) || q.Gbps() == 0 {
+			continue
+		}
+		count[q.Gbps()]++
+		all++
+		if fast[q.Gbps()] == nil {
+			fast[q.Gbps()] = map[string]bool{}
+		}
+		if q.Device != p.Device {
+			fast[q.Gbps()][q.Device] = true
+		}
+	}
+	for rate, n := range count {
+		if n*2 > all {
+			most = rate
+		}
+	}
+	if p.Gbps() >= most {
+		return 0, false, false
+	}
+	platform, _ := r.env.platform()
+	extra := platform.NetworkPorts > 0 && len(fast[most]) >= platform.NetworkPorts
+	return most, !extra && all > 2 && count[most] == all-1, true
+}
+
+// platformRate warns of ports that are slower than those of the platform, if their
+// adapters could be faster: once of all, if all are.
+func (r *portsRun) platformRate() {
+	platform, _ := r.env.platform()
+	if platform.NetworkRate == 0 || r.c.Rate > 0 || len(r.c.Devices) > 0 {
+		return
+	}
+	want := float64(platform.NetworkRate)
+	fast, slow := 0, []*fabricPort{}
+	whole := map[string]float64{} // of devices with planes
+	for _, p := range r.ports {
+		whole[p.Name()] += p.Gbps()
+		if p.Plane > 0 {
+			whole[p.Device] += p.Gbps()
+		}
+	}
+	for _, p := range r.ports {
+		m := hcaModel(p.HCA.Vendor, p.HCA.Model, p.HCA.Board)
+		if m == nil || float64(m.Rate) < want || p.Plane > 1 || !r.whole(p) {
+			continue
+		}
+		switch name := planeOrPort(p); {
+		case whole[name] >= want:
+			fast++
+		case !r.slow[p]:
+			slow = append(slow, p)
+		}
+	}
+	if len(slow) == 0 || platform.NetworkPorts > 0 && fast >= platform.NetworkPorts {
+		return
+	}
+	f := Finding{Code: "ib.ports.platform", Severity: Warn, Want: gbits(want)}
+	if fast == 0 && len(slow) > 1 {
+		var names []string
+		for _, p := range slow {
+			names = append(names, planeOrPort(p))
+		}
+		f.Device, f.Got = Device{Kind: "ports"}, gbits(whole[planeOrPort(slow[0])])
+		f.Message = fmt.Sprintf("%s:  no port has the rate of those of %s%s: %s", ibPortsName, platform.Name, wantGot(f), strings.Join(names, " "))
+		r.findings = append(r.findings, f)
+		return
+	}
+	for _, p := range slow {
+		f.Got = gbits(whole[planeOrPort(p)])
+		r.findings = append(r.findings, r.finding(p.device(), f, "rate is lower than that of %s", platform.Name))
+	}
+}
+
+// planeOrPort is what has a rate of its own: a port, or the planes of a device.
+func planeOrPort(p *fabricPort) string {
+	if p.Plane > 0 {
+		return p.Device
+	}
+	return p.Name()
+}
+
+// whole says whether a port is up, and all planes that it is one of.
+func (r *portsRun) whole(p *fabricPort) bool {
+	for _, q := range r.ports {
+		if planeOrPort(q) == planeOrPort(p) && (!active(q.IBPort) || q.Gbps() == 0 || r.slow[q]) {
+			return false
+		}
+	}
+	return true
+}

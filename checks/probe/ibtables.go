@@ -1,0 +1,149 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// PKey is an entry of a port's partition table. Bit 15 says that the port is a full
+// member of the partition, which may talk to limited ones, too.
+type PKey struct {
+	Index int
+	Key   uint16
+}
+
+// Full says whether the port is a full member.
+func (k PKey) Full() bool { return k.Key&0x8000 != 0 }
+
+// Partition is the key without the bit of membership.
+func (k PKey) Partition() uint16 { return k.Key & 0x7fff }
+
+// maxTable bounds a table of a port; those of mlx5 have 128 partitions, 256 GIDs.
+const maxTable = 4096
+
+// IBPKeys reads the partition table of a port in order, without its empty entries,
+// until enough says that it has seen enough: each entry costs a command of the
+// adapter's firmware. An error leaves what was read before it.
+func (h *Host) IBPKeys(device, port string, enough func(PKey) bool) (list []PKey, err error) {
+	err = h.table(device, port, "pkeys", func(i int, text string) (bool, error) {
+		n, err := strconv.ParseUint(text, 0, 16)
+		if err != nil {
+			return false, fs.ErrInvalid
+		}
+		k := PKey{Index: i, Key: uint16(n)}
+		if k.Partition() == 0 { // 0x0000, and 0x8000, which is none either
+			return false, nil
+		}
+		list = append(list, k)
+		return enough(k), nil
+	})
+	return list, err
+}
+
+// GID is an entry of a port's table of addresses.
+type GID struct {
+	Index  int
+	ID     [16]byte
+	Type   string // "RoCE v2", "IB/RoCE v1"; "" if the kernel does not tell
+	NetDev string // the network interface whose address it is; "" on InfiniBand
+}
+
+// MappedIPv4 says whether it is an IPv4 address.
+func (g GID) MappedIPv4() bool {
+	return [12]byte(g.ID[:12]) == [12]byte{10: 0xff, 11: 0xff}
+}
+
+// LinkLocal says whether it is an address of the link alone, which no router passes
+// on: fe80::/10.
+func (g GID) LinkLocal() bool { return g.ID[0] == 0xfe && g.ID[1]&0xc0 == 0x80 }
+
+// IBGIDs reads the GIDs of a port in order, without empty entries, until enough says
+// that it has seen enough. An error leaves what was read before it.
+func (h *Host) IBGIDs(device, port string, enough func(GID) bool) (list []GID, err error) {
+	dir := filepath.Join(ibClass, device, "ports", port, "gid_attrs")
+	err = h.table(device, port, "gids", func(i int, text string) (bool, error) {
+		id, ok := parseGID(text)
+		if !ok {
+			return false, fs.ErrInvalid
+		}
+		if id == [16]byte{} {
+			return false, nil
+		}
+		g := GID{Index: i, ID: id}
+		var err error
+		g.Type, err = h.attribute(filepath.Join(dir, "types", strconv.Itoa(i)))
+		if err == nil {
+			g.NetDev, err = h.attribute(filepath.Join(dir, "ndevs", strconv.Itoa(i)))
+		}
+		list = append(list, g)
+		return err == nil && enough(g), err
+	})
+	return list, err
+}
+
+// attribute is that of a GID. Entries that have just become empty answer EINVAL, and
+// so do the interfaces of InfiniBand.
+func (h *Host) attribute(path string) (string, error) {
+	text, err := h.readValue(path)
+	if vanished(err) || errors.Is(err, unix.EINVAL) {
+		return "", nil
+	}
+	return strings.TrimSpace(text), err
+}
+
+// table reads the files 0, 1, 2 ... of a port's directory until entry says that it
+// is done. One that cannot be read hides no other.
+func (h *Host) table(device, port, name string, entry func(int, string) (bool, error)) error {
+	dir := filepath.Join(ibClass, device, "ports", port, name)
+	var errs []error
+	for i := range maxTable {
+		path := filepath.Join(dir, strconv.Itoa(i))
+		text, err := h.readValue(path)
+		if errors.Is(err, fs.ErrNotExist) && i > 0 {
+			break
+		}
+		done := false
+		if err == nil {
+			if done, err = entry(i, strings.TrimSpace(text)); errors.Is(err, fs.ErrInvalid) {
+				err = &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
+			}
+		}
+		if done {
+			return nil
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if vanished(err) || len(errs) >= 3 {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// parseGID reads "fe80:0000:0000:0000:b83f:d203:00c5:1a03".
+func parseGID(text string) (id [16]byte, ok bool) {
+	words := strings.Split(text, ":")
+	if len(words) != 8 {
+		return id, false
+	}
+	for i, w := range words {
+		n, ok := parseHex(w)
+		if !ok || n > 0xffff {
+			return [16]byte{}, false
+		}
+		id[2*i], id[2*i+1] = byte(n>>8), byte(n)
+	}
+	return id, true
+}
+
+// vanished says whether an error is that something is not there, or has just been
+// taken out.
+func vanished(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
+}
