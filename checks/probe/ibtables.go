@@ -147,3 +147,18 @@ func parseGID(text string) (id [16]byte, ok bool) {
 func vanished(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
+
+// IBGID0 is the first GID of a port, which over InfiniBand is its subnet's prefix and
+// its GUID.
+func (h *Host) IBGID0(device, port string) ([16]byte, error) {
+	path := filepath.Join(ibClass, device, "ports", port, "gids/0")
+	text, err := h.readValue(path)
+	if err != nil {
+		return [16]byte{}, err
+	}
+	id, ok := parseGID(strings.TrimSpace(text))
+	if !ok {
+		return id, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
+	}
+	return id, nil
+}

@@ -1,0 +1,141 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// ibCount counts the RDMA devices that carry jobs' traffic, up or not, without
+// virtual functions. Fewer than COUNT fail, more are warned of. Without COUNT every
+// InfiniBand adapter on the PCI bus has to be an RDMA device, and so has an Ethernet
+// adapter if most of its kind are; it warns of a few ports fewer than the platform has.
+// -m counts those of one kind instead, whatever they are for: MODEL is a glob for the
+// name of the model (ConnectX-7), the type, the board id or the PCI id.
+//
+//	gpu* || check_ib_count 8
+//	gpu* || check_ib_count -m 'BlueField-3*' 2
+type ibCount struct {
+	Count int    `arg:"1" toml:"count"` // how many there should be
+	Model string `opt:"m" toml:"model"` // only these: ConnectX-7, MT4129, MT_0000000838, 15b3:1021
+}
+
+const ibCountName = "check_ib_count"
+
+func init() {
+	Register(Info{
+		Name:    ibCountName,
+		Usage:   "[-m MODEL] [COUNT]",
+		Summary: "as many RDMA devices as there should be",
+		Lane:    Local,
+		New:     func() Check { return &ibCount{} },
+		Do: map[string]string{
+			"ib.lacking":        lackingDo,
+			"ib.count":          "The message has the devices there are. See lspci -d 15b3: and dmesg for the one that is missing: reboot with the power off for a minute, reseat or replace it. If so many are right correct the line.",
+			"ib.count.platform": "Nodes of this platform have more ports. If this one was built with fewer say so: check_ib_count N. Else see lspci and dmesg.",
+		},
+	})
+}
+
+func (c *ibCount) Run(_ context.Context, env *Env) []Finding {
+	f, none := env.askPorts(ibCountName)
+	if f == nil {
+		return none
+	}
+	findings := f.unread(nil)
+	var names []string
+	for i := range f.HCAs {
+		if a := &f.HCAs[i]; c.counts(f, a) {
+			names = append(names, a.Name)
+		}
+	}
+	lacking, err := f.lacking()
+	if err != nil {
+		findings = append(findings, unreadable(err)...)
+	}
+	if c.Count > 0 {
+		return c.judge(f, names, lacking, findings)
+	}
+	if c.Model == "" {
+		for i := range lacking {
+			findings = append(findings, f.lacks(&lacking[i]))
+		}
+		if len(lacking) == 0 {
+			findings = append(findings, c.platform(f)...)
+		}
+	}
+	if len(f.HCAs) == 0 && len(findings) == 0 {
+		return none
+	}
+	return findings
+}
+
+// counts says whether a device is one of those that are counted.
+func (c *ibCount) counts(f *fabric, a *probe.HCA) bool {
+	if a.VF || a.PCI == "" {
+		return false
+	}
+	if c.Model == "" {
+		for i := range f.Ports {
+			if p := &f.Ports[i]; p.HCA == a && p.Left == "" {
+				return true
+			}
+		}
+		return false
+	}
+	names := []string{a.Type, a.Board, a.Vendor + ":" + a.Model}
+	if m := hcaModel(a.Vendor, a.Model, a.Board); m != nil {
+		names = append(names, m.Name)
+	}
+	for _, n := range names {
+		if match.Glob(n, c.Model) {
+			return true
+		}
+	}
+	return false
+}
+
+// judge compares with what the line wants. A device that cannot be read may be one
+// of those that are missing: then it is not told how many there are.
+func (c *ibCount) judge(f *fabric, names []string, lacking []probe.PCIDevice, findings []Finding) []Finding {
+	of := Finding{Code: "ib.count", Severity: Fail, Remedy: ReseatOrRMA, Device: Device{Kind: "hcas"}, Want: fmt.Sprint(c.Count), Got: fmt.Sprint(len(names))}
+	switch {
+	case len(names) == c.Count, len(names) < c.Count && len(names)+len(f.unread(nil)) >= c.Count:
+		return findings
+	case len(names) > c.Count:
+		of.Severity, of.Remedy = Warn, FixConfig
+	}
+	var on []string
+	for i := range lacking {
+		on = append(on, lacking[i].Address)
+	}
+	of.Message = fmt.Sprintf("%s:  %s%s%s%s", ibCountName, plural(len(names), "RDMA device"), before(" (", strings.Join(names, " "), ")"), before(", want ", of.Want, ""),
+		before("; on the PCI bus without one: ", strings.Join(on, ", "), ""))
+	return append(findings, of)
+}
+
+// platform warns of a few ports fewer than the platform has. AWS's EFA is counted
+// otherwise.
+func (c *ibCount) platform(f *fabric) []Finding {
+	platform, _ := f.env.platform()
+	ports := map[string]bool{}
+	for i := range f.Ports {
+		p := &f.Ports[i]
+		if p.Left != "" {
+			continue
+		}
+		if m := hcaModel(p.HCA.Vendor, p.HCA.Model, p.HCA.Board); m != nil && m.Module == "efa" {
+			return nil
+		}
+		ports[planeOrPort(p)] = true
+	}
+	if len(ports) == 0 || !platform.PortsMissing(len(ports)) {
+		return nil
+	}
+	want, got := fmt.Sprint(platform.NetworkPorts), fmt.Sprint(len(ports))
+	return []Finding{{Code: "ib.count.platform", Severity: Warn, Device: Device{Kind: "hcas"}, Want: want, Got: got,
+		Message: fmt.Sprintf("%s:  %s, want %s of %s", ibCountName, plural(len(ports), "port"), want, platform.Name)}}
+}

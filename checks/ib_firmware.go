@@ -1,0 +1,136 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ibFirmware checks the firmware of the adapters that carry jobs' traffic: it fits one
+// VERSION, each a match string (28.39.2048, '28.39.*', '/28\.(39|43)/'), and is no
+// older than MINIMUM. Without either, and beside them, it warns where adapters of one
+// board id have other firmware than most of them. -b looks at the adapters whose board
+// id fits BOARD instead, a match string, whatever they are for. What is compared is the
+// firmware that runs: one that was flashed shows after a reset of the adapter.
+//
+//	gpu* || check_ib_firmware 28.39.2048
+//	gpu* || check_ib_firmware -b MT_0000000838 -m 28.39.1002
+type ibFirmware struct {
+	Board    string   `opt:"b" toml:"board"`    // only adapters whose board id fits
+	Minimum  string   `opt:"m" toml:"minimum"`  // oldest firmware
+	Versions []string `arg:"*" toml:"versions"` // match strings, of which the firmware has to fit one
+}
+
+const ibFirmwareName = "check_ib_firmware"
+
+func init() {
+	Register(Info{
+		Name:    ibFirmwareName,
+		Usage:   "[-b BOARD] [-m MINIMUM] [VERSION...]",
+		Summary: "adapters have the right firmware, and all the same",
+		Lane:    Local,
+		New:     func() Check { return &ibFirmware{} },
+		Do: map[string]string{
+			"ib.firmware.version": "Flash the adapter (mlxfwmanager, or flint -d ADDRESS), then mlxfwreset -d ADDRESS reset or reboot; or correct the line.",
+			"ib.firmware.differ":  "An adapter was replaced or flashed by itself, or was flashed and not yet reset: mlxfwreset -d ADDRESS reset. Bring all of one board to one version at the next chance.",
+			"ib.firmware.board":   "Nothing: no adapter of this node is such a board. ls /sys/class/infiniband/*/board_id has those there are.",
+		},
+	})
+}
+
+func (c *ibFirmware) Run(_ context.Context, env *Env) []Finding {
+	if _, ok := versionNumbers(c.Minimum); c.Minimum != "" && !ok {
+		return []Finding{{Code: "config.value", Severity: Unknown, Want: "numbers and dots", Got: c.Minimum, Remedy: FixConfig,
+			Message: fmt.Sprintf("%s:  version %q, want numbers and dots", ibFirmwareName, c.Minimum)}}
+	}
+	f, findings := env.askFabric(ibFirmwareName)
+	if f == nil {
+		return findings
+	}
+	fits := env.matcher(&findings)
+	var list []*probe.HCA
+	for i := range f.HCAs {
+		if a := &f.HCAs[i]; c.judges(f, a, fits) {
+			list = append(list, a)
+		}
+	}
+	if len(list) == 0 {
+		return append(findings, Finding{Code: "ib.firmware.board", Severity: Skip, Message: ibFirmwareName + ":  no adapter to judge" + before(", none is a board ", c.Board, "")})
+	}
+	count := map[string]map[string]int{} // by board
+	for _, a := range list {
+		if a.Firmware != "" && a.Board != "" {
+			if count[a.Board] == nil {
+				count[a.Board] = map[string]int{}
+			}
+			count[a.Board][a.Firmware]++
+		}
+	}
+	for _, a := range list {
+		findings = append(findings, c.judge(f, a, fits, commonest(count[a.Board]))...)
+	}
+	return findings
+}
+
+// judges says whether an adapter is one that the line is about.
+func (c *ibFirmware) judges(f *fabric, a *probe.HCA, fits func(s, expr string) bool) bool {
+	if a.VF || a.PCI == "" {
+		return false
+	}
+	if c.Board != "" {
+		return a.Board != "" && fits(a.Board, c.Board) || a.Board == "" && a.Err != nil
+	}
+	if len(a.Ports) == 0 { // it may be one of them
+		return a.Err != nil
+	}
+	return slices.ContainsFunc(f.Ports, func(p fabricPort) bool { return p.HCA == a && p.Left == "" })
+}
+
+// judge judges one adapter; most is what those of its board have.
+func (c *ibFirmware) judge(f *fabric, a *probe.HCA, fits func(s, expr string) bool, most string) []Finding {
+	asked := len(c.Versions) > 0 || c.Minimum != ""
+	if a.Firmware == "" {
+		switch {
+		case a.Err != nil:
+			return []Finding{f.unknown(hcaDevice(a), a.Err)}
+		case asked:
+			return []Finding{f.unknown(hcaDevice(a), fmt.Errorf("%s tells no firmware", a.Name))}
+		}
+		return nil
+	}
+	of := Finding{Code: "ib.firmware.version", Severity: Fail, Remedy: FixConfig, Want: strings.Join(c.Versions, " or "), Got: a.Firmware}
+	if len(c.Versions) > 0 && !slices.ContainsFunc(c.Versions, func(v string) bool { return fits(a.Firmware, v) }) {
+		return []Finding{f.finding(hcaDevice(a), of, "firmware%s", before(" of board ", a.Board, ""))}
+	}
+	if c.Minimum != "" {
+		got, ok := versionNumbers(a.Firmware)
+		if !ok {
+			return []Finding{f.unknown(hcaDevice(a), fmt.Errorf("firmware %q: want numbers and dots", a.Firmware))}
+		}
+		if least, _ := versionNumbers(c.Minimum); slices.Compare(got, least) < 0 {
+			of.Want = "at least " + c.Minimum
+			return []Finding{f.finding(hcaDevice(a), of, "firmware%s", before(" of board ", a.Board, ""))}
+		}
+	}
+	if most != "" && a.Firmware != most {
+		of.Code, of.Severity, of.Want = "ib.firmware.differ", Warn, most
+		return []Finding{f.finding(hcaDevice(a), of, "firmware is not that of the other boards %s", a.Board)}
+	}
+	return nil
+}
+
+// versionNumbers are those of "28.39.2048".
+func versionNumbers(text string) (list []int, ok bool) {
+	for word := range strings.SplitSeq(text, ".") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 0 {
+			return nil, false
+		}
+		list = append(list, n)
+	}
+	return list, true
+}

@@ -1,0 +1,147 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ibModules checks that the kernel has what RDMA needs, as modules or built in. MODULE
+// names one that has to be there, or several of which one has to be: 'nvidia_peermem|
+// nv_peer_mem'; for dma-buf in their place see check_gpu_driver -m. Without MODULE they
+// are ib_core, ib_uverbs and the module of each InfiniBand, Mellanox or EFA adapter that
+// the PCI bus has (mlx5_ib, efa); it warns if rdma_cm is missing, and ib_umad beside
+// InfiniBand: storage and tools need them, most jobs do not. A node without an adapter
+// has no need of any. Other makers' Ethernet adapters may do without RDMA: name irdma
+// or bnxt_re if they are the fabric.
+//
+//	gpu* || check_ib_modules
+//	gpu* || check_ib_modules ib_uverbs mlx5_ib rdma_ucm
+type ibModules struct {
+	Modules []string `arg:"*" toml:"modules"` // modules, each of which has to be there
+}
+
+const ibModulesName = "check_ib_modules"
+
+func init() {
+	Register(Info{
+		Name:    ibModulesName,
+		Usage:   "[MODULE...]",
+		Summary: "the kernel modules that RDMA needs are loaded",
+		Lane:    Local,
+		New:     func() Check { return &ibModules{} },
+		Do: map[string]string{
+			"ib.modules":       "modprobe the module, and see dmesg for why it was not loaded; after an update of the kernel or of OFED it may not have been built. List it in /etc/modules-load.d, or see rdma-core's rdma-load-modules@.service.",
+			"ib.modules.abi":   "The module is there, its interface to programs is not: see dmesg; kernel and RDMA modules are of different OFEDs. /etc/init.d/openibd restart with no job on the node, or reboot.",
+			"ib.modules.extra": "Jobs may run without it, storage or tools may not: modprobe it, list it in /etc/modules-load.d. If nobody needs it name those that are needed: check_ib_modules ib_uverbs mlx5_ib.",
+		},
+	})
+}
+
+func (c *ibModules) Run(_ context.Context, env *Env) []Finding {
+	f, none := env.askPorts(ibModulesName)
+	if f == nil {
+		return none
+	}
+	bus, err := env.busHCAs()
+	if err != nil {
+		return unreadable(err)
+	}
+	bus = slices.DeleteFunc(bus, mayDoWithout)
+	if len(f.HCAs) == 0 && len(bus) == 0 && len(c.Modules) == 0 {
+		return none
+	}
+	env.At("read /proc/modules")
+	loaded, err := env.Host.Modules()
+	if err != nil {
+		return unreadable(err)
+	}
+	has := func(names string) bool {
+		return slices.ContainsFunc(moduleNames(names), func(n string) bool { return slices.Contains(loaded, n) || env.Host.BuiltIn(n) })
+	}
+	var findings []Finding
+	report := func(code string, severity Severity, module, why string) {
+		findings = append(findings, Finding{Code: code, Severity: severity, Device: Device{Kind: "module", Name: module}, Want: "loaded", Got: "not loaded",
+			Message: fmt.Sprintf("%s:  module %s is not loaded%s", ibModulesName, module, before("; ", why, ""))})
+	}
+	if len(c.Modules) > 0 {
+		for _, m := range c.Modules {
+			if !has(m) {
+				report("ib.modules", Fail, m, "")
+			}
+		}
+		return append(findings, c.abi(env, has)...)
+	}
+	needed, extra := ibNeeds(f)
+	for i := range bus {
+		if m := hcaModel(bus[i].Vendor, bus[i].Device, ""); m != nil && m.Module != "" {
+			needed[m.Module] = append(needed[m.Module], bus[i].Address)
+		}
+	}
+	for _, m := range slices.Sorted(maps.Keys(needed)) {
+		if !has(m) && !inUse(f, m, needed[m]) {
+			report("ib.modules", Fail, m, before("needed by ", strings.Join(needed[m], " "), ""))
+		}
+	}
+	for _, m := range extra {
+		if !has(m) && (m != "ib_umad" || env.Host.MADVersion() == "") {
+			report("ib.modules.extra", Warn, m, "")
+		}
+	}
+	return append(findings, c.abi(env, has)...)
+}
+
+// mayDoWithout says whether an adapter is one that many sites have for Ethernet alone.
+func mayDoWithout(d probe.PCIDevice) bool {
+	m := hcaModel(d.Vendor, d.Device, "")
+	return !strings.HasPrefix(d.Class, classIB) && (m == nil || m.Module != "mlx5_ib" && m.Module != "efa")
+}
+
+// ibNeeds are the modules that RDMA needs, those of adapters apart, and those that
+// only some need.
+func ibNeeds(f *fabric) (needed map[string][]string, extra []string) {
+	needed, extra = map[string][]string{"ib_core": nil, "ib_uverbs": nil}, []string{"rdma_cm"}
+	for i := range f.Ports {
+		if p := &f.Ports[i]; p.Layer == layerIB && p.Left == "" {
+			return needed, append(extra, "ib_umad")
+		}
+	}
+	return needed, extra
+}
+
+// inUse says whether the kernel shows the work of a module that it does not name, as
+// one that is built in: of ib_core any device, of an adapter's that it is one.
+func inUse(f *fabric, module string, addresses []string) bool {
+	switch module {
+	case "ib_core":
+		return len(f.HCAs) > 0
+	case "ib_uverbs":
+		return f.env.Host.VerbsVersion() != ""
+	}
+	for _, a := range addresses {
+		for i := range f.HCAs {
+			if f.HCAs[i].PCI == a {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// abi judges whether modules that are there serve programs.
+func (c *ibModules) abi(env *Env, has func(string) bool) (findings []Finding) {
+	for _, m := range []struct {
+		module, dir, version string
+		severity             Severity
+	}{{"ib_uverbs", "infiniband_verbs", env.Host.VerbsVersion(), Fail}, {"ib_umad", "infiniband_mad", env.Host.MADVersion(), Warn}} {
+		if n, ok := parseInteger(m.version); has(m.module) && (!ok || n == 0) {
+			findings = append(findings, Finding{Code: "ib.modules.abi", Severity: m.severity, Device: Device{Kind: "module", Name: m.module}, Want: "a version", Got: m.version,
+				Message: fmt.Sprintf("%s:  module %s is loaded, but /sys/class/%s/abi_version has no version%s", ibModulesName, m.module, m.dir, before(": ", m.version, ""))})
+		}
+	}
+	return findings
+}
