@@ -49,8 +49,9 @@ func portFinding(check, name string, i int, f Finding, text string) Finding {
 // hcaFinding is the same of the adapter itself.
 func hcaFinding(check, name string, i int, f Finding, text string) Finding {
 	f = portFinding(check, name, i, f, text)
+	port := f.Device.String()
 	f.Device.Kind, f.Device.Name = "hca", name
-	f.Message = check + ":  " + f.Device.String() + ": " + text + wantGot(f)
+	f.Message = strings.Replace(f.Message, port, f.Device.String(), 1)
 	return f
 }
 

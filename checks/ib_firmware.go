@@ -93,6 +93,9 @@ func (c *ibFirmware) judges(f *fabric, a *probe.HCA, fits func(s, expr string) b
 // judge judges one adapter; most is what those of its board have.
 func (c *ibFirmware) judge(f *fabric, a *probe.HCA, fits func(s, expr string) bool, most string) []Finding {
 	asked := len(c.Versions) > 0 || c.Minimum != ""
+	if c.Board != "" && a.Board == "" {
+		return []Finding{f.unknown(hcaDevice(a), a.Err)}
+	}
 	if a.Firmware == "" {
 		switch {
 		case a.Err != nil:

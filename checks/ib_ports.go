@@ -177,7 +177,7 @@ func (r *portsRun) down(p *fabricPort, is fate) {
 	if is.severity == OK {
 		return
 	}
-	f := Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: portRemedy(*p.IBPort), Want: ibActive + " " + ibLinkUp, Got: p.State + " " + p.Phys}
+	f := Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: portRemedy(probe.IBPort{State: p.State, Phys: p.Phys}), Want: ibActive + " " + ibLinkUp, Got: p.State + " " + p.Phys}
 	text, known := portPhases[p.Phys]
 	switch {
 	case p.Phys == "Polling":

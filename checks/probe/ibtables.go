@@ -80,8 +80,11 @@ func (h *Host) IBGIDs(device, port string, enough func(GID) bool) (list []GID, e
 		if err == nil {
 			g.NetDev, err = h.attribute(filepath.Join(dir, "ndevs", strconv.Itoa(i)))
 		}
+		if err != nil { // what it is good for is not known
+			return false, err
+		}
 		list = append(list, g)
-		return err == nil && enough(g), err
+		return enough(g), nil
 	})
 	return list, err
 }

@@ -1,0 +1,105 @@
+package checks
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+// dualPorts are nodes of cards with two ports.
+func dualPorts() []scenario {
+	node := func(change func(n *fakesys.Node)) *fakesys.Node {
+		n := fakesys.DGXH100()
+		for i := range 8 {
+			n.AddHCA(fakesys.HCA{PCI: fakesys.PCI{Address: fmt.Sprintf("0000:2%d:00.1", i), ID: "15b3:1021", Driver: "mlx5_core", NUMA: i / 4, Speed: "32.0 GT/s PCIe", Width: 16},
+				Name: fmt.Sprintf("mlx5_b%d", i), Type: "MT4129", Board: "MT_0000000838", Fw: "28.39.2048", Layer: "InfiniBand", Rate: "400 Gb/sec (4X NDR)", Index: 0xb0 + i})
+			n.Down(fmt.Sprintf("mlx5_b%d", i))
+		}
+		change(n)
+		return n
+	}
+	says := func(device string, severity Severity, why string) Finding {
+		f := portFinding(ibPortsName, device, 3, Finding{Code: "ib.ports.polling", Severity: severity, Remedy: CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Polling"}, "no link: the cable or the far end"+before("; ", why, ""))
+		if device == "mlx5_b3" {
+			f.Device.PCI, f.Device.UUID = "0000:23:00.1", "b83f:d203:00c5:1ab3"
+			f.Message = ibPortsName + ":  mlx5_b3:1 0000:23:00.1: no link: the cable or the far end" + before("; ", why, "") + wantGot(f)
+		}
+		return f
+	}
+	keep := func(s scenario, boot, more string) scenario {
+		if boot == "" {
+			boot = "658f832e-2c36-42e1-a29c-a17c2e3298d2"
+		}
+		return s.holding(ibPastFile, fmt.Sprintf(`{"version":1,"boot":%q,"devices":{"mlx5_b3 0000:23:00.1 b83f:d203:00c5:1ab3 InfiniBand":{"seen":1767322745%s}}}`, boot, more))
+	}
+	none := func(*fakesys.Node) {}
+	return []scenario{
+		onNode(node(none), "second ports are not cabled", nil),
+		onNode(node(none), "second ports are not cabled, and are not counted", of("-n", "8")),
+		onNode(node(none), "a second port that is named", of("mlx5_b3"), says("mlx5_b3", Fail, "")),
+		onNode(node(func(n *fakesys.Node) { n.Down("mlx5_3") }), "one card has no link", nil, says("mlx5_3", Fail, "0 of the card's ports are up, of most such cards 1")),
+		onNode(node(func(n *fakesys.Node) {
+			for i := range 8 {
+				if i != 3 {
+					n.Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/state", "4: ACTIVE").Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/phys_state", "5: LinkUp").Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/rate", "400 Gb/sec (4X NDR)")
+				}
+			}
+		}), "one card has one link of two", nil, says("mlx5_b3", Fail, "1 of the card's ports are up, of most such cards 2")),
+		onNode(node(func(n *fakesys.Node) {
+			for i := range 4 {
+				n.Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/state", "4: ACTIVE").Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/phys_state", "5: LinkUp").Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/rate", "400 Gb/sec (4X NDR)")
+			}
+			for i := range 8 {
+				if i != 1 && i != 3 {
+					n.Remove(fmt.Sprintf("0000:2%d:00.0", i)).Remove(fmt.Sprintf("0000:2%d:00.1", i))
+				}
+			}
+			n.Down("mlx5_b3")
+		}), "two cards that differ", nil, says("mlx5_b3", Warn, "1 of the card's ports are up, of another such card 2")),
+		keep(onNode(node(none), "a second port was up", nil, says("mlx5_b3", Fail, "it was up earlier in this boot")), "", `,"series":{"1":[[1767322745,400]]}`),
+		keep(onNode(node(none), "a second port was up before the boot", nil, says("mlx5_b3", Warn, "it was up before the last boot")), "x", `,"marks":{"up 1":[1767322745]}`),
+		onNode(node(func(n *fakesys.Node) {
+			for i := range 8 {
+				if i != 3 {
+					n.Remove(fmt.Sprintf("0000:2%d:00.0", i)).Remove(fmt.Sprintf("0000:2%d:00.1", i))
+				}
+			}
+			n.Down("mlx5_3")
+		}), "the only card has no link", nil, says("mlx5_3", Fail, ""), says("mlx5_b3", Fail, "")),
+	}
+}
+
+// otherNodes are healthy nodes of other kinds, and what is wrong with some.
+func otherNodes() (list []scenario) {
+	for name, n := range map[string]*fakesys.Node{
+		"DGX A100": fakesys.DGXA100(), "DGX H200": fakesys.DGXH200(), "HGX B200": fakesys.HGXB200(), "GB200": fakesys.GB200(), "ND H100 v5": fakesys.NDH100v5(), "ConnectX-8": fakesys.CX8(),
+	} {
+		list = append(list, onNode(n, name, nil), onNode(n, name+" counts", of("-n", map[bool]string{true: "4", false: "8"}[name == "GB200"])))
+	}
+	slices.SortFunc(list, func(a, b scenario) int { return len(a.name) - len(b.name) })
+	storage := fakesys.DGXH200()
+	for _, d := range []string{"mlx5_8", "mlx5_9"} {
+		storage.HalfRate(d).Set(d, "board_id", "MT_0000000892")
+	}
+	cx8 := &Platform{Name: "HGX B300", NetworkPorts: 8, NetworkRate: 800, NetworkPlanes: 4}
+	plane := fakesys.CX8().Set("mlx5_3", "ports/6/state", "1: DOWN").Set("mlx5_3", "ports/6/phys_state", "2: Polling")
+	slow := fakesys.CX8().Set("mlx5_3", "ports/9/rate", "100 Gb/sec (1X NDR)")
+	of6 := portFinding(ibPortsName, "mlx5_3", 3, Finding{Code: "ib.ports.polling", Severity: Fail, Remedy: CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Polling"}, "plane 2: no link: the cable or the far end")
+	of6.Device.Name, of6.Message = "mlx5_3:6", ibPortsName+":  mlx5_3:6 0000:23:00.0: plane 2: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling"
+	of9 := of6
+	of9.Code, of9.Device.Name, of9.Want, of9.Got = "ib.ports.rate", "mlx5_3:9", "200 Gb/s", "100 Gb/s (1X NDR)"
+	of9.Message = ibPortsName + ":  mlx5_3:9 0000:23:00.0: plane 3: rate is lower than that of the other ports, want 200 Gb/s, got 100 Gb/s (1X NDR)"
+	far := fakesys.NDH100v5().Set("mlx5_ib3", "ports/1/lid", "0x0")
+	return append(list,
+		onNode(storage, "slower ports for storage", nil).on(&Platform{Name: "HGX H200", NetworkPorts: 8, NetworkRate: 400}),
+		onNode(fakesys.DGXH200().HalfRate("mlx5_9"), "one slower port beyond those of the platform", nil, func() Finding {
+			f := portFinding(ibPortsName, "mlx5_9", 9, Finding{Code: "ib.ports.rate", Severity: Warn, Remedy: CheckCable, Want: "400 Gb/s", Got: "200 Gb/s (2X NDR)"}, "rate is lower than that of the other ports")
+			return f
+		}()).on(&Platform{Name: "HGX H200", NetworkPorts: 8, NetworkRate: 400}),
+		onNode(fakesys.CX8(), "planes make up the rate of the platform", nil).on(cx8),
+		onNode(plane, "a plane is down", nil, of6).on(cx8),
+		onNode(slow, "a plane is slow", nil, of9).on(cx8),
+		onNode(far, "a virtual function without a LID", nil),
+	)
+}
