@@ -53,11 +53,6 @@ type GID struct {
 	NetDev string // the network interface whose address it is; "" on InfiniBand
 }
 
-// MappedIPv4 says whether it is an IPv4 address.
-func (g GID) MappedIPv4() bool {
-	return [12]byte(g.ID[:12]) == [12]byte{10: 0xff, 11: 0xff}
-}
-
 // LinkLocal says whether it is an address of the link alone, which no router passes
 // on: fe80::/10.
 func (g GID) LinkLocal() bool { return g.ID[0] == 0xfe && g.ID[1]&0xc0 == 0x80 }
