@@ -40,6 +40,6 @@ func init() {
 		broken(onFabric("unreadable board", of("-b", board), set("board_id/", ""), ibUnknown(name, "hca", "mlx5_3", 3, "read /sys/class/infiniband/mlx5_3/board_id: is a directory"))),
 		onNode(fakesys.NDH100v5(), "a virtual machine", nil), onNode(fakesys.GB200(), "a tray", nil),
 		onNode(fakesys.GB200(), "the DPUs of a tray", of("-b", "MT_0000000884", "32.41.1000")),
-		ethernetOnly(name, Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
+		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
 	)
 }

@@ -36,6 +36,10 @@ func init() {
 	}
 	lost := onRoCE("unreadable GID", nil, set("ports/1/gids/0/", ""))
 	lost.broken = true
+	still := func(s scenario) scenario { // the text has addresses in short
+		s.still = true
+		return s
+	}
 	testCheck(name,
 		onRoCE("healthy RoCE", nil, nil), onFabric("healthy", nil, nil),
 		onRoCE("as wanted", of("-t", "v2", "-i", "3", "-m", "9000"), nil).orTable(map[string]any{"type": "v2", "index": int64(3), "mtu": int64(9000)}),
@@ -48,7 +52,7 @@ func init() {
 			set("ports/1/gid_attrs/types/2", "-")(n)
 			set("ports/1/gid_attrs/types/3", "-")(n)
 		}),
-		onRoCE("one has no address", nil, noAddress("rocep3s0"), says(Fail, "none", "RoCE v2 with an address", local, "no such GID")),
+		still(onRoCE("one has no address", nil, noAddress("rocep3s0"), says(Fail, "none", "RoCE v2 with an address", local, "no such GID"))),
 		onRoCE("one has no GID", nil, func(n *fakesys.Node) {
 			for i := range 4 {
 				set(fmt.Sprintf("ports/1/gids/%d", i), "0000:0000:0000:0000:0000:0000:0000:0000")(n)
@@ -59,20 +63,25 @@ func init() {
 				noAddress(fmt.Sprintf("rocep%ds0", i))(n)
 			}
 		}, none...),
-		onRoCE("not the type that is wanted", of("-t", "v2", "rocep3s0"), set("ports/1/gid_attrs/types/3", "IB/RoCE v1"), says(Fail, "none", "RoCE v2 with an address", whole+", 3: 192.168.3.1 (IB/RoCE v1)", "no such GID")),
-		onRoCE("not at the index that is wanted", of("-i", "3"), func(n *fakesys.Node) {
+		still(onRoCE("not the type that is wanted", of("-t", "v2", "rocep3s0"), set("ports/1/gid_attrs/types/3", "IB/RoCE v1"), says(Fail, "none", "RoCE v2 with an address", whole+", 3: 192.168.3.1 (IB/RoCE v1)", "no such GID"))),
+		still(onRoCE("not at the index that is wanted", of("-i", "3"), func(n *fakesys.Node) {
 			set("ports/1/gid_attrs/types/2", "RoCE v2")(n)
 			set("ports/1/gid_attrs/types/3", "IB/RoCE v1")(n)
-		}, says(Fail, "index", "RoCE v2 with an address", local+", 2: 192.168.3.1 (RoCE v2), 3: 192.168.3.1 (IB/RoCE v1)", "GID at index 3")),
-		onRoCE("many GIDs, none of which will do", of("-t", "v2"), func(n *fakesys.Node) {
+		}, says(Fail, "index", "RoCE v2 with an address", local+", 2: 192.168.3.1 (RoCE v2), 3: 192.168.3.1 (IB/RoCE v1)", "GID at index 3"))),
+		still(onRoCE("many GIDs, none of which will do", of("-t", "v2"), func(n *fakesys.Node) {
 			set("ports/1/gid_attrs/types/3", "IB/RoCE v1")(n)
 			set("ports/1/gids/4", "0000:0000:0000:0000:0000:ffff:c0a8:0301")(n)
 			set("ports/1/gid_attrs/types/4", "IB/RoCE v1")(n)
-		}, says(Fail, "none", "RoCE v2 with an address", whole+", 3: 192.168.3.1 (IB/RoCE v1), ...", "no such GID")),
+		}, says(Fail, "none", "RoCE v2 with an address", whole+", 3: 192.168.3.1 (IB/RoCE v1), ...", "no such GID"))),
 		onRoCE("an MTU below what is wanted", of("-m", "4200"), func(n *fakesys.Node) { n.Set("eth13", "mtu", "1500") }, says(Fail, "mtu", "at least 4200", "1500", "MTU of eth13")),
 		onRoCE("an MTU below that of the others", nil, func(n *fakesys.Node) { n.Set("eth13", "mtu", "1500") }, says(Warn, "mtu", "9000", "1500", "MTU of eth13 is less than that of the others")),
 		onRoCE("one that is down is another check's", nil, func(n *fakesys.Node) { noAddress("rocep3s0")(n); n.Down("rocep3s0") }),
 		onRoCE("a type that is none", of("-t", "v3"), nil, Finding{Code: "config.value", Severity: Unknown, Remedy: FixConfig, Want: "v2 or v1", Got: "v3", Message: name + `:  type "v3", want v2 or v1`}),
+		onFabric("all are down", nil, func(n *fakesys.Node) {
+			for i := range 8 {
+				n.Down(fmt.Sprintf("mlx5_%d", i))
+			}
+		}, Finding{Code: "ib.inactive", Severity: Unknown, Device: Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
 		onFabric("no GUID", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0000") }, ofIB(Fail, "guid", "a GUID", "none", "GID 0")),
 		onFabric("another subnet", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/gids/0", "fec0:0000:0000:0002:b83f:d203:00c5:1a03") },
 			ofIB(Warn, "prefix", "fe80:0000:0000:0000", "fec0:0000:0000:0002", "subnet prefix is not that of the others")),
@@ -91,6 +100,6 @@ func init() {
 		broken(onFabric("unreadable GID of InfiniBand", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/gids/0/", "") },
 			ibUnknown(name, "port", "mlx5_3", 3, "read /sys/class/infiniband/mlx5_3/ports/1/gids/0: is a directory"))),
 		onNode(fakesys.NDH100v5(), "a virtual machine", nil), onNode(fakesys.GB200(), "a tray", nil), onNode(fakesys.CX8(), "planes", nil),
-		ethernetOnly(name, Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
+		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
 	)
 }

@@ -75,11 +75,11 @@ func init() {
 			delete(n.Files, "sys/class/infiniband_mad/abi_version")
 		}, module(".extra", Warn, "rdma_cm", ""), module(".extra", Warn, "ib_umad", "")),
 		onFabric("a module that serves nobody", nil, func(n *fakesys.Node) { n.Files["sys/class/infiniband_verbs/abi_version"] = "0\n" }, abi(Fail, "ib_uverbs", "infiniband_verbs", "0")),
-		broken(onFabric("garbage for a version", nil, func(n *fakesys.Node) { n.Files["sys/class/infiniband_verbs/abi_version"] = "\xff\n" }, abi(Fail, "ib_uverbs", "infiniband_verbs", "\xff"))),
+		broken(onFabric("garbage for a version", nil, func(n *fakesys.Node) { n.Files["sys/class/infiniband_verbs/abi_version"] = "six\n" }, abi(Fail, "ib_uverbs", "infiniband_verbs", "six"))),
 		broken(onFabric("unreadable modules", nil, noModules, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /proc/modules: is a directory"})),
 		noBus,
-		ethernetOnly(name, Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
-		ethernetOnly(name, module("", Fail, "mlx5_ib", ""), "mlx5_ib"),
+		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
+		ethernetOnly(module("", Fail, "mlx5_ib", ""), "mlx5_ib"),
 		onNode(fakesys.NDH100v5(), "a virtual machine", nil), onNode(fakesys.GB200(), "a tray", nil),
 	)
 }

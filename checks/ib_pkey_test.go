@@ -71,6 +71,6 @@ func init() {
 			n.Set("mlx5_3", "ports/1/pkeys/0", "-").Set("mlx5_3", "ports/1/pkeys/1", "-").Set("mlx5_3", "ports/1/pkeys/2", "-")
 		}, odd("0: no such file or directory", "read"))),
 		onNode(fakesys.NDH100v5(), "a virtual machine", of("0x8001")), onNode(fakesys.GB200(), "a tray", nil), onNode(fakesys.CX8(), "planes", nil),
-		ethernetOnly(name, Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
+		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
 	)
 }
