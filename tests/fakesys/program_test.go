@@ -103,7 +103,7 @@ func (m *machine) run(after time.Duration, conf string, words ...string) string 
 	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
 	defer cancel()
 	name := "fakesys-" + strings.ReplaceAll(strings.Trim(m.dir, "/"), "/", "-") // one run a node at a time
-	cmd := exec.CommandContext(ctx, program, append(words, "-a", "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+m.root)...)
+	cmd := exec.CommandContext(ctx, program, append([]string{"-a", "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT=" + m.root}, words...)...)
 	cmd.Env = []string{"SLURMD_NODENAME=" + name}
 	if os.Geteuid() == 0 {
 		m.t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })
