@@ -1,36 +1,22 @@
 package probe
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
 // NetworkPCI lists the network controllers of the PCI bus by address, Ethernet and
-// InfiniBand, whoever drives them. Virtual functions are none: a node may have
-// thousands of them. None without a PCI bus.
-func (h *Host) NetworkPCI() ([]string, error) {
-	list, err := once(h, "networkpci", func() ([]string, error) {
-		names, err := h.names(pciDevices)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
+// InfiniBand, whoever drives them: base class 02 of the PCI Code and ID Assignment
+// Specification. Virtual functions are none. None without a PCI bus.
+func (h *Host) NetworkPCI() (addresses []string, err error) {
+	list, err := h.PCIList()
+	for _, e := range list {
+		if strings.HasPrefix(e.Class, "02") {
+			addresses = append(addresses, e.Address)
 		}
-		return slices.DeleteFunc(names, func(n string) bool { return !h.isNetwork(n) }), err
-	})
-	return slices.Clone(list), err
-}
-
-// isNetwork: base class 02 of the PCI Code and ID Assignment Specification. The
-// link is looked at first, since that takes the least of a virtual function.
-func (h *Host) isNetwork(address string) bool {
-	if h.isVF(address) {
-		return false
 	}
-	class, err := h.readValue(pciDevices + "/" + address + "/class")
-	return err == nil && strings.HasPrefix(class, "0x02")
+	return addresses, err
 }
 
 // NetMTU is the MTU of a network interface of a PCI device.
