@@ -20,7 +20,7 @@ const fabricChecks = `
 * || check_ib_modules
 * || check_ib_count
 * || check_eth_link
-* || check_net_route default
+* || check_net_route -d default
 * || check_pcie nvme
 * || check_pcie_aer
 * || check_nvme_count 8
