@@ -62,7 +62,7 @@ const ClassShell = "shell"
 // "ps": the word behind check_, but "gpu" for all that looks at GPUs, whatever a
 // job has left there apart.
 func (i Info) Class() string {
-	family, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(i.Name, "check_"), "all_"), "_")
+	family, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(i.Name, "check_"), "all_"), "num_"), "_")
 	if family != ClassJob && (i.Lane.Vendor() || family == "nv" || family == "nvsmi") {
 		return "gpu"
 	}

@@ -95,23 +95,18 @@ const pciDevices = "/sys/bus/pci/devices"
 // whether a driver is or not. Vendor 10de, classes 0300 (VGA) and 0302 (3D): PCI
 // ID registry. So the NVSwitches, sound and USB of boards are none of them.
 func (h *Host) nvidiaPCI() ([]string, error) {
-	names, err := once(h, "nvidiapci", func() ([]string, error) {
-		names, err := h.names(pciDevices)
-		return slices.DeleteFunc(names, func(n string) bool { return !h.isGPU(pciDevices + "/" + n) }), err
+	names, err := once(h, "nvidiapci", func() (names []string, err error) {
+		list, err := h.PCIList()
+		for _, e := range list {
+			if strings.HasPrefix(e.Class, "0300") || strings.HasPrefix(e.Class, "0302") {
+				if vendor, err := h.readValue(pciDevices + "/" + e.Address + "/vendor"); err == nil && vendor == "0x10de" {
+					names = append(names, e.Address)
+				}
+			}
+		}
+		return names, err
 	})
 	return slices.Clone(names), err
-}
-
-func (h *Host) isGPU(dir string) bool {
-	if vendor, err := h.readValue(dir + "/vendor"); err != nil || vendor != "0x10de" { // a node has some hundred devices
-		return false
-	}
-	class, err := h.readValue(dir + "/class")
-	if err != nil || !strings.HasPrefix(class, "0x0300") && !strings.HasPrefix(class, "0x0302") {
-		return false
-	}
-	_, err = os.Readlink(h.Path(dir + "/physfn")) // a slice of a GPU, for a virtual machine
-	return err != nil
 }
 
 func (h *Host) describeSlurm() Fact {
