@@ -80,6 +80,7 @@ func (e *Env) askFabric(check string) (*fabric, []Finding) {
 	for i := range f.Ports {
 		f.Ports[i].Left = f.Ports[i].management(routes)
 	}
+	f.leaveManagers()
 	f.leaveFarOnes(near)
 	f.leaveFrontEnd()
 	*probe.Kept[*fabric](e.Host, "fabric") = f
@@ -135,17 +136,37 @@ func (e *Env) platform() (p *Platform, gpus int) {
 }
 
 // management says why a port does not carry jobs' traffic, as far as it says so
-// itself.
+// itself. A node may have its default route over InfiniBand because it has nothing else.
 func (p *fabricPort) management(routes map[string]bool) string {
 	switch {
 	case p.HCA.PCI == "":
 		return "in software"
 	case p.idle:
 		return "no plane of its own"
-	case slices.ContainsFunc(p.NetDevs, func(n string) bool { return routes[n] }):
+	case p.Layer != layerIB && slices.ContainsFunc(p.NetDevs, func(n string) bool { return routes[n] }):
 		return "the default route"
 	}
 	return ""
+}
+
+// fifthNVLink is what no NVLink before the fifth generation can, MB/s one way.
+const fifthNVLink = 50000
+
+// leaveManagers leaves out the adapters of a board with NVSwitches of the fourth
+// generation, which are reached over InfiniBand: ConnectX-7 among ConnectX-7, or beside
+// others. No other node's are asked, for each answer takes milliseconds.
+func (f *fabric) leaveManagers() {
+	if p, _ := f.env.platform(); p.NVSwitchGPUs == 0 || p.NVLinkBandwidth < fifthNVLink {
+		return
+	}
+	for i := range f.Ports {
+		if p := &f.Ports[i]; p.Left == "" && p.Layer == layerIB && bareID(p.HCA.Model) == "1021" {
+			f.env.At("read /sys/bus/pci/devices/%s/vpd", p.PCI)
+			if f.env.Host.SwitchManager(p.PCI) {
+				p.Left = "manages NVSwitches"
+			}
+		}
+	}
 }
 
 // leaveFarOnes leaves out the Ethernet ports that are near to no GPU, where others

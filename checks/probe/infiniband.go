@@ -165,7 +165,8 @@ func (h *Host) ibPort(pci, device, number string, ports int) IBPort {
 }
 
 // netDevsOf are the network interfaces of a port. Those of a device with several
-// ports say whose they are by dev_port, which counts from 0.
+// ports say whose they are by dev_port, which counts from 0. What others have made
+// on it comes and goes without the port, see [Host.onPort].
 func (h *Host) netDevsOf(pci, port string, ports int) (list []string) {
 	dir := pciDevices + "/" + pci + "/net"
 	names, err := h.names(dir)
@@ -173,6 +174,9 @@ func (h *Host) netDevsOf(pci, port string, ports int) (list []string) {
 		return nil // a port need not have any
 	}
 	for _, n := range names {
+		if len(names) > 1 && h.onPort(dir+"/"+n) {
+			continue
+		}
 		if ports > 1 {
 			text, err := h.readValue(dir + "/" + n + "/dev_port")
 			at, bad := strconv.Atoi(text)
@@ -183,6 +187,17 @@ func (h *Host) netDevsOf(pci, port string, ports int) (list []string) {
 		list = append(list, n)
 	}
 	return list
+}
+
+// onPort says whether an interface is made on a port, and is not the port's own: the
+// host's end of a virtual function ("pf0vf3", "c1pf0sf88"), or another partition of IP
+// over InfiniBand, which has a parent.
+func (h *Host) onPort(dir string) bool {
+	if name, err := h.readValue(dir + "/phys_port_name"); err == nil && strings.Contains(name, "pf") {
+		return true
+	}
+	_, err := h.readValue(dir + "/parent")
+	return err == nil
 }
 
 // word is the first line of a file that a driver may do without.
