@@ -178,10 +178,10 @@ func (j *ibErrorJudge) excess(c *ibCounter, layer string) (list []ibExcess, peer
 		}
 		peers++
 		g := j.history.grown(p.Name(), c.Name, n, c.width(), c.window())
-		if !g.known {
+		if _, begun := j.history.begun(p.Name(), c.Name); !g.known && !begun {
 			continue
 		}
-		rate := c.rate(g)
+		rate := c.rate(g) // 0 if the last run was just now: what was too often is so still
 		x := ibExcess{port: p.fabricPort, row: c, rate: rate, spells: len(j.spells(p.Name(), c))}
 		x.now = c.Warn >= 0 && rate > c.Warn || c.Fail >= 0 && rate > c.Fail
 		if x.now || c.Again > 0 && x.spells >= c.Again {

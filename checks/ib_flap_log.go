@@ -2,6 +2,7 @@ package checks
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -164,4 +165,22 @@ func (e *Env) syslogFlaps(path string) (list []flapLine, err error) {
 		return len(list) < flapLines
 	})
 	return list, err
+}
+
+// pathsLast puts the usual figures where a path stands in their place.
+func pathsLast(words []string, hours float64, count int) []string {
+	at := 0
+	for at+1 < len(words) && strings.HasPrefix(words[at], "-d") {
+		if words[at] == "-d" {
+			at++
+		}
+		at++
+	}
+	head, rest := words[:at:at], words[at:]
+	for i, usual := range []string{fmt.Sprint(hours), fmt.Sprint(count)} {
+		if i < len(rest) && strings.HasPrefix(rest[i], "/") {
+			rest = slices.Insert(slices.Clone(rest), i, usual)
+		}
+	}
+	return append(head, rest...)
 }

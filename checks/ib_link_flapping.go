@@ -78,24 +78,6 @@ func (c *ibLinkFlapping) Bind(words []string) error {
 	return c.usable()
 }
 
-// pathsLast puts the usual figures where a path stands in their place.
-func pathsLast(words []string, hours float64, count int) []string {
-	at := 0
-	for at+1 < len(words) && strings.HasPrefix(words[at], "-d") {
-		if words[at] == "-d" {
-			at++
-		}
-		at++
-	}
-	head, rest := words[:at:at], words[at:]
-	for i, usual := range []string{fmt.Sprint(hours), fmt.Sprint(count)} {
-		if i < len(rest) && strings.HasPrefix(rest[i], "/") {
-			rest = slices.Insert(slices.Clone(rest), i, usual)
-		}
-	}
-	return append(head, rest...)
-}
-
 func (c *ibLinkFlapping) usable() error {
 	most := historyAge.Hours()
 	if !(c.Hours > 0 && c.Hours <= most) {
@@ -179,12 +161,14 @@ func (j *flapJudge) read(p *fabricPort) {
 	if err != nil {
 		j.findings = append(j.findings, j.unknown(p.device(), err))
 	}
-	q.compare(j.history)
+	q.compare(j.history, j.boot.Add(flapSettle))
 	j.ports = append(j.ports, q)
 }
 
-// compare finds how often the link was lost since the last run.
-func (q *flapPort) compare(h *history) {
+// compare finds how often the link was lost since the last run. Counters do not tell
+// when: if that run was before links had settled it may have been until then, and only
+// a log can tell.
+func (q *flapPort) compare(h *history, settled time.Time) {
 	name := q.Name()
 	q.first = true
 	for counter, n := range q.counts {
@@ -210,6 +194,9 @@ func (q *flapPort) compare(h *history) {
 		q.lost = 0
 	}
 	q.moved = q.moved || q.lost > 0 || len(q.counts) == 0
+	if d := h.file.Devices[name]; d != nil && time.Unix(d.Seen, 0).Before(settled) {
+		q.lost = 0
+	}
 }
 
 // logs reads the kernel's log, if it can tell anything new, and the files.

@@ -76,3 +76,63 @@ func TestNetDevsOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// A link that comes up and goes again as the node boots is no flap, by whichever
+// source it is seen.
+func TestFlapsOfABoot(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	sys := fakesys.DGXH100()
+	sys.Files["dev/kmsg"] = ""
+	if err := sys.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	run := func(up, downed int) Severity {
+		for name, n := range map[string]string{"proc/uptime": fmt.Sprintf("%d.00 1.00\n", up), sys.Dir("mlx5_3") + "/ports/1/counters/link_downed": fmt.Sprintf("%d\n", downed)} {
+			if err := place(root, name, n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		env := &Env{Host: probe.NewHost(root)}
+		env.Host.SetPast("/past")
+		return Worst((&ibLinkFlapping{Hours: 24, Count: 5}).Run(t.Context(), env))
+	}
+	for _, step := range []struct {
+		up, downed int
+		want       Severity
+	}{{60, 1, OK}, {200, 7, OK}, {290, 8, OK}, {600, 8, OK}, {900, 9, Warn}, {960, 13, Fail}} {
+		if got := run(step.up, step.downed); got != step.want {
+			t.Errorf("%d s after the boot, %d times: %v, want %v", step.up, step.downed, got, step.want)
+		}
+	}
+}
+
+// What fails because it was too often fails in a run soon after as well.
+func TestErrorsOfTwoRuns(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	sys := fakesys.DGXH100()
+	if err := sys.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	errors := 0
+	run := func(up, more int) Severity {
+		errors += more
+		for name, n := range map[string]string{"proc/uptime": fmt.Sprintf("%d.00 1.00\n", up), sys.Dir("mlx5_3") + "/ports/1/counters/port_rcv_errors": fmt.Sprintf("%d\n", errors)} {
+			if err := place(root, name, n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		env := &Env{Host: probe.NewHost(root)}
+		env.Host.SetPast("/past")
+		return Worst((&ibErrors{}).Run(t.Context(), env))
+	}
+	for i, step := range []struct {
+		up, more int
+		want     Severity
+	}{{1000, 0, OK}, {1400, 10000, Warn}, {1800, 10000, Warn}, {2200, 10000, Fail}, {2210, 0, Fail}, {2230, 0, Fail}, {2600, 0, Fail}, {9000, 0, OK}} {
+		if got := run(step.up, step.more); got != step.want {
+			t.Errorf("run %d: %v, want %v", i, got, step.want)
+		}
+	}
+}
