@@ -18,8 +18,8 @@ import (
 //
 // RATE is the least that /sys may say, in Gb/s; of planes that of one. Without it a
 // port fails that is the only one below all others of its kind, or below what it had
-// earlier in this boot; it warns where several are, and below the rate of the
-// platform. COUNT is the fewest ports, all planes of a device being one. LAYER is
+// earlier in this boot; it warns where several are, where one has all of its lanes and
+// nothing is known of the platform, and below the rate of the platform. COUNT is the fewest ports, all planes of a device being one. LAYER is
 // ib or eth: only such ports are looked at, and those named have to be such.
 //
 // Of cards with several ports some need not be cabled: a port that is down fails if

@@ -46,10 +46,12 @@ func (r *portsRun) rate(p *fabricPort) {
 
 // others says at which rate most ports of the kind are, if this one is slower, and
 // whether it is the only one of them that is. Where the platform has no more ports
-// than are fast it is an extra one, such as for storage, and may be what it is.
+// than are fast it is an extra one, such as for storage, and may be what it is; where
+// nothing is known of the platform it is taken for one that has all of its lanes.
 func (r *portsRun) others(p *fabricPort) (most float64, alone, slower bool) {
 	count, all := map[float64]int{}, 0
 	fast := map[float64]map[string]bool{} // other devices, by rate
+	wide := map[float64]string{}          // lanes
 	for i := range r.Ports {
 		q := &r.Ports[i]
 		if q.Left != "" && q.Name() != p.Name() || portKind(q) != portKind(p) || !active(q.IBPort) || q.Gbps() == 0 {
@@ -57,6 +59,7 @@ func (r *portsRun) others(p *fabricPort) (most float64, alone, slower bool) {
 		}
 		count[q.Gbps()]++
 		all++
+		wide[q.Gbps()], _, _ = strings.Cut(q.Lanes, " ")
 		if fast[q.Gbps()] == nil {
 			fast[q.Gbps()] = map[string]bool{}
 		}
@@ -73,7 +76,11 @@ func (r *portsRun) others(p *fabricPort) (most float64, alone, slower bool) {
 		return 0, false, false
 	}
 	platform, _ := r.env.platform()
-	extra := platform.NetworkPorts > 0 && len(fast[most]) >= platform.NetworkPorts
+	lanes, _, _ := strings.Cut(p.Lanes, " ")
+	extra := len(fast[most]) >= platform.NetworkPorts
+	if platform.NetworkPorts == 0 {
+		extra = lanes != "" && lanes == wide[most]
+	}
 	return most, !extra && all > 2 && count[most] == all-1, true
 }
 

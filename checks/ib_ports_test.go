@@ -90,6 +90,12 @@ func init() {
 		onFabric("no LID of a subnet manager", nil, set("ports/1/sm_lid", "0x0"), says(Fail, "lid", CheckFabric, "one", "0x0", "LID of the subnet manager")),
 		onFabric("a driver that tells no LID", nil, set("ports/1/lid", "-")),
 
+		onFabric("all lanes at half of the others' rate, and nothing is known of the platform: another network", nil, set("ports/1/rate", "200 Gb/sec (4X HDR)"),
+			says(Warn, "rate", CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than that of the other ports")),
+		onFabric("the same where the platform has eight ports", nil, set("ports/1/rate", "200 Gb/sec (4X HDR)"),
+			says(Fail, "rate", CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than that of the other ports")).on(h100Network()),
+		onFabric("half of the others' lanes, and nothing is known of the platform", nil, halfRate,
+			says(Fail, "rate", CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than that of the other ports")),
 		onFabric("half of the others' rate", nil, halfRate, says(Fail, "rate", CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than that of the other ports")).on(h100Network()),
 		onFabric("two at half of the others' rate", nil, func(n *fakesys.Node) { n.HalfRate("mlx5_3").HalfRate("mlx5_4") },
 			says(Warn, "rate", CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than that of the other ports"),
