@@ -145,9 +145,9 @@ func (e *Env) kernelFlaps() (list []flapLine, err error) {
 	}
 	e.At("read /dev/kmsg")
 	_, err = e.Host.KernelLog(0, func(r probe.KernelRecord) {
-		if l, ok := kernelFlap(r.Text); ok && len(list) < flapLines {
+		if l, ok := kernelFlap(r.Text); ok {
 			l.At = time.Unix(epoch, 0).Add(r.At)
-			list = append(list, l)
+			list = append(latest(list), l)
 		}
 	})
 	return list, err
@@ -160,11 +160,20 @@ func (e *Env) syslogFlaps(path string) (list []flapLine, err error) {
 	err = e.Host.LastLines(path, flapLogMost, func(line []byte) bool {
 		if l, ok := syslogFlap(line, now); ok {
 			l.Source = path + " " + l.Source
-			list = append(list, l)
+			list = append(latest(list), l)
 		}
-		return len(list) < flapLines
+		return true
 	})
 	return list, err
+}
+
+// latest forgets the older half of a list that is full: what containers' interfaces
+// have lost may be most of it.
+func latest(list []flapLine) []flapLine {
+	if len(list) >= flapLines {
+		list = slices.Delete(list, 0, flapLines/2)
+	}
+	return list
 }
 
 // pathsLast puts the usual figures where a path stands in their place.

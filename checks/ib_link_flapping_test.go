@@ -134,11 +134,13 @@ func init() {
 		Finding{Code: "probe.unreadable", Severity: Unknown, Message: "open /dev/kmsg: no such file or directory"}, flapFinding(bad, Warn, 0, never, 1))
 	noFile := flapsOn("a log that cannot be read", of("24", "/var/log/syslog"), nil, func(n *fakesys.Node) { n.Files["var/log/syslog/"] = "" },
 		Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /var/log/syslog: is a directory"})
+	full := onFabric("a log that is full of containers' interfaces", of("24", "/var/log/syslog"), file(strings.Repeat(syslogged(20000, "systemd-networkd[1587]: veth0: Lost carrier"), flapLines+1)+fiveLines), flapFinding(bad, Fail, 600, few, 5))
+	full.unitOnly = true // it is long
 	for _, s := range []*scenario{&unread, &garbage, &noLog, &noFile} {
 		s.broken = true
 	}
 	noLog.still, noFile.still = true, true
-	testCheck(ibFlapsName, append(list, unread, garbage, noLog, noFile)...)
+	testCheck(ibFlapsName, append(list, unread, garbage, noLog, noFile, full)...)
 }
 
 func TestFlapWords(t *testing.T) {
