@@ -30,7 +30,7 @@ func TestNVSwitchBridges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, check := range []Check{&ibPorts{}, &ibCount{Count: 8}, &ibPCIe{}, &ibErrors{}, &ibGID{Index: -1}} {
-		env := &Env{Host: probe.NewHost(root), Platform: func(device, subsystem string, gpus int) *Platform {
+		env := &Env{Host: probe.NewHost(root), Platform: func(string, string, int) *Platform {
 			return &Platform{Name: "HGX B200", NVSwitchGPUs: 8, NVLinkBandwidth: 53125, NetworkPorts: 8, NetworkRate: 400, NetworkPCIeGen: 5, NetworkPCIeWidth: 16}
 		}}
 		if got := check.Run(t.Context(), env); Worst(got) != OK {
