@@ -186,8 +186,18 @@ func (f *fabric) leaveFarOnes(near map[int]bool) {
 }
 
 // leaveFrontEnd leaves out the Ethernet ports of a node whose jobs use InfiniBand.
+// Where they are many, and more than those of InfiniBand, jobs use RoCE, and
+// InfiniBand is that of the storage: both are judged. Whether a port is up plays no
+// part, so that none changes its role as it fails.
 func (f *fabric) leaveFrontEnd() {
-	if !slices.ContainsFunc(f.Ports, func(p fabricPort) bool { return p.Layer == layerIB && p.Left == "" }) {
+	count := map[string]int{}
+	for _, p := range f.Ports {
+		if p.Left == "" {
+			count[p.Layer]++
+		}
+	}
+	const many = 4
+	if count[layerIB] == 0 || count[layerEth] >= many && count[layerEth] > count[layerIB] {
 		return
 	}
 	for i := range f.Ports {

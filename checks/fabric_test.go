@@ -64,6 +64,9 @@ func TestFabricRoles(t *testing.T) {
 	for i := range 4 {
 		far.Set(fakesys.HCAAddress(4+i), "numa_node", "3")
 	}
+	storage := fakesys.RoCE()
+	storage.AddHCA(fakesys.HCA{PCI: fakesys.PCI{Address: "0000:29:00.0", ID: "15b3:101b", Driver: "mlx5_core", Speed: "16.0 GT/s PCIe", Width: 16},
+		Name: "mlx5_9", Type: "MT4123", Layer: "InfiniBand", Rate: "200 Gb/sec (4X HDR)", Index: 9})
 	soft := fakesys.EthernetOnly()
 	soft.Files["sys/class/infiniband/rxe0/ports/1/link_layer"] = "Ethernet\n"
 	for _, c := range []struct {
@@ -80,6 +83,7 @@ func TestFabricRoles(t *testing.T) {
 		{"virtual functions", withVFs, "mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1", nil},
 		{"far from GPUs", far, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1", map[string]string{
 			"rocep4s0:1": "near to no GPU (NUMA node 3)", "rocep5s0:1": "near to no GPU (NUMA node 3)", "rocep6s0:1": "near to no GPU (NUMA node 3)", "rocep7s0:1": "near to no GPU (NUMA node 3)"}},
+		{"RoCE, and storage over InfiniBand", storage, "mlx5_9:1 rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},
 		{"software", soft, "", map[string]string{"rxe0:1": "in software"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
