@@ -229,9 +229,12 @@ func (r *ethRun) judgeChanges(t *ethTarget) {
 	if !t.Counted {
 		return
 	}
-	const counter = "carrier_changes"
+	const counter, index = "carrier_changes", "ifindex"
+	if was, known := r.past.last(t.Name, index); known && t.Index > 0 && was != uint64(t.Index) {
+		r.past.forget(t.Name, r.past.now) // its driver was loaded anew, and it counts from 0
+	}
 	g := r.past.grown(t.Name, counter, t.Changes, 32, ethWindow)
-	r.past.add(t.Name, map[string]uint64{counter: t.Changes})
+	r.past.add(t.Name, map[string]uint64{counter: t.Changes, index: uint64(max(t.Index, 0))})
 	limit, severity := usualChanges, Warn
 	if n, err := strconv.Atoi(r.Changes); err == nil {
 		limit, severity = n, Fail

@@ -68,6 +68,7 @@ func init() {
 		past(onRoCE("once within the hour", all, set("carrier_changes", "4")), "1767322745", "2"),
 		past(onRoCE("flapping", all, set("carrier_changes", "8"), of13(Warn, "changes", CheckCable, "at most 2 an hour", "6", "changes of the carrier")), "1767322745", "2"),
 		past(onRoCE("flapping, slowly", all, set("carrier_changes", "8")), "1767301445", "2"),
+		past(onRoCE("a driver that was loaded anew", of("-c", "0", "eth1*"), set("carrier_changes", "4")), "1767322745", `2]],"ifindex":[[1767322745,9`),
 		past(onRoCE("more changes than allowed", of("-c", "0", "eth1*"), set("carrier_changes", "4"), of13(Fail, "changes", CheckCable, "at most 0 an hour", "2", "changes of the carrier")), "1767322745", "2"),
 		onRoCE("many changes, no past", all, set("carrier_changes", "8000")),
 

@@ -47,6 +47,7 @@ type historyFile struct {
 // change.
 type deviceHistory struct {
 	Seen   int64              `json:"seen"`             // when it was last read, Unix seconds
+	Before int64              `json:"before,omitempty"` // when it was read before that
 	Series map[string][]point `json:"series,omitempty"` // of this boot, by counter
 	Marks  map[string][]int64 `json:"marks,omitempty"`  // moments of things that happened, whatever the boot, Unix seconds
 }
@@ -158,6 +159,21 @@ func (h *history) grown(device, counter string, now uint64, bits int, window tim
 	return g
 }
 
+// sinceLast is the time since the last run that was long enough ago: a second line of
+// one run, and one of two runs at once, judge the same window as the first. 0: there
+// was none.
+func (h *history) sinceLast(device string) time.Duration {
+	d := h.file.Devices[device]
+	if d == nil {
+		return 0
+	}
+	seen := d.Seen
+	if h.now.Unix()-seen < int64(minPast/time.Second) && d.Before > 0 {
+		seen = d.Before
+	}
+	return time.Duration(h.now.Unix()-seen) * time.Second
+}
+
 // begun says whether there is a history of a counter in this boot, when it begins,
 // and with what.
 func (h *history) begun(device, counter string) (first point, known bool) {
@@ -213,6 +229,9 @@ func (h *history) add(device string, values map[string]uint64) {
 			old = append(old, point{now, values[name]})
 		}
 		series[name] = bounded(old)
+	}
+	if d.Seen != now {
+		d.Before = d.Seen
 	}
 	d.Series, d.Seen = series, now
 }

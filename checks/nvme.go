@@ -47,6 +47,9 @@ var nvmePassing = []string{"new", "resetting", "connecting"}
 // Express base specification has up to 127.5 s.
 const resetTime = 3 * time.Minute
 
+// mediaWindow is how long new media errors are told of: whoever looks once a day sees them.
+const mediaWindow = 24 * time.Hour
+
 func init() {
 	const replace = "Take its data to safety and replace the disk; its serial number is in the finding. "
 	Register(Info{
@@ -169,8 +172,8 @@ func (r *nvmeRun) judge(d *probe.NVMe, all []*probe.NVMe) {
 	default:
 		values["media"] = s.MediaErrors
 		r.judgeSMART(d, s, hot)
-		if g := r.past.grown(key, "media", s.MediaErrors, 64, 0); g.known && g.n > 0 {
-			r.say(d, Finding{Code: "nvme.media", Severity: Warn, Remedy: ReseatOrRMA, Want: "0", Got: fmt.Sprint(g.n)}, "media errors since the last run")
+		if g := r.past.grown(key, "media", s.MediaErrors, 64, mediaWindow); g.known && g.n > 0 {
+			r.say(d, Finding{Code: "nvme.media", Severity: Warn, Remedy: ReseatOrRMA, Want: "0", Got: fmt.Sprint(g.n)}, "media errors in the last 24 hours")
 		}
 	}
 }

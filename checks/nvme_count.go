@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,7 +32,7 @@ func init() {
 			New:     func() Check { return &nvmeCount{name: name} },
 			Do: map[string]string{
 				"nvme.count":  "See lspci -d ::0108 and dmesg: a disk that is not on the bus is dead or loose, one that has no controller was given up by the driver. Reseat it, then replace it. If a disk was added correct the line.",
-				"nvme.unread": "A disk could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+				"nvme.unread": "A disk could not be read: see the file that is named, as root, and dmesg. One in a reset is live or gone in some minutes. The others were judged.",
 			},
 		})
 	}
@@ -82,6 +83,10 @@ func (c *nvmeCount) Run(_ context.Context, env *Env) []Finding {
 		}
 		why := ""
 		switch {
+		case slices.Contains(nvmePassing, d.State): // live or given up within minutes; check_nvme tells when it takes too long
+			unknown++
+			findings = append(findings, sayNVMe(c.name, d, Finding{Code: "nvme.unread", Severity: Unknown}, "could not tell: the controller is %s", d.State))
+			continue
 		case d.State != "" && d.State != nvmeLive:
 			why = d.State
 		case d.Err != nil:

@@ -149,8 +149,9 @@ func (c *pcieAER) judge(env *Env, h *history, l aerEnd, now probe.AER, names pro
 	if limit <= 0 {
 		limit, severity = usualRate, Warn
 	}
-	if g := h.grown(l.address, corrected.key, corrected.now, 64, 0); g.known && g.per(time.Minute) > limit {
-		say(corrected, Finding{Severity: severity, Remedy: ReseatOrRMA, Want: fmt.Sprintf("at most %g a minute", limit), Got: fmt.Sprintf("%.1f", g.per(time.Minute))}, "", 0)
+	last := h.sinceLast(l.address)
+	if g := h.grown(l.address, corrected.key, corrected.now, 64, last); g.known && g.per(time.Minute) > limit {
+		say(corrected, Finding{Severity: severity, Remedy: ReseatOrRMA, Want: fmt.Sprintf("at most %g a minute", limit), Got: fmt.Sprintf("%.1f", g.per(time.Minute))}, "", last)
 	}
 	values := map[string]uint64{}
 	for _, k := range []aerKind{fatal, nonfatal, corrected} {

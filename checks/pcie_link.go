@@ -16,7 +16,7 @@ import (
 type pcieLink struct {
 	probe.PCIDevice
 
-	slot   probe.PCIDevice // without an address: none is shown
+	slot   probe.PCIDevice // without an address: none is shown, or one that a virtual machine made up
 	kind   string          // those that are alike and can be compared
 	sleeps bool            // it lowers its speed when it is idle: that of the moment is not judged
 }
@@ -28,7 +28,7 @@ func (e *Env) pcieLink(address string) *pcieLink {
 		l.kind = address
 	}
 	l.sleeps = isGPU(l.Class, l.Vendor)
-	if slot, ok := e.Host.Slot(l.PCIDevice); ok {
+	if slot, ok := e.Host.Slot(l.PCIDevice); ok && !virtualBridge(slot) {
 		l.slot = slot
 	}
 	return l
@@ -114,6 +114,16 @@ func cardOf(address string) string {
 	return card
 }
 
+// lost is how bad it is that a link does less than its ends can. One of PCIe 2 at
+// best is a console's or a port's for management on the board, which often has fewer
+// lanes wired than it has.
+func (l *pcieLink) lost() Severity {
+	if l.MaxSpeed > 0 && l.MaxSpeed <= genSpeed(2) {
+		return Warn
+	}
+	return Fail
+}
+
 func (l *pcieLink) judgeWidth(want int, peers []*pcieLink) []pcieFault {
 	most := l.maxWidth()
 	alike := len(peers) > 0 && !slices.ContainsFunc(peers, func(p *pcieLink) bool { return p.Width != l.Width })
@@ -124,7 +134,7 @@ func (l *pcieLink) judgeWidth(want int, peers []*pcieLink) []pcieFault {
 	case l.Width < most && alike:
 		return []pcieFault{{Warn, "width", "PCIe width, as all of its kind", lanes(most), lanes(l.Width)}}
 	case l.Width < most:
-		return []pcieFault{{Fail, "width", "PCIe width", lanes(most), lanes(l.Width)}}
+		return []pcieFault{{l.lost(), "width", "PCIe width", lanes(most), lanes(l.Width)}}
 	case most < common:
 		return []pcieFault{{Warn, "slot", "PCIe slot has fewer lanes than those of its kind", lanes(common), lanes(most)}}
 	}
@@ -146,7 +156,7 @@ func (l *pcieLink) judgeSpeed(want float64, peers []*pcieLink) []pcieFault {
 	case now < most && alike:
 		return []pcieFault{{Warn, "speed", "PCIe speed, as all of its kind", speedText(most), speedText(now)}}
 	case now < most:
-		return []pcieFault{{Fail, "speed", "PCIe speed", speedText(most), speedText(now)}}
+		return []pcieFault{{l.lost(), "speed", "PCIe speed", speedText(most), speedText(now)}}
 	case most < common:
 		return []pcieFault{{Warn, "slot", "PCIe slot is slower than those of its kind", speedText(common), speedText(most)}}
 	}

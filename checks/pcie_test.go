@@ -31,6 +31,19 @@ const (
 	nowSpeed, maxSpeed = "current_link_speed", "max_link_speed"
 )
 
+// emulated is a virtual machine of QEMU that was given whole devices: its root
+// ports are PCIe 1 with one lane, whatever runs below them.
+func emulated() *fakesys.Node {
+	n := fakesys.DGXH100()
+	for i := range 8 {
+		for _, port := range []string{"0000:6%d:00.0", "0000:6%d:01.0"} {
+			n.Set(fmt.Sprintf(port, i), "vendor", "0x1b36")
+			links(fmt.Sprintf(port, i), nowWidth, "1", maxWidth, "1", nowSpeed, "2.5 GT/s PCIe", maxSpeed, "2.5 GT/s PCIe")(n)
+		}
+	}
+	return n
+}
+
 func init() {
 	const name = pcieName
 	ofWholeNode("pcie.none", "pcie.count")
@@ -79,6 +92,13 @@ func init() {
 			}
 		}, slowDisks...),
 		onFabric("an idle GPU is slow", nil, links("0000:13:00.0", nowSpeed, "2.5 GT/s PCIe")),
+		onFabric("a port for management with one lane of two", nil, func(n *fakesys.Node) {
+			links("0000:f0:00.0", nowWidth, "1", maxWidth, "2", nowSpeed, "5.0 GT/s PCIe", maxSpeed, "5.0 GT/s PCIe")(n)
+		}, warns(Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "width", "x2", "x1", "PCIe width")),
+		onFabric("a port for management at half its speed", nil, func(n *fakesys.Node) {
+			links("0000:f0:00.0", nowSpeed, "2.5 GT/s PCIe", maxSpeed, "5.0 GT/s PCIe")(n)
+		}, warns(Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "speed", "5 GT/s", "2.5 GT/s", "PCIe speed")),
+		onNode(emulated(), "a virtual machine's root ports", of("-w", "16", "-s", "5", "gpu", "infiniband")),
 		onFabric("fewer lanes than wanted", of("-w", "4", "nvme"), links("0000:43:00.0", nowWidth, "2", maxWidth, "2"), fails(disk3, "width", "x4", "x2", "PCIe width")),
 		onFabric("slower than wanted", of("-s", "4", "nvme"), links("0000:43:00.0", nowSpeed, "8.0 GT/s PCIe", maxSpeed, "8.0 GT/s PCIe"),
 			fails(disk3, "speed", "16 GT/s", "8 GT/s", "PCIe speed")),

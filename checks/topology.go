@@ -2,6 +2,7 @@ package checks
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -179,6 +180,9 @@ func AskTopology(e *Env) *Topology {
 	t.GPUs = append([]Located{}, gpus...)
 	for _, g := range e.platformGroups() {
 		t.Kinds = append(t.Kinds, g.Tell())
+	}
+	if list, err := e.Host.PCIList(); err == nil && len(list) == 0 {
+		doubt(errors.New("no device on the PCI bus: /sys/bus/pci/devices is empty, or is not there"))
 	}
 	f, findings := e.askFabric("topo")
 	for _, of := range findings {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -113,12 +114,16 @@ func askUDP(ctx context.Context, server string, query []byte) (DNSReply, error) 
 	start, bad := time.Now(), error(nil)
 	buf := make([]byte, dnsMessage)
 	for i := range len(dnsResends) + 1 {
-		if _, err := conn.Write(query); err != nil {
-			return DNSReply{}, err
-		}
 		until, _ := ctx.Deadline()
-		if i < len(dnsResends) && start.Add(dnsResends[i]).Before(until) {
+		again := i < len(dnsResends) && start.Add(dnsResends[i]).Before(until)
+		if again {
 			until = start.Add(dnsResends[i])
+		}
+		if _, err := conn.Write(query); err != nil {
+			if again && refused(ctx, err, until) {
+				continue
+			}
+			return DNSReply{}, err
 		}
 		if err := conn.SetReadDeadline(until); err != nil {
 			return DNSReply{}, err
@@ -126,6 +131,9 @@ func askUDP(ctx context.Context, server string, query []byte) (DNSReply, error) 
 		for {
 			n, err := conn.Read(buf)
 			if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+				break
+			}
+			if err != nil && again && refused(ctx, err, until) {
 				break
 			}
 			if err != nil {
@@ -145,6 +153,19 @@ func askUDP(ctx context.Context, server string, query []byte) (DNSReply, error) 
 		return DNSReply{}, bad
 	}
 	return DNSReply{}, ErrNoReply
+}
+
+// refused waits until a moment if nobody listens: a server that is being restarted
+// does in a second.
+func refused(ctx context.Context, err error, until time.Time) bool {
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Until(until)):
+	}
+	return true
 }
 
 // askTCP asks for what did not fit into UDP (RFC 7766): messages have their length

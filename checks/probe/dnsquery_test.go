@@ -144,6 +144,35 @@ func TestAskDNS(t *testing.T) {
 	}
 }
 
+// A server that is being restarted when it is asked is asked again.
+func TestAskDNSRestarted(t *testing.T) {
+	t.Parallel()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := conn.LocalAddr().String()
+	conn.Close()
+	go func() {
+		time.Sleep(300 * time.Millisecond)
+		conn, err := net.ListenPacket("udp", server)
+		if err != nil {
+			return // it is said below
+		}
+		defer conn.Close()
+		buf := make([]byte, 512)
+		if n, from, err := conn.ReadFrom(buf); err == nil {
+			buf[2] |= 0x80
+			_, _ = conn.WriteTo(buf[:n], from)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, took, err := AskDNS(ctx, server, "node1.", DNSTypeA); err != nil || took < dnsResends[0] {
+		t.Errorf("after %s: %v", took, err)
+	}
+}
+
 func TestResolvConf(t *testing.T) {
 	t.Parallel()
 	got := parseResolvConf([]byte("# nameserver 10.0.0.9\nsearch a.example\ndomain b.example\nnameserver 10.0.0.53\nnameserver fd00::53\nnameserver fe80::1%eth0\nnameserver 10.0.0.54\nnameserver dns1\noptions rotate ndots:2 timeout:1\nnameserver\nsearch x.example y.example.\n\xff\xfe\n"))

@@ -22,6 +22,7 @@ type NetIf struct {
 	Speed     int    // Mb/s; 0 not told
 	Duplex    string // full, half; "" or unknown
 	MTU       int
+	Index     int    // of the kernel, another one after its driver was loaded anew; 0 not told
 	Changes   uint64 // how often the carrier came or went
 	Counted   bool   // Changes is told
 	Physical  bool   // there is a device behind it, and not only software
@@ -95,6 +96,7 @@ func (h *Host) netIf(name string) NetIf {
 	n.OperState = h.word(dir, "operstate", &n.Err)
 	n.Type, _ = h.netNumber(dir, "type", &n.Err)
 	n.MTU, _ = h.netNumber(dir, "mtu", &n.Err)
+	n.Index, _ = h.netNumber(dir, "ifindex", &n.Err)
 	if text := h.word(dir, "flags", &n.Err); text != "" {
 		flags, ok := parseHex(strings.TrimPrefix(text, "0x"))
 		if !ok {

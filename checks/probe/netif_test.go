@@ -30,11 +30,11 @@ func TestNetIf(t *testing.T) {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}
 	for _, want := range []NetIf{
-		{Name: "eth10", Type: 1, On: true, OperState: "up", Carrier: 1, Speed: 400000, Duplex: "full", MTU: 9000, Changes: 2, Counted: true, Physical: true, PCI: "0000:20:00.0",
+		{Name: "eth10", Type: 1, On: true, OperState: "up", Carrier: 1, Speed: 400000, Duplex: "full", MTU: 9000, Index: 10, Changes: 2, Counted: true, Physical: true, PCI: "0000:20:00.0",
 			Slave: &BondPart{MII: "up", Aggregator: "1"}},
-		{Name: "bond0", Type: 1, On: true, OperState: "up", Carrier: 1, Speed: 800000, Duplex: "full", MTU: 9000, Changes: 2, Counted: true, Lower: []string{"eth10", "eth11"},
+		{Name: "bond0", Type: 1, On: true, OperState: "up", Carrier: 1, Speed: 800000, Duplex: "full", MTU: 9000, Index: 186, Changes: 2, Counted: true, Lower: []string{"eth10", "eth11"},
 			Bond: &Bond{Mode: "802.3ad", Members: []string{"eth10", "eth11"}, Aggregator: "1", Partner: "00:1c:73:00:00:99"}},
-		{Name: "eth12", Type: 1, OperState: "down", Carrier: -1, Duplex: "unknown", MTU: 9000, Changes: 2, Counted: true, Physical: true, PCI: "0000:22:00.0"},
+		{Name: "eth12", Type: 1, OperState: "down", Carrier: -1, Duplex: "unknown", MTU: 9000, Index: 12, Changes: 2, Counted: true, Physical: true, PCI: "0000:22:00.0"},
 	} {
 		if diff := cmp.Diff(want, h.NetIf(want.Name), cmpopts.EquateErrors()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", want.Name, diff)

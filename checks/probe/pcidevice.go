@@ -128,10 +128,14 @@ func ParseLinkSpeed(text string) float64 {
 }
 
 // bridgesOf are those in ../../../devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0,
-// without the device itself.
+// without the device itself. What a controller has below a bus of its own (Intel's
+// VMD, .../0000:64:00.5/pci10000:00/10000:00:02.0) begins with the root port there.
 func bridgesOf(link string) (path []string) {
 	for part := range strings.SplitSeq(filepath.Dir(link), "/") {
-		if strings.Count(part, ":") == 2 {
+		switch {
+		case strings.HasPrefix(part, "pci"):
+			path = nil
+		case strings.Count(part, ":") == 2:
 			path = append(path, strings.ToLower(part))
 		}
 	}

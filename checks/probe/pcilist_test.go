@@ -68,3 +68,17 @@ func BenchmarkPCIList(b *testing.B) {
 		}
 	}
 }
+
+func TestBridges(t *testing.T) {
+	t.Parallel()
+	for link, want := range map[string]string{
+		"../../../devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0":                                                                      "[0000:c0:01.0]",
+		"../../../devices/pci0000:c0/0000:c0:01.0":                                                                                   "[]",
+		"../../../devices/pci0000:64/0000:64:00.5/pci10000:00/10000:00:02.0/10000:01:00.0":                                           "[10000:00:02.0]",
+		"../../../devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/47505500-0001-0000-3130-444531303244/pci0001:00/0001:00:00.0": "[]",
+	} {
+		if got := fmt.Sprint(bridgesOf(link)); got != want {
+			t.Errorf("%s: %s, want %s", link, got, want)
+		}
+	}
+}

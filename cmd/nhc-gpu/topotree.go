@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -128,7 +129,7 @@ func treeOf(t *checks.Topology) *branch {
 	for _, n := range t.NUMA { // in order, also those without a device
 		root.at(numaOf(t, n.ID))
 	}
-	slices.SortStableFunc(list, func(a, b device) int { return int(uint(a.NUMA)>>1) - int(uint(b.NUMA)>>1) }) // -1 is the largest
+	slices.SortStableFunc(list, func(a, b device) int { return cmp.Compare(uint(a.NUMA), uint(b.NUMA)) }) // -1 is the largest
 	for _, d := range list {
 		at := root.at(numaOf(t, d.NUMA)).place(d.Located)
 		at.devices = append(at.devices, d.text)

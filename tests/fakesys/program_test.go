@@ -192,6 +192,28 @@ func TestFlap(t *testing.T) {
 	}
 }
 
+// A second line about the same devices, and a run right after another, judge what the
+// first has judged.
+func TestErrorsOfLinksTwice(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, fakesys.DGXH100())
+	const strict = "* || check_pcie_aer -r 100 infiniband\n"
+	const lines = "* || check_pcie_aer\n" + strict
+	m.run(0, lines)
+	m.run(5*time.Minute, lines)
+	m.write("0000:23:00.0", "aer_dev_correctable", "RxErr 5000\nTOTAL_ERR_COR 5000")
+	const want = "corrected PCIe errors (RxErr 5000), link partner 0000:63:01.0, want at most 100 a minute"
+	if out := m.run(5*time.Minute, lines); !strings.Contains(out, "failed:  check_pcie_aer:  mlx5_3 0000:23:00.0: "+want+", got 1000.0") {
+		t.Errorf("the second line:\n%s", out)
+	}
+	if out := m.run(10*time.Second, strict); !strings.Contains(out, want) {
+		t.Errorf("a run right after:\n%s", out)
+	}
+	if out := m.run(5*time.Minute, lines); strings.Contains(out, "corrected") {
+		t.Errorf("not over:\n%s", out)
+	}
+}
+
 // A file of /sys that blocks is named, and keeps nothing else from being judged.
 func TestHangingFile(t *testing.T) {
 	t.Parallel()
