@@ -9,6 +9,8 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // HCA is an RDMA device, a directory of /sys/class/infiniband: InfiniBand, RoCE,
@@ -240,19 +242,29 @@ func (h *Host) VerbsVersion() string {
 	return strings.TrimSpace(v)
 }
 
-// names lists a directory, sorted.
+// names lists a directory, sorted. The standard library would ask the kernel four
+// more times of each: whether it can be polled, and how it was opened.
 func (h *Host) names(p string) ([]string, error) {
-	dir, err := os.Open(h.Path(p))
+	fail := func(err error) ([]string, error) { return nil, &fs.PathError{Op: "read", Path: p, Err: err} }
+	fd, err := open(unix.AT_FDCWD, h.Path(p))
 	if err != nil {
-		return nil, &fs.PathError{Op: "read", Path: p, Err: reason(err)}
+		return fail(err)
 	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil, &fs.PathError{Op: "read", Path: p, Err: reason(err)}
+	defer unix.Close(fd)
+	var names []string
+	for buf := make([]byte, 4096); ; {
+		n, err := unix.ReadDirent(fd, buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fail(err)
+		case n <= 0:
+			sort.Strings(names)
+			return names, nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
 	}
-	sort.Strings(names)
-	return names, nil
 }
 
 // reason strips the path from an error, which is that of this machine and not
