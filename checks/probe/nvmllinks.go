@@ -308,6 +308,7 @@ func (q query) p2p() {
 			switch {
 			case r.Err != nil: // of this pair, which hides no other
 				failed = r.Err
+				delete(peers, gpuName(i))
 			case !r.Known:
 			case r.Value == nvml.P2P_STATUS_OK:
 				peers[gpuName(i)] = P2POK
