@@ -221,8 +221,13 @@ func (r *fabricRun) again(g *probe.GPU, what string) int {
 		next = fabricPast{Boot: r.boot, InARow: map[string]int{}}
 	}
 	n := 1
-	if then, known := r.past.of(g); known && then.Boot == r.boot && r.boot != "" {
+	then, compare := r.past.of(g)
+	switch {
+	case then.Boot != r.boot || r.boot == "":
+	case compare:
 		n += max(then.InARow[what], 0)
+	case r.past.recent: // what the run just before it has said
+		n = max(then.InARow[what], 1)
 	}
 	next.InARow[what] = n
 	r.past.next.GPUs[uuid] = next

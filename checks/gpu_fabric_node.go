@@ -42,7 +42,7 @@ var healthSummaries = [...]string{2: "unhealthy", 3: "limited capacity"}
 // judgeHealth looks at the health mask, and at its summary where no part of the
 // mask says why.
 func (r *fabricRun) judgeHealth(g *probe.GPU, f probe.Fabric) {
-	named := false
+	named, strange := false, false
 	for _, bit := range healthBits {
 		switch v := int(f.Mask>>bit.shift) & (1<<bit.width - 1); v {
 		case 0, bit.good:
@@ -55,21 +55,19 @@ func (r *fabricRun) judgeHealth(g *probe.GPU, f probe.Fabric) {
 			}
 			r.fault(g, "gpu.fabric.health", severity, "", "", "health of the fabric: %s%s", bit.name, often)
 		default:
-			r.strange(g, f.Mask)
-			return
+			strange = true
 		}
 	}
 	switch config := int(f.Mask>>configShift) & configMask; {
 	case config >= len(wrongConfigs):
-		r.strange(g, f.Mask)
-		return
+		strange = true
 	case config > 1:
 		named = true
 		r.fault(g, "gpu.fabric.health", Fail, "", "", "health of the fabric: incorrect configuration, %s", wrongConfigs[config])
 	}
 	switch {
 	case f.Summary >= len(healthSummaries) || f.Summary < 0:
-		r.strange(g, f.Mask)
+		strange = true
 	case f.Summary > 1 && !named:
 		severity := Fail
 		if f.Summary == len(healthSummaries)-1 {
@@ -77,11 +75,9 @@ func (r *fabricRun) judgeHealth(g *probe.GPU, f probe.Fabric) {
 		}
 		r.fault(g, "gpu.fabric.health", severity, "", "", "health of the fabric: %s", healthSummaries[f.Summary])
 	}
-}
-
-// strange is a mask of a newer driver, or garbage.
-func (r *fabricRun) strange(g *probe.GPU, mask uint32) {
-	r.report(g, Finding{Code: "gpu.fabric.unknown", Severity: Unknown}, "health of the fabric is %#x, which is not known here", mask)
+	if strange { // a part of a newer driver, or garbage
+		r.report(g, Finding{Code: "gpu.fabric.unknown", Severity: Unknown}, "health of the fabric is %#x, which is not known here", f.Mask)
+	}
 }
 
 // switches says whether the node runs NVSwitches of its own.

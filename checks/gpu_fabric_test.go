@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -134,6 +135,8 @@ func fabricStates() {
 			inBoot().holding(file, twice(nvlinkBoot)),
 		onGPUs("not started, three times", nil, state(probe.FabricNotStarted), says(Fail, "state", "completed", "not started", text+", in 3 runs in a row")).
 			inBoot().holding(file, twice(nvlinkBoot)),
+		onGPUs("on its way, three times, and another run ten seconds later", nil, state(probe.FabricInProgress), says(Fail, "state", "completed", progress, text+", in 3 runs in a row")).
+			inBoot().holding(file, pastAt(10*time.Second, fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":3}}`, nvlinkBoot))),
 		onGPUs("on its way, twice before the boot", nil, state(probe.FabricInProgress), says(Warn, "state", "completed", progress, text)).inBoot().holding(file, twice("other")),
 		onGPUs("on its way, the boot is not known", nil, state(probe.FabricInProgress), says(Warn, "state", "completed", progress, text)).holding(file, twice("")),
 		onGPUs("one of eight is not in it", nil, state(probe.FabricNotSupported), says(Fail, "state", "completed", "not supported", text+" is not that of the others")),
@@ -214,6 +217,7 @@ func fabricHealth() {
 	}
 	for _, strange := range []scenario{
 		onGPUs("a health that nobody knows", nil, mask(0xab, 0), unknown("0xab")),
+		onGPUs("a part of the health that nobody knows", nil, mask(0x9b, 0), says(Fail, "route unhealthy"), unknown("0x9b")),
 		onGPUs("a configuration that nobody knows", nil, mask(0xfaa, 0), unknown("0xfaa")),
 		onGPUs("a summary that nobody knows", nil, mask(0xaa, 77), unknown("0xaa")),
 	} {

@@ -27,6 +27,8 @@ import (
 // Errors are judged by what was added since the last run, link by link
 // (checks/nvlinkerrors.toml has the limits), not in the first run after a boot: at
 // 100 CRC errors a second it fails, of all others it warns; -s fails for these, too.
+// A failure lasts for an hour, unless the counters are reset: a node that was
+// drained has no traffic that would show it again.
 // The effective bit error rate is judged where effective errors were added.
 //
 // GPUs with MIG on are left out: their links may be off.

@@ -99,12 +99,12 @@ func (r *linkRun) peers() {
 			there, known := g.NVLink.PeerP2P.Value[b]
 			back := o.NVLink.PeerP2P.Value[a]
 			switch {
-			case a == b || !known || back == "":
-			case there != probe.P2POK:
+			case a == b:
+			case known && there != probe.P2POK:
 				bad[a][b] = there
-			case back != probe.P2POK:
+			case back != "" && back != probe.P2POK:
 				bad[a][b] = back
-			default:
+			case known && back != "":
 				good++
 			}
 		}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/BurntSushi/toml"
 
@@ -72,7 +74,21 @@ type linkErrors struct {
 	Boot   string           `json:"boot"`
 	Up     []bool           `json:"up"`
 	Counts probe.LinkCounts `json:"counts"`
+	Failed []linkFailure    `json:"failed,omitempty"`
 }
+
+// linkFailure is a failure of a GPU that lasts for failureLasts: a node that was
+// drained has no traffic, and would have no errors in its next run.
+type linkFailure struct {
+	At   time.Time `json:"at"`
+	What string    `json:"what"` // the row's word
+	On   string    `json:"on"`
+	Want string    `json:"want"`
+	Got  string    `json:"got"`
+}
+
+// failureLasts is as long as errors of InfiniBand ports are looked back for.
+const failureLasts = time.Hour
 
 // errors judges what was added to the counters of a GPU's links. One that went
 // backwards says that the driver was loaded anew or that somebody has reset it: no
@@ -84,8 +100,13 @@ func (r *linkRun) errors(g *probe.GPU, m *memory[linkErrors], boot string) {
 		return
 	}
 	then, compare := m.of(g)
-	m.next.GPUs[g.UUID.Value] = linkErrors{Boot: boot, Up: g.NVLinks.Value, Counts: counts}
-	if !compare || boot == "" || then.Boot != boot {
+	next := linkErrors{Boot: boot, Up: g.NVLinks.Value, Counts: counts}
+	defer func() { m.next.GPUs[g.UUID.Value] = next }()
+	if boot == "" || then.Boot != boot {
+		return
+	}
+	if !compare {
+		next.Failed = r.failedBefore(g, then, nil)
 		return
 	}
 	added := map[string][]uint64{}
@@ -103,8 +124,11 @@ func (r *linkRun) errors(g *probe.GPU, m *memory[linkErrors], boot string) {
 		}
 	}
 	for _, row := range nvlinkLimits().Limits {
-		r.tooManyOf(g, row, added[row.Counter], m.elapsed.Seconds())
+		if f := r.tooManyOf(g, row, added[row.Counter], m.elapsed.Seconds()); f != nil {
+			next.Failed = append(next.Failed, *f)
+		}
 	}
+	next.Failed = append(next.Failed, r.failedBefore(g, then, next.Failed)...)
 	r.judgeBER(g, rates, added["effective"])
 }
 
@@ -121,7 +145,23 @@ func addedTo(then, now uint64) (added uint64, ok bool) {
 	return 0, false
 }
 
-func (r *linkRun) tooManyOf(g *probe.GPU, row linkLimit, added []uint64, seconds float64) {
+// failedBefore reports the failures of earlier runs that still count and are not
+// among those of this one, and gives them.
+func (r *linkRun) failedBefore(g *probe.GPU, then linkErrors, now []linkFailure) (still []linkFailure) {
+	for _, f := range then.Failed {
+		ago := r.nvml.Taken.Sub(f.At)
+		if ago < 0 || ago >= failureLasts || slices.ContainsFunc(now, func(n linkFailure) bool { return n.What == f.What }) {
+			continue
+		}
+		still = append(still, f)
+		r.report(g, Finding{Code: "gpu.nvlink.errors", Severity: Fail, Remedy: ResetGPU, Want: f.Want, Got: f.Got},
+			"%s on %s %d minutes ago", f.What, f.On, int(ago.Minutes()))
+	}
+	return still
+}
+
+// tooManyOf looks at one counter. It gives what fails.
+func (r *linkRun) tooManyOf(g *probe.GPU, row linkLimit, added []uint64, seconds float64) *linkFailure {
 	unit := map[string]float64{"run": 1, "minute": seconds / 60, "second": seconds}[row.Per]
 	var bad []int
 	var worst uint64
@@ -131,7 +171,7 @@ func (r *linkRun) tooManyOf(g *probe.GPU, row linkLimit, added []uint64, seconds
 		}
 	}
 	if len(bad) == 0 {
-		return
+		return nil
 	}
 	f := Finding{Code: "gpu.nvlink.errors", Severity: Warn, Remedy: ResetGPU, Want: fmt.Sprintf("at most %g", row.Most), Got: fmt.Sprint(worst)}
 	if row.Per != "run" {
@@ -141,6 +181,10 @@ func (r *linkRun) tooManyOf(g *probe.GPU, row linkLimit, added []uint64, seconds
 		f.Severity = Fail
 	}
 	r.report(g, f, "%s on %s since the last run", row.What, linkNames(bad))
+	if f.Severity != Fail {
+		return nil
+	}
+	return &linkFailure{At: r.nvml.Taken, What: row.What, On: linkNames(bad), Want: f.Want, Got: f.Got}
 }
 
 // linkNames is "link 7", "links 4, 7".

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -46,6 +47,18 @@ func nvlinkErrorScenarios(name string) {
 		s.nvml.GPUs[3].NVLink.BER = probe.Known(list)
 		return s
 	}
+	failed := func(title, boot string, ago, taken time.Duration, crc uint64, want ...Finding) scenario {
+		past := linkErrors{Boot: boot, Up: repeat(18, true), Counts: probe.LinkCounts{"crc": repeat(18, uint64(5))}}
+		past.Failed = []linkFailure{{At: h100s().Taken.Add(-ago), What: "CRC errors", On: "link 7", Want: "at most 100 a second", Got: "200.0"}}
+		text, _ := json.Marshal(past)
+		now := gpu3(func(g *probe.GPU) {
+			list := repeat(18, uint64(5))
+			list[7] = crc
+			g.NVLink.Counts = probe.Known(probe.LinkCounts{"crc": list})
+		})
+		return onGPUs(title, nil, now, want...).holding(file, pastAt(taken, string(text))).inBoot()
+	}
+	lasts := says(Fail, "errors", ResetGPU, "at most 100 a second", "200.0", "CRC errors on link 7 20 minutes ago")
 	again := run("a link that was down", nil, c{"replays": 0}, c{"replays": 7})
 	again.files[file] = strings.Replace(again.files[file], "true,true,true,true,true,true,true,true", "true,true,true,true,true,true,true,false", 1)
 	testCheck(name,
@@ -54,6 +67,12 @@ func nvlinkErrorScenarios(name string) {
 		run("replays, strictly", of("-s"), c{"replays": 5}, c{"replays": 7}, errs(Fail, "at most 0", "2", "replays")).orTable(map[string]any{"strict": true}),
 		run("some CRC errors", nil, c{"crc": 5}, c{"crc": 29005}),
 		run("many CRC errors", nil, c{"crc": 5}, c{"crc": 60005}, errs(Fail, "at most 100 a second", "200.0", "CRC errors")),
+		failed("many CRC errors, not long ago", nvlinkBoot, 20*time.Minute, 5*time.Minute, 5, lasts),
+		failed("many CRC errors, not long ago, and another run ten seconds later", nvlinkBoot, 20*time.Minute, 10*time.Second, 5, lasts),
+		failed("many CRC errors, and again", nvlinkBoot, 20*time.Minute, 5*time.Minute, 60005, errs(Fail, "at most 100 a second", "200.0", "CRC errors")),
+		failed("many CRC errors, long ago", nvlinkBoot, time.Hour, 5*time.Minute, 5),
+		failed("many CRC errors, before a reset of the GPU", nvlinkBoot, 20*time.Minute, 5*time.Minute, 0),
+		failed("many CRC errors, before the boot", "other", 20*time.Minute, 5*time.Minute, 5),
 		run("a counter that is full", nil, c{"replays": math.MaxUint32 - 1}, c{"replays": 2}, errs(Warn, "at most 0", "4", "replays")),
 		run("counters that were reset", nil, c{"replays": 700, "crc": 0}, c{"replays": 2, "crc": 60000000}),
 		onGPUs("errors of the first run", nil, counted(c{"replays": 7})).inBoot(),

@@ -98,13 +98,18 @@ func TestDefault(t *testing.T) {
 		{Pos{"default.toml", 15}, "check_hw_eth", "*", map[string]any{"dev": "lo"}, Policy{}},
 	}
 	line := 21
-	for name := range strings.FieldsSeq("count driver recovery xid ecc remap persistence mode vbios temp power throttle pcie procs") {
+	for name := range strings.FieldsSeq("count driver recovery xid ecc remap persistence mode vbios temp power throttle pcie procs nvlink fabric") {
 		params := map[string]any{}
 		if name == "ecc" { // the line of remap has the rows
 			params["no_remap"] = true
 		}
 		want = append(want, Entry{Pos{"default.toml", line}, "check_gpu_" + name, "*", params, Policy{}})
 		line += 3 + len(params)
+	}
+	line += 2
+	for name := range strings.FieldsSeq("ib_ports ib_count ib_modules ib_firmware ib_gid ib_errors ib_link_flapping ib_pcie eth_link pcie pcie_aer nvme hw_topology") {
+		want = append(want, Entry{Pos{"default.toml", line}, "check_" + name, "*", map[string]any{}, Policy{}})
+		line += 3
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

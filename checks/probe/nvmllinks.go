@@ -297,6 +297,7 @@ func (q query) p2p() {
 		return
 	}
 	peers := PeerP2P{}
+	var failed error
 	for i, peer := range q.s.devices {
 		if peer == nil || i == q.g.Index {
 			continue
@@ -305,9 +306,9 @@ func (q query) p2p() {
 			who := fmt.Sprintf("(%d, %d)", q.g.Index, i)
 			r := unknownIsUnsupported(ask(q.s, "nvmlDeviceGetP2PStatus", who, func() (nvml.GpuP2PStatus, nvml.Return) { return q.d.GetP2PStatus(peer, kind.cap) }))
 			switch {
-			case r.Err != nil:
-				q.g.NVLink.PeerP2P.Err = r.Err
-				return
+			case r.Err != nil: // of this pair, which hides no other
+				failed = r.Err
+				delete(peers, gpuName(i))
 			case !r.Known:
 			case r.Value == nvml.P2P_STATUS_OK:
 				peers[gpuName(i)] = P2POK
@@ -323,6 +324,7 @@ func (q query) p2p() {
 	if len(peers) > 0 {
 		q.g.NVLink.PeerP2P = Known(peers)
 	}
+	q.g.NVLink.PeerP2P.Err = failed
 }
 
 func gpuName(i int) string { return fmt.Sprintf("gpu%d", i) }

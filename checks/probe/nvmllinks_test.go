@@ -39,7 +39,7 @@ func TestNVLinksOfHopper(t *testing.T) {
 			"gpu6": "write: disabled by a setting of the driver", "gpu7": "read: status 99"}},
 		{3, "NVLinkErrors.Sums.replays", 5.},
 		{4, "NVLink.Counts.error", "field 161 of nvmlDeviceGetFieldValues(4): unknown error (NVML error 999)"},
-		{5, "NVLink.PeerP2P.error", "nvmlDeviceGetP2PStatus(5, 0): the GPU is lost (NVML error 15)"},
+		{5, "NVLink.PeerP2P", map[string]any{"gpu1": "ok", "gpu2": "ok", "gpu3": "ok", "gpu4": "ok", "gpu6": "ok", "gpu7": "ok"}}, // of gpu0 it is an error
 		{6, "NVLink.Far.error", "nvmlDeviceGetNvLinkRemoteDeviceType(6): the GPU is lost (NVML error 15)"},
 		{7, "NVLink.Speed.error", "field 164 of nvmlDeviceGetFieldValues(7): unknown error (NVML error 999)"},
 	} {

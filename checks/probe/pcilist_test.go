@@ -82,3 +82,17 @@ func TestBridges(t *testing.T) {
 		}
 	}
 }
+
+func FuzzLinkSpeed(f *testing.F) {
+	for _, seed := range []string{"32.0 GT/s PCIe", "8 GT/s", "Unknown", "", "nan GT/s", "-1 GT/s", "1e300 GT/s", "\xff\x00", "16.0"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if n := ParseLinkSpeed(text); !(n >= 0 && n < 1000) {
+			t.Errorf("%q: %g", text, n)
+		}
+		if n := gbps(text); !(n >= 0) {
+			t.Errorf("%q: %g Gb/s", text, n)
+		}
+	})
+}

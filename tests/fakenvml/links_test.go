@@ -18,6 +18,8 @@ func TestLinkFaults(t *testing.T) {
 		{"slow link", "3 field 164 7 = 13281", "check_gpu_nvlink -b 26562", "check_gpu_nvlink:  gpu3 0000:13:00.0: link 7 is slow, want at least 26562 MB/s, got 13281 MB/s"},
 		{"no peer", "3 nvmlDeviceGetP2PStatus * 2 = 5\n* nvmlDeviceGetP2PStatus 3 2 = 5", "check_gpu_nvlink",
 			"check_gpu_nvlink:  gpu3 0000:13:00.0: NVLink traffic with 7 of 7 GPUs, want ok, got NVLink: not supported"},
+		{"no peer, and one that cannot be asked for", "5 nvmlDeviceGetP2PStatus * 2 = 5\n* nvmlDeviceGetP2PStatus 5 2 = 5\n* nvmlDeviceGetP2PStatus 3 2 error 999", "check_gpu_nvlink",
+			"check_gpu_nvlink:  gpu5 0000:15:00.0: NVLink traffic with 7 of 7 GPUs, want ok, got NVLink: not supported"},
 		{"fabric without resources", "3 nvmlDeviceGetGpuFabricInfo = 3 23 0 0 0 0 0", "check_gpu_fabric",
 			"check_gpu_fabric:  gpu3 0000:13:00.0: state of the fabric is completed, but its status, want success, got insufficient resources"},
 		{"fabric of an older form", "- fabricVersions = 2\n3 nvmlDeviceGetGpuFabricInfo = 3 0 0 0 0 0xa9 0", "check_gpu_fabric",
