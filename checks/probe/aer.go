@@ -30,6 +30,9 @@ func (h *Host) AER(address string) (a AER, known bool, err error) {
 // AERByName reads the counters and says what they are made of; what is 0 is not there.
 func (h *Host) AERByName(address string) (a AER, names AERNames, known bool, err error) {
 	dir := pciDevices + "/" + address
+	if err := h.stuckAt(dir); err != nil {
+		return a, names, false, err
+	}
 	fd, err := open(unix.AT_FDCWD, h.Path(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return a, names, false, nil

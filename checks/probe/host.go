@@ -7,7 +7,10 @@
 package probe
 
 import (
+	"errors"
+	"io/fs"
 	"path/filepath"
+	"strings"
 )
 
 // Host reads one node. It caches what it reads for its life, as LBNL NHC does
@@ -23,7 +26,8 @@ type Host struct {
 	spare   []string // see SetPast
 	blocked bool     // see Blocked
 
-	nvmlLibrary string // see SetNVMLLibrary
+	nvmlLibrary string   // see SetNVMLLibrary
+	stuck       []string // see SetStuck
 }
 
 // NewHost reads the node whose file system begins at root; "" and "/" are this machine.
@@ -44,6 +48,24 @@ func (h *Host) Path(p string) string {
 		return p
 	}
 	return filepath.Join(h.root, p)
+}
+
+// SetStuck says which calls have hung a moment ago, or hang still, in the words that
+// were given to doing: "read /sys/class/infiniband/mlx5_3". The device is not asked
+// again, so that one that blocks costs a run one timeout, and not one of each check.
+func (h *Host) SetStuck(calls []string) { h.stuck = calls }
+
+// ErrStuck says that a device was not asked, since it has not answered another check.
+var ErrStuck = errors.New("not asked: it has just blocked another check")
+
+// stuckAt is ErrStuck if a directory, or something below it, is what a call hangs in.
+func (h *Host) stuckAt(dir string) error {
+	for _, call := range h.stuck {
+		if path, ok := strings.CutPrefix(call, "read "); ok && (path == dir || strings.HasPrefix(path, dir+"/")) {
+			return &fs.PathError{Op: "read", Path: dir, Err: ErrStuck}
+		}
+	}
+	return nil
 }
 
 type cached[T any] struct {

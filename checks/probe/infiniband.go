@@ -79,6 +79,10 @@ func (h *Host) HCAs(doing func(string)) ([]HCA, error) {
 		}
 		var list []HCA
 		for _, name := range names {
+			if err := h.stuckAt(ibClass + "/" + name); err != nil {
+				list = append(list, HCA{Name: name, NUMA: -1, Err: err})
+				continue
+			}
 			if doing != nil {
 				doing("read " + ibClass + "/" + name)
 			}

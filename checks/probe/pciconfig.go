@@ -45,6 +45,9 @@ const (
 func (h *Host) PCIConfig(address string) (PCIConfig, error) {
 	return once(h, "pciconfig "+address, func() (c PCIConfig, err error) {
 		p := pciDevices + "/" + address + "/config"
+		if err := h.stuckAt(pciDevices + "/" + address); err != nil {
+			return c, err
+		}
 		if h.word(pciDevices+"/"+address, "power_state", &err) == "D3cold" { // switched off, and reading would wake it up
 			return c, &fs.PathError{Op: "read", Path: p, Err: fs.ErrNotExist}
 		}

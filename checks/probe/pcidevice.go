@@ -38,6 +38,9 @@ func (h *Host) PCIDevice(address string) PCIDevice {
 func (h *Host) pciDevice(address string) PCIDevice {
 	dir := pciDevices + "/" + address
 	d := PCIDevice{Address: address, NUMA: -1}
+	if d.Err = h.stuckAt(dir); d.Err != nil {
+		return d
+	}
 	fd, err := open(unix.AT_FDCWD, h.Path(dir)) // once: the way there is long
 	if err != nil {
 		d.Err = &fs.PathError{Op: "read", Path: dir, Err: err}

@@ -81,6 +81,18 @@ func (l *Ledger) Find(lane checks.Lane, step string) (Corpse, bool) {
 	return Corpse{}, false
 }
 
+// Doing are the calls that processes of a lane have not come back from.
+func (l *Ledger) Doing(lane checks.Lane) (calls []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.corpses {
+		if c.Lane == lane && c.Doing != "" && alive(c.PID, c.Start) {
+			calls = append(calls, c.Doing)
+		}
+	}
+	return calls
+}
+
 // Add enters corpses and writes the ledger. Runs overlap: what another run has
 // entered meanwhile is kept.
 func (l *Ledger) Add(cs ...Corpse) error {

@@ -31,6 +31,7 @@ type Pool struct {
 	ended   map[checks.Lane]bool // vendor lanes that hung or died: they stay so for this run
 	lastID  int
 	warn    []error
+	stuck   []string // what workers of the local lane did not come back from in this run
 	vars    Vars
 	version int // of vars; a worker is told when it has an older one
 }
@@ -78,6 +79,7 @@ func (p *Pool) tell(c *client, r *Request) {
 	defer p.mu.Unlock()
 	if c.version != p.version {
 		vars := p.vars
+		vars.Stuck = append(p.opts.Ledger.Doing(c.lane), p.stuck...)
 		r.Vars, c.version = &vars, p.version
 	}
 }
@@ -223,6 +225,11 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			hung := c.autopsy(doing, time.Since(began))
 			hung.Moved = was != "" && doing != "" && was != doing
 			p.bury(c, r, hung)
+			if c.lane == checks.Local && doing != "" {
+				p.mu.Lock()
+				p.stuck = append(p.stuck, doing)
+				p.mu.Unlock()
+			}
 			emit(r, Outcome{Hung: hung})
 			return i + 1, true
 		default:

@@ -75,6 +75,7 @@ type Vars struct {
 	Past    string              `json:"past,omitempty"`    // directory of what checks keep between runs; "" is none
 	Spare   string              `json:"spare,omitempty"`   // where they keep it if that cannot be written
 	Job     *checks.Job         `json:"job,omitempty"`     // the job that the run is for
+	Stuck   []string            `json:"stuck,omitempty"`   // what earlier workers of the lane did not come back from
 
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,
 	Profiles     []byte `json:"profiles,omitempty"`      // and their text, which is known to be right

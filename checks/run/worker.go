@@ -161,6 +161,7 @@ func (w *worker) tell(v Vars) {
 	w.vars = v
 	w.lookAt(v.Root)
 	w.host.SetPast(v.Past, v.Spare)
+	w.host.SetStuck(v.Stuck)
 	w.host.SetNVMLLibrary(v.Plain["NVML_LIBRARY"])
 }
 
@@ -170,6 +171,7 @@ func (w *worker) lookAt(root string) {
 	if root != w.root {
 		w.host, w.root, w.states = probe.NewHost(root), root, nil
 		w.host.SetPast(w.vars.Past, w.vars.Spare)
+		w.host.SetStuck(w.vars.Stuck)
 	}
 }
 
