@@ -1,18 +1,9 @@
 package checks
 
 import (
-	_ "embed"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
-
-	"github.com/BurntSushi/toml"
 )
-
-//go:embed hca.toml
-var hcaTOML string
 
 // HCAModel is what is known of a kind of HCA, by its PCI ids and its board id; 0
 // is what nobody knows.
@@ -43,78 +34,19 @@ type hcaBoard struct {
 	Source  string   `toml:"source"`
 }
 
+// hcaFile is hca.toml. The program has its rows as they are in hca_rows.go, which is
+// made of it: parsing would cost more than asking a node's adapters.
 type hcaFile struct {
 	Sources map[string]string `toml:"sources"`
 	HCAs    []HCAModel        `toml:"hca"`
 	Boards  []hcaBoard        `toml:"board"`
 }
 
-// hcaTable is read when it is first asked for: most runs have no HCA to ask about.
-var hcaTable = sync.OnceValue(func() *hcaFile {
-	f, err := parseHCAs(hcaTOML)
-	if err != nil {
-		panic(fmt.Sprintf("checks: hca.toml: %v", err))
-	}
-	return f
-})
-
-// parseHCAs reads hca.toml, and refuses what would answer one question in two ways.
-func parseHCAs(text string) (*hcaFile, error) {
-	var f hcaFile
-	meta, err := toml.Decode(text, &f)
-	if err != nil {
-		return nil, err
-	}
-	if keys := meta.Undecoded(); len(keys) > 0 {
-		return nil, fmt.Errorf("key %s: unknown", keys[0])
-	}
-	seen := map[string]bool{}
-	once := func(what, id string) error {
-		if id == "" || seen[what+id] {
-			return fmt.Errorf("%s %q: want it once", what, id)
-		}
-		seen[what+id] = true
-		return nil
-	}
-	cite := func(source *string) error {
-		full, ok := f.Sources[*source]
-		*source = full
-		if !ok {
-			return errors.New("a row without a source")
-		}
-		return nil
-	}
-	for i := range f.HCAs {
-		m := &f.HCAs[i]
-		err := errors.Join(once("hca", m.Name), cite(&m.Source))
-		for _, id := range m.Devices {
-			err = errors.Join(err, once("device", id))
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	for i := range f.Boards {
-		b := &f.Boards[i]
-		err := cite(&b.Source)
-		for _, id := range b.IDs {
-			err = errors.Join(err, once("board", id))
-		}
-		if !seen["hca"+b.HCA] {
-			err = errors.Join(err, fmt.Errorf("hca %q: unknown", b.HCA))
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return &f, nil
-}
-
 // hcaModel is what is known of an HCA, nil if nothing is: by its PCI vendor and
 // device, as sysfs has them ("0x15b3") or without 0x, and by its board id, as
 // sysfs has it in board_id, which may be "". A board that is known of another
 // device is ignored.
-func hcaModel(vendor, device, board string) *HCAModel { return hcaTable().find(vendor, device, board) }
+func hcaModel(vendor, device, board string) *HCAModel { return hcaRows.find(vendor, device, board) }
 
 func (f *hcaFile) find(vendor, device, board string) *HCAModel {
 	id := bareID(vendor) + ":" + bareID(device)

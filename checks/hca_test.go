@@ -1,13 +1,114 @@
 package checks
 
 import (
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"go/format"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/BurntSushi/toml"
 	"github.com/google/go-cmp/cmp"
 )
+
+//go:embed hca.toml
+var hcaTOML string
+
+var writeHCAs = flag.Bool("hcas", false, "rewrite hca_rows.go")
+
+// parseHCAs reads hca.toml, and refuses what would answer one question in two ways.
+func parseHCAs(text string) (*hcaFile, error) {
+	var f hcaFile
+	meta, err := toml.Decode(text, &f)
+	if err != nil {
+		return nil, err
+	}
+	if keys := meta.Undecoded(); len(keys) > 0 {
+		return nil, fmt.Errorf("key %s: unknown", keys[0])
+	}
+	seen := map[string]bool{}
+	once := func(what, id string) error {
+		if id == "" || seen[what+id] {
+			return fmt.Errorf("%s %q: want it once", what, id)
+		}
+		seen[what+id] = true
+		return nil
+	}
+	cite := func(source *string) error {
+		full, ok := f.Sources[*source]
+		*source = full
+		if !ok {
+			return errors.New("a row without a source")
+		}
+		return nil
+	}
+	for i := range f.HCAs {
+		m := &f.HCAs[i]
+		err := errors.Join(once("hca", m.Name), cite(&m.Source))
+		for _, id := range m.Devices {
+			err = errors.Join(err, once("device", id))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for i := range f.Boards {
+		b := &f.Boards[i]
+		err := cite(&b.Source)
+		for _, id := range b.IDs {
+			err = errors.Join(err, once("board", id))
+		}
+		if !seen["hca"+b.HCA] {
+			err = errors.Join(err, fmt.Errorf("hca %q: unknown", b.HCA))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &f, nil
+}
+
+// hcaTable is hca.toml, read.
+func hcaTable(t *testing.T) *hcaFile {
+	t.Helper()
+	f, err := parseHCAs(hcaTOML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestHCARows compares the rows that the program has with the file that they are
+// made of.
+func TestHCARows(t *testing.T) {
+	t.Parallel()
+	f := *hcaTable(t)
+	f.Sources = nil
+	text := strings.NewReplacer("[]checks.", "\n[]", "{checks.HCAModel", "{\n", "{checks.hcaBoard", "{\n", ", checks.HCAModel", ",\n", ", checks.hcaBoard", ",\n", "checks.", "").Replace(fmt.Sprintf("%#v", f))
+	want, err := format.Source([]byte("// Code generated from hca.toml: go test ./checks -run HCARows -hcas. DO NOT EDIT.\n\npackage checks\n\nvar hcaRows = " + text + "\n"))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	const path = "hca_rows.go"
+	if *writeHCAs {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s is not what hca.toml says; go test ./checks -run HCARows -hcas writes it (-want +got):\n%s", path, diff)
+	}
+}
 
 func TestHCAModel(t *testing.T) {
 	t.Parallel()
@@ -81,7 +182,7 @@ func TestHCATable(t *testing.T) {
 	id := regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{4}$`)
 	modules := []string{"mlx5_ib", "efa", "bnxt_re", "irdma"}
 	used := map[string]bool{}
-	f := hcaTable()
+	f := hcaTable(t)
 	for _, m := range f.HCAs {
 		used[m.Source] = true
 		if len(m.Devices) == 0 || slices.ContainsFunc(m.Devices, func(d string) bool { return !id.MatchString(d) }) {
