@@ -79,7 +79,7 @@ func (p *Pool) tell(c *client, r *Request) {
 	defer p.mu.Unlock()
 	if c.version != p.version {
 		vars := p.vars
-		vars.Stuck = append(p.opts.Ledger.Doing(c.lane), p.stuck...)
+		vars.Stuck = slices.Concat(vars.Stuck, p.opts.Ledger.Doing(c.lane), p.stuck)
 		r.Vars, c.version = &vars, p.version
 	}
 }
