@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"os"
 	"testing"
 
@@ -64,5 +65,28 @@ func TestIBPortsWithoutDriver(t *testing.T) {
 	h = tree(t, map[string]string{"sys/class/infiniband": "a file"})
 	if _, err := h.IBPorts(); message(err) != "read /sys/class/infiniband: not a directory" {
 		t.Errorf("IBPorts of a file: %v", err)
+	}
+}
+
+// A device that has just blocked another check is not asked; the others are.
+func TestHCAsStuck(t *testing.T) {
+	t.Parallel()
+	const class = "sys/class/infiniband/"
+	h := tree(t, map[string]string{class + "mlx5_0/ports/1/state": "4: ACTIVE\n", class + "mlx5_10/ports/1/state": "4: ACTIVE\n", class + "mlx5_1/ports/1/state": "4: ACTIVE\n"})
+	h.SetStuck([]string{"read /sys/class/infiniband/mlx5_1/ports/1/counters", "stat /home"})
+	list, err := h.HCAs(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, a := range list {
+		got[a.Name] = errors.Is(a.Err, ErrStuck)
+	}
+	if diff := cmp.Diff(map[string]bool{"mlx5_0": false, "mlx5_1": true, "mlx5_10": false}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	const want = "read /sys/class/infiniband/mlx5_1: not asked: it has just blocked another check"
+	if got := message(list[1].Err); got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
