@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/BurntSushi/toml"
 
@@ -34,40 +35,63 @@ type node struct {
 	links map[string]string // symbolic links
 }
 
-// selftestNode is a healthy node of checks/selftest/nodes; "" has nothing at
-// all, "empty" an NVML that has no GPU.
-func selftestNode(name string) (*node, error) {
-	n := &node{files: map[string]string{}, links: map[string]string{}}
-	switch name {
-	case "":
-		return n, nil
-	case "empty":
-		n.nvml = new(probe.NVML)
-		return n, nil
-	}
+// nodeBase is a healthy node as its file has it: what is below its root is shared by
+// all that is made of it, and never changed.
+type nodeBase struct {
+	nvml         map[string]any
+	files, links map[string]string
+}
+
+var nodeBases sync.Map // by name: func() (*nodeBase, error)
+
+func selftestBase(name string) (*nodeBase, error) {
+	read, _ := nodeBases.LoadOrStore(name, sync.OnceValues(func() (*nodeBase, error) { return readNode(name) }))
+	return read.(func() (*nodeBase, error))()
+}
+
+func readNode(name string) (*nodeBase, error) {
 	data, err := selftestData.ReadFile("selftest/nodes/" + name + ".toml")
 	if err != nil {
 		return nil, fmt.Errorf("no node is called %q", name)
 	}
-	var base struct {
+	var text struct {
 		NVML  map[string]any    `toml:"nvml"`
 		Files map[string]string `toml:"files"`
 		Links map[string]string `toml:"links"`
 	}
-	if err := toml.Unmarshal(data, &base); err != nil {
+	if err := toml.Unmarshal(data, &text); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	n.nvml = &probe.NVML{GPUs: make([]probe.GPU, selftestGPUs)}
-	for i := range n.nvml.GPUs {
-		n.nvml.GPUs[i].Index = i
-		for file, content := range base.Files {
-			n.files[ofGPU(file, i)] = ofGPU(content, i)
+	base := &nodeBase{nvml: text.NVML, files: map[string]string{}, links: map[string]string{}}
+	for i := range selftestGPUs {
+		for file, content := range text.Files {
+			base.files[ofGPU(file, i)] = ofGPU(content, i)
 		}
-		for name, target := range base.Links {
-			n.links[ofGPU(name, i)] = ofGPU(target, i)
+		for link, target := range text.Links {
+			base.links[ofGPU(link, i)] = ofGPU(target, i)
 		}
 	}
-	return n, n.change(base.NVML)
+	return base, nil
+}
+
+// selftestNode is a healthy node of checks/selftest/nodes; "" has nothing at
+// all, "empty" an NVML that has no GPU.
+func selftestNode(name string) (*node, error) {
+	switch name {
+	case "":
+		return &node{}, nil
+	case "empty":
+		return &node{nvml: new(probe.NVML)}, nil
+	}
+	base, err := selftestBase(name)
+	if err != nil {
+		return nil, err
+	}
+	n := &node{nvml: &probe.NVML{GPUs: make([]probe.GPU, selftestGPUs)}, files: base.files, links: base.links}
+	for i := range n.nvml.GPUs {
+		n.nvml.GPUs[i].Index = i
+	}
+	return n, n.change(base.nvml)
 }
 
 // ofGPU puts the number of a GPU, which has one digit, where the text wants it.

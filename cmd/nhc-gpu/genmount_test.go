@@ -101,7 +101,7 @@ func TestPorts(t *testing.T) {
 		{Name: "mlx5_1:1", State: "DOWN", Phys: "Disabled", Rate: "10"},
 		{Name: "mlx5_2:1", Err: "read /sys/class/infiniband/mlx5_2/ports/1/rate: input/output error"},
 	})
-	if diff := cmp.Diff([]string{"check_hw_ib 400 mlx5_0:1"}, lines(&g.sheet)); diff != "" {
+	if diff := cmp.Diff(append([]string{"check_hw_ib 400 mlx5_0:1"}, fabricChecks...), lines(&g.sheet)); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 	if len(g.sheet.warnings) != 1 {
