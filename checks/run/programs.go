@@ -65,3 +65,15 @@ func programAt(path string, self fs.FileInfo) Program {
 	}
 	return p
 }
+
+// find tells which of the paths is the first to be a directory (written with a
+// slash at its end) or an executable file.
+func find(paths []string) *Response {
+	for i, p := range paths {
+		st, err := os.Stat(p)
+		if err == nil && (st.IsDir() || st.Mode().IsRegular() && st.Mode()&0o111 != 0) && st.IsDir() == strings.HasSuffix(p, "/") {
+			return &Response{Status: i + 1}
+		}
+	}
+	return &Response{}
+}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -326,18 +325,6 @@ func (w *worker) append(req *Request) *Response {
 	if len(req.Data) > 0 {
 		if _, err := f.Write(req.Data); err != nil {
 			return &Response{Err: pathError("write", req.Path, err)}
-		}
-	}
-	return &Response{}
-}
-
-// find tells which of the paths is the first to be a directory (written with a
-// slash at its end) or an executable file.
-func find(paths []string) *Response {
-	for i, p := range paths {
-		st, err := os.Stat(p)
-		if err == nil && (st.IsDir() || st.Mode().IsRegular() && st.Mode()&0o111 != 0) && st.IsDir() == strings.HasSuffix(p, "/") {
-			return &Response{Status: i + 1}
 		}
 	}
 	return &Response{}

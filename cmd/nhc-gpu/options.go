@@ -155,7 +155,7 @@ func help(argv0 string) {
  wrap              Run it and print or mail what has changed (nhc-wrapper)
  platforms         Print what is known of kinds of GPU nodes, and from where
  topo              Print how GPUs, adapters and disks lie to each other
- selftest          Prove that each check of GPUs can fail, without a GPU
+ selftest          Prove that each check of GPUs and the fabric can fail
  xid explain CODE  Tell what is made of an Xid of a GPU, and why
  job ID            Print what happened on this node while a job ran
  clear             Take a GPU's Xids off the node: an operator's word

@@ -26,7 +26,7 @@ func selftestCommand(exit *int) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   selftestName + " [CHECK...]",
-		Short: "Prove that each check of GPUs can fail, without a GPU",
+		Short: "Prove that each check of GPUs and the fabric can fail",
 		Long: `Has the checks of GPUs judge nodes that are made up: healthy ones, and for each
 way in which a check can fail one where a single GPU of eight is ill. A line for
 each says what is broken and what the check said. It needs no root and no GPU,
