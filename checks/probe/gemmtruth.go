@@ -11,7 +11,7 @@ import (
 //
 //	sum of u(i) * C(i, j) * v(j) = sum over k of (sum of u(i) * A(i, k)) * (sum of B(k, j) * v(j))
 //
-// number, weight and seedOf are those of kernels/numbers.cu.
+// gemmNumber, gemmWeight and seedOf are whole, weight and seeds of kernels/numbers.cu.
 
 func gemmNumber(x, seed uint64, most uint32) int64 {
 	h := (x + seed) * 0x9E3779B97F4A7C15

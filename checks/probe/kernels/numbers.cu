@@ -6,8 +6,8 @@
 
 typedef long long s64;
 
-/* number is the element x of a matrix: a whole number from -most to most. */
-DEVICE int number(u64 x, u64 seed, u32 most)
+/* whole is the element x of a matrix: a whole number from -most to most. */
+DEVICE int whole(u64 x, u64 seed, u32 most)
 {
 	u64 h = (x + seed) * 0x9E3779B97F4A7C15ULL;
 
@@ -31,13 +31,13 @@ DEVICE u64 weight(u64 x, u64 seed)
 KERNEL fill_f64(double *to, u64 count, u64 seed, u32 most)
 {
 	EACH (x, count)
-		to[x] = number(x, seed, most);
+		to[x] = whole(x, seed, most);
 }
 
 KERNEL fill_f32(float *to, u64 count, u64 seed, u32 most)
 {
 	EACH (x, count)
-		to[x] = (float)number(x, seed, most);
+		to[x] = (float)whole(x, seed, most);
 }
 
 /* bits is a whole number as a float. */
@@ -64,19 +64,19 @@ DEVICE u32 narrow(u32 b, int exponent, int mantissa)
 KERNEL fill_bf16(unsigned short *to, u64 count, u64 seed, u32 most)
 {
 	EACH (x, count)
-		to[x] = (unsigned short)(bits(number(x, seed, most)) >> 16);
+		to[x] = (unsigned short)(bits(whole(x, seed, most)) >> 16);
 }
 
 KERNEL fill_f16(unsigned short *to, u64 count, u64 seed, u32 most)
 {
 	EACH (x, count)
-		to[x] = (unsigned short)narrow(bits(number(x, seed, most)), 5, 10);
+		to[x] = (unsigned short)narrow(bits(whole(x, seed, most)), 5, 10);
 }
 
 KERNEL fill_e4m3(unsigned char *to, u64 count, u64 seed, u32 most)
 {
 	EACH (x, count)
-		to[x] = (unsigned char)narrow(bits(number(x, seed, most)), 4, 3);
+		to[x] = (unsigned char)narrow(bits(whole(x, seed, most)), 4, 3);
 }
 
 /* What sum_f64 and sum_f32 leave. */

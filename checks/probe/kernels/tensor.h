@@ -1,8 +1,8 @@
-/* The instructions of GPUs that gemm.cu needs beside those of kernel.h: barriers, and
+/* The instructions of GPUs that tiles.h needs beside those of kernel.h: barriers, and
    tensor cores as the PTX ISA has them. GEMM_HOST is a header that stands in for them
    where gcc compiles the kernels, for a test. */
-#ifndef GEMM_H
-#define GEMM_H
+#ifndef TENSOR_H
+#define TENSOR_H
 
 #include "kernel.h"
 

@@ -5,8 +5,8 @@
    columns rows of A. Blocks have 256 threads.
 
    GEMM_SM says what is compiled: 70 what a V100 can do, 80 and 89 what newer tensor
-   cores add. make ptx builds all three. */
-#include "gemm.h"
+   cores add: gemm70.cu and the others, each of which is loaded only where it can be. */
+#include "tensor.h"
 
 enum { THREADS = 256 };
 
