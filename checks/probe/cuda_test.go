@@ -27,7 +27,7 @@ func fakeHost(t *testing.T, scenario string, missing ...string) *Host {
 		t.Fatal(err)
 	}
 	h := NewHost(t.TempDir())
-	h.SetCUDALibrary(lib)
+	h.SetLibraries(map[string]string{SettingCUDA: lib})
 	return h
 }
 
@@ -128,14 +128,14 @@ func TestCUDAWithoutLibrary(t *testing.T) {
 		t.Errorf("below another root: %v", err)
 	}
 	h = NewHost(t.TempDir())
-	h.SetCUDALibrary("/nonexistent/libcuda.so.1")
+	h.SetLibraries(map[string]string{SettingCUDA: "/nonexistent/libcuda.so.1"})
 	if _, err := h.CUDA(nil); !errors.Is(err, ErrNoLibrary) {
 		t.Errorf("no such file: %v", err)
 	}
 	lib := t.TempDir() + "/libcuda.so.1"
 	noError(t, os.WriteFile(lib, []byte("no library\n"), 0o600))
 	h = NewHost(t.TempDir())
-	h.SetCUDALibrary(lib)
+	h.SetLibraries(map[string]string{SettingCUDA: lib})
 	if _, err := h.CUDA(nil); err == nil || errors.Is(err, ErrNoLibrary) || !strings.HasPrefix(err.Error(), "load "+lib+": ") {
 		t.Errorf("garbage: %v", err)
 	}
