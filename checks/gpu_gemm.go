@@ -87,19 +87,25 @@ func (c *gpuGemm) Run(ctx context.Context, env *Env) []Finding {
 	if r == nil {
 		return findings
 	}
-	seen := map[int]*gpuLoad{}
-	if cuda, ok := r.cuda(); ok {
-		m := &gemmTest{r: r, test: "gemm", team: r.newTeam(cuda), explicit: c.Types != "", size: c.N, least: c.Least}
-		m.findLibrary(cuda, c.Own)
-		watch := r.watchLoad()
-		for _, t := range types {
-			m.run(t, c.Time)
-		}
-		seen = watch.end()
-		m.team.close()
-		m.judge()
-		r.tellThrottled(seen)
+	return multiplyAll(r, &gemmTest{test: "gemm", explicit: c.Types != "", own: c.Own, size: c.N, least: c.Least}, types, c.Time, 1)
+}
+
+// multiplyAll does a test with some types, each for a time, and judges it.
+func multiplyAll(r *activeRun, m *gemmTest, types []*probe.GEMMType, long time.Duration, parts int) []Finding {
+	cuda, ok := r.cuda()
+	if !ok {
+		return r.done()
 	}
+	m.r, m.team = r, r.newTeam(cuda)
+	m.findLibrary(cuda)
+	watch := r.watchLoad()
+	for _, t := range types {
+		m.run(t, long, parts)
+	}
+	seen := watch.end()
+	m.team.close()
+	m.judge()
+	r.tellThrottled(seen)
 	return r.explain(r.done(), seen)
 }
 

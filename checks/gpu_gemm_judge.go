@@ -34,6 +34,7 @@ func (m *gemmTest) judge() {
 		if res.busy <= 0 {
 			continue
 		}
+		m.judgeFading(res)
 		m.r.measured(measure{
 			Test: m.test, Algorithm: res.algorithm, Size: int64(res.n), Ranks: 1, Device: gpuDevice(res.gpu), Model: res.gpu.Name.Value, Peers: res.algorithm,
 			What: res.what(), Value: teraflops(res.flops, res.busy), Unit: "TFLOP/s", Least: m.least,
@@ -101,4 +102,21 @@ func sumText(s probe.GEMMSum) string {
 		return fmt.Sprintf("sum %016x, %d not whole", s.Total, s.Odd)
 	}
 	return fmt.Sprintf("sum %016x", s.Total)
+}
+
+// fading is by how much the rate may fall under load.
+const fading = 0.10
+
+// judgeFading warns of a GPU that is slower in the last tenth of a long test than in
+// the first.
+func (m *gemmTest) judgeFading(res *gemmResult) {
+	tenth := len(res.rates) / 10
+	if !m.long || tenth == 0 {
+		return
+	}
+	first, last := median(res.rates[:tenth]), median(res.rates[len(res.rates)-tenth:])
+	if least := first * (1 - fading); !(last >= least) {
+		m.r.report(gpuDevice(res.gpu), Finding{Code: m.r.Code + ".fades", Severity: Warn, Want: "at least " + rate(least, "TFLOP/s"), Got: rate(last, "TFLOP/s")},
+			"%s: slower and slower under load, %s at first", res.what(), rate(first, "TFLOP/s"))
+	}
 }

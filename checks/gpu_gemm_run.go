@@ -15,6 +15,8 @@ type gemmTest struct {
 	test     string // of measures: "gemm"
 	team     *gpuTeam
 	library  *probe.CUBLASLt // nil: own kernels
+	long     bool            // whether rates fall with time is looked at, too
+	own      bool            // never use cuBLASLt
 	explicit bool            // the types are those of the line: one that a GPU has not is worth a word
 	size     int             // n; 0: that of the type
 	least    float64         // TFLOP/s; 0: none
@@ -32,6 +34,7 @@ type gemmResult struct {
 	rates     []float64       // TFLOP/s, of one piece of work after the other
 	busy      time.Duration   // that all pieces took
 	flops     float64         // that they were
+	products  int             // of the next piece
 }
 
 // gemmTruth is what the product of a type and size comes to, once the CPU knows.
@@ -43,8 +46,8 @@ type gemmTruth struct {
 }
 
 // findLibrary loads cuBLASLt, unless the line wants none. That there is none is no fault.
-func (m *gemmTest) findLibrary(cuda *probe.CUDA, own bool) {
-	if own {
+func (m *gemmTest) findLibrary(cuda *probe.CUDA) {
+	if m.own {
 		return
 	}
 	var err error
@@ -66,9 +69,10 @@ func (m *gemmTest) note(code string, severity Severity, format string, args ...a
 	}
 }
 
-// run multiplies matrices of one type for a time on all GPUs that know it.
-func (m *gemmTest) run(t *probe.GEMMType, long time.Duration) {
-	if m.r.ctx.Err() != nil {
+// run multiplies matrices of one type for a time on all GPUs that know it, in so many
+// parts, between which it says how far it is.
+func (m *gemmTest) run(t *probe.GEMMType, long time.Duration, parts int) {
+	if m.r.ctx.Err() != nil || len(m.team.workers) == 0 {
 		return
 	}
 	m.r.at("%s on %s", t.Name, plural(len(m.team.workers), "GPU"))
@@ -78,18 +82,25 @@ func (m *gemmTest) run(t *probe.GEMMType, long time.Duration) {
 	}
 	m.truth(t, m.n(t))
 	results := map[*gpuWorker]*gemmResult{}
-	for w, g := range products {
-		results[w] = &gemmResult{gpu: w.gpu, kind: t, n: g.N, algorithm: g.Algorithm()}
-		m.results = append(m.results, results[w])
-	}
-	slices.SortFunc(m.results, func(a, b *gemmResult) int { return a.gpu.Index - b.gpu.Index })
-	m.team.each("multiply matrices of "+t.Name, func(w *gpuWorker) error {
-		if results[w] == nil {
-			return nil
+	for _, w := range m.team.workers {
+		if g := products[w]; g != nil {
+			results[w] = &gemmResult{gpu: w.gpu, kind: t, n: g.N, algorithm: g.Algorithm(), products: 1}
+			m.results = append(m.results, results[w])
 		}
-		return m.multiply(w, products[w], results[w], long)
-	})
-	m.team.all(func(w *gpuWorker) error {
+	}
+	for part := 1; part <= parts && m.r.ctx.Err() == nil; part++ {
+		until := long * time.Duration(part) / time.Duration(parts)
+		if parts > 1 {
+			m.r.at("%s on %s, %s of %s", t.Name, plural(len(m.team.workers), "GPU"), until.Round(time.Second), long)
+		}
+		m.team.each("multiply matrices of "+t.Name, func(w *gpuWorker) error {
+			if products[w] == nil {
+				return nil
+			}
+			return m.multiply(w, products[w], results[w], until)
+		})
+	}
+	m.team.each("free matrices of "+t.Name, func(w *gpuWorker) error {
 		if products[w] == nil {
 			return nil
 		}
@@ -197,26 +208,26 @@ func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
 const (
 	gemmPiece = 50 * time.Millisecond
 	gemmLeast = 3
-	gemmMost  = 1000 // products in a piece
+	gemmMost  = 256 // products in a piece
 )
 
-// multiply works for a time. The first piece is one product, which is not timed: kernels
-// are loaded and clocks rise.
-func (m *gemmTest) multiply(w *gpuWorker, g *probe.GEMM, res *gemmResult, long time.Duration) error {
-	products := 1
-	for piece := 0; piece <= gemmLeast || res.busy < long; piece++ {
-		took, sum, err := m.piece(w, g, products)
+// multiply works until the GPU has been busy for a time. The first piece is one product,
+// which is not timed: kernels are loaded and clocks rise.
+func (m *gemmTest) multiply(w *gpuWorker, g *probe.GEMM, res *gemmResult, until time.Duration) error {
+	for len(res.rates) < gemmLeast || res.busy < until {
+		took, sum, err := m.piece(w, g, res.products)
 		if err != nil {
 			return err
 		}
 		res.sums = append(res.sums, sum)
-		if piece > 0 {
-			flops := g.Type.Operations(g.N) * float64(products)
+		if len(res.sums) > 1 {
+			flops := g.Type.Operations(g.N) * float64(res.products)
 			res.busy += took
 			res.flops += flops
 			res.rates = append(res.rates, teraflops(flops, took))
 		}
-		products = min(max(int(float64(products)*float64(gemmPiece)/float64(max(took, time.Microsecond))), 1), gemmMost)
+		one := max(took, time.Microsecond) / time.Duration(res.products)
+		res.products = min(max(int(gemmPiece/max(one, 1)), 1), gemmMost)
 	}
 	return nil
 }

@@ -107,3 +107,20 @@ func (w *gpuWorker) leave() {
 	<-done
 	close(w.work)
 }
+
+// inTurn is each, but with one GPU after the other, so that none disturbs another.
+func (t *gpuTeam) inTurn(doing string, do func(*gpuWorker) error) {
+	all := t.workers
+	var left []*gpuWorker
+	for _, w := range all {
+		if t.r.ctx.Err() == nil {
+			t.r.at("gpu%d: %s", w.gpu.Index, doing)
+			t.workers = []*gpuWorker{w}
+			t.each(doing, do)
+			left = append(left, t.workers...)
+			continue
+		}
+		left = append(left, w)
+	}
+	t.workers = left
+}
