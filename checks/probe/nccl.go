@@ -3,7 +3,9 @@ package probe
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,6 +47,9 @@ const (
 	ncclFloat32 = 7
 	ncclSum     = 0
 	ncclSuccess = 0
+
+	ncclUnhandledCUDA = 1
+	ncclInProgress    = 7
 )
 
 // NCCLSettings are what a test asks of NCCL by its environment.
@@ -58,10 +63,12 @@ type NCCLSettings struct {
 // node, goes by the loopback interface, so that a test does not depend on the
 // node's Ethernet; NCCL's own remarks go to a file in memory.
 func (s NCCLSettings) environ(log *os.File) []string {
-	env := []string{
-		"NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING", fmt.Sprintf("NCCL_DEBUG_FILE=/proc/self/fd/%d", log.Fd()),
-		"NCCL_SOCKET_IFNAME=lo", "NCCL_CONF_FILE=/dev/null",
-	}
+	return append(s.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING", fmt.Sprintf("NCCL_DEBUG_FILE=/proc/self/fd/%d", log.Fd()))
+}
+
+// Environ is the environment for a process that is given none else of NCCL_....
+func (s NCCLSettings) Environ() []string {
+	env := []string{"NCCL_SOCKET_IFNAME=lo", "NCCL_CONF_FILE=/dev/null"}
 	if s.Algorithm != "" {
 		env = append(env, "NCCL_ALGO="+s.Algorithm)
 	}
@@ -264,7 +271,7 @@ func (c *NCCLComm) AsyncError() error {
 		if code := c.lib.asyncError(comm, &now); code != ncclSuccess {
 			return c.lib.fail("ncclCommGetAsyncError", code, comm)
 		}
-		if now != ncclSuccess && now != 7 { // ncclInProgress
+		if now != ncclSuccess && now != ncclInProgress {
 			return c.lib.fail("a collective", now, comm)
 		}
 	}
@@ -352,4 +359,18 @@ func (c *NCCLComm) did(call string, rank int, code int32) error {
 		return nil
 	}
 	return c.lib.fail(call, code, c.comms[rank])
+}
+
+// ncclCUDAFailure is how NCCL names an error of CUDA: Cuda failure 719 'unspecified
+// launch failure'. Releases before 2.19 do not give the number.
+var ncclCUDAFailure = regexp.MustCompile(`Cuda failure (\d+)`)
+
+// CUDACode is the error of CUDA that is behind an error of NCCL, if it can be told. The
+// numbers of the runtime, which NCCL uses, are the driver's.
+func (e *NCCLError) CUDACode() (code int, ok bool) {
+	if m := ncclCUDAFailure.FindStringSubmatch(e.Last); m != nil && e.Code == ncclUnhandledCUDA {
+		code, err := strconv.Atoi(m[1])
+		return code, err == nil
+	}
+	return 0, false
 }
