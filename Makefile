@@ -29,7 +29,7 @@ DOCDIR     = $(DESTDIR)$(PREFIX)/share/doc/nhc-gpu
 SHAREDIR   = $(DESTDIR)$(PREFIX)/share/nhc-gpu
 EXAMPLES   = $(wildcard conf/examples/*)
 
-.PHONY: all build check test test-slurm-matrix lint bench fuzz install rpm clean
+.PHONY: all build check test test-slurm-matrix lint bench fuzz ptx install rpm clean
 
 all: build
 
@@ -63,6 +63,16 @@ fuzz:
 	   echo "$${file%/*} $$target"; \
 	   $(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) "$${file%/*}"; \
 	 done
+
+# The programs of GPUs that are embedded, of their sources; a test says when they are
+# not of these. PTX 6.0 and compute capability 7.0 are what a V100's oldest driver knows.
+CLANG ?= clang-14
+PTX_FLAGS = -x cuda --cuda-device-only --cuda-gpu-arch=sm_70 -nocudainc -nocudalib -O3 -S -Wall -Wextra -Xclang -target-feature -Xclang +ptx60
+
+ptx:
+	cd checks/probe/kernels && for source in *.cu; do \
+	  $(CLANG) $(PTX_FLAGS) -o "$${source%.cu}.ptx" "$$source" || exit 1; \
+	done
 
 # The names of LBNL NHC are links: called by them nhc-gpu is what they were. What
 # Slurm starts around jobs is for the site to put in place, see docs/jobs.md.
