@@ -42,7 +42,7 @@ func (t *ncclRun) pairs() {
 		for i, partner := range round {
 			if partner >= 0 {
 				both := max(took[i], took[partner], time.Nanosecond)
-				rates[i] = append(rates[i], float64(4*count)/both.Seconds()/1e9)
+				rates[i] = append(rates[i], float64(ncclPairTimes*4*count)/both.Seconds()/1e9)
 			}
 		}
 	}

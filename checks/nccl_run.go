@@ -225,7 +225,7 @@ func (g *ncclGPU) work(count int64) probe.NCCLWork {
 	return probe.NCCLWork{Rank: g.rank, Send: uintptr(g.send), Recv: uintptr(g.recv), Count: count, Stream: uintptr(g.stream)}
 }
 
-// timed does some work n times and gives what each GPU took for one, by its own clock.
+// timed does some work n times and gives what each GPU took for all, by its own clock.
 func (t *ncclRun) timed(doing string, n int, work func() error) (each []time.Duration, ok bool) {
 	t.at("%s", doing)
 	for _, g := range t.ranks {
@@ -256,7 +256,7 @@ func (t *ncclRun) timed(doing string, n int, work func() error) (each []time.Dur
 			t.failed(g.gpu, doing, err)
 			return nil, false
 		}
-		each = append(each, took/time.Duration(n))
+		each = append(each, took)
 	}
 	return each, true
 }

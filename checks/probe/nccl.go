@@ -145,8 +145,13 @@ func (h *Host) openNCCL(s NCCLSettings, doing func(string)) (*NCCL, error) {
 	return n, nil
 }
 
+// ncclOwn are the NCCL_... of this process's environment that are its own, guarded by
+// environMutex.
+var ncclOwn []string
+
 // setNCCLEnviron replaces every NCCL_... of this process's environment.
 func setNCCLEnviron(env []string) error {
+	ncclOwn = env
 	for _, e := range os.Environ() {
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "NCCL_") {
 			if err := os.Unsetenv(name); err != nil {

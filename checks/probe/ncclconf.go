@@ -30,7 +30,12 @@ const NCCLEnvironment = "the environment"
 // those of the environment that commands get, of /etc/nccl.conf and of root's
 // .nccl.conf, in this order. A file that is not there has none.
 func (h *Host) NCCLFound() (found []NCCLSetting, err error) {
+	environMutex.Lock()
+	defer environMutex.Unlock()
 	for _, e := range h.environment(nil) {
+		if slices.Contains(ncclOwn, e) {
+			continue
+		}
 		if name, value, ok := strings.Cut(e, "="); ok && strings.HasPrefix(name, "NCCL_") {
 			found = slices.DeleteFunc(found, func(s NCCLSetting) bool { return s.Name == name }) // the last one counts
 			found = append(found, NCCLSetting{name, value, NCCLEnvironment})

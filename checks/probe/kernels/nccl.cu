@@ -64,9 +64,9 @@ KERNEL nccl_verify(const float *got, u64 n, u64 first, u32 rank, u32 ranks, stru
 typedef float floats __attribute__((vector_size(16)));
 #define ROWS 8 /* of the part of the product that a thread computes, with 4 columns */
 
-/* product computes c = a * b of n * n floats, n a multiple of 8. A wave of it leaves
+/* nccl_product computes c = a * b of n * n floats, n a multiple of 8. A wave of it leaves
    the GPU's multiprocessors often, as a layer of a model does. */
-KERNEL product(float *c, const float *a, const float *b, u32 n)
+KERNEL nccl_product(float *c, const float *a, const float *b, u32 n)
 {
 	u64 across = n / 4, tiles = across * (n / ROWS);
 
