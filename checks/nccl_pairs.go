@@ -108,15 +108,20 @@ type ncclWrong struct {
 	want, got        float32
 }
 
-// has says whether a GPU has had a part in it.
-func (w *ncclWrong) has(g *ncclGPU) bool { return w.receiver == g || w.sender == g }
+// has says whether a GPU may have had a part in it.
+func (w *ncclWrong) has(g *ncclGPU) bool { return w.receiver == g || w.sender == g || w.sender == nil }
 
 // tellWrong reports wrong data once, for the GPU that all of them have in common.
 func (t *ncclRun) tellWrong() {
 	if len(t.wrong) == 0 {
 		return
 	}
-	first := t.wrong[0]
+	first, g := t.wrong[0], t.culprit()
+	for _, w := range t.wrong {
+		if g != nil && first.sender == nil && first.receiver != g && (w.sender == g || w.receiver == g) {
+			first = w
+		}
+	}
 	f := Finding{
 		Code: "nccl.wrong", Severity: Fail, Remedy: ReseatOrRMA,
 		Want: fmt.Sprintf("%v in element %d", first.want, first.at), Got: fmt.Sprint(first.got),
@@ -125,7 +130,7 @@ func (t *ncclRun) tellWrong() {
 	if first.sender != nil {
 		elements += " from " + gpuDevice(first.sender.gpu).Name
 	}
-	if g := t.culprit(); g != nil {
+	if g != nil {
 		if first.receiver != g {
 			elements += " on " + gpuDevice(first.receiver.gpu).Name
 		}

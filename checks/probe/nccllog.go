@@ -52,7 +52,7 @@ func parseNCCLLog(data []byte) (l NCCLLog) {
 		}
 	}
 	for line := range bytes.Lines(data) {
-		text := oneLine(string(line))
+		text := oneLine(strings.TrimSpace(string(line)))
 		if _, warning, ok := strings.Cut(text, "NCCL WARN "); ok {
 			add(&l.Warnings, warning)
 		}
