@@ -2,7 +2,7 @@ package probe
 
 // The loop of STREAM's triad is C, since a store that goes past the caches cannot be
 // said in Go: any other first reads what it overwrites, a third more traffic that
-// STREAM does not count. On one core of an EPYC 9V74 it reaches 30.7 GB/s, the plain loop of
+// STREAM does not count. On one core of a fourth EPYC (family 25, model 17) it reaches 30.7 GB/s, the plain loop of
 // gcc -O3 21.1, and Go's 17.6 (BenchmarkTriad).
 
 // #cgo CFLAGS: -O3
