@@ -3,7 +3,9 @@ package checks
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -101,7 +103,9 @@ func letters(spec string) string {
 // Bind fills a check from the words behind its name in nhc.conf. A check with
 // a grammar of its own implements Bind([]string) error; every other is bound by
 // its field tags: `opt:"f"` names an option letter (a bool field takes no
-// argument, a slice collects), `arg:"1"` a position, `arg:"*"` the words left.
+// argument, a slice collects), `long:"max-age"` an option that is a word, written
+// --max-age VALUE or --max-age=VALUE, `arg:"1"` a position, `arg:"*"` the words
+// left. The fields of an embedded struct are the check's, too.
 func Bind(c Check, args []string) error {
 	if b, ok := c.(interface{ Bind([]string) error }); ok {
 		return b.Bind(args)
@@ -113,69 +117,6 @@ func Bind(c Check, args []string) error {
 		}
 	}
 	return err
-}
-
-// BindTags binds words by the field tags of the struct that c points to.
-func BindTags(c any, args []string) error {
-	v := reflect.ValueOf(c).Elem()
-	opts := map[byte]reflect.Value{}
-	positions := map[int]reflect.Value{}
-	var rest reflect.Value
-	var spec strings.Builder
-	most := 0
-	for i := 0; i < v.NumField(); i++ {
-		tag := v.Type().Field(i).Tag
-		if o := tag.Get("opt"); o != "" {
-			opts[o[0]] = v.Field(i)
-			spec.WriteString(o[:1])
-			if v.Field(i).Kind() != reflect.Bool {
-				spec.WriteByte(':')
-			}
-		}
-		switch a := tag.Get("arg"); a {
-		case "":
-		case "*":
-			rest = v.Field(i)
-		default:
-			n, err := strconv.Atoi(a)
-			if err != nil {
-				panic(fmt.Sprintf("checks: tag arg:%q of %T", a, c))
-			}
-			positions[n] = v.Field(i)
-			most = max(most, n)
-		}
-	}
-	var bad error
-	set := func(f reflect.Value, word string) {
-		if err := setField(f, word); err != nil && bad == nil {
-			bad = err
-		}
-	}
-	words := args
-	if len(opts) > 0 {
-		var err error
-		words, err = Getopts(spec.String(), args, func(o byte, arg string) {
-			if f := opts[o]; f.Kind() == reflect.Bool {
-				f.SetBool(true)
-			} else {
-				set(f, arg)
-			}
-		})
-		if err != nil {
-			return err
-		}
-	}
-	for i, w := range words {
-		switch f, ok := positions[i+1]; {
-		case ok:
-			set(f, w)
-		case rest.IsValid():
-			set(rest, w)
-		default:
-			return &UsageError{Kind: Surplus, Word: w, Want: fmt.Sprintf("at most %d", most)}
-		}
-	}
-	return bad
 }
 
 func setField(f reflect.Value, word string) error {
@@ -197,11 +138,17 @@ func setField(f reflect.Value, word string) error {
 		}
 		*p = n
 	case *time.Duration:
-		n, err := strconv.ParseFloat(strings.TrimSuffix(word, "s"), 64)
-		if err != nil || n < 0 {
-			return &UsageError{Kind: BadValue, Word: word, Want: "seconds"}
+		d, ok := parseTime(word)
+		if !ok {
+			return &UsageError{Kind: BadValue, Word: word, Want: "seconds, or 15m, 24h, 7d"}
 		}
-		*p = time.Duration(n * float64(time.Second))
+		*p = d
+	case *Size:
+		n, ok := parseBytes(word)
+		if !ok {
+			return &UsageError{Kind: BadValue, Word: word, Want: "a size: 512M, 16G"}
+		}
+		*p = n
 	case *bool:
 		b, err := strconv.ParseBool(word)
 		if err != nil {
@@ -217,18 +164,8 @@ func setField(f reflect.Value, word string) error {
 // BindTable fills a check from a TOML table by its `toml` field tags. A list
 // fills a slice; an unknown key is an error that names the known ones.
 func BindTable(c Check, table map[string]any) error {
-	v := reflect.ValueOf(c).Elem()
-	fields := map[string]reflect.Value{}
-	for i := 0; i < v.NumField(); i++ {
-		if name := v.Type().Field(i).Tag.Get("toml"); name != "" {
-			fields[name] = v.Field(i)
-		}
-	}
-	known := make([]string, 0, len(fields))
-	for n := range fields {
-		known = append(known, n)
-	}
-	sort.Strings(known)
+	fields := tagsOf(reflect.ValueOf(c).Elem()).tables
+	known := slices.Sorted(maps.Keys(fields))
 	keys := make([]string, 0, len(table))
 	for k := range table {
 		keys = append(keys, k)

@@ -71,10 +71,10 @@ func TestBind(t *testing.T) {
 	for args, want := range map[string]string{
 		"eight":    `bad value "eight", want a whole number`,
 		"-s x":     `bad value "x", want a number`,
-		"-w -1":    `bad value "-1", want seconds`,
+		"-w -1":    `bad value "-1", want seconds, or 15m, 24h, 7d`,
 		"1 2 3":    `surplus argument "3", want at most 2`,
 		"-x":       "invalid option -x, want one of -l -o -s -w",
-		"-w x one": `bad value "x", want seconds`,
+		"-w x one": `bad value "x", want seconds, or 15m, 24h, 7d`,
 	} {
 		wantUsage(t, args, Bind(&sample{}, strings.Fields(args)), want)
 	}

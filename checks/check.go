@@ -39,6 +39,7 @@ const (
 	Cmd   Lane = "cmd"
 	NVML  Lane = "nvml"
 	DCGM  Lane = "dcgm"
+	CUDA  Lane = "cuda" // NCCL and cuBLASLt, too, which work in its contexts
 	Shell Lane = "shell"
 )
 
@@ -53,15 +54,18 @@ func (l Lane) Worker() Lane {
 
 // Vendor says whether the lane loads a vendor library: after a hang in such a
 // lane the rest of it is not run, since the next call would hang too.
-func (l Lane) Vendor() bool { return l == NVML || l == DCGM }
+func (l Lane) Vendor() bool { return l == NVML || l == DCGM || l == CUDA }
 
 // ClassShell is the class of the lines that bash runs.
 const ClassShell = "shell"
 
 // Class is the family of a check, by which a site gives policies: "gpu", "fs",
 // "ps": the word behind check_, but "gpu" for all that looks at GPUs, whatever a
-// job has left there apart.
+// job has left there apart, and "active" for the tests that load the node.
 func (i Info) Class() string {
+	if i.Active {
+		return ClassActive
+	}
 	family, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(i.Name, "check_"), "all_"), "num_"), "_")
 	if family != ClassJob && (i.Lane.Vendor() || family == "nv" || family == "nvsmi") {
 		return "gpu"
@@ -90,6 +94,10 @@ type Info struct {
 	// Acts says whether a bound check may change something on the node: such a
 	// step runs alone, after every earlier step has passed. Nil means it never does.
 	Acts func(Check) bool
+
+	// Active says that the check loads the node to measure it, see active: it runs
+	// alone, never beside a job, for no longer than its [Bounded] says.
+	Active bool
 
 	// Slurm says whether a bound check judges by Slurm's configuration, Env.Slurm.
 	// Nil means it never does.
@@ -168,6 +176,7 @@ type Env struct {
 	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
 	GPUStates func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
 	Platform  PlatformOf          // what is known of a kind of GPU; may be nil
+	Learn     bool                // what active tests measure becomes the baseline of this node
 	Slurm     *probe.SlurmGPUs    // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
 }
 

@@ -33,6 +33,8 @@ type Platform struct {
 	NetworkPCIeWidth int    `toml:"network_pcie_width"` // fewest lanes
 	NetworkTreeGen   int    `toml:"network_tree_gen"`   // lowest generation between HCA and root port
 	GPUNetwork       string `toml:"gpu_network"`        // what a GPU and the nearest port have in common where FullNetwork: a Near word
+
+	Floors []Floor `toml:"floors"` // what tests reach at least, see FloorOf
 }
 
 // What a GPU and a port of the network may have in common, nearest first. A

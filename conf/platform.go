@@ -19,6 +19,7 @@ type Platform struct {
 	Devices    []string          // PCI device ids of its GPUs: "2330"
 	Subsystems []string          // PCI subsystem ids, "10de:16c1"; none means any
 	Figures    map[string]Figure // by their keys, see the Figure constants
+	Floors     []Floor           // what tests of its nodes reach at least
 }
 
 //go:embed profiles
@@ -107,6 +108,7 @@ func (p *Platform) inherit(from *Platform) {
 			p.Figures[key] = f
 		}
 	}
+	p.inheritFloors(from)
 }
 
 // Find is the platform of a node that has so many GPUs of a device on its PCI

@@ -54,7 +54,28 @@ func (p *Platform) TOML() string {
 			fmt.Fprintf(&b, "source = %s, verified = %v }\n", strconv.Quote(f.Source), f.Verified)
 		}
 	}
+	p.floorsTOML(&b)
 	return b.String()
+}
+
+// floorsTOML writes the floors behind the figures.
+func (p *Platform) floorsTOML(b *strings.Builder) {
+	if len(p.Floors) > 0 {
+		b.WriteString("\n# What tests of such a node reach at least, each by itself (docs/active.md).\n")
+	}
+	for i := range p.Floors {
+		f := &p.Floors[i]
+		fmt.Fprintf(b, "\n[[platform.floor]] # %s\ntest = %s\nalgorithm = %s\n", f.Pos, strconv.Quote(f.Test), strconv.Quote(f.Algorithm))
+		switch sized := FloorTests[f.Test].Sized; {
+		case f.Size == 0:
+		case sized == "bytes":
+			fmt.Fprintf(b, "size = %q\n", sizeWord(f.Size, sized))
+		default:
+			fmt.Fprintf(b, "size = %d\n", f.Size)
+		}
+		fmt.Fprintf(b, "ranks = %d\nvalue = %s\nunit = %s\nsource = %s\nverified = %v\n",
+			f.Ranks, strconv.FormatFloat(f.Value, 'f', -1, 64), strconv.Quote(f.Unit), strconv.Quote(f.Source), f.Verified)
+	}
 }
 
 // value is the number, the list of them, or the word, as TOML has it.

@@ -62,7 +62,7 @@ func (r *platformReader) section(text string, line int) {
 			var tables []map[string]toml.Primitive
 			r.note(md.PrimitiveDecode(root[key], &tables))
 			for _, t := range tables {
-				r.platform(&md, t, Pos{r.file, line})
+				r.platform(&md, t, Pos{r.file, line}, text)
 			}
 		case key == "sources" && kind == "Hash":
 			r.note(md.PrimitiveDecode(root[key], &r.sources))
@@ -78,7 +78,8 @@ func (r *platformReader) note(err error) {
 	}
 }
 
-func (r *platformReader) platform(md *toml.MetaData, table map[string]toml.Primitive, pos Pos) {
+// platform reads one table; text is that of its section.
+func (r *platformReader) platform(md *toml.MetaData, table map[string]toml.Primitive, pos Pos, text string) {
 	p := Platform{Pos: pos, Figures: map[string]Figure{}}
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		switch _, isFigure := FigureKinds[key]; {
@@ -92,12 +93,19 @@ func (r *platformReader) platform(md *toml.MetaData, table map[string]toml.Primi
 			ids := idList{want: `PCI subsystem ids like "10de:16c1"`, groups: 2}
 			r.note(md.PrimitiveDecode(table[key], &ids))
 			p.Subsystems = ids.list
+		case key == "floor":
+			var floors []map[string]any
+			if err := md.PrimitiveDecode(table[key], &floors); err != nil {
+				r.note(err)
+			} else {
+				r.floors(&p, floors, text, pos.Line)
+			}
 		case isFigure:
 			f := figureReader{key: key}
 			r.note(md.PrimitiveDecode(table[key], &f))
 			p.Figures[key] = f.figure
 		default:
-			r.note(md.PrimitiveDecode(table[key], mistake("key "+key+": want name, devices, subsystems, "+strings.Join(FigureKeys(), ", "))))
+			r.note(md.PrimitiveDecode(table[key], mistake("key "+key+": want name, devices, subsystems, [[platform.floor]], "+strings.Join(FigureKeys(), ", "))))
 		}
 	}
 	if p.Name == "" {

@@ -56,6 +56,9 @@ type Step struct {
 	Command string          // shell: the command, where no earlier line can have defined it
 	NewPath bool            // shell: an earlier line has set PATH, where Command may be
 	Class   string          // of the check, see [checks.Info.Class]
+	Active  bool            // native: it loads the node, see [checks.Info.Active]
+	MaxAge  time.Duration   // native: a result of an active test that is no older counts in place of a run
+	OnlyOld bool            // native: it is not run, only its last result is looked at
 	Policy  conf.Policy     // of the site; its action is never empty
 }
 
@@ -117,6 +120,10 @@ const longestStep = 10 * time.Second
 // longestVendor is that of a step in a vendor's library where the run has no
 // deadline.
 const longestVendor = 25 * time.Second
+
+// activeGrace is what an active test has beyond its own bound: to load its library,
+// to wake the GPUs, to clean up.
+const activeGrace = 15 * time.Second
 
 // Build plans lines in their order.
 func Build(lines []conf.Line, opts Options) *Plan {
@@ -194,6 +201,8 @@ func (b *builder) leftOut(s *Step) (why string) {
 		return b.opts.NoGPUs
 	case s.Class == checks.ClassJob && b.opts.Context == conf.Prolog:
 		return "the job has left nothing yet"
+	case s.OnlyOld && s.Policy.Contexts == nil: // that costs next to nothing
+		return ""
 	case s.Policy.Contexts != nil:
 		if !slices.Contains(s.Policy.Contexts, b.opts.Context) {
 			return "its contexts are " + cmp.Or(strings.Join(s.Policy.Contexts, ", "), "none")
@@ -203,6 +212,8 @@ func (b *builder) leftOut(s *Step) (why string) {
 		return ""
 	case s.Kind == ShellLine:
 		return "what a line for the shell costs and does is not known"
+	case s.Active:
+		return "it loads the node; with --max-age a prolog looks at its last result"
 	case s.Barrier && s.Class != checks.ClassJob: // that is for an epilog, and the site has asked for it
 		return "it runs commands, or changes something"
 	}
@@ -246,7 +257,11 @@ func (b *builder) problem(pos conf.Pos, name string, err error) *checks.Finding 
 // native completes a step whose check c has been bound, or not (err).
 func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 	s.Lane, s.Class = info.Lane, info.Class()
-	s.Timeout = StepTimeout(info, b.opts.Timeout)
+	s.Timeout = StepTimeout(info, c, b.opts.Timeout)
+	if test, ok := c.(checks.Bounded); ok && info.Active {
+		s.Active, s.MaxAge = true, test.Freshness()
+		s.OnlyOld = s.MaxAge > 0 && b.opts.Context == conf.Prolog
+	}
 	s.Barrier = runsCommands(info, c) || s.Class == checks.ClassJob && info.Acts != nil && b.opts.Policies.Role(b.opts.Context).End
 	s.Vars = slices.Clip(b.set)
 	if err == nil {
@@ -265,7 +280,7 @@ func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 // runsCommands says whether a bound check runs commands, or changes something
 // by one.
 func runsCommands(info checks.Info, c checks.Check) bool {
-	return info.Lane == checks.Cmd || info.Acts != nil && info.Acts(c)
+	return info.Active || info.Lane == checks.Cmd || info.Acts != nil && info.Acts(c)
 }
 
 // StepTimeout gives a native step half of the run, so that a hang leaves time
@@ -273,10 +288,14 @@ func runsCommands(info checks.Info, c checks.Check) bool {
 // command has that command's own limit, and the run's: 0. A vendor's library has
 // five sixths of the run: without persistence mode the driver takes a second or
 // two to wake each GPU, and a node that is slow is not one that hangs. A check that
-// waits has two thirds. timeout is TIMEOUT.
-func StepTimeout(info checks.Info, timeout time.Duration) time.Duration {
+// waits has two thirds. An active test has what it says itself, and a moment more.
+// timeout is TIMEOUT.
+func StepTimeout(info checks.Info, c checks.Check, timeout time.Duration) time.Duration {
 	if info.Timeout > 0 {
 		return info.Timeout
+	}
+	if test, ok := c.(checks.Bounded); ok && info.Active {
+		return test.Bound() + activeGrace
 	}
 	if info.Lane == checks.Cmd {
 		return 0

@@ -227,24 +227,24 @@ func TestStepTimeout(t *testing.T) {
 	for run, want := range map[time.Duration]time.Duration{
 		0: 10 * time.Second, 30 * time.Second: 10 * time.Second, 5 * time.Second: 2500 * time.Millisecond, 300 * time.Second: 10 * time.Second,
 	} {
-		if got := StepTimeout(local, run); got != want {
+		if got := StepTimeout(local, nil, run); got != want {
 			t.Errorf("TIMEOUT %s: got %s, want %s", run, got, want)
 		}
 	}
-	if got := StepTimeout(checks.Info{Lane: checks.Cmd}, time.Minute); got != 0 {
+	if got := StepTimeout(checks.Info{Lane: checks.Cmd}, nil, time.Minute); got != 0 {
 		t.Errorf("a command: got %s, want none but its own", got)
 	}
 	for run, want := range map[time.Duration]time.Duration{0: 25 * time.Second, 30 * time.Second: 25 * time.Second, 6 * time.Second: 5 * time.Second} {
-		if got := StepTimeout(checks.Info{Lane: checks.NVML}, run); got != want {
+		if got := StepTimeout(checks.Info{Lane: checks.NVML}, nil, run); got != want {
 			t.Errorf("NVML in a run of %v: %v, want %v", run, got, want)
 		}
 	}
 	for run, want := range map[time.Duration]time.Duration{0: 10 * time.Second, 30 * time.Second: 20 * time.Second} {
-		if got := StepTimeout(checks.Info{Lane: checks.Local, Waits: true}, run); got != want {
+		if got := StepTimeout(checks.Info{Lane: checks.Local, Waits: true}, nil, run); got != want {
 			t.Errorf("one that waits in a run of %v: %v, want %v", run, got, want)
 		}
 	}
-	if got := StepTimeout(checks.Info{Lane: checks.NVML, Timeout: 3 * time.Second}, time.Minute); got != 3*time.Second {
+	if got := StepTimeout(checks.Info{Lane: checks.NVML, Timeout: 3 * time.Second}, nil, time.Minute); got != 3*time.Second {
 		t.Errorf("its own: got %s", got)
 	}
 }

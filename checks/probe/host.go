@@ -26,8 +26,9 @@ type Host struct {
 	spare   []string // see SetPast
 	blocked bool     // see Blocked
 
-	nvmlLibrary string   // see SetNVMLLibrary
-	stuck       []string // see SetStuck
+	nvmlLibrary string            // see SetNVMLLibrary
+	libraries   map[string]string // see SetLibraries
+	stuck       []string          // see SetStuck
 }
 
 // NewHost reads the node whose file system begins at root; "" and "/" are this machine.

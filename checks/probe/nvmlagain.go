@@ -1,5 +1,10 @@
 package probe
 
+import (
+	"slices"
+	"time"
+)
+
 // GPUProcesses asks NVML once more which processes are on the GPUs, and how much of
 // their memory is in use, for who waits for both to go. The snapshot has it from
 // then on. What was recorded does not change.
@@ -15,4 +20,28 @@ func (h *Host) GPUProcesses(doing func(call string)) (*NVML, error) {
 	s.doing = doing
 	s.read(GroupProcesses)
 	return n, nil
+}
+
+// NVMLAgain asks NVML anew for some groups, and gives a snapshot of its own: who
+// watches what goes on compares it with the first. What was recorded does not
+// change. As all of NVML it is for one goroutine at a time.
+func (h *Host) NVMLAgain(groups Group, doing func(call string)) (*NVML, error) {
+	n, err := h.NVML(groups, doing)
+	s, _ := once(h, "nvml", func() (*nvmlSession, error) { return nil, err })
+	if err != nil || s.lib == nil {
+		return n, err
+	}
+	old := s.snapshot
+	fresh := *old
+	fresh.Taken = time.Now()
+	fresh.GPUs = slices.Clone(old.GPUs)
+	for i := range fresh.GPUs {
+		if g := &fresh.GPUs[i]; groups&GroupProcesses != 0 {
+			g.Processes, g.Memory = Reading[[]GPUProcess]{}, Reading[GPUMemory]{}
+		}
+	}
+	s.snapshot, s.doing = &fresh, doing
+	s.read(groups)
+	s.snapshot = old
+	return &fresh, nil
 }

@@ -18,6 +18,7 @@ type Op string
 // supervisor itself never opens a file that a site names.
 const (
 	OpCheck  Op = "check"  // run one check
+	OpLast   Op = "last"   // the last result of an active test
 	OpRead   Op = "read"   // read a configuration file
 	OpAppend Op = "append" // append to the log file, creating it
 	OpExec   Op = "exec"   // run a command
@@ -51,6 +52,7 @@ type Request struct {
 	Table   map[string]any    `json:"table,omitempty"`   // check: parameters from TOML, in place of words
 	Line    string            `json:"line,omitempty"`    // check: the line as written
 	Vars    *Vars             `json:"vars,omitempty"`    // from this request on
+	Only    bool              `json:"only,omitempty"`    // last: it is not going to be run
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
 	Limit   time.Duration     `json:"limit,omitempty"`   // check: what the step may take; 0: no more than the run
@@ -75,6 +77,7 @@ type Vars struct {
 	Past    string              `json:"past,omitempty"`    // directory of what checks keep between runs; "" is none
 	Spare   string              `json:"spare,omitempty"`   // where they keep it if that cannot be written
 	Job     *checks.Job         `json:"job,omitempty"`     // the job that the run is for
+	Learn   bool                `json:"learn,omitempty"`   // see checks.Env.Learn
 	Stuck   []string            `json:"stuck,omitempty"`   // what earlier workers of the lane did not come back from
 
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,
@@ -87,6 +90,7 @@ type Vars struct {
 type Response struct {
 	ID       int              `json:"id"`
 	Findings []checks.Finding `json:"findings,omitempty"`
+	Known    bool             `json:"known,omitempty"` // last: the findings are what the test came to
 	Took     time.Duration    `json:"took,omitempty"`
 	Data     []byte           `json:"data,omitempty"`   // read, take: the content; exec: stdout
 	Stderr   []byte           `json:"stderr,omitempty"` // exec

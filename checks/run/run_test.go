@@ -52,7 +52,7 @@ func buildPlan(timeout time.Duration, lines ...string) *plan.Plan {
 		s := plan.Step{Index: i, Text: l, Kind: plan.ShellLine, Lane: checks.Shell, Barrier: true}
 		if info, ok := checks.Lookup(words[0]); ok {
 			s.Kind, s.Lane, s.Name, s.Args = plan.Native, info.Lane, info.Name, words[1:]
-			s.Barrier, s.Timeout = info.Acts != nil, plan.StepTimeout(info, timeout)
+			s.Barrier, s.Timeout = info.Acts != nil, plan.StepTimeout(info, info.New(), timeout)
 		}
 		p.Steps = append(p.Steps, s)
 	}

@@ -114,7 +114,7 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		resp.Took = time.Since(start)
 	}()
 	switch req.Op {
-	case OpCheck:
+	case OpCheck, OpLast:
 		return w.check(req)
 	case OpRead:
 		return readFile(req.Path)
@@ -161,7 +161,7 @@ func (w *worker) tell(v Vars) {
 	w.lookAt(v.Root)
 	w.host.SetPast(v.Past, v.Spare)
 	w.host.SetStuck(v.Stuck)
-	w.host.SetNVMLLibrary(v.Plain["NVML_LIBRARY"])
+	w.host.SetLibraries(v.Plain)
 }
 
 // lookAt changes to the node below a root: what a line of nhc.conf assigns holds for
@@ -201,13 +201,22 @@ func (w *worker) check(req *Request) *Response {
 	if d := req.within(info.Lane); d > 0 {
 		env.Deadline = time.Now().Add(d)
 	}
-	return &Response{Findings: c.Run(context.Background(), env)}
+	if req.Op == OpCheck {
+		return &Response{Findings: c.Run(context.Background(), env)}
+	}
+	test, ok := c.(checks.Bounded)
+	if !ok {
+		return &Response{Err: req.Name + " is no active test"}
+	}
+	resp := &Response{}
+	resp.Findings, resp.Known = env.Fresh(req.Name, test, req.Only)
+	return resp
 }
 
 // env is what a check may use.
 func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 	w.host.SetPasswd(vars["PASSWD_DATA_SRC"])
-	w.host.SetNVMLLibrary(vars["NVML_LIBRARY"])
+	w.host.SetLibraries(vars)
 	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
 	env := &checks.Env{
 		Host:    w.host,
@@ -216,6 +225,7 @@ func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 		Vars:    vars,
 		Arrays:  w.vars.Arrays,
 		Job:     w.vars.Job,
+		Learn:   w.vars.Learn,
 		Doing:   w.doing(req),
 		Slurm:   w.vars.Slurm,
 	}

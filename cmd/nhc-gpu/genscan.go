@@ -243,7 +243,7 @@ func (g *generator) gpuSection(a answers) {
 func (g *generator) describeGPUs() {
 	g.vecho("GPUs...")
 	o := g.pool.Call(g.ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"},
-		plan.StepTimeout(checks.Info{Lane: checks.NVML}, g.set.timeout()))
+		plan.StepTimeout(checks.Info{Lane: checks.NVML}, nil, g.set.timeout()))
 	if err := o.Failure(); err != nil {
 		g.sheet.warn("NVML could not be asked: %v", err)
 		return

@@ -47,7 +47,20 @@ func platformFigures(p *conf.Platform) *checks.Platform {
 		NetworkPCIeGen: p.Value(conf.FigureNetworkPCIeGen), NetworkPCIeWidth: p.Value(conf.FigureNetworkPCIeWidth),
 		NetworkTreeGen: p.Value(conf.FigureNetworkTreeGen),
 		GPUNetwork:     p.Word(conf.FigureGPUNetwork),
+
+		Floors: floorsOf(p),
 	}
+}
+
+// floorsOf are the floors as checks know them.
+func floorsOf(p *conf.Platform) (list []checks.Floor) {
+	for _, f := range p.Floors {
+		list = append(list, checks.Floor{
+			Test: f.Test, Algorithm: f.Algorithm, Size: f.Size, Ranks: f.Ranks,
+			Value: f.Value, Unit: f.Unit, Source: f.Source, Verified: f.Verified, File: f.Pos.String(),
+		})
+	}
+	return list
 }
 
 // profilesFile is the site's file of profiles.

@@ -30,6 +30,7 @@ func TestEveryFigureIsKnown(t *testing.T) {
 			judged++
 		}
 	}
+	b.WriteString("[[platform.floor]]\ntest = \"gemm\"\nalgorithm = \"bf16 cublaslt\"\nsize = 8192\nranks = 2\nvalue = 600.5\nsource = \"ours\"\nverified = true\n")
 	got := platformsOf("/etc/nhc/profiles.toml", []byte(b.String()))("abcd", "", 1)
 	if got == nil || got.Name != "all" || got.File != "/etc/nhc/profiles.toml" {
 		t.Fatalf("%+v", got)
@@ -40,7 +41,14 @@ func TestEveryFigureIsKnown(t *testing.T) {
 			t.Errorf("%s is not filled", v.Type().Field(i).Name)
 		}
 	}
-	if want := judged + 2; v.NumField() != want {
+	want := []checks.Floor{{
+		Test: "gemm", Algorithm: "bf16 cublaslt", Size: 8192, Ranks: 2, Value: 600.5, Unit: "TFLOP/s", Source: "ours", Verified: true,
+		File: fmt.Sprintf("/etc/nhc/profiles.toml:%d", 4+len(conf.FigureKeys())),
+	}}
+	if diff := cmp.Diff(want, got.Floors); diff != "" {
+		t.Errorf("floors (-want +got):\n%s", diff)
+	}
+	if want := judged + 3; v.NumField() != want {
 		t.Errorf("%d fields, want %d", v.NumField(), want)
 	}
 	near := []string{checks.NearSwitch, checks.NearRootPort, checks.NearNUMA, checks.NearSystem}

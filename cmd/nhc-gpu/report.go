@@ -286,7 +286,7 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 		go func() {
 			limit := readLimit
 			if lane == checks.NVML { // the driver may have to wake the GPUs
-				limit = plan.StepTimeout(checks.Info{Lane: lane}, r.set.timeout())
+				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, r.set.timeout())
 			}
 			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
 		}()

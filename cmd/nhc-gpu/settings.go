@@ -38,7 +38,8 @@ const fixedPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 var ownVars = []string{
 	"CONFDIR", "CONFFILE", "INCDIR", "HELPERDIR", "ONLINE_NODE", "OFFLINE_NODE", "LOGFILE", "DEBUG", "SILENT", "VERBOSE",
 	"TIMEOUT", "RESULTFILE", "MAX_SYS_UID", "NHC_RM", "NHC_CHECK_ALL", "NHC_CHECK_FORKED", "EVAL_LINE",
-	"HOSTROOT", "NVML_LIBRARY", "PLATFORM_PROFILES", "TOMLFILE", // ours: what is looked at, what is loaded into a process of root's, what is expected
+	"HOSTROOT", "PLATFORM_PROFILES", "TOMLFILE", // ours: what is looked at, what is expected
+	probe.SettingNVML, probe.SettingCUDA, probe.SettingNCCL, probe.SettingCUBLASLt, probe.SettingDCGM, // what is loaded into a process of root's
 }
 
 // hostile are variables that change what programs started by root load or run,

@@ -1,0 +1,279 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What the active tests have in common: those that load the node to measure it. They
+// run on what nobody uses, one at a time, for a bounded time, and stop at once when
+// a job comes; what they measured is judged, and stamped so that a prolog need not
+// measure again.
+
+// ClassActive is the class of the active tests.
+const ClassActive = "active"
+
+func init() {
+	maps.Copy(commonDo, activeCommonDo)
+	maps.Copy(advice, activeCommonDo)
+}
+
+var activeCommonDo = map[string]string{
+	"active.busy":    "Nothing: an active test waits until no job runs here and nobody is on the GPUs. nhc-gpu --check by hand on a drained node runs it.",
+	"active.shared":  "Nothing: in a prolog active tests run only for a job that has the whole node. With --max-age a prolog looks at the last result.",
+	"active.held":    "Another active test is under way: wait for it, or see ps for nhc-gpu. If none is there it is a file system that keeps locks: see /var/lib/nhc-gpu/active.lock.",
+	"active.time":    "Give the run more time (TIMEOUT in /etc/sysconfig/nhc, or TIMEOUT=120 by hand), or the test less (-t). slurmd ends a health check after 60 seconds.",
+	"active.stale":   "Run the test while the node is idle: a line with the same words in nhc.conf, or nhc-gpu by hand; see docs/active.md.",
+	"active.stopped": "Nothing: a job came, or the run was ended. The test is run again by the next run that may.",
+	"active.left":    "Nothing, if somebody uses that GPU, has split it up by MIG or has forbidden to compute on it: the test leaves it alone. See nvidia-smi.",
+	"active.few":     "Nothing: the test needs more GPUs than are free here.",
+	"active.past":    "The result of an active test cannot be kept: see the directory /var/lib/nhc-gpu.",
+	"cuda.library":   "libcuda.so.1 comes with NVIDIA's driver: install its compute libraries (libcuda1, nvidia-driver-cuda), run ldconfig. CUDA_LIBRARY=PATH names another file.",
+	"cuda.gpu":       "CUDA does not show a GPU that NVML has: see nvidia-smi, the device nodes of /dev and the cgroup of this process.",
+}
+
+// active is embedded in every active test.
+type active struct {
+	MaxAge time.Duration `long:"max-age" toml:"max_age"` // a result that is no older counts in place of a run; 0: none does
+}
+
+// Freshness is how old a result may be that counts in place of a run, 0 if none does.
+func (a *active) Freshness() time.Duration { return a.MaxAge }
+
+// Bounded is an active check, which knows how long it may take.
+type Bounded interface {
+	Check
+	// Bound is the most that the test takes with its parameters.
+	Bound() time.Duration
+	// Freshness is how old a result may be that counts in place of a run.
+	Freshness() time.Duration
+}
+
+// activeTest says what is about to be run.
+type activeTest struct {
+	Check string        // its name, for messages
+	Code  string        // what its codes begin with: "gpu.gemm"
+	Bound time.Duration // the most that it takes
+	Least int           // GPUs that it needs; 0 stands for 1
+	Of    Bounded       // the check itself, whose parameters tell its results apart
+}
+
+// activeRun is an active test under way.
+type activeRun struct {
+	activeTest
+
+	ctx      context.Context // over when a job comes, when somebody comes onto a GPU, or when the time is up
+	env      *Env
+	gpus     []*probe.GPU // those that may be loaded, as NVML has them
+	findings []Finding
+
+	measures []measure
+	left     []Finding // about GPUs that were left out
+	failures bool      // something went wrong: what was measured is no result
+	cancel   context.CancelCauseFunc
+	release  func()
+	watching sync.WaitGroup
+	nvml     sync.Mutex // of Host.NVML and its like, which are for one goroutine
+}
+
+// The reasons for which a test is over before its end.
+var (
+	errActiveTime = errors.New("its time was up")
+	errJobCame    = errors.New("a job has begun on the node")
+	errUserCame   = errors.New("a process has come onto a GPU")
+)
+
+// activeEnd is left of a step's time for what comes behind the test.
+const activeEnd = 2 * time.Second
+
+// begin claims the node for a test. Nil: it may not run, the findings say why.
+func (a *active) begin(ctx context.Context, env *Env, t activeTest) (*activeRun, []Finding) {
+	r := &activeRun{activeTest: t, env: env}
+	if f := r.refused(); f != nil {
+		return nil, r.refusal(*f)
+	}
+	release, err := env.Host.Claim("active")
+	if err != nil {
+		f := Finding{Code: "active.held", Severity: Unknown, Message: fmt.Sprintf("%s:  cannot run: another active test holds the node", t.Check)}
+		if !errors.Is(err, probe.ErrClaimed) {
+			f.Message = fmt.Sprintf("%s:  cannot run: %v", t.Check, err)
+		}
+		return nil, []Finding{f}
+	}
+	r.release = release
+	bounded, stop := context.WithTimeoutCause(ctx, t.Bound, errActiveTime)
+	r.ctx, r.cancel = context.WithCancelCause(bounded)
+	context.AfterFunc(r.ctx, stop)
+	r.watching.Go(r.watch)
+	return r, nil
+}
+
+// beginGPUs claims the node for a test of its GPUs.
+func (a *active) beginGPUs(ctx context.Context, env *Env, t activeTest) (*activeRun, []Finding) {
+	s, findings := env.askNVML(t.Check, probe.GroupProcesses|probe.GroupModes)
+	if s == nil {
+		return nil, findings
+	}
+	r, findings := a.begin(ctx, env, t)
+	if r == nil {
+		return nil, findings
+	}
+	r.chooseGPUs(s)
+	if len(r.gpus) >= max(t.Least, 1) {
+		return r, nil
+	}
+	if len(r.left) > 0 {
+		r.findings = append(r.findings, r.refusal(r.left[0])...)
+		r.left = r.left[1:]
+	} else {
+		r.findings = append(r.findings, Finding{Code: "active.few", Severity: Skip, Message: fmt.Sprintf("%s:  needs %s, the node has %d", t.Check, plural(t.Least, "GPU"), len(r.gpus))})
+	}
+	r.failures = true
+	return nil, r.done()
+}
+
+// chooseGPUs takes the GPUs that the test may load.
+func (r *activeRun) chooseGPUs(s *gpus) {
+	for i := range s.nvml.GPUs {
+		g := &s.nvml.GPUs[i]
+		why, code := r.unfit(g)
+		if why == "" {
+			r.gpus = append(r.gpus, g)
+			continue
+		}
+		f := Finding{Code: code, Severity: Skip, Device: gpuDevice(g), Got: why}
+		if code == "gpu.error" {
+			f.Severity = Unknown
+		}
+		f.Message = fmt.Sprintf("%s:  %s: left out: %s", r.Check, f.Device, why)
+		r.left = append(r.left, f)
+	}
+}
+
+// unfit says why a GPU is left alone, "" if it is not.
+func (r *activeRun) unfit(g *probe.GPU) (why, code string) {
+	const left = "active.left"
+	switch {
+	case g.Err != nil:
+		return fmt.Sprintf("could not tell: %v", g.Err), "gpu.error"
+	case g.Processes.Err != nil:
+		return fmt.Sprintf("could not tell: %v", g.Processes.Err), "gpu.error"
+	case !r.ofJob(g):
+		return "it is not the job's", left
+	case g.Modes.MIG.Value:
+		return "it is split up by MIG", left
+	case g.Modes.Compute.Value == "prohibited":
+		return "its compute mode is prohibited", left
+	}
+	for _, p := range g.Processes.Value {
+		if !ours(p.PID) {
+			return fmt.Sprintf("process %d is on it", p.PID), left
+		}
+	}
+	return "", ""
+}
+
+// at names what is about to be done, for a hang and for who watches.
+func (r *activeRun) at(format string, args ...any) { r.env.At(format, args...) }
+
+// report adds a finding about a device; the zero Device is the node.
+func (r *activeRun) report(d Device, f Finding, format string, args ...any) {
+	f.Device = d
+	text := fmt.Sprintf(format, args...)
+	f.Message = fmt.Sprintf("%s:  %s%s", r.Check, before("", d.String(), ": "), text) + wantGot(f)
+	if f.Want == "" && f.Got == "" {
+		f.Got = text
+	}
+	r.findings = append(r.findings, f)
+}
+
+// measured takes a number that the test has found; done judges it.
+func (r *activeRun) measured(m measure) { r.measures = append(r.measures, m) }
+
+// again asks NVML anew, for a goroutine that watches the GPUs while they work.
+func (r *activeRun) again(groups probe.Group) (*probe.NVML, error) {
+	r.nvml.Lock()
+	defer r.nvml.Unlock()
+	return r.env.Host.NVMLAgain(groups, nil)
+}
+
+// failed makes a finding of what went wrong on a GPU, nil for none. A test that was
+// stopped says so once, and lays it to no GPU.
+func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
+	r.failures = true
+	if cause := context.Cause(r.ctx); cause != nil {
+		r.stopped(cause)
+		return
+	}
+	var d Device
+	if g != nil {
+		d = gpuDevice(g)
+	}
+	f := Finding{Code: "cuda.error", Severity: Unknown}
+	if e, ok := errors.AsType[*probe.CUDAError](err); ok {
+		f.Severity, f.Remedy, _ = cudaFinding(e)
+	}
+	r.report(d, f, "%s: %v", doing, err)
+}
+
+// stopped says once why the test is over before its end.
+func (r *activeRun) stopped(cause error) {
+	for i := range r.findings {
+		if c := r.findings[i].Code; c == "active.stopped" || c == "active.time" {
+			return
+		}
+	}
+	f := Finding{Code: "active.stopped", Severity: Skip}
+	if errors.Is(cause, errActiveTime) || errors.Is(cause, context.DeadlineExceeded) {
+		f = Finding{Code: "active.time", Severity: Unknown, Want: "at most " + r.Bound.String()}
+	}
+	r.report(Device{}, f, "stopped: %v", cause)
+}
+
+// cuda is CUDA, where it is to be had. false: the findings say why not.
+func (r *activeRun) cuda() (*probe.CUDA, bool) {
+	c, err := r.env.Host.CUDA(r.env.Doing)
+	if err == nil {
+		return c, true
+	}
+	if errors.Is(err, probe.ErrNoLibrary) {
+		r.failures = true
+		r.report(Device{}, Finding{Code: "cuda.library", Severity: Unknown}, "cannot ask CUDA: %v", err)
+		return nil, false
+	}
+	r.failed(nil, "cannot ask CUDA", err)
+	return nil, false
+}
+
+// cudaGPU is a GPU as CUDA has it. false: the findings say that it has not.
+func (r *activeRun) cudaGPU(c *probe.CUDA, g *probe.GPU) (*probe.CUDAGPU, bool) {
+	for _, d := range c.GPUs {
+		if d.PCI == g.PCI || d.UUID != "" && d.UUID == g.UUID.Value {
+			return d, true
+		}
+	}
+	r.failures = true
+	r.report(gpuDevice(g), Finding{Code: "cuda.gpu", Severity: Unknown}, "CUDA does not show it")
+	return nil, false
+}
+
+// done judges what was measured, stamps the result and gives the node free.
+func (r *activeRun) done() []Finding {
+	cause := context.Cause(r.ctx)
+	r.cancel(nil)
+	r.watching.Wait()
+	defer r.release()
+	if cause != nil {
+		r.failures = true
+		r.stopped(cause)
+	}
+	r.judge()
+	all := append(r.findings, r.left...)
+	return append(all, r.stamp(all)...)
+}

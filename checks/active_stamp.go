@@ -1,0 +1,209 @@
+package checks
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The result of an active test, kept with what it holds for: this boot, this driver,
+// these GPUs. A prolog looks whether it is young enough, which takes no library and
+// no process, and a test that may not run leaves a fault that the last one found.
+
+// stampFile is what is kept of one check.
+type stampFile struct {
+	Version int               `json:"version"`
+	Stamps  map[string]*stamp `json:"stamps"` // by its parameters
+}
+
+const (
+	stampVersion = 1
+	stampMost    = 64 // results of one check; the oldest is forgotten first
+)
+
+// stamp is the result of one run.
+type stamp struct {
+	Boot     string    `json:"boot"`
+	Up       float64   `json:"up"` // seconds since the boot, which no clock that is set changes
+	At       time.Time `json:"at"` // for persons
+	Driver   string    `json:"driver"`
+	GPUs     []string  `json:"gpus"`               // by UUID, in order
+	Findings []Finding `json:"findings,omitempty"` // warnings and failures; none: it has passed
+}
+
+func stampName(check string) string { return "active-" + strings.TrimPrefix(check, "check_") }
+
+// holdsFor is what a result holds for, by files of the kernel alone.
+func (e *Env) holdsFor() (stamp, error) {
+	boot, err := e.Host.BootID()
+	if err != nil {
+		return stamp{}, err
+	}
+	views, err := e.Host.GPUViews()
+	if err != nil {
+		return stamp{}, err
+	}
+	now := stamp{Boot: boot, Up: uptime(), At: time.Now().UTC().Truncate(time.Second), Driver: views.Version}
+	for _, g := range views.Driver {
+		now.GPUs = append(now.GPUs, g.UUID)
+	}
+	slices.Sort(now.GPUs)
+	return now, nil
+}
+
+// uptime is in seconds, sleep counted.
+func uptime() float64 {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return 0
+	}
+	return float64(t.Nano()) / 1e9
+}
+
+// about says whether a result is about the node as it is now.
+func (s *stamp) about(now *stamp) bool {
+	return s.Boot == now.Boot && s.Driver == now.Driver && slices.Equal(s.GPUs, now.GPUs) && s.Up <= now.Up
+}
+
+// stampKey tells the results of a check by its parameters. How old one may be is
+// none of them.
+func stampKey(c Check) string {
+	v := reflect.ValueOf(c)
+	plain := reflect.New(v.Elem().Type())
+	plain.Elem().Set(v.Elem())
+	if f, ok := tagsOf(plain.Elem()).tables["max_age"]; ok {
+		f.SetZero()
+	}
+	data, err := json.Marshal(plain.Interface())
+	if err != nil {
+		return fmt.Sprintf("%+v", plain.Elem())
+	}
+	return string(data)
+}
+
+func (e *Env) stamps(check string) (*stampFile, error) {
+	f := &stampFile{}
+	err := e.Host.Recall(stampName(check), f)
+	if f.Version != stampVersion || f.Stamps == nil {
+		f = &stampFile{Version: stampVersion, Stamps: map[string]*stamp{}}
+	}
+	return f, err
+}
+
+// Fresh looks at the last result of an active test in place of running it. found: the
+// findings are what it came to. With only set it is not going to be run: then the
+// findings say so where there is no result, or none that is young enough.
+func (e *Env) Fresh(name string, c Bounded, only bool) (findings []Finding, found bool) {
+	stale := func(why string) ([]Finding, bool) {
+		if !only {
+			return nil, false
+		}
+		return []Finding{{Code: "active.stale", Severity: Unknown, Want: "a result of the last " + ageText(c.Freshness()), Got: why,
+			Message: fmt.Sprintf("%s:  no result of the last %s: %s", name, ageText(c.Freshness()), why)}}, true
+	}
+	now, err := e.holdsFor()
+	if err != nil {
+		return stale(err.Error())
+	}
+	file, err := e.stamps(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return stale(err.Error())
+	}
+	s := file.Stamps[stampKey(c)]
+	switch {
+	case s == nil:
+		return stale("it has not been run with these words")
+	case s.Boot != now.Boot:
+		return stale("the last is of another boot")
+	case !s.about(&now):
+		return stale("the last is of another driver, or of other GPUs")
+	}
+	age := time.Duration((now.Up - s.Up) * float64(time.Second))
+	switch {
+	case age > c.Freshness():
+		return stale("the last is " + ageText(age) + " old")
+	case !only && Worst(s.Findings) == Fail: // it may have been mended: measure again
+		return nil, false
+	}
+	return s.Findings, true
+}
+
+// ageText is a time as an administrator has it: 90s, 15m, 24h, 7d.
+func ageText(d time.Duration) string {
+	for _, u := range []struct {
+		name string
+		one  time.Duration
+		from time.Duration
+	}{{"d", 24 * time.Hour, 48 * time.Hour}, {"h", time.Hour, time.Hour}, {"m", time.Minute, time.Minute}} {
+		if d >= u.from {
+			return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Hours()*float64(time.Hour)/float64(u.one)), ".0") + u.name
+		}
+	}
+	return fmt.Sprintf("%ds", int(d.Seconds()))
+}
+
+// refusal is what a test that may not run says: why, and what its last run has found.
+// A fault is not gone because a job has come.
+func (r *activeRun) refusal(why Finding) []Finding {
+	findings := []Finding{why}
+	now, err := r.env.holdsFor()
+	if err != nil || r.Of == nil {
+		return findings
+	}
+	file, err := r.env.stamps(r.Check)
+	if err != nil {
+		return findings
+	}
+	if s := file.Stamps[stampKey(r.Of)]; s != nil && s.about(&now) && Worst(s.Findings) == Fail {
+		return append(findings, s.Findings...)
+	}
+	return findings
+}
+
+// stamp keeps the result. What was stopped, or could not be told, is none.
+func (r *activeRun) stamp(all []Finding) []Finding {
+	if r.Of == nil || r.failures && Worst(all) != Fail {
+		return nil
+	}
+	now, err := r.env.holdsFor()
+	if err != nil {
+		return unreadable(err)
+	}
+	for _, f := range all {
+		if f.Severity == Warn || f.Severity == Fail {
+			now.Findings = append(now.Findings, f)
+		}
+	}
+	file, err := r.env.stamps(r.Check)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, probe.ErrNoMemory) {
+		file = &stampFile{Version: stampVersion, Stamps: map[string]*stamp{}} // a file that is broken is written anew
+	}
+	file.Stamps[stampKey(r.Of)] = &now
+	for len(file.Stamps) > stampMost {
+		file.forgetOldest()
+	}
+	err = r.env.Host.Keep(stampName(r.Check), file)
+	if err == nil || errors.Is(err, probe.ErrNoMemory) {
+		return nil
+	}
+	return []Finding{{Code: "active.past", Severity: Warn, Message: r.Check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")}}
+}
+
+func (f *stampFile) forgetOldest() {
+	oldest := ""
+	for key, s := range f.Stamps {
+		if oldest == "" || s.At.Before(f.Stamps[oldest].At) {
+			oldest = key
+		}
+	}
+	delete(f.Stamps, oldest)
+}

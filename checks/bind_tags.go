@@ -1,0 +1,136 @@
+package checks
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// BindTags binds words by the field tags of the struct that c points to.
+func BindTags(c any, args []string) error {
+	t := tagsOf(reflect.ValueOf(c).Elem())
+	var bad error
+	set := func(f reflect.Value, word string) {
+		if err := setField(f, word); err != nil && bad == nil {
+			bad = err
+		}
+	}
+	words, err := t.longOptions(args, set)
+	if err != nil {
+		return err
+	}
+	if len(t.opts) > 0 {
+		words, err = Getopts(t.spec, words, func(o byte, arg string) {
+			if f := t.opts[o]; f.Kind() == reflect.Bool {
+				f.SetBool(true)
+			} else {
+				set(f, arg)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for i, w := range words {
+		switch f, ok := t.positions[i+1]; {
+		case ok:
+			set(f, w)
+		case t.rest.IsValid():
+			set(t.rest, w)
+		default:
+			return &UsageError{Kind: Surplus, Word: w, Want: fmt.Sprintf("at most %d", t.most)}
+		}
+	}
+	return bad
+}
+
+// tags are the fields of a check by what fills them.
+type tags struct {
+	opts      map[byte]reflect.Value
+	longs     map[string]reflect.Value
+	tables    map[string]reflect.Value // by TOML key
+	positions map[int]reflect.Value
+	rest      reflect.Value
+	spec      string // of the option letters, as getopts has it
+	most      int    // the highest position
+}
+
+func tagsOf(v reflect.Value) *tags {
+	t := &tags{opts: map[byte]reflect.Value{}, longs: map[string]reflect.Value{}, tables: map[string]reflect.Value{}, positions: map[int]reflect.Value{}}
+	t.add(v)
+	return t
+}
+
+func (t *tags) add(v reflect.Value) {
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		if field.Anonymous {
+			t.add(v.Field(i))
+			continue
+		}
+		tag := field.Tag
+		if o := tag.Get("opt"); o != "" {
+			t.opts[o[0]] = v.Field(i)
+			t.spec += o[:1]
+			if v.Field(i).Kind() != reflect.Bool {
+				t.spec += ":"
+			}
+		}
+		if l := tag.Get("long"); l != "" {
+			t.longs[l] = v.Field(i)
+		}
+		if k := tag.Get("toml"); k != "" {
+			t.tables[k] = v.Field(i)
+		}
+		switch a := tag.Get("arg"); a {
+		case "":
+		case "*":
+			t.rest = v.Field(i)
+		default:
+			n, err := strconv.Atoi(a)
+			if err != nil {
+				panic(fmt.Sprintf("checks: tag arg:%q of %s", a, v.Type()))
+			}
+			t.positions[n] = v.Field(i)
+			t.most = max(t.most, n)
+		}
+	}
+}
+
+// longOptions takes the options that are words out of args, wherever they stand
+// before "--"; a check that has none keeps its words as they are.
+func (t *tags) longOptions(args []string, set func(reflect.Value, string)) (rest []string, err error) {
+	if len(t.longs) == 0 {
+		return args, nil
+	}
+	for len(args) > 0 {
+		word := args[0]
+		args = args[1:]
+		if word == "--" {
+			return append(append(rest, word), args...), nil
+		}
+		name, isLong := strings.CutPrefix(word, "--")
+		if !isLong {
+			rest = append(rest, word)
+			continue
+		}
+		name, value, given := strings.Cut(name, "=")
+		f, ok := t.longs[name]
+		switch {
+		case !ok:
+			return nil, &UsageError{Kind: BadOption, Word: "-" + name, Want: "one of --" + strings.Join(slices.Sorted(maps.Keys(t.longs)), " --")}
+		case f.Kind() == reflect.Bool && !given:
+			f.SetBool(true)
+			continue
+		case !given && len(args) == 0:
+			return nil, &UsageError{Kind: NoArgument, Word: "-" + name}
+		case !given:
+			value, args = args[0], args[1:]
+		}
+		set(f, value)
+	}
+	return rest, nil
+}

@@ -1,0 +1,53 @@
+package checks
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// parseTime reads seconds, or a number with s, m, h or d behind it.
+func parseTime(word string) (time.Duration, bool) {
+	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}
+	unit := time.Second
+	if word != "" {
+		if u, ok := units[word[len(word)-1]]; ok {
+			unit, word = u, word[:len(word)-1]
+		}
+	}
+	n, err := strconv.ParseFloat(word, 64)
+	if err != nil || !(n >= 0) || n > float64(math.MaxInt64/int64(unit)) {
+		return 0, false
+	}
+	return time.Duration(n * float64(unit)), true
+}
+
+// Size is a number of bytes, in words with the binary units of nccl-tests and
+// perftest: 8M is 8 MiB.
+type Size int64
+
+func (s Size) String() string {
+	for _, u := range []struct {
+		name  string
+		bytes Size
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if s >= u.bytes && s%u.bytes == 0 {
+			return fmt.Sprintf("%d %s", s/u.bytes, u.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", int64(s))
+}
+
+// parseSize reads 512M, 512MB, 512MiB, or bytes.
+func parseBytes(word string) (Size, bool) {
+	digits := strings.TrimRight(word, "iBbKkMmGgTt")
+	unit := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(word[len(digits):]), "b"), "i"))
+	shift, ok := map[string]int{"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || err != nil || n < 0 || n > math.MaxInt64>>shift {
+		return 0, false
+	}
+	return Size(n << shift), true
+}

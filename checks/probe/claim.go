@@ -1,0 +1,51 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrClaimed says that another process holds a claim.
+var ErrClaimed = errors.New("held by another process")
+
+// Claim takes a lock by the name of what it is for, "active", until release is
+// called or this process ends. The file is empty, in the directory of what runs
+// keep; without one, as in a run of somebody else than root, there is no lock. The
+// error is [ErrClaimed] if another process has it.
+func (h *Host) Claim(name string) (release func(), err error) {
+	if h.past == "" {
+		return func() {}, nil
+	}
+	var errs error
+	for _, dir := range h.pasts() {
+		path := filepath.Join(dir, name+".lock")
+		f, err := h.lockFile(path)
+		switch {
+		case err == nil:
+			return func() { f.Close() }, nil
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return nil, ErrClaimed
+		}
+		errs = errors.Join(errs, &fs.PathError{Op: "lock", Path: path, Err: reason(err)})
+	}
+	return nil, errs
+}
+
+func (h *Host) lockFile(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(h.Path(path), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,200 @@
+package probe
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+)
+
+// CUDA is the driver API of CUDA, libcuda.so.1, in this process: loaded once, never
+// unloaded, since the process ends with the run. Every call of it may hang as long as
+// the driver does, or end the process: it belongs in the worker of the cuda lane.
+type CUDA struct {
+	Version int        // the newest CUDA that the driver knows: 12040 is 12.4
+	GPUs    []*CUDAGPU // by PCI address, as the driver counts them with CUDA_DEVICE_ORDER=PCI_BUS_ID
+
+	lib *cudaLib
+}
+
+// CUDAGPU is a GPU as CUDA knows it. Its PCI address tells which one of NVML it is.
+type CUDAGPU struct {
+	Ordinal      int    // CUDA's own number of it
+	PCI          string // 0000:c1:00.0
+	UUID         string // GPU-..., in MIG mode that of the instance; "" if the driver cannot tell
+	Name         string // NVIDIA H200
+	Major, Minor int    // compute capability: 9, 0
+	SMs          int    // multiprocessors
+	Memory       uint64 // bytes
+	ComputeMode  int    // see ComputeModeDefault
+	SharedMemory int    // bytes of shared memory that one block can have
+	MemoryClock  int    // kHz; 0: the driver does not tell
+	BusWidth     int    // bits of the memory's bus; 0: the driver does not tell
+
+	lib    *cudaLib
+	handle uintptr // CUdevice
+	nodes  string  // where the CPUs beside it are: see cudanuma.go
+	open   int     // contexts, guarded by lib.mu
+}
+
+// The compute modes: CUcomputemode of cuda.h.
+const (
+	ComputeModeDefault    = 0
+	ComputeModeProhibited = 2
+	ComputeModeExclusive  = 3 // one process at a time
+)
+
+// The attributes that are asked for: CUdevice_attribute of cuda.h.
+const (
+	attrMultiprocessors = 16
+	attrComputeMode     = 20
+	attrMemoryClock     = 36
+	attrBusWidth        = 37
+	attrMajor           = 75
+	attrMinor           = 76
+	attrSharedOptIn     = 97
+)
+
+// CUDA loads the driver API and lists the GPUs. doing hears of every call before it is
+// made. The answer, an error too, is kept. The error is ErrNoLibrary where there is no
+// libcuda, a [CUDAError] where the driver has refused, as CUDA_ERROR_NO_DEVICE.
+func (h *Host) CUDA(doing func(call string)) (*CUDA, error) {
+	c, err := once(h, "cuda", func() (*CUDA, error) { return h.openCUDA(doing) })
+	if c != nil {
+		c.lib.watch.to(doing)
+	}
+	return c, err
+}
+
+// SetCUDALibrary names the library that the driver API is loaded from, in place of the
+// system's libcuda.so.1. It counts until CUDA is first asked.
+func (h *Host) SetCUDALibrary(path string) { h.cache["cuda library"] = path }
+
+func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
+	name, _ := h.cache["cuda library"].(string)
+	if name == "" && h.root != "/" {
+		return nil, fmt.Errorf("load libcuda.so.1: %w below %s; CUDA_LIBRARY names one", ErrOtherNode, h.root)
+	}
+	if name == "" {
+		name = "libcuda.so.1"
+	}
+	cleanCUDAEnvironment()
+	lib, err := loadCUDA(name, doing)
+	if err != nil {
+		return nil, err
+	}
+	if err := lib.call("cuInit", -1, 0); err != nil {
+		return nil, err
+	}
+	c := &CUDA{lib: lib}
+	var version int32
+	if err := lib.call("cuDriverGetVersion", -1, uintptr(unsafe.Pointer(&version))); err != nil {
+		return nil, err
+	}
+	c.Version = int(version)
+	var count int32
+	if err := lib.call("cuDeviceGetCount", -1, uintptr(unsafe.Pointer(&count))); err != nil {
+		return nil, err
+	}
+	if count < 0 || count > maxGPUs {
+		return nil, fmt.Errorf("cuDeviceGetCount: %d GPUs, want at most %d", count, maxGPUs)
+	}
+	for i := range int(count) {
+		g, err := lib.identify(i)
+		if err != nil {
+			return nil, err
+		}
+		g.nodes = h.cpusBeside(g.PCI)
+		c.GPUs = append(c.GPUs, g)
+	}
+	return c, nil
+}
+
+// cleanCUDAEnvironment takes away what hides GPUs, changes their order or the way they
+// work, whoever has set it, and then says how CUDA is to behave here.
+func cleanCUDAEnvironment() {
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		if strings.HasPrefix(name, "CUDA_") || strings.HasPrefix(name, "NVIDIA_") {
+			_ = os.Unsetenv(name)
+		}
+	}
+	_ = os.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+	_ = os.Setenv("CUDA_CACHE_DISABLE", "1") // no compiled kernels are left in a home directory
+}
+
+// At is the GPU with a PCI address, nil if CUDA does not see it.
+func (c *CUDA) At(pci string) *CUDAGPU {
+	if i := slices.IndexFunc(c.GPUs, func(g *CUDAGPU) bool { return g.PCI == pci }); i >= 0 {
+		return c.GPUs[i]
+	}
+	return nil
+}
+
+// identify asks who a GPU is.
+func (l *cudaLib) identify(ordinal int) (*CUDAGPU, error) {
+	var handle int32
+	if err := l.call("cuDeviceGet", ordinal, uintptr(unsafe.Pointer(&handle)), uintptr(ordinal)); err != nil {
+		return nil, err
+	}
+	g := &CUDAGPU{Ordinal: ordinal, lib: l, handle: uintptr(handle)}
+	var name, bus [128]byte
+	if err := l.call("cuDeviceGetName", ordinal, uintptr(unsafe.Pointer(&name)), uintptr(len(name)-1), g.handle); err != nil {
+		return nil, err
+	}
+	if err := l.call("cuDeviceGetPCIBusId", ordinal, uintptr(unsafe.Pointer(&bus)), uintptr(len(bus)-1), g.handle); err != nil {
+		return nil, err
+	}
+	g.Name, g.PCI = oneLine(cString(name[:])), pciAddress(cString(bus[:]))
+	if err := l.call("cuDeviceTotalMem_v2", ordinal, uintptr(unsafe.Pointer(&g.Memory)), g.handle); err != nil {
+		return nil, err
+	}
+	g.UUID = l.uuid(g)
+	for _, a := range []struct {
+		number int
+		value  *int
+		needed bool
+	}{
+		{attrMajor, &g.Major, true}, {attrMinor, &g.Minor, true}, {attrMultiprocessors, &g.SMs, true}, {attrComputeMode, &g.ComputeMode, true},
+		{attrSharedOptIn, &g.SharedMemory, false}, {attrMemoryClock, &g.MemoryClock, false}, {attrBusWidth, &g.BusWidth, false},
+	} {
+		var v int32
+		if err := l.call("cuDeviceGetAttribute", ordinal, uintptr(unsafe.Pointer(&v)), uintptr(a.number), g.handle); err != nil && a.needed {
+			return nil, err
+		}
+		*a.value = int(v)
+	}
+	return g, nil
+}
+
+// uuid is the UUID of a GPU; drivers before 11.4 have the older of two calls only.
+func (l *cudaLib) uuid(g *CUDAGPU) string {
+	call := "cuDeviceGetUuid_v2"
+	if !l.has(call) {
+		call = "cuDeviceGetUuid"
+	}
+	var u [16]byte
+	if err := l.call(call, g.Ordinal, uintptr(unsafe.Pointer(&u)), g.handle); err != nil {
+		return ""
+	}
+	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// pciAddress is an address as the kernel writes it, of one that CUDA has written:
+// 0000:C1:00.0, or with eight digits of the domain.
+func pciAddress(s string) string {
+	s = strings.ToLower(s)
+	if domain, rest, ok := strings.Cut(s, ":"); ok && len(domain) > 4 {
+		return strings.TrimLeft(domain[:len(domain)-4], "0") + domain[len(domain)-4:] + ":" + rest
+	}
+	return s
+}
+
+// cString is the text of a buffer before its first zero byte.
+func cString(b []byte) string {
+	if i := slices.Index(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}

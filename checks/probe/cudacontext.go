@@ -1,0 +1,188 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// CUDAContext is the primary context of a GPU, the one that NCCL and cuBLAS use, too.
+// It belongs to the goroutine that has opened it, which is bound to its thread until
+// it closes it: no other may call it. One goroutine may have those of several GPUs.
+//
+// What a driver does not answer holds the thread for ever; the names of the calls
+// under way go to the doing of [Host.CUDA].
+type CUDAContext struct {
+	GPU *CUDAGPU
+
+	lib     *cudaLib
+	handle  uintptr // CUcontext
+	thread  *cudaThread
+	modules map[string]*CUDAModule
+	launch  *launchArguments
+}
+
+// cudaThread knows which context is the current one of a thread.
+type cudaThread struct {
+	id      int
+	current *CUDAContext
+	open    int // contexts, guarded by cudaLib.mu
+}
+
+// CUDAMemory is an address in a GPU's memory; adding bytes to it is fine.
+type CUDAMemory uint64
+
+// Open makes the GPU's primary context, or takes part in it, and binds the goroutine
+// to its thread. Close must be called by the same goroutine.
+func (g *CUDAGPU) Open() (*CUDAContext, error) {
+	runtime.LockOSThread()
+	c := &CUDAContext{GPU: g, lib: g.lib, modules: map[string]*CUDAModule{}, launch: new(launchArguments)}
+	if err := c.lib.call("cuDevicePrimaryCtxRetain", g.Ordinal, uintptr(unsafe.Pointer(&c.handle)), g.handle); err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	c.lib.enter(c)
+	if err := c.Use(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// enter counts a context of this thread.
+func (l *cudaLib) enter(c *CUDAContext) {
+	id := unix.Gettid()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.thread = l.threads[id]; c.thread == nil {
+		c.thread = &cudaThread{id: id}
+		l.threads[id] = c.thread
+	}
+	c.thread.open++
+	c.GPU.open++
+}
+
+// leave says whether a context was the last one of its GPU.
+func (l *cudaLib) leave(c *CUDAContext) (last bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.thread.open--
+	if c.thread.current = nil; c.thread.open == 0 {
+		delete(l.threads, c.thread.id)
+	}
+	c.GPU.open--
+	return c.GPU.open == 0
+}
+
+// Close gives the context back. The last one of a GPU ends all work on it and frees all
+// its memory, what NCCL and cuBLAS have there, too: they must be closed before it.
+func (c *CUDAContext) Close() error {
+	defer runtime.UnlockOSThread()
+	last := c.lib.leave(c)
+	_ = c.lib.call("cuCtxSetCurrent", c.GPU.Ordinal, 0) // an error of the context's work comes again below
+	err := c.lib.call(c.lib.form("cuDevicePrimaryCtxRelease"), c.GPU.Ordinal, c.GPU.handle)
+	if !last {
+		return err
+	}
+	return errors.Join(err, c.lib.call(c.lib.form("cuDevicePrimaryCtxReset"), c.GPU.Ordinal, c.GPU.handle))
+}
+
+// form is the second form of a call, which drivers before 11.0 do not have.
+func (l *cudaLib) form(symbol string) string {
+	if l.has(symbol + "_v2") {
+		return symbol + "_v2"
+	}
+	return symbol
+}
+
+// Use makes the context the current one of its thread, as it is before each call of
+// this type. Only a library that is called directly, as NCCL is, needs it.
+func (c *CUDAContext) Use() error {
+	c.thread.current = nil
+	if err := c.lib.call("cuCtxSetCurrent", c.GPU.Ordinal, c.handle); err != nil {
+		return err
+	}
+	c.thread.current = c
+	return nil
+}
+
+// call makes one call in this context.
+//
+//go:uintptrescapes
+func (c *CUDAContext) call(symbol string, args ...uintptr) error {
+	if c.thread.current != c {
+		if err := c.Use(); err != nil {
+			return err
+		}
+	}
+	return c.lib.call(symbol, c.GPU.Ordinal, args...)
+}
+
+// Handle is the CUcontext, for libraries that are given one.
+func (c *CUDAContext) Handle() uintptr { return c.handle }
+
+// MemInfo says how many bytes of the GPU's memory are free, and how many there are.
+func (c *CUDAContext) MemInfo() (free, total uint64, err error) {
+	err = c.call("cuMemGetInfo_v2", uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)))
+	return free, total, err
+}
+
+// Alloc takes n bytes of the GPU's memory. The error is a [CUDAError] with the code
+// CUDAOutOfMemory where there are not as many.
+func (c *CUDAContext) Alloc(n uint64) (CUDAMemory, error) {
+	var m CUDAMemory
+	if err := c.call("cuMemAlloc_v2", uintptr(unsafe.Pointer(&m)), uintptr(n)); err != nil {
+		return 0, fmt.Errorf("allocate %d bytes: %w", n, err)
+	}
+	return m, nil
+}
+
+// Free gives memory back that Alloc has given.
+func (c *CUDAContext) Free(m CUDAMemory) error { return c.call("cuMemFree_v2", uintptr(m)) }
+
+// HostAlloc takes n bytes of the node's memory that the GPU reads and writes by itself
+// (pinned), on the NUMA node that is next to it where the kernel tells which that is.
+func (c *CUDAContext) HostAlloc(n uint64) ([]byte, error) {
+	var p unsafe.Pointer
+	restore := c.GPU.goNear()
+	err := c.call("cuMemHostAlloc", uintptr(unsafe.Pointer(&p)), uintptr(n), hostPortable)
+	restore()
+	if err != nil {
+		return nil, fmt.Errorf("allocate %d bytes of pinned memory: %w", n, err)
+	}
+	return unsafe.Slice((*byte)(p), n), nil
+}
+
+// hostPortable is CU_MEMHOSTALLOC_PORTABLE: pinned for the contexts of all GPUs.
+const hostPortable = 1
+
+// HostFree gives memory back that HostAlloc has given.
+func (c *CUDAContext) HostFree(b []byte) error {
+	if cap(b) == 0 {
+		return nil
+	}
+	return c.call("cuMemFreeHost", address(b))
+}
+
+// address is where memory of HostAlloc begins. It does not keep a slice of Go alive.
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// CanReach says whether this GPU can read and write the memory of another directly, by
+// NVLink or PCIe.
+func (c *CUDAContext) CanReach(other *CUDAContext) (bool, error) {
+	var can int32
+	err := c.call("cuDeviceCanAccessPeer", uintptr(unsafe.Pointer(&can)), c.GPU.handle, other.GPU.handle)
+	return can != 0, err
+}
+
+// EnablePeer lets this GPU read and write the memory of another. That it may do so
+// already is no error.
+func (c *CUDAContext) EnablePeer(other *CUDAContext) error {
+	err := c.call("cuCtxEnablePeerAccess", other.handle, 0)
+	if e, ok := errors.AsType[*CUDAError](err); ok && e.Code == cudaAlreadyEnabled {
+		return nil
+	}
+	return err
+}

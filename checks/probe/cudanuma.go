@@ -1,0 +1,33 @@
+package probe
+
+import "golang.org/x/sys/unix"
+
+// cpusBeside are the CPUs that are near to a GPU, "" if the kernel does not tell.
+func (h *Host) cpusBeside(pci string) string {
+	if pci == "" {
+		return ""
+	}
+	return h.LocalCPUs(pci)
+}
+
+// goNear moves the thread to the CPUs that are near to a GPU, so that what is allocated
+// next is there: the kernel takes memory of the node that the thread runs on. A thread
+// that may not run there stays where it is.
+func (g *CUDAGPU) goNear() (restore func()) {
+	stay := func() {}
+	ids, ok := parseNodeList(g.nodes)
+	if !ok || len(ids) == 0 {
+		return stay
+	}
+	var before, near unix.CPUSet
+	if unix.SchedGetaffinity(0, &before) != nil {
+		return stay
+	}
+	for _, id := range ids {
+		near.Set(id)
+	}
+	if near.Count() == 0 || unix.SchedSetaffinity(0, &near) != nil {
+		return stay
+	}
+	return func() { _ = unix.SchedSetaffinity(0, &before) }
+}

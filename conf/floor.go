@@ -1,0 +1,295 @@
+package conf
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Floor is what a test of a healthy node reaches at least. It is compared with
+// nothing but a run of the same test, algorithm, size and number of ranks: rings
+// reach three quarters of what NVLS does on one and the same node.
+type Floor struct {
+	Pos       Pos
+	Test      string // a key of FloorTests: "all_reduce"
+	Algorithm string // "ring", "bf16 cublaslt"
+	Size      int64  // bytes, or n of matrices of n x n; 0 where the test has none
+	Ranks     int    // GPUs or ports at work together; 1 is one alone
+	Value     float64
+	Unit      string
+	Source    string
+	Verified  bool // this program has measured more on such a node
+}
+
+// FloorTest is a test that may have floors.
+type FloorTest struct {
+	Unit   string
+	Sized  string // what Size counts, "" where the test has none
+	Ranked bool   // it takes two at least
+}
+
+// FloorTests are the tests that floors may be of.
+var FloorTests = map[string]FloorTest{
+	"host_to_device":   {Unit: "GB/s", Sized: "bytes"},
+	"device_to_host":   {Unit: "GB/s", Sized: "bytes"},
+	"both_ways":        {Unit: "GB/s", Sized: "bytes"}, // to and from the host at once
+	"device_to_device": {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"memory_bandwidth": {Unit: "GB/s", Sized: "bytes"},
+	"gemm":             {Unit: "TFLOP/s", Sized: "n"},
+	"launch":           {Unit: "us"},
+	"all_reduce":       {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"all_gather":       {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"reduce_scatter":   {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"all_to_all":       {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"broadcast":        {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"sendrecv":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"multi_all_reduce": {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"ib_write_bw":      {Unit: "Gb/s", Sized: "bytes"},
+	"cpu_stream":       {Unit: "MB/s"},
+	"disk_write":       {Unit: "MB/s", Sized: "bytes"},
+}
+
+// same says whether two floors are of the same run.
+func (f *Floor) same(g *Floor) bool {
+	return f.Test == g.Test && f.Algorithm == g.Algorithm && f.Size == g.Size && f.Ranks == g.Ranks
+}
+
+// Of tells which runs a floor is of: "all_reduce, ring, 16G, 8 ranks".
+func (f *Floor) Of() string {
+	words := []string{f.Test, f.Algorithm}
+	if f.Size > 0 {
+		words = append(words, sizeWord(f.Size, FloorTests[f.Test].Sized))
+	}
+	if f.Ranks > 1 {
+		words = append(words, fmt.Sprintf("%d ranks", f.Ranks))
+	}
+	return strings.Join(words, ", ")
+}
+
+// addFloor refuses a second floor of the same run.
+func (p *Platform) addFloor(f Floor) error {
+	for i := range p.Floors {
+		if p.Floors[i].same(&f) {
+			return fmt.Errorf("%s: floor of %s is there already, at line %d", f.Pos, f.Of(), p.Floors[i].Pos.Line)
+		}
+	}
+	p.Floors = append(p.Floors, f)
+	return nil
+}
+
+// inheritFloors takes over the floors of runs that p has none of.
+func (p *Platform) inheritFloors(from *Platform) {
+	for _, f := range from.Floors {
+		if !slices.ContainsFunc(p.Floors, func(own Floor) bool { return own.same(&f) }) {
+			p.Floors = append(p.Floors, f)
+		}
+	}
+	slices.SortStableFunc(p.Floors, func(a, b Floor) int {
+		return cmp.Or(cmp.Compare(a.Test, b.Test), cmp.Compare(a.Algorithm, b.Algorithm), cmp.Compare(a.Size, b.Size), cmp.Compare(a.Ranks, b.Ranks))
+	})
+}
+
+// floorKeys are the keys of a floor, in the order in which they are written.
+var floorKeys = []string{"test", "algorithm", "size", "ranks", "value", "unit", "source", "verified"}
+
+// A keyError is what is wrong with the value of a key.
+type keyError struct {
+	key string
+	err error
+}
+
+func (e *keyError) Error() string { return e.err.Error() }
+
+func wrongKey(key string, v any, want string) error {
+	return &keyError{key, fmt.Errorf("floor: %s = %v: want %s", key, v, want)}
+}
+
+// parseFloor reads one [[platform.floor]] table; errors may be a keyError.
+func parseFloor(table map[string]any) (f Floor, err error) {
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		if !slices.Contains(floorKeys, key) {
+			return f, &keyError{key, fmt.Errorf("floor: key %s: want %s", key, strings.Join(floorKeys, ", "))}
+		}
+	}
+	name, _ := table["test"].(string)
+	test, ok := FloorTests[name]
+	if !ok {
+		return f, wrongKey("test", table["test"], strings.Join(slices.Sorted(maps.Keys(FloorTests)), ", "))
+	}
+	f.Test = name
+	for _, read := range []func() error{
+		func() error { return f.algorithm(table["algorithm"]) },
+		func() error { return f.size(table["size"], test) },
+		func() error { return f.ranks(table["ranks"], test) },
+		func() error { return f.value(table["value"]) },
+		func() error { return f.unit(table["unit"], test) },
+		func() error { return f.source(table["source"]) },
+		func() error { return f.verified(table["verified"]) },
+	} {
+		if err := read(); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// algorithm refuses "auto": whoever does not know which algorithm has run cannot
+// compare it.
+func (f *Floor) algorithm(v any) error {
+	f.Algorithm, _ = v.(string)
+	if f.Algorithm == "" || f.Algorithm == "auto" || strings.Trim(f.Algorithm, "abcdefghijklmnopqrstuvwxyz0123456789_ ") != "" {
+		return wrongKey("algorithm", v, `the one that ran, like "ring", "nvls", "ce", "bf16 cublaslt"`)
+	}
+	return nil
+}
+
+func (f *Floor) size(v any, test FloorTest) error {
+	switch n := v.(type) {
+	case nil:
+		if test.Sized == "" {
+			return nil
+		}
+	case int64:
+		f.Size = n
+	case string:
+		f.Size = parseSize(n)
+	}
+	if test.Sized == "" {
+		return wrongKey("size", v, "none: "+f.Test+" has no size")
+	}
+	if f.Size <= 0 {
+		if test.Sized == "n" {
+			return wrongKey("size", v, "n of matrices of n x n, like 8192")
+		}
+		return wrongKey("size", v, `bytes, like 1048576, "512M" or "16G"`)
+	}
+	return nil
+}
+
+func (f *Floor) ranks(v any, test FloorTest) error {
+	least := 1
+	if test.Ranked {
+		least = 2
+	}
+	n, ok := v.(int64)
+	if v == nil && least == 1 {
+		n, ok = 1, true
+	}
+	if !ok || n < int64(least) || n > 1<<20 {
+		return wrongKey("ranks", v, fmt.Sprintf("how many GPUs or ports are at work together, %d or more", least))
+	}
+	f.Ranks = int(n)
+	return nil
+}
+
+func (f *Floor) value(v any) error {
+	switch n := v.(type) {
+	case int64:
+		f.Value = float64(n)
+	case float64:
+		f.Value = n
+	}
+	if !(f.Value > 0) || f.Value > 1e9 || math.IsInf(f.Value, 0) {
+		return wrongKey("value", v, "a number above 0")
+	}
+	return nil
+}
+
+func (f *Floor) unit(v any, test FloorTest) error {
+	f.Unit, _ = v.(string)
+	if v == nil {
+		f.Unit = test.Unit
+	}
+	if f.Unit != test.Unit {
+		return wrongKey("unit", v, strconv.Quote(test.Unit)+", in which "+f.Test+" is measured")
+	}
+	return nil
+}
+
+func (f *Floor) source(v any) error {
+	f.Source, _ = v.(string)
+	if f.Source == "" {
+		return wrongKey("source", v, `where the number is from, like source = "measured on 12 nodes in May, lowest 471"`)
+	}
+	return nil
+}
+
+func (f *Floor) verified(v any) error {
+	is, ok := v.(bool)
+	if v != nil && !ok {
+		return wrongKey("verified", v, "true or false")
+	}
+	f.Verified = is
+	return nil
+}
+
+// parseSize reads "512M" or "1048576", bytes in binary units; 0 if it is none.
+func parseSize(text string) int64 {
+	digits, unit := text, int64(1)
+	if i := strings.IndexAny(text, "KMGT"); i > 0 && i == len(text)-1 {
+		digits, unit = text[:i], int64(1)<<(10*(1+strings.IndexByte("KMGT", text[i])))
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n <= 0 || n > math.MaxInt64/unit {
+		return 0
+	}
+	return n * unit
+}
+
+// sizeWord writes a size as parseSize reads it.
+func sizeWord(n int64, sized string) string {
+	if sized != "bytes" {
+		return strconv.FormatInt(n, 10)
+	}
+	unit := ""
+	for _, next := range []string{"K", "M", "G", "T"} {
+		if n%1024 != 0 {
+			break
+		}
+		n, unit = n/1024, next
+	}
+	return strconv.FormatInt(n, 10) + unit
+}
+
+// floors reads the floors of a platform. The decoder has lost where they stand:
+// the lines are those of the headers, and of the keys behind them.
+func (r *platformReader) floors(p *Platform, tables []map[string]any, text string, line int) {
+	headers := headerLines(text, "platform.floor")
+	for i, table := range tables {
+		from, to := p.Pos.Line-line+1, 0
+		if i < len(headers) {
+			from = headers[i]
+			if i+1 < len(headers) {
+				to = headers[i+1]
+			}
+		}
+		f, err := parseFloor(table)
+		f.Pos = Pos{r.file, line + from - 1}
+		if wrong, ok := errors.AsType[*keyError](err); ok {
+			at := line + from - 1 + keyLine(lineRange(text, from, to), wrong.key)
+			r.errs = append(r.errs, fmt.Errorf("%s: %w", Pos{r.file, at}, err))
+			continue
+		}
+		if text, ok := r.sources[f.Source]; ok {
+			f.Source = text
+		}
+		if err := p.addFloor(f); err != nil {
+			r.errs = append(r.errs, err)
+		}
+	}
+}
+
+// keyLine is how many lines into a text the key is set, 0 if it is not.
+func keyLine(text, key string) int {
+	for i, line := range strings.Split(text, "\n") {
+		if name, _, ok := strings.Cut(line, "="); ok && strings.Trim(name, "\"' \t") == key {
+			return i
+		}
+	}
+	return 0
+}
