@@ -3,7 +3,6 @@ package probe
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -188,8 +187,9 @@ func (t *Perftest) result(client, server Exit) PerftestResult {
 		}
 		return PerftestResult{Err: &PerftestError{Kind: PerftestGarbled, Text: err.Error()}}
 	case of != nil && of.telling() && !e.telling():
-		of.Text = "the server: " + of.Text
 		return PerftestResult{Err: of}
+	case e.Kind == PerftestNoServer && of != nil && of.Kind == PerftestHung:
+		return PerftestResult{Err: &PerftestError{Kind: PerftestHung, Text: "its server did not come to listen"}}
 	}
 	return PerftestResult{Err: e}
 }
@@ -202,8 +202,3 @@ func (e *PerftestError) telling() bool {
 	}
 	return true
 }
-
-var _ error = (*PerftestError)(nil)
-
-// IsPerftest is the error of perftest behind err, if it is one.
-func IsPerftest(err error) (*PerftestError, bool) { return errors.AsType[*PerftestError](err) }

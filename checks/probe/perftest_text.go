@@ -85,7 +85,7 @@ func perftestFault(x Exit) *PerftestError {
 	}
 	switch {
 	case errors.Is(x.Err, fs.ErrNotExist) || x.Err != nil && x.Status == notFound:
-		return fault(PerftestAbsent, "%s", reason(x.Err))
+		return fault(PerftestAbsent, "no such program")
 	case x.Err != nil:
 		return fault(PerftestUnloadable, "%s", x.Err)
 	}
