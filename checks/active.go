@@ -79,7 +79,9 @@ type activeRun struct {
 	cancel   context.CancelCauseFunc
 	release  func()
 	watching sync.WaitGroup
-	nvml     sync.Mutex // of Host.NVML and its like, which are for one goroutine
+	jobs     *probe.JobWatch
+	overdue  *time.Timer // ends the process; nil: nothing has stopped the test
+	nvml     sync.Mutex  // of Host.NVML and its like, which are for one goroutine
 }
 
 // The reasons for which a test is over before its end.
@@ -89,12 +91,14 @@ var (
 	errUserCame   = errors.New("a process has come onto a GPU")
 )
 
-// activeEnd is left of a step's time for what comes behind the test.
-const activeEnd = 2 * time.Second
-
 // begin claims the node for a test. Nil: it may not run, the findings say why.
 func (a *active) begin(ctx context.Context, env *Env, t activeTest) (*activeRun, []Finding) {
 	r := &activeRun{activeTest: t, env: env}
+	env.At("read /proc")
+	var err error
+	if r.jobs, err = env.Host.WatchJobs(jobRecords); err != nil { // before anything else is looked at: no job slips through
+		return nil, unreadable(err)
+	}
 	if f := r.refused(); f != nil {
 		return nil, r.refusal(*f)
 	}
@@ -124,6 +128,12 @@ func (a *active) beginGPUs(ctx context.Context, env *Env, t activeTest) (*active
 	if r == nil {
 		return nil, findings
 	}
+	n, err := r.again(probe.GroupProcesses | probe.GroupModes) // what the snapshot of the run says may be of a while ago
+	if err != nil {
+		r.failed(nil, "cannot ask NVML", err)
+		return nil, r.done()
+	}
+	s.nvml = n
 	r.chooseGPUs(s)
 	if len(r.gpus) >= max(t.Least, 1) {
 		return r, nil
@@ -268,6 +278,9 @@ func (r *activeRun) done() []Finding {
 	cause := context.Cause(r.ctx)
 	r.cancel(nil)
 	r.watching.Wait()
+	if r.overdue != nil {
+		r.overdue.Stop()
+	}
 	defer r.release()
 	if cause != nil {
 		r.failures = true

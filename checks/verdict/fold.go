@@ -123,7 +123,11 @@ func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 	for _, x := range list {
 		f.findings = append(f.findings, x)
 		switch x.Severity {
-		case checks.OK, checks.Skip:
+		case checks.OK: // what an active test has measured
+			if x.Message != "" {
+				events = append(events, f.verbose(x.Message)...)
+			}
+		case checks.Skip:
 		case checks.Warn:
 			if x.Syslog {
 				f.Queue(x.Message)
