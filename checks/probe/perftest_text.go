@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -92,7 +93,7 @@ func perftestFault(x Exit) *PerftestError {
 	text := string(x.Errors) + "\n" + string(x.Output)
 	for _, w := range perftestWords {
 		if at := strings.Index(text, w.text); at >= 0 {
-			return fault(w.kind, "%s", wholeLine(text, at))
+			return fault(w.kind, "%s", lineAt(text, at))
 		}
 	}
 	switch {
@@ -103,25 +104,21 @@ func perftestFault(x Exit) *PerftestError {
 	case x.Status >= signalled && x.Status < signalled+65:
 		return fault(PerftestBroken, "it was ended by %s", unix.SignalName(unix.Signal(x.Status-signalled)))
 	case x.Status != 0:
-		return fault(PerftestBroken, "it ended with %d: %s", x.Status, lastLine(text))
+		return fault(PerftestBroken, "it ended with %d: %s", x.Status, cmp.Or(lastLine(x.Errors), lastLine(x.Output), "it said nothing"))
 	}
 	return nil
 }
 
-// wholeLine is the line around a place in a text, cut to what a message bears.
-func wholeLine(text string, at int) string {
-	from := strings.LastIndexByte(text[:at], '\n') + 1
-	line, _, _ := strings.Cut(text[from:], "\n")
+// lineAt is a line from a place in a text on, cut to what a message bears.
+func lineAt(text string, at int) string {
+	line, _, _ := strings.Cut(text[at:], "\n")
 	return shortLine(line)
 }
 
 // lastLine is the last that is not empty.
-func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	if line := shortLine(lines[len(lines)-1]); line != "" {
-		return line
-	}
-	return "it said nothing"
+func lastLine(text []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return shortLine(lines[len(lines)-1])
 }
 
 func shortLine(line string) string {

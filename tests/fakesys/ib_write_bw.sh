@@ -9,7 +9,8 @@ self=${0%/*}
 usage() {
   printf 'Usage:\n  %s            start a server and wait for connection\n  %s <host>     connect to server at <host>\n\nOptions:\n' "$0" "$0"
   printf '  -b, --bidirectional  Measure bidirectional bandwidth (default unidirectional)\n'
-  [[ $cuda ]] && printf '      --use_cuda=<cuda device id> Use CUDA specific device for GPUDirect RDMA testing\n      --use_cuda_bus_id=<cuda full BUS id> Use CUDA specific device, based on its full PCIe address, for GPUDirect RDMA testing\n'
+  [[ $cuda ]] && printf '      --use_cuda=<cuda device id> Use CUDA specific device for GPUDirect RDMA testing\n'
+  [[ $cuda == yes ]] && printf '      --use_cuda_bus_id=<cuda full BUS id> Use CUDA specific device, based on its full PCIe address, for GPUDirect RDMA testing\n'
   printf '      --report_gbits  Report Max/Average BW of test in Gbit/sec (instead of MiB/sec)\n'
 }
 

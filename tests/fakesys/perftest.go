@@ -13,6 +13,7 @@ import (
 type Perftest struct {
 	Version string // "4.5" (Debian 12) or "25.01" (Debian 13)
 	CUDA    bool   // built with it, which Debian's are not
+	Old     bool   // it finds GPUs by their numbers only
 	Rate    string // that every device has, Gb/s; "" is 391.43
 
 	// Acts are what devices do instead: "rate 212.40", "transfer", "link", "memory",
@@ -40,6 +41,9 @@ func (p Perftest) Script() string {
 	cuda := ""
 	if p.CUDA {
 		cuda = "yes"
+		if p.Old {
+			cuda = "old"
+		}
 	}
 	return strings.NewReplacer("@VERSION@", p.Version, "@CUDA@", cuda, "@RATE@", p.Rate, "  @ACTS@\n", acts.String()).Replace(perftestScript)
 }
