@@ -91,7 +91,7 @@ func (h *Host) DiskWrite(ctx context.Context, dir string, size int64, writing ti
 		doing = func(string) {}
 	}
 	if h.root != "/" {
-		if r, err := h.recordedDisk(dir); !errors.Is(err, os.ErrNotExist) {
+		if r, found, err := h.recordedDisk(dir); found {
 			return r, err
 		}
 	}

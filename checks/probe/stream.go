@@ -321,3 +321,22 @@ func (h *Host) recordedStream() (StreamRates, error) {
 	}
 	return rates, nil
 }
+
+// NUMAMemory is the memory of a NUMA node, bytes; 0 if it is not told.
+func (h *Host) NUMAMemory(node int) int64 {
+	data, err := h.readFile(numaNodes + "/node" + strconv.Itoa(node) + "/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(data) { // Node 0 MemTotal:       98304000 kB
+		f := strings.Fields(string(line))
+		if len(f) >= 4 && f[2] == "MemTotal:" {
+			kB, err := strconv.ParseInt(f[3], 10, 64)
+			if err != nil || kB < 0 || kB > math.MaxInt64>>10 {
+				return 0
+			}
+			return kB << 10
+		}
+	}
+	return 0
+}

@@ -30,18 +30,18 @@ package probe
 // #endif
 // }
 //
-// static const int past = 0
 // #if defined(__SSE2__)
-// 	+ 1
+// enum { past_caches = 1 };
+// #else
+// enum { past_caches = 0 };
 // #endif
-// 	;
 import "C"
 
 import "unsafe"
 
 // StreamAlgorithm is the loop that is run: with stores past the caches, or without.
 func StreamAlgorithm() string {
-	if C.past != 0 {
+	if C.past_caches != 0 {
 		return "triad nt"
 	}
 	return "triad"
