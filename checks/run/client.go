@@ -31,6 +31,8 @@ type client struct {
 	said   chan struct{} // closed when all of it has been read
 
 	version int // of the variables that it has been told
+
+	request atomic.Int64 // that it is at
 }
 
 // startWorker starts a worker: this very program again, in a session of its
