@@ -79,6 +79,7 @@ type activeRun struct {
 	cancel   context.CancelCauseFunc
 	release  func()
 	watching sync.WaitGroup
+	jobs     *probe.JobWatch
 	nvml     sync.Mutex // of Host.NVML and its like, which are for one goroutine
 }
 
@@ -95,6 +96,11 @@ const activeEnd = 2 * time.Second
 // begin claims the node for a test. Nil: it may not run, the findings say why.
 func (a *active) begin(ctx context.Context, env *Env, t activeTest) (*activeRun, []Finding) {
 	r := &activeRun{activeTest: t, env: env}
+	env.At("read /proc")
+	var err error
+	if r.jobs, err = env.Host.WatchJobs(jobRecords); err != nil { // before anything else is looked at: no job slips through
+		return nil, unreadable(err)
+	}
 	if f := r.refused(); f != nil {
 		return nil, r.refusal(*f)
 	}
@@ -124,6 +130,12 @@ func (a *active) beginGPUs(ctx context.Context, env *Env, t activeTest) (*active
 	if r == nil {
 		return nil, findings
 	}
+	n, err := r.again(probe.GroupProcesses | probe.GroupModes) // what the snapshot of the run says may be of a while ago
+	if err != nil {
+		r.failed(nil, "cannot ask NVML", err)
+		return nil, r.done()
+	}
+	s.nvml = n
 	r.chooseGPUs(s)
 	if len(r.gpus) >= max(t.Least, 1) {
 		return r, nil

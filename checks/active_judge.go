@@ -74,20 +74,9 @@ func (m *measure) atLeast(limit float64) string {
 // first of them.
 func (r *activeRun) judge() {
 	peers := r.farFromPeers()
-	base := r.env.baselines()
 	for i := range r.measures {
 		m := &r.measures[i]
-		bad := r.belowWords(m) || r.belowFloor(m) || r.belowPeers(m, peers)
-		want, below := base.judge(*m)
-		switch {
-		case below && !bad:
-			r.slow(m, ".baseline", Fail, m.atLeast(want), m.What+": worse than this node was")
-		case !bad:
-			base.learn(*m)
-		}
-	}
-	if r.env.Learn {
-		r.findings = append(r.findings, r.env.keepBaselines(r.Check, base)...)
+		_ = r.belowWords(m) || r.belowFloor(m) || r.belowPeers(m, peers)
 	}
 	r.tellRates()
 }
@@ -129,9 +118,9 @@ func (r *activeRun) belowFloor(m *measure) bool {
 	return false
 }
 
-// fewPeers is from how many measures on the one that is far off is known: of two
+// enoughPeers is from how many measures on the one that is far off is known: of two
 // nobody can say which is wrong.
-const fewPeers = 3
+const enoughPeers = 3
 
 // peerLimit is what a measure is compared with.
 type peerLimit struct {
@@ -159,7 +148,7 @@ func (r *activeRun) farFromPeers() map[string]peerLimit {
 		}
 		tolerance := toleranceOf(m.Test)
 		mid := median(values)
-		if len(group) < fewPeers { // the better of two
+		if len(group) < enoughPeers { // the better of two
 			mid = slices.Max(values)
 			if m.Lower {
 				mid = slices.Min(values)
@@ -176,7 +165,7 @@ func (r *activeRun) belowPeers(m *measure, limits map[string]peerLimit) bool {
 		return false
 	}
 	severity, text := Fail, fmt.Sprintf("%s: far from its peers, whose median is %s", m.What, rate(p.median, m.Unit))
-	if p.peers < fewPeers {
+	if p.peers < enoughPeers {
 		severity, text = Warn, m.What+": the other one does "+rate(p.median, m.Unit)
 	}
 	r.slow(m, ".peers", severity, m.atLeast(p.limit), text)

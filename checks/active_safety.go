@@ -27,11 +27,7 @@ func (r *activeRun) refused() *Finding {
 		f.Message = fmt.Sprintf("%s:  not run: too little time is left of the run", r.Check) + wantGot(f)
 		return &f
 	}
-	env.At("read /proc")
-	running, err := env.Host.RunningJobs()
-	if err != nil {
-		return &unreadable(err)[0]
-	}
+	running := maps.Clone(r.jobs.Running)
 	if env.Job != nil {
 		delete(running, env.Job.ID)
 	}
@@ -105,7 +101,6 @@ const (
 
 // watch ends the test when a job comes or somebody comes onto its GPUs.
 func (r *activeRun) watch() {
-	jobs := r.env.Host.WatchJobs(jobRecords)
 	tick := time.NewTicker(jobLook)
 	defer tick.Stop()
 	asked := time.Now()
@@ -115,7 +110,7 @@ func (r *activeRun) watch() {
 			return
 		case <-tick.C:
 		}
-		if id := jobs.New(); id != "" && (r.env.Job == nil || id != r.env.Job.ID) {
+		if id := r.jobs.New(); id != "" && (r.env.Job == nil || id != r.env.Job.ID) {
 			r.cancel(fmt.Errorf("%w: %s", errJobCame, id))
 			return
 		}

@@ -147,7 +147,7 @@ func (r *portsRun) judge(p *fabricPort, is fate) {
 		return
 	}
 	switch {
-	case !active(p.IBPort):
+	case !portActive(p.IBPort):
 		r.down(p, is)
 	default:
 		r.lids(p)
@@ -155,7 +155,7 @@ func (r *portsRun) judge(p *fabricPort, is fate) {
 	}
 }
 
-func active(p *probe.IBPort) bool { return p.State == ibActive && p.Phys == ibLinkUp }
+func portActive(p *probe.IBPort) bool { return p.State == ibActive && p.Phys == ibLinkUp }
 
 // fate is what becomes of a port that is not up.
 type fate struct {

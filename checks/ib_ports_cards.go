@@ -30,7 +30,7 @@ func onCard(p *fabricPort) string {
 func (r *portsRun) fates() map[*fabricPort]fate {
 	fates := map[*fabricPort]fate{}
 	for _, p := range r.ports {
-		if !active(p.IBPort) {
+		if !portActive(p.IBPort) {
 			fates[p] = fate{severity: Fail}
 		}
 	}
@@ -68,7 +68,7 @@ func (r *portsRun) cards() map[string][]*portCard {
 			order = append(order, at)
 		}
 		c := byAddress[at]
-		if c.ports = append(c.ports, p); active(p.IBPort) {
+		if c.ports = append(c.ports, p); portActive(p.IBPort) {
 			c.up++
 		}
 	}
@@ -90,7 +90,7 @@ func (r *portsRun) compareCards(cards []*portCard, fates map[*fabricPort]fate) {
 	for _, c := range cards {
 		how[c.up]++
 		for _, p := range c.ports {
-			if active(p.IBPort) {
+			if portActive(p.IBPort) {
 				upAt[onCard(p)]++
 			}
 		}
@@ -108,11 +108,11 @@ func (r *portsRun) compareCards(cards []*portCard, fates map[*fabricPort]fate) {
 		usual := func(p *fabricPort) bool { return upAt[onCard(p)]*2 > len(cards) }
 		known := false // that a port is down which is up on most cards
 		for _, p := range c.ports {
-			known = known || !active(p.IBPort) && usual(p)
+			known = known || !portActive(p.IBPort) && usual(p)
 		}
 		for _, p := range c.ports {
 			switch {
-			case active(p.IBPort):
+			case portActive(p.IBPort):
 			case c.up >= most, known && !usual(p):
 				fates[p] = fate{severity: OK}
 			default:
@@ -129,7 +129,7 @@ func (r *portsRun) compareCards(cards []*portCard, fates map[*fabricPort]fate) {
 // anyUp says whether any port that is judged is up.
 func (r *portsRun) anyUp() bool {
 	for _, p := range r.ports {
-		if active(p.IBPort) {
+		if portActive(p.IBPort) {
 			return true
 		}
 	}

@@ -65,7 +65,7 @@ func (r *portsRun) remember() {
 			if d := r.pastOf(p); d != nil && len(d.Series[p.Port]) > 0 {
 				values[name][p.Port] = d.Series[p.Port][len(d.Series[p.Port])-1].Value
 			}
-		case active(p.IBPort):
+		case portActive(p.IBPort):
 			values[name][p.Port] = uint64(p.Gbps())
 			if len(r.past.marks(name, upMark+p.Port, 24*time.Hour)) == 0 {
 				r.past.mark(name, upMark+p.Port, r.past.now)

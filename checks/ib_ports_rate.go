@@ -54,7 +54,7 @@ func (r *portsRun) others(p *fabricPort) (most float64, alone, slower bool) {
 	wide := map[float64]string{}          // lanes
 	for i := range r.Ports {
 		q := &r.Ports[i]
-		if q.Left != "" && q.Name() != p.Name() || portKind(q) != portKind(p) || !active(q.IBPort) || q.Gbps() == 0 {
+		if q.Left != "" && q.Name() != p.Name() || portKind(q) != portKind(p) || !portActive(q.IBPort) || q.Gbps() == 0 {
 			continue
 		}
 		count[q.Gbps()]++
@@ -143,7 +143,7 @@ func planeOrPort(p *fabricPort) string {
 // whole says whether a port is up, and all planes that it is one of.
 func (r *portsRun) whole(p *fabricPort) bool {
 	for _, q := range r.ports {
-		if planeOrPort(q) == planeOrPort(p) && (!active(q.IBPort) || q.Gbps() == 0 || r.slow[q]) {
+		if planeOrPort(q) == planeOrPort(p) && (!portActive(q.IBPort) || q.Gbps() == 0 || r.slow[q]) {
 			return false
 		}
 	}

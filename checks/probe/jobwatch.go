@@ -11,6 +11,8 @@ import (
 // times a second: it lists /proc, and reads the command line of what is new there
 // alone. It is a reader of its own: a Host is not for two goroutines.
 type JobWatch struct {
+	Running map[string]bool // jobs that had a slurmstepd when the watch began
+
 	proc    string
 	records string
 	looks   map[int]int // how often a process has been looked at
@@ -22,19 +24,30 @@ type JobWatch struct {
 // number only a moment after its start.
 const youngLooks = 20
 
+// fewLooks is the same of one that was there when the watch began.
+const fewLooks = 4
+
 // WatchJobs begins to watch. Jobs that are there are no news; nor are the records,
 // files of a name with that prefix among what runs keep, by which a prolog of this
-// program tells that a job begins.
-func (h *Host) WatchJobs(prefix string) *JobWatch {
-	w := &JobWatch{proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
+// program tells that a job begins. The error says that /proc cannot be read.
+func (h *Host) WatchJobs(prefix string) (*JobWatch, error) {
+	w := &JobWatch{Running: map[string]bool{}, proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
 	if h.past != "" {
 		w.records = h.Path(h.past)
 	}
-	for _, pid := range w.pids() {
-		w.looks[pid] = youngLooks
+	if _, err := h.names("/proc"); err != nil {
+		return nil, err
 	}
-	w.newRecord()
-	return w
+	for _, pid := range w.pids() {
+		w.looks[pid] = youngLooks - fewLooks // most are old
+		if id := w.jobOf(pid); id != "" {
+			w.Running[id] = true
+			w.looks[pid] = youngLooks
+		}
+	}
+	for w.newRecord() != "" {
+	}
+	return w, nil
 }
 
 // New is a job that has begun since the last look, "" if none has.

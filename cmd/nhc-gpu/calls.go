@@ -17,7 +17,8 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if !ok {
 		return fails("nhc:  no check is called " + words[0])
 	}
-	if err := checks.Bind(info.New(), words[1:]); err != nil {
+	c := info.New()
+	if err := checks.Bind(c, words[1:]); err != nil {
 		return o.badUsage(info, line, err)
 	}
 	if wantsSlurm(info, words[1:], nil) {
@@ -29,8 +30,12 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	o.pool.SetVars(vars)
 	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.set.timeout()}
 	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane}
+	if test, ok := c.(checks.Bounded); ok {
+		step.MaxAge = test.Freshness()
+		step.OnlyOld = step.MaxAge > 0 && o.set.job != nil && !o.set.job.Ended
+	}
 	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.set.timeout}
-	list := e.One(o.ctx, step, req, plan.StepTimeout(info, o.set.timeout())).Findings
+	list := e.One(o.ctx, step, req, plan.StepTimeout(info, c, o.set.timeout())).Findings
 	o.pool.SetVars(o.set.workerVars())
 	if o.ctx.Err() != nil {
 		return fails("") // the line is about to be ended

@@ -1,0 +1,306 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// trial is an active test of which a test says what it does.
+type trial struct {
+	active
+
+	Words string `arg:"1" toml:"words"`
+
+	bound time.Duration
+	do    func(*activeRun)
+}
+
+func (c *trial) Bound() time.Duration {
+	if c.bound > 0 {
+		return c.bound
+	}
+	return 10 * time.Second
+}
+
+func (c *trial) Run(ctx context.Context, env *Env) []Finding {
+	r, findings := c.beginGPUs(ctx, env, activeTest{Check: "check_trial", Code: "trial", Bound: c.Bound(), Of: c})
+	if r == nil {
+		return findings
+	}
+	if c.do != nil {
+		c.do(r)
+	}
+	return r.done()
+}
+
+const boot = "proc/sys/kernel/random/boot_id"
+
+// trialEnv is a node with eight idle H100, below root.
+func trialEnv(t *testing.T, change func(*probe.NVML)) (env *Env, root string) {
+	t.Helper()
+	s := onGPUs("", nil, change)
+	s.files[boot] = "11111111-2222-3333-4444-555555555555\n"
+	maps.Copy(s.files, useNode(useProc{pid: 1, args: "/sbin/init"}))
+	root = s.build(t)
+	env = &Env{Host: probe.NewHost(root), Vars: map[string]string{}, Doing: func(string) {}}
+	env.Host.SetNVML(s.nvml, nil)
+	env.Host.SetPast("/past")
+	return env, root
+}
+
+// again is the next run on the same node.
+func again(env *Env, root string, n *probe.NVML) *Env {
+	next := *env
+	next.Host = probe.NewHost(root)
+	next.Host.SetNVML(n, nil)
+	next.Host.SetPast("/past")
+	return &next
+}
+
+func putFile(t *testing.T, root, name, content string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func stepd(step string) map[string]string {
+	return useNode(useProc{pid: 50, args: "slurmstepd: [" + step + "]"})
+}
+
+func brief(findings []Finding) (text []string) {
+	for _, f := range findings {
+		text = append(text, f.Severity.String()+" "+f.Code+": "+f.Message)
+	}
+	return text
+}
+
+func wantBrief(t *testing.T, findings []Finding, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, brief(findings)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// An active test leaves alone whatever somebody uses.
+func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
+	t.Parallel()
+	own := &Job{ID: "7"}
+	for i := range 8 {
+		own.GPUs = append(own.GPUs, JobGPU{Minor: i, PCI: fakenvml.Address(i)})
+	}
+	part := &Job{ID: "7", GPUs: own.GPUs[:4]}
+	const alone = "gpus gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7"
+	for name, c := range map[string]struct {
+		change func(*probe.NVML)
+		files  map[string]string
+		job    *Job
+		left   time.Duration
+		want   []string
+	}{
+		"idle":          {want: []string{alone}},
+		"a job":         {files: stepd("123.batch"), want: []string{"skip active.busy: check_trial:  not run: job 123 runs here"}},
+		"its own job":   {files: stepd("7.extern"), job: own, want: []string{alone}},
+		"part of it":    {job: part, want: []string{"skip active.shared: check_trial:  not run in this prolog: the job has 4 of 8 GPUs"}},
+		"another began": {job: &Job{ID: "7", GPUs: own.GPUs, Beside: []int{5}}, want: []string{"skip active.shared: check_trial:  not run in this prolog: another job has begun here"}},
+		"shared":        {job: &Job{ID: "7", GPUs: own.GPUs, Shared: true}, want: []string{"skip active.shared: check_trial:  not run in this prolog: other jobs may have parts of its GPUs"}},
+		"its epilog":    {job: &Job{ID: "7", GPUs: own.GPUs[:1], Ended: true}, want: []string{alone}},
+		"no time":       {left: 3 * time.Second, want: []string{"unknown active.time: check_trial:  not run: too little time is left of the run, want 10s, got 3s"}},
+		"a process": {
+			change: gpu3(func(g *probe.GPU) { g.Processes = probe.Known([]probe.GPUProcess{{PID: 1}}) }),
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"},
+		},
+		"MIG": {
+			change: gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true) }),
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: it is split up by MIG"},
+		},
+		"prohibited": {
+			change: gpu3(func(g *probe.GPU) { g.Modes.Compute = probe.Known("prohibited") }),
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: its compute mode is prohibited"},
+		},
+		"lost": {
+			change: gpu3(func(g *probe.GPU) { g.Err = errLost }),
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "unknown gpu.error: check_trial:  gpu3 0000:13:00.0: left out: could not tell: " + lostText},
+		},
+		"exclusive": {change: gpu3(func(g *probe.GPU) { g.Modes.Compute = probe.Known("exclusive") }), want: []string{alone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, root := trialEnv(t, c.change)
+			for f, content := range c.files {
+				putFile(t, root, f, content)
+			}
+			env.Job = c.job
+			if c.left > 0 {
+				env.Deadline = time.Now().Add(c.left)
+			}
+			var had []string
+			findings := (&trial{do: func(r *activeRun) {
+				names := "gpus"
+				for _, g := range r.gpus {
+					names += " " + gpuDevice(g).Name
+				}
+				had = []string{names}
+			}}).Run(t.Context(), env)
+			if diff := cmp.Diff(c.want, append(had, brief(findings)...)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestActiveAllGPUsUsed(t *testing.T) {
+	t.Parallel()
+	env, _ := trialEnv(t, func(n *probe.NVML) {
+		for i := range n.GPUs {
+			n.GPUs[i].Modes.MIG = probe.Known(true)
+		}
+	})
+	findings := (&trial{do: func(*activeRun) { t.Error("it was run") }}).Run(t.Context(), env)
+	if len(findings) != 8 || Worst(findings) != Skip {
+		t.Errorf("%q, want eight GPUs left out", brief(findings))
+	}
+}
+
+// Two at once would measure each other.
+func TestActiveIsAlone(t *testing.T) {
+	t.Parallel()
+	env, root := trialEnv(t, nil)
+	findings := (&trial{do: func(*activeRun) {
+		other := again(env, root, h100s())
+		wantBrief(t, (&trial{}).Run(t.Context(), other), "unknown active.held: check_trial:  cannot run: another active test holds the node")
+	}}).Run(t.Context(), env)
+	wantBrief(t, findings)
+	wantBrief(t, (&trial{}).Run(t.Context(), again(env, root, h100s())))
+}
+
+// awaitEnd waits until a test under way is to stop.
+func awaitEnd(r *activeRun) {
+	select {
+	case <-r.ctx.Done():
+	case <-time.After(20 * time.Second):
+	}
+}
+
+func TestActiveStopsForAJob(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		file, content string
+		want          string
+	}{
+		"a slurmstepd":     {"proc/4711/cmdline", "slurmstepd: [99.extern]\x00", "skip active.stopped: check_trial:  stopped: a job has begun on the node: 99"},
+		"a job's record":   {"past/job-98.json", "{}", "skip active.stopped: check_trial:  stopped: a job has begun on the node: 98"},
+		"a record of ours": {"past/other.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms"},
+		"the job itself":   {"past/job-7.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, root := trialEnv(t, nil)
+			env.Job = &Job{ID: "7", Ended: true}
+			test := &trial{bound: 10 * time.Second}
+			if strings.HasPrefix(c.want, "unknown") {
+				test.bound = 400 * time.Millisecond
+			}
+			test.do = func(r *activeRun) {
+				putFile(t, root, c.file, c.content)
+				awaitEnd(r)
+				r.failed(r.gpus[0], "copy", context.Cause(r.ctx))
+				r.failed(r.gpus[1], "copy", context.Cause(r.ctx))
+			}
+			wantBrief(t, test.Run(t.Context(), env), c.want)
+			if _, err := os.Stat(filepath.Join(root, "past/active-trial.json")); !errors.Is(err, os.ErrNotExist) {
+				t.Error("what was stopped has become a result")
+			}
+		})
+	}
+}
+
+// ---- results
+
+// slowTrial finds gpu3 slow if it is.
+func slowTrial(words string, age time.Duration, slow bool) *trial {
+	return &trial{Words: words, active: active{MaxAge: age}, do: func(r *activeRun) {
+		for i, g := range r.gpus {
+			m := measure{Test: "host_to_device", Algorithm: "ce", Size: 512 << 20, Ranks: 1, Device: gpuDevice(g), Model: g.Name.Value, What: "copy from the host", Value: 55, Unit: "GB/s", Least: 48}
+			if slow && i == 3 {
+				m.Value = 21.34
+			}
+			r.measured(m)
+		}
+	}}
+}
+
+const slowText = "fail trial.slow: check_trial:  gpu3 0000:13:00.0: copy from the host, want at least 48.0 GB/s, got 21.3 GB/s"
+
+func TestActiveResultIsKept(t *testing.T) {
+	t.Parallel()
+	env, root := trialEnv(t, nil)
+	fresh := func(words string, age time.Duration, only bool) string {
+		t.Helper()
+		findings, known := again(env, root, h100s()).Fresh("check_trial", slowTrial(words, age, false), only)
+		if !known {
+			return "run it"
+		}
+		return strings.Join(append(brief(findings), "known"), "; ")
+	}
+	want := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	const stale = "unknown active.stale: check_trial:  no result of the last 24h: "
+	want(fresh("a", 24*time.Hour, false), "run it")
+	want(fresh("a", 24*time.Hour, true), stale+"it has not been run with these words; known")
+	slowTrial("a", 0, false).Run(t.Context(), env)
+	want(fresh("a", 24*time.Hour, false), "known")
+	want(fresh("a", 24*time.Hour, true), "known")
+	want(fresh("b", 24*time.Hour, true), stale+"it has not been run with these words; known")
+	slowTrial("b", 0, true).Run(t.Context(), again(env, root, h100s()))
+	want(fresh("a", 24*time.Hour, true), "known")
+	want(fresh("b", 24*time.Hour, true), slowText+"; known")
+	want(fresh("b", 24*time.Hour, false), "run it") // it may have been mended
+	want(fresh("a", time.Nanosecond, false), "run it")
+	if got := fresh("a", time.Nanosecond, true); !strings.Contains(got, "no result of the last 0s: the last is 0s old") {
+		t.Error(got)
+	}
+
+	putFile(t, root, boot, "another\n")
+	want(fresh("a", 24*time.Hour, true), stale+"the last is of another boot; known")
+	putFile(t, root, boot, "11111111-2222-3333-4444-555555555555\n")
+	putFile(t, root, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  999.1.2  x\n")
+	want(fresh("a", 24*time.Hour, true), stale+"the last is of another driver, or of other GPUs; known")
+	putFile(t, root, "past/active-trial.json", "garbage")
+	if got := fresh("a", 24*time.Hour, true); !strings.HasPrefix(got, stale+"read /past/active-trial.json") {
+		t.Error(got)
+	}
+}
+
+// A fault that was found is not gone because a job has come.
+func TestActiveFaultOutlivesAJob(t *testing.T) {
+	t.Parallel()
+	env, root := trialEnv(t, nil)
+	rates := slowTrial("", 0, true).Run(t.Context(), env)
+	if len(rates) != 2 || brief(rates)[0] != slowText || rates[1].Code != "trial.rates" ||
+		rates[1].Got != "copy from the host, GB/s: gpu0 55.0, gpu1 55.0, gpu2 55.0, gpu3 21.3, gpu4 55.0, gpu5 55.0, gpu6 55.0, gpu7 55.0; spread 61.2 %" {
+		t.Fatalf("%q", brief(rates))
+	}
+	putFile(t, root, "proc/50/cmdline", "slurmstepd: [123.batch]\x00")
+	const busy = "skip active.busy: check_trial:  not run: job 123 runs here"
+	wantBrief(t, slowTrial("", time.Hour, false).Run(t.Context(), again(env, root, h100s())), busy, slowText)
+	wantBrief(t, slowTrial("other words", 0, false).Run(t.Context(), again(env, root, h100s())), busy)
+	putFile(t, root, boot, "another\n")
+	wantBrief(t, slowTrial("", 0, false).Run(t.Context(), again(env, root, h100s())), busy)
+}
