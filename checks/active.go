@@ -80,7 +80,8 @@ type activeRun struct {
 	release  func()
 	watching sync.WaitGroup
 	jobs     *probe.JobWatch
-	nvml     sync.Mutex // of Host.NVML and its like, which are for one goroutine
+	overdue  *time.Timer // ends the process; nil: nothing has stopped the test
+	nvml     sync.Mutex  // of Host.NVML and its like, which are for one goroutine
 }
 
 // The reasons for which a test is over before its end.
@@ -89,9 +90,6 @@ var (
 	errJobCame    = errors.New("a job has begun on the node")
 	errUserCame   = errors.New("a process has come onto a GPU")
 )
-
-// activeEnd is left of a step's time for what comes behind the test.
-const activeEnd = 2 * time.Second
 
 // begin claims the node for a test. Nil: it may not run, the findings say why.
 func (a *active) begin(ctx context.Context, env *Env, t activeTest) (*activeRun, []Finding) {
@@ -280,6 +278,9 @@ func (r *activeRun) done() []Finding {
 	cause := context.Cause(r.ctx)
 	r.cancel(nil)
 	r.watching.Wait()
+	if r.overdue != nil {
+		r.overdue.Stop()
+	}
 	defer r.release()
 	if cause != nil {
 		r.failures = true

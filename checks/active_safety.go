@@ -99,6 +99,27 @@ const (
 	processLook = time.Second
 )
 
+// overdue is how long a test that is to stop may take until its process ends, whatever
+// it is doing: a job must not wait for a driver.
+const overdue = 3 * time.Second
+
+// endProcess ends this process, and with it all that it has on the GPUs. A test of the
+// tests puts another in its place.
+var endProcess = func(why string) {
+	fmt.Fprintln(os.Stderr, why)
+	os.Exit(1)
+}
+
+// stop ends the test for a reason.
+func (r *activeRun) stop(why error) {
+	r.cancel(why)
+	name := r.Check
+	end := endProcess
+	r.overdue = time.AfterFunc(overdue, func() {
+		end(fmt.Sprintf("%s did not stop within %v: %v", name, overdue, why))
+	})
+}
+
 // watch ends the test when a job comes or somebody comes onto its GPUs.
 func (r *activeRun) watch() {
 	tick := time.NewTicker(jobLook)
@@ -111,7 +132,7 @@ func (r *activeRun) watch() {
 		case <-tick.C:
 		}
 		if id := r.jobs.New(); id != "" && (r.env.Job == nil || id != r.env.Job.ID) {
-			r.cancel(fmt.Errorf("%w: %s", errJobCame, id))
+			r.stop(fmt.Errorf("%w: %s", errJobCame, id))
 			return
 		}
 		if time.Since(asked) < processLook || len(r.gpus) == 0 {
@@ -119,7 +140,7 @@ func (r *activeRun) watch() {
 		}
 		asked = time.Now()
 		if pid := r.visitor(); pid != 0 {
-			r.cancel(fmt.Errorf("%w: %d", errUserCame, pid))
+			r.stop(fmt.Errorf("%w: %d", errUserCame, pid))
 			return
 		}
 	}

@@ -47,7 +47,7 @@ func (c *trial) Run(ctx context.Context, env *Env) []Finding {
 const boot = "proc/sys/kernel/random/boot_id"
 
 // trialEnv is a node with eight idle H100, below root.
-func trialEnv(t *testing.T, change func(*probe.NVML)) (env *Env, root string) {
+func trialEnv(t testing.TB, change func(*probe.NVML)) (env *Env, root string) {
 	t.Helper()
 	s := onGPUs("", nil, change)
 	s.files[boot] = "11111111-2222-3333-4444-555555555555\n"

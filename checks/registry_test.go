@@ -259,7 +259,7 @@ func asSent(t *testing.T, table map[string]any) (sent map[string]any) {
 	return sent
 }
 
-func (s scenario) build(t *testing.T) (root string) {
+func (s scenario) build(t testing.TB) (root string) {
 	t.Helper()
 	root = t.TempDir()
 	must := func(err error) {
@@ -300,7 +300,7 @@ var theBench = sync.OnceValues(NewBench)
 
 // onBench lays what a scenario has of a healthy node of the self-test. What is
 // left to be written is returned.
-func (s scenario) onBench(t *testing.T, root string) (files, links map[string]string) {
+func (s scenario) onBench(t testing.TB, root string) (files, links map[string]string) {
 	t.Helper()
 	b, err := theBench()
 	if err != nil {

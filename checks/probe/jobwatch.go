@@ -45,8 +45,7 @@ func (h *Host) WatchJobs(prefix string) (*JobWatch, error) {
 			w.looks[pid] = youngLooks
 		}
 	}
-	for w.newRecord() != "" {
-	}
+	w.newRecord()
 	return w, nil
 }
 
@@ -80,7 +79,7 @@ func (w *JobWatch) pids() (pids []int) {
 	return pids
 }
 
-// newRecord is the job of a record that was not there before.
+// newRecord is the job of a record that was not there before, the last of several.
 func (w *JobWatch) newRecord() (job string) {
 	if w.records == "" || w.prefix == "" {
 		return ""

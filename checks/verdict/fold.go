@@ -123,7 +123,10 @@ func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 	for _, x := range list {
 		f.findings = append(f.findings, x)
 		switch x.Severity {
-		case checks.OK, checks.Skip:
+		case checks.OK, checks.Skip: // what an active test has measured, why a check does not apply
+			if x.Message != "" {
+				events = append(events, f.verbose(x.Message)...)
+			}
 		case checks.Warn:
 			if x.Syslog {
 				f.Queue(x.Message)

@@ -1,0 +1,23 @@
+package checks
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// BenchmarkLastResult is what a prolog pays for an active test with --max-age: the
+// look at its last result, in a worker that has read nothing yet.
+func BenchmarkLastResult(b *testing.B) {
+	env, root := trialEnv(b, nil)
+	slowTrial("", 0, true).Run(b.Context(), env)
+	test := slowTrial("", 24*time.Hour, false)
+	for b.Loop() {
+		fresh := &Env{Host: probe.NewHost(root)}
+		fresh.Host.SetPast("/past")
+		if _, known := fresh.Fresh("check_trial", test, true); !known {
+			b.Fatal("no result")
+		}
+	}
+}
