@@ -53,7 +53,7 @@ const dcgmEmbeddedHandle = 0x7fffffff
 // once it was told to.
 const (
 	dcgmDiagMore = 30 * time.Second
-	dcgmDiagEnd  = 10 * time.Second
+	dcgmDiagEnd  = 2 * time.Second
 )
 
 // diagRun is a diagnostic under way, on a connection of its own; it is stopped over

@@ -25,7 +25,7 @@ type dcgmiEngine struct {
 }
 
 // dcgmiAnswer is how long dcgmi may take, but for a diagnostic.
-const dcgmiAnswer = 15 * time.Second
+const dcgmiAnswer = 8 * time.Second
 
 // dcgmiOutput is how much of dcgmi's output is kept, bytes: JSON of a diagnostic of
 // 16 GPUs is some 100 KiB.
