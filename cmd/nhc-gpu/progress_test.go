@@ -160,7 +160,7 @@ func TestNoProgress(t *testing.T) {
 func TestProgressOnStoppedTerminal(t *testing.T) {
 	t.Parallel()
 	_, program := terminal(t, 80) // nobody reads the other end
-	fd := int(program.Fd()) // which makes it block
+	fd := int(program.Fd())       // which makes it block
 	if err := unix.SetNonblock(fd, true); err != nil {
 		t.Fatal(err)
 	}
