@@ -39,6 +39,7 @@ func init() {
 		Lane: CUDA, Active: true, DoOf: cudaDo,
 		New: func() Check { return &gpuMemtest{Rounds: 1, Time: memtestTime} },
 		Do: map[string]string{
+			"gpu.memtest.rates":  "Nothing: it is what was tested.",
 			"gpu.memtest.bit":    "The GPU's memory, or the way to it, changes data: drain the node, see check_gpu_ecc and check_gpu_remap, reset the GPU and test again with -n 10. Replace the GPU if it comes again.",
 			"gpu.memtest.memory": "Less of the GPU's memory could be had than is free: see nvidia-smi for who came onto it, and dmesg for NVRM; the part that could be had was tested.",
 		},
