@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -192,15 +193,24 @@ func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
 			"too little free memory for %s", t.Name)
 		return
 	}
-	if _, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
-		m.note("library", OK, "own kernels for %s in place of cuBLASLt: %v", t.Name, why)
+	if e, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
+		m.note("library", OK, "own kernels for %s in place of cuBLASLt: %s: %s (%d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
 		return
 	}
 	if errors.Is(why, errNoType) {
 		m.note("types", severity, "no %s on %s: want compute capability %s, got %d.%d", t.Name, w.gpu.Name.Value, t.Capability(), w.on.Major, w.on.Minor)
 		return
 	}
-	m.note("types", Skip, "no %s: the driver is too old for our kernel, and cuBLASLt is not to be had: %v", t.Name, why)
+	if e, ok := errors.AsType[*probe.CUDAError](why); ok {
+		m.note("types", Skip, "no %s: the driver is too old for our kernel, and cuBLASLt is not used: %s: %s (CUDA error %d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
+	}
+}
+
+// onAnyGPU is a call without the number of its GPU, so that the same of all GPUs is said
+// once.
+func onAnyGPU(call string) string {
+	name, _, _ := strings.Cut(call, "(")
+	return name
 }
 
 // How long a piece of work is between two looks at the context, and how many pieces
