@@ -74,9 +74,23 @@ func (m *measure) atLeast(limit float64) string {
 // first of them.
 func (r *activeRun) judge() {
 	peers := r.farFromPeers()
+	base := r.env.baselines()
+	sick := r.failures || Worst(r.findings) == Fail // nothing of such a run is normal
 	for i := range r.measures {
 		m := &r.measures[i]
-		_ = r.belowWords(m) || r.belowFloor(m) || r.belowPeers(m, peers)
+		bad := r.belowWords(m) || r.belowFloor(m) || r.belowPeers(m, peers)
+		want, below := base.judge(*m)
+		switch {
+		case bad:
+		case below:
+			r.slow(m, ".baseline", Fail, m.atLeast(want), m.What+": worse than this node was")
+		case !sick:
+			base.learn(*m)
+		}
+	}
+	r.findings = append(r.findings, base.doubts(r.Check)...)
+	if r.env.Learn {
+		r.findings = append(r.findings, r.env.keepBaselines(r.Check, base)...)
 	}
 	r.tellRates()
 }

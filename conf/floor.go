@@ -157,7 +157,9 @@ func (f *Floor) size(v any, test FloorTest) error {
 	case int64:
 		f.Size = n
 	case string:
-		f.Size = parseSize(n)
+		if test.Sized == "bytes" {
+			f.Size = parseSize(n)
+		}
 	}
 	if test.Sized == "" {
 		return wrongKey("size", v, "none: "+f.Test+" has no size")

@@ -36,6 +36,14 @@ func TestShippedPlatforms(t *testing.T) {
 		if p.Value(FigureNVSwitchGPUs) > 0 && p.Value(FigureNVLinkDomain) > 0 {
 			t.Errorf("%s: %s has NVSwitches of its own and those of a rack", p.Pos, p.Name)
 		}
+		for _, f := range p.Floors {
+			if len(f.Source) < 40 || f.Pos.File != p.Pos.File || f.Pos.Line <= p.Pos.Line {
+				t.Errorf("%s: %s, %s: source %q", f.Pos, p.Name, f.Of(), f.Source)
+			}
+			if f.Verified {
+				t.Errorf("%s: %s, %s: who has verified it?", f.Pos, p.Name, f.Of())
+			}
+		}
 		for key, f := range p.Figures {
 			if len(f.Source) < 20 || strings.HasPrefix(f.Source, "conf/") {
 				t.Errorf("%s: %s, %s: source %q", p.Pos, p.Name, key, f.Source)
@@ -202,6 +210,7 @@ func TestWrongPlatforms(t *testing.T) {
 func FuzzParsePlatforms(f *testing.F) {
 	f.Add("[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpus = [4, 8]\n")
 	f.Add("[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\ngpu_network = { value = \"numa\", at = \"x\" }\nnvswitch_gpus = 0\n")
+	f.Add("[[platform]]\nname = \"a\"\ndevices = [\"2330\"]\n[[platform.floor]]\ntest = \"launch\"\nalgorithm = \"x\"\nvalue = 3\nsource = \"x\"\n")
 	f.Add("[sources]\nx = \"y\"\n[[platform]]\nname = '''\n[[platform]]'''\ndevices = [\"abcd\"]\npower_limit = { value = 3, source = \"x\" }\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		l, err := ParsePlatforms("f", []byte(text))

@@ -1,6 +1,7 @@
 package conf
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,7 +11,8 @@ import (
 func TestPlatformTOML(t *testing.T) {
 	t.Parallel()
 	site, err := ParsePlatforms(sitePlatforms, []byte("[[platform]]\nname = \"HGX H100\"\ngpus = 8\n\n[[platform]]\nname = \"ours\"\ndevices = [\"abcd\"]\nsubsystems = [\"10de:1234\"]\n"+
-		"p2p_bandwidth = { value = 3, at = \"a \\\"pair\\\"\" }\ngpu_network = \"system\"\n"))
+		"p2p_bandwidth = { value = 3, at = \"a \\\"pair\\\"\" }\ngpu_network = \"system\"\n"+
+		"[[platform.floor]]\ntest = \"gemm\"\nalgorithm = \"bf16 own\"\nsize = 8192\nvalue = 12.25\nsource = \"a \\\"meter\\\"\"\nverified = true\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,6 +30,10 @@ func TestPlatformTOML(t *testing.T) {
 		}
 		want := all[i]
 		want.Pos = again[0].Pos
+		want.Floors = slices.Clone(want.Floors)
+		for j := range min(len(want.Floors), len(again[0].Floors)) {
+			want.Floors[j].Pos = again[0].Floors[j].Pos
+		}
 		if diff := cmp.Diff(want, again[0]); diff != "" {
 			t.Errorf("%s (-printed +read):\n%s", want.Name, diff)
 		}

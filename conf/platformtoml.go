@@ -66,6 +66,9 @@ func (r *platformReader) section(text string, line int) {
 			}
 		case key == "sources" && kind == "Hash":
 			r.note(md.PrimitiveDecode(root[key], &r.sources))
+		case key == "platform" && len(headerLines(text, "platform.floor")) > 0:
+			at := Pos{r.file, line + headerLines(text, "platform.floor")[0] - 1}
+			r.errs = append(r.errs, fmt.Errorf("%s: a floor before any [[platform]]: want it behind the one that it is of", at))
 		default:
 			r.note(md.PrimitiveDecode(root[key], mistake("key "+key+": want [[platform]] tables and [sources]")))
 		}

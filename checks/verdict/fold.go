@@ -123,11 +123,10 @@ func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 	for _, x := range list {
 		f.findings = append(f.findings, x)
 		switch x.Severity {
-		case checks.OK: // what an active test has measured
+		case checks.OK, checks.Skip: // what an active test has measured, why a check does not apply
 			if x.Message != "" {
 				events = append(events, f.verbose(x.Message)...)
 			}
-		case checks.Skip:
 		case checks.Warn:
 			if x.Syslog {
 				f.Queue(x.Message)
