@@ -247,21 +247,10 @@ func (m *gemmTest) piece(w *gpuWorker, g *probe.GEMM, products int) (took time.D
 	if err = g.Spoil(w.stream); err != nil {
 		return 0, sum, err
 	}
-	if err = w.c.Record(w.from, w.stream); err != nil {
+	if took, err = w.timed(m.r.ctx, products, func() error { return g.Multiply(w.stream) }); err != nil {
 		return 0, sum, err
 	}
-	for range products {
-		if err = g.Multiply(w.stream); err != nil {
-			return 0, sum, err
-		}
-	}
-	if err = w.c.Record(w.to, w.stream); err != nil {
-		return 0, sum, err
-	}
-	if sum, err = g.Sum(m.r.ctx, w.stream); err != nil {
-		return 0, sum, err
-	}
-	took, err = w.c.Elapsed(w.from, w.to)
+	sum, err = g.Sum(m.r.ctx, w.stream)
 	return took, sum, err
 }
 

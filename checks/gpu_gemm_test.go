@@ -8,27 +8,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
-	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 )
 
 // gemmRoom gives each fake GPU the memory for small matrices.
 const gemmRoom = "* memory = 0x10000000"
 
-// onCUDA is a line on a node with eight idle H100, of which CUDA says what is in the
+// onGEMM is a line on a node with eight idle H100, of which CUDA says what is in the
 // lines of the fake library. lt says whether there is a cuBLASLt.
-func onCUDA(name string, lt bool, words []string, change func(*probe.NVML), lines []string, want ...Finding) scenario {
+func onGEMM(name string, lt bool, words []string, change func(*probe.NVML), lines []string, want ...Finding) scenario {
 	s := onGPUs(name, words, change, want...)
 	s.files[boot] = "11111111-2222-3333-4444-555555555555\n"
 	maps.Copy(s.files, useNode(useProc{pid: 1, args: "/sbin/init"}))
 	s.unitOnly = true
+	place := withCUDA(8, append([]string{gemmRoom}, lines...)...)
 	s.libraries = func(t *testing.T, dir string) map[string]string {
-		lib, err := fakecuda.Place(dir, fakecuda.Scenario(8, append([]string{gemmRoom}, lines...)...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		vars := map[string]string{probe.SettingCUDA: lib}
+		vars := place(t, dir)
 		if lt {
-			vars[probe.SettingCUBLASLt] = lib
+			vars[probe.SettingCUBLASLt] = vars[probe.SettingCUDA]
 		}
 		return vars
 	}
@@ -37,7 +33,7 @@ func onCUDA(name string, lt bool, words []string, change func(*probe.NVML), line
 
 // cudaCommon are the scenarios of a node without GPUs or driver that a test of CUDA has, too.
 func cudaCommon(name string, words []string) []scenario {
-	missing := onCUDA("no libcuda", false, words, nil, nil,
+	missing := onGEMM("no libcuda", false, words, nil, nil,
 		Finding{Code: "cuda.library", Severity: Unknown, Message: name + ":  cannot ask CUDA: load /nowhere/libcuda.so.1: not found", Got: "cannot ask CUDA: load /nowhere/libcuda.so.1: not found"})
 	missing.libraries = func(*testing.T, string) map[string]string {
 		return map[string]string{probe.SettingCUDA: "/nowhere/libcuda.so.1"}
@@ -78,23 +74,23 @@ func init() {
 	warm := slow
 	warm.Message = strings.Replace(warm.Message, "(31 C, 71 W)", "(91 C, 71 W, hardware slowdown and hardware thermal slowdown)", 1)
 	testCheck(name, append(cudaCommon(name, bf16),
-		onCUDA("all types", true, line(every), nil, nil),
-		onCUDA("all types, own kernels", true, line(every, "--own"), nil, nil),
-		onCUDA("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow),
-		onCUDA("one is slower than the line wants", true, line("bf16", "500"), nil, []string{"3 tflops cublaslt_bf16 = 300"}, least),
-		onCUDA("one is hot, and slow for it", true, bf16, gpu3(hot), []string{"3 tflops cublaslt_bf16 = 300"},
+		onGEMM("all types", true, line(every), nil, nil),
+		onGEMM("all types, own kernels", true, line(every, "--own"), nil, nil),
+		onGEMM("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow),
+		onGEMM("one is slower than the line wants", true, line("bf16", "500"), nil, []string{"3 tflops cublaslt_bf16 = 300"}, least),
+		onGEMM("one is hot, and slow for it", true, bf16, gpu3(hot), []string{"3 tflops cublaslt_bf16 = 300"},
 			found("throttled", Finding{Severity: Warn}, hotText), warm),
-		onCUDA("one is hot", true, bf16, gpu3(hot), nil, found("throttled", Finding{Severity: Warn}, hotText)),
-		onCUDA("no way of cuBLASLt", true, bf16, nil, []string{"* cublasLtMatmulAlgoGetHeuristic error 15"},
+		onGEMM("one is hot", true, bf16, gpu3(hot), nil, found("throttled", Finding{Severity: Warn}, hotText)),
+		onGEMM("no way of cuBLASLt", true, bf16, nil, []string{"* cublasLtMatmulAlgoGetHeuristic error 15"},
 			note("library", OK, "own kernels for bf16 in place of cuBLASLt: cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED (15)")),
-		onCUDA("no type of that name", true, line("bf16,int3"), nil, nil, gemmValue(name, "type", "some of "+every, "int3")...),
-		onCUDA("no size", true, of("-n", "100"), nil, nil, gemmValue(name, "-n", "a multiple of 128 up to 32768", "100")...),
-		onCUDA("a rate for all types", true, of("500"), nil, nil, gemmValue(name, "TFLOPS", "one type with it, as --types bf16", "500.0 ")...),
-		onCUDA("no FP8 on A100", true, line("fp8"), nil, []string{"* attribute 75 = 8"},
+		onGEMM("no type of that name", true, line("bf16,int3"), nil, nil, gemmValue(name, "type", "some of "+every, "int3")...),
+		onGEMM("no size", true, of("-n", "100"), nil, nil, gemmValue(name, "-n", "a multiple of 128 up to 32768", "100")...),
+		onGEMM("a rate for all types", true, of("500"), nil, nil, gemmValue(name, "TFLOPS", "one type with it, as --types bf16", "500.0 ")...),
+		onGEMM("no FP8 on A100", true, line("fp8"), nil, []string{"* attribute 75 = 8"},
 			note("types", Skip, "no fp8 on NVIDIA H100 80GB HBM3: want compute capability 8.9, got 8.0")),
-		onCUDA("a driver older than a kernel", true, line("bf16", "--own"), nil, []string{"- ptx = 60"},
+		onGEMM("a driver older than a kernel", true, line("bf16", "--own"), nil, []string{"- ptx = 60"},
 			note("types", Skip, "no bf16: the driver is too old for our kernel, and cuBLASLt is not used: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (CUDA error 222)")),
-		onCUDA("one has little memory", true, bf16, nil, []string{"3 memory = 0x400000"},
+		onGEMM("one has little memory", true, bf16, nil, []string{"3 memory = 0x400000"},
 			found("memory", Finding{Severity: Unknown, Want: Size(probe.GEMMTypeOf("bf16").Memory(n)).String(), Got: "4 MiB"}, "too little free memory for bf16")),
 	)...)
 }
@@ -118,7 +114,7 @@ func TestGEMMFindsWrongResults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := onCUDA(name, true, nil, nil, c.lines)
+			s := onGEMM(name, true, nil, nil, c.lines)
 			env, _ := trialEnv(t, nil)
 			env.Host.SetLibraries(s.libraries(t, t.TempDir()))
 			check := &gpuGemm{}

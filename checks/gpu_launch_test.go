@@ -15,14 +15,14 @@ func init() {
 	one := found("peers", "at most 7.50 us", "40.0 us", "launch of an empty kernel: far from its peers, whose median is 5.00 us")
 	many := found("peers", "at most 7.50 us", "40.0 us", "empty kernels behind one another: far from its peers, whose median is 5.00 us")
 	least := found("slow", "at most 20.0 us", "40.0 us", "launch of an empty kernel")
-	lost := onCUDA("a launch fails", false, words, nil, []string{"3 cuLaunchKernel empty after 30 error 719"},
+	lost := onGEMM("a launch fails", false, words, nil, []string{"3 cuLaunchKernel empty after 30 error 719"},
 		gpuFinding(name, 3, Finding{Code: "cuda.error.719", Severity: Fail, Remedy: ResetGPU}, "launch kernels: launch empty: cuLaunchKernel(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)"))
 	testCheck(name, append(cudaCommon(name, words), lost,
-		onCUDA("healthy", false, words, nil, nil),
-		onCUDA("outliers do not count", false, words, nil, []string{"3 launch = 5 5 5 5 5 5 5 5 5 9"}),
-		onCUDA("one is slow", false, words, nil, []string{"3 launch = 40"}, one, many),
-		onCUDA("one is slower than the line wants", false, of("-c", "100", "-m", "20"), nil, []string{"3 launch = 40"}, least, many),
-		onCUDA("too few", false, of("-c", "1"), nil, nil, gemmValue(name, "-c", "100 to 1000000", "1")...),
+		onGEMM("healthy", false, words, nil, nil),
+		onGEMM("outliers do not count", false, words, nil, []string{"3 launch = 5 5 5 5 5 5 5 5 5 9"}),
+		onGEMM("one is slow", false, words, nil, []string{"3 launch = 40"}, one, many),
+		onGEMM("one is slower than the line wants", false, of("-c", "100", "-m", "20"), nil, []string{"3 launch = 40"}, least, many),
+		onGEMM("too few", false, of("-c", "1"), nil, nil, gemmValue(name, "-c", "100 to 1000000", "1")...),
 	)...)
 }
 
@@ -31,7 +31,7 @@ func init() {
 func TestLaunchRoundTrip(t *testing.T) {
 	t.Parallel()
 	for most, want := range map[float64]int{0: 0, 1e7: 0, 0.001: 8} {
-		s := onCUDA("", false, nil, nil, nil)
+		s := onGEMM("", false, nil, nil, nil)
 		env, _ := trialEnv(t, nil)
 		env.Host.SetLibraries(s.libraries(t, t.TempDir()))
 		c := &gpuLaunch{Count: 100, RoundTrip: most}
