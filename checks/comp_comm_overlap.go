@@ -43,6 +43,7 @@ func init() {
 		Active:  true,
 		New:     func() Check { return &compCommOverlap{Matrix: overlapMatrix, Size: overlapSize} },
 		Do:      overlapDo(),
+		DoOf:    cudaDo,
 	})
 }
 

@@ -205,7 +205,7 @@ func ncclPlatform(verified bool, size int64) *Platform {
 
 // cudaNCCL is what is said of an error of CUDA that NCCL has met.
 func cudaNCCL(code int, says func(Finding, string) Finding, text string) Finding {
-	f := Finding{Code: "nccl.error"}
+	f := Finding{Code: fmt.Sprintf("cuda.error.%d", code)}
 	f.Severity, f.Remedy, _ = cudaFinding(&probe.CUDAError{Code: code})
 	return says(f, text)
 }
