@@ -26,14 +26,14 @@ func init() {
 				says(Finding{Code: "nccl.environment", Severity: Warn, Remedy: FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is no topology of this node")).
 				withNCCL().orTable(map[string]any{"bandwidth": 30, "repeats": 1, "size": "64K", "topology": "/opt/topo.xml", "limit": 10}),
 			onGPUs("slow in every try", of("-t", "10", floor, "3", "64K"), nil, slow).withNCCL(),
-			onGPUs("one slow GPU of eight", words, nil, gpuFinding(name, 3, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least " + ncclPeers[peers] + " GB/s", Got: "31.0 GB/s"},
+			onGPUs("one slow GPU of eight", words, nil, gpuFinding(name, 3, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least " + wantOfPeers[peers] + " GB/s", Got: "31.0 GB/s"},
 				"exchange with each other GPU, each way: far from its peers, whose median is "+peers+" GB/s")).withNCCL("3 links = 31"),
 		)
 	}
 }
 
-// ncclPeers is what is wanted of peers with a median.
-var ncclPeers = map[string]string{"390.1": "331.6", "40.0": "34.0"}
+// wantOfPeers is what is wanted of peers with a median.
+var wantOfPeers = map[string]string{"390.1": "331.6", "40.0": "34.0"}
 
 func TestNCCLAllReduceWords(t *testing.T) {
 	t.Parallel()

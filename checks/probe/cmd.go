@@ -45,6 +45,10 @@ type Command struct {
 	// the command has ended.
 	Lasting bool
 
+	// CPUs are those that it may run on: it and what it starts, whose memory is then
+	// near to them. None means those of this process.
+	CPUs []int
+
 	// Linger is how long what the command leaves behind when it ends may still
 	// write; after that it is left alone. 0: as long as the command itself may
 	// run, after which it is killed.

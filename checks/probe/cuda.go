@@ -34,7 +34,7 @@ type CUDAGPU struct {
 
 	lib    *cudaLib
 	handle uintptr // CUdevice
-	nodes  string  // where the CPUs beside it are: see cudanuma.go
+	cpus   string  // those that are near to it, see Near
 	open   int     // contexts, guarded by lib.mu
 }
 
@@ -98,7 +98,7 @@ func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
 		if err != nil {
 			return nil, err
 		}
-		g.nodes = h.cpusBeside(g.PCI)
+		g.cpus = h.cpusBeside(g.PCI)
 		c.GPUs = append(c.GPUs, g)
 	}
 	return c, nil

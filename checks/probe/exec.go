@@ -59,10 +59,13 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 		}
 		proc.Files = append(proc.Files, f.Fd())
 	}
-	pid, err = syscall.ForkExec(path, c.Argv, proc)
-	if errors.Is(err, unix.ENOEXEC) && isText(path) {
-		pid, err = syscall.ForkExec(h.Path("/bin/bash"), append([]string{"bash", path}, c.Argv[1:]...), proc)
-	}
+	err = onCPUs(c.CPUs, func() error {
+		pid, err = syscall.ForkExec(path, c.Argv, proc)
+		if errors.Is(err, unix.ENOEXEC) && isText(path) {
+			pid, err = syscall.ForkExec(h.Path("/bin/bash"), append([]string{"bash", path}, c.Argv[1:]...), proc)
+		}
+		return err
+	})
 	if err != nil {
 		return 0, &fs.PathError{Op: "run", Path: path, Err: err}
 	}

@@ -30,8 +30,10 @@ type client struct {
 	stderr *tail
 	said   chan struct{} // closed when all of it has been read
 
-	version int  // of the variables that it has been told
-	worn    bool // it has left after its last answer, and is replaced: no fault
+	version int // of the variables that it has been told
+
+	request atomic.Int64 // that it is at
+	worn    bool         // it has left after its last answer, and is replaced: no fault
 }
 
 // startWorker starts a worker: this very program again, in a session of its

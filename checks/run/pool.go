@@ -205,6 +205,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			c.close()
 			return i, true
 		}
+		c.request.Store(int64(r.ID))
 		half := c.lookAt(r.ID, d/2)
 		resp, err := c.receive(r.ID, deadline)
 		was := half()
@@ -289,6 +290,17 @@ func (p *Pool) Call(ctx context.Context, lane checks.Lane, r *Request, limit tim
 	var out Outcome
 	p.Do(ctx, lane, []*Request{r}, func(*Request) time.Duration { return limit }, func(_ *Request, o Outcome) { out = o })
 	return out
+}
+
+// Doing is what the worker of a lane says it is about to do, "" if it has not said.
+func (p *Pool) Doing(lane checks.Lane) string {
+	p.mu.Lock()
+	c := p.workers[lane.Worker()]
+	p.mu.Unlock()
+	if c == nil {
+		return ""
+	}
+	return readPage(c.page, int(c.request.Load()))
 }
 
 // Pid is the process of a lane's worker, 0 if there is none.
