@@ -63,6 +63,10 @@ type activeTest struct {
 	Bound time.Duration // the most that it takes
 	Least int           // GPUs that it needs; 0 stands for 1
 	Of    Bounded       // the check itself, whose parameters tell its results apart
+
+	// Daemon says that a daemon of the node carries the test out: a process that comes
+	// onto the GPUs may be its own, and does not stop the test. A job does.
+	Daemon bool
 }
 
 // activeRun is an active test under way.

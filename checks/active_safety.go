@@ -135,7 +135,7 @@ func (r *activeRun) watch() {
 			r.stop(fmt.Errorf("%w: %s", errJobCame, id))
 			return
 		}
-		if time.Since(asked) < processLook || len(r.gpus) == 0 {
+		if r.Daemon || time.Since(asked) < processLook || len(r.gpus) == 0 {
 			continue
 		}
 		asked = time.Now()

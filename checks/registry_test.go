@@ -52,6 +52,8 @@ type scenario struct {
 	// gives the variables of nhc.conf that name them.
 	libraries func(t *testing.T, dir string) map[string]string
 
+	dcgm func(h *probe.Host) // gives it a DCGM
+
 	node     string // the healthy node of the self-test that files, links and nvml began as; "": see baseOf
 	still    bool   // it matters which of eight devices is the one
 	unitOnly bool   // not for the self-test: on a node that it has not
@@ -170,6 +172,9 @@ func (s scenario) run(t *testing.T, name string) {
 		env.Host = probe.NewHost("/")
 	}
 	env.Host.SetLibraries(vars)
+	if s.dcgm != nil {
+		s.dcgm(env.Host)
+	}
 	env.Job = s.job.on(s.nvml)
 	if s.node != "" {
 		s.past = stdcmp.Or(s.past, "/past")

@@ -28,6 +28,7 @@ type Command struct {
 	Input   string        // file that is the standard input; no link is followed
 	Stdin   []byte        // text that is the standard input, at most what a pipe holds (64 KiB)
 	Env     []string      // on top of the environment that the Host gives to commands
+	Unset   string        // variables that begin so are not in it, but for those of Env; "": none
 	Dir     string        // working directory on the node; "" is this process's own
 	Timeout time.Duration // when to end it; 0 means only when the context does
 	Output  int           // how much of the standard output to keep, in bytes; 0 sends it to /dev/null

@@ -52,7 +52,7 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 	if c.Merge {
 		stderr = stdout
 	}
-	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(h.environment(c.Env)), Sys: attr}
+	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(append(h.environmentBut(c.Unset), c.Env...)), Sys: attr}
 	for _, f := range []*os.File{stdin, stdout, stderr} {
 		if f == nil {
 			f = null
@@ -155,6 +155,15 @@ func (h *Host) environment(more []string) []string {
 		env = append(os.Environ(), "PATH="+CommandPath)
 	}
 	return append(env, more...)
+}
+
+// environmentBut is the environment without the variables that begin so, "" for all.
+func (h *Host) environmentBut(prefix string) []string {
+	env := h.environment(nil)
+	if prefix == "" {
+		return env
+	}
+	return slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, prefix) })
 }
 
 // Getenv is a variable of the environment that commands get, "" if it is not set.

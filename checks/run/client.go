@@ -33,6 +33,7 @@ type client struct {
 	version int // of the variables that it has been told
 
 	request atomic.Int64 // that it is at
+	worn    bool         // it has left after its last answer, and is replaced: no fault
 }
 
 // startWorker starts a worker: this very program again, in a session of its

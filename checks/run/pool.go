@@ -114,8 +114,9 @@ func (p *Pool) worker(lane checks.Lane) (*client, error) {
 func (p *Pool) drop(lane checks.Lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	worn := p.workers[lane] != nil && p.workers[lane].worn
 	delete(p.workers, lane)
-	p.ended[lane] = lane.Vendor()
+	p.ended[lane] = lane.Vendor() && !worn
 }
 
 func (p *Pool) hasEnded(lane checks.Lane) bool {
@@ -215,6 +216,11 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 		switch {
 		case err == nil:
 			emit(r, Outcome{Response: resp})
+			if resp.Worn && !resp.Spent {
+				c.worn = true
+				c.finish()
+				return i + 1, true
+			}
 			if resp.Spent {
 				p.bury(c, r, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
 				return i + 1, true

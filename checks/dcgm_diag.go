@@ -1,0 +1,210 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// dcgmDiag runs DCGM's diagnostic of a level on the GPUs that nobody uses: 1 takes
+// some 30 seconds, 2 two to ten minutes, 3 a quarter of an hour and more, 4 one to two
+// hours; -t is the most that it may take. A test that fails is told with its GPU and
+// DCGM's codes, each of which fails or warns as check_dcgm_health has it; a test that
+// has recorded an error is never told as passed, whatever DCGM calls it. --exclude
+// leaves tests out, by DCGM's names: --exclude nvbandwidth,pcie. GPUs that are split up
+// by MIG, which the diagnostic refuses, are left out. What asks, and how, is that of
+// check_dcgm_health.
+//
+//	gpu* || check_dcgm_diag 1
+//	gpu* || check_dcgm_diag 3 --exclude nvbandwidth -t 40m --max-age 7d
+type dcgmDiag struct {
+	active
+
+	Level   int           `arg:"1" toml:"level"`          // 1 to 4
+	Exclude string        `long:"exclude" toml:"exclude"` // tests, with commas between them
+	Limit   time.Duration `opt:"t" toml:"timeout"`        // 0: by the level
+	Hung    bool          `opt:"f" toml:"hung_fail"`      // an engine that hangs fails the node
+}
+
+const dcgmDiagName = "check_dcgm_diag"
+
+// dcgmLevels are how long a level may take unless -t says otherwise. DCGM's manual has
+// seconds, 2 minutes, 15 minutes, 1 to 2 hours; AWS has measured up to 10.5 minutes
+// for 2 and 2 hours 15 minutes for 4.
+var dcgmLevels = []time.Duration{0, 2 * time.Minute, 15 * time.Minute, 40 * time.Minute, 150 * time.Minute}
+
+func init() {
+	Register(Info{
+		Name:    dcgmDiagName,
+		Usage:   "LEVEL [--exclude TEST,...] [-t TIME] [-f] [--max-age TIME]",
+		Summary: "DCGM's diagnostic finds all GPUs well",
+		Lane:    DCGM,
+		Active:  true,
+		New:     func() Check { return &dcgmDiag{Level: 1} },
+		Do: map[string]string{
+			"dcgm.running":     "Somebody else runs DCGM's diagnostic: wait for it, or see ps for nvvs and dcgmi.",
+			"dcgm.diag.failed": "DCGM says that the test has failed, and not why: see /var/log/nvidia-dcgm/nvvs.log, run dcgmi diag -r with the name of the test by hand.",
+			"dcgm.diag.gpu":    "DCGM does not show a GPU that NVML has, or said nothing of it: see dcgmi discovery -l; systemctl restart nvidia-dcgm after GPUs were added or reset.",
+			"dcgm.diag.none":   "Nothing: none of the tests of this level applies to the GPU, or all were left out.",
+			"dcgm.diag.rates":  "Nothing: it is what each test has come to.",
+		},
+		DoOf: doDCGM,
+		Vars: dcgmVars,
+	})
+}
+
+// Bind takes the level before the options, too.
+func (c *dcgmDiag) Bind(args []string) error {
+	if len(args) > 1 && !strings.HasPrefix(args[0], "-") {
+		args = append(slices.Clone(args[1:]), args[0])
+	}
+	return BindTags(c, args)
+}
+
+// Bound is the most that the diagnostic takes.
+func (c *dcgmDiag) Bound() time.Duration {
+	if c.Limit > 0 {
+		return c.Limit
+	}
+	return dcgmLevels[min(max(c.Level, 1), len(dcgmLevels)-1)]
+}
+
+func (c *dcgmDiag) Run(ctx context.Context, env *Env) []Finding {
+	if c.Level < 1 || c.Level >= len(dcgmLevels) {
+		f := Finding{Code: "config.value", Severity: Unknown, Want: "1 to 4", Got: fmt.Sprint(c.Level), Remedy: FixConfig}
+		f.Message = dcgmDiagName + ":  level" + wantGot(f)
+		return []Finding{f}
+	}
+	r, findings := c.beginGPUs(ctx, env, activeTest{Check: dcgmDiagName, Code: "dcgm.diag", Bound: c.Bound(), Of: c, Daemon: true})
+	if r == nil {
+		return findings
+	}
+	s, findings := env.askDCGM(r.ctx, dcgmDiagName, c.Hung)
+	if s == nil {
+		r.failures = true
+		r.findings = append(r.findings, findings...)
+		return r.done()
+	}
+	c.diagnose(r, s)
+	s.engine.Close()
+	r.findings = append(r.findings, s.findings...)
+	return r.done()
+}
+
+// excluded are the tests that are left out.
+func (c *dcgmDiag) excluded() []string {
+	return strings.FieldsFunc(c.Exclude, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func (c *dcgmDiag) diagnose(r *activeRun, s *dcgmRun) {
+	ids, err := c.choose(r, s)
+	if err != nil {
+		c.stopped(r, s, "ask "+s.engine.Via()+" for its GPUs", err)
+		return
+	}
+	if len(ids) == 0 {
+		r.failures = true
+		return
+	}
+	r.at("run DCGM's diagnostic, level %d", c.Level)
+	results, err := s.engine.Diag(r.ctx, probe.DCGMDiagRequest{Level: c.Level, GPUs: ids, Exclude: c.excluded(), Timeout: c.Bound()})
+	results = slices.DeleteFunc(results, func(x probe.DCGMResult) bool { return slices.Contains(c.excluded(), x.Test) })
+	for i := range results {
+		judgeDCGM(r.ctx, s, &results[i])
+	}
+	if err != nil {
+		c.stopped(r, s, "run the diagnostic by "+s.engine.Via(), err)
+		return
+	}
+	tellDCGM(r, s, ids, results)
+}
+
+// choose finds DCGM's numbers of the GPUs that may be loaded.
+func (c *dcgmDiag) choose(r *activeRun, s *dcgmRun) (ids []int, err error) {
+	known, err := s.engine.GPUs(r.ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.gpus = map[int]Device{}
+	for _, g := range r.gpus {
+		i := slices.IndexFunc(known, func(k probe.DCGMGPU) bool {
+			return k.PCI != "" && k.PCI == g.PCI || k.UUID != "" && k.UUID == g.UUID.Value
+		})
+		if i < 0 {
+			r.failures = true
+			r.report(gpuDevice(g), Finding{Code: "dcgm.diag.gpu", Severity: Unknown}, "%s does not show it", s.engine.Via())
+			continue
+		}
+		ids = append(ids, known[i].ID)
+		s.gpus[known[i].ID] = gpuDevice(g)
+	}
+	return ids, nil
+}
+
+// stopped makes a finding of an error; where the test itself was to end the frame has
+// a word for it.
+func (c *dcgmDiag) stopped(r *activeRun, s *dcgmRun, doing string, err error) {
+	if r.failures = true; context.Cause(r.ctx) == nil {
+		s.failed(doing, err)
+	}
+}
+
+// judgeDCGM reports what a test has found on one thing.
+func judgeDCGM(ctx context.Context, s *dcgmRun, x *probe.DCGMResult) {
+	worst, failed := OK, x.Status == probe.DCGMFail
+	what := before(", test ", x.Test, "")
+	if x.Status == probe.DCGMPass {
+		what += ", which DCGM says has passed"
+	}
+	for _, n := range x.Notes {
+		worst = max(worst, s.report(ctx, x.Entity, failed, n.Code, what, n.Message))
+	}
+	f := Finding{Code: "dcgm.diag.failed", Severity: Warn, Want: probe.DCGMPass, Got: x.Status}
+	switch {
+	case worst >= Warn, slices.Contains([]string{probe.DCGMPass, probe.DCGMSkip, probe.DCGMNotRun}, x.Status):
+		return
+	case failed && len(x.Notes) == 0 && x.Entity.Kind == "gpu": // no threshold that could be disputed
+		f.Severity = Fail
+	case !failed && x.Status != probe.DCGMWarn:
+		f.Severity = Unknown
+	}
+	s.tell(ctx, x.Entity, f, "test "+x.Test)
+}
+
+// tellDCGM says what each test has come to on each GPU, and of which GPU nothing is
+// known.
+func tellDCGM(r *activeRun, s *dcgmRun, ids []int, results []probe.DCGMResult) {
+	said, ran, ofNode := map[int][]string{}, map[int]bool{}, false
+	for _, x := range results {
+		did := x.Status != probe.DCGMSkip && x.Status != probe.DCGMNotRun
+		switch x.Entity.Kind {
+		case "gpu":
+			status := x.Status
+			if status == probe.DCGMPass && len(x.Notes) > 0 {
+				status = "passed with errors"
+			}
+			said[x.Entity.ID] = append(said[x.Entity.ID], x.Test+" "+status)
+			ran[x.Entity.ID] = ran[x.Entity.ID] || did
+		case "":
+			ofNode = ofNode || did
+		}
+	}
+	for _, id := range ids {
+		of := probe.DCGMEntity{Kind: "gpu", ID: id}
+		switch {
+		case ran[id]:
+			s.tell(r.ctx, of, Finding{Code: "dcgm.diag.rates", Severity: OK}, strings.Join(said[id], ", "))
+		case ofNode && len(said[id]) == 0: // level 1 of DCGM 3 is about the node
+		case len(said[id]) > 0:
+			r.failures = true
+			s.tell(r.ctx, of, Finding{Code: "dcgm.diag.none", Severity: Skip}, "no test was run: "+strings.Join(said[id], ", "))
+		default:
+			r.failures = true
+			s.tell(r.ctx, of, Finding{Code: "dcgm.diag.gpu", Severity: Unknown}, "DCGM says nothing of it")
+		}
+	}
+}

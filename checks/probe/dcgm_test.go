@@ -1,0 +1,200 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakedcgm"
+)
+
+// A process loads one libdcgm, and go-dcgm has one connection: each test runs in a
+// process of its own, which is this test binary with these variables.
+const dcgmInChild, dcgmTestAddress = "NHC_TEST_DCGM", "NHC_TEST_DCGM_ADDRESS"
+
+// inDCGMProcess runs the body of a test in a process of its own, with a library that
+// answers as the lines say. body gives what is compared.
+func inDCGMProcess(t *testing.T, lines []string, want string, body func(h *Host, address string) string) (calls []string) {
+	t.Helper()
+	if dir := os.Getenv(dcgmInChild); dir != "" {
+		h := NewHost("/")
+		h.SetLibraries(map[string]string{SettingDCGM: filepath.Join(dir, "libdcgm.so.4")})
+		text := body(h, os.Getenv(dcgmTestAddress))
+		if err := os.WriteFile(filepath.Join(dir, "got"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		os.Exit(0) // whatever hangs
+	}
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("no gcc in PATH")
+	}
+	dir := t.TempDir()
+	if _, err := fakedcgm.Place(dir, lines...); err != nil {
+		t.Fatal(err)
+	}
+	address, closing, err := fakedcgm.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$")
+	cmd.Env = append(os.Environ(), dcgmInChild+"="+dir, dcgmTestAddress+"="+address, "CUDA_VISIBLE_DEVICES=3")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "got"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, strings.ReplaceAll(strings.ReplaceAll(string(got), address, "{address}"), dir, "{dir}")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	return fakedcgm.Calls(dir)
+}
+
+func standaloneAt(address string) DCGMSettings {
+	return DCGMSettings{Mode: "standalone", Address: address}
+}
+
+// health is what the health watches say, a line each.
+func health(h *Host, s DCGMSettings, systems DCGMSystem) string {
+	e, err := h.DCGM(context.Background(), s, nil)
+	if err != nil {
+		return err.Error()
+	}
+	defer e.Close()
+	answer, err := e.Health(context.Background(), systems)
+	if err != nil {
+		return e.Via() + ": " + err.Error()
+	}
+	text := fmt.Sprintf("%s, fresh %v", e.Via(), answer.Fresh)
+	for _, i := range answer.Incidents {
+		text += fmt.Sprintf("\n%s %d %#x %v %d %s", i.Entity.Kind, i.Entity.ID, i.System, i.Failed, i.Code, i.Message)
+	}
+	return text
+}
+
+const oneBad = "incident 1 3 16 20 4 Detected 2 volatile double-bit ECC error(s) in GPU 3."
+
+func TestDCGMHealth(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		lines   []string
+		systems DCGMSystem
+		want    string
+		calls   []string
+	}{
+		{"watched", []string{"watched -1", oneBad, "incident 3 1 2048 10 15 Detected fatal errors"}, DCGMAll,
+			"nv-hostengine at {address}, fresh false\ngpu 3 0x10 true 4 Detected 2 volatile double-bit ECC error(s) in GPU 3.\nswitch 1 0x800 false 15 Detected fatal errors",
+			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmHealthGet", "dcgmHealthCheck", "dcgmDisconnect", "dcgmShutdown"}},
+		{"not watched", nil, DCGMMemory, "nv-hostengine at {address}, fresh true", []string{"dcgmInit", "dcgmConnect_v2", "dcgmHealthGet", "dcgmGroupCreate",
+			"dcgmGetEntityGroupEntities", "dcgmGroupAddEntity", "dcgmGetEntityGroupEntities", "dcgmHealthSet", "dcgmUpdateAllFields", "dcgmHealthCheck",
+			"dcgmGroupDestroy", "dcgmDisconnect", "dcgmShutdown"}},
+		{"others' systems", []string{"watched 31", oneBad, "incident 1 2 1 10 3 replays"}, DCGMPCIe, "nv-hostengine at {address}, fresh false\ngpu 2 0x1 false 3 replays", nil},
+		{"error", []string{"watched -1", "error dcgmHealthCheck -3"}, DCGMAll,
+			"nv-hostengine at {address}: dcgmHealthCheck: Generic unspecified error (DCGM error -3)", nil},
+		{"engine timed out", []string{"error dcgmHealthGet -11"}, DCGMAll, "nv-hostengine at {address}: dcgmHealthGet: no answer within 8s", nil},
+		{"cannot connect", []string{"error dcgmConnect_v2 -21"}, DCGMAll,
+			"dcgmConnect: error connecting to nv-hostengine: Host engine connection invalid/disconnected", nil},
+		{"connecting timed out", []string{"error dcgmConnect_v2 -11"}, DCGMAll, "dcgmConnect: no answer within 8s", nil},
+		{"hang", []string{"hang dcgmHealthGet"}, DCGMAll, "nv-hostengine at {address}: dcgmHealthGet: no answer within 8s", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			calls := inDCGMProcess(t, test.lines, test.want, func(h *Host, address string) string { return health(h, standaloneAt(address), test.systems) })
+			calls = slices.Compact(slices.DeleteFunc(calls, func(c string) bool { return strings.HasPrefix(c, "address ") }))
+			if diff := cmp.Diff(test.calls, calls); test.calls != nil && diff != "" {
+				t.Errorf("calls (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// One hang is waited for once: every later call of the process says so at once.
+func TestDCGMHangsOnce(t *testing.T) {
+	t.Parallel()
+	inDCGMProcess(t, []string{"hang dcgmConnect_v2"}, "dcgmConnect: no answer within 8s\ndcgmConnect: no answer within 8s", func(h *Host, address string) string {
+		first := health(h, standaloneAt(address), DCGMAll)
+		start := time.Now()
+		second := health(h, standaloneAt(address), DCGMAll)
+		if took := time.Since(start); took > time.Second {
+			return fmt.Sprintf("waited again, for %v", took)
+		}
+		return first + "\n" + second
+	})
+}
+
+func TestDCGMFindsItsWay(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		s    DCGMSettings
+		want string
+	}{
+		"nobody listens":           {DCGMSettings{Mode: "standalone", Address: "127.0.0.1:1"}, "nv-hostengine at 127.0.0.1:1: nobody listens"},
+		"no socket":                {DCGMSettings{Mode: "standalone", Address: "/nonexistent/dcgm.sock"}, "nv-hostengine at /nonexistent/dcgm.sock: nobody listens"},
+		"auto, and nobody listens": {DCGMSettings{Mode: "auto", Address: "127.0.0.1:1"}, "DCGM in this process, fresh true"},
+		"embedded":                 {DCGMSettings{Mode: "embedded"}, "DCGM in this process, fresh true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inDCGMProcess(t, nil, test.want, func(h *Host, _ string) string { return health(h, test.s, DCGMAll) })
+		})
+	}
+}
+
+func TestDCGMGPUs(t *testing.T) {
+	t.Parallel()
+	inDCGMProcess(t, []string{"gpus 2", "reversed"}, "[{1 0000:10:00.0 GPU-00000000-0000-0000-0000-000000000000}]", func(h *Host, address string) string {
+		e, err := h.DCGM(context.Background(), standaloneAt(address), nil)
+		if err != nil {
+			return err.Error()
+		}
+		gpus, err := e.GPUs(context.Background())
+		if err != nil || len(gpus) != 2 {
+			return fmt.Sprint(gpus, err)
+		}
+		return fmt.Sprint(gpus[:1])
+	})
+}
+
+func TestNoDCGM(t *testing.T) {
+	t.Parallel()
+	h := NewHost(t.TempDir())
+	if _, err := h.DCGM(t.Context(), DCGMSettings{}, nil); !errors.Is(err, ErrOtherNode) || !errors.Is(err, ErrNoLibrary) {
+		t.Errorf("error %v, want ErrOtherNode", err)
+	}
+	text := filepath.Join(t.TempDir(), "libdcgm.so.4")
+	if err := os.WriteFile(text, []byte("not a library"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h = NewHost("/")
+	h.SetLibraries(map[string]string{SettingDCGM: text})
+	if _, err := h.DCGM(t.Context(), DCGMSettings{}, nil); err == nil || errors.Is(err, ErrNoLibrary) {
+		t.Errorf("a file that is no library: error %v", err)
+	}
+}
+
+func TestDCGMNetwork(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"localhost": "tcp localhost:5555", "node1:6666": "tcp node1:6666", "tcp://node1": "tcp node1:5555", "[::1]:7": "tcp [::1]:7", "::1": "tcp [::1]:5555",
+		"/run/dcgm.sock": "unix /run/dcgm.sock", "unix:///run/dcgm.sock": "unix /run/dcgm.sock",
+	} {
+		network, target := dcgmNetwork(address)
+		if got := network + " " + target; got != want {
+			t.Errorf("%s: %s, want %s", address, got, want)
+		}
+	}
+}
