@@ -29,7 +29,7 @@ DOCDIR     = $(DESTDIR)$(PREFIX)/share/doc/nhc-gpu
 SHAREDIR   = $(DESTDIR)$(PREFIX)/share/nhc-gpu
 EXAMPLES   = $(wildcard conf/examples/*)
 
-.PHONY: all build check test test-slurm-matrix lint bench fuzz install rpm clean
+.PHONY: all build check test test-slurm-matrix lint bench fuzz ptx install rpm clean
 
 all: build
 
@@ -63,6 +63,21 @@ fuzz:
 	   echo "$${file%/*} $$target"; \
 	   $(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) "$${file%/*}"; \
 	 done
+
+# The programs of GPUs that are embedded, of their sources; a test says when they are
+# not of these. PTX 6.0 and compute capability 7.0 are what a V100's oldest driver knows.
+CLANG   ?= clang-14
+KERNELS ?= checks/probe/kernels
+PTX_FLAGS = -x cuda --cuda-device-only -nocudainc -nocudalib -O3 -S -Wall -Wextra -Xclang -target-feature -Xclang
+
+# Those of newer GPUs need newer PTX. clang-14 knows no FP8: it has that one compiled
+# for its newest GPU, and what PTX it really is is written in behind it.
+ptx:
+	cd $(KERNELS) && for source in *.cu; do \
+	  case $$source in gemm70.cu) for=sm_70 isa=ptx63;; gemm80.cu) for=sm_80 isa=ptx70;; gemm89.cu) for=sm_86 isa=ptx71;; *) for=sm_70 isa=ptx60;; esac; \
+	  $(CLANG) $(PTX_FLAGS) +$$isa --cuda-gpu-arch=$$for -o "$${source%.cu}.ptx" "$$source" || exit 1; \
+	done
+	sed -i 's/^\.version 7\.1$$/.version 8.4/; s/^\.target sm_86$$/.target sm_89/' $(KERNELS)/gemm89.ptx
 
 # The names of LBNL NHC are links: called by them nhc-gpu is what they were. What
 # Slurm starts around jobs is for the site to put in place, see docs/jobs.md.

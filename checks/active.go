@@ -35,6 +35,7 @@ var activeCommonDo = map[string]string{
 	"active.few":     "Nothing: the test needs more GPUs than are free here.",
 	"active.past":    "The result of an active test cannot be kept: see the directory /var/lib/nhc-gpu.",
 	"cuda.library":   "libcuda.so.1 comes with NVIDIA's driver: install its compute libraries (libcuda1, nvidia-driver-cuda), run ldconfig. CUDA_LIBRARY=PATH names another file.",
+	"cuda.error":     "The message has what CUDA, or the node, said: see dmesg for NVRM, and check_gpu_xid.",
 	"cuda.gpu":       "CUDA does not show a GPU that NVML has: see nvidia-smi, the device nodes of /dev and the cgroup of this process.",
 }
 
@@ -229,9 +230,10 @@ func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
 	if g != nil {
 		d = gpuDevice(g)
 	}
-	f := Finding{Code: "cuda.error", Severity: Unknown}
+	f := Finding{Code: cudaErrorCode, Severity: Unknown}
 	if e, ok := errors.AsType[*probe.CUDAError](err); ok {
 		f.Severity, f.Remedy, _ = cudaFinding(e)
+		f.Code = cudaCode(e)
 	}
 	r.report(d, f, "%s: %v", doing, err)
 }

@@ -57,6 +57,7 @@ type Step struct {
 	NewPath bool            // shell: an earlier line has set PATH, where Command may be
 	Class   string          // of the check, see [checks.Info.Class]
 	Active  bool            // native: it loads the node, see [checks.Info.Active]
+	Bound   time.Duration   // native: the most that an active test takes, by its own word
 	MaxAge  time.Duration   // native: a result of an active test that is no older counts in place of a run
 	OnlyOld bool            // native: it is not run, only its last result is looked at
 	Policy  conf.Policy     // of the site; its action is never empty
@@ -259,7 +260,7 @@ func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 	s.Lane, s.Class = info.Lane, info.Class()
 	s.Timeout = StepTimeout(info, c, b.opts.Timeout)
 	if test, ok := c.(checks.Bounded); ok && info.Active {
-		s.Active, s.MaxAge = true, test.Freshness()
+		s.Active, s.Bound, s.MaxAge = true, test.Bound(), test.Freshness()
 		s.OnlyOld = s.MaxAge > 0 && b.opts.Context == conf.Prolog
 	}
 	s.Barrier = runsCommands(info, c) || s.Class == checks.ClassJob && info.Acts != nil && b.opts.Policies.Role(b.opts.Context).End

@@ -28,6 +28,7 @@ type Command struct {
 	Input   string        // file that is the standard input; no link is followed
 	Stdin   []byte        // text that is the standard input, at most what a pipe holds (64 KiB)
 	Env     []string      // on top of the environment that the Host gives to commands
+	Unset   string        // variables that begin so are not in it, but for those of Env; "": none
 	Dir     string        // working directory on the node; "" is this process's own
 	Timeout time.Duration // when to end it; 0 means only when the context does
 	Output  int           // how much of the standard output to keep, in bytes; 0 sends it to /dev/null
@@ -43,6 +44,10 @@ type Command struct {
 	// of a service does. Otherwise every process of its group is killed once
 	// the command has ended.
 	Lasting bool
+
+	// CPUs are those that it may run on: it and what it starts, whose memory is then
+	// near to them. None means those of this process.
+	CPUs []int
 
 	// Linger is how long what the command leaves behind when it ends may still
 	// write; after that it is left alone. 0: as long as the command itself may

@@ -34,7 +34,7 @@ type CUDAGPU struct {
 
 	lib    *cudaLib
 	handle uintptr // CUdevice
-	nodes  string  // where the CPUs beside it are: see cudanuma.go
+	cpus   string  // those that are near to it, see Near
 	open   int     // contexts, guarded by lib.mu
 }
 
@@ -67,17 +67,10 @@ func (h *Host) CUDA(doing func(call string)) (*CUDA, error) {
 	return c, err
 }
 
-// SetCUDALibrary names the library that the driver API is loaded from, in place of the
-// system's libcuda.so.1. It counts until CUDA is first asked.
-func (h *Host) SetCUDALibrary(path string) { h.cache["cuda library"] = path }
-
 func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
-	name, _ := h.cache["cuda library"].(string)
-	if name == "" && h.root != "/" {
-		return nil, fmt.Errorf("load libcuda.so.1: %w below %s; CUDA_LIBRARY names one", ErrOtherNode, h.root)
-	}
-	if name == "" {
-		name = "libcuda.so.1"
+	name, err := h.library(SettingCUDA, "libcuda.so.1")
+	if err != nil {
+		return nil, err
 	}
 	cleanCUDAEnvironment()
 	lib, err := loadCUDA(name, doing)
@@ -105,7 +98,7 @@ func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
 		if err != nil {
 			return nil, err
 		}
-		g.nodes = h.cpusBeside(g.PCI)
+		g.cpus = h.cpusBeside(g.PCI)
 		c.GPUs = append(c.GPUs, g)
 	}
 	return c, nil

@@ -15,7 +15,7 @@ func (h *Host) cpusBeside(pci string) string {
 // that may not run there stays where it is.
 func (g *CUDAGPU) goNear() (restore func()) {
 	stay := func() {}
-	ids, ok := parseNodeList(g.nodes)
+	ids, ok := parseNodeList(g.cpus)
 	if !ok || len(ids) == 0 {
 		return stay
 	}
@@ -31,3 +31,7 @@ func (g *CUDAGPU) goNear() (restore func()) {
 	}
 	return func() { _ = unix.SchedSetaffinity(0, &before) }
 }
+
+// Near are the CPUs that are near to the GPU: "0-55,112-167"; "" if the kernel does not
+// tell. GPUs with the same have their pinned memory on the same NUMA node.
+func (g *CUDAGPU) Near() string { return g.cpus }

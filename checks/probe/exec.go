@@ -52,17 +52,20 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 	if c.Merge {
 		stderr = stdout
 	}
-	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(h.environment(c.Env)), Sys: attr}
+	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(append(h.environmentBut(c.Unset), c.Env...)), Sys: attr}
 	for _, f := range []*os.File{stdin, stdout, stderr} {
 		if f == nil {
 			f = null
 		}
 		proc.Files = append(proc.Files, f.Fd())
 	}
-	pid, err = syscall.ForkExec(path, c.Argv, proc)
-	if errors.Is(err, unix.ENOEXEC) && isText(path) {
-		pid, err = syscall.ForkExec(h.Path("/bin/bash"), append([]string{"bash", path}, c.Argv[1:]...), proc)
-	}
+	err = onCPUs(c.CPUs, func() error {
+		pid, err = syscall.ForkExec(path, c.Argv, proc)
+		if errors.Is(err, unix.ENOEXEC) && isText(path) {
+			pid, err = syscall.ForkExec(h.Path("/bin/bash"), append([]string{"bash", path}, c.Argv[1:]...), proc)
+		}
+		return err
+	})
 	if err != nil {
 		return 0, &fs.PathError{Op: "run", Path: path, Err: err}
 	}
@@ -152,6 +155,15 @@ func (h *Host) environment(more []string) []string {
 		env = append(os.Environ(), "PATH="+CommandPath)
 	}
 	return append(env, more...)
+}
+
+// environmentBut is the environment without the variables that begin so, "" for all.
+func (h *Host) environmentBut(prefix string) []string {
+	env := h.environment(nil)
+	if prefix == "" {
+		return env
+	}
+	return slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, prefix) })
 }
 
 // Getenv is a variable of the environment that commands get, "" if it is not set.

@@ -59,7 +59,10 @@ func (h *Host) listOfCPUs(p string) string {
 const maxNUMANodes = 1 << 10
 
 // parseNodeList reads "0-1,4". An empty list is one, too.
-func parseNodeList(text string) (ids []int, ok bool) {
+func parseNodeList(text string) (ids []int, ok bool) { return parseList(text, maxNUMANodes) }
+
+// parseList reads such a list of numbers below most.
+func parseList(text string, most uint64) (ids []int, ok bool) {
 	if text == "" {
 		return nil, true
 	}
@@ -70,7 +73,7 @@ func parseNodeList(text string) (ids []int, ok bool) {
 		if isRange && err == nil {
 			last, err = strconv.ParseUint(to, 10, 16)
 		}
-		if err != nil || last < first || last >= maxNUMANodes || len(ids) > maxNUMANodes {
+		if err != nil || last < first || last >= most || len(ids) > int(most) {
 			return nil, false
 		}
 		for i := first; i <= last; i++ {

@@ -31,6 +31,9 @@ type client struct {
 	said   chan struct{} // closed when all of it has been read
 
 	version int // of the variables that it has been told
+
+	request atomic.Int64 // that it is at
+	worn    bool         // it has left after its last answer, and is replaced: no fault
 }
 
 // startWorker starts a worker: this very program again, in a session of its

@@ -38,6 +38,11 @@ type Engine struct {
 
 	// Timeout is TIMEOUT as it is now, for checks that compare with it; nil means none.
 	Timeout func() time.Duration
+
+	// Doing hears every 200 ms what an active test does, how long it has been at it,
+	// and what it takes at most; then once, with no step, that it is over, before the
+	// observer has its result. Nil: nobody watches.
+	Doing func(s *plan.Step, what string, elapsed, bound time.Duration)
 }
 
 // Do carries out a plan. Steps between two barriers run side by side, a lane
@@ -217,10 +222,8 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 			}
 			continue
 		}
-		var o Outcome
-		select {
-		case o = <-results[s.Index]:
-		case <-ctx.Done():
+		o, came := e.await(ctx, s, results[s.Index])
+		if !came {
 			return false
 		}
 		if o.Hung != nil && !isSlow(o.Hung) && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {

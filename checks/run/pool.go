@@ -114,8 +114,9 @@ func (p *Pool) worker(lane checks.Lane) (*client, error) {
 func (p *Pool) drop(lane checks.Lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	worn := p.workers[lane] != nil && p.workers[lane].worn
 	delete(p.workers, lane)
-	p.ended[lane] = lane.Vendor()
+	p.ended[lane] = lane.Vendor() && !worn
 }
 
 func (p *Pool) hasEnded(lane checks.Lane) bool {
@@ -204,6 +205,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			c.close()
 			return i, true
 		}
+		c.request.Store(int64(r.ID))
 		half := c.lookAt(r.ID, d/2)
 		resp, err := c.receive(r.ID, deadline)
 		was := half()
@@ -214,6 +216,11 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 		switch {
 		case err == nil:
 			emit(r, Outcome{Response: resp})
+			if resp.Worn && !resp.Spent {
+				c.worn = true
+				c.finish()
+				return i + 1, true
+			}
 			if resp.Spent {
 				p.bury(c, r, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
 				return i + 1, true
@@ -283,6 +290,17 @@ func (p *Pool) Call(ctx context.Context, lane checks.Lane, r *Request, limit tim
 	var out Outcome
 	p.Do(ctx, lane, []*Request{r}, func(*Request) time.Duration { return limit }, func(_ *Request, o Outcome) { out = o })
 	return out
+}
+
+// Doing is what the worker of a lane says it is about to do, "" if it has not said.
+func (p *Pool) Doing(lane checks.Lane) string {
+	p.mu.Lock()
+	c := p.workers[lane.Worker()]
+	p.mu.Unlock()
+	if c == nil {
+		return ""
+	}
+	return readPage(c.page, int(c.request.Load()))
 }
 
 // Pid is the process of a lane's worker, 0 if there is none.

@@ -115,6 +115,7 @@ type Response struct {
 	Lines    [][]byte          `json:"lines,omitempty"`    // notes
 	Programs []Program         `json:"programs,omitempty"` // programs
 	Cut      bool              `json:"cut,omitempty"`      // exec: there was more output
+	Worn     bool              `json:"worn,omitempty"`     // this worker leaves after the answer, see probe.Worn
 	Spent    bool              `json:"spent,omitempty"`    // this worker can do no more, see probe.Host.Blocked
 	Err      string            `json:"err,omitempty"`      // why the operation failed, complete
 }

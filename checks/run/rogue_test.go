@@ -68,6 +68,11 @@ func (r *rogue) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	case "close":
 		_ = unix.Close(responseFd)
 		time.Sleep(time.Minute)
+	case "phases":
+		for i := range 2 {
+			env.At("phase %d", i+1)
+			time.Sleep(700 * time.Millisecond)
+		}
 	case "stdout":
 		fmt.Println(strings.Repeat("noise from a C library\n", 10000))
 	case "sleep":

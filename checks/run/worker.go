@@ -73,8 +73,11 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 	}()
 	for req := range requests {
 		resp := w.answer(req)
-		resp.ID, resp.Spent = req.ID, w.host.Blocked()
+		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), probe.Worn()
 		w.send(resp)
+		if resp.Worn {
+			return 0
+		}
 	}
 	return 0
 }

@@ -149,6 +149,7 @@ func help(argv0 string) {
  --check           Run everything, print a table, never mark the node;
                    exit status 0 ok, 1 warn, 2 fail, 3 unknown;
                    --check --json [--redact]: one object of JSON
+ --baseline[=RUNS] Learn what the active tests reach on this node
  plan              Print the steps that the configuration comes to
  lint              Say what is wrong with it, and where Slurm gets in the way
  genconf           Write a configuration that passes on this node (nhc-genconf)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,9 @@ import (
 func subcommand(args []string) func([]string) int {
 	if len(args) == 0 {
 		return nil
+	}
+	if asksBaseline(args[0]) {
+		return cobraMain
 	}
 	switch args[0] {
 	case "--check", "plan", lintName, selftestName, platformsName, topoName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
@@ -51,6 +55,8 @@ for people.`,
 	root.Flags().Bool("check", false, "run everything, print a table, never mark the node")
 	root.Flags().Bool("json", false, "right behind --check: print one object of JSON in place of the table")
 	root.Flags().Bool("redact", false, "right behind --check: leave serial numbers and UUIDs out")
+	root.Flags().Int("baseline", baselineRuns, "run the active tests so often to learn what the node reaches; =0 shows what is known")
+	root.Flags().Lookup("baseline").NoOptDefVal = strconv.Itoa(baselineRuns)
 	root.Flags().SetInterspersed(false)
 	root.AddCommand(&cobra.Command{
 		Use:   "plan [LBNL options]",
@@ -71,6 +77,12 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 	root.AddCommand(selftestCommand(&exit), jobCommand(), platformsCommand(), topoCommand())
 	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
 		if err := helpOr(root, report(args[1:], &exit)); err != nil {
+			return complain(err)
+		}
+		return exit
+	}
+	if asksBaseline(args[0]) { // the same
+		if err := helpOr(root, learnBaseline(args, &exit)); err != nil {
 			return complain(err)
 		}
 		return exit
@@ -244,6 +256,9 @@ func report(words []string, exit *int) error {
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout}
+	if !opts.json {
+		e.Doing = r.progress().hook()
+	}
 	err = e.Do(r.ctx, r.plan, t)
 	if sig := r.sig.caught(); err != nil && sig != 0 {
 		*exit = 128 + int(sig)

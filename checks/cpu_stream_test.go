@@ -1,0 +1,99 @@
+package checks
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+// streamNode has four NUMA nodes of two cores, and says what their memory does.
+func streamNode(rates ...float64) map[string]string {
+	files := map[string]string{
+		"proc/meminfo": "MemTotal: 400000000 kB\nMemAvailable: 390000000 kB\n", "sys/devices/system/cpu/online": "0-7\n", "sys/devices/system/node/has_cpu": "0-3\n",
+		"proc/sys/kernel/random/boot_id": "658f832e-2c36-42e1-a29c-a17c2e3298d2\n",
+	}
+	var total float64
+	var text strings.Builder
+	for i := range 4 {
+		dir := fmt.Sprintf("sys/devices/system/node/node%d", i)
+		files[dir+"/cpulist"] = fmt.Sprintf("%d-%d\n", 2*i, 2*i+1)
+		files[dir+"/meminfo"] = fmt.Sprintf("Node %d MemTotal:       %d kB\nNode %d MemFree: 1 kB\n", i, 98304000+1000*i, i)
+		if i < len(rates) {
+			total += rates[i]
+			fmt.Fprintf(&text, "%d %.1f\n", i, rates[i])
+		}
+	}
+	files["stream"] = fmt.Sprintf("%stotal %.1f\n", text.String(), total)
+	return files
+}
+
+func init() {
+	on := func(name string, words []string, files map[string]string, change map[string]string, want ...Finding) scenario {
+		files = maps.Clone(files)
+		for file, text := range change {
+			if files[file] = text; text == "-" {
+				delete(files, file)
+			}
+		}
+		return scenario{name: name, words: words, files: files, past: "/past", want: want}
+	}
+	broken := func(s scenario) scenario {
+		s.broken = true
+		return s
+	}
+	says := func(severity Severity, device, code, want, got, text string) Finding {
+		f := Finding{Code: "cpu.stream." + code, Severity: severity, Want: want, Got: got}
+		if device != "" {
+			f.Device = Device{Kind: "numa", Name: device}
+			device += ": "
+		}
+		f.Message = cpuStreamName + ":  " + device + text + wantGot(f)
+		return f
+	}
+	unread := func(got string) Finding { return says(Unknown, "", "error", "", got, "not measured") }
+	healthy := streamNode(170000, 171000, 169500, 170500)
+	slow := streamNode(170000, 171000, 85000, 170500)
+	other := maps.Clone(slow)
+	other["sys/devices/system/node/node2/meminfo"] = "Node 2 MemTotal: 49152000 kB\n"
+	floor := on("below the floor", nil, healthy, nil, says(Warn, "", "floor", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores (cpu_stream of HGX H100)"))
+	n := fabricNode(fakesys.DGXH100())
+	maps.Copy(n.files, healthy)
+	floor.files, floor.links, floor.nvml, floor.unitOnly = n.files, n.links, n.nvml, true
+	floor.platform = &Platform{Name: "HGX H100", Floors: []Floor{{Test: "cpu_stream", Algorithm: probe.StreamAlgorithm(), Value: 700000, Unit: "MB/s"}}}
+	testCheck(cpuStreamName,
+		on("healthy", nil, healthy, nil),
+		on("as wanted", of("-w", "665500", "-t", "10"), healthy, nil).orTable(map[string]any{"rate": 665500.0, "time": int64(10)}),
+		on("below the words", of("700000"), healthy, nil, says(Fail, "", "slow", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores")),
+		floor,
+		on("one NUMA node is slow", nil, slow, nil, says(Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s")),
+		on("one has less memory", nil, other, nil),
+		on("one NUMA node", nil, streamNode(60000), nil),
+		broken(on("little memory is left", nil, healthy, map[string]string{"proc/meminfo": "MemTotal: 400000000 kB\nMemAvailable: 300000 kB\n"},
+			says(Unknown, "", "memory", "", "not enough memory: three arrays of 64 MiB in all, 4 times the caches, are 192 MiB, more than half of the 292 MiB that are available", "not measured"))),
+		broken(on("no memory is told", nil, healthy, map[string]string{"proc/meminfo": "-"}, unread("read /proc/meminfo: no such file or directory"))),
+		broken(on("no CPUs are told", nil, healthy, map[string]string{"sys/devices/system/cpu/online": "many\n"}, unread("parse /sys/devices/system/cpu/online: invalid argument"))),
+		broken(on("the kernel refuses", nil, healthy, map[string]string{"stream": "error run on CPU 3: invalid argument\n"}, unread("run on CPU 3: invalid argument"))),
+	)
+}
+
+// On this machine: it measures, stamps its result, and ends with its time.
+func TestCPUStreamHere(t *testing.T) {
+	c := &cpuStream{Time: 2 * time.Second}
+	start := time.Now()
+	got := c.Run(t.Context(), &Env{Host: probe.NewHost("/")})
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if len(got) == 0 || got[0].Code == "active.busy" || got[0].Code == "cpu.stream.memory" {
+		t.Skipf("not here: %v", got)
+	}
+	if Worst(got) >= Unknown || got[len(got)-1].Code != "cpu.stream.rates" {
+		t.Errorf("%v", got)
+	}
+	t.Log(got[len(got)-1].Message)
+}

@@ -1,0 +1,103 @@
+package checks
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func init() {
+	for _, name := range []string{"check_gpu_bandwidth", "check_gpu_bw"} {
+		f := func(i int, f Finding, text string) Finding { return gpuFinding(name, i, f, text) }
+		small := func(words ...string) []string { return append([]string{"-b", "64K"}, words...) }
+		low := Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}
+		testCheck(name,
+			changed(onCUDA("healthy", small("48", "335"), nil), func(s *scenario) {
+				s.table = map[string]any{"host": 48, "peer": 335, "size": "64K"}
+			}),
+			onCUDA("healthy, without words", small(), nil),
+			onCUDA("slow from the host", small("48"), []string{"3 h2d = 21"}, f(3, low, "copy from the host")),
+			onCUDA("slow to the host", small("48"), []string{"3 d2h = 21"}, f(3, low, "copy to the host")),
+			onCUDA("slow by its peers", small(), []string{"3 h2d = 21"},
+				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 46.8 GB/s", Got: "21.0 GB/s"}, "copy from the host: far from its peers, whose median is 55.0 GB/s")),
+			onCUDA("slow to all other GPUs", small("48", "335"), slowPeers(3, 120),
+				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 335.0 GB/s", Got: "120.0 GB/s"}, "copies from and to each other GPU by nvlink")),
+			onCUDA("one slow pair", small(), []string{"3 peer 5 = 200"},
+				f(3, Finding{Code: "gpu.bandwidth.pair", Severity: Fail, Remedy: CheckFabric, Want: "at least 331.6 GB/s", Got: "200.0 GB/s"},
+					"copies from and to gpu5 0000:15:00.0 by nvlink, both of which are faster with others")),
+			onCUDA("a bit turned over on the way", small(), []string{"3 wrong cuMemcpyHtoDAsync = 0x40 5"},
+				f(3, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
+					"wrong words after a copy to the host and back")),
+			changed(onCUDA("below the platform's floor", small(), []string{"3 h2d = 50"},
+				f(3, Finding{Code: "gpu.bandwidth.floor", Severity: Warn, Want: "at least 52.0 GB/s", Got: "50.0 GB/s"}, "copy from the host (host_to_device of H100 SXM5 80GB)")), func(s *scenario) {
+				s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{
+					{Test: "host_to_device", Algorithm: "ce", Size: 64 << 10, Ranks: 1, Value: 52, Unit: "GB/s"},
+					{Test: "host_to_device", Algorithm: "ce", Size: 512 << 20, Ranks: 1, Value: 500, Unit: "GB/s"},
+				}}
+			}),
+			onCUDA("no peers", small("48", "335"), []string{"* reach = 0"},
+				Finding{Code: "gpu.bandwidth.reach", Severity: Skip, Message: name + ":  no two GPUs reach each other directly", Got: "no two GPUs reach each other directly"}),
+			onCUDA("launch fails", small(), []string{"3 cuMemcpyHtoDAsync error 719"},
+				f(3, Finding{Code: "cuda.error.719", Severity: Fail, Remedy: ResetGPU},
+					"copies from and to the host: cuMemcpyHtoDAsync(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
+			onCUDA("too little memory", small(), []string{"3 memory = 4096"},
+				f(3, Finding{Code: "gpu.bandwidth.memory", Severity: Unknown}, "too little of its memory is free: 2 buffers of 64 KiB are wanted, 4 KiB are free")),
+			changed(onCUDA("too little memory of the node", small(), nil,
+				Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least 256 KiB", Got: "0 bytes",
+					Message: name + ":  free memory of the node, of which half may be pinned, want at least 256 KiB, got 0 bytes"}), func(s *scenario) {
+				s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 0 kB\n"
+			}),
+			changed(onCUDA("no meminfo", small(), nil, noMeminfo), func(s *scenario) { delete(s.files, "proc/meminfo"); s.broken = true }),
+		)
+	}
+	testCheck("check_cuda_bw",
+		onCUDA("healthy", of("-b", "64K", "48", "/opt/azurehpc/test/nhc"), nil),
+		onCUDA("slow", of("-b", "64K", "48"), []string{"3 d2h = 21"},
+			gpuFinding("check_cuda_bw", 3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}, "copy to the host")),
+		changed(onCUDA("no meminfo", of("-b", "64K"), nil, noMeminfo), func(s *scenario) { delete(s.files, "proc/meminfo"); s.broken = true }),
+	)
+}
+
+var noMeminfo = Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /proc/meminfo: no such file or directory"}
+
+// slowPeers has a GPU copy slowly from and to all others.
+func slowPeers(i, gbs int) (lines []string) {
+	for peer := range 8 {
+		lines = append(lines, fmt.Sprintf("%d peer %d = %d", i, peer, gbs), fmt.Sprintf("%d peer %d = %d", peer, i, gbs))
+	}
+	return lines
+}
+
+// Pairs are compared with those that are joined the same way.
+func TestPairsByWhatJoinsThem(t *testing.T) {
+	t.Parallel()
+	s := onCUDA("", nil, nil)
+	gpus := []*loadedGPU{}
+	h := probe.NewHost(t.TempDir())
+	h.SetLibraries(s.libraries(t, t.TempDir()))
+	cuda, err := h.CUDA(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		l, err := openGPU(&s.nvml.GPUs[i], cuda.GPUs[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.c.Close()
+		gpus = append(gpus, l)
+	}
+	b := &bandwidth{}
+	if got := b.joined(gpus[0], gpus[1]); got != "nvlink" {
+		t.Errorf("over switches: %s", got)
+	}
+	gpus[0].gpu.NVLink.FarPCI = probe.Known([]string{gpus[1].gpu.PCI, gpus[2].gpu.PCI, gpus[1].gpu.PCI})
+	if got := b.joined(gpus[0], gpus[1]); got != "nvlink x2" {
+		t.Errorf("in a mesh: %s", got)
+	}
+	gpus[0].gpu.NVLink = probe.NVLink{}
+	if got := b.joined(gpus[0], gpus[1]); got != "pcie near" {
+		t.Errorf("without links: %s", got)
+	}
+}

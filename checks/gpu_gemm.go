@@ -1,0 +1,133 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuGemm multiplies matrices on all GPUs at once, with the numbers that jobs have: FP64,
+// FP32, TF32, BF16, FP16, FP8. It tells the rate of each GPU, and whether its results are
+// right: the matrices are of whole numbers, so that every sum is exact and there is one
+// right product, which the CPU knows, too. A GPU that computes wrongly (silent data
+// corruption) fails. cuBLASLt multiplies where it can be loaded, else kernels of our own,
+// which are slower: rates of the two are never compared. Clocks, temperature, power and
+// what holds the clocks down are looked at meanwhile; a GPU that its hardware slows down
+// is warned of.
+//
+// TFLOPS is the least rate of each GPU, for a line with one type; without it the floors of
+// the platform count, and the other GPUs. -t is the time for each type (0.5 seconds), -n
+// the size of the matrices (8192, and 4096 for fp64 and fp32), a multiple of 128; --types
+// are some of fp64,fp32,tf32,bf16,fp16,fp8. --own never uses cuBLASLt. With --max-age a
+// result that is younger counts in place of a run.
+//
+//	gpu* || check_gpu_gemm --types bf16,fp8 --max-age 24h
+type gpuGemm struct {
+	active
+	Least float64       `arg:"1" toml:"tflops"`         // least rate of each GPU, TFLOP/s; 0: none
+	Time  time.Duration `opt:"t" toml:"time"`           // for each type
+	N     int           `opt:"n" toml:"n"`              // n of the n * n matrices; 0: as the type has it
+	Types string        `long:"types" toml:"types"`     // commas between them; "": all that the GPU knows
+	Own   bool          `long:"own" toml:"own_kernels"` // without cuBLASLt
+}
+
+const gpuGemmName = "check_gpu_gemm"
+
+func init() {
+	Register(Info{
+		Name:    gpuGemmName,
+		Usage:   "[-t SECONDS] [-n SIZE] [--types LIST] [--own] [--max-age AGE] [TFLOPS]",
+		Summary: "GPUs multiply matrices as fast as they should, and rightly",
+		Lane:    CUDA,
+		Active:  true,
+		New:     func() Check { return &gpuGemm{Time: 500 * time.Millisecond} },
+		Do:      activeDo("gpu.gemm", "The message has clocks, temperature and power during the test: see nvidia-smi -q -d CLOCK,POWER,PERFORMANCE and the cooling.", gemmDo("gpu.gemm")),
+	})
+}
+
+// gemmDo is the advice on what is found while matrices are multiplied.
+func gemmDo(code string) map[string]string {
+	return map[string]string{
+		code + ".wrong":     "The GPU computes wrongly, and no counter has said so. Take the node out, run the test again and dcgmi diag -r 4: if it is found again have the GPU replaced. Results of jobs that ran on it cannot be trusted.",
+		code + ".alike":     "All GPUs have the same product, and it is not the CPU's. It is more likely cuBLASLt, the driver or this program than all GPUs: run it with --own, compare with another node, and report what you find.",
+		code + ".throttled": "The hardware has slowed the GPU down: see fans, air flow and power supplies, and nvidia-smi -q -d PERFORMANCE,TEMPERATURE under load.",
+		code + ".memory":    "Something holds the GPU's memory: see nvidia-smi. A smaller -n needs less.",
+		code + ".types":     "Nothing: the GPU or its driver does not have the type. Take it out of --types, or update the driver.",
+		code + ".library":   "Nothing: cuBLASLt is part of CUDA's toolkit and is not needed. CUBLASLT_LIBRARY=PATH names one; rates of our own kernels are lower.",
+	}
+}
+
+// The bounds of a test: what each type, and what a node, takes beside -t.
+const (
+	gemmSetUp = 2 * time.Second
+	gemmStart = 10 * time.Second
+)
+
+// Bound is the time for all types, and what it takes to begin.
+func (c *gpuGemm) Bound() time.Duration {
+	types, _ := gemmTypesOf(c.Types)
+	return gemmStart + time.Duration(len(types))*(c.Time+gemmSetUp)
+}
+
+func (c *gpuGemm) Run(ctx context.Context, env *Env) []Finding {
+	types, bad := gemmTypesOf(c.Types)
+	switch {
+	case bad != "":
+		return gemmValue(gpuGemmName, "type", "some of "+strings.Join(probe.GEMMTypes(), ","), bad)
+	case c.N < 0 || c.N > probe.GEMMMost || c.N%probe.GEMMStep != 0:
+		return gemmValue(gpuGemmName, "-n", fmt.Sprintf("a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost), fmt.Sprint(c.N))
+	case c.Least > 0 && len(types) > 1:
+		return gemmValue(gpuGemmName, "TFLOPS", "one type with it, as --types bf16", rate(c.Least, ""))
+	}
+	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuGemmName, Code: "gpu.gemm", Bound: c.Bound(), Of: c})
+	if r == nil {
+		return findings
+	}
+	return multiplyAll(r, &gemmTest{test: "gemm", explicit: c.Types != "", own: c.Own, size: c.N, least: c.Least}, types, c.Time, 1)
+}
+
+// multiplyAll does a test with some types, each for a time, and judges it.
+func multiplyAll(r *activeRun, m *gemmTest, types []*probe.GEMMType, long time.Duration, parts int) []Finding {
+	cuda, ok := r.cuda()
+	if !ok {
+		return r.done()
+	}
+	m.r, m.team = r, r.newTeam(cuda)
+	m.findLibrary(cuda)
+	watch := r.watchLoad()
+	for _, t := range types {
+		m.run(t, long, parts)
+	}
+	seen := watch.end()
+	m.team.close()
+	m.judge()
+	r.tellThrottled(seen)
+	return r.explain(r.done(), seen)
+}
+
+// gemmTypesOf are the types that words name; bad is one that is none.
+func gemmTypesOf(words string) (types []*probe.GEMMType, bad string) {
+	names := probe.GEMMTypes()
+	if words != "" {
+		names = strings.Split(words, ",")
+	}
+	for _, name := range names {
+		t := probe.GEMMTypeOf(strings.ToLower(strings.TrimSpace(name)))
+		switch {
+		case t == nil:
+			return nil, name
+		case !slices.Contains(types, t):
+			types = append(types, t)
+		}
+	}
+	return types, ""
+}
+
+func gemmValue(check, what, want, got string) []Finding {
+	return []Finding{{Code: "config.value", Severity: Unknown, Want: want, Got: got, Remedy: FixConfig,
+		Message: fmt.Sprintf("%s:  %s, want %s, got %s", check, what, want, got)}}
+}

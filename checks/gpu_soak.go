@@ -1,0 +1,66 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuSoak multiplies matrices on all GPUs at once for SECONDS, as check_gpu_gemm does with
+// one type. Besides wrong results and low rates it finds what takes its time: GPUs that
+// get slower as they get warm, that their hardware slows down, or that fall off the bus.
+//
+// --type is the type of the numbers (bf16), -n the size of the matrices, --own has them
+// multiplied without cuBLASLt. The run needs the time: TIMEOUT=700 for ten minutes.
+//
+//	gpu* || check_gpu_soak 600
+type gpuSoak struct {
+	active
+	Time time.Duration `arg:"1" toml:"time"`           // how long
+	Type string        `long:"type" toml:"type"`       // of the numbers
+	N    int           `opt:"n" toml:"n"`              // n of the n * n matrices; 0: as the type has it
+	Own  bool          `long:"own" toml:"own_kernels"` // without cuBLASLt
+}
+
+const gpuSoakName = "check_gpu_soak"
+
+func init() {
+	do := gemmDo("gpu.soak")
+	do["gpu.soak.fades"] = "The GPU gets slower as it gets warm: see the temperature and the reasons in the message, fans and air flow."
+	Register(Info{
+		Name:    gpuSoakName,
+		Usage:   "[--type TYPE] [-n SIZE] [--own] [--max-age AGE] SECONDS",
+		Summary: "GPUs bear a load for a long time",
+		Lane:    CUDA,
+		Active:  true,
+		New:     func() Check { return &gpuSoak{Time: time.Minute, Type: "bf16"} },
+		Do:      activeDo("gpu.soak", "The message has clocks, temperature and power during the test: see nvidia-smi -q -d CLOCK,POWER,PERFORMANCE and the cooling.", do),
+	})
+}
+
+// soakPart is how often it says how far it is.
+const soakPart = time.Second
+
+// Bound is the time, a tenth more for looking at results, and what it takes to begin.
+func (c *gpuSoak) Bound() time.Duration { return c.Time + c.Time/10 + gemmStart + gemmSetUp }
+
+func (c *gpuSoak) Run(ctx context.Context, env *Env) []Finding {
+	types, bad := gemmTypesOf(c.Type)
+	switch {
+	case bad != "" || len(types) != 1:
+		return gemmValue(gpuSoakName, "--type", "one of "+strings.Join(probe.GEMMTypes(), ", "), c.Type)
+	case c.N < 0 || c.N > probe.GEMMMost || c.N%probe.GEMMStep != 0:
+		return gemmValue(gpuSoakName, "-n", fmt.Sprintf("a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost), fmt.Sprint(c.N))
+	case c.Time <= 0:
+		return gemmValue(gpuSoakName, "SECONDS", "more than 0", c.Time.String())
+	}
+	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuSoakName, Code: "gpu.soak", Bound: c.Bound(), Of: c})
+	if r == nil {
+		return findings
+	}
+	parts := max(int(c.Time/soakPart), 1)
+	return multiplyAll(r, &gemmTest{test: "soak", long: true, explicit: true, own: c.Own, size: c.N}, types, c.Time, parts)
+}

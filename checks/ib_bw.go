@@ -1,0 +1,232 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ibBW measures what RDMA ports write, by perftest's ib_write_bw, server and client on
+// this node: those that carry jobs' traffic, or each DEVICE that -d names, that are up.
+// GBPS is what each has to reach, in Gb/s; without it that is the floor of the platform
+// for the same run, and it warns below 85 % of what the port and its PCIe link can do.
+// A port fails that is far from its peers, or that carries nothing while others do.
+//
+// Each port writes to itself, for -D seconds, in messages of -s bytes: that shows its
+// PCIe link in both directions and its own work, but neither cable nor switch. --pairs
+// writes between two ports that are near to each other, one way and then the other.
+// --gdr takes the memory of the GPU that is nearest to each port, for which ib_write_bw
+// has to be built with CUDA (Debian's is not: -p names another). -b writes both ways at
+// once. Ports work at the same time unless they share a card, or a root port while the
+// memory is the host's; --serial takes one after the other. -t bounds all of it.
+//
+// check_ib_bw_gdr and check_ib_bw_non_gdr are AzureHPC's names, of which the first could
+// not fail: GPU memory and 8 MiB, all at once; host memory and 1 MiB, one after the other.
+//
+//	gpu* || check_ib_bw_gdr 380
+//	hb* || check_ib_bw --serial 390
+type ibBW struct {
+	active
+
+	Rate     float64       `opt:"w" arg:"1" toml:"rate"`  // what each has to reach, Gb/s; 0: the platform's
+	Size     Size          `opt:"s" arg:"2" toml:"size"`  // of a message, bytes; 0: 8 MiB with --gdr, else 1 MiB
+	Devices  []string      `opt:"d" toml:"devices"`       // ports; without: those that carry jobs' traffic
+	GDR      bool          `long:"gdr" toml:"gdr"`        // memory of GPUs
+	Pairs    bool          `long:"pairs" toml:"pairs"`    // between two ports, not to itself
+	Both     bool          `opt:"b" toml:"bidirectional"` // both ways at once
+	Serial   bool          `long:"serial" toml:"serial"`  // one after the other
+	Duration time.Duration `opt:"D" toml:"duration"`      // of each, at least 1 s
+	Time     time.Duration `opt:"t" toml:"time"`          // that all of it may take
+	Program  string        `opt:"p" toml:"program"`       // ib_write_bw, or its path
+
+	name  string
+	start time.Duration // see bwStart; 0: as long as that takes
+}
+
+func init() {
+	for _, alias := range []struct {
+		name        string
+		lane        Lane // it may ask NVML which GPUs are free
+		gdr, serial bool
+		usage       string
+	}{
+		{"check_ib_bw", CUDA, false, false, "[--gdr] "}, {"check_ib_write_bw", CUDA, false, false, "[--gdr] "},
+		{"check_ib_bw_gdr", CUDA, true, false, ""}, {"check_ib_write_bw_gdr", CUDA, true, false, ""},
+		{"check_ib_bw_non_gdr", Local, false, true, ""}, {"check_ib_write_bw_non_gdr", Local, false, true, ""},
+	} {
+		Register(Info{
+			Name:    alias.name,
+			Usage:   "[--pairs] " + alias.usage + "[-b] [--serial] [-d DEVICE]... [-D SECONDS] [-t SECONDS] [-p PROGRAM] [--max-age AGE] [-w GBPS] [-s SIZE] [GBPS [SIZE]]",
+			Summary: "RDMA ports write as fast as they should",
+			Lane:    alias.lane,
+			Active:  true,
+			New: func() Check {
+				return &ibBW{GDR: alias.gdr, Serial: alias.serial, Duration: 4 * time.Second, Time: time.Minute, Program: "ib_write_bw", name: alias.name}
+			},
+			Do: ibBWDo,
+		})
+	}
+}
+
+var ibBWDo = activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width and speed, MaxReadReq), its errors (check_ib_errors), the clocks of the CPUs, IOMMU and ACS; with GPUs check_hw_topology.", map[string]string{
+	"ib.inactive":    inactiveDo,
+	"ib.bw.down":     "Nothing here: check_ib_ports says what is wrong with a port that is not up.",
+	"ib.bw.program":  "Install perftest (apt-get install perftest, dnf install perftest), or name another ib_write_bw with -p. With its message run it by hand: ib_write_bw --help.",
+	"ib.bw.cuda":     "Build perftest with CUDA (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h) and name it with -p, or use check_ib_bw_non_gdr. Distributions' packages have no CUDA.",
+	"ib.bw.kind":     "Nothing: this adapter has another transport than ib_write_bw uses. Its vendor has tests of its own.",
+	"ib.bw.gid":      "The port has no address that RoCE v2 could use: check_ib_gid says more.",
+	"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port; else see nvidia-smi.",
+	"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_ib_modules (nvidia_peermem), and ulimit -l.",
+	"ib.bw.rate":     "Other such ports reach nine tenths of their rate. If this is the best that the node can do say so: give the line a number. Else see check_ib_pcie and check_ib_ports.",
+	"ib.bw.untested": "Give the line more time (-t), or each port less (-D).",
+})
+
+// Bound is the most that it takes.
+func (c *ibBW) Bound() time.Duration { return c.Time }
+
+// size is that of a message, bytes.
+func (c *ibBW) size() int64 {
+	switch {
+	case c.Size > 0:
+		return int64(c.Size)
+	case c.GDR:
+		return 8 << 20
+	}
+	return 1 << 20
+}
+
+// algorithm is the word by which floors tell runs apart.
+func (c *ibBW) algorithm() string {
+	word := "host"
+	if c.GDR {
+		word = "gdr"
+	}
+	if c.Pairs {
+		word += " pair"
+	}
+	if c.Both {
+		word += " bidirectional"
+	}
+	return word
+}
+
+// usable refuses what perftest would.
+func (c *ibBW) usable() error {
+	switch {
+	case c.Duration < time.Second || c.Duration > time.Hour:
+		return &UsageError{Kind: BadValue, Word: c.Duration.String(), Want: "-D of 1 s to 1 h"}
+	case c.Size < 0 || c.Size == 1 || c.Size > 1<<30:
+		return &UsageError{Kind: BadValue, Word: c.Size.String(), Want: "a size of 2 bytes to 1 GiB"}
+	case strings.HasPrefix(c.Program, "-") || c.Program == "":
+		return &UsageError{Kind: BadValue, Word: c.Program, Want: "a program"}
+	}
+	return nil
+}
+
+// Bind is BindTags, and what perftest would refuse.
+func (c *ibBW) Bind(args []string) error {
+	if err := BindTags(c, args); err != nil {
+		return err
+	}
+	return c.usable()
+}
+
+func (c *ibBW) Run(ctx context.Context, env *Env) []Finding {
+	f, findings := env.askFabric(c.name)
+	if f == nil {
+		return findings
+	}
+	ports, findings := f.judged(c.Devices, "")
+	up, findings := f.up(ports, findings)
+	if len(up) == 0 {
+		return findings
+	}
+	begin := c.begin
+	if c.GDR {
+		begin = c.beginGPUs
+	}
+	r, refused := begin(ctx, env, activeTest{Check: c.name, Code: "ib.bw", Bound: c.Bound(), Of: c})
+	if r == nil {
+		return append(findings, refused...)
+	}
+	r.findings = append(r.findings, findings...)
+	b := &bwRun{activeRun: r, c: c, fabric: f}
+	for _, p := range ports {
+		if !slices.Contains(up, p) {
+			b.report(p.device(), Finding{Code: "ib.bw.down", Severity: Skip, Got: p.State}, "not measured: check_ib_ports judges a port that is not %s", ibActive)
+		}
+	}
+	if b.program() {
+		b.plan(up)
+		b.run()
+	}
+	return r.done()
+}
+
+// bwRun is one run of the check.
+type bwRun struct {
+	*activeRun
+
+	c      *ibBW
+	fabric *fabric
+	help   string // what the program says of its options
+	tests  []bwTest
+}
+
+// program asks the program what it can.
+func (b *bwRun) program() bool {
+	b.at("run %s --help", b.c.Program)
+	help, err := b.env.Host.PerftestHelp(b.ctx, b.c.Program)
+	b.help = help
+	switch {
+	case err != nil:
+		b.failures = true
+		b.report(Device{}, Finding{Code: "ib.bw.program", Severity: Unknown, Want: "perftest", Got: err.Error()}, "cannot run %s", b.c.Program)
+		return false
+	case b.c.GDR && !strings.Contains(help, "--use_cuda"):
+		b.noCUDA()
+		return false
+	}
+	return true
+}
+
+func (b *bwRun) noCUDA() {
+	b.failures = true
+	b.report(Device{}, Finding{Code: "ib.bw.cuda", Severity: Unknown, Want: "one that is built with CUDA"}, "%s cannot use the memory of GPUs", b.c.Program)
+}
+
+// run measures all of them, round by round.
+func (b *bwRun) run() {
+	for len(b.tests) > 0 && b.ctx.Err() == nil {
+		round, rest := b.round()
+		if end, ok := b.ctx.Deadline(); ok && time.Until(end) < b.c.Duration+time.Second {
+			b.untested()
+			return
+		}
+		b.tests = rest
+		var tests []probe.Perftest
+		var names []string
+		for _, t := range round {
+			tests = append(tests, t.test)
+			names = append(names, t.from.Name())
+		}
+		b.at("%s: %s", b.c.Program, strings.Join(names, " "))
+		results := b.env.Host.Perftests(b.ctx, tests)
+		if b.ctx.Err() != nil {
+			return // which says so
+		}
+		b.judgeRound(round, results)
+	}
+}
+
+// untested tells which ports the time was too short for.
+func (b *bwRun) untested() {
+	b.failures = true
+	for _, t := range b.tests {
+		b.report(t.from.device(), Finding{Code: "ib.bw.untested", Severity: Unknown, Want: fmt.Sprintf("-t above %s", b.c.Time)}, "not measured: the time is up")
+	}
+}

@@ -1,0 +1,116 @@
+package checks
+
+import (
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What came of check_ib_bw.
+
+// judgeRound takes what a round has measured. A port that gives no number fails if its
+// own hardware says why, or if others give one under the same program; where none does
+// it may be the program.
+func (b *bwRun) judgeRound(round []bwTest, results []probe.PerftestResult) {
+	worked := 0
+	for _, r := range results {
+		if r.Err == nil {
+			worked++
+		}
+	}
+	for i, t := range round {
+		if err := results[i].Err; err != nil {
+			b.fault(&t, err, worked > 0 || len(b.measures) > 0)
+			continue
+		}
+		b.measure(&t, results[i].Rate, len(round))
+	}
+}
+
+// fault tells why there is no number.
+func (b *bwRun) fault(t *bwTest, err *probe.PerftestError, othersWork bool) {
+	of := Finding{Code: "ib.bw.failed", Severity: Unknown, Got: err.Text}
+	switch err.Kind {
+	case probe.PerftestNoCUDA:
+		b.noCUDA()
+		return
+	case probe.PerftestAbsent, probe.PerftestUnloadable, probe.PerftestNoOption:
+		of.Code = "ib.bw.program"
+	case probe.PerftestTransfer, probe.PerftestLink:
+		of.Severity = Fail
+	case probe.PerftestHung, probe.PerftestBroken, probe.PerftestMemory, probe.PerftestNoDevice:
+		if othersWork {
+			of.Severity = Fail
+		}
+	}
+	b.failures = b.failures || of.Severity != Fail
+	text := "it has no rate"
+	switch err.Kind {
+	case probe.PerftestHung:
+		text = fmt.Sprintf("it has no rate after %s", t.test.Timeout)
+	case probe.PerftestMemory:
+		text = "its memory cannot be registered with the adapter"
+		if b.c.GDR {
+			text = "memory of its GPU cannot be registered with the adapter (nvidia_peermem)"
+		}
+	}
+	b.report(t.device(), of, "%s", text)
+}
+
+// device is the port that writes, and with it the one it writes to, if that is another.
+func (t *bwTest) device() Device {
+	d := t.from.device()
+	if t.from != t.to {
+		d.Name += " to " + t.to.Name()
+	}
+	return d
+}
+
+// measure hands a number on. Where nothing is asked for, neither by the line nor by the
+// platform, the port's own rate is what it is held against, which warns only.
+func (b *bwRun) measure(t *bwTest, rate float64, together int) {
+	what := "RDMA write"
+	if b.c.GDR {
+		what += " of GPU memory"
+	}
+	if b.c.Both {
+		what += ", both ways at once"
+	}
+	m := measure{
+		Test: "ib_write_bw", Algorithm: b.c.algorithm(), Size: b.c.size(), Ranks: together, Device: t.device(),
+		Model: t.from.HCA.Type + " " + t.from.Rate, What: what, Value: rate, Unit: "Gb/s", Least: b.c.Rate,
+	}
+	if b.c.GDR {
+		m.Peers = t.near.String()
+	}
+	b.measured(m)
+	p, _ := b.env.platform()
+	if _, known := p.FloorOf(m.Test, m.Algorithm, m.Size, m.Ranks); known || m.Least > 0 || b.c.Both || b.c.size() < bwRateSize {
+		return
+	}
+	if limit, of := b.able(t.from); limit > 0 && rate < bwShare*limit {
+		b.report(m.Device, Finding{Code: "ib.bw.rate", Severity: Warn, Want: m.atLeast(bwShare * limit), Got: rateText(rate)}, "%s is far below %s", what, of)
+	}
+}
+
+// bwShare is the part of its rate that any port reaches: sichek's defaults want 360 of
+// 400, 175 of 200 and 90 of 100 Gb/s (hca/config/default_spec.yaml), 0.875 at least. And
+// bwRateSize is the least message with which it does, in bytes: AzureHPC wants 78 of 100
+// with 64 KiB.
+const (
+	bwShare    = 0.85
+	bwRateSize = 1 << 20
+)
+
+// able is what a port can do at best, in Gb/s, and what bounds it: its rate, or its PCIe
+// link, which has a tenth of overhead (128b/130b, headers of packets of 256 bytes).
+func (b *bwRun) able(p *fabricPort) (limit float64, of string) {
+	limit, of = p.Gbps(), "the port's "+p.Rate+" Gb/s"
+	at := b.env.locate(p.Device, p.PCI)
+	if pcie := at.Speed * float64(at.Width) * 0.9; p.PCI != "" && pcie > 0 && pcie < limit {
+		limit, of = pcie, fmt.Sprintf("its PCIe link of %g GT/s x%d", at.Speed, at.Width)
+	}
+	return limit, of
+}
+
+func rateText(gbps float64) string { return rate(gbps, "Gb/s") }

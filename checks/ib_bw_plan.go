@@ -1,0 +1,204 @@
+package checks
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Who writes to whom in check_ib_bw, and at the same time as whom.
+
+// bwTest is one run of perftest.
+type bwTest struct {
+	from, to *fabricPort
+	near     nearness // of the GPU to the port, the farther of both
+	test     probe.Perftest
+}
+
+// bwStart is how long a program of perftest takes to begin and to end: with a GPU it
+// makes a context on it.
+func (c *ibBW) bwStart() time.Duration {
+	switch {
+	case c.start > 0:
+		return c.start
+	case c.GDR:
+		return 20 * time.Second
+	}
+	return 8 * time.Second
+}
+
+// plan makes the tests.
+func (b *bwRun) plan(ports []*fabricPort) {
+	ends := map[*fabricPort]*probe.PerftestEnd{}
+	near := map[*fabricPort]nearness{}
+	ports = slices.DeleteFunc(slices.Clone(ports), func(p *fabricPort) bool {
+		end, ok := b.end(p)
+		ends[p] = end
+		return !ok
+	})
+	if b.c.GDR {
+		ports = b.onGPUs(ports, ends, near)
+	}
+	add := func(from, to *fabricPort) {
+		b.tests = append(b.tests, bwTest{from: from, to: to, near: min(near[from], near[to]), test: probe.Perftest{
+			Program: b.c.Program, Server: *ends[to], Client: *ends[from], Size: b.c.size(), Duration: b.c.Duration,
+			QPs: b.queues(), Bidirectional: b.c.Both, Timeout: b.c.Duration + b.c.bwStart(),
+		}})
+	}
+	for _, p := range pairUp(b.env, ports, b.c.Pairs) {
+		add(p[0], p[1])
+		if p[0] != p[1] && !b.c.Both {
+			add(p[1], p[0])
+		}
+	}
+}
+
+// queues is how many queue pairs are used: AzureHPC has two for host memory, whose
+// numbers floors are.
+func (b *bwRun) queues() int {
+	if b.c.GDR {
+		return 1
+	}
+	return 2
+}
+
+// end is what a port is called with; false if it cannot be measured, and why is said.
+func (b *bwRun) end(p *fabricPort) (*probe.PerftestEnd, bool) {
+	e := &probe.PerftestEnd{Device: p.Device, Port: p.Port, GID: -1, CPUs: probe.ParseCPUs(b.env.Host.LocalCPUs(p.PCI))}
+	if p.HCA.Driver == "efa" {
+		b.report(p.device(), Finding{Code: "ib.bw.kind", Severity: Skip, Got: "EFA"}, "not measured: no transport of ib_write_bw")
+		return e, false
+	}
+	if p.Layer != layerEth {
+		return e, true
+	}
+	b.at("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
+	v4 := func(g probe.GID) bool { return netip.AddrFrom16(g.ID).Is4In6() }
+	fit := func(g probe.GID) bool { return g.Type == roceV2 && !g.LinkLocal() }
+	list, err := b.env.Host.IBGIDs(p.Device, p.Port, func(g probe.GID) bool { return fit(g) && v4(g) })
+	for _, g := range list {
+		if fit(g) && (e.GID < 0 || v4(g)) {
+			e.GID = g.Index
+		}
+	}
+	if e.GID < 0 {
+		b.failures = true
+		got := gidsText(list)
+		if err != nil {
+			got = oneLine(err)
+		}
+		b.report(p.device(), Finding{Code: "ib.bw.gid", Severity: Unknown, Want: roceV2 + " with an address", Got: got}, "not measured: no such GID")
+		return e, false
+	}
+	return e, true
+}
+
+// onGPUs gives each port the GPU that is nearest to it, and of several the one that
+// fewest ports have. What comes back are the ports whose GPU may be used.
+func (b *bwRun) onGPUs(ports []*fabricPort, ends map[*fabricPort]*probe.PerftestEnd, near map[*fabricPort]nearness) (fit []*fabricPort) {
+	gpus, err := b.env.locateGPUs()
+	if err != nil || len(gpus) == 0 {
+		b.failures = true
+		b.report(Device{}, Finding{Code: "ib.bw.gpu", Severity: Unknown}, "cannot tell where the GPUs are: %v", err)
+		return nil
+	}
+	used := make([]int, len(gpus))
+	for _, p := range ports {
+		nic := b.env.locate(p.Device, p.PCI)
+		best := 0
+		for i := range gpus {
+			a, now := gpus[i].near(&nic), gpus[best].near(&nic)
+			if a > now || a == now && used[i] < used[best] {
+				best = i
+			}
+		}
+		used[best]++
+		near[p] = gpus[best].near(&nic)
+		free := slices.ContainsFunc(b.gpus, func(g *probe.GPU) bool { return g.PCI == gpus[best].PCI })
+		if !free {
+			b.report(p.device(), Finding{Code: "ib.bw.gpu", Severity: Skip, Got: gpus[best].String()}, "not measured: its GPU is not free")
+			continue
+		}
+		ends[p].GPU, ends[p].Env = b.gpuWords(best, gpus)
+		fit = append(fit, p)
+	}
+	return fit
+}
+
+// gpuWords name a GPU to perftest: by its address where it knows that option, else by
+// its number in the order of the PCI bus. What a job has set is not believed.
+func (b *bwRun) gpuWords(at int, gpus []Located) (args, env []string) {
+	var all []string
+	for i := range gpus {
+		all = append(all, strconv.Itoa(i))
+	}
+	env = []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(all, ",")}
+	if strings.Contains(b.help, "--use_cuda_bus_id") {
+		return []string{"--use_cuda_bus_id=" + gpus[at].PCI}, env
+	}
+	return []string{fmt.Sprintf("--use_cuda=%d", at)}, env
+}
+
+// pairUp pairs ports of one kind, those first that are nearest to each other. Without
+// pairs each has itself, as the one has that is left.
+func pairUp(env *Env, ports []*fabricPort, pairs bool) (list [][2]*fabricPort) {
+	if !pairs {
+		for _, p := range ports {
+			list = append(list, [2]*fabricPort{p, p})
+		}
+		return list
+	}
+	places := map[*fabricPort]Located{}
+	for _, p := range ports {
+		places[p] = env.locate(p.Device, p.PCI)
+	}
+	left := slices.Clone(ports)
+	for len(left) > 0 {
+		p, other, best := left[0], left[0], nearness(-1)
+		for _, q := range left[1:] {
+			a, at := places[p], places[q]
+			if n := a.near(&at); p.Layer == q.Layer && p.Rate == q.Rate && p.HCA.Type == q.HCA.Type && n > best {
+				other, best = q, n
+			}
+		}
+		list = append(list, [2]*fabricPort{p, other})
+		left = slices.DeleteFunc(left, func(q *fabricPort) bool { return q == p || q == other })
+	}
+	return list
+}
+
+// round takes the tests that do not disturb each other: ports of one card have its
+// PCIe link in common, and ports below one root port the way to the host's memory.
+func (b *bwRun) round() (round, rest []bwTest) {
+	busy := map[string]bool{}
+	for _, t := range b.tests {
+		keys := append(b.shares(t.from), b.shares(t.to)...)
+		if slices.ContainsFunc(keys, func(k string) bool { return busy[k] }) || b.c.Serial && len(round) > 0 {
+			rest = append(rest, t)
+			continue
+		}
+		for _, k := range keys {
+			busy[k] = true
+		}
+		round = append(round, t)
+	}
+	return round, rest
+}
+
+// shares are what a port has in common with others that would slow it down.
+func (b *bwRun) shares(p *fabricPort) []string {
+	if p.PCI == "" {
+		return []string{p.Device}
+	}
+	card, _, _ := strings.Cut(p.PCI, ".")
+	keys := []string{card}
+	if above := b.env.locate(p.Device, p.PCI).Bridges; len(above) > 0 && !b.c.GDR {
+		keys = append(keys, above[0])
+	}
+	return keys
+}

@@ -1,0 +1,278 @@
+package checks
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+func init() {
+	testCheck("check_ib_bw", bwScenarios("check_ib_bw", false)...)
+	testGDR("check_ib_bw_gdr")
+	few := []string{"healthy, of Debian 13", "carries nothing", "no program"}
+	for alias, which := range map[string][]string{
+		"check_ib_bw_gdr":   append(few, "below the floor", "far from its peers", "RoCE"),
+		"check_ib_write_bw": few, "check_ib_write_bw_gdr": few, "check_ib_bw_non_gdr": few, "check_ib_write_bw_non_gdr": few,
+	} {
+		for _, s := range bwScenarios(alias, strings.HasSuffix(alias, "w_gdr")) {
+			if slices.Contains(which, s.name) {
+				testCheck(alias, s)
+			}
+		}
+	}
+}
+
+// onPorts is a line on a node with such a program, which no node of the self-test has.
+func onPorts(name string, words []string, sys *fakesys.Node, p fakesys.Perftest, change func(*fakesys.Node), want ...Finding) scenario {
+	sys.AddPerftest(p)
+	if change != nil {
+		change(sys)
+	}
+	n := fabricNode(sys)
+	return scenario{name: name, words: words, files: n.files, links: n.links, nvml: n.nvml, past: "/past", want: want, unitOnly: true}
+}
+
+// oneActs is a program by which mlx5_3 alone does something else.
+func oneActs(act string) fakesys.Perftest {
+	return fakesys.Perftest{Acts: map[string]string{"mlx5_3": act}}
+}
+
+// bwScenarios are those that all names of the check have in common.
+func bwScenarios(name string, gdr bool) (list []scenario) {
+	memory := "RDMA write"
+	if gdr {
+		memory += " of GPU memory"
+	}
+	on := func(text string, words []string, p fakesys.Perftest, change func(*fakesys.Node), want ...Finding) scenario {
+		p.CUDA = p.CUDA || gdr
+		return onPorts(text, words, fakesys.DGXH100(), p, change, want...)
+	}
+	broken := func(s scenario) scenario {
+		s.broken = true
+		return s
+	}
+	says := func(severity Severity, code, want, got, text string) Finding {
+		return portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw." + code, Severity: severity, Want: want, Got: got}, text)
+	}
+	node := func(code, want, got, text string) Finding {
+		f := Finding{Code: "ib.bw." + code, Severity: Unknown, Want: want, Got: got}
+		f.Message = name + ":  " + text + wantGot(f)
+		return f
+	}
+	slow := "212.4 Gb/s"
+	floor := &Platform{Name: "HGX H100", Floors: []Floor{{Test: "ib_write_bw", Algorithm: "host", Size: 1 << 20, Ranks: 8, Value: 380, Unit: "Gb/s"}, {Test: "ib_write_bw", Algorithm: "host", Size: 1 << 20, Ranks: 1, Value: 380, Unit: "Gb/s"},
+		{Test: "ib_write_bw", Algorithm: "gdr", Size: 8 << 20, Ranks: 8, Value: 380, Unit: "Gb/s"}}}
+	below := on("below the floor", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_3": "rate 371.50"}}, nil, says(Warn, "floor", "at least 380.0 Gb/s", "371.5 Gb/s", memory+" (ib_write_bw of HGX H100)"))
+	below.platform = floor
+	var all []Finding
+	for i := range 8 {
+		all = append(all, portFinding(name, fmt.Sprintf("mlx5_%d", i), i, Finding{Code: "ib.bw.rate", Severity: Warn, Want: "at least 340.0 Gb/s", Got: "250.0 Gb/s"}, memory+" is far below the port's 400 Gb/s"))
+	}
+	down := says(Skip, "down", "", "DOWN", "not measured: check_ib_ports judges a port that is not ACTIVE")
+	list = append(list,
+		on("healthy, of Debian 12", nil, fakesys.Perftest{Version: "4.5"}, nil),
+		on("healthy, of Debian 13", of("390", "2M"), fakesys.Perftest{Version: "25.01"}, nil).orTable(map[string]any{"rate": 390.0, "size": "2M"}),
+		on("below the words", of("-w", "380"), oneActs("rate 371.50"), nil, says(Fail, "slow", "at least 380.0 Gb/s", "371.5 Gb/s", memory)),
+		below,
+		on("far from its peers", of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), nil, says(Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers, whose median is 391.4 Gb/s")),
+		on("all are slow", nil, fakesys.Perftest{Rate: "250.00"}, nil, all...),
+		on("carries nothing", nil, oneActs("transfer"), nil, says(Fail, "failed", "", "Completion with error at client", "it has no rate")),
+		on("no link", nil, oneActs("link"), nil, says(Fail, "failed", "", "Unable to Connect the HCA's through the link", "it has no rate")),
+		on("not there for verbs", nil, oneActs("nodevice"), nil, says(Fail, "failed", "", "Unable to find the Infiniband/RoCE device", "it has no rate")),
+		broken(on("garbage", nil, oneActs("garbage"), nil, says(Unknown, "failed", "", `its table has no average: "#bytes is all that there is"`, "it has no rate"))),
+		broken(on("half a table", of("-d", "mlx5_3"), oneActs("half"), nil, says(Unknown, "failed", "", fmt.Sprintf("a row of its table is not understood: %q", fmt.Sprint(map[bool]int{true: 8 << 20, false: 1 << 20}[gdr])+" 23912"), "it has no rate"))),
+		broken(on("it alone, and broken", of("-d", "mlx5_3"), oneActs("broken"), nil, says(Unknown, "failed", "", "it ended with 1: "+brokenTail, "it has no rate"))),
+		broken(on("no program", of("-p", "/opt/perftest/ib_write_bw"), fakesys.Perftest{}, nil, node("program", "perftest", "no such program", "cannot run /opt/perftest/ib_write_bw"))),
+		broken(on("it lacks a library", of("-d", "mlx5_3"), oneActs("loader"), nil, says(Unknown, "program", "", "error while loading shared libraries: libibverbs.so.1: cannot open shared object file: No such file or directory", "it has no rate"))),
+		on("one is down", nil, fakesys.Perftest{}, func(n *fakesys.Node) { n.Down("mlx5_3") }, down),
+		on("all are down", nil, fakesys.Perftest{}, func(n *fakesys.Node) {
+			for i := range 8 {
+				n.Down(fmt.Sprintf("mlx5_%d", i))
+			}
+		}, Finding{Code: "ib.inactive", Severity: Unknown, Device: Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
+		on("no such device", of("-d", "mlx5_9"), fakesys.Perftest{}, nil, Finding{Code: "ib.unnamed", Severity: Fail, Device: Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none", Message: name + ":  mlx5_9: no such RDMA device or port"}),
+		scenario{name: "no RDMA device", want: []Finding{{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}}},
+		on("no time for it", of("-t", "3", "-d", "mlx5_3"), fakesys.Perftest{}, nil, says(Unknown, "untested", "-t above 3s", "", "not measured: the time is up")),
+		on("another transport", of("-d", "mlx5_3"), fakesys.Perftest{}, func(n *fakesys.Node) { n.Links[n.Dir(fakesys.HCAAddress(3))+"/driver"] = "../../bus/pci/drivers/efa" },
+			says(Skip, "kind", "", "EFA", "not measured: no transport of ib_write_bw")),
+	)
+	bare := func(n *fakesys.Node) {
+		for i := range 4 {
+			n.Set("rocep3s0", fmt.Sprintf("ports/1/gids/%d", i), "0000:0000:0000:0000:0000:0000:0000:0000")
+		}
+	}
+	return append(list,
+		onPorts("RoCE", nil, fakesys.RoCE(), fakesys.Perftest{CUDA: gdr}, nil),
+		onPorts("RoCE without an address", of("-d", "rocep3s0"), fakesys.RoCE(), fakesys.Perftest{CUDA: gdr}, bare,
+			portFinding(name, "rocep3s0", 3, Finding{Code: "ib.bw.gid", Severity: Unknown, Want: "RoCE v2 with an address", Got: "none"}, "not measured: no such GID")))
+}
+
+const brokenTail = "Failed to exchange data between server and clients"
+
+// testGDR are those of GPU memory.
+func testGDR(name string) {
+	on := func(text string, p fakesys.Perftest, nvml func(*probe.NVML), want ...Finding) scenario {
+		s := onPorts(text, nil, fakesys.DGXH100(), p, nil, want...)
+		if nvml != nil {
+			nvml(s.nvml)
+		}
+		return s
+	}
+	none := Finding{Code: "ib.bw.cuda", Severity: Unknown, Want: "one that is built with CUDA", Message: name + ":  ib_write_bw cannot use the memory of GPUs, want one that is built with CUDA"}
+	used := func(n *probe.NVML) { n.GPUs[3].Processes = probe.Known([]probe.GPUProcess{{PID: 1}}) }
+	left := Finding{Code: "active.left", Severity: Skip, Device: gpuDevice(&h100s().GPUs[3]), Got: "process 1 is on it"}
+	left.Message = name + ":  " + left.Device.String() + ": left out: process 1 is on it"
+	busy := portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw.gpu", Severity: Skip, Got: "gpu3 " + h100s().GPUs[3].PCI}, "not measured: its GPU is not free")
+	testCheck(name,
+		on("built without CUDA, Debian 12", fakesys.Perftest{Version: "4.5"}, nil, none),
+		on("built without CUDA, Debian 13", fakesys.Perftest{}, nil, none),
+		on("memory cannot be registered", fakesys.Perftest{CUDA: true, Acts: map[string]string{"mlx5_3": "memory"}}, nil,
+			portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "Couldn't allocate MR"}, "memory of its GPU cannot be registered with the adapter (nvidia_peermem)")),
+		on("its GPU is in use", fakesys.Perftest{CUDA: true}, used, busy, left),
+	)
+}
+
+// bwRoot writes a node with eight ports and a fake program.
+func bwRoot(t *testing.T, n *fakesys.Node, p fakesys.Perftest) (root string, calls func() string) {
+	t.Helper()
+	root = t.TempDir()
+	if err := n.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(root, "usr/bin/ib_write_bw")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeProgram(path, p.Script()); err != nil {
+		t.Fatal(err)
+	}
+	return root, func() string {
+		data, err := os.ReadFile(filepath.Join(root, "usr/bin/calls"))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(data)
+	}
+}
+
+func bwOf(t *testing.T, name string, words ...string) *ibBW {
+	t.Helper()
+	info, _ := Lookup(name)
+	c, ok := info.New().(*ibBW)
+	if !ok {
+		t.Fatalf("%s is no ibBW", name)
+	}
+	if err := Bind(c, words); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Each port has the GPU beside it, whatever a job has set.
+func TestIBBWPairsGPUs(t *testing.T) {
+	t.Setenv("CUDA_VISIBLE_DEVICES", "5")
+	for version, option := range map[string]string{"25.01": "--use_cuda_bus_id=0000:1%d:00.0", "4.5": "--use_cuda=%d"} {
+		root, calls := bwRoot(t, fakesys.DGXH100(), fakesys.Perftest{Version: version, CUDA: true, Old: version == "4.5"})
+		env := &Env{Host: probe.NewHost(root)}
+		env.Host.SetNVML(h100s(), nil)
+		if got := bwOf(t, "check_ib_bw_gdr").Run(t.Context(), env); Worst(got) != OK {
+			t.Errorf("%v", got)
+		}
+		for i := range 8 {
+			want := fmt.Sprintf("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 LC_ALL=C -d mlx5_%d ", i)
+			if n := strings.Count(calls(), want); n < 2 || !strings.Contains(calls(), " "+fmt.Sprintf(option, i)) {
+				t.Errorf("%s: %d calls of %q with %q in\n%s", version, n, want, option, calls())
+			}
+		}
+	}
+}
+
+func TestIBBWCalls(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		node  *fakesys.Node
+		words []string
+		want  []string // among the calls
+		rates string   // part of the finding that tells them
+	}{
+		{fakesys.DGXH100(), nil, []string{"-d mlx5_0 -i 1 -p ", "-s 1048576 -q 2 -D 4 -f 1 -F --report_gbits 127.0.0.1"}, "mlx5_0:1 391.4, mlx5_1:1 391.4"},
+		{fakesys.DGXH100(), []string{"-b", "-D", "8", "--serial"}, []string{"-D 8 -f 2 -F --report_gbits -b 127.0.0.1"}, "RDMA write, both ways at once"},
+		{fakesys.RoCE(), nil, []string{"-d rocep3s0 -i 1 -p ", "--report_gbits -x 3 127.0.0.1"}, "rocep3s0:1 391.4"},
+		{fakesys.DGXH100(), []string{"--pairs"}, []string{"-d mlx5_0", "-d mlx5_1"}, "mlx5_0:1 to mlx5_1:1 391.4, mlx5_2:1 to mlx5_3:1 391.4"},
+	} {
+		root, calls := bwRoot(t, c.node, fakesys.Perftest{})
+		got := bwOf(t, "check_ib_bw", c.words...).Run(t.Context(), &Env{Host: probe.NewHost(root)})
+		if Worst(got) != OK || !slices.ContainsFunc(got, func(f Finding) bool { return f.Code == "ib.bw.rates" && strings.Contains(f.Message, c.rates) }) {
+			t.Errorf("%v: no %q in %v", c.words, c.rates, got)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(calls(), want) {
+				t.Errorf("%v: no %q in\n%s", c.words, want, calls())
+			}
+		}
+	}
+}
+
+// Ports that would slow each other down take turns.
+func TestIBBWRounds(t *testing.T) {
+	t.Parallel()
+	n := fakesys.DGXH100()
+	n.AddHCA(fakesys.HCA{PCI: fakesys.PCI{Address: "0000:23:00.1", Above: []string{"0000:33:01.0"}, ID: "15b3:1021", Driver: "mlx5_core", Speed: "32.0 GT/s PCIe", Width: 16},
+		Name: "mlx5_19", Type: "MT4129", Board: "MT_0000000838", Layer: "InfiniBand", Rate: "400 Gb/sec (4X NDR)", Index: 0x90})
+	root, _ := bwRoot(t, n, fakesys.Perftest{})
+	for words, want := range map[string]string{"": "8 1", "--serial": "1 1 1 1 1 1 1 1 1", "--pairs": "5 4", "--gdr": "8 1", "--pairs -b": "5"} {
+		env := &Env{Host: probe.NewHost(root)}
+		env.Host.SetNVML(h100s(), nil)
+		f, _ := env.askFabric("check_ib_bw")
+		ports, _ := f.judged(nil, "")
+		b := &bwRun{activeRun: &activeRun{env: env, gpus: pointers(h100s().GPUs)}, c: bwOf(t, "check_ib_bw", strings.Fields(words)...), fabric: f}
+		b.plan(ports)
+		var sizes []string
+		for len(b.tests) > 0 {
+			var round []bwTest
+			round, b.tests = b.round()
+			sizes = append(sizes, fmt.Sprint(len(round)))
+		}
+		if got := strings.Join(sizes, " "); got != want {
+			t.Errorf("%q: rounds of %s, want %s", words, got, want)
+		}
+	}
+}
+
+func pointers(gpus []probe.GPU) (list []*probe.GPU) {
+	for i := range gpus {
+		list = append(list, &gpus[i])
+	}
+	return list
+}
+
+func TestIBBWRefuses(t *testing.T) {
+	t.Parallel()
+	for _, words := range [][]string{{"-D", "0"}, {"-D", "2h"}, {"-s", "1"}, {"-s", "2G"}, {"-p", "-x"}, {"-p", ""}, {"-w", "fast"}, {"--gdr=yes", "1", "2", "3"}} {
+		if err := Bind(&ibBW{Duration: time.Second, Program: "ib_write_bw"}, words); err == nil {
+			t.Errorf("%q is bound", words)
+		}
+	}
+}
+
+// One that hangs is killed, fails and holds no other up.
+func TestIBBWHang(t *testing.T) {
+	t.Parallel()
+	root, _ := bwRoot(t, fakesys.DGXH100(), oneActs("hang"))
+	env := &Env{Host: probe.NewHost(root)}
+	c := bwOf(t, "check_ib_bw", "-D", "1")
+	c.start = time.Second
+	got := c.Run(t.Context(), env)
+	got = slices.DeleteFunc(got, func(f Finding) bool { return f.Severity == OK })
+	want := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "it did not end"}, "it has no rate after 2s")
+	if len(got) != 1 || got[0] != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,106 @@
+package checks
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ncclAllReduce is check_nccl all_reduce with the words of AzureHPC's checks: the bus
+// bandwidth in GB/s that has to be reached, how often it is tried, the size (16G where
+// none is given), and a topology file. The check passes with the first try that
+// reaches it. Versions of theirs have the last two the other way round; whatever begins
+// with a slash is the file. check_nccl_allreduce_ib_loopback goes by the network, as
+// --no-p2p does.
+//
+// Theirs has the loopback pass with wrong data, which it does not look at; both take
+// the number of the last try in place of the best for their message, and need MPI.
+//
+//	gpu* || TIMEOUT=120 check_nccl_allreduce 460 1 16G
+type ncclAllReduce struct {
+	active
+	Least    float64 `arg:"1" toml:"bandwidth"` // bus bandwidth, GB/s
+	Repeats  int     `arg:"2" toml:"repeats"`
+	Size     Size    `toml:"size"` // bytes
+	Topology string  `toml:"topology"`
+	Seconds  int     `opt:"t" toml:"limit"` // of the whole; 0: as check_nccl
+
+	Rest []string `arg:"*"` // size and topology file
+
+	name  string
+	noP2P bool
+}
+
+func init() {
+	for name, network := range map[string]bool{"check_nccl_allreduce": false, "check_nccl_allreduce_ib_loopback": true} {
+		what := "NCCL's all-reduce on all GPUs is fast and right"
+		if network {
+			what = "NCCL's all-reduce over the node's HCAs is fast and right"
+		}
+		Register(Info{
+			Name:    name,
+			Usage:   "[-t SECONDS] [--max-age AGE] GB/s [REPEATS] [SIZE] [TOPOLOGY]",
+			Summary: what,
+			Lane:    CUDA,
+			Active:  true,
+			New:     func() Check { return &ncclAllReduce{name: name, noP2P: network} },
+			Do:      ncclDo,
+		})
+	}
+}
+
+// ncclAzureSize is that of AzureHPC's configurations.
+const ncclAzureSize Size = 16 << 30
+
+// Bind takes the words of a line.
+func (c *ncclAllReduce) Bind(args []string) error {
+	if err := BindTags(c, args); err != nil {
+		return err
+	}
+	for _, word := range c.Rest {
+		size, isSize := parseBytes(word)
+		switch {
+		case strings.HasPrefix(word, "/") && c.Topology == "":
+			c.Topology = word
+		case isSize && c.Size == 0:
+			c.Size = size
+		case word == "": // they pass "" for no topology file
+		default:
+			return &UsageError{Kind: BadValue, Word: word, Want: "a size (16G) and a topology file (/path)"}
+		}
+	}
+	c.Rest = nil
+	return c.usable()
+}
+
+func (c *ncclAllReduce) usable() error {
+	if c.Least <= 0 {
+		return &UsageError{Kind: MissingWord, Want: "the bus bandwidth in GB/s"}
+	}
+	if c.Repeats < 0 || c.Seconds < 0 {
+		return &UsageError{Kind: BadValue, Word: strconv.Itoa(min(c.Repeats, c.Seconds)), Want: "a positive number"}
+	}
+	return nil
+}
+
+// full is the check that does the work.
+func (c *ncclAllReduce) full() *nccl {
+	size := c.Size
+	if size == 0 {
+		size = ncclAzureSize
+	}
+	n := &nccl{active: c.active, Op: "all_reduce", Begin: size, End: size, Least: c.Least, Repeats: c.Repeats, Topology: c.Topology, NoP2P: c.noP2P}
+	n.Limit, _ = parseTime(strconv.Itoa(c.Seconds))
+	return n
+}
+
+// Bound is the most that the test takes.
+func (c *ncclAllReduce) Bound() time.Duration { return c.full().Bound() }
+
+// Run runs the operation.
+func (c *ncclAllReduce) Run(ctx context.Context, env *Env) []Finding {
+	n := c.full()
+	n.of = c
+	return n.run(ctx, env, c.name)
+}

@@ -1,0 +1,77 @@
+package checks
+
+import (
+	"testing"
+	"time"
+)
+
+func init() {
+	for _, name := range []string{"check_nccl_allreduce", "check_nccl_allreduce_ib_loopback"} {
+		says := func(f Finding, text string) Finding { return ncclSays(name, f, text) }
+		rate, peers, network, floor := "480.1 GB/s", "390.1", "", "500"
+		if name != "check_nccl_allreduce" {
+			rate, peers, network, floor = "40.0 GB/s", "40.0", ", over the network", "50"
+		}
+		slow := says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least " + floor + ".0 GB/s", Got: rate}, "bus bandwidth of all_reduce, 64 KiB by nvls"+network)
+		words := of("-t", "10", "30", "1", "64K")
+		healthy := onGPUs("fast enough", words, nil).withNCCL()
+		for _, s := range gpuCommon(name, words...) {
+			if s.name != "one GPU gives no handle" {
+				testCheck(name, s)
+			}
+		}
+		testCheck(name,
+			healthy,
+			onGPUs("a topology file first, then the size", of("-t", "10", "30", "1", "/opt/topo.xml", "64K"), nil,
+				says(Finding{Code: "nccl.environment", Severity: Warn, Remedy: FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is no topology of this node")).
+				withNCCL().orTable(map[string]any{"bandwidth": 30, "repeats": 1, "size": "64K", "topology": "/opt/topo.xml", "limit": 10}),
+			onGPUs("slow in every try", of("-t", "10", floor, "3", "64K"), nil, slow).withNCCL(),
+			onGPUs("one slow GPU of eight", words, nil, gpuFinding(name, 3, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least " + wantOfPeers[peers] + " GB/s", Got: "31.0 GB/s"},
+				"exchange with each other GPU, each way: far from its peers, whose median is "+peers+" GB/s")).withNCCL("3 links = 31"),
+		)
+	}
+}
+
+// wantOfPeers is what is wanted of peers with a median.
+var wantOfPeers = map[string]string{"390.1": "331.6", "40.0": "34.0"}
+
+func TestNCCLAllReduceWords(t *testing.T) {
+	t.Parallel()
+	c := &ncclAllReduce{}
+	if err := c.Bind(of("460", "2", "", "")); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.full(); n.End != 16<<30 || n.Begin != 16<<30 || n.Repeats != 2 || n.Least != 460 || n.Topology != "" || n.Bound() != ncclLimit {
+		t.Errorf("%+v", n)
+	}
+	if c := (&ncclAllReduce{noP2P: true}); c.Bound() != ncclNetworkLimit {
+		t.Errorf("bound %v", c.Bound())
+	}
+	if c := (&ncclAllReduce{Seconds: 7}); c.Bound() != 7*time.Second {
+		t.Errorf("bound %v", c.Bound())
+	}
+	for _, words := range [][]string{nil, {"0"}, {"-t", "-1", "5"}, {"5", "1", "16G", "8G"}, {"5", "1", "topo.xml"}, {"x"}} {
+		if err := new(ncclAllReduce).Bind(words); err == nil {
+			t.Errorf("%q: no error", words)
+		}
+	}
+}
+
+func TestNCCLWords(t *testing.T) {
+	t.Parallel()
+	for _, words := range [][]string{
+		nil, {"none"}, {"-b", "2G", "-e", "1G", "all_reduce"}, {"-f", "1", "all_reduce"}, {"--algo", "nvlink", "all_reduce"}, {"--groups", "-1", "all_reduce"},
+		{"--nccl-tests", "build", "all_reduce"}, {"-n", "-1", "all_reduce"}, {"-w", "-1", "all_reduce"}, {"all_reduce", "all_gather"},
+	} {
+		if err := new(nccl).Bind(words); err == nil {
+			t.Errorf("%q: no error", words)
+		}
+	}
+	c := &nccl{}
+	if err := c.Bind(of("--max-age", "1h", "--algo=nvls", "--no-p2p", "-e", "8G", "alltoall")); err != nil {
+		t.Fatal(err)
+	}
+	if c.Freshness() != time.Hour || c.Algorithm != "nvls" || c.Bound() != ncclNetworkLimit || c.test() != "all_to_all_no_p2p" || c.End != 8<<30 {
+		t.Errorf("%+v", c)
+	}
+}

@@ -1,0 +1,165 @@
+package checks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// An operation of all GPUs is as slow as the slowest of them, and does not tell which
+// that is. So at its end every GPU exchanges data with every other one, pair by pair:
+// a GPU that is slow with all others is the one, and so is one with which data arrive
+// wrong.
+
+// ncclPairs is the exchange, as an operation for messages.
+var ncclPairs = &ncclOp{name: "exchange of pairs", sends: true}
+
+// ncclPairTimes is how often a pair exchanges its data.
+const ncclPairTimes = 4
+
+// pairs has all pairs exchange data, in rounds in which every GPU has one partner.
+func (t *ncclRun) pairs() {
+	n := len(t.ranks)
+	if t.broken || t.groups() > 1 || n < 3 || !t.lib.CanSend() {
+		return
+	}
+	count := min(t.room, ncclPairBytes/4)
+	doing := fmt.Sprintf("exchange of %s between pairs of GPUs", sizeText(4*count))
+	if !t.prepare(ncclPairs, count, doing) {
+		return
+	}
+	rates := make([][]float64, n)
+	for _, round := range tournament(n) {
+		work := func() error { return t.exchangePairs(round, count) }
+		if _, ok := t.timed(doing, 1, work); !ok { // connections are made
+			return
+		}
+		took, ok := t.timed(doing, ncclPairTimes, work)
+		if !ok || !t.verifyPairs(round, count, doing) {
+			return
+		}
+		for i, partner := range round {
+			if partner >= 0 {
+				both := max(took[i], took[partner], time.Nanosecond)
+				rates[i] = append(rates[i], float64(ncclPairTimes*4*count)/both.Seconds()/1e9)
+			}
+		}
+	}
+	for i, g := range t.ranks {
+		t.measured(measure{
+			Test: strings.Replace(t.test, t.op.name, "pairs", 1), Algorithm: "p2p", Size: 4 * count, Ranks: 2, Device: gpuDevice(g.gpu), Model: g.gpu.Name.Value, Peers: t.wires(),
+			What: "exchange with each other GPU, each way", Value: median(rates[i]), Unit: "GB/s",
+		})
+	}
+}
+
+func (t *ncclRun) exchangePairs(round []int, count int64) error {
+	return t.lib.Group(func() error {
+		for i, g := range t.ranks {
+			if round[i] < 0 {
+				continue
+			}
+			if err := exchange(t.comms[0], g.work(count), round[i], round[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// verifyPairs looks at what each has received from its partner. The next round writes
+// over it with other values, so that nothing has to be taken away.
+func (t *ncclRun) verifyPairs(round []int, count int64, doing string) bool {
+	return t.verifyParts(ncclPairs, doing, func(g *ncclGPU) []ncclPart {
+		if round[g.rank] < 0 {
+			return nil
+		}
+		return []ncclPart{{count: count, from: round[g.rank], ranks: 1}}
+	})
+}
+
+// tournament gives rounds in which every one of n meets one other, and all meet in the
+// end: round[i] is the partner of i, -1 if it has a rest. It is the circle method of
+// chess tournaments.
+func tournament(n int) (rounds [][]int) {
+	even := n + n%2
+	for r := range even - 1 {
+		round := slices.Repeat([]int{-1}, even)
+		for k := range even / 2 {
+			a, b := (r+k)%(even-1), (r-k+even-1)%(even-1)
+			if k == 0 {
+				b = even - 1
+			}
+			if a < n && b < n {
+				round[a], round[b] = b, a
+			}
+		}
+		rounds = append(rounds, round[:n])
+	}
+	return rounds
+}
+
+// ncclWrong is a part of what a GPU has received that is wrong.
+type ncclWrong struct {
+	doing, op        string
+	receiver, sender *ncclGPU // sender: nil if several have added to it
+	count, at        uint64   // elements that are wrong, at most about a million, and one of them
+	want, got        float32
+}
+
+// has says whether a GPU may have had a part in it.
+func (w *ncclWrong) has(g *ncclGPU) bool { return w.receiver == g || w.sender == g || w.sender == nil }
+
+// tellWrong reports wrong data once, for the GPU that all of them have in common.
+func (t *ncclRun) tellWrong() {
+	if len(t.wrong) == 0 {
+		return
+	}
+	first, g := t.wrong[0], t.culprit()
+	for _, w := range t.wrong {
+		if g != nil && first.sender == nil && first.receiver != g && (w.sender == g || w.receiver == g) {
+			first = w
+		}
+	}
+	f := Finding{
+		Code: "nccl.wrong", Severity: Fail, Remedy: ReseatOrRMA,
+		Want: fmt.Sprintf("%v in element %d", first.want, first.at), Got: fmt.Sprint(first.got),
+	}
+	elements := plural(int(first.count), "wrong element")
+	if first.sender != nil {
+		elements += " from " + gpuDevice(first.sender.gpu).Name
+	}
+	if g != nil {
+		if first.receiver != g {
+			elements += " on " + gpuDevice(first.receiver.gpu).Name
+		}
+		t.report(gpuDevice(g.gpu), f, "%s: %s", first.doing, elements)
+		return
+	}
+	var on []string
+	for _, w := range t.wrong {
+		if name := gpuDevice(w.receiver.gpu).Name; !slices.Contains(on, name) {
+			on = append(on, name)
+		}
+	}
+	t.report(Device{}, f, "%s: %s on %s", first.doing, elements, strings.Join(on, ", "))
+}
+
+// culprit is the GPU that has had a part in whatever is wrong, nil if there is none, or
+// if it may as well be another: of two that exchanged data nobody knows.
+func (t *ncclRun) culprit() *ncclGPU {
+	var found []*ncclGPU
+	for _, g := range t.ranks {
+		if !slices.ContainsFunc(t.wrong, func(w ncclWrong) bool { return !w.has(g) }) {
+			found = append(found, g)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0]
+	case len(found) > 1 && !slices.ContainsFunc(t.wrong, func(w ncclWrong) bool { return w.receiver != t.wrong[0].receiver }):
+		return t.wrong[0].receiver // the data of one sender are wrong there alone
+	}
+	return nil
+}

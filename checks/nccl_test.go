@@ -1,0 +1,242 @@
+package checks
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
+)
+
+// withNCCL gives a scenario the fake libraries: lines for the fake libcuda, which begin
+// with cuda:, and for the fake libnccl.
+func (s scenario) withNCCL(lines ...string) scenario {
+	s.files = maps.Clone(s.files)
+	s.files[boot] = "11111111-2222-3333-4444-555555555555\n"
+	cuda, nccl := []string{"* memory = 2097152"}, []string{}
+	for _, l := range lines {
+		if rest, ok := strings.CutPrefix(l, "cuda:"); ok {
+			cuda = append(cuda, rest)
+		} else {
+			nccl = append(nccl, l)
+		}
+	}
+	s.libraries = func(t *testing.T, dir string) map[string]string {
+		t.Helper()
+		return map[string]string{probe.SettingCUDA: placeCUDA(t, dir, len(s.nvml.GPUs), cuda), probe.SettingNCCL: placeNCCL(t, dir, nccl)}
+	}
+	return s
+}
+
+func placeCUDA(t *testing.T, dir string, gpus int, lines []string) string {
+	t.Helper()
+	lib, err := fakecuda.Place(dir, fakecuda.Scenario(gpus, lines...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lib
+}
+
+func placeNCCL(t *testing.T, dir string, lines []string, missing ...string) string {
+	t.Helper()
+	lib, err := fakenccl.Place(dir, strings.Join(lines, "\n"), missing...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lib
+}
+
+// withOldNCCL has the scenario's libnccl lack what an old release lacks, or be absent.
+func (s scenario) withOldNCCL(missing ...string) scenario {
+	all := s.libraries
+	s.libraries = func(t *testing.T, dir string) map[string]string {
+		t.Helper()
+		vars := all(t, dir)
+		vars[probe.SettingNCCL] = "/nonexistent/libnccl.so.2"
+		if missing != nil {
+			vars[probe.SettingNCCL] = placeNCCL(t, dir+"/old", []string{"- version = 2408"}, missing...)
+		}
+		return vars
+	}
+	return s
+}
+
+// small are words for a test that is quick where a CPU does the work.
+func small(op string, more ...string) []string {
+	return append(append([]string{"-b", "64K", "-t", "10"}, more...), op)
+}
+
+func ncclSays(name string, f Finding, text string) Finding {
+	f.Message = name + ":  " + text + wantGot(f)
+	if f.Want == "" && f.Got == "" {
+		f.Got = text
+	}
+	return f
+}
+
+// pairsSlow is what is said of a GPU whose links carry less than the others'.
+func pairsSlow(name string, gpu int, got string) Finding {
+	return gpuFinding(name, gpu, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least 331.6 GB/s", Got: got},
+		"exchange with each other GPU, each way: far from its peers, whose median is 390.1 GB/s")
+}
+
+func init() {
+	const name = ncclName
+	says := func(f Finding, text string) Finding { return ncclSays(name, f, text) }
+	on8 := func(title string, words []string, lines []string, want ...Finding) scenario {
+		return onGPUs(title, words, nil, want...).withNCCL(lines...)
+	}
+	broken := func(s scenario) scenario { s.broken = true; return s }
+	var list []scenario
+	for _, op := range ncclOpNames() {
+		list = append(list, on8("healthy "+op, small(op), nil))
+	}
+	list = append(list,
+		on8("fast enough", small("all_reduce", "-w", "470"), nil).orTable(map[string]any{"op": "all_reduce", "begin": "64K", "limit": 10, "bandwidth": 470}),
+		on8("one slow GPU of eight", small("all_reduce"), of("3 links = 60"), pairsSlow(name, 3, "60.0 GB/s")),
+		on8("slower than the words", small("all_reduce", "-w", "470"), of("- busbw all_reduce = 360"),
+			says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least 470.0 GB/s", Got: "360.0 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by nvls")),
+		on8("wrong data on one GPU of eight", small("all_reduce"), of("3 wrong all_reduce = 17 22"),
+			gpuFinding(name, 3, Finding{Code: "nccl.wrong", Severity: Fail, Remedy: ReseatOrRMA, Want: "1323 in element 17", Got: "1835"},
+				"all_reduce of 64 KiB on 8 GPUs: 1 wrong element")),
+		on8("wrong data from one GPU of eight", small("all_gather"), of("* wrong all_gather = 6150 22"),
+			gpuFinding(name, 3, Finding{Code: "nccl.wrong", Severity: Fail, Remedy: ReseatOrRMA, Want: "51 in element 6150", Got: "35"},
+				"all_gather of 64 KiB on 8 GPUs: 1 wrong element from gpu3 on gpu0")),
+		on8("wrong data everywhere", small("all_reduce"), of("* wrong all_reduce = 17 22"),
+			says(Finding{Code: "nccl.wrong", Severity: Fail, Remedy: ReseatOrRMA, Want: "1323 in element 17", Got: "1835"},
+				"all_reduce of 64 KiB on 8 GPUs: 1 wrong element on gpu0, gpu1, gpu2, gpu3, gpu4, gpu5, gpu6, gpu7")),
+		on8("a GPU whose memory keeps a bit", small("all_reduce"), of("cuda:3 stuck = 582 6 1"),
+			gpuFinding(name, 3, Finding{Code: "nccl.wrong", Severity: Fail, Remedy: ReseatOrRMA, Want: "1323 in element 17", Got: "1387"},
+				"all_reduce of 64 KiB on 8 GPUs: 1 wrong element")),
+		on8("forced algorithm", small("all_reduce", "--algo", "ring", "-w", "500"), nil,
+			says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least 500.0 GB/s", Got: "480.1 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by ring")),
+		on8("NCCL does not say how", small("all_reduce", "-w", "500"), of("- silent = 1"),
+			says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least 500.0 GB/s", Got: "480.1 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by auto")),
+		on8("below the platform's floor", small("all_reduce"), nil,
+			says(Finding{Code: "nccl.floor", Severity: Warn, Want: "at least 490.0 GB/s", Got: "480.1 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by nvls (all_reduce of test)")).
+			but(func(s *scenario) { s.platform = ncclPlatform(false, 64<<10) }),
+		on8("below a floor of another size", small("all_reduce"), nil).but(func(s *scenario) { s.platform = ncclPlatform(true, 128<<10) }),
+		on8("the size of the floor", of("-t", "10", "all_reduce"), nil,
+			says(Finding{Code: "nccl.floor", Severity: Fail, Want: "at least 490.0 GB/s", Got: "480.0 GB/s"}, "bus bandwidth of all_reduce, 128 KiB by nvls (all_reduce of test)")).
+			but(func(s *scenario) { s.platform = ncclPlatform(true, 128<<10) }),
+		on8("by the network", small("all_reduce", "--no-p2p", "-w", "50"), nil,
+			says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least 50.0 GB/s", Got: "40.0 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by nvls, over the network")),
+		on8("one slow HCA", small("all_reduce", "--no-p2p"), of("3 links = 20"), gpuFinding(name, 3, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least 34.0 GB/s", Got: "20.0 GB/s"},
+			"exchange with each other GPU, each way: far from its peers, whose median is 40.0 GB/s")),
+		broken(on8("no network", small("all_reduce", "--no-p2p"), of("- network = Socket"),
+			says(Finding{Code: "nccl.network", Severity: Unknown, Want: "IB, or a plug-in's", Got: "Socket"}, "NCCL has found no network for RDMA"))),
+		on8("one slow group", small("all_reduce", "--groups", "2", "-w", "470"), of("3 links = 60"),
+			says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least 470.0 GB/s", Got: "60.0 GB/s"}, "bus bandwidth of each of 2 all_reduce at once, 64 KiB by nvls")),
+		on8("groups that do not come out", small("all_reduce", "--groups", "3"), nil,
+			says(Finding{Code: "nccl.groups", Severity: Skip, Want: "groups of one size, of 2 GPUs or more"}, "8 GPUs make no 3 groups")),
+		on8("several models", small("all_reduce"), nil, says(Finding{Code: "nccl.mixed", Severity: Warn, Want: "one model", Got: "2"}, "GPUs of several models work together")).
+			but(func(s *scenario) { s.nvml.GPUs[7].Name = probe.Known("NVIDIA H100 NVL") }),
+		on8("one GPU", small("all_reduce"), nil, Finding{Code: "active.few", Severity: Skip, Message: name + ":  needs 2 GPUs, the node has 1"}).
+			but(func(s *scenario) { s.nvml.GPUs = s.nvml.GPUs[:1] }),
+		broken(on8("one GPU of eight gives no handle", small("all_reduce"), nil,
+			gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown, Got: "could not tell: " + lostText}, "left out: could not tell: "+lostText))).but(func(s *scenario) { s.nvml.GPUs[3].Err = errLost }),
+		broken(on8("no NCCL", small("all_reduce"), nil, says(Finding{Code: "nccl.library", Severity: Unknown}, "cannot use NCCL: load /nonexistent/libnccl.so.2: not found")).withOldNCCL()),
+		broken(on8("an old NCCL", small("sendrecv"), nil,
+			says(Finding{Code: "nccl.old", Severity: Unknown, Want: "2.7 or later", Got: "2.4.8"}, "this NCCL has no send and receive, which sendrecv needs")).withOldNCCL(fakenccl.Old...)),
+		on8("an old NCCL that is new enough", small("all_reduce"), nil).withOldNCCL(fakenccl.Old...),
+		broken(on8("no CUDA", small("all_reduce"), nil, says(Finding{Code: "cuda.library", Severity: Unknown}, "cannot ask CUDA: load /nonexistent/libcuda.so.1: not found")).but(func(s *scenario) {
+			all := s.libraries
+			s.libraries = func(t *testing.T, dir string) map[string]string {
+				vars := all(t, dir)
+				vars[probe.SettingCUDA] = "/nonexistent/libcuda.so.1"
+				return vars
+			}
+		})),
+		broken(on8("GPUs cannot join", small("all_reduce"), of("- ncclCommInitAll error 2", "- warn = Call to bind failed : Address already in use"),
+			says(Finding{Code: "nccl.error", Severity: Unknown}, "cannot join the GPUs: ncclCommInitAll: ncclSystemError (NCCL error 2): Call to bind failed : Address already in use"))),
+		broken(on8("NCCL says it in its last error", small("all_reduce"), of("- ncclCommInitAll error 3", "- last = no luck"),
+			says(Finding{Code: "nccl.error", Severity: Unknown}, "cannot join the GPUs: ncclCommInitAll: ncclInternalError (NCCL error 3): no luck"))),
+		on8("an error of CUDA in NCCL", small("all_reduce"), of("- ncclGroupEnd after 3 error 1", "- warn = Cuda failure 719 'unspecified launch failure'"),
+			cudaNCCL(719, says, "all_reduce of 64 KiB on 8 GPUs: ncclGroupEnd: ncclUnhandledCudaError (NCCL error 1): Cuda failure 719 'unspecified launch failure'")),
+		on8("an error of CUDA on one GPU", small("all_reduce"), of("cuda:3 cuStreamQuery after 3 error 214"),
+			cudaGPU(name, 3, 214, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
+		broken(on8("an error beside the work", small("all_reduce"), of("3 ncclCommGetAsyncError after 3 error 6"),
+			says(Finding{Code: "nccl.error", Severity: Unknown}, "all_reduce of 64 KiB on 8 GPUs: a collective: ncclRemoteError (NCCL error 6)"))),
+		on8("an operation that does not end", of("-b", "64K", "-t", "1", "all_reduce"), of("cuda:3 cuStreamQuery after 2 error 600"),
+			says(Finding{Code: "nccl.hung", Severity: Fail, Remedy: RebootNode, Want: "an end within 500ms"}, "all_reduce of 64 KiB on 8 GPUs does not end")),
+		broken(on8("too little memory", of("-b", "1G", "all_reduce"), nil,
+			says(Finding{Code: "nccl.memory", Severity: Unknown, Want: "2 GiB", Got: "1572480 bytes"}, "too little memory of a GPU is free for all_reduce of 1 GiB"))),
+		broken(on8("too few bytes", of("-b", "16", "all_gather"), nil,
+			says(Finding{Code: "config.value", Severity: Unknown, Want: "more bytes", Got: "16 bytes"}, "all_gather of so few bytes is none"))),
+		on8("settings of the node", small("all_reduce"), nil,
+			says(Finding{Code: "nccl.settings", Severity: OK}, "found NCCL_IB_HCA=mlx5 in /etc/nccl.conf, NCCL_TOPO_FILE=/opt/gone.xml in /etc/nccl.conf"),
+			says(Finding{Code: "nccl.environment", Severity: Warn, Remedy: FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/gone.xml in /etc/nccl.conf is no topology of this node")).
+			holding("etc/nccl.conf", "# ours\nNCCL_IB_HCA=mlx5\nNCCL_TOPO_FILE=/opt/gone.xml\n"),
+		on8("a topology of another node", small("all_reduce", "--topo", "/opt/topo.xml"), nil,
+			says(Finding{Code: "nccl.environment", Severity: Warn, Remedy: FixConfig, Got: "it has GPUs at 0001:00:00.0, none of them is here"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is no topology of this node")).
+			holding("opt/topo.xml", `<system version="1"><cpu numaid="0"><pci busid="0001:00:00.0" class="0x030200"><gpu dev="0"/></pci></cpu></system>`),
+		broken(on8("a topology that is none", small("all_reduce", "--topo", "/opt/topo.xml"), nil,
+			says(Finding{Code: "nccl.environment", Severity: Warn, Remedy: FixConfig, Got: "read /opt/topo.xml: not XML: XML syntax error on line 1: unexpected EOF"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is no topology of this node")).
+			holding("opt/topo.xml", "<system")),
+		on8("the topology of this node", small("all_reduce", "--topo", "/opt/topo.xml"), nil).
+			holding("opt/topo.xml", `<system version="1"><pci busid="0000:13:00.0" class="0x030200"/></system>`),
+	)
+	for _, s := range gpuCommon(name, small("all_reduce")...) {
+		if s.name != "one GPU gives no handle" { // the others go on without it
+			list = append(list, s)
+		}
+	}
+	testCheck(name, list...)
+}
+
+// but changes a scenario.
+func (s scenario) but(change func(*scenario)) scenario {
+	change(&s)
+	return s
+}
+
+func ncclPlatform(verified bool, size int64) *Platform {
+	return &Platform{Name: "test", Floors: []Floor{{
+		Test: "all_reduce", Algorithm: "nvls", Size: size, Ranks: 8, Value: 490, Unit: "GB/s", Source: "a test", Verified: verified,
+	}}}
+}
+
+// cudaNCCL is what is said of an error of CUDA that NCCL has met.
+func cudaNCCL(code int, says func(Finding, string) Finding, text string) Finding {
+	f := Finding{Code: "nccl.error"}
+	f.Severity, f.Remedy, _ = cudaFinding(&probe.CUDAError{Code: code})
+	return says(f, text)
+}
+
+func cudaGPU(name string, gpu, code int, text string) Finding {
+	f := Finding{Code: fmt.Sprintf("cuda.error.%d", code)}
+	f.Severity, f.Remedy, _ = cudaFinding(&probe.CUDAError{Code: code})
+	return gpuFinding(name, gpu, f, text)
+}
+
+// TestNCCLRates looks at the numbers of a run of several sizes.
+func TestNCCLRates(t *testing.T) {
+	t.Parallel()
+	s := onGPUs("", nil, nil).withNCCL()
+	env := &Env{Host: probe.NewHost(s.build(t)), Doing: func(string) {}}
+	env.Host.SetLibraries(s.libraries(t, t.TempDir()))
+	env.Host.SetNVML(s.nvml, nil)
+	c := &nccl{}
+	if err := c.Bind(small("all_reduce", "-e", "256K")); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range c.Run(t.Context(), env) {
+		got = append(got, fmt.Sprint(f.Severity, " ", f.Code, " ", f.Message))
+	}
+	want := []string{
+		"ok nccl.rates check_nccl:  bus bandwidth of all_reduce, 64 KiB by nvls, GB/s: 480.1",
+		"ok nccl.rates check_nccl:  bus bandwidth of all_reduce, 128 KiB by nvls, GB/s: 480.0",
+		"ok nccl.rates check_nccl:  bus bandwidth of all_reduce, 256 KiB by nvls, GB/s: 480.0",
+		"ok nccl.rates check_nccl:  exchange with each other GPU, each way, GB/s: " +
+			"gpu0 390.1, gpu1 390.1, gpu2 390.1, gpu3 390.1, gpu4 390.1, gpu5 390.1, gpu6 390.1, gpu7 390.1; spread 0.0 %",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

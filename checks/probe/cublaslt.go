@@ -1,0 +1,254 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// CUBLASLt is NVIDIA's library of matrix products, as it is part of toolkits and of
+// frameworks. Like libcuda it is loaded once and never unloaded, and its calls may hang
+// as long as the driver does.
+type CUBLASLt struct {
+	Name    string // what was loaded: libcublasLt.so.12
+	Version int    // 120405 is 12.4.5
+
+	cuda    *cudaLib
+	symbols map[string]uintptr
+}
+
+// CUBLASLtError is what a call of cuBLASLt has returned.
+type CUBLASLtError struct {
+	Call string // cublasLtMatmul(3): the number is CUDA's of the GPU
+	Code int    // cublasStatus_t: 15
+	Name string // CUBLAS_STATUS_NOT_SUPPORTED
+}
+
+// Error names the call and the status.
+func (e *CUBLASLtError) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }
+
+// cublasStatus are the names of cublas_api.h.
+var cublasStatus = map[int]string{
+	1:  "CUBLAS_STATUS_NOT_INITIALIZED",
+	3:  "CUBLAS_STATUS_ALLOC_FAILED",
+	7:  "CUBLAS_STATUS_INVALID_VALUE",
+	8:  "CUBLAS_STATUS_ARCH_MISMATCH",
+	11: "CUBLAS_STATUS_MAPPING_ERROR",
+	13: "CUBLAS_STATUS_EXECUTION_FAILED",
+	14: "CUBLAS_STATUS_INTERNAL_ERROR",
+	15: "CUBLAS_STATUS_NOT_SUPPORTED",
+	16: "CUBLAS_STATUS_LICENSE_ERROR",
+}
+
+// cublasLtSymbols are the functions that are called. All of them are in every version
+// since 11.0.
+var cublasLtSymbols = []string{
+	"cublasLtGetVersion", "cublasLtCreate", "cublasLtDestroy",
+	"cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy", "cublasLtMatmulDescSetAttribute",
+	"cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy",
+	"cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy", "cublasLtMatmulPreferenceSetAttribute",
+	"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul",
+}
+
+// The major versions that are known, the newest first. The interface that is used is the
+// same in all of them.
+const (
+	cublasLtNewest = 13
+	cublasLtOldest = 11
+)
+
+// CUBLASLt loads the library, of the newest version that the driver is new enough for,
+// unless CUBLASLT_LIBRARY names another. The answer, an error too, is kept. The error is
+// ErrNoLibrary where there is none.
+func (h *Host) CUBLASLt(c *CUDA) (*CUBLASLt, error) {
+	return once(h, "cublaslt", func() (*CUBLASLt, error) {
+		if path := h.libraries[SettingCUBLASLt]; path != "" {
+			return loadCUBLASLt(path, c.lib)
+		}
+		err := fmt.Errorf("load libcublasLt.so: %w for CUDA %d.%d", ErrNoLibrary, c.Version/1000, c.Version%1000/10)
+		for major := min(c.Version/1000, cublasLtNewest); major >= cublasLtOldest; major-- {
+			name, refused := h.library(SettingCUBLASLt, "libcublasLt.so."+strconv.Itoa(major))
+			if refused != nil {
+				return nil, refused
+			}
+			l, failed := loadCUBLASLt(name, c.lib)
+			if failed == nil {
+				return l, nil
+			}
+			if !errors.Is(failed, ErrNoLibrary) {
+				err = failed // it is there, and broken: that is what to tell
+			}
+		}
+		return nil, err
+	})
+}
+
+func loadCUBLASLt(name string, cuda *cudaLib) (*CUBLASLt, error) {
+	done := cuda.watch.begin("load " + name)
+	defer done()
+	handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		if strings.HasPrefix(err.Error(), name+": cannot open shared object file: No such file") {
+			return nil, fmt.Errorf("load %s: %w", name, ErrNoLibrary)
+		}
+		return nil, fmt.Errorf("load %s: %s", name, oneLine(err.Error()))
+	}
+	l := &CUBLASLt{Name: name, cuda: cuda, symbols: map[string]uintptr{}}
+	for _, s := range cublasLtSymbols {
+		if l.symbols[s], err = purego.Dlsym(handle, s); err != nil {
+			return nil, fmt.Errorf("load %s: it has no %s", name, s)
+		}
+	}
+	version, _, _ := purego.SyscallN(l.symbols["cublasLtGetVersion"])
+	l.Version = int(version)
+	return l, nil
+}
+
+// call makes one call for a GPU.
+//
+//go:uintptrescapes
+func (l *CUBLASLt) call(symbol string, gpu int, args ...uintptr) error {
+	done := l.cuda.watch.beginCall(symbol, gpu)
+	r, _, _ := purego.SyscallN(l.symbols[symbol], args...)
+	done()
+	code := int(int32(r))
+	if code == 0 {
+		return nil
+	}
+	name := cublasStatus[code]
+	if name == "" {
+		name = "unknown status"
+	}
+	return &CUBLASLtError{Call: callOf(symbol, gpu), Code: code, Name: name}
+}
+
+// The constants of library_types.h, cublas_api.h and cublasLt.h.
+const (
+	cudaR32F   = 0
+	cudaR64F   = 1
+	cudaR16F   = 2
+	cudaR16BF  = 14
+	cudaR8E4M3 = 28
+
+	cublasCompute32F  = 68
+	cublasCompute64F  = 70
+	cublasComputeTF32 = 77 // CUBLAS_COMPUTE_32F_FAST_TF32
+
+	ltDescTransA    = 3 // CUBLASLT_MATMUL_DESC_TRANSA
+	ltTransposed    = 1 // CUBLAS_OP_T
+	ltPrefWorkspace = 1 // CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
+)
+
+// CUBLASLtAlgorithm is cublasLtMatmulAlgo_t: how a product is computed. It holds for all
+// GPUs of a model.
+type CUBLASLtAlgorithm [8]uint64
+
+// ltHeuristic is cublasLtMatmulHeuristicResult_t.
+type ltHeuristic struct {
+	algorithm CUBLASLtAlgorithm
+	workspace uint64
+	state     int32
+	waves     float32
+	_         [4]int32
+}
+
+// ltProduct is a product of two matrices as cuBLASLt has it: C = transposed(A) * B, all of
+// them n * n and column by column.
+type ltProduct struct {
+	l    *CUBLASLt
+	c    *CUDAContext
+	n    int
+	best ltHeuristic
+
+	handle, desc, factor, product, preference uintptr
+	one, zero                                 [8]byte // alpha and beta, in the type of the sums
+}
+
+// newProduct sets a product up and asks the library how to compute it. Nothing of it is
+// left behind an error.
+func (l *CUBLASLt) newProduct(c *CUDAContext, t *GEMMType, n int) (*ltProduct, error) {
+	p := &ltProduct{l: l, c: c, n: n, one: t.lt.one}
+	if err := c.Use(); err != nil {
+		return nil, err
+	}
+	if err := p.create(t); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+func (p *ltProduct) create(t *GEMMType) error {
+	n, transposed, workspace := uintptr(p.n), int32(ltTransposed), uint64(gemmWorkspace)
+	var found int32
+	for _, step := range []func() error{
+		func() error { return p.call("cublasLtCreate", uintptr(unsafe.Pointer(&p.handle))) },
+		func() error {
+			return p.call("cublasLtMatmulDescCreate", uintptr(unsafe.Pointer(&p.desc)), t.lt.compute, t.lt.product)
+		},
+		func() error {
+			return p.call("cublasLtMatmulDescSetAttribute", p.desc, ltDescTransA, uintptr(unsafe.Pointer(&transposed)), unsafe.Sizeof(transposed))
+		},
+		func() error {
+			return p.call("cublasLtMatrixLayoutCreate", uintptr(unsafe.Pointer(&p.factor)), t.lt.factor, n, n, n)
+		},
+		func() error {
+			return p.call("cublasLtMatrixLayoutCreate", uintptr(unsafe.Pointer(&p.product)), t.lt.product, n, n, n)
+		},
+		func() error {
+			return p.call("cublasLtMatmulPreferenceCreate", uintptr(unsafe.Pointer(&p.preference)))
+		},
+		func() error {
+			return p.call("cublasLtMatmulPreferenceSetAttribute", p.preference, ltPrefWorkspace, uintptr(unsafe.Pointer(&workspace)), unsafe.Sizeof(workspace))
+		},
+		func() error {
+			return p.call("cublasLtMatmulAlgoGetHeuristic", p.handle, p.desc, p.factor, p.factor, p.product, p.product, p.preference,
+				1, uintptr(unsafe.Pointer(&p.best)), uintptr(unsafe.Pointer(&found)))
+		},
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if found < 1 || p.best.state != 0 || p.best.workspace > gemmWorkspace {
+		return &CUBLASLtError{Call: callOf("cublasLtMatmulAlgoGetHeuristic", p.c.GPU.Ordinal), Code: int(p.best.state), Name: "it knows no way"}
+	}
+	return nil
+}
+
+//go:uintptrescapes
+func (p *ltProduct) call(symbol string, args ...uintptr) error {
+	return p.l.call(symbol, p.c.GPU.Ordinal, args...)
+}
+
+// multiply queues the product in a stream.
+func (p *ltProduct) multiply(a, b, c, workspace CUDAMemory, s CUDAStream) error {
+	if p.c.thread.current != p.c {
+		if err := p.c.Use(); err != nil {
+			return err
+		}
+	}
+	return p.call("cublasLtMatmul", p.handle, p.desc, uintptr(unsafe.Pointer(&p.one)), uintptr(a), p.factor, uintptr(b), p.factor,
+		uintptr(unsafe.Pointer(&p.zero)), uintptr(c), p.product, uintptr(c), p.product,
+		uintptr(unsafe.Pointer(&p.best.algorithm)), uintptr(workspace), gemmWorkspace, uintptr(s))
+}
+
+// close gives back what the library has made for the product.
+func (p *ltProduct) close() error {
+	var errs []error
+	for _, made := range []struct {
+		symbol string
+		thing  uintptr
+	}{
+		{"cublasLtMatmulPreferenceDestroy", p.preference}, {"cublasLtMatrixLayoutDestroy", p.product}, {"cublasLtMatrixLayoutDestroy", p.factor},
+		{"cublasLtMatmulDescDestroy", p.desc}, {"cublasLtDestroy", p.handle},
+	} {
+		if made.thing != 0 {
+			errs = append(errs, p.call(made.symbol, made.thing))
+		}
+	}
+	return errors.Join(errs...)
+}

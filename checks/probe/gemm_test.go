@@ -1,0 +1,94 @@
+package probe
+
+import (
+	"math"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
+)
+
+const gemmRoom = "* memory = 0x10000000"
+
+// The sum of a product is what the product has, by the book.
+func TestGEMMTruthIsThatOfTheProduct(t *testing.T) {
+	t.Parallel()
+	for _, kind := range gemmTypes {
+		const n = 128
+		most := kind.amplitude(n)
+		var total uint64
+		for i := range uint64(n) {
+			for j := range uint64(n) {
+				var c int64
+				for k := range uint64(n) {
+					c += gemmNumber(i*n+k, seedOf(0), most) * gemmNumber(j*n+k, seedOf(1), most)
+				}
+				total += gemmWeight(i, gemmSeed) * uint64(c) * gemmWeight(j, ^uint64(gemmSeed))
+			}
+		}
+		if got := kind.Truth(n); got != (GEMMSum{Total: total}) {
+			t.Errorf("%s: %x, want %x", kind.Name, got, total)
+		}
+	}
+}
+
+// The numbers are spread evenly, and no sum of products leaves the bits that hold it.
+func TestGEMMNumbersAreSmallEnough(t *testing.T) {
+	t.Parallel()
+	for _, kind := range gemmTypes {
+		for _, n := range []int{GEMMStep, kind.N, GEMMMost} {
+			m := kind.amplitude(n)
+			if m < 1 || m > kind.most {
+				t.Fatalf("%s, n %d: numbers up to %d", kind.Name, n, m)
+			}
+			var largest float64
+			for row := range uint64(40) { // some of the sums, after every step
+				var sum int64
+				for k := range uint64(n) {
+					x := gemmNumber(row*uint64(n)+k, seedOf(0), m)
+					if x < -int64(m) || x > int64(m) {
+						t.Fatalf("%s: number %d of at most %d", kind.Name, x, m)
+					}
+					sum += x * gemmNumber((row*7+3)*uint64(n)+k, seedOf(1), m)
+					largest = max(largest, math.Abs(float64(sum)))
+				}
+			}
+			if largest > math.Exp2(kind.digits) || largest == 0 {
+				t.Errorf("%s, n %d: sums up to %g, want at most 2^%g", kind.Name, n, largest, kind.digits)
+			}
+		}
+	}
+}
+
+// Both ways of multiplying have the CPU's product, in every type.
+func TestGEMM(t *testing.T) {
+	t.Parallel()
+	h := fakeHost(t, fakecuda.Scenario(1, gemmRoom))
+	cuda := must[*CUDA](t)(h.CUDA(nil))
+	h.libraries = map[string]string{SettingCUBLASLt: h.cache["cuda library"].(string)}
+	lt := must[*CUBLASLt](t)(h.CUBLASLt(cuda))
+	if lt.Version != 120405 {
+		t.Errorf("version %d", lt.Version)
+	}
+	c := must[*CUDAContext](t)(cuda.GPUs[0].Open())
+	defer func() { noError(t, c.Close()) }()
+	free, _, err := c.MemInfo()
+	noError(t, err)
+	for _, kind := range gemmTypes {
+		for _, library := range []*CUBLASLt{nil, lt} {
+			g := must[*GEMM](t)(c.NewGEMM(kind, 256, library, 0))
+			noError(t, g.Spoil(0))
+			spoiled := must[GEMMSum](t)(g.Sum(t.Context(), 0))
+			if spoiled.Odd != 256*256 {
+				t.Errorf("%s: what is no number counts %d times", g.Algorithm(), spoiled.Odd)
+			}
+			noError(t, g.Multiply(0))
+			if got, want := must[GEMMSum](t)(g.Sum(t.Context(), 0)), kind.Truth(256); got != want {
+				t.Errorf("%s: %x, want %x", g.Algorithm(), got, want)
+			}
+			noError(t, g.Free())
+		}
+	}
+	if left, _, err := c.MemInfo(); err != nil || left != free {
+		t.Errorf("%d bytes are left of %d: %v", left, free, err)
+	}
+}

@@ -1,0 +1,381 @@
+package probe
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
+)
+
+// NCCL is libnccl.so.2 in this process. NCCL reads its environment once in the life
+// of a process, so that a process that has loaded it is spent: see [Host.NCCL].
+type NCCL struct {
+	Path     string // the library as it was loaded: libnccl.so.2 or what NCCL_LIBRARY names
+	Version  int    // NCCL_VERSION_CODE: 22203 is 2.22.3, and before 2.9 it is 2708 for 2.7.8
+	Settings NCCLSettings
+
+	log *os.File // what NCCL writes of itself, see NCCL_DEBUG_FILE
+
+	getVersion     func(version *int32) int32
+	getErrorString func(code int32) string
+	getLastError   func(comm uintptr) string // from 2.13 on; nil before
+	commInitAll    func(comms *uintptr, n int32, devices *int32) int32
+	commDestroy    func(comm uintptr) int32
+	commAbort      func(comm uintptr) int32
+	asyncError     func(comm uintptr, code *int32) int32
+	groupStart     func() int32
+	groupEnd       func() int32
+	allReduce      func(send, recv uintptr, count uint64, datatype, op int32, comm, stream uintptr) int32
+	allGather      func(send, recv uintptr, count uint64, datatype int32, comm, stream uintptr) int32
+	reduceScatter  func(send, recv uintptr, count uint64, datatype, op int32, comm, stream uintptr) int32
+	broadcast      func(send, recv uintptr, count uint64, datatype, root int32, comm, stream uintptr) int32
+	send           func(buffer uintptr, count uint64, datatype, peer int32, comm, stream uintptr) int32 // from 2.7 on; nil before
+	recv           func(buffer uintptr, count uint64, datatype, peer int32, comm, stream uintptr) int32 // the same
+}
+
+// Of nccl.h: the data type and the reduction that the tests use, and
+// NCCL_SUCCESS.
+const (
+	ncclFloat32 = 7
+	ncclSum     = 0
+	ncclSuccess = 0
+
+	ncclUnhandledCUDA = 1
+	ncclInProgress    = 7
+)
+
+// NCCLSettings are what a test asks of NCCL by its environment.
+type NCCLSettings struct {
+	Algorithm string // NCCL_ALGO: ring, tree, nvls; "" is NCCL's own choice
+	TopoFile  string // NCCL_TOPO_FILE; "" is none of the test's own
+	NoP2P     bool   // neither NVLink nor PCIe peer to peer nor shared memory: all goes through the network
+}
+
+// environ is the environment for NCCL. The bootstrap, which never leaves the
+// node, goes by the loopback interface, so that a test does not depend on the
+// node's Ethernet; NCCL's own remarks go to a file in memory.
+func (s NCCLSettings) environ(log *os.File) []string {
+	return append(s.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING", fmt.Sprintf("NCCL_DEBUG_FILE=/proc/self/fd/%d", log.Fd()))
+}
+
+// Environ is the environment for a process that is given none else of NCCL_....
+func (s NCCLSettings) Environ() []string {
+	env := []string{"NCCL_SOCKET_IFNAME=lo", "NCCL_CONF_FILE=/dev/null"}
+	if s.Algorithm != "" {
+		env = append(env, "NCCL_ALGO="+s.Algorithm)
+	}
+	if s.TopoFile != "" {
+		env = append(env, "NCCL_TOPO_FILE="+s.TopoFile)
+	}
+	if s.NoP2P {
+		env = append(env, "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1")
+	}
+	return env
+}
+
+// NCCL loads the library. Whatever this process or the site has set of NCCL_... is
+// taken out of the environment before, and what the settings ask is put in;
+// /etc/nccl.conf holds nevertheless, as it does for every job. The process is
+// [Worn] from then on. Without a library the error is [ErrNoLibrary].
+func (h *Host) NCCL(s NCCLSettings, doing func(string)) (*NCCL, error) {
+	n, err := once(h, "nccl", func() (*NCCL, error) { return h.openNCCL(s, doing) })
+	if err != nil {
+		return nil, err
+	}
+	if n.Settings != s {
+		return nil, fmt.Errorf("use %s with other settings: it reads its environment once a process", n.Path)
+	}
+	return n, nil
+}
+
+// worn is set when something was loaded that keeps its settings for the life of the
+// process.
+var worn atomic.Bool
+
+// Worn says whether this process should make room for another before the next check:
+// NCCL, which it has loaded, would not take other settings.
+func Worn() bool { return worn.Load() }
+
+// environMutex is held while the environment is as a library shall read it.
+var environMutex sync.Mutex
+
+func (h *Host) openNCCL(s NCCLSettings, doing func(string)) (*NCCL, error) {
+	path, err := h.library("NCCL_LIBRARY", "libnccl.so.2")
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("nccl-log", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file for NCCL's log: %w", err)
+	}
+	n := &NCCL{Path: path, Settings: s, log: os.NewFile(uintptr(fd), "nccl-log")}
+	// The environment must stay as it is from here until NCCL has read it: tests
+	// have several libraries in one process.
+	environMutex.Lock()
+	defer environMutex.Unlock()
+	if err := setNCCLEnviron(s.environ(n.log)); err != nil {
+		return nil, err
+	}
+	doing("load " + path)
+	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		if strings.HasPrefix(err.Error(), path+": cannot open shared object file: No such file") {
+			return nil, fmt.Errorf("load %s: %w", path, ErrNoLibrary)
+		}
+		return nil, fmt.Errorf("load %s: %s", path, oneLine(err.Error()))
+	}
+	worn.Store(true)
+	if err := n.bind(lib); err != nil {
+		return nil, err
+	}
+	var version int32
+	doing("call ncclGetVersion")
+	if code := n.getVersion(&version); code != ncclSuccess {
+		return nil, n.fail("ncclGetVersion", code, 0)
+	}
+	n.Version = int(version)
+	return n, nil
+}
+
+// ncclOwn are the NCCL_... of this process's environment that are its own, guarded by
+// environMutex.
+var ncclOwn []string
+
+// setNCCLEnviron replaces every NCCL_... of this process's environment.
+func setNCCLEnviron(env []string) error {
+	ncclOwn = env
+	for _, e := range os.Environ() {
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "NCCL_") {
+			if err := os.Unsetenv(name); err != nil {
+				return fmt.Errorf("unset %s: %w", name, err)
+			}
+		}
+	}
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		if err := os.Setenv(name, value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// bind finds the functions. Those that old releases lack are nil there.
+func (n *NCCL) bind(lib uintptr) error {
+	for _, f := range []struct {
+		to    any
+		name  string
+		since bool // a later release brought it: not an error without
+	}{
+		{&n.getVersion, "ncclGetVersion", false}, {&n.getErrorString, "ncclGetErrorString", false}, {&n.getLastError, "ncclGetLastError", true},
+		{&n.commInitAll, "ncclCommInitAll", false}, {&n.commDestroy, "ncclCommDestroy", false}, {&n.commAbort, "ncclCommAbort", true},
+		{&n.asyncError, "ncclCommGetAsyncError", true}, {&n.groupStart, "ncclGroupStart", false}, {&n.groupEnd, "ncclGroupEnd", false},
+		{&n.allReduce, "ncclAllReduce", false}, {&n.allGather, "ncclAllGather", false}, {&n.reduceScatter, "ncclReduceScatter", false},
+		{&n.broadcast, "ncclBroadcast", false}, {&n.send, "ncclSend", true}, {&n.recv, "ncclRecv", true},
+	} {
+		sym, err := purego.Dlsym(lib, f.name)
+		switch {
+		case err == nil:
+			purego.RegisterFunc(f.to, sym)
+		case !f.since:
+			return fmt.Errorf("load %s: it has no %s", n.Path, f.name)
+		}
+	}
+	return nil
+}
+
+// Release is the version in words: 2.22.3.
+func (n *NCCL) Release() string {
+	if n.Version < 10000 { // NCCL_VERSION of nccl.h: up to 2.8 the minor number had one digit
+		return fmt.Sprintf("%d.%d.%d", n.Version/1000, n.Version/100%10, n.Version%100)
+	}
+	return fmt.Sprintf("%d.%d.%d", n.Version/10000, n.Version/100%100, n.Version%100)
+}
+
+// CanSend says whether the library has send and receive, which 2.7 brought.
+func (n *NCCL) CanSend() bool { return n.send != nil && n.recv != nil }
+
+// NCCLError is what a call of NCCL has returned.
+type NCCLError struct {
+	Call string // ncclAllReduce
+	Code int    // ncclResult_t
+	Name string // ncclSystemError
+	Last string // what NCCL says of the cause, its last warning; "" if it says nothing
+}
+
+// ncclResults are the names of ncclResult_t in nccl.h of 2.22.
+var ncclResults = []string{
+	"ncclSuccess", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError",
+	"ncclInvalidArgument", "ncclInvalidUsage", "ncclRemoteError", "ncclInProgress",
+}
+
+func (e *NCCLError) Error() string {
+	text := fmt.Sprintf("%s: %s (NCCL error %d)", e.Call, e.Name, e.Code)
+	if e.Last != "" {
+		text += ": " + e.Last
+	}
+	return text
+}
+
+// fail makes an error of a result. Its text is NCCL's last error, or the last
+// warning of its log.
+func (n *NCCL) fail(call string, code int32, comm uintptr) *NCCLError {
+	e := &NCCLError{Call: call, Code: int(code), Name: "unknown result"}
+	if code >= 0 && int(code) < len(ncclResults) {
+		e.Name = ncclResults[code]
+	}
+	if warnings := n.Log(0).Warnings; len(warnings) > 0 {
+		e.Last = warnings[len(warnings)-1]
+	}
+	if n.getLastError != nil && e.Last == "" {
+		e.Last = oneLine(n.getLastError(comm))
+	}
+	return e
+}
+
+// NCCLComm is a communicator whose ranks are GPUs of this node, all in this process.
+type NCCLComm struct {
+	lib     *NCCL
+	comms   []uintptr
+	devices []int
+}
+
+// Comm makes a communicator of GPUs by their numbers in CUDA; rank i is devices[i].
+// It blocks until every GPU has joined, and cannot be interrupted.
+func (n *NCCL) Comm(devices []int) (*NCCLComm, error) {
+	c := &NCCLComm{lib: n, comms: make([]uintptr, len(devices)), devices: slices.Clone(devices)}
+	list := make([]int32, len(devices))
+	for i, d := range devices {
+		list[i] = int32(d)
+	}
+	if code := n.commInitAll(unsafe.SliceData(c.comms), int32(len(list)), unsafe.SliceData(list)); code != ncclSuccess {
+		return nil, n.fail("ncclCommInitAll", code, 0)
+	}
+	return c, nil
+}
+
+// Ranks is how many GPUs take part.
+func (c *NCCLComm) Ranks() int { return len(c.comms) }
+
+// AsyncError is what a rank has met since it was last given work, nil for nothing.
+// It may be called beside other calls.
+func (c *NCCLComm) AsyncError() error {
+	if c.lib.asyncError == nil {
+		return nil
+	}
+	for _, comm := range c.comms {
+		var now int32
+		if code := c.lib.asyncError(comm, &now); code != ncclSuccess {
+			return c.lib.fail("ncclCommGetAsyncError", code, comm)
+		}
+		if now != ncclSuccess && now != ncclInProgress {
+			return c.lib.fail("a collective", now, comm)
+		}
+	}
+	return nil
+}
+
+// Destroy frees the communicator. Its work must have ended.
+func (c *NCCLComm) Destroy() error {
+	return c.end("ncclCommDestroy", c.lib.commDestroy)
+}
+
+// Abort ends what the communicator does on the GPUs and frees it. It may hang: the
+// process has to be ended then.
+func (c *NCCLComm) Abort() error {
+	if c.lib.commAbort == nil {
+		return nil
+	}
+	return c.end("ncclCommAbort", c.lib.commAbort)
+}
+
+func (c *NCCLComm) end(call string, do func(uintptr) int32) (err error) {
+	for _, comm := range c.comms {
+		if code := do(comm); code != ncclSuccess && err == nil {
+			err = c.lib.fail(call, code, 0)
+		}
+	}
+	c.comms = nil
+	return err
+}
+
+// Group gives NCCL the operations that enqueue asks for as one, which starts when
+// they are all known: those of all ranks, and sends with their receives.
+func (n *NCCL) Group(enqueue func() error) error {
+	if code := n.groupStart(); code != ncclSuccess {
+		return n.fail("ncclGroupStart", code, 0)
+	}
+	err := enqueue()
+	if code := n.groupEnd(); code != ncclSuccess && err == nil {
+		return n.fail("ncclGroupEnd", code, 0)
+	}
+	return err
+}
+
+// NCCLWork is one rank's part of an operation: addresses of memory of its GPU, how
+// many float32, and a stream of its GPU.
+type NCCLWork struct {
+	Rank       int
+	Send, Recv uintptr
+	Count      int64
+	Stream     uintptr
+}
+
+// AllReduce adds the ranks' Count elements, each rank gets the sums.
+func (c *NCCLComm) AllReduce(w NCCLWork) error {
+	return c.did("ncclAllReduce", w.Rank, c.lib.allReduce(w.Send, w.Recv, uint64(w.Count), ncclFloat32, ncclSum, c.comms[w.Rank], w.Stream))
+}
+
+// AllGather gives each rank the Count elements of every rank, one behind the other.
+func (c *NCCLComm) AllGather(w NCCLWork) error {
+	return c.did("ncclAllGather", w.Rank, c.lib.allGather(w.Send, w.Recv, uint64(w.Count), ncclFloat32, c.comms[w.Rank], w.Stream))
+}
+
+// ReduceScatter adds Count elements for each rank, which gets its own part of the sums.
+func (c *NCCLComm) ReduceScatter(w NCCLWork) error {
+	return c.did("ncclReduceScatter", w.Rank, c.lib.reduceScatter(w.Send, w.Recv, uint64(w.Count), ncclFloat32, ncclSum, c.comms[w.Rank], w.Stream))
+}
+
+// Broadcast gives each rank the Count elements of root.
+func (c *NCCLComm) Broadcast(w NCCLWork, root int) error {
+	return c.did("ncclBroadcast", w.Rank, c.lib.broadcast(w.Send, w.Recv, uint64(w.Count), ncclFloat32, int32(root), c.comms[w.Rank], w.Stream))
+}
+
+// Send sends Count elements to a rank, from Send.
+func (c *NCCLComm) Send(w NCCLWork, to int) error {
+	return c.did("ncclSend", w.Rank, c.lib.send(w.Send, uint64(w.Count), ncclFloat32, int32(to), c.comms[w.Rank], w.Stream))
+}
+
+// Receive receives Count elements from a rank, to Recv.
+func (c *NCCLComm) Receive(w NCCLWork, from int) error {
+	return c.did("ncclRecv", w.Rank, c.lib.recv(w.Recv, uint64(w.Count), ncclFloat32, int32(from), c.comms[w.Rank], w.Stream))
+}
+
+func (c *NCCLComm) did(call string, rank int, code int32) error {
+	if code == ncclSuccess {
+		return nil
+	}
+	return c.lib.fail(call, code, c.comms[rank])
+}
+
+// ncclCUDAFailure is how NCCL names an error of CUDA: Cuda failure 719 'unspecified
+// launch failure'. Releases before 2.19 do not give the number.
+var ncclCUDAFailure = regexp.MustCompile(`Cuda failure (\d+)`)
+
+// CUDACode is the error of CUDA that is behind an error of NCCL, if it can be told. The
+// numbers of the runtime, which NCCL uses, are the driver's.
+func (e *NCCLError) CUDACode() (code int, ok bool) {
+	if m := ncclCUDAFailure.FindStringSubmatch(e.Last); m != nil && e.Code == ncclUnhandledCUDA {
+		code, err := strconv.Atoi(m[1])
+		return code, err == nil
+	}
+	return 0, false
+}

@@ -1,0 +1,204 @@
+package probe
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Bandwidth of RDMA devices by perftest, whose ib_write_bw is run twice on this node:
+// as a server, and as the client that writes into the server's memory.
+
+// Perftest is one such pair of processes.
+type Perftest struct {
+	Program       string        // ib_write_bw, or its path
+	Server        PerftestEnd   // whose memory is written
+	Client        PerftestEnd   // who writes
+	Size          int64         // of a message, bytes
+	Duration      time.Duration // of the writing, whole seconds; a quarter of it on either side is not measured
+	QPs           int           // queue pairs
+	Bidirectional bool          // both write at once, and the rate is the sum
+	Timeout       time.Duration // of all of it
+}
+
+// PerftestEnd is one of its ends.
+type PerftestEnd struct {
+	Device string   // mlx5_0
+	Port   string   // 1
+	GID    int      // index of the address to use; -1: that of the link layer (LID)
+	GPU    []string // arguments that put its memory on a GPU; none: memory of the host
+	Env    []string // which they need
+	CPUs   []int    // it runs on these, and its memory is near to them; none: anywhere
+}
+
+// PerftestResult is what came of it.
+type PerftestResult struct {
+	Rate float64        // Gb/s (10^9 bits), the average
+	Err  *PerftestError // nil if there is a rate
+}
+
+// PerftestHelp is what a program of perftest says of its options: --use_cuda is among
+// them where it was built with CUDA. The error is that of starting it.
+func (h *Host) PerftestHelp(ctx context.Context, program string) (string, error) {
+	x := h.RunOnce(ctx, "perftest "+program, Command{Argv: []string{program, "--help"}, Env: perftestEnv, Timeout: 10 * time.Second, Output: 64 << 10, Merge: true})
+	if e := perftestFault(x); e != nil {
+		switch e.Kind {
+		case PerftestAbsent, PerftestUnloadable, PerftestHung:
+			return "", e
+		}
+	}
+	return string(x.Output), nil
+}
+
+// perftestEnv keeps the numbers of other languages out.
+var perftestEnv = []string{"LC_ALL=C", "LANG=C"}
+
+// Perftests runs tests side by side and gives a result for each. It ends them, and
+// leaves no process behind, when ctx ends.
+func (h *Host) Perftests(ctx context.Context, tests []Perftest) []PerftestResult {
+	results := make([]PerftestResult, len(tests))
+	hosts := make([]*Host, len(tests))
+	var all sync.WaitGroup
+	for i := range tests {
+		hosts[i] = &Host{root: h.root, environ: h.environ} // a Host is not for several goroutines
+		all.Go(func() { results[i] = hosts[i].perftest(ctx, &tests[i]) })
+	}
+	all.Wait()
+	for _, of := range hosts {
+		h.blocked = h.blocked || of.blocked
+	}
+	return results
+}
+
+// perftest runs one test. A TCP port that somebody else has taken meanwhile is none of
+// its faults.
+func (h *Host) perftest(ctx context.Context, t *Perftest) PerftestResult {
+	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
+	defer cancel()
+	for range 3 {
+		port, err := freePort()
+		if err != nil {
+			return PerftestResult{Err: &PerftestError{Kind: PerftestNoPort, Text: err.Error()}}
+		}
+		r := h.perftestAt(ctx, t, port)
+		if r.Err == nil || r.Err.Kind != PerftestNoPort {
+			return r
+		}
+	}
+	return PerftestResult{Err: &PerftestError{Kind: PerftestNoPort, Text: "no TCP port is free for long enough"}}
+}
+
+// freePort is a TCP port that nobody listens at.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp4", "0.0.0.0:0") // as the server will
+	if err != nil {
+		return 0, fmt.Errorf("find a TCP port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil //nolint:errcheck,forcetypeassert // of a TCP listener it is one
+}
+
+// perftestAt runs server and client, which talk to each other by that TCP port first.
+func (h *Host) perftestAt(ctx context.Context, t *Perftest, port int) PerftestResult {
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	own := &Host{root: h.root, environ: h.environ}
+	server := make(chan Exit, 1)
+	go func() { server <- own.Run(serving, t.command(&t.Server, port)) }()
+	client := make(chan Exit, 1)
+	going, cut := context.WithCancel(ctx)
+	defer cut()
+	go func() { client <- h.perftestClient(going, t, port) }()
+
+	var x, of Exit
+	select {
+	case x = <-client:
+		select { // it has what it needs
+		case of = <-server:
+		case <-time.After(time.Second):
+			stop()
+			of = <-server
+			of.TimedOut = of.TimedOut && ctx.Err() != nil
+		}
+	case of = <-server:
+		select {
+		case x = <-client:
+		case <-time.After(time.Second): // it waits for a server that is gone
+			cut()
+			x = <-client
+			x.TimedOut = x.TimedOut && ctx.Err() != nil
+		}
+	}
+	h.blocked = h.blocked || own.blocked
+	return t.result(x, of)
+}
+
+// perftestClient starts the client until the server listens.
+func (h *Host) perftestClient(ctx context.Context, t *Perftest, port int) Exit {
+	argv := t.command(&t.Client, port)
+	argv.Argv = append(argv.Argv, "127.0.0.1")
+	for {
+		x := h.Run(ctx, argv)
+		if e := perftestFault(x); e == nil || e.Kind != PerftestNoServer {
+			return x
+		}
+		select {
+		case <-ctx.Done():
+			return x
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// command is that of one end.
+func (t *Perftest) command(e *PerftestEnd, port int) Command {
+	seconds := max(1, int(t.Duration/time.Second))
+	argv := []string{
+		t.Program, "-d", e.Device, "-i", cmp.Or(e.Port, "1"), "-p", strconv.Itoa(port), "-s", strconv.FormatInt(t.Size, 10), "-q", strconv.Itoa(max(1, t.QPs)),
+		"-D", strconv.Itoa(seconds), "-f", strconv.Itoa(seconds / 4), "-F", "--report_gbits",
+	}
+	if t.Bidirectional {
+		argv = append(argv, "-b")
+	}
+	if e.GID >= 0 {
+		argv = append(argv, "-x", strconv.Itoa(e.GID))
+	}
+	env := append(perftestEnv[:len(perftestEnv):len(perftestEnv)], e.Env...)
+	return Command{Argv: append(argv, e.GPU...), Env: env, CPUs: e.CPUs, Output: 64 << 10, Errors: 16 << 10}
+}
+
+// result makes one of how the client and the server ended. What a server says that was
+// left alone by its client is a sequel, and so is what a client says of a server that
+// is gone.
+func (t *Perftest) result(client, server Exit) PerftestResult {
+	e, of := perftestFault(client), perftestFault(server)
+	switch {
+	case e == nil:
+		rate, err := parsePerftest(client.Output, t.Size)
+		if err == nil {
+			return PerftestResult{Rate: rate}
+		}
+		if of != nil && of.telling() {
+			return PerftestResult{Err: of}
+		}
+		return PerftestResult{Err: &PerftestError{Kind: PerftestGarbled, Text: err.Error()}}
+	case of != nil && of.telling() && !e.telling():
+		return PerftestResult{Err: of}
+	case e.Kind == PerftestNoServer && of != nil && of.Kind == PerftestHung:
+		return PerftestResult{Err: &PerftestError{Kind: PerftestHung, Text: "its server did not come to listen"}}
+	}
+	return PerftestResult{Err: e}
+}
+
+// telling says whether it is a cause, and not a sequel of what the other end met.
+func (e *PerftestError) telling() bool {
+	switch e.Kind {
+	case PerftestNoServer, PerftestBroken, PerftestHung, PerftestStopped:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,84 @@
+package run
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+)
+
+// seen is one call of Engine.Doing, and how many steps had begun and had a result.
+type seen struct {
+	check, what    string
+	elapsed, bound time.Duration
+	results        int
+}
+
+// watched runs a plan, and gives what somebody who watches has seen.
+func watched(t *testing.T, p *plan.Plan) (list []seen) {
+	t.Helper()
+	rec := &recorder{stopAt: -1}
+	var mu sync.Mutex
+	e := &Engine{Pool: newTestPool(t, ""), Deadline: time.Now().Add(30 * time.Second)}
+	e.Doing = func(s *plan.Step, what string, elapsed, bound time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		v := seen{what: what, elapsed: elapsed, bound: bound, results: len(rec.results)}
+		if s != nil {
+			v.check = s.Name
+		}
+		list = append(list, v)
+	}
+	if err := e.Do(t.Context(), p, rec); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// What an active test does is told while it runs, and that it is over before its
+// result is handed over; of other checks nothing is told.
+func TestDoing(t *testing.T) {
+	t.Parallel()
+	p := buildPlan(0, "check_rogue ok", "check_rogue phases", "check_rogue ok")
+	p.Steps[1].Active, p.Steps[1].Barrier, p.Steps[1].Bound = true, true, 9*time.Second
+	list := watched(t, p)
+	if len(list) < 4 {
+		t.Fatalf("%+v", list)
+	}
+	last := list[len(list)-1]
+	if last != (seen{results: 1}) {
+		t.Errorf("the end is %+v", last)
+	}
+	var whats []string
+	for i, v := range list[:len(list)-1] {
+		if v.check != "check_rogue" || v.bound != 9*time.Second || v.results != 1 || v.elapsed <= 0 || i > 0 && v.elapsed <= list[i-1].elapsed {
+			t.Errorf("%+v", v)
+		}
+		whats = append(whats, v.what)
+	}
+	if got := slices.Compact(whats); !slices.Equal(got, []string{"phase 1", "phase 2"}) && !slices.Equal(got, []string{"rogue phases", "phase 1", "phase 2"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// A check that is not active, and one of which only the last result is looked at,
+// are not told of.
+func TestDoingOfOthers(t *testing.T) {
+	t.Parallel()
+	p := buildPlan(0, "check_rogue phases", "check_rogue phases")
+	p.Steps[1].Active, p.Steps[1].OnlyOld = true, true
+	if list := watched(t, p); len(list) > 0 {
+		t.Errorf("%+v", list)
+	}
+}
+
+// A worker that was never started does nothing.
+func TestDoingOfNobody(t *testing.T) {
+	t.Parallel()
+	if what := newTestPool(t, "").Doing(checks.NVML); what != "" {
+		t.Errorf("%q", what)
+	}
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+)
+
+// What a node reaches when it is well is learned when an operator says so, and at no
+// other time: nhc-gpu --baseline runs the active tests of the configuration several
+// times over. It drains nobody and speaks to no slurmctld.
+
+// baselineWord is what asks for it, "--baseline=RUNS" with a number.
+const baselineWord = "--baseline"
+
+// The runs that --baseline makes.
+const (
+	baselineRuns     = 5
+	mostBaselineRuns = 31 // as many samples as are kept
+)
+
+// asksBaseline says whether a word asks for it.
+func asksBaseline(word string) bool {
+	return word == baselineWord || strings.HasPrefix(word, baselineWord+"=")
+}
+
+func baselineRunsOf(word string) (int, error) {
+	text, given := strings.CutPrefix(word, baselineWord+"=")
+	if !given {
+		return baselineRuns, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > mostBaselineRuns {
+		return 0, fmt.Errorf("%s=%s: want the number of runs, up to %d; 0 only shows what was learned", baselineWord, text, mostBaselineRuns)
+	}
+	return n, nil
+}
+
+// learnBaseline runs the active tests of the configuration, and prints what is known
+// of the node then.
+func learnBaseline(words []string, exit *int) error {
+	runs, err := baselineRunsOf(words[0])
+	if err != nil {
+		return err
+	}
+	r, from, err := forPeople(words[1:], false)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if r.set.past == "" {
+		return fmt.Errorf("%s: only root can learn what a node reaches: it is kept below %s", baselineWord, pastRoot)
+	}
+	if runs > 0 {
+		if onlyActive(r.plan); !slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Active }) {
+			return unusableError{fmt.Errorf("no line of %s for this host is an active test: there is nothing to learn (docs/active.md has examples)", from)}
+		}
+		if *exit = r.learn(runs); r.sig.caught() != 0 {
+			return nil
+		}
+	}
+	rows, err := checks.Baselines(r.pastEnv())
+	if err != nil {
+		return err
+	}
+	return printBaselines(os.Stdout, rows)
+}
+
+// pastEnv is for reading what this run's checks keep.
+func (r *oneRun) pastEnv() *checks.Env {
+	env := &checks.Env{Host: probe.NewHost(cmp.Or(r.set.get("HOSTROOT"), "/"))}
+	env.Host.SetPast(r.set.past, r.set.spare)
+	return env
+}
+
+// onlyActive leaves of a plan the active tests, each to be run whatever its last
+// result is, and the assignments between them.
+func onlyActive(p *plan.Plan) {
+	p.Steps = slices.DeleteFunc(p.Steps, func(s plan.Step) bool { return !s.Active && s.Kind != plan.Assign })
+	for i := range p.Steps {
+		p.Steps[i].Index, p.Steps[i].MaxAge, p.Steps[i].OnlyOld = i, 0, false
+	}
+}
+
+// learn makes the runs. Each test has its own bound; the run has one only where -t
+// gives it.
+func (r *oneRun) learn(runs int) (exit int) {
+	r.set.learn = true
+	timed := slices.ContainsFunc(r.opts.set, func(a assignment) bool { return a.name == "TIMEOUT" })
+	if !timed {
+		r.set.put("TIMEOUT", "0", true)
+	}
+	r.budget()
+	r.pool.SetVars(r.set.workerVars())
+	line := r.progress()
+	said := map[string]bool{}
+	for i := range runs {
+		if line != nil {
+			line.lead = fmt.Sprintf("run %d of %d", i+1, runs)
+		}
+		t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
+		r.table = t
+		began := time.Now()
+		e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout, Doing: line.hook()}
+		err := e.Do(r.ctx, r.plan, t)
+		if sig := r.sig.caught(); err != nil && sig != 0 {
+			return 128 + int(sig)
+		}
+		out := verdict.Report{Rows: t.rows}
+		exit = max(exit, out.Exit())
+		fmt.Fprintf(stdout, "run %d of %d: %s, %.1fs\n", i+1, runs, worstOf(t.rows), time.Since(began).Seconds())
+		for _, row := range t.rows {
+			if row.Severity != checks.OK && !said[row.Message] {
+				said[row.Message] = true
+				fmt.Fprintf(stdout, "  %s: %s: %s\n", row.Severity, row.Name, row.Message)
+			}
+		}
+	}
+	fmt.Fprintln(stdout)
+	return exit
+}
+
+func worstOf(rows []verdict.Row) checks.Severity {
+	worst := checks.OK
+	for _, row := range rows {
+		worst = max(worst, row.Severity)
+	}
+	return worst
+}
+
+// printBaselines prints what was learned: a row for each number.
+func printBaselines(out io.Writer, rows []checks.BaselineRow) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(out, "nothing was learned of this node")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "TEST\tALGORITHM\tSIZE\tRANKS\tDEVICE\tWHAT\tRUNS\tMEDIAN\tMAD\tLIMIT\tUNIT\tDRIVER")
+	for i := range rows {
+		r := &rows[i]
+		size, limit := "-", "-"
+		if r.Size > 0 {
+			size = sizeText(r.Size)
+		}
+		if r.Samples >= 1 && r.Limit != 0 {
+			limit = number(r.Limit)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Test, cmp.Or(r.Algorithm, "-"), size, max(r.Ranks, 1), cmp.Or(r.Device.String(), "node"),
+			r.What, r.Samples, number(r.Median), number(r.MAD), limit, r.Unit, cmp.Or(r.Driver, "-"))
+	}
+	if err := w.Flush(); err != nil && !errors.Is(err, syscall.EPIPE) {
+		return fmt.Errorf("print what was learned: %w", err)
+	}
+	return nil
+}
+
+// number has about four digits, which is more than any run repeats.
+func number(v float64) string {
+	switch {
+	case v >= 1000:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 3, 64)
+}
+
+// sizeText is a number of bytes where it is a round one, and n of matrices else.
+func sizeText(n int64) string {
+	unit := ""
+	for _, next := range []string{"K", "M", "G", "T"} {
+		if n < 1<<20 && unit == "" || n%1024 != 0 {
+			break
+		}
+		n, unit = n/1024, next
+	}
+	return strconv.FormatInt(n, 10) + unit
+}

@@ -1,0 +1,97 @@
+/* What the files of the fake libcuda share. */
+#ifndef FAKE_H
+#define FAKE_H
+
+#include <pthread.h>
+#include <stddef.h>
+
+#define SYSTEM (-2)  /* calls that are about no GPU */
+#define MAX_GPUS 16
+#define MAX_ARGS 3
+
+/* Results: CUresult of cuda.h. */
+enum {
+	OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201,
+	NO_BINARY_FOR_GPU = 209, PEER_UNSUPPORTED = 217, UNSUPPORTED_PTX = 222, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600,
+	PEER_ALREADY = 704,
+};
+
+/* scenario.c: what the scenario says of a call. 1: nothing, go on; else the result of
+   the call is *result. A rule that hangs or crashes does not come back. */
+int allowed(int gpu, const char *call, const char *arg, int *result);
+/* text is the answer to a question, NULL if the scenario has none; number is the first
+   number of it. Arguments that are not needed are NULL. */
+const char *text(int gpu, const char *what, const char *arg);
+double number(int gpu, const char *what, const char *arg, double otherwise);
+void load_scenario(void);
+
+/* A stream. Its clock is simulated: what is queued is done at once, and costs as many
+   microseconds as the scenario says. charge is the first field, so that other fakes,
+   which get a CUstream, can have their work cost time, too. */
+struct stream {
+	void (*charge)(struct stream *, double us);
+	struct device *device;
+	double now;
+	struct stream *next;
+};
+
+struct event {
+	double at;
+	int recorded;
+	struct event *next;
+};
+
+/* A piece of a GPU's memory: free or taken. */
+struct piece {
+	size_t at, size;
+	int taken;
+	struct piece *next;
+};
+
+struct device {
+	int index;
+	pthread_mutex_t lock;
+	char *memory;   /* the GPU's, where it is the fake's own */
+	size_t size;
+	struct piece *pieces;
+	int retained;
+	double now;     /* until when the program has waited for it */
+	unsigned launches;
+	struct stream zero, *streams;
+	struct event *events;
+	int peers;      /* bits: those of which it may reach the memory */
+	struct { unsigned long at; int bit, value; } stuck;
+};
+
+extern struct device devices[MAX_GPUS];
+extern int ndevices;
+
+/* A context is its device. */
+extern __thread struct device *current;
+
+/* stuck puts what does not keep its value back after something may have written. */
+void settle(struct device *d);
+/* turn_over turns a bit over in what a call or kernel has written at to, as the
+   scenario says: "3 wrong KERNEL = OFFSET BIT". */
+void turn_over(struct device *d, const char *by, void *to, size_t size);
+
+/* A kernel as the host runs it. run is called for each thread of the grid, or once if
+   whole; the costs are in bytes of memory traffic and in floating point operations. */
+struct kernel {
+	const char *name;
+	int whole;
+	void (*run)(void **args);
+	double (*bytes)(void **args);
+	double (*flops)(void **args);
+	struct kernel *next;
+};
+void add_kernel(struct kernel *k);
+
+/* The place of a thread, and for kernels that are run whole the sizes of the grid. */
+extern __thread unsigned thread_x, threads_x, block_x, blocks_x;
+extern __thread unsigned grid_size[3], block_size[3];
+
+/* The argument with a number, of a type. */
+#define ARG(args, n, type) (*(type *)(args)[n])
+
+#endif

@@ -1,0 +1,55 @@
+package fakesys
+
+import (
+	_ "embed"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Perftest is an ib_write_bw that prints what the real one does, in the formats of
+// Debian 12 and 13, and measures nothing.
+type Perftest struct {
+	Version string // "4.5" (Debian 12) or "25.01" (Debian 13)
+	CUDA    bool   // built with it, which Debian's are not
+	Old     bool   // it finds GPUs by their numbers only
+	Rate    string // that every device has, Gb/s; "" is 391.43
+
+	// Acts are what devices do instead: "rate 212.40", "transfer", "link", "memory",
+	// "broken", "hang", "silent", "half", "comma", "garbage", "nodevice", "deaf", "loader".
+	Acts map[string]string
+}
+
+// perftestScript is the program behind its settings.
+//
+//go:embed ib_write_bw.sh
+var perftestScript string
+
+// Script is the program.
+func (p Perftest) Script() string {
+	if p.Version == "" {
+		p.Version = "25.01"
+	}
+	if p.Rate == "" {
+		p.Rate = "391.43"
+	}
+	var acts strings.Builder
+	for _, device := range slices.Sorted(maps.Keys(p.Acts)) {
+		fmt.Fprintf(&acts, "  %s) act='%s' ;;\n", device, p.Acts[device])
+	}
+	cuda := ""
+	if p.CUDA {
+		cuda = "yes"
+		if p.Old {
+			cuda = "old"
+		}
+	}
+	return strings.NewReplacer("@VERSION@", p.Version, "@CUDA@", cuda, "@RATE@", p.Rate, "  @ACTS@\n", acts.String()).Replace(perftestScript)
+}
+
+// AddPerftest puts ib_write_bw on a node.
+func (n *Node) AddPerftest(p Perftest) *Node {
+	n.Files["usr/bin/ib_write_bw"] = p.Script()
+	return n
+}
