@@ -107,7 +107,7 @@ const watched = "watched -1"
 
 func TestProgram(t *testing.T) {
 	t.Parallel()
-	const health, diag = "* || check_dcgm_health\n", "* || check_dcgm_diag 1\n"
+	const health, diag = "* || check_dcgm_health\n", "* || check_dcgm_diag 1 -t 20\n"
 	pass := []string{"reversed"}
 	for i := range 8 {
 		pass = append(pass, fmt.Sprintf("result memory 1 %d 0", i))
@@ -122,17 +122,18 @@ func TestProgram(t *testing.T) {
 			"check_dcgm_health:  gpu3 0000:13:00.0: DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: Detected 2 volatile double-bit ECC error(s) in GPU 4."},
 		{"a disputed threshold", health, []string{watched, "incident 1 3 1 20 3 replays"}, "check_dcgm_health:  gpu3 0000:13:00.0: DCGM_FR_PCI_REPLAY_RATE (3), PCIe: replays"},
 		{"the engine hangs", health, []string{"hang dcgmHealthGet"}, "check_dcgm_health:  cannot ask nv-hostengine at "},
-		{"the library crashes", health, []string{"crash dcgmHealthCheck"}, "check_dcgm_health"},
+		{"the library crashes", health, []string{"crash dcgmHealthCheck"}, "Health check unknown:  check_dcgm_health:  could not tell: its worker died in dcgmHealthCheck"},
+		{"the driver hangs below an engine of its own", "* || export DCGM_MODE=embedded\n" + health, []string{"hang dcgmStartEmbedded"}, "check_dcgm_health:  hung (in dcgmStartEmbedded"},
 		{"an error", health, []string{"error dcgmHealthCheck -3"}, "dcgmHealthCheck: Generic unspecified error (DCGM error -3)"},
 		{"a diagnostic passes", diag, pass, ""},
 		{"a diagnostic of one of eight fails", diag, append(slices.Clone(pass), "result pcie 1 4 3", "note pcie 1 4 58 A memory mismatch"),
 			"check_dcgm_diag:  gpu3 0000:13:00.0: DCGM_FR_MEMORY_MISMATCH (58), test pcie: A memory mismatch"},
-		{"garbage of a diagnostic", diag, []string{"garbage"}, "check_dcgm_diag"},
+		{"garbage of a diagnostic", diag, []string{"garbage"}, "check_dcgm_diag:  gpu0 0000:10:00.0: DCGM says nothing of it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, c.lines...)
-			out, _ := n.run(t, c.conf, "-t", "150")
+			out, _ := n.run(t, c.conf)
 			if c.want == "" && out != "" || !strings.Contains(out, c.want) {
 				t.Errorf("it printed:\n%s\nwant %q", out, c.want)
 			}
