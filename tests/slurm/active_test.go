@@ -1,0 +1,47 @@
+package slurm_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// atOnce is how long an active test may go on after a job has come: what it notices
+// the job by, the end of a piece of work, and a machine that is busy with other tests.
+const atOnce = 10 * time.Second
+
+// An active test makes way for a job, is not begun beside one, and drains nobody.
+func TestActiveTestMakesWay(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	n := c.Nodes[0]
+	n.Settings("VERBOSE=1\n")
+	n.Conf(strings.Repeat("* || check_cpu_stream -t 20\n", 12)) // each takes a second or two here
+	logged := func(limit time.Duration, text string) {
+		t.Helper()
+		c.waitFor(limit, text+" in nhc.log", func() (string, bool) { return n.Log(), strings.Contains(n.Log(), text) })
+	}
+	before := map[string]bool{}
+	c.waitFor(soon, "a worker that is at work", func() (string, bool) { // the log is written at the end of a run
+		out, _ := c.Try("pgrep", "-f", "^nhc-gpu-worker")
+		now := map[string]bool{}
+		for pid := range strings.FieldsSeq(out) {
+			if now[pid] = true; before[pid] {
+				return pid, true
+			}
+		}
+		before = now
+		time.Sleep(300 * time.Millisecond) // those of the other nodes are gone by then
+		return out, false
+	})
+	job := c.Submit("--nodelist=" + n.Name)
+	n.WaitState("mix alloc", soon)
+	logged(atOnce, "check_cpu_stream:  stopped: a job has begun on the node: "+job.ID)
+	logged(soon, "check_cpu_stream:  not run: job "+job.ID+" runs here")
+	if state, reason := n.State(); state != "mix" && state != "alloc" || reason != "" {
+		t.Errorf("%s is %q for reason %q, want it to run its job", n.Name, state, reason)
+	}
+	n.Create("done")
+	job.Wait("COMPLETED", soon)
+	n.WaitState("idle", soon)
+}
