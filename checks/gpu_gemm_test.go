@@ -48,50 +48,87 @@ func cudaCommon(name string, words []string) []scenario {
 	return list
 }
 
-func init() {
-	const name, n = gpuGemmName, 128
-	const every = "fp64,fp32,tf32,bf16,fp16,fp8"
-	line := func(types string, more ...string) []string {
-		return append(of("-t", "0", "-n", "128", "--types", types), more...)
-	}
-	bf16 := line("bf16")
-	found := func(code string, f Finding, text string) Finding {
-		f.Code = "gpu.gemm." + code
+// What bit 5 of byte 0x102 makes of the product of bf16 with n 128, computed by another
+// program: C(64, 0) is -372581 in place of -307045.
+const (
+	bf16Truth   = "sum 6955a897650a315d"
+	bf16Flipped = "sum dc8333674d5d315d"
+)
+
+// gemmScenarios are those that check_gpu_gemm and check_gpu_soak have in common. words
+// makes a line of options, behind which the least rate may stand.
+func gemmScenarios(name, code string, words func(least string, options ...string) []string) []scenario {
+	bf16 := words("", "-n", "128")
+	found := func(kind string, f Finding, text string) Finding {
+		f.Code = code + kind
 		return gpuFinding(name, 3, f, text)
 	}
-	note := func(code string, severity Severity, text string) Finding {
-		return Finding{Code: "gpu.gemm." + code, Severity: severity, Message: name + ":  " + text}
+	note := func(kind string, severity Severity, text string) Finding {
+		return Finding{Code: code + kind, Severity: severity, Message: name + ":  " + text}
 	}
-	slow := found("peers", Finding{Severity: Fail, Want: "at least 540.2 TFLOP/s", Got: "300.0 TFLOP/s"}, "bf16 cublaslt, n 128: far from its peers, whose median is 600.2 TFLOP/s")
-	slow.Message += " (31 C, 71 W)"
-	least := found("slow", Finding{Severity: Fail, Want: "at least 500.0 TFLOP/s", Got: "300.0 TFLOP/s"}, "bf16 cublaslt, n 128")
-	least.Message += " (31 C, 71 W)"
+	cool := func(f Finding) Finding {
+		f.Message += " (31 C, 71 W)"
+		return f
+	}
+	wrong := found(".wrong", Finding{Severity: Fail, Remedy: ReseatOrRMA, Want: bf16Truth, Got: bf16Flipped}, "bf16 cublaslt, n 128: wrong results in 4 of 4 products")
+	alike := note(".alike", Unknown, "bf16 cublaslt, n 128: 8 of 8 GPUs have the same product, and not the CPU's, want "+bf16Truth+", got "+bf16Flipped)
+	alike.Want, alike.Got = bf16Truth, bf16Flipped
+	floor := onGEMM("one is below the floor", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 590"},
+		cool(found(".floor", Finding{Severity: Warn, Want: "at least 595.0 TFLOP/s", Got: "590.3 TFLOP/s"}, "bf16 cublaslt, n 128 ("+strings.TrimPrefix(code, "gpu.")+" of test)")))
+	floor.platform = &Platform{Name: "test", Floors: []Floor{
+		{Test: strings.TrimPrefix(code, "gpu."), Algorithm: "bf16 cublaslt", Size: 128, Ranks: 1, Value: 595, Unit: "TFLOP/s"},
+		{Test: strings.TrimPrefix(code, "gpu."), Algorithm: "bf16 own", Size: 128, Ranks: 1, Value: 1000, Unit: "TFLOP/s"}}} // of another algorithm
+	return append(cudaCommon(name, bf16), floor,
+		onGEMM("healthy", true, bf16, nil, nil),
+		onGEMM("one is slower than the line wants", true, words("500", "-n", "128"), nil, []string{"3 tflops cublaslt_bf16 = 300"},
+			cool(found(".slow", Finding{Severity: Fail, Want: "at least 500.0 TFLOP/s", Got: "300.0 TFLOP/s"}, "bf16 cublaslt, n 128"))),
+		onGEMM("one has a wrong bit", true, bf16, nil, []string{"3 wrong product = 0x102 5"}, wrong),
+		onGEMM("all have the same wrong bit", true, bf16, nil, []string{"* wrong product = 0x102 5"}, alike),
+		onGEMM("no way of cuBLASLt", true, bf16, nil, []string{"* cublasLtMatmulAlgoGetHeuristic error 15"},
+			note(".library", OK, "own kernels for bf16 in place of cuBLASLt: cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED (15)")),
+		onGEMM("cuBLASLt fails on one", true, bf16, nil, []string{"3 cublasLtMatmul after 2 error 13"},
+			gpuFinding(name, 3, Finding{Code: "cuda.error", Severity: Unknown}, "multiply matrices of bf16: cublasLtMatmul(3): CUBLAS_STATUS_EXECUTION_FAILED (13)")),
+		onGEMM("one has little memory", true, bf16, nil, []string{"3 memory = 0x400000"},
+			found(".memory", Finding{Severity: Unknown, Want: Size(probe.GEMMTypeOf("bf16").Memory(128)).String(), Got: "4 MiB"}, "too little free memory for bf16")),
+		onGEMM("a driver older than a kernel", true, words("", "-n", "128", "--own"), nil, []string{"- ptx = 60"},
+			note(".types", Skip, "no bf16: the driver is too old for our kernel, and cuBLASLt is not used: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (CUDA error 222)")),
+		onGEMM("no bf16 on V100", true, bf16, nil, []string{"* attribute 75 = 7"},
+			note(".types", Skip, "no bf16 on NVIDIA H100 80GB HBM3: want compute capability 8.0, got 7.0")),
+		onGEMM("a size that is none", true, words("", "-n", "1000"), nil, nil, gemmValue(name, "-n", "a multiple of 128 up to 32768", "1000")...),
+	)
+}
+
+func init() {
+	const name = gpuGemmName
+	const every = "fp64,fp32,tf32,bf16,fp16,fp8"
+	line := func(types, least string, more ...string) []string {
+		if more = append(of("-t", "0", "--types", types), more...); least != "" {
+			more = append(more, least)
+		}
+		return more
+	}
+	bf16 := line("bf16", "", "-n", "128")
+	slow := func(seen string) Finding {
+		f := gpuFinding(name, 3, Finding{Code: "gpu.gemm.peers", Severity: Fail, Want: "at least 540.2 TFLOP/s", Got: "300.0 TFLOP/s"},
+			"bf16 cublaslt, n 128: far from its peers, whose median is 600.2 TFLOP/s")
+		f.Message += " (" + seen + ")"
+		return f
+	}
+	const seen = "91 C, 71 W, hardware slowdown and hardware thermal slowdown"
 	hot := func(g *probe.GPU) {
 		g.Throttle.Now = probe.Known(uint64(probe.ThrottleHardwareThermal | probe.ThrottleHardware))
 		g.Temperature.GPU = probe.Known(91)
 	}
-	const hotText = "slowed down under load: 91 C, 71 W, hardware slowdown and hardware thermal slowdown"
-	warm := slow
-	warm.Message = strings.Replace(warm.Message, "(31 C, 71 W)", "(91 C, 71 W, hardware slowdown and hardware thermal slowdown)", 1)
-	testCheck(name, append(cudaCommon(name, bf16),
-		onGEMM("all types", true, line(every), nil, nil),
-		onGEMM("all types, own kernels", true, line(every, "--own"), nil, nil),
-		onGEMM("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow),
-		onGEMM("one is slower than the line wants", true, line("bf16", "500"), nil, []string{"3 tflops cublaslt_bf16 = 300"}, least),
-		onGEMM("one is hot, and slow for it", true, bf16, gpu3(hot), []string{"3 tflops cublaslt_bf16 = 300"},
-			found("throttled", Finding{Severity: Warn}, hotText), warm),
-		onGEMM("one is hot", true, bf16, gpu3(hot), nil, found("throttled", Finding{Severity: Warn}, hotText)),
-		onGEMM("no way of cuBLASLt", true, bf16, nil, []string{"* cublasLtMatmulAlgoGetHeuristic error 15"},
-			note("library", OK, "own kernels for bf16 in place of cuBLASLt: cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED (15)")),
-		onGEMM("no type of that name", true, line("bf16,int3"), nil, nil, gemmValue(name, "type", "some of "+every, "int3")...),
-		onGEMM("no size", true, of("-n", "100"), nil, nil, gemmValue(name, "-n", "a multiple of 128 up to 32768", "100")...),
-		onGEMM("a rate for all types", true, of("500"), nil, nil, gemmValue(name, "TFLOPS", "one type with it, as --types bf16", "500.0 ")...),
-		onGEMM("no FP8 on A100", true, line("fp8"), nil, []string{"* attribute 75 = 8"},
-			note("types", Skip, "no fp8 on NVIDIA H100 80GB HBM3: want compute capability 8.9, got 8.0")),
-		onGEMM("a driver older than a kernel", true, line("bf16", "--own"), nil, []string{"- ptx = 60"},
-			note("types", Skip, "no bf16: the driver is too old for our kernel, and cuBLASLt is not used: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (CUDA error 222)")),
-		onGEMM("one has little memory", true, bf16, nil, []string{"3 memory = 0x400000"},
-			found("memory", Finding{Severity: Unknown, Want: Size(probe.GEMMTypeOf("bf16").Memory(n)).String(), Got: "4 MiB"}, "too little free memory for bf16")),
+	throttled := gpuFinding(name, 3, Finding{Code: "gpu.gemm.throttled", Severity: Warn}, "slowed down under load: "+seen)
+	common := gemmScenarios(name, "gpu.gemm", func(least string, options ...string) []string { return line("bf16", least, options...) })
+	testCheck(name, append(common,
+		onGEMM("all types", true, line(every, "", "-n", "128"), nil, nil),
+		onGEMM("all types, own kernels", true, line(every, "", "-n", "128", "--own"), nil, nil),
+		onGEMM("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow("31 C, 71 W")),
+		onGEMM("one is hot, and slow for it", true, bf16, gpu3(hot), []string{"3 tflops cublaslt_bf16 = 300"}, throttled, slow(seen)),
+		onGEMM("one is hot", true, bf16, gpu3(hot), nil, throttled),
+		onGEMM("no type of that name", true, line("bf16,int3", ""), nil, nil, gemmValue(name, "type", "some of "+every, "int3")...),
+		onGEMM("a rate for all types", true, of("500"), nil, nil, gemmValue(name, "TFLOPS", "one type with it, as --types bf16", "500.0 TFLOP/s")...),
 	)...)
 }
 

@@ -17,7 +17,10 @@ func init() {
 	least := found("slow", "at most 20.0 us", "40.0 us", "launch of an empty kernel")
 	lost := onGEMM("a launch fails", false, words, nil, []string{"3 cuLaunchKernel empty after 30 error 719"},
 		gpuFinding(name, 3, Finding{Code: "cuda.error.719", Severity: Fail, Remedy: ResetGPU}, "launch kernels: launch empty: cuLaunchKernel(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)"))
-	testCheck(name, append(cudaCommon(name, words), lost,
+	floor := onGEMM("one is above the floor", false, words, nil, []string{"3 launch = 6"},
+		gpuFinding(name, 3, Finding{Code: "gpu.launch.floor", Severity: Warn, Want: "at most 5.50 us", Got: "6.00 us"}, "launch of an empty kernel (launch of test)"))
+	floor.platform = &Platform{Name: "test", Floors: []Floor{{Test: "launch", Algorithm: "empty", Ranks: 1, Value: 5.5, Unit: "us"}}}
+	testCheck(name, append(cudaCommon(name, words), lost, floor,
 		onGEMM("healthy", false, words, nil, nil),
 		onGEMM("outliers do not count", false, words, nil, []string{"3 launch = 5 5 5 5 5 5 5 5 5 9"}),
 		onGEMM("one is slow", false, words, nil, []string{"3 launch = 40"}, one, many),
