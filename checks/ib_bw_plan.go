@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -102,9 +103,12 @@ func (b *bwRun) end(p *fabricPort) (*probe.PerftestEnd, bool) {
 // fewest ports have. What comes back are the ports whose GPU may be used.
 func (b *bwRun) onGPUs(ports []*fabricPort, ends map[*fabricPort]*probe.PerftestEnd, near map[*fabricPort]nearness) (fit []*fabricPort) {
 	gpus, err := b.env.locateGPUs()
-	if err != nil || len(gpus) == 0 {
+	if err == nil && len(gpus) == 0 {
+		err = errors.New("none is on the PCI bus")
+	}
+	if err != nil {
 		b.failures = true
-		b.report(Device{}, Finding{Code: "ib.bw.gpu", Severity: Unknown}, "cannot tell where the GPUs are: %v", err)
+		b.report(Device{}, Finding{Code: "ib.bw.gpu", Severity: Unknown, Got: oneLine(err)}, "cannot tell where the GPUs are")
 		return nil
 	}
 	used := make([]int, len(gpus))

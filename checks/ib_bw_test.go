@@ -125,6 +125,12 @@ func testGDR(name string) {
 		}
 		return s
 	}
+	gone := onPorts("no GPU on the bus", nil, fakesys.DGXH100(), fakesys.Perftest{CUDA: true}, func(n *fakesys.Node) {
+		for _, g := range h100s().GPUs {
+			delete(n.Links, "sys/bus/pci/devices/"+g.PCI)
+		}
+	}, Finding{Code: "ib.bw.gpu", Severity: Unknown, Got: "none is on the PCI bus", Message: name + ":  cannot tell where the GPUs are, got none is on the PCI bus"})
+	gone.broken = true
 	none := Finding{Code: "ib.bw.cuda", Severity: Unknown, Want: "one that is built with CUDA", Message: name + ":  ib_write_bw cannot use the memory of GPUs, want one that is built with CUDA"}
 	used := func(n *probe.NVML) { n.GPUs[3].Processes = probe.Known([]probe.GPUProcess{{PID: 1}}) }
 	left := Finding{Code: "active.left", Severity: Skip, Device: gpuDevice(&h100s().GPUs[3]), Got: "process 1 is on it"}
@@ -135,6 +141,7 @@ func testGDR(name string) {
 		on("built without CUDA, Debian 13", fakesys.Perftest{}, nil, none),
 		on("memory cannot be registered", fakesys.Perftest{CUDA: true, Acts: map[string]string{"mlx5_3": "memory"}}, nil,
 			portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "Couldn't allocate MR"}, "memory of its GPU cannot be registered with the adapter (nvidia_peermem)")),
+		gone,
 		on("its GPU is in use", fakesys.Perftest{CUDA: true}, used, busy, left),
 	)
 }
