@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -85,8 +86,9 @@ type activeRun struct {
 	release  func()
 	watching sync.WaitGroup
 	jobs     *probe.JobWatch
-	overdue  *time.Timer // ends the process; nil: nothing has stopped the test
-	nvml     sync.Mutex  // of Host.NVML and its like, which are for one goroutine
+	overdue  *time.Timer            // ends the process; nil: nothing has stopped the test
+	what     atomic.Pointer[string] // see during
+	nvml     sync.Mutex             // of Host.NVML and its like, which are for one goroutine
 }
 
 // The reasons for which a test is over before its end.
@@ -195,7 +197,26 @@ func (r *activeRun) unfit(g *probe.GPU) (why, code string) {
 }
 
 // at names what is about to be done, for a hang and for who watches.
-func (r *activeRun) at(format string, args ...any) { r.env.At(format, args...) }
+func (r *activeRun) at(format string, args ...any) {
+	r.during(format, args...)
+	r.env.At(format, args...)
+}
+
+// during names what calls of CUDA from now on belong to: "gpu3: copy from the host".
+// Unlike at it may be called by the goroutines of a test.
+func (r *activeRun) during(format string, args ...any) {
+	what := fmt.Sprintf(format, args...)
+	r.what.Store(&what)
+}
+
+// calling hears of the calls of CUDA, one at a time, and names them with what they
+// belong to.
+func (r *activeRun) calling(call string) {
+	if what := r.what.Load(); what != nil {
+		call = *what + ": " + call
+	}
+	r.env.At("%s", call)
+}
 
 // report adds a finding about a device; the zero Device is the node.
 func (r *activeRun) report(d Device, f Finding, format string, args ...any) {
@@ -254,7 +275,7 @@ func (r *activeRun) stopped(cause error) {
 
 // cuda is CUDA, where it is to be had. false: the findings say why not.
 func (r *activeRun) cuda() (*probe.CUDA, bool) {
-	c, err := r.env.Host.CUDA(r.env.Doing)
+	c, err := r.env.Host.CUDA(r.calling)
 	if err == nil {
 		return c, true
 	}

@@ -83,10 +83,10 @@ func init() {
 
 // On this machine: it measures, stamps its result, and ends with its time.
 func TestCPUStreamHere(t *testing.T) {
-	c := &cpuStream{Time: 2 * time.Second}
+	c := &cpuStream{Time: 20 * time.Second}
 	start := time.Now()
 	got := c.Run(t.Context(), &Env{Host: probe.NewHost("/")})
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > 21*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	if len(got) == 0 || got[0].Code == "active.busy" || got[0].Code == "cpu.stream.memory" {

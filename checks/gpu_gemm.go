@@ -81,7 +81,7 @@ func (c *gpuGemm) Run(ctx context.Context, env *Env) []Finding {
 	case c.N < 0 || c.N > probe.GEMMMost || c.N%probe.GEMMStep != 0:
 		return gemmValue(gpuGemmName, "-n", fmt.Sprintf("a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost), fmt.Sprint(c.N))
 	case c.Least > 0 && len(types) > 1:
-		return gemmValue(gpuGemmName, "TFLOPS", "one type with it, as --types bf16", rate(c.Least, ""))
+		return gemmValue(gpuGemmName, "TFLOPS", "one type with it, as --types bf16", rate(c.Least, "TFLOP/s"))
 	}
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuGemmName, Code: "gpu.gemm", Bound: c.Bound(), Of: c})
 	if r == nil {

@@ -13,16 +13,18 @@ import (
 // one type. Besides wrong results and low rates it finds what takes its time: GPUs that
 // get slower as they get warm, that their hardware slows down, or that fall off the bus.
 //
-// --type is the type of the numbers (bf16), -n the size of the matrices, --own has them
-// multiplied without cuBLASLt. The run needs the time: TIMEOUT=700 for ten minutes.
+// TFLOPS is the least rate of each GPU. --type is the type of the numbers (bf16), -n the
+// size of the matrices, --own has them multiplied without cuBLASLt. The run needs the
+// time: TIMEOUT=700 for ten minutes.
 //
 //	gpu* || check_gpu_soak 600
 type gpuSoak struct {
 	active
-	Time time.Duration `arg:"1" toml:"time"`           // how long
-	Type string        `long:"type" toml:"type"`       // of the numbers
-	N    int           `opt:"n" toml:"n"`              // n of the n * n matrices; 0: as the type has it
-	Own  bool          `long:"own" toml:"own_kernels"` // without cuBLASLt
+	Time  time.Duration `arg:"1" toml:"time"`           // how long
+	Type  string        `long:"type" toml:"type"`       // of the numbers
+	N     int           `opt:"n" toml:"n"`              // n of the n * n matrices; 0: as the type has it
+	Least float64       `arg:"2" toml:"tflops"`         // least rate of each GPU, TFLOP/s; 0: none
+	Own   bool          `long:"own" toml:"own_kernels"` // without cuBLASLt
 }
 
 const gpuSoakName = "check_gpu_soak"
@@ -32,7 +34,7 @@ func init() {
 	do["gpu.soak.fades"] = "The GPU gets slower as it gets warm: see the temperature and the reasons in the message, fans and air flow."
 	Register(Info{
 		Name:    gpuSoakName,
-		Usage:   "[--type TYPE] [-n SIZE] [--own] [--max-age AGE] SECONDS",
+		Usage:   "[--type TYPE] [-n SIZE] [--own] [--max-age AGE] SECONDS [TFLOPS]",
 		Summary: "GPUs bear a load for a long time",
 		Lane:    CUDA,
 		Active:  true,
@@ -62,5 +64,5 @@ func (c *gpuSoak) Run(ctx context.Context, env *Env) []Finding {
 		return findings
 	}
 	parts := max(int(c.Time/soakPart), 1)
-	return multiplyAll(r, &gemmTest{test: "soak", long: true, explicit: true, own: c.Own, size: c.N}, types, c.Time, parts)
+	return multiplyAll(r, &gemmTest{test: "soak", long: true, explicit: true, own: c.Own, size: c.N, least: c.Least}, types, c.Time, parts)
 }

@@ -47,7 +47,7 @@ func (b *bwRun) plan(ports []*fabricPort) {
 	add := func(from, to *fabricPort) {
 		b.tests = append(b.tests, bwTest{from: from, to: to, near: min(near[from], near[to]), test: probe.Perftest{
 			Program: b.c.Program, Server: *ends[to], Client: *ends[from], Size: b.c.size(), Duration: b.c.Duration,
-			QPs: b.queues(), Bidirectional: b.c.Both, Timeout: b.c.Duration + b.c.bwStart(),
+			Queues: b.queues(), Bidirectional: b.c.Both, Timeout: b.c.Duration + b.c.bwStart(),
 		}})
 	}
 	for _, p := range pairUp(b.env, ports, b.c.Pairs) {

@@ -45,7 +45,7 @@ func inDCGMProcess(t *testing.T, lines []string, want string, body func(h *Host,
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closing()
+	defer func() { _ = closing() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -20,7 +21,7 @@ type Perftest struct {
 	Client        PerftestEnd   // who writes
 	Size          int64         // of a message, bytes
 	Duration      time.Duration // of the writing, whole seconds; a quarter of it on either side is not measured
-	QPs           int           // queue pairs
+	Queues        int           // queue pairs
 	Bidirectional bool          // both write at once, and the rate is the sum
 	Timeout       time.Duration // of all of it
 }
@@ -99,7 +100,11 @@ func freePort() (int, error) {
 		return 0, fmt.Errorf("find a TCP port: %w", err)
 	}
 	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil //nolint:errcheck,forcetypeassert // of a TCP listener it is one
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return 0, fmt.Errorf("find a TCP port: got %s", l.Addr())
+	}
+	return addr.Port, nil
 }
 
 // perftestAt runs server and client, which talk to each other by that TCP port first.
@@ -158,7 +163,7 @@ func (h *Host) perftestClient(ctx context.Context, t *Perftest, port int) Exit {
 func (t *Perftest) command(e *PerftestEnd, port int) Command {
 	seconds := max(1, int(t.Duration/time.Second))
 	argv := []string{
-		t.Program, "-d", e.Device, "-i", cmp.Or(e.Port, "1"), "-p", strconv.Itoa(port), "-s", strconv.FormatInt(t.Size, 10), "-q", strconv.Itoa(max(1, t.QPs)),
+		t.Program, "-d", e.Device, "-i", cmp.Or(e.Port, "1"), "-p", strconv.Itoa(port), "-s", strconv.FormatInt(t.Size, 10), "-q", strconv.Itoa(max(1, t.Queues)),
 		"-D", strconv.Itoa(seconds), "-f", strconv.Itoa(seconds / 4), "-F", "--report_gbits",
 	}
 	if t.Bidirectional {
@@ -167,7 +172,7 @@ func (t *Perftest) command(e *PerftestEnd, port int) Command {
 	if e.GID >= 0 {
 		argv = append(argv, "-x", strconv.Itoa(e.GID))
 	}
-	env := append(perftestEnv[:len(perftestEnv):len(perftestEnv)], e.Env...)
+	env := append(slices.Clip(perftestEnv), e.Env...)
 	return Command{Argv: append(argv, e.GPU...), Env: env, CPUs: e.CPUs, Output: 64 << 10, Errors: 16 << 10}
 }
 

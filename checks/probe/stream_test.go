@@ -127,8 +127,8 @@ func TestPlanStream(t *testing.T) {
 	host := func(change map[string]string) *Host {
 		root := t.TempDir()
 		for name, text := range tree {
-			if new, ok := change[name]; ok {
-				text = new
+			if other, ok := change[name]; ok {
+				text = other
 			}
 			if text == "-" {
 				continue

@@ -140,7 +140,8 @@ int cublasLtMatmul(struct thing *handle, struct thing *desc, const void *alpha, 
 		   size_t size, struct stream *s)
 {
 	static const char *const names[] = {"cublaslt_f64", "cublaslt_f32", "cublaslt_bf16", "cublaslt_f16", "cublaslt_e4m3"};
-	double n, one = 0;
+	static unsigned long done[MAX_GPUS];
+	double n, one = 0, slower;
 	float one_float = 0;
 	int type;
 
@@ -155,6 +156,7 @@ int cublasLtMatmul(struct thing *handle, struct thing *desc, const void *alpha, 
 	turn_over(current, "product", d, adesc->rows * adesc->rows * 4);
 	n = (double)adesc->rows;
 	s = s ? s : &current->zero;
-	s->charge(s, 2 * n * n * n / (number(current->index, "tflops", names[type], number(current->index, "tflops", NULL, 600)) * 1e6));
+	slower = 1 + number(current->index, "fade", NULL, 0) * (double)done[current->index]++;
+	s->charge(s, slower * 2 * n * n * n / (number(current->index, "tflops", names[type], number(current->index, "tflops", NULL, 600)) * 1e6));
 	return 0;
 }

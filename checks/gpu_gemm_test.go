@@ -1,0 +1,251 @@
+package checks
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gemmRoom gives each fake GPU the memory for small matrices.
+const gemmRoom = "* memory = 0x10000000"
+
+// onGEMM is a line on a node with eight idle H100, of which CUDA says what is in the
+// lines of the fake library. lt says whether there is a cuBLASLt.
+func onGEMM(name string, lt bool, words []string, change func(*probe.NVML), lines []string, want ...Finding) scenario {
+	s := onGPUs(name, words, change, want...)
+	s.files[boot] = "11111111-2222-3333-4444-555555555555\n"
+	maps.Copy(s.files, useNode(useProc{pid: 1, args: "/sbin/init"}))
+	s.unitOnly = true
+	place := withCUDA(8, append([]string{gemmRoom}, lines...)...)
+	s.libraries = func(t *testing.T, dir string) map[string]string {
+		vars := place(t, dir)
+		if lt {
+			vars[probe.SettingCUBLASLt] = vars[probe.SettingCUDA]
+		}
+		return vars
+	}
+	return s
+}
+
+// cudaCommon are the scenarios of a node without GPUs or driver that a test of CUDA has, too.
+func cudaCommon(name string, words []string) []scenario {
+	missing := onGEMM("no libcuda", false, words, nil, nil,
+		Finding{Code: "cuda.library", Severity: Unknown, Message: name + ":  cannot ask CUDA: load /nowhere/libcuda.so.1: not found", Got: "cannot ask CUDA: load /nowhere/libcuda.so.1: not found"})
+	missing.libraries = func(*testing.T, string) map[string]string {
+		return map[string]string{probe.SettingCUDA: "/nowhere/libcuda.so.1"}
+	}
+	missing.broken = true
+	list := []scenario{missing}
+	for _, s := range gpuCommon(name, words...) {
+		if s.name != "one GPU gives no handle" { // which is left out, and the others are tested
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// What bit 5 of byte 0x102 makes of the product of bf16 with n 128, computed by another
+// program: C(64, 0) is -372581 in place of -307045.
+const (
+	bf16Truth   = "sum 6955a897650a315d"
+	bf16Flipped = "sum dc8333674d5d315d"
+)
+
+// gemmScenarios are those that check_gpu_gemm and check_gpu_soak have in common. words
+// makes a line of options, behind which the least rate may stand.
+func gemmScenarios(name, code string, words func(least string, options ...string) []string) []scenario {
+	bf16 := words("", "-n", "128")
+	found := func(kind string, f Finding, text string) Finding {
+		f.Code = code + kind
+		return gpuFinding(name, 3, f, text)
+	}
+	note := func(kind string, severity Severity, text string) Finding {
+		return Finding{Code: code + kind, Severity: severity, Message: name + ":  " + text}
+	}
+	cool := func(f Finding) Finding {
+		f.Message += " (31 C, 71 W)"
+		return f
+	}
+	wrong := found(".wrong", Finding{Severity: Fail, Remedy: ReseatOrRMA, Want: bf16Truth, Got: bf16Flipped}, "bf16 cublaslt, n 128: wrong results in 4 of 4 products")
+	alike := note(".alike", Unknown, "bf16 cublaslt, n 128: 8 of 8 GPUs have the same product, and not the CPU's, want "+bf16Truth+", got "+bf16Flipped)
+	alike.Want, alike.Got = bf16Truth, bf16Flipped
+	floor := onGEMM("one is below the floor", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 590"},
+		cool(found(".floor", Finding{Severity: Warn, Want: "at least 595.0 TFLOP/s", Got: "590.3 TFLOP/s"}, "bf16 cublaslt, n 128 ("+strings.TrimPrefix(code, "gpu.")+" of test)")))
+	floor.platform = &Platform{Name: "test", Floors: []Floor{
+		{Test: strings.TrimPrefix(code, "gpu."), Algorithm: "bf16 cublaslt", Size: 128, Ranks: 1, Value: 595, Unit: "TFLOP/s"},
+		{Test: strings.TrimPrefix(code, "gpu."), Algorithm: "bf16 own", Size: 128, Ranks: 1, Value: 1000, Unit: "TFLOP/s"}}} // of another algorithm
+	return append(cudaCommon(name, bf16), floor,
+		onGEMM("healthy", true, bf16, nil, nil),
+		onGEMM("one is slower than the line wants", true, words("500", "-n", "128"), nil, []string{"3 tflops cublaslt_bf16 = 300"},
+			cool(found(".slow", Finding{Severity: Fail, Want: "at least 500.0 TFLOP/s", Got: "300.0 TFLOP/s"}, "bf16 cublaslt, n 128"))),
+		onGEMM("one has a wrong bit", true, bf16, nil, []string{"3 wrong product = 0x102 5"}, wrong),
+		onGEMM("all have the same wrong bit", true, bf16, nil, []string{"* wrong product = 0x102 5"}, alike),
+		onGEMM("no way of cuBLASLt", true, bf16, nil, []string{"* cublasLtMatmulAlgoGetHeuristic error 15"},
+			note(".library", OK, "own kernels for bf16 in place of cuBLASLt: cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED (15)")),
+		onGEMM("cuBLASLt fails on one", true, bf16, nil, []string{"3 cublasLtMatmul after 2 error 13"},
+			gpuFinding(name, 3, Finding{Code: "cuda.error", Severity: Unknown}, "multiply matrices of bf16: cublasLtMatmul(3): CUBLAS_STATUS_EXECUTION_FAILED (13)")),
+		onGEMM("one has little memory", true, bf16, nil, []string{"3 memory = 0x400000"},
+			found(".memory", Finding{Severity: Unknown, Want: Size(probe.GEMMTypeOf("bf16").Memory(128)).String(), Got: "4 MiB"}, "too little free memory for bf16")),
+		onGEMM("a driver older than a kernel", true, words("", "-n", "128", "--own"), nil, []string{"- ptx = 60"},
+			note(".types", Skip, "no bf16: the driver is too old for our kernel, and cuBLASLt is not used: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (CUDA error 222)")),
+		onGEMM("no bf16 on V100", true, bf16, nil, []string{"* attribute 75 = 7"},
+			note(".types", Skip, "no bf16 on NVIDIA H100 80GB HBM3: want compute capability 8.0, got 7.0")),
+		onGEMM("a size that is none", true, words("", "-n", "1000"), nil, nil, gemmValue(name, "-n", "a multiple of 128 up to 32768", "1000")...),
+	)
+}
+
+func init() {
+	const name = gpuGemmName
+	const every = "fp64,fp32,tf32,bf16,fp16,fp8"
+	line := func(types, least string, more ...string) []string {
+		if more = append(of("-t", "0", "--types", types), more...); least != "" {
+			more = append(more, least)
+		}
+		return more
+	}
+	bf16 := line("bf16", "", "-n", "128")
+	slow := func(seen string) Finding {
+		f := gpuFinding(name, 3, Finding{Code: "gpu.gemm.peers", Severity: Fail, Want: "at least 540.2 TFLOP/s", Got: "300.0 TFLOP/s"},
+			"bf16 cublaslt, n 128: far from its peers, whose median is 600.2 TFLOP/s")
+		f.Message += " (" + seen + ")"
+		return f
+	}
+	const seen = "91 C, 71 W, hardware slowdown and hardware thermal slowdown"
+	hot := func(g *probe.GPU) {
+		g.Throttle.Now = probe.Known(uint64(probe.ThrottleHardwareThermal | probe.ThrottleHardware))
+		g.Temperature.GPU = probe.Known(91)
+	}
+	throttled := gpuFinding(name, 3, Finding{Code: "gpu.gemm.throttled", Severity: Warn}, "slowed down under load: "+seen)
+	common := gemmScenarios(name, "gpu.gemm", func(least string, options ...string) []string { return line("bf16", least, options...) })
+	testCheck(name, append(common,
+		onGEMM("all types", true, line(every, "", "-n", "128"), nil, nil),
+		onGEMM("all types, own kernels", true, line(every, "", "-n", "128", "--own"), nil, nil),
+		onGEMM("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow("31 C, 71 W")),
+		onGEMM("one is hot, and slow for it", true, bf16, gpu3(hot), []string{"3 tflops cublaslt_bf16 = 300"}, throttled, slow(seen)),
+		onGEMM("one is hot", true, bf16, gpu3(hot), nil, throttled),
+		onGEMM("no type of that name", true, line("bf16,int3", ""), nil, nil, gemmValue(name, "type", "some of "+every, "int3")...),
+		onGEMM("a rate for all types", true, of("500"), nil, nil, gemmValue(name, "TFLOPS", "one type with it, as --types bf16", "500.0 TFLOP/s")...),
+	)...)
+}
+
+// A GPU that computes wrongly is found: always, or once; among eight, or all alike.
+func TestGEMMFindsWrongResults(t *testing.T) {
+	t.Parallel()
+	const one = "gpu3 0000:13:00.0: bf16 cublaslt, n 128: wrong results in 4 of 4 products"
+	for name, c := range map[string]struct {
+		words []string
+		lines []string
+		want  []string
+	}{
+		"one": {of("--types", "bf16"), []string{"3 wrong product = 0x102 5"}, []string{"fail gpu.gemm.wrong " + one}},
+		"own": {of("--types", "fp64", "--own"), []string{"3 wrong product = 0x106 0"}, []string{"fail gpu.gemm.wrong gpu3 0000:13:00.0: fp64 own, n 128: wrong results in 4 of 4 products"}},
+		"two": {of("--types", "bf16"), []string{"3 wrong product = 0x102 5", "5 wrong product = 0x102 4"}, []string{"fail gpu.gemm.wrong " + one, "fail gpu.gemm.wrong gpu5 0000:15:00.0: bf16 cublaslt, n 128: wrong results in 4 of 4 products"}},
+		"all": {of("--types", "fp8"), []string{"* wrong product = 0x102 5"}, []string{"unknown gpu.gemm.alike fp8 cublaslt, n 128: 8 of 8 GPUs have the same product, and not the CPU's"}},
+		"all, one more": {of("--types", "fp16"), []string{"* wrong product = 0x102 5", "3 wrong product = 0x102 4"}, []string{
+			"unknown gpu.gemm.alike fp16 cublaslt, n 128: 7 of 8 GPUs have the same product, and not the CPU's",
+			"fail gpu.gemm.wrong gpu3 0000:13:00.0: fp16 cublaslt, n 128: wrong results in 4 of 4 products"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := onGEMM(name, true, nil, nil, c.lines)
+			env, _ := trialEnv(t, nil)
+			env.Host.SetLibraries(s.libraries(t, t.TempDir()))
+			check := &gpuGemm{}
+			if err := BindTags(check, append(of("-t", "0", "-n", "128"), c.words...)); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, f := range check.Run(t.Context(), env) {
+				if f.Severity == OK {
+					continue
+				}
+				text, _, _ := strings.Cut(strings.TrimPrefix(f.Message, gpuGemmName+":  "), ", want sum")
+				got = append(got, f.Severity.String()+" "+f.Code+" "+text)
+				if !strings.HasPrefix(f.Want, "sum ") || !strings.HasPrefix(f.Got, "sum ") || f.Want == f.Got {
+					t.Errorf("want %q, got %q", f.Want, f.Got)
+				}
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Of GPUs that differ those that are not right are to blame, and no GPU where all agree.
+func TestGEMMJudgesSums(t *testing.T) {
+	t.Parallel()
+	const truth = 1
+	for name, c := range map[string]struct {
+		sums [][]uint64
+		want []string
+	}{
+		"right":            {[][]uint64{{1, 1, 1}, {1, 1, 1}}, nil},
+		"alone and right":  {[][]uint64{{1, 1, 1}}, nil},
+		"alone, once":      {[][]uint64{{1, 7, 1}}, []string{"fail gpu0 1 of 3"}},
+		"alone, always":    {[][]uint64{{7, 7, 7}}, []string{"unknown all"}},
+		"alone, at random": {[][]uint64{{7, 8, 9}}, []string{"fail gpu0 3 of 3"}},
+		"one of two":       {[][]uint64{{1, 1, 1}, {7, 7, 7}}, []string{"fail gpu1 3 of 3"}},
+		"both, unlike":     {[][]uint64{{6, 6, 6}, {7, 7, 7}}, []string{"fail gpu0 3 of 3", "fail gpu1 3 of 3"}},
+		"both, alike":      {[][]uint64{{7, 7, 7}, {7, 7, 7}}, []string{"unknown all"}},
+		"alike, one once":  {[][]uint64{{7, 7, 7}, {7, 7, 7}, {7, 8, 7}}, []string{"unknown all", "fail gpu2 1 of 3"}},
+		"most are wrong":   {[][]uint64{{7, 7, 7}, {7, 7, 7}, {1, 1, 1}}, []string{"fail gpu0 3 of 3", "fail gpu1 3 of 3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := &gemmTest{r: &activeRun{activeTest: activeTest{Check: "check_x", Code: "x"}}}
+			var list []*gemmResult
+			for i, sums := range c.sums {
+				res := &gemmResult{gpu: &probe.GPU{Index: i}, kind: probe.GEMMTypeOf("bf16"), n: 128, algorithm: "bf16 own"}
+				for _, s := range sums {
+					res.sums = append(res.sums, probe.GEMMSum{Total: s})
+				}
+				list = append(list, res)
+			}
+			m.judgeSums(probe.GEMMSum{Total: truth}, list)
+			var got []string
+			for _, f := range m.r.findings {
+				text := f.Severity.String() + " "
+				if f.Device.Name == "" {
+					text += "all"
+				} else {
+					_, count, _ := strings.Cut(f.Message, "wrong results in ")
+					count, _, _ = strings.Cut(count, " products")
+					text += f.Device.Name + " " + count
+				}
+				got = append(got, text)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Rates that fall under load are found, and those of a short test are none.
+func TestGEMMFades(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		rates func(i int) float64
+		long  bool
+		want  int
+	}{
+		"steady":   {func(int) float64 { return 600 }, true, 0},
+		"a little": {func(i int) float64 { return 600 - float64(i)*0.5 }, true, 0},
+		"fades":    {func(i int) float64 { return 600 - float64(i) }, true, 1},
+		"short":    {func(i int) float64 { return 600 - float64(i) }, false, 0},
+	} {
+		m := &gemmTest{r: &activeRun{activeTest: activeTest{Check: "check_x", Code: "x"}}, long: c.long}
+		res := &gemmResult{gpu: &probe.GPU{}, algorithm: "bf16 own"}
+		for i := range 100 {
+			res.rates = append(res.rates, c.rates(i))
+		}
+		if m.judgeFading(res); len(m.r.findings) != c.want {
+			t.Errorf("%s: %v", name, brief(m.r.findings))
+		}
+	}
+}

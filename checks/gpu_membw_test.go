@@ -1,0 +1,71 @@
+package checks
+
+import (
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func init() {
+	f := func(i int, f Finding, text string) Finding { return gpuFinding(gpuMembwName, i, f, text) }
+	small := func(words ...string) []string { return append([]string{"-b", "64K"}, words...) }
+	slow := func(algorithm string) Finding {
+		return f(3, Finding{Code: "gpu.membw.slow", Severity: Fail, Want: "at least 2500 GB/s", Got: "1401 GB/s"}, "bandwidth of its memory by "+algorithm)
+	}
+	testCheck(gpuMembwName,
+		changed(onCUDA("healthy", small("2500"), nil), func(s *scenario) { s.table = map[string]any{"least": 2500, "size": "64K"} }),
+		onCUDA("one kernel is slow", small("2500"), []string{"3 membw daxpy = 1400"}, slow("daxpy")),
+		onCUDA("slow", small("2500"), []string{"3 membw = 1400"}, slow("triad")),
+		onCUDA("slow by its peers", small(), []string{"3 membw triad = 2600"},
+			f(3, Finding{Code: "gpu.membw.peers", Severity: Fail, Want: "at least 2661 GB/s", Got: "2602 GB/s"},
+				"bandwidth of its memory by triad: far from its peers, whose median is 2801 GB/s")),
+		changed(onCUDA("below the platform's floor", small(), []string{"3 membw triad = 2700"},
+			f(3, Finding{Code: "gpu.membw.floor", Severity: Fail, Want: "at least 2750 GB/s", Got: "2700 GB/s"},
+				"bandwidth of its memory by triad (memory_bandwidth of H100 SXM5 80GB)")), func(s *scenario) {
+			s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{{Test: "memory_bandwidth", Algorithm: "triad", Size: 64 << 10, Ranks: 1, Value: 2750, Unit: "GB/s", Verified: true}}}
+		}),
+		onCUDA("a wrong result", small(), []string{"3 wrong triad = 0x106 4"},
+			f(3, Finding{Code: "gpu.membw.wrong", Severity: Fail, Remedy: ResetGPU, Want: "none", Got: "1 wrong word: at offset 0x104 0x40180000 in place of 0x40080000, bit 20"},
+				"wrong words in what triad computed")),
+		onCUDA("uncorrectable ECC", small(), []string{"3 cuStreamQuery error 214"},
+			f(3, Finding{Code: "cuda.error.214", Severity: Fail, Remedy: ResetGPU}, "bandwidth of its memory: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
+		onCUDA("an allocation fails", small(), []string{"3 cuMemAlloc error 2"},
+			f(3, Finding{Code: "cuda.error.2", Severity: Unknown}, "bandwidth of its memory: allocate 65536 bytes: cuMemAlloc(3): CUDA_ERROR_OUT_OF_MEMORY (CUDA error 2)")),
+		onCUDA("too little memory", small(), []string{"3 memory = 65536"},
+			f(3, Finding{Code: "gpu.membw.memory", Severity: Unknown}, "too little of its memory is free: 3 buffers of 64 KiB are wanted, 64 KiB are free")),
+		onCUDA("exclusive-process mode, and another has it", small(), []string{"3 cuDevicePrimaryCtxRetain error 46"},
+			f(3, Finding{Code: "cuda.error.46", Severity: Unknown}, "cannot open it: cuDevicePrimaryCtxRetain(3): CUDA_ERROR_DEVICE_UNAVAILABLE (CUDA error 46)")),
+		onCUDA("driver too old for the PTX", small(), []string{"- ptx = 50"}, eachGPU(func(i int) Finding {
+			return f(i, Finding{Code: "cuda.error.222", Severity: Unknown},
+				"bandwidth of its memory: compile the kernels of memory: cuModuleLoadData("+string(rune('0'+i))+"): CUDA_ERROR_UNSUPPORTED_PTX_VERSION (CUDA error 222)")
+		})...),
+		changed(onCUDA("no libcuda", small(), nil, Finding{Code: "cuda.library", Severity: Unknown,
+			Message: gpuMembwName + ":  cannot ask CUDA: load /nonexistent/libcuda.so.1: not found", Got: "cannot ask CUDA: load /nonexistent/libcuda.so.1: not found"}), func(s *scenario) {
+			s.libraries = nil
+			s.vars = map[string]string{"CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
+			s.broken = true
+		}),
+		onCUDA("Fabric Manager does not run", small(), []string{"- cuInit error 802"}, Finding{Code: "cuda.error.802", Severity: Unknown, Remedy: CheckFabric,
+			Message: gpuMembwName + ":  cannot ask CUDA: cuInit: CUDA_ERROR_SYSTEM_NOT_READY (CUDA error 802)", Got: "cannot ask CUDA: cuInit: CUDA_ERROR_SYSTEM_NOT_READY (CUDA error 802)"}),
+		changed(onCUDA("CUDA shows one GPU fewer", small(), nil, f(7, Finding{Code: "cuda.gpu", Severity: Unknown}, "CUDA does not show it")), func(s *scenario) {
+			s.libraries = withCUDA(7)
+		}),
+		changed(onCUDA("one GPU", small(), nil), func(s *scenario) {
+			s.nvml.GPUs = s.nvml.GPUs[:1]
+			s.libraries = withCUDA(1)
+		}),
+		changed(onCUDA("MIG on one", small(), nil, f(3, Finding{Code: "active.left", Severity: Skip}, "left out: it is split up by MIG")), func(s *scenario) {
+			s.want[0].Got = "it is split up by MIG"
+			s.nvml.GPUs[3].Modes.MIG.Value = true
+		}),
+		scenario{name: "no GPU", unitOnly: true, words: small(), nvmlErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary), want: []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuMembwName + ":  no NVIDIA GPU on this node"}}},
+	)
+}
+
+// eachGPU is a finding about each of eight GPUs.
+func eachGPU(of func(i int) Finding) (list []Finding) {
+	for i := range 8 {
+		list = append(list, of(i))
+	}
+	return list
+}

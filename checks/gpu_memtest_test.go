@@ -1,0 +1,36 @@
+package checks
+
+import "fmt"
+
+func init() {
+	f := func(i int, f Finding, text string) Finding { return gpuFinding(gpuMemtestName, i, f, text) }
+	lines := func(more ...string) []string { return append([]string{"* memory = 2097152"}, more...) }
+	bit := func(got, pattern string) Finding {
+		return f(3, Finding{Code: "gpu.memtest.bit", Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: got}, "wrong words in its memory, of pattern "+pattern)
+	}
+	testCheck(gpuMemtestName,
+		changed(onCUDA("healthy", of("-n", "2"), lines()), func(s *scenario) { s.table = map[string]any{"rounds": 2} }),
+		// the first bytes of the memory are the report and the copy of it
+		onCUDA("a bit is stuck at 1", nil, lines("3 stuck = 0x1234 5 1"), bit("1 wrong word: at offset 0x1034 0x00000020 in place of 0x00000000, bit 5", "0x00000000")),
+		onCUDA("a bit is stuck at 0", nil, lines("3 stuck = 0x1234 5 0"), bit("1 wrong word: at offset 0x1034 0xffffffdf in place of 0xffffffff, bit 5", "0x00000000")),
+		onCUDA("a write turns a bit over", nil, lines("3 wrong pattern_write = 0x0 0"), bit("1 wrong word: at offset 0x0 0x00000001 in place of 0x00000000, bit 0", "0x00000000")),
+		onCUDA("an allocation fails", nil, lines("3 cuMemAlloc after 1 error 2"),
+			f(3, Finding{Code: "gpu.memtest.memory", Severity: Unknown, Want: "at least 1 MiB", Got: "0 MiB"}, "memory that could be had for the test")),
+		onCUDA("a kernel fails", nil, lines("3 cuLaunchKernel pattern_invert error 700"),
+			f(3, Finding{Code: "cuda.error.700", Severity: Unknown}, "memory test: launch pattern_invert: cuLaunchKernel(3): CUDA_ERROR_ILLEGAL_ADDRESS (CUDA error 700)")),
+		changed(onCUDA("no libcuda", nil, nil, Finding{Code: "cuda.library", Severity: Unknown,
+			Message: gpuMemtestName + ":  cannot ask CUDA: load /nonexistent/libcuda.so.1: not found", Got: "cannot ask CUDA: load /nonexistent/libcuda.so.1: not found"}), func(s *scenario) {
+			s.libraries = nil
+			s.vars = map[string]string{"CUDA_LIBRARY": "/nonexistent/libcuda.so.1"}
+			s.broken = true
+		}),
+		onCUDA("its time is up", of("-t", "1"), lines("* cuStreamQuery error 600"),
+			Finding{Code: "active.time", Severity: Unknown, Want: "at most 1s", Message: gpuMemtestName + ":  stopped: its time was up, want at most 1s"}),
+		changed(onCUDA("what was tested", nil, lines()[:0]), func(s *scenario) {
+			for i := range 8 {
+				s.want = append(s.want, Finding{Code: "gpu.memtest.rates", Device: f(i, Finding{}, "").Device, Got: "29 MiB",
+					Message: fmt.Sprintf("%s:  %s: 29 MiB of 32 MiB tested", gpuMemtestName, f(i, Finding{}, "").Device)})
+			}
+		}),
+	)
+}
