@@ -19,11 +19,11 @@ import (
 //	gpu* || TIMEOUT=90 check_comp_comm_overlap -m 40
 type compCommOverlap struct {
 	active
-	Most      float64       `opt:"m" toml:"slowdown"` // per cent of the speed alone; 0: any
-	Matrix    int           `opt:"n" toml:"matrix"`   // rows of the matrices, a multiple of 8
-	Size      Size          `opt:"e" toml:"end"`      // of the all-reduce, bytes
-	Limit     time.Duration `opt:"t" toml:"limit"`    // of the whole
-	Algorithm string        `long:"algo" toml:"algorithm"`
+	Most      float64       `opt:"m" toml:"slowdown"`      // per cent of the speed alone; 0: any
+	Matrix    int           `opt:"n" toml:"matrix"`        // rows of the matrices, a multiple of 8
+	Size      Size          `opt:"e" toml:"end"`           // of the all-reduce, bytes
+	Limit     time.Duration `opt:"t" toml:"limit"`         // of the whole
+	Algorithm string        `long:"algo" toml:"algorithm"` // of the all-reduce: ring, tree, nvls; "": NCCL's choice
 }
 
 const (
@@ -95,7 +95,7 @@ func (c *compCommOverlap) Run(ctx context.Context, env *Env) []Finding {
 	n := &nccl{Op: "all_reduce", Begin: c.Size, End: c.Size, Algorithm: c.Algorithm}
 	t := &overlapRun{
 		ncclRun:         &ncclRun{activeRun: r, nccl: n, op: ncclOpOf(n.Op), test: n.test()},
-		compCommOverlap: c,
+		compCommOverlap: c, reduce: int64(c.Size),
 	}
 	t.tellSettings()
 	t.tellModels()
@@ -107,7 +107,8 @@ func (c *compCommOverlap) Run(ctx context.Context, env *Env) []Finding {
 type overlapRun struct {
 	*ncclRun
 	*compCommOverlap
-	load []*overlapLoad // of each rank
+	load   []*overlapLoad // of each rank
+	reduce int64          // the size of the all-reduce, bytes
 }
 
 // overlapLoad is what a GPU has to compute, in a stream beside that of NCCL.
@@ -120,15 +121,15 @@ type overlapLoad struct {
 
 func (t *overlapRun) overlap() {
 	cuda, ok := t.cuda()
-	if !ok || !t.ncclRun.load() {
+	if !ok || !t.library() {
 		return
 	}
 	defer t.close()
 	if !t.seats() || !t.open(cuda) || !t.connect() || !t.allocateBoth() {
 		return
 	}
-	block := t.op.block(int64(t.compCommOverlap.Size), len(t.ranks))
-	doing := fmt.Sprintf("a product of %d rows and all_reduce of %s", t.Matrix, t.compCommOverlap.Size)
+	block := t.op.block(t.reduce, len(t.ranks))
+	doing := fmt.Sprintf("a product of %d rows and all_reduce of %s", t.Matrix, sizeText(t.reduce))
 	from := t.lib.Log(0).End
 	if !t.prepare(t.op, block, doing) {
 		return
@@ -146,13 +147,13 @@ func (t *overlapRun) overlap() {
 		return
 	}
 	t.tellWrong()
-	t.tellShares(alone, together, t.ncclRun.algorithm(from))
+	t.tellShares(alone, together, t.algorithm(from))
 }
 
 // allocateBoth takes the memory of both sides.
 func (t *overlapRun) allocateBoth() bool {
 	bytes := uint64(4 * t.Matrix * t.Matrix)
-	if free, need := t.free(), 3*bytes+2*uint64(t.compCommOverlap.Size); !t.broken && need > free {
+	if free, need := t.free(), 3*bytes+2*uint64(t.reduce); !t.broken && need > free {
 		t.failures = true
 		t.report(Device{}, Finding{Code: "nccl.memory", Severity: Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little memory of a GPU is free")
 		return false
@@ -165,7 +166,7 @@ func (t *overlapRun) allocateBoth() bool {
 		}
 		t.load = append(t.load, l)
 	}
-	return t.allocate(int64(t.compCommOverlap.Size))
+	return t.allocate(t.reduce)
 }
 
 func (l *overlapLoad) allocate(g *ncclGPU, bytes uint64) (err error) {
@@ -282,7 +283,7 @@ func (t *overlapRun) tellShares(alone, together overlapTimes, algorithm string) 
 	share := func(before, after time.Duration) float64 {
 		return 100 * before.Seconds() / max(after, time.Nanosecond).Seconds()
 	}
-	m := measure{Algorithm: "fp32 own beside " + algorithm, Size: int64(t.compCommOverlap.Size), Ranks: len(t.ranks), Unit: "%", Least: least, Peers: t.wires()}
+	m := measure{Algorithm: "fp32 own beside " + algorithm, Size: t.reduce, Ranks: len(t.ranks), Unit: "%", Least: least, Peers: t.wires()}
 	for i, g := range t.ranks {
 		m.Test, m.Device, m.Model, m.Value = "overlap_compute", gpuDevice(g.gpu), g.gpu.Name.Value, share(alone.compute[i], together.compute[i])
 		m.What = "speed of a product of matrices that is kept beside all_reduce"

@@ -29,7 +29,7 @@ import (
 //	gpu* || TIMEOUT=120 check_nccl -b 16G -w 460 all_reduce
 type nccl struct {
 	active
-	Op         string        `arg:"1" toml:"op"`
+	Op         string        `arg:"1" toml:"op"`                 // the operation
 	Begin      Size          `opt:"b" toml:"begin"`              // smallest size, bytes
 	End        Size          `opt:"e" toml:"end"`                // largest size
 	Factor     int           `opt:"f" toml:"factor"`             // from one size to the next
@@ -43,7 +43,8 @@ type nccl struct {
 	Programs   string        `long:"nccl-tests" toml:"programs"` // directory of nccl-tests' programs, or one of them
 	Repeats    int           `long:"repeats" toml:"repeats"`     // tries of which one has to reach -w
 
-	of Bounded // the check that this one works for, nil: itself
+	of  Bounded // the check that this one works for, nil: itself
+	gdr bool    // see probe.NCCLSettings
 }
 
 const ncclName = "check_nccl"
@@ -168,7 +169,7 @@ func (c *nccl) groups() int {
 
 // settings are those of the library.
 func (c *nccl) settings() probe.NCCLSettings {
-	return probe.NCCLSettings{Algorithm: c.Algorithm, TopoFile: c.Topology, NoP2P: c.NoP2P}
+	return probe.NCCLSettings{Algorithm: c.Algorithm, TopoFile: c.Topology, NoP2P: c.NoP2P, GDR: c.gdr}
 }
 
 // tellModels says if the GPUs are of several models.

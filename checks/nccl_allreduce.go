@@ -12,19 +12,21 @@ import (
 // none is given), and a topology file. The check passes with the first try that
 // reaches it. Versions of theirs have the last two the other way round; whatever begins
 // with a slash is the file. check_nccl_allreduce_ib_loopback goes by the network, as
-// --no-p2p does.
+// --no-p2p does, and as theirs has the HCAs read and write the GPUs' memory themselves
+// (NCCL_NET_GDR_LEVEL=SYS).
 //
-// Theirs has the loopback pass with wrong data, which it does not look at; both take
-// the number of the last try in place of the best for their message, and need MPI.
+// Theirs need MPI and nccl-tests, take the number of the last try in place of the best
+// for their message, and have eight GPUs written into the loopback, which would go by
+// sockets without a word where NCCL finds no HCA.
 //
 //	gpu* || TIMEOUT=120 check_nccl_allreduce 460 1 16G
 type ncclAllReduce struct {
 	active
 	Least    float64 `arg:"1" toml:"bandwidth"` // bus bandwidth, GB/s
-	Repeats  int     `arg:"2" toml:"repeats"`
-	Size     Size    `toml:"size"` // bytes
-	Topology string  `toml:"topology"`
-	Seconds  int     `opt:"t" toml:"limit"` // of the whole; 0: as check_nccl
+	Repeats  int     `arg:"2" toml:"repeats"`   // tries of which one has to reach it; 0 and 1 are one
+	Size     Size    `toml:"size"`              // bytes
+	Topology string  `toml:"topology"`          // file for NCCL_TOPO_FILE
+	Seconds  int     `opt:"t" toml:"limit"`     // of the whole; 0: as check_nccl
 
 	Rest []string `arg:"*"` // size and topology file
 
@@ -91,7 +93,7 @@ func (c *ncclAllReduce) full() *nccl {
 	if size == 0 {
 		size = ncclAzureSize
 	}
-	n := &nccl{active: c.active, Op: "all_reduce", Begin: size, End: size, Least: c.Least, Repeats: c.Repeats, Topology: c.Topology, NoP2P: c.noP2P}
+	n := &nccl{active: c.active, Op: "all_reduce", Begin: size, End: size, Least: c.Least, Repeats: c.Repeats, Topology: c.Topology, NoP2P: c.noP2P, gdr: c.noP2P}
 	n.Limit, _ = parseTime(strconv.Itoa(c.Seconds))
 	return n
 }

@@ -8,11 +8,11 @@ import (
 func init() {
 	for _, name := range []string{"check_nccl_allreduce", "check_nccl_allreduce_ib_loopback"} {
 		says := func(f Finding, text string) Finding { return ncclSays(name, f, text) }
-		rate, peers, network, floor := "480.1 GB/s", "390.1", "", "500"
+		rate, peers, network, floor := "480.1 GB/s", "390.1", "nvls", "500"
 		if name != "check_nccl_allreduce" {
-			rate, peers, network, floor = "40.0 GB/s", "40.0", ", over the network", "50"
+			rate, peers, network, floor = "40.0 GB/s", "40.0", "ring, over the network", "50"
 		}
-		slow := says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least " + floor + ".0 GB/s", Got: rate}, "bus bandwidth of all_reduce, 64 KiB by nvls"+network)
+		slow := says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least " + floor + ".0 GB/s", Got: rate}, "bus bandwidth of all_reduce, 64 KiB by "+network)
 		words := of("-t", "10", "30", "1", "64K")
 		healthy := onGPUs("fast enough", words, nil).withNCCL()
 		for _, s := range gpuCommon(name, words...) {

@@ -53,7 +53,7 @@ func (t *ncclRun) patience() time.Duration { return t.activeTest.Bound / 2 }
 // runLibrary runs the operation by the library.
 func (t *ncclRun) runLibrary() {
 	cuda, ok := t.cuda()
-	if !ok || !t.load() {
+	if !ok || !t.library() {
 		return
 	}
 	defer t.close()
@@ -67,8 +67,8 @@ func (t *ncclRun) runLibrary() {
 	}
 }
 
-// load loads the library.
-func (t *ncclRun) load() bool {
+// library loads the library.
+func (t *ncclRun) library() bool {
 	lib, err := t.env.Host.NCCL(t.settings(), t.env.Doing)
 	switch {
 	case errors.Is(err, probe.ErrNoLibrary):

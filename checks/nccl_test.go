@@ -127,7 +127,7 @@ func init() {
 			says(Finding{Code: "nccl.floor", Severity: Fail, Want: "at least 490.0 GB/s", Got: "480.0 GB/s"}, "bus bandwidth of all_reduce, 128 KiB by nvls (all_reduce of test)")).
 			but(func(s *scenario) { s.platform = ncclPlatform(true, 128<<10) }),
 		on8("by the network", small("all_reduce", "--no-p2p", "-w", "50"), nil,
-			says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least 50.0 GB/s", Got: "40.0 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by nvls, over the network")),
+			says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least 50.0 GB/s", Got: "40.0 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by ring, over the network")),
 		on8("one slow HCA", small("all_reduce", "--no-p2p"), of("3 links = 20"), gpuFinding(name, 3, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least 34.0 GB/s", Got: "20.0 GB/s"},
 			"exchange with each other GPU, each way: far from its peers, whose median is 40.0 GB/s")),
 		broken(on8("no network", small("all_reduce", "--no-p2p"), of("- network = Socket"),

@@ -56,6 +56,7 @@ const (
 type NCCLSettings struct {
 	Algorithm string // NCCL_ALGO: ring, tree, nvls; "" is NCCL's own choice
 	TopoFile  string // NCCL_TOPO_FILE; "" is none of the test's own
+	GDR       bool   // the network reads and writes a GPU's memory itself, however far the HCA is from it
 	NoP2P     bool   // neither NVLink nor PCIe peer to peer nor shared memory: all goes through the network
 }
 
@@ -76,7 +77,10 @@ func (s NCCLSettings) Environ() []string {
 		env = append(env, "NCCL_TOPO_FILE="+s.TopoFile)
 	}
 	if s.NoP2P {
-		env = append(env, "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1")
+		env = append(env, "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_NVLS_ENABLE=0")
+	}
+	if s.GDR {
+		env = append(env, "NCCL_NET_GDR_LEVEL=SYS", "NCCL_IB_PCI_RELAXED_ORDERING=1")
 	}
 	return env
 }

@@ -129,7 +129,7 @@ static const char *setting(const char *name)
 	return value && *value ? value : NULL;
 }
 
-static char *algorithm; /* NCCL_ALGO, as NCCL reads it: once */
+static const char *algorithm; /* NCCL_ALGO, as NCCL reads it: once */
 static int network;
 
 static void say(const char *kind, const char *what)
@@ -162,7 +162,7 @@ __attribute__((constructor)) static void start(void)
 	}
 	if (setting("NCCL_DEBUG_FILE") && (debug = fopen(getenv("NCCL_DEBUG_FILE"), "we")))
 		setbuf(debug, NULL);
-	algorithm = setting("NCCL_ALGO") ? strdup(getenv("NCCL_ALGO")) : NULL;
+	algorithm = setting("NCCL_ALGO") ? strdup(getenv("NCCL_ALGO")) : setting("NCCL_NVLS_ENABLE") ? "Ring" : NULL;
 	network = setting("NCCL_P2P_DISABLE") != NULL;
 }
 
