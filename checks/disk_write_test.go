@@ -2,10 +2,13 @@ package checks
 
 import (
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
 func init() {
@@ -29,16 +32,19 @@ func init() {
 	const cached = `{"/scratch": {"write": 2500.5, "read": 9000, "longest": 4000000, "written": 1073741824}}`
 	const inMemory = `{"/scratch": {"write": 9000, "read": 9000, "longest": 40000, "written": 1073741824, "memory": true}}`
 	const late = `{"/scratch": {"write": 20.5, "read": 20, "longest": 4000000000, "written": 104857600, "direct": true}}`
-	cachedRates := []Finding{
-		{Code: "disk.write.rates", Severity: OK, Device: Device{Kind: "directory", Name: "/scratch"}, Got: "1024 MiB written, the longest 4 MiB in 4ms", Message: name + ":  /scratch: 1024 MiB written, the longest 4 MiB in 4ms"},
-		{Code: "disk.write.rates", Severity: OK, Got: "write through the page cache, MB/s: /scratch 2500", Message: name + ":  write through the page cache, MB/s: /scratch 2500"},
-	}
 	memory := says(Skip, "memory", "", "", "not measured: its file system is in memory", "")
 	memory.Got = "not measured: its file system is in memory"
+	n := fabricNode(fakesys.DGXH100())
+	n.files["diskwrite"] = good
+	floor := scenario{name: "below the floor", words: of("/scratch"), files: n.files, links: n.links, nvml: n.nvml, past: "/past", unitOnly: true,
+		want: []Finding{says(Warn, "floor", "at least 4000 MB/s", "2500 MB/s", "write (disk_write of HGX H100)", "")}}
+	floor.platform = &Platform{Name: "HGX H100", Floors: []Floor{
+		{Test: "disk_write", Algorithm: "direct", Size: 1 << 30, Value: 4000, Unit: "MB/s"}, {Test: "disk_write", Algorithm: "direct", Size: 1 << 20, Value: 9000, Unit: "MB/s"}}}
 	testCheck(name,
+		floor,
 		on("healthy", of("/scratch"), good).orTable(map[string]any{"dir": "/scratch"}),
 		on("as wanted", of("-w", "2000", "-s", "1G", "-t", "20", "/scratch"), good).orTable(map[string]any{"dir": "/scratch", "rate": int64(2000), "size": "1G", "time": int64(20)}),
-		on("page cache", of("/scratch"), cached, cachedRates...),
+		on("page cache", of("/scratch"), cached),
 		on("slow", of("-w", "3000", "/scratch"), good, says(Fail, "slow", "at least 3000 MB/s", "2500 MB/s", "write", "")),
 		on("slower than the time", of("-w", "1500", "/scratch"), late, says(Fail, "slow", "at least 1500 MB/s", "20.5 MB/s", "write", "")),
 		on("I/O error", of("/scratch"), bad("io", "input/output error"), says(Fail, "io", "", "write at byte 4194304: input/output error", "I/O error", ReseatOrRMA)),
@@ -61,6 +67,35 @@ func TestDiskWriteRefuses(t *testing.T) {
 	}
 	if err := BindTable(&diskWrite{Size: 1 << 30}, map[string]any{"rate": 5.0}); err == nil {
 		t.Error("a table without a directory is bound")
+	}
+}
+
+// What was measured is told, and through what.
+func TestDiskWriteRates(t *testing.T) {
+	t.Parallel()
+	for record, want := range map[string][]string{
+		`"direct": true, "written": 1073741824`: {"1024 MiB written, the longest 4 MiB in 4ms", "write, MB/s: /scratch 2500", "read back, MB/s: /scratch 3000"},
+		`"direct": true, "written": 104857600`:  {"100 MiB written, the longest 4 MiB in 4ms; the time was up before 1024 MiB", "write, MB/s: /scratch 2500", "read back, MB/s: /scratch 3000"},
+		`"written": 1073741824`:                 {"1024 MiB written, the longest 4 MiB in 4ms", "write through the page cache, MB/s: /scratch 2500"},
+	} {
+		root := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(root, "proc"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text := `{"/scratch": {"write": 2500, "read": 3000, "longest": 4000000, ` + record + `}}`
+		if err := os.WriteFile(filepath.Join(root, "diskwrite"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c := &diskWrite{Dir: "/scratch", Size: 1 << 30, Time: 20 * time.Second}
+		var got []string
+		for _, f := range c.Run(t.Context(), &Env{Host: probe.NewHost(root)}) {
+			if f.Code == "disk.write.rates" {
+				got = append(got, f.Got)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", record, got, want)
+		}
 	}
 }
 

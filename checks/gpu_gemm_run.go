@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -192,15 +193,24 @@ func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
 			"too little free memory for %s", t.Name)
 		return
 	}
-	if _, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
-		m.note("library", OK, "own kernels for %s in place of cuBLASLt: %v", t.Name, why)
+	if e, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
+		m.note("library", OK, "own kernels for %s in place of cuBLASLt: %s: %s (%d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
 		return
 	}
 	if errors.Is(why, errNoType) {
 		m.note("types", severity, "no %s on %s: want compute capability %s, got %d.%d", t.Name, w.gpu.Name.Value, t.Capability(), w.on.Major, w.on.Minor)
 		return
 	}
-	m.note("types", Skip, "no %s: the driver is too old for our kernel, and cuBLASLt is not to be had: %v", t.Name, why)
+	if e, ok := errors.AsType[*probe.CUDAError](why); ok {
+		m.note("types", Skip, "no %s: the driver is too old for our kernel, and cuBLASLt is not used: %s: %s (CUDA error %d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
+	}
+}
+
+// onAnyGPU is a call without the number of its GPU, so that the same of all GPUs is said
+// once.
+func onAnyGPU(call string) string {
+	name, _, _ := strings.Cut(call, "(")
+	return name
 }
 
 // How long a piece of work is between two looks at the context, and how many pieces
@@ -237,21 +247,10 @@ func (m *gemmTest) piece(w *gpuWorker, g *probe.GEMM, products int) (took time.D
 	if err = g.Spoil(w.stream); err != nil {
 		return 0, sum, err
 	}
-	if err = w.c.Record(w.from, w.stream); err != nil {
+	if took, err = w.timed(m.r.ctx, products, func() error { return g.Multiply(w.stream) }); err != nil {
 		return 0, sum, err
 	}
-	for range products {
-		if err = g.Multiply(w.stream); err != nil {
-			return 0, sum, err
-		}
-	}
-	if err = w.c.Record(w.to, w.stream); err != nil {
-		return 0, sum, err
-	}
-	if sum, err = g.Sum(m.r.ctx, w.stream); err != nil {
-		return 0, sum, err
-	}
-	took, err = w.c.Elapsed(w.from, w.to)
+	sum, err = g.Sum(m.r.ctx, w.stream)
 	return took, sum, err
 }
 

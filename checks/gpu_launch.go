@@ -99,17 +99,19 @@ func (l *launchTimes) take(ctx context.Context, w *gpuWorker, count int) error {
 	}
 	one := func() error { return w.c.Launch(empty, probe.Dim{}, probe.Dim{}, 0, w.stream) }
 	for i := -launchBatch; i < count; i++ { // the first are slow
-		took, trip, err := w.timed(ctx, 1, one)
+		began := time.Now()
+		took, err := w.timed(ctx, 1, one)
 		if err != nil {
 			return err
 		}
+		trip := time.Since(began)
 		if i >= 0 {
 			l.alone, l.trip = append(l.alone, took), append(l.trip, trip)
 		}
 	}
 	var sum time.Duration
 	for range count / launchBatch {
-		took, _, err := w.timed(ctx, launchBatch, one)
+		took, err := w.timed(ctx, launchBatch, one)
 		if err != nil {
 			return err
 		}
@@ -119,28 +121,6 @@ func (l *launchTimes) take(ctx context.Context, w *gpuWorker, count int) error {
 	slices.Sort(l.alone)
 	slices.Sort(l.trip)
 	return nil
-}
-
-// timed does something n times and waits for it: by the GPU's clock and by the CPU's.
-func (w *gpuWorker) timed(ctx context.Context, n int, one func() error) (took, trip time.Duration, err error) {
-	began := time.Now()
-	if err = w.c.Record(w.from, w.stream); err != nil {
-		return 0, 0, err
-	}
-	for range n {
-		if err = one(); err != nil {
-			return 0, 0, err
-		}
-	}
-	if err = w.c.Record(w.to, w.stream); err != nil {
-		return 0, 0, err
-	}
-	if err = w.c.Sync(ctx, w.stream); err != nil {
-		return 0, 0, err
-	}
-	trip = time.Since(began)
-	took, err = w.c.Elapsed(w.from, w.to)
-	return took, trip, err
 }
 
 // tell hands the medians over, and says how the others are distributed.

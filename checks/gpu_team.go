@@ -14,13 +14,10 @@ type gpuTeam struct {
 	workers []*gpuWorker
 }
 
-// gpuWorker is one GPU with its context, a stream, and two events to time work by.
+// gpuWorker is one GPU of a team.
 type gpuWorker struct {
-	gpu      *probe.GPU
-	on       *probe.CUDAGPU
-	c        *probe.CUDAContext
-	stream   probe.CUDAStream
-	from, to probe.CUDAEvent
+	*loadedGPU
+	on *probe.CUDAGPU
 
 	work chan func()
 	err  error
@@ -32,7 +29,7 @@ func (r *activeRun) newTeam(cuda *probe.CUDA) *gpuTeam {
 	t := &gpuTeam{r: r}
 	for _, g := range r.gpus {
 		if on, ok := r.cudaGPU(cuda, g); ok {
-			w := &gpuWorker{gpu: g, on: on, work: make(chan func())}
+			w := &gpuWorker{loadedGPU: &loadedGPU{gpu: g}, on: on, work: make(chan func())}
 			t.workers = append(t.workers, w)
 			go func() {
 				for f := range w.work {
@@ -45,17 +42,11 @@ func (r *activeRun) newTeam(cuda *probe.CUDA) *gpuTeam {
 	return t
 }
 
-func (w *gpuWorker) open() (err error) {
-	if w.c, err = w.on.Open(); err != nil {
-		return err
+func (w *gpuWorker) open() error {
+	l, err := openGPU(w.gpu, w.on)
+	if err == nil {
+		w.loadedGPU = l
 	}
-	if w.stream, err = w.c.NewStream(); err != nil {
-		return err
-	}
-	if w.from, err = w.c.NewEvent(); err != nil {
-		return err
-	}
-	w.to, err = w.c.NewEvent()
 	return err
 }
 

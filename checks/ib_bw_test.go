@@ -276,3 +276,40 @@ func TestIBBWHang(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
+
+// The real program, where perftest is installed: it has no device on this machine, which
+// is no fault of the ports that the node says to have.
+func TestIBBWOfPerftest(t *testing.T) {
+	t.Parallel()
+	const program = "/usr/bin/ib_write_bw"
+	if _, err := os.Stat(program); err != nil {
+		t.Skip("perftest is not installed")
+	}
+	if list, err := os.ReadDir("/sys/class/infiniband"); err == nil && len(list) > 0 {
+		t.Skip("this machine has RDMA devices")
+	}
+	n := fakesys.DGXH100()
+	n.Links["usr/bin/ib_write_bw"] = program
+	root := t.TempDir()
+	if err := n.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	env := &Env{Host: probe.NewHost(root)}
+	got := bwOf(t, "check_ib_bw").Run(t.Context(), env)
+	if len(got) != 8 {
+		t.Errorf("%d findings: %v", len(got), got)
+	}
+	for i, f := range got {
+		want := portFinding("check_ib_bw", fmt.Sprintf("mlx5_%d", i), i, Finding{Code: "ib.bw.failed", Severity: Unknown, Got: "Unable to find the Infiniband/RoCE device"}, "it has no rate")
+		if f != want {
+			t.Errorf("got %+v, want %+v", f, want)
+		}
+	}
+	env.Host.SetNVML(h100s(), nil)
+	if got := bwOf(t, "check_ib_bw_gdr").Run(t.Context(), env); len(got) != 1 || got[0].Code != "ib.bw.cuda" {
+		t.Errorf("Debian's has no CUDA, got %v", got)
+	}
+	if _, findings := (&Env{Host: probe.NewHost("/")}).askFabric("check_ib_bw"); Worst(findings) != Skip {
+		t.Errorf("of this machine: %v", findings)
+	}
+}

@@ -63,6 +63,7 @@ func init() {
 		Active:  true,
 		New:     func() Check { return &nccl{} },
 		Do:      ncclDo,
+		DoOf:    cudaDo,
 	})
 }
 
@@ -206,7 +207,9 @@ func (t *ncclRun) failed(g *probe.GPU, doing string, err error) {
 func ncclFinding(e *probe.NCCLError) Finding {
 	f := Finding{Code: "nccl.error", Severity: Unknown}
 	if code, ok := e.CUDACode(); ok {
-		f.Severity, f.Remedy, _ = cudaFinding(&probe.CUDAError{Call: e.Call, Code: code})
+		cause := &probe.CUDAError{Call: e.Call, Code: code}
+		f.Code = cudaCode(cause)
+		f.Severity, f.Remedy, _ = cudaFinding(cause)
 	}
 	return f
 }

@@ -46,6 +46,7 @@ func init() {
 			Active:  true,
 			New:     func() Check { return &ncclAllReduce{name: name, noP2P: network} },
 			Do:      ncclDo,
+			DoOf:    cudaDo,
 		})
 	}
 }

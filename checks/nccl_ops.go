@@ -33,7 +33,7 @@ const ncclMulti = "multi_all_reduce"
 
 func bothWays(n float64) float64 { return 2 * (n - 1) / n }
 func others(n float64) float64   { return (n - 1) / n }
-func oneWay(float64) float64      { return 1 }
+func oneWay(float64) float64     { return 1 }
 
 var ncclOps = []ncclOp{
 	{

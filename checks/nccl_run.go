@@ -227,26 +227,39 @@ func (g *ncclGPU) work(count int64) probe.NCCLWork {
 
 // timed does some work n times and gives what each GPU took for all, by its own clock.
 func (t *ncclRun) timed(doing string, n int, work func() error) (each []time.Duration, ok bool) {
+	if !t.begin(doing, n, work) {
+		return nil, false
+	}
+	return t.finish(doing)
+}
+
+// begin queues the work.
+func (t *ncclRun) begin(doing string, n int, work func() error) bool {
 	t.at("%s", doing)
 	for _, g := range t.ranks {
 		if err := g.cuda.Record(g.start, g.stream); err != nil {
 			t.failed(g.gpu, doing, err)
-			return nil, false
+			return false
 		}
 	}
 	for range n {
 		t.at("%s", doing)
 		if err := work(); err != nil {
 			t.failed(nil, doing, err)
-			return nil, false
+			return false
 		}
 	}
 	for _, g := range t.ranks {
 		if err := g.cuda.Record(g.stop, g.stream); err != nil {
 			t.failed(g.gpu, doing, err)
-			return nil, false
+			return false
 		}
 	}
+	return true
+}
+
+// finish waits for it.
+func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
 	if !t.wait(doing) {
 		return nil, false
 	}

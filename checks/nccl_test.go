@@ -92,6 +92,8 @@ func init() {
 		return onGPUs(title, words, nil, want...).withNCCL(lines...)
 	}
 	broken := func(s scenario) scenario { s.broken = true; return s }
+	leftOut := gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "left out: could not tell: "+lostText)
+	leftOut.Got = "could not tell: " + lostText
 	var list []scenario
 	for _, op := range ncclOpNames() {
 		list = append(list, on8("healthy "+op, small(op), nil))
@@ -139,7 +141,7 @@ func init() {
 		on8("one GPU", small("all_reduce"), nil, Finding{Code: "active.few", Severity: Skip, Message: name + ":  needs 2 GPUs, the node has 1"}).
 			but(func(s *scenario) { s.nvml.GPUs = s.nvml.GPUs[:1] }),
 		broken(on8("one GPU of eight gives no handle", small("all_reduce"), nil,
-			gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown, Got: "could not tell: " + lostText}, "left out: could not tell: "+lostText))).but(func(s *scenario) { s.nvml.GPUs[3].Err = errLost }),
+			leftOut)).but(func(s *scenario) { s.nvml.GPUs[3].Err = errLost }),
 		broken(on8("no NCCL", small("all_reduce"), nil, says(Finding{Code: "nccl.library", Severity: Unknown}, "cannot use NCCL: load /nonexistent/libnccl.so.2: not found")).withOldNCCL()),
 		broken(on8("an old NCCL", small("sendrecv"), nil,
 			says(Finding{Code: "nccl.old", Severity: Unknown, Want: "2.7 or later", Got: "2.4.8"}, "this NCCL has no send and receive, which sendrecv needs")).withOldNCCL(fakenccl.Old...)),
@@ -203,7 +205,7 @@ func ncclPlatform(verified bool, size int64) *Platform {
 
 // cudaNCCL is what is said of an error of CUDA that NCCL has met.
 func cudaNCCL(code int, says func(Finding, string) Finding, text string) Finding {
-	f := Finding{Code: "nccl.error"}
+	f := Finding{Code: fmt.Sprintf("cuda.error.%d", code)}
 	f.Severity, f.Remedy, _ = cudaFinding(&probe.CUDAError{Code: code})
 	return says(f, text)
 }

@@ -35,23 +35,35 @@ type FloorTest struct {
 
 // FloorTests are the tests that floors may be of.
 var FloorTests = map[string]FloorTest{
-	"host_to_device":   {Unit: "GB/s", Sized: "bytes"},
-	"device_to_host":   {Unit: "GB/s", Sized: "bytes"},
-	"both_ways":        {Unit: "GB/s", Sized: "bytes"}, // to and from the host at once
-	"device_to_device": {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"memory_bandwidth": {Unit: "GB/s", Sized: "bytes"},
-	"gemm":             {Unit: "TFLOP/s", Sized: "n"},
-	"launch":           {Unit: "us"},
-	"all_reduce":       {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"all_gather":       {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"reduce_scatter":   {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"all_to_all":       {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"broadcast":        {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"sendrecv":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"multi_all_reduce": {Unit: "GB/s", Sized: "bytes", Ranked: true},
-	"ib_write_bw":      {Unit: "Gb/s", Sized: "bytes"},
-	"cpu_stream":       {Unit: "MB/s"},
-	"disk_write":       {Unit: "MB/s", Sized: "bytes"},
+	"host_to_device":     {Unit: "GB/s", Sized: "bytes"},
+	"device_to_host":     {Unit: "GB/s", Sized: "bytes"},
+	"both_ways":          {Unit: "GB/s", Sized: "bytes"}, // to and from the host at once
+	"device_to_device":   {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"memory_bandwidth":   {Unit: "GB/s", Sized: "bytes"},
+	"gemm":               {Unit: "TFLOP/s", Sized: "n"},
+	"launch":             {Unit: "us"},
+	"all_reduce":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"all_gather":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"reduce_scatter":     {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"all_to_all":         {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"broadcast":          {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"sendrecv":           {Unit: "GB/s", Sized: "bytes", Ranked: true},
+	"pairs":              {Unit: "GB/s", Sized: "bytes", Ranked: true}, // each GPU with each other, by NCCL
+	"soak":               {Unit: "TFLOP/s", Sized: "n"},
+	"ib_write_bw":        {Unit: "Gb/s", Sized: "bytes"},
+	"overlap_compute":    {Unit: "%", Sized: "bytes", Ranked: true}, // what is kept of its speed
+	"overlap_all_reduce": {Unit: "%", Sized: "bytes", Ranked: true},
+
+	"cpu_stream": {Unit: "MB/s"},
+	"disk_write": {Unit: "MB/s", Sized: "bytes"},
+}
+
+func init() { // the same by several communicators at once, and over the network alone
+	for _, op := range []string{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv"} {
+		for _, name := range []string{"multi_" + op, op + "_no_p2p", "multi_" + op + "_no_p2p"} {
+			FloorTests[name] = FloorTests[op]
+		}
+	}
 }
 
 // same says whether two floors are of the same run.

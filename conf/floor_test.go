@@ -97,7 +97,7 @@ func TestWrongFloors(t *testing.T) {
 		return head + floor + strings.Replace(strings.Replace(floor, "16G", "8G", 1), strings.Replace(from, "16G", "8G", 1), to, 1)
 	}
 	for text, want := range map[string]string{
-		with("test = \"all_reduce\"", "test = \"all_redcue\""):   ":16: floor: test = all_redcue: want all_gather, all_reduce",
+		with("test = \"all_reduce\"", "test = \"all_redcue\""):   ":16: floor: test = all_redcue: want all_gather, all_gather_no_p2p, all_reduce",
 		with("test = \"all_reduce\"\n", ""):                      ":15: floor: test = <nil>: want all_gather",
 		with("\"ring\"", "\"auto\""):                             ":17: floor: algorithm = auto: want the one that ran",
 		with("\"ring\"", "\"Ring\""):                             ":17: floor: algorithm = Ring: want the one that ran",

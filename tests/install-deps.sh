@@ -9,7 +9,7 @@ say() { echo "install-deps: $*"; }
 packages="make gcc libc6-dev binutils ca-certificates git
   slurmctld slurmd slurm-client munge
   rsyslog systemd procps e2fsprogs
-  infiniband-diags
+  infiniband-diags perftest
   rpm cpio debootstrap debian-archive-keyring"
 
 if [ "$(id -u)" != 0 ]; then

@@ -64,7 +64,7 @@ func TestGEMM(t *testing.T) {
 	t.Parallel()
 	h := fakeHost(t, fakecuda.Scenario(1, gemmRoom))
 	cuda := must[*CUDA](t)(h.CUDA(nil))
-	h.libraries = map[string]string{SettingCUBLASLt: h.cache["cuda library"].(string)}
+	h.libraries[SettingCUBLASLt] = h.libraries[SettingCUDA]
 	lt := must[*CUBLASLt](t)(h.CUBLASLt(cuda))
 	if lt.Version != 120405 {
 		t.Errorf("version %d", lt.Version)

@@ -63,3 +63,29 @@ func TestPTXIsForOldDrivers(t *testing.T) {
 		}
 	}
 }
+
+// The kernels that multiply matrices have the right product where a CPU runs them with
+// tensor cores as the PTX ISA describes them. What a GPU makes of them is not known here.
+func TestTilesMultiply(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("skip: no gcc in PATH")
+	}
+	for sm, kernels := range map[string][]string{"70": {"gemm_f64", "gemm_f32", "gemm_f16_wmma"}, "80": {"gemm_f16", "gemm_bf16", "gemm_tf32"}, "89": {"gemm_e4m3"}} {
+		t.Run(sm, func(t *testing.T) {
+			t.Parallel()
+			const source = "../../tests/fakecuda/tiles"
+			program := filepath.Join(t.TempDir(), "tiles")
+			out, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-DGEMM_SM="+sm, "-I"+source, "-Ikernels",
+				"-o", program, source+"/main.c", "-lm").CombinedOutput()
+			if err != nil {
+				t.Fatalf("gcc: %v\n%s", err, out)
+			}
+			out, err = exec.Command(program).CombinedOutput()
+			want := strings.Join(kernels, ": 0 wrong\n") + ": 0 wrong\n"
+			if err != nil || string(out) != want {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}

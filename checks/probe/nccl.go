@@ -367,15 +367,32 @@ func (c *NCCLComm) did(call string, rank int, code int32) error {
 }
 
 // ncclCUDAFailure is how NCCL names an error of CUDA: Cuda failure 719 'unspecified
-// launch failure'. Releases before 2.19 do not give the number.
-var ncclCUDAFailure = regexp.MustCompile(`Cuda failure (\d+)`)
+// launch failure'. Many releases, 2.22 among them, do not give the number.
+var ncclCUDAFailure = regexp.MustCompile(`Cuda failure (?:(\d+)|'(.+)')`)
+
+// cudaTexts are the texts of cudaGetErrorString for the errors that say something of
+// the node.
+var cudaTexts = map[string]int{
+	"out of memory": 2,
+	"CUDA-capable device(s) is/are busy or unavailable":               46,
+	"uncorrectable ECC error encountered":                             214,
+	"uncorrectable NVLink error detected during the execution":        220,
+	"an illegal memory access was encountered":                        700,
+	"unspecified launch failure":                                      719,
+	"system not yet initialized":                                      802,
+	"system has unsupported display driver / cuda driver combination": 803,
+}
 
 // CUDACode is the error of CUDA that is behind an error of NCCL, if it can be told. The
 // numbers of the runtime, which NCCL uses, are the driver's.
 func (e *NCCLError) CUDACode() (code int, ok bool) {
-	if m := ncclCUDAFailure.FindStringSubmatch(e.Last); m != nil && e.Code == ncclUnhandledCUDA {
-		code, err := strconv.Atoi(m[1])
-		return code, err == nil
+	m := ncclCUDAFailure.FindStringSubmatch(e.Last)
+	if m == nil || e.Code != ncclUnhandledCUDA {
+		return 0, false
 	}
-	return 0, false
+	if code, err := strconv.Atoi(m[1]); err == nil {
+		return code, true
+	}
+	code, ok = cudaTexts[m[2]]
+	return code, ok
 }

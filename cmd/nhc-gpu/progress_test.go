@@ -111,7 +111,7 @@ func TestProgress(t *testing.T) {
 	}{
 		"by hand":       {100, append(xterm, "NO_COLOR=1"), run(), line},
 		"colours":       {100, xterm, run(), "check_sleeper: gpu3: BF16" + dim + "  0s of at most 20s" + undim},
-		"narrow":        {40, append(xterm, "NO_COLOR=1"), run(), "check_sleeper: gpu..."},
+		"narrow":        {40, append(xterm, "NO_COLOR=1"), run(), "check_sleeper: gp..."},
 		"--check":       {100, append(xterm, "NO_COLOR=1"), append([]string{"--check"}, run()...), line},
 		"--check -q":    {100, xterm, append([]string{"--check"}, run("-q")...), ""},
 		"--json":        {100, xterm, append([]string{"--check", "--json"}, run()...), ""},
@@ -160,7 +160,7 @@ func TestNoProgress(t *testing.T) {
 func TestProgressOnStoppedTerminal(t *testing.T) {
 	t.Parallel()
 	_, program := terminal(t, 80) // nobody reads the other end
-	fd := int(program.Fd()) // which makes it block
+	fd := int(program.Fd())       // which makes it block
 	if err := unix.SetNonblock(fd, true); err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,11 @@ static void charge(struct stream *s, double us)
 {
 	if (s->now < s->device->now)
 		s->now = s->device->now;
+	for (struct stream *other = s->device->streams; other; other = other->next)
+		if (other != s && other->now > s->now) {
+			us /= number(s->device->index, "beside", NULL, 1);
+			break;
+		}
 	s->now += us;
 }
 

@@ -1,0 +1,294 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// compCommOverlap has every GPU compute (a product of matrices of float32) and take
+// part in NCCL's all-reduce at once, as training does, and tells what each keeps of the
+// speed that it has alone. A GPU that keeps far less than the others fails; with -m
+// what may be lost, in per cent, of either. -n is the size of the matrices, -e that of
+// the all-reduce, -t bounds the whole, in seconds. The product is the program's own, so
+// that the numbers compare with those of this check alone.
+//
+//	gpu* || TIMEOUT=90 check_comp_comm_overlap -m 40
+type compCommOverlap struct {
+	active
+	Most      float64       `opt:"m" toml:"slowdown"` // per cent of the speed alone; 0: any
+	Matrix    int           `opt:"n" toml:"matrix"`   // rows of the matrices, a multiple of 8
+	Size      Size          `opt:"e" toml:"end"`      // of the all-reduce, bytes
+	Limit     time.Duration `opt:"t" toml:"limit"`    // of the whole
+	Algorithm string        `long:"algo" toml:"algorithm"`
+}
+
+const (
+	overlapName   = "check_comp_comm_overlap"
+	overlapMatrix = 4096
+	overlapSize   = 256 << 20
+	overlapSpan   = 150 * time.Millisecond // that each of the two is to take alone
+	overlapMost   = 2000                   // rounds in it
+)
+
+func init() {
+	Register(Info{
+		Name:    overlapName,
+		Usage:   "[-m PERCENT] [-n ROWS] [-e SIZE] [-t SECONDS] [--algo NAME] [--max-age AGE]",
+		Summary: "computing and communication slow each other down no more on one GPU than on others",
+		Lane:    CUDA,
+		Active:  true,
+		New:     func() Check { return &compCommOverlap{Matrix: overlapMatrix, Size: overlapSize} },
+		Do:      overlapDo(),
+		DoOf:    cudaDo,
+	})
+}
+
+func overlapDo() map[string]string {
+	do := activeDo("overlap", "A GPU that computes and communicates at once loses too much of one: see check_gpu_gemm and check_nccl for which is slow alone, its power limit, and nvidia-smi -q -d PERFORMANCE.", nil)
+	delete(do, "overlap.floor") // no platform has one
+	for _, code := range []string{"nccl.library", "nccl.error", "nccl.hung", "nccl.memory", "nccl.mixed", "nccl.settings", "nccl.environment"} {
+		do[code] = ncclDo[code]
+	}
+	return do
+}
+
+// Bind takes the words of a line.
+func (c *compCommOverlap) Bind(args []string) error {
+	if err := BindTags(c, args); err != nil {
+		return err
+	}
+	return c.usable()
+}
+
+func (c *compCommOverlap) usable() error {
+	switch {
+	case c.Matrix < 8 || c.Matrix%8 != 0 || c.Matrix > 1<<15:
+		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Matrix), Want: "a multiple of 8, at most 32768"}
+	case c.Most < 0 || c.Most >= 100:
+		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Most), Want: "per cent below 100"}
+	case c.Size < 1024:
+		return &UsageError{Kind: BadValue, Word: c.Size.String(), Want: "1K or more"}
+	case c.Algorithm != "" && !slices.Contains(ncclAlgorithms, c.Algorithm):
+		return &UsageError{Kind: BadValue, Word: c.Algorithm, Want: fmt.Sprint("one of ", ncclAlgorithms)}
+	}
+	return nil
+}
+
+// Bound is the most that the test takes.
+func (c *compCommOverlap) Bound() time.Duration {
+	if c.Limit > 0 {
+		return c.Limit
+	}
+	return ncclLimit
+}
+
+// Run runs the test.
+func (c *compCommOverlap) Run(ctx context.Context, env *Env) []Finding {
+	r, findings := c.beginGPUs(ctx, env, activeTest{Check: overlapName, Code: "overlap", Bound: c.Bound(), Least: 2, Of: c})
+	if r == nil {
+		return findings
+	}
+	n := &nccl{Op: "all_reduce", Begin: c.Size, End: c.Size, Algorithm: c.Algorithm}
+	t := &overlapRun{
+		ncclRun:         &ncclRun{activeRun: r, nccl: n, op: ncclOpOf(n.Op), test: n.test()},
+		compCommOverlap: c,
+	}
+	t.tellSettings()
+	t.tellModels()
+	t.overlap()
+	return r.done()
+}
+
+// overlapRun is the test under way.
+type overlapRun struct {
+	*ncclRun
+	*compCommOverlap
+	load []*overlapLoad // of each rank
+}
+
+// overlapLoad is what a GPU has to compute, in a stream beside that of NCCL.
+type overlapLoad struct {
+	kernel      *probe.CUDAKernel
+	stream      probe.CUDAStream
+	start, stop probe.CUDAEvent
+	a, b, c     probe.CUDAMemory
+}
+
+func (t *overlapRun) overlap() {
+	cuda, ok := t.cuda()
+	if !ok || !t.ncclRun.load() {
+		return
+	}
+	defer t.close()
+	if !t.seats() || !t.open(cuda) || !t.connect() || !t.allocateBoth() {
+		return
+	}
+	block := t.op.block(int64(t.compCommOverlap.Size), len(t.ranks))
+	doing := fmt.Sprintf("a product of %d rows and all_reduce of %s", t.Matrix, t.compCommOverlap.Size)
+	from := t.lib.Log(0).End
+	if !t.prepare(t.op, block, doing) {
+		return
+	}
+	compute, reduce := t.rounds(doing, block)
+	if compute == 0 {
+		return
+	}
+	alone, ok := t.both(doing+", one after the other", compute, reduce, block, false)
+	if !ok {
+		return
+	}
+	together, ok := t.both(doing+", at once", compute, reduce, block, true)
+	if !ok || !t.verify(t.op, block, doing) {
+		return
+	}
+	t.tellWrong()
+	t.tellShares(alone, together, t.ncclRun.algorithm(from))
+}
+
+// allocateBoth takes the memory of both sides.
+func (t *overlapRun) allocateBoth() bool {
+	bytes := uint64(4 * t.Matrix * t.Matrix)
+	if free, need := t.free(), 3*bytes+2*uint64(t.compCommOverlap.Size); !t.broken && need > free {
+		t.failures = true
+		t.report(Device{}, Finding{Code: "nccl.memory", Severity: Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little memory of a GPU is free")
+		return false
+	}
+	for _, g := range t.ranks {
+		l := &overlapLoad{}
+		if err := l.allocate(g, bytes); err != nil {
+			t.failed(g.gpu, "cannot have memory for the matrices", err)
+			return false
+		}
+		t.load = append(t.load, l)
+	}
+	return t.allocate(int64(t.compCommOverlap.Size))
+}
+
+func (l *overlapLoad) allocate(g *ncclGPU, bytes uint64) (err error) {
+	c := g.cuda
+	module, err := c.Module("nccl")
+	if err == nil {
+		l.kernel, err = module.Kernel("nccl_product")
+	}
+	if err == nil {
+		l.stream, err = c.NewStream()
+	}
+	for _, e := range []*probe.CUDAEvent{&l.start, &l.stop} {
+		if err == nil {
+			*e, err = c.NewEvent()
+		}
+	}
+	for i, m := range []*probe.CUDAMemory{&l.a, &l.b, &l.c} {
+		if err == nil {
+			*m, err = c.Alloc(bytes)
+		}
+		if err == nil && i < 2 { // NaN and subnormal numbers may cost other times
+			err = g.launch(g.fill, int64(bytes/4), *m, bytes/4, uint64(0), uint32(i))
+		}
+	}
+	return err
+}
+
+// rounds is how often each side is done so that both take the same time, 0 if that
+// could not be told.
+func (t *overlapRun) rounds(doing string, block int64) (compute, reduce int) {
+	if _, ok := t.both(doing+", to warm up", 1, 1, block, false); !ok {
+		return 0, 0
+	}
+	one, ok := t.both(doing+", one of each", 1, 1, block, false)
+	if !ok {
+		return 0, 0
+	}
+	often := func(took []time.Duration) int {
+		return min(max(int(overlapSpan/max(slices.Max(took), time.Microsecond)), 1), overlapMost)
+	}
+	return often(one.compute), often(one.reduce)
+}
+
+// overlapTimes are what each GPU took for both sides.
+type overlapTimes struct{ compute, reduce []time.Duration }
+
+// both does both sides, at once or one after the other.
+func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce bool) (times overlapTimes, ok bool) {
+	if !t.begin(doing, reduce, func() error { return t.enqueue(t.op, block) }) || !atOnce && !t.wait(doing) {
+		return times, false
+	}
+	if !t.compute(doing, compute) || !t.awaitCompute(doing) {
+		return times, false
+	}
+	if times.reduce, ok = t.finish(doing); !ok {
+		return times, false
+	}
+	for i, g := range t.ranks {
+		took, err := g.cuda.Elapsed(t.load[i].start, t.load[i].stop)
+		if err != nil {
+			t.failed(g.gpu, doing, err)
+			return times, false
+		}
+		times.compute = append(times.compute, took)
+	}
+	return times, true
+}
+
+// compute queues products on every GPU.
+func (t *overlapRun) compute(doing string, n int) bool {
+	t.at("%s", doing)
+	for i, g := range t.ranks {
+		l, rows := t.load[i], t.Matrix
+		err := g.cuda.Record(l.start, l.stream)
+		for range n {
+			if err == nil {
+				err = g.cuda.Launch(l.kernel, probe.Dim{X: max(rows/4*(rows/8)/128, 1)}, probe.Dim{X: 128}, 0, l.stream, l.c, l.a, l.b, uint32(rows))
+			}
+		}
+		if err == nil {
+			err = g.cuda.Record(l.stop, l.stream)
+		}
+		if err != nil {
+			t.failed(g.gpu, doing, err)
+			return false
+		}
+	}
+	return true
+}
+
+func (t *overlapRun) awaitCompute(doing string) bool {
+	limited, stop := context.WithTimeoutCause(t.ctx, t.patience(), errNCCLHung)
+	defer stop()
+	for i, g := range t.ranks {
+		if err := g.cuda.Sync(limited, t.load[i].stream); err != nil {
+			if cause := context.Cause(limited); cause != nil {
+				err = cause
+			}
+			t.failed(g.gpu, doing, err)
+			return false
+		}
+	}
+	return true
+}
+
+// tellShares gives what each side keeps of the speed that it has alone, in per cent:
+// that of the product for each GPU, that of the all-reduce for all, since they end
+// together.
+func (t *overlapRun) tellShares(alone, together overlapTimes, algorithm string) {
+	least := 0.0
+	if t.Most > 0 {
+		least = 100 - t.Most
+	}
+	share := func(before, after time.Duration) float64 {
+		return 100 * before.Seconds() / max(after, time.Nanosecond).Seconds()
+	}
+	m := measure{Algorithm: "fp32 own beside " + algorithm, Size: int64(t.compCommOverlap.Size), Ranks: len(t.ranks), Unit: "%", Least: least, Peers: t.wires()}
+	for i, g := range t.ranks {
+		m.Test, m.Device, m.Model, m.Value = "overlap_compute", gpuDevice(g.gpu), g.gpu.Name.Value, share(alone.compute[i], together.compute[i])
+		m.What = "speed of a product of matrices that is kept beside all_reduce"
+		t.measured(m)
+	}
+	m.Test, m.Device, m.Model, m.Value = "overlap_all_reduce", Device{}, t.models(), share(slices.Max(alone.reduce), slices.Max(together.reduce))
+	m.What = "speed of all_reduce that is kept beside a product of matrices"
+	t.measured(m)
+}

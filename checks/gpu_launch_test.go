@@ -1,0 +1,59 @@
+package checks
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func init() {
+	const name = gpuLaunchName
+	words := of("-c", "100")
+	found := func(code, want, got, text string) Finding {
+		return gpuFinding(name, 3, Finding{Code: "gpu.launch." + code, Severity: Fail, Want: want, Got: got}, text)
+	}
+	one := found("peers", "at most 7.50 us", "40.0 us", "launch of an empty kernel: far from its peers, whose median is 5.00 us")
+	many := found("peers", "at most 7.50 us", "40.0 us", "empty kernels behind one another: far from its peers, whose median is 5.00 us")
+	least := found("slow", "at most 20.0 us", "40.0 us", "launch of an empty kernel")
+	lost := onGEMM("a launch fails", false, words, nil, []string{"3 cuLaunchKernel empty after 30 error 719"},
+		gpuFinding(name, 3, Finding{Code: "cuda.error.719", Severity: Fail, Remedy: ResetGPU}, "launch kernels: launch empty: cuLaunchKernel(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)"))
+	testCheck(name, append(cudaCommon(name, words), lost,
+		onGEMM("healthy", false, words, nil, nil),
+		onGEMM("outliers do not count", false, words, nil, []string{"3 launch = 5 5 5 5 5 5 5 5 5 9"}),
+		onGEMM("one is slow", false, words, nil, []string{"3 launch = 40"}, one, many),
+		onGEMM("one is slower than the line wants", false, of("-c", "100", "-m", "20"), nil, []string{"3 launch = 40"}, least, many),
+		onGEMM("too few", false, of("-c", "1"), nil, nil, gemmValue(name, "-c", "100 to 1000000", "1")...),
+	)...)
+}
+
+// The round trip is the CPU's own time, of which a test can say that it is more than
+// nothing, and less than ten seconds.
+func TestLaunchRoundTrip(t *testing.T) {
+	t.Parallel()
+	for most, want := range map[float64]int{0: 0, 1e7: 0, 0.001: 8} {
+		s := onGEMM("", false, nil, nil, nil)
+		env, _ := trialEnv(t, nil)
+		env.Host.SetLibraries(s.libraries(t, t.TempDir()))
+		c := &gpuLaunch{Count: 100, RoundTrip: most}
+		slow := 0
+		for _, f := range c.Run(t.Context(), env) {
+			if f.Code == "gpu.launch.slow" && strings.Contains(f.Message, "launch and answer by the CPU's clock, want at most ") {
+				slow++
+			}
+		}
+		if slow != want {
+			t.Errorf("at most %v us: %d GPUs are slow, want %d", most, slow, want)
+		}
+	}
+}
+
+func TestPartOfTimes(t *testing.T) {
+	t.Parallel()
+	var sorted []time.Duration
+	for i := range 200 {
+		sorted = append(sorted, time.Duration(i+1)*time.Microsecond)
+	}
+	if got := spread(sorted); got != "101.0, 199.0, 200.0 us" {
+		t.Error(got)
+	}
+}
