@@ -30,6 +30,7 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 		return
 	}
 	var pairs []gpuPair
+	var broken []brokenPair
 	for i, x := range gpus {
 		for j, y := range gpus[i+1:] {
 			if b.r.ctx.Err() != nil {
@@ -39,7 +40,7 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 			b.r.at("gpu%d and gpu%d: copies between them", x.gpu.Index, y.gpu.Index)
 			reached, err := b.each(&p, size, memory[i], memory[i+1+j])
 			if err != nil {
-				b.r.failed(x.gpu, fmt.Sprintf("copies from and to gpu%d %s", y.gpu.Index, y.gpu.PCI), err)
+				broken = append(broken, brokenPair{x.gpu, y.gpu, err})
 				continue
 			}
 			if reached {
@@ -47,7 +48,45 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 			}
 		}
 	}
+	b.failedPairs(broken)
 	b.judgePairs(pairs, size, len(gpus))
+}
+
+// brokenPair are two GPUs between which copies went wrong.
+type brokenPair struct {
+	a, b *probe.GPU
+	err  error
+}
+
+// failedPairs reports pairs that went wrong: once for the GPU that they have in common,
+// where there is one.
+func (b *bandwidth) failedPairs(broken []brokenPair) {
+	for len(broken) > 0 {
+		of := map[*probe.GPU]int{}
+		worst := broken[0].a
+		for _, p := range broken {
+			of[p.a]++
+			of[p.b]++
+		}
+		for _, p := range broken {
+			for _, g := range []*probe.GPU{p.a, p.b} {
+				if of[g] > of[worst] {
+					worst = g
+				}
+			}
+		}
+		first := slices.IndexFunc(broken, func(p brokenPair) bool { return p.a == worst || p.b == worst })
+		other := broken[first].b
+		if other == worst {
+			other = broken[first].a
+		}
+		what := fmt.Sprintf("copies from and to gpu%d %s", other.Index, other.PCI)
+		if of[worst] > 1 {
+			what = fmt.Sprintf("copies from and to %d other GPUs, gpu%d the first", of[worst], other.Index)
+		}
+		b.r.failed(worst, what, broken[first].err)
+		broken = slices.DeleteFunc(broken, func(p brokenPair) bool { return p.a == worst || p.b == worst })
+	}
 }
 
 // peerBuffers are two buffers on each GPU: to read from, and to write to.

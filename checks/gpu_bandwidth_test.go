@@ -38,6 +38,25 @@ func init() {
 			}),
 			onCUDA("no peers", small("48", "335"), []string{"* reach = 0"},
 				Finding{Code: "gpu.bandwidth.reach", Severity: Skip, Message: name + ":  no two GPUs reach each other directly", Got: "no two GPUs reach each other directly"}),
+			changed(onCUDA("two GPUs, slow to each other", small("48", "335"), []string{"1 peer 0 = 200"},
+				f(0, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 335.0 GB/s", Got: "200.0 GB/s"}, "copies from and to gpu1 0000:11:00.0 by nvlink")), func(s *scenario) {
+				s.nvml.GPUs = s.nvml.GPUs[:2]
+				s.libraries = withCUDA(2, "1 peer 0 = 200")
+			}),
+			changed(onCUDA("one GPU", small("48", "335"), nil), func(s *scenario) {
+				s.nvml.GPUs = s.nvml.GPUs[:1]
+				s.libraries = withCUDA(1)
+			}),
+			changed(onCUDA("over PCIe", small(), slowPeers(3, 20),
+				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 331.6 GB/s", Got: "20.0 GB/s"},
+					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.1 GB/s")), func(s *scenario) {
+				for i := range s.nvml.GPUs {
+					s.nvml.GPUs[i].NVLink = probe.NVLink{}
+				}
+			}),
+			onCUDA("copies between two GPUs fail", small(), []string{"3 cuMemcpyPeerAsync error 220"},
+				f(3, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
+					"copies from and to 7 other GPUs, gpu0 the first: cuMemcpyPeerAsync(3): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
 			onCUDA("launch fails", small(), []string{"3 cuMemcpyHtoDAsync error 719"},
 				f(3, Finding{Code: "cuda.error.719", Severity: Fail, Remedy: ResetGPU},
 					"copies from and to the host: cuMemcpyHtoDAsync(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),

@@ -97,7 +97,7 @@ func (l *cudaLib) failure(symbol string, gpu, code int) error {
 // cText is the text at an address of C, of at most 64 bytes.
 func cText(p *byte) string {
 	var b []byte
-	for i := uintptr(0); i < 64; i++ {
+	for i := range 64 {
 		c := *(*byte)(unsafe.Add(unsafe.Pointer(p), i))
 		if c == 0 {
 			break

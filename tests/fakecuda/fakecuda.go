@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -122,11 +123,7 @@ func compile(path string, list map[string][]byte, missing []string) error {
 			argv = append(argv, filepath.Join(src, name))
 		}
 	}
-	local := ""
-	for _, symbol := range missing {
-		local += symbol + "; "
-	}
-	if err := os.WriteFile(script, []byte("{ global: cu*; local: "+local+"*; };\n"), 0o644); err != nil {
+	if err := os.WriteFile(script, []byte("{ global: cu*; local: "+strings.Join(append(slices.Clone(missing), "*"), "; ")+"; };\n"), 0o644); err != nil {
 		return err
 	}
 	if text, err := exec.Command("gcc", append(argv, "-lm", "-ldl")...).CombinedOutput(); err != nil {

@@ -1,0 +1,160 @@
+package fakecuda_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+var program string
+
+func TestMain(m *testing.M) { os.Exit(withProgram(m)) }
+
+func withProgram(m *testing.M) int {
+	if _, err := exec.LookPath("gcc"); err != nil {
+		fmt.Println("skip tests/fakecuda: no gcc in PATH")
+		return 0
+	}
+	if program = os.Getenv("NHC_GPU_BINARY"); program != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "nhc-gpu-fakecuda-")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, "nhc-gpu")
+	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", program, "../../cmd/nhc-gpu")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Printf("build nhc-gpu: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// node is a node of files with eight H100, its NVML and its CUDA.
+type node struct{ dir, nvml, cuda string }
+
+func newNode(t *testing.T, lines ...string) node {
+	t.Helper()
+	n := node{dir: t.TempDir()}
+	var err error
+	if n.nvml, err = fakenvml.Place(n.dir, fakenvml.Scenario(fakenvml.H100, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if n.cuda, err = fakecuda.Place(n.dir, fakecuda.Scenario(8, append([]string{"* memory = 2097152"}, lines...)...)); err != nil {
+		t.Fatal(err)
+	}
+	files := fakenvml.Files(fakenvml.H100, 8)
+	files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 1000000000 kB\n"
+	files["proc/sys/kernel/random/boot_id"] = "this\n"
+	if err := fakenvml.Write(filepath.Join(n.dir, "root"), files); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// run runs a configuration on the node, and gives what was printed.
+func (n node) run(t *testing.T, conf string, words ...string) (out string, took time.Duration) {
+	t.Helper()
+	file := filepath.Join(n.dir, "nhc.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	argv := append(words, "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.nvml, "CUDA_LIBRARY="+n.cuda)
+	cmd := exec.CommandContext(ctx, program, argv...)
+	name := "fakecuda-" + strings.ReplaceAll(strings.Trim(n.dir, "/"), "/", "-")
+	cmd.Env = []string{"SLURMD_NODENAME=" + name, "CUDA_VISIBLE_DEVICES=7"}
+	if os.Geteuid() == 0 {
+		t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })
+	}
+	var text bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &text, &text
+	began := time.Now()
+	err := cmd.Run()
+	if exited := new(exec.ExitError); err != nil && !errors.As(err, &exited) {
+		t.Fatalf("%v\n%s", err, text.String())
+	}
+	return text.String(), time.Since(began)
+}
+
+// holders are the processes that have the node's library of CUDA mapped.
+func (n node) holders(t *testing.T) (list []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		if data, err := os.ReadFile(path); err == nil && bytes.Contains(data, []byte(n.cuda)) {
+			list = append(list, path)
+		}
+	}
+	return list
+}
+
+func (n node) leavesNobody(t *testing.T) {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for len(n.holders(t)) > 0 {
+		if time.Now().After(deadline) {
+			t.Errorf("still there: %v", n.holders(t))
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// all are the tests that need CUDA alone, small enough for a node of 2 MiB a GPU.
+const all = "* || check_gpu_bandwidth -b 64K 48 335\n* || check_gpu_membw -b 64K 2500\n* || check_gpu_memtest\n"
+
+func TestHealthyNode(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if out, _ := n.run(t, all, "-t", "120"); out != "" {
+		t.Errorf("a healthy node:\n%s", out)
+	}
+	n.leavesNobody(t)
+}
+
+// What the driver does on one GPU of eight comes to a finding in the right words, and
+// no process is left.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ line, conf, want string }{
+		"hang in a launch": {"3 cuLaunchKernel daxpy after 5 hang", "check_gpu_membw -b 64K -t 4",
+			"check_gpu_membw:  hung (in gpu3: bandwidth of its memory: cuLaunchKernel(3): process "},
+		"hang, while others go on": {"3 cuMemAlloc after 1 hang", "check_gpu_memtest -t 4", ": cuMemAlloc(3): process "},
+		"crash": {"3 cuMemcpyHtoDAsync after 5 crash", "check_gpu_bandwidth -b 64K",
+			"check_gpu_bandwidth:  could not tell: its worker died in gpu3: copy from the host: cuMemcpyHtoDAsync(3): "},
+		"exit":            {"3 cuDevicePrimaryCtxRetain exit 7", "check_gpu_bandwidth -b 64K", "its worker died in gpu3: open: cuDevicePrimaryCtxRetain(3): "},
+		"slow":            {"3 h2d = 21", "check_gpu_bandwidth -b 64K 48", "check_gpu_bandwidth:  gpu3 0000:13:00.0: copy from the host, want at least 48.0 GB/s, got 21.0 GB/s"},
+		"a wrong bit":     {"3 stuck = 0x1234 5 1", "check_gpu_memtest", "check_gpu_memtest:  gpu3 0000:13:00.0: wrong words in its memory, of pattern 0x00000000, want none, got 1 wrong word: at offset 0x1034"},
+		"ECC":             {"3 cuStreamQuery after 9 error 214", "check_gpu_membw -b 64K", "check_gpu_membw:  gpu3 0000:13:00.0: bandwidth of its memory: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)"},
+		"hang in cuInit":  {"- cuInit hang", "check_gpu_membw -b 64K -t 4", "check_gpu_membw:  hung (in cuInit: process "},
+		"work never ends": {"3 cuStreamQuery after 9 error 600", "check_gpu_membw -b 64K -t 2", "check_gpu_membw:  stopped: its time was up, want at most 2s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, c.line)
+			out, took := n.run(t, "* || "+c.conf+"\n", "-a", "-t", "40")
+			if !strings.Contains(out, c.want) || took > 30*time.Second {
+				t.Errorf("after %v, want %q, got\n%s", took, c.want, out)
+			}
+			n.leavesNobody(t)
+		})
+	}
+}
