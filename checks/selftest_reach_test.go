@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -49,7 +50,7 @@ func TestEveryFindingIsReached(t *testing.T) {
 				continue
 			}
 			blocks, by := inSelftest, "the self-test"
-			if text, err := os.ReadFile(f); err == nil && (strings.Contains(string(text), "*activeRun") || strings.Contains(string(text), "*bwRun")) { // they need libraries that answer
+			if ofActive(t, f) { // they need libraries that answer
 				blocks, by = inScenarios, "its check"
 			}
 			for _, s := range findingSites(t, f) {
@@ -70,6 +71,26 @@ func TestEveryFindingIsReached(t *testing.T) {
 			t.Errorf("%s: there is no such place", name)
 		}
 	}
+}
+
+var activeInfo = regexp.MustCompile(`\bActive: +true\b`)
+
+// ofActive says whether a file is that of an active test, or one of its family.
+func ofActive(t *testing.T, file string) bool {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "*activeRun") || strings.Contains(string(text), "*bwRun") {
+		return true
+	}
+	for name := strings.TrimSuffix(file, ".go"); name != ""; name = name[:max(strings.LastIndexByte(name, '_'), 0)] {
+		if text, err := os.ReadFile(name + ".go"); err == nil && activeInfo.Match(text) {
+			return true
+		}
+	}
+	return false
 }
 
 // covered runs some tests, and has the compiler count.
