@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,6 +82,7 @@ type activeRun struct {
 
 	measures []measure
 	left     []Finding // about GPUs that were left out
+	undone   []string  // GPUs that were at work when the test was stopped
 	failures bool      // something went wrong: what was measured is no result
 	cancel   context.CancelCauseFunc
 	release  func()
@@ -245,6 +247,9 @@ func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
 	r.failures = true
 	if cause := context.Cause(r.ctx); cause != nil {
 		r.stopped(cause)
+		if g != nil {
+			r.undone = append(r.undone, gpuDevice(g).String())
+		}
 		return
 	}
 	var d Device
@@ -271,6 +276,19 @@ func (r *activeRun) stopped(cause error) {
 		f = Finding{Code: "active.time", Severity: Unknown, Want: "at most " + r.Bound.String()}
 	}
 	r.report(Device{}, f, "stopped: %v", cause)
+}
+
+// nameUndone adds to what is said of the time that was up which GPUs were not done, where
+// others were: work on one of them may never end.
+func (r *activeRun) nameUndone() {
+	if len(r.undone) == 0 || len(r.undone) == len(r.gpus) {
+		return
+	}
+	for i := range r.findings {
+		if f := &r.findings[i]; f.Code == "active.time" {
+			f.Message += "; at work were " + strings.Join(r.undone, ", ")
+		}
+	}
 }
 
 // cuda is CUDA, where it is to be had. false: the findings say why not.
@@ -312,8 +330,9 @@ func (r *activeRun) done() []Finding {
 	if cause != nil {
 		r.failures = true
 		r.stopped(cause)
+		r.nameUndone()
 	}
-	r.blameNone()
+	r.acquitGPUs()
 	r.judge()
 	all := append(r.findings, r.left...)
 	return append(all, r.stamp(all)...)

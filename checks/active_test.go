@@ -203,8 +203,8 @@ func TestActiveStopsForAJob(t *testing.T) {
 	}{
 		"a slurmstepd":     {"proc/4711/cmdline", "slurmstepd: [99.extern]\x00", "skip active.stopped: check_trial:  stopped: a job has begun on the node: 99"},
 		"a job's record":   {"past/job-98.json", "{}", "skip active.stopped: check_trial:  stopped: a job has begun on the node: 98"},
-		"a record of ours": {"past/other.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms"},
-		"the job itself":   {"past/job-7.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms"},
+		"a record of ours": {"past/other.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms; at work were gpu0 0000:10:00.0, gpu1 0000:11:00.0"},
+		"the job itself":   {"past/job-7.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms; at work were gpu0 0000:10:00.0, gpu1 0000:11:00.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -3,7 +3,6 @@ package checks
 import (
 	_ "embed"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -102,24 +101,29 @@ func cudaDo(code string) string {
 	return cudaErrors()[n].Do
 }
 
-// ofKernels are errors of CUDA that a kernel, or the driver that compiled it, can cause as
-// well as the GPU that runs it.
-var ofKernels = []string{cudaErrorCode + ".714", cudaErrorCode + ".715", cudaErrorCode + ".718", cudaErrorCode + ".719"}
-
-// blameNone has errors of kernels drain nobody where all GPUs of a test, two or more, have
-// met the same: it is the driver's or this program's fault before it is all of theirs.
-func (r *activeRun) blameNone() {
-	for _, code := range ofKernels {
-		of := func(g *probe.GPU) func(Finding) bool {
-			return func(f Finding) bool { return f.Code == code && f.Device.Name == gpuDevice(g).Name }
-		}
-		if len(r.gpus) < 2 || slices.ContainsFunc(r.gpus, func(g *probe.GPU) bool { return !slices.ContainsFunc(r.findings, of(g)) }) {
-			continue
-		}
-		for i := range r.findings {
-			if f := &r.findings[i]; f.Code == code {
-				f.Severity, f.Remedy = Unknown, NoRemedy
+// acquitGPUs takes it back that GPUs are at fault where most of them have met the same
+// exception in a kernel: then it is the kernel, or the driver that has compiled it, and
+// a fault of this program must not drain the nodes of a cluster all at once. Of a GPU
+// that is alone nobody can tell, and the table counts.
+func (r *activeRun) acquitGPUs() {
+	on := map[string]map[Device]bool{}
+	exception := func(f *Finding) bool {
+		number, ok := strings.CutPrefix(f.Code, cudaErrorCode+".7")
+		return ok && len(number) == 2 && f.Severity == Fail && f.Device.Kind == "gpu"
+	}
+	for i := range r.findings {
+		if f := &r.findings[i]; exception(f) {
+			if on[f.Code] == nil {
+				on[f.Code] = map[Device]bool{}
 			}
+			on[f.Code][f.Device] = true
+		}
+	}
+	for i := range r.findings {
+		f := &r.findings[i]
+		if n := len(on[f.Code]); exception(f) && n > 1 && 2*n > len(r.gpus) {
+			f.Severity, f.Remedy = Unknown, NoRemedy
+			f.Message += fmt.Sprintf("; %d of %s have it: not the GPU, but the driver or this program", n, plural(len(r.gpus), "GPU"))
 		}
 	}
 }

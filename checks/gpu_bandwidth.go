@@ -11,7 +11,7 @@ import (
 // gpuBandwidth measures how fast each GPU copies from and to the node's memory, both at
 // once, and from and to every other GPU that it reaches directly. It fails where a GPU
 // is slower than HOST or PEER, in GB/s (10^9 bytes), or than the platform's floor, or
-// far from its peers; and where a copy is not what was copied. HOST is for each of the
+// far from its peers; and where a copy, to the node or to a GPU, is not what was copied. HOST is for each of the
 // two directions alone; PEER is for each pair of GPUs, by NVLink or PCIe.
 //
 // The GPUs copy one after another, since they share switches, root ports and the
@@ -51,7 +51,7 @@ const (
 
 var bandwidthDo = activeDo("gpu.bandwidth", "See check_gpu_pcie and dmesg for the link, nvidia-smi topo -m for what is between; reseat the GPU or its riser, or swap it to see whether the fault moves along.", map[string]string{
 	"gpu.bandwidth.pair":   "The two GPUs named are slow to each other alone: see the links between them with nvidia-smi nvlink -s -i, and check_gpu_nvlink; on PCIe, ACS or an IOMMU on the switch between them.",
-	"gpu.bandwidth.bit":    "A copy has changed on its way, and no ECC has told: drain the node. Swap GPU and riser to see which it is, and run a memory test of the node.",
+	"gpu.bandwidth.bit":    "A copy has changed on its way, and no ECC has told: drain the node. Swap GPU and riser to see which it is, and run a memory test of the node. Between GPUs on PCIe it may be the IOMMU or ACS of the switch: compare with iommu=pt; by NVLink see check_gpu_nvlink.",
 	"gpu.bandwidth.memory": "Two copies of the size (-b) are wanted on each NUMA node, and on each GPU: see who has the memory, or give a smaller size.",
 	"gpu.bandwidth.reach":  "PEER is asked for, and no two GPUs reach each other: see nvidia-smi topo -p2p r, the IOMMU and ACS; or leave PEER out.",
 })
@@ -113,7 +113,7 @@ type bandwidth struct {
 // sample is about how long a sample takes of a copy over PCIe, and of one over NVLink.
 const (
 	hostSample = 60 * time.Millisecond
-	peerSample = 20 * time.Millisecond
+	peerSample = 10 * time.Millisecond
 )
 
 func (b *bandwidth) run(peers bool) {
@@ -155,10 +155,10 @@ func (b *bandwidth) roomFor(gpus []*loadedGPU) bool {
 		b.r.findings = append(b.r.findings, unreadable(err)...)
 		return false
 	}
-	want := uint64(b.size) * 2 * uint64(len(nodes))
-	if want > memory.Free/2 {
+	want, free := uint64(b.size)*2*uint64(len(nodes)), memory.Free<<10
+	if want > free/2 {
 		b.r.failures = true
-		b.r.report(Device{}, Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least " + Size(2*want).String(), Got: Size(memory.Free).String()},
+		b.r.report(Device{}, Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least " + Size(2*want).String(), Got: Size(free).String()},
 			"free memory of the node, of which half may be pinned")
 		return false
 	}

@@ -2,9 +2,12 @@ package checks
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -23,27 +26,33 @@ const (
 	peerRanks = 2
 )
 
+// peerEnd is a GPU with its buffers for copies from and to others.
+type peerEnd struct {
+	*loadedGPU
+
+	from, to probe.CUDAMemory
+	noise    pattern // what is in from, and in no other GPU's
+	p        *patterns
+}
+
 // ofPeers measures every pair of GPUs each way.
 func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
-	size, memory, ok := b.peerBuffers(gpus)
+	size, ends, ok := b.peerEnds(gpus)
 	if !ok {
 		return
 	}
 	var pairs []gpuPair
 	var broken []brokenPair
-	for i, x := range gpus {
-		for j, y := range gpus[i+1:] {
+	for i, x := range ends {
+		for _, y := range ends[i+1:] {
 			if b.r.ctx.Err() != nil {
 				return
 			}
-			p := gpuPair{a: x, b: y, kind: b.joined(x, y)}
 			b.r.at("gpu%d and gpu%d: copies between them", x.gpu.Index, y.gpu.Index)
-			reached, err := b.each(&p, size, memory[i], memory[i+1+j])
-			if err != nil {
-				broken = append(broken, brokenPair{x.gpu, y.gpu, err})
-				continue
-			}
-			if reached {
+			p, reached, wrong := b.each(x, y, size)
+			if wrong != nil {
+				broken = append(broken, *wrong)
+			} else if reached {
 				pairs = append(pairs, p)
 			}
 		}
@@ -54,43 +63,54 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 
 // brokenPair are two GPUs between which copies went wrong.
 type brokenPair struct {
-	a, b *probe.GPU
-	err  error
+	at, other *probe.GPU // at is the one whose call failed, or that has sent what was wrong
+	err       error
+	wrong     wrongWords
 }
 
+// has says whether a GPU is one of the pair.
+func (p brokenPair) has(g *probe.GPU) bool { return p.at == g || p.other == g }
+
 // failedPairs reports pairs that went wrong: once for the GPU that they have in common,
-// where there is one.
+// where there is one, else for the one at which it was seen.
 func (b *bandwidth) failedPairs(broken []brokenPair) {
 	for len(broken) > 0 {
-		of := map[*probe.GPU]int{}
-		worst := broken[0].a
+		count, weight := map[*probe.GPU]int{}, map[*probe.GPU]int{}
+		worst := broken[0].at
 		for _, p := range broken {
-			of[p.a]++
-			of[p.b]++
+			count[p.at]++
+			count[p.other]++
+			weight[p.at] += 2
+			weight[p.other]++
 		}
 		for _, p := range broken {
-			for _, g := range []*probe.GPU{p.a, p.b} {
-				if of[g] > of[worst] {
+			for _, g := range []*probe.GPU{p.at, p.other} {
+				if weight[g] > weight[worst] {
 					worst = g
 				}
 			}
 		}
-		first := slices.IndexFunc(broken, func(p brokenPair) bool { return p.a == worst || p.b == worst })
-		other := broken[first].b
+		first := broken[slices.IndexFunc(broken, func(p brokenPair) bool { return p.has(worst) })]
+		other := first.other
 		if other == worst {
-			other = broken[first].a
+			other = first.at
 		}
 		what := fmt.Sprintf("copies from and to gpu%d %s", other.Index, other.PCI)
-		if of[worst] > 1 {
-			what = fmt.Sprintf("copies from and to %d other GPUs, gpu%d the first", of[worst], other.Index)
+		if count[worst] > 1 {
+			what = fmt.Sprintf("copies from and to %d other GPUs, gpu%d the first", count[worst], other.Index)
 		}
-		b.r.failed(worst, what, broken[first].err)
-		broken = slices.DeleteFunc(broken, func(p brokenPair) bool { return p.a == worst || p.b == worst })
+		if first.err != nil {
+			b.r.failed(worst, what, first.err)
+		} else {
+			b.r.report(gpuDevice(worst), Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: first.wrong.String()}, "wrong words after %s", what)
+		}
+		broken = slices.DeleteFunc(broken, func(p brokenPair) bool { return p.has(worst) })
 	}
 }
 
-// peerBuffers are two buffers on each GPU: to read from, and to write to.
-func (b *bandwidth) peerBuffers(gpus []*loadedGPU) (size uint64, memory [][]probe.CUDAMemory, ok bool) {
+// peerEnds has each GPU take two buffers, and fill the one that is read with noise of
+// its own.
+func (b *bandwidth) peerEnds(gpus []*loadedGPU) (size uint64, ends []*peerEnd, ok bool) {
 	size = uint64(b.size)
 	for _, l := range gpus {
 		fits, err := l.fitting(b.size, 2)
@@ -101,40 +121,77 @@ func (b *bandwidth) peerBuffers(gpus []*loadedGPU) (size uint64, memory [][]prob
 		size = min(size, fits)
 	}
 	for _, l := range gpus {
-		m, err := l.allocs(size, 2)
+		e, err := newPeerEnd(l, size)
 		if err != nil {
 			b.r.failed(l.gpu, "copies between GPUs", err)
-			return 0, nil, false
+			continue
 		}
-		memory = append(memory, m)
+		ends = append(ends, e)
 	}
-	return size, memory, true
+	return size, ends, true
 }
 
-// each measures a pair both ways; the slower one counts.
-func (b *bandwidth) each(p *gpuPair, size uint64, ofA, ofB []probe.CUDAMemory) (reached bool, err error) {
-	there, err := p.a.c.CanReach(p.b.c)
-	if err != nil || !there {
-		return false, err
-	}
-	back, err := p.b.c.CanReach(p.a.c)
-	if err != nil || !back {
-		return false, err
-	}
-	if err := cmp.Or(p.a.c.EnablePeer(p.b.c), p.b.c.EnablePeer(p.a.c)); err != nil {
-		return false, err
-	}
-	to, err := p.a.rate(b.r.ctx, size, peerSample, func() error { return p.a.c.CopyToPeer(p.b.c, ofB[1], ofA[0], size, p.a.stream) })
+func newPeerEnd(l *loadedGPU, size uint64) (*peerEnd, error) {
+	p, err := newPatterns(l)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	from, err := p.b.rate(b.r.ctx, size, peerSample, func() error { return p.b.c.CopyToPeer(p.a.c, ofA[1], ofB[0], size, p.b.stream) })
-	p.rate = min(to, from)
-	return true, err
+	m, err := l.allocs(size, 2)
+	if err != nil {
+		return nil, err
+	}
+	e := &peerEnd{l, m[0], m[1], pattern{kind: patternRandom, value: 0x5eed + uint32(l.gpu.Index)}, p}
+	return e, p.write(e.from, size, 0, e.noise)
 }
 
-// joined says what is between two GPUs, as far as NVML tells: pairs are compared with
-// those that have the same. In a mesh the number of links belongs to it.
+// each measures a pair both ways, and verifies what was copied; the slower one counts.
+func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, wrong *brokenPair) {
+	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: b.joined(x.loadedGPU, y.loadedGPU), rate: math.Inf(1)}
+	directions := [][2]*peerEnd{{x, y}, {y, x}}
+	for _, d := range directions {
+		can, err := d[0].c.CanReach(d[1].c)
+		if err != nil {
+			return p, false, &brokenPair{at: d[0].gpu, other: d[1].gpu, err: err}
+		}
+		if !can {
+			return p, false, nil
+		}
+	}
+	for _, d := range directions {
+		if err := d[0].c.EnablePeer(d[1].c); err != nil {
+			return p, false, &brokenPair{at: d[0].gpu, other: d[1].gpu, err: err}
+		}
+		defer func() { _ = d[0].c.DisablePeer(d[1].c) }() // where it cannot, there is an error to tell already
+	}
+	for _, d := range directions {
+		rate, err := d[0].rate(b.r.ctx, size, peerSample, func() error { return d[0].c.CopyToPeer(d[1].c, d[1].to, d[0].from, size, d[0].stream) })
+		if err != nil {
+			return p, false, &brokenPair{at: d[0].gpu, other: d[1].gpu, err: err}
+		}
+		p.rate = min(p.rate, rate)
+		words, err := d[1].arrived(b.r.ctx, size, d[0].noise)
+		if err != nil {
+			return p, false, &brokenPair{at: d[1].gpu, other: d[0].gpu, err: err}
+		}
+		if words.count > 0 {
+			return p, false, &brokenPair{at: d[0].gpu, other: d[1].gpu, wrong: words}
+		}
+	}
+	return p, true, nil
+}
+
+// arrived looks at every bit of what another GPU has copied here.
+func (e *peerEnd) arrived(ctx context.Context, size uint64, noise pattern) (wrongWords, error) {
+	if err := cmp.Or(e.p.clear(), e.p.verify(e.to, size, 0, noise)); err != nil {
+		return wrongWords{}, err
+	}
+	return e.p.wrong(ctx)
+}
+
+// joined says what is between two GPUs, as far as NVML and the kernel tell: pairs are
+// compared with those that have the same. In a mesh the number of links belongs to it,
+// on PCIe whether the way leaves the switch, the root port, the NUMA node: each step may
+// halve the rate.
 func (b *bandwidth) joined(x, y *loadedGPU) string {
 	if x.gpu.NVLink.PeerP2P.Value[gpuName(y.gpu)] == probe.P2POK {
 		links := 0
@@ -148,7 +205,17 @@ func (b *bandwidth) joined(x, y *loadedGPU) string {
 		}
 		return "nvlink"
 	}
-	if x.c.GPU.Near() == y.c.GPU.Near() {
+	above, beside := x.c.GPU.Above(), y.c.GPU.Above()
+	shared := 0
+	for shared < min(len(above), len(beside)) && above[shared] == beside[shared] {
+		shared++
+	}
+	switch own := max(len(above), len(beside)) - shared; {
+	case shared > 0 && own <= 1:
+		return "one pcie switch"
+	case shared > 0:
+		return fmt.Sprintf("pcie switches %d deep", own)
+	case x.c.GPU.Near() == y.c.GPU.Near():
 		return "pcie near"
 	}
 	return "pcie far"
@@ -167,11 +234,14 @@ func (b *bandwidth) judgePairs(pairs []gpuPair, size uint64, gpus int) {
 		return
 	}
 	byKind := map[string][]gpuPair{}
-	for _, p := range pairs {
-		byKind[p.kind] = append(byKind[p.kind], p)
+	for _, p := range pairs { // those of unlike models are no peers
+		models := []string{p.a.gpu.Name.Value, p.b.gpu.Name.Value}
+		slices.Sort(models)
+		key := strings.Join(append(models, p.kind), "|")
+		byKind[key] = append(byKind[key], p)
 	}
-	for _, kind := range slices.Sorted(maps.Keys(byKind)) {
-		b.judgeKind(kind, byKind[kind], size)
+	for _, key := range slices.Sorted(maps.Keys(byKind)) {
+		b.judgeKind(byKind[key][0].kind, byKind[key], size)
 	}
 }
 
@@ -215,8 +285,13 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair, size uint64) {
 	}
 }
 
-// pairFinding is about two GPUs that are slow to each other, and to no other.
+// pairFinding is about two GPUs that are slow to each other, and to no other. Over PCIe
+// that may be how the board is made, and only warns where no number was asked for.
 func (b *bandwidth) pairFinding(p gpuPair, m *measure, limit float64) {
-	b.r.report(gpuDevice(p.a.gpu), Finding{Code: "gpu.bandwidth.pair", Severity: Fail, Remedy: CheckFabric, Want: m.atLeast(limit), Got: rate(p.rate, m.Unit)},
+	severity, remedy := Fail, CheckFabric
+	if !strings.HasPrefix(p.kind, "nvlink") && !(p.rate < b.peer) {
+		severity, remedy = Warn, NoRemedy
+	}
+	b.r.report(gpuDevice(p.a.gpu), Finding{Code: "gpu.bandwidth.pair", Severity: severity, Remedy: remedy, Want: m.atLeast(limit), Got: rate(p.rate, m.Unit)},
 		"copies from and to gpu%d %s by %s, both of which are faster with others", p.b.gpu.Index, p.b.gpu.PCI, p.kind)
 }

@@ -1,7 +1,10 @@
 package checks
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -24,7 +27,7 @@ func init() {
 			onCUDA("slow to all other GPUs", small("48", "335"), slowPeers(3, 120),
 				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 335.0 GB/s", Got: "120.0 GB/s"}, "copies from and to each other GPU by nvlink")),
 			onCUDA("one slow pair", small(), []string{"3 peer 5 = 200"},
-				f(3, Finding{Code: "gpu.bandwidth.pair", Severity: Fail, Remedy: CheckFabric, Want: "at least 331.6 GB/s", Got: "200.0 GB/s"},
+				f(3, Finding{Code: "gpu.bandwidth.pair", Severity: Fail, Remedy: CheckFabric, Want: "at least 331.5 GB/s", Got: "200.0 GB/s"},
 					"copies from and to gpu5 0000:15:00.0 by nvlink, both of which are faster with others")),
 			onCUDA("a bit turned over on the way", small(), []string{"3 wrong cuMemcpyHtoDAsync = 0x40 5"},
 				f(3, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
@@ -48,8 +51,8 @@ func init() {
 				s.libraries = withCUDA(1)
 			}),
 			changed(onCUDA("over PCIe", small(), slowPeers(3, 20),
-				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 331.6 GB/s", Got: "20.0 GB/s"},
-					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.1 GB/s")), func(s *scenario) {
+				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
+					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s")), func(s *scenario) {
 				for i := range s.nvml.GPUs {
 					s.nvml.GPUs[i].NVLink = probe.NVLink{}
 				}
@@ -57,6 +60,34 @@ func init() {
 			onCUDA("copies between two GPUs fail", small(), []string{"3 cuMemcpyPeerAsync error 220"},
 				f(3, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
 					"copies from and to 7 other GPUs, gpu0 the first: cuMemcpyPeerAsync(3): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+			onCUDA("a bit turned over on the way to other GPUs", small(), []string{"3 wrong cuMemcpyPeerAsync = 0x40 5"},
+				f(3, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0xcc323d7b in place of 0xcc323d5b, bit 5"},
+					"wrong words after copies from and to 7 other GPUs, gpu0 the first")),
+			changed(onCUDA("of two GPUs one fails", small(), nil,
+				f(1, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
+					"copies from and to gpu0 0000:10:00.0: cuMemcpyPeerAsync(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")), func(s *scenario) {
+				s.nvml.GPUs = s.nvml.GPUs[:2]
+				s.libraries = withCUDA(2, "1 cuMemcpyPeerAsync error 220")
+			}),
+			onCUDA("no more than four peers at a time", small(), []string{"* peers = 4"}),
+			onCUDA("a copy that never ends", append([]string{"-t", "2"}, small()...), []string{"3 cuStreamQuery after 20 error 600"},
+				Finding{Code: "active.time", Severity: Unknown, Want: "at most 2s",
+					Message: name + ":  stopped: its time was up, want at most 2s; at work were " + f(3, Finding{}, "").Device.String()}),
+			changed(onCUDA("the node has the memory for copies of the usual size", nil, []string{"* memory = 2097152"}), func(s *scenario) {
+				s.files["proc/meminfo"] = "MemTotal: 4300000 kB\nMemFree: 4200000 kB\n"
+			}),
+			onCUDA("all GPUs have the same exception", small(), []string{"* cuLaunchKernel pattern_verify error 719"}, onAll(8, func(i int) Finding {
+				g := f(i, Finding{Code: "cuda.error.719", Severity: Unknown}, fmt.Sprintf("copies from and to the host: launch pattern_verify: cuLaunchKernel(%d): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)", i))
+				g.Message += "; 8 of 8 GPUs have it: not the GPU, but the driver or this program"
+				return g
+			})...),
+			changed(onCUDA("a slow pair over PCIe", small(), []string{"3 peer 5 = 200"},
+				f(3, Finding{Code: "gpu.bandwidth.pair", Severity: Warn, Want: "at least 331.5 GB/s", Got: "200.0 GB/s"},
+					"copies from and to gpu5 0000:15:00.0 by pcie near, both of which are faster with others")), func(s *scenario) {
+				for i := range s.nvml.GPUs {
+					s.nvml.GPUs[i].NVLink = probe.NVLink{}
+				}
+			}),
 			onCUDA("launch fails", small(), []string{"3 cuMemcpyHtoDAsync error 719"},
 				f(3, Finding{Code: "cuda.error.719", Severity: Fail, Remedy: ResetGPU},
 					"copies from and to the host: cuMemcpyHtoDAsync(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
@@ -79,6 +110,14 @@ func init() {
 }
 
 var noMeminfo = Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /proc/meminfo: no such file or directory"}
+
+// onAll is what is said of each of n GPUs.
+func onAll(n int, of func(i int) Finding) (list []Finding) {
+	for i := range n {
+		list = append(list, of(i))
+	}
+	return list
+}
 
 // slowPeers has a GPU copy slowly from and to all others.
 func slowPeers(i, gbs int) (lines []string) {
@@ -118,5 +157,41 @@ func TestPairsByWhatJoinsThem(t *testing.T) {
 	gpus[0].gpu.NVLink = probe.NVLink{}
 	if got := b.joined(gpus[0], gpus[1]); got != "pcie near" {
 		t.Errorf("without links: %s", got)
+	}
+}
+
+// Over PCIe it counts what two GPUs share of the way: a root port, a switch, or a NUMA node.
+func TestPairsByTheWayBetween(t *testing.T) {
+	t.Parallel()
+	root, lib := t.TempDir(), t.TempDir()
+	at := func(i int, path string) {
+		link := filepath.Join(root, "sys/bus/pci/devices", fmt.Sprintf("0000:%02x:00.0", 0x10+i))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink("../../../devices/pci0000:00/"+path+"/"+filepath.Base(link), link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at(0, "0000:00:01.0/0000:01:00.0/0000:02:00.0")
+	at(1, "0000:00:01.0/0000:01:00.0/0000:02:01.0")
+	at(2, "0000:00:01.0/0000:01:00.0/0000:02:02.0/0000:03:00.0/0000:04:00.0")
+	at(3, "0000:00:02.0")
+	h := probe.NewHost(root)
+	h.SetLibraries(withCUDA(4)(t, lib))
+	cuda, err := h.CUDA(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gpus []*loadedGPU
+	for _, d := range cuda.GPUs {
+		l, err := openGPU(&probe.GPU{}, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.c.Close()
+		gpus = append(gpus, l)
+	}
+	for i, want := range []string{"one pcie switch", "pcie switches 3 deep", "pcie near"} {
+		if got := (&bandwidth{}).joined(gpus[0], gpus[i+1]); got != want {
+			t.Errorf("GPU 0 and %d: %q, want %q", i+1, got, want)
+		}
 	}
 }

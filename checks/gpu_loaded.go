@@ -88,12 +88,11 @@ func (l *loadedGPU) timed(ctx context.Context, n int, operation func() error) (t
 }
 
 // How a rate is measured: the GPU is warmed up, since an idle link runs at a lower
-// generation and an idle memory at a lower clock; then operations are timed in samples
+// generation and an idle memory at a lower clock, for as long as a sample; then operations are timed in samples
 // of several, and the median of them counts.
 const (
-	warmUp      = 50 * time.Millisecond
-	warmUpMost  = 16 // operations
-	sampleMost  = 16 // operations
+	warmUpMost  = 64 // operations
+	sampleMost  = 32 // operations
 	sampleCount = 3
 )
 
@@ -102,7 +101,7 @@ const (
 func (l *loadedGPU) rate(ctx context.Context, bytes uint64, sample time.Duration, operation func() error) (float64, error) {
 	var one time.Duration
 	warm := time.Duration(0)
-	for i := 0; i < warmUpMost && warm < warmUp; i++ {
+	for i := 0; i < warmUpMost && warm < sample; i++ {
 		took, err := l.timed(ctx, 1, operation)
 		if err != nil {
 			return 0, err

@@ -30,7 +30,7 @@ const (
 	gpuMembwName = "check_gpu_membw"
 	membwSize    = 512 << 20
 	membwTime    = 15 * time.Second
-	membwSample  = 20 * time.Millisecond
+	membwSample  = 40 * time.Millisecond
 	triad        = "triad"
 )
 

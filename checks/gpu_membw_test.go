@@ -10,14 +10,14 @@ func init() {
 	f := func(i int, f Finding, text string) Finding { return gpuFinding(gpuMembwName, i, f, text) }
 	small := func(words ...string) []string { return append([]string{"-b", "64K"}, words...) }
 	slow := func(algorithm string) Finding {
-		return f(3, Finding{Code: "gpu.membw.slow", Severity: Fail, Want: "at least 2500 GB/s", Got: "1401 GB/s"}, "bandwidth of its memory by "+algorithm)
+		return f(3, Finding{Code: "gpu.membw.slow", Severity: Fail, Want: "at least 2500 GB/s", Got: "1400 GB/s"}, "bandwidth of its memory by "+algorithm)
 	}
 	testCheck(gpuMembwName,
 		changed(onCUDA("healthy", small("2500"), nil), func(s *scenario) { s.table = map[string]any{"least": 2500, "size": "64K"} }),
 		onCUDA("one kernel is slow", small("2500"), []string{"3 membw daxpy = 1400"}, slow("daxpy")),
 		onCUDA("slow", small("2500"), []string{"3 membw = 1400"}, slow("triad")),
 		onCUDA("slow by its peers", small(), []string{"3 membw triad = 2600"},
-			f(3, Finding{Code: "gpu.membw.peers", Severity: Fail, Want: "at least 2661 GB/s", Got: "2602 GB/s"},
+			f(3, Finding{Code: "gpu.membw.peers", Severity: Fail, Want: "at least 2661 GB/s", Got: "2601 GB/s"},
 				"bandwidth of its memory by triad: far from its peers, whose median is 2801 GB/s")),
 		changed(onCUDA("below the platform's floor", small(), []string{"3 membw triad = 2700"},
 			f(3, Finding{Code: "gpu.membw.floor", Severity: Fail, Want: "at least 2750 GB/s", Got: "2700 GB/s"},

@@ -41,7 +41,7 @@ func init() {
 		Do: map[string]string{
 			"gpu.memtest.rates":  "Nothing: it is what was tested.",
 			"gpu.memtest.bit":    "The GPU's memory, or the way to it, changes data: drain the node, see check_gpu_ecc and check_gpu_remap, reset the GPU and test again with -n 10. Replace the GPU if it comes again.",
-			"gpu.memtest.memory": "Less of the GPU's memory could be had than is free: see nvidia-smi for who came onto it, and dmesg for NVRM; the part that could be had was tested.",
+			"gpu.memtest.memory": "Less of the GPU's memory could be had than is free, or less than half of it is free though no process has it: see nvidia-smi for who came onto it, and dmesg for NVRM; the part that could be had was tested.",
 		},
 	})
 }
@@ -122,9 +122,9 @@ func (t *memtest) tell(r *activeRun) {
 		r.failed(t.gpu, "memory test", t.err)
 		return
 	}
-	if t.taken < t.asked/10*9 {
+	if least := max(t.asked/10*9, t.l.c.GPU.Memory/2); t.taken < least { // with little of it free, little is known of it
 		r.failures = true
-		r.report(gpuDevice(t.gpu), Finding{Code: "gpu.memtest.memory", Severity: Unknown, Want: "at least " + mib(t.asked/10*9), Got: mib(t.taken)}, "memory that could be had for the test")
+		r.report(gpuDevice(t.gpu), Finding{Code: "gpu.memtest.memory", Severity: Unknown, Want: "at least " + mib(least), Got: mib(t.taken)}, "memory that could be had for the test")
 		return
 	}
 	r.findings = append(r.findings, Finding{Code: r.Code + ".rates", Severity: OK, Device: gpuDevice(t.gpu), Got: mib(t.taken),

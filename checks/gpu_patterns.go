@@ -52,8 +52,11 @@ func newPatterns(l *loadedGPU) (*patterns, error) {
 	if p.seen, err = l.c.HostAlloc(reportSize); err != nil {
 		return nil, err
 	}
-	return p, l.c.Fill32(p.report, 0, reportSize/4, l.stream)
+	return p, p.clear()
 }
+
+// clear queues that the report forgets what was wrong before.
+func (p *patterns) clear() error { return p.l.c.Fill32(p.report, 0, reportSize/4, p.l.stream) }
 
 // close gives the report's memory back.
 func (p *patterns) close() error { return cmp.Or(p.l.c.Free(p.report), p.l.c.HostFree(p.seen)) }

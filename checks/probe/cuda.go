@@ -35,6 +35,7 @@ type CUDAGPU struct {
 	lib    *cudaLib
 	handle uintptr // CUdevice
 	cpus   string  // those that are near to it, see Near
+	above  string  // the bridges above it, see Above
 	open   int     // contexts, guarded by lib.mu
 }
 
@@ -98,7 +99,7 @@ func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
 		if err != nil {
 			return nil, err
 		}
-		g.cpus = h.cpusBeside(g.PCI)
+		g.cpus, g.above = h.cpusBeside(g.PCI), strings.Join(h.PCIPath(g.PCI), " ")
 		c.GPUs = append(c.GPUs, g)
 	}
 	return c, nil

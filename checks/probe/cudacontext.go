@@ -186,3 +186,9 @@ func (c *CUDAContext) EnablePeer(other *CUDAContext) error {
 	}
 	return err
 }
+
+// DisablePeer takes back what EnablePeer has given: without NVSwitches a GPU has no more
+// than eight peers at a time.
+func (c *CUDAContext) DisablePeer(other *CUDAContext) error {
+	return c.call("cuCtxDisablePeerAccess", other.handle)
+}

@@ -1,6 +1,10 @@
 package probe
 
-import "golang.org/x/sys/unix"
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
 
 // cpusBeside are the CPUs that are near to a GPU, "" if the kernel does not tell.
 func (h *Host) cpusBeside(pci string) string {
@@ -35,3 +39,7 @@ func (g *CUDAGPU) goNear() (restore func()) {
 // Near are the CPUs that are near to the GPU: "0-55,112-167"; "" if the kernel does not
 // tell. GPUs with the same have their pinned memory on the same NUMA node.
 func (g *CUDAGPU) Near() string { return g.cpus }
+
+// Above are the bridges of the PCI bus above the GPU, from the root port down; none if
+// the kernel does not tell.
+func (g *CUDAGPU) Above() []string { return strings.Fields(g.above) }

@@ -136,7 +136,7 @@ int cuDeviceGetUuid(unsigned char uuid[16], int d) { return cuDeviceGetUuid_v2(u
 int cuDeviceTotalMem_v2(size_t *bytes, int d)
 {
 	CALL(d, "cuDeviceTotalMem", NULL);
-	*bytes = devices[d].size;
+	*bytes = (size_t)number(d, "total", NULL, (double)devices[d].size);
 	return OK;
 }
 
@@ -242,7 +242,18 @@ int cuCtxEnablePeerAccess(struct device *peer, unsigned flags)
 		return PEER_UNSUPPORTED;
 	if (current->peers & 1 << peer->index)
 		return PEER_ALREADY;
+	if (__builtin_popcount((unsigned)current->peers) >= (int)number(current->index, "peers", NULL, 32))
+		return TOO_MANY_PEERS;
 	current->peers |= 1 << peer->index;
+	return OK;
+}
+
+int cuCtxDisablePeerAccess(struct device *peer)
+{
+	CURRENT("cuCtxDisablePeerAccess");
+	if (!peer || !(current->peers & 1 << peer->index))
+		return PEER_NOT_ENABLED;
+	current->peers &= ~(1 << peer->index);
 	return OK;
 }
 
