@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -181,6 +183,27 @@ func awaitSession(sid int, grace time.Duration) []int {
 		left := inSession(sid)
 		if len(left) == 0 || time.Now().After(end) {
 			return left
+		}
+	}
+}
+
+// endOthers is the end of a worker whose supervisor is gone in the middle of a request,
+// as when slurmd kills it: what the worker has started is in its session, outlives it,
+// and would go on beside the next job. busy says that the request is still under way:
+// one that heeds SIGTERM, as a diagnostic of DCGM's engine, has a moment for that.
+func endOthers(busy *atomic.Bool) {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGTERM) // it is of its own session
+	self := os.Getpid()
+	others := func() []int {
+		return slices.DeleteFunc(inSession(self), func(pid int) bool { return pid == self })
+	}
+	signalSession(self, unix.SIGTERM)
+	for end := time.Now().Add(termGrace); time.Now().Before(end) && (busy.Load() || len(others()) > 0); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for range 3 { // one may have started another meanwhile
+		for _, pid := range others() {
+			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	}
 }
