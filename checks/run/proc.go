@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // procStat is what /proc/PID/stat says of a process. Reading it never blocks,
@@ -146,6 +148,18 @@ const (
 	killGrace = 250 * time.Millisecond
 )
 
+// dcgmGrace is the first of them for DCGM, whose engine carries a diagnostic out in
+// another session and goes on with it beside the next job unless it is told not to:
+// dcgmi starts another dcgmi for that when it has SIGTERM.
+const dcgmGrace = time.Second
+
+func termGraceOf(lane checks.Lane) time.Duration {
+	if lane == checks.DCGM {
+		return dcgmGrace
+	}
+	return termGrace
+}
+
 // busyGrace is what a killed process gets beyond that if it is runnable: on a
 // node with more work than processors it has not yet come to its own death.
 const busyGrace = 350 * time.Millisecond
@@ -153,9 +167,11 @@ const busyGrace = 350 * time.Millisecond
 // killSession ends every process of a session: SIGTERM, a short grace,
 // SIGKILL, a short grace. It returns the pids that are still there, each of
 // which sleeps in the kernel where no signal reaches it.
-func killSession(sid int) []int {
+func killSession(sid int) []int { return endSession(sid, termGrace) }
+
+func endSession(sid int, grace time.Duration) []int {
 	signalSession(sid, unix.SIGTERM)
-	if left := awaitSession(sid, termGrace); len(left) == 0 {
+	if left := awaitSession(sid, grace); len(left) == 0 {
 		return nil
 	}
 	signalSession(sid, unix.SIGKILL)
@@ -198,7 +214,11 @@ func endOthers(busy *atomic.Bool) {
 		return slices.DeleteFunc(inSession(self), func(pid int) bool { return pid == self })
 	}
 	signalSession(self, unix.SIGTERM)
-	for end := time.Now().Add(termGrace); time.Now().Before(end) && (busy.Load() || len(others()) > 0); {
+	grace := termGrace
+	if len(os.Args) > 1 {
+		grace = termGraceOf(checks.Lane(os.Args[1]))
+	}
+	for end := time.Now().Add(grace); time.Now().Before(end) && (busy.Load() || len(others()) > 0); {
 		time.Sleep(5 * time.Millisecond)
 	}
 	for range 3 { // one may have started another meanwhile

@@ -80,7 +80,7 @@ func TestEndedInProgram(t *testing.T) {
 			if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			cmd := n.begin(t, "* || check_cmd_status -t 200 -r 0 /perftest\n", func() bool {
+			cmd := n.begin(t, "* || check_cmd_status -t 40 -r 0 /perftest\n", func() bool {
 				_, err := os.Stat(at)
 				return err == nil
 			})
@@ -109,5 +109,14 @@ func TestEndedInProgram(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A TIMEOUT beyond what slurmd allows leaves a test no less time than slurmd does.
+func TestTimeoutBeyondSlurmd(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if out, _ := n.run(t, "* || check_gpu_membw -b 64K -t 35\n", "-t", "300"); out != "" {
+		t.Errorf("of slurmd's 50 s a test may have 41:\n%s", out)
 	}
 }
