@@ -313,6 +313,7 @@ func (r *activeRun) done() []Finding {
 		r.failures = true
 		r.stopped(cause)
 	}
+	r.blameNone()
 	r.judge()
 	all := append(r.findings, r.left...)
 	old := r.unseen(all)

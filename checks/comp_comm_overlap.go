@@ -50,7 +50,7 @@ func init() {
 func overlapDo() map[string]string {
 	do := activeDo("overlap", "A GPU that computes and communicates at once loses too much of one: see check_gpu_gemm and check_nccl for which is slow alone, its power limit, and nvidia-smi -q -d PERFORMANCE.", nil)
 	delete(do, "overlap.floor") // no platform has one
-	for _, code := range []string{"nccl.library", "nccl.error", "nccl.hung", "nccl.memory", "nccl.mixed", "nccl.settings", "nccl.environment"} {
+	for _, code := range []string{"nccl.library", "nccl.error", "nccl.hung", "nccl.wrong", "nccl.alike", "nccl.memory", "nccl.mixed", "nccl.settings", "nccl.environment"} {
 		do[code] = ncclDo[code]
 	}
 	return do
@@ -235,21 +235,28 @@ func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce
 	return times, true
 }
 
-// compute queues products on every GPU.
+// compute queues products on all GPUs in turn, so that none begins long before another.
 func (t *overlapRun) compute(doing string, n int) bool {
 	t.at("%s", doing)
+	rows := t.Matrix
+	grid, block := probe.Dim{X: max(rows/4*(rows/8)/128, 1)}, probe.Dim{X: 128}
+	if !t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.cuda.Record(l.start, l.stream) }) {
+		return false
+	}
+	for range n {
+		if !t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error {
+			return g.cuda.Launch(l.kernel, grid, block, 0, l.stream, l.c, l.a, l.b, uint32(rows))
+		}) {
+			return false
+		}
+	}
+	return t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.cuda.Record(l.stop, l.stream) })
+}
+
+// eachLoad does something on every GPU.
+func (t *overlapRun) eachLoad(doing string, do func(*ncclGPU, *overlapLoad) error) bool {
 	for i, g := range t.ranks {
-		l, rows := t.load[i], t.Matrix
-		err := g.cuda.Record(l.start, l.stream)
-		for range n {
-			if err == nil {
-				err = g.cuda.Launch(l.kernel, probe.Dim{X: max(rows/4*(rows/8)/128, 1)}, probe.Dim{X: 128}, 0, l.stream, l.c, l.a, l.b, uint32(rows))
-			}
-		}
-		if err == nil {
-			err = g.cuda.Record(l.stop, l.stream)
-		}
-		if err != nil {
+		if err := do(g, t.load[i]); err != nil {
 			t.failed(g.gpu, doing, err)
 			return false
 		}

@@ -3,6 +3,7 @@ package checks
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -99,4 +100,26 @@ func cudaDo(code string) string {
 		return ""
 	}
 	return cudaErrors()[n].Do
+}
+
+// ofKernels are errors of CUDA that a kernel, or the driver that compiled it, can cause as
+// well as the GPU that runs it.
+var ofKernels = []string{cudaErrorCode + ".714", cudaErrorCode + ".715", cudaErrorCode + ".718", cudaErrorCode + ".719"}
+
+// blameNone has errors of kernels drain nobody where all GPUs of a test, two or more, have
+// met the same: it is the driver's or this program's fault before it is all of theirs.
+func (r *activeRun) blameNone() {
+	for _, code := range ofKernels {
+		of := func(g *probe.GPU) func(Finding) bool {
+			return func(f Finding) bool { return f.Code == code && f.Device.Name == gpuDevice(g).Name }
+		}
+		if len(r.gpus) < 2 || slices.ContainsFunc(r.gpus, func(g *probe.GPU) bool { return !slices.ContainsFunc(r.findings, of(g)) }) {
+			continue
+		}
+		for i := range r.findings {
+			if f := &r.findings[i]; f.Code == code {
+				f.Severity, f.Remedy = Unknown, NoRemedy
+			}
+		}
+	}
 }

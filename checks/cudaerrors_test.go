@@ -55,3 +55,26 @@ func TestWrongCUDAErrors(t *testing.T) {
 		}
 	}
 }
+
+// An error of a kernel is laid to the GPUs that meet it, unless all of them do.
+func TestKernelErrorsOfAllGPUs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		gpus, failed, code int
+		want               Severity
+	}{{8, 8, 719, Unknown}, {8, 7, 719, Fail}, {1, 1, 719, Fail}, {8, 8, 214, Fail}} {
+		r := &activeRun{ctx: t.Context(), activeTest: activeTest{Check: "check_x", Code: "x"}}
+		for i := range c.gpus {
+			r.gpus = append(r.gpus, &probe.GPU{Index: i})
+		}
+		for _, g := range r.gpus[:c.failed] {
+			r.failed(g, "multiply", &probe.CUDAError{Call: "cuStreamQuery", Code: c.code})
+		}
+		r.blameNone()
+		for _, f := range r.findings {
+			if f.Severity != c.want {
+				t.Errorf("%d of %d GPUs: %s, want %s", c.failed, c.gpus, f.Message, c.want)
+			}
+		}
+	}
+}

@@ -53,7 +53,7 @@ func init() {
 func gemmDo(code string) map[string]string {
 	return map[string]string{
 		code + ".wrong":     "The GPU computes wrongly, and no counter has said so. Take the node out, run the test again and dcgmi diag -r 4: if it is found again have the GPU replaced. Results of jobs that ran on it cannot be trusted.",
-		code + ".alike":     "All GPUs have the same product, and it is not the CPU's. It is more likely cuBLASLt, the driver or this program than all GPUs: run it with --own, compare with another node, and report what you find.",
+		code + ".alike":     "No GPU of the model has the product that the CPU has. It is more likely cuBLASLt, the driver or this program than all GPUs: run it with --own, compare with another node, and report what you find.",
 		code + ".throttled": "The hardware has slowed the GPU down: see fans, air flow and power supplies, and nvidia-smi -q -d PERFORMANCE,TEMPERATURE under load.",
 		code + ".memory":    "Something holds the GPU's memory: see nvidia-smi. A smaller -n needs less.",
 		code + ".types":     "Nothing: the GPU or its driver does not have the type. Take it out of --types, or update the driver.",

@@ -2,6 +2,8 @@ package checks
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -20,6 +22,7 @@ func (m *gemmTest) truth(t *probe.GEMMType, n int) {
 
 // judge compares the products of every type, and hands over the rates.
 func (m *gemmTest) judge() {
+	m.tellShort()
 	for _, t := range m.truths {
 		t.is = <-t.sum
 		var list []*gemmResult
@@ -44,6 +47,15 @@ func (m *gemmTest) judge() {
 	}
 }
 
+// tellShort says once of a GPU what its free memory was too little for.
+func (m *gemmTest) tellShort() {
+	for _, s := range m.short {
+		m.r.failures = true
+		m.r.report(gpuDevice(s.gpu), Finding{Code: m.r.Code + ".memory", Severity: Unknown, Want: fmt.Sprintf("%d MiB", (s.need+1<<20-1)>>20), Got: fmt.Sprintf("%d MiB", s.free>>20)},
+			"too little free memory for %s", strings.Join(s.types, ", "))
+	}
+}
+
 // what names a product in messages: "bf16 cublaslt, n 8192".
 func (res *gemmResult) what() string { return fmt.Sprintf("%s, n %d", res.algorithm, res.n) }
 
@@ -57,31 +69,37 @@ func (res *gemmResult) constant() bool {
 	return true
 }
 
-// judgeSums finds the GPUs that compute wrongly. Where one GPU has what the CPU has, or
-// GPUs differ, those that are not right are wrong. Where all GPUs have the same product
-// every time, and it is another than the CPU's, no GPU is to blame before software is.
+// judgeSums finds the GPUs that compute wrongly, among those of one model that multiply
+// in one way: where one of them has what the CPU has every time, the others that have not
+// are wrong.
 func (m *gemmTest) judgeSums(truth probe.GEMMSum, list []*gemmResult) {
-	count := map[probe.GEMMSum]int{}
-	var right bool
+	groups := map[string][]*gemmResult{}
+	var order []string
 	for _, res := range list {
-		if res.constant() {
-			count[res.sums[0]]++
-			right = right || res.sums[0] == truth
+		key := res.gpu.Name.Value + "|" + res.algorithm
+		if groups[key] == nil {
+			order = append(order, key)
 		}
+		groups[key] = append(groups[key], res)
 	}
-	alike, most := probe.GEMMSum{}, 0
-	for sum, n := range count {
-		if n > most && 2*n > len(list) {
-			alike, most = sum, n
-		}
+	for _, key := range order {
+		m.judgeAlike(truth, groups[key])
 	}
+}
+
+// judgeAlike judges GPUs that do the same. Where most have the same product every time,
+// and it is another than the CPU's, or where none has the CPU's and they do not agree
+// either, no GPU is to blame before software is.
+func (m *gemmTest) judgeAlike(truth probe.GEMMSum, list []*gemmResult) {
+	right, alike, most := inCommon(truth, list)
 	switch {
-	case right || most == 0:
+	case right || len(list) == 1 && slices.Contains(list[0].sums, truth): // alone, it differs from itself
 		alike = truth
-	case alike != truth:
-		m.r.failures = true
-		m.r.report(Device{}, Finding{Code: m.r.Code + ".alike", Severity: Unknown, Want: sumText(truth), Got: sumText(alike)},
-			"%s: %d of %s have the same product, and not the CPU's", list[0].what(), most, plural(len(list), "GPU"))
+	case most == 0:
+		m.unlikeCPU(truth, list[0].sums[len(list[0].sums)-1], "%s: none of %s has the CPU's product, nor do they have the same", list[0].what(), plural(len(list), "GPU"))
+		return
+	default:
+		m.unlikeCPU(truth, alike, "%s: %d of %s have the same product, and not the CPU's", list[0].what(), most, plural(len(list), "GPU"))
 	}
 	for _, res := range list {
 		wrong, got := 0, truth
@@ -96,6 +114,28 @@ func (m *gemmTest) judgeSums(truth probe.GEMMSum, list []*gemmResult) {
 				"%s: wrong results in %d of %d products", res.what(), wrong, len(res.sums))
 		}
 	}
+}
+
+// inCommon says whether a GPU has the CPU's product every time; if none has, which one more
+// than half of them have every time, and how many that are: 0 for none.
+func inCommon(truth probe.GEMMSum, list []*gemmResult) (right bool, alike probe.GEMMSum, most int) {
+	count := map[probe.GEMMSum]int{}
+	for _, res := range list {
+		if res.constant() {
+			count[res.sums[0]]++
+		}
+	}
+	for sum, n := range count {
+		if 2*n > len(list) {
+			alike, most = sum, n
+		}
+	}
+	return count[truth] > 0, alike, most
+}
+
+func (m *gemmTest) unlikeCPU(truth, got probe.GEMMSum, format string, args ...any) {
+	m.r.failures = true
+	m.r.report(Device{}, Finding{Code: m.r.Code + ".alike", Severity: Unknown, Want: sumText(truth), Got: sumText(got)}, format, args...)
 }
 
 // sumText is the sum of a product as messages have it.

@@ -23,6 +23,15 @@ type gemmTest struct {
 	least    float64         // TFLOP/s; 0: none
 	results  []*gemmResult
 	truths   []*gemmTruth
+	short    []*gemmShort
+}
+
+// gemmShort is a GPU whose free memory is too little for some types, and the most that
+// one of them needs, bytes.
+type gemmShort struct {
+	gpu        *probe.GPU
+	types      []string
+	need, free uint64
 }
 
 // gemmResult is what one GPU has made of one type.
@@ -167,7 +176,8 @@ func (m *gemmTest) prepare(w *gpuWorker, t *probe.GEMMType) (g *probe.GEMM, refu
 	if err != nil {
 		return nil, nil, err
 	}
-	if need := t.Memory(m.n(t)); free < need {
+	need := t.Memory(m.n(t))
+	if free < need {
 		return nil, &memoryShort{need, free}, nil
 	}
 	g, err = w.c.NewGEMM(t, m.n(t), m.library, w.stream)
@@ -175,8 +185,13 @@ func (m *gemmTest) prepare(w *gpuWorker, t *probe.GEMMType) (g *probe.GEMM, refu
 		refused = e
 		g, err = w.c.NewGEMM(t, m.n(t), nil, w.stream)
 	}
-	if e, ok := errors.AsType[*probe.CUDAError](err); ok && e.OldDriver() {
-		return nil, e, nil
+	if e, ok := errors.AsType[*probe.CUDAError](err); ok {
+		switch {
+		case e.OldDriver():
+			return nil, e, nil
+		case e.Code == probe.CUDAOutOfMemory: // in pieces, or cuBLASLt has taken the rest
+			return nil, &memoryShort{need, free}, nil
+		}
 	}
 	return g, refused, err
 }
@@ -188,9 +203,7 @@ func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
 		severity = Skip
 	}
 	if short, ok := errors.AsType[*memoryShort](why); ok {
-		m.r.failures = true
-		m.r.report(gpuDevice(w.gpu), Finding{Code: m.r.Code + ".memory", Severity: Unknown, Want: Size(short.need).String(), Got: Size(short.free).String()},
-			"too little free memory for %s", t.Name)
+		m.tooLittle(w, t, short)
 		return
 	}
 	if e, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
@@ -204,6 +217,18 @@ func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
 	if e, ok := errors.AsType[*probe.CUDAError](why); ok {
 		m.note("types", Skip, "no %s: the driver is too old for our kernel, and cuBLASLt is not used: %s: %s (CUDA error %d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
 	}
+}
+
+// tooLittle notes a type that a GPU has no memory for.
+func (m *gemmTest) tooLittle(w *gpuWorker, t *probe.GEMMType, short *memoryShort) {
+	i := slices.IndexFunc(m.short, func(s *gemmShort) bool { return s.gpu == w.gpu })
+	if i < 0 {
+		i = len(m.short)
+		m.short = append(m.short, &gemmShort{gpu: w.gpu, free: short.free})
+	}
+	s := m.short[i]
+	s.types = append(s.types, t.Name)
+	s.need, s.free = max(s.need, short.need), min(s.free, short.free)
 }
 
 // onAnyGPU is a call without the number of its GPU, so that the same of all GPUs is said

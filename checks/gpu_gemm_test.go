@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -89,7 +90,9 @@ func gemmScenarios(name, code string, words func(least string, options ...string
 		onGEMM("cuBLASLt fails on one", true, bf16, nil, []string{"3 cublasLtMatmul after 2 error 13"},
 			gpuFinding(name, 3, Finding{Code: "cuda.error", Severity: Unknown}, "multiply matrices of bf16: cublasLtMatmul(3): CUBLAS_STATUS_EXECUTION_FAILED (13)")),
 		onGEMM("one has little memory", true, bf16, nil, []string{"3 memory = 0x400000"},
-			found(".memory", Finding{Severity: Unknown, Want: Size(probe.GEMMTypeOf("bf16").Memory(128)).String(), Got: "4 MiB"}, "too little free memory for bf16")),
+			found(".memory", Finding{Severity: Unknown, Want: "65 MiB", Got: "4 MiB"}, "too little free memory for bf16")),
+		onGEMM("cuBLASLt has no kernel for the GPUs", true, bf16, nil, []string{"* cublasLtMatmul error 8"},
+			note(".library", OK, "own kernels for bf16 in place of cuBLASLt: cublasLtMatmul: CUBLAS_STATUS_ARCH_MISMATCH (8)")),
 		onGEMM("a driver older than a kernel", true, words("", "-n", "128", "--own"), nil, []string{"- ptx = 60"},
 			note(".types", Skip, "no bf16: the driver is too old for our kernel, and cuBLASLt is not used: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (CUDA error 222)")),
 		onGEMM("no bf16 on V100", true, bf16, nil, []string{"* attribute 75 = 7"},
@@ -123,6 +126,8 @@ func init() {
 	common := gemmScenarios(name, "gpu.gemm", func(least string, options ...string) []string { return line("bf16", least, options...) })
 	testCheck(name, append(common,
 		onGEMM("all types", true, line(every, "", "-n", "128"), nil, nil),
+		onGEMM("one has little memory for any type", true, line(every, "", "-n", "128"), nil, []string{"3 memory = 0x400000"},
+			gpuFinding(name, 3, Finding{Code: "gpu.gemm.memory", Severity: Unknown, Want: "65 MiB", Got: "4 MiB"}, "too little free memory for fp64, fp32, tf32, bf16, fp16, fp8")),
 		onGEMM("all types, own kernels", true, line(every, "", "-n", "128", "--own"), nil, nil),
 		onGEMM("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow("31 C, 71 W")),
 		onGEMM("one is hot, and slow for it", true, bf16, gpu3(hot), []string{"3 tflops cublaslt_bf16 = 300"}, throttled, slow(seen)),
@@ -188,9 +193,10 @@ func TestGEMMJudgesSums(t *testing.T) {
 		"alone and right":  {[][]uint64{{1, 1, 1}}, nil},
 		"alone, once":      {[][]uint64{{1, 7, 1}}, []string{"fail gpu0 1 of 3"}},
 		"alone, always":    {[][]uint64{{7, 7, 7}}, []string{"unknown all"}},
-		"alone, at random": {[][]uint64{{7, 8, 9}}, []string{"fail gpu0 3 of 3"}},
+		"alone, at random": {[][]uint64{{7, 8, 9}}, []string{"unknown all"}},
 		"one of two":       {[][]uint64{{1, 1, 1}, {7, 7, 7}}, []string{"fail gpu1 3 of 3"}},
-		"both, unlike":     {[][]uint64{{6, 6, 6}, {7, 7, 7}}, []string{"fail gpu0 3 of 3", "fail gpu1 3 of 3"}},
+		"both, unlike":     {[][]uint64{{6, 6, 6}, {7, 7, 7}}, []string{"unknown all"}},
+		"all, at random":   {[][]uint64{{6, 1, 6}, {1, 7, 7}, {8, 1, 1}}, []string{"unknown all"}},
 		"both, alike":      {[][]uint64{{7, 7, 7}, {7, 7, 7}}, []string{"unknown all"}},
 		"alike, one once":  {[][]uint64{{7, 7, 7}, {7, 7, 7}, {7, 8, 7}}, []string{"unknown all", "fail gpu2 1 of 3"}},
 		"most are wrong":   {[][]uint64{{7, 7, 7}, {7, 7, 7}, {1, 1, 1}}, []string{"fail gpu0 3 of 3", "fail gpu1 3 of 3"}},
@@ -223,6 +229,29 @@ func TestGEMMJudgesSums(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// A fault of software that all GPUs of one model meet blames none of them, though those of
+// another are right; one that differs from others of its model is to blame.
+func TestGEMMJudgesEachModel(t *testing.T) {
+	t.Parallel()
+	m := &gemmTest{r: &activeRun{activeTest: activeTest{Check: "check_x", Code: "x"}}}
+	var list []*gemmResult
+	for i, total := range []uint64{1, 1, 1, 9, 7, 7, 7} {
+		model := "NVIDIA A100"
+		if i > 3 {
+			model = "NVIDIA L40S"
+		}
+		list = append(list, &gemmResult{gpu: &probe.GPU{Index: i, Name: probe.Known(model)}, kind: probe.GEMMTypeOf("bf16"), n: 128, algorithm: "bf16 own", sums: []probe.GEMMSum{{Total: total}, {Total: total}}})
+	}
+	m.judgeSums(probe.GEMMSum{Total: 1}, list)
+	var got []string
+	for _, f := range m.r.findings {
+		got = append(got, fmt.Sprint(f.Severity, " ", f.Code, " ", f.Device.Name))
+	}
+	if diff := cmp.Diff([]string{"fail x.wrong gpu3", "unknown x.alike "}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 

@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -95,6 +94,7 @@ func (t *ncclRun) allocate(size int64) bool {
 	}
 	n := t.ranks[0].n
 	block := t.op.block(size, n)
+	t.most = size
 	t.room = max(t.op.sent(block, n), t.op.received(block, n), min(ncclPairBytes, int64(free/4))/4)
 	if need := uint64(2 * 4 * t.room); need > free {
 		t.failures = true
@@ -245,85 +245,3 @@ func (t *ncclRun) wires() string {
 	}
 	return "pcie"
 }
-
-// prepare writes what each rank sends, and something else where it receives.
-func (t *ncclRun) prepare(op *ncclOp, block int64, doing string) bool {
-	t.at("%s: write the data", doing)
-	for _, g := range t.ranks {
-		sent, received := op.sent(block, g.n), op.received(block, g.n)
-		err := g.launch(g.fill, sent, g.send, uint64(sent), uint64(0), uint32(g.base+g.rank))
-		if err == nil {
-			err = g.cuda.Fill32(g.recv, ncclUnwritten, uint64(received), g.stream)
-		}
-		if err != nil {
-			t.failed(g.gpu, doing+": write the data", err)
-			return false
-		}
-	}
-	return t.wait(doing + ": write the data")
-}
-
-// verify looks at what every rank has received.
-func (t *ncclRun) verify(op *ncclOp, block int64, doing string) bool {
-	return t.verifyParts(op, doing, func(g *ncclGPU) []ncclPart { return op.parts(g.rank, g.n, block) })
-}
-
-func (t *ncclRun) verifyParts(op *ncclOp, doing string, parts func(*ncclGPU) []ncclPart) bool {
-	longest := 0
-	for _, g := range t.ranks {
-		longest = max(longest, len(parts(g)))
-	}
-	for i := range longest { // one after the other, to know whose data are wrong
-		t.at("%s: verify the data", doing)
-		for _, g := range t.ranks {
-			if list := parts(g); i < len(list) {
-				if err := g.verify(list[i]); err != nil {
-					t.failed(g.gpu, doing+": verify the data", err)
-					return false
-				}
-			}
-		}
-		if !t.wait(doing + ": verify the data") {
-			return false
-		}
-		for _, g := range t.ranks {
-			if list := parts(g); i < len(list) {
-				t.note(op, doing, g, list[i])
-			}
-		}
-	}
-	return true
-}
-
-func (g *ncclGPU) verify(p ncclPart) error {
-	c := g.cuda
-	err := c.Fill32(g.report, 0, mismatchBytes/4, g.stream)
-	if err == nil {
-		at := g.recv + probe.CUDAMemory(4*p.at)
-		err = g.launch(g.check, p.count, at, uint64(p.count), uint64(p.first), uint32(g.base+p.from), uint32(p.ranks), g.report)
-	}
-	if err == nil {
-		err = c.CopyToHost(g.answer, g.report, g.stream)
-	}
-	return err
-}
-
-// note takes what a verification has left.
-func (t *ncclRun) note(op *ncclOp, doing string, g *ncclGPU, p ncclPart) {
-	count := binary.LittleEndian.Uint64(g.answer)
-	if count == 0 {
-		return
-	}
-	first := g.answer[8:]
-	w := ncclWrong{
-		doing: doing, op: op.name, receiver: g, count: count, at: uint64(p.at) + binary.LittleEndian.Uint64(first),
-		want: math.Float32frombits(binary.LittleEndian.Uint32(first[8:])), got: math.Float32frombits(binary.LittleEndian.Uint32(first[12:])),
-	}
-	if p.ranks == 1 {
-		w.sender = t.seat(g.comm, p.from)
-	}
-	t.wrong = append(t.wrong, w)
-}
-
-// seat is the GPU that is a rank of a group.
-func (t *ncclRun) seat(comm, rank int) *ncclGPU { return t.ranks[comm*t.ranks[0].n+rank] }

@@ -105,11 +105,32 @@ type ncclWrong struct {
 	doing, op        string
 	receiver, sender *ncclGPU // sender: nil if several have added to it
 	count, at        uint64   // elements that are wrong, at most about a million, and one of them
+	of               uint64   // elements that were looked at
 	want, got        float32
 }
 
 // has says whether a GPU may have had a part in it.
 func (w *ncclWrong) has(g *ncclGPU) bool { return w.receiver == g || w.sender == g || w.sender == nil }
+
+// finding is one that tells what is wanted and was got.
+func (w *ncclWrong) finding(code string, severity Severity) Finding {
+	f := Finding{Code: code, Severity: severity, Want: fmt.Sprintf("%v in element %d", w.want, w.at), Got: fmt.Sprint(w.got)}
+	if severity == Fail {
+		f.Remedy = ReseatOrRMA
+	}
+	return f
+}
+
+// ncclCounted is how far nccl_verify counts.
+const ncclCounted = 1_000_000
+
+// everywhere says whether most of what every GPU has received is wrong. What a GPU or a
+// link does to data it does to some of them, or the others exchange theirs rightly.
+func (t *ncclRun) everywhere() bool {
+	return !slices.ContainsFunc(t.ranks, func(g *ncclGPU) bool {
+		return !slices.ContainsFunc(t.wrong, func(w ncclWrong) bool { return w.receiver == g && w.count > min(w.of, ncclCounted)/2 })
+	})
+}
 
 // tellWrong reports wrong data once, for the GPU that all of them have in common.
 func (t *ncclRun) tellWrong() {
@@ -122,10 +143,7 @@ func (t *ncclRun) tellWrong() {
 			first = w
 		}
 	}
-	f := Finding{
-		Code: "nccl.wrong", Severity: Fail, Remedy: ReseatOrRMA,
-		Want: fmt.Sprintf("%v in element %d", first.want, first.at), Got: fmt.Sprint(first.got),
-	}
+	f := first.finding("nccl.wrong", Fail)
 	elements := plural(int(first.count), "wrong element")
 	if first.sender != nil {
 		elements += " from " + gpuDevice(first.sender.gpu).Name
@@ -135,6 +153,11 @@ func (t *ncclRun) tellWrong() {
 			elements += " on " + gpuDevice(first.receiver.gpu).Name
 		}
 		t.report(gpuDevice(g.gpu), f, "%s: %s", first.doing, elements)
+		return
+	}
+	if t.everywhere() {
+		t.failures = true
+		t.report(Device{}, first.finding("nccl.alike", Unknown), "%s: most of the data are wrong on all %s", first.doing, plural(len(t.ranks), "GPU"))
 		return
 	}
 	var on []string

@@ -23,6 +23,7 @@ type ncclRun struct {
 	comms []*probe.NCCLComm
 
 	room   int64 // elements that each of a GPU's two buffers has
+	most   int64 // the largest size, bytes
 	wrong  []ncclWrong
 	broken bool // something has failed: what is under way is aborted
 }
@@ -47,8 +48,19 @@ type ncclGPU struct {
 // errNCCLHung says that an operation did not end in time.
 var errNCCLHung = errors.New("it did not end in time")
 
-// patience is how long an operation may take that should take less than a second.
-func (t *ncclRun) patience() time.Duration { return t.activeTest.Bound / 2 }
+// ncclPatience and ncclCrawl are for how long, and down to which rate in bytes a second, an
+// operation is slow and does not hang: the first of a size makes connections.
+const (
+	ncclPatience = 5 * time.Second
+	ncclCrawl    = 2_000_000_000
+)
+
+// patience is how long an operation may take that should take less than a second. Where
+// the test has no such time it ends before, and cannot tell slow from hung.
+func (t *ncclRun) patience() time.Duration {
+	crawl := time.Duration(float64(t.most) / ncclCrawl * float64(time.Second)).Round(time.Second)
+	return max(t.activeTest.Bound/2, ncclPatience+crawl)
+}
 
 // runLibrary runs the operation by the library.
 func (t *ncclRun) runLibrary() {

@@ -109,7 +109,7 @@ func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
 func cleanCUDAEnvironment() {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
-		if strings.HasPrefix(name, "CUDA_") || strings.HasPrefix(name, "NVIDIA_") {
+		if strings.HasPrefix(name, "CUDA_") || strings.HasPrefix(name, "NVIDIA_") || strings.HasPrefix(name, "CUBLAS") { // and CUBLASLT_LOG_FILE, which would be written as root
 			_ = os.Unsetenv(name)
 		}
 	}

@@ -170,7 +170,11 @@ func (g *GEMM) setUp(lt *CUBLASLt, s CUDAStream) (err error) {
 			return err
 		}
 	}
-	return nil
+	if g.lt == nil {
+		return nil
+	}
+	// The library may know a way for a GPU that it has no kernel for, which it says now.
+	return g.Multiply(s)
 }
 
 // findOwn finds the kernel of our own that is best for the GPU.

@@ -68,8 +68,9 @@ func (s NCCLSettings) environ(log *os.File) []string {
 }
 
 // Environ is the environment for a process that is given none else of NCCL_....
+// What it has a file of settings does not change.
 func (s NCCLSettings) Environ() []string {
-	env := []string{"NCCL_SOCKET_IFNAME=lo", "NCCL_CONF_FILE=/dev/null"}
+	env := []string{"NCCL_SOCKET_IFNAME=lo", "NCCL_CONF_FILE=/dev/null", "NCCL_COMM_BLOCKING=1"}
 	if s.Algorithm != "" {
 		env = append(env, "NCCL_ALGO="+s.Algorithm)
 	}

@@ -40,7 +40,7 @@ func TestNCCLEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "NCCL_SOCKET_IFNAME=lo\nNCCL_CONF_FILE=/dev/null\nNCCL_ALGO=ring\nNCCL_TOPO_FILE=/opt/topo.xml\n" +
+	want := "NCCL_SOCKET_IFNAME=lo\nNCCL_CONF_FILE=/dev/null\nNCCL_COMM_BLOCKING=1\nNCCL_ALGO=ring\nNCCL_TOPO_FILE=/opt/topo.xml\n" +
 		"NCCL_P2P_DISABLE=1\nNCCL_SHM_DISABLE=1\nNCCL_NVLS_ENABLE=0\nNCCL_NET_GDR_LEVEL=SYS\nNCCL_IB_PCI_RELAXED_ORDERING=1\nNCCL_DEBUG=INFO\nNCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING\n"
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
