@@ -335,5 +335,10 @@ func (r *activeRun) done() []Finding {
 	r.acquitGPUs()
 	r.judge()
 	all := append(r.findings, r.left...)
+	old := r.unseen(all)
+	if r.failures && Worst(all) != Fail { // what was stopped, or could not be told, is no result
+		return append(all, old...)
+	}
+	all = append(all, old...)
 	return append(all, r.stamp(all)...)
 }

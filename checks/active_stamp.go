@@ -37,7 +37,7 @@ type stamp struct {
 	At       time.Time `json:"at"` // for persons
 	Driver   string    `json:"driver"`
 	GPUs     []string  `json:"gpus"`               // by UUID, in order
-	Findings []Finding `json:"findings,omitempty"` // warnings and failures; none: it has passed
+	Findings []Finding `json:"findings,omitempty"` // warnings, failures, GPUs that were left out; none: it has passed
 }
 
 func stampName(check string) string { return "active-" + strings.TrimPrefix(check, "check_") }
@@ -130,7 +130,11 @@ func (e *Env) Fresh(name string, c Bounded, only bool) (findings []Finding, foun
 	age := time.Duration((now.Up - s.Up) * float64(time.Second))
 	switch {
 	case age > c.Freshness():
-		return stale("the last is " + ageText(age) + " old")
+		findings, found = stale("the last is " + ageText(age) + " old")
+		if found && Worst(s.Findings) == Fail { // a fault is not gone because it is old
+			findings = append(findings, s.Findings...)
+		}
+		return findings, found
 	case !only && Worst(s.Findings) == Fail: // it may have been mended: measure again
 		return nil, false
 	}
@@ -154,24 +158,46 @@ func ageText(d time.Duration) string {
 // refusal is what a test that may not run says: why, and what its last run has found.
 // A fault is not gone because a job has come.
 func (r *activeRun) refusal(why Finding) []Finding {
-	findings := []Finding{why}
+	return append([]Finding{why}, r.lastFault()...)
+}
+
+// lastFault is what the last run of this test has found on this node, nil if that was
+// no fault.
+func (r *activeRun) lastFault() []Finding {
 	now, err := r.env.holdsFor()
 	if err != nil || r.Of == nil {
-		return findings
+		return nil
 	}
 	file, err := r.env.stamps(r.Check)
 	if err != nil {
-		return findings
+		return nil
 	}
 	if s := file.Stamps[stampKey(r.Of)]; s != nil && s.about(&now) && Worst(s.Findings) == Fail {
-		return append(findings, s.Findings...)
+		return s.Findings
 	}
-	return findings
+	return nil
 }
 
-// stamp keeps the result. What was stopped, or could not be told, is none.
+// unseen are the faults of the last run that this one could not look for again: it was
+// stopped, or has left that GPU out. A GPU is not well because a process hangs on it.
+func (r *activeRun) unseen(all []Finding) (old []Finding) {
+	same := func(code, pci string) bool {
+		return slices.ContainsFunc(all, func(f Finding) bool { return f.Code == code && f.Device.PCI == pci })
+	}
+	leftOut := func(d Device) bool {
+		return d.PCI != "" && slices.ContainsFunc(r.left, func(f Finding) bool { return f.Device.PCI == d.PCI })
+	}
+	for _, f := range r.lastFault() {
+		if f.Severity == Fail && (r.failures || leftOut(f.Device)) && !same(f.Code, f.Device.PCI) {
+			old = append(old, f)
+		}
+	}
+	return old
+}
+
+// stamp keeps the result, and which GPUs it says nothing of.
 func (r *activeRun) stamp(all []Finding) []Finding {
-	if r.Of == nil || r.failures && Worst(all) != Fail {
+	if r.Of == nil {
 		return nil
 	}
 	now, err := r.env.holdsFor()
@@ -179,7 +205,7 @@ func (r *activeRun) stamp(all []Finding) []Finding {
 		return unreadable(err)
 	}
 	for _, f := range all {
-		if f.Severity == Warn || f.Severity == Fail {
+		if f.Severity == Warn || f.Severity == Fail || f.Code == "active.left" {
 			now.Findings = append(now.Findings, f)
 		}
 	}

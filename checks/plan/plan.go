@@ -79,10 +79,11 @@ type Left struct {
 	Because string
 }
 
-// Lanes are those of the native steps.
+// Lanes are those of the native steps, but of active tests whose last result will do
+// as a rule: they are not worth a worker that waits for them.
 func (p *Plan) Lanes() (lanes []checks.Lane) {
 	for i := range p.Steps {
-		if s := &p.Steps[i]; s.Kind == Native && s.Usage == nil && !slices.Contains(lanes, s.Lane) {
+		if s := &p.Steps[i]; s.Kind == Native && s.Usage == nil && s.MaxAge == 0 && !slices.Contains(lanes, s.Lane) {
 			lanes = append(lanes, s.Lane)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,8 +14,8 @@ import (
 var ErrClaimed = errors.New("held by another process")
 
 // Claim takes a lock by the name of what it is for, "active", until release is
-// called or this process ends. The file is empty, in the directory of what runs
-// keep; without one, as in a run of somebody else than root, there is no lock. The
+// called or this process ends. The file is empty, in the directory above that of
+// what runs keep, which all nodes of a machine share (slurmd -N); without one, as in a run of somebody else than root, there is no lock. The
 // error is [ErrClaimed] if another process has it.
 func (h *Host) Claim(name string) (release func(), err error) {
 	if h.past == "" {
@@ -22,7 +23,7 @@ func (h *Host) Claim(name string) (release func(), err error) {
 	}
 	var errs error
 	for _, dir := range h.pasts() {
-		path := filepath.Join(dir, name+".lock")
+		path := filepath.Join(machineDir(dir), name+".lock")
 		f, err := h.lockFile(path)
 		switch {
 		case err == nil:
@@ -33,6 +34,19 @@ func (h *Host) Claim(name string) (release func(), err error) {
 		errs = errors.Join(errs, &fs.PathError{Op: "lock", Path: path, Err: reason(err)})
 	}
 	return nil, errs
+}
+
+// machineDirs hold a directory for each node of this machine.
+var machineDirs = []string{"/var/lib/nhc-gpu", "/run/nhc-gpu"}
+
+// machineDir is the one that a directory is in, or itself.
+func machineDir(dir string) string {
+	for _, all := range machineDirs {
+		if strings.HasPrefix(dir, all+"/") {
+			return all
+		}
+	}
+	return dir
 }
 
 func (h *Host) lockFile(path string) (*os.File, error) {

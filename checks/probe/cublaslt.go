@@ -66,7 +66,11 @@ const (
 // ErrNoLibrary where there is none.
 func (h *Host) CUBLASLt(c *CUDA) (*CUBLASLt, error) {
 	return once(h, "cublaslt", func() (*CUBLASLt, error) {
-		if path := h.libraries[SettingCUBLASLt]; path != "" {
+		if h.libraries[SettingCUBLASLt] != "" {
+			path, err := h.library(SettingCUBLASLt, "")
+			if err != nil {
+				return nil, err
+			}
 			return loadCUBLASLt(path, c.lib)
 		}
 		err := fmt.Errorf("load libcublasLt.so: %w for CUDA %d.%d", ErrNoLibrary, c.Version/1000, c.Version%1000/10)

@@ -56,6 +56,9 @@ func (h *Host) openNVML(doing func(string)) (*nvmlSession, error) {
 	}
 	var opts []nvml.LibraryOption
 	if name != "" {
+		if err := guarded(name); err != nil {
+			return nil, fmt.Errorf("load %s of %s: %w", name, SettingNVML, err)
+		}
 		opts = append(opts, nvml.WithLibraryPath(name))
 	} else {
 		name = "libnvidia-ml.so.1"

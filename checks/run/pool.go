@@ -251,7 +251,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 
 // bury kills a worker that hangs; what no signal can end goes into the ledger.
 func (p *Pool) bury(c *client, r *Request, hung *checks.Hung) {
-	left := killSession(c.pid)
+	left := endSession(c.pid, termGraceOf(c.lane))
 	c.close()
 	if len(left) == 0 {
 		return
@@ -339,7 +339,7 @@ func (p *Pool) Kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for lane, c := range p.workers {
-		killSession(c.pid)
+		endSession(c.pid, termGraceOf(c.lane))
 		c.close()
 		delete(p.workers, lane)
 	}

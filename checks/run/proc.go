@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // procStat is what /proc/PID/stat says of a process. Reading it never blocks,
@@ -144,6 +148,18 @@ const (
 	killGrace = 250 * time.Millisecond
 )
 
+// dcgmGrace is the first of them for DCGM, whose engine carries a diagnostic out in
+// another session and goes on with it beside the next job unless it is told not to:
+// dcgmi starts another dcgmi for that when it has SIGTERM.
+const dcgmGrace = time.Second
+
+func termGraceOf(lane checks.Lane) time.Duration {
+	if lane == checks.DCGM {
+		return dcgmGrace
+	}
+	return termGrace
+}
+
 // busyGrace is what a killed process gets beyond that if it is runnable: on a
 // node with more work than processors it has not yet come to its own death.
 const busyGrace = 350 * time.Millisecond
@@ -151,9 +167,11 @@ const busyGrace = 350 * time.Millisecond
 // killSession ends every process of a session: SIGTERM, a short grace,
 // SIGKILL, a short grace. It returns the pids that are still there, each of
 // which sleeps in the kernel where no signal reaches it.
-func killSession(sid int) []int {
+func killSession(sid int) []int { return endSession(sid, termGrace) }
+
+func endSession(sid int, grace time.Duration) []int {
 	signalSession(sid, unix.SIGTERM)
-	if left := awaitSession(sid, termGrace); len(left) == 0 {
+	if left := awaitSession(sid, grace); len(left) == 0 {
 		return nil
 	}
 	signalSession(sid, unix.SIGKILL)
@@ -181,6 +199,31 @@ func awaitSession(sid int, grace time.Duration) []int {
 		left := inSession(sid)
 		if len(left) == 0 || time.Now().After(end) {
 			return left
+		}
+	}
+}
+
+// endOthers is the end of a worker whose supervisor is gone in the middle of a request,
+// as when slurmd kills it: what the worker has started is in its session, outlives it,
+// and would go on beside the next job. busy says that the request is still under way:
+// one that heeds SIGTERM, as a diagnostic of DCGM's engine, has a moment for that.
+func endOthers(busy *atomic.Bool) {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGTERM) // it is of its own session
+	self := os.Getpid()
+	others := func() []int {
+		return slices.DeleteFunc(inSession(self), func(pid int) bool { return pid == self })
+	}
+	signalSession(self, unix.SIGTERM)
+	grace := termGrace
+	if len(os.Args) > 1 {
+		grace = termGraceOf(checks.Lane(os.Args[1]))
+	}
+	for end := time.Now().Add(grace); time.Now().Before(end) && (busy.Load() || len(others()) > 0); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for range 3 { // one may have started another meanwhile
+		for _, pid := range others() {
+			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	}
 }

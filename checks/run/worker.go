@@ -12,6 +12,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -54,6 +55,7 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 		platforms: platforms,
 	}
 	requests := make(chan *Request, 256)
+	var busy atomic.Bool
 	go func() {
 		in := bufio.NewReaderSize(os.NewFile(requestFd, "requests"), 64<<10)
 		for {
@@ -61,6 +63,9 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 			if err != nil {
 				// The supervisor is done, or dead: whatever runs here is of no
 				// use to anybody now.
+				if busy.Load() {
+					endOthers(&busy)
+				}
 				os.Exit(0)
 			}
 			req := new(Request)
@@ -72,7 +77,9 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 		}
 	}()
 	for req := range requests {
+		busy.Store(true)
 		resp := w.answer(req)
+		busy.Store(false)
 		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), probe.Worn()
 		w.send(resp)
 		if resp.Worn {

@@ -28,14 +28,14 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	vars.Plain = maps.Clone(vars.Plain)
 	vars.Plain["PWD"] = dir
 	o.pool.SetVars(vars)
-	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.set.timeout()}
+	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.timeout()}
 	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane}
 	if test, ok := c.(checks.Bounded); ok {
 		step.MaxAge = test.Freshness()
 		step.OnlyOld = step.MaxAge > 0 && o.set.job != nil && !o.set.job.Ended
 	}
-	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.set.timeout}
-	list := e.One(o.ctx, step, req, plan.StepTimeout(info, c, o.set.timeout())).Findings
+	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.timeout}
+	list := e.One(o.ctx, step, req, plan.StepTimeout(info, c, o.timeout())).Findings
 	o.pool.SetVars(o.set.workerVars())
 	if o.ctx.Err() != nil {
 		return fails("") // the line is about to be ended

@@ -27,7 +27,11 @@ func (r *oneRun) timeout() time.Duration {
 	if r.config.Role(r.context()).Budget > 0 {
 		return r.allowed()
 	}
-	return r.set.timeout()
+	t := r.set.timeout()
+	if d := r.allowed(); d > 0 && t > d { // what slurmd cuts off cannot be shared out
+		return d
+	}
+	return t
 }
 
 // tablesFile is nhc.toml, beside nhc.conf.

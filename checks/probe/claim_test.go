@@ -1,0 +1,73 @@
+package probe
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Two nodes of one machine, as slurmd -N has them, hold one claim.
+func TestClaimIsTheMachines(t *testing.T) {
+	t.Parallel()
+	h := tree(t, nil)
+	h.SetPast("/var/lib/nhc-gpu/one", "/run/nhc-gpu/one/past")
+	release, err := h.Claim("active")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := NewHost(h.root)
+	other.SetPast("/var/lib/nhc-gpu/two", "/run/nhc-gpu/two/past")
+	if _, err := other.Claim("active"); !errors.Is(err, ErrClaimed) {
+		t.Errorf("the other node: %v, want %v", err, ErrClaimed)
+	}
+	release()
+	release, err = other.Claim("active")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+
+	// Without a disk the memory of all is in /run.
+	bare := tree(t, map[string]string{"var/lib": "no directory"})
+	bare.SetPast("/var/lib/nhc-gpu/one", "/run/nhc-gpu/one/past")
+	if _, err := bare.Claim("active"); err != nil {
+		t.Fatal(err)
+	}
+	second := NewHost(bare.root)
+	second.SetPast("/var/lib/nhc-gpu/two", "/run/nhc-gpu/two/past")
+	if _, err := second.Claim("active"); !errors.Is(err, ErrClaimed) {
+		t.Errorf("the other node: %v, want %v", err, ErrClaimed)
+	}
+}
+
+// What anybody can write is not loaded.
+func TestLibraryOfASettingIsGuarded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name string, dirMode, mode os.FileMode) string {
+		path := filepath.Join(dir, name, "libcuda.so.1")
+		if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644), os.Chmod(path, mode), os.Chmod(filepath.Dir(path), dirMode)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, c := range map[string]struct {
+		path string
+		want bool
+	}{
+		"plain":           {file("plain", 0o755, 0o755), true},
+		"of a group":      {file("group", 0o775, 0o775), true},
+		"file of all":     {file("file", 0o755, 0o757), false},
+		"folder of all":   {file("folder", 0o777, 0o755), false},
+		"like /tmp":       {file("sticky", 0o777|os.ModeSticky, 0o755), true},
+		"not there":       {filepath.Join(dir, "none.so"), true},
+		"found by dlopen": {"libcuda.so.1", true},
+	} {
+		h := NewHost("/")
+		h.SetLibraries(map[string]string{SettingCUDA: c.path})
+		if _, err := h.library(SettingCUDA, "libcuda.so.1"); (err == nil) != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
