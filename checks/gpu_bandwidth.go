@@ -155,10 +155,10 @@ func (b *bandwidth) roomFor(gpus []*loadedGPU) bool {
 		b.r.findings = append(b.r.findings, unreadable(err)...)
 		return false
 	}
-	want := uint64(b.size) * 2 * uint64(len(nodes))
-	if want > memory.Free/2 {
+	want, free := uint64(b.size)*2*uint64(len(nodes)), memory.Free*1024
+	if want > free/2 {
 		b.r.failures = true
-		b.r.report(Device{}, Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least " + Size(2*want).String(), Got: Size(memory.Free).String()},
+		b.r.report(Device{}, Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least " + Size(2*want).String(), Got: Size(free).String()},
 			"free memory of the node, of which half may be pinned")
 		return false
 	}
