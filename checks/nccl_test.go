@@ -168,6 +168,8 @@ func init() {
 			says(Finding{Code: "nccl.hung", Severity: Fail, Remedy: RebootNode, Want: "an end within 500ms"}, "all_reduce of 64 KiB on 8 GPUs does not end")),
 		broken(on8("too little memory", of("-b", "1G", "all_reduce"), nil,
 			says(Finding{Code: "nccl.memory", Severity: Unknown, Want: "2 GiB", Got: "1.5 MiB"}, "too little memory of a GPU is free for all_reduce of 1 GiB"))),
+		broken(on8("an operation that one GPU refuses", of("-b", "64K", "all_reduce"), []string{"3 ncclAllReduce error 3"},
+			gpuFinding("check_nccl", 3, Finding{Code: "nccl.error", Severity: Unknown}, "all_reduce of 64 KiB on 8 GPUs, to warm up: ncclAllReduce: ncclInternalError (NCCL error 3)"))),
 		broken(on8("too few bytes", of("-b", "16", "all_gather"), nil,
 			says(Finding{Code: "config.value", Severity: Unknown, Want: "more bytes", Got: "16 bytes"}, "all_gather of so few bytes is none"))),
 		on8("settings of the node", small("all_reduce"), nil,
