@@ -34,7 +34,9 @@ func (m *gemmTest) judge() {
 		if res.busy <= 0 {
 			continue
 		}
-		m.judgeFading(res)
+		if m.long {
+			judgeFading(m.r, res)
+		}
 		m.r.measured(measure{
 			Test: m.test, Algorithm: res.algorithm, Size: int64(res.n), Ranks: 1, Device: gpuDevice(res.gpu), Model: res.gpu.Name.Value, Peers: res.algorithm,
 			What: res.what(), Value: teraflops(res.flops, res.busy), Unit: "TFLOP/s", Least: m.least,
@@ -109,14 +111,14 @@ const fading = 0.10
 
 // judgeFading warns of a GPU that is slower in the last tenth of a long test than in
 // the first.
-func (m *gemmTest) judgeFading(res *gemmResult) {
+func judgeFading(r *activeRun, res *gemmResult) {
 	tenth := len(res.rates) / 10
-	if !m.long || tenth == 0 {
+	if tenth == 0 {
 		return
 	}
 	first, last := median(res.rates[:tenth]), median(res.rates[len(res.rates)-tenth:])
 	if least := first * (1 - fading); !(last >= least) {
-		m.r.report(gpuDevice(res.gpu), Finding{Code: m.r.Code + ".fades", Severity: Warn, Want: "at least " + rate(least, "TFLOP/s"), Got: rate(last, "TFLOP/s")},
+		r.report(gpuDevice(res.gpu), Finding{Code: r.Code + ".fades", Severity: Warn, Want: "at least " + rate(least, "TFLOP/s"), Got: rate(last, "TFLOP/s")},
 			"%s: slower and slower under load, %s at first", res.what(), rate(first, "TFLOP/s"))
 	}
 }

@@ -226,26 +226,26 @@ func TestGEMMJudgesSums(t *testing.T) {
 	}
 }
 
-// Rates that fall under load are found, and those of a short test are none.
+// Rates that fall under load are found.
 func TestGEMMFades(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		rates func(i int) float64
-		long  bool
+		count int
 		want  int
 	}{
-		"steady":   {func(int) float64 { return 600 }, true, 0},
-		"a little": {func(i int) float64 { return 600 - float64(i)*0.5 }, true, 0},
-		"fades":    {func(i int) float64 { return 600 - float64(i) }, true, 1},
-		"short":    {func(i int) float64 { return 600 - float64(i) }, false, 0},
+		"steady":   {func(int) float64 { return 600 }, 100, 0},
+		"a little": {func(i int) float64 { return 600 - float64(i)*0.5 }, 100, 0},
+		"fades":    {func(i int) float64 { return 600 - float64(i) }, 100, 1},
+		"few":      {func(i int) float64 { return 600 - 100*float64(i) }, 5, 0},
 	} {
-		m := &gemmTest{r: &activeRun{activeTest: activeTest{Check: "check_x", Code: "x"}}, long: c.long}
+		r := &activeRun{activeTest: activeTest{Check: "check_x", Code: "x"}}
 		res := &gemmResult{gpu: &probe.GPU{}, algorithm: "bf16 own"}
-		for i := range 100 {
+		for i := range c.count {
 			res.rates = append(res.rates, c.rates(i))
 		}
-		if m.judgeFading(res); len(m.r.findings) != c.want {
-			t.Errorf("%s: %v", name, brief(m.r.findings))
+		if judgeFading(r, res); len(r.findings) != c.want {
+			t.Errorf("%s: %v", name, brief(r.findings))
 		}
 	}
 }

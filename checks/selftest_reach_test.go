@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +16,9 @@ import (
 
 // beyond are the places in which a finding is made that no scenario can reach, and why.
 var beyond = map[string]string{
-	"gpu_fabric.go Run: config.value": "a mistake of the configuration, in TOML: TestFabricWords",
-	"gpu_xid.go Run: config.value":    "a mistake of the configuration, in TOML: TestXidWords",
+	"gpu_fabric.go Run: config.value":     "a mistake of the configuration, in TOML: TestFabricWords",
+	"gpu_launch.go tell: gpu.launch.slow": "the CPU's own time: TestLaunchRoundTrip",
+	"gpu_xid.go Run: config.value":        "a mistake of the configuration, in TOML: TestXidWords",
 }
 
 // TestEveryFindingIsReached refuses a place in the checks of GPUs where a finding
@@ -48,7 +50,7 @@ func TestEveryFindingIsReached(t *testing.T) {
 				continue
 			}
 			blocks, by := inSelftest, "the self-test"
-			if text, err := os.ReadFile(f); err == nil && (strings.Contains(string(text), "*activeRun") || strings.Contains(string(text), "*bwRun")) { // they need libraries that answer
+			if ofActive(t, f) { // they need libraries that answer
 				blocks, by = inScenarios, "its check"
 			}
 			for _, s := range findingSites(t, f) {
@@ -71,11 +73,35 @@ func TestEveryFindingIsReached(t *testing.T) {
 	}
 }
 
+var activeInfo = regexp.MustCompile(`\bActive: +true\b`)
+
+// ofActive says whether a file is that of an active test, or one of its family.
+func ofActive(t *testing.T, file string) bool {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "*activeRun") || strings.Contains(string(text), "*bwRun") {
+		return true
+	}
+	for name := strings.TrimSuffix(file, ".go"); name != ""; name = name[:max(strings.LastIndexByte(name, '_'), 0)] {
+		if text, err := os.ReadFile(name + ".go"); err == nil && activeInfo.Match(text) {
+			return true
+		}
+	}
+	return false
+}
+
 // covered runs some tests, and has the compiler count.
 func covered(t *testing.T, run string) map[string][]coverBlock {
 	t.Helper()
 	profile := filepath.Join(t.TempDir(), "cover.out")
-	out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-run="+run, "-coverprofile="+profile, ".").CombinedOutput()
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-run="+run, "-coverprofile="+profile, ".")
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // those that tests beside this one have set
+		return strings.HasPrefix(v, "NCCL_") || strings.HasPrefix(v, "CUDA_")
+	})
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

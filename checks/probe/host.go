@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 // Host reads one node. It caches what it reads for its life, as LBNL NHC does
@@ -19,6 +20,8 @@ import (
 type Host struct {
 	root  string
 	cache map[string]any
+
+	caching sync.Mutex // guards cache
 
 	environ []string // of commands; nil: this process's
 	passwd  string   // see SetPasswd
@@ -76,11 +79,16 @@ type cached[T any] struct {
 
 // once runs read the first time it is asked for key, and answers from memory after that.
 func once[T any](h *Host, key string, read func() (T, error)) (T, error) {
-	if c, ok := h.cache[key].(cached[T]); ok {
+	h.caching.Lock() // who watches the GPUs while they work asks from another goroutine
+	c, ok := h.cache[key].(cached[T])
+	h.caching.Unlock()
+	if ok {
 		return c.value, c.err
 	}
 	v, err := read()
+	h.caching.Lock()
 	h.cache[key] = cached[T]{v, err}
+	h.caching.Unlock()
 	return v, err
 }
 
