@@ -28,13 +28,22 @@ func parseTime(word string) (time.Duration, bool) {
 // perftest: 8M is 8 MiB.
 type Size int64
 
+var binaryUnits = []struct {
+	name  string
+	bytes Size
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// String is the size in the largest unit that has it whole, or else, from a mebibyte
+// on, with one digit behind the point.
 func (s Size) String() string {
-	for _, u := range []struct {
-		name  string
-		bytes Size
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+	for _, u := range binaryUnits {
 		if s >= u.bytes && s%u.bytes == 0 {
 			return fmt.Sprintf("%d %s", s/u.bytes, u.name)
+		}
+	}
+	for _, u := range binaryUnits {
+		if s >= max(u.bytes, 1<<20) {
+			return fmt.Sprintf("%.1f %s", float64(s)/float64(u.bytes), u.name)
 		}
 	}
 	return fmt.Sprintf("%d bytes", int64(s))

@@ -28,7 +28,7 @@ func init() {
 		on8("one GPU of eight is slower than the words", words("-m", "30"), of("cuda:3 beside = 0.6"),
 			gpuFinding(name, 3, Finding{Code: "overlap.slow", Severity: Fail, Want: "at least 70.0 %", Got: "60.0 %"}, kept)),
 		broken(on8("too little memory", of("-t", "10"), nil,
-			says(Finding{Code: "nccl.memory", Severity: Unknown, Want: "704 MiB", Got: "1572480 bytes"}, "too little memory of a GPU is free"))),
+			says(Finding{Code: "nccl.memory", Severity: Unknown, Want: "704 MiB", Got: "1.5 MiB"}, "too little memory of a GPU is free"))),
 		broken(on8("no NCCL", words(), nil, says(Finding{Code: "nccl.library", Severity: Unknown}, "cannot use NCCL: load /nonexistent/libnccl.so.2: not found")).withOldNCCL()),
 		broken(on8("NCCL fails", words(), of("- ncclCommInitAll error 2"),
 			says(Finding{Code: "nccl.error", Severity: Unknown}, "cannot join the GPUs: ncclCommInitAll: ncclSystemError (NCCL error 2)"))),

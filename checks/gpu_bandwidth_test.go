@@ -98,6 +98,14 @@ func init() {
 					Message: name + ":  free memory of the node, of which half may be pinned, want at least 256 KiB, got 0 bytes"}), func(s *scenario) {
 				s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 0 kB\n"
 			}),
+			changed(onCUDA("just too little memory of the node", small(), nil,
+				Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least 256 KiB", Got: "255 KiB",
+					Message: name + ":  free memory of the node, of which half may be pinned, want at least 256 KiB, got 255 KiB"}), func(s *scenario) {
+				s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 255 kB\n"
+			}),
+			changed(onCUDA("just enough memory of the node", small(), nil), func(s *scenario) {
+				s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 256 kB\n"
+			}),
 			changed(onCUDA("no meminfo", small(), nil, noMeminfo), func(s *scenario) { delete(s.files, "proc/meminfo"); s.broken = true }),
 		)
 	}

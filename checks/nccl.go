@@ -195,12 +195,21 @@ func (t *ncclRun) failed(g *probe.GPU, doing string, err error) {
 			return
 		case isNCCL:
 			t.failures = true
-			f := ncclFinding(e)
-			t.report(Device{}, f, "%s: %v", doing, err)
+			t.report(t.deviceOf(e), ncclFinding(e), "%s: %v", doing, err)
 			return
 		}
 	}
 	t.activeRun.failed(g, doing, err)
+}
+
+// deviceOf is the GPU whose call has failed, the zero Device where it was the call of all.
+func (t *ncclRun) deviceOf(e *probe.NCCLError) Device {
+	for _, g := range t.ranks {
+		if g.cuda.GPU.Ordinal == e.GPU {
+			return gpuDevice(g.gpu)
+		}
+	}
+	return Device{}
 }
 
 // ncclFinding is what an error of NCCL says of the node. What comes of CUDA is judged

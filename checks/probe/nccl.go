@@ -214,6 +214,7 @@ type NCCLError struct {
 	Code int    // ncclResult_t
 	Name string // ncclSystemError
 	Last string // what NCCL says of the cause, its last warning; "" if it says nothing
+	GPU  int    // CUDA's number of the GPU whose call it was; -1: that of none alone
 }
 
 // ncclResults are the names of ncclResult_t in nccl.h of 2.22.
@@ -233,7 +234,7 @@ func (e *NCCLError) Error() string {
 // fail makes an error of a result. Its text is NCCL's last error, or the last
 // warning of its log.
 func (n *NCCL) fail(call string, code int32, comm uintptr) *NCCLError {
-	e := &NCCLError{Call: call, Code: int(code), Name: "unknown result"}
+	e := &NCCLError{Call: call, Code: int(code), Name: "unknown result", GPU: -1}
 	if code >= 0 && int(code) < len(ncclResults) {
 		e.Name = ncclResults[code]
 	}
@@ -368,7 +369,9 @@ func (c *NCCLComm) did(call string, rank int, code int32) error {
 	if code == ncclSuccess {
 		return nil
 	}
-	return c.lib.fail(call, code, c.comms[rank])
+	e := c.lib.fail(call, code, c.comms[rank])
+	e.GPU = c.devices[rank]
+	return e
 }
 
 // ncclCUDAFailure is how NCCL names an error of CUDA: Cuda failure 719 'unspecified
