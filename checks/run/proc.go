@@ -187,10 +187,14 @@ func runnable(pid int) bool {
 	return state == "R"
 }
 
+// signalSession signals the process group in one go, then what has left it. Each gets
+// the signal once: one that heeds it is not to be disturbed at that.
 func signalSession(sid int, sig unix.Signal) {
-	_ = unix.Kill(-sid, sig) // the process group in one go, then what left it
+	_ = unix.Kill(-sid, sig)
 	for _, pid := range inSession(sid) {
-		_ = unix.Kill(pid, sig)
+		if group, err := unix.Getpgid(pid); err == nil && (group != sid || sig == unix.SIGKILL) {
+			_ = unix.Kill(pid, sig)
+		}
 	}
 }
 
