@@ -1,12 +1,15 @@
 package run
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // What heeds SIGTERM has the time for it that it is given, and is not signalled again
@@ -22,19 +25,41 @@ func TestEndSessionLetsATrapEnd(t *testing.T) {
 	}
 	over := make(chan error, 1)
 	go func() { over <- cmd.Wait() }()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(ready); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the script did not begin")
-		}
-	}
+	awaitFile(t, ready)
 	if left := endSession(cmd.Process.Pid, 20*time.Second); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	<-over
 	if _, err := os.Stat(done); err != nil {
 		t.Errorf("its trap has not come to its end: %v", err)
+	}
+}
+
+// A run that is ended in the middle of a diagnostic leaves dcgmi the time to end that.
+func TestEndedRunLetsDCGMEnd(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ready, done := filepath.Join(dir, "ready"), filepath.Join(dir, "done")
+	p := newTestPool(t, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan Outcome, 1)
+	go func() {
+		over <- p.Call(ctx, checks.DCGM, &Request{Op: OpCheck, Name: "check_rogue_dcgm", Args: []string{"trap", ready, done}, Line: "x"}, time.Minute)
+	}()
+	awaitFile(t, ready)
+	cancel()
+	<-over
+	awaitFile(t, done)
+}
+
+func awaitFile(t *testing.T, path string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: not there", filepath.Base(path))
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // The test binary is its own worker, as the program is.
@@ -30,8 +31,9 @@ func TestMain(m *testing.M) {
 
 // rogue is a check that does to its worker what a vendor library might do.
 type rogue struct {
-	How string `arg:"1"`
-	Arg string `arg:"2"`
+	How  string `arg:"1"`
+	Arg  string `arg:"2"`
+	Arg2 string `arg:"3"`
 }
 
 func (r *rogue) Run(_ context.Context, env *checks.Env) []checks.Finding {
@@ -75,6 +77,9 @@ func (r *rogue) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 	case "stdout":
 		fmt.Println(strings.Repeat("noise from a C library\n", 10000))
+	case "trap": // a command that takes a moment to heed SIGTERM
+		const script = `trap 'sleep 0.3; : > "$2"; exit' TERM; : > "$1"; while :; do sleep 0.02; done`
+		env.Host.Run(context.Background(), probe.Command{Argv: []string{"sh", "-c", script, "sh", r.Arg, r.Arg2}})
 	case "sleep":
 		time.Sleep(time.Minute)
 	case "deaf":
@@ -120,6 +125,7 @@ func freezeSelf(group string) error {
 
 func init() {
 	checks.Register(checks.Info{Name: "check_rogue", Summary: "test", Lane: checks.Local, New: func() checks.Check { return new(rogue) }})
+	checks.Register(checks.Info{Name: "check_rogue_dcgm", Summary: "test", Lane: checks.DCGM, New: func() checks.Check { return new(rogue) }})
 	checks.Register(checks.Info{Name: "check_rogue_nvml", Summary: "test", Lane: checks.NVML, New: func() checks.Check { return new(rogue) }})
 	checks.Register(checks.Info{
 		Name: "check_rogue_acts", Summary: "test", Lane: checks.Local, New: func() checks.Check { return new(rogue) },
