@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -94,16 +93,13 @@ func (h *Host) CUBLASLt(c *CUDA) (*CUBLASLt, error) {
 func loadCUBLASLt(name string, cuda *cudaLib) (*CUBLASLt, error) {
 	done := cuda.watch.begin("load " + name)
 	defer done()
-	handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	handle, err := dlopen(name)
 	if err != nil {
-		if strings.HasPrefix(err.Error(), name+": cannot open shared object file: No such file") {
-			return nil, fmt.Errorf("load %s: %w", name, ErrNoLibrary)
-		}
-		return nil, fmt.Errorf("load %s: %s", name, oneLine(err.Error()))
+		return nil, err
 	}
 	l := &CUBLASLt{Name: name, cuda: cuda, symbols: map[string]uintptr{}}
 	for _, s := range cublasLtSymbols {
-		if l.symbols[s], err = purego.Dlsym(handle, s); err != nil {
+		if l.symbols[s], err = dlsym(handle, s); err != nil {
 			return nil, fmt.Errorf("load %s: it has no %s", name, s)
 		}
 	}

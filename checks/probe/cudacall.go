@@ -38,15 +38,12 @@ func loadCUDA(name string, doing func(string)) (*cudaLib, error) {
 	l.watch.to(doing)
 	done := l.watch.begin("load " + name)
 	defer done()
-	handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	handle, err := dlopen(name)
 	if err != nil {
-		if strings.HasPrefix(err.Error(), name+": cannot open shared object file: No such file") {
-			return nil, fmt.Errorf("load %s: %w", name, ErrNoLibrary)
-		}
-		return nil, fmt.Errorf("load %s: %s", name, oneLine(err.Error()))
+		return nil, err
 	}
 	for _, s := range cudaSymbols {
-		if address, err := purego.Dlsym(handle, s); err == nil {
+		if address, err := dlsym(handle, s); err == nil {
 			l.symbols[s] = address
 		}
 	}

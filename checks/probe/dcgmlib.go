@@ -41,7 +41,7 @@ func (h *Host) loadDCGM(doing func(string)) (*dcgmLibrary, error) {
 			}
 		}
 		doing("load " + path)
-		handle, err := purego.Dlopen(path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
+		handle, err := openLibrary(path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
 		if err != nil {
 			if path != dcgmSoname && fileExists(path) { // it is there, and is none
 				return nil, &DCGMError{Call: "load " + path, Text: oneLine(err.Error())}
@@ -73,7 +73,7 @@ var dcgmFunctions = []string{
 
 func (l *dcgmLibrary) complete(path string) error {
 	for _, name := range dcgmFunctions {
-		if _, err := purego.Dlsym(l.handle, name); err != nil {
+		if _, err := dlsym(l.handle, name); err != nil {
 			return &DCGMError{Call: "load " + path, Text: "it has no function " + name}
 		}
 	}

@@ -130,12 +130,9 @@ func (h *Host) openNCCL(s NCCLSettings, doing func(string)) (*NCCL, error) {
 		return nil, err
 	}
 	doing("load " + path)
-	lib, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	lib, err := dlopen(path)
 	if err != nil {
-		if strings.HasPrefix(err.Error(), path+": cannot open shared object file: No such file") {
-			return nil, fmt.Errorf("load %s: %w", path, ErrNoLibrary)
-		}
-		return nil, fmt.Errorf("load %s: %s", path, oneLine(err.Error()))
+		return nil, err
 	}
 	worn.Store(true)
 	if err := n.bind(lib); err != nil {
@@ -186,7 +183,7 @@ func (n *NCCL) bind(lib uintptr) error {
 		{&n.allReduce, "ncclAllReduce", false}, {&n.allGather, "ncclAllGather", false}, {&n.reduceScatter, "ncclReduceScatter", false},
 		{&n.broadcast, "ncclBroadcast", false}, {&n.send, "ncclSend", true}, {&n.recv, "ncclRecv", true},
 	} {
-		sym, err := purego.Dlsym(lib, f.name)
+		sym, err := dlsym(lib, f.name)
 		switch {
 		case err == nil:
 			purego.RegisterFunc(f.to, sym)
