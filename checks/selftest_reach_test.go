@@ -29,14 +29,15 @@ func TestEveryFindingIsReached(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the package anew")
 	}
-	inSelftest := covered(t, "^TestSelftests$")
+	program := countingProgram(t)
+	inSelftest := covered(t, program, "^TestSelftests$")
 	var active []string
 	for _, name := range Names() {
 		if info, _ := Lookup(name); info.Active {
 			active = append(active, name)
 		}
 	}
-	inScenarios := covered(t, "^TestScenarios$/^("+strings.Join(active, "|")+")$")
+	inScenarios := covered(t, program, "^TestScenarios$/^("+strings.Join(active, "|")+")$")
 	found := map[string]bool{}
 	for _, pattern := range []string{
 		"gpu*.go", "xid*.go", "ib_*.go", "pcie*.go", "eth_*.go", "net_route.go", "net_dns.go", "nvme*.go", "hw_topology*.go",
@@ -93,16 +94,15 @@ func ofActive(t *testing.T, file string) bool {
 	return false
 }
 
-// covered runs some tests, and has the compiler count.
-func covered(t *testing.T, run string) map[string][]coverBlock {
+// covered runs some tests of a program in which the compiler counts.
+func covered(t *testing.T, program, run string) map[string][]coverBlock {
 	t.Helper()
 	profile := filepath.Join(t.TempDir(), "cover.out")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-run="+run, "-coverprofile="+profile, ".")
+	cmd := exec.CommandContext(t.Context(), program, "-test.run="+run, "-test.coverprofile="+profile)
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // those that tests beside this one have set
 		return strings.HasPrefix(v, "NCCL_") || strings.HasPrefix(v, "CUDA_")
 	})
-	out, err := cmd.CombinedOutput()
-	if err != nil {
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	data, err := os.ReadFile(profile)
@@ -110,6 +110,16 @@ func covered(t *testing.T, run string) map[string][]coverBlock {
 		t.Fatal(err)
 	}
 	return coverBlocks(t, string(data))
+}
+
+// countingProgram builds that program.
+func countingProgram(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "checks.test")
+	if out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-cover", "-ldflags=-s -w", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
 }
 
 // coverBlock is a line of a profile: from, to, how often.
