@@ -18,7 +18,7 @@ import (
 // node's memory: what they do at once is no GPU's own. Copies are made by the copy
 // engines, of 512 MiB (-b) and pinned memory on the GPU's own NUMA node, as by
 // nvbandwidth's host_to_device_memcpy_ce, device_to_host_memcpy_ce and
-// device_to_device_memcpy_write_ce: their numbers compare to these. Both directions at
+// device_to_device_memcpy_read_ce: their numbers compare to these. Both directions at
 // once are given as their sum.
 //
 // A GPU that is slow to all others is one finding; a pair that alone is slow names both.

@@ -164,9 +164,9 @@ func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, w
 		defer func() { _ = d[0].c.DisablePeer(d[1].c) }() // where it cannot, there is an error to tell already
 	}
 	for _, d := range directions {
-		rate, err := d[0].rate(b.r.ctx, size, peerSample, func() error { return d[0].c.CopyToPeer(d[1].c, d[1].to, d[0].from, size, d[0].stream) })
+		rate, err := d[1].rate(b.r.ctx, size, peerSample, func() error { return d[1].c.CopyFromPeer(d[0].c, d[1].to, d[0].from, size, d[1].stream) })
 		if err != nil {
-			return p, false, &brokenPair{at: d[0].gpu, other: d[1].gpu, err: err}
+			return p, false, &brokenPair{at: d[1].gpu, other: d[0].gpu, err: err}
 		}
 		p.rate = min(p.rate, rate)
 		words, err := d[1].arrived(b.r.ctx, size, d[0].noise)

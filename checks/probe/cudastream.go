@@ -125,10 +125,11 @@ func (c *CUDAContext) CopyOnDevice(to, from CUDAMemory, n uint64, s CUDAStream) 
 	return c.call("cuMemcpyDtoDAsync_v2", uintptr(to), uintptr(from), uintptr(n), uintptr(s))
 }
 
-// CopyToPeer queues a copy of n bytes of this GPU's memory to that of another. It goes
-// directly where EnablePeer has been called, and over the node's memory elsewhere.
-func (c *CUDAContext) CopyToPeer(other *CUDAContext, to, from CUDAMemory, n uint64, s CUDAStream) error {
-	return c.call("cuMemcpyPeerAsync", uintptr(to), other.handle, uintptr(from), c.handle, uintptr(n), uintptr(s))
+// CopyFromPeer queues a copy of n bytes of another GPU's memory to that of this one,
+// whose copy engine reads them. It goes directly where EnablePeer has been called, and
+// over the node's memory elsewhere.
+func (c *CUDAContext) CopyFromPeer(other *CUDAContext, to, from CUDAMemory, n uint64, s CUDAStream) error {
+	return c.call("cuMemcpyPeerAsync", uintptr(to), c.handle, uintptr(from), other.handle, uintptr(n), uintptr(s))
 }
 
 // Fill32 queues the writing of one word n times.

@@ -23,8 +23,11 @@ func TestEndSessionLetsATrapEnd(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	over := make(chan error, 1)
-	go func() { over <- cmd.Wait() }()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = cmd.Wait() // it is ended by a signal
+	}()
 	awaitFile(t, ready)
 	if left := endSession(cmd.Process.Pid, 20*time.Second); len(left) > 0 {
 		t.Errorf("left: %v", left)
