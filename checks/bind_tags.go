@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -30,6 +31,9 @@ func BindTags(c any, args []string) error {
 				set(f, arg)
 			}
 		})
+		if usage, ok := errors.AsType[*UsageError](err); ok && usage.Kind == BadOption && len(t.longs) > 0 {
+			usage.Want = t.options()
+		}
 		if err != nil {
 			return err
 		}
@@ -100,6 +104,11 @@ func (t *tags) add(v reflect.Value) {
 	}
 }
 
+// options are all of them, for who has written another.
+func (t *tags) options() string {
+	return strings.TrimSuffix("one of "+letters(t.spec), " ") + " --" + strings.Join(slices.Sorted(maps.Keys(t.longs)), " --")
+}
+
 // longOptions takes the options that are words out of args, wherever they stand
 // before "--"; a check that has none keeps its words as they are.
 func (t *tags) longOptions(args []string, set func(reflect.Value, string)) (rest []string, err error) {
@@ -121,7 +130,7 @@ func (t *tags) longOptions(args []string, set func(reflect.Value, string)) (rest
 		f, ok := t.longs[name]
 		switch {
 		case !ok:
-			return nil, &UsageError{Kind: BadOption, Word: "-" + name, Want: "one of --" + strings.Join(slices.Sorted(maps.Keys(t.longs)), " --")}
+			return nil, &UsageError{Kind: BadOption, Word: "-" + name, Want: t.options()}
 		case f.Kind() == reflect.Bool && !given:
 			f.SetBool(true)
 			continue

@@ -118,3 +118,45 @@ func TestMissingWord(t *testing.T) {
 		t.Errorf("got %q", f.Message)
 	}
 }
+
+// An option that is a word stands anywhere before "--", with its value behind it or in it.
+func TestBindLongOptions(t *testing.T) {
+	t.Parallel()
+	type long struct {
+		active
+
+		Size  Size   `opt:"b"`
+		Quiet bool   `long:"no-p2p"`
+		Algo  string `long:"algo"`
+		Op    string `arg:"1"`
+	}
+	want := long{active: active{MaxAge: 36 * time.Hour}, Size: 8 << 30, Quiet: true, Algo: "ring", Op: "all_reduce"}
+	for _, words := range []string{
+		"--max-age 1.5d --algo=ring --no-p2p -b 8G all_reduce", "all_reduce --no-p2p --algo ring --max-age=36h -b8G", "-b 8GiB --no-p2p --max-age 129600 --algo ring -- all_reduce",
+	} {
+		var got long
+		err := BindTags(&got, strings.Fields(words))
+		if strings.HasPrefix(words, "all_reduce") { // the letters end at the first word that is none, as with getopts
+			if usage, ok := errors.AsType[*UsageError](err); !ok || usage.Kind != Surplus {
+				t.Errorf("%s: %v", words, err)
+			}
+			continue
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v", words, got, err)
+		}
+	}
+	const options = "one of -b --algo --max-age --no-p2p"
+	for words, want := range map[string]string{
+		"--alg ring":    "invalid option --alg, want " + options,
+		"-x":            "invalid option -x, want " + options,
+		"--algo":        "option --algo requires an argument",
+		"--max-age x":   `bad value "x", want seconds, or 15m, 24h, 7d`,
+		"-b 12Q":        `bad value "12Q", want a size: 512M, 16G`,
+		"--no-p2p=junk": `bad value "junk", want true or false`,
+	} {
+		if err := BindTags(&long{}, strings.Fields(words)); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", words, err, want)
+		}
+	}
+}

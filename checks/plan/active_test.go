@@ -1,0 +1,47 @@
+package plan
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// An active test runs alone and for as long as it says; around a job it is left out, but
+// for the look at its last result in a prolog, which needs no worker of a library.
+func TestActiveSteps(t *testing.T) {
+	t.Parallel()
+	lines := []conf.Line{{Check: "check_gpu_soak 60"}, {Check: "check_gpu_soak --max-age 24h 60"}}
+	idle := Build(lines, Options{Timeout: 10 * time.Minute})
+	if len(idle.Steps) != 2 || len(idle.Left) != 0 || idle.Problems != nil {
+		t.Fatalf("%+v", idle)
+	}
+	for i, s := range idle.Steps {
+		if !s.Active || !s.Barrier || s.OnlyOld || s.Class != checks.ClassActive || s.Timeout < time.Minute || s.Timeout > 3*time.Minute {
+			t.Errorf("step %d: %+v", i, s)
+		}
+	}
+	if idle.Steps[0].MaxAge != 0 || idle.Steps[1].MaxAge != 24*time.Hour {
+		t.Errorf("max-age: %v, %v", idle.Steps[0].MaxAge, idle.Steps[1].MaxAge)
+	}
+	prolog := Build(lines, Options{Timeout: 10 * time.Minute, Context: conf.Prolog})
+	if len(prolog.Steps) != 1 || !prolog.Steps[0].OnlyOld || len(prolog.Left) != 1 {
+		t.Errorf("prolog: %+v, left %+v", prolog.Steps, prolog.Left)
+	}
+	if slices.Contains(prolog.Lanes(), checks.CUDA) {
+		t.Errorf("the lanes of a prolog that looks at a result are %v", prolog.Lanes())
+	}
+	if epilog := Build(lines, Options{Timeout: 10 * time.Minute, Context: conf.Epilog}); len(epilog.Steps) != 0 || len(epilog.Left) != 2 {
+		t.Errorf("epilog: %+v", epilog.Steps)
+	}
+	own := Build(lines, Options{Timeout: 10 * time.Minute, Context: conf.Prolog, Own: true})
+	if len(own.Steps) != 2 || own.Steps[0].OnlyOld || !own.Steps[1].OnlyOld {
+		t.Errorf("lines for a prolog alone: %+v", own.Steps)
+	}
+	policy := &conf.Config{Policies: map[string]conf.Policy{checks.ClassActive: {Contexts: []string{conf.Epilog}}}}
+	if none := Build(lines, Options{Context: conf.Prolog, Policies: policy}); len(none.Steps) != 0 {
+		t.Errorf("a policy keeps them out: %+v", none.Steps)
+	}
+}
