@@ -4,15 +4,11 @@
 package fakenvml
 
 import (
-	"crypto/sha256"
 	"embed"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakelib"
 )
 
 //go:embed src nodes
@@ -78,101 +74,18 @@ func Serial(i int) string { return fmt.Sprintf("16500000%02x", i) }
 // Place puts the library, without the symbols that are missing, and its scenario
 // into dir. It gives the path of the library.
 func Place(dir, scenario string, missing ...string) (string, error) {
-	built, err := build(missing)
+	header, err := fakelib.Folder("github.com/NVIDIA/go-nvml", "pkg/nvml")
 	if err != nil {
 		return "", err
 	}
-	data, err := os.ReadFile(built)
-	if err != nil {
-		return "", err
+	lib := fakelib.Library{
+		Soname: "libnvidia-ml.so.1", Sources: map[string][]byte{}, Global: "nvml*", Missing: missing,
+		Flags: []string{"-O1", "-Wno-unused-parameter", "-Wno-deprecated-declarations", "-I" + header}, Libs: []string{"-ldl"},
 	}
-	lib := filepath.Join(dir, "libnvidia-ml.so.1")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(lib, data, 0o755); err != nil {
-		return "", err
-	}
-	return lib, os.WriteFile(filepath.Join(dir, "nvml.scenario"), []byte(scenario), 0o644)
-}
-
-// build compiles the library, once for each set of missing symbols.
-func build(missing []string) (string, error) {
-	sum := sha256.New()
 	for _, name := range []string{"fakenvml.c", "calls.h"} {
-		data, err := files.ReadFile("src/" + name)
-		if err != nil {
+		if lib.Sources[name], err = files.ReadFile("src/" + name); err != nil {
 			return "", err
 		}
-		sum.Write(data)
 	}
-	fmt.Fprint(sum, missing)
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("nhc-gpu-fakenvml-%d", os.Getuid()))
-	if err := ownDir(dir); err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, fmt.Sprintf("%x.so", sum.Sum(nil)[:8]))
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	return path, compile(path, missing)
-}
-
-// ownDir makes a directory, or accepts one, that nobody else can write to.
-func ownDir(dir string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return err
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || int(st.Uid) != os.Getuid() || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s: not a directory of this user alone", dir)
-	}
-	return nil
-}
-
-func compile(path string, missing []string) error {
-	header, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}/pkg/nvml", "github.com/NVIDIA/go-nvml").Output()
-	if err != nil {
-		return fmt.Errorf("find nvml.h: %w", err)
-	}
-	src, err := os.MkdirTemp("", "nhc-gpu-fakenvml-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(src)
-	for _, name := range []string{"fakenvml.c", "calls.h"} {
-		data, err := files.ReadFile("src/" + name)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(src, name), data, 0o644); err != nil {
-			return err
-		}
-	}
-	hidden := ""
-	if len(missing) > 0 {
-		hidden = "local: " + strings.Join(missing, "; ") + ";"
-	}
-	script := filepath.Join(src, "symbols.map")
-	if err := os.WriteFile(script, []byte("{ global: nvml*; "+hidden+" };\n"), 0o644); err != nil {
-		return err
-	}
-	out := filepath.Join(src, "lib.so")
-	cmd := exec.Command("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-deprecated-declarations",
-		"-fPIC", "-shared", "-I"+strings.TrimSpace(string(header)), "-Wl,--version-script="+script, "-o", out, filepath.Join(src, "fakenvml.c"), "-ldl")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("gcc: %w\n%s", err, text)
-	}
-	data, err := os.ReadFile(out)
-	if err != nil {
-		return err
-	}
-	part := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if err := os.WriteFile(part, data, 0o755); err != nil {
-		return err
-	}
-	return os.Rename(part, path)
+	return lib.Place(dir, "nvml.scenario", scenario)
 }
