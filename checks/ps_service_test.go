@@ -186,6 +186,15 @@ func victim(t *testing.T, name string, n int) {
 			_ = cmd.Process.Kill()
 			<-done
 		})
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // an exec shows its words a moment after it has succeeded
+			args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
+			if err == nil && strings.HasPrefix(string(args), name+"\x00") {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s did not begin: %q, %v", name, args, err)
+			}
+		}
 	}
 }
 
