@@ -23,20 +23,12 @@ func BindTags(c any, args []string) error {
 	if err != nil {
 		return err
 	}
-	if len(t.opts) > 0 {
-		words, err = Getopts(t.spec, words, func(o byte, arg string) {
-			if f := t.opts[o]; f.Kind() == reflect.Bool {
-				f.SetBool(true)
-			} else {
-				set(f, arg)
-			}
-		})
-		if usage, ok := errors.AsType[*UsageError](err); ok && usage.Kind == BadOption && len(t.longs) > 0 {
-			usage.Want = t.options()
-		}
-		if err != nil {
-			return err
-		}
+	words, err = t.letterOptions(words, set)
+	if usage, ok := errors.AsType[*UsageError](err); ok && usage.Kind == BadOption && len(t.longs) > 0 {
+		usage.Want = t.options()
+	}
+	if err != nil {
+		return err
 	}
 	for i, w := range words {
 		switch f, ok := t.positions[i+1]; {
@@ -107,6 +99,35 @@ func (t *tags) add(v reflect.Value) {
 // options are all of them, for who has written another.
 func (t *tags) options() string {
 	return strings.TrimSuffix("one of "+letters(t.spec), " ") + " --" + strings.Join(slices.Sorted(maps.Keys(t.longs)), " --")
+}
+
+// letterOptions takes the options that are letters. A check that has words as options, too,
+// may have them behind its other words, as a program of today: check_nccl all_reduce -b 8G.
+// LBNL NHC's end at the first other word, as with bash's getopts.
+func (t *tags) letterOptions(args []string, set func(reflect.Value, string)) (rest []string, err error) {
+	if len(t.opts) == 0 && len(t.longs) == 0 {
+		return args, nil
+	}
+	var behind []string
+	if at := slices.Index(args, "--"); at >= 0 && len(t.longs) > 0 {
+		args, behind = args[:at], args[at+1:]
+	}
+	for {
+		args, err = Getopts(t.spec, args, func(o byte, arg string) {
+			if f := t.opts[o]; f.Kind() == reflect.Bool {
+				f.SetBool(true)
+			} else {
+				set(f, arg)
+			}
+		})
+		if err != nil || len(t.longs) == 0 {
+			return args, err
+		}
+		if len(args) == 0 {
+			return append(rest, behind...), nil
+		}
+		rest, args = append(rest, args[0]), args[1:]
+	}
 }
 
 // longOptions takes the options that are words out of args, wherever they stand
