@@ -83,14 +83,13 @@ func (r *activeRun) ofJob(g *probe.GPU) bool {
 	})
 }
 
-// ours says whether a process is this one, or was started by it.
+// ours says whether a process is this one, or was started by it: a worker leads a session
+// of its own, in which all that it starts stays. The session of a process that leads
+// none tells nothing: in a container it is init's, too.
 func ours(pid int) bool {
-	if pid == os.Getpid() {
-		return true
-	}
-	theirs, err := unix.Getsid(pid)
-	own, errOwn := unix.Getsid(0)
-	return err == nil && errOwn == nil && theirs == own
+	own := os.Getpid()
+	session, err := unix.Getsid(pid)
+	return pid == own || err == nil && session == own
 }
 
 // How often a test looks for a job, and for processes on its GPUs.
