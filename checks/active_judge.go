@@ -27,6 +27,9 @@ type measure struct {
 	Unit      string  // "GB/s" (of 10^9 bytes), "TFLOP/s", "us"
 	Least     float64 // what the words of the line ask for; 0: nothing
 	Lower     bool    // less is better
+
+	Doubt  string // what may have made the value so and is no fault of the device: then nothing fails by it
+	Unlike string // in what the device is less than its peers by how the node is made: then being far from them is no failure
 }
 
 // worse says whether a value is on the wrong side of a limit.
@@ -84,7 +87,7 @@ func (r *activeRun) judge() {
 		case bad:
 		case below:
 			r.slow(m, ".baseline", Fail, m.atLeast(want), m.What+": worse than this node was")
-		case !sick:
+		case !sick && m.Doubt == "":
 			base.learn(*m)
 		}
 	}
@@ -96,6 +99,9 @@ func (r *activeRun) judge() {
 }
 
 func (r *activeRun) slow(m *measure, code string, severity Severity, want, text string) {
+	if m.Doubt != "" {
+		severity, text = min(severity, Warn), text+" ("+m.Doubt+")"
+	}
 	r.report(m.Device, Finding{Code: r.Code + code, Severity: severity, Want: want, Got: rate(m.Value, m.Unit)}, "%s", text)
 }
 
@@ -181,6 +187,9 @@ func (r *activeRun) belowPeers(m *measure, limits map[string]peerLimit) bool {
 	severity, text := Fail, fmt.Sprintf("%s: far from its peers, whose median is %s", m.What, rate(p.median, m.Unit))
 	if p.peers < enoughPeers {
 		severity, text = Warn, m.What+": the other one does "+rate(p.median, m.Unit)
+	}
+	if m.Unlike != "" {
+		severity, text = Warn, text+" ("+m.Unlike+")"
 	}
 	r.slow(m, ".peers", severity, m.atLeast(p.limit), text)
 	return true

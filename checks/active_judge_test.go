@@ -54,12 +54,20 @@ func TestActiveJudges(t *testing.T) {
 		"slow launch":   {of: eightRates(latency, 9), want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: launch: far from its peers, whose median is 4.00 us, want at most 6.00 us, got 9.00 us"}},
 		"quick launch":  {of: eightRates(latency, 1)},
 		"a floor":       {floors: []Floor{floor}, of: eightRates(copied, 53), want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
-		"a sure floor":  {floors: []Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
-		"words":         {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Least = 50 }), 53)},
-		"another size":  {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Size = 1 << 20 }), 53)},
-		"another way":   {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Algorithm = "sm" }), 53)},
-		"more ranks":    {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Ranks = 2 }), 53)},
-		"another unit":  {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Unit = "MB/s" }), 53)},
+		"in doubt": {
+			floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Doubt = "memory may be far" }), 53),
+			want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100) (memory may be far), want at least 54.0 GB/s, got 53.0 GB/s"},
+		},
+		"in a lesser slot": {
+			of:   eightRates(with(copied, func(m *measure) { m.Unlike = "its slot is x8" }), 30),
+			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers, whose median is 55.0 GB/s (its slot is x8), want at least 46.8 GB/s, got 30.0 GB/s"},
+		},
+		"a sure floor": {floors: []Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
+		"words":        {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Least = 50 }), 53)},
+		"another size": {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Size = 1 << 20 }), 53)},
+		"another way":  {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Algorithm = "sm" }), 53)},
+		"more ranks":   {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Ranks = 2 }), 53)},
+		"another unit": {floors: []Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Unit = "MB/s" }), 53)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,4 +101,13 @@ func TestActiveHoldsAgainstBaseline(t *testing.T) {
 	wantBrief(t, judgedTrial(t, next(false), eightRates(copied, 56)...))
 	wantBrief(t, judgedTrial(t, next(false), sick...),
 		"fail trial.baseline: check_trial:  gpu3 0000:13:00.0: copy: worse than this node was, want at least 51.3 GB/s, got 50.0 GB/s")
+	for i := range sick {
+		sick[i].Doubt = "its memory may be far"
+	}
+	wantBrief(t, judgedTrial(t, next(false), sick...),
+		"warn trial.baseline: check_trial:  gpu3 0000:13:00.0: copy: worse than this node was (its memory may be far), want at least 51.3 GB/s, got 50.0 GB/s")
+	for i := range sick {
+		sick[i].Value = 57
+	}
+	wantBrief(t, judgedTrial(t, next(true), sick...), "warn active.baseline.refused: check_trial:  not learned: 8 numbers of 8, since something is wrong")
 }

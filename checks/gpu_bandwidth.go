@@ -3,6 +3,8 @@ package checks
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -20,6 +22,10 @@ import (
 // nvbandwidth's host_to_device_memcpy_ce, device_to_host_memcpy_ce and
 // device_to_device_memcpy_read_ce: their numbers compare to these. Both directions at
 // once are given as their sum.
+//
+// Where that node has hardly any free memory, the page cache having it, the buffers may
+// come from another: what is then slow from or to the node only warns, and says so. So
+// does what is far from its peers in a slot of fewer lanes or an older generation.
 //
 // A GPU that is slow to all others is one finding; a pair that alone is slow names both.
 // check_gpu_bw is AzureHPC's name of it; check_cuda_bw is their older one, with HOST
@@ -80,7 +86,7 @@ func (c *gpuBandwidth) Bound() time.Duration { return c.Time }
 func (c *cudaBandwidth) Bound() time.Duration { return c.Time }
 
 func (c *gpuBandwidth) Run(ctx context.Context, env *Env) []Finding {
-	_, _ = env.askNVML(c.name, probe.GroupP2P|probe.GroupNVLinkFar) // what cannot be asked is said below
+	_, _ = env.askNVML(c.name, probe.GroupPCIe|probe.GroupP2P|probe.GroupNVLinkFar) // what cannot be asked is said below
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: c.name, Code: "gpu.bandwidth", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings
@@ -91,6 +97,7 @@ func (c *gpuBandwidth) Run(ctx context.Context, env *Env) []Finding {
 }
 
 func (c *cudaBandwidth) Run(ctx context.Context, env *Env) []Finding {
+	_, _ = env.askNVML("check_cuda_bw", probe.GroupPCIe) // as above
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: "check_cuda_bw", Code: "gpu.bandwidth", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings
@@ -105,9 +112,15 @@ type bandwidth struct {
 	r          *activeRun
 	host, peer float64
 	size       Size
-	pinned     map[string][2][]byte // buffers of the node, by the CPUs that are near
-	both       []measure            // of both directions at once, for each GPU
-	alone      []float64            // what the two directions of it did one after another, added up
+	pinned     map[string]pinnedMemory // buffers of the node, by the CPUs that are near
+	both       []measure               // of both directions at once, for each GPU
+	alone      []float64               // what the two directions of it did one after another, added up
+}
+
+// pinnedMemory are two buffers of the node's memory.
+type pinnedMemory struct {
+	up, down []byte
+	doubt    string // why they may not be near to the GPU, "" if there is no reason to think so
 }
 
 // sample is about how long a sample takes of a copy over PCIe, and of one over NVLink.
@@ -117,7 +130,7 @@ const (
 )
 
 func (b *bandwidth) run(peers bool) {
-	b.pinned = map[string][2][]byte{}
+	b.pinned = map[string]pinnedMemory{}
 	gpus, done := b.r.openGPUs()
 	defer done()
 	if len(gpus) == 0 || !b.roomFor(gpus) {
@@ -166,19 +179,66 @@ func (b *bandwidth) roomFor(gpus []*loadedGPU) bool {
 }
 
 // pinnedFor are two buffers on the NUMA node of a GPU; GPUs of one node share them.
-func (b *bandwidth) pinnedFor(l *loadedGPU, size uint64) (up, down []byte, err error) {
+func (b *bandwidth) pinnedFor(l *loadedGPU, size uint64) (m pinnedMemory, err error) {
 	near := l.c.GPU.Near()
-	if have, ok := b.pinned[near]; ok && uint64(len(have[0])) >= size {
-		return have[0][:size], have[1][:size], nil
+	if have, ok := b.pinned[near]; ok && uint64(len(have.up)) >= size {
+		return pinnedMemory{have.up[:size], have.down[:size], have.doubt}, nil
 	}
-	if up, err = l.c.HostAlloc(size); err == nil {
-		down, err = l.c.HostAlloc(size)
+	m.doubt = b.farMemory(near, 2*size)
+	if m.up, err = l.c.HostAlloc(size); err == nil {
+		m.down, err = l.c.HostAlloc(size)
 	}
 	if err == nil {
-		b.pinned[near] = [2][]byte{up, down}
+		b.pinned[near] = m
 	}
-	return up, down, err
+	return m, err
 }
+
+// farMemory says why memory that is allocated now for GPUs near to some CPUs may come
+// from another NUMA node, over which copies are slower: the kernel goes there sooner
+// than it takes memory from the page cache, and it goes where the process may run.
+func (b *bandwidth) farMemory(near string, size uint64) string {
+	cpus := probe.ParseCPUs(near)
+	if len(cpus) == 0 {
+		return ""
+	}
+	allowed, err := b.r.env.Host.AllowedCPUs()
+	if err == nil && !slices.ContainsFunc(cpus, func(cpu int) bool { return slices.Contains(allowed, cpu) }) {
+		return fmt.Sprintf("its memory may be far from the GPU: this process may not run on CPUs %s", near)
+	}
+	m, known, err := b.r.env.Host.MemoryNear(cpus)
+	if err != nil || !known || m.Free >= size+m.Total/100 { // of which the kernel keeps up to 1 % back
+		return ""
+	}
+	return fmt.Sprintf("its memory may be far from the GPU: of %v of the NUMA node of CPUs %s %v are free", Size(m.Total), near, Size(m.Free))
+}
+
+// lessSlot says in what the PCIe slot of a GPU is less than that of another one of the
+// same model, "" if it is not, or if NVML does not tell.
+func (b *bandwidth) lessSlot(g *probe.GPU) string {
+	for _, other := range b.r.gpus {
+		if own, best := slotOf(g), slotOf(other); other.Name.Value == g.Name.Value && own.rate > 0 && own.rate < best.rate {
+			return fmt.Sprintf("its slot is %s, that of gpu%d %s", own, other.Index, best)
+		}
+	}
+	return ""
+}
+
+// gpuSlot is what GPU and slot can do together.
+type gpuSlot struct {
+	gen, width int
+	rate       int // lanes of the first generation that it stands for; 0: not told
+}
+
+func slotOf(g *probe.GPU) gpuSlot {
+	gen, width := g.Link.MaxGen, g.Link.MaxWidth
+	if !gen.Known || !width.Known || gen.Value < 1 || gen.Value > 16 {
+		return gpuSlot{}
+	}
+	return gpuSlot{gen.Value, width.Value, width.Value << (gen.Value - 1)}
+}
+
+func (s gpuSlot) String() string { return fmt.Sprintf("Gen%d x%d", s.gen, s.width) }
 
 // ofHost measures the copies between a GPU and the node. A GPU whose free memory does
 // not fit them is reported.
@@ -188,7 +248,7 @@ func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
 		b.tooSmall(l, err)
 		return false, nil
 	}
-	up, down, err := b.pinnedFor(l, size)
+	host, err := b.pinnedFor(l, size)
 	if err != nil {
 		return true, err
 	}
@@ -197,14 +257,14 @@ func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
 		return true, err
 	}
 	one := 0.
-	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: gpuDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s"}
+	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: gpuDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Doubt: host.doubt, Unlike: b.lessSlot(l.gpu)}
 	for _, t := range []struct {
 		test, what string
 		least      float64
 		copy       func() error
 	}{
-		{"host_to_device", "copy from the host", b.host, func() error { return l.c.CopyToDevice(memory[0], up, l.stream) }},
-		{"device_to_host", "copy to the host", b.host, func() error { return l.c.CopyToHost(down, memory[1], l.stream) }},
+		{"host_to_device", "copy from the host", b.host, func() error { return l.c.CopyToDevice(memory[0], host.up, l.stream) }},
+		{"device_to_host", "copy to the host", b.host, func() error { return l.c.CopyToHost(host.down, memory[1], l.stream) }},
 	} {
 		b.r.at("gpu%d: %s", l.gpu.Index, t.what)
 		if m.Value, err = l.rate(b.r.ctx, size, hostSample, t.copy); err != nil {
@@ -220,13 +280,13 @@ func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
 		return true, err
 	}
 	m.Test, m.What, m.Least = "both_ways", "copies from and to the host at once", 0
-	if m.Value, err = l.rate(b.r.ctx, 2*size, hostSample, l.bothWays(other, memory, up, down)); err != nil {
+	if m.Value, err = l.rate(b.r.ctx, 2*size, hostSample, l.bothWays(other, memory, host.up, host.down)); err != nil {
 		return true, err
 	}
 	b.both = append(b.both, m)
 	b.alone = append(b.alone, one)
 	b.r.at("gpu%d: verify copies", l.gpu.Index)
-	return true, cmp.Or(b.verify(l, memory, down), l.frees(memory))
+	return true, cmp.Or(b.verify(l, memory, host.down), l.frees(memory))
 }
 
 // judgeBothWays compares what GPUs do in both directions at once. One that is slow in

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 func init() {
@@ -24,6 +25,25 @@ func init() {
 			onCUDA("slow to the host", small("48"), []string{"3 d2h = 21"}, f(3, low, "copy to the host")),
 			onCUDA("slow by its peers", small(), []string{"3 h2d = 21"},
 				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 46.8 GB/s", Got: "21.0 GB/s"}, "copy from the host: far from its peers, whose median is 55.0 GB/s")),
+			changed(onCUDA("slow by its peers, in a lesser slot", small(), []string{"3 h2d = 27"},
+				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Warn, Want: "at least 46.8 GB/s", Got: "27.0 GB/s"},
+					"copy from the host: far from its peers, whose median is 55.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *scenario) {
+				s.nvml.GPUs[3].Link.MaxWidth = probe.Known(8)
+			}),
+			changed(onCUDA("slow, in a lesser slot", small("48"), []string{"3 h2d = 27"}, f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "27.0 GB/s"}, "copy from the host")), func(s *scenario) {
+				s.nvml.GPUs[3].Link.MaxWidth = probe.Known(8)
+			}),
+			changed(onCUDA("slow, and its NUMA node is full", small("48"), []string{"3 h2d = 40"},
+				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Warn, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"},
+					"copy from the host (its memory may be far from the GPU: of 500 GiB of the NUMA node of CPUs 2-3 5000 MiB are free)")), nearNode("5120000")),
+			changed(onCUDA("slow, and its NUMA node has room", small("48"), []string{"3 h2d = 40"},
+				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"}, "copy from the host")), nearNode("5248000")),
+			changed(onCUDA("slow, and its NUMA node is another's", small("48"), []string{"3 h2d = 40"},
+				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Warn, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"},
+					"copy from the host (its memory may be far from the GPU: this process may not run on CPUs 2-3)")), func(s *scenario) {
+				nearNode("5248000")(s)
+				s.files["sys/devices/system/cpu/online"] = "0-1\n"
+			}),
 			onCUDA("slow to all other GPUs", small("48", "335"), slowPeers(3, 120),
 				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 335.0 GB/s", Got: "120.0 GB/s"}, "copies from and to each other GPU by nvlink")),
 			onCUDA("one slow pair", small(), []string{"3 peer 5 = 200"},
@@ -115,6 +135,18 @@ func init() {
 			gpuFinding("check_cuda_bw", 3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}, "copy to the host")),
 		changed(onCUDA("no meminfo", of("-b", "64K"), nil, noMeminfo), func(s *scenario) { delete(s.files, "proc/meminfo"); s.broken = true }),
 	)
+}
+
+// nearNode puts the fourth GPU beside a NUMA node of which so many kB are free.
+func nearNode(free string) func(*scenario) {
+	return func(s *scenario) {
+		const node = "sys/devices/system/node/"
+		s.files["sys/devices/system/cpu/online"] = "0-3\n"
+		s.files[node+"has_cpu"], s.files[node+"node0/cpulist"], s.files[node+"node1/cpulist"] = "0-1\n", "0-1\n", "2-3\n"
+		s.files[node+"node0/meminfo"] = "Node 0 MemTotal: 524288000 kB\nNode 0 MemFree: 524288000 kB\n"
+		s.files[node+"node1/meminfo"] = "Node 1 MemTotal: 524288000 kB\nNode 1 MemFree: " + free + " kB\n"
+		s.files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/local_cpulist"] = "2-3\n"
+	}
 }
 
 var noMeminfo = Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /proc/meminfo: no such file or directory"}

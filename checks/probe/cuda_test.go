@@ -86,11 +86,12 @@ func TestCUDAListsGPUs(t *testing.T) {
 // What others have put into the environment hides no GPU.
 func TestCUDACleansItsEnvironment(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "3")
+	t.Setenv("CUBLASLT_LOG_FILE", "/root/owned")
 	t.Setenv("NVIDIA_TF32_OVERRIDE", "0")
 	t.Setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
 	t.Setenv("CUDAHOME", "/usr/local/cuda")
 	cleanCUDAEnvironment()
-	for name, want := range map[string]string{"CUDA_VISIBLE_DEVICES": "", "NVIDIA_TF32_OVERRIDE": "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDAHOME": "/usr/local/cuda"} {
+	for name, want := range map[string]string{"CUDA_VISIBLE_DEVICES": "", "CUBLASLT_LOG_FILE": "", "NVIDIA_TF32_OVERRIDE": "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDAHOME": "/usr/local/cuda"} {
 		if got := os.Getenv(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}

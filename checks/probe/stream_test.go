@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -125,22 +126,9 @@ func TestPlanStream(t *testing.T) {
 		}
 	}
 	host := func(change map[string]string) *Host {
-		root := t.TempDir()
-		for name, text := range tree {
-			if other, ok := change[name]; ok {
-				text = other
-			}
-			if text == "-" {
-				continue
-			}
-			if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return NewHost(root)
+		changed := maps.Clone(tree)
+		maps.Copy(changed, change)
+		return hostOf(t, changed)
 	}
 	p, err := host(nil).PlanStream()
 	if err != nil || len(p.Threads) != 3 || p.Threads[1] != (StreamThread{1, 1}) || p.Threads[2] != (StreamThread{2, 0}) || p.Array != 44<<20 {
@@ -167,4 +155,22 @@ func TestPlanStream(t *testing.T) {
 	if p, err := host(lone).PlanStream(); err != nil || p.Array != streamLeast || p.Threads[1].NUMA != 0 {
 		t.Errorf("of a kernel that tells little: %+v, %v", p, err)
 	}
+}
+
+// hostOf is a node of some files. A file with the text "-" is none.
+func hostOf(t *testing.T, files map[string]string) *Host {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		if text == "-" {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return NewHost(root)
 }

@@ -1,0 +1,81 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The files that a worker reads and writes for its supervisor.
+
+// maxRead bounds what is read of a configuration file, bytes; a file that is
+// larger is reported by its size.
+const maxRead = 2 << 20
+
+// readFile reads a file that a site names. It opens before it looks, so that
+// what is described is what is read, and does not block on a fifo.
+func readFile(path string) *Response {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return &Response{File: &FileInfo{Missing: true}}
+	}
+	if err != nil {
+		return &Response{Err: pathError("read", path, err)}
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return &Response{Err: pathError("stat", path, err)}
+	}
+	info := fileInfo(st)
+	if !st.Mode().IsRegular() {
+		return &Response{File: info}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxRead))
+	if err != nil {
+		return &Response{Err: pathError("read", path, err)}
+	}
+	return &Response{File: info, Data: data}
+}
+
+func fileInfo(st fs.FileInfo) *FileInfo {
+	info := &FileInfo{Mode: st.Mode(), Size: st.Size()}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		info.UID = sys.Uid
+	}
+	return info
+}
+
+func (w *worker) append(req *Request) *Response {
+	f := w.logs[req.Path]
+	if f == nil {
+		flags := os.O_WRONLY | os.O_CREATE | os.O_APPEND | unix.O_NOCTTY
+		if req.Trunc {
+			flags |= os.O_TRUNC
+		}
+		var err error
+		if f, err = os.OpenFile(req.Path, flags, 0o644); err != nil {
+			return &Response{Err: pathError("open", req.Path, err)}
+		}
+		w.logs[req.Path] = f
+	}
+	if len(req.Data) > 0 {
+		if _, err := f.Write(req.Data); err != nil {
+			return &Response{Err: pathError("write", req.Path, err)}
+		}
+	}
+	return &Response{}
+}
+
+// pathError renders err as "verb path: why", whatever wrapping it came in.
+func pathError(verb, path string, err error) string {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	return fmt.Sprintf("%s %s: %v", verb, path, err)
+}
