@@ -16,41 +16,17 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
-// program is the binary to measure: the one that NHC_GPU_BINARY names, or one
-// built for it.
-var program = sync.OnceValue(func() string {
-	if path := os.Getenv("NHC_GPU_BINARY"); path != "" {
-		return path
-	}
-	dir, err := os.MkdirTemp("", "nhc-gpu-bench-")
-	if err != nil {
-		panic(err)
-	}
-	built = dir
-	path := filepath.Join(dir, "nhc-gpu")
-	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path, "../../cmd/nhc-gpu")
-	if out, err := build.CombinedOutput(); err != nil {
-		panic(fmt.Sprintf("build nhc-gpu: %v\n%s", err, out))
-	}
-	return path
-})
+var program string // the binary to measure
 
-var built string // the folder of a binary built here
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built != "" {
-		_ = os.RemoveAll(built)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(built.Main(m, &program)) }
 
 // forty are 40 lines that every Linux machine passes, in the mix of a site's
 // file: 10 about files, 11 file systems, 7 hardware, 7 processes, 3 commands, a
@@ -150,7 +126,7 @@ func daemon(b *testing.B) {
 }
 
 func words(conf string) []string {
-	return []string{program(), "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0"}
+	return []string{program, "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0"}
 }
 
 func BenchmarkEmpty(b *testing.B) { measure(b, words(confFile(b, "* || A=1\n"))...) }

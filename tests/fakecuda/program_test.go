@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,36 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 var program string
 
-func TestMain(m *testing.M) { os.Exit(withProgram(m)) }
-
-func withProgram(m *testing.M) int {
-	if _, err := exec.LookPath("gcc"); err != nil {
-		fmt.Println("skip tests/fakecuda: no gcc in PATH")
-		return 0
-	}
-	if program = os.Getenv("NHC_GPU_BINARY"); program != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "nhc-gpu-fakecuda-")
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "nhc-gpu")
-	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", program, "../../cmd/nhc-gpu")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Printf("build nhc-gpu: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(built.Main(m, &program, "gcc")) }
 
 // node is a node of files with eight H100, its NVML and its CUDA.
 type node struct{ dir, nvml, cuda string }

@@ -16,36 +16,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakedcgm"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 var program string
 
-func TestMain(m *testing.M) { os.Exit(withProgram(m)) }
-
-func withProgram(m *testing.M) int {
-	if _, err := exec.LookPath("gcc"); err != nil {
-		fmt.Println("skip tests/fakedcgm: no gcc in PATH")
-		return 0
-	}
-	if program = os.Getenv("NHC_GPU_BINARY"); program != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "nhc-gpu-fakedcgm-")
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "nhc-gpu")
-	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", program, "../../cmd/nhc-gpu")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Printf("build nhc-gpu: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(built.Main(m, &program, "gcc")) }
 
 // node is a node of files with eight H100, whose NVML and DCGM are fakes.
 type node struct{ dir, nvml, dcgm, address string }

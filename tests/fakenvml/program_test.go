@@ -16,35 +16,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 var program string
 
-func TestMain(m *testing.M) { os.Exit(withProgram(m)) }
-
-func withProgram(m *testing.M) int {
-	if _, err := exec.LookPath("gcc"); err != nil {
-		fmt.Println("skip tests/fakenvml: no gcc in PATH")
-		return 0
-	}
-	if program = os.Getenv("NHC_GPU_BINARY"); program != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "nhc-gpu-fakenvml-")
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "nhc-gpu")
-	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", program, "../../cmd/nhc-gpu")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Printf("build nhc-gpu: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(built.Main(m, &program, "gcc")) }
 
 // gpuLines are all checks of GPUs, between two of another lane of which the
 // second fails.

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -21,26 +22,7 @@ import (
 
 var program string
 
-func TestMain(m *testing.M) { os.Exit(withProgram(m)) }
-
-func withProgram(m *testing.M) int {
-	if program = os.Getenv("NHC_GPU_BINARY"); program != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "nhc-gpu-fakesys-")
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "nhc-gpu")
-	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", program, "../../cmd/nhc-gpu")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Printf("build nhc-gpu: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(built.Main(m, &program)) }
 
 // fabricLines are all checks of the fabric that need no driver of GPUs.
 const fabricLines = `

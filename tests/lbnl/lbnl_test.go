@@ -3,11 +3,11 @@ package lbnl
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
 const (
@@ -87,21 +87,12 @@ func openTempDir(t *testing.T) string {
 	return tmp
 }
 
-// program returns the path of the program to test, which it builds into tmp unless NHC_GPU_BINARY names one.
+// program returns the path of the program to test, which is built into tmp if none is named.
 func program(t *testing.T, tmp string) string {
 	t.Helper()
-	if bin := os.Getenv("NHC_GPU_BINARY"); bin != "" {
-		bin, err := filepath.Abs(bin)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return bin
-	}
-	bin := filepath.Join(tmp, "nhc-gpu")
-	// The linker flag is that of the Makefile: symbols of NVIDIA's libraries resolve when they are called.
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", bin, "../../cmd/nhc-gpu")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", build, err, out)
+	bin, err := built.Program(tmp)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }

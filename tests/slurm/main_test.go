@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
 func TestMain(m *testing.M) {
@@ -45,17 +47,15 @@ func testMain(m *testing.M) int {
 // builtBinary returns the folder that holds the nhc-gpu under test.
 var builtBinary = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(tempDir, "nhc-gpu")
-	if path := os.Getenv("NHC_GPU_BINARY"); path != "" {
+	if path := os.Getenv(built.Setting); path != "" {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return "", err
 		}
 		return tempDir, os.WriteFile(program, data, 0o755)
 	}
-	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-extldflags=-Wl,-z,lazy",
-		"-o", program, "github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build cmd/nhc-gpu: %w\n%s", err, out)
+	if _, err := built.Program(tempDir); err != nil {
+		return "", err
 	}
 	return tempDir, nil
 })

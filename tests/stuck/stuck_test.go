@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
 var program string
@@ -31,26 +33,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("skip tests/stuck: needs root to mount, freeze and enter cgroups")
 		os.Exit(0)
 	}
-	os.Exit(withProgram(m))
-}
-
-func withProgram(m *testing.M) int {
-	if program = os.Getenv("NHC_GPU_BINARY"); program != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "nhc-gpu-stuck-")
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "nhc-gpu")
-	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", program, "../../cmd/nhc-gpu")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Printf("build nhc-gpu: %v\n%s", err, out)
-		return 1
-	}
-	return m.Run()
+	os.Exit(built.Main(m, &program))
 }
 
 // answer is what slurmd would see of a run.

@@ -1,0 +1,50 @@
+// Package built has the nhc-gpu that tests run: the one that NHC_GPU_BINARY names, as
+// make test does, or one that is built for them.
+package built
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Setting is the variable of the environment that names a program to test.
+const Setting = "NHC_GPU_BINARY"
+
+// Program gives the path of the program, which it builds into dir if none is named.
+func Program(dir string) (string, error) {
+	if named := os.Getenv(Setting); named != "" {
+		return filepath.Abs(named)
+	}
+	path := filepath.Join(dir, "nhc-gpu")
+	// The linker flag is that of the Makefile: symbols of NVIDIA's libraries resolve when they are called.
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path, "github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", build, err, out)
+	}
+	return path, nil
+}
+
+// Main runs the tests of a package that needs the program, and gives the status to exit
+// with. They are skipped where one of the tools is not installed that they need.
+func Main(m *testing.M, program *string, tools ...string) int {
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			fmt.Fprintln(os.Stderr, "skip:", err)
+			return 0
+		}
+	}
+	dir, err := os.MkdirTemp("", "nhc-gpu-built-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if *program, err = Program(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
