@@ -203,7 +203,7 @@ func (b *bwRun) noCUDA() {
 func (b *bwRun) run() {
 	for len(b.tests) > 0 && b.ctx.Err() == nil {
 		round, rest := b.round()
-		if end, ok := b.ctx.Deadline(); ok && time.Until(end) < b.c.Duration+time.Second {
+		if !b.timeFor(round) {
 			b.untested()
 			return
 		}
@@ -223,10 +223,25 @@ func (b *bwRun) run() {
 	}
 }
 
-// untested tells which ports the time was too short for.
+// timeFor says whether the time is enough for a round: what has hung may take all of its own.
+func (b *bwRun) timeFor(round []bwTest) bool {
+	need := b.c.Duration
+	if len(round) > 0 && round[0].hung != nil {
+		need = round[0].test.Timeout
+	}
+	end, ok := b.ctx.Deadline()
+	return !ok || time.Until(end) >= need+time.Second
+}
+
+// untested tells which ports the time was too short for. One that has hung already has
+// had its time.
 func (b *bwRun) untested() {
-	b.failures = true
 	for _, t := range b.tests {
+		if t.hung != nil {
+			b.fault(&t, t.hung, true)
+			continue
+		}
+		b.failures = true
 		b.report(t.from.device(), Finding{Code: "ib.bw.untested", Severity: Unknown, Want: fmt.Sprintf("-t above %s", b.c.Time)}, "not measured: the time is up")
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 // judgeRound takes what a round has measured. A port that gives no number fails if its
 // own hardware says why, or if others give one under the same program; where none does
-// it may be the program.
+// it may be the program. One that hangs beside others is tried once more, alone.
 func (b *bwRun) judgeRound(round []bwTest, results []probe.PerftestResult) {
 	worked := 0
 	for _, r := range results {
@@ -19,7 +19,13 @@ func (b *bwRun) judgeRound(round []bwTest, results []probe.PerftestResult) {
 		}
 	}
 	for i, t := range round {
-		if err := results[i].Err; err != nil {
+		err := results[i].Err
+		if err != nil && err.Kind == probe.PerftestHung && t.hung == nil && len(round) > 1 && worked > 0 {
+			t.hung = err
+			b.tests = append(b.tests, t)
+			continue
+		}
+		if err != nil {
 			b.fault(&t, err, worked > 0 || len(b.measures) > 0)
 			continue
 		}

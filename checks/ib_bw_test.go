@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -269,18 +270,34 @@ func TestIBBWRefuses(t *testing.T) {
 	}
 }
 
-// One that hangs is killed, fails and holds no other up.
+// One that hangs is killed, tried again alone, and holds no other up. If it hangs then,
+// or no time is left for it, it fails.
 func TestIBBWHang(t *testing.T) {
 	t.Parallel()
-	root, _ := bwRoot(t, fakesys.DGXH100(), oneActs("hang"))
-	env := &Env{Host: probe.NewHost(root)}
-	c := bwOf(t, "check_ib_bw", "-D", "1")
-	c.start = time.Second
-	got := c.Run(t.Context(), env)
-	got = slices.DeleteFunc(got, func(f Finding) bool { return f.Severity == OK })
-	want := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "it did not end"}, "it has no rate after 2s")
-	if len(got) != 1 || got[0] != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	fails := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "it did not end"}, "it has no rate after 2s")
+	for act, c := range map[string]struct {
+		words   []string
+		servers int
+		want    []Finding
+	}{
+		"hang":      {servers: 2, want: []Finding{fails}},
+		"hang once": {servers: 2},
+		"hang ":     {words: []string{"-t", "4"}, servers: 1, want: []Finding{fails}},
+	} {
+		t.Run(act, func(t *testing.T) {
+			t.Parallel()
+			root, calls := bwRoot(t, fakesys.DGXH100(), oneActs(strings.TrimSpace(act)))
+			env := &Env{Host: probe.NewHost(root)}
+			bw := bwOf(t, "check_ib_bw", append([]string{"-D", "1"}, c.words...)...)
+			bw.start = time.Second
+			got := slices.DeleteFunc(bw.Run(t.Context(), env), func(f Finding) bool { return f.Severity == OK })
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+			if n := len(regexp.MustCompile(`(?m) -d mlx5_3 .*--report_gbits$`).FindAllString(calls(), -1)); n != c.servers {
+				t.Errorf("%d servers for it, want %d:\n%s", n, c.servers, calls())
+			}
+		})
 	}
 }
 

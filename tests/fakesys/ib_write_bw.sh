@@ -87,6 +87,7 @@ case $act in
 link) echo " Unable to Connect the HCA's through the link" >&2; exit 1 ;;
 broken) echo ' Failed to exchange data between server and clients' >&2; exit 1 ;;
 hang) exec sleep 60 ;;
+'hang once') [[ -e $self/hung ]] || { : >"$self/hung"; exec sleep 60; } ;;
 silent) exit 0 ;;
 garbage) echo '#bytes is all that there is'; exit 0 ;;
 esac

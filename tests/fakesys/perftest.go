@@ -17,7 +17,7 @@ type Perftest struct {
 	Rate    string // that every device has, Gb/s; "" is 391.43
 
 	// Acts are what devices do instead: "rate 212.40", "transfer", "link", "memory",
-	// "broken", "hang", "silent", "half", "comma", "garbage", "nodevice", "deaf", "loader".
+	// "broken", "hang", "hang once", "silent", "half", "comma", "garbage", "nodevice", "deaf", "loader".
 	Acts map[string]string
 }
 
