@@ -9,9 +9,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// compCommOverlap has every GPU compute (a product of matrices of float32) and take
-// part in NCCL's all-reduce at once, as training does, and tells what each keeps of the
-// speed that it has alone. A GPU that keeps far less than the others fails; with -m
+// compCommOverlap has every GPU compute (products of matrices of bf16, or fp16 where a
+// GPU has no bf16, on its tensor cores) and take part in NCCL's all-reduce at once, as
+// training does, and tells what each keeps of the speed that it has alone. A GPU that keeps far less than the others fails; with -m
 // what may be lost, in per cent, of either. -n is the size of the matrices, -e that of
 // the all-reduce, -t bounds the whole, in seconds. The product is the program's own, so
 // that the numbers compare with those of this check alone.
@@ -20,7 +20,7 @@ import (
 type compCommOverlap struct {
 	active
 	Most      float64       `opt:"m" toml:"slowdown"`      // per cent of the speed alone; 0: any
-	Matrix    int           `opt:"n" toml:"matrix"`        // rows of the matrices, a multiple of 8
+	Matrix    int           `opt:"n" toml:"matrix"`        // rows of the matrices, a multiple of 128
 	Size      Size          `opt:"e" toml:"end"`           // of the all-reduce, bytes
 	Limit     time.Duration `opt:"t" toml:"limit"`         // of the whole
 	Algorithm string        `long:"algo" toml:"algorithm"` // of the all-reduce: ring, tree, nvls; "": NCCL's choice
@@ -28,7 +28,7 @@ type compCommOverlap struct {
 
 const (
 	overlapName   = "check_comp_comm_overlap"
-	overlapMatrix = 4096
+	overlapMatrix = 8192
 	overlapSize   = 256 << 20
 	overlapSpan   = 150 * time.Millisecond // that each of the two is to take alone
 	overlapMost   = 2000                   // rounds in it
@@ -66,8 +66,8 @@ func (c *compCommOverlap) Bind(args []string) error {
 
 func (c *compCommOverlap) usable() error {
 	switch {
-	case c.Matrix < 8 || c.Matrix%8 != 0 || c.Matrix > 1<<15:
-		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Matrix), Want: "a multiple of 8, at most 32768"}
+	case c.Matrix < probe.GEMMStep || c.Matrix%probe.GEMMStep != 0 || c.Matrix > probe.GEMMMost:
+		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Matrix), Want: fmt.Sprintf("a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost)}
 	case c.Most < 0 || c.Most >= 100:
 		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Most), Want: "per cent below 100"}
 	case c.Size < 1024:
@@ -107,16 +107,16 @@ func (c *compCommOverlap) Run(ctx context.Context, env *Env) []Finding {
 type overlapRun struct {
 	*ncclRun
 	*compCommOverlap
-	load   []*overlapLoad // of each rank
+	kind   *probe.GEMMType // of the matrices
+	load   []*overlapLoad  // of each rank
 	reduce int64          // the size of the all-reduce, bytes
 }
 
 // overlapLoad is what a GPU has to compute, in a stream beside that of NCCL.
 type overlapLoad struct {
-	kernel      *probe.CUDAKernel
+	product     *probe.GEMM
 	stream      probe.CUDAStream
 	start, stop probe.CUDAEvent
-	a, b, c     probe.CUDAMemory
 }
 
 func (t *overlapRun) overlap() {
@@ -129,7 +129,7 @@ func (t *overlapRun) overlap() {
 		return
 	}
 	block := t.op.block(t.reduce, len(t.ranks))
-	doing := fmt.Sprintf("a product of %d rows and all_reduce of %s", t.Matrix, sizeText(t.reduce))
+	doing := fmt.Sprintf("a %s product of %d rows and all_reduce of %s", t.kind.Name, t.Matrix, sizeText(t.reduce))
 	from := t.lib.Log(0).End
 	if !t.prepare(t.op, block, doing) {
 		return
@@ -150,18 +150,29 @@ func (t *overlapRun) overlap() {
 	t.tellShares(alone, together, t.algorithm(from))
 }
 
+// kindOf is the type of matrices that every GPU can multiply.
+func (t *overlapRun) kindOf() *probe.GEMMType {
+	for _, name := range []string{"bf16", "fp16"} {
+		kind := probe.GEMMTypeOf(name)
+		if !slices.ContainsFunc(t.ranks, func(g *ncclGPU) bool { return !kind.On(g.cuda.GPU) }) {
+			return kind
+		}
+	}
+	return probe.GEMMTypeOf("fp32")
+}
+
 // allocateBoth takes the memory of both sides.
 func (t *overlapRun) allocateBoth() bool {
-	bytes := uint64(4 * t.Matrix * t.Matrix)
-	if free, need := t.free(), 3*bytes+2*uint64(t.reduce); !t.broken && need > free {
+	t.kind = t.kindOf()
+	if free, need := t.free(), t.kind.Memory(t.Matrix)+2*uint64(t.reduce); !t.broken && need > free {
 		t.failures = true
 		t.report(Device{}, Finding{Code: "nccl.memory", Severity: Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little memory of a GPU is free")
 		return false
 	}
 	for _, g := range t.ranks {
 		l := &overlapLoad{}
-		if err := l.allocate(g, bytes); err != nil {
-			t.failed(g.gpu, "cannot have memory for the matrices", err)
+		if err := l.allocate(g, t.kind, t.Matrix); err != nil {
+			t.failed(g.gpu, "cannot set up a product of matrices", err)
 			return false
 		}
 		t.load = append(t.load, l)
@@ -169,28 +180,16 @@ func (t *overlapRun) allocateBoth() bool {
 	return t.allocate(t.reduce)
 }
 
-func (l *overlapLoad) allocate(g *ncclGPU, bytes uint64) (err error) {
-	c := g.cuda
-	module, err := c.Module("nccl")
-	if err == nil {
-		l.kernel, err = module.Kernel("nccl_product")
-	}
-	if err == nil {
-		l.stream, err = c.NewStream()
+func (l *overlapLoad) allocate(g *ncclGPU, kind *probe.GEMMType, rows int) (err error) {
+	if l.stream, err = g.cuda.NewStream(); err != nil {
+		return err
 	}
 	for _, e := range []*probe.CUDAEvent{&l.start, &l.stop} {
-		if err == nil {
-			*e, err = c.NewEvent()
+		if *e, err = g.cuda.NewEvent(); err != nil {
+			return err
 		}
 	}
-	for i, m := range []*probe.CUDAMemory{&l.a, &l.b, &l.c} {
-		if err == nil {
-			*m, err = c.Alloc(bytes)
-		}
-		if err == nil && i < 2 { // NaN and subnormal numbers may cost other times
-			err = g.launch(g.fill, int64(bytes/4), *m, bytes/4, uint64(0), uint32(i))
-		}
-	}
+	l.product, err = g.cuda.NewGEMM(kind, rows, nil, l.stream)
 	return err
 }
 
@@ -238,15 +237,11 @@ func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce
 // compute queues products on all GPUs in turn, so that none begins long before another.
 func (t *overlapRun) compute(doing string, n int) bool {
 	t.at("%s", doing)
-	rows := t.Matrix
-	grid, block := probe.Dim{X: max(rows/4*(rows/8)/128, 1)}, probe.Dim{X: 128}
 	if !t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.cuda.Record(l.start, l.stream) }) {
 		return false
 	}
 	for range n {
-		if !t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error {
-			return g.cuda.Launch(l.kernel, grid, block, 0, l.stream, l.c, l.a, l.b, uint32(rows))
-		}) {
+		if !t.eachLoad(doing, func(_ *ncclGPU, l *overlapLoad) error { return l.product.Multiply(l.stream) }) {
 			return false
 		}
 	}
@@ -290,7 +285,7 @@ func (t *overlapRun) tellShares(alone, together overlapTimes, algorithm string) 
 	share := func(before, after time.Duration) float64 {
 		return 100 * before.Seconds() / max(after, time.Nanosecond).Seconds()
 	}
-	m := measure{Algorithm: "fp32 own beside " + algorithm, Size: t.reduce, Ranks: len(t.ranks), Unit: "%", Least: least, Peers: t.wires()}
+	m := measure{Algorithm: t.load[0].product.Algorithm() + " beside " + algorithm, Size: t.reduce, Ranks: len(t.ranks), Unit: "%", Least: least, Peers: t.wires()}
 	for i, g := range t.ranks {
 		m.Test, m.Device, m.Model, m.Value = "overlap_compute", gpuDevice(g.gpu), g.gpu.Name.Value, share(alone.compute[i], together.compute[i])
 		m.What = "speed of a product of matrices that is kept beside all_reduce"

@@ -9,10 +9,10 @@ import (
 func init() {
 	const name = overlapName
 	says := func(f Finding, text string) Finding { return ncclSays(name, f, text) }
-	words := func(more ...string) []string { return append(of("-n", "32", "-e", "64K", "-t", "10"), more...) }
+	words := func(more ...string) []string { return append(of("-n", "128", "-e", "64K", "-t", "10"), more...) }
 	const kept = "speed of a product of matrices that is kept beside all_reduce"
 	on8 := func(title string, words []string, lines []string, want ...Finding) scenario {
-		return onGPUs(title, words, nil, want...).withNCCL(lines...)
+		return onGPUs(title, words, nil, want...).withNCCL(append([]string{"cuda:" + gemmRoom}, lines...)...)
 	}
 	broken := func(s scenario) scenario { s.broken = true; return s }
 	for _, s := range gpuCommon(name, words()...) {
@@ -21,21 +21,21 @@ func init() {
 		}
 	}
 	testCheck(name,
-		on8("no slower", words("-m", "5"), nil).orTable(map[string]any{"matrix": 32, "end": "64K", "limit": 10, "slowdown": 5}),
+		on8("no slower", words("-m", "5"), nil).orTable(map[string]any{"matrix": 128, "end": "64K", "limit": 10, "slowdown": 5}),
 		on8("all slower", words(), of("cuda:* beside = 0.6")),
 		on8("one GPU of eight is slower", words(), of("cuda:* beside = 0.8", "cuda:3 beside = 0.4"),
 			gpuFinding(name, 3, Finding{Code: "overlap.peers", Severity: Fail, Want: "at least 68.0 %", Got: "40.0 %"}, kept+": far from its peers, whose median is 80.0 %")),
 		on8("one GPU of eight is slower than the words", words("-m", "30"), of("cuda:3 beside = 0.6"),
 			gpuFinding(name, 3, Finding{Code: "overlap.slow", Severity: Fail, Want: "at least 70.0 %", Got: "60.0 %"}, kept)),
 		broken(on8("too little memory", of("-t", "10"), nil,
-			says(Finding{Code: "nccl.memory", Severity: Unknown, Want: "704 MiB", Got: "1.5 MiB"}, "too little memory of a GPU is free"))),
+			says(Finding{Code: "nccl.memory", Severity: Unknown, Want: "1.1 GiB", Got: "192.0 MiB"}, "too little memory of a GPU is free"))),
 		broken(on8("no NCCL", words(), nil, says(Finding{Code: "nccl.library", Severity: Unknown}, "cannot use NCCL: load /nonexistent/libnccl.so.2: not found")).withOldNCCL()),
 		broken(on8("NCCL fails", words(), of("- ncclCommInitAll error 2"),
 			says(Finding{Code: "nccl.error", Severity: Unknown}, "cannot join the GPUs: ncclCommInitAll: ncclSystemError (NCCL error 2)"))),
-		on8("a GPU fails", words(), of("cuda:3 cuLaunchKernel nccl_product after 2 error 719"),
-			cudaGPU(name, 3, 719, "a product of 32 rows and all_reduce of 64 KiB, one after the other: launch nccl_product: cuLaunchKernel(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
+		on8("a GPU fails", words(), of("cuda:3 cuLaunchKernel gemm_bf16 after 2 error 719"),
+			cudaGPU(name, 3, 719, "a bf16 product of 128 rows and all_reduce of 64 KiB, one after the other: launch gemm_bf16: cuLaunchKernel(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
 		on8("an all-reduce that does not end", words(), of("cuda:3 cuStreamQuery after 1 error 600"),
-			says(Finding{Code: "nccl.hung", Severity: Fail, Remedy: RebootNode, Want: "an end within 5s"}, "a product of 32 rows and all_reduce of 64 KiB, to warm up does not end")),
+			says(Finding{Code: "nccl.hung", Severity: Fail, Remedy: RebootNode, Want: "an end within 5s"}, "a bf16 product of 128 rows and all_reduce of 64 KiB, to warm up does not end")),
 		on8("several models", words(), nil, says(Finding{Code: "nccl.mixed", Severity: Warn, Want: "one model", Got: "2"}, "GPUs of several models work together")).
 			but(func(s *scenario) { s.nvml.GPUs[7].Name = probe.Known("NVIDIA H100 NVL") }),
 		on8("settings of the node", words(), nil,
@@ -47,7 +47,7 @@ func init() {
 
 func TestOverlapWords(t *testing.T) {
 	t.Parallel()
-	for _, words := range [][]string{{"-n", "7"}, {"-n", "0"}, {"-m", "100"}, {"-m", "-1"}, {"-e", "1"}, {"--algo", "x"}, {"more"}} {
+	for _, words := range [][]string{{"-n", "64"}, {"-n", "130"}, {"-n", "0"}, {"-m", "100"}, {"-m", "-1"}, {"-e", "1"}, {"--algo", "x"}, {"more"}} {
 		if err := (&compCommOverlap{Matrix: overlapMatrix, Size: overlapSize}).Bind(words); err == nil {
 			t.Errorf("%q: no error", words)
 		}

@@ -60,27 +60,3 @@ KERNEL nccl_verify(const float *got, u64 n, u64 first, u32 rank, u32 ranks, stru
 		}
 	}
 }
-
-typedef float floats __attribute__((vector_size(16)));
-#define ROWS 8 /* of the part of the product that a thread computes, with 4 columns */
-
-/* nccl_product computes c = a * b of n * n floats, n a multiple of 8. A wave of it leaves
-   the GPU's multiprocessors often, as a layer of a model does. */
-KERNEL nccl_product(float *c, const float *a, const float *b, u32 n)
-{
-	u64 across = n / 4, tiles = across * (n / ROWS);
-
-	for (u64 t = first_of_grid(); t < tiles; t += step_of_grid()) {
-		u64 row = t / across * ROWS, column = t % across * 4;
-		floats sum[ROWS] = {{0}};
-		for (u32 k = 0; k < n; k++) {
-			floats v = *(const floats *)(b + (u64)k * n + column);
-			UNROLL
-			for (int j = 0; j < ROWS; j++)
-				sum[j] += a[(row + j) * n + k] * v;
-		}
-		UNROLL
-		for (int j = 0; j < ROWS; j++)
-			*(floats *)(c + (row + j) * n + column) = sum[j];
-	}
-}

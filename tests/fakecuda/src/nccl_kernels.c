@@ -14,4 +14,3 @@
 
 KERNEL_OF(nccl_fill, nccl_fill(AT(a, 0), N(a, 1), N(a, 2), ARG(a, 3, u32)), 4 * N(a, 1), 0)
 KERNEL_OF(nccl_verify, nccl_verify(AT(a, 0), N(a, 1), N(a, 2), ARG(a, 3, u32), ARG(a, 4, u32), AT(a, 5)), 4 * N(a, 1), 0)
-KERNEL_OF(nccl_product, nccl_product(AT(a, 0), AT(a, 1), AT(a, 2), ARG(a, 3, u32)), 0, 2.0 * ARG(a, 3, u32) * ARG(a, 3, u32) * ARG(a, 3, u32))
