@@ -109,7 +109,7 @@ type overlapRun struct {
 	*compCommOverlap
 	kind   *probe.GEMMType // of the matrices
 	load   []*overlapLoad  // of each rank
-	reduce int64          // the size of the all-reduce, bytes
+	reduce int64           // the size of the all-reduce, bytes
 }
 
 // overlapLoad is what a GPU has to compute, in a stream beside that of NCCL.
