@@ -95,7 +95,7 @@ func init() {
 				Finding{Code: "active.time", Severity: Unknown, Want: "at most 4s",
 					Message: name + ":  stopped: its time was up, want at most 4s; at work were " + f(7, Finding{}, "").Device.String()}),
 			changed(onCUDA("four GPUs without switches, and the floor of those with", small(), []string{"* peer = 94"}), func(s *scenario) {
-				joinedBy(s, 4, func(a, b int) int { return 4 })
+				joinedBy(s, 4, func(_, _ int) int { return 4 })
 				s.libraries = withCUDA(4, "* peer = 94")
 				s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{{Test: peerTest, Algorithm: "ce", Size: 64 << 10, Ranks: 2, Value: 335, Unit: "GB/s"}}}
 			}),
