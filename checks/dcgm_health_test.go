@@ -47,7 +47,7 @@ func init() {
 		onDCGM("healthy", nil, &fakeDCGM{}).orTable(map[string]any{}),
 		onDCGM("healthy, of some systems", of("-s", "mn", "-f"), &fakeDCGM{}).orTable(map[string]any{"systems": "mn", "hung_fail": true}),
 		onDCGM("no watches until now", nil, &fakeDCGM{health: probe.DCGMHealth{Fresh: true}}, Finding{Code: "dcgm.fresh", Severity: OK,
-			Message: name + ":  nv-hostengine at here watched nothing until now: it knows only what is at this moment"}),
+			Message: name + ":  nv-hostengine at here did not watch all of it until now: it knows only what is at this moment"}),
 		onDCGM("one of eight", nil, says(incident(3, probe.DCGMMemory, true, 4, dbe)), bad),
 		onDCGM("only a warning of DCGM's", nil, says(incident(3, probe.DCGMMemory, false, 4, dbe)),
 			dcgmFinding(name, 3, Finding{Code: "dcgm.fr.4", Severity: Warn, Remedy: ReseatOrRMA}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)),
