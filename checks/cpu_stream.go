@@ -17,7 +17,9 @@ import (
 // at once. MBPS is what the node has to reach, in MB/s (10^6 bytes, 24 for an element);
 // without it that is the floor of the platform. NUMA nodes with as many cores and as
 // much memory are compared with each other, so that one with a slow or a missing DIMM
-// is found without a number.
+// is found without a number. The kernel goes to another NUMA node sooner than it takes
+// memory from the page cache: what of the arrays lies elsewhere is moved to where it
+// belongs, and where that has no room, the number is told with that and only warns.
 //
 // The arrays are four times the last caches of all CPUs, and no more than half of the
 // memory that is available: less is not measured. Stores go past the caches where the
@@ -43,7 +45,7 @@ func init() {
 		Lane:    Local,
 		Active:  true,
 		New:     func() Check { return &cpuStream{Time: 20 * time.Second} },
-		Do: activeDo("cpu.stream", "See the DIMMs (dmidecode -t memory: one that is missing, or slower), check_hw_mcelog, the BIOS (NUMA nodes per socket, power), and the governor of the CPUs.", map[string]string{
+		Do: activeDo("cpu.stream", "See the DIMMs (dmidecode -t memory: one that is missing, or slower), check_hw_mcelog, the BIOS (NUMA nodes per socket, power), and the governor of the CPUs. Where the message says that arrays lie on another NUMA node, numastat -m shows what holds the memory of the node that they should lie on.", map[string]string{
 			"cpu.stream.memory": "Free memory on the node: see what holds it (free, /dev/shm, huge pages). The test wants arrays that no cache holds.",
 			"cpu.stream.error":  "The message says what the kernel refused: a cpuset or a limit of memory of the service, see systemctl show.",
 		}),
@@ -87,6 +89,7 @@ func (c *cpuStream) measure(r *activeRun, plan *probe.StreamPlan, rates probe.St
 	m := measure{Test: "cpu_stream", Algorithm: probe.StreamAlgorithm(), Unit: "MB/s"}
 	whole := m
 	whole.What, whole.Value, whole.Least = "triad on "+plural(len(plan.Threads), "core"), rates.Total, c.Rate
+	whole.Doubt = farArrays(rates.Far, -1)
 	r.measured(whole)
 	if len(rates.Nodes) < 2 {
 		return
@@ -95,15 +98,32 @@ func (c *cpuStream) measure(r *activeRun, plan *probe.StreamPlan, rates probe.St
 		part := m
 		part.Algorithm += " numa" // no floor of the node is one of its parts
 		part.Device, part.What, part.Value = Device{Kind: "numa", Name: fmt.Sprintf("numa%d", node)}, "triad in its own memory", rates.Nodes[node]
-		part.Peers = fmt.Sprintf("%s, %s", plural(cores[node], "core"), memoryClass(r.env.Host.NUMAMemory(node)))
+		memory, _ := r.env.Host.NUMAMemory(node) // 0 if it is not told
+		part.Peers = fmt.Sprintf("%s, %s", plural(cores[node], "core"), memoryClass(memory.Total))
+		part.Doubt = farArrays(rates.Far, node)
 		r.measured(part)
 	}
 }
 
+// farArrays says what of the arrays lies so that the rate of a NUMA node is none of its
+// own memory: its own elsewhere, or others' on it, which share it then. Of the node -1,
+// which is all of them, it says the most.
+func farArrays(far []probe.StreamFar, node int) string {
+	for _, f := range far {
+		switch {
+		case f.On < 0: // nobody knows on whose
+			return fmt.Sprintf("%d MiB of the arrays of numa%d may lie on another NUMA node: so little of its memory was free", f.MiB, f.Node)
+		case node < 0 || f.Node == node || f.On == node:
+			return fmt.Sprintf("%d MiB of the arrays of numa%d lie on numa%d, it had no memory for them", f.MiB, f.Node, f.On)
+		}
+	}
+	return ""
+}
+
 // memoryClass is the same word for about as much memory: the kernel takes some of it,
 // from the first node most. A DIMM more or less makes another word.
-func memoryClass(bytes int64) string {
-	if bytes <= 0 {
+func memoryClass(bytes uint64) string {
+	if bytes == 0 {
 		return "memory not told"
 	}
 	return fmt.Sprintf("about %.0f GiB", math.Exp2(math.Round(4*math.Log2(float64(bytes)/(1<<30)))/4))

@@ -58,6 +58,10 @@ func init() {
 	unread := func(got string) Finding { return says(Unknown, "", "error", "", got, "not measured") }
 	healthy := streamNode(170000, 171000, 169500, 170500)
 	slow := streamNode(170000, 171000, 85000, 170500)
+	on2 := func(far string) map[string]string {
+		return map[string]string{"stream": slow["stream"] + "far " + far + "\n"}
+	}
+	const far = " (1200 MiB of the arrays of numa2 lie on numa1, it had no memory for them)"
 	other := maps.Clone(slow)
 	other["sys/devices/system/node/node2/meminfo"] = "Node 2 MemTotal: 49152000 kB\n"
 	floor := on("below the floor", nil, healthy, nil, says(Warn, "", "floor", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores (cpu_stream of HGX H100)"))
@@ -71,6 +75,12 @@ func init() {
 		on("below the words", of("700000"), healthy, nil, says(Fail, "", "slow", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores")),
 		floor,
 		on("one NUMA node is slow", nil, slow, nil, says(Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s")),
+		on("its arrays lie elsewhere", nil, slow, on2("2 1 1200"), says(Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s"+far)),
+		on("it has those of another one", nil, slow, on2("3 2 9"), says(Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s (9 MiB of the arrays of numa3 lie on numa2, it had no memory for them)")),
+		on("those of others lie elsewhere", nil, slow, on2("3 1 9"), says(Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s")),
+		on("its arrays may lie elsewhere", nil, slow, on2("2 -1 1200"), says(Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s (1200 MiB of the arrays of numa2 may lie on another NUMA node: so little of its memory was free)")),
+		on("arrays of the node lie elsewhere", of("700000"), healthy, map[string]string{"stream": healthy["stream"] + "far 2 1 1200\n"}, says(Warn, "", "slow", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores"+far)),
+		on("healthy, and arrays lie elsewhere", nil, healthy, map[string]string{"stream": healthy["stream"] + "far 2 1 1200\n"}),
 		on("one has less memory", nil, other, nil),
 		on("one NUMA node", nil, streamNode(60000), nil),
 		broken(on("little memory is left", nil, healthy, map[string]string{"proc/meminfo": "MemTotal: 400000000 kB\nMemAvailable: 300000 kB\n"},

@@ -214,7 +214,7 @@ func (d *diskRun) run(dir string, writing time.Time, doing func(string)) (DiskRa
 	_, _ = rand.Read(d.block)
 	doing("write to " + dir)
 	start := time.Now()
-	done, err := d.each(d.chunks, writing, d.write)
+	done, err := d.each(d.chunks, func() bool { return !time.Now().Before(writing) }, d.write)
 	if err != nil {
 		return DiskRates{}, err
 	}
@@ -229,7 +229,7 @@ func (d *diskRun) run(dir string, writing time.Time, doing func(string)) (DiskRa
 	}
 	doing("read from " + dir)
 	start = time.Now()
-	if _, err := d.each(done, time.Time{}, d.verify); err != nil {
+	if _, err := d.each(done, func() bool { return false }, d.verify); err != nil {
 		return DiskRates{}, err
 	}
 	d.rates.Read = megabytes(done, time.Since(start))
@@ -241,8 +241,10 @@ func megabytes(chunks int64, in time.Duration) float64 {
 }
 
 // each has chunks treated side by side, in order as far as that goes, until all are
-// or the time is up; the zero time is never. It says how many were.
-func (d *diskRun) each(chunks int64, until time.Time, do func(buf []byte, chunk int64) error) (int64, error) {
+// or it is late; one is treated at least. It says how many were: the first ones, with
+// none left out. So a chunk that is taken is treated, and the clock is looked at before:
+// behind it, another one may take the next chunk while this one is held up.
+func (d *diskRun) each(chunks int64, late func() bool, do func(buf []byte, chunk int64) error) (int64, error) {
 	var next, done atomic.Int64
 	var all sync.WaitGroup
 	errs := make([]error, diskWriters)
@@ -255,9 +257,11 @@ func (d *diskRun) each(chunks int64, until time.Time, do func(buf []byte, chunk 
 			}
 			defer func() { _ = unix.Munmap(buf) }()
 			for {
+				if next.Load() > 0 && late() || d.ctx.Err() != nil {
+					return
+				}
 				chunk := next.Add(1) - 1
-				late := !until.IsZero() && chunk > 0 && !time.Now().Before(until)
-				if chunk >= chunks || late || d.ctx.Err() != nil {
+				if chunk >= chunks {
 					return
 				}
 				if errs[i] = do(buf, chunk); errs[i] != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,6 +164,33 @@ func TestDiskFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantDisk(t, d.verify(buf, 1), DiskWrong, "read at byte 4194306")
+}
+
+// A writer that is held up while the time runs out leaves no hole: the first so many
+// chunks are treated, whoever of the writers finds first that it is late.
+func TestDiskChunksHaveNoHole(t *testing.T) {
+	t.Parallel()
+	for finds := range int64(20) {
+		var looks atomic.Int64
+		late := func() bool { return looks.Add(1) == finds+1 } // one of them does, the others looked before
+		var mu sync.Mutex
+		treated := map[int64]bool{}
+		d := &diskRun{ctx: t.Context()}
+		done, err := d.each(64, late, func(_ []byte, chunk int64) error {
+			mu.Lock()
+			defer mu.Unlock()
+			treated[chunk] = true
+			return nil
+		})
+		if err != nil || done < 1 || int64(len(treated)) != done {
+			t.Fatalf("%d done, %d treated, %v", done, len(treated), err)
+		}
+		for chunk := range done {
+			if !treated[chunk] {
+				t.Errorf("late at look %d: chunk %d of the first %d is a hole", finds, chunk, done)
+			}
+		}
+	}
 }
 
 // loopMount mounts a file system of some MiB.

@@ -12,6 +12,7 @@ import (
 type NUMAMemory struct {
 	Total uint64 // MemTotal
 	Free  uint64 // MemFree: what can be had without taking it from the page cache
+	Cache uint64 // what the page cache can give back at once: pages of files that are clean and not locked
 }
 
 // MemoryNear is the memory of the NUMA nodes that have any of these CPUs, of now, as
@@ -27,28 +28,40 @@ func (h *Host) MemoryNear(cpus []int) (m NUMAMemory, known bool, err error) {
 		if !slices.ContainsFunc(own, func(cpu int) bool { return slices.Contains(cpus, cpu) }) {
 			continue
 		}
-		path := numaNodes + "/node" + strconv.Itoa(n.ID) + "/meminfo"
-		data, err := h.readFile(path)
+		of, err := h.NUMAMemory(n.ID)
 		if errors.Is(err, fs.ErrNotExist) {
 			return NUMAMemory{}, false, nil
 		}
 		if err != nil {
 			return NUMAMemory{}, false, err
 		}
-		of, ok := parseNUMAMemory(data)
-		if !ok {
-			return NUMAMemory{}, false, &fs.PathError{Op: "read", Path: path, Err: errNoNUMAMemory}
-		}
-		m.Total, m.Free, known = m.Total+of.Total, m.Free+of.Free, true
+		m.Total, m.Free, m.Cache, known = m.Total+of.Total, m.Free+of.Free, m.Cache+of.Cache, true
 	}
 	return m, known, nil
 }
 
+// NUMAMemory is the memory of one NUMA node.
+func (h *Host) NUMAMemory(node int) (NUMAMemory, error) {
+	path := numaNodes + "/node" + strconv.Itoa(node) + "/meminfo"
+	data, err := h.readFile(path)
+	if err != nil {
+		return NUMAMemory{}, err
+	}
+	m, ok := parseNUMAMemory(data)
+	if !ok {
+		return NUMAMemory{}, &fs.PathError{Op: "read", Path: path, Err: errNoNUMAMemory}
+	}
+	return m, nil
+}
+
 var errNoNUMAMemory = errors.New("no MemTotal and MemFree lines")
 
-// parseNUMAMemory reads "Node 0 MemFree: 123 kB".
+// parseNUMAMemory reads "Node 0 MemFree: 123 kB". Of the page cache those pages count
+// that the kernel has on its lists of files to reclaim: FilePages has those of tmpfs and
+// of an initramfs, too, which it can give to nobody.
 func parseNUMAMemory(data []byte) (m NUMAMemory, ok bool) {
 	found := 0
+	var dirty uint64
 	for line := range bytes.Lines(data) {
 		f := bytes.Fields(line)
 		if len(f) < 4 {
@@ -61,12 +74,16 @@ func parseNUMAMemory(data []byte) (m NUMAMemory, ok bool) {
 		switch string(f[2]) {
 		case "MemTotal:":
 			m.Total = kB << 10
+			found++
 		case "MemFree:":
 			m.Free = kB << 10
-		default:
-			continue
+			found++
+		case "Active(file):", "Inactive(file):":
+			m.Cache += kB << 10
+		case "Dirty:", "Writeback:":
+			dirty += kB << 10
 		}
-		found++
 	}
+	m.Cache -= min(m.Cache, dirty)
 	return m, found == 2
 }

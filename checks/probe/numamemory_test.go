@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -11,6 +12,12 @@ func TestMemoryNear(t *testing.T) {
 	const dir = "sys/devices/system/node/"
 	node := func(id, total, free string) string {
 		return "Node " + id + " MemTotal:       " + total + " kB\nNode " + id + " MemFree:        " + free + " kB\nNode " + id + " HugePages_Total:     0\n"
+	}
+	cached := func(id string, kB ...int) (text string) {
+		for i, name := range []string{"Active(file)", "Inactive(file)", "Dirty", "Writeback", "FilePages"} {
+			text += fmt.Sprintf("Node %s %s: %d kB\n", id, name, append(kB, 900)[i])
+		}
+		return text
 	}
 	files := map[string]string{
 		dir + "has_cpu": "0-1\n", dir + "node0/cpulist": "0-1\n", dir + "node1/cpulist": "2-3\n",
@@ -23,9 +30,13 @@ func TestMemoryNear(t *testing.T) {
 		known  bool
 		err    string
 	}{
-		"one node":        {cpus: []int{2, 3}, want: NUMAMemory{2000 << 10, 200 << 10}, known: true},
-		"part of a node":  {cpus: []int{1}, want: NUMAMemory{1000 << 10, 10 << 10}, known: true},
-		"both":            {cpus: []int{0, 1, 2, 3}, want: NUMAMemory{3000 << 10, 210 << 10}, known: true},
+		"one node":       {cpus: []int{2, 3}, want: NUMAMemory{Total: 2000 << 10, Free: 200 << 10}, known: true},
+		"part of a node": {cpus: []int{1}, want: NUMAMemory{Total: 1000 << 10, Free: 10 << 10}, known: true},
+		"both":           {cpus: []int{0, 1, 2, 3}, want: NUMAMemory{Total: 3000 << 10, Free: 210 << 10}, known: true},
+		"with files": {cpus: []int{1, 2}, change: map[string]string{
+			dir + "node0/meminfo": node("0", "1000", "10") + cached("0", 100, 50, 20, 5),
+			dir + "node1/meminfo": node("1", "2000", "200") + cached("1", 30, 0, 60, 0), // all of it is to be written
+		}, want: NUMAMemory{3000 << 10, 210 << 10, 125 << 10}, known: true},
 		"no such CPU":     {cpus: []int{9}},
 		"no CPUs":         {},
 		"one is untold":   {cpus: []int{0, 2}, change: map[string]string{dir + "node1/meminfo": "-"}},

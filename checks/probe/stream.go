@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +38,7 @@ type StreamRates struct {
 	Total  float64
 	Nodes  map[int]float64 // by NUMA node, from the start of the round to its last thread's end
 	Rounds int
+	Far    []StreamFar // what of the memory lies elsewhere, or may
 }
 
 // ErrStreamMemory says that there is too little memory for arrays that no cache holds.
@@ -128,20 +127,23 @@ const (
 )
 
 // Stream runs the triad until it has done its rounds, or until this is over; at least
-// two rounds are wanted for a rate. It ends within a millisecond of ctx, gives its
-// memory back, and then has the error of ctx.
+// two rounds are wanted for a rate. It ends within a millisecond of ctx (while memory is
+// moved to its NUMA node, after a piece of that), gives its memory back, and then has the
+// error of ctx.
 func (h *Host) Stream(ctx context.Context, p *StreamPlan, until time.Time) (StreamRates, error) {
 	if h.root != "/" {
 		return h.recordedStream()
 	}
-	s := &stream{ctx: ctx, plan: p, until: until, took: make([]time.Duration, len(p.Threads)), ready: newGate(len(p.Threads)), over: newGate(len(p.Threads))}
-	s.rates.Nodes = map[int]float64{}
+	return newStream(ctx, p, until, h).run()
+}
+
+func (s *stream) run() (StreamRates, error) {
 	var all sync.WaitGroup
-	for i := range p.Threads {
+	for i := range s.plan.Threads {
 		all.Go(func() { s.thread(i) })
 	}
 	all.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if err := context.Cause(s.ctx); err != nil {
 		return StreamRates{}, err
 	}
 	s.mu.Lock()
@@ -150,8 +152,9 @@ func (h *Host) Stream(ctx context.Context, p *StreamPlan, until time.Time) (Stre
 		return StreamRates{}, s.err
 	}
 	if s.rates.Rounds == 0 {
-		return StreamRates{}, fmt.Errorf("no round of the triad over arrays of %d MiB was done in the time", p.Bytes()/3>>20)
+		return StreamRates{}, fmt.Errorf("no round of the triad over arrays of %d MiB was done in the time", s.plan.Bytes()/3>>20)
 	}
+	s.rates.Far = s.places.far()
 	return s.rates, nil
 }
 
@@ -164,12 +167,23 @@ type stream struct {
 	ready *gate // all threads are before a round
 	over  *gate // and behind it
 
+	places  *streamPlaces
+	touched *gate // all threads have touched their memory
+
 	start time.Time // of the round
 	took  []time.Duration
 
 	mu    sync.Mutex
 	rates StreamRates
 	err   error
+}
+
+func newStream(ctx context.Context, p *StreamPlan, until time.Time, h *Host) *stream {
+	n := len(p.Threads)
+	return &stream{
+		ctx: ctx, plan: p, until: until, took: make([]time.Duration, n), rates: StreamRates{Nodes: map[int]float64{}},
+		ready: newGate(n), over: newGate(n), touched: newGate(n), places: newStreamPlaces(p, h),
+	}
 }
 
 // fail keeps the first error.
@@ -183,7 +197,8 @@ func (s *stream) fail(err error) {
 }
 
 // thread is one thread: bound to its CPU, it touches its memory first, so that it lies
-// in that CPU's node. It is not given back to Go but ends, and its binding with it.
+// in that CPU's node if that has some free; what does not is moved there. It is not
+// given back to Go but ends, and its binding with it.
 func (s *stream) thread(i int) {
 	runtime.LockOSThread()
 	t := s.plan.Threads[i]
@@ -191,6 +206,7 @@ func (s *stream) thread(i int) {
 		s.fail(fmt.Errorf("run on CPU %d: %w", t.CPU, err))
 	}
 	var arrays [3][]float64
+	var memories [3][]byte
 	for k := range arrays {
 		if s.stop.Load() {
 			break
@@ -202,9 +218,13 @@ func (s *stream) thread(i int) {
 		}
 		defer func() { _ = unix.Munmap(memory) }()
 		_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // it may be switched off
+		memories[k] = memory
 		arrays[k] = unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(memory))), len(memory)/8)
 		s.fill(arrays[k], float64(k))
 	}
+	s.places.look(i, memories[:])
+	s.touched.pass(s.places.decide)
+	s.places.bring(i, memories[:], func() bool { return s.ctx.Err() != nil || s.stop.Load() || !time.Now().Before(s.until) })
 	s.rounds(i, arrays[0], arrays[1], arrays[2])
 }
 
@@ -294,49 +314,4 @@ func (g *gate) pass(last func()) {
 	opening := g.opening
 	g.mu.Unlock()
 	<-opening
-}
-
-// recordedStream answers for a node that is a tree of files: its file /stream holds
-// lines of a NUMA node, or "total", and MB/s; or "error" and its text.
-func (h *Host) recordedStream() (StreamRates, error) {
-	rates := StreamRates{Nodes: map[int]float64{}, Rounds: streamRounds - 1}
-	data, err := h.readFile("/stream")
-	if err != nil {
-		return rates, err
-	}
-	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
-		who, what, _ := strings.Cut(lines.Text(), " ")
-		if who == "error" {
-			return rates, errors.New(what)
-		}
-		rate, err := strconv.ParseFloat(what, 64)
-		if err != nil {
-			return rates, err
-		}
-		if who == "total" {
-			rates.Total = rate
-		} else if node, err := strconv.Atoi(who); err == nil {
-			rates.Nodes[node] = rate
-		}
-	}
-	return rates, nil
-}
-
-// NUMAMemory is the memory of a NUMA node, bytes; 0 if it is not told.
-func (h *Host) NUMAMemory(node int) int64 {
-	data, err := h.readFile(numaNodes + "/node" + strconv.Itoa(node) + "/meminfo")
-	if err != nil {
-		return 0
-	}
-	for line := range bytes.Lines(data) { // Node 0 MemTotal:       98304000 kB
-		f := strings.Fields(string(line))
-		if len(f) >= 4 && f[2] == "MemTotal:" {
-			kB, err := strconv.ParseInt(f[3], 10, 64)
-			if err != nil || kB < 0 || kB > math.MaxInt64>>10 {
-				return 0
-			}
-			return kB << 10
-		}
-	}
-	return 0
 }
