@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,12 +27,12 @@ func init() {
 }
 
 var activeCommonDo = map[string]string{
-	"active.busy":    "Nothing: an active test waits until no job runs here and nobody is on the GPUs. nhc-gpu --check by hand on a drained node runs it.",
-	"active.shared":  "Nothing: in a prolog active tests run only for a job that has the whole node. With --max-age a prolog looks at the last result.",
+	"active.busy":    "Nothing: an active test waits until no job runs here and nobody is on the GPUs. nhc-gpu --check by hand on a drained node runs it. If a job has ended and its epilog did not run: see docs/active.md.",
+	"active.shared":  "Nothing: in a prolog active tests run only for a job that surely has the whole node. With --max-age a prolog looks at the last result.",
 	"active.held":    "Another active test is under way: wait for it, or see ps for nhc-gpu. If none is there it is a file system that keeps locks: see /var/lib/nhc-gpu/active.lock.",
 	"active.time":    "Give the run more time (TIMEOUT in /etc/sysconfig/nhc, or TIMEOUT=120 by hand), or the test less (-t). slurmd ends a health check after 60 seconds.",
 	"active.stale":   "Run the test while the node is idle: a line with the same words in nhc.conf, or nhc-gpu by hand; see docs/active.md.",
-	"active.stopped": "Nothing: a job came, or the run was ended. The test is run again by the next run that may.",
+	"active.stopped": "Nothing: a job came, or a process onto a GPU, or the run was ended. The test is run again by the next run that may. Where NVML does not answer see dmesg, and check_gpu_count.",
 	"active.left":    "Nothing, if somebody uses that GPU, has split it up by MIG or has forbidden to compute on it: the test leaves it alone. See nvidia-smi.",
 	"active.few":     "Nothing: the test needs more GPUs than are free here.",
 	"active.past":    "The result of an active test cannot be kept: see the directory /var/lib/nhc-gpu.",
@@ -70,6 +69,8 @@ type activeTest struct {
 	// Daemon says that a daemon of the node carries the test out: a process that comes
 	// onto the GPUs may be its own, and does not stop the test. A job does.
 	Daemon bool
+
+	ofGPUs bool // set by beginGPUs
 }
 
 // activeRun is an active test under way.
@@ -88,7 +89,9 @@ type activeRun struct {
 	cancel   context.CancelCauseFunc
 	release  func()
 	watching sync.WaitGroup
+	users    chan struct{} // closed when nobody looks for processes any more; nil: nobody does
 	jobs     *probe.JobWatch
+	stopping sync.Mutex
 	overdue  *time.Timer            // ends the process; nil: nothing has stopped the test
 	what     atomic.Pointer[string] // see during
 	nvml     sync.Mutex             // of Host.NVML and its like, which are for one goroutine
@@ -96,9 +99,11 @@ type activeRun struct {
 
 // The reasons for which a test is over before its end.
 var (
+	errActiveDone = errors.New("it is done")
 	errActiveTime = errors.New("its time was up")
 	errJobCame    = errors.New("a job has begun on the node")
 	errUserCame   = errors.New("a process has come onto a GPU")
+	errNoLook     = errors.New("NVML does not answer, and nobody knows whether a process has come onto a GPU")
 )
 
 // begin claims the node for a test. Nil: it may not run, the findings say why.
@@ -121,7 +126,8 @@ func (a *active) begin(ctx context.Context, env *Env, t activeTest) (*activeRun,
 		return nil, []Finding{f}
 	}
 	r.release = release
-	bounded, stop := context.WithTimeoutCause(ctx, t.Bound, errActiveTime)
+	r.shorten()
+	bounded, stop := context.WithTimeoutCause(ctx, r.Bound, errActiveTime)
 	r.ctx, r.cancel = context.WithCancelCause(bounded)
 	context.AfterFunc(r.ctx, stop)
 	r.watching.Go(r.watch)
@@ -134,6 +140,7 @@ func (a *active) beginGPUs(ctx context.Context, env *Env, t activeTest) (*active
 	if s == nil {
 		return nil, findings
 	}
+	t.ofGPUs = true
 	r, findings := a.begin(ctx, env, t)
 	if r == nil {
 		return nil, findings
@@ -146,6 +153,7 @@ func (a *active) beginGPUs(ctx context.Context, env *Env, t activeTest) (*active
 	s.nvml = n
 	r.chooseGPUs(s)
 	if len(r.gpus) >= max(t.Least, 1) {
+		r.watchUsers()
 		return r, nil
 	}
 	if len(r.left) > 0 {
@@ -279,33 +287,6 @@ func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
 	r.report(d, f, "%s: %v", doing, err)
 }
 
-// stopped says once why the test is over before its end.
-func (r *activeRun) stopped(cause error) {
-	for i := range r.findings {
-		if c := r.findings[i].Code; c == "active.stopped" || c == "active.time" {
-			return
-		}
-	}
-	f := Finding{Code: "active.stopped", Severity: Skip}
-	if errors.Is(cause, errActiveTime) || errors.Is(cause, context.DeadlineExceeded) {
-		f = Finding{Code: "active.time", Severity: Unknown, Want: "at most " + r.Bound.String()}
-	}
-	r.report(Device{}, f, "stopped: %v", cause)
-}
-
-// nameUndone adds to what is said of the time that was up which GPUs were not done, where
-// others were: work on one of them may never end.
-func (r *activeRun) nameUndone() {
-	if len(r.undone) == 0 || len(r.undone) == len(r.gpus) {
-		return
-	}
-	for i := range r.findings {
-		if f := &r.findings[i]; f.Code == "active.time" {
-			f.Message += "; at work were " + strings.Join(r.undone, ", ")
-		}
-	}
-}
-
 // cuda is CUDA, where it is to be had. false: the findings say why not.
 func (r *activeRun) cuda() (*probe.CUDA, bool) {
 	c, err := r.env.Host.CUDA(r.calling)
@@ -331,29 +312,4 @@ func (r *activeRun) cudaGPU(c *probe.CUDA, g *probe.GPU) (*probe.CUDAGPU, bool) 
 	r.failures = true
 	r.report(gpuDevice(g), Finding{Code: "cuda.gpu", Severity: Unknown}, "CUDA does not show it")
 	return nil, false
-}
-
-// done judges what was measured, stamps the result and gives the node free.
-func (r *activeRun) done() []Finding {
-	cause := context.Cause(r.ctx)
-	r.cancel(nil)
-	r.watching.Wait()
-	if r.overdue != nil {
-		r.overdue.Stop()
-	}
-	defer r.release()
-	if cause != nil {
-		r.failures = true
-		r.stopped(cause)
-		r.nameUndone()
-	}
-	r.acquitGPUs()
-	r.judge()
-	all := append(r.findings, r.left...)
-	old := r.unseen(all)
-	if r.failures && Worst(all) != Fail { // what was stopped, or could not be told, is no result
-		return append(all, old...)
-	}
-	all = append(all, old...)
-	return append(all, r.stamp(all)...)
 }

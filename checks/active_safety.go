@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -36,17 +37,79 @@ func (r *activeRun) refused() *Finding {
 		f.Message = fmt.Sprintf("%s:  not run: %s", r.Check, jobsRun(slices.Sorted(maps.Keys(running))))
 		return &f
 	}
+	if begun := r.begun(); len(begun) > 0 {
+		f := Finding{Code: "active.busy", Severity: Skip}
+		f.Message = fmt.Sprintf("%s:  not run: %s", r.Check, jobsHave(begun))
+		return &f
+	}
 	if why := r.sharedBy(); why != "" {
 		return &Finding{Code: "active.shared", Severity: Skip, Message: fmt.Sprintf("%s:  not run in this prolog: %s", r.Check, why)}
 	}
 	return nil
 }
 
+// endGrace is what a test leaves of the run for cleaning up: to give memory back, to
+// destroy contexts. A worker that is still at it when the run ends is ended.
+const endGrace = 5 * time.Second
+
+// shorten has a test end that much before the run, if half of its time is left then.
+func (r *activeRun) shorten() {
+	if d := r.env.Deadline; !d.IsZero() {
+		r.Bound = min(r.Bound, max(time.Until(d)-endGrace, r.Bound/2))
+	}
+}
+
 func jobsRun(jobs []string) string {
 	if len(jobs) == 1 {
 		return "job " + jobs[0] + " runs here"
 	}
-	return "jobs " + strings.Join(jobs[:min(len(jobs), 4)], ", ") + before("", strings.Repeat("...", min(len(jobs)/5, 1)), "") + " run here"
+	return fewJobs(jobs) + " run here"
+}
+
+func jobsHave(jobs []string) string {
+	if len(jobs) == 1 {
+		return "job " + jobs[0] + " has begun here, and its epilog has not run"
+	}
+	return fewJobs(jobs) + " have begun here, and their epilogs have not run"
+}
+
+func fewJobs(jobs []string) string {
+	return "jobs " + strings.Join(jobs[:min(len(jobs), 4)], ", ") + before("", strings.Repeat("...", min(len(jobs)/5, 1)), "")
+}
+
+// jobRecord is what is looked at of a job's record, see slurm.Record.
+type jobRecord struct {
+	Job   string
+	Begin struct {
+		Boot string
+	}
+	Outcome string
+}
+
+// begun are the jobs that have begun here in this boot by the word of their prologs,
+// and have not ended by that of their epilogs: a job that has no step here yet has no
+// process that tells. In the prolog of a job with the whole node such records are of
+// jobs that have ended: the run closes them. A record that cannot be read tells nothing.
+func (r *activeRun) begun() (jobs []string) {
+	own := r.env.Job
+	if r.env.inProlog() && own.Whole {
+		return nil
+	}
+	boot, err := r.env.Host.BootID()
+	if err != nil {
+		return nil
+	}
+	records, _ := r.env.Host.Records(jobRecords)
+	for _, raw := range records {
+		var rec jobRecord
+		if json.Unmarshal(raw.Data, &rec) != nil || rec.Job == "" || rec.Begin.Boot != boot || rec.Outcome != "" {
+			continue
+		}
+		if own == nil || rec.Job != own.ID {
+			jobs = append(jobs, rec.Job)
+		}
+	}
+	return jobs
 }
 
 // inProlog says whether the run is that of a job that is about to begin.
@@ -64,11 +127,16 @@ func (r *activeRun) sharedBy() string {
 		return "another job has begun here"
 	}
 	views, err := r.env.Host.GPUViews()
-	if err != nil {
+	have := len(views.Driver)
+	switch {
+	case err != nil:
 		return err.Error()
-	}
-	if have := len(job.GPUs); have < len(views.Driver) {
-		return fmt.Sprintf("the job has %d of %s", have, plural(len(views.Driver), "GPU"))
+	case len(job.GPUs) < have:
+		return fmt.Sprintf("the job has %d of %s", len(job.GPUs), plural(have, "GPU"))
+	case job.Part:
+		return "the job has not the node for itself"
+	case !job.Whole && (have == 0 || !r.ofGPUs):
+		return "nothing tells that the job has the node for itself"
 	}
 	return ""
 }
@@ -90,78 +158,4 @@ func ours(pid int) bool {
 	own := os.Getpid()
 	session, err := unix.Getsid(pid)
 	return pid == own || err == nil && session == own
-}
-
-// How often a test looks for a job, and for processes on its GPUs.
-const (
-	jobLook     = 50 * time.Millisecond
-	processLook = time.Second
-)
-
-// overdue is how long a test that is to stop may take until its process ends, whatever
-// it is doing: a job must not wait for a driver.
-const overdue = 3 * time.Second
-
-// endProcess ends this process, and with it all that it has on the GPUs. A test of the
-// tests puts another in its place.
-var endProcess = func(why string) {
-	fmt.Fprintln(os.Stderr, why)
-	os.Exit(1)
-}
-
-// stop ends the test for a reason.
-func (r *activeRun) stop(why error) {
-	r.cancel(why)
-	name := r.Check
-	end := endProcess
-	r.overdue = time.AfterFunc(overdue, func() {
-		end(fmt.Sprintf("%s did not stop within %v: %v", name, overdue, why))
-	})
-}
-
-// watch ends the test when a job comes or somebody comes onto its GPUs.
-func (r *activeRun) watch() {
-	tick := time.NewTicker(jobLook)
-	defer tick.Stop()
-	asked := time.Now()
-	for {
-		select {
-		case <-r.ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if id := r.jobs.New(); id != "" && (r.env.Job == nil || id != r.env.Job.ID) {
-			r.stop(fmt.Errorf("%w: %s", errJobCame, id))
-			return
-		}
-		if r.Daemon || time.Since(asked) < processLook || len(r.gpus) == 0 {
-			continue
-		}
-		asked = time.Now()
-		if pid := r.visitor(); pid != 0 {
-			r.stop(fmt.Errorf("%w: %d", errUserCame, pid))
-			return
-		}
-	}
-}
-
-// visitor is a process of somebody else on a GPU of the test, 0 if there is none. One
-// that is not to be seen here is in another PID namespace, as this one may be: it
-// tells nothing.
-func (r *activeRun) visitor() int {
-	n, err := r.again(probe.GroupProcesses)
-	if err != nil {
-		return 0
-	}
-	for _, g := range r.gpus {
-		if g.Index >= len(n.GPUs) {
-			continue
-		}
-		for _, p := range n.GPUs[g.Index].Processes.Value {
-			if _, err := unix.Getsid(p.PID); err == nil && !ours(p.PID) {
-				return p.PID
-			}
-		}
-	}
-	return 0
 }

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // What is on a GPU is a worker's own if the worker has started it. That of no other
@@ -45,5 +48,77 @@ func TestOurs(t *testing.T) {
 	}
 	if err := child.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// In a prolog nothing loads the CPUs, the memory or a disk that other jobs may use: a
+// job without a GPU on a node without one has not the whole of it by that.
+func TestActiveKeepsOffSharedNodes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		job  Job
+		gpus bool
+		want string
+	}{
+		"a job with one core":                {job: Job{Part: true}, want: "the job has not the node for itself"},
+		"nobody says":                        {want: "nothing tells that the job has the node for itself"},
+		"nobody says, with GPUs":             {gpus: true, want: "nothing tells that the job has the node for itself"},
+		"all GPUs, but not all of the node":  {job: Job{Part: true}, gpus: true, want: "the job has not the node for itself"},
+		"the whole node":                     {job: Job{Whole: true}},
+		"the whole node, with GPUs":          {job: Job{Whole: true}, gpus: true},
+		"its epilog, which waits for others": {job: Job{Part: true, Ended: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, _ := trialEnv(t, nil)
+			if !c.gpus {
+				s := scenario{files: map[string]string{boot: "b\n", "proc/1/cmdline": "/sbin/init\x00"}}
+				env.Host = probe.NewHost(s.build(t))
+				env.Host.SetPast("/past")
+			} else {
+				for i := range 8 {
+					c.job.GPUs = append(c.job.GPUs, JobGPU{Minor: i})
+				}
+			}
+			c.job.ID = "7"
+			env.Job = &c.job
+			ran := false
+			findings := (&trial{plain: true, do: func(*activeRun) { ran = true }}).Run(t.Context(), env)
+			if c.want == "" {
+				wantBrief(t, findings)
+			} else {
+				wantBrief(t, findings, "skip active.shared: check_trial:  not run in this prolog: "+c.want)
+			}
+			if ran != (c.want == "") {
+				t.Errorf("it was run: %v", ran)
+			}
+		})
+	}
+}
+
+// A test ends before the run does, so that it can clean up, if that leaves it half of
+// its time.
+func TestActiveLeavesTimeToCleanUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ left, bound, least, most time.Duration }{
+		"no end":       {0, 25 * time.Second, 24 * time.Second, 25 * time.Second},
+		"time enough":  {time.Minute, 25 * time.Second, 24 * time.Second, 25 * time.Second},
+		"a little":     {27 * time.Second, 25 * time.Second, 20 * time.Second, 22 * time.Second},
+		"just enough":  {26 * time.Second, 25 * time.Second, 19 * time.Second, 21 * time.Second},
+		"a short test": {7 * time.Second, 6 * time.Second, 2 * time.Second, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, _ := trialEnv(t, nil)
+			if c.left > 0 {
+				env.Deadline = time.Now().Add(c.left)
+			}
+			wantBrief(t, (&trial{bound: c.bound, do: func(r *activeRun) {
+				end, _ := r.ctx.Deadline()
+				if left := time.Until(end); left < c.least || left > c.most {
+					t.Errorf("it has %v, want %v to %v", left, c.least, c.most)
+				}
+			}}).Run(t.Context(), env))
+		})
 	}
 }

@@ -132,13 +132,28 @@ func (e *Env) Fresh(name string, c Bounded, only bool) (findings []Finding, foun
 	case age > c.Freshness():
 		findings, found = stale("the last is " + ageText(age) + " old")
 		if found && Worst(s.Findings) == Fail { // a fault is not gone because it is old
-			findings = append(findings, s.Findings...)
+			findings = append(findings, s.told()...)
 		}
 		return findings, found
 	case !only && Worst(s.Findings) == Fail: // it may have been mended: measure again
 		return nil, false
 	}
-	return s.Findings, true
+	return s.told(), true
+}
+
+// foundAt begins what a fault of an earlier run has at its end: when that found it.
+const foundAt = " (found at "
+
+// told are the findings as a later run says them: a fault with the time when it was
+// found, which stays the same from run to run.
+func (s *stamp) told() []Finding {
+	list := slices.Clone(s.Findings)
+	for i := range list {
+		if f := &list[i]; f.Severity == Fail && !strings.Contains(f.Message, foundAt) {
+			f.Message += foundAt + s.At.Local().Format("2006-01-02 15:04") + ")"
+		}
+	}
+	return list
 }
 
 // ageText is a time as an administrator has it: 90s, 15m, 24h, 7d.
@@ -173,7 +188,7 @@ func (r *activeRun) lastFault() []Finding {
 		return nil
 	}
 	if s := file.Stamps[stampKey(r.Of)]; s != nil && s.about(&now) && Worst(s.Findings) == Fail {
-		return s.Findings
+		return s.told()
 	}
 	return nil
 }

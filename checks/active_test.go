@@ -23,6 +23,7 @@ type trial struct {
 	Words string `arg:"1" toml:"words"`
 
 	bound time.Duration
+	plain bool // it is of no GPU
 	do    func(*activeRun)
 }
 
@@ -34,7 +35,11 @@ func (c *trial) Bound() time.Duration {
 }
 
 func (c *trial) Run(ctx context.Context, env *Env) []Finding {
-	r, findings := c.beginGPUs(ctx, env, activeTest{Check: "check_trial", Code: "trial", Bound: c.Bound(), Of: c})
+	begin := c.beginGPUs
+	if c.plain {
+		begin = c.begin
+	}
+	r, findings := begin(ctx, env, activeTest{Check: "check_trial", Code: "trial", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings
 	}
@@ -80,6 +85,11 @@ func stepd(step string) map[string]string {
 	return useNode(useProc{pid: 50, args: "slurmstepd: [" + step + "]"})
 }
 
+// record is that of a job's prolog.
+func record(job, boot, outcome string) map[string]string {
+	return map[string]string{"past/job-" + job + ".json": `{"version":1,"job":"` + job + `","begin":{"boot":"` + boot + `"},"outcome":"` + outcome + `"}`}
+}
+
 func brief(findings []Finding) (text []string) {
 	for _, f := range findings {
 		text = append(text, f.Severity.String()+" "+f.Code+": "+f.Message)
@@ -102,6 +112,9 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 		own.GPUs = append(own.GPUs, JobGPU{Minor: i, PCI: fakenvml.Address(i)})
 	}
 	part := &Job{ID: "7", GPUs: own.GPUs[:4]}
+	whole := &Job{ID: "7", GPUs: own.GPUs, Whole: true}
+	const thisBoot = "11111111-2222-3333-4444-555555555555"
+	const began = "skip active.busy: check_trial:  not run: job 123 has begun here, and its epilog has not run"
 	const alone = "gpus gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7"
 	for name, c := range map[string]struct {
 		change func(*probe.NVML)
@@ -110,14 +123,23 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 		left   time.Duration
 		want   []string
 	}{
-		"idle":          {want: []string{alone}},
-		"a job":         {files: stepd("123.batch"), want: []string{"skip active.busy: check_trial:  not run: job 123 runs here"}},
-		"its own job":   {files: stepd("7.extern"), job: own, want: []string{alone}},
-		"part of it":    {job: part, want: []string{"skip active.shared: check_trial:  not run in this prolog: the job has 4 of 8 GPUs"}},
-		"another began": {job: &Job{ID: "7", GPUs: own.GPUs, Beside: []int{5}}, want: []string{"skip active.shared: check_trial:  not run in this prolog: another job has begun here"}},
-		"shared":        {job: &Job{ID: "7", GPUs: own.GPUs, Shared: true}, want: []string{"skip active.shared: check_trial:  not run in this prolog: other jobs may have parts of its GPUs"}},
-		"its epilog":    {job: &Job{ID: "7", GPUs: own.GPUs[:1], Ended: true}, want: []string{alone}},
-		"no time":       {left: 3 * time.Second, want: []string{"unknown active.time: check_trial:  not run: too little time is left of the run, want 10s, got 3s"}},
+		"idle":                             {want: []string{alone}},
+		"a job":                            {files: stepd("123.batch"), want: []string{"skip active.busy: check_trial:  not run: job 123 runs here"}},
+		"its own job":                      {files: stepd("7.extern"), job: own, want: []string{alone}},
+		"part of it":                       {job: part, want: []string{"skip active.shared: check_trial:  not run in this prolog: the job has 4 of 8 GPUs"}},
+		"another began":                    {job: &Job{ID: "7", GPUs: own.GPUs, Beside: []int{5}}, want: []string{"skip active.shared: check_trial:  not run in this prolog: another job has begun here"}},
+		"shared":                           {job: &Job{ID: "7", GPUs: own.GPUs, Shared: true}, want: []string{"skip active.shared: check_trial:  not run in this prolog: other jobs may have parts of its GPUs"}},
+		"its epilog":                       {job: &Job{ID: "7", GPUs: own.GPUs[:1], Ended: true}, want: []string{alone}},
+		"all GPUs, and a part of the CPUs": {job: &Job{ID: "7", GPUs: own.GPUs, Part: true}, want: []string{"skip active.shared: check_trial:  not run in this prolog: the job has not the node for itself"}},
+		"a job without a step":             {files: record("123", thisBoot, ""), want: []string{began}},
+		"one beside its prolog":            {files: record("123", thisBoot, ""), job: own, want: []string{began}},
+		"one that cannot be":               {files: record("123", thisBoot, ""), job: whole, want: []string{alone}},
+		"one before its epilog":            {files: record("123", thisBoot, ""), job: &Job{ID: "7", GPUs: own.GPUs, Whole: true, Ended: true}, want: []string{began}},
+		"its own record":                   {files: record("7", thisBoot, ""), job: &Job{ID: "7", Ended: true}, want: []string{alone}},
+		"one of another boot":              {files: record("123", "another", ""), want: []string{alone}},
+		"one that was sent away":           {files: record("123", thisBoot, "refused"), want: []string{alone}},
+		"a record that cannot be read":     {files: map[string]string{"past/job-123.json": "garbage"}, want: []string{alone}},
+		"no time":                          {left: 3 * time.Second, want: []string{"unknown active.time: check_trial:  not run: too little time is left of the run, want 10s, got 3s"}},
 		"a process": {
 			change: gpu3(func(g *probe.GPU) { g.Processes = probe.Known([]probe.GPUProcess{{PID: 1}}) }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"},
@@ -242,7 +264,26 @@ func slowTrial(words string, age time.Duration, slow bool) *trial {
 	}}
 }
 
+// later is a finding as a run says it that has not found it itself: without the time
+// when it was found, which is looked at.
+func later(t *testing.T, text []string) []string {
+	t.Helper()
+	for i, line := range text {
+		before, at, found := strings.Cut(line, " (found at ")
+		if !found {
+			continue
+		}
+		if when, err := time.ParseInLocation("2006-01-02 15:04)", at, time.Local); err != nil || time.Since(when).Abs() > time.Hour {
+			t.Errorf("%s: %v", line, err)
+		}
+		text[i] = before + " (found)"
+	}
+	return text
+}
+
 const slowText = "fail trial.slow: check_trial:  gpu3 0000:13:00.0: copy from the host, want at least 48.0 GB/s, got 21.3 GB/s"
+
+const oldText = slowText + " (found)"
 
 func TestActiveResultIsKept(t *testing.T) {
 	t.Parallel()
@@ -253,7 +294,7 @@ func TestActiveResultIsKept(t *testing.T) {
 		if !known {
 			return "run it"
 		}
-		return strings.Join(append(brief(findings), "known"), "; ")
+		return strings.Join(append(later(t, brief(findings)), "known"), "; ")
 	}
 	want := func(got, want string) {
 		t.Helper()
@@ -270,7 +311,7 @@ func TestActiveResultIsKept(t *testing.T) {
 	want(fresh("b", 24*time.Hour, true), stale+"it has not been run with these words; known")
 	slowTrial("b", 0, true).Run(t.Context(), again(env, root, h100s()))
 	want(fresh("a", 24*time.Hour, true), "known")
-	want(fresh("b", 24*time.Hour, true), slowText+"; known")
+	want(fresh("b", 24*time.Hour, true), oldText+"; known")
 	want(fresh("b", 24*time.Hour, false), "run it") // it may have been mended
 	want(fresh("a", time.Nanosecond, false), "run it")
 	if got := fresh("a", time.Nanosecond, true); !strings.Contains(got, "no result of the last 0s: the last is 0s old") {
@@ -299,7 +340,9 @@ func TestActiveFaultOutlivesAJob(t *testing.T) {
 	}
 	putFile(t, root, "proc/50/cmdline", "slurmstepd: [123.batch]\x00")
 	const busy = "skip active.busy: check_trial:  not run: job 123 runs here"
-	wantBrief(t, slowTrial("", time.Hour, false).Run(t.Context(), again(env, root, h100s())), busy, slowText)
+	if diff := cmp.Diff([]string{busy, oldText}, later(t, brief(slowTrial("", time.Hour, false).Run(t.Context(), again(env, root, h100s()))))); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 	wantBrief(t, slowTrial("other words", 0, false).Run(t.Context(), again(env, root, h100s())), busy)
 	putFile(t, root, boot, "another\n")
 	wantBrief(t, slowTrial("", 0, false).Run(t.Context(), again(env, root, h100s())), busy)

@@ -16,7 +16,7 @@ func TestActiveFaultOutlivesWhatIsUnseen(t *testing.T) {
 	env, root := trialEnv(t, nil)
 	slowTrial("", 0, true).Run(t.Context(), env)
 	brief := func(findings []Finding) string {
-		return strings.Join(brief(scenario{}.withoutRates(findings)), "\n")
+		return strings.Join(later(t, brief(scenario{}.withoutRates(findings))), "\n")
 	}
 	want := func(got string, want ...string) {
 		t.Helper()
@@ -28,19 +28,19 @@ func TestActiveFaultOutlivesWhatIsUnseen(t *testing.T) {
 	used := h100s()
 	used.GPUs[3].Processes = probe.Known([]probe.GPUProcess{{PID: 1}})
 	for range 2 {
-		want(brief(slowTrial("", 0, false).Run(t.Context(), again(env, root, used))), left, slowText)
+		want(brief(slowTrial("", 0, false).Run(t.Context(), again(env, root, used))), left, oldText)
 	}
 	last, _ := again(env, root, h100s()).Fresh("check_trial", slowTrial("", time.Hour, false), true)
-	want(brief(last), left, slowText)
+	want(brief(last), left, oldText)
 	last, _ = again(env, root, h100s()).Fresh("check_trial", slowTrial("", time.Nanosecond, false), true)
-	want(brief(last), "unknown active.stale: check_trial:  no result of the last 0s: the last is 0s old", left, slowText)
+	want(brief(last), "unknown active.stale: check_trial:  no result of the last 0s: the last is 0s old", left, oldText)
 
 	stopped := slowTrial("", 0, false)
 	stopped.do = func(r *activeRun) {
 		r.stop(errJobCame)
 		awaitEnd(r)
 	}
-	want(brief(stopped.Run(t.Context(), again(env, root, h100s()))), "skip active.stopped: check_trial:  stopped: a job has begun on the node", slowText)
+	want(brief(stopped.Run(t.Context(), again(env, root, h100s()))), "skip active.stopped: check_trial:  stopped: a job has begun on the node", oldText)
 	want(brief(slowTrial("", 0, false).Run(t.Context(), again(env, root, h100s()))))
 	last, _ = again(env, root, h100s()).Fresh("check_trial", slowTrial("", time.Hour, false), true)
 	want(brief(last))

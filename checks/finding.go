@@ -102,8 +102,9 @@ type Hung struct {
 	Wchan string        `json:"wchan"` // the kernel function it sleeps in, "" if the kernel does not say
 	Doing string        `json:"doing"` // what the check said it was about to do
 	For   time.Duration `json:"for"`
-	Stuck bool          `json:"stuck"` // survived SIGKILL
-	Moved bool          `json:"moved"` // it went from call to call until then: it is slow
+	Stuck bool          `json:"stuck"`         // survived SIGKILL
+	Moved bool          `json:"moved"`         // it went from call to call until then: it is slow
+	Cut   bool          `json:"cut,omitempty"` // the end of the run has ended it, before its own time was up
 }
 
 // Result is what one step came to.

@@ -11,6 +11,8 @@ type Job struct {
 	Began time.Time `json:"began,omitzero"` // zero if it is not known
 	GPUs  []JobGPU  `json:"gpus,omitempty"` // those that it had; none if it is not known which
 
+	Whole  bool  `json:"whole,omitempty"`  // it has the node for itself
+	Part   bool  `json:"part,omitempty"`   // it has not: other jobs may be on the node; where neither is set nothing tells
 	Shared bool  `json:"shared,omitempty"` // other jobs may have parts of its GPUs
 	Beside []int `json:"beside,omitempty"` // uids of jobs that have begun here, too, and whose end nobody has seen
 

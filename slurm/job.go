@@ -26,6 +26,7 @@ type Job struct {
 	MIG     []string // of SomeGPUs: UUIDs of MIG devices, in place of Minors
 	Shared  bool     // its GPUs may have other jobs, too: MIG, gres/mps; of gres/shard nothing tells
 	Alone   bool     // it has the node for itself
+	Part    bool     // it has not: other jobs may be on the node; where neither is set nothing tells
 	Strange string   // what could not be understood of its GPUs; it is AllGPUs then
 }
 
@@ -70,7 +71,7 @@ func JobFrom(env func(string) string) Job {
 
 func (j *Job) share(env func(string) string) {
 	j.Shared = env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != ""
-	j.Alone = alone(env)
+	j.Alone, j.Part = alone(env)
 	visible := env("CUDA_VISIBLE_DEVICES")
 	if strings.Contains(visible, "MIG-") {
 		j.mig(visible)
@@ -90,11 +91,12 @@ func (j *Job) share(env func(string) string) {
 // alone says whether the job has the node for itself. Before 26.05 an exclusive
 // job is one with SLURM_JOB_OVERSUBSCRIBE=NO (22.05 says nothing); since then
 // that is so for all, and SLURM_JOB_EXCLUSIVE tells: NO, NODE, USER, MCS, TOPO.
-func alone(env func(string) string) bool {
+func alone(env func(string) string) (yes, no bool) {
 	if exclusive := env("SLURM_JOB_EXCLUSIVE"); exclusive != "" {
-		return exclusive == "NODE"
+		return exclusive == "NODE", exclusive != "NODE"
 	}
-	return env("SLURM_JOB_OVERSUBSCRIBE") == "NO"
+	over := env("SLURM_JOB_OVERSUBSCRIBE")
+	return over == "NO", over != "" && over != "NO"
 }
 
 // Recall fills in the GPUs of an ended job of whose GPUs slurmd says nothing. It
@@ -107,7 +109,7 @@ func (j *Job) Recall(r *Record) {
 	case r == nil || r.Unsure:
 		j.Share = AllGPUs
 	case r.Whole:
-		j.Share, j.Alone = AllGPUs, true
+		j.Share, j.Alone, j.Part = AllGPUs, true, false
 	case len(r.GPUs) > 0:
 		j.Share, j.Shared = SomeGPUs, r.Shared
 		for _, g := range r.GPUs {

@@ -94,6 +94,17 @@ func ParseState(text string) State {
 	return s
 }
 
+// Empty says that no job has anything on the node: it is idle or down, be it drained,
+// and nothing is completing. Of sinfo's words those count that say so by themselves.
+func (s State) Empty() bool {
+	words := strings.Split(s.Text, "+")
+	base := strings.TrimRight(words[0], flags)
+	if s.Full {
+		return (base == "IDLE" || base == "DOWN") && !slices.Contains(words, "COMPLETING")
+	}
+	return slices.Contains([]string{"idle", "down", "drain", "drained"}, base) && !strings.Contains(s.Text, "+")
+}
+
 //go:embed states.toml
 var statesTOML string
 

@@ -151,3 +151,18 @@ func FuzzParseState(f *testing.F) {
 		}
 	})
 }
+
+// A node is empty by the word of Slurm alone.
+func TestEmpty(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"IDLE": true, "IDLE+DRAIN": true, "IDLE+PLANNED": true, "IDLE*+DRAIN": true, "DOWN+DRAIN+NOT_RESPONDING": true,
+		"IDLE+COMPLETING": false, "IDLE+DRAIN+COMPLETING": false, "MIXED": false, "MIXED+DRAIN": false, "ALLOCATED": false, "UNKNOWN": false,
+		"idle": true, "idle*": true, "drain": true, "drained": true, "down*": true,
+		"idle+": false, "drng": false, "draining": false, "mix": false, "alloc": false, "comp": false, "maint": false, "resv": false, "": false, "?": false,
+	} {
+		if got := ParseState(text).Empty(); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}

@@ -134,8 +134,13 @@ func (h *Host) Spawn(ctx context.Context, c Command) error {
 
 // Blocked says whether this process can start no more commands: one of them
 // never came to run, since its program lies on a file system that does not
-// answer, and holds the lock that every other start needs.
+// answer, and holds the lock that every other start needs; or a call of a library has
+// been left behind.
 func (h *Host) Blocked() bool { return h.blocked }
+
+// LeaveBehind says that a call of a library does not come back, and that nobody waits
+// for it any more: this process is of no further use.
+func (h *Host) LeaveBehind() { h.blocked = true }
 
 // process is a command under way.
 type process struct {

@@ -156,7 +156,7 @@ func (e *Engine) lastResult(ctx context.Context, s *plan.Step, r *Request) (o Ou
 		return o, false
 	}
 	look := *r
-	look.Op, look.Only = OpLast, s.OnlyOld
+	look.Op, look.Only, look.Limit = OpLast, s.OnlyOld, lastLimit
 	o = e.Pool.Call(ctx, checks.Local, &look, e.limit(&plan.Step{Lane: checks.Local, Timeout: lastLimit}))
 	return o, s.OnlyOld || o.Response == nil || o.Known || o.Err != ""
 }
@@ -166,14 +166,14 @@ func (e *Engine) limit(s *plan.Step) time.Duration {
 	if e.Deadline.IsZero() {
 		return s.Timeout
 	}
-	return cutTo(time.Until(e.Deadline), s.Timeout, e.timeout(), s.Lane)
+	return cutTo(time.Until(e.Deadline), s.Timeout, e.timeout(), s.Lane.Vendor() || s.Active)
 }
 
-// cutTo cuts the limit of a step to what is left of the run. A step in a vendor's
-// library, which may take most of it, leaves a sixth of the run for what comes
-// after its hang; late in the run, half of what is left.
-func cutTo(left, limit, timeout time.Duration, lane checks.Lane) time.Duration {
-	if lane.Vendor() {
+// cutTo cuts the limit of a step to what is left of the run. A long one, a step in a
+// vendor's library or an active test, which may take most of it, leaves a sixth of the
+// run for what comes after its hang; late in the run, half of what is left.
+func cutTo(left, limit, timeout time.Duration, long bool) time.Duration {
+	if long {
 		left = max(left-timeout/6, left/2)
 	}
 	if left = max(left, time.Millisecond); limit == 0 || left < limit {
@@ -192,11 +192,11 @@ func (e *Engine) end() time.Duration {
 
 // within is how long a check may take from now on before its worker is given up,
 // 0 for ever.
-func (r *Request) within(lane checks.Lane) time.Duration {
+func (r *Request) within(info checks.Info) time.Duration {
 	if r.End == 0 {
 		return r.Limit
 	}
-	return cutTo(r.End-monotonic(), r.Limit, r.Timeout, lane)
+	return cutTo(r.End-monotonic(), r.Limit, r.Timeout, info.Lane.Vendor() || info.Active)
 }
 
 // monotonic is the time on the kernel's clock that nobody sets.
@@ -226,7 +226,7 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 		if !came {
 			return false
 		}
-		if o.Hung != nil && !isSlow(o.Hung) && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
+		if o.Hung != nil && !isSlow(o.Hung) && !outOfTime(s, o.Hung) && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
 			obs.Expired(s, o.Hung)
 			return false
 		}
@@ -248,6 +248,10 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		r.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  could not tell: %s", name, why)}}
 	}
 	switch {
+	case o.Hung != nil && outOfTime(s, o.Hung):
+		r.Took = o.Hung.For
+		could("active.time", fmt.Sprintf("the time of the run was up after %s%s: the test may take %s",
+			o.Hung.For.Round(100*time.Millisecond), inCall(o.Hung), s.Timeout))
 	case o.Hung != nil && isSlow(o.Hung):
 		r.Took = o.Hung.For
 		could("probe.slow", fmt.Sprintf("slow: after %s in %s, and still going on", o.Hung.For.Round(100*time.Millisecond), o.Hung.Doing))
@@ -269,6 +273,18 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		r.Took, r.Findings = o.Took, o.Findings
 	}
 	return r
+}
+
+// outOfTime says whether an active test was ended by the end of the run, before it had
+// all the time that it may take: eight contexts that take a while to go are no hang.
+// Should it hang indeed, and no signal end it, the next run reports that.
+func outOfTime(s *plan.Step, h *checks.Hung) bool { return s.Active && h.Cut }
+
+func inCall(h *checks.Hung) string {
+	if h.Doing == "" {
+		return ""
+	}
+	return ", in " + h.Doing
 }
 
 // isSlow says whether what did not answer in time went from call to call, and was

@@ -230,6 +230,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			return i, true
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			hung := c.autopsy(doing, time.Since(began))
+			hung.Cut = r.Limit > 0 && d < r.Limit
 			hung.Moved = was != "" && doing != "" && was != doing
 			p.bury(c, r, hung)
 			if c.lane == checks.Local && doing != "" {

@@ -1,8 +1,11 @@
 package run
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
@@ -26,5 +29,32 @@ func TestSlow(t *testing.T) {
 		if len(r.Findings) != 1 || r.Findings[0].Code != tt.code || r.Findings[0].Severity != tt.want {
 			t.Errorf("%+v: %+v, want %s", tt.hung, r.Findings, tt.code)
 		}
+	}
+}
+
+// An active test that the end of the run has ended had not all of its time: that it
+// hangs is not known. It leaves the run what comes after it.
+func TestOutOfTime(t *testing.T) {
+	t.Parallel()
+	p := buildPlan(0, "check_rogue sleep", "check_rogue warn", "check_rogue sleep")
+	p.Steps[0].Active, p.Steps[0].Barrier, p.Steps[0].Timeout = true, true, time.Minute
+	p.Steps[1].Barrier = true
+	p.Steps[2].Active, p.Steps[2].Barrier, p.Steps[2].Timeout = true, true, 300*time.Millisecond
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: newTestPool(t, ""), Deadline: time.Now().Add(3 * time.Second), Timeout: func() time.Duration { return 9 * time.Second }}
+	if err := e.Do(t.Context(), p, rec); err != nil {
+		t.Fatal(err)
+	}
+	if rec.expired != nil {
+		t.Fatalf("the run timed out: %+v", rec.expired)
+	}
+	if diff := cmp.Diff([]checks.Severity{checks.Unknown, checks.Warn, checks.Fail}, worst(rec, 3)); diff != "" {
+		t.Fatalf("severities (-want +got):\n%s", diff)
+	}
+	if f := rec.results[0].Findings[0]; f.Code != "active.time" || !strings.HasPrefix(f.Message, "check_rogue:  could not tell: the time of the run was up after ") || !strings.HasSuffix(f.Message, "s, in rogue sleep: the test may take 1m0s") {
+		t.Errorf("%+v", f)
+	}
+	if f := rec.results[2].Findings[0]; f.Code != "probe.hung" {
+		t.Errorf("%+v, want one that had all its time to hang", f)
 	}
 }

@@ -201,7 +201,7 @@ func (w *worker) check(req *Request) *Response {
 		}
 	}
 	env := w.env(req, vars)
-	if d := req.within(info.Lane); d > 0 {
+	if d := req.within(info); d > 0 {
 		env.Deadline = time.Now().Add(d)
 	}
 	if req.Op == OpCheck {

@@ -22,7 +22,7 @@ import (
 
 // What a node reaches when it is well is learned when an operator says so, and at no
 // other time: nhc-gpu --baseline runs the active tests of the configuration several
-// times over. It drains nobody and speaks to no slurmctld.
+// times over. It drains nobody, and asks slurmctld nothing but what settleRecords does.
 
 // baselineWord is what asks for it, "--baseline=RUNS" with a number.
 const baselineWord = "--baseline"
@@ -106,6 +106,7 @@ func (r *oneRun) learn(runs int) (exit int) {
 	}
 	r.budget()
 	r.pool.SetVars(r.set.workerVars())
+	r.settleRecords()
 	line := r.progress()
 	said := map[string]bool{}
 	for i := range runs {

@@ -29,7 +29,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	vars.Plain["PWD"] = dir
 	o.pool.SetVars(vars)
 	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.timeout()}
-	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane}
+	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane, Active: info.Active}
 	if test, ok := c.(checks.Bounded); ok {
 		step.MaxAge = test.Freshness()
 		step.OnlyOld = step.MaxAge > 0 && o.set.job != nil && !o.set.job.Ended

@@ -294,6 +294,7 @@ func (r *oneRun) do() *foldState {
 	r.set.job = r.jobForChecks()
 	r.pool.SetVars(r.set.workerVars())
 	r.askSlurmFor(r.plan)
+	r.settleRecords()
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout, Doing: r.progress().hook()}
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()

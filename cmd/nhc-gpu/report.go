@@ -252,6 +252,7 @@ func report(words []string, exit *int) error {
 	defer r.close()
 	r.pool.SetVars(r.set.workerVars())
 	r.askSlurmFor(r.plan)
+	r.settleRecords()
 	facts := slices.Concat(r.facts(), r.platformRows(), r.slurmRows())
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 	r.table = t

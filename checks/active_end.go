@@ -1,0 +1,130 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+)
+
+// How an active test ends: by itself, or before, and what counts then of what it has
+// found.
+
+// stopped says once why the test is over before its end.
+func (r *activeRun) stopped(cause error) {
+	for i := range r.findings {
+		if c := r.findings[i].Code; c == "active.stopped" || c == "active.time" {
+			return
+		}
+	}
+	f := Finding{Code: "active.stopped", Severity: Skip}
+	switch {
+	case errors.Is(cause, errNoLook):
+		f.Severity = Unknown
+	case errors.Is(cause, errActiveTime) || errors.Is(cause, context.DeadlineExceeded):
+		f = Finding{Code: "active.time", Severity: Unknown, Want: "at most " + r.Bound.String()}
+	}
+	r.report(Device{}, f, "stopped: %v", cause)
+}
+
+// nameUndone adds to what is said of the time that was up which GPUs were not done, where
+// others were: work on one of them may never end.
+func (r *activeRun) nameUndone() {
+	if len(r.undone) == 0 || len(r.undone) == len(r.gpus) {
+		return
+	}
+	for i := range r.findings {
+		if f := &r.findings[i]; f.Code == "active.time" {
+			f.Message += "; at work were " + strings.Join(r.undone, ", ")
+		}
+	}
+}
+
+// done judges what was measured, stamps the result and gives the node free.
+func (r *activeRun) done() []Finding {
+	cause := r.end()
+	defer r.release()
+	if cause != nil {
+		r.failures = true
+		r.stopped(cause)
+		r.nameUndone()
+	}
+	r.acquitGPUs()
+	if errors.Is(cause, errJobCame) || errors.Is(cause, errUserCame) || errors.Is(cause, errNoLook) {
+		r.forgetRates()
+	}
+	r.judge()
+	all := append(r.findings, r.left...)
+	old := r.unseen(all)
+	if r.failures && Worst(all) != Fail { // what was stopped, or could not be told, is no result
+		return append(all, old...)
+	}
+	all = append(all, old...)
+	return append(all, r.stamp(all)...)
+}
+
+// forgetRates drops what was measured beside somebody else, for which no GPU is to
+// blame. What was computed wrongly was wrong all the same.
+func (r *activeRun) forgetRates() {
+	r.measures = nil
+	r.findings = slices.DeleteFunc(r.findings, func(f Finding) bool { return f.Code == r.Code+".slow" })
+}
+
+// userEnd is how long the end of a test waits for NVML to say who is on its GPUs.
+const userEnd = 3 * time.Second
+
+// end ends the watching, and says why the test was over before its end, nil if it was
+// not. Where rates were measured it looks once more: whoever came after the last look
+// may have spoiled them.
+func (r *activeRun) end() error {
+	r.cancel(errActiveDone)
+	r.watching.Wait()
+	r.stopping.Lock()
+	if r.overdue != nil {
+		r.overdue.Stop()
+	}
+	r.stopping.Unlock()
+	cause := context.Cause(r.ctx)
+	if errors.Is(cause, errActiveDone) {
+		cause = nil
+	}
+	if errors.Is(cause, errJobCame) || errors.Is(cause, errUserCame) {
+		return r.endUsers(false, cause)
+	}
+	if len(r.measures) > 0 {
+		if err := r.newJob(); err != nil {
+			return r.endUsers(false, err)
+		}
+	}
+	return r.endUsers(len(r.measures) > 0, cause)
+}
+
+// endUsers waits until nobody asks NVML any more, and has it asked once more; cause is
+// what it says where nothing else is found. What hangs is left behind.
+func (r *activeRun) endUsers(look bool, cause error) error {
+	if r.users == nil {
+		return cause
+	}
+	said := make(chan error, 1)
+	go func() {
+		<-r.users
+		var err error
+		if look {
+			err = r.newUser()
+		}
+		said <- err
+	}()
+	select {
+	case err := <-said:
+		if err != nil {
+			return err
+		}
+	case <-time.After(userEnd):
+		r.env.Host.LeaveBehind()
+		if look {
+			return errNoLook
+		}
+	}
+	return cause
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// settleRecords closes the records of jobs whose epilog did not run, for which active
+// tests would wait until the next boot. Only slurmctld knows that such a job has ended:
+// it is asked for the state of the node, once, where an active test may be run and no
+// job of an open record has a process here. A prolog and an epilog ask nothing.
+func (r *oneRun) settleRecords() {
+	tests := slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Active && !s.OnlyOld })
+	rm := r.set.get("NHC_RM") // "" where nobody has looked
+	if !tests || r.job != nil || r.set.past == "" || r.node.bad != nil || rm != "" && rm != "slurm" {
+		return
+	}
+	open := r.jobsHere()
+	if len(open) == 0 || slices.ContainsFunc(open, func(rec *slurm.Record) bool { return r.runsHere(rec.Job) }) {
+		return
+	}
+	ctx, cancel := r.ctx, context.CancelFunc(func() {})
+	if !r.end.IsZero() {
+		ctx, cancel = context.WithDeadline(ctx, r.end)
+	}
+	defer cancel()
+	node, err := r.controller().Read(ctx)
+	if err != nil {
+		r.warn(fmt.Errorf("find out whether job %s still runs: %w", open[0].Job, err))
+		return
+	}
+	if !node.State.Empty() {
+		return
+	}
+	now := r.moment()
+	for _, rec := range open {
+		rec.Abandon(slurm.ClosedNoEpilog, now, nil)
+		r.journal(rec)
+	}
+	r.running = nil
+}
