@@ -146,7 +146,7 @@ func newPeerEnd(l *loadedGPU, size uint64) (*peerEnd, error) {
 
 // each measures a pair both ways, and verifies what was copied; the slower one counts.
 func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, wrong *brokenPair) {
-	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: b.joined(x.loadedGPU, y.loadedGPU), rate: math.Inf(1)}
+	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: x.joined(y.loadedGPU), rate: math.Inf(1)}
 	directions := [][2]*peerEnd{{x, y}, {y, x}}
 	for _, d := range directions {
 		can, err := d[0].c.CanReach(d[1].c)
@@ -187,41 +187,6 @@ func (e *peerEnd) arrived(ctx context.Context, size uint64, noise pattern) (wron
 	}
 	return e.p.wrong(ctx)
 }
-
-// joined says what is between two GPUs, as far as NVML and the kernel tell: pairs are
-// compared with those that have the same. In a mesh the number of links belongs to it,
-// on PCIe whether the way leaves the switch, the root port, the NUMA node: each step may
-// halve the rate.
-func (b *bandwidth) joined(x, y *loadedGPU) string {
-	if x.gpu.NVLink.PeerP2P.Value[gpuName(y.gpu)] == probe.P2POK {
-		links := 0
-		for _, far := range x.gpu.NVLink.FarPCI.Value {
-			if far == y.gpu.PCI {
-				links++
-			}
-		}
-		if links > 0 {
-			return fmt.Sprintf("nvlink x%d", links)
-		}
-		return "nvlink"
-	}
-	above, beside := x.c.GPU.Above(), y.c.GPU.Above()
-	shared := 0
-	for shared < min(len(above), len(beside)) && above[shared] == beside[shared] {
-		shared++
-	}
-	switch own := max(len(above), len(beside)) - shared; {
-	case shared > 0 && own <= 1:
-		return "one pcie switch"
-	case shared > 0:
-		return fmt.Sprintf("pcie switches %d deep", own)
-	case x.c.GPU.Near() == y.c.GPU.Near():
-		return "pcie near"
-	}
-	return "pcie far"
-}
-
-func gpuName(g *probe.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
 
 // judgePairs makes measures of the pairs: one for each GPU, the median of its pairs, so
 // that a GPU that is slow to all others is one finding. Where a GPU has one pair only
