@@ -20,8 +20,8 @@ import (
 // PCIe link in both directions and its own work, but neither cable nor switch. --pairs
 // writes between two ports that are near to each other, one way and then the other.
 // --gdr takes the memory of the GPU that is nearest to each port, for which ib_write_bw
-// has to be built with CUDA (Debian's is not: -p names another). -b writes both ways at
-// once. Ports work at the same time unless they share a card, or a root port while the
+// has to be built with CUDA (Debian's is not: -p names another), by dma-buf where neither
+// nvidia_peermem nor nv_peer_mem is loaded. -b writes both ways at once. Ports work at the same time unless they share a card, or a root port while the
 // memory is the host's; --serial takes one after the other. -t bounds all of it.
 //
 // check_ib_bw_gdr and check_ib_bw_non_gdr are AzureHPC's names, of which the first could
@@ -80,7 +80,7 @@ var ibBWDo = activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width a
 	"ib.bw.kind":     "Nothing: this adapter has another transport than ib_write_bw uses. Its vendor has tests of its own.",
 	"ib.bw.gid":      "The port has no address that RoCE v2 could use: check_ib_gid says more.",
 	"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port; else see nvidia-smi.",
-	"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_ib_modules (nvidia_peermem), and ulimit -l.",
+	"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
 	"ib.bw.rate":     "Other such ports reach nine tenths of their rate. If this is the best that the node can do say so: give the line a number. Else see check_ib_pcie and check_ib_ports.",
 	"ib.bw.untested": "Give the line more time (-t), or each port less (-D).",
 })

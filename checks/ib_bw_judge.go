@@ -57,7 +57,7 @@ func (b *bwRun) fault(t *bwTest, err *probe.PerftestError, othersWork bool) {
 	case probe.PerftestMemory:
 		text = "its memory cannot be registered with the adapter"
 		if b.c.GDR {
-			text = "memory of its GPU cannot be registered with the adapter (nvidia_peermem)"
+			text = "memory of its GPU cannot be registered with the adapter (nvidia_peermem, or dma-buf)"
 		}
 	}
 	b.report(t.device(), of, "%s", text)

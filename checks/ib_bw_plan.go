@@ -143,10 +143,27 @@ func (b *bwRun) gpuWords(at int, gpus []Located) (args, env []string) {
 		all = append(all, strconv.Itoa(i))
 	}
 	env = []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(all, ",")}
+	args = []string{fmt.Sprintf("--use_cuda=%d", at)}
 	if strings.Contains(b.help, "--use_cuda_bus_id") {
-		return []string{"--use_cuda_bus_id=" + gpus[at].PCI}, env
+		args = []string{"--use_cuda_bus_id=" + gpus[at].PCI}
 	}
-	return []string{fmt.Sprintf("--use_cuda=%d", at)}, env
+	if b.byDMABuf() {
+		args = append(args, "--use_cuda_dmabuf") // behind the GPU: perftest reads them in their order
+	}
+	return args, env
+}
+
+// byDMABuf says whether the memory of GPUs has to be shared by dma-buf: none of the
+// modules is loaded that do it in the older way, which is perftest's unless it is told.
+func (b *bwRun) byDMABuf() bool {
+	if !strings.Contains(b.help, "--use_cuda_dmabuf") {
+		return false
+	}
+	b.at("read /proc/modules")
+	loaded, err := b.env.Host.Modules()
+	return err == nil && !slices.ContainsFunc([]string{"nvidia_peermem", "nv_peer_mem"}, func(n string) bool {
+		return slices.Contains(loaded, n) || b.env.Host.BuiltIn(n)
+	})
 }
 
 // pairUp pairs ports of one kind, those first that are nearest to each other. Without
