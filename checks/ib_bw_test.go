@@ -87,6 +87,11 @@ func bwScenarios(name string, gdr bool) (list []scenario) {
 		on("carries nothing", nil, oneActs("transfer"), nil, says(Fail, "failed", "", "Completion with error at client", "it has no rate")),
 		on("no link", nil, oneActs("link"), nil, says(Fail, "failed", "", "Unable to Connect the HCA's through the link", "it has no rate")),
 		on("not there for verbs", nil, oneActs("nodevice"), nil, says(Fail, "failed", "", "Unable to find the Infiniband/RoCE device", "it has no rate")),
+		on("none carries anything", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_*": "transfer"}}, nil, noWay(name, "Completion with error at client")...),
+		on("none has a link", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_*": "link"}}, nil, noWay(name, "Unable to Connect the HCA's through the link")...),
+		on("one alone carries nothing", of("-d", "mlx5_3"), oneActs("transfer"), nil, noWay(name, "Completion with error at client")[3]),
+		on("the first carries nothing, one after the other", of("--serial"), fakesys.Perftest{Acts: map[string]string{"mlx5_0": "transfer"}}, nil,
+			portFinding(name, "mlx5_0", 0, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "Completion with error at client"}, "it has no rate")),
 		broken(on("garbage", nil, oneActs("garbage"), nil, says(Unknown, "failed", "", `its table has no average: "#bytes is all that there is"`, "it has no rate"))),
 		broken(on("half a table", of("-d", "mlx5_3"), oneActs("half"), nil, says(Unknown, "failed", "", fmt.Sprintf("a row of its table is not understood: %q", fmt.Sprint(map[bool]int{true: 8 << 20, false: 1 << 20}[gdr])+" 23912"), "it has no rate"))),
 		broken(on("it alone, and broken", of("-d", "mlx5_3"), oneActs("broken"), nil, says(Unknown, "failed", "", "it ended with 1: "+brokenTail, "it has no rate"))),
@@ -113,6 +118,13 @@ func bwScenarios(name string, gdr bool) (list []scenario) {
 		onPorts("RoCE", nil, fakesys.RoCE(), fakesys.Perftest{CUDA: gdr}, nil),
 		onPorts("RoCE without an address", of("-d", "rocep3s0"), fakesys.RoCE(), fakesys.Perftest{CUDA: gdr}, bare,
 			portFinding(name, "rocep3s0", 3, Finding{Code: "ib.bw.gid", Severity: Unknown, Want: "RoCE v2 with an address", Got: "none"}, "not measured: no such GID")))
+}
+
+// noWay is what is said of eight ports none of which reaches its end.
+func noWay(name, got string) []Finding {
+	return onAll(8, func(i int) Finding {
+		return portFinding(name, fmt.Sprintf("mlx5_%d", i), i, Finding{Code: "ib.bw.way", Severity: Unknown, Got: got}, "it has no rate, nor has any other such port")
+	})
 }
 
 const brokenTail = "Failed to exchange data between server and clients"

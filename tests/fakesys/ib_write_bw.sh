@@ -65,7 +65,8 @@ esac
 if [[ ! $host ]]; then
   printf '\n************************************\n* Waiting for client to connect... *\n************************************\n'
   [[ $act == deaf ]] && exec sleep 60
-  : >"$meet"
+  echo "$device" >"$meet.new"
+  mv "$meet.new" "$meet"
   trap 'rm -f "$meet" "$meet.done"' EXIT
   while [[ ! -e $meet.done ]]; do sleep 0.01; done
   exit 0
@@ -99,6 +100,7 @@ unit=MiB
 [[ $version == 4.5 ]] && unit=MB
 [[ $gbits ]] && unit=Gb
 printf '%s\n #bytes     #iterations    BW peak[%s/sec]    BW average[%s/sec]   MsgRate[Mpps]\n' "$line" "$unit" "$unit"
+[[ $act == apart && $(<"$meet") != "$device" ]] && act=transfer # it reaches itself only
 case $act in
 half) printf ' %-7s    %-10s       ' "$size" 23912; exit 0 ;;
 comma) rate=${rate/./,} ;;
