@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -159,6 +160,7 @@ func (a *active) beginGPUs(ctx context.Context, env *Env, t activeTest) (*active
 
 // chooseGPUs takes the GPUs that the test may load.
 func (r *activeRun) chooseGPUs(s *gpus) {
+	r.onlyWhole(s.nvml.GPUs)
 	for i := range s.nvml.GPUs {
 		g := &s.nvml.GPUs[i]
 		why, code := r.unfit(g)
@@ -172,6 +174,19 @@ func (r *activeRun) chooseGPUs(s *gpus) {
 		}
 		f.Message = fmt.Sprintf("%s:  %s: left out: %s", r.Check, f.Device, why)
 		r.left = append(r.left, f)
+	}
+}
+
+// onlyWhole has CUDA list the GPUs that MIG does not split up, where it does split some.
+func (r *activeRun) onlyWhole(gpus []probe.GPU) {
+	var whole []string
+	for i := range gpus {
+		if g := &gpus[i]; g.Err == nil && g.UUID.Known && !g.Modes.MIG.Value {
+			whole = append(whole, g.UUID.Value)
+		}
+	}
+	if slices.ContainsFunc(gpus, func(g probe.GPU) bool { return g.Modes.MIG.Value }) {
+		r.env.Host.OnlyCUDA(whole)
 	}
 }
 

@@ -23,6 +23,7 @@ type measure struct {
 	Model     string  // peers are of one model
 	Peers     string  // and have the same word here, so that unlike things are not compared
 	What      string  // for messages: "copy from the host"
+	Other     string  // who is meant by "another GPU" in What, in messages of this measure alone
 	Value     float64 // in Unit
 	Unit      string  // "GB/s" (of 10^9 bytes), "TFLOP/s", "us"
 	Least     float64 // what the words of the line ask for; 0: nothing
@@ -46,6 +47,17 @@ func (m *measure) off(value, part float64) float64 {
 		return value * (1 + part)
 	}
 	return value * (1 - part)
+}
+
+// anotherGPU are the words of What for which messages have Other.
+const anotherGPU = "another GPU"
+
+// text is what was measured.
+func (m *measure) text() string {
+	if m.Other == "" {
+		return m.What
+	}
+	return strings.Replace(m.What, anotherGPU, m.Other, 1)
 }
 
 // alike is what measures have in common that are compared with each other.
@@ -86,7 +98,7 @@ func (r *activeRun) judge() {
 		switch {
 		case bad:
 		case below:
-			r.slow(m, ".baseline", Fail, m.atLeast(want), m.What+": worse than this node was")
+			r.slow(m, ".baseline", Fail, m.atLeast(want), m.text()+": worse than this node was")
 		case !sick && m.Doubt == "":
 			base.learn(*m)
 		}
@@ -109,7 +121,7 @@ func (r *activeRun) belowWords(m *measure) bool {
 	if m.Least <= 0 || !m.worse(m.Least) {
 		return false
 	}
-	r.slow(m, ".slow", Fail, m.atLeast(m.Least), m.What)
+	r.slow(m, ".slow", Fail, m.atLeast(m.Least), m.text())
 	return true
 }
 
@@ -132,7 +144,7 @@ func (r *activeRun) belowFloor(m *measure) bool {
 		if floor.Verified {
 			severity = Fail
 		}
-		r.slow(m, ".floor", severity, m.atLeast(floor.Value), fmt.Sprintf("%s (%s of %s)", m.What, m.Test, p.Name))
+		r.slow(m, ".floor", severity, m.atLeast(floor.Value), fmt.Sprintf("%s (%s of %s)", m.text(), m.Test, p.Name))
 		return true
 	}
 	return false
@@ -184,9 +196,9 @@ func (r *activeRun) belowPeers(m *measure, limits map[string]peerLimit) bool {
 	if !ok || !m.worse(p.limit) {
 		return false
 	}
-	severity, text := Fail, fmt.Sprintf("%s: far from its peers, whose median is %s", m.What, rate(p.median, m.Unit))
+	severity, text := Fail, fmt.Sprintf("%s: far from its peers, whose median is %s", m.text(), rate(p.median, m.Unit))
 	if p.peers < enoughPeers {
-		severity, text = Warn, m.What+": the other one does "+rate(p.median, m.Unit)
+		severity, text = Warn, m.text()+": the other one does "+rate(p.median, m.Unit)
 	}
 	if m.Unlike != "" {
 		severity, text = Warn, text+" ("+m.Unlike+")"

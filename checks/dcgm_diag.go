@@ -13,11 +13,11 @@ import (
 // dcgmDiag runs DCGM's diagnostic of a level on the GPUs that nobody uses: 1 takes
 // some 30 seconds, 2 two to ten minutes, 3 a quarter of an hour and more, 4 one to two
 // hours; -t is the most that it may take. A test that fails is told with its GPU and
-// DCGM's codes, each of which fails or warns as check_dcgm_health has it; a test that
-// has recorded an error is never told as passed, whatever DCGM calls it. --exclude
-// leaves tests out, by DCGM's names: --exclude nvbandwidth,pcie. GPUs that are split up
-// by MIG, which the diagnostic refuses, are left out. What asks, and how, is that of
-// check_dcgm_health.
+// DCGM's codes, each of which fails or warns as check_dcgm_health has it; one that tells
+// no error of anything fails. A test that has recorded an error is never told as passed,
+// whatever DCGM calls it. --exclude leaves tests out, by DCGM's names: --exclude
+// nvbandwidth,pcie. GPUs that are split up by MIG, which the diagnostic refuses, are
+// left out. What asks, and how, is that of check_dcgm_health.
 //
 //	gpu* || check_dcgm_diag 1
 //	gpu* || check_dcgm_diag 3 --exclude nvbandwidth -t 40m --max-age 7d
@@ -47,7 +47,7 @@ func init() {
 		New:     func() Check { return &dcgmDiag{Level: 1} },
 		Do: map[string]string{
 			"dcgm.running":     "Somebody else runs DCGM's diagnostic: wait for it, or see ps for nvvs and dcgmi.",
-			"dcgm.diag.failed": "DCGM says that the test has failed, and not why: see /var/log/nvidia-dcgm/nvvs.log, run dcgmi diag -r with the name of the test by hand.",
+			"dcgm.diag.failed": "DCGM says that the test has failed, and not why on this GPU: see what else is said of the test, and /var/log/nvidia-dcgm/nvvs.log; run dcgmi diag -r with the name of the test by hand.",
 			"dcgm.diag.gpu":    "DCGM does not show a GPU that NVML has, or said nothing of it: see dcgmi discovery -l; systemctl restart nvidia-dcgm after GPUs were added or reset.",
 			"dcgm.diag.none":   "Nothing: none of the tests of this level applies to the GPU, or all were left out.",
 			"dcgm.diag.rates":  "Nothing: it is what each test has come to.",
@@ -113,8 +113,12 @@ func (c *dcgmDiag) diagnose(r *activeRun, s *dcgmRun) {
 	r.at("run DCGM's diagnostic, level %d", c.Level)
 	results, err := s.engine.Diag(r.ctx, probe.DCGMDiagRequest{Level: c.Level, GPUs: ids, Exclude: c.excluded(), Timeout: c.Bound()})
 	results = slices.DeleteFunc(results, func(x probe.DCGMResult) bool { return slices.Contains(c.excluded(), x.Test) })
+	told := map[string]bool{} // the tests that tell an error, of whatever
+	for _, x := range results {
+		told[x.Test] = told[x.Test] || len(x.Notes) > 0
+	}
 	for i := range results {
-		judgeDCGM(r.ctx, s, &results[i])
+		judgeDCGM(r.ctx, s, &results[i], told[results[i].Test])
 	}
 	if err != nil {
 		c.stopped(r, s, "run the diagnostic by "+s.engine.Via(), err)
@@ -153,8 +157,10 @@ func (c *dcgmDiag) stopped(r *activeRun, s *dcgmRun, doing string, err error) {
 	}
 }
 
-// judgeDCGM reports what a test has found on one thing.
-func judgeDCGM(ctx context.Context, s *dcgmRun, x *probe.DCGMResult) {
+// judgeDCGM reports what a test has found on one thing. told: the test tells an error,
+// of this or something else. Most tests of DCGM's fail on all GPUs then, whosever the
+// error is: PluginTest::SetResult of nvvs.
+func judgeDCGM(ctx context.Context, s *dcgmRun, x *probe.DCGMResult, told bool) {
 	worst, failed := OK, x.Status == probe.DCGMFail
 	what := before(", test ", x.Test, "")
 	if x.Status == probe.DCGMPass {
@@ -164,15 +170,18 @@ func judgeDCGM(ctx context.Context, s *dcgmRun, x *probe.DCGMResult) {
 		worst = max(worst, s.report(ctx, x.Entity, failed, n.Code, what, n.Message))
 	}
 	f := Finding{Code: "dcgm.diag.failed", Severity: Warn, Want: probe.DCGMPass, Got: x.Status}
+	text := "test " + x.Test
 	switch {
 	case worst >= Warn, slices.Contains([]string{probe.DCGMPass, probe.DCGMSkip, probe.DCGMNotRun}, x.Status):
 		return
-	case failed && len(x.Notes) == 0 && x.Entity.Kind == "gpu": // no threshold that could be disputed
+	case failed && told && len(x.Notes) == 0:
+		text += ", without an error of its own"
+	case failed && !told && x.Entity.Kind == "gpu": // no threshold that could be disputed
 		f.Severity = Fail
 	case !failed && x.Status != probe.DCGMWarn:
 		f.Severity = Unknown
 	}
-	s.tell(ctx, x.Entity, f, "test "+x.Test)
+	s.tell(ctx, x.Entity, f, text)
 }
 
 // tellDCGM says what each test has come to on each GPU, and of which GPU nothing is

@@ -55,6 +55,14 @@ func init() {
 	node := func(severity Severity, code, text string) Finding {
 		return Finding{Code: code, Severity: severity, Got: text, Message: name + ":  " + text}
 	}
+	// without are GPUs on which a test has failed, and told an error of something else.
+	without := func(list ...int) (findings []Finding) {
+		for _, i := range list {
+			f := Finding{Code: "dcgm.diag.failed", Severity: Warn, Want: "pass", Got: "fail"}
+			findings = append(findings, dcgmFinding(name, i, f, "test memory, without an error of its own"))
+		}
+		return findings
+	}
 	rates := gpu(Finding{Code: "dcgm.diag.rates", Severity: OK}, "memory pass, pcie skip")
 	one := &fakeDCGM{results: []probe.DCGMResult{result(probe.DCGMPass), {Test: "pcie", Entity: dcgmGPU(3), Status: probe.DCGMSkip}}}
 	single := on("what each test came to", of("1"), one, rates)
@@ -91,6 +99,15 @@ func init() {
 			gpu(Finding{Code: "dcgm.fr.999", Severity: Warn}, "DCGM error 999, test memory: new")),
 		on("fails without a reason", of("3"), &fakeDCGM{results: all(probe.DCGMPass, result(probe.DCGMFail))},
 			gpu(Finding{Code: "dcgm.diag.failed", Severity: Fail, Want: "pass", Got: "fail"}, "test memory")),
+		on("fails by an error of the test itself, on all", of("3"), &fakeDCGM{results: append(all(probe.DCGMFail),
+			probe.DCGMResult{Test: "memory", Status: probe.DCGMFail, Notes: []probe.DCGMNote{{Code: 44, Message: "no executable"}}})},
+			append(without(0, 1, 2, 3, 4, 5, 6, 7), node(Warn, "dcgm.fr.44", "DCGM_FR_INTERNAL (44), test memory: no executable"))...),
+		on("fails by an error of one, on all", of("3"), &fakeDCGM{results: all(probe.DCGMFail, result(probe.DCGMFail, mismatch))},
+			append(append(without(0, 1, 2), bad), without(4, 5, 6, 7)...)...),
+		on("fails without a reason, and another test with one", of("3"), &fakeDCGM{results: append(all(probe.DCGMPass, result(probe.DCGMFail)),
+			probe.DCGMResult{Test: "pcie", Status: probe.DCGMFail, Notes: []probe.DCGMNote{{Code: 44, Message: "internal"}}})},
+			gpu(Finding{Code: "dcgm.diag.failed", Severity: Fail, Want: "pass", Got: "fail"}, "test memory"),
+			node(Warn, "dcgm.fr.44", "DCGM_FR_INTERNAL (44), test pcie: internal")),
 		on("fails, and tells something else", of("3"), &fakeDCGM{results: all(probe.DCGMPass, result(probe.DCGMFail, probe.DCGMNote{Code: 27, Message: "x"}))},
 			gpu(Finding{Code: "dcgm.fr.27", Severity: OK}, "DCGM_FR_FIELD_QUERY (27), test memory: x"),
 			gpu(Finding{Code: "dcgm.diag.failed", Severity: Warn, Want: "pass", Got: "fail"}, "test memory")),

@@ -35,7 +35,7 @@ func init() {
 		New:     func() Check { return &dcgmHealth{} },
 		Do: map[string]string{
 			"dcgm.watches": "dcgmi health -s a switches DCGM's watches on until nv-hostengine is restarted; with libdcgm.so.4 that is not needed.",
-			"dcgm.fresh":   "Nothing: DCGM had no watches, and tells what is now, not what has been. dcgmi health -s a gives it a memory.",
+			"dcgm.fresh":   "Nothing: DCGM did not watch all that is asked for, and tells what is now, not what has been. dcgmi health -s a gives it a memory.",
 		},
 		DoOf: doDCGM,
 		Vars: dcgmVars,
@@ -94,7 +94,7 @@ func (c *dcgmHealth) Run(ctx context.Context, env *Env) []Finding {
 	}
 	if health.Fresh {
 		s.findings = append(s.findings, Finding{Code: "dcgm.fresh", Severity: OK,
-			Message: fmt.Sprintf("%s:  %s watched nothing until now: it knows only what is at this moment", dcgmHealthName, strings.TrimSpace(s.engine.Via()))})
+			Message: fmt.Sprintf("%s:  %s did not watch all of it until now: it knows only what is at this moment", dcgmHealthName, strings.TrimSpace(s.engine.Via()))})
 	}
 	return s.findings
 }

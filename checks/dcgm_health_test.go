@@ -14,6 +14,7 @@ func init() {
 	says := func(list ...probe.DCGMIncident) *fakeDCGM {
 		return &fakeDCGM{health: probe.DCGMHealth{Incidents: list}}
 	}
+	const down = "GPU 4's NvLink link 0 is currently down"
 	const dbe = "Detected 2 volatile double-bit ECC error(s) in GPU 4."
 	bad := dcgmFinding(name, 3, Finding{Code: "dcgm.fr.4", Severity: Fail, Remedy: ReseatOrRMA}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)
 	failing := func(name string, words []string, err error, f Finding) scenario {
@@ -46,12 +47,15 @@ func init() {
 		onDCGM("healthy", nil, &fakeDCGM{}).orTable(map[string]any{}),
 		onDCGM("healthy, of some systems", of("-s", "mn", "-f"), &fakeDCGM{}).orTable(map[string]any{"systems": "mn", "hung_fail": true}),
 		onDCGM("no watches until now", nil, &fakeDCGM{health: probe.DCGMHealth{Fresh: true}}, Finding{Code: "dcgm.fresh", Severity: OK,
-			Message: name + ":  nv-hostengine at here watched nothing until now: it knows only what is at this moment"}),
+			Message: name + ":  nv-hostengine at here did not watch all of it until now: it knows only what is at this moment"}),
 		onDCGM("one of eight", nil, says(incident(3, probe.DCGMMemory, true, 4, dbe)), bad),
 		onDCGM("only a warning of DCGM's", nil, says(incident(3, probe.DCGMMemory, false, 4, dbe)),
 			dcgmFinding(name, 3, Finding{Code: "dcgm.fr.4", Severity: Warn, Remedy: ReseatOrRMA}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)),
 		onDCGM("a threshold that is disputed", nil, says(incident(3, probe.DCGMPCIe, true, 3, "replays")),
 			dcgmFinding(name, 3, Finding{Code: "dcgm.fr.3", Severity: Warn}, "DCGM_FR_PCI_REPLAY_RATE (3), PCIe: replays")),
+		onDCGM("a link that has no bridge", nil, says(incident(3, probe.DCGMNVLink, true, 14, down), incident(4, probe.DCGMNVLink, true, -1, down)),
+			dcgmFinding(name, 3, Finding{Code: "dcgm.fr.14", Severity: Warn}, "DCGM_FR_NVLINK_DOWN (14), NVLink: "+down),
+			dcgmFinding(name, 4, Finding{Code: "dcgm.fr.14", Severity: Warn}, "DCGM_FR_NVLINK_DOWN (14), NVLink: "+down)),
 		onDCGM("IMEX of an idle node", nil, says(probe.DCGMIncident{System: probe.DCGMIMEX, Failed: true, Code: 122, Message: "IMEX domain status is DOWN"}),
 			Finding{Code: "dcgm.fr.122", Severity: Warn, Got: "DCGM_FR_IMEX_UNHEALTHY (122), IMEX: IMEX domain status is DOWN",
 				Message: name + ":  DCGM_FR_IMEX_UNHEALTHY (122), IMEX: IMEX domain status is DOWN"}),

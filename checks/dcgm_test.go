@@ -187,10 +187,10 @@ func TestDCGMSeverity(t *testing.T) {
 	for _, c := range []struct {
 		code   int
 		failed bool
-	}{{4, true}, {4, false}, {3, true}, {27, true}, {999, true}, {-1, true}, {122, true}} {
+	}{{4, true}, {4, false}, {3, true}, {27, true}, {999, true}, {-1, true}, {122, true}, {14, true}} {
 		got[fmt.Sprint(c.code, c.failed)] = dcgmRows().find(c.code, "").severity(c.failed)
 	}
-	want := map[string]Severity{"4 true": Fail, "4 false": Warn, "3 true": Warn, "27 true": OK, "999 true": Warn, "-1 true": Warn, "122 true": Warn}
+	want := map[string]Severity{"4 true": Fail, "4 false": Warn, "3 true": Warn, "27 true": OK, "999 true": Warn, "-1 true": Warn, "122 true": Warn, "14 true": Warn}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -3,8 +3,6 @@ package checks
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -20,8 +18,9 @@ import (
 // node's memory: what they do at once is no GPU's own. Copies are made by the copy
 // engines, of 512 MiB (-b) and pinned memory on the GPU's own NUMA node, as by
 // nvbandwidth's host_to_device_memcpy_ce, device_to_host_memcpy_ce and
-// device_to_device_memcpy_read_ce: their numbers compare to these. Both directions at
-// once are given as their sum.
+// device_to_device_memcpy_read_ce: their numbers compare to these. Copies between GPUs
+// that have only PCIe are of a quarter of the size. Both directions at once are given
+// as their sum.
 //
 // Where that node has hardly any free memory, the page cache having it, the buffers may
 // come from another: what is then slow from or to the node only warns, and says so. So
@@ -112,6 +111,7 @@ type bandwidth struct {
 	r          *activeRun
 	host, peer float64
 	size       Size
+	sample     time.Duration           // of copies from and to the node
 	pinned     map[string]pinnedMemory // buffers of the node, by the CPUs that are near
 	both       []measure               // of both directions at once, for each GPU
 	alone      []float64               // what the two directions of it did one after another, added up
@@ -126,20 +126,27 @@ type pinnedMemory struct {
 // sample is about how long a sample takes of a copy over PCIe, and of one over NVLink.
 const (
 	hostSample = 60 * time.Millisecond
-	peerSample = 10 * time.Millisecond
+	peerSample = 5 * time.Millisecond
 )
 
+// manyGPUs is from how many on a sample of copies over PCIe is half as long, so that
+// those of 16 are done in time.
+const manyGPUs = 9
+
 func (b *bandwidth) run(peers bool) {
-	b.pinned = map[string]pinnedMemory{}
+	b.pinned, b.sample = map[string]pinnedMemory{}, hostSample
 	gpus, done := b.r.openGPUs()
 	defer done()
 	if len(gpus) == 0 || !b.roomFor(gpus) {
 		return
 	}
+	if len(gpus) >= manyGPUs {
+		b.sample /= 2
+	}
 	var well []*loadedGPU
 	for _, l := range gpus {
 		if b.r.ctx.Err() != nil {
-			return
+			break
 		}
 		fits, err := b.ofHost(l)
 		if err != nil {
@@ -194,52 +201,6 @@ func (b *bandwidth) pinnedFor(l *loadedGPU, size uint64) (m pinnedMemory, err er
 	return m, err
 }
 
-// farMemory says why memory that is allocated now for GPUs near to some CPUs may come
-// from another NUMA node, over which copies are slower: the kernel goes there sooner
-// than it takes memory from the page cache, and it goes where the process may run.
-func (b *bandwidth) farMemory(near string, size uint64) string {
-	cpus := probe.ParseCPUs(near)
-	if len(cpus) == 0 {
-		return ""
-	}
-	allowed, err := b.r.env.Host.AllowedCPUs()
-	if err == nil && !slices.ContainsFunc(cpus, func(cpu int) bool { return slices.Contains(allowed, cpu) }) {
-		return fmt.Sprintf("its memory may be far from the GPU: this process may not run on CPUs %s", near)
-	}
-	m, known, err := b.r.env.Host.MemoryNear(cpus)
-	if err != nil || !known || m.Free >= size+m.Total/100 { // of which the kernel keeps up to 1 % back
-		return ""
-	}
-	return fmt.Sprintf("its memory may be far from the GPU: of %v of the NUMA node of CPUs %s %v are free", Size(m.Total), near, Size(m.Free))
-}
-
-// lessSlot says in what the PCIe slot of a GPU is less than that of another one of the
-// same model, "" if it is not, or if NVML does not tell.
-func (b *bandwidth) lessSlot(g *probe.GPU) string {
-	for _, other := range b.r.gpus {
-		if own, best := slotOf(g), slotOf(other); other.Name.Value == g.Name.Value && own.rate > 0 && own.rate < best.rate {
-			return fmt.Sprintf("its slot is %s, that of gpu%d %s", own, other.Index, best)
-		}
-	}
-	return ""
-}
-
-// gpuSlot is what GPU and slot can do together.
-type gpuSlot struct {
-	gen, width int
-	rate       int // lanes of the first generation that it stands for; 0: not told
-}
-
-func slotOf(g *probe.GPU) gpuSlot {
-	gen, width := g.Link.MaxGen, g.Link.MaxWidth
-	if !gen.Known || !width.Known || gen.Value < 1 || gen.Value > 16 {
-		return gpuSlot{}
-	}
-	return gpuSlot{gen.Value, width.Value, width.Value << (gen.Value - 1)}
-}
-
-func (s gpuSlot) String() string { return fmt.Sprintf("Gen%d x%d", s.gen, s.width) }
-
 // ofHost measures the copies between a GPU and the node. A GPU whose free memory does
 // not fit them is reported.
 func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
@@ -267,7 +228,7 @@ func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
 		{"device_to_host", "copy to the host", b.host, func() error { return l.c.CopyToHost(host.down, memory[1], l.stream) }},
 	} {
 		b.r.at("gpu%d: %s", l.gpu.Index, t.what)
-		if m.Value, err = l.rate(b.r.ctx, size, hostSample, t.copy); err != nil {
+		if m.Value, err = l.rate(b.r.ctx, size, b.sample, t.copy); err != nil {
 			return true, err
 		}
 		m.Test, m.What, m.Least = t.test, t.what, t.least
@@ -280,7 +241,7 @@ func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
 		return true, err
 	}
 	m.Test, m.What, m.Least = "both_ways", "copies from and to the host at once", 0
-	if m.Value, err = l.rate(b.r.ctx, 2*size, hostSample, l.bothWays(other, memory, host.up, host.down)); err != nil {
+	if m.Value, err = l.rate(b.r.ctx, 2*size, b.sample, l.bothWays(other, memory, host.up, host.down)); err != nil {
 		return true, err
 	}
 	b.both = append(b.both, m)

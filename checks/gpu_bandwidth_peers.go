@@ -16,11 +16,11 @@ import (
 type gpuPair struct {
 	a, b *loadedGPU
 	kind string // what joins them: "nvlink", "nvlink x2", "pcie near"
+	size uint64 // of what was copied, bytes
 	rate float64
 }
 
-// peerCopy is the test of copies between GPUs, and its algorithm: the source's copy
-// engine writes.
+// The test of copies between GPUs, as measures have it.
 const (
 	peerTest  = "device_to_device"
 	peerRanks = 2
@@ -35,7 +35,12 @@ type peerEnd struct {
 	p        *patterns
 }
 
-// ofPeers measures every pair of GPUs each way.
+// peerWays is by how many times smaller copies are over PCIe than over NVLink, so that
+// all pairs of 16 GPUs are done in time.
+const peerWays = 4
+
+// ofPeers measures every pair of GPUs each way. What was found until the time is up, or
+// a job comes, is told.
 func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 	size, ends, ok := b.peerEnds(gpus)
 	if !ok {
@@ -46,7 +51,7 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 	for i, x := range ends {
 		for _, y := range ends[i+1:] {
 			if b.r.ctx.Err() != nil {
-				return
+				break
 			}
 			b.r.at("gpu%d and gpu%d: copies between them", x.gpu.Index, y.gpu.Index)
 			p, reached, wrong := b.each(x, y, size)
@@ -58,7 +63,7 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 		}
 	}
 	b.failedPairs(broken)
-	b.judgePairs(pairs, size, len(gpus))
+	b.judgePairs(pairs, len(gpus))
 }
 
 // brokenPair are two GPUs between which copies went wrong.
@@ -146,7 +151,10 @@ func newPeerEnd(l *loadedGPU, size uint64) (*peerEnd, error) {
 
 // each measures a pair both ways, and verifies what was copied; the slower one counts.
 func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, wrong *brokenPair) {
-	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: x.joined(y.loadedGPU), rate: math.Inf(1)}
+	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: x.joined(y.loadedGPU), size: size, rate: math.Inf(1)}
+	if !strings.HasPrefix(p.kind, "nvlink") && size > peerWays*leastBuffer {
+		p.size /= peerWays
+	}
 	directions := [][2]*peerEnd{{x, y}, {y, x}}
 	for _, d := range directions {
 		can, err := d[0].c.CanReach(d[1].c)
@@ -164,12 +172,12 @@ func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, w
 		defer func() { _ = d[0].c.DisablePeer(d[1].c) }() // where it cannot, there is an error to tell already
 	}
 	for _, d := range directions {
-		rate, err := d[1].rate(b.r.ctx, size, peerSample, func() error { return d[1].c.CopyFromPeer(d[0].c, d[1].to, d[0].from, size, d[1].stream) })
+		rate, err := d[1].rate(b.r.ctx, p.size, peerSample, func() error { return d[1].c.CopyFromPeer(d[0].c, d[1].to, d[0].from, p.size, d[1].stream) })
 		if err != nil {
 			return p, false, &brokenPair{at: d[1].gpu, other: d[0].gpu, err: err}
 		}
 		p.rate = min(p.rate, rate)
-		words, err := d[1].arrived(b.r.ctx, size, d[0].noise)
+		words, err := d[1].arrived(b.r.ctx, p.size, d[0].noise)
 		if err != nil {
 			return p, false, &brokenPair{at: d[1].gpu, other: d[0].gpu, err: err}
 		}
@@ -191,7 +199,7 @@ func (e *peerEnd) arrived(ctx context.Context, size uint64, noise pattern) (wron
 // judgePairs makes measures of the pairs: one for each GPU, the median of its pairs, so
 // that a GPU that is slow to all others is one finding. Where a GPU has one pair only
 // it is the pair that is measured. What is slow besides is a pair of its own.
-func (b *bandwidth) judgePairs(pairs []gpuPair, size uint64, gpus int) {
+func (b *bandwidth) judgePairs(pairs []gpuPair, gpus int) {
 	if len(pairs) == 0 {
 		if b.peer > 0 && gpus > 1 {
 			b.r.report(Device{}, Finding{Code: "gpu.bandwidth.reach", Severity: Skip}, "no two GPUs reach each other directly")
@@ -206,11 +214,21 @@ func (b *bandwidth) judgePairs(pairs []gpuPair, size uint64, gpus int) {
 		byKind[key] = append(byKind[key], p)
 	}
 	for _, key := range slices.Sorted(maps.Keys(byKind)) {
-		b.judgeKind(byKind[key][0].kind, byKind[key], size)
+		b.judgeKind(byKind[key][0].kind, byKind[key])
 	}
 }
 
-func (b *bandwidth) judgeKind(kind string, pairs []gpuPair, size uint64) {
+// peerAlgorithm is that of copies between GPUs that are joined in some way: "ce" for
+// those that NVSwitches join, which is what platforms have a floor for. By links of
+// their own, and over PCIe, they can do less.
+func peerAlgorithm(kind string) string {
+	if kind == nvSwitched {
+		return "ce"
+	}
+	return "ce " + kind
+}
+
+func (b *bandwidth) judgeKind(kind string, pairs []gpuPair) {
 	of := map[*loadedGPU][]float64{}
 	var gpus []*loadedGPU
 	var all []float64
@@ -224,7 +242,7 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair, size uint64) {
 		}
 	}
 	slices.SortFunc(gpus, func(x, y *loadedGPU) int { return x.gpu.Index - y.gpu.Index })
-	m := measure{Test: peerTest, Algorithm: "ce", Size: int64(size), Ranks: peerRanks, Peers: kind, Unit: "GB/s", Least: b.peer}
+	m := measure{Test: peerTest, Algorithm: peerAlgorithm(kind), Size: int64(pairs[0].size), Ranks: peerRanks, Peers: kind, Unit: "GB/s", Least: b.peer}
 	limit := max(m.off(median(all), toleranceOf(peerTest).Peers), b.peer)
 	slow := map[*loadedGPU]bool{}
 	for _, l := range gpus {
@@ -244,7 +262,7 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair, size uint64) {
 			continue
 		}
 		m.Device, m.Model, m.Value = gpuDevice(p.a.gpu), p.a.gpu.Name.Value, p.rate
-		m.What = fmt.Sprintf("copies from and to gpu%d %s by %s", p.b.gpu.Index, p.b.gpu.PCI, kind)
+		m.What, m.Other = "copies from and to "+anotherGPU+" by "+kind, gpuDevice(p.b.gpu).String()
 		m.Peers = kind + " pair"
 		b.r.measured(m)
 	}

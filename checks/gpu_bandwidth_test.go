@@ -89,6 +89,30 @@ func init() {
 				s.nvml.GPUs = s.nvml.GPUs[:2]
 				s.libraries = withCUDA(2, "1 cuMemcpyPeerAsync error 220")
 			}),
+			onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "4"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
+				f(1, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
+					"wrong words after copies from and to 7 other GPUs, gpu0 the first"),
+				Finding{Code: "active.time", Severity: Unknown, Want: "at most 4s",
+					Message: name + ":  stopped: its time was up, want at most 4s; at work were " + f(7, Finding{}, "").Device.String()}),
+			changed(onCUDA("four GPUs without switches, and the floor of those with", small(), []string{"* peer = 94"}), func(s *scenario) {
+				joinedBy(s, 4, func(_, _ int) int { return 4 })
+				s.libraries = withCUDA(4, "* peer = 94")
+				s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{{Test: peerTest, Algorithm: "ce", Size: 64 << 10, Ranks: 2, Value: 335, Unit: "GB/s"}}}
+			}),
+			changed(onCUDA("below the floor of GPUs with switches", small(), slowPeers(3, 340),
+				f(3, Finding{Code: "gpu.bandwidth.floor", Severity: Warn, Want: "at least 350.0 GB/s", Got: "340.0 GB/s"}, "copies from and to each other GPU by nvlink (device_to_device of H100 SXM5 80GB)")), func(s *scenario) {
+				s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{{Test: peerTest, Algorithm: "ce", Size: 64 << 10, Ranks: 2, Value: 350, Unit: "GB/s"}}}
+			}),
+			changed(onCUDA("one of four bridges is slow", small(), of("4 peer 5 = 128", "5 peer 4 = 128"),
+				f(4, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 331.5 GB/s", Got: "128.0 GB/s"},
+					"copies from and to gpu5 0000:15:00.0 by nvlink x12: far from its peers, whose median is 390.0 GB/s")), func(s *scenario) {
+				joinedBy(s, 8, func(a, b int) int {
+					if a/2 == b/2 {
+						return 12
+					}
+					return 0
+				})
+			}),
 			onCUDA("no more than four peers at a time", small(), []string{"* peers = 4"}),
 			onCUDA("a copy that never ends", append([]string{"-t", "2"}, small()...), []string{"3 cuStreamQuery after 20 error 600"},
 				Finding{Code: "active.time", Severity: Unknown, Want: "at most 2s",
@@ -135,6 +159,23 @@ func init() {
 			gpuFinding("check_cuda_bw", 3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}, "copy to the host")),
 		changed(onCUDA("no meminfo", of("-b", "64K"), nil, noMeminfo), func(s *scenario) { delete(s.files, "proc/meminfo"); s.broken = true }),
 	)
+}
+
+// joinedBy joins that many GPUs by so many links of each pair.
+func joinedBy(s *scenario, gpus int, links func(a, b int) int) {
+	s.nvml.GPUs = s.nvml.GPUs[:gpus]
+	for i := range gpus {
+		var far []string
+		peers := probe.PeerP2P{}
+		for j := range gpus {
+			if n := links(i, j); i != j && n > 0 {
+				far = append(far, repeat(n, fakenvml.Address(j))...)
+				peers[fmt.Sprintf("gpu%d", j)] = probe.P2POK
+			}
+		}
+		l := &s.nvml.GPUs[i].NVLink
+		l.Far, l.FarPCI, l.PeerP2P = probe.Known(repeat(len(far), "gpu")), probe.Known(far), probe.Known(peers)
+	}
 }
 
 // nearNode puts the fourth GPU beside a NUMA node of which so many kB are free.
@@ -188,6 +229,10 @@ func TestPairsByWhatJoinsThem(t *testing.T) {
 	}
 	if got := gpus[0].joined(gpus[1]); got != "nvlink" {
 		t.Errorf("over switches: %s", got)
+	}
+	gpus[0].gpu.NVLink.Far = probe.Reading[[]string]{}
+	if got := gpus[0].joined(gpus[1]); got != "nvlink, by what is not told" {
+		t.Errorf("over nobody knows what: %s", got)
 	}
 	gpus[0].gpu.NVLink.FarPCI = probe.Known([]string{gpus[1].gpu.PCI, gpus[2].gpu.PCI, gpus[1].gpu.PCI})
 	if got := gpus[0].joined(gpus[1]); got != "nvlink x2" {

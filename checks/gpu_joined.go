@@ -2,14 +2,18 @@ package checks
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // What joins two GPUs, for checks that compare pairs of them.
 
-// Kinds of pairs that go by the host: near to the same CPUs, or not.
+// Kinds of pairs: joined by NVSwitches, by NVLinks of a number that is not told, and by
+// the host, where they are near to the same CPUs or not.
 const (
+	nvSwitched = "nvlink"
+	nvUntold   = "nvlink, by what is not told"
 	joinedNear = "pcie near"
 	joinedFar  = "pcie far"
 )
@@ -29,7 +33,10 @@ func (l *loadedGPU) joined(other *loadedGPU) string {
 		if links > 0 {
 			return fmt.Sprintf("nvlink x%d", links)
 		}
-		return "nvlink"
+		if slices.Contains(l.gpu.NVLink.Far.Value, "switch") {
+			return nvSwitched
+		}
+		return nvUntold
 	}
 	above, beside := l.c.GPU.Above(), other.c.GPU.Above()
 	shared := sharedBridges(above, beside)

@@ -23,13 +23,13 @@ type gpuMembw struct {
 	active
 	Least float64       `arg:"1" toml:"least"` // GB/s; 0: nothing is asked for
 	Size  Size          `opt:"b" toml:"size"`  // of one array, 512M
-	Time  time.Duration `opt:"t" toml:"time"`  // the most that it takes, 15s
+	Time  time.Duration `opt:"t" toml:"time"`  // the most that it takes, 25s
 }
 
 const (
 	gpuMembwName = "check_gpu_membw"
 	membwSize    = 512 << 20
-	membwTime    = 15 * time.Second
+	membwTime    = 25 * time.Second // of 16 GPUs, most of it the opening of them
 	membwSample  = 40 * time.Millisecond
 	triad        = "triad"
 )

@@ -79,6 +79,8 @@ func (g *ncclGPU) loaded() *loadedGPU { return &loadedGPU{gpu: g.gpu, c: g.cuda}
 // unlike says why GPUs may differ by how the node is made, "" if nothing is known.
 func (t *ncclRun) unlike(g *ncclGPU, kind string) string {
 	switch {
+	case kind == nvUntold:
+		return "of links between two GPUs there may be more than between others"
 	case !strings.Contains(kind, "pcie"):
 		return ""
 	case kind == joinedFar:

@@ -89,7 +89,12 @@ func init() {
 	for i := range 2 {
 		mixed.nvml.GPUs[i].Name = probe.Known("NVIDIA A10")
 	}
-	testCheck(ncclName, append(list, bridged, hidden, lesser, mixed,
+	mesh := onGPUs("NVLink, by what is not told, and one slow GPU", small("all_reduce"), nil, gpuFinding(ncclName, 3, Finding{Code: "nccl.peers", Severity: Warn, Want: "at least 331.6 GB/s", Got: "60.0 GB/s"},
+		"exchange with each other GPU by nvlink, by what is not told, each way: far from its peers, whose median is 390.1 GB/s (of links between two GPUs there may be more than between others)")).withNCCL("3 links = 60")
+	for i := range mesh.nvml.GPUs {
+		mesh.nvml.GPUs[i].NVLink.Far, mesh.nvml.GPUs[i].NVLink.FarPCI = probe.Reading[[]string]{}, probe.Reading[[]string]{}
+	}
+	testCheck(ncclName, append(list, bridged, mesh, hidden, lesser, mixed,
 		onSockets("PCIe, one slow GPU of eight", []int{4, 4}, slow, far, gpuFinding(ncclName, 3, near, kind)))...)
 }
 

@@ -231,9 +231,16 @@ func (p *ltProduct) multiply(a, b, c, workspace CUDAMemory, s CUDAStream) error 
 			return err
 		}
 	}
-	return p.call("cublasLtMatmul", p.handle, p.desc, uintptr(unsafe.Pointer(&p.one)), uintptr(a), p.factor, uintptr(b), p.factor,
+	err := p.call("cublasLtMatmul", p.handle, p.desc, uintptr(unsafe.Pointer(&p.one)), uintptr(a), p.factor, uintptr(b), p.factor,
 		uintptr(unsafe.Pointer(&p.zero)), uintptr(c), p.product, uintptr(c), p.product,
 		uintptr(unsafe.Pointer(&p.best.algorithm)), uintptr(workspace), gemmWorkspace, uintptr(s))
+	if err == nil {
+		return nil
+	}
+	if _, fault := p.c.Done(s); fault != nil {
+		return fault // what the GPU has met before, which the library has no name for
+	}
+	return err
 }
 
 // close gives back what the library has made for the product.

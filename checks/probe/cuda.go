@@ -73,7 +73,7 @@ func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
 	if err != nil {
 		return nil, err
 	}
-	cleanCUDAEnvironment()
+	cleanCUDAEnvironment(h.cudaGPUs)
 	lib, err := loadCUDA(name, doing)
 	if err != nil {
 		return nil, err
@@ -105,9 +105,19 @@ func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
 	return c, nil
 }
 
+// OnlyCUDA has CUDA list these GPUs and no others, by their UUIDs. It is for nodes where
+// MIG splits some GPUs up: drivers before 570 show the others only to who asks for them
+// so. It counts for a CUDA that has not been asked yet.
+func (h *Host) OnlyCUDA(uuids []string) { h.cudaGPUs = uuids }
+
+// noMPS is where no daemon of MPS listens, and where nobody can make one do so.
+const noMPS = "/proc/none-for-nhc-gpu"
+
 // cleanCUDAEnvironment takes away what hides GPUs, changes their order or the way they
-// work, whoever has set it, and then says how CUDA is to behave here.
-func cleanCUDAEnvironment() {
+// work, whoever has set it, and then says how CUDA is to behave here: which GPUs it
+// lists, all for none, and that it is no client of MPS, whose daemon would start a
+// server for it that stays on the GPUs.
+func cleanCUDAEnvironment(only []string) {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
 		if strings.HasPrefix(name, "CUDA_") || strings.HasPrefix(name, "NVIDIA_") || strings.HasPrefix(name, "CUBLAS") { // and CUBLASLT_LOG_FILE, which would be written as root
@@ -115,6 +125,10 @@ func cleanCUDAEnvironment() {
 		}
 	}
 	_ = os.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+	_ = os.Setenv("CUDA_MPS_PIPE_DIRECTORY", noMPS)
+	if len(only) > 0 {
+		_ = os.Setenv("CUDA_VISIBLE_DEVICES", strings.Join(only, ","))
+	}
 	_ = os.Setenv("CUDA_CACHE_DISABLE", "1") // no compiled kernels are left in a home directory
 }
 

@@ -90,11 +90,16 @@ func TestCUDACleansItsEnvironment(t *testing.T) {
 	t.Setenv("NVIDIA_TF32_OVERRIDE", "0")
 	t.Setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
 	t.Setenv("CUDAHOME", "/usr/local/cuda")
-	cleanCUDAEnvironment()
-	for name, want := range map[string]string{"CUDA_VISIBLE_DEVICES": "", "CUBLASLT_LOG_FILE": "", "NVIDIA_TF32_OVERRIDE": "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDAHOME": "/usr/local/cuda"} {
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+	cleanCUDAEnvironment(nil)
+	for name, want := range map[string]string{"CUDA_VISIBLE_DEVICES": "", "CUBLASLT_LOG_FILE": "", "CUDA_MPS_PIPE_DIRECTORY": noMPS, "NVIDIA_TF32_OVERRIDE": "", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDAHOME": "/usr/local/cuda"} {
 		if got := os.Getenv(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
+	}
+	cleanCUDAEnvironment([]string{"GPU-a", "GPU-b"})
+	if got := os.Getenv("CUDA_VISIBLE_DEVICES"); got != "GPU-a,GPU-b" {
+		t.Errorf("%q is visible", got)
 	}
 }
 

@@ -73,8 +73,8 @@ type DCGMIncident struct {
 // DCGMHealth is what the health watches have noticed.
 type DCGMHealth struct {
 	Incidents []DCGMIncident
-	// Fresh says that the engine had no watches of these systems, and was given some
-	// for the moment: it knows what is now, and not what has been.
+	// Fresh says that the engine did not watch the GPUs for all of these systems, and
+	// was given watches for the moment: it knows what is now, and not what has been.
 	Fresh bool
 }
 

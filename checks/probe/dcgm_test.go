@@ -85,7 +85,13 @@ func health(h *Host, s DCGMSettings, systems DCGMSystem) string {
 	return text
 }
 
-const oneBad = "incident 1 3 16 20 4 Detected 2 volatile double-bit ECC error(s) in GPU 3."
+const (
+	oneBad        = "incident 1 3 16 20 4 Detected 2 volatile double-bit ECC error(s) in GPU 3."
+	oneBadText    = "gpu 3 0x10 true 4 Detected 2 volatile double-bit ECC error(s) in GPU 3."
+	switchBad     = "incident 3 1 2048 20 15 Detected fatal errors"
+	switchBadText = "switch 1 0x800 true 15 Detected fatal errors"
+	dcgmiAll      = "watched 3539" // what "dcgmi health -s a" sets
+)
 
 func TestDCGMHealth(t *testing.T) {
 	t.Parallel()
@@ -96,11 +102,26 @@ func TestDCGMHealth(t *testing.T) {
 		want    string
 		calls   []string
 	}{
-		{"watched", []string{"watched -1", oneBad, "incident 3 1 2048 10 15 Detected fatal errors"}, DCGMAll,
-			"nv-hostengine at {address}, fresh false\ngpu 3 0x10 true 4 Detected 2 volatile double-bit ECC error(s) in GPU 3.\nswitch 1 0x800 false 15 Detected fatal errors",
-			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmHealthGet", "dcgmHealthCheck", "dcgmDisconnect", "dcgmShutdown"}},
+		{"watched", []string{"watched -1", oneBad}, DCGMAll,
+			"nv-hostengine at {address}, fresh false\n" + oneBadText,
+			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmHealthGet", "dcgmHealthCheck", "dcgmDisconnect", "dcgmShutdown"}},
+		{"watched by dcgmi health -s a", []string{dcgmiAll, oneBad}, DCGMAll, "nv-hostengine at {address}, fresh false\n" + oneBadText,
+			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmHealthGet", "dcgmHealthCheck", "dcgmDisconnect", "dcgmShutdown"}},
+		{"watched by dcgmi health -s a, all but NVLink", []string{"watched 3537"}, DCGMAll, "nv-hostengine at {address}, fresh true", nil},
+		{"watched by dcgmi health -s n", []string{"watched 2", "switches 4", "switchwatches 3072"}, DCGMNVLink | DCGMSwitchFatal | DCGMSwitchNonFatal,
+			"nv-hostengine at {address}, fresh false", nil},
+		{"what dcgmi cannot watch", []string{dcgmiAll, "incident 0 0 8192 20 122 IMEX"}, DCGMIMEX, "nv-hostengine at {address}, fresh true\n 0 0x2000 true 122 IMEX", nil},
+		{"switches are another group", []string{dcgmiAll, "switches 4", oneBad, switchBad}, DCGMAll, "nv-hostengine at {address}, fresh false\n" + oneBadText + "\n" + switchBadText,
+			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmHealthGet", "dcgmGroupCreate", "dcgmGetEntityGroupEntities",
+				"dcgmGroupAddEntity", "dcgmHealthSet", "dcgmUpdateAllFields", "dcgmHealthCheck", "dcgmGroupDestroy", "dcgmDisconnect", "dcgmShutdown"}},
+		{"switches are watched, too", []string{dcgmiAll, "switches 4", "switchwatches 3539", oneBad, switchBad}, DCGMAll,
+			"nv-hostengine at {address}, fresh false\n" + oneBadText + "\n" + switchBadText,
+			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmHealthGet", "dcgmHealthCheck", "dcgmDisconnect", "dcgmShutdown"}},
+		{"only switches are watched", []string{"switches 4", "switchwatches 3072", oneBad, switchBad}, DCGMAll,
+			"nv-hostengine at {address}, fresh true\n" + switchBadText + "\n" + oneBadText, nil},
+		{"nothing is watched, with switches", []string{"switches 4", oneBad, switchBad}, DCGMAll, "nv-hostengine at {address}, fresh true\n" + oneBadText + "\n" + switchBadText, nil},
 		{"not watched", nil, DCGMMemory, "nv-hostengine at {address}, fresh true", []string{"dcgmInit", "dcgmConnect_v2", "dcgmHealthGet", "dcgmGroupCreate",
-			"dcgmGetEntityGroupEntities", "dcgmGroupAddEntity", "dcgmGetEntityGroupEntities", "dcgmHealthSet", "dcgmUpdateAllFields", "dcgmHealthCheck",
+			"dcgmGetEntityGroupEntities", "dcgmGroupAddEntity", "dcgmHealthSet", "dcgmUpdateAllFields", "dcgmHealthCheck",
 			"dcgmGroupDestroy", "dcgmDisconnect", "dcgmShutdown"}},
 		{"others' systems", []string{"watched 31", oneBad, "incident 1 2 1 10 3 replays"}, DCGMPCIe, "nv-hostengine at {address}, fresh false\ngpu 2 0x1 false 3 replays", nil},
 		{"error", []string{"watched -1", "error dcgmHealthCheck -3"}, DCGMAll,

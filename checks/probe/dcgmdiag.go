@@ -218,8 +218,13 @@ func (r *dcgmDiagResponse) results() (list []DCGMResult) {
 		if global := notes(dcgmEntityPair{}); len(global) > 0 {
 			list = append(list, DCGMResult{Test: cBytes(t.Name[:]), Status: dcgmStatus(t.Result), Notes: global})
 		}
+		for i := range errs { // of a thing without a result
+			if more := notes(errs[i].Entity); len(more) > 0 {
+				list = append(list, DCGMResult{Test: cBytes(t.Name[:]), Entity: errs[i].Entity.entity(), Status: DCGMFail, Notes: more})
+			}
+		}
 	}
-	for i := range errs { // of no test: of the diagnostic itself, or of a thing without a result
+	for i := range errs { // of no test, but of the diagnostic itself
 		if !told[i] {
 			list = append(list, DCGMResult{Entity: errs[i].Entity.entity(), Status: DCGMFail, Notes: []DCGMNote{errs[i].note()}})
 		}

@@ -52,6 +52,7 @@ func TestDCGMDiag(t *testing.T) {
 		{"passes with an error", []string{"result memory 1 3 0", "note memory 1 3 56 Couldn't allocate at least 75.0% of GPU memory"},
 			"memory gpu3 pass; 56 Couldn't allocate at least 75.0% of GPU memory"},
 		{"an error of no GPU", []string{"result memory 1 3 0", "note memory 0 0 64 API call failed"}, "memory gpu3 pass\nmemory 0 pass; 64 API call failed"},
+		{"an error of a thing without a result", []string{"result memory 1 3 3", "note memory 3 1 58 a switch"}, "memory gpu3 fail\nmemory switch1 fail; 58 a switch"},
 		{"an error of no test", []string{"note - 0 0 44 There was an internal error"}, " 0 fail; 44 There was an internal error"},
 		{"returns an error with results", []string{"result pcie 1 3 3", "note pcie 1 3 30 slow", "error dcgmActionValidate_v2 -30"},
 			"pcie gpu3 fail; 30 slow\nerror: dcgmActionValidate_v2: GPU Diagnostic returned an error. (DCGM error -30)"},

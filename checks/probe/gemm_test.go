@@ -59,6 +59,25 @@ func TestGEMMNumbersAreSmallEnough(t *testing.T) {
 	}
 }
 
+// What the GPU has met while cuBLASLt queued more work is the GPU's, not the library's.
+func TestGEMMTellsTheGPUsFault(t *testing.T) {
+	t.Parallel()
+	for want, line := range map[string]string{
+		"cuStreamQuery(0): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)": "0 cuStreamQuery error 719",
+		"cublasLtMatmul(0): CUBLAS_STATUS_EXECUTION_FAILED (13)":      "0 cuStreamQuery after 99 error 719",
+	} {
+		h := fakeHost(t, fakecuda.Scenario(1, gemmRoom, "0 cublasLtMatmul after 1 error 13", line))
+		h.libraries[SettingCUBLASLt] = h.libraries[SettingCUDA]
+		cuda := must[*CUDA](t)(h.CUDA(nil))
+		c := must[*CUDAContext](t)(cuda.GPUs[0].Open())
+		g := must[*GEMM](t)(c.NewGEMM(GEMMTypeOf("bf16"), 256, must[*CUBLASLt](t)(h.CUBLASLt(cuda)), 0))
+		if err := g.Multiply(0); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		_ = c.Close() // of a GPU with a fault
+	}
+}
+
 // Both ways of multiplying have the CPU's product, in every type.
 func TestGEMM(t *testing.T) {
 	t.Parallel()

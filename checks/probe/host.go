@@ -31,6 +31,7 @@ type Host struct {
 
 	nvmlLibrary string            // see SetNVMLLibrary
 	libraries   map[string]string // see SetLibraries
+	cudaGPUs    []string          // see OnlyCUDA
 	stuck       []string          // see SetStuck
 }
 

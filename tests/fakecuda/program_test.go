@@ -107,6 +107,20 @@ func TestHealthyNode(t *testing.T) {
 	n.leavesNobody(t)
 }
 
+// Where MIG splits a GPU up, drivers before R570 show the others only to who asks for them.
+func TestMIGHidesOthers(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "- mig = 7")
+	var err error
+	if n.nvml, err = fakenvml.Place(n.dir, fakenvml.Scenario(fakenvml.H100, 8, "7 nvmlDeviceGetMigMode = 1 1")); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := n.run(t, "* || check_gpu_bandwidth -b 64K 48 335\n* || check_gpu_launch\n", "-v", "-a", "-t", "120")
+	if strings.Contains(out, "CUDA does not show it") || strings.Count(out, "gpu7 0000:17:00.0: left out: it is split up by MIG") != 2 || !strings.Contains(out, "gpu6 55.0") {
+		t.Errorf("seven whole GPUs:\n%s", out)
+	}
+}
+
 // What the driver does on one GPU of eight comes to a finding in the right words, and
 // no process is left.
 func TestFaults(t *testing.T) {

@@ -58,11 +58,28 @@ static void start_device(int i)
 		sscanf(stuck, "%li %d %d", (long *)&d->stuck.at, &d->stuck.bit, &d->stuck.value);
 }
 
+static int shows_mig;
+
+/* asked_for is how many GPUs a list of UUIDs names. Without one there is the MIG instance
+   of the last GPU alone, as before R570. */
+static int asked_for(const char *list)
+{
+	int n = 1;
+
+	for (; list && *list; list++)
+		n += *list == ',';
+	return n;
+}
+
 int cuInit(unsigned flags)
 {
 	load_scenario();
 	CALL(SYSTEM, "cuInit", NULL);
 	ndevices = (int)number(SYSTEM, "cuDeviceGetCount", NULL, 0);
+	if (number(SYSTEM, "mig", NULL, 0)) {
+		shows_mig = !getenv("CUDA_VISIBLE_DEVICES");
+		ndevices = asked_for(getenv("CUDA_VISIBLE_DEVICES"));
+	}
 	if (ndevices == 0)
 		return NO_DEVICE;
 	for (int i = 0; i < ndevices && i < MAX_GPUS && !started; i++)
@@ -119,7 +136,7 @@ int cuDeviceGetPCIBusId(char *out, int size, int d)
 	if (address)
 		snprintf(out, (size_t)size, "%s", address);
 	else
-		snprintf(out, (size_t)size, "0000:%02X:00.0", 0x10 + d);
+		snprintf(out, (size_t)size, "0000:%02X:00.0", 0x10 + (shows_mig ? (int)number(SYSTEM, "mig", NULL, 0) : d));
 	return OK;
 }
 

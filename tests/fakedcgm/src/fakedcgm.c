@@ -151,7 +151,7 @@ dcgmReturn_t dcgmStopEmbedded(dcgmHandle_t handle) { CALL("dcgmStopEmbedded"); r
 dcgmReturn_t dcgmGetEntityGroupEntities(dcgmHandle_t handle, dcgm_field_entity_group_t group, dcgm_field_eid_t *entities, int *count, unsigned int flags)
 {
 	CALL("dcgmGetEntityGroupEntities");
-    *count = group == DCGM_FE_GPU ? setting("gpus", 8) : 0;
+    *count = group == DCGM_FE_GPU ? setting("gpus", 8) : group == DCGM_FE_SWITCH ? setting("switches", 0) : 0;
 	for (int i = 0; i < *count; i++) /* DCGM's numbers need not be NVML's */
 		entities[i] = setting("reversed", 0) ? *count - 1 - i : i;
 	return DCGM_ST_OK;
@@ -187,32 +187,47 @@ dcgmReturn_t dcgmEntitiesGetLatestValues(dcgmHandle_t handle, dcgmGroupEntityPai
 
 dcgmReturn_t dcgmUpdateAllFields(dcgmHandle_t handle, int wait) { CALL("dcgmUpdateAllFields"); return DCGM_ST_OK; }
 
+/* The group of the program's own, and the kinds of things in it. */
+static const dcgmGpuGrp_t own_group = 7;
+static int in_group[DCGM_FE_COUNT];
+
 dcgmReturn_t dcgmGroupCreate(dcgmHandle_t handle, dcgmGroupType_t type, const char *name, dcgmGpuGrp_t *group)
 {
 	CALL("dcgmGroupCreate");
-    *group = 7;
+    *group = own_group;
 	return DCGM_ST_OK;
 }
 
 dcgmReturn_t dcgmGroupAddEntity(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgm_field_entity_group_t kind, dcgm_field_eid_t id)
 {
 	CALL("dcgmGroupAddEntity");
-	return group == 7 ? DCGM_ST_OK : DCGM_ST_BADPARAM;
+	in_group[kind] = 1;
+	return group == own_group ? DCGM_ST_OK : DCGM_ST_BADPARAM;
 }
 
-dcgmReturn_t dcgmGroupDestroy(dcgmHandle_t handle, dcgmGpuGrp_t group) { CALL("dcgmGroupDestroy"); return group == 7 ? DCGM_ST_OK : DCGM_ST_BADPARAM; }
+dcgmReturn_t dcgmGroupDestroy(dcgmHandle_t handle, dcgmGpuGrp_t group) { CALL("dcgmGroupDestroy"); return group == own_group ? DCGM_ST_OK : DCGM_ST_BADPARAM; }
 
 dcgmReturn_t dcgmHealthGet(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmHealthSystems_t *systems)
 {
 	CALL("dcgmHealthGet");
-    *systems = setting("watched", 0);
+    *systems = setting(group == DCGM_GROUP_ALL_NVSWITCHES ? "switchwatches" : "watched", 0);
 	return DCGM_ST_OK;
 }
 
 dcgmReturn_t dcgmHealthSet(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmHealthSystems_t systems)
 {
 	CALL("dcgmHealthSet");
-	return group == 7 ? DCGM_ST_OK : DCGM_ST_BADPARAM; /* nobody touches the group of all GPUs */
+	return group == own_group ? DCGM_ST_OK : DCGM_ST_BADPARAM; /* nobody touches the group of all GPUs */
+}
+
+/* Whether a group has things of this kind: that of all GPUs has no switch. What is of no thing is told by each. */
+static int has(dcgmGpuGrp_t group, unsigned int kind)
+{
+	if (kind != DCGM_FE_GPU && kind != DCGM_FE_SWITCH)
+		return 1;
+	if (group == own_group)
+		return in_group[kind];
+	return (kind == DCGM_FE_SWITCH) == (group == DCGM_GROUP_ALL_NVSWITCHES);
 }
 
 /* incident KIND ID SYSTEM HEALTH CODE message */
@@ -227,7 +242,7 @@ dcgmReturn_t dcgmHealthCheck(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmHealth
 		unsigned int kind, id, system, health, code;
 		int at = 0;
 
-		if (sscanf(lines[i], "incident %u %u %u %u %u %n", &kind, &id, &system, &health, &code, &at) < 5)
+		if (sscanf(lines[i], "incident %u %u %u %u %u %n", &kind, &id, &system, &health, &code, &at) < 5 || !has(group, kind))
 			continue;
 		dcgmIncidentInfo_t *in = &r->incidents[r->incidentCount++];
 		in->entityInfo.entityGroupId = kind;
