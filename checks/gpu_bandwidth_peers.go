@@ -22,9 +22,8 @@ type gpuPair struct {
 
 // The test of copies between GPUs, as measures have it.
 const (
-	nvSwitched = "nvlink" // how NVSwitches join GPUs
-	peerTest   = "device_to_device"
-	peerRanks  = 2
+	peerTest  = "device_to_device"
+	peerRanks = 2
 )
 
 // peerEnd is a GPU with its buffers for copies from and to others.
@@ -152,7 +151,7 @@ func newPeerEnd(l *loadedGPU, size uint64) (*peerEnd, error) {
 
 // each measures a pair both ways, and verifies what was copied; the slower one counts.
 func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, wrong *brokenPair) {
-	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: b.joined(x.loadedGPU, y.loadedGPU), size: size, rate: math.Inf(1)}
+	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: x.joined(y.loadedGPU), size: size, rate: math.Inf(1)}
 	if !strings.HasPrefix(p.kind, "nvlink") && size > peerWays*leastBuffer {
 		p.size /= peerWays
 	}
@@ -196,44 +195,6 @@ func (e *peerEnd) arrived(ctx context.Context, size uint64, noise pattern) (wron
 	}
 	return e.p.wrong(ctx)
 }
-
-// joined says what is between two GPUs, as far as NVML and the kernel tell: pairs are
-// compared with those that have the same. In a mesh the number of links belongs to it,
-// on PCIe whether the way leaves the switch, the root port, the NUMA node: each step may
-// halve the rate.
-func (b *bandwidth) joined(x, y *loadedGPU) string {
-	if x.gpu.NVLink.PeerP2P.Value[gpuName(y.gpu)] == probe.P2POK {
-		links := 0
-		for _, far := range x.gpu.NVLink.FarPCI.Value {
-			if far == y.gpu.PCI {
-				links++
-			}
-		}
-		if links > 0 {
-			return fmt.Sprintf("nvlink x%d", links)
-		}
-		if slices.Contains(x.gpu.NVLink.Far.Value, "switch") {
-			return nvSwitched
-		}
-		return "nvlink, by what is not told"
-	}
-	above, beside := x.c.GPU.Above(), y.c.GPU.Above()
-	shared := 0
-	for shared < min(len(above), len(beside)) && above[shared] == beside[shared] {
-		shared++
-	}
-	switch own := max(len(above), len(beside)) - shared; {
-	case shared > 0 && own <= 1:
-		return "one pcie switch"
-	case shared > 0:
-		return fmt.Sprintf("pcie switches %d deep", own)
-	case x.c.GPU.Near() == y.c.GPU.Near():
-		return "pcie near"
-	}
-	return "pcie far"
-}
-
-func gpuName(g *probe.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
 
 // judgePairs makes measures of the pairs: one for each GPU, the median of its pairs, so
 // that a GPU that is slow to all others is one finding. Where a GPU has one pair only

@@ -227,20 +227,19 @@ func TestPairsByWhatJoinsThem(t *testing.T) {
 		defer l.c.Close()
 		gpus = append(gpus, l)
 	}
-	b := &bandwidth{}
-	if got := b.joined(gpus[0], gpus[1]); got != "nvlink" {
+	if got := gpus[0].joined(gpus[1]); got != "nvlink" {
 		t.Errorf("over switches: %s", got)
 	}
 	gpus[0].gpu.NVLink.Far = probe.Reading[[]string]{}
-	if got := b.joined(gpus[0], gpus[1]); got != "nvlink, by what is not told" {
+	if got := gpus[0].joined(gpus[1]); got != "nvlink, by what is not told" {
 		t.Errorf("over nobody knows what: %s", got)
 	}
 	gpus[0].gpu.NVLink.FarPCI = probe.Known([]string{gpus[1].gpu.PCI, gpus[2].gpu.PCI, gpus[1].gpu.PCI})
-	if got := b.joined(gpus[0], gpus[1]); got != "nvlink x2" {
+	if got := gpus[0].joined(gpus[1]); got != "nvlink x2" {
 		t.Errorf("in a mesh: %s", got)
 	}
 	gpus[0].gpu.NVLink = probe.NVLink{}
-	if got := b.joined(gpus[0], gpus[1]); got != "pcie near" {
+	if got := gpus[0].joined(gpus[1]); got != "pcie near" {
 		t.Errorf("without links: %s", got)
 	}
 }
@@ -275,7 +274,7 @@ func TestPairsByTheWayBetween(t *testing.T) {
 		gpus = append(gpus, l)
 	}
 	for i, want := range []string{"one pcie switch", "pcie switches 3 deep", "pcie near"} {
-		if got := (&bandwidth{}).joined(gpus[0], gpus[i+1]); got != want {
+		if got := gpus[0].joined(gpus[i+1]); got != want {
 			t.Errorf("GPU 0 and %d: %q, want %q", i+1, got, want)
 		}
 	}

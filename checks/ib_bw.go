@@ -18,11 +18,15 @@ import (
 //
 // Each port writes to itself, for -D seconds, in messages of -s bytes: that shows its
 // PCIe link in both directions and its own work, but neither cable nor switch. --pairs
-// writes between two ports that are near to each other, one way and then the other.
-// --gdr takes the memory of the GPU that is nearest to each port, for which ib_write_bw
-// has to be built with CUDA (Debian's is not: -p names another). -b writes both ways at
-// once. Ports work at the same time unless they share a card, or a root port while the
-// memory is the host's; --serial takes one after the other. -t bounds all of it.
+// writes between two ports that are near to each other and in one subnet, by their IP
+// addresses or their GIDs and subnet manager, one way and then the other; a port without
+// such another writes to itself.
+//
+// With --gdr it takes the memory of the GPU that is nearest to each port, for which
+// ib_write_bw has to be built with CUDA (Debian's is not: -p names another), by dma-buf
+// where neither nvidia_peermem nor nv_peer_mem is loaded. -b writes both ways at once. Ports work at
+// the same time unless they share a card, or a root port while the memory is the host's;
+// --serial takes one after the other. -t bounds all of it.
 //
 // check_ib_bw_gdr and check_ib_bw_non_gdr are AzureHPC's names, of which the first could
 // not fail: GPU memory and 8 MiB, all at once; host memory and 1 MiB, one after the other.
@@ -80,7 +84,9 @@ var ibBWDo = activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width a
 	"ib.bw.kind":     "Nothing: this adapter has another transport than ib_write_bw uses. Its vendor has tests of its own.",
 	"ib.bw.gid":      "The port has no address that RoCE v2 could use: check_ib_gid says more.",
 	"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port; else see nvidia-smi.",
-	"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_ib_modules (nvidia_peermem), and ulimit -l.",
+	"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
+	"ib.bw.way":      "No such port has a rate: that is more likely the network's addresses than the ports. RoCE: an interface in a VRF (ip vrf show) reaches itself only with a new kernel, and with --pairs rails have to be one network (ip route get ADDRESS from ADDRESS): leave --pairs out, or the line. InfiniBand: sminfo, check_ib_gid. Of a port alone: name another beside it.",
+	"ib.bw.alone":    "Nothing, if the rails are networks of their own. Else see the addresses and routes of their interfaces (ip route show dev INTERFACE), and the subnet's prefix and manager (check_ib_gid, sminfo).",
 	"ib.bw.rate":     "Other such ports reach nine tenths of their rate. If this is the best that the node can do say so: give the line a number. Else see check_ib_pcie and check_ib_ports.",
 	"ib.bw.untested": "Give the line more time (-t), or each port less (-D).",
 })
@@ -100,12 +106,12 @@ func (c *ibBW) size() int64 {
 }
 
 // algorithm is the word by which floors tell runs apart.
-func (c *ibBW) algorithm() string {
+func (c *ibBW) algorithm(pair bool) string {
 	word := "host"
 	if c.GDR {
 		word = "gdr"
 	}
-	if c.Pairs {
+	if pair {
 		word += " pair"
 	}
 	if c.Both {
@@ -154,7 +160,7 @@ func (c *ibBW) Run(ctx context.Context, env *Env) []Finding {
 		return append(findings, refused...)
 	}
 	r.findings = append(r.findings, findings...)
-	b := &bwRun{activeRun: r, c: c, fabric: f}
+	b := &bwRun{activeRun: r, c: c, fabric: f, worked: map[bwWay]bool{}}
 	for _, p := range ports {
 		if !slices.Contains(up, p) {
 			b.report(p.device(), Finding{Code: "ib.bw.down", Severity: Skip, Got: p.State}, "not measured: check_ib_ports judges a port that is not %s", ibActive)
@@ -175,6 +181,9 @@ type bwRun struct {
 	fabric *fabric
 	help   string // what the program says of its options
 	tests  []bwTest
+	reach  map[*fabricPort]string // the subnet in which others reach a port, "": not told
+	faults []bwFault
+	worked map[bwWay]bool
 }
 
 // program asks the program what it can.
@@ -201,6 +210,7 @@ func (b *bwRun) noCUDA() {
 
 // run measures all of them, round by round.
 func (b *bwRun) run() {
+	defer b.tellFaults()
 	for len(b.tests) > 0 && b.ctx.Err() == nil {
 		round, rest := b.round()
 		if !b.timeFor(round) {
@@ -238,7 +248,7 @@ func (b *bwRun) timeFor(round []bwTest) bool {
 func (b *bwRun) untested() {
 	for _, t := range b.tests {
 		if t.hung != nil {
-			b.fault(&t, t.hung, true)
+			b.faults = append(b.faults, bwFault{t, t.hung})
 			continue
 		}
 		b.failures = true

@@ -2,40 +2,60 @@ package checks
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // What came of check_ib_bw.
 
-// judgeRound takes what a round has measured. A port that gives no number fails if its
-// own hardware says why, or if others give one under the same program; where none does
-// it may be the program. One that hangs beside others is tried once more, alone.
+// bwFault is a test without a number, and why.
+type bwFault struct {
+	test bwTest
+	err  *probe.PerftestError
+}
+
+// bwWay is what tests have in common of which one shows that the others should reach
+// their ends as well.
+type bwWay struct {
+	pair  bool   // between two ports
+	layer string // InfiniBand, Ethernet
+	told  bool   // the IP subnet is, over Ethernet
+}
+
+func (b *bwRun) way(t *bwTest) bwWay {
+	return bwWay{t.from != t.to, t.from.Layer, t.from.Layer == layerEth && b.reach[t.from] != ""}
+}
+
+// judgeRound takes what a round has measured. One that hangs beside others is tried once
+// more, alone.
 func (b *bwRun) judgeRound(round []bwTest, results []probe.PerftestResult) {
-	worked := 0
-	for _, r := range results {
-		if r.Err == nil {
-			worked++
-		}
-	}
+	worked := slices.ContainsFunc(results, func(r probe.PerftestResult) bool { return r.Err == nil })
 	for i, t := range round {
-		err := results[i].Err
-		if err != nil && err.Kind == probe.PerftestHung && t.hung == nil && len(round) > 1 && worked > 0 {
+		switch err := results[i].Err; {
+		case err != nil && err.Kind == probe.PerftestHung && t.hung == nil && len(round) > 1 && worked:
 			t.hung = err
 			b.tests = append(b.tests, t)
-			continue
+		case err != nil:
+			b.faults = append(b.faults, bwFault{t, err})
+		default:
+			b.measure(&t, results[i].Rate, len(round))
 		}
-		if err != nil {
-			b.fault(&t, err, worked > 0 || len(b.measures) > 0)
-			continue
-		}
-		b.measure(&t, results[i].Rate, len(round))
 	}
 }
 
-// fault tells why there is no number.
-func (b *bwRun) fault(t *bwTest, err *probe.PerftestError, othersWork bool) {
+// tellFaults tells why there is no number, when all is over: a port fails if its own
+// hardware says why, or if others give one under the same program; where none does it
+// may be the program, or the network.
+func (b *bwRun) tellFaults() {
+	for _, f := range b.faults {
+		b.fault(&f.test, f.err)
+	}
+}
+
+func (b *bwRun) fault(t *bwTest, err *probe.PerftestError) {
 	of := Finding{Code: "ib.bw.failed", Severity: Unknown, Got: err.Text}
+	text := "it has no rate"
 	switch err.Kind {
 	case probe.PerftestNoCUDA:
 		b.noCUDA()
@@ -43,21 +63,22 @@ func (b *bwRun) fault(t *bwTest, err *probe.PerftestError, othersWork bool) {
 	case probe.PerftestAbsent, probe.PerftestUnloadable, probe.PerftestNoOption:
 		of.Code = "ib.bw.program"
 	case probe.PerftestTransfer, probe.PerftestLink:
-		of.Severity = Fail
+		if of.Severity = Fail; !b.worked[b.way(t)] {
+			of.Code, of.Severity, text = "ib.bw.way", Unknown, "it has no rate, nor has any other such port"
+		}
 	case probe.PerftestHung, probe.PerftestBroken, probe.PerftestMemory, probe.PerftestNoDevice:
-		if othersWork {
+		if len(b.measures) > 0 {
 			of.Severity = Fail
 		}
 	}
 	b.failures = b.failures || of.Severity != Fail
-	text := "it has no rate"
 	switch err.Kind {
 	case probe.PerftestHung:
 		text = fmt.Sprintf("it has no rate after %s", t.test.Timeout)
 	case probe.PerftestMemory:
 		text = "its memory cannot be registered with the adapter"
 		if b.c.GDR {
-			text = "memory of its GPU cannot be registered with the adapter (nvidia_peermem)"
+			text = "memory of its GPU cannot be registered with the adapter (nvidia_peermem, or dma-buf)"
 		}
 	}
 	b.report(t.device(), of, "%s", text)
@@ -82,8 +103,9 @@ func (b *bwRun) measure(t *bwTest, rate float64, together int) {
 	if b.c.Both {
 		what += ", both ways at once"
 	}
+	b.worked[b.way(t)] = true
 	m := measure{
-		Test: "ib_write_bw", Algorithm: b.c.algorithm(), Size: b.c.size(), Ranks: together, Device: t.device(),
+		Test: "ib_write_bw", Algorithm: b.c.algorithm(t.from != t.to), Size: b.c.size(), Ranks: together, Device: t.device(),
 		Model: t.from.HCA.Type + " " + t.from.Rate, What: what, Value: rate, Unit: "Gb/s", Least: b.c.Rate,
 	}
 	if b.c.GDR {

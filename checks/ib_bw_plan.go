@@ -36,6 +36,7 @@ func (c *ibBW) bwStart() time.Duration {
 
 // plan makes the tests.
 func (b *bwRun) plan(ports []*fabricPort) {
+	b.reach = map[*fabricPort]string{}
 	ends := map[*fabricPort]*probe.PerftestEnd{}
 	near := map[*fabricPort]nearness{}
 	ports = slices.DeleteFunc(slices.Clone(ports), func(p *fabricPort) bool {
@@ -52,7 +53,7 @@ func (b *bwRun) plan(ports []*fabricPort) {
 			Queues: b.queues(), Bidirectional: b.c.Both, Timeout: b.c.Duration + b.c.bwStart(),
 		}})
 	}
-	for _, p := range pairUp(b.env, ports, b.c.Pairs) {
+	for _, p := range b.pairUp(ports) {
 		add(p[0], p[1])
 		if p[0] != p[1] && !b.c.Both {
 			add(p[1], p[0])
@@ -76,16 +77,18 @@ func (b *bwRun) end(p *fabricPort) (*probe.PerftestEnd, bool) {
 		b.report(p.device(), Finding{Code: "ib.bw.kind", Severity: Skip, Got: "EFA"}, "not measured: no transport of ib_write_bw")
 		return e, false
 	}
+	b.at("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
 	if p.Layer != layerEth {
+		b.reach[p] = b.ibSubnet(p)
 		return e, true
 	}
-	b.at("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
 	v4 := func(g probe.GID) bool { return netip.AddrFrom16(g.ID).Is4In6() }
 	fit := func(g probe.GID) bool { return g.Type == roceV2 && !g.LinkLocal() }
 	list, err := b.env.Host.IBGIDs(p.Device, p.Port, func(g probe.GID) bool { return fit(g) && v4(g) })
 	for _, g := range list {
 		if fit(g) && (e.GID < 0 || v4(g)) {
 			e.GID = g.Index
+			b.reach[p] = b.subnet(g)
 		}
 	}
 	if e.GID < 0 {
@@ -143,38 +146,27 @@ func (b *bwRun) gpuWords(at int, gpus []Located) (args, env []string) {
 		all = append(all, strconv.Itoa(i))
 	}
 	env = []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(all, ",")}
+	args = []string{fmt.Sprintf("--use_cuda=%d", at)}
 	if strings.Contains(b.help, "--use_cuda_bus_id") {
-		return []string{"--use_cuda_bus_id=" + gpus[at].PCI}, env
+		args = []string{"--use_cuda_bus_id=" + gpus[at].PCI}
 	}
-	return []string{fmt.Sprintf("--use_cuda=%d", at)}, env
+	if b.byDMABuf() {
+		args = append(args, "--use_cuda_dmabuf") // behind the GPU: perftest reads them in their order
+	}
+	return args, env
 }
 
-// pairUp pairs ports of one kind, those first that are nearest to each other. Without
-// pairs each has itself, as the one has that is left.
-func pairUp(env *Env, ports []*fabricPort, pairs bool) (list [][2]*fabricPort) {
-	if !pairs {
-		for _, p := range ports {
-			list = append(list, [2]*fabricPort{p, p})
-		}
-		return list
+// byDMABuf says whether the memory of GPUs has to be shared by dma-buf: none of the
+// modules is loaded that do it in the older way, which is perftest's unless it is told.
+func (b *bwRun) byDMABuf() bool {
+	if !strings.Contains(b.help, "--use_cuda_dmabuf") {
+		return false
 	}
-	places := map[*fabricPort]Located{}
-	for _, p := range ports {
-		places[p] = env.locate(p.Device, p.PCI)
-	}
-	left := slices.Clone(ports)
-	for len(left) > 0 {
-		p, other, best := left[0], left[0], nearness(-1)
-		for _, q := range left[1:] {
-			a, at := places[p], places[q]
-			if n := a.near(&at); p.Layer == q.Layer && p.Rate == q.Rate && p.HCA.Type == q.HCA.Type && n > best {
-				other, best = q, n
-			}
-		}
-		list = append(list, [2]*fabricPort{p, other})
-		left = slices.DeleteFunc(left, func(q *fabricPort) bool { return q == p || q == other })
-	}
-	return list
+	b.at("read /proc/modules")
+	loaded, err := b.env.Host.Modules()
+	return err == nil && !slices.ContainsFunc([]string{"nvidia_peermem", "nv_peer_mem"}, func(n string) bool {
+		return slices.Contains(loaded, n) || b.env.Host.BuiltIn(n)
+	})
 }
 
 // round takes the tests that do not disturb each other: ports of one card have its

@@ -87,6 +87,11 @@ func bwScenarios(name string, gdr bool) (list []scenario) {
 		on("carries nothing", nil, oneActs("transfer"), nil, says(Fail, "failed", "", "Completion with error at client", "it has no rate")),
 		on("no link", nil, oneActs("link"), nil, says(Fail, "failed", "", "Unable to Connect the HCA's through the link", "it has no rate")),
 		on("not there for verbs", nil, oneActs("nodevice"), nil, says(Fail, "failed", "", "Unable to find the Infiniband/RoCE device", "it has no rate")),
+		on("none carries anything", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_*": "transfer"}}, nil, noWay(name, "Completion with error at client")...),
+		on("none has a link", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_*": "link"}}, nil, noWay(name, "Unable to Connect the HCA's through the link")...),
+		on("one alone carries nothing", of("-d", "mlx5_3"), oneActs("transfer"), nil, noWay(name, "Completion with error at client")[3]),
+		on("the first carries nothing, one after the other", of("--serial"), fakesys.Perftest{Acts: map[string]string{"mlx5_0": "transfer"}}, nil,
+			portFinding(name, "mlx5_0", 0, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "Completion with error at client"}, "it has no rate")),
 		broken(on("garbage", nil, oneActs("garbage"), nil, says(Unknown, "failed", "", `its table has no average: "#bytes is all that there is"`, "it has no rate"))),
 		broken(on("half a table", of("-d", "mlx5_3"), oneActs("half"), nil, says(Unknown, "failed", "", fmt.Sprintf("a row of its table is not understood: %q", fmt.Sprint(map[bool]int{true: 8 << 20, false: 1 << 20}[gdr])+" 23912"), "it has no rate"))),
 		broken(on("it alone, and broken", of("-d", "mlx5_3"), oneActs("broken"), nil, says(Unknown, "failed", "", "it ended with 1: "+brokenTail, "it has no rate"))),
@@ -115,37 +120,14 @@ func bwScenarios(name string, gdr bool) (list []scenario) {
 			portFinding(name, "rocep3s0", 3, Finding{Code: "ib.bw.gid", Severity: Unknown, Want: "RoCE v2 with an address", Got: "none"}, "not measured: no such GID")))
 }
 
-const brokenTail = "Failed to exchange data between server and clients"
-
-// testGDR are those of GPU memory.
-func testGDR(name string) {
-	on := func(text string, p fakesys.Perftest, nvml func(*probe.NVML), want ...Finding) scenario {
-		s := onPorts(text, nil, fakesys.DGXH100(), p, nil, want...)
-		if nvml != nil {
-			nvml(s.nvml)
-		}
-		return s
-	}
-	gone := onPorts("no GPU on the bus", nil, fakesys.DGXH100(), fakesys.Perftest{CUDA: true}, func(n *fakesys.Node) {
-		for _, g := range h100s().GPUs {
-			delete(n.Links, "sys/bus/pci/devices/"+g.PCI)
-		}
-	}, Finding{Code: "ib.bw.gpu", Severity: Unknown, Got: "none is on the PCI bus", Message: name + ":  cannot tell where the GPUs are, got none is on the PCI bus"})
-	gone.broken = true
-	none := Finding{Code: "ib.bw.cuda", Severity: Unknown, Want: "one that is built with CUDA", Message: name + ":  ib_write_bw cannot use the memory of GPUs, want one that is built with CUDA"}
-	used := func(n *probe.NVML) { n.GPUs[3].Processes = probe.Known([]probe.GPUProcess{{PID: 1}}) }
-	left := Finding{Code: "active.left", Severity: Skip, Device: gpuDevice(&h100s().GPUs[3]), Got: "process 1 is on it"}
-	left.Message = name + ":  " + left.Device.String() + ": left out: process 1 is on it"
-	busy := portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw.gpu", Severity: Skip, Got: "gpu3 " + h100s().GPUs[3].PCI}, "not measured: its GPU is not free")
-	testCheck(name,
-		on("built without CUDA, Debian 12", fakesys.Perftest{Version: "4.5"}, nil, none),
-		on("built without CUDA, Debian 13", fakesys.Perftest{}, nil, none),
-		on("memory cannot be registered", fakesys.Perftest{CUDA: true, Acts: map[string]string{"mlx5_3": "memory"}}, nil,
-			portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "Couldn't allocate MR"}, "memory of its GPU cannot be registered with the adapter (nvidia_peermem)")),
-		gone,
-		on("its GPU is in use", fakesys.Perftest{CUDA: true}, used, busy, left),
-	)
+// noWay is what is said of eight ports none of which reaches its end.
+func noWay(name, got string) []Finding {
+	return onAll(8, func(i int) Finding {
+		return portFinding(name, fmt.Sprintf("mlx5_%d", i), i, Finding{Code: "ib.bw.way", Severity: Unknown, Got: got}, "it has no rate, nor has any other such port")
+	})
 }
+
+const brokenTail = "Failed to exchange data between server and clients"
 
 // bwRoot writes a node with eight ports and a fake program.
 func bwRoot(t *testing.T, n *fakesys.Node, p fakesys.Perftest) (root string, calls func() string) {
@@ -181,25 +163,6 @@ func bwOf(t *testing.T, name string, words ...string) *ibBW {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// Each port has the GPU beside it, whatever a job has set.
-func TestIBBWPairsGPUs(t *testing.T) {
-	t.Setenv("CUDA_VISIBLE_DEVICES", "5")
-	for version, option := range map[string]string{"25.01": "--use_cuda_bus_id=0000:1%d:00.0", "4.5": "--use_cuda=%d"} {
-		root, calls := bwRoot(t, fakesys.DGXH100(), fakesys.Perftest{Version: version, CUDA: true, Old: version == "4.5"})
-		env := &Env{Host: probe.NewHost(root)}
-		env.Host.SetNVML(h100s(), nil)
-		if got := bwOf(t, "check_ib_bw_gdr").Run(t.Context(), env); Worst(got) != OK {
-			t.Errorf("%v", got)
-		}
-		for i := range 8 {
-			want := fmt.Sprintf("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 LC_ALL=C -d mlx5_%d ", i)
-			if n := strings.Count(calls(), want); n < 2 || !strings.Contains(calls(), " "+fmt.Sprintf(option, i)) {
-				t.Errorf("%s: %d calls of %q with %q in\n%s", version, n, want, option, calls())
-			}
-		}
-	}
 }
 
 func TestIBBWCalls(t *testing.T) {

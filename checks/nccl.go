@@ -18,7 +18,9 @@ import (
 // those of nccl-tests: the largest buffer, from -b on times -f up to -e; without
 // either it is that of the platform's floor, or 1G. -w is what the largest has to
 // reach, in GB/s. What was received is verified on every GPU, and pairs of GPUs
-// exchange data at the end, which tells the one that is slow.
+// exchange data at the end, which tells the one that is slow: a GPU is compared by its
+// pairs of one kind (NVLink, one PCIe switch, one socket) if it has two of them or more.
+// It only warns of pairs that cross sockets, and where nobody tells how they are joined.
 //
 // It runs NCCL in its own process, libnccl.so.2 or what NCCL_LIBRARY names, with
 // nothing of NCCL_... but what these words say: --algo is NCCL_ALGO, --topo
@@ -136,6 +138,7 @@ func (c *nccl) run(ctx context.Context, env *Env, name string) []Finding {
 	if c.of != nil {
 		t.Of = c.of
 	}
+	_, _ = env.askNVML(name, probe.GroupPCIe|probe.GroupP2P|probe.GroupNVLinkFar) // what joins the GPUs; what cannot be asked is said below
 	r, findings := c.beginGPUs(ctx, env, t)
 	if r == nil {
 		return findings

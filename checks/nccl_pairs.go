@@ -2,6 +2,7 @@ package checks
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +19,9 @@ var ncclPairs = &ncclOp{name: "exchange of pairs", sends: true}
 // ncclPairTimes is how often a pair exchanges its data.
 const ncclPairTimes = 4
 
-// pairs has all pairs exchange data, in rounds in which every GPU has one partner.
+// pairs has all pairs exchange data, in rounds in which every GPU has one partner at most.
+// A GPU is compared by the median of its pairs of one kind: one on another socket than
+// most has more of them far away.
 func (t *ncclRun) pairs() {
 	n := len(t.ranks)
 	if t.broken || t.groups() > 1 || n < 3 || !t.lib.CanSend() {
@@ -29,8 +32,8 @@ func (t *ncclRun) pairs() {
 	if !t.prepare(ncclPairs, count, doing) {
 		return
 	}
-	rates := make([][]float64, n)
-	for _, round := range tournament(n) {
+	rates := make([]map[string][]float64, n) // of each GPU, by what joins it to the other
+	for _, round := range t.rounds() {
 		work := func() error { return t.exchangePairs(round, count) }
 		if _, ok := t.timed(doing, 1, work); !ok { // connections are made
 			return
@@ -40,18 +43,89 @@ func (t *ncclRun) pairs() {
 			return
 		}
 		for i, partner := range round {
-			if partner >= 0 {
-				both := max(took[i], took[partner], time.Nanosecond)
-				rates[i] = append(rates[i], float64(ncclPairTimes*4*count)/both.Seconds()/1e9)
+			if partner < 0 || t.ranks[i].gpu.Name.Value != t.ranks[partner].gpu.Name.Value {
+				continue // those of unlike models are no peers
 			}
+			if rates[i] == nil {
+				rates[i] = map[string][]float64{}
+			}
+			kind, both := t.joined(i, partner), max(took[i], took[partner], time.Nanosecond)
+			rates[i][kind] = append(rates[i][kind], float64(ncclPairTimes*4*count)/both.Seconds()/1e9)
 		}
 	}
 	for i, g := range t.ranks {
-		t.measured(measure{
-			Test: strings.Replace(t.test, t.op.name, "pairs", 1), Algorithm: "p2p", Size: 4 * count, Ranks: 2, Device: gpuDevice(g.gpu), Model: g.gpu.Name.Value, Peers: t.wires(),
-			What: "exchange with each other GPU, each way", Value: median(rates[i]), Unit: "GB/s",
-		})
+		for _, kind := range slices.Sorted(maps.Keys(rates[i])) {
+			if len(rates[i][kind]) < 2 { // one pair may be slow for the other's sake
+				continue
+			}
+			t.measured(measure{
+				Test: strings.Replace(t.test, t.op.name, "pairs", 1), Algorithm: "p2p", Size: 4 * count, Ranks: 2, Device: gpuDevice(g.gpu), Model: g.gpu.Name.Value, Peers: kind,
+				What: "exchange with each other GPU by " + kind + ", each way", Value: median(rates[i][kind]), Unit: "GB/s", Unlike: t.unlike(g, kind),
+			})
+		}
 	}
+}
+
+// joined is what joins two GPUs: pairs that have the same are compared.
+func (t *ncclRun) joined(i, j int) string {
+	if t.NoP2P {
+		return "network"
+	}
+	return t.ranks[i].loaded().joined(t.ranks[j].loaded())
+}
+
+func (g *ncclGPU) loaded() *loadedGPU { return &loadedGPU{gpu: g.gpu, c: g.cuda} }
+
+// unlike says why GPUs may differ by how the node is made, "" if nothing is known.
+func (t *ncclRun) unlike(g *ncclGPU, kind string) string {
+	switch {
+	case kind == nvUntold:
+		return "of links between two GPUs there may be more than between others"
+	case !strings.Contains(kind, "pcie"):
+		return ""
+	case kind == joinedFar:
+		return "not every two sockets need be joined alike"
+	case len(g.cuda.GPU.Above()) == 0:
+		return "the kernel does not tell what is between the GPUs"
+	}
+	return (&bandwidth{r: t.activeRun}).lessSlot(g.gpu)
+}
+
+// rounds are those of a tournament, each divided until no two of its pairs have a part of
+// their way in common: that makes pairs slower, and as many as share it differ from round
+// to round.
+func (t *ncclRun) rounds() (rounds [][]int) {
+	for _, round := range tournament(len(t.ranks)) {
+		if t.NoP2P {
+			rounds = append(rounds, round)
+			continue
+		}
+		rounds = append(rounds, unshared(round, func(i, j int) []string { return t.ranks[i].loaded().way(t.ranks[j].loaded()) })...)
+	}
+	return rounds
+}
+
+// unshared divides a round into some whose pairs have nothing of their way in common.
+func unshared(round []int, way func(i, j int) []string) (rounds [][]int) {
+	var taken []map[string]bool // of each
+	for i, partner := range round {
+		if partner < i {
+			continue
+		}
+		parts := way(i, partner)
+		at := slices.IndexFunc(taken, func(by map[string]bool) bool {
+			return !slices.ContainsFunc(parts, func(p string) bool { return by[p] })
+		})
+		if at < 0 {
+			at = len(rounds)
+			rounds, taken = append(rounds, slices.Repeat([]int{-1}, len(round))), append(taken, map[string]bool{})
+		}
+		rounds[at][i], rounds[at][partner] = partner, i
+		for _, p := range parts {
+			taken[at][p] = true
+		}
+	}
+	return rounds
 }
 
 func (t *ncclRun) exchangePairs(round []int, count int64) error {

@@ -82,7 +82,7 @@ func ncclSays(name string, f Finding, text string) Finding {
 // pairsSlow is what is said of a GPU whose links carry less than the others'.
 func pairsSlow(name string, gpu int, got string) Finding {
 	return gpuFinding(name, gpu, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least 331.6 GB/s", Got: got},
-		"exchange with each other GPU, each way: far from its peers, whose median is 390.1 GB/s")
+		"exchange with each other GPU by nvlink, each way: far from its peers, whose median is 390.1 GB/s")
 }
 
 func init() {
@@ -132,7 +132,7 @@ func init() {
 		on8("by the network", small("all_reduce", "--no-p2p", "-w", "50"), nil,
 			says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least 50.0 GB/s", Got: "40.0 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by ring, over the network")),
 		on8("one slow HCA", small("all_reduce", "--no-p2p"), of("3 links = 20"), gpuFinding(name, 3, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least 34.0 GB/s", Got: "20.0 GB/s"},
-			"exchange with each other GPU, each way: far from its peers, whose median is 40.0 GB/s")),
+			"exchange with each other GPU by network, each way: far from its peers, whose median is 40.0 GB/s")),
 		broken(on8("no network", small("all_reduce", "--no-p2p"), of("- network = Socket"),
 			says(Finding{Code: "nccl.network", Severity: Unknown, Want: "IB, or a plug-in's", Got: "Socket"}, "NCCL has found no network for RDMA"))),
 		on8("one slow group", small("all_reduce", "--groups", "2", "-w", "470"), of("3 links = 60"),
@@ -242,7 +242,7 @@ func TestNCCLRates(t *testing.T) {
 		"ok nccl.rates check_nccl:  bus bandwidth of all_reduce, 64 KiB by nvls, GB/s: 480.1",
 		"ok nccl.rates check_nccl:  bus bandwidth of all_reduce, 128 KiB by nvls, GB/s: 480.0",
 		"ok nccl.rates check_nccl:  bus bandwidth of all_reduce, 256 KiB by nvls, GB/s: 480.0",
-		"ok nccl.rates check_nccl:  exchange with each other GPU, each way, GB/s: " +
+		"ok nccl.rates check_nccl:  exchange with each other GPU by nvlink, each way, GB/s: " +
 			"gpu0 390.1, gpu1 390.1, gpu2 390.1, gpu3 390.1, gpu4 390.1, gpu5 390.1, gpu6 390.1, gpu7 390.1; spread 0.0 %",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

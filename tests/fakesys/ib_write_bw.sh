@@ -3,14 +3,14 @@
 # file beside this one, in place of a TCP port. What it was called with is in calls.
 version=@VERSION@ cuda=@CUDA@ rate=@RATE@
 line=---------------------------------------------------------------------------------------
-device= port=18515 size=65536 gbits= gid= duplex= host=
+device= port=18515 size=65536 gbits= gid= duplex= host= gpu= dmabuf=
 self=${0%/*}
 
 usage() {
   printf 'Usage:\n  %s            start a server and wait for connection\n  %s <host>     connect to server at <host>\n\nOptions:\n' "$0" "$0"
   printf '  -b, --bidirectional  Measure bidirectional bandwidth (default unidirectional)\n'
   [[ $cuda ]] && printf '      --use_cuda=<cuda device id> Use CUDA specific device for GPUDirect RDMA testing\n'
-  [[ $cuda == yes ]] && printf '      --use_cuda_bus_id=<cuda full BUS id> Use CUDA specific device, based on its full PCIe address, for GPUDirect RDMA testing\n'
+  [[ $cuda == yes ]] && printf '      --use_cuda_bus_id=<cuda full BUS id> Use CUDA specific device, based on its full PCIe address, for GPUDirect RDMA testing\n      --use_cuda_dmabuf Use CUDA DMA-BUF for GPUDirect RDMA testing\n'
   printf '      --report_gbits  Report Max/Average BW of test in Gbit/sec (instead of MiB/sec)\n'
 }
 
@@ -35,7 +35,11 @@ while (($#)); do
       echo ' Unsupported memory type'
       echo ' Parser function exited with Error' >&2
       exit 1
-    fi ;;
+    fi
+    gpu=yes ;;
+  --use_cuda_dmabuf) # what comes behind it does not count
+    dmabuf=yes
+    [[ $gpu ]] || { echo 'CUDA DMA-BUF cannot be used without CUDA' >&2; exit 1; } ;;
   -*) printf "%s: unrecognized option '%s'\n Invalid Command or flag.\n Please check command line and run again.\n\n Parser function exited with Error\n" "$0" "$1" >&2; exit 1 ;;
   *) host=$1 ;;
   esac
@@ -61,7 +65,8 @@ esac
 if [[ ! $host ]]; then
   printf '\n************************************\n* Waiting for client to connect... *\n************************************\n'
   [[ $act == deaf ]] && exec sleep 60
-  : >"$meet"
+  echo "$device" >"$meet.new"
+  mv "$meet.new" "$meet"
   trap 'rm -f "$meet" "$meet.done"' EXIT
   while [[ ! -e $meet.done ]]; do sleep 0.01; done
   exit 0
@@ -71,7 +76,7 @@ if [[ ! -e $meet ]]; then
   exit 1
 fi
 trap ': >"$meet.done"' EXIT
-[[ $act == memory ]] && { printf "Couldn't allocate MR\nfailed to create mr\n Couldn't create IB resources\n" >&2; exit 1; }
+[[ $act == memory || $act == dmabuf && ! $dmabuf ]] && { printf "Couldn't allocate MR\nfailed to create mr\n Couldn't create IB resources\n" >&2; exit 1; }
 printf '%s\n                    RDMA_Write %sBW Test\n' "$line" "${duplex:+Bidirectional }"
 printf ' Dual-port       : OFF\t\tDevice         : %s\n Number of qps   : 1\t\tTransport type : IB\n Connection type : RC\t\tUsing SRQ      : OFF\n' "$device"
 if [[ $version == 4.5 ]]; then
@@ -95,6 +100,7 @@ unit=MiB
 [[ $version == 4.5 ]] && unit=MB
 [[ $gbits ]] && unit=Gb
 printf '%s\n #bytes     #iterations    BW peak[%s/sec]    BW average[%s/sec]   MsgRate[Mpps]\n' "$line" "$unit" "$unit"
+[[ $act == apart && $(<"$meet") != "$device" ]] && act=transfer # it reaches itself only
 case $act in
 half) printf ' %-7s    %-10s       ' "$size" 23912; exit 0 ;;
 comma) rate=${rate/./,} ;;

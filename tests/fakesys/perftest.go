@@ -17,7 +17,9 @@ type Perftest struct {
 	Rate    string // that every device has, Gb/s; "" is 391.43
 
 	// Acts are what devices do instead: "rate 212.40", "transfer", "link", "memory",
-	// "broken", "hang", "hang once", "silent", "half", "comma", "garbage", "nodevice", "deaf", "loader".
+	// "broken", "hang", "hang once", "silent", "half", "comma", "garbage", "nodevice", "deaf", "loader",
+	// "apart", which reaches no other device;
+	// with "dmabuf" a GPU's memory cannot be registered in another way.
 	Acts map[string]string
 }
 

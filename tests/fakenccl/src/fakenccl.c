@@ -265,6 +265,16 @@ static void turn_over(struct op *o, size_t received)
 /* link is how many GB/s a GPU's links carry at most. */
 static double link_of(int gpu) { return number(gpu, "links", NULL, 1e6); }
 
+/* between is how many GB/s two GPUs reach at most, whichever of them the scenario names. */
+static double between(int gpu, int other)
+{
+	char a[8], b[8];
+
+	snprintf(a, sizeof a, "%d", gpu);
+	snprintf(b, sizeof b, "%d", other);
+	return number(gpu, "pair", b, number(other, "pair", a, 1e6));
+}
+
 static double slowest(double rate, double other) { return rate < other ? rate : other; }
 
 /* collective carries out what all ranks of a clique have asked for. */
@@ -322,6 +332,7 @@ static int message(struct op *o)
 		if (p->done || p->kind != RECV || p->comm->all != o->comm->all || p->comm->rank != o->peer || p->peer != o->comm->rank)
 			continue;
 		double rate = slowest(slowest(number(SYSTEM, network ? "netbw" : "busbw", "sendrecv", network ? 40 : 390), link_of(o->comm->gpu)), link_of(p->comm->gpu));
+		rate = slowest(rate, between(o->comm->gpu, p->comm->gpu));
 		memcpy(p->recv, o->send, o->count * 4);
 		turn_over(p, o->count);
 		if (p->comm != o->comm)
