@@ -81,6 +81,9 @@ type oneRun struct {
 	dressed bool // the shell has been told what was read
 	plan    *plan.Plan
 
+	current    *plan.Step   // whose turn it is, or was last
+	unanswered map[int]bool // steps that have only been skipped
+
 	exported map[string]string // what the shell exported when it last told
 
 	vetted   []conf.Line // the lines of this host
@@ -298,6 +301,7 @@ func (r *oneRun) do() *foldState {
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()
 	}
+	r.current = nil
 	for _, err := range r.pool.Warnings() {
 		r.warn(err)
 	}
