@@ -128,6 +128,7 @@ func newRun(argv []string, opts *options) *oneRun {
 	}
 	r.set = newSettings(os.Environ(), r.node.role.AroundJob())
 	r.set.past, r.set.spare = r.node.past()
+	r.set.periodic = r.node.healthCheck()
 	r.sig = catchSignals()
 	r.ctx = r.sig.ctx
 	stdout.wake, stderr.wake = r.sig.wake, r.sig.wake
