@@ -34,6 +34,7 @@ const (
 func init() {
 	for code, do := range map[string]string{
 		"active.baseline.driver":  "The driver has changed since the baseline of this node was learned, and with it what is normal: learn it anew while the node is idle: nhc-gpu clear --baseline, nhc-gpu --baseline.",
+		"active.baseline.uneven":  "The number goes up and down so much that no value would be bad: it judges nothing. See what else is at work on the node (a disk that others use, page cache, power saving), learn it anew when it is quiet (nhc-gpu clear --baseline, nhc-gpu --baseline), or give the line a number.",
 		"active.baseline.refused": "A number that is bad by itself is not learned as what is normal: mend the node, then learn again.",
 	} {
 		commonDo[code], advice[code] = do, do
@@ -70,7 +71,7 @@ type baselines struct {
 	now     stamp // the node as it is
 	learns  bool
 	err     error // why what was learned cannot be read
-	learned int
+	learned []*baseline
 	judged  int
 	other   string // another driver, with which they were learned
 }
@@ -193,7 +194,7 @@ func (b *baselines) learn(m measure) {
 	s.Samples = append(s.Samples, m.Value)
 	s.Samples = s.Samples[max(0, len(s.Samples)-baselineMost):]
 	s.At = b.now.At
-	b.learned++
+	b.learned = append(b.learned, s)
 }
 
 // doubts are what is to be said of what was learned: that it cannot be read, or is of
@@ -212,19 +213,38 @@ func (b *baselines) doubts(check string) (findings []Finding) {
 
 // keepBaselines keeps what a test has learned, and says what it has refused.
 func (e *Env) keepBaselines(check string, b *baselines) (findings []Finding) {
-	if refused := b.judged - b.learned; refused > 0 {
+	if refused := b.judged - len(b.learned); refused > 0 {
 		findings = append(findings, Finding{Code: "active.baseline.refused", Severity: Warn, Got: plural(refused, "number"),
 			Message: fmt.Sprintf("%s:  not learned: %s of %d, since something is wrong", check, plural(refused, "number"), b.judged)})
 	}
-	if b.learned == 0 {
+	if len(b.learned) == 0 {
 		return findings
 	}
+	findings = append(findings, b.uneven(check)...)
 	b.file.Boot, b.file.GPUs = b.now.Boot, b.now.GPUs
 	if err := e.Host.Keep(baselineName, b.file); err != nil {
 		findings = append(findings, Finding{Code: "active.past", Severity: Warn, Message: check + ":  what was learned cannot be kept: " + oneLine(err)})
 	}
 	return findings
 }
+
+// uneven tells which numbers were learned by which nothing can be bad.
+func (b *baselines) uneven(check string) (findings []Finding) {
+	for _, s := range b.learned {
+		if len(s.Samples) < baselineLeast || !s.tooUneven() {
+			continue
+		}
+		mid, mad := s.spread()
+		f := Finding{Code: "active.baseline.uneven", Severity: Warn, Device: s.Device, Got: fmt.Sprintf("median %s, median of the distances from it %s", rate(mid, s.Unit), rate(mad, s.Unit))}
+		f.Message = fmt.Sprintf("%s:  %s%s: too uneven to judge anything by it", check, before("", s.Device.String(), ": "), s.What) + wantGot(f)
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+// tooUneven says whether the spread alone is as much as the number: it must reach
+// nothing then. One that should be low has a limit however it is spread.
+func (s *baseline) tooUneven() bool { return !s.Lower && s.limit(&measure{Test: s.Test}) <= 0 }
 
 // BaselineRow is what was learned of one number, for a person.
 type BaselineRow struct {
@@ -237,6 +257,7 @@ type BaselineRow struct {
 	Median  float64
 	MAD     float64   // median of the distances from the median
 	Limit   float64   // what a run must reach; 0: too few samples
+	Uneven  bool      // they are spread so far that there is no limit
 	Driver  string    // with which it was learned
 	At      time.Time // of the last sample
 }
@@ -254,7 +275,9 @@ func Baselines(env *Env) (rows []BaselineRow, err error) {
 		}
 		row.Median, row.MAD = s.spread()
 		if len(s.Samples) >= baselineLeast {
-			row.Limit = s.limit(&measure{Test: s.Test, Lower: s.Lower})
+			if row.Uneven = s.tooUneven(); !row.Uneven {
+				row.Limit = s.limit(&measure{Test: s.Test, Lower: s.Lower})
+			}
 		}
 		rows = append(rows, row)
 	}

@@ -146,16 +146,16 @@ func TestBaselineLearns(t *testing.T) {
 	env, root := baselineNode(t, "550.1", "GPU-a")
 	b := env.baselines()
 	b.learn(gemmOf(700))
-	if rows, err := Baselines(env); err != nil || len(rows) > 0 || b.learned > 0 {
+	if rows, err := Baselines(env); err != nil || len(rows) > 0 || len(b.learned) > 0 {
 		t.Errorf("learned by the way: %+v, %v", rows, err)
 	}
 	var many []float64
 	for i := range baselineMost + 9 {
-		many = append(many, float64(i))
+		many = append(many, 1000+float64(i))
 	}
 	learnAll(t, env, gemmOf, many...)
 	rows, err := Baselines(env)
-	if err != nil || len(rows) != 1 || rows[0].Samples != baselineMost || rows[0].Median != 9+float64(baselineMost/2) || rows[0].Driver != "550.1" {
+	if err != nil || len(rows) != 1 || rows[0].Samples != baselineMost || rows[0].Median != 1009+float64(baselineMost/2) || rows[0].Driver != "550.1" {
 		t.Errorf("%+v, %v", rows, err)
 	}
 	other := func(v float64) measure {
@@ -276,5 +276,44 @@ func TestBaselineBroken(t *testing.T) {
 	b.learn(gemmOf(700))
 	if got := env.keepBaselines("check_x", b); len(got) != 1 || got[0].Code != "active.past" {
 		t.Errorf("without a memory: %+v", got)
+	}
+}
+
+// A number that is spread too far judges nothing, which is said when it is learned. One
+// that should be low has a limit all the same.
+func TestBaselineTooUneven(t *testing.T) {
+	t.Parallel()
+	env, _ := baselineNode(t, "550.1", "GPU-a")
+	env.Learn = true
+	uneven := func(value float64) measure {
+		return measure{Test: "disk_write", What: "write", Unit: "MB/s", Value: value}
+	}
+	low := func(value float64) measure {
+		return measure{Test: "launch", What: "launch", Unit: "us", Value: value, Lower: true}
+	}
+	var findings []Finding
+	for i, v := range []float64{100, 400, 520, 600, 1200} {
+		if i > 0 && len(findings) > 0 {
+			t.Errorf("after %d samples: %+v", i, findings)
+		}
+		b := env.baselines()
+		for _, m := range []measure{uneven(v), low(v), gemmOf(700 + v/1000)} {
+			b.judge(m)
+			b.learn(m)
+		}
+		findings = env.keepBaselines("check_x", b)
+	}
+	if len(findings) != 1 || findings[0].Code != "active.baseline.uneven" || findings[0].Severity != Warn ||
+		findings[0].Message != "check_x:  write: too uneven to judge anything by it, got median 520.0 MB/s, median of the distances from it 120.0 MB/s" {
+		t.Errorf("%+v", findings)
+	}
+	rows, err := Baselines(env)
+	if err != nil || len(rows) != 3 {
+		t.Fatalf("%+v, %v", rows, err)
+	}
+	for _, row := range rows {
+		if want := row.Test == "disk_write"; row.Uneven != want || (row.Limit > 0) == want {
+			t.Errorf("%+v", row)
+		}
 	}
 }

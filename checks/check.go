@@ -176,6 +176,7 @@ type Env struct {
 	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
 	GPUStates func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
 	Platform  PlatformOf          // what is known of a kind of GPU; may be nil
+	Periodic  bool                // slurmd has started the run, as its health check
 	Learn     bool                // what active tests measure becomes the baseline of this node
 	Slurm     *probe.SlurmGPUs    // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
 }

@@ -55,6 +55,14 @@ func init() {
 // Bound is the most that it takes.
 func (c *cpuStream) Bound() time.Duration { return c.Time }
 
+// usable refuses no time at all.
+func (c *cpuStream) usable() error {
+	return usableTime(c.Time)
+}
+
+// Bind is BindTags, and what the test could not do.
+func (c *cpuStream) Bind(args []string) error { return bindUsable(c, args) }
+
 func (c *cpuStream) Run(ctx context.Context, env *Env) []Finding {
 	r, findings := c.begin(ctx, env, activeTest{Check: cpuStreamName, Code: "cpu.stream", Bound: c.Bound(), Of: c})
 	if r == nil {

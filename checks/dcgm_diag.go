@@ -62,7 +62,15 @@ func (c *dcgmDiag) Bind(args []string) error {
 	if len(args) > 1 && !strings.HasPrefix(args[0], "-") {
 		args = append(slices.Clone(args[1:]), args[0])
 	}
-	return BindTags(c, args)
+	return bindUsable(c, args)
+}
+
+// usable refuses levels that DCGM has not.
+func (c *dcgmDiag) usable() error {
+	if c.Level < 1 || c.Level >= len(dcgmLevels) {
+		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Level), Want: "a level from 1 to 4"}
+	}
+	return nil
 }
 
 // Bound is the most that the diagnostic takes.
@@ -74,11 +82,6 @@ func (c *dcgmDiag) Bound() time.Duration {
 }
 
 func (c *dcgmDiag) Run(ctx context.Context, env *Env) []Finding {
-	if c.Level < 1 || c.Level >= len(dcgmLevels) {
-		f := Finding{Code: "config.value", Severity: Unknown, Want: "1 to 4", Got: fmt.Sprint(c.Level), Remedy: FixConfig}
-		f.Message = dcgmDiagName + ":  level" + wantGot(f)
-		return []Finding{f}
-	}
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: dcgmDiagName, Code: "dcgm.diag", Bound: c.Bound(), Of: c, Daemon: true})
 	if r == nil {
 		return findings

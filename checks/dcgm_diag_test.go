@@ -71,8 +71,6 @@ func init() {
 	mig.nvml.GPUs[3].Modes.MIG = probe.Known(true)
 	mig.want[0].Device = gpuDevice(&mig.nvml.GPUs[3])
 	mig.want[0].Message = name + ":  gpu3 0000:13:00.0: left out: it is split up by MIG"
-	level := on("a level that there is not", of("7"), &fakeDCGM{}, Finding{Code: "config.value", Severity: Unknown, Want: "1 to 4", Got: "7", Remedy: FixConfig,
-		Message: name + ":  level, want 1 to 4, got 7"})
 	lost := on("the GPUs cannot be asked for", of("1"), &fakeDCGM{gpuErr: &probe.DCGMError{Call: "dcgmEntitiesGetLatestValues", Code: -3, Text: "error"}},
 		Finding{Code: "dcgm.failed", Severity: Unknown,
 			Message: name + ":  cannot ask nv-hostengine at here for its GPUs: dcgmEntitiesGetLatestValues: error (DCGM error -3)"})
@@ -86,7 +84,7 @@ func init() {
 		on("pass", of("1"), &fakeDCGM{results: all(probe.DCGMPass)}).orTable(map[string]any{"level": int64(1)}),
 		on("pass, all words", of("2", "--exclude", "pcie", "-t", "60"), &fakeDCGM{results: all(probe.DCGMPass)}).
 			orTable(map[string]any{"level": int64(2), "exclude": "pcie", "timeout": "60"}),
-		single, mig, level, lost, unsaid,
+		single, mig, lost, unsaid,
 		on("one of eight fails", of("2"), &fakeDCGM{results: all(probe.DCGMPass, result(probe.DCGMFail, mismatch))}, bad),
 		on("excluded tests are not judged", of("2", "--exclude=memory"), &fakeDCGM{results: append(all(probe.DCGMPass, result(probe.DCGMFail, mismatch)), sameOf("software")...)}),
 		on("passes with an error", of("2"), &fakeDCGM{results: all(probe.DCGMPass, result(probe.DCGMPass, probe.DCGMNote{Code: 56, Message: "no memory"}))},

@@ -72,7 +72,7 @@ func (c *diskWrite) usable() error {
 	case c.Size <= 0 || c.Size > 1<<40:
 		return &UsageError{Kind: BadValue, Word: c.Size.String(), Want: "a size of up to 1T"}
 	}
-	return nil
+	return usableTime(c.Time)
 }
 
 // Bind is BindTags, with a directory.

@@ -114,6 +114,7 @@ type Result struct {
 	Took     time.Duration `json:"took"`
 	Hung     *Hung         `json:"hung,omitempty"`
 	Skipped  string        `json:"skipped,omitempty"` // why it was not run
+	Earlier  bool          `json:"earlier,omitempty"` // of an earlier run of an active test
 }
 
 // Worst is the highest severity among the findings, OK without any.

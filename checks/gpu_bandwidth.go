@@ -81,8 +81,24 @@ func init() {
 // Bound is the most that the test takes.
 func (c *gpuBandwidth) Bound() time.Duration { return c.Time }
 
+// usable refuses nothing to copy, and no time at all.
+func (c *gpuBandwidth) usable() error {
+	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
+}
+
+// Bind is BindTags, and what the test could not do.
+func (c *gpuBandwidth) Bind(args []string) error { return bindUsable(c, args) }
+
 // Bound is the most that the test takes.
 func (c *cudaBandwidth) Bound() time.Duration { return c.Time }
+
+// usable refuses nothing to copy, and no time at all.
+func (c *cudaBandwidth) usable() error {
+	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
+}
+
+// Bind is BindTags, and what the test could not do.
+func (c *cudaBandwidth) Bind(args []string) error { return bindUsable(c, args) }
 
 func (c *gpuBandwidth) Run(ctx context.Context, env *Env) []Finding {
 	_, _ = env.askNVML(c.name, probe.GroupPCIe|probe.GroupP2P|probe.GroupNVLinkFar) // what cannot be asked is said below

@@ -73,16 +73,23 @@ func (c *gpuGemm) Bound() time.Duration {
 	return gemmStart + time.Duration(len(types))*(c.Time+gemmSetUp)
 }
 
-func (c *gpuGemm) Run(ctx context.Context, env *Env) []Finding {
+// usable refuses types and sizes that there are not, and a rate for several types.
+func (c *gpuGemm) usable() error {
 	types, bad := gemmTypesOf(c.Types)
 	switch {
 	case bad != "":
-		return gemmValue(gpuGemmName, "type", "some of "+strings.Join(probe.GEMMTypes(), ","), bad)
-	case c.N < 0 || c.N > probe.GEMMMost || c.N%probe.GEMMStep != 0:
-		return gemmValue(gpuGemmName, "-n", fmt.Sprintf("a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost), fmt.Sprint(c.N))
+		return &UsageError{Kind: BadValue, Word: bad, Want: "some of the types " + strings.Join(probe.GEMMTypes(), ",")}
 	case c.Least > 0 && len(types) > 1:
-		return gemmValue(gpuGemmName, "TFLOPS", "one type with it, as --types bf16", rate(c.Least, "TFLOP/s"))
+		return &UsageError{Kind: BadValue, Word: rate(c.Least, "TFLOP/s"), Want: "one type with it, as --types bf16"}
 	}
+	return usableSize(c.N)
+}
+
+// Bind is BindTags, and what the test could not do.
+func (c *gpuGemm) Bind(args []string) error { return bindUsable(c, args) }
+
+func (c *gpuGemm) Run(ctx context.Context, env *Env) []Finding {
+	types, _ := gemmTypesOf(c.Types)
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuGemmName, Code: "gpu.gemm", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings
@@ -127,7 +134,10 @@ func gemmTypesOf(words string) (types []*probe.GEMMType, bad string) {
 	return types, ""
 }
 
-func gemmValue(check, what, want, got string) []Finding {
-	return []Finding{{Code: "config.value", Severity: Unknown, Want: want, Got: got, Remedy: FixConfig,
-		Message: fmt.Sprintf("%s:  %s, want %s, got %s", check, what, want, got)}}
+// usableSize refuses an n that matrices cannot have; 0 is the type's own.
+func usableSize(n int) error {
+	if n < 0 || n > probe.GEMMMost || n%probe.GEMMStep != 0 {
+		return &UsageError{Kind: BadValue, Word: fmt.Sprint(n), Want: fmt.Sprintf("a size (-n) that is a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost)}
+	}
+	return nil
 }

@@ -97,7 +97,6 @@ func gemmScenarios(name, code string, words func(least string, options ...string
 			note(".types", Skip, "no bf16: the driver is too old for our kernel, and cuBLASLt is not used: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (CUDA error 222)")),
 		onGEMM("no bf16 on V100", true, bf16, nil, []string{"* attribute 75 = 7"},
 			note(".types", Skip, "no bf16 on NVIDIA H100 80GB HBM3: want compute capability 8.0, got 7.0")),
-		onGEMM("a size that is none", true, words("", "-n", "1000"), nil, nil, gemmValue(name, "-n", "a multiple of 128 up to 32768", "1000")...),
 	)
 }
 
@@ -132,8 +131,6 @@ func init() {
 		onGEMM("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow("31 C, 71 W")),
 		onGEMM("one is hot, and slow for it", true, bf16, gpu3(hot), []string{"3 tflops cublaslt_bf16 = 300"}, throttled, slow(seen)),
 		onGEMM("one is hot", true, bf16, gpu3(hot), nil, throttled),
-		onGEMM("no type of that name", true, line("bf16,int3", ""), nil, nil, gemmValue(name, "type", "some of "+every, "int3")...),
-		onGEMM("a rate for all types", true, of("500"), nil, nil, gemmValue(name, "TFLOPS", "one type with it, as --types bf16", "500.0 TFLOP/s")...),
 	)...)
 }
 

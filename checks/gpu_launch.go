@@ -58,10 +58,18 @@ type launchTimes struct {
 	behind      time.Duration // one of many behind one another
 }
 
-func (c *gpuLaunch) Run(ctx context.Context, env *Env) []Finding {
+// usable refuses too few launches for a median, and too many for the time.
+func (c *gpuLaunch) usable() error {
 	if c.Count < launchBatch || c.Count > launchMost {
-		return gemmValue(gpuLaunchName, "-c", fmt.Sprintf("%d to %d", launchBatch, launchMost), fmt.Sprint(c.Count))
+		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Count), Want: fmt.Sprintf("a number of launches (-c) from %d to %d", launchBatch, launchMost)}
 	}
+	return nil
+}
+
+// Bind is BindTags, with a number of launches that can be.
+func (c *gpuLaunch) Bind(args []string) error { return bindUsable(c, args) }
+
+func (c *gpuLaunch) Run(ctx context.Context, env *Env) []Finding {
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuLaunchName, Code: "gpu.launch", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings

@@ -25,7 +25,6 @@ func init() {
 		onGEMM("outliers do not count", false, words, nil, []string{"3 launch = 5 5 5 5 5 5 5 5 5 9"}),
 		onGEMM("one is slow", false, words, nil, []string{"3 launch = 40"}, one, many),
 		onGEMM("one is slower than the line wants", false, of("-c", "100", "-m", "20"), nil, []string{"3 launch = 40"}, least, many),
-		onGEMM("too few", false, of("-c", "1"), nil, nil, gemmValue(name, "-c", "100 to 1000000", "1")...),
 	)...)
 }
 

@@ -49,6 +49,14 @@ func init() {
 // Bound is the most that the test takes.
 func (c *gpuMembw) Bound() time.Duration { return c.Time }
 
+// usable refuses empty arrays, and no time at all.
+func (c *gpuMembw) usable() error {
+	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
+}
+
+// Bind is BindTags, and what the test could not do.
+func (c *gpuMembw) Bind(args []string) error { return bindUsable(c, args) }
+
 func (c *gpuMembw) Run(ctx context.Context, env *Env) []Finding {
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuMembwName, Code: "gpu.membw", Bound: c.Bound(), Of: c})
 	if r == nil {

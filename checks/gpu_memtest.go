@@ -49,6 +49,17 @@ func init() {
 // Bound is the most that the test takes.
 func (c *gpuMemtest) Bound() time.Duration { return c.Time }
 
+// usable refuses no round, and no time at all.
+func (c *gpuMemtest) usable() error {
+	if c.Rounds < 1 {
+		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Rounds), Want: "one round (-n) or more"}
+	}
+	return usableTime(c.Time)
+}
+
+// Bind is BindTags, and what the test could not do.
+func (c *gpuMemtest) Bind(args []string) error { return bindUsable(c, args) }
+
 // memtestPatterns are gone through in this order.
 var memtestPatterns = []pattern{
 	{"0x00000000", patternSame, 0},

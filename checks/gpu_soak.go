@@ -1,8 +1,8 @@
 package checks
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -49,16 +49,19 @@ const soakPart = time.Second
 // Bound is the time, a tenth more for looking at results, and what it takes to begin.
 func (c *gpuSoak) Bound() time.Duration { return c.Time + c.Time/10 + gemmStart + gemmSetUp }
 
-func (c *gpuSoak) Run(ctx context.Context, env *Env) []Finding {
-	types, bad := gemmTypesOf(c.Type)
-	switch {
-	case bad != "" || len(types) != 1:
-		return gemmValue(gpuSoakName, "--type", "one of "+strings.Join(probe.GEMMTypes(), ", "), c.Type)
-	case c.N < 0 || c.N > probe.GEMMMost || c.N%probe.GEMMStep != 0:
-		return gemmValue(gpuSoakName, "-n", fmt.Sprintf("a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost), fmt.Sprint(c.N))
-	case c.Time <= 0:
-		return gemmValue(gpuSoakName, "SECONDS", "more than 0", c.Time.String())
+// usable refuses types and sizes that there are not, and no time at all.
+func (c *gpuSoak) usable() error {
+	if types, bad := gemmTypesOf(c.Type); bad != "" || len(types) != 1 {
+		return &UsageError{Kind: BadValue, Word: c.Type, Want: "one of the types " + strings.Join(probe.GEMMTypes(), ", ")}
 	}
+	return cmp.Or(usableSize(c.N), usableTime(c.Time))
+}
+
+// Bind is BindTags, and what the test could not do.
+func (c *gpuSoak) Bind(args []string) error { return bindUsable(c, args) }
+
+func (c *gpuSoak) Run(ctx context.Context, env *Env) []Finding {
+	types, _ := gemmTypesOf(c.Type)
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuSoakName, Code: "gpu.soak", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings

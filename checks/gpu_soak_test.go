@@ -16,7 +16,6 @@ func init() {
 		}
 		return options
 	}
-	value := func(what, want, got string) Finding { return gemmValue(name, what, want, got)[0] }
 	slow := gpuFinding(name, 3, Finding{Code: "gpu.soak.peers", Severity: Fail, Want: "at least 510.2 TFLOP/s", Got: "300.0 TFLOP/s"},
 		"bf16 cublaslt, n 128: far from its peers, whose median is 600.2 TFLOP/s")
 	slow.Message += " (31 C, 71 W)"
@@ -31,8 +30,6 @@ func init() {
 		onGEMM("one fades", true, soak, nil, []string{"3 fade = 0.00003"}, fades),
 		onGEMM("a power brake", true, soak, gpu3(func(g *probe.GPU) { g.Throttle.Now = probe.Known(uint64(probe.ThrottlePowerBrake)) }), nil,
 			gpuFinding(name, 3, Finding{Code: "gpu.soak.throttled", Severity: Warn}, "slowed down under load: 31 C, 71 W, power brake")),
-		onGEMM("no time", true, of("0"), nil, nil, value("SECONDS", "more than 0", "0s")),
-		onGEMM("several types", true, of("--type", "bf16,fp8", "5"), nil, nil, value("--type", "one of fp64, fp32, tf32, bf16, fp16, fp8", "bf16,fp8")),
 	)...)
 }
 

@@ -130,7 +130,7 @@ func (c *ibBW) usable() error {
 	case strings.HasPrefix(c.Program, "-") || c.Program == "":
 		return &UsageError{Kind: BadValue, Word: c.Program, Want: "a program"}
 	}
-	return nil
+	return usableTime(c.Time)
 }
 
 // Bind is BindTags, and what perftest would refuse.

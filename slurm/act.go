@@ -36,8 +36,8 @@ const lockWait = 2 * time.Second
 // drain could not be delivered it later takes the place of Slurm's own "Prolog
 // error" or "Epilog error", and of no other reason.
 //
-// What a prolog or an epilog has drained the node for is taken back only by a run
-// that has the same check, or by a person.
+// What the node was drained for is taken back only by a run that has looked at it
+// (see [Mark]), or by a person.
 //
 // A prolog or an epilog that passes says nothing of the rest of the node: it
 // makes no call and changes nothing. One that fails drains the node.
@@ -76,19 +76,17 @@ func (c *Controller) steady(m Memory) bool {
 
 // settle reads, decides and writes, at most twice.
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
-	lacking := v.Healthy && m.Check != "" && v.Lacks != nil && v.Lacks(m.Check)
+	standing, why := m.standing(v)
 	switch {
-	case lacking && m.Pending != (Pending{}):
+	case v.Healthy && m.pendingOf(standing):
 		v = Verdict{Message: m.Pending.Message}
-	case lacking:
 	case v.Healthy:
-		m.Pending, m.Check = Pending{}, ""
+		m.Pending = Pending{}
 	case sameReason(Reason(m.Pending.Message), Reason(v.Message)):
 		v.Message = m.Pending.Message // it may name a job, which has ended since
 	}
-	if v.Check != "" {
-		m.Check = v.Check
-	}
+	m.Marks = standing
+	m.mark(v)
 	var tried Decision
 	var failed error
 	for range 2 {
@@ -104,14 +102,16 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		node.Refused = m.Pending.Refused
 		out.Node = node
 		d := Decide(node, v, c.Settings.Policy)
-		if lacking && d.Action == Resume {
-			out.Decision = Decision{Why: fmt.Sprintf("drained by %s, which this run does not have", m.Check)}
+		if len(standing) > 0 && v.Healthy && d.Action == Resume {
 			out.Kept = true
-			return nil
+			if d = keepDrained(node, standing, why); d.Action == None {
+				out.Decision = d
+				return nil
+			}
 		}
 		if d.Action == None {
-			if v.Healthy {
-				m.Check = "" // somebody else has taken the node over
+			if v.Healthy && !node.mayBeHeld() {
+				m.Marks = nil // somebody else has taken the node over
 			}
 			out.Decision = d
 			if tried.appliedTo(node) {
@@ -120,6 +120,10 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			}
 			m.tell(v, node)
 			return nil
+		}
+		if d.Action == Drain && m.Told == ToldDrained {
+			m.Marks = nil // somebody has resumed it since
+			m.mark(v)
 		}
 		err = c.write(ctx, d)
 		out.Calls++

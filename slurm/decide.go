@@ -36,11 +36,11 @@ type Verdict struct {
 	Message string // of a failing node: what is wrong, one line
 	Refused bool   // the run is a prolog or an epilog that will end with a failing status
 
-	// Check is the check that a prolog or an epilog has failed by, and Lacks says
-	// of a healthy run whether it has no such check: what it has not looked at it
-	// does not take back.
-	Check string
-	Lacks func(check string) bool
+	// Cause is what a run has failed by; the zero value is not remembered. Lacks says
+	// of a healthy run why it does not take back what was drained for a cause, ""
+	// if it does.
+	Cause Cause
+	Lacks func(Cause) string
 }
 
 // Policy is what a site may choose.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -44,8 +45,11 @@ type Memory struct {
 
 	Pending Pending `json:"pending,omitzero"`
 
-	// Check is the check by which a prolog or an epilog has drained the node: a
-	// run without it resumes nothing.
+	// Marks are what the node is drained for, see [Mark]; none where a version that
+	// knew of none has drained it.
+	Marks []Mark `json:"marks,omitempty"`
+
+	// Check is a mark of a prolog or an epilog, as earlier versions kept it.
 	Check string `json:"check,omitempty"`
 }
 
@@ -98,6 +102,9 @@ func (c *Controller) recall() (Memory, error) {
 	if err != nil || m.BootID != c.BootID || c.BootID == "" {
 		return Memory{}, err
 	}
+	if m.Check != "" {
+		m.Marks, m.Check = append(m.Marks, Mark{Cause: Cause{Check: m.Check, Job: true}}), ""
+	}
 	return m, nil
 }
 
@@ -105,10 +112,10 @@ func (c *Controller) recall() (Memory, error) {
 // another run has stored something meanwhile, neither run's outcome can be
 // relied on, and Slurm is asked next time.
 func (c *Controller) remember(before, after Memory, locked bool) error {
-	if now, err := c.recall(); !locked || (err == nil && now != before) {
+	if now, err := c.recall(); !locked || (err == nil && !reflect.DeepEqual(now, before)) {
 		after.doubt()
 	}
-	if after == before {
+	if reflect.DeepEqual(after, before) {
 		return nil
 	}
 	return c.save(after)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func TestMemoryKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := d.Load()
-	if err != nil || got != want { // == is what Act compares by
+	if err != nil || !reflect.DeepEqual(got, want) { // which is what Act compares by
 		t.Errorf("error %v (-want +got):\n%s", err, cmp.Diff(want, got))
 	}
 	for name, mode := range map[string]os.FileMode{path: 0o700, filepath.Dir(path): 0o700, filepath.Join(path, memoryFile): 0o600} {

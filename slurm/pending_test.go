@@ -1,7 +1,6 @@
 package slurm
 
 import (
-	"slices"
 	"strings"
 	"testing"
 )
@@ -191,60 +190,4 @@ func TestPendingNamesTheJob(t *testing.T) {
 	undelivered(t, c, named, "show")
 	f.on = nil
 	act(t, c, Verdict{Message: "another fault"}, "show", "DRAIN NHC: another fault")
-}
-
-// What an epilog has drained the node for is not taken back by a health check that
-// does not look at it.
-func TestDrainOfEpilogStands(t *testing.T) {
-	t.Parallel()
-	healthy := func(has ...string) Verdict {
-		return Verdict{Healthy: true, Lacks: func(check string) bool { return !slices.Contains(has, check) }}
-	}
-	const left = "check_job_leftovers"
-	f := &fake{state: "IDLE"}
-	c := controller(t, f)
-	act := func(v Verdict, role Role, wantCalls ...string) Outcome {
-		t.Helper()
-		f.calls = nil
-		out, err := c.Act(t.Context(), v, role)
-		if err != nil || !slices.Equal(f.calls, wantCalls) {
-			t.Fatalf("calls %q, %v, want %q", f.calls, err, wantCalls)
-		}
-		return out
-	}
-	act(Verdict{Message: "x", Check: left}, Epilog, "show", "DRAIN NHC: x")
-	if out := act(healthy("check_gpu_count"), HealthCheck, "show"); !out.Kept || out.Why != "drained by check_job_leftovers, which this run does not have" {
-		t.Errorf("a run without the check: %+v", out)
-	}
-	act(Verdict{Message: "y"}, HealthCheck, "show", "DRAIN NHC: y")
-	if out := act(healthy("check_gpu_count"), HealthCheck, "show"); !out.Kept {
-		t.Errorf("with a fault of its own in between: %+v", out)
-	}
-	if out := act(healthy(left), HealthCheck, "show", "RESUME"); out.Action != Resume {
-		t.Errorf("a run with the check: %+v", out)
-	}
-
-	// A person resumes: from then on it is as if nothing had been.
-	act(Verdict{Message: "x", Check: left}, Epilog, "show", "DRAIN NHC: x")
-	f.state, f.reason = "IDLE", ""
-	act(healthy(), HealthCheck, "show")
-	act(Verdict{Message: "z"}, HealthCheck, "show", "DRAIN NHC: z")
-	act(healthy(), HealthCheck, "show", "RESUME")
-}
-
-// A drain that an epilog could not deliver is delivered by a run without its check.
-func TestPendingDrainOfEpilogStands(t *testing.T) {
-	t.Parallel()
-	f := &fake{state: "IDLE", on: func(*fake, string) (Output, error, bool) {
-		return Output{Status: 1, Stderr: []byte("Unable to contact slurm controller")}, nil, true
-	}}
-	c := controller(t, f)
-	if out, err := c.Act(t.Context(), Verdict{Message: "x", Check: "check_job_leftovers"}, Epilog); err == nil || !out.Pending {
-		t.Fatalf("%+v, %v", out, err)
-	}
-	f.on = nil
-	v := Verdict{Healthy: true, Lacks: func(string) bool { return true }}
-	if out, err := c.Act(t.Context(), v, HealthCheck); err != nil || out.Action != Drain || f.reason != "NHC: x" {
-		t.Errorf("%+v, %v, reason %q, want the drain delivered", out, err, f.reason)
-	}
 }

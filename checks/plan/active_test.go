@@ -45,3 +45,24 @@ func TestActiveSteps(t *testing.T) {
 		t.Errorf("a policy keeps them out: %+v", none.Steps)
 	}
 }
+
+// A test that takes longer than the run leaves it is never run.
+func TestActiveFits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		active bool
+		bound  time.Duration
+		run    time.Duration
+		want   bool
+	}{
+		{true, 25 * time.Second, 30 * time.Second, false}, // just as long as a vendor's library has
+		{true, 24 * time.Second, 30 * time.Second, true},
+		{true, time.Hour, 0, true},
+		{false, time.Hour, 30 * time.Second, true},
+	} {
+		s := Step{Active: c.active, Bound: c.bound}
+		if got := s.Fits(c.run); got != c.want {
+			t.Errorf("%s in %s: %v, want %v", c.bound, c.run, got, c.want)
+		}
+	}
+}

@@ -270,7 +270,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	case o.Err != "":
 		could("probe.error", o.Err)
 	default:
-		r.Took, r.Findings = o.Took, o.Findings
+		r.Took, r.Findings, r.Earlier = o.Took, o.Findings, o.Known
 	}
 	return r
 }

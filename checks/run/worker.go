@@ -222,15 +222,16 @@ func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 	w.host.SetLibraries(vars)
 	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
 	env := &checks.Env{
-		Host:    w.host,
-		Line:    req.Line,
-		Timeout: req.Timeout,
-		Vars:    vars,
-		Arrays:  w.vars.Arrays,
-		Job:     w.vars.Job,
-		Learn:   w.vars.Learn,
-		Doing:   w.doing(req),
-		Slurm:   w.vars.Slurm,
+		Host:     w.host,
+		Line:     req.Line,
+		Timeout:  req.Timeout,
+		Vars:     vars,
+		Arrays:   w.vars.Arrays,
+		Job:      w.vars.Job,
+		Periodic: w.vars.Period,
+		Learn:    w.vars.Learn,
+		Doing:    w.doing(req),
+		Slurm:    w.vars.Slurm,
 	}
 	env.GPUStates = func() []checks.GPUState {
 		env.At("ask NVML for the state of the GPUs")

@@ -10,7 +10,7 @@ import (
 // sleeper is an active test that does nothing but take its time.
 type sleeper struct {
 	Tenths int    `arg:"1"` // of a second
-	End    string `arg:"2"` // "fail", or nothing
+	End    string `arg:"2"` // "fail", "skip", or nothing
 }
 
 func init() {
@@ -30,6 +30,8 @@ func (s *sleeper) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		time.Sleep(100 * time.Millisecond)
 	}
 	switch {
+	case s.End == "skip":
+		return []checks.Finding{{Code: "active.busy", Severity: checks.Skip, Message: "check_sleeper:  a job runs here"}}
 	case s.End == "fail":
 		return []checks.Finding{{Code: "gpu.gemm.slow", Severity: checks.Fail, Message: "check_sleeper:  it slept"}}
 	case env.Learn:

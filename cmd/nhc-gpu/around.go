@@ -27,8 +27,8 @@ type around struct {
 
 	looked, failing []string // the checks that have answered, and what they have found
 
-	checks map[int]string // of failures, by their place among all
-	spared map[int]bool   // failures that let the job run, by their place among all
+	steps  map[int]*plan.Step // of failures, by their place among all
+	spared map[int]bool       // failures that let the job run, by their place among all
 }
 
 // aroundJob sets up a run around a job: it sees every failure, to find out which
@@ -37,7 +37,7 @@ func (r *oneRun) aroundJob() {
 	if r.job == nil {
 		return
 	}
-	r.job.spared, r.job.checks = map[int]bool{}, map[int]string{}
+	r.job.spared, r.job.steps = map[int]bool{}, map[int]*plan.Step{}
 	r.fold.held = true
 	r.pool.SetVars(r.set.workerVars())
 	r.underSlurm()
@@ -154,7 +154,7 @@ func soften(list []checks.Finding, action conf.Action) []checks.Finding {
 // that step.
 func (r *oneRun) judged(from int, s *plan.Step) {
 	for i := from; r.job != nil && i < len(r.fold.f.Failures()); i++ {
-		r.job.checks[i] = checkOf(s)
+		r.job.steps[i] = s
 		if s.Policy.Action == conf.Drain {
 			r.job.spared[i] = true
 		}

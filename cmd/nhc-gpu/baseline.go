@@ -157,7 +157,10 @@ func printBaselines(out io.Writer, rows []checks.BaselineRow) error {
 		if r.Size > 0 {
 			size = sizeText(r.Size)
 		}
-		if r.Samples >= 1 && r.Limit != 0 {
+		switch {
+		case r.Uneven:
+			limit = "none (too uneven)"
+		case r.Samples >= 1 && r.Limit != 0:
 			limit = number(r.Limit)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Test, cmp.Or(r.Algorithm, "-"), size, max(r.Ranks, 1), cmp.Or(r.Device.String(), "node"),

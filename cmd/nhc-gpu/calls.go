@@ -35,7 +35,11 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 		step.OnlyOld = step.MaxAge > 0 && o.set.job != nil && !o.set.job.Ended
 	}
 	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.timeout}
-	list := e.One(o.ctx, step, req, plan.StepTimeout(info, c, o.timeout())).Findings
+	result := e.One(o.ctx, step, req, plan.StepTimeout(info, c, o.timeout()))
+	list := result.Findings
+	if info.Active {
+		o.answered(list, result.Earlier)
+	}
 	o.pool.SetVars(o.set.workerVars())
 	if o.ctx.Err() != nil {
 		return fails("") // the line is about to be ended

@@ -24,9 +24,9 @@ type memory struct {
 
 // clearCommand is an operator's word that something is over.
 func clearCommand() *cobra.Command {
-	var ports, baseline bool
+	var ports, baseline, active bool
 	cmd := &cobra.Command{
-		Use:   "clear [DEVICE] [CODE] | clear --ib [DEVICE] | clear --baseline [TEST]",
+		Use:   "clear [DEVICE] [CODE] | clear --ib [DEVICE] | clear --baseline [TEST] | clear --active [CHECK]",
 		Short: "Take errors of a GPU or a port off the node: an operator's word",
 		Long: `Tells check_gpu_xid that errors are over: those of one GPU (gpu3, 0000:c1:00.0,
 GPU-...), of one code (79, sxid:12028), of both, or all. With --ib it tells
@@ -34,17 +34,21 @@ check_ib_errors and check_ib_link_flapping the same of a port (mlx5_3,
 mlx5_3:1, 'mlx5_*'), or of all. It holds for what has been logged and counted
 until now; what comes later counts again. The next run resumes the node if
 nothing else is wrong. With --baseline what active tests have learned of this
-node is forgotten, of one test or all. Who did it is written to syslog. Needs
-root.`,
+node is forgotten, of one test or all; with --active what they have found: the
+last result of one check or all, until it is run again. Who did it is written to
+syslog. Needs root.`,
 		Example: `  nhc-gpu clear gpu6 79
   nhc-gpu clear --ib mlx5_3
   nhc-gpu clear --baseline
+  nhc-gpu clear --active check_gpu_gemm
   nhc-gpu clear`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, words []string) error {
 			switch {
-			case ports && baseline:
-				return errors.New("clear: --ib and --baseline are two things: say one after the other")
+			case ports && baseline, ports && active, baseline && active:
+				return errors.New("clear: --ib, --baseline and --active are things apart: say one after the other")
+			case active:
+				return memory{"--active ", checks.ClearActive, checks.ActiveOfThisNode}.clearWords(words)
 			case baseline:
 				return memory{"--baseline ", checks.ClearBaseline, checks.BaselineOfThisNode}.clearWords(words)
 			case ports:
@@ -55,6 +59,7 @@ root.`,
 	}
 	cmd.Flags().BoolVar(&ports, "ib", false, "errors and flaps of InfiniBand and RoCE ports")
 	cmd.Flags().BoolVar(&baseline, "baseline", false, "what active tests have learned of this node")
+	cmd.Flags().BoolVar(&active, "active", false, "what active tests have found on this node")
 	return cmd
 }
 

@@ -81,6 +81,9 @@ type oneRun struct {
 	dressed bool // the shell has been told what was read
 	plan    *plan.Plan
 
+	current    *plan.Step   // whose turn it is, or was last
+	unanswered map[int]bool // steps that have only been skipped
+
 	exported map[string]string // what the shell exported when it last told
 
 	vetted   []conf.Line // the lines of this host
@@ -125,6 +128,7 @@ func newRun(argv []string, opts *options) *oneRun {
 	}
 	r.set = newSettings(os.Environ(), r.node.role.AroundJob())
 	r.set.past, r.set.spare = r.node.past()
+	r.set.periodic = r.node.healthCheck()
 	r.sig = catchSignals()
 	r.ctx = r.sig.ctx
 	stdout.wake, stderr.wake = r.sig.wake, r.sig.wake
@@ -299,6 +303,7 @@ func (r *oneRun) do() *foldState {
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()
 	}
+	r.current = nil
 	for _, err := range r.pool.Warnings() {
 		r.warn(err)
 	}

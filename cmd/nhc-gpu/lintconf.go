@@ -149,6 +149,9 @@ func (l *linter) contexts() (rows []string) {
 			if p.Steps[i].Kind != plan.Assign && !unasked(&p.Steps[i]) {
 				n++
 			}
+			if text := l.r.neverRun(&p.Steps[i]); text != "" {
+				l.say(warning, neverRunFix, "%s: as %s: %s; in: %s", p.Steps[i].Pos, role, text, p.Steps[i].Text)
+			}
 		}
 		for i := range p.Left {
 			if !unasked(&p.Left[i].Step) {

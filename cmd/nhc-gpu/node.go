@@ -1,18 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -143,21 +140,10 @@ func (r *oneRun) actContext() (context.Context, context.CancelFunc) {
 
 func (r *oneRun) markOffline(message string) {
 	refused := r.job != nil && r.job.lost(r.fold.f.Failures()) >= 0
-	v := slurm.Verdict{Message: message, Refused: refused}
-	if r.job != nil {
-		v.Check = r.job.checks[r.fold.f.Blamed()]
-	}
-	r.tell(v)
+	r.tell(slurm.Verdict{Message: message, Refused: refused, Cause: r.cause()})
 }
 
-func (r *oneRun) markOnline() {
-	r.tell(slurm.Verdict{Healthy: true, Lacks: func(check string) bool {
-		return r.plan == nil || !slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return checkOf(&s) == check })
-	}})
-}
-
-// checkOf is the check of a step, or the line that bash runs.
-func checkOf(s *plan.Step) string { return cmp.Or(s.Name, s.Text) }
+func (r *oneRun) markOnline() { r.tell(slurm.Verdict{Healthy: true, Lacks: r.lacks}) }
 
 // act finishes the verdict and gives the exit status. A run that came to no
 // verdict still delivers what an earlier one had to leave pending.

@@ -18,6 +18,7 @@ import (
 type observer struct{ *oneRun }
 
 func (o *observer) Begin(s *plan.Step, pid int) {
+	o.current = s
 	if s.Kind == plan.ShellLine && o.fold.f.Forks(s.Text) {
 		o.fold.waiting = s.Text // its process is not known yet
 		return
@@ -39,6 +40,7 @@ func (o *observer) Forked(pid int) {
 func (o *observer) Native(s *plan.Step, r checks.Result) (more bool) {
 	from := len(o.fold.f.Failures())
 	o.looked(s.Name, r.Findings)
+	o.answered(r.Findings, r.Earlier)
 	o.emit(o.fold.f.Findings(o.attribute(s.Name, soften(r.Findings, s.Policy.Action))))
 	o.judged(from, s)
 	return !o.fold.f.Over()

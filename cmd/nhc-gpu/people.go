@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -46,7 +47,7 @@ func peopleRun(words []string) (*oneRun, error) {
 
 // anyJob stands for jobs of which nothing is known.
 func anyJob() *around {
-	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}, checks: map[int]string{}}
+	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}, steps: map[int]*plan.Step{}}
 }
 
 // quiet keeps a run for a person from marking the node and from logging.

@@ -53,6 +53,9 @@ func printPlan(words []string, exit *int) error {
 		default:
 			fmt.Fprintf(w, "\t\t\t\t?? %s\n", text)
 		}
+		if text := r.neverRun(s); text != "" {
+			fmt.Fprintf(w, "\t\t\t\t?? %s\n", text)
+		}
 	}
 	if err := w.Flush(); errors.Is(err, syscall.EPIPE) { // whoever reads it has seen enough
 		return nil

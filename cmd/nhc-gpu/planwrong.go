@@ -112,6 +112,22 @@ func surplus(s *plan.Step) (words []string) {
 	return words
 }
 
+// neverRun says that an active test takes longer than each run leaves it: it is never
+// run. One whose last result counts need not be.
+func (r *oneRun) neverRun(s *plan.Step) string {
+	limit := r.allowed()
+	named := func(a assignment) bool { return a.name == "NAME" || a.name == "CONFFILE" || a.name == "TIMEOUT" }
+	if r.node.healthCheck() && slices.ContainsFunc(r.opts.set, named) { // slurmd gives no options: it is for another run
+		limit = r.set.timeout()
+	}
+	if s.MaxAge > 0 || s.Usage != nil || s.Fits(limit) {
+		return ""
+	}
+	return fmt.Sprintf("it may take %s, a run of %s leaves it less: it is never run, which is unknown each time", s.Bound, limit)
+}
+
+const neverRunFix = "put the line into a file of its own that a timer runs, /etc/nhc/nhc-active.conf; or give it less time (-t), or --max-age: see docs/active.md"
+
 // builtins are the commands of bash that are no programs, and the functions that
 // a line may call.
 var builtins = strings.Fields(`: . [ alias bind break builtin caller cd command complete continue declare dirs disown

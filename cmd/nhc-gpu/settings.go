@@ -28,6 +28,7 @@ type settings struct {
 	slurm        *probe.SlurmGPUs // what Slurm's configuration says of this node; nil: nobody has asked, or it does not tell
 	past, spare  string           // where checks keep what they need to know of earlier runs; "": nowhere
 	job          *checks.Job      // of a prolog or an epilog
+	periodic     bool             // slurmd has started the run, as its health check
 	learn        bool             // active tests are run to learn what the node reaches
 }
 
@@ -228,7 +229,7 @@ func (s *settings) array(name string) []string {
 
 // workerVars are the variables and the environment that checks are to see.
 func (s *settings) workerVars() run.Vars {
-	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: s.slurm, Job: s.job, Learn: s.learn}
+	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: s.slurm, Job: s.job, Learn: s.learn, Period: s.periodic}
 	if len(s.profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.profilesFrom, s.profiles
 	}

@@ -1,0 +1,31 @@
+package checks
+
+import "time"
+
+// What is wrong with the words of an active test is said when they are bound, so that
+// lint and plan hear of it: at night it would be unknown each time.
+
+// bindUsable is BindTags, and what the check itself refuses.
+func bindUsable(c interface {
+	Check
+	usable() error
+}, args []string) error {
+	if err := BindTags(c, args); err != nil {
+		return err
+	}
+	return c.usable()
+}
+
+func usableTime(d time.Duration) error {
+	if d <= 0 {
+		return &UsageError{Kind: BadValue, Word: d.String(), Want: "a time above 0"}
+	}
+	return nil
+}
+
+func usableBytes(n Size) error {
+	if n <= 0 {
+		return &UsageError{Kind: BadValue, Word: n.String(), Want: "a size above 0"}
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package slurm
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Cause is what a run has failed by.
+type Cause struct {
+	Check string `json:"check,omitempty"` // its name, or the line that bash runs; "": the run itself has failed
+	Line  string `json:"line,omitempty"`  // the words, of a check in a file of lines
+	File  string `json:"file,omitempty"`  // where the line is; "": in none
+	Job   bool   `json:"job,omitempty"`   // the run was a prolog or an epilog, which no drained node sees again
+}
+
+func (c Cause) String() string {
+	name := cmp.Or(c.Check, "a run")
+	if c.File == "" {
+		return name
+	}
+	return fmt.Sprintf("%s (%s)", name, c.File)
+}
+
+// Mark is a cause that the node is drained for, and stays so until a run has looked at
+// it and passed: the health check of every few minutes knows nothing of what a run of
+// another file has found at night.
+type Mark struct {
+	Cause
+
+	Message string `json:"message,omitempty"` // no more of it than a reason holds
+}
+
+// mostMarks bounds what is kept; the oldest are forgotten first.
+const mostMarks = 16
+
+// mark keeps what a failing verdict is about.
+func (m *Memory) mark(v Verdict) {
+	if v.Healthy || v.Cause == (Cause{}) {
+		return
+	}
+	marks := slices.DeleteFunc(slices.Clone(m.Marks), func(k Mark) bool { return k.Cause == v.Cause })
+	marks = append(marks, Mark{v.Cause, cut(printable(v.Message), MaxReason)})
+	m.Marks = marks[max(0, len(marks)-mostMarks):]
+}
+
+// standing are the marks that a verdict leaves, and why the last of them stays. A
+// failing one leaves them all.
+func (m *Memory) standing(v Verdict) (marks []Mark, why string) {
+	if !v.Healthy {
+		return m.Marks, ""
+	}
+	for _, k := range m.Marks {
+		if v.Lacks == nil {
+			break
+		}
+		if lacks := v.Lacks(k.Cause); lacks != "" {
+			marks, why = append(marks, k), lacks
+		}
+	}
+	return marks, why
+}
+
+// pendingOf says whether a drain is pending that one of the marks is about.
+func (m *Memory) pendingOf(marks []Mark) bool {
+	return m.Pending != (Pending{}) && slices.ContainsFunc(marks, func(k Mark) bool {
+		return k.Message == "" || k.Message == m.Pending.Message
+	})
+}
+
+// keepDrained is what a healthy verdict means for a node that is drained by us for
+// something else. Its reason names that, and nothing that is over.
+func keepDrained(node NodeInfo, marks []Mark, why string) Decision {
+	last := marks[len(marks)-1]
+	d := Decision{Why: fmt.Sprintf("drained by %s, %s", last.Cause, why)}
+	if !slices.ContainsFunc(marks, func(k Mark) bool { return k.Message == "" || sameReason(node.Reason, Reason(k.Message)) }) {
+		d.Action, d.Reason = Renew, Reason(last.Message)
+	}
+	return d
+}
+
+// mayBeHeld says of a node that a healthy verdict leaves alone whether it may be drained
+// by us all the same.
+func (n NodeInfo) mayBeHeld() bool {
+	return n.State.Class == Unknown || n.State.Class == InService && n.State.Held
+}
