@@ -64,11 +64,17 @@ func (r *activeRun) done() []Finding {
 	return append(all, r.stamp(all)...)
 }
 
+// ofRates are the codes, behind that of the test, of what tests themselves say of rates.
+var ofRates = []string{".slow", ".pair", ".fades", ".rate"}
+
 // forgetRates drops what was measured beside somebody else, for which no GPU is to
 // blame. What was computed wrongly was wrong all the same.
 func (r *activeRun) forgetRates() {
 	r.measures = nil
-	r.findings = slices.DeleteFunc(r.findings, func(f Finding) bool { return f.Code == r.Code+".slow" })
+	r.findings = slices.DeleteFunc(r.findings, func(f Finding) bool {
+		kind, own := strings.CutPrefix(f.Code, r.Code)
+		return own && slices.Contains(ofRates, kind)
+	})
 }
 
 // userEnd is how long the end of a test waits for NVML to say who is on its GPUs.

@@ -21,7 +21,9 @@ func stranger(r *activeRun, pid int) {
 // slowGPU measures what is too slow, and finds a wrong word.
 func slowGPU(r *activeRun) {
 	slowTrial("", 0, true).do(r)
-	r.report(gpuDevice(r.gpus[5]), Finding{Code: "trial.slow", Severity: Fail}, "slow by itself")
+	for _, kind := range ofRates {
+		r.report(gpuDevice(r.gpus[5]), Finding{Code: "trial" + kind, Severity: Fail}, "slow by itself")
+	}
 	r.report(gpuDevice(r.gpus[5]), Finding{Code: "trial.bit", Severity: Fail}, "a wrong bit")
 }
 
