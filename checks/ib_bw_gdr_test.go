@@ -50,7 +50,7 @@ func TestIBBWPairsGPUs(t *testing.T) {
 			t.Errorf("%v", got)
 		}
 		for i := range 8 {
-			want := fmt.Sprintf("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 LC_ALL=C -d mlx5_%d ", i)
+			want := fmt.Sprintf("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 %s LC_ALL=C -d mlx5_%d ", probe.NoMPS, i)
 			if n := strings.Count(calls(), want); n < 2 || !strings.Contains(calls(), " "+fmt.Sprintf(option, i)) {
 				t.Errorf("%s: %d calls of %q with %q in\n%s", version, n, want, option, calls())
 			}

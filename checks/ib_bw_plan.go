@@ -145,7 +145,7 @@ func (b *bwRun) gpuWords(at int, gpus []Located) (args, env []string) {
 	for i := range gpus {
 		all = append(all, strconv.Itoa(i))
 	}
-	env = []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(all, ",")}
+	env = []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(all, ","), probe.NoMPS}
 	args = []string{fmt.Sprintf("--use_cuda=%d", at)}
 	if strings.Contains(b.help, "--use_cuda_bus_id") {
 		args = []string{"--use_cuda_bus_id=" + gpus[at].PCI}

@@ -63,7 +63,7 @@ func (t *ncclRun) perfEnvironment() []string {
 	for _, g := range t.gpus {
 		uuids = append(uuids, g.UUID.Value)
 	}
-	env := []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(uuids, ",")}
+	env := []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(uuids, ","), probe.NoMPS}
 	return append(env, t.settings().Environ()...)
 }
 

@@ -77,7 +77,7 @@ func init() {
 	// and ends with a status.
 	perf := func(title, program, file, end string, more []string, want ...Finding) scenario {
 		script := "#!/bin/bash\n" +
-			`[[ $NCCL_DEBUG$NCCL_IB_HCA == "" && $NCCL_SOCKET_IFNAME == lo && $CUDA_VISIBLE_DEVICES == GPU-*,GPU-* ]] || { echo "environment: $(declare -p ${!NCCL_@})"; exit 7; }` + "\n" +
+			`[[ $NCCL_DEBUG$NCCL_IB_HCA == "" && $NCCL_SOCKET_IFNAME == lo && $CUDA_VISIBLE_DEVICES == GPU-*,GPU-* && $CUDA_MPS_PIPE_DIRECTORY == /proc/* ]] || { echo "environment: $(declare -p ${!NCCL_@})"; exit 7; }` + "\n" +
 			`[[ "$*" == *"-f 2 -n 20 -g 8 -c 1" ]] || { echo "words: $*"; exit 7; }` + "\nprintf '%s' '" + file + "'\n" + end + "\n"
 		s := onGPUs(title, append(of("--nccl-tests", dir, "-t", "5", "-e", "16G"), more...), nil, want...).withNCCL().holding("opt/nccl-tests/"+program, script)
 		s.vars = map[string]string{"NCCL_IB_HCA": "mlx5"}

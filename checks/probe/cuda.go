@@ -110,8 +110,14 @@ func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
 // so. It counts for a CUDA that has not been asked yet.
 func (h *Host) OnlyCUDA(uuids []string) { h.cudaGPUs = uuids }
 
-// noMPS is where no daemon of MPS listens, and where nobody can make one do so.
-const noMPS = "/proc/none-for-nhc-gpu"
+// NoMPS is the setting by which a program of CUDA finds no daemon of MPS: nobody can
+// make one listen there.
+const NoMPS = mpsPipes + "=" + noMPS
+
+const (
+	mpsPipes = "CUDA_MPS_PIPE_DIRECTORY"
+	noMPS    = "/proc/none-for-nhc-gpu"
+)
 
 // cleanCUDAEnvironment takes away what hides GPUs, changes their order or the way they
 // work, whoever has set it, and then says how CUDA is to behave here: which GPUs it
@@ -125,7 +131,7 @@ func cleanCUDAEnvironment(only []string) {
 		}
 	}
 	_ = os.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-	_ = os.Setenv("CUDA_MPS_PIPE_DIRECTORY", noMPS)
+	_ = os.Setenv(mpsPipes, noMPS)
 	if len(only) > 0 {
 		_ = os.Setenv("CUDA_VISIBLE_DEVICES", strings.Join(only, ","))
 	}
