@@ -89,6 +89,7 @@ type activeRun struct {
 	cancel   context.CancelCauseFunc
 	release  func()
 	watching sync.WaitGroup
+	came     error         // the job that the watching has seen, for who has waited for that
 	users    chan struct{} // closed when nobody looks for processes any more; nil: nobody does
 	jobs     *probe.JobWatch
 	stopping sync.Mutex

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -99,7 +100,7 @@ func (r *activeRun) end() error {
 		return r.endUsers(false, cause)
 	}
 	if len(r.measures) > 0 {
-		if err := r.newJob(); err != nil {
+		if err := cmp.Or(r.came, r.newJob()); err != nil {
 			return r.endUsers(false, err)
 		}
 	}

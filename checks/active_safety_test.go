@@ -103,9 +103,9 @@ func TestActiveLeavesTimeToCleanUp(t *testing.T) {
 	for name, c := range map[string]struct{ left, bound, least, most time.Duration }{
 		"no end":       {0, 25 * time.Second, 24 * time.Second, 25 * time.Second},
 		"time enough":  {time.Minute, 25 * time.Second, 24 * time.Second, 25 * time.Second},
-		"a little":     {27 * time.Second, 25 * time.Second, 20 * time.Second, 22 * time.Second},
-		"just enough":  {26 * time.Second, 25 * time.Second, 19 * time.Second, 21 * time.Second},
-		"a short test": {7 * time.Second, 6 * time.Second, 2 * time.Second, 3 * time.Second},
+		"a little":     {127 * time.Second, 125 * time.Second, 110 * time.Second, 122 * time.Second},
+		"no more":      {131 * time.Second, 125 * time.Second, 115 * time.Second, 125 * time.Second},
+		"a short test": {14 * time.Second, 9 * time.Second, 4 * time.Second, 9 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -56,6 +56,7 @@ func (r *activeRun) watch() {
 		case <-tick.C:
 		}
 		if err := r.newJob(); err != nil {
+			r.came = err
 			r.stop(err)
 			return
 		}

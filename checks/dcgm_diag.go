@@ -116,9 +116,9 @@ func (c *dcgmDiag) diagnose(r *activeRun, s *dcgmRun) {
 	r.at("run DCGM's diagnostic, level %d", c.Level)
 	results, err := s.engine.Diag(r.ctx, probe.DCGMDiagRequest{Level: c.Level, GPUs: ids, Exclude: c.excluded(), Timeout: c.Bound()})
 	results = slices.DeleteFunc(results, func(x probe.DCGMResult) bool { return slices.Contains(c.excluded(), x.Test) })
-	told := map[string]bool{} // the tests that tell an error, of whatever
+	told := map[string]bool{} // the tests that tell why they have failed, of whatever
 	for _, x := range results {
-		told[x.Test] = told[x.Test] || len(x.Notes) > 0
+		told[x.Test] = told[x.Test] || x.Status == probe.DCGMFail && len(x.Notes) > 0
 	}
 	for i := range results {
 		judgeDCGM(r.ctx, s, &results[i], told[results[i].Test])

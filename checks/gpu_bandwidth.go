@@ -173,6 +173,7 @@ func (b *bandwidth) run(peers bool) {
 		}
 	}
 	b.judgeBothWays()
+	b.dispel(gpus)
 	if peers && b.r.ctx.Err() == nil {
 		b.ofPeers(well)
 	}
@@ -234,7 +235,7 @@ func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
 		return true, err
 	}
 	one := 0.
-	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: gpuDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Doubt: host.doubt, Unlike: b.lessSlot(l.gpu)}
+	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: gpuDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Doubt: host.doubt, Unlike: b.r.lessSlot(l.gpu)}
 	for _, t := range []struct {
 		test, what string
 		least      float64

@@ -250,7 +250,7 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair) {
 			continue
 		}
 		m.Device, m.Model, m.Value = gpuDevice(l.gpu), l.gpu.Name.Value, median(of[l])
-		m.What = "copies from and to each other GPU by " + kind
+		m.What, m.Unlike = "copies from and to each other GPU by "+kind, b.r.unlike(l, kind)
 		slow[l] = m.worse(limit)
 		b.r.measured(m)
 	}
@@ -263,7 +263,7 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair) {
 		}
 		m.Device, m.Model, m.Value = gpuDevice(p.a.gpu), p.a.gpu.Name.Value, p.rate
 		m.What, m.Other = "copies from and to "+anotherGPU+" by "+kind, gpuDevice(p.b.gpu).String()
-		m.Peers = kind + " pair"
+		m.Peers, m.Unlike = kind+" pair", cmp.Or(b.r.unlike(p.a, kind), b.r.unlike(p.b, kind))
 		b.r.measured(m)
 	}
 }

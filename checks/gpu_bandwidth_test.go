@@ -3,8 +3,10 @@ package checks
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -44,6 +46,16 @@ func init() {
 				nearNode("5248000")(s)
 				s.files["sys/devices/system/cpu/online"] = "0-1\n"
 			}),
+			changed(onCUDA("slow, and others use the same far memory well", small("48"), []string{"3 h2d = 21"},
+				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}, "copy from the host")), func(s *scenario) {
+				nearNode("5120000")(s)
+				s.files["sys/bus/pci/devices/"+fakenvml.Address(4)+"/local_cpulist"] = "2-3\n"
+			}),
+			changed(onCUDA("slow, and the only NUMA node is full", small("48"), []string{"3 h2d = 40"},
+				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"}, "copy from the host")), func(s *scenario) {
+				nearNode("5120000")(s)
+				s.files["sys/devices/system/node/has_cpu"], s.files["sys/devices/system/node/node1/cpulist"] = "1\n", "0-3\n"
+			}),
 			onCUDA("slow to all other GPUs", small("48", "335"), slowPeers(3, 120),
 				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 335.0 GB/s", Got: "120.0 GB/s"}, "copies from and to each other GPU by nvlink")),
 			onCUDA("one slow pair", small(), []string{"3 peer 5 = 200"},
@@ -72,10 +84,18 @@ func init() {
 			}),
 			changed(onCUDA("over PCIe", small(), slowPeers(3, 20),
 				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
-					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s")), func(s *scenario) {
-				for i := range s.nvml.GPUs {
-					s.nvml.GPUs[i].NVLink = probe.NVLink{}
-				}
+					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s")), overPCIe),
+			changed(onCUDA("over PCIe, in a lesser slot", small(), slowPeers(3, 20),
+				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
+					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *scenario) {
+				overPCIe(s)
+				s.nvml.GPUs[3].Link.MaxWidth = probe.Known(8)
+			}),
+			changed(onCUDA("over PCIe of a virtual machine", small(), slowPeers(3, 20),
+				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
+					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s (the kernel does not tell what is between the GPUs)")), func(s *scenario) {
+				overPCIe(s)
+				s.links = nil
 			}),
 			onCUDA("copies between two GPUs fail", small(), []string{"3 cuMemcpyPeerAsync error 220"},
 				f(3, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
@@ -175,6 +195,18 @@ func joinedBy(s *scenario, gpus int, links func(a, b int) int) {
 		}
 		l := &s.nvml.GPUs[i].NVLink
 		l.Far, l.FarPCI, l.PeerP2P = probe.Known(repeat(len(far), "gpu")), probe.Known(far), probe.Known(peers)
+	}
+}
+
+// overPCIe takes the NVLinks away; each GPU is below a root port of its own.
+func overPCIe(s *scenario) {
+	s.links = map[string]string{}
+	for i := range s.nvml.GPUs {
+		s.nvml.GPUs[i].NVLink = probe.NVLink{}
+		maps.DeleteFunc(s.files, func(name, _ string) bool {
+			return strings.HasPrefix(name, "sys/bus/pci/devices/"+fakenvml.Address(i)+"/")
+		})
+		s.links["sys/bus/pci/devices/"+fakenvml.Address(i)] = fmt.Sprintf("../../../devices/pci0000:00/0000:00:%02x.0/%s", i+1, fakenvml.Address(i))
 	}
 }
 

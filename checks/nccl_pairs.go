@@ -60,7 +60,7 @@ func (t *ncclRun) pairs() {
 			}
 			t.measured(measure{
 				Test: strings.Replace(t.test, t.op.name, "pairs", 1), Algorithm: "p2p", Size: 4 * count, Ranks: 2, Device: gpuDevice(g.gpu), Model: g.gpu.Name.Value, Peers: kind,
-				What: "exchange with each other GPU by " + kind + ", each way", Value: median(rates[i][kind]), Unit: "GB/s", Unlike: t.unlike(g, kind),
+				What: "exchange with each other GPU by " + kind + ", each way", Value: median(rates[i][kind]), Unit: "GB/s", Unlike: t.unlike(g.loaded(), kind),
 			})
 		}
 	}
@@ -75,21 +75,6 @@ func (t *ncclRun) joined(i, j int) string {
 }
 
 func (g *ncclGPU) loaded() *loadedGPU { return &loadedGPU{gpu: g.gpu, c: g.cuda} }
-
-// unlike says why GPUs may differ by how the node is made, "" if nothing is known.
-func (t *ncclRun) unlike(g *ncclGPU, kind string) string {
-	switch {
-	case kind == nvUntold:
-		return "of links between two GPUs there may be more than between others"
-	case !strings.Contains(kind, "pcie"):
-		return ""
-	case kind == joinedFar:
-		return "not every two sockets need be joined alike"
-	case len(g.cuda.GPU.Above()) == 0:
-		return "the kernel does not tell what is between the GPUs"
-	}
-	return (&bandwidth{r: t.activeRun}).lessSlot(g.gpu)
-}
 
 // rounds are those of a tournament, each divided until no two of its pairs have a part of
 // their way in common: that makes pairs slower, and as many as share it differ from round

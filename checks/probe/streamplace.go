@@ -46,6 +46,7 @@ type streamPlaces struct {
 	untold []bool          // by thread: the kernel does not say where its pages are
 	move   map[int]bool    // NUMA nodes that have room for what is theirs
 
+	alone  bool               // the node has one NUMA node, or the kernel does not tell
 	before map[int]NUMAMemory // of the nodes, before any was touched
 	memory func(node int) (NUMAMemory, error)
 	where  func(memory []byte) (map[int]int64, error)
@@ -59,6 +60,7 @@ func newStreamPlaces(p *StreamPlan, h *Host) *streamPlaces {
 	}
 	of := map[int]int{}
 	nodes, _ := h.NUMANodes()
+	s.alone = len(nodes) < 2
 	for _, n := range nodes {
 		for _, cpu := range ParseCPUs(n.CPUs) {
 			of[cpu] = n.ID
@@ -149,6 +151,9 @@ func (s *streamPlaces) far() []StreamFar {
 		}
 	}
 	for node := range untold {
+		if s.alone {
+			break // there is no other
+		}
 		m, known := s.before[node]
 		if free := m.Free - min(m.Free, m.Total/100); untold[node] && known && free < uint64(need[node]) { // of which the kernel keeps up to 1 % back
 			bytes[way{node, -1}] = need[node] - int64(free)

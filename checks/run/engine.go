@@ -251,7 +251,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	case o.Hung != nil && outOfTime(s, o.Hung):
 		r.Took = o.Hung.For
 		could("active.time", fmt.Sprintf("the time of the run was up after %s%s: the test may take %s",
-			o.Hung.For.Round(100*time.Millisecond), inCall(o.Hung), s.Timeout))
+			o.Hung.For.Round(100*time.Millisecond), inCall(o.Hung), s.Bound))
 	case o.Hung != nil && isSlow(o.Hung):
 		r.Took = o.Hung.For
 		could("probe.slow", fmt.Sprintf("slow: after %s in %s, and still going on", o.Hung.For.Round(100*time.Millisecond), o.Hung.Doing))
@@ -276,9 +276,13 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 }
 
 // outOfTime says whether an active test was ended by the end of the run, before it had
-// all the time that it may take: eight contexts that take a while to go are no hang.
-// Should it hang indeed, and no signal end it, the next run reports that.
-func outOfTime(s *plan.Step, h *checks.Hung) bool { return s.Active && h.Cut }
+// all the time that it may take and some to clean up: eight contexts that take a while
+// to go are no hang.
+func outOfTime(s *plan.Step, h *checks.Hung) bool {
+	return s.Active && h.Cut && h.For < s.Bound+cleanUp
+}
+
+const cleanUp = 4 * time.Second
 
 func inCall(h *checks.Hung) string {
 	if h.Doing == "" {

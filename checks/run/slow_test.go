@@ -38,6 +38,7 @@ func TestOutOfTime(t *testing.T) {
 	t.Parallel()
 	p := buildPlan(0, "check_rogue sleep", "check_rogue warn", "check_rogue sleep")
 	p.Steps[0].Active, p.Steps[0].Barrier, p.Steps[0].Timeout = true, true, time.Minute
+	p.Steps[0].Bound = 45 * time.Second
 	p.Steps[1].Barrier = true
 	p.Steps[2].Active, p.Steps[2].Barrier, p.Steps[2].Timeout = true, true, 300*time.Millisecond
 	rec := &recorder{stopAt: -1}
@@ -51,10 +52,31 @@ func TestOutOfTime(t *testing.T) {
 	if diff := cmp.Diff([]checks.Severity{checks.Unknown, checks.Warn, checks.Fail}, worst(rec, 3)); diff != "" {
 		t.Fatalf("severities (-want +got):\n%s", diff)
 	}
-	if f := rec.results[0].Findings[0]; f.Code != "active.time" || !strings.HasPrefix(f.Message, "check_rogue:  could not tell: the time of the run was up after ") || !strings.HasSuffix(f.Message, "s, in rogue sleep: the test may take 1m0s") {
+	if f := rec.results[0].Findings[0]; f.Code != "active.time" || !strings.HasPrefix(f.Message, "check_rogue:  could not tell: the time of the run was up after ") || !strings.HasSuffix(f.Message, "s, in rogue sleep: the test may take 45s") {
 		t.Errorf("%+v", f)
 	}
 	if f := rec.results[2].Findings[0]; f.Code != "probe.hung" {
 		t.Errorf("%+v, want one that had all its time to hang", f)
+	}
+}
+
+// A test that had its time and some to clean up hangs, though the run ends it before its
+// worker's grace is over.
+func TestHadItsTime(t *testing.T) {
+	t.Parallel()
+	active := &plan.Step{Active: true, Bound: 20 * time.Second}
+	for name, c := range map[string]struct {
+		step *plan.Step
+		hung checks.Hung
+		want bool
+	}{
+		"cut short":         {active, checks.Hung{Cut: true, For: 22 * time.Second}, true},
+		"it had its time":   {active, checks.Hung{Cut: true, For: 25 * time.Second}, false},
+		"not cut":           {active, checks.Hung{For: 22 * time.Second}, false},
+		"an ordinary check": {&plan.Step{}, checks.Hung{Cut: true, For: time.Second}, false},
+	} {
+		if got := outOfTime(c.step, &c.hung); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }

@@ -31,7 +31,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.timeout()}
 	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane, Active: info.Active}
 	if test, ok := c.(checks.Bounded); ok {
-		step.MaxAge = test.Freshness()
+		step.Bound, step.MaxAge = test.Bound(), test.Freshness()
 		step.OnlyOld = step.MaxAge > 0 && o.set.job != nil && !o.set.job.Ended
 	}
 	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.timeout}

@@ -35,7 +35,8 @@ mlx5_3:1, 'mlx5_*'), or of all. It holds for what has been logged and counted
 until now; what comes later counts again. The next run resumes the node if
 nothing else is wrong. With --baseline what active tests have learned of this
 node is forgotten, of one test or all; with --active what they have found: the
-last result of one check or all, until it is run again. Who did it is written to
+last result of one check or all; a node that was drained for it stays so until
+the test has run and passed, or a person resumes it. Who did it is written to
 syslog. Needs root.`,
 		Example: `  nhc-gpu clear gpu6 79
   nhc-gpu clear --ib mlx5_3

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"path/filepath"
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -26,9 +27,9 @@ func (r *oneRun) cause() slurm.Cause {
 		}
 	}
 	if s == nil {
-		return slurm.Cause{File: r.set.get("CONFFILE")}
+		return slurm.Cause{File: spelt(r.set.get("CONFFILE"))}
 	}
-	c := slurm.Cause{Check: checkOf(s), File: s.Pos.File, Job: r.job != nil}
+	c := slurm.Cause{Check: checkOf(s), File: spelt(s.Pos.File), Job: r.job != nil}
 	if unasked(s) {
 		c.File = "" // no line asks for it
 	}
@@ -38,11 +39,35 @@ func (r *oneRun) cause() slurm.Cause {
 	return c
 }
 
-// answered takes note of what the step whose turn it is has come to: one that was only
-// skipped has not looked. The result of an earlier run counts as its own.
+// spelt is the one way in which a file is remembered, "" for none.
+func spelt(file string) string {
+	if file == "" {
+		return ""
+	}
+	path, err := filepath.Abs(file)
+	if err != nil { // nobody knows where this is: it is as it was written
+		return file
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
+}
+
+// notLooked are the codes by which an ordinary check says that it has not looked at what
+// it is about. Other skips of one that passes are about a part, or about what the node
+// has not got.
+var notLooked = []string{"job.none", "job.gpus.unknown"}
+
+// answered takes note of what the step whose turn it is has come to: an active test that
+// was only skipped has not looked, nor has a line of bash. The result of an earlier run
+// counts as its own.
 func (r *oneRun) answered(list []checks.Finding, earlier bool) {
 	told := slices.ContainsFunc(list, func(f checks.Finding) bool { return f.Severity != checks.Skip && f.Severity != checks.Unknown })
 	if len(list) == 0 || earlier || told || r.current == nil {
+		return
+	}
+	if s := r.current; s.Kind == plan.Native && !s.Active && !slices.ContainsFunc(list, func(f checks.Finding) bool { return slices.Contains(notLooked, f.Code) }) {
 		return
 	}
 	if r.unanswered == nil {
@@ -54,11 +79,12 @@ func (r *oneRun) answered(list []checks.Finding, earlier bool) {
 // lacks says why this run, which has passed, does not take back what the node was drained
 // for, "" if it does.
 func (r *oneRun) lacks(c slurm.Cause) string {
-	reads := c.File != "" && (c.File == r.set.get("CONFFILE") || c.File == r.tablesFile())
+	file := spelt(c.File) // as earlier runs may have written it
+	reads := file != "" && (file == spelt(r.set.get("CONFFILE")) || file == spelt(r.tablesFile()))
 	if !reads && !c.Job || r.plan == nil {
 		return "whose file this run does not read"
 	}
-	of := func(s *plan.Step) bool { return checkOf(s) == c.Check && (c.Job || s.Pos.File == c.File) }
+	of := func(s *plan.Step) bool { return checkOf(s) == c.Check && (c.Job || spelt(s.Pos.File) == file) }
 	var same, like []*plan.Step
 	for i := range r.plan.Steps {
 		if s := &r.plan.Steps[i]; of(s) && s.Text == c.Line {
@@ -70,7 +96,7 @@ func (r *oneRun) lacks(c slurm.Cause) string {
 	if len(same) > 0 { // else its words may have been corrected
 		like = same
 	}
-	left := c.Job && slices.ContainsFunc(r.plan.Left, func(l plan.Left) bool { return of(&l.Step) })
+	left := slices.ContainsFunc(r.plan.Left, func(l plan.Left) bool { return of(&l.Step) })
 	switch {
 	case slices.ContainsFunc(like, func(s *plan.Step) bool { return !r.unanswered[s.Index] || !mustAnswer(s, c) }):
 		return ""
