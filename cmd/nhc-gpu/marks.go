@@ -48,8 +48,8 @@ func spelt(file string) string {
 	if err != nil { // nobody knows where this is: it is as it was written
 		return file
 	}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		return real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		return target
 	}
 	return path
 }
