@@ -313,10 +313,16 @@ func (r *oneRun) jobsHere() []*slurm.Record {
 		}
 		return []*slurm.Record{r.job.record}
 	}
+	return r.openRecords(asideLane)
+}
+
+// openRecords are those of the jobs that run. They are looked for once, by the worker of
+// a lane that has nothing else to do then.
+func (r *oneRun) openRecords(lane checks.Lane) []*slurm.Record {
 	if !r.knowsJobs {
 		r.knowsJobs = true
 		boot := slurm.BootID()
-		open, _ := r.records(asideLane, slurm.RecordPrefix)
+		open, _ := r.records(lane, slurm.RecordPrefix)
 		r.running = slices.DeleteFunc(open, func(rec *slurm.Record) bool {
 			return rec.Begin.Boot != boot || rec.Outcome != ""
 		})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -19,7 +20,7 @@ func (r *oneRun) settleRecords() {
 	if !tests || r.job != nil || r.set.past == "" || r.node.bad != nil || rm != "" && rm != "slurm" {
 		return
 	}
-	open := r.jobsHere()
+	open := r.openRecords(checks.Local) // which no check has yet
 	if len(open) == 0 || slices.ContainsFunc(open, func(rec *slurm.Record) bool { return r.runsHere(rec.Job) }) {
 		return
 	}
