@@ -63,7 +63,7 @@ func liveJob(t *testing.T) *Job {
 }
 
 // leave has a job leave a process behind: a shell command, with nobody above it.
-// What it prints is waited for.
+// What it prints is waited for, and the program that takes its place (exec).
 func leave(t *testing.T, job *Job, uid int, command string) int {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "("+command+") >&2 & echo $!")
@@ -89,8 +89,27 @@ func leave(t *testing.T, job *Job, uid int, command string) int {
 	if _, err := fmt.Fscan(errs, &word); err != nil {
 		t.Fatal(err)
 	}
+	if _, program, ok := strings.Cut(command, "exec "); ok {
+		awaitProgram(t, pid, strings.Fields(program)[0])
+	}
 	go func() { _ = cmd.Wait() }()
 	return pid
+}
+
+// awaitProgram waits until a process runs a program.
+func awaitProgram(t *testing.T, pid int, name string) {
+	t.Helper()
+	path, got := fmt.Sprintf("/proc/%d/comm", pid), ""
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got = strings.TrimSpace(string(data)); got == name {
+			return
+		}
+	}
+	t.Fatalf("process %d is %s, want %s", pid, got, name)
 }
 
 // runLeft runs the check on this machine.
