@@ -179,6 +179,9 @@ type Env struct {
 	Periodic  bool                // slurmd has started the run, as its health check
 	Learn     bool                // what active tests measure becomes the baseline of this node
 	Slurm     *probe.SlurmGPUs    // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
+	Hold      bool                // no action is carried out, see acts
+
+	held []string // actions that Hold has kept from being carried out
 }
 
 // At names what the check is about to do, for the report should it never return.
