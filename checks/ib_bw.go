@@ -14,7 +14,8 @@ import (
 // this node: those that carry jobs' traffic, or each DEVICE that -d names, that are up.
 // GBPS is what each has to reach, in Gb/s; without it that is the floor of the platform
 // for the same run, and it warns below 85 % of what the port and its PCIe link can do.
-// A port fails that is far from its peers, or that carries nothing while others do.
+// A port fails that is far from its peers, or that carries nothing while others do. A run
+// of ib_write_bw that ends with an error is repeated alone before its port fails.
 //
 // Each port writes to itself, for -D seconds, in messages of -s bytes: that shows its
 // PCIe link in both directions and its own work, but neither cable nor switch. --pairs
@@ -85,6 +86,7 @@ var ibBWDo = activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width a
 	"ib.bw.gid":      "The port has no address that RoCE v2 could use: check_ib_gid says more.",
 	"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port; else see nvidia-smi.",
 	"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
+	"ib.bw.repeated": "Nothing, if it is rare: the port works. If the same port shows it again and again run ib_write_bw by hand (see ib.bw.failed), and see check_ib_errors and the load of the node.",
 	"ib.bw.way":      "No such port has a rate: that is more likely the network's addresses than the ports. RoCE: an interface in a VRF (ip vrf show) reaches itself only with a new kernel, and with --pairs rails have to be one network (ip route get ADDRESS from ADDRESS): leave --pairs out, or the line. InfiniBand: sminfo, check_ib_gid. Of a port alone: name another beside it.",
 	"ib.bw.alone":    "Nothing, if the rails are networks of their own. Else see the addresses and routes of their interfaces (ip route show dev INTERFACE), and the subnet's prefix and manager (check_ib_gid, sminfo).",
 	"ib.bw.rate":     "Other such ports reach nine tenths of their rate. If this is the best that the node can do say so: give the line a number. Else see check_ib_pcie and check_ib_ports.",
@@ -211,7 +213,12 @@ func (b *bwRun) noCUDA() {
 // run measures all of them, round by round.
 func (b *bwRun) run() {
 	defer b.tellFaults()
-	for len(b.tests) > 0 && b.ctx.Err() == nil {
+	for b.ctx.Err() == nil {
+		if len(b.tests) == 0 {
+			if b.tests = b.repeats(); len(b.tests) == 0 {
+				return
+			}
+		}
 		round, rest := b.round()
 		if !b.timeFor(round) {
 			b.untested()
@@ -233,22 +240,26 @@ func (b *bwRun) run() {
 	}
 }
 
-// timeFor says whether the time is enough for a round: what has hung may take all of its own.
+// timeFor says whether the time is enough for a round: a test that has hung may take all of its own.
 func (b *bwRun) timeFor(round []bwTest) bool {
 	need := b.c.Duration
-	if len(round) > 0 && round[0].hung != nil {
+	if len(round) > 0 && round[0].first != nil && round[0].first.Kind == probe.PerftestHung {
 		need = round[0].test.Timeout
 	}
 	end, ok := b.ctx.Deadline()
 	return !ok || time.Until(end) >= need+time.Second
 }
 
-// untested tells which ports the time was too short for. One that has hung already has
-// had its time.
+// untested reports the tests that the time was too short for. One that has hung already has
+// had its time; another error decides nothing before it is repeated.
 func (b *bwRun) untested() {
 	for _, t := range b.tests {
-		if t.hung != nil {
-			b.faults = append(b.faults, bwFault{t, t.hung})
+		if t.first != nil {
+			together := 0
+			if t.first.Kind == probe.PerftestHung {
+				together = 1
+			}
+			b.faults = append(b.faults, bwFault{t, t.first, together})
 			continue
 		}
 		b.failures = true

@@ -9,10 +9,11 @@ import (
 
 // What came of check_ib_bw.
 
-// bwFault is a test without a number, and why.
+// bwFault is a test without a rate, and why.
 type bwFault struct {
-	test bwTest
-	err  *probe.PerftestError
+	test     bwTest
+	err      *probe.PerftestError
+	together int // how many tests ran at the same time
 }
 
 // bwWay is what tests have in common of which one shows that the others should reach
@@ -27,61 +28,91 @@ func (b *bwRun) way(t *bwTest) bwWay {
 	return bwWay{t.from != t.to, t.from.Layer, t.from.Layer == layerEth && b.reach[t.from] != ""}
 }
 
-// judgeRound takes what a round has measured. One that hangs beside others is tried once
-// more, alone.
+// judgeRound records the results of a round.
 func (b *bwRun) judgeRound(round []bwTest, results []probe.PerftestResult) {
-	worked := slices.ContainsFunc(results, func(r probe.PerftestResult) bool { return r.Err == nil })
 	for i, t := range round {
-		switch err := results[i].Err; {
-		case err != nil && err.Kind == probe.PerftestHung && t.hung == nil && len(round) > 1 && worked:
-			t.hung = err
-			b.tests = append(b.tests, t)
-		case err != nil:
-			b.faults = append(b.faults, bwFault{t, err})
-		default:
-			b.measure(&t, results[i].Rate, len(round))
+		if err := results[i].Err; err != nil {
+			b.faults = append(b.faults, bwFault{t, err, len(round)})
+			continue
+		}
+		b.measure(&t, results[i].Rate, len(round))
+		if t.first != nil {
+			b.report(t.device(), Finding{Code: "ib.bw.repeated", Severity: Warn, Got: t.first.Text}, "it had no rate at first, and has one now that it is repeated alone")
 		}
 	}
 }
 
-// tellFaults tells why there is no number, when all is over: a port fails if its own
-// hardware says why, or if others give one under the same program; where none does it
-// may be the program, or the network.
+// repeats returns the tests whose error would fail their port, to run once more, each
+// alone: a single error of perftest is no measured fault, and may come of the load. A
+// test that hung while it was alone has had its time.
+func (b *bwRun) repeats() (tests []bwTest) {
+	b.faults = slices.DeleteFunc(b.faults, func(f bwFault) bool {
+		_, severity := b.weigh(&f)
+		if severity != Fail || f.test.first != nil || f.err.Kind == probe.PerftestHung && f.together == 1 {
+			return false
+		}
+		f.test.first = f.err
+		tests = append(tests, f.test)
+		return true
+	})
+	return tests
+}
+
+// tellFaults reports the tests without a rate, after all rounds.
 func (b *bwRun) tellFaults() {
 	for _, f := range b.faults {
-		b.fault(&f.test, f.err)
+		b.fault(&f)
 	}
 }
 
-func (b *bwRun) fault(t *bwTest, err *probe.PerftestError) {
-	of := Finding{Code: "ib.bw.failed", Severity: Unknown, Got: err.Text}
-	text := "it has no rate"
-	switch err.Kind {
+// weigh decides what an error means: a port fails if its own hardware gives the cause,
+// or if other ports have a rate with the same program. If none has one the program or
+// the network may be the cause.
+func (b *bwRun) weigh(f *bwFault) (code string, severity Severity) {
+	switch f.err.Kind {
 	case probe.PerftestNoCUDA:
-		b.noCUDA()
-		return
+		return "ib.bw.cuda", Unknown
 	case probe.PerftestAbsent, probe.PerftestUnloadable, probe.PerftestNoOption:
-		of.Code = "ib.bw.program"
+		return "ib.bw.program", Unknown
 	case probe.PerftestTransfer, probe.PerftestLink:
-		if of.Severity = Fail; !b.worked[b.way(t)] {
-			of.Code, of.Severity, text = "ib.bw.way", Unknown, "it has no rate, nor has any other such port"
+		if !b.worked[b.way(&f.test)] {
+			return "ib.bw.way", Unknown
 		}
+		return "ib.bw.failed", Fail
 	case probe.PerftestHung, probe.PerftestBroken, probe.PerftestMemory, probe.PerftestNoDevice:
 		if len(b.measures) > 0 {
-			of.Severity = Fail
+			return "ib.bw.failed", Fail
 		}
 	}
-	b.failures = b.failures || of.Severity != Fail
-	switch err.Kind {
+	return "ib.bw.failed", Unknown
+}
+
+func (b *bwRun) fault(f *bwFault) {
+	code, severity := b.weigh(f)
+	if code == "ib.bw.cuda" {
+		b.noCUDA()
+		return
+	}
+	text := "it has no rate"
+	switch f.err.Kind {
 	case probe.PerftestHung:
-		text = fmt.Sprintf("it has no rate after %s", t.test.Timeout)
+		text = fmt.Sprintf("it has no rate after %s", f.test.test.Timeout)
 	case probe.PerftestMemory:
 		text = "its memory cannot be registered with the adapter"
 		if b.c.GDR {
 			text = "memory of its GPU cannot be registered with the adapter (nvidia_peermem, or dma-buf)"
 		}
 	}
-	b.report(t.device(), of, "%s", text)
+	of := Finding{Code: code, Severity: severity, Got: f.err.Text}
+	switch {
+	case code == "ib.bw.way":
+		text = "it has no rate, nor has any other such port"
+	case severity == Fail && f.together == 0: // its error is that of the first run
+		of.Severity, of.Want = Unknown, fmt.Sprintf("-t above %s", b.c.Time)
+		text += ", and there is no time to repeat it alone"
+	}
+	b.failures = b.failures || of.Severity != Fail
+	b.report(f.test.device(), of, "%s", text)
 }
 
 // device is the port that writes, and with it the one it writes to, if that is another.

@@ -19,7 +19,7 @@ type bwTest struct {
 	from, to *fabricPort
 	near     nearness // of the GPU to the port, the farther of both
 	test     probe.Perftest
-	hung     *probe.PerftestError // it has hung beside others, and is tried once more; else nil
+	first    *probe.PerftestError // the error of the first run, if this is the second
 }
 
 // bwStart is how long a program of perftest takes to begin and to end: with a GPU it
@@ -175,7 +175,7 @@ func (b *bwRun) round() (round, rest []bwTest) {
 	busy := map[string]bool{}
 	for _, t := range b.tests {
 		keys := append(b.shares(t.from), b.shares(t.to)...)
-		alone := b.c.Serial || t.hung != nil || len(round) > 0 && round[0].hung != nil
+		alone := b.c.Serial || t.first != nil || len(round) > 0 && round[0].first != nil
 		if alone && len(round) > 0 || slices.ContainsFunc(keys, func(k string) bool { return busy[k] }) {
 			rest = append(rest, t)
 			continue

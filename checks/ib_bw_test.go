@@ -85,6 +85,8 @@ func bwScenarios(name string, gdr bool) (list []scenario) {
 		on("far from its peers", of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), nil, says(Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers, whose median is 391.4 Gb/s")),
 		on("all are slow", nil, fakesys.Perftest{Rate: "250.00"}, nil, all...),
 		on("carries nothing", nil, oneActs("transfer"), nil, says(Fail, "failed", "", "Completion with error at client", "it has no rate")),
+		on("carries nothing once, and something when it is alone", nil, oneActs("transfer once"), nil,
+			says(Warn, "repeated", "", "Completion with error at client", "it had no rate at first, and has one now that it is repeated alone")),
 		on("no link", nil, oneActs("link"), nil, says(Fail, "failed", "", "Unable to Connect the HCA's through the link", "it has no rate")),
 		on("not there for verbs", nil, oneActs("nodevice"), nil, says(Fail, "failed", "", "Unable to find the Infiniband/RoCE device", "it has no rate")),
 		on("none carries anything", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_*": "transfer"}}, nil, noWay(name, "Completion with error at client")...),
@@ -233,18 +235,22 @@ func TestIBBWRefuses(t *testing.T) {
 	}
 }
 
-// One that hangs is killed, tried again alone, and holds no other up. If it hangs then,
-// or no time is left for it, it fails.
+// A run that hangs is killed, repeated alone, and holds no other up. If it hangs again,
+// or no time is left for it, its port fails. Another error that no time is left to repeat
+// decides nothing.
 func TestIBBWHang(t *testing.T) {
 	t.Parallel()
 	fails := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "it did not end"}, "it has no rate after 2s")
+	passing := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.repeated", Severity: Warn, Got: "it did not end"}, "it had no rate at first, and has one now that it is repeated alone")
+	late := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Unknown, Want: "-t above 6s", Got: "Completion with error at client"}, "it has no rate, and there is no time to repeat it alone")
 	for act, c := range map[string]struct {
 		words   []string
 		servers int
 		want    []Finding
 	}{
 		"hang":      {servers: 2, want: []Finding{fails}},
-		"hang once": {servers: 2},
+		"hang once": {servers: 2, want: []Finding{passing}},
+		"late":      {words: []string{"-t", "6"}, servers: 1, want: []Finding{late}},
 		"hang ":     {words: []string{"-t", "4"}, servers: 1, want: []Finding{fails}},
 	} {
 		t.Run(act, func(t *testing.T) {
@@ -252,7 +258,9 @@ func TestIBBWHang(t *testing.T) {
 			root, calls := bwRoot(t, fakesys.DGXH100(), oneActs(strings.TrimSpace(act)))
 			env := &Env{Host: probe.NewHost(root)}
 			bw := bwOf(t, "check_ib_bw", append([]string{"-D", "1"}, c.words...)...)
-			bw.start = time.Second
+			if bw.start = time.Second; act == "late" {
+				bw.start = time.Minute
+			}
 			got := slices.DeleteFunc(bw.Run(t.Context(), env), func(f Finding) bool { return f.Severity == OK })
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got %+v, want %+v", got, c.want)

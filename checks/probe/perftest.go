@@ -81,11 +81,12 @@ func (h *Host) perftest(ctx context.Context, t *Perftest) PerftestResult {
 	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
 	defer cancel()
 	for range 3 {
-		port, err := freePort()
+		port, err := claimPort()
 		if err != nil {
 			return PerftestResult{Err: &PerftestError{Kind: PerftestNoPort, Text: err.Error()}}
 		}
 		r := h.perftestAt(ctx, t, port)
+		claimedPorts.Delete(port)
 		if r.Err == nil || r.Err.Kind != PerftestNoPort {
 			return r
 		}
@@ -93,7 +94,25 @@ func (h *Host) perftest(ctx context.Context, t *Perftest) PerftestResult {
 	return PerftestResult{Err: &PerftestError{Kind: PerftestNoPort, Text: "no TCP port is free for long enough"}}
 }
 
-// freePort is a TCP port that nobody listens at.
+// claimedPorts holds the TCP ports of the tests that run. The kernel may name a port
+// twice before the server of the first test listens there: the client of one test would
+// then write to the server of the other, which ends in an error of both.
+var claimedPorts sync.Map
+
+// claimPort finds a TCP port that no process listens at and no other test has claimed.
+func claimPort() (int, error) {
+	for {
+		port, err := freePort()
+		if err != nil {
+			return 0, err
+		}
+		if _, claimed := claimedPorts.LoadOrStore(port, true); !claimed {
+			return port, nil
+		}
+	}
+}
+
+// freePort finds a TCP port that no process listens at.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp4", "0.0.0.0:0") // as the server will
 	if err != nil {
@@ -182,6 +201,8 @@ func (t *Perftest) command(e *PerftestEnd, port int) Command {
 func (t *Perftest) result(client, server Exit) PerftestResult {
 	e, of := perftestFault(client), perftestFault(server)
 	switch {
+	case of != nil && of.Kind == PerftestNoPort: // the client has met another test's server, if any
+		return PerftestResult{Err: of}
 	case e == nil:
 		rate, err := parsePerftest(client.Output, t.Size)
 		if err == nil {

@@ -119,6 +119,39 @@ func TestPerftestFaults(t *testing.T) {
 	}
 }
 
+// No two tests that run at the same time have one TCP port.
+func TestClaimPort(t *testing.T) {
+	t.Parallel()
+	claimed := map[int]bool{}
+	for range 3000 {
+		port, err := claimPort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer claimedPorts.Delete(port)
+		if claimed[port] {
+			t.Fatalf("port %d is claimed twice", port)
+		}
+		claimed[port] = true
+	}
+}
+
+// A server that cannot listen has lost its port to another program, with whose server the
+// client has then met: what the client says of that one counts for nothing.
+func TestPerftestLostPort(t *testing.T) {
+	t.Parallel()
+	lost := Exit{Status: 1, Errors: []byte("Couldn't listen to port 18515\n")}
+	p := loopback("mlx5_3")
+	for name, client := range map[string]Exit{
+		"a rate":   {Output: []byte(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 8388608    23912            0.00               391.43 \t\t     0.005833\n")},
+		"an error": {Status: 1, Errors: []byte(" Completion with error at client\n")},
+	} {
+		if r := p.result(client, lost); r.Err == nil || r.Err.Kind != PerftestNoPort {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
 // One of eight that fails is found, and hides no other.
 func TestPerftestOneOfEight(t *testing.T) {
 	t.Parallel()

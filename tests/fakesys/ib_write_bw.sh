@@ -65,8 +65,13 @@ esac
 if [[ ! $host ]]; then
   printf '\n************************************\n* Waiting for client to connect... *\n************************************\n'
   [[ $act == deaf ]] && exec sleep 60
-  echo "$device" >"$meet.new"
-  mv "$meet.new" "$meet"
+  echo "$device" >"$meet.$$"
+  if ! ln "$meet.$$" "$meet" 2>/dev/null; then # another server listens there
+    rm -f "$meet.$$"
+    printf "Couldn't listen to port %s\n" "$port" >&2
+    exit 1
+  fi
+  rm -f "$meet.$$"
   trap 'rm -f "$meet" "$meet.done"' EXIT
   while [[ ! -e $meet.done ]]; do sleep 0.01; done
   exit 0
@@ -101,10 +106,12 @@ unit=MiB
 [[ $gbits ]] && unit=Gb
 printf '%s\n #bytes     #iterations    BW peak[%s/sec]    BW average[%s/sec]   MsgRate[Mpps]\n' "$line" "$unit" "$unit"
 [[ $act == apart && $(<"$meet") != "$device" ]] && act=transfer # it reaches itself only
+[[ $act == 'transfer once' && ! -e $self/failed ]] && { : >"$self/failed"; act=transfer; }
 case $act in
 half) printf ' %-7s    %-10s       ' "$size" 23912; exit 0 ;;
 comma) rate=${rate/./,} ;;
 rate\ *) rate=${act#rate } ;;
+late) sleep 4.2 ;&
 transfer) printf ' Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\nscnt=128, ccnt=0\n' >&2; exit 1 ;;
 esac
 gap='   '

@@ -16,7 +16,7 @@ type Perftest struct {
 	Old     bool   // it finds GPUs by their numbers only
 	Rate    string // that every device has, Gb/s; "" is 391.43
 
-	// Acts are what devices do instead: "rate 212.40", "transfer", "link", "memory",
+	// Acts are what devices do instead: "rate 212.40", "transfer", "transfer once", "late", "link", "memory",
 	// "broken", "hang", "hang once", "silent", "half", "comma", "garbage", "nodevice", "deaf", "loader",
 	// "apart", which reaches no other device;
 	// with "dmabuf" a GPU's memory cannot be registered in another way.
