@@ -27,12 +27,11 @@ func (e *Env) ownerOrUID(p probe.Process) string {
 	return cmp.Or(e.owner(p), strconv.FormatUint(uint64(p.UID), 10))
 }
 
-// classicMaxSystemUID is LBNL NHC's last uid of the system where no file
-// tells.
+// classicMaxSystemUID is the last uid of the system without a login.defs.
 const classicMaxSystemUID = 99
 
 // maxSystemUID is the last uid that belongs to the system and not to a person:
-// MAX_SYS_UID, or what lies below UID_MIN of /etc/login.defs.
+// MAX_SYS_UID, or what /etc/login.defs says.
 func (e *Env) maxSystemUID(check string) (int64, []Finding) {
 	if word := e.lookup("MAX_SYS_UID"); word != "" {
 		n, ok := parseInteger(word)
@@ -43,12 +42,12 @@ func (e *Env) maxSystemUID(check string) (int64, []Finding) {
 	}
 	path := cmp.Or(e.lookup("LOGIN_DEFS_SRC"), "/etc/login.defs")
 	e.At("read %s", path)
-	least, ok, err := e.Host.MinUID(path)
+	uid, err := e.Host.MaxSystemUID(path)
 	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return 0, unreadable(err)
-	case !ok:
+	case errors.Is(err, fs.ErrNotExist):
 		return classicMaxSystemUID, nil
+	case err != nil:
+		return 0, unreadable(err)
 	}
-	return int64(least) - 1, nil
+	return uid, nil
 }

@@ -91,6 +91,7 @@ func init() {
 		onUsers("nothing after die", of("die", "kill", "log"), alice).leaving(nil),
 		onUsers("ignore ends the actions", of("syslog", "ignore", "die"), toSyslog(alice), toSyslog(bob), toSyslog(none)),
 		onUsers("unknown action", of("shout")),
+		onUsers("SYS_UID_MAX spares a daemon above UID_MIN", of("kill"), killed(none)).with("/etc/login.defs", "UID_MIN 500\nSYS_UID_MAX 5002\n").leaving(nil),
 
 		onUsers("unknown option", of("-z"), usageFinding("check_ps_unauth_users:  Invalid option:  -z", "one of -c -u -n -p")),
 		onUsers("no option behind the actions", of("kill", "-c"), killed(alice), killed(bob), killed(none)).leaving(nil),

@@ -20,8 +20,8 @@ import (
 // status is their number.
 //
 // MATCH is compared with the first word of the command lines, with the whole
-// line if -f is given. Processes of system users, up to MAX_SYS_UID, are only
-// looked at with -A.
+// line if -f is given. Processes of system users, up to MAX_SYS_UID (unset:
+// SYS_UID_MAX of login.defs, else UID_MIN - 1, else 99), are only looked at with -A.
 //
 //	node* || check_ps_cpu -u '!root' -m '!/^(slurmd|sshd)/' 95%
 //	node* || check_ps_physmem -0 -a -e 'logger big process' 90%

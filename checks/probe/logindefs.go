@@ -1,29 +1,85 @@
 package probe
 
 import (
-	"bytes"
-	"strconv"
+	"fmt"
+	"strings"
 )
 
-// MinUID is UID_MIN of a file such as /etc/login.defs, the first uid of an
-// ordinary user; ok is false if the file does not have it.
-func (h *Host) MinUID(path string) (uid uint32, ok bool, err error) {
+// classicMaxSystemUID is the last uid of the system if the file names none.
+const classicMaxSystemUID = 99
+
+// MaxSystemUID returns the last uid that belongs to the system and not to a
+// person, as LBNL NHC 1.4.3 reads it from a file such as /etc/login.defs:
+// SYS_UID_MAX, else the uid below UID_MIN. It is 99 if the file sets neither, or
+// if the result is not positive.
+func (h *Host) MaxSystemUID(path string) (int64, error) {
 	data, err := once(h, "file "+path, func() ([]byte, error) { return h.readFile(path) })
 	if err != nil {
-		return 0, false, err
+		return 0, err
 	}
-	uid, ok = parseMinUID(data)
-	return uid, ok, nil
+	uid, err := parseMaxSystemUID(string(data))
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", path, err)
+	}
+	return uid, nil
 }
 
-func parseMinUID(data []byte) (uint32, bool) {
-	for line := range bytes.Lines(data) {
-		f := bytes.Fields(line)
-		if len(f) < 2 || string(f[0]) != "UID_MIN" {
-			continue
+// unread removes backslashes as bash's read does without -r.
+var unread = strings.NewReplacer(`\\`, `\`, "\\\n", "", `\`, "")
+
+// parseMaxSystemUID follows LBNL NHC to the letter, because actions spare the
+// uids up to the result: a keyword is the beginning of a line, its value is all
+// digits of the line, the last UID_MIN counts, and the first SYS_UID_MAX ends the
+// file. One thing differs: the last line counts without a newline, too.
+func parseMaxSystemUID(text string) (int64, error) {
+	var least, last string
+	for line := range strings.Lines(unread.Replace(text)) {
+		line = strings.TrimLeft(line, " \t")
+		if strings.HasPrefix(line, "SYS_UID_MAX") {
+			last = digits(line)
+			break
 		}
-		n, err := strconv.ParseUint(string(f[1]), 10, 32)
-		return uint32(n), err == nil
+		if strings.HasPrefix(line, "UID_MIN") {
+			least = digits(line)
+		}
 	}
-	return 0, false
+	uid := int64(classicMaxSystemUID)
+	var err error
+	switch {
+	case last != "":
+		uid, err = bashNumber("SYS_UID_MAX", last)
+	case least != "":
+		uid, err = bashNumber("UID_MIN", least)
+		uid--
+	}
+	if uid <= 0 {
+		uid = classicMaxSystemUID
+	}
+	return uid, err
+}
+
+func digits(line string) string {
+	return strings.Map(func(c rune) rune {
+		if c < '0' || c > '9' {
+			return -1
+		}
+		return c
+	}, line)
+}
+
+// bashNumber computes digits as bash does: octal after a leading 0, in 64 bits
+// that wrap around.
+func bashNumber(keyword, digits string) (int64, error) {
+	base := uint64(10)
+	if digits[0] == '0' {
+		base = 8
+	}
+	var n uint64
+	for _, c := range digits {
+		if c >= '0'+rune(base) {
+			return 0, fmt.Errorf("%s %s begins with 0, and is no octal number: want a decimal number without the 0", keyword, digits)
+		}
+		n = n*base + uint64(c-'0')
+	}
+	return int64(n), nil //nolint:gosec // wraps, as in bash
 }

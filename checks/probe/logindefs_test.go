@@ -1,29 +1,46 @@
 package probe
 
 import (
-	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 )
 
-func TestMinUID(t *testing.T) {
+// The answers of LBNL NHC itself; TestMaxSystemUIDOfLibrary reads them, too.
+func TestMaxSystemUID(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{
-		"# comment\nUID_MIN\t\t 1000\nUID_MIN 5\n": "1000 true",
-		"  UID_MIN 500 # 3\r\n":                    "500 true",
-		"UID_MIN 200":                              "200 true",
-		"#UID_MIN 1000\nSYS_UID_MIN 1\nUID_MINI 3": "0 false",
-		"UID_MIN\n":                                "0 false",
-		"UID_MIN many\n":                           "0 false",
-		"UID_MIN -1\n":                             "0 false",
-		"UID_MIN 4294967296\n":                     "4294967295 false",
-		"":                                         "0 false",
-	} {
-		uid, ok, err := tree(t, map[string]string{"etc/login.defs": text}).MinUID("/etc/login.defs")
-		if got := fmt.Sprint(uid, ok); got != want || err != nil {
-			t.Errorf("%q: %s, %v, want %s", text, got, err, want)
+	data, err := os.ReadFile("testdata/max_sys_uid.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		want, quoted, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if want == "#" {
+			continue
+		}
+		text, err := strconv.Unquote(quoted)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		uid, err := tree(t, map[string]string{"etc/login.defs": text}).MaxSystemUID("/etc/login.defs")
+		if want == "error" != (err != nil) || err == nil && strconv.FormatInt(uid, 10) != want {
+			t.Errorf("MaxSystemUID of %q = %d, %v, want %s", text, uid, err, want)
 		}
 	}
-	if _, _, err := tree(t, nil).MinUID("/x"); message(err) != "read /x: no such file or directory" {
+	// LBNL NHC does not read a last line without a newline.
+	if uid, err := tree(t, map[string]string{"l": "UID_MIN 200"}).MaxSystemUID("/l"); uid != 199 || err != nil {
+		t.Errorf("without a newline: %d, %v, want 199", uid, err)
+	}
+}
+
+func TestMaxSystemUIDErrors(t *testing.T) {
+	t.Parallel()
+	_, err := tree(t, map[string]string{"l": "UID_MIN 0999\n"}).MaxSystemUID("/l")
+	if want := "read /l: UID_MIN 0999 begins with 0, and is no octal number: want a decimal number without the 0"; message(err) != want {
+		t.Errorf("UID_MIN 0999: %v, want %s", err, want)
+	}
+	if _, err := tree(t, nil).MaxSystemUID("/x"); message(err) != "read /x: no such file or directory" {
 		t.Errorf("without the file: %v", err)
 	}
 }

@@ -181,16 +181,28 @@ nhc_common_get_userid() {
     printf -v "$2" %s "$__nhc_found" # which may be an item of an array
 }
 
-# nhc_common_get_max_sys_uid sets MAX_SYS_UID from UID_MIN of login.defs.
+# nhc_common_get_max_sys_uid sets MAX_SYS_UID from login.defs: SYS_UID_MAX, else the
+# uid below UID_MIN, as parseMaxSystemUID in checks/probe reads it.
 nhc_common_get_max_sys_uid() {
-    local __nhc_key __nhc_value __nhc_rest
-    MAX_SYS_UID=99
-    [[ -e $LOGIN_DEFS_SRC ]] || return 0
-    while IFS=$' \t' read -r __nhc_key __nhc_value __nhc_rest; do
-        [[ $__nhc_key == UID_MIN && $__nhc_value =~ ^[0-9]+$ ]] || continue
-        MAX_SYS_UID=$((10#$__nhc_value - 1))
-        break
+    local __nhc_line __nhc_least='' __nhc_last='' IFS=$' \t\n'
+    MAX_SYS_UID="${MAX_SYS_UID:-99}"
+    [[ -e $LOGIN_DEFS_SRC ]] || return 1
+    # shellcheck disable=SC2162 # LBNL NHC reads its backslashes, too
+    while read __nhc_line || [[ -n $__nhc_line ]]; do
+        case $__nhc_line in
+            UID_MIN*) __nhc_least="${__nhc_line//[^0-9]/}" ;;
+            SYS_UID_MAX*)
+                __nhc_last="${__nhc_line//[^0-9]/}"
+                break
+                ;;
+        esac
     done <"$LOGIN_DEFS_SRC"
+    if [[ -n $__nhc_last ]]; then
+        MAX_SYS_UID=$((__nhc_last))
+    elif [[ -n $__nhc_least ]]; then
+        MAX_SYS_UID=$((__nhc_least - 1))
+    fi
+    ((MAX_SYS_UID > 0)) || MAX_SYS_UID=99
 }
 
 # nhc_common_get_unix_time makes SECONDS count from the epoch.
