@@ -27,7 +27,7 @@ const createdMode = 0o644
 // is complete under another name before it gets its own.
 func create(path string, data []byte) *Response {
 	if _, err := os.Lstat(path); err == nil {
-		return &Response{File: &FileInfo{}, Err: fmt.Sprintf("write %s: it exists", path)}
+		return &Response{Exists: true, Err: fmt.Sprintf("write %s: it exists", path)}
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -49,7 +49,7 @@ func create(path string, data []byte) *Response {
 	}
 	switch {
 	case errors.Is(err, unix.EEXIST): // made while we wrote
-		return &Response{File: &FileInfo{}, Err: fmt.Sprintf("write %s: it exists", path)}
+		return &Response{Exists: true, Err: fmt.Sprintf("write %s: it exists", path)}
 	case err != nil:
 		return &Response{Err: pathError("write", path, err)}
 	}

@@ -158,7 +158,8 @@ func (e *Engine) lastResult(ctx context.Context, s *plan.Step, r *Request) (o Ou
 	look := *r
 	look.Op, look.Only, look.Limit = OpLast, s.OnlyOld, lastLimit
 	o = e.Pool.Call(ctx, checks.Local, &look, e.limit(&plan.Step{Lane: checks.Local, Timeout: lastLimit}))
-	return o, s.OnlyOld || o.Response == nil || o.Known || o.Err != ""
+	resp, err := o.Answer()
+	return o, s.OnlyOld || err != nil || resp.Known
 }
 
 // limit is the deadline of a step, cut to what is left of the run.
@@ -226,8 +227,8 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 		if !came {
 			return false
 		}
-		if o.Hung != nil && !isSlow(o.Hung) && !outOfTime(s, o.Hung) && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
-			obs.Expired(s, o.Hung)
+		if o.hung != nil && !isSlow(o.hung) && !outOfTime(s, o.hung) && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
+			obs.Expired(s, o.hung)
 			return false
 		}
 		if !obs.Native(s, e.result(s, o)) {
@@ -239,7 +240,7 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 
 // result makes a step's result of what became of its request.
 func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
-	r := checks.Result{Step: s.Index, Hung: o.Hung}
+	r := checks.Result{Step: s.Index, Hung: o.hung}
 	name := s.Name
 	if !strings.HasPrefix(name, "check_") {
 		name = "check_" + name
@@ -248,29 +249,32 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		r.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  could not tell: %s", name, why)}}
 	}
 	switch {
-	case o.Hung != nil && outOfTime(s, o.Hung):
-		r.Took = o.Hung.For
+	case o.hung != nil && outOfTime(s, o.hung):
+		r.Took = o.hung.For
 		could("active.time", fmt.Sprintf("the time of the run was up after %s%s: the test may take %s",
-			o.Hung.For.Round(100*time.Millisecond), inCall(o.Hung), s.Bound))
-	case o.Hung != nil && isSlow(o.Hung):
-		r.Took = o.Hung.For
-		could("probe.slow", fmt.Sprintf("slow: after %s in %s, and still going on", o.Hung.For.Round(100*time.Millisecond), o.Hung.Doing))
-	case o.Hung != nil:
-		r.Took = o.Hung.For
+			o.hung.For.Round(100*time.Millisecond), inCall(o.hung), s.Bound))
+	case o.hung != nil && isSlow(o.hung):
+		r.Took = o.hung.For
+		could("probe.slow", fmt.Sprintf("slow: after %s in %s, and still going on", o.hung.For.Round(100*time.Millisecond), o.hung.Doing))
+	case o.hung != nil:
+		r.Took = o.hung.For
 		r.Findings = []checks.Finding{{
 			Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode,
-			Message: fmt.Sprintf("%s:  hung (%s)", name, Describe(o.Hung)),
+			Message: fmt.Sprintf("%s:  hung (%s)", name, Describe(o.hung)),
 		}}
-	case o.Died != "":
-		could("probe.died", o.Died)
-	case o.Lost != "":
-		could("probe.lost", o.Lost)
-	case o.Response == nil:
+	case o.died != "":
+		could("probe.died", o.died)
+	case o.lost != "":
+		could("probe.lost", o.lost)
+	case o.answer == nil:
 		could("probe.interrupted", "the run was interrupted")
-	case o.Err != "":
-		could("probe.error", o.Err)
 	default:
-		r.Took, r.Findings, r.Earlier = o.Took, o.Findings, o.Known
+		resp, err := o.Answer()
+		if err != nil {
+			could("probe.error", err.Error())
+			break
+		}
+		r.Took, r.Findings, r.Earlier = resp.Took, resp.Findings, resp.Known
 	}
 	return r
 }

@@ -63,8 +63,9 @@ func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Outp
 		patience += killGrace
 	}
 	o := p.Call(context.Background(), execLane, &Request{Op: OpExec, Args: argv, Env: env, Data: input, Timeout: limit, Line: line}, patience)
-	if err := o.Failure(); err != nil {
+	resp, err := o.Answer()
+	if err != nil {
 		return Output{}, err
 	}
-	return Output{Stdout: o.Data, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut}, nil
+	return Output{Stdout: resp.Data, Stderr: resp.Stderr, Status: resp.Status, TimedOut: resp.TimedOut}, nil
 }

@@ -35,13 +35,14 @@ func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 		Op: OpExec, Args: j.Argv, Env: j.Env, Program: j.Program, Path: j.Input, Merge: j.Merge, Timeout: j.Timeout, Line: "run " + j.Argv[0],
 	}
 	o := p.Call(ctx, execLane, r, patience)
-	switch {
-	case o.Hung != nil:
-		return Output{}, fmt.Errorf("hangs (%s)", Describe(o.Hung))
-	case o.Response == nil:
+	if o.hung != nil {
+		return Output{}, fmt.Errorf("hangs (%s)", Describe(o.hung))
+	}
+	resp := o.answer // also one that reports an error has a status
+	if resp == nil {
 		return Output{}, o.Failure()
 	}
-	out := Output{Stdout: o.Data, Cut: o.Cut, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut}
+	out := Output{Stdout: resp.Data, Cut: resp.Cut, Stderr: resp.Stderr, Status: resp.Status, TimedOut: resp.TimedOut}
 	if !out.TimedOut {
 		return out, o.Failure()
 	}

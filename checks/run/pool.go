@@ -148,7 +148,7 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *Request) bool {
 		corpse, found := p.opts.Ledger.Find(lane, r.Line)
 		if found {
-			emit(r, Outcome{Hung: corpse.Hung()})
+			emit(r, hung(corpse.Hung()))
 		}
 		return found
 	})
@@ -156,14 +156,14 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 	for len(reqs) > 0 {
 		if p.hasEnded(lane) {
 			for _, r := range reqs {
-				emit(r, Outcome{Lost: fmt.Sprintf("not run: %s hung or died", lane)})
+				emit(r, lost(fmt.Sprintf("not run: %s hung or died", lane)))
 			}
 			return
 		}
 		c, err := p.worker(lane)
 		if err != nil {
 			for _, r := range reqs {
-				emit(r, Outcome{Lost: err.Error()})
+				emit(r, lost(err.Error()))
 			}
 			return
 		}
@@ -215,7 +215,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 		}
 		switch {
 		case err == nil:
-			emit(r, Outcome{Response: resp})
+			emit(r, answered(resp))
 			if resp.Worn && !resp.Spent {
 				c.worn = true
 				c.finish()
@@ -229,21 +229,21 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			p.bury(c, r, c.autopsy(doing, time.Since(began)))
 			return i, true
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			hung := c.autopsy(doing, time.Since(began))
-			hung.Cut = r.Limit > 0 && d < r.Limit
-			hung.Moved = was != "" && doing != "" && was != doing
-			p.bury(c, r, hung)
+			hang := c.autopsy(doing, time.Since(began))
+			hang.Cut = r.Limit > 0 && d < r.Limit
+			hang.Moved = was != "" && doing != "" && was != doing
+			p.bury(c, r, hang)
 			if c.lane == checks.Local && doing != "" {
 				p.mu.Lock()
 				p.stuck = append(p.stuck, doing)
 				p.mu.Unlock()
 			}
-			emit(r, Outcome{Hung: hung})
+			emit(r, hung(hang))
 			return i + 1, true
 		default:
-			died := c.obituary(err, doing)
+			how := c.obituary(err, doing)
 			p.bury(c, r, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // what it had started
-			emit(r, Outcome{Died: died})
+			emit(r, died(how))
 			return i + 1, true
 		}
 	}

@@ -95,7 +95,7 @@ type Response struct {
 	Took     time.Duration    `json:"took,omitempty"`
 	Data     []byte           `json:"data,omitempty"`   // read, take: the content; exec: stdout
 	Stderr   []byte           `json:"stderr,omitempty"` // exec
-	Status   int              `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1; take: 1 if the file is still there
+	Status   int              `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1
 	TimedOut bool             `json:"timed_out,omitempty"`
 	File     *FileInfo        `json:"file,omitempty"` // read, take
 
@@ -118,6 +118,7 @@ type Response struct {
 	Cut      bool              `json:"cut,omitempty"`      // exec: there was more output
 	Worn     bool              `json:"worn,omitempty"`     // this worker leaves after the answer, see probe.Worn
 	Spent    bool              `json:"spent,omitempty"`    // this worker can do no more, see probe.Host.Blocked
+	Exists   bool              `json:"exists,omitempty"`   // create: there is such a file; Err says so
 	Err      string            `json:"err,omitempty"`      // why the operation failed, complete
 }
 
@@ -127,6 +128,7 @@ type FileInfo struct {
 	Mode    fs.FileMode `json:"mode"`
 	UID     uint32      `json:"uid"`
 	Size    int64       `json:"size"`
+	Stays   bool        `json:"stays,omitempty"` // take: it could not be removed
 }
 
 // maxLine bounds one line from a worker, bytes. A worker that writes more is

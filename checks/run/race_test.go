@@ -34,7 +34,7 @@ func TestLaneShared(t *testing.T) {
 			for range 20 {
 				reqs := []*Request{{Op: OpFind, Line: "a"}, {Op: OpFind, Line: "b"}, {Op: OpFind, Line: "c"}}
 				p.Do(t.Context(), checks.Local, reqs, limit, func(r *Request, o Outcome) {
-					if err := o.Failure(); err != nil || o.ID != r.ID {
+					if resp, err := o.Answer(); err != nil || resp.ID != r.ID {
 						t.Errorf("request %s: %v", r.Line, err)
 					}
 				})

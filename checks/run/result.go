@@ -43,7 +43,7 @@ func take(path string) *Response {
 	}
 	if unix.Unlink(path) != nil {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			resp.Status = 1
+			resp.File.Stays = true
 		}
 	}
 	return resp

@@ -25,7 +25,7 @@ func TestSlow(t *testing.T) {
 		{checks.Hung{Doing: "nvmlDeviceGetUUID(2)", For: 8 * time.Second}, "probe.hung", checks.Fail},
 	}
 	for _, tt := range tests {
-		r := new(Engine).result(&plan.Step{Name: "check_gpu_count"}, Outcome{Hung: &tt.hung})
+		r := new(Engine).result(&plan.Step{Name: "check_gpu_count"}, hung(&tt.hung))
 		if len(r.Findings) != 1 || r.Findings[0].Code != tt.code || r.Findings[0].Severity != tt.want {
 			t.Errorf("%+v: %+v, want %s", tt.hung, r.Findings, tt.code)
 		}

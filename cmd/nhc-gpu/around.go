@@ -52,11 +52,12 @@ func (r *oneRun) aroundJob() {
 		return
 	}
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, r.reading())
-	if err := o.Failure(); err != nil {
+	resp, err := o.Answer()
+	if err != nil {
 		r.warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", r.job.job.ID, err))
 		return
 	}
-	for i, g := range o.GPUs {
+	for i, g := range resp.GPUs {
 		r.job.node = append(r.job.node, slurm.GPU{Index: i, Minor: g.Minor, PCI: g.Address, UUID: g.UUID})
 	}
 	if len(r.job.job.MIG) == 0 {
@@ -91,9 +92,9 @@ func (r *oneRun) findMIG() {
 		return
 	}
 	o := r.recordCall(checks.NVML, &run.Request{Op: run.OpGPUs, Name: string(checks.NVML), Line: "find the MIG devices of the job"})
-	if o.Failure() == nil {
+	if resp, err := o.Answer(); err == nil {
 		for i := range r.job.node {
-			r.job.node[i].MIG = o.MIG[r.job.node[i].PCI]
+			r.job.node[i].MIG = resp.MIG[r.job.node[i].PCI]
 		}
 	}
 	r.findScope()

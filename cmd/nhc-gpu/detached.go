@@ -55,16 +55,17 @@ func (r *oneRun) detach() (exit int, over bool) {
 	r.rememberLanes(nil) // this half asks none
 	path := r.set.get("RESULTFILE")
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpTake, Path: path, Line: "read " + path}, takeLimit)
-	if err := o.FailureIn("read " + path); err != nil {
+	file, err := o.File("read " + path)
+	switch {
+	case err != nil:
 		return r.refuse(err), true
-	}
-	if o.Status != 0 {
+	case file.Stays:
 		return r.stuckResult(path), true
 	}
-	res := r.lastResult(path, o)
+	res := r.lastResult(path, file)
 	r.unlock()
 	argv := append([]string{r.argv[0] + detachedSuffix}, r.argv[1:]...)
-	err := run.Detach(argv, append(os.Environ(), "NHC_DETACHED="+strconv.Itoa(os.Getpid())))
+	err = run.Detach(argv, append(os.Environ(), "NHC_DETACHED="+strconv.Itoa(os.Getpid())))
 	switch {
 	case res.status != "0":
 		if err != nil { // the result is read but once
@@ -81,16 +82,16 @@ func (r *oneRun) detach() (exit int, over bool) {
 type result struct{ status, message string }
 
 // lastResult reads what the run before has left.
-func (r *oneRun) lastResult(path string, o run.Outcome) result {
-	if !o.File.Missing {
-		if err := trusted(path, o.File); err != nil {
+func (r *oneRun) lastResult(path string, f run.File) result {
+	if !f.Missing {
+		if err := trusted(path, &f.FileInfo); err != nil {
 			r.warn(fmt.Errorf("%w: its result is not used", err))
-			o.File.Missing = true
+			f.Missing = true
 		}
 	}
 	switch {
-	case !o.File.Missing && o.File.Mode.IsRegular():
-		return parseResult(string(o.Data))
+	case !f.Missing && f.Mode.IsRegular():
+		return parseResult(string(f.Data))
 	case r.set.get("DETACHED_MODE_FAIL_NODATA") == "1":
 		return result{"1", "Detached mode -- pending checks (no data found)"}
 	}
@@ -138,7 +139,7 @@ func (r *oneRun) reportResult(res result) int {
 // stuckResult is a failure: while the file stays every result would be an old one.
 func (r *oneRun) stuckResult(path string) int {
 	if r.set.get("NHC_RM") == "" {
-		find := &run.Request{Op: run.OpFind, Args: managerPaths(r.set.get("PATH")), Line: "find the resource manager"}
+		find := r.findManager()
 		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, readLimit))
 	}
 	r.fold.begin(r.set, false, r.set.get("LOGFILE") != "-")

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -183,7 +184,7 @@ func (g *generator) write(path, text string) error {
 	switch {
 	case err == nil:
 		return nil
-	case o.Response != nil && o.File != nil:
+	case errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("%w; move it away, or write another with -c FILE (-c - prints)", err)
 	case os.Geteuid() != 0:
 		return fmt.Errorf("%w; write another with -c FILE (-c - prints)", err)

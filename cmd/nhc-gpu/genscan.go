@@ -41,11 +41,12 @@ func (g *generator) ask(part probe.Part, of ...string) answers {
 		if part == probe.PartSpace {
 			what = r.Path
 		}
-		if err := o.FailureIn(r.Line); err != nil {
+		resp, err := o.AnswerTo(r.Line)
+		if err != nil {
 			a.err[what] = err
 			return
 		}
-		a.have[what] = o.Have
+		a.have[what] = resp.Have
 	})
 	return a
 }
@@ -242,13 +243,13 @@ func (g *generator) gpuSection(a answers) {
 // describeGPUs asks NVML, in its own worker, for what a person wants to know.
 func (g *generator) describeGPUs() {
 	g.vecho("GPUs...")
-	o := g.pool.Call(g.ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"},
-		plan.StepTimeout(checks.Info{Lane: checks.NVML}, nil, g.set.timeout()))
-	if err := o.Failure(); err != nil {
+	resp, err := g.pool.Call(g.ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"},
+		plan.StepTimeout(checks.Info{Lane: checks.NVML}, nil, g.set.timeout())).Answer()
+	if err != nil {
 		g.sheet.warn("NVML could not be asked: %v", err)
 		return
 	}
-	for _, f := range o.Facts {
+	for _, f := range resp.Facts {
 		g.sheet.comment("%s: %s", f.Thing, f.Detail)
 	}
 }

@@ -57,8 +57,13 @@ func (r *oneRun) run() int {
 	exit, over := r.load()
 	if !over {
 		exit = r.act(r.do())
-	} else if exit != 0 && r.job != nil {
-		exit = uncheckedJob(r.node.role, exit)
+	} else {
+		if r.unusable {
+			r.deliverPending()
+		}
+		if exit != 0 && r.job != nil {
+			exit = uncheckedJob(r.node.role, exit)
+		}
 	}
 	r.leaveResult(exit)
 	return exit
@@ -113,6 +118,7 @@ type oneRun struct {
 	background bool   // this is the detached half of a run
 	left       bool   // its result has been written
 	doubt      string // what could not be told, the first of it
+	unusable   bool   // the configuration cannot be used, so there is no verdict
 
 	slurmAsked bool  // Slurm's configuration has been looked for
 	slurmDoubt error // why it could not be read
@@ -188,6 +194,7 @@ func (r *oneRun) load() (exit int, over bool) {
 	for _, d := range r.opts.debug {
 		r.debug("%s", d)
 	}
+	r.budget()
 	if exit, over := r.sysconfig(); over {
 		return exit, true
 	}
@@ -205,7 +212,7 @@ func (r *oneRun) load() (exit int, over bool) {
 		}
 	}
 	r.aroundJob()
-	o, exit, over := r.open()
+	file, exit, over := r.open()
 	if over {
 		return exit, true
 	}
@@ -222,12 +229,12 @@ func (r *oneRun) load() (exit int, over bool) {
 	r.debugWatchdog()
 	if now := r.set.get("CONFFILE"); now != path && !r.fold.f.Over() { // or CONFFILE
 		path = now
-		o = r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.reading())
-		if exit, over := r.usable(path, o); over {
+		o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.reading())
+		if file, exit, over = r.usable(path, o); over {
 			return exit, true
 		}
 	}
-	return r.configuration(path, o)
+	return r.configuration(path, file)
 }
 
 // budget sets the deadline of the run.

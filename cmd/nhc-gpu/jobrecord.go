@@ -79,16 +79,17 @@ func (r *oneRun) count(since checks.LogMark) (c counts) {
 	}
 	wg.Wait()
 	for i, o := range out {
-		if err := o.Failure(); err != nil {
+		resp, err := o.Answer()
+		if err != nil {
 			c.doubts = append(c.doubts, fmt.Sprintf("counters of lane %s: %v", lanes[i], err))
 			continue
 		}
-		c.counters = append(c.counters, o.Counters...)
-		c.doubts = append(c.doubts, o.Doubts...)
+		c.counters = append(c.counters, resp.Counters...)
+		c.doubts = append(c.doubts, resp.Doubts...)
 		if lanes[i] == checks.Local {
-			c.xids = o.Xids
-			if o.Mark != nil {
-				c.end = *o.Mark
+			c.xids = resp.Xids
+			if resp.Mark != nil {
+				c.end = *resp.Mark
 			}
 		}
 	}
@@ -120,12 +121,12 @@ func (r *oneRun) openRecord(refused bool) {
 // records reads the open records, the oldest first, and the names of what cannot be
 // understood.
 func (r *oneRun) records(lane checks.Lane, prefix string) (list []*slurm.Record, damaged []string) {
-	o := r.recordCall(lane, &run.Request{Op: run.OpRecall, Name: prefix, Line: "read the records of jobs"})
-	if err := o.Failure(); err != nil {
+	resp, err := r.recordCall(lane, &run.Request{Op: run.OpRecall, Name: prefix, Line: "read the records of jobs"}).Answer()
+	if err != nil {
 		r.warn(fmt.Errorf("read the records of jobs: %w", err))
 		return nil, nil
 	}
-	for _, raw := range o.Records {
+	for _, raw := range resp.Records {
 		rec, err := slurm.ParseRecord(raw.Data)
 		switch {
 		case raw.Err != "":
@@ -171,12 +172,12 @@ func (r *oneRun) tidyRecords(now *slurm.Record) {
 // it has.
 func (r *oneRun) runsHere(job string) bool {
 	if r.withSteps == nil {
-		o := r.recordCall(checks.Local, &run.Request{Op: run.OpJobs, Line: "look for running jobs"})
-		if err := o.Failure(); err != nil {
+		resp, err := r.recordCall(checks.Local, &run.Request{Op: run.OpJobs, Line: "look for running jobs"}).Answer()
+		if err != nil {
 			r.warn(fmt.Errorf("look for running jobs: %w", err))
 			return true
 		}
-		r.withSteps = append([]string{""}, o.Jobs...)
+		r.withSteps = append([]string{""}, resp.Jobs...)
 	}
 	return slices.Contains(r.withSteps, job)
 }
@@ -248,12 +249,12 @@ func (r *oneRun) closeRecord() {
 // run two epilogs for one job, after a prolog that failed or a restart of slurmctld
 // (22.05 and 24.11 run).
 func (r *oneRun) wasClosed() bool {
-	o := r.recordCall(checks.Local, &run.Request{Op: run.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"})
+	resp, err := r.recordCall(checks.Local, &run.Request{Op: run.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).Answer()
 	boot := slurm.BootID()
-	if o.Failure() != nil {
+	if err != nil {
 		return false
 	}
-	for _, line := range slices.Backward(o.Lines) {
+	for _, line := range slices.Backward(resp.Lines) {
 		if rec, err := slurm.ParseRecord(line); err == nil && rec.Job == r.job.job.ID {
 			return rec.End.Boot == boot
 		}
@@ -335,14 +336,14 @@ func (r *oneRun) xidsSince(mark checks.LogMark) []checks.XidSeen {
 	if seen, ok := r.xids[mark]; ok {
 		return seen
 	}
-	o := r.recordCall(asideLane, &run.Request{Op: run.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"})
-	if err := o.Failure(); err != nil {
+	resp, err := r.recordCall(asideLane, &run.Request{Op: run.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"}).Answer()
+	if err != nil {
 		r.warn(fmt.Errorf("look for Xids: %w", err))
 		return nil
 	}
 	if r.xids == nil {
 		r.xids = map[checks.LogMark][]checks.XidSeen{}
 	}
-	r.xids[mark] = o.Xids
-	return o.Xids
+	r.xids[mark] = resp.Xids
+	return resp.Xids
 }

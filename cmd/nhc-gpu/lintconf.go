@@ -34,9 +34,8 @@ func (l *linter) call(op run.Op, path string) run.Outcome {
 func (l *linter) settings() {
 	r := l.r
 	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
-	o := l.call(run.OpRead, path)
-	if o.File != nil && o.File.Mode.IsRegular() {
-		if list, _, err := conf.ParseSysconfig(path, o.Data, r.set.lookup); err == nil {
+	if f, err := l.call(run.OpRead, path).File("read " + path); err == nil && !f.Missing && f.Mode.IsRegular() {
+		if list, _, err := conf.ParseSysconfig(path, f.Data, r.set.lookup); err == nil {
 			for _, a := range list {
 				l.setting(a.Pos, a.Name)
 			}
@@ -95,7 +94,7 @@ func (l *linter) tables() {
 	path := l.r.tablesFile()
 	o := l.call(run.OpRead, path)
 	l.errors(l.r.useTables(o))
-	if o.File != nil && !o.File.Missing {
+	if f, err := o.File("read " + path); err == nil && !f.Missing {
 		l.read = append(l.read, path)
 	}
 	if d := l.r.config.Role(conf.HealthCheck).Budget; d > slurmdLimit {
@@ -107,7 +106,7 @@ func (l *linter) profiles() {
 	path := l.r.set.profilesFile()
 	o := l.call(run.OpRead, path)
 	l.errors(l.r.useProfiles(o))
-	if o.File != nil && !o.File.Missing {
+	if f, err := o.File("read " + path); err == nil && !f.Missing {
 		l.read = append(l.read, path)
 	}
 }

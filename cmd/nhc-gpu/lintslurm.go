@@ -47,7 +47,8 @@ func (l *linter) hasScontrol() bool {
 	}
 	find := &run.Request{Op: run.OpFind, Args: paths, Line: "find scontrol"}
 	o := l.r.pool.Call(l.r.ctx, checks.Local, find, readLimit)
-	return o.Failure() == nil && o.Status > 0
+	resp, err := o.Answer()
+	return err == nil && resp.Status > 0
 }
 
 // wiring is how this program is wired into Slurm here.
@@ -82,11 +83,11 @@ func (l *linter) wiring(config slurm.Config) slurm.Wiring {
 
 // programs are what slurmd would start for a pattern.
 func (l *linter) programs(pattern string) (found []slurm.Program, err error) {
-	o := l.call(run.OpPrograms, pattern)
-	if err := o.Failure(); err != nil {
+	resp, err := l.call(run.OpPrograms, pattern).Answer()
+	if err != nil {
 		return nil, err
 	}
-	for _, p := range o.Programs {
+	for _, p := range resp.Programs {
 		found = append(found, slurm.Program{Path: p.Path, Bad: p.Bad, Ours: p.Self || p.Starts, Direct: p.Self})
 	}
 	return found, nil

@@ -15,7 +15,7 @@ import (
 
 // open finds the resource manager, opens the log, and reads the configuration
 // and what scripts the site has, in one go.
-func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
+func (r *oneRun) open() (file run.File, exit int, over bool) {
 	spec, err := r.log.parse(r.set)
 	if err != nil && !r.withoutLog(spec, err) {
 		return file, r.log.fatal(r, spec, err), true
@@ -36,7 +36,7 @@ func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 		}
 	}
 	if r.set.get("NHC_RM") == "" {
-		find = &run.Request{Op: run.OpFind, Args: managerPaths(r.set.get("PATH")), Line: "find the resource manager"}
+		find = r.findManager()
 		reqs = append(reqs, find)
 	}
 	out := map[*run.Request]run.Outcome{}
@@ -64,45 +64,47 @@ func (r *oneRun) open() (file run.Outcome, exit int, over bool) {
 		confFile, read, r.job.own = own.Path, own, true
 		r.set.put("CONFFILE", confFile, r.set.export["CONFFILE"])
 	}
-	r.presetHardware(out[read].Data)
-	exit, over = r.usable(confFile, out[read])
-	return out[read], exit, over
+	if file, exit, over = r.usable(confFile, out[read]); !over {
+		r.presetHardware(file.Data)
+	}
+	return file, exit, over
 }
 
 // usable says what there is to do without a configuration file that can be
 // read. One that does not exist means that there is nothing to check, as in
 // LBNL NHC.
-func (r *oneRun) usable(path string, o run.Outcome) (exit int, over bool) {
-	if err := o.FailureIn("read " + path); err != nil {
-		return r.refuse(err), true
+func (r *oneRun) usable(path string, o run.Outcome) (file run.File, exit int, over bool) {
+	file, err := o.File("read " + path)
+	if err != nil {
+		return file, r.refuse(err), true
 	}
-	if !o.File.Missing && !o.File.Mode.IsRegular() {
-		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, o.File.Mode.Type())
+	if !file.Missing && !file.Mode.IsRegular() {
+		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, file.Mode.Type())
 		r.debug("%s", text)
 		if r.node.role != slurm.Manual { // by hand LBNL NHC says nothing of it
 			sendSyslog(r.set.get("NAME"), []string{text})
 		}
-		return 0, true
+		return file, 0, true
 	}
-	if o.File.Missing {
+	if file.Missing {
 		r.debug("Missing configuration file %s, nothing to check.", path)
-		return 0, len(r.tables) == 0
+		return file, 0, len(r.tables) == 0
 	}
-	return 0, false
+	return file, 0, false
 }
 
 // configuration parses nhc.conf and keeps the lines of this host.
-func (r *oneRun) configuration(path string, o run.Outcome) (exit int, over bool) {
-	if o.File.Missing { // nhc.toml has checks
+func (r *oneRun) configuration(path string, file run.File) (exit int, over bool) {
+	if file.Missing { // nhc.toml has checks
 		return 0, false
 	}
-	if err := trusted(path, o.File); err != nil {
+	if err := trusted(path, &file.FileInfo); err != nil {
 		return r.refuse(err), true
 	}
-	if o.File.Size > int64(len(o.Data)) {
-		return r.refuse(fmt.Errorf("read %s: %d bytes, want at most %d", path, o.File.Size, conf.MaxSize)), true
+	if file.Size > int64(len(file.Data)) {
+		return r.refuse(fmt.Errorf("read %s: %d bytes, want at most %d", path, file.Size, conf.MaxSize)), true
 	}
-	lines, warnings, err := conf.Parse(path, o.Data)
+	lines, warnings, err := conf.Parse(path, file.Data)
 	if err != nil {
 		return r.refuse(err), true
 	}

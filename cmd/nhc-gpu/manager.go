@@ -37,15 +37,19 @@ func managerPaths(path string) (paths []string) {
 	return paths
 }
 
+func (r *oneRun) findManager() *run.Request {
+	return &run.Request{Op: run.OpFind, Args: managerPaths(r.set.get("PATH")), Line: "find the resource manager"}
+}
+
 // manager sets NHC_RM, if the site did not, and what follows from there being
 // none. SGE's load sensor loop is refused: it has no place in a program that
 // ends after every run.
 func (r *oneRun) manager(find *run.Request, o run.Outcome) (exit int, over bool) {
 	if find != nil {
-		if err := o.Failure(); err != nil {
-			r.warn(fmt.Errorf("find the resource manager: %w", err))
-		} else if o.Status > 0 {
-			hit := find.Args[o.Status-1]
+		if resp, err := o.AnswerTo(find.Line); err != nil {
+			r.warn(err)
+		} else if resp.Status > 0 && resp.Status <= len(find.Args) {
+			hit := find.Args[resp.Status-1]
 			for _, m := range managers {
 				if m.dir == hit || m.command != "" && strings.HasSuffix(hit, "/"+m.command) {
 					r.set.put("NHC_RM", m.name, true)
@@ -85,18 +89,19 @@ func (s *settings) customHelper(name string) bool {
 // sysconfig reads $SYSCONFIGDIR/$NAME, which wins over the command line.
 func (r *oneRun) sysconfig() (exit int, over bool) {
 	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
-	if err := o.FailureIn("read " + path); err != nil {
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.reading())
+	file, err := o.File("read " + path)
+	if err != nil {
 		return r.refuse(err), true
 	}
-	if o.File.Missing || !o.File.Mode.IsRegular() {
+	if file.Missing || !file.Mode.IsRegular() {
 		return 0, false
 	}
-	if err := trusted(path, o.File); err != nil {
+	if err := trusted(path, &file.FileInfo); err != nil {
 		return r.refuse(err), true
 	}
 	r.settings = path
-	assigns, needShell, err := conf.ParseSysconfig(path, o.Data, r.set.lookup)
+	assigns, needShell, err := conf.ParseSysconfig(path, file.Data, r.set.lookup)
 	switch {
 	case err != nil:
 		return r.refuse(err), true

@@ -155,12 +155,8 @@ func (r *oneRun) act(s *foldState) int {
 	r.emit(events)
 	r.debugEnd()
 	unknown := exit == exitUnknown && !s.f.Failed()
-	if unknown && s.f.Mark && r.set.get("NHC_RM") == "slurm" && r.node.bad == nil && !r.set.customHelper("OFFLINE_NODE") {
-		ctx, cancel := r.actContext()
-		defer cancel()
-		if _, err := r.controller().Deliver(ctx); err != nil {
-			r.warn(err)
-		}
+	if unknown {
+		r.deliverPending()
 	}
 	r.log.flush()
 	if unknown {
@@ -172,6 +168,27 @@ func (r *oneRun) act(s *foldState) int {
 		return r.unknown()
 	}
 	return exit
+}
+
+// deliverPending delivers the drain that an earlier run could not, for a run that has no
+// verdict of its own.
+func (r *oneRun) deliverPending() {
+	if r.job != nil || r.opts.eval != "" || r.node.bad != nil {
+		return
+	}
+	r.set.finalize() // a run whose sysconfig file cannot be read has not come to that
+	if r.set.get("NHC_RM") == "" {
+		find := r.findManager()
+		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, r.reading()))
+	}
+	if !r.set.marks() || r.set.get("NHC_RM") != "slurm" || r.set.customHelper("OFFLINE_NODE") {
+		return
+	}
+	ctx, cancel := r.actContext()
+	defer cancel()
+	if _, err := r.controller().Deliver(ctx); err != nil {
+		r.warn(err)
+	}
 }
 
 // busy tells whether this run has to give way: a second health check of slurmd

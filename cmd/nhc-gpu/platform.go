@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -95,11 +97,15 @@ func (r *oneRun) useProfiles(o run.Outcome) error {
 func (r *oneRun) platformGroups() ([]checks.PlatformGroup, error) {
 	r.pool.SetVars(r.set.workerVars())
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(probe.PartPCI), Line: "read the PCI bus"}, readLimit)
-	if err := o.Failure(); err != nil {
+	resp, err := o.Answer()
+	switch {
+	case err != nil:
 		return nil, err
+	case resp.Have == nil:
+		return nil, errors.New("read the PCI bus: the answer holds none")
 	}
 	v := r.set.workerVars()
-	return checks.GroupPlatforms(o.Have.IDs, platformsOf(v.ProfilesFile, v.Profiles)), nil
+	return checks.GroupPlatforms(resp.Have.IDs, platformsOf(v.ProfilesFile, v.Profiles)), nil
 }
 
 // platformRows tell which platform this node is, a row for each kind of GPU.

@@ -17,7 +17,7 @@ func (r *oneRun) refuse(err error) int {
 	text := "Health check unknown:  " + err.Error()
 	fmt.Fprintf(stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
 	sendSyslog(r.set.get("NAME"), []string{text})
-	r.doubt = err.Error()
+	r.doubt, r.unusable = err.Error(), true
 	return r.unknown()
 }
 

@@ -193,30 +193,29 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 			path = own.Path
 		}
 	}
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit)
-	if err := o.FailureIn("read " + path); err != nil {
-		return path, err
-	}
+	file, err := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit).File("read " + path)
 	switch {
-	case o.File.Missing && len(r.tables) > 0:
+	case err != nil:
+		return path, err
+	case file.Missing && len(r.tables) > 0:
 		r.plan = r.build()
 		return r.tablesFile(), nil
-	case o.File.Missing && !named:
+	case file.Missing && !named:
 		entries, err := conf.Default()
 		if err == nil {
 			r.tables, err = r.forThisHost(entries)
 		}
 		r.plan = r.build()
 		return "the embedded default plan (there is no " + path + ")", err
-	case o.File.Missing:
+	case file.Missing:
 		return path, fmt.Errorf("read %s: no such file", path)
-	case !o.File.Mode.IsRegular():
-		return path, fmt.Errorf("read %s: not a regular file (%s), nothing is checked", path, o.File.Mode.Type())
+	case !file.Mode.IsRegular():
+		return path, fmt.Errorf("read %s: not a regular file (%s), nothing is checked", path, file.Mode.Type())
 	}
-	if _, over := r.configuration(path, o); over {
+	if _, over := r.configuration(path, file); over {
 		return path, fmt.Errorf("%s cannot be used, see above", path)
 	}
-	r.presetHardware(o.Data)
+	r.presetHardware(file.Data)
 	r.plan = r.build()
 	if len(r.tables) > 0 {
 		path += " and " + r.tablesFile()
@@ -309,11 +308,12 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 	}
 	for i, lane := range lanes {
 		a := <-ch[i]
-		if err := a.o.Failure(); err != nil {
+		resp, err := a.o.Answer()
+		if err != nil {
 			rows = append(rows, verdict.Row{Severity: checks.Unknown, Name: string(lane), Message: err.Error()})
 			continue
 		}
-		for _, f := range a.o.Facts {
+		for _, f := range resp.Facts {
 			sev := checks.OK
 			if !f.Found {
 				sev = checks.Skip

@@ -14,12 +14,13 @@ import (
 // of them, for a function may be defined in one and used in another.
 func (r *oneRun) noteScripts(o run.Outcome) {
 	dir := r.set.get("INCDIR")
-	if r.unloaded = o.FailureIn("list " + dir); r.unloaded != nil {
+	resp, err := o.AnswerTo("list " + dir)
+	if r.unloaded = err; err != nil {
 		return
 	}
-	r.scripts = o.Scripts
-	if o.File != nil && r.hasScripts() {
-		if r.unloaded = trusted(dir, o.File); r.unloaded != nil {
+	r.scripts = resp.Scripts
+	if resp.File != nil && r.hasScripts() {
+		if r.unloaded = trusted(dir, resp.File); r.unloaded != nil {
 			return
 		}
 	}

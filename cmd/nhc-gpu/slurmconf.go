@@ -49,12 +49,13 @@ func (r *oneRun) askSlurm() {
 	r.slurmAsked = true
 	o := r.pool.Call(r.ctx, checks.Local,
 		&run.Request{Op: run.OpSlurm, Name: r.node.name, Path: r.set.get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit)
-	if err := o.FailureIn("read Slurm's configuration"); err != nil {
+	resp, err := o.AnswerTo("read Slurm's configuration")
+	if err != nil {
 		r.slurmDoubt = err
 		r.debug("%v", err)
 		return
 	}
-	r.set.slurm = o.Slurm
+	r.set.slurm = resp.Slurm
 	r.pool.SetVars(r.set.workerVars())
 }
 

@@ -48,7 +48,10 @@ func (r *oneRun) tablesRequest() *run.Request {
 }
 
 // missing says whether there is no such file.
-func missing(o run.Outcome) bool { return o.Response != nil && o.File != nil && o.File.Missing }
+func missing(o run.Outcome) bool {
+	f, err := o.File("")
+	return err == nil && f.Missing
+}
 
 // useTables takes over nhc.toml. One that has named the file wants it. A file that
 // cannot be used ends the run: without its policies a warning would drain nodes.
@@ -73,21 +76,21 @@ func (r *oneRun) useTables(o run.Outcome) error {
 // contentOf is the text of a configuration file, which may be missing unless
 // somebody has named it.
 func contentOf(path string, o run.Outcome, named bool) (data []byte, there bool, err error) {
-	if err := o.FailureIn("read " + path); err != nil {
-		return nil, false, err
-	}
+	f, err := o.File("read " + path)
 	switch {
-	case o.File.Missing && !named:
+	case err != nil:
+		return nil, false, err
+	case f.Missing && !named:
 		return nil, false, nil
-	case o.File.Missing:
+	case f.Missing:
 		return nil, false, fmt.Errorf("read %s: no such file", path)
-	case !o.File.Mode.IsRegular():
-		return nil, false, fmt.Errorf("read %s: not a regular file (%s)", path, o.File.Mode.Type())
-	case o.File.Size > int64(len(o.Data)):
-		return nil, false, fmt.Errorf("read %s: %d bytes, want at most %d", path, o.File.Size, conf.MaxSize)
+	case !f.Mode.IsRegular():
+		return nil, false, fmt.Errorf("read %s: not a regular file (%s)", path, f.Mode.Type())
+	case f.Size > int64(len(f.Data)):
+		return nil, false, fmt.Errorf("read %s: %d bytes, want at most %d", path, f.Size, conf.MaxSize)
 	}
-	err = trusted(path, o.File)
-	return o.Data, err == nil, err
+	err = trusted(path, &f.FileInfo)
+	return f.Data, err == nil, err
 }
 
 // forThisHost keeps the tables of this host.

@@ -48,16 +48,17 @@ func printTopology(words []string) error {
 	defer r.close()
 	r.pool.SetVars(r.set.workerVars())
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpTopo, Line: "read the map of the node"}, readLimit)
-	if err := o.FailureIn("read the map of the node"); err != nil {
+	resp, err := o.AnswerTo("read the map of the node")
+	if err != nil {
 		return err
 	}
 	var b bytes.Buffer
 	if asJSON {
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
-		err = e.Encode(o.Topo)
+		err = e.Encode(resp.Topo)
 	} else {
-		err = writeTopology(&b, o.Topo)
+		err = writeTopology(&b, resp.Topo)
 	}
 	if err == nil {
 		_, err = os.Stdout.Write(b.Bytes())
