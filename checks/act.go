@@ -1,6 +1,12 @@
 package checks
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
 
 // acts reports whether the run carries out the action that the arguments
 // describe: "kill process 4711 (sleep) of alice". Every action of a check (kill,
@@ -17,3 +23,38 @@ func (e *Env) acts(format string, args ...any) bool {
 
 // Held returns the actions that a run with Hold did not carry out, in order.
 func (e *Env) Held() []string { return e.held }
+
+// HeldCode is the code of a finding about an action that a run with Hold did not
+// carry out. Its severity is [Skip]: it says nothing about the node.
+const HeldCode = "act.held"
+
+// NotDone returns a finding for each action that [Env.Held] lists.
+func (e *Env) NotDone() (findings []Finding) {
+	for _, action := range e.held {
+		findings = append(findings, Finding{Code: HeldCode, Severity: Skip, Message: "not done: would " + action})
+	}
+	return findings
+}
+
+// spawn runs an action in the background; text is the action as the
+// configuration has it. spawn reports whether the run carries out actions:
+// whether the action works is not this check's concern.
+func (e *Env) spawn(ctx context.Context, text string, c probe.Command) (acted bool) {
+	if !e.acts("run %s", text) {
+		return false
+	}
+	e.At("run %s", strings.Join(c.Argv, " "))
+	_ = e.Host.Spawn(ctx, c)
+	return true
+}
+
+// do runs an action, waits for it and returns its status. What the action
+// starts lives on. acted is false in a run that carries out no actions.
+func (e *Env) do(ctx context.Context, text string, c probe.Command) (status int, acted bool) {
+	if !e.acts("run %s", text) {
+		return 0, false
+	}
+	e.At("run %s", strings.Join(c.Argv, " "))
+	c.Lasting = true
+	return e.Host.Run(ctx, c).Status, true
+}

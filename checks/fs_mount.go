@@ -115,12 +115,12 @@ func (m *fsMount) Run(ctx context.Context, env *Env) []Finding {
 		f := m.judge(ctx, env, fs, mountOn(mounts, fs), match)
 		if f == nil {
 			if m.FoundAction != "" {
-				env.spawn(ctx, env.shell(m.FoundAction))
+				env.spawn(ctx, m.FoundAction, env.shell(m.FoundAction))
 			}
 			continue
 		}
 		if m.MissingAction != "" {
-			env.spawn(ctx, env.shell(m.MissingAction))
+			env.spawn(ctx, m.MissingAction, env.shell(m.MissingAction))
 		}
 		f.Device = Device{Kind: "mount", Name: fs}
 		f.Message = "check_fs_mount:  " + f.Message
@@ -200,7 +200,11 @@ func (m *fsMount) missing(env *Env, fs string) *Finding {
 	}
 	env.At("stat %s", fs)
 	if path := env.abs(fs); !env.Host.TestFile('d', path) {
-		f.Message += "; directory " + fs + " missing (auto-fixed)" // LBNL NHC says so in any case
+		f.Message += "; directory " + fs + " missing"
+		if !env.acts("create directory %s", fs) {
+			return f
+		}
+		f.Message += " (auto-fixed)" // LBNL NHC says so in any case
 		env.At("mkdir %s", fs)
 		if err := env.Host.MakeDir(path); err != nil {
 			f.Got += ", and " + err.Error()
@@ -220,10 +224,11 @@ func (m *fsMount) remount(ctx context.Context, env *Env, fs, options string) {
 	}
 	words = append(words, fs)
 	line := cmp.Or(env.lookup("MOUNT_CMD"), "mount")
+	text := line + " " + strings.Join(words, " ")
 	argv, ok := expandWords(line, env.lookup)
 	if !ok || len(argv) == 0 { // more than a command and its arguments
-		env.spawn(ctx, env.shell(line+` "$@"`, append([]string{"bash"}, words...)...))
+		env.spawn(ctx, text, env.shell(line+` "$@"`, append([]string{"bash"}, words...)...))
 		return
 	}
-	env.spawn(ctx, env.command(append(argv, words...)...))
+	env.spawn(ctx, text, env.command(append(argv, words...)...))
 }

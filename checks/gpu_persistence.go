@@ -58,6 +58,10 @@ func (c *gpuPersistence) Run(_ context.Context, env *Env) []Finding {
 			s.report(g, f, "persistence mode is not turned on while it is in use (%s)", plural(n, "user"))
 			return
 		}
+		if !env.acts("turn on persistence mode of %s", gpuDevice(g)) {
+			s.report(g, f, "persistence mode")
+			return
+		}
 		if err := env.Host.SetPersistence(g.Index, env.Doing); err != nil {
 			f.Severity = Fail
 			s.report(g, f, "persistence mode cannot be turned on: %s", fmt.Sprint(err))

@@ -178,10 +178,3 @@ func (e *Env) command(argv ...string) probe.Command {
 func (e *Env) shell(line string, words ...string) probe.Command {
 	return e.command(append([]string{"/bin/bash", "-c", line}, words...)...)
 }
-
-// spawn runs an action in the background. Whether it works is not this
-// check's concern.
-func (e *Env) spawn(ctx context.Context, c probe.Command) {
-	e.At("run %s", strings.Join(c.Argv, " "))
-	_ = e.Host.Spawn(ctx, c)
-}

@@ -73,9 +73,9 @@ func (c *netSocket) Run(ctx context.Context, env *Env) []Finding {
 	}
 	switch {
 	case n == 0 && c.MissingAction != "":
-		env.spawn(ctx, env.shell(c.MissingAction))
+		env.spawn(ctx, c.MissingAction, env.shell(c.MissingAction))
 	case n > 0 && c.FoundAction != "" && (c.All || c.Absent):
-		env.spawn(ctx, env.shell(c.FoundAction))
+		env.spawn(ctx, c.FoundAction, env.shell(c.FoundAction))
 	}
 	if (n > 0) == c.Absent {
 		findings = append(findings, c.wrong(n))

@@ -195,11 +195,15 @@ func (r *serviceRun) kill(p probe.Process) (message string, done bool) {
 func (r *serviceRun) stop(ctx context.Context, p probe.Process) (message string, done bool) {
 	text := r.text("running")
 	if !r.Wait && !r.Verify {
-		r.env.spawn(ctx, r.serviceCommand("stop"))
+		if !r.env.spawn(ctx, r.serviceText("stop"), r.serviceCommand("stop")) {
+			return text, false
+		}
 		return text + "; service termination in progress", false
 	}
-	command := fmt.Sprintf("\"/sbin/service %s stop\"", r.service)
-	switch status := r.run(ctx, r.serviceCommand("stop")); {
+	command := fmt.Sprintf("\"%s\"", r.serviceText("stop"))
+	switch status, acted := r.env.do(ctx, r.serviceText("stop"), r.serviceCommand("stop")); {
+	case !acted:
+		return text, false
 	case status != 0:
 		return fmt.Sprintf("%s; %s failed (exit code %d).", text, command, status), false
 	case !r.Verify:
@@ -214,10 +218,14 @@ func (r *serviceRun) found(ctx context.Context, p probe.Process) (message string
 	text := r.text("running")
 	action := r.env.shell(r.FoundAction)
 	if !r.Wait && !r.Verify {
-		r.env.spawn(ctx, action)
+		if !r.env.spawn(ctx, r.FoundAction, action) {
+			return text, false
+		}
 		return fmt.Sprintf("%s; \"%s\" in progress.", text, r.FoundAction), false
 	}
-	switch status := r.run(ctx, action); {
+	switch status, acted := r.env.do(ctx, r.FoundAction, action); {
+	case !acted:
+		return text, false
 	case status != 0:
 		return fmt.Sprintf("%s failed (exit code %d).", text, status), false
 	case !r.Verify:
@@ -239,34 +247,40 @@ func (r *serviceRun) begin(ctx context.Context) {
 }
 
 func (r *serviceRun) start(ctx context.Context) (message string, done bool) {
-	text := r.text("not running")
+	down := r.text("not running")
+	text := down
 	var action probe.Command
+	var command string // action as a person reads it
 	switch {
 	case r.Start:
 		text += "; start"
-		action = r.serviceCommand("start")
+		action, command = r.serviceCommand("start"), r.serviceText("start")
 	case r.Restart:
 		text += "; restart"
-		action = r.serviceCommand("restart")
+		action, command = r.serviceCommand("restart"), r.serviceText("restart")
 	case r.Cycle:
 		text += "; cycle"
-		action = r.cycle()
+		action, command = r.cycle(), r.serviceText("stop")+"; sleep 2; "+r.serviceText("start")
 	case r.MissingAction != "":
 		text += fmt.Sprintf("; \"%s\"", r.MissingAction)
-		action = r.env.shell(r.MissingAction)
+		action, command = r.env.shell(r.MissingAction), r.MissingAction
 	default:
 		return text, false
 	}
 	if !r.Wait && !r.Verify {
-		r.env.spawn(ctx, action)
+		if !r.env.spawn(ctx, command, action) {
+			return down, false
+		}
 		return text + " in progress", false
 	}
-	switch status := r.run(ctx, action); {
+	switch status, acted := r.env.do(ctx, command, action); {
+	case !acted:
+		return down, false
 	case status != 0:
 		return fmt.Sprintf("%s failed (exit code %d).", text, status), false
 	case !r.Verify: // LBNL NHC says "stopped" here
 		return fmt.Sprintf("%s; service %s stopped successfully.", text, r.service), true
-	case r.run(ctx, r.serviceCommand("status")) != 0:
+	case r.status(ctx) != 0:
 		return fmt.Sprintf("%s succeeded but failed to start service %s.", text, r.service), false
 	}
 	return fmt.Sprintf("%s succeeded; service %s now running.", text, r.service), true
@@ -278,15 +292,21 @@ func (r *serviceRun) serviceCommand(verb string) probe.Command {
 	return r.env.command(append(argv, verb)...)
 }
 
+// serviceText returns that command as a person reads it.
+func (r *serviceRun) serviceText(verb string) string {
+	return fmt.Sprintf("/sbin/service %s %s", r.service, verb)
+}
+
 // cycle is one command that may go on when this process has ended.
 func (r *serviceRun) cycle() probe.Command {
 	argv := append([]string{r.env.Host.Path("/sbin/service")}, strings.Fields(r.service)...)
 	return r.env.shell(`"$0" "$@" stop; sleep 2; "$0" "$@" start`, argv...)
 }
 
-// run waits for an action and returns its status. What it starts lives on.
-func (r *serviceRun) run(ctx context.Context, c probe.Command) int {
+// status asks the service manager whether the service runs.
+func (r *serviceRun) status(ctx context.Context) int {
+	c := r.serviceCommand("status")
 	r.env.At("run %s", strings.Join(c.Argv, " "))
-	c.Lasting = true
+	c.Lasting = true // as for the action: what it starts lives on
 	return r.env.Host.Run(ctx, c).Status
 }

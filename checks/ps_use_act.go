@@ -16,7 +16,7 @@ import (
 // returns what is to be said about it.
 func (r *useRun) act(ctx context.Context, procs []probe.Process, p probe.Process) (said string) {
 	if r.Action != "" {
-		r.env.spawn(ctx, r.env.shell(r.Action))
+		r.env.spawn(ctx, r.Action, r.env.shell(r.Action))
 	}
 	switch {
 	case r.Kill:

@@ -146,10 +146,11 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-func (s scenario) run(t *testing.T, name string) {
+// prepare makes the scenario's node, and the line's arguments and environment on it.
+func (s scenario) prepare(t *testing.T, name string) (root string, words []string, env *Env) {
 	t.Helper()
-	root := s.build(t)
-	words := make([]string, len(s.words))
+	root = s.build(t)
+	words = make([]string, len(s.words))
 	for i, w := range s.words {
 		words[i] = strings.ReplaceAll(w, "{root}", root)
 	}
@@ -160,7 +161,7 @@ func (s scenario) run(t *testing.T, name string) {
 	if s.libraries != nil {
 		maps.Copy(vars, s.libraries(t, t.TempDir()))
 	}
-	env := &Env{
+	env = &Env{
 		Host:    probe.NewHost(root),
 		Line:    strings.Join(append([]string{name}, words...), " "),
 		Timeout: s.timeout,
@@ -193,6 +194,12 @@ func (s scenario) run(t *testing.T, name string) {
 		env.Platform = func(string, string, int) *Platform { return s.platform }
 	}
 	env.Host.SetPast(s.past)
+	return root, words, env
+}
+
+func (s scenario) run(t *testing.T, name string) {
+	t.Helper()
+	root, words, env := s.prepare(t, name)
 	got := s.withoutRates(s.bindAndRun(t, name, words, env))
 	for i := range got {
 		for _, text := range []*string{&got[i].Message, &got[i].Device.Name, &got[i].Want, &got[i].Got} {

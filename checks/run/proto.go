@@ -79,6 +79,7 @@ type Vars struct {
 	Job     *checks.Job         `json:"job,omitempty"`     // the job that the run is for
 	Learn   bool                `json:"learn,omitempty"`   // see checks.Env.Learn
 	Period  bool                `json:"period,omitempty"`  // see checks.Env.Periodic
+	Hold    bool                `json:"hold,omitempty"`    // see checks.Env.Hold
 	Stuck   []string            `json:"stuck,omitempty"`   // what earlier workers of the lane did not come back from
 
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,

@@ -12,7 +12,7 @@ import (
 func TestSetVarsKeepsEverything(t *testing.T) {
 	t.Parallel()
 	v := Vars{
-		Learn: true, Period: true,
+		Learn: true, Period: true, Hold: true,
 		Plain: map[string]string{"A": "b"}, Arrays: map[string][]string{"A": {"b"}}, Environ: []string{"A=b"}, Root: "/node", Past: "/past", Spare: "/spare", Stuck: []string{"read /x"},
 		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: &probe.SlurmGPUs{Count: 8}, Job: &checks.Job{ID: "1"},
 	}

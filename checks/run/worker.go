@@ -205,7 +205,8 @@ func (w *worker) check(req *Request) *Response {
 		env.Deadline = time.Now().Add(d)
 	}
 	if req.Op == OpCheck {
-		return &Response{Findings: c.Run(context.Background(), env)}
+		findings := c.Run(context.Background(), env)
+		return &Response{Findings: append(findings, env.NotDone()...)}
 	}
 	test, ok := c.(checks.Bounded)
 	if !ok {
@@ -230,6 +231,7 @@ func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 		Job:      w.vars.Job,
 		Periodic: w.vars.Period,
 		Learn:    w.vars.Learn,
+		Hold:     w.vars.Hold,
 		Doing:    w.doing(req),
 		Slurm:    w.vars.Slurm,
 	}

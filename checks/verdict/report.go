@@ -34,6 +34,19 @@ type Report struct {
 	Rows    []Row
 }
 
+// held reports whether the row is about an action that was not carried out.
+func (r *Row) held() bool { return r.Code == checks.HeldCode }
+
+// notDone counts the actions that were not carried out.
+func (r *Report) notDone() (n int) {
+	for i := range r.Rows {
+		if r.Rows[i].held() {
+			n++
+		}
+	}
+	return n
+}
+
 // Exit is the exit status: 0 ok, 1 warn, 2 fail, 3 unknown. A failure outweighs
 // what could not be told.
 func (r *Report) Exit() int {
@@ -59,7 +72,9 @@ func (r *Report) worst() checks.Severity {
 func (r *Report) count() map[checks.Severity]int {
 	count := map[checks.Severity]int{}
 	for i := range r.Rows {
-		count[r.Rows[i].Severity]++
+		if !r.Rows[i].held() {
+			count[r.Rows[i].Severity]++
+		}
 	}
 	return count
 }
@@ -106,6 +121,7 @@ type (
 		Result  string         `json:"result"`
 		Exit    int            `json:"exit"`
 		Count   map[string]int `json:"count"`
+		NotDone int            `json:"not_done,omitempty"` // actions that --act would have carried out
 		Facts   []jsonFact     `json:"facts"`
 		Results []jsonResult   `json:"results"`
 	}
@@ -132,7 +148,7 @@ type (
 // JSON writes one object.
 func (r *Report) JSON(w io.Writer) error {
 	out := jsonReport{
-		Version: r.Version, Node: r.Node, Config: r.From, Result: r.worst().String(), Exit: r.Exit(), Count: map[string]int{},
+		Version: r.Version, Node: r.Node, Config: r.From, Result: r.worst().String(), Exit: r.Exit(), Count: map[string]int{}, NotDone: r.notDone(),
 		Facts: []jsonFact{}, Results: []jsonResult{},
 	}
 	count := r.count()

@@ -42,6 +42,13 @@ func (r *Report) Table(w io.Writer, width int, coloured bool) {
 	t.print(width, 4)
 	count := r.count()
 	fmt.Fprintf(w, "\n%d ok, %d skipped, %d warn, %d unknown, %d fail\n", count[checks.OK], count[checks.Skip], count[checks.Warn], count[checks.Unknown], count[checks.Fail])
+	if n := r.notDone(); n > 0 {
+		actions, them := "actions", "them"
+		if n == 1 {
+			actions, them = "action", "it"
+		}
+		fmt.Fprintf(w, "%d %s not done; --act carries %s out\n", n, actions, them)
+	}
 	r.devices(w)
 	r.advise(w, width)
 }
@@ -63,7 +70,7 @@ func folded(rows []Row) (list []Row) {
 		switch {
 		case n < 0:
 			continue
-		case n > 2 && (row.Severity == checks.Skip || row.Severity == checks.Unknown):
+		case n > 2 && !row.held() && (row.Severity == checks.Skip || row.Severity == checks.Unknown):
 			same[of(&row)] = -1
 			row.Name = fmt.Sprintf("%s and %d more", row.Name, n-1)
 		}

@@ -40,6 +40,9 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if info.Active {
 		o.answered(list, result.Earlier)
 	}
+	if o.table != nil {
+		o.table.hold(list)
+	}
 	o.pool.SetVars(o.set.workerVars())
 	if o.ctx.Err() != nil {
 		return fails("") // the line is about to be ended

@@ -44,7 +44,7 @@ func roleWord(args []string) (slurm.Role, bool) {
 type longOption string
 
 func (o longOption) Error() string {
-	if o == "--json" || o == "--redact" {
+	if o == "--json" || o == "--redact" || o == "--act" {
 		return fmt.Sprintf("%s must stand right behind --check, LBNL NHC's options follow it", string(o))
 	}
 	if _, ok := roleWord([]string{string(o)}); ok || subcommand([]string{string(o)}) != nil {

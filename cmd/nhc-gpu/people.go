@@ -29,6 +29,7 @@ func peopleRun(words []string) (*oneRun, error) {
 	opts.role = role
 	r := newRun([]string{"nhc-gpu"}, opts)
 	r.strict, r.whole = true, !named
+	r.set.hold = true
 	if r.job != nil { // there is none: any GPU may be its
 		r.job = anyJob()
 	}

@@ -224,7 +224,7 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 }
 
 // reportOptions are the words of --check itself, before those of LBNL NHC.
-type reportOptions struct{ json, redact bool }
+type reportOptions struct{ json, redact, act bool }
 
 func (o *reportOptions) take(words []string) []string {
 	for len(words) > 0 {
@@ -233,6 +233,8 @@ func (o *reportOptions) take(words []string) []string {
 			o.json = true
 		case "--redact":
 			o.redact = true
+		case "--act":
+			o.act = true
 		default:
 			return words
 		}
@@ -249,6 +251,7 @@ func report(words []string, exit *int) error {
 		return err
 	}
 	defer r.close()
+	r.set.hold = !opts.act
 	r.pool.SetVars(r.set.workerVars())
 	r.askSlurmFor(r.plan)
 	r.settleRecords()

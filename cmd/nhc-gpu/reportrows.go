@@ -21,6 +21,7 @@ type tableObserver struct {
 	rows  []verdict.Row
 	began time.Time
 	fails []checks.Finding
+	held  []checks.Finding // actions of the checks that the current shell line calls
 }
 
 func (t *tableObserver) Begin(s *plan.Step, _ int) {
@@ -45,8 +46,8 @@ func (t *tableObserver) Expired(s *plan.Step, hung *checks.Hung) {
 // Line runs a shell line; its failures are what it died of, or its status.
 func (t *tableObserver) Line(ctx context.Context, s *plan.Step) bool {
 	more := t.observer.Line(ctx, s)
-	list := t.fails
-	t.fails = nil
+	list := append(t.fails, t.held...)
+	t.fails, t.held = nil, nil
 	t.row(s, list, time.Since(t.began))
 	if !more {
 		for _, rest := range t.steps[s.Index+1:] {
@@ -70,6 +71,16 @@ func (t *tableObserver) collect(events []verdict.Event) {
 	}
 }
 
+// hold takes from the findings of a check that a shell line calls the actions that
+// were not carried out.
+func (t *tableObserver) hold(list []checks.Finding) {
+	for _, f := range list {
+		if f.Code == checks.HeldCode {
+			t.held = append(t.held, f)
+		}
+	}
+}
+
 // row makes the rows of a step: one, or one for each finding.
 func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Duration) {
 	name := s.Name
@@ -83,8 +94,8 @@ func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Durat
 	if s.Table != nil {
 		line = tableText(s)
 	}
-	if len(list) == 0 {
-		list = []checks.Finding{{}}
+	if !slices.ContainsFunc(list, func(f checks.Finding) bool { return f.Code != checks.HeldCode }) {
+		list = append([]checks.Finding{{}}, list...) // the check has passed
 	}
 	for i, f := range list {
 		if i > 0 {

@@ -30,6 +30,7 @@ type settings struct {
 	job          *checks.Job      // of a prolog or an epilog
 	periodic     bool             // slurmd has started the run, as its health check
 	learn        bool             // active tests are run to learn what the node reaches
+	hold         bool             // no check carries out an action
 }
 
 // fixedPath is the PATH of everything that is started.
@@ -229,7 +230,7 @@ func (s *settings) array(name string) []string {
 
 // workerVars are the variables and the environment that checks are to see.
 func (s *settings) workerVars() run.Vars {
-	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: s.slurm, Job: s.job, Learn: s.learn, Period: s.periodic}
+	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: s.slurm, Job: s.job, Learn: s.learn, Period: s.periodic, Hold: s.hold}
 	if len(s.profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.profilesFrom, s.profiles
 	}
