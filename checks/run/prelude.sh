@@ -204,10 +204,10 @@ __nhc_library() {
     . /proc/self/fd/65
 }
 
-# __nhc_load KIND FILE...: the scripts of $INCDIR as LBNL NHC loads them: sorted,
-# inside a function, with IFS empty. In place of a file of LBNL's own (its KIND is
-# the beginning of the names of its checks) stand the checks of this program: they
-# replace what files before it have defined, and files behind it replace them.
+# __nhc_load KIND FILE|TEXT...: the scripts of $INCDIR as LBNL NHC loads them: sorted,
+# inside a function, with IFS empty. In place of a file of LBNL's own (KIND is not
+# "site") stand the functions of this program, by text that replaces what files
+# before it have defined; files behind it replace them.
 __nhc_load() {
     local IFS='' __nhc_n
     local -a __nhc_own=()
@@ -218,8 +218,8 @@ __nhc_load() {
         if [[ $1 == site ]]; then
             dbg "Loading ${2##*/}"
             __nhc_source "$2"
-        elif [[ -n $1 ]]; then
-            for __nhc_n in "${__nhc_checks[@]}"; do [[ $__nhc_n != "$1"* ]] || unset -f "$__nhc_n"; done
+        else
+            eval "$2"
         fi
         shift 2
     done

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,39 +18,19 @@ import (
 // Script is a file of $INCDIR that LBNL NHC would source.
 type Script struct {
 	Path      string   `json:"path"`
-	Stock     bool     `json:"stock,omitempty"` // of LBNL NHC's own distribution: this program has its checks
+	Stock     bool     `json:"stock,omitempty"`   // of LBNL NHC's own distribution: this program has its checks
+	Altered   bool     `json:"altered,omitempty"` // it has the name of such a file, and another content
 	Functions []string `json:"functions,omitempty"`
 	Sources   bool     `json:"sources,omitempty"` // it may read or make up functions that Functions lacks
 	FileInfo
 }
-
-// stockChecks are the files of LBNL NHC's distribution, and how the names of
-// the checks in each begin.
-var stockChecks = map[string]string{
-	"common.nhc":         "",
-	"csc_nvidia_smi.nhc": "check_nvsmi_",
-	"lbnl_cmd.nhc":       "check_cmd_",
-	"lbnl_dmi.nhc":       "check_dmi_",
-	"lbnl_file.nhc":      "check_file_",
-	"lbnl_fs.nhc":        "check_fs_",
-	"lbnl_hw.nhc":        "check_hw_",
-	"lbnl_job.nhc":       "",
-	"lbnl_moab.nhc":      "check_moab_",
-	"lbnl_net.nhc":       "check_net_",
-	"lbnl_nv.nhc":        "check_nv_",
-	"lbnl_ps.nhc":        "check_ps_",
-}
-
-// StockChecks is how the names of the checks begin that a file of LBNL NHC's
-// distribution defines.
-func StockChecks(path string) string { return stockChecks[filepath.Base(path)] }
 
 // listScripts names the files that the glob DIR/*.nhc matches, sorted. One that
 // cannot be looked at is left out: bash could not read it, either. A link that
 // leads nowhere is left out, too, unless it stands for a file of LBNL NHC's: its
 // place still says which scripts come before the built-in checks. With them comes
 // what the directory itself is, where somebody could write to it.
-func listScripts(dir string) *Response {
+func listScripts(dir string, table fileTable) *Response {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return &Response{}
@@ -68,16 +47,16 @@ func listScripts(dir string) *Response {
 			continue
 		}
 		s := Script{Path: filepath.Join(dir, e.Name())}
-		_, named := stockChecks[e.Name()]
+		functions, named := table.named(e.Name())
 		st, err := os.Stat(s.Path)
 		switch {
 		case err != nil && !named:
 			continue
 		case err != nil:
-			s.Stock, s.Missing = true, true
+			s.Stock, s.Missing, s.Functions = true, true, functions
 		default:
 			s.FileInfo = *fileInfo(st)
-			s.read(named)
+			s.read(table, named)
 		}
 		resp.Scripts = append(resp.Scripts, s)
 	}
@@ -92,7 +71,7 @@ func readOnly(dir string) bool {
 }
 
 // read looks into a script.
-func (s *Script) read(named bool) {
+func (s *Script) read(table fileTable, named bool) {
 	if !s.Mode.IsRegular() {
 		return
 	}
@@ -100,8 +79,13 @@ func (s *Script) read(named bool) {
 	if r.Err != "" {
 		return
 	}
+	if named {
+		if s.Functions, s.Stock = table.exact(filepath.Base(s.Path), r.Data); s.Stock {
+			return
+		}
+		s.Altered = true
+	}
 	s.Functions, s.Sources = functions(r.Data), sources(r.Data)
-	s.Stock = named && isStock(filepath.Base(s.Path), r.Data, s.Functions)
 }
 
 // functions names what a script defines as a function at the beginning of a line.
@@ -140,42 +124,71 @@ func sources(script []byte) bool {
 	return false
 }
 
-// isStock tells a file of LBNL NHC's from another that only bears its name, as
-// Azure's csc_nvidia_smi.nhc does: by its heading, and by its defining no check
-// that this program lacks.
-func isStock(name string, data []byte, functions []string) bool {
-	heading, _, _ := bytes.Cut(data, []byte("\n"))
-	if !bytes.HasPrefix(heading, []byte("# NHC - ")) && !bytes.HasPrefix(heading, []byte("# LBNL NHC - ")) {
-		return false
-	}
-	return !slices.ContainsFunc(functions, func(f string) bool {
-		for _, own := range []string{"nhc_", "mcheck", "array_"} {
-			if strings.HasPrefix(f, own) {
-				return false
-			}
-		}
-		_, known := checks.Lookup(f)
-		return !known || !strings.HasPrefix(f, stockChecks[name])
-	})
-}
-
 // Overrides are the checks of this program that scripts define anew, as far as
 // their text tells: a file of LBNL NHC's takes back what those before it have
-// defined.
+// defined of its own functions.
 func Overrides(scripts []Script) map[string]bool {
 	over := map[string]bool{}
 	for _, s := range scripts {
-		if s.Stock {
-			if family := StockChecks(s.Path); family != "" {
-				maps.DeleteFunc(over, func(name string, _ bool) bool { return strings.HasPrefix(name, family) })
-			}
-			continue
-		}
 		for _, name := range s.Functions {
-			if _, ok := checks.Lookup(name); ok {
-				over[name] = true
+			if _, ok := checks.Lookup(name); !ok {
+				continue
+			}
+			if over[name] = true; s.Stock {
+				delete(over, name)
 			}
 		}
 	}
 	return over
+}
+
+// Dropped is a function of a script that is never called, since a file after it
+// defines it, too.
+type Dropped struct {
+	Function string
+	From     string // the script
+	By       Script // the file after it
+}
+
+// DroppedFunctions returns them in the order of their scripts.
+func DroppedFunctions(scripts []Script) (list []Dropped) {
+	for i, s := range scripts {
+		if s.Stock {
+			continue
+		}
+		for _, name := range unique(slices.Clone(s.Functions)) {
+			for _, later := range slices.Backward(scripts[i+1:]) {
+				if slices.Contains(later.Functions, name) {
+					list = append(list, Dropped{name, s.Path, later})
+					break
+				}
+			}
+		}
+	}
+	return list
+}
+
+// loadWords returns what __nhc_load in prelude.sh is given: "site FILE" for each
+// script of the site, and for a file of LBNL NHC's behind one "own TEXT", which
+// brings back the functions that it defines.
+func loadWords(scripts []Script) (words []string) {
+	texts := providedFunctions()
+	for _, s := range scripts {
+		if !s.Stock {
+			words = append(words, "site", s.Path)
+			continue
+		}
+		var text strings.Builder
+		for _, name := range s.Functions {
+			if _, native := checks.Lookup(name); native {
+				text.WriteString("unset -f " + name + "\n") // __nhc_load defines it in the end
+			} else {
+				text.WriteString(texts[name])
+			}
+		}
+		if len(words) > 0 {
+			words = append(words, "own", text.String())
+		}
+	}
+	return words
 }

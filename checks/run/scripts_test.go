@@ -1,13 +1,18 @@
 package run
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 func TestFunctions(t *testing.T) {
@@ -45,59 +50,197 @@ func FuzzFunctions(f *testing.F) {
 	})
 }
 
-func TestListScripts(t *testing.T) {
-	t.Parallel()
+// The LBNL NHC of these tests: its files and what they define.
+var testFiles = map[string][]string{
+	"common.nhc":  {"array_push", "mcheck_glob", "nhc_common_get_max_sys_uid"},
+	"lbnl_fs.nhc": {"nhc_fs_x", "check_fs_mount"},
+	"lbnl_hw.nhc": {"nhc_hw_gather_data", "check_hw_cpuinfo", "check_hw_eth"},
+	"lbnl_ps.nhc": {"check_ps_daemon"},
+	"ww_net.nhc":  {"check_net_socket"},
+}
+
+// scriptText is a script with functions that fail if they are called.
+func scriptText(functions ...string) string {
+	text := "# LBNL NHC - a file\n"
+	for _, name := range functions {
+		text += "function " + name + "() {\n    echo \"the script's $FUNCNAME\"\n    return 99\n}\n"
+	}
+	return text
+}
+
+func testTable() fileTable {
+	var b strings.Builder
+	b.WriteString("# a comment\n")
+	for name, functions := range testFiles {
+		fmt.Fprintf(&b, "%x %s 9.9 %s\n", sha256.Sum256([]byte(scriptText(functions...))), name, strings.Join(functions, " "))
+	}
+	return fileTable(b.String())
+}
+
+// writeScripts makes a directory of scripts: those of testFiles, and others.
+func writeScripts(t *testing.T, others map[string]string) string {
+	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"aaa.nhc":            "check_fs_mount() { :; }\ncheck_file_test() { :; }\n",
-		"lbnl_fs.nhc":        "# LBNL NHC - Filesystem Checks\nfunction nhc_fs_x() {\n}\nfunction check_fs_mount() {\n}\n",
-		"lbnl_ps.nhc":        "# NHC - Process Checks\nfunction check_ps_daemon() {\n}\nfunction check_ps_ours() {\n}\n",
-		"csc_nvidia_smi.nhc": "#!/bin/bash\nfunction check_nvsmi_healthmon() {\n}\n",
-		"zz.nhc":             "function check_ps_daemon() {\n}\nfunction check_ours() {\n}\n",
-		".hidden.nhc":        "",
-		"notes.txt":          "",
-		"old.nhc.bak":        "",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"lbnl_hw.nhc", "gone.nhc"} {
+	for name, functions := range testFiles {
+		write(name, scriptText(functions...))
+	}
+	for name, text := range others {
+		write(name, text)
+	}
+	return dir
+}
+
+func kinds(scripts []Script) (list []string) {
+	for _, s := range scripts {
+		kind := " site"
+		switch {
+		case s.Stock:
+			kind = " stock"
+		case s.Altered:
+			kind = " altered"
+		}
+		list = append(list, filepath.Base(s.Path)+kind)
+	}
+	return list
+}
+
+// A file is LBNL NHC's by its name and its content; only what it defines itself
+// wins over what a script before it defines.
+func TestListScripts(t *testing.T) {
+	t.Parallel()
+	dir := writeScripts(t, map[string]string{
+		"aaa.nhc":            scriptText("check_hw_topology", "check_hw_eth", "check_net_dns", "check_net_socket", "check_fs_mount", "nhc_hw_gather_data", "mine"),
+		"csc_nvidia_smi.nhc": "#!/bin/bash\nfunction check_nvsmi_healthmon() {\n}\n", // Azure's
+		"lbnl_ps.nhc":        scriptText("check_ps_daemon") + "# changed by the site\n",
+		"renamed_hw.nhc":     scriptText(testFiles["lbnl_hw.nhc"]...),
+		"zz.nhc":             scriptText("check_hw_eth", "check_net_route"),
+		".hidden.nhc":        "",
+		"notes.txt":          "",
+		"old.nhc.bak":        "",
+	})
+	for _, name := range []string{"lbnl_fs.nhc", "gone.nhc"} {
+		_ = os.Remove(filepath.Join(dir, name))
 		if err := os.Symlink("/nonexistent", filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	resp := listScripts(dir)
-	var got []string
-	for _, s := range resp.Scripts {
-		kind := " site"
-		if s.Stock {
-			kind = " stock"
-		}
-		got = append(got, filepath.Base(s.Path)+kind)
+	resp := listScripts(dir, testTable())
+	want := []string{
+		"aaa.nhc site", "common.nhc stock", "csc_nvidia_smi.nhc site", "lbnl_fs.nhc stock", "lbnl_hw.nhc stock", "lbnl_ps.nhc altered",
+		"renamed_hw.nhc site", "ww_net.nhc stock", "zz.nhc site",
 	}
-	want := []string{"aaa.nhc site", "csc_nvidia_smi.nhc site", "lbnl_fs.nhc stock", "lbnl_hw.nhc stock", "lbnl_ps.nhc site", "zz.nhc site"}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, kinds(resp.Scripts)); diff != "" {
 		t.Errorf("listScripts (-want +got):\n%s", diff)
 	}
 	over := slices.Sorted(maps.Keys(Overrides(resp.Scripts)))
-	// Once the check is built in, csc_nvidia_smi.nhc of this site overrides it.
-	over = slices.DeleteFunc(over, func(n string) bool { return n == "check_nvsmi_healthmon" })
-	if diff := cmp.Diff([]string{"check_file_test", "check_ps_daemon"}, over); diff != "" {
+	want = []string{"check_hw_cpuinfo", "check_hw_eth", "check_hw_topology", "check_net_dns", "check_net_route", "check_nvsmi_healthmon", "check_ps_daemon"}
+	if diff := cmp.Diff(want, over); diff != "" {
 		t.Errorf("Overrides (-want +got):\n%s", diff)
+	}
+	var dropped []string
+	for _, d := range DroppedFunctions(resp.Scripts) {
+		dropped = append(dropped, fmt.Sprintf("%s %s %s %v", d.Function, filepath.Base(d.From), filepath.Base(d.By.Path), d.By.Stock))
+	}
+	want = []string{
+		"check_fs_mount aaa.nhc lbnl_fs.nhc true", "check_hw_eth aaa.nhc zz.nhc false", "check_net_socket aaa.nhc ww_net.nhc true",
+		"nhc_hw_gather_data aaa.nhc renamed_hw.nhc false", "check_hw_eth renamed_hw.nhc zz.nhc false",
+	}
+	if diff := cmp.Diff(want, dropped); diff != "" {
+		t.Errorf("DroppedFunctions (-want +got):\n%s", diff)
+	}
+}
+
+// Without a script of the site nothing is left to read.
+func TestListScriptsOfLBNL(t *testing.T) {
+	t.Parallel()
+	for _, s := range listScripts(writeScripts(t, nil), testTable()).Scripts {
+		if !s.Stock || !slices.Equal(s.Functions, testFiles[filepath.Base(s.Path)]) {
+			t.Errorf("%s: stock %v, defines %v", s.Path, s.Stock, s.Functions)
+		}
+	}
+}
+
+// What bash is given to load gives back what a file of LBNL NHC's defines.
+func TestLoadWords(t *testing.T) {
+	t.Parallel()
+	dir := writeScripts(t, map[string]string{"aaa.nhc": scriptText("check_hw_eth", "check_hw_topology", "array_push", "mcheck_glob", "nhc_hw_gather_data"), "zz.nhc": scriptText("mcheck_glob")})
+	words := loadWords(listScripts(dir, testTable()).Scripts)
+	script := "check_hw_cpuinfo() { :; }\n"
+	for pair := range slices.Chunk(words, 2) {
+		if pair[0] == "site" {
+			script += ". " + pair[1] + "\n"
+		} else {
+			script += pair[1]
+		}
+	}
+	script += "for n in check_hw_eth check_hw_cpuinfo check_hw_topology array_push mcheck_glob nhc_hw_gather_data; do\n" +
+		`case "$(declare -f $n)" in *99*) echo $n site ;; "") echo $n none ;; *) echo $n ours ;; esac; done`
+	want := "check_hw_eth none\ncheck_hw_cpuinfo none\ncheck_hw_topology site\narray_push ours\nmcheck_glob site\nnhc_hw_gather_data ours\n"
+	if diff := cmp.Diff(want, withLibrary(t, script)); diff != "" {
+		t.Errorf("after loading (-want +got):\n%s", diff)
+	}
+}
+
+// The table of the real files: each check in it is built in, and each line is whole.
+func TestLBNLFiles(t *testing.T) {
+	t.Parallel()
+	versions := map[string]int{}
+	for line := range strings.Lines(lbnlFiles) {
+		f := strings.Fields(line)
+		if f[0] == "#" {
+			continue
+		}
+		if len(f) < 4 || len(f[0]) != sha256.Size*2 || f[1] != "nhc" && !strings.HasSuffix(f[1], ".nhc") {
+			t.Errorf("%s: want sha256, file, versions and functions", line)
+		}
+		for _, v := range strings.Split(f[2], ",") {
+			versions[v]++
+		}
+		for _, name := range f[3:] {
+			if _, ok := checks.Lookup(name); strings.HasPrefix(name, "check_") && !ok {
+				t.Errorf("%s is no check of this program", name)
+			}
+		}
+	}
+	if want := map[string]int{"1.4.1": 12, "1.4.2": 12, "1.4.3": 13, "1.4.4-dev": 13, "dev": 13}; !maps.Equal(versions, want) {
+		t.Errorf("files by version: %v, want %v", versions, want)
+	}
+}
+
+func TestProvidedFunctions(t *testing.T) {
+	t.Parallel()
+	texts := providedFunctions()
+	names := slices.Sorted(maps.Keys(texts))
+	script := "unset -f " + strings.Join(names, " ") + "\n"
+	for _, name := range names {
+		script += texts[name]
+	}
+	got := withLibrary(t, script+"declare -F | cut -d' ' -f3 | LC_ALL=C sort")
+	if diff := cmp.Diff(strings.Join(names, "\n")+"\n", got); diff != "" {
+		t.Errorf("functions (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"die", "mcheck", "array_push", "nhc_ps_gather_data", "nhc_common_unparse_size"} {
+		if texts[name] == "" {
+			t.Errorf("no text of %s", name)
+		}
 	}
 }
 
 func TestListScriptsOfNoDirectory(t *testing.T) {
 	t.Parallel()
-	if resp := listScripts(filepath.Join(t.TempDir(), "none")); resp.Err != "" || resp.Scripts != nil {
+	if resp := listScripts(filepath.Join(t.TempDir(), "none"), ""); resp.Err != "" || resp.Scripts != nil {
 		t.Errorf("listScripts = %+v, want nothing", resp)
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if resp := listScripts(file); resp.Err != "" || resp.Scripts != nil {
+	if resp := listScripts(file, ""); resp.Err != "" || resp.Scripts != nil {
 		t.Errorf("listScripts of a file = %+v, want nothing", resp)
 	}
 }

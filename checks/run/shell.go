@@ -179,14 +179,8 @@ func (s *Shell) Test(command string, deadline time.Time) (status int, err error)
 // Load reads the scripts of $INCDIR in their order. exited says that one of them
 // ended the shell, with that status.
 func (s *Shell) Load(scripts []Script, deadline time.Time) (status int, exited bool, err error) {
-	fields := []string{"load", strconv.Itoa(2 * len(scripts))}
-	for _, f := range scripts {
-		kind := "site"
-		if f.Stock {
-			kind = StockChecks(f.Path)
-		}
-		fields = append(fields, kind, f.Path)
-	}
+	words := loadWords(scripts)
+	fields := append([]string{"load", strconv.Itoa(len(words))}, words...)
 	return s.command(deadline, fields...)
 }
 

@@ -128,7 +128,7 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	case OpFind:
 		return find(req.Args)
 	case OpList:
-		return listScripts(req.Path)
+		return listScripts(req.Path, fileTable(lbnlFiles))
 	case OpTake:
 		return take(req.Path)
 	case OpPut:

@@ -84,9 +84,28 @@ func (l *linter) scripts() {
 	}
 	if err := l.r.unloaded; err != nil {
 		l.say(mistake, "", "scripts are not used: %v", err)
+	} else {
+		l.dropped()
 	}
 	l.r.doubtScripts()
 	l.doubts()
+}
+
+// dropped says which functions of the site's scripts are not used, and which files
+// are not quite LBNL NHC's.
+func (l *linter) dropped() {
+	for _, d := range run.DroppedFunctions(l.r.scripts) {
+		fix := "give one of the two another name"
+		if d.By.Stock {
+			fix = "rename the file, so that bash reads it later: zz_" + filepath.Base(d.From)
+		}
+		l.say(warning, fix, "%s of %s is not used: %s", d.Function, d.From, droppedWhy(d))
+	}
+	for _, s := range l.r.scripts {
+		if s.Altered {
+			l.say(remark, "remove the file, and keep what you changed in a file of your own, zz_site.nhc", "%s", alteredText(s))
+		}
+	}
 }
 
 // tables are those of nhc.toml.

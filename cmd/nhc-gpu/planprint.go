@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
 
 // printPlan prints the bound plan: position, lane, kind, deadline, line. What
@@ -98,9 +99,30 @@ func (r *oneRun) scriptLines() (lines []string) {
 		lines = append(lines, "skips LBNL NHC's own "+strings.Join(stock, ", ")+" in "+r.set.get("INCDIR")+": these checks are built in")
 	}
 	if r.unloaded != nil {
-		lines = append(lines, "!! scripts are not used: "+r.unloaded.Error())
+		return append(lines, "!! scripts are not used: "+r.unloaded.Error())
+	}
+	for _, d := range run.DroppedFunctions(r.scripts) {
+		lines = append(lines, fmt.Sprintf("drops %s of %s: %s", d.Function, d.From, droppedWhy(d)))
+	}
+	for _, s := range r.scripts {
+		if s.Altered {
+			lines = append(lines, alteredText(s))
+		}
 	}
 	return lines
+}
+
+// droppedWhy says why a function of a script is not used.
+func droppedWhy(d run.Dropped) string {
+	if d.By.Stock {
+		return "LBNL NHC's own " + filepath.Base(d.By.Path) + ", which bash reads later, defines it, too; the built-in one is used"
+	}
+	return d.By.Path + ", which bash reads later, defines it, too"
+}
+
+// alteredText says that a file has only the name of one of LBNL NHC's.
+func alteredText(s run.Script) string {
+	return s.Path + " differs from LBNL NHC's file of each known version: its functions are used, not the built-in ones"
 }
 
 func lane(s *plan.Step) string {
