@@ -166,7 +166,7 @@ func (c *Controller) remembering(ctx context.Context, work func(*Memory, *Outcom
 	if end, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(end))
 	}
-	unlock, lockErr := c.Dir.Lock(wait)
+	unlock, lockErr := c.lock(wait)
 	if lockErr == nil {
 		defer unlock()
 	} else if !errors.Is(lockErr, ErrBusy) {

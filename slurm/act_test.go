@@ -258,11 +258,7 @@ func TestErrorsSayWhat(t *testing.T) {
 }
 
 func BenchmarkActSteady(b *testing.B) {
-	dir, err := OpenStateDir(b.TempDir())
-	if err != nil {
-		b.Fatal(err)
-	}
-	c := &Controller{Node: "gpu01", Runner: &fake{state: "IDLE"}, Dir: dir, BootID: "boot-1"}
+	c := &Controller{Node: "gpu01", Runner: &fake{state: "IDLE"}, Dir: &store{}, BootID: "boot-1"}
 	for b.Loop() {
 		if _, err := c.Act(b.Context(), healthy, HealthCheck); err != nil {
 			b.Fatal(err)

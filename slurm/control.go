@@ -47,8 +47,8 @@ type Controller struct {
 	Settings Settings
 	Deadline time.Duration // of each call; 0 is [DefaultDeadline]
 
-	Dir    *StateDir // nil: no memory between runs
-	BootID string    // of this boot of the host; memory of another one is void
+	Dir    StateDir // nil: no memory between runs
+	BootID string   // of this boot of the host; memory of another one is void
 
 	// NodeIsHealthy is SLURM_NODE_IS_HEALTHY, which slurmd gives its
 	// HealthCheckProgram from 26.05 on: "no" while the node is down, drained,

@@ -1,12 +1,15 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 // fake is a Runner that stands for slurmctld and one node, as far as scontrol
@@ -106,12 +109,57 @@ func always(a answer, names ...string) func(*fake, string) (Output, error, bool)
 // controller acts on the fake, with a memory of its own.
 func controller(t *testing.T, f *fake) *Controller {
 	t.Helper()
-	dir, err := OpenStateDir(t.TempDir() + "/gpu01")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &Controller{Node: "gpu01", Runner: f, Dir: dir, BootID: "boot-1"}
+	return &Controller{Node: "gpu01", Runner: f, Dir: &store{}, BootID: "boot-1"}
 }
+
+// store is a state directory in memory. Errors in broken and full are those of every
+// operation, and of writing.
+type store struct {
+	mu           sync.Mutex
+	data         []byte
+	broken, full error
+	held         bool // by another process
+	locked       chan struct{}
+}
+
+func (s *store) Load() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.data, s.broken
+}
+
+func (s *store) Save(data []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := cmp.Or(s.broken, s.full); err != nil {
+		return err
+	}
+	s.data = data
+	return nil
+}
+
+func (s *store) Lock(wait time.Duration) (func(), error) {
+	s.mu.Lock()
+	if s.locked == nil {
+		s.locked = make(chan struct{}, 1)
+	}
+	held, broken := s.held, s.broken
+	s.mu.Unlock()
+	if broken != nil {
+		return nil, broken
+	}
+	if !held {
+		select {
+		case s.locked <- struct{}{}:
+			return func() { <-s.locked }, nil
+		case <-time.After(wait):
+		}
+	}
+	return nil, &BusyError{PID: 42, Age: time.Second}
+}
+
+// put replaces what is stored, as another program would.
+func put(c *Controller, data string) { c.Dir.(*store).data = []byte(data) }
 
 var (
 	healthy = Verdict{Healthy: true}

@@ -1,8 +1,6 @@
 package slurm
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -141,9 +139,7 @@ func TestMarksOfEarlierVersions(t *testing.T) {
 		f := &fake{state: "IDLE+DRAIN", reason: "NHC: x"}
 		c := controller(t, f)
 		data := `{"version":1,"boot_id":"boot-1","told":"drained",` + text + "}\n"
-		if err := os.WriteFile(filepath.Join(c.Dir.path, memoryFile), []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		put(c, data)
 		out, err := c.Act(t.Context(), passing("check_fs_mount"), HealthCheck)
 		if err != nil || out.Kept != kept || (out.Action == Resume) == kept {
 			t.Errorf("%s: outcome %+v, %v", text, out, err)

@@ -2,18 +2,11 @@ package slurm
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Told is what Slurm last heard of us, or what we last saw there.
@@ -98,7 +91,7 @@ func (m *Memory) keep(v Verdict, now time.Time) {
 
 // recall reads the memory of this boot; none is the zero value.
 func (c *Controller) recall() (Memory, error) {
-	m, err := c.Dir.Load()
+	m, err := c.load()
 	if err != nil || m.BootID != c.BootID || c.BootID == "" {
 		return Memory{}, err
 	}
@@ -135,8 +128,15 @@ func (c *Controller) forget() error {
 func (m *Memory) doubt() { m.Told, m.Reason, m.Unsettled = ToldUnknown, "", true }
 
 func (c *Controller) save(m Memory) error {
+	if c.Dir == nil {
+		return nil
+	}
 	m.Version, m.BootID = memoryFormat, c.BootID
-	return c.Dir.Save(m)
+	b, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("write memory: %w", err)
+	}
+	return c.Dir.Save(append(b, '\n'))
 }
 
 // BootID is the kernel's name for this boot of the host, empty if it does not
@@ -149,121 +149,43 @@ func BootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// StateDir is the directory that holds a node's memory and its locks. It is on
-// a local file system that a reboot may empty: /run. A nil StateDir remembers
-// nothing and locks nothing.
-type StateDir struct {
-	path string
+// StateDir keeps a node's memory and its lock between runs, in a directory on a local
+// file system that a reboot may empty: /run. Its methods return in a bounded time. A nil
+// StateDir remembers nothing and locks nothing.
+type StateDir interface {
+	// Load returns what was saved last, nil if nothing was.
+	Load() ([]byte, error)
+	// Save replaces it in one step: a reader, or a run killed half-way, finds the old
+	// one or the new one.
+	Save(data []byte) error
+	// Lock takes the lock on the memory. It waits for another run no longer than wait,
+	// and then says [ErrBusy]; any other error means that there can be no lock. The lock
+	// of a process that dies is free.
+	Lock(wait time.Duration) (unlock func(), err error)
 }
 
-// OpenStateDir makes the directory, and those above it, if need be (mode 0700).
-// One that somebody else owns or may write to is refused: its files decide
-// whether a node stays in service.
-func OpenStateDir(path string) (*StateDir, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
+func (c *Controller) lock(wait time.Duration) (unlock func(), err error) {
+	if c.Dir == nil {
+		return func() {}, nil
 	}
-	info, err := os.Lstat(path)
-	if err != nil {
-		return nil, fmt.Errorf("open state directory: %w", err)
-	}
-	if !info.IsDir() {
-		return nil, fmt.Errorf("open state directory %s: not a directory", path)
-	}
-	if err := mine(info); err != nil {
-		return nil, fmt.Errorf("open state directory %s: %w", path, err)
-	}
-	return &StateDir{path: path}, nil
+	return c.Dir.Lock(wait)
 }
 
-// mine refuses what another user could have put there.
-func mine(info fs.FileInfo) error {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("owned by user %d", st.Uid)
-	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("writable by others (mode %04o)", info.Mode().Perm())
-	}
-	return nil
-}
-
-const (
-	memoryFile = "slurm.json"
-	memoryMost = 64 << 10 // bytes; ours are below 4 KiB
-)
-
-// open opens a file of the directory: never through a link, and without
-// waiting for the other end should it be a pipe.
-func (d *StateDir) open(name string, how int) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(d.path, name), how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not a plain file", f.Name())
-	}
-	if err == nil {
-		err = mine(info)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-// Load reads the memory. No file is no memory, and no error; a file that is not
-// ours, or not readable as such, is an error, with the zero value.
-func (d *StateDir) Load() (Memory, error) {
-	if d == nil {
+// load reads the memory. No memory is the zero value and no error; one that cannot be
+// understood is an error.
+func (c *Controller) load() (m Memory, err error) {
+	if c.Dir == nil {
 		return Memory{}, nil
 	}
-	f, err := d.open(memoryFile, os.O_RDONLY)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Memory{}, nil
+	data, err := c.Dir.Load()
+	if err != nil || data == nil {
+		return Memory{}, err
 	}
-	if err != nil {
+	if err := json.Unmarshal(data, &m); err != nil {
 		return Memory{}, fmt.Errorf("read memory: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, memoryMost))
-	if err != nil {
-		return Memory{}, fmt.Errorf("read memory: %w", err)
-	}
-	var m Memory
-	if err := json.Unmarshal(b, &m); err != nil {
-		return Memory{}, fmt.Errorf("read memory %s: %w", f.Name(), err)
 	}
 	if m.Version != memoryFormat {
-		return Memory{}, fmt.Errorf("read memory %s: version %d, want %d", f.Name(), m.Version, memoryFormat)
+		return Memory{}, fmt.Errorf("read memory: version %d, want %d", m.Version, memoryFormat)
 	}
 	return m, nil
-}
-
-// Save replaces the memory in one step: a reader, or a run killed half-way,
-// finds the old one or the new one.
-func (d *StateDir) Save(m Memory) error {
-	if d == nil {
-		return nil
-	}
-	b, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("write memory: %w", err)
-	}
-	name := fmt.Sprintf("%s.%d", memoryFile, os.Getpid())
-	f, err := d.open(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
-	if err != nil {
-		return fmt.Errorf("write memory: %w", err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(d.path, memoryFile))
-	}
-	if err != nil {
-		os.Remove(f.Name())
-		return fmt.Errorf("write memory: %w", err)
-	}
-	return nil
 }

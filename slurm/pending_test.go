@@ -101,7 +101,7 @@ func TestDeliver(t *testing.T) {
 
 func memoryOf(t *testing.T, c *Controller) Memory {
 	t.Helper()
-	m, err := c.Dir.Load()
+	m, err := c.load()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package run
 
 import (
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -12,10 +11,13 @@ import (
 // of vendors' libraries, which take milliseconds to come up, are started while the
 // configuration is still being read. Nothing is asked of them before their turn.
 
-// StartAsBefore starts the workers that the last run of a kind has needed.
-func (p *Pool) StartAsBefore(kind string) {
-	for _, lane := range p.lanesBefore(kind) {
-		if _, stuck := p.opts.Ledger.Find(lane, ""); !stuck {
+// StartAsBefore starts the workers that the last run of the kind has needed.
+func (p *Pool) StartAsBefore() {
+	p.state.mu.Lock()
+	lanes := slices.Clone(p.state.lanes)
+	p.state.mu.Unlock()
+	for _, lane := range lanes {
+		if _, stuck := p.ledger.Find(lane, ""); !stuck {
 			_ = p.Start(lane) // else it is tried again, and reported, when its turn has come
 		}
 	}
@@ -25,35 +27,23 @@ func (p *Pool) StartAsBefore(kind string) {
 // be kept the next starts its workers when it needs them.
 func (p *Pool) RememberLanes(kind string, lanes []checks.Lane) {
 	lanes = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(lanes))), func(l checks.Lane) bool { return !l.Vendor() })
-	if path := p.aheadFile(kind); path != "" && !slices.Equal(lanes, p.lanesBefore(kind)) {
-		var b strings.Builder
-		for _, l := range lanes {
-			b.WriteString(string(l) + "\n")
-		}
-		_ = writeState(path, []byte(b.String()))
+	p.state.mu.Lock()
+	same := kind == p.state.kind && slices.Equal(lanes, p.state.lanes)
+	p.state.mu.Unlock()
+	if same || kind == "" {
+		return
 	}
+	var b strings.Builder
+	for _, l := range lanes {
+		b.WriteString(string(l) + "\n")
+	}
+	_ = p.Save(laneFile(kind), []byte(b.String()))
 }
 
-func (p *Pool) aheadFile(kind string) string {
-	if p.opts.Ledger.dir == "" {
+// laneFile is the file of a kind of runs, "" for none.
+func laneFile(kind string) string {
+	if kind == "" {
 		return ""
 	}
-	return filepath.Join(p.opts.Ledger.dir, "lanes."+kind)
-}
-
-func (p *Pool) lanesBefore(kind string) (lanes []checks.Lane) {
-	path := p.aheadFile(kind)
-	if path == "" {
-		return nil
-	}
-	data, err := readState(path)
-	if err != nil {
-		return nil
-	}
-	for word := range strings.FieldsSeq(string(data)) {
-		if l := checks.Lane(word); l.Vendor() {
-			lanes = append(lanes, l)
-		}
-	}
-	return lanes
+	return "lanes." + kind
 }

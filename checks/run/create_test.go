@@ -26,11 +26,11 @@ func TestCreate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{path, link, dir} {
-		if resp := create(name, []byte("second\n")); resp.Err != "write "+name+": it exists" || resp.File == nil {
+		if resp := create(name, []byte("second\n")); resp.Err != "write "+name+": it exists" || !resp.Exists {
 			t.Errorf("%s: %+v", name, resp)
 		}
 	}
-	if resp := create(filepath.Join(dir, "no/file"), nil); resp.Err != "write "+dir+"/no/file: no such file or directory" || resp.File != nil {
+	if resp := create(filepath.Join(dir, "no/file"), nil); resp.Err != "write "+dir+"/no/file: no such file or directory" || resp.Exists {
 		t.Errorf("no directory: %+v", resp)
 	}
 	if data, err := os.ReadFile(path); string(data) != "first\n" {

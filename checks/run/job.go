@@ -47,9 +47,7 @@ func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 		return out, o.Failure()
 	}
 	if left := p.killJob(); len(left) > 0 {
-		if _, err := p.Bury(left, execLane, r.Line); err != nil {
-			return out, err
-		}
+		p.Bury(left, execLane, r.Line)
 	}
 	return out, nil
 }

@@ -2,16 +2,9 @@ package run
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
@@ -33,39 +26,30 @@ func (c Corpse) Hung() *checks.Hung {
 	return &checks.Hung{PID: c.PID, State: c.State, Wchan: c.Wchan, Doing: c.Doing, Stuck: true, For: time.Since(c.Since)}
 }
 
-// Ledger is the list of corpses, kept in a file between runs, so that later
-// runs report a hang at once and add no further process to it. A ledger
-// without a directory lives for one run.
+// Ledger is the list of corpses. A worker keeps it in a file between runs, so that later
+// runs report a hang at once and add no further process to it (see [Pool.OpenState]).
 type Ledger struct {
-	dir     string
 	mu      sync.Mutex
 	corpses []Corpse
+	unsaved []Corpse // of this run, not in the file yet
 }
 
 const ledgerFile = "ledger.json"
 
-// OpenLedger reads the ledger in dir and drops every entry whose process is
-// gone. A ledger that cannot be read counts as empty; the error is one for the
-// log.
-func OpenLedger(dir string) (*Ledger, error) {
-	l := &Ledger{dir: dir}
-	if dir == "" {
-		return l, nil
+// parse takes over what the file holds, but every entry whose process has ended.
+func (l *Ledger) parse(data []byte) error {
+	if len(data) == 0 {
+		return nil
 	}
-	path := filepath.Join(dir, ledgerFile)
-	data, err := readState(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return l, nil
+	var old []Corpse
+	if err := json.Unmarshal(data, &old); err != nil {
+		return err
 	}
-	if err != nil {
-		return l, err
-	}
-	if err := json.Unmarshal(data, &l.corpses); err != nil {
-		l.corpses = nil
-		return l, fmt.Errorf("read %s: %w", path, err)
-	}
-	l.corpses = slices.DeleteFunc(l.corpses, func(c Corpse) bool { return !alive(c.PID, c.Start) })
-	return l, nil
+	old = slices.DeleteFunc(old, func(c Corpse) bool { return !alive(c.PID, c.Start) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.corpses = append(l.corpses, old...)
+	return nil
 }
 
 // Find tells which corpse stands in the way of a step: in a lane of a vendor
@@ -93,44 +77,20 @@ func (l *Ledger) Doing(lane checks.Lane) (calls []string) {
 	return calls
 }
 
-// Add enters corpses and writes the ledger. Runs overlap: what another run has
-// entered meanwhile is kept.
-func (l *Ledger) Add(cs ...Corpse) error {
+// add enters corpses. [Pool.keepLedger] writes them to the file.
+func (l *Ledger) add(cs ...Corpse) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.corpses = append(l.corpses, cs...)
-	if l.dir == "" {
-		return nil
-	}
-	unlock := l.lock()
-	defer unlock()
-	others, err := OpenLedger(l.dir)
-	if err == nil {
-		for _, c := range others.corpses {
-			if !slices.ContainsFunc(l.corpses, func(have Corpse) bool { return have.PID == c.PID && have.Start == c.Start }) {
-				l.corpses = append(l.corpses, c)
-			}
-		}
-	}
-	return l.save()
+	l.corpses, l.unsaved = append(l.corpses, cs...), append(l.unsaved, cs...)
 }
 
-// lockWait bounds the wait for another run that writes the ledger. Without the
-// lock an entry may be lost; it is made again when that line next hangs.
-const lockWait = 100 * time.Millisecond
-
-func (l *Ledger) lock() (unlock func()) {
-	path := filepath.Join(l.dir, ledgerFile+".lock")
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return func() {}
-	}
-	for end := time.Now().Add(lockWait); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
-			break
-		}
-	}
-	return func() { _ = unix.Close(fd) }
+// takeUnsaved returns what is to be written, once.
+func (l *Ledger) takeUnsaved() []Corpse {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.unsaved
+	l.unsaved = nil
+	return list
 }
 
 // Corpses lists what is in the ledger.
@@ -138,55 +98,4 @@ func (l *Ledger) Corpses() []Corpse {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.corpses)
-}
-
-func (l *Ledger) save() error {
-	if l.dir == "" {
-		return nil
-	}
-	data, err := json.MarshalIndent(l.corpses, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode ledger: %w", err)
-	}
-	return writeState(filepath.Join(l.dir, ledgerFile), append(data, '\n'))
-}
-
-// readState reads a small state file without following a link.
-func readState(path string) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	buf := make([]byte, 1<<20)
-	n, err := f.Read(buf)
-	if n == 0 && err != nil {
-		return nil, nil
-	}
-	return buf[:n], nil
-}
-
-// writeState replaces a state file by rename, readable for its owner alone.
-func writeState(path string, data []byte) error {
-	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
-	fd, err := unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.EEXIST) { // of a dead process with our pid
-		_ = os.Remove(tmp)
-		fd, err = unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	f := os.NewFile(uintptr(fd), tmp)
-	_, werr := f.Write(data)
-	if err := errors.Join(werr, f.Close()); err != nil {
-		_ = os.Remove(tmp)
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		_ = os.Remove(tmp)
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
 }

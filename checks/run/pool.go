@@ -15,15 +15,16 @@ import (
 
 // Options is what the workers of a run share.
 type Options struct {
-	Root   string   // root directory of the node, "/" but in tests
-	Env    []string // environment of the workers
-	Ledger *Ledger
+	Root string   // root directory of the node, "/" but in tests
+	Env  []string // environment of the workers
 }
 
 // Pool keeps one worker a lane, started when first needed. Its methods may be
 // called from several goroutines; those for one lane wait for each other.
 type Pool struct {
-	opts Options
+	opts   Options
+	ledger Ledger      // processes that earlier runs left behind
+	state  memoryState // what the runs of the node remember
 
 	mu      sync.Mutex
 	busy    map[checks.Lane]*sync.Mutex // held while a lane carries out requests
@@ -38,9 +39,6 @@ type Pool struct {
 
 // NewPool makes a pool without any worker yet.
 func NewPool(opts Options) *Pool {
-	if opts.Ledger == nil {
-		opts.Ledger = new(Ledger)
-	}
 	return &Pool{opts: opts, busy: map[checks.Lane]*sync.Mutex{}, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]bool{}}
 }
 
@@ -79,13 +77,13 @@ func (p *Pool) tell(c *client, r *Request) {
 	defer p.mu.Unlock()
 	if c.version != p.version {
 		vars := p.vars
-		vars.Stuck = slices.Concat(vars.Stuck, p.opts.Ledger.Doing(c.lane), p.stuck)
+		vars.Stuck = slices.Concat(vars.Stuck, p.ledger.Doing(c.lane), p.stuck)
 		r.Vars, c.version = &vars, p.version
 	}
 }
 
 // Ledger is the list of processes that earlier runs left behind.
-func (p *Pool) Ledger() *Ledger { return p.opts.Ledger }
+func (p *Pool) Ledger() *Ledger { return &p.ledger }
 
 // Warnings are what went wrong beside the steps: a ledger that cannot be written.
 func (p *Pool) Warnings() []error {
@@ -144,9 +142,12 @@ type Limit func(*Request) time.Duration
 // tried again while it hangs.
 func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit Limit, emit func(*Request, Outcome)) {
 	lane = lane.Worker()
+	if len(reqs) > 0 && !reqs[0].ofState() {
+		defer p.keepLedger() // when the lane is free again
+	}
 	defer p.claim(lane)()
 	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *Request) bool {
-		corpse, found := p.opts.Ledger.Find(lane, r.Line)
+		corpse, found := p.ledger.Find(lane, r.Line)
 		if found {
 			emit(r, hung(corpse.Hung()))
 		}
@@ -258,11 +259,7 @@ func (p *Pool) bury(c *client, r *Request, hung *checks.Hung) {
 		return
 	}
 	hung.Stuck = true
-	if err := p.opts.Ledger.Add(corpses(left, c.lane, r.Line, hung)...); err != nil {
-		p.mu.Lock()
-		p.warn = append(p.warn, err)
-		p.mu.Unlock()
-	}
+	p.ledger.add(corpses(left, c.lane, r.Line, hung)...)
 }
 
 // corpses describes the processes that survived SIGKILL; the first that sleeps
@@ -316,10 +313,11 @@ func (p *Pool) Pid(lane checks.Lane) int {
 
 // Bury enters processes that no signal could end into the ledger and describes
 // the first of them.
-func (p *Pool) Bury(pids []int, lane checks.Lane, step string) (*checks.Hung, error) {
+func (p *Pool) Bury(pids []int, lane checks.Lane, step string) *checks.Hung {
 	hung := &checks.Hung{Stuck: true}
-	dead := corpses(pids, lane, step, hung)
-	return hung, p.opts.Ledger.Add(dead...)
+	p.ledger.add(corpses(pids, lane, step, hung)...)
+	p.keepLedger()
+	return hung
 }
 
 // Close ends all workers.

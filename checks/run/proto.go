@@ -40,6 +40,13 @@ const (
 	OpTopo   Op = "topo"   // how the devices of the node lie to each other
 	OpSlurm  Op = "slurm"  // what Slurm's configuration says of the GPUs of a node
 
+	OpOpen   Op = "open"   // the state directory: read the ledger and a file, take locks
+	OpLoad   Op = "load"   // read a file of it
+	OpSave   Op = "save"   // replace a file of it
+	OpLock   Op = "lock"   // take a lock there for the supervisor
+	OpUnlock Op = "unlock" // let go of it
+	OpBury   Op = "bury"   // add processes to the ledger
+
 	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
 )
 
@@ -94,7 +101,7 @@ type Response struct {
 	Findings []checks.Finding `json:"findings,omitempty"`
 	Known    bool             `json:"known,omitempty"` // last: the findings are what the test came to
 	Took     time.Duration    `json:"took,omitempty"`
-	Data     []byte           `json:"data,omitempty"`   // read, take: the content; exec: stdout
+	Data     []byte           `json:"data,omitempty"`   // read, take, load: the content; exec: stdout
 	Stderr   []byte           `json:"stderr,omitempty"` // exec
 	Status   int              `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1
 	TimedOut bool             `json:"timed_out,omitempty"`
@@ -114,8 +121,9 @@ type Response struct {
 	Doubts   []string          `json:"doubts,omitempty"`   // count: what could not be read
 	Records  []probe.Record    `json:"records,omitempty"`  // recall
 	Jobs     []string          `json:"jobs,omitempty"`     // jobs
-	Lines    [][]byte          `json:"lines,omitempty"`    // notes
+	Lines    [][]byte          `json:"lines,omitempty"`    // notes; open: the ledger, and the file that was asked for
 	Programs []Program         `json:"programs,omitempty"` // programs
+	Busy     *Holder           `json:"busy,omitempty"`     // open, lock: who holds the lock; nil: the supervisor has it
 	Cut      bool              `json:"cut,omitempty"`      // exec: there was more output
 	Worn     bool              `json:"worn,omitempty"`     // this worker leaves after the answer, see probe.Worn
 	Spent    bool              `json:"spent,omitempty"`    // this worker can do no more, see probe.Host.Blocked

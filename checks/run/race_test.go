@@ -2,6 +2,8 @@ package run
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -46,21 +48,25 @@ func TestLaneShared(t *testing.T) {
 
 // Lanes that hang at the same time write to one ledger.
 func TestLedgerConcurrent(t *testing.T) {
-	l, err := OpenLedger(t.TempDir())
+	t.Parallel()
+	self, err := readStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir := stateDirOf(t)
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			if err := l.Add(Corpse{PID: i + 1, Lane: checks.Local}); err != nil {
-				t.Error(err)
+			p := newTestPool(t, dir)
+			p.ledger.add(Corpse{PID: os.Getpid(), Start: self.start, Lane: checks.Local, Step: fmt.Sprint(i)})
+			p.keepLedger()
+			for _, w := range p.Warnings() {
+				t.Error(w)
 			}
-			l.Find(checks.Local, "x")
 		})
 	}
 	all.Wait()
-	if n := len(l.Corpses()); n < 8 {
+	if n := len(newTestPool(t, dir).Ledger().Corpses()); n != 8 {
 		t.Errorf("%d corpses, want 8", n)
 	}
 }

@@ -61,13 +61,29 @@ func buildPlan(timeout time.Duration, lines ...string) *plan.Plan {
 
 func newTestPool(t *testing.T, dir string) *Pool {
 	t.Helper()
-	ledger, err := OpenLedger(dir)
-	if err != nil {
+	p := NewPool(Options{Root: "/", Env: []string{"PATH=/usr/bin:/bin"}})
+	t.Cleanup(p.Kill)
+	if dir != "" {
+		openTestState(t, p, dir, "")
+	}
+	return p
+}
+
+func openTestState(t *testing.T, p *Pool, dir, kind string) {
+	t.Helper()
+	if busy, doubts, err := p.OpenState(dir, kind, ""); busy != nil || doubts != nil || err != nil {
+		t.Fatal(busy, doubts, err)
+	}
+}
+
+// stateDirOf makes a directory that is accepted as one.
+func stateDirOf(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p := NewPool(Options{Root: "/", Env: []string{"PATH=/usr/bin:/bin"}, Ledger: ledger})
-	t.Cleanup(p.Kill)
-	return p
+	return dir
 }
 
 // worst gives the worst severity of each step, in order.
@@ -209,7 +225,7 @@ func TestHangKilled(t *testing.T) {
 func TestHangStuck(t *testing.T) {
 	t.Parallel()
 	group := cgroup(t, "freezer")
-	state := t.TempDir()
+	state := stateDirOf(t)
 	lines := []string{"check_rogue freeze " + group, "check_rogue warn"}
 
 	first := newTestPool(t, state)
@@ -252,7 +268,7 @@ func TestHangStuck(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(group, "freezer.state"), []byte("THAWED"), 0); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { l, _ := OpenLedger(state); return len(l.Corpses()) == 0 })
+	waitFor(t, func() bool { return len(newTestPool(t, state).Ledger().Corpses()) == 0 })
 	third := newTestPool(t, state)
 	rec = &recorder{stopAt: -1}
 	e = &Engine{Pool: third, Deadline: time.Now().Add(10 * time.Second)}
@@ -345,56 +361,6 @@ func TestInterrupt(t *testing.T) {
 	}
 	if pid := p.Pid(checks.Local); pid != 0 && unix.Kill(pid, 0) == nil {
 		t.Errorf("worker %d is still there", pid)
-	}
-}
-
-// A ledger that holds garbage, or that cannot be written, costs a warning, not the run.
-func TestLedgerGarbage(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{\x00 garbage"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := OpenLedger(dir)
-	if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, ledgerFile)) {
-		t.Errorf("err = %v, want one that names the file", err)
-	}
-	if len(l.Corpses()) != 0 {
-		t.Error("corpses out of garbage")
-	}
-	if err := l.Add(Corpse{PID: os.Getpid()}); err != nil {
-		t.Errorf("a new ledger: %v", err)
-	}
-	st, err := os.Stat(filepath.Join(dir, ledgerFile))
-	if err != nil || st.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v, want 0600", st.Mode(), err)
-	}
-	missing := &Ledger{dir: filepath.Join(dir, "missing")}
-	if err := missing.Add(Corpse{}); err == nil {
-		t.Error("no error for a directory that is missing")
-	}
-}
-
-// A link in place of the ledger is not followed.
-func TestLedgerLink(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	victim := filepath.Join(dir, "victim")
-	if err := os.WriteFile(victim, []byte("[]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(victim, filepath.Join(dir, ledgerFile)); err != nil {
-		t.Fatal(err)
-	}
-	l, err := OpenLedger(dir)
-	if err == nil {
-		t.Error("a link was followed")
-	}
-	if err := l.Add(Corpse{PID: 1}); err != nil {
-		t.Fatal(err)
-	}
-	if data, _ := os.ReadFile(victim); string(data) != "[]" {
-		t.Errorf("the victim now holds %q", data)
 	}
 }
 

@@ -282,16 +282,12 @@ func TestShellStuck(t *testing.T) {
 	if len(left) != 1 || left[0] != s.Pid() {
 		t.Fatalf("left %v, want the shell %d", left, s.Pid())
 	}
-	ledger, err := OpenLedger(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
+	p := newTestPool(t, "")
+	hung := p.Bury(left, checks.Shell, line)
+	if hung.State != "D" || hung.Wchan == "" {
+		t.Errorf("hung = %+v, want state D and a wait channel", hung)
 	}
-	p := NewPool(Options{Ledger: ledger})
-	hung, err := p.Bury(left, checks.Shell, line)
-	if err != nil || hung.State != "D" || hung.Wchan == "" {
-		t.Errorf("hung = %+v, %v, want state D and a wait channel", hung, err)
-	}
-	if _, ok := ledger.Find(checks.Shell, line); !ok {
+	if _, ok := p.Ledger().Find(checks.Shell, line); !ok {
 		t.Error("not in the ledger")
 	}
 	_ = os.WriteFile(filepath.Join(group, "freezer.state"), []byte("THAWED"), 0)

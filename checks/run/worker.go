@@ -151,6 +151,8 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return w.jobs()
 	case OpKeep, OpRecall, OpForget, OpNote, OpNotes:
 		return w.record(req)
+	case OpOpen, OpLoad, OpSave, OpLock, OpUnlock, OpBury:
+		return state(req)
 	case OpPrograms:
 		return programs(req.Path)
 	default:

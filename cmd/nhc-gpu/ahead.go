@@ -5,7 +5,7 @@ import "github.com/nhc-gpu/nhc-gpu/checks"
 // startAhead starts the workers that the run before this one has needed.
 func (r *oneRun) startAhead() {
 	if r.opts.eval == "" {
-		r.pool.StartAsBefore(r.kind())
+		r.pool.StartAsBefore()
 	}
 }
 

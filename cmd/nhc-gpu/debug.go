@@ -53,7 +53,7 @@ func (r *oneRun) session() {
 	r.debug("NHC process %d is not session leader.", pid)
 	r.debug("Restarting via setsid:  setsid %s", strings.Join(argv, " "))
 	r.log.flush()
-	r.unlock()
+	r.letNextRun()
 	r.close()
 	_, err := unix.Setsid()
 	if err == nil {

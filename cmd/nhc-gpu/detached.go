@@ -63,7 +63,7 @@ func (r *oneRun) detach() (exit int, over bool) {
 		return r.stuckResult(path), true
 	}
 	res := r.lastResult(path, file)
-	r.unlock()
+	r.letNextRun()
 	argv := append([]string{r.argv[0] + detachedSuffix}, r.argv[1:]...)
 	err = run.Detach(argv, append(os.Environ(), "NHC_DETACHED="+strconv.Itoa(os.Getpid())))
 	switch {

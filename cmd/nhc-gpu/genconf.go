@@ -71,6 +71,7 @@ func genconf(words []string) int {
 		return exitUsage
 	}
 	g.oneRun = newRun([]string{"nhc-gpu"}, o)
+	_ = g.openState("")
 	g.set.hold = true // a trial of a line changes nothing
 	defer g.close()
 	if err := g.settle(rest); err != nil {

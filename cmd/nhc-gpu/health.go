@@ -52,7 +52,6 @@ func (r *oneRun) run() int {
 	if r.busy() {
 		return 0
 	}
-	defer r.unlock()
 	r.startAhead()
 	exit, over := r.load()
 	if !over {
@@ -100,7 +99,6 @@ type oneRun struct {
 	settings string      // the sysconfig file that was read
 	sourced  string      // a sysconfig file that only bash can read
 	end      time.Time   // deadline of the run; zero means none
-	unlock   func()      // lets the next run begin
 
 	scripts   []run.Script    // the files of INCDIR, LBNL NHC's own among them
 	unloaded  error           // why they were not read
@@ -118,7 +116,8 @@ type oneRun struct {
 	background bool   // this is the detached half of a run
 	left       bool   // its result has been written
 	doubt      string // what could not be told, the first of it
-	unusable   bool   // the configuration cannot be used, so there is no verdict
+	warned     map[string]bool
+	unusable   bool // the configuration cannot be used, so there is no verdict
 
 	slurmAsked bool  // Slurm's configuration has been looked for
 	slurmDoubt error // why it could not be read
@@ -138,12 +137,8 @@ func newRun(argv []string, opts *options) *oneRun {
 	r.sig = catchSignals()
 	r.ctx = r.sig.ctx
 	stdout.wake, stderr.wake = r.sig.wake, r.sig.wake
-	ledger, warning := r.node.openState()
-	r.pool = run.NewPool(run.Options{Root: "/", Env: r.set.environ(), Ledger: ledger})
+	r.pool = run.NewPool(run.Options{Root: "/", Env: r.set.environ()})
 	r.log = &logSink{pool: r.pool}
-	for _, w := range warning {
-		r.warn(w)
-	}
 	// The worker comes up while the rest of this is read.
 	if err := r.pool.Start(checks.Local); err != nil {
 		r.warn(err)
@@ -151,8 +146,17 @@ func newRun(argv []string, opts *options) *oneRun {
 	return r
 }
 
-// warn is for what went wrong beside the checks: one line on stderr.
-func (r *oneRun) warn(err error) { fmt.Fprintln(stderr, "nhc-gpu: warning:", err) }
+// warn is for what went wrong beside the checks: one line on stderr, once.
+func (r *oneRun) warn(err error) {
+	if r.warned[err.Error()] {
+		return
+	}
+	if r.warned == nil {
+		r.warned = map[string]bool{}
+	}
+	r.warned[err.Error()] = true
+	fmt.Fprintln(stderr, "nhc-gpu: warning:", err)
+}
 
 func (r *oneRun) close() {
 	if r.shell != nil {
@@ -244,6 +248,7 @@ func (r *oneRun) budget() {
 		r.end = r.began.Add(d)
 	}
 	stdout.end, stderr.end = r.end, r.end
+	r.pool.SetEnd(r.end)
 }
 
 // allowed is how long the run may take, 0 for ever: TIMEOUT, and never so long

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -28,7 +26,7 @@ type node struct {
 	name string
 	bad  error // why the node has no name
 	role slurm.Role
-	dir  *slurm.StateDir // what it remembers between runs; nil if it cannot
+	dir  slurm.StateDir // what it remembers between runs; nil if it cannot
 }
 
 // nodeFromEnviron takes the role from the environment, unless a word has named it:
@@ -60,26 +58,6 @@ func (n *node) past() (dir, spare string) {
 
 func pastOf(node string) (dir, spare string) {
 	return filepath.Join(pastRoot, node), filepath.Join(stateRoot, node, "past")
-}
-
-// openState makes the state directory and reads the ledger. Whatever is wrong
-// with it costs one warning: the run goes on without a memory.
-func (n *node) openState() (*run.Ledger, []error) {
-	none, _ := run.OpenLedger("")
-	if os.Geteuid() != 0 || n.bad != nil { // only root has anything to remember: only root acts
-		return none, nil
-	}
-	path := filepath.Join(stateRoot, n.name)
-	dir, err := slurm.OpenStateDir(path)
-	if err != nil {
-		return none, []error{err}
-	}
-	n.dir = dir
-	ledger, err := run.OpenLedger(path)
-	if err != nil {
-		return ledger, []error{err}
-	}
-	return ledger, nil
 }
 
 // runner starts Slurm's commands in a worker.
@@ -192,19 +170,25 @@ func (r *oneRun) deliverPending() {
 }
 
 // busy tells whether this run has to give way: a second health check of slurmd
-// on a node where the first is still at work. Nothing else ever gives way.
+// on a node where the first is still at work. Nothing else ever gives way, so only a
+// health check takes the lock.
 func (r *oneRun) busy() bool {
-	unlock, err := r.node.dir.TryRun(r.node.role)
-	switch {
-	case errors.Is(err, slurm.ErrBusy):
+	lock := ""
+	if r.node.healthCheck() {
+		lock = runLock
+	}
+	if err := r.openState(lock); err != nil {
 		fmt.Fprintf(stdout, "nhc-gpu: %v; leaving without a verdict\n", err)
 		return true
-	case err != nil:
-		r.warn(err)
-		unlock = func() {}
 	}
-	r.unlock = sync.OnceFunc(unlock)
 	return false
+}
+
+// letNextRun lets the next health check begin: the work goes on in the background.
+func (r *oneRun) letNextRun() {
+	if r.node.healthCheck() && r.node.dir != nil {
+		r.pool.Unlock(runLock)
+	}
 }
 
 // markNode is LBNL NHC's helper of that name, for sites that call it.

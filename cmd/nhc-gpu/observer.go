@@ -151,11 +151,7 @@ func (o *observer) killLine(line string) (why string) {
 	if len(left) == 0 {
 		return ""
 	}
-	hung, err := o.pool.Bury(left, checks.Shell, line)
-	if err != nil {
-		o.warn(err)
-	}
-	return "It hangs: " + run.Describe(hung) + "."
+	return "It hangs: " + run.Describe(o.pool.Bury(left, checks.Shell, line)) + "."
 }
 
 // needShell starts the one bash of the run, if it is not there yet, tells it

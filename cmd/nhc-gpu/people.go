@@ -28,6 +28,7 @@ func peopleRun(words []string) (*oneRun, error) {
 	}
 	opts.role = role
 	r := newRun([]string{"nhc-gpu"}, opts)
+	_ = r.openState("")
 	r.strict, r.whole = true, !named
 	r.set.hold = true
 	if r.job != nil { // there is none: any GPU may be its

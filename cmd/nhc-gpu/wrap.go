@@ -204,12 +204,15 @@ func (w *wrapper) once() {
 		return
 	}
 	defer unlock()
-	ledger, err := run.OpenLedger(w.state.path)
+	pool := run.NewPool(run.Options{Root: "/"})
+	defer pool.Close() // in a loop nothing is to pile up, not even in a worker
+	_, doubts, err := pool.OpenState(w.state.path, "", "")
 	if err != nil {
+		doubts = append(doubts, err)
+	}
+	for _, err := range doubts {
 		w.warn(err)
 	}
-	pool := run.NewPool(run.Options{Root: "/", Ledger: ledger})
-	defer pool.Close() // in a loop nothing is to pile up, not even in a worker
 	out, ok := w.spawn(pool)
 	if !ok {
 		return

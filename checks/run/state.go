@@ -1,0 +1,177 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// The runs of a node remember in a directory: the ledger of stuck processes, the lanes
+// that the last run needed, the memory of what Slurm was told, and locks. A worker reads
+// and writes it (worker_state.go), so a directory that does not answer costs a run no
+// more than its memory.
+
+// memoryState is the supervisor's side of that directory. An empty dir remembers nothing.
+type memoryState struct {
+	mu    sync.Mutex
+	dir   string
+	gone  error // it does not answer; nothing more is asked of it in this run
+	kind  string
+	lanes []checks.Lane // that the last run of the kind has needed
+	end   time.Time     // of the run
+}
+
+// ErrNoState reports that the run has no directory to remember in.
+var ErrNoState = errors.New("no state directory")
+
+// Bounds of a request to the state directory: ordinarily, and past the end of the run.
+const (
+	stateLimit = 1500 * time.Millisecond
+	lateLimit  = 500 * time.Millisecond
+)
+
+// OpenState makes dir the directory that the runs of a node remember in, and reads the
+// ledger and what the last run of a kind has needed. With a lock it takes that for the
+// life of this process, or until [Pool.Unlock]; busy is the process that holds it. After
+// an error the run has no memory; doubts are about parts of it.
+func (p *Pool) OpenState(dir, kind, lock string) (busy *Holder, doubts []error, err error) {
+	p.state.mu.Lock()
+	p.state.dir, p.state.kind = dir, kind
+	p.state.mu.Unlock()
+	req := &Request{Op: OpOpen, Name: laneFile(kind)}
+	if lock != "" {
+		req.Args = []string{lock}
+	}
+	resp, err := p.stateCall(req, "open", "")
+	if err != nil {
+		p.state.mu.Lock()
+		p.state.dir = ""
+		p.state.mu.Unlock()
+		return nil, nil, err
+	}
+	for _, d := range resp.Doubts {
+		doubts = append(doubts, errors.New(d))
+	}
+	ledger, lanes := append(resp.Lines, nil, nil)[0], append(resp.Lines, nil, nil)[1]
+	if err := p.ledger.parse(ledger); err != nil {
+		doubts = append(doubts, fmt.Errorf("read %s: %w", filepath.Join(dir, ledgerFile), err))
+	}
+	p.state.mu.Lock()
+	defer p.state.mu.Unlock()
+	for word := range strings.FieldsSeq(string(lanes)) {
+		if l := checks.Lane(word); l.Vendor() {
+			p.state.lanes = append(p.state.lanes, l)
+		}
+	}
+	return resp.Busy, doubts, nil
+}
+
+// SetEnd says when the run ends. What is asked of the state directory after that has
+// little time.
+func (p *Pool) SetEnd(end time.Time) {
+	p.state.mu.Lock()
+	defer p.state.mu.Unlock()
+	p.state.end = end
+}
+
+// Load reads a file of the state directory, nil if it is missing.
+func (p *Pool) Load(name string) ([]byte, error) {
+	resp, err := p.stateCall(&Request{Op: OpLoad, Name: name}, "read", name)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Data, nil
+}
+
+// Save replaces a file of the state directory in one step.
+func (p *Pool) Save(name string, data []byte) error {
+	_, err := p.stateCall(&Request{Op: OpSave, Name: name, Data: data}, "write", name)
+	return err
+}
+
+// Lock takes a lock of the state directory for this process, and waits for its holder no
+// longer than wait. busy is the process that holds it then.
+func (p *Pool) Lock(name string, wait time.Duration) (busy *Holder, err error) {
+	resp, err := p.stateCall(&Request{Op: OpLock, Name: name, Timeout: max(wait, 0)}, "lock", name)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Busy, nil
+}
+
+// Unlock lets go of a lock. One that cannot be let go of ends with this process.
+func (p *Pool) Unlock(name string) {
+	_, _ = p.stateCall(&Request{Op: OpUnlock, Name: name}, "unlock", name)
+}
+
+// stateCall asks for something of the state directory. One that does not answer is not
+// asked again, and each later request has the same error.
+func (p *Pool) stateCall(r *Request, verb, name string) (*Response, error) {
+	p.state.mu.Lock()
+	dir, gone, end := p.state.dir, p.state.gone, p.state.end
+	p.state.mu.Unlock()
+	switch {
+	case gone != nil:
+		return nil, gone
+	case dir == "":
+		return nil, ErrNoState
+	}
+	r.Path, r.Line = dir, verb+" "+filepath.Join(dir, name)
+	limit := stateLimit
+	if !end.IsZero() {
+		limit = max(lateLimit, min(limit, time.Until(end)))
+	}
+	o := p.Call(context.Background(), p.idleLane(), r, limit+r.Timeout)
+	resp, err := o.AnswerTo(r.Line)
+	if err != nil && o.answer == nil {
+		p.state.mu.Lock()
+		p.state.gone = err
+		p.state.mu.Unlock()
+	}
+	return resp, err
+}
+
+// idleLane is the lane that is asked: the local one if its worker waits for a request,
+// else the one that runs scontrol. Acting on a failure does not wait for the checks
+// behind it.
+func (p *Pool) idleLane() checks.Lane {
+	p.mu.Lock()
+	busy, worker := p.busy[checks.Local], p.workers[checks.Local]
+	p.mu.Unlock()
+	if worker == nil || busy != nil && !busy.TryLock() {
+		return execLane
+	}
+	if busy != nil {
+		busy.Unlock()
+	}
+	return checks.Local
+}
+
+func (r *Request) ofState() bool {
+	return slices.Contains([]Op{OpOpen, OpLoad, OpSave, OpLock, OpUnlock, OpBury}, r.Op)
+}
+
+// keepLedger writes to the file what was entered into the ledger.
+func (p *Pool) keepLedger() {
+	fresh := p.ledger.takeUnsaved()
+	if len(fresh) == 0 {
+		return
+	}
+	data, err := json.Marshal(fresh)
+	if err == nil {
+		_, err = p.stateCall(&Request{Op: OpBury, Data: data}, "write", ledgerFile)
+	}
+	if err != nil && !errors.Is(err, ErrNoState) {
+		p.mu.Lock()
+		p.warn = append(p.warn, err)
+		p.mu.Unlock()
+	}
+}

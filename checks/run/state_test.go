@@ -1,0 +1,223 @@
+package run
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+func TestStateIsKept(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "nhc-gpu", "gpu01")
+	p := newTestPool(t, dir)
+	if data, err := p.Load("slurm.json"); data != nil || err != nil {
+		t.Errorf("Load before Save: %q, %v", data, err)
+	}
+	if err := p.Save("slurm.json", []byte("one\n")); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := newTestPool(t, dir).Load("slurm.json"); string(data) != "one\n" || err != nil {
+		t.Errorf("Load: %q, %v", data, err)
+	}
+	for name, mode := range map[string]fs.FileMode{dir: 0o700, filepath.Dir(dir): 0o700, filepath.Join(dir, "slurm.json"): 0o600} {
+		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v, want %v", name, info.Mode(), err, mode)
+		}
+	}
+	if files, _ := os.ReadDir(dir); len(files) != 1 {
+		t.Errorf("files %v, want slurm.json alone", files)
+	}
+}
+
+// What another user could have put there is neither read nor followed.
+func TestStateRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, link, open := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "open")
+	for _, err := range []error{
+		os.WriteFile(file, nil, 0o600), os.Symlink(dir, link), os.Mkdir(open, 0o700), os.Chmod(open, 0o777),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{file, link, open, filepath.Join(file, "below")} {
+		p := newTestPool(t, "")
+		if _, _, err := p.OpenState(path, "", ""); err == nil {
+			t.Errorf("OpenState(%s): want an error", filepath.Base(path))
+		}
+		if err := p.Save("x", nil); err == nil {
+			t.Errorf("Save into %s: want an error", filepath.Base(path))
+		}
+	}
+	state := stateDirOf(t)
+	p := newTestPool(t, state)
+	for name, put := range map[string]func(path string) error{
+		"open to all": func(p string) error { return os.WriteFile(p, []byte("{}"), 0o600) },
+		"huge":        func(p string) error { return os.WriteFile(p, make([]byte, maxState+1), 0o600) },
+		"link":        func(p string) error { return os.Symlink("/etc/passwd", p) },
+		"pipe":        func(p string) error { return unix.Mkfifo(p, 0o600) },
+		"directory":   func(p string) error { return os.Mkdir(p, 0o700) },
+	} {
+		path := filepath.Join(state, name)
+		if err := put(path); err != nil {
+			t.Fatal(err)
+		}
+		if name == "open to all" {
+			if err := os.Chmod(path, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if data, err := p.Load(name); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("Load %s: %.20q, %v, want an error", name, data, err)
+		}
+	}
+	if err := p.Save("link", []byte("x")); err != nil {
+		t.Errorf("replace a link: %v", err)
+	}
+	if data, _ := os.ReadFile("/etc/passwd"); string(data) == "x" {
+		t.Fatal("the link was followed")
+	}
+}
+
+// Garbage in place of the ledger is one doubt, and is written anew.
+func TestLedgerGarbage(t *testing.T) {
+	t.Parallel()
+	dir := stateDirOf(t)
+	path := filepath.Join(dir, ledgerFile)
+	if err := os.WriteFile(path, []byte("{\x00 garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newTestPool(t, "")
+	_, doubts, err := p.OpenState(dir, "", "")
+	if err != nil || len(doubts) != 1 || !strings.Contains(doubts[0].Error(), path) {
+		t.Errorf("%v, %v, want one doubt that names the file", doubts, err)
+	}
+	if len(p.Ledger().Corpses()) != 0 {
+		t.Error("corpses out of garbage")
+	}
+	st, err := readStat(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ledger.add(Corpse{PID: os.Getpid(), Start: st.start, Lane: checks.Local}, Corpse{PID: 1 << 30})
+	if p.keepLedger(); len(p.Warnings()) > 0 {
+		t.Error(p.Warnings())
+	}
+	if list := newTestPool(t, dir).Ledger().Corpses(); len(list) != 1 || list[0].PID != os.Getpid() {
+		t.Errorf("%+v, want the process that is there", list)
+	}
+}
+
+// sleeper is a process that a lock can name.
+func sleeper(t *testing.T) (line string, kill func()) {
+	t.Helper()
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+	t.Cleanup(kill)
+	st, err := readStat(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf(lockLine, cmd.Process.Pid, time.Now().Add(-3*time.Second).Unix(), st.start), kill
+}
+
+// A lock belongs to a process, whichever worker has taken it, and ends with it.
+func TestStateLock(t *testing.T) {
+	t.Parallel()
+	dir := stateDirOf(t)
+	p := newTestPool(t, dir)
+	line, kill := sleeper(t)
+	file := filepath.Join(dir, "lock")
+	if err := os.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	busy, err := p.Lock("lock", 150*time.Millisecond)
+	if err != nil || busy == nil || busy.Age < 2*time.Second || busy.Age > time.Minute || time.Since(began) < 150*time.Millisecond {
+		t.Errorf("held: %+v, %v after %s", busy, err, time.Since(began))
+	}
+	if busy, _, err := newTestPool(t, "").OpenState(dir, "", "lock"); err != nil || busy == nil {
+		t.Errorf("OpenState: %+v, %v, want the holder", busy, err)
+	}
+	kill()
+	if busy, err := p.Lock("lock", 0); err != nil || busy != nil {
+		t.Errorf("after the holder's end: %+v, %v", busy, err)
+	}
+	p.Kill() // another worker finds it still ours
+	if busy, err := p.Lock("lock", 0); err != nil || busy != nil {
+		t.Errorf("by another worker: %+v, %v", busy, err)
+	}
+	p.Unlock("lock")
+	if data, _ := os.ReadFile(file); len(data) != lockSize || strings.TrimSpace(string(data)) != "" {
+		t.Errorf("unlocked: %q", data)
+	}
+	if busy, err := p.Lock("../none/lock", 0); err == nil || busy != nil {
+		t.Errorf("a lock that cannot be: %+v, %v", busy, err)
+	}
+}
+
+// A version before this one holds flock while it runs.
+func TestStateLockOfEarlierVersions(t *testing.T) {
+	t.Parallel()
+	dir := stateDirOf(t)
+	p := newTestPool(t, dir)
+	f, err := os.OpenFile(filepath.Join(dir, "run.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fmt.Fprintf(f, "%d %d\n", 4711, time.Now().Unix())
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if busy, err := p.Lock("run.lock", 0); err != nil || busy == nil || busy.PID != 4711 {
+		t.Errorf("%+v, %v, want process 4711", busy, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	if busy, err := p.Lock("run.lock", 0); err != nil || busy != nil {
+		t.Errorf("after its end: %+v, %v", busy, err)
+	}
+}
+
+// A full disk keeps no lock from being taken that was taken once.
+func TestStateFull(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount a small tmpfs")
+	}
+	dir := stateDirOf(t)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k,mode=0700"); err != nil {
+		t.Skipf("mount a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	p := newTestPool(t, dir)
+	if busy, err := p.Lock("lock", 0); busy != nil || err != nil {
+		t.Fatal(busy, err)
+	}
+	p.Unlock("lock")
+	_ = os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 8192), 0o600)
+	if busy, err := p.Lock("lock", 0); busy != nil || err != nil {
+		t.Errorf("Lock on a full disk: %+v, %v", busy, err)
+	}
+	if err := p.Save("slurm.json", []byte("x")); err == nil || !strings.Contains(err.Error(), "no space") {
+		t.Errorf("Save on a full disk: %v", err)
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, "slurm.json*")); len(files) != 0 {
+		t.Errorf("left behind: %v", files)
+	}
+}
