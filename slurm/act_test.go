@@ -106,6 +106,38 @@ func TestActHealthyDuringReboot(t *testing.T) {
 	f.is(t, "IDLE", "")
 }
 
+// No order of a person's is undone by a node that passes again: it is resumed when the
+// order has been carried out.
+func TestActLeavesOrders(t *testing.T) {
+	t.Parallel()
+	for _, order := range []string{"REBOOT_REQUESTED", "REBOOT_ISSUED", "POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"} {
+		f := &fake{state: "MIXED"}
+		c := controller(t, f)
+		act(t, c, failing, "show", "DRAIN "+ourReason)
+		f.state += "+" + order
+		for range 2 {
+			o := act(t, c, healthy, "show")
+			if o.Action != None {
+				t.Errorf("%s: outcome %+v, want nothing done", order, o)
+			}
+		}
+		f.is(t, "MIXED+DRAIN+"+order, ourReason)
+		f.state = "IDLE+DRAIN"
+		act(t, c, healthy, "show", "RESUME")
+
+		f.state = "MIXED+" + order // and a node that fails is drained all the same
+		act(t, c, failing, "show", "DRAIN "+ourReason)
+		f.is(t, "MIXED+"+order+"+DRAIN", ourReason)
+	}
+	f := &fake{state: "IDLE+FAIL", reason: ourReason}
+	c := controller(t, f)
+	act(t, c, Verdict{Message: "another fault"}, "show")
+	act(t, c, healthy, "show")
+	f.is(t, "IDLE+FAIL", ourReason)
+	c.Settings = SettingsFrom(env("SLURM_SC_OFFLINE_ARGS=update State=FAIL"))
+	act(t, c, healthy, "show", "RESUME")
+}
+
 func TestActAppliedDespiteError(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE", on: always(applied, "DRAIN", "RESUME")}

@@ -48,6 +48,10 @@ type Policy struct {
 	// IgnoreEmptyNote takes a drained node without any reason for ours, as
 	// LBNL NHC's IGNORE_EMPTY_NOTE=1 does.
 	IgnoreEmptyNote bool
+
+	// Fails says that our drains set FAIL (SLURM_SC_OFFLINE_ARGS), so that FAIL
+	// is no order of a person's.
+	Fails bool
 }
 
 // Action is what is to be done to a node.
@@ -88,6 +92,9 @@ type Decision struct {
 //     reboot, and with our reason on it we would resume it later. (After
 //     "scontrol reboot ASAP" Slurm wipes any drain, ours too: 22.05, 24.11 and
 //     26.05 run. Either way the next failing run sees the outcome.)
+//   - no order of a person's is undone: a node on which a reboot or a power-down is
+//     requested or under way, or that a person has set to FAIL, is resumed when
+//     that is over (scontrol's State=RESUME would cancel the reboot);
 //   - our reason is written anew only if it has changed;
 //   - it replaces what Slurm says of a prolog or an epilog of ours that failed
 //     before it could say it itself.
@@ -108,6 +115,8 @@ func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 		return Decision{Why: "down already"}
 	case !held:
 		return Decision{Action: Drain, Reason: reason, Why: "in service"}
+	case node.State.Order == failOrder() && !policy.Fails: // State=DRAIN takes the place of FAIL
+		return Decision{Why: "out of service: " + node.State.Order}
 	case owner == foreign && node.Refused && slurmsWords[node.Reason]:
 		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by Slurm for a status of ours (%s)", node.Reason)}
 	case owner == foreign:
@@ -133,10 +142,15 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 		return Decision{Why: fmt.Sprintf("%s for another reason (%s)", node.State.Class, node.Reason)}
 	case owner == nobody && !policy.IgnoreEmptyNote:
 		return Decision{Why: fmt.Sprintf("%s without a reason", node.State.Class)}
+	case node.State.Order != "" && !(policy.Fails && node.State.Order == failOrder()):
+		return Decision{Why: fmt.Sprintf("%s by us (%s), but %s", node.State.Class, node.Reason, node.State.Order)}
 	default:
 		return Decision{Action: Resume, Why: fmt.Sprintf("%s by us (%s)", node.State.Class, node.Reason)}
 	}
 }
+
+// failOrder is the order of a node with FAIL alone.
+func failOrder() string { return ParseState("IDLE+FAIL").Order }
 
 // slurmsWords are Slurm's reasons for the status of a prolog or an epilog (22.05,
 // 24.11 and 26.05 run).

@@ -171,6 +171,9 @@ func holdsFailing(t *testing.T, node NodeInfo, mine, taken bool, d Decision) {
 	if out(node.State.Text) && !mine && !taken && d.Action != None {
 		bad("touches what another drained")
 	}
+	if d.Action != None && node.State.Order == failOrder() {
+		bad("undoes FAIL")
+	}
 	if mine && sameReason(node.Reason, Reason(now)) && out(node.State.Text) && d.Action != None {
 		bad("writes the same reason again")
 	}
@@ -200,7 +203,14 @@ func holdsHealthy(t *testing.T, node NodeInfo, mine, taken bool, d Decision) {
 	if d.Action == Resume && node.State.Class != Drained && node.State.Class != Down {
 		bad("resumes a node that is not out of service")
 	}
-	if mine && node.State.Class == Drained && node.State.Held && d.Action != Resume {
+	ordered := false // read in another way than ParseState does
+	for _, w := range []string{"REBOOT_", "POWER_DOWN", "POWERED_DOWN", "POWERING_DOWN", "+FAIL"} {
+		ordered = ordered || strings.Contains(node.State.Text, w)
+	}
+	if ordered && d.Action != None {
+		bad("undoes what a person ordered")
+	}
+	if mine && node.State.Class == Drained && node.State.Held && !ordered && d.Action != Resume {
 		bad("keeps a healthy node that we drained")
 	}
 	if d.Why == "" {

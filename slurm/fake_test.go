@@ -54,7 +54,7 @@ func (f *fake) serve(call string) Output {
 			f.state += "+DRAIN"
 		}
 		f.reason = reason
-	case !held && !strings.HasPrefix(f.state, "DOWN"):
+	case !held && !strings.HasPrefix(f.state, "DOWN") && !strings.Contains(f.state, "+FAIL"):
 		return Output{Status: 1, Stderr: []byte("slurm_update error: Invalid node state specified\n")}
 	default:
 		f.state = strings.ReplaceAll(strings.Replace(f.state, "DOWN", "IDLE", 1), "+DRAIN", "")

@@ -113,7 +113,9 @@ func (h *helper) slurmNode() (NodeInfo, note) {
 		return NodeInfo{}, note{}
 	}
 	n := noteOf(words[1:])
-	return NodeInfo{State: ParseState(words[0]), Reason: strings.TrimSpace(n.String())}, n
+	node := NodeInfo{State: ParseState(words[0]), Reason: strings.TrimSpace(n.String())}
+	node.State.Order = "" // LBNL NHC's helper resumes these nodes, too
+	return node, n
 }
 
 func (h *helper) slurmOffline(message string) int {

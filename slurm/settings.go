@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"mvdan.cc/sh/v3/shell"
 )
@@ -39,7 +40,10 @@ func SettingsFrom(env func(string) string) Settings {
 		SinfoArgs:   env("SLURM_SINFO_ARGS"),
 		Path:        env("PATH"),
 		Conf:        env("SLURM_CONF"),
-		Policy:      Policy{IgnoreEmptyNote: env("IGNORE_EMPTY_NOTE") == "1"},
+		Policy: Policy{
+			IgnoreEmptyNote: env("IGNORE_EMPTY_NOTE") == "1",
+			Fails:           strings.Contains(strings.ToUpper(env("SLURM_SC_OFFLINE_ARGS")), "STATE=FAIL"),
+		},
 	}
 }
 

@@ -53,6 +53,10 @@ type State struct {
 	// Held says that DRAIN or FAIL is among the flags of a Full state, be it
 	// behind a stronger one: DOWN+DRAIN+REBOOT_ISSUED is "boot^" to sinfo.
 	Held bool
+
+	// Order names what a person has ordered beside any drain: a reboot, to power
+	// down, FAIL. It is the text of the flag's row in states.toml, empty without one.
+	Order string
 }
 
 // flags are the signs that sinfo appends to a state: PLANNED -, POWERING_UP #,
@@ -72,6 +76,12 @@ func ParseState(text string) State {
 	word := strings.TrimRight(text, flags)
 	if row, ok := t.sinfo[word]; ok {
 		s.Base, s.Class = row.Name, row.Class
+		for _, o := range t.orders {
+			if o.Sign != "" && strings.Contains(text[len(word):], o.Sign) {
+				s.Order = o.Text
+				break
+			}
+		}
 		return s
 	}
 	words := strings.Split(word, "+")
@@ -84,6 +94,12 @@ func ParseState(text string) State {
 	}
 	s.Full = true
 	s.Held = slices.Contains(words[1:], "DRAIN") || slices.Contains(words[1:], "FAIL")
+	for _, o := range t.orders {
+		if slices.Contains(words[1:], o.Word) {
+			s.Order = o.Text
+			break
+		}
+	}
 	for _, f := range t.flags {
 		if slices.Contains(words[1:], f.Word) && !slices.ContainsFunc(f.Unless, func(w string) bool { return slices.Contains(words, w) }) {
 			row = t.name[f.State]
@@ -124,9 +140,18 @@ type flagRow struct {
 	Unless []string
 }
 
+// orderRow is a flag of states.toml that a person has ordered.
+type orderRow struct {
+	Word   string
+	Sign   string // what sinfo appends for it
+	Text   string
+	Source string
+}
+
 type stateTable struct {
 	name, sinfo, scontrol map[string]stateRow
 	flags                 []flagRow
+	orders                []orderRow
 }
 
 // table is states.toml, read when the first state is: a run that calls nobody
@@ -136,6 +161,7 @@ var table = sync.OnceValue(func() stateTable {
 	var file struct {
 		State []stateRow
 		Flag  []flagRow
+		Order []orderRow
 	}
 	if _, err := toml.Decode(statesTOML, &file); err != nil {
 		panic(fmt.Sprintf("slurm: read states.toml: %v", err))
@@ -145,6 +171,7 @@ var table = sync.OnceValue(func() stateTable {
 		sinfo:    map[string]stateRow{},
 		scontrol: map[string]stateRow{},
 		flags:    file.Flag,
+		orders:   file.Order,
 	}
 	for _, row := range file.State {
 		t.name[row.Name] = row

@@ -112,6 +112,7 @@ func TestStatesFile(t *testing.T) {
 	var file struct {
 		State []stateRow
 		Flag  []flagRow
+		Order []orderRow
 	}
 	meta, err := toml.Decode(statesTOML, &file)
 	if err != nil {
@@ -119,6 +120,11 @@ func TestStatesFile(t *testing.T) {
 	}
 	if u := meta.Undecoded(); len(u) > 0 {
 		t.Errorf("keys nobody reads: %v", u)
+	}
+	for _, row := range file.Order {
+		if row.Word == "" || row.Text == "" || row.Source == "" || len(row.Sign) > 1 || !strings.Contains(flags, row.Sign) {
+			t.Errorf("order %q: want a text, a source and one of %s or no sign", row.Word, flags)
+		}
 	}
 	names, words := map[string]bool{}, map[string]bool{}
 	for _, row := range file.State {
