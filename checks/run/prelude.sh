@@ -4,12 +4,42 @@
 # descriptors:
 #   60 commands   61 events   62 answers
 # and finds on three more the line that runs one check (63), the library (65) and a
-# file to write to (66).
+# file to write to (66). All of them are close-on-exec: a program that a line starts
+# must not inherit them, since it may run as an ordinary user.
 # Every record is a series of NUL-terminated fields. They are read in the C
 # locale: elsewhere bash takes the NUL for a part of a broken character.
+# The functions that the loop depends on name builtins as such: a function of the
+# site may have the name of one.
+
+# __nhc_private FD...: makes descriptors close-on-exec. bash has no command for that,
+# but it marks the copy of descriptor 0 that it keeps while 0 is redirected, and a
+# duplicate of a marked descriptor is marked, too. The result is read back from /proc:
+# the supervisor must not go on with a shell whose descriptors leak.
+__nhc_private() {
+    local __nhc_fd __nhc_i __nhc_key __nhc_flags __nhc_marked
+    for __nhc_fd; do
+        {
+            {
+                for ((__nhc_i = 10; __nhc_i < 256; __nhc_i++)); do
+                    [[ $__nhc_i != "$__nhc_fd" && /proc/self/fd/$__nhc_i -ef /proc/self/fd/$__nhc_fd ]] || continue
+                    builtin eval "exec $__nhc_fd<&$__nhc_i"
+                    break
+                done
+            } </dev/null
+        } <&"$__nhc_fd"
+        __nhc_marked=0
+        while IFS=$' \t' builtin read -r __nhc_key __nhc_flags; do
+            [[ $__nhc_key != flags: ]] || __nhc_marked=$((__nhc_flags & 02000000)) # O_CLOEXEC
+        done <"/proc/self/fdinfo/$__nhc_fd"
+        if [[ $__nhc_marked == 0 ]]; then
+            builtin echo "descriptor $__nhc_fd cannot be made close-on-exec" >&2
+            builtin exit 1
+        fi
+    done
+}
 
 # Event: TYPE COUNT FIELD...
-__nhc_event() { printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&61; }
+__nhc_event() { builtin printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&61; }
 
 # The settings that a check line may have changed, for the supervisor.
 __nhc_settings() {
@@ -28,9 +58,11 @@ __nhc_settings() {
 # names come through a memory file, so that no process is needed.
 __nhc_environ() {
     local IFS=$'\n' __nhc_n __nhc_all=() __nhc_v=()
-    compgen -e >|/proc/self/fd/66 # also after "set -C"
-    mapfile -t __nhc_all </proc/self/fd/66
-    for __nhc_n in "${__nhc_all[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n-}"); done
+    builtin compgen -e >|/proc/self/fd/66 # also after "set -C"
+    builtin mapfile -t __nhc_all </proc/self/fd/66
+    for __nhc_n in "${__nhc_all[@]}"; do
+        [[ $__nhc_n == *[!A-Za-z0-9_]* ]] || __nhc_v+=("$__nhc_n" "${!__nhc_n-}") # names alone may be expanded
+    done
     [[ "${__nhc_v[*]}" == "${__nhc_exported-}" ]] || __nhc_event environ "${__nhc_v[@]}"
     __nhc_exported="${__nhc_v[*]}"
 }
@@ -87,15 +119,16 @@ __nhc_asked=0 __nhc_piped=$BASHPID __nhc_pipe=62
 __nhc_question() {
     if [[ $__nhc_piped != "$BASHPID" ]]; then
         exec {__nhc_pipe}<> <(:)
+        __nhc_private "$__nhc_pipe"
         __nhc_piped=$BASHPID
     fi
     __nhc_id="$BASHPID.$((++__nhc_asked)).$__nhc_pipe"
 }
 __nhc_receive() {
     local __nhc_whose __nhc_count __nhc_field __nhc_reading=1
-    while IFS= LC_ALL=C read -r -d '' -u "$__nhc_pipe" __nhc_whose && IFS= LC_ALL=C read -r -d '' -u "$__nhc_pipe" __nhc_count; do
+    while IFS= LC_ALL=C builtin read -r -d '' -u "$__nhc_pipe" __nhc_whose && IFS= LC_ALL=C builtin read -r -d '' -u "$__nhc_pipe" __nhc_count; do
         __nhc_got=()
-        while ((__nhc_count-- > 0)) && IFS= LC_ALL=C read -r -d '' -u "$__nhc_pipe" __nhc_field; do __nhc_got+=("$__nhc_field"); done
+        while ((__nhc_count-- > 0)) && IFS= LC_ALL=C builtin read -r -d '' -u "$__nhc_pipe" __nhc_field; do __nhc_got+=("$__nhc_field"); done
         [[ $__nhc_whose != "$__nhc_id" ]] || return 0
     done
     return 1
@@ -286,11 +319,11 @@ __nhc_main() {
     set --
     # A "break 2" in a check line lands behind the loop below: that line is over, too.
     if [[ $__nhc_busy == 1 ]]; then __nhc_busy=0; __nhc_settings; __nhc_event end 0; fi
-    while IFS= LC_ALL=C read -r -d '' -u 60 __nhc_op || { __nhc_done=1; false; }; do
+    while IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_op || { __nhc_done=1; false; }; do
         case $__nhc_op in
             run | fork)
-                IFS= LC_ALL=C read -r -d '' -u 60 CNUM
-                IFS= LC_ALL=C read -r -d '' -u 60 CHECK
+                IFS= LC_ALL=C builtin read -r -d '' -u 60 CNUM
+                IFS= LC_ALL=C builtin read -r -d '' -u 60 CHECK
                 CHECK_DIED=0 __nhc_busy=1
                 if [[ $__nhc_op == run ]]; then
                     . /proc/self/fd/63
@@ -304,13 +337,13 @@ __nhc_main() {
                 __nhc_event end "$__nhc_arg"
                 ;;
             set)
-                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
                 eval "$__nhc_arg"
                 ;;
             helper)
-                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_op
-                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
-                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_text
+                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_op
+                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_text
                 if [[ $__nhc_op == online ]]; then
                     __nhc_helper "$__nhc_text" "$ONLINE_NODE" "$HOSTNAME"
                 else
@@ -320,19 +353,19 @@ __nhc_main() {
                 ;;
             load)
                 __nhc_files=()
-                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
-                while ((__nhc_arg-- > 0)) && IFS= LC_ALL=C read -r -d '' -u 60 __nhc_text; do __nhc_files+=("$__nhc_text"); done
+                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
+                while ((__nhc_arg-- > 0)) && IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_text; do __nhc_files+=("$__nhc_text"); done
                 __nhc_load "${__nhc_files[@]}"
                 __nhc_settings
                 __nhc_event end 0
                 ;;
             match)
-                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
                 (eval $__nhc_arg) # runs of blanks collapse, as in LBNL NHC
                 __nhc_event end $?
                 ;;
             source)
-                IFS= LC_ALL=C read -r -d '' -u 60 __nhc_arg
+                IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_arg
                 if ! __nhc_text="$("$BASH" -n "$__nhc_arg" 2>&1)"; then __nhc_event broken "${__nhc_text%%$'\n'*}"; continue; fi
                 . "$__nhc_arg"; __nhc_arg=$?
                 __nhc_dump; __nhc_event end "$__nhc_arg"

@@ -71,9 +71,9 @@ type Shell struct {
 	ans     int // write end of its answers
 	fds     [3]int
 	open    [3]bool
-	pending []byte    // of an event not yet complete
-	ready   bool      // it has come up
-	until   time.Time // deadline of the command; zero means none
+	senders map[int32]*sender // of events, by their process
+	ready   bool              // it has come up
+	until   time.Time         // deadline of the command; zero means none
 	handler ShellHandler
 	wake    int // read end of the pipe by which a signal interrupts a wait
 }
@@ -90,6 +90,13 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	var init strings.Builder
 	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(slices.Concat(SettingNames, slices.Sorted(maps.Keys(checks.Variables()))), " ") + ")\n")
 	init.WriteString(prelude + preludeChecks)
+	fmt.Fprintf(&init, "exec %d<&-\n__nhc_private", fdInit) // bash has read it
+	for _, fd := range shellFds {
+		if fd != fdInit {
+			fmt.Fprintf(&init, " %d", fd)
+		}
+	}
+	init.WriteString("\n")
 	init.WriteString("__nhc_checks=(" + strings.Join(checks.Names(), " ") + ")\n__nhc_native \"${__nhc_checks[@]}\"\n")
 	for _, m := range libraryName().FindAllStringSubmatch(library+libfacts, -1) {
 		init.WriteString(m[1] + "() { __nhc_library; " + m[1] + " \"$@\"; }\n")

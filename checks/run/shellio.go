@@ -28,6 +28,19 @@ func shellFiles(init string) (*shellPipes, error) {
 		*child, *ours = os.NewFile(uintptr(fd[0]), "pipe"), fd[1]
 		return unix.SetNonblock(fd[1], true)
 	}
+	// bash writes its events to a socket: the kernel tells who has sent each of them.
+	socket := func(child **os.File, ours *int) error {
+		fd, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("make socket: %w", err)
+		}
+		*child, *ours = os.NewFile(uintptr(fd[1]), "socket"), fd[0]
+		if err := unix.SetsockoptInt(fd[0], unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
+			return fmt.Errorf("ask for the senders of events: %w", err)
+		}
+		_ = unix.Shutdown(fd[0], unix.SHUT_WR) // there is nothing to read for bash
+		return nil
+	}
 	out := func(child **os.File, ours *int) error {
 		var fd [2]int
 		if err := unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
@@ -36,25 +49,16 @@ func shellFiles(init string) (*shellPipes, error) {
 		*child, *ours = os.NewFile(uintptr(fd[1]), "pipe"), fd[0]
 		return unix.SetNonblock(fd[0], true)
 	}
-	memory := func(child **os.File, name, text string) error {
-		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
-		if err != nil {
-			return fmt.Errorf("make memory file: %w", err)
-		}
-		*child = os.NewFile(uintptr(fd), name)
-		_, err = (*child).WriteString(text)
-		return err
-	}
 	for _, step := range []func() error{
 		func() error { return in(&p.commands, &p.cmdFd) },
-		func() error { return out(&p.events, &p.evFd) },
+		func() error { return socket(&p.events, &p.evFd) },
 		func() error { return in(&p.answers, &p.ansFd) },
 		func() error { return out(&p.stdout, &p.outFd) },
 		func() error { return out(&p.stderr, &p.errFd) },
-		func() error { return memory(&p.line, "nhc-line", runLine) },
-		func() error { return memory(&p.init, "nhc-init", init) },
-		func() error { return memory(&p.library, "nhc-library", library+libfacts) },
-		func() error { return memory(&p.scratch, "nhc-scratch", "") },
+		func() error { return sealed(&p.line, "nhc-line", runLine) },
+		func() error { return sealed(&p.init, "nhc-init", init) },
+		func() error { return sealed(&p.library, "nhc-library", library+libfacts) },
+		func() error { return scratch(&p.scratch) },
 	} {
 		if err := step(); err != nil {
 			p.closeChild()
@@ -63,6 +67,38 @@ func shellFiles(init string) (*shellPipes, error) {
 		}
 	}
 	return p, nil
+}
+
+// sealed makes a memory file that no process can change, and opens it for reading.
+func sealed(file **os.File, name, text string) error {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return fmt.Errorf("make memory file: %w", err)
+	}
+	writable := os.NewFile(uintptr(fd), name)
+	defer writable.Close()
+	if err := writable.Chmod(0o400); err != nil {
+		return err
+	}
+	if _, err := writable.WriteString(text); err != nil {
+		return err
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
+		return fmt.Errorf("seal memory file: %w", err)
+	}
+	*file, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", fd)) // allowed: /proc/self
+	return err
+}
+
+// scratch makes the file that bash lists names in. It must be writable; its names are
+// checked when they are read.
+func scratch(file **os.File) error {
+	fd, err := unix.MemfdCreate("nhc-scratch", unix.MFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("make memory file: %w", err)
+	}
+	*file = os.NewFile(uintptr(fd), "nhc-scratch")
+	return (*file).Chmod(0o600)
 }
 
 func (p *shellPipes) closeChild() {
@@ -158,36 +194,90 @@ func (s *Shell) gone() (int, bool, error) {
 
 // events handles every complete event there is. end says that the command is over.
 func (s *Shell) events() (end bool, status int, exited bool, err error) {
-	var buf [32 << 10]byte
 	for {
-		n, rerr := unix.Read(s.fds[atEvents], buf[:])
-		if rerr == unix.EINTR {
-			continue
+		from, rerr := s.receive()
+		if rerr != nil {
+			return false, 0, false, rerr
 		}
-		if n == 0 && rerr == nil {
-			s.open[atEvents] = false
-		}
-		if n <= 0 {
-			break
-		}
-		s.pending = append(s.pending, buf[:n]...)
-	}
-	s.drain()
-	for {
-		name, fields, ok, perr := s.nextEvent()
-		if perr != nil || !ok {
-			return false, 0, false, perr
-		}
-		switch end, status, exited, err := s.handle(name, fields); {
-		case err != nil || end:
-			return end, status, exited, err
+		if from == nil {
+			s.drain()
+			return false, 0, false, nil
 		}
 		s.drain()
+		for {
+			name, fields, ok, perr := from.next()
+			if perr != nil {
+				return false, 0, false, perr
+			}
+			if !ok {
+				break
+			}
+			if end, status, exited, err := s.handle(name, fields); err != nil || end {
+				return end, status, exited, err
+			}
+			s.drain()
+		}
 	}
 }
 
-// nextEvent takes one event off what has been read.
-func (s *Shell) nextEvent() (name string, fields []string, ok bool, err error) {
+// receive reads what one process of the shell has sent. nil: there is no more for now.
+// Events of another user's process are dropped and reported: bash's descriptors are
+// private, so that process has been handed one, and whatever it says is forged.
+func (s *Shell) receive() (*sender, error) {
+	var buf [32 << 10]byte
+	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
+	for s.open[atEvents] {
+		n, oobn, _, _, err := unix.Recvmsg(s.fds[atEvents], buf[:], oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return nil, nil
+		case err != nil || n == 0:
+			s.open[atEvents] = false
+			return nil, nil
+		}
+		cred, err := credentials(oob[:oobn])
+		if err != nil {
+			return nil, err
+		}
+		if cred.Uid != uint32(os.Getuid()) {
+			s.handler.Forged(int(cred.Pid), int(cred.Uid))
+			continue
+		}
+		if s.senders == nil {
+			s.senders = map[int32]*sender{}
+		}
+		from := s.senders[cred.Pid]
+		if from == nil {
+			from = new(sender)
+			s.senders[cred.Pid] = from
+		}
+		from.pending = append(from.pending, buf[:n]...)
+		return from, nil
+	}
+	return nil, nil
+}
+
+// credentials finds the sender of a message in what the kernel adds to it.
+func credentials(oob []byte) (*unix.Ucred, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	for i := range messages {
+		if cred, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+			return cred, nil
+		}
+	}
+	return nil, fmt.Errorf("read from bash: a message without a sender (%v)", err)
+}
+
+// sender is a process that sends events: bash, or one of its subshells. Each has a
+// buffer of its own, since the parts of two long events may alternate.
+type sender struct {
+	pending []byte // of an event that is not complete
+}
+
+// next takes one event off what has been read.
+func (s *sender) next() (name string, fields []string, ok bool, err error) {
 	rest := s.pending
 	next := func() (string, bool) {
 		i := bytes.IndexByte(rest, 0)

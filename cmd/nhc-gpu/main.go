@@ -25,7 +25,13 @@ var version = "dev"
 // ownName is what the program is called where it is more than LBNL NHC.
 const ownName = "nhc-gpu"
 
-func main() { os.Exit(guarded(os.Args)) }
+func main() {
+	if err := enter(); err != nil {
+		fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+		os.Exit(exitUnknown)
+	}
+	os.Exit(guarded(os.Args))
+}
 
 // guarded keeps a panic of ours from the user: one line, and the trace for a
 // bug report behind it.

@@ -241,6 +241,19 @@ func (o *observer) Die(status, message string, subshell, heard bool) (helper boo
 	return o.emitUntilHelper(o.fold.f.Died(status, message, subshell, heard))
 }
 
+// Forged reports events that another user's process has sent in the shell's name.
+func (o *observer) Forged(pid, uid int) {
+	text := fmt.Sprintf("Check %s:  process %d of user %d wrote to the private descriptor of this run's shell. What it wrote was ignored.", o.currentText(), pid, uid)
+	o.emit(o.fold.f.Findings([]checks.Finding{{Code: "shell.forged", Severity: checks.Unknown, Message: text}}))
+}
+
+func (o *observer) currentText() string {
+	if o.current == nil {
+		return o.set.get("CONFFILE")
+	}
+	return o.current.Text
+}
+
 func (o *observer) Died() {
 	rest := o.fold.after
 	o.fold.after = nil

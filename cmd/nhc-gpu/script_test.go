@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		if mail := os.Getenv("TEST_MAIL"); mail != "" { // no test sends mail
 			mailPrograms = []string{"/nonexistent/mail", mail}
 		}
-		os.Exit(guarded(os.Args))
+		main()
 	}
 	testscript.Main(m, map[string]func(){
 		"nhc-gpu": program, "nhc": program, "nhc-detached": program, "nhc-cron": program, run.WorkerName: program,

@@ -206,7 +206,7 @@ func (l *logSink) shellText() string {
 		return ""
 	}
 	var b strings.Builder
-	b.WriteString("exec 3>&1 4>&2\nNHC_FD_OUT=3 NHC_FD_ERR=4\n")
+	b.WriteString("exec 3>&1 4>&2\n__nhc_private 3 4\nNHC_FD_OUT=3 NHC_FD_ERR=4\n")
 	for fd, t := range []conf.LogTarget{l.spec.Stdout(), l.spec.Stderr()} {
 		switch {
 		case t.Path != "":
