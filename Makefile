@@ -29,7 +29,7 @@ DOCDIR     = $(DESTDIR)$(PREFIX)/share/doc/nhc-gpu
 SHAREDIR   = $(DESTDIR)$(PREFIX)/share/nhc-gpu
 EXAMPLES   = $(wildcard conf/examples/*)
 
-.PHONY: all build check test test-slurm-matrix lint bench fuzz ptx install rpm clean
+.PHONY: all build check test test-all test-long test-slurm-matrix lint bench fuzz ptx install rpm clean
 
 all: build
 
@@ -39,14 +39,28 @@ build:
 check: build
 	$(abspath $(BIN)) --check
 
-# Suites that cannot run here (no root, no Slurm...) are skipped and say why.
+# Three tiers: test is for every change, test-all is what CI runs besides, test-long is
+# for a release. Suites that cannot run here (no root, no Slurm...) are skipped and say
+# why. Many tests wait rather than work, so that more packages run than there are cores.
+TESTFLAGS  ?= -p=4 -timeout=30m
+SOAK_RUNS  ?= 20
+SOAK_LOAD  ?= 4
+FOR_TESTS   = NHC_GPU_BINARY=$(abspath $(BIN)) GO='$(GO)'
+
 test:
 	@tests/install-deps.sh
 	@$(MAKE) build
-	NHC_GPU_BINARY=$(abspath $(BIN)) $(GO) test -count=1 -timeout=30m ./...
+	$(FOR_TESTS) $(GO) test -count=1 $(TESTFLAGS) ./...
+
+test-all: build
+	$(FOR_TESTS) NHC_GPU_TESTS=all tests/tier/marked.sh All $(TESTFLAGS)
+
+test-long: build
+	$(FOR_TESTS) NHC_GPU_TESTS=long tests/tier/marked.sh Long $(TESTFLAGS)
+	$(FOR_TESTS) tests/soak.sh $(SOAK_RUNS) $(SOAK_LOAD) $(TESTFLAGS)
 
 test-slurm-matrix: build
-	NHC_GPU_BINARY=$(abspath $(BIN)) GO='$(GO)' tests/slurm/matrix.sh
+	$(FOR_TESTS) tests/slurm/matrix.sh
 
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // beyond are the places in which a finding is made that no scenario can reach, and why.
@@ -25,10 +27,8 @@ var beyond = map[string]string{
 // is made that no scenario of the self-test comes to: a second way to fail under
 // a code that is known already counts, too. It has the compiler count.
 func TestEveryFindingIsReached(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("builds the package anew")
-	}
 	program := countingProgram(t)
 	inSelftest := covered(t, program, "^TestSelftests$")
 	var active []string

@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 var update = flag.Bool("u", false, "rewrite the expected output in the scripts")
@@ -62,8 +63,20 @@ func fakeSys(ts *testscript.TestScript, neg bool, args []string) {
 // exact text.
 func TestScript(t *testing.T) {
 	t.Parallel()
+	runScripts(t, "../../tests/script")
+}
+
+// TestAllScripts runs those that take too long for make test.
+func TestAllScripts(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	runScripts(t, "../../tests/script/all")
+}
+
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir:           "../../tests/script",
+		Dir:           dir,
 		UpdateScripts: *update,
 		Setup: func(e *testscript.Env) error {
 			// What the machine has for Slurm is not these tests' concern.

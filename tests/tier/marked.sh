@@ -1,0 +1,13 @@
+#!/bin/sh
+# marked.sh All|Long ARG...: runs go test with these arguments for the tests of a tier
+# alone, so that a tier does not repeat the one below it.
+set -eu
+cd "$(dirname "$0")/../.."
+mark=tier.$1
+shift
+files=$(grep -rl --include='*_test.go' "	$mark(t)" . || true)
+[ -n "$files" ] || exit 0
+# shellcheck disable=SC2086  # a list of words
+tests=$(awk -v mark="$mark(t)" '/^func Test/ { sub(/\(.*/, "", $2); name = $2 } $1 == mark { print name }' $files | sort -u | paste -sd'|')
+# shellcheck disable=SC2046,SC2086
+exec "${GO:-go}" test -count=1 -run "^($tests)\$" "$@" $(dirname $files | sort -u)

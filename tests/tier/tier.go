@@ -1,0 +1,29 @@
+// Package tier holds the three tiers of the suite. A test that no one marks runs in
+// make test. The variable NHC_GPU_TESTS names what else runs: "all" adds the tests that
+// call All, "long" adds those that call Long, too.
+package tier
+
+import (
+	"os"
+	"testing"
+)
+
+// Setting is the environment variable that names the highest tier that runs.
+const Setting = "NHC_GPU_TESTS"
+
+// All skips a test that takes too long for make test: it runs in make test-all.
+// Call it first thing in a test function: the Makefile finds the marked tests by it.
+func All(t testing.TB) {
+	t.Helper()
+	if v := os.Getenv(Setting); v != "all" && v != "long" {
+		t.Skip("runs in make test-all")
+	}
+}
+
+// Long skips a test that takes too long for CI: it runs in make test-long.
+func Long(t testing.TB) {
+	t.Helper()
+	if os.Getenv(Setting) != "long" {
+		t.Skip("runs in make test-long")
+	}
+}
