@@ -225,7 +225,10 @@ func (f *Fold) Exited(status int) []Event {
 
 // Expired is the end of a run by TIMEOUT, also with -a. why is added to the
 // text if the line could not be killed.
-func (f *Fold) Expired(why string) []Event {
+func (f *Fold) Expired(why string) []Event { return f.Abort(142, f.ExpiredText(why)) }
+
+// ExpiredText is the text of that failure.
+func (f *Fold) ExpiredText(why string) string {
 	text := "Script timed out."
 	if f.check != "" {
 		text = `Script timed out while executing "` + f.check + `".`
@@ -233,7 +236,7 @@ func (f *Fold) Expired(why string) []Event {
 	if why != "" {
 		text += "  " + why
 	}
-	return f.Abort(142, text)
+	return text
 }
 
 // Abort ends the run with a failure that is not one of a check, also with -a.

@@ -32,6 +32,9 @@ type Report struct {
 	From    string // the configuration
 	Facts   []Row
 	Rows    []Row
+
+	ShellLines int  // how many lines of the configuration bash runs
+	NoShell    bool // they were not run
 }
 
 // held reports whether the row is about an action that was not carried out.
@@ -121,9 +124,12 @@ type (
 		Result  string         `json:"result"`
 		Exit    int            `json:"exit"`
 		Count   map[string]int `json:"count"`
-		NotDone int            `json:"not_done,omitempty"` // actions that --act would have carried out
 		Facts   []jsonFact     `json:"facts"`
 		Results []jsonResult   `json:"results"`
+
+		NotDone   int `json:"not_done,omitempty"`            // actions that --act carries out
+		ShellRun  int `json:"shell_lines_run,omitempty"`     // lines of the configuration that bash ran
+		ShellLeft int `json:"shell_lines_not_run,omitempty"` // the same, with --no-shell
 	}
 	jsonFact struct {
 		Thing  string `json:"thing"`
@@ -150,6 +156,11 @@ func (r *Report) JSON(w io.Writer) error {
 	out := jsonReport{
 		Version: r.Version, Node: r.Node, Config: r.From, Result: r.worst().String(), Exit: r.Exit(), Count: map[string]int{}, NotDone: r.notDone(),
 		Facts: []jsonFact{}, Results: []jsonResult{},
+	}
+	if r.NoShell {
+		out.ShellLeft = r.ShellLines
+	} else {
+		out.ShellRun = r.ShellLines
 	}
 	count := r.count()
 	for s := checks.OK; s <= checks.Fail; s++ {

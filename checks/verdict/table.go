@@ -15,7 +15,7 @@ import (
 // Table prints the report for a person. width is that of the terminal, in
 // characters; 0 lets lines be as long as they are. coloured is for a terminal.
 func (r *Report) Table(w io.Writer, width int, coloured bool) {
-	fmt.Fprintf(w, "nhc-gpu %s on %s, checking %s\n\n", r.Version, r.Node, r.From)
+	fmt.Fprintf(w, "nhc-gpu %s on %s, checking %s\n%s\n", r.Version, r.Node, r.From, r.shellText())
 	if len(r.Facts) > 0 {
 		t := newTable(w, table.Row{"found", "thing", "detail"})
 		for _, f := range r.Facts {
@@ -51,6 +51,21 @@ func (r *Report) Table(w io.Writer, width int, coloured bool) {
 	}
 	r.devices(w)
 	r.advise(w, width)
+}
+
+// shellText says how many lines bash ran, in one line; "" without any.
+func (r *Report) shellText() string {
+	lines, them := "1 shell line was", "it"
+	if r.ShellLines != 1 {
+		lines, them = fmt.Sprintf("%d shell lines were", r.ShellLines), "them"
+	}
+	switch {
+	case r.ShellLines == 0:
+		return ""
+	case r.NoShell:
+		return fmt.Sprintf("%s not run (--no-shell)\n", lines)
+	}
+	return fmt.Sprintf("%s run; --no-shell leaves %s out\n", lines, them)
 }
 
 // folded has one row where many checks have nothing to say but the same: that

@@ -57,7 +57,7 @@ func learnBaseline(words []string, exit *int) error {
 	if err != nil {
 		return err
 	}
-	r, from, err := forPeople(words[1:], false)
+	r, from, err := forPeople(words[1:], reportOptions{})
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 		o.answered(list, result.Earlier)
 	}
 	if o.table != nil {
-		o.table.hold(list)
+		o.table.called = append(o.table.called, list...)
 	}
 	o.pool.SetVars(o.set.workerVars())
 	if o.ctx.Err() != nil {

@@ -64,11 +64,15 @@ func (o *observer) Assigned(s *plan.Step) {
 }
 
 func (o *observer) Expired(_ *plan.Step, hung *checks.Hung) {
-	why := ""
-	if hung.Stuck {
-		why = "It hangs " + run.Describe(hung) + "."
+	o.emit(o.fold.f.Expired(whyStuck(hung)))
+}
+
+// whyStuck says where a process hangs that no signal can end, "" for any other.
+func whyStuck(hung *checks.Hung) string {
+	if !hung.Stuck {
+		return ""
 	}
-	o.emit(o.fold.f.Expired(why))
+	return "It hangs " + run.Describe(hung) + "."
 }
 
 // Line runs a step in bash.

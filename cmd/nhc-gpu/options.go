@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -44,7 +45,7 @@ func roleWord(args []string) (slurm.Role, bool) {
 type longOption string
 
 func (o longOption) Error() string {
-	if o == "--json" || o == "--redact" || o == "--act" {
+	if slices.Contains([]longOption{"--json", "--redact", "--act", "--no-shell"}, o) {
 		return fmt.Sprintf("%s must stand right behind --check, LBNL NHC's options follow it", string(o))
 	}
 	if _, ok := roleWord([]string{string(o)}); ok || subcommand([]string{string(o)}) != nil {

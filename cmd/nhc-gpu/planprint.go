@@ -17,7 +17,7 @@ import (
 // is wrong stands below its line behind !!, every error at once, and makes the
 // exit status 1; what is hardly meant stands there behind ??.
 func printPlan(words []string, exit *int) error {
-	r, from, err := forPeople(words, false)
+	r, from, err := forPeople(words, reportOptions{})
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func printPlatforms(words []string) error {
 	if len(words) > 0 && !strings.HasPrefix(words[0], "-") && !strings.Contains(words[0], "=") {
 		name, words = words[0], words[1:]
 	}
-	r, _, err := forPeople(words, false)
+	r, _, err := forPeople(words, reportOptions{})
 	if err != nil {
 		return err
 	}

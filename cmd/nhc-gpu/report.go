@@ -127,11 +127,12 @@ func complain(err error) (exit int) {
 
 // forPeople makes a run that marks nothing, logs nowhere and goes on after
 // failures. Its plan is the node's configuration, or the embedded default plan.
-func forPeople(words []string, runs bool) (*oneRun, string, error) {
+func forPeople(words []string, opts reportOptions) (*oneRun, string, error) {
 	r, err := peopleRun(words)
 	if err != nil {
 		return nil, "", err
 	}
+	r.set.hold = !opts.act
 	if _, over := r.sysconfig(); over {
 		r.close()
 		return nil, "", unusableError{fmt.Errorf("the settings of %s cannot be used, see above", r.set.get("NAME"))}
@@ -142,7 +143,7 @@ func forPeople(words []string, runs bool) (*oneRun, string, error) {
 		r.pool.SetVars(r.set.workerVars())
 		r.underSlurm()
 	}
-	r.peopleScripts(runs)
+	r.peopleScripts(opts.runs && !opts.noShell)
 	r.doubtScripts()
 	from, err := r.peoplePlan(given)
 	if err == nil {
@@ -223,8 +224,14 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	return path, nil
 }
 
-// reportOptions are the words of --check itself, before those of LBNL NHC.
-type reportOptions struct{ json, redact, act bool }
+// reportOptions are the options of --check itself, before those of LBNL NHC.
+type reportOptions struct {
+	runs    bool // the plan is run, not only shown
+	json    bool
+	redact  bool
+	act     bool // the checks carry out their actions
+	noShell bool // the site's shell lines and scripts are not run
+}
 
 func (o *reportOptions) take(words []string) []string {
 	for len(words) > 0 {
@@ -235,6 +242,8 @@ func (o *reportOptions) take(words []string) []string {
 			o.redact = true
 		case "--act":
 			o.act = true
+		case "--no-shell":
+			o.noShell = true
 		default:
 			return words
 		}
@@ -245,18 +254,17 @@ func (o *reportOptions) take(words []string) []string {
 
 // report runs everything and prints a table, or one object of JSON.
 func report(words []string, exit *int) error {
-	var opts reportOptions
-	r, from, err := forPeople(opts.take(words), true)
+	opts := reportOptions{runs: true}
+	words = opts.take(words)
+	r, from, err := forPeople(words, opts)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	r.set.hold = !opts.act
 	r.pool.SetVars(r.set.workerVars())
 	r.askSlurmFor(r.plan)
 	r.settleRecords()
-	facts := slices.Concat(r.facts(), r.platformRows(), r.slurmRows())
-	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
+	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps, noShell: opts.noShell}
 	r.table = t
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout}
 	if !opts.json {
@@ -273,7 +281,8 @@ func report(words []string, exit *int) error {
 	if len(t.rows) == 0 {
 		t.rows = append(t.rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: nothing was checked"})
 	}
-	out := verdict.Report{Version: version, Node: r.set.get("HOSTNAME"), From: from, Facts: facts, Rows: t.rows}
+	out := verdict.Report{Version: version, Node: r.set.get("HOSTNAME"), From: from, Rows: t.rows, ShellLines: t.lines, NoShell: opts.noShell}
+	out.Facts = slices.Concat(r.facts(), r.platformRows(), r.slurmRows())
 	*exit = out.Exit()
 	if opts.redact {
 		out.Redact()
@@ -290,7 +299,13 @@ func report(words []string, exit *int) error {
 	return nil
 }
 
-// facts asks one worker a lane what this node has.
+// factsLeast is how long a question about the node may take where the checks have
+// used up the time of the run.
+const factsLeast = time.Second
+
+// facts asks one worker a lane what this node has. It is called after the checks:
+// a library that hangs here would hang in the first check that needs it, and that
+// check's row must say so.
 func (r *oneRun) facts() (rows []verdict.Row) {
 	type answer struct {
 		lane checks.Lane
@@ -305,6 +320,9 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 			limit := readLimit
 			if lane == checks.NVML { // the driver may have to wake the GPUs
 				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, r.set.timeout())
+			}
+			if !r.end.IsZero() {
+				limit = min(limit, max(time.Until(r.end), factsLeast))
 			}
 			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
 		}()

@@ -10,9 +10,11 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
+
+// timeoutCode is the code of the row in which TIMEOUT ended the run.
+const timeoutCode = "run.timeout"
 
 // tableObserver collects a row a check in place of LBNL's text.
 type tableObserver struct {
@@ -21,7 +23,10 @@ type tableObserver struct {
 	rows  []verdict.Row
 	began time.Time
 	fails []checks.Finding
-	held  []checks.Finding // actions of the checks that the current shell line calls
+
+	called  []checks.Finding // of the checks that the current shell line calls
+	lines   int              // shell lines, run or not
+	noShell bool             // shell lines are not run
 }
 
 func (t *tableObserver) Begin(s *plan.Step, _ int) {
@@ -30,24 +35,29 @@ func (t *tableObserver) Begin(s *plan.Step, _ int) {
 }
 
 func (t *tableObserver) Native(s *plan.Step, r checks.Result) bool {
-	t.row(s, r.Findings, r.Took)
+	t.row(s, soften(r.Findings, s.Policy.Action), r.Took)
 	return true
 }
 
 func (t *tableObserver) Assigned(s *plan.Step) { t.observer.Assigned(s) }
 
 func (t *tableObserver) Expired(s *plan.Step, hung *checks.Hung) {
-	t.row(s, []checks.Finding{{Code: "run.timeout", Severity: checks.Fail, Message: fmt.Sprintf("TIMEOUT of the run while in it: %s", run.Describe(hung))}}, hung.For)
+	text := t.fold.f.ExpiredText(whyStuck(hung))
+	t.row(s, []checks.Finding{{Code: timeoutCode, Severity: checks.Fail, Message: text}}, hung.For)
 	for _, rest := range t.steps[s.Index+1:] {
-		t.row(&rest, []checks.Finding{{Code: "run.timeout", Severity: checks.Unknown, Message: "not run: TIMEOUT"}}, 0)
+		t.row(&rest, []checks.Finding{{Code: timeoutCode, Severity: checks.Unknown, Message: "not run: TIMEOUT"}}, 0)
 	}
 }
 
 // Line runs a shell line; its failures are what it died of, or its status.
 func (t *tableObserver) Line(ctx context.Context, s *plan.Step) bool {
+	t.lines++
+	if t.noShell {
+		t.row(s, []checks.Finding{{Code: "shell.not-run", Severity: checks.Unknown, Message: "not run (--no-shell): " + s.Text}}, 0)
+		return true
+	}
 	more := t.observer.Line(ctx, s)
-	list := append(t.fails, t.held...)
-	t.fails, t.held = nil, nil
+	list := t.detailed()
 	t.row(s, list, time.Since(t.began))
 	if !more {
 		for _, rest := range t.steps[s.Index+1:] {
@@ -64,21 +74,35 @@ func (t *tableObserver) collect(events []verdict.Event) {
 			continue
 		}
 		if m, ok := strings.CutPrefix(e.Text, "Health check failed:  "); ok {
-			t.fails = append(t.fails, checks.Finding{Severity: checks.Fail, Message: m})
+			f := checks.Finding{Severity: checks.Fail, Message: m}
+			if strings.HasPrefix(m, t.fold.f.ExpiredText("")) {
+				f.Code = timeoutCode
+			}
+			t.fails = append(t.fails, f)
 		} else if m, ok := strings.CutPrefix(e.Text, "Health check unknown:  "); ok {
 			t.fails = append(t.fails, checks.Finding{Severity: checks.Unknown, Message: m})
 		}
 	}
 }
 
-// hold takes from the findings of a check that a shell line calls the actions that
-// were not carried out.
-func (t *tableObserver) hold(list []checks.Finding) {
-	for _, f := range list {
+// detailed returns the failures of the current shell line, with code, device and
+// remedy where a check that the line has called reported them, and the actions that
+// these checks did not carry out.
+func (t *tableObserver) detailed() (list []checks.Finding) {
+	for _, f := range t.fails {
+		i := slices.IndexFunc(t.called, func(c checks.Finding) bool { return c.Message == f.Message && c.Severity == f.Severity })
+		if i >= 0 {
+			f = t.called[i]
+		}
+		list = append(list, f)
+	}
+	for _, f := range t.called {
 		if f.Code == checks.HeldCode {
-			t.held = append(t.held, f)
+			list = append(list, f)
 		}
 	}
+	t.fails, t.called = nil, nil
+	return list
 }
 
 // row makes the rows of a step: one, or one for each finding.

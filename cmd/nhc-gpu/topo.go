@@ -41,7 +41,7 @@ func printTopology(words []string) error {
 	if asJSON {
 		words = words[1:]
 	}
-	r, _, err := forPeople(words, false)
+	r, _, err := forPeople(words, reportOptions{})
 	if err != nil {
 		return err
 	}

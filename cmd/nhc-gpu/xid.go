@@ -60,7 +60,7 @@ func xidEnv(words []string) (env *checks.Env, rest []string) {
 		}
 		rest = append(rest, w)
 	}
-	r, _, err := forPeople(given, false)
+	r, _, err := forPeople(given, reportOptions{})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "nhc-gpu: warning: %v: settings in it are not used\n", err)
 	} else {
