@@ -16,6 +16,10 @@ type Job struct {
 	Shared bool  `json:"shared,omitempty"` // other jobs may have parts of its GPUs
 	Beside []int `json:"beside,omitempty"` // uids of jobs that have begun here, too, and whose end nobody has seen
 
+	Het     string `json:"het,omitempty"`     // the id of the heterogeneous job that it is a component of; "" if of none
+	Restart int    `json:"restart,omitempty"` // how often it was requeued
+	Again   bool   `json:"again,omitempty"`   // after that it has begun here again
+
 	Ended bool          `json:"ended,omitempty"` // this is its epilog
 	End   bool          `json:"end,omitempty"`   // of the site's policy: what it leaves behind is ended
 	Grace time.Duration `json:"grace,omitempty"` // and how long that may take to go by itself

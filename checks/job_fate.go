@@ -27,19 +27,15 @@ func (r *leftRun) fate(p *leftProcess) string {
 	}
 	switch {
 	case !r.end:
-		return text
+		return text + before("; ", p.Claim, "")
 	case p.killed:
 		return text + "; killed, but it has not ended yet"
 	case r.runs != "":
 		return text + "; not ended: " + r.runs
 	case p.err != nil:
 		return text + fmt.Sprintf("; end it: %v", p.err)
-	case !p.Owned:
-		return text + "; not ended: it does not run as the job's user alone"
-	case !r.mayEnd(p):
-		return text + fmt.Sprintf("; not ended: uid %d is root's or the system's", r.job.UID)
 	}
-	return text
+	return text + before("; not ended: ", r.keeps(p), "")
 }
 
 // hangs are the words on a process that no signal can end. They stay the same from

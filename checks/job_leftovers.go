@@ -57,7 +57,7 @@ func init() {
 		New:     func() Check { return &jobLeftovers{Stuck: stuckAfter} },
 		Acts:    func(c Check) bool { return c.(*jobLeftovers).End },
 		Waits:   true,
-		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
+		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": defaultSqueue, "SLURM_CONF": ""},
 		Do: map[string]string{
 			"job.left.process": "End it unless its user may stay: proctrack/cgroup in slurm.conf has Slurm do that, leftovers = \"end\" in nhc.toml this program.",
 			"job.left.stuck":   "It sleeps in the kernel: see what its wait channel waits for (a file server, the GPU's driver; dmesg). If that cannot be helped reboot.",
@@ -67,7 +67,7 @@ func init() {
 	})
 }
 
-func (c *jobLeftovers) Run(_ context.Context, env *Env) []Finding {
+func (c *jobLeftovers) Run(ctx context.Context, env *Env) []Finding {
 	job := env.Job
 	switch {
 	case job == nil:
@@ -80,14 +80,14 @@ func (c *jobLeftovers) Run(_ context.Context, env *Env) []Finding {
 		return failed
 	}
 	r := &leftRun{
-		jobLeftovers: c, env: env, job: job, system: system, ref: probe.JobRef{ID: job.ID, UID: job.UID, Node: job.Node},
+		jobLeftovers: c, env: env, job: job, system: system, ref: probe.JobRef{ID: job.ID, UID: job.UID, Node: job.Node, Het: job.Het, Restart: job.Restart},
 		end: c.End || job.End, seen: map[int]*leftProcess{},
 	}
 	r.processes()
 	if slices.ContainsFunc(r.living(), r.isStuck) {
 		return r.report() // what reads more of such a process may hang, too
 	}
-	return append(r.report(), r.objects()...)
+	return append(r.report(), r.objects(ctx)...)
 }
 
 // leftRun is one run of the check.
@@ -101,6 +101,7 @@ type leftRun struct {
 	end    bool
 	seen   map[int]*leftProcess
 	runs   string // why the job may not have ended after all
+	doubt  string // why its user may have another job here, though nothing is seen of one
 	err    error  // why a process could not be looked into, at the last look
 }
 
@@ -133,7 +134,7 @@ func (r *leftRun) processes() {
 	within := func(d time.Duration) time.Time { return earlier(finish, time.Now().Add(d)) }
 
 	grace := min(cmp.Or(r.Grace, r.job.Grace), max(room-need, 0))
-	r.poll(within(grace), func() bool { return len(r.living()) == 0 })
+	r.poll(within(grace), func() bool { return !slices.ContainsFunc(r.living(), unclaimed) })
 	if r.end && slices.ContainsFunc(r.living(), r.mayEnd) && r.hasEnded() {
 		over := func() bool { return !slices.ContainsFunc(r.living(), r.mayEnd) }
 		r.poll(within(termWait), func() bool { return r.signal(false) || over() })
@@ -245,26 +246,10 @@ func (r *leftRun) isStuck(p *leftProcess) bool {
 }
 
 // mayEnd says whether a process may be ended.
-func (r *leftRun) mayEnd(p *leftProcess) bool { return p.Owned && r.person() }
+func (r *leftRun) mayEnd(p *leftProcess) bool { return r.keeps(p) == "" }
 
-// person says whether the job's user is neither root nor of the system.
-func (r *leftRun) person() bool { return r.job.UID > 0 && int64(r.job.UID) > r.system }
-
-// hasEnded says whether Slurm has no step of the job at work any more: somebody may
-// run an epilog by hand. The step that an epilog itself may run in does not count.
-func (r *leftRun) hasEnded() bool {
-	r.env.At("look for the steps of job %s", r.job.ID)
-	steps, err := r.env.Host.StepsOf(r.ref)
-	if err != nil {
-		r.runs = "the steps of the job are not known: " + err.Error()
-	}
-	for _, step := range steps {
-		if step != "extern" {
-			r.runs = "step " + step + " of the job is still at work"
-		}
-	}
-	return r.runs == ""
-}
+// unclaimed says whether a process should have gone with its job.
+func unclaimed(p *leftProcess) bool { return p.Claim == "" }
 
 // signal asks all to end that may be ended, or makes them. It says false: their end
 // is to be seen.
@@ -275,6 +260,10 @@ func (r *leftRun) signal(kill bool) bool {
 			done = &p.killed
 		}
 		if *done || !r.mayEnd(p) {
+			continue
+		}
+		if !r.env.acts("end process %d (%.40s) of job %s", p.PID, p.Command(), r.job.ID) {
+			*done = true
 			continue
 		}
 		r.env.At("end process %d", p.PID)
@@ -306,7 +295,11 @@ func (r *leftRun) report() (findings []Finding) {
 			findings = append(findings, r.finding(p, Finding{Code: "job.left.stuck", Severity: Fail, Remedy: RebootNode}, r.hangs(p)))
 		case more < mostReported:
 			more++
-			findings = append(findings, r.finding(p, Finding{Code: "job.left.process", Severity: r.severity()}, r.fate(p)))
+			f := Finding{Code: "job.left.process", Severity: r.severity()}
+			if p.Claim != "" {
+				f.Severity = Warn // it may stay
+			}
+			findings = append(findings, r.finding(p, f, r.fate(p)))
 		default:
 			more++
 		}

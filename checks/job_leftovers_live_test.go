@@ -118,7 +118,13 @@ func runLeft(t *testing.T, job *Job, c jobLeftovers) (text string, findings []Fi
 	if c.Stuck == 0 {
 		c.Stuck = stuckAfter
 	}
-	findings = c.Run(t.Context(), &Env{Host: probe.NewHost("/"), Job: job, Deadline: time.Now().Add(20 * time.Second)})
+	return runLeftAsking(t, job, c, "/bin/true") // slurmctld knows no other job
+}
+
+// runLeftAsking runs the check with another squeue.
+func runLeftAsking(t *testing.T, job *Job, c jobLeftovers, squeue string) (text string, findings []Finding) {
+	t.Helper()
+	findings = c.Run(t.Context(), &Env{Host: probe.NewHost("/"), Job: job, Deadline: time.Now().Add(20 * time.Second), Vars: map[string]string{"SQUEUE_CMD": squeue}})
 	for _, f := range findings {
 		text += f.Message + "\n"
 	}
@@ -165,6 +171,66 @@ func TestJobLeftoversEndsProcesses(t *testing.T) {
 	if text, _ := runLeft(t, job, jobLeftovers{End: true}); text != "" {
 		t.Errorf("once more: %s", text)
 	}
+}
+
+// The shell of salloc, what was started from it, and an at job have the job's number,
+// too, and outlive the job: they are reported.
+func TestJobLeftoversSparesLogins(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	job.Restart = 1
+	none := &Job{ID: "", UID: job.UID}
+	const sleep = "echo ready; exec sleep 600"
+	shell := leave(t, none, job.UID, "(SLURM_JOB_ID="+job.ID+" sleep 602 & echo ready; wait)")
+	child := childOf(t, shell)
+	session := leave(t, none, job.UID, "setsid sh -c '(SLURM_JOB_ID="+job.ID+" exec sleep 603) & echo ready; exec sleep 604'")
+	later := leave(t, job, job.UID, "SLURM_RESTART_COUNT=2; export SLURM_RESTART_COUNT; sh -c 'echo ready; exec sleep 605'")
+	// A user of a job that Slurm has started, and one of whom nothing tells that.
+	launched := leave(t, job, job.UID, "SLURMD_NODENAME=gpu01; export SLURMD_NODENAME; sh -c '"+sleep+"'")
+	loose := leave(t, job, job.UID, sleep)
+	text, findings := runLeft(t, job, jobLeftovers{End: true, Fail: true})
+	for pid, want := range map[int]string{
+		child: "it descends from process", later: "it belongs to a later run of the job", loose: "nothing shows that Slurm has started it",
+	} {
+		if !strings.Contains(text, fmt.Sprintf("process %d (", pid)) || !strings.Contains(text, want) {
+			t.Errorf("%s\nwant process %d, %s", text, pid, want)
+		}
+	}
+	if !strings.Contains(text, fmt.Sprintf("process %d (sleep) of job %s had to be ended\n", launched, job.ID)) || strings.Count(text, "not ended: ") != 4 {
+		t.Errorf("%s\nwant process %d to be ended, four not", text, launched)
+	}
+	h := probe.NewHost("/")
+	for pid, want := range map[int]bool{shell: true, child: true, session: true, later: true, loose: true, launched: false} {
+		if h.Alive(pid) != want {
+			t.Errorf("process %d lives: %v, want %v", pid, !want, want)
+		}
+	}
+	for _, f := range findings { // -f is not meant for what may stay
+		if f.Severity == Fail && strings.Contains(f.Message, "not ended") {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// childOf waits for a child of a process that runs sleep.
+func childOf(t *testing.T, parent int) int {
+	t.Helper()
+	path := fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", parent)
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		data, _ := os.ReadFile(path)
+		for _, word := range strings.Fields(string(data)) {
+			if name, _ := os.ReadFile("/proc/" + word + "/comm"); strings.TrimSpace(string(name)) == "sleep" {
+				var pid int
+				_, _ = fmt.Sscan(word, &pid)
+				return pid
+			}
+		}
+	}
+	t.Fatalf("process %d has no child", parent)
+	return 0
 }
 
 // What goes by itself is not worth a word; and nobody waits longer than that.

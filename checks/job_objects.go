@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,7 +31,7 @@ var ipcWords = map[probe.IPCKind]string{probe.SharedMemory: "shared memory segme
 
 // objects reports the IPC and the files of the job's user that nobody uses any
 // more, and removes them if that is wanted and they can be nobody else's.
-func (r *leftRun) objects() (findings []Finding) {
+func (r *leftRun) objects(ctx context.Context) (findings []Finding) {
 	if int64(r.job.UID) <= r.system {
 		return nil
 	}
@@ -43,13 +44,19 @@ func (r *leftRun) objects() (findings []Finding) {
 	if err != nil {
 		return append(findings, unreadable(err)...)
 	}
+	list = slices.DeleteFunc(list, func(o leftObject) bool { return o.used(c) })
+	if r.end && c.sure && !c.others && slices.ContainsFunc(list, c.ofJob) {
+		if c.others, err = r.askSlurm(ctx); err != nil {
+			c.sure, r.doubt = false, err.Error()
+		}
+	}
 	if c.others {
 		return findings
 	}
 	for _, sure := range []bool{true, false} {
 		groups := map[string][]leftObject{}
 		for _, o := range list {
-			if o.used(c) || sure != (c.sure && (!o.public || !c.shared)) {
+			if sure != c.ofJob(o) {
 				continue
 			}
 			groups[o.kind] = append(groups[o.kind], o)
@@ -95,11 +102,14 @@ func (r *leftRun) unused() (list []leftObject, findings []Finding) {
 
 // claim is how surely what the job's user has left is the job's.
 type claim struct {
-	others bool           // no: the user has another job here
-	shared bool           // there are other jobs, whose users may use what is public
-	sure   bool           // yes
-	owners map[int]uint32 // the uids of the processes that live, by pid
+	others bool             // no: the user has another job here
+	shared bool             // there are other jobs, whose users may use what is public
+	sure   bool             // yes
+	owners map[int][]uint32 // the users of the processes that live, by pid
 }
+
+// ofJob says whether an object is surely the job's.
+func (c claim) ofJob(o leftObject) bool { return c.sure && (!o.public || !c.shared) }
 
 func (r *leftRun) claim() (c claim, err error) {
 	r.env.At("look for other jobs")
@@ -114,19 +124,15 @@ func (r *leftRun) claim() (c claim, err error) {
 		c.others = c.others || slices.Contains(uids, uint32(r.job.UID))
 		c.sure = c.sure && len(uids) > 0 // else nobody knows whose that job is
 	}
-	procs, err := r.env.Host.Processes()
-	if err != nil {
-		return c, err
-	}
-	c.owners = map[int]uint32{}
-	for _, p := range procs {
-		if old := r.seen[p.PID]; strings.HasSuffix(p.Args, " <defunct>") || old != nil && old.gone {
+	c.owners, err = r.env.Host.UsersOf()
+	for pid, uids := range c.owners {
+		if old := r.seen[pid]; old != nil && old.gone {
+			delete(c.owners, pid)
 			continue
 		}
-		c.owners[p.PID] = p.UID
-		c.sure = c.sure && int64(p.UID) != int64(r.job.UID)
+		c.sure = c.sure && !slices.Contains(uids, uint32(r.job.UID))
 	}
-	return c, nil
+	return c, err
 }
 
 // used says whether a process that made it or used it last still lives.
@@ -161,7 +167,7 @@ func (r *leftRun) group(list []leftObject, sure bool) Finding {
 	}
 	user := r.userOf(r.job.UID)
 	if !sure {
-		f.Message = fmt.Sprintf("%s:  %s has %s, perhaps of job %s, which has ended", jobLeftoversName, user, text, r.job.ID)
+		f.Message = fmt.Sprintf("%s:  %s has %s, perhaps of job %s, which has ended%s", jobLeftoversName, user, text, r.job.ID, before("; not removed: ", r.doubt, ""))
 		return f
 	}
 	f.Severity = r.severity()
@@ -174,9 +180,13 @@ func (r *leftRun) removed(list []leftObject) string {
 	if !r.end {
 		return ""
 	}
-	failed := 0
+	failed, held := 0, false
 	var first error
 	for _, o := range list {
+		if !r.env.acts("remove %s %s", o.kind, o.name) {
+			held = true
+			continue
+		}
 		r.env.At("remove %s %s", o.kind, o.name)
 		if err := o.remove(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			if failed++; first == nil {
@@ -185,6 +195,8 @@ func (r *leftRun) removed(list []leftObject) string {
 		}
 	}
 	switch {
+	case held:
+		return ""
 	case failed == 0:
 		return "; removed"
 	case len(list) == 1:

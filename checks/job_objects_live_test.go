@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,6 +154,48 @@ func TestJobLeftoversKeepsOpenFiles(t *testing.T) {
 	}
 	f.Close()
 	if text, _ := runLeft(t, job, jobLeftovers{End: true}); left() != 0 || !strings.Contains(text, "/dev/shm") {
+		t.Errorf("%d are left: %s", left(), text)
+	}
+}
+
+// Nothing is removed unless Slurm says that its user has no other job here: one
+// between two steps of salloc has no process, and may have no record.
+func TestJobLeftoversAskSlurm(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	left := leaveObjects(t, job, "0600")
+	squeue := filepath.Join(t.TempDir(), "squeue")
+	for _, c := range []struct{ script, want string }{
+		{"echo '7|RUNNING|UID'", ""},
+		{"echo '7|SUSPENDED|UID'", ""},
+		{"echo '7|COMPLETING|UID'", ""},
+		{"echo 'JOB|RUNNING|UID'", "; not removed: Slurm says that job " + job.ID + " is running"},
+		{"echo 'JOB|COMPLETING|UID'; echo '7|CONFIGURING|UID'", ""},
+		{"exit 1", "; not removed: " + squeue + " ended with status 1"},
+		{"echo 'squeue: error: Invalid user' >&2", "; not removed: " + squeue + " ended with status 0: squeue: error: Invalid user"},
+		{"echo nonsense", "; not removed: " + squeue + ` printed "nonsense\n"`},
+	} {
+		script := strings.NewReplacer("JOB", job.ID, "UID", strconv.Itoa(job.UID)).Replace(c.script)
+		if err := os.WriteFile(squeue, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text, _ := runLeftAsking(t, job, jobLeftovers{End: true}, squeue)
+		if left() != 4 || c.want == "" && text != "" || strings.Count(text, ", perhaps of job "+job.ID+", which has ended"+c.want+"\n") != strings.Count(text, "\n") || c.want != "" && text == "" {
+			t.Errorf("%s: %d are left: %s", c.script, left(), text)
+		}
+	}
+	if text, _ := runLeftAsking(t, job, jobLeftovers{End: true}, filepath.Join(t.TempDir(), "none")); left() != 4 || strings.Count(text, "; not removed: ") != 4 {
+		t.Errorf("no squeue: %d are left: %s", left(), text)
+	}
+	// Jobs of others, ended ones and those that wait are no claim.
+	script := strings.NewReplacer("JOB", job.ID, "UID", strconv.Itoa(job.UID)).Replace("echo '7|COMPLETED|UID'; echo '8|PENDING|UID'; echo '9|RUNNING|17'; echo 'JOB|COMPLETING|UID'")
+	if err := os.WriteFile(squeue, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := runLeftAsking(t, job, jobLeftovers{End: true}, squeue); left() != 0 || strings.Count(text, "; removed\n") != 4 {
 		t.Errorf("%d are left: %s", left(), text)
 	}
 }

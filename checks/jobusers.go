@@ -51,6 +51,8 @@ func (e *Env) jobUsers(ctx context.Context) *jobUsers {
 // The bounds of a question to Slurm: how long it may take where the run has no
 // time limit, and how much of the answer is read, in bytes.
 const (
+	defaultSqueue = "/usr/bin/squeue"
+
 	squeueTime   = 10 * time.Second
 	squeueOutput = 4 << 20
 	squeueErrors = 4 << 10
@@ -59,7 +61,7 @@ const (
 func (j *jobUsers) askSlurm(ctx context.Context, e *Env) (owners []string) {
 	host, _, _ := strings.Cut(cmp.Or(e.lookup("HOSTNAME_S"), e.lookup("HOSTNAME")), ".")
 	argv := slices.Concat(
-		strings.Fields(cmp.Or(e.lookup("SQUEUE_CMD"), "/usr/bin/squeue")),
+		strings.Fields(cmp.Or(e.lookup("SQUEUE_CMD"), defaultSqueue)),
 		strings.Fields(cmp.Or(e.lookup("SQUEUE_NODE"), "-w "+host)),
 		strings.Fields(cmp.Or(e.lookup("SQUEUE_FMT_ARGS"), "--noheader -o %u")))
 	if len(argv) == 0 {

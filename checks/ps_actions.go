@@ -1,13 +1,8 @@
 package checks
 
 import (
-	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"strings"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // actions are what some checks of processes do about a finding, in their order:
@@ -48,21 +43,3 @@ func (a actions) take(f Finding, kill func()) (findings []Finding, over bool) {
 	}
 	return findings, false
 }
-
-// kill ends a process with SIGKILL. Its end is not waited for. One that has
-// ended already is as good as killed.
-func (e *Env) kill(check string, p probe.Process, notes *[]Finding) {
-	e.At("kill %d", p.PID)
-	if err := e.Host.Kill(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  kill process ID %d: %v", check, p.PID, err)))
-	}
-}
-
-// actionFailed says that something was to be done and could not be. LBNL NHC
-// leaves that to the command's own words on the standard error.
-func actionFailed(message string) Finding {
-	return Finding{Code: "ps.action.failed", Severity: Warn, Message: message}
-}
-
-// doActionFailed is what to do about it.
-const doActionFailed = "nhc-gpu could not do what the line asks for: do it by hand. It needs to run as root."

@@ -174,6 +174,12 @@ const killWait = 200 * time.Millisecond
 
 func (r *serviceRun) kill(p probe.Process) (message string, done bool) {
 	text := r.text("running")
+	if why := r.env.Host.Spared(p.PID); why != "" {
+		return fmt.Sprintf("%s; process ID %d not killed: %s", text, p.PID, why), false
+	}
+	if !r.env.acts("kill process %d (%.40s) of %s", p.PID, p.Command(), r.env.ownerOrUID(p)) {
+		return text, false
+	}
 	r.env.At("kill %d", p.PID)
 	err := r.env.Host.Kill(p)
 	switch {

@@ -120,8 +120,8 @@ func (s subject) finding(code, check, state string) Finding {
 
 // kill ends the process. LBNL NHC does so without a word, and so does the log.
 func (s subject) kill(env *Env, code, check, state string) (findings []Finding) {
-	env.kill(check, s.Process, &findings)
-	if findings == nil {
+	env.killUser(check, s.Process, &findings)
+	if findings == nil && !env.Hold {
 		f := s.finding(code, check, state+" and was killed")
 		f.Severity = OK
 		findings = []Finding{f}

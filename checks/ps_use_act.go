@@ -20,8 +20,9 @@ func (r *useRun) act(ctx context.Context, procs []probe.Process, p probe.Process
 	}
 	switch {
 	case r.Kill:
-		r.env.kill(r.kind.String(), p, &r.findings)
-		said = "; killed"
+		if r.env.kill(r.kind.String(), p, &r.findings) {
+			said = "; killed"
+		}
 	case r.Renice != "":
 		said = r.renice(p)
 	}
@@ -41,6 +42,9 @@ func (r *useRun) renice(p probe.Process) (said string) {
 	if err != nil {
 		r.findings = append(r.findings, actionFailed(fmt.Sprintf("%s:  renice process ID %d: \"%s\" is no nice value", r.kind, p.PID, r.Renice)))
 		return said
+	}
+	if !r.env.acts("renice process %d (%.40s) of %s to %d", p.PID, p.Command(), r.env.ownerOrUID(p), nice) {
+		return ""
 	}
 	r.env.At("renice %d", p.PID)
 	before, after, err := r.env.Host.Renice(p, nice)
@@ -73,7 +77,9 @@ func (r *useRun) killParent(procs []probe.Process, p probe.Process) (said string
 	case !known || parent.UID != p.UID:
 		return fmt.Sprintf("; parent %d not killed (owner mismatch)", u.Parent)
 	}
-	r.env.kill(r.kind.String(), parent, &r.findings)
+	if !r.env.kill(r.kind.String(), parent, &r.findings) {
+		return ""
+	}
 	return fmt.Sprintf("; killed parent %d", u.Parent)
 }
 

@@ -17,6 +17,7 @@ import (
 // user's text.
 type Job struct {
 	ID      string // digits; "" if slurmd did not say
+	Het     string // the id of the heterogeneous job that it is a component of; "" if of none
 	Restart int    // how often it was requeued
 	UID     int    // -1 if it is not known
 	User    string
@@ -55,7 +56,7 @@ func (s Share) String() string { return [...]string{"none", "some", "all"}[s] }
 //     one: SLURM_ARRAY_JOB_ID is for slurmctld's prolog and for tasks.
 //   - SLURM_JOB_START_TIME is in seconds of slurmctld's clock; 22.05 has none;
 func JobFrom(env func(string) string) Job {
-	j := Job{UID: -1, ID: digits(env("SLURM_JOB_ID")), User: userName(env("SLURM_JOB_USER"))}
+	j := Job{UID: -1, ID: digits(env("SLURM_JOB_ID")), User: userName(env("SLURM_JOB_USER")), Het: digits(env("SLURM_HET_JOB_ID"))}
 	if n, err := strconv.Atoi(digits(env("SLURM_JOB_RESTART_COUNT"))); err == nil {
 		j.Restart = n
 	}

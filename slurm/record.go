@@ -150,16 +150,17 @@ func (r *Record) Began(check string, f checks.Finding, xids []checks.XidSeen) bo
 
 // EndedBefore says how the job ended whose record is still open when another, or
 // the same job again, begins; "" if it may still run. running says whether a job
-// has a process here: nothing in a prolog's environment tells a job with a part of a
-// GPU (gres/shard) from one that has all of it.
-func (r *Record) EndedBefore(now *Record, running func(job string) bool) (outcome string) {
-	if outcome = r.endedBefore(now); outcome == ClosedNoEpilog && r.Job != now.Job && running(r.Job) {
+// has a process here. parts says that jobs may have parts of a GPU: nothing in a
+// prolog's environment distinguishes one with a part (gres/shard) from one that has
+// all of it, so that a GPU that both have proves nothing.
+func (r *Record) EndedBefore(now *Record, parts bool, running func(job string) bool) (outcome string) {
+	if outcome = r.endedBefore(now, parts); outcome == ClosedNoEpilog && r.Job != now.Job && running(r.Job) {
 		return ""
 	}
 	return outcome
 }
 
-func (r *Record) endedBefore(now *Record) (outcome string) {
+func (r *Record) endedBefore(now *Record, parts bool) (outcome string) {
 	switch {
 	case r.Begin.Boot != now.Begin.Boot:
 		return ClosedReboot
@@ -167,7 +168,7 @@ func (r *Record) endedBefore(now *Record) (outcome string) {
 		return ClosedNoEpilog
 	case r.Whole || now.Whole:
 		return ClosedNoEpilog // the node had no other job
-	case r.Shared || now.Shared || r.Unsure || now.Unsure:
+	case parts || r.Shared || now.Shared || r.Unsure || now.Unsure:
 		return ""
 	}
 	for _, g := range r.GPUs {

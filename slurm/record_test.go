@@ -178,9 +178,17 @@ func TestRecordEndedBefore(t *testing.T) {
 		{"the node died under it", job("runs", "a", 3), job("2", "b", 3), ClosedReboot},
 	}
 	for _, tt := range tests {
-		if got := tt.old.EndedBefore(tt.now, func(job string) bool { return job == "runs" }); got != tt.want {
+		if got := tt.old.EndedBefore(tt.now, false, func(job string) bool { return job == "runs" }); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
+	}
+	// Two jobs with shards of one GPU, neither of which has a process yet.
+	none := func(string) bool { return false }
+	if got := job("1", "b", 3).EndedBefore(job("2", "b", 3), true, none); got != "" {
+		t.Errorf("a shard of the same GPU: %q, want it to stay open", got)
+	}
+	if got := job("1", "a", 3).EndedBefore(job("2", "b", 3), true, none); got != ClosedReboot {
+		t.Errorf("a shard before the boot: %q", got)
 	}
 }
 

@@ -71,7 +71,7 @@ func (h *Host) RunningJobs() (map[string]bool, error) {
 	}
 	jobs := map[string]bool{}
 	for _, p := range procs {
-		if id := stepJob(p.Args); id != "" {
+		if id := stepJob(p.Args); id != "" && p.UID == 0 {
 			jobs[id] = true
 		}
 	}

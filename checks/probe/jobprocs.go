@@ -1,8 +1,8 @@
 package probe
 
 import (
-	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"regexp"
@@ -18,6 +18,9 @@ type JobRef struct {
 	ID   string // of Slurm's, digits
 	UID  int    // of its owner; -1 if it is not known: then no environment is believed
 	Node string // what Slurm calls this node; "" if no other node shares this machine
+
+	Het     string // the job id of the heterogeneous job that it is a component of; "" if of none
+	Restart int    // how often it had been requeued when it ran
 }
 
 // JobProcess is a process that belongs to a job.
@@ -25,13 +28,16 @@ type JobProcess struct {
 	Process
 
 	Start uint64 // starttime, clock ticks after the machine's own start
-	Owned bool   // its real, effective, saved and file system uid are the job's
+	Owned bool   // its real, effective, saved and file system uid are the job's, or of a user namespace of its user
+	Claim string // why it may outlive the job though its environment names it; "" if nothing says so
 	GPUs  []int  // the N of each /dev/nvidiaN that it has open
 
 	Asleep   bool   // a thread of it sleeps uninterruptibly: state D
 	Wchan    string // the kernel function that this thread sleeps in, "" if the kernel does not say
 	Killed   bool   // that thread has SIGKILL pending, or is about to exit
 	Progress uint64 // grows as long as it does anything: CPU time, and how often that thread went to sleep
+
+	Loose bool // nothing but SLURM_JOB_ID in its environment assigns it to the job
 }
 
 // JobProcesses lists the processes of a job by pid, as they are now: those whose
@@ -58,6 +64,11 @@ func (h *Host) JobProcesses(job JobRef) (list []JobProcess, err error) {
 			list = append(list, p)
 		}
 	}
+	for i := range list {
+		if p := &list[i]; p.Claim == "" && p.Loose && s.jobless > 0 {
+			p.Claim = fmt.Sprintf("nothing shows that Slurm has started it, and its user has process %d here, which belongs to no job", s.jobless)
+		}
+	}
 	return list, err
 }
 
@@ -73,15 +84,15 @@ func (h *Host) JobProcessNow(job JobRef, p JobProcess) (JobProcess, bool) {
 	if err != nil || now.Start != p.Start {
 		return p, false
 	}
-	now.Args = p.Args
+	now.Args, now.Claim, now.Loose = p.Args, p.Claim, p.Loose
 	return now, true
 }
 
 // EndJobProcess asks a process to end, or makes it end, if it is still the one
 // it was, the job's, and its user's alone.
 func (h *Host) EndJobProcess(job JobRef, p JobProcess, kill bool) error {
-	if protected(p.PID) {
-		return errProtected
+	if why := h.Spared(p.PID); why != "" {
+		return errors.New(why)
 	}
 	same := func() error {
 		s, err := h.jobScan(job)
@@ -95,7 +106,7 @@ func (h *Host) EndJobProcess(job JobRef, p JobProcess, kill bool) error {
 			return os.ErrProcessDone // or on its way: it exits
 		case err != nil:
 			return err
-		case now.Start != p.Start || !now.Owned:
+		case now.Start != p.Start || !now.Owned || now.Claim != "":
 			return errReplaced
 		}
 		return nil
@@ -119,6 +130,10 @@ type jobScan struct {
 	job    JobRef
 	own    []int // this program's processes that are known
 	groups []int // their process groups: a worker has its own, its supervisor that of the epilog
+
+	cgroup   []byte // of this program
+	ownLogin string // its loginuid
+	jobless  int    // a process of the job's user that belongs to no job, 0 if none is known
 }
 
 func (h *Host) jobScan(job JobRef) (*jobScan, error) {
@@ -126,7 +141,11 @@ func (h *Host) jobScan(job JobRef) (*jobScan, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: "/proc", Err: err}
 	}
-	s := &jobScan{processReader: processReader{dir: dir, owners: isProcfs(dir)}, h: h, job: job}
+	s := &jobScan{processReader: processReader{dir: dir, owners: isProcfs(dir)}, h: h, job: job,
+		cgroup: h.ownCgroup(), ownLogin: noLogin}
+	if h.root == "/" {
+		s.ownLogin = s.login("self")
+	}
 	for _, pid := range []int{os.Getpid(), os.Getppid()} {
 		if t, err := s.task(strconv.Itoa(pid)); err == nil && pid > 1 && h.root == "/" {
 			s.own, s.groups = append(s.own, pid), append(s.groups, t.group)
@@ -158,7 +177,11 @@ func (s *jobScan) process(pid int) (p JobProcess, ours bool, err error) {
 	if err != nil || uid == 0 && s.job.UID != 0 {
 		return p, false, gone(err)
 	}
-	if ours, err = s.belongs(pid, int(uid) == s.job.UID); err != nil || !ours {
+	e, err := s.evidence(pid, s.believed(pid, uid))
+	if err != nil || !e.ours {
+		if e.jobless {
+			s.jobless = pid
+		}
 		return p, false, err
 	}
 	t, err := s.task(strconv.Itoa(pid))
@@ -168,8 +191,25 @@ func (s *jobScan) process(pid int) (p JobProcess, ours bool, err error) {
 	case uid == 0 && t.name == "slurmstepd", slices.Contains(s.groups, t.group), slices.Contains(s.own, t.parent):
 		return p, false, nil
 	}
+	claim := ""
+	if e.environ {
+		if claim, err = s.claimed(pid, t, e.cgroup, e.from); err != nil {
+			return p, false, err
+		}
+	}
 	p, err = s.describe(pid, uid)
+	p.Claim, p.Loose = claim, e.environ && !e.from.step
 	return p, err == nil, err
+}
+
+// believed reports whether the environment of a process counts: it is the job's
+// user's, also in a user namespace of that user.
+func (s *jobScan) believed(pid int, uid uint32) bool {
+	if int64(uid) == int64(s.job.UID) {
+		return true
+	}
+	owner, ok := s.namespaceOwner(strconv.Itoa(pid))
+	return ok && s.job.UID > 0 && int64(owner) == int64(s.job.UID)
 }
 
 // owner is the effective uid of a process.
@@ -190,32 +230,52 @@ func gone(err error) error {
 	return err
 }
 
-// belongs says whether a process is the job's: by its cgroup, which no user can
+// evidence is what assigns a process to the job.
+type evidence struct {
+	ours    bool
+	environ bool // its environment alone
+	jobless bool // it belongs to no job at all, and its user is the job's
+	cgroup  []byte
+	from    started
+}
+
+// evidence says whether a process is the job's: by its cgroup, which no user can
 // choose, and of the job's own user by its environment, if its cgroup names no
 // job and no slurmstepd of another job is above it.
-func (s *jobScan) belongs(pid int, user bool) (bool, error) {
-	data, err := s.h.readFileOf(pid, "cgroup")
+func (s *jobScan) evidence(pid int, user bool) (e evidence, err error) {
+	e.cgroup, err = s.h.readFileOf(pid, "cgroup")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without cgroups has no such file
-		return false, err
+		return e, err
 	}
-	if job := parseJobGroup(data); job != "" {
-		return job == s.job.ID && !s.elsewhere(parseNodeGroup(data)), nil
+	if job := parseJobGroup(e.cgroup); job != "" {
+		e.ours = job == s.job.ID && !s.elsewhere(parseNodeGroup(e.cgroup))
+		return e, nil
 	}
 	if !user {
-		return false, nil
+		return e, nil
 	}
-	if data, err = s.h.readFileOf(pid, "environ"); err != nil {
-		return false, err
+	environ, err := s.h.readFileOf(pid, "environ")
+	if err != nil {
+		return e, err
 	}
-	if parseJobEnviron(data) != s.job.ID || s.elsewhere(parseNodeEnviron(data)) {
-		return false, nil
+	e.from = parseStarted(environ)
+	if e.jobless = e.from.job == ""; !s.names(e.from) {
+		return e, nil
 	}
 	t, err := s.task(strconv.Itoa(pid))
 	if err != nil {
-		return false, gone(err)
+		return e, gone(err)
 	}
 	above := s.stepAbove(t.parent)
-	return above == "" || above == s.job.ID, nil
+	e.ours = above == "" || above == s.job.ID || above == s.job.Het
+	e.environ = true
+	return e, nil
+}
+
+// belongs reports whether a process is the job's.
+func (s *jobScan) belongs(pid int, user bool) (bool, error) {
+	e, err := s.evidence(pid, user)
+	return e.ours, err
 }
 
 // elsewhere says whether a node is another one: several may share a machine.
@@ -233,15 +293,6 @@ var nodeGroup = sync.OnceValue(func() *regexp.Regexp {
 func parseNodeGroup(data []byte) string {
 	if m := nodeGroup().FindSubmatch(data); m != nil {
 		return string(m[1]) + string(m[2])
-	}
-	return ""
-}
-
-func parseNodeEnviron(data []byte) string {
-	for entry := range bytes.SplitSeq(data, []byte{0}) {
-		if v, ok := bytes.CutPrefix(entry, []byte("SLURMD_NODENAME=")); ok {
-			return string(v)
-		}
 	}
 	return ""
 }

@@ -17,12 +17,17 @@ type task struct {
 	name          string
 	state         byte
 	parent, group int
+	session, tty  int
 	exiting       bool
+	kernel        bool // a thread of the kernel's own
 	ticks, start  uint64
 }
 
-// exiting is the flag PF_EXITING of the kernel's include/linux/sched.h.
-const exiting = 0x4
+// The flags PF_EXITING and PF_KTHREAD of the kernel's include/linux/sched.h.
+const (
+	exiting      = 0x4
+	kernelThread = 0x200000
+)
 
 // task reads the stat file of a process, "4711", or of a thread, "4711/task/4712".
 func (s *jobScan) task(dir string) (t task, err error) {
@@ -50,7 +55,8 @@ func parseTask(data []byte) (t task, good bool) {
 	first, last := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
 	t = task{
 		name: printable(bytes.Clone(data[first+1 : last])), state: f[statState][0], parent: int(number(statParent)), group: int(number(statGroup)),
-		exiting: number(statFlags)&exiting != 0, ticks: number(statUser) + number(statSystem), start: number(statStart),
+		session: int(number(statSession)), tty: int(number(statTTY)),
+		exiting: number(statFlags)&exiting != 0, kernel: number(statFlags)&kernelThread != 0, ticks: number(statUser) + number(statSystem), start: number(statStart),
 	}
 	return t, good
 }
@@ -136,13 +142,6 @@ func (s *jobScan) killed(dir string) bool {
 		}
 	}
 	return false
-}
-
-// owned says whether a process is its user's alone: one with another's rights
-// has them from a program that sets them.
-func (s *jobScan) owned(dir string) bool {
-	words := strings.Fields(string(s.statusLine(dir, "Uid:")))
-	return s.job.UID >= 0 && len(words) == 4 && !slices.ContainsFunc(words, func(w string) bool { return w != strconv.Itoa(s.job.UID) })
 }
 
 // gpus are the numbers of the GPUs that a process has open. Reading a link asks no

@@ -88,3 +88,25 @@ func (s *jobScan) jobOf(pid int) (string, error) {
 	}
 	return s.stepAbove(t.parent), nil
 }
+
+// RunningJobOf is the job with a slurmstepd on this node that a process belongs
+// to, by its cgroup or by the slurmstepd above it; "" if it belongs to none, or
+// has ended.
+func (h *Host) RunningJobOf(pid int) (job string, err error) {
+	s, err := h.jobScan(JobRef{})
+	if err != nil {
+		return "", err
+	}
+	defer s.close()
+	if job, err = s.jobOf(pid); err != nil || job == "" {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return "", err
+	}
+	running, err := h.RunningJobs()
+	if err != nil || !running[job] {
+		return "", err
+	}
+	return job, nil
+}

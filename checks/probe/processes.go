@@ -35,6 +35,7 @@ func (h *Host) Processes() ([]Process, error) {
 		}
 		defer dir.Close()
 		names, err := dir.Readdirnames(-1)
+		*Kept[uint64](h, listedAt) = ticksNow()
 		if err != nil {
 			return nil, &fs.PathError{Op: "read", Path: "/proc", Err: reason(err)}
 		}

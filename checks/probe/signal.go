@@ -22,16 +22,66 @@ func (h *Host) Alive(pid int) bool {
 
 // Kill sends SIGKILL to a process of [Host.Processes], unless its pid has gone
 // to another one meanwhile: another owner, program or, if its [Usage] has been
-// read, time of start. Below another root there is nothing to kill, and neither
-// init nor this program is ever killed.
+// read, time of start. Below another root there is nothing to kill. Some are
+// never killed, see [Host.Spared].
 func (h *Host) Kill(p Process) error {
-	if protected(p.PID) {
-		return errProtected
+	if why := h.Spared(p.PID); why != "" {
+		return errors.New(why)
 	}
 	return h.seize(p, func(pidfd int) error { return send(p.PID, pidfd, unix.SIGKILL) })
 }
 
-func protected(pid int) bool { return pid <= 1 || pid == os.Getpid() || pid == os.Getppid() }
+// Spared says why no check ends a process, whatever the site's line asks for; ""
+// if there is no such reason: it is init, one of this program's or above it
+// (slurmd), a thread of the kernel, or a daemon of Slurm's, with which all jobs
+// of the node would end.
+func (h *Host) Spared(pid int) (why string) {
+	if pid <= 1 || pid == os.Getpid() || pid == os.Getppid() {
+		return sparedSelf
+	}
+	if h.root != "/" {
+		return ""
+	}
+	s, err := h.jobScan(JobRef{})
+	if err != nil {
+		return ""
+	}
+	defer s.close()
+	for at := os.Getppid(); at > 1; {
+		t, err := s.task(strconv.Itoa(at))
+		if err != nil {
+			break
+		}
+		if at = t.parent; at == pid {
+			return sparedSelf
+		}
+	}
+	t, err := s.task(strconv.Itoa(pid))
+	if err != nil {
+		return "" // it has ended
+	}
+	uid, err := s.owner(pid)
+	switch {
+	case err != nil:
+		return ""
+	case t.kernel:
+		return "threads of the kernel are not killed"
+	case uid == 0 && (t.name == "slurmstepd" || t.name == "slurmd" || t.name == "slurmctld" || t.name == "slurmdbd"):
+		return t.name + " is not killed: jobs depend on it"
+	case t.parent == os.Getppid() && t.parent > 1 && s.sameProgram(pid):
+		return sparedSelf
+	}
+	return ""
+}
+
+const sparedSelf = "init and nhc-gpu itself are not killed"
+
+// sameProgram reports whether a process runs the program that this one is.
+func (s *jobScan) sameProgram(pid int) bool {
+	var own, other unix.Stat_t
+	return unix.Stat("/proc/self/exe", &own) == nil && unix.Fstatat(s.dir, strconv.Itoa(pid)+"/exe", &other, 0) == nil &&
+		own.Dev == other.Dev && own.Ino == other.Ino
+}
 
 // send gives a signal to a process that is held.
 func send(pid, pidfd int, sig unix.Signal) error {
@@ -46,8 +96,6 @@ func send(pid, pidfd int, sig unix.Signal) error {
 	}
 	return err
 }
-
-var errProtected = errors.New("init and nhc-gpu itself are not killed")
 
 // Renice gives a process of [Host.Processes] another nice value, within the
 // bounds of the kernel, under the conditions of [Host.Kill]. It returns the
@@ -117,18 +165,34 @@ func (h *Host) unchanged(p Process) error {
 	if now.UID != p.UID || now.Command() != p.Command() {
 		return errReplaced
 	}
-	if c, ok := h.cache[usageKey(p)].(cached[Usage]); ok && c.err == nil {
-		now, err := h.readUsage(p)
-		switch {
-		case err != nil && !h.Alive(p.PID): // just now
-			return os.ErrProcessDone
-		case err != nil:
-			return err
-		case now.Start != c.value.Start:
-			return errReplaced
-		}
+	u, err := h.readUsage(p)
+	switch {
+	case err != nil && !h.Alive(p.PID): // just now
+		return os.ErrProcessDone
+	case err != nil:
+		return err
+	}
+	if c, ok := h.cache[usageKey(p)].(cached[Usage]); ok && c.err == nil && u.Start != c.value.Start {
+		return errReplaced
+	}
+	if listed := *Kept[uint64](h, listedAt); listed > 0 && u.Start > listed {
+		return errReplaced
 	}
 	return nil
+}
+
+// listedAt is the key of when the processes were listed, in clock ticks after the
+// machine's own start: one that began later has the PID of one that was listed.
+const listedAt = "processes listed"
+
+// ticksNow is the time since the machine's own start, in clock ticks; 0 if the
+// kernel does not tell.
+func ticksNow() uint64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return 0
+	}
+	return uint64(now.Nano()) / (1e9 / ClockTicks)
 }
 
 var errReplaced = errors.New("it is another process by now")

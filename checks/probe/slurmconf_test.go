@@ -108,6 +108,8 @@ func TestSlurmGPUs(t *testing.T) {
 			want: SlurmGPUs{Pos: "/etc/slurm/slurm.conf:3", Prolog: 7 * time.Second, Epilog: time.Minute}},
 		{name: "no limits", files: map[string]string{etc: "PrologEpilogTimeout=65534\nEpilogTimeout=INFINITE\nNodeName=gpu01"}, node: "gpu01",
 			want: SlurmGPUs{Pos: "/etc/slurm/slurm.conf:3"}},
+		{name: "parts of GPUs", files: map[string]string{etc: "GresTypes=gpu,Shard\nNodeName=gpu01"}, node: "gpu01", want: SlurmGPUs{Pos: "/etc/slurm/slurm.conf:2", Parts: true}},
+		{name: "whole GPUs", files: map[string]string{etc: "GresTypes=gpu,sharding\nNodeName=gpu01"}, node: "gpu01", want: SlurmGPUs{Pos: "/etc/slurm/slurm.conf:2"}},
 		{name: "its line", files: map[string]string{etc: usual}, node: "gpu01", want: SlurmGPUs{Count: 8, Pos: "/etc/slurm/slurm.conf:2"}},
 		{name: "of the default", files: map[string]string{etc: usual}, node: "gpu09", want: SlurmGPUs{Count: 4, Pos: "/etc/slurm/slurm.conf:3"}},
 		{name: "none, against the default", files: map[string]string{etc: usual}, node: "cpu1", want: SlurmGPUs{Pos: "/etc/slurm/slurm.conf:4"}},

@@ -20,6 +20,8 @@ type SlurmGPUs struct {
 
 	Prolog time.Duration `json:"prolog,omitempty"` // PrologTimeout or PrologEpilogTimeout; 0: for ever
 	Epilog time.Duration `json:"epilog,omitempty"`
+
+	Parts bool `json:"parts,omitempty"` // GresTypes has shard or mps: several jobs may have parts of one GPU
 }
 
 // SlurmGPUs reads slurm.conf, that of SLURM_CONF if it is named, and the gres.conf
@@ -37,6 +39,12 @@ func (h *Host) SlurmGPUs(named, node string) (SlurmGPUs, error) {
 	s := &slurmFiles{host: h, dir: path.Dir(file), left: maxSlurmFiles, visit: func(pos string, line []slurmPair) {
 		if line[0].key != "nodename" {
 			limits.read(line)
+			if types, has := pairValue(line, "grestypes"); has {
+				for name := range strings.SplitSeq(strings.ToLower(types), ",") {
+					name = strings.TrimSpace(name)
+					g.Parts = g.Parts || name == "shard" || name == "mps"
+				}
+			}
 			return
 		}
 		own, has := pairValue(line, "gres")

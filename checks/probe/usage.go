@@ -60,14 +60,16 @@ func (h *Host) readUsage(p Process) (Usage, error) {
 // Places in the fields of /proc/PID/stat behind the name; proc_pid_stat(5)
 // counts from 3 there.
 const (
-	statState  = 0
-	statParent = 1
-	statGroup  = 2
-	statFlags  = 6
-	statUser   = 11
-	statSystem = 12
-	statStart  = 19
-	statVSize  = 20
+	statState   = 0
+	statParent  = 1
+	statGroup   = 2
+	statSession = 3
+	statTTY     = 4
+	statFlags   = 6
+	statUser    = 11
+	statSystem  = 12
+	statStart   = 19
+	statVSize   = 20
 )
 
 // statFields are the fields of /proc/PID/stat behind the name, which stands in

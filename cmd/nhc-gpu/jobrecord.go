@@ -153,7 +153,7 @@ func (r *oneRun) tidyRecords(now *slurm.Record) {
 		r.forget(name)
 	}
 	for i, rec := range open {
-		outcome := rec.EndedBefore(now, r.runsHere)
+		outcome := rec.EndedBefore(now, r.set.slurm != nil && r.set.slurm.Parts, r.runsHere)
 		if outcome == "" && len(open)-i > openMost {
 			outcome = slurm.ClosedNoEpilog
 		}

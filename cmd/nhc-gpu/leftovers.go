@@ -22,7 +22,7 @@ func (r *oneRun) jobForChecks() *checks.Job {
 	role := r.config.Role(r.context())
 	j := &checks.Job{
 		ID: r.job.job.ID, UID: r.job.job.UID, User: r.job.job.User, Node: r.set.get("SLURMD_NODENAME"), Shared: r.job.job.Shared,
-		Whole: r.job.job.Alone, Part: r.job.job.Part,
+		Whole: r.job.job.Alone, Part: r.job.job.Part, Het: r.job.job.Het, Restart: r.job.job.Restart,
 		Ended: r.node.role == slurm.Epilog, End: role.End, Grace: role.Grace,
 	}
 	if j.Ended && j.ID != "" {
@@ -30,6 +30,7 @@ func (r *oneRun) jobForChecks() *checks.Job {
 		if j.Beside, known = r.jobsBeside(); known {
 			j.Began = r.jobBegan()
 		}
+		j.Again = r.job.record != nil && r.job.record.Restart > r.job.job.Restart
 	}
 	if r.job.scope.Known || r.job.job.Share == slurm.AllGPUs && r.job.job.Strange == "" {
 		for _, g := range r.job.scope.Own {

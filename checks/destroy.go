@@ -1,0 +1,180 @@
+package checks
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The rule on what a check may end or remove. All that destroys something of a
+// user's goes through the functions of this file.
+//
+//   - What a line asks for by itself (kill, -k, -K) is the site's decision, as in
+//     LBNL NHC: the line names what is killed. Of that [probe.Host.Spared] excepts
+//     what no line can mean, and [Env.killUser] the processes of jobs that run.
+//   - What a job has left behind is ended or removed only if it surely belongs to
+//     a job that has ended, and its owner has no other claim to it on this node:
+//     [leftRun.keeps] for processes, [leftRun.askSlurm] for IPC and files. In
+//     doubt it is reported.
+//
+// Signals go to a process by a descriptor, after it was compared with the one that
+// was judged: a PID that was reused meanwhile is none of ours.
+
+// kill ends a process with SIGKILL. Its end is not waited for. One that has
+// ended already is as good as killed. false: the run holds its actions, or the
+// process is spared.
+func (e *Env) kill(check string, p probe.Process, notes *[]Finding) bool {
+	if why := e.Host.Spared(p.PID); why != "" {
+		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %s", check, p.PID, why)))
+		return false
+	}
+	if !e.acts("kill process %d (%.40s) of %s", p.PID, p.Command(), e.ownerOrUID(p)) {
+		return false
+	}
+	e.At("kill %d", p.PID)
+	if err := e.Host.Kill(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  kill process ID %d: %v", check, p.PID, err)))
+	}
+	return true
+}
+
+// killUser ends a process that must not be here, unless it belongs to a job that
+// has a slurmstepd on this node: it was adopted by the job (pam_slurm_adopt), or
+// Slurm's answer is older than the job.
+func (e *Env) killUser(check string, p probe.Process, notes *[]Finding) {
+	job, err := e.Host.RunningJobOf(p.PID)
+	switch {
+	case err != nil:
+		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %v", check, p.PID, err)))
+	case job != "":
+		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: it belongs to job %s, which runs here", check, p.PID, job)))
+	default:
+		e.kill(check, p, notes)
+	}
+}
+
+// actionFailed says that something was to be done and could not be. LBNL NHC
+// leaves that to the command's own words on the standard error.
+func actionFailed(message string) Finding {
+	return Finding{Code: "ps.action.failed", Severity: Warn, Message: message}
+}
+
+// doActionFailed is what to do about it.
+const doActionFailed = "nhc-gpu could not do what the line asks for, or spared the process; the message says why. If it is meant do it by hand, as root."
+
+// keeps says why a process of the ended job must not be ended, "" if it may be.
+func (r *leftRun) keeps(p *leftProcess) string {
+	switch {
+	case !p.Owned:
+		return "it does not run as the job's user alone"
+	case !r.person():
+		return fmt.Sprintf("uid %d is root's or the system's", r.job.UID)
+	}
+	return p.Claim
+}
+
+// person says whether the job's user is neither root nor of the system.
+func (r *leftRun) person() bool { return r.job.UID > 0 && int64(r.job.UID) > r.system }
+
+// hasEnded says whether Slurm has no step of the job at work any more: somebody may
+// run an epilog by hand. The step that an epilog itself may run in does not count.
+func (r *leftRun) hasEnded() bool {
+	if r.job.Again {
+		r.runs = "the job runs here again"
+		return false
+	}
+	r.env.At("look for the steps of job %s", r.job.ID)
+	steps, err := r.env.Host.StepsOf(r.ref)
+	if err != nil {
+		r.runs = "the steps of the job are not known: " + err.Error()
+	}
+	for _, step := range steps {
+		if step != "extern" {
+			r.runs = "step " + step + " of the job is still at work"
+		}
+	}
+	return r.runs == ""
+}
+
+// askSlurm finds out whether the job's user has another job on this node: one
+// between two steps of salloc has no process here, and without a prolog of this
+// program no record. It asks slurmctld once, for the jobs of this user. The error
+// says why nothing may be removed; others is set if the user has another job.
+func (r *leftRun) askSlurm(ctx context.Context) (others bool, err error) {
+	jobs, err := r.env.jobsOf(ctx, r.job.UID, r.job.Node)
+	if err != nil {
+		return false, err
+	}
+	for _, j := range jobs {
+		switch {
+		case j.id != r.job.ID && j.id != r.job.Het:
+			others = others || !j.ended()
+		case !j.ended() && j.state != "COMPLETING":
+			return others, fmt.Errorf("Slurm says that job %s is %s", j.id, strings.ToLower(j.state)) //nolint:staticcheck // a name
+		}
+	}
+	return others, nil
+}
+
+// slurmJob is a job of a user in Slurm's answer.
+type slurmJob struct {
+	id, state string
+}
+
+// endedStates are those in which a job has nothing on its nodes any more.
+var endedStates = []string{"PENDING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
+	"OUT_OF_MEMORY", "REVOKED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+
+func (j slurmJob) ended() bool { return slices.Contains(endedStates, j.state) }
+
+// userJobsTime bounds the question to slurmctld.
+const userJobsTime = 5 * time.Second
+
+// jobsOf asks slurmctld for the jobs of a user on this node, of all states. It
+// costs slurmctld the jobs of one user.
+func (e *Env) jobsOf(ctx context.Context, uid int, node string) (jobs []slurmJob, err error) {
+	host, _, _ := strings.Cut(cmp.Or(e.lookup("HOSTNAME_S"), e.lookup("HOSTNAME")), ".")
+	squeue := strings.Fields(e.lookup("SQUEUE_CMD"))
+	if len(squeue) == 0 || squeue[0] == defaultSqueue {
+		squeue = []string{"squeue"} // where PATH has it
+	}
+	c := e.command(slices.Concat(squeue, []string{"--noheader", "--all", "--local", "--array", "--states=all", "--user=" + strconv.Itoa(uid),
+		"--nodelist=" + cmp.Or(node, host), "--format=%A|%T|%U"})...)
+	c.Output, c.Errors, c.Unset = squeueOutput, squeueErrors, "SQUEUE_"
+	c.Timeout = min(userJobsTime, e.room())
+	c.Env = []string{"LC_ALL=C", "SLURM_CLUSTERS="}
+	if conf := e.lookup("SLURM_CONF"); conf != "" {
+		c.Env = append(c.Env, "SLURM_CONF="+conf)
+	}
+	e.At("run %s", strings.Join(c.Argv, " "))
+	x := e.Host.Run(ctx, c)
+	switch {
+	case x.Err != nil:
+		return nil, fmt.Errorf("run %s: %w", c.Argv[0], x.Err)
+	case x.TimedOut:
+		return nil, fmt.Errorf("%s gave no answer in %v", c.Argv[0], c.Timeout.Round(time.Second))
+	case x.Status != 0 || len(bytes.TrimSpace(x.Errors)) > 0:
+		return nil, fmt.Errorf("%s ended with status %d%s", c.Argv[0], x.Status, before(": ", slurmError(x.Errors), ""))
+	case x.Truncated:
+		return nil, fmt.Errorf("%s printed more than %d bytes", c.Argv[0], squeueOutput)
+	}
+	for line := range strings.Lines(string(x.Output)) {
+		f := strings.Split(strings.TrimSpace(line), "|")
+		if len(f) != 3 {
+			return nil, fmt.Errorf("%s printed %.80q", c.Argv[0], line)
+		}
+		if f[2] == strconv.Itoa(uid) {
+			jobs = append(jobs, slurmJob{f[0], f[1]})
+		}
+	}
+	return jobs, nil
+}
