@@ -6,6 +6,9 @@ import "context"
 // check_cmd_output does with what any command prints: it runs dmesg, or the
 // command that is given in its place.
 //
+// The kernel logs names that users choose, of processes, files and cgroups, even at the
+// begin of a line. Match what no name can be: the whole form, from its first byte.
+//
 //	node* || check_cmd_dmesg -m '!/EDAC .* UE /' -m '!/Machine check/'
 type cmdDmesg struct {
 	Match    []string `opt:"m" toml:"match"`   // match strings; with ! for what must not be there

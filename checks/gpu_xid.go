@@ -24,7 +24,8 @@ import (
 //
 // A path in place of HOURS is a file to look at in place of the kernel's log,
 // as with AzureHPC's check of that name: whatever it holds counts as present,
-// and nothing is remembered.
+// and nothing is remembered. Any user can write to a file of syslog with logger(1),
+// and so take the node out of service.
 //
 //	gpu* || check_gpu_xid
 //	gpu* || check_gpu_xid 72 -c '48,62-64,79,sxid:*'
@@ -80,6 +81,13 @@ func (c *gpuXid) usable() error {
 	}
 	if c.Passes < 0 {
 		return &UsageError{Kind: BadValue, Word: strconv.Itoa(c.Passes), Want: "a number of runs"}
+	}
+	return nil
+}
+
+func (c *gpuXid) logFiles() []string {
+	if c.isFile() {
+		return []string{c.Hours}
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Lines of logs that tell that a link was lost. Each is read from its first byte on,
-// and an interface is one only where the line's own program puts it: hosts and
-// processes are called ib-something, too.
+// Lines of logs that say that a link was lost. Which lines of the kernel are believed
+// is decided in klog.go. In the others an interface is one only where the line's own
+// program puts it: hosts and processes are called ib-something, too.
 
 // flapLine is such a line: a link of a device was lost.
 type flapLine struct {
@@ -33,41 +33,16 @@ func (l *flapLine) about(p *fabricPort) bool {
 	return slices.Contains(p.NetDevs, l.Dev)
 }
 
-// kernelFlap reads a record of the kernel's log:
+// flap is what a believed line says about a link:
 //
 //	mlx5_core 0000:23:00.0 eth13: Link down
 //	mlx5_core 0000:23:00.0: Port module event: module 0, Cable unplugged
 //	bnxt_en 0000:23:00.0 eth13: NIC Link is Down
-func kernelFlap(text []byte) (l flapLine, ok bool) {
-	text = bytes.TrimRight(text, "\r\n ")
-	if len(text) > 200 || !endsIn(text, "down") && !endsIn(text, "unplugged") {
-		return l, false
+func (l kernelLine) flap() flapLine {
+	if l.Kind == saysUnplugged {
+		return flapLine{Source: "module", PCI: l.PCI}
 	}
-	driver, rest, _ := strings.Cut(string(text), " ")
-	address, rest, _ := strings.Cut(rest, " ")
-	if driver == "" || strings.HasSuffix(driver, ":") {
-		return l, false
-	}
-	address, whole := strings.CutSuffix(address, ":")
-	if l.PCI, ok = pciAddress(address); !ok {
-		return l, false
-	}
-	if whole { // no interface follows
-		l.Source = "module"
-		event, cable, ok := strings.Cut(rest, ", ")
-		return l, ok && strings.HasPrefix(event, "Port module event") && cable == "Cable unplugged"
-	}
-	l.Source = "kernel"
-	dev, what, ok := strings.Cut(rest, ": ")
-	if !ok || dev == "" || strings.ContainsAny(dev, " /") {
-		return l, false
-	}
-	l.Dev = dev
-	switch strings.ToLower(what) {
-	case "link down", "link is down", "nic link is down":
-		return l, true
-	}
-	return l, false
+	return flapLine{Source: "kernel", PCI: l.PCI, Dev: l.Dev}
 }
 
 // endsIn is quick to refuse the lines of everybody else; word is in lower case.
@@ -99,8 +74,11 @@ func syslogFlap(line []byte, now time.Time) (l flapLine, ok bool) {
 		if strings.HasPrefix(rest, "[") {
 			_, rest, _ = strings.Cut(rest, "] ")
 		}
-		l, ok = kernelFlap([]byte(rest))
-		l.At = at
+		line, ok := believe([]byte(rest), false, aboutLink)
+		if ok {
+			l = line.flap()
+			l.At = at
+		}
 		return l, ok
 	}
 	program, _, _ := strings.Cut(tag, "[")
@@ -143,12 +121,10 @@ func (e *Env) kernelFlaps() (list []flapLine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e.At("read /dev/kmsg")
-	_, err = e.Host.KernelLog(0, func(r probe.KernelRecord) {
-		if l, ok := kernelFlap(r.Text); ok {
-			l.At = time.Unix(epoch, 0).Add(r.At)
-			list = append(latest(list), l)
-		}
+	_, err = e.kernelLog(0, aboutLink, func(r probe.KernelRecord, line kernelLine) {
+		l := line.flap()
+		l.At = time.Unix(epoch, 0).Add(r.At)
+		list = append(latest(list), l)
 	})
 	return list, err
 }

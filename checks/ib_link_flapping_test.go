@@ -211,7 +211,7 @@ func FuzzFlapLines(f *testing.F) {
 		if l, ok := syslogFlap(line, now); ok && (l.Source == "" || l.Dev+l.PCI == "" || l.At.IsZero()) {
 			t.Errorf("%q: %+v", line, l)
 		}
-		if l, ok := kernelFlap(line); ok {
+		if l, ok := believe(line, false, aboutLink); ok {
 			if pci, is := pciAddress(l.PCI); !is || pci != l.PCI {
 				t.Errorf("%q: %+v", line, l)
 			}

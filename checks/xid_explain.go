@@ -116,11 +116,8 @@ func lineClass(env *Env, r xidRow, line xidLine) (class XidClass, what string) {
 // findXidLine looks for the driver's words in a line as people paste it. The
 // fabric manager's own log tells of SXids, too.
 func findXidLine(text string) xidLine {
-	if i := strings.Index(text, "NVRM: "); i >= 0 {
-		return parseXidLine([]byte(text[i:]))
-	}
-	if i := strings.Index(text, "nvidia-nvswitch"); i >= 0 {
-		return parseXidLine([]byte(text[i:]))
+	if l, ok := pastedLine(text); ok {
+		return l.xid()
 	}
 	if _, rest, ok := strings.Cut(text, "detected NVSwitch fatal error "); ok {
 		digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]

@@ -49,7 +49,10 @@ func kernelText(line []byte) (text []byte, at time.Duration, ok bool) {
 		_, rest, _ := bytes.Cut(text, []byte(">"))
 		text = rest
 	}
-	if len(text) > 0 && text[0] != '[' && !mayBeXid(text) {
+	if _, whole := believe(text, false, aboutGPU); whole {
+		return text, 0, true
+	}
+	if len(text) > 0 && text[0] != '[' {
 		if text, ok = afterTag(text); !ok {
 			return nil, 0, false
 		}
@@ -64,7 +67,7 @@ func kernelText(line []byte) (text []byte, at time.Duration, ok bool) {
 		}
 		text = bytes.TrimPrefix(rest, []byte(" "))
 	}
-	return text, at, mayBeXid(text)
+	return text, at, true
 }
 
 // afterTag is what follows the tag "kernel:" of a syslog line, where it stands

@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,8 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// The lines of the NVIDIA driver in the kernel's log. They are read from their
-// first byte on, for further behind stand names that users give to processes.
+// What the lines of the NVIDIA driver in the kernel's log say. Which of them are
+// believed is decided in klog.go.
 
 // xidLine is what one line says.
 type xidLine struct {
@@ -42,57 +41,46 @@ const (
 // maxXidText bounds what is kept of a line, bytes.
 const maxXidText = 160
 
-// mayBeXid is quick to refuse the lines of everybody else.
-func mayBeXid(text []byte) bool {
-	return bytes.HasPrefix(text, []byte("NVRM: ")) || bytes.HasPrefix(text, []byte("nvidia-nvswitch")) ||
-		bytes.HasSuffix(text, []byte(": reset done"))
-}
-
-// parseXidLine reads a record of the kernel's log. Kind is lineOther of all
-// that is none of ours.
+// parseXidLine reads a record of the kernel's log. Kind is lineOther of any line that
+// is not believed, or says nothing about a GPU or an NVSwitch.
 func parseXidLine(record []byte) xidLine {
-	if !mayBeXid(record) {
+	l, ok := believe(record, false, aboutGPU)
+	if !ok {
 		return xidLine{}
 	}
-	text := string(record)
-	if rest, ok := strings.CutPrefix(text, "NVRM: Xid ("); ok {
-		return parseXid(rest)
-	}
-	if rest, ok := strings.CutPrefix(text, "NVRM: "); ok {
-		return parseNVRM(rest)
-	}
-	if rest, ok := strings.CutPrefix(text, "nvidia-nvswitch"); ok {
-		return parseSXid(rest)
-	}
-	words := strings.Fields(strings.TrimSuffix(text, ": reset done")) // "vfio-pci 0000:c1:00.0: reset done"
-	if len(words) == 2 {
-		if gpu, ok := pciAddress(words[1]); ok {
-			return xidLine{Kind: lineReset, GPU: gpu}
-		}
+	return l.xid()
+}
+
+// xid reads a believed line.
+func (l kernelLine) xid() xidLine {
+	switch l.Kind {
+	case saysXid:
+		return parseXid(l)
+	case saysSXid:
+		return parseSXid(l)
+	case saysLost, saysLostLong:
+		return xidLine{Kind: lineXid, GPU: l.PCI, Key: xidKey{Code: xidOffTheBus}, Text: l.words()}
+	case saysResetRequired:
+		return xidLine{Kind: lineXid, Text: l.words()}
+	case saysUUID:
+		return xidLine{Kind: lineUUID, GPU: l.PCI, UUID: l.UUID}
+	case saysLoad:
+		return xidLine{Kind: lineLoad, Driver: probe.ParseDriverVersion(l.Text)}
+	case saysReset:
+		return xidLine{Kind: lineReset, GPU: l.PCI}
 	}
 	return xidLine{}
 }
 
-// parseXid reads what follows "NVRM: Xid (":
+// parseXid reads an Xid, of which these are examples from "PCI:" on:
 //
 //	PCI:0000:c1:00): 79, pid=4711, name=python, GPU has fallen off the bus.
 //	PCI:0000:c1:00 GPU-I:02 GPU-CI:00): 31, pid='<unknown>', name=<unknown>, Ch 00000008, ...
 //	0000:03:00): 14, Channel 00000001
-func parseXid(rest string) xidLine {
-	address, rest, ok := strings.Cut(rest, "): ")
-	if !ok {
-		return xidLine{}
-	}
-	address, _, _ = strings.Cut(strings.TrimPrefix(address, "PCI:"), " ")
-	gpu, ok := pciAddress(address)
-	if !ok {
-		return xidLine{}
-	}
-	l := xidLine{Kind: lineXid, GPU: gpu}
-	if rest, ok = l.cutCode(rest, 4); !ok {
-		return xidLine{}
-	}
-	rest = l.cutProcess(rest)
+func parseXid(line kernelLine) xidLine {
+	l := xidLine{Kind: lineXid, GPU: line.PCI}
+	l.Key.Code, _ = strconv.Atoi(line.Code)
+	rest := l.cutProcess(line.Rest)
 	l.Text = xidText(rest)
 	switch l.Key.Code {
 	case xidRecoveryAction:
@@ -103,19 +91,6 @@ func parseXid(rest string) xidLine {
 	l.Link = parseLink(rest)
 	l.Nonfatal = strings.Contains(rest, " Nonfatal ") || strings.Contains(rest, " Non-fatal ")
 	return l
-}
-
-// cutCode takes the number off. Only digits, a comma or the end behind them.
-func (l *xidLine) cutCode(text string, digits int) (rest string, ok bool) {
-	i := 0
-	for i < len(text) && text[i] >= '0' && text[i] <= '9' {
-		i++
-	}
-	if i == 0 || i > digits || i < len(text) && text[i] != ',' {
-		return "", false
-	}
-	l.Key.Code, _ = strconv.Atoi(text[:i])
-	return strings.TrimPrefix(strings.TrimPrefix(text[i:], ","), " "), true
 }
 
 // cutProcess takes "pid=4711, name=python, " off. A name is the user's choice,
@@ -141,63 +116,21 @@ func (l *xidLine) cutProcess(text string) (rest string) {
 	return rest
 }
 
-// parseNVRM reads the driver's other lines that matter: which GPU has which
-// UUID, that the module is loaded, and two faults without a number.
-func parseNVRM(text string) xidLine {
-	switch {
-	case strings.HasPrefix(text, "GPU at PCI:"): // "GPU at PCI:0000:5c:00: GPU-<uuid>"
-		address, uuid, _ := strings.Cut(strings.TrimPrefix(text, "GPU at PCI:"), ": ")
-		gpu, ok := pciAddress(address)
-		if ok && strings.HasPrefix(uuid, "GPU-") && len(uuid) <= 64 && !strings.Contains(uuid, " ") {
-			return xidLine{Kind: lineUUID, GPU: gpu, UUID: uuid}
-		}
-	case strings.HasPrefix(text, "loading NVIDIA UNIX "):
-		return xidLine{Kind: lineLoad, Driver: probe.ParseDriverVersion(text)}
-	case strings.Contains(text, "allen off the bus"): // "GPU 0000:01:00.0: GPU has fallen off the bus."
-		text = lineBreaks.Replace(text)
-		for word := range strings.FieldsSeq(text) {
-			if gpu, ok := pciAddress(strings.TrimSuffix(word, ":")); ok {
-				return xidLine{Kind: lineXid, GPU: gpu, Key: xidKey{Code: xidOffTheBus}, Text: xidText(text)}
-			}
-		}
-	case strings.Contains(text, "[NV_ERR_RESET_REQUIRED]"):
-		return xidLine{Kind: lineXid, Text: xidText(text)}
-	}
-	return xidLine{}
-}
-
-// lineBreaks are those of a record of several lines, as /dev/kmsg and as rsyslog
-// write them.
-var lineBreaks = strings.NewReplacer(`\x0a`, " ", "#012", " ", "\n", " ")
-
-// parseSXid reads what follows "nvidia-nvswitch":
+// parseSXid reads an SXid:
 //
-//	3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
+//	nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
 //
 // The lines of registers behind it bear its number, but not how bad it is:
 //
-//	3: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 32 Sub-engine instance 00
-//	3: SXid (PCI:0000:05:00.0): 12028, Data {0x00140004, 0x00100000, 0x00140004, ...}
-func parseSXid(rest string) xidLine {
-	_, rest, ok := strings.Cut(rest, ": SXid (")
-	if !ok {
-		return xidLine{}
-	}
-	address, rest, ok := strings.Cut(rest, "): ")
-	if !ok {
-		return xidLine{}
-	}
-	gpu, ok := pciAddress(strings.TrimPrefix(address, "PCI:"))
-	if !ok {
-		return xidLine{}
-	}
-	l := xidLine{Kind: lineXid, GPU: gpu, Key: xidKey{Switch: true}}
-	if rest, ok = l.cutCode(rest, 5); !ok {
-		return xidLine{}
-	}
+//	nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 32 Sub-engine instance 00
+//	nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Data {0x00140004, 0x00100000, 0x00140004, ...}
+func parseSXid(line kernelLine) xidLine {
+	rest := line.Rest
 	if strings.HasPrefix(rest, "Severity ") || strings.HasPrefix(rest, "Data {") {
 		return xidLine{}
 	}
+	l := xidLine{Kind: lineXid, GPU: line.PCI, Key: xidKey{Switch: true}}
+	l.Key.Code, _ = strconv.Atoi(line.Code)
 	l.Nonfatal = strings.HasPrefix(rest, "Non-fatal,") || strings.HasPrefix(rest, "Correctable,")
 	l.Text, l.Link = xidText(rest), parseLink(rest)
 	return l
@@ -263,10 +196,6 @@ func parseRecoveryAction(text string) int {
 		return -1
 	}
 	return int(n)
-}
-
-func isHex(c byte) bool {
-	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'f'
 }
 
 // parsePlace finds the "GPC 3, TPC 0" of an Xid 13: the last one, for a name

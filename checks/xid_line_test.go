@@ -167,6 +167,7 @@ func TestNVLink5(t *testing.T) {
 		{149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 08 (0x001001c6 0x00000000)", "565.1", "RESET NETIR_LINK_DOWN on link 8, link fatal"},
 		{149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 08 (0x00000013 0x00000001)", "580.1", "WATCH NETIR_BER_EVENT on link 8, non-fatal, INVESTIGATE_LINK_SI_AND_CABLES"},
 		{150, "MSE_WATCHDOG Fatal XC0 i0 (0x00000000 0x00000000)", "580.1", "RESET MSE_WATCHDOG, fatal"},
+		{145, "x, (0x0 0x0), RLW_SRC_TRACK Fatal XC0 i0 Link 00 (0x000000e2 0x00000001 0x0)", "570.1", "RESET RLW_SRC_TRACK on link 0, fatal"},
 		{150, "MSE_WATCHDOG Fatal", "580.1", "WATCH cannot be decoded"},
 		{150, "MSE_WATCHDOG Fatal (nothing here)", "580.1", "WATCH cannot be decoded"},
 		{144, "(0x1 0x2)", "580.1", "WATCH cannot be decoded"},

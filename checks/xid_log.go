@@ -93,14 +93,18 @@ func (s *xidScan) index() {
 
 func (e *xidEvent) place() xidPlace { return xidPlace{xidSame{e.GPU, e.Key}, e.Sub} }
 
-// add takes one record of the kernel's log.
+// add takes one line of a log, if it is one that would be believed.
 func (s *xidScan) add(r probe.KernelRecord) {
-	if !mayBeXid(r.Text) {
-		return
+	if l, ok := believe(r.Text, r.Cont, aboutGPU); ok {
+		s.take(r, l)
 	}
+}
+
+// take takes one believed line.
+func (s *xidScan) take(r probe.KernelRecord, believed kernelLine) {
 	line, ok := s.memo[string(r.Text)] // floods repeat few lines
 	if !ok {
-		line = parseXidLine(r.Text)
+		line = believed.xid()
 		if len(s.memo) < xidMemos {
 			s.memo[string(r.Text)] = line
 		}
@@ -263,9 +267,8 @@ func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err 
 		booted()
 	}
 	from := ledger.Cursor
-	e.At("read /dev/kmsg")
 	scan = newXidScan(ledger, booted)
-	end, err := e.Host.KernelLog(from, scan.add)
+	end, err := e.kernelLog(from, aboutGPU, scan.take)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -273,7 +276,7 @@ func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err 
 		ledger.Events = slices.DeleteFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot })
 		ledger.Resets, ledger.Epoch, asked, from = nil, 0, false, 0
 		scan = newXidScan(ledger, booted)
-		if end, err = e.Host.KernelLog(0, scan.add); err != nil {
+		if end, err = e.kernelLog(0, aboutGPU, scan.take); err != nil {
 			return nil, nil, err
 		}
 	}

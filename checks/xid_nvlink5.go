@@ -47,11 +47,16 @@ type nvlink5 struct {
 	Status uint32 // errorStatus
 }
 
-// parseNVLink5 reads the text behind the code of such an Xid.
+// parseNVLink5 reads the text behind the code of such an Xid. What stands before its
+// last comma may be the rest of a process name.
 func parseNVLink5(text string) (n nvlink5, ok bool) {
-	head, numbers, ok := strings.Cut(text, "(")
-	if !ok {
+	at := strings.LastIndex(text, "(0x")
+	if at < 0 {
 		return n, false
+	}
+	head, numbers := text[:at], text[at+1:]
+	if i := strings.LastIndex(head, ", "); i >= 0 {
+		head = head[i+2:]
 	}
 	words := strings.Fields(head)
 	if len(words) < 2 {

@@ -18,6 +18,7 @@ type KernelRecord struct {
 	Seq   uint64        // counts the records of one boot
 	Level int           // 0 emergency ... 7 debug
 	At    time.Duration // after the boot, by the clock of printk
+	Cont  bool          // printed with KERN_CONT: the rest of an earlier record, or all that its driver prints
 	Text  []byte        // without its newline; only valid during the call
 }
 
@@ -32,13 +33,16 @@ type KernelLogEnd struct {
 const (
 	kmsgBuffer  = 16 << 10 // a record is at most 8 KiB (CONSOLE_EXT_LOG_MAX)
 	kmsgRecords = 1 << 20  // of one reading: a kernel that logs without end must not hold us
-	kmsgText    = 8 << 10  // of a record that comes in fragments, bytes
 )
 
 // KernelLog gives the records of /dev/kmsg from sequence number from on, as far
 // as the kernel itself wrote them: what a process writes there bears another
 // facility, whatever it claims. It does not wait for more. Below another root it
 // is a recorded file of such records.
+//
+// Each record stands for itself. The NVIDIA driver prints every line with KERN_CONT
+// (nv_printf in kernel-open/nvidia/os-interface.c), so that flag c does not mean that
+// something precedes it; what the kernel could join it has joined (prb_reserve_in_last).
 func (h *Host) KernelLog(from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
 	l := kernelLog{from: from, each: each}
 	fd, err := retry(func() (int, error) {
@@ -67,14 +71,12 @@ type kernelLog struct {
 	recorded bool // a file: one read gives many records
 	end      KernelLogEnd
 	count    int
-	held     KernelRecord // a fragment whose rest may follow
-	holding  bool
+	unnamed  *KernelRecord // a record to which the name of a cpuset is missing
 }
 
 func (l *kernelLog) read(read func([]byte) (int, error)) error {
 	buf := make([]byte, kmsgBuffer)
 	rest := 0
-	defer l.flush()
 	for l.count < kmsgRecords {
 		n, err := read(buf[rest:])
 		switch {
@@ -130,34 +132,50 @@ func (l *kernelLog) record(line []byte) {
 		l.end.First = r.Seq
 	}
 	l.end.Next = max(l.end.Next, r.Seq+1)
-	if facility != 0 || r.Seq < l.from {
-		return
-	}
-	if l.holding && flag != '-' {
-		l.held.Text = append(l.held.Text, r.Text[:min(len(r.Text), max(0, kmsgText-len(l.held.Text)))]...)
-		l.holding = flag == 'c'
-		if !l.holding {
-			l.each(l.held)
-		}
-		return
-	}
-	l.flush()
-	if flag == 'c' {
-		l.held, l.holding = r, true
-		l.held.Text = bytes.Clone(r.Text)
+	r.Cont = flag == 'c'
+	if facility != 0 || flag == '+' || l.cpuset(r) || r.Seq < l.from {
 		return
 	}
 	l.each(r)
 }
 
-func (l *kernelLog) flush() {
-	if l.holding {
-		l.holding = false
-		l.each(l.held)
+// Bounds of the wait for the name of a cpuset: a user who can starve the process
+// that prints must not be able to hold back the driver's lines for long.
+const (
+	cpusetRecords = 1000
+	cpusetTime    = time.Minute
+)
+
+// cpuset says whether a record may be no more than the name of a cpuset, which a user
+// may have chosen. "...,cpuset=NAME,mems_allowed=0" is printed in three parts
+// (cpuset_print_current_mems_allowed in the kernel's kernel/cgroup/cpuset.c). Where
+// another processor's record comes in between, NAME begins a record of flag c. Until
+// the last part is there no record of flag c is given.
+func (l *kernelLog) cpuset(r KernelRecord) bool {
+	if u := l.unnamed; u != nil && (r.Seq > u.Seq+cpusetRecords || r.At > u.At+cpusetTime) {
+		l.unnamed = nil
 	}
+	doubtful := r.Cont && l.unnamed != nil
+	switch {
+	case wantsCpuset(r.Text):
+		l.unnamed = &KernelRecord{Seq: r.Seq, At: r.At}
+	case doubtful && bytes.Contains(r.Text, []byte(",mems_allowed=")):
+		l.unnamed = nil
+	}
+	return doubtful
 }
 
-// parseKernelRecord reads "priority,sequence,microseconds,flag[,...];text".
+// wantsCpuset says whether a record ends where the name of a cpuset follows: a line of
+// the OOM killer, of an allocation that failed, or such a part of one. The path of a
+// cgroup, which a user may have chosen, ends other lines.
+func wantsCpuset(text []byte) bool {
+	line, ok := bytes.CutSuffix(text, []byte(",cpuset="))
+	return ok && !bytes.HasPrefix(line, []byte("cgroup: ")) &&
+		(len(line) == 0 || bytes.HasPrefix(line, []byte("oom-kill:constraint=")) || bytes.Contains(line, []byte(", nodemask=")))
+}
+
+// parseKernelRecord reads "priority,sequence,microseconds,flag[,...];text". The flag
+// is - or c; + is what kernels before 4.10 have in the midst of a line.
 func parseKernelRecord(line []byte) (r KernelRecord, facility uint64, flag byte, ok bool) {
 	head, text, ok := bytes.Cut(line, []byte(";"))
 	if !ok {

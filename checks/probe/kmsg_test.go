@@ -32,10 +32,16 @@ const recorded = `5,0,0,-;Linux version 6.8.0
 4,3,7000000,-,caller=T12;NVRM: Xid (PCI:0000:c1:00): 31, pid=1, name=a\x0ab
 garbage
 4,x,1,-;no number
-6,4,8000000,c;half a 
-6,5,8000001,+;line
-6,6,9000000,c;a fragment without its rest
-6,7,9000001,-;the end`
+4,4,8000000,c;NVRM: GPU at PCI:0000:c1:00: GPU-455d8f70
+4,5,8000001,c;NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.
+6,6,9000000,+;the midst of a line
+4,7,9000001,-;a: page allocation failure: order:0, mode:0xcc0(GFP_KERNEL), nodemask=(null),cpuset=
+4,8,9000002,-;b[1]: segfault at 0
+4,9,9000003,c;NVRM: Xid (PCI:0000:c1:00): 79, the name of a cpuset
+4,10,9000004,-;b[2]: segfault at 0
+4,11,9000005,c;,mems_allowed=0
+4,12,9000006,c;NVRM: Xid (PCI:0000:c1:00): 48, DBE
+6,13,9000007,-;the end`
 
 func TestKernelLog(t *testing.T) {
 	t.Parallel()
@@ -44,14 +50,18 @@ func TestKernelLog(t *testing.T) {
 	want := []string{
 		"1 5.1409s NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build",
 		`3 7s NVRM: Xid (PCI:0000:c1:00): 31, pid=1, name=a\x0ab`,
-		"4 8s half a line",
-		"6 9s a fragment without its rest",
-		"7 9.000001s the end",
+		"4 8s NVRM: GPU at PCI:0000:c1:00: GPU-455d8f70",
+		"5 8.000001s NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.",
+		"7 9.000001s a: page allocation failure: order:0, mode:0xcc0(GFP_KERNEL), nodemask=(null),cpuset=",
+		"8 9.000002s b[1]: segfault at 0",
+		"10 9.000004s b[2]: segfault at 0",
+		"12 9.000006s NVRM: Xid (PCI:0000:c1:00): 48, DBE",
+		"13 9.000007s the end",
 	}
 	if diff := cmp.Diff(want, list); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(KernelLogEnd{First: 0, Next: 8}, end); diff != "" {
+	if diff := cmp.Diff(KernelLogEnd{First: 0, Next: 14}, end); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -182,7 +192,6 @@ func FuzzKernelRecord(f *testing.F) {
 			}
 		}}
 		l.lines(data)
-		l.flush()
 		if l.end.Next < l.end.First {
 			t.Errorf("%+v", l.end)
 		}

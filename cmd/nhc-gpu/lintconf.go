@@ -237,6 +237,10 @@ func (l *linter) step(s *plan.Step) {
 			}
 		}
 	}
+	for _, path := range checks.UserWritten(s.Name, s.Args, s.Table) {
+		l.say(warning, "take "+path+" out of the line: the kernel's own log then counts",
+			"%s: any user can write to %s with logger(1), and so have this node drained; in: %s", s.Pos, path, s.Text)
+	}
 	text, sure := l.r.mistake(s)
 	if text == "" {
 		return

@@ -1,0 +1,366 @@
+package checks
+
+import (
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// This file alone decides which lines of the kernel's log are believed, and why.
+// A check that wants another line adds a row to kernelForms; the test beside it
+// then tries to forge the row with every line that carries a user's text.
+//
+// What a user can put into a record of facility 0 (a process cannot write one, not
+// even root, by /dev/kmsg):
+//
+//   - a process name, up to 15 bytes of anything, even as the first bytes of the
+//     record: "NAME[PID]: segfault at ...". One of "[", ":", " ", "/" and "(" follows;
+//   - a file's name, a cgroup's, a label, a mount option: any length, never first;
+//   - the name of a network interface: 15 bytes without blank, colon and slash;
+//   - the version string of a client of the NVIDIA driver, 63 bytes behind
+//     "NVRM: API mismatch: the client ";
+//   - a prefix of netfilter's, 127 bytes and first, where net.netfilter.nf_log_all_netns
+//     lets user namespaces log: see netfilterLine;
+//   - the name of a cpuset as a fragment of its own, which [probe.Host.KernelLog] holds
+//     back.
+//
+// So a form is matched from the first byte of the record to its last, and its fixed
+// bytes go on behind the first 15.
+
+// kernelSubject is what a form is about.
+type kernelSubject int
+
+const (
+	aboutGPU kernelSubject = iota
+	aboutLink
+)
+
+// kernelKind is what a line of a form says.
+type kernelKind int
+
+const (
+	saysXid kernelKind = iota
+	saysSXid
+	saysLost
+	saysLostLong
+	saysResetRequired
+	saysUUID
+	saysLoad
+	saysReset
+	saysLinkDown
+	saysUnplugged
+)
+
+// kernelForm is one form of the lines that are believed. In Form stand
+//
+//	{pci}     a PCI address; {pcifn} one with its function
+//	{mig}     nothing, or the parts of MIG: " GPU-I:02 GPU-CI:00"
+//	{code N}  a number of up to N digits, and behind a comma whatever follows
+//	{rest}    whatever follows
+//	{dev}     a network interface
+//	{a|b}     one of these
+//	{br}      a line break, as the kernel or syslog writes it, with the driver's prefix
+//	{fn}      nothing, or which GPU and which function: "GPU0 nvAssertFailed: "
+//	{uuid} {hex} {digits}
+type kernelForm struct {
+	Subject kernelSubject
+	Kind    kernelKind
+	Cont    bool // also in a record of flag c: the driver prints with KERN_CONT
+	Form    string
+	Source  string // what prints it
+	Proof   string // why no user can
+}
+
+// Drivers whose messages name a GPU's reset or a lost link.
+const (
+	resetDrivers = "{nvidia|vfio-pci|nvgrace-gpu-vfio-pci|nvidia-vgpu-vfio|nouveau|pci}"
+	linkDrivers  = "{mlx5_core|bnxt_en|ice|i40e|ixgbe|iavf|qede|ionic|cxgb4|hns3|sfc|enic|mana}"
+	linkTexts    = "{Link down|Link is down|Link is Down|NIC Link is Down|link down|link is down}"
+)
+
+var kernelForms = []kernelForm{
+	{
+		aboutGPU, saysXid, true, "NVRM: Xid (PCI:{pci}{mig}): {code 4}",
+		"NVIDIA open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/rc/kernel_rc.c, krcReportXid",
+		`"NVRM: Xid (PCI:" is 15 bytes: a name ends there at the latest, and no format goes on with a hexadecimal digit`,
+	},
+	{
+		aboutGPU, saysXid, true, "NVRM: Xid ({pci}{mig}): {code 4}",
+		"the same of drivers before 361",
+		`a name ends in the address at the latest ("NVRM: Xid (0000"), where ":" and two hexadecimal digits follow; a format has a blank behind its colon`,
+	},
+	{
+		aboutGPU, saysLost, true, "NVRM: GPU {pci}: GPU has fallen off the bus.",
+		"NVIDIA open-gpu-kernel-modules, src/nvidia/arch/nvalloc/unix/src/osinit.c, osHandleGpuLost",
+		`a name ends in the address at the latest ("NVRM: GPU 0000:"), where two hexadecimal digits follow`,
+	},
+	{
+		aboutGPU, saysLostLong, true,
+		"NVRM: The NVIDIA GPU {pci}{br}(PCI ID: {hex}:{hex}){br}installed in this system has{br}fallen off the bus and is not responding to commands.",
+		"NVIDIA open-gpu-kernel-modules, src/nvidia/arch/nvalloc/unix/src/osapi.c, rm_is_supported_device",
+		`a name ends at "NVRM: The NVIDI" at the latest, where no format goes on with "A"`,
+	},
+	{
+		aboutGPU, saysResetRequired, true, "NVRM: {fn}Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x{hex}){rest}",
+		"NVIDIA open-gpu-kernel-modules, src/nvidia/src/libraries/utils/nvassert.c, nvAssertOkFailed",
+		`a name ends within "NVRM: Assertion" at the latest or in the name of the function, which no format completes: each has a byte that no function's name has, or a blank and other words behind its colon`,
+	},
+	{
+		aboutGPU, saysUUID, true, "NVRM: GPU at PCI:{pci}: {uuid}",
+		"NVIDIA open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/rc/kernel_rc.c, _krcLogUuidOnce",
+		`a name ends at "NVRM: GPU at PC" at the latest, where no format goes on with "I"`,
+	},
+	{
+		aboutGPU, saysLoad, true, "NVRM: loading NVIDIA UNIX {rest}",
+		"NVIDIA open-gpu-kernel-modules, kernel-open/nvidia/nv.c, nvidia_init_module",
+		`a name ends at "NVRM: loading N" at the latest, where no format goes on with "V"`,
+	},
+	{
+		aboutGPU, saysSXid, false, "nvidia-nvswitch{digits}: SXid (PCI:{pci}): {code 5}",
+		"NVIDIA open-gpu-kernel-modules, src/common/nvswitch/kernel/inc/common_nvswitch.h, NVSWITCH_PRINT_SXID",
+		`"nvidia-nvswitch" is 15 bytes: a name ends there at the latest, and no format goes on with a digit`,
+	},
+	{
+		aboutGPU, saysReset, false, resetDrivers + " {pcifn}: reset done",
+		"Linux, drivers/pci/pci.c, pci_dev_restore",
+		`the shortest, "pci 0000:c1:00.0", is 16 bytes: a name ends in the address, and no format goes on with what is left of it`,
+	},
+	{
+		aboutLink, saysLinkDown, false, linkDrivers + " {pcifn} {dev}: " + linkTexts,
+		"Linux, netdev_info of drivers/net/ethernet/.../ (mlx5_core: en_main.c, mlx5e_update_carrier)",
+		`the shortest, "ice 0000:23:00.0", is 16 bytes: a name ends in the address, and no format goes on with what is left of it; an interface's name has no blank`,
+	},
+	{
+		aboutLink, saysUnplugged, false, "mlx5_core {pcifn}: Port module event: module {digits}, Cable unplugged",
+		"Linux, drivers/net/ethernet/mellanox/mlx5/core/events.c, port_module",
+		`a name ends at "mlx5_core 0000:" at the latest, where two hexadecimal digits follow`,
+	},
+}
+
+// kernelLine is a line that is believed.
+type kernelLine struct {
+	*kernelForm
+
+	PCI  string // 0000:c1:00.0
+	Dev  string
+	Code string
+	UUID string
+	Rest string // of {code} and {rest}
+	Text string // the whole line
+}
+
+// words is the line without the driver's name and without line breaks.
+func (l kernelLine) words() string {
+	return xidText(lineBreaks.Replace(strings.TrimPrefix(l.Text, "NVRM: ")))
+}
+
+// lineBreaks are those of a record of several lines, as /dev/kmsg and as rsyslog
+// write them.
+var lineBreaks = strings.NewReplacer(`\x0a`, " ", "#012", " ", "\n", " ")
+
+// kernelLog gives the believed lines of the kernel's own log about a subject, from
+// record number from on.
+func (e *Env) kernelLog(from uint64, about kernelSubject, each func(probe.KernelRecord, kernelLine)) (probe.KernelLogEnd, error) {
+	e.At("read /dev/kmsg")
+	return e.Host.KernelLog(from, func(r probe.KernelRecord) {
+		if l, ok := believe(r.Text, r.Cont, about); ok {
+			each(r, l)
+		}
+	})
+}
+
+// believe matches the text of a record of facility 0. Text from anywhere else, such as
+// a file of syslog, can be anyone's: this then says what the line would mean.
+func believe(text []byte, cont bool, about kernelSubject) (kernelLine, bool) {
+	if len(text) == 0 || len(text) > maxKernelLine {
+		return kernelLine{}, false
+	}
+	for i := range kernelForms {
+		f := &kernelForms[i]
+		if f.Subject != about || cont && !f.Cont || f.Form[0] != '{' && f.Form[0] != text[0] {
+			continue
+		}
+		if l, ok := f.match(strings.TrimRight(string(text), "\r\n ")); ok {
+			return l, true
+		}
+	}
+	return kernelLine{}, false
+}
+
+// maxKernelLine is the longest line that is looked at: a record ends there.
+const maxKernelLine = 8 << 10
+
+// match matches the whole of a text.
+func (f *kernelForm) match(text string) (l kernelLine, ok bool) {
+	l = kernelLine{kernelForm: f, Text: text}
+	for form := f.Form; form != ""; {
+		fixed, field, more := strings.Cut(form, "{")
+		if !strings.HasPrefix(text, fixed) {
+			return l, false
+		}
+		text = text[len(fixed):]
+		if !more {
+			break
+		}
+		field, form, _ = strings.Cut(field, "}")
+		if text, ok = l.field(field, text); !ok {
+			return l, false
+		}
+	}
+	return l, text == "" && !netfilterLine(l.Rest)
+}
+
+// field takes a field off the text.
+func (l *kernelLine) field(name, text string) (rest string, ok bool) {
+	n := 0
+	switch name {
+	case "pci", "pcifn":
+		n = addressLength(text)
+		l.PCI, ok = pciAddress(text[:n])
+		return text[n:], ok && (name == "pci" || strings.Contains(text[:n], "."))
+	case "code 4", "code 5":
+		n = span(text, isDigit)
+		if n == 0 || n > int(name[5]-'0') || n < len(text) && text[n] != ',' {
+			return "", false
+		}
+		l.Code, l.Rest = text[:n], strings.TrimPrefix(strings.TrimPrefix(text[n:], ","), " ")
+		return "", true
+	case "rest":
+		l.Rest = text
+		return "", true
+	case "dev":
+		n = span(text, func(c byte) bool { return c > ' ' && c != ':' && c != '/' && c != 0x7f })
+		l.Dev = text[:n]
+		return text[n:], n > 0 && n <= maxDev
+	case "uuid":
+		n = span(text, func(c byte) bool { return isHex(c) || c == '-' || c == 'G' || c == 'P' || c == 'U' })
+		l.UUID = text[:n]
+		return text[n:], n <= 64 && strings.HasPrefix(l.UUID, "GPU-")
+	case "hex":
+		n = span(text, isHex)
+		return text[n:], n > 0
+	case "digits":
+		n = span(text, isDigit)
+		return text[n:], n > 0 && n <= 4
+	case "mig":
+		for _, part := range []string{" GPU-I:", " GPU-CI:"} {
+			if after, ok := strings.CutPrefix(text, part); ok {
+				text = after[span(after, isDigit):]
+			}
+		}
+		return text, true
+	case "br":
+		for _, br := range []string{`\x0a`, "#012", "\n", " "} {
+			if after, ok := strings.CutPrefix(text, br); ok {
+				return strings.TrimPrefix(after, "NVRM: "), true
+			}
+		}
+		return "", false
+	case "fn":
+		return cutFunction(text), true
+	}
+	best := ""
+	for word := range strings.SplitSeq(name, "|") {
+		if strings.HasPrefix(text, word) && len(word) > len(best) {
+			best = word
+		}
+	}
+	return text[len(best):], best != ""
+}
+
+const maxDev = 15 // IFNAMSIZ without its end
+
+// cutFunction takes "GPU0 " and "nvAssertOkFailedNoLog: " off, if they are there.
+func cutFunction(text string) string {
+	if after, ok := strings.CutPrefix(text, "GPU"); ok {
+		if n := span(after, isDigit); n > 0 && strings.HasPrefix(after[n:], " ") {
+			text = after[n+1:]
+		}
+	}
+	n := span(text, func(c byte) bool { return c == '_' || isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'z' })
+	if after, ok := strings.CutPrefix(text[n:], ": "); ok && n > 0 {
+		return after
+	}
+	return text
+}
+
+// addressLength is how many bytes of a text may be a PCI address.
+func addressLength(text string) int {
+	n := span(text, func(c byte) bool { return isHex(c) || c == ':' })
+	if n+1 < len(text) && text[n] == '.' && isHex(text[n+1]) {
+		return n + 2
+	}
+	if n > 0 && text[n-1] == ':' { // the one behind it
+		return n - 1
+	}
+	return n
+}
+
+// span is how many bytes at the begin of a text are of a kind.
+func span(text string, is func(byte) bool) int {
+	n := 0
+	for n < len(text) && is(text[n]) {
+		n++
+	}
+	return n
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+func isHex(c byte) bool {
+	return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f'
+}
+
+// netfilterLine says whether a text is what netfilter writes behind a rule's prefix,
+// "IN=lo OUT= ... PREC=0x00": with nf_log_all_netns the prefix is a user's. The name
+// of a process is too short to hold as much, so that no user can hide a line.
+func netfilterLine(text string) bool {
+	_, text, ok := strings.Cut(text, "IN=")
+	if !ok {
+		return false
+	}
+	if _, text, ok = strings.Cut(text, " OUT="); !ok {
+		return false
+	}
+	for _, mark := range []string{" PREC=0x", " HOPLIMIT=", "ARP HTYPE=", "MACPROTO=", "MAC source = ", "TRUNCATED"} {
+		if strings.Contains(text, mark) {
+			return true
+		}
+	}
+	return false
+}
+
+// logReader is a check that can judge by files of syslog.
+type logReader interface{ logFiles() []string }
+
+// UserWritten are the files of syslog that a check judges by. Unlike the kernel's own
+// log any user can write to them, with logger(1).
+func UserWritten(name string, args []string, table map[string]any) []string {
+	info, ok := Lookup(name)
+	if !ok {
+		return nil
+	}
+	c, ok := info.New().(logReader)
+	if !ok {
+		return nil
+	}
+	bind := func() error { return Bind(c.(Check), args) }
+	if table != nil {
+		bind = func() error { return BindTable(c.(Check), table) }
+	}
+	if bind() != nil {
+		return nil
+	}
+	return c.logFiles()
+}
+
+// pastedLine finds the driver's words in a line as people paste it. It is for
+// explaining, not for judging.
+func pastedLine(text string) (kernelLine, bool) {
+	for _, start := range []string{"NVRM: ", "nvidia-nvswitch"} {
+		if i := strings.Index(text, start); i >= 0 {
+			return believe([]byte(text[i:]), false, aboutGPU)
+		}
+	}
+	return kernelLine{}, false
+}
