@@ -47,6 +47,8 @@ const (
 	OpUnlock Op = "unlock" // let go of it
 	OpBury   Op = "bury"   // add processes to the ledger
 
+	OpAsk Op = "ask" // a command of a person: see worker_people.go
+
 	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
 )
 
@@ -72,6 +74,8 @@ type Request struct {
 	Program string            `json:"program,omitempty"` // exec: the file to run, if it is not what argv says
 	Mark    *checks.LogMark   `json:"mark,omitempty"`    // count: where the log was read to
 	Most    int64             `json:"most,omitempty"`    // note, notes: bytes that the journal may hold
+	Who     string            `json:"who,omitempty"`     // ask: the person
+	Places  []Place           `json:"places,omitempty"`  // ask
 	Merge   bool              `json:"merge,omitempty"`   // exec: the standard error belongs to the output; what is left behind lives on
 }
 
@@ -120,15 +124,19 @@ type Response struct {
 	Mark     *checks.LogMark   `json:"mark,omitempty"`     // count: where the log ends
 	Doubts   []string          `json:"doubts,omitempty"`   // count: what could not be read
 	Records  []probe.Record    `json:"records,omitempty"`  // recall
-	Jobs     []string          `json:"jobs,omitempty"`     // jobs
+	Jobs     []string          `json:"jobs,omitempty"`     // jobs; ask: names
 	Lines    [][]byte          `json:"lines,omitempty"`    // notes; open: the ledger, and the file that was asked for
 	Programs []Program         `json:"programs,omitempty"` // programs
-	Busy     *Holder           `json:"busy,omitempty"`     // open, lock: who holds the lock; nil: the supervisor has it
-	Cut      bool              `json:"cut,omitempty"`      // exec: there was more output
-	Worn     bool              `json:"worn,omitempty"`     // this worker leaves after the answer, see probe.Worn
-	Spent    bool              `json:"spent,omitempty"`    // this worker can do no more, see probe.Host.Blocked
-	Exists   bool              `json:"exists,omitempty"`   // create: there is such a file; Err says so
-	Err      string            `json:"err,omitempty"`      // why the operation failed, complete
+	Text     string            `json:"text,omitempty"`     // ask: for a person
+
+	Baselines []checks.BaselineRow `json:"baselines,omitempty"` // ask
+
+	Busy   *Holder `json:"busy,omitempty"`   // open, lock: who holds the lock; nil: the supervisor has it
+	Cut    bool    `json:"cut,omitempty"`    // exec: there was more output
+	Worn   bool    `json:"worn,omitempty"`   // this worker leaves after the answer, see probe.Worn
+	Spent  bool    `json:"spent,omitempty"`  // this worker can do no more, see probe.Host.Blocked
+	Exists bool    `json:"exists,omitempty"` // create: there is such a file; Err says so
+	Err    string  `json:"err,omitempty"`    // why the operation failed, complete
 }
 
 // FileInfo says what a configuration file is.
@@ -136,6 +144,7 @@ type FileInfo struct {
 	Missing bool        `json:"missing,omitempty"`
 	Mode    fs.FileMode `json:"mode"`
 	UID     uint32      `json:"uid"`
+	Path    string      `json:"path,omitempty"` // read: absolute, without links as far as the file exists
 	Size    int64       `json:"size"`
 	Stays   bool        `json:"stays,omitempty"` // take: it could not be removed
 }

@@ -153,6 +153,8 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return w.record(req)
 	case OpOpen, OpLoad, OpSave, OpLock, OpUnlock, OpBury:
 		return state(req)
+	case OpAsk:
+		return w.ask(req)
 	case OpPrograms:
 		return programs(req.Path)
 	default:

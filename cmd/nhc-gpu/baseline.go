@@ -15,7 +15,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
@@ -73,18 +72,11 @@ func learnBaseline(words []string, exit *int) error {
 			return nil
 		}
 	}
-	rows, err := checks.Baselines(r.pastEnv())
+	resp, err := r.ask(run.AskBaselines, nil)
 	if err != nil {
 		return err
 	}
-	return printBaselines(os.Stdout, rows)
-}
-
-// pastEnv is for reading what this run's checks keep.
-func (r *oneRun) pastEnv() *checks.Env {
-	env := &checks.Env{Host: probe.NewHost(cmp.Or(r.set.get("HOSTROOT"), "/"))}
-	env.Host.SetPast(r.set.past, r.set.spare)
-	return env
+	return printBaselines(os.Stdout, resp.Baselines)
 }
 
 // onlyActive leaves of a plan the active tests, each to be run whatever its last

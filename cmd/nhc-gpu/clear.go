@@ -10,16 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
-	"github.com/nhc-gpu/nhc-gpu/slurm"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
 
 // memory is a part of what runs of root remember, which an operator may clear.
 type memory struct {
-	flag     string // what the command is given for it: "--ib "
-	clear    func(env *checks.Env, words []string, who string) (cleared []string, err error)
-	thisBoot func(env *checks.Env) bool
+	flag string // what the command is given for it: "--ib "
+	kind string // as the worker calls it
 }
 
 // clearCommand is an operator's word that something is over.
@@ -49,13 +46,13 @@ syslog. Needs root.`,
 			case ports && baseline, ports && active, baseline && active:
 				return errors.New("clear: --ib, --baseline and --active are things apart: say one after the other")
 			case active:
-				return memory{"--active ", checks.ClearActive, checks.ActiveOfThisNode}.clearWords(words)
+				return memory{"--active ", run.ClearActive}.clearWords(words)
 			case baseline:
-				return memory{"--baseline ", checks.ClearBaseline, checks.BaselineOfThisNode}.clearWords(words)
+				return memory{"--baseline ", run.ClearBaseline}.clearWords(words)
 			case ports:
-				return memory{"--ib ", checks.ClearIB, checks.PortsOfThisBoot}.clearWords(words)
+				return memory{"--ib ", run.ClearPorts}.clearWords(words)
 			}
-			return memory{"", checks.ClearXids, checks.XidsOfThisBoot}.clearWords(words)
+			return memory{"", run.ClearXid}.clearWords(words)
 		},
 	}
 	cmd.Flags().BoolVar(&ports, "ib", false, "errors and flaps of InfiniBand and RoCE ports")
@@ -65,16 +62,19 @@ syslog. Needs root.`,
 }
 
 func (m memory) clearWords(words []string) error {
-	env, rest := xidEnv(words)
-	node := nodeFromEnviron(os.Getenv, slurm.Manual)
-	if node.bad != nil {
-		return node.bad
+	r, rest, err := xidRun(words)
+	if err != nil {
+		return err
 	}
-	if dir, _ := node.past(); dir == "" {
+	defer r.close()
+	switch {
+	case r.node.bad != nil:
+		return r.node.bad
+	case r.set.past == "":
 		return errors.New("clear: only root can clear what runs of root remember")
 	}
 	who := whoAsks()
-	cleared, err := m.everywhere(env, node.name, rest, who)
+	cleared, err := m.everywhere(r, rest, who)
 	if err != nil {
 		return err
 	}
@@ -89,23 +89,23 @@ func (m memory) clearWords(words []string) error {
 
 // everywhere clears in what the node remembers, by every name that it has: slurmd
 // may call it otherwise than its host name, and tells only its own children.
-func (m memory) everywhere(env *checks.Env, node string, words []string, who string) (cleared []string, err error) {
-	names := append(env.Host.PastNames(pastRoot), env.Host.PastNames(stateRoot)...)
-	slices.Sort(names)
-	for _, name := range append([]string{node}, slices.Compact(names)...) {
-		dir, spare := pastOf(name)
-		env.Host.SetPast(dir, spare)
-		if name != node && !m.thisBoot(env) {
-			continue // a node that has the same disk, or none
-		}
-		more, err := m.clear(env, words, who)
-		if _, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
-			fmt.Fprintln(os.Stderr, "nhc-gpu: warning:", err)
-		} else if err != nil {
-			return nil, err
-		}
-		cleared = append(cleared, more...)
+func (m memory) everywhere(r *oneRun, words []string, who string) (cleared []string, err error) {
+	names, err := r.askAbout(&run.Request{Op: run.OpAsk, Name: run.AskNames, Places: []run.Place{{Past: pastRoot}, {Past: stateRoot}}, Line: "find the names of the node"})
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(cleared)
-	return slices.Compact(cleared), nil
+	q := &run.Request{Op: run.OpAsk, Name: run.AskClear, Path: m.kind, Args: words, Who: who, Line: "clear"}
+	slices.Sort(names.Jobs)
+	for _, name := range append([]string{r.node.name}, slices.Compact(names.Jobs)...) {
+		dir, spare := pastOf(name)
+		q.Places = append(q.Places, run.Place{Past: dir, Spare: spare, Always: name == r.node.name})
+	}
+	resp, err := r.askAbout(q)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range resp.Doubts {
+		fmt.Fprintln(os.Stderr, "nhc-gpu: warning:", d)
+	}
+	return resp.Jobs, nil
 }

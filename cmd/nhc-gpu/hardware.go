@@ -2,22 +2,41 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
 
 // presetHardware sets the variables that LBNL NHC's check_hw_* leave behind for
 // the lines below them, where a line speaks of one: the sample configuration has
-// check_ps_loadavg $((2*HW_CORES)).
+// check_ps_loadavg $((2*HW_CORES)). A worker reads them.
 func (r *oneRun) presetHardware(conf []byte) {
 	if !bytes.Contains(conf, []byte("HW_")) {
 		return
 	}
-	host := probe.NewHost(r.set.get("HOSTROOT"))
-	cpus, _ := host.CPUs() // what cannot be read is 0, as in LBNL NHC
-	memory, _ := host.Memory()
+	var cpus probe.CPUs // what cannot be read is 0, as in LBNL NHC
+	var memory probe.Memory
+	reqs := []*run.Request{
+		{Op: run.OpHave, Name: string(probe.PartCPU), Line: "count the processors"},
+		{Op: run.OpHave, Name: string(probe.PartMemory), Line: "read the size of the memory"},
+	}
+	r.pool.SetVars(r.set.workerVars()) // HOSTROOT
+	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.reading() }, func(q *run.Request, o run.Outcome) {
+		resp, err := o.AnswerTo(q.Line)
+		switch {
+		case err != nil:
+			r.warn(fmt.Errorf("%w: HW_* are 0", err))
+		case resp.Have != nil && q == reqs[0]:
+			cpus = resp.Have.CPUs
+		case resp.Have != nil:
+			memory = resp.Have.Memory
+		}
+	})
 	var text strings.Builder
 	for name, value := range map[string]uint64{
 		"HW_SOCKETS": uint64(cpus.Sockets), "HW_CORES": uint64(cpus.Cores), "HW_THREADS": uint64(cpus.Threads),

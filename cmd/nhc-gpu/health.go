@@ -117,7 +117,8 @@ type oneRun struct {
 	left       bool   // its result has been written
 	doubt      string // what could not be told, the first of it
 	warned     map[string]bool
-	unusable   bool // the configuration cannot be used, so there is no verdict
+	resolved   map[string]string // files of the configuration, as written, and where they are
+	unusable   bool              // the configuration cannot be used, so there is no verdict
 
 	slurmAsked bool  // Slurm's configuration has been looked for
 	slurmDoubt error // why it could not be read

@@ -10,7 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -40,16 +41,20 @@ nhc-gpu --epilog.`,
 }
 
 func printJobs(words []string, asJSON bool) error {
-	env, rest := xidEnv(words)
-	node := nodeFromEnviron(os.Getenv, slurm.Manual)
-	if node.bad != nil {
-		return node.bad
+	r, rest, err := xidRun(words)
+	if err != nil {
+		return err
 	}
-	env.Host.SetPast(node.past())
-	list, err := allRecords(env.Host)
+	defer r.close()
 	switch {
-	case errors.Is(err, probe.ErrNoMemory):
+	case r.node.bad != nil:
+		return r.node.bad
+	case r.set.past == "":
 		return errors.New("job: only root can read the records of jobs")
+	}
+	r.pool.SetVars(r.set.workerVars())
+	list, err := r.allRecords()
+	switch {
 	case err != nil:
 		return err
 	case len(rest) > 1:
@@ -57,7 +62,7 @@ func printJobs(words []string, asJSON bool) error {
 	case len(rest) == 1:
 		list = slices.DeleteFunc(list, func(r *slurm.Record) bool { return r.Job != rest[0] })
 		if len(list) == 0 {
-			return fmt.Errorf("job %s: no record of it on node %s", rest[0], node.name)
+			return fmt.Errorf("job %s: no record of it on node %s", rest[0], r.node.name)
 		}
 	default:
 		list = list[max(0, len(list)-lastJobs):]
@@ -82,21 +87,23 @@ func printJobs(words []string, asJSON bool) error {
 
 // allRecords are those of the journal, then the open ones. A line that is none
 // was half written when the disk was full.
-func allRecords(h *probe.Host) (list []*slurm.Record, err error) {
-	lines, err := h.JournalLines(probe.Journal{Name: jobJournal, Most: journalMost})
+func (r *oneRun) allRecords() (list []*slurm.Record, err error) {
+	resp, err := r.recordCall(checks.Local, &run.Request{Op: run.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).AnswerTo("read the journal of jobs")
 	if err != nil {
 		return nil, err
 	}
-	for _, line := range lines {
+	for _, line := range resp.Lines {
 		if r, err := slurm.ParseRecord(line); err == nil {
 			list = append(list, r)
 		}
 	}
-	open, err := h.Records(slurm.RecordPrefix)
-	for _, o := range open {
+	if resp, err = r.recordCall(checks.Local, &run.Request{Op: run.OpRecall, Name: slurm.RecordPrefix, Line: "read the records of jobs"}).AnswerTo("read the records of jobs"); err != nil {
+		return list, err
+	}
+	for _, o := range resp.Records {
 		if r, err := slurm.ParseRecord(o.Data); err == nil {
 			list = append(list, r)
 		}
 	}
-	return list, err
+	return list, nil
 }

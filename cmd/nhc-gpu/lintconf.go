@@ -17,7 +17,7 @@ import (
 
 // file reads a configuration file; ok is false if there is nothing to look at.
 func (l *linter) file(path string, named bool) (data []byte, ok bool) {
-	data, ok, err := contentOf(path, l.call(run.OpRead, path), named)
+	data, ok, err := l.r.contentOf(path, l.call(run.OpRead, path), named)
 	l.errors(err)
 	if ok {
 		l.read = append(l.read, path)

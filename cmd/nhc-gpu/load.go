@@ -74,7 +74,7 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 // read. One that does not exist means that there is nothing to check, as in
 // LBNL NHC.
 func (r *oneRun) usable(path string, o run.Outcome) (file run.File, exit int, over bool) {
-	file, err := o.File("read " + path)
+	file, err := r.opened(path, o)
 	if err != nil {
 		return file, r.refuse(err), true
 	}

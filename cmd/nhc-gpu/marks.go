@@ -7,6 +7,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -27,9 +28,9 @@ func (r *oneRun) cause() slurm.Cause {
 		}
 	}
 	if s == nil {
-		return slurm.Cause{File: spelt(r.set.get("CONFFILE"))}
+		return slurm.Cause{File: r.spelt(r.set.get("CONFFILE"))}
 	}
-	c := slurm.Cause{Check: checkOf(s), File: spelt(s.Pos.File), Job: r.job != nil}
+	c := slurm.Cause{Check: checkOf(s), File: r.spelt(s.Pos.File), Job: r.job != nil}
 	if unasked(s) {
 		c.File = "" // no line asks for it
 	}
@@ -39,19 +40,25 @@ func (r *oneRun) cause() slurm.Cause {
 	return c
 }
 
-// spelt is the one way in which a file is remembered, "" for none.
-func spelt(file string) string {
-	if file == "" {
-		return ""
+// spelt is the one way in which a file is remembered, "" for none: as the worker that has
+// read it has resolved it.
+func (r *oneRun) spelt(file string) string {
+	if path := r.resolved[file]; path != "" || file == "" {
+		return path
 	}
-	path, err := filepath.Abs(file)
-	if err != nil { // nobody knows where this is: it is as it was written
-		return file
+	return filepath.Clean(file)
+}
+
+// opened is a file of the configuration that a worker has read.
+func (r *oneRun) opened(path string, o run.Outcome) (run.File, error) {
+	f, err := o.File("read " + path)
+	if err == nil && f.Path != "" {
+		if r.resolved == nil {
+			r.resolved = map[string]string{}
+		}
+		r.resolved[path] = f.Path
 	}
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		return target
-	}
-	return path
+	return f, err
 }
 
 // notLooked are the codes by which an ordinary check says that it has not looked at what
@@ -79,12 +86,12 @@ func (r *oneRun) answered(list []checks.Finding, earlier bool) {
 // lacks says why this run, which has passed, does not take back what the node was drained
 // for, "" if it does.
 func (r *oneRun) lacks(c slurm.Cause) string {
-	file := spelt(c.File) // as earlier runs may have written it
-	reads := file != "" && (file == spelt(r.set.get("CONFFILE")) || file == spelt(r.tablesFile()))
+	file := r.spelt(c.File) // as earlier runs may have written it
+	reads := file != "" && (file == r.spelt(r.set.get("CONFFILE")) || file == r.spelt(r.tablesFile()))
 	if !reads && !c.Job || r.plan == nil {
 		return "whose file this run does not read"
 	}
-	of := func(s *plan.Step) bool { return checkOf(s) == c.Check && (c.Job || spelt(s.Pos.File) == file) }
+	of := func(s *plan.Step) bool { return checkOf(s) == c.Check && (c.Job || r.spelt(s.Pos.File) == file) }
 	var same, like []*plan.Step
 	for i := range r.plan.Steps {
 		if s := &r.plan.Steps[i]; of(s) && s.Text == c.Line {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -48,10 +49,21 @@ func (s nodeState) Lock(wait time.Duration) (unlock func(), err error) {
 	return func() { s.pool.Unlock(memoryLock) }, nil
 }
 
+// lookAround finds out which distribution this is. A root file system that does not answer
+// is none that is known.
+func (r *oneRun) lookAround() {
+	const sign = "/etc/debian_version"
+	f, err := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: sign, Line: "read " + sign}, lookLimit).File("read " + sign)
+	r.set.distribution(err == nil && !f.Missing)
+}
+
+const lookLimit = 2 * time.Second
+
 // openState finds out what earlier runs of the node have left. Whatever is wrong with it
 // costs one warning: the run goes on without a memory. busy reports that another health
 // check of slurmd is at work. Only root has anything to remember: only root acts.
 func (r *oneRun) openState(lock string) (busy error) {
+	r.lookAround()
 	if os.Geteuid() != 0 || r.node.bad != nil {
 		return nil
 	}

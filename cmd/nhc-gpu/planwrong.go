@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -150,7 +149,7 @@ func (r *oneRun) notFound(name string, newPath bool) (text string, sure bool) {
 		known = append(known, s.Functions...)
 		sure = sure && !s.Sources
 	}
-	if slices.Contains(known, name) || isProgram(name, r.set.get("PATH")) {
+	if slices.Contains(known, name) || r.isProgram(name) {
 		return "", false
 	}
 	text = fmt.Sprintf("%s: no check, no function of a script and no command in PATH has this name", name)
@@ -170,15 +169,16 @@ func (r *oneRun) notFound(name string, newPath bool) (text string, sure bool) {
 }
 
 // isProgram says whether a name leads to a file that can be executed.
-func isProgram(name, path string) bool {
-	dirs := filepath.SplitList(path)
-	if strings.Contains(name, "/") {
-		dirs = []string{""}
+func (r *oneRun) isProgram(name string) bool {
+	paths := []string{name}
+	if !strings.Contains(name, "/") {
+		paths = nil
+		for _, dir := range filepath.SplitList(r.set.get("PATH")) {
+			paths = append(paths, filepath.Join(dir, name))
+		}
 	}
-	return slices.ContainsFunc(dirs, func(dir string) bool {
-		st, err := os.Stat(filepath.Join(dir, name))
-		return err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0
-	})
+	resp, err := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpFind, Args: paths, Line: "find " + name}, r.reading()).Answer()
+	return err == nil && resp.Status > 0
 }
 
 // typos counts the letters that are left out, put in or exchanged between two

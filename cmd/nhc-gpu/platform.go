@@ -82,7 +82,7 @@ func (r *oneRun) profilesRequest() *run.Request {
 // a file wants it.
 func (r *oneRun) useProfiles(o run.Outcome) error {
 	path := r.set.profilesFile()
-	data, there, err := contentOf(path, o, r.set.get("PLATFORM_PROFILES") != "")
+	data, there, err := r.contentOf(path, o, r.set.get("PLATFORM_PROFILES") != "")
 	if !there {
 		return err
 	}

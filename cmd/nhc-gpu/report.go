@@ -194,7 +194,7 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 			path = own.Path
 		}
 	}
-	file, err := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit).File("read " + path)
+	file, err := r.opened(path, r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit))
 	switch {
 	case err != nil:
 		return path, err

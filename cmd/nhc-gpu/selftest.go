@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
 
 // selftestName is the word for it.
@@ -72,11 +73,16 @@ that could not be tried.`,
 func selftestsOf(names []string, file string) ([]checks.Selftest, error) {
 	list, err := checks.Selftests()
 	if file != "" {
-		data, unread := os.ReadFile(file)
-		if unread != nil {
+		pool := run.NewPool(run.Options{Root: "/"})
+		defer pool.Close()
+		f, unread := pool.Call(context.Background(), checks.Local, &run.Request{Op: run.OpRead, Path: file, Line: "read " + file}, readLimit).File("read " + file)
+		switch {
+		case unread != nil:
 			return nil, unread
+		case f.Missing:
+			return nil, fmt.Errorf("read %s: no such file", file)
 		}
-		if list, err = checks.ParseSelftests(string(data)); err != nil {
+		if list, err = checks.ParseSelftests(string(f.Data)); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 	}

@@ -81,10 +81,7 @@ func newSettings(environ []string, aroundJob bool) *settings {
 	}
 	short, _, _ := strings.Cut(host, ".")
 	s.vars["HOSTNAME"], s.vars["HOSTNAME_S"] = host, short
-	s.vars["SYSCONFIGDIR"], s.vars["LIBEXECDIR"] = "/etc/sysconfig", "/usr/libexec"
-	if _, err := os.Stat("/etc/debian_version"); err == nil {
-		s.vars["SYSCONFIGDIR"], s.vars["LIBEXECDIR"] = "/etc/default", "/usr/lib"
-	}
+	s.distribution(false)
 	for _, n := range []string{"HOSTNAME", "HOSTNAME_S", "SYSCONFIGDIR", "LIBEXECDIR"} {
 		s.export[n] = true
 	}
@@ -95,6 +92,14 @@ func newSettings(environ []string, aroundJob bool) *settings {
 	s.put("FAIL_CNT", "0", true)
 	s.put("FORCE_SETSID", "1", true)
 	return s
+}
+
+// distribution sets the directories in which distributions differ.
+func (s *settings) distribution(debian bool) {
+	s.vars["SYSCONFIGDIR"], s.vars["LIBEXECDIR"] = "/etc/sysconfig", "/usr/libexec"
+	if debian {
+		s.vars["SYSCONFIGDIR"], s.vars["LIBEXECDIR"] = "/etc/default", "/usr/lib"
+	}
 }
 
 func (s *settings) get(name string) string { return s.vars[name] }

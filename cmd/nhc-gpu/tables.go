@@ -57,7 +57,7 @@ func missing(o run.Outcome) bool {
 // cannot be used ends the run: without its policies a warning would drain nodes.
 func (r *oneRun) useTables(o run.Outcome) error {
 	path := r.tablesFile()
-	data, there, err := contentOf(path, o, r.set.get("TOMLFILE") != "")
+	data, there, err := r.contentOf(path, o, r.set.get("TOMLFILE") != "")
 	if !there {
 		return err
 	}
@@ -75,8 +75,8 @@ func (r *oneRun) useTables(o run.Outcome) error {
 
 // contentOf is the text of a configuration file, which may be missing unless
 // somebody has named it.
-func contentOf(path string, o run.Outcome, named bool) (data []byte, there bool, err error) {
-	f, err := o.File("read " + path)
+func (r *oneRun) contentOf(path string, o run.Outcome, named bool) (data []byte, there bool, err error) {
+	f, err := r.opened(path, o)
 	switch {
 	case err != nil:
 		return nil, false, err

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
 
 // xidCommands are what a person does about Xids: ask, and clear.
@@ -33,42 +33,55 @@ word), and what to do.`,
   nhc-gpu xid explain 'NVRM: Xid (PCI:0000:c1:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004)'`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, words []string) error {
-			env, rest := xidEnv(words)
-			text, err := checks.ExplainXid(env, strings.Join(rest, " "))
+			r, rest, err := xidRun(words)
 			if err != nil {
 				return err
 			}
-			fmt.Print(text)
+			defer r.close()
+			resp, err := r.ask(run.AskExplain, rest)
+			if err != nil {
+				return err
+			}
+			fmt.Print(resp.Text)
 			return nil
 		},
 	})
 	return []*cobra.Command{xid, clearCommand()}
 }
 
-// xidEnv is the node that a person asks about as check_gpu_xid would see it, with
-// the settings of the node's configuration and those among the words, and the
-// words that are left. A configuration that cannot be used is said, and done
-// without.
-func xidEnv(words []string) (env *checks.Env, rest []string) {
-	vars := map[string]string{}
+// xidRun is a run for a person who asks about the node as check_gpu_xid would see it, with
+// the settings of the node's configuration and those among the words, and the words that
+// are left. A configuration that cannot be used is reported, and its settings are not used.
+func xidRun(words []string) (r *oneRun, rest []string, err error) {
 	var given []string
 	for _, w := range words {
-		name, value, ok := strings.Cut(w, "=")
+		name, _, ok := strings.Cut(w, "=")
 		if ok && isName(name) && name == strings.ToUpper(name) {
-			vars[name], given = value, append(given, w)
+			given = append(given, w)
 			continue
 		}
 		rest = append(rest, w)
 	}
-	r, _, err := forPeople(given, reportOptions{})
+	r, _, err = forPeople(given, reportOptions{})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "nhc-gpu: warning: %v: settings in it are not used\n", err)
+		if r, err = peopleRun(given); err != nil {
+			return nil, nil, err
+		}
 	} else {
-		maps.Copy(vars, r.set.vars)
-		maps.Copy(vars, assignedBefore(r.plan, "check_gpu_xid"))
-		r.close()
+		maps.Copy(r.set.vars, assignedBefore(r.plan, "check_gpu_xid"))
 	}
-	return &checks.Env{Host: probe.NewHost(vars["HOSTROOT"]), Vars: vars}, rest
+	return r, rest, nil
+}
+
+// ask has the local worker answer a question of a person.
+func (r *oneRun) ask(question string, words []string) (*run.Response, error) {
+	return r.askAbout(&run.Request{Op: run.OpAsk, Name: question, Args: words, Line: question})
+}
+
+func (r *oneRun) askAbout(q *run.Request) (*run.Response, error) {
+	r.pool.SetVars(r.set.workerVars())
+	return r.pool.Call(r.ctx, checks.Local, q, readLimit).AnswerTo(q.Name)
 }
 
 // assignedBefore is what the lines of a plan assign before a check, or in all if

@@ -6,6 +6,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +24,7 @@ const maxRead = 2 << 20
 func readFile(path string) *Response {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return &Response{File: &FileInfo{Missing: true}}
+		return &Response{File: &FileInfo{Missing: true, Path: absolute(path)}}
 	}
 	if err != nil {
 		return &Response{Err: pathError("read", path, err)}
@@ -36,11 +38,28 @@ func readFile(path string) *Response {
 	if !st.Mode().IsRegular() {
 		return &Response{File: info}
 	}
+	info.Path = placeOf(f)
 	data, err := io.ReadAll(io.LimitReader(f, maxRead))
 	if err != nil {
 		return &Response{Err: pathError("read", path, err)}
 	}
 	return &Response{File: info, Data: data}
+}
+
+// placeOf is where an open file is, without links: as the kernel has it, which asks no
+// file system.
+func placeOf(f *os.File) string {
+	if place, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil && strings.HasPrefix(place, "/") {
+		return place
+	}
+	return absolute(f.Name())
+}
+
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
 }
 
 func fileInfo(st fs.FileInfo) *FileInfo {

@@ -1,0 +1,98 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The worker's half of the commands for people: they look at the same files as the
+// checks do, which may lie where nothing answers.
+
+// What a person may ask, Request.Name of [OpAsk].
+const (
+	AskExplain   = "explain"   // what an Xid means: the words are a code or a line
+	AskBaselines = "baselines" // what active tests have learned
+	AskNames     = "names"     // the nodes that have a memory below the directories of Places
+	AskClear     = "clear"     // acknowledge errors: Path is one of the kinds below
+)
+
+// What can be cleared.
+const (
+	ClearXid      = "xid"
+	ClearPorts    = "ib"
+	ClearBaseline = "baseline"
+	ClearActive   = "active"
+)
+
+// Place is where the checks of a node keep what they remember, and where if that cannot
+// be written.
+type Place struct {
+	Past, Spare string
+	Always      bool // clear: also if what lies there is not known to be of this node
+}
+
+func (w *worker) ask(req *Request) *Response {
+	env := w.env(req, w.vars.Plain)
+	resp := &Response{}
+	var err error
+	switch req.Name {
+	case AskExplain:
+		resp.Text, err = checks.ExplainXid(env, strings.Join(req.Args, " "))
+	case AskBaselines:
+		resp.Baselines, err = checks.Baselines(env)
+	case AskNames:
+		for _, p := range req.Places {
+			resp.Jobs = append(resp.Jobs, env.Host.PastNames(p.Past)...)
+		}
+	case AskClear:
+		err = w.clear(env, req, resp)
+	default:
+		err = fmt.Errorf("unknown question %q", req.Name)
+	}
+	if err != nil {
+		resp.Err = err.Error()
+	}
+	return resp
+}
+
+// clearances are what clears a part of what the checks remember, and what tells whether
+// it is about this node in this boot.
+var clearances = map[string]struct {
+	clear    func(env *checks.Env, words []string, who string) (cleared []string, err error)
+	thisNode func(env *checks.Env) bool
+}{
+	ClearXid:      {checks.ClearXids, checks.XidsOfThisBoot},
+	ClearPorts:    {checks.ClearIB, checks.PortsOfThisBoot},
+	ClearBaseline: {checks.ClearBaseline, checks.BaselineOfThisNode},
+	ClearActive:   {checks.ClearActive, checks.ActiveOfThisNode},
+}
+
+// clear clears in each place. What is kept elsewhere than it should be is a doubt.
+func (w *worker) clear(env *checks.Env, req *Request, resp *Response) error {
+	c, ok := clearances[req.Path]
+	if !ok {
+		return fmt.Errorf("clear: unknown kind %q", req.Path)
+	}
+	defer w.host.SetPast(w.vars.Past, w.vars.Spare)
+	for _, p := range req.Places {
+		w.host.SetPast(p.Past, p.Spare)
+		if !p.Always && !c.thisNode(env) {
+			continue // a node that has the same disk, or none
+		}
+		more, err := c.clear(env, req.Args, req.Who)
+		if spare, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
+			resp.Doubts = append(resp.Doubts, spare.Error())
+		} else if err != nil {
+			return err
+		}
+		resp.Jobs = append(resp.Jobs, more...)
+	}
+	slices.Sort(resp.Jobs)
+	resp.Jobs = slices.Compact(resp.Jobs)
+	return nil
+}
