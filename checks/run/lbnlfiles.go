@@ -66,6 +66,10 @@ func LackedFunctions() []string {
 	})
 }
 
+// Provides reports whether lines and scripts find a function of that name that is
+// no check.
+func Provides(function string) bool { return providedFunctions()[function] != "" }
+
 // providedFunctions returns the functions that bash is given, and their text. It
 // relies on their layout: "NAME() {" begins a line, and "}" alone ends it.
 func providedFunctions() map[string]string {

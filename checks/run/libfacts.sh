@@ -245,12 +245,126 @@ nhc_job_user_auth() {
     return 1
 }
 
+# nhc_ps_check_res CHECK KIND WORD...: check_ps_cpu (1), check_ps_mem (2),
+# check_ps_physmem (3) or check_ps_time (4) under the name CHECK.
+nhc_ps_check_res() {
+    local __nhc_as="$1" __nhc_kind
+    case $2 in
+        1) __nhc_kind=check_ps_cpu ;;
+        2) __nhc_kind=check_ps_mem ;;
+        3) __nhc_kind=check_ps_physmem ;;
+        4) __nhc_kind=check_ps_time ;;
+        *)
+            die 1 "$1:  Invalid kind \"$2\" of $FUNCNAME; want 1, 2, 3 or 4"
+            return 1
+            ;;
+    esac
+    __nhc_ask native "$__nhc_kind" "${@:3}"
+}
+
+# Files and sockets.
+
+NHC_STAT_FILES=() NHC_STAT_MODE=() NHC_STAT_BLOCKS=() NHC_STAT_BLKSIZE=() NHC_STAT_DEVNO=() NHC_STAT_GID=() NHC_STAT_GROUP=()
+NHC_STAT_NLINKS=() NHC_STAT_INODE=() NHC_STAT_MNTPNT=() NHC_STAT_REALNAME=() NHC_STAT_SIZE=() NHC_STAT_MAJOR=() NHC_STAT_MINOR=()
+NHC_STAT_UID=() NHC_STAT_USER=() NHC_STAT_ATIME=() NHC_STAT_MTIME=() NHC_STAT_CTIME=()
+
+# nhc_file_stat FILE VARIABLE [VARIABLE FOR AN ERROR]: the index of a file's
+# attributes in the arrays above.
+nhc_file_stat() {
+    local __nhc_i __nhc_rc IFS=$'\f'
+    local -a __nhc_f
+    for __nhc_i in "${!NHC_STAT_FILES[@]}"; do
+        if [[ ${NHC_STAT_FILES[__nhc_i]} == "$1" ]]; then
+            printf -v "$2" %s "$__nhc_i"
+            return 0
+        fi
+    done
+    __nhc_f=($(stat -c $'%a\f%b\f%B\f%D\f%g\f%G\f%h\f%i\f%m\f%N\f%s\f%t\f%T\f%u\f%U\f%X\f%Y\f%Z' -- "$1"))
+    __nhc_rc=$?
+    if [[ $__nhc_rc != 0 ]]; then
+        [[ -z ${3-} ]] || printf -v "$3" %s "${__nhc_f[*]}"
+        return "$__nhc_rc"
+    fi
+    __nhc_i=${#NHC_STAT_FILES[*]}
+    NHC_STAT_FILES+=("$1") NHC_STAT_MODE[__nhc_i]="0${__nhc_f[0]}" NHC_STAT_BLOCKS[__nhc_i]="${__nhc_f[1]}"
+    NHC_STAT_BLKSIZE[__nhc_i]="${__nhc_f[2]}" NHC_STAT_DEVNO[__nhc_i]="0x${__nhc_f[3]}" NHC_STAT_GID[__nhc_i]="${__nhc_f[4]}"
+    NHC_STAT_GROUP[__nhc_i]="${__nhc_f[5]}" NHC_STAT_NLINKS[__nhc_i]="${__nhc_f[6]}" NHC_STAT_INODE[__nhc_i]="${__nhc_f[7]}"
+    NHC_STAT_MNTPNT[__nhc_i]="${__nhc_f[8]}" NHC_STAT_REALNAME[__nhc_i]="${__nhc_f[9]}" NHC_STAT_SIZE[__nhc_i]="${__nhc_f[10]}"
+    NHC_STAT_MAJOR[__nhc_i]="0x${__nhc_f[11]}" NHC_STAT_MINOR[__nhc_i]="0x${__nhc_f[12]}" NHC_STAT_UID[__nhc_i]="${__nhc_f[13]}"
+    NHC_STAT_USER[__nhc_i]="${__nhc_f[14]}" NHC_STAT_ATIME[__nhc_i]="${__nhc_f[15]}" NHC_STAT_MTIME[__nhc_i]="${__nhc_f[16]}"
+    NHC_STAT_CTIME[__nhc_i]="${__nhc_f[17]}"
+    printf -v "$2" %s "$__nhc_i"
+}
+
+# nhc_sockets_gather_data asks ss alone: netstat of many distributions does not know
+# LBNL NHC's options.
+nhc_sockets_gather_data() {
+    local __nhc_line __nhc_word __nhc_i=0 __nhc_who IFS=$' \t\n'
+    local -a __nhc_f
+    NET_PROTO=() NET_LOCADDR=() NET_RMTADDR=() NET_TYPE=() NET_STATE=() NET_USER=() NET_UID=() NET_PROCPID=() NET_PROCNAME=() NET_STR=()
+    type -t "${SS_CMD:=ss}" >/dev/null || return 1
+    while read -r -a __nhc_f; do
+        [[ ${__nhc_f[0]-} != Netid && ${#__nhc_f[*]} -ge 6 ]] || continue
+        NET_PROTO[__nhc_i]="${__nhc_f[0]}" NET_STATE[__nhc_i]="${__nhc_f[1]}" NET_LOCADDR[__nhc_i]="${__nhc_f[4]}"
+        NET_PROCNAME[__nhc_i]=unknown NET_PROCPID[__nhc_i]=0
+        [[ ${__nhc_f[1]} != ESTAB ]] || NET_STATE[__nhc_i]=ESTABLISHED
+        case ${__nhc_f[0]} in
+            u_str) NET_PROTO[__nhc_i]=unix NET_TYPE[__nhc_i]=STREAM ;;
+            u_dgr) NET_PROTO[__nhc_i]=unix NET_TYPE[__nhc_i]=DGRAM ;;
+            *) NET_RMTADDR[__nhc_i]="${__nhc_f[5]}" NET_UID[__nhc_i]=0 ;; # ss does not print uid 0
+        esac
+        for __nhc_word in "${__nhc_f[@]:6}"; do
+            case $__nhc_word in
+                'users:(("'*)
+                    __nhc_who="${__nhc_word#'users:(("'}"
+                    NET_PROCNAME[__nhc_i]="${__nhc_who%%'",'*}" __nhc_who="${__nhc_who#*'",'}"
+                    __nhc_who="${__nhc_who%%,*}" NET_PROCPID[__nhc_i]="${__nhc_who#pid=}"
+                    ;;
+                uid[:=]*) [[ ${NET_PROTO[__nhc_i]} == unix ]] || NET_UID[__nhc_i]="${__nhc_word#uid?}" ;;
+            esac
+        done
+        [[ -z ${NET_UID[__nhc_i]-} ]] || nhc_common_get_userid "${NET_UID[__nhc_i]}" "NET_USER[$__nhc_i]"
+        __nhc_who="${NET_USER[__nhc_i]:+${NET_USER[__nhc_i]}[${NET_UID[__nhc_i]}]/}${NET_PROCNAME[__nhc_i]}[${NET_PROCPID[__nhc_i]}]"
+        __nhc_line="${NET_LOCADDR[__nhc_i]}${NET_RMTADDR[__nhc_i]:+ -> ${NET_RMTADDR[__nhc_i]}}${NET_STATE[__nhc_i]:+ (${NET_STATE[__nhc_i]})}"
+        NET_STR[__nhc_i]="${NET_PROTO[__nhc_i]}${NET_TYPE[__nhc_i]:+.${NET_TYPE[__nhc_i]}}/$__nhc_who:  $__nhc_line"
+        dbg "Got socket $__nhc_i:  ${NET_STR[__nhc_i]}"
+        __nhc_i=$((__nhc_i + 1))
+    done < <($SS_CMD ${SS_ARGS:--anpee -A inet,unix} 2>/dev/null)
+    return 0
+}
+
 # What the checks of LBNL NHC keep for others: the output of a tool, once a run.
 
 nhc_dmi_gather_raw_data() {
     local IFS=$'\n'
     type -t dmidecode >/dev/null || return 1
     DMI_RAW_DATA=($(dmidecode))
+}
+
+# nhc_dmi_gather_data sorts the lines of dmidecode by their handles. A line of
+# DMI_DATA has the titles before it that it belongs to.
+nhc_dmi_gather_data() {
+    local __nhc_line __nhc_handle='' __nhc_text IFS=$' \t\n'
+    local -a __nhc_tags=()
+    ((${#DMI_RAW_DATA[*]} > 0)) || nhc_dmi_gather_raw_data || return 1
+    DMI_HANDLES=() DMI_HANDLE_LOOKUP=() DMI_TYPE_IDS=() DMI_TYPE_STRINGS=() DMI_TYPE_HANDLES=() DMI_DATA=()
+    for __nhc_line in "${DMI_RAW_DATA[@]}"; do
+        if [[ $__nhc_line =~ ^Handle\ (0[Xx][A-Fa-f0-9]+),\ DMI\ type\ ([0-9]+),\  ]]; then
+            __nhc_handle="${BASH_REMATCH[1]}" __nhc_tags=()
+            DMI_HANDLE_LOOKUP[__nhc_handle]=${#DMI_HANDLES[*]} DMI_HANDLES+=("$__nhc_handle")
+            DMI_TYPE_IDS[__nhc_handle]="${BASH_REMATCH[2]}" DMI_TYPE_HANDLES[BASH_REMATCH[2]]+=" $__nhc_handle"
+            DMI_DATA[__nhc_handle]=''
+        elif [[ -n $__nhc_handle ]]; then
+            __nhc_text="$__nhc_line"
+            if [[ $__nhc_line =~ ^([[:space:]]+)([^[:space:]].*)$ ]]; then
+                __nhc_text="${BASH_REMATCH[2]}" __nhc_tags=("${__nhc_tags[@]:0:${#BASH_REMATCH[1]}}")
+                DMI_DATA[__nhc_handle]+="${DMI_DATA[__nhc_handle]:+$'\n'}${__nhc_tags[*]} $__nhc_text"
+            else
+                DMI_TYPE_STRINGS[__nhc_handle]="$__nhc_text"
+            fi
+            __nhc_tags+=("${__nhc_text%:}:")
+        fi
+    done
 }
 
 nhc_nv_gather_data() {

@@ -222,3 +222,116 @@ nhc_cmd_with_timeout() {
     ((__nhc_status != 124)) || __nhc_status=143 # as bash counts SIGTERM
     return "$__nhc_status"
 }
+
+# str_clean [-12OclmtwC:W:o:s:] [TEXT]: trim and merge blanks, cut comments off; to
+# standard output (-O), into a variable (-o), or of a variable into itself (-s). As
+# in LBNL NHC's development version: one blank is trimmed, and a comment begins with #.
+str_clean() {
+    local OPTIND=1 OPTARG __nhc_o __nhc_ws=$' \t\f\n\r\v' __nhc_to='' __nhc_from='' __nhc_do='' __nhc_text
+    while getopts :12C:OW:clmo:s:tw __nhc_o; do
+        case $__nhc_o in
+            1) __nhc_ws=' ' ;;
+            2) __nhc_ws=$' \t' ;;
+            W) __nhc_ws="$OPTARG" ;;
+            o) __nhc_to="$OPTARG" ;;
+            s) __nhc_from="$OPTARG" ;;
+            w) __nhc_do+=lt ;;
+            [Oclmt]) __nhc_do+="$__nhc_o" ;;
+            C) ;;
+            *)
+                if [[ $__nhc_o == : ]]; then __nhc_text="Option -$OPTARG requires an argument."; else __nhc_text="Invalid option:  -$OPTARG"; fi
+                die 1 "$FUNCNAME:  $__nhc_text"
+                return 1
+                ;;
+        esac
+    done
+    shift $((OPTIND - 1))
+    __nhc_text="${1-}"
+    if [[ -n $__nhc_from ]]; then __nhc_text="${!__nhc_from-}" __nhc_to="$__nhc_from"; fi
+    [[ $__nhc_do != *l* ]] || __nhc_text="${__nhc_text#["$__nhc_ws"]}"
+    [[ $__nhc_do != *t* ]] || __nhc_text="${__nhc_text%["$__nhc_ws"]}"
+    [[ $__nhc_do != *c* ]] || __nhc_text="${__nhc_text%%#*}"
+    if [[ $__nhc_do == *m* ]]; then
+        local __nhc_extglob=0
+        shopt -q extglob || __nhc_extglob=1
+        shopt -s extglob
+        __nhc_text="${__nhc_text//+(["$__nhc_ws"])/ }"
+        ((__nhc_extglob == 0)) || shopt -u extglob
+    fi
+    [[ $__nhc_do != *O* ]] || echo "$__nhc_text"
+    [[ -z $__nhc_to ]] || printf -v "$__nhc_to" %s "$__nhc_text"
+}
+
+# What LBNL NHC's program itself is made of, as far as a script can use it.
+
+# nhcmain_finish ends the run as a success that neither drains nor resumes the node.
+nhcmain_finish() {
+    syslog_flush
+    vlog "Node Health Check completed successfully ($((SECONDS - ${NHC_START_TS:-0}))s)."
+    exit 0
+}
+
+# nhcmain_mark_online resumes the node now, by LBNL NHC's rule.
+nhcmain_mark_online() {
+    [[ -n $NHC_RM && $MARK_OFFLINE -eq 1 ]] || return 1
+    __nhc_helper '' "$ONLINE_NODE" "$HOSTNAME"
+}
+
+# kill_watchdog: the deadline of a run is kept by another process, and stays.
+kill_watchdog() {
+    dbg "$FUNCNAME:  Watchdog PID is ${WATCHDOG_PID:-0}."
+    return 0
+}
+
+toggle_debug_mode() {
+    if [[ ${DEBUG:-0} -eq 0 ]]; then
+        DEBUG=1
+        dbg "NHC DEBUG mode turned on via SIGUSR2."
+    else
+        dbg "NHC DEBUG mode turned off via SIGUSR2."
+        DEBUG=0
+    fi
+}
+
+toggle_bash_tracing() { if [[ $- == *x* ]]; then set +x; else set -x; fi; }
+
+# bash_stack_trace prints the callers of its caller, with their arguments under
+# "shopt -s extdebug". The functions that run check lines are left out.
+bash_stack_trace() {
+    local __nhc_frame __nhc_args __nhc_arg __nhc_i __nhc_at="${BASH_ARGC[0]:-0}"
+    for ((__nhc_frame = 1; __nhc_frame < ${#FUNCNAME[*]}; __nhc_frame++)); do
+        __nhc_args=''
+        if shopt -q extdebug; then
+            for ((__nhc_i = __nhc_at + ${BASH_ARGC[__nhc_frame]:-0} - 1; __nhc_i >= __nhc_at; __nhc_i--)); do
+                __nhc_arg="${BASH_ARGV[__nhc_i]}"
+                [[ $__nhc_arg != *[[:space:]]* ]] || __nhc_arg="\"${__nhc_arg//\"/\\\"}\""
+                __nhc_args+="${__nhc_args:+, }$__nhc_arg"
+            done
+            ((__nhc_at += ${BASH_ARGC[__nhc_frame]:-0}))
+        fi
+        [[ ${FUNCNAME[__nhc_frame]} != __nhc_* && ${BASH_SOURCE[__nhc_frame]-} != /proc/self/fd/* ]] || continue
+        echo "[BT]:  ${FUNCNAME[__nhc_frame]}($__nhc_args) at ${BASH_SOURCE[__nhc_frame]:-<UNK-FILE>}:${BASH_LINENO[__nhc_frame - 1]:-<UNK-LINE>}"
+    done
+}
+
+# nhc_load_conf FILE adds the lines of a file for this host to CHECKS. A check line
+# that calls it has them run behind itself.
+nhc_load_conf() {
+    local __nhc_line __nhc_target __nhc_check IFS=$' \t\n'
+    dbg "Loading configuration from $1."
+    # shellcheck disable=SC2162 # as nhc.conf is read
+    while read __nhc_line || [[ -n $__nhc_line ]]; do
+        __nhc_line="${__nhc_line%$'\r'}"
+        [[ $__nhc_line == *'||'* ]] || continue
+        # shellcheck disable=SC2162
+        read -r __nhc_target <<<"${__nhc_line%%'||'*}"
+        read -r __nhc_check <<<"${__nhc_line#*'||'}"
+        [[ -n $__nhc_target && $__nhc_target != '#'* && -n $__nhc_check ]] || continue
+        if mcheck "$HOSTNAME" "$__nhc_target"; then
+            dbg "Host match check:  \"$HOSTNAME\" matches \"$__nhc_target\" for check:  $__nhc_check"
+            CHECKS+=("$__nhc_check")
+        else
+            dbg "Host match check:  \"$HOSTNAME\" failed to match \"$__nhc_target\" for check:  $__nhc_check"
+        fi
+    done <"$1"
+}

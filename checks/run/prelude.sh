@@ -203,7 +203,7 @@ __nhc_helper() {
 # by "status N". A check goes by what its line has set before it; not in a subshell,
 # which may outlive what it was begun with.
 __nhc_ask() {
-    local __nhc_id __nhc_code __nhc_i=0
+    local __nhc_id __nhc_code __nhc_text __nhc_i=0
     local -a __nhc_got __nhc_say=()
     [[ $1 != native || $BASH_SUBSHELL != 0 ]] || __nhc_settings
     __nhc_question
@@ -220,10 +220,12 @@ __nhc_ask() {
     done
     __nhc_code="${__nhc_got[__nhc_i + 1]}"
     for ((__nhc_i = 0; __nhc_i < ${#__nhc_say[@]}; __nhc_i += 3)); do
+        __nhc_text="${__nhc_say[__nhc_i + 2]}"
+        [[ -z ${__nhc_as-} ]] || __nhc_text="${__nhc_text/#"$2:"/$__nhc_as:}" # see nhc_ps_check_res
         case ${__nhc_say[__nhc_i]} in
-            log) log "${__nhc_say[__nhc_i + 2]}" ;;
-            array) mapfile -t "${__nhc_say[__nhc_i + 1]}" < <(printf %s "${__nhc_say[__nhc_i + 2]}") ;;
-            *) die "${__nhc_say[__nhc_i + 1]}" "${__nhc_say[__nhc_i + 2]}" ;;
+            log) log "$__nhc_text" ;;
+            array) mapfile -t "${__nhc_say[__nhc_i + 1]}" < <(printf %s "$__nhc_text") ;;
+            *) die "${__nhc_say[__nhc_i + 1]}" "$__nhc_text" ;;
         esac
     done
     return "$__nhc_code"
@@ -324,14 +326,19 @@ __nhc_main() {
             run | fork)
                 IFS= LC_ALL=C builtin read -r -d '' -u 60 CNUM
                 IFS= LC_ALL=C builtin read -r -d '' -u 60 CHECK
-                CHECK_DIED=0 __nhc_busy=1
+                CHECK_DIED=0 __nhc_busy=1 __nhc_lines=${#CHECKS[*]}
                 if [[ $__nhc_op == run ]]; then
                     . /proc/self/fd/63
                 else
                     (trap - EXIT; __nhc_alone; . /proc/self/fd/63) <&0 & # with the input that bash would take away
                     wait $! 2>/dev/null
                 fi
-                __nhc_arg=$? __nhc_busy=0
+                __nhc_arg=$?
+                if ((__nhc_arg == 0 && ${#CHECKS[*]} > __nhc_lines)); then
+                    __nhc_behind "$__nhc_lines"
+                    __nhc_arg=$?
+                fi
+                __nhc_busy=0
                 RET=$__nhc_arg
                 __nhc_settings
                 __nhc_event end "$__nhc_arg"

@@ -67,6 +67,23 @@ __nhc_native() {
     [[ $* != *check_cmd_status* ]] || check_cmd_status() { __nhc_cmd_status "$@"; }
 }
 
+# __nhc_behind COUNT: after a good check line, the lines of CHECKS behind COUNT, which
+# nhc_load_conf has added.
+__nhc_behind() {
+    local __nhc_line="$CHECK" __nhc_i __nhc_status
+    for ((__nhc_i = $1; __nhc_i < ${#CHECKS[*]}; __nhc_i++)); do
+        CHECK="${CHECKS[__nhc_i]}" CHECK_DIED=0
+        vlog "Running check:  \"$CHECK\""
+        __nhc_one
+        __nhc_status=$?
+        ((__nhc_status == 0 || CHECK_DIED)) && continue
+        log "Node Health Check failed.  Check $CHECK returned $__nhc_status"
+        die "$__nhc_status" "Check $CHECK returned $__nhc_status"
+    done
+    CHECK="$__nhc_line"
+}
+__nhc_one() { . /proc/self/fd/63; }
+
 # check_cmd_status may name a function of this shell, which no other program can run.
 __nhc_cmd_status() {
     local OPTIND=1 OPTARG __nhc_o __nhc_name=check_cmd_status __nhc_want='' __nhc_limit=5 __nhc_good=1

@@ -216,7 +216,7 @@ func TestProvidedFunctions(t *testing.T) {
 	t.Parallel()
 	texts := providedFunctions()
 	names := slices.Sorted(maps.Keys(texts))
-	script := "unset -f " + strings.Join(names, " ") + "\n"
+	script := "unset -f show " + strings.Join(names, " ") + "\n"
 	for _, name := range names {
 		script += texts[name]
 	}

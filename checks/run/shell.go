@@ -33,7 +33,7 @@ var library string
 var libfacts string
 
 // libraryName finds the functions of the library that a site may call.
-var libraryName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^((?:array|nhc)_\w+)\(\)`) })
+var libraryName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^([a-z]\w+)\(\)`) })
 
 // runLine is sourced to run one check line: the loop around eval catches
 // "break" and "continue", the sourcing catches "return". $CHECK is unquoted as

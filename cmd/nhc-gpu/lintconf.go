@@ -106,6 +106,9 @@ func (l *linter) dropped() {
 			l.say(remark, "remove the file, and keep what you changed in a file of your own, zz_site.nhc", "%s", alteredText(s))
 		}
 	}
+	for _, text := range l.r.lackedCalls() {
+		l.say(warning, "", "%s", text)
+	}
 }
 
 // tables are those of nhc.toml.

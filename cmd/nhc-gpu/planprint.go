@@ -109,7 +109,7 @@ func (r *oneRun) scriptLines() (lines []string) {
 			lines = append(lines, alteredText(s))
 		}
 	}
-	return lines
+	return append(lines, r.lackedCalls()...)
 }
 
 // droppedWhy says why a function of a script is not used.

@@ -127,17 +127,46 @@ func (r *oneRun) neverRun(s *plan.Step) string {
 
 const neverRunFix = "put the line into a file of its own that a timer runs, /etc/nhc/nhc-active.conf; or give it less time (-t), or --max-age: see docs/active.md"
 
-// builtins are the commands of bash that are no programs, and the functions that
-// a line may call.
+// lackedCalls returns the calls in the site's scripts of functions that LBNL NHC has
+// and this program has not, as FILE:LINE: text.
+func (r *oneRun) lackedCalls() (texts []string) {
+	if r.unloaded != nil {
+		return nil
+	}
+	lacked := run.LackedFunctions()
+	for _, s := range r.scripts {
+		lacked = slices.DeleteFunc(lacked, func(name string) bool { return slices.Contains(s.Functions, name) })
+	}
+	for _, s := range r.scripts {
+		if s.Stock || !s.Mode.IsRegular() {
+			continue
+		}
+		o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: s.Path, Line: "read " + s.Path}, readLimit)
+		resp, err := o.Answer()
+		if err != nil {
+			continue // noteScripts has said so
+		}
+		for _, c := range conf.Calls(resp.Data) {
+			if slices.Contains(lacked, c.Name) {
+				texts = append(texts, fmt.Sprintf("%s:%d: %s", s.Path, c.Line, lackedText(c.Name)))
+			}
+		}
+	}
+	return texts
+}
+
+func lackedText(name string) string {
+	return name + " is a function of LBNL NHC that nhc-gpu does not have: the call fails with status 127"
+}
+
+// builtins are the commands of bash that are no programs.
 var builtins = strings.Fields(`: . [ alias bind break builtin caller cd command complete continue declare dirs disown
 	echo enable eval exec exit export false getopts hash jobs kill let local mapfile popd printf pushd pwd read readarray
-	readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias unset wait
-	die log vlog dbg syslog syslog_flush oecho eecho vecho`)
+	readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias unset wait`)
 
 // notFound says that bash will not find a command.
 func (r *oneRun) notFound(name string, newPath bool) (text string, sure bool) {
-	if slices.Contains(builtins, name) || strings.HasPrefix(name, "nhc_") || strings.HasPrefix(name, "mcheck") ||
-		strings.HasPrefix(name, "array_") {
+	if slices.Contains(builtins, name) || run.Provides(name) {
 		return "", false
 	}
 	known := checks.Names()
@@ -153,6 +182,9 @@ func (r *oneRun) notFound(name string, newPath bool) (text string, sure bool) {
 		return "", false
 	}
 	text = fmt.Sprintf("%s: no check, no function of a script and no command in PATH has this name", name)
+	if slices.Contains(run.LackedFunctions(), name) {
+		return lackedText(name), sure
+	}
 	if strings.Contains(name, "/") {
 		text = name + ": no such command"
 	}

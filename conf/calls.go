@@ -1,0 +1,31 @@
+package conf
+
+import (
+	"bytes"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Call is a command by name in a script.
+type Call struct {
+	Name string
+	Line int
+}
+
+// Calls returns the commands that a bash script calls by a plain name, in the order
+// of its text; none if the script cannot be parsed.
+func Calls(script []byte) (calls []Call) {
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(script), "")
+	if err != nil {
+		return nil
+	}
+	syntax.Walk(file, func(n syntax.Node) bool {
+		if c, ok := n.(*syntax.CallExpr); ok && len(c.Args) > 0 {
+			if name := c.Args[0].Lit(); name != "" {
+				calls = append(calls, Call{name, int(c.Pos().Line())})
+			}
+		}
+		return true
+	})
+	return calls
+}
