@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,9 @@ const deadMountEnv = "NHC_GPU_DEAD_MOUNT"
 
 // deadLinesEnv holds the check lines of its configuration.
 const deadLinesEnv = "NHC_GPU_DEAD_LINES"
+
+// deadFirstEnv holds the options of the first run, -a if it is not set.
+const deadFirstEnv = "NHC_GPU_DEAD_FIRST"
 
 // insideDeadMount mounts a FUSE file system that takes requests and never
 // answers, as a dead file server would, and runs the program on it twice. Its
@@ -37,8 +41,12 @@ func insideDeadMount() int {
 		fmt.Println(err)
 		return 1
 	}
-	for range 2 {
-		cmd := exec.Command(os.Getenv("NHC_GPU_BINARY"), "-a", "-t", "4", "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0")
+	for i := range 2 {
+		words := []string{"-a"}
+		if first := os.Getenv(deadFirstEnv); first != "" && i == 0 {
+			words = strings.Fields(first)
+		}
+		cmd := exec.Command(os.Getenv("NHC_GPU_BINARY"), append(words, "-t", "4", "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0")...)
 		cmd.Env = []string{"SLURMD_NODENAME=" + os.Getenv("SLURMD_NODENAME")}
 		began := time.Now()
 		out, _ := cmd.CombinedOutput()

@@ -138,10 +138,10 @@ func TestFrozenFileSystem(t *testing.T) {
 
 // onDeadMount runs lines twice on a node with a mount whose server never
 // answers, and gives what the runs said and what came after them.
-func onDeadMount(t *testing.T, dir, lines string) (runs []string) {
+func onDeadMount(t *testing.T, dir, lines string, env ...string) (runs []string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), deadMountEnv+"="+dir, deadLinesEnv+"="+lines, "NHC_GPU_BINARY="+program, "SLURMD_NODENAME="+nodeName(t))
+	cmd.Env = append(append(os.Environ(), env...), deadMountEnv+"="+dir, deadLinesEnv+"="+lines, "NHC_GPU_BINARY="+program, "SLURMD_NODENAME="+nodeName(t))
 	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	if strings.HasPrefix(string(out), "skip") {
@@ -209,6 +209,25 @@ func TestDeadMount(t *testing.T) {
 	generated := regexp.MustCompile(`(?m)^# /srv \(fuse, dead\) could not be looked at: stat /srv: no answer within 5\S* \(process \d+ in state D, wait channel \w+: which no signal can end\)$`)
 	if !generated.MatchString(runs[2]) || !strings.Contains(runs[2], "check_hw_cpuinfo") || !strings.Contains(runs[2], "exit 0\n") || strings.Contains(runs[2], "too slow") {
 		t.Errorf("genconf: %q, want a match of %s", runs[2], generated)
+	}
+}
+
+// --check says of a dead mount what the health check says: the same row fails, with
+// the same text.
+func TestDeadMountInCheck(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	runs := onDeadMount(t, dir, fmt.Sprintf("* || check_fs_size / 1k\n* || check_fs_free %s 1%%\n* || check_file_test -d /\n", dir), deadFirstEnv+"=--check --json")
+	number := regexp.MustCompile(`process \d+`)
+	text := regexp.MustCompile(`ERROR:  nhc:  Health check failed:  check_fs_free:  (hung [^\n]*)`).FindStringSubmatch(number.ReplaceAllString(runs[1], "process N"))
+	if text == nil {
+		t.Fatalf("%q: the health check does not name the mount", runs[1])
+	}
+	check := number.ReplaceAllString(runs[0], "process N")
+	for _, want := range []string{`{"result":"fail","check":"check_fs_free",`, `"code":"probe.hung"`, `"message":"` + text[1] + `"`, `"count":{"fail":1,"ok":2,`, "exit 2\n"} {
+		if !strings.Contains(check, want) {
+			t.Errorf("%q, want %s", check, want)
+		}
 	}
 }
 
