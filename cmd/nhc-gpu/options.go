@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -51,7 +49,7 @@ func (o longOption) Error() string {
 	if _, ok := roleWord([]string{string(o)}); ok || subcommand([]string{string(o)}) != nil {
 		return fmt.Sprintf("%s must be the first word, LBNL NHC's options follow it", string(o))
 	}
-	return fmt.Sprintf("there is no option %s, see nhc-gpu -h and nhc-gpu help", string(o))
+	return fmt.Sprintf("there is no option %s, see nhc-gpu --help", string(o))
 }
 
 // parseOptions reads the command line as LBNL NHC's getopts does. The error is
@@ -114,65 +112,3 @@ func parseOptions(args []string) (*options, error) {
 
 // exitUsage is LBNL NHC's exit status for a command line it does not understand.
 const exitUsage = 10
-
-// help prints the usage. Exit status 0 where it was asked for, [exitUsage] else.
-func help(argv0 string) {
-	name := filepath.Base(argv0)
-	title := name + " Usage"
-	fmt.Fprintf(os.Stdout, `
-%s
-%s
-
-  Syntax:  %s [<options>] [<var>=<value> [...]]
-
- OPTION            DESCRIPTION
--------------------------------------------------------------------------------
- -h                Show this help
- -D <confdir>      Use config directory <confdir> (default: /etc/nhc)
- -a                Run all checks; do not stop at the first failure (NHC_CHECK_ALL=1)
- -c <conffile>     Load config from <conffile> (default: <confdir>/<name>.conf)
- -d                Debugging output (DEBUG=1)
- -e <check>        Evaluate the check line <check> and leave; marks no node
- -f                Run shell checks in forked subprocesses (NHC_CHECK_FORKED=1)
- -l <logspec>      File or redirections for the log, - for none (LOGFILE=<logspec>)
- -n <name>         Set program name to <name> (default: nhc); see -D and -c above
- -q                Run quietly (SILENT=1)
- -t <timeout>      Give the whole run <timeout> seconds (default: 30; 0: no limit)
- -v                Run verbosely (VERBOSE=1)
- -x                Let bash trace shell lines (set -x)
-
- All other words must be settings of the form VARNAME=value.
-
- Of nhc-gpu alone (see nhc-gpu help):
-
- --prolog          Run as Slurm's Prolog: before the job of SLURM_JOB_ID
- --epilog          Run as its Epilog
- --check           Run everything, print a table, never mark the node;
-                   exit status 0 ok, 1 warn, 2 fail, 3 unknown;
-                   --check --json [--redact]: one object of JSON
- --baseline[=RUNS] Learn what the active tests reach on this node
- plan              Print the steps that the configuration comes to
- lint              Say what is wrong with it, and where Slurm gets in the way
- genconf           Write a configuration that passes on this node (nhc-genconf)
- wrap              Run it and print or mail what has changed (nhc-wrapper)
- platforms         Print what is known of kinds of GPU nodes, and from where
- topo              Print how GPUs, adapters and disks lie to each other
- selftest          Prove that each check of GPUs and the fabric can fail
- xid explain CODE  Tell what is made of an Xid of a GPU, and why
- job ID            Print what happened on this node while a job ran
- clear             Take a GPU's Xids off the node: an operator's word
-
-EXAMPLES:
----------
- To run in debug mode with a timeout of 60 seconds:
-    # %s -d -t 60
-  OR
-    # %s DEBUG=1 TIMEOUT=60
-
- To run with the name "nhc-cron", which changes the default config paths:
-    # %s -n nhc-cron
-  OR
-    # %s NAME=nhc-cron
-
-`, title, strings.Repeat("-", len(title)), name, name, name, name, name)
-}

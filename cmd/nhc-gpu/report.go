@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,22 +40,23 @@ func subcommand(args []string) func([]string) int {
 func cobraMain(args []string) int {
 	exit := 0
 	root := &cobra.Command{
-		Use:   "nhc-gpu",
-		Short: "Health check of a GPU node: may it take, or keep, a job?",
-		Long: `nhc-gpu checks this node and answers whether it may take, or keep, a job.
-
-Started by slurmd, or with LBNL NHC's options, it is a drop-in replacement of
-LBNL Node Health Check: nhc-gpu -h lists those options. The commands below are
-for people.`,
+		Use:           ownName,
+		Short:         "Check whether a GPU node may take, or keep, a job",
 		SilenceErrors: true, SilenceUsage: true, Version: version,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, words []string) error { return report(words, &exit) },
 	}
-	root.Flags().Bool("check", false, "run everything, print a table, never mark the node")
-	root.Flags().Bool("json", false, "right behind --check: print one object of JSON in place of the table")
-	root.Flags().Bool("redact", false, "right behind --check: leave serial numbers and UUIDs out")
-	root.Flags().Int("baseline", baselineRuns, "run the active tests so often to learn what the node reaches; =0 shows what is known")
-	root.Flags().Lookup("baseline").NoOptDefVal = strconv.Itoa(baselineRuns)
+	for _, name := range []string{"check", "act", "no-shell", "json", "redact", "version"} { // for completion; cobra's own version would also be -v
+		root.Flags().Bool(name, false, "see nhc-gpu --help")
+	}
+	perCommand := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, words []string) {
+		if cmd == root {
+			help(ownName)
+		} else {
+			perCommand(cmd, words)
+		}
+	})
 	root.Flags().SetInterspersed(false)
 	root.AddCommand(&cobra.Command{
 		Use:   "plan [LBNL options]",
