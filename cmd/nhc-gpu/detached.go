@@ -151,12 +151,14 @@ func (r *oneRun) stuckResult(path string) int {
 func (r *oneRun) detachedWell() (exit int, over bool) {
 	spec, err := r.log.parse(r.set)
 	if err != nil {
-		return r.log.fatal(r, spec, err), true
+		exit, _ := r.log.fatal(r, spec, err)
+		return exit, true
 	}
 	for _, q := range r.log.openRequests() {
 		o := r.pool.Call(r.ctx, checks.Local, q, readLimit)
 		if err := o.FailureIn(q.Line); err != nil {
-			return r.log.fatal(r, spec, err), true
+			exit, _ := r.log.fatal(r, spec, err)
+			return exit, true
 		}
 	}
 	if r.set.get("VERBOSE") == "1" {

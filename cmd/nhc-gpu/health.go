@@ -65,6 +65,9 @@ func (r *oneRun) run() int {
 		}
 	}
 	r.leaveResult(exit)
+	if r.unlogged && exit == 0 {
+		return 1
+	}
 	return exit
 }
 
@@ -118,6 +121,7 @@ type oneRun struct {
 	doubt      string // what could not be told, the first of it
 	warned     map[string]bool
 	resolved   map[string]string // files of the configuration, as written, and where they are
+	unlogged   bool              // the log cannot be opened
 	unusable   bool              // the configuration cannot be used, so there is no verdict
 
 	slurmAsked bool  // Slurm's configuration has been looked for

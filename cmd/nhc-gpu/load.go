@@ -18,7 +18,9 @@ import (
 func (r *oneRun) open() (file run.File, exit int, over bool) {
 	spec, err := r.log.parse(r.set)
 	if err != nil && !r.withoutLog(spec, err) {
-		return file, r.log.fatal(r, spec, err), true
+		if exit, over = r.log.fatal(r, spec, err); over {
+			return file, exit, true
+		}
 	}
 	confFile, dir := r.set.get("CONFFILE"), r.set.get("INCDIR")
 	logReqs := r.log.openRequests()
@@ -47,7 +49,10 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 	}
 	for _, q := range logReqs {
 		if err := out[q].FailureIn(q.Line); err != nil && !r.withoutLog(spec, err) {
-			return file, r.log.fatal(r, spec, err), true
+			if exit, over := r.log.fatal(r, spec, err); over {
+				return file, exit, true
+			}
+			break // once is enough
 		}
 	}
 	r.noteScripts(out[list])

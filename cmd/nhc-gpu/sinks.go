@@ -224,6 +224,9 @@ func (l *logSink) write(text string) {
 		fmt.Fprintln(stdout, text)
 		return
 	}
+	if l.lost {
+		return
+	}
 	l.buf.WriteString(text + "\n")
 }
 
@@ -241,17 +244,24 @@ func (l *logSink) flush() {
 	}
 }
 
-// fatal reports a LOGFILE that cannot be opened, in LBNL's words.
-func (l *logSink) fatal(r *oneRun, spec string, err error) int {
+// fatal reports a LOGFILE that cannot be opened, in LBNL's words. Unlike LBNL NHC the run
+// goes on, with what is for the log lost: a root file system that became read-only is
+// the fault to find. Its exit status is 1 if no check fails. A LOGFILE that is no
+// redirection ends the run.
+func (l *logSink) fatal(r *oneRun, spec string, err error) (exit int, over bool) {
 	if errors.Is(err, conf.ErrNotRedirection) {
 		fmt.Fprintf(stderr, "nhc-gpu: LOGFILE: %v\n", err)
-		return 127
+		return 127, true
 	}
 	text := fmt.Sprintf("NHC:  FATAL:  Can't write %s as %s (uid %d) -- Read-only filesystem/device failure?", spec, r.set.get("USER"), os.Geteuid())
 	fmt.Fprintln(stdout, "ERROR "+text)
 	fmt.Fprintf(stderr, "nhc-gpu: %v\n", err)
 	sendSyslog(r.set.get("NAME"), []string{text})
-	return 1
+	const nowhere = ">>/dev/null 2>&1"
+	l.spec, _ = conf.ParseLog(nowhere, r.set.get)
+	l.set, l.lost, l.path = true, true, "/dev/null"
+	r.unlogged = true
+	return 1, false
 }
 
 // withoutLog says whether the run goes on without its LOGFILE: around a job it does,
