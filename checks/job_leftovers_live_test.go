@@ -96,7 +96,7 @@ func leave(t *testing.T, job *Job, uid int, command string) int {
 	return pid
 }
 
-// awaitProgram waits until a process runs a program.
+// awaitProgram waits until a process runs a program and has its environment.
 func awaitProgram(t *testing.T, pid int, name string) {
 	t.Helper()
 	path, got := fmt.Sprintf("/proc/%d/comm", pid), ""
@@ -105,7 +105,8 @@ func awaitProgram(t *testing.T, pid int, name string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got = strings.TrimSpace(string(data)); got == name {
+		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // of a program that is being loaded it is empty
+		if got = strings.TrimSpace(string(data)); got == name && err == nil && len(environ) > 0 {
 			return
 		}
 	}

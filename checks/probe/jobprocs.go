@@ -118,7 +118,11 @@ func (h *Host) EndJobProcess(job JobRef, p JobProcess, kill bool) error {
 		if err := send(p.PID, pidfd, unix.SIGTERM); err != nil {
 			return err
 		}
-		return send(p.PID, pidfd, unix.SIGCONT) // or one that is stopped hears nothing
+		// A stopped process acts on SIGTERM only when it goes on; another may have ended of it by now.
+		if err := send(p.PID, pidfd, unix.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		return nil
 	})
 }
 

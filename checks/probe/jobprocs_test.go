@@ -153,7 +153,8 @@ func TestJobProcessesUnreadable(t *testing.T) {
 }
 
 // orphan starts a shell command as a job of uid's would: in a session of its own,
-// with nobody above it, and returns its pid. What it prints is waited for.
+// with nobody above it, and returns its pid once it has printed something and runs the
+// program of its exec: while a process changes its program it has no environment.
 func orphan(t *testing.T, job, uid int, command string) int {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "("+command+") >&2 & echo $!")
@@ -183,8 +184,27 @@ func orphan(t *testing.T, job, uid int, command string) int {
 	if _, err := fmt.Fscan(ready, &word); err != nil {
 		t.Fatal(err)
 	}
+	if _, program, ok := strings.Cut(command, "exec "); ok {
+		awaitProgram(t, pid, strings.Fields(program)[0])
+	}
 	go func() { _ = cmd.Wait() }()
 	return pid
+}
+
+// awaitProgram waits until a process runs a program and has its environment.
+func awaitProgram(t *testing.T, pid int, name string) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		comm, err := os.ReadFile(dir + "comm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if environ, err := os.ReadFile(dir + "environ"); err == nil && len(environ) > 0 && strings.TrimSpace(string(comm)) == name {
+			return
+		}
+	}
+	t.Fatalf("process %d does not run %s", pid, name)
 }
 
 // nobody is somebody who is neither root nor of the system; who runs this, if that
