@@ -103,7 +103,7 @@ type Hung struct {
 	Doing string        `json:"doing"` // what the check said it was about to do
 	For   time.Duration `json:"for"`
 	Stuck bool          `json:"stuck"`         // survived SIGKILL
-	Moved bool          `json:"moved"`         // it went from call to call until then: it is slow
+	Moved bool          `json:"moved"`         // it made new calls in the second half of that time: it is slow
 	Cut   bool          `json:"cut,omitempty"` // the end of the run has ended it, before its own time was up
 }
 

@@ -184,18 +184,22 @@ func (c *client) autopsy(doing string, since time.Duration) *checks.Hung {
 	return h
 }
 
-// lookAt reads after a while what the worker is doing for a request; said ends the
-// wait and tells it, "" if it was over before. 0 is never.
-func (c *client) lookAt(request int, after time.Duration) (said func() string) {
+// countAt counts after a while the calls that the worker has announced; the result
+// ends the wait and gives the number, false if it was over before. 0 is never.
+func (c *client) countAt(request int, after time.Duration) (counted func() (calls uint64, ok bool)) {
 	if after <= 0 || !c.lane.Vendor() {
-		return func() string { return "" }
+		return func() (uint64, bool) { return 0, false }
 	}
+	type count uint64
 	var was atomic.Value
-	timer := time.AfterFunc(after, func() { was.Store(readPage(c.page, request)) })
-	return func() string {
+	timer := time.AfterFunc(after, func() {
+		_, calls := readPage(c.page, request)
+		was.Store(count(calls))
+	})
+	return func() (uint64, bool) {
 		timer.Stop()
-		text, _ := was.Load().(string)
-		return text
+		n, ok := was.Load().(count)
+		return uint64(n), ok
 	}
 }
 

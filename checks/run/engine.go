@@ -295,12 +295,11 @@ func inCall(h *checks.Hung) string {
 	return ", in " + h.Doing
 }
 
-// isSlow says whether what did not answer in time went from call to call, and was
-// given less than a driver may take that wakes up each of its GPUs: without
-// persistence mode that is a second or two for each, and a prolog has less.
-func isSlow(h *checks.Hung) bool { return h.Moved && h.For < wakeLimit }
-
-const wakeLimit = 20 * time.Second
+// isSlow reports whether a library that did not answer in time still made new calls
+// in the second half of that time. It is slow then, which is no fault that drains:
+// without persistence mode a driver takes a second or two for each GPU, and a busy
+// one may take as long for each of a thousand calls.
+func isSlow(h *checks.Hung) bool { return h.Moved }
 
 // Describe tells where a process hangs, in words that stay the same from run
 // to run, so that a reason made of them does not change while the hang lasts.

@@ -14,12 +14,14 @@ import (
 // would cost more than the calls. The supervisor looks only when a worker has
 // hung or died.
 //
-// The page is the number of the request in eight bytes, the length of the text in
-// two, and the text.
+// The page is the number of the request in eight bytes, how many calls the worker
+// has announced in eight, the length of the text in two, and the text. The number
+// distinguishes a library that makes progress from one that hangs: many calls in
+// a row have the same text.
 
 const (
 	pageSize = 4096
-	pageHead = 10
+	pageHead = 18
 )
 
 // page is the worker's side; nil is a page that was not to be had.
@@ -53,26 +55,29 @@ func (p page) write(request int, what string) {
 	if p == nil {
 		return
 	}
-	binary.NativeEndian.PutUint16(p[8:], 0)
+	binary.NativeEndian.PutUint16(p[16:], 0)
 	n := copy(p[pageHead:], what)
 	binary.NativeEndian.PutUint64(p, uint64(request))
-	binary.NativeEndian.PutUint16(p[8:], uint16(n))
+	binary.NativeEndian.PutUint64(p[8:], binary.NativeEndian.Uint64(p[8:])+1)
+	binary.NativeEndian.PutUint16(p[16:], uint16(n))
 }
 
-// readPage is what a worker was doing for a request, "" if it has not said.
-func readPage(f *os.File, request int) string {
+// readPage is what a worker was doing for a request, "" if it has not said, and
+// how many calls it has announced since it was started.
+func readPage(f *os.File, request int) (doing string, calls uint64) {
 	if f == nil {
-		return ""
+		return "", 0
 	}
 	p := make([]byte, pageSize)
 	if n, err := f.ReadAt(p, 0); err != nil || n < pageSize {
-		return ""
+		return "", 0
 	}
-	n := int(binary.NativeEndian.Uint16(p[8:]))
+	n := int(binary.NativeEndian.Uint16(p[16:]))
+	calls = binary.NativeEndian.Uint64(p[8:])
 	if binary.NativeEndian.Uint64(p) != uint64(request) || n > pageSize-pageHead { // of an earlier request, or overwritten by a library gone wild
-		return ""
+		return "", calls
 	}
-	return oneLine(p[pageHead : pageHead+n])
+	return oneLine(p[pageHead : pageHead+n]), calls
 }
 
 // oneLine keeps what is printable: a worker may be broken.

@@ -29,7 +29,7 @@ type Pool struct {
 	mu      sync.Mutex
 	busy    map[checks.Lane]*sync.Mutex // held while a lane carries out requests
 	workers map[checks.Lane]*client
-	ended   map[checks.Lane]bool // vendor lanes that hung or died: they stay so for this run
+	ended   map[checks.Lane]string // what became of vendor lanes: they stay so for this run
 	lastID  int
 	warn    []error
 	stuck   []string // what workers of the local lane did not come back from in this run
@@ -39,7 +39,7 @@ type Pool struct {
 
 // NewPool makes a pool without any worker yet.
 func NewPool(opts Options) *Pool {
-	return &Pool{opts: opts, busy: map[checks.Lane]*sync.Mutex{}, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]bool{}}
+	return &Pool{opts: opts, busy: map[checks.Lane]*sync.Mutex{}, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]string{}}
 }
 
 // claim waits until nobody else has requests under way in a lane.
@@ -114,10 +114,13 @@ func (p *Pool) drop(lane checks.Lane) {
 	defer p.mu.Unlock()
 	worn := p.workers[lane] != nil && p.workers[lane].worn
 	delete(p.workers, lane)
-	p.ended[lane] = lane.Vendor() && !worn
+	if lane.Vendor() && !worn && p.ended[lane] == "" {
+		p.ended[lane] = "hung or died"
+	}
 }
 
-func (p *Pool) hasEnded(lane checks.Lane) bool {
+// hasEnded says what became of the worker of a vendor's lane, "" if it can be used.
+func (p *Pool) hasEnded(lane checks.Lane) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ended[lane]
@@ -155,9 +158,9 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 	})
 	p.number(reqs)
 	for len(reqs) > 0 {
-		if p.hasEnded(lane) {
+		if how := p.hasEnded(lane); how != "" {
 			for _, r := range reqs {
-				emit(r, lost(fmt.Sprintf("not run: %s hung or died", lane)))
+				emit(r, lost(fmt.Sprintf("not run: %s %s", lane, how)))
 			}
 			return
 		}
@@ -207,12 +210,12 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			return i, true
 		}
 		c.request.Store(int64(r.ID))
-		half := c.lookAt(r.ID, d/2)
+		half := c.countAt(r.ID, d/2)
 		resp, err := c.receive(r.ID, deadline)
-		was := half()
-		doing := ""
+		was, counted := half()
+		doing, calls := "", uint64(0)
 		if err != nil || resp.Spent {
-			doing = readPage(c.page, r.ID)
+			doing, calls = readPage(c.page, r.ID)
 		}
 		switch {
 		case err == nil:
@@ -232,8 +235,13 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			hang := c.autopsy(doing, time.Since(began))
 			hang.Cut = r.Limit > 0 && d < r.Limit
-			hang.Moved = was != "" && doing != "" && was != doing
+			hang.Moved = counted && doing != "" && calls != was
 			p.bury(c, r, hang)
+			if hang.Moved {
+				p.mu.Lock()
+				p.ended[c.lane] = "is slow"
+				p.mu.Unlock()
+			}
 			if c.lane == checks.Local && doing != "" {
 				p.mu.Lock()
 				p.stuck = append(p.stuck, doing)
@@ -298,7 +306,8 @@ func (p *Pool) Doing(lane checks.Lane) string {
 	if c == nil {
 		return ""
 	}
-	return readPage(c.page, int(c.request.Load()))
+	doing, _ := readPage(c.page, int(c.request.Load()))
+	return doing
 }
 
 // Pid is the process of a lane's worker, 0 if there is none.

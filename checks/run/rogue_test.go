@@ -75,6 +75,16 @@ func (r *rogue) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			env.At("phase %d", i+1)
 			time.Sleep(700 * time.Millisecond)
 		}
+	case "creep": // call after call of one text
+		for {
+			env.At("nvmlDeviceGetMemoryErrorCounter(0)")
+			time.Sleep(5 * time.Millisecond)
+		}
+	case "stop": // the same call, and then one that does not return
+		for range 3 {
+			env.At("nvmlDeviceGetMemoryErrorCounter(0)")
+		}
+		select {}
 	case "stdout":
 		fmt.Println(strings.Repeat("noise from a C library\n", 10000))
 	case "trap": // a command that takes a moment to heed SIGTERM

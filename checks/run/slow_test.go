@@ -11,8 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 )
 
-// A library that goes from call to call is slow, unless it had time enough; one that
-// stays in a call hangs.
+// A library that makes new calls is slow, however long that takes; one that stays in
+// a call hangs.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -21,13 +21,30 @@ func TestSlow(t *testing.T) {
 		want checks.Severity
 	}{
 		{checks.Hung{Doing: "nvmlDeviceGetUUID(2)", For: 8 * time.Second, Moved: true}, "probe.slow", checks.Unknown},
-		{checks.Hung{Doing: "nvmlDeviceGetUUID(2)", For: 25 * time.Second, Moved: true}, "probe.hung", checks.Fail},
+		{checks.Hung{Doing: "nvmlDeviceGetUUID(2)", For: 25 * time.Second, Moved: true}, "probe.slow", checks.Unknown},
 		{checks.Hung{Doing: "nvmlDeviceGetUUID(2)", For: 8 * time.Second}, "probe.hung", checks.Fail},
 	}
 	for _, tt := range tests {
 		r := new(Engine).result(&plan.Step{Name: "check_gpu_count"}, hung(&tt.hung))
 		if len(r.Findings) != 1 || r.Findings[0].Code != tt.code || r.Findings[0].Severity != tt.want {
 			t.Errorf("%+v: %+v, want %s", tt.hung, r.Findings, tt.code)
+		}
+	}
+}
+
+// Calls of one text are told apart: about eight calls of each GPU have the same.
+func TestSlowCallsOfOneText(t *testing.T) {
+	t.Parallel()
+	for how, code := range map[string]string{"creep": "probe.slow", "stop": "probe.hung"} {
+		p := buildPlan(0, "check_rogue_nvml "+how)
+		p.Steps[0].Timeout = 2 * time.Second
+		rec := &recorder{stopAt: -1}
+		e := &Engine{Pool: newTestPool(t, ""), Deadline: time.Now().Add(time.Minute), Timeout: func() time.Duration { return time.Minute }}
+		if err := e.Do(t.Context(), p, rec); err != nil {
+			t.Fatal(err)
+		}
+		if f := rec.results[0].Findings; len(f) != 1 || f[0].Code != code || !strings.Contains(f[0].Message, "in nvmlDeviceGetMemoryErrorCounter(0)") {
+			t.Errorf("%s: %+v, want %s", how, f, code)
 		}
 	}
 }
