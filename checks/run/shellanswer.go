@@ -14,6 +14,11 @@ import (
 func (s *Shell) reply(question string, r NativeReply) error {
 	var out []string
 	status := 0
+	for _, f := range r.Findings { // first of all, since bash may end at a "die"
+		if f.Code == checks.HeldCode {
+			out = append(out, "log", f.Message)
+		}
+	}
 	for _, f := range r.Findings {
 		switch {
 		case f.Code == checks.ArrayCode:

@@ -120,8 +120,16 @@ func (f *Fold) Begin(line string, pid int) []Event {
 
 // Findings takes the findings of a native step, in their order.
 func (f *Fold) Findings(list []checks.Finding) (events []Event) {
+	for _, x := range list { // first of all, since a failure may end the run
+		if x.Code == checks.HeldCode {
+			events = append(events, f.log(x.Message)...)
+		}
+	}
 	for _, x := range list {
 		f.findings = append(f.findings, x)
+		if x.Code == checks.HeldCode {
+			continue
+		}
 		switch x.Severity {
 		case checks.OK, checks.Skip: // what an active test has measured, why a check does not apply
 			if x.Message != "" {

@@ -33,6 +33,9 @@ type settings struct {
 	hold         bool             // no check carries out an action
 }
 
+// noAction is the value of SHELL with which LBNL NHC's checks carry out no action.
+const noAction = ":"
+
 // fixedPath is the PATH of everything that is started.
 const fixedPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 
@@ -235,7 +238,7 @@ func (s *settings) array(name string) []string {
 
 // workerVars are the variables and the environment that checks are to see.
 func (s *settings) workerVars() run.Vars {
-	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: s.slurm, Job: s.job, Learn: s.learn, Period: s.periodic, Hold: s.hold}
+	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: s.slurm, Job: s.job, Learn: s.learn, Period: s.periodic, Hold: s.hold || s.get("SHELL") == noAction}
 	if len(s.profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.profilesFrom, s.profiles
 	}
