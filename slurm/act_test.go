@@ -12,24 +12,24 @@ func TestActSteady(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
 	c := controller(t, f)
-	act(t, c, healthy, "show") // a missing memory asks once
+	act(t, c, healthy, "read") // a missing memory asks once
 	act(t, c, healthy)
 	act(t, c, healthy)
 
 	c.NodeIsHealthy = "yes"
 	act(t, c, healthy)
 	c.NodeIsHealthy = "no"
-	act(t, c, healthy, "show")
+	act(t, c, healthy, "read")
 	c.NodeIsHealthy = ""
 	act(t, c, healthy)
 
 	c.BootID = "boot-2"
-	act(t, c, healthy, "show")
+	act(t, c, healthy, "read")
 	act(t, c, healthy)
 
 	c.BootID = "" // cannot be told: no memory is valid
-	act(t, c, healthy, "show")
-	act(t, c, healthy, "show")
+	act(t, c, healthy, "read")
+	act(t, c, healthy, "read")
 }
 
 func TestActDrainsAndResumes(t *testing.T) {
@@ -37,27 +37,27 @@ func TestActDrainsAndResumes(t *testing.T) {
 	for _, keeps := range []bool{false, true} {
 		f := &fake{state: "MIXED", keepsReason: keeps}
 		c := controller(t, f)
-		act(t, c, healthy, "show")
-		o := act(t, c, failing, "show", "DRAIN "+ourReason)
+		act(t, c, healthy, "read")
+		o := act(t, c, failing, "read", "DRAIN "+ourReason)
 		if o.Action != Drain || o.Reason != ourReason {
 			t.Errorf("outcome %+v, want a drain", o)
 		}
 		f.is(t, "MIXED+DRAIN", ourReason)
-		act(t, c, failing, "show") // not again
-		act(t, c, Verdict{Message: "another fault"}, "show", "DRAIN NHC: another fault")
+		act(t, c, failing, "read") // not again
+		act(t, c, Verdict{Message: "another fault"}, "read", "DRAIN NHC: another fault")
 		f.reason += " : Not responding"
-		o = act(t, c, healthy, "show", "RESUME")
+		o = act(t, c, healthy, "read", "RESUME")
 		if o.Action != Resume {
 			t.Errorf("outcome %+v, want a resume", o)
 		}
 		if strings.Contains(f.state, "DRAIN") || (f.reason != "") != keeps {
 			t.Errorf("node is %s, reason %q", f.state, f.reason)
 		}
-		act(t, c, healthy, "show") // is it really back?
+		act(t, c, healthy, "read") // is it really back?
 		act(t, c, healthy)
 		// 24.11: the old reason, whose ever, does not hide a new fault.
 		f.reason = "disk swap pending"
-		act(t, c, failing, "show", "DRAIN "+ourReason)
+		act(t, c, failing, "read", "DRAIN "+ourReason)
 		f.is(t, "MIXED+DRAIN", ourReason)
 	}
 }
@@ -77,8 +77,8 @@ func TestActLeavesAlone(t *testing.T) {
 		c := controller(t, f)
 		state, reason := f.state, f.reason
 		for range 2 { // and is asked each time: somebody may change it
-			act(t, c, failing, "show")
-			act(t, c, healthy, "show")
+			act(t, c, failing, "read")
+			act(t, c, healthy, "read")
 		}
 		f.is(t, state, reason)
 	}
@@ -89,9 +89,9 @@ func TestActAssertsAgainAfterReboot(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "DOWN+REBOOT_ISSUED", reason: "reboot requested : reboot issued"}
 	c := controller(t, f)
-	act(t, c, failing, "show", "DRAIN "+ourReason)
+	act(t, c, failing, "read", "DRAIN "+ourReason)
 	f.state, f.reason = "IDLE", ""
-	act(t, c, failing, "show", "DRAIN "+ourReason)
+	act(t, c, failing, "read", "DRAIN "+ourReason)
 	f.is(t, "IDLE+DRAIN", ourReason)
 }
 
@@ -100,9 +100,9 @@ func TestActHealthyDuringReboot(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "DOWN+DRAIN+REBOOT_ISSUED", reason: ourReason + " : reboot issued"}
 	c := controller(t, f)
-	act(t, c, healthy, "show")
+	act(t, c, healthy, "read")
 	f.state = "IDLE+DRAIN"
-	act(t, c, healthy, "show", "RESUME")
+	act(t, c, healthy, "read", "RESUME")
 	f.is(t, "IDLE", "")
 }
 
@@ -113,40 +113,40 @@ func TestActLeavesOrders(t *testing.T) {
 	for _, order := range []string{"REBOOT_REQUESTED", "REBOOT_ISSUED", "POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"} {
 		f := &fake{state: "MIXED"}
 		c := controller(t, f)
-		act(t, c, failing, "show", "DRAIN "+ourReason)
+		act(t, c, failing, "read", "DRAIN "+ourReason)
 		f.state += "+" + order
 		for range 2 {
-			o := act(t, c, healthy, "show")
+			o := act(t, c, healthy, "read")
 			if o.Action != None {
 				t.Errorf("%s: outcome %+v, want nothing done", order, o)
 			}
 		}
 		f.is(t, "MIXED+DRAIN+"+order, ourReason)
 		f.state = "IDLE+DRAIN"
-		act(t, c, healthy, "show", "RESUME")
+		act(t, c, healthy, "read", "RESUME")
 
 		f.state = "MIXED+" + order // and a node that fails is drained all the same
-		act(t, c, failing, "show", "DRAIN "+ourReason)
+		act(t, c, failing, "read", "DRAIN "+ourReason)
 		f.is(t, "MIXED+"+order+"+DRAIN", ourReason)
 	}
 	f := &fake{state: "IDLE+FAIL", reason: ourReason}
 	c := controller(t, f)
-	act(t, c, Verdict{Message: "another fault"}, "show")
-	act(t, c, healthy, "show")
+	act(t, c, Verdict{Message: "another fault"}, "read")
+	act(t, c, healthy, "read")
 	f.is(t, "IDLE+FAIL", ourReason)
 	c.Settings = SettingsFrom(env("SLURM_SC_OFFLINE_ARGS=update State=FAIL"))
-	act(t, c, healthy, "show", "RESUME")
+	act(t, c, healthy, "read", "RESUME")
 }
 
 func TestActAppliedDespiteError(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE", on: always(applied, "DRAIN", "RESUME")}
 	c := controller(t, f)
-	o := act(t, c, failing, "show", "DRAIN "+ourReason, "show")
+	o := act(t, c, failing, "read", "DRAIN "+ourReason, "read")
 	if o.Action != Drain || o.Pending {
 		t.Errorf("outcome %+v, want a drain", o)
 	}
-	o = act(t, c, healthy, "show", "RESUME", "show")
+	o = act(t, c, healthy, "read", "RESUME", "read")
 	if o.Action != Resume {
 		t.Errorf("outcome %+v, want a resume", o)
 	}
@@ -159,11 +159,11 @@ func TestActAppliedLate(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE", on: always(timeout, "DRAIN")}
 	c := controller(t, f)
-	undelivered(t, c, failing, "show", "DRAIN "+ourReason, "show", "DRAIN "+ourReason)
-	act(t, c, healthy, "show")
+	undelivered(t, c, failing, "read", "DRAIN "+ourReason, "read", "DRAIN "+ourReason)
+	act(t, c, healthy, "read")
 	f.serve("DRAIN " + ourReason)
-	act(t, c, healthy, "show", "RESUME")
-	act(t, c, healthy, "show")
+	act(t, c, healthy, "read", "RESUME")
+	act(t, c, healthy, "read")
 	act(t, c, healthy)
 	f.is(t, "IDLE", "")
 }
@@ -181,7 +181,7 @@ func TestActAdminBetweenTries(t *testing.T) {
 		return Output{}, nil, false
 	}
 	c := controller(t, f)
-	o := act(t, c, failing, "show", "DRAIN "+ourReason, "show")
+	o := act(t, c, failing, "read", "DRAIN "+ourReason, "read")
 	if o.Action != None || o.Pending {
 		t.Errorf("outcome %+v, want nothing done", o)
 	}
@@ -197,7 +197,7 @@ func TestActAdminBetweenTries(t *testing.T) {
 		return Output{}, nil, false
 	}
 	c = controller(t, f)
-	o = act(t, c, healthy, "show", "RESUME", "show")
+	o = act(t, c, healthy, "read", "RESUME", "read")
 	if o.Action != None {
 		t.Errorf("outcome %+v, want nothing done", o)
 	}
@@ -220,7 +220,7 @@ func TestActRoles(t *testing.T) {
 		if err != nil || o.Action != Drain {
 			t.Errorf("%v: outcome %+v, error %v, want a drain", role, o, err)
 		}
-		called(t, c, o, "show", "DRAIN "+ourReason)
+		called(t, c, o, "read", "DRAIN "+ourReason)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestActDeadlines(t *testing.T) {
 	})
 	start := time.Now()
 	_, err := c.Act(t.Context(), failing, HealthCheck)
-	if took := time.Since(start); err == nil || !strings.Contains(err.Error(), "read node gpu01: run scontrol: no answer within 20ms") || took > 2*time.Second {
+	if took := time.Since(start); err == nil || !strings.Contains(err.Error(), "read node gpu01: run sinfo: no answer within 20ms") || took > 2*time.Second {
 		t.Errorf("error %v after %s", err, took)
 	}
 
@@ -283,7 +283,7 @@ func TestErrorsSayWhat(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
-	f = &fake{on: always(notFound, "show")}
+	f = &fake{on: always(notFound, "read")}
 	if _, err = controller(t, f).Act(t.Context(), failing, HealthCheck); !errors.Is(err, errNotFound) {
 		t.Errorf("error %v, want it to wrap %v", err, errNotFound)
 	}

@@ -13,6 +13,7 @@ package slurm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -52,8 +53,12 @@ type Controller struct {
 
 	// NodeIsHealthy is SLURM_NODE_IS_HEALTHY, which slurmd gives its
 	// HealthCheckProgram from 26.05 on: "no" while the node is down, drained,
-	// failed or in maintenance, so that it is worth asking.
+	// failed or in maintenance. A change of it is worth asking.
 	NodeIsHealthy string
+
+	Now func() time.Time // nil: the clock
+
+	calls int // commands started
 
 	// Stderr is where the helpers pass on what commands complain of; nil
 	// discards it. Acting puts it into its error instead.
@@ -71,23 +76,37 @@ func NewController(node string, runner Runner, env func(string) string) *Control
 	}
 }
 
-// Read asks Slurm for the node's state and reason: one call.
+// Read asks Slurm for the node's state and reason: one call, or two where sinfo cannot
+// tell.
 func (c *Controller) Read(ctx context.Context) (NodeInfo, error) {
-	argvOf, parse := c.Settings.showArgv, parseShowNode
 	if c.Settings.bySinfo() {
-		argvOf, parse = c.Settings.sinfoArgv, parseSinfo
+		return c.ask(ctx, c.Settings.sinfoArgv, parseSinfo)
 	}
+	node, err := c.ask(ctx, c.Settings.nodeArgv, parseColumns)
+	if errors.Is(err, errUnanswered) {
+		return c.ask(ctx, c.Settings.showArgv, parseShowNode)
+	}
+	return node, err
+}
+
+// errUnanswered says that a command is not there, or does not know what it was asked.
+var errUnanswered = errors.New("no answer to the question")
+
+func (c *Controller) ask(ctx context.Context, argvOf func(string) ([]string, error), parse func([]byte) (NodeInfo, error)) (NodeInfo, error) {
 	argv, err := argvOf(c.Node)
 	if err != nil {
 		return NodeInfo{}, fmt.Errorf("read node %s: %w", c.Node, err)
 	}
 	out, err := c.call(ctx, argv)
-	if err != nil {
+	switch {
+	case err != nil && !out.TimedOut && (out.Status == 0 || out.Status == 126 || out.Status == 127 || strings.Contains(string(out.Stderr), "format")):
+		return NodeInfo{}, fmt.Errorf("read node %s: %w: %w", c.Node, errUnanswered, err)
+	case err != nil:
 		return NodeInfo{}, fmt.Errorf("read node %s: %w", c.Node, err)
 	}
 	node, err := parse(out.Stdout)
 	if err != nil {
-		return NodeInfo{}, fmt.Errorf("read node %s: %w", c.Node, err)
+		return NodeInfo{}, fmt.Errorf("read node %s: %w: %w", c.Node, errUnanswered, err)
 	}
 	return node, nil
 }
@@ -124,6 +143,7 @@ func (c *Controller) call(ctx context.Context, argv []string) (Output, error) {
 }
 
 func (c *Controller) start(ctx context.Context, argv []string) (Output, error) {
+	c.calls++
 	ctx, cancel := context.WithTimeout(ctx, c.deadline())
 	defer cancel()
 	return c.Runner.Run(ctx, argv, c.Settings.environ())

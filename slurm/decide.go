@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Prefix is the first word of every reason we set, and the only sign of
-// ownership: Slurm appends to reasons (" : reboot issued"), so the rest may
-// change under our hands.
+// Prefix is the first word of every reason we set. Without a memory it is the only sign
+// of ownership; with one the reason has to be what we wrote, but for what Slurm appends
+// (" : reboot issued").
 const Prefix = "NHC:"
 
 // MaxReason is the length of a reason in bytes, prefix included. Slurm itself
@@ -22,6 +22,12 @@ const MaxReason = 1024
 type NodeInfo struct {
 	State  State
 	Reason string // without Slurm's stamp " [user@time]"; empty without one
+	Author string // the user who has set the reason; empty if Slurm was not asked for it
+
+	// Foreign says that the reason is not the one that we wrote last, so that it is
+	// not ours, whatever it begins with; Same that it is, and for the fault of the
+	// verdict.
+	Foreign, Same bool
 
 	// Refused says that a prolog or an epilog of ours has ended with a failing
 	// status before it could drain the node: Slurm drains it for that, in words
@@ -35,6 +41,11 @@ type Verdict struct {
 	Healthy bool
 	Message string // of a failing node: what is wrong, one line
 	Refused bool   // the run is a prolog or an epilog that will end with a failing status
+
+	// Code and Device name the finding that the message is about: a fault is the same
+	// as long as they are.
+	Code, Device string
+	pending      string // the fault of a drain that was kept
 
 	// Cause is what a run has failed by; the zero value is not remembered. Lacks says
 	// of a healthy run why it does not take back what was drained for a cause, ""
@@ -95,7 +106,9 @@ type Decision struct {
 //   - no order of a person's is undone: a node on which a reboot or a power-down is
 //     requested or under way, or that a person has set to FAIL, is resumed when
 //     that is over (scontrol's State=RESUME would cancel the reboot);
-//   - our reason is written anew only if it has changed;
+//   - our reason is written anew only if the fault has changed;
+//   - a reason that begins with our prefix is left alone if we know that we have not
+//     written it;
 //   - it replaces what Slurm says of a prolog or an epilog of ours that failed
 //     before it could say it itself.
 func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
@@ -110,7 +123,7 @@ func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
 
 func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 	held := node.State.Class == Drained || node.State.Held
-	switch owner := ownerOf(node.Reason); {
+	switch owner := node.owner(); {
 	case node.State.Class == Down:
 		return Decision{Why: "down already"}
 	case !held:
@@ -120,12 +133,12 @@ func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 	case owner == foreign && node.Refused && slurmsWords[node.Reason]:
 		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by Slurm for a status of ours (%s)", node.Reason)}
 	case owner == foreign:
-		return Decision{Why: fmt.Sprintf("drained for another reason (%s)", node.Reason)}
+		return Decision{Why: fmt.Sprintf("drained for another reason (%s)", node.signed())}
 	case owner == nobody && !policy.IgnoreEmptyNote:
 		return Decision{Why: "drained without a reason"}
 	case owner == nobody:
 		return Decision{Action: Drain, Reason: reason, Why: "drained without a reason, which we are to ignore"}
-	case sameReason(node.Reason, reason):
+	case node.Same, sameReason(node.Reason, reason):
 		return Decision{Why: "drained for this reason already"}
 	default:
 		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by us for another reason (%s)", node.Reason)}
@@ -133,13 +146,13 @@ func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 }
 
 func decideHealthy(node NodeInfo, policy Policy) Decision {
-	switch owner := ownerOf(node.Reason); {
+	switch owner := node.owner(); {
 	case node.State.Class == InService:
 		return Decision{Why: "in service"}
 	case node.State.Class == Drained && node.State.Full && !node.State.Held:
 		return Decision{Why: "in maintenance, but not drained"} // Slurm refuses RESUME
 	case owner == foreign:
-		return Decision{Why: fmt.Sprintf("%s for another reason (%s)", node.State.Class, node.Reason)}
+		return Decision{Why: fmt.Sprintf("%s for another reason (%s)", node.State.Class, node.signed())}
 	case owner == nobody && !policy.IgnoreEmptyNote:
 		return Decision{Why: fmt.Sprintf("%s without a reason", node.State.Class)}
 	case node.State.Order != "" && !(policy.Fails && node.State.Order == failOrder()):
@@ -175,6 +188,24 @@ func ownerOf(reason string) owner {
 	default:
 		return foreign
 	}
+}
+
+// owner is whose the reason is: ours if it begins with [Prefix] and memory does not say
+// otherwise.
+func (n NodeInfo) owner() owner {
+	owner := ownerOf(n.Reason)
+	if owner == ours && n.Foreign {
+		return foreign
+	}
+	return owner
+}
+
+// signed is the reason with who has set it.
+func (n NodeInfo) signed() string {
+	if n.Author == "" {
+		return n.Reason
+	}
+	return n.Reason + ", by " + n.Author
 }
 
 // sameReason reports whether a node's reason is the given one, Slurm's additions

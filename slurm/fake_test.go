@@ -18,7 +18,7 @@ type fake struct {
 	state, reason string
 	keepsReason   bool // as 24.11 does after RESUME
 
-	calls []string // "show", "DRAIN NHC: x", "RESUME"
+	calls []string // "read", "DRAIN NHC: x", "RESUME"
 
 	// on, if set, sees every call before it is served, may change the node, and
 	// may answer in slurmctld's place: it is done if it says so.
@@ -26,7 +26,7 @@ type fake struct {
 }
 
 func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
-	call := "show"
+	call := "read"
 	if slices.Contains(argv, "update") {
 		call = strings.TrimPrefix(argv[2], "State=")
 		if len(argv) > 4 {
@@ -39,7 +39,15 @@ func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
 			return out, err
 		}
 	}
+	if call == "read" && argv[0] == "sinfo" {
+		return f.columns(), nil
+	}
 	return f.serve(call), nil
+}
+
+// columns is sinfo's answer.
+func (f *fake) columns() Output {
+	return Output{Stdout: fmt.Appendf(nil, "%-200s%-60s%-2048s\n", strings.ToLower(f.state), "root", cmp.Or(f.reason, "none"))}
 }
 
 // serve is slurmctld's answer.
@@ -47,7 +55,7 @@ func (f *fake) serve(call string) Output {
 	verb, reason, _ := strings.Cut(call, " ")
 	held := strings.Contains(f.state, "+DRAIN")
 	switch {
-	case verb == "show":
+	case verb == "read":
 		return Output{Stdout: fmt.Appendf(nil, "NodeName=gpu01 Arch=x86_64 CPUs=1 State=%s ThreadsPerCore=1 AllocTRES=%s\n", f.state, f.shown())}
 	case verb == "DRAIN":
 		if !held {

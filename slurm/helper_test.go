@@ -270,7 +270,7 @@ func TestHelpersForget(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
 	c := controller(t, f)
-	act(t, c, healthy, "show")
+	act(t, c, healthy, "read")
 	run := &commands{line: "idle none"}
 	byHand := *c
 	byHand.Runner = run
@@ -278,7 +278,7 @@ func TestHelpersForget(t *testing.T) {
 		t.Errorf("exit status %d", status)
 	}
 	f.serve("DRAIN NHC: by hand")
-	act(t, c, healthy, "show", "RESUME")
+	act(t, c, healthy, "read", "RESUME")
 }
 
 func TestHelpersWithoutArguments(t *testing.T) {

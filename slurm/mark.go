@@ -29,6 +29,7 @@ type Mark struct {
 	Cause
 
 	Message string `json:"message,omitempty"` // no more of it than a reason holds
+	Fault   string `json:"fault,omitempty"`   // which it is about
 }
 
 // mostMarks bounds what is kept; the oldest are forgotten first.
@@ -39,8 +40,12 @@ func (m *Memory) mark(v Verdict) {
 	if v.Healthy || v.Cause == (Cause{}) {
 		return
 	}
-	marks := slices.DeleteFunc(slices.Clone(m.Marks), func(k Mark) bool { return k.Cause == v.Cause })
-	marks = append(marks, Mark{v.Cause, cut(printable(v.Message), MaxReason)})
+	isSame := func(k Mark) bool { return k.Cause == v.Cause }
+	if i := slices.IndexFunc(m.Marks, isSame); i >= 0 && m.Marks[i].Fault == v.fault() && m.Marks[i].Message != "" {
+		return // its message is what stands in the reason
+	}
+	marks := slices.DeleteFunc(slices.Clone(m.Marks), isSame)
+	marks = append(marks, Mark{v.Cause, cut(printable(v.Message), MaxReason), v.fault()})
 	m.Marks = marks[max(0, len(marks)-mostMarks):]
 }
 
@@ -72,11 +77,15 @@ func (m *Memory) pendingOf(marks []Mark) bool {
 // something else. Its reason names that, and nothing that is over.
 func keepDrained(node NodeInfo, marks []Mark, why string) Decision {
 	last := marks[len(marks)-1]
-	d := Decision{Why: fmt.Sprintf("drained by %s, %s", last.Cause, why)}
+	d := Decision{Why: keptFor(marks, why)}
 	if !slices.ContainsFunc(marks, func(k Mark) bool { return k.Message == "" || sameReason(node.Reason, Reason(k.Message)) }) {
 		d.Action, d.Reason = Renew, Reason(last.Message)
 	}
 	return d
+}
+
+func keptFor(marks []Mark, why string) string {
+	return fmt.Sprintf("drained by %s, %s", marks[len(marks)-1].Cause, why)
 }
 
 // mayBeHeld says of a node that a healthy verdict leaves alone whether it may be drained

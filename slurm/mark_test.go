@@ -47,24 +47,24 @@ func TestDrainOfEpilogStands(t *testing.T) {
 	const left = "check_job_leftovers"
 	f := &fake{state: "IDLE"}
 	act := acting(t, controller(t, f))
-	act(byEpilog(left, "x"), Epilog, "show", "DRAIN NHC: x")
-	if out := act(passing("check_gpu_count"), HealthCheck, "show"); !out.Kept || out.Why != "drained by check_job_leftovers, which this run does not have" {
+	act(byEpilog(left, "x"), Epilog, "read", "DRAIN NHC: x")
+	if out := act(passing("check_gpu_count"), HealthCheck, "read"); !out.Kept || out.Why != "drained by check_job_leftovers, which this run does not have" {
 		t.Errorf("a run without the check: %+v", out)
 	}
-	act(Verdict{Message: "y"}, HealthCheck, "show", "DRAIN NHC: y")
-	if out := act(passing("check_gpu_count"), HealthCheck, "show", "DRAIN NHC: x"); !out.Kept {
+	act(Verdict{Message: "y"}, HealthCheck, "read", "DRAIN NHC: y")
+	if out := act(passing("check_gpu_count"), HealthCheck, "read", "DRAIN NHC: x"); !out.Kept {
 		t.Errorf("with a fault of its own in between: %+v", out)
 	}
-	if out := act(passing(left), HealthCheck, "show", "RESUME"); out.Action != Resume {
+	if out := act(passing(left), HealthCheck, "read", "RESUME"); out.Action != Resume {
 		t.Errorf("a run with the check: %+v", out)
 	}
 
 	// A person resumes: from then on it is as if nothing had been.
-	act(byEpilog(left, "x"), Epilog, "show", "DRAIN NHC: x")
+	act(byEpilog(left, "x"), Epilog, "read", "DRAIN NHC: x")
 	f.state, f.reason = "IDLE", ""
-	act(passing(), HealthCheck, "show")
-	act(Verdict{Message: "z"}, HealthCheck, "show", "DRAIN NHC: z")
-	act(passing(), HealthCheck, "show", "RESUME")
+	act(passing(), HealthCheck, "read")
+	act(Verdict{Message: "z"}, HealthCheck, "read", "DRAIN NHC: z")
+	act(passing(), HealthCheck, "read", "RESUME")
 }
 
 // Two files have drained the node, each for a fault of its own: each takes back its own,
@@ -73,14 +73,14 @@ func TestDrainsOfTwoFiles(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
 	act := acting(t, controller(t, f))
-	act(by("check_gpu_gemm", "wrong"), Manual, "show", "DRAIN NHC: wrong")
-	act(by("check_fs_mount", "no /home"), HealthCheck, "show", "DRAIN NHC: no /home")
-	out := act(passing("check_fs_mount"), HealthCheck, "show", "DRAIN NHC: wrong")
+	act(by("check_gpu_gemm", "wrong"), Manual, "read", "DRAIN NHC: wrong")
+	act(by("check_fs_mount", "no /home"), HealthCheck, "read", "DRAIN NHC: no /home")
+	out := act(passing("check_fs_mount"), HealthCheck, "read", "DRAIN NHC: wrong")
 	if !out.Kept || out.Action != Renew || out.Why != "drained by check_gpu_gemm (/etc/nhc/check_gpu_gemm.conf), which this run does not have" {
 		t.Errorf("outcome %+v", out)
 	}
-	act(passing("check_fs_mount"), HealthCheck, "show")
-	act(passing("check_gpu_gemm"), Manual, "show", "RESUME")
+	act(passing("check_fs_mount"), HealthCheck, "read")
+	act(passing("check_gpu_gemm"), Manual, "read", "RESUME")
 }
 
 // A fault that has another message is the same; so is one that is found again.
@@ -89,14 +89,14 @@ func TestMarkIsRenewed(t *testing.T) {
 	f := &fake{state: "IDLE"}
 	c := controller(t, f)
 	act := acting(t, c)
-	act(by("check_gpu_gemm", "slow"), Manual, "show", "DRAIN NHC: slow")
-	act(by("check_gpu_gemm", "slower"), Manual, "show", "DRAIN NHC: slower")
+	act(by("check_gpu_gemm", "slow"), Manual, "read", "DRAIN NHC: slow")
+	act(by("check_gpu_gemm", "slower"), Manual, "read")
 	m, err := c.recall()
-	if err != nil || len(m.Marks) != 1 || m.Marks[0].Message != "slower" {
+	if err != nil || len(m.Marks) != 1 || m.Marks[0].Message != "slow" {
 		t.Errorf("marks %+v, %v", m.Marks, err)
 	}
 	for i := range mostMarks + 3 {
-		act(by("check_"+strings.Repeat("x", i), "slower"), Manual, "show")
+		act(by("check_"+strings.Repeat("x", i), "slow"), Manual, "read")
 	}
 	if m, err = c.recall(); err != nil || len(m.Marks) != mostMarks {
 		t.Errorf("%d marks, %v", len(m.Marks), err)
@@ -109,10 +109,10 @@ func TestMarksOfResumedNode(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
 	act := acting(t, controller(t, f))
-	act(by("check_gpu_gemm", "wrong"), Manual, "show", "DRAIN NHC: wrong")
+	act(by("check_gpu_gemm", "wrong"), Manual, "read", "DRAIN NHC: wrong")
 	f.state, f.reason = "IDLE", ""
-	act(by("check_fs_mount", "no /home"), HealthCheck, "show", "DRAIN NHC: no /home")
-	act(passing("check_fs_mount"), HealthCheck, "show", "RESUME")
+	act(by("check_fs_mount", "no /home"), HealthCheck, "read", "DRAIN NHC: no /home")
+	act(passing("check_fs_mount"), HealthCheck, "read", "RESUME")
 }
 
 // The state of a node that nobody understands forgets nothing.
@@ -120,11 +120,11 @@ func TestMarksOfUnknownState(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
 	act := acting(t, controller(t, f))
-	act(by("check_gpu_gemm", "wrong"), Manual, "show", "DRAIN NHC: wrong")
+	act(by("check_gpu_gemm", "wrong"), Manual, "read", "DRAIN NHC: wrong")
 	f.state = "SOMETHING+DRAIN"
-	act(passing(), HealthCheck, "show")
+	act(passing(), HealthCheck, "read")
 	f.state = "IDLE+DRAIN"
-	if out := act(passing(), HealthCheck, "show"); !out.Kept {
+	if out := act(passing(), HealthCheck, "read"); !out.Kept {
 		t.Errorf("outcome %+v", out)
 	}
 }
@@ -156,7 +156,7 @@ func TestMarksOfEarlierVersions(t *testing.T) {
 func TestPendingDrainStands(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]Verdict{"epilog": byEpilog("check_job_leftovers", "x"), "night": by("check_gpu_gemm", "x")} {
-		f := &fake{state: "IDLE", on: always(refused, "show")}
+		f := &fake{state: "IDLE", on: always(refused, "read")}
 		c := controller(t, f)
 		if out, err := c.Act(t.Context(), v, Manual); err == nil || !out.Pending {
 			t.Fatalf("%s: %+v, %v", name, out, err)
@@ -169,12 +169,12 @@ func TestPendingDrainStands(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want it kept", name, out, err)
 		}
 
-		f.on = always(refused, "show")
+		f.on = always(refused, "read")
 		if out, err := c.Act(t.Context(), by("check_fs_mount", "y"), HealthCheck); err == nil || !out.Pending {
 			t.Fatalf("%s: %+v, %v", name, out, err)
 		}
 		f.on, f.calls = nil, nil
-		if out, err := c.Act(t.Context(), passing("check_fs_mount"), HealthCheck); err != nil || !out.Kept || !slices.Equal(f.calls, []string{"show"}) {
+		if out, err := c.Act(t.Context(), passing("check_fs_mount"), HealthCheck); err != nil || !out.Kept || !slices.Equal(f.calls, []string{"read"}) {
 			t.Errorf("%s: %+v, %v, calls %q, want nothing done", name, out, err, f.calls)
 		}
 	}

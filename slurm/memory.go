@@ -29,7 +29,20 @@ type Memory struct {
 	Version int    `json:"version"`
 	BootID  string `json:"boot_id"` // memory of another boot is void
 	Told    Told   `json:"told"`
-	Reason  string `json:"reason,omitempty"` // of ToldDrained
+
+	// Reason is the last that the node had of us, and Fault what it is for; empty
+	// since the node was seen in service. Known says that it had no other one of us.
+	Reason string `json:"reason,omitempty"`
+	Fault  string `json:"fault,omitempty"`
+	Known  bool   `json:"known,omitempty"`
+
+	// For is the question that Slurm was last asked, Next when it is asked again if
+	// nothing changes; IsHealthy was SLURM_NODE_IS_HEALTHY in the last run.
+	For       string    `json:"for,omitempty"`
+	Next      time.Time `json:"next,omitzero"`
+	IsHealthy string    `json:"is_healthy,omitempty"`
+
+	Refusal Refusal `json:"refusal,omitzero"`
 
 	// Unsettled says that a write reported an error: slurmctld may carry it out
 	// even after it has answered a later question (a stopped slurmctld works
@@ -51,33 +64,55 @@ type Pending struct {
 	Message string    `json:"message"`           // of the verdict
 	Since   time.Time `json:"since"`             // UTC, whole seconds
 	Refused bool      `json:"refused,omitempty"` // see [NodeInfo.Refused]
+	Fault   string    `json:"fault,omitempty"`   // which it is about
 }
 
 // tell notes a node that was read and left as it is.
 func (m *Memory) tell(v Verdict, node NodeInfo) {
-	m.Pending, m.Reason = Pending{}, ""
-	switch inService := node.State.Class == InService; {
+	m.Pending = Pending{}
+	inService := node.State.Class == InService
+	held := node.State.Class == Drained || node.State.Held
+	switch {
+	case inService && !node.State.Held:
+		m.Reason, m.Fault, m.Known = "", "", !m.Unsettled
+	case held && node.owner() == ours:
+		if !sameReason(node.Reason, m.Reason) {
+			m.Reason, m.Fault = node.Reason, ""
+		}
+		if sameReason(node.Reason, Reason(v.Message)) {
+			m.Fault = v.fault()
+		}
+		m.Known = !m.Unsettled
+	case held && !m.Known:
+		m.Reason, m.Fault, m.Known = "", "", !m.Unsettled
+	}
+	switch {
 	case v.Healthy && inService && m.Unsettled:
 		m.Told, m.Unsettled = ToldUnknown, false // once more
 	case v.Healthy && inService && !node.State.Held && node.State.Base != "boot":
 		m.Told = ToldOK
 	case inService || node.State.Class == Unknown:
 		m.Told = ToldUnknown // a reboot may end in a drain; an unknown state in any
-	case !v.Healthy && sameReason(node.Reason, Reason(v.Message)):
-		m.Told, m.Reason = ToldDrained, Reason(v.Message)
+	case held && node.owner() == ours:
+		m.Told = ToldDrained
 	default:
 		m.Told = ToldLeftAlone
 	}
 }
 
-// told notes a decision that was carried out. After a Resume Slurm is asked
+// told notes a decision that was carried out, for a fault. After a Resume Slurm is asked
 // once more, to see the node back in service.
-func (m *Memory) told(d Decision) {
-	m.Pending, m.Reason, m.Told = Pending{}, "", ToldUnknown
+func (m *Memory) told(d Decision, fault string) {
+	m.Pending, m.Known = Pending{}, !m.Unsettled
+	m.Told, m.Reason, m.Fault = ToldUnknown, "", ""
 	if d.Action != Resume {
-		m.Told, m.Reason = ToldDrained, d.Reason
+		m.Told, m.Reason, m.Fault = ToldDrained, d.Reason, fault
 	}
 }
+
+// isForeign says of a reason that it is none of ours, because we have written another
+// one. After a write that reported an error nobody knows.
+func (m *Memory) isForeign(reason string) bool { return m.Known && !sameReason(reason, m.Reason) }
 
 // keep notes a drain that could not be delivered, with the time of the first
 // try. No more of the message is kept than a reason holds.
@@ -86,6 +121,7 @@ func (m *Memory) keep(v Verdict, now time.Time) {
 	if m.Pending.Message != message || m.Pending.Since.IsZero() {
 		m.Pending.Message, m.Pending.Since = message, now.UTC().Truncate(time.Second)
 	}
+	m.Pending.Fault = v.fault()
 	m.Pending.Refused = m.Pending.Refused || v.Refused
 }
 
@@ -125,7 +161,7 @@ func (c *Controller) forget() error {
 }
 
 // doubt makes the next two healthy runs ask Slurm.
-func (m *Memory) doubt() { m.Told, m.Reason, m.Unsettled = ToldUnknown, "", true }
+func (m *Memory) doubt() { m.Told, m.Unsettled, m.Known = ToldUnknown, true, false }
 
 func (c *Controller) save(m Memory) error {
 	if c.Dir == nil {

@@ -44,7 +44,7 @@ func TestActSpoiltMemory(t *testing.T) {
 			f := &fake{state: "IDLE"}
 			c := controller(t, f)
 			put(c, data)
-			o := act(t, c, healthy, "show")
+			o := act(t, c, healthy, "read")
 			if o.Warning == nil || !strings.Contains(o.Warning.Error(), "memory") || strings.Contains(o.Warning.Error(), "\n") {
 				t.Errorf("warning %v, want one line about the memory", o.Warning)
 			}
@@ -62,21 +62,21 @@ func TestActWithoutMemory(t *testing.T) {
 	c := controller(t, f)
 	c.Dir = nil
 	for range 2 {
-		if o := act(t, c, healthy, "show"); o.Warning != nil {
+		if o := act(t, c, healthy, "read"); o.Warning != nil {
 			t.Errorf("warning %v", o.Warning)
 		}
 	}
-	act(t, c, failing, "show", "DRAIN "+ourReason)
+	act(t, c, failing, "read", "DRAIN "+ourReason)
 
 	c.Dir = &store{broken: errors.New("no answer")}
-	if o := act(t, c, healthy, "show", "RESUME"); o.Warning == nil {
+	if o := act(t, c, healthy, "read", "RESUME"); o.Warning == nil {
 		t.Error("no warning")
 	}
-	if o := act(t, c, healthy, "show"); o.Warning == nil {
+	if o := act(t, c, healthy, "read"); o.Warning == nil {
 		t.Error("no warning")
 	}
-	f.on = always(timeout, "show")
-	if o := undelivered(t, c, failing, "show"); o.Warning == nil {
+	f.on = always(timeout, "read")
+	if o := undelivered(t, c, failing, "read"); o.Warning == nil {
 		t.Error("no warning")
 	}
 }
@@ -86,7 +86,7 @@ func TestActFullDisk(t *testing.T) {
 	f := &fake{state: "IDLE"}
 	c := controller(t, f)
 	c.Dir = &store{full: errors.New("no space left on device")}
-	if o := act(t, c, failing, "show", "DRAIN "+ourReason); o.Warning == nil {
+	if o := act(t, c, failing, "read", "DRAIN "+ourReason); o.Warning == nil {
 		t.Error("no warning")
 	}
 }
@@ -110,9 +110,9 @@ func TestActSideBySide(t *testing.T) {
 	c := controller(t, f)
 	other := *c
 	f.on = func(f *fake, call string) (Output, error, bool) {
-		if call == "show" { // while a health check reads, a prolog drains
+		if call == "read" { // while a health check reads, a prolog drains
 			f.on = nil
-			out := f.serve(call)
+			out := f.columns()
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			o, err := other.Act(ctx, failing, Prolog)
@@ -128,7 +128,7 @@ func TestActSideBySide(t *testing.T) {
 	}
 	f.is(t, "IDLE+DRAIN", ourReason)
 	f.calls = nil
-	act(t, c, healthy, "show", "RESUME") // seen, where "ok" would have hidden it
+	act(t, c, healthy, "read", "RESUME") // seen, where "ok" would have hidden it
 }
 
 func TestBootID(t *testing.T) {

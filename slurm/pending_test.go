@@ -29,19 +29,23 @@ func TestActUnreachable(t *testing.T) {
 			t.Parallel()
 			f := &fake{state: "IDLE"}
 			c := controller(t, f)
-			act(t, c, healthy, "show")
+			act(t, c, healthy, "read")
+			reads := []string{"read"}
+			if name != "timeout" && name != "refused" {
+				reads = []string{"read", "read"} // sinfo, scontrol
+			}
 
-			f.on = always(a, "show", "DRAIN", "RESUME")
-			undelivered(t, c, failing, "show")
-			undelivered(t, c, failing, "show")
+			f.on = always(a, "read", "DRAIN", "RESUME")
+			undelivered(t, c, failing, reads...)
+			undelivered(t, c, failing, reads...)
 			f.on = nil // it is back: the drain arrives, once
-			act(t, c, failing, "show", "DRAIN "+ourReason)
-			act(t, c, failing, "show")
+			act(t, c, failing, "read", "DRAIN "+ourReason)
+			act(t, c, failing, "read")
 
-			f.on = always(a, "show", "DRAIN", "RESUME")
-			undelivered(t, c, healthy, "show")
+			f.on = always(a, "read", "DRAIN", "RESUME")
+			undelivered(t, c, healthy, reads...)
 			f.on = nil
-			act(t, c, healthy, "show", "RESUME")
+			act(t, c, healthy, "read", "RESUME")
 			f.is(t, "IDLE", "")
 		})
 	}
@@ -52,13 +56,13 @@ func TestActHealthyVoidsPending(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
 	c := controller(t, f)
-	act(t, c, healthy, "show")
-	f.on = always(refused, "show")
-	undelivered(t, c, failing, "show")
-	undelivered(t, c, healthy, "show")
+	act(t, c, healthy, "read")
+	f.on = always(refused, "read")
+	undelivered(t, c, failing, "read")
+	undelivered(t, c, healthy, "read")
 	f.on = nil
 	deliver(t, c)
-	act(t, c, healthy, "show")
+	act(t, c, healthy, "read")
 	act(t, c, healthy)
 	f.is(t, "IDLE", "")
 }
@@ -77,8 +81,8 @@ func TestDeliver(t *testing.T) {
 	f := &fake{state: "IDLE"}
 	c := controller(t, f)
 	deliver(t, c)
-	f.on = always(timeout, "show")
-	undelivered(t, c, failing, "show")
+	f.on = always(timeout, "read")
+	undelivered(t, c, failing, "read")
 	since := memoryOf(t, c).Pending.Since
 	if o, err := c.Deliver(t.Context()); err == nil || !o.Pending {
 		t.Errorf("outcome %+v, error %v, want it still pending", o, err)
@@ -87,13 +91,13 @@ func TestDeliver(t *testing.T) {
 		t.Errorf("pending %+v, want the first try's", got)
 	}
 	f.on, f.calls = nil, nil
-	deliver(t, c, "show", "DRAIN "+ourReason)
+	deliver(t, c, "read", "DRAIN "+ourReason)
 	deliver(t, c)
 	f.is(t, "IDLE+DRAIN", ourReason)
 
 	// What was pending before a reboot is void.
-	f.on = always(timeout, "show")
-	undelivered(t, c, failing, "show")
+	f.on = always(timeout, "read")
+	undelivered(t, c, failing, "read")
 	f.on = nil
 	c.BootID = "boot-2"
 	deliver(t, c)
@@ -112,12 +116,12 @@ func memoryOf(t *testing.T, c *Controller) Memory {
 func TestDeliverLongMessage(t *testing.T) {
 	t.Parallel()
 	long := Verdict{Message: strings.Repeat("\n\"gpu\" ", 40_000)}
-	f := &fake{state: "IDLE", on: always(timeout, "show")}
+	f := &fake{state: "IDLE", on: always(timeout, "read")}
 	c := controller(t, f)
-	undelivered(t, c, long, "show")
+	undelivered(t, c, long, "read")
 	f.on = nil
-	deliver(t, c, "show", "DRAIN "+Reason(long.Message))
-	act(t, c, long, "show")
+	deliver(t, c, "read", "DRAIN "+Reason(long.Message))
+	act(t, c, long, "read")
 }
 
 // slurmctld is down when a prolog refuses its job: slurmd tells it later, and it
@@ -132,23 +136,23 @@ func TestRefusedWhileDown(t *testing.T) {
 			run  func(*testing.T, *Controller)
 			want string
 		}{
-			{"failing", func(t *testing.T, c *Controller) { act(t, c, failing, "show", "DRAIN "+ourReason) }, ourReason},
-			{"otherwise", func(t *testing.T, c *Controller) { act(t, c, other, "show", "DRAIN NHC: another fault") }, "NHC: another fault"},
-			{"no verdict", func(t *testing.T, c *Controller) { deliver(t, c, "show", "DRAIN "+ourReason) }, ourReason},
-			{"well", func(t *testing.T, c *Controller) { act(t, c, healthy, "show") }, words},
+			{"failing", func(t *testing.T, c *Controller) { act(t, c, failing, "read", "DRAIN "+ourReason) }, ourReason},
+			{"otherwise", func(t *testing.T, c *Controller) { act(t, c, other, "read", "DRAIN NHC: another fault") }, "NHC: another fault"},
+			{"no verdict", func(t *testing.T, c *Controller) { deliver(t, c, "read", "DRAIN "+ourReason) }, ourReason},
+			{"well", func(t *testing.T, c *Controller) { act(t, c, healthy, "read") }, words},
 		} {
 			t.Run(words+", "+next.name, func(t *testing.T) {
 				t.Parallel()
-				f := &fake{state: "IDLE", on: always(refused, "show")}
+				f := &fake{state: "IDLE", on: always(refused, "read")}
 				c := controller(t, f)
-				undelivered(t, c, refusing, "show")
-				undelivered(t, c, failing, "show") // whoever comes next cannot tell it either
+				undelivered(t, c, refusing, "read")
+				undelivered(t, c, failing, "read") // whoever comes next cannot tell it either
 				f.on, f.state, f.reason = nil, "IDLE+DRAIN", words
 				next.run(t, c)
 				f.is(t, "IDLE+DRAIN", next.want)
 				// Once: what Slurm drains after that is not for us.
 				f.reason = words
-				act(t, c, failing, "show")
+				act(t, c, failing, "read")
 				f.is(t, "IDLE+DRAIN", words)
 			})
 		}
@@ -161,15 +165,15 @@ func TestSlurmsWordsAreNotOurs(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE+DRAIN", reason: "Prolog error"}
 	c := controller(t, f)
-	act(t, c, failing, "show")
-	f.on = always(refused, "show")
-	undelivered(t, c, failing, "show") // of a health check
+	act(t, c, failing, "read")
+	f.on = always(refused, "read")
+	undelivered(t, c, failing, "read") // of a health check
 	f.on = nil
-	act(t, c, failing, "show")
-	f.on = always(refused, "show")
-	undelivered(t, c, Verdict{Message: failing.Message, Refused: true}, "show")
+	act(t, c, failing, "read")
+	f.on = always(refused, "read")
+	undelivered(t, c, Verdict{Message: failing.Message, Refused: true}, "read")
 	f.on, c.BootID = nil, "boot-2"
-	act(t, c, failing, "show")
+	act(t, c, failing, "read")
 	f.is(t, "IDLE+DRAIN", "Prolog error")
 }
 
@@ -178,16 +182,16 @@ func TestSlurmsWordsAreNotOurs(t *testing.T) {
 func TestPendingNamesTheJob(t *testing.T) {
 	t.Parallel()
 	named := Verdict{Message: Attributed(failing.Message, []string{"1234"})}
-	f := &fake{state: "IDLE", on: always(refused, "show")}
+	f := &fake{state: "IDLE", on: always(refused, "read")}
 	c := controller(t, f)
-	undelivered(t, c, named, "show")
-	undelivered(t, c, failing, "show")
+	undelivered(t, c, named, "read")
+	undelivered(t, c, failing, "read")
 	f.on = nil
-	act(t, c, failing, "show", "DRAIN "+ourReason+" [job 1234]")
-	act(t, c, failing, "show")
+	act(t, c, failing, "read", "DRAIN "+ourReason+" [job 1234]")
+	act(t, c, failing, "read")
 
-	f.on = always(refused, "show")
-	undelivered(t, c, named, "show")
+	f.on = always(refused, "read")
+	undelivered(t, c, named, "read")
 	f.on = nil
-	act(t, c, Verdict{Message: "another fault"}, "show", "DRAIN NHC: another fault")
+	act(t, c, Verdict{Message: "another fault"}, "read", "DRAIN NHC: another fault")
 }

@@ -3,8 +3,11 @@ package slurm
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"mvdan.cc/sh/v3/shell"
 )
@@ -18,11 +21,15 @@ type Settings struct {
 	OnlineArgs  string // SLURM_SC_ONLINE_ARGS: update State=RESUME
 
 	// Sinfo and SinfoArgs are SLURM_SINFO (sinfo) and SLURM_SINFO_ARGS
-	// (-o '%t %E' -hn). If one of them is set the node's state is asked of
-	// sinfo, else of scontrol show node, which costs slurmctld one node's
-	// answer instead of all nodes'.
+	// (-o '%t %E' -hn). If one of them is set the node is asked for in this way.
+	// Else sinfo is asked for every flag of the state: that costs slurmctld the
+	// answer about one node, where scontrol show node loads all nodes of the
+	// cluster. scontrol is asked where there is no sinfo, or sinfo does not show
+	// the node (one that is in no partition, or FUTURE).
 	Sinfo     string
 	SinfoArgs string
+
+	Recheck time.Duration // SLURM_RECHECK, in seconds: how long an unchanged answer counts
 
 	Path   string // PATH, where the commands are looked for; empty: the fixed one
 	Conf   string // SLURM_CONF; empty: as Slurm was built
@@ -38,6 +45,7 @@ func SettingsFrom(env func(string) string) Settings {
 		OnlineArgs:  env("SLURM_SC_ONLINE_ARGS"),
 		Sinfo:       env("SLURM_SINFO"),
 		SinfoArgs:   env("SLURM_SINFO_ARGS"),
+		Recheck:     recheckFrom(env("SLURM_RECHECK")),
 		Path:        env("PATH"),
 		Conf:        env("SLURM_CONF"),
 		Policy: Policy{
@@ -47,8 +55,35 @@ func SettingsFrom(env func(string) string) Settings {
 	}
 }
 
-// bySinfo reports whether the site wants sinfo to be asked.
+// recheckFrom reads a number of seconds; what is none is the default.
+func recheckFrom(text string) time.Duration {
+	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(n) * time.Second
+	}
+	return DefaultRecheck
+}
+
+// bySinfo reports whether the site wants sinfo to be asked in its own way.
 func (s Settings) bySinfo() bool { return s.Sinfo != "" || s.SinfoArgs != "" }
+
+// The columns of the answer that we ask sinfo for. It cuts what is longer; no reason of
+// ours is.
+const (
+	stateColumn  = 200
+	authorColumn = 60
+	reasonColumn = 2 * MaxReason
+)
+
+// nodeArgv asks sinfo for one node. Where the site names its scontrol by a path sinfo is
+// beside it.
+func (s Settings) nodeArgv(node string) ([]string, error) {
+	sinfo := "sinfo"
+	if words, err := argv([]string{s.Scontrol}); err == nil && len(words) > 0 && filepath.IsAbs(words[0]) {
+		sinfo = filepath.Join(filepath.Dir(words[0]), sinfo)
+	}
+	format := fmt.Sprintf("StateComplete:%d,User:%d,Reason:%d", stateColumn, authorColumn, reasonColumn)
+	return []string{sinfo, "-h", "-N", "-n", node, "-O", format}, nil
+}
 
 func (s Settings) sinfoArgv(node string) ([]string, error) {
 	return argv([]string{cmp.Or(s.Sinfo, "sinfo"), cmp.Or(s.SinfoArgs, "-o '%t %E' -hn")}, node)

@@ -48,6 +48,28 @@ func parseShowNode(out []byte) (NodeInfo, error) {
 	return node, nil
 }
 
+// parseColumns reads the answer to [Settings.nodeArgv]: columns of a fixed width. A
+// sinfo of the site's own that answers as LBNL NHC asks is understood, too.
+func parseColumns(out []byte) (NodeInfo, error) {
+	line := firstLine(out)
+	if len(line) < stateColumn+authorColumn {
+		node, err := parseSinfo(out)
+		if err == nil && node.State.Base == "" {
+			err = fmt.Errorf("parse node %q: want columns, or a state and a reason", cut(printable(line), 80))
+		}
+		return node, err
+	}
+	node := NodeInfo{
+		State:  ParseState(strings.ToUpper(strings.TrimSpace(line[:stateColumn]))),
+		Author: strings.TrimSpace(line[stateColumn:][:authorColumn]),
+		Reason: strings.TrimSpace(line[stateColumn+authorColumn:]),
+	}
+	if node.Author == "Unknown" {
+		node.Author = ""
+	}
+	return node, nil
+}
+
 // parseSinfo reads the first line of sinfo -o '%t %E'. A node in two
 // partitions has a line for each, and a reason with newlines goes on in
 // further lines: neither counts.

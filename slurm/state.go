@@ -110,6 +110,15 @@ func ParseState(text string) State {
 	return s
 }
 
+// is says whether a Full state has a flag.
+func (s State) is(flag string) bool { return slices.Contains(strings.Split(s.Text, "+"), flag) }
+
+// passing says that the node is about to register, or does not answer: what is written to
+// it now may be gone in a moment.
+func (s State) passing() bool {
+	return s.Base == "boot" || s.is("REBOOT_ISSUED") || s.is("NOT_RESPONDING") || s.is("POWERING_UP") || strings.ContainsAny(s.Text, "^*#")
+}
+
 // Empty says that no job has anything on the node: it is idle or down, be it drained,
 // and nothing is completing. Of sinfo's words those count that say so by themselves.
 func (s State) Empty() bool {

@@ -96,6 +96,10 @@ func (r *oneRun) tell(v slurm.Verdict) {
 	switch {
 	case out.Warning != nil:
 		r.warn(out.Warning)
+	case err != nil && out.Repeats: // reported before
+	case err != nil && out.Refused:
+		r.warn(fmt.Errorf("%w; this is reported once a day, and tried again every 10 minutes", err))
+		sendSyslog(r.set.get("NAME"), []string{fmt.Sprintf("Node %s cannot be marked:  %v", r.node.name, err)})
 	case err != nil && out.Pending:
 		r.warn(fmt.Errorf("drain of node %s could not be delivered, the next run will: %w", r.node.name, err))
 	case err != nil:
@@ -118,7 +122,12 @@ func (r *oneRun) actContext() (context.Context, context.CancelFunc) {
 
 func (r *oneRun) markOffline(message string) {
 	refused := r.job != nil && r.job.lost(r.fold.f.Failures()) >= 0
-	r.tell(slurm.Verdict{Message: message, Refused: refused, Cause: r.cause()})
+	v := slurm.Verdict{Message: message, Refused: refused, Cause: r.cause()}
+	if failures := r.fold.f.Failures(); r.fold.f.Blamed() < len(failures) {
+		x := failures[r.fold.f.Blamed()]
+		v.Code, v.Device = x.Code, x.Device.String()
+	}
+	r.tell(v)
 }
 
 func (r *oneRun) markOnline() { r.tell(slurm.Verdict{Healthy: true, Lacks: r.lacks}) }
@@ -164,7 +173,7 @@ func (r *oneRun) deliverPending() {
 	}
 	ctx, cancel := r.actContext()
 	defer cancel()
-	if _, err := r.controller().Deliver(ctx); err != nil {
+	if out, err := r.controller().Deliver(ctx); err != nil && !out.Repeats {
 		r.warn(err)
 	}
 }

@@ -61,7 +61,7 @@ func hostile(name string) bool {
 // steers says whether a variable of Slurm's name is one of LBNL NHC's, which says
 // what is run.
 func steers(name string) bool {
-	return name == "SLURM_SCONTROL" || strings.HasPrefix(name, "SLURM_SC_") || strings.HasPrefix(name, "SLURM_SINFO")
+	return name == "SLURM_SCONTROL" || name == "SLURM_RECHECK" || strings.HasPrefix(name, "SLURM_SC_") || strings.HasPrefix(name, "SLURM_SINFO")
 }
 
 // newSettings starts from the environment. Around a job only what Slurm itself

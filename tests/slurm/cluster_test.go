@@ -112,6 +112,7 @@ func (c *Cluster) writeFiles() {
 			c.mkdir("nodes/" + n.Name + "/" + dir)
 		}
 		n.Conf(defaultConf)
+		n.Settings("")
 		n.Create("ok")
 		c.Nodes = append(c.Nodes, n)
 	}

@@ -42,10 +42,11 @@ func (n *Node) Conf(lines ...string) {
 	n.write("nhc.conf", strings.Join(lines, "\n")+"\n")
 }
 
-// Settings writes the node's /etc/default/nhc.
+// Settings writes the node's /etc/default/nhc. What a person has done to a node that is
+// out of service is noticed by the next health check: the tests do not wait half an hour.
 func (n *Node) Settings(text string) {
 	n.c.t.Helper()
-	n.c.write("nodes/"+n.Name+"/default/nhc", []byte(text), 0o644)
+	n.c.write("nodes/"+n.Name+"/default/nhc", []byte("SLURM_RECHECK=0\n"+text), 0o644)
 }
 
 // Create makes a file in the node's /etc/nhc.

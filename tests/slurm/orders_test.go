@@ -129,7 +129,6 @@ func (n *Node) carryOut(o order, before bool) string {
 		n.c.Exec("sbatch", "--nodelist="+n.Name, "--output=/dev/null", "--chdir=/", "--wrap=sleep 1000")
 		n.WaitState("mix alloc", soon)
 	}
-	n.Settings("SLURM_RECHECK=0\n")
 	n.check(0)
 	if before {
 		n.give(o)

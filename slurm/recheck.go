@@ -1,0 +1,124 @@
+package slurm
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+)
+
+// A run whose verdict is what it was, on a node that is out of service already, asks
+// nothing: slurmctld would give thousands of nodes the same answer every few minutes,
+// for as long as a file server is dead. It asks when something changes, and slowly
+// otherwise.
+
+// DefaultRecheck is how long an unchanged answer of Slurm's counts at most
+// ([Settings.Recheck]).
+const DefaultRecheck = 30 * time.Minute
+
+// heldRecheck is how long it counts at most where something waits for a change: a
+// reboot that keeps a node from being resumed, the end of a maintenance, the right to
+// drain. It is never longer than the other one.
+const heldRecheck = 10 * time.Minute
+
+func (c *Controller) now() time.Time {
+	if c.Now != nil {
+		return c.Now()
+	}
+	return time.Now()
+}
+
+// next is when Slurm is asked again if nothing changes. Each node has its own moment
+// between a half of the time and all of it, so that nodes that fail together do not ask
+// together.
+func (c *Controller) next(d time.Duration) time.Time {
+	h := fnv.New32a()
+	h.Write([]byte(c.Node))
+	share := time.Duration(h.Sum32() % 1000)
+	return c.now().UTC().Add(d - d/2*share/1000).Truncate(time.Second)
+}
+
+// due says whether that moment has come. One that is further away than it can be comes
+// from a clock that was wrong.
+func (c *Controller) due(m Memory) bool {
+	now := c.now()
+	return !now.Before(m.Next) || m.Next.Sub(now) > c.Settings.Recheck
+}
+
+// spared says of a run that it need not ask.
+func (c *Controller) spared(m Memory, v Verdict, role Role) bool {
+	switch {
+	case role == Prolog || m.For != c.question(m, v) || c.news(m):
+		return false // a job has just been given to the node
+	case m.Refusal.Text != "":
+	case m.Pending != (Pending{}) || m.Told != ToldDrained && m.Told != ToldLeftAlone:
+		return false
+	}
+	return !c.due(m)
+}
+
+// question is what a verdict asks about: two verdicts with the same one get the same
+// answer of an unchanged node.
+func (c *Controller) question(m Memory, v Verdict) string {
+	if !v.Healthy {
+		return strings.Join([]string{v.fault(), v.Cause.Check, v.Cause.Line, v.Cause.File, fmt.Sprint(v.Cause.Job)}, "\x00")
+	}
+	words := []string{"healthy"}
+	standing, _ := m.standing(v)
+	for _, k := range standing {
+		words = append(words, k.Cause.String(), k.Line)
+	}
+	return strings.Join(words, "\x00")
+}
+
+// news says whether SLURM_NODE_IS_HEALTHY has become another word than what we know of
+// the node, so that it is worth asking. It follows a change of the node by some seconds:
+// a word that it had when Slurm was last asked says nothing new.
+func (c *Controller) news(m Memory) bool {
+	expected := "no"
+	if m.Told == ToldOK {
+		expected = "yes"
+	}
+	return c.NodeIsHealthy != "" && c.NodeIsHealthy != expected && c.NodeIsHealthy != m.IsHealthy
+}
+
+// fault names what is wrong by code and device: the numbers in a message change, and
+// the fault is the same. What has no device is told apart by its line.
+func (v Verdict) fault() string {
+	switch {
+	case v.Healthy:
+		return ""
+	case v.pending != "":
+		return v.pending
+	case v.Device != "":
+		return v.Code + " " + v.Device
+	}
+	return cmp.Or(strings.TrimSpace(strings.Join([]string{v.Code, v.Cause.Check, v.Cause.Line}, " ")), v.Message)
+}
+
+// Refusal is what Slurm refuses us for good: to be root is not enough for it, or it
+// knows no such node.
+type Refusal struct {
+	Text string    `json:"text"`
+	Said time.Time `json:"said"` // when the administrator was told last
+}
+
+// sayAgain is how often the same refusal is reported.
+const sayAgain = 24 * time.Hour
+
+// refusals are its words for that (22.05, 24.11 and 26.05 run).
+var refusals = lazily(`(?i)access[^.]{0,20}denied|permission denied|invalid user id|invalid node name|knows no such node|node \S+ not found`)
+
+// refuse notes a refusal, and says whether it was reported already.
+func (c *Controller) refuse(m *Memory, err error) (repeated bool) {
+	text, now := refusals().FindString(err.Error()), c.now().UTC().Truncate(time.Second)
+	repeated = m.Refusal.Text == text && now.Sub(m.Refusal.Said) < sayAgain && !now.Before(m.Refusal.Said)
+	if !repeated {
+		m.Refusal = Refusal{Text: text, Said: now}
+	}
+	m.Next = c.next(min(heldRecheck, c.Settings.Recheck))
+	return repeated
+}
+
+func isRefusal(err error) bool { return err != nil && refusals().MatchString(err.Error()) }
