@@ -178,7 +178,7 @@ func (c *Controller) save(m Memory) error {
 // BootID is the kernel's name for this boot of the host, empty if it does not
 // say (no memory is valid then). Source: /proc/sys/kernel/random/boot_id.
 func BootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id") //nolint:forbidigo // the boot id
 	if err != nil {
 		return ""
 	}

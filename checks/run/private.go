@@ -15,7 +15,7 @@ func HidePrivate() {
 	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return
 	}
-	dir, err := os.Open("/proc/self/fd") // kernels before 5.11
+	dir, err := os.Open("/proc/self/fd") //nolint:forbidigo // /proc/self; kernels before 5.11
 	if err != nil {
 		return
 	}

@@ -26,7 +26,7 @@ type procStat struct {
 }
 
 func readStat(pid int) (procStat, error) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") //nolint:forbidigo // stat of a process never blocks
 	if err != nil {
 		return procStat{}, err
 	}
@@ -60,7 +60,7 @@ func parseStat(data []byte) (procStat, error) {
 // the one that made the call that hangs: of all threads the one counts that
 // sleeps uninterruptibly, else one that is not merely idle.
 func whereabouts(pid int) (state, wchan string) {
-	dir, err := os.Open(fmt.Sprintf("/proc/%d/task", pid))
+	dir, err := os.Open(fmt.Sprintf("/proc/%d/task", pid)) //nolint:forbidigo // the same
 	if err != nil {
 		return "", ""
 	}
@@ -68,7 +68,7 @@ func whereabouts(pid int) (state, wchan string) {
 	names, _ := dir.Readdirnames(-1)
 	for _, tid := range names {
 		task := fmt.Sprintf("/proc/%d/task/%s/", pid, tid)
-		data, err := os.ReadFile(task + "stat")
+		data, err := os.ReadFile(task + "stat") //nolint:forbidigo // the same
 		if err != nil {
 			continue
 		}
@@ -76,7 +76,7 @@ func whereabouts(pid int) (state, wchan string) {
 		if err != nil {
 			continue
 		}
-		w, _ := os.ReadFile(task + "wchan")
+		w, _ := os.ReadFile(task + "wchan") //nolint:forbidigo // the same
 		name := string(w)
 		if name == "0" {
 			name = ""
@@ -115,13 +115,13 @@ func ended(pid int, st procStat) bool {
 	if st.state != "Z" && st.state != "X" {
 		return false
 	}
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) //nolint:forbidigo // the same
 	return err != nil || len(tasks) <= 1
 }
 
 // inSession lists the living processes of a session, in the order of /proc.
 func inSession(sid int) []int {
-	dir, err := os.Open("/proc")
+	dir, err := os.Open("/proc") //nolint:forbidigo // a directory of the kernel alone
 	if err != nil {
 		return nil
 	}

@@ -143,7 +143,7 @@ func BecomeShell(program string) error {
 		_ = unix.Close(3 + i)
 	}
 	argv := []string{"bash", "--noprofile", "--norc", "-c", ". /proc/self/fd/" + strconv.Itoa(fdInit), program}
-	err := unix.Exec("/bin/bash", argv, os.Environ())
+	err := unix.Exec("/bin/bash", argv, os.Environ()) //nolint:forbidigo // the child that becomes bash
 	return fmt.Errorf("exec /bin/bash: %w", err)
 }
 

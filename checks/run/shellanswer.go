@@ -49,7 +49,7 @@ func (s *Shell) answer(question string, fields ...string) error {
 	if fd == fdAnswers {
 		return s.send(s.ans, fields...)
 	}
-	pipe, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	pipe, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) //nolint:forbidigo // the pipe that a subshell reads its answer from
 	if err != nil {
 		return nil // whoever has asked is gone
 	}

@@ -14,7 +14,7 @@ import (
 // the given descriptors. It does not go through os/exec: that package probes
 // the kernel for pidfds with a process of its own before the first start.
 func spawn(argv, env []string, files ...*os.File) (pid int, err error) {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0) //nolint:forbidigo // /dev/null
 	if err != nil {
 		return 0, fmt.Errorf("start %s: %w", argv[0], err)
 	}
@@ -32,7 +32,7 @@ func spawn(argv, env []string, files ...*os.File) (pid int, err error) {
 	defer runtime.UnlockOSThread()
 	var none unix.Sigset_t
 	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &none, nil)
-	pid, err = syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{
+	pid, err = syscall.ForkExec("/proc/self/exe", argv, &syscall.ProcAttr{ //nolint:forbidigo // /proc/self
 		Env: env, Files: fds, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {

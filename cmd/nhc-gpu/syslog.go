@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/syslog"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -76,19 +77,31 @@ func record(line string) string {
 // as LBNL NHC's are without logger(1).
 func sendSyslog(tag string, lines []string) { sendSyslogAs(syslog.LOG_ERR, tag, lines) }
 
+// dialSyslog connects to syslog where every Linux has it. log/syslog would look elsewhere,
+// too, where a file system may not answer.
+func dialSyslog() (conn net.Conn, err error) {
+	for _, kind := range []string{"unixgram", "unix"} {
+		if conn, err = net.Dial(kind, "/dev/log"); err == nil { //nolint:forbidigo // /dev/log
+			break
+		}
+	}
+	return conn, err
+}
+
 // sendSyslogAs writes lines with another severity.
 func sendSyslogAs(severity syslog.Priority, tag string, lines []string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w, err := syslog.New(syslog.LOG_DAEMON|severity, tag)
+		conn, err := dialSyslog()
 		if err != nil {
 			return
 		}
-		defer w.Close()
+		defer conn.Close()
+		_ = conn.SetWriteDeadline(time.Now().Add(syslogLimit))
 		for _, l := range lines {
 			for rec := range strings.SplitSeq(l, "\n") {
-				_, _ = w.Write([]byte(record(rec)))
+				_, _ = fmt.Fprintf(conn, "<%d>%s %s[%d]: %s\n", syslog.LOG_DAEMON|severity, time.Now().Format(time.Stamp), tag, os.Getpid(), record(rec))
 			}
 		}
 	}()

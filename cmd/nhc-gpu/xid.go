@@ -103,8 +103,8 @@ func assignedBefore(p *plan.Plan, check string) map[string]string {
 // has logged in stays known under sudo and su.
 func whoAsks() string {
 	who := fmt.Sprintf("uid %d", os.Getuid())
-	const nobody = "4294967295" // not by way of a login
-	data, err := os.ReadFile("/proc/self/loginuid")
+	const nobody = "4294967295"                     // not by way of a login
+	data, err := os.ReadFile("/proc/self/loginuid") //nolint:forbidigo // /proc/self
 	if login := strings.TrimSpace(string(data)); err == nil && login != nobody {
 		who += ", logged in as uid " + login
 	}
