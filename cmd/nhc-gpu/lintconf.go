@@ -51,6 +51,9 @@ func (l *linter) settings() {
 		l.read = append(l.read, r.settings)
 	}
 	r.quiet()
+	if r.set.get("SHELL") == noAction {
+		l.say(remark, "", "SHELL=:, so no check carries out an action: it only logs them")
+	}
 	if d := r.set.timeout(); d == 0 || d > slurmdLimit {
 		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", r.set.get("TIMEOUT"), slurmdLimit)
 	}

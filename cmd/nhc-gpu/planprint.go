@@ -29,6 +29,9 @@ func printPlan(words []string, exit *int) error {
 	if r.settings != "" {
 		fmt.Println("# settings of", r.settings, "win over the command line")
 	}
+	if r.set.get("SHELL") == noAction {
+		fmt.Println("# SHELL=:, so no check carries out an action")
+	}
 	if r.others > 0 {
 		fmt.Printf("# %d of %d lines are for other hosts\n", r.others, r.others+len(r.vetted))
 	}
