@@ -34,6 +34,7 @@ type Pool struct {
 	warn    []error
 	stuck   []string // what workers of the local lane did not come back from in this run
 	vars    Vars
+	guarded *Guarded
 	version int // of vars; a worker is told when it has an older one
 }
 
@@ -105,8 +106,23 @@ func (p *Pool) worker(lane checks.Lane) (*client, error) {
 	c, err := startWorker(lane, p.opts.Root, env)
 	if err == nil {
 		p.workers[lane] = c
+		if p.guarded != nil && lane == checks.Local {
+			c.send([]*Request{{Op: OpGuard, Guard: p.guarded}})
+		}
 	}
 	return c, err
+}
+
+// Guard has the local worker end a shell, with the line that it is at, if this process
+// dies: bash does not notice that while it waits for a command.
+func (p *Pool) Guard(g Guarded) {
+	c, err := p.worker(checks.Local)
+	p.mu.Lock()
+	p.guarded = &g
+	p.mu.Unlock()
+	if err == nil {
+		c.send([]*Request{{Op: OpGuard, Guard: &g}})
+	}
 }
 
 func (p *Pool) drop(lane checks.Lane) {

@@ -38,8 +38,13 @@ __nhc_private() {
     done
 }
 
-# Event: TYPE COUNT FIELD...
-__nhc_event() { builtin printf '%s\0' "$1" $(($# - 1)) "${@:2}" >&61; }
+# Event: TYPE COUNT FIELD... A line may have said "ulimit -n 3". A shell that cannot send
+# events any more ends with the status that says so.
+__nhc_event() {
+    builtin printf '%s\0' "$1" "$(($# - 1))" "${@:2}" >&61 ||
+        { builtin ulimit -n 256 || builtin ulimit -Sn hard; builtin printf '%s\0' "$1" "$(($# - 1))" "${@:2}" >&61; } ||
+        builtin exit 251
+}
 
 # The settings that a check line may have changed, for the supervisor.
 __nhc_settings() {
@@ -136,6 +141,7 @@ __nhc_receive() {
 __nhc_answer() {
     __nhc_receive
     local __nhc_received=$?
+    [[ $__nhc_received == 0 ]] || __nhc_event broken "bash cannot read answers any more"
     if [[ -n ${__nhc_late-} ]]; then __nhc_signal "$__nhc_late" ''; fi
     return $__nhc_received
 }
@@ -311,27 +317,38 @@ __nhc_alone() {
     __nhc_answer
 }
 
+# __nhc_landed ends a line that has left its own loop: "continue 5" and "break 5" count
+# the loop over commands, too, and mean no more than "continue".
+__nhc_landed() {
+    if [[ $__nhc_busy == 1 ]]; then
+        __nhc_busy=0
+        __nhc_settings
+        __nhc_event end 0
+    fi
+}
+
 # The loop over commands. All check lines run in this one function, so that what
 # a line leaves behind (variables, "local", positional parameters, the working
 # directory) is there for the next one; each is run by sourcing descriptor 63,
 # so that its "return", "break" and "continue" end no more than that line.
 __nhc_main() {
-    local __nhc_op __nhc_arg __nhc_text
+    builtin local __nhc_op __nhc_arg __nhc_text
     local -a __nhc_files
-    set --
-    # A "break 2" in a check line lands behind the loop below: that line is over, too.
-    if [[ $__nhc_busy == 1 ]]; then __nhc_busy=0; __nhc_settings; __nhc_event end 0; fi
-    while IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_op || { __nhc_done=1; false; }; do
+    builtin set --
+    __nhc_landed # behind the loop below, by "break 2"
+    while __nhc_landed; IFS= LC_ALL=C builtin read -r -d '' -u 60 __nhc_op || { __nhc_done=1; [[ '' ]]; }; do
         case $__nhc_op in
             run | fork)
-                IFS= LC_ALL=C builtin read -r -d '' -u 60 CNUM
-                IFS= LC_ALL=C builtin read -r -d '' -u 60 CHECK
-                CHECK_DIED=0 __nhc_busy=1 __nhc_lines=${#CHECKS[*]}
+                if ! IFS= LC_ALL=C builtin read -r -d '' -u 60 CNUM || ! IFS= LC_ALL=C builtin read -r -d '' -u 60 CHECK; then
+                    __nhc_event broken "bash cannot set CNUM and CHECK any more"
+                    continue
+                fi
+                CHECK_DIED=0 __nhc_busy=1 __nhc_lines=${#CHECKS[*]} __nhc_began=''
                 if [[ $__nhc_op == run ]]; then
-                    . /proc/self/fd/63
+                    builtin . /proc/self/fd/63
                 else
-                    (trap - EXIT; __nhc_alone; . /proc/self/fd/63) <&0 & # with the input that bash would take away
-                    wait $! 2>/dev/null
+                    (trap - EXIT; __nhc_alone; builtin . /proc/self/fd/63) <&0 & # with the input that bash would take away
+                    builtin wait $! 2>/dev/null
                 fi
                 __nhc_arg=$?
                 if ((__nhc_arg == 0 && ${#CHECKS[*]} > __nhc_lines)); then
@@ -339,6 +356,10 @@ __nhc_main() {
                     __nhc_arg=$?
                 fi
                 __nhc_busy=0
+                if [[ $__nhc_op$__nhc_began == run ]]; then
+                    __nhc_event broken "bash cannot read the line"
+                    continue
+                fi
                 RET=$__nhc_arg
                 __nhc_settings
                 __nhc_event end "$__nhc_arg"
@@ -386,5 +407,5 @@ __nhc_loop() {
     until [[ $__nhc_done == 1 ]]; do __nhc_main; done
     __nhc_event lost # nobody hears it but who still has commands
     if [[ $NHC_FD_OUT == 3 ]]; then exec >&3 2>&4; fi
-    exit 0 # through the site's own trap on EXIT, if there is one
+    builtin exit 251 # its commands are lost; through the site's own trap on EXIT, if there is one
 }

@@ -47,7 +47,8 @@ const (
 	OpUnlock Op = "unlock" // let go of it
 	OpBury   Op = "bury"   // add processes to the ledger
 
-	OpAsk Op = "ask" // a command of a person: see worker_people.go
+	OpAsk   Op = "ask"   // a command of a person: see worker_people.go
+	OpGuard Op = "guard" // end a shell if the supervisor dies; this one has no answer
 
 	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
 )
@@ -60,6 +61,7 @@ type Request struct {
 	Args    []string          `json:"args,omitempty"`    // check: its words; exec: argv; find: the paths
 	Table   map[string]any    `json:"table,omitempty"`   // check: parameters from TOML, in place of words
 	Line    string            `json:"line,omitempty"`    // check: the line as written
+	Guard   *Guarded          `json:"guard,omitempty"`   // guard
 	Vars    *Vars             `json:"vars,omitempty"`    // from this request on
 	Only    bool              `json:"only,omitempty"`    // last: it is not going to be run
 	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone

@@ -35,10 +35,18 @@ var libfacts string
 // libraryName finds the functions of the library that a site may call.
 var libraryName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^([a-z]\w+)\(\)`) })
 
+// ownFunctions are the functions of the prelude that are no site's concern.
+var ownFunctions = sync.OnceValue(func() (names []string) {
+	for _, m := range regexp.MustCompile(`(?m)^(__nhc_\w+)\(\)`).FindAllStringSubmatch(prelude+preludeChecks, -1) {
+		names = append(names, m[1])
+	}
+	return names
+})
+
 // runLine is sourced to run one check line: the loop around eval catches
 // "break" and "continue", the sourcing catches "return". $CHECK is unquoted as
 // in LBNL NHC: runs of blanks collapse, also inside quotes.
-const runLine = "for __nhc_once in 1; do eval $CHECK; done\n"
+const runLine = "__nhc_began=1\nfor __nhc_once in 1; do \\builtin eval $CHECK; done\n"
 
 // The descriptors that bash is given, see prelude.sh.
 const (
@@ -76,6 +84,8 @@ type Shell struct {
 	until   time.Time         // deadline of the command; zero means none
 	handler ShellHandler
 	wake    int // read end of the pipe by which a signal interrupts a wait
+	marks   marks
+	number  int // of the command
 }
 
 // ErrInterrupted says that a signal ended the wait for the shell.
@@ -90,7 +100,8 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	var init strings.Builder
 	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(slices.Concat(SettingNames, slices.Sorted(maps.Keys(checks.Variables()))), " ") + ")\n")
 	init.WriteString(prelude + preludeChecks)
-	fmt.Fprintf(&init, "exec %d<&-\n__nhc_private", fdInit) // bash has read it
+	init.WriteString("readonly -f " + strings.Join(ownFunctions(), " ") + "\n") // the loop needs them
+	fmt.Fprintf(&init, "exec %d<&-\n__nhc_private", fdInit)                     // bash has read it
 	for _, fd := range shellFds {
 		if fd != fdInit {
 			fmt.Fprintf(&init, " %d", fd)
@@ -128,6 +139,8 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 		cmd: files.cmdFd, ans: files.ansFd, fds: [3]int{files.evFd, files.outFd, files.errFd}, open: [3]bool{true, true, true},
 	}
 	s.done, s.end = reap(pid)
+	s.marks = newMarks()
+	s.mark()
 	return s, nil
 }
 
@@ -145,6 +158,21 @@ func BecomeShell(program string) error {
 	argv := []string{"bash", "--noprofile", "--norc", "-c", ". /proc/self/fd/" + strconv.Itoa(fdInit), program}
 	err := unix.Exec("/bin/bash", argv, os.Environ()) //nolint:forbidigo // the child that becomes bash
 	return fmt.Errorf("exec /bin/bash: %w", err)
+}
+
+// Guarded is what a guard needs to end the shell, see [Pool.Guard].
+func (s *Shell) Guarded() Guarded {
+	g := Guarded{PID: s.pid, Marks: s.marks}
+	if st, err := readStat(s.pid); err == nil {
+		g.Start = st.start
+	}
+	return g
+}
+
+// mark gives what is started from now on a number of its own.
+func (s *Shell) mark() {
+	s.number++
+	s.marks.set(s.pid, s.number)
 }
 
 // Pid is the process (and session) of the shell.
@@ -198,11 +226,16 @@ func (s *Shell) Source(path string, deadline time.Time) (status int, exited bool
 
 func (s *Shell) command(deadline time.Time, fields ...string) (int, bool, error) {
 	s.until = deadline
+	s.mark()
 	// A bash that reads no more has said why, or its end says it.
 	if err := s.send(s.cmd, fields...); err != nil && !errors.Is(err, unix.EPIPE) {
 		return 0, false, err
 	}
-	return s.await()
+	status, exited, err := s.await()
+	if err == nil && !exited {
+		s.mark() // what this command has left behind may stay
+	}
+	return status, exited, err
 }
 
 // send writes to bash for as long as a command may take: it may not read.
@@ -280,7 +313,7 @@ func (s *Shell) Close() {
 	select {
 	case <-s.done:
 	case <-time.After(closeGrace):
-		killSession(s.pid)
+		s.Guarded().end(s.number)
 	}
 	s.drain()
 	s.close()
@@ -300,10 +333,10 @@ func shut(fd *int) {
 	}
 }
 
-// Kill ends the shell and all it started, and returns the pids that no signal
-// could end. bash itself is given no time: its traps would speak once more.
+// Kill ends the shell and what the line has started that it is at, and returns the
+// pids that no signal could end.
 func (s *Shell) Kill() []int {
-	_ = unix.Kill(s.pid, unix.SIGKILL)
+	_ = unix.Kill(s.pid, unix.SIGKILL) // before its descriptors close: its traps would speak
 	s.close()
-	return killSession(s.pid)
+	return s.Guarded().end(s.number)
 }

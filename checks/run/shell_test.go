@@ -69,7 +69,7 @@ func (s *script) Call(dir, line string, words []string) NativeReply {
 
 func startTestShell(t *testing.T, h *script, init string) *Shell {
 	t.Helper()
-	setup := "NAME=nhc SILENT=0 VERBOSE=0 DEBUG=0 TS=0 NHC_CHECK_ALL=0 FAIL_CNT=0 HOSTNAME=node01 NHC_FD_OUT=1 NHC_FD_ERR=2\n" + init
+	setup := "NAME=nhc SILENT=0 VERBOSE=0 DEBUG=0 TS=0 NHC_CHECK_ALL=0 FAIL_CNT=0 HOSTNAME=node01 NHC_FD_OUT=1 NHC_FD_ERR=2 CHECKS=()\n" + init
 	s, err := StartShell(ShellSetup{Program: "/usr/sbin/nhc", Init: setup, Env: []string{"PATH=/usr/bin:/bin", "HOME=/root", "LC_ALL=C"}}, h, -1)
 	if err != nil {
 		t.Fatal(err)

@@ -179,7 +179,8 @@ func (s *Shell) signaled() bool {
 }
 
 // gone tells the status of a shell that left without a word: killed. One that
-// never came up, for want of memory or of descriptors, says nothing of the node.
+// never came up, for want of memory or of descriptors, says nothing of the node, nor
+// does one that has lost its descriptors.
 func (s *Shell) gone() (int, bool, error) {
 	select {
 	case <-s.done:
@@ -189,8 +190,14 @@ func (s *Shell) gone() (int, bool, error) {
 	if !s.ready {
 		return 0, false, fmt.Errorf("bash did not start: %v", s.end)
 	}
+	if s.end.Exited() && s.end.ExitStatus() == lostStatus {
+		return 0, false, errors.New("bash has lost its descriptors")
+	}
 	return s.end.status(), true, nil
 }
+
+// lostStatus is that of a bash whose loop over commands has ended, see __nhc_loop.
+const lostStatus = 251
 
 // events handles every complete event there is. end says that the command is over.
 func (s *Shell) events() (end bool, status int, exited bool, err error) {

@@ -50,12 +50,14 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 	requests := make(chan *Request, 256)
 	var busy atomic.Bool
 	go func() {
+		var guarded *Guarded
 		in := bufio.NewReaderSize(os.NewFile(requestFd, "requests"), 64<<10)
 		for {
 			line, err := in.ReadBytes('\n')
 			if err != nil {
 				// The supervisor is done, or dead: whatever runs here is of no
 				// use to anybody now.
+				guarded.endOrphaned()
 				if busy.Load() {
 					endOthers(&busy)
 				}
@@ -65,6 +67,10 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 			if err := json.Unmarshal(line, req); err != nil {
 				fmt.Fprintf(os.Stderr, "read request: %v\n", err)
 				os.Exit(2)
+			}
+			if req.Op == OpGuard {
+				guarded = req.Guard
+				continue
 			}
 			requests <- req
 		}

@@ -56,6 +56,8 @@ func (r *oneRun) run() int {
 	exit, over := r.load()
 	if !over {
 		exit = r.act(r.do())
+	} else if sig := r.sig.caught(); sig != 0 && r.job == nil { // before the first check: it says nothing of the node
+		exit = 128 + int(sig)
 	} else {
 		if r.unusable {
 			r.deliverPending()

@@ -202,6 +202,7 @@ func (o *observer) startShell() error {
 	if err != nil {
 		return err
 	}
+	o.pool.Guard(sh.Guarded())
 	o.shell, o.dressed = sh, false
 	return nil
 }

@@ -1,0 +1,125 @@
+package run
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Guarded is a shell that its guard ends if the supervisor dies.
+type Guarded struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // with PID it names one process
+	Marks marks  `json:"marks"`
+}
+
+// marks number what a shell carries out. Each process that a line starts bears the
+// number of that line, wherever it goes: setsid(1) and a double fork leave the session
+// and the parents, but the mark is a resource limit, which every child inherits. It is
+// the soft limit on file locks, which Linux has not enforced since 2.4.25.
+//
+// The upper bits are of this shell alone, the lower ones count.
+type marks uint64
+
+const markBits = 20 // of the count
+
+func newMarks() marks {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return marks(binary.NativeEndian.Uint64(b[:])) >> 2 &^ (1<<markBits - 1)
+}
+
+// set marks a process, whose children will inherit it.
+func (m marks) set(pid, number int) {
+	var now unix.Rlimit
+	if unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &now) == nil {
+		now.Cur = uint64(m) + uint64(number)
+		_ = unix.Prlimit(pid, unix.RLIMIT_LOCKS, &now, nil) // without a mark its session tells what is whose
+	}
+}
+
+// of tells the number that a process bears. ok is false for one of another origin.
+func (m marks) of(pid int) (number int, ok bool) {
+	var now unix.Rlimit
+	if m == 0 || unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &now) != nil {
+		return 0, false
+	}
+	return int(now.Cur & (1<<markBits - 1)), now.Cur&^(1<<markBits-1) == uint64(m)
+}
+
+// ownedBy lists what belongs to the line that a shell is at: the shell, the processes
+// that bear the line's number, and those of the shell's session that bear none. What a
+// line before it has left in the background is a service, and lives on.
+func (g Guarded) ownedBy(number int) (pids []int) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, n := range names {
+		pid, err := strconv.Atoi(n)
+		if err != nil {
+			continue
+		}
+		its, marked := g.Marks.of(pid)
+		if marked && its != number && pid != g.PID {
+			continue
+		}
+		st, err := readStat(pid)
+		if err == nil && (marked || st.session == g.PID) && !ended(pid, st) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// end ends the line that a shell is at, and the shell: SIGTERM, a short grace, SIGKILL,
+// a short grace. bash itself is given no time: its traps would speak once more. It
+// returns the pids that are still there.
+func (g Guarded) end(number int) (left []int) {
+	signalled := map[int]bool{g.PID: true}
+	_ = unix.Kill(g.PID, unix.SIGKILL)
+	for stop := time.Now().Add(termGrace); time.Now().Before(stop); time.Sleep(5 * time.Millisecond) {
+		if left = g.ownedBy(number); len(left) == 0 {
+			return nil
+		}
+		for _, pid := range left { // each once: one that heeds it is not to be disturbed at that
+			if !signalled[pid] {
+				signalled[pid] = true
+				_ = unix.Kill(pid, unix.SIGTERM)
+			}
+		}
+	}
+	grace := killGrace
+	for stop := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
+		left = g.ownedBy(number)
+		for _, pid := range left { // one may have started another meanwhile
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		switch {
+		case len(left) == 0:
+			return nil
+		case time.Now().Before(stop):
+		case grace == killGrace && slices.ContainsFunc(left, runnable):
+			grace += busyGrace
+			stop = stop.Add(busyGrace)
+		default:
+			return left
+		}
+	}
+}
+
+// endOrphaned ends a shell whose supervisor has died, with the line that it is at.
+func (g *Guarded) endOrphaned() {
+	if g == nil || !alive(g.PID, g.Start) {
+		return
+	}
+	number, _ := g.Marks.of(g.PID)
+	g.end(number)
+}

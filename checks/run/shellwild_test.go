@@ -1,0 +1,181 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// However a line leaves, or whatever it does to the shell, it has a result, and never
+// waits for TIMEOUT; the lines behind it are run by the same shell or by a fresh one.
+func TestShellWildLines(t *testing.T) {
+	t.Parallel()
+	const (
+		ends  = "ends"  // the line ends, and the shell goes on
+		exits = "exits" // the shell has ended with a status
+		lost  = "lost"  // nobody knows: Unknown, and a fresh shell
+	)
+	for _, c := range []struct {
+		line   string
+		want   string
+		status int
+	}{
+		{`continue`, ends, 0},
+		{`continue 2`, ends, 0},
+		{`continue 5`, ends, 0},
+		{`break 2`, ends, 0},
+		{`break 5`, ends, 0},
+		{`for i in 1 2; do continue 9; done`, ends, 0},
+		{`f() { continue 5; }; f`, ends, 0},
+		{`return 0`, ends, 0},
+		{`return 4`, ends, 4},
+		{`f() { return 3; }; f`, ends, 3},
+		{`(exit 3)`, ends, 3},
+		{`exit 3`, exits, 3},
+		{`trap 'exit 6' EXIT; exit 5`, exits, 6},
+		{`set -e; false`, exits, 1},
+		{`set -u; echo "$NOPE" 2>/dev/null`, exits, 1},
+		{`exec true`, exits, 0},
+		{`exec false`, exits, 1},
+		{`kill -9 $$`, exits, 137},
+		{`for i in {3..255}; do eval "exec $i>&-"; done 2>/dev/null`, lost, 0},
+		{`exec 60<&-`, ends, 0}, // noticed by the next line
+		{`exec 61>&-`, lost, 0},
+		{`exec 62<&-; check_rogue x`, lost, 0},
+		{`exec 63<&-`, ends, 0}, // noticed by the next line
+		{`ulimit -n 10`, ends, 0},
+		{`ulimit -Sn 3`, ends, 0},
+		{`ulimit -n 3`, "", 0}, // who may raise the limit again goes on
+		{`umask 777`, ends, 0},
+		{`d=$(mktemp -d); cd $d; rmdir $d`, ends, 0},
+		{`read() { :; }; printf() { :; }; source() { :; }; eval() { :; }; mapfile() { :; }; compgen() { :; }`, ends, 0},
+		{`set() { :; }; local() { false; }; wait() { :; }; exec() { :; }; .() { :; }`, ends, 0},
+		{`shopt -s expand_aliases; alias eval=false`, ends, 0},
+		{`unset -f __nhc_event __nhc_main __nhc_settings __nhc_landed 2>/dev/null; true`, ends, 0},
+		{`__nhc_event() { :; }`, ends, 1},
+		{`readonly CHECK CNUM`, ends, 0}, // noticed by the next line
+		{`trap : DEBUG`, ends, 0},
+		{`set -T; trap : DEBUG; trap : ERR; trap : RETURN`, ends, 0},
+		{`PROMPT_COMMAND='exit 9'`, ends, 0},
+		{`shopt -s nocasematch extdebug nullglob failglob`, ends, 0},
+		{`set -o posix`, ends, 0},
+		{`set -euo pipefail`, ends, 0},
+		{`set -C; set +f`, ends, 0},
+		{`IFS=0123456789`, ends, 0},
+		{`LC_ALL=C.UTF-8; LANG=nope`, ends, 0},
+	} {
+		t.Run(c.line, func(t *testing.T) {
+			t.Parallel()
+			h := &script{}
+			s := startTestShell(t, h, "")
+			status, exited, err := s.Line(false, 0, c.line, soon())
+			got := ends
+			switch {
+			case err != nil:
+				got = lost
+			case exited:
+				got = exits
+			}
+			if c.want != "" && got != c.want || status != c.status || errors.Is(err, ErrDeadline) {
+				t.Fatalf("%s with %d (%v), want %s with %d; heard %q", got, status, err, c.want, c.status, h.heard)
+			}
+			if got != ends {
+				return
+			}
+			h.heard = nil
+			switch _, _, err := s.Line(false, 1, `check_rogue seen`, soon()); {
+			case errors.Is(err, ErrDeadline):
+				t.Error("the next line did not end")
+			case err == nil && !slices.ContainsFunc(h.heard, func(l string) bool { return strings.Contains(l, `"check_rogue" "seen"`) }):
+				t.Errorf("the next line was not run, and nobody knows: heard %q", h.heard)
+			}
+		})
+	}
+}
+
+// A stopped shell is ended when its time is up.
+func TestShellStopped(t *testing.T) {
+	t.Parallel()
+	s := startTestShell(t, &script{}, "")
+	if _, _, err := s.Line(false, 0, `kill -STOP $$`, time.Now().Add(time.Second)); !errors.Is(err, ErrDeadline) {
+		t.Fatalf("err = %v, want the deadline", err)
+	}
+	if left := s.Kill(); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// The end of a line by its deadline finds what has left session and parents, and spares
+// what a line before has left in the background.
+func TestShellKillFindsTheLine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := startTestShell(t, &script{}, "")
+	for i, line := range []string{
+		`setsid bash -c 'echo $$ >` + dir + `/old1; exec sleep 300' </dev/null &>/dev/null &`,
+		`nohup bash -c 'echo $$ >` + dir + `/old2; exec sleep 300' </dev/null &>/dev/null &`,
+		`until [ -s ` + dir + `/old1 ] && [ -s ` + dir + `/old2 ]; do sleep 0.02; done`,
+	} {
+		if status, _, err := s.Line(false, i, line, soon()); err != nil || status != 0 {
+			t.Fatalf("%s: %d %v", line, status, err)
+		}
+	}
+	line := `setsid bash -c 'echo $$ >` + dir + `/new1; exec sleep 300' & setsid -f bash -c 'echo $$ >` + dir + `/new2; trap "" TERM; while :; do sleep 1; done' & ( ( setsid bash -c 'echo $$ >` + dir + `/new3; exec sleep 300' & ) & ); until [ -s ` + dir + `/new1 ] && [ -s ` + dir + `/new2 ] && [ -s ` + dir + `/new3 ]; do sleep 0.02; done; echo up; sleep 300`
+	h := s.handler.(*script)
+	status, _, err := s.Line(false, 3, line, time.Now().Add(3*time.Second))
+	if !errors.Is(err, ErrDeadline) {
+		t.Fatalf("got %d %v, want the deadline", status, err)
+	}
+	if !slices.Contains(h.heard, "1: up") {
+		t.Skip("the machine is too busy: the line has not come up")
+	}
+	if left := s.Kill(); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	for name, want := range map[string]bool{"old1": true, "old2": true, "new1": false, "new2": false, "new3": false} {
+		data, err := os.ReadFile(dir + "/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !want {
+			waitFor(t, func() bool { _, err := readStat(pid); return err != nil || !lives(pid) })
+			continue
+		}
+		if !lives(pid) {
+			t.Errorf("%s has been ended", name)
+		}
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+func lives(pid int) bool {
+	st, err := readStat(pid)
+	return err == nil && !ended(pid, st)
+}
+
+// Two long events whose parts alternate are two events.
+func TestShellEventsOfTwo(t *testing.T) {
+	t.Parallel()
+	h := &script{}
+	s := startTestShell(t, h, "BIG=$(printf 'x%.0s' {1..20000})\n")
+	if status, _, err := s.Line(false, 0, `for i in 1 2 3 4 5 6; do ( check_rogue $i "$BIG" ) & done; wait`, soon()); err != nil || status != 0 {
+		t.Fatalf("%d %v", status, err)
+	}
+	for i := 1; i <= 6; i++ {
+		want := fmt.Sprintf(`["check_rogue" "%d" "%s"]`, i, strings.Repeat("x", 20000))
+		if !slices.ContainsFunc(h.heard, func(l string) bool { return strings.HasSuffix(l, want) }) {
+			t.Errorf("call %d was not heard", i)
+		}
+	}
+}
