@@ -42,7 +42,7 @@ check: build
 # Three tiers: test is for every change, test-all is what CI runs besides, test-long is
 # for a release. Suites that cannot run here (no root, no Slurm...) are skipped and say
 # why. Many tests wait rather than work, so that more packages run than there are cores.
-TESTFLAGS  ?= -p=4 -timeout=30m
+TESTFLAGS  ?= -p=4 -parallel=4 -timeout=30m
 SOAK_RUNS  ?= 20
 SOAK_LOAD  ?= 4
 FOR_TESTS   = NHC_GPU_BINARY=$(abspath $(BIN)) GO='$(GO)'

@@ -249,7 +249,7 @@ func TestPortsManyVFs(t *testing.T) {
 			t.Errorf("%T: %d findings: %v", c, len(got), got[0])
 		}
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("took %v", took)
 	}
 	if got := (&ibPorts{Devices: []string{"mlx5_v77"}}).Run(t.Context(), &Env{Host: probe.NewHost(root)}); len(got) == 0 || got[0].Device.Name != "mlx5_v77:1" {

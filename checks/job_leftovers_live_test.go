@@ -278,14 +278,14 @@ func freeze(t *testing.T, pid int) (thaw func()) {
 	t.Cleanup(func() {
 		thaw()
 		_ = syscall.Kill(pid, syscall.SIGKILL)
-		for end := time.Now().Add(5 * time.Second); os.Remove(dir) != nil && time.Now().Before(end); {
+		for end := time.Now().Add(30 * time.Second); os.Remove(dir) != nil && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
 	})
 	if err := write("cgroup.procs", fmt.Sprint(pid)); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if err := write("freezer.state", "FROZEN"); err != nil {
 			t.Fatal(err)
 		}

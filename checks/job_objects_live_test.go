@@ -106,7 +106,7 @@ func TestJobLeftoversRemovesObjects(t *testing.T) {
 	if err := syscall.Kill(login, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(5 * time.Second); probe.NewHost("/").Alive(login) && time.Now().Before(end); {
+	for end := time.Now().Add(30 * time.Second); probe.NewHost("/").Alive(login) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	text, findings = runLeft(t, job, jobLeftovers{End: true})

@@ -186,7 +186,7 @@ func victim(t *testing.T, name string, n int) {
 			_ = cmd.Process.Kill()
 			<-done
 		})
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // an exec shows its words a moment after it has succeeded
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // an exec shows its words a moment after it has succeeded
 			args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
 			if err == nil && strings.HasPrefix(string(args), name+"\x00") {
 				break
@@ -231,7 +231,7 @@ func TestPsServiceKills(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			gone := &psService{Service: []string{name}}
-			for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 				env.Host = probe.NewHost("/")
 				if f := gone.Run(t.Context(), env); Worst(f) == Fail {
 					break

@@ -149,15 +149,15 @@ func TestJobUsersAreAskedForOnce(t *testing.T) {
 	t.Parallel()
 	s := onUsers("", nil).with("NHC_RM", "slurm", "/usr/bin/squeue", "#!/bin/sh\necho asked >> {root}/log\nexec sleep 60\n")
 	root := s.build(t)
-	env := &Env{Host: probe.NewHost(root), Vars: s.vars, Timeout: 600 * time.Millisecond}
+	env := &Env{Host: probe.NewHost(root), Vars: s.vars, Timeout: 8 * time.Second}
 	for range 2 {
 		start := time.Now()
 		findings := (&psUnauthUsers{Actions: []string{"kill"}}).Run(t.Context(), env)
-		want := []Finding{usersUnknown("check_ps_unauth_users", "/usr/bin/squeue gave no answer in 300ms")}
+		want := []Finding{usersUnknown("check_ps_unauth_users", "/usr/bin/squeue gave no answer in 4s")}
 		if diff := cmp.Diff(want, findings); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 20*time.Second {
 			t.Errorf("took %v", took)
 		}
 	}

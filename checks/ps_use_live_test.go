@@ -25,7 +25,7 @@ func runUse(t *testing.T, match string, words ...string) []Finding {
 // awaitUse waits until so many processes match.
 func awaitUse(t *testing.T, match string, n int) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		switch got := len(runUse(t, match, "-0", "-a")); {
 		case n == 0 && got == 0, n > 0 && got == n+1: // the last is named twice
 			return
@@ -81,7 +81,7 @@ func TestPsUseKillsParent(t *testing.T) {
 		if err == nil || err.Error() != "signal: killed" {
 			t.Errorf("the parent ended with %v", err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		_ = cmd.Process.Kill()
 		t.Error("the parent lives on")
 	}

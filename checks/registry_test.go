@@ -384,7 +384,7 @@ func awaitContent(t *testing.T, path, want string) {
 		return
 	}
 	var data []byte
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if data, _ = os.ReadFile(path); string(data) == want {
 			return
 		}

@@ -261,7 +261,7 @@ func TestActDeadlines(t *testing.T) {
 	})
 	start := time.Now()
 	_, err := c.Act(t.Context(), failing, HealthCheck)
-	if took := time.Since(start); err == nil || !strings.Contains(err.Error(), "read node gpu01: run sinfo: no answer within 20ms") || took > 2*time.Second {
+	if took := time.Since(start); err == nil || !strings.Contains(err.Error(), "read node gpu01: run sinfo: no answer within 20ms") || took > 10*time.Second {
 		t.Errorf("error %v after %s", err, took)
 	}
 
@@ -270,7 +270,7 @@ func TestActDeadlines(t *testing.T) {
 	defer cancel()
 	start = time.Now()
 	o, err := c.Act(ctx, failing, HealthCheck)
-	if took := time.Since(start); err == nil || !o.Pending || took > 2*time.Second {
+	if took := time.Since(start); err == nil || !o.Pending || took > 10*time.Second {
 		t.Errorf("outcome %+v, error %v after %s", o, err, took)
 	}
 }

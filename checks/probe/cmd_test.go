@@ -156,7 +156,7 @@ func settled(t *testing.T, pid string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if !NewHost("/").Alive(n) {
 			return true
 		}
@@ -235,7 +235,7 @@ func TestSpawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "/dev/null\n" + file + "\n"
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if data, err := os.ReadFile(file); err == nil && string(data) == want {
 			break
 		} else if time.Now().After(end) {

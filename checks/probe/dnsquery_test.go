@@ -124,10 +124,10 @@ func TestAskDNS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			defer cancel()
 			got, took, err := AskDNS(ctx, dnsServer(t, c.answer), "node1.cluster.example.", DNSTypeA)
-			if c.err == nil && cmp.Diff(c.want, got, cmp.AllowUnexported(DNSReply{})) != "" || !errors.Is(err, c.err) || took > 3*time.Second {
+			if c.err == nil && cmp.Diff(c.want, got, cmp.AllowUnexported(DNSReply{})) != "" || !errors.Is(err, c.err) || took > 20*time.Second {
 				t.Errorf("%+v, %v, %s; want %+v, %v", got, err, took, c.want, c.err)
 			}
 		})
@@ -166,7 +166,7 @@ func TestAskDNSRestarted(t *testing.T) {
 			_, _ = conn.WriteTo(buf[:n], from)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, took, err := AskDNS(ctx, server, "node1.", DNSTypeA); err != nil || took < dnsResends[0] {
 		t.Errorf("after %s: %v", took, err)

@@ -219,7 +219,7 @@ func nobody() int {
 // await waits until a process has ended.
 func await(t *testing.T, h *Host, pid int) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); h.Alive(pid); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); h.Alive(pid); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("process %d lives on", pid)
 		}
@@ -297,7 +297,7 @@ func TestJobOfEndingProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := NewHost("/")
-	for end := time.Now().Add(5 * time.Second); h.Alive(cmd.Process.Pid) && time.Now().Before(end); {
+	for end := time.Now().Add(30 * time.Second); h.Alive(cmd.Process.Pid) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	for range 2 { // a zombie, and one that is gone

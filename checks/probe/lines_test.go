@@ -85,7 +85,7 @@ func TestLinesOfPipe(t *testing.T) {
 		_, _ = f.WriteString("o\n")
 	}()
 	var got []string
-	for end := time.Now().Add(10 * time.Second); got == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); got == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		got, _ = linesOf(h, "/fed") // until the writer is there
 	}
 	if !slices.Equal(got, []string{"one", "two"}) {

@@ -111,7 +111,7 @@ func TestPerftestFaults(t *testing.T) {
 				if r.Err == nil || r.Err.Kind != c.kind || !strings.Contains(r.Err.Error(), c.text) {
 					t.Errorf("%+v, want %d, %q", r.Err, c.kind, c.text)
 				}
-				if took := time.Since(start); took > 5*time.Second {
+				if took := time.Since(start); took > 9*time.Second {
 					t.Errorf("it took %v", took)
 				}
 			})
@@ -175,7 +175,7 @@ func TestPerftestStops(t *testing.T) {
 	time.AfterFunc(500*time.Millisecond, stop)
 	start := time.Now()
 	r := h.Perftests(ctx, []Perftest{loopback("mlx5_0")})[0]
-	if took := time.Since(start); r.Err == nil || took > 2*time.Second {
+	if took := time.Since(start); r.Err == nil || took > 8*time.Second {
 		t.Errorf("%+v after %v", r, took)
 	}
 	if list, err := filepath.Glob("/proc/[0-9]*/cmdline"); err == nil {

@@ -91,15 +91,7 @@ func TestAliveAndKillInTree(t *testing.T) {
 
 func TestKill(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command("sleep", "60")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait()
-	}()
+	cmd := startSleep(t)
 	h := NewHost("/")
 	p := Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: "another program"}
 	if err := h.Kill(p); err == nil {
@@ -112,11 +104,7 @@ func TestKill(t *testing.T) {
 	if err := h.Kill(p); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-ended:
-	case <-time.After(5 * time.Second):
-		t.Fatal("still there after Kill")
-	}
+	await(t, h, p.PID)
 	if h.Alive(p.PID) {
 		t.Error("alive after Kill")
 	}
@@ -173,8 +161,8 @@ func TestProcessesByOwnerAndByStatus(t *testing.T) {
 	defer func() { _ = zombie.Wait() }()
 	for { // until the execs are done and true has ended
 		z, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", zombie.Process.Pid))
-		c, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child.Process.Pid))
-		if err != nil || bytes.Contains(z, []byte("Z (zombie)")) && string(c) == "sleep\n" {
+		c, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child.Process.Pid))
+		if err != nil || bytes.Contains(z, []byte("Z (zombie)")) && string(c) == "sleep\x0060\x00" {
 			break
 		}
 		time.Sleep(time.Millisecond)

@@ -26,9 +26,9 @@ func startSleep(t *testing.T) *exec.Cmd {
 		_ = cmd.Process.Kill()
 		<-done
 	})
-	comm := "/proc/" + strconv.Itoa(cmd.Process.Pid) + "/comm"
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if name, _ := os.ReadFile(comm); bytes.Equal(name, []byte("sleep\n")) {
+	line := "/proc/" + strconv.Itoa(cmd.Process.Pid) + "/cmdline" // it comes last, after the name
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if text, _ := os.ReadFile(line); bytes.Equal(text, []byte("sleep\x0060\x00")) {
 			return cmd
 		}
 	}
@@ -54,7 +54,7 @@ func TestKillOfZombie(t *testing.T) {
 	}
 	defer func() { _ = cmd.Wait() }()
 	h := NewHost("/")
-	for end := time.Now().Add(5 * time.Second); h.Alive(cmd.Process.Pid); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); h.Alive(cmd.Process.Pid); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("true does not end")
 		}

@@ -141,9 +141,13 @@ func (c *client) readLine() ([]byte, error) {
 // obituary says how a worker ended that did not answer, and in what; it is killed
 // if it has not ended yet.
 func (c *client) obituary(cause error, doing string) string {
+	grace := termGrace
+	if errors.Is(cause, io.EOF) { // it ends: on a loaded node its status takes a while
+		grace = endGrace
+	}
 	select {
 	case <-c.done:
-	case <-time.After(termGrace):
+	case <-time.After(grace):
 		killSession(c.pid)
 		c.close()
 		if errors.Is(cause, io.EOF) {

@@ -145,6 +145,7 @@ func inSession(sid int) []int {
 // beyond its deadline.
 const (
 	termGrace = 150 * time.Millisecond
+	endGrace  = time.Second // from the end of the descriptors of a worker or a bash to its own
 	killGrace = 250 * time.Millisecond
 )
 

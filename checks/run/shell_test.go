@@ -272,12 +272,12 @@ func TestShellStuck(t *testing.T) {
 	group := cgroup(t, "freezer")
 	s := startTestShell(t, &script{}, "")
 	line := fmt.Sprintf("echo $BASHPID > %s/cgroup.procs; echo FROZEN > %s/freezer.state; echo awake", group, group)
-	if _, _, err := s.Line(false, 0, line, time.Now().Add(2*time.Second)); !errors.Is(err, ErrDeadline) { // it must have frozen by then
+	if _, _, err := s.Line(false, 0, line, time.Now().Add(5*time.Second)); !errors.Is(err, ErrDeadline) { // it must have frozen by then
 		t.Fatalf("err = %v, want the deadline", err)
 	}
 	began := time.Now()
 	left := s.Kill()
-	if took := time.Since(began); took > 900*time.Millisecond {
+	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("killing took %s", took)
 	}
 	if len(left) != 1 || left[0] != s.Pid() {

@@ -184,7 +184,7 @@ func (s *Shell) signaled() bool {
 func (s *Shell) gone() (int, bool, error) {
 	select {
 	case <-s.done:
-	case <-time.After(termGrace):
+	case <-time.After(endGrace):
 		return 0, false, fmt.Errorf("bash closed its descriptors")
 	}
 	if !s.ready {

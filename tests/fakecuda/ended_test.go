@@ -33,7 +33,7 @@ func (n node) begin(t *testing.T, conf string, under func() bool) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	for end := time.Now().Add(10 * time.Second); !under(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !under(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
@@ -99,7 +99,7 @@ func TestEndedInProgram(t *testing.T) {
 			})
 			_ = syscall.Kill(cmd.Process.Pid, sig)
 			_ = cmd.Wait()
-			for end := time.Now().Add(3 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 				data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 				if err != nil || !bytes.Contains(data, []byte(script)) {
 					return

@@ -46,15 +46,15 @@ func insideDeadMount() int {
 		if first := os.Getenv(deadFirstEnv); first != "" && i == 0 {
 			words = strings.Fields(first)
 		}
-		cmd := exec.Command(os.Getenv("NHC_GPU_BINARY"), append(words, "-t", "4", "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0")...)
+		cmd := exec.Command(os.Getenv("NHC_GPU_BINARY"), append(words, "-t", "8", "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0")...)
 		cmd.Env = []string{"SLURMD_NODENAME=" + os.Getenv("SLURMD_NODENAME")}
 		began := time.Now()
 		out, _ := cmd.CombinedOutput()
 		fmt.Printf("%sexit %d\n", out, cmd.ProcessState.ExitCode())
 		switch took := time.Since(began); {
-		case took < time.Second:
+		case took < 3500*time.Millisecond:
 			fmt.Println("at once")
-		case took < 3500*time.Millisecond: // half of TIMEOUT, and the time to kill
+		case took < 9500*time.Millisecond: // half of TIMEOUT, and the time to kill
 			fmt.Println("slow")
 		default:
 			fmt.Println("too slow:", took)
