@@ -1,0 +1,275 @@
+package slurm_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The users of these tests, whose names stand in the cluster's passwd.
+const (
+	alice = 5001
+	bob   = 5002
+)
+
+// startLeaving brings up a cluster whose epilogs end and remove what jobs leave,
+// with two users, shards of GPUs, and a /dev/shm.
+func startLeaving(t *testing.T, lines ...string) *Cluster {
+	t.Helper()
+	c := newCluster(t)
+	c.conf += strings.Replace(gpuConf, "GresTypes=gpu", "GresTypes=gpu,shard", 1) + strings.Join(lines, "\n") + "\n"
+	c.mkdir("jobs")
+	if err := os.Chmod(filepath.Join(c.dir, "jobs"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	c.installScripts()
+	c.write("etc/gres.conf", []byte(gresConf+"Name=shard Count=32\n"), 0o644)
+	for _, n := range c.Nodes {
+		n.conf = "Gres=gpu:8,shard:32"
+		n.write("nhc.toml", "[epilog]\nleftovers = \"end\"\ngrace = 0.2\n")
+		n.write("nhc.conf", "* || check_file_test -f /etc/nhc/ok\n")
+	}
+	c.up(func() {
+		c.Exec("sh", "-c", "mkdir -p -m 1777 /dev/shm && chmod 1777 /dev/shm && for f in passwd group; do cp /etc/.real/$f /etc/$f.new; mv /etc/$f.new /etc/$f; done && "+
+			fmt.Sprintf("echo alice:x:%[1]d:%[1]d::/:/bin/sh >>/etc/passwd && echo bob:x:%[2]d:%[2]d::/:/bin/sh >>/etc/passwd && echo alice:x:%[1]d: >>/etc/group && echo bob:x:%[2]d: >>/etc/group", alice, bob))
+	})
+	return c
+}
+
+// as are the words that run a program as a user.
+func as(uid int) []string {
+	return []string{"setpriv", fmt.Sprintf("--reuid=%d", uid), fmt.Sprintf("--regid=%d", uid), "--clear-groups"}
+}
+
+// SubmitAs submits a job of a user that is a script.
+func (c *Cluster) SubmitAs(uid int, script string, words ...string) *Job {
+	c.t.Helper()
+	argv := append(as(uid), "sbatch", "--parsable", "--output=/dev/null", "--chdir=/")
+	script = "touch " + clusterDir + "/jobs/$SLURM_JOB_ID\n" + script
+	return &Job{c: c, ID: strings.TrimSpace(c.Exec(append(append(argv, words...), "--wrap="+script)...))}
+}
+
+// Salloc holds an allocation of a user that has no process anywhere: salloc leaves
+// when it has it.
+func (c *Cluster) Salloc(uid int, words ...string) *Job {
+	c.t.Helper()
+	out := c.Exec(append(append(as(uid), "salloc", "--no-shell", "--chdir=/"), words...)...)
+	_, id, ok := strings.Cut(out, "Granted job allocation ")
+	if !ok {
+		c.t.Fatalf("salloc says %q", out)
+	}
+	return &Job{c: c, ID: strings.Fields(id)[0]}
+}
+
+// leaves is a piece of a job's script that leaves a process and a file of a name
+// behind: init adopts the process.
+func leaves(name string) string {
+	return "umask 077; echo x >/dev/shm/" + name + "; (setsid sh -c 'echo $$ >" + clusterDir + "/jobs/" + name + ".pid; exec sleep 100000' </dev/null >/dev/null 2>&1 &)\n" +
+		"while [ ! -s " + clusterDir + "/jobs/" + name + ".pid ]; do sleep 0.1; done\n"
+}
+
+// HasFile reports whether a file is in /dev/shm.
+func (c *Cluster) HasFile(name string) bool {
+	_, err := os.Stat(c.inside("/dev/shm/" + name))
+	return err == nil
+}
+
+// Lives reports whether the process that leaves has left lives.
+func (c *Cluster) Lives(name string) bool {
+	c.t.Helper()
+	pid, err := os.ReadFile(filepath.Join(c.dir, "jobs", name+".pid"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	data, _ := os.ReadFile(c.inside("/proc/" + strings.TrimSpace(string(pid)) + "/comm"))
+	return strings.TrimSpace(string(data)) == "sleep"
+}
+
+// wantLeft compares which of these processes live and which files there are.
+func (c *Cluster) wantLeft(when string, names map[string]string) {
+	c.t.Helper()
+	for name, want := range names {
+		got := ""
+		if c.HasFile(name) {
+			got += "file "
+		}
+		if _, err := os.Stat(filepath.Join(c.dir, "jobs", name+".pid")); err == nil && c.Lives(name) {
+			got += "process "
+		}
+		if strings.TrimSpace(got) != want {
+			c.t.Errorf("%s: %s has %q, want %q", when, name, got, want)
+		}
+	}
+}
+
+// AwaitEpilog waits until the epilog of a job has run on the node.
+func (n *Node) AwaitEpilog(j *Job) {
+	n.c.t.Helper()
+	n.c.waitFor(4*soon, "epilog of job "+j.ID, func() (string, bool) {
+		log, _ := os.ReadFile(n.path("log/nhc.log"))
+		return string(log) + n.c.log("slurmd."+n.Name), strings.Contains(string(log), "nhc-gpu: job "+j.ID+" of ") || strings.Contains(string(log), "nhc-gpu: job "+j.ID+",")
+	})
+}
+
+// What a user's other job has here stays, though it has no process: salloc between
+// two steps, with a shard of the same GPU; suspended; older than the installation.
+func TestLeftoversOfOtherJobs(t *testing.T) {
+	t.Parallel()
+	c := startLeaving(t)
+	n := c.Nodes[0]
+	here := []string{"--nodelist=" + n.Name, "--ntasks=1", "--oversubscribe"}
+	with := func(words ...string) []string { return append(append([]string{}, here...), words...) }
+	held := c.Salloc(alice, with("--gres=shard:1")...)
+	step := func(script string) {
+		t.Helper()
+		c.Exec(append(as(alice), "srun", "--jobid="+held.ID, "--chdir=/", "--gres=none", "sh", "-c", script)...)
+	}
+	step("umask 077; echo x >/dev/shm/held")
+
+	first := c.SubmitAs(alice, leaves("first"), with("--gres=shard:1")...)
+	second := c.SubmitAs(alice, leaves("second"), with("--gres=shard:1")...)
+	other := c.SubmitAs(bob, leaves("other"), with("--gres=shard:1")...)
+	for _, j := range []*Job{first, second, other} {
+		j.Wait("COMPLETED", 4*soon)
+		n.AwaitEpilog(j)
+	}
+	c.wantLeft("two jobs of one user", map[string]string{"held": "file", "first": "file", "second": "file", "other": ""})
+	if log := n.Log(); strings.Contains(log, "no epilog") || strings.Contains(log, "no prolog") {
+		t.Errorf("a job with a shard of the same GPU has closed another's record:\n%s", log)
+	}
+
+	// The program was installed when the job ran already.
+	c.Exec("sh", "-c", "rm "+clusterDir+"/nodes/"+n.Name+"/past/*/job-"+held.ID+".json")
+	third := c.SubmitAs(alice, leaves("third"), with()...)
+	third.Wait("COMPLETED", 4*soon)
+	n.AwaitEpilog(third)
+	c.wantLeft("a job older than the installation", map[string]string{"held": "file", "first": "file", "third": "file"})
+
+	// It ends without a record, which would tell when it began (Slurm 22.05 does not).
+	c.Exec("scancel", held.ID)
+	n.AwaitEpilog(held)
+
+	// When no other job is left what is the job's own goes.
+	last := c.SubmitAs(alice, "rm -f /dev/shm/held /dev/shm/first /dev/shm/second /dev/shm/third; "+leaves("last"), with()...)
+	last.Wait("COMPLETED", 4*soon)
+	n.AwaitEpilog(last)
+	c.waitFor(soon, "removal", func() (string, bool) { return n.Log(), !c.HasFile("last") })
+	c.wantLeft("no other job", map[string]string{"last": ""})
+}
+
+// The shell of salloc on the compute node, and what its user has at work there,
+// outlives the job; what a step has left does not.
+func TestLeftoversSpareLogins(t *testing.T) {
+	t.Parallel()
+	c := startLeaving(t)
+	n := c.Nodes[1]
+	pid := strings.TrimSpace(c.Exec("cat", clusterDir+"/run/slurmd."+n.Name+".pid"))
+	onNode := []string{"nsenter", "--target", pid, "--mount", "--uts", "--root", "--wd", "--"}
+	shell := "echo $SLURM_JOB_ID >" + clusterDir + "/jobs/shell; echo $$ >" + clusterDir + "/jobs/shell.pid; (sh -c 'echo $$ >" + clusterDir +
+		"/jobs/typed.pid; exec sleep 100000' &); trap '' HUP TERM; sleep 100000 & wait; sleep 100000"
+	c.daemon("login", append(append(append([]string{"setsid"}, onNode...), as(alice)...), "sh", "-c",
+		"salloc --chdir=/ --nodelist="+n.Name+" sh -c \""+strings.ReplaceAll(shell, "$", "\\$")+"\"; sleep 100000")...)
+	j := &Job{c: c}
+	c.waitFor(2*soon, "allocation", func() (string, bool) {
+		data, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "shell"))
+		j.ID = strings.TrimSpace(string(data))
+		return c.log("slurmctld"), j.ID != ""
+	})
+	c.Exec(append(as(alice), "srun", "--jobid="+j.ID, "--chdir=/", "sh", "-c", leaves("step"))...)
+	c.Exec("scancel", j.ID)
+	n.AwaitEpilog(j)
+	alive := func(name string) bool {
+		data, err := os.ReadFile(filepath.Join(c.dir, "jobs", name+".pid"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = os.Stat(c.inside("/proc/" + strings.TrimSpace(string(data))))
+		return err == nil
+	}
+	if !alive("shell") || !alive("typed") || c.Lives("step") {
+		t.Errorf("the shell lives: %v, what was typed: %v, what the step has left: %v\n%s", alive("shell"), alive("typed"), c.Lives("step"), n.Log())
+	}
+	if !strings.Contains(n.Log(), "; not ended: its session is that of process ") || !strings.Contains(n.Log(), "of job "+j.ID+" had to be ended") {
+		t.Errorf("the log says\n%s", n.Log())
+	}
+	c.wantLeft("its user has a login", map[string]string{"step": "file"})
+}
+
+// A heterogeneous job leaves processes on the nodes of each component. A suspended
+// job, the other tasks of an array, and a job that comes again with the same number
+// keep theirs.
+func TestLeftoversByKindOfJob(t *testing.T) {
+	t.Parallel()
+	c := startLeaving(t)
+	one, two, lead, second := c.Nodes[0], c.Nodes[1], c.Nodes[2], c.Nodes[3]
+	script := "#!/bin/sh\n#SBATCH --nodelist=" + lead.Name + "\n#SBATCH hetjob\n#SBATCH --nodelist=" + second.Name + "\n" +
+		"srun --chdir=/ --het-group=0,1 " + clusterDir + "/jobs/task.sh\n"
+	c.write("jobs/task.sh", []byte("#!/bin/sh\n"+leaves("het.$SLURMD_NODENAME")), 0o755)
+	c.write("jobs/het.sh", []byte(script), 0o755)
+	het := &Job{c: c, ID: strings.TrimSpace(c.Exec(append(as(alice), "sbatch", "--parsable", "--output=/dev/null", "--chdir=/", clusterDir+"/jobs/het.sh")...))}
+
+	suspended := c.SubmitAs(bob, leaves("suspended")+untilDone, "--nodelist="+one.Name)
+	again := c.SubmitAs(alice, leaves("run$SLURM_RESTART_COUNT")+untilDone, "--nodelist="+one.Name, "--requeue")
+	array := c.SubmitAs(alice, leaves("task$SLURM_ARRAY_TASK_ID")+"if [ $SLURM_ARRAY_TASK_ID = 1 ]; then "+untilDone+"; fi", "--nodelist="+two.Name, "--array=0-1")
+
+	c.awaitProcess("suspended")
+	c.Exec("scontrol", "suspend", suspended.ID)
+	beside := c.SubmitAs(bob, leaves("beside"), "--nodelist="+one.Name)
+	one.AwaitEpilog(beside)
+	c.wantLeft("beside a suspended job", map[string]string{"suspended": "file process", "beside": "file"})
+
+	c.awaitProcess("run")
+	c.Exec("scontrol", "requeue", again.ID)
+	one.AwaitEpilog(again)
+	c.awaitEnd("run")
+	c.awaitProcess("run1")
+
+	c.awaitProcess("task1")
+	c.awaitEnd("task0")
+
+	het.Wait("COMPLETED", 6*soon)
+	for _, n := range []*Node{lead, second} {
+		c.awaitEnd("het." + n.Name)
+		if !strings.Contains(n.Log(), " had to be ended") {
+			t.Errorf("%s says\n%s", n.Name, n.Log())
+		}
+	}
+	for _, name := range []string{"suspended", "run1", "task1"} {
+		if !c.Lives(name) {
+			t.Errorf("%s: its process was ended\n%s%s", name, one.Log(), two.Log())
+		}
+	}
+	c.Exec("scontrol", "resume", suspended.ID)
+	one.Create("done")
+	two.Create("done")
+	array.Wait("COMPLETED", 4*soon)
+	for _, name := range []string{"suspended", "run1", "task1"} {
+		c.awaitEnd(name)
+	}
+}
+
+// awaitProcess waits until leaves has left its process.
+func (c *Cluster) awaitProcess(name string) {
+	c.t.Helper()
+	c.waitFor(6*soon, "process "+name, func() (string, bool) {
+		data, _ := os.ReadFile(filepath.Join(c.dir, "jobs", name+".pid"))
+		return c.log("slurmctld"), len(data) > 0 && c.Lives(name)
+	})
+}
+
+// awaitEnd waits until that process has ended.
+func (c *Cluster) awaitEnd(name string) {
+	c.t.Helper()
+	c.awaitFile(name)
+	c.waitFor(4*soon, "end of process "+name, func() (string, bool) { return "it lives", !c.Lives(name) })
+}
+
+func (c *Cluster) awaitFile(name string) {
+	c.t.Helper()
+	c.waitFor(4*soon, "process "+name, func() (string, bool) {
+		data, _ := os.ReadFile(filepath.Join(c.dir, "jobs", name+".pid"))
+		return "none", len(data) > 0
+	})
+}
