@@ -2,7 +2,10 @@ package checks
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -34,6 +37,35 @@ func (e *Env) NotDone() (findings []Finding) {
 		findings = append(findings, Finding{Code: HeldCode, Severity: Skip, Message: "not done: would " + action})
 	}
 	return findings
+}
+
+// byHand is added to the name of what a run with Hold keeps for later runs.
+const byHand = ".by-hand"
+
+// remember keeps v for later runs, as [probe.Host.Keep] does. A run with Hold
+// leaves what the health check has kept as it is, so that the next health check
+// reports all that has happened since the last one; where no health check has
+// kept anything it keeps v apart, for later runs with Hold.
+func (e *Env) remember(name string, v any) error {
+	if !e.Hold {
+		return e.Host.Keep(name, v)
+	}
+	switch err := e.Host.Recall(name, new(json.RawMessage)); {
+	case errors.Is(err, fs.ErrNotExist):
+		return e.Host.Keep(name+byHand, v)
+	case errors.Is(err, probe.ErrNoMemory):
+		return err
+	}
+	return nil
+}
+
+// recall reads what an earlier run has kept by [Env.remember].
+func (e *Env) recall(name string, v any) error {
+	err := e.Host.Recall(name, v)
+	if e.Hold && errors.Is(err, fs.ErrNotExist) {
+		err = e.Host.Recall(name+byHand, v)
+	}
+	return err
 }
 
 // spawn runs an action in the background; text is the action as the

@@ -100,6 +100,26 @@ func TestEveryActionAsks(t *testing.T) {
 	}
 }
 
+// TestMemoryAsks reads the source of the checks: what a check keeps for its next
+// run goes through [Env.remember], but for results of active tests and orders of
+// an operator, which any run may give.
+func TestMemoryAsks(t *testing.T) {
+	t.Parallel()
+	eachFunction(t, ".", func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
+		ast.Inspect(fn, func(n ast.Node) bool {
+			name, on := methodOf(n)
+			if on != "Host" || name != "Keep" && name != "Recall" {
+				return true
+			}
+			file := pos(n).Filename
+			if file != "act.go" && !strings.HasPrefix(file, "active_") && !strings.HasSuffix(file, "_clear.go") {
+				t.Errorf("%s: %s calls Host.%s: want Env.remember, Env.recall", pos(n), fullName(fn), name)
+			}
+			return true
+		})
+	})
+}
+
 // fullName returns the name of a function, with the type that it is a method of.
 func fullName(fn *ast.FuncDecl) string {
 	if fn.Recv == nil {

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // observesByCommand lists the checks whose [Info.Acts] is true because they run
@@ -116,5 +119,44 @@ func TestActs(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, env.NotDone()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestHoldLeavesMemory shows that a run with Hold changes nothing that the next
+// health check compares with.
+func TestHoldLeavesMemory(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	env := func(hold bool) *Env {
+		e := &Env{Host: probe.NewHost(root), Hold: hold}
+		e.Host.SetPast("/past")
+		return e
+	}
+	recalled := func(hold bool) (v string) {
+		if err := env(hold).recall("counters", &v); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+		return v
+	}
+	for i, step := range []struct {
+		hold       bool
+		keep       string
+		check, all string // what a run with Hold knows then, and what a health check knows
+	}{
+		{true, "by hand", "by hand", ""}, // nothing is there yet: kept apart
+		{true, "again", "again", ""},
+		{false, "health", "health", "health"},
+		{true, "later", "health", "health"},
+		{false, "next", "next", "next"},
+	} {
+		if err := env(step.hold).remember("counters", step.keep); err != nil {
+			t.Fatal(err)
+		}
+		if check, all := recalled(true), recalled(false); check != step.check || all != step.all {
+			t.Errorf("step %d: %q and %q, want %q and %q", i, check, all, step.check, step.all)
+		}
+	}
+	if err := (&Env{Host: probe.NewHost(root), Hold: true}).remember("counters", 1); !errors.Is(err, probe.ErrNoMemory) {
+		t.Errorf("without memory: %v", err)
 	}
 }

@@ -175,7 +175,7 @@ func commonest(count map[string]int) string {
 // keep writes what later runs need. A run of somebody else than root keeps
 // nothing, which is no finding.
 func (e *Env) keep(check, name string, v any) []Finding {
-	err := e.Host.Keep(name, v)
+	err := e.remember(name, v)
 	if err == nil || errors.Is(err, probe.ErrNoMemory) {
 		return nil
 	}

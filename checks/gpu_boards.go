@@ -28,7 +28,7 @@ const boardsName = "gpu-boards"
 func (e *Env) nameBoards(n *probe.NVML, findings []Finding) []Finding {
 	var past keptBoards
 	machine := e.Host.ProductUUID()
-	if e.Host.Recall(boardsName, &past) != nil || past.Machine != machine {
+	if e.recall(boardsName, &past) != nil || past.Machine != machine {
 		past = keptBoards{Machine: machine}
 	}
 	now := keptBoards{Machine: machine, Boards: map[string]board{}}
@@ -39,7 +39,7 @@ func (e *Env) nameBoards(n *probe.NVML, findings []Finding) []Finding {
 		}
 	}
 	if !maps.Equal(now.Boards, past.Boards) {
-		_ = e.Host.Keep(boardsName, now)
+		_ = e.remember(boardsName, now)
 	}
 	for i := range findings {
 		if d := &findings[i].Device; d.Kind == "gpu" && d.Serial == "" && d.UUID == "" {

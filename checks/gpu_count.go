@@ -305,7 +305,7 @@ func (t *countTally) missing(a string) (f Finding, bad bool) {
 // recallGPUs are the GPUs that earlier runs have seen on this machine.
 func recallGPUs(env *Env) []string {
 	var past everSeen
-	err := env.Host.Recall("gpu-count", &past)
+	err := env.recall("gpu-count", &past)
 	if err != nil || past.Machine != env.Host.ProductUUID() {
 		return nil
 	}

@@ -102,7 +102,7 @@ func (c *gpuNVLink) Run(_ context.Context, env *Env) []Finding {
 		return findings
 	}
 	r := &linkRun{gpuNVLink: c, gpus: s, past: map[string]linkPlaces{}, far: map[string]string{}}
-	if err := env.Host.Recall("gpu-nvlinks", &r.past); err != nil || r.past == nil {
+	if err := env.recall("gpu-nvlinks", &r.past); err != nil || r.past == nil {
 		r.past = map[string]linkPlaces{} // a file that is broken is written anew
 	}
 	r.most = s.mostHave(func(g *probe.GPU) probe.Reading[int] {

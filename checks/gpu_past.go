@@ -37,7 +37,7 @@ type memory[T any] struct {
 // recallGPU reads what the check has kept.
 func recallGPU[T any](env *Env, check, name string, now time.Time) *memory[T] {
 	m := &memory[T]{check: check, name: name, next: gpuPast[T]{Taken: now, GPUs: map[string]T{}}}
-	err := env.Host.Recall(name, &m.past)
+	err := env.recall(name, &m.past)
 	switch {
 	case err == nil:
 	case errors.Is(err, probe.ErrNoMemory):

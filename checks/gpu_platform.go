@@ -99,7 +99,7 @@ type pastFigures map[string]map[string]int
 // What is seen is kept under name.
 func (s *gpus) compare(name string, figures ...gpuFigure) {
 	past := pastFigures{}
-	if err := s.env.Host.Recall(name, &past); err != nil || past == nil {
+	if err := s.env.recall(name, &past); err != nil || past == nil {
 		past = pastFigures{} // a file that is broken is written anew
 	}
 	grown := false

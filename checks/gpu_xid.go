@@ -207,7 +207,7 @@ func (e *Env) keepXids(before, ledger *xidLedger) []Finding {
 		return nil
 	}
 	e.At("write the ledger of Xids")
-	err := e.Host.Keep(xidLedgerName, ledger)
+	err := e.remember(xidLedgerName, ledger)
 	what := "what was seen is not kept: "
 	switch _, elsewhere := errors.AsType[*probe.SpareError](err); {
 	case err == nil:

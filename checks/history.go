@@ -92,7 +92,7 @@ func (e *Env) recallHistory(check, name string) *history {
 	if err != nil {
 		boot = "unknown"
 	}
-	err = e.Host.Recall(name, &h.file)
+	err = e.recall(name, &h.file)
 	switch {
 	case err == nil && h.file.Version != historyVersion:
 		err = fmt.Errorf("%s.json: version %d, want %d", name, h.file.Version, historyVersion)
@@ -301,7 +301,7 @@ func (h *history) forget(device string, until time.Time) {
 // store keeps the history for the next run. A run of somebody else than root keeps
 // nothing, which is no finding.
 func (h *history) store(e *Env) []Finding {
-	err := e.Host.Keep(h.name, h.file)
+	err := e.remember(h.name, h.file)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
 		h.findings = append(h.findings, Finding{Code: "fabric.past", Severity: Warn, Message: h.check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")})
 	}

@@ -72,7 +72,7 @@ func (e *Env) xidRecall() (ledger *xidLedger, kept bool, notes []Finding) {
 	boot, bootErr := e.Host.BootID()
 	ledger = &xidLedger{}
 	e.At("read the ledger of Xids")
-	err := e.Host.Recall(xidLedgerName, ledger)
+	err := e.recall(xidLedgerName, ledger)
 	switch {
 	case errors.Is(err, probe.ErrNoMemory) || bootErr != nil || boot == "":
 		return &xidLedger{Boot: boot}, false, nil

@@ -81,7 +81,8 @@ const ownHelp = `
    --no-shell      Leave shell lines out; their results are unknown
    --json          Print one object of JSON
    --redact        Leave out serial numbers and UUIDs
- --baseline[=RUNS] Run the active tests to learn what this node reaches
+ --baseline[=RUNS] Run the active tests (5 times) to learn what this node
+                   reaches; --baseline=0 shows what is known
  --prolog          Run as Slurm's Prolog: before the job of SLURM_JOB_ID
  --epilog          Run as its Epilog
  plan              Show how each line of the configuration is interpreted
