@@ -77,7 +77,9 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 
 // usable says what there is to do without a configuration file that can be
 // read. One that does not exist means that there is nothing to check, as in
-// LBNL NHC.
+// LBNL NHC. A prolog and an epilog say so aloud: somebody has put them in place so
+// that something is checked. They keep the job's record, and an epilog looks for
+// what the job has left.
 func (r *oneRun) usable(path string, o run.Outcome) (file run.File, exit int, over bool) {
 	file, err := r.opened(path, o)
 	if err != nil {
@@ -93,7 +95,12 @@ func (r *oneRun) usable(path string, o run.Outcome) (file run.File, exit int, ov
 	}
 	if file.Missing {
 		r.debug("Missing configuration file %s, nothing to check.", path)
-		return file, 0, len(r.tables) == 0
+		if r.job != nil && len(r.tables) == 0 {
+			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-genconf writes one", r.node.role, path)
+			r.warn(errors.New(why))
+			sendSyslog(r.set.get("NAME"), []string{"Health check unknown:  " + why})
+		}
+		return file, 0, len(r.tables) == 0 && r.job == nil
 	}
 	return file, 0, false
 }

@@ -201,13 +201,16 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 	case file.Missing && len(r.tables) > 0:
 		r.plan = r.build()
 		return r.tablesFile(), nil
+	case file.Missing && r.aroundJobs():
+		r.plan = r.build()
+		return "no check: there is no " + path, nil
 	case file.Missing && !named:
 		entries, err := conf.Default()
 		if err == nil {
 			r.tables, err = r.forThisHost(entries)
 		}
 		r.plan = r.build()
-		return "the embedded default plan (there is no " + path + ")", err
+		return "the embedded default plan of --check (there is no " + path + ": as HealthCheckProgram it checks nothing)", err
 	case file.Missing:
 		return path, fmt.Errorf("read %s: no such file", path)
 	case !file.Mode.IsRegular():
@@ -222,6 +225,12 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 		path += " and " + r.tablesFile()
 	}
 	return path, nil
+}
+
+// aroundJobs reports whether the run is that of a prolog or an epilog, which have no
+// embedded plan.
+func (r *oneRun) aroundJobs() bool {
+	return r.context() == conf.Prolog || r.context() == conf.Epilog
 }
 
 // reportOptions are the options of --check itself, before those of LBNL NHC.
