@@ -97,6 +97,14 @@ func (s Settings) configArgv() ([]string, error) {
 	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "show", "config")
 }
 
+func (s Settings) jobArgv(job string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "show", "job", job)
+}
+
+func (s Settings) commentArgv(job, text string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "update", "JobId="+job, "AdminComment="+text)
+}
+
 // updateArgv is the command of a decision. The reason is one word, whatever it
 // holds.
 func (s Settings) updateArgv(node string, d Decision) ([]string, error) {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -80,15 +82,16 @@ func (r *oneRun) controller() *slurm.Controller {
 }
 
 // tell acts on a verdict. Past the deadline of the run only a moment is left:
-// what cannot be delivered in it stays in the state directory.
-func (r *oneRun) tell(v slurm.Verdict) {
+// what cannot be delivered in it stays in the state directory. It says whether Slurm has
+// answered.
+func (r *oneRun) tell(v slurm.Verdict) (delivered bool) {
 	if r.set.get("NHC_RM") != "slurm" {
 		r.warn(fmt.Errorf("mark node %s: resource manager %q: only slurm is acted on without a helper of the site's own (OFFLINE_NODE, ONLINE_NODE)", r.node.name, r.set.get("NHC_RM")))
-		return
+		return false
 	}
 	if r.node.bad != nil {
 		r.warn(r.node.bad)
-		return
+		return false
 	}
 	ctx, cancel := r.actContext()
 	defer cancel()
@@ -111,6 +114,7 @@ func (r *oneRun) tell(v slurm.Verdict) {
 	if err == nil && out.Action != slurm.None {
 		r.log.write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, r.node.name, out.Why))
 	}
+	return err == nil
 }
 
 func (r *oneRun) actContext() (context.Context, context.CancelFunc) {
@@ -127,7 +131,39 @@ func (r *oneRun) markOffline(message string) {
 		x := failures[r.fold.f.Blamed()]
 		v.Code, v.Device = x.Code, x.Device.String()
 	}
-	r.tell(v)
+	if r.tell(v) && refused && r.node.role == slurm.Prolog {
+		r.tellJob()
+	}
+}
+
+// tellJob lets the user of the job that is refused know the node and the cause.
+func (r *oneRun) tellJob() {
+	ctx, cancel := r.actContext()
+	defer cancel()
+	lost := r.job.lost(r.fold.f.Failures())
+	text := fmt.Sprintf("node %s failed its health check before this job started: %s", r.node.name, causeForUser(r.job.steps[lost], r.fold.f.Failures()[lost]))
+	if err := r.controller().TellJob(ctx, r.job.job.ID, text); err != nil {
+		r.warn(err)
+	}
+}
+
+// shownDevices are the kinds of devices that a user may know of. Other devices, and
+// messages, may name the processes, files and users of other jobs.
+var shownDevices = []string{"gpu", "hca", "port", "nic", "netdev", "nvme", "nvswitch", "pci", "dimm", "numa", "mount", "service", "module"}
+
+// causeForUser is a failure in words that hold nothing of other users.
+func causeForUser(s *plan.Step, x checks.Finding) string {
+	cause := "a check"
+	if s != nil && s.Kind == plan.Native {
+		cause = s.Name
+	}
+	if slices.Contains(shownDevices, x.Device.Kind) {
+		cause += ", " + x.Device.String()
+	}
+	if x.Code != "" {
+		cause += " [" + x.Code + "]"
+	}
+	return cause
 }
 
 func (r *oneRun) markOnline() { r.tell(slurm.Verdict{Healthy: true, Lacks: r.lacks}) }

@@ -45,6 +45,30 @@ func TestPrologOwnGPU(t *testing.T) {
 		t.Errorf("the job has run on %s, whose GPU is broken", got)
 	}
 	n.Must("drain", wantsReset(0))
+	c.wantInJob(job, "AdminComment=nhc-gpu: node "+n.Name+" failed its health check before this job started: check_gpu_recovery, gpu0 0000:10:00.0 [")
+}
+
+// What somebody else has written of a job stays.
+func TestPrologKeepsAdminComment(t *testing.T) {
+	t.Parallel()
+	c := startGPUs(t)
+	n := c.Nodes[0]
+	n.GPUs("0 field 230 = 1")
+	job := c.SubmitScript("true", "--gres=gpu:1", "--hold", "--comment=mine")
+	c.Exec("scontrol", "update", "JobId="+job.ID, "AdminComment=project 7")
+	c.Exec("scontrol", "release", job.ID)
+	job.Wait("COMPLETED", 2*soon)
+	job.Must("Restarts", "1")
+	c.wantInJob(job, "AdminComment=project 7")
+	c.wantInJob(job, "Comment=mine")
+}
+
+// wantInJob wants a field of a job, spaces and all.
+func (c *Cluster) wantInJob(job *Job, want string) {
+	c.t.Helper()
+	if out := c.Exec("scontrol", "show", "job", job.ID); !strings.Contains(out, "   "+want) {
+		c.t.Errorf("job %s has no %s:\n%s", job.ID, want, out)
+	}
 }
 
 // NVML hangs: the answer comes before slurmd would give it, and the job runs

@@ -1,0 +1,44 @@
+package slurm
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// commentPrefix is how what we write into a job's AdminComment begins. It is the only
+// sign by which it may be replaced.
+const commentPrefix = "nhc-gpu: "
+
+// TellJob writes into the AdminComment of a job that this node has refused it, and why:
+// the user of a job that is requeued sees no more than BeginTime otherwise. It costs a
+// read and a write, and keeps a comment that somebody else has written: no release
+// appends (22.05 stores the sign +=, 24.11 and 26.05 refuse it).
+//
+// A user can make other fields look like an AdminComment. So nothing of the answer is
+// written back.
+func (c *Controller) TellJob(ctx context.Context, job, text string) error {
+	if digits(job) == "" {
+		return nil
+	}
+	argv, err := c.Settings.jobArgv(job)
+	if err != nil {
+		return fmt.Errorf("read job %s: %w", job, err)
+	}
+	out, err := c.call(ctx, argv)
+	if err != nil {
+		return fmt.Errorf("read job %s: %w", job, err)
+	}
+	text = cut(printable(commentPrefix+text), MaxReason)
+	_, comment, is := strings.Cut(string(out.Stdout), "AdminComment=")
+	if is && (!strings.HasPrefix(comment, commentPrefix) || strings.Contains(comment, "AdminComment=") || strings.HasPrefix(comment, text)) {
+		return nil
+	}
+	if argv, err = c.Settings.commentArgv(job, text); err == nil {
+		_, err = c.call(ctx, argv)
+	}
+	if err != nil {
+		return fmt.Errorf("comment job %s: %w", job, err)
+	}
+	return nil
+}

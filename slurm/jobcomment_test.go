@@ -1,0 +1,44 @@
+package slurm
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestTellJob(t *testing.T) {
+	t.Parallel()
+	const read, text = "scontrol show job 7", "gpu01 failed check_gpu_count (gpu3)"
+	const write = "scontrol update JobId=7 AdminComment=nhc-gpu: " + text
+	for _, tt := range []struct {
+		name, job string
+		shows     string
+		want      []string
+	}{
+		{"none", "7", "JobId=7 JobName=x\n   Comment=mine\n", []string{read, write}},
+		{"ours", "7", "JobId=7\n   AdminComment=nhc-gpu: gpu09 failed check_fs_mount\n   Comment=mine\n", []string{read, write}},
+		{"the same", "7", "JobId=7\n   AdminComment=nhc-gpu: " + text + " \n", []string{read}},
+		{"another's", "7", "JobId=7\n   AdminComment={\"project\": 4}\n", []string{read}},
+		{"another's, and the job poses as ours", "7", "JobId=7 JobName=x\n   AdminComment=nhc-gpu: y\n   AdminComment=real\n", []string{read}},
+		{"no job", "", "", nil},
+		{"no number", "7;x", "", nil},
+	} {
+		var calls []string
+		c := controller(t, nil)
+		c.Runner = runner(func(_ context.Context, argv, _ []string) (Output, error) {
+			calls = append(calls, strings.Join(argv, " "))
+			return Output{Stdout: []byte(tt.shows)}, nil
+		})
+		if err := c.TellJob(t.Context(), tt.job, text); err != nil || !slices.Equal(calls, tt.want) {
+			t.Errorf("%s: calls %q, %v, want %q", tt.name, calls, err, tt.want)
+		}
+	}
+	c := controller(t, nil)
+	c.Runner = runner(func(context.Context, []string, []string) (Output, error) {
+		return failed(1, "Invalid job id specified")
+	})
+	if err := c.TellJob(t.Context(), "7", text); err == nil || !strings.HasPrefix(err.Error(), "read job 7: run scontrol: exit status 1: ") {
+		t.Errorf("error %v", err)
+	}
+}
