@@ -38,6 +38,9 @@ func TestInstall(t *testing.T) {
 	dest := t.TempDir()
 	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+dest, "BIN="+filepath.Join(t.TempDir(), "nhc-gpu"), "VERSION=v1.2.3", "HELPERDIR=/usr/libexec/nhc"))
 	mustBeInstalled(t, dest)
+	if text, err := os.ReadFile(filepath.Join(dest, "etc/logrotate.d/nhc")); err != nil || !strings.Contains(string(text), "\n    create 0640 root root\n") {
+		t.Errorf("logrotate makes a log that everyone can read: %v\n%s", err, text)
+	}
 	links := []string{
 		"usr/sbin/nhc", "usr/sbin/nhc-genconf", "usr/sbin/nhc-wrapper", "usr/libexec/nhc/node-mark-offline", "usr/libexec/nhc/node-mark-online",
 	}
