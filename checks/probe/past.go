@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,13 +21,56 @@ import (
 // for it, as in a run of somebody else than root.
 var ErrNoMemory = errors.New("nothing is kept between runs")
 
+// errNoAnswer says that a file system does not answer.
+var errNoAnswer = errors.New("no answer")
+
 // SetPast names the directory of what runs keep; "" is none. Where it cannot be
 // written, as on a node without a disk, the first of the spare ones that can is
 // used in its place. All are below the root of the node.
 func (h *Host) SetPast(dir string, spare ...string) { h.past, h.spare = dir, spare }
 
-// pasts are the directories of what runs keep, the one that should be first.
-func (h *Host) pasts() []string { return append([]string{h.past}, h.spare...) }
+// pasts are the directories of what runs keep that answer, the one that should be first.
+// None is no memory: that of a file system which does not answer is no fault of what a
+// check looks at.
+func (h *Host) pasts() (dirs []string) {
+	for _, dir := range append([]string{h.past}, h.spare...) {
+		if dir != "" && h.answers(dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// answerLimit bounds the look at a directory of what runs keep.
+const answerLimit = time.Second
+
+// answers asks a file system something in the background. Where there is no answer this
+// process is of no further use, since it can never end.
+func (h *Host) answers(dir string) bool {
+	if h.deadPast[dir] || h.stuckAt(dir) != nil {
+		return false
+	}
+	done := make(chan struct{})
+	go func() {
+		_, _ = os.Lstat(h.Path(dir))
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(answerLimit):
+	}
+	if h.deadPast == nil {
+		h.deadPast = map[string]bool{}
+	}
+	h.deadPast[dir] = true
+	h.unanswered = append(h.unanswered, "read "+dir)
+	return false
+}
+
+// Unanswered returns the calls in the background that did not come back, in the words of
+// [Host.SetStuck].
+func (h *Host) Unanswered() []string { return h.unanswered }
 
 // SpareError says that something is kept, but not where it should be. It is
 // told once in the life of the other place, which a reboot may end.
@@ -63,7 +107,11 @@ func (h *Host) Recall(name string, v any) error {
 // keptFile reads a file below the directory of what runs keep. What lies in a
 // spare one is newer.
 func (h *Host) keptFile(name string) (path string, data []byte, err error) {
-	for _, dir := range slices.Backward(h.pasts()) {
+	dirs := h.pasts()
+	if len(dirs) == 0 {
+		return "", nil, ErrNoMemory
+	}
+	for _, dir := range slices.Backward(dirs) {
 		path = filepath.Join(dir, name)
 		own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
 		data, err = own.read(h.Path(path))
@@ -89,14 +137,21 @@ func (h *Host) Keep(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
-	cause := h.keepIn(h.past, name+".json", data)
+	dirs := h.pasts()
+	if len(dirs) == 0 {
+		return ErrNoMemory
+	}
+	spares, cause := dirs, error(&fs.PathError{Op: "write", Path: h.past, Err: errNoAnswer})
+	if dirs[0] == h.past {
+		spares, cause = dirs[1:], h.keepIn(h.past, name+".json", data)
+	}
 	if cause == nil {
-		for _, spare := range h.spare {
+		for _, spare := range spares {
 			_ = os.Remove(h.Path(filepath.Join(spare, name+".json"))) // it is out of date
 		}
 		return nil
 	}
-	for _, spare := range h.spare {
+	for _, spare := range spares {
 		if err := h.keepIn(spare, name+".json", data); err != nil {
 			cause = errors.Join(cause, err)
 			continue

@@ -78,13 +78,17 @@ func (h *Host) Forget(name string) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	for i, dir := range h.pasts() {
+	dirs := h.pasts()
+	if len(dirs) == 0 {
+		return ErrNoMemory
+	}
+	for i, dir := range dirs {
 		path := filepath.Join(dir, name+".json")
 		err := os.Remove(h.Path(path))
 		if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			continue
 		}
-		if i == 0 && len(h.spare) > 0 && h.keepIn(h.spare[0], name+".json", []byte(forgotten)) == nil {
+		if i == 0 && len(dirs) > 1 && h.keepIn(dirs[1], name+".json", []byte(forgotten)) == nil {
 			return nil
 		}
 		return &fs.PathError{Op: "remove", Path: path, Err: reason(err)}
@@ -107,8 +111,12 @@ func (h *Host) Append(j Journal, line []byte) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
+	dirs := h.pasts()
+	if len(dirs) == 0 {
+		return ErrNoMemory
+	}
 	var errs error
-	for _, dir := range h.pasts() {
+	for _, dir := range dirs {
 		path := filepath.Join(dir, j.Name+".jsonl")
 		err := h.append(path, j.Most, line)
 		if err == nil {

@@ -242,32 +242,35 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 				return i + 1, true
 			}
 			if resp.Spent {
-				p.bury(c, r, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
+				step := r.Line
+				if len(resp.Stuck) > 0 { // the step goes on without what does not answer
+					step, doing = resp.Stuck[0], resp.Stuck[0]
+					p.addStuck(resp.Stuck...)
+				}
+				p.bury(c, step, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
 				return i + 1, true
 			}
 		case ctx.Err() != nil:
-			p.bury(c, r, c.autopsy(doing, time.Since(began)))
+			p.bury(c, r.Line, c.autopsy(doing, time.Since(began)))
 			return i, true
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			hang := c.autopsy(doing, time.Since(began))
 			hang.Cut = r.Limit > 0 && d < r.Limit
 			hang.Moved = counted && doing != "" && calls != was
-			p.bury(c, r, hang)
+			p.bury(c, r.Line, hang)
 			if hang.Moved {
 				p.mu.Lock()
 				p.ended[c.lane] = "is slow"
 				p.mu.Unlock()
 			}
 			if c.lane == checks.Local && doing != "" {
-				p.mu.Lock()
-				p.stuck = append(p.stuck, doing)
-				p.mu.Unlock()
+				p.addStuck(doing)
 			}
 			emit(r, hung(hang))
 			return i + 1, true
 		default:
 			how := c.obituary(err, doing)
-			p.bury(c, r, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // what it had started
+			p.bury(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // what it had started
 			emit(r, died(how))
 			return i + 1, true
 		}
@@ -275,15 +278,23 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 	return len(reqs), false
 }
 
+// addStuck tells later workers of the local lane what one did not come back from.
+func (p *Pool) addStuck(calls ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stuck = append(p.stuck, calls...)
+	p.version++
+}
+
 // bury kills a worker that hangs; what no signal can end goes into the ledger.
-func (p *Pool) bury(c *client, r *Request, hung *checks.Hung) {
+func (p *Pool) bury(c *client, step string, hung *checks.Hung) {
 	left := endSession(c.pid, termGraceOf(c.lane))
 	c.close()
 	if len(left) == 0 {
 		return
 	}
 	hung.Stuck = true
-	p.ledger.add(corpses(left, c.lane, r.Line, hung)...)
+	p.ledger.add(corpses(left, c.lane, step, hung)...)
 }
 
 // corpses describes the processes that survived SIGKILL; the first that sleeps

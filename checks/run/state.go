@@ -32,6 +32,14 @@ type memoryState struct {
 // ErrNoState reports that the run has no directory to remember in.
 var ErrNoState = errors.New("no state directory")
 
+// goneError is that the directory does not answer, which is among the warnings.
+type goneError struct{ error }
+
+func (e goneError) Unwrap() error { return e.error }
+
+// Is makes it an [ErrNoState].
+func (e goneError) Is(target error) bool { return target == ErrNoState }
+
 // Bounds of a request to the state directory: ordinarily, and past the end of the run.
 const (
 	stateLimit = 1500 * time.Millisecond
@@ -120,7 +128,7 @@ func (p *Pool) stateCall(r *Request, verb, name string) (*Response, error) {
 	p.state.mu.Unlock()
 	switch {
 	case gone != nil:
-		return nil, gone
+		return nil, goneError{gone}
 	case dir == "":
 		return nil, ErrNoState
 	}
@@ -135,6 +143,12 @@ func (p *Pool) stateCall(r *Request, verb, name string) (*Response, error) {
 		p.state.mu.Lock()
 		p.state.gone = err
 		p.state.mu.Unlock()
+		if r.Op != OpOpen { // whose caller reports it
+			p.mu.Lock()
+			p.warn = append(p.warn, err)
+			p.mu.Unlock()
+		}
+		err = goneError{err}
 	}
 	return resp, err
 }

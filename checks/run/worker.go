@@ -80,6 +80,9 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 		resp := w.answer(req)
 		busy.Store(false)
 		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), probe.Worn()
+		if calls := w.host.Unanswered(); len(calls) > 0 && !resp.Spent {
+			resp.Spent, resp.Stuck = true, calls
+		}
 		w.send(resp)
 		if resp.Worn {
 			return 0

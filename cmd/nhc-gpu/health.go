@@ -67,6 +67,9 @@ func (r *oneRun) run() int {
 		}
 	}
 	r.leaveResult(exit)
+	for _, err := range r.pool.Warnings() {
+		r.warn(err)
+	}
 	if r.unlogged && exit == 0 {
 		return 1
 	}

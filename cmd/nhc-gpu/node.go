@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -97,7 +98,7 @@ func (r *oneRun) tell(v slurm.Verdict) (delivered bool) {
 	defer cancel()
 	out, err := r.controller().Act(ctx, v, r.node.role)
 	switch {
-	case out.Warning != nil:
+	case out.Warning != nil && !errors.Is(out.Warning, run.ErrNoState):
 		r.warn(out.Warning)
 	case err != nil && out.Repeats: // reported before
 	case err != nil && out.Refused:

@@ -32,8 +32,8 @@ func (s nodeState) Save(data []byte) error {
 }
 
 func memoryError(verb string, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || errors.Is(err, run.ErrNoState) { // which was reported
+		return err
 	}
 	return fmt.Errorf("%s memory: %w", verb, err)
 }
@@ -70,6 +70,7 @@ func (r *oneRun) openState(lock string) (busy error) {
 	holder, doubts, err := r.pool.OpenState(filepath.Join(stateRoot, r.node.name), r.kind(), lock)
 	if err != nil {
 		r.warn(fmt.Errorf("%w: this run remembers nothing of earlier ones", err))
+		r.set.spare = "" // which is there, too
 		return nil
 	}
 	r.node.dir = nodeState{r.pool}

@@ -1,7 +1,6 @@
 package stuck
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/deadfs"
 )
 
 // deadMountEnv names the directory to mount on; a test binary that finds it set
@@ -66,15 +67,11 @@ func insideDeadMount() int {
 }
 
 func mountDead(dir string) error {
-	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	fs, err := deadfs.Mount(os.TempDir(), dir)
 	if err != nil {
 		return err
 	}
-	opts := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())
-	if err := unix.Mount("dead", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
-		return fmt.Errorf("mount fuse on %s: %w", dir, err)
-	}
-	go serveNothing(fuse)
+	fs.Die()
 	return nil
 }
 
@@ -91,31 +88,5 @@ func generateBesideDeadMount() {
 	fmt.Printf("%sexit %d\n", out, cmd.ProcessState.ExitCode())
 	if took := time.Since(began); took > 15*time.Second {
 		fmt.Println("too slow:", took)
-	}
-}
-
-// serveNothing answers FUSE's first request, INIT, and reads the others.
-func serveNothing(fuse *os.File) {
-	const opInit = 26 // FUSE_INIT, include/uapi/linux/fuse.h
-	buf := make([]byte, 1<<20)
-	for {
-		n, err := unix.Read(int(fuse.Fd()), buf)
-		if err == unix.EINTR || err == unix.EAGAIN {
-			continue
-		}
-		if err != nil || n < 40 {
-			return
-		}
-		if binary.LittleEndian.Uint32(buf[4:]) != opInit {
-			continue
-		}
-		// struct fuse_out_header (len, error, unique), struct fuse_init_out.
-		reply := make([]byte, 16+64)
-		binary.LittleEndian.PutUint32(reply, uint32(len(reply)))
-		copy(reply[8:16], buf[8:16])
-		binary.LittleEndian.PutUint32(reply[16:], 7)       // major
-		binary.LittleEndian.PutUint32(reply[20:], 31)      // minor
-		binary.LittleEndian.PutUint32(reply[36:], 128<<10) // max_write
-		_, _ = unix.Write(int(fuse.Fd()), reply)
 	}
 }

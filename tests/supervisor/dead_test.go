@@ -1,0 +1,326 @@
+package supervisor
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/deadfs"
+)
+
+// deadCase is a run on a node one of whose places is on a file system that stops answering.
+type deadCase struct {
+	Lies    string // what lies there: a key of places
+	When    string // it stops: before the run, after the first read, or while a drain is sent
+	Passes  bool   // no check fails
+	Pending bool   // an earlier run could not deliver its drain
+
+	exit    int
+	drained bool
+	quick   bool // is run in every make test
+}
+
+const (
+	before = "before the run"
+	after  = "after the first read"
+	during = "while a drain is sent"
+)
+
+func (c deadCase) String() string {
+	text := c.Lies + " " + c.When
+	if c.Passes {
+		text += ", healthy"
+	}
+	if c.Pending {
+		text += ", drain pending"
+	}
+	return strings.TrimPrefix(strings.ReplaceAll(text, "/", "_"), "_")
+}
+
+// places are the directories that die, by what lies there: "" is one in the directory of
+// the test.
+var places = map[string]string{
+	"nhc.conf": "", "nhc.toml": "", "sysconfig": "", "LOGFILE": "", "INCDIR": "", "HOSTROOT": "",
+	"/run/nhc-gpu": "/run/nhc-gpu", "/var/lib/nhc-gpu": "/var/lib/nhc-gpu",
+}
+
+// A dead configuration is status 3 without a drain. Whatever else is dead, the run ends in
+// its time with the verdict and the drain that it would have had.
+var deadCases = []deadCase{
+	{Lies: "nhc.conf", When: before, exit: 3, quick: true},
+	{Lies: "nhc.conf", When: before, Pending: true, exit: 3, drained: true, quick: true},
+	{Lies: "nhc.conf", When: after, exit: 1, drained: true, quick: true},
+	{Lies: "nhc.conf", When: during, exit: 1, drained: true},
+	{Lies: "nhc.toml", When: before, exit: 3},
+	{Lies: "nhc.toml", When: before, Pending: true, exit: 3, drained: true},
+	{Lies: "nhc.toml", When: after, exit: 1, drained: true},
+	{Lies: "nhc.toml", When: during, exit: 1, drained: true},
+	{Lies: "sysconfig", When: before, exit: 3, quick: true},
+	{Lies: "sysconfig", When: before, Pending: true, exit: 3, drained: true},
+	{Lies: "sysconfig", When: after, exit: 1, drained: true},
+	{Lies: "sysconfig", When: during, exit: 1, drained: true},
+	{Lies: "LOGFILE", When: before, exit: 1, drained: true, quick: true},
+	{Lies: "LOGFILE", When: before, Passes: true, exit: 1}, // the FATAL of a log that cannot be opened
+	{Lies: "LOGFILE", When: before, Passes: true, Pending: true, exit: 1, drained: true},
+	{Lies: "LOGFILE", When: after, exit: 1, drained: true},
+	{Lies: "LOGFILE", When: during, exit: 1, drained: true},
+	{Lies: "INCDIR", When: before, exit: 1, drained: true},
+	{Lies: "INCDIR", When: before, Passes: true, exit: 3}, // a script may replace a check
+	{Lies: "INCDIR", When: after, exit: 1, drained: true},
+	{Lies: "INCDIR", When: during, exit: 1, drained: true},
+	{Lies: "HOSTROOT", When: before, exit: 142, quick: true}, // scontrol lies there, too
+	{Lies: "HOSTROOT", When: after, exit: 142},
+	{Lies: "HOSTROOT", When: during, exit: 1, drained: true},
+	{Lies: "/run/nhc-gpu", When: before, exit: 1, drained: true, quick: true},
+	{Lies: "/run/nhc-gpu", When: before, Passes: true},
+	{Lies: "/run/nhc-gpu", When: before, Passes: true, Pending: true}, // its record lies on what is dead
+	{Lies: "/run/nhc-gpu", When: after, exit: 1, drained: true},
+	{Lies: "/run/nhc-gpu", When: after, Passes: true},
+	{Lies: "/run/nhc-gpu", When: during, exit: 1, drained: true, quick: true},
+	{Lies: "/var/lib/nhc-gpu", When: before, exit: 1, drained: true},
+	{Lies: "/var/lib/nhc-gpu", When: before, Passes: true},
+	{Lies: "/var/lib/nhc-gpu", When: after, exit: 1, drained: true},
+	{Lies: "/var/lib/nhc-gpu", When: during, exit: 1, drained: true},
+}
+
+// timeout is TIMEOUT of the runs. They end 1.5 s after it; the rest is for a busy machine.
+const (
+	timeout = 4 * time.Second
+	grace   = 1500*time.Millisecond + 1500*time.Millisecond
+)
+
+// atOnce bounds the cases that run side by side. They mostly sleep.
+const atOnce = 8
+
+func TestDeadFileSystems(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("needs FUSE:", err)
+	}
+	turn := make(chan struct{}, atOnce)
+	var runs sync.WaitGroup
+	for _, c := range deadCases {
+		if !c.quick && !all() {
+			continue
+		}
+		dir := t.TempDir()
+		slurmAt(t, filepath.Join(dir, "slurm"))
+		runs.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			got, err := runCase(c, dir)
+			switch {
+			case err != nil:
+				t.Errorf("%s: %v", c, err)
+			case got.Exit != c.exit || got.Drained != c.drained:
+				t.Errorf("%s: exit status %d, drained %v, want %d, %v; after %s:\n%s", c, got.Exit, got.Drained, c.exit, c.drained, got.Took, got.Out)
+			case got.Took > timeout+grace:
+				t.Errorf("%s: took %s, want at most %s:\n%s", c, got.Took, timeout+grace, got.Out)
+			}
+			if strings.Count(got.Out, "warning: ") > 1 && c.Lies == "/run/nhc-gpu" {
+				t.Errorf("%s: want one warning about the memory:\n%s", c, got.Out)
+			}
+		})
+	}
+	runs.Wait()
+}
+
+// deadResult is what came of a case.
+type deadResult struct {
+	Exit    int
+	Drained bool
+	Took    time.Duration // until both outputs were at their end and the program had left
+	Out     string
+}
+
+// caseEnv holds a case, and caseDir its directory, for a test binary that is the child in
+// a mount namespace of its own.
+const (
+	caseEnv    = "NHC_GPU_DEAD_CASE"
+	caseDir    = "NHC_GPU_DEAD_DIR"
+	caseBinary = "NHC_GPU_DEAD_BINARY"
+)
+
+func runCase(c deadCase, dir string) (got deadResult, err error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return got, err
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), caseEnv+"="+string(text), caseDir+"="+dir, caseBinary+"="+program)
+	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		err = json.Unmarshal(out, &got)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, out)
+	}
+	return got, err
+}
+
+func insideCase() int {
+	var c deadCase
+	err := json.Unmarshal([]byte(os.Getenv(caseEnv)), &c)
+	if err == nil {
+		var got deadResult
+		if got, err = c.run(os.Getenv(caseDir)); err == nil {
+			err = json.NewEncoder(os.Stdout).Encode(got)
+		}
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+// run sets the node up, lets the file system die, and runs the program as slurmd does.
+func (c deadCase) run(dir string) (got deadResult, err error) {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return got, fmt.Errorf("make mounts private: %w", err)
+	}
+	where := map[string]string{}
+	for name, at := range places {
+		if at == "" {
+			at = filepath.Join(dir, name)
+		}
+		where[name] = at
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			return got, err
+		}
+		if places[name] != "" {
+			if err := unix.Mount("tmpfs", at, "tmpfs", 0, "mode=700"); err != nil {
+				return got, fmt.Errorf("mount a tmpfs on %s: %w", at, err)
+			}
+		}
+	}
+	const node = "n"
+	line := "* || check_file_test -f /nonexistent\n"
+	if c.Passes {
+		line = "* || check_file_test -d /\n"
+	}
+	for file, text := range map[string]string{
+		where["nhc.conf"] + "/nhc.conf":         "# HW_CORES\n* || check_gpu_xid\n" + line,
+		where["nhc.toml"] + "/nhc.toml":         "# no table\n",
+		where["sysconfig"] + "/nhc":             "DEBUG=0\n",
+		where["INCDIR"] + "/site.nhc":           "site_function() { :; }\n",
+		where["HOSTROOT"] + "/proc/x":           "",
+		where["HOSTROOT"] + "/run/x":            "",
+		where["HOSTROOT"] + "/proc/cpuinfo":     "processor\t: 0\nphysical id\t: 0\ncore id\t\t: 0\n",
+		where["HOSTROOT"] + "/proc/meminfo":     "MemTotal: 1000 kB\nMemFree: 500 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
+		"/run/nhc-gpu/" + node + "/ledger.json": "[]\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return got, err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return got, err
+		}
+	}
+	slurm := filepath.Join(dir, "slurm")
+	words := []string{
+		"-t", fmt.Sprint(timeout.Seconds()), "-c", where["nhc.conf"] + "/nhc.conf", "TOMLFILE=" + where["nhc.toml"] + "/nhc.toml",
+		"SYSCONFIGDIR=" + where["sysconfig"], "LOGFILE=" + where["LOGFILE"] + "/nhc.log", "INCDIR=" + where["INCDIR"],
+		"NHC_RM=slurm", "SLURM_SCONTROL=" + slurm + "/scontrol",
+	}
+	if c.Lies == "HOSTROOT" {
+		words = append(words, "HOSTROOT="+where["HOSTROOT"])
+		if err := os.MkdirAll(where["HOSTROOT"]+slurm, 0o755); err != nil {
+			return got, err
+		}
+	}
+	if c.Pending {
+		if err := os.WriteFile(slurm+"/broken", nil, 0o600); err != nil {
+			return got, err
+		}
+		failing := filepath.Join(dir, "failing.conf")
+		if err := os.WriteFile(failing, []byte("* || check_file_test -f /nonexistent\n"), 0o600); err != nil {
+			return got, err
+		}
+		first, err := askAs(node, append(words, "CONFFILE="+failing))
+		if err != nil || first.Exit != 1 || !strings.Contains(first.Out, "could not be delivered") {
+			return got, fmt.Errorf("the first run: %+v, %v", first, err)
+		}
+		if err := os.Remove(slurm + "/broken"); err != nil {
+			return got, err
+		}
+	}
+	fs, err := c.mount(where[c.Lies], dir)
+	if err != nil {
+		return got, err
+	}
+	if c.Lies == "HOSTROOT" && c.When == during { // where scontrol is looked for
+		if err := unix.Mount(slurm, where["HOSTROOT"]+slurm, "", unix.MS_BIND, ""); err != nil {
+			return got, fmt.Errorf("bind %s: %w", slurm, err)
+		}
+	}
+	if c.When == during {
+		if err := os.WriteFile(slurm+"/hold", nil, 0o600); err != nil {
+			return got, err
+		}
+		go func() {
+			for !exists(slurm + "/begun") {
+				time.Sleep(10 * time.Millisecond)
+			}
+			fs.Die()
+			_ = os.WriteFile(slurm+"/go", nil, 0o600)
+		}()
+	}
+	if got, err = askAs(node, words); err != nil {
+		return got, err
+	}
+	state, err := os.ReadFile(slurm + "/state")
+	got.Drained = strings.HasPrefix(string(state), "IDLE+DRAIN NHC: ")
+	return got, err
+}
+
+// mount covers a place with the file system that dies, which shows what lies there.
+func (c deadCase) mount(at, dir string) (*deadfs.FS, error) {
+	backing := filepath.Join(dir, "backing")
+	if err := os.Mkdir(backing, 0o700); err != nil {
+		return nil, err
+	}
+	if err := unix.Mount(at, backing, "", unix.MS_BIND, ""); err != nil {
+		return nil, fmt.Errorf("bind %s: %w", at, err)
+	}
+	var last []deadfs.Op
+	if c.When == after {
+		last = []deadfs.Op{deadfs.Release, deadfs.Readdir, deadfs.Write}
+	}
+	fs, err := deadfs.Mount(backing, at, last...)
+	if err == nil && c.When == before {
+		fs.Die()
+	}
+	return fs, err
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// askAs runs the program with the environment that slurmd gives it, and one pipe for both
+// outputs, read to its end.
+func askAs(node string, words []string) (got deadResult, err error) {
+	cmd := exec.Command(os.Getenv(caseBinary), words...)
+	cmd.Env = []string{"SLURMD_NODENAME=" + node}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	began := time.Now()
+	err = cmd.Run()
+	got = deadResult{Exit: cmd.ProcessState.ExitCode(), Took: time.Since(began), Out: out.String()}
+	if cmd.ProcessState.Exited() {
+		err = nil
+	}
+	return got, err
+}
