@@ -75,11 +75,11 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 		lane: lane, pid: pid, page: page, in: reqW, out: respR, lines: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{}, said: make(chan struct{}),
 	}
 	c.done, c.end = reap(pid)
-	go func() {
+	Go(func() {
 		defer close(c.said)
 		_, _ = io.Copy(c.stderr, errR)
 		errR.Close()
-	}()
+	})
 	return c, nil
 }
 
@@ -96,7 +96,7 @@ func (c *client) send(reqs []*Request) {
 		_, _ = c.in.Write(b.Bytes())
 		return
 	}
-	go func() { _, _ = c.in.Write(b.Bytes()) }()
+	Go(func() { _, _ = c.in.Write(b.Bytes()) })
 }
 
 var errBroken = errors.New("worker broken")

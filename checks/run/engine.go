@@ -108,7 +108,7 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 	}
 	done := make(chan struct{}, len(lanes))
 	for lane, reqs := range lanes {
-		go func() {
+		Go(func() {
 			emit := func(r *Request, o Outcome) { results[byReq[r].Index] <- o }
 			reqs = slices.DeleteFunc(reqs, func(r *Request) bool {
 				o, known := e.lastResult(ctx, byReq[r], r)
@@ -119,7 +119,7 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 			})
 			e.Pool.Do(ctx, lane, reqs, func(r *Request) time.Duration { return e.limit(byReq[r]) }, emit)
 			done <- struct{}{}
-		}()
+		})
 	}
 	more = e.fold(ctx, steps, results, obs)
 	cancel()

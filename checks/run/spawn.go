@@ -56,7 +56,7 @@ type death struct{ syscall.WaitStatus }
 func reap(pid int) (done <-chan struct{}, end *death) {
 	ch := make(chan struct{})
 	end = new(death)
-	go func() {
+	Go(func() {
 		defer close(ch)
 		for {
 			_, err := syscall.Wait4(pid, &end.WaitStatus, 0, nil)
@@ -64,7 +64,7 @@ func reap(pid int) (done <-chan struct{}, end *death) {
 				return
 			}
 		}
-	}()
+	})
 	return ch, end
 }
 

@@ -33,16 +33,11 @@ func main() {
 	os.Exit(guarded(os.Args))
 }
 
-// guarded keeps a panic of ours from the user: one line, and the trace for a
-// bug report behind it.
+// guarded keeps a panic of ours from the user.
 func guarded(argv []string) (exit int) {
 	defer func() {
 		if p := recover(); p != nil {
-			fmt.Fprintf(os.Stderr, "nhc-gpu: internal error: %v\nnhc-gpu: please report this with the lines below; no node was drained by it\n%s", p, debug.Stack())
-			sendSyslog(ownName, []string{fmt.Sprintf("internal error: %v", p)}) // slurmd keeps no standard error
-			if exit = 70; aroundArgs(argv).AroundJob() {
-				exit = 0 // slurmd would drain the node
-			}
+			exit = crash(argv, p, debug.Stack())
 		}
 	}()
 	return start(argv)

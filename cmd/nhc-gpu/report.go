@@ -325,7 +325,7 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 	ch := make([]chan answer, len(lanes))
 	for i, lane := range lanes {
 		ch[i] = make(chan answer, 1)
-		go func() {
+		run.Go(func() {
 			limit := readLimit
 			if lane == checks.NVML { // the driver may have to wake the GPUs
 				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, r.set.timeout())
@@ -334,7 +334,7 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 				limit = min(limit, max(time.Until(r.end), factsLeast))
 			}
 			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
-		}()
+		})
 	}
 	for i, lane := range lanes {
 		a := <-ch[i]

@@ -302,7 +302,7 @@ func catchSignals() *signals {
 			signal.Notify(s.ch, sig)
 		}
 	}
-	go func() {
+	run.Go(func() {
 		for sig := range s.ch {
 			n, _ := sig.(syscall.Signal)
 			if n == unix.SIGPIPE || n == unix.SIGUSR2 {
@@ -314,7 +314,7 @@ func catchSignals() *signals {
 			}
 			s.cancel()
 		}
-	}()
+	})
 	return s
 }
 

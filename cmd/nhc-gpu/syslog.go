@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
 
 // tellSyslog hands lines to syslog. Where commands are run in between (-a) it is
@@ -91,7 +92,7 @@ func dialSyslog() (conn net.Conn, err error) {
 // sendSyslogAs writes lines with another severity.
 func sendSyslogAs(severity syslog.Priority, tag string, lines []string) {
 	done := make(chan struct{})
-	go func() {
+	run.Go(func() {
 		defer close(done)
 		conn, err := dialSyslog()
 		if err != nil {
@@ -104,7 +105,7 @@ func sendSyslogAs(severity syslog.Priority, tag string, lines []string) {
 				_, _ = fmt.Fprintf(conn, "<%d>%s %s[%d]: %s\n", syslog.LOG_DAEMON|severity, time.Now().Format(time.Stamp), tag, os.Getpid(), record(rec))
 			}
 		}
-	}()
+	})
 	select {
 	case <-done:
 	case <-time.After(syslogWait()):

@@ -18,7 +18,8 @@ var hostile = []string{
 }
 
 // What slurmd starts before and after a job starts the program, in whatever
-// environment, and passes on its status; without the program it lets the job run.
+// environment, and passes on the status 1; without the program, or where that
+// crashes, it lets the job run.
 //
 // It is not parallel: a process that another test forks holds what is written here
 // open for a moment, and what is open for writing cannot be executed.
@@ -30,16 +31,17 @@ func TestJobScripts(t *testing.T) {
 			env     []string
 			status  int
 			said    string
-			logged  bool
+			logged  string
 		}{
 			"well":             {program: "#!/bin/sh\necho \"$@\"\n", mode: 0o755, said: "--" + role},
-			"failing":          {program: "#!/bin/sh\nexit 142\n", mode: 0o755, status: 142},
+			"failing":          {program: "#!/bin/sh\nexit 1\n", mode: 0o755, status: 1},
+			"crashing":         {program: "#!/bin/sh\nexit 142\n", mode: 0o755, logged: "crashed (status 142)"},
 			"hostile":          {program: "#!/bin/sh\necho \"$@\"\nexit 1\n", mode: 0o755, env: hostile, status: 1, said: "--" + role},
-			"gone":             {logged: true},
-			"gone and hostile": {env: hostile, logged: true},
-			"not executable":   {program: "#!/bin/sh\nexit 1\n", mode: 0o644, logged: true},
-			"no program":       {program: "\x7fELF\x00\x00", mode: 0o755, logged: true},
-			"no interpreter":   {program: "#!/nonexistent/sh\n", mode: 0o755, logged: true},
+			"gone":             {logged: "cannot be started"},
+			"gone and hostile": {env: hostile, logged: "cannot be started"},
+			"not executable":   {program: "#!/bin/sh\nexit 1\n", mode: 0o644, logged: "cannot be started"},
+			"no program":       {program: "\x7fELF\x00\x00", mode: 0o755, logged: "cannot be started"},
+			"no interpreter":   {program: "#!/nonexistent/sh\n", mode: 0o755, logged: "cannot be started"},
 		} {
 			t.Run(role+" "+name, func(t *testing.T) {
 				status, said, logged, dir := runScript(t, role, c.program, c.mode, c.env)
@@ -47,8 +49,8 @@ func TestJobScripts(t *testing.T) {
 					t.Errorf("status %d, says %q, want %d, %q", status, said, c.status, c.said)
 				}
 				want := ""
-				if c.logged {
-					want = "-t nhc-gpu -p daemon.err " + role + ": " + filepath.Join(dir, "nhc-gpu") + " cannot be started: the node was not checked\n"
+				if c.logged != "" {
+					want = "--socket-errors=on -t nhc-gpu -p daemon.err " + role + ": " + filepath.Join(dir, "nhc-gpu") + " " + c.logged + ": the node was not checked\n"
 				}
 				if diff := cmp.Diff(want, logged); diff != "" {
 					t.Errorf("syslog (-want +got):\n%s", diff)
@@ -106,7 +108,7 @@ func TestScriptsFollowPrefix(t *testing.T) {
 	for _, role := range []string{"prolog", "epilog"} {
 		path := filepath.Join(dest, "opt/nhc/share/nhc-gpu/slurm", role+".d", "50-nhc-gpu")
 		text, err := os.ReadFile(path)
-		if err != nil || !strings.Contains(string(text), "exec /opt/nhc/sbin/nhc-gpu --"+role+"\n") || strings.Contains(string(text), "/usr/sbin") {
+		if err != nil || !strings.Contains(string(text), "\n/opt/nhc/sbin/nhc-gpu --"+role+"\n") || strings.Contains(string(text), "/usr/sbin") {
 			t.Errorf("%s: %v\n%s", path, err, text)
 		}
 		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o755 {

@@ -1,0 +1,81 @@
+package main
+
+/*
+#include <stdlib.h>
+#include <string.h>
+#include <stdio.h>
+#include <signal.h>
+#include <unistd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+static int is_worker, around_job;
+
+// remember runs before Go does: the first thread that cannot be made ends the program.
+__attribute__((constructor)) static void remember(int argc, char **argv, char **envp) {
+	is_worker = argc > 0 && strcmp(argv[0], "nhc-gpu-worker") == 0;
+	around_job = argc > 1 && (strcmp(argv[1], "--prolog") == 0 || strcmp(argv[1], "--epilog") == 0);
+	for (; *envp != NULL; envp++)
+		if (strcmp(*envp, "SLURM_SCRIPT_CONTEXT=prolog_slurmd") == 0 || strcmp(*envp, "SLURM_SCRIPT_CONTEXT=epilog_slurmd") == 0)
+			around_job = 1;
+}
+
+// abort takes the place of the C library's for this program's own code: runtime/cgo
+// calls it where no thread can be made. Go would print a page of registers and leave
+// with 2, for which slurmd drains the node. A worker dies of the signal, as ever.
+void abort(void) {
+	static const char text[] = "nhc-gpu: no thread can be made (too few processes are allowed): this health check is incomplete\n";
+	if (!is_worker) {
+		struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = "/dev/log"};
+		char line[sizeof text + 8];
+		int n = snprintf(line, sizeof line, "<27>%.*s", (int)sizeof text - 2, text);
+		int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		if (fd >= 0) (void)!sendto(fd, line, n, 0, (struct sockaddr *)&log, sizeof log);
+		(void)!write(2, text, sizeof text - 1);
+		_exit(around_job ? 0 : 3);
+	}
+	signal(SIGABRT, SIG_DFL);
+	raise(SIGABRT);
+	_exit(127);
+}
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+)
+
+// crash ends the program after an internal error, in whatever goroutine: one line for
+// the user, the trace for a bug report behind it. It says nothing of the node.
+func crash(argv []string, cause any, trace []byte) (exit int) {
+	fmt.Fprintf(os.Stderr, "nhc-gpu: internal error: %v\nnhc-gpu: please report this with the lines below; no node was drained by it\n%s", cause, trace)
+	sendSyslog(ownName, []string{fmt.Sprintf("internal error: %v", cause)}) // slurmd keeps no standard error
+	if aroundArgs(argv).AroundJob() {
+		return 0 // slurmd would drain the node
+	}
+	return exitUnknown
+}
+
+// catchCrashes gives a panic of any goroutine, and SIGABRT, the status that is
+// documented. A worker dies of them as Go has it: its supervisor reports how.
+func catchCrashes() {
+	if len(os.Args) > 0 && os.Args[0] == run.WorkerName {
+		return
+	}
+	run.OnPanic(func(cause any) { os.Exit(crash(os.Args, cause, debug.Stack())) })
+	aborted := make(chan os.Signal, 1)
+	signal.Notify(aborted, unix.SIGABRT)
+	run.Go(func() {
+		<-aborted
+		trace := make([]byte, 1<<20)
+		os.Exit(crash(os.Args, "SIGABRT", trace[:runtime.Stack(trace, true)]))
+	})
+}
