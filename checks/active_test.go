@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,14 @@ func putFile(t *testing.T, root, name, content string) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// putStepd writes a slurmstepd into a recorded node.
+func putStepd(t *testing.T, root string, pid int, step string) {
+	t.Helper()
+	dir := "proc/" + strconv.Itoa(pid) + "/"
+	putFile(t, root, dir+"status", "Name:\tslurmstepd\nState:\tS\nUid:\t0\t0\t0\t0\nVmSize:\t1 kB\n")
+	putFile(t, root, dir+"cmdline", "slurmstepd: ["+step+"]\x00")
 }
 
 func stepd(step string) map[string]string {
@@ -222,7 +231,7 @@ func TestActiveStopsForAJob(t *testing.T) {
 		file, content string
 		want          string
 	}{
-		"a slurmstepd":     {"proc/4711/cmdline", "slurmstepd: [99.extern]\x00", "skip active.stopped: check_trial:  stopped: a job has begun on the node: 99"},
+		"a slurmstepd":     {"", "99.extern", "skip active.stopped: check_trial:  stopped: a job has begun on the node: 99"},
 		"a job's record":   {"past/job-98.json", "{}", "skip active.stopped: check_trial:  stopped: a job has begun on the node: 98"},
 		"a record of ours": {"past/other.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms; at work were gpu0 0000:10:00.0, gpu1 0000:11:00.0"},
 		"the job itself":   {"past/job-7.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms; at work were gpu0 0000:10:00.0, gpu1 0000:11:00.0"},
@@ -236,7 +245,11 @@ func TestActiveStopsForAJob(t *testing.T) {
 				test.bound = 400 * time.Millisecond
 			}
 			test.do = func(r *activeRun) {
-				putFile(t, root, c.file, c.content)
+				if c.file == "" {
+					putStepd(t, root, 4711, c.content)
+				} else {
+					putFile(t, root, c.file, c.content)
+				}
 				awaitEnd(r)
 				r.failed(r.gpus[0], "copy", context.Cause(r.ctx))
 				r.failed(r.gpus[1], "copy", context.Cause(r.ctx))
@@ -338,7 +351,7 @@ func TestActiveFaultOutlivesAJob(t *testing.T) {
 		rates[1].Got != "copy from the host, GB/s: gpu0 55.0, gpu1 55.0, gpu2 55.0, gpu3 21.3, gpu4 55.0, gpu5 55.0, gpu6 55.0, gpu7 55.0; spread 61.2 %" {
 		t.Fatalf("%q", brief(rates))
 	}
-	putFile(t, root, "proc/50/cmdline", "slurmstepd: [123.batch]\x00")
+	putStepd(t, root, 50, "123.batch")
 	const busy = "skip active.busy: check_trial:  not run: job 123 runs here"
 	if diff := cmp.Diff([]string{busy, oldText}, later(t, brief(slowTrial("", time.Hour, false).Run(t.Context(), again(env, root, h100s()))))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

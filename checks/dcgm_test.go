@@ -215,7 +215,7 @@ func TestDCGMDiagStopsForAJob(t *testing.T) {
 	env, root := trialEnv(t, nil)
 	e := &fakeDCGM{gpus: fromLast(), wait: true}
 	env.Host.SetDCGM(e, nil)
-	time.AfterFunc(200*time.Millisecond, func() { putFile(t, root, "proc/4711/cmdline", "slurmstepd: [99.extern]\x00") })
+	time.AfterFunc(200*time.Millisecond, func() { putStepd(t, root, 4711, "99.extern") })
 	wantBrief(t, (&dcgmDiag{Level: 3}).Run(t.Context(), env), "skip active.stopped: check_dcgm_diag:  stopped: a job has begun on the node: 99")
 }
 

@@ -287,7 +287,13 @@ func (r *fabricRun) tellSwitches() {
 	}
 }
 
-// runs says whether a program runs on the node.
-func runs(procs []probe.Process, name string) bool {
-	return slices.ContainsFunc(procs, func(p probe.Process) bool { return path.Base(p.Command()) == name })
+// runs says whether a service of NVIDIA's runs on the node, as root or in a unit of its
+// own. Any user can call a process so.
+func (r *fabricRun) runs(procs []probe.Process, name string) bool {
+	return slices.ContainsFunc(procs, func(p probe.Process) bool {
+		if path.Base(p.Command()) != name {
+			return false
+		}
+		return r.env.Host.RootsOwn(p.PID) || strings.HasPrefix(r.env.Host.UnitOf(p.PID), "nvidia-")
+	})
 }

@@ -1,6 +1,9 @@
 package checks
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // onNodes is a line on a machine whose page-out threads have had that many
 // seconds of CPU time.
@@ -26,7 +29,14 @@ func init() {
 	gone.broken = true
 	delete(gone.files, "proc/51/stat")
 	bad := func(word string) Finding { return valueFinding("check_ps_kswapd", "limit", word, "a number") }
+	users := onNodes("a user's process of that name", []int{600}, of("500", "100"))
+	for name, data := range useNode(useProc{pid: 60, uid: 5001, args: "[kswapd1]", ticks: 60000}) {
+		if strings.HasPrefix(name, "proc/60/") || strings.HasPrefix(name, "/proc/60/") {
+			users.files[name] = data
+		}
+	}
 	testCheck("check_ps_kswapd",
+		users,
 		onNodes("one node", []int{9999}, of("500", "100")),
 		onNodes("none", nil, of("500", "100")),
 		onNodes("balanced", []int{100, 120}, of("500", "100")).orTable(map[string]any{"threshold": "500", "discrepancy": "100"}),

@@ -48,12 +48,17 @@ func init() {
 }
 
 // daemons are the processes that start jobs, by resource manager. An execd of
-// Grid Engine may have been restarted, which leaves its shepherds alone.
-var daemons = [...]struct{ manager, match string }{
-	{"pbs", `/\bpbs_mom\b/`},
-	{"slurm", `/\bslurmstepd\b/`},
-	{"sge", `/\bsge_(execd|shepherd)\b/`},
-	{"lsf", `/\bres\b/`},
+// Grid Engine may have been restarted, which leaves its shepherds alone. Its daemons
+// may be an administrator's, who is an ordinary user; the others are root's, and a
+// user's process of that name is none of them.
+var daemons = [...]struct {
+	manager, match string
+	root           bool
+}{
+	{"pbs", `/\bpbs_mom\b/`, true},
+	{"slurm", `/\bslurmstepd\b/`, true},
+	{"sge", `/\bsge_(execd|shepherd)\b/`, false},
+	{"lsf", `/\bres\b/`, true},
 }
 
 func (c *psLineage) Run(_ context.Context, env *Env) []Finding {
@@ -78,7 +83,7 @@ func (c *psLineage) Run(_ context.Context, env *Env) []Finding {
 	l := lineage{env: env, procs: procs, daemon: env.lookup("RM_DAEMON_MATCH")}
 	for _, d := range daemons {
 		if l.daemon == "" && d.manager == manager {
-			l.daemon = d.match
+			l.daemon, l.root = d.match, d.root
 		}
 	}
 	l.match = env.matcher(&l.findings)
@@ -144,6 +149,7 @@ type lineage struct {
 	env      *Env
 	procs    []probe.Process
 	daemon   string // match string
+	root     bool   // the daemon is root's
 	match    func(s, expr string) bool
 	findings []Finding
 }
@@ -152,7 +158,7 @@ type lineage struct {
 // has ended, or whose line of ancestors has changed since the processes were
 // listed, is not judged.
 func (l *lineage) rogue(p probe.Process) bool {
-	if l.match(p.Command(), l.daemon) {
+	if !l.root && l.match(p.Command(), l.daemon) {
 		return false
 	}
 	if l.daemon == "" {
@@ -169,7 +175,7 @@ func (l *lineage) rogue(p probe.Process) bool {
 			return true
 		}
 		parent, known := processOf(l.procs, u.Parent)
-		if !known || l.match(parent.Args, l.daemon) {
+		if !known || l.match(parent.Args, l.daemon) && (!l.root || parent.UID == 0 && l.env.Host.RootsOwn(parent.PID)) {
 			return false
 		}
 		if parent.PID == 1 {

@@ -41,6 +41,7 @@ func init() {
 		onJobs("all lists", of("-c", "rogue", "-p", "71", "-n", "x")).
 			orTable(map[string]any{"ignore_commands": "rogue", "ignore_pids": int64(71), "ignore_users": "x"}),
 		onJobs("a rogue", nil, bob),
+		onJobs("a slurmstepd of a user's making", of("-c", "rogue slurmstepd:", "-u", "6789"), shell).with("/proc/50/status", "Name:\tslurmstepd\nState:\tS\nUid:\t5001\t5001\t5001\t5001\nVmSize:\t1 kB\n"),
 		onJobs("names are compared whole", of("-n", "bobby", "-c", "rogue.sh", "-u", "15002"), bob),
 		onJobs("outside of every line of ancestors", of("-c", "rogue"), outside),
 		onJobs("log syslog", of("log", "syslog"), warned(bob, ""), toSyslog(bob), warned(outside, ""), toSyslog(outside)).

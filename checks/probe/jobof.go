@@ -44,8 +44,13 @@ func (h *Host) readFileOf(pid int, name string) ([]byte, error) {
 	return data, err
 }
 
+// parseJobGroup is the job that a /proc/PID/cgroup names. Below user@UID.service users
+// name their cgroups as they like.
 func parseJobGroup(data []byte) string {
 	for line := range bytes.Lines(data) {
+		if bytes.Contains(line, []byte("/user@")) || bytes.Contains(line, []byte("/user.slice/")) {
+			continue
+		}
 		if m := jobGroup().FindSubmatch(bytes.TrimRight(line, "\n")); m != nil {
 			return string(m[1])
 		}
@@ -62,8 +67,8 @@ func parseJobEnviron(data []byte) string {
 	return ""
 }
 
-// RunningJobs are the jobs that have a slurmstepd on this node, whose command
-// line reads "slurmstepd: [123.batch]".
+// RunningJobs are the jobs that have a slurmstepd on this node: a process of root's own
+// whose command line reads "slurmstepd: [123.batch]".
 func (h *Host) RunningJobs() (map[string]bool, error) {
 	procs, err := h.Processes()
 	if err != nil {
@@ -71,14 +76,15 @@ func (h *Host) RunningJobs() (map[string]bool, error) {
 	}
 	jobs := map[string]bool{}
 	for _, p := range procs {
-		if id := stepJob(p.Args); id != "" && p.UID == 0 {
+		if id := stepJob(p.Args); id != "" && p.UID == 0 && h.RootsOwn(p.PID) {
 			jobs[id] = true
 		}
 	}
 	return jobs, nil
 }
 
-// stepJob is the job of a slurmstepd by its command line, "" of anything else.
+// stepJob is the job of a slurmstepd by its command line, "" of anything else. Anyone
+// can have such a command line: see stepOf.
 func stepJob(args string) string {
 	rest, ok := strings.CutPrefix(args, "slurmstepd: [")
 	if !ok {

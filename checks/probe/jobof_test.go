@@ -15,13 +15,16 @@ func TestJobOf(t *testing.T) {
 		"proc/11/cgroup":  "12:devices:/slurm/uid_5001/job_77\n1:name=systemd:/\n",
 		"proc/12/cgroup":  "0::/user.slice/user-5001.slice/my_job_9x/job_\n",
 		"proc/12/environ": "HOME=/home/alice\x00SLURM_JOB_ID=55\x00",
-		"proc/13/cgroup":  "0::/\n", "proc/13/environ": "SLURM_JOB_ID=5;rm\x00XSLURM_JOB_ID=4",
+		"proc/15/cgroup":  "0::/user.slice/user-5001.slice/user@5001.service/app.slice/slurmstepd.scope/job_77/x\n", "proc/15/environ": "A=1\x00",
+		"proc/13/cgroup": "0::/\n", "proc/13/environ": "SLURM_JOB_ID=5;rm\x00XSLURM_JOB_ID=4",
 		"proc/14/cgroup": "0::/\n", "proc/14/environ/": "",
 		"proc/20/status": "Name:\tx\nState:\tS\nUid:\t0\t0\t0\t0\nVmSize:\t1 kB\n", "proc/20/cmdline": "slurmstepd: [123.batch]\x00",
 		"proc/21/status": "Name:\tx\nState:\tS\nUid:\t0\t0\t0\t0\nVmSize:\t1 kB\n", "proc/21/cmdline": "slurmstepd: [124.0]\x00",
 		"proc/22/status": "Name:\tx\nState:\tS\nUid:\t0\t0\t0\t0\nVmSize:\t1 kB\n", "proc/22/cmdline": "slurmstepd infinity\x00",
+		"proc/23/status": "Name:\tx\nState:\tS\nUid:\t5001\t5001\t5001\t5001\nVmSize:\t1 kB\n", "proc/23/cmdline": "slurmstepd: [125.0]\x00",
+		"proc/24/status": "Name:\tsu\nState:\tS\nUid:\t5001\t0\t0\t0\nVmSize:\t1 kB\n", "proc/24/cmdline": "slurmstepd: [126.0]\x00",
 	})
-	for pid, want := range map[int]string{10: "123", 11: "77", 12: "55", 13: ""} {
+	for pid, want := range map[int]string{10: "123", 11: "77", 12: "55", 13: "", 15: ""} {
 		if got, err := h.JobOf(pid); got != want || err != nil {
 			t.Errorf("%d: %q, %v, want %q", pid, got, err, want)
 		}

@@ -314,9 +314,8 @@ func (s *jobScan) stepAbove(pid int) string {
 		if err != nil {
 			break
 		}
-		if uid, err := s.owner(pid); err == nil && uid == 0 && t.name == "slurmstepd" {
-			s.name = strconv.AppendInt(s.name[:0], int64(pid), 10)
-			if job := stepJob(s.command()); job != "" {
+		if t.name == "slurmstepd" {
+			if job := s.stepOf(pid); job != "" {
 				return job
 			}
 		}

@@ -29,7 +29,7 @@ func (h *Host) StepsOf(job JobRef) (steps []string, err error) {
 			continue
 		}
 		s.name = append(s.name[:0], dir...)
-		if step, ok := strings.CutPrefix(s.command(), "slurmstepd: ["+job.ID+"."); ok {
+		if step, ok := strings.CutPrefix(s.command(), "slurmstepd: ["+job.ID+"."); ok && s.rootsOwn(pid) {
 			steps = append(steps, strings.TrimSuffix(step, "]"))
 		}
 	}

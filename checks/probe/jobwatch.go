@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // JobWatch notices a job that begins on the node, cheaply enough to be asked ten
@@ -110,5 +112,14 @@ func (w *JobWatch) jobOf(pid int) string {
 	if err != nil {
 		return "" // it has ended
 	}
-	return stepJob(commandLine(data))
+	if stepJob(commandLine(data)) == "" {
+		return ""
+	}
+	dir, err := open(unix.AT_FDCWD, w.proc)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(dir)
+	r := &processReader{dir: dir, owners: isProcfs(dir)}
+	return r.stepOf(pid)
 }

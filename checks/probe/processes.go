@@ -145,8 +145,9 @@ var errBadStatus = &fs.PathError{Op: "parse", Path: "status", Err: fs.ErrInvalid
 type status struct {
 	name   string // command name, cut at 15 bytes by the kernel
 	uid    uint32 // effective
-	dead   bool   // zombie, or about to be gone
-	memory bool   // has an address space: neither kernel thread nor zombie
+	real   uint32
+	dead   bool // zombie, or about to be gone
+	memory bool // has an address space: neither kernel thread nor zombie
 }
 
 // parseStatus reads /proc/PID/status. The kernel writes the name first and
@@ -170,7 +171,7 @@ func parseStatus(data []byte) (status, bool) {
 			v := bytes.TrimSpace(value)
 			s.dead = len(v) > 0 && (v[0] == 'Z' || v[0] == 'X')
 		case "Uid":
-			s.uid, owner = effective(value)
+			s.real, s.uid, owner = owners(value)
 		case "VmSize":
 			s.memory = true
 			return s, owner
@@ -179,16 +180,13 @@ func parseStatus(data []byte) (status, bool) {
 	return s, owner
 }
 
-// effective is the second of the numbers real, effective, saved and file system uid.
-func effective(value []byte) (uint32, bool) {
-	value = bytes.TrimLeft(value, "\t ")
-	_, value, ok := bytes.Cut(value, []byte("\t"))
-	if !ok {
-		return 0, false
-	}
-	field, _, _ := bytes.Cut(value, []byte("\t"))
-	n, err := strconv.ParseUint(string(field), 10, 32)
-	return uint32(n), err == nil
+// owners are the first two of the numbers real, effective, saved and file system uid.
+func owners(value []byte) (real, effective uint32, ok bool) {
+	first, rest, _ := bytes.Cut(bytes.TrimLeft(value, "\t "), []byte("\t"))
+	second, _, _ := bytes.Cut(rest, []byte("\t"))
+	r, err1 := strconv.ParseUint(string(first), 10, 32)
+	e, err2 := strconv.ParseUint(string(second), 10, 32)
+	return uint32(r), uint32(e), err1 == nil && err2 == nil
 }
 
 // unescapeName undoes the two escapes of the kernel's name line, in place.

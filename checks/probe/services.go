@@ -52,6 +52,12 @@ func (h *Host) inventoryServices() ([]Service, error) {
 	return list, nil
 }
 
+// UnitOf is the systemd service that a process belongs to, "" if to none.
+func (h *Host) UnitOf(pid int) string {
+	unit, _ := h.unitOf(pid)
+	return unit
+}
+
 // unitOf finds the service that a process belongs to. own is false for the
 // processes of persons, containers and jobs.
 func (h *Host) unitOf(pid int) (unit string, own bool) {

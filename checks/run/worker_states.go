@@ -61,7 +61,7 @@ func statesOlderThan(age time.Duration) bool {
 		return true
 	}
 	for _, p := range procs {
-		if p.UID != uint32(os.Geteuid()) || !strings.HasPrefix(p.Args, WorkerName+" "+StatesName) {
+		if p.UID != uint32(os.Geteuid()) || !strings.HasPrefix(p.Args, WorkerName+" "+StatesName) || !probe.NewHost("/").OwnAccord(p.PID) {
 			continue
 		}
 		if st, err := readStat(p.PID); err == nil && sinceStart(st.start) > age {

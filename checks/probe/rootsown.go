@@ -1,0 +1,60 @@
+package probe
+
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// A name proves nothing: any user can give a process any command line (exec -a) and,
+// through a symbolic link, any name in /proc/PID/stat. A uid of 0 alone proves little
+// more: su and sudo wait for a password as root, called whatever their user likes.
+
+// RootsOwn reports whether a process does what root has told it: it is root's, its
+// real user is root, too, and its program is not setuid.
+func (h *Host) RootsOwn(pid int) bool {
+	dir, err := open(unix.AT_FDCWD, h.Path("/proc"))
+	if err != nil {
+		return false
+	}
+	defer unix.Close(dir)
+	r := &processReader{dir: dir, owners: isProcfs(dir)}
+	return r.rootsOwn(pid)
+}
+
+func (r *processReader) rootsOwn(pid int) bool {
+	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
+	s, err := r.state()
+	return err == nil && s.uid == 0 && s.real == 0 && !r.setuid()
+}
+
+// OwnAccord reports whether the user of a process has started it: its real user is its
+// effective one, and its program is not setuid.
+func (h *Host) OwnAccord(pid int) bool {
+	dir, err := open(unix.AT_FDCWD, h.Path("/proc"))
+	if err != nil {
+		return false
+	}
+	defer unix.Close(dir)
+	r := &processReader{dir: dir, owners: isProcfs(dir)}
+	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
+	s, err := r.state()
+	return err == nil && s.uid == s.real && !r.setuid()
+}
+
+// setuid reports whether the program of the process is setuid. A recorded node does not
+// have it, nor has a thread of the kernel. A dead file server is not asked.
+func (r *processReader) setuid() bool {
+	var st unix.Statx_t
+	err := unix.Statx(r.dir, string(r.name)+"/exe", unix.AT_STATX_DONT_SYNC, unix.STATX_MODE, &st)
+	return err == nil && st.Mode&unix.S_ISUID != 0
+}
+
+// stepOf is the job of a slurmstepd that is root's own, "" of any other process.
+func (r *processReader) stepOf(pid int) string {
+	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
+	if job := stepJob(r.command()); job != "" && r.rootsOwn(pid) {
+		return job
+	}
+	return ""
+}
