@@ -213,12 +213,12 @@ func (w *wrapper) once() {
 	for _, err := range doubts {
 		w.warn(err)
 	}
-	out, ok := w.spawn(pool)
+	out, failed, ok := w.spawn(pool)
 	if !ok {
 		return
 	}
 	w.age()
-	c, changed := w.compare(out)
+	c, changed := w.compare(out, failed)
 	switch {
 	case len(w.mailTo) > 0:
 		w.mail(pool, c, changed)
@@ -227,13 +227,13 @@ func (w *wrapper) once() {
 	}
 }
 
-// spawn runs the program and returns what it wrote. What keeps it from running
-// or from ending is part of that.
-func (w *wrapper) spawn(pool *run.Pool) (out []byte, ok bool) {
+// spawn runs the program and returns what it wrote, and whether it failed. What
+// keeps it from running or from ending is part of that.
+func (w *wrapper) spawn(pool *run.Pool) (out []byte, failed, ok bool) {
 	w.vecho("Executing \"%s\" %s", strings.Join(w.run.Argv, " "), w.stamp())
 	o, err := pool.Run(w.sig.ctx, w.run)
 	if w.sig.ctx.Err() != nil {
-		return nil, false
+		return nil, false, false
 	}
 	add := func(format string, args ...any) {
 		if n := len(o.Stdout); n > 0 && o.Stdout[n-1] != '\n' {
@@ -253,7 +253,7 @@ func (w *wrapper) spawn(pool *run.Pool) (out []byte, ok bool) {
 		add("no end within %s, killed", w.run.Timeout)
 	}
 	w.vecho("%s returned %d %s", w.name, o.Status, w.stamp())
-	return o.Stdout, true
+	return o.Stdout, o.Status != 0 || err != nil || o.TimedOut, true
 }
 
 func (w *wrapper) stamp() string { return formatTime(w.now(), w.format) }

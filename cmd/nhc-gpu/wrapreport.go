@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -49,8 +50,10 @@ func (w *wrapper) age() {
 	w.vecho("Results file found with age %d seconds (+/- %ds).", age, w.fudge)
 }
 
-// compare keeps the output and says whether it has to be told.
-func (w *wrapper) compare(out []byte) (c change, changed bool) {
+// compare keeps the output and says whether it has to be reported: as in LBNL NHC
+// 1.4.3 only a program that failed reports what it wrote, and one that passes and
+// writes nothing reports that the errors of the last output are cleared.
+func (w *wrapper) compare(out []byte, failed bool) (c change, report bool) {
 	c = change{output: out, name: w.name, host: w.host}
 	saved, err := w.state.saved()
 	known := err == nil
@@ -66,7 +69,7 @@ func (w *wrapper) compare(out []byte) (c change, changed bool) {
 		return c, false
 	case known:
 		w.vecho("Output file does not match saved results file.")
-		if c.cleared = len(out) == 0; c.cleared {
+		if c.cleared = len(out) == 0 && !w.state.passed(); c.cleared {
 			c.output = saved
 		}
 	}
@@ -77,10 +80,10 @@ func (w *wrapper) compare(out []byte) (c change, changed bool) {
 		}
 		w.vecho("Output file is %s (no saved results file found).", what)
 	}
-	if err := w.state.save(out); err != nil {
+	if err := errors.Join(w.state.save(out), w.state.notePassed(!failed && len(out) > 0)); err != nil {
 		w.warn(err)
 	}
-	return c, known || len(out) > 0
+	return c, c.cleared || failed && len(out) > 0
 }
 
 func wrapHelp(program, name string) {
@@ -91,7 +94,8 @@ func wrapHelp(program, name string) {
 
   Syntax:  %s [<options>] [<word> [...]]
 
- Runs %s and prints, or mails, what it writes only when that has changed.
+ Runs %s and prints, or mails, what it writes if it fails and that has changed,
+ and that its errors are cleared if it then writes nothing.
 
  OPTION            DESCRIPTION
 -------------------------------------------------------------------------------

@@ -105,6 +105,7 @@ func (s *wrapState) lock() (unlock func(), err error) {
 const (
 	saveFile = ".save"
 	mailFile = ".mail"
+	passFile = ".passed" // the last output is of a run that passed: it has no errors to be cleared
 )
 
 // open opens a file of the directory: never through a link, without waiting for
@@ -159,6 +160,29 @@ func (s *wrapState) savedAt() (time.Time, bool) {
 		return time.Time{}, false
 	}
 	return info.ModTime(), true
+}
+
+// passed reports whether the last output is of a run that passed.
+func (s *wrapState) passed() bool {
+	f, err := s.open(passFile, unix.O_RDONLY)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
+}
+
+// notePassed keeps whether the last output is of a run that passed.
+func (s *wrapState) notePassed(passed bool) error {
+	if !passed {
+		_ = unix.Unlinkat(int(s.dir.Fd()), s.name+passFile, 0)
+		return nil
+	}
+	f, err := s.open(passFile, unix.O_WRONLY|unix.O_CREAT)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 func (s *wrapState) forget() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+saveFile, 0) }
