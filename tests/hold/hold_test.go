@@ -1,0 +1,381 @@
+// Package hold shows on the real program, with every action of every check, that
+// --check changes nothing on the node, and that --check --act does what the health
+// check does.
+package hold
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
+)
+
+// insideEnv is set in the child that has namespaces of its own.
+const insideEnv = "NHC_GPU_HOLD_INSIDE"
+
+var program string
+
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 {
+		fmt.Println("skip tests/hold: needs root to mount and to make processes of other users")
+		os.Exit(0)
+	}
+	if os.Getenv(insideEnv) != "" {
+		program = os.Getenv(built.Setting)
+		os.Exit(m.Run())
+	}
+	os.Exit(built.Main(m, &program))
+}
+
+// alice is the owner of the processes that the checks act on: a uid without an account.
+const alice = 54321
+
+// conf has every action of the checks that look at this machine. W is the test's
+// directory. What ends all of alice's processes comes last.
+const conf = `
+* || NHC_RM=slurm
+* || SQUEUE_CMD=/bin/true
+* || MAX_SYS_UID=999
+* || MOUNT_CMD="mount -t tmpfs hold"
+* || check_fs_mount -0 -r -f W/new -f W/missing
+* || MOUNT_CMD=mount
+* || check_fs_mount_ro -0 -r -O ro -f W/mounted
+* || check_fs_mount_rw -0 -f W/mounted -E 'touch W/did/mount-found'
+* || check_fs_mount -0 -f W/none -e 'touch W/did/mount-missing'
+* || check_net_socket -0 -p tcp -l '127.0.0.1:1' -e 'touch W/did/socket-missing'
+* || check_net_socket -0 -a -p unix -E 'touch W/did/socket-found'
+* || check_ps_service -0 -S absent-start
+* || check_ps_service -0 -r absent-restart
+* || check_ps_service -0 -c absent-cycle
+* || check_ps_service -0 -V -S absent-verified
+* || check_ps_service -0 -e 'touch W/did/service-missing' absent
+* || check_ps_service -0 -v -e 'touch W/did/service-waited' absent
+* || check_ps_service -0 -s -d held-stopped held-stopped
+* || check_ps_service -0 -k -d held-killed held-killed
+* || check_ps_service -0 -d held-found -E 'touch W/did/service-found' held-found
+* || check_ps_cpu -0 -a -m '*held-cpu' -r 7 -e 'touch W/did/cpu' 0%
+* || check_ps_mem -0 -m '*held-mem' -k 1k
+* || check_ps_physmem -0 -m '*held-physmem' -K 1k
+* || check_ps_time -0 -m '*held-time' -k 0s
+* || { check_net_socket -0 -p tcp -l '127.0.0.1:1' -e 'touch W/did/shell-line'; }
+* || check_ps_unauth_users -c W/held-lineage log kill
+* || check_ps_userproc_lineage log kill
+`
+
+// victims are the processes of alice, by the last word of their names.
+var victims = []string{"stopped", "killed", "found", "cpu", "mem", "physmem", "time", "lineage", "unauthorized"}
+
+// marks are the files that actions make.
+var marks = []string{
+	"mount-found", "mount-missing", "socket-missing", "socket-found", "service-missing", "service-waited", "service-found", "cpu", "shell-line",
+	"service-absent-start-start", "service-absent-restart-restart", "service-absent-cycle-stop", "service-absent-cycle-start",
+	"service-absent-verified-start", "service-held-stopped-stop",
+}
+
+func TestCheckChangesNothing(t *testing.T) {
+	if os.Getenv(insideEnv) == "" {
+		runtime.LockOSThread() // Pdeathsig is the end of the thread
+		cmd := exec.Command(os.Args[0], "-test.run=^TestCheckChangesNothing$", "-test.v")
+		cmd.Env = append(os.Environ(), insideEnv+"=1", built.Setting+"="+program)
+		cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS, Pdeathsig: unix.SIGKILL}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !bytes.Contains(out, []byte("--- PASS: TestCheckChangesNothing")) {
+			t.Fatalf("in namespaces: %v\n%s", err, out)
+		}
+		return
+	}
+	n := newNode(t)
+	before := n.snapshot(t)
+	for _, words := range [][]string{{"--check"}, {"--check", "--json"}, {"--check", "--no-shell"}} {
+		out, exit := n.run(t, words...)
+		if diff := n.changes(t, before); diff != "" {
+			t.Fatalf("%s changed the node (-before +after):\n%s\n%s", words, diff, out)
+		}
+		switch words[len(words)-1] {
+		case "--check":
+			n.held(t, out)
+		case "--json":
+			var report struct {
+				NotDone int `json:"not_done"`
+				Results []struct{ Code string }
+			}
+			if err := json.Unmarshal([]byte(out), &report); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			rows := 0
+			for _, r := range report.Results {
+				if r.Code == "act.held" {
+					rows++
+				}
+			}
+			if rows == 0 || report.NotDone != rows {
+				t.Errorf("not_done %d, and %d rows", report.NotDone, rows)
+			}
+		case "--no-shell":
+			if strings.Contains(out, "shell-line\n") && !strings.Contains(out, "not run (--no-shell): { check_net_socket") {
+				t.Errorf("the shell line was run:\n%s", out)
+			}
+		}
+		if exit == 0 {
+			t.Errorf("%s: exit status 0\n%s", words, out)
+		}
+	}
+	time.Sleep(2 * time.Second) // actions run in the background
+	if diff := n.changes(t, before); diff != "" {
+		t.Fatalf("--check changed the node in the background (-before +after):\n%s", diff)
+	}
+	out, _ := n.run(t, "--check", "--act")
+	if strings.Contains(out, "not done") {
+		t.Errorf("--act holds actions:\n%s", out)
+	}
+	n.acted(t, out)
+}
+
+// node is the machine of the test: this one, with mounts and processes of its own.
+type node struct {
+	dir, conf string
+	victims   map[string]int // pids by the last word of the name
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(unix.Mount("proc", "/proc", "proc", 0, ""))
+	must(unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
+	must(os.MkdirAll("/var/lib/nhc-gpu", 0o755))
+	must(unix.Mount("tmpfs", "/var/lib/nhc-gpu", "tmpfs", 0, "mode=700"))
+	n := &node{dir: t.TempDir(), victims: map[string]int{}}
+	must(os.Chmod(filepath.Dir(n.dir), 0o755))
+	must(unix.Mount("tmpfs", n.dir, "tmpfs", 0, "mode=755"))
+	t.Cleanup(func() { _ = unix.Unmount(n.dir, unix.MNT_DETACH) })
+	for _, dir := range []string{"new", "mounted", "did"} {
+		must(os.Mkdir(filepath.Join(n.dir, dir), 0o755))
+	}
+	must(unix.Mount("tmpfs", filepath.Join(n.dir, "mounted"), "tmpfs", 0, ""))
+
+	service := filepath.Join(n.dir, "service")
+	must(os.WriteFile(service, []byte("#!/bin/sh\ntouch "+n.dir+"/did/service-$1-$2\n"), 0o755))
+	if err := unix.Mount(service, "/usr/sbin/service", "", unix.MS_BIND, ""); err != nil {
+		t.Fatalf("put a service command in the place of /usr/sbin/service: %v", err)
+	}
+	n.conf = filepath.Join(n.dir, "nhc.conf")
+	must(os.WriteFile(n.conf, []byte(strings.ReplaceAll(conf, "W/", n.dir+"/")), 0o644))
+	for _, name := range victims {
+		n.victims[name] = n.victim(t, name)
+	}
+	for range 300 {
+		if strings.Contains(fmt.Sprint(n.snapshot(t)), fmt.Sprintf("(held-physmem) %d ", n.victims["physmem"])) {
+			return n
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatal("the shell has started nothing")
+	return nil
+}
+
+// victim starts a process of alice's. That of check_ps_physmem -K has a parent of
+// hers, which is the one to be ended.
+func (n *node) victim(t *testing.T, name string) int {
+	t.Helper()
+	path := filepath.Join(n.dir, "held-"+name)
+	sleep, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, sleep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, "3600")
+	if name == "physmem" {
+		cmd = exec.Command("/bin/sh", "-c", path+" 3600 & wait")
+	}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: alice, Gid: alice}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	go func() { _ = cmd.Wait() }()
+	return cmd.Process.Pid
+}
+
+// run runs the program on the node's configuration.
+func (n *node) run(t *testing.T, words ...string) (out string, exit int) {
+	t.Helper()
+	cmd := exec.Command(program, append(words, "-t", "120", "-c", n.conf)...)
+	cmd.Env = []string{"SLURMD_NODENAME=hold"}
+	var text, wrong bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &text, &wrong
+	err := cmd.Run()
+	if left, ok := errors.AsType[*exec.ExitError](err); ok {
+		exit = left.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if wrong.Len() > 0 {
+		t.Logf("%s: %s", words, wrong.String())
+	}
+	return text.String(), exit
+}
+
+// held looks for each action in the table, and for their number below it.
+func (n *node) held(t *testing.T, out string) {
+	t.Helper()
+	for _, want := range []string{
+		"mount -t tmpfs hold W/new", "mount -t tmpfs hold W/missing", "create directory W/missing", "create directory W/none", "mount -o remount,ro W/mounted",
+		"touch W/did/mount-found", "touch W/did/mount-missing", "touch W/did/socket-missing", "touch W/did/socket-found",
+		"/sbin/service absent-start start", "/sbin/service absent-restart restart", "/sbin/service absent-cycle stop; sleep 2; /sbin/service absent-cycle start",
+		"/sbin/service absent-verified start", "/sbin/service held-stopped stop",
+		"touch W/did/service-missing", "touch W/did/service-waited", "touch W/did/service-found", "touch W/did/cpu", "touch W/did/shell-line",
+	} {
+		if !strings.Contains(out, strings.ReplaceAll(want, "W/", n.dir+"/")) {
+			t.Errorf("the table does not name %q", want)
+		}
+	}
+	for _, name := range []string{"killed", "mem", "physmem", "time", "lineage", "unauthorized"} {
+		if want := fmt.Sprintf("not done: would kill process %d ", n.victims[name]); !strings.Contains(out, want) {
+			t.Errorf("the table does not name %q", want)
+		}
+	}
+	if want := fmt.Sprintf("not done: would renice process %d ", n.victims["cpu"]); !strings.Contains(out, want) {
+		t.Errorf("the table does not name %q", want)
+	}
+	rows := strings.Count(out, "not done: would ")
+	if !strings.Contains(out, fmt.Sprintf("\n%d actions not done; --act carries them out\n", rows)) {
+		t.Errorf("%d rows, and no such number below the table", rows)
+	}
+	if !strings.Contains(out, "\n1 shell line was run; --no-shell leaves it out\n") {
+		t.Error("the table does not count the shell line")
+	}
+	if t.Failed() {
+		t.Log(out)
+	}
+}
+
+// acted waits until all actions have had their effect.
+func (n *node) acted(t *testing.T, out string) {
+	t.Helper()
+	var missing []string
+	for range 600 {
+		missing = nil
+		for _, mark := range marks {
+			if _, err := os.Stat(filepath.Join(n.dir, "did", mark)); err != nil {
+				missing = append(missing, mark)
+			}
+		}
+		for name, pid := range n.victims {
+			if alive(pid) { // the lines at the end want to end them all
+				missing = append(missing, "end of "+name)
+			}
+		}
+		mounts := n.mounts(t)
+		for _, want := range []string{n.dir + "/new rw", n.dir + "/missing rw", n.dir + "/mounted ro"} {
+			if !slices.ContainsFunc(mounts, func(m string) bool { return strings.HasPrefix(m, want) }) {
+				missing = append(missing, "mount of "+want)
+			}
+		}
+		if len(missing) == 0 {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("not done with --act: %s\n%s", strings.Join(missing, ", "), out)
+}
+
+func alive(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !bytes.Contains(data, []byte(") Z "))
+}
+
+// mounts lists the mounts, each as its point and its options.
+func (n *node) mounts(t *testing.T) (list []string) {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		list = append(list, f[4]+" "+f[5]+" "+strings.Join(f[6:], " "))
+	}
+	return list
+}
+
+// changes compares the node with a snapshot, when what the program has started for
+// its own purposes has ended.
+func (n *node) changes(t *testing.T, before map[string]string) (diff string) {
+	t.Helper()
+	for range 100 {
+		if diff = cmp.Diff(before, n.snapshot(t)); diff == "" {
+			return ""
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return diff
+}
+
+// snapshot describes what an action could change: the test's files and those that
+// the program keeps, with mode, time and content; mounts; processes with parent,
+// nice value and command.
+func (n *node) snapshot(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{"mounts": strings.Join(n.mounts(t), "\n")}
+	for _, root := range []string{n.dir, "/var/lib/nhc-gpu"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			text := fmt.Sprint(info.Mode(), info.ModTime(), info.Size())
+			if data, err := os.ReadFile(path); err == nil && len(data) < 64<<10 {
+				text += string(data)
+			}
+			all[path] = text
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := regexp.MustCompile(`^\S+ (\(.*\)) (\S) (\d+) (?:\S+ ){14}(\S+)`) // name, state, parent, nice
+	for _, dir := range dirs {
+		stat, err := os.ReadFile(dir + "/stat")
+		if err != nil {
+			continue
+		}
+		if m := number.FindStringSubmatch(string(stat)); m != nil && m[2] != "Z" && filepath.Base(dir) != strconv.Itoa(os.Getpid()) {
+			all[dir] = strings.Join([]string{m[1], m[3], m[4]}, " ")
+		}
+	}
+	return all
+}
