@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -37,6 +38,11 @@ func (e *Env) NotDone() (findings []Finding) {
 		findings = append(findings, Finding{Code: HeldCode, Severity: Skip, Message: "not done: would " + action})
 	}
 	return findings
+}
+
+// processText names a process in the text of an action: process 4711 (sleep) of alice.
+func (e *Env) processText(p probe.Process) string {
+	return fmt.Sprintf("process %d (%.40s) of %s", p.PID, filepath.Base(p.Command()), e.ownerOrUID(p))
 }
 
 // byHand is added to the name of what a run with Hold keeps for later runs.

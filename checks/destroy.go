@@ -37,7 +37,7 @@ func (e *Env) kill(check string, p probe.Process, notes *[]Finding) bool {
 		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %s", check, p.PID, why)))
 		return false
 	}
-	if !e.acts("kill process %d (%.40s) of %s", p.PID, p.Command(), e.ownerOrUID(p)) {
+	if !e.acts("kill %s", e.processText(p)) {
 		return false
 	}
 	e.At("kill %d", p.PID)

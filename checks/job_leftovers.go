@@ -262,7 +262,7 @@ func (r *leftRun) signal(kill bool) bool {
 		if *done || !r.mayEnd(p) {
 			continue
 		}
-		if !r.env.acts("end process %d (%.40s) of job %s", p.PID, p.Command(), r.job.ID) {
+		if !r.env.acts("end %s, of job %s", r.env.processText(p.Process), r.job.ID) {
 			*done = true
 			continue
 		}

@@ -177,7 +177,7 @@ func (r *serviceRun) kill(p probe.Process) (message string, done bool) {
 	if why := r.env.Host.Spared(p.PID); why != "" {
 		return fmt.Sprintf("%s; process ID %d not killed: %s", text, p.PID, why), false
 	}
-	if !r.env.acts("kill process %d (%.40s) of %s", p.PID, p.Command(), r.env.ownerOrUID(p)) {
+	if !r.env.acts("kill %s", r.env.processText(p)) {
 		return text, false
 	}
 	r.env.At("kill %d", p.PID)

@@ -43,7 +43,7 @@ func (r *useRun) renice(p probe.Process) (said string) {
 		r.findings = append(r.findings, actionFailed(fmt.Sprintf("%s:  renice process ID %d: \"%s\" is no nice value", r.kind, p.PID, r.Renice)))
 		return said
 	}
-	if !r.env.acts("renice process %d (%.40s) of %s to %d", p.PID, p.Command(), r.env.ownerOrUID(p), nice) {
+	if !r.env.acts("renice %s to %d", r.env.processText(p), nice) {
 		return ""
 	}
 	r.env.At("renice %d", p.PID)
