@@ -111,7 +111,7 @@ install: build
 	  sed 's,/usr/sbin/nhc-gpu,$(PREFIX)/sbin/nhc-gpu,g' slurm/$$script | install -m 755 /dev/stdin $(SHAREDIR)/slurm/$$script || exit 1; \
 	done
 	install -m 644 slurm/slurm.conf.example $(SHAREDIR)/slurm/
-	install -m 644 systemd/nhc-gpu.service systemd/nhc-gpu.timer $(DESTDIR)$(UNITDIR)/
+	install -m 644 $(addprefix systemd/nhc-gpu,.service .timer -active.service -active.timer) $(DESTDIR)$(UNITDIR)/
 	install -m 644 rpm/nhc-gpu.logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/nhc
 
 # RPM allows no "-" in a version: 1.2.3-4-gabcdef0 is 1.2.3^4.gabcdef0, which is

@@ -29,10 +29,14 @@ func (r *activeRun) refused() *Finding {
 			got = left.Truncate(100 * time.Millisecond)
 		}
 		f := Finding{Code: "active.time", Severity: Unknown, Want: r.Bound.String(), Got: got.String()}
-		if env.Periodic && r.Of != nil && r.Of.Freshness() > 0 { // another run has the time for it, and a prolog looks at its result
+		f.Message = fmt.Sprintf("%s:  not run: too little time is left of the run", r.Check) + wantGot(f)
+		switch {
+		case env.Timeout > 0 && r.Bound >= Usable(env.Timeout): // no run of this length ever has the time
+			f.Severity = Skip
+			f.Message = fmt.Sprintf("%s:  not run: it may take %s, too long for a run of %s; nhc-gpu-active.timer runs such tests", r.Check, r.Bound, env.Timeout)
+		case env.Periodic: // what comes before it takes the time each time
 			f.Severity = Skip
 		}
-		f.Message = fmt.Sprintf("%s:  not run: too little time is left of the run", r.Check) + wantGot(f)
 		return &f
 	}
 	running := maps.Clone(r.jobs.Running)
@@ -54,6 +58,10 @@ func (r *activeRun) refused() *Finding {
 	}
 	return nil
 }
+
+// Usable returns what a run of some length leaves an active test: a sixth is for what
+// comes after a hang.
+func Usable(run time.Duration) time.Duration { return run - run/6 }
 
 // endGrace is what a test leaves of the run for cleaning up: to give memory back, to
 // destroy contexts. A worker that is still at it when the run ends is ended.

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A test that has too little time is Unknown; in slurmd's health check a line with a
-// result that may be old is none of its concern. What the last run has found counts.
+// A test that has too little time is Unknown, but where that is so in each run: in
+// slurmd's health check, and where the run is too short. What the last run has found
+// counts.
 func TestActiveLacksTime(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -14,14 +15,18 @@ func TestActiveLacksTime(t *testing.T) {
 		periodic bool
 		job      *Job
 		failed   bool // the last run has found a fault
+		timeout  time.Duration
 		want     Severity
 	}{
-		"by hand":                   {want: Unknown},
-		"by hand, an old result":    {maxAge: time.Hour, want: Unknown},
-		"health check":              {periodic: true, want: Unknown},
-		"in place of the last run":  {periodic: true, maxAge: time.Hour, want: Skip},
-		"the last run has failed":   {periodic: true, maxAge: time.Hour, failed: true, want: Fail},
-		"a job's prolog, by itself": {maxAge: time.Hour, job: &Job{ID: "7"}, want: Unknown},
+		"by hand":                                 {want: Unknown},
+		"by hand, an old result":                  {maxAge: time.Hour, want: Unknown},
+		"by hand, a run that is too short":        {timeout: 12 * time.Second, want: Skip},
+		"by hand, a run that is just long enough": {timeout: 13 * time.Second, want: Unknown},
+		"too short, and the last run has failed":  {timeout: 12 * time.Second, maxAge: time.Hour, failed: true, want: Fail},
+		"health check":                            {periodic: true, want: Skip},
+		"in place of the last run":                {periodic: true, maxAge: time.Hour, want: Skip},
+		"the last run has failed":                 {periodic: true, maxAge: time.Hour, failed: true, want: Fail},
+		"a job's prolog, by itself":               {maxAge: time.Hour, job: &Job{ID: "7"}, want: Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -37,6 +42,7 @@ func TestActiveLacksTime(t *testing.T) {
 				}
 			}
 			env = again(env, root, h100s())
+			env.Timeout = c.timeout
 			env.Job, env.Periodic, env.Deadline = c.job, c.periodic, time.Now().Add(10*time.Second-time.Millisecond)
 			findings := check().Run(t.Context(), env)
 			f := findings[0]

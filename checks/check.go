@@ -67,7 +67,7 @@ func (i Info) Class() string {
 		return ClassActive
 	}
 	family, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(i.Name, "check_"), "all_"), "num_"), "_")
-	if family != ClassJob && (i.Lane.Vendor() || family == "nv" || family == "nvsmi") {
+	if family != ClassJob && (i.Lane.Vendor() || family == "nv" || family == "nvsmi" || family == "rccl") {
 		return "gpu"
 	}
 	return family

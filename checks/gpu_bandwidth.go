@@ -27,17 +27,18 @@ import (
 // does what is far from its peers in a slot of fewer lanes or an older generation.
 //
 // A GPU that is slow to all others is one finding; a pair that alone is slow names both.
-// check_gpu_bw is AzureHPC's name of it; check_cuda_bw is their older one, with HOST
+// check_gpu_bw is AzureHPC's name of it, whose third number is ignored; check_cuda_bw is their older one, with HOST
 // alone and a directory that is not needed here. No clocks are locked.
 //
 //	gpu* || check_gpu_bandwidth 48 335
 type gpuBandwidth struct {
 	active
-	Host float64       `arg:"1" toml:"host"` // GB/s from and to the node's memory, each; 0: nothing is asked for
-	Peer float64       `arg:"2" toml:"peer"` // GB/s between two GPUs, each way; 0: nothing is asked for
-	Size Size          `opt:"b" toml:"size"` // of one copy, 512M
-	Time time.Duration `opt:"t" toml:"time"` // the most that it takes, 25s
-	name string
+	Host    float64       `arg:"1" toml:"host"` // GB/s from and to the node's memory, each; 0: nothing is asked for
+	Peer    float64       `arg:"2" toml:"peer"` // GB/s between two GPUs, each way; 0: nothing is asked for
+	Surplus []string      `arg:"*"`             // AzureHPC's third number, which is for AMD's links
+	Size    Size          `opt:"b" toml:"size"` // of one copy, 512M
+	Time    time.Duration `opt:"t" toml:"time"` // the most that it takes, 25s
+	name    string
 }
 
 // cudaBandwidth is gpuBandwidth in the words of AzureHPC's older test.
@@ -50,6 +51,8 @@ type cudaBandwidth struct {
 }
 
 const (
+	azureBandwidthName = "check_gpu_bw"
+
 	bandwidthSize = 512 << 20
 	bandwidthTime = 25 * time.Second
 )
@@ -62,7 +65,7 @@ var bandwidthDo = activeDo("gpu.bandwidth", "See check_gpu_pcie and dmesg for th
 })
 
 func init() {
-	for _, name := range []string{"check_gpu_bandwidth", "check_gpu_bw"} {
+	for _, name := range []string{"check_gpu_bandwidth", azureBandwidthName} {
 		Register(Info{
 			Name: name, Usage: "[HOST [PEER]] [-b SIZE] [-t TIME] [--max-age AGE]", Summary: "GPUs copy from and to the node, and each other, as fast as they should",
 			Lane: CUDA, Active: true, Do: bandwidthDo, DoOf: cudaDo,
@@ -87,7 +90,15 @@ func (c *gpuBandwidth) usable() error {
 }
 
 // Bind is BindTags, and what the test could not do.
-func (c *gpuBandwidth) Bind(args []string) error { return bindUsable(c, args) }
+func (c *gpuBandwidth) Bind(args []string) error {
+	if err := bindUsable(c, args); err != nil {
+		return err
+	}
+	if n := len(c.Surplus); n > 1 || n == 1 && c.name != azureBandwidthName {
+		return &UsageError{Kind: Surplus, Word: c.Surplus[n-1], Want: "at most 2"}
+	}
+	return nil
+}
 
 // Bound is the most that the test takes.
 func (c *cudaBandwidth) Bound() time.Duration { return c.Time }

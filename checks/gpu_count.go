@@ -24,7 +24,7 @@ import (
 //	gpu* || check_gpu_count 8
 type gpuCount struct {
 	Want int    `arg:"1" toml:"want"` // how many GPUs the node has; 0: as many as ever
-	Type string `arg:"2" toml:"type"` // AzureHPC's second word: only nvidia is known
+	Type string `arg:"2" toml:"type"` // AzureHPC's second word: what is not nvidia is AMD's, and skipped
 }
 
 func init() {
@@ -36,6 +36,7 @@ func init() {
 		New:     func() Check { return &gpuCount{} },
 		Slurm:   func(c Check) bool { return c.(*gpuCount).Want == 0 },
 		Do: map[string]string{
+			"gpu.amd":         amdDo,
 			"gpu.count":       "See lspci -d 10de: and dmesg. If that many are meant say so in nhc.conf, check_gpu_count N, and in Slurm's Gres; else power the node off and on, then reseat the GPU.",
 			"gpu.count.slurm": "Nothing if it was meant so. Else correct Gres of this node in slurm.conf, and gres.conf, then scontrol reconfigure.",
 			"gpu.count.more":  "Nothing, if it is for a display or not for this container. Else see dmesg for why the driver does not have it, and correct the number in nhc.conf.",
@@ -54,10 +55,17 @@ type everSeen struct {
 
 const gpuCountName = "check_gpu_count"
 
+// Unsupported says that the line counts GPUs of AMD.
+func (c *gpuCount) Unsupported() string {
+	if c.Type == "" || strings.EqualFold(c.Type, "nvidia") {
+		return ""
+	}
+	return noAMD
+}
+
 func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
-	if c.Type != "" && c.Type != "nvidia" {
-		return []Finding{{Code: "config.value", Severity: Unknown, Want: "nvidia", Got: c.Type, Remedy: FixConfig,
-			Message: fmt.Sprintf("%s:  cannot count GPUs of type %q, want nvidia", gpuCountName, c.Type)}}
+	if c.Unsupported() != "" {
+		return notSupported(gpuCountName)
 	}
 	env.At("read the PCI bus")
 	views, err := env.Host.GPUViews()

@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -31,6 +32,8 @@ import (
 //
 // check_ib_bw_gdr and check_ib_bw_non_gdr are AzureHPC's names, of which the first could
 // not fail: GPU memory and 8 MiB, all at once; host memory and 1 MiB, one after the other.
+// check_ib_bw_loop_gdr is an older name of the first. The name of a machine behind the
+// rate, and the repeats behind that, are ignored.
 //
 //	gpu* || check_ib_bw_gdr 380
 //	hb* || check_ib_bw --serial 390
@@ -38,7 +41,8 @@ type ibBW struct {
 	active
 
 	Rate     float64       `opt:"w" arg:"1" toml:"rate"`  // what each has to reach, Gb/s; 0: the platform's
-	Size     Size          `opt:"s" arg:"2" toml:"size"`  // of a message, bytes; 0: 8 MiB with --gdr, else 1 MiB
+	Surplus  []string      `arg:"*"`                      // the size of a message; AzureHPC's name of the machine and repeats are not used
+	Size     Size          `opt:"s" toml:"size"`          // of a message, bytes; 0: 8 MiB with --gdr, else 1 MiB
 	Devices  []string      `opt:"d" toml:"devices"`       // ports; without: those that carry jobs' traffic
 	GDR      bool          `long:"gdr" toml:"gdr"`        // memory of GPUs
 	Pairs    bool          `long:"pairs" toml:"pairs"`    // between two ports, not to itself
@@ -61,6 +65,7 @@ func init() {
 	}{
 		{"check_ib_bw", CUDA, false, false, "[--gdr] "}, {"check_ib_write_bw", CUDA, false, false, "[--gdr] "},
 		{"check_ib_bw_gdr", CUDA, true, false, ""}, {"check_ib_write_bw_gdr", CUDA, true, false, ""},
+		{"check_ib_bw_loop_gdr", CUDA, true, false, ""},
 		{"check_ib_bw_non_gdr", Local, false, true, ""}, {"check_ib_write_bw_non_gdr", Local, false, true, ""},
 	} {
 		Register(Info{
@@ -135,12 +140,28 @@ func (c *ibBW) usable() error {
 	return usableTime(c.Time)
 }
 
-// Bind is BindTags, and what perftest would refuse.
+// Bind is BindTags, what AzureHPC's older files have behind the rate (a name of the
+// machine, and repeats), and what perftest would refuse.
 func (c *ibBW) Bind(args []string) error {
 	if err := BindTags(c, args); err != nil {
 		return err
 	}
+	if len(c.Surplus) == 0 || startsWithLetter(c.Surplus[0]) {
+		return c.usable()
+	}
+	if err := setField(reflect.ValueOf(&c.Size).Elem(), c.Surplus[0]); err != nil {
+		return err
+	}
+	if c.Surplus = slices.Delete(c.Surplus, 0, 1); len(c.Surplus) == 0 {
+		c.Surplus = nil
+	} else if !startsWithLetter(c.Surplus[0]) {
+		return &UsageError{Kind: Surplus, Word: c.Surplus[0], Want: "at most 2"}
+	}
 	return c.usable()
+}
+
+func startsWithLetter(word string) bool {
+	return word == "" || 'a' <= word[0]|0x20 && word[0]|0x20 <= 'z'
 }
 
 func (c *ibBW) Run(ctx context.Context, env *Env) []Finding {

@@ -20,9 +20,9 @@ func init() {
 	few := []string{"healthy, of Debian 13", "carries nothing", "no program"}
 	for alias, which := range map[string][]string{
 		"check_ib_bw_gdr":   append(few, "below the floor", "far from its peers", "RoCE"),
-		"check_ib_write_bw": few, "check_ib_write_bw_gdr": few, "check_ib_bw_non_gdr": few, "check_ib_write_bw_non_gdr": few,
+		"check_ib_write_bw": few, "check_ib_write_bw_gdr": few, "check_ib_bw_loop_gdr": few, "check_ib_bw_non_gdr": few, "check_ib_write_bw_non_gdr": few,
 	} {
-		for _, s := range bwScenarios(alias, strings.HasSuffix(alias, "w_gdr")) {
+		for _, s := range bwScenarios(alias, strings.HasSuffix(alias, "_gdr") && !strings.Contains(alias, "non")) {
 			if slices.Contains(which, s.name) {
 				testCheck(alias, s)
 			}

@@ -128,13 +128,10 @@ const longestVendor = 25 * time.Second
 const activeGrace = 15 * time.Second
 
 // Fits says whether a run of some length, 0 for ever, leaves a step the time that it
-// says itself it may take; else it is never run. A sixth of the run is for what comes
-// after a hang.
+// says itself it may take; else it is never run.
 func (s *Step) Fits(run time.Duration) bool {
-	return !s.Active || run <= 0 || s.Bound < usable(run)
+	return !s.Active || run <= 0 || s.Bound < checks.Usable(run)
 }
-
-func usable(run time.Duration) time.Duration { return run - run/6 }
 
 // Build plans lines in their order.
 func Build(lines []conf.Line, opts Options) *Plan {

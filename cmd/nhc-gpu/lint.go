@@ -56,8 +56,9 @@ type linter struct {
 	found [grades][]linted
 	known map[linted]bool
 
-	wired map[slurm.Role]bool // Slurm starts this program as that
-	mute  map[slurm.Role]bool // it has nothing to check as that: all is left out
+	wired map[slurm.Role]bool   // Slurm starts this program as that
+	mute  map[slurm.Role]bool   // it has nothing to check as that: all is left out
+	long  map[string]*longTests // by file
 }
 
 // linted is something to be said.
@@ -100,7 +101,7 @@ func lint(words []string, out io.Writer, exit *int) error {
 		return err
 	}
 	defer r.close()
-	l := &linter{r: r, known: map[linted]bool{}, wired: map[slurm.Role]bool{}, mute: map[slurm.Role]bool{}}
+	l := &linter{r: r, known: map[linted]bool{}, wired: map[slurm.Role]bool{}, mute: map[slurm.Role]bool{}, long: map[string]*longTests{}}
 	r.refused = l.errors
 	l.settings()
 	l.scripts()

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -173,8 +174,8 @@ func (l *linter) contexts() (rows []string) {
 			if p.Steps[i].Kind != plan.Assign && !unasked(&p.Steps[i]) {
 				n++
 			}
-			if text := l.r.neverRun(&p.Steps[i]); text != "" {
-				l.say(warning, neverRunFix, "%s: as %s: %s; in: %s", p.Steps[i].Pos, role, text, p.Steps[i].Text)
+			if l.r.neverRun(&p.Steps[i]) != "" {
+				l.tooLong(&p.Steps[i], role)
 			}
 		}
 		for i := range p.Left {
@@ -189,7 +190,42 @@ func (l *linter) contexts() (rows []string) {
 		}
 		rows = append(rows, text)
 	}
+	l.sayTooLong()
 	return rows
+}
+
+// longTests are the active tests of one file that no run of Slurm's has time for.
+type longTests struct {
+	lines []int
+	roles []string // with what their runs have
+}
+
+func (l *linter) tooLong(s *plan.Step, role slurm.Role) {
+	t := l.long[s.Pos.File]
+	if t == nil {
+		t = &longTests{}
+		l.long[s.Pos.File] = t
+	}
+	if !slices.Contains(t.lines, s.Pos.Line) {
+		t.lines = append(t.lines, s.Pos.Line)
+	}
+	if as := fmt.Sprintf("%s (%s)", role, l.r.allowed()); !slices.Contains(t.roles, as) {
+		t.roles = append(t.roles, as)
+	}
+}
+
+// sayTooLong warns once a file.
+func (l *linter) sayTooLong() {
+	for _, file := range slices.Sorted(maps.Keys(l.long)) {
+		t := l.long[file]
+		slices.Sort(t.lines)
+		numbers := make([]string, len(t.lines))
+		for i, n := range t.lines {
+			numbers[i] = strconv.Itoa(n)
+		}
+		l.say(warning, neverRunFix, "%s:%d: skipped as %s: %s that may take longer: line %s", file, t.lines[0],
+			strings.Join(t.roles, ", "), counted(len(t.lines), "active test"), strings.Join(numbers, ", "))
+	}
 }
 
 // startedRoles are those in which slurmd starts this program.

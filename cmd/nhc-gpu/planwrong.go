@@ -80,6 +80,9 @@ func setInVain(sets []plan.Var) string {
 // hardlyMeant says that words of a check are too many or too few, where it
 // takes them all the same, as LBNL NHC does.
 func hardlyMeant(s *plan.Step) string {
+	if why := unsupported(s); why != "" {
+		return why + ": the line is skipped"
+	}
 	if words := surplus(s); len(words) > 0 {
 		return "nothing is done with " + strings.Join(words, " ")
 	}
@@ -93,6 +96,20 @@ func hardlyMeant(s *plan.Step) string {
 		}
 	}
 	return ""
+}
+
+// unsupported says why a check can never be carried out as the line has it.
+func unsupported(s *plan.Step) string {
+	info, ok := checks.Lookup(s.Name)
+	if !ok {
+		return ""
+	}
+	c := info.New()
+	u, ok := c.(interface{ Unsupported() string })
+	if !ok || checks.Bind(c, s.Args) != nil {
+		return ""
+	}
+	return u.Unsupported()
 }
 
 // surplus are the words that a check takes and does nothing with, as LBNL NHC.
@@ -122,10 +139,10 @@ func (r *oneRun) neverRun(s *plan.Step) string {
 	if s.MaxAge > 0 || s.Usage != nil || s.Fits(limit) {
 		return ""
 	}
-	return fmt.Sprintf("it may take %s, a run of %s leaves it less: it is never run, which is unknown each time", s.Bound, limit)
+	return fmt.Sprintf("it may take %s, a run of %s leaves it less: it is skipped", s.Bound, limit)
 }
 
-const neverRunFix = "put the line into a file of its own that a timer runs, /etc/nhc/nhc-active.conf; or give it less time (-t), or --max-age: see docs/active.md"
+const neverRunFix = "copy the lines to /etc/nhc/nhc-active.conf and run systemctl enable --now nhc-gpu-active.timer; or give the tests less time (-t), or --max-age: see docs/active.md"
 
 // lackedCalls returns the calls in the site's scripts of functions that LBNL NHC has
 // and this program has not, as FILE:LINE: text.

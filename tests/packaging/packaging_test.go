@@ -20,6 +20,8 @@ const root = "../.."
 // installed is what `make install` puts below DESTDIR, docs left out.
 var installed = []string{
 	"etc/logrotate.d/nhc",
+	"usr/lib/systemd/system/nhc-gpu-active.service",
+	"usr/lib/systemd/system/nhc-gpu-active.timer",
 	"usr/lib/systemd/system/nhc-gpu.service",
 	"usr/lib/systemd/system/nhc-gpu.timer",
 	"usr/libexec/nhc/node-mark-offline",
@@ -59,7 +61,7 @@ func TestUnits(t *testing.T) {
 	need(t, "systemd-analyze")
 	dir := t.TempDir()
 	var units []string
-	for _, name := range []string{"nhc-gpu.service", "nhc-gpu.timer"} {
+	for _, name := range []string{"nhc-gpu.service", "nhc-gpu.timer", "nhc-gpu-active.service", "nhc-gpu-active.timer"} {
 		text, err := os.ReadFile(filepath.Join(root, "systemd", name))
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,37 @@
+package checks
+
+import "context"
+
+// amdOnly is skipped: it is AzureHPC's check of AMD GPUs, which are not supported. A
+// function of that name in a script of the site takes its place.
+//
+//	nd96isr_mi300x* || check_rccl_allreduce 304 1 16G
+type amdOnly struct {
+	Words []string `arg:"*"` // AzureHPC's
+	name  string
+}
+
+const (
+	noAMD = "GPUs of AMD are not supported"
+	amdDo = "Nothing is wrong with the node: the line is for GPUs of AMD, which nhc-gpu does not check. Take it out, or put AzureHPC's script of that check into /etc/nhc/scripts: its function is used then."
+)
+
+func init() {
+	for _, name := range []string{"check_gpu_xgmi", "check_rccl_allreduce"} {
+		Register(Info{
+			Name: name, Usage: "[WORD]...", Summary: "skipped: " + noAMD,
+			Lane: Local,
+			New:  func() Check { return &amdOnly{name: name} },
+			Do:   map[string]string{"gpu.amd": amdDo},
+		})
+	}
+}
+
+// Unsupported says why the line can never be carried out.
+func (c *amdOnly) Unsupported() string { return noAMD }
+
+func (c *amdOnly) Run(context.Context, *Env) []Finding { return notSupported(c.name) }
+
+func notSupported(check string) []Finding {
+	return []Finding{{Code: "gpu.amd", Severity: Skip, Message: check + ":  not run: " + noAMD}}
+}
