@@ -110,6 +110,11 @@ const sayAgain = 24 * time.Hour
 // refusals are its words for that (22.05, 24.11 and 26.05 run).
 var refusals = lazily(`(?i)access[^.]{0,20}denied|permission denied|invalid user id|invalid node name|knows no such node|node \S+ not found`)
 
+// NoSuchNode says of an error that Slurm does not know the node.
+func NoSuchNode(err error) bool { return err != nil && unknownNode().MatchString(err.Error()) }
+
+var unknownNode = lazily(`(?i)invalid node name|knows no such node|node \S+ not found`)
+
 // refuse notes a refusal, and says whether it was reported already.
 func (c *Controller) refuse(m *Memory, err error) (repeated bool) {
 	text, now := refusals().FindString(err.Error()), c.now().UTC().Truncate(time.Second)

@@ -69,6 +69,9 @@ func TestHostlistAsSlurm(t *testing.T) {
 		names[list] = strings.Fields(string(out))
 	}
 	for list, has := range names {
+		if got := slices.Collect(hostlist(list)); !slices.Equal(got, has) {
+			t.Errorf("%s is %q, want %q", list, got, has)
+		}
 		for _, all := range names {
 			for _, name := range all {
 				if want := slices.Contains(has, name); hostlistHas(list, name) != want {

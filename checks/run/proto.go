@@ -39,6 +39,7 @@ const (
 	OpNotes  Op = "notes"  // read a journal
 	OpTopo   Op = "topo"   // how the devices of the node lie to each other
 	OpSlurm  Op = "slurm"  // what Slurm's configuration says of the GPUs of a node
+	OpNodes  Op = "nodes"  // what Slurm's configuration calls this host
 
 	OpOpen   Op = "open"   // the state directory: read the ledger and a file, take locks
 	OpLoad   Op = "load"   // read a file of it
@@ -57,7 +58,7 @@ const (
 type Request struct {
 	ID      int               `json:"id"`
 	Op      Op                `json:"op"`
-	Name    string            `json:"name,omitempty"`    // check: its registered name; have: the part; slurm: the node
+	Name    string            `json:"name,omitempty"`    // check: its registered name; have: the part; slurm: the node; nodes: the host
 	Args    []string          `json:"args,omitempty"`    // check: its words; exec: argv; find: the paths
 	Table   map[string]any    `json:"table,omitempty"`   // check: parameters from TOML, in place of words
 	Line    string            `json:"line,omitempty"`    // check: the line as written
@@ -68,7 +69,7 @@ type Request struct {
 	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
 	Limit   time.Duration     `json:"limit,omitempty"`   // check: what the step may take; 0: no more than the run
 	End     time.Duration     `json:"end,omitempty"`     // check: the end of the run on the kernel's monotonic clock; 0: none
-	Path    string            `json:"path,omitempty"`    // read, append, take, put, create, have; slurm: SLURM_CONF; list: the directory; programs: the pattern; exec: the file of standard input
+	Path    string            `json:"path,omitempty"`    // read, append, take, put, create, have; slurm, nodes: SLURM_CONF; list: the directory; programs: the pattern; exec: the file of standard input
 	Data    []byte            `json:"data,omitempty"`    // append, put, create; exec: the text of standard input
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
@@ -126,7 +127,7 @@ type Response struct {
 	Mark     *checks.LogMark   `json:"mark,omitempty"`     // count: where the log ends
 	Doubts   []string          `json:"doubts,omitempty"`   // count: what could not be read
 	Records  []probe.Record    `json:"records,omitempty"`  // recall
-	Jobs     []string          `json:"jobs,omitempty"`     // jobs; ask: names
+	Jobs     []string          `json:"jobs,omitempty"`     // jobs; ask, nodes: names
 	Lines    [][]byte          `json:"lines,omitempty"`    // notes; open: the ledger, and the file that was asked for
 	Programs []Program         `json:"programs,omitempty"` // programs
 	Text     string            `json:"text,omitempty"`     // ask: for a person

@@ -150,6 +150,12 @@ func (w *worker) answer(req *Request) (resp *Response) {
 		return &Response{Topo: checks.AskTopology(w.env(req, w.vars.Plain))}
 	case OpSlurm:
 		return w.slurm(req)
+	case OpNodes:
+		names, err := w.host.SlurmNodes(req.Path, req.Name)
+		if err != nil {
+			return &Response{Err: err.Error()}
+		}
+		return &Response{Jobs: names}
 	case OpCreate:
 		return create(req.Path, req.Data)
 	case OpGPUs:

@@ -129,6 +129,7 @@ type oneRun struct {
 	unlogged   bool              // the log cannot be opened
 	unusable   bool              // the configuration cannot be used, so there is no verdict
 
+	unnamed    bool  // slurm.conf has no node that is this host
 	slurmAsked bool  // Slurm's configuration has been looked for
 	slurmDoubt error // why it could not be read
 

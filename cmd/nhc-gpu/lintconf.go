@@ -65,7 +65,7 @@ func (l *linter) setting(pos conf.Pos, name string) {
 	const least = 5 // letters: shorter names are all alike
 	known := append(slices.Concat(ownVars, tooLate, unused, []string{
 		"MARK_OFFLINE", "PASSWD_DATA_SRC", "NHC_MCHECK_DELIM", "NHC_MCHECK_COMMAND", "IGNORE_EMPTY_NOTE", "DETACHED_MODE_FAIL_NODATA",
-		"SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS", "SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_RECHECK",
+		"SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS", "SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_RECHECK", "SLURMD_NODENAME",
 	}), slices.Collect(maps.Keys(checks.Variables()))...)
 	slices.Sort(known)
 	if slices.Contains(known, name) || len(name) < least {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ func (l *linter) slurm() {
 		l.say(remark, "", unseen+"there is no scontrol in %s", l.r.set.get("PATH"))
 		return
 	}
+	l.nodeName()
 	config, err := l.r.controller().Config(l.r.ctx)
 	if err != nil {
 		l.say(warning, "scontrol ping tells whether slurmctld is there; then once more", unseen+"%v", err)
@@ -33,6 +35,25 @@ func (l *linter) slurm() {
 			g = remark
 		}
 		l.say(g, a.Fix, "slurm.conf: %s: %s", a.Setting, a.Text)
+	}
+}
+
+// nodeName says where a run that slurmd does not start cannot tell what Slurm calls this
+// node, so that it marks none.
+func (l *linter) nodeName() {
+	fix := "set the node's name: SLURMD_NODENAME=NAME in " + filepath.Join(l.r.set.get("SYSCONFIGDIR"), l.r.set.get("NAME"))
+	switch {
+	case l.r.node.told:
+		return
+	case l.r.node.bad != nil:
+		l.say(warning, fix, "runs that slurmd does not start mark no node: %v", l.r.node.bad)
+		return
+	case l.r.unnamed:
+		l.say(warning, fix, "runs that slurmd does not start mark no node: slurm.conf has no node on this host, whose name is %s", l.r.node.name)
+		return
+	}
+	if _, err := l.r.controller().Read(l.r.ctx); slurm.NoSuchNode(err) {
+		l.say(warning, fix, "runs that slurmd does not start mark no node: Slurm has no node %s", l.r.node.name)
 	}
 }
 

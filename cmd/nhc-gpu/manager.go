@@ -88,6 +88,12 @@ func (s *settings) customHelper(name string) bool {
 
 // sysconfig reads $SYSCONFIGDIR/$NAME, which wins over the command line.
 func (r *oneRun) sysconfig() (exit int, over bool) {
+	exit, over = r.readSysconfig()
+	r.nameFromSettings()
+	return exit, over
+}
+
+func (r *oneRun) readSysconfig() (exit int, over bool) {
 	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.reading())
 	file, err := o.File("read " + path)

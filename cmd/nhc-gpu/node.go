@@ -27,6 +27,7 @@ const pastRoot = "/var/lib/nhc-gpu"
 // left behind.
 type node struct {
 	name string
+	told bool  // slurmd has told the name
 	bad  error // why the node has no name
 	role slurm.Role
 	dir  slurm.StateDir // what it remembers between runs; nil if it cannot
@@ -44,6 +45,7 @@ func nodeFromEnviron(env func(string) string, role slurm.Role) node {
 		n.role = slurm.RoleOf(env)
 	}
 	n.name, n.bad = slurm.NodeName(env, host)
+	n.told = n.bad == nil && n.name == env("SLURMD_NODENAME")
 	return n
 }
 

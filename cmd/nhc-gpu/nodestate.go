@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -64,6 +65,56 @@ const lookLimit = 2 * time.Second
 // check of slurmd is at work. Only root has anything to remember: only root acts.
 func (r *oneRun) openState(lock string) (busy error) {
 	r.lookAround()
+	busy = r.openStateOf(lock)
+	if !r.node.told && busy == nil {
+		r.findName()
+	}
+	return busy
+}
+
+// findName finds out what Slurm calls this node where slurmd has not told: slurm.conf may
+// have another name for it than its host name.
+func (r *oneRun) findName() {
+	host, err := os.Hostname()
+	if err != nil {
+		return
+	}
+	resp, err := r.pool.Call(r.ctx, checks.Local,
+		&run.Request{Op: run.OpNodes, Name: host, Path: r.set.get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit).Answer()
+	switch {
+	case err != nil: // no slurm.conf here: the host name it is
+	case len(resp.Jobs) == 1:
+		r.rename(resp.Jobs[0])
+	case len(resp.Jobs) > 1:
+		r.node.bad = fmt.Errorf("name this node: slurm.conf has %d nodes on host %s (%s, ...): set SLURMD_NODENAME in %s, or as a word of the command line",
+			len(resp.Jobs), host, strings.Join(resp.Jobs[:2], ", "), filepath.Join(r.set.get("SYSCONFIGDIR"), "nhc"))
+	default:
+		r.unnamed = true
+	}
+}
+
+// nameFromSettings takes the name that the site has set. What slurmd has told a run that it
+// has started goes before it: several slurmd may share a host.
+func (r *oneRun) nameFromSettings() {
+	name := r.set.get("SLURMD_NODENAME")
+	if name == "" || r.node.told && r.node.role != slurm.Manual {
+		return
+	}
+	r.unnamed = false
+	r.rename(name)
+}
+
+// rename calls the node by another name: what earlier runs have left is in its directory.
+func (r *oneRun) rename(name string) {
+	if name == r.node.name && r.node.bad == nil {
+		return
+	}
+	r.node.name, r.node.bad = slurm.NodeName(func(string) string { return name }, "")
+	r.set.past, r.set.spare = r.node.past()
+	_ = r.openStateOf("")
+}
+
+func (r *oneRun) openStateOf(lock string) (busy error) {
 	if os.Geteuid() != 0 || r.node.bad != nil {
 		return nil
 	}
