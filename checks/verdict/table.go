@@ -15,6 +15,7 @@ import (
 // Table prints the report for a person. width is that of the terminal, in
 // characters; 0 lets lines be as long as they are. coloured is for a terminal.
 func (r *Report) Table(w io.Writer, width int, coloured bool) {
+	r = r.printable()
 	fmt.Fprintf(w, "nhc-gpu %s on %s, checking %s\n%s\n", r.Version, r.Node, r.From, r.shellText())
 	if len(r.Facts) > 0 {
 		t := newTable(w, table.Row{"found", "thing", "detail"})

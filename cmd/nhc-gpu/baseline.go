@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,7 +75,7 @@ func learnBaseline(words []string, exit *int) error {
 	if err != nil {
 		return err
 	}
-	return printBaselines(os.Stdout, resp.Baselines)
+	return printBaselines(screen, resp.Baselines)
 }
 
 // onlyActive leaves of a plan the active tests, each to be run whatever its last

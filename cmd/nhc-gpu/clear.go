@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/syslog"
-	"os"
 	"slices"
 	"strings"
 
@@ -83,7 +82,7 @@ func (m memory) clearWords(words []string) error {
 		what = "nothing that is known"
 	}
 	sendSyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
-	fmt.Println("cleared", what)
+	fmt.Fprintln(screen, "cleared", what)
 	return nil
 }
 
@@ -105,7 +104,7 @@ func (m memory) everywhere(r *oneRun, words []string, who string) (cleared []str
 		return nil, err
 	}
 	for _, d := range resp.Doubts {
-		fmt.Fprintln(os.Stderr, "nhc-gpu: warning:", d)
+		fmt.Fprintln(alerts, "nhc-gpu: warning:", d)
 	}
 	return resp.Jobs, nil
 }

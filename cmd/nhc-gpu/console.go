@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
 // console writes to a standard descriptor for as long as the run may take: a
@@ -28,21 +30,29 @@ const lastWord = 100 * time.Millisecond
 const pipeBuf = 4096
 
 func (c *console) Write(data []byte) (int, error) {
+	if err := c.raw([]byte(verdict.Printable(string(data)))); err != nil {
+		return 0, err
+	}
+	return len(data), nil
+}
+
+// raw writes what is not to be changed: this program's own control sequences.
+func (c *console) raw(data []byte) error {
 	for rest := data; len(rest) > 0; {
 		if c.deaf || !c.ready() {
 			c.deaf = true
-			return 0, os.ErrDeadlineExceeded
+			return os.ErrDeadlineExceeded
 		}
 		n, err := unix.Write(c.fd, rest[:min(len(rest), pipeBuf)])
 		if err == unix.EINTR || err == unix.EAGAIN {
 			continue
 		}
 		if err != nil {
-			return 0, err
+			return err
 		}
 		rest = rest[n:]
 	}
-	return len(data), nil
+	return nil
 }
 
 // ready waits until the descriptor can be written without blocking.

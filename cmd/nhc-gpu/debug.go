@@ -59,7 +59,7 @@ func (r *oneRun) session() {
 	if err == nil {
 		err = unix.Exec("/proc/self/exe", argv, append(os.Environ(), fmt.Sprintf("NHC_FORCED_SESSION=%d", pid))) //nolint:forbidigo // /proc/self
 	}
-	fmt.Fprintf(os.Stderr, "nhc-gpu: restart in a session of its own: %v\n", err)
+	fmt.Fprintf(alerts, "nhc-gpu: restart in a session of its own: %v\n", err)
 	os.Exit(exitUnknown)
 }
 

@@ -218,7 +218,7 @@ func genconfFor(program string) string {
 func genconfHelp(program string) {
 	title := program + " Usage"
 	name := genconfFor(program)
-	fmt.Fprintf(os.Stdout, `
+	fmt.Fprintf(screen, `
 %s
 %s
 

@@ -28,13 +28,13 @@ func healthAs(role slurm.Role, argv []string) int {
 		around = slurm.RoleOf(os.Getenv)
 	}
 	if err != nil && around.AroundJob() {
-		fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+		fmt.Fprintln(alerts, "nhc-gpu:", err)
 		return uncheckedJob(around, exitUsage)
 	}
 	if err != nil {
 		help(argv[0])
 		if errors.As(err, new(longOption)) && filepath.Base(argv[0]) == ownName { // as nhc it says no more than LBNL NHC
-			fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+			fmt.Fprintln(alerts, "nhc-gpu:", err)
 		}
 		return exitUsage
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -16,7 +15,7 @@ func help(argv0 string) {
 	if name == ownName {
 		syntax, commands = ownSyntax, ownHelp
 	}
-	fmt.Fprintf(os.Stdout, helpText, title, strings.Repeat("-", len(title)), name, syntax, commands, name, name, name, name)
+	fmt.Fprintf(screen, helpText, title, strings.Repeat("-", len(title)), name, syntax, commands, name, name, name, name)
 }
 
 const helpText = `

@@ -74,12 +74,12 @@ func printJobs(words []string, asJSON bool) error {
 				return fmt.Errorf("print the record of job %s: %w", r.Job, err)
 			}
 		case len(rest) == 0:
-			fmt.Println(r.Line())
+			fmt.Fprintln(screen, r.Line())
 		default:
 			if i > 0 {
-				fmt.Println()
+				fmt.Fprintln(screen)
 			}
-			fmt.Print(r.Text())
+			fmt.Fprint(screen, r.Text())
 		}
 	}
 	return nil

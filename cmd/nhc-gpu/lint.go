@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +31,7 @@ remark is worth knowing. Runs no check and changes nothing; docs/jobs.md has wha
 each means. Exit status is 1 if there is an error or a warning, 0 if there is none.`,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, words []string) error {
-			return helpOr(cmd, lint(words, os.Stdout, exit))
+			return helpOr(cmd, lint(words, screen, exit))
 		},
 	}
 }

@@ -27,7 +27,7 @@ const ownName = "nhc-gpu"
 
 func main() {
 	if err := enter(); err != nil {
-		fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+		fmt.Fprintln(alerts, "nhc-gpu:", err)
 		os.Exit(exitUnknown)
 	}
 	os.Exit(guarded(os.Args))
@@ -96,7 +96,7 @@ const (
 func worker(args []string) int {
 	if len(args) == 2 && args[0] == "shell" {
 		err := run.BecomeShell(args[1])
-		fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+		fmt.Fprintln(alerts, "nhc-gpu:", err)
 		return 127
 	}
 	if len(args) == 2 {
@@ -105,6 +105,6 @@ func worker(args []string) int {
 	if len(args) == 3 && args[0] == run.StatesName {
 		return run.PrintStates(args[1], args[2])
 	}
-	fmt.Fprintf(os.Stderr, "nhc-gpu: %s is the name of its own workers; it cannot be started by hand\n", run.WorkerName)
+	fmt.Fprintf(alerts, "nhc-gpu: %s is the name of its own workers; it cannot be started by hand\n", run.WorkerName)
 	return 2
 }

@@ -251,7 +251,7 @@ func markNode(name string, argv []string) int {
 	c := slurm.NewController(node, runner{pool}, os.Getenv)
 	c.Stderr = os.Stderr
 	if name == "node-mark-online" {
-		return slurm.MarkOnline(os.Stdout, argv[0], argv[1:], os.Getenv, c, time.Now())
+		return slurm.MarkOnline(screen, argv[0], argv[1:], os.Getenv, c, time.Now())
 	}
-	return slurm.MarkOffline(os.Stdout, argv[0], argv[1:], os.Getenv, c, time.Now())
+	return slurm.MarkOffline(screen, argv[0], argv[1:], os.Getenv, c, time.Now())
 }

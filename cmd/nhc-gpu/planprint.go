@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -22,28 +21,28 @@ func printPlan(words []string, exit *int) error {
 		return err
 	}
 	defer r.close()
-	fmt.Printf("# %s, for %s; TIMEOUT %s\n", from, r.set.get("HOSTNAME"), r.set.get("TIMEOUT"))
+	fmt.Fprintf(screen, "# %s, for %s; TIMEOUT %s\n", from, r.set.get("HOSTNAME"), r.set.get("TIMEOUT"))
 	if context := r.context(); context != "" {
-		fmt.Printf("# as %s, within %s\n", context, r.timeout())
+		fmt.Fprintf(screen, "# as %s, within %s\n", context, r.timeout())
 	}
 	if r.settings != "" {
-		fmt.Println("# settings of", r.settings, "win over the command line")
+		fmt.Fprintln(screen, "# settings of", r.settings, "win over the command line")
 	}
 	if r.set.get("SHELL") == noAction {
-		fmt.Println("# SHELL=:, so no check carries out an action")
+		fmt.Fprintln(screen, "# SHELL=:, so no check carries out an action")
 	}
 	if r.others > 0 {
-		fmt.Printf("# %d of %d lines are for other hosts\n", r.others, r.others+len(r.vetted))
+		fmt.Fprintf(screen, "# %d of %d lines are for other hosts\n", r.others, r.others+len(r.vetted))
 	}
 	for _, line := range r.scriptLines() {
-		fmt.Println("#", line)
+		fmt.Fprintln(screen, "#", line)
 	}
 	r.pool.SetVars(r.set.workerVars())
 	r.askSlurmFor(r.plan)
 	for _, row := range append(r.platformRows(), r.slurmRows()...) {
-		fmt.Printf("# %s: %s\n", row.Name, row.Message)
+		fmt.Fprintf(screen, "# %s: %s\n", row.Name, row.Message)
 	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
+	w := tabwriter.NewWriter(screen, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
 	wrong := len(r.doubts)
 	for i := range r.plan.Steps {
@@ -67,19 +66,19 @@ func printPlan(words []string, exit *int) error {
 		return fmt.Errorf("print plan: %w", err)
 	}
 	for _, left := range r.plan.Left {
-		fmt.Printf("# not run here: %s %s: %s\n", left.Pos, left.Text, left.Because)
+		fmt.Fprintf(screen, "# not run here: %s %s: %s\n", left.Pos, left.Text, left.Because)
 	}
 	if r.plan.NeedsShell() {
-		fmt.Println("# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
+		fmt.Fprintln(screen, "# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
 	}
 	for _, text := range r.doubts {
-		fmt.Println("!!", text)
+		fmt.Fprintln(screen, "!!", text)
 	}
 	if r.unloaded != nil {
 		wrong++
 	}
 	if wrong > 0 {
-		fmt.Fprintf(os.Stderr, "nhc-gpu: %d wrong, marked with !! above\n", wrong)
+		fmt.Fprintf(alerts, "nhc-gpu: %d wrong, marked with !! above\n", wrong)
 		*exit = 1
 	}
 	return nil

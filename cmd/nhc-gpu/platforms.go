@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -65,7 +64,7 @@ func printPlatforms(words []string) error {
 }
 
 func listPlatforms(list []conf.Platform, here []string) error {
-	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
+	w := tabwriter.NewWriter(screen, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, " \tPLATFORM\tDEVICES\tGPUS\tFROM")
 	for i := range list {
 		p := &list[i]
@@ -90,9 +89,9 @@ func printPlatform(list []conf.Platform, name string) error {
 	for i := range list {
 		if p := &list[i]; strings.EqualFold(p.Name, name) || slices.Contains(p.Devices, id) {
 			if found {
-				fmt.Println()
+				fmt.Fprintln(screen)
 			}
-			fmt.Print(p.TOML())
+			fmt.Fprint(screen, p.TOML())
 			found = true
 		}
 	}

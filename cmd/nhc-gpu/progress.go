@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -69,7 +70,7 @@ func (p *progress) doing(s *plan.Step, what string, elapsed, bound time.Duration
 	if !strings.HasPrefix(name, "check_") {
 		name = "check_" + name
 	}
-	text := cutTo(before(p.lead)+before(name)+what, width-1-len(clock))
+	text := cutTo(verdict.Printable(before(p.lead)+before(name)+what), width-1-len(clock))
 	if width-1 < len(clock) {
 		clock = ""
 	}

@@ -70,7 +70,7 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		},
 	}, &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		Run: func(*cobra.Command, []string) { fmt.Println("nhc-gpu", version) },
+		Run: func(*cobra.Command, []string) { fmt.Fprintln(screen, "nhc-gpu", version) },
 	})
 	root.AddCommand(lintCommand(&exit))
 	root.AddCommand(xidCommands()...)
@@ -118,7 +118,7 @@ type unusableError struct{ error }
 func (e unusableError) Unwrap() error { return e.error }
 
 func complain(err error) (exit int) {
-	fmt.Fprintln(os.Stderr, "nhc-gpu:", err)
+	fmt.Fprintln(alerts, "nhc-gpu:", err)
 	if errors.As(err, new(unusableError)) {
 		return exitUnknown
 	}

@@ -71,6 +71,7 @@ func (r *oneRun) emitUntilHelper(events []verdict.Event) (helper bool, text stri
 	helper = r.set.customHelper("OFFLINE_NODE") && slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
 	for i := 0; i < len(events); i++ {
 		e := events[i]
+		e.Text = verdict.Printable(e.Text)
 		switch e.To {
 		case verdict.Log:
 			r.log.write(r.stamped(e.Text))
@@ -80,7 +81,7 @@ func (r *oneRun) emitUntilHelper(events []verdict.Event) (helper bool, text stri
 		case verdict.Syslog:
 			lines := []string{e.Text}
 			for ; i+1 < len(events) && events[i+1].To == verdict.Syslog; i++ {
-				lines = append(lines, events[i+1].Text)
+				lines = append(lines, verdict.Printable(events[i+1].Text))
 			}
 			if helper {
 				text = strings.Join(lines, "\n")
@@ -227,7 +228,7 @@ func (l *logSink) write(text string) {
 	if l.lost {
 		return
 	}
-	l.buf.WriteString(text + "\n")
+	l.buf.WriteString(verdict.Printable(text) + "\n")
 }
 
 // flush hands what has been written to the log file.

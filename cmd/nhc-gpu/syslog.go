@@ -13,6 +13,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
 // tellSyslog hands lines to syslog. Where commands are run in between (-a) it is
@@ -67,6 +68,7 @@ func syslogWait() time.Duration {
 const maxRecord = 8 << 10
 
 func record(line string) string {
+	line = verdict.Printable(line)
 	if len(line) <= maxRecord {
 		return line
 	}

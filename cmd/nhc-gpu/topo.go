@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"unicode"
@@ -61,7 +60,7 @@ func printTopology(words []string) error {
 		err = writeTopology(&b, resp.Topo)
 	}
 	if err == nil {
-		_, err = os.Stdout.Write(b.Bytes())
+		_, err = screen.Write(b.Bytes())
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		return fmt.Errorf("print the map: %w", err)

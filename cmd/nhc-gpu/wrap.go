@@ -13,6 +13,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
 const wrapSpec = ":A:D:L:M:P:S:VX:h"
@@ -276,7 +277,7 @@ var mailPrograms = []string{"/usr/bin/mail", "/bin/mail"}
 // disk until it is sent: no report is lost with the mail program that failed.
 func (w *wrapper) mail(pool *run.Pool, c change, changed bool) {
 	if changed {
-		if err := w.state.queue(c.mail()); err != nil {
+		if err := w.state.queue([]byte(verdict.Printable(string(c.mail())))); err != nil {
 			w.warn(err)
 		}
 	}

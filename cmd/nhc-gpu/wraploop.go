@@ -47,7 +47,7 @@ func loopWait(now, midnight, last time.Time, every time.Duration) time.Duration 
 func (w *wrapper) announce(l loopSpec) {
 	if l.clear {
 		if _, err := unix.IoctlGetTermios(0, unix.TCGETS); err == nil {
-			fmt.Fprint(stdout, "\x1b[H\x1b[2J\x1b[3J") // as clear(1) on any terminal of today
+			_ = stdout.raw([]byte("\x1b[H\x1b[2J\x1b[3J")) // as clear(1) on any terminal of today
 		}
 	}
 	if l.ruler {

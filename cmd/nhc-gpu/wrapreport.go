@@ -88,7 +88,7 @@ func (w *wrapper) compare(out []byte, failed bool) (c change, report bool) {
 
 func wrapHelp(program, name string) {
 	title := program + " Usage"
-	fmt.Fprintf(os.Stdout, `
+	fmt.Fprintf(screen, `
 %s
 %s
 

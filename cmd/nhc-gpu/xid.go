@@ -42,7 +42,7 @@ word), and what to do.`,
 			if err != nil {
 				return err
 			}
-			fmt.Print(resp.Text)
+			fmt.Fprint(screen, resp.Text)
 			return nil
 		},
 	})
@@ -64,7 +64,7 @@ func xidRun(words []string) (r *oneRun, rest []string, err error) {
 	}
 	r, _, err = forPeople(given, reportOptions{})
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "nhc-gpu: warning: %v: settings in it are not used\n", err)
+		fmt.Fprintf(alerts, "nhc-gpu: warning: %v: settings in it are not used\n", err)
 		if r, err = peopleRun(given); err != nil {
 			return nil, nil, err
 		}

@@ -1,0 +1,45 @@
+package verdict
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Printable makes text safe for a terminal, a log, syslog and mail: each character that
+// does not print is a question mark, but for newlines and tabs. Users choose the names
+// of processes, files and jobs, and some characters make a terminal do things (ESC, and
+// U+009B, which is the same), or show a line in another order than it is (U+202E).
+func Printable(text string) string {
+	clean := func(r rune) bool { return unicode.IsPrint(r) || r == '\n' || r == '\t' }
+	if utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !clean(r) }) < 0 {
+		return text
+	}
+	return strings.Map(func(r rune) rune {
+		if !clean(r) || r == utf8.RuneError {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// printable is the report with nothing in it that does not print.
+func (r *Report) printable() *Report {
+	c := *r
+	c.From, c.Node = Printable(r.From), Printable(r.Node)
+	c.Facts, c.Rows = printableRows(r.Facts), printableRows(r.Rows)
+	return &c
+}
+
+func printableRows(rows []Row) []Row {
+	list := make([]Row, len(rows))
+	for i, row := range rows {
+		for _, field := range []*string{
+			&row.Name, &row.Message, &row.Line, &row.Do, &row.Device.Kind, &row.Device.Name, &row.Device.PCI, &row.Device.Serial, &row.Device.UUID,
+		} {
+			*field = Printable(*field)
+		}
+		list[i] = row
+	}
+	return list
+}
