@@ -116,6 +116,7 @@ func (r *leftRun) askSlurm(ctx context.Context) (others bool, err error) {
 	}
 	for _, j := range jobs {
 		switch {
+		case slices.Contains(r.ended, j.id):
 		case j.id != r.job.ID && j.id != r.job.Het:
 			others = others || !j.ended()
 		case !j.ended() && j.state != "COMPLETING":

@@ -39,6 +39,7 @@ type jobLeftovers struct {
 	End   bool          `opt:"e" toml:"end"`   // end the processes and remove the rest
 	Fail  bool          `opt:"f" toml:"fail"`  // fail, in place of a warning
 	Stuck time.Duration `opt:"s" toml:"stuck"` // seconds in state D after which no signal can end a process that was killed
+	looks int           // how often /dev/shm is looked through at most; 0: mostLooks
 }
 
 const jobLeftoversName = "check_job_leftovers"
@@ -103,6 +104,12 @@ type leftRun struct {
 	runs   string // why the job may not have ended after all
 	doubt  string // why its user may have another job here, though nothing is seen of one
 	err    error  // why a process could not be looked into, at the last look
+
+	// Of IPC and files.
+	until       time.Time // made later they are not the job's; zero: it has just ended
+	ended       []string  // other jobs that have ended, whatever Slurm says
+	more        bool      // there are files that were not looked at
+	found, gone int       // how many there were, and how many were removed
 }
 
 // leftProcess is a process of the job, and what has become of it.

@@ -1,7 +1,9 @@
 package checks
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,14 +31,89 @@ type leftObject struct {
 // ipcWords are what kinds of System V IPC are called.
 var ipcWords = map[probe.IPCKind]string{probe.SharedMemory: "shared memory segment", probe.MessageQueue: "message queue", probe.SemaphoreSets: "semaphore set"}
 
-// objects reports the IPC and the files of the job's user that nobody uses any
-// more, and removes them if that is wanted and they can be nobody else's.
+// objects reports the IPC and the files of the job's user that no process uses any
+// more, and removes them if that is wanted and nothing else claims them: those that
+// earlier epilogs had no time for, and the job's own.
 func (r *leftRun) objects(ctx context.Context) (findings []Finding) {
 	if int64(r.job.UID) <= r.system {
 		return nil
 	}
+	if r.end {
+		findings = r.earlier(ctx)
+	}
+	findings = append(findings, r.rounds(ctx)...)
+	if !r.more {
+		return findings
+	}
+	f := Finding{Code: "job.left.file", Severity: Warn,
+		Message: fmt.Sprintf("%s:  %s has more files in /dev/shm than were looked at; the rest stays", jobLeftoversName, r.userOf(r.job.UID))}
+	if r.end {
+		f.Message += " until the next epilog"
+		findings = append(findings, r.env.keep(jobLeftoversName, shmRecords+r.job.ID, shmRecord{r.job.ID, r.job.UID, r.job.User, r.job.Began, time.Now()})...)
+	}
+	return append(findings, f)
+}
+
+// shmRecord is a job whose files in /dev/shm an epilog has not all looked at.
+type shmRecord struct {
+	Job   string    `json:"job"`
+	UID   int       `json:"uid"`
+	User  string    `json:"user"`
+	Began time.Time `json:"began"`
+	Until time.Time `json:"until"` // its epilog
+}
+
+const shmRecords = "shm-"
+
+// earlier goes on with what earlier epilogs had no time for. What cannot be removed
+// now waits for the next one.
+func (r *leftRun) earlier(ctx context.Context) (findings []Finding) {
+	records, err := r.env.Host.Records(shmRecords)
+	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
+		return unreadable(err)
+	}
+	for _, raw := range records {
+		var rec shmRecord
+		if err := json.Unmarshal(raw.Data, &rec); raw.Err != "" || err != nil || rec.Job == "" {
+			_ = r.env.Host.Forget(raw.Name)
+			continue
+		}
+		if rec.Job == r.job.ID {
+			continue // it comes to this
+		}
+		old := &leftRun{jobLeftovers: r.jobLeftovers, env: r.env, system: r.system, end: true, seen: r.seen, until: rec.Until, ended: []string{r.job.ID, r.job.Het},
+			job: &Job{ID: rec.Job, UID: rec.UID, User: rec.User, Node: r.job.Node, Began: rec.Began, Beside: r.job.Beside, Ended: true},
+			ref: probe.JobRef{ID: rec.Job, UID: rec.UID, Node: r.job.Node}}
+		findings = append(findings, old.rounds(ctx)...)
+		if !old.more && old.found == old.gone {
+			_ = r.env.Host.Forget(raw.Name)
+		}
+	}
+	return findings
+}
+
+// mostLooks bounds how often an epilog looks through /dev/shm.
+const mostLooks = 10
+
+// rounds looks and removes until there is nothing more to look at.
+func (r *leftRun) rounds(ctx context.Context) (findings []Finding) {
+	for range cmp.Or(r.looks, mostLooks) {
+		before := r.gone
+		findings = append(findings, r.round(ctx)...)
+		if !r.more || r.gone == before || r.env.room() < time.Second {
+			break
+		}
+	}
+	return findings
+}
+
+// round is one look.
+func (r *leftRun) round(ctx context.Context) []Finding {
 	list, findings := r.unused()
-	list = slices.DeleteFunc(list, func(o leftObject) bool { return o.made.Before(r.job.Began) })
+	list = slices.DeleteFunc(list, func(o leftObject) bool {
+		return o.made.Before(r.job.Began) || !r.until.IsZero() && o.made.After(r.until)
+	})
+	r.found += len(list)
 	if len(list) == 0 {
 		return findings
 	}
@@ -87,8 +164,8 @@ func (r *leftRun) unused() (list []leftObject, findings []Finding) {
 		}
 	}
 	r.env.At("look through /dev/shm")
-	files, err := r.env.Host.ShmFiles(uid)
-	if err != nil {
+	files, more, err := r.env.Host.ShmFiles(uid, r.job.Began)
+	if r.more = more; err != nil {
 		return list, append(findings, unreadable(err)...)
 	}
 	for _, f := range files {
@@ -118,6 +195,9 @@ func (r *leftRun) claim() (c claim, err error) {
 		return c, err
 	}
 	delete(users, r.job.ID)
+	for _, id := range r.ended {
+		delete(users, id)
+	}
 	c.sure = r.person() && (!r.end || r.hasEnded()) && !r.job.Began.IsZero() && len(r.living()) == 0 && !slices.Contains(r.job.Beside, r.job.UID)
 	c.shared = len(users)+len(r.job.Beside) > 0
 	for _, uids := range users {
@@ -192,7 +272,9 @@ func (r *leftRun) removed(list []leftObject) string {
 			if failed++; first == nil {
 				first = err
 			}
+			continue
 		}
+		r.gone++
 	}
 	switch {
 	case held:

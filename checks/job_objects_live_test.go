@@ -199,3 +199,60 @@ func TestJobLeftoversAskSlurm(t *testing.T) {
 		t.Errorf("%d are left: %s", left(), text)
 	}
 }
+
+// A job may leave more files than one look takes: the epilog looks again, and the next
+// one removes what the first had no time for.
+func TestJobLeftoversOfManyFiles(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	job := liveJob(t)
+	const many = 10500
+	fill := func() {
+		cmd := exec.Command("/bin/sh", "-c", "mkdir /dev/shm/many && cd /dev/shm/many && seq "+strconv.Itoa(many)+" | xargs touch")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(job.UID), Gid: uint32(job.UID)}}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Skipf("%v: %s", err, out)
+		}
+	}
+	left := func() int {
+		entries, err := os.ReadDir("/dev/shm/many")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	past := t.TempDir()
+	run := func(job *Job, end bool, looks int) (text string) {
+		h := probe.NewHost("/")
+		h.SetPast(past)
+		env := &Env{Host: h, Job: job, Vars: map[string]string{"SQUEUE_CMD": "/bin/true"}}
+		for _, f := range (&jobLeftovers{End: end, Stuck: stuckAfter, looks: looks}).Run(t.Context(), env) {
+			text += f.Message + "\n"
+		}
+		return text
+	}
+	fill()
+	if text := run(job, false, 0); left() != many || !strings.Contains(text, "alice has more files in /dev/shm than were looked at; the rest stays\n") {
+		t.Errorf("%d are left: %s", left(), text)
+	}
+	if text := run(job, true, 0); left() != 0 || strings.Count(text, "; removed\n") != 2 || strings.Contains(text, "more files") {
+		t.Errorf("%d are left: %s", left(), text)
+	}
+	if err := os.RemoveAll("/dev/shm/many"); err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	if text := run(job, true, 1); left() != many-10000 || !strings.Contains(text, "than were looked at; the rest stays until the next epilog\n") {
+		t.Errorf("%d are left: %s", left(), text)
+	}
+	next := liveJob(t)
+	next.User = "bob"
+	if text := run(next, true, 0); left() != 0 || !strings.Contains(text, "job "+job.ID+" of alice has left 500 /dev/shm files: ") {
+		t.Errorf("%d are left: %s", left(), text)
+	}
+	if text := run(next, true, 0); text != "" {
+		t.Errorf("once more: %s", text)
+	}
+}

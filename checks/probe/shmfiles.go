@@ -41,30 +41,32 @@ type inode struct {
 
 // The bounds of what is looked at in /dev/shm.
 const (
-	maxShmFiles = 10000
+	maxShmFiles = 10000  // of the user
+	maxShmNames = 200000 // of anyone
 	maxShmDepth = 16
 )
 
-// ShmFiles lists the plain files of a user in /dev/shm and its directories, and
-// which of them a process has open. No link is followed. Where the file system
-// does not tell when a file was made, it is when it was last changed.
-func (h *Host) ShmFiles(uid uint32) ([]ShmFile, error) {
+// ShmFiles lists the plain files of a user in /dev/shm and its directories that
+// were made at a time or later, and which of them a process has open. No link is
+// followed. Where the file system does not tell when a file was made, it is when it
+// was last changed. more: there are others, too many to look at in one go.
+func (h *Host) ShmFiles(uid uint32, since time.Time) (files []ShmFile, more bool, err error) {
 	dir, err := h.openShm("")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, false, nil
 	}
 	if err != nil {
-		return nil, &fs.PathError{Op: "read", Path: shmDir, Err: reason(err)}
+		return nil, false, &fs.PathError{Op: "read", Path: shmDir, Err: reason(err)}
 	}
 	defer dir.Close()
-	s := shmScan{uid: uid}
+	s := shmScan{uid: uid, since: since}
 	if err := s.walk(dir, "", 0); err != nil {
-		return nil, &fs.PathError{Op: "read", Path: shmDir, Err: reason(err)}
+		return nil, false, &fs.PathError{Op: "read", Path: shmDir, Err: reason(err)}
 	}
 	if len(s.files) > 0 {
 		err = h.findOpened(s.files)
 	}
-	return s.files, err
+	return s.files, s.more, err
 }
 
 // openShm opens a directory below /dev/shm, name by name and through no link.
@@ -90,9 +92,14 @@ func (h *Host) openShm(name string) (*os.File, error) {
 
 type shmScan struct {
 	uid   uint32
+	since time.Time
 	seen  int
 	files []ShmFile
+	more  bool
 }
+
+// shmNames is how many names of a directory are read at once.
+const shmNames = 1024
 
 // walk looks at what is in a directory of the file system dev.
 func (s *shmScan) walk(dir *os.File, below string, depth int) error {
@@ -100,13 +107,20 @@ func (s *shmScan) walk(dir *os.File, below string, depth int) error {
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
 		return err
 	}
-	names, err := dir.Readdirnames(maxShmFiles)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	for _, name := range names {
-		if s.seen++; s.seen <= maxShmFiles {
+	for !s.more {
+		names, err := dir.Readdirnames(shmNames)
+		for _, name := range names {
+			if s.seen++; s.seen > maxShmNames || len(s.files) >= maxShmFiles {
+				s.more = true
+				return nil
+			}
 			s.entry(dir, uint64(st.Dev), name, path.Join(below, name), depth) //nolint:unconvert // another type on other machines
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -128,6 +142,9 @@ func (s *shmScan) entry(dir *os.File, dev uint64, name, full string, depth int) 
 		f := ShmFile{Name: full, UID: st.Uid, Mode: uint32(st.Mode) & 0o777, Bytes: st.Blocks * 512, Made: statxTime(st.Ctime), inode: inode{dev, st.Ino}}
 		if st.Mask&unix.STATX_BTIME != 0 {
 			f.Made = statxTime(st.Btime)
+		}
+		if f.Made.Before(s.since) {
+			return
 		}
 		s.files = append(s.files, f)
 	case unix.S_IFDIR:

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shmNames lists the files of a user in /dev/shm; those that are open have a star.
-func shmNames(t *testing.T, h *Host, uid int, below string) (names []string) {
+// shmListed lists the files of a user in /dev/shm; those that are open have a star.
+func shmListed(t *testing.T, h *Host, uid int, below string) (names []string) {
 	t.Helper()
-	files, err := h.ShmFiles(uint32(uid))
+	files, _, err := h.ShmFiles(uint32(uid), time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,10 +60,10 @@ func TestShmFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	uid := os.Geteuid()
-	if got, want := shmNames(t, h, uid, ""), []string{"held*", "mapped*", "nccl-1", "sub/deep/psm2"}; !slices.Equal(got, want) {
+	if got, want := shmListed(t, h, uid, ""), []string{"held*", "mapped*", "nccl-1", "sub/deep/psm2"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	files, _ := h.ShmFiles(uint32(uid))
+	files, _, _ := h.ShmFiles(uint32(uid), time.Time{})
 	for _, f := range files {
 		if age := time.Since(f.Made); age < -time.Minute || age > time.Hour || f.Mode != 0o644 || int(f.UID) != uid {
 			t.Errorf("%+v", f)
@@ -72,16 +72,16 @@ func TestShmFiles(t *testing.T) {
 			t.Errorf("removed: %v", err)
 		}
 	}
-	if got := shmNames(t, h, uid+1, ""); got != nil {
+	if got := shmListed(t, h, uid+1, ""); got != nil {
 		t.Errorf("of somebody else: %q", got)
 	}
-	if files, err := tree(t, nil).ShmFiles(0); files != nil || err != nil {
+	if files, _, err := tree(t, nil).ShmFiles(0, time.Time{}); files != nil || err != nil {
 		t.Errorf("no /dev/shm: %v, %v", files, err)
 	}
-	if _, err := tree(t, map[string]string{"dev/shm": ""}).ShmFiles(0); message(err) != "read /dev/shm: not a directory" {
+	if _, _, err := tree(t, map[string]string{"dev/shm": ""}).ShmFiles(0, time.Time{}); message(err) != "read /dev/shm: not a directory" {
 		t.Errorf("unreadable: %v", err)
 	}
-	if _, err := tree(t, map[string]string{"dev/shm/x": "", "proc/7/fd/": "", "proc/7/maps/": ""}).ShmFiles(uint32(uid)); message(err) != "read /proc/7/maps: is a directory" {
+	if _, _, err := tree(t, map[string]string{"dev/shm/x": "", "proc/7/fd/": "", "proc/7/maps/": ""}).ShmFiles(uint32(uid), time.Time{}); message(err) != "read /proc/7/maps: is a directory" {
 		t.Errorf("a process that cannot be looked into: %v", err)
 	}
 }
@@ -148,10 +148,10 @@ func TestRemoveShm(t *testing.T) {
 	}
 	defer func() { _ = unix.Munmap(data) }()
 	m.Close()
-	if got, want := shmNames(t, h, uid, below), []string{"left", "mapped*", "moved", "open*", "opened later", "swapped"}; !slices.Equal(got, want) {
+	if got, want := shmListed(t, h, uid, below), []string{"left", "mapped*", "moved", "open*", "opened later", "swapped"}; !slices.Equal(got, want) {
 		t.Fatalf("%q, want %q", got, want)
 	}
-	files, err := h.ShmFiles(uint32(uid))
+	files, _, err := h.ShmFiles(uint32(uid), time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestRemoveShmHasNoMoreRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	shmFile(t, filepath.Join(dir, "x"), uid)
-	files, err := h.ShmFiles(uint32(uid))
+	files, _, err := h.ShmFiles(uint32(uid), time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
