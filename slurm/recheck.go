@@ -107,8 +107,9 @@ type Refusal struct {
 // sayAgain is how often the same refusal is reported.
 const sayAgain = 24 * time.Hour
 
-// refusals are its words for that (22.05, 24.11 and 26.05 run).
-var refusals = lazily(`(?i)access[^.]{0,20}denied|permission denied|invalid user id|invalid node name|knows no such node|node \S+ not found`)
+// refusals are its words for that (22.05, 24.11 and 26.05 run). A scontrol that this
+// machine may not execute ("run scontrol: permission denied") is none of Slurm's words.
+var refusals = lazily(`(?i)access[^.]{0,20}denied|error: [^:]*permission denied|invalid user id|invalid node name|knows no such node|node \S+ not found`)
 
 // NoSuchNode says of an error that Slurm does not know the node.
 func NoSuchNode(err error) bool { return err != nil && unknownNode().MatchString(err.Error()) }

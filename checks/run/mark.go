@@ -56,7 +56,7 @@ func (m marks) of(pid int) (number int, ok bool) {
 // that bear the line's number, and those of the shell's session that bear none. What a
 // line before it has left in the background is a service, and lives on.
 func (g Guarded) ownedBy(number int) (pids []int) {
-	dir, err := os.Open("/proc") //nolint:forbidigo // a directory of the kernel alone
+	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}

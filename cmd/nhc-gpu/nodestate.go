@@ -109,7 +109,9 @@ func (r *oneRun) rename(name string) {
 	if name == r.node.name && r.node.bad == nil {
 		return
 	}
-	r.node.name, r.node.bad = slurm.NodeName(func(string) string { return name }, "")
+	if r.node.name, r.node.bad = slurm.NodeName(func(string) string { return name }, ""); r.node.bad != nil {
+		r.node.bad = fmt.Errorf("name this node: SLURMD_NODENAME is %q: want letters, digits, and - or _ after the first", name)
+	}
 	r.set.past, r.set.spare = r.node.past()
 	_ = r.openStateOf("")
 }

@@ -230,11 +230,7 @@ func (r *oneRun) checksText() string {
 
 func (o *observer) Output(fd int, data []byte) {
 	w := stdout
-	switch {
-	case fd == 1 && o.json && o.table != nil && o.table.steps != nil:
-		o.table.output = append(o.table.output, data[:min(len(data), maxLineOutput-len(o.table.output))]...)
-		return
-	case fd == 2 || o.json:
+	if fd == 2 {
 		w = stderr
 	}
 	_, _ = w.Write(data)
