@@ -113,6 +113,16 @@ func (p *Pool) worker(lane checks.Lane) (*client, error) {
 	return c, err
 }
 
+// KeepGuard starts a local worker again if there is none and a shell has to be guarded.
+func (p *Pool) KeepGuard() {
+	p.mu.Lock()
+	lacks := p.guarded != nil && p.workers[checks.Local] == nil
+	p.mu.Unlock()
+	if lacks {
+		_, _ = p.worker(checks.Local) // without one the run goes on all the same
+	}
+}
+
 // Guard has the local worker end a shell, with the line that it is at, if this process
 // dies: bash does not notice that while it waits for a command.
 func (p *Pool) Guard(g Guarded) {

@@ -104,6 +104,7 @@ func (o *observer) line(s *plan.Step) (more bool) {
 		return false
 	}
 	o.log.flush()
+	o.pool.KeepGuard()
 	status, exited, err := o.shell.Line(f.Forks(s.Text), s.Index, s.Text, o.end)
 	if err == nil && o.sig.caught() != 0 {
 		err = run.ErrInterrupted
