@@ -80,6 +80,7 @@ type Shell struct {
 	fds     [3]int
 	open    [3]bool
 	senders map[int32]*sender // of events, by their process
+	speaks  *sender           // whose events are being handled
 	ready   bool              // it has come up
 	until   time.Time         // deadline of the command; zero means none
 	handler ShellHandler

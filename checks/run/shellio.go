@@ -202,17 +202,8 @@ const lostStatus = 251
 // events handles every complete event there is. end says that the command is over.
 func (s *Shell) events() (end bool, status int, exited bool, err error) {
 	for {
-		from, rerr := s.receive()
-		if rerr != nil {
-			return false, 0, false, rerr
-		}
-		if from == nil {
-			s.drain()
-			return false, 0, false, nil
-		}
-		s.drain()
-		for {
-			name, fields, ok, perr := from.next()
+		for s.speaks != nil { // also of what came behind the end of the last command
+			name, fields, ok, perr := s.speaks.next()
 			if perr != nil {
 				return false, 0, false, perr
 			}
@@ -223,6 +214,14 @@ func (s *Shell) events() (end bool, status int, exited bool, err error) {
 				return end, status, exited, err
 			}
 			s.drain()
+		}
+		var rerr error
+		if s.speaks, rerr = s.receive(); rerr != nil {
+			return false, 0, false, rerr
+		}
+		s.drain()
+		if s.speaks == nil {
+			return false, 0, false, nil
 		}
 	}
 }
