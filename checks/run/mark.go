@@ -3,9 +3,7 @@ package run
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"os"
 	"slices"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,17 +54,7 @@ func (m marks) of(pid int) (number int, ok bool) {
 // that bear the line's number, and those of the shell's session that bear none. What a
 // line before it has left in the background is a service, and lives on.
 func (g Guarded) ownedBy(number int) (pids []int) {
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	for _, n := range names {
-		pid, err := strconv.Atoi(n)
-		if err != nil {
-			continue
-		}
+	for _, pid := range allPids() {
 		its, marked := g.Marks.of(pid)
 		if marked && its != number && pid != g.PID {
 			continue

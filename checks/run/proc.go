@@ -119,20 +119,25 @@ func ended(pid int, st procStat) bool {
 	return err != nil || len(tasks) <= 1
 }
 
-// inSession lists the living processes of a session, in the order of /proc.
-func inSession(sid int) []int {
+// allPids lists the processes there are, in the order of /proc.
+func allPids() (pids []int) {
 	dir, err := os.Open("/proc") //nolint:forbidigo // a directory of the kernel alone
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
-	var pids []int
 	for _, n := range names {
-		pid, err := strconv.Atoi(n)
-		if err != nil {
-			continue
+		if pid, err := strconv.Atoi(n); err == nil {
+			pids = append(pids, pid)
 		}
+	}
+	return pids
+}
+
+// inSession lists the living processes of a session, in the order of /proc.
+func inSession(sid int) (pids []int) {
+	for _, pid := range allPids() {
 		if st, err := readStat(pid); err == nil && st.session == sid && !ended(pid, st) {
 			pids = append(pids, pid)
 		}
