@@ -8,7 +8,7 @@ say() { echo "install-deps: $*"; }
 
 packages="make gcc libc6-dev binutils ca-certificates git
   slurmctld slurmd slurm-client munge
-  rsyslog systemd procps e2fsprogs
+  rsyslog systemd procps e2fsprogs strace
   infiniband-diags perftest
   rpm cpio debootstrap debian-archive-keyring"
 

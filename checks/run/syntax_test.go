@@ -10,6 +10,7 @@ import (
 
 func TestSyntaxError(t *testing.T) {
 	t.Parallel()
+	p := newTestPool(t, "")
 	for text, want := range map[string]string{
 		"":                                 "",
 		"exit 1":                           "",
@@ -22,7 +23,7 @@ func TestSyntaxError(t *testing.T) {
 		if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := SyntaxError(t.Context(), script, 10*time.Second)
+		got := p.SyntaxError(t.Context(), script, 10*time.Second)
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}

@@ -23,6 +23,7 @@ type Row struct {
 	Took     time.Duration
 	Remedy   checks.Remedy
 	Do       string // what to do about it
+	Output   string // what a shell line printed, where that is not printed itself
 }
 
 // Report is what was found on the node, and what the checks came to.
@@ -97,7 +98,7 @@ func (r *Report) Redact() {
 					*id = redacted
 				}
 			}
-			for _, text := range []*string{&row.Line, &row.Device.Name, &row.Message, &row.Want, &row.Got} {
+			for _, text := range []*string{&row.Line, &row.Device.Name, &row.Message, &row.Want, &row.Got, &row.Output} {
 				*text = boardID.ReplaceAllString(*text, "$1-"+redacted)
 			}
 		}
@@ -148,6 +149,7 @@ type (
 		Remedy  checks.Remedy `json:"remedy,omitempty"`
 		Do      string        `json:"do,omitempty"`
 		TookMS  float64       `json:"took_ms"`
+		Output  string        `json:"output,omitempty"`
 	}
 )
 
@@ -171,7 +173,7 @@ func (r *Report) JSON(w io.Writer) error {
 	}
 	for _, row := range r.Rows {
 		result := jsonResult{row.Severity.String(), row.Name, row.Line, row.Code, row.Device, row.Message, row.Want, row.Got, row.Remedy, row.Do,
-			float64(row.Took.Microseconds()) / 1000}
+			float64(row.Took.Microseconds()) / 1000, row.Output}
 		out.Results = append(out.Results, result)
 	}
 	e := json.NewEncoder(w)

@@ -72,7 +72,7 @@ func genconf(words []string) int {
 	}
 	g.oneRun = newRun([]string{"nhc-gpu"}, o)
 	_ = g.openState("")
-	g.set.hold = true // a trial of a line changes nothing
+	g.set.hold, g.set.past, g.set.spare = true, "", "" // a trial of a line changes nothing, and keeps nothing
 	defer g.close()
 	if err := g.settle(rest); err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", program, err)

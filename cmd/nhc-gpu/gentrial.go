@@ -31,6 +31,7 @@ func (g *generator) try() {
 		g.set.put(name, value, false)
 	}
 	g.vetted = lines
+	g.fold.held = true
 	g.fold.begin(g.set, false, false)
 	g.plan = plan.Build(lines, plan.Options{Vars: g.set.vars, Timeout: g.set.timeout()})
 	t := &trial{tableObserver: tableObserver{observer: observer{g.oneRun}, steps: g.plan.Steps}, why: map[int]string{}}

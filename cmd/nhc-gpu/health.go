@@ -134,6 +134,7 @@ type oneRun struct {
 	slurmDoubt error // why it could not be read
 
 	table *tableObserver // collects what would be printed, for --check
+	json  bool           // standard output is for one object of JSON
 }
 
 func newRun(argv []string, opts *options) *oneRun {

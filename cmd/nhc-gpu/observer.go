@@ -231,7 +231,11 @@ func (r *oneRun) checksText() string {
 
 func (o *observer) Output(fd int, data []byte) {
 	w := stdout
-	if fd == 2 {
+	switch {
+	case fd == 1 && o.json && o.table != nil && o.table.steps != nil:
+		o.table.output = append(o.table.output, data[:min(len(data), maxLineOutput-len(o.table.output))]...)
+		return
+	case fd == 2 || o.json:
 		w = stderr
 	}
 	_, _ = w.Write(data)

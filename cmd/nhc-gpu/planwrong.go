@@ -52,7 +52,7 @@ func (r *oneRun) doubtScripts() {
 		}
 	}
 	for _, file := range files {
-		if said := run.SyntaxError(r.ctx, file, readLimit); said != "" {
+		if said := r.pool.SyntaxError(r.ctx, file, readLimit); said != "" {
 			r.doubts = append(r.doubts, said+": bash does not carry this file out")
 		}
 	}

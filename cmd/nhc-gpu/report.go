@@ -132,7 +132,7 @@ func forPeople(words []string, opts reportOptions) (*oneRun, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	r.set.hold = !opts.act
+	r.set.hold, r.json = !opts.act, opts.json
 	if _, over := r.sysconfig(); over {
 		r.close()
 		return nil, "", unusableError{fmt.Errorf("the settings of %s cannot be used, see above", r.set.get("NAME"))}

@@ -16,6 +16,9 @@ import (
 // timeoutCode is the code of the row in which TIMEOUT ended the run.
 const timeoutCode = "run.timeout"
 
+// maxLineOutput bounds what is kept of the output of a shell line, bytes.
+const maxLineOutput = 64 << 10
+
 // tableObserver collects a row a check in place of LBNL's text.
 type tableObserver struct {
 	observer
@@ -27,6 +30,7 @@ type tableObserver struct {
 	called  []checks.Finding // of the checks that the current shell line calls
 	lines   int              // shell lines, run or not
 	noShell bool             // shell lines are not run
+	output  []byte           // of the current line, where the report is JSON
 }
 
 func (t *tableObserver) Begin(s *plan.Step, _ int) {
@@ -121,13 +125,15 @@ func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Durat
 	if !slices.ContainsFunc(list, func(f checks.Finding) bool { return f.Code != checks.HeldCode }) {
 		list = append([]checks.Finding{{}}, list...) // the check has passed
 	}
+	output := string(t.output)
+	t.output = nil
 	for i, f := range list {
 		if i > 0 {
-			took = 0
+			took, output = 0, ""
 		}
 		t.rows = append(t.rows, verdict.Row{
 			Severity: f.Severity, Name: name, Line: line, Code: f.Code, Device: f.Device, Message: strings.TrimPrefix(f.Message, name+":  "),
-			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code),
+			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code), Output: output,
 		})
 	}
 }

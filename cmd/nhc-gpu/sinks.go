@@ -43,7 +43,7 @@ func (s *foldState) update(set *settings) {
 	s.f.Verbose = set.get("VERBOSE") == "1"
 	s.f.Stamp = set.stamps()
 	s.f.Apart = set.get("NHC_CHECK_FORKED") != "0"
-	s.f.All = set.get("NHC_CHECK_ALL") == "1" || s.held // whoever's GPU a failure is about, the job's are looked at
+	s.f.All = set.get("NHC_CHECK_ALL") == "1" || s.held // around a job: whoever's GPU a failure is about, the job's are looked at
 	s.f.Forked = set.get("NHC_CHECK_FORKED") == "1"
 	s.f.Mark = set.marks() && !s.held
 	s.f.Logged = set.get("LOGFILE") != "" && set.get("LOGFILE") != "-"

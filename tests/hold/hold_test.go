@@ -137,6 +137,20 @@ func TestCheckChangesNothing(t *testing.T) {
 			t.Errorf("%s: exit status 0\n%s", words, out)
 		}
 	}
+	for _, words := range [][]string{
+		{"plan", "-c", n.conf}, {"lint", "-c", n.conf}, {"topo"}, {"platforms"}, {"xid", "explain", "79"}, {"genconf", "-c", "-"}, {"--baseline=0", "-c", n.conf},
+		{"selftest", "check_fs_mount"}, {"-h"}, {"--version"},
+	} {
+		cmd := exec.Command(program, words...)
+		cmd.Env = []string{"SLURMD_NODENAME=hold"}
+		out, _ := cmd.CombinedOutput() // what it says is for other tests
+		if len(out) == 0 {
+			t.Errorf("%s printed nothing", words)
+		}
+		if diff := n.changes(t, before); diff != "" {
+			t.Fatalf("%s changed the node (-before +after):\n%s\n%s", words, diff, out)
+		}
+	}
 	time.Sleep(2 * time.Second) // actions run in the background
 	if diff := n.changes(t, before); diff != "" {
 		t.Fatalf("--check changed the node in the background (-before +after):\n%s", diff)

@@ -157,7 +157,7 @@ func runCase(c deadCase, dir string) (got deadResult, err error) {
 	}
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), caseEnv+"="+string(text), caseDir+"="+dir, caseBinary+"="+program)
-	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		err = json.Unmarshal(out, &got)
@@ -317,7 +317,16 @@ func askAs(node string, words []string) (got deadResult, err error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	began := time.Now()
-	err = cmd.Run()
+	if err := cmd.Start(); err != nil {
+		return got, err
+	}
+	over := make(chan error, 1)
+	go func() { over <- cmd.Wait() }()
+	select {
+	case err = <-over:
+	case <-time.After(5 * timeout): // the end of this process lets go of whatever hangs
+		return got, fmt.Errorf("no end within %s", 5*timeout)
+	}
 	got = deadResult{Exit: cmd.ProcessState.ExitCode(), Took: time.Since(began), Out: out.String()}
 	if cmd.ProcessState.Exited() {
 		err = nil
