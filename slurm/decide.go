@@ -194,7 +194,7 @@ func ownerOf(reason string) owner {
 // otherwise.
 func (n NodeInfo) owner() owner {
 	owner := ownerOf(n.Reason)
-	if owner == ours && n.Foreign {
+	if owner == ours && n.Foreign && !n.Refused { // 24.11 drains for our status without a word, if an old reason is there
 		return foreign
 	}
 	return owner

@@ -249,6 +249,30 @@ func TestOwnershipByMemory(t *testing.T) {
 	act(t, c, healthy, "read", "RESUME")
 }
 
+// 24.11 keeps the reason of a node that is resumed. What Slurm drains it for then, without
+// a reason of its own, is not ours; but for the status of our own prolog.
+func TestOldReasonOfOurs(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE", keepsReason: true}
+	c, _ := watched(t, f)
+	act(t, c, failing, "read", "DRAIN "+ourReason)
+	act(t, c, healthy, "read", "RESUME")
+	act(t, c, healthy, "read")
+	f.is(t, "IDLE", ourReason)
+	f.state, c.NodeIsHealthy = "IDLE+DRAIN", "no"
+	act(t, c, healthy, "read")
+	f.is(t, "IDLE+DRAIN", ourReason)
+
+	f.state, c.NodeIsHealthy = "IDLE", "yes"
+	act(t, c, healthy, "read")
+	f.on = always(refused, "read")
+	if o, err := c.Act(t.Context(), Verdict{Message: "another", Refused: true}, Prolog); err == nil || !o.Pending {
+		t.Errorf("prolog: %+v, %v, want a drain pending", o, err)
+	}
+	f.on, f.calls, f.state = nil, nil, "IDLE+DRAIN"
+	act(t, c, Verdict{Message: "another"}, "read", "DRAIN NHC: another")
+}
+
 // A node that is drained by us, and stays so, because the run has not looked at the
 // fault, is asked for once.
 func TestKeptDrainIsSpared(t *testing.T) {

@@ -1,8 +1,9 @@
 #!/bin/sh
-# node.sh NODE: becomes the slurmd of NODE. It runs in UTS and mount name spaces
+# node.sh NODE [OPTION...]: becomes the slurmd of NODE. It runs in UTS and mount name spaces
 # of its own, so that the host name and these folders are the node's alone.
 set -eu
 node=$1
+shift
 files=/run/cluster/nodes/$node
 echo "$node" >/proc/sys/kernel/hostname
 mount --bind "$files/nhc" /etc/nhc
@@ -10,4 +11,4 @@ mount --bind "$files/default" /etc/default
 mount --bind "$files/log" /var/log
 mount --bind "$files/state" /run/nhc-gpu
 mount --bind "$files/past" /var/lib/nhc-gpu
-exec slurmd -D -N "$node"
+exec slurmd -D "$@" -N "$node"

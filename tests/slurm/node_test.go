@@ -22,8 +22,24 @@ type Node struct {
 	logged int       // lines in it
 }
 
-func (n *Node) start() {
-	n.slurmd = n.c.daemon("slurmd."+n.Name, "unshare", "--uts", "--mount", "--propagation", "unchanged", clusterDir+"/node.sh", n.Name)
+func (n *Node) start(options ...string) {
+	argv := []string{"unshare", "--uts", "--mount", "--propagation", "unchanged", clusterDir + "/node.sh", n.Name}
+	n.slurmd = n.c.daemon("slurmd."+n.Name, append(argv, options...)...)
+}
+
+// reboot restarts the node's slurmd as after a boot.
+func (n *Node) reboot() {
+	n.c.t.Helper()
+	n.c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
+	n.c.waitFor(2*soon, "end of slurmd", func() (string, bool) {
+		select {
+		case <-n.slurmd.ended:
+			return "", true
+		default:
+			return "it runs", false
+		}
+	})
+	n.start("-b")
 }
 
 // Try runs a program on the node, as an administrator would.

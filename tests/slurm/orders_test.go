@@ -98,6 +98,32 @@ func TestOrdersStand(t *testing.T) {
 	inDocs(t, "orders", table.String())
 }
 
+// A reboot that a person has asked for of a node that we have drained is carried out, and
+// then the node is resumed.
+func TestRebootIsCarriedOut(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.conf += "RebootProgram=/bin/true\nResumeTimeout=600\n"
+	c.up()
+	n := c.Nodes[0]
+	job := strings.TrimSpace(c.Exec("sbatch", "--parsable", "--nodelist="+n.Name, "--output=/dev/null", "--chdir=/", "--wrap=sleep 1000"))
+	n.WaitState("mix alloc", soon)
+	n.Remove("ok")
+	n.WaitReason("drng", reason, soon)
+	c.Exec("scontrol", "reboot", n.Name)
+	n.Create("ok")
+	n.WaitRounds(3)
+	if show := n.show(); !strings.Contains(show, "+REBOOT_REQUESTED") {
+		t.Errorf("the reboot is gone: %s", show)
+	}
+	c.Exec("scancel", job)
+	c.waitFor(2*soon, "reboot", func() (string, bool) { return n.show(), strings.Contains(n.show(), "+REBOOT_ISSUED") })
+	n.reboot()
+	n.WaitState("idle", 2*soon)
+	n.WaitRounds(2)
+	n.WaitState("idle", soon)
+}
+
 // inDocs compares a part of docs/slurm.md, between two comments, with what was seen.
 func inDocs(t *testing.T, part, want string) {
 	t.Helper()
