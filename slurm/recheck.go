@@ -123,7 +123,9 @@ func (c *Controller) refuse(m *Memory, err error) (repeated bool) {
 	if !repeated {
 		m.Refusal = Refusal{Text: text, Said: now}
 	}
-	m.Next = c.next(min(heldRecheck, c.Settings.Recheck))
+	if repeated || !NoSuchNode(err) { // slurmd may be about to register a new node
+		m.Next = c.next(min(heldRecheck, c.Settings.Recheck))
+	}
 	return repeated
 }
 

@@ -216,6 +216,38 @@ func TestRefusedDrain(t *testing.T) {
 	act(t, c, faulty("gpu5", 0), "read", "DRAIN NHC: gpu5: 0 errors")
 }
 
+// A node that Slurm does not know may be about to register: the next run asks, and those
+// that follow every ten minutes.
+func TestUnknownNode(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE", on: always(func(*fake, string) (Output, error) {
+		return Output{Status: 1, Stdout: []byte("Node gpu01 not found\n")}, nil
+	}, "read")}
+	c, now := watched(t, f)
+	o, err := c.Act(t.Context(), failing, HealthCheck)
+	if !NoSuchNode(err) || !o.Refused || o.Repeats || !o.Pending {
+		t.Errorf("outcome %+v, %v", o, err)
+	}
+	if o, err = c.Act(t.Context(), failing, HealthCheck); !NoSuchNode(err) || !o.Repeats {
+		t.Errorf("the next run: %+v, %v", o, err)
+	}
+	if o, err = c.Act(t.Context(), failing, HealthCheck); err != nil || o.Calls != 0 || !o.Pending {
+		t.Errorf("the run after that: %+v, %v", o, err)
+	}
+	*now = now.Add(10 * time.Minute)
+	f.on, f.calls = nil, nil
+	act(t, c, failing, "read", "DRAIN "+ourReason)
+}
+
+func TestParseRecheck(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{"": DefaultRecheck, "0": 0, "60": time.Minute, "30m": DefaultRecheck, "-1": DefaultRecheck, "1e3": DefaultRecheck} {
+		if got := SettingsFrom(env("SLURM_RECHECK=" + text)).Recheck; got != want {
+			t.Errorf("SLURM_RECHECK=%s is %v, want %v", text, got, want)
+		}
+	}
+}
+
 // A reason is ours if we have written it. Without a memory its first word is enough.
 func TestOwnershipByMemory(t *testing.T) {
 	t.Parallel()

@@ -57,10 +57,19 @@ func SettingsFrom(env func(string) string) Settings {
 
 // recheckFrom reads a number of seconds; what is none is the default.
 func recheckFrom(text string) time.Duration {
-	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return time.Duration(n) * time.Second
+	if n, err := ParseRecheck(text); err == nil {
+		return n
 	}
 	return DefaultRecheck
+}
+
+// ParseRecheck reads SLURM_RECHECK.
+func ParseRecheck(text string) (time.Duration, error) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("SLURM_RECHECK=%s: want a number of seconds, such as 1800", text)
+	}
+	return time.Duration(n) * time.Second, nil
 }
 
 // bySinfo reports whether the site wants sinfo to be asked in its own way.

@@ -23,6 +23,11 @@ func (l *linter) slurm() {
 		return
 	}
 	l.nodeName()
+	if text := l.r.set.get("SLURM_RECHECK"); text != "" {
+		if _, err := slurm.ParseRecheck(text); err != nil {
+			l.say(mistake, "", "%v", err)
+		}
+	}
 	config, err := l.r.controller().Config(l.r.ctx)
 	if err != nil {
 		l.say(warning, "scontrol ping tells whether slurmctld is there; then once more", unseen+"%v", err)
