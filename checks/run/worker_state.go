@@ -22,6 +22,13 @@ import (
 // state carries out an operation on the directory.
 func state(req *Request) *Response {
 	resp := &Response{}
+	if req.Op == OpOpen {
+		release, err := onlyOpener(req.Path)
+		if err != nil {
+			return &Response{Err: err.Error()}
+		}
+		defer release()
+	}
 	dir, err := openStateDir(req.Path)
 	if err == nil {
 		switch req.Op {
