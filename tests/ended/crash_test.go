@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // TestAbortedHealthCheck has SIGABRT end a health check.
@@ -178,34 +180,45 @@ func pidsLimit(t *testing.T, most int) string {
 	return ""
 }
 
-// TestTooFewProcesses allows 1 to 10 processes and threads: a health check ends with 3, a
+// TestTooFewProcesses allows 2 to 10 processes and threads: a health check ends with 3, a
 // prolog with 0, each with a line. Around 10 the run may come to its end.
 func TestTooFewProcesses(t *testing.T) {
 	t.Parallel()
-	for most := 1; most <= 10; most++ {
+	for most := 2; most <= 10; most++ {
 		t.Run(strconv.Itoa(most), func(t *testing.T) {
 			t.Parallel()
 			enter := pidsLimit(t, most)
 			s := newJobScript(t, "prolog", `exec $nhc "$@" -c "${0%/*}/nhc.conf" LOGFILE=-`)
-			if most == 1 && testing.Short() {
-				t.Skip("bash tries for 15 seconds")
-			}
 			if status := s.run(t, enter); status != 0 {
 				t.Errorf("prolog: status %d, want 0", status)
 			}
-			if said := s.said(); most == 1 && !strings.Contains(said, "no process can be started") {
-				t.Errorf("prolog: syslog %q", said)
-			}
-			conf := filepath.Join(t.TempDir(), "nhc.conf")
-			if err := os.WriteFile(conf, []byte("* || check_file_test -d /\n"), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			cmd := exec.Command("bash", "-c", enter+` exec "$0" "$@"`, program, "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0")
-			cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-			out, _ := cmd.CombinedOutput()
-			if code := cmd.ProcessState.ExitCode(); code != 3 && (most < 8 || code != 0) || len(out) == 0 && code != 0 {
-				t.Errorf("health check: exit status %d, want 3:\n%s", code, out)
-			}
+			healthCheck(t, enter, most)
 		})
+	}
+}
+
+// TestNoProcess allows bash alone, which tries for 15 seconds to start another process.
+func TestNoProcess(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	enter := pidsLimit(t, 1)
+	s := newJobScript(t, "prolog", "exit 1")
+	if status, said := s.run(t, enter), s.said(); status != 0 || !strings.Contains(said, "prolog: no process can be started") {
+		t.Errorf("prolog: status %d, syslog %q", status, said)
+	}
+	healthCheck(t, enter, 1)
+}
+
+func healthCheck(t *testing.T, enter string, most int) {
+	t.Helper()
+	conf := filepath.Join(t.TempDir(), "nhc.conf")
+	if err := os.WriteFile(conf, []byte("* || check_file_test -d /\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bash", "-c", enter+` exec "$0" "$@"`, program, "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	out, _ := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 3 && (most < 8 || code != 0) || len(out) == 0 && code != 0 {
+		t.Errorf("health check: exit status %d, want 3:\n%s", code, out)
 	}
 }
