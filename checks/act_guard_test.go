@@ -4,7 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -187,16 +187,21 @@ func TestEveryChangeIsKnown(t *testing.T) {
 func eachFunction(t *testing.T, dir string, f func(fn *ast.FuncDecl, pos func(ast.Node) token.Position)) {
 	t.Helper()
 	files := token.NewFileSet()
-	packages, err := parser.ParseDir(files, dir, func(i fs.FileInfo) bool { return !strings.HasSuffix(i.Name(), "_test.go") }, 0)
-	if err != nil {
-		t.Fatal(err)
+	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("no source in %s: %v", dir, err)
 	}
-	for _, p := range packages {
-		for _, file := range p.Files {
-			for _, decl := range file.Decls {
-				if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
-					f(fn, func(n ast.Node) token.Position { return files.Position(n.Pos()) })
-				}
+	for _, source := range sources {
+		if strings.HasSuffix(source, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(files, source, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
+				f(fn, func(n ast.Node) token.Position { return files.Position(n.Pos()) })
 			}
 		}
 	}

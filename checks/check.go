@@ -144,6 +144,7 @@ var commonDo = map[string]string{
 	"probe.slow":        "NVML takes longer than the run has: switch on persistence mode (nvidia-persistenced), or give the run more time.",
 	"probe.interrupted": "The run was ended from outside: start it again.",
 	"run.timeout":       "TIMEOUT of the whole run was over: see which line took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
+	"shell.not-run":     "Run nhc-gpu --check without --no-shell: bash runs the line.",
 	"shell.broken":      "bash could not be started or ended in mid-run: try bash -c true, see dmesg for the OOM killer.",
 	"scripts.unusable":  "The scripts of /etc/nhc/scripts were not read; the message says why. Built-in checks were run.",
 }
