@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -20,6 +21,9 @@ func startLeaving(t *testing.T, lines ...string) *Cluster {
 	t.Helper()
 	c := newCluster(t)
 	c.conf += strings.Replace(gpuConf, "GresTypes=gpu", "GresTypes=gpu,shard", 1) + strings.Join(lines, "\n") + "\n"
+	if slices.Contains(lines, "# without prolog") {
+		c.conf = strings.Replace(c.conf, "Prolog=/etc/slurm/prolog.d/*\n", "", 1)
+	}
 	c.mkdir("jobs")
 	if err := os.Chmod(filepath.Join(c.dir, "jobs"), 0o777); err != nil {
 		t.Fatal(err)
@@ -157,6 +161,35 @@ func TestLeftoversOfOtherJobs(t *testing.T) {
 	n.AwaitEpilog(last)
 	c.waitFor(soon, "removal", func() (string, bool) { return n.Log(), !c.HasFile("last") })
 	c.wantLeft("no other job", map[string]string{"last": ""})
+}
+
+// Only the epilog is put in place, slurmd is started anew while jobs run, and GPUs are
+// shared: what no record tells is asked of Slurm, and stays in doubt.
+func TestLeftoversWithoutProlog(t *testing.T) {
+	t.Parallel()
+	c := startLeaving(t, "# without prolog")
+	n := c.Nodes[0]
+	here := []string{"--nodelist=" + n.Name, "--ntasks=1", "--gres=shard:1"}
+	held := c.Salloc(alice, here...)
+	c.Exec(append(as(alice), "srun", "--jobid="+held.ID, "--chdir=/", "--gres=none", "sh", "-c", "umask 077; echo x >/dev/shm/held")...)
+	running := c.SubmitAs(bob, leaves("running")+untilDone, here...)
+	c.awaitProcess("running")
+	c.Exec("sh", "-c", "kill -KILL $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
+	<-n.slurmd.ended
+	n.start()
+	first := c.SubmitAs(alice, leaves("first"), here...)
+	second := c.SubmitAs(bob, leaves("second"), here...)
+	for _, j := range []*Job{first, second} {
+		j.Wait("COMPLETED", 6*soon)
+		n.AwaitEpilog(j)
+	}
+	c.wantLeft("without a prolog", map[string]string{"held": "file", "first": "file", "running": "file process", "second": "file"})
+	if log := n.Log(); strings.Count(log, " had to be ended") != 2 || strings.Contains(log, "; removed") {
+		t.Errorf("the log says\n%s", log)
+	}
+	n.Create("done")
+	running.Wait("COMPLETED", 4*soon)
+	c.awaitEnd("running")
 }
 
 // The shell of salloc on the compute node, and what its user has at work there,
