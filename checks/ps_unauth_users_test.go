@@ -87,6 +87,11 @@ func init() {
 		onUsers("log syslog die", of("log", "syslog", "die"), warned(alice, ""), toSyslog(alice), alice).
 			orTable(map[string]any{"actions": []any{"log", "syslog", "die"}}),
 		onUsers("kill", of("kill"), killed(alice), killed(bob), killed(none)).leaving(nil).orTable(map[string]any{"actions": "kill"}),
+		onUsers("pam_slurm_adopt: a job's process is not killed", of("kill"), Finding{Code: "ps.action.failed", Severity: Warn,
+			Message: "check_ps_unauth_users:  process ID 100 not killed: it belongs to job 9, which runs here"}, killed(bob), killed(none)).
+			with("/proc/100/cgroup", "0::/system.slice/slurmstepd.scope/job_9/step_extern\n", "/proc/101/cgroup", "0::/system.slice/slurmstepd.scope/job_8/step_0\n",
+				"/proc/50/cmdline", "slurmstepd: [9.extern]\x00", "/proc/50/stat", "50 (slurmstepd) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 0 0 0 0 0\n",
+				"/proc/50/status", "Name:\tslurmstepd\nState:\tS\nUid:\t0\t0\t0\t0\nVmSize:\t1 kB\n").leaving(nil),
 		onUsers("die ends", of("log kill die"), killed(alice), warned(alice, ""), alice).leaving(nil),
 		onUsers("nothing after die", of("die", "kill", "log"), alice).leaving(nil),
 		onUsers("ignore ends the actions", of("syslog", "ignore", "die"), toSyslog(alice), toSyslog(bob), toSyslog(none)),
