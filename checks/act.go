@@ -32,8 +32,16 @@ func (e *Env) Held() []string { return e.held }
 // carry out. Its severity is [Skip]: it says nothing about the node.
 const HeldCode = "act.held"
 
-// NotDone returns a finding for each action that [Env.Held] lists.
+// Aside reports whether a finding is a note about an action or a command, which the
+// log always has, and not a result of the check.
+func (f Finding) Aside() bool { return f.Code == HeldCode || f.Code == StderrCode }
+
+// NotDone returns a finding for each action that [Env.Held] lists, and for each line
+// that [Env.saidBy] has noted.
 func (e *Env) NotDone() (findings []Finding) {
+	for _, line := range e.said {
+		findings = append(findings, Finding{Code: StderrCode, Severity: OK, Message: line})
+	}
 	for _, action := range e.held {
 		findings = append(findings, Finding{Code: HeldCode, Severity: Skip, Message: "not done: would " + action})
 	}
@@ -82,7 +90,8 @@ func (e *Env) spawn(ctx context.Context, text string, c probe.Command) (acted bo
 		return false
 	}
 	e.At("run %s", strings.Join(c.Argv, " "))
-	_ = e.Host.Spawn(ctx, c)
+	said, _ := e.Host.Spawn(ctx, c)
+	e.saidBy(text, said)
 	return true
 }
 
@@ -93,6 +102,19 @@ func (e *Env) do(ctx context.Context, text string, c probe.Command) (status int,
 		return 0, false
 	}
 	e.At("run %s", strings.Join(c.Argv, " "))
-	c.Lasting = true
-	return e.Host.Run(ctx, c).Status, true
+	c.Lasting, c.Said = true, true
+	x := e.Host.Run(ctx, c)
+	e.saidBy(text, x.Said)
+	return x.Status, true
+}
+
+// StderrCode is the code of a finding about what a command has said last. It goes
+// to the log, and says nothing about the node.
+const StderrCode = "cmd.stderr"
+
+// saidBy notes the last line of a command's standard error.
+func (e *Env) saidBy(command, line string) {
+	if line != "" {
+		e.said = append(e.said, fmt.Sprintf("stderr of \"%s\": %s", command, line))
+	}
 }

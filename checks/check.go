@@ -183,6 +183,7 @@ type Env struct {
 	Hold      bool                // no action is carried out, see acts
 
 	held []string // actions that Hold has kept from being carried out
+	said []string // what commands have said on their standard error, see saidBy
 }
 
 // At names what the check is about to do, for the report should it never return.

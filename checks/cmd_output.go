@@ -78,11 +78,14 @@ func (c *cmdOutput) examine(ctx context.Context, env *Env) (findings []Finding, 
 			run.check, len(c.Message)/2, len(c.Match)/2), "")}, nil
 	}
 	cmd := env.command(argv...)
-	cmd.Timeout, cmd.Output = run.timeout, maxOutput
+	cmd.Timeout, cmd.Output, cmd.Said = run.timeout, maxOutput, true
 	env.At("run %s", run.text)
 	x := env.Host.Run(ctx, cmd)
 	m := outputMatch{cmdOutput: c, run: &run, match: env.matcher(&findings)}
 	judged := m.judge(x) // fills findings, too
+	if Worst(judged) >= Unknown {
+		env.saidBy(run.text, x.Said)
+	}
 	return slices.Concat(c.variable(x), findings, judged), x.Output
 }
 

@@ -33,6 +33,7 @@ type Command struct {
 	Timeout time.Duration // when to end it; 0 means only when the context does
 	Output  int           // how much of the standard output to keep, in bytes; 0 sends it to /dev/null
 	Errors  int           // the same for the standard error
+	Said    bool          // keep the last line of the standard error; Errors does not apply
 	Merge   bool          // send the standard error to where the standard output goes; Errors does not apply
 
 	// Signals are sent to the whole process group when the time is up, one
@@ -61,6 +62,7 @@ type Exit struct {
 	Output    []byte // the first Command.Output bytes of the standard output
 	Truncated bool   // there was more
 	Errors    []byte // the first Command.Errors bytes of the standard error
+	Said      string // the last line of the standard error, shortened and printable; see Command.Said
 	TimedOut  bool   // it had to be ended
 	Stuck     bool   // it survived SIGKILL and was left behind; Status is 137
 	Err       error  // why it could not be started; nil otherwise
@@ -85,13 +87,17 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 		by    **capture
 		file  **os.File
 	}{{c.Output, &out, &stdout}, {c.Errors, &errs, &stderr}} {
-		if keep.limit == 0 || c.Merge && keep.file == &stderr {
+		if keep.limit == 0 || (c.Merge || c.Said) && keep.file == &stderr {
 			continue
 		}
 		var err error
 		if *keep.by, *keep.file, err = newCapture(keep.limit); err != nil {
 			return Exit{Status: notExecutable, Err: err}
 		}
+	}
+	var said *errorFile
+	if c.Said {
+		said, stderr, _ = newErrorFile() // without one it is /dev/null
 	}
 	p := h.start(c, &syscall.SysProcAttr{Setpgid: !c.Lasting, Setsid: c.Lasting}, stdout, stderr)
 	x, ended := p.await(ctx, c, out)
@@ -109,6 +115,9 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 	if errs != nil {
 		x.Errors, _ = errs.stop()
 	}
+	if said != nil {
+		x.Said = said.close()
+	}
 	return x
 }
 
@@ -120,16 +129,29 @@ func (h *Host) RunOnce(ctx context.Context, key string, c Command) Exit {
 }
 
 // Spawn starts a command in a session of its own and leaves it to itself: it
-// goes on when this process ends. Timeout, Output and Signals do not apply.
-func (h *Host) Spawn(ctx context.Context, c Command) error {
-	p := h.start(c, &syscall.SysProcAttr{Setsid: true}, nil, nil)
+// goes on when this process ends. It waits a moment for the end of the command, and
+// returns the last line that it has written to its standard error by then. Timeout,
+// Output and Signals do not apply.
+func (h *Host) Spawn(ctx context.Context, c Command) (said string, err error) {
+	errs, stderr, err := newErrorFile()
+	if err != nil {
+		return "", err
+	}
+	p := h.start(c, &syscall.SysProcAttr{Setsid: true}, nil, stderr)
 	close(p.reap)
 	ok, err := p.awaitStart(ctx)
-	if !ok {
+	switch {
+	case !ok:
 		h.blocked = true
-		return ctx.Err()
+		err = ctx.Err()
+	case err == nil:
+		select {
+		case <-p.exited:
+		case <-ctx.Done():
+		case <-time.After(spawnListen):
+		}
 	}
-	return err
+	return errs.close(), err
 }
 
 // Blocked says whether this process can start no more commands: one of them

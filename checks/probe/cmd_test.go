@@ -231,7 +231,7 @@ func TestSpawn(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "out")
 	c := Command{Argv: sh("sleep 0.05; readlink /proc/self/fd/0 /proc/self/fd/1 > " + file)}
-	if err := NewHost("/").Spawn(t.Context(), c); err != nil {
+	if _, err := NewHost("/").Spawn(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	want := "/dev/null\n" + file + "\n"
@@ -242,12 +242,47 @@ func TestSpawn(t *testing.T) {
 			t.Fatalf("got %q, %v; want %q", data, err, want)
 		}
 	}
-	if err := NewHost("/").Spawn(t.Context(), Command{Argv: []string{"no-such-program"}}); err == nil {
+	if _, err := NewHost("/").Spawn(t.Context(), Command{Argv: []string{"no-such-program"}}); err == nil {
 		t.Error("no error for a program that does not exist")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_ = NewHost("/").Spawn(ctx, Command{Argv: []string{"true"}}) // must return, one way or the other
+	_, _ = NewHost("/").Spawn(ctx, Command{Argv: []string{"true"}}) // must return, one way or the other
+}
+
+// The last line of what a command says is kept, whatever it does with its standard
+// error; a command that goes on can go on writing, and neither ends nor blocks.
+func TestSaid(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]string{
+		"echo a >&2; echo 'b  c' >&2":                         "b c",
+		"printf 'no newline' >&2":                             "no newline",
+		"printf 'x\\033[31m\\007\\n\\n \\n' >&2":              "x?[31m?",
+		"echo a >&2; echo b >/dev/stderr":                     "b",
+		"true":                                                "",
+		"head -c 3000 /dev/zero | tr '\\0' y >&2":             strings.Repeat("y", 160) + "...",
+		"head -c 20000000 /dev/zero | tr '\\0' y >&2; exit 0": strings.Repeat("y", 160) + "...",
+	} {
+		for _, lasting := range []bool{false, true} {
+			x := NewHost("/").Run(t.Context(), Command{Argv: sh(script), Said: true, Lasting: lasting, Timeout: time.Minute})
+			if x.Said != want || x.Errors != nil {
+				t.Errorf("%s: %q, want %q", script, x.Said, want)
+			}
+		}
+	}
+	file := filepath.Join(t.TempDir(), "done")
+	began := time.Now()
+	said, err := NewHost("/").Spawn(t.Context(), Command{Argv: sh("set -e; echo first >&2; sleep 2; echo second >&2; head -c 500000 /dev/zero >&2; echo good > " + file)})
+	if took := time.Since(began); err != nil || said != "first" || took > 1900*time.Millisecond {
+		t.Errorf("Spawn: %q, %v after %s", said, err, took)
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if data, err := os.ReadFile(file); err == nil && string(data) == "good\n" {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("what goes on could not write: %q, %v", data, err)
+		}
+	}
 }
 
 func TestRunMerge(t *testing.T) {

@@ -15,7 +15,7 @@ func (s *Shell) reply(question string, r NativeReply) error {
 	var out []string
 	status := 0
 	for _, f := range r.Findings { // first of all, since bash may end at a "die"
-		if f.Code == checks.HeldCode {
+		if f.Aside() {
 			out = append(out, "log", f.Message)
 		}
 	}

@@ -121,13 +121,13 @@ func (f *Fold) Begin(line string, pid int) []Event {
 // Findings takes the findings of a native step, in their order.
 func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 	for _, x := range list { // first of all, since a failure may end the run
-		if x.Code == checks.HeldCode {
+		if x.Aside() {
 			events = append(events, f.log(x.Message)...)
 		}
 	}
 	for _, x := range list {
 		f.findings = append(f.findings, x)
-		if x.Code == checks.HeldCode {
+		if x.Aside() {
 			continue
 		}
 		switch x.Severity {

@@ -122,6 +122,7 @@ func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Durat
 	if s.Table != nil {
 		line = tableText(s)
 	}
+	list = withStderr(list)
 	if !slices.ContainsFunc(list, func(f checks.Finding) bool { return f.Code != checks.HeldCode }) {
 		list = append([]checks.Finding{{}}, list...) // the check has passed
 	}
@@ -136,6 +137,22 @@ func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Durat
 			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code), Output: output,
 		})
 	}
+}
+
+// withStderr puts what a command has said last behind the failure that it explains.
+func withStderr(list []checks.Finding) []checks.Finding {
+	worst := checks.Worst(list)
+	var said []string
+	list = slices.DeleteFunc(slices.Clone(list), func(f checks.Finding) bool {
+		if f.Code == checks.StderrCode {
+			said = append(said, f.Message)
+		}
+		return f.Code == checks.StderrCode
+	})
+	if i := slices.IndexFunc(list, func(f checks.Finding) bool { return f.Severity == worst && f.Message != "" }); i >= 0 {
+		list[i].Message = strings.Join(append([]string{list[i].Message}, said...), "; ")
+	}
+	return list
 }
 
 func tableText(s *plan.Step) string {
