@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -105,4 +106,29 @@ func FuzzParseShowNode(f *testing.F) {
 			t.Errorf("%q: owner %v, want %v", line, got, want)
 		}
 	})
+}
+
+// The columns are those of a real sinfo of 22.05, 24.11 and 26.05.
+func TestParseColumns(t *testing.T) {
+	t.Parallel()
+	column := func(state, author, reason string) string {
+		return fmt.Sprintf("%-200s%-60s%-2048s", state, author, reason)
+	}
+	for _, tt := range []struct{ out, state, author, reason string }{
+		{column("idle", "Unknown", "none"), "IDLE", "", "none"},
+		{column("mixed+drain+reboot_requested", "root", "NHC: gpu3 é lost"), "MIXED+DRAIN+REBOOT_REQUESTED", "root", "NHC: gpu3 é lost"},
+		{column("idle+drain", "alice", "two  blanks") + "\nidle none\n" + column("idle", "x", "y"), "IDLE+DRAIN", "alice", "two  blanks"},
+		{column("idle+drain", "root", "a line")[:270] + "\nIDLE", "IDLE+DRAIN", "root", "a line"},
+		{"drain@ disk swap\n", "drain@", "", "disk swap"}, // a sinfo of the site's own
+	} {
+		node, err := parseColumns([]byte(tt.out))
+		if err != nil || node.State.Text != tt.state || node.Author != tt.author || node.Reason != tt.reason || node.State.Class == Unknown {
+			t.Errorf("%.60q: %+v, %v", tt.out, node, err)
+		}
+	}
+	for _, out := range []string{"", "\n", "sinfo: error: x", "Idle none", "\x00"} {
+		if node, err := parseColumns([]byte(out)); err == nil {
+			t.Errorf("%q: %+v, want an error", out, node)
+		}
+	}
 }
