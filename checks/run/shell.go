@@ -92,6 +92,9 @@ type Shell struct {
 // ErrInterrupted says that a signal ended the wait for the shell.
 var ErrInterrupted = errors.New("interrupted by a signal")
 
+// ErrForged says that another user's process has sent events in the shell's name.
+var ErrForged = errors.New("the line cannot be evaluated")
+
 // ErrDeadline says that the shell did not answer in time.
 var ErrDeadline = errors.New("deadline exceeded")
 

@@ -57,7 +57,6 @@ func (s *script) Functions(names []string) {
 	s.heard = append(s.heard, "own "+strings.Join(names, " "))
 }
 func (s *script) Forked(int)                    { s.heard = append(s.heard, "forked") }
-func (s *script) Forged(_, uid int)             { s.heard = append(s.heard, fmt.Sprintf("forged by %d", uid)) }
 func (s *script) Match(a, b string) NativeReply { return s.native([]string{"match", a, b}) }
 func (s *script) Call(dir, line string, words []string) NativeReply {
 	s.heard = append(s.heard, fmt.Sprintf("native in %s by %q: %q", dir, line, words))

@@ -31,9 +31,6 @@ type ShellHandler interface {
 	Array(name string, values []string)
 	// Forked tells the process of a line that runs in the background (-f).
 	Forked(pid int)
-	// Forged reports that a process of another user has sent events in the shell's
-	// name. They were ignored.
-	Forged(pid, uid int)
 	// Call runs a check that a line calls as a function; line is the whole line.
 	Call(dir, line string, words []string) NativeReply
 	// Match judges a node range for mcheck.

@@ -227,8 +227,8 @@ func (s *Shell) events() (end bool, status int, exited bool, err error) {
 }
 
 // receive reads what one process of the shell has sent. nil: there is no more for now.
-// Events of another user's process are dropped and reported: bash's descriptors are
-// private, so that process has been handed one, and whatever it says is forged.
+// Events of another user's process end the shell: its descriptors are private, so that
+// process has been handed one, and nothing that the shell sends can be relied on.
 func (s *Shell) receive() (*sender, error) {
 	var buf [32 << 10]byte
 	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
@@ -248,8 +248,7 @@ func (s *Shell) receive() (*sender, error) {
 			return nil, err
 		}
 		if cred.Uid != uint32(os.Getuid()) {
-			s.handler.Forged(int(cred.Pid), int(cred.Uid))
-			continue
+			return nil, fmt.Errorf("process %d of user %d wrote to the private descriptor of this run's shell: %w", cred.Pid, cred.Uid, ErrForged)
 		}
 		if s.senders == nil {
 			s.senders = map[int32]*sender{}

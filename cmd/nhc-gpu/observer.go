@@ -135,7 +135,11 @@ func (o *observer) broken(line string, err error) (more bool) {
 		o.interrupted()
 	default:
 		o.endShell()
-		o.emit(f.Findings([]checks.Finding{{Code: "shell.broken", Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  %v", line, err)}}))
+		code := "shell.broken"
+		if errors.Is(err, run.ErrForged) {
+			code = "shell.forged"
+		}
+		o.emit(f.Findings([]checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  %v", line, err)}}))
 	}
 	return !f.Over()
 }
@@ -249,19 +253,6 @@ func (o *observer) Leaving(status int) (helper bool, text, message string) {
 
 func (o *observer) Die(status, message string, subshell, heard bool) (helper bool, text string) {
 	return o.emitUntilHelper(o.fold.f.Died(status, message, subshell, heard))
-}
-
-// Forged reports events that another user's process has sent in the shell's name.
-func (o *observer) Forged(pid, uid int) {
-	text := fmt.Sprintf("Check %s:  process %d of user %d wrote to the private descriptor of this run's shell. What it wrote was ignored.", o.currentText(), pid, uid)
-	o.emit(o.fold.f.Findings([]checks.Finding{{Code: "shell.forged", Severity: checks.Unknown, Message: text}}))
-}
-
-func (o *observer) currentText() string {
-	if o.current == nil {
-		return o.set.get("CONFFILE")
-	}
-	return o.current.Text
 }
 
 func (o *observer) Died() {
