@@ -15,6 +15,8 @@ var shellFaults = []fault{
 	{name: "line with return", guard: "A10", conf: "* || return 0\n" + bad, words: "-t 6", exit: 1, within: 3, action: drained},
 	{name: "line that becomes another program", conf: "* || exec true\n" + bad, words: "-a", exit: 0, within: 3},
 	{name: "line that exits", conf: "* || exit 0\n" + bad, within: 3},
+	{name: "line that starts a daemon", guard: "A12", conf: "* || setsid sleep 100 & sleep 100\n", words: "-t 3", exit: 142, within: 4.5, action: drained},
+	{name: "line that starts a daemon twice over", guard: "A12", conf: "* || (setsid setsid bash -c 'sleep 100' &); sleep 100\n", words: "-t 3", exit: 142, within: 4.5, action: drained},
 	{name: "line with a child that holds the outputs", conf: "* || sleep 100 & \n" + bad, words: "-t 6", exit: 1, within: 3, action: drained, leaves: true},
 	{name: "line that prints without an end", conf: "* || yes\n", words: "-t 3", exit: 142, within: 4.5, action: drained},
 	{name: "line that prints 50 MB", conf: "* || yes | head -c 50M\n" + bad, words: "-t 20", exit: 1, within: 15, action: drained},
