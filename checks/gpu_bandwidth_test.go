@@ -109,11 +109,11 @@ func init() {
 				s.nvml.GPUs = s.nvml.GPUs[:2]
 				s.libraries = withCUDA(2, "1 cuMemcpyPeerAsync error 220")
 			}),
-			onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "4"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
+			onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "10"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
 				f(1, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
 					"wrong words after copies from and to 7 other GPUs, gpu0 the first"),
-				Finding{Code: "active.time", Severity: Unknown, Want: "at most 4s",
-					Message: name + ":  stopped: its time was up, want at most 4s; at work were " + f(7, Finding{}, "").Device.String()}),
+				Finding{Code: "active.time", Severity: Unknown, Want: "at most 10s",
+					Message: name + ":  stopped: its time was up, want at most 10s; at work were " + f(7, Finding{}, "").Device.String()}),
 			changed(onCUDA("four GPUs without switches, and the floor of those with", small(), []string{"* peer = 94"}), func(s *scenario) {
 				joinedBy(s, 4, func(_, _ int) int { return 4 })
 				s.libraries = withCUDA(4, "* peer = 94")
@@ -134,9 +134,9 @@ func init() {
 				})
 			}),
 			onCUDA("no more than four peers at a time", small(), []string{"* peers = 4"}),
-			onCUDA("a copy that never ends", append([]string{"-t", "2"}, small()...), []string{"3 cuStreamQuery after 20 error 600"},
-				Finding{Code: "active.time", Severity: Unknown, Want: "at most 2s",
-					Message: name + ":  stopped: its time was up, want at most 2s; at work were " + f(3, Finding{}, "").Device.String()}),
+			onCUDA("a copy that never ends", append([]string{"-t", "8"}, small()...), []string{"3 cuStreamQuery after 20 error 600"},
+				Finding{Code: "active.time", Severity: Unknown, Want: "at most 8s",
+					Message: name + ":  stopped: its time was up, want at most 8s; at work were " + f(3, Finding{}, "").Device.String()}),
 			changed(onCUDA("the node has the memory for copies of the usual size", nil, []string{"* memory = 2097152"}), func(s *scenario) {
 				s.files["proc/meminfo"] = "MemTotal: 4300000 kB\nMemFree: 4200000 kB\n"
 			}),

@@ -23,7 +23,7 @@ func aliceJob() *SelftestJob { return &SelftestJob{ID: "123", UID: 5001, User: "
 func onLeft(name string, words []string, pids []int, want ...Finding) scenario {
 	const other = "slurmstepd: [77.0]"
 	procs := []useProc{{pid: 1, args: "/sbin/init"}, {pid: 50, args: other}, {pid: 60, parent: 50, uid: 5002, args: "bobs.exe"}}
-	group := map[int]string{60: "0::/slurmstepd.scope/job_77/step_0\n", 101: "0::/user.slice\n"}
+	group := map[int]string{60: "0::/slurmstepd.scope/job_77/step_0\n", 101: "0::/\n"}
 	for _, p := range []useProc{
 		{pid: 100, uid: 5001, args: "train.py --all"}, {pid: 101, uid: 5001, args: "tmux new"}, {pid: 102, uid: 5001, args: "sudo x"},
 		{pid: 103, uid: 5001, args: "writer"}, {pid: 104, uid: 5001, args: "slow"},
