@@ -81,7 +81,7 @@ func (c *Cluster) up(first ...func()) {
 	munged := c.daemon("munged", "munged", "--foreground", "--key-file="+clusterDir+"/etc/munge.key", "--socket=/run/munge/munge.socket",
 		"--pid-file="+clusterDir+"/run/munged.pid", "--log-file="+clusterDir+"/log/munged.log",
 		"--seed-file="+clusterDir+"/run/munged.seed", "--origin=127.0.0.1", "--num-threads=4")
-	c.waitFor(10*time.Second, "munged", func() (string, bool) {
+	c.waitFor(60*time.Second, "munged", func() (string, bool) {
 		c.mustRun(munged)
 		_, err := os.Stat(c.inside("/run/munge/munge.socket"))
 		return "no socket", err == nil
@@ -91,7 +91,7 @@ func (c *Cluster) up(first ...func()) {
 		n.start()
 	}
 	for _, n := range c.Nodes {
-		n.WaitState("idle", 30*time.Second)
+		n.WaitState("idle", 90*time.Second)
 	}
 	t.Logf("%s: 4 nodes idle after %v", c.version, time.Since(began).Round(time.Millisecond))
 }
@@ -151,7 +151,7 @@ func (c *Cluster) write(name string, data []byte, mode os.FileMode) {
 func (c *Cluster) StartCtld() {
 	c.t.Helper()
 	c.ctld = c.daemon("slurmctld", "slurmctld", "-D")
-	c.waitFor(20*time.Second, "slurmctld", func() (string, bool) {
+	c.waitFor(60*time.Second, "slurmctld", func() (string, bool) {
 		c.mustRun(c.ctld)
 		out, err := c.Try("scontrol", "ping")
 		return out, err == nil
@@ -171,7 +171,7 @@ func cgroupConf(version string) string {
 func (c *Cluster) StopCtld() {
 	c.t.Helper()
 	c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmctld.pid)")
-	c.waitFor(20*time.Second, "end of slurmctld", func() (string, bool) {
+	c.waitFor(60*time.Second, "end of slurmctld", func() (string, bool) {
 		select {
 		case <-c.ctld.ended:
 			return "", true

@@ -7,7 +7,7 @@ import (
 )
 
 // A fault is seen by the next health check, two seconds later at most.
-const soon = 15 * time.Second
+const soon = 45 * time.Second
 
 const (
 	fault  = "check_file_test:  -f /etc/nhc/ok returned 1."

@@ -134,7 +134,7 @@ module(load="imuxsock" SysSock.Name="`+at("/dev/log")+`")
 action(type="omfile" file="`+at(clusterDir+"/log/syslog")+`")
 `), 0o644)
 	c.background("rsyslogd", c.foreign(context.Background(), "--", "rsyslogd", "-n", "-i", "NONE", "-f", at(clusterDir+"/etc/rsyslog.conf")))
-	c.waitFor(10*time.Second, "rsyslogd", func() (string, bool) {
+	c.waitFor(60*time.Second, "rsyslogd", func() (string, bool) {
 		return c.Syslog() + tail(filepath.Join(c.dir, "log/rsyslogd.out"), 4096), strings.Contains(c.Syslog(), "rsyslogd")
 	})
 }
