@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/deadfs"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // deadCase is a run on a node one of whose places is on a file system that stops answering.
@@ -99,8 +100,8 @@ var deadCases = []deadCase{
 
 // timeout is TIMEOUT of the runs. They end 1.5 s after it; the rest is for a busy machine.
 const (
-	timeout = 4 * time.Second
-	grace   = 1500*time.Millisecond + 1500*time.Millisecond
+	timeout = 8 * time.Second
+	grace   = 1500*time.Millisecond + 4*time.Second
 )
 
 // atOnce bounds the cases that run side by side. They mostly sleep.
@@ -108,13 +109,24 @@ const atOnce = 8
 
 func TestDeadFileSystems(t *testing.T) {
 	t.Parallel()
+	runCases(t, true)
+}
+
+func TestAllDeadFileSystems(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	runCases(t, false)
+}
+
+func runCases(t *testing.T, quick bool) {
+	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("needs FUSE:", err)
 	}
 	turn := make(chan struct{}, atOnce)
 	var runs sync.WaitGroup
 	for _, c := range deadCases {
-		if !c.quick && !all() {
+		if c.quick != quick {
 			continue
 		}
 		dir := t.TempDir()

@@ -25,9 +25,6 @@ func TestMain(m *testing.M) {
 	os.Exit(built.Main(m, &program))
 }
 
-// all says whether the slow cases run, too.
-func all() bool { return os.Getenv("NHC_GPU_TESTS") == "all" }
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
