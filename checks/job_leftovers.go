@@ -119,6 +119,7 @@ type leftProcess struct {
 	asleep time.Time // since when it is seen to sleep though it was killed; zero: it does something
 	asked  bool      // to end
 	killed bool
+	held   bool // the run carries out no actions
 	gone   bool
 	err    error // why it could not be ended
 }
@@ -253,7 +254,7 @@ func (r *leftRun) isStuck(p *leftProcess) bool {
 }
 
 // mayEnd says whether a process may be ended.
-func (r *leftRun) mayEnd(p *leftProcess) bool { return r.keeps(p) == "" }
+func (r *leftRun) mayEnd(p *leftProcess) bool { return !p.held && r.keeps(p) == "" }
 
 // unclaimed says whether a process should have gone with its job.
 func unclaimed(p *leftProcess) bool { return p.Claim == "" }
@@ -270,7 +271,7 @@ func (r *leftRun) signal(kill bool) bool {
 			continue
 		}
 		if !r.env.acts("end %s, of job %s", r.env.processText(p.Process), r.job.ID) {
-			*done = true
+			p.held = true
 			continue
 		}
 		r.env.At("end process %d", p.PID)
