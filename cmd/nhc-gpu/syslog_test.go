@@ -10,7 +10,7 @@ func TestRecord(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ line, want string }{
 		{"", ""},
-		{"bad \xff byte", "bad \xff byte"},
+		{"bad \xff byte", "bad ? byte"},
 		{strings.Repeat("x", maxRecord), strings.Repeat("x", maxRecord)},
 		{strings.Repeat("x", maxRecord-1) + "é", strings.Repeat("x", maxRecord-1)},
 		{strings.Repeat("x", 1<<20), strings.Repeat("x", maxRecord)},
