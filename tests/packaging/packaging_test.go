@@ -186,7 +186,7 @@ func mustBeInstalled(t *testing.T, dest string) {
 func mustStart(t *testing.T, program, version string) {
 	t.Helper()
 	cmd := exec.Command(program, "version")
-	cmd.Env = []string{"SLURMD_NODENAME=gpu01"}
+	cmd.Env = []string{"SLURMD_NODENAME=packaging01"}
 	if out := run(t, cmd); !strings.Contains(out, version) {
 		t.Errorf("%s version says %q, want %s", program, out, version)
 	}
