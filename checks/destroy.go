@@ -120,7 +120,7 @@ func (r *leftRun) askSlurm(ctx context.Context) (others bool, err error) {
 		case j.id != r.job.ID && j.id != r.job.Het:
 			others = others || !j.ended()
 		case !j.ended() && j.state != "COMPLETING":
-			return others, fmt.Errorf("Slurm says that job %s is %s", j.id, strings.ToLower(j.state)) //nolint:staticcheck // a name
+			return others, fmt.Errorf("job %s is %s in Slurm", j.id, strings.ToLower(j.state))
 		}
 	}
 	return others, nil

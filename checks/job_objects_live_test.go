@@ -172,7 +172,7 @@ func TestJobLeftoversAskSlurm(t *testing.T) {
 		{"echo '7|RUNNING|UID'", ""},
 		{"echo '7|SUSPENDED|UID'", ""},
 		{"echo '7|COMPLETING|UID'", ""},
-		{"echo 'JOB|RUNNING|UID'", "; not removed: Slurm says that job " + job.ID + " is running"},
+		{"echo 'JOB|RUNNING|UID'", "; not removed: job " + job.ID + " is running in Slurm"},
 		{"echo 'JOB|COMPLETING|UID'; echo '7|CONFIGURING|UID'", ""},
 		{"exit 1", "; not removed: " + squeue + " ended with status 1"},
 		{"echo 'squeue: error: Invalid user' >&2", "; not removed: " + squeue + " ended with status 0: squeue: error: Invalid user"},

@@ -34,7 +34,6 @@ type order struct {
 	give  []string // scontrol's words; NODE is the node
 	wait  string   // a flag of the state that comes by and by
 	keeps []string // what has to be seen of it ever after, in state, reason or other fields
-	first bool     // it is only given to a node that is not drained
 }
 
 var orders = []order{
