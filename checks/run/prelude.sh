@@ -190,8 +190,18 @@ die() {
 # with arguments of its own; ours follow, and no character of them is interpreted,
 # but a message that is too long for a command is cut.
 # Syslog hears of the failure ($1) before the helper does.
+# A bash older than 5.0 ends all functions before it runs the trap on EXIT, so that no
+# local variable could tell the trap that the helper has died.
 __nhc_helper() {
-    local __nhc_text="$1" __nhc_cmd="$2" __nhc_helping=1
+    local __nhc_status
+    __nhc_helping=1
+    __nhc_run_helper "$@"
+    __nhc_status=$?
+    __nhc_helping=''
+    return $__nhc_status
+}
+__nhc_run_helper() {
+    local __nhc_text="$1" __nhc_cmd="$2"
     shift 2
     (($# < 2)) || set -- "$1" "${2:0:32000}" # no word of a command may be longer than 128 KiB
     if [[ -n $__nhc_text ]]; then

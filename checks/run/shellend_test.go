@@ -142,6 +142,7 @@ func TestShellArray(t *testing.T) {
 }
 
 // A helper that dies is not called for its own death.
+// A bash older than 5.0 runs the trap on EXIT without any local variable.
 func TestShellHelperDies(t *testing.T) {
 	t.Parallel()
 	h := &script{helper: true}
