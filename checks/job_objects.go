@@ -122,10 +122,13 @@ func (r *leftRun) round(ctx context.Context) []Finding {
 		return append(findings, unreadable(err)...)
 	}
 	list = slices.DeleteFunc(list, func(o leftObject) bool { return o.used(c) })
-	if r.end && c.sure && !c.others && slices.ContainsFunc(list, c.ofJob) {
+	switch {
+	case r.end && c.sure && !c.others && slices.ContainsFunc(list, c.ofJob):
 		if c.others, err = r.askSlurm(ctx); err != nil {
 			c.sure, r.doubt = false, err.Error()
 		}
+	case c.unknown:
+		c.sure = false
 	}
 	if c.others {
 		return findings
@@ -179,10 +182,11 @@ func (r *leftRun) unused() (list []leftObject, findings []Finding) {
 
 // claim is how surely what the job's user has left is the job's.
 type claim struct {
-	others bool             // no: the user has another job here
-	shared bool             // there are other jobs, whose users may use what is public
-	sure   bool             // yes
-	owners map[int][]uint32 // the users of the processes that live, by pid
+	others  bool             // no: the user has another job here
+	shared  bool             // there are other jobs, whose users may use what is public
+	unknown bool             // one of these has no process of a user, so that only Slurm knows whose it is
+	sure    bool             // yes
+	owners  map[int][]uint32 // the users of the processes that live, by pid
 }
 
 // ofJob says whether an object is surely the job's.
@@ -202,7 +206,7 @@ func (r *leftRun) claim() (c claim, err error) {
 	c.shared = len(users)+len(r.job.Beside) > 0
 	for _, uids := range users {
 		c.others = c.others || slices.Contains(uids, uint32(r.job.UID))
-		c.sure = c.sure && len(uids) > 0 // else nobody knows whose that job is
+		c.unknown = c.unknown || len(uids) == 0 // it begins or ends, or has its extern step alone
 	}
 	c.owners, err = r.env.Host.UsersOf()
 	for pid, uids := range c.owners {

@@ -163,6 +163,28 @@ func TestLeftoversOfOtherJobs(t *testing.T) {
 	c.wantLeft("no other job", map[string]string{"last": ""})
 }
 
+// An allocation of another user without a user's process (its extern step has none,
+// nor has a job that begins or ends just now) keeps nobody's leftovers; one of the
+// same user does.
+func TestLeftoversBesideIdleAllocation(t *testing.T) {
+	t.Parallel()
+	c := startLeaving(t, "PrologFlags=Alloc,Contain")
+	n := c.Nodes[0]
+	here := []string{"--nodelist=" + n.Name, "--ntasks=1", "--oversubscribe"}
+	held := c.Salloc(alice, here...)
+	c.waitFor(4*soon, "extern step", func() (string, bool) {
+		out, _ := c.Try("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+		return out, strings.Contains(out, "slurmstepd: ["+held.ID+".extern]")
+	})
+	other := c.SubmitAs(bob, leaves("other"), here...)
+	same := c.SubmitAs(alice, leaves("same"), here...)
+	for _, j := range []*Job{other, same} {
+		j.Wait("COMPLETED", 4*soon)
+		n.AwaitEpilog(j)
+	}
+	c.wantLeft("beside an allocation without a process", map[string]string{"other": "", "same": "file"})
+}
+
 // Only the epilog is put in place, slurmd is started anew while jobs run, and GPUs are
 // shared: what no record tells is asked of Slurm, and stays in doubt.
 func TestLeftoversWithoutProlog(t *testing.T) {

@@ -2,8 +2,10 @@ package slurm_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The files that a site takes over, with the program where this cluster has it.
@@ -99,7 +101,12 @@ func TestLintForetells(t *testing.T) {
 	c := wired(t, "BatchStartTimeout=10", "PrologFlags=NoHold")
 	n := c.Nodes[0]
 	c.write("etc/prolog.d/README", nil, 0o644)
-	out, err := n.Try(binDir+"/nhc-gpu", "lint")
+	var out string
+	var err error
+	c.waitFor(60*time.Second, "answer of slurmctld within 5s", func() (string, bool) { // a busy machine
+		out, err = n.Try(binDir+"/nhc-gpu", "lint")
+		return out, !strings.Contains(out, "slurm.conf was not looked at")
+	})
 	for _, want := range []string{
 		"warning  slurm.conf: Prolog = /etc/slurm/prolog.d/*: /etc/slurm/prolog.d/README: cannot be executed (mode 0644)",
 		"warning  slurm.conf: BatchStartTimeout = 10 sec: a prolog may take 10s", "         fix: BatchStartTimeout=15\n", "\n2 warnings\n",
@@ -108,10 +115,7 @@ func TestLintForetells(t *testing.T) {
 			t.Errorf("lint: %v, want %q in\n%s", err, want, out)
 		}
 	}
-	if out, err := c.Try("timeout", "10", "srun", "-N1", "-w", n.Name, "true"); err == nil {
-		t.Errorf("a job ran: %s", out)
-	}
-	n.WaitReason("drain drng", "Prolog error", soon)
+	c.refuses(n)
 
 	if err := os.RemoveAll(c.dir + "/etc/prolog.d"); err != nil {
 		t.Fatal(err)
@@ -120,14 +124,23 @@ func TestLintForetells(t *testing.T) {
 	if out, err := n.Try(binDir+"/nhc-gpu", "lint"); err == nil || !strings.Contains(out, "nothing on this node fits /etc/slurm/prolog.d/*") {
 		t.Errorf("lint: %v\n%s", err, out)
 	}
-	if out, err := c.Try("timeout", "10", "srun", "-N1", "-w", n.Name, "true"); err == nil {
-		t.Errorf("a job ran: %s", out)
-	}
-	n.WaitReason("drain drng", "Prolog error", soon)
+	c.refuses(n)
 
 	c.StopCtld()
 	out, err = n.Try(binDir+"/nhc-gpu", "lint")
 	if err == nil || !strings.Contains(out, "warning  slurm.conf was not looked at: read the configuration of Slurm: run scontrol: no answer within 5s") {
 		t.Errorf("lint without slurmctld: %v\n%s", err, out)
+	}
+}
+
+// refuses wants the prolog of a node to refuse the next job.
+func (c *Cluster) refuses(n *Node) {
+	c.t.Helper()
+	c.mkdir("jobs")
+	id := strings.TrimSpace(c.Exec("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "-w", n.Name, "--wrap=touch "+clusterDir+"/jobs/ran"))
+	n.WaitReason("drain drng", "Prolog error", 4*soon)
+	c.Exec("scancel", id)
+	if _, err := os.Stat(filepath.Join(c.dir, "jobs", "ran")); err == nil {
+		c.t.Errorf("the job on %s ran", n.Name)
 	}
 }
