@@ -78,6 +78,9 @@ func (p *Pool) tell(c *client, r *Request) {
 	defer p.mu.Unlock()
 	if c.version != p.version {
 		vars := p.vars
+		if c.lane == execLane { // its commands are of this machine, whatever node the checks look at
+			vars.Root = ""
+		}
 		vars.Stuck = slices.Concat(vars.Stuck, p.ledger.Doing(c.lane), p.stuck)
 		r.Vars, c.version = &vars, p.version
 	}

@@ -82,8 +82,8 @@ var deadCases = []deadCase{
 	{Lies: "INCDIR", When: before, Passes: true, exit: 3}, // a script may replace a check
 	{Lies: "INCDIR", When: after, exit: 1, drained: true},
 	{Lies: "INCDIR", When: during, exit: 1, drained: true},
-	{Lies: "HOSTROOT", When: before, exit: 142, quick: true}, // scontrol lies there, too
-	{Lies: "HOSTROOT", When: after, exit: 142},
+	{Lies: "HOSTROOT", When: before, exit: 142, drained: true, quick: true},
+	{Lies: "HOSTROOT", When: after, exit: 142, drained: true},
 	{Lies: "HOSTROOT", When: during, exit: 1, drained: true},
 	{Lies: "/run/nhc-gpu", When: before, exit: 1, drained: true, quick: true},
 	{Lies: "/run/nhc-gpu", When: before, Passes: true},
@@ -252,9 +252,6 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 	}
 	if c.Lies == "HOSTROOT" {
 		words = append(words, "HOSTROOT="+where["HOSTROOT"])
-		if err := os.MkdirAll(where["HOSTROOT"]+slurm, 0o755); err != nil {
-			return got, err
-		}
 	}
 	if c.Pending {
 		if err := os.WriteFile(slurm+"/broken", nil, 0o600); err != nil {
@@ -275,11 +272,6 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 	fs, err := c.mount(where[c.Lies], dir)
 	if err != nil {
 		return got, err
-	}
-	if c.Lies == "HOSTROOT" && c.When == during { // where scontrol is looked for
-		if err := unix.Mount(slurm, where["HOSTROOT"]+slurm, "", unix.MS_BIND, ""); err != nil {
-			return got, fmt.Errorf("bind %s: %w", slurm, err)
-		}
 	}
 	if c.When == during {
 		if err := os.WriteFile(slurm+"/hold", nil, 0o600); err != nil {
