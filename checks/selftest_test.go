@@ -65,7 +65,7 @@ func TestSelftests(t *testing.T) {
 
 // wholeNode are the codes that are not about one GPU.
 var wholeNode = []string{
-	"gpu.none", "gpu.nvml", "gpu.past", "gpu.unsupported",
+	"gpu.amd", "gpu.none", "gpu.nvml", "gpu.past", "gpu.unsupported",
 	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
 	"job.none", "job.gpus.unknown",
 	"gpu.xid.absent", "gpu.xid.file", "gpu.xid.flood", "gpu.xid.ledger", "gpu.xid.lost", "gpu.xid.policy",

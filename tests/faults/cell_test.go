@@ -181,24 +181,14 @@ func (c *cell) files() error {
 	if !c.GPUs && !c.Sys {
 		return nil
 	}
-	for path, text := range map[string]string{"bin/scontrol": fakeScontrol, "bin/sinfo": fakeScontrol, "proc/stat": text("/proc/stat")} {
-		path = filepath.Join(c.Node, "root", path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			return err
-		}
+	stat := filepath.Join(c.Node, "root/proc/stat")
+	if err := os.MkdirAll(filepath.Dir(stat), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(stat, []byte(text("/proc/stat")), 0o644); err != nil {
+		return err
 	}
 	return os.Symlink(c.Node, work+"/node")
-}
-
-// scontrol is where the program looks for it: below HOSTROOT on a node that is recorded.
-func (c *cell) scontrol() string {
-	if c.GPUs || c.Sys {
-		return "/bin/scontrol"
-	}
-	return work + "/bin/scontrol"
 }
 
 // runs breaks the node, runs the program, and, where the row wants it, once more.
@@ -265,7 +255,7 @@ func (c *cell) once(wrap, words, env, with string) (aRun, error) {
 		}
 	}
 	argv := append([]string{work + "/sbin/nhc-gpu"}, options...)
-	argv = append(argv, "-c", work+"/nhc.conf", "LOGFILE="+work+"/nhc.log", "NHC_RM=slurm", "SLURM_SCONTROL="+c.scontrol())
+	argv = append(argv, "-c", work+"/nhc.conf", "LOGFILE="+work+"/nhc.log", "NHC_RM=slurm", "SLURM_SCONTROL="+work+"/bin/scontrol")
 	if c.GPUs || c.Sys {
 		argv = append(argv, "HOSTROOT="+work+"/node/root")
 	}
