@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // asked counts what slurmctld is asked, by type of message, while work goes on. Work must
@@ -60,6 +62,7 @@ func TestCostIn5000Nodes(t *testing.T) {
 // A fault whose text changes in each run costs a read of one node and a write, and then
 // nothing; so does what another has drained. The reason, and since when it stands, stay.
 func TestCostOfFaults(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t)
 	for _, n := range c.Nodes {

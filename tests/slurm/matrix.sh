@@ -37,7 +37,7 @@ for release; do
   flock -u 9
   case $made in
     0) say "$release: $(chroot "$cache/$release" slurmctld -V)"
-       NHC_GPU_SLURM_ROOT=$cache/$release ${GO:-go} test -count=1 -timeout=15m ./tests/slurm 9>&- || status=1 ;;
+       NHC_GPU_TESTS=all NHC_GPU_SLURM_ROOT=$cache/$release ${GO:-go} test -count=1 -timeout=15m ./tests/slurm 9>&- || status=1 ;;
     3) say "$release: skipped: cannot reach $mirror" ;;
     *) say "$release: debootstrap did not make it"; status=1 ;;
   esac

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of orders in docs/slurm.md")
@@ -61,6 +63,7 @@ var orders = []order{
 // each is looked for after a check fails, fails on, and passes again. What becomes of the
 // node is the table in docs/slurm.md.
 func TestOrdersStand(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	var mu sync.Mutex
 	got := map[string]string{} // by order, before and after our drain
