@@ -121,9 +121,12 @@ func (m *Memory) pendingVerdict() Verdict {
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
 	standing, why := m.standing(v)
 	m.For, m.Next, m.IsHealthy = c.question(*m, v), time.Time{}, c.NodeIsHealthy
+	owed, owes := m.owed(standing)
 	switch {
-	case v.Healthy && m.pendingOf(standing):
-		v = m.pendingVerdict()
+	case v.Healthy && owes:
+		if v = owed; v.Message != m.Pending.Message {
+			m.Pending = Pending{Refused: m.Pending.Refused} // the run has looked at it
+		}
 	case v.Healthy:
 		m.Pending = Pending{}
 	case m.Pending.Fault != "" && m.Pending.Fault == v.fault(), sameReason(Reason(m.Pending.Message), Reason(v.Message)):
@@ -167,6 +170,11 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 				out.Decision = tried
 				out.Why = fmt.Sprintf("%s, and carried out in spite of: %v", tried.Why, failed)
 			}
+			if !node.State.passes() {
+				m.owe(Cause{}, false)
+			} else if !v.Healthy {
+				m.owe(v.Cause, true)
+			}
 			m.tell(v, node)
 			m.Next, m.Refusal = c.nextOf(node), Refusal{}
 			return nil
@@ -179,6 +187,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		if err == nil {
 			out.Decision = d
 			m.told(d, fault)
+			m.owe(Cause{}, false)
 			m.Next, m.Refusal = time.Time{}, Refusal{}
 			if !node.State.passing() {
 				m.Next = c.next(c.Settings.Recheck)
@@ -194,6 +203,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 	out.Why = "Slurm could not be told"
 	if !v.Healthy {
 		m.keep(v, time.Now())
+		m.owe(v.Cause, true)
 		out.Pending, out.Reason = true, Reason(v.Message)
 	}
 	m.Told = ToldUnknown

@@ -30,6 +30,7 @@ type Mark struct {
 
 	Message string `json:"message,omitempty"` // no more of it than a reason holds
 	Fault   string `json:"fault,omitempty"`   // which it is about
+	Owed    bool   `json:"owed,omitempty"`    // the node was not drained for it: Slurm did not answer, or the state did not allow it
 }
 
 // mostMarks bounds what is kept; the oldest are forgotten first.
@@ -45,7 +46,7 @@ func (m *Memory) mark(v Verdict) {
 		return // its message is what stands in the reason
 	}
 	marks := slices.DeleteFunc(slices.Clone(m.Marks), isSame)
-	marks = append(marks, Mark{v.Cause, cut(printable(v.Message), MaxReason), v.fault()})
+	marks = append(marks, Mark{Cause: v.Cause, Message: cut(printable(v.Message), MaxReason), Fault: v.fault()})
 	m.Marks = marks[max(0, len(marks)-mostMarks):]
 }
 
@@ -66,11 +67,34 @@ func (m *Memory) standing(v Verdict) (marks []Mark, why string) {
 	return marks, why
 }
 
-// pendingOf says whether a drain is pending that one of the marks is about.
-func (m *Memory) pendingOf(marks []Mark) bool {
-	return m.Pending != (Pending{}) && slices.ContainsFunc(marks, func(k Mark) bool {
-		return k.Message == "" || k.Message == m.Pending.Message
-	})
+// owed returns the drain that the marks are still to have; ok is false if there is none.
+func (m *Memory) owed(marks []Mark) (v Verdict, ok bool) {
+	for _, k := range slices.Backward(marks) {
+		switch {
+		case m.Pending.Message != "" && (k.Message == "" || k.Message == m.Pending.Message):
+			return m.pendingVerdict(), true
+		case k.Owed && k.Message != "":
+			return Verdict{Message: k.Message, pending: k.Fault}, true
+		}
+	}
+	return Verdict{}, false
+}
+
+// owe notes whether the drain for a cause is still to be delivered. Once the node is drained
+// it is so for all of them.
+func (m *Memory) owe(cause Cause, owed bool) {
+	m.Marks = slices.Clone(m.Marks)
+	for i := range m.Marks {
+		if k := &m.Marks[i]; !owed || k.Cause == cause {
+			k.Owed = owed
+		}
+	}
+}
+
+// passes says of a node that is not drained that its state does not allow it now, and
+// ends without a person's State=RESUME: a maintenance, a slurmctld that has just started.
+func (s State) passes() bool {
+	return !s.Held && (s.Class == Unknown || s.Base == "maint" || s.Class == Down && s.is("NOT_RESPONDING"))
 }
 
 // keepDrained is what a healthy verdict means for a node that is drained by us for

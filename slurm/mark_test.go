@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // passing is the verdict of a healthy run that takes back what was drained for by some
@@ -178,4 +179,60 @@ func TestPendingDrainStands(t *testing.T) {
 			t.Errorf("%s: %+v, %v, calls %q, want nothing done", name, out, err, f.calls)
 		}
 	}
+}
+
+// A fault that could not be told when it was found is not lost because the run that comes
+// next does not look at it: another drain took its place, the node was in maintenance, or
+// slurmctld had just started.
+func TestOwedDrainIsDelivered(t *testing.T) {
+	t.Parallel()
+	night, health := by("check_gpu_gemm", "wrong"), by("check_fs_mount", "no /home")
+	f := &fake{state: "IDLE", on: always(refused, "read")}
+	c := controller(t, f)
+	for _, v := range []Verdict{night, health} {
+		if out, err := c.Act(t.Context(), v, Manual); err == nil || !out.Pending {
+			t.Fatalf("%+v, %v", out, err)
+		}
+	}
+	f.on = nil
+	acting(t, c)(passing("check_fs_mount"), HealthCheck, "read", "DRAIN NHC: wrong")
+	if out := acting(t, c)(passing("check_fs_mount"), HealthCheck, "read"); !out.Kept {
+		t.Errorf("%+v, want it kept", out)
+	}
+
+	for _, state := range []string{"IDLE+MAINTENANCE+RESERVED", "UNKNOWN", "DOWN+NOT_RESPONDING"} {
+		f := &fake{state: state}
+		c := controller(t, f)
+		now := time.Now()
+		c.Now, c.Settings.Recheck = func() time.Time { return now }, DefaultRecheck
+		act := acting(t, c)
+		act(night, Manual, "read")
+		act(passing("check_fs_mount"), HealthCheck, "read")
+		if strings.Contains(state, "MAINTENANCE") { // within the budget
+			act(passing("check_fs_mount"), HealthCheck)
+		}
+		f.state, now = "IDLE", now.Add(heldRecheck)
+		act(passing("check_fs_mount"), HealthCheck, "read", "DRAIN NHC: wrong")
+		if out := act(passing("check_fs_mount"), HealthCheck); !out.Kept {
+			t.Errorf("%s: %+v, want it kept", state, out)
+		}
+		act(passing("check_gpu_gemm"), Manual, "read", "RESUME")
+
+		// Its own file has passed before the node could be drained.
+		f.state = state
+		act(night, Manual, "read")
+		act(passing("check_gpu_gemm"), Manual, "read")
+		f.state, now = "IDLE", now.Add(heldRecheck)
+		act(passing("check_fs_mount"), HealthCheck, "read")
+	}
+
+	// What a person has drained is theirs, and so is the moment when it returns.
+	f = &fake{state: "IDLE+DRAIN", reason: "new DIMMs"}
+	c = controller(t, f)
+	c.Settings.Recheck = DefaultRecheck
+	acting(t, c)(night, Manual, "read")
+	acting(t, c)(passing("check_fs_mount"), HealthCheck, "read")
+	f.state, f.reason = "IDLE", ""
+	c.Now = func() time.Time { return time.Now().Add(DefaultRecheck) }
+	acting(t, c)(passing("check_fs_mount"), HealthCheck, "read")
 }

@@ -1,0 +1,55 @@
+package slurm_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// tonight runs the tests of the night by hand, which fail or pass.
+func (n *Node) tonight() {
+	n.c.t.Helper()
+	out, err := n.Try(binDir+"/nhc-gpu", "-n", "nhc-active", "LOGFILE=-")
+	if failed := err != nil; failed == n.Has("night") {
+		n.c.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// What the tests of the night have found while nobody could be told is not forgotten,
+// though the health checks that follow look at something else and pass: the node was in a
+// maintenance; slurmctld was away, and a health check has failed after them.
+func TestFaultOfTheNightIsKept(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	const found = "NHC: check_file_test:  -f /etc/nhc/night returned 1."
+	for _, n := range c.Nodes[:2] {
+		n.write("nhc-active.conf", "* || check_file_test -f /etc/nhc/night\n")
+	}
+
+	n := c.Nodes[0]
+	c.Exec("scontrol", "create", "reservation", "ReservationName=m", "StartTime=now", "Duration=60", "Nodes="+n.Name, "Users=root", "Flags=MAINT,IGNORE_JOBS")
+	n.WaitState("maint", 4*soon)
+	n.tonight()
+	n.WaitRounds(3)
+	n.Must("maint", "")
+	c.Exec("scontrol", "delete", "ReservationName=m")
+	n.WaitReason("drain", found, 4*soon)
+	n.WaitRounds(2)
+	n.Must("drain", found)
+	n.Create("night")
+	n.tonight()
+	n.WaitState("idle", soon)
+
+	n = c.Nodes[1]
+	c.StopCtld()
+	n.tonight()
+	n.Remove("ok")
+	if out, err := n.Try(binDir+"/nhc-gpu", "LOGFILE=-"); err == nil || !strings.Contains(out, fault) {
+		t.Errorf("%v: %s", err, out)
+	}
+	n.Create("ok")
+	c.StartCtld()
+	n.WaitReason("drain", found, 4*soon)
+	n.Create("night")
+	n.tonight()
+	n.WaitState("idle", soon)
+}
