@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -74,7 +73,7 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 	c := &client{
 		lane: lane, pid: pid, page: page, in: reqW, out: respR, lines: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{}, said: make(chan struct{}),
 	}
-	c.done, c.end = reap(pid)
+	c.done, c.end = reap(pid, true)
 	Go(func() {
 		defer close(c.said)
 		_, _ = io.Copy(c.stderr, errR)
@@ -160,15 +159,11 @@ func (c *client) obituary(cause error, doing string) string {
 	if doing != "" {
 		where = " in " + doing
 	}
-	how := c.end.String()
-	if c.end.Signaled() && c.end.Signal() == syscall.SIGKILL {
-		how += " (by the kernel for want of memory, or by a person)"
-	}
 	select {
 	case <-c.said:
 	case <-time.After(termGrace): // what it has started may still hold its standard error
 	}
-	text := "its worker died" + where + ": " + how
+	text := "its worker died" + where + ": " + c.end.cause()
 	if last := c.stderr.last(); last != "" {
 		text += ": " + last
 	}

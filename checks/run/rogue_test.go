@@ -49,6 +49,8 @@ func (r *rogue) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	case "segv":
 		_ = unix.Kill(os.Getpid(), unix.SIGSEGV)
 		select {}
+	case "sigstop":
+		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
 	case "exit127":
 		fmt.Fprintln(os.Stderr, "symbol lookup error: undefined symbol: nvmlFoo")
 		os.Exit(127)

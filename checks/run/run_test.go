@@ -133,6 +133,20 @@ func TestBrokenWorker(t *testing.T) {
 	}
 }
 
+// A worker that somebody stops goes on.
+func TestStoppedWorker(t *testing.T) {
+	t.Parallel()
+	p := newTestPool(t, "")
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(20*time.Second, "check_rogue sigstop", "check_rogue warn"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]checks.Severity{checks.OK, checks.Warn}, worst(rec, 2)); diff != "" {
+		t.Errorf("severities (-want +got):\n%s", diff)
+	}
+}
+
 // What a library prints on its standard output disturbs nothing.
 func TestNoisyWorker(t *testing.T) {
 	t.Parallel()

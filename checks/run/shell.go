@@ -142,7 +142,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 		pid: pid, handler: h, wake: wake,
 		cmd: files.cmdFd, ans: files.ansFd, fds: [3]int{files.evFd, files.outFd, files.errFd}, open: [3]bool{true, true, true},
 	}
-	s.done, s.end = reap(pid)
+	s.done, s.end = reap(pid, false)
 	s.marks = newMarks()
 	s.mark()
 	return s, nil

@@ -21,7 +21,7 @@ func (s *script) outputOf() (lines []string) {
 }
 
 // A line that fails and ends the shell is told while functions of the site can
-// still be called, unless a signal ends it, or it replaces the shell.
+// still be called, unless it replaces the shell.
 func TestShellLeaves(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]struct {
@@ -34,8 +34,6 @@ func TestShellLeaves(t *testing.T) {
 		"set -u; echo $NOPE 2>/dev/null": {1, []string{"leaving 1", "1: mark [node01] [left with 1]"}},
 		"exec 2>/dev/null; exec /none":   {127, nil},
 		"exec false":                     {1, nil},
-		"kill -USR1 $$":                  {138, nil},
-		"kill -9 $$":                     {137, nil},
 	} {
 		h := &script{helper: true}
 		s := startTestShell(t, h, "OFFLINE_NODE=mark\nmark() { echo \"mark [$1] [$2]\"; }\n")

@@ -193,8 +193,15 @@ func (s *Shell) gone() (int, bool, error) {
 	if s.end.Exited() && s.end.ExitStatus() == lostStatus {
 		return 0, false, errors.New("bash has lost its descriptors")
 	}
+	if s.end.Signaled() {
+		return 0, false, s.killed()
+	}
 	return s.end.status(), true, nil
 }
+
+// killed is the error of a shell that a signal has ended, as the kernel does for want of
+// memory: that is no result of the line, and LBNL NHC, which is that bash, reports none.
+func (s *Shell) killed() error { return fmt.Errorf("bash died: %s", s.end.cause()) }
 
 // lostStatus is that of a bash whose loop over commands has ended, see __nhc_loop.
 const lostStatus = 251
@@ -330,7 +337,7 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
 		}
 		if name == "exit" && status == 0 && s.signaled() { // as the trap on EXIT could not know
-			status = s.end.status()
+			return false, 0, false, s.killed()
 		}
 		return true, status, name == "exit", nil
 	case "lost":

@@ -53,14 +53,24 @@ type death struct{ syscall.WaitStatus }
 
 // reap waits for a child and delivers its end. Nothing on the way of a run
 // waits for it without a bound: a child that no signal can end is never reaped.
-func reap(pid int) (done <-chan struct{}, end *death) {
+// resume continues a child that SIGSTOP has stopped: a stopped worker is no hang of what
+// it looks at.
+func reap(pid int, resume bool) (done <-chan struct{}, end *death) {
+	options := 0
+	if resume {
+		options = syscall.WUNTRACED
+	}
 	ch := make(chan struct{})
 	end = new(death)
 	Go(func() {
 		defer close(ch)
 		for {
-			_, err := syscall.Wait4(pid, &end.WaitStatus, 0, nil)
-			if !errors.Is(err, syscall.EINTR) {
+			_, err := syscall.Wait4(pid, &end.WaitStatus, options, nil)
+			switch {
+			case errors.Is(err, syscall.EINTR):
+			case err == nil && end.Stopped():
+				_ = syscall.Kill(pid, syscall.SIGCONT)
+			default:
 				return
 			}
 		}
@@ -79,6 +89,14 @@ func (d *death) String() string {
 	default:
 		return fmt.Sprintf("exit status %d", d.ExitStatus())
 	}
+}
+
+// cause is String with what is known of who sends SIGKILL.
+func (d *death) cause() string {
+	if d.Signaled() && d.Signal() == syscall.SIGKILL {
+		return d.String() + " (by the kernel for want of memory, or by a person)"
+	}
+	return d.String()
 }
 
 // status counts as bash does: 128 and the signal for a death by signal.

@@ -123,6 +123,15 @@ func TestFold(t *testing.T) {
 		}, []string{"L ERROR:  nhc:  Health check failed:  x", "S Health check failed:  x", "O ERROR:  nhc:  Health check failed:  x"}, 3},
 		"apart, but not -f": {Settings{Apart: true}, func(p *tape) { p.shell("sh -c 'exit 7'", nil, 7) },
 			[]string{"L Node Health Check failed.  Check sh -c 'exit 7' returned 7", "L ERROR:  nhc:  Health check failed:  Check sh -c 'exit 7' returned 7", "S Health check failed:  Check sh -c 'exit 7' returned 7"}, 7},
+		"a lost shell, after a death in a subshell": {Settings{Mark: true}, func(p *tape) {
+			p.do(p.Begin("( die 3 x ); lost", 0))
+			p.do(p.Died("3", "x", true, true))
+			p.do(p.Broken(checks.Finding{Severity: checks.Unknown, Message: "lost"}))
+		}, []string{"S Health check failed:  x", "offline x"}, 1},
+		"a lost shell": {Settings{Mark: true}, func(p *tape) {
+			p.do(p.Begin("lost", 0))
+			p.do(p.Broken(checks.Finding{Severity: checks.Unknown, Message: "lost"}))
+		}, []string{"L ERROR:  nhc:  Health check unknown:  lost", "S Health check unknown:  lost"}, ExitUnknown},
 		"timeout with -f": {Settings{Forked: true, Apart: true}, func(p *tape) { p.do(p.Begin("sleep 9", 0)); p.do(p.Expired("")) },
 			[]string{`L ERROR:  nhc:  Health check failed:  Script timed out while executing "sleep 9".`, `S Health check failed:  Script timed out while executing "sleep 9".`}, 242},
 		"timeout with -a and -f": {Settings{All: true, Forked: true, Apart: true}, func(p *tape) { p.do(p.Begin("sleep 9", 0)); p.do(p.Expired("")) },

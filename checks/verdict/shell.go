@@ -46,6 +46,18 @@ func (f *Fold) Ended(status int) []Event {
 	return f.plainFailure(status)
 }
 
+// Broken takes a line whose shell was lost in the middle of it. A death in a subshell is
+// a failure all the same: the shell was told of it before.
+func (f *Fold) Broken(x checks.Finding) (events []Event) {
+	if f.subDied != nil && !f.over {
+		events = f.subFailed(1)
+	}
+	if f.over {
+		return events
+	}
+	return append(events, f.Findings([]checks.Finding{x})...)
+}
+
 // swallowed is a death in a subshell whose line passes: "check_x | tee f", or
 // X=$(check_x). The run goes on, as in LBNL NHC, but a check has said that the
 // node is bad: it is marked, and not resumed by this run.

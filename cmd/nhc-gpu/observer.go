@@ -139,7 +139,8 @@ func (o *observer) broken(line string, err error) (more bool) {
 		if errors.Is(err, run.ErrForged) {
 			code = "shell.forged"
 		}
-		o.emit(f.Findings([]checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  %v", line, err)}}))
+		o.Died() // the rest of a failure whose helper has not come back
+		o.emit(f.Broken(checks.Finding{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  %v", line, err)}))
 	}
 	return !f.Over()
 }
