@@ -39,7 +39,7 @@ func TestHoldChangesNothing(t *testing.T) {
 		}
 	}
 	for family, n := range held {
-		if n == 0 && family != reflect.TypeOf(&jobLeftovers{}) { // see TestHoldSparesLeftovers
+		if n == 0 && family != reflect.TypeFor[*jobLeftovers]() { // see TestHoldSparesLeftovers
 			t.Errorf("%v: no scenario holds an action", family)
 		}
 	}

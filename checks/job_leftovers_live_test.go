@@ -222,7 +222,7 @@ func childOf(t *testing.T, parent int) int {
 	path := fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", parent)
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		data, _ := os.ReadFile(path)
-		for _, word := range strings.Fields(string(data)) {
+		for word := range strings.FieldsSeq(string(data)) {
 			if name, _ := os.ReadFile("/proc/" + word + "/comm"); strings.TrimSpace(string(name)) == "sleep" {
 				var pid int
 				_, _ = fmt.Sscan(word, &pid)

@@ -155,7 +155,7 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 		return Decision{Why: fmt.Sprintf("%s for another reason (%s)", node.State.Class, node.signed())}
 	case owner == nobody && !policy.IgnoreEmptyNote:
 		return Decision{Why: fmt.Sprintf("%s without a reason", node.State.Class)}
-	case node.State.Order != "" && !(policy.Fails && node.State.Order == failOrder()):
+	case node.State.Order != "" && (!policy.Fails || node.State.Order != failOrder()):
 		return Decision{Why: fmt.Sprintf("%s by us (%s), but %s", node.State.Class, node.Reason, node.State.Order)}
 	default:
 		return Decision{Action: Resume, Why: fmt.Sprintf("%s by us (%s)", node.State.Class, node.Reason)}

@@ -67,7 +67,7 @@ func (c *Controller) question(m Memory, v Verdict) string {
 	words := []string{"healthy"}
 	standing, _ := m.standing(v)
 	for _, k := range standing {
-		words = append(words, k.Cause.String(), k.Line)
+		words = append(words, k.String(), k.Line)
 	}
 	return strings.Join(words, "\x00")
 }

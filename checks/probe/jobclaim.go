@@ -233,7 +233,7 @@ func (h *Host) UsersOf() (map[int][]uint32, error) {
 			continue
 		}
 		list := []uint32{}
-		for _, word := range strings.Fields(string(s.statusLine(dir, "Uid:"))) {
+		for word := range strings.FieldsSeq(string(s.statusLine(dir, "Uid:"))) {
 			if uid, err := strconv.ParseUint(word, 10, 32); err == nil && !slices.Contains(list, uint32(uid)) {
 				list = append(list, uint32(uid))
 			}

@@ -180,8 +180,8 @@ func parseStatus(data []byte) (status, bool) {
 	return s, owner
 }
 
-// owners are the first two of the numbers real, effective, saved and file system uid.
-func owners(value []byte) (real, effective uint32, ok bool) {
+// owners reads the real and the effective uid. The saved and the file system uid follow them.
+func owners(value []byte) (uid, effective uint32, ok bool) {
 	first, rest, _ := bytes.Cut(bytes.TrimLeft(value, "\t "), []byte("\t"))
 	second, _, _ := bytes.Cut(rest, []byte("\t"))
 	r, err1 := strconv.ParseUint(string(first), 10, 32)

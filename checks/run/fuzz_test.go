@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -78,7 +79,7 @@ func FuzzWorkerAnswer(f *testing.F) {
 		for {
 			line, err := c.readLine()
 			if err != nil {
-				if rest := data[len(bytes.Join(lines, nil)):]; len(rest) > 0 == (err == io.EOF) {
+				if rest := data[len(bytes.Join(lines, nil)):]; len(rest) > 0 == errors.Is(err, io.EOF) {
 					t.Errorf("%q is left: %v", rest, err)
 				}
 				break

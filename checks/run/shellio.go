@@ -242,9 +242,9 @@ func (s *Shell) receive() (*sender, error) {
 	for s.open[atEvents] {
 		n, oobn, _, _, err := unix.Recvmsg(s.fds[atEvents], buf[:], oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		switch {
-		case err == unix.EINTR:
+		case errors.Is(err, unix.EINTR):
 			continue
-		case err == unix.EAGAIN:
+		case errors.Is(err, unix.EAGAIN):
 			return nil, nil
 		case err != nil || n == 0:
 			s.open[atEvents] = false
@@ -279,7 +279,10 @@ func credentials(oob []byte) (*unix.Ucred, error) {
 			return cred, nil
 		}
 	}
-	return nil, fmt.Errorf("read from bash: a message without a sender (%v)", err)
+	if err == nil {
+		err = errors.New("the kernel named none")
+	}
+	return nil, fmt.Errorf("find the sender of a message from bash: %w", err)
 }
 
 // sender is a process that sends events: bash, or one of its subshells. Each has a

@@ -198,7 +198,7 @@ func TestLBNLFiles(t *testing.T) {
 		if len(f) < 4 || len(f[0]) != sha256.Size*2 || f[1] != "nhc" && !strings.HasSuffix(f[1], ".nhc") {
 			t.Errorf("%s: want sha256, file, versions and functions", line)
 		}
-		for _, v := range strings.Split(f[2], ",") {
+		for v := range strings.SplitSeq(f[2], ",") {
 			versions[v]++
 		}
 		for _, name := range f[3:] {

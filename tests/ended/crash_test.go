@@ -93,8 +93,8 @@ func (s *jobScript) run(t *testing.T, before string) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// real starts the program with a line that sends it a signal.
-func real(signal string) string {
+// signaled starts the program with a line that sends it a signal.
+func signaled(signal string) string {
 	return `conf="${0%/*}/nhc.conf"; echo '* || kill -` + signal + ` $PPID; sleep 60' >"$conf"; exec $nhc "$@" -t 50 -c "$conf" LOGFILE=-`
 }
 
@@ -118,8 +118,8 @@ func TestCrashNeverDrains(t *testing.T) {
 		"Go's dump":    {"exit 2", 0, "crashed (status 2)"},
 		"unknown":      {"exit 3", 0, "crashed (status 3)"},
 		"no library":   {"exit 127", 0, "cannot be started"},
-		"real aborted": {real("ABRT"), 0, ""}, // the program has reported it itself
-		"real killed":  {real("KILL"), 0, "crashed (status 137)"},
+		"real aborted": {signaled("ABRT"), 0, ""}, // the program has reported it itself
+		"real killed":  {signaled("KILL"), 0, "crashed (status 137)"},
 	} {
 		for _, role := range []string{"prolog", "epilog"} {
 			t.Run(role+" "+name, func(t *testing.T) {
@@ -167,7 +167,8 @@ func pidsLimit(t *testing.T, most int) string {
 			continue
 		}
 		t.Cleanup(func() {
-			for end := time.Now().Add(patience); os.Remove(group) != nil && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(patience); os.Remove(group) != nil && time.Now().Before(end); {
+				time.Sleep(20 * time.Millisecond)
 			}
 		})
 		if err := os.WriteFile(filepath.Join(group, "pids.max"), []byte(strconv.Itoa(most)), 0); err != nil {

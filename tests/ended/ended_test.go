@@ -57,7 +57,7 @@ func TestSignalAtTheStart(t *testing.T) {
 			}
 			_ = cmd.Wait()
 			status := cmd.ProcessState.Sys().(syscall.WaitStatus)
-			if !(status.Signaled() && status.Signal() == sig) && status.ExitStatus() != 128+int(sig) {
+			if (!status.Signaled() || status.Signal() != sig) && status.ExitStatus() != 128+int(sig) {
 				t.Errorf("%v after %s: ended with %v, want %d:\n%s", sig, after, cmd.ProcessState, 128+int(sig), out)
 			}
 		}

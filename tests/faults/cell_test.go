@@ -247,7 +247,7 @@ const longest = 60 * time.Second
 // once runs the program as slurmd does: one pipe for both outputs, read to its end.
 func (c *cell) once(wrap, words, env, with string) (aRun, error) {
 	var options, settings []string // the program wants them in this order
-	for _, w := range strings.Fields(words) {
+	for w := range strings.FieldsSeq(words) {
 		if strings.Contains(w, "=") && w[0] != '-' {
 			settings = append(settings, w)
 		} else {
@@ -294,8 +294,11 @@ func (c *cell) once(wrap, words, env, with string) (aRun, error) {
 	if _, err := io.Copy(&out, read); err != nil {
 		fmt.Fprintf(&out, "\nthe output did not end: %v\n", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // ProcessState has its status
+		close(ended)
+	}()
 	select {
 	case <-ended:
 	case <-time.After(longest - time.Since(began)):

@@ -262,8 +262,11 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 			return got, err
 		}
 		first, err := askAs(node, append(words, "CONFFILE="+failing))
-		if err != nil || first.Exit != 1 || !strings.Contains(first.Out, "could not be delivered") {
-			return got, fmt.Errorf("the first run: %+v, %v", first, err)
+		if err != nil {
+			return got, fmt.Errorf("the first run: %w", err)
+		}
+		if first.Exit != 1 || !strings.Contains(first.Out, "could not be delivered") {
+			return got, fmt.Errorf("the first run: %+v", first)
 		}
 		if err := os.Remove(slurm + "/broken"); err != nil {
 			return got, err
