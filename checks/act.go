@@ -84,7 +84,7 @@ func (e *Env) recall(name string, v any) error {
 
 // spawn runs an action in the background; text is the action as the
 // configuration has it. spawn reports whether the run carries out actions:
-// whether the action works is not this check's concern.
+// the check does not depend on the action's success.
 func (e *Env) spawn(ctx context.Context, text string, c probe.Command) (acted bool) {
 	if !e.acts("run %s", text) {
 		return false
@@ -108,8 +108,8 @@ func (e *Env) do(ctx context.Context, text string, c probe.Command) (status int,
 	return x.Status, true
 }
 
-// StderrCode is the code of a finding about what a command has said last. It goes
-// to the log, and says nothing about the node.
+// StderrCode is the code of a finding with the last line of a command's standard
+// error. The finding goes to the log, and says nothing about the node.
 const StderrCode = "cmd.stderr"
 
 // saidBy notes the last line of a command's standard error.

@@ -59,8 +59,8 @@ func (r *activeRun) refused() *Finding {
 	return nil
 }
 
-// Usable returns what a run of some length leaves an active test: a sixth is for what
-// comes after a hang.
+// Usable returns the time that a run of this length leaves an active test: a sixth is
+// kept for the steps after a hang.
 func Usable(run time.Duration) time.Duration { return run - run/6 }
 
 // endGrace is what a test leaves of the run for cleaning up: to give memory back, to

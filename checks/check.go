@@ -140,7 +140,7 @@ var commonDo = map[string]string{
 	"probe.hung":        "The call that is named did not come back: look at that mount or device. docs/run.md has the rest.",
 	"probe.died":        "The check's process ended in mid-run, often by a fault in a vendor's library: see dmesg and the core dump, report it there.",
 	"probe.error":       "The check could not be carried out; the message says why.",
-	"probe.lost":        "A check before it in the same library hung, died or took all the time: see that one.",
+	"probe.lost":        "A check before it in the same library hung, died or used all the time: see that check.",
 	"probe.slow":        "NVML takes longer than the run has: switch on persistence mode (nvidia-persistenced), or give the run more time.",
 	"probe.interrupted": "The run was ended from outside: start it again.",
 	"run.timeout":       "TIMEOUT of the whole run was over: see which line took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
@@ -182,8 +182,8 @@ type Env struct {
 	Slurm     *probe.SlurmGPUs    // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
 	Hold      bool                // no action is carried out, see acts
 
-	held []string // actions that Hold has kept from being carried out
-	said []string // what commands have said on their standard error, see saidBy
+	held []string // actions that were not carried out because of Hold
+	said []string // last lines of commands' standard error, see saidBy
 }
 
 // At names what the check is about to do, for the report should it never return.

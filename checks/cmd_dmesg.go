@@ -7,7 +7,7 @@ import "context"
 // command that is given in its place.
 //
 // The kernel logs names that users choose, of processes, files and cgroups, even at the
-// begin of a line. Match what no name can be: the whole form, from its first byte.
+// begin of a line. Match the whole form, from its first byte: no name can have it.
 //
 //	node* || check_cmd_dmesg -m '!/EDAC .* UE /' -m '!/Machine check/'
 type cmdDmesg struct {

@@ -15,23 +15,23 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// The rule on what a check may end or remove. All that destroys something of a
-// user's goes through the functions of this file.
+// The rule on what a check may end or remove. Every action that destroys something of
+// a user goes through the functions of this file.
 //
-//   - What a line asks for by itself (kill, -k, -K) is the site's decision, as in
-//     LBNL NHC: the line names what is killed. Of that [probe.Host.Spared] excepts
-//     what no line can mean, and [Env.killUser] the processes of jobs that run.
-//   - What a job has left behind is ended or removed only if it surely belongs to
-//     a job that has ended, and its owner has no other claim to it on this node:
+//   - An action of a line (kill, -k, -K) is the site's decision, as in LBNL NHC.
+//     [probe.Host.Spared] excludes processes that no site wants to kill, and
+//     [Env.killUser] the processes of running jobs.
+//   - Leftovers of a job are ended or removed only if they surely belong to a job
+//     that has ended, and their owner has no other claim to them on this node:
 //     [leftRun.keeps] for processes, [leftRun.askSlurm] for IPC and files. In
-//     doubt it is reported.
+//     doubt they are reported.
 //
 // Signals go to a process by a descriptor, after it was compared with the one that
-// was judged: a PID that was reused meanwhile is none of ours.
+// was judged: the PID may have been reused meanwhile.
 
-// kill ends a process with SIGKILL. Its end is not waited for. One that has
-// ended already is as good as killed. false: the run holds its actions, or the
-// process is spared.
+// kill sends SIGKILL to a process and does not wait for its end. A process that has
+// ended already counts as killed. It returns false if the run holds its actions, or
+// the process is spared.
 func (e *Env) kill(check string, p probe.Process, notes *[]Finding) bool {
 	if why := e.Host.Spared(p.PID); why != "" {
 		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %s", check, p.PID, why)))
@@ -62,14 +62,14 @@ func (e *Env) killUser(check string, p probe.Process, notes *[]Finding) {
 	}
 }
 
-// actionFailed says that something was to be done and could not be. LBNL NHC
-// leaves that to the command's own words on the standard error.
+// actionFailed returns a finding about an action that failed. In LBNL NHC only the
+// command's standard error shows that.
 func actionFailed(message string) Finding {
 	return Finding{Code: "ps.action.failed", Severity: Warn, Message: message}
 }
 
-// doActionFailed is what to do about it.
-const doActionFailed = "nhc-gpu could not do what the line asks for, or spared the process; the message says why. If it is meant do it by hand, as root."
+// doActionFailed is the advice for it.
+const doActionFailed = "The action failed, or nhc-gpu spared the process; the message gives the reason. To do it anyway, do it by hand as root."
 
 // keeps says why a process of the ended job must not be ended, "" if it may be.
 func (r *leftRun) keeps(p *leftProcess) string {
@@ -85,8 +85,8 @@ func (r *leftRun) keeps(p *leftProcess) string {
 // person says whether the job's user is neither root nor of the system.
 func (r *leftRun) person() bool { return r.job.UID > 0 && int64(r.job.UID) > r.system }
 
-// hasEnded says whether Slurm has no step of the job at work any more: somebody may
-// run an epilog by hand. The step that an epilog itself may run in does not count.
+// hasEnded reports whether no step of the job runs any more: a person may run an
+// epilog by hand. The step that an epilog itself may run in does not count.
 func (r *leftRun) hasEnded() bool {
 	if r.job.Again {
 		r.runs = "the job runs here again"
@@ -131,7 +131,7 @@ type slurmJob struct {
 	id, state string
 }
 
-// endedStates are those in which a job has nothing on its nodes any more.
+// endedStates are the states in which a job has no process on its nodes any more.
 var endedStates = []string{"PENDING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
 	"OUT_OF_MEMORY", "REVOKED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 
@@ -146,7 +146,7 @@ func (e *Env) jobsOf(ctx context.Context, uid int, node string) (jobs []slurmJob
 	host, _, _ := strings.Cut(cmp.Or(e.lookup("HOSTNAME_S"), e.lookup("HOSTNAME")), ".")
 	squeue := strings.Fields(e.lookup("SQUEUE_CMD"))
 	if len(squeue) == 0 || squeue[0] == defaultSqueue {
-		squeue = []string{"squeue"} // where PATH has it
+		squeue = []string{"squeue"} // found in PATH
 	}
 	c := e.command(slices.Concat(squeue, []string{"--noheader", "--all", "--local", "--array", "--states=all", "--user=" + strconv.Itoa(uid),
 		"--nodelist=" + cmp.Or(node, host), "--format=%A|%T|%U"})...)

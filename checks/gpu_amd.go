@@ -12,8 +12,8 @@ type amdOnly struct {
 }
 
 const (
-	noAMD = "GPUs of AMD are not supported"
-	amdDo = "Nothing is wrong with the node: the line is for GPUs of AMD, which nhc-gpu does not check. Take it out, or put AzureHPC's script of that check into /etc/nhc/scripts: its function is used then."
+	noAMD = "AMD GPUs are not supported"
+	amdDo = "Nothing is wrong with the node: nhc-gpu does not check AMD GPUs. Remove the line, or put AzureHPC's script of that check into /etc/nhc/scripts: nhc-gpu then uses its function."
 )
 
 func init() {

@@ -33,8 +33,8 @@ import (
 //	gpu* || check_gpu_bandwidth 48 335
 type gpuBandwidth struct {
 	active
-	Host    float64       `arg:"1" toml:"host"` // GB/s from and to the node's memory, each; 0: nothing is asked for
-	Peer    float64       `arg:"2" toml:"peer"` // GB/s between two GPUs, each way; 0: nothing is asked for
+	Host    float64       `arg:"1" toml:"host"` // GB/s from and to the node's memory, each; 0: no limit
+	Peer    float64       `arg:"2" toml:"peer"` // GB/s between two GPUs, each way; 0: no limit
 	Surplus []string      `arg:"*"`             // AzureHPC's third number, which is for AMD's links
 	Size    Size          `opt:"b" toml:"size"` // of one copy, 512M
 	Time    time.Duration `opt:"t" toml:"time"` // the most that it takes, 25s

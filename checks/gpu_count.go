@@ -24,7 +24,7 @@ import (
 //	gpu* || check_gpu_count 8
 type gpuCount struct {
 	Want int    `arg:"1" toml:"want"` // how many GPUs the node has; 0: as many as ever
-	Type string `arg:"2" toml:"type"` // AzureHPC's second word: what is not nvidia is AMD's, and skipped
+	Type string `arg:"2" toml:"type"` // AzureHPC's second argument: any value except nvidia is for AMD, and the line is skipped
 }
 
 func init() {

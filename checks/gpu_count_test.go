@@ -140,7 +140,7 @@ func init() {
 		noNVML(onGPUs("no driver, and fewer wanted than are there", of("7"), nil, cannot("7 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &probe.NVMLError{Call: "nvmlInit", Code: 9}),
 		noNVML(onGPUs("no library", nil, nil, cannot("8 GPUs", 8, "load libnvidia-ml.so.1: not found")), none),
 		scenario{name: "nothing where one is wanted", words: of("1"), nvmlErr: none, want: []Finding{cannot("1 GPU", 0, "load libnvidia-ml.so.1: not found")}},
-		onGPUs("GPUs of another maker", of("8", "rocm"), nil, Finding{Code: "gpu.amd", Severity: Skip, Message: name + ":  not run: GPUs of AMD are not supported"}),
+		onGPUs("GPUs of another maker", of("8", "rocm"), nil, Finding{Code: "gpu.amd", Severity: Skip, Message: name + ":  not run: AMD GPUs are not supported"}),
 		onGPUs("NVIDIA by name", of("8", "NVIDIA"), nil),
 		unreadable, garbage, cannotKeep,
 	)

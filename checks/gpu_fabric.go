@@ -287,8 +287,8 @@ func (r *fabricRun) tellSwitches() {
 	}
 }
 
-// runs says whether a service of NVIDIA's runs on the node, as root or in a unit of its
-// own. Any user can call a process so.
+// runs reports whether a service of NVIDIA runs on the node, as root or in a unit of its
+// own. The name alone is no proof: any user can start a process with that name.
 func (r *fabricRun) runs(procs []probe.Process, name string) bool {
 	return slices.ContainsFunc(procs, func(p probe.Process) bool {
 		if path.Base(p.Command()) != name {

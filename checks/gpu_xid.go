@@ -25,7 +25,7 @@ import (
 // A path in place of HOURS is a file to look at in place of the kernel's log,
 // as with AzureHPC's check of that name: whatever it holds counts as present,
 // and nothing is remembered. Any user can write to a file of syslog with logger(1),
-// and so take the node out of service.
+// and so drain the node.
 //
 //	gpu* || check_gpu_xid
 //	gpu* || check_gpu_xid 72 -c '48,62-64,79,sxid:*'

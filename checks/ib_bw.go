@@ -91,7 +91,7 @@ var ibBWDo = activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width a
 	"ib.bw.gid":      "The port has no address that RoCE v2 could use: check_ib_gid says more.",
 	"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port; else see nvidia-smi.",
 	"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
-	"ib.bw.repeated": "Nothing, if it is rare: the port works. If the same port shows it again and again run ib_write_bw by hand (see ib.bw.failed), and see check_ib_errors and the load of the node.",
+	"ib.bw.repeated": "Nothing, if it is rare: the port works. If the same port reports it repeatedly, run ib_write_bw by hand (see ib.bw.failed), and see check_ib_errors and the load of the node.",
 	"ib.bw.way":      "No such port has a rate: that is more likely the network's addresses than the ports. RoCE: an interface in a VRF (ip vrf show) reaches itself only with a new kernel, and with --pairs rails have to be one network (ip route get ADDRESS from ADDRESS): leave --pairs out, or the line. InfiniBand: sminfo, check_ib_gid. Of a port alone: name another beside it.",
 	"ib.bw.alone":    "Nothing, if the rails are networks of their own. Else see the addresses and routes of their interfaces (ip route show dev INTERFACE), and the subnet's prefix and manager (check_ib_gid, sminfo).",
 	"ib.bw.rate":     "Other such ports reach nine tenths of their rate. If this is the best that the node can do say so: give the line a number. Else see check_ib_pcie and check_ib_ports.",
@@ -261,7 +261,7 @@ func (b *bwRun) run() {
 	}
 }
 
-// timeFor says whether the time is enough for a round: a test that has hung may take all of its own.
+// timeFor reports whether the time suffices for a round; a test that hangs takes its whole limit.
 func (b *bwRun) timeFor(round []bwTest) bool {
 	need := b.c.Duration
 	if len(round) > 0 && round[0].first != nil && round[0].first.Kind == probe.PerftestHung {
@@ -271,8 +271,8 @@ func (b *bwRun) timeFor(round []bwTest) bool {
 	return !ok || time.Until(end) >= need+time.Second
 }
 
-// untested reports the tests that the time was too short for. One that has hung already has
-// had its time; another error decides nothing before it is repeated.
+// untested reports the tests for which the time was too short. A test that hung has had its
+// time already; any other error decides nothing before a second run.
 func (b *bwRun) untested() {
 	for _, t := range b.tests {
 		if t.first != nil {

@@ -37,13 +37,13 @@ func (b *bwRun) judgeRound(round []bwTest, results []probe.PerftestResult) {
 		}
 		b.measure(&t, results[i].Rate, len(round))
 		if t.first != nil {
-			b.report(t.device(), Finding{Code: "ib.bw.repeated", Severity: Warn, Got: t.first.Text}, "it had no rate at first, and has one now that it is repeated alone")
+			b.report(t.device(), Finding{Code: "ib.bw.repeated", Severity: Warn, Got: t.first.Text}, "the first run failed, a second run alone succeeded")
 		}
 	}
 }
 
 // repeats returns the tests whose error would fail their port, to run once more, each
-// alone: a single error of perftest is no measured fault, and may come of the load. A
+// alone: a single error of perftest is no measured fault, and the load may cause it. A
 // test that hung while it was alone has had its time.
 func (b *bwRun) repeats() (tests []bwTest) {
 	b.faults = slices.DeleteFunc(b.faults, func(f bwFault) bool {

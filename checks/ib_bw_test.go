@@ -86,7 +86,7 @@ func bwScenarios(name string, gdr bool) (list []scenario) {
 		on("all are slow", nil, fakesys.Perftest{Rate: "250.00"}, nil, all...),
 		on("carries nothing", nil, oneActs("transfer"), nil, says(Fail, "failed", "", "Completion with error at client", "it has no rate")),
 		on("carries nothing once, and something when it is alone", nil, oneActs("transfer once"), nil,
-			says(Warn, "repeated", "", "Completion with error at client", "it had no rate at first, and has one now that it is repeated alone")),
+			says(Warn, "repeated", "", "Completion with error at client", "the first run failed, a second run alone succeeded")),
 		on("no link", nil, oneActs("link"), nil, says(Fail, "failed", "", "Unable to Connect the HCA's through the link", "it has no rate")),
 		on("not there for verbs", nil, oneActs("nodevice"), nil, says(Fail, "failed", "", "Unable to find the Infiniband/RoCE device", "it has no rate")),
 		on("none carries anything", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_*": "transfer"}}, nil, noWay(name, "Completion with error at client")...),
@@ -241,7 +241,7 @@ func TestIBBWRefuses(t *testing.T) {
 func TestIBBWHang(t *testing.T) {
 	t.Parallel()
 	fails := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "it did not end"}, "it has no rate after 2s")
-	passing := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.repeated", Severity: Warn, Got: "it did not end"}, "it had no rate at first, and has one now that it is repeated alone")
+	passing := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.repeated", Severity: Warn, Got: "it did not end"}, "the first run failed, a second run alone succeeded")
 	late := portFinding("check_ib_bw", "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Unknown, Want: "-t above 6s", Got: "Completion with error at client"}, "it has no rate, and there is no time to repeat it alone")
 	for act, c := range map[string]struct {
 		words   []string

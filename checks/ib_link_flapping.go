@@ -23,10 +23,10 @@ import (
 // held for a quarter of HOURS, or with "nhc-gpu clear --ib".
 //
 // LOGs are files of syslog that are looked at as well, the last 8 MiB of each, for
-// what systemd-networkd and the kernel say of the ports' interfaces. Any user can write
-// to such a file with logger(1), and so take the node out of service; the kernel's own
-// log, which is read in any case, no user can forge. As with AzureHPC's check of that
-// name a path may stand in the place of COUNT.
+// lines of systemd-networkd and the kernel about the ports' interfaces. Any user can write
+// to such a file with logger(1), and so drain the node. No user can forge the kernel's own
+// log, which the check always reads. As in AzureHPC's check of that name a path may
+// replace COUNT.
 //
 //	gpu* || check_ib_link_flapping
 //	gpu* || check_ib_link_flapping 24 5 /var/log/syslog

@@ -17,8 +17,8 @@ type Job struct {
 	Beside []int `json:"beside,omitempty"` // uids of jobs that have begun here, too, and whose end nobody has seen
 
 	Het     string `json:"het,omitempty"`     // the id of the heterogeneous job that it is a component of; "" if of none
-	Restart int    `json:"restart,omitempty"` // how often it was requeued
-	Again   bool   `json:"again,omitempty"`   // after that it has begun here again
+	Restart int    `json:"restart,omitempty"` // number of requeues
+	Again   bool   `json:"again,omitempty"`   // it started on this node again after a requeue
 
 	Ended bool          `json:"ended,omitempty"` // this is its epilog
 	End   bool          `json:"end,omitempty"`   // of the site's policy: what it leaves behind is ended

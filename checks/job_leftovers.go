@@ -39,7 +39,7 @@ type jobLeftovers struct {
 	End   bool          `opt:"e" toml:"end"`   // end the processes and remove the rest
 	Fail  bool          `opt:"f" toml:"fail"`  // fail, in place of a warning
 	Stuck time.Duration `opt:"s" toml:"stuck"` // seconds in state D after which no signal can end a process that was killed
-	looks int           // how often /dev/shm is looked through at most; 0: mostLooks
+	looks int           // largest number of passes over /dev/shm; 0: mostLooks
 }
 
 const jobLeftoversName = "check_job_leftovers"
@@ -102,14 +102,14 @@ type leftRun struct {
 	end    bool
 	seen   map[int]*leftProcess
 	runs   string // why the job may not have ended after all
-	doubt  string // why its user may have another job here, though nothing is seen of one
+	doubt  string // why its user may have another job here, although none is visible
 	err    error  // why a process could not be looked into, at the last look
 
 	// Of IPC and files.
-	until       time.Time // made later they are not the job's; zero: it has just ended
+	until       time.Time // objects created later are not the job's; zero: the job has just ended
 	ended       []string  // other jobs that have ended, whatever Slurm says
 	more        bool      // there are files that were not looked at
-	found, gone int       // how many there were, and how many were removed
+	found, gone int       // number of objects found, and removed
 }
 
 // leftProcess is a process of the job, and what has become of it.
@@ -256,7 +256,7 @@ func (r *leftRun) isStuck(p *leftProcess) bool {
 // mayEnd says whether a process may be ended.
 func (r *leftRun) mayEnd(p *leftProcess) bool { return !p.held && r.keeps(p) == "" }
 
-// unclaimed says whether a process should have gone with its job.
+// unclaimed reports whether a process should have ended with its job.
 func unclaimed(p *leftProcess) bool { return p.Claim == "" }
 
 // signal asks all to end that may be ended, or makes them. It says false: their end

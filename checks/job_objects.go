@@ -32,8 +32,8 @@ type leftObject struct {
 var ipcWords = map[probe.IPCKind]string{probe.SharedMemory: "shared memory segment", probe.MessageQueue: "message queue", probe.SemaphoreSets: "semaphore set"}
 
 // objects reports the IPC and the files of the job's user that no process uses any
-// more, and removes them if that is wanted and nothing else claims them: those that
-// earlier epilogs had no time for, and the job's own.
+// more: leftovers that earlier epilogs had no time for, and the job's own. It removes
+// them if nhc.toml asks for that and no other claim exists.
 func (r *leftRun) objects(ctx context.Context) (findings []Finding) {
 	if int64(r.job.UID) <= r.system {
 		return nil
@@ -46,7 +46,7 @@ func (r *leftRun) objects(ctx context.Context) (findings []Finding) {
 		return findings
 	}
 	f := Finding{Code: "job.left.file", Severity: Warn,
-		Message: fmt.Sprintf("%s:  %s has more files in /dev/shm than were looked at; the rest stays", jobLeftoversName, r.userOf(r.job.UID))}
+		Message: fmt.Sprintf("%s:  %s has more files in /dev/shm than this epilog had time for; the rest stays", jobLeftoversName, r.userOf(r.job.UID))}
 	if r.end {
 		f.Message += " until the next epilog"
 		findings = append(findings, r.env.keep(jobLeftoversName, shmRecords+r.job.ID, shmRecord{r.job.ID, r.job.UID, r.job.User, r.job.Began, time.Now()})...)
@@ -65,8 +65,8 @@ type shmRecord struct {
 
 const shmRecords = "shm-"
 
-// earlier goes on with what earlier epilogs had no time for. What cannot be removed
-// now waits for the next one.
+// earlier continues with files that earlier epilogs had no time for. Files that cannot
+// be removed now wait for the next epilog.
 func (r *leftRun) earlier(ctx context.Context) (findings []Finding) {
 	records, err := r.env.Host.Records(shmRecords)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
@@ -92,10 +92,10 @@ func (r *leftRun) earlier(ctx context.Context) (findings []Finding) {
 	return findings
 }
 
-// mostLooks bounds how often an epilog looks through /dev/shm.
+// mostLooks is the largest number of passes of an epilog over /dev/shm.
 const mostLooks = 10
 
-// rounds looks and removes until there is nothing more to look at.
+// rounds repeats the pass until no file is left to look at.
 func (r *leftRun) rounds(ctx context.Context) (findings []Finding) {
 	for range cmp.Or(r.looks, mostLooks) {
 		before := r.gone
@@ -107,7 +107,7 @@ func (r *leftRun) rounds(ctx context.Context) (findings []Finding) {
 	return findings
 }
 
-// round is one look.
+// round makes one pass.
 func (r *leftRun) round(ctx context.Context) []Finding {
 	list, findings := r.unused()
 	list = slices.DeleteFunc(list, func(o leftObject) bool {
@@ -189,7 +189,7 @@ type claim struct {
 	owners  map[int][]uint32 // the users of the processes that live, by pid
 }
 
-// ofJob says whether an object is surely the job's.
+// ofJob reports whether an object surely belongs to the job.
 func (c claim) ofJob(o leftObject) bool { return c.sure && (!o.public || !c.shared) }
 
 func (r *leftRun) claim() (c claim, err error) {

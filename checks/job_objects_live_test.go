@@ -234,7 +234,7 @@ func TestJobLeftoversOfManyFiles(t *testing.T) {
 		return text
 	}
 	fill()
-	if text := run(job, false, 0); left() != many || !strings.Contains(text, "alice has more files in /dev/shm than were looked at; the rest stays\n") {
+	if text := run(job, false, 0); left() != many || !strings.Contains(text, "alice has more files in /dev/shm than this epilog had time for; the rest stays\n") {
 		t.Errorf("%d are left: %s", left(), text)
 	}
 	if text := run(job, true, 0); left() != 0 || strings.Count(text, "; removed\n") != 2 || strings.Contains(text, "more files") {

@@ -27,7 +27,7 @@ import (
 // So a form is matched from the first byte of the record to its last, and its fixed
 // bytes go on behind the first 15.
 
-// kernelSubject is what a form is about.
+// kernelSubject is the subject of a form.
 type kernelSubject int
 
 const (
@@ -35,7 +35,7 @@ const (
 	aboutLink
 )
 
-// kernelKind is what a line of a form says.
+// kernelKind is the meaning of a form's lines.
 type kernelKind int
 
 const (
@@ -51,12 +51,12 @@ const (
 	saysUnplugged
 )
 
-// kernelForm is one form of the lines that are believed. In Form stand
+// kernelForm is one form of the lines that are believed. Form may contain
 //
 //	{pci}     a PCI address; {pcifn} one with its function
 //	{mig}     nothing, or the parts of MIG: " GPU-I:02 GPU-CI:00"
-//	{code N}  a number of up to N digits, and behind a comma whatever follows
-//	{rest}    whatever follows
+//	{code N}  a number of up to N digits, and behind a comma any text
+//	{rest}    any text
 //	{dev}     a network interface
 //	{a|b}     one of these
 //	{br}      a line break, as the kernel or syslog writes it, with the driver's prefix
@@ -67,8 +67,8 @@ type kernelForm struct {
 	Kind    kernelKind
 	Cont    bool // also in a record of flag c: the driver prints with KERN_CONT
 	Form    string
-	Source  string // what prints it
-	Proof   string // why no user can
+	Source  string // the function that prints it
+	Proof   string // why no user can print it
 }
 
 // Drivers whose messages name a GPU's reset or a lost link.
@@ -169,8 +169,8 @@ func (e *Env) kernelLog(from uint64, about kernelSubject, each func(probe.Kernel
 	})
 }
 
-// believe matches the text of a record of facility 0. Text from anywhere else, such as
-// a file of syslog, can be anyone's: this then says what the line would mean.
+// believe matches the text of a record of facility 0. Any user can write text of another
+// origin, such as a file of syslog: the result is then only what the line would mean.
 func believe(text []byte, cont bool, about kernelSubject) (kernelLine, bool) {
 	if len(text) == 0 || len(text) > maxKernelLine {
 		return kernelLine{}, false
@@ -187,7 +187,7 @@ func believe(text []byte, cont bool, about kernelSubject) (kernelLine, bool) {
 	return kernelLine{}, false
 }
 
-// maxKernelLine is the longest line that is looked at: a record ends there.
+// maxKernelLine is the largest length of a line, bytes: a record ends there.
 const maxKernelLine = 8 << 10
 
 // match matches the whole of a text.
@@ -284,7 +284,7 @@ func cutFunction(text string) string {
 	return text
 }
 
-// addressLength is how many bytes of a text may be a PCI address.
+// addressLength returns the number of leading bytes that may be a PCI address.
 func addressLength(text string) int {
 	n := span(text, func(c byte) bool { return isHex(c) || c == ':' })
 	if n+1 < len(text) && text[n] == '.' && isHex(text[n+1]) {
@@ -296,7 +296,7 @@ func addressLength(text string) int {
 	return n
 }
 
-// span is how many bytes at the begin of a text are of a kind.
+// span returns the number of leading bytes of a kind.
 func span(text string, is func(byte) bool) int {
 	n := 0
 	for n < len(text) && is(text[n]) {
@@ -311,7 +311,7 @@ func isHex(c byte) bool {
 	return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f'
 }
 
-// netfilterLine says whether a text is what netfilter writes behind a rule's prefix,
+// netfilterLine reports whether a text has the fields that netfilter writes behind a rule's prefix,
 // "IN=lo OUT= ... PREC=0x00": with nf_log_all_netns the prefix is a user's. The name
 // of a process is too short to hold as much, so that no user can hide a line.
 func netfilterLine(text string) bool {
@@ -333,8 +333,8 @@ func netfilterLine(text string) bool {
 // logReader is a check that can judge by files of syslog.
 type logReader interface{ logFiles() []string }
 
-// UserWritten are the files of syslog that a check judges by. Unlike the kernel's own
-// log any user can write to them, with logger(1).
+// UserWritten returns the files of syslog that a check judges by. Any user can write to
+// them with logger(1), but not to the kernel's own log.
 func UserWritten(name string, args []string, table map[string]any) []string {
 	info, ok := Lookup(name)
 	if !ok {
@@ -354,8 +354,8 @@ func UserWritten(name string, args []string, table map[string]any) []string {
 	return c.logFiles()
 }
 
-// pastedLine finds the driver's words in a line as people paste it. It is for
-// explaining, not for judging.
+// pastedLine finds the driver's text in a line that a person pasted. It serves to
+// explain, not to judge.
 func pastedLine(text string) (kernelLine, bool) {
 	for _, start := range []string{"NVRM: ", "nvidia-nvswitch"} {
 		if i := strings.Index(text, start); i >= 0 {

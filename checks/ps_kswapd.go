@@ -51,7 +51,7 @@ func (c *psKswapd) Run(_ context.Context, env *Env) []Finding {
 	var pids []string
 	var times []int64
 	for _, p := range procs {
-		if !strings.Contains(p.Args, "kswapd") || p.UID != 0 || !env.Host.RootsOwn(p.PID) { // any user can call a process so
+		if !strings.Contains(p.Args, "kswapd") || p.UID != 0 || !env.Host.RootsOwn(p.PID) { // any user can start a process with that name
 			continue
 		}
 		u, err := env.Host.Usage(p)

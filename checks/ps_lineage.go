@@ -49,8 +49,8 @@ func init() {
 
 // daemons are the processes that start jobs, by resource manager. An execd of
 // Grid Engine may have been restarted, which leaves its shepherds alone. Its daemons
-// may be an administrator's, who is an ordinary user; the others are root's, and a
-// user's process of that name is none of them.
+// may run as an administrator who is an ordinary user. The others are root's, and a
+// user's process with that name does not count.
 var daemons = [...]struct {
 	manager, match string
 	root           bool

@@ -256,7 +256,7 @@ func (r *serviceRun) start(ctx context.Context) (message string, done bool) {
 	down := r.text("not running")
 	text := down
 	var action probe.Command
-	var command string // action as a person reads it
+	var command string // the action for a person
 	switch {
 	case r.Start:
 		text += "; start"
@@ -298,7 +298,7 @@ func (r *serviceRun) serviceCommand(verb string) probe.Command {
 	return r.env.command(append(argv, verb)...)
 }
 
-// serviceText returns that command as a person reads it.
+// serviceText returns that command for a person.
 func (r *serviceRun) serviceText(verb string) string {
 	return fmt.Sprintf("/sbin/service %s %s", r.service, verb)
 }

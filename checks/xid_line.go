@@ -8,8 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What the lines of the NVIDIA driver in the kernel's log say. Which of them are
-// believed is decided in klog.go.
+// The meaning of the NVIDIA driver's lines in the kernel's log. klog.go decides which of
+// them are believed.
 
 // xidLine is what one line says.
 type xidLine struct {

@@ -47,8 +47,8 @@ type nvlink5 struct {
 	Status uint32 // errorStatus
 }
 
-// parseNVLink5 reads the text behind the code of such an Xid. What stands before its
-// last comma may be the rest of a process name.
+// parseNVLink5 reads the text behind the code of such an Xid. The text before its last
+// comma may be the rest of a process name.
 func parseNVLink5(text string) (n nvlink5, ok bool) {
 	at := strings.LastIndex(text, "(0x")
 	if at < 0 {

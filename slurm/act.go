@@ -96,7 +96,7 @@ func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 	case m.Pending == (Pending{}):
 		return Outcome{Decision: Decision{Why: "nothing is pending"}}, nil
 	case m.Refusal.Text != "" && !c.due(m):
-		return Outcome{Decision: Decision{Why: "Slurm has refused it"}, Spared: true, Pending: true}, nil
+		return Outcome{Decision: Decision{Why: "Slurm refused it"}, Spared: true, Pending: true}, nil
 	}
 	return c.remembering(ctx, func(m *Memory, out *Outcome) error {
 		if m.Pending == (Pending{}) {

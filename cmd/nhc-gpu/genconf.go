@@ -239,7 +239,7 @@ func genconfHelp(program string) {
  -v                Run verbosely (VERBOSE=1)
  -x                Accepted for LBNL NHC's sake
 
- All other words must be settings of the form VARNAME=value.
+ All other arguments must be settings of the form VARNAME=value.
  Exit status: 0 written, 1 could not, 10 wrong command line.
 
 EXAMPLE:

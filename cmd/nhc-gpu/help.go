@@ -31,7 +31,7 @@ const helpText = `
  -a                Run all checks; do not stop at the first failure (NHC_CHECK_ALL=1)
  -c <conffile>     Load config from <conffile> (default: <confdir>/<name>.conf)
  -d                Debugging output (DEBUG=1)
- -e <check>        Evaluate the check line <check> and leave; marks no node
+ -e <check>        Evaluate the check line <check> and exit; marks no node
  -f                Run shell checks in forked subprocesses (NHC_CHECK_FORKED=1)
  -l <logspec>      File or redirections for the log, - for none (LOGFILE=<logspec>)
  -n <name>         Set program name to <name> (default: nhc); see -D and -c above
@@ -40,7 +40,7 @@ const helpText = `
  -v                Run verbosely (VERBOSE=1)
  -x                Let bash trace shell lines (set -x)
 
- All other words must be settings of the form VARNAME=value.
+ All other arguments must be settings of the form VARNAME=value.
 %s
 EXAMPLES:
 ---------
@@ -58,7 +58,7 @@ EXAMPLES:
 
 const ownSyntax = `           nhc-gpu <command> [<arguments>]
 
- nhc-gpu checks whether this node may take, or keep, a job. Without a command it
+ nhc-gpu checks whether this node can accept, or keep, a job. Without a command it
  is a drop-in replacement of LBNL Node Health Check: it runs the checks, also
  with -v alone, drains the node if one fails, and resumes it when all pass.
 `
@@ -77,9 +77,9 @@ const ownHelp = `
                    Exit status: 0 ok, 1 warn, 2 fail, 3 unknown
                    Options of --check, in any order, before those above:
    --act           Carry out the actions of the checks
-   --no-shell      Leave shell lines out; their results are unknown
+   --no-shell      Skip shell lines; their results are unknown
    --json          Print one object of JSON
-   --redact        Leave out serial numbers and UUIDs
+   --redact        Remove serial numbers and UUIDs
  --baseline[=RUNS] Run the active tests (5 times) to learn what this node
                    reaches; --baseline=0 shows what is known
  --prolog          Run as Slurm's Prolog: before the job of SLURM_JOB_ID

@@ -99,7 +99,7 @@ func (l *linter) scripts() {
 // are not quite LBNL NHC's.
 func (l *linter) dropped() {
 	for _, d := range run.DroppedFunctions(l.r.scripts) {
-		fix := "give one of the two another name"
+		fix := "rename one of the two functions"
 		if d.By.Stock {
 			fix = "rename the file, so that bash reads it later: zz_" + filepath.Base(d.From)
 		}
@@ -280,8 +280,8 @@ func (l *linter) step(s *plan.Step) {
 		}
 	}
 	for _, path := range checks.UserWritten(s.Name, s.Args, s.Table) {
-		l.say(warning, "take "+path+" out of the line: the kernel's own log then counts",
-			"%s: any user can write to %s with logger(1), and so have this node drained; in: %s", s.Pos, path, s.Text)
+		l.say(warning, "remove "+path+" from the line: the check then reads the kernel's own log",
+			"%s: any user can write to %s with logger(1), and so drain this node; in: %s", s.Pos, path, s.Text)
 	}
 	text, sure := l.r.mistake(s)
 	if text == "" {

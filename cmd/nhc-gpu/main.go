@@ -105,6 +105,6 @@ func worker(args []string) int {
 	if len(args) == 3 && args[0] == run.StatesName {
 		return run.PrintStates(args[1], args[2])
 	}
-	fmt.Fprintf(alerts, "nhc-gpu: %s is the name of its own workers; it cannot be started by hand\n", run.WorkerName)
+	fmt.Fprintf(alerts, "nhc-gpu: %s is the name of nhc-gpu's own workers; do not start it by hand\n", run.WorkerName)
 	return 2
 }

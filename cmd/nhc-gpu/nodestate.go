@@ -86,7 +86,7 @@ func (r *oneRun) findName() {
 	case len(resp.Jobs) == 1:
 		r.rename(resp.Jobs[0])
 	case len(resp.Jobs) > 1:
-		r.node.bad = fmt.Errorf("name this node: slurm.conf has %d nodes on host %s (%s, ...): set SLURMD_NODENAME in %s, or as a word of the command line",
+		r.node.bad = fmt.Errorf("name this node: slurm.conf has %d nodes on host %s (%s, ...): set SLURMD_NODENAME in %s, or as an argument",
 			len(resp.Jobs), host, strings.Join(resp.Jobs[:2], ", "), filepath.Join(r.set.get("SYSCONFIGDIR"), "nhc"))
 	default:
 		r.unnamed = true

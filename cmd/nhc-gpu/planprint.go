@@ -78,7 +78,7 @@ func printPlan(words []string, exit *int) error {
 		wrong++
 	}
 	if wrong > 0 {
-		fmt.Fprintf(alerts, "nhc-gpu: %d wrong, marked with !! above\n", wrong)
+		fmt.Fprintf(alerts, "nhc-gpu: %s, marked with !! above\n", counted(wrong, "error"))
 		*exit = 1
 	}
 	return nil
@@ -117,7 +117,7 @@ func (r *oneRun) scriptLines() (lines []string) {
 // droppedWhy says why a function of a script is not used.
 func droppedWhy(d run.Dropped) string {
 	if d.By.Stock {
-		return "LBNL NHC's own " + filepath.Base(d.By.Path) + ", which bash reads later, defines it, too; the built-in one is used"
+		return "LBNL NHC's own " + filepath.Base(d.By.Path) + ", which bash reads later, defines it, too; the built-in check is used"
 	}
 	return d.By.Path + ", which bash reads later, defines it, too"
 }

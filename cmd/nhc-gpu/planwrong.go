@@ -139,7 +139,7 @@ func (r *oneRun) neverRun(s *plan.Step) string {
 	if s.MaxAge > 0 || s.Usage != nil || s.Fits(limit) {
 		return ""
 	}
-	return fmt.Sprintf("it may take %s, a run of %s leaves it less: it is skipped", s.Bound, limit)
+	return fmt.Sprintf("it may take %s, more than a run of %s leaves: it is skipped", s.Bound, limit)
 }
 
 const neverRunFix = "copy the lines to /etc/nhc/nhc-active.conf and run systemctl enable --now nhc-gpu-active.timer; or give the tests less time (-t), or --max-age: see docs/active.md"

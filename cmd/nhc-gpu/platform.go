@@ -102,7 +102,7 @@ func (r *oneRun) platformGroups() ([]checks.PlatformGroup, error) {
 	case err != nil:
 		return nil, err
 	case resp.Have == nil:
-		return nil, errors.New("read the PCI bus: the answer holds none")
+		return nil, errors.New("read the PCI bus: the answer has no device")
 	}
 	v := r.set.workerVars()
 	return checks.GroupPlatforms(resp.Have.IDs, platformsOf(v.ProfilesFile, v.Profiles)), nil

@@ -41,7 +41,7 @@ func cobraMain(args []string) int {
 	exit := 0
 	root := &cobra.Command{
 		Use:           ownName,
-		Short:         "Check whether a GPU node may take, or keep, a job",
+		Short:         "Check whether a GPU node can accept, or keep, a job",
 		SilenceErrors: true, SilenceUsage: true, Version: version,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, words []string) error { return report(words, &exit) },
