@@ -99,7 +99,7 @@ func TestCPUStreamHere(t *testing.T) {
 	if took := time.Since(start); took > 21*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	if len(got) == 0 || got[0].Code == "active.busy" || got[0].Code == "cpu.stream.memory" {
+	if len(got) == 0 || got[0].Code == "active.busy" || got[0].Code == "active.stopped" || got[0].Code == "cpu.stream.memory" {
 		t.Skipf("not here: %v", got)
 	}
 	if Worst(got) >= Unknown || got[len(got)-1].Code != "cpu.stream.rates" {

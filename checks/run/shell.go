@@ -259,6 +259,9 @@ func (s *Shell) send(fd int, fields ...string) error {
 		if err == unix.EINTR {
 			continue
 		}
+		if err == unix.EPIPE {
+			return nil // it is gone: who reads its answer tells how
+		}
 		if err != nil {
 			return fmt.Errorf("write to bash: %w", err)
 		}

@@ -61,7 +61,7 @@ func TestEndedOnGPU(t *testing.T) {
 			_ = syscall.Kill(cmd.Process.Pid, sig)
 			_ = cmd.Wait()
 			n.leavesNobody(t)
-			if took := time.Since(began); took > 3*time.Second {
+			if took := time.Since(began); took > 20*time.Second {
 				t.Errorf("it took %v", took)
 			}
 		})
