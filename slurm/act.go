@@ -17,7 +17,7 @@ type Outcome struct {
 	Calls   int      // commands started
 	Spared  bool     // Slurm was not asked: nothing has changed since it was
 	Repeats bool     // the error is one that was reported before, and stands
-	Refused bool     // the error is no passing one: Slurm refuses what we ask for
+	Refused bool     // the error is permanent: Slurm refuses the request
 	Kept    bool     // a healthy run does not resume the node: it has not looked at what drained it
 	Pending bool     // a drain could not be delivered and is kept for the next run
 	Warning error    // trouble with the state directory, which changed nothing else
@@ -45,8 +45,8 @@ const lockWait = 2 * time.Second
 // A prolog or an epilog that passes says nothing of the rest of the node: it
 // makes no call. One that fails drains the node.
 //
-// A run whose verdict is what it was asks nothing about a node that is out of service,
-// but for a slow re-check (see [Settings.Recheck]).
+// A run with an unchanged verdict asks nothing about a node that is out of service,
+// except for a slow re-check (see [Settings.Recheck]).
 func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outcome, error) {
 	if verdict.Healthy && (role == Prolog || role == Epilog) {
 		out := Outcome{Decision: Decision{Why: "one job's checks passed"}}
@@ -67,7 +67,7 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 	})
 }
 
-// leave asks nothing, and keeps what slurmd has told of the node meanwhile.
+// leave asks nothing, and keeps slurmd's latest report on the node.
 func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, error) {
 	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{})}
 	if standing, why := m.standing(v); m.Told == ToldDrained && v.Healthy && len(standing) > 0 {

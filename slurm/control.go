@@ -76,8 +76,8 @@ func NewController(node string, runner Runner, env func(string) string) *Control
 	}
 }
 
-// Read asks Slurm for the node's state and reason: one call, or two where sinfo cannot
-// tell.
+// Read asks Slurm for the node's state and reason: one call, or two if sinfo has no
+// answer.
 func (c *Controller) Read(ctx context.Context) (NodeInfo, error) {
 	if c.Settings.bySinfo() {
 		return c.ask(ctx, c.Settings.sinfoArgv, parseSinfo)
@@ -89,7 +89,7 @@ func (c *Controller) Read(ctx context.Context) (NodeInfo, error) {
 	return node, err
 }
 
-// errUnanswered says that a command is not there, or does not know what it was asked.
+// errUnanswered reports that a command is missing, or has no answer.
 var errUnanswered = errors.New("no answer to the question")
 
 func (c *Controller) ask(ctx context.Context, argvOf func(string) ([]string, error), parse func([]byte) (NodeInfo, error)) (NodeInfo, error) {

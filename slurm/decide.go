@@ -10,7 +10,7 @@ import (
 )
 
 // Prefix is the first word of every reason we set. Without a memory it is the only sign
-// of ownership; with one the reason has to be what we wrote, but for what Slurm appends
+// of ownership; with one the reason must be ours, except for text that Slurm appends
 // (" : reboot issued").
 const Prefix = "NHC:"
 

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// commentPrefix is how what we write into a job's AdminComment begins. It is the only
-// sign by which it may be replaced.
+// commentPrefix begins each AdminComment that we write. Only a comment with this prefix
+// is replaced.
 const commentPrefix = "nhc-gpu: "
 
 // TellJob writes into the AdminComment of a job that this node has refused it, and why:
 // the user of a job that is requeued sees no more than BeginTime otherwise. It costs a
-// read and a write, and keeps a comment that somebody else has written: no release
+// read and a write, and keeps a comment of another writer: no release
 // appends (22.05 stores the sign +=, 24.11 and 26.05 refuse it).
 //
-// A user can make other fields look like an AdminComment. So nothing of the answer is
+// A user can make other fields look like an AdminComment, so no part of the answer is
 // written back.
 func (c *Controller) TellJob(ctx context.Context, job, text string) error {
 	if digits(job) == "" {

@@ -30,8 +30,8 @@ type Memory struct {
 	BootID  string `json:"boot_id"` // memory of another boot is void
 	Told    Told   `json:"told"`
 
-	// Reason is the last that the node had of us, and Fault what it is for; empty
-	// since the node was seen in service. Known says that it had no other one of us.
+	// Reason is our last reason of the node, and Fault its cause; both are empty after
+	// the node was seen in service. Known reports that the node had no other reason of ours.
 	Reason string `json:"reason,omitempty"`
 	Fault  string `json:"fault,omitempty"`
 	Known  bool   `json:"known,omitempty"`
@@ -110,8 +110,8 @@ func (m *Memory) told(d Decision, fault string) {
 	}
 }
 
-// isForeign says of a reason that it is none of ours, because we have written another
-// one. After a write that reported an error nobody knows.
+// isForeign reports that a reason is not ours, because we have written another one.
+// After a write that reported an error this is unknown.
 func (m *Memory) isForeign(reason string) bool { return m.Known && !sameReason(reason, m.Reason) }
 
 // keep notes a drain that could not be delivered, with the time of the first
@@ -189,7 +189,7 @@ func BootID() string {
 // file system that a reboot may empty: /run. Its methods return in a bounded time. A nil
 // StateDir remembers nothing and locks nothing.
 type StateDir interface {
-	// Load returns what was saved last, nil if nothing was.
+	// Load returns the last saved data, nil if there is none.
 	Load() ([]byte, error)
 	// Save replaces it in one step: a reader, or a run killed half-way, finds the old
 	// one or the new one.

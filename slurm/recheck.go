@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A run whose verdict is what it was, on a node that is out of service already, asks
-// nothing: slurmctld would give thousands of nodes the same answer every few minutes,
-// for as long as a file server is dead. It asks when something changes, and slowly
+// A run with an unchanged verdict, on a node that is already out of service, asks
+// nothing: slurmctld would give thousands of nodes the same answer every few minutes
+// while a file server is dead. It asks at once if something changes, and slowly
 // otherwise.
 
 // DefaultRecheck is how long an unchanged answer of Slurm's counts at most
@@ -58,8 +58,8 @@ func (c *Controller) spared(m Memory, v Verdict, role Role) bool {
 	return !c.due(m)
 }
 
-// question is what a verdict asks about: two verdicts with the same one get the same
-// answer of an unchanged node.
+// question identifies the question of a verdict: two verdicts with the same question
+// get the same answer of an unchanged node.
 func (c *Controller) question(m Memory, v Verdict) string {
 	if !v.Healthy {
 		return strings.Join([]string{v.fault(), v.Cause.Check, v.Cause.Line, v.Cause.File, fmt.Sprint(v.Cause.Job)}, "\x00")
@@ -72,9 +72,9 @@ func (c *Controller) question(m Memory, v Verdict) string {
 	return strings.Join(words, "\x00")
 }
 
-// news says whether SLURM_NODE_IS_HEALTHY has become another word than what we know of
-// the node, so that it is worth asking. It follows a change of the node by some seconds:
-// a word that it had when Slurm was last asked says nothing new.
+// news reports whether SLURM_NODE_IS_HEALTHY has changed and differs from our memory of
+// the node, so that Slurm must be asked. It lags behind the node by some seconds: a value
+// that it had at the last read is not new.
 func (c *Controller) news(m Memory) bool {
 	expected := "no"
 	if m.Told == ToldOK {
@@ -83,8 +83,8 @@ func (c *Controller) news(m Memory) bool {
 	return c.NodeIsHealthy != "" && c.NodeIsHealthy != expected && c.NodeIsHealthy != m.IsHealthy
 }
 
-// fault names what is wrong by code and device: the numbers in a message change, and
-// the fault is the same. What has no device is told apart by its line.
+// fault identifies a fault by code and device: the numbers in a message change, but
+// the fault is the same. A finding without a device is identified by its line.
 func (v Verdict) fault() string {
 	switch {
 	case v.Healthy:
@@ -97,18 +97,18 @@ func (v Verdict) fault() string {
 	return cmp.Or(strings.TrimSpace(strings.Join([]string{v.Code, v.Cause.Check, v.Cause.Line}, " ")), v.Message)
 }
 
-// Refusal is what Slurm refuses us for good: to be root is not enough for it, or it
-// knows no such node.
+// Refusal is a permanent refusal of Slurm: it does not accept root, or it knows no such
+// node.
 type Refusal struct {
 	Text string    `json:"text"`
-	Said time.Time `json:"said"` // when the administrator was told last
+	Said time.Time `json:"said"` // time of the last report to the administrator
 }
 
 // sayAgain is how often the same refusal is reported.
 const sayAgain = 24 * time.Hour
 
-// refusals are its words for that (22.05, 24.11 and 26.05 run). A scontrol that this
-// machine may not execute ("run scontrol: permission denied") is none of Slurm's words.
+// refusals are Slurm's texts for that (tried with 22.05, 24.11 and 26.05). "run scontrol:
+// permission denied" is not from Slurm: this machine cannot execute scontrol.
 var refusals = lazily(`(?i)access[^.]{0,20}denied|error: [^:]*permission denied|invalid user id|invalid node name|knows no such node|node \S+ not found`)
 
 // NoSuchNode says of an error that Slurm does not know the node.

@@ -55,7 +55,7 @@ func SettingsFrom(env func(string) string) Settings {
 	}
 }
 
-// recheckFrom reads a number of seconds; what is none is the default.
+// recheckFrom reads a number of seconds; the default replaces any other text.
 func recheckFrom(text string) time.Duration {
 	if n, err := ParseRecheck(text); err == nil {
 		return n
@@ -75,8 +75,7 @@ func ParseRecheck(text string) (time.Duration, error) {
 // bySinfo reports whether the site wants sinfo to be asked in its own way.
 func (s Settings) bySinfo() bool { return s.Sinfo != "" || s.SinfoArgs != "" }
 
-// The columns of the answer that we ask sinfo for. It cuts what is longer; no reason of
-// ours is.
+// The columns that we ask sinfo for. sinfo truncates longer text; our reasons fit.
 const (
 	stateColumn  = 200
 	authorColumn = 60

@@ -54,8 +54,8 @@ type State struct {
 	// behind a stronger one: DOWN+DRAIN+REBOOT_ISSUED is "boot^" to sinfo.
 	Held bool
 
-	// Order names what a person has ordered beside any drain: a reboot, to power
-	// down, FAIL. It is the text of the flag's row in states.toml, empty without one.
+	// Order names a person's order besides a drain: a reboot, a power-down,
+	// FAIL. It is the text of the flag's row in states.toml, empty without one.
 	Order string
 }
 
@@ -113,8 +113,8 @@ func ParseState(text string) State {
 // is says whether a Full state has a flag.
 func (s State) is(flag string) bool { return slices.Contains(strings.Split(s.Text, "+"), flag) }
 
-// passing says that the node is about to register, or does not answer: what is written to
-// it now may be gone in a moment.
+// passing reports that the node is about to register, or does not answer: Slurm may soon
+// discard an update.
 func (s State) passing() bool {
 	return s.Base == "boot" || s.is("REBOOT_ISSUED") || s.is("NOT_RESPONDING") || s.is("POWERING_UP") || strings.ContainsAny(s.Text, "^*#")
 }

@@ -32,7 +32,7 @@ type Host struct {
 	nvmlLibrary string            // see SetNVMLLibrary
 	libraries   map[string]string // see SetLibraries
 	cudaGPUs    []string          // see OnlyCUDA
-	deadPast    map[string]bool   // directories of what runs keep that do not answer
+	deadPast    map[string]bool   // memory directories that do not answer
 	unanswered  []string          // see Unanswered
 	stuck       []string          // see SetStuck
 }

@@ -20,7 +20,7 @@ import (
 // an at job keeps the environment of the job that has queued it. Such a process
 // has another claim to the node, and outlives the job.
 
-// started is what the environment of a process tells about its start.
+// started holds the evidence of a process's start from its environment.
 type started struct {
 	job, node string
 	step      bool // a slurmstepd has started it: srun and salloc do not set these variables

@@ -42,7 +42,7 @@ const (
 //
 // Each record stands for itself. The NVIDIA driver prints every line with KERN_CONT
 // (nv_printf in kernel-open/nvidia/os-interface.c), so that flag c does not mean that
-// something precedes it; what the kernel could join it has joined (prb_reserve_in_last).
+// something precedes it. The kernel has joined all records that it could (prb_reserve_in_last).
 func (h *Host) KernelLog(from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
 	l := kernelLog{from: from, each: each}
 	fd, err := retry(func() (int, error) {

@@ -18,7 +18,7 @@ const (
 )
 
 // errorFile is the standard error of a command that may outlive this process. A pipe
-// would end such a command, or block it, once nobody reads. A memory file does
+// would end or block such a command after its reader is gone. A memory file does
 // neither; when it may no longer grow, writes fail, as on a full disk.
 type errorFile struct {
 	f    *os.File

@@ -29,9 +29,9 @@ var errNoAnswer = errors.New("no answer")
 // used in its place. All are below the root of the node.
 func (h *Host) SetPast(dir string, spare ...string) { h.past, h.spare = dir, spare }
 
-// pasts are the directories of what runs keep that answer, the one that should be first.
-// None is no memory: that of a file system which does not answer is no fault of what a
-// check looks at.
+// pasts returns the memory directories that answer, the preferred one first. Without
+// any the run has no memory: a file system that does not answer there is not the fault
+// that a check looks for.
 func (h *Host) pasts() (dirs []string) {
 	for _, dir := range append([]string{h.past}, h.spare...) {
 		if dir != "" && h.answers(dir) {
@@ -41,7 +41,7 @@ func (h *Host) pasts() (dirs []string) {
 	return dirs
 }
 
-// answerLimit bounds the look at a directory of what runs keep.
+// answerLimit bounds the probe of a memory directory.
 const answerLimit = time.Second
 
 // answers asks a file system something in the background. Where there is no answer this

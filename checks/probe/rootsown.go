@@ -10,8 +10,8 @@ import (
 // through a symbolic link, any name in /proc/PID/stat. A uid of 0 alone proves little
 // more: su and sudo wait for a password as root, called whatever their user likes.
 
-// RootsOwn reports whether a process does what root has told it: it is root's, its
-// real user is root, too, and its program is not setuid.
+// RootsOwn reports whether root controls a process: its effective and its real user
+// are root, and its program is not setuid.
 func (h *Host) RootsOwn(pid int) bool {
 	dir, err := open(unix.AT_FDCWD, h.Path("/proc"))
 	if err != nil {

@@ -47,9 +47,9 @@ const (
 )
 
 // ShmFiles lists the plain files of a user in /dev/shm and its directories that
-// were made at a time or later, and which of them a process has open. No link is
-// followed. Where the file system does not tell when a file was made, it is when it
-// was last changed. more: there are others, too many to look at in one go.
+// were created at a time or later, and which of them a process has open. It follows no
+// link. If the file system has no creation time, the time of the last change counts.
+// more: there are others, too many for one pass.
 func (h *Host) ShmFiles(uid uint32, since time.Time) (files []ShmFile, more bool, err error) {
 	dir, err := h.openShm("")
 	if errors.Is(err, fs.ErrNotExist) {

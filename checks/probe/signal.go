@@ -185,8 +185,8 @@ func (h *Host) unchanged(p Process) error {
 // machine's own start: one that began later has the PID of one that was listed.
 const listedAt = "processes listed"
 
-// ticksNow is the time since the machine's own start, in clock ticks; 0 if the
-// kernel does not tell.
+// ticksNow returns the time since the machine's boot, in clock ticks; 0 if it is
+// unknown.
 func ticksNow() uint64 {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {

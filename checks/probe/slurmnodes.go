@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// maxNodesOfLine is more than any line of slurm.conf names; it ends a list that is none.
+// maxNodesOfLine bounds the nodes of one line of slurm.conf; a longer list is malformed.
 const maxNodesOfLine = 1 << 17
 
-// SlurmNodes finds what Slurm calls this host, by slurm.conf (that of SLURM_CONF if it is
+// SlurmNodes finds the names of this host in Slurm, by slurm.conf (that of SLURM_CONF if it is
 // named): the nodes whose NodeHostname, or else whose NodeAddr, is the host's. A node
 // that has the host's own name is the only one. There are several where several slurmd
 // share the host, and none where slurm.conf has other names. It may block as
@@ -117,7 +117,7 @@ func hostlist(list string) func(yield func(string) bool) {
 	}
 }
 
-// eachHost gives the names that a pattern stands for; false ends it.
+// eachHost yields the names that match a pattern, until yield returns false.
 func eachHost(before, pattern string, yield func(string) bool) bool {
 	literal, rest, ranged := strings.Cut(pattern, "[")
 	set, rest, closed := strings.Cut(rest, "]")

@@ -3,7 +3,7 @@ package run
 // onPanic hears of a panic in a goroutine of the supervisor.
 var onPanic func(cause any)
 
-// OnPanic sets what is done about a panic of a goroutine that [Go] has started.
+// OnPanic sets the function that handles a panic of a goroutine of [Go].
 func OnPanic(do func(cause any)) { onPanic = do }
 
 // Go starts a goroutine of the supervisor. A panic in it must not end the program with

@@ -30,7 +30,7 @@ func (t fileTable) named(name string) (functions []string, ok bool) {
 	return unique(functions), ok
 }
 
-// exact returns what a file defines whose name and content are those of a version.
+// exact returns the functions of a file whose name and content are those of a version.
 func (t fileTable) exact(name string, data []byte) (functions []string, ok bool) {
 	sum := sha256.Sum256(data)
 	_, rest, found := strings.Cut(string(t), hex.EncodeToString(sum[:])+" "+name+" ")

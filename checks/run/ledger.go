@@ -36,7 +36,7 @@ type Ledger struct {
 
 const ledgerFile = "ledger.json"
 
-// parse takes over what the file holds, but every entry whose process has ended.
+// parse takes over the entries of the file, except those whose process has ended.
 func (l *Ledger) parse(data []byte) error {
 	if len(data) == 0 {
 		return nil
@@ -84,7 +84,7 @@ func (l *Ledger) add(cs ...Corpse) {
 	l.corpses, l.unsaved = append(l.corpses, cs...), append(l.unsaved, cs...)
 }
 
-// takeUnsaved returns what is to be written, once.
+// takeUnsaved returns the entries that are not yet written, once.
 func (l *Ledger) takeUnsaved() []Corpse {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,9 +16,9 @@ type Guarded struct {
 	Marks marks  `json:"marks"`
 }
 
-// marks number what a shell carries out. Each process that a line starts bears the
-// number of that line, wherever it goes: setsid(1) and a double fork leave the session
-// and the parents, but the mark is a resource limit, which every child inherits. It is
+// marks number the commands of a shell. Each process of a line carries the line's
+// number: setsid(1) and a double fork leave the session and the parents, but the mark
+// is a resource limit, which every child inherits. It is
 // the soft limit on file locks, which Linux has not enforced since 2.4.25.
 //
 // The upper bits are of this shell alone, the lower ones count.
@@ -37,11 +37,11 @@ func (m marks) set(pid, number int) {
 	var now unix.Rlimit
 	if unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &now) == nil {
 		now.Cur = uint64(m) + uint64(number)
-		_ = unix.Prlimit(pid, unix.RLIMIT_LOCKS, &now, nil) // without a mark its session tells what is whose
+		_ = unix.Prlimit(pid, unix.RLIMIT_LOCKS, &now, nil) // without a mark its session identifies the process
 	}
 }
 
-// of tells the number that a process bears. ok is false for one of another origin.
+// of returns the number that a process carries. ok is false for one of another origin.
 func (m marks) of(pid int) (number int, ok bool) {
 	var now unix.Rlimit
 	if m == 0 || unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &now) != nil {
@@ -50,9 +50,9 @@ func (m marks) of(pid int) (number int, ok bool) {
 	return int(now.Cur & (1<<markBits - 1)), now.Cur&^(1<<markBits-1) == uint64(m)
 }
 
-// ownedBy lists what belongs to the line that a shell is at: the shell, the processes
-// that bear the line's number, and those of the shell's session that bear none. What a
-// line before it has left in the background is a service, and lives on.
+// ownedBy lists the processes of a shell's current line: the shell, the processes with
+// the line's number, and those of the shell's session without a number. Background
+// processes of earlier lines are services, and keep running.
 func (g Guarded) ownedBy(number int) (pids []int) {
 	for _, pid := range allPids() {
 		its, marked := g.Marks.of(pid)

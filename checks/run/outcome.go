@@ -55,7 +55,7 @@ func (e existsError) Error() string { return string(e) }
 // Is makes it an [fs.ErrExist].
 func (e existsError) Is(target error) bool { return target == fs.ErrExist }
 
-// AnswerTo is Answer with an error that says what was being done: "read
+// AnswerTo is Answer with an error that names the operation: "read
 // /etc/nhc/nhc.conf". A worker's own errors say it already.
 func (o Outcome) AnswerTo(doing string) (*Response, error) {
 	resp, err := o.Answer()

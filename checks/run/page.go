@@ -62,8 +62,8 @@ func (p page) write(request int, what string) {
 	binary.NativeEndian.PutUint16(p[16:], uint16(n))
 }
 
-// readPage is what a worker was doing for a request, "" if it has not said, and
-// how many calls it has announced since it was started.
+// readPage returns the call that a worker announced for a request, "" if none, and the
+// number of calls that it has announced since its start.
 func readPage(f *os.File, request int) (doing string, calls uint64) {
 	if f == nil {
 		return "", 0

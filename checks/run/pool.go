@@ -24,7 +24,7 @@ type Options struct {
 type Pool struct {
 	opts   Options
 	ledger Ledger      // processes that earlier runs left behind
-	state  memoryState // what the runs of the node remember
+	state  memoryState // the memory of the node's runs
 
 	mu      sync.Mutex
 	busy    map[checks.Lane]*sync.Mutex // held while a lane carries out requests
@@ -122,7 +122,7 @@ func (p *Pool) KeepGuard() {
 	lacks := p.guarded != nil && p.workers[checks.Local] == nil
 	p.mu.Unlock()
 	if lacks {
-		_, _ = p.worker(checks.Local) // without one the run goes on all the same
+		_, _ = p.worker(checks.Local) // without one the run continues
 	}
 }
 
@@ -256,7 +256,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			}
 			if resp.Spent {
 				step := r.Line
-				if len(resp.Stuck) > 0 { // the step goes on without what does not answer
+				if len(resp.Stuck) > 0 { // the step continues without them
 					step, doing = resp.Stuck[0], resp.Stuck[0]
 					p.addStuck(resp.Stuck...)
 				}
@@ -283,7 +283,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			return i + 1, true
 		default:
 			how := c.obituary(err, doing)
-			p.bury(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // what it had started
+			p.bury(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // its children
 			emit(r, died(how))
 			return i + 1, true
 		}
@@ -291,7 +291,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 	return len(reqs), false
 }
 
-// addStuck tells later workers of the local lane what one did not come back from.
+// addStuck gives later workers of the local lane the calls that blocked one.
 func (p *Pool) addStuck(calls ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HidePrivate marks every descriptor above 2 close-on-exec. Whoever started this
+// HidePrivate marks every descriptor above 2 close-on-exec. The parent of this
 // process may have leaked some, and a program that a check starts as an ordinary user
 // must not get them. They are not closed: some are the Go runtime's own.
 func HidePrivate() {

@@ -39,7 +39,7 @@ const (
 	OpNotes  Op = "notes"  // read a journal
 	OpTopo   Op = "topo"   // how the devices of the node lie to each other
 	OpSlurm  Op = "slurm"  // what Slurm's configuration says of the GPUs of a node
-	OpNodes  Op = "nodes"  // what Slurm's configuration calls this host
+	OpNodes  Op = "nodes"  // find this host's names in Slurm's configuration
 
 	OpOpen   Op = "open"   // the state directory: read the ledger and a file, take locks
 	OpLoad   Op = "load"   // read a file of it

@@ -164,7 +164,7 @@ func BecomeShell(program string) error {
 	return fmt.Errorf("exec /bin/bash: %w", err)
 }
 
-// Guarded is what a guard needs to end the shell, see [Pool.Guard].
+// Guarded holds the data that a guard needs to end the shell, see [Pool.Guard].
 func (s *Shell) Guarded() Guarded {
 	g := Guarded{PID: s.pid, Marks: s.marks}
 	if st, err := readStat(s.pid); err == nil {
@@ -173,7 +173,7 @@ func (s *Shell) Guarded() Guarded {
 	return g
 }
 
-// mark gives what is started from now on a number of its own.
+// mark gives the processes that start from now on a new number.
 func (s *Shell) mark() {
 	s.number++
 	s.marks.set(s.pid, s.number)
@@ -340,8 +340,8 @@ func shut(fd *int) {
 	}
 }
 
-// Kill ends the shell and what the line has started that it is at, and returns the
-// pids that no signal could end.
+// Kill ends the shell and the processes of its current line, and returns the pids that
+// no signal could end.
 func (s *Shell) Kill() []int {
 	_ = unix.Kill(s.pid, unix.SIGKILL) // before its descriptors close: its traps would speak
 	s.close()

@@ -28,7 +28,7 @@ func shellFiles(init string) (*shellPipes, error) {
 		*child, *ours = os.NewFile(uintptr(fd[0]), "pipe"), fd[1]
 		return unix.SetNonblock(fd[1], true)
 	}
-	// bash writes its events to a socket: the kernel tells who has sent each of them.
+	// bash writes its events to a socket: the kernel names the sender of each.
 	socket := func(child **os.File, ours *int) error {
 		fd, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -271,7 +271,7 @@ func (s *Shell) receive() (*sender, error) {
 	return nil, nil
 }
 
-// credentials finds the sender of a message in what the kernel adds to it.
+// credentials finds the sender of a message in the kernel's control messages.
 func credentials(oob []byte) (*unix.Ucred, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	for i := range messages {
@@ -291,7 +291,7 @@ type sender struct {
 	pending []byte // of an event that is not complete
 }
 
-// next takes one event off what has been read.
+// next removes one event from the buffer.
 func (s *sender) next() (name string, fields []string, ok bool, err error) {
 	rest := s.pending
 	next := func() (string, bool) {

@@ -15,7 +15,7 @@ import (
 )
 
 // The runs of a node remember in a directory: the ledger of stuck processes, the lanes
-// that the last run needed, the memory of what Slurm was told, and locks. A worker reads
+// that the last run needed, the last call to Slurm, and locks. A worker reads
 // and writes it (worker_state.go), so a directory that does not answer costs a run no
 // more than its memory.
 
@@ -82,8 +82,8 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *Holder, doubts []error, 
 	return resp.Busy, doubts, nil
 }
 
-// SetEnd says when the run ends. What is asked of the state directory after that has
-// little time.
+// SetEnd sets the end of the run. A later request to the state directory gets little
+// time.
 func (p *Pool) SetEnd(end time.Time) {
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
@@ -173,7 +173,7 @@ func (r *Request) ofState() bool {
 	return slices.Contains([]Op{OpOpen, OpLoad, OpSave, OpLock, OpUnlock, OpBury}, r.Op)
 }
 
-// keepLedger writes to the file what was entered into the ledger.
+// keepLedger writes new entries of the ledger to the file.
 func (p *Pool) keepLedger() {
 	fresh := p.ledger.takeUnsaved()
 	if len(fresh) == 0 {

@@ -16,7 +16,7 @@ import (
 // onceWait bounds the wait for other runs that open the same directory now.
 const onceWait = 300 * time.Millisecond
 
-// maxAsked is how many later runs can find out who hangs: nobody answers them. The kernel
+// maxAsked is the number of later runs that can identify the hanging process. The kernel
 // may allow fewer; then one process more hangs now and then.
 const maxAsked = 4096
 
@@ -50,7 +50,7 @@ func onlyOpener(dir string) (release func(), err error) {
 	}
 }
 
-// listener tells who listens on a socket, and whether that is a process of this user.
+// listener returns the process that listens on a socket, and whether it is this user's.
 func listener(address unix.Sockaddr) (pid int, ours bool) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // The worker's half of the commands for people: they look at the same files as the
 // checks do, which may lie where nothing answers.
 
-// What a person may ask, Request.Name of [OpAsk].
+// The questions of a person, Request.Name of [OpAsk].
 const (
 	AskExplain   = "explain"   // what an Xid means: the words are a code or a line
 	AskBaselines = "baselines" // what active tests have learned
@@ -29,11 +29,11 @@ const (
 	ClearActive   = "active"
 )
 
-// Place is where the checks of a node keep what they remember, and where if that cannot
-// be written.
+// Place is the memory directory of a node's checks, and the directory to use if that
+// one is not writable.
 type Place struct {
 	Past, Spare string
-	Always      bool // clear: also if what lies there is not known to be of this node
+	Always      bool // clear: also if the data may be another node's
 }
 
 func (w *worker) ask(req *Request) *Response {
@@ -60,8 +60,8 @@ func (w *worker) ask(req *Request) *Response {
 	return resp
 }
 
-// clearances are what clears a part of what the checks remember, and what tells whether
-// it is about this node in this boot.
+// clearances are the functions that clear a part of the checks' memory, and those that
+// report whether it concerns this node in this boot.
 var clearances = map[string]struct {
 	clear    func(env *checks.Env, words []string, who string) (cleared []string, err error)
 	thisNode func(env *checks.Env) bool
@@ -72,7 +72,7 @@ var clearances = map[string]struct {
 	ClearActive:   {checks.ClearActive, checks.ActiveOfThisNode},
 }
 
-// clear clears in each place. What is kept elsewhere than it should be is a doubt.
+// clear clears each place. Data in the wrong place is reported as a doubt.
 func (w *worker) clear(env *checks.Env, req *Request, resp *Response) error {
 	c, ok := clearances[req.Path]
 	if !ok {

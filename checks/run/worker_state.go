@@ -54,8 +54,8 @@ func state(req *Request) *Response {
 
 type stateDir string
 
-// openStateDir makes the directory, and those above it, if need be (mode 0700). It
-// refuses one that somebody else owns or may write to.
+// openStateDir creates the directory and its parents if needed (mode 0700). It refuses
+// a directory that another user owns or can write to.
 func openStateDir(path string) (stateDir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return "", fmt.Errorf("make state directory: %w", err)
@@ -84,7 +84,7 @@ func mine(info fs.FileInfo) error {
 	return nil
 }
 
-// begin reads what a run needs at its start. What cannot be read is left out.
+// begin reads the data that a run needs at its start. It omits unreadable data.
 func (d stateDir) begin(req *Request) *Response {
 	resp := &Response{}
 	trouble := func(err error) {
@@ -128,7 +128,7 @@ func (d stateDir) open(name string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// maxState bounds what is read of a file, bytes. Ours are below 64 KiB.
+// maxState is the largest size of a file, bytes. Ours are below 64 KiB.
 const maxState = 1 << 20
 
 // load reads a file; one that is missing is nil.

@@ -14,7 +14,7 @@ import (
 
 // memory is a part of what runs of root remember, which an operator may clear.
 type memory struct {
-	flag string // what the command is given for it: "--ib "
+	flag string // its option of the command: "--ib "
 	kind string // as the worker calls it
 }
 

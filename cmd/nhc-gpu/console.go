@@ -36,7 +36,7 @@ func (c *console) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// raw writes what is not to be changed: this program's own control sequences.
+// raw writes text unchanged: this program's own control sequences.
 func (c *console) raw(data []byte) error {
 	for rest := data; len(rest) > 0; {
 		if c.deaf || !c.ready() {

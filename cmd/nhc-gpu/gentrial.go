@@ -62,7 +62,7 @@ type trial struct {
 func (t *trial) Native(s *plan.Step, r checks.Result) bool {
 	t.why[s.Index] = ""
 	for _, f := range r.Findings {
-		if f.Severity >= checks.Skip && f.Code != checks.HeldCode { // what does not apply here needs no line
+		if f.Severity >= checks.Skip && f.Code != checks.HeldCode { // a check that does not apply here needs no line
 			t.why[s.Index] = f.Message
 		}
 	}

@@ -19,7 +19,7 @@ func (r *oneRun) presetHardware(conf []byte) {
 	if !bytes.Contains(conf, []byte("HW_")) {
 		return
 	}
-	var cpus probe.CPUs // what cannot be read is 0, as in LBNL NHC
+	var cpus probe.CPUs // an unreadable figure is 0, as in LBNL NHC
 	var memory probe.Memory
 	reqs := []*run.Request{
 		{Op: run.OpHave, Name: string(probe.PartCPU), Line: "count the processors"},

@@ -43,8 +43,8 @@ func (l *linter) slurm() {
 	}
 }
 
-// nodeName says where a run that slurmd does not start cannot tell what Slurm calls this
-// node, so that it marks none.
+// nodeName reports runs without slurmd that cannot determine this node's name in Slurm,
+// and so mark no node.
 func (l *linter) nodeName() {
 	fix := "set the node's name: SLURMD_NODENAME=NAME in " + filepath.Join(l.r.set.get("SYSCONFIGDIR"), l.r.set.get("NAME"))
 	switch {

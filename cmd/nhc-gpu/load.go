@@ -77,9 +77,9 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 
 // usable says what there is to do without a configuration file that can be
 // read. One that does not exist means that there is nothing to check, as in
-// LBNL NHC. A prolog and an epilog say so aloud: somebody has put them in place so
-// that something is checked. They keep the job's record, and an epilog looks for
-// what the job has left.
+// LBNL NHC. A prolog and an epilog report that: the administrator installed them
+// to check something. They keep the job's record, and an epilog looks for leftovers
+// of the job.
 func (r *oneRun) usable(path string, o run.Outcome) (file run.File, exit int, over bool) {
 	file, err := r.opened(path, o)
 	if err != nil {

@@ -27,7 +27,7 @@ const pastRoot = "/var/lib/nhc-gpu"
 // left behind.
 type node struct {
 	name string
-	told bool  // slurmd has told the name
+	told bool  // slurmd has given the name
 	bad  error // why the node has no name
 	role slurm.Role
 	dir  slurm.StateDir // what it remembers between runs; nil if it cannot
@@ -85,8 +85,8 @@ func (r *oneRun) controller() *slurm.Controller {
 }
 
 // tell acts on a verdict. Past the deadline of the run only a moment is left:
-// what cannot be delivered in it stays in the state directory. It says whether Slurm has
-// answered.
+// a drain that cannot be delivered in it stays in the state directory. It reports whether
+// Slurm answered.
 func (r *oneRun) tell(v slurm.Verdict) (delivered bool) {
 	if r.set.get("NHC_RM") != "slurm" {
 		r.warn(fmt.Errorf("mark node %s: resource manager %q: only slurm is acted on without a helper of the site's own (OFFLINE_NODE, ONLINE_NODE)", r.node.name, r.set.get("NHC_RM")))

@@ -50,8 +50,8 @@ func (s nodeState) Lock(wait time.Duration) (unlock func(), err error) {
 	return func() { s.pool.Unlock(memoryLock) }, nil
 }
 
-// lookAround finds out which distribution this is. A root file system that does not answer
-// is none that is known.
+// lookAround determines the distribution. It is unknown if the root file system does not
+// answer.
 func (r *oneRun) lookAround() {
 	const sign = "/etc/debian_version"
 	f, err := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: sign, Line: "read " + sign}, lookLimit).File("read " + sign)
@@ -60,8 +60,8 @@ func (r *oneRun) lookAround() {
 
 const lookLimit = 2 * time.Second
 
-// openState finds out what earlier runs of the node have left. Whatever is wrong with it
-// costs one warning: the run goes on without a memory. busy reports that another health
+// openState reads the memory of earlier runs of the node. Any error there costs one
+// warning, and the run continues without a memory. busy reports that another health
 // check of slurmd is at work. Only root has anything to remember: only root acts.
 func (r *oneRun) openState(lock string) (busy error) {
 	r.lookAround()
@@ -72,8 +72,8 @@ func (r *oneRun) openState(lock string) (busy error) {
 	return busy
 }
 
-// findName finds out what Slurm calls this node where slurmd has not told: slurm.conf may
-// have another name for it than its host name.
+// findName determines this node's name in Slurm if slurmd has not given it: in slurm.conf
+// it may differ from the host name.
 func (r *oneRun) findName() {
 	host, err := os.Hostname()
 	if err != nil {
@@ -93,8 +93,8 @@ func (r *oneRun) findName() {
 	}
 }
 
-// nameFromSettings takes the name that the site has set. What slurmd has told a run that it
-// has started goes before it: several slurmd may share a host.
+// nameFromSettings takes the name that the site has set. The name from slurmd takes
+// precedence: several slurmd may share a host.
 func (r *oneRun) nameFromSettings() {
 	name := r.set.get("SLURMD_NODENAME")
 	if name == "" || r.node.told && r.node.role != slurm.Manual {
@@ -104,7 +104,7 @@ func (r *oneRun) nameFromSettings() {
 	r.rename(name)
 }
 
-// rename calls the node by another name: what earlier runs have left is in its directory.
+// rename gives the node another name: the memory of earlier runs is in that directory.
 func (r *oneRun) rename(name string) {
 	if name == r.node.name && r.node.bad == nil {
 		return

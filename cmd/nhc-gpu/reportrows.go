@@ -16,7 +16,7 @@ import (
 // timeoutCode is the code of the row in which TIMEOUT ended the run.
 const timeoutCode = "run.timeout"
 
-// maxLineOutput bounds what is kept of the output of a shell line, bytes.
+// maxLineOutput is the largest kept output of a shell line, bytes.
 const maxLineOutput = 64 << 10
 
 // tableObserver collects a row a check in place of LBNL's text.
@@ -139,7 +139,7 @@ func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Durat
 	}
 }
 
-// withStderr puts what a command has said last behind the failure that it explains.
+// withStderr puts the last line of a command's standard error behind its failure.
 func withStderr(list []checks.Finding) []checks.Finding {
 	worst := checks.Worst(list)
 	var said []string

@@ -43,7 +43,7 @@ func (s *foldState) update(set *settings) {
 	s.f.Verbose = set.get("VERBOSE") == "1"
 	s.f.Stamp = set.stamps()
 	s.f.Apart = set.get("NHC_CHECK_FORKED") != "0"
-	s.f.All = set.get("NHC_CHECK_ALL") == "1" || s.held // around a job: whoever's GPU a failure is about, the job's are looked at
+	s.f.All = set.get("NHC_CHECK_ALL") == "1" || s.held // around a job: a failure of any GPU must not hide one of the job's
 	s.f.Forked = set.get("NHC_CHECK_FORKED") == "1"
 	s.f.Mark = set.marks() && !s.held
 	s.f.Logged = set.get("LOGFILE") != "" && set.get("LOGFILE") != "-"
@@ -245,9 +245,9 @@ func (l *logSink) flush() {
 	}
 }
 
-// fatal reports a LOGFILE that cannot be opened, in LBNL's words. Unlike LBNL NHC the run
-// goes on, with what is for the log lost: a root file system that became read-only is
-// the fault to find. Its exit status is 1 if no check fails. A LOGFILE that is no
+// fatal reports a LOGFILE that cannot be opened, with LBNL's text. Unlike LBNL NHC the
+// run continues without a log: a root file system that became read-only is the fault to
+// find. Its exit status is 1 if no check fails. A LOGFILE that is no
 // redirection ends the run.
 func (l *logSink) fatal(r *oneRun, spec string, err error) (exit int, over bool) {
 	if errors.Is(err, conf.ErrNotRedirection) {

@@ -228,8 +228,8 @@ func (w *wrapper) once() {
 	}
 }
 
-// spawn runs the program and returns what it wrote, and whether it failed. What
-// keeps it from running or from ending is part of that.
+// spawn runs the program and returns its output, and whether it failed. An error that
+// prevents its start or its end is part of the output.
 func (w *wrapper) spawn(pool *run.Pool) (out []byte, failed, ok bool) {
 	w.vecho("Executing \"%s\" %s", strings.Join(w.run.Argv, " "), w.stamp())
 	o, err := pool.Run(w.sig.ctx, w.run)

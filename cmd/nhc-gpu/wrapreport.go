@@ -50,8 +50,8 @@ func (w *wrapper) age() {
 	w.vecho("Results file found with age %d seconds (+/- %ds).", age, w.fudge)
 }
 
-// compare keeps the output and says whether it has to be reported: as in LBNL NHC
-// 1.4.3 only a program that failed reports what it wrote, and one that passes and
+// compare keeps the output and returns whether it must be reported: as in LBNL NHC
+// 1.4.3 only a program that failed reports its output, and one that passes and
 // writes nothing reports that the errors of the last output are cleared.
 func (w *wrapper) compare(out []byte, failed bool) (c change, report bool) {
 	c = change{output: out, name: w.name, host: w.host}
