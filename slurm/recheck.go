@@ -1,7 +1,6 @@
 package slurm
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
 	"strings"
@@ -84,7 +83,8 @@ func (c *Controller) news(m Memory) bool {
 }
 
 // fault identifies a fault by code and device: the numbers in a message change, but
-// the fault is the same. A finding without a device is identified by its line.
+// the fault is the same. A finding without a device is identified by its line. A line that
+// bash runs may find many faults, so its text counts, too.
 func (v Verdict) fault() string {
 	switch {
 	case v.Healthy:
@@ -94,8 +94,28 @@ func (v Verdict) fault() string {
 	case v.Device != "":
 		return v.Code + " " + v.Device
 	}
-	return cmp.Or(strings.TrimSpace(strings.Join([]string{v.Code, v.Cause.Check, v.Cause.Line}, " ")), v.Message)
+	text := ""
+	if v.Code == "" && v.Cause.Line == "" {
+		text = cut(withoutNumbers(attributed().ReplaceAllString(v.Message, "")), mostFaultText)
+	}
+	return strings.TrimSpace(strings.Join([]string{v.Code, v.Cause.Check, v.Cause.Line, text}, " "))
 }
+
+// mostFaultText is how much of a text identifies a fault.
+const mostFaultText = 256
+
+// withoutNumbers replaces the numbers in a text, except those that name a device: gpu3,
+// GPU 3, mlx5_0.
+func withoutNumbers(text string) string {
+	return numbers().ReplaceAllStringFunc(text, func(n string) string {
+		if n[0] < '0' || n[0] > '9' {
+			return n
+		}
+		return "#"
+	})
+}
+
+var numbers = lazily(`(?i)(?:[\pL_]|\b(?:gpu|card|device|index|slot|port|link|bus|cpu|socket|dimm|disk|drive|fan|xid)s?[ #:=]{1,2})?\d[\d.,:]*`)
 
 // Refusal is a permanent refusal of Slurm: it does not accept root, or it knows no such
 // node.

@@ -57,6 +57,33 @@ func TestUnchangedFaultIsSpared(t *testing.T) {
 	act(t, c, healthy)
 }
 
+// A line that bash runs may find many faults: a function of the site's says with another
+// text that it has found another. A number that changes is the same one, unless it names a
+// device.
+func TestFaultOfShellLine(t *testing.T) {
+	t.Parallel()
+	says := func(message string) Verdict {
+		return Verdict{Message: message, Cause: Cause{Check: "site_check", File: "/etc/nhc/nhc.conf"}}
+	}
+	f := &fake{state: "IDLE"}
+	c, _ := watched(t, f)
+	act(t, c, says("site:  load 23.4 exceeds 20"), "read", "DRAIN NHC: site:  load 23.4 exceeds 20")
+	act(t, c, says("site:  load 7.25 exceeds 20"))
+	act(t, c, says("site:  load 7.25 exceeds 20 [job 17 18]"))
+	f.is(t, "IDLE+DRAIN", "NHC: site:  load 23.4 exceeds 20")
+	act(t, c, says("site:  GPU 3 lost"), "read", "DRAIN NHC: site:  GPU 3 lost")
+	act(t, c, says("site:  GPU 5 lost"), "read", "DRAIN NHC: site:  GPU 5 lost")
+	act(t, c, says("site:  mlx5_0 down for 3 s"), "read", "DRAIN NHC: site:  mlx5_0 down for 3 s")
+	act(t, c, says("site:  mlx5_0 down for 9 s"))
+	act(t, c, says("site:  mlx5_1 down for 9 s"), "read", "DRAIN NHC: site:  mlx5_1 down for 9 s")
+	long := "site:  " + strings.Repeat("x", 3*MaxReason)
+	act(t, c, says(long), "read", "DRAIN "+Reason(long))
+	act(t, c, says(long))
+	if m, err := c.recall(); err != nil || len(m.Fault) > 2*mostFaultText {
+		t.Errorf("%d bytes, %v", len(m.Fault), err)
+	}
+}
+
 // So it does on a node that a person has drained, whether the checks pass or not.
 func TestPersonsDrainIsSpared(t *testing.T) {
 	t.Parallel()
