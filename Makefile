@@ -39,9 +39,9 @@ build:
 check: build
 	$(abspath $(BIN)) --check
 
-# Three tiers: test is for every change, test-all is what CI runs besides, test-long is
-# for a release. Suites that cannot run here (no root, no Slurm...) are skipped and say
-# why. Many tests wait rather than work, so that more packages run than there are cores.
+# Three tiers: test is for every change, CI also runs test-all, test-long is for a
+# release. Suites that cannot run here (no root, no Slurm...) are skipped with a reason.
+# Many tests wait rather than compute, so more packages run than there are cores.
 TESTFLAGS  ?= -p=4 -parallel=4 -timeout=30m
 SOAK_RUNS  ?= 20
 SOAK_LOAD  ?= 4

@@ -38,7 +38,7 @@ var changing = []string{
 }
 
 // knownChanges are the functions of checks/probe that change something: actions,
-// which are [actingCalls] or stand behind one, and what is no action.
+// which are [actingCalls] or run behind one, and functions that are no action.
 var knownChanges = map[string]string{
 	"MakeDir": "action", "RemoveShm": "action", "Renice": "action", "removeIPC": "action", "send": "action", "signal": "ends a command that this process has started",
 	"Forget": "our own records", "Keep": "our own records", "append": "our own journal", "keepIn": "our own records", "lockFile": "our own lock",
@@ -156,7 +156,7 @@ func methodOf(n ast.Node) (name, on string) {
 }
 
 // TestEveryChangeIsKnown refuses a function of checks/probe that changes something
-// and is not listed: whoever adds one says whether it is an action.
+// and is not listed: the list states whether it is an action.
 func TestEveryChangeIsKnown(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

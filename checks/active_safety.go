@@ -34,7 +34,7 @@ func (r *activeRun) refused() *Finding {
 		case env.Timeout > 0 && r.Bound >= Usable(env.Timeout): // no run of this length ever has the time
 			f.Severity = Skip
 			f.Message = fmt.Sprintf("%s:  not run: it may take %s, too long for a run of %s; nhc-gpu-active.timer runs such tests", r.Check, r.Bound, env.Timeout)
-		case env.Periodic: // what comes before it takes the time each time
+		case env.Periodic: // the lines before it use the time in every run
 			f.Severity = Skip
 		}
 		return &f

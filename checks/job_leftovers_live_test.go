@@ -174,7 +174,7 @@ func TestJobLeftoversEndsProcesses(t *testing.T) {
 	}
 }
 
-// The shell of salloc, what was started from it, and an at job have the job's number,
+// The shell of salloc, its children, and an at job have the job's number,
 // too, and outlive the job: they are reported.
 func TestJobLeftoversSparesLogins(t *testing.T) {
 	t.Parallel()

@@ -79,7 +79,7 @@ func (r *leftRun) earlier(ctx context.Context) (findings []Finding) {
 			continue
 		}
 		if rec.Job == r.job.ID {
-			continue // it comes to this
+			continue // the earlier pass covers it
 		}
 		old := &leftRun{jobLeftovers: r.jobLeftovers, env: r.env, system: r.system, end: true, seen: r.seen, until: rec.Until, ended: []string{r.job.ID, r.job.Het},
 			job: &Job{ID: rec.Job, UID: rec.UID, User: rec.User, Node: r.job.Node, Began: rec.Began, Beside: r.job.Beside, Ended: true},
@@ -183,7 +183,7 @@ func (r *leftRun) unused() (list []leftObject, findings []Finding) {
 // claim is how surely what the job's user has left is the job's.
 type claim struct {
 	others  bool             // no: the user has another job here
-	shared  bool             // there are other jobs, whose users may use what is public
+	shared  bool             // there are other jobs, whose users may use public objects
 	unknown bool             // one of these has no process of a user, so that only Slurm knows whose it is
 	sure    bool             // yes
 	owners  map[int][]uint32 // the users of the processes that live, by pid

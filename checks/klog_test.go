@@ -283,7 +283,7 @@ func TestHostileKernelLinesCanFail(t *testing.T) {
 	}
 }
 
-// A name may not hide what is said of its process.
+// A name must not hide a line about its process.
 func TestNetfilterHidesNothing(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"IN= OUT= PREC=0x", "IN= OUT=ARP HTYPE=", "IN= OUT= HTYPE=", "IN= OUT=TRUNCATED", " OUT= TRUNCATED", "IN= OUT=MACPROTO="} {

@@ -125,7 +125,7 @@ func TestActLeavesOrders(t *testing.T) {
 		f.state = "IDLE+DRAIN"
 		act(t, c, healthy, "read", "RESUME")
 
-		f.state = "MIXED+" + order // and a node that fails is drained all the same
+		f.state = "MIXED+" + order // a failing node is drained in spite of it
 		act(t, c, failing, "read", "DRAIN "+ourReason)
 		f.is(t, "MIXED+"+order+"+DRAIN", ourReason)
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// FuzzMemory reads what an earlier run, or somebody else, has left as the memory of a
-// node. What is not understood is an error, and what is survives being saved.
+// FuzzMemory reads the data of an earlier run, or of another user, as the memory of a
+// node. Malformed data is an error; other data is the same after a save.
 func FuzzMemory(f *testing.F) {
 	f.Add([]byte(`{"version":1,"told":"drain","reason":"NHC: x"}`))
 	if data, err := json.Marshal(Memory{Version: memoryFormat, Reason: "NHC: x"}); err == nil {
@@ -42,7 +42,7 @@ func FuzzMemory(f *testing.F) {
 	})
 }
 
-// FuzzRecord reads what an earlier run, or somebody else, has left as the record of a
+// FuzzRecord reads the data of an earlier run, or of another user, as the record of a
 // job, and closes it.
 func FuzzRecord(f *testing.F) {
 	now := Moment{Time: time.Unix(1790000000, 0).UTC(), Boot: "boot-1", Uptime: 3600}

@@ -91,7 +91,7 @@ func TestActFullDisk(t *testing.T) {
 	}
 }
 
-// A run that cannot have the lock in time acts all the same.
+// A run that does not get the lock in time acts without it.
 func TestActWithoutLock(t *testing.T) {
 	t.Parallel()
 	c := controller(t, &fake{state: "IDLE"})

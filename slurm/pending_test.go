@@ -146,7 +146,7 @@ func TestRefusedWhileDown(t *testing.T) {
 				f := &fake{state: "IDLE", on: always(refused, "read")}
 				c := controller(t, f)
 				undelivered(t, c, refusing, "read")
-				undelivered(t, c, failing, "read") // whoever comes next cannot tell it either
+				undelivered(t, c, failing, "read") // the next run cannot deliver it either
 				f.on, f.state, f.reason = nil, "IDLE+DRAIN", words
 				next.run(t, c)
 				f.is(t, "IDLE+DRAIN", next.want)

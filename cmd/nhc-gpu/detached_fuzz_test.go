@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzResult reads what an earlier run, or somebody else, has left as the result of a
+// FuzzResult reads the data of an earlier run, or of another user, as the result of a
 // detached run: one line, of a status without blanks and a message.
 func FuzzResult(f *testing.F) {
 	f.Add("1 check_x:  failed\n0\n")

@@ -1,5 +1,5 @@
 // Package deadfs mounts a file system that can stop answering, as a dead file server does:
-// whoever asks it something then sleeps where no signal reaches it.
+// each process that uses it then sleeps, and no signal reaches the process.
 package deadfs
 
 import (

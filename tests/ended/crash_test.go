@@ -69,7 +69,7 @@ func newJobScript(t *testing.T, role, nhc string) *jobScript {
 	return s
 }
 
-// said is the next line of syslog, "" if there is none.
+// said returns the next line of syslog, "" if there is none.
 func (s *jobScript) said() string {
 	buf := make([]byte, 64<<10)
 	_ = s.log.SetReadDeadline(time.Now().Add(time.Second))
@@ -135,8 +135,8 @@ func TestCrashNeverDrains(t *testing.T) {
 	}
 }
 
-// TestSyslogDead has the program crash where nobody takes syslog: the kernel's log gets
-// the line, and slurmd 0.
+// TestSyslogDead makes the program crash while syslog does not answer: the kernel's log gets
+// the line, and slurmd gets 0.
 func TestSyslogDead(t *testing.T) {
 	t.Parallel()
 	s := newJobScript(t, "prolog", "exit 2")

@@ -131,7 +131,7 @@ func judge(t *testing.T, pids map[string]int, within time.Duration) {
 }
 
 // TestSupervisorDies kills the supervisor in the middle of a line: nothing of the line
-// lives on, neither bash nor what has left its session; services of earlier lines do.
+// survives, neither bash nor processes in other sessions; services of earlier lines do.
 func TestSupervisorDies(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGABRT, syscall.SIGTERM} {

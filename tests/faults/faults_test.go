@@ -1,6 +1,6 @@
 // Package faults is the fault matrix: each row breaks one thing beside or below the
-// program, on a node of its own, and says what has to become of the run: its exit
-// status, its time, what Slurm is told, what a person reads.
+// program, on a node of its own, and states the expected run: its exit status, its
+// time, its calls to Slurm, and the text that a person reads.
 //
 // A row runs in name spaces of its own (mount, PID, IPC, UTS). The node is that of the
 // machine, but for /run, /var/lib, /var/log, /etc/default and /dev/log, and for scontrol

@@ -14,8 +14,8 @@ const (
 	ours = "cp nhc.conf was.conf; echo '" + "* || check_file_test -d /nowhere" + "' >nhc.conf; SLURMD_NODENAME=node1 sbin/nhc-gpu -c nhc.conf LOGFILE=- NHC_RM=slurm SLURM_SCONTROL=/mnt/bin/scontrol || true; cp was.conf nhc.conf; > updates\n"
 )
 
-// stateFaults break what runs remember in /run/nhc-gpu and /var/lib/nhc-gpu. No state
-// keeps a node from being drained, and none lets it be resumed without a check.
+// stateFaults break the memory of runs in /run/nhc-gpu and /var/lib/nhc-gpu. No such
+// fault prevents a drain, and none resumes a node without a check.
 var stateFaults = []fault{
 	{name: "state on a full disk", guard: "A4", conf: bad, set: "mkdir -p /run/nhc-gpu; mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /run/nhc-gpu", exit: 1, within: 2, action: drained},
 	{name: "full disk with a pending drain, and all is well by now", conf: good, set: pending + "cat /dev/zero >/run/x || true", within: 2},

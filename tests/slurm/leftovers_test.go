@@ -155,7 +155,7 @@ func TestLeftoversOfOtherJobs(t *testing.T) {
 	c.Exec("scancel", held.ID)
 	n.AwaitEpilog(held)
 
-	// When no other job is left what is the job's own goes.
+	// Without another job the job's own objects are removed.
 	last := c.SubmitAs(alice, "rm -f /dev/shm/held /dev/shm/first /dev/shm/second /dev/shm/third; "+leaves("last"), with()...)
 	last.Wait("COMPLETED", 4*soon)
 	n.AwaitEpilog(last)
@@ -164,7 +164,7 @@ func TestLeftoversOfOtherJobs(t *testing.T) {
 }
 
 // An allocation of another user without a user's process (its extern step has none,
-// nor has a job that begins or ends just now) keeps nobody's leftovers; one of the
+// nor has a job that begins or ends just now) keeps no user's leftovers; one of the
 // same user does.
 func TestLeftoversBesideIdleAllocation(t *testing.T) {
 	t.Parallel()

@@ -34,8 +34,8 @@ type order struct {
 	name  string
 	busy  bool     // a job keeps slurmctld from carrying it out
 	give  []string // scontrol's words; NODE is the node
-	wait  string   // a flag of the state that comes by and by
-	keeps []string // what has to be seen of it ever after, in state, reason or other fields
+	wait  string   // a flag that the state has after some time
+	keeps []string // the parts of state, reason or other fields that must stay
 }
 
 var orders = []order{
@@ -126,7 +126,7 @@ func TestRebootIsCarriedOut(t *testing.T) {
 	n.WaitState("idle", soon)
 }
 
-// inDocs compares a part of docs/slurm.md, between two comments, with what was seen.
+// inDocs compares a part of docs/slurm.md, between two comments, with the results.
 func inDocs(t *testing.T, part, want string) {
 	t.Helper()
 	const path = "../../docs/slurm.md"

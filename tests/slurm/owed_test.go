@@ -14,9 +14,9 @@ func (n *Node) tonight() {
 	}
 }
 
-// What the tests of the night have found while nobody could be told is not forgotten,
-// though the health checks that follow look at something else and pass: the node was in a
-// maintenance; slurmctld was away, and a health check has failed after them.
+// A fault that the nightly tests could not deliver is not forgotten, although later
+// health checks look at other things and pass: the node was in maintenance; slurmctld
+// was down, and a health check failed after the tests.
 func TestFaultOfTheNightIsKept(t *testing.T) {
 	t.Parallel()
 	c := start(t)

@@ -48,7 +48,7 @@ func TestPrologOwnGPU(t *testing.T) {
 	c.wantInJob(job, "AdminComment=nhc-gpu: node "+n.Name+" failed its health check before this job started: check_gpu_recovery, gpu0 0000:10:00.0 [")
 }
 
-// What somebody else has written of a job stays.
+// The comment of another writer stays.
 func TestPrologKeepsAdminComment(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t)

@@ -20,7 +20,7 @@ import (
 
 // deadCase is a run on a node one of whose places is on a file system that stops answering.
 type deadCase struct {
-	Lies    string // what lies there: a key of places
+	Lies    string // the directory on the dead file system: a key of places
 	When    string // it stops: before the run, after the first read, or while a drain is sent
 	Passes  bool   // no check fails
 	Pending bool   // an earlier run could not deliver its drain
@@ -51,8 +51,8 @@ func (c deadCase) String() string {
 	return strings.TrimPrefix(strings.ReplaceAll(text, "/", "_"), "_")
 }
 
-// places are the directories that die, by what lies there: "" is one in the directory of
-// the test.
+// places are the directories that die, by their use: "" is one in the directory of the
+// test.
 var places = map[string]string{
 	"nhc.conf": "", "nhc.toml": "", "sysconfig": "", "LOGFILE": "", "INCDIR": "", "HOSTROOT": "",
 	"/run/nhc-gpu": "/run/nhc-gpu", "/var/lib/nhc-gpu": "/var/lib/nhc-gpu",
@@ -88,7 +88,7 @@ var deadCases = []deadCase{
 	{Lies: "/run/nhc-gpu", When: before, exit: 1, drained: true, quick: true},
 	{Lies: "/run/nhc-gpu", When: before, Passes: true},
 	{Lies: "/run/nhc-gpu", When: before, Passes: true, Again: true, quick: true},
-	{Lies: "/run/nhc-gpu", When: before, Passes: true, Pending: true}, // its record lies on what is dead
+	{Lies: "/run/nhc-gpu", When: before, Passes: true, Pending: true}, // its record is on the dead file system
 	{Lies: "/run/nhc-gpu", When: after, exit: 1, drained: true},
 	{Lies: "/run/nhc-gpu", When: after, Passes: true},
 	{Lies: "/run/nhc-gpu", When: during, exit: 1, drained: true, quick: true},
@@ -305,7 +305,7 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 	return got, err
 }
 
-// mount covers a place with the file system that dies, which shows what lies there.
+// mount covers a place with the file system that dies; it shows the place's files.
 func (c deadCase) mount(at, dir string) (*deadfs.FS, error) {
 	backing := filepath.Join(dir, "backing")
 	if err := os.Mkdir(backing, 0o700); err != nil {
