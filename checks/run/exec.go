@@ -14,10 +14,7 @@ import (
 // exec runs a command for the supervisor: scontrol, a helper.
 func (w *worker) exec(req *Request) *Response {
 	w.host.SetEnviron(req.Env)
-	c := probe.Command{Argv: req.Args, Program: req.Program, Input: req.Path, Stdin: req.Data, Timeout: req.Timeout, Output: maxOutput, Errors: maxErrors}
-	if req.Merge {
-		c.Merge, c.Linger = true, leftBehind
-	}
+	c := probe.Command{Argv: req.Args, Program: req.Program, Input: req.Path, Stdin: req.Data, Timeout: req.Timeout, Output: maxOutput, Errors: maxErrors, Merge: req.Merge, Linger: leftBehind}
 	x := w.host.Run(context.Background(), c)
 	resp := &Response{Data: x.Output, Cut: x.Truncated, Stderr: x.Errors, Status: x.Status, TimedOut: x.TimedOut}
 	if x.Err != nil {

@@ -19,7 +19,8 @@ type Job struct {
 	Timeout   time.Duration // 0 means none
 }
 
-// leftBehind is how long a daemon that a job has started may hold its output open.
+// leftBehind is how long a daemon that a command has started may hold its output open.
+// The command's own status counts from its end on.
 const leftBehind = time.Second
 
 // Run carries out a job in the worker of [Pool.Exec]. With an error that says

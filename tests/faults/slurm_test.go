@@ -26,7 +26,7 @@ var slurmFaults = []fault{
 	{name: "scontrol prints 100 MB", guard: "A4", conf: bad, set: hook(`case $* in *update*) ;; *) head -c 100M /dev/zero | tr '\0' x; exit 0 ;; esac`), words: "-t 20", exit: 1, within: 13, action: kept},
 	{name: "scontrol prints without an end", conf: bad, set: hook(`yes garbage`), words: "-t 20", exit: 1, within: 13, action: kept},
 	{name: "scontrol closes its outputs and hangs", conf: bad, set: hook(`exec >&- 2>&-; sleep 100`), words: "-t 20", exit: 1, within: 13, action: kept},
-	{name: "scontrol leaves a child that holds the pipe", conf: bad, set: hook(`setsid sleep 30 & `), words: "-t 20", exit: 1, within: 21, action: kept, leaves: true},
+	{name: "scontrol leaves a child that holds the pipe", conf: bad, set: hook(`setsid sleep 30 9>&- &`), words: "-t 20", exit: 1, within: 5, action: drained, leaves: true},
 	{name: "scontrol carries the update out and says that it failed", guard: "C1", conf: bad, set: hook(`case $* in *update*) echo "IDLE+DRAIN ${!#}" | sed 's/Reason=//' >/mnt/state; echo "$*" >>/mnt/updates; exit 1 ;; esac`), exit: 1, within: 3, action: drained},
 	{name: "scontrol is slow", conf: bad, set: hook("sleep 1"), words: "-t 20", exit: 1, within: 5, action: drained},
 	{name: "scontrol asks on a terminal", conf: bad, set: hook("read -r x || true"), exit: 1, within: 3, action: drained},
