@@ -12,15 +12,22 @@ import (
 // console writes to a standard descriptor for as long as the run may take: a
 // reader that does not read must not hold it up. What does not fit is lost.
 type console struct {
-	fd   int
-	end  time.Time // deadline of the run; zero means none
-	wake int       // readable when a signal ends the run, -1 for none
-	deaf bool      // nobody reads
+	fd       int
+	end      time.Time     // deadline of the run; zero means none
+	patience time.Duration // how long the run still waits for the reader
+	wake     int           // readable when a signal ends the run, -1 for none
+	deaf     bool          // nobody reads
+}
+
+// until gives the deadline of the run. The reader gets no more than a quarter of the run:
+// the checks need the rest, and a healthy node must not be drained for want of time.
+func (c *console) until(end time.Time) {
+	c.end, c.patience = end, time.Until(end)/4
 }
 
 var (
 	stdout = &console{fd: 1, wake: -1}
-	stderr = &console{fd: 2, wake: -1}
+	stderr = newAlerts()
 )
 
 // lastWord is how long a reader has for what is written when the run is over.
@@ -58,10 +65,12 @@ func (c *console) raw(data []byte) error {
 // ready waits until the descriptor can be written without blocking.
 func (c *console) ready() bool {
 	over := time.Time{} // when lastWord is over
+	began := time.Now()
+	defer func() { c.patience -= time.Since(began) }()
 	for {
 		wait, wake := -1, c.wake
 		if !c.end.IsZero() {
-			wait = int(max(0, time.Until(c.end)).Milliseconds())
+			wait = int(max(0, min(time.Until(c.end), c.patience-time.Since(began))).Milliseconds())
 		}
 		if wait == 0 || !over.IsZero() {
 			if over.IsZero() {

@@ -149,6 +149,7 @@ func newRun(argv []string, opts *options) *oneRun {
 	r.sig = catchSignals()
 	r.ctx = r.sig.ctx
 	stdout.wake, stderr.wake = r.sig.wake, r.sig.wake
+	stdout.until(time.Now().Add(alertsLimit)) // TIMEOUT is not known yet
 	r.pool = run.NewPool(run.Options{Root: "/", Env: r.set.environ()})
 	r.log = &logSink{pool: r.pool}
 	// The worker comes up while the rest of this is read.
@@ -259,7 +260,8 @@ func (r *oneRun) budget() {
 	if d := r.allowed(); d > 0 {
 		r.end = r.began.Add(d)
 	}
-	stdout.end, stderr.end = r.end, r.end
+	stdout.until(r.end)
+	stderr.until(r.end)
 	r.pool.SetEnd(r.end)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
@@ -19,5 +20,15 @@ func (p plain) Write(data []byte) (int, error) {
 
 var (
 	screen = plain{os.Stdout}
-	alerts = plain{os.Stderr}
+	alerts = newAlerts()
 )
+
+// newAlerts writes errors that end the program, and a crash. A reader that does not read
+// must not keep slurmd from the exit status.
+func newAlerts() *console {
+	c := &console{fd: 2, wake: -1}
+	c.until(time.Now().Add(alertsLimit))
+	return c
+}
+
+const alertsLimit = 8 * time.Second
