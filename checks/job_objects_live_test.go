@@ -244,7 +244,7 @@ func TestJobLeftoversOfManyFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill()
-	if text := run(job, true, 1); left() != many-10000 || !strings.Contains(text, "than were looked at; the rest stays until the next epilog\n") {
+	if text := run(job, true, 1); left() != many-10000 || !strings.Contains(text, "than this epilog had time for; the rest stays until the next epilog\n") {
 		t.Errorf("%d are left: %s", left(), text)
 	}
 	next := liveJob(t)
