@@ -277,10 +277,11 @@ func asUser(uid int, do func() error) error {
 			done <- fmt.Errorf("cannot take the rights of uid %d", uid)
 			return
 		}
-		done <- do()
-		if takeRights(0) {
+		err := do()
+		if takeRights(0) { // first: else the caller finds a process of the user's here, this one
 			runtime.UnlockOSThread()
 		}
+		done <- err
 	}()
 	return <-done
 }

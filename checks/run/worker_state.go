@@ -174,7 +174,7 @@ func (d stateDir) save(name string, data []byte) error {
 
 // ledgerWait bounds the wait for another run that writes the ledger. Without the lock
 // an entry may be lost; it is made again when that line next hangs.
-const ledgerWait = 200 * time.Millisecond
+const ledgerWait = 400 * time.Millisecond
 
 // bury adds stuck processes to the ledger and drops those that have ended. Runs
 // overlap: what another run has entered meanwhile is kept.
