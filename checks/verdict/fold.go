@@ -182,7 +182,8 @@ func (f *Fold) fail(status int, x checks.Finding) []Event {
 	f.failed = append(f.failed, x)
 	message := x.Message
 	events := append(f.Flush(), Event{Syslog, "Health check failed:  " + message})
-	if f.Mark && f.failures == 0 && !f.Eval {
+	again := f.over && len(f.failed) > 1 // what ends badly after a failure is no news of the node
+	if f.Mark && f.failures == 0 && !f.Eval && !again {
 		f.message = message
 		events = append(events, Event{Offline, message})
 	}

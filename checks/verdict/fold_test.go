@@ -183,3 +183,28 @@ func TestManyFailures(t *testing.T) {
 		t.Errorf("exit status %d, want 255", exit)
 	}
 }
+
+// A run that fails and then ends badly marks the node once, with the fault that it found.
+func TestTimeoutAfterFailureMarksOnce(t *testing.T) {
+	t.Parallel()
+	for _, failed := range []bool{true, false} {
+		var p tape
+		p.Mark = true
+		p.do(p.Begin("check_a", 7))
+		want := []string{`offline Script timed out while executing "check_a".`}
+		if failed {
+			p.do(p.Findings(fail("check_a:  x")))
+			want = []string{"offline check_a:  x"}
+		}
+		p.do(p.Expired(""))
+		var marks []string
+		for i, e := range p.events {
+			if e.To == Offline {
+				marks = append(marks, said(p.events)[i])
+			}
+		}
+		if diff := cmp.Diff(want, marks); diff != "" {
+			t.Errorf("failed %v (-want +got):\n%s", failed, diff)
+		}
+	}
+}
