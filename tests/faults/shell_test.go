@@ -24,7 +24,7 @@ var shellFaults = []fault{
 	{name: "line that prints bytes that are no text", conf: "* || head -c 65536 /dev/urandom\n" + bad, exit: 1, within: 3, action: drained},
 	{name: "line that reads its input", conf: "* || cat\n" + bad, exit: 1, within: 3, action: drained},
 	{name: "line that reads a terminal", conf: "* || read -r x </dev/tty; true\n" + bad, exit: 1, within: 3, action: drained},
-	{name: "fork bomb within limits", conf: "* || f() { f | f & }; f 2>/dev/null; sleep 100\n", set: needCgroup, wrap: cgroup("pids", "pids.max", "60"), words: "-t 3", exit: 142, within: 4.5, action: either},
+	{name: "fork bomb within limits", conf: "* || f() { f | f & }; f 2>/dev/null; sleep 100\n", set: needCgroup, wrap: cgroup("pids", "pids.max", "60"), words: "-t 3", exit: 142, or: 3, within: 4.5, action: either},
 	{name: "line with a huge environment", conf: "* || for i in {1..30}; do printf -v V$i %100000s x; export V$i; done\n* || /bin/true\n" + bad, words: "-a", exit: 2, within: 15, action: drained},
 	{name: "line that unsets everything", conf: "* || unset $(compgen -v | grep -v '^BASH\\|^EUID\\|^UID\\|^PPID\\|^SHELLOPTS') 2>/dev/null; true\n" + bad, exit: 1, within: 3, action: drained},
 	{name: "line that redefines its helpers", conf: "* || die() { :; }; nhcmain_help() { :; }; eval() { :; }; unset -f eval\n" + bad, exit: 1, within: 3, action: drained},
