@@ -20,7 +20,7 @@ func TestShellWildLines(t *testing.T) {
 	const (
 		ends  = "ends"  // the line ends, and the shell goes on
 		exits = "exits" // the shell has ended with a status
-		lost  = "lost"  // nobody knows: Unknown, and a fresh shell
+		lost  = "lost"  // not known: Unknown, and a fresh shell
 	)
 	for _, c := range []struct {
 		line   string

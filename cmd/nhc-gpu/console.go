@@ -16,7 +16,7 @@ type console struct {
 	end      time.Time     // deadline of the run; zero means none
 	patience time.Duration // how long the run still waits for the reader
 	wake     int           // readable when a signal ends the run, -1 for none
-	deaf     bool          // nobody reads
+	deaf     bool          // the reader does not read
 }
 
 // until gives the deadline of the run. The reader gets no more than a quarter of the run:
