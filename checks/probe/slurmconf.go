@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"path"
 	"strings"
 )
@@ -157,21 +158,32 @@ func slurmKeyRune(r rune) bool {
 
 // hostlistHas says whether a list of Slurm's, "gpu[01-08,11],login1", has a name.
 func hostlistHas(list, name string) bool {
-	depth, begin := 0, 0
-	for i, c := range list + "," {
-		switch {
-		case c == '[':
-			depth++
-		case c == ']':
-			depth--
-		case c == ',' && depth <= 0:
-			if hostMatches(list[begin:i], name) {
-				return true
-			}
-			begin = i + 1
+	for pattern := range hostPatterns(list) {
+		if hostMatches(pattern, name) {
+			return true
 		}
 	}
 	return false
+}
+
+// hostPatterns splits such a list at the commas outside brackets.
+func hostPatterns(list string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		depth, begin := 0, 0
+		for i, c := range list + "," {
+			switch {
+			case c == '[':
+				depth++
+			case c == ']':
+				depth--
+			case c == ',' && depth <= 0:
+				if begin < i && !yield(list[begin:i]) {
+					return
+				}
+				begin = i + 1
+			}
+		}
+	}
 }
 
 func hostMatches(pattern, name string) bool {

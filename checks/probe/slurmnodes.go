@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"iter"
 	"net"
 	"path"
 	"slices"
@@ -98,20 +99,11 @@ func isOwnAddress(text string) bool {
 }
 
 // hostlist are the names of a list of Slurm's, "gpu[01-08,11],login1", in its order.
-func hostlist(list string) func(yield func(string) bool) {
+func hostlist(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		depth, begin := 0, 0
-		for i, c := range list + "," {
-			switch {
-			case c == '[':
-				depth++
-			case c == ']':
-				depth--
-			case c == ',' && depth <= 0:
-				if begin < i && !eachHost("", list[begin:i], yield) {
-					return
-				}
-				begin = i + 1
+		for pattern := range hostPatterns(list) {
+			if !eachHost("", pattern, yield) {
+				return
 			}
 		}
 	}
