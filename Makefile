@@ -29,12 +29,57 @@ DOCDIR     = $(DESTDIR)$(PREFIX)/share/doc/nhc-gpu
 SHAREDIR   = $(DESTDIR)$(PREFIX)/share/nhc-gpu
 EXAMPLES   = $(wildcard conf/examples/*)
 
-.PHONY: all build check test test-all test-long test-slurm-matrix lint bench fuzz ptx install rpm clean
+.PHONY: all build check test test-all test-long test-slurm-matrix lint bench fuzz ptx install rpm release release-rpm device-kit clean
 
 all: build
 
+# PREBUILT is a program of make release to install or package in place of building one.
 build:
-	$(GO) build -buildvcs=false -ldflags '$(GO_LDFLAGS)' -o $(BIN) ./cmd/nhc-gpu
+	$(if $(PREBUILT),install -D -m 755 '$(PREBUILT)' $(BIN),$(GO) build -buildvcs=false -ldflags '$(GO_LDFLAGS)' -o $(BIN) ./cmd/nhc-gpu)
+
+# A program is bound to the versions of symbols in the glibc that it is linked with. A
+# release is linked with that of Debian 11, which names no symbol newer than 2.3.3 (x86-64)
+# or 2.17 (arm64), so that it starts on EL8 and on older systems. Only this target downloads.
+# arm64 on another processor needs gcc-aarch64-linux-gnu.
+RELEASE_ARCHES  ?= amd64 arm64
+RELEASE_DIR     ?= $(CURDIR)/dist/release
+RELEASE_LDFLAGS  = -s -w -buildid= -X main.version=$(VERSION:v%=%) "-extldflags=-Wl,--build-id=none -Wl,-z,lazy"
+
+release: $(RELEASE_ARCHES:%=release-%)
+
+release-amd64: triplet = x86_64-linux-gnu
+release-arm64: triplet = aarch64-linux-gnu
+release-%: sys = $(RELEASE_DIR)/sysroot-$*
+release-%: gcc = $(if $(filter $*,$(shell $(GO) env GOHOSTARCH)),gcc,$(triplet)-gcc)
+release-%:
+	@command -v $(gcc) >/dev/null || { echo "make release: $(gcc) is missing (Debian: gcc-$(subst _,-,$(triplet))): install it, or name RELEASE_ARCHES without $*" >&2; exit 1; }
+	rpm/sysroot/unpack.sh rpm/sysroot/$*.debs $(sys)
+	$(release_build) -o $(RELEASE_DIR)/linux-$*/nhc-gpu ./cmd/nhc-gpu
+
+# Only these headers: a cross compiler knows others, of this machine's glibc.
+release_cc    = $(gcc) --sysroot=$(sys) -nostdinc -isystem $(shell $(gcc) -print-file-name=include) -isystem $(sys)/usr/include/$(triplet) -isystem $(sys)/usr/include -B$(sys)/usr/lib/$(triplet) -L$(sys)/usr/lib/$(triplet) -L$(sys)/lib/$(triplet)
+release_build = GOOS=linux GOARCH=$* CC='$(release_cc)' CGO_CFLAGS='-O2 -g0 -ffile-prefix-map=$(CURDIR)=. -Wno-deprecated-declarations' \
+  $(GO) build -trimpath -buildvcs=false -ldflags '$(RELEASE_LDFLAGS)'
+
+# What a machine with a GPU needs to show whether nhc-gpu works there: docs/hardware.md.
+KIT_DIR ?= $(CURDIR)/dist/device-kit
+
+device-kit: device-kit-$(shell $(GO) env GOHOSTARCH)
+
+device-kit-amd64: triplet = x86_64-linux-gnu
+device-kit-arm64: triplet = aarch64-linux-gnu
+device-kit-%: sys = $(RELEASE_DIR)/sysroot-$*
+device-kit-%: gcc = $(if $(filter $*,$(shell $(GO) env GOHOSTARCH)),gcc,$(triplet)-gcc)
+device-kit-%: release-%
+	rm -rf $(KIT_DIR)
+	install -D -t $(KIT_DIR) -m 755 $(RELEASE_DIR)/linux-$*/nhc-gpu tests/device/acceptance.sh
+	$(release_cc) -O2 -Wall -Wextra -Werror -o $(KIT_DIR)/yardstick tests/device/src/yardstick.c -ldl
+	$(release_build) -o $(KIT_DIR)/readings ./tests/device/readings
+	@du -sh $(KIT_DIR)
+
+# The package of the release for this machine, which installs on EL8 and newer.
+release-rpm: release-$(shell $(GO) env GOARCH)
+	$(MAKE) rpm PREBUILT=$(RELEASE_DIR)/linux-$(shell $(GO) env GOARCH)/nhc-gpu
 
 check: build
 	$(abspath $(BIN)) --check
@@ -42,15 +87,17 @@ check: build
 # Three tiers: test is for every change, CI also runs test-all, test-long is for a
 # release. Suites that cannot run here (no root, no Slurm...) are skipped with a reason.
 # Many tests wait rather than compute, so more packages run than there are cores.
-TESTFLAGS  ?= -p=4 -parallel=4 -timeout=30m
+TESTFLAGS  ?= -p=4 -parallel=4 -timeout=30m -ldflags=-w
 SOAK_RUNS  ?= 20
 SOAK_LOAD  ?= 4
 FOR_TESTS   = NHC_GPU_BINARY=$(abspath $(BIN)) GO='$(GO)'
+# The package that waits longest begins first.
+PACKAGES    = ./tests/slurm ./...
 
 test:
 	@tests/install-deps.sh
 	@$(MAKE) build
-	$(FOR_TESTS) $(GO) test -count=1 $(TESTFLAGS) ./...
+	$(FOR_TESTS) $(GO) test -count=1 $(TESTFLAGS) $(PACKAGES)
 
 test-all: build
 	$(FOR_TESTS) NHC_GPU_TESTS=all tests/tier/marked.sh All $(TESTFLAGS)
@@ -124,7 +171,7 @@ rpm:
 	tar --exclude-vcs --exclude=./bin --exclude=./dist --transform 's,^\.,nhc-gpu-$(RPM_VERSION),' \
 	  -czf '$(RPM_TOPDIR)/SOURCES/nhc-gpu-$(RPM_VERSION).tar.gz' .
 	rpmbuild -ba --define '_topdir $(RPM_TOPDIR)' --define 'nhc_version $(RPM_VERSION)' \
-	  --define 'nhc_source_version $(VERSION)' rpm/nhc-gpu.spec
+	  --define 'nhc_source_version $(VERSION)' $(if $(PREBUILT),--define 'nhc_prebuilt $(abspath $(PREBUILT))') rpm/nhc-gpu.spec
 
 clean:
 	rm -rf bin dist tests/slurm/_artifacts

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,11 +34,12 @@ var activeCommonDo = map[string]string{
 	"active.held":    "Another active test is under way: wait for it, or see ps for nhc-gpu. If none is there it is a file system that keeps locks: see /var/lib/nhc-gpu/active.lock.",
 	"active.time":    "Give the run more time (TIMEOUT in /etc/sysconfig/nhc, or TIMEOUT=120 by hand), or the test less (-t). slurmd ends a health check after 60 seconds.",
 	"active.stale":   "Run the test while the node is idle: a line with the same words in nhc.conf, or nhc-gpu by hand; see docs/active.md.",
-	"active.stopped": "Nothing: a job came, or a process onto a GPU, or the run was ended. The test is run again by the next run that may. Where NVML does not answer see dmesg, and check_gpu_count.",
+	"active.stopped": "Nothing: a job came, or a process onto a GPU, or the run was ended. The test is run again by the next run that may. Where NVML does not answer, or only with errors, see dmesg and check_gpu_count.",
 	"active.left":    "Nothing, if somebody uses that GPU, has split it up by MIG or has forbidden to compute on it: the test leaves it alone. See nvidia-smi.",
+	"active.stuck":   "Work that other GPUs do at once does not end on this one: see dmesg for Xid errors, reset the GPU (nvidia-smi -r -i INDEX), and replace it if it comes again. If no GPU ends see the driver and Fabric Manager first.",
 	"active.few":     "Nothing: the test needs more GPUs than are free here.",
 	"active.past":    "The result of an active test cannot be kept: see the directory /var/lib/nhc-gpu.",
-	"cuda.library":   "libcuda.so.1 comes with NVIDIA's driver: install its compute libraries (libcuda1, nvidia-driver-cuda), run ldconfig. CUDA_LIBRARY=PATH names another file.",
+	"cuda.library":   "libcuda.so.1 comes with NVIDIA's driver: install its compute libraries (libcuda1, nvidia-driver-cuda), run ldconfig. CUDA_LIBRARY=PATH names another file; nhc-gpu topo shows where it was looked for.",
 	"cuda.error":     "The message has what CUDA, or the node, said: see dmesg for NVRM, and check_gpu_xid.",
 	"cuda.gpu":       "CUDA does not show a GPU that NVML has: see nvidia-smi, the device nodes of /dev and the cgroup of this process.",
 }
@@ -85,17 +88,25 @@ type activeRun struct {
 	measures []measure
 	left     []Finding // about GPUs that were left out
 	undone   []string  // GPUs that were at work when the test was stopped
-	failures bool      // something went wrong: what was measured is no result
+	stuck    []stuckGPU
+	did      []*probe.GPU // GPUs that have done the work of the test, see finished
+	leftOpen bool         // see abandon
+	failures bool         // something went wrong: what was measured is no result
+
+	wrongData string // the code of findings that every GPU has by itself, and that a bad kernel could make on all; see acquitGPUs
+
 	cancel   context.CancelCauseFunc
 	release  func()
 	watching sync.WaitGroup
 	came     error         // the job that the watching has seen, for who has waited for that
 	users    chan struct{} // closed when nobody looks for processes any more; nil: nobody does
+	blind    int           // looks for processes in a row that have failed; of who looks
 	jobs     *probe.JobWatch
 	stopping sync.Mutex
-	overdue  *time.Timer            // ends the process; nil: nothing has stopped the test
-	what     atomic.Pointer[string] // see during
-	nvml     sync.Mutex             // of Host.NVML and its like, which are for one goroutine
+	overdue  *time.Timer                       // ends the process; nil: nothing has stopped the test
+	what     atomic.Pointer[string]            // see during
+	numbers  atomic.Pointer[map[string]Device] // the GPUs by CUDA's numbers, which are not NVML's
+	nvml     sync.Mutex                        // of Host.NVML and its like, which are for one goroutine
 }
 
 // The reasons for which a test is over before its end.
@@ -104,7 +115,7 @@ var (
 	errActiveTime = errors.New("its time was up")
 	errJobCame    = errors.New("a job has begun on the node")
 	errUserCame   = errors.New("a process has come onto a GPU")
-	errNoLook     = errors.New("NVML does not answer, and nobody knows whether a process has come onto a GPU")
+	errNoLook     = errors.New("NVML does not say whether a process has come onto a GPU")
 )
 
 // begin claims the node for a test. Nil: it may not run, the findings say why.
@@ -214,12 +225,32 @@ func (r *activeRun) unfit(g *probe.GPU) (why, code string) {
 	case g.Modes.Compute.Value == "prohibited":
 		return "its compute mode is prohibited", left
 	}
-	for _, p := range g.Processes.Value {
-		if !ours(p.PID) {
-			return fmt.Sprintf("process %d is on it", p.PID), left
+	pids, err := r.processes(g)
+	if err != nil {
+		return fmt.Sprintf("could not tell: %v", err), "gpu.error"
+	}
+	for _, pid := range pids {
+		if !ours(pid) {
+			return fmt.Sprintf("process %d is on it", pid), left
 		}
 	}
 	return "", ""
+}
+
+// processes returns the processes on a GPU. Where NVML has no list, as those of drivers
+// 535.43 to 535.97 cannot be read, they are the processes that use CUDA and have the
+// GPU's device node open.
+func (r *activeRun) processes(g *probe.GPU) (pids []int, err error) {
+	if !g.Processes.Known {
+		if !g.Minor.Known {
+			return nil, errors.New("NVML lists no processes, and the number of its device node is unknown")
+		}
+		return r.env.Host.CUDAProcesses(g.Minor.Value)
+	}
+	for _, p := range g.Processes.Value {
+		pids = append(pids, p.PID)
+	}
+	return pids, nil
 }
 
 // at names what is about to be done, for a hang and for who watches.
@@ -236,8 +267,14 @@ func (r *activeRun) during(format string, args ...any) {
 }
 
 // calling hears of the calls of CUDA, one at a time, and names them with what they
-// belong to.
+// belong to, and with the GPU where they are about one.
 func (r *activeRun) calling(call string) {
+	if numbers := r.numbers.Load(); numbers != nil {
+		_, number, _ := strings.Cut(call, "(")
+		if d, ok := (*numbers)[strings.TrimSuffix(number, ")")]; ok {
+			call += " of " + d.String()
+		}
+	}
 	if what := r.what.Load(); what != nil {
 		call = *what + ": " + call
 	}
@@ -269,6 +306,10 @@ func (r *activeRun) again(groups probe.Group) (*probe.NVML, error) {
 // stopped says so once, and lays it to no GPU.
 func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
 	r.failures = true
+	if g != nil && errors.Is(err, errStuck) {
+		r.noteStuck(g, doing, r.patience(timeOfOthers))
+		return
+	}
 	if cause := context.Cause(r.ctx); cause != nil {
 		r.stopped(cause)
 		if g != nil {
@@ -285,6 +326,9 @@ func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
 		f.Severity, f.Remedy, _ = cudaFinding(e)
 		f.Code = cudaCode(e)
 	}
+	if fatal(err) {
+		r.env.Host.LeaveBehind() // see openGPU
+	}
 	r.report(d, f, "%s: %v", doing, err)
 }
 
@@ -292,6 +336,13 @@ func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
 func (r *activeRun) cuda() (*probe.CUDA, bool) {
 	c, err := r.env.Host.CUDA(r.calling)
 	if err == nil {
+		numbers := map[string]Device{}
+		for _, g := range r.gpus {
+			if d := onCUDAs(c, g); d != nil {
+				numbers[strconv.Itoa(d.Ordinal)] = gpuDevice(g)
+			}
+		}
+		r.numbers.Store(&numbers)
 		return c, true
 	}
 	if errors.Is(err, probe.ErrNoLibrary) {
@@ -303,14 +354,37 @@ func (r *activeRun) cuda() (*probe.CUDA, bool) {
 	return nil, false
 }
 
-// cudaGPU is a GPU as CUDA has it. false: the findings say that it has not.
-func (r *activeRun) cudaGPU(c *probe.CUDA, g *probe.GPU) (*probe.CUDAGPU, bool) {
+// onCUDAs finds a GPU among those of CUDA, nil if it is not there.
+func onCUDAs(c *probe.CUDA, g *probe.GPU) *probe.CUDAGPU {
 	for _, d := range c.GPUs {
 		if d.PCI == g.PCI || d.UUID != "" && d.UUID == g.UUID.Value {
-			return d, true
+			return d
 		}
 	}
-	r.failures = true
-	r.report(gpuDevice(g), Finding{Code: "cuda.gpu", Severity: Unknown}, "CUDA does not show it")
+	return nil
+}
+
+// cudaGPU is a GPU as CUDA has it. false: the findings say why it cannot be used.
+func (r *activeRun) cudaGPU(c *probe.CUDA, g *probe.GPU) (*probe.CUDAGPU, bool) {
+	d := onCUDAs(c, g)
+	switch {
+	case d == nil:
+		r.failures = true
+		r.report(gpuDevice(g), Finding{Code: "cuda.gpu", Severity: Unknown}, "CUDA does not show it%s", unidentified(c))
+	case d.Err != nil:
+		r.failed(g, "cannot use it", d.Err)
+	default:
+		return d, true
+	}
 	return nil, false
+}
+
+// unidentified says why CUDA could not name a GPU, which may be one that it does not show.
+func unidentified(c *probe.CUDA) string {
+	for _, d := range c.GPUs {
+		if d.PCI == "" && d.Err != nil {
+			return fmt.Sprintf(" (%v)", d.Err)
+		}
+	}
+	return ""
 }

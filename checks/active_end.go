@@ -51,6 +51,7 @@ func (r *activeRun) done() []Finding {
 		r.stopped(cause)
 		r.nameUndone()
 	}
+	r.judgeStuck()
 	r.acquitGPUs()
 	if errors.Is(cause, errJobCame) || errors.Is(cause, errUserCame) || errors.Is(cause, errNoLook) {
 		r.forgetRates()
@@ -118,7 +119,7 @@ func (r *activeRun) endUsers(look bool, cause error) error {
 		<-r.users
 		var err error
 		if look {
-			err = r.newUser()
+			err = r.lastUser()
 		}
 		said <- err
 	}()

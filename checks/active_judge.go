@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -31,6 +32,9 @@ type measure struct {
 
 	Doubt  string // what may have made the value so and is no fault of the device: then nothing fails by it
 	Unlike string // in what the device is less than its peers by how the node is made: then being far from them is no failure
+
+	Limited string  // why the device need not reach what its model does elsewhere: an administrator has lowered a limit
+	Again   float64 // the same of a second, longer measurement; 0: there was none
 }
 
 // worse says whether a value is on the wrong side of a limit.
@@ -85,20 +89,29 @@ func (m *measure) atLeast(limit float64) string {
 	return "at least " + rate(limit, m.Unit)
 }
 
-// judge looks at every measure; one that is bad in several ways is reported for the
-// first of them.
+// miss is a way in which a measure is bad.
+type miss struct {
+	code       string // ".slow"
+	severity   Severity
+	want, text string
+}
+
+// judge looks at every measure; one that is bad in several ways is reported for the worst
+// of them, and of several that are as bad for the first.
 func (r *activeRun) judge() {
 	peers := r.farFromPeers()
 	base := r.env.baselines()
 	sick := r.failures || Worst(r.findings) == Fail // nothing of such a run is normal
 	for i := range r.measures {
 		m := &r.measures[i]
-		bad := r.belowWords(m) || r.belowFloor(m) || r.belowPeers(m, peers)
-		want, below := base.judge(*m)
+		misses := []*miss{r.belowWords(m), r.belowFloor(m), r.belowPeers(m, peers)}
+		if want, below := base.judge(*m); below {
+			misses = append(misses, &miss{".baseline", Fail, m.atLeast(want), m.text() + ": worse than this node was"})
+		}
+		misses = slices.DeleteFunc(misses, func(x *miss) bool { return x == nil })
 		switch {
-		case bad:
-		case below:
-			r.slow(m, ".baseline", Fail, m.atLeast(want), m.text()+": worse than this node was")
+		case len(misses) > 0:
+			r.slow(m, slices.MaxFunc(misses, func(x, y *miss) int { return cmp.Compare(x.severity, y.severity) })) // the first of several
 		case !sick && m.Doubt == "":
 			base.learn(*m)
 		}
@@ -110,44 +123,56 @@ func (r *activeRun) judge() {
 	r.tellRates()
 }
 
-func (r *activeRun) slow(m *measure, code string, severity Severity, want, text string) {
+func (r *activeRun) slow(m *measure, x *miss) {
 	if m.Doubt != "" {
-		severity, text = min(severity, Warn), text+" ("+m.Doubt+")"
+		x.severity, x.text = min(x.severity, Warn), x.text+" ("+m.Doubt+")"
 	}
-	r.report(m.Device, Finding{Code: r.Code + code, Severity: severity, Want: want, Got: rate(m.Value, m.Unit)}, "%s", text)
+	r.report(m.Device, Finding{Code: r.Code + x.code, Severity: x.severity, Want: x.want, Got: rate(m.Value, m.Unit)}, "%s", x.text)
 }
 
-func (r *activeRun) belowWords(m *measure) bool {
+func (r *activeRun) belowWords(m *measure) *miss {
 	if m.Least <= 0 || !m.worse(m.Least) {
-		return false
+		return nil
 	}
-	r.slow(m, ".slow", Fail, m.atLeast(m.Least), m.text())
-	return true
+	return &miss{".slow", Fail, m.atLeast(m.Least), m.text()}
 }
 
-// belowFloor compares with the floor of the platform, of this test, algorithm, size
-// and number of ranks and no other. One that nobody has verified only warns.
-func (r *activeRun) belowFloor(m *measure) bool {
+// belowFloor compares a measurement with the floor of the platform for the same test,
+// algorithm, size and number of ranks, else with what every healthy GPU reaches. A floor
+// that no one has verified only warns.
+func (r *activeRun) belowFloor(m *measure) *miss {
 	if m.Least > 0 {
-		return false // the line knows better
+		return nil // the line knows better
 	}
+	var platform *Platform
 	for _, group := range r.env.platformGroups() {
 		p := group.Platform
 		if p == nil || m.Device.Kind == "gpu" && !slices.Contains(group.Addresses, m.Device.PCI) {
 			continue
 		}
+		platform = p
 		floor, known := p.FloorOf(m.Test, m.Algorithm, m.Size, m.Ranks)
-		if !known || floor.Unit != m.Unit || !m.worse(floor.Value) {
+		if !known || floor.Unit != m.Unit {
 			continue
+		}
+		if !m.worse(floor.Value) {
+			return nil
 		}
 		severity := Warn
 		if floor.Verified {
 			severity = Fail
 		}
-		r.slow(m, ".floor", severity, m.atLeast(floor.Value), fmt.Sprintf("%s (%s of %s)", m.text(), m.Test, p.Name))
-		return true
+		return &miss{".floor", severity, m.atLeast(floor.Value), fmt.Sprintf("%s (%s of %s)", m.text(), m.Test, p.Name)}
 	}
-	return false
+	floor, known := commonFloorOf(platform, m)
+	if !known || m.Limited != "" || !m.worse(floor.Value) {
+		return nil
+	}
+	of := "any GPU"
+	if platform != nil && platform.Name != "" {
+		of = platform.Name
+	}
+	return &miss{".floor", Warn, m.atLeast(floor.Value), fmt.Sprintf("%s (%s of %s)", m.text(), m.Test, of)}
 }
 
 // enoughPeers is from how many measures on the one that is far off is known: of two
@@ -156,8 +181,9 @@ const enoughPeers = 3
 
 // peerLimit is what a measure is compared with.
 type peerLimit struct {
-	limit, median float64
-	peers         int
+	fail, warn, median float64 // warn: NaN where nothing warns before it fails
+	again              bool    // a second measurement must miss fail, too
+	peers              int
 }
 
 // farFromPeers finds for each group of like measures the limit beyond which one is
@@ -186,25 +212,48 @@ func (r *activeRun) farFromPeers() map[string]peerLimit {
 				mid = slices.Min(values)
 			}
 		}
-		limits[key] = peerLimit{m.off(mid, tolerance.Peers), mid, len(group)}
+		limit := peerLimit{fail: m.off(mid, tolerance.Peers), warn: math.NaN(), median: mid, again: tolerance.Again > 0, peers: len(group)}
+		if tolerance.Warn > 0 {
+			limit.warn = m.off(mid, tolerance.Warn)
+		}
+		limits[key] = limit
 	}
 	return limits
 }
 
-func (r *activeRun) belowPeers(m *measure, limits map[string]peerLimit) bool {
+func (r *activeRun) belowPeers(m *measure, limits map[string]peerLimit) *miss {
 	p, ok := limits[m.alike()]
-	if !ok || !m.worse(p.limit) {
-		return false
+	if !ok {
+		return nil
 	}
-	severity, text := Fail, fmt.Sprintf("%s: far from its peers, whose median is %s", m.text(), rate(p.median, m.Unit))
+	limit, severity := p.fail, Fail
+	if !math.IsNaN(p.warn) && (!m.worse(p.fail) || p.again && !m.again().worse(p.fail)) {
+		limit, severity = p.warn, Warn
+	}
+	if !m.worse(limit) {
+		return nil
+	}
+	text := fmt.Sprintf("%s: far from its peers, whose median is %s", m.text(), rate(p.median, m.Unit))
 	if p.peers < enoughPeers {
 		severity, text = Warn, m.text()+": the other one does "+rate(p.median, m.Unit)
 	}
 	if m.Unlike != "" {
 		severity, text = Warn, text+" ("+m.Unlike+")"
 	}
-	r.slow(m, ".peers", severity, m.atLeast(p.limit), text)
-	return true
+	return &miss{".peers", severity, m.atLeast(limit), text}
+}
+
+// again returns the measure with the value of the second measurement. Without one it is
+// as good as can be: what was measured once fails nothing that wants to be seen twice.
+func (m *measure) again() *measure {
+	second := *m
+	if second.Value = m.Again; m.Again == 0 {
+		second.Value = math.Inf(1)
+		if m.Lower {
+			second.Value = 0
+		}
+	}
+	return &second
 }
 
 // median is the middle of some values, NaN of none.

@@ -110,6 +110,9 @@ func (e *Env) Fresh(name string, c Bounded, only bool) (findings []Finding, foun
 		return []Finding{{Code: "active.stale", Severity: Unknown, Want: "a result of the last " + ageText(c.Freshness()), Got: why,
 			Message: fmt.Sprintf("%s:  no result of the last %s: %s", name, ageText(c.Freshness()), why)}}, true
 	}
+	if c, ok := c.(interface{ fromSite(e *Env) }); ok {
+		c.fromSite(e)
+	}
 	now, err := e.holdsFor()
 	if err != nil {
 		return stale(err.Error())

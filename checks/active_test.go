@@ -128,6 +128,7 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*probe.NVML)
 		files  map[string]string
+		links  map[string]string
 		job    *Job
 		left   time.Duration
 		want   []string
@@ -153,6 +154,15 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 			change: gpu3(func(g *probe.GPU) { g.Processes = probe.Known([]probe.GPUProcess{{PID: 1}}) }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"},
 		},
+		"a process that NVML does not list": {
+			change: func(n *probe.NVML) {
+				for i := range n.GPUs {
+					n.GPUs[i].Processes = probe.Reading[[]probe.GPUProcess]{}
+				}
+			},
+			links: map[string]string{"proc/1/fd/7": "/dev/nvidia3", "proc/1/fd/8": "/dev/nvidia-uvm"},
+			want:  []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"},
+		},
 		"MIG": {
 			change: gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true) }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: it is split up by MIG"},
@@ -162,8 +172,8 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: its compute mode is prohibited"},
 		},
 		"lost": {
-			change: gpu3(func(g *probe.GPU) { g.Err = errLost }),
-			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "unknown gpu.error: check_trial:  gpu3 0000:13:00.0: left out: could not tell: " + lostText},
+			change: gpu3(func(g *probe.GPU) { g.Err = errOdd }),
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "unknown gpu.error: check_trial:  gpu3 0000:13:00.0: left out: could not tell: " + oddText},
 		},
 		"exclusive": {change: gpu3(func(g *probe.GPU) { g.Modes.Compute = probe.Known("exclusive") }), want: []string{alone}},
 	} {
@@ -172,6 +182,12 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 			env, root := trialEnv(t, c.change)
 			for f, content := range c.files {
 				putFile(t, root, f, content)
+			}
+			for f, target := range c.links {
+				path := filepath.Join(root, f)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(target, path)); err != nil {
+					t.Fatal(err)
+				}
 			}
 			env.Job = c.job
 			if c.left > 0 {

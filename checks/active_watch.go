@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"time"
@@ -96,31 +97,63 @@ func (r *activeRun) watchUsers() {
 	}()
 }
 
-// newUser says that somebody else is on a GPU of the test.
+// newUser says that somebody else is on a GPU of the test, or that two looks in a row could
+// not find out: a single error may be of that moment.
 func (r *activeRun) newUser() error {
-	if pid := r.visitor(); pid != 0 {
+	pid, err := r.visitor()
+	if pid != 0 {
 		return fmt.Errorf("%w: %d", errUserCame, pid)
 	}
-	return nil
+	if err == nil {
+		r.blind = 0
+		return nil
+	}
+	if r.blind++; r.blind < 2 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errNoLook, err)
 }
 
-// visitor is a process of somebody else on a GPU of the test, 0 if there is none. One
-// that is not to be seen here is in another PID namespace, as this one may be: it
+// lastUser is newUser for the end of a test, where no later look makes up for an error.
+func (r *activeRun) lastUser() error {
+	err := r.newUser()
+	if err == nil && r.blind > 0 {
+		time.Sleep(jobLook)
+		err = r.newUser()
+	}
+	return err
+}
+
+// visitor returns the process of another user of a GPU of the test, 0 if there is none, and
+// the first error for which that is not sure. A GPU that is lost has no processes. A process
+// that cannot be seen here is in another PID namespace, as this one may be: it
 // tells nothing.
-func (r *activeRun) visitor() int {
+func (r *activeRun) visitor() (found int, failed error) {
 	n, err := r.again(probe.GroupProcesses)
 	if err != nil {
-		return 0
+		return 0, err
 	}
 	for _, g := range r.gpus {
 		if g.Index >= len(n.GPUs) {
 			continue
 		}
-		for _, p := range n.GPUs[g.Index].Processes.Value {
-			if _, err := unix.Getsid(p.PID); err == nil && !ours(p.PID) {
-				return p.PID
+		now := &n.GPUs[g.Index]
+		if probe.IsGPUState(now.Err) || probe.IsGPUState(now.Processes.Err) {
+			continue
+		}
+		pids, err := []int(nil), now.Processes.Err
+		if err == nil {
+			pids, err = r.processes(now)
+		}
+		if err != nil {
+			failed = cmp.Or(failed, err)
+			continue
+		}
+		for _, pid := range pids {
+			if _, err := unix.Getsid(pid); err == nil && !ours(pid) {
+				return pid, nil
 			}
 		}
 	}
-	return 0
+	return 0, failed
 }

@@ -2,6 +2,7 @@ package checks
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -15,6 +16,39 @@ func stranger(r *activeRun, pid int) {
 	n, err := r.env.Host.NVMLAgain(probe.GroupProcesses, nil)
 	if err == nil {
 		n.GPUs[3].Processes = probe.Known([]probe.GPUProcess{{PID: pid}})
+	}
+}
+
+// unlisted has NVML list the processes of a GPU no more.
+func unlisted(r *activeRun, err error) {
+	r.nvml.Lock()
+	defer r.nvml.Unlock()
+	n, asked := r.env.Host.NVMLAgain(probe.GroupProcesses, nil)
+	if asked == nil {
+		n.GPUs[3].Processes = probe.Reading[[]probe.GPUProcess]{Err: err}
+	}
+}
+
+// A single error of a look for processes stops nothing.
+func TestActiveLooksTwiceForProcesses(t *testing.T) {
+	t.Parallel()
+	env, _ := trialEnv(t, nil)
+	n, err := env.Host.NVMLAgain(probe.GroupProcesses, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &activeRun{env: env}
+	for i := range n.GPUs {
+		r.gpus = append(r.gpus, &n.GPUs[i])
+	}
+	listed := n.GPUs[3].Processes
+	for i, fails := range []bool{true, false, true, true} {
+		if n.GPUs[3].Processes = listed; fails {
+			n.GPUs[3].Processes = probe.Reading[[]probe.GPUProcess]{Err: errors.New("unknown error")}
+		}
+		if err := r.newUser(); errors.Is(err, errNoLook) != (i == 3) {
+			t.Errorf("look %d: %v", i, err)
+		}
 	}
 }
 
@@ -63,7 +97,20 @@ func TestActiveForgetsRatesBesideOthers(t *testing.T) {
 		"NVML that hangs at the end": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)
 			r.nvml.Lock()
-		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not answer, and nobody knows whether a process has come onto a GPU"}},
+		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not say whether a process has come onto a GPU"}},
+		"process lists that can no longer be read": {func(r *activeRun, _ string) {
+			slowTrial("", 0, true).do(r)
+			unlisted(r, errors.New("unknown error"))
+			awaitEnd(r)
+		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not say whether a process has come onto a GPU: unknown error"}},
+		"process lists that cannot be read at the end": {func(r *activeRun, _ string) {
+			slowTrial("", 0, true).do(r)
+			unlisted(r, errors.New("unknown error"))
+		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not say whether a process has come onto a GPU: unknown error"}},
+		"a GPU that is lost at the end": {func(r *activeRun, _ string) {
+			slowTrial("", 0, true).do(r)
+			unlisted(r, &probe.NVMLError{Call: "nvmlDeviceGetComputeRunningProcesses(3)", Code: 15})
+		}, []string{slowText}},
 		"its own time": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)
 			r.cancel(errActiveTime)

@@ -135,10 +135,12 @@ var commonDo = map[string]string{
 	"config.value":     "Correct the number in nhc.conf.",
 	"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",
 	"probe.unreadable": "Try to read what the message names, as root; see its mount and dmesg. The check could not tell, and leaves the node as it is.",
+	"probe.contained":  "Nothing: run the check on the node itself, or give the container /dev/kmsg.",
 
 	// Those that any check may come to without a word of its own.
-	"probe.hung":        "The call that is named did not come back: look at that mount or device. docs/run.md has the rest.",
+	"probe.hung":        "The driver, mount or device that is named did not answer: see dmesg for it. docs/run.md has the rest.",
 	"probe.died":        "The check's process ended in mid-run, often by a fault in a vendor's library: see dmesg and the core dump, report it there.",
+	"probe.crashed":     "NVIDIA's library ends every process that uses it: try nvidia-smi, see dmesg, reboot the node. If it goes on install the driver again.",
 	"probe.error":       "The check could not be carried out; the message says why.",
 	"probe.lost":        "A check before it in the same library hung, died or used all the time: see that check.",
 	"probe.slow":        "NVML takes longer than the run has: switch on persistence mode (nvidia-persistenced), or give the run more time.",
@@ -175,12 +177,15 @@ type Env struct {
 	Vars      map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
 	Arrays    map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
 	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
+	AskPorts  PortAsker           // asks bad ports for what is plugged in; nil: no port is asked
 	GPUStates func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
 	Platform  PlatformOf          // what is known of a kind of GPU; may be nil
 	Periodic  bool                // slurmd has started the run, as its health check
 	Learn     bool                // what active tests measure becomes the baseline of this node
 	Slurm     *probe.SlurmGPUs    // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
 	Hold      bool                // no action is carried out, see acts
+
+	WantedGPUs int // how many GPUs a line of check_gpu_count wants of this node; 0: none says a number
 
 	held []string // actions that were not carried out because of Hold
 	said []string // last lines of commands' standard error, see saidBy

@@ -19,6 +19,7 @@ import (
 //	gpu* || TIMEOUT=90 check_comp_comm_overlap -m 40
 type compCommOverlap struct {
 	active
+	ncclEnv
 	Most      float64       `opt:"m" toml:"slowdown"`      // per cent of the speed alone; 0: any
 	Matrix    int           `opt:"n" toml:"matrix"`        // rows of the matrices, a multiple of 128
 	Size      Size          `opt:"e" toml:"end"`           // of the all-reduce, bytes
@@ -37,7 +38,7 @@ const (
 func init() {
 	Register(Info{
 		Name:    overlapName,
-		Usage:   "[-m PERCENT] [-n ROWS] [-e SIZE] [-t SECONDS] [--algo NAME] [--max-age AGE]",
+		Usage:   "[-m PERCENT] [-n ROWS] [-e SIZE] [-t SECONDS] [--algo NAME] [--env NAME=VALUE]... [--max-age AGE]",
 		Summary: "computing and communication slow each other down no more on one GPU than on others",
 		Lane:    CUDA,
 		Active:  true,
@@ -75,7 +76,7 @@ func (c *compCommOverlap) usable() error {
 	case c.Algorithm != "" && !slices.Contains(ncclAlgorithms, c.Algorithm):
 		return &UsageError{Kind: BadValue, Word: c.Algorithm, Want: fmt.Sprint("one of ", ncclAlgorithms)}
 	}
-	return nil
+	return c.usableEnv()
 }
 
 // Bound is the most that the test takes.
@@ -83,23 +84,26 @@ func (c *compCommOverlap) Bound() time.Duration {
 	if c.Limit > 0 {
 		return c.Limit
 	}
-	return ncclLimit
+	return timeOf(timeOfNCCL).Bound
 }
 
 // Run runs the test.
 func (c *compCommOverlap) Run(ctx context.Context, env *Env) []Finding {
+	c.fromSite(env) // a run that is refused looks for the last result with these settings
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: overlapName, Code: "overlap", Bound: c.Bound(), Least: 2, Of: c})
 	if r == nil {
 		return findings
 	}
-	n := &nccl{Op: "all_reduce", Begin: c.Size, End: c.Size, Algorithm: c.Algorithm}
+	n := &nccl{ncclEnv: c.ncclEnv, Op: "all_reduce", Begin: c.Size, End: c.Size, Algorithm: c.Algorithm}
 	t := &overlapRun{
 		ncclRun:         &ncclRun{activeRun: r, nccl: n, op: ncclOpOf(n.Op), test: n.test()},
 		compCommOverlap: c, reduce: int64(c.Size),
 	}
 	t.tellSettings()
 	t.tellModels()
-	t.overlap()
+	if t.tellEnv() {
+		t.overlap()
+	}
 	return r.done()
 }
 
@@ -217,7 +221,7 @@ func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce
 	if !t.begin(doing, reduce, func() error { return t.enqueue(t.op, block) }) || !atOnce && !t.wait(doing) {
 		return times, false
 	}
-	if !t.compute(doing, compute) || !t.awaitCompute(doing) {
+	if !t.compute(doing, compute) || !t.awaitCompute(doing, atOnce) {
 		return times, false
 	}
 	if times.reduce, ok = t.finish(doing); !ok {
@@ -225,6 +229,9 @@ func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce
 	}
 	for i, g := range t.ranks {
 		took, err := g.cuda.Elapsed(t.load[i].start, t.load[i].stop)
+		if err == nil && took <= 0 {
+			err = errNoTime
+		}
 		if err != nil {
 			t.failed(g.gpu, doing, err)
 			return times, false
@@ -259,19 +266,15 @@ func (t *overlapRun) eachLoad(doing string, do func(*ncclGPU, *overlapLoad) erro
 	return true
 }
 
-func (t *overlapRun) awaitCompute(doing string) bool {
+// awaitCompute waits for the products. Where nothing else is at work a GPU on which they do
+// not end, while they have on others, is to blame.
+func (t *overlapRun) awaitCompute(doing string, atOnce bool) bool {
+	if !atOnce {
+		return t.waitEach(doing, func(i int) probe.CUDAStream { return t.load[i].stream })
+	}
 	limited, stop := context.WithTimeoutCause(t.ctx, t.patience(), errNCCLHung)
 	defer stop()
-	for i, g := range t.ranks {
-		if err := g.cuda.Sync(limited, t.load[i].stream); err != nil {
-			if cause := context.Cause(limited); cause != nil {
-				err = cause
-			}
-			t.failed(g.gpu, doing, err)
-			return false
-		}
-	}
-	return true
+	return t.sync(limited, doing, func(i int) probe.CUDAStream { return t.load[i].stream })
 }
 
 // tellShares gives what each side keeps of the speed that it has alone, in per cent:

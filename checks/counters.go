@@ -131,7 +131,7 @@ func NodeCounters(h *probe.Host) (list []Counters, err error) {
 	err = errors.Join(err, portErr)
 	for _, a := range adapters {
 		for _, p := range a.Ports {
-			counts, readErr := h.IBCounters(p.Device, p.Port, ibCountedNames())
+			counts, readErr := h.IBCounters(p.Device, p.Port, p.NetDevs, ibCountedNames())
 			err = errors.Join(err, readErr)
 			c := Counters{Device: Device{Kind: "port", Name: p.Name(), PCI: p.PCI}, Values: map[string]uint64{}}
 			for name, n := range counts {

@@ -2,7 +2,9 @@ package checks
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +24,7 @@ type cudaError struct {
 	Severity string `toml:"severity"`
 	Remedy   string `toml:"remedy"`
 	Do       string `toml:"do"`
+	Peer     bool   `toml:"peer"` // a fault of another GPU, whose memory this one uses, can be the cause
 	Source   string `toml:"source"`
 }
 
@@ -82,6 +85,22 @@ func cudaFinding(err *probe.CUDAError) (severity Severity, remedy Remedy, do str
 	return severity, Remedy(row.Remedy), row.Do
 }
 
+// ofPeer reports whether a fault of another GPU can be the cause of an error.
+func ofPeer(err error) bool {
+	e, ok := errors.AsType[*probe.CUDAError](err)
+	return ok && cudaErrors()[e.Code].Peer
+}
+
+// fatal reports whether an error says that the GPU has a fault.
+func fatal(err error) bool {
+	e, ok := errors.AsType[*probe.CUDAError](err)
+	if !ok {
+		return false
+	}
+	severity, _, _ := cudaFinding(e)
+	return severity == Fail
+}
+
 // cudaCode is the code of a finding about an error: cuda.error.719, or cuda.error for
 // one that has no row.
 func cudaCode(err *probe.CUDAError) string {
@@ -102,14 +121,19 @@ func cudaDo(code string) string {
 }
 
 // acquitGPUs takes it back that GPUs are at fault where most of them have met the same
-// exception in a kernel: then it is the kernel, or the driver that has compiled it, and
-// a fault of this program must not drain the nodes of a cluster all at once. Of a GPU
-// that is alone nobody can tell, and the table counts.
+// exception in a kernel, or where most have wrong data and no GPU has them right: then it
+// is the kernel, or the driver that has compiled it, and a fault of this program must not
+// drain the nodes of a cluster all at once. A GPU that is alone has no peers
+// to compare with: the table counts.
 func (r *activeRun) acquitGPUs() {
 	on := map[string]map[Device]bool{}
+	wrongData := func(f *Finding) bool { return f.Code == r.wrongData }
 	exception := func(f *Finding) bool {
 		number, ok := strings.CutPrefix(f.Code, cudaErrorCode+".7")
-		return ok && len(number) == 2 && f.Severity == Fail && f.Device.Kind == "gpu"
+		return (ok && len(number) == 2 || wrongData(f)) && f.Severity == Fail && f.Device.Kind == "gpu"
+	}
+	right := func(code string) bool {
+		return slices.ContainsFunc(r.did, func(g *probe.GPU) bool { return !on[code][gpuDevice(g)] })
 	}
 	for i := range r.findings {
 		if f := &r.findings[i]; exception(f) {
@@ -121,7 +145,8 @@ func (r *activeRun) acquitGPUs() {
 	}
 	for i := range r.findings {
 		f := &r.findings[i]
-		if n := len(on[f.Code]); exception(f) && n > 1 && 2*n > len(r.gpus) {
+		if n := len(on[f.Code]); exception(f) && n > 1 && 2*n > len(r.gpus) && (!wrongData(f) || !right(f.Code)) {
+			r.failures = true
 			f.Severity, f.Remedy = Unknown, NoRemedy
 			f.Message += fmt.Sprintf("; %d of %s have it: not the GPU, but the driver or this program", n, plural(len(r.gpus), "GPU"))
 		}

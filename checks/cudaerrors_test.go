@@ -63,7 +63,7 @@ func TestKernelErrorsOfAllGPUs(t *testing.T) {
 		gpus, failed, code int
 		want               Severity
 	}{{8, 8, 719, Unknown}, {8, 5, 719, Unknown}, {8, 4, 719, Fail}, {1, 1, 719, Fail}, {8, 8, 214, Fail}} {
-		r := &activeRun{ctx: t.Context(), activeTest: activeTest{Check: "check_x", Code: "x"}}
+		r := &activeRun{ctx: t.Context(), env: &Env{Host: probe.NewHost(t.TempDir())}, activeTest: activeTest{Check: "check_x", Code: "x"}}
 		for i := range c.gpus {
 			r.gpus = append(r.gpus, &probe.GPU{Index: i})
 		}

@@ -181,7 +181,7 @@ func (e *Env) noGPUs(check string) []Finding {
 	switch {
 	case err != nil:
 		return unreadable(err)
-	case len(gpusOnBus(views)) == 0:
+	case len(views.Own()) == 0:
 		return []Finding{{Code: "gpu.none", Severity: Skip, Message: check + ":  no NVIDIA GPU on this node"}}
 	}
 	return nil

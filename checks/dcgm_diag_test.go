@@ -24,7 +24,7 @@ func init() {
 	result := func(status string, notes ...probe.DCGMNote) probe.DCGMResult {
 		return probe.DCGMResult{Test: "memory", Entity: dcgmGPU(3), Status: status, Notes: notes}
 	}
-	gpu := func(f Finding, text string) Finding { return dcgmFinding(name, 3, f, text) }
+	gpu := func(f Finding, text string) Finding { return gpuFinding(name, 3, f, text) }
 	on := func(scene string, words []string, e *fakeDCGM, want ...Finding) scenario {
 		s := onDCGM(scene, words, e, want...)
 		s.files[boot] = "11111111-2222-3333-4444-555555555555\n"
@@ -50,7 +50,7 @@ func init() {
 	missing := &fakeDCGM{results: all(probe.DCGMPass), gpus: fromLast()[4:]}
 	var unseen []Finding
 	for i := range 4 {
-		unseen = append(unseen, dcgmFinding(name, i, Finding{Code: "dcgm.diag.gpu", Severity: Unknown}, "nv-hostengine at here does not show it"))
+		unseen = append(unseen, gpuFinding(name, i, Finding{Code: "dcgm.diag.gpu", Severity: Unknown}, "nv-hostengine at here does not show it"))
 	}
 	node := func(severity Severity, code, text string) Finding {
 		return Finding{Code: code, Severity: severity, Got: text, Message: name + ":  " + text}
@@ -59,7 +59,7 @@ func init() {
 	without := func(list ...int) (findings []Finding) {
 		for _, i := range list {
 			f := Finding{Code: "dcgm.diag.failed", Severity: Warn, Want: "pass", Got: "fail"}
-			findings = append(findings, dcgmFinding(name, i, f, "test memory, without an error of its own"))
+			findings = append(findings, gpuFinding(name, i, f, "test memory, without an error of its own"))
 		}
 		return findings
 	}
@@ -109,7 +109,7 @@ func init() {
 		on("fails without a reason, and another GPU passes with an error", of("3"), &fakeDCGM{results: append(all(probe.DCGMPass, result(probe.DCGMFail))[1:],
 			probe.DCGMResult{Test: "memory", Entity: dcgmGPU(0), Status: probe.DCGMPass, Notes: []probe.DCGMNote{{Code: 56, Message: "no memory"}}})},
 			gpu(Finding{Code: "dcgm.diag.failed", Severity: Fail, Want: "pass", Got: "fail"}, "test memory"),
-			dcgmFinding(name, 0, Finding{Code: "dcgm.fr.56", Severity: Warn}, "DCGM_FR_MEMORY_ALLOC (56), test memory, which DCGM says has passed: no memory")),
+			gpuFinding(name, 0, Finding{Code: "dcgm.fr.56", Severity: Warn}, "DCGM_FR_MEMORY_ALLOC (56), test memory, which DCGM says has passed: no memory")),
 		on("fails, and tells something else", of("3"), &fakeDCGM{results: all(probe.DCGMPass, result(probe.DCGMFail, probe.DCGMNote{Code: 27, Message: "x"}))},
 			gpu(Finding{Code: "dcgm.fr.27", Severity: OK}, "DCGM_FR_FIELD_QUERY (27), test memory: x"),
 			gpu(Finding{Code: "dcgm.diag.failed", Severity: Warn, Want: "pass", Got: "fail"}, "test memory")),

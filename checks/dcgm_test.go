@@ -97,16 +97,6 @@ func dcgmCommon(check string, words ...string) []scenario {
 // dcgmGPU is an entity of a node of eight whose GPUs DCGM counts from the last.
 func dcgmGPU(i int) probe.DCGMEntity { return probe.DCGMEntity{Kind: "gpu", ID: 7 - i} }
 
-// dcgmFinding is what is said of GPU i, with or without the serial number that NVML
-// has.
-func dcgmFinding(check string, i int, f Finding, text string) Finding {
-	f = gpuFinding(check, i, f, text)
-	if check == dcgmHealthName {
-		f.Device.Serial = ""
-	}
-	return f
-}
-
 func TestDCGMTable(t *testing.T) {
 	t.Parallel()
 	names := map[string]bool{}

@@ -26,8 +26,8 @@ const docsHead = `# The checks
 
 Generated from the checks themselves and from their tests: go test ./checks -run Docs -docs
 
-A line of nhc.conf is TARGET || CHECK. A check that fails takes the node out of service with the message shown here
-as its reason; the messages below are those of the tests. What a check could not tell (Unknown) is logged and drains nobody.
+A line of nhc.conf is TARGET || CHECK. A check that fails takes the node out of service and logs the message shown here
+([slurm.md](slurm.md#the-reason) has the reason that Slurm shows); the messages below are those of the tests. What a check could not tell (Unknown) is logged and drains nobody.
 
 - MATCH is a match string: a glob, /regular expression/ or {node[01-16]}; a ! before it negates.
 - A size is a number of kB, or has a unit of base 1024: 512M, 1.5GB, 2t. A count has one of base 1000: 50k, 2M.

@@ -27,10 +27,11 @@ func (r *ethRun) find() error {
 		return err
 	}
 	if len(r.Names) == 0 {
-		routes, err := r.env.Host.DefaultRoutes()
+		found, err := r.env.Host.DefaultRoutes()
 		if err != nil {
 			return err
 		}
+		routes := found.All()
 		under := map[string]bool{}
 		for dev := range routes {
 			for _, l := range r.env.Host.NetIf(dev).Lower {

@@ -15,7 +15,7 @@ import (
 
 func init() {
 	for code, do := range map[string]string{
-		"ib.none":    "Nothing: the node has no RDMA device, or no driver for it. If it should have some say so: check_ib_count N; see lspci -d 15b3: and modprobe mlx5_ib.",
+		"ib.none":    "Nothing: the node has no RDMA device, or no driver for it. If it should have some say so: check_ib_count N; see lspci, and modprobe mlx5_ib (Omni-Path: hfi1, EFA: efa, Broadcom: bnxt_re, Intel: irdma).",
 		"ib.left":    "Nothing: every port of the node is one that checks leave alone unless it is named. nhc-gpu topo says why.",
 		"ib.unnamed": "The device that the line names is not there: see ls /sys/class/infiniband, lspci and dmesg. Its driver is not loaded, it has failed, or it has another name.",
 		"ib.error":   "One device could not be read: see the file that is named, as root, and dmesg. The others were judged.",
@@ -69,7 +69,11 @@ func (e *Env) askFabric(check string) (*fabric, []Finding) {
 	if err != nil {
 		return nil, unreadable(err)
 	}
-	near := e.gpuNodes()
+	front := routes.V4
+	if len(front) == 0 {
+		front = routes.V6
+	}
+	near, roots := e.gpuPlaces()
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
 		for j := range a.Ports {
@@ -78,29 +82,37 @@ func (e *Env) askFabric(check string) (*fabric, []Finding) {
 	}
 	f.planes()
 	for i := range f.Ports {
-		f.Ports[i].Left = f.Ports[i].management(routes)
+		f.Ports[i].Left = f.Ports[i].management(front)
+	}
+	if len(routes.V4) == 0 {
+		f.keepRails()
 	}
 	f.leaveManagers()
-	f.leaveFarOnes(near)
+	f.leaveSpares()
+	f.leaveFarOnes(near, roots)
 	f.leaveFrontEnd()
 	*probe.Kept[*fabric](e.Host, "fabric") = f
 	return f, nil
 }
 
-// gpuNodes are the NUMA nodes that GPUs are near to. A machine that does not tell
-// has none.
-func (e *Env) gpuNodes() map[int]bool {
-	near := map[int]bool{}
+// gpuPlaces are the NUMA nodes that GPUs are near to, and the root ports above them. A
+// machine that does not tell has none.
+func (e *Env) gpuPlaces() (nodes map[int]bool, roots map[string]bool) {
+	nodes, roots = map[int]bool{}, map[string]bool{}
 	ids, err := e.Host.GPUIDs()
 	if err != nil {
-		return nil // whoever asks about GPUs says so
+		return nil, nil // the checks of GPUs report it
 	}
 	for _, id := range ids {
-		if d := e.Host.PCIDevice(id.Address); d.NUMA >= 0 {
-			near[d.NUMA] = true
+		d := e.Host.PCIDevice(id.Address)
+		if d.NUMA >= 0 {
+			nodes[d.NUMA] = true
+		}
+		if len(d.Path) > 0 {
+			roots[d.Path[0]] = true
 		}
 	}
-	return near
+	return nodes, roots
 }
 
 // planes finds the ports of devices whose link is several planes, each of which is
@@ -144,46 +156,122 @@ func (p *fabricPort) management(routes map[string]bool) string {
 	case p.idle:
 		return "no plane of its own"
 	case p.Layer != layerIB && slices.ContainsFunc(p.NetDevs, func(n string) bool { return routes[n] }):
-		return "the default route"
+		return frontEnd
 	}
 	return ""
+}
+
+// keepRails judges ports with a default route of IPv6 after all where more than half of
+// at least four of one kind have one: rails have them by policy routing, in VRFs and from
+// leaves that advertise themselves. Those of IPv4 are of the main table alone.
+func (f *fabric) keepRails() {
+	all, left := map[string]int{}, map[string]int{}
+	for i := range f.Ports {
+		p := &f.Ports[i]
+		all[portKind(p)]++
+		if p.Left == frontEnd {
+			left[portKind(p)]++
+		}
+	}
+	for i := range f.Ports {
+		if p := &f.Ports[i]; p.Left == frontEnd && all[portKind(p)] >= 4 && left[portKind(p)]*2 > all[portKind(p)] {
+			p.Left = ""
+		}
+	}
+}
+
+// Why ports of the front end are left out.
+const (
+	frontEnd  = "the default route"
+	spareLeft = "not cabled, beside the default route"
+)
+
+// leaveSpares leaves out the ports that are down beside the front end: the second port
+// of such a card is seldom cabled. A port stays judged if another card of the front end
+// uses the port in its place, or if it is the only InfiniBand that the node has.
+// [portsRun.fates] still reports one that was up earlier.
+func (f *fabric) leaveSpares() {
+	front := map[string]bool{} // cards
+	for i := range f.Ports {
+		if p := &f.Ports[i]; p.Left == frontEnd && p.PCI != "" {
+			front[card(p.PCI)] = true
+		}
+	}
+	for i := range f.Ports {
+		p := &f.Ports[i]
+		if p.Left != "" || p.State != ibDown || !front[card(p.PCI)] {
+			continue
+		}
+		used, other := false, p.Layer != layerIB
+		for j := range f.Ports {
+			if q := &f.Ports[j]; q.Left == "" && q.PCI != "" && card(q.PCI) != card(p.PCI) {
+				used = used || front[card(q.PCI)] && portKind(q) == portKind(p) && onCard(q) == onCard(p) && portActive(q.IBPort)
+				other = other || q.Layer == layerIB
+			}
+		}
+		if !used && other {
+			p.Left = spareLeft
+		}
+	}
 }
 
 // fifthNVLink is what no NVLink before the fifth generation can, MB/s one way.
 const fifthNVLink = 50000
 
-// leaveManagers leaves out the adapters of a board with NVSwitches of the fourth
-// generation, which are reached over InfiniBand: ConnectX-7 among ConnectX-7, or beside
-// others. No other node's are asked, for each answer takes milliseconds.
+// leaveManagers leaves out the adapters that manage NVSwitches.
 func (f *fabric) leaveManagers() {
-	if p, _ := f.env.platform(); p.NVSwitchGPUs == 0 || p.NVLinkBandwidth < fifthNVLink {
-		return
-	}
 	for i := range f.Ports {
-		if p := &f.Ports[i]; p.Left == "" && p.Layer == layerIB && bareID(p.HCA.Model) == "1021" {
-			f.env.At("read /sys/bus/pci/devices/%s/vpd", p.PCI)
-			if f.env.Host.SwitchManager(p.PCI) {
-				p.Left = "manages NVSwitches"
-			}
+		if p := &f.Ports[i]; p.Left == "" && p.Layer == layerIB && f.env.managesSwitches(p.PCI, p.HCA.Model) {
+			p.Left = "manages NVSwitches"
 		}
 	}
 }
 
+// managesSwitches says whether an adapter belongs to a board with NVSwitches of the
+// fourth generation, which are reached over InfiniBand: ConnectX-7 among ConnectX-7, or
+// beside others. No other node's are asked, for each answer takes milliseconds.
+func (e *Env) managesSwitches(pci, model string) bool {
+	if bareID(model) != "1021" || pci == "" {
+		return false
+	}
+	if p, _ := e.platform(); p.NVSwitchGPUs == 0 || p.NVLinkBandwidth < fifthNVLink {
+		return false
+	}
+	e.At("read /sys/bus/pci/devices/%s/vpd", pci)
+	return e.Host.SwitchManager(pci)
+}
+
 // leaveFarOnes leaves out the Ethernet ports that are near to no GPU, where others
-// are: those of management. InfiniBand is never that.
-func (f *fabric) leaveFarOnes(near map[int]bool) {
-	far := func(p *fabricPort) bool { return p.HCA.NUMA >= 0 && !near[p.HCA.NUMA] }
-	ethernet := func(p *fabricPort) bool { return p.Layer == layerEth && p.Left == "" }
-	nearOnes := slices.ContainsFunc(f.Ports, func(p fabricPort) bool { return ethernet(&p) && !far(&p) })
-	if len(near) == 0 || !nearOnes {
+// are: those of management. InfiniBand is never that, nor is a port of the same board as a
+// near one, nor one below the root port of a GPU, whatever NUMA node the firmware tells.
+func (f *fabric) leaveFarOnes(nodes map[int]bool, roots map[string]bool) {
+	below := func(p *fabricPort) bool {
+		path := f.env.Host.PCIDevice(p.PCI).Path
+		return len(path) > 0 && roots[path[0]]
+	}
+	near := map[string]bool{} // kinds
+	var far []*fabricPort
+	for i := range f.Ports {
+		switch p := &f.Ports[i]; {
+		case p.Layer != layerEth || p.Left != "":
+		case p.HCA.NUMA < 0, nodes[p.HCA.NUMA], below(p):
+			near[portKind(p)] = true
+		default:
+			far = append(far, p)
+		}
+	}
+	if len(nodes) == 0 || len(near) == 0 {
 		return
 	}
-	for i := range f.Ports {
-		if p := &f.Ports[i]; ethernet(p) && far(p) {
+	for _, p := range far {
+		if !near[portKind(p)] {
 			p.Left = fmt.Sprintf("near to no GPU (NUMA node %d)", p.HCA.NUMA)
 		}
 	}
 }
+
+// manyPorts is how many Ethernet ports are there for jobs, and not for a front end.
+const manyPorts = 4
 
 // leaveFrontEnd leaves out the Ethernet ports of a node whose jobs use InfiniBand.
 // Where they are many, and more than those of InfiniBand, jobs use RoCE, and
@@ -196,8 +284,7 @@ func (f *fabric) leaveFrontEnd() {
 			count[p.Layer]++
 		}
 	}
-	const many = 4
-	if count[layerIB] == 0 || count[layerEth] >= many && count[layerEth] > count[layerIB] {
+	if count[layerIB] == 0 || count[layerEth] >= manyPorts && count[layerEth] > count[layerIB] {
 		return
 	}
 	for i := range f.Ports {
@@ -214,10 +301,11 @@ func (f *fabric) leaveFrontEnd() {
 func (f *fabric) judged(names []string, layer string) (ports []*fabricPort, findings []Finding) {
 	of := func(p *fabricPort) bool { return layer == "" || strings.EqualFold(p.Layer, layer) }
 	if len(names) > 0 {
+		var unnamed []Finding
 		for _, name := range names {
 			found := f.named(name)
 			if len(found) == 0 && !f.broken(name) {
-				findings = append(findings, Finding{Code: "ib.unnamed", Severity: Fail, Device: Device{Kind: "port", Name: name}, Want: name, Got: "none", Message: fmt.Sprintf("%s:  %s: no such RDMA device or port", f.check, name)})
+				unnamed = append(unnamed, Finding{Code: "ib.unnamed", Severity: Fail, Device: Device{Kind: "port", Name: name}, Want: name, Got: "none", Message: fmt.Sprintf("%s:  %s: no such RDMA device or port", f.check, name)})
 			}
 			for _, p := range found {
 				if of(p) && !slices.ContainsFunc(ports, func(q *fabricPort) bool { return q.Name() == p.Name() }) {
@@ -225,7 +313,7 @@ func (f *fabric) judged(names []string, layer string) (ports []*fabricPort, find
 				}
 			}
 		}
-		return ports, append(findings, f.unread(names)...)
+		return ports, append(f.settle(unnamed, "ib.unnamed"), f.unread(names)...)
 	}
 	for i := range f.Ports {
 		p := &f.Ports[i]

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -61,12 +62,21 @@ func TestFabricRoles(t *testing.T) {
 	withVFs := fakesys.DGXH100()
 	withVFs.AddVF("mlx5_0", "0000:20:00.1", "mlx5_100", 0x70)
 	far := fakesys.RoCE()
-	for i := range 4 {
-		far.Set(fakesys.HCAAddress(4+i), "numa_node", "3")
+	management := frontEndPort(0xf1, 0)
+	management.NUMA = 3
+	far.AddHCA(management)
+	wrong := fakesys.RoCE().Set(fakesys.HCAAddress(3), "numa_node", "3").Set("rocep3s0", "board_id", "MT_0000000844")
+	rails := fakesys.RoCE()
+	for i := 4; i < 8; i++ {
+		rails.Move(fakesys.HCAAddress(i), fmt.Sprintf("0000:b%d:01.0", i)).Set(fakesys.HCAAddress(i), "numa_node", "3")
 	}
+	const eight = "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1"
 	storage := fakesys.RoCE()
 	storage.AddHCA(fakesys.HCA{PCI: fakesys.PCI{Address: "0000:29:00.0", ID: "15b3:101b", Driver: "mlx5_core", Speed: "16.0 GT/s PCIe", Width: 16},
 		Name: "mlx5_9", Type: "MT4123", Layer: "InfiniBand", Rate: "200 Gb/sec (4X HDR)", Index: 9})
+	kinds := fakesys.Kinds()
+	six := fakesys.RoCE().DefaultRoute6("eth13")
+	six.Files["proc/net/route"] = ""
 	soft := fakesys.EthernetOnly()
 	soft.Files["sys/class/infiniband/rxe0/ports/1/link_layer"] = "Ethernet\n"
 	for _, c := range []struct {
@@ -81,9 +91,13 @@ func TestFabricRoles(t *testing.T) {
 		{"RoCE", fakesys.RoCE(), "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},
 		{"GB200", fakesys.GB200(), "mlx5_0:1 mlx5_1:1 mlx5_3:1 mlx5_4:1", map[string]string{"mlx5_2:1": "the default route", "mlx5_5:1": "Ethernet beside InfiniBand"}},
 		{"virtual functions", withVFs, "mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1", nil},
-		{"far from GPUs", far, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1", map[string]string{
-			"rocep4s0:1": "near to no GPU (NUMA node 3)", "rocep5s0:1": "near to no GPU (NUMA node 3)", "rocep6s0:1": "near to no GPU (NUMA node 3)", "rocep7s0:1": "near to no GPU (NUMA node 3)"}},
+		{"far from GPUs", far, eight, map[string]string{"mlx5_f1_0:1": "near to no GPU (NUMA node 3)"}},
+		{"a wrong NUMA node", wrong, eight, nil},
+		{"rails of a socket without a GPU", rails, eight, nil},
 		{"RoCE, and storage over InfiniBand", storage, "mlx5_9:1 rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},
+		{"RoCE with default routes of IPv6", kinds["roce, leaves that advertise a default route of IPv6"], "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},
+		{"RoCE with routes of IPv6 alone", kinds["roce, IPv6 alone, a default route on each rail"], "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},
+		{"a front end of IPv6", six, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", map[string]string{"rocep3s0:1": "the default route"}},
 		{"software", soft, "", map[string]string{"rxe0:1": "in software"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -49,17 +49,42 @@ func (s *Severity) UnmarshalJSON(b []byte) error {
 // Remedy is what cures a finding.
 type Remedy string
 
-// The remedies.
+// The remedies: there are no others. Data files write NoRemedy as "none".
 const (
 	NoRemedy    Remedy = ""
 	RestartApp  Remedy = "restart-app"
+	FixConfig   Remedy = "fix-config"
 	ResetGPU    Remedy = "reset-gpu"
 	RebootNode  Remedy = "reboot-node"
-	ReseatOrRMA Remedy = "reseat-or-rma"
+	PowerCycle  Remedy = "power-cycle"
 	CheckCable  Remedy = "check-cable"
 	CheckFabric Remedy = "check-fabric"
-	FixConfig   Remedy = "fix-config"
+	ReseatOrRMA Remedy = "reseat-or-rma"
 )
+
+// remedies has each remedy in the words of a reason, and its rank: of several failures the
+// one with the highest rank is named.
+var remedies = map[Remedy]struct {
+	words string
+	rank  int
+}{
+	NoRemedy:    {"", 1},
+	RestartApp:  {"restart the program", 1},
+	FixConfig:   {"fix the configuration", 1},
+	CheckCable:  {"check the cable", 1},
+	CheckFabric: {"check the fabric", 1},
+	ResetGPU:    {"reset the GPU", 2},
+	RebootNode:  {"reboot", 3},
+	PowerCycle:  {"power cycle", 4},
+	ReseatOrRMA: {"reseat or RMA", 5},
+}
+
+// Words returns the remedy as an order, "" for none: "reset the GPU".
+func (r Remedy) Words() string { return remedies[r].words }
+
+// Rank returns how much the remedy takes: 1 where the node can go on, more for a reset, a
+// reboot, a power cycle and the replacement of a part.
+func (r Remedy) Rank() int { return remedies[r].rank }
 
 // Device names the thing a finding is about. Empty fields are unknown.
 type Device struct {
@@ -88,7 +113,24 @@ type Finding struct {
 	Got      string   `json:"got,omitempty"`
 	Remedy   Remedy   `json:"remedy,omitempty"`
 	Status   int      `json:"status,omitempty"` // exit status that LBNL's die gives; 0 stands for 1
+	Place    *Place   `json:"place,omitempty"`  // where a bad port is, and what is plugged in; nil: not known
 	Syslog   bool     `json:"syslog,omitempty"` // a warning that goes to syslog, and not to the log
+	Loud     bool     `json:"loud,omitempty"`   // a warning that goes to syslog as well
+
+	// Whole says that the device as a whole is in this state: what else is found of it
+	// in the same run is a consequence, and is only counted.
+	Whole bool `json:"whole,omitempty"`
+
+	// Check is the check that found it, Jobs are those in which it began. They are set
+	// where the results of a run are judged. Without a Check the message is the reason.
+	Check string `json:"-"`
+	Jobs  string `json:"-"`
+}
+
+// Of reports whether two devices are the same, as far as both are known.
+func (d Device) Of(other Device) bool {
+	same := func(a, b string) bool { return a != "" && a == b }
+	return d.Kind == other.Kind && (d == other || same(d.UUID, other.UUID) || same(d.PCI, other.PCI) || d.PCI == "" && other.PCI == "" && same(d.Name, other.Name))
 }
 
 // ArrayCode is the code of a finding that is none: Got is what an array of the

@@ -3,6 +3,7 @@ package checks
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -17,6 +18,7 @@ func init() {
 		"gpu.nvml":        "nvidia-smi will say the same: see dmesg for NVRM lines. Try modprobe nvidia; after an update of the driver reboot. For a recorded node (HOSTROOT) NVML_LIBRARY=PATH names its library.",
 		"gpu.unsupported": "Nothing: the GPU or its driver does not tell what this check judges. Take the line out, or update the driver.",
 		"gpu.error":       "NVML could not tell this of one GPU: see nvidia-smi -q for it and dmesg for Xid errors. check_gpu_recovery says what the driver wants.",
+		"gpu.reading":     "NVML calls it not supported on this GPU alone: see nvidia-smi -q for it and dmesg for Xid errors. Reset the GPU; if it stays the board or its InfoROM is bad.",
 		"gpu.past":        "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. Nothing, if it is said once a boot and the node has no disk: it is kept in /run.",
 	} {
 		commonDo[code], advice[code] = do, do
@@ -42,7 +44,7 @@ func (e *Env) askNVML(check string, groups probe.Group) (*gpus, []Finding) {
 		return nil, unreadable(err)
 	}
 	n, err := e.Host.NVML(groups, e.Doing)
-	expected := len(gpusOnBus(views))
+	expected := len(views.Own())
 	switch {
 	case err != nil && expected == 0 && noGPU(err),
 		err == nil && expected+len(n.GPUs) == 0:
@@ -78,14 +80,15 @@ func (s *gpus) each(judge func(*gpus, *probe.GPU)) {
 		}
 		if s.err != nil {
 			s.judged = true
-			s.report(g, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: %v", s.err)
+			s.report(g, Finding{Code: "gpu.error", Severity: Unknown, Whole: g.Err != nil}, "could not tell: %v", s.err)
 		}
 	}
 }
 
-// done is what was found. Nothing known of any GPU is no pass.
+// done returns the findings. If nothing was known of any GPU, or there was nothing to
+// compare it with, the check is skipped, not passed.
 func (s *gpus) done() []Finding {
-	if !s.judged {
+	if !s.judged && len(s.findings) == 0 {
 		return []Finding{{Code: "gpu.unsupported", Severity: Skip, Message: s.check + ":  not supported by these GPUs or their driver"}}
 	}
 	return s.findings
@@ -137,28 +140,95 @@ func plural(n int, thing string) string {
 }
 
 // unlike finds the GPUs that differ from most of their model in something: a
-// node has a part that was replaced, or set otherwise.
-func (s *gpus) unlike(of func(*probe.GPU) (string, bool), tell func(g *probe.GPU, most, got string)) {
-	count := map[string]map[string]int{}
+// node has a part that was replaced, or set otherwise. Where no value is that of more
+// than half of them the first GPU is what they are compared with. than names it.
+func (s *gpus) unlike(of func(*probe.GPU) (string, bool), tell func(g *probe.GPU, want, got, than string)) {
+	models, _ := s.models(func(g *probe.GPU) bool {
+		_, ok := of(g)
+		return ok
+	})
 	for i := range s.nvml.GPUs {
 		g := &s.nvml.GPUs[i]
-		if v, ok := of(g); ok {
-			if count[g.Name.Value] == nil {
-				count[g.Name.Value] = map[string]int{}
-			}
-			count[g.Name.Value][v]++
-		}
-	}
-	for i := range s.nvml.GPUs {
-		g := &s.nvml.GPUs[i]
-		v, ok := of(g)
-		if !ok || len(count[g.Name.Value]) < 2 {
+		got, ok := of(g)
+		if !ok {
 			continue
 		}
-		if most := commonest(count[g.Name.Value]); v != most {
-			tell(g, most, v)
+		peers := models[g.Name.Value]
+		count := map[string]int{}
+		for _, p := range peers {
+			v, _ := of(p)
+			count[v]++
+		}
+		want, than := commonest(count), "the others"
+		if count[want]*2 <= len(peers) {
+			want, _ = of(peers[0])
+			than = gpuName(peers[0])
+		}
+		if got != want {
+			tell(g, want, got, than)
 		}
 	}
+}
+
+// reportLacking warns of a GPU that has no value of something though two or more others of its kind
+// have one: no fault of it could be found there.
+func reportLacking[T any](s *gpus, what string, of func(*probe.GPU) probe.Reading[T]) {
+	for i := range s.nvml.GPUs {
+		g := &s.nvml.GPUs[i]
+		if r := of(g); r.Known || r.Err != nil || g.Err != nil || !g.Name.Known {
+			continue
+		}
+		have := 0
+		for j := range s.nvml.GPUs {
+			if o := &s.nvml.GPUs[j]; of(o).Known && s.sameKind(g, o) {
+				have++
+			}
+		}
+		if have > 1 {
+			s.report(g, Finding{Code: "gpu.reading", Severity: Warn, Got: "not supported"}, "%s, which %d others have", what, have)
+		}
+	}
+}
+
+// sameKind reports whether two GPUs are the same device, and shared in the same way.
+func (s *gpus) sameKind(a, b *probe.GPU) bool {
+	ids, err := s.env.Host.GPUIDs()
+	device := func(g *probe.GPU) string {
+		if at := slices.IndexFunc(ids, func(id probe.PCIID) bool { return id.Address == g.PCI }); at >= 0 {
+			return ids[at].Device
+		}
+		return ""
+	}
+	return err == nil && a.Name.Value == b.Name.Value && a.VGPU.Value == b.VGPU.Value && withMIG(a) == withMIG(b) && device(a) == device(b)
+}
+
+// models returns the GPUs of each model of which something is known, and whether
+// there are two of one.
+func (s *gpus) models(known func(*probe.GPU) bool) (models map[string][]*probe.GPU, two bool) {
+	models = map[string][]*probe.GPU{}
+	for i := range s.nvml.GPUs {
+		if g := &s.nvml.GPUs[i]; known(g) {
+			models[g.Name.Value] = append(models[g.Name.Value], g)
+			two = two || len(models[g.Name.Value]) > 1
+		}
+	}
+	return models, two
+}
+
+// allHave reports whether there are several GPUs of a model and all have the same of
+// something.
+func (s *gpus) allHave(g *probe.GPU, of func(*probe.GPU) probe.Reading[int]) bool {
+	others := 0
+	for i := range s.nvml.GPUs {
+		o := &s.nvml.GPUs[i]
+		if r := of(o); o != g && r.Known && o.Name.Value == g.Name.Value {
+			if r.Value != of(g).Value {
+				return false
+			}
+			others++
+		}
+	}
+	return others > 0
 }
 
 // commonest is the key with the highest count, the first of them by the alphabet.

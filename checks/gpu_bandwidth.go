@@ -3,6 +3,7 @@ package checks
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -37,7 +38,7 @@ type gpuBandwidth struct {
 	Peer    float64       `arg:"2" toml:"peer"` // GB/s between two GPUs, each way; 0: no limit
 	Surplus []string      `arg:"*"`             // AzureHPC's third number, which is for AMD's links
 	Size    Size          `opt:"b" toml:"size"` // of one copy, 512M
-	Time    time.Duration `opt:"t" toml:"time"` // the most that it takes, 25s
+	Time    time.Duration `opt:"t" toml:"time"` // the most that it takes, 40s
 	name    string
 }
 
@@ -47,14 +48,13 @@ type cudaBandwidth struct {
 	Host float64       `arg:"1" toml:"host"`      // GB/s from and to the node's memory, each; 0: nothing is asked for
 	Dir  string        `arg:"2" toml:"directory"` // where AzureHPC has a program for it: not used
 	Size Size          `opt:"b" toml:"size"`      // of one copy, 512M
-	Time time.Duration `opt:"t" toml:"time"`      // the most that it takes, 25s
+	Time time.Duration `opt:"t" toml:"time"`      // the most that it takes, 40s
 }
 
 const (
 	azureBandwidthName = "check_gpu_bw"
 
 	bandwidthSize = 512 << 20
-	bandwidthTime = 25 * time.Second
 )
 
 var bandwidthDo = activeDo("gpu.bandwidth", "See check_gpu_pcie and dmesg for the link, nvidia-smi topo -m for what is between; reseat the GPU or its riser, or swap it to see whether the fault moves along.", map[string]string{
@@ -70,14 +70,14 @@ func init() {
 			Name: name, Usage: "[HOST [PEER]] [-b SIZE] [-t TIME] [--max-age AGE]", Summary: "GPUs copy from and to the node, and each other, as fast as they should",
 			Lane: CUDA, Active: true, Do: bandwidthDo, DoOf: cudaDo,
 			New: func() Check {
-				return &gpuBandwidth{name: name, Size: bandwidthSize, Time: bandwidthTime}
+				return &gpuBandwidth{name: name, Size: bandwidthSize, Time: timeOf(timeOfOthers).Bound}
 			},
 		})
 	}
 	Register(Info{
 		Name: "check_cuda_bw", Usage: "[HOST [DIRECTORY]] [-b SIZE] [-t TIME] [--max-age AGE]", Summary: "GPUs copy from and to the node as fast as they should",
 		Lane: CUDA, Active: true, DoOf: cudaDo,
-		New: func() Check { return &cudaBandwidth{Size: bandwidthSize, Time: bandwidthTime} },
+		New: func() Check { return &cudaBandwidth{Size: bandwidthSize, Time: timeOf(timeOfOthers).Bound} },
 	})
 }
 
@@ -141,6 +141,7 @@ type bandwidth struct {
 	sample     time.Duration           // of copies from and to the node
 	pinned     map[string]pinnedMemory // buffers of the node, by the CPUs that are near
 	both       []measure               // of both directions at once, for each GPU
+	wrong      []*probe.GPU            // whose copies from and to the node were wrong
 	alone      []float64               // what the two directions of it did one after another, added up
 }
 
@@ -180,6 +181,9 @@ func (b *bandwidth) run(peers bool) {
 			b.r.failed(l.gpu, "copies from and to the host", err)
 		}
 		if fits && err == nil {
+			b.r.finished(l.gpu)
+		}
+		if fits && err == nil && !slices.Contains(b.wrong, l.gpu) { // what is wrong between it and another would be its fault again
 			well = append(well, l)
 		}
 	}
@@ -318,7 +322,9 @@ func (b *bandwidth) verify(l *loadedGPU, memory []probe.CUDAMemory, host []byte)
 	if err != nil || wrong.count == 0 {
 		return err
 	}
-	b.r.report(gpuDevice(l.gpu), Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: wrong.String()},
+	b.wrong = append(b.wrong, l.gpu)
+	b.r.wrongData = "gpu.bandwidth.bit"
+	b.r.report(gpuDevice(l.gpu), Finding{Code: b.r.wrongData, Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: wrong.String()},
 		"wrong words after a copy to the host and back")
 	return nil
 }

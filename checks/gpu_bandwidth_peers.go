@@ -3,6 +3,7 @@ package checks
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -48,14 +49,19 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 	}
 	var pairs []gpuPair
 	var broken []brokenPair
+	var lost []*probe.GPU // no more work can be done on them
 	for i, x := range ends {
 		for _, y := range ends[i+1:] {
 			if b.r.ctx.Err() != nil {
 				break
 			}
+			if slices.Contains(lost, x.gpu) || slices.Contains(lost, y.gpu) {
+				continue
+			}
 			b.r.at("gpu%d and gpu%d: copies between them", x.gpu.Index, y.gpu.Index)
 			p, reached, wrong := b.each(x, y, size)
 			if wrong != nil {
+				lost = append(lost, b.lost(wrong, x, y)...)
 				broken = append(broken, *wrong)
 			} else if reached {
 				pairs = append(pairs, p)
@@ -64,6 +70,30 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 	}
 	b.failedPairs(broken)
 	b.judgePairs(pairs, len(gpus))
+}
+
+// lost returns the GPUs of a broken pair on which no more work can be done: a copy never
+// ends, or has left an error that every later call of the same context meets. Where both
+// GPUs have an error the one that cannot be of the other counts.
+func (b *bandwidth) lost(wrong *brokenPair, pair ...*peerEnd) (list []*probe.GPU) {
+	if errors.Is(wrong.err, errStuck) {
+		b.r.abandon() // the copy uses both contexts
+		return []*probe.GPU{wrong.at}
+	}
+	if wrong.err == nil {
+		return nil
+	}
+	for _, e := range pair {
+		_, err := e.c.Done(e.stream)
+		if err == nil {
+			continue
+		}
+		list = append(list, e.gpu)
+		if e.gpu == wrong.other && ofPeer(wrong.err) && !ofPeer(err) {
+			wrong.at, wrong.other, wrong.err = e.gpu, wrong.at, err
+		}
+	}
+	return list
 }
 
 // brokenPair are two GPUs between which copies went wrong.
@@ -77,7 +107,8 @@ type brokenPair struct {
 func (p brokenPair) has(g *probe.GPU) bool { return p.at == g || p.other == g }
 
 // failedPairs reports pairs that went wrong: once for the GPU that they have in common,
-// where there is one, else for the one at which it was seen.
+// where there is one, else for the one at which it was seen: the memory of a GPU that
+// fails is seen to fail at all others.
 func (b *bandwidth) failedPairs(broken []brokenPair) {
 	for len(broken) > 0 {
 		count, weight := map[*probe.GPU]int{}, map[*probe.GPU]int{}
@@ -90,7 +121,7 @@ func (b *bandwidth) failedPairs(broken []brokenPair) {
 		}
 		for _, p := range broken {
 			for _, g := range []*probe.GPU{p.at, p.other} {
-				if weight[g] > weight[worst] {
+				if count[g] > count[worst] || count[g] == count[worst] && weight[g] > weight[worst] {
 					worst = g
 				}
 			}
@@ -169,7 +200,11 @@ func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, w
 		if err := d[0].c.EnablePeer(d[1].c); err != nil {
 			return p, false, &brokenPair{at: d[0].gpu, other: d[1].gpu, err: err}
 		}
-		defer func() { _ = d[0].c.DisablePeer(d[1].c) }() // where it cannot, there is an error to tell already
+		defer func() {
+			if wrong == nil || !errors.Is(wrong.err, errStuck) {
+				_ = d[0].c.DisablePeer(d[1].c) // where it cannot, there is an error to tell already
+			}
+		}()
 	}
 	for _, d := range directions {
 		rate, err := d[1].rate(b.r.ctx, p.size, peerSample, func() error { return d[1].c.CopyFromPeer(d[0].c, d[1].to, d[0].from, p.size, d[1].stream) })

@@ -100,6 +100,22 @@ func init() {
 			onCUDA("copies between two GPUs fail", small(), []string{"3 cuMemcpyPeerAsync error 220"},
 				f(3, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
 					"copies from and to 7 other GPUs, gpu0 the first: cuMemcpyPeerAsync(3): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+			onCUDA("a bit turned over on the way, of every GPU", small(), []string{"* wrong cuMemcpyHtoDAsync = 0x40 5"}, eachGPU(func(i int) Finding {
+				return metByAll(f(i, Finding{Code: "gpu.bandwidth.bit", Severity: Unknown, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
+					"wrong words after a copy to the host and back"), 8)
+			})...),
+			onCUDA("a GPU at which the copies of all others die", small(), readers(220, 1, 2, 3, 4, 5, 6, 7),
+				f(0, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
+					"copies from and to 7 other GPUs, gpu1 the first: cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+			onCUDA("a GPU at which the copies of two others die", small(), readers(220, 1, 2),
+				f(0, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
+					"copies from and to 2 other GPUs, gpu1 the first: cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+			onCUDA("a GPU that dies while another copies from it", small(), of("1 reads 0 = 220 214"),
+				f(0, Finding{Code: "cuda.error.214", Severity: Fail, Remedy: ResetGPU},
+					"copies from and to gpu1 0000:11:00.0: cuStreamQuery(0): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
+			onCUDA("a GPU at which the copies of two others never end", append([]string{"-t", "10"}, small()...), readers(600, 1, 2),
+				f(0, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2.5s"},
+					"copies from and to 2 other GPUs, gpu1 the first: the work on it does not end; done on 7 other GPUs")),
 			onCUDA("a bit turned over on the way from other GPUs", small(), []string{"3 wrong cuMemcpyPeerAsync = 0x40 5"},
 				f(3, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
 					"wrong words after copies from and to 7 other GPUs, gpu0 the first")),
@@ -112,8 +128,7 @@ func init() {
 			onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "10"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
 				f(1, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
 					"wrong words after copies from and to 7 other GPUs, gpu0 the first"),
-				Finding{Code: "active.time", Severity: Unknown, Want: "at most 10s",
-					Message: name + ":  stopped: its time was up, want at most 10s; at work were " + f(7, Finding{}, "").Device.String()}),
+				f(7, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2.5s"}, "copies from and to gpu2 0000:12:00.0: the work on it does not end; done on 7 other GPUs")),
 			changed(onCUDA("four GPUs without switches, and the floor of those with", small(), []string{"* peer = 94"}), func(s *scenario) {
 				joinedBy(s, 4, func(_, _ int) int { return 4 })
 				s.libraries = withCUDA(4, "* peer = 94")
@@ -135,8 +150,7 @@ func init() {
 			}),
 			onCUDA("no more than four peers at a time", small(), []string{"* peers = 4"}),
 			onCUDA("a copy that never ends", append([]string{"-t", "8"}, small()...), []string{"3 cuStreamQuery after 20 error 600"},
-				Finding{Code: "active.time", Severity: Unknown, Want: "at most 8s",
-					Message: name + ":  stopped: its time was up, want at most 8s; at work were " + f(3, Finding{}, "").Device.String()}),
+				f(3, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2s"}, "copies from and to the host: the work on it does not end; done on 7 other GPUs")),
 			changed(onCUDA("the node has the memory for copies of the usual size", nil, []string{"* memory = 2097152"}), func(s *scenario) {
 				s.files["proc/meminfo"] = "MemTotal: 4300000 kB\nMemFree: 4200000 kB\n"
 			}),
@@ -230,6 +244,14 @@ func onAll(n int, of func(i int) Finding) (list []Finding) {
 		list = append(list, of(i))
 	}
 	return list
+}
+
+// readers has copies of GPU 0's memory by other GPUs fail with an error; 600: never end.
+func readers(code int, gpus ...int) (lines []string) {
+	for _, i := range gpus {
+		lines = append(lines, fmt.Sprintf("%d reads 0 = %d", i, code))
+	}
+	return lines
 }
 
 // slowPeers has a GPU copy slowly from and to all others.

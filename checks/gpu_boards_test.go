@@ -2,6 +2,7 @@ package checks
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
@@ -9,10 +10,11 @@ import (
 
 func init() {
 	lost := func(name, kept string, d Device) scenario {
+		board := boardText(d)
 		d.Kind, d.PCI = "gpu", fakenvml.Address(3)
 		return onGPUs(name, of("8"), func(n *probe.NVML) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }, Finding{
 			Code: "gpu.count.nvml", Severity: Fail, Remedy: RebootNode, Want: "8 GPUs", Got: "7", Device: d,
-			Message: gpuCountName + ":  want 8 GPUs, got 7: 0000:13:00.0 is on the PCI bus, in the driver, not in NVML",
+			Message: gpuCountName + ":  want 8 GPUs, got 7: 0000:13:00.0 is on the PCI bus, in the driver, not in NVML" + board,
 		}).holding("past/gpu-boards.json", kept)
 	}
 	board := fmt.Sprintf(`{%q:{"serial":%q,"uuid":%q}}`, fakenvml.Address(3), fakenvml.Serial(3), fakenvml.UUID(3))
@@ -29,5 +31,24 @@ func init() {
 	}
 	keeps := onGPUs("the boards are kept", of("8"), nil)
 	keeps.leaves = map[string]string{"past/gpu-boards.json": `{"machine":"","boards":{` + all[1:] + `}}`}
+	// A GPU that is lost before it can tell its serial number is the board that it was, unless it is another.
+	silent := func(name, kept, serial string) scenario {
+		want := gpu3In(gpuECCName, errLost)
+		want.Device.Serial = serial
+		want.Message = strings.Replace(want.Message, ", serial "+fakenvml.Serial(3), before(", serial ", serial, ""), 1)
+		s := onGPUs(name, nil, gpu3(func(g *probe.GPU) {
+			*g = probe.GPU{Index: 3, Err: errLost, PCI: g.PCI, UUID: g.UUID}
+		}), want).holding("past/gpu-boards.json", kept)
+		s.leaves = map[string]string{"past/gpu-boards.json": strings.Replace(`{"machine":"","boards":{`+all[1:]+`}}`, fakenvml.Serial(3), serial, 1)}
+		if serial == "" {
+			s.leaves["past/gpu-boards.json"] = strings.Replace(s.leaves["past/gpu-boards.json"], `"serial":"",`, "", 1)
+		}
+		return s
+	}
+	other := fmt.Sprintf(`{%q:{"serial":"1","uuid":"GPU-1"}}`, fakenvml.Address(3))
+	testCheck(gpuECCName,
+		silent("a lost board that was seen before", `{"machine":"","boards":`+board+`}`, fakenvml.Serial(3)),
+		silent("a lost board in the place of another", `{"machine":"","boards":`+other+`}`, ""),
+	)
 	testCheck(gpuCountName, keeps)
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// gpuClocks checks that nobody has set the application clocks lower than each
-// GPU's own default, and warns where somebody has. GRAPHICS and MEMORY are clocks
+// gpuClocks checks that the application clocks are not set lower than each GPU's own
+// default, and warns where they are. It accepts the same lower clock of all GPUs of a
+// model: a site has set it. GRAPHICS and MEMORY are clocks
 // in MHz that the GPU has to reach: it fails where its highest clock or its
 // application clock is lower. Without them it warns where a highest clock is less
 // than that of the node's platform, than it was before, or than that of the
@@ -47,8 +48,8 @@ func (c *gpuClocks) Run(_ context.Context, env *Env) []Finding {
 	}
 	s.each(func(s *gpus, g *probe.GPU) {
 		k := g.Clocks
-		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, k.AppGraphics, k.DefaultGraphics)
-		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, k.AppMemory, k.DefaultMemory)
+		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, func(g *probe.GPU) probe.Reading[uint32] { return g.Clocks.AppGraphics }, k.DefaultGraphics)
+		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, func(g *probe.GPU) probe.Reading[uint32] { return g.Clocks.AppMemory }, k.DefaultMemory)
 	})
 	s.compare("gpu-clocks", c.figures()...)
 	return s.done()
@@ -73,9 +74,9 @@ func (c *gpuClocks) figures() (list []gpuFigure) {
 	return list
 }
 
-func judgeClock(s *gpus, g *probe.GPU, what string, want int, most, app, usual probe.Reading[uint32]) {
+func judgeClock(s *gpus, g *probe.GPU, what string, want int, most probe.Reading[uint32], app func(*probe.GPU) probe.Reading[uint32], usual probe.Reading[uint32]) {
 	top, known := value(s, most)
-	set, isSet := value(s, app)
+	set, isSet := value(s, app(g))
 	given, hasDefault := value(s, usual)
 	f := Finding{Severity: Fail, Want: fmt.Sprintf("at least %d MHz", want)}
 	switch {
@@ -85,7 +86,7 @@ func judgeClock(s *gpus, g *probe.GPU, what string, want int, most, app, usual p
 	case isSet && want > 0 && int(set) < want:
 		f.Code, f.Got, f.Remedy = "gpu.clocks.app", fmt.Sprintf("%d MHz", set), FixConfig
 		s.report(g, f, "application clock for %s", what)
-	case isSet && want <= 0 && hasDefault && set < given:
+	case isSet && want <= 0 && hasDefault && set < given && !s.allHave(g, func(o *probe.GPU) probe.Reading[int] { return whole(app(o), 1) }):
 		f = Finding{Code: "gpu.clocks.app", Severity: Warn, Want: fmt.Sprintf("at least %d MHz", given), Got: fmt.Sprintf("%d MHz", set), Remedy: FixConfig}
 		s.report(g, f, "application clock for %s", what)
 	}

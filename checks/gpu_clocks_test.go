@@ -11,8 +11,8 @@ func init() {
 		says := func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
 			return gpuFinding(name, 3, Finding{Code: "gpu.clocks." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 		}
-		odd := onGPUs("one cannot be read", nil, clocks(func(k *probe.Clocks) { k.MaxMemory = probe.Failed[uint32](errLost) }),
-			gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
+		odd := onGPUs("one cannot be read", nil, clocks(func(k *probe.Clocks) { k.MaxMemory = probe.Failed[uint32](errOdd) }),
+			gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 		odd.broken = true
 		testCheck(name, append(gpuCommon(name),
 			onGPUs("highest", nil, nil), onV100s("an old GPU", nil, nil),
@@ -22,6 +22,7 @@ func init() {
 			onGPUs("no default known", nil, clocks(func(k *probe.Clocks) { k.AppGraphics, k.DefaultGraphics = mhz(1275), probe.Reading[uint32]{} })),
 			onGPUs("graphics set lower", nil, clocks(func(k *probe.Clocks) { k.AppGraphics = mhz(1400) }),
 				says(Warn, "app", FixConfig, "at least 1980 MHz", "1400 MHz", "application clock for graphics")),
+			onGPUs("graphics set lower, as all", nil, allGPUs(func(g *probe.GPU) { g.Clocks.AppGraphics = mhz(1400) })),
 			onGPUs("memory set lower", nil, clocks(func(k *probe.Clocks) { k.AppMemory = mhz(1593) }),
 				says(Warn, "app", FixConfig, "at least 2619 MHz", "1593 MHz", "application clock for memory")),
 			onGPUs("set lower than wanted", of("1980"), clocks(func(k *probe.Clocks) { k.AppGraphics = mhz(1400) }),

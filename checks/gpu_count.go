@@ -14,12 +14,15 @@ import (
 
 // gpuCount checks that the PCI bus, the driver's device nodes and NVML show the
 // same GPUs, as many as WANT; without WANT as many as its platform comes with (see
-// docs/profiles.md), as Slurm's Gres of this node says (in slurm.conf as it lies on
+// docs/profiles.md; a guest can have any number of vGPUs), as Slurm's Gres of this node says (in slurm.conf as it lies on
 // the node; MIG instances do not count), or else as this node has ever shown.
-// It names those that are missing by their PCI addresses. A GPU that was given
-// to a virtual machine, or that the driver was told to leave alone, does not
-// count. One that is missing while WANT or Slurm's Gres is there all the same is
-// warned of: a site that knows of a dead GPU works with the others.
+// It names those that are missing by their PCI addresses. GPUs that have less memory
+// than the others of their model, the UUID of another, or alone another model among
+// eight are reported, too. A GPU that was given to a virtual machine, or that the driver
+// was told to leave alone, does not count; nor does a display card of another model, which
+// nouveau or no driver has; nor, in a container, a GPU that the container was not given. One that is missing is a warning if WANT or
+// Slurm's Gres are there without it: a site that knows of a dead GPU works with the others.
+// Other checks of GPUs then warn of it, too, if WANT says so and Slurm has no more for jobs.
 //
 //	gpu* || check_gpu_count 8
 type gpuCount struct {
@@ -34,7 +37,7 @@ func init() {
 		Summary: "PCI bus, device nodes and NVML show all GPUs",
 		Lane:    NVML,
 		New:     func() Check { return &gpuCount{} },
-		Slurm:   func(c Check) bool { return c.(*gpuCount).Want == 0 },
+		Slurm:   func(Check) bool { return true }, // with WANT, too: a node without its driver may get jobs
 		Do: map[string]string{
 			"gpu.amd":         amdDo,
 			"gpu.count":       "See lspci -d 10de: and dmesg. If that many are meant say so in nhc.conf, check_gpu_count N, and in Slurm's Gres; else power the node off and on, then reseat the GPU.",
@@ -55,6 +58,15 @@ type everSeen struct {
 
 const gpuCountName = "check_gpu_count"
 
+// WantedGPUs is how many GPUs a line of check_gpu_count wants, 0 if it says no number, or if
+// the check is another one.
+func WantedGPUs(c Check) int {
+	if count, ok := c.(*gpuCount); ok {
+		return count.Want
+	}
+	return 0
+}
+
 // Unsupported says that the line counts GPUs of AMD.
 func (c *gpuCount) Unsupported() string {
 	if c.Type == "" || strings.EqualFold(c.Type, "nvidia") {
@@ -72,16 +84,17 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	if err != nil {
 		return unreadable(err)
 	}
-	groups := probe.Group(0)
-	if c.Want == 0 && env.Slurm != nil {
-		groups = probe.GroupModes // whether Slurm may count MIG instances
-	}
-	n, err := env.Host.NVML(groups, env.Doing)
+	n, err := env.Host.NVML(groupAlike, env.Doing)
 	expected := map[string]bool{}
-	for _, a := range gpusOnBus(views) {
+	for _, a := range views.Own() {
 		expected[a] = true
 	}
 	past := recallGPUs(env)
+	for _, p := range views.PCI {
+		if p.Aside == probe.Display && slices.Contains(past, p.Address) {
+			expected[p.Address] = true // the driver has had it: it is no card that the driver does not know
+		}
+	}
 	if err != nil {
 		t := &countTally{views: views, good: slices.Collect(maps.Keys(expected))} // any of them may be one that was numbered anew
 		_, fewer := t.gone(past)
@@ -103,25 +116,9 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	if len(t.findings) == 0 && len(t.good) == 0 {
 		t.findings = []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
-	return env.nameBoards(n, append(t.findings, c.remember(env, past, t)...))
-}
-
-// gpusOnBus are the addresses that the node's own driver should have: those of
-// the bus, or in a container without one those of the driver.
-func gpusOnBus(v probe.GPUViews) (list []string) {
-	excluded := map[string]bool{}
-	for _, d := range v.Driver {
-		excluded[d.Address] = d.Excluded
-		if len(v.PCI) == 0 && !d.Excluded {
-			list = append(list, d.Address)
-		}
-	}
-	for _, p := range v.PCI {
-		if !p.Passed() && !excluded[p.Address] {
-			list = append(list, p.Address)
-		}
-	}
-	return list
+	s := &gpus{check: gpuCountName, env: env, nvml: n}
+	s.judgeAlike(cmp.Or(c.Want, t.slurms))
+	return append(append(t.findings, s.findings...), c.remember(env, past, t)...)
 }
 
 // withoutNVML is for a node that should have so many GPUs, of which so many are on
@@ -194,18 +191,13 @@ func (t *countTally) addBad(a string, f Finding, want int) {
 	switch {
 	case g != nil && errors.Is(g.Err, probe.ErrNotNow):
 		f.Code, f.Severity, f.Remedy = "gpu.error", Unknown, NoRemedy
-	case g == nil && t.want > 0 && t.enough() && !t.driven(a):
+	case g == nil && t.want > 0 && t.enough() && !t.views.Has(a):
 		f.Code, f.Remedy = "gpu.count.more", NoRemedy
 	}
 	if g != nil {
 		f.Device = gpuDevice(g)
 	}
 	t.add(f, want, f.Device.String()+" "+f.Message)
-}
-
-// driven says whether the node's driver has the GPU.
-func (t *countTally) driven(a string) bool {
-	return slices.ContainsFunc(t.views.Driver, func(d probe.DriverGPU) bool { return d.Address == a })
 }
 
 // severity is that of a GPU that is missing.
@@ -267,8 +259,8 @@ func (t *countTally) gone(past []string) (names []string, fewer int) {
 func (t *countTally) leftAlone() string {
 	var list []string
 	for _, p := range t.views.PCI {
-		if p.Passed() {
-			list = append(list, fmt.Sprintf("%s is left to %s", p.Address, p.Driver))
+		if left := p.Left(); left != "" {
+			list = append(list, p.Address+" "+left)
 		}
 	}
 	for _, d := range t.views.Driver {
@@ -288,7 +280,7 @@ func (t *countTally) missing(a string) (f Finding, bad bool) {
 		if !onBus {
 			where = "is no longer on the PCI bus"
 		}
-		if t.driven(a) {
+		if t.views.Has(a) {
 			where += ", in the driver"
 		} else {
 			where += ", not in the driver"
@@ -296,6 +288,8 @@ func (t *countTally) missing(a string) (f Finding, bad bool) {
 	}
 	g := t.nvml[a]
 	switch {
+	case g == nil && slices.ContainsFunc(t.views.PCI, func(p probe.PCIGPU) bool { return p.Address == a && p.Aside == probe.Display }):
+		return Finding{Code: "gpu.count.nvml", Severity: Warn, Message: where + ", which has had it before"}, true
 	case g == nil:
 		return Finding{Code: "gpu.count.nvml", Remedy: RebootNode, Message: where + ", not in NVML"}, true
 	case errors.Is(g.Err, probe.ErrNotPermitted):

@@ -124,12 +124,15 @@ func init() {
 		onGPUs("too few", of("16"), nil, Finding{Code: "gpu.count", Severity: Fail, Want: "16 GPUs", Got: "8", Message: name + ":  want 16 GPUs, got 8"}),
 		onGPUs("too many", of("1"), nil, Finding{Code: "gpu.count", Severity: Fail, Want: "1 GPU", Got: "8", Message: name + ":  want 1 GPU, got 8"}),
 		onGPUs("too many, and one lost", of("4"), gpu3(func(g *probe.GPU) { g.Err = errLost }),
-			noted(missing(".nvml", RebootNode, 3, 4, 7, "is on the PCI bus, in the driver, but NVML says "+lostText), Warn, "gpu.count.nvml"),
+			noted(missing(".nvml", RebootNode, 3, 4, 7, "is on the PCI bus, in the driver, but NVML says nvmlDeviceGetX(3): the GPU is lost (NVML error 15)"), Warn, "gpu.count.nvml"),
 			Finding{Code: "gpu.count", Severity: Fail, Want: "4 GPUs", Got: "7", Message: name + ":  want 4 GPUs, got 7"}),
 		onGPUs("one not in NVML", of("8"), drop3, missing(".nvml", RebootNode, -1, 8, 7, "is on the PCI bus, in the driver, not in NVML")),
 		onGPUs("one not in the driver either", nil, drop3, missing(".nvml", RebootNode, -1, 8, 7, "is on the PCI bus, not in the driver, not in NVML")).lacking(driver),
-		onGPUs("one lost", of("8"), gpu3(func(g *probe.GPU) { g.Err = errLost }),
-			missing(".nvml", RebootNode, 3, 8, 7, "is on the PCI bus, in the driver, but NVML says "+lostText)),
+		onGPUs("no power cable", nil, gpu3(func(g *probe.GPU) { g.Err = errPower }), gpu3In(name, errPower)),
+		onGPUs("no interrupts", of("8"), gpu3(func(g *probe.GPU) { g.Err = errIRQ }), gpu3In(name, errIRQ)),
+		onGPUs("one lost", of("8"), gpu3(func(g *probe.GPU) { g.Err = errLost }), gpu3In(name, errLost)),
+		onGPUs("one that answers nothing", of("8"), gpu3(func(g *probe.GPU) { g.Err = errOdd }),
+			missing(".nvml", RebootNode, 3, 8, 7, "is on the PCI bus, in the driver, but NVML says "+oddText)),
 		notNow("one that is being reset", of("8")), starting,
 		offBus(onGPUs("one off the bus", of("8"), nil, missing(".gone", ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))),
 		offBus(onGPUs("one gone since an earlier run", nil, drop3, missing(".gone", ReseatOrRMA, -1, 8, 7, "was there before, is no longer on the PCI bus"))).
@@ -143,6 +146,91 @@ func init() {
 		onGPUs("GPUs of another maker", of("8", "rocm"), nil, Finding{Code: "gpu.amd", Severity: Skip, Message: name + ":  not run: AMD GPUs are not supported"}),
 		onGPUs("NVIDIA by name", of("8", "NVIDIA"), nil),
 		unreadable, garbage, cannotKeep,
+	)
+	countInContainers()
+	countBesideDisplays()
+}
+
+// given is a container that was given the first n of eight GPUs: /sys shows all. Of the
+// others it has the driver's files or not.
+func given(n int, name string, words []string, files bool, want ...Finding) scenario {
+	s := onGPUs(name, words, func(all *probe.NVML) { all.GPUs = all.GPUs[:n] }, want...).contained()
+	if s.files = maps.Clone(fakenvml.Files(fakenvml.H100, 8)); n == 0 {
+		s.nvml, s.nvmlErr = nil, fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary)
+	}
+	for i := range 8 {
+		s = s.linked("sys/bus/pci/devices/"+fakenvml.Address(i)+"/driver", "../../../bus/pci/drivers/nvidia")
+		if i >= n {
+			s = s.lacking(fmt.Sprintf("dev/nvidia%d", i))
+			if !files {
+				s = s.lacking("proc/driver/nvidia/gpus/" + fakenvml.Address(i) + "/information")
+			}
+		}
+	}
+	return s
+}
+
+func countInContainers() {
+	const pci, gpus, name = "sys/bus/pci/devices/", "proc/driver/nvidia/gpus/", gpuCountName
+	dead := func(i, want, got int, text string) Finding {
+		f := Finding{Code: "gpu.count.nvml", Severity: Fail, Remedy: RebootNode, Want: plural(want, "GPU"), Got: fmt.Sprint(got), Device: Device{Kind: "gpu", PCI: fakenvml.Address(i)}}
+		f.Message = fmt.Sprintf("%s:  want %d GPUs, got %d: %s %s", name, want, got, fakenvml.Address(i), text)
+		return f
+	}
+	var others []string
+	for i := 4; i < 8; i++ {
+		others = append(others, fakenvml.Address(i)+" was not given to this container")
+	}
+	drop3 := func(s scenario) scenario {
+		s.nvml.GPUs = append(s.nvml.GPUs[:3:3], s.nvml.GPUs[4:]...)
+		return s
+	}
+	unbound := drop3(given(8, "a container, and no driver has one GPU", nil, true, dead(3, 8, 7, "is on the PCI bus, not in the driver, not in NVML"))).
+		lacking("dev/nvidia3", gpus+fakenvml.Address(3)+"/information")
+	delete(unbound.links, pci+fakenvml.Address(3)+"/driver")
+	host := given(4, "no container, and four of eight are in no view of the driver", nil, false, dead(4, 8, 4, "is on the PCI bus, not in the driver, not in NVML"),
+		dead(5, 8, 4, "is on the PCI bus, not in the driver, not in NVML"), dead(6, 8, 4, "is on the PCI bus, not in the driver, not in NVML"),
+		dead(7, 8, 4, "is on the PCI bus, not in the driver, not in NVML")).linked("proc/self/ns/pid", "pid:[4026531836]")
+	noLinks := given(4, "a container given four of eight, whose /sys shows no drivers", nil, false)
+	noLinks.links = nil
+	testCheck(name,
+		given(4, "a container given four of eight", nil, false), given(4, "a container given four, as wanted", of("4"), false),
+		given(4, "a container given four, of CDI", nil, true), given(4, "a container given four, of CDI, as wanted", of("4"), true),
+		given(4, "a container given four, as Slurm has them", nil, false).byGres(4), noLinks.contained(),
+		given(4, "a container given four, eight wanted", of("8"), false, Finding{Code: "gpu.count", Severity: Fail, Want: "8 GPUs", Got: "4",
+			Message: name + ":  want 8 GPUs, got 4: " + strings.Join(others, ", ")}),
+		given(0, "a container given none", nil, false, Finding{Code: "gpu.none", Severity: Skip, Message: name + ":  no NVIDIA GPU on this node"}),
+		drop3(given(8, "a container given all, and NVML has lost one", nil, true, dead(3, 8, 7, "is on the PCI bus, in the driver, not in NVML"))),
+		drop3(given(6, "a container given six, and NVML has lost one", nil, false, dead(3, 6, 5, "is on the PCI bus, in the driver, not in NVML"))),
+		unbound, host,
+	)
+}
+
+// countBesideDisplays are nodes of eight GPUs and a card that NVIDIA's driver does not have.
+func countBesideDisplays() {
+	const name, card = gpuCountName, "0000:ff:00.0"
+	beside := func(name, class, device, driver string, want ...Finding) scenario {
+		s := onGPUs(name, nil, nil, want...)
+		dir := "sys/bus/pci/devices/" + card + "/"
+		s = s.holding(dir+"vendor", "0x10de\n").holding(dir+"class", class+"\n").holding(dir+"device", device+"\n")
+		for i := range 8 {
+			s = s.linked("sys/bus/pci/devices/"+fakenvml.Address(i)+"/driver", "../../../bus/pci/drivers/nvidia")
+		}
+		if driver != "" {
+			s = s.linked(dir+"driver", "../../../bus/pci/drivers/"+driver)
+		}
+		return s
+	}
+	dead := Finding{Code: "gpu.count.nvml", Severity: Fail, Remedy: RebootNode, Want: "9 GPUs", Got: "8", Device: Device{Kind: "gpu", PCI: card},
+		Message: name + ":  want 9 GPUs, got 8: " + card + " is on the PCI bus, not in the driver, not in NVML"}
+	before := dead
+	before.Severity, before.Remedy, before.Message = Warn, NoRemedy, strings.Replace(dead.Message, "not in NVML", "which has had it before", 1)
+	const display, compute, h100 = "0x030000", "0x030200", "0x2330"
+	testCheck(name,
+		beside("a display card that no driver has", display, "0x0ff3", ""), beside("a display card of nouveau", display, "0x0ff3", "nouveau"),
+		beside("a display card that no driver has any more", display, "0x0ff3", "", before).holding("past/gpu-count.json", `{"machine":"","pci":["`+card+`"]}`),
+		beside("a GPU of a class of its own that no driver has", compute, "0x20f1", "", dead), beside("a GPU of nouveau", compute, "0x2330", "nouveau", dead),
+		beside("a GPU of the class of displays that no driver has", display, h100, "", dead), beside("a GPU of the class of displays, of nouveau", display, h100, "nouveau", dead),
 	)
 }
 

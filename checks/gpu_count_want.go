@@ -22,7 +22,7 @@ func (c *gpuCount) gres(env *Env, views probe.GPUViews, n *probe.NVML) int {
 	if n != nil && slices.ContainsFunc(n.GPUs, func(g probe.GPU) bool { return g.Modes.MIG.Value }) {
 		return 0
 	}
-	if len(gpusOnBus(views)) == 0 && (n == nil || len(n.GPUs) == 0) && !env.Slurm.NVIDIA {
+	if len(views.Own()) == 0 && (n == nil || len(n.GPUs) == 0) && !env.Slurm.NVIDIA {
 		return 0 // they may be another maker's
 	}
 	return env.Slurm.Count

@@ -17,8 +17,8 @@ import (
 // dma-buf among them stands for the sharing of GPU memory with adapters that needs
 // no module of its own: driver 515 and later with the open kernel module, on Linux
 // 5.12 and later or a kernel whose RDMA modules know it.
-// Without -m a missing nvidia_uvm is only warned of, since the first CUDA program
-// loads it. It warns, too, where GPUs of one model differ in VBIOS or InfoROM.
+// Without -m no module but the driver itself is looked for: the first CUDA program loads
+// nvidia_uvm. The check warns where GPUs of one model differ in VBIOS or InfoROM.
 //
 //	gpu* || check_gpu_driver -m nvidia_uvm -m 'nvidia_peermem|dma-buf' 570.124.06
 type gpuDriver struct {
@@ -39,7 +39,7 @@ func init() {
 			"gpu.driver.mismatch": "The driver was updated while the old module was loaded: reboot, or with no job on the node unload the modules and load them again.",
 			"gpu.driver.version":  "Install the driver that nhc.conf asks for, or correct the line.",
 			"gpu.driver.module":   "modprobe the module, and see dmesg for why it was not loaded; list it in /etc/modules-load.d.",
-			"gpu.driver.uvm":      "Nothing by itself: the first CUDA program loads it. To have it from the start list nvidia_uvm in /etc/modules-load.d.",
+			"gpu.driver.unloaded": "Nothing, if a person has unloaded it for maintenance. Else modprobe nvidia, and see dmesg for NVRM lines.",
 			"gpu.driver.inforom":  "Reboot; if nvidia-smi -q still says so have the GPU replaced.",
 			"gpu.driver.differ":   "A board was replaced or flashed by itself: bring all to one version with the vendor's tool at the next chance.",
 		},
@@ -54,7 +54,7 @@ func (c *gpuDriver) Run(_ context.Context, env *Env) []Finding {
 	if err != nil {
 		return unreadable(err)
 	}
-	if _, err := env.Host.NVML(probe.GroupInforom, env.Doing); err != nil && len(gpusOnBus(views)) > 0 {
+	if _, err := env.Host.NVML(probe.GroupInforom, env.Doing); err != nil && len(views.Own()) > 0 {
 		return []Finding{c.notThere(views, err)}
 	}
 	s, findings := env.askNVML(gpuDriverName, probe.GroupInforom)
@@ -98,7 +98,18 @@ func (c *gpuDriver) versions(env *Env, n *probe.NVML, views probe.GPUViews) (fin
 		}
 	}
 	slices.SortFunc(findings, func(a, b Finding) int { return strings.Compare(a.Message, b.Message) })
-	if c.Version == "" || !n.Driver.Known {
+	unknown := func(what string, err error) {
+		if err != nil && !probe.IsGPUState(err) { // a state is reported by itself
+			findings = append(findings, Finding{Code: "gpu.nvml", Severity: Unknown, Message: fmt.Sprintf("%s:  version of the %s is unknown: %v", gpuDriverName, what, err)})
+		}
+	}
+	unknown("library", n.Library.Err)
+	unknown("driver", n.Driver.Err)
+	switch {
+	case c.Version == "" || n.Driver.Err != nil:
+		return findings
+	case driver == "":
+		unknown("driver", errors.New("NVML does not tell it, want "+c.Version))
 		return findings
 	}
 	match := env.matcher(&findings)
@@ -134,10 +145,6 @@ func (c *gpuDriver) modules(env *Env) (findings []Finding) {
 		findings = append(findings, Finding{Code: "gpu.driver.module", Severity: Fail, Device: Device{Kind: "module", Name: m},
 			Want: "loaded", Got: "not loaded", Message: fmt.Sprintf("%s:  module %s is not loaded%s", gpuDriverName, m, before("; no dma-buf: ", lacks, ""))})
 	}
-	if len(c.Modules) == 0 && len(loaded) > 0 && !has("nvidia_uvm") {
-		findings = append(findings, Finding{Code: "gpu.driver.uvm", Severity: Warn, Device: Device{Kind: "module", Name: "nvidia_uvm"},
-			Want: "loaded", Got: "not loaded", Message: gpuDriverName + ":  module nvidia_uvm is not loaded"})
-	}
 	return findings
 }
 
@@ -163,8 +170,8 @@ func judgeInforom(s *gpus, g *probe.GPU) {
 }
 
 // differ warns of a version that most other GPUs of the model have not.
-func differ(what string, s *gpus) func(*probe.GPU, string, string) {
-	return func(g *probe.GPU, most, got string) {
-		s.report(g, Finding{Code: "gpu.driver.differ", Severity: Warn, Want: most, Got: got}, "%s version is not that of the others", what)
+func differ(what string, s *gpus) func(g *probe.GPU, want, got, than string) {
+	return func(g *probe.GPU, want, got, than string) {
+		s.report(g, Finding{Code: "gpu.driver.differ", Severity: Warn, Want: want, Got: got}, "%s version is not that of %s", what, than)
 	}
 }

@@ -2,8 +2,11 @@ package checks
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 func init() {
@@ -17,8 +20,6 @@ func init() {
 		return Finding{Code: "gpu.driver.module", Severity: Fail, Device: Device{Kind: "module", Name: m}, Want: "loaded", Got: "not loaded",
 			Message: name + ":  module " + m + " is not loaded"}
 	}
-	uvm := module("nvidia_uvm")
-	uvm.Code, uvm.Severity = "gpu.driver.uvm", Warn
 	opening := func(scenarioName string, err error, want Finding) scenario {
 		s := onGPUs(scenarioName, nil, nil, want)
 		s.nvml, s.nvmlErr = nil, err
@@ -50,13 +51,18 @@ func init() {
 	noKernel := dma(onGPUs("the kernel's version cannot be read", of("-m", "dma-buf"), nil,
 		unknown("read /proc/sys/kernel/osrelease: no such file or directory")), "Open Kernel Module for x86_64").lacking("proc/sys/kernel/osrelease")
 	noKernel.broken = true
+	untold := func(scenarioName string, words []string, change func(*probe.NVML), text string) scenario {
+		s := onGPUs(scenarioName, words, change, unknown(name+":  version of the "+text))
+		s.want[0].Code, s.broken = "gpu.nvml", true
+		return s
+	}
 	testCheck(name, append(common,
 		onGPUs("healthy", nil, nil),
 		onGPUs("the version", of("570.124.06"), nil).orTable(map[string]any{"version": "570.124.06"}),
 		onGPUs("a match string", of("/^570/"), nil),
 		onGPUs("modules", of("-m", "nvidia-uvm", "-m", "nvidia"), nil).orTable(map[string]any{"modules": []any{"nvidia-uvm", "nvidia"}}),
 		onGPUs("one of two modules", of("-m", "nvidia_peermem|nvidia_uvm"), nil),
-		noUVM(onGPUs("nvidia_uvm not loaded", nil, nil, uvm)),
+		noUVM(onGPUs("nvidia_uvm not loaded yet", nil, nil)),
 		onGPUs("a kernel without modules", nil, nil).lacking("proc/modules"),
 		onGPUs("InfoROM not supported", nil, func(n *probe.NVML) {
 			for i := range n.GPUs {
@@ -76,9 +82,17 @@ func init() {
 		noKernel,
 		onGPUs("another version", of("/^580/"), nil, failing("version", FixConfig, "version of the driver", "/^580/", "570.124.06")),
 		noUVM(onGPUs("a module not loaded", of("-m", "nvidia", "-m", "nvidia_uvm", "-m", "a|b"), nil, module("nvidia_uvm"), module("a|b"))),
-		opening("mismatch", &probe.NVMLError{Call: "nvmlInit", Code: 18}, failing("mismatch", RebootNode,
-			"nvmlInit: library and driver are of different versions (NVML error 18); the loaded module is 570.124.06", "", "")),
+		opening("mismatch", &probe.NVMLError{Call: "nvmlInit", Code: 18}, Finding{
+			Code: "gpu.driver.mismatch", Severity: Fail, Remedy: RebootNode, Want: fakenvml.Driver, Whole: true,
+			Message: name + ":  the driver's library and the loaded module 570.124.06 are of different versions: an update needs a reboot (nvmlInit: NVML error 18)",
+		}),
 		gone, other,
+		untold("the driver's version cannot be read", nil, func(n *probe.NVML) { n.Driver = probe.Failed[string](errOdd) }, "driver is unknown: "+oddText),
+		untold("nor can it be compared", of("570.124.06"), func(n *probe.NVML) { n.Driver = probe.Failed[string](errOdd) }, "driver is unknown: "+oddText),
+		untold("the library's version cannot be read", nil, func(n *probe.NVML) { n.Library = probe.Failed[string](errOdd) }, "library is unknown: "+oddText),
+		untold("the driver's version is not told", of("570.124.06"), func(n *probe.NVML) { n.Driver = probe.Reading[string]{} }, "driver is unknown: NVML does not tell it, want 570.124.06"),
+		untold("the driver's version is empty", of("570.124.06"), func(n *probe.NVML) { n.Driver = probe.Known("") }, "driver is unknown: NVML does not tell it, want 570.124.06"),
+		onGPUs("the driver's version is not told, nor wanted", nil, func(n *probe.NVML) { n.Driver = probe.Reading[string]{} }),
 		onGPUs("another library", nil, func(n *probe.NVML) { n.Library = probe.Known("575.1") },
 			failing("mismatch", RebootNode, "version of the library", "570.124.06", "575.1")),
 		onGPUs("another module", nil, nil, failing("mismatch", RebootNode, "version of the loaded module", "570.124.06", "560.35.03")).
@@ -91,4 +105,62 @@ func init() {
 		}), gpuFinding(name, 3, Finding{Code: "gpu.driver.inforom", Severity: Fail, Remedy: ReseatOrRMA}, "the InfoROM is corrupt")),
 		noModules,
 	)...)
+}
+
+// driverless is a node whose driver is not there at all.
+func driverless(name string, words []string, want ...Finding) scenario {
+	s := onGPUs(name, words, nil, want...)
+	s.nvml, s.nvmlErr = nil, &probe.NVMLError{Call: "nvmlInit", Code: 9}
+	for f := range s.files {
+		if strings.HasPrefix(f, "proc/driver/nvidia/") || strings.HasPrefix(f, "dev/nvidia") {
+			delete(s.files, f)
+		}
+	}
+	s.files["proc/modules"], s.files["dev/null"] = "ext4 1 0 - Live 0x0\n", ""
+	return s
+}
+
+// A driver that a person has unloaded is no fault; one that did not load, or is needed, is.
+func init() {
+	for check, words := range map[string][]string{"check_gpu_driver": nil, "check_gpu_count": {"8"}, "check_gpu_ecc": nil} {
+		unloaded := Finding{Code: "gpu.driver.unloaded", Severity: Skip, Got: "not loaded",
+			Message: check + ":  the driver is unloaded (no module, no device node, no job): 8 GPUs not checked"}
+		missing := func(why string) Finding {
+			return Finding{Code: "gpu.driver.missing", Severity: Fail, Remedy: RebootNode, Want: "loaded", Got: "not loaded", Whole: true,
+				Message: check + ":  the driver is not loaded for 8 GPUs: " + why}
+		}
+		const boot = "proc/sys/kernel/random/boot_id"
+		module := driverless("no device nodes, but a module", words).holding("proc/modules", "nvidia 1 0 - Live 0x0\n")
+		node := driverless("no module, but a device node", words).holding("dev/nvidiactl", "")
+		for _, s := range []*scenario{&module, &node} {
+			s.broken = true
+			switch f := (Finding{Code: "gpu.nvml", Severity: Unknown, Message: check + ":  cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)"}); check {
+			case "check_gpu_driver":
+				f = Finding{Code: "gpu.driver.missing", Severity: Fail, Remedy: RebootNode, Message: check + ":  nvmlInit: the driver is not loaded (NVML error 9)"}
+				s.want = []Finding{f}
+			case "check_gpu_count":
+				f = Finding{Code: "gpu.nvml", Severity: Fail, Remedy: RebootNode, Want: "8 GPUs", Got: "0",
+					Message: check + ":  want 8 GPUs, got 0: 8 on the PCI bus, and NVML cannot be asked: nvmlInit: the driver is not loaded (NVML error 9)"}
+				s.want = []Finding{f}
+			default:
+				s.want = []Finding{f}
+			}
+		}
+		running := driverless("no driver, and a job runs", words, missing("job 123 runs here"))
+		maps.Copy(running.files, useNode(useProc{pid: 1, args: "/sbin/init"}, useProc{pid: 50, args: "slurmstepd: [123.batch]"}))
+		running.broken = true
+		failed := driverless("the driver could not be loaded", words, missing(`the kernel's log has "None of the NVIDIA devices were initialized"`)).
+			holding("dev/kmsg", "4,1,1000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n4,2,2000000,-;NVRM: None of the NVIDIA devices were initialized.\n")
+		failed.broken = true
+		again := driverless("it was loaded at the second try, and unloaded", words, unloaded).
+			holding("dev/kmsg", "4,1,1000000,-;NVRM: None of the NVIDIA devices were initialized.\n4,2,2000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n")
+		rebooted := driverless("not loaded since the boot", words, missing("it was before the last boot, and has not been since")).
+			holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).holding(boot, "b2\n")
+		rebooted.broken = true
+		testCheck(check,
+			driverless("unloaded by a person", words, unloaded), module, node, running, failed, again, rebooted,
+			driverless("unloaded since an earlier run", words, unloaded).
+				holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).holding(boot, "b1\n"),
+		)
+	}
 }

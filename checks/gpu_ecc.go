@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// gpuECC checks that error correction is on, and what it has seen: uncorrected
+// gpuECC checks that error correction is on, unless the board comes with it off as
+// RTX boards do, and what it has seen: uncorrected
 // SRAM errors since the driver was loaded (they are cured by a reset), more of
 // them over the GPU's life than NVIDIA allows, memory that cannot be repaired or
 // waits for a reset to be. Uncorrected DRAM errors fail a GPU without row
@@ -68,6 +70,7 @@ func (c *gpuECC) Run(_ context.Context, env *Env) []Finding {
 	if s == nil {
 		return findings
 	}
+	reportLacking(s, "ECC mode", func(g *probe.GPU) probe.Reading[bool] { return g.ECC.On })
 	if c.Rate <= 0 {
 		s.each(c.judge)
 		return s.done()
@@ -100,10 +103,15 @@ func (c *gpuECC) judgeRate(s *gpus, g *probe.GPU, m *memory[uint64]) {
 
 func (c *gpuECC) judge(s *gpus, g *probe.GPU) {
 	e := g.ECC
+	judged := s.judged
 	on, known := value(s, e.On)
 	pending, _ := value(s, e.Pending)
+	value(s, e.Default)
+	if known && !on && on == pending { // nothing is counted, and nothing was compared
+		s.judged = judged
+	}
 	switch {
-	case known && !on && !c.Off:
+	case known && !on && !c.Off && eccByDefault(g):
 		f := Finding{Code: "gpu.ecc.off", Severity: Fail, Want: "on", Got: "off", Remedy: FixConfig}
 		if pending {
 			f.Remedy = ResetGPU
@@ -124,6 +132,20 @@ func (c *gpuECC) judge(s *gpus, g *probe.GPU) {
 	if !c.NoRows {
 		judgeRows(s, g)
 	}
+}
+
+// eccByDefault reports whether the board comes with ECC on. Drivers before 510 do not
+// tell: boards of workstations have it off, those of data centers have it on.
+func eccByDefault(g *probe.GPU) bool {
+	if d := g.ECC.Default; d.Known {
+		return d.Value
+	}
+	for _, line := range []string{"RTX", "Quadro", "TITAN", "GeForce"} {
+		if strings.Contains(g.Name.Value, line) {
+			return false
+		}
+	}
+	return true
 }
 
 // judgeRows reports what of the repair of memory fails a GPU: a configuration of
@@ -151,8 +173,12 @@ func (c *gpuECC) judgeSRAM(s *gpus, g *probe.GPU) {
 		aggregate.Code, aggregate.Severity, aggregate.Remedy = "gpu.ecc.sram.threshold", Fail, ReseatOrRMA
 		s.report(g, aggregate, "uncorrected SRAM errors over its life")
 	case ever > 0 && now == 0:
-		aggregate.Code, aggregate.Severity = "gpu.ecc.sram.aggregate", Warn
-		s.report(g, aggregate, "uncorrected SRAM errors over its life")
+		aggregate.Code, aggregate.Severity, aggregate.Want = "gpu.ecc.sram.aggregate", Warn, "0"
+		allowed := fmt.Sprintf("%d are allowed", maxSRAMAggregate)
+		if told {
+			allowed = "not more than NVIDIA allows"
+		}
+		s.report(g, aggregate, "uncorrected SRAM errors over its life, %s", allowed)
 	}
 }
 

@@ -24,26 +24,36 @@ func init() {
 		return f
 	}
 	const now, life = " errors since the driver was loaded", " errors over its life"
-	errored := onGPUs("one counter cannot be read", nil, ecc(func(e *probe.ECC) { e.SRAM.Uncorrected = probe.Failed[uint64](errLost) }),
-		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
+	errored := onGPUs("one counter cannot be read", nil, ecc(func(e *probe.ECC) { e.SRAM.Uncorrected = probe.Failed[uint64](errOdd) }),
+		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 	errored.broken = true
+	testCheck(name, gpuLacks(name, "ECC mode", func(g *probe.GPU) { g.ECC.On, g.ECC.Pending = probe.Reading[bool]{}, probe.Reading[bool]{} })...)
 	testCheck(name, append(gpuCommon(name),
 		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil),
 		onGPUs("AzureHPC's numbers", of("20000000", "10000"), ecc(func(e *probe.ECC) { e.SRAM.Corrected, e.DRAM.CorrectedAggregate = n(10000), n(20000000) })).
 			orTable(map[string]any{"dram": int64(20000000), "sram": int64(10000)}),
 		onGPUs("off as wanted", of("-o"), ecc(off)).orTable(map[string]any{"off": true}),
 		onGPUs("off", nil, ecc(off), says(Fail, ".off", FixConfig, "on", "off", "ECC")),
+		onGPUs("off, and the board comes with it on", nil, ecc(func(e *probe.ECC) { off(e); e.Default = probe.Known(true) }), says(Fail, ".off", FixConfig, "on", "off", "ECC")),
+		onGPUs("off, and the board comes with it off", nil, ecc(func(e *probe.ECC) { off(e); e.Default = probe.Known(false) })),
+		onGPUs("off on all of a node, as they came", of("-R"), allGPUs(func(g *probe.GPU) { off(&g.ECC); g.ECC.Default = probe.Known(false) }),
+			Finding{Code: "gpu.unsupported", Severity: Skip, Message: name + ":  not supported by these GPUs or their driver"}),
+		onGPUs("off on boards of workstations, by an old driver", nil, allGPUs(func(g *probe.GPU) { off(&g.ECC); g.Name = probe.Known("NVIDIA RTX A6000") })),
+		onGPUs("off on all of a node", nil, allGPUs(func(g *probe.GPU) { off(&g.ECC) }),
+			allOf(func(i int) Finding {
+				return gpuFinding(name, i, Finding{Code: "gpu.ecc.off", Severity: Fail, Remedy: FixConfig, Want: "on", Got: "off"}, "ECC")
+			})...),
 		onGPUs("off until the next reset", nil, ecc(func(e *probe.ECC) { off(e); e.Pending = probe.Known(true) }),
 			says(Fail, ".off", ResetGPU, "on", "off", "ECC, which the next reset turns on")),
 		onGPUs("on until the next reset", nil, ecc(func(e *probe.ECC) { e.Pending = probe.Known(false) }),
 			says(Warn, ".pending", "", "", "", "ECC is on, and will be off after a reset")),
 
 		onGPUs("SRAM, uncorrected", nil, ecc(sram(2, 2)), says(Fail, ".sram", ResetGPU, "0", "2", "uncorrected SRAM"+now)),
-		onGPUs("SRAM, in the past", nil, ecc(sram(0, 2)), says(Warn, ".sram.aggregate", "", "at most 4", "2", "uncorrected SRAM"+life)),
-		onGPUs("SRAM, above the limit, but not NVIDIA's", nil, ecc(sram(0, 9)), says(Warn, ".sram.aggregate", "", "at most 4", "9", "uncorrected SRAM"+life)),
+		onGPUs("SRAM, in the past", nil, ecc(sram(0, 2)), says(Warn, ".sram.aggregate", "", "0", "2", "uncorrected SRAM"+life+", not more than NVIDIA allows")),
+		onGPUs("SRAM, above the limit, but not NVIDIA's", nil, ecc(sram(0, 9)), says(Warn, ".sram.aggregate", "", "0", "9", "uncorrected SRAM"+life+", not more than NVIDIA allows")),
 		onGPUs("SRAM, NVIDIA's limit", nil, ecc(func(e *probe.ECC) { sram(0, 9)(e); e.SRAMThreshold = probe.Known(true) }),
 			says(Fail, ".sram.threshold", ReseatOrRMA, "", "", "more uncorrected SRAM errors than NVIDIA allows, 9 over its life")),
-		onV100s("SRAM, at the limit of an old GPU", nil, ecc(sram(0, 4)), says(Warn, ".sram.aggregate", "", "at most 4", "4", "uncorrected SRAM"+life)),
+		onV100s("SRAM, at the limit of an old GPU", nil, ecc(sram(0, 4)), says(Warn, ".sram.aggregate", "", "0", "4", "uncorrected SRAM"+life+", 4 are allowed")),
 		onV100s("SRAM, above the limit of an old GPU", nil, ecc(sram(1, 5)), says(Fail, ".sram", ResetGPU, "0", "1", "uncorrected SRAM"+now),
 			says(Fail, ".sram.threshold", ReseatOrRMA, "at most 4", "5", "uncorrected SRAM"+life)),
 

@@ -16,7 +16,7 @@ import (
 // (GB200, GB300). NVLinks may all be up, and jobs may be ten times slower, where
 // it has not. The fabric's state is Completed, its status Success; a state that is
 // on its way fails in the third run in a row of one boot. Where the node's platform
-// is part of a domain, or where another GPU of the node has one, the cluster's UUID
+// is part of a domain and its NVLinks lead to switches, or where another GPU of the node has one, the cluster's UUID
 // is not zero; it and the clique are those of the other GPUs. A clique of zero is
 // warned of there. On an HGX board both are zero on healthy GPUs.
 //
@@ -32,7 +32,8 @@ import (
 // nvidia-imex has to run with -i: yes, or the number of IMEX
 // channels that the node has at least. Without it a node that has channels, and no
 // nvidia-imex, is warned of: some sites start it with a job. Whether an idle domain
-// is ready is not judged.
+// is ready is not judged. A container does not see the processes of the node, so neither
+// service is expected there.
 //
 //	gpu* || check_gpu_fabric
 //	gb* || check_gpu_fabric -i yes
@@ -116,7 +117,11 @@ func (c *gpuFabric) Run(_ context.Context, env *Env) []Finding {
 	if err := c.usable(); err != nil { // from TOML, which Bind does not see
 		return []Finding{{Code: "config.value", Severity: Unknown, Message: gpuFabricName + ":  " + err.Error(), Remedy: FixConfig}}
 	}
-	s, findings := env.askNVML(gpuFabricName, probe.GroupFabric)
+	groups := probe.GroupFabric
+	if slices.ContainsFunc(env.platformGroups(), func(p PlatformGroup) bool { return p.Platform != nil && p.Platform.NVLinkDomain > 0 }) {
+		groups |= probe.GroupNVLinks | probe.GroupNVLinkFar
+	}
+	s, findings := env.askNVML(gpuFabricName, groups)
 	if s == nil {
 		return findings
 	}
@@ -124,6 +129,7 @@ func (c *gpuFabric) Run(_ context.Context, env *Env) []Finding {
 	r.boot, _ = env.Host.BootID()
 	r.cluster, r.clique = r.mostOf(func(f probe.Fabric) string { return f.Cluster }), r.mostOf(cliqueOf)
 	s.each(func(_ *gpus, g *probe.GPU) { r.judge(g) })
+	reportLacking(s, "state of the fabric", func(g *probe.GPU) probe.Reading[probe.Fabric] { return g.Fabric })
 	r.tellSwitches()
 	node := r.services()
 	if nothing := len(node)+len(s.findings) == 0 && !r.switches(); nothing && !s.judged {
@@ -179,7 +185,7 @@ func (r *fabricRun) judge(g *probe.GPU) {
 	if !known {
 		return
 	}
-	domain := r.platform(g).NVLinkDomain > 0
+	domain := r.platform(g).NVLinkDomain > 0 && !meshed(g)
 	switch f.State {
 	case probe.FabricNotSupported:
 		switch _, others := r.cluster[g.Name.Value]; {
@@ -210,6 +216,13 @@ func (r *fabricRun) judge(g *probe.GPU) {
 		r.judgeDomain(g, f, domain)
 	}
 	r.judgeHealth(g, f)
+}
+
+// meshed reports whether the NVLinks lead to other GPUs and to no switch: such a node, a
+// GB200 NVL4, is no part of a rack's domain.
+func meshed(g *probe.GPU) bool {
+	far := g.NVLink.Far.Value
+	return slices.Contains(far, "gpu") && !slices.Contains(far, "switch")
 }
 
 // again counts the runs of this boot, one after the other, in which something of a
@@ -263,7 +276,7 @@ func (r *fabricRun) judgeDomain(g *probe.GPU, f probe.Fabric, domain bool) {
 	case r.clique[g.Name.Value] != "" && clique != r.clique[g.Name.Value]:
 		r.fault(g, "gpu.fabric.domain", Fail, r.clique[g.Name.Value], clique, "clique of the NVLink domain is not that of the others")
 	case f.Clique == 0 && domain:
-		r.fault(g, "gpu.fabric.domain", Fail, "not 0", "0", "clique of the NVLink domain")
+		r.fault(g, "gpu.fabric.domain", Warn, "not 0", "0", "clique of the NVLink domain")
 	}
 }
 

@@ -119,14 +119,15 @@ func (r *fabricRun) services() (found []Finding) {
 	if err != nil {
 		return unreadable(err)
 	}
-	if !slices.ContainsFunc(procs, func(p probe.Process) bool { return p.PID == 1 }) { // hidepid, or a container: others are not seen either
+	absent := func(name string) bool { return !r.env.Host.InContainer() && !r.runs(procs, name) }
+	if !r.env.Host.InContainer() && !slices.ContainsFunc(procs, func(p probe.Process) bool { return p.PID == 1 }) { // hidepid: others are not seen either
 		return []Finding{{Code: "probe.unreadable", Severity: Unknown, Message: gpuFabricName + ":  /proc does not show process 1, nor whether nv-fabricmanager and nvidia-imex run"}}
 	}
-	if expected && !r.runs(procs, "nv-fabricmanager") {
+	if expected && absent("nv-fabricmanager") {
 		found = append(found, Finding{Code: "gpu.fabric.manager", Severity: Warn, Remedy: CheckFabric, Want: "running", Got: "not running",
 			Message: gpuFabricName + ":  a node of this platform has NVSwitches, want nv-fabricmanager running, got none"})
 	}
-	if len(switches) > 0 && !r.runs(procs, "nv-fabricmanager") {
+	if len(switches) > 0 && absent("nv-fabricmanager") {
 		f := Finding{Code: "gpu.fabric.manager", Severity: Fail, Remedy: CheckFabric, Want: "running", Got: "not running",
 			Message: fmt.Sprintf("%s:  NVSwitches on the PCI bus: %d, want nv-fabricmanager running, got none", gpuFabricName, len(switches))}
 		if !r.failed && r.joined > 0 && r.joined == len(r.nvml.GPUs) {
@@ -138,7 +139,7 @@ func (r *fabricRun) services() (found []Finding) {
 		found = append(found, Finding{Code: "gpu.fabric.channels", Severity: Fail, Remedy: CheckFabric, Want: fmt.Sprint(want), Got: fmt.Sprint(channels),
 			Message: fmt.Sprintf("%s:  IMEX channels, want at least %d, got %d", gpuFabricName, want, channels)})
 	}
-	if (want > 0 || channels > 0) && !r.runs(procs, "nvidia-imex") {
+	if (want > 0 || channels > 0) && absent("nvidia-imex") {
 		f := Finding{Code: "gpu.fabric.imex", Severity: Fail, Remedy: CheckFabric, Want: "running", Got: "not running",
 			Message: fmt.Sprintf("%s:  IMEX channels of the node: %d, want nvidia-imex running, got none", gpuFabricName, channels)}
 		if want == 0 {

@@ -83,6 +83,7 @@ func fabricOnNode(severity Severity, code, want, got, message string) Finding {
 
 func init() {
 	ofWholeNode("gpu.fabric.channels", "gpu.fabric.imex", "gpu.fabric.manager", "gpu.fabric.none", "gpu.nvlink.mig")
+	testCheck(gpuFabricName, gpuLacks(gpuFabricName, "state of the fabric", func(g *probe.GPU) { g.Fabric = probe.Reading[probe.Fabric]{} })...)
 	testCheck(gpuFabricName, append(gpuCommon(gpuFabricName),
 		onGPUs("healthy", nil, nil),
 		onGPUs("healthy, all health told", nil, allGPUs(inFabric(func(f *probe.Fabric) { f.Mask, f.Summary = 0x1aa, 1 }))),
@@ -105,8 +106,8 @@ func fabricStates() {
 	twice := func(boot string) string { return before300(fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":2}}`, boot)) }
 	const text = "state of the fabric"
 	says, name := fabricSays, gpuFabricName
-	odd := onGPUs("one cannot be read", nil, gpu3(func(g *probe.GPU) { g.Fabric = probe.Failed[probe.Fabric](errLost) }),
-		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
+	odd := onGPUs("one cannot be read", nil, gpu3(func(g *probe.GPU) { g.Fabric = probe.Failed[probe.Fabric](errOdd) }),
+		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 	strange := onGPUs("a state that nobody knows", nil, state(200),
 		gpuFinding(name, 3, Finding{Code: "gpu.fabric.unknown", Severity: Unknown, Want: "completed", Got: "state 200, which is not known here"}, text))
 	past := onGPUs("the past is garbage", nil, nil,
@@ -179,7 +180,11 @@ func fabricDomains() {
 			says(Fail, "domain", rackUUID, otherRack, cluster+" is not that of the others")),
 		onGPUs("in another clique", nil, rackWith(func(f *probe.Fabric) { f.Clique = 7 }), says(Fail, "domain", "4026", "7", clique+" is not that of the others")),
 		onGPUs("in no domain, on a platform that has one", nil, alone, says(Fail, "domain", "not 0", "0", cluster)).on(tray()),
-		onGPUs("in no clique, on a platform that has one", nil, noClique, says(Fail, "domain", "not 0", "0", clique)).on(tray()),
+		onGPUs("in no domain, and the NVLinks lead to GPUs alone", nil, func(n *probe.NVML) {
+			allGPUs(direct)(n)
+			allGPUs(func(g *probe.GPU) { g.Fabric = probe.Known(probe.Fabric{}) })(n)
+		}, Finding{Code: "gpu.fabric.none", Severity: Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).on(tray()),
+		onGPUs("in no clique, on a platform that has one", nil, noClique, says(Warn, "domain", "not 0", "0", clique)).on(tray()),
 		onGPUs("in no fabric, on a platform that has one", nil, out, outOf(2), outOf(3)).on(tray()),
 		onGPUs("a GPU alone", nil, func(n *probe.NVML) { out(n); n.GPUs = n.GPUs[1:] },
 			Finding{Code: "gpu.fabric.none", Severity: Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).on(tray()),
@@ -267,6 +272,14 @@ func fabricServices() {
 		onGPUs("IMEX does not run, nobody wants it", nil, rackWith(nil), noIMEX(Warn, 1)).withChannels(1).running(),
 		onGPUs("too few channels", of("-i", "2"), rackWith(nil), fabricOnNode(Fail, "channels", "2", "1", "IMEX channels, want at least 2, got 1")).withChannels(1).running(imex),
 		channels, hidden,
+		onGPUs("a container on a node with NVSwitches", nil, ampere).switched().contained(),
+		onGPUs("a container that shows no process 1", nil, nil).switched().lacking("proc/1/stat", "proc/1/status", "proc/1/cmdline").contained(),
+		onGPUs("a container with IMEX channels", of("-i", "2"), rackWith(nil)).withChannels(2).running().contained(),
+		onGPUs("a container with too few IMEX channels", of("-i", "2"), rackWith(nil),
+			fabricOnNode(Fail, "channels", "2", "1", "IMEX channels, want at least 2, got 1")).withChannels(1).running().contained(),
+		onGPUs("a container on a platform with NVSwitches, and one has not joined", nil, waiting, fabricSays(Warn, "state", "completed", "in progress", "state of the fabric")).
+			on(&Platform{Name: "HGX B200", GPUs: []int{8}, NVSwitchGPUs: 8}).running().contained(),
+		onGPUs("the first PID namespace, no manager", nil, ampere, stopped(Fail)).switched().linked("proc/self/ns/pid", "pid:[4026531836]"),
 	)
 }
 

@@ -57,20 +57,23 @@ func gemmDo(code string) map[string]string {
 		code + ".throttled": "The hardware has slowed the GPU down: see fans, air flow and power supplies, and nvidia-smi -q -d PERFORMANCE,TEMPERATURE under load.",
 		code + ".memory":    "Something holds the GPU's memory: see nvidia-smi. A smaller -n needs less.",
 		code + ".types":     "Nothing: the GPU or its driver does not have the type. Take it out of --types, or update the driver.",
-		code + ".library":   "Nothing: cuBLASLt is part of CUDA's toolkit and is not needed. CUBLASLT_LIBRARY=PATH names one; rates of our own kernels are lower.",
+		code + ".library":   "Nothing, if right products are all that the test is for. Rates need cuBLASLt: own kernels reach less than half of them on Hopper and newer. It is part of CUDA (libcublas); CUBLASLT_LIBRARY=PATH names one, LIBRARY_DIRS=DIR its directory.",
+		code + ".unjudged":  "Install cuBLASLt, which is part of CUDA (libcublas), or name it: CUBLASLT_LIBRARY=PATH. Else leave the rate out, or give one of own kernels together with --own.",
 	}
 }
 
 // The bounds of a test: what each type, and what a node, takes beside -t.
 const (
 	gemmSetUp = 2 * time.Second
-	gemmStart = 10 * time.Second
+	gemmStart = 20 * time.Second // to open the GPUs
 )
 
-// Bound is the time for all types, and what it takes to begin.
+// Bound is the time for all types, for one of them a second time, and what it takes to
+// begin.
 func (c *gpuGemm) Bound() time.Duration {
 	types, _ := gemmTypesOf(c.Types)
-	return gemmStart + time.Duration(len(types))*(c.Time+gemmSetUp)
+	need := gemmStart + time.Duration(len(types))*(c.Time+gemmSetUp) + gemmAgain(toleranceOf("gemm"), c.Time)
+	return max(timeOf(timeOfOthers).Bound, need)
 }
 
 // usable refuses types and sizes that there are not, and a rate for several types.
@@ -105,13 +108,15 @@ func multiplyAll(r *activeRun, m *gemmTest, types []*probe.GEMMType, long time.D
 	}
 	m.r, m.team = r, r.newTeam(cuda)
 	m.findLibrary(cuda)
-	watch := r.watchLoad()
+	watch := r.watchLoad(long)
 	for _, t := range types {
 		m.run(t, long, parts)
 	}
 	seen := watch.end()
-	m.team.close()
+	m.loads = seen
 	m.judge()
+	m.team.close() // which may leave a GPU that was found faulty
+	m.judgeLoad()
 	r.tellThrottled(seen)
 	return r.explain(r.done(), seen)
 }

@@ -38,11 +38,49 @@ func (m *gemmTest) judge() {
 		}
 		if m.long {
 			judgeFading(m.r, res)
+			res.again = median(res.rates[len(res.rates)/2:])
 		}
 		m.r.measured(measure{
 			Test: m.test, Algorithm: res.algorithm, Size: int64(res.n), Ranks: 1, Device: gpuDevice(res.gpu), Model: res.gpu.Name.Value, Peers: res.algorithm,
-			What: res.what(), Value: teraflops(res.flops, res.busy), Unit: "TFLOP/s", Least: m.least,
+			What: res.what(), Value: res.rate(), Again: res.again, Unit: "TFLOP/s", Least: m.leastOf(res), Limited: m.loads[res.gpu.Index].limited(),
 		})
+	}
+}
+
+// leastOf returns the rate that the line wants of a result. Own kernels in place of
+// cuBLASLt do not reach what it does: where they fall short the GPU is not to blame.
+func (m *gemmTest) leastOf(res *gemmResult) float64 {
+	if m.own || m.least <= 0 || !strings.HasSuffix(res.algorithm, " own") {
+		return m.least
+	}
+	if res.rate() < m.least {
+		m.note("unjudged", Warn, "%s: the rate of the line, %s, is for cuBLASLt and not judged", ownKernels, rate(m.least, "TFLOP/s"))
+	}
+	return 0
+}
+
+// judgeLoad warns of GPUs that a long test has not loaded: they have drawn far less than
+// their power limit. Own kernels that the line asks for do what they can.
+func (m *gemmTest) judgeLoad() {
+	if !m.long || m.own {
+		return
+	}
+	for _, res := range m.results {
+		with := "cublaslt"
+		if strings.HasSuffix(res.algorithm, " own") {
+			with = "own"
+		}
+		row, known := loadOf(m.test, with)
+		l := m.loads[res.gpu.Index]
+		if !known || res.kind.Name == "fp64" || res.kind.Name == "fp32" || !l.idle(row.Part) {
+			continue
+		}
+		text := res.what() + ": the load is too small for a soak"
+		if with == "own" {
+			text = res.what() + ": own kernels in place of cuBLASLt do not load the GPU fully"
+		}
+		least := uint32(row.Part * float64(l.enforced))
+		m.r.report(gpuDevice(res.gpu), Finding{Code: m.r.Code + ".power", Severity: Warn, Want: "at least " + watts(least), Got: watts(l.power)}, "%s", text)
 	}
 }
 

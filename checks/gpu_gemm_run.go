@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,8 +20,9 @@ type gemmTest struct {
 	long     bool            // whether rates fall with time is looked at, too
 	own      bool            // never use cuBLASLt
 	explicit bool            // the types are those of the line: one that a GPU has not is worth a word
-	size     int             // n; 0: that of the type
-	least    float64         // TFLOP/s; 0: none
+	loads    map[int]*gpuLoad
+	size     int     // n; 0: that of the type
+	least    float64 // TFLOP/s; 0: none
 	results  []*gemmResult
 	truths   []*gemmTruth
 	short    []*gemmShort
@@ -45,7 +47,10 @@ type gemmResult struct {
 	busy      time.Duration   // that all pieces took
 	flops     float64         // that they were
 	products  int             // of the next piece
+	again     float64         // TFLOP/s of a second, longer measurement; 0: there was none
 }
+
+func (res *gemmResult) rate() float64 { return teraflops(res.flops, res.busy) }
 
 // gemmTruth is what the product of a type and size comes to, once the CPU knows.
 type gemmTruth struct {
@@ -68,8 +73,11 @@ func (m *gemmTest) findLibrary(cuda *probe.CUDA) {
 
 func (m *gemmTest) without(err error) {
 	m.library = nil
-	m.note("library", OK, "own kernels in place of cuBLASLt: %v", err)
+	m.note("library", OK, "%s: %v", ownKernels, err)
 }
+
+// ownKernels is what is said of a test without cuBLASLt.
+const ownKernels = "own kernels in place of cuBLASLt test that products are right, not how fast the GPU is"
 
 // note says something about the node, once.
 func (m *gemmTest) note(code string, severity Severity, format string, args ...any) {
@@ -80,22 +88,64 @@ func (m *gemmTest) note(code string, severity Severity, format string, args ...a
 }
 
 // run multiplies matrices of one type for a time on all GPUs that know it, in so many
-// parts, between which it says how far it is.
+// parts, between which it says how far it is. Where a GPU is so far below its peers that
+// it would fail all are measured once more, for longer.
 func (m *gemmTest) run(t *probe.GEMMType, long time.Duration, parts int) {
-	if m.r.ctx.Err() != nil || len(m.team.workers) == 0 {
+	first := m.measure(t, long, parts)
+	m.results = append(m.results, first...)
+	if m.long || !m.far(first) {
 		return
+	}
+	more := gemmAgain(toleranceOf(m.test), long)
+	if end, ok := m.r.ctx.Deadline(); ok && time.Until(end) < more+gemmSetUp {
+		return // then it only warns
+	}
+	for _, second := range m.measure(t, more, 1) {
+		for _, res := range first {
+			if res.gpu == second.gpu && res.algorithm == second.algorithm && second.busy > 0 {
+				res.again, res.sums = second.rate(), append(res.sums, second.sums...)
+			}
+		}
+	}
+}
+
+// gemmAgain returns how long a second measurement takes: several times as long as the
+// first, but of a long one no more than twice.
+func gemmAgain(t tolerance, long time.Duration) time.Duration {
+	return max(min(time.Duration(t.Again)*long, gemmAgainMost), 2*long)
+}
+
+const gemmAgainMost = 5 * time.Second
+
+// far reports whether a GPU is so far below the others of its model that it would fail.
+func (m *gemmTest) far(list []*gemmResult) bool {
+	rates := map[string][]float64{}
+	key := func(res *gemmResult) string { return res.gpu.Name.Value + "|" + res.algorithm }
+	for _, res := range list {
+		rates[key(res)] = append(rates[key(res)], res.rate())
+	}
+	return slices.ContainsFunc(list, func(res *gemmResult) bool {
+		of := rates[key(res)]
+		return len(of) >= enoughPeers && res.rate() < median(of)*(1-toleranceOf(m.test).Peers)
+	})
+}
+
+// measure does what run says once.
+func (m *gemmTest) measure(t *probe.GEMMType, long time.Duration, parts int) (list []*gemmResult) {
+	if m.r.ctx.Err() != nil || len(m.team.workers) == 0 {
+		return nil
 	}
 	m.r.at("%s on %s", t.Name, plural(len(m.team.workers), "GPU"))
 	products := m.setUp(t)
 	if len(products) == 0 {
-		return
+		return nil
 	}
 	m.truth(t, m.n(t))
 	results := map[*gpuWorker]*gemmResult{}
 	for _, w := range m.team.workers {
 		if g := products[w]; g != nil {
 			results[w] = &gemmResult{gpu: w.gpu, kind: t, n: g.N, algorithm: g.Algorithm(), products: 1}
-			m.results = append(m.results, results[w])
+			list = append(list, results[w])
 		}
 	}
 	for part := 1; part <= parts && m.r.ctx.Err() == nil; part++ {
@@ -104,7 +154,7 @@ func (m *gemmTest) run(t *probe.GEMMType, long time.Duration, parts int) {
 			m.r.at("%s on %s, %s of %s", t.Name, plural(len(m.team.workers), "GPU"), until.Round(time.Second), long)
 		}
 		m.team.each("multiply matrices of "+t.Name, func(w *gpuWorker) error {
-			if products[w] == nil {
+			if w.rested = products[w] == nil; w.rested {
 				return nil
 			}
 			return m.multiply(w, products[w], results[w], until)
@@ -116,6 +166,7 @@ func (m *gemmTest) run(t *probe.GEMMType, long time.Duration, parts int) {
 		}
 		return products[w].Free()
 	})
+	return list
 }
 
 func (m *gemmTest) n(t *probe.GEMMType) int {
@@ -157,6 +208,7 @@ func (m *gemmTest) setUp(t *probe.GEMMType) map[*gpuWorker]*probe.GEMM {
 // errNoType and errMemory are the reasons for which a GPU cannot be tested with a type.
 var (
 	errNoType = errors.New("it has not got them")
+	errNoOwn  = errors.New("own kernels have no instruction for them")
 	errMemory = errors.New("too little memory is free")
 )
 
@@ -172,6 +224,15 @@ func (m *gemmTest) prepare(w *gpuWorker, t *probe.GEMMType) (g *probe.GEMM, refu
 	if !t.On(w.on) {
 		return nil, errNoType, nil
 	}
+	library := m.library
+	if library != nil {
+		if refused = library.TooOldFor(w.on); refused != nil {
+			library = nil
+		}
+	}
+	if library == nil && !t.OwnOn(w.on) {
+		return nil, cmp.Or(refused, errNoOwn), nil
+	}
 	free, _, err := w.c.MemInfo()
 	if err != nil {
 		return nil, nil, err
@@ -180,9 +241,11 @@ func (m *gemmTest) prepare(w *gpuWorker, t *probe.GEMMType) (g *probe.GEMM, refu
 	if free < need {
 		return nil, &memoryShort{need, free}, nil
 	}
-	g, err = w.c.NewGEMM(t, m.n(t), m.library, w.stream)
+	g, err = w.c.NewGEMM(t, m.n(t), library, w.stream)
 	if e, ok := errors.AsType[*probe.CUBLASLtError](err); ok {
-		refused = e
+		if refused = e; !t.OwnOn(w.on) {
+			return nil, refused, nil
+		}
 		g, err = w.c.NewGEMM(t, m.n(t), nil, w.stream)
 	}
 	if e, ok := errors.AsType[*probe.CUDAError](err); ok {
@@ -206,8 +269,23 @@ func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
 		m.tooLittle(w, t, short)
 		return
 	}
+	if !t.OwnOn(w.on) && !errors.Is(why, errNoType) {
+		cause := ""
+		if e, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
+			cause = fmt.Sprintf(": %s: %s (%d)", onAnyGPU(e.Call), e.Name, e.Code)
+		} else if !errors.Is(why, errNoOwn) {
+			cause = ": " + why.Error()
+		}
+		m.note("types", severity, "no %s on %s without cuBLASLt: own kernels have no %s instruction for compute capability %d.%d%s",
+			t.Name, w.gpu.Name.Value, t.Name, w.on.Major, w.on.Minor, cause)
+		return
+	}
 	if e, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
 		m.note("library", OK, "own kernels for %s in place of cuBLASLt: %s: %s (%d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
+		return
+	}
+	if e, ok := errors.AsType[*probe.CUBLASLtOld](why); ok {
+		m.note("library", OK, "%s: %v", ownKernels, e)
 		return
 	}
 	if errors.Is(why, errNoType) {
@@ -272,10 +350,10 @@ func (m *gemmTest) piece(w *gpuWorker, g *probe.GEMM, products int) (took time.D
 	if err = g.Spoil(w.stream); err != nil {
 		return 0, sum, err
 	}
-	if took, err = w.timed(m.r.ctx, products, func() error { return g.Multiply(w.stream) }); err != nil {
+	if took, err = w.timed(w.ctx, products, func() error { return g.Multiply(w.stream) }); err != nil {
 		return 0, sum, err
 	}
-	sum, err = g.Sum(m.r.ctx, w.stream)
+	sum, err = g.Sum(w.ctx, w.stream)
 	return took, sum, err
 }
 

@@ -40,7 +40,7 @@ func init() {
 
 const (
 	launchMost  = 1_000_000
-	launchStart = 10 * time.Second
+	launchStart = 25 * time.Second       // to open the GPUs
 	launchEach  = 200 * time.Microsecond // at most, on a node that is very slow
 	launchBatch = 100
 	launchGPUs  = 16
@@ -48,7 +48,7 @@ const (
 
 // Bound is what all launches take on a slow node, and what it takes to begin.
 func (c *gpuLaunch) Bound() time.Duration {
-	return launchStart + launchGPUs*launchEach*time.Duration(c.Count)
+	return max(timeOf(timeOfOthers).Bound, launchStart+launchGPUs*launchEach*time.Duration(c.Count))
 }
 
 // launchTimes are those of one GPU, sorted.
@@ -81,11 +81,13 @@ func (c *gpuLaunch) Run(ctx context.Context, env *Env) []Finding {
 	team := r.newTeam(cuda)
 	var all []*launchTimes
 	team.inTurn("launch kernels", func(w *gpuWorker) error {
+		w.patience = r.patience(timeOfOthers)
 		l := &launchTimes{gpu: w.gpu}
 		if err := l.take(r.ctx, w, c.Count); err != nil {
 			return err
 		}
 		all = append(all, l)
+		r.finished(w.gpu)
 		return nil
 	})
 	team.close()

@@ -15,7 +15,7 @@ func init() {
 	one := found("peers", "at most 7.50 us", "40.0 us", "launch of an empty kernel: far from its peers, whose median is 5.00 us")
 	many := found("peers", "at most 7.50 us", "40.0 us", "empty kernels behind one another: far from its peers, whose median is 5.00 us")
 	least := found("slow", "at most 20.0 us", "40.0 us", "launch of an empty kernel")
-	lost := onGEMM("a launch fails", false, words, nil, []string{"3 cuLaunchKernel empty after 30 error 719"},
+	lost := onGEMM("a launch fails", false, words, nil, []string{"3 cuLaunchKernel empty after 30 error 719", "3 cuDevicePrimaryCtxReset hang"},
 		gpuFinding(name, 3, Finding{Code: "cuda.error.719", Severity: Fail, Remedy: ResetGPU}, "launch kernels: launch empty: cuLaunchKernel(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)"))
 	floor := onGEMM("one is above the floor", false, words, nil, []string{"3 launch = 6"},
 		gpuFinding(name, 3, Finding{Code: "gpu.launch.floor", Severity: Warn, Want: "at most 5.50 us", Got: "6.00 us"}, "launch of an empty kernel (launch of test)"))

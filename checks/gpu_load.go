@@ -18,32 +18,42 @@ type gpuLoad struct {
 	most        uint32 // MHz: the highest clock that it can have
 	least       uint32 // MHz: the lowest that was seen under load; 0: none was
 	temperature int    // Celsius: the highest
-	power       uint32 // milliwatts: the highest
+	power       uint32 // milliwatts: the highest mean of a second under load; 0: none is known
+	enforced    uint32 // milliwatts: the power limit in force; 0: not known
+	usual       uint32 // milliwatts: the limit of the board where no one has set another; 0: not known
 	reasons     uint64 // all that have held the clocks down
 }
 
-// loadLook is how often NVML is asked, loadEnd how long the end of the test waits for
-// the last answer.
+// loadLook is how often NVML is asked: 16 calls a second for each GPU, so that the driver
+// has time for the test. loadEnd is how long the end of the test waits for the last
+// answer. powerLag is from when on the power of a sample is that of the load: NVML
+// gives the mean of the last second.
 const (
-	loadLook = 200 * time.Millisecond
+	loadLook = 250 * time.Millisecond
 	loadEnd  = time.Second
-)
+	powerLag = time.Second
 
-const loadGroups = probe.GroupTemperature | probe.GroupPower | probe.GroupThrottle | probe.GroupClocks
+	// powerLeast is the least time of a load for which its power is worth a word.
+	powerLeast = 2 * time.Second
+)
 
 // loadWatch asks NVML again and again while a test is under way.
 type loadWatch struct {
 	r          *activeRun
+	began      time.Time
+	power      bool // the load lasts for long enough
 	stop, done chan struct{}
 	mu         sync.Mutex
 	seen       map[int]*gpuLoad // by NVML's index
 }
 
-// watchLoad begins to look at the GPUs, which are at work from now on.
-func (r *activeRun) watchLoad() *loadWatch {
-	w := &loadWatch{r: r, stop: make(chan struct{}), done: make(chan struct{}), seen: map[int]*gpuLoad{}}
+// watchLoad begins to look at the GPUs, which are at work from now on, for so long each
+// with one kind of work.
+func (r *activeRun) watchLoad(each time.Duration) *loadWatch {
+	w := &loadWatch{r: r, began: time.Now(), power: each >= powerLeast, stop: make(chan struct{}), done: make(chan struct{}), seen: map[int]*gpuLoad{}}
 	go func() {
 		defer close(w.done)
+		w.limits()
 		tick := time.NewTicker(loadLook)
 		defer tick.Stop()
 		for {
@@ -58,35 +68,45 @@ func (r *activeRun) watchLoad() *loadWatch {
 	return w
 }
 
-func (w *loadWatch) look() {
-	n, err := w.r.again(loadGroups)
+// limits asks once for what does not change under load.
+func (w *loadWatch) limits() {
+	n, err := w.r.again(probe.GroupPower | probe.GroupClocks)
 	if err != nil {
 		return
 	}
-	clocks := w.r.smClocks()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
-		l := w.seen[g.Index]
-		if l == nil {
-			l = &gpuLoad{most: g.Clocks.MaxGraphics.Value}
-			w.seen[g.Index] = l
-		}
-		now := g.Throttle.Now.Value
-		if i < len(clocks) && clocks[i].Known && now&probe.ThrottleIdle == 0 && (l.least == 0 || clocks[i].Value < l.least) {
-			l.least = clocks[i].Value
-		}
-		l.temperature = max(l.temperature, g.Temperature.GPU.Value)
-		l.power = max(l.power, g.Power.Draw.Value)
-		l.reasons |= now
+		w.seen[g.Index] = &gpuLoad{most: g.Clocks.MaxGraphics.Value, enforced: g.Power.Enforced.Value, usual: g.Power.Default.Value}
 	}
 }
 
-func (r *activeRun) smClocks() []probe.Reading[uint32] {
+func (w *loadWatch) look() {
+	loads := w.r.loads()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, now := range loads {
+		l := w.seen[i]
+		if l == nil {
+			l = &gpuLoad{}
+			w.seen[i] = l
+		}
+		if now.Clock.Known && now.Throttle.Value&probe.ThrottleIdle == 0 && (l.least == 0 || now.Clock.Value < l.least) {
+			l.least = now.Clock.Value
+		}
+		l.temperature = max(l.temperature, now.Temperature.Value)
+		if w.power && time.Since(w.began) > powerLag {
+			l.power = max(l.power, now.Power.Value)
+		}
+		l.reasons |= now.Throttle.Value
+	}
+}
+
+func (r *activeRun) loads() []probe.GPULoad {
 	r.nvml.Lock()
 	defer r.nvml.Unlock()
-	return r.env.Host.SMClocks()
+	return r.env.Host.GPULoads()
 }
 
 // end stops looking, and gives what was seen. NVML may hang: then it is what was seen
@@ -133,11 +153,30 @@ func (l *gpuLoad) String() string {
 	return strings.Join(words, ", ")
 }
 
+// limited says which limit of the GPU an administrator has lowered, "" for none.
+func (l *gpuLoad) limited() string {
+	switch {
+	case l == nil:
+		return ""
+	case l.enforced > 0 && l.enforced < l.usual:
+		return fmt.Sprintf("its power limit is %s of %s", watts(l.enforced), watts(l.usual))
+	case l.reasons&probe.ThrottleSetting != 0:
+		return "its clocks were lowered by a setting"
+	}
+	return ""
+}
+
+// idle says that the load of a test was too small for the GPU: it has drawn less than a
+// part of its power limit, though nothing slowed it down.
+func (l *gpuLoad) idle(part float64) bool {
+	const slowed = hardwareReasons | probe.ThrottleThermal | probe.ThrottleSetting
+	return l != nil && l.power > 0 && l.enforced > 0 && l.reasons&slowed == 0 && float64(l.power) < part*float64(l.enforced)
+}
+
 // tellThrottled warns of GPUs that the hardware has slowed down during the test.
 func (r *activeRun) tellThrottled(seen map[int]*gpuLoad) {
-	const hardware = probe.ThrottleHardwareThermal | probe.ThrottlePowerBrake | probe.ThrottleHardware
 	for _, g := range r.gpus {
-		if l := seen[g.Index]; l != nil && l.reasons&hardware != 0 {
+		if l := seen[g.Index]; l != nil && l.reasons&hardwareReasons != 0 {
 			r.report(gpuDevice(g), Finding{Code: r.Code + ".throttled", Severity: Warn}, "slowed down under load: %s", l)
 		}
 	}

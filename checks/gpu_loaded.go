@@ -3,8 +3,8 @@ package checks
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -18,6 +18,7 @@ type loadedGPU struct {
 
 	stream      probe.CUDAStream
 	before, end probe.CUDAEvent
+	patience    time.Duration // for a piece of work, which should take milliseconds; 0: none, whoever waits decides
 }
 
 // openGPU opens a GPU for a test, with a stream and what measures time in it.
@@ -33,6 +34,9 @@ func openGPU(g *probe.GPU, d *probe.CUDAGPU) (*loadedGPU, error) {
 	if err == nil {
 		l.end, err = c.NewEvent()
 	}
+	if fatal(err) { // the context is left to the end of the process, see leaves
+		return nil, err
+	}
 	if err != nil {
 		return nil, cmp.Or(err, c.Close())
 	}
@@ -43,14 +47,22 @@ func openGPU(g *probe.GPU, d *probe.CUDAGPU) (*loadedGPU, error) {
 // opened is reported. done closes them.
 func (r *activeRun) openGPUs() (list []*loadedGPU, done func()) {
 	done = func() {
+		if r.leftOpen {
+			return
+		}
 		for _, l := range list {
-			_ = l.c.Close() // what went wrong before comes again here, and has been reported
+			if !r.leaves(l.gpu) {
+				_ = l.c.Close() // what went wrong before comes again here, and has been reported
+			}
 		}
 	}
 	cuda, ok := r.cuda()
 	if !ok {
 		return nil, done
 	}
+	r.at("open %s", plural(len(r.gpus), "GPU"))
+	ready := r.wake(cuda)
+	defer ready()
 	for _, g := range r.gpus {
 		if r.ctx.Err() != nil {
 			return list, done
@@ -65,9 +77,37 @@ func (r *activeRun) openGPUs() (list []*loadedGPU, done func()) {
 			r.failed(g, "cannot open it", err)
 			continue
 		}
+		l.patience = r.patience(timeOfOthers)
 		list = append(list, l)
 	}
 	return list, done
+}
+
+// wake opens the GPUs of a test side by side: a driver without persistence mode takes
+// seconds for each. They stay open until done is called, and to open one once more takes
+// no time. What fails is reported by who opens it then.
+func (r *activeRun) wake(cuda *probe.CUDA) (done func()) {
+	var gpus []*probe.CUDAGPU
+	for _, g := range r.gpus {
+		if d := onCUDAs(cuda, g); d != nil && d.Err == nil {
+			gpus = append(gpus, d)
+		}
+	}
+	return cuda.Wake(gpus)
+}
+
+// sync waits for all that is queued in the GPU's stream, no longer than its patience.
+func (l *loadedGPU) sync(ctx context.Context) error {
+	if l.patience <= 0 {
+		return l.c.Sync(ctx, l.stream)
+	}
+	waiting, stop := context.WithTimeout(ctx, l.patience)
+	defer stop()
+	err := l.c.Sync(waiting, l.stream)
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		return errStuck
+	}
+	return err
 }
 
 // timed has some operations queued in the GPU's stream, and gives the time that the
@@ -81,11 +121,18 @@ func (l *loadedGPU) timed(ctx context.Context, n int, operation func() error) (t
 			return 0, err
 		}
 	}
-	if err := cmp.Or(l.c.Record(l.end, l.stream), l.c.Sync(ctx, l.stream)); err != nil {
+	if err := cmp.Or(l.c.Record(l.end, l.stream), l.sync(ctx)); err != nil {
 		return 0, err
 	}
-	return l.c.Elapsed(l.before, l.end)
+	took, err := l.c.Elapsed(l.before, l.end)
+	if err == nil && took <= 0 {
+		err = errNoTime
+	}
+	return took, err
 }
+
+// errNoTime is a time that no work can have taken: no rate can be made of it.
+var errNoTime = errors.New("the GPU's events say that the work has taken no time")
 
 // How a rate is measured: the GPU is warmed up, since an idle link runs at a lower
 // generation and an idle memory at a lower clock, for as long as a sample; then operations are timed in samples
@@ -99,8 +146,7 @@ const (
 // rate measures how many GB/s (of 10^9 bytes) an operation moves that is bytes long.
 // sample is about how long one sample takes.
 func (l *loadedGPU) rate(ctx context.Context, bytes uint64, sample time.Duration, operation func() error) (float64, error) {
-	var one time.Duration
-	warm := time.Duration(0)
+	one, warm := sample, time.Duration(0)
 	for i := 0; i < warmUpMost && warm < sample; i++ {
 		took, err := l.timed(ctx, 1, operation)
 		if err != nil {
@@ -109,10 +155,7 @@ func (l *loadedGPU) rate(ctx context.Context, bytes uint64, sample time.Duration
 		warm += took
 		one = took
 	}
-	n := 1
-	if one > 0 {
-		n = int(min(max(sample/one, 1), sampleMost))
-	}
+	n := int(min(max(sample/one, 1), sampleMost))
 	var rates []float64
 	for range sampleCount {
 		took, err := l.timed(ctx, n, operation)
@@ -124,11 +167,8 @@ func (l *loadedGPU) rate(ctx context.Context, bytes uint64, sample time.Duration
 	return median(rates), nil
 }
 
-// gbs are GB/s of 10^9 bytes, NaN where no time has passed.
+// gbs are GB/s of 10^9 bytes.
 func gbs(bytes uint64, took time.Duration) float64 {
-	if took <= 0 {
-		return math.NaN()
-	}
 	return float64(bytes) / float64(took.Nanoseconds())
 }
 

@@ -23,13 +23,12 @@ type gpuMembw struct {
 	active
 	Least float64       `arg:"1" toml:"least"` // GB/s; 0: nothing is asked for
 	Size  Size          `opt:"b" toml:"size"`  // of one array, 512M
-	Time  time.Duration `opt:"t" toml:"time"`  // the most that it takes, 25s
+	Time  time.Duration `opt:"t" toml:"time"`  // the most that it takes, 40s
 }
 
 const (
 	gpuMembwName = "check_gpu_membw"
 	membwSize    = 512 << 20
-	membwTime    = 25 * time.Second // of 16 GPUs, most of it the opening of them
 	membwSample  = 40 * time.Millisecond
 	triad        = "triad"
 )
@@ -38,7 +37,7 @@ func init() {
 	Register(Info{
 		Name: gpuMembwName, Usage: "[LEAST] [-b SIZE] [-t TIME] [--max-age AGE]", Summary: "the memory of GPUs is as fast as it should be",
 		Lane: CUDA, Active: true, DoOf: cudaDo,
-		New: func() Check { return &gpuMembw{Size: membwSize, Time: membwTime} },
+		New: func() Check { return &gpuMembw{Size: membwSize, Time: timeOf(timeOfOthers).Bound} },
 		Do: activeDo("gpu.membw", "See check_gpu_clocks and check_gpu_throttle for the memory's clock, check_gpu_remap and check_gpu_ecc for its state; reset the GPU, and replace it if it stays slow.", map[string]string{
 			"gpu.membw.wrong":  "The GPU has computed or kept a wrong number, and no ECC has told: drain the node, run check_gpu_memtest, reset the GPU, and replace it if it comes again.",
 			"gpu.membw.memory": "Three arrays of the size (-b) are wanted: see in nvidia-smi who has the GPU's memory, or give a smaller size.",
@@ -73,6 +72,9 @@ func (c *gpuMembw) Run(ctx context.Context, env *Env) []Finding {
 			r.failed(l.gpu, "bandwidth of its memory", err)
 		}
 		all = append(all, measures...)
+		if err == nil && len(measures) > 0 {
+			r.finished(l.gpu)
+		}
 	}
 	done()
 	c.judge(r, all)
@@ -168,6 +170,7 @@ func (c *gpuMembw) verify(r *activeRun, l *loadedGPU, y, x probe.CUDAMemory, n u
 	if err != nil || wrong.count == 0 {
 		return cmp.Or(err, p.close())
 	}
-	r.report(gpuDevice(l.gpu), Finding{Code: "gpu.membw.wrong", Severity: Fail, Remedy: ResetGPU, Want: "none", Got: wrong.String()}, "wrong words in what triad computed")
+	r.wrongData = "gpu.membw.wrong"
+	r.report(gpuDevice(l.gpu), Finding{Code: r.wrongData, Severity: Fail, Remedy: ResetGPU, Want: "none", Got: wrong.String()}, "wrong words in what triad computed")
 	return p.close()
 }

@@ -25,19 +25,16 @@ import (
 type gpuMemtest struct {
 	active
 	Rounds int           `opt:"n" toml:"rounds"` // how often all patterns are gone through, 1
-	Time   time.Duration `opt:"t" toml:"time"`   // the most that it takes, 25s
+	Time   time.Duration `opt:"t" toml:"time"`   // the most that it takes, 40s
 }
 
-const (
-	gpuMemtestName = "check_gpu_memtest"
-	memtestTime    = 25 * time.Second
-)
+const gpuMemtestName = "check_gpu_memtest"
 
 func init() {
 	Register(Info{
 		Name: gpuMemtestName, Usage: "[-n ROUNDS] [-t TIME] [--max-age AGE]", Summary: "the memory of GPUs keeps what is written to it",
 		Lane: CUDA, Active: true, DoOf: cudaDo,
-		New: func() Check { return &gpuMemtest{Rounds: 1, Time: memtestTime} },
+		New: func() Check { return &gpuMemtest{Rounds: 1, Time: timeOf(timeOfOthers).Bound} },
 		Do: map[string]string{
 			"gpu.memtest.rates":  "Nothing: it is what was tested.",
 			"gpu.memtest.bit":    "The GPU's memory, or the way to it, changes data: drain the node, see check_gpu_ecc and check_gpu_remap, reset the GPU and test again with -n 10. Replace the GPU if it comes again.",
@@ -119,13 +116,15 @@ func (c *gpuMemtest) testAll(r *activeRun, cuda *probe.CUDA) {
 	all.Wait()
 	for _, t := range tests {
 		t.tell(r)
+		r.leaves(t.gpu)
 	}
 }
 
 // tell makes findings of what a test has come to.
 func (t *memtest) tell(r *activeRun) {
 	if t.wrong.count > 0 {
-		r.report(gpuDevice(t.gpu), Finding{Code: "gpu.memtest.bit", Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: t.wrong.String()},
+		r.wrongData = "gpu.memtest.bit"
+		r.report(gpuDevice(t.gpu), Finding{Code: r.wrongData, Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: t.wrong.String()},
 			"wrong words in its memory, of pattern %s", t.with)
 		return
 	}
@@ -138,6 +137,7 @@ func (t *memtest) tell(r *activeRun) {
 		r.report(gpuDevice(t.gpu), Finding{Code: "gpu.memtest.memory", Severity: Unknown, Want: "at least " + mib(least), Got: mib(t.taken)}, "memory that could be had for the test")
 		return
 	}
+	r.finished(t.gpu)
 	r.findings = append(r.findings, Finding{Code: r.Code + ".rates", Severity: OK, Device: gpuDevice(t.gpu), Got: mib(t.taken),
 		Message: fmt.Sprintf("%s:  %s: %s of %s tested", r.Check, gpuDevice(t.gpu), mib(t.taken), mib(t.l.c.GPU.Memory))})
 }
@@ -149,7 +149,12 @@ func (t *memtest) run(r *activeRun, d *probe.CUDAGPU) (err error) {
 	if t.l, err = openGPU(t.gpu, d); err != nil {
 		return err
 	}
-	defer t.l.c.Close() // what went wrong before comes again here
+	t.l.patience = r.patience(timeOfOthers)
+	defer func() {
+		if !errors.Is(err, errStuck) && !fatal(err) && t.wrong.count == 0 { // see leaves
+			_ = t.l.c.Close() // what went wrong before comes again here
+		}
+	}()
 	if t.p, err = newPatterns(t.l); err != nil {
 		return err
 	}

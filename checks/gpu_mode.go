@@ -11,8 +11,9 @@ import (
 
 // gpuMode checks that the GPUs are set as they should be: MIG, compute mode, ECC,
 // and confidential computing, each if an option says how. It warns of a mode that
-// the next reset will change. Without options all GPUs have to be set alike; that
-// some have MIG on and others off is only warned of.
+// the next reset will change. Without -c and -e it warns where GPUs of one model
+// differ, and fails one that is prohibited while others are not: no program can use
+// it. It warns where all GPUs of a model are prohibited. Without -m MIG may be on for some GPUs and off for others.
 //
 //	gpu* || check_gpu_mode -m off -c default -e on
 type gpuMode struct {
@@ -23,6 +24,9 @@ type gpuMode struct {
 }
 
 const gpuModeName = "check_gpu_mode"
+
+// prohibited is the compute mode in which no program can use a GPU.
+const prohibited = "prohibited"
 
 func init() {
 	Register(Info{
@@ -62,7 +66,7 @@ func (c *gpuMode) kinds() []modeKind {
 	return []modeKind{
 		{"mig", "MIG mode", c.MIG, onOrOff, switched(func(g *probe.GPU) probe.Reading[bool] { return g.Modes.MIG }),
 			func(g *probe.GPU) probe.Reading[bool] { return g.Modes.MIGPending }},
-		{"compute", "compute mode", c.Compute, []string{"default", "exclusive", "prohibited"},
+		{"compute", "compute mode", c.Compute, []string{"default", "exclusive", prohibited},
 			func(g *probe.GPU) probe.Reading[string] { return g.Modes.Compute }, nil},
 		{"ecc", "ECC", c.ECC, onOrOff, switched(func(g *probe.GPU) probe.Reading[bool] { return g.ECC.On }),
 			func(g *probe.GPU) probe.Reading[bool] { return g.ECC.Pending }},
@@ -86,14 +90,8 @@ func (c *gpuMode) Run(_ context.Context, env *Env) []Finding {
 		}
 	})
 	for _, k := range kinds {
-		if k.want == "" {
-			s.unlike(func(g *probe.GPU) (string, bool) { return k.of(g).Value, k.of(g).Known }, func(g *probe.GPU, most, got string) {
-				f := Finding{Code: "gpu.mode.differ", Severity: Fail, Want: most, Got: got, Remedy: FixConfig}
-				if k.code == "mig" { // a node may be split into whole GPUs and parts
-					f.Severity = Warn
-				}
-				s.report(g, f, "%s is not that of the others", k.name)
-			})
+		if k.want == "" && k.code != "mig" { // a node may have whole GPUs and parts
+			k.differ(s)
 		}
 	}
 	if c.CC != "" {
@@ -124,6 +122,28 @@ func (k modeKind) judge(s *gpus, g *probe.GPU) {
 	}
 	if p, ok := value(s, k.pending(g)); ok && onOff(p) != got {
 		s.report(g, Finding{Code: "gpu.mode.pending", Severity: Warn}, "%s is %s, and will be %s after a reset", k.name, got, onOff(p))
+	}
+}
+
+// differ compares the GPUs of a model with each other.
+func (k modeKind) differ(s *gpus) {
+	usable := func(g *probe.GPU) bool { return k.of(g).Known && k.of(g).Value != prohibited }
+	of := func(g *probe.GPU) (string, bool) { return k.of(g).Value, usable(g) }
+	s.unlike(of, func(g *probe.GPU, want, got, than string) {
+		s.report(g, Finding{Code: "gpu.mode.differ", Severity: Warn, Want: want, Got: got, Remedy: FixConfig}, "%s is not that of %s", k.name, than)
+	})
+	for i := range s.nvml.GPUs {
+		g := &s.nvml.GPUs[i]
+		other := slices.IndexFunc(s.nvml.GPUs, func(o probe.GPU) bool { return o.Name.Value == g.Name.Value && usable(&o) })
+		switch {
+		case k.of(g).Value != prohibited:
+		case other < 0:
+			f := Finding{Code: "gpu.mode.compute", Severity: Warn, Want: "default or exclusive", Got: prohibited, Remedy: FixConfig}
+			s.report(g, f, "no program can use the GPU: compute mode")
+		default:
+			f := Finding{Code: "gpu.mode.differ", Severity: Fail, Want: k.of(&s.nvml.GPUs[other]).Value, Got: prohibited, Remedy: FixConfig}
+			s.report(g, f, "no program can use the GPU: %s is not that of the others", k.name)
+		}
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 // it has had before, and most of the other GPUs of its model. A GPU fails that has
 // fewer than the others where NVSwitches join them, or than two of the three say;
 // if one alone says so it warns. Links that are down on all GPUs by design are
-// none of these.
+// none of these. Without NVSwitches a link leads to one other GPU: where that GPU is
+// not in the node, or the board has no bridge, the link is down on a healthy node.
 //
 // -b MBPS fails links that are slower, one way; without it a link is warned of
 // that has a tenth less than the platform's, or less than the others'. It warns of
@@ -167,8 +168,13 @@ func (r *linkRun) farEnds() map[string]map[string]int {
 // judge looks at the links of one GPU. grown says that it has shown something that
 // it had not shown before.
 func (r *linkRun) judge(g *probe.GPU) (grown bool) {
+	judged := r.judged
 	up, known := value(r.gpus, g.NVLinks)
 	before := r.past[g.UUID.Value]
+	if want, _ := r.wanted(g, linksUp(up), linksUp(before.Up)); linksUp(up) == 0 && want == 0 && r.Links <= 0 && g.NVLinks.Err == nil {
+		r.judged = judged // no link is up, and nothing says that one should be
+		return false
+	}
 	if g.NVLinks.Err != nil || !known && r.most[g.Name.Value] == 0 && linksUp(before.Up) == 0 {
 		return false // it has none, or nobody knows
 	}
@@ -233,19 +239,30 @@ func (r *linkRun) judgeDown(g *probe.GPU, up []bool, before linkPlaces) {
 
 // wanted asks the three who know how many links there should be.
 func (r *linkRun) wanted(g *probe.GPU, have, had int) (want int, severity Severity) {
-	p, most := r.platform(g).NVLinks, r.most[g.Name.Value]
-	if have == 0 && had == 0 && len(r.nvml.GPUs) == 1 {
+	p, most := r.platform(g), r.most[g.Name.Value]
+	bare := have == 0 && had == 0
+	if bare && len(r.nvml.GPUs) == 1 {
 		return 0, Warn // one GPU of a board, as clouds rent it
 	}
+	links, switched := p.NVLinks, r.far[g.Name.Value] == "switch"
+	switch {
+	case switched:
+	case bare && len(p.GPUs) == 0:
+		return 0, Warn // a card without a bridge
+	case len(r.nvml.GPUs) < p.NVLinkGPUs && (most > 0 || p.NVSwitchGPUs == 0): // a part of a board: links to the rest are down
+		links = 0
+		if most != p.NVLinks { // the GPUs of a part differ
+			most = 0
+		}
+	}
 	witnesses := 0
-	for _, n := range []int{p, had, most} {
+	for _, n := range []int{links, had, most} {
 		if n > have {
 			witnesses++
 		}
 		want = max(want, n)
 	}
-	bare := have == 0 && had == 0 // a board without the bridge that the others have
-	if most > have && r.far[g.Name.Value] == "switch" || witnesses > 1 && !bare {
+	if most > have && switched || witnesses > 1 && !bare {
 		return want, Fail
 	}
 	return want, Warn

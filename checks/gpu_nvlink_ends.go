@@ -25,17 +25,18 @@ func (r *linkRun) judgeSpeed(g *probe.GPU, up []bool) {
 	if least <= 0 {
 		least, severity, than = p.NVLinkBandwidth*(100-speedSlack)/100, Warn, ", less than "+p.Name
 	}
-	if usual := r.usualSpeed(g.Name.Value); r.Speed <= 0 && usual > least {
+	usual := r.usualSpeed(g.Name.Value)
+	if usual == 0 { // no link tells its speed
+		return
+	}
+	if r.Speed <= 0 && usual > least {
 		least, than = usual, ", less than the others"
 	}
 	var slow []int
-	lowest := 0
+	lowest := least
 	for link, speed := range speeds {
-		if at(up, link) && speed > 0 && speed < least {
-			slow = append(slow, link)
-			if lowest == 0 || speed < lowest {
-				lowest = speed
-			}
+		if at(up, link) && speed < least {
+			slow, lowest = append(slow, link), min(lowest, speed)
 		}
 	}
 	if len(slow) > 0 {

@@ -59,12 +59,13 @@ func nvlinkErrorScenarios(name string) {
 		return onGPUs(title, nil, now, want...).holding(file, pastAt(taken, string(text))).inBoot()
 	}
 	lasts := says(Fail, "errors", ResetGPU, "at most 100 a second", "200.0", "CRC errors on link 7 20 minutes ago")
-	again := run("a link that was down", nil, c{"replays": 0}, c{"replays": 7})
+	again := run("a link that was down", nil, c{"replays": 0}, c{"replays": 700})
 	again.files[file] = strings.Replace(again.files[file], "true,true,true,true,true,true,true,true", "true,true,true,true,true,true,true,false", 1)
 	testCheck(name,
 		run("no new errors", nil, c{"replays": 5000, "crc": 70000}, c{"replays": 5000, "crc": 70000}),
-		run("replays", nil, c{"replays": 5}, c{"replays": 7}, errs(Warn, "at most 0", "2", "replays")),
-		run("replays, strictly", of("-s"), c{"replays": 5}, c{"replays": 7}, errs(Fail, "at most 0", "2", "replays")).orTable(map[string]any{"strict": true}),
+		run("a replay a minute", nil, c{"replays": 5}, c{"replays": 10}),
+		run("replays", nil, c{"replays": 5}, c{"replays": 17}, errs(Warn, "at most 1 a minute", "2.4", "replays")),
+		run("replays, strictly", of("-s"), c{"replays": 5}, c{"replays": 17}, errs(Fail, "at most 1 a minute", "2.4", "replays")).orTable(map[string]any{"strict": true}),
 		run("some CRC errors", nil, c{"crc": 5}, c{"crc": 29005}),
 		run("many CRC errors", nil, c{"crc": 5}, c{"crc": 60005}, errs(Fail, "at most 100 a second", "200.0", "CRC errors")),
 		failed("many CRC errors, not long ago", nvlinkBoot, 20*time.Minute, 5*time.Minute, 5, lasts),
@@ -73,11 +74,11 @@ func nvlinkErrorScenarios(name string) {
 		failed("many CRC errors, long ago", nvlinkBoot, time.Hour, 5*time.Minute, 5),
 		failed("many CRC errors, before a reset of the GPU", nvlinkBoot, 20*time.Minute, 5*time.Minute, 0),
 		failed("many CRC errors, before the boot", "other", 20*time.Minute, 5*time.Minute, 5),
-		run("a counter that is full", nil, c{"replays": math.MaxUint32 - 1}, c{"replays": 2}, errs(Warn, "at most 0", "4", "replays")),
+		run("a counter that is full", nil, c{"replays": math.MaxUint32 - 1}, c{"replays": 20}, errs(Warn, "at most 1 a minute", "4.4", "replays")),
 		run("counters that were reset", nil, c{"replays": 700, "crc": 0}, c{"replays": 2, "crc": 60000000}),
-		onGPUs("errors of the first run", nil, counted(c{"replays": 7})).inBoot(),
-		onGPUs("errors of another boot", nil, counted(c{"replays": 7})).holding(file, errorPast("other", c{"replays": 0})).inBoot(),
-		onGPUs("a boot that is not known", nil, counted(c{"replays": 7})).holding(file, errorPast("", c{"replays": 0})),
+		onGPUs("errors of the first run", nil, counted(c{"replays": 700})).inBoot(),
+		onGPUs("errors of another boot", nil, counted(c{"replays": 700})).holding(file, errorPast("other", c{"replays": 0})).inBoot(),
+		onGPUs("a boot that is not known", nil, counted(c{"replays": 700})).holding(file, errorPast("", c{"replays": 0})),
 		again,
 		run("a recovery that failed", nil, c{"recoveries": 1, "recoveries_failed": 0}, c{"recoveries": 2, "recoveries_failed": 1},
 			errs(Warn, "at most 0", "1", "recoveries"), errs(Warn, "at most 0", "1", "recoveries that failed")),

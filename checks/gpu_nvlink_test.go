@@ -87,6 +87,11 @@ func nvlinkDown(name string) {
 		allGPUs(direct)(n)
 		lowered(everyLink...)(&n.GPUs[3])
 	}
+	unlinked := func(g *probe.GPU) { // a link that is down has no counters
+		lowered(everyLink...)(g)
+		g.NVLink.Counts = probe.Reading[probe.LinkCounts]{}
+	}
+	nothingToJudge := Finding{Code: "gpu.unsupported", Severity: Skip, Message: name + ":  not supported by these GPUs or their driver"}
 	var all []Finding
 	for i := range 8 {
 		all = append(all, gpuFinding(name, i, Finding{Code: "gpu.nvlink.down", Severity: Fail, Remedy: ResetGPU, Want: "18 up", Got: "0"}, "every NVLink is down"))
@@ -98,10 +103,30 @@ func nvlinkDown(name string) {
 	v100 := onV100s("V100, one link down in a mesh", nil, func(n *probe.NVML) {
 		n.GPUs[3].NVLinks = probe.Known([]bool{true, true, false, true, true, true})
 	}, says(Warn, "down", ResetGPU, "6 up", "5", "link 2 is down"))
+	nvl := &Platform{Name: "H100 NVL", NVLinks: 12}
+	half := hgxLinks()
+	half.NVLinkGPUs, half.NVSwitchGPUs = 16, 8
+	quad := hgxLinks()
+	quad.NVLinkGPUs = 16
+	quarter := func(n *probe.NVML) { // links to GPUs that are not here, not as many of each
+		allGPUs(direct)(n)
+		for i := range n.GPUs {
+			lowered(everyLink[11+i%2:]...)(&n.GPUs[i])
+			n.GPUs[i].NVLink.Far = probe.Known(repeat(18, "gpu"))
+		}
+	}
+	unbridged := func(n *probe.NVML) {
+		quarter(n)
+		for i := range n.GPUs {
+			if i >= 4 {
+				unlinked(&n.GPUs[i])
+			}
+		}
+	}
 	one := onGPUs("one rented GPU of a board, without links", nil, func(n *probe.NVML) {
 		n.GPUs = n.GPUs[3:4]
-		lowered(everyLink...)(&n.GPUs[0])
-	}).on(hgxLinks())
+		unlinked(&n.GPUs[0])
+	}, nothingToJudge).on(hgxLinks())
 	two := onGPUs("a pair, one link less than the platform has and than they had", nil, func(n *probe.NVML) {
 		n.GPUs = n.GPUs[2:4]
 		for i := range n.GPUs {
@@ -127,12 +152,28 @@ func nvlinkDown(name string) {
 			down(Fail, "0", "every NVLink is down")).on(hgxLinks()).holding(file, hadLinks(3)),
 		onGPUs("every link of every GPU down, as never before", nil, allGPUs(lowered(everyLink...)), all...).on(hgxLinks()).holding(file, hadLinks(0, 1, 2, 3, 4, 5, 6, 7)),
 		onGPUs("every link of every GPU down, on the first run", nil, allGPUs(lowered(everyLink...)), first...).on(hgxLinks()),
-		onGPUs("a card without the bridge of the others", nil, bridged, down(Warn, "0", "every NVLink is down")).on(hgxLinks()),
+		onGPUs("every link of every GPU down, and nothing says that it should not be", nil, allGPUs(unlinked), nothingToJudge),
+		onGPUs("a GPU of a board without links", nil, bridged, down(Warn, "0", "every NVLink is down")).on(hgxLinks()),
 		onGPUs("cards with bridges, one has lost its links", nil, bridged, down(Fail, "0", "every NVLink is down")).on(hgxLinks()).holding(file, hadLinks(3)),
 		onGPUs("MIG on one GPU", nil, gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true); lowered(everyLink...)(g) })),
 		onGPUs("MIG on all", nil, allGPUs(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true); lowered(everyLink...)(g) }),
 			Finding{Code: "gpu.nvlink.mig", Severity: Skip, Message: name + ":  MIG is on, the NVLinks are not judged"}),
 		v100, one, two, fewerOfAll(name), gpuDumb(name),
+	)
+	testCheck(name,
+		onGPUs("no card has a bridge", nil, allGPUs(unlinked), nothingToJudge).on(nvl),
+		onGPUs("as many cards with bridges as without", nil, unbridged).on(&Platform{Name: "A100 PCIe"}),
+		onGPUs("a card without the bridge of the others", nil, bridged).on(&Platform{Name: "H200 NVL", NVLinks: 18}),
+		onGPUs("cards with bridges of a platform, one has lost its links", nil, bridged, down(Fail, "0", "every NVLink is down")).on(&Platform{Name: "H200 NVL", NVLinks: 18}).holding(file, hadLinks(3)),
+		onGPUs("a part of a mesh", nil, quarter).on(quad),
+		onGPUs("a part of a mesh without a link between its GPUs", nil, allGPUs(unlinked), nothingToJudge).on(quad),
+		onGPUs("a part of a board with NVSwitches, no link up", nil, allGPUs(unlinked), first...).on(half),
+		onGPUs("a part of a mesh, links that were up", nil, quarter, gpuFinding(name, 3, Finding{Code: "gpu.nvlink.down", Severity: Warn, Remedy: ResetGPU, Want: "18 up", Got: "12"},
+			"links 12, 13, 14, 15, 16, 17 are down")).on(quad).holding(file, hadLinks(3)),
+		onGPUs("a whole mesh, one link down", nil, func(n *probe.NVML) {
+			lowered(5)(&n.GPUs[3])
+			allGPUs(direct)(n)
+		}, down(Fail, "17", "link 5 is down")).on(hgxLinks()),
 	)
 }
 
@@ -170,6 +211,9 @@ func nvlinkSpeed(name string) {
 		onGPUs("as fast as wanted", of("-b", "26562"), nil).orTable(map[string]any{"bandwidth": int64(26562)}),
 		onGPUs("a little less than the platform", nil, nil).on(rounded),
 		onGPUs("a slow link", nil, gpu3(slow(13281, 4, 7)), says(Warn, "speed", ResetGPU, "at least 26562 MB/s", "13281 MB/s", "links 4, 7 are slow, less than the others")),
+		onGPUs("a link without speed", nil, gpu3(slow(0, 4)), says(Warn, "speed", ResetGPU, "at least 26562 MB/s", "0 MB/s", "link 4 is slow, less than the others")),
+		onGPUs("a link without speed, and a speed that is wanted", of("-b", "26562"), gpu3(slow(0, 4)), says(Fail, "speed", ResetGPU, "at least 26562 MB/s", "0 MB/s", "link 4 is slow")),
+		onGPUs("no link tells a speed", of("-b", "26562"), allGPUs(func(g *probe.GPU) { g.NVLink.Speed = probe.Known(repeat(18, 0)) })),
 		onGPUs("slower than wanted", of("-b", "26562"), gpu3(slow(13281, 7)), says(Fail, "speed", ResetGPU, "at least 26562 MB/s", "13281 MB/s", "link 7 is slow")),
 		onGPUs("slower than the platform", nil, nil, less...).on(faster),
 		onGPUs("closed to traffic", nil, gpu3(func(g *probe.GPU) {
@@ -234,15 +278,15 @@ func nvlinkPeers(name string) {
 
 func nvlinkBroken(name string) {
 	odd := func(title string, change func(*probe.GPU)) scenario {
-		s := onGPUs(title, nil, gpu3(change), gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
+		s := onGPUs(title, nil, gpu3(change), gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 		s.broken = true
 		return s
 	}
 	testCheck(name,
-		odd("links that cannot be read", func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Failed[[]bool](errLost), probe.NVLink{} }),
-		odd("counters that cannot be read", func(g *probe.GPU) { g.NVLink.Counts = probe.Failed[probe.LinkCounts](errLost) }),
-		odd("speeds that cannot be read", func(g *probe.GPU) { g.NVLink.Speed = probe.Failed[[]int](errLost) }),
-		odd("peers that cannot be read", func(g *probe.GPU) { g.NVLink.PeerP2P = probe.Failed[probe.PeerP2P](errLost) }),
+		odd("links that cannot be read", func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Failed[[]bool](errOdd), probe.NVLink{} }),
+		odd("counters that cannot be read", func(g *probe.GPU) { g.NVLink.Counts = probe.Failed[probe.LinkCounts](errOdd) }),
+		odd("speeds that cannot be read", func(g *probe.GPU) { g.NVLink.Speed = probe.Failed[[]int](errOdd) }),
+		odd("peers that cannot be read", func(g *probe.GPU) { g.NVLink.PeerP2P = probe.Failed[probe.PeerP2P](errOdd) }),
 	)
 	past := onGPUs("the past of the errors is garbage", nil, nil,
 		Finding{Code: "gpu.past", Severity: Warn, Message: name + ":  read /past/gpu-nvlink-errors.json: invalid character 'x' looking for beginning of value"}).

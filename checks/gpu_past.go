@@ -59,7 +59,7 @@ func recallGPU[T any](env *Env, check, name string, now time.Time) *memory[T] {
 // of is what is known of a GPU: then, if that can be compared with now.
 func (m *memory[T]) of(g *probe.GPU) (then T, known bool) {
 	then, known = m.past.GPUs[g.UUID.Value]
-	return then, known && m.elapsed > 0
+	return then, known && g.UUID.Known && m.elapsed > 0
 }
 
 // store keeps what is to be known next time.
@@ -67,6 +67,7 @@ func (m *memory[T]) store(env *Env) []Finding {
 	if m.recent {
 		return m.findings
 	}
+	delete(m.next.GPUs, "") // of GPUs without UUID, which could be any
 	return append(m.findings, env.keep(m.check, m.name, m.next)...)
 }
 

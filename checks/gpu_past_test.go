@@ -58,6 +58,25 @@ func TestThrottleRemembers(t *testing.T) {
 	}
 }
 
+// The counters of a GPU without UUID are not compared with those of another.
+func TestThrottleWithoutUUIDs(t *testing.T) {
+	t.Parallel()
+	h := probe.NewHost(t.TempDir())
+	h.SetPast("/past")
+	for run := range 2 {
+		n := v100s()
+		n.Taken = time.Date(2026, 1, 2, 3, run, 0, 0, time.UTC)
+		for i := range n.GPUs {
+			n.GPUs[i].UUID = probe.Reading[string]{}
+			n.GPUs[i].Throttle.PowerBrake = probe.Known(uint64(time.Duration(8-i) * 30 * time.Second))
+		}
+		h.SetNVML(n, nil)
+		if got := (&gpuThrottle{Percent: 10, name: "x"}).Run(t.Context(), &Env{Host: h}); len(got) > 0 {
+			t.Errorf("run %d: %+v", run, got)
+		}
+	}
+}
+
 // Without a place to keep anything an instant is all there is.
 func TestThrottleWithoutMemory(t *testing.T) {
 	t.Parallel()

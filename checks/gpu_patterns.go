@@ -121,7 +121,7 @@ func bitsOf(mask uint32) string {
 
 // wrong waits for all that is queued and tells what was found.
 func (p *patterns) wrong(ctx context.Context) (w wrongWords, err error) {
-	if err := cmp.Or(p.l.c.CopyToHost(p.seen, p.report, p.l.stream), p.l.c.Sync(ctx, p.l.stream)); err != nil {
+	if err := cmp.Or(p.l.c.CopyToHost(p.seen, p.report, p.l.stream), p.l.sync(ctx)); err != nil {
 		return w, err
 	}
 	w.count = binary.LittleEndian.Uint64(p.seen)

@@ -10,15 +10,20 @@ import (
 )
 
 // gpuPCIe checks the PCIe link of every GPU: WIDTH lanes are in use, without WIDTH
-// those that the node's platform has, or else all that GPU and slot have. A slot
-// that has fewer lanes than the platform is warned of. GPU and
-// slot reach GEN; without GEN it warns where they do not reach what the platform
-// has. It warns, too, of fewer lanes or a lower generation than the GPU had before.
-// An idle link drops its generation to save power, so that the generation of the
-// moment is only judged of a GPU at work, and only when it is too low in three
-// runs one after the other. By rate, since the last run: fatal errors that the
-// kernel has seen fail; other uncorrected ones, and more than RATE corrected ones
-// or replays in a minute, are warned of. -r RATE fails in place of the latter.
+// as many as GPU and slot have together. It only warns where all GPUs of the model
+// lack the same lanes, as a riser or the BIOS makes it. Where the kernel shows no
+// slot, as in most virtual machines, the lanes of the node's platform are expected;
+// without a platform those that most GPUs of the model use. A slot that has fewer
+// lanes than the platform is warned of. GPU and slot reach GEN; without GEN the
+// check warns where they do not reach the platform's generation, unless the slot is a
+// bridge of a virtual machine. It also warns of
+// fewer lanes or a lower generation than the GPU had before. An idle link lowers its
+// generation to save power: the current generation is judged only of a GPU that
+// NVML shows at work (utilization and P-state, else power), and warned of when it is
+// too low in three runs one after the other. By rate, since the last run: fatal
+// errors that the kernel has seen fail; other uncorrected ones, and more than RATE
+// corrected ones or replays in a minute, are warned of. -r RATE fails in place of
+// the latter.
 //
 //	gpu* || check_gpu_pcie 5 16
 type gpuPCIe struct {
@@ -61,7 +66,7 @@ type linkPast struct {
 }
 
 func (c *gpuPCIe) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(gpuPCIeName, probe.GroupPCIe|probe.GroupThrottle)
+	s, findings := env.askNVML(gpuPCIeName, probe.GroupPCIe)
 	if s == nil {
 		return findings
 	}
@@ -77,62 +82,113 @@ func (c *gpuPCIe) Run(_ context.Context, env *Env) []Finding {
 		next.AER = c.judgeAER(env, s, g, then.AER, m.elapsed, compare)
 		m.next.GPUs[g.UUID.Value] = next
 	})
+	reportLacking(s, "PCIe width", func(g *probe.GPU) probe.Reading[int] { return g.Link.Width })
 	s.compare("gpu-pcie-link", c.figures(s)...)
-	for i, of := range []func(*probe.GPU) probe.Reading[int]{
-		func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxGen },
-		func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxWidth },
-	} {
-		what := []string{"generation", "width"}[i]
-		s.unlike(func(g *probe.GPU) (string, bool) { r := of(g); return fmt.Sprint(r.Value), r.Known }, func(g *probe.GPU, most, got string) {
-			s.report(g, Finding{Code: "gpu.pcie.differ", Severity: Warn, Want: most, Got: got}, "PCIe %s is not that of the others", what)
-		})
-	}
+	s.lower("PCIe generation", func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxGen })
+	s.lower("PCIe width", func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxWidth })
 	return append(s.done(), m.store(env)...)
 }
 
-// judgeLink says in how many runs in a row the link was too slow at work.
+// lower warns of GPUs whose slot, or board, has less of something than most of their
+// model: of two GPUs the one with less.
+func (s *gpus) lower(what string, of func(*probe.GPU) probe.Reading[int]) {
+	most := s.mostHave(of)
+	for i := range s.nvml.GPUs {
+		g := &s.nvml.GPUs[i]
+		if r := of(g); r.Known && r.Value < most[g.Name.Value] {
+			f := Finding{Code: "gpu.pcie.differ", Severity: Warn, Want: fmt.Sprint(most[g.Name.Value]), Got: fmt.Sprint(r.Value)}
+			s.report(g, f, "%s is not that of the others", what)
+		}
+	}
+}
+
+// judgeLink returns in how many runs in a row the link was too slow at work.
 func (c *gpuPCIe) judgeLink(s *gpus, g *probe.GPU, then linkPast, compare bool) (inRow int) {
-	width, hasWidth := value(s, g.Link.Width)
-	maxWidth, hasMaxWidth := value(s, g.Link.MaxWidth)
+	c.judgeWidth(s, g)
 	gen, hasGen := value(s, g.Link.Gen)
 	maxGen, hasMaxGen := value(s, g.Link.MaxGen)
-	want := c.lanes(s, g, maxWidth)
-	if p := s.platform(g); c.Width <= 0 && hasWidth && width == want && want < min(p.PCIeWidth, maxWidth) {
-		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Warn, Want: lanes(p.PCIeWidth), Got: lanes(want)}, "PCIe slot has fewer lanes than that of %s", p.Name)
-	}
-	if hasWidth && (hasMaxWidth || c.Width > 0) && width < want {
-		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Fail, Remedy: ReseatOrRMA, Want: lanes(want), Got: lanes(width)}, "PCIe width")
-	}
 	if hasMaxGen && c.Gen > 0 && maxGen < c.Gen {
 		s.report(g, Finding{Code: "gpu.pcie.gen", Severity: Fail, Remedy: ReseatOrRMA, Want: fmt.Sprint(c.Gen), Got: fmt.Sprint(maxGen)}, "PCIe generation that GPU and slot can do")
 	}
-	reasons, known := value(s, g.Throttle.Now)
-	if !hasGen || !hasMaxGen || gen >= maxGen || !known || reasons&probe.ThrottleIdle != 0 {
+	if !hasGen || !hasMaxGen || gen >= maxGen || !atWork(&g.Link.Work) {
 		return 0
 	}
 	if !compare {
 		return 1
 	}
 	if inRow = then.InARow + 1; inRow >= inARow {
-		s.report(g, Finding{Code: "gpu.pcie.slow", Severity: Fail, Remedy: ReseatOrRMA, Want: fmt.Sprint(maxGen), Got: fmt.Sprint(gen)},
+		s.report(g, Finding{Code: "gpu.pcie.slow", Severity: Warn, Remedy: ReseatOrRMA, Want: fmt.Sprint(maxGen), Got: fmt.Sprint(gen)},
 			"PCIe generation at work, in %d runs in a row", inRow)
 	}
 	return inRow
 }
 
-// lanes are how many should be in use. NVML's own maximum is that of the GPU: a
-// slot, or a board that talks to its host by NVLink, may have fewer.
-func (c *gpuPCIe) lanes(s *gpus, g *probe.GPU, most int) int {
-	switch p := s.platform(g); {
-	case c.Width > 0:
-		return c.Width
-	case p.PCIeWidth > 0:
-		most = min(p.PCIeWidth, most)
+// What proves that a GPU is at work. A lower utilization, or half the power, is
+// also seen of GPUs on which a program only waits.
+const (
+	busyPercent = 10
+	busyState   = 2 // P-states above it are of idle GPUs
+)
+
+// atWork reports whether NVML proves that the GPU is at work. Where it does not tell
+// the utilization, as with MIG, half of the power limit does.
+func atWork(w *probe.Work) bool {
+	switch {
+	case w.State.Known && w.State.Value > busyState:
+		return false
+	case w.Busy.Known:
+		return w.Busy.Value >= busyPercent
 	}
-	if slot, known := s.env.Host.SlotLanes(g.PCI); known {
-		most = min(slot, most)
+	return w.Draw.Known && w.Limit.Known && w.Draw.Value > w.Limit.Value/2
+}
+
+// judgeWidth judges how many lanes are in use.
+func (c *gpuPCIe) judgeWidth(s *gpus, g *probe.GPU) {
+	width, known := value(s, g.Link.Width)
+	value(s, g.Link.MaxWidth)
+	if !known {
+		return
 	}
-	return most
+	want, sure := c.lanes(s, g)
+	if p := s.platform(g); c.Width <= 0 && sure && width == want && want < min(p.PCIeWidth, g.Link.MaxWidth.Value) {
+		s.report(g, Finding{Code: "gpu.pcie.width", Severity: Warn, Want: lanes(p.PCIeWidth), Got: lanes(want)}, "PCIe slot has fewer lanes than that of %s", p.Name)
+	}
+	if width >= want {
+		return
+	}
+	f := Finding{Code: "gpu.pcie.width", Severity: Fail, Remedy: ReseatOrRMA, Want: lanes(want), Got: lanes(width)}
+	if c.Width <= 0 && s.allHave(g, func(o *probe.GPU) probe.Reading[int] { return o.Link.Width }) {
+		f.Severity, f.Remedy = Warn, NoRemedy
+		s.report(g, f, "PCIe width, as all GPUs of its model")
+		return
+	}
+	s.report(g, f, "PCIe width")
+}
+
+// emulated reports whether the slot is a bridge of a virtual machine, whose width and
+// generation say nothing of the link.
+func (s *gpus) emulated(g *probe.GPU) bool {
+	slot, found := s.env.Host.Slot(s.env.Host.PCIDevice(g.PCI))
+	return found && slot.Class != "" && virtualBridge(slot)
+}
+
+// lanes returns how many lanes should be in use, 0 if that is unknown. sure says that
+// both ends of the link have told it: NVML's maximum, and that of the device, are of
+// the GPU alone, whose slot may have fewer.
+func (c *gpuPCIe) lanes(s *gpus, g *probe.GPU) (want int, sure bool) {
+	if c.Width > 0 {
+		return c.Width, false
+	}
+	s.env.At("read /sys/bus/pci/devices/%s", g.PCI)
+	d := s.env.Host.PCIDevice(g.PCI)
+	most := both(g.Link.MaxWidth.Value, d.MaxWidth)
+	if slot, found := s.env.Host.Slot(d); found && slot.MaxWidth > 0 && !s.emulated(g) {
+		return both(most, slot.MaxWidth), true
+	}
+	if p := s.platform(g); p.PCIeWidth > 0 {
+		return both(most, p.PCIeWidth), false
+	}
+	return both(most, s.mostHave(func(o *probe.GPU) probe.Reading[int] { return o.Link.Width })[g.Name.Value]), false
 }
 
 // figures are those of which the configuration says nothing.
@@ -140,8 +196,9 @@ func (c *gpuPCIe) figures(s *gpus) (list []gpuFigure) {
 	if c.Gen <= 0 {
 		list = append(list, gpuFigure{
 			key: "generation", what: "PCIe generation of GPU and slot", code: "gpu.pcie.gen", notOthers: true,
-			of:    func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxGen },
-			least: func(p *Platform) int { return p.PCIeGen },
+			of:     func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxGen },
+			least:  func(p *Platform) int { return p.PCIeGen },
+			unlike: func(g *probe.GPU) bool { return s.emulated(g) },
 		})
 	}
 	if c.Width <= 0 {
@@ -149,7 +206,8 @@ func (c *gpuPCIe) figures(s *gpus) (list []gpuFigure) {
 			key: "width", what: "PCIe width", unit: "lanes", code: "gpu.pcie.width", notOthers: true,
 			of: func(g *probe.GPU) probe.Reading[int] {
 				w := g.Link.Width
-				w.Known = w.Known && w.Value >= c.lanes(s, g, g.Link.MaxWidth.Value) // else it has failed already
+				want, _ := c.lanes(s, g)
+				w.Known = w.Known && w.Value >= want // else it has failed already
 				return w
 			},
 			least: func(*Platform) int { return 0 },

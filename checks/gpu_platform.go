@@ -66,7 +66,10 @@ func (e *Env) platformGroups() []PlatformGroup {
 		if err != nil { // askNVML has reported it
 			return nil
 		}
-		*groups = GroupPlatforms(ids, e.Platform)
+		n, _ := e.Host.NVMLAsked() // without NVML no GPU is known to be a vGPU
+		*groups = GroupPlatforms(slices.DeleteFunc(slices.Clone(ids), func(id probe.PCIID) bool {
+			return n != nil && slices.ContainsFunc(n.GPUs, func(g probe.GPU) bool { return g.PCI == id.Address && g.VGPU.Value })
+		}), e.Platform)
 	}
 	return *groups
 }
@@ -88,8 +91,9 @@ type gpuFigure struct {
 	code            string
 	of              func(*probe.GPU) probe.Reading[int]
 	least           func(*Platform) int
-	notOthers       bool // the check compares the GPUs with each other itself
-	slack           int  // so much less is no difference
+	notOthers       bool                  // the check compares the GPUs with each other itself
+	slack           int                   // so much less is no difference
+	unlike          func(*probe.GPU) bool // of a GPU to which the platform's figure does not apply; nil: of none
 }
 
 // pastFigures are the highest figures that GPUs have ever shown, by UUID and key.
@@ -123,6 +127,9 @@ func (s *gpus) compareOne(f *gpuFigure, past pastFigures) (grown bool) {
 			continue
 		}
 		p := s.platform(g)
+		if f.unlike != nil && f.unlike(g) {
+			p = &Platform{}
+		}
 		then := past[g.UUID.Value][f.key]
 		switch less := func(than int) bool { return now.Value+f.slack < than }; {
 		case less(f.least(p)):

@@ -8,7 +8,8 @@ import (
 )
 
 // gpuPower checks the power limit of every GPU: WATTS, or no lower than its
-// default, which is only warned of. It warns, too, where something other than that
+// default, which is only warned of, and accepted where all GPUs of the model have the
+// same lower limit: a site has set it. It warns, too, where something other than that
 // limit holds the GPU lower still, as a power brake of the chassis does; and
 // without WATTS where the default is less than that of the node's platform, than
 // it was before, or than that of the other GPUs.
@@ -52,16 +53,18 @@ func (c *gpuPower) Run(_ context.Context, env *Env) []Finding {
 }
 
 func (c *gpuPower) judge(s *gpus, g *probe.GPU) {
+	judged := s.judged
 	limit, known := value(s, g.Power.Limit)
 	usual, hasUsual := value(s, g.Power.Default)
 	enforced, isEnforced := value(s, g.Power.Enforced)
-	_, _ = value(s, g.Power.Draw) // a GPU that cannot tell what it draws is not well
+	_, _ = value(s, g.Power.Draw) // a GPU that cannot tell what it draws is faulty
+	s.judged = judged || hasUsual || known && (c.Watts > 0 || isEnforced)
 	f := Finding{Code: "gpu.power.limit", Severity: Fail, Got: watts(limit), Remedy: FixConfig}
 	switch {
 	case known && c.Watts > 0 && apart(limit, uint32(c.Watts)*1000):
 		f.Want = watts(uint32(c.Watts) * 1000)
 		s.report(g, f, "power limit")
-	case known && c.Watts <= 0 && hasUsual && limit < usual && apart(limit, usual):
+	case known && c.Watts <= 0 && hasUsual && limit < usual && apart(limit, usual) && !s.allHave(g, limitOf):
 		f.Severity, f.Want = Warn, watts(usual)
 		s.report(g, f, "power limit")
 	}
@@ -69,6 +72,8 @@ func (c *gpuPower) judge(s *gpus, g *probe.GPU) {
 		s.report(g, Finding{Code: "gpu.power.enforced", Severity: Warn, Want: watts(limit), Got: watts(enforced)}, "power limit that is enforced")
 	}
 }
+
+func limitOf(g *probe.GPU) probe.Reading[int] { return whole(g.Power.Limit, 1000) }
 
 // apart says whether two powers in milliwatts differ by more than what is lost
 // when one is rounded to watts.

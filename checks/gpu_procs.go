@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // gpuProcs looks for processes of users on GPUs that no running job owns (by its
 // cgroup, else by SLURM_JOB_ID in its environment; a job runs if it has a
-// slurmstepd), and for GPU memory in use though no process is there. It ends none
+// slurmstepd), for GPU memory in use though no process is there, and for memory of
+// processes that do not exist any more. It ends none
 // of them. What belongs to root and the system's users is left alone. It warns;
 // with -f it fails.
 //
@@ -37,6 +39,7 @@ func init() {
 		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
 		Do: map[string]string{
 			"gpu.procs.left":   "See ps -fp with its number and whose it is: the job that has started it is over. If it belongs to no job here end it; if it cannot be ended reboot.",
+			"gpu.procs.ghost":  "The process has ended and the driver has not freed its memory: see dmesg for Xid errors. A reset of the GPU frees it; if that fails reboot.",
 			"gpu.procs.memory": "Nothing has the GPU open, but its memory is in use: see fuser -v /dev/nvidia*, also inside containers. A reset of the GPU frees it.",
 		},
 	})
@@ -66,8 +69,10 @@ func (c *gpuProcs) Run(_ context.Context, env *Env) []Finding {
 			users[p.PID] = p
 		}
 	}
+	ghosts := env.ghosts(s)
 	s.each(func(s *gpus, g *probe.GPU) {
 		list, known := value(s, g.Processes)
+		c.judgeGhosts(s, g, ghosts)
 		for _, p := range list {
 			if u, ok := users[p.PID]; ok {
 				c.judge(env, s, g, u, jobs)
@@ -97,6 +102,54 @@ func (c *gpuProcs) judge(env *Env, s *gpus, g *probe.GPU, p probe.Process, jobs 
 	s.report(g, Finding{Code: "gpu.procs.left", Severity: c.severity()}, "%s's process %d (%.40s) %s", env.ownerOrUID(p), p.PID, p.Command(), whose)
 }
 
+// ghostPause is the time between two looks at a process that NVML has and the kernel has
+// not: one that ends is gone from NVML by then.
+const ghostPause = time.Second
+
+// ghosts returns the processes that NVML lists, twice, and that do not exist.
+func (e *Env) ghosts(s *gpus) map[int]bool {
+	look := func(among map[int]bool) map[int]bool {
+		found := map[int]bool{}
+		for i := range s.nvml.GPUs {
+			for _, p := range s.nvml.GPUs[i].Processes.Value {
+				if p.PID > 0 && (among == nil || among[p.PID]) && e.Host.NoProcess(p.PID) {
+					found[p.PID] = true
+				}
+			}
+		}
+		return found
+	}
+	found := look(nil)
+	if len(found) == 0 || !e.Host.SeesAllProcesses() {
+		return nil
+	}
+	time.Sleep(ghostPause)
+	n, err := e.Host.GPUProcesses(e.Doing)
+	if err != nil {
+		return nil
+	}
+	s.nvml = n
+	return look(found)
+}
+
+// judgeGhosts reports memory that nothing will ever free.
+func (c *gpuProcs) judgeGhosts(s *gpus, g *probe.GPU, ghosts map[int]bool) {
+	only := true
+	for _, p := range g.Processes.Value {
+		only = only && ghosts[p.PID]
+	}
+	for _, p := range g.Processes.Value {
+		used := p.Memory
+		if used == 0 && only { // the driver does not tell of each process
+			used = g.Memory.Value.Used
+		}
+		if ghosts[p.PID] && used > 0 {
+			s.report(g, Finding{Code: "gpu.procs.ghost", Severity: c.severity(), Got: fmt.Sprintf("%d MiB", used>>20), Remedy: ResetGPU},
+				"memory in use by process %d, which does not exist", p.PID)
+		}
+	}
+}
+
 func (c *gpuProcs) severity() Severity {
 	if c.Fail {
 		return Fail
@@ -104,10 +157,30 @@ func (c *gpuProcs) severity() Severity {
 	return Warn
 }
 
+// kernels returns how much of a GPU's memory is the kernel's: where it is a NUMA node,
+// as on GH200, the page cache of any program lies there. all says that the kernel may
+// have all of it.
+func (s *gpus) kernels(g *probe.GPU) (bytes uint64, all bool) {
+	if !g.NUMA.Known {
+		return 0, s.platform(g).MemoryNode > 0 || s.env.Host.GPUMemoryOnline(g.PCI)
+	}
+	s.env.At("read /sys/devices/system/node/node%d/meminfo", g.NUMA.Value)
+	m, err := s.env.Host.NUMAMemory(g.NUMA.Value)
+	return m.Named, err != nil
+}
+
 func (c *gpuProcs) judgeMemory(s *gpus, g *probe.GPU, idle bool) {
 	m, known := value(s, g.Memory)
-	if used := m.Used >> 20; known && idle && used > uint64(max(c.Memory, 0)) {
-		s.report(g, Finding{Code: "gpu.procs.memory", Severity: c.severity(), Want: fmt.Sprintf("at most %d MiB", c.Memory), Got: fmt.Sprintf("%d MiB", used), Remedy: ResetGPU},
+	if !known || !idle || m.Used>>20 <= uint64(max(c.Memory, 0)) {
+		return
+	}
+	own, all := s.kernels(g)
+	if used := (m.Used - min(m.Used, own)) >> 20; !all && used > uint64(max(c.Memory, 0)) {
+		severity := c.severity()
+		if s.env.Host.InContainer() { // NVML lists the processes of this PID namespace alone
+			severity = Warn
+		}
+		s.report(g, Finding{Code: "gpu.procs.memory", Severity: severity, Want: fmt.Sprintf("at most %d MiB", c.Memory), Got: fmt.Sprintf("%d MiB", used), Remedy: ResetGPU},
 			"memory in use without a process")
 	}
 }

@@ -2,7 +2,6 @@ package checks
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -10,7 +9,8 @@ import (
 
 // gpuRecovery checks that the driver wants nothing to be done to a GPU: no reset,
 // no reboot (NVML's recovery action, driver 565 and later; the reset status
-// before that), and that no GPU is lost or requires a reset. What the driver says
+// before that), and that no GPU is lost, requires a reset, lacks its power cable, or sends
+// no interrupts. What the driver says
 // here weighs more than any Xid in the kernel's log.
 //
 //	gpu* || check_gpu_recovery
@@ -23,12 +23,14 @@ func init() {
 		Lane:    NVML,
 		New:     func() Check { return &gpuRecovery{} },
 		Do: map[string]string{
-			"gpu.recovery.lost":    "The GPU is off the bus (Xid 79 in dmesg). Reboot, with the power off for a moment; if it comes back reseat or replace the GPU.",
-			"gpu.recovery.reset":   "End what runs on the GPU, then nvidia-smi --gpu-reset -i with its PCI address; if that fails reboot.",
-			"gpu.recovery.reboot":  "Reboot the node.",
-			"gpu.recovery.p2p":     "End the jobs that use NVLink between GPUs, then reset the GPU, or reboot.",
-			"gpu.recovery.fabric":  "The IMEX domain, which spans the nodes of the rack, is to be recovered: see nvidia-imex-ctl -N and the fabric manager; restart nvidia-imex.",
-			"gpu.recovery.unknown": "A newer driver's word: see nvidia-smi -q, GPU Recovery Action, and NVIDIA's manual; a reboot is the safe choice.",
+			"gpu.recovery.lost":       "The GPU is off the bus (Xid 79 in dmesg). Reboot, with the power off for a moment; if it comes back reseat or replace the GPU.",
+			"gpu.recovery.power":      "Power the node off, attach the power cables of the GPU and reseat it; if it comes back replace cable or GPU.",
+			"gpu.recovery.interrupts": "Reboot the node, and see dmesg for NVRM and interrupt lines; if it comes back update BIOS and driver, or replace the GPU.",
+			"gpu.recovery.reset":      "End what runs on the GPU, then nvidia-smi --gpu-reset -i with its PCI address; if that fails reboot.",
+			"gpu.recovery.reboot":     "Reboot the node.",
+			"gpu.recovery.p2p":        "End the jobs that use NVLink between GPUs, then reset the GPU, or reboot.",
+			"gpu.recovery.fabric":     "The IMEX domain, which spans the nodes of the rack, is to be recovered: see nvidia-imex-ctl -N and the fabric manager; restart nvidia-imex.",
+			"gpu.recovery.unknown":    "A newer driver's word: see nvidia-smi -q, GPU Recovery Action, and NVIDIA's manual; a reboot is the safe choice.",
 		},
 	})
 }
@@ -52,12 +54,6 @@ const gpuRecoveryName = "check_gpu_recovery"
 func (c *gpuRecovery) Run(_ context.Context, env *Env) []Finding {
 	s, findings := env.askNVML(gpuRecoveryName, probe.GroupRecovery)
 	if s == nil {
-		if _, err := env.Host.NVML(0, env.Doing); err != nil { // kept from before
-			if f, ok := inRecovery(err); ok {
-				f.Message = fmt.Sprintf("%s:  %v", gpuRecoveryName, err)
-				return []Finding{f}
-			}
-		}
 		return findings
 	}
 	for i := range s.nvml.GPUs {
@@ -66,16 +62,13 @@ func (c *gpuRecovery) Run(_ context.Context, env *Env) []Finding {
 	return s.done()
 }
 
+// judgeRecovery judges what the driver wants; a GPU that is lost is for [Env.Look].
 func judgeRecovery(s *gpus, g *probe.GPU) {
 	r := g.Recovery
 	err := firstError(g.Err, r.Action.Err, r.Reset.Err, g.Name.Err, g.UUID.Err, g.Serial.Err, g.Minor.Err, g.VBIOS.Err, g.Inforom.Err)
 	s.judged = s.judged || err != nil || g.Name.Known
-	if f, ok := inRecovery(err); ok {
-		s.report(g, f, "%v", err)
-		return
-	}
 	if err != nil {
-		s.report(g, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: %v", err)
+		s.report(g, Finding{Code: "gpu.error", Severity: Unknown, Whole: g.Err != nil}, "could not tell: %v", err)
 		return
 	}
 	action := r.Action.Value
@@ -92,27 +85,7 @@ func judgeRecovery(s *gpus, g *probe.GPU) {
 	s.report(g, Finding{Code: "gpu.recovery." + what.code, Severity: Fail, Remedy: what.remedy}, "the driver wants %s", what.text)
 }
 
-// inRecovery is the finding of an error that says what is to be done.
-func inRecovery(err error) (f Finding, ok bool) {
-	switch {
-	case errors.Is(err, probe.ErrGPULost):
-		return Finding{Code: "gpu.recovery.lost", Severity: Fail, Remedy: RebootNode}, true
-	case errors.Is(err, probe.ErrResetRequired):
-		return Finding{Code: "gpu.recovery.reset", Severity: Fail, Remedy: ResetGPU}, true
-	}
-	return f, false
-}
-
-// firstError is the first error that tells most: a lost GPU before a reset
-// before any other.
-func firstError(errs ...error) (first error) {
-	for _, target := range []error{probe.ErrGPULost, probe.ErrResetRequired} {
-		for _, err := range errs {
-			if errors.Is(err, target) {
-				return err
-			}
-		}
-	}
+func firstError(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
 			return err

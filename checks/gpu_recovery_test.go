@@ -11,26 +11,20 @@ func init() {
 		return gpuFinding(name, 3, Finding{Code: "gpu.recovery." + code, Severity: Fail, Remedy: remedy}, text)
 	}
 	common := gpuCommon(name)
-	for i, s := range common { // a lost GPU is what this check is about
-		if s.name == "one GPU gives no handle" {
-			common[i].broken, common[i].want = false, []Finding{says("lost", RebootNode, lostText)}
-		}
-	}
-	reset := &probe.NVMLError{Call: "nvmlDeviceGetSerial(3)", Code: 16}
 	odd := onGPUs("another error", nil, gpu3(func(g *probe.GPU) {
 		g.Recovery.Action = probe.Failed[int](&probe.NVMLError{Call: "field 230", Code: 999})
 	}),
 		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: field 230: unknown error (NVML error 999)"))
 	odd.broken = true
 	atInit := func(scene string, code int, f Finding, text string) scenario {
-		f.Severity, f.Message = Fail, name+":  "+text
+		f.Severity, f.Message, f.Whole = Fail, name+":  "+text, true
 		s := onGPUs(scene, nil, nil, f)
 		s.nvml, s.nvmlErr, s.broken = nil, &probe.NVMLError{Call: "nvmlInit", Code: code}, true
 		return s
 	}
 	testCheck(name, append(common,
-		atInit("lost, NVML says at once", 15, Finding{Code: "gpu.recovery.lost", Remedy: RebootNode}, "nvmlInit: the GPU is lost (NVML error 15)"),
-		atInit("reset required, NVML says at once", 16, Finding{Code: "gpu.recovery.reset", Remedy: ResetGPU}, "nvmlInit: the GPU requires a reset (NVML error 16)"),
+		atInit("lost, NVML says at once", 15, Finding{Code: "gpu.recovery.lost", Remedy: RebootNode, Got: "lost"}, "a GPU is lost (nvmlInit: NVML error 15)"),
+		atInit("reset required, NVML says at once", 16, Finding{Code: "gpu.recovery.reset", Remedy: ResetGPU, Got: "reset required"}, "a GPU requires a reset (nvmlInit: NVML error 16)"),
 		onGPUs("healthy", nil, nil).orTable(map[string]any{}),
 		onV100s("an old GPU", nil, nil),
 		onGPUs("an old driver", nil, gpu3(func(g *probe.GPU) {
@@ -46,11 +40,16 @@ func init() {
 		onGPUs("a number of the future", nil, wants(99), says("unknown", RebootNode, "the driver wants recovery action 99, which is not known here")),
 		onGPUs("reset status of an old driver", nil, gpu3(func(g *probe.GPU) { g.Recovery = probe.Recovery{DrainReset: probe.Known(true)} }),
 			says("reset", ResetGPU, "the driver wants a reset of the GPU")),
-		onGPUs("a call says reset required", nil, gpu3(func(g *probe.GPU) { g.Serial.Err = reset }),
-			says("reset", ResetGPU, "nvmlDeviceGetSerial(3): the GPU requires a reset (NVML error 16)")),
+		onGPUs("no power cable", nil, gpu3(func(g *probe.GPU) {
+			*g = probe.GPU{Index: 3, Err: errPower, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
+		}), gpu3In(name, errPower)),
+		onGPUs("no interrupts", nil, gpu3(func(g *probe.GPU) { *g = probe.GPU{Index: 3, Err: errIRQ, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial} }), gpu3In(name, errIRQ)),
+		onGPUs("a call says no interrupts", nil, gpu3(func(g *probe.GPU) { g.Recovery.Action = probe.Failed[int](errIRQ) }), gpu3In(name, errIRQ)),
+		atInit("no power cable, NVML says at once", 8, Finding{Code: "gpu.recovery.power", Remedy: ReseatOrRMA, Got: "no power cable"}, "a GPU has no power cable attached (nvmlInit: NVML error 8)"),
+		onGPUs("a call says reset required", nil, gpu3(func(g *probe.GPU) { g.Minor.Err = errReset }), gpu3In(name, errReset)),
 		onGPUs("lost weighs more than other errors", nil, gpu3(func(g *probe.GPU) {
-			g.Name.Err, g.Serial.Err, g.VBIOS.Err = &probe.NVMLError{Code: 999}, reset, errLost
-		}), says("lost", RebootNode, lostText)),
+			g.Name.Err, g.Minor.Err, g.VBIOS.Err = errOdd, errReset, errLost
+		}), gpu3In(name, errLost)),
 		onGPUs("all of eight", nil, func(n *probe.NVML) {
 			for i := range n.GPUs {
 				n.GPUs[i].Recovery.Action = probe.Known(2)

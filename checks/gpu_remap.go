@@ -46,7 +46,13 @@ func init() {
 }
 
 func (c *gpuRemap) Run(_ context.Context, env *Env) []Finding {
-	return env.eachGPU(gpuRemapName, probe.GroupRows, c.judge)
+	s, findings := env.askNVML(gpuRemapName, probe.GroupRows)
+	if s == nil {
+		return findings
+	}
+	s.each(c.judge)
+	reportLacking(s, "remapped rows", func(g *probe.GPU) probe.Reading[probe.RemappedRows] { return g.Rows.Remapped })
+	return s.done()
 }
 
 func (c *gpuRemap) judge(s *gpus, g *probe.GPU) {

@@ -15,10 +15,11 @@ func init() {
 			g.Rows = probe.Rows{RetiredSBE: probe.Known(single), RetiredDBE: probe.Known(double), RetiredPending: probe.Known(pending)}
 		})
 	}
-	errored := onGPUs("one cannot be read", nil, gpu3(func(g *probe.GPU) { g.Rows.Remapped = probe.Failed[probe.RemappedRows](errLost) }),
-		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
+	errored := onGPUs("one cannot be read", nil, gpu3(func(g *probe.GPU) { g.Rows.Remapped = probe.Failed[probe.RemappedRows](errOdd) }),
+		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 	errored.broken = true
 	const unc = "rows remapped for uncorrected errors"
+	testCheck(name, gpuLacks(name, "remapped rows", func(g *probe.GPU) { g.Rows.Remapped = probe.Reading[probe.RemappedRows]{} })...)
 	testCheck(name, append(gpuCommon(name),
 		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil),
 		onGPUs("rows were remapped", nil, rows(probe.RemappedRows{Corrected: 600, Uncorrected: 511})),

@@ -12,10 +12,12 @@ import (
 // gpuSoak multiplies matrices on all GPUs at once for SECONDS, as check_gpu_gemm does with
 // one type. Besides wrong results and low rates it finds what takes its time: GPUs that
 // get slower as they get warm, that their hardware slows down, or that fall off the bus.
+// It warns if a GPU draws far less than its power limit: then it was not loaded, as where
+// cuBLASLt is missing.
 //
 // TFLOPS is the least rate of each GPU. --type is the type of the numbers (bf16), -n the
 // size of the matrices, --own has them multiplied without cuBLASLt. The run needs the
-// time: TIMEOUT=700 for ten minutes.
+// time: TIMEOUT=900 for ten minutes.
 //
 //	gpu* || check_gpu_soak 600
 type gpuSoak struct {
@@ -31,6 +33,7 @@ const gpuSoakName = "check_gpu_soak"
 
 func init() {
 	do := gemmDo("gpu.soak")
+	do["gpu.soak.power"] = "The test has not loaded the GPU as jobs do, and found nothing of what only shows at full power. Without cuBLASLt install it (libcublas of CUDA), or name it: CUBLASLT_LIBRARY=PATH; --own has the kernels of this program without a warning. With it compare with other nodes, and see clocks and nvidia-smi -q -d POWER."
 	do["gpu.soak.fades"] = "The GPU gets slower as it gets warm: see the temperature and the reasons in the message, fans and air flow."
 	Register(Info{
 		Name:    gpuSoakName,
@@ -47,7 +50,9 @@ func init() {
 const soakPart = time.Second
 
 // Bound is the time, a tenth more for looking at results, and what it takes to begin.
-func (c *gpuSoak) Bound() time.Duration { return c.Time + c.Time/10 + gemmStart + gemmSetUp }
+func (c *gpuSoak) Bound() time.Duration {
+	return max(timeOf(timeOfOthers).Bound, c.Time+c.Time/10+gemmStart+gemmSetUp)
+}
 
 // usable refuses types and sizes that there are not, and no time at all.
 func (c *gpuSoak) usable() error {

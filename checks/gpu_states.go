@@ -1,6 +1,10 @@
 package checks
 
-import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+import (
+	"errors"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
 
 // GPUStateGroups are what NVML has to be asked for [GPUStatesOf].
 const GPUStateGroups = probe.GroupRecovery | probe.GroupECC | probe.GroupRows | probe.GroupModes | probe.GroupNVLinks
@@ -10,7 +14,12 @@ func GPUStatesOf(n *probe.NVML) []GPUState {
 	var states []GPUState
 	for _, g := range n.GPUs {
 		if g.Err != nil {
-			continue // a GPU that cannot be asked is check_gpu_recovery's concern
+			s := GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value}
+			if e, ok := errors.AsType[*probe.NVMLError](g.Err); ok && probe.IsGPUState(e) {
+				s.Lost = e
+				states = append(states, s)
+			}
+			continue // what else cannot be asked is for the checks of the GPU
 		}
 		s := GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value, Name: g.Name.Value, MIG: known(g.Modes.MIG), Links: g.NVLinks.Value}
 		s.Recovery = recoveryOf(&g.Recovery)
@@ -21,6 +30,15 @@ func GPUStatesOf(n *probe.NVML) []GPUState {
 		states = append(states, s)
 	}
 	return states
+}
+
+// lost is the error by which NVML has reported a state of the GPU ([probe.IsGPUState]), nil
+// if it has not.
+func (s *GPUState) lost() error {
+	if s.Lost == nil {
+		return nil
+	}
+	return s.Lost
 }
 
 // recoveryOf is the recovery action. Drivers that do not know field 230 only say

@@ -1,8 +1,10 @@
 package checks
 
 import (
+	"context"
+	"errors"
 	"slices"
-	"sync"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -21,6 +23,10 @@ type gpuWorker struct {
 
 	work chan func()
 	err  error
+
+	ctx    context.Context // of what all does now: over when the test is, or when the GPU is stuck
+	cancel context.CancelCauseFunc
+	rested bool // it had nothing to do, which is no proof that the work can be done
 }
 
 // newTeam opens a context on every GPU of the test. A GPU on which that fails is
@@ -51,18 +57,49 @@ func (w *gpuWorker) open() error {
 }
 
 // all has every GPU do something at the same time, and waits for all. An error is left
-// in the worker.
+// in the worker: errStuck in one that does not end long after others have.
 func (t *gpuTeam) all(do func(*gpuWorker) error) {
-	var done sync.WaitGroup
+	done := make(chan *gpuWorker, len(t.workers))
 	for _, w := range t.workers {
-		done.Add(1)
+		w.ctx, w.cancel = context.WithCancelCause(t.r.ctx)
+		w.rested = false
 		w.work <- func() {
-			defer done.Done()
-			w.err = do(w)
+			if w.err = do(w); w.err != nil && errors.Is(context.Cause(w.ctx), errStuck) {
+				w.err = errStuck
+			}
+			done <- w
 		}
 	}
-	done.Wait()
+	began, ended, slowest := time.Now(), 0, time.Duration(0)
+	for left := len(t.workers); left > 0; {
+		var late <-chan time.Time
+		if ended > 0 {
+			late = time.After(time.Until(began.Add(teamPatience*slowest + t.r.patience(timeOfOthers))))
+		}
+		select {
+		case w := <-done:
+			if left--; w.err == nil && !w.rested {
+				ended, slowest = ended+1, time.Since(began)
+				t.r.finished(w.gpu)
+			}
+		case <-late:
+			for _, w := range t.workers {
+				w.cancel(errStuck) // nothing to those that have ended
+			}
+			for range left {
+				<-done
+			}
+			left = 0
+		}
+	}
+	for _, w := range t.workers {
+		w.cancel(nil)
+	}
 }
+
+// teamPatience is how many times longer than the slowest of the others a GPU may take
+// for the same work, beside its patience.
+const teamPatience = 4
 
 // each is all for what has to succeed: a GPU on which it does not is reported and does
 // no more.
@@ -73,7 +110,7 @@ func (t *gpuTeam) each(doing string, do func(*gpuWorker) error) {
 			return false
 		}
 		t.r.failed(w.gpu, doing, w.err)
-		w.leave()
+		t.leave(w)
 		return true
 	})
 }
@@ -81,13 +118,17 @@ func (t *gpuTeam) each(doing string, do func(*gpuWorker) error) {
 // close gives all contexts back, with all that is in them.
 func (t *gpuTeam) close() {
 	for _, w := range t.workers {
-		w.leave()
+		t.leave(w)
 	}
 	t.workers = nil
 }
 
 // leave gives the context back. What may be wrong with a GPU was said when it failed.
-func (w *gpuWorker) leave() {
+func (t *gpuTeam) leave(w *gpuWorker) {
+	if t.r.leaves(w.gpu) {
+		close(w.work)
+		return
+	}
 	done := make(chan struct{})
 	w.work <- func() {
 		defer close(done)

@@ -11,7 +11,10 @@ import (
 // gpuTemp checks temperatures by the limits that NVML gives for each GPU: it
 // fails where the hardware slows the GPU down, and warns where the driver does, or
 // where the memory is too hot. MAX and HBM are limits of the site's own in degrees
-// Celsius, above which it fails.
+// Celsius, above which it fails. A GPU above 110 degrees fails also where NVML gives no
+// limit. The check warns of a sensor that is out of order: it shows more than 200
+// degrees, or 0 while most other GPUs are above 10. Without any limit there is nothing
+// to compare a temperature with, and the check is skipped.
 //
 //	gpu* || check_gpu_temp 85 95
 type gpuTemp struct {
@@ -31,59 +34,109 @@ func init() {
 		Do: map[string]string{
 			"gpu.temp.slowdown": "Look at fans, filters, coolant and the room; compare with the other GPUs (nvidia-smi -q -d TEMPERATURE). One hot GPU alone has a bad heat sink.",
 			"gpu.temp.warm":     "Look at the cooling before the hardware slows the GPU down: fans, filters, coolant, the room.",
+			"gpu.temp.sensor":   "The GPU does not know how hot it is: compare with the other GPUs (nvidia-smi -q -d TEMPERATURE), reboot. If it stays have the GPU replaced.",
 			"gpu.temp.limit":    "Look at the cooling, or raise the limit in nhc.conf.",
 		},
 	})
 }
 
 func (c *gpuTemp) Run(_ context.Context, env *Env) []Finding {
-	return env.eachGPU(gpuTempName, probe.GroupTemperature, c.judge)
+	s, findings := env.askNVML(gpuTempName, probe.GroupTemperature)
+	if s == nil {
+		return findings
+	}
+	s.each(c.judge)
+	reportLacking(s, "temperature", func(g *probe.GPU) probe.Reading[int] { return g.Temperature.GPU })
+	return s.done()
 }
 
-// celsius is a temperature that can be one.
+// Temperatures in degrees Celsius.
+const (
+	hottest  = 110 // a GPU without a limit fails above; the limits that NVML gives reach from 87 (V100) to about 105
+	highest  = 200 // no sensor that works shows more
+	lukewarm = 10  // if most GPUs are warmer, 0 is none's temperature
+)
+
+// celsius is a margin or a limit that can be one.
 func celsius(s *gpus, what string, r probe.Reading[int]) (int, bool) {
 	n, known := value(s, r)
-	if known && (n < -100 || n > 200) {
+	if known && (n < -100 || n > highest) {
 		s.err = errors.Join(s.err, fmt.Errorf("%s of %d C", what, n))
 		return 0, false
 	}
 	return n, known
 }
 
+// sensed is a temperature that can be one. It warns of a sensor that shows another.
+func sensed(s *gpus, g *probe.GPU, what string, r probe.Reading[int]) (int, bool) {
+	n, known := value(s, r)
+	if known && (n < -100 || n > highest) {
+		s.report(g, Finding{Code: "gpu.temp.sensor", Severity: Warn, Want: fmt.Sprintf("at most %d C", highest), Got: fmt.Sprintf("%d C", n)}, "%s that cannot be one", what)
+		return 0, false
+	}
+	return n, known
+}
+
 func (c *gpuTemp) judge(s *gpus, g *probe.GPU) {
+	judged := s.judged
+	compared := c.compare(s, g)
+	s.judged = judged || compared
+}
+
+// compare reports whether there was a limit to compare a temperature with.
+func (c *gpuTemp) compare(s *gpus, g *probe.GPU) bool {
 	t := g.Temperature
-	core, known := celsius(s, "temperature", t.GPU)
-	hbm, hbmKnown := celsius(s, "memory temperature", t.HBM)
+	core, known := sensed(s, g, "temperature", t.GPU)
+	hbm, hbmKnown := sensed(s, g, "temperature of the memory", t.HBM)
 	margin, hasMargin := celsius(s, "margin", t.Margin)
+	if known && core == 0 && s.othersWarm(g) {
+		s.report(g, Finding{Code: "gpu.temp.sensor", Severity: Warn, Want: fmt.Sprintf("above %d C", lukewarm), Got: "0 C"}, "temperature, while most others are above")
+	}
 	if known && c.Max > 0 && core > c.Max {
 		s.report(g, limited(core, c.Max), "temperature")
 	}
 	if hbmKnown && c.HBM > 0 && hbm > c.HBM {
 		s.report(g, limited(hbm, c.HBM), "temperature of the memory")
 	}
-	mostHBM, _ := value(s, t.MaxHBM)
+	mostHBM, _ := celsius(s, "limit of the memory", t.MaxHBM)
 	if hbmKnown && mostHBM > 0 && hbm >= mostHBM {
 		s.report(g, hot(Warn, "gpu.temp.warm", hbm, mostHBM), "temperature of the memory, at which the driver slows it down")
 	}
-	if hasMargin {
-		judgeMargin(s, g, margin)
-		return
-	}
-	slowdown, _ := value(s, t.Slowdown)
-	most, _ := value(s, t.MaxGPU)
+	compared := known && c.Max > 0 || hbmKnown && (c.HBM > 0 || mostHBM > 0) || hasMargin
+	slowdown, _ := celsius(s, "limit of the hardware", t.Slowdown)
+	most, _ := celsius(s, "limit of the driver", t.MaxGPU)
 	switch {
+	case hasMargin && judgeMargin(s, g, margin): // the margin is to the nearest of several limits: one finding is enough
 	case known && slowdown > 0 && core >= slowdown:
 		s.report(g, hot(Fail, "gpu.temp.slowdown", core, slowdown), "temperature, at which the hardware slows it down")
+	case known && slowdown <= 0 && core > hottest:
+		s.report(g, Finding{Code: "gpu.temp.slowdown", Severity: Fail, Want: fmt.Sprintf("at most %d C", hottest), Got: fmt.Sprintf("%d C", core)}, "temperature, at which no GPU works")
 	case known && most > 0 && core >= most:
 		s.report(g, hot(Warn, "gpu.temp.warm", core, most), "temperature, at which the driver slows it down")
 	}
+	return compared || known && (slowdown > 0 || most > 0)
+}
+
+// othersWarm reports whether most other GPUs are warm.
+func (s *gpus) othersWarm(g *probe.GPU) bool {
+	others, warm := 0, 0
+	for i := range s.nvml.GPUs {
+		if o := &s.nvml.GPUs[i]; o != g && o.Err == nil && o.Temperature.GPU.Known {
+			others++
+			if o.Temperature.GPU.Value > lukewarm {
+				warm++
+			}
+		}
+	}
+	return 2*warm > others
 }
 
 // judgeMargin compares the degrees that are left with those at which the GPU is
-// slowed down: a limit that the driver does not tell is 0.
-func judgeMargin(s *gpus, g *probe.GPU, margin int) {
-	slowdown, hard := value(s, g.Temperature.MarginSlowdown)
-	most, _ := value(s, g.Temperature.MarginMax)
+// slowed down: a limit that the driver does not tell is 0. It returns whether there are
+// too few.
+func judgeMargin(s *gpus, g *probe.GPU, margin int) bool {
+	slowdown, hard := celsius(s, "margin of the hardware", g.Temperature.MarginSlowdown)
+	most, _ := celsius(s, "margin of the driver", g.Temperature.MarginMax)
 	f := Finding{Got: fmt.Sprintf("%d C", margin)}
 	switch {
 	case hard && margin <= slowdown:
@@ -92,7 +145,10 @@ func judgeMargin(s *gpus, g *probe.GPU, margin int) {
 	case margin <= most:
 		f.Severity, f.Code, f.Want = Warn, "gpu.temp.warm", fmt.Sprintf("above %d C", most)
 		s.report(g, f, "margin, at which the driver slows it down")
+	default:
+		return false
 	}
+	return true
 }
 
 func hot(severity Severity, code string, got, limit int) Finding {

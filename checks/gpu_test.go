@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"testing"
@@ -136,9 +137,49 @@ func (s scenario) holding(name, content string) scenario {
 	return s
 }
 
-var errLost = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 15}
+// linked adds symbolic links: pairs of a name and where it leads.
+func (s scenario) linked(pairs ...string) scenario {
+	s.links = maps.Clone(s.links)
+	if s.links == nil {
+		s.links = map[string]string{}
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		s.links[pairs[i]] = pairs[i+1]
+	}
+	return s
+}
 
-const lostText = "nvmlDeviceGetX(3): the GPU is lost (NVML error 15)"
+// contained is the same in a container with a PID namespace of its own.
+func (s scenario) contained() scenario { return s.linked("proc/self/ns/pid", "pid:[4026532000]") }
+
+// errOdd is an error that says nothing of the GPU; the others say its state.
+var (
+	errOdd   = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 999}
+	errLost  = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 15}
+	errReset = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 16}
+	errPower = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 8}
+	errIRQ   = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 11}
+)
+
+const oddText = "nvmlDeviceGetX(3): unknown error (NVML error 999)"
+
+// gpu3In is the finding about one GPU of eight that is in a state.
+func gpu3In(check string, err error) Finding {
+	f := gpuFinding(check, 3, Finding{Code: "gpu.recovery.lost", Severity: Fail, Remedy: RebootNode, Whole: true}, "")
+	text := "the GPU is lost"
+	f.Got = "lost"
+	e, _ := errors.AsType[*probe.NVMLError](err)
+	switch e {
+	case errReset:
+		f.Code, f.Got, f.Remedy, text = "gpu.recovery.reset", "reset required", ResetGPU, "the GPU requires a reset"
+	case errPower:
+		f.Code, f.Got, f.Remedy, text = "gpu.recovery.power", "no power cable", ReseatOrRMA, "the GPU has no power cable attached"
+	case errIRQ:
+		f.Code, f.Got, text = "gpu.recovery.interrupts", "no interrupts", "the GPU sends no interrupts"
+	}
+	f.Message = fmt.Sprintf("%s:  gpu3 %s: %s, serial %s, %s (nvmlDeviceGetX(3): NVML error %d)", check, fakenvml.Address(3), text, fakenvml.Serial(3), fakenvml.UUID(3), e.Code)
+	return f
+}
 
 // gpuCommon are the scenarios that every check of GPUs has: a node without GPUs,
 // one whose NVML does not answer, a GPU that cannot be asked, GPUs that do not
@@ -153,10 +194,13 @@ func gpuCommon(check string, words ...string) []scenario {
 	none := onGPUs("GPUs on the bus, none in NVML", words, func(n *probe.NVML) { n.GPUs = nil },
 		Finding{Code: "gpu.nvml", Severity: Unknown, Message: check + ":  the PCI bus has GPUs, but NVML has none"})
 	none.broken = true
-	lost := onGPUs("one GPU gives no handle", words, gpu3(func(g *probe.GPU) {
-		*g = probe.GPU{Index: 3, Err: errLost, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
-	}), gpuFinding(check, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
-	lost.broken = true
+	noHandle := func(err error, want Finding) scenario {
+		return onGPUs(fmt.Sprintf("one GPU gives no handle: %v", err), words, gpu3(func(g *probe.GPU) {
+			*g = probe.GPU{Index: 3, Err: err, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
+		}), want)
+	}
+	odd := noHandle(errOdd, gpuFinding(check, 3, Finding{Code: "gpu.error", Severity: Unknown, Whole: true}, "could not tell: "+oddText))
+	odd.broken = true
 	bus := onGPUs("unreadable PCI bus", words, nil, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /sys/bus/pci/devices: not a directory"})
 	bus.files, bus.broken = map[string]string{"sys/bus/pci/devices": ""}, true
 	passed := onGPUs("all given to virtual machines", words, nil, nothing.want...)
@@ -165,7 +209,19 @@ func gpuCommon(check string, words ...string) []scenario {
 		delete(passed.files, "proc/driver/nvidia/gpus/"+fakenvml.Address(i)+"/information")
 		passed.links["sys/bus/pci/devices/"+fakenvml.Address(i)+"/driver"] = "../../../bus/pci/drivers/vfio-pci"
 	}
-	return []scenario{nothing, empty, noDriver, none, lost, bus, passed}
+	return []scenario{nothing, empty, noDriver, none, odd, noHandle(errLost, gpu3In(check, errLost)), noHandle(errReset, gpu3In(check, errReset)), bus, passed}
+}
+
+// gpuLacks are the scenarios of a value that one GPU of eight does not have: a fault, unless
+// the GPU is of another kind, or too few others have it.
+func gpuLacks(check, what string, drop func(*probe.GPU), words ...string) []scenario {
+	want := gpuFinding(check, 3, Finding{Code: "gpu.reading", Severity: Warn, Got: "not supported"}, what+", which 7 others have")
+	other := onGPUs("no "+what+" of a GPU of another device", words, gpu3(drop))
+	other.files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/device"] = "0x2331\n"
+	return []scenario{
+		onGPUs("no "+what+" of one GPU", words, gpu3(drop), want), other,
+		onGPUs("no "+what+" of one of two", words, func(n *probe.NVML) { gpu3(drop)(n); n.GPUs = n.GPUs[3:5] }),
+	}
 }
 
 // gpuDumb is the scenario of GPUs that know nothing of what is asked.

@@ -13,8 +13,8 @@ import (
 // fails where the hardware did so, because it was too hot or by a power brake, for
 // more than PERCENT of that time, and warns where the driver did because of
 // heat. Where the time is not counted (before Ampere, by an older driver, or because
-// the GPU draws too much power at once) it fails if the hardware slows the GPU down
-// in three runs one after the other. That a power cap
+// the GPU draws too much power at once, or because the counter does not move) it fails if
+// the hardware slows the GPU down in three runs one after the other. That a power cap
 // limits the clocks is normal. check_gpu_clock_throttling is AzureHPC's name of it.
 //
 //	gpu* || check_gpu_throttle
@@ -48,6 +48,7 @@ type throttled struct {
 	Thermal  uint64 `json:"thermal"` // nanoseconds since the driver was loaded, of each reason
 	Hardware uint64 `json:"hardware"`
 	Brake    uint64 `json:"brake"`
+	PowerCap uint64 `json:"power_cap"`
 	InARow   int    `json:"in_a_row"` // runs in which the hardware slowed it down
 }
 
@@ -71,13 +72,16 @@ func (c *gpuThrottle) judge(s *gpus, g *probe.GPU, m *memory[throttled]) {
 	thermal, _ := value(s, g.Throttle.Thermal)
 	hardware, hasHardware := value(s, g.Throttle.HardwareThermal)
 	brake, hasBrake := value(s, g.Throttle.PowerBrake)
-	next.Thermal, next.Hardware, next.Brake = thermal, hardware, brake
+	power, _ := value(s, g.Throttle.PowerCap)
+	next.Thermal, next.Hardware, next.Brake, next.PowerCap = thermal, hardware, brake, power
 	slowed := mask & hardwareReasons
 	if slowed != 0 {
 		next.InARow = then.InARow + 1
 	}
+	still := slowed&probe.ThrottleHardwareThermal != 0 && hasHardware && hardware == then.Hardware ||
+		slowed&probe.ThrottlePowerBrake != 0 && hasBrake && brake == then.Brake
 	counted := hasHardware || hasBrake
-	if counted && slowed == probe.ThrottleHardware { // neither heat nor brake: too much power drawn at once, which no counter has
+	if counted && (slowed == probe.ThrottleHardware || still && next.InARow >= inARow) { // too much power drawn at once has no counter; or one does not count
 		counted = false
 		if compare {
 			c.overTime(s, g, then, next, m.elapsed)
@@ -88,7 +92,7 @@ func (c *gpuThrottle) judge(s *gpus, g *probe.GPU, m *memory[throttled]) {
 		c.overTime(s, g, then, next, m.elapsed)
 	case slowed != 0 && !counted && next.InARow >= inARow && compare:
 		f := Finding{Code: "gpu.throttle.hot", Severity: Fail, Got: throttleWords(slowed)}
-		if hasHardware || hasBrake {
+		if slowed == probe.ThrottleHardware && (hasHardware || hasBrake) {
 			f.Code = "gpu.throttle.power"
 		}
 		if slowed&probe.ThrottlePowerBrake != 0 {
@@ -112,16 +116,30 @@ func (c *gpuThrottle) overTime(s *gpus, g *probe.GPU, then, now throttled, elaps
 		{then.Brake, now.Brake, Fail, "gpu.throttle.brake", "a power brake"},
 		{then.Thermal, now.Thermal, Warn, "gpu.throttle.warm", "the driver, for it was too hot,"},
 	} {
-		if r.now < r.then { // the driver was loaded again
-			r.then = 0
-		}
-		share := min(100*float64(r.now-r.then)/float64(elapsed), 100)
-		if share <= c.Percent {
+		grown := since(r.then, r.now)
+		share := min(100*float64(grown)/float64(elapsed), 100)
+		if share <= c.Percent || r.code == "gpu.throttle.warm" && grownAlike(grown, since(then.PowerCap, now.PowerCap)) {
 			continue
 		}
 		s.report(g, Finding{Code: r.code, Severity: r.severity, Want: fmt.Sprintf("at most %g %%", c.Percent), Got: fmt.Sprintf("%.0f %%", share)},
 			"slowed down by %s in the last %s", r.who, elapsed.Round(time.Second))
 	}
+}
+
+// since returns by how much a counter has grown. It begins at 0 when the driver is
+// loaded again.
+func since(then, now uint64) uint64 {
+	if now < then {
+		return now
+	}
+	return now - then
+}
+
+// grownAlike reports whether two times differ by at most a hundredth. Drivers of release 575
+// count a GPU at its power cap in the counter of the thermal slowdown, too.
+func grownAlike(a, b uint64) bool {
+	more, less := max(a, b), min(a, b)
+	return more-less <= more/100
 }
 
 // throttleWords names the reasons in a mask.

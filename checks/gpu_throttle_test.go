@@ -39,8 +39,8 @@ func init() {
 		garbage.broken = true
 		future := onGPUs("a clock that was set back", nil, hardware(600)).holding(file, pastAt(-time.Hour, `{}`))
 		future.broken = true
-		odd := onGPUs("one cannot be read", nil, throttle(func(t *probe.Throttle) { t.PowerBrake = probe.Failed[uint64](errLost) }),
-			gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+lostText))
+		odd := onGPUs("one cannot be read", nil, throttle(func(t *probe.Throttle) { t.PowerBrake = probe.Failed[uint64](errOdd) }),
+			gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 		odd.broken = true
 		testCheck(name, append(gpuCommon(name),
 			onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil),
@@ -56,8 +56,18 @@ func init() {
 				says(Fail, "brake", "at most 5 %", "100 %", "slowed down by a power brake in the last 5m0s")).holding(file, before300(`{}`)),
 			onGPUs("warm", nil, throttle(func(t *probe.Throttle) { t.Thermal = ns(60 * second) }),
 				says(Warn, "warm", "at most 10 %", "20 %", "slowed down by the driver, for it was too hot, in the last 5m0s")).holding(file, before300(`{}`)),
+			onGPUs("at the power cap, by a driver that counts it as heat, too", nil, throttle(func(t *probe.Throttle) { t.Thermal, t.PowerCap = ns(201*second), ns(200*second) })).
+				holding(file, before300(`{"thermal":1000000000,"power_cap":2000000}`)),
+			onGPUs("warm and at the power cap", nil, throttle(func(t *probe.Throttle) { t.Thermal, t.PowerCap = ns(60*second), ns(200*second) }),
+				says(Warn, "warm", "at most 10 %", "20 %", "slowed down by the driver, for it was too hot, in the last 5m0s")).holding(file, before300(`{}`)),
 			onGPUs("an instant in the first run", nil, mask(0x48), just("hardware slowdown and hardware thermal slowdown")),
-			onGPUs("an instant decides nothing", nil, mask(0x80)).holding(file, before300(`{"in_a_row":9}`)),
+			onGPUs("an instant decides nothing", nil, mask(0x80)).holding(file, before300(`{"in_a_row":1}`)),
+			onGPUs("instants decide nothing where the time is counted", nil, throttle(func(t *probe.Throttle) { t.Now, t.PowerBrake = probe.Known(uint64(0x80)), ns(second) })).
+				holding(file, before300(`{"in_a_row":9}`)),
+			onGPUs("the power brake in the third run, and its counter stands still", nil, mask(0x80), says(Fail, "brake", "", "power brake", "slowed down in 3 runs in a row")).
+				holding(file, before300(`{"in_a_row":2}`)),
+			onGPUs("heat in the fourth run, and its counter stands still", nil, throttle(func(t *probe.Throttle) { t.Now, t.HardwareThermal = probe.Known(uint64(0x48)), ns(7*second) }),
+				says(Fail, "hot", "", "hardware slowdown and hardware thermal slowdown", "slowed down in 4 runs in a row")).holding(file, before300(`{"in_a_row":3,"hardware":7000000000}`)),
 			onGPUs("too much power, in the second run", nil, mask(0x8), just("hardware slowdown")).holding(file, before300(`{"in_a_row":1}`)),
 			onGPUs("too much power, in the third run", nil, mask(0x8), says(Fail, "power", "", "hardware slowdown", "slowed down in 3 runs in a row")).
 				holding(file, before300(`{"in_a_row":2}`)),

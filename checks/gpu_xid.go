@@ -145,7 +145,7 @@ func (c *gpuXid) unreadable(env *Env, err error) []Finding {
 	if !env.hasDriver() {
 		return []Finding{{Code: "gpu.xid.absent", Severity: Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"}}
 	}
-	return unreadable(err)
+	return env.unreadableLog("check_gpu_xid", err)
 }
 
 // hasDriver says whether there is a driver that could have logged anything.

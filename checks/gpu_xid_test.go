@@ -135,11 +135,10 @@ func (s scenario) withoutDriver() scenario {
 
 var noDriver = []Finding{{Code: "gpu.xid.absent", Severity: Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"}}
 
-// loud is a finding that syslog hears of, too.
+// loud is a finding that goes to syslog as well, once.
 func loud(f Finding) []Finding {
-	again := f
-	again.Syslog = true
-	return []Finding{f, again}
+	f.Loud = true
+	return []Finding{f}
 }
 
 func switchFinding(severity Severity, code int, remedy Remedy, got, message string) Finding {
@@ -191,6 +190,14 @@ func init() {
 			want: []Finding{switchFinding(Warn, 11004, FixConfig, once90k+"Non-fatal, Link 36 ingress invalid ACL (First)",
 				"SXid 11004 (ingress of a port: error), since "+at90k+": see to the driver and its settings")}},
 		scenario{name: "strict", words: of("-s"), files: xidNode(watch), want: []Finding{strict}},
+		scenario{name: "a memory error blames no application", files: xidNode("90000 " + onC1 + "94, pid=4711, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"),
+			want: []Finding{xidFinding(Warn, 94, RestartApp, once90k+"Contained: CE User Channel (0x9). RST: No, D-RST: No",
+				"Xid 94 (contained memory error), since "+at90k+": process 4711 python was hit: restart it")}},
+		scenario{name: "a memory error, no process known", files: xidNode("90000 " + onC1 + "94, pid='<unknown>', name=<unknown>, Contained"),
+			want: []Finding{xidFinding(Warn, 94, RestartApp, once90k+"Contained", "Xid 94 (contained memory error), since "+at90k+": an application was hit: restart it")}},
+		scenario{name: "a bank waits for a reset", files: xidNode("90000 " + onC1 + "177, Bank Remapper: New bank marked for remapping, reset gpu to activate."),
+			want: []Finding{xidFinding(Warn, 177, NoRemedy, once90k+"Bank Remapper: New bank marked for remapping, reset gpu to activate",
+				"Xid 177 (a memory bank is to be remapped by the next reset), since "+at90k+": reset the GPU when it is idle")}},
 		scenario{name: "strict, an unknown code", words: of("-s"), files: xidNode("90000 " + onC1 + "999, new"), want: loud(unknown)},
 		scenario{name: "an unknown code is loud", files: xidNode("90000 " + onC1 + "999, new"), want: loud(unknown)},
 		scenario{name: "too old to count", words: of("1"), files: xidNode(watch)},
@@ -235,6 +242,8 @@ func init() {
 		scenario{name: "a file that cannot be read", words: of("/var/log"), files: with(xidNode(), "var/log/", "x"), broken: true,
 			want: unreadable(fmt.Errorf("read /var/log: is a directory"))},
 
+		scenario{name: "a container without the log", files: with(xidNode(), "dev/kmsg", ""), broken: true, want: []Finding{{Code: "probe.contained", Severity: Skip,
+			Message: "check_gpu_xid:  this container does not show the kernel's log"}}}.contained(),
 		scenario{name: "no log", files: with(xidNode(), "dev/kmsg", ""), broken: true, want: unreadable(fmt.Errorf("open /dev/kmsg: no such file or directory"))},
 		scenario{name: "no boot time", files: with(xidNode(off), "proc/stat", "garbage\n"), broken: true, want: unreadable(fmt.Errorf("parse /proc/stat: invalid argument"))},
 		scenario{name: "no boot time, no errors", files: with(xidNode(), "proc/stat", "garbage\n"), broken: true},

@@ -180,7 +180,7 @@ func TestCarries(t *testing.T) {
 func TestHCATable(t *testing.T) {
 	t.Parallel()
 	id := regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{4}$`)
-	modules := []string{"mlx5_ib", "efa", "bnxt_re", "irdma"}
+	modules := []string{"mlx5_ib", "efa", "bnxt_re", "irdma", "hfi1"}
 	used := map[string]bool{}
 	f := hcaTable(t)
 	for _, m := range f.HCAs {

@@ -30,9 +30,9 @@ func init() {
 const (
 	historyVersion  = 1
 	historyDevices  = 256
-	historyCounters = 64 // of a device
-	historyPoints   = 32 // of a counter
-	historyMarks    = 64 // of a kind, of a device
+	historyCounters = 200 // of a device
+	historyPoints   = 32  // of a counter
+	historyMarks    = 64  // of a kind, of a device
 	historyAge      = 31 * 24 * time.Hour
 )
 

@@ -34,10 +34,18 @@ func init() {
 	})
 }
 
-// The words of an InfiniBand port that carries traffic.
+// The words of the kernel for what a port is, state and phys_state. One that carries
+// traffic is ACTIVE and LinkUp.
 const (
 	ibActive = "ACTIVE"
-	ibLinkUp = "LinkUp"
+	ibDown   = "DOWN"
+	ibInit   = "INIT"
+	ibArmed  = "ARMED"
+
+	ibLinkUp   = "LinkUp"
+	ibPolling  = "Polling"
+	ibTraining = "PortConfigurationTraining"
+	ibDisabled = "Disabled"
 )
 
 func (c *hwIB) Run(_ context.Context, env *Env) []Finding {

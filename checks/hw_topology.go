@@ -86,6 +86,7 @@ type topologyJudge struct {
 	ports    int       // of them; the planes of one are one, and EFA's are none
 	unread   int       // adapters that are there, nobody knows where
 	blurred  int       // adapters of which only the bridges are known
+	starting *fabric   // a boot has not brought all of its adapters up yet; else nil
 	findings []Finding
 }
 
@@ -113,6 +114,9 @@ func (c *hwTopology) Run(_ context.Context, env *Env) []Finding {
 	if len(t.findings) == 0 && c.File == "" {
 		return skip
 	}
+	if t.starting != nil {
+		return t.starting.settle(t.findings, "topology.far", "topology.shared", "topology.missing")
+	}
 	return t.findings
 }
 
@@ -124,6 +128,11 @@ func (t *topologyJudge) askNICs() (skip []Finding) {
 	f, findings := t.env.askFabric(hwTopologyName)
 	if f == nil {
 		return t.sort(findings)
+	}
+	if _, settling := f.sinceBoot(); settling {
+		if lacking, err := f.lacking(); err != nil || len(lacking) > 0 {
+			t.starting = f
+		}
 	}
 	ports, findings := f.judged(nil, "")
 	skip = t.sort(findings)

@@ -2,7 +2,9 @@ package checks
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 )
 
 // judgeNUMA warns of NUMA nodes that cannot be true.
@@ -52,36 +54,63 @@ func (t *topologyJudge) untold() {
 	})
 }
 
-// contradicted finds devices that are below one root port, but on another NUMA node
-// than most of those there. Of two that differ it is the GPU.
+// contradicted finds devices below one root port that are on different NUMA nodes. Wrong
+// are those that are not on the root port's own or, where it tells none, on that of most.
+// Of as many on one node as on another none is blamed. A device alone below its root port
+// has to be on the root port's own.
 func (t *topologyJudge) contradicted() {
-	byRoot := map[string]map[int]int{} // how much there is on each NUMA node
-	name := map[string]map[int]string{}
-	t.each(func(kind string, a *Located) {
+	type place struct {
+		nodes map[int]int
+		names map[int]string
+		all   []string
+	}
+	byRoot := map[string]*place{}
+	var roots []string
+	t.each(func(_ string, a *Located) {
 		if a.NUMA < 0 || len(a.Bridges) == 0 {
 			return
 		}
 		root := a.Bridges[0]
 		if byRoot[root] == nil {
-			byRoot[root], name[root] = map[int]int{}, map[int]string{}
+			byRoot[root] = &place{nodes: map[int]int{}, names: map[int]string{}}
+			roots = append(roots, root)
 		}
-		byRoot[root][a.NUMA] += map[string]int{"gpu": 2, "hca": 3}[kind]
-		name[root][a.NUMA] = a.String()
+		at := byRoot[root]
+		at.nodes[a.NUMA]++
+		at.names[a.NUMA] = " with " + a.String()
+		at.all = append(at.all, fmt.Sprintf("%s on NUMA node %d", a, a.NUMA))
 	})
+	right := map[string]int{}
+	for _, root := range roots {
+		at := byRoot[root]
+		own := t.env.Host.PCIDevice(root).NUMA
+		for node, n := range at.nodes {
+			if most, known := right[root]; !known || n > at.nodes[most] || n == at.nodes[most] && node < most {
+				right[root] = node
+			}
+		}
+		tied := slices.ContainsFunc(slices.Collect(maps.Keys(at.nodes)), func(node int) bool {
+			return node != right[root] && at.nodes[node] == at.nodes[right[root]]
+		})
+		switch {
+		case len(at.all) == 1 && own >= 0: // nothing else shares the root port
+			right[root] = own
+		case len(at.nodes) == 1: // a site may have set those of all devices
+		case at.nodes[own] > 0:
+			right[root] = own
+		case tied:
+			delete(right, root)
+			t.report(Device{Kind: "bridge", PCI: root}, Finding{Code: "topology.numa", Severity: Warn, Want: "one NUMA node below one root port"}, "%s", strings.Join(at.all, ", "))
+		}
+	}
 	t.each(func(kind string, a *Located) {
 		if a.NUMA < 0 || len(a.Bridges) == 0 {
 			return
 		}
 		root := a.Bridges[0]
-		most := a.NUMA
-		for node, n := range byRoot[root] {
-			if n > byRoot[root][most] || n == byRoot[root][most] && node < most {
-				most = node
-			}
-		}
-		if most != a.NUMA {
-			f := Finding{Code: "topology.numa", Severity: Warn, Want: fmt.Sprintf("NUMA node %d", most), Got: fmt.Sprint(a.NUMA)}
-			t.report(a.device(kind), f, "is below one root port %s with %s", root, name[root][most])
+		if node, known := right[root]; known && node != a.NUMA {
+			f := Finding{Code: "topology.numa", Severity: Warn, Want: fmt.Sprintf("NUMA node %d", node), Got: fmt.Sprint(a.NUMA)}
+			t.report(a.device(kind), f, "is below root port %s%s", root, byRoot[root].names[node])
 		}
 	})
 }

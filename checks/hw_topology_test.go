@@ -21,11 +21,12 @@ func hgxNetwork() *Platform {
 
 // topologyFinding is about a GPU, or the adapter or disk beside it.
 func topologyFinding(kind string, i int, f Finding, text string) Finding {
+	serial, uuid := fmt.Sprintf("165%07d", i), fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i)
 	f.Device = map[string]Device{
-		"gpu":  {Kind: "gpu", Name: fmt.Sprintf("gpu%d", i), PCI: fakenvml.Address(i)},
+		"gpu":  {Kind: "gpu", Name: fmt.Sprintf("gpu%d", i), PCI: fakenvml.Address(i), Serial: serial, UUID: uuid},
 		"hca":  {Kind: "hca", Name: fmt.Sprintf("mlx5_%d", i), PCI: fakesys.HCAAddress(i)},
 		"nvme": {Kind: "nvme", PCI: fakesys.NVMeAddress(i)},
-		"gone": {Kind: "gpu", PCI: fakenvml.Address(i)},
+		"gone": {Kind: "gpu", PCI: fakenvml.Address(i), Serial: serial, UUID: uuid},
 	}[kind]
 	f.Message = hwTopologyName + ":  " + f.Device.String() + ": " + text + wantGot(f)
 	return f
@@ -197,11 +198,17 @@ func numaTopologies() []scenario {
 		onFabric("garbage for a NUMA node", nil, func(n *fakesys.Node) { n.Set(fakenvml.Address(3), "numa_node", "\xff") }, numa("gpu", 3, peers, "", untold)),
 		onFabric("a machine with one NUMA node", nil, func(n *fakesys.Node) { onNUMA(n, "-1") }).on(hgxNetwork()),
 		asIs(onFabric("one GPU is on another NUMA node than its root port", nil, func(n *fakesys.Node) { n.Set(fakenvml.Address(3), "numa_node", "1") },
-			numa("gpu", 3, "NUMA node 0", "1", "is below one root port 0000:33:01.0 with mlx5_3 0000:23:00.0"))),
+			numa("gpu", 3, "NUMA node 0", "1", "is below root port 0000:33:01.0 with mlx5_3 0000:23:00.0"))),
+		asIs(onFabric("one adapter is on another NUMA node than its root port", nil, func(n *fakesys.Node) { n.Set(fakesys.HCAAddress(3), "numa_node", "1") },
+			numa("hca", 3, "NUMA node 0", "1", "is below root port 0000:33:01.0 with gpu3 0000:13:00.0"))),
+		asIs(onFabric("one of the two is on another NUMA node, and the root port tells none", nil, func(n *fakesys.Node) {
+			n.Set("0000:33:01.0", "numa_node", "-1").Set(fakesys.HCAAddress(3), "numa_node", "1")
+		}, about(name, Device{Kind: "bridge", PCI: "0000:33:01.0"}, Finding{Code: "topology.numa", Severity: Warn, Want: "one NUMA node below one root port"},
+			"gpu3 0000:13:00.0 on NUMA node 0, mlx5_3 0000:23:00.0 on NUMA node 1"))),
 		asIs(onFabric("one adapter is on another NUMA node than two GPUs", nil, func(n *fakesys.Node) {
 			n.Move(fakenvml.Address(2), railBridges(3, "05")...).Move(fakesys.HCAAddress(2), railBridges(3, "06")...)
 			n.Set(fakesys.HCAAddress(3), "numa_node", "1")
-		}, numa("hca", 3, "NUMA node 0", "1", "is below one root port 0000:33:01.0 with mlx5_2 0000:22:00.0"))),
+		}, numa("hca", 3, "NUMA node 0", "1", "is below root port 0000:33:01.0 with mlx5_2 0000:22:00.0"))),
 		onFabric("all GPUs on one NUMA node", nil, func(n *fakesys.Node) { onNUMA(n, "0"); cpus(n, "0-1") }, unbalanced).on(hgxNetwork()),
 		onFabric("all GPUs on one NUMA node, of one", nil, func(n *fakesys.Node) { onNUMA(n, "0"); cpus(n, "0") }).on(hgxNetwork()),
 		onFabric("all GPUs on one NUMA node, nobody knows of how many", nil, func(n *fakesys.Node) { onNUMA(n, "0") }).on(hgxNetwork()),
@@ -212,6 +219,11 @@ func numaTopologies() []scenario {
 // otherTopologies are healthy nodes of other kinds.
 func otherTopologies() (list []scenario) {
 	grace := &Platform{Name: "GB200", NetworkPorts: 4, NetworkGPUs: 1, GPUNetwork: NearNUMA}
+	alone := topologyFinding("hca", 0, Finding{Code: "topology.numa", Severity: Warn, Want: "NUMA node 0", Got: "1"}, "is below root port 0000:30:02.0")
+	list = append(list, onNode(fakesys.GB200().Set(fakesys.HCAAddress(0), "numa_node", "1"), "one adapter is on another NUMA node than the root port that it has for itself", nil, alone).on(grace))
+	wrong := Finding{Code: "topology.numa", Severity: Warn, Want: "NUMA node 0", Got: "3"}
+	list = append(list, onNode(fakesys.RoCE().Set(fakesys.HCAAddress(3), "numa_node", "3"), "one RoCE adapter is on a NUMA node without a GPU", nil,
+		about(hwTopologyName, Device{Kind: "hca", Name: "rocep3s0", PCI: fakesys.HCAAddress(3)}, wrong, "is below root port 0000:33:01.0 with gpu3 0000:13:00.0")).on(hgxNetwork()))
 	for name, n := range map[string]struct {
 		sys *fakesys.Node
 		on  *Platform

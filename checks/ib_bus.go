@@ -10,7 +10,7 @@ import (
 
 // The HCAs that the PCI bus has, whatever the RDMA drivers make of them.
 
-const lackingDo = "The adapter is there and its RDMA driver has not taken it: see dmesg | grep -e mlx5 -e ADDRESS (firmware that does not start, health errors), lsmod | grep mlx5_ib. Reboot with the power off for a minute; if it stays reseat or replace the adapter."
+const lackingDo = "The adapter is there and its RDMA driver has not taken it: see dmesg | grep ADDRESS (firmware that does not start, health errors), and lsmod for mlx5_ib (Omni-Path: hfi1, Broadcom: bnxt_re, Intel: irdma). Reboot with the power off for a minute; if it stays reseat or replace the adapter."
 
 // givenAway are the drivers of devices that belong to a virtual machine or to a
 // program, and not to the node.
@@ -18,6 +18,13 @@ var givenAway = []string{"vfio-pci", "pci-stub", "xen-pciback", "uio_pci_generic
 
 // classIB is what the PCI bus calls an InfiniBand controller.
 const classIB = "0207"
+
+// ibOnBus says whether a device is for InfiniBand, or for Omni-Path, which the PCI bus calls
+// a fabric controller.
+func ibOnBus(d *probe.PCIDevice) bool {
+	m := hcaModel(d.Vendor, d.Device, "")
+	return strings.HasPrefix(d.Class, classIB) || m != nil && m.Module == "hfi1"
+}
 
 // busHCAs are the HCAs on the PCI bus that are the node's own.
 func (e *Env) busHCAs() (list []probe.PCIDevice, err error) {
@@ -28,7 +35,7 @@ func (e *Env) busHCAs() (list []probe.PCIDevice, err error) {
 		if slices.Contains(givenAway, d.Driver) {
 			continue
 		}
-		if strings.HasPrefix(d.Class, classIB) || hcaModel(d.Vendor, d.Device, "") != nil {
+		if ibOnBus(&d) || hcaModel(d.Vendor, d.Device, "") != nil {
 			list = append(list, d)
 		}
 	}
@@ -37,7 +44,8 @@ func (e *Env) busHCAs() (list []probe.PCIDevice, err error) {
 
 // lacking are the HCAs on the PCI bus that should be an RDMA device, and are not:
 // those of InfiniBand, and Ethernet adapters of which most of the same kind are
-// one. A function whose sister is one may share it, as bonds do.
+// one. A function beside one that is an RDMA device needs most of its kind at its
+// own place on the card: cards may serve RDMA by their first function alone.
 func (f *fabric) lacking() (list []probe.PCIDevice, err error) {
 	bus, err := f.env.busHCAs()
 	isOne := map[string]bool{}
@@ -46,21 +54,46 @@ func (f *fabric) lacking() (list []probe.PCIDevice, err error) {
 	}
 	of, all := map[string]int{}, map[string]int{} // by kind
 	kind := func(d *probe.PCIDevice) string { return d.Vendor + ":" + d.Device }
+	place := func(d *probe.PCIDevice) string { return kind(d) + strings.TrimPrefix(d.Address, card(d.Address)) }
 	for i := range bus {
-		all[kind(&bus[i])]++
-		if isOne[bus[i].Address] {
-			of[kind(&bus[i])]++
+		for _, k := range []string{kind(&bus[i]), place(&bus[i])} {
+			all[k]++
+			if isOne[bus[i].Address] {
+				of[k]++
+			}
 		}
 	}
+	most := func(k string) bool { return of[k]*2 > all[k] }
 	for i := range bus {
 		d := &bus[i]
-		switch most := of[kind(d)]*2 > all[kind(d)]; {
+		switch {
 		case isOne[d.Address]:
-		case strings.HasPrefix(d.Class, classIB), most && !isOne[card(d.Address)] && f.env.Host.NetMaster(d.Address) == "":
+		case ibOnBus(d), most(kind(d)) && (!isOne[card(d.Address)] || most(place(d))) && !f.takenOver(d.Address):
 			list = append(list, *d)
 		}
 	}
 	return list, err
+}
+
+// takenOver says whether an Ethernet function has no RDMA device because another one
+// serves its port: that of a LAG or a bond, or one with several ports.
+func (f *fabric) takenOver(pci string) bool {
+	master := f.env.Host.NetMaster(pci)
+	if master != "" && f.env.Host.NetIf(master).Bond != nil {
+		return true
+	}
+	for i := range f.Ports {
+		p := &f.Ports[i]
+		if p.PCI == "" || p.PCI == pci || card(p.PCI) != card(pci) {
+			continue
+		}
+		l := f.lagOf(p)
+		if len(p.HCA.Ports) > 1 || master != "" && master == f.env.Host.NetMaster(p.PCI) ||
+			l != nil && slices.ContainsFunc(l.members, func(m probe.NetIf) bool { return m.PCI == pci }) {
+			return true
+		}
+	}
+	return false
 }
 
 // card is the address of a device without its function: ports of one card differ

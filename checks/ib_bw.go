@@ -89,7 +89,7 @@ var ibBWDo = activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width a
 	"ib.bw.cuda":     "Build perftest with CUDA (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h) and name it with -p, or use check_ib_bw_non_gdr. Distributions' packages have no CUDA.",
 	"ib.bw.kind":     "Nothing: this adapter has another transport than ib_write_bw uses. Its vendor has tests of its own.",
 	"ib.bw.gid":      "The port has no address that RoCE v2 could use: check_ib_gid says more.",
-	"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port; else see nvidia-smi.",
+	"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port, or if its compute mode is meant to be exclusive (default: nvidia-smi -i INDEX -c 0); else see nvidia-smi.",
 	"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
 	"ib.bw.repeated": "Nothing, if it is rare: the port works. If the same port reports it repeatedly, run ib_write_bw by hand (see ib.bw.failed), and see check_ib_errors and the load of the node.",
 	"ib.bw.way":      "No such port has a rate: that is more likely the network's addresses than the ports. RoCE: an interface in a VRF (ip vrf show) reaches itself only with a new kernel, and with --pairs rails have to be one network (ip route get ADDRESS from ADDRESS): leave --pairs out, or the line. InfiniBand: sminfo, check_ib_gid. Of a port alone: name another beside it.",
@@ -204,6 +204,7 @@ type bwRun struct {
 	fabric *fabric
 	help   string // what the program says of its options
 	tests  []bwTest
+	ports  []*fabricPort          // those that are measured
 	reach  map[*fabricPort]string // the subnet in which others reach a port, "": not told
 	faults []bwFault
 	worked map[bwWay]bool

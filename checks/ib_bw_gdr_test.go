@@ -35,6 +35,8 @@ func testGDR(name string) {
 		on("memory cannot be registered", fakesys.Perftest{CUDA: true, Acts: map[string]string{"mlx5_3": "memory"}}, nil,
 			portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw.failed", Severity: Fail, Got: "Couldn't allocate MR"}, "memory of its GPU cannot be registered with the adapter (nvidia_peermem, or dma-buf)")),
 		gone,
+		on("its GPU allows one process", fakesys.Perftest{CUDA: true}, func(n *probe.NVML) { n.GPUs[3].Modes.Compute = probe.Known("exclusive") },
+			portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw.gpu", Severity: Skip, Got: "gpu3 " + h100s().GPUs[3].PCI}, "not measured: the compute mode of its GPU allows one process, and the test needs two")),
 		on("its GPU is in use", fakesys.Perftest{CUDA: true}, used, busy, left),
 	)
 }

@@ -142,6 +142,7 @@ func (b *bwRun) measure(t *bwTest, rate float64, together int) {
 	if b.c.GDR {
 		m.Peers = t.near.String()
 	}
+	m.Unlike = b.lessSlot(t.from, rate)
 	b.measured(m)
 	p, _ := b.env.platform()
 	if _, known := p.FloorOf(m.Test, m.Algorithm, m.Size, m.Ranks); known || m.Least > 0 || b.c.Both || b.c.size() < bwRateSize {
@@ -161,15 +162,39 @@ const (
 	bwRateSize = 1 << 20
 )
 
+// pcieShare is what a PCIe link leaves to data: it has a tenth of overhead (128b/130b,
+// headers of packets of 256 bytes).
+const pcieShare = 0.9
+
 // able is what a port can do at best, in Gb/s, and what bounds it: its rate, or its PCIe
-// link, which has a tenth of overhead (128b/130b, headers of packets of 256 bytes).
+// link.
 func (b *bwRun) able(p *fabricPort) (limit float64, of string) {
 	limit, of = p.Gbps(), "the port's "+p.Rate+" Gb/s"
 	at := b.env.locate(p.Device, p.PCI)
-	if pcie := at.Speed * float64(at.Width) * 0.9; p.PCI != "" && pcie > 0 && pcie < limit {
+	if pcie := at.Speed * float64(at.Width) * pcieShare; p.PCI != "" && pcie > 0 && pcie < limit {
 		limit, of = pcie, fmt.Sprintf("its PCIe link of %g GT/s x%d", at.Speed, at.Width)
 	}
 	return limit, of
+}
+
+// lessSlot says in what the PCIe slot of a port is less than that of a port like it, if that
+// explains its rate: a link that has lost lanes in a slot that has them explains nothing.
+func (b *bwRun) lessSlot(p *fabricPort, rate float64) string {
+	if p.PCI == "" {
+		return ""
+	}
+	able := func(l *pcieLink) float64 { return l.maxSpeed() * float64(l.maxWidth()) }
+	own := b.env.pcieLink(p.PCI)
+	for _, other := range b.ports {
+		if other.PCI == "" || other.HCA.Type != p.HCA.Type || other.Rate != p.Rate {
+			continue
+		}
+		best := b.env.pcieLink(other.PCI)
+		if limit := able(own) * pcieShare; limit > 0 && able(own) < able(best) && limit < p.Gbps() && rate >= bwShare*limit {
+			return fmt.Sprintf("its slot is %g GT/s x%d, that of %s %g GT/s x%d", own.maxSpeed(), own.maxWidth(), other.Name(), best.maxSpeed(), best.maxWidth())
+		}
+	}
+	return ""
 }
 
 func rateText(gbps float64) string { return rate(gbps, "Gb/s") }

@@ -47,6 +47,7 @@ func (b *bwRun) plan(ports []*fabricPort) {
 	if b.c.GDR {
 		ports = b.onGPUs(ports, ends, near)
 	}
+	b.ports = ports
 	add := func(from, to *fabricPort) {
 		b.tests = append(b.tests, bwTest{from: from, to: to, near: min(near[from], near[to]), test: probe.Perftest{
 			Program: b.c.Program, Server: *ends[to], Client: *ends[from], Size: b.c.size(), Duration: b.c.Duration,
@@ -127,9 +128,13 @@ func (b *bwRun) onGPUs(ports []*fabricPort, ends map[*fabricPort]*probe.Perftest
 		}
 		used[best]++
 		near[p] = gpus[best].near(&nic)
-		free := slices.ContainsFunc(b.gpus, func(g *probe.GPU) bool { return g.PCI == gpus[best].PCI })
-		if !free {
+		at := slices.IndexFunc(b.gpus, func(g *probe.GPU) bool { return g.PCI == gpus[best].PCI })
+		if at < 0 {
 			b.report(p.device(), Finding{Code: "ib.bw.gpu", Severity: Skip, Got: gpus[best].String()}, "not measured: its GPU is not free")
+			continue
+		}
+		if b.gpus[at].Modes.Compute.Value == "exclusive" { // server and client are two processes on it
+			b.report(p.device(), Finding{Code: "ib.bw.gpu", Severity: Skip, Got: gpus[best].String()}, "not measured: the compute mode of its GPU allows one process, and the test needs two")
 			continue
 		}
 		ends[p].GPU, ends[p].Env = b.gpuWords(best, gpus)

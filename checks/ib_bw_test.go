@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -45,6 +46,12 @@ func oneActs(act string) fakesys.Perftest {
 	return fakesys.Perftest{Acts: map[string]string{"mlx5_3": act}}
 }
 
+// lesserSlot has mlx5_3 in a slot of eight lanes.
+func lesserSlot(n *fakesys.Node) {
+	slot := path.Base(path.Dir(n.Dir(fakesys.HCAAddress(3))))
+	n.Set(slot, "max_link_width", "8").Set(slot, "current_link_width", "8").Set(fakesys.HCAAddress(3), "current_link_width", "8")
+}
+
 // bwScenarios are those that all names of the check have in common.
 func bwScenarios(name string, gdr bool) (list []scenario) {
 	memory := "RDMA write"
@@ -83,6 +90,12 @@ func bwScenarios(name string, gdr bool) (list []scenario) {
 		on("below the words", of("-w", "380"), oneActs("rate 371.50"), nil, says(Fail, "slow", "at least 380.0 Gb/s", "371.5 Gb/s", memory)),
 		below,
 		on("far from its peers", of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), nil, says(Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers, whose median is 391.4 Gb/s")),
+		on("far from its peers, in a lesser slot", of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), lesserSlot,
+			says(Warn, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers, whose median is 391.4 Gb/s (its slot is 32 GT/s x8, that of mlx5_0:1 32 GT/s x16)")),
+		on("slower than its lesser slot", of("-D", "1", "-s", "64K"), oneActs("rate 112.40"), lesserSlot,
+			says(Fail, "peers", "at least 352.3 Gb/s", "112.4 Gb/s", memory+": far from its peers, whose median is 391.4 Gb/s")),
+		on("far from its peers, with lanes lost", of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), func(n *fakesys.Node) { n.Set(fakesys.HCAAddress(3), "current_link_width", "8") },
+			says(Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers, whose median is 391.4 Gb/s")),
 		on("all are slow", nil, fakesys.Perftest{Rate: "250.00"}, nil, all...),
 		on("carries nothing", nil, oneActs("transfer"), nil, says(Fail, "failed", "", "Completion with error at client", "it has no rate")),
 		on("carries nothing once, and something when it is alone", nil, oneActs("transfer once"), nil,

@@ -90,6 +90,11 @@ func ClearIB(env *Env, words []string, who string) (cleared []string, err error)
 			}
 		}
 	}
+	for _, name := range env.messageDevices() {
+		if c.covers(name) && !slices.Contains(cleared, name) {
+			cleared = append(cleared, name)
+		}
+	}
 	slices.Sort(cleared)
 	list, _ := env.ibClears() // what cannot be read is begun anew
 	list = append(list, c)
@@ -110,7 +115,7 @@ func (d *deviceHistory) grew() bool {
 // now.
 func PortsOfThisBoot(env *Env) bool {
 	boot, err := env.Host.BootID()
-	return err == nil && boot != "" && slices.ContainsFunc([]string{ibErrorsPast, ibFlapsPast}, func(name string) bool {
+	return err == nil && boot != "" && slices.ContainsFunc([]string{ibErrorsPast, ibFlapsPast, kernelLogPast}, func(name string) bool {
 		var file struct {
 			Boot string `json:"boot"`
 		}

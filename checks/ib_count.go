@@ -13,6 +13,7 @@ import (
 // virtual functions. Fewer than COUNT fail, more are warned of. Without COUNT every
 // InfiniBand adapter on the PCI bus has to be an RDMA device, and so has an Ethernet
 // adapter if most of its kind are; it warns of a few ports fewer than the platform has.
+// It is skipped instead in the first five minutes after a boot, but not before a job.
 // -m counts those of one kind instead, whatever they are for: MODEL is a glob for the
 // name of the model (ConnectX-7), the type, the board id or the PCI id.
 //
@@ -34,7 +35,7 @@ func init() {
 		New:     func() Check { return &ibCount{} },
 		Do: map[string]string{
 			"ib.lacking":        lackingDo,
-			"ib.count":          "The message has the devices there are. See lspci -d 15b3: and dmesg for the one that is missing: reboot with the power off for a minute, reseat or replace it. If so many are right correct the line.",
+			"ib.count":          "The message has the devices there are. See lspci and dmesg for the one that is missing: reboot with the power off for a minute, reseat or replace it. If so many are right correct the line.",
 			"ib.count.platform": "Nodes of this platform have more ports. If this one was built with fewer say so: check_ib_count N. Else see lspci and dmesg.",
 		},
 	})
@@ -57,7 +58,7 @@ func (c *ibCount) Run(_ context.Context, env *Env) []Finding {
 		findings = append(findings, unreadable(err)...)
 	}
 	if c.Count > 0 {
-		return c.judge(f, names, lacking, findings)
+		return f.settle(c.judge(f, names, lacking, findings), "ib.count")
 	}
 	if c.Model == "" {
 		for i := range lacking {
@@ -70,7 +71,7 @@ func (c *ibCount) Run(_ context.Context, env *Env) []Finding {
 	if len(f.HCAs) == 0 && len(findings) == 0 {
 		return none
 	}
-	return findings
+	return f.settle(findings, "ib.lacking", "ib.count.platform")
 }
 
 // counts says whether a device is one of those that are counted.

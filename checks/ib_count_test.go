@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 
@@ -46,7 +47,11 @@ func init() {
 	noBus.files, noBus.links, noBus.node, noBus.nvml, noBus.broken = map[string]string{"sys/bus/pci/devices": ""}, nil, "", nil, true
 	bonded := fakesys.RoCE()
 	noRoCE(bonded, "rocep3s0")
+	bonded.AddBond("bond0", "active-backup 1", "eth13")
 	bonded.Links[bonded.Dir("eth13")+"/master"] = "../../../../virtual/net/bond0"
+	routed := fakesys.RoCE()
+	noRoCE(routed, "rocep3s0")
+	routed.Links[routed.Dir("eth13")+"/master"] = "../../../../virtual/net/vrf0"
 	testCheck(name,
 		onFabric("healthy", nil, nil).on(h100Network()),
 		onFabric("as many as wanted", of("8"), nil).orTable(map[string]any{"count": int64(8)}),
@@ -61,6 +66,14 @@ func init() {
 		onFabric("of a model that is not there", of("-m", "BlueField-3*", "2"), nil, count(Fail, ReseatOrRMA, "2", "0", "0 RDMA devices, want 2")),
 		onRoCE("one of RoCE is no RDMA device", nil, func(n *fakesys.Node) { noRoCE(n, "rocep3s0") }, lacksFinding(name, lacksText)),
 		onNode(bonded, "one of RoCE is part of a bond", nil),
+		onNode(routed, "one of RoCE in a VRF is no RDMA device", nil, lacksFinding(name, lacksText)),
+		onNode(dualRoCE(noSecondPort), "the second port of a card is no RDMA device", nil, lacksSecond(name)),
+		onNode(dualRoCE(func(n *fakesys.Node) {
+			for i := range 8 {
+				noRoCE(n, fmt.Sprintf("rocep%ds0f1", i))
+			}
+		}), "cards with RDMA on their first port alone", nil),
+		onNode(opaAlone(), "Omni-Path without an RDMA device", nil, opaLacks(name)),
 		onNode(fakesys.NDH100v5(), "a virtual machine", of("8")),
 		onNode(fakesys.GB200(), "a tray", of("4")),
 		onNode(fakesys.GB200(), "the DPUs of a tray", of("-m", "BlueField-3*", "2")),
@@ -75,9 +88,4 @@ func init() {
 }
 
 // noRoCE is [noRDMADevice] of another name.
-func noRoCE(n *fakesys.Node, device string) {
-	dir := n.Dir(device)
-	maps.DeleteFunc(n.Files, func(f, _ string) bool { return strings.HasPrefix(f, dir+"/") })
-	delete(n.Links, "sys/class/infiniband/"+device)
-	delete(n.Links, dir+"/device")
-}
+func noRoCE(n *fakesys.Node, device string) { n.NoRDMA(device) }

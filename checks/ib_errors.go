@@ -3,9 +3,9 @@ package checks
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -14,8 +14,10 @@ import (
 // the DEVICEs, by how much they have grown and never by what they are: the first run
 // after a boot judges nothing. Each counter has its own limit, of which docs/fabric.md
 // has the table: any growth in the last hour, or a rate in a second, a minute or an
-// hour. What another node, a switch or the application can cause is warned of; what
-// only a bad link of this node does fails, once it goes on. When more than half of the
+// hour. RoCE ports are judged by the statistics of their network interfaces, too, and
+// AWS's EFA by the counters of the device. What another node, a switch or the application
+// can cause is warned of; what only a bad link of this node does fails, once it goes on.
+// A port that counts more than 100 times as much as the others of its kind is warned of. When more than half of the
 // ports, of at least four, count the same at once it is the fabric, and one warning.
 // A failure ends by itself when the counter has been quiet for an hour, or with
 // "nhc-gpu clear --ib". A counter that has reached its maximum and stopped there is
@@ -124,48 +126,104 @@ type ibCounted struct {
 func (j *ibErrorJudge) read(p *fabricPort) {
 	names := []string{ibDowned} // tells whether the link was lost, whatever the site makes of it
 	for i := range j.rows {
-		if c := &j.rows[i]; c.judged() && c.of(p.Layer) && c.Name != ibDowned {
+		if c := &j.rows[i]; c.read() && c.of(layerOf(p)) && c.Name != ibDowned {
 			names = append(names, c.Name)
 		}
 	}
 	j.env.At("read /sys/class/infiniband/%s/ports/%s/counters", p.Device, p.Port)
-	counts, err := j.env.Host.IBCounters(p.Device, p.Port, names)
+	nets := j.netDevs(p)
+	counts, err := j.env.Host.IBCounters(p.Device, p.Port, nets, names)
 	if err != nil {
 		j.findings = append(j.findings, j.unknown(p.device(), err))
 	}
+	if len(counts) > 0 {
+		for _, dev := range nets {
+			// link_downed of a RoCE port stands still
+			if c, err := j.env.Host.Carrier(dev); p.Layer == layerEth && err == nil && c.Known {
+				counts[ibDowned] += c.Downs
+			}
+		}
+		j.excuse(p, counts)
+		traffic, _ := j.env.Host.IBCounters(p.Device, p.Port, nil, []string{ibTraffic}) // no counter of errors
+		maps.Copy(counts, traffic)
+	}
 	j.ports = append(j.ports, ibCounted{p, counts})
 }
+
+// Names in the history: whether a port was up, and how much of a counter has grown
+// while its link trained.
+const (
+	ibWasUp   = "up"
+	ibExcused = "excused "
+)
+
+// excuse adds up how much the counters that a training link moves have grown between
+// runs of which one saw the link lost or down. The growth of other intervals counts.
+func (j *ibErrorJudge) excuse(p *fabricPort, counts map[string]uint64) {
+	up, known := j.history.last(p.Name(), ibWasUp)
+	trained := !portActive(p.IBPort) || known && up == 0
+	if n, ok := counts[ibDowned]; ok {
+		trained = trained || j.history.grown(p.Name(), ibDowned, n, 0, 0).n > 0
+	}
+	for i := range j.rows {
+		c := &j.rows[i]
+		n, ok := counts[c.Name]
+		if !ok || !c.Link {
+			continue
+		}
+		excused, _ := j.history.last(p.Name(), ibExcused+c.Name)
+		if trained {
+			excused += j.history.grown(p.Name(), c.Name, n, c.width(), 0).n
+		}
+		counts[ibExcused+c.Name] = excused
+	}
+	counts[ibWasUp] = 0
+	if portActive(p.IBPort) {
+		counts[ibWasUp] = 1
+	}
+}
+
+// ibTraffic is the counter of packets that tells which ports are at work.
+const ibTraffic = "counters/port_rcv_packets"
 
 // ibExcess is a counter of a port that has grown too fast.
 type ibExcess struct {
 	port   *fabricPort
 	row    *ibCounter
-	rate   float64
-	now    bool // it does so now; if not it has done so too often
-	fresh  bool // it has grown since the last run
-	spells int  // how often it has in the last hour
+	all    growth
+	own    growth // without what it grew while the link trained
+	fresh  bool   // it has grown since the last run
+	spells int    // how often it has in the last hour
+	worst  string // how it stands out where most ports count the same; "": it does not
+}
+
+// over says whether growth is beyond a limit of the row.
+func (c *ibCounter) over(g growth) bool {
+	rate := c.rate(g)
+	return c.Warn >= 0 && rate > c.Warn || c.Fail >= 0 && rate > c.Fail
 }
 
 func (j *ibErrorJudge) judge() {
 	for i := range j.rows {
 		c := &j.rows[i]
+		if c.Outlier >= 0 {
+			j.outliers(c)
+		}
 		if !c.judged() {
 			continue
 		}
-		for _, layer := range []string{layerIB, layerEth} {
+		for _, layer := range []string{layerIB, layerEth, layerEFA} {
 			list, peers := j.excess(c, layer)
 			if peers >= ibPeers && 2*len(list) > peers {
 				j.findings = append(j.findings, j.everywhere(c, layer, list, peers))
-				continue
+				list = standOut(list)
 			}
 			for _, x := range list {
 				j.findings = append(j.findings, j.one(x))
 			}
 		}
 	}
-	for _, p := range j.ports {
-		j.full(p)
-	}
+	j.full()
 }
 
 // excess are the ports with a link layer whose counter grows too fast; peers are all
@@ -173,18 +231,23 @@ func (j *ibErrorJudge) judge() {
 func (j *ibErrorJudge) excess(c *ibCounter, layer string) (list []ibExcess, peers int) {
 	for _, p := range j.ports {
 		n, ok := p.counts[c.Name]
-		if !ok || (p.Layer == layerEth) != (layer == layerEth) {
+		if !ok || layerOf(p.fabricPort) != layer || !c.of(layer) {
 			continue
 		}
 		peers++
-		g := j.history.grown(p.Name(), c.Name, n, c.width(), c.window())
+		g := j.grown(&p, c)
 		if _, begun := j.history.begun(p.Name(), c.Name); !g.known && !begun {
 			continue
 		}
-		rate := c.rate(g) // 0 if the last run was just now: what was too often is so still
-		x := ibExcess{port: p.fabricPort, row: c, rate: rate, spells: len(j.spells(p.Name(), c))}
-		x.now = c.Warn >= 0 && rate > c.Warn || c.Fail >= 0 && rate > c.Fail
-		if x.now || c.Again > 0 && x.spells >= c.Again {
+		// The rate is 0 if the last run was just now: what was too often is so still.
+		x := ibExcess{port: p.fabricPort, row: c, all: g, own: g, spells: len(j.spells(p.Name(), c))}
+		if excused, ok := p.counts[ibExcused+c.Name]; ok {
+			if _, begun := j.history.begun(p.Name(), ibExcused+c.Name); begun {
+				excused = j.history.grown(p.Name(), ibExcused+c.Name, excused, 0, c.window()).n
+			}
+			x.own.n -= min(g.n, excused)
+		}
+		if c.over(g) || c.Again > 0 && x.spells >= c.Again {
 			x.fresh = j.history.grown(p.Name(), c.Name, n, c.width(), 0).n > 0
 			list = append(list, x)
 		}
@@ -192,34 +255,117 @@ func (j *ibErrorJudge) excess(c *ibCounter, layer string) (list []ibExcess, peer
 	return list, peers
 }
 
+// grown is the growth of a counter of a port without that of its parts.
+func (j *ibErrorJudge) grown(p *ibCounted, c *ibCounter) growth {
+	g := j.history.grown(p.Name(), c.Name, p.counts[c.Name], c.width(), c.window())
+	for _, part := range c.Parts {
+		if n, ok := p.counts[part]; ok {
+			g.n -= min(g.n, j.history.grown(p.Name(), part, n, c.width(), c.window()).n)
+		}
+	}
+	return g
+}
+
+// ibAlone is how many times the median of the other ports is too much.
+const ibAlone = 100
+
+// outliers warns of ports whose counter grows much faster than that of the others of their
+// kind. Only ports count that receive a tenth of the packets at least: a job that uses one
+// port has the counters of that one grow.
+func (j *ibErrorJudge) outliers(c *ibCounter) {
+	type figures struct {
+		port          *fabricPort
+		rate, packets float64
+	}
+	kinds := map[string][]figures{}
+	for i := range j.ports {
+		p := &j.ports[i]
+		n, ok := p.counts[c.Name]
+		g := j.history.grown(p.Name(), c.Name, n, c.width(), 0)
+		if !ok || !g.known {
+			continue
+		}
+		packets := 0.0
+		if n, ok := p.counts[ibTraffic]; ok {
+			if g := j.history.grown(p.Name(), ibTraffic, n, 0, 0); g.known {
+				packets = g.per(time.Second)
+			}
+		}
+		kinds[portKind(p.fabricPort)] = append(kinds[portKind(p.fabricPort)], figures{p.fabricPort, c.rate(g), packets})
+	}
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		for _, p := range kinds[kind] {
+			var others []float64
+			for _, q := range kinds[kind] {
+				if q.port != p.port && 10*q.packets >= p.packets {
+					others = append(others, q.rate)
+				}
+			}
+			if len(others) < ibPeers-1 || p.rate <= c.Outlier {
+				continue
+			}
+			slices.Sort(others)
+			if usual := others[len(others)/2]; p.rate > ibAlone*usual {
+				f := Finding{Code: "ib.errors." + c.base(), Severity: Warn, Remedy: c.Remedy, Got: figure(p.rate),
+					Want: fmt.Sprintf("at most %g a %s, or %d times the %s of the other ports", c.Outlier, c.Per, ibAlone, figure(usual))}
+				j.findings = append(j.findings, j.finding(p.port.device(), f, "%s", c.base()))
+			}
+		}
+	}
+}
+
 // everywhere is the finding about a counter that most ports count.
 func (j *ibErrorJudge) everywhere(c *ibCounter, layer string, list []ibExcess, peers int) Finding {
 	names := make([]string, len(list))
 	for i, x := range list {
-		names[i] = x.port.Name()
+		names[i] = x.port.Name() + " " + c.text(x.all)
 	}
-	text := fmt.Sprintf("%s:  %s of %d of %d %s ports at once, so it is the fabric: %s", ibErrorsName, c.base(), len(list), peers, layer, strings.Join(names, " "))
+	text := fmt.Sprintf("%s:  %s of %d of %d %s ports at once, so it is the fabric: %s %s", ibErrorsName, c.base(), len(list), peers, layer, strings.Join(names, ", "), c.unitText())
 	return Finding{Code: "ib.errors.fabric", Severity: Warn, Message: text, Remedy: CheckFabric}
+}
+
+// ibOutlier is how many times the median of the ports one must count to stand out.
+const ibOutlier = 10
+
+// standOut are those of many ports that count far more than most of them: the fabric
+// does not explain these.
+func standOut(list []ibExcess) (out []ibExcess) {
+	var rates []float64
+	for _, x := range list {
+		rates = append(rates, x.row.rate(x.all))
+	}
+	slices.Sort(rates)
+	median := rates[(len(rates)-1)/2]
+	for _, x := range list {
+		if x.row.rate(x.own) > ibOutlier*median {
+			x.worst = fmt.Sprintf(", more than %d times the median of %d ports (%s)", ibOutlier, len(list), figure(median))
+			out = append(out, x)
+		}
+	}
+	return out
 }
 
 // one is the finding about a counter of one port.
 func (j *ibErrorJudge) one(x ibExcess) Finding {
 	c := x.row
-	f := Finding{Code: "ib.errors." + c.base(), Severity: Warn, Remedy: c.Remedy, Got: strings.TrimSuffix(strconv.FormatFloat(x.rate, 'f', 1, 64), ".0")}
-	limit, text := c.Warn, c.base()
-	if c.Fail >= 0 && x.rate > c.Fail {
-		f.Severity, limit = Fail, c.Fail
+	f := Finding{Code: "ib.errors." + c.base(), Severity: Warn, Remedy: c.Remedy}
+	limit, text, got := c.Warn, c.base(), x.all
+	switch {
+	case c.Fail >= 0 && c.rate(x.own) > c.Fail:
+		f.Severity, limit, got = Fail, c.Fail, x.own
+	case c.Fail >= 0 && c.rate(x.all) > c.Fail:
+		limit = c.Fail
+		text += ", and the link was lost"
+	case x.worst != "" && c.Again > 0:
+		f.Severity, got = Fail, x.own
 	}
-	f.Want = c.limitText(limit)
+	text += x.worst
+	f.Want, f.Got = c.limitText(limit), c.text(got)
 	if c.Again > 0 && f.Severity == Warn {
 		if times := j.count(x); times >= c.Again {
 			f.Severity = Fail
 			text += fmt.Sprintf(" too fast %d times in an hour", times)
 		}
-	}
-	if f.Severity == Fail && c.Link && j.lost(x.port) {
-		f.Severity = Warn
-		text += ", and the link was lost"
 	}
 	if j.watch {
 		f.Severity = Warn
@@ -236,7 +382,7 @@ func (j *ibErrorJudge) spells(port string, c *ibCounter) []time.Time {
 // last hour.
 func (j *ibErrorJudge) count(x ibExcess) int {
 	list := j.spells(x.port.Name(), x.row)
-	if x.now && x.fresh && (len(list) == 0 || j.history.now.Sub(list[len(list)-1]) >= ibSpell) {
+	if x.row.over(x.own) && x.fresh && (len(list) == 0 || j.history.now.Sub(list[len(list)-1]) >= ibSpell) {
 		j.history.mark(x.port.Name(), x.row.Name, j.history.now)
 		return len(list) + 1
 	}
@@ -246,24 +392,31 @@ func (j *ibErrorJudge) count(x ibExcess) int {
 // ibDowned is the counter of how often a link was lost.
 const ibDowned = "counters/link_downed"
 
-// lost says whether the link of a port was lost in the last hour.
-func (j *ibErrorJudge) lost(p *fabricPort) bool {
-	at := slices.IndexFunc(j.ports, func(q ibCounted) bool { return q.fabricPort == p })
-	n, ok := j.ports[at].counts[ibDowned]
-	return ok && j.history.grown(p.Name(), ibDowned, n, 0, ibWindow).n > 0
-}
-
-// full warns of counters that count no more.
-func (j *ibErrorJudge) full(p ibCounted) {
-	var list []string
-	for i := range j.rows {
-		if c := &j.rows[i]; c.judged() {
-			if n, ok := p.counts[c.Name]; ok && c.full(n) {
-				list = append(list, fmt.Sprintf("%s (%d)", path.Base(c.Name), n))
+// full warns once of all counters that count no more.
+func (j *ibErrorJudge) full() {
+	const text = "at their maximum, and count no more: "
+	var all []string
+	var first Finding
+	for _, p := range j.ports {
+		var list []string
+		for i := range j.rows {
+			if c := &j.rows[i]; c.judged() && c.of(layerOf(p.fabricPort)) {
+				if n, ok := p.counts[c.Name]; ok && c.full(n) {
+					list = append(list, fmt.Sprintf("%s (%d)", path.Base(c.Name), n))
+				}
 			}
 		}
+		if len(list) > 0 {
+			all = append(all, p.Name()+" "+strings.Join(list, ", "))
+			first = j.finding(p.device(), Finding{Code: "ib.errors.full", Severity: Warn}, "%s%s", text, strings.Join(list, ", "))
+		}
 	}
-	if len(list) > 0 {
-		j.findings = append(j.findings, j.finding(p.device(), Finding{Code: "ib.errors.full", Severity: Warn}, "at their maximum, and count no more: %s", strings.Join(list, ", ")))
+	switch {
+	case len(all) == 1:
+		j.findings = append(j.findings, first)
+	case len(all) > 1:
+		f := Finding{Code: "ib.errors.full", Severity: Warn, Device: Device{Kind: "ports"}, Got: text + strings.Join(all, "; ")}
+		f.Message = fmt.Sprintf("%s:  counters of %s %s", ibErrorsName, plural(len(all), "port"), f.Got)
+		j.findings = append(j.findings, f)
 	}
 }

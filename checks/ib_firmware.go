@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,7 +14,7 @@ import (
 // ibFirmware checks the firmware of the adapters that carry jobs' traffic: it fits one
 // VERSION, each a match string (28.39.2048, '28.39.*', '/28\.(39|43)/'), and is no
 // older than MINIMUM. Without either, and beside them, it warns where adapters of one
-// board id have other firmware than most of them. -b looks at the adapters whose board
+// board id (of one PCI id where drivers tell no board) have other firmware than most of them. -b looks at the adapters whose board
 // id fits BOARD instead, a match string, whatever they are for. What is compared is the
 // firmware that runs: one that was flashed shows after a reset of the adapter.
 //
@@ -61,19 +62,34 @@ func (c *ibFirmware) Run(_ context.Context, env *Env) []Finding {
 	if len(list) == 0 {
 		return append(findings, Finding{Code: "ib.firmware.board", Severity: Skip, Message: ibFirmwareName + ":  no adapter to judge" + before(", none is a board ", c.Board, "")})
 	}
-	count := map[string]map[string]int{} // by board
 	for _, a := range list {
-		if a.Firmware != "" && a.Board != "" {
-			if count[a.Board] == nil {
-				count[a.Board] = map[string]int{}
-			}
-			count[a.Board][a.Firmware]++
-		}
-	}
-	for _, a := range list {
-		findings = append(findings, c.judge(f, a, fits, commonest(count[a.Board]))...)
+		findings = append(findings, c.judge(f, a, fits, list)...)
 	}
 	return findings
+}
+
+// usualFirmware is the firmware of most adapters of a board, and a name for these. Where no
+// firmware is that of more than half of them it is that of the first.
+func usualFirmware(list []*probe.HCA, board string) (firmware, of string) {
+	count, all, first := map[string]int{}, 0, (*probe.HCA)(nil)
+	for _, a := range list {
+		if a.Firmware != "" && firmwareBoard(a) == board {
+			if first == nil {
+				first = a
+			}
+			count[a.Firmware]++
+			all++
+		}
+	}
+	if firmware = commonest(count); first != nil && count[firmware]*2 <= all {
+		return first.Firmware, first.Name + ", board " + board
+	}
+	return firmware, "the other boards " + board
+}
+
+// firmwareBoard is the board id of an adapter, and its PCI id where the driver has no board id.
+func firmwareBoard(a *probe.HCA) string {
+	return cmp.Or(strings.TrimSpace(a.Board), bareID(a.Vendor)+":"+bareID(a.Model))
 }
 
 // judges says whether an adapter is one that the line is about.
@@ -90,8 +106,8 @@ func (c *ibFirmware) judges(f *fabric, a *probe.HCA, fits func(s, expr string) b
 	return slices.ContainsFunc(f.Ports, func(p fabricPort) bool { return p.HCA == a && p.Left == "" })
 }
 
-// judge judges one adapter; most is what those of its board have.
-func (c *ibFirmware) judge(f *fabric, a *probe.HCA, fits func(s, expr string) bool, most string) []Finding {
+// judge judges one adapter of a list.
+func (c *ibFirmware) judge(f *fabric, a *probe.HCA, fits func(s, expr string) bool, list []*probe.HCA) []Finding {
 	asked := len(c.Versions) > 0 || c.Minimum != ""
 	if c.Board != "" && a.Board == "" {
 		return []Finding{f.unknown(hcaDevice(a), a.Err)}
@@ -119,9 +135,9 @@ func (c *ibFirmware) judge(f *fabric, a *probe.HCA, fits func(s, expr string) bo
 			return []Finding{f.finding(hcaDevice(a), of, "firmware%s", before(" of board ", a.Board, ""))}
 		}
 	}
-	if most != "" && a.Firmware != most {
-		of.Code, of.Severity, of.Want = "ib.firmware.differ", Warn, most
-		return []Finding{f.finding(hcaDevice(a), of, "firmware is not that of the other boards %s", a.Board)}
+	if usual, whose := usualFirmware(list, firmwareBoard(a)); usual != "" && a.Firmware != usual {
+		of.Code, of.Severity, of.Want = "ib.firmware.differ", Warn, usual
+		return []Finding{f.finding(hcaDevice(a), of, "firmware is not that of %s", whose)}
 	}
 	return nil
 }

@@ -23,14 +23,14 @@ type flapLine struct {
 }
 
 // about says whether it is a port's.
-func (l *flapLine) about(p *fabricPort) bool {
+func (l *flapLine) about(q *flapPort) bool {
 	switch {
-	case l.PCI != "" && l.PCI != p.PCI:
+	case l.PCI != "" && !slices.Contains(q.pci, l.PCI):
 		return false
 	case l.Dev == "":
-		return len(p.HCA.Ports) == 1
+		return len(q.HCA.Ports) == 1
 	}
-	return slices.Contains(p.NetDevs, l.Dev)
+	return slices.Contains(q.devs, l.Dev)
 }
 
 // flap is what a believed line says about a link:

@@ -18,9 +18,11 @@ import (
 // to have one; with -i at that index, as programs that are told an index look for it
 // (NCCL_IB_GID_INDEX). MTU is the least of the interface: a RoCE MTU of 4096 needs 4192,
 // most sites have 4200 or 9000; without it an interface is warned of whose MTU is below
-// that of most others. Over InfiniBand the port needs a GUID, and it warns where the
-// subnet prefix is not that of most others. Only ports that are up are looked at:
-// check_ib_ports judges the others.
+// that of most others. Over InfiniBand the port needs a GUID, and it warns where a
+// single port has another subnet prefix than most. The others of a port are those of
+// its kind: the same board, used alike. Only ports that are up are looked at:
+// check_ib_ports judges the others. The standby member of a bond has no GIDs. Adapters
+// that speak iWARP have no GID of RoCE, and are not judged by it without -t or -i.
 //
 //	gpu* || check_ib_gid
 //	gpu* || check_ib_gid -i 3 -m 9000
@@ -82,7 +84,7 @@ func (c *ibGID) Run(_ context.Context, env *Env) []Finding {
 	r.ethernet(ether)
 	r.mtu(ether)
 	r.infiniband(ib)
-	return r.findings
+	return r.settle(r.findings, "ib.gid.none", "ib.gid.index", "ib.gid.mtu")
 }
 
 // gidRun is one run of the check.
@@ -107,18 +109,23 @@ func (r *gidRun) unsure(p *fabricPort, err error) {
 func (r *gidRun) ethernet(ports []*fabricPort) {
 	has := map[*fabricPort][]probe.GID{}
 	bad := map[*fabricPort]error{}
-	with := 0 // a GID that routers pass on
+	asked := r.c.Type != "" || r.c.Index >= 0
+	if !asked { // iWARP has no GID but its MAC address
+		ports = slices.DeleteFunc(slices.Clone(ports), func(p *fabricPort) bool { return p.HCA.IWARP })
+	}
+	ports = slices.DeleteFunc(slices.Clone(ports), r.standby)
+	all, with := map[string]int{}, map[string]int{} // by kind; with a GID that routers pass on
 	for _, p := range ports {
 		r.env.At("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
 		has[p], bad[p] = r.env.Host.IBGIDs(p.Device, p.Port, func(g probe.GID) bool { return r.good(g) && (r.c.Index < 0 || g.Index >= r.c.Index) })
 		if slices.ContainsFunc(has[p], r.good) {
-			with++
+			with[portKind(p)]++
 		}
+		all[portKind(p)]++
 	}
-	asked := r.c.Type != "" || r.c.Index >= 0
 	for _, p := range ports {
 		of := Finding{Code: "ib.gid.none", Severity: Warn, Remedy: FixConfig, Want: r.kind + " with an address", Got: gidsText(has[p])}
-		if asked || with*2 > len(ports) {
+		if asked || with[portKind(p)]*2 > all[portKind(p)] {
 			of.Severity = Fail
 		}
 		atIndex := slices.ContainsFunc(has[p], func(g probe.GID) bool { return g.Index == r.c.Index && r.good(g) })
@@ -159,7 +166,8 @@ func gidsText(list []probe.GID) string {
 
 // mtu judges that of the interfaces.
 func (r *gidRun) mtu(ports []*fabricPort) {
-	count := map[string]int{}
+	kinds := map[string]map[string]int{}
+	all := map[string]int{}
 	for _, p := range ports {
 		for _, dev := range p.NetDevs[:min(1, len(p.NetDevs))] {
 			text, err := r.env.Host.NetMTU(p.PCI, dev)
@@ -171,29 +179,40 @@ func (r *gidRun) mtu(ports []*fabricPort) {
 				r.unsure(p, fmt.Errorf("MTU %q of %s: not understood", text, dev))
 			default:
 				r.mtus[p] = n
-				count[text]++
+				countOne(kinds, portKind(p), fmt.Sprint(n))
+				all[portKind(p)]++
 			}
 		}
 	}
-	most, _ := strconv.Atoi(commonest(count))
 	for _, p := range ports {
+		count := kinds[portKind(p)]
+		most, _ := strconv.Atoi(commonest(count))
 		got := r.mtus[p]
 		of := Finding{Code: "ib.gid.mtu", Severity: Fail, Remedy: FixConfig, Want: fmt.Sprintf("at least %d", r.c.MTU), Got: fmt.Sprint(got)}
 		switch {
 		case got == 0:
 		case got < r.c.MTU:
 			r.report(p, of, "MTU of %s", p.NetDevs[0])
-		case r.c.MTU <= 0 && got < most && count[fmt.Sprint(most)]*2 > len(r.mtus):
+		case r.c.MTU <= 0 && got < most && count[fmt.Sprint(most)]*2 > all[portKind(p)]:
 			of.Severity, of.Want = Warn, fmt.Sprint(most)
 			r.report(p, of, "MTU of %s is less than that of the others", p.NetDevs[0])
 		}
 	}
 }
 
+// countOne counts a value of a kind.
+func countOne(kinds map[string]map[string]int, kind, value string) {
+	if kinds[kind] == nil {
+		kinds[kind] = map[string]int{}
+	}
+	kinds[kind][value]++
+}
+
 // infiniband judges the first GID of each port: the prefix of its subnet, and its GUID.
 func (r *gidRun) infiniband(ports []*fabricPort) {
 	prefixes := map[*fabricPort]string{}
-	count := map[string]int{}
+	kinds := map[string]map[string]int{}
+	all := map[string]int{}
 	for _, p := range ports {
 		r.env.At("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
 		gid, err := r.env.Host.IBGID0(p.Device, p.Port)
@@ -204,15 +223,15 @@ func (r *gidRun) infiniband(ports []*fabricPort) {
 			r.report(p, Finding{Code: "ib.gid.guid", Severity: Fail, Remedy: CheckFabric, Want: "a GUID", Got: "none"}, "GID 0")
 		default:
 			prefixes[p] = fmt.Sprintf("%x:%x:%x:%x", gid[0:2], gid[2:4], gid[4:6], gid[6:8])
-			count[prefixes[p]]++
+			countOne(kinds, portKind(p), prefixes[p])
+			all[portKind(p)]++
 		}
 	}
-	most := commonest(count)
-	if count[most]*2 <= len(prefixes) {
-		return // rails that are subnets of their own
-	}
 	for _, p := range ports {
-		if got := prefixes[p]; got != "" && got != most {
+		count := kinds[portKind(p)]
+		most := commonest(count)
+		// Where most is less than half rails are subnets of their own, and so are several ports with another prefix.
+		if got := prefixes[p]; got != "" && got != most && count[got] == 1 && count[most]*2 > all[portKind(p)] {
 			r.report(p, Finding{Code: "ib.gid.prefix", Severity: Warn, Remedy: CheckFabric, Want: most, Got: got}, "subnet prefix is not that of the others")
 		}
 	}

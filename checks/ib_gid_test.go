@@ -40,6 +40,15 @@ func init() {
 		s.still = true
 		return s
 	}
+	iwarp := func(i int) Finding {
+		d := Device{Kind: "port", Name: fmt.Sprintf("irdma%d:1", i), PCI: fmt.Sprintf("0000:c0:00.%d", i), UUID: fmt.Sprintf("b83f:d203:00c5:1a%02x", 0xc0+16*i)}
+		got := fmt.Sprintf("0: b83f:d2c5:1a0%d:: (IB/RoCE v1)", i)
+		return about(name, d, Finding{Code: "ib.gid.none", Severity: Fail, Remedy: FixConfig, Want: "RoCE v2 with an address", Got: got}, "no such GID")
+	}
+	kinds := fakesys.Kinds()
+	storage := Finding{Code: "ib.gid.none", Severity: Warn, Remedy: FixConfig, Want: "RoCE v2 with an address", Got: "none",
+		Device: Device{Kind: "port", Name: "mlx5_8:1", PCI: "0000:c0:00.0", UUID: "b83f:d203:00c5:1ac0"}}
+	storage.Message = name + ":  mlx5_8:1 0000:c0:00.0: no such GID" + wantGot(storage)
 	testCheck(name,
 		onRoCE("healthy RoCE", nil, nil), onFabric("healthy", nil, nil),
 		onRoCE("as wanted", of("-t", "v2", "-i", "3", "-m", "9000"), nil).orTable(map[string]any{"type": "v2", "index": int64(3), "mtu": int64(9000)}),
@@ -99,6 +108,14 @@ func init() {
 		broken(onRoCE("garbage for an MTU", nil, func(n *fakesys.Node) { n.Set("eth13", "mtu", "jumbo") }, ibUnknown(name, "port", "rocep3s0", 3, `MTU "jumbo" of eth13: not understood`))),
 		broken(onFabric("unreadable GID of InfiniBand", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/gids/0/", "") },
 			ibUnknown(name, "port", "mlx5_3", 3, "read /sys/class/infiniband/mlx5_3/ports/1/gids/0: is a directory"))),
+		onNode(kinds["intel iwarp"], "iWARP", nil),
+		onNode(kinds["intel iwarp"], "iWARP, and RoCE is wanted", of("-t", "v2"), iwarp(0), iwarp(1)),
+		onNode(kinds["roce, storage with another MTU"], "another MTU of another kind of port", nil),
+		onNode(kinds["roce, storage over a bond of two cards"], "the standby member of a bond has no GIDs", of("-i", "3")),
+		onNode(kinds["storage in a subnet of its own"], "two ports in a subnet of their own", nil),
+		onNode(kinds["roce, storage over a bond of two cards"].Clone().NoGIDs("mlx5_8", 0), "nor has the member that works", nil, storage),
+		booting(onRoCE("no address yet, a minute after a boot", nil, noAddress("rocep3s0"), Finding{Code: "ib.ports.boot", Severity: Skip, Device: Device{Kind: "ports"},
+			Message: name + ":  not judged until 300 s after the boot, 60 s ago: rocep3s0:1 0000:23:00.0: no such GID, want RoCE v2 with an address, got " + local}), 60),
 		onNode(fakesys.NDH100v5(), "a virtual machine", nil), onNode(fakesys.GB200(), "a tray", nil), onNode(fakesys.CX8(), "planes", nil),
 		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
 	)

@@ -14,7 +14,8 @@ import (
 // ibLinkFlapping looks for ports that carry jobs' traffic, or those of DEVICE, whose
 // link was lost COUNT times within HOURS (5 in 24): that fails, and a link that was
 // lost less often is warned of. What is known of it is taken together: the port's
-// counter link_downed, how often its network interfaces lost their carrier, and the
+// counter link_downed, how often its network interfaces lost their carrier (of InfiniBand
+// only where link_downed tells nothing; of a LAG all members), and the
 // kernel's log, which is read when one of them has moved. One loss that several tell
 // of counts once. A driver that is loaded and the first minutes after a boot are no
 // flap. When more than half of the ports, of at least four, lost their link within
@@ -63,7 +64,7 @@ func init() {
 		Lane:    Local,
 		New:     func() Check { return &ibLinkFlapping{Hours: 24, Count: 5} },
 		Do: map[string]string{
-			"ib.flap":        "Clean or replace the cable or transceiver, or try another port of the switch; mlxlink shows its BER and why the link went down. Then nhc-gpu clear --ib DEVICE.",
+			"ib.flap":        "Clean or replace the cable or transceiver, or try another port of the switch; " + linkTool + " shows more. Then nhc-gpu clear --ib DEVICE.",
 			"ib.flap.fabric": "Nothing on this node: most of its links were lost at once. See the switches, UFM or the subnet manager for that time.",
 			"ib.flap.log":    "Name a log that is there, or none: counters and the kernel's log are looked at in any case.",
 		},
@@ -137,20 +138,30 @@ type flapJudge struct {
 type flapPort struct {
 	*fabricPort
 
+	devs   []string // its network interfaces, of a LAG all members
+	pci    []string // their addresses
+	bad    []string // of a LAG: those that lost their carrier in the window of the line
 	counts map[string]uint64
 	lost   uint64 // since the last run, by what says the most
 	first  bool   // there was none
+	total  uint64 // in the window of the line, as far as its counters say
 	moved  bool   // the log is worth a look
 	anew   bool   // the driver was loaded since
 }
 
 // read takes what a port and its interfaces count.
 func (j *flapJudge) read(p *fabricPort) {
-	q := flapPort{fabricPort: p}
+	q := flapPort{fabricPort: p, devs: p.NetDevs, pci: []string{p.PCI}}
+	if l := j.lagOf(p); l != nil {
+		q.devs, q.pci = nil, nil
+		for i := range l.members {
+			q.devs, q.pci = append(q.devs, l.members[i].Name), append(q.pci, l.members[i].PCI)
+		}
+	}
 	j.env.At("read /sys/class/infiniband/%s/ports/%s/counters", p.Device, p.Port)
-	counts, err := j.env.Host.IBCounters(p.Device, p.Port, []string{ibDowned})
+	counts, err := j.env.Host.IBCounters(p.Device, p.Port, nil, []string{ibDowned})
 	q.counts = counts
-	for _, dev := range p.NetDevs {
+	for _, dev := range q.devs {
 		j.env.At("read /sys/class/net/%s", dev)
 		c, bad := j.env.Host.Carrier(dev)
 		if errors.Is(bad, fs.ErrNotExist) {
@@ -164,14 +175,14 @@ func (j *flapJudge) read(p *fabricPort) {
 	if err != nil {
 		j.findings = append(j.findings, j.unknown(p.device(), err))
 	}
-	q.compare(j.history, j.boot.Add(flapSettle))
+	q.compare(j.history, j.boot.Add(flapSettle), j.check.window())
 	j.ports = append(j.ports, q)
 }
 
 // compare finds how often the link was lost since the last run. Counters do not tell
 // when: if that run was before links had settled it may have been until then, and only
 // a log can tell.
-func (q *flapPort) compare(h *history, settled time.Time) {
+func (q *flapPort) compare(h *history, settled time.Time, window time.Duration) {
 	name := q.Name()
 	q.first = true
 	for counter, n := range q.counts {
@@ -191,7 +202,15 @@ func (q *flapPort) compare(h *history, settled time.Time) {
 				continue
 			}
 		}
+		if isCarrier && !q.byCarrier() {
+			continue
+		}
 		q.lost = max(q.lost, h.grown(name, counter, n, 0, 0).n)
+		all := h.grown(name, counter, n, 0, window).n
+		q.total = max(q.total, all)
+		if isCarrier && all > 0 && len(q.pci) > 1 {
+			q.bad = append(q.bad, dev)
+		}
 	}
 	if q.anew { // which took the link down
 		q.lost = 0
@@ -202,12 +221,26 @@ func (q *flapPort) compare(h *history, settled time.Time) {
 	}
 }
 
+// downedMost is where link_downed of InfiniBand stops.
+const downedMost = 255
+
+// byCarrier says whether the carriers of a port's interfaces tell of its link. Those of
+// IP over InfiniBand go, too, as someone takes the interface down, and with another LID or
+// partition key: they count only where link_downed says nothing. The one of a virtual
+// function may stay 0.
+func (q *flapPort) byCarrier() bool {
+	n, known := q.counts[ibDowned]
+	m := hcaModel(q.HCA.Vendor, q.HCA.Model, q.HCA.Board)
+	virtual := q.HCA.VF || m != nil && m.Virtual
+	return q.Layer != layerIB || !known || n >= downedMost || n == 0 && virtual
+}
+
 // logs reads the kernel's log, if it can tell anything new, and the files.
 func (j *flapJudge) logs() {
 	if slices.ContainsFunc(j.ports, func(q flapPort) bool { return q.moved }) {
 		list, err := j.env.kernelFlaps()
 		if err != nil {
-			j.findings = append(j.findings, unreadable(err)...)
+			j.findings = append(j.findings, j.env.unreadableLog(ibFlapsName, err)...)
 		}
 		j.lines = append(j.lines, list...)
 	}
@@ -242,6 +275,16 @@ func (j *flapJudge) take(q *flapPort) {
 	}
 }
 
+// oneASecond moves the times of a log that fall into one second into those before: each line
+// is a loss, as AzureHPC's check counts them.
+func oneASecond(times []time.Time) {
+	for i := len(times) - 2; i >= 0; i-- {
+		if latest := times[i+1].Add(-time.Second); times[i].After(latest) {
+			times[i] = latest
+		}
+	}
+}
+
 // told are the new losses of a port that logs tell of: those of the source that has
 // the most, for others tell of the same.
 func (j *flapJudge) told(q *flapPort) (most []time.Time) {
@@ -258,7 +301,7 @@ func (j *flapJudge) told(q *flapPort) (most []time.Time) {
 		l := &j.lines[i]
 		at := l.At.Truncate(time.Second)
 		starting := at.After(j.boot.Add(-flapShutdown)) && at.Before(j.boot.Add(flapSettle))
-		if starting || at.Before(since) || at.After(h.now) || !at.After(j.cleared(name)) || !l.about(q.fabricPort) {
+		if starting || at.Before(since) || at.After(h.now) || !at.After(j.cleared(name)) || !l.about(q) {
 			continue
 		}
 		already := slices.ContainsFunc(known, func(t time.Time) bool { return t.Sub(at).Abs() <= flapSame })
@@ -266,8 +309,12 @@ func (j *flapJudge) told(q *flapPort) (most []time.Time) {
 			by[l.Source] = append(by[l.Source], at)
 		}
 	}
-	for _, list := range by {
-		if slices.SortFunc(list, time.Time.Compare); len(list) > len(most) || len(list) == len(most) && list[0].Before(most[0]) {
+	for source, list := range by {
+		slices.SortFunc(list, time.Time.Compare)
+		if strings.HasPrefix(source, "/") { // the kernel's log may have a loss twice
+			oneASecond(list)
+		}
+		if len(list) > len(most) || len(list) == len(most) && list[0].Before(most[0]) {
 			most = list
 		}
 	}
@@ -282,34 +329,62 @@ func (j *flapJudge) judge() {
 	for i := range j.ports {
 		lost[j.ports[i].Name()] = j.history.marks(j.ports[i].Name(), ibFlapMark, j.check.window())
 	}
-	fabric := map[string][]string{} // ports by layer
+	fabric := map[string][]flapsAt{} // what the fabric may explain, by layer
 	peers := map[string]int{}
 	for i := range j.ports {
 		p := &j.ports[i]
 		layer := cmp.Or(p.Layer, layerIB)
 		peers[layer]++
-		var own []time.Time
-		var shared bool
+		shared := flapsAt{port: p}
 		for _, at := range lost[p.Name()] {
-			if !j.everywhere(lost, p.Layer, at) {
-				own = append(own, at)
-			} else if j.history.now.Sub(at) <= flapsFabric {
-				shared = true
+			switch {
+			case !j.everywhere(lost, p.Layer, at):
+				shared.own = append(shared.own, at)
+			case j.history.now.Sub(at) <= flapsFabric:
+				shared.with = append(shared.with, at)
 			}
 		}
-		if shared {
-			fabric[layer] = append(fabric[layer], p.Name())
-		}
-		if len(own) > 0 {
-			j.findings = append(j.findings, j.one(p, own))
+		if len(shared.with) > 0 {
+			fabric[layer] = append(fabric[layer], shared)
+		} else if len(shared.own) > 0 {
+			j.findings = append(j.findings, j.one(p, shared.own))
 		}
 	}
 	for _, layer := range []string{layerIB, layerEth} {
-		if names := fabric[layer]; len(names) > 0 {
-			text := fmt.Sprintf("%s:  links of %d of %d %s ports lost at once, so it is the fabric: %s", ibFlapsName, len(names), peers[layer], layer, strings.Join(names, " "))
-			j.findings = append(j.findings, Finding{Code: "ib.flap.fabric", Severity: Warn, Message: text, Remedy: CheckFabric})
+		j.together(layer, fabric[layer], peers[layer])
+	}
+}
+
+// flapsAt are the losses of a port: its own, and those at which most ports lost their link.
+type flapsAt struct {
+	port      *flapPort
+	own, with []time.Time
+}
+
+// together reports the losses that most ports with a link layer had at once. One that
+// lost its link far more often than most of them has a fault of its own.
+func (j *flapJudge) together(layer string, list []flapsAt, peers int) {
+	if len(list) == 0 {
+		return
+	}
+	var names []string
+	var times []int
+	for _, l := range list {
+		names = append(names, fmt.Sprintf("%s %d", l.port.Name(), len(l.with)))
+		times = append(times, len(l.with))
+	}
+	slices.Sort(times)
+	for _, l := range list {
+		if len(l.with) > ibOutlier*times[(len(times)-1)/2] {
+			l.own = append(l.own, l.with...)
+			slices.SortFunc(l.own, time.Time.Compare)
+		}
+		if len(l.own) > 0 {
+			j.findings = append(j.findings, j.one(l.port, l.own))
 		}
 	}
+	text := fmt.Sprintf("%s:  links of %d of %d %s ports lost at once, so it is the fabric: %s times", ibFlapsName, len(list), peers, layer, strings.Join(names, ", "))
+	j.findings = append(j.findings, Finding{Code: "ib.flap.fabric", Severity: Warn, Message: text, Remedy: CheckFabric})
 }
 
 // everywhere says whether more than half of the ports with a link layer lost their
@@ -330,10 +405,14 @@ func (j *flapJudge) everywhere(lost map[string][]time.Time, layer string, at tim
 
 // one is the finding about the losses of one port.
 func (j *flapJudge) one(p *flapPort, own []time.Time) Finding {
-	last := own[len(own)-1]
-	f := Finding{Code: "ib.flap", Severity: Warn, Want: fmt.Sprintf("not once in %g hours", j.check.Hours), Got: fmt.Sprint(len(own)), Remedy: CheckCable}
+	last, lost := own[len(own)-1], uint64(len(own))
+	if lost == historyMarks { // there may have been more than are remembered
+		lost = max(lost, p.total)
+	}
+	f := Finding{Code: "ib.flap", Severity: Warn, Want: fmt.Sprintf("not once in %g hours", j.check.Hours), Got: fmt.Sprint(lost), Remedy: CheckCable}
 	if len(own) >= j.check.Count && j.history.now.Sub(last) <= j.check.window()/4 {
 		f.Severity, f.Want = Fail, fmt.Sprintf("fewer than %d in %g hours", j.check.Count, j.check.Hours)
 	}
-	return j.finding(p.device(), f, "link lost, last at %s", last.UTC().Format(time.RFC3339))
+	slices.Sort(p.bad)
+	return j.finding(p.device(), f, "link%s lost, last at %s", before(" of ", strings.Join(p.bad, " "), ""), last.UTC().Format(time.RFC3339))
 }

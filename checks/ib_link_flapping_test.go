@@ -57,6 +57,19 @@ func flapFinding(device string, severity Severity, ago int64, want string, got i
 	return portFinding(ibFlapsName, device, 3, Finding{Code: "ib.flap", Severity: severity, Remedy: CheckCable, Want: want, Got: fmt.Sprint(got)}, text)
 }
 
+// lagFlap is a line on a node with four LAGs, of which the last has lost a link so many
+// seconds ago.
+func lagFlap(name, member string, change func(*fakesys.Node), ago int64) scenario {
+	sys := fakesys.Kinds()["lags of data ports"]
+	change(sys)
+	f := Finding{Code: "ib.flap", Severity: Warn, Remedy: CheckCable, Want: "not once in 24 hours", Got: "1"}
+	d := Device{Kind: "port", Name: "mlx5_bond_3:1", PCI: "0000:c3:00.0", UUID: "b83f:d203:00c5:1ac3"}
+	past := fmt.Sprintf(`{"seen":%d,"series":{"counters/link_downed":[[%[2]d,0]],"carrier ens3a":[[%[2]d,1]],"carrier ens3b":[[%[2]d,1]]}}`, fabricNow-300, fabricNow-7200)
+	text := "link" + member + " lost, last at " + time.Unix(fabricNow-ago, 0).UTC().Format(time.RFC3339)
+	return onNode(sys, name, nil, about(ibFlapsName, d, f, text)).
+		holding("past/ib-flaps.json", fmt.Sprintf(`{"version":1,"boot":%q,"devices":{"mlx5_bond_3:1":%s}}`, fabricBoot, past))
+}
+
 func init() {
 	ofWholeNode("ib.flap.fabric", "ib.flap.log")
 	const bad, never, few = "mlx5_3", "not once in 24 hours", "fewer than 5 in 24 hours"
@@ -70,6 +83,9 @@ func init() {
 	file := func(text string) func(*fakesys.Node) {
 		return func(n *fakesys.Node) { n.Files["var/log/syslog"] = text }
 	}
+	ofMember := func(log string) func(*fakesys.Node) {
+		return inTurn(func(n *fakesys.Node) { n.Set("ens3b", "carrier_down_count", "2") }, kmsg(log))
+	}
 	onMost := func(n *fakesys.Node) {
 		for i := range 5 {
 			n.Set(fmt.Sprintf("mlx5_%d", i), "ports/1/counters/link_downed", "1")
@@ -77,7 +93,7 @@ func init() {
 		n.Files["dev/kmsg"] = ""
 	}
 	fabric := Finding{Code: "ib.flap.fabric", Severity: Warn, Remedy: CheckFabric,
-		Message: "check_ib_link_flapping:  links of 5 of 8 InfiniBand ports lost at once, so it is the fabric: mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1"}
+		Message: "check_ib_link_flapping:  links of 5 of 8 InfiniBand ports lost at once, so it is the fabric: mlx5_0:1 1, mlx5_1:1 1, mlx5_2:1 1, mlx5_3:1 1, mlx5_4:1 1 times"}
 	fiveLines := ""
 	for _, ago := range hourly {
 		fiveLines = syslogged(ago, "systemd-networkd[1587]: ib3: Lost carrier") + fiveLines
@@ -87,7 +103,16 @@ func init() {
 	list := []scenario{
 		flapsOn("healthy", nil, nil, nil),
 		flapsOn("a link was lost", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1), kmsg("")), flapFinding(bad, Warn, 0, never, 1)),
-		flapsOn("an interface lost its carrier", nil, nil, inTurn(carrier(3), kmsg("")), flapFinding(bad, Warn, 0, never, 2)),
+		flapsOn("an interface was taken down and up", nil, nil, inTurn(carrier(3), kmsg(""))),
+		flapsOn("an interface lost its carrier, and link_downed is not told", nil, nil, inTurn(countsOn(bad, "counters/link_downed/", 0), carrier(3), kmsg("")),
+			untold(ibFlapsName, "read /sys/class/infiniband/mlx5_3/ports/1/counters/link_downed: is a directory"), flapFinding(bad, Warn, 0, never, 2)),
+		flapsOn("an interface lost its carrier, and link_downed can say no more", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 255), carrier(3), kmsg("")), flapFinding(bad, Warn, 0, never, 2)).
+			holding("past/ib-flaps.json", strings.Replace(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":[[1767315845,1]],"counters/link_downed":[[1767315845,0]]`, `"carrier ib3":[[1767315845,1]],"counters/link_downed":[[1767315845,255]]`, 1)),
+		onRoCE("an interface lost its carrier", nil, inTurn(func(n *fakesys.Node) { n.Set("eth13", "carrier_down_count", "3") }, kmsg("")), flapFinding("rocep3s0", Warn, 0, never, 2)).
+			holding("past/ib-flaps.json", flapPast("rocep%ds0:1", "eth1%d")),
+		lagFlap("the second member of a LAG lost its carrier", " of ens3b", ofMember(""), 0),
+		lagFlap("a cable of the second member of a LAG was taken out", " of ens3b", ofMember(kmsgged(100, "mlx5_core 0000:c3:00.1: Port module event: module 1, Cable unplugged")), 100),
+		lagFlap("the kernel says that the second member of a LAG lost its link", " of ens3b", ofMember(kmsgged(100, "mlx5_core 0000:c3:00.1 ens3b: Link down")), 100),
 		flapsOn("three that tell of one loss", of("24", "5", "/var/log/syslog"), nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(2),
 			kmsg(kmsgged(121, "mlx5_core 0000:23:00.0 ib3: Link down")), file(syslogged(120, "systemd-networkd[1587]: ib3: Lost carrier"))), flapFinding(bad, Warn, 121, never, 1)),
 		flapsOn("the log has more of them", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1),
@@ -106,6 +131,12 @@ func init() {
 		flapsOn("a log that is not there", of("24", "5", "/var/log/messages"), nil, nil,
 			Finding{Code: "ib.flap.log", Severity: Skip, Message: "check_ib_link_flapping:  read /var/log/messages: no such file or directory"}),
 		flapsOn("most ports at once", nil, nil, onMost, fabric),
+		asIs(flapsOn("most ports at once, and one again and again", nil, nil, inTurn(onMost, countsOn(bad, "counters/link_downed", 20)),
+			flapFinding(bad, Fail, 0, few, 20), Finding{Code: fabric.Code, Severity: Warn, Remedy: CheckFabric, Message: strings.Replace(fabric.Message, "mlx5_3:1 1", "mlx5_3:1 20", 1)})),
+		flapsOn("as often as the counter can say", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 255), kmsg("")), flapFinding(bad, Fail, 0, few, 255)),
+		onFabric("each line of a log that AzureHPC would read is a loss", of("24", "5", "/var/log/syslog"),
+			file(syslogged(105, "systemd-networkd[5398]: ib3: lost carrier")+strings.Repeat(syslogged(100, "systemd-networkd[5398]: ib3: lost carrier"), 5)),
+			flapFinding(bad, Fail, 100, few, 6)),
 		flapsOn("the driver was loaded anew", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(1))).
 			holding("past/ib-flaps.json", strings.ReplaceAll(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":[[1767315845,1]]`, `"carrier ib3":[[1767315845,4]]`)),
 		flapsOn("the driver was loaded anew, and its interface has another number", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(2))).

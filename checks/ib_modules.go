@@ -13,11 +13,13 @@ import (
 // ibModules checks that the kernel has what RDMA needs, as modules or built in. MODULE
 // names one that has to be there, or several of which one has to be: 'nvidia_peermem|
 // nv_peer_mem'; for dma-buf in their place see check_gpu_driver -m. Without MODULE they
-// are ib_core, ib_uverbs and the module of each InfiniBand, Mellanox or EFA adapter that
-// the PCI bus has (mlx5_ib, efa); it warns if rdma_cm is missing, and ib_umad beside
-// InfiniBand: storage and tools need them, most jobs do not. A node without an adapter
-// has no need of any. Other makers' Ethernet adapters may do without RDMA: name irdma
-// or bnxt_re if they are the fabric.
+// are ib_core, ib_uverbs and the module of each InfiniBand, Omni-Path or EFA adapter that
+// the PCI bus has (mlx5_ib, hfi1, efa), and of Mellanox adapters for Ethernet where they are
+// four at least; it warns if rdma_cm is missing beside InfiniBand or RoCE
+// ports, and ib_umad beside InfiniBand: storage and tools need them, most jobs do not. A node without an adapter
+// has no need of any. Other Ethernet adapters may do without RDMA: name mlx5_ib, irdma
+// or bnxt_re if they are the fabric. A module that is missing in the first five minutes
+// after a boot is skipped, but not before a job.
 //
 //	gpu* || check_ib_modules
 //	gpu* || check_ib_modules ib_uverbs mlx5_ib rdma_ucm
@@ -51,7 +53,8 @@ func (c *ibModules) Run(_ context.Context, env *Env) []Finding {
 	if err != nil {
 		return unreadable(err)
 	}
-	bus = slices.DeleteFunc(bus, mayDoWithout)
+	many := manyCards(bus)
+	bus = slices.DeleteFunc(bus, func(d probe.PCIDevice) bool { return mayDoWithout(&d, many) })
 	if len(f.HCAs) == 0 && len(bus) == 0 && len(c.Modules) == 0 {
 		return none
 	}
@@ -74,7 +77,7 @@ func (c *ibModules) Run(_ context.Context, env *Env) []Finding {
 				report("ib.modules", Fail, m, "")
 			}
 		}
-		return append(findings, c.abi(env, has)...)
+		return f.settle(append(findings, c.abi(env, has)...), moduleCodes...)
 	}
 	needed, extra := ibNeeds(f)
 	for i := range bus {
@@ -92,23 +95,42 @@ func (c *ibModules) Run(_ context.Context, env *Env) []Finding {
 			report("ib.modules.extra", Warn, m, "")
 		}
 	}
-	return append(findings, c.abi(env, has)...)
+	return f.settle(append(findings, c.abi(env, has)...), moduleCodes...)
 }
 
+// manyCards says whether a node has so many Mellanox cards for Ethernet that they are
+// there for RDMA.
+func manyCards(bus []probe.PCIDevice) bool {
+	cards := map[string]bool{}
+	for i := range bus {
+		if m := hcaModel(bus[i].Vendor, bus[i].Device, ""); m != nil && m.Module == "mlx5_ib" {
+			cards[card(bus[i].Address)] = true
+		}
+	}
+	return len(cards) >= manyPorts
+}
+
+// moduleCodes are those of modules that a boot has not loaded yet.
+var moduleCodes = []string{"ib.modules", "ib.modules.abi", "ib.modules.extra"}
+
 // mayDoWithout says whether an adapter is one that many sites have for Ethernet alone.
-func mayDoWithout(d probe.PCIDevice) bool {
+func mayDoWithout(d *probe.PCIDevice, many bool) bool {
 	m := hcaModel(d.Vendor, d.Device, "")
-	return !strings.HasPrefix(d.Class, classIB) && (m == nil || m.Module != "mlx5_ib" && m.Module != "efa")
+	return !ibOnBus(d) && (m == nil || m.Module != "efa" && (!many || m.Module != "mlx5_ib"))
 }
 
 // ibNeeds are the modules that RDMA needs, those of adapters apart, and those that
 // only some need.
 func ibNeeds(f *fabric) (needed map[string][]string, extra []string) {
-	needed, extra = map[string][]string{"ib_core": nil, "ib_uverbs": nil}, []string{"rdma_cm"}
-	for i := range f.Ports {
-		if p := &f.Ports[i]; p.Layer == layerIB && p.Left == "" {
-			return needed, append(extra, "ib_umad")
-		}
+	needed = map[string][]string{"ib_core": nil, "ib_uverbs": nil}
+	uses := func(layer string) bool {
+		return slices.ContainsFunc(f.Ports, func(p fabricPort) bool { return p.Left == "" && layerOf(&p) == layer })
+	}
+	if uses(layerIB) || uses(layerEth) { // EFA has no connection manager
+		extra = append(extra, "rdma_cm")
+	}
+	if uses(layerIB) {
+		extra = append(extra, "ib_umad")
 	}
 	return needed, extra
 }

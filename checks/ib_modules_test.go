@@ -81,5 +81,10 @@ func init() {
 		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
 		ethernetOnly(module("", Fail, "mlx5_ib", ""), "mlx5_ib"),
 		onNode(fakesys.NDH100v5(), "a virtual machine", nil), onNode(fakesys.GB200(), "a tray", nil),
+		onNode(fakesys.MellanoxEthernet(3), "Mellanox for Ethernet alone", nil, Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
+		onNode(fakesys.MellanoxEthernet(4), "as many Mellanox cards as RoCE has", nil, module("", Fail, "ib_core", ""), module("", Fail, "ib_uverbs", ""),
+			module("", Fail, "mlx5_ib", "needed by 0000:c0:00.0 0000:c0:00.1 0000:c1:00.0 0000:c1:00.1 0000:c2:00.0 0000:c2:00.1 0000:c3:00.0 0000:c3:00.1")),
+		onNode(opaAlone(), "Omni-Path without its driver", nil, module("", Fail, "hfi1", "needed by 0000:c0:00.0"), module("", Fail, "ib_core", ""), module("", Fail, "ib_uverbs", "")),
+		onNode(efaNode(), "EFA, which knows no rdma_cm", nil),
 	)
 }

@@ -165,6 +165,9 @@ func (c *ibPCIe) belowPlatform(f *fabric, l *ibLink) (findings []Finding) {
 		return nil
 	}
 	least := genSpeed(p.NetworkPCIeGen)
+	if l.model.PCIeGen > 0 { // a storage adapter may be of an older generation
+		least = min(least, genSpeed(l.model.PCIeGen))
+	}
 	say := func(what, want, got string) {
 		findings = append(findings, f.finding(hcaDevice(l.hca), Finding{Code: "ib.pcie.platform", Severity: Warn, Want: want, Got: got}, "PCIe %s is less than that of %s", what, p.Name))
 	}

@@ -125,6 +125,8 @@ func init() {
 		odd(scenario{name: "unreadable RDMA devices", files: map[string]string{"sys/class/infiniband": ""}, want: unreadable(fmt.Errorf("read /sys/class/infiniband: not a directory"))}),
 		onFabric("a speed that is none", of("-s", "fast"), nil, badWord(name, "PCIe speed", "fast", "a generation, 1 to 7, or a speed in GT/s")),
 
+		onNode(fakesys.Kinds()["b300, storage over ConnectX-7"], "an adapter for storage that is older than those of its platform", nil).
+			on(&Platform{Name: "HGX B300", NetworkRate: 400, NetworkPCIeGen: 6}),
 		onNode(fakesys.NDH100v5(), "ND H100 v5", nil), onNode(fakesys.DGXA100(), "DGX A100", nil), onNode(fakesys.DGXH200(), "DGX H200", nil), onNode(fakesys.HGXB200(), "HGX B200", nil),
 		onNode(fakesys.GB200(), "GB200", nil), onNode(fakesys.CX8(), "CX8", nil), onNode(fakesys.EthernetOnly(), "Ethernet only", nil,
 			Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),

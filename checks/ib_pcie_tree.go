@@ -132,7 +132,7 @@ func (f *fabric) acsBridges(l *ibLink, all bool) (bridges []string) {
 	}
 	ids, err := f.env.Host.GPUIDs()
 	if err != nil {
-		return bridges // whoever asks about GPUs says so
+		return bridges // the checks of GPUs report it
 	}
 	for _, id := range ids {
 		path := f.env.Host.PCIDevice(id.Address).Path

@@ -95,7 +95,11 @@ func (f *fabric) up(ports []*fabricPort, findings []Finding) ([]*fabricPort, []F
 	case len(ports)+len(findings) == 0: // those that are named are of another layer
 		findings = []Finding{{Code: "ib.left", Severity: Skip, Message: f.check + ":  no port that is named is of the kind that the check is about"}}
 	case len(list) == 0 && len(ports) > 0:
-		findings = append(findings, Finding{Code: "ib.inactive", Severity: Unknown, Device: Device{Kind: "ports"}, Message: fmt.Sprintf("%s:  no port is %s", f.check, ibActive)})
+		severity := Unknown
+		if !slices.ContainsFunc(ports, func(p *fabricPort) bool { return !f.isStarting(p) }) {
+			severity = Skip
+		}
+		findings = append(findings, Finding{Code: "ib.inactive", Severity: severity, Device: Device{Kind: "ports"}, Message: fmt.Sprintf("%s:  no port is %s", f.check, ibActive)})
 	}
 	return list, findings
 }

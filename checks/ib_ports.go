@@ -16,6 +16,8 @@ import (
 // management, of the front end and virtual functions are left out unless they are
 // named (docs/fabric.md). Each plane of a ConnectX-8 is judged as a port.
 //
+// Where a RoCE port is a LAG (mlx5_bond_0) a member that is down is warned of; -b fails.
+//
 // RATE is the least that /sys may say, in Gb/s; of planes that of one. Without it a
 // port fails that is the only one below all others of its kind, or below what it had
 // earlier in this boot; it warns where several are, where one has all of its lanes and
@@ -29,36 +31,52 @@ import (
 // before is warned of for a month. If it was meant remove ib-ports.json in
 // /var/lib/nhc-gpu/NODE.
 //
+// In the first five minutes after a boot links train and the subnet manager sets up
+// ports. A port that is not up is not judged until then: the check is skipped, not
+// passed. So it is with adapters whose driver is still starting. The prolog of a job
+// waits for the ports, and refuses the job without them.
+//
 //	gpu* || check_ib_ports
 //	gpu* || check_ib_ports -n 8 -r 400 -l ib
 //	gpu* || check_ib_ports -r 400 mlx5_0 mlx5_1:1
 type ibPorts struct {
 	Count   int      `opt:"n" toml:"count"`   // fewest ports
 	Rate    float64  `opt:"r" toml:"rate"`    // lowest rate of a port, Gb/s
+	Members bool     `opt:"b" toml:"members"` // every member of a RoCE LAG has to be up
 	Layer   string   `opt:"l" toml:"layer"`   // link layer: ib or eth
 	Devices []string `arg:"*" toml:"devices"` // ports, each of which has to pass; without: those that carry jobs' traffic
 }
 
 const ibPortsName = "check_ib_ports"
 
+// linkTool is what shows more of a link, by maker.
+const linkTool = "mlxlink -d DEVICE (Omni-Path: opainfo; others: ethtool and ethtool -m of the interface)"
+
 func init() {
 	Register(Info{
 		Name:    ibPortsName,
-		Usage:   "[-n COUNT] [-r RATE] [-l ib|eth] [DEVICE...]",
+		Usage:   "[-b] [-n COUNT] [-r RATE] [-l ib|eth] [DEVICE...]",
 		Summary: "ports of InfiniBand and RoCE are up, at their rate",
 		Lane:    Local,
 		New:     func() Check { return &ibPorts{} },
+		Vars:    map[string]string{"IB_CABLING": cablingFile},
 		Do: map[string]string{
 			"ib.lacking":        lackingDo,
-			"ib.ports.polling":  "The port looks for a partner: reseat the cable at both ends, see the switch's port (is it on?), swap the cable, then the transceiver. mlxlink -d DEVICE says more.",
-			"ib.ports.disabled": "The port was switched off: by ibportstate, mlxlink or mlxconfig, or by the switch's side; over Ethernet by ip link set down. Switch it on, or reboot.",
-			"ib.ports.init":     "Link is up, no subnet manager has configured it: is opensm or UFM up? If it is so on one port only see the manager's log for its GUID; a port kept out by a quarantine looks so, too.",
-			"ib.ports.down":     "The link comes and goes, or is held in a test: reseat or swap the cable, see mlxlink -d DEVICE and the switch's port; check_ib_errors has its counters.",
-			"ib.ports.rate":     "A link at half of its rate has lost lanes: reseat or swap the cable, see mlxlink -d DEVICE. If it was meant give the line -r RATE.",
-			"ib.ports.platform": "Such nodes have faster ports. A splitter cable, a slower switch or a set speed do this: see mlxlink -d DEVICE. If it was meant give the line -r RATE.",
+			"ib.ports.polling":  "The port looks for a partner: reseat the cable at both ends, see the switch's port (is it on?), swap the cable, then the transceiver. " + linkTool + " says more.",
+			"ib.ports.disabled": "The port was switched off: by ibportstate, mlxlink or mlxconfig (Omni-Path: opaportconfig), or by the switch's side; over Ethernet by ip link set down. Switch it on, or reboot.",
+			"ib.ports.init":     "Link is up, no subnet manager has configured it: is opensm, UFM or Omni-Path's fabric manager up? If it is so on one port only see the manager's log for its GUID; a port kept out by a quarantine looks so, too.",
+			"ib.ports.down":     "The link comes and goes, or is held in a test: reseat or swap the cable, see " + linkTool + " and the switch's port; check_ib_errors has its counters.",
+			"ib.ports.rate":     "A link at half of its rate has lost lanes: reseat or swap the cable, see " + linkTool + ". If it was meant give the line -r RATE.",
+			"ib.ports.platform": "Such nodes have faster ports. A splitter cable, a slower switch or a set speed do this: see " + linkTool + ". If it was meant give the line -r RATE.",
+			"ib.ports.member":   "The LAG works with one port less. See cat /proc/net/bonding/BOND and ethtool for the member that the message names: reseat or swap its cable, see its port of the switch. One that is off was taken down here: ip link set DEV up.",
+			"ib.ports.slower":   "Every port came back slower from the reboot: see the switch's configuration and firmware, and " + linkTool + ". If it was meant: nhc-gpu clear --ib, or give the line -r RATE.",
+			"ib.ports.uverbs":   "No program can use the adapter: see dmesg and udevadm; modprobe -r ib_uverbs and modprobe ib_uverbs with no job on the node, or reboot.",
+			"ib.ports.guid":     "Two adapters with one GUID disturb each other's traffic: mlxburn or flint has written it. Compare ibstat with the labels of the boards, and set the GUID: flint -d DEVICE -guid GUID sg.",
+			"ib.ports.none":     "The driver knows the adapter, and shows no port of it: see dmesg for its address. Reload the driver with no job on the node, or reboot.",
 			"ib.ports.lid":      "The subnet manager has given the port no address, or has gone: see sminfo, and the manager's log for the port's GUID.",
 			"ib.ports.layer":    "The adapter is in another mode: mlxconfig -d DEVICE query LINK_TYPE_P1 (1 InfiniBand, 2 Ethernet), set it and reset the adapter.",
-			"ib.ports.count":    "The message has the ports there are. Of those that miss see lspci -d 15b3: and dmesg; if fewer are right correct the line.",
+			"ib.ports.count":    "The message has the ports there are. Of those that miss see lspci and dmesg; if fewer are right correct the line.",
+			"ib.ports.boot":     "Nothing in the first five minutes after a boot: a later run judges what is starting. Run the check again if a job waits for the node.",
 			"ib.ports.gone":     "The adapter was there and is not: see dmesg for its address, and lspci. Reboot with the power off for a minute; if it stays away reseat or replace it. If it was meant remove ib-ports.json in /var/lib/nhc-gpu/NODE.",
 		},
 	})
@@ -73,6 +91,7 @@ type portsRun struct {
 	layer    string
 	past     *history
 	slow     map[*fabricPort]bool // its rate has been told of
+	starting []string             // ports that the boot has not brought up yet
 	findings []Finding
 }
 
@@ -92,19 +111,24 @@ func (c *ibPorts) Run(_ context.Context, env *Env) []Finding {
 		r.ports, r.findings = f.judged(c.Devices, "")
 	} else {
 		r.ports, r.findings = f.judged(nil, layer)
+		r.addSpares()
 	}
+	r.await()
 	fates := r.fates()
 	for _, p := range r.ports {
 		r.judge(p, fates[p])
 	}
+	r.tellStarting()
+	r.slower()
 	r.platformRate()
+	r.judgeAdapters()
 	absent := r.absent()
 	if r.count(fates, absent); len(r.ports) == 0 && (len(absent) > 0 || c.Count > 0) {
 		r.findings = slices.DeleteFunc(r.findings, func(f Finding) bool { return f.Code == "ib.left" })
 	} else if len(f.HCAs) == 0 && len(c.Devices) == 0 {
 		r.findings = none
 	}
-	r.findings = append(r.findings, absent...)
+	r.findings = r.settle(append(r.findings, absent...), "ib.lacking", "ib.ports.count", "ib.ports.gone", "ib.ports.uverbs")
 	r.remember()
 	return append(r.findings, r.past.store(env)...)
 }
@@ -136,7 +160,7 @@ func (r *portsRun) judge(p *fabricPort, is fate) {
 	if p.Err != nil {
 		r.findings = append(r.findings, r.unknown(p.device(), p.Err))
 	}
-	if p.State == "" || p.Phys == "" {
+	if garbled(p.IBPort) {
 		if p.Err == nil {
 			r.findings = append(r.findings, r.unknown(p.device(), fmt.Errorf("state %q, phys_state %q: not understood", p.State, p.Phys)))
 		}
@@ -147,11 +171,17 @@ func (r *portsRun) judge(p *fabricPort, is fate) {
 		return
 	}
 	switch {
-	case !portActive(p.IBPort):
-		r.down(p, is)
-	default:
+	case portActive(p.IBPort):
 		r.lids(p)
 		r.rate(p)
+		r.lagMembers(p)
+	case is.severity != OK && !r.beforeJob() && r.isStarting(p):
+		r.starting = append(r.starting, fmt.Sprintf("%s (%s %s)", p.Name(), p.State, p.Phys))
+	default:
+		if up, _ := r.sinceBoot(); r.isStarting(p) {
+			is.why = strings.TrimPrefix(is.why+fmt.Sprintf("; the node was booted %.0f s ago", up.Seconds()), "; ")
+		}
+		r.down(p, is)
 	}
 }
 
@@ -165,11 +195,11 @@ type fate struct {
 
 // portPhases say what the physical states mean, as the kernel writes their second word.
 var portPhases = map[string]string{
-	"Sleep":                     "the link is asleep",
-	"PortConfigurationTraining": "the link is training",
-	"LinkErrorRecovery":         "the link is recovering from errors",
-	"Phy":                       "the link is under test",
-	ibLinkUp:                    "the port is not in use though its link is up",
+	"Sleep":             "the link is asleep",
+	ibTraining:          "the link is training",
+	"LinkErrorRecovery": "the link is recovering from errors",
+	"Phy":               "the link is under test",
+	ibLinkUp:            "the port is not in use though its link is up",
 }
 
 // down says why a port carries nothing.
@@ -180,19 +210,38 @@ func (r *portsRun) down(p *fabricPort, is fate) {
 	f := Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: portRemedy(probe.IBPort{State: p.State, Phys: p.Phys}), Want: ibActive + " " + ibLinkUp, Got: p.State + " " + p.Phys}
 	text, known := portPhases[p.Phys]
 	switch {
-	case p.Phys == "Polling":
+	case p.Phys == ibPolling, p.Phys == ibDisabled && p.Layer == layerEth && !r.switchedOff(p):
 		f.Code, text = "ib.ports.polling", "no link: the cable or the far end"
-	case p.Phys == "Disabled":
+	case p.Phys == ibDisabled:
 		f.Code, f.Remedy, text = "ib.ports.disabled", FixConfig, "the port is switched off"
-	case p.Phys == ibLinkUp && (p.State == "INIT" || p.State == "ARMED"):
+	case p.Phys == ibLinkUp && (p.State == ibInit || p.State == ibArmed):
 		f.Code, text = "ib.ports.init", "no subnet manager has set up the port"
-	case !known && !slices.Contains([]string{"DOWN", "INIT", "ARMED", ibActive, "ACTIVE_DEFER", "NOP"}, p.State): // garbage
-		r.findings = append(r.findings, r.unknown(p.device(), fmt.Errorf("state %q, phys_state %q: not understood", p.State, p.Phys)))
-		return
 	case !known:
 		text = "the link is down"
 	}
 	r.report(p, f, "%s%s", text, before("; ", is.why, ""))
+}
+
+// switchedOff says whether someone has taken down the interface of an Ethernet port, or
+// each member of its LAG. Drivers (mlx5, bnxt_re, irdma) report DOWN Disabled of a port
+// without a carrier, too.
+func (r *portsRun) switchedOff(p *fabricPort) bool {
+	names := r.netDevs(p)
+	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return r.env.Host.NetIf(name).On })
+}
+
+// garbled says whether the states of a port are not understood, and that of its link does not
+// say by itself that the port is down. "<unknown>" is the kernel's own word.
+func garbled(p *probe.IBPort) bool {
+	if p.State == "" || p.Phys == "" {
+		return true
+	}
+	_, known := portPhases[p.Phys]
+	known = known || p.Phys == ibPolling || p.Phys == ibDisabled
+	if !slices.Contains([]string{ibDown, ibInit, ibArmed, ibActive, "ACTIVE_DEFER", "NOP"}, p.State) {
+		return !known || p.Phys == ibLinkUp
+	}
+	return !known && p.State == ibActive && p.Phys != "<unknown>"
 }
 
 // lids judges the addresses of a port of InfiniBand. Virtual functions may have

@@ -40,6 +40,11 @@ func (r *portsRun) fates() map[*fabricPort]fate {
 	for _, cards := range r.cards() {
 		r.compareCards(cards, fates)
 	}
+	for p := range fates {
+		if p.Left == spareLeft {
+			fates[p] = fate{severity: OK}
+		}
+	}
 	for p, is := range fates {
 		if is.severity == Fail {
 			continue
@@ -105,8 +110,8 @@ func (r *portsRun) compareCards(cards []*portCard, fates map[*fabricPort]fate) {
 		if most == 0 && !r.anyUp() { // nothing on the node is: all of it is a fault
 			continue
 		}
-		usual := func(p *fabricPort) bool { return upAt[onCard(p)]*2 > len(cards) }
-		known := false // that a port is down which is up on most cards
+		usual := func(p *fabricPort) bool { return upAt[onCard(p)]*2 > len(cards)-1 } // of one that is down
+		known := false                                                                // that a port is down which is up on most other cards
 		for _, p := range c.ports {
 			known = known || !portActive(p.IBPort) && usual(p)
 		}

@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
@@ -57,6 +58,14 @@ func dualPorts() []scenario {
 			}
 			n.Down("mlx5_b3")
 		}), "two cards that differ", nil, says("mlx5_b3", Warn, "1 of the card's ports are up, of another such card 2")),
+		onNode(node(func(n *fakesys.Node) {
+			for i := range 8 {
+				if i != 1 && i != 3 {
+					n.Remove(fmt.Sprintf("0000:2%d:00.0", i)).Remove(fmt.Sprintf("0000:2%d:00.1", i))
+				}
+			}
+			n.Down("mlx5_3")
+		}), "two cards half cabled, one of which has no link", nil, says("mlx5_3", Warn, "0 of the card's ports are up, of another such card 1")),
 		keep(onNode(node(none), "a second port was up", nil, says("mlx5_b3", Fail, "it was up earlier in this boot")), "", `,"series":{"1":[[1767322745,400]]}`),
 		keep(onNode(node(none), "a second port was up before the boot", nil, says("mlx5_b3", Warn, "it was up before the last boot")), "x", `,"marks":{"up 1":[1767322745]}`),
 		onNode(node(func(n *fakesys.Node) {
@@ -67,6 +76,61 @@ func dualPorts() []scenario {
 			}
 			n.Down("mlx5_3")
 		}), "the only card has no link", nil, says("mlx5_3", Fail, ""), says("mlx5_b3", Fail, "")),
+	}
+}
+
+// frontEnds are RoCE nodes with a front-end card of two ports, of which the first has the
+// default route.
+func frontEnds() []scenario {
+	const name = ibPortsName
+	node := func(change func(n *fakesys.Node)) *fakesys.Node {
+		n := fakesys.RoCE()
+		n.Files["proc/net/route"] = strings.SplitAfter(n.Files["proc/net/route"], "\n")[0]
+		for i := range 2 {
+			n.AddHCA(frontEndPort(0xf1, i))
+		}
+		n.Down("mlx5_f1_1")
+		n.DefaultRoute("ens1")
+		change(n)
+		return n
+	}
+	spare := func(severity Severity, why string) Finding {
+		d := Device{Kind: "port", Name: "mlx5_f1_1:1", PCI: "0000:f1:00.1", UUID: "b83f:d203:00c5:1af2"}
+		f := Finding{Code: "ib.ports.polling", Severity: severity, Remedy: CheckCable, Device: d, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}
+		f.Message = name + ":  " + d.String() + ": no link: the cable or the far end" + before("; ", why, "") + wantGot(f)
+		return f
+	}
+	past := func(s scenario, more string) scenario {
+		return s.holding(ibPastFile, fmt.Sprintf(`{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"mlx5_f1_1 0000:f1:00.1 b83f:d203:00c5:1af2 Ethernet":{"seen":1767322745%s}}}`, more))
+	}
+	none := func(*fakesys.Node) {}
+	alone := fakesys.New()
+	for i := range 2 {
+		alone.AddHCA(frontEndPort(0xf1, i))
+	}
+	alone.Down("mlx5_f1_1").DefaultRoute("ens1")
+	return []scenario{
+		onNode(node(none), "the second port of the front end is not cabled", nil),
+		onNode(node(none), "it is not counted", of("-n", "9"), Finding{Code: "ib.ports.count", Severity: Fail, Remedy: ReseatOrRMA, Device: Device{Kind: "ports"}, Want: "at least 9", Got: "8",
+			Message: name + ":  8 ports (rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1), want at least 9"}),
+		onNode(node(none), "it is named", of("mlx5_f1_1"), spare(Fail, "")),
+		past(onNode(node(none), "it was up earlier in this boot", nil, spare(Fail, "it was up earlier in this boot")), `,"series":{"1":[[1767322745,100]]}`),
+		past(onNode(node(none), "it was up in an earlier boot", nil, spare(Warn, "it was up before the last boot")), `,"marks":{"up 1":[1767322745]}`),
+		onNode(alone, "a node whose only card is the front end's", nil, Finding{Code: "ib.left", Severity: Skip, Message: name + ":  no RDMA port of this node carries jobs' traffic"}),
+		onNode(node(func(n *fakesys.Node) {
+			for i := range 2 {
+				n.AddHCA(frontEndPort(0xf4, i))
+			}
+			n.DefaultRoute("ens4")
+		}), "the port in its place on another card of the front end is in use", nil, spare(Fail, "")),
+	}
+}
+
+// frontEndPort is one of two ports of a card at 100 Gb/s.
+func frontEndPort(at, i int) fakesys.HCA {
+	return fakesys.HCA{
+		PCI:  fakesys.PCI{Address: fmt.Sprintf("0000:%02x:00.%d", at, i), Above: []string{fmt.Sprintf("0000:%02x:04.0", at-0xb0)}, ID: "15b3:101d", Driver: "mlx5_core", Speed: "16.0 GT/s PCIe", Width: 16},
+		Name: fmt.Sprintf("mlx5_%x_%d", at, i), Type: "MT4125", Board: "MT_0000000359", Fw: "22.41.1000", Layer: "Ethernet", Rate: "100 Gb/sec (4X EDR)", NetDev: fmt.Sprintf("ens%d", at-0xf0+i), Index: at + i,
 	}
 }
 

@@ -45,6 +45,20 @@ func (r *portsRun) wasUp(p *fabricPort) (now, before bool) {
 	return r.fastest(p) > 0, len(r.past.marks(pastName(p.HCA, p.Layer), upMark+p.Port, historyAge)) > 0
 }
 
+// addSpares adds the ports beside the front end that were up earlier: those are cabled.
+func (r *portsRun) addSpares() {
+	for i := range r.Ports {
+		p := &r.Ports[i]
+		now, before := r.wasUp(p)
+		if p.Left == spareLeft && (r.layer == "" || p.Layer == r.layer) && (now || before) {
+			r.ports = append(r.ports, p)
+		}
+	}
+	if len(r.ports) > 0 {
+		r.findings = slices.DeleteFunc(r.findings, func(f Finding) bool { return f.Code == "ib.left" })
+	}
+}
+
 // upMark is the kind of mark that a port was up, with its number. One a day is enough.
 const upMark = "up "
 
@@ -61,12 +75,13 @@ func (r *portsRun) remember() {
 			values[name] = map[string]uint64{}
 		}
 		switch {
-		case p.State == "" || p.Phys == "":
+		case garbled(p.IBPort), portActive(p.IBPort) && p.Gbps() == 0:
 			if d := r.pastOf(p); d != nil && len(d.Series[p.Port]) > 0 {
 				values[name][p.Port] = d.Series[p.Port][len(d.Series[p.Port])-1].Value
 			}
 		case portActive(p.IBPort):
 			values[name][p.Port] = uint64(p.Gbps())
+			r.markRate(name, p)
 			if len(r.past.marks(name, upMark+p.Port, 24*time.Hour)) == 0 {
 				r.past.mark(name, upMark+p.Port, r.past.now)
 			}
@@ -92,7 +107,7 @@ func (r *portsRun) absent() (findings []Finding) {
 	told := map[string]bool{}
 	for i := range lacking {
 		d := &lacking[i]
-		if r.layer == layerEth && strings.HasPrefix(d.Class, classIB) || r.layer == layerIB && !strings.HasPrefix(d.Class, classIB) {
+		if r.layer == layerEth && ibOnBus(d) || r.layer == layerIB && !ibOnBus(d) {
 			continue
 		}
 		told[d.Address] = true
@@ -132,12 +147,8 @@ func (r *portsRun) lost(name string, words []string, told map[string]bool) (f Fi
 			return Finding{}, false
 		}
 	}
-	for i := range r.HCAs {
-		a := &r.HCAs[i]
-		shared := words[3] == layerEth && card(a.PCI) == card(words[1]) // two functions have become one device, as of a bond
-		if a.PCI == words[1] || shared {
-			return Finding{}, false
-		}
+	if slices.ContainsFunc(r.HCAs, func(a probe.HCA) bool { return a.PCI == words[1] }) || words[3] == layerEth && r.takenOver(words[1]) {
+		return Finding{}, false
 	}
 	d := r.env.Host.PCIDevice(words[1])
 	if slices.Contains(givenAway, d.Driver) {

@@ -85,19 +85,23 @@ func (r *portsRun) others(p *fabricPort) (most float64, alone, slower bool) {
 }
 
 // platformRate warns of ports that are slower than those of the platform, if their
-// adapters could be faster: once of all, if all are.
+// adapters could be faster: once of all, if all are. A card may divide the rate of one
+// such port among several.
 func (r *portsRun) platformRate() {
 	platform, _ := r.env.platform()
 	if platform.NetworkRate == 0 || r.c.Rate > 0 || len(r.c.Devices) > 0 {
 		return
 	}
 	want := float64(platform.NetworkRate)
-	fast, slow := 0, []*fabricPort{}
-	whole := map[string]float64{} // of devices with planes
+	fast, slow := map[string]bool{}, []*fabricPort{}
+	whole := map[string]float64{} // of ports, of devices with planes, and of cards
 	for _, p := range r.ports {
 		whole[p.Name()] += p.Gbps()
 		if p.Plane > 0 {
 			whole[p.Device] += p.Gbps()
+		}
+		if portActive(p.IBPort) {
+			whole[card(p.PCI)] += p.Gbps()
 		}
 	}
 	for _, p := range r.ports {
@@ -107,16 +111,18 @@ func (r *portsRun) platformRate() {
 		}
 		switch name := planeOrPort(p); {
 		case whole[name] >= want:
-			fast++
+			fast[name] = true
+		case whole[card(p.PCI)] >= want:
+			fast[card(p.PCI)] = true
 		case !r.slow[p]:
 			slow = append(slow, p)
 		}
 	}
-	if len(slow) == 0 || platform.NetworkPorts > 0 && fast >= platform.NetworkPorts {
+	if len(slow) == 0 || platform.NetworkPorts > 0 && len(fast) >= platform.NetworkPorts {
 		return
 	}
 	f := Finding{Code: "ib.ports.platform", Severity: Warn, Want: gbits(want)}
-	if fast == 0 && len(slow) > 1 {
+	if len(fast) == 0 && len(slow) > 1 {
 		var names []string
 		for _, p := range slow {
 			names = append(names, planeOrPort(p))

@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +34,13 @@ func ibUnknown(check, kind, name string, i int, text string) Finding {
 
 // h100Network is what is known of the network of such nodes.
 func h100Network() *Platform { return &Platform{Name: "HGX H100", NetworkPorts: 8, NetworkRate: 400} }
+
+// booting has the node of a scenario be up for so many seconds.
+func booting(s scenario, seconds int) scenario {
+	s.files = maps.Clone(s.files)
+	s.files["proc/uptime"] = fmt.Sprintf("%d.00 1.00\n", seconds)
+	return s
+}
 
 func init() {
 	const name = ibPortsName
@@ -79,10 +87,24 @@ func init() {
 		onFabric("faster than wanted", of("-r", "200", "mlx5_*"), nil).orTable(map[string]any{"rate": int64(200), "devices": []any{"mlx5_*"}}),
 		onFabric("no cable", nil, func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", CheckCable, "DOWN Polling", "no link: the cable or the far end")),
 		onFabric("switched off", nil, state("1: DOWN", "3: Disabled"), down("disabled", FixConfig, "DOWN Disabled", "the port is switched off")),
+		onRoCE("no cable of RoCE", nil, func(n *fakesys.Node) { n.Down("rocep3s0") },
+			portFinding(name, "rocep3s0", 3, Finding{Code: "ib.ports.polling", Severity: Fail, Remedy: CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "no link: the cable or the far end")),
+		onRoCE("the interface of RoCE is switched off", nil, func(n *fakesys.Node) { n.Down("rocep3s0").Set("eth13", "flags", "0x1002") },
+			portFinding(name, "rocep3s0", 3, Finding{Code: "ib.ports.disabled", Severity: Fail, Remedy: FixConfig, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "the port is switched off")),
 		onFabric("no subnet manager", nil, state("2: INIT", "5: LinkUp"), down("init", CheckFabric, "INIT LinkUp", "no subnet manager has set up the port")),
 		onFabric("armed", nil, state("3: ARMED", "5: LinkUp"), down("init", CheckFabric, "ARMED LinkUp", "no subnet manager has set up the port")),
 		onFabric("link with errors", nil, state("4: ACTIVE", "6: LinkErrorRecovery"), down("down", CheckCable, "ACTIVE LinkErrorRecovery", "the link is recovering from errors")),
 		onFabric("in training", nil, state("1: DOWN", "4: PortConfigurationTraining"), down("down", CheckCable, "DOWN PortConfigurationTraining", "the link is training")),
+		booting(onFabric("a minute after a boot", nil, func(n *fakesys.Node) {
+			n.Set("mlx5_3", "ports/1/state", "2: INIT").Set("mlx5_4", "ports/1/state", "1: DOWN").Set("mlx5_4", "ports/1/phys_state", "2: Polling")
+		}, Finding{Code: "ib.ports.boot", Severity: Skip, Device: Device{Kind: "ports"},
+			Message: name + ":  2 ports not up yet, 60 s after the boot, judged from 300 s on: mlx5_3:1 (INIT LinkUp), mlx5_4:1 (DOWN Polling)"}), 60),
+		booting(onFabric("switched off, a minute after a boot", nil, state("1: DOWN", "3: Disabled"), down("disabled", FixConfig, "DOWN Disabled", "the port is switched off")), 60),
+		booting(onRoCE("an interface that is not configured yet", nil, func(n *fakesys.Node) {
+			n.Set("rocep3s0", "ports/1/state", "1: DOWN").Set("rocep3s0", "ports/1/phys_state", "3: Disabled")
+		}, Finding{Code: "ib.ports.boot", Severity: Skip, Device: Device{Kind: "ports"},
+			Message: name + ":  1 port not up yet, 60 s after the boot, judged from 300 s on: rocep3s0:1 (DOWN Disabled)"}), 60),
+		booting(onFabric("no subnet manager five minutes after a boot", nil, state("2: INIT", "5: LinkUp"), down("init", CheckFabric, "INIT LinkUp", "no subnet manager has set up the port")), 300),
 		onFabric("in a test", nil, state("1: DOWN", "7: Phy Test"), down("down", CheckCable, "DOWN Phy", "the link is under test")),
 		onFabric("a state of another driver", nil, state("1: DOWN", "9: Offline"), down("down", CheckCable, "DOWN Offline", "the link is down")),
 		onFabric("no LID", nil, set("ports/1/lid", "0x0"), says(Fail, "lid", CheckFabric, "one", "0x0", "LID")),
@@ -157,6 +179,11 @@ func init() {
 			ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"lid: is a directory"), down("polling", CheckCable, "DOWN Polling", "no link: the cable or the far end"))),
 		broken(onFabric("garbage for a state", nil, state("\xff\x00", "\x01"), ibUnknown(name, "port", "mlx5_3", 3, `state "", phys_state "": not understood`))),
 		broken(onFabric("words for a state", nil, state("4: FINE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `state "FINE", phys_state "Well": not understood`))),
+		broken(onFabric("a word for a state, and a link", nil, state("9: FINE", "5: LinkUp"), ibUnknown(name, "port", "mlx5_3", 3, `state "FINE", phys_state "LinkUp": not understood`))),
+		broken(onFabric("a word for the state of a link", nil, state("4: ACTIVE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `state "ACTIVE", phys_state "Well": not understood`))),
+		onFabric("a word for a state, and no link", nil, state("9: FINE", "2: Polling"), down("polling", CheckCable, "FINE Polling", "no link: the cable or the far end")),
+		onFabric("the kernel does not know the state of a link", nil, state("4: ACTIVE", "0: <unknown>"), down("down", CheckCable, "ACTIVE <unknown>", "the link is down")),
+		broken(onFabric("a rate that cannot be", nil, set("ports/1/rate", "999999 Gb/sec (4X NDR)"), ibUnknown(name, "port", "mlx5_3", 3, `rate "999999": not understood`))),
 		broken(onFabric("garbage for a rate", nil, set("ports/1/rate", "fast"), ibUnknown(name, "port", "mlx5_3", 3, `rate "fast": not understood`))),
 		broken(onFabric("garbage for a LID", nil, set("ports/1/lid", "0xzz"), ibUnknown(name, "port", "mlx5_3", 3, `LID "0xzz": not a number`))),
 		broken(onFabric("taken out while it was read", nil, set("ports/1/state", "-"), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: no such file or directory"))),
@@ -170,8 +197,50 @@ func init() {
 		ethernetOnly(unnamed("mlx5_0"), "mlx5_0"),
 		ethernetOnly(count("0", "0 ports, want at least 8"), "-n", "8"),
 	)
+	testCheck(name, onNode(opaAlone(), "Omni-Path without an RDMA device", nil, opaLacks(name)))
 	testCheck(name, dualPorts()...)
+	testCheck(name, frontEnds()...)
 	testCheck(name, otherNodes()...)
+}
+
+// opaAlone is a node with an adapter of Omni-Path of which its driver has made nothing.
+func opaAlone() *fakesys.Node {
+	n := fakesys.Kinds()["omni-path"]
+	noRoCE(n, "hfi1_0")
+	n.Files["proc/modules"] = ""
+	delete(n.Files, "sys/class/infiniband_mad/abi_version")
+	delete(n.Files, "sys/class/infiniband_verbs/abi_version")
+	return n
+}
+
+// opaLacks is what checks say of it.
+func opaLacks(check string) Finding {
+	return about(check, Device{Kind: "hca", PCI: "0000:c0:00.0"}, Finding{Code: "ib.lacking", Severity: Fail, Remedy: ReseatOrRMA}, "Omni-Path 100 is on the PCI bus, but no RDMA device; its driver is hfi1")
+}
+
+// A rate that cannot be is not what the port has had in this boot.
+func TestRateOfGarbage(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	sys := fakesys.DGXH100()
+	if err := sys.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		rate string
+		want Severity
+	}{{"400 Gb/sec (4X NDR)", OK}, {"999999 Gb/sec (4X NDR)", Unknown}, {"400 Gb/sec (4X NDR)", OK}, {"200 Gb/sec (2X NDR)", Fail}} {
+		for name, text := range map[string]string{"proc/uptime": fmt.Sprintf("%d.00 1.00\n", 323045+300*i), sys.Dir("mlx5_3") + "/ports/1/rate": step.rate + "\n"} {
+			if err := place(root, name, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		env := &Env{Host: probe.NewHost(root)}
+		env.Host.SetPast("/past")
+		if got := (&ibPorts{}).Run(t.Context(), env); Worst(got) != step.want {
+			t.Errorf("%s: %v, want %v", step.rate, got, step.want)
+		}
+	}
 }
 
 // ethernetOnly is a line on a node without an RDMA device.
@@ -272,5 +341,49 @@ func TestPortsNames(t *testing.T) {
 		if got := (&ibPorts{}).Run(t.Context(), env); len(got) > 0 {
 			t.Errorf("%v", got)
 		}
+	}
+}
+
+// The prolog of a job waits for the ports after a boot, and refuses the job if they do
+// not come up; the epilog of a job is as any other run.
+func TestIBPortsBeforeAJob(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		job  Job
+		up   bool // the port comes up while the check waits
+		want Severity
+	}{
+		"prolog":                    {want: Fail},
+		"prolog, the port comes up": {up: true, want: OK},
+		"epilog":                    {job: Job{Ended: true}, want: Skip},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sys := fakesys.DGXH100().Set("mlx5_3", "ports/1/state", "2: INIT")
+			sys.Files["proc/uptime"] = "60.00 1.00\n"
+			root := t.TempDir()
+			if err := sys.Write(root); err != nil {
+				t.Fatal(err)
+			}
+			looks := 0
+			env := &Env{Host: probe.NewHost(root), Job: &c.job, Deadline: time.Now().Add(3 * time.Second)}
+			if c.up {
+				env.Deadline = time.Now().Add(time.Minute)
+			}
+			env.Doing = func(what string) {
+				if looks++; c.up && what == "read /sys/class/infiniband/mlx5_3" && looks > 12 {
+					if err := place(root, sys.Port("mlx5_3")+"state", "4: ACTIVE\n"); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			findings := (&ibPorts{}).Run(t.Context(), env)
+			if got := Worst(findings); got != c.want {
+				t.Errorf("%v: %v, want %v", findings, got, c.want)
+			}
+			if c.want == Fail && !strings.Contains(findings[0].Message, "no subnet manager has set up the port; the node was booted 60 s ago") {
+				t.Error(findings[0].Message)
+			}
+		})
 	}
 }

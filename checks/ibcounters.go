@@ -9,6 +9,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ type ibCounter struct {
 	Per       string
 	Warn      float64 // ibNever: nothing is too much
 	Fail      float64
+	Outlier   float64  // ibNever: it is not compared with other ports
+	Parts     []string // counters that this one includes, and that are judged themselves
 	Again     int
 	Link      bool
 	Layer     string
@@ -46,7 +49,7 @@ const (
 
 // Bounds of a table, and the window of what is counted by the hour.
 const (
-	ibMaxCounters = historyCounters
+	ibMaxCounters = 96 // the history has two values of each, and some more
 	ibWindow      = time.Hour
 )
 
@@ -56,11 +59,26 @@ func (c *ibCounter) base() string { return path.Base(c.Name) }
 // judged says whether the counter has a limit.
 func (c *ibCounter) judged() bool { return c.Warn >= 0 || c.Fail >= 0 }
 
-// of says whether the counter is one of ports with this link layer. Kernels that
-// do not tell it know InfiniBand only.
-func (c *ibCounter) of(layer string) bool {
-	return c.Layer == "" || strings.EqualFold(c.Layer, cmp.Or(layer, layerIB))
+// read says whether the counter is judged, alone or beside those of other ports.
+func (c *ibCounter) read() bool { return c.judged() || c.Outlier >= 0 }
+
+// layerEFA is how rows call the link layer of AWS's EFA, of which the kernel has no word.
+const layerEFA = "EFA"
+
+// layerOf is the link layer of a port as rows call it. Kernels that do not show one know
+// InfiniBand only.
+func layerOf(p *fabricPort) string {
+	switch p.Layer {
+	case "", layerIB:
+		return layerIB
+	case layerEth:
+		return layerEth
+	}
+	return layerEFA
 }
+
+// of says whether the counter is one of ports with this link layer, as layerOf returns it.
+func (c *ibCounter) of(layer string) bool { return c.Layer == "" || c.Layer == layer }
 
 // unit is the time that a limit is for.
 func (c *ibCounter) unit() time.Duration {
@@ -99,6 +117,27 @@ func (c *ibCounter) full(n uint64) bool {
 func (c *ibCounter) rate(g growth) float64 {
 	g.over = max(g.over, c.unit())
 	return g.per(c.unit())
+}
+
+// text is growth in the unit of the limit. What is counted, and not a rate, is exact.
+func (c *ibCounter) text(g growth) string {
+	if g.over <= c.unit() {
+		return strconv.FormatUint(g.n, 10)
+	}
+	return figure(c.rate(g))
+}
+
+// figure is a rate with at most one digit behind the point.
+func figure(rate float64) string {
+	return strings.TrimSuffix(strconv.FormatFloat(rate, 'f', 1, 64), ".0")
+}
+
+// unitText is what a rate is for.
+func (c *ibCounter) unitText() string {
+	if c.Per == inSecond || c.Per == inMinute {
+		return "a " + c.Per
+	}
+	return "in an hour"
 }
 
 // limitText is a limit in words.
@@ -157,6 +196,8 @@ type ibCounterText struct {
 	Per       *string  `toml:"per"`
 	Warn      *float64 `toml:"warn"`
 	Fail      *float64 `toml:"fail"`
+	Outlier   *float64 `toml:"outlier"`
+	Parts     []string `toml:"parts"`
 	Again     *int     `toml:"again"`
 	Link      *bool    `toml:"link"`
 	Layer     *string  `toml:"layer"`
@@ -185,7 +226,7 @@ func parseIBCounters(file, text string, over []ibCounter) ([]ibCounter, error) {
 		c := &t.Counters[i]
 		line := r.line(`\s*\[\[\s*counter\s*\]\]`, i)
 		at := slices.IndexFunc(rows, func(row ibCounter) bool { return row.Name == c.Name || row.base() == c.Name })
-		row := ibCounter{Name: c.Name, Bits: 64, Per: inAny, Warn: ibNever, Fail: ibNever}
+		row := ibCounter{Name: c.Name, Bits: 64, Per: inAny, Warn: ibNever, Fail: ibNever, Outlier: ibNever}
 		if at >= 0 {
 			row = rows[at]
 		}
@@ -223,6 +264,10 @@ func (c *ibCounterText) into(row *ibCounter) {
 	put(&row.Per, c.Per)
 	put(&row.Warn, c.Warn)
 	put(&row.Fail, c.Fail)
+	put(&row.Outlier, c.Outlier)
+	if c.Parts != nil {
+		row.Parts = c.Parts
+	}
 	put(&row.Again, c.Again)
 	put(&row.Link, c.Link)
 	put(&row.Layer, c.Layer)
@@ -241,24 +286,26 @@ func put[T any](into, from *T) {
 }
 
 // ibCounterName is what a counter may be called: it becomes part of a path.
-var ibCounterName = regexp.MustCompile(`^(counters|hw_counters)/[A-Za-z0-9_]{1,64}$`)
+var ibCounterName = regexp.MustCompile(`^(counters|hw_counters|device|net)/[A-Za-z0-9_]{1,64}$`)
 
 // sound refuses a row that cannot be used.
 func (c *ibCounter) sound() error {
 	limit := func(n float64) bool { return n == ibNever || n >= 0 && !math.IsInf(n, 0) }
 	switch {
 	case !ibCounterName.MatchString(c.Name):
-		return errors.New("want a counter that is known, or counters/NAME or hw_counters/NAME")
+		return errors.New("want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME")
 	case c.Bits < 1 || c.Bits > 64:
 		return fmt.Errorf("bits %d, want 1 to 64", c.Bits)
 	case !slices.Contains([]string{inAny, inSecond, inMinute, inHour}, cmp.Or(c.Per, inAny)):
 		return fmt.Errorf("per %q, want any, second, minute or hour", c.Per)
-	case !limit(c.Warn) || !limit(c.Fail):
-		return errors.New("warn or fail: want a number from 0, or -1 for never")
+	case !limit(c.Warn) || !limit(c.Fail) || !limit(c.Outlier):
+		return errors.New("warn, fail or outlier: want a number from 0, or -1 for never")
+	case c.Outlier >= 0 && c.Per != inSecond && c.Per != inMinute:
+		return fmt.Errorf("outlier with per %q, want second or minute", c.Per)
 	case c.Again < 0 || c.Again > int(ibWindow/ibSpell):
 		return fmt.Errorf("again %d, want 0 to %d", c.Again, int(ibWindow/ibSpell))
-	case !slices.Contains([]string{"", layerIB, layerEth}, c.Layer):
-		return fmt.Errorf("layer %q, want %s or %s", c.Layer, layerIB, layerEth)
+	case !slices.Contains([]string{"", layerIB, layerEth, layerEFA}, c.Layer):
+		return fmt.Errorf("layer %q, want %s, %s or %s", c.Layer, layerIB, layerEth, layerEFA)
 	case !slices.Contains([]Remedy{NoRemedy, RestartApp, RebootNode, ReseatOrRMA, CheckCable, CheckFabric, FixConfig}, c.Remedy):
 		return fmt.Errorf("remedy %q: unknown", c.Remedy)
 	}

@@ -30,8 +30,8 @@ func TestIBCounterRows(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("// Code generated from ibcounters.toml: go test ./checks -run IBCounterRows -ibcounters. DO NOT EDIT.\n\npackage checks\n\nvar ibCounterRows = []ibCounter{\n")
 	for _, c := range rows {
-		fmt.Fprintf(&b, "\t{\n\t\tName: %q, Bits: %d, Saturates: %v, Per: %q, Warn: %g, Fail: %g, Again: %d, Link: %v, Layer: %q, Remedy: %q,\n\t\tDo: %q,\n\t\tMeans: %q,\n\t\tSource: %q,\n\t},\n",
-			c.Name, c.Bits, c.Saturates, c.Per, c.Warn, c.Fail, c.Again, c.Link, c.Layer, c.Remedy, c.Do, c.Means, c.Source)
+		fmt.Fprintf(&b, "\t{\n\t\tName: %q, Bits: %d, Saturates: %v, Per: %q, Warn: %g, Fail: %g, Outlier: %g, Parts: %#v, Again: %d, Link: %v, Layer: %q, Remedy: %q,\n\t\tDo: %q,\n\t\tMeans: %q,\n\t\tSource: %q,\n\t},\n",
+			c.Name, c.Bits, c.Saturates, c.Per, c.Warn, c.Fail, c.Outlier, c.Parts, c.Again, c.Link, c.Layer, c.Remedy, c.Do, c.Means, c.Source)
 	}
 	b.WriteString("}\n")
 	want, err := format.Source([]byte(b.String()))
@@ -59,7 +59,7 @@ func TestIBCounterRows(t *testing.T) {
 func TestIBCountersAreTold(t *testing.T) {
 	t.Parallel()
 	for _, c := range ibCounterRows {
-		if len(c.Source) < 20 || c.Means == "" || c.judged() != (c.Do != "") {
+		if len(c.Source) < 20 || c.Means == "" || c.read() != (c.Do != "") {
 			t.Errorf("%s: source %q, means %q, do %q", c.Name, c.Source, c.Means, c.Do)
 		}
 		if c.Saturates != strings.HasPrefix(c.Name, "counters/") {
@@ -112,7 +112,7 @@ source = "ours"
 	if diff := cmp.Diff(old, got); diff != "" {
 		t.Errorf("a row that is changed (-want +got):\n%s", diff)
 	}
-	added := ibCounter{Name: "hw_counters/rx_discards", Bits: 64, Per: inSecond, Warn: 3, Fail: ibNever, Source: "ours"}
+	added := ibCounter{Name: "hw_counters/rx_discards", Bits: 64, Per: inSecond, Warn: 3, Fail: ibNever, Outlier: ibNever, Source: "ours"}
 	if diff := cmp.Diff(added, rows[len(rows)-1]); diff != "" {
 		t.Errorf("a row that is new (-want +got):\n%s", diff)
 	}
@@ -120,18 +120,19 @@ source = "ours"
 		t.Error("the table itself was changed")
 	}
 	for text, want := range map[string]string{
-		"[[counter]]\nname = \"symbol_errors\"\n":                                               "f:1: symbol_errors: want a counter that is known, or counters/NAME or hw_counters/NAME",
-		"[[counter]]\nname = \"counters/../../x\"\n":                                            "f:1: counters/../../x: want a counter that is known, or counters/NAME or hw_counters/NAME",
+		"[[counter]]\nname = \"symbol_errors\"\n":                                               "f:1: symbol_errors: want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME",
+		"[[counter]]\nname = \"counters/../../x\"\n":                                            "f:1: counters/../../x: want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME",
 		"\n[[counter]]\nname = \"symbol_error\"\nper = \"day\"\n":                               `f:2: symbol_error: per "day", want any, second, minute or hour`,
-		"[[counter]]\nname = \"symbol_error\"\nwarn = -2\n":                                     "f:1: symbol_error: warn or fail: want a number from 0, or -1 for never",
-		"[[counter]]\nname = \"symbol_error\"\nwarn = nan\n":                                    "f:1: symbol_error: warn or fail: want a number from 0, or -1 for never",
-		"[[counter]]\nname = \"symbol_error\"\nfail = inf\n":                                    "f:1: symbol_error: warn or fail: want a number from 0, or -1 for never",
+		"[[counter]]\nname = \"symbol_error\"\nwarn = -2\n":                                     "f:1: symbol_error: warn, fail or outlier: want a number from 0, or -1 for never",
+		"[[counter]]\nname = \"symbol_error\"\nwarn = nan\n":                                    "f:1: symbol_error: warn, fail or outlier: want a number from 0, or -1 for never",
+		"[[counter]]\nname = \"symbol_error\"\nfail = inf\n":                                    "f:1: symbol_error: warn, fail or outlier: want a number from 0, or -1 for never",
 		"[[counter]]\nname = \"symbol_error\"\nbits = 65\n":                                     "f:1: symbol_error: bits 65, want 1 to 64",
 		"[[counter]]\nname = \"symbol_error\"\nagain = 99\n":                                    "f:1: symbol_error: again 99, want 0 to 12",
-		"[[counter]]\nname = \"symbol_error\"\nlayer = \"IB\"\n":                                `f:1: symbol_error: layer "IB", want InfiniBand or Ethernet`,
+		"[[counter]]\nname = \"symbol_error\"\nlayer = \"IB\"\n":                                `f:1: symbol_error: layer "IB", want InfiniBand, Ethernet or EFA`,
 		"[[counter]]\nname = \"symbol_error\"\nremedy = \"pray\"\n":                             `f:1: symbol_error: remedy "pray": unknown`,
 		"[[counter]]\nname = \"symbol_error\"\nlimit = 3\n":                                     "f:3: unknown key counter.limit",
 		"[[counter]]\nname = \"symbol_error\"\n[[counter]]\nname = \"counters/symbol_error\"\n": "f:3: counters/symbol_error: given twice",
+		"[[counter]]\nname = \"symbol_error\"\noutlier = 5\n":                                   `f:1: symbol_error: outlier with per "hour", want second or minute`,
 		"[[counter]\n": "f:2: expected end of table array name delimiter ']', but got '\\n' instead",
 	} {
 		if _, err := parseIBCounters("f", text, ibCounterRows); err == nil || err.Error() != want {
@@ -142,7 +143,7 @@ source = "ours"
 	for i := range ibMaxCounters {
 		fmt.Fprintf(&many, "[[counter]]\nname = \"counters/c%d\"\n", i)
 	}
-	if _, err := parseIBCounters("f", many.String(), ibCounterRows); err == nil || !strings.Contains(err.Error(), "want at most 64") {
+	if _, err := parseIBCounters("f", many.String(), ibCounterRows); err == nil || !strings.Contains(err.Error(), "want at most 96") {
 		t.Errorf("too many: %v", err)
 	}
 }

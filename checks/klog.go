@@ -1,14 +1,17 @@
 package checks
 
 import (
+	"errors"
+	"io/fs"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // This file alone decides which lines of the kernel's log are believed, and why.
-// A check that wants another line adds a row to kernelForms; the test beside it
-// then tries to forge the row with every line that carries a user's text.
+// A check that wants another line adds a row to kernelForms or, if it is a message of a
+// driver about its device, to klog.toml; the test beside it then tries to forge the row
+// with every line that carries a user's text.
 //
 // What a user can put into a record of facility 0 (a process cannot write one, not
 // even root, by /dev/kmsg):
@@ -33,6 +36,7 @@ type kernelSubject int
 const (
 	aboutGPU kernelSubject = iota
 	aboutLink
+	aboutDevice // a network adapter or a disk: klog.toml
 )
 
 // kernelKind is the meaning of a form's lines.
@@ -47,8 +51,10 @@ const (
 	saysUUID
 	saysLoad
 	saysReset
+	saysNoDriver
 	saysLinkDown
 	saysUnplugged
+	saysMessage // a row of klog.toml
 )
 
 // kernelForm is one form of the lines that are believed. Form may contain
@@ -61,7 +67,11 @@ const (
 //	{a|b}     one of these
 //	{br}      a line break, as the kernel or syslog writes it, with the driver's prefix
 //	{fn}      nothing, or which GPU and which function: "GPU0 nvAssertFailed: "
-//	{uuid} {hex} {digits}
+//	{at}      nothing, or function, line and process: "poll_health:174:(pid 0): "
+//	{ibdev}   nothing, or a blank and an RDMA device
+//	{ctrl}    a disk's controller: nvme0
+//	{text}    any text up to what follows it in the form
+//	{uuid} {hex} {digits} {n} {module} {word}
 type kernelForm struct {
 	Subject kernelSubject
 	Kind    kernelKind
@@ -116,6 +126,21 @@ var kernelForms = []kernelForm{
 		`a name ends at "NVRM: loading N" at the latest, where no format goes on with "V"`,
 	},
 	{
+		aboutGPU, saysNoDriver, true, "NVRM: None of the NVIDIA devices were initialized.",
+		"NVIDIA open-gpu-kernel-modules, kernel-open/nvidia/nv.c, nvidia_init_module",
+		`a name ends at "NVRM: None of t" at the latest, where no format goes on with "h"`,
+	},
+	{
+		aboutGPU, saysNoDriver, true, "NVRM: The NVIDIA probe routine failed for {digits} device(s).",
+		"the same",
+		`a name ends at "NVRM: The NVIDI" at the latest, where no format goes on with "A"`,
+	},
+	{
+		aboutGPU, saysNoDriver, false, "nvidia: {version magic|disagrees about version of symbol|Unknown symbol} {rest}",
+		"Linux, kernel/module/main.c and version.c, check_modinfo, check_version and simplify_symbols",
+		`a name ends at "nvidia: version", "nvidia: disagre" or "nvidia: Unknown" at the latest, where no format goes on with these words`,
+	},
+	{
 		aboutGPU, saysSXid, false, "nvidia-nvswitch{digits}: SXid (PCI:{pci}): {code 5}",
 		"NVIDIA open-gpu-kernel-modules, src/common/nvswitch/kernel/inc/common_nvswitch.h, NVSWITCH_PRINT_SXID",
 		`"nvidia-nvswitch" is 15 bytes: a name ends there at the latest, and no format goes on with a digit`,
@@ -141,12 +166,17 @@ var kernelForms = []kernelForm{
 type kernelLine struct {
 	*kernelForm
 
-	PCI  string // 0000:c1:00.0
-	Dev  string
-	Code string
-	UUID string
-	Rest string // of {code} and {rest}
-	Text string // the whole line
+	PCI    string // 0000:c1:00.0
+	Dev    string // of {dev} and {ctrl}
+	Code   string
+	UUID   string
+	Rest   string // of {code} and {rest}
+	Detail string // of {text}
+	Number string // of {n}
+	Module string
+	Text   string // the whole line
+
+	row *messageRow // of a line about a device
 }
 
 // words is the line without the driver's name and without line breaks.
@@ -169,18 +199,37 @@ func (e *Env) kernelLog(from uint64, about kernelSubject, each func(probe.Kernel
 	})
 }
 
+// unreadableLog returns the finding of a kernel's log that cannot be read. A container that
+// was not given the log is skipped.
+func (e *Env) unreadableLog(check string, err error) []Finding {
+	if e.Host.InContainer() && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
+		return []Finding{{Code: "probe.contained", Severity: Skip, Message: check + ":  this container does not show the kernel's log"}}
+	}
+	return unreadable(err)
+}
+
 // believe matches the text of a record of facility 0. Any user can write text of another
 // origin, such as a file of syslog: the result is then only what the line would mean.
 func believe(text []byte, cont bool, about kernelSubject) (kernelLine, bool) {
 	if len(text) == 0 || len(text) > maxKernelLine {
 		return kernelLine{}, false
 	}
-	for i := range kernelForms {
-		f := &kernelForms[i]
+	forms := kernelForms
+	if about == aboutDevice {
+		if !ofDevice(text) {
+			return kernelLine{}, false
+		}
+		forms = messageTable().forms
+	}
+	for i := range forms {
+		f := &forms[i]
 		if f.Subject != about || cont && !f.Cont || f.Form[0] != '{' && f.Form[0] != text[0] {
 			continue
 		}
 		if l, ok := f.match(strings.TrimRight(string(text), "\r\n ")); ok {
+			if about == aboutDevice {
+				l.row = messageTable().rowOf[i]
+			}
 			return l, true
 		}
 	}
@@ -203,6 +252,18 @@ func (f *kernelForm) match(text string) (l kernelLine, ok bool) {
 			break
 		}
 		field, form, _ = strings.Cut(field, "}")
+		if field == "text" || field == "skip" {
+			next, _, _ := strings.Cut(form, "{")
+			i := strings.Index(text, next)
+			if i < 0 || next == "" {
+				return l, false
+			}
+			if field == "text" {
+				l.Detail = text[:i]
+			}
+			text = text[i:]
+			continue
+		}
 		if text, ok = l.field(field, text); !ok {
 			return l, false
 		}
@@ -258,6 +319,32 @@ func (l *kernelLine) field(name, text string) (rest string, ok bool) {
 		return "", false
 	case "fn":
 		return cutFunction(text), true
+	case "at":
+		return cutPlace(text), true
+	case "ibdev":
+		if after, ok := strings.CutPrefix(text, " "); ok {
+			n = span(after, func(c byte) bool { return c > ' ' && c != ':' && c != '/' && c != 0x7f })
+			return after[n:], n > 0 && n <= 64
+		}
+		return text, true
+	case "ctrl":
+		after, ok := strings.CutPrefix(text, "nvme")
+		n = span(after, isDigit)
+		l.Dev = text[:len(text)-len(after)+n]
+		return after[n:], ok && n > 0 && n <= 4
+	case "n", "module":
+		if n = span(text, isDigit); n == 0 || n > 10 {
+			return "", false
+		}
+		if name == "n" {
+			l.Number = text[:n]
+		} else {
+			l.Module = text[:n]
+		}
+		return text[n:], true
+	case "word":
+		n = span(text, func(c byte) bool { return c > ' ' && c != 0x7f })
+		return text[n:], n > 0
 	}
 	best := ""
 	for word := range strings.SplitSeq(name, "|") {
@@ -277,12 +364,36 @@ func cutFunction(text string) string {
 			text = after[n+1:]
 		}
 	}
-	n := span(text, func(c byte) bool { return c == '_' || isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'z' })
+	n := span(text, isWordByte)
 	if after, ok := strings.CutPrefix(text[n:], ": "); ok && n > 0 {
 		return after
 	}
 	return text
 }
+
+// cutPlace takes "poll_health:174:(pid 0): " off, if it is there; some kernels leave the
+// process out.
+func cutPlace(text string) string {
+	n := span(text, isWordByte)
+	after, ok := strings.CutPrefix(text[n:], ":")
+	digits := span(after, isDigit)
+	after, ok2 := strings.CutPrefix(after[digits:], ":")
+	if !ok || !ok2 || n == 0 || digits == 0 {
+		return text
+	}
+	if rest, ok := strings.CutPrefix(after, "(pid "); ok {
+		rest = rest[span(rest, isDigit):]
+		if after, ok = strings.CutPrefix(rest, "):"); !ok {
+			return text
+		}
+	}
+	if after, ok = strings.CutPrefix(after, " "); ok {
+		return after
+	}
+	return text
+}
+
+func isWordByte(c byte) bool { return c == '_' || isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'z' }
 
 // addressLength returns the number of leading bytes that may be a PCI address.
 func addressLength(text string) int {
@@ -354,12 +465,17 @@ func UserWritten(name string, args []string, table map[string]any) []string {
 	return c.logFiles()
 }
 
-// pastedLine finds the driver's text in a line that a person pasted. It serves to
-// explain, not to judge.
-func pastedLine(text string) (kernelLine, bool) {
-	for _, start := range []string{"NVRM: ", "nvidia-nvswitch"} {
+// pastedLine finds a driver's text about a subject in a line that a person pasted, with
+// or without what dmesg and syslog write before it. It serves to explain, not to judge.
+func pastedLine(text string, about kernelSubject) (kernelLine, bool) {
+	starts := map[kernelSubject][]string{
+		aboutGPU: {"NVRM: ", "nvidia-nvswitch", "vfio-pci ", "nvidia ", "pci "}, aboutLink: strings.Split(strings.Trim(linkDrivers, "{}"), "|"), aboutDevice: deviceDrivers,
+	}
+	for _, start := range starts[about] {
 		if i := strings.Index(text, start); i >= 0 {
-			return believe([]byte(text[i:]), false, aboutGPU)
+			if l, ok := believe([]byte(text[i:]), false, about); ok {
+				return l, true
+			}
 		}
 	}
 	return kernelLine{}, false

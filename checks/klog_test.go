@@ -7,9 +7,12 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // genuineLines are what the drivers print, for each form of klog.go in its order, each
@@ -39,6 +42,12 @@ var genuineLines = [][]string{
 		"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.148.08  Release Build",
 		"NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.161.08  Tue Mar 5 22:42:15 UTC 2024",
 	},
+	{"NVRM: None of the NVIDIA devices were initialized."},
+	{"NVRM: The NVIDIA probe routine failed for 8 device(s)."},
+	{
+		"nvidia: version magic '5.14.0-427.el9.x86_64 SMP' should be '5.14.0-503.el9.x86_64 SMP'",
+		"nvidia: disagrees about version of symbol module_layout", "nvidia: Unknown symbol drm_gem_object_free (err -2)",
+	},
 	{
 		"nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 01 LTSSM Fault Up",
 		"nvidia-nvswitch11: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
@@ -57,6 +66,39 @@ var genuineLines = [][]string{
 	{"mlx5_core 0000:23:00.0: Port module event: module 0, Cable unplugged"},
 }
 
+var everySubject = []kernelSubject{aboutGPU, aboutLink, aboutDevice}
+
+// genuine are those lines and the ones of klog.toml.
+func genuine() [][]string {
+	lines := slices.Clone(genuineLines)
+	for i := range messageTable().Rows {
+		lines = append(lines, messageTable().Rows[i].Lines)
+	}
+	return lines
+}
+
+// What is true of the forms of klog.go is true of those of klog.toml.
+func TestMessageForms(t *testing.T) {
+	t.Parallel()
+	for i := range messageTable().Rows {
+		for _, line := range messageTable().Rows[i].Lines {
+			for _, about := range everySubject {
+				if _, ok := believe([]byte(line), false, about); ok != (about == aboutDevice) {
+					t.Errorf("%s: about %d: %v", line, about, ok)
+				}
+				if _, ok := believe([]byte(line), true, about); ok {
+					t.Errorf("%s: believed with KERN_CONT", line)
+				}
+			}
+			for _, other := range []string{" " + line, "a" + line, "[1] " + line, "kernel: " + line, strings.ToUpper(line), line[1:]} {
+				if _, ok := believe([]byte(other), false, aboutDevice); ok {
+					t.Errorf("%q is believed", other)
+				}
+			}
+		}
+	}
+}
+
 func TestKernelForms(t *testing.T) {
 	t.Parallel()
 	if len(genuineLines) != len(kernelForms) {
@@ -71,8 +113,10 @@ func TestKernelForms(t *testing.T) {
 			if !ok || l.kernelForm != &kernelForms[i] {
 				t.Errorf("%s: %v, %+v, want form %d", line, ok, l, i)
 			}
-			if _, ok := believe([]byte(line), false, aboutGPU+aboutLink-f.Subject); ok {
-				t.Errorf("%s is about something else, too", line)
+			for _, about := range everySubject {
+				if _, ok := believe([]byte(line), false, about); ok && about != f.Subject {
+					t.Errorf("%s is about something else, too", line)
+				}
 			}
 			if _, ok := believe([]byte(line), true, f.Subject); ok != f.Cont {
 				t.Errorf("%s, printed with KERN_CONT: %v", line, ok)
@@ -236,10 +280,23 @@ func fill(format, first, others string) string {
 // part of a genuine line.
 func TestHostileKernelLines(t *testing.T) {
 	t.Parallel()
+	hostileKernelLines(t, 7)
+}
+
+// The same with every length of a name.
+func TestAllHostileKernelLines(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	hostileKernelLines(t, 1)
+}
+
+// hostileKernelLines tries a part of the lengths of a name: one of so many.
+func hostileKernelLines(t *testing.T, part int) {
+	t.Helper()
 	tried := 0
 	try := func(line string) {
 		tried++
-		for _, about := range []kernelSubject{aboutGPU, aboutLink} {
+		for _, about := range everySubject {
 			for _, cont := range []bool{false, true} {
 				if l, ok := believe([]byte(line), cont, about); ok {
 					t.Errorf("believed as %q:\n%s", l.Form, line)
@@ -249,12 +306,12 @@ func TestHostileKernelLines(t *testing.T) {
 	}
 	for _, format := range userFormats {
 		slots := strings.Count(format, "{")
-		for _, lines := range genuineLines {
+		for _, lines := range genuine() {
 			for _, line := range lines {
-				for n := range len(line) + 1 { // the name is the line's begin, the file its rest
+				for n := tried % part; n <= len(line); n += part { // the name is the line's begin, the file its rest
 					try(fill(format, line[:n], line[n:]))
 				}
-				for n := range 17 { // the name ends so far into the line, or begins so far before it
+				for n := tried % part; n < 17; n += part { // the name ends so far into the line, or begins so far before it
 					head := line[:min(n, len(line))]
 					try(fill(format, strings.Repeat(" ", n)+line, line))
 					try(fill(format, strings.Repeat("x", n)+": "+line, line))
@@ -268,7 +325,7 @@ func TestHostileKernelLines(t *testing.T) {
 		}
 	}
 	t.Logf("%d lines", tried)
-	if tried < 100_000 {
+	if tried < 700_000/part {
 		t.Errorf("%d lines are too few", tried)
 	}
 }
@@ -303,7 +360,7 @@ func FuzzHostileKernelLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, other string) {
 		for _, format := range userFormats {
 			line := fill(format, name, other)
-			for _, about := range []kernelSubject{aboutGPU, aboutLink} {
+			for _, about := range everySubject {
 				if _, ok := believe([]byte(line), true, about); ok {
 					t.Fatalf("%q", line)
 				}
@@ -318,7 +375,7 @@ func FuzzHostileKernelLine(f *testing.F) {
 // Nothing but klog.go reads the kernel's log or knows what its lines look like.
 func TestKernelLogHasOneReader(t *testing.T) {
 	t.Parallel()
-	words := []string{"NVRM: ", "Xid (", "nvidia-nvswitch", "off the bus", "mlx5_core ", "Link down", "Link is", "reset done", "Port module event"}
+	words := []string{"poll_health", "nvme nvme", "health compromised", "NVRM: ", "Xid (", "nvidia-nvswitch", "off the bus", "mlx5_core ", "Link down", "Link is", "reset done", "Port module event"}
 	parsers := map[string]bool{"strings": true, "bytes": true, "regexp": true, "fmt.Sscanf": true}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

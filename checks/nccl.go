@@ -22,15 +22,21 @@ import (
 // pairs of one kind (NVLink, one PCIe switch, one socket) if it has two of them or more.
 // It only warns of pairs that cross sockets, and where nobody tells how they are joined.
 //
-// It runs NCCL in its own process, libnccl.so.2 or what NCCL_LIBRARY names, with
-// nothing of NCCL_... but what these words say: --algo is NCCL_ALGO, --topo
-// NCCL_TOPO_FILE, --no-p2p goes by the network even within the node. /etc/nccl.conf
-// holds, as for jobs, and before NCCL 2.23 root's .nccl.conf, too. --nccl-tests runs the programs of nccl-tests that are in a
+// It runs NCCL in its own process, libnccl.so.2 or what NCCL_LIBRARY names. Of the
+// settings of NCCL it uses those of the line: --algo is NCCL_ALGO, --topo NCCL_TOPO_FILE,
+// and each --env NAME=VALUE one more (NCCL_..., or OFI_NCCL_..., FI_... and UCX_... of
+// network plug-ins). nccl_env of [active] in nhc.toml has those of all such lines.
+// /etc/nccl.conf holds, as for jobs, and before NCCL 2.23 root's .nccl.conf, too. The
+// environment of a job or of slurmd is not used.
+//
+// --no-p2p goes by the network even within the node. It needs a fabric in which the
+// node's adapters reach each other, and 100 seconds: nhc-gpu-active.timer runs it. --nccl-tests runs the programs of nccl-tests that are in a
 // directory in its place. -t bounds the whole, in seconds.
 //
 //	gpu* || TIMEOUT=120 check_nccl -b 16G -w 460 all_reduce
 type nccl struct {
 	active
+	ncclEnv
 	Op         string        `arg:"1" toml:"op"`                 // the operation
 	Begin      Size          `opt:"b" toml:"begin"`              // smallest size, bytes
 	End        Size          `opt:"e" toml:"end"`                // largest size
@@ -51,16 +57,19 @@ type nccl struct {
 
 const ncclName = "check_nccl"
 
-// How long a test may take unless -t says so: by the network it is ten times slower.
-const (
-	ncclLimit        = 20 * time.Second
-	ncclNetworkLimit = 60 * time.Second
-)
+// ncclTime is the row of active_time.toml: by the network NCCL is ten times slower, and
+// waits by itself before it gives up.
+func (c *nccl) ncclTime() activeTime {
+	if c.NoP2P {
+		return timeOf(timeOfNetwork)
+	}
+	return timeOf(timeOfNCCL)
+}
 
 func init() {
 	Register(Info{
 		Name:    ncclName,
-		Usage:   "[-b SIZE] [-e SIZE] [-f FACTOR] [-n ITERATIONS] [-w GB/s] [-t SECONDS] [--algo NAME] [--no-p2p] [--groups N] [--topo FILE] [--repeats N] [--nccl-tests DIR] [--max-age AGE] OP",
+		Usage:   "[-b SIZE] [-e SIZE] [-f FACTOR] [-n ITERATIONS] [-w GB/s] [-t SECONDS] [--algo NAME] [--no-p2p] [--groups N] [--topo FILE] [--repeats N] [--env NAME=VALUE]... [--nccl-tests DIR] [--max-age AGE] OP",
 		Summary: "NCCL runs on all GPUs, fast and with the right results",
 		Lane:    CUDA,
 		Active:  true,
@@ -71,12 +80,13 @@ func init() {
 }
 
 var ncclDo = activeDo("nccl", "NVLink, an NVSwitch, PCIe or, with --no-p2p, an HCA is slow: see check_gpu_nvlink, check_gpu_pcie, check_ib_errors, and nvidia-smi topo -m.", map[string]string{
-	"nccl.library":     "NCCL's library is missing: install libnccl2, or name the file that jobs use with NCCL_LIBRARY=/path/libnccl.so.2 in nhc.conf.",
+	"nccl.library":     "NCCL's library is missing: install libnccl2, or name the file that jobs use with NCCL_LIBRARY=/path/libnccl.so.2, or its directory with LIBRARY_DIRS. nhc-gpu topo shows where it was looked for.",
 	"nccl.old":         "This release of NCCL does not have the operation: name a newer one with NCCL_LIBRARY.",
 	"nccl.wrong":       "Data were wrong on a GPU after NCCL had moved them: do not use the node. Run check_gpu_memtest and check_gpu_nvlink, and the test again; if it comes again replace the GPU that is named.",
 	"nccl.alike":       "Data were wrong on all GPUs alike: it is more likely NCCL, its settings or this program than all of them. Compare with --algo ring, another NCCL_LIBRARY and another node, and report what you find.",
 	"nccl.error":       "NCCL has failed; the message has its own words. Run all_reduce_perf -g with NCCL_DEBUG=INFO by hand; see dmesg for Xid errors, df /dev/shm, and ulimit -l.",
 	"nccl.hung":        "An operation of NCCL did not end: a GPU or a link does not answer. See dmesg for Xid errors, check_gpu_nvlink and, with --no-p2p, the ports of InfiniBand.",
+	"nccl.reach":       "Nothing, if the fabric's rails are apart, so that the adapters of a node do not reach each other: take the line out. Else see the ports and switches: check_ib_ports, check_ib_bw --pairs.",
 	"nccl.memory":      "Nothing, if something uses that memory rightly: a smaller -e needs less. Else see nvidia-smi for who has it.",
 	"nccl.mixed":       "Nothing, if the node is built so: NCCL goes as fast as its slowest GPU, and no floor of a platform is about such a node.",
 	"nccl.groups":      "Give --groups a number that divides the GPUs of the node, two at least in each.",
@@ -113,7 +123,7 @@ func (c *nccl) usable() error {
 	case c.Programs != "" && !strings.HasPrefix(c.Programs, "/"):
 		return &UsageError{Kind: BadValue, Word: c.Programs, Want: "an absolute path"}
 	}
-	return nil
+	return c.usableEnv()
 }
 
 // ncclAlgorithms are what NCCL_ALGO may be, as floors of platforms name them.
@@ -121,13 +131,10 @@ var ncclAlgorithms = []string{"ring", "tree", "nvls", "pat"}
 
 // Bound is the most that the test takes.
 func (c *nccl) Bound() time.Duration {
-	switch {
-	case c.Limit > 0:
+	if c.Limit > 0 {
 		return c.Limit
-	case c.NoP2P:
-		return ncclNetworkLimit
 	}
-	return ncclLimit
+	return c.ncclTime().Bound
 }
 
 // Run runs the operation.
@@ -135,6 +142,7 @@ func (c *nccl) Run(ctx context.Context, env *Env) []Finding { return c.run(ctx, 
 
 func (c *nccl) run(ctx context.Context, env *Env, name string) []Finding {
 	t := activeTest{Check: name, Code: "nccl", Bound: c.Bound(), Least: 2, Of: c}
+	c.fromSite(env)
 	if c.of != nil {
 		t.Of = c.of
 	}
@@ -146,6 +154,9 @@ func (c *nccl) run(ctx context.Context, env *Env, name string) []Finding {
 	n := &ncclRun{activeRun: r, nccl: c, op: ncclOpOf(c.Op), test: c.test()}
 	n.tellSettings()
 	n.tellModels()
+	if !n.tellEnv() {
+		return r.done()
+	}
 	if c.Programs != "" {
 		n.runPrograms()
 		return r.done()
@@ -173,7 +184,7 @@ func (c *nccl) groups() int {
 
 // settings are those of the library.
 func (c *nccl) settings() probe.NCCLSettings {
-	return probe.NCCLSettings{Algorithm: c.Algorithm, TopoFile: c.Topology, NoP2P: c.NoP2P, GDR: c.gdr}
+	return probe.NCCLSettings{Algorithm: c.Algorithm, TopoFile: c.Topology, NoP2P: c.NoP2P, GDR: c.gdr, More: strings.Join(c.words(), "\n")}
 }
 
 // tellModels says if the GPUs are of several models.
@@ -187,22 +198,108 @@ func (t *ncclRun) tellModels() {
 	}
 }
 
-// failed makes a finding of an error of NCCL or CUDA, see activeRun.failed.
+// failed makes a finding of an error of NCCL or CUDA, see activeRun.failed. NCCL does not
+// say on which GPU an error of CUDA was, and a GPU that fails leaves the others waiting:
+// the GPUs whose own calls fail from then on are to blame for both.
 func (t *ncclRun) failed(g *probe.GPU, doing string, err error) {
 	t.broken = true
-	if context.Cause(t.ctx) == nil {
-		switch e, isNCCL := errors.AsType[*probe.NCCLError](err); {
-		case errors.Is(err, errNCCLHung):
-			t.failures = true
-			t.report(Device{}, Finding{Code: "nccl.hung", Severity: Fail, Remedy: RebootNode, Want: "an end within " + t.patience().String()}, "%s does not end", doing)
-			return
-		case isNCCL:
-			t.failures = true
-			t.report(t.deviceOf(e), ncclFinding(e), "%s: %v", doing, err)
-			return
+	if context.Cause(t.ctx) != nil {
+		t.activeRun.failed(g, doing, err)
+		return
+	}
+	e, isNCCL := errors.AsType[*probe.NCCLError](err)
+	_, isCUDA := errors.AsType[*probe.CUDAError](err)
+	hung := errors.Is(err, errNCCLHung)
+	switch {
+	case isCUDA && g != nil:
+		t.activeRun.failed(g, doing, err)
+		t.failedGPUs(doing, g)
+	case (isNCCL || hung) && t.failedGPUs(doing, nil):
+	case hung:
+		t.failures = true
+		t.hung(doing)
+	case isNCCL:
+		t.failures = true
+		t.report(t.deviceOf(e), ncclFinding(e), "%s: %v", doing, err)
+	default:
+		t.activeRun.failed(g, doing, err)
+	}
+}
+
+// othersFail is how long after the first GPU the others may fail of the same cause.
+const othersFail = time.Second
+
+// failedGPUs reports the GPUs whose calls fail since an error of their work, except for
+// one that is reported already. Where one has failed the others get a moment: an error
+// of the kernel itself is reported by all of them, and acquits them.
+func (t *ncclRun) failedGPUs(doing string, reported *probe.GPU) (found bool) {
+	left := slices.DeleteFunc(slices.Clone(t.ranks), func(g *ncclGPU) bool { return g.cuda == nil || g.gpu == reported })
+	until := time.Now()
+	if reported != nil {
+		until = until.Add(othersFail)
+	}
+	for {
+		limited, stop := context.WithDeadline(t.ctx, until)
+		at, err := syncRanks(limited, left, func(i int) probe.CUDAStream { return left[i].stream })
+		stop()
+		if at < 0 {
+			return found
+		}
+		if !found && reported == nil {
+			until = time.Now().Add(othersFail)
+		}
+		found = true
+		t.activeRun.failed(left[at].gpu, doing, err)
+		left = slices.Delete(left, at, at+1)
+	}
+}
+
+// hung reports an operation that does not end. Over the network that is no fault of the
+// node before its adapters have been seen to reach each other: in a fabric whose rails are
+// apart they do not.
+func (t *ncclRun) hung(doing string) {
+	f := Finding{Code: "nccl.hung", Severity: Fail, Remedy: RebootNode, Want: "an end within " + t.patience().String()}
+	text := doing + " does not end"
+	if late := t.unfinished(); len(late) > 0 && 2*len(late) <= len(t.ranks) {
+		text += " on " + strings.Join(late, ", ")
+	}
+	if t.NoP2P {
+		f.Remedy = CheckFabric
+		if !t.reached && !t.reachedBefore() {
+			f.Code, f.Severity = "nccl.reach", Unknown
+			text += ", and nothing shows that the adapters of the node reach each other"
 		}
 	}
-	t.activeRun.failed(g, doing, err)
+	t.report(Device{}, f, "%s", text)
+}
+
+// unfinished names the GPUs whose stream still has work.
+func (t *ncclRun) unfinished() (names []string) {
+	for _, g := range t.ranks {
+		if done, err := g.cuda.Done(g.stream); !done && err == nil {
+			names = append(names, gpuDevice(g.gpu).String())
+		}
+	}
+	return names
+}
+
+// reachedBefore reports whether the same line has moved data over the network in an
+// earlier run on the node as it is now.
+func (t *ncclRun) reachedBefore() bool {
+	now, err := t.env.holdsFor()
+	if err != nil || t.Of == nil {
+		return false
+	}
+	file, err := t.env.stamps(t.Check)
+	if err != nil {
+		return false
+	}
+	s := file.Stamps[stampKey(t.Of)]
+	if s == nil || !s.about(&now) {
+		return false
+	}
+	hung := func(f Finding) bool { return f.Code == "nccl.hung" }
+	return Worst(s.Findings) != Fail || slices.ContainsFunc(s.Findings, hung)
 }
 
 // deviceOf is the GPU whose call has failed, the zero Device where it was the call of all.
@@ -215,15 +312,16 @@ func (t *ncclRun) deviceOf(e *probe.NCCLError) Device {
 	return Device{}
 }
 
-// ncclFinding is what an error of NCCL says of the node. What comes of CUDA is judged
-// as CUDA's own error. The others may be of the network, of limits of the process, of
-// NCCL's settings or its bugs, as well as of a GPU: they drain nobody.
+// ncclFinding returns what an error of NCCL says of the node. It is unknown: it may be
+// of the network, of limits of the process, of NCCL's settings or its bugs, as well as of
+// a GPU. failedGPUs has found no GPU for an error of CUDA that NCCL names.
 func ncclFinding(e *probe.NCCLError) Finding {
 	f := Finding{Code: "nccl.error", Severity: Unknown}
 	if code, ok := e.CUDACode(); ok {
 		cause := &probe.CUDAError{Call: e.Call, Code: code}
-		f.Code = cudaCode(cause)
-		f.Severity, f.Remedy, _ = cudaFinding(cause)
+		if severity, remedy, _ := cudaFinding(cause); severity != Fail {
+			f.Code, f.Remedy = cudaCode(cause), remedy
+		}
 	}
 	return f
 }

@@ -22,6 +22,7 @@ import (
 //	gpu* || TIMEOUT=120 check_nccl_allreduce 460 1 16G
 type ncclAllReduce struct {
 	active
+	ncclEnv
 	Least    float64 `arg:"1" toml:"bandwidth"` // bus bandwidth, GB/s
 	Repeats  int     `arg:"2" toml:"repeats"`   // tries of which one has to reach it; 0 and 1 are one
 	Size     Size    `toml:"size"`              // bytes
@@ -42,7 +43,7 @@ func init() {
 		}
 		Register(Info{
 			Name:    name,
-			Usage:   "[-t SECONDS] [--max-age AGE] GB/s [REPEATS] [SIZE] [TOPOLOGY]",
+			Usage:   "[-t SECONDS] [--env NAME=VALUE]... [--max-age AGE] GB/s [REPEATS] [SIZE] [TOPOLOGY]",
 			Summary: what,
 			Lane:    CUDA,
 			Active:  true,
@@ -84,7 +85,7 @@ func (c *ncclAllReduce) usable() error {
 	if c.Repeats < 0 || c.Seconds < 0 {
 		return &UsageError{Kind: BadValue, Word: strconv.Itoa(min(c.Repeats, c.Seconds)), Want: "a positive number"}
 	}
-	return nil
+	return c.usableEnv()
 }
 
 // full is the check that does the work.
@@ -93,7 +94,7 @@ func (c *ncclAllReduce) full() *nccl {
 	if size == 0 {
 		size = ncclAzureSize
 	}
-	n := &nccl{active: c.active, Op: "all_reduce", Begin: size, End: size, Least: c.Least, Repeats: c.Repeats, Topology: c.Topology, NoP2P: c.noP2P, gdr: c.noP2P}
+	n := &nccl{active: c.active, ncclEnv: c.ncclEnv, Op: "all_reduce", Begin: size, End: size, Least: c.Least, Repeats: c.Repeats, Topology: c.Topology, NoP2P: c.noP2P, gdr: c.noP2P}
 	n.Limit, _ = parseTime(strconv.Itoa(c.Seconds))
 	return n
 }
@@ -103,6 +104,7 @@ func (c *ncclAllReduce) Bound() time.Duration { return c.full().Bound() }
 
 // Run runs the operation.
 func (c *ncclAllReduce) Run(ctx context.Context, env *Env) []Finding {
+	c.fromSite(env)
 	n := c.full()
 	n.of = c
 	return n.run(ctx, env, c.name)

@@ -1,9 +1,11 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,10 +24,11 @@ type ncclRun struct {
 	ranks []*ncclGPU // all GPUs, group by group
 	comms []*probe.NCCLComm
 
-	room   int64 // elements that each of a GPU's two buffers has
-	most   int64 // the largest size, bytes
-	wrong  []ncclWrong
-	broken bool // something has failed: what is under way is aborted
+	room    int64 // elements that each of a GPU's two buffers has
+	most    int64 // the largest size, bytes
+	reached bool  // an operation has ended: the adapters, or GPUs, reach each other
+	wrong   []ncclWrong
+	broken  bool // something has failed: what is under way is aborted
 }
 
 // ncclGPU is a GPU at work, and its place.
@@ -56,10 +59,18 @@ const (
 )
 
 // patience is how long an operation may take that should take less than a second. Where
-// the test has no such time it ends before, and cannot tell slow from hung.
+// the test has no such time it ends before, and cannot tell slow from hung. Over the
+// network it is longer than what NCCL itself waits.
 func (t *ncclRun) patience() time.Duration {
 	crawl := time.Duration(float64(t.most) / ncclCrawl * float64(time.Second)).Round(time.Second)
-	return max(t.activeTest.Bound/2, ncclPatience+crawl)
+	usual := t.ncclTime().Patience
+	switch {
+	case t.NoP2P && (t.reached || t.reachedBefore()):
+		return usual + crawl
+	case t.NoP2P: // nothing fails by it
+		return min(usual, t.activeTest.Bound*6/10)
+	}
+	return max(min(usual, t.activeTest.Bound/2), ncclPatience+crawl)
 }
 
 // runLibrary runs the operation by the library.
@@ -116,6 +127,9 @@ func (t *ncclRun) seats() bool {
 
 // open makes the contexts of the GPUs, and what each needs there.
 func (t *ncclRun) open(cuda *probe.CUDA) bool {
+	t.at("open %s", plural(len(t.ranks), "GPU"))
+	ready := t.wake(cuda)
+	defer ready()
 	for _, g := range t.ranks {
 		d, ok := t.cudaGPU(cuda, g.gpu)
 		if !ok {
@@ -194,11 +208,16 @@ func (t *ncclRun) onNetwork() bool {
 }
 
 // close ends what is under way and gives everything back: in the order in which NCCL
-// wants it, before the contexts.
+// wants it, before the contexts. After a fault the end of the process does it: any call may
+// wait for a GPU that does not answer, see leaves.
 func (t *ncclRun) close() {
+	if len(t.stuck) > 0 || t.broken || Worst(t.findings) == Fail {
+		t.env.Host.LeaveBehind()
+		return
+	}
 	for _, c := range t.comms {
 		call, end := "ncclCommDestroy", c.Destroy
-		if t.broken || t.ctx.Err() != nil {
+		if t.ctx.Err() != nil {
 			call, end = "ncclCommAbort", c.Abort
 		}
 		t.at("call %s", call)
@@ -211,7 +230,7 @@ func (t *ncclRun) close() {
 			continue
 		}
 		t.at("%s: close", gpuDevice(g.gpu).Name)
-		if err := g.close(); err != nil && !t.broken {
+		if err := g.close(); err != nil {
 			t.failed(g.gpu, "cannot close the GPU", err)
 		}
 	}
@@ -283,7 +302,40 @@ func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
 		}
 		each = append(each, took)
 	}
+	if slices.Max(each) <= 0 { // of one GPU it may be so: not all take part
+		t.failed(nil, doing, errNoTime)
+		return nil, false
+	}
+	t.reached = true
 	return each, true
+}
+
+// waitOwn waits for work that each GPU does by itself. A GPU on which it does not end,
+// while it has on others, is to blame.
+func (t *ncclRun) waitOwn(doing string) bool {
+	return t.waitEach(doing, func(i int) probe.CUDAStream { return t.ranks[i].stream })
+}
+
+// waitEach is waitOwn for the work of some stream of each GPU.
+func (t *ncclRun) waitEach(doing string, of func(i int) probe.CUDAStream) bool {
+	patience := t.activeRun.patience(timeOfOthers)
+	limited, stop := context.WithTimeout(t.ctx, patience)
+	defer stop()
+	ok := true
+	for i, g := range t.ranks {
+		err := g.cuda.Sync(limited, of(i))
+		switch {
+		case err == nil:
+			t.finished(g.gpu)
+		case t.ctx.Err() == nil && limited.Err() != nil:
+			t.broken, ok = true, false
+			t.noteStuck(g.gpu, doing, patience)
+		default:
+			t.failed(g.gpu, doing, err)
+			return false
+		}
+	}
+	return ok
 }
 
 // wait waits until every GPU has done its work, NCCL has met an error, or the time is up.
@@ -295,15 +347,8 @@ func (t *ncclRun) wait(doing string) bool {
 	defer watching.Wait()
 	defer cancel(nil)
 	watching.Go(func() { t.watchErrors(ctx, cancel) })
-	for _, g := range t.ranks {
-		if err := g.cuda.Sync(ctx, g.stream); err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				t.failed(nil, doing, cause)
-			} else {
-				t.failed(g.gpu, doing, err)
-			}
-			return false
-		}
+	if !t.sync(ctx, doing, func(i int) probe.CUDAStream { return t.ranks[i].stream }) {
+		return false
 	}
 	for _, c := range t.comms {
 		if err := c.AsyncError(); err != nil {
@@ -312,6 +357,28 @@ func (t *ncclRun) wait(doing string) bool {
 		}
 	}
 	return true
+}
+
+// sync waits until work that the GPUs do together has ended in some stream of each.
+func (t *ncclRun) sync(ctx context.Context, doing string, of func(i int) probe.CUDAStream) bool {
+	at, err := syncRanks(ctx, t.ranks, of)
+	switch {
+	case at >= 0:
+		t.failed(t.ranks[at].gpu, doing, err)
+	case err != nil:
+		t.failed(nil, doing, cmp.Or(context.Cause(ctx), err))
+	}
+	return err == nil
+}
+
+// syncRanks is [probe.SyncAll] for a stream of each rank.
+func syncRanks(ctx context.Context, ranks []*ncclGPU, of func(i int) probe.CUDAStream) (at int, err error) {
+	var contexts []*probe.CUDAContext
+	var streams []probe.CUDAStream
+	for i, g := range ranks {
+		contexts, streams = append(contexts, g.cuda), append(streams, of(i))
+	}
+	return probe.SyncAll(ctx, contexts, streams)
 }
 
 // asyncLook is how often NCCL is asked whether it has met an error beside its calls.

@@ -92,13 +92,13 @@ func init() {
 		return onGPUs(title, words, nil, want...).withNCCL(lines...)
 	}
 	broken := func(s scenario) scenario { s.broken = true; return s }
-	leftOut := gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "left out: could not tell: "+lostText)
-	leftOut.Got = "could not tell: " + lostText
 	var list []scenario
 	for _, op := range ncclOpNames() {
 		list = append(list, on8("healthy "+op, small(op), nil))
 	}
 	list = append(list,
+		on8("events say that no time has passed", small("all_reduce"), of("cuda:* elapsed = 0"),
+			says(Finding{Code: "cuda.error", Severity: Unknown}, "all_reduce of 64 KiB on 8 GPUs, to warm up: the GPU's events say that the work has taken no time")),
 		on8("fast enough", small("all_reduce", "-w", "470"), nil).orTable(map[string]any{"op": "all_reduce", "begin": "64K", "limit": 10, "bandwidth": 470}),
 		on8("one slow GPU of eight", small("all_reduce"), of("3 links = 60"), pairsSlow(name, 3, "60.0 GB/s")),
 		on8("slower than the words", small("all_reduce", "-w", "470"), of("- busbw all_reduce = 360"),
@@ -143,8 +143,7 @@ func init() {
 			but(func(s *scenario) { s.nvml.GPUs[7].Name = probe.Known("NVIDIA H100 NVL") }),
 		on8("one GPU", small("all_reduce"), nil, Finding{Code: "active.few", Severity: Skip, Message: name + ":  needs 2 GPUs, the node has 1"}).
 			but(func(s *scenario) { s.nvml.GPUs = s.nvml.GPUs[:1] }),
-		broken(on8("one GPU of eight gives no handle", small("all_reduce"), nil,
-			leftOut)).but(func(s *scenario) { s.nvml.GPUs[3].Err = errLost }),
+		on8("one GPU of eight gives no handle", small("all_reduce"), nil, gpu3In(name, errLost)).but(func(s *scenario) { s.nvml.GPUs[3].Err = errLost }),
 		broken(on8("no NCCL", small("all_reduce"), nil, says(Finding{Code: "nccl.library", Severity: Unknown}, "cannot use NCCL: load /nonexistent/libnccl.so.2: not found")).withOldNCCL()),
 		broken(on8("an old NCCL", small("sendrecv"), nil,
 			says(Finding{Code: "nccl.old", Severity: Unknown, Want: "2.7 or later", Got: "2.4.8"}, "this NCCL has no send and receive, which sendrecv needs")).withOldNCCL(fakenccl.Old...)),
@@ -161,16 +160,34 @@ func init() {
 			says(Finding{Code: "nccl.error", Severity: Unknown}, "cannot join the GPUs: ncclCommInitAll: ncclSystemError (NCCL error 2): Call to bind failed : Address already in use"))),
 		broken(on8("NCCL says it in its last error", small("all_reduce"), of("- ncclCommInitAll error 3", "- last = no luck"),
 			says(Finding{Code: "nccl.error", Severity: Unknown}, "cannot join the GPUs: ncclCommInitAll: ncclInternalError (NCCL error 3): no luck"))),
-		on8("an error of CUDA in NCCL", small("all_reduce"), of("- ncclGroupEnd after 3 error 1", "- warn = Cuda failure 719 'unspecified launch failure'"),
-			cudaNCCL(719, says, "all_reduce of 64 KiB on 8 GPUs: ncclGroupEnd: ncclUnhandledCudaError (NCCL error 1): Cuda failure 719 'unspecified launch failure'")),
+		broken(on8("an error of CUDA in NCCL that no GPU has", small("all_reduce"), of("- ncclGroupEnd after 3 error 1", "- warn = Cuda failure 719 'unspecified launch failure'"),
+			says(Finding{Code: "nccl.error", Severity: Unknown}, "all_reduce of 64 KiB on 8 GPUs: ncclGroupEnd: ncclUnhandledCudaError (NCCL error 1): Cuda failure 719 'unspecified launch failure'"))),
+		broken(on8("an error of CUDA in NCCL that is of the node", small("all_reduce"), of("- ncclCommInitAll error 1", "- warn = Cuda failure 802 'system not yet initialized'"),
+			cudaNCCL(802, says, "cannot join the GPUs: ncclCommInitAll: ncclUnhandledCudaError (NCCL error 1): Cuda failure 802 'system not yet initialized'"))),
+		on8("an error of CUDA in NCCL, and on one GPU", small("all_reduce"), of("- ncclGroupEnd after 3 error 1", "- warn = Cuda failure 719 'unspecified launch failure'", "cuda:3 cuStreamQuery after 3 error 719", "* ncclCommAbort error 1"),
+			cudaGPU(name, 3, 719, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
+		on8("one GPU fails, and another waits for it", small("all_reduce"), of("cuda:0 cuStreamQuery after 3 error 600", "cuda:3 cuStreamQuery after 3 error 214"),
+			cudaGPU(name, 3, 214, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
+		broken(on8("a kernel of NCCL fails on all GPUs", small("all_reduce"), of("cuda:* cuStreamQuery after 24 error 719"), acquitted(name, 8, 719, "all_reduce of 64 KiB on 8 GPUs")...)),
 		on8("an error of CUDA on one GPU", small("all_reduce"), of("cuda:3 cuStreamQuery after 3 error 214"),
 			cudaGPU(name, 3, 214, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
-		broken(on8("an error beside the work", small("all_reduce"), of("3 ncclCommGetAsyncError after 3 error 6"),
-			says(Finding{Code: "nccl.error", Severity: Unknown}, "all_reduce of 64 KiB on 8 GPUs: a collective: ncclRemoteError (NCCL error 6)"))),
+		broken(on8("an error beside the work", small("all_reduce"), of("3 ncclCommGetAsyncError error 6"),
+			says(Finding{Code: "nccl.error", Severity: Unknown}, "all_reduce of 64 KiB on 8 GPUs, to warm up: a collective: ncclRemoteError (NCCL error 6)"))),
 		on8("an operation that does not end", of("-b", "64K", "-t", "10", "all_reduce"), of("cuda:3 cuStreamQuery after 2 error 600"),
-			says(Finding{Code: "nccl.hung", Severity: Fail, Remedy: RebootNode, Want: "an end within 5s"}, "all_reduce of 64 KiB on 8 GPUs does not end")),
+			says(Finding{Code: "nccl.hung", Severity: Fail, Remedy: RebootNode, Want: "an end within 5s"}, "all_reduce of 64 KiB on 8 GPUs does not end on gpu3 0000:13:00.0")),
+		on8("an operation that does not end, and its communicators neither", of("-b", "64K", "-t", "10", "all_reduce"), of("cuda:3 cuStreamQuery after 2 error 600", "* ncclCommAbort hang", "cuda:3 cuDevicePrimaryCtxReset hang"),
+			says(Finding{Code: "nccl.hung", Severity: Fail, Remedy: RebootNode, Want: "an end within 5s"}, "all_reduce of 64 KiB on 8 GPUs does not end on gpu3 0000:13:00.0")),
 		on8("an operation that does not end in too short a time", of("-b", "64K", "-t", "1", "all_reduce"), of("cuda:3 cuStreamQuery after 2 error 600"),
 			says(Finding{Code: "active.time", Severity: Unknown, Want: "at most 1s"}, "stopped: its time was up")),
+		on8("a kernel of one GPU that does not end", small("all_reduce"), of("cuda:3 cuStreamQuery error 600"),
+			gpuFinding(name, 3, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2.5s"},
+				"all_reduce of 64 KiB on 8 GPUs: write the data: the work on it does not end; done on 7 other GPUs")),
+		broken(on8("the first operation over the network does not end", of("-b", "64K", "-t", "5", "--no-p2p", "all_reduce"), of("cuda:* cuStreamQuery after 8 error 600"),
+			says(Finding{Code: "nccl.reach", Severity: Unknown, Remedy: CheckFabric, Want: "an end within 3s"},
+				"all_reduce of 64 KiB on 8 GPUs, to warm up does not end, and nothing shows that the adapters of the node reach each other"))),
+		on8("settings of the site", small("all_reduce", "--env", "NCCL_IB_HCA=mlx5_0", "--env", "NCCL_IB_TC=106"), nil,
+			says(Finding{Code: "nccl.settings", Severity: OK}, "set NCCL_IB_HCA=mlx5_0 by this line, NCCL_IB_TC=106 by this line")).
+			orTable(map[string]any{"op": "all_reduce", "begin": "64K", "limit": 10, "env": []any{"NCCL_IB_HCA=mlx5_0", "NCCL_IB_TC=106"}}),
 		broken(on8("too little memory", of("-b", "1G", "all_reduce"), nil,
 			says(Finding{Code: "nccl.memory", Severity: Unknown, Want: "2 GiB", Got: "1.5 MiB"}, "too little memory of a GPU is free for all_reduce of 1 GiB"))),
 		broken(on8("an operation that one GPU refuses", of("-b", "64K", "all_reduce"), []string{"3 ncclAllReduce error 3"},
@@ -191,7 +208,7 @@ func init() {
 			holding("opt/topo.xml", `<system version="1"><pci busid="0000:13:00.0" class="0x030200"/></system>`),
 	)
 	for _, s := range gpuCommon(name, small("all_reduce")...) {
-		if s.name != "one GPU gives no handle" { // the others go on without it
+		if !strings.HasPrefix(s.name, "one GPU gives no handle") { // the others go on without it
 			list = append(list, s)
 		}
 	}
@@ -221,6 +238,17 @@ func cudaGPU(name string, gpu, code int, text string) Finding {
 	f := Finding{Code: fmt.Sprintf("cuda.error.%d", code)}
 	f.Severity, f.Remedy, _ = cudaFinding(&probe.CUDAError{Code: code})
 	return gpuFinding(name, gpu, f, text)
+}
+
+// acquitted is what is said of an error that the kernel of every GPU meets.
+func acquitted(name string, gpus, code int, doing string) (list []Finding) {
+	for i := range gpus {
+		e := &probe.CUDAError{Call: fmt.Sprintf("cuStreamQuery(%d)", i), Code: code, Name: cudaErrors()[code].Name}
+		f := gpuFinding(name, i, Finding{Code: cudaCode(e), Severity: Unknown}, fmt.Sprintf("%s: %v", doing, e))
+		f.Message += fmt.Sprintf("; %d of %d GPUs have it: not the GPU, but the driver or this program", gpus, gpus)
+		list = append(list, f)
+	}
+	return list
 }
 
 // TestNCCLRates looks at the numbers of a run of several sizes.

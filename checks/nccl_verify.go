@@ -19,7 +19,7 @@ func (t *ncclRun) prepare(op *ncclOp, block int64, doing string) bool {
 			return false
 		}
 	}
-	return t.wait(doing) && t.written(op, block, doing)
+	return t.waitOwn(doing) && t.written(op, block, doing)
 }
 
 // prepare has the GPU look at what it sends, too.
@@ -77,7 +77,7 @@ func (t *ncclRun) verifyParts(op *ncclOp, doing string, parts func(*ncclGPU) []n
 				}
 			}
 		}
-		if !t.wait(doing + ": verify the data") {
+		if !t.waitOwn(doing + ": verify the data") {
 			return false
 		}
 		for _, g := range t.ranks {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -18,8 +19,9 @@ import (
 // their controller is live and shows name spaces, they are not too hot, and, asked
 // by the kernel without a tool of their vendor, what they say of their own health.
 //
-// It fails on a controller that is dead, or that comes back from a reset no more; on
-// media that is read-only, on reliability that is degraded, on a backup of volatile
+// It fails on a controller that is dead, or that comes back from a reset no more; on a disk
+// of the PCI bus that was there earlier in this boot and is gone; on a name space that the
+// kernel has set read-only, on media that is read-only, on reliability that is degraded, on a backup of volatile
 // memory that failed: data is at risk. It warns of what is about to be: spare blocks
 // below the vendor's limit, life that is used up, new media errors, heat. SPARE, USED
 // and TEMP fail in place of that. A virtual machine's disk may tell none of it, and
@@ -65,6 +67,8 @@ func init() {
 			"nvme.space":    "The controller lives, but shows no disk: see dmesg and nvme list-ns. A new disk may have none; one that had one is broken.",
 			"nvme.degraded": replace + "It says itself that it is not to be relied on.",
 			"nvme.readonly": replace + "It takes no more writes.",
+			"nvme.ro":       "The kernel refuses to write to it: see dmesg for errors of this disk. If someone has set it: blockdev --setrw /dev/NAME.",
+			"nvme.gone":     "The disk was there earlier in this boot: see dmesg and lspci -d ::0108. Reboot with the power off for a minute; reseat it, then replace it. If it was taken out on purpose remove nvme.json in /var/lib/nhc-gpu/NODE.",
 			"nvme.backup":   replace + "What it has not written yet is lost when the power fails.",
 			"nvme.pmr":      "Its persistent memory region is read-only or unreliable: whoever uses that must stop. Disks without users of it work on.",
 			"nvme.spare":    "It wears out: plan its replacement.",
@@ -90,16 +94,17 @@ type nvmeRun struct {
 
 func (c *nvmeHealth) Run(_ context.Context, env *Env) []Finding {
 	env.At("read /sys/class/nvme")
-	list, err := env.Host.NVMes()
+	list, err := env.Host.NVMes(env.Doing)
 	if err != nil {
 		return unreadable(err)
 	}
 	r := &nvmeRun{nvmeHealth: c, env: env}
 	disks := r.judged(list)
+	r.past = env.recallHistory(nvmeName, "nvme")
+	r.judgeGone(list)
 	if len(disks)+len(r.findings) == 0 {
 		return []Finding{{Code: "nvme.none", Severity: Skip, Message: nvmeName + ":  no NVMe disk on this node"}}
 	}
-	r.past = env.recallHistory(nvmeName, "nvme")
 	for _, d := range disks {
 		r.judge(d, disks)
 	}
@@ -149,6 +154,9 @@ func (r *nvmeRun) judge(d *probe.NVMe, all []*probe.NVMe) {
 		}
 	}
 	values := map[string]uint64{}
+	if at, ok := pciNumber(d.PCI); ok && d.Serial != "" {
+		values[nvmeAt] = at
+	}
 	defer func() { r.past.add(key, values) }()
 	if d.State != nvmeLive {
 		values["passing"] = 1
@@ -178,12 +186,58 @@ func (r *nvmeRun) judge(d *probe.NVMe, all []*probe.NVMe) {
 	}
 }
 
+// nvmeAt is what the history calls the address of a disk on the PCI bus, as a number.
+const nvmeAt = "pci"
+
+// pciNumber returns a PCI address as a number, and busAddress the address again.
+func pciNumber(address string) (n uint64, ok bool) {
+	var domain, bus, device, function uint64
+	_, err := fmt.Sscanf(address, "%x:%x:%x.%x", &domain, &bus, &device, &function)
+	return domain<<16 | bus<<8 | device<<3 | function, err == nil
+}
+
+func busAddress(n uint64) string {
+	return fmt.Sprintf("%04x:%02x:%02x.%x", n>>16, n>>8&0xff, n>>3&0x1f, n&7)
+}
+
+// judgeGone fails the disks of the PCI bus that were there earlier in this boot. A serial
+// number tells a disk that has another name now. One that was replaced, or given to a virtual
+// machine, is forgotten.
+func (r *nvmeRun) judgeGone(list []probe.NVMe) {
+	for _, key := range slices.Sorted(maps.Keys(r.past.file.Devices)) {
+		name, serial, _ := strings.Cut(key, " ")
+		at, known := r.past.last(key, nvmeAt)
+		meant := len(r.Names) == 0 || slices.ContainsFunc(r.Names, func(n string) bool { return n != name && match.Glob(name, n) })
+		d := Device{Kind: "nvme", Name: name, PCI: busAddress(at), Serial: serial}
+		there := func(o probe.NVMe) bool { return o.Serial == serial || o.Serial == "" && o.Name == name }
+		if !known || !meant || slices.ContainsFunc(list, there) {
+			continue
+		}
+		r.env.At("read /sys/bus/pci/devices/%s", d.PCI)
+		bus := r.env.Host.PCIDevice(d.PCI)
+		replaced := func(o probe.NVMe) bool { return o.PCI == d.PCI && o.State != "" }
+		if slices.Contains(givenAway, bus.Driver) || slices.ContainsFunc(list, replaced) {
+			delete(r.past.file.Devices, key)
+			continue
+		}
+		where := "nor on the PCI bus"
+		if bus.Class != "" {
+			where = "it is on the PCI bus"
+		}
+		f := Finding{Code: "nvme.gone", Severity: Fail, Remedy: ReseatOrRMA}
+		r.findings = append(r.findings, (&fabric{check: nvmeName}).finding(d, f, "no NVMe disk any more, as it was earlier in this boot, serial %s; %s", serial, where))
+	}
+}
+
 // judgeSpaces looks at what the controller shows as disks. None at all is only wrong
 // where others of the same model have some: a new disk has none.
 func (r *nvmeRun) judgeSpaces(d *probe.NVMe, all []*probe.NVMe) {
 	for _, s := range d.NameSpaces {
 		if s.Sectors == 0 {
 			r.say(d, Finding{Code: "nvme.space", Severity: Fail, Remedy: ReseatOrRMA}, "name space %s has no size", s.Name)
+		}
+		if s.RO {
+			r.say(d, Finding{Code: "nvme.ro", Severity: Fail, Remedy: ReseatOrRMA}, "name space %s is read-only", s.Name)
 		}
 	}
 	if len(d.NameSpaces) > 0 || d.Err != nil {

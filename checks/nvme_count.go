@@ -69,7 +69,7 @@ func parseRange(text string) (low, high int, ok bool) {
 
 func (c *nvmeCount) Run(_ context.Context, env *Env) []Finding {
 	env.At("read /sys/class/nvme")
-	list, err := env.Host.NVMes()
+	list, err := env.Host.NVMes(env.Doing)
 	if err != nil {
 		return unreadable(err)
 	}

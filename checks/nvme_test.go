@@ -10,7 +10,7 @@ import (
 
 func init() {
 	const name, file = nvmeName, "past/nvme.json"
-	ofWholeNode("nvme.none", "nvme.missing")
+	ofWholeNode("nvme.none", "nvme.missing", "nvme.gone")
 	on3 := func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
 		return nvmeFinding(name, 3, Finding{Code: "nvme." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
@@ -39,6 +39,15 @@ func init() {
 	silent := func(disks, why string) Finding {
 		return Finding{Code: "nvme.smart", Severity: Skip, Message: name + ":  " + disks + ": not judged by its own log: " + why}
 	}
+	remove := func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }
+	gone := func(where string) Finding {
+		return on3(Fail, "gone", ReseatOrRMA, "", "", "no NVMe disk any more, as it was earlier in this boot, serial S6PENN0T000003; "+where)
+	}
+	still := func(s scenario) scenario { // the past has the address as a number
+		s.still = true
+		return s
+	}
+	const was = `"pci":[[%[1]d,17152]]` // 0000:43:00.0
 	const first = `"media":[[%[1]d,0]],"passing":[[%[1]d,0]]`
 	testCheck(name,
 		onFabric("healthy", nil, nil),
@@ -53,6 +62,20 @@ func init() {
 		onFabric("no name space", nil, set("nvme3n1/size", "-"), on3(Fail, "space", ReseatOrRMA, "", "", "no name space")),
 		onFabric("no name space on any", of("nvme3"), set("nvme3n1/size", "-"), on3(Warn, "space", ReseatOrRMA, "", "", "no name space")),
 		onFabric("a name space without a size", nil, set("nvme3n1/size", "0"), on3(Fail, "space", ReseatOrRMA, "", "", "name space nvme3n1 has no size")),
+		onFabric("a name space that is read-only", nil, set("nvme3n1/ro", "1"), on3(Fail, "ro", ReseatOrRMA, "", "", "name space nvme3n1 is read-only")),
+		still(past(onFabric("gone from the bus", nil, remove, gone("nor on the PCI bus")), 300, was)),
+		still(past(onFabric("gone, and still on the bus", nil, func(n *fakesys.Node) { n.Remove("nvme3") }, gone("it is on the PCI bus")), 300, was)),
+		past(onFabric("gone, and another disk is in its place", nil, set("serial", "S6PENN0T000999")), 300, was),
+		past(onFabric("another name", nil, func(n *fakesys.Node) {
+			n.Set("nvme3", "serial", "S6PENN0T000004").Set("nvme4", "serial", "S6PENN0T000003")
+		}), 300, was),
+		past(onFabric("given to a virtual machine", nil, func(n *fakesys.Node) {
+			n.Remove("nvme3")
+			n.Links[n.Dir(fakesys.NVMeAddress(3))+"/driver"] = "../../../../../../bus/pci/drivers/vfio-pci"
+		}), 300, was),
+		past(onFabric("gone, as a line on another disk does not care", of("nvme1"), remove), 300, was),
+		still(past(onFabric("gone, of a line with a glob", of("nvme[0-3]"), remove, gone("nor on the PCI bus")), 300, was)),
+		onFabric("gone since the last boot", nil, remove).holding(file, `{"version":1,"boot":"x","devices":{"nvme3 S6PENN0T000003":{"seen":1767322745,"series":{"pci":[[1767322745,17152]]}}}}`),
 		onFabric("reliability is degraded", nil, bit(probe.WarnDegraded), on3(Fail, "degraded", ReseatOrRMA, "", "", "reliability is degraded")),
 		onFabric("read-only", nil, bit(probe.WarnReadOnly), on3(Fail, "readonly", ReseatOrRMA, "", "", "media is read-only")),
 		onFabric("no backup", nil, bit(probe.WarnBackup), on3(Fail, "backup", ReseatOrRMA, "", "", "the backup of volatile memory has failed")),

@@ -19,6 +19,8 @@ import (
 // card counted each: fewer fail, more are warned of. Virtual functions are left out
 // unless their id or address is named.
 //
+// Where the kernel shows no slot, as in a virtual machine, a link is compared with the
+// others of its kind alone.
 // Where all of a kind, by id, have the same lower width or speed it warns: a BIOS
 // or a riser does that. So it does of a slot that is less than those of two others
 // of the kind. An idle GPU lowers its speed: of GPUs is judged what GPU and slot

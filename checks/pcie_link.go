@@ -19,6 +19,7 @@ type pcieLink struct {
 	slot   probe.PCIDevice // without an address: none is shown, or one that a virtual machine made up
 	kind   string          // those that are alike and can be compared
 	sleeps bool            // it lowers its speed when it is idle: that of the moment is not judged
+	narrow bool            // the board wires fewer lanes than its chip has: only one that differs from its kind is judged
 }
 
 func (e *Env) pcieLink(address string) *pcieLink {
@@ -26,6 +27,9 @@ func (e *Env) pcieLink(address string) *pcieLink {
 	l := &pcieLink{PCIDevice: e.Host.PCIDevice(address)}
 	if l.kind = l.Vendor + ":" + l.Device; l.Vendor == "" {
 		l.kind = address
+	}
+	if l.Vendor == "15b3" && e.managesSwitches(address, l.Device) {
+		l.kind, l.narrow = l.kind+" manager", true
 	}
 	l.sleeps = isGPU(l.Class, l.Vendor)
 	if slot, ok := e.Host.Slot(l.PCIDevice); ok && !virtualBridge(slot) {
@@ -83,6 +87,8 @@ type pcieFault struct {
 
 // judgePCIe judges links, each in its place: a link that does less than both its
 // ends can fails, but where all of its kind are alike, which a BIOS or a riser does.
+// Where the kernel shows no slot, as in a virtual machine, a device alone is not
+// proof of what its slot has: it fails if one of its kind does more.
 // One that has less than the others because its slot has is warned of.
 func judgePCIe(links []*pcieLink, want pcieWant) [][]pcieFault {
 	faults := make([][]pcieFault, len(links))
@@ -126,11 +132,13 @@ func (l *pcieLink) lost() Severity {
 
 func (l *pcieLink) judgeWidth(want int, peers []*pcieLink) []pcieFault {
 	most := l.maxWidth()
-	alike := len(peers) > 0 && !slices.ContainsFunc(peers, func(p *pcieLink) bool { return p.Width != l.Width })
+	alike := (len(peers) > 0 || l.narrow) && !slices.ContainsFunc(peers, func(p *pcieLink) bool { return p.Width != l.Width })
 	switch common := mostOf(peers, (*pcieLink).maxWidth); {
 	case want > 0 && l.Width < want:
 		return []pcieFault{{Fail, "width", "PCIe width", lanes(want), lanes(l.Width)}}
 	case want > 0:
+	case l.Width < most && alike && l.narrow:
+	case l.Width < most && l.slot.MaxWidth == 0 && !slices.ContainsFunc(peers, func(p *pcieLink) bool { return p.Width > l.Width }):
 	case l.Width < most && alike:
 		return []pcieFault{{Warn, "width", "PCIe width, as all of its kind", lanes(most), lanes(l.Width)}}
 	case l.Width < most:
@@ -148,11 +156,13 @@ func (l *pcieLink) judgeSpeed(want float64, peers []*pcieLink) []pcieFault {
 	if l.sleeps {
 		now = most
 	}
-	alike := len(peers) > 0 && !slices.ContainsFunc(peers, func(p *pcieLink) bool { return p.Speed != l.Speed })
+	alike := (len(peers) > 0 || l.narrow) && !slices.ContainsFunc(peers, func(p *pcieLink) bool { return p.Speed != l.Speed })
 	switch common := mostOf(peers, (*pcieLink).maxSpeed); {
 	case want > 0 && now < want:
 		return []pcieFault{{Fail, "speed", "PCIe speed", speedText(want), speedText(now)}}
 	case want > 0:
+	case now < most && alike && l.narrow:
+	case now < most && l.slot.MaxSpeed == 0 && !slices.ContainsFunc(peers, func(p *pcieLink) bool { return p.Speed > l.Speed }):
 	case now < most && alike:
 		return []pcieFault{{Warn, "speed", "PCIe speed, as all of its kind", speedText(most), speedText(now)}}
 	case now < most:

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -12,7 +13,7 @@ import (
 var (
 	adapter3  = Device{Kind: "nic", Name: "mlx5_3", PCI: "0000:23:00.0"}
 	disk3     = Device{Kind: "nvme", Name: "nvme3", PCI: "0000:43:00.0"}
-	gpuOnBus3 = Device{Kind: "gpu", PCI: "0000:13:00.0"}
+	gpuOnBus3 = Device{Kind: "gpu", PCI: "0000:13:00.0", Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}
 	switch3   = Device{Kind: "bridge", PCI: "0000:53:00.0"}
 	port3     = Device{Kind: "bridge", PCI: "0000:63:01.0"} // of the switch, above the adapter
 )
@@ -98,6 +99,14 @@ func init() {
 		onFabric("a port for management at half its speed", nil, func(n *fakesys.Node) {
 			links("0000:f0:00.0", nowSpeed, "2.5 GT/s PCIe", maxSpeed, "5.0 GT/s PCIe")(n)
 		}, warns(Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "speed", "5 GT/s", "2.5 GT/s", "PCIe speed")),
+		onFabric("one of its kind with fewer lanes and speed, below the port of a virtual machine", nil, func(n *fakesys.Node) {
+			links("0000:f0:00.0", nowWidth, "4", nowSpeed, "8.0 GT/s PCIe")(n)
+			links("0000:3f:04.0", "vendor", "0x1b36")(n)
+		}),
+		onFabric("one of eight with fewer lanes, below the port of a virtual machine", nil, func(n *fakesys.Node) {
+			links("0000:23:00.0", nowWidth, "8")(n)
+			links("0000:63:01.0", "vendor", "0x1b36")(n)
+		}, fails(adapter3, "width", "x16", "x8", "PCIe width")),
 		onNode(emulated(), "a virtual machine's root ports", of("-w", "16", "-s", "5", "gpu", "infiniband")),
 		onFabric("fewer lanes than wanted", of("-w", "4", "nvme"), links("0000:43:00.0", nowWidth, "2", maxWidth, "2"), fails(disk3, "width", "x4", "x2", "PCIe width")),
 		onFabric("slower than wanted", of("-s", "4", "nvme"), links("0000:43:00.0", nowSpeed, "8.0 GT/s PCIe", maxSpeed, "8.0 GT/s PCIe"),

@@ -12,12 +12,14 @@ type Platform struct {
 	MemoryClock   int   `toml:"memory_clock"`
 	PCIeGen       int   `toml:"pcie_gen"`      // lowest generation of GPU and slot
 	PCIeWidth     int   `toml:"pcie_width"`    // fewest lanes in use
+	MemoryNode    int   `toml:"memory_node"`   // 1: the GPU's memory may be a NUMA node of the kernel
 	RemappedRows  int   `toml:"remapped_rows"` // so many rows remapped for uncorrected errors are too many
 	DRAMErrors    int   `toml:"dram_errors"`   // errors of DRAM above which there is a warning
 	SRAMErrors    int   `toml:"sram_errors"`   // the same of corrected errors of SRAM
 
 	NVLinks         int `toml:"nvlinks"`          // active NVLinks
 	NVLinkBandwidth int `toml:"nvlink_bandwidth"` // one of them, one way, MB/s
+	NVLinkGPUs      int `toml:"nvlink_gpus"`      // GPUs of the smallest node that has them all up without NVSwitches
 	NVSwitchGPUs    int `toml:"nvswitch_gpus"`    // GPUs of the smallest node with NVSwitches, see HasNVSwitches
 	NVLinkDomain    int `toml:"nvlink_domain"`    // most GPUs that NVLink joins across nodes: no Fabric Manager there
 
@@ -34,7 +36,24 @@ type Platform struct {
 	NetworkTreeGen   int    `toml:"network_tree_gen"`   // lowest generation between HCA and root port
 	GPUNetwork       string `toml:"gpu_network"`        // what a GPU and the nearest port have in common where FullNetwork: a Near word
 
+	MemoryPeak int `toml:"memory_peak"` // memory bandwidth by the data sheet, GB/s
+	BF16       int `toml:"bf16"`        // best rate of BF16 products that was measured, TFLOP/s
+
 	Floors []Floor `toml:"floors"` // what tests reach at least, see FloorOf
+}
+
+// figure returns the figure that a floor of active.toml is a part of; 0 is one that
+// nobody knows. known: there is such a figure.
+func (p *Platform) figure(key string) (value int, known bool) {
+	switch {
+	case p == nil:
+		return 0, false
+	case key == "memory_peak":
+		return p.MemoryPeak, true
+	case key == "bf16":
+		return p.BF16, true
+	}
+	return 0, false
 }
 
 // What a GPU and a port of the network may have in common, nearest first. A

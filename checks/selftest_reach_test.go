@@ -21,6 +21,8 @@ var beyond = map[string]string{
 	"gpu_fabric.go Run: config.value":     "a mistake of the configuration, in TOML: TestFabricWords",
 	"gpu_launch.go tell: gpu.launch.slow": "the CPU's own time: TestLaunchRoundTrip",
 	"gpu_xid.go Run: config.value":        "a mistake of the configuration, in TOML: TestXidWords",
+	"kernel_log.go Run: config.value":     "a mistake of the configuration, in TOML: TestMessageWords",
+	"kernel_log.go keep: klog.past":       "a full disk: TestMessagesThatCannotBeKept",
 }
 
 // TestEveryFindingIsReached refuses a place in the checks of GPUs where a finding
@@ -40,7 +42,7 @@ func TestEveryFindingIsReached(t *testing.T) {
 	inScenarios := covered(t, program, "^TestScenarios$/^("+strings.Join(active, "|")+")$")
 	found := map[string]bool{}
 	for _, pattern := range []string{
-		"gpu*.go", "xid*.go", "ib_*.go", "pcie*.go", "eth_*.go", "net_route.go", "net_dns.go", "nvme*.go", "hw_topology*.go",
+		"gpu*.go", "xid*.go", "ib_*.go", "pcie*.go", "eth_*.go", "net_route.go", "net_dns.go", "nvme*.go", "hw_topology*.go", "kernel_log*.go",
 	} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {

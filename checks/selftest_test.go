@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 var writeSelftests = flag.Bool("selftest", false, "rewrite checks/selftest")
@@ -49,6 +50,7 @@ func bench(t *testing.T) *Bench {
 }
 
 func TestSelftests(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	b := bench(t)
 	for name, list := range selftests(t) {
@@ -66,7 +68,7 @@ func TestSelftests(t *testing.T) {
 // wholeNode are the codes that are not about one GPU.
 var wholeNode = []string{
 	"gpu.amd", "gpu.none", "gpu.nvml", "gpu.past", "gpu.unsupported",
-	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
+	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.unloaded", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
 	"job.none", "job.gpus.unknown",
 	"gpu.xid.absent", "gpu.xid.file", "gpu.xid.flood", "gpu.xid.ledger", "gpu.xid.lost", "gpu.xid.policy",
 	"ib.none", "ib.left", "ib.unnamed", "fabric.past", "probe.unreadable",

@@ -2,6 +2,7 @@ package checks
 
 import (
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // The scenarios of the self-test are those of the unit tests of the checks of
@@ -62,7 +64,7 @@ func selftested(name string) bool {
 
 // selftestFamilies are the checks that the self-test tries beside those that ask NVML.
 var selftestFamilies = []string{
-	"check_gpu_", "check_ib_", "check_eth_", "check_net_route", "check_net_dns", "check_pcie", "check_nvme", "check_hw_topology",
+	"check_gpu_", "check_ib_", "check_eth_", "check_net_route", "check_net_dns", "check_pcie", "check_nvme", "check_hw_topology", "check_kernel_log",
 }
 
 // selftestPages are the files of checks/selftest, by name.
@@ -388,28 +390,35 @@ func widestOf(file string, files, links map[string]string) string {
 	return file
 }
 
-// TestSelftestIsWritten compares checks/selftest with the scenarios of the unit
-// tests, and writes it if it is asked to.
-func TestSelftestIsWritten(t *testing.T) {
-	t.Parallel()
-	want, got := selftestPages(t), map[string]string{}
-	if *writeSelftests {
-		if err := os.RemoveAll("selftest"); err != nil {
+// TestSelftestWrite writes checks/selftest, if it is asked to.
+func TestSelftestWrite(t *testing.T) {
+	if !*writeSelftests {
+		t.Skip("writes only with -selftest")
+	}
+	if err := os.RemoveAll("selftest"); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range selftestPages(t) {
+		if err := place("selftest", name, text); err != nil {
 			t.Fatal(err)
 		}
-		for name, text := range want {
-			if err := place("selftest", name, text); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return
 	}
-	for name := range want {
-		data, err := os.ReadFile(filepath.Join("selftest", name))
-		if err != nil {
-			t.Error(err)
+}
+
+// TestSelftestIsWritten compares checks/selftest with the scenarios of the unit tests.
+func TestSelftestIsWritten(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	want, got := selftestPages(t), map[string]string{}
+	if err := fs.WalkDir(os.DirFS("selftest"), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
 		}
+		data, err := os.ReadFile(filepath.Join("selftest", name))
 		got[name] = string(data)
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("checks/selftest is not what the unit tests say; go test ./checks -run Selftest -selftest writes it (-want +got):\n%s", diff)

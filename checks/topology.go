@@ -2,6 +2,7 @@ package checks
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,13 +16,16 @@ import (
 
 // Topology is the map of a node.
 type Topology struct {
-	NUMA   []probe.NUMANode `json:"numa"`
-	Kinds  []string         `json:"platforms"` // a line for each kind of GPU, see [PlatformGroup.Tell]
-	GPUs   []Located        `json:"gpus"`
-	NICs   []LocatedNIC     `json:"nics"`
-	Disks  []Located        `json:"disks"`
-	Near   [][]string       `json:"near"`             // of each GPU to each NIC, see [TopologyWords]
-	Doubts []string         `json:"doubts,omitempty"` // what could not be read
+	NUMA  []probe.NUMANode `json:"numa"`
+	Kinds []string         `json:"platforms"` // a line for each kind of GPU, see [PlatformGroup.Tell]
+	GPUs  []Located        `json:"gpus"`
+	NICs  []LocatedNIC     `json:"nics"`
+	Disks []Located        `json:"disks"`
+	Near  [][]string       `json:"near"` // of each GPU to each NIC, see [TopologyWords]
+
+	Libraries []probe.Fact `json:"libraries"` // of vendors, see [probe.Host.DescribeLibraries]
+
+	Doubts []string `json:"doubts,omitempty"` // what could not be read
 }
 
 // Located is a device of the PCI bus, and where it is.
@@ -165,7 +169,7 @@ func (e *Env) locateNIC(a *probe.HCA) LocatedNIC {
 
 // AskTopology reads the map of the node. What cannot be read is among its doubts.
 func AskTopology(e *Env) *Topology {
-	t := &Topology{NUMA: []probe.NUMANode{}, Kinds: []string{}, NICs: []LocatedNIC{}, Disks: []Located{}, Near: [][]string{}}
+	t := &Topology{NUMA: []probe.NUMANode{}, Kinds: []string{}, NICs: []LocatedNIC{}, Disks: []Located{}, Near: [][]string{}, Libraries: []probe.Fact{}}
 	doubt := func(err error) {
 		if err != nil {
 			t.Doubts = append(t.Doubts, strings.ReplaceAll(err.Error(), "\n", "; "))
@@ -212,6 +216,8 @@ func AskTopology(e *Env) *Topology {
 	for i := range t.Disks {
 		doubt(t.Disks[i].err)
 	}
+	e.At("look for the libraries of vendors")
+	t.Libraries = append(t.Libraries, e.Host.DescribeLibraries(context.Background())...)
 	return t
 }
 

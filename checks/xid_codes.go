@@ -108,7 +108,20 @@ func doXid(code string) string {
 		return ""
 	}
 	r := (&xidPolicy{}).row(k)
-	return fmt.Sprintf("%s%s (nhc-gpu xid explain %s)", strings.ToUpper(r.Means[:1])+r.Means[1:]+". ", classAdvice(r.Class, k.Switch), clearWord(k))
+	return fmt.Sprintf("%s%s (nhc-gpu xid explain %s)", strings.ToUpper(r.Means[:1])+r.Means[1:]+". ", r.advice(r.Class, k.Switch), clearWord(k))
+}
+
+// advice is what an administrator does about an event of a row.
+func (r *xidRow) advice(c XidClass, isSwitch bool) string {
+	switch {
+	case c == XidApp && r.Victim:
+		return "Restart the job: the GPU's memory failed under it, and the application is not to blame. nvidia-smi -q -d ROW_REMAPPER shows whether a remapping waits for a GPU reset."
+	case c == XidReboot && r.Cure != "":
+		return strings.ToUpper(r.Cure[:1]) + r.Cure[1:] + "."
+	case c == XidState && r.State == "bank":
+		return "Reset the GPU when it is idle: nvidia-smi --gpu-reset -i GPU."
+	}
+	return classAdvice(c, isSwitch)
 }
 
 // classAdvice is what an administrator does about an event of the class.

@@ -17,6 +17,9 @@ func init() {
 			continue
 		}
 		end := ends[row.Class]
+		if row.Cure != "" {
+			end = row.Cure
+		}
 		if row.Class == XidHold {
 			end = fmt.Sprintf("nhc-gpu clear 0000:c1:00.0 %d clears it", code)
 		}

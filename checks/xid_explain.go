@@ -32,14 +32,14 @@ func ExplainXid(env *Env, text string) (string, error) {
 	add("means", "%s", r.Means)
 	add("NVIDIA", "%s", r.Says)
 	class, what := lineClass(env, r, line)
-	add("class", "%s: %s", r.Class, r.Class.meaning())
+	add("class", "%s: %s", r.Class, r.meaning(r.Class))
 	if line.Kind == lineXid && class != r.Class {
-		add("this line", "%s: %s", class, class.meaning())
+		add("this line", "%s: %s", class, r.meaning(class))
 	}
 	add("decoded", "%s", what)
 	add("severity", "%s", policy.severityOf(class))
 	add("remedy", "%s", r.remedyOf(class, line.Text))
-	add("do", "%s", classAdvice(class, key.Switch))
+	add("do", "%s", r.advice(class, key.Switch))
 	addRules(add, r)
 	add("why", "%s", r.Why)
 	add("source", "%s", r.Source)
@@ -57,6 +57,8 @@ func ExplainXid(env *Env, text string) (string, error) {
 // addRules tells what makes another class of the event.
 func addRules(add func(label, format string, args ...any), r xidRow) {
 	switch r.State {
+	case "bank":
+		add("NVML", "decides, where it is asked: a row remapping that is pending is RESET, one that has failed RMA-HOLD")
 	case "remap":
 		add("NVML", "decides, where it is asked: a remapping that is pending is RESET, one that has failed RMA-HOLD")
 	case "sram":
@@ -68,13 +70,21 @@ func addRules(add func(label, format string, args ...any), r xidRow) {
 	}
 	if rule := r.Repeat; rule != nil {
 		what := "events"
-		if rule.Jobs {
+		switch {
+		case rule.Jobs && rule.Class.drains():
+			what = "different jobs"
+		case rule.Jobs:
 			what = "processes"
 		}
 		if rule.Same != "" {
 			what += " in the same place (GPC and TPC)"
 		}
 		add("repeated", "%s after %d %s within %d hours", rule.Class, rule.Events, what, rule.Hours)
+	}
+	if r.Class == XidDecode && r.override == "" {
+		for _, text := range unitsOf(r.Code) {
+			add("unit", "%s", text)
+		}
 	}
 	if len(r.Again) > 0 {
 		var steps []string
@@ -116,7 +126,7 @@ func lineClass(env *Env, r xidRow, line xidLine) (class XidClass, what string) {
 // findXidLine looks for the driver's words in a line as people paste it. The
 // fabric manager's own log tells of SXids, too.
 func findXidLine(text string) xidLine {
-	if l, ok := pastedLine(text); ok {
+	if l, ok := pastedLine(text, aboutGPU); ok {
 		return l.xid()
 	}
 	if _, rest, ok := strings.Cut(text, "detected NVSwitch fatal error "); ok {
@@ -126,6 +136,17 @@ func findXidLine(text string) xidLine {
 		}
 	}
 	return xidLine{}
+}
+
+// meaning is what a class does for a row, in a few words.
+func (r *xidRow) meaning(c XidClass) string {
+	switch {
+	case c == XidApp && r.Victim:
+		return "a warning, once: the application was hit and must be restarted; DIAG when three jobs have it within a day"
+	case c == XidReboot && r.Cure != "":
+		return "drains the node; " + r.Cure
+	}
+	return c.meaning()
 }
 
 // meaning is what a class does, in a few words.

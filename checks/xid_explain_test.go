@@ -30,6 +30,12 @@ func TestExplainXid(t *testing.T) {
   severity   fail
   remedy     reset-gpu
   do         When its jobs have ended: nvidia-smi --gpu-reset -i GPU, with the whole NVLink group; or reboot. If it comes back see the vendor.
+  unit       RLW_CTRL: IGNORE 1
+  unit       RLW_REMAP: IGNORE 3, RESET_GPU 2, XID_154_EVAL 6
+  unit       RLW_RSPCOL: IGNORE 2, RESET_GPU 1
+  unit       RLW_RXPIPE: IGNORE 5, RESET_GPU if promoted (action 2) 3
+  unit       RLW_SRC_TRACK: IGNORE 2, RESET_GPU 3, XID_154_EVAL 2
+  unit       RLW_TAGSTATE: IGNORE 3, RESET_GPU 3
   source     NVIDIA Xid catalogue of 2025-10-29
   override   none
 `
@@ -44,6 +50,12 @@ func TestExplainXid(t *testing.T) {
 		"48":         "NVML       decides, where it is asked: SRAM",
 		"162":        "clears     Xid 163",
 		"171":        "tells more about Xid 48",
+		"94":         "class      APP: a warning, once: the application was hit and must be restarted",
+		"109":        "repeated   RESET after 2 different jobs within 24 hours",
+		"145":        "unit       RLW_RXPIPE: IGNORE 5, RESET_GPU if promoted (action 2) 3\n",
+		"168":        "class      REBOOT: drains the node; enable ECC (nvidia-smi -i GPU -e 1), then reboot; where ECC is enabled a reboot is enough",
+		"175":        "class      RESET",
+		"177":        "do         Reset the GPU when it is idle",
 		"12028":      "SXid 12028 NPORT_EGRESS_PRIVRSPERR",
 		"sxid:20034": "remedy     reset-gpu",
 		"999":        "unknown to this version",

@@ -1,7 +1,7 @@
 package checks
 
 import (
-	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -9,9 +9,10 @@ import (
 // hold for one boot: a GPU may be put into another slot, or be replaced.
 
 // identify gives the events of this boot the UUIDs of their GPUs, and takes those
-// of earlier boots along to where their GPUs are now.
+// of earlier boots along to where their GPUs are now. Those of a board that was replaced end.
 func (e *Env) identify(l *xidLedger) {
-	now := map[string]string{} // PCI addresses by UUID
+	now := map[string]string{}   // PCI addresses by UUID
+	swapped := map[string]bool{} // UUIDs of boards that are no longer there
 	for i := range l.Events {
 		x := &l.Events[i]
 		switch {
@@ -27,9 +28,10 @@ func (e *Env) identify(l *xidLedger) {
 					now[e.driverUUID(pci)] = pci
 				}
 			}
-			x.moved(now)
+			swapped[x.UUID] = x.moved(now)
 		}
 	}
+	l.Events = slices.DeleteFunc(l.Events, func(x xidEvent) bool { return x.Boot != l.Boot && swapped[x.UUID] })
 }
 
 func (e *Env) driverUUID(pci string) string {
@@ -37,22 +39,17 @@ func (e *Env) driverUUID(pci string) string {
 	return e.Host.DriverGPUUUID(pci)
 }
 
-// moved finds the GPU of an event among those that are there now, by UUID.
-func (x *xidEvent) moved(now map[string]string) {
+// moved finds the GPU of an event among those that are there now, by UUID. gone says that
+// another board is at its address: nothing that the old one did counts any more.
+func (x *xidEvent) moved(now map[string]string) (gone bool) {
 	if pci, ok := now[x.UUID]; ok {
 		x.GPU = pci
-		return
+		return false
 	}
 	for uuid, pci := range now {
-		x.gone = x.gone || pci == x.GPU && uuid != ""
+		gone = gone || pci == x.GPU && uuid != ""
 	}
-}
-
-// goneNote tells of a case whose GPU is no longer there.
-func (c *xidCase) goneNote() {
-	if e := c.last(); e.gone {
-		c.note(fmt.Sprintf("of %s, which is no longer there", e.UUID))
-	}
+	return gone
 }
 
 // jobAsked is for how long after an event its process is asked for its job,

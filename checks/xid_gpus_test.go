@@ -30,8 +30,8 @@ func TestXidJobs(t *testing.T) {
 	}
 }
 
-// A GPU that is put into another slot takes its errors along, and one that is
-// replaced leaves them to the slot, with its name.
+// A GPU that is put into another slot takes its errors along; those of one that is
+// replaced end, and those of its neighbours do not.
 func TestXidGPUMoves(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -58,12 +58,5 @@ func TestXidGPUMoves(t *testing.T) {
 	}
 	m.reboot()
 	m.write("proc/driver/nvidia/gpus/0000:18:00.0/information", "GPU UUID: GPU-new\n")
-	m.look(hold + " of GPU-6, which is no longer there")
-	if got := device(); got != "0000:18:00.0 GPU-6" {
-		t.Error(got)
-	}
-	if done, err := ClearXids(m.env(), []string{"GPU-6"}, "uid 0"); err != nil || len(done) != 1 {
-		t.Errorf("%v, %v", done, err)
-	}
 	m.look()
 }

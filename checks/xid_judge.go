@@ -123,7 +123,6 @@ func (j *xidJudge) one(same xidSame, events []*xidEvent, all map[xidSame][]*xidE
 		return nil
 	}
 	c.remedy = c.row.remedyOf(c.class, c.last().Text)
-	c.goneNote()
 	j.repeated(c)
 	return c
 }
@@ -252,6 +251,9 @@ func (j *xidJudge) repeated(c *xidCase) {
 		}
 		if rule.Jobs {
 			if one = "job " + e.Job; e.Job == "" {
+				if rule.Class.drains() {
+					continue // two processes may be one application
+				}
 				one, jobless = e.PID, "processes" // all that the driver knows no process of count as one
 			}
 			what = jobless

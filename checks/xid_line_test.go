@@ -167,6 +167,12 @@ func TestNVLink5(t *testing.T) {
 		{149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 08 (0x001001c6 0x00000000)", "565.1", "RESET NETIR_LINK_DOWN on link 8, link fatal"},
 		{149, "NETIR_BER_EVENT Nonfatal XC0 i0 Link 08 (0x00000013 0x00000001)", "580.1", "WATCH NETIR_BER_EVENT on link 8, non-fatal, INVESTIGATE_LINK_SI_AND_CABLES"},
 		{150, "MSE_WATCHDOG Fatal XC0 i0 (0x00000000 0x00000000)", "580.1", "RESET MSE_WATCHDOG, fatal"},
+		{150, "MSE Degraded Fatal XC0 i0 (0x00000000 0xffffffff)", "580.1", "RESET MSE Degraded, fatal"},
+		{145, "RLW_RXPIPE Nonfatal XC0 i0 Link 05 (0x00000006 0x00000002)", "580.1", "IGNORE RLW_RXPIPE on link 5, non-fatal"},
+		{145, "RLW_RXPIPE Fatal XC0 i0 Link 05 (0x00000086 0x00000002)", "580.1", "RESET RLW_RXPIPE on link 5, promoted to fatal"},
+		{145, "RLW_RXPIPE Fatal XC0 i0 Link 05 (0x000004c2 0x00000002)", "570.1", "RESET RLW_RXPIPE on link 5, promoted to fatal"},
+		{145, "RLW_RXPIPE Nonfatal XC0 i0 Link 05 (0x000000c2 0x00000002)", "570.1", "IGNORE RLW_RXPIPE on link 5, non-fatal"},
+		{145, "RLW_RXPIPE Nonfatal XC0 i0 Link 05 (0x00000086 0x00000008)", "580.1", "IGNORE RLW_RXPIPE on link 5, non-fatal"},
 		{145, "x, (0x0 0x0), RLW_SRC_TRACK Fatal XC0 i0 Link 00 (0x000000e2 0x00000001 0x0)", "570.1", "RESET RLW_SRC_TRACK on link 0, fatal"},
 		{150, "MSE_WATCHDOG Fatal", "580.1", "WATCH cannot be decoded"},
 		{150, "MSE_WATCHDOG Fatal (nothing here)", "580.1", "WATCH cannot be decoded"},
@@ -183,8 +189,8 @@ func TestNVLink5(t *testing.T) {
 func TestNVLink5Table(t *testing.T) {
 	t.Parallel()
 	rows := nvlink5Table()
-	if len(rows) != 94 {
-		t.Errorf("%d rows, want the 94 of the catalogue", len(rows))
+	if len(rows) != 96 {
+		t.Errorf("%d rows, want the 95 of the catalogue, one of which has two statuses", len(rows))
 	}
 	for i, r := range rows {
 		if len(r.V1) != 32 || len(r.V2) != 32 || strings.Trim(r.V1+r.V2, "01-") != "" || r.Unit == "" || r.Investigate == "" || r.Severity == "" {
@@ -198,6 +204,15 @@ func TestNVLink5Table(t *testing.T) {
 			n := nvlink5{Unit: r.Unit, Intr: example(pattern), Status: r.Status}
 			if got, ok := decodeNVLink5(r.Xid, n, driver); !ok || got != r {
 				t.Errorf("row %d, driver %s: %v, %+v, want %+v", i, driver, ok, got, r)
+			}
+		}
+		if r.Action2 == "" {
+			continue
+		}
+		for driver, pattern := range map[string]string{"570.1": r.Flag1, "580.1": r.Flag2} {
+			n := nvlink5{Unit: r.Unit, Intr: example(pattern), Status: r.Status}
+			if got, ok := decodeNVLink5(r.Xid, n, driver); !ok || got.Resolution != r.Action2 || r.Action2 == r.Resolution {
+				t.Errorf("row %d, driver %s, with its flag: %v, %+v, want %s", i, driver, ok, got, r.Action2)
 			}
 		}
 	}

@@ -38,7 +38,6 @@ type xidEvent struct {
 	Passes int      `json:"passes,omitempty"` // runs since without a line of it
 
 	standing bool // it drains the node now
-	gone     bool // another GPU is at its address
 }
 
 // xidBurst is how close lines of one burst are, seconds: NVIDIA's NVSentinel

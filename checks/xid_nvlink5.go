@@ -3,6 +3,8 @@ package checks
 import (
 	_ "embed"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +23,9 @@ type nvlink5Row struct {
 	V2          string `toml:"v2"`
 	Status      uint32 `toml:"status"`
 	Resolution  string `toml:"resolution"`
+	Flag1       string `toml:"flag1"` // patterns under which Action2 replaces Resolution
+	Flag2       string `toml:"flag2"`
+	Action2     string `toml:"action2"`
 	Severity    string `toml:"severity"`
 	Investigate string `toml:"investigate"`
 }
@@ -62,6 +67,9 @@ func parseNVLink5(text string) (n nvlink5, ok bool) {
 	if len(words) < 2 {
 		return n, false
 	}
+	if words[0] == "MSE" && words[1] == "Degraded" && len(words) > 2 { // the only unit of two words
+		words = append([]string{"MSE Degraded"}, words[2:]...)
+	}
 	n.Unit, n.Word = words[0], words[1]
 	if n.Word == "Link" && len(words) > 2 && strings.HasPrefix(words[2], "Fatal") {
 		n.Word = "Link Fatal"
@@ -81,20 +89,29 @@ func parseNVLink5(text string) (n nvlink5, ok bool) {
 // firstV2 is the driver branch from which on intrInfo has its second layout.
 const firstV2 = 575
 
-// decodeNVLink5 finds the row for what a line says. The layout follows from the
-// driver's version; where that is not known the name of the unit has to agree.
+// decodeNVLink5 finds the row for what a line says, with Action2 as its resolution
+// if the line has that flag. The layout follows from the driver's version; where that
+// is not known either may fit.
 func decodeNVLink5(code int, n nvlink5, driver string) (nvlink5Row, bool) {
 	branch := driverBranch(driver)
 	for _, r := range nvlink5Table() {
 		if r.Xid != code || r.Status != n.Status || !r.isUnit(n.Unit) {
 			continue
 		}
-		v1, v2 := fits(r.V1, n.Intr), fits(r.V2, n.Intr)
-		if v1 && (branch == 0 || branch < firstV2) || v2 && (branch == 0 || branch >= firstV2) {
+		if n.fits(r.V1, r.V2, branch) {
+			return r, true
+		}
+		if r.Action2 != "" && n.fits(r.Flag1, r.Flag2, branch) {
+			r.Resolution, r.Severity = r.Action2, "promoted to fatal"
 			return r, true
 		}
 	}
 	return nvlink5Row{}, false
+}
+
+// fits compares intrInfo with the patterns of the layout that a driver has.
+func (n nvlink5) fits(v1, v2 string, branch int) bool {
+	return fits(v1, n.Intr) && (branch == 0 || branch < firstV2) || fits(v2, n.Intr) && (branch == 0 || branch >= firstV2)
 }
 
 // isUnit says whether the row is about the unit: "TLW_RX/TLW_RX_PIPE0" has two names.
@@ -108,6 +125,31 @@ func (r nvlink5Row) isUnit(unit string) bool {
 		}
 	}
 	return false
+}
+
+// unitsOf sums up the rows of an Xid, unit by unit: "RLW_CTRL: IGNORE 1".
+func unitsOf(code int) (units []string) {
+	counts, order := map[string]map[string]int{}, []string{}
+	for _, r := range nvlink5Table() {
+		if r.Xid != code {
+			continue
+		}
+		if counts[r.Unit] == nil {
+			counts[r.Unit], order = map[string]int{}, append(order, r.Unit)
+		}
+		counts[r.Unit][r.Resolution]++
+		if r.Action2 != "" {
+			counts[r.Unit][r.Action2+" if promoted (action 2)"]++
+		}
+	}
+	for _, unit := range order {
+		var parts []string
+		for _, resolution := range slices.Sorted(maps.Keys(counts[unit])) {
+			parts = append(parts, fmt.Sprintf("%s %d", resolution, counts[unit][resolution]))
+		}
+		units = append(units, unit+": "+strings.Join(parts, ", "))
+	}
+	return units
 }
 
 // fits compares a number with a pattern of 32 digits and dashes.

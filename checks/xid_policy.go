@@ -72,13 +72,15 @@ type xidRow struct {
 	Remedy    Remedy     `toml:"remedy"`
 	Source    string     `toml:"source"`
 	Why       string     `toml:"why"`
-	State     string     `toml:"state"`  // remap, sram or links
+	State     string     `toml:"state"`  // remap, bank, sram, links or mig
 	Repeat    *xidRepeat `toml:"repeat"` // so many make another class
 	Again     []XidClass `toml:"again"`  // after a reset or reboot
 	Same      string     `toml:"same"`   // link: what counts for Again
 	Clears    int        `toml:"clears"`
 	Qualifies int        `toml:"qualifies"`
 	Nonfatal  XidClass   `toml:"nonfatal"` // of an SXid
+	Victim    bool       `toml:"victim"`   // the application only suffers from it
+	Cure      string     `toml:"cure"`     // what ends it, if that is more than its class says
 
 	unknown  bool   // no table has it
 	override string // what the site has made of it, "" if nothing
@@ -157,7 +159,7 @@ func (p *xidPolicy) row(k xidKey) xidRow {
 		r.override += ", " + o.Why
 	}
 	// The site has judged this code: nothing else changes its class.
-	r.Class, r.Nonfatal, r.Again, r.Repeat, r.State = o.Class, o.Class, nil, nil, ""
+	r.Class, r.Nonfatal, r.Again, r.Repeat, r.State, r.Cure = o.Class, o.Class, nil, nil, "", ""
 	r.Remedy, r.unknown = classRemedy(o.Class, r.Remedy), false
 	return r
 }

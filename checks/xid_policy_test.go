@@ -56,7 +56,7 @@ func TestXidRowOf(t *testing.T) {
 // leaves a code of NVIDIA's catalogue out.
 func TestXidTables(t *testing.T) {
 	t.Parallel()
-	for code := range 174 {
+	for code := range 178 {
 		if _, ok := xidTable()[code]; !ok {
 			t.Errorf("xid.toml has no row for %d", code)
 		}
@@ -112,12 +112,36 @@ func checkXidRow(t *testing.T, name string, r xidRow) {
 		t.Errorf("%s: it drains, and nothing cures it", name)
 	}
 	switch r.State {
-	case "", "remap", "sram", "links", "mig":
+	case "", "remap", "bank", "sram", "links", "mig":
 	default:
 		t.Errorf("%s: state %q", name, r.State)
 	}
 	if r.Class == XidState && r.State == "" {
 		t.Errorf("%s: STATE without a state", name)
+	}
+}
+
+// ofAction is the class that follows from what NVIDIA says is to be done at once.
+var ofAction = map[string]XidClass{
+	"IGNORE": XidIgnore, "RESTART_APP": XidApp, "RESET_GPU": XidReset, "WORKFLOW_XID_48": XidReset, "WORKFLOW_NVLINK_ERR": XidReset,
+	"RESTART_BM": XidReboot, "RESTART_VM": XidReboot, "UPDATE_SWFW": XidConfig, "CHECK_MECHANICALS": XidHold, "WORKFLOW_XID_45": XidFollow,
+	"XID_154": XidAuthority, "WORKFLOW_NVLINK5_ERR": XidDecode, "CONTACT_SUPPORT": XidWatch, "none given": XidWatch,
+
+	"WORKFLOW_NVLINK_POTENTIALLY_FATAL_ERR": XidReset, "INVESTIGATE_LINK_SI": XidReset, "RESET_FABRIC": XidReboot, "RUN_FIELDDIAG": XidDiag,
+	"CHECK_FM_CONFIG": XidConfig, "CHECK_LINK_MECHANICAL_CONNECTIONS": XidWatch, "CHECK_THERMALS": XidWatch, "UNEXPECTED_ERR_REPORT_ISSUE": XidWatch,
+}
+
+// TestXidWhys refuses a row that differs from NVIDIA's catalogue and does not say why.
+func TestXidWhys(t *testing.T) {
+	t.Parallel()
+	for name, table := range map[string]map[int]xidRow{"xid": xidTable(), "sxid": sxidTable()} {
+		for code, r := range table {
+			action := strings.TrimSpace(r.Says[:strings.IndexAny(r.Says+"/", "/,;")])
+			differs := ofAction[action] != r.Class || r.State != "" || r.Repeat != nil || len(r.Again) > 0 || r.Victim || r.Cure != ""
+			if differs && r.Why == "" {
+				t.Errorf("%s %d: NVIDIA says %q, the class is %s: why?", name, code, r.Says, r.Class)
+			}
+		}
 	}
 }
 
@@ -127,11 +151,11 @@ func TestXidClasses(t *testing.T) {
 	for class, codes := range map[XidClass][]int{
 		XidIgnore:    {37, 38, 44, 66, 67, 106, 108, 141, 152, 153, 162},
 		XidFollow:    {43, 45, 171, 172},
-		XidApp:       {8, 13, 31, 32, 39, 68, 69, 80, 94, 137},
+		XidApp:       {8, 13, 31, 32, 39, 68, 69, 80, 94, 137, 174},
 		XidConfig:    {78},
-		XidWatch:     {0, 1, 36, 56, 65, 92, 93, 109, 121, 125, 157, 159, 165, 170},
-		XidState:     {63},
-		XidReset:     {46, 48, 61, 62, 64, 74, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158, 163, 166, 169},
+		XidWatch:     {0, 1, 36, 56, 65, 92, 93, 109, 121, 125, 157, 159, 165, 170, 176, 185},
+		XidState:     {63, 177},
+		XidReset:     {46, 48, 61, 62, 64, 74, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158, 166, 169, 175},
 		XidReboot:    {79, 151, 167, 168, 173},
 		XidHold:      {54, 57, 58, 90},
 		XidDecode:    {144, 145, 146, 147, 148, 149, 150},
@@ -248,7 +272,7 @@ func TestXidUnknownNeverDrains(t *testing.T) {
 	m.xid(92, "x")
 	m.xid(998, "x")
 	m.xid(999, "x")
-	m.look("warn xid.999", "warn xid.999", "fail xid.92", "fail xid.998")
+	m.look("warn xid.999", "fail xid.92", "fail xid.998")
 	m.look("warn xid.999", "fail xid.92", "fail xid.998")
 }
 

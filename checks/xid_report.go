@@ -21,11 +21,8 @@ func (r *xidReporter) findings(cases []*xidCase) []Finding {
 	slices.SortStableFunc(cases, func(a, b *xidCase) int { return b.urgency() - a.urgency() })
 	for _, c := range cases {
 		f := r.finding(c)
+		f.Loud = f.Severity == Warn && c.row.unknown && c.fresh() // no table has judged the code
 		list = append(list, f)
-		if c.row.unknown && c.fresh() {
-			f.Syslog = true // a code that nobody has judged is to be heard of
-			list = append(list, f)
-		}
 	}
 	fails := func(f Finding) bool { return f.Severity == Fail }
 	rest := slices.DeleteFunc(slices.Clone(list), fails)
@@ -101,20 +98,16 @@ func (r *xidReporter) severity(c *xidCase) Severity {
 func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
 	switch c.class {
 	case XidApp:
-		if last.PID == "" {
-			return "an application's fault"
-		}
-		text = strings.TrimSpace("a fault of process " + last.PID + " " + last.Name)
-		if last.Job != "" {
-			text += " of job " + last.Job
-		}
-		return text
+		return last.application(c.row.Victim)
 	case XidFollow:
 		return "follows an error that the log does not have"
 	case XidConfig:
 		text = "see to the driver and its settings"
 	case XidState:
 		text = "it depends on what NVML says, which was not asked"
+		if c.row.State == "bank" {
+			text = "reset the GPU when it is idle"
+		}
 	case XidDiag:
 		text = "run a diagnosis when the node is idle"
 	case XidReset:
@@ -123,7 +116,9 @@ func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
 			text = "a reset of all GPUs and switches or a new boot clears it"
 		}
 	case XidReboot:
-		text = "a new boot clears it"
+		if text = "a new boot clears it"; c.row.Cure != "" {
+			text = c.row.Cure
+		}
 	case XidHold:
 		return strings.TrimSpace(fmt.Sprintf("nhc-gpu clear %s %s clears it", c.gpu, clearWord(c.key)))
 	default:
@@ -133,6 +128,23 @@ func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
 		text += fmt.Sprintf(", or %d runs without it", r.passes)
 	}
 	return text
+}
+
+// application names the application of an event, as its cause or its victim.
+func (e *xidEvent) application(victim bool) string {
+	who := strings.TrimSpace("process " + e.PID + " " + e.Name)
+	if e.Job != "" {
+		who += " of job " + e.Job
+	}
+	switch {
+	case victim && e.PID == "":
+		return "an application was hit: restart it"
+	case victim:
+		return who + " was hit: restart it"
+	case e.PID == "":
+		return "an application's fault"
+	}
+	return "a fault of " + who
 }
 
 // clearWord is the code as "nhc-gpu clear" takes it.
@@ -152,7 +164,6 @@ func (r *xidReporter) device(c *xidCase) Device {
 	d.UUID = c.last().UUID
 	s, asked := r.states[c.gpu]
 	switch i := slices.Index(r.order, c.gpu); {
-	case c.last().gone:
 	case asked:
 		d.Name, d.UUID, d.Serial = fmt.Sprintf("gpu%d", s.Index), s.UUID, s.Serial
 	case i >= 0:

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // GPUState is what the driver says of a GPU now. It is worth more than any
@@ -15,6 +17,8 @@ type GPUState struct {
 	UUID   string
 	Serial string
 	Name   string // NVIDIA A100-SXM4-80GB
+
+	Lost *probe.NVMLError // the GPU is lost or requires a reset; nothing else is known then
 
 	Recovery      *int   // the recovery action, NVML field 230
 	RemapPending  *bool  // rows wait for a reset to be remapped
@@ -30,7 +34,9 @@ func (e *Env) statesByPCI() map[string]GPUState {
 		return nil
 	}
 	states := map[string]GPUState{}
-	for _, s := range e.GPUStates() {
+	list := e.GPUStates()
+	*probe.Kept[[]GPUState](e.Host, "states of GPUs") = list
+	for _, s := range list {
 		if pci, ok := pciAddress(s.PCI); ok {
 			states[pci] = s
 		}
@@ -46,8 +52,8 @@ func (c *xidCase) decide(s GPUState) {
 	class, note := c.class, ""
 	switch {
 	case class == XidHold: // only an operator ends it
-	case c.row.State == "remap":
-		class, note = decideRemap(class, s)
+	case c.row.State == "remap", c.row.State == "bank":
+		class, note = decideRemap(class, c.row.State, s)
 	case c.row.State == "sram" && isTrue(s.SRAMThreshold):
 		class, note = XidHold, "SRAM errors are beyond their threshold"
 	case c.row.State == "mig" && class == XidReset && isFalse(s.MIG) && strings.Contains(s.Name, " A100"):
@@ -95,14 +101,16 @@ func (c *xidCase) decideLinks(up []bool) (XidClass, string) {
 	return XidWatch, ok
 }
 
-// decideRemap asks the row remapper.
-func decideRemap(class XidClass, s GPUState) (XidClass, string) {
+// decideRemap asks the row remapper. It does not know of banks.
+func decideRemap(class XidClass, state string, s GPUState) (XidClass, string) {
 	switch {
 	case isTrue(s.RemapFailed):
 		return XidHold, "remapping has failed"
 	case isTrue(s.RemapPending):
 		return XidReset, "a remapping is pending"
 	case !isFalse(s.RemapPending) || !isFalse(s.RemapFailed):
+		return class, ""
+	case class == XidState && state == "bank":
 		return class, ""
 	case class == XidState:
 		return XidIgnore, ""

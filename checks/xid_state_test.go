@@ -19,6 +19,8 @@ func TestXidState(t *testing.T) {
 		{"63, another GPU pending", 63, GPUState{PCI: "0000:18:00.0", RemapPending: new(true)}, []string{"warn xid.63"}},
 		{"64, nothing pending", 64, clean, []string{"warn xid.64 reset-gpu no remapping is pending"}},
 		{"64, failed", 64, GPUState{PCI: c1, RemapFailed: new(true)}, []string{"fail xid.64 reseat-or-rma remapping has failed"}},
+		{"177, no row pending", 177, clean, []string{"warn xid.177"}},
+		{"177, pending", 177, GPUState{PCI: c1, RemapPending: new(true)}, []string{"fail xid.177 reset-gpu a remapping is pending"}},
 		{"94, nothing pending", 94, clean, []string{"warn xid.94 restart-app"}},
 		{"94, pending", 94, GPUState{PCI: c1, RemapPending: new(true)}, []string{"fail xid.94 reset-gpu a remapping is pending"}},
 		{"48, beyond the threshold", 48, GPUState{PCI: c1, SRAMThreshold: new(true)}, []string{"fail xid.48 reseat-or-rma SRAM errors are beyond their threshold"}},

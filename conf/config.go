@@ -18,6 +18,9 @@ type Config struct {
 	Roles    map[string]Role   // by context, [prolog]; those that are not named have their defaults
 	Policies map[string]Policy // by class or check, [policy.gpu]: "gpu", "check_gpu_pcie"
 	Places   map[string]Pos    // where the policies stand
+
+	NCCLEnv      []string // NAME=VALUE that tests of NCCL set, [active] nccl_env
+	NCCLEnvPlace Pos
 }
 
 // The contexts of a run: what has started it.
@@ -96,7 +99,7 @@ func (c *Config) Role(context string) Role {
 	return defaultRoles[context]
 }
 
-// ParseTOML reads nhc.toml: [[check]] tables, [policy.NAME], [healthcheck],
+// ParseTOML reads nhc.toml: [[check]] tables, [policy.NAME], [active], [healthcheck],
 // [prolog] and [epilog]. Anything else is an error. All errors are reported at
 // once, each with its line; what can be understood all the same comes with them.
 func ParseTOML(file string, data []byte) (*Config, error) {
@@ -117,6 +120,8 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 			c.Checks = d.checkTables(string(data), root[key])
 		case key == "policy" && (kind == "Hash" || kind == ""): // "": only [policy.NAME] is written
 			c.Policies, c.Places = d.policies(root[key])
+		case key == "active" && kind == "Hash":
+			c.NCCLEnv, c.NCCLEnvPlace = d.active(root[key])
 		case hasRole(key) && kind == "Hash":
 			if c.Roles == nil {
 				c.Roles = map[string]Role{}
@@ -124,7 +129,7 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 			c.Roles[key] = d.role(key, root[key])
 		default:
 			d.value(root[key], func(any) error {
-				return fmt.Errorf("key %s: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]", key)
+				return fmt.Errorf("key %s: want [[check]], [policy.NAME], [active], [healthcheck], [prolog] or [epilog]", key)
 			})
 		}
 	}
@@ -196,6 +201,27 @@ func (d *decoder) policies(p toml.Primitive) (all map[string]Policy, places map[
 		all[name], places[name] = policy, d.place(tables[name])
 	}
 	return all, places
+}
+
+// active reads [active], which is about the active tests.
+func (d *decoder) active(p toml.Primitive) (env []string, at Pos) {
+	d.table("active", p, map[string]func(any) error{"nccl_env": func(v any) error {
+		list, ok := v.([]any)
+		for _, item := range list {
+			word, isText := item.(string)
+			ok = ok && isText
+			env = append(env, word)
+		}
+		if !ok {
+			return fmt.Errorf("%v: want a list of strings, [\"NCCL_IB_HCA=mlx5\"]", v)
+		}
+		return nil
+	}})
+	var table map[string]toml.Primitive
+	if d.md.PrimitiveDecode(p, &table) == nil && len(env) > 0 {
+		at = d.place(table["nccl_env"])
+	}
+	return env, at
 }
 
 // place is where a value stands, which the decoder tells with an error alone.

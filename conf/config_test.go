@@ -96,6 +96,9 @@ func TestConfigErrors(t *testing.T) {
 		{"context", "[policy.gpu]\ncontexts = [\"prologue\"]\n", "t.toml:2: policy.gpu.contexts: [prologue]: want a list of healthcheck, prolog, epilog, manual"},
 		{"context of a check", "[[check]]\nname = \"x\"\ncontexts = \"prolog\"\n", "t.toml:1: contexts: prolog: want a list of healthcheck"},
 		{"policy without a name", "[policy]\naction = \"warn\"\n", "t.toml:2: key policy.action: want [policy.NAME]"},
+		{"settings of NCCL that are no list", "[active]\nnccl_env = \"NCCL_IB_HCA=mlx5\"\n", "t.toml:2: active.nccl_env: NCCL_IB_HCA=mlx5: want a list of strings"},
+		{"settings of NCCL that are no strings", "[active]\n\nnccl_env = [3]\n", "t.toml:3: active.nccl_env: [3]: want a list of strings"},
+		{"another key of active", "[active]\ntimeout = 3\n", "t.toml:2: key active.timeout: want nccl_env"},
 		{"two at once", "[prolog]\nx = 1\n[epilog]\ny = 1\n", "t.toml:4: key epilog.y: want budget, grace, leftovers, mark\nt.toml:2: key prolog.x"},
 	}
 	for _, tt := range tests {
@@ -106,5 +109,16 @@ func TestConfigErrors(t *testing.T) {
 				t.Errorf("got  %v\nwant %s", err, tt.want)
 			}
 		})
+	}
+}
+
+func TestNCCLEnv(t *testing.T) {
+	t.Parallel()
+	c, err := ParseTOML("nhc.toml", []byte("# of the site\n[active]\nnccl_env = [\"NCCL_IB_HCA=mlx5\", \"NCCL_IB_TC=106\"]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"NCCL_IB_HCA=mlx5", "NCCL_IB_TC=106"}, c.NCCLEnv); diff != "" || c.NCCLEnvPlace.String() != "nhc.toml:3" {
+		t.Errorf("at %v: %s", c.NCCLEnvPlace, diff)
 	}
 }

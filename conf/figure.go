@@ -23,14 +23,19 @@ const (
 	FigureMemoryClock   = "memory_clock"   // highest memory clock, MHz
 	FigurePCIeGen       = "pcie_gen"       // lowest PCIe generation that GPU and slot have together
 	FigurePCIeWidth     = "pcie_width"     // fewest PCIe lanes in use
+	FigureMemoryNode    = "memory_node"    // 1: GPU memory may be a NUMA node of the kernel, with its page cache
 	FigureRemappedRows  = "remapped_rows"  // so many rows remapped for uncorrected errors are too many
 	FigureDRAMErrors    = "dram_errors"    // DRAM errors above which there is a warning
 	FigureSRAMErrors    = "sram_errors"    // corrected SRAM errors above which there is a warning
 
 	FigureNVLinks         = "nvlinks"          // active NVLinks
 	FigureNVLinkBandwidth = "nvlink_bandwidth" // one NVLink, one way, MB/s
+	FigureNVLinkGPUs      = "nvlink_gpus"      // GPUs of the smallest node that has all NVLinks up without NVSwitches
 	FigureNVSwitchGPUs    = "nvswitch_gpus"    // GPUs of the smallest node with NVSwitches; 0: none has
 	FigureNVLinkDomain    = "nvlink_domain"    // GPUs of an NVLink domain of several nodes; 0: a node is alone
+
+	FigureMemoryPeak = "memory_peak" // memory bandwidth by the data sheet, GB/s
+	FigureBF16       = "bf16"        // best rate of BF16 matrix multiplication that was measured, TFLOPS
 
 	FigureNetworkPorts     = "network_ports"      // ports of the compute network where it has all; one with all its planes
 	FigureNetworkRate      = "network_rate"       // lowest rate of such a port, all its planes together, Gb/s
@@ -61,12 +66,14 @@ var FigureKinds = map[string]FigureKind{
 	FigureMemoryClock:   {Most: 50000, Unit: "MHz", What: "highest memory clock", Judged: true},
 	FigurePCIeGen:       {Most: 9, What: "PCIe generation of GPU and slot", Judged: true},
 	FigurePCIeWidth:     {Most: 32, What: "PCIe lanes in use", Judged: true},
+	FigureMemoryNode:    {Most: 1, What: "whether GPU memory may be a NUMA node of the kernel", Judged: true},
 	FigureRemappedRows:  {Most: 10000, What: "rows remapped for uncorrected errors that are too many", Judged: true},
 	FigureDRAMErrors:    {Most: 1 << 40, What: "DRAM errors above which there is a warning", Judged: true},
 	FigureSRAMErrors:    {Most: 1 << 40, What: "corrected SRAM errors above which there is a warning", Judged: true},
 
 	FigureNVLinks:         {Most: 64, What: "active NVLinks", Judged: true, None: true},
 	FigureNVLinkBandwidth: {Most: 1000000, Unit: "MB/s", What: "one NVLink, one way", Judged: true},
+	FigureNVLinkGPUs:      {Most: 64, What: "GPUs of the smallest node that has all NVLinks up without NVSwitches", Judged: true},
 	FigureNVSwitchGPUs:    {Most: 64, What: "GPUs of the smallest node that NVSwitches join, 0 if none does", Judged: true, None: true},
 	FigureNVLinkDomain:    {Most: 10000, What: "GPUs that NVLink joins across nodes, 0 if it does not", Judged: true, None: true},
 
@@ -79,8 +86,10 @@ var FigureKinds = map[string]FigureKind{
 	FigureNetworkTreeGen:   {Most: 9, What: "PCIe generation between such a port's HCA and the root port", Judged: true},
 	FigureGPUNetwork:       {What: "what a GPU and the nearest such port have in common, on a node with all ports", Judged: true, Words: []string{"switch", "root-port", "numa", "system"}},
 
+	FigureMemoryPeak: {Most: 100000, Unit: "GB/s", What: "memory bandwidth by the data sheet", Judged: true},
+	FigureBF16:       {Most: 100000, Unit: "TFLOPS", What: "BF16 matrix multiplication, best that was measured", Judged: true},
+
 	"memory":              {Most: 10000, Unit: "GB", What: "memory"},
-	"memory_peak":         {Most: 100000, Unit: "GB/s", What: "memory bandwidth by the data sheet"},
 	"memory_bandwidth":    {Most: 100000000, Unit: "MB/s", What: "memory bandwidth, least that passes"},
 	"host_bandwidth":      {Most: 10000, Unit: "GB/s", What: "copy from and to the host, least that passes"},
 	"p2p_bandwidth":       {Most: 10000, Unit: "GB/s", What: "copy between two GPUs"},
@@ -89,7 +98,6 @@ var FigureKinds = map[string]FigureKind{
 	"max_power":           {Most: 5000, Unit: "W", What: "highest power limit"},
 	"target_power":        {Most: 5000, Unit: "W", What: "what DCGM's targeted power must reach"},
 	"target_stress":       {Most: 1000000, Unit: "GFLOPS", What: "what DCGM's targeted stress must reach"},
-	"bf16":                {Most: 100000, Unit: "TFLOPS", What: "BF16 matrix multiplication, best that was measured"},
 	"fp8":                 {Most: 100000, Unit: "TFLOPS", What: "FP8 matrix multiplication, best that was measured"},
 }
 

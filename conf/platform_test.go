@@ -27,7 +27,7 @@ func TestShippedPlatforms(t *testing.T) {
 		for key, needs := range map[string]string{
 			FigureGPUNetwork: FigureNetworkGPUs, FigureNetworkGPUs: FigureNetworkPorts, FigureNetworkPlanes: FigureNetworkRate,
 			FigureNetworkPCIeGen: FigureNetworkRate, FigureNetworkPCIeWidth: FigureNetworkRate, FigureNetworkTreeGen: FigureNetworkRate,
-			FigureNVSwitchGPUs: FigureNVLinks, FigureNVLinkBandwidth: FigureNVLinks,
+			FigureNVSwitchGPUs: FigureNVLinks, FigureNVLinkGPUs: FigureNVLinks, FigureNVLinkBandwidth: FigureNVLinks,
 		} {
 			if p.Figures[key].Values != nil && p.Figures[needs].Values == nil {
 				t.Errorf("%s: %s has %s and no %s", p.Pos, p.Name, key, needs)

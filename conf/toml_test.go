@@ -64,10 +64,10 @@ func TestParseTOMLErrors(t *testing.T) {
 	tests := []struct{ name, data, want string }{
 		{"syntax", "[[check]]\nname = \"x\"\nfs = /home\n", "t.toml:3: "},
 		{"unknown keys, all at once", "timeout = 5\n\n[[check]]\nname = \"x\"\n[defaults]\na = 1\n[[checks]]\nname = \"y\"\n",
-			"t.toml:7: key checks: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]\nt.toml:5: key defaults: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]\n" +
-				"t.toml:1: key timeout: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]"},
-		{"a table", "\n[check]\nname = \"x\"\n", "t.toml:2: key check: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]"},
-		{"a list of inline tables", "check = [{name = \"x\"}]\n", "t.toml:1: key check: want [[check]], [policy.NAME], [healthcheck], [prolog] or [epilog]"},
+			"t.toml:7: key checks: want [[check]], [policy.NAME], [active], [healthcheck], [prolog] or [epilog]\nt.toml:5: key defaults: want [[check]], [policy.NAME], [active], [healthcheck], [prolog] or [epilog]\n" +
+				"t.toml:1: key timeout: want [[check]], [policy.NAME], [active], [healthcheck], [prolog] or [epilog]"},
+		{"a table", "\n[check]\nname = \"x\"\n", "t.toml:2: key check: want [[check]], [policy.NAME], [active], [healthcheck], [prolog] or [epilog]"},
+		{"a list of inline tables", "check = [{name = \"x\"}]\n", "t.toml:1: key check: want [[check]], [policy.NAME], [active], [healthcheck], [prolog] or [epilog]"},
 		{"names and hosts, all at once", "[[check]]\n[[check]]\nname = 5\n[[check]]\nname = \"x\"\nhosts = [\"a\"]\n[[check]]\nname = \"\"\n",
 			"t.toml:1: no name, want name = \"...\"\nt.toml:2: name = 5: want a string\n" +
 				"t.toml:4: hosts = [a]: want a string\nt.toml:7: no name, want name = \"...\""},
@@ -98,7 +98,7 @@ func TestDefault(t *testing.T) {
 		{Pos{"default.toml", 15}, "check_hw_eth", "*", map[string]any{"dev": "lo"}, Policy{}},
 	}
 	line := 21
-	for name := range strings.FieldsSeq("count driver recovery xid ecc remap persistence mode vbios temp power throttle pcie procs nvlink fabric") {
+	for name := range strings.FieldsSeq("count driver recovery xid ecc remap mode vbios temp power clocks throttle pcie procs nvlink fabric") {
 		params := map[string]any{}
 		if name == "ecc" { // the line of remap has the rows
 			params["no_remap"] = true

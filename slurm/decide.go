@@ -7,6 +7,8 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // Prefix is the first word of every reason we set. Without a memory it is the only sign
@@ -210,14 +212,30 @@ func (n NodeInfo) signed() string {
 
 // sameReason reports whether a node's reason is the given one, Slurm's additions
 // apart. A reason that names the jobs in which the fault began stays, though one of
-// them has ended and is named no more.
+// them has ended and is named no more. Of a finding's reason only device and code count:
+// the number of other findings changes, and several checks meet the same fault.
 func sameReason(have, want string) bool {
 	if have == want || strings.HasPrefix(have, want+" : ") {
+		return true
+	}
+	if fault := faultOf(want); fault != "" && fault == faultOf(have) {
 		return true
 	}
 	rest, ok := strings.CutPrefix(have, strings.TrimSuffix(want, attributed().FindString(want)))
 	return ok && jobSuffix().MatchString(rest)
 }
+
+// faultOf returns what identifies the fault in a reason that verdict.Reason has made, the
+// device with the fault's words and the code, and "" for any other reason.
+func faultOf(reason string) string {
+	m := ofFinding().FindStringSubmatch(reason)
+	if m == nil {
+		return ""
+	}
+	return m[1] + " " + checks.FaultOf(m[2])
+}
+
+var ofFinding = lazily(`^NHC: (.+?)(?:, want .+?)?(?:: [a-zA-Z ]+)? \(check_\w+\) \[([a-z0-9._-]+)\](?: \+\d+)?(?: \[job [0-9 ]+\])?(?: : .*)?$`)
 
 // jobSuffix is what [Attributed] adds, and what Slurm adds behind it.
 var jobSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^ \[job [0-9 ]+\]( : .*)?$`) })

@@ -314,3 +314,30 @@ func FuzzReason(f *testing.F) {
 		}
 	})
 }
+
+// A reason that a finding has made is the same as long as device and fault are, whatever
+// else the run found, which check met it and which job runs.
+func TestSameReasonOfFinding(t *testing.T) {
+	t.Parallel()
+	const have = "NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_count) [gpu.recovery.lost] +2 [job 12]"
+	for want, same := range map[string]bool{
+		have: true,
+		"NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_count) [gpu.recovery.lost]":        true,
+		"NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_recovery) [gpu.recovery.lost] +14": true,
+		"NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_xid) [gpu.xid.79]":                 true,
+		"NHC: gpu4 lost 0000:77:00.0: reboot (check_gpu_count) [gpu.recovery.lost] +2":     false,
+		"NHC: gpu3 Xid 119 0000:66:00.0: reset the GPU (check_gpu_xid) [gpu.xid.119]":      false,
+		"NHC: check_gpu_count:  want 8 GPUs, got 7":                                        false,
+		"NHC: gpu3 lost 0000:66:00.0":                                                      false,
+	} {
+		if got := sameReason(have, want); got != same {
+			t.Errorf("%q: same %v, want %v", want, got, same)
+		}
+		if got := sameReason(have+" : reboot issued", want); got != same {
+			t.Errorf("%q, with Slurm's own words: same %v, want %v", want, got, same)
+		}
+	}
+	if !sameReason("NHC: GPU count 7, want 8: power cycle (check_gpu_count) [gpu.count]", "NHC: GPU count 7, want 8: power cycle (check_gpu_count) [gpu.count] +1") {
+		t.Error("a fault of no device is another one with another number of others")
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"hash/fnv"
 	"strings"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // A run with an unchanged verdict, on a node that is already out of service, asks
@@ -92,7 +94,7 @@ func (v Verdict) fault() string {
 	case v.pending != "":
 		return v.pending
 	case v.Device != "":
-		return v.Code + " " + v.Device
+		return checks.FaultOf(v.Code) + " " + v.Device
 	}
 	text := ""
 	if v.Code == "" && v.Cause.Line == "" {

@@ -6,7 +6,7 @@ set -eu
 
 say() { echo "install-deps: $*"; }
 
-packages="make gcc libc6-dev binutils ca-certificates git
+packages="make gcc libc6-dev binutils ca-certificates git curl xz-utils
   slurmctld slurmd slurm-client munge
   rsyslog systemd procps e2fsprogs strace
   infiniband-diags perftest

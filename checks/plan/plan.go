@@ -241,7 +241,8 @@ func (p *Plan) Add(other *Plan) {
 }
 
 // UnknownPolicy is an error for each policy whose name is neither a check nor a
-// class of checks: it would be in force for nothing.
+// class of checks: it would be in force for nothing. So is one for each setting of NCCL
+// that its tests do not take.
 func UnknownPolicy(c *conf.Config) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
@@ -251,6 +252,11 @@ func UnknownPolicy(c *conf.Config) error {
 			errs = append(errs, fmt.Errorf("%s: policy.%s: want the name of a check, or a class: %s", c.Places[name], name, strings.Join(checks.Classes(), ", ")))
 		case name == checks.ClassShell && (c.Policies[name].Action == conf.Warn || c.Policies[name].Action == conf.Nothing):
 			errs = append(errs, fmt.Errorf("%s: policy.shell.action: %s: want drain or fail-job: a line of bash says itself what is only a warning", c.Places[name], c.Policies[name].Action))
+		}
+	}
+	for _, word := range c.NCCLEnv {
+		if err := checks.WrongNCCLEnv(word); err != nil {
+			errs = append(errs, fmt.Errorf("%s: active.nccl_env: %w", c.NCCLEnvPlace, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -272,6 +278,9 @@ func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 	}
 	s.Barrier = runsCommands(info, c) || s.Class == checks.ClassJob && info.Acts != nil && b.opts.Policies.Role(b.opts.Context).End
 	s.Vars = slices.Clip(b.set)
+	if b.opts.Policies != nil && len(b.opts.Policies.NCCLEnv) > 0 && s.Active && info.Lane == checks.CUDA {
+		s.Vars = append(s.Vars, Var{Name: checks.NCCLEnvSetting, Value: strings.Join(b.opts.Policies.NCCLEnv, "\n")})
+	}
 	if err == nil {
 		return
 	}

@@ -3,7 +3,7 @@ package probe
 import (
 	"errors"
 	"fmt"
-	"strconv"
+	"path/filepath"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -65,28 +65,7 @@ const (
 // ErrNoLibrary where there is none.
 func (h *Host) CUBLASLt(c *CUDA) (*CUBLASLt, error) {
 	return once(h, "cublaslt", func() (*CUBLASLt, error) {
-		if h.libraries[SettingCUBLASLt] != "" {
-			path, err := h.library(SettingCUBLASLt, "")
-			if err != nil {
-				return nil, err
-			}
-			return loadCUBLASLt(path, c.lib)
-		}
-		err := fmt.Errorf("load libcublasLt.so: %w for CUDA %d.%d", ErrNoLibrary, c.Version/1000, c.Version%1000/10)
-		for major := min(c.Version/1000, cublasLtNewest); major >= cublasLtOldest; major-- {
-			name, refused := h.library(SettingCUBLASLt, "libcublasLt.so."+strconv.Itoa(major))
-			if refused != nil {
-				return nil, refused
-			}
-			l, failed := loadCUBLASLt(name, c.lib)
-			if failed == nil {
-				return l, nil
-			}
-			if !errors.Is(failed, ErrNoLibrary) {
-				err = failed // it is there, and broken: that is what to tell
-			}
-		}
-		return nil, err
+		return loadLibrary(h, &libCUBLASLt, c.Version/1000, func(path string) (*CUBLASLt, error) { return loadCUBLASLt(path, c.lib) })
 	})
 }
 
@@ -106,6 +85,38 @@ func loadCUBLASLt(name string, cuda *cudaLib) (*CUBLASLt, error) {
 	version, _, _ := purego.SyscallN(l.symbols["cublasLtGetVersion"])
 	l.Version = int(version)
 	return l, nil
+}
+
+// CUBLASLtOld says that a library is older than a GPU.
+type CUBLASLtOld struct {
+	Name       string // libcublasLt.so.11
+	Have, Want int    // 110402, 111103
+	Capability string // 9.0
+}
+
+// Error names both versions.
+func (e *CUBLASLtOld) Error() string {
+	version := func(v int) string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }
+	return fmt.Sprintf("%s is of version %s and has no kernels for compute capability %s, want %s or later", e.Name, version(e.Have), e.Capability, version(e.Want))
+}
+
+// cublasLtSince are the first versions with kernels for the GPUs of a major compute
+// capability: those of CUDA 11.8, 12.8 and 13.0, by the release notes of CUDA. A kernel runs
+// on later GPUs of the same major capability. An older library has the driver compile its
+// PTX, which takes minutes and cannot be interrupted.
+var cublasLtSince = map[int]int{9: 111103, 10: 120800, 11: 130000, 12: 120800}
+
+// TooOldFor returns the reason for which a GPU needs a newer library, nil for none. GPUs
+// newer than this program need as much as the newest that it knows.
+func (l *CUBLASLt) TooOldFor(g *CUDAGPU) error {
+	want := cublasLtSince[g.Major]
+	if g.Major > 12 {
+		want = cublasLtSince[11]
+	}
+	if l.Version >= want || l.Version <= 0 {
+		return nil
+	}
+	return &CUBLASLtOld{filepath.Base(l.Name), l.Version, want, fmt.Sprintf("%d.%d", g.Major, g.Minor)}
 }
 
 // call makes one call for a GPU.
@@ -226,7 +237,7 @@ func (p *ltProduct) call(symbol string, args ...uintptr) error {
 
 // multiply queues the product in a stream.
 func (p *ltProduct) multiply(a, b, c, workspace CUDAMemory, s CUDAStream) error {
-	if p.c.thread.current != p.c {
+	if !p.c.isCurrent() {
 		if err := p.c.Use(); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -31,6 +32,7 @@ type CUDAGPU struct {
 	SharedMemory int    // bytes of shared memory that one block can have
 	MemoryClock  int    // kHz; 0: the driver does not tell
 	BusWidth     int    // bits of the memory's bus; 0: the driver does not tell
+	Err          error  // why the GPU cannot be used: what is above may be missing, PCI too
 
 	lib    *cudaLib
 	handle uintptr // CUdevice
@@ -69,12 +71,8 @@ func (h *Host) CUDA(doing func(call string)) (*CUDA, error) {
 }
 
 func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
-	name, err := h.library(SettingCUDA, "libcuda.so.1")
-	if err != nil {
-		return nil, err
-	}
 	cleanCUDAEnvironment(h.cudaGPUs)
-	lib, err := loadCUDA(name, doing)
+	lib, err := loadLibrary(h, &libCUDA, 0, func(path string) (*cudaLib, error) { return loadCUDA(path, doing) })
 	if err != nil {
 		return nil, err
 	}
@@ -95,11 +93,14 @@ func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
 		return nil, fmt.Errorf("cuDeviceGetCount: %d GPUs, want at most %d", count, maxGPUs)
 	}
 	for i := range int(count) {
-		g, err := lib.identify(i)
-		if err != nil {
-			return nil, err
+		g := &CUDAGPU{Ordinal: i, lib: lib}
+		g.Err = lib.identify(g)
+		if _, ok := errors.AsType[*CUDAError](g.Err); g.Err != nil && !ok {
+			return nil, g.Err // it is the library's
 		}
-		g.cpus, g.above = h.cpusBeside(g.PCI), strings.Join(h.PCIPath(g.PCI), " ")
+		if g.PCI != "" {
+			g.cpus, g.above = h.cpusBeside(g.PCI), strings.Join(h.PCIPath(g.PCI), " ")
+		}
 		c.GPUs = append(c.GPUs, g)
 	}
 	return c, nil
@@ -146,23 +147,24 @@ func (c *CUDA) At(pci string) *CUDAGPU {
 	return nil
 }
 
-// identify asks who a GPU is.
-func (l *cudaLib) identify(ordinal int) (*CUDAGPU, error) {
+// identify asks who a GPU is, first for its address, to which an error belongs.
+func (l *cudaLib) identify(g *CUDAGPU) error {
 	var handle int32
-	if err := l.call("cuDeviceGet", ordinal, uintptr(unsafe.Pointer(&handle)), uintptr(ordinal)); err != nil {
-		return nil, err
+	if err := l.call("cuDeviceGet", g.Ordinal, uintptr(unsafe.Pointer(&handle)), uintptr(g.Ordinal)); err != nil {
+		return err
 	}
-	g := &CUDAGPU{Ordinal: ordinal, lib: l, handle: uintptr(handle)}
+	g.handle = uintptr(handle)
 	var name, bus [128]byte
-	if err := l.call("cuDeviceGetName", ordinal, uintptr(unsafe.Pointer(&name)), uintptr(len(name)-1), g.handle); err != nil {
-		return nil, err
+	if err := l.call("cuDeviceGetPCIBusId", g.Ordinal, uintptr(unsafe.Pointer(&bus)), uintptr(len(bus)-1), g.handle); err != nil {
+		return err
 	}
-	if err := l.call("cuDeviceGetPCIBusId", ordinal, uintptr(unsafe.Pointer(&bus)), uintptr(len(bus)-1), g.handle); err != nil {
-		return nil, err
+	g.PCI = pciAddress(cString(bus[:]))
+	if err := l.call("cuDeviceGetName", g.Ordinal, uintptr(unsafe.Pointer(&name)), uintptr(len(name)-1), g.handle); err != nil {
+		return err
 	}
-	g.Name, g.PCI = oneLine(cString(name[:])), pciAddress(cString(bus[:]))
-	if err := l.call("cuDeviceTotalMem_v2", ordinal, uintptr(unsafe.Pointer(&g.Memory)), g.handle); err != nil {
-		return nil, err
+	g.Name = oneLine(cString(name[:]))
+	if err := l.call("cuDeviceTotalMem_v2", g.Ordinal, uintptr(unsafe.Pointer(&g.Memory)), g.handle); err != nil {
+		return err
 	}
 	g.UUID = l.uuid(g)
 	for _, a := range []struct {
@@ -174,12 +176,12 @@ func (l *cudaLib) identify(ordinal int) (*CUDAGPU, error) {
 		{attrSharedOptIn, &g.SharedMemory, false}, {attrMemoryClock, &g.MemoryClock, false}, {attrBusWidth, &g.BusWidth, false},
 	} {
 		var v int32
-		if err := l.call("cuDeviceGetAttribute", ordinal, uintptr(unsafe.Pointer(&v)), uintptr(a.number), g.handle); err != nil && a.needed {
-			return nil, err
+		if err := l.call("cuDeviceGetAttribute", g.Ordinal, uintptr(unsafe.Pointer(&v)), uintptr(a.number), g.handle); err != nil && a.needed {
+			return err
 		}
 		*a.value = int(v)
 	}
-	return g, nil
+	return nil
 }
 
 // uuid is the UUID of a GPU; drivers before 11.4 have the older of two calls only.

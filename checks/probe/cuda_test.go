@@ -111,7 +111,7 @@ func TestCUDAErrors(t *testing.T) {
 	}{
 		"no GPU":            {scenario: fakecuda.Scenario(0), want: "cuInit: CUDA_ERROR_NO_DEVICE (CUDA error 100)"},
 		"fabric not ready":  {scenario: fakecuda.Scenario(8, "- cuInit error 802"), want: "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (CUDA error 802)"},
-		"name of a driver":  {scenario: fakecuda.Scenario(8, "3 cuDeviceGetName error 998"), want: "cuDeviceGetName(3): CUDA_ERROR_OF_ANOTHER_TIME (CUDA error 998)"},
+		"name of a driver":  {scenario: fakecuda.Scenario(8, "- cuDriverGetVersion error 998"), want: "cuDriverGetVersion: CUDA_ERROR_OF_ANOTHER_TIME (CUDA error 998)"},
 		"no name":           {scenario: fakecuda.Scenario(8, "- cuInit error 4711"), want: "cuInit: CUDA error 4711"},
 		"too many":          {scenario: fakecuda.Scenario(8, "- cuDeviceGetCount = 1000"), want: "cuDeviceGetCount: 1000 GPUs, want at most 256"},
 		"missing symbol":    {scenario: fakecuda.Scenario(8), missing: []string{"cuDeviceGetPCIBusId"}, want: "cuDeviceGetPCIBusId(0): the driver's libcuda has no such function"},
@@ -121,6 +121,11 @@ func TestCUDAErrors(t *testing.T) {
 		if err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
+	}
+	one, err := fakeHost(t, fakecuda.Scenario(8, "3 cuDeviceTotalMem error 214")).CUDA(nil)
+	noError(t, err)
+	if g := one.GPUs[3]; len(one.GPUs) != 8 || g.PCI != fakenvml.Address(3) || g.Err == nil || g.Err.Error() != "cuDeviceTotalMem(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)" || one.GPUs[4].Err != nil {
+		t.Errorf("of one GPU of eight: %+v", g)
 	}
 	old, err := fakeHost(t, fakecuda.Scenario(1), fakecuda.Old...).CUDA(nil)
 	if err != nil || old.GPUs[0].UUID != fakenvml.UUID(0) {
@@ -294,4 +299,68 @@ func TestCallWatchNamesTheOldest(t *testing.T) {
 	if want := []string{"cuLaunchKernel(3)", "cuMemAlloc(5)"}; !slices.Equal(said, want) {
 		t.Errorf("said %v, want %v", said, want)
 	}
+}
+
+// After a call of NCCL no thread relies on its current context: NCCL may leave another.
+func TestContextAfterNCCL(t *testing.T) {
+	t.Parallel()
+	h := fakeHost(t, fakecuda.Scenario(2))
+	var mu sync.Mutex
+	var calls []string
+	cuda := must[*CUDA](t)(h.CUDA(func(call string) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, call)
+	}))
+	c := must[*CUDAContext](t)(cuda.GPUs[1].Open())
+	defer func() { noError(t, c.Close()) }()
+	sets := func() (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = nil
+		mu.Unlock()
+		_, _, err := c.MemInfo()
+		mu.Lock()
+		noError(t, err)
+		for _, call := range calls {
+			if call == "cuCtxSetCurrent(1)" {
+				n++
+			}
+		}
+		return n
+	}
+	_, _, err := c.MemInfo()
+	noError(t, err)
+	noError(t, (&NCCL{groupStart: func() int32 { return 0 }, groupEnd: func() int32 { return 0 }}).Group(func() error {
+		return c.lib.call("cuCtxSetCurrent", 0, 0) // as NCCL would
+	}))
+	if n := sets(); n != 1 {
+		t.Errorf("the context was set %d times after NCCL, want once", n)
+	}
+}
+
+// GPUs without persistence mode are slow to open: they are opened side by side, and what
+// hangs is named.
+func TestWakeOpensSideBySide(t *testing.T) {
+	t.Parallel()
+	h := fakeHost(t, fakecuda.Scenario(8, "* cuDevicePrimaryCtxRetain late 400"))
+	var mu sync.Mutex
+	var first string
+	cuda := must[*CUDA](t)(h.CUDA(func(call string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if first == "" && strings.HasPrefix(call, "cuDevicePrimaryCtxRetain") {
+			first = call
+		}
+	}))
+	began := time.Now()
+	done := cuda.Wake(cuda.GPUs)
+	if took := time.Since(began); took > 8*400*time.Millisecond {
+		t.Errorf("%v for eight GPUs of 400ms each", took)
+	}
+	if first != "cuDevicePrimaryCtxRetain(0, 1, 2, 3, 4, 5, 6, 7)" {
+		t.Errorf("named %s", first)
+	}
+	done()
+	cuda.Wake(nil)()
 }

@@ -140,9 +140,25 @@ func (w *callWatch) to(doing func(string)) {
 // begin says that something is begun that is no call of a GPU.
 func (w *callWatch) begin(what string) (done func()) { return w.beginCall(what, -1) }
 
+// beginNamed is begin for what has another name after a while.
+func (w *callWatch) beginNamed(what string) (rename func(what string), done func()) {
+	c := &watched{what, -1}
+	rename = func(what string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if c.symbol = what; len(w.underway) > 0 && w.underway[0] == c {
+			w.tell()
+		}
+	}
+	return rename, w.enter(c)
+}
+
 // beginCall says that a call is being made, and gives what is to be called after it.
 func (w *callWatch) beginCall(symbol string, gpu int) (done func()) {
-	c := &watched{symbol, gpu}
+	return w.enter(&watched{symbol, gpu})
+}
+
+func (w *callWatch) enter(c *watched) (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.underway = append(w.underway, c)

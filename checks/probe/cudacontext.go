@@ -4,6 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +34,17 @@ type CUDAContext struct {
 type cudaThread struct {
 	id      int
 	current *CUDAContext
-	open    int // contexts, guarded by cudaLib.mu
+	since   uint64 // of foreignCalls, when that was so
+	open    int    // contexts, guarded by cudaLib.mu
+}
+
+// foreignCalls counts the calls of libraries that change the current context of a thread,
+// as NCCL's do. They should restore it; after one no thread relies on that.
+var foreignCalls atomic.Uint64
+
+// isCurrent reports whether the context is the current one of its thread for sure.
+func (c *CUDAContext) isCurrent() bool {
+	return c.thread.current == c && c.thread.since == foreignCalls.Load()
 }
 
 // CUDAMemory is an address in a GPU's memory; adding bytes to it is fine.
@@ -49,6 +64,41 @@ func (g *CUDAGPU) Open() (*CUDAContext, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
+}
+
+// Wake makes the primary contexts of GPUs side by side, each from a thread of its own,
+// and keeps them until done is called. Errors come again when the GPUs are opened.
+func (c *CUDA) Wake(gpus []*CUDAGPU) (done func()) {
+	const symbol = "cuDevicePrimaryCtxRetain"
+	var waiting []string // the GPUs whose call is under way: a hang or a crash is of one of them
+	for _, g := range gpus {
+		waiting = append(waiting, strconv.Itoa(g.Ordinal))
+	}
+	text := func() string { return symbol + "(" + strings.Join(waiting, ", ") + ")" }
+	rename, ended := c.lib.watch.beginNamed(text())
+	defer ended()
+	var all sync.WaitGroup
+	have, back := make([]bool, len(gpus)), make(chan int, len(gpus))
+	for i, g := range gpus {
+		all.Go(func() {
+			var context uintptr
+			have[i] = c.lib.call(symbol, g.Ordinal, uintptr(unsafe.Pointer(&context)), g.handle) == nil
+			back <- g.Ordinal
+		})
+	}
+	for len(waiting) > 0 {
+		one := strconv.Itoa(<-back)
+		waiting = slices.DeleteFunc(waiting, func(n string) bool { return n == one })
+		rename(text())
+	}
+	all.Wait()
+	return func() {
+		for i, g := range gpus {
+			if have[i] {
+				_ = c.lib.call(c.lib.form("cuDevicePrimaryCtxRelease"), g.Ordinal, g.handle) // one of several that have it
+			}
+		}
+	}
 }
 
 // enter counts a context of this thread.
@@ -101,10 +151,11 @@ func (l *cudaLib) form(symbol string) string {
 // this type. Only a library that is called directly, as NCCL is, needs it.
 func (c *CUDAContext) Use() error {
 	c.thread.current = nil
+	since := foreignCalls.Load()
 	if err := c.lib.call("cuCtxSetCurrent", c.GPU.Ordinal, c.handle); err != nil {
 		return err
 	}
-	c.thread.current = c
+	c.thread.current, c.thread.since = c, since
 	return nil
 }
 
@@ -112,7 +163,7 @@ func (c *CUDAContext) Use() error {
 //
 //go:uintptrescapes
 func (c *CUDAContext) call(symbol string, args ...uintptr) error {
-	if c.thread.current != c {
+	if !c.isCurrent() {
 		if err := c.Use(); err != nil {
 			return err
 		}
@@ -123,10 +174,19 @@ func (c *CUDAContext) call(symbol string, args ...uintptr) error {
 // Handle is the CUcontext, for libraries that are given one.
 func (c *CUDAContext) Handle() uintptr { return c.handle }
 
-// MemInfo says how many bytes of the GPU's memory are free, and how many there are.
+// MemInfo says how many bytes of the GPU's memory are free, and how many there are. A
+// driver that has more of them free than the GPU has is not believed.
 func (c *CUDAContext) MemInfo() (free, total uint64, err error) {
 	err = c.call("cuMemGetInfo_v2", uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)))
-	return free, total, err
+	if c.GPU.Memory > 0 {
+		total = min(total, c.GPU.Memory)
+	}
+	return min(free, total), total, err
+}
+
+// errNothing is a call that reports success and gives nothing.
+func (c *CUDAContext) errNothing(symbol string) error {
+	return fmt.Errorf("%s: it reports success, and gives nothing", callOf(symbol, c.GPU.Ordinal))
 }
 
 // Alloc takes n bytes of the GPU's memory. The error is a [CUDAError] with the code
@@ -135,6 +195,9 @@ func (c *CUDAContext) Alloc(n uint64) (CUDAMemory, error) {
 	var m CUDAMemory
 	if err := c.call("cuMemAlloc_v2", uintptr(unsafe.Pointer(&m)), uintptr(n)); err != nil {
 		return 0, fmt.Errorf("allocate %d bytes: %w", n, err)
+	}
+	if m == 0 {
+		return 0, c.errNothing("cuMemAlloc")
 	}
 	return m, nil
 }
@@ -151,6 +214,9 @@ func (c *CUDAContext) HostAlloc(n uint64) ([]byte, error) {
 	restore()
 	if err != nil {
 		return nil, fmt.Errorf("allocate %d bytes of pinned memory: %w", n, err)
+	}
+	if p == nil {
+		return nil, c.errNothing("cuMemHostAlloc")
 	}
 	return unsafe.Slice((*byte)(p), n), nil
 }

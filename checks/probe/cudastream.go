@@ -76,14 +76,33 @@ const (
 func (c *CUDAContext) Sync(ctx context.Context, s CUDAStream) error {
 	done := c.lib.watch.beginCall("wait for the GPU in cuStreamQuery", c.GPU.Ordinal)
 	defer done()
+	_, err := SyncAll(ctx, []*CUDAContext{c}, []CUDAStream{s})
+	return err
+}
+
+// SyncAll waits for all that is queued in one stream of each GPU. It asks the GPUs in
+// turn: work that waits for a GPU that has failed never ends. at is the GPU whose call
+// has failed, -1 if ctx is over first.
+func SyncAll(ctx context.Context, gpus []*CUDAContext, streams []CUDAStream) (at int, err error) {
 	began := time.Now()
-	for {
-		finished, err := c.Done(s)
-		if finished || err != nil {
-			return err
+	finished := make([]bool, len(gpus))
+	for left := len(gpus); ; {
+		for i, c := range gpus {
+			if finished[i] {
+				continue
+			}
+			if finished[i], err = c.Done(streams[i]); err != nil {
+				return i, err
+			}
+			if finished[i] {
+				left--
+			}
+		}
+		if left == 0 {
+			return -1, nil
 		}
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("wait for the GPU: %w", err)
+			return -1, fmt.Errorf("wait for the GPU: %w", err)
 		}
 		switch took := time.Since(began); {
 		case took < syncSpin:
@@ -98,7 +117,7 @@ func (c *CUDAContext) Sync(ctx context.Context, s CUDAStream) error {
 // Done says whether all that is queued in a stream is done. An error of work that was
 // queued before, as CUDA_ERROR_LAUNCH_FAILED, is found here.
 func (c *CUDAContext) Done(s CUDAStream) (bool, error) {
-	if c.thread.current != c {
+	if !c.isCurrent() {
 		if err := c.Use(); err != nil {
 			return false, err
 		}

@@ -31,25 +31,23 @@ type dcgmLibrary struct {
 // itself (DT_SONAME), not by that of its file. Its symbols have to be global.
 func (h *Host) loadDCGM(doing func(string)) (*dcgmLibrary, error) {
 	lib, err := once(h, "dcgm library", func() (*dcgmLibrary, error) {
-		path, err := h.library(SettingDCGM, dcgmSoname)
-		if err != nil {
-			return nil, err
-		}
 		for _, v := range os.Environ() {
 			if name, _, _ := strings.Cut(v, "="); leadsDCGM(name) {
 				_ = os.Unsetenv(name)
 			}
 		}
-		doing("load " + path)
-		handle, err := openLibrary(path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
-		if err != nil {
-			if path != dcgmSoname && fileExists(path) { // it is there, and is none
-				return nil, &DCGMError{Call: "load " + path, Text: oneLine(err.Error())}
+		return loadLibrary(h, &libDCGM, 0, func(path string) (*dcgmLibrary, error) {
+			doing("load " + path)
+			handle, err := openLibrary(path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
+			if err != nil {
+				if path != dcgmSoname && fileExists(path) { // it is there, and is none
+					return nil, &DCGMError{Call: "load " + path, Text: oneLine(err.Error())}
+				}
+				return nil, fmt.Errorf("load %s: %w", path, ErrNoLibrary)
 			}
-			return nil, fmt.Errorf("load %s: %w", path, ErrNoLibrary)
-		}
-		l := &dcgmLibrary{handle: handle}
-		return l, l.complete(path)
+			l := &dcgmLibrary{handle: handle}
+			return l, l.complete(path)
+		})
 	})
 	if err == nil {
 		lib.doing = doing

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -213,10 +212,11 @@ func bashStatus(w syscall.WaitStatus) int {
 // capture keeps the beginning of what is written to a pipe and drops the rest,
 // so that the writer never has to wait.
 type capture struct {
-	r    *os.File
-	eof  chan struct{} // closed when nothing more will come
-	kept []byte
-	more bool
+	r     *os.File
+	limit int
+	eof   chan struct{} // closed when nothing more will be read
+	kept  []byte
+	more  bool
 }
 
 // newCapture returns the pipe's writing end, too, which the caller closes.
@@ -225,32 +225,47 @@ func newCapture(limit int) (*capture, *os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &capture{r: r, eof: make(chan struct{})}
+	c := &capture{r: r, limit: limit, eof: make(chan struct{})}
 	go func() {
 		defer close(c.eof)
-		kept, err := io.ReadAll(io.LimitReader(r, int64(limit)))
-		c.kept = kept
-		if err == nil {
-			n, _ := io.Copy(io.Discard, r)
-			c.more = n > 0
+		buf := make([]byte, pipeSize)
+		for {
+			n, err := r.Read(buf)
+			c.keep(buf[:n])
+			if err != nil {
+				return
+			}
 		}
 	}()
 	return c, w, nil
 }
 
-// drainWait is for what lies in a pipe whose writer has ended: the goroutine that
-// reads may not have been given its turn. More only comes from a process that was
-// left behind.
-const drainWait = 100 * time.Millisecond
+func (c *capture) keep(data []byte) {
+	room := c.limit - len(c.kept)
+	c.kept = append(c.kept, data[:min(room, len(data))]...)
+	c.more = c.more || len(data) > room
+}
 
-// stop closes the pipe and returns what has been kept, and whether there was more.
+// stop closes the pipe and returns what has been kept, and whether there was more. What
+// lies in the pipe counts, also where the goroutine that reads has not had its turn yet.
 func (c *capture) stop() ([]byte, bool) {
-	select {
-	case <-c.eof:
-	case <-time.After(drainWait):
+	_ = c.r.SetReadDeadline(time.Now()) // ends that goroutine, where a process that was left behind still writes
+	<-c.eof
+	_ = c.r.SetReadDeadline(time.Time{})
+	if conn, err := c.r.SyscallConn(); err == nil {
+		buf := make([]byte, pipeSize) // no more lies in a pipe
+		_ = conn.Read(func(fd uintptr) bool {
+			for range 64 { // a pipe holds pages of 4 or 64 KiB, 16 of them by default
+				n, err := unix.Read(int(fd), buf)
+				if err != nil || n == 0 {
+					break
+				}
+				c.keep(buf[:n])
+			}
+			return true
+		})
 	}
 	_ = c.r.Close()
-	<-c.eof
 	return c.kept, c.more
 }
 

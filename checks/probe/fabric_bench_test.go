@@ -35,7 +35,7 @@ func BenchmarkHCAs(b *testing.B) {
 			h := probe.NewHost(root)
 			for b.Loop() {
 				for i := range ports {
-					if counts, err := h.IBCounters(fmt.Sprintf("mlx5_%d", i), "1", names); err != nil || len(counts) != len(names) {
+					if counts, err := h.IBCounters(fmt.Sprintf("mlx5_%d", i), "1", nil, names); err != nil || len(counts) != len(names) {
 						b.Fatal(len(counts), err)
 					}
 				}

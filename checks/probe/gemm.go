@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // GEMMType is a type of numbers that matrices can have on a GPU. The products are in FP32,
@@ -29,6 +30,7 @@ type ownGEMM struct {
 	major, minor   int
 	module, kernel string
 	tile           int
+	not            []int // major capabilities that have no instruction for it, where it would be made of others
 }
 
 // ltType is the same for cuBLASLt: cublasComputeType_t, and cudaDataType of the factors and
@@ -47,17 +49,17 @@ var (
 // number, but 14 within the tensor cores of Hopper for FP8, of which one is the sign.
 var gemmTypes = []*GEMMType{
 	{Name: "fp64", N: 4096, size: 8, out: 8, most: 1 << 20, digits: 53, fill: "fill_f64", sum: "sum_f64",
-		own: []ownGEMM{{7, 0, "gemm70", "gemm_f64", 64}}, lt: ltType{cublasCompute64F, cudaR64F, cudaR64F, oneF64}},
+		own: []ownGEMM{{7, 0, "gemm70", "gemm_f64", 64, nil}}, lt: ltType{cublasCompute64F, cudaR64F, cudaR64F, oneF64}},
 	{Name: "fp32", N: 4096, size: 4, out: 4, most: 255, digits: 24, fill: "fill_f32", sum: "sum_f32",
-		own: []ownGEMM{{7, 0, "gemm70", "gemm_f32", 128}}, lt: ltType{cublasCompute32F, cudaR32F, cudaR32F, oneF32}},
+		own: []ownGEMM{{7, 0, "gemm70", "gemm_f32", 128, nil}}, lt: ltType{cublasCompute32F, cudaR32F, cudaR32F, oneF32}},
 	{Name: "tf32", N: 8192, major: 8, size: 4, out: 4, most: 255, digits: 24, fill: "fill_f32", sum: "sum_f32",
-		own: []ownGEMM{{8, 0, "gemm80", "gemm_tf32", 128}}, lt: ltType{cublasComputeTF32, cudaR32F, cudaR32F, oneF32}},
+		own: []ownGEMM{{8, 0, "gemm80", "gemm_tf32", 128, nil}}, lt: ltType{cublasComputeTF32, cudaR32F, cudaR32F, oneF32}},
 	{Name: "bf16", N: 8192, major: 8, size: 2, out: 4, most: 255, digits: 24, fill: "fill_bf16", sum: "sum_f32",
-		own: []ownGEMM{{8, 0, "gemm80", "gemm_bf16", 128}}, lt: ltType{cublasCompute32F, cudaR16BF, cudaR32F, oneF32}},
+		own: []ownGEMM{{8, 0, "gemm80", "gemm_bf16", 128, nil}}, lt: ltType{cublasCompute32F, cudaR16BF, cudaR32F, oneF32}},
 	{Name: "fp16", N: 8192, major: 7, size: 2, out: 4, most: 255, digits: 24, fill: "fill_f16", sum: "sum_f32",
-		own: []ownGEMM{{8, 0, "gemm80", "gemm_f16", 128}, {7, 0, "gemm70", "gemm_f16_wmma", 128}}, lt: ltType{cublasCompute32F, cudaR16F, cudaR32F, oneF32}},
+		own: []ownGEMM{{8, 0, "gemm80", "gemm_f16", 128, nil}, {7, 0, "gemm70", "gemm_f16_wmma", 128, nil}}, lt: ltType{cublasCompute32F, cudaR16F, cudaR32F, oneF32}},
 	{Name: "fp8", N: 8192, major: 8, minor: 9, size: 1, out: 4, most: 15, digits: 13, fill: "fill_e4m3", sum: "sum_f32",
-		own: []ownGEMM{{8, 9, "gemm89", "gemm_e4m3", 128}}, lt: ltType{cublasCompute32F, cudaR8E4M3, cudaR32F, oneF32}},
+		own: []ownGEMM{{8, 9, "gemm89", "gemm_e4m3", 128, []int{9, 10, 11}}}, lt: ltType{cublasCompute32F, cudaR8E4M3, cudaR32F, oneF32}},
 }
 
 // GEMMTypes are the names of the types, in the order in which they are tested.
@@ -84,6 +86,21 @@ func (t *GEMMType) Capability() string { return fmt.Sprintf("%d.%d", max(t.major
 // On says whether a GPU can multiply numbers of the type.
 func (t *GEMMType) On(g *CUDAGPU) bool {
 	return g.Major > t.major || g.Major == t.major && g.Minor >= t.minor
+}
+
+// OwnOn reports whether a GPU has instructions for the own kernels of the type. Hopper and
+// the Blackwell of data centres have FP8 in wgmma and tcgen05 only: for mma ptxas makes
+// FP16 of it, and a rate of that would not be one of FP8.
+func (t *GEMMType) OwnOn(g *CUDAGPU) bool { return t.ownOn(g) != nil }
+
+// ownOn is the own kernel that is best for a GPU, nil if there is none.
+func (t *GEMMType) ownOn(g *CUDAGPU) *ownGEMM {
+	for i, k := range t.own {
+		if (g.Major > k.major || g.Major == k.major && g.Minor >= k.minor) && !slices.Contains(k.not, g.Major) {
+			return &t.own[i]
+		}
+	}
+	return nil
 }
 
 // Operations are the additions and multiplications of one product.
@@ -179,19 +196,17 @@ func (g *GEMM) setUp(lt *CUBLASLt, s CUDAStream) (err error) {
 
 // findOwn finds the kernel of our own that is best for the GPU.
 func (g *GEMM) findOwn() error {
-	for _, k := range g.Type.own {
-		if gpu := g.c.GPU; gpu.Major < k.major || gpu.Major == k.major && gpu.Minor < k.minor {
-			continue
-		}
-		m, err := g.c.Module(k.module)
-		if err != nil {
-			return err
-		}
-		g.tile = k.tile
-		g.kernel, err = m.Kernel(k.kernel)
+	k := g.Type.ownOn(g.c.GPU)
+	if k == nil {
+		return fmt.Errorf("no kernel for %s on compute capability %d.%d", g.Type.Name, g.c.GPU.Major, g.c.GPU.Minor)
+	}
+	m, err := g.c.Module(k.module)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("no kernel for %s on compute capability %d.%d", g.Type.Name, g.c.GPU.Major, g.c.GPU.Minor)
+	g.tile = k.tile
+	g.kernel, err = m.Kernel(k.kernel)
+	return err
 }
 
 var gemmBlock = Dim{X: 256}

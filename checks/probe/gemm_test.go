@@ -81,7 +81,7 @@ func TestGEMMTellsTheGPUsFault(t *testing.T) {
 // Both ways of multiplying have the CPU's product, in every type.
 func TestGEMM(t *testing.T) {
 	t.Parallel()
-	h := fakeHost(t, fakecuda.Scenario(1, gemmRoom))
+	h := fakeHost(t, fakecuda.Scenario(1, gemmRoom, "0 attribute 75 = 8", "0 attribute 76 = 9"))
 	cuda := must[*CUDA](t)(h.CUDA(nil))
 	h.libraries[SettingCUBLASLt] = h.libraries[SettingCUDA]
 	lt := must[*CUBLASLt](t)(h.CUBLASLt(cuda))
@@ -109,5 +109,33 @@ func TestGEMM(t *testing.T) {
 	}
 	if left, _, err := c.MemInfo(); err != nil || left != free {
 		t.Errorf("%d bytes are left of %d: %v", left, free, err)
+	}
+}
+
+// A type has own kernels only where the GPU has instructions for them, and a library is used
+// only if it has kernels for the GPU.
+func TestGEMMKernelsFitTheGPU(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		major, minor int
+		fp8          bool
+		least        int // version of cuBLASLt
+	}{{7, 0, false, 110000}, {8, 0, false, 110000}, {8, 9, true, 110000}, {9, 0, false, 111103}, {10, 0, false, 120800}, {10, 3, false, 120800}, {11, 0, false, 130000}, {12, 0, true, 120800}, {13, 0, true, 130000}} {
+		g := &CUDAGPU{Major: c.major, Minor: c.minor}
+		if got := GEMMTypeOf("fp8").OwnOn(g); got != c.fp8 {
+			t.Errorf("%d.%d: own kernels of fp8: %v", c.major, c.minor, got)
+		}
+		if !GEMMTypeOf("fp16").OwnOn(g) {
+			t.Errorf("%d.%d: no own kernels of fp16", c.major, c.minor)
+		}
+		for version, want := range map[int]bool{c.least: false, c.least - 1: c.major > 8, 0: false} {
+			if err := (&CUBLASLt{Name: "/opt/libcublasLt.so.12", Version: version}).TooOldFor(g); (err != nil) != want {
+				t.Errorf("%d.%d with version %d: %v", c.major, c.minor, version, err)
+			}
+		}
+	}
+	err := (&CUBLASLt{Name: "/opt/libcublasLt.so.11", Version: 110402}).TooOldFor(&CUDAGPU{Major: 9})
+	if want := "libcublasLt.so.11 is of version 11.4.2 and has no kernels for compute capability 9.0, want 11.11.3 or later"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // the files of NVIDIA's driver, and its device nodes.
 type GPUViews struct {
 	PCI     []PCIGPU    // by address; none if the node shows no PCI bus
-	Driver  []DriverGPU // by address, from /proc/driver/nvidia/gpus
+	Driver  []DriverGPU // by address, from /proc/driver/nvidia/gpus; in a container those that it was given
 	Nodes   []int       // the N of /dev/nvidiaN, in order
 	Version string      // of the loaded driver, from /proc/driver/nvidia/version; "" if it is not loaded
 }
@@ -23,12 +23,85 @@ type GPUViews struct {
 type PCIGPU struct {
 	Address string // 0000:c1:00.0
 	Driver  string // of the kernel: "nvidia", "vfio-pci"; "" if none has taken it
+	Aside   Aside
 }
+
+// Aside is why NVIDIA's driver does not have to have a GPU here.
+type Aside string
+
+// The reasons, as messages have them.
+const (
+	Expected Aside = "" // it has to
+	Display  Aside = "is a display card without NVIDIA's driver"
+	NotGiven Aside = "was not given to this container"
+)
 
 // Passed says whether the GPU was given to a virtual machine, or is kept for one:
 // the node's own driver has nothing to do with it.
 func (p PCIGPU) Passed() bool {
 	return strings.Contains(p.Driver, "vfio") || p.Driver == "pci-stub" || strings.HasSuffix(p.Driver, "pciback") // the last: Xen
+}
+
+// Left says why the node's own driver does not have to have the GPU, "" if it has to.
+func (p PCIGPU) Left() string {
+	if p.Passed() {
+		return "is left to " + p.Driver
+	}
+	return string(p.Aside)
+}
+
+// Own are the addresses that the node's own driver should have: those of the bus, or in a
+// container without one those of the driver.
+func (v *GPUViews) Own() (list []string) {
+	excluded := map[string]bool{}
+	for _, d := range v.Driver {
+		excluded[d.Address] = d.Excluded
+		if len(v.PCI) == 0 && !d.Excluded {
+			list = append(list, d.Address)
+		}
+	}
+	for _, p := range v.PCI {
+		if p.Left() == "" && !excluded[p.Address] {
+			list = append(list, p.Address)
+		}
+	}
+	return list
+}
+
+// Has says whether the driver has the GPU.
+func (v *GPUViews) Has(address string) bool {
+	return slices.ContainsFunc(v.Driver, func(d DriverGPU) bool { return d.Address == address })
+}
+
+// setAside finds the GPUs of the bus that the driver does not have, and does not have to.
+func (h *Host) setAside(v *GPUViews) {
+	contained := h.InContainer()
+	if contained { // CDI shows the files of all GPUs, and device nodes of those that it gives
+		v.Driver = slices.DeleteFunc(v.Driver, func(d DriverGPU) bool { return d.Minor >= 0 && !slices.Contains(v.Nodes, d.Minor) })
+	}
+	ids, _ := h.GPUIDs() // without them no card is known to be another model
+	device := map[string]string{}
+	for _, id := range ids {
+		device[id.Address] = id.Device
+	}
+	has, bound := map[string]bool{}, false // devices; whether the bus shows drivers
+	for _, p := range v.PCI {
+		if v.Has(p.Address) {
+			has[device[p.Address]] = true
+			bound = bound || p.Driver != ""
+		}
+	}
+	display := h.PCIOfClass("0300")
+	for i := range v.PCI {
+		p := &v.PCI[i]
+		switch {
+		case v.Has(p.Address):
+		case contained && (p.Driver == "nvidia" || p.Driver == "" && len(has) > 0 && !bound):
+			p.Aside = NotGiven
+		case (p.Driver == "" || p.Driver == "nouveau") && slices.Contains(display, p.Address) && len(has) > 0 && device[p.Address] != "" && !has[device[p.Address]]:
+			p.Aside = Display
+		}
+	}
 }
 
 // DriverGPU is a directory of /proc/driver/nvidia/gpus.
@@ -60,7 +133,7 @@ func (h *Host) GPUViews() (GPUViews, error) {
 			if link == "" {
 				driver = ""
 			}
-			v.PCI = append(v.PCI, PCIGPU{a, driver})
+			v.PCI = append(v.PCI, PCIGPU{Address: a, Driver: driver})
 		}
 		names, err := h.names(driverGPUs)
 		if err := absent(err); err != nil {
@@ -81,8 +154,30 @@ func (h *Host) GPUViews() (GPUViews, error) {
 			return v, err
 		}
 		v.Version = ParseDriverVersion(string(data))
+		h.setAside(&v)
 		return v, nil
 	})
+}
+
+// DriverUnloaded says whether the node has GPUs for NVIDIA's driver, and nothing of the
+// driver is there: no module, no file in /proc, no device node. What cannot be read says
+// nothing.
+func (h *Host) DriverUnloaded() bool {
+	v, err := h.GPUViews()
+	if err != nil || v.Version != "" || len(v.Driver) > 0 {
+		return false
+	}
+	own := func(p PCIGPU) bool { return p.Driver == "" }
+	if !slices.ContainsFunc(v.PCI, own) || slices.ContainsFunc(v.PCI, func(p PCIGPU) bool { return !own(p) && !p.Passed() }) {
+		return false
+	}
+	ofNVIDIA := func(name string) bool { return strings.HasPrefix(name, "nvidia") }
+	modules, err := h.Modules()
+	if err != nil || len(modules) == 0 || slices.ContainsFunc(modules, ofNVIDIA) {
+		return false
+	}
+	nodes, err := h.names("/dev")
+	return err == nil && !slices.ContainsFunc(nodes, ofNVIDIA)
 }
 
 // gpuNodes are the numbers of /dev/nvidiaN.

@@ -22,7 +22,7 @@ func TestGPUViews(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := GPUViews{
-		PCI:    []PCIGPU{{"0000:c1:00.0", "nvidia"}},
+		PCI:    []PCIGPU{{Address: "0000:c1:00.0", Driver: "nvidia"}},
 		Driver: []DriverGPU{{Address: "0000:c1:00.0", Minor: 3, UUID: "GPU-1", Excluded: true}},
 		Nodes:  []int{2, 10}, Version: "570.124.06",
 	}
@@ -69,7 +69,7 @@ func TestPassed(t *testing.T) {
 		"vfio-pci": true, "nvgrace_gpu_vfio_pci": true, "nvidia-vgpu-vfio": true, "pci-stub": true, "pciback": true, "xen-pciback": true,
 		"nvidia": false, "nouveau": false, "": false,
 	} {
-		if got := (PCIGPU{"0000:c1:00.0", driver}).Passed(); got != want {
+		if got := (PCIGPU{Address: "0000:c1:00.0", Driver: driver}).Passed(); got != want {
 			t.Errorf("%q: %v", driver, got)
 		}
 	}

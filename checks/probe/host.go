@@ -29,12 +29,12 @@ type Host struct {
 	spare   []string // see SetPast
 	blocked bool     // see Blocked
 
-	nvmlLibrary string            // see SetNVMLLibrary
-	libraries   map[string]string // see SetLibraries
-	cudaGPUs    []string          // see OnlyCUDA
-	deadPast    map[string]bool   // memory directories that do not answer
-	unanswered  []string          // see Unanswered
-	stuck       []string          // see SetStuck
+	libraries  map[string]string // see SetLibraries
+	mayNVML    func() error      // see GuardNVML
+	cudaGPUs   []string          // see OnlyCUDA
+	deadPast   map[string]bool   // memory directories that do not answer
+	unanswered []string          // see Unanswered
+	stuck      []string          // see SetStuck
 }
 
 // NewHost reads the node whose file system begins at root; "" and "/" are this machine.

@@ -10,11 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IBCounters reads counters of a port: the files that are named below
-// /sys/class/infiniband/DEVICE/ports/PORT, "counters/symbol_error" or
-// "hw_counters/out_of_sequence". A counter that the device does not have is not
-// there. What could not be read is in err; the rest stands.
-func (h *Host) IBCounters(device, port string, names []string) (counts map[string]uint64, err error) {
+// The directories of counters that are not the port's own.
+const (
+	CountersOfDevice = "device/" // hw_counters of the RDMA device
+	CountersOfNet    = "net/"    // statistics of the port's network interfaces
+)
+
+// IBCounters reads counters of a port: "counters/symbol_error" and
+// "hw_counters/out_of_sequence" are files below /sys/class/infiniband/DEVICE/ports/PORT,
+// "device/cmds_err" is one of DEVICE/hw_counters, and "net/rx_crc_errors" is the sum over
+// the statistics of the network interfaces nets. The result lacks a counter that the device
+// does not have. What could not be read is in err; the rest stands.
+func (h *Host) IBCounters(device, port string, nets, names []string) (counts map[string]uint64, err error) {
 	counts = map[string]uint64{}
 	dir := filepath.Join(ibClass, device, "ports", port)
 	fd, err := unix.Open(h.Path(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -24,21 +31,36 @@ func (h *Host) IBCounters(device, port string, names []string) (counts map[strin
 	defer unix.Close(fd)
 	var errs []error
 	buf := make([]byte, valueSize)
-	for _, name := range names {
-		n, err := readAt(fd, name, buf)
+	read := func(at int, file, path, name string) {
+		n, err := readAt(at, file, buf)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
+			return
 		}
-		path := filepath.Join(dir, name)
 		if err != nil {
 			errs = append(errs, &fs.PathError{Op: "read", Path: path, Err: err})
-			continue
+			return
 		}
 		switch v, known, ok := parseCounter(string(buf[:n])); {
 		case !ok:
 			errs = append(errs, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid})
 		case known:
-			counts[name] = v
+			counts[name] += v
+		}
+	}
+	for _, name := range names {
+		if file, ok := strings.CutPrefix(name, CountersOfDevice); ok {
+			path := filepath.Join(ibClass, device, "hw_counters", file)
+			read(unix.AT_FDCWD, h.Path(path), path, name)
+			continue
+		}
+		file, ok := strings.CutPrefix(name, CountersOfNet)
+		if !ok {
+			read(fd, name, filepath.Join(dir, name), name)
+			continue
+		}
+		for _, dev := range nets {
+			path := filepath.Join(netClass, dev, "statistics", file)
+			read(unix.AT_FDCWD, h.Path(path), path, name)
 		}
 	}
 	return counts, errors.Join(errs...)

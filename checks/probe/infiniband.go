@@ -24,6 +24,7 @@ type HCA struct {
 	NUMA     int    // the node it is nearest to; -1: not told
 	VF       bool   // a virtual function, whose physical one is on this node, too
 	Type     string // hca_type: MT4129
+	IWARP    bool   // speaks iWARP, and not InfiniBand or RoCE: node_type "4: RNIC"
 	Firmware string // fw_ver: 28.39.2048
 	Board    string // board_id, Mellanox's PSID: MT_0000000838
 	GUID     string // node_guid: b83f:d203:00c5:1a2e
@@ -56,7 +57,8 @@ func (p IBPort) Gbps() float64 { return gbps(p.Rate) }
 
 func gbps(word string) float64 {
 	n, err := strconv.ParseFloat(word, 64)
-	if err != nil || !(n > 0 && n < 1e6) { // "nan" is a number, too
+	const most = 6400                        // 12 lanes of XDR have 2400; more is garbage
+	if err != nil || !(n > 0 && n <= most) { // "nan" is a number, too
 		return 0
 	}
 	return n
@@ -101,13 +103,17 @@ func (h *Host) WholeHCA(name string) HCA {
 	dir := filepath.Join(ibClass, name)
 	a := HCA{Name: name, NUMA: -1, PCI: h.pciOf(name)}
 	a.Type, a.Firmware, a.Board, a.GUID = h.word(dir, "hca_type", &a.Err), h.word(dir, "fw_ver", &a.Err), h.word(dir, "board_id", &a.Err), h.word(dir, "node_guid", &a.Err)
+	a.IWARP = strings.HasSuffix(h.word(dir, "node_type", &a.Err), " RNIC")
 	if a.PCI != "" {
 		d := h.PCIDevice(a.PCI)
 		a.Driver, a.Vendor, a.Model, a.NUMA, a.VF = d.Driver, d.Vendor, d.Device, d.NUMA, d.VF
 		a.Err = errors.Join(a.Err, d.Err)
 	}
 	numbers, err := h.names(filepath.Join(dir, "ports"))
-	if err != nil { // a device that has just been taken out has none, too
+	if errors.Is(err, fs.ErrNotExist) { // a device that has just been taken out has none, too
+		_, err = h.names(dir)
+	}
+	if err != nil {
 		a.Err = errors.Join(a.Err, err)
 	}
 	slices.SortFunc(numbers, byNumber)
@@ -197,12 +203,18 @@ func (h *Host) netDevsOf(pci, port string, ports int) (list []string) {
 
 // onPort says whether an interface is made on a port, and is not the port's own: the
 // host's end of a virtual function ("pf0vf3", "c1pf0sf88"), or another partition of IP
-// over InfiniBand, which has a parent.
+// over InfiniBand. One that was made by sysfs has a parent; each names the port's own as
+// the interface it lies on (iflink).
 func (h *Host) onPort(dir string) bool {
 	if name, err := h.readValue(dir + "/phys_port_name"); err == nil && strings.Contains(name, "pf") {
 		return true
 	}
-	_, err := h.readValue(dir + "/parent")
+	own, err := h.readValue(dir + "/ifindex")
+	on, bad := h.readValue(dir + "/iflink")
+	if err == nil && bad == nil && on != own {
+		return true
+	}
+	_, err = h.readValue(dir + "/parent")
 	return err == nil
 }
 
@@ -228,6 +240,19 @@ func (h *Host) pciOf(device string) string {
 	return filepath.Base(target)
 }
 
+// PortGUID is the GUID of a port, the second half of its first GID; "" if it has none.
+func (h *Host) PortGUID(device, port string) string {
+	if h.stuckAt(ibClass+"/"+device) != nil {
+		return ""
+	}
+	gid, err := h.readValue(filepath.Join(ibClass, device, "ports", port, "gids/0"))
+	groups := strings.Split(strings.TrimSpace(gid), ":")
+	if err != nil || len(groups) != 8 {
+		return ""
+	}
+	return strings.Join(groups[4:], ":")
+}
+
 // MADVersion is /sys/class/infiniband_mad/abi_version: "" or "0" if the
 // ib_umad module is not loaded, without which no InfiniBand tool works.
 func (h *Host) MADVersion() string {
@@ -244,6 +269,45 @@ func (h *Host) VerbsVersion() string {
 		return h.readValue("/sys/class/infiniband_verbs/abi_version")
 	})
 	return strings.TrimSpace(v)
+}
+
+// Verbs maps RDMA devices to their uverbs devices, mlx5_0 to uverbs0: by them programs open
+// an adapter. None without the ib_uverbs module.
+func (h *Host) Verbs() (map[string]string, error) {
+	return once(h, "verbs", func() (map[string]string, error) {
+		const dir = "/sys/class/infiniband_verbs"
+		names, err := h.names(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		devices := map[string]string{}
+		for _, n := range names {
+			if !strings.HasPrefix(n, "uverbs") {
+				continue
+			}
+			device, bad := h.readValue(dir + "/" + n + "/ibdev")
+			if bad != nil {
+				return nil, bad
+			}
+			devices[strings.TrimSpace(device)] = n
+		}
+		return devices, err
+	})
+}
+
+// VerbsNodeMissing says whether a uverbs device has no node below /dev/infiniband, and
+// returns the path of the node. A recorded node may have none of them.
+func (h *Host) VerbsNodeMissing(name string) (missing bool, path string) {
+	const dir = "/dev/infiniband"
+	path = dir + "/" + name
+	if h.Path("/") != "/" {
+		names, _ := h.names(dir)
+		if !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "uverbs") }) {
+			return false, path
+		}
+	}
+	var st unix.Stat_t
+	return errors.Is(unix.Lstat(h.Path(path), &st), unix.ENOENT), path
 }
 
 // names lists a directory, sorted. The standard library would ask the kernel four

@@ -90,3 +90,18 @@ func TestHCAsStuck(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// The serial number of a board stands in the read-only part of its vital product data; what
+// is cut or garbage has none.
+func TestVPDField(t *testing.T) {
+	t.Parallel()
+	const board = "\x82\x04\x00Name\x90\x13\x00PN\x04MCX7SN\x09MT2301X01\x78"
+	for data, want := range map[string]string{
+		board: "MT2301X01", board[:26]: "MT2301", "": "", "\x90": "", "\x90\xff\xffSN\xffabc": "abc",
+		"\x82\x04\x00Name\x78": "", "\xff\xff\xff\xff": "", "\x91\x05\x00SN\x02ab": "",
+	} {
+		if got := vpdField([]byte(data), "SN"); got != want {
+			t.Errorf("%q: %q, want %q", data, got, want)
+		}
+	}
+}

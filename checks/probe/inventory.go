@@ -65,6 +65,7 @@ type IBLink struct {
 type GPUFiles struct {
 	Nodes []string `json:"nodes,omitempty"` // /dev/nvidia0 ..., in order of their numbers
 	PCI   []string `json:"pci,omitempty"`   // addresses of NVIDIA's GPUs
+	Own   int      `json:"own,omitempty"`   // how many of them the node's own driver should have
 	SMI   string   `json:"smi,omitempty"`   // where nvidia-smi lies
 }
 
@@ -139,6 +140,8 @@ func (h *Host) inventoryNet() ([]NetLink, error) {
 		case n == "lo":
 		case h.TestFile('e', dir+"device/physfn"):
 			l.Virtual = "only a virtual function behind it"
+		case h.TestFile('e', dir+"device") && h.onPort(dir):
+			l.Virtual = "made on another interface"
 		case h.TestFile('e', dir+"device"), h.TestFile('d', dir+"bonding"), h.TestFile('e', "/proc/net/vlan/"+n):
 		default:
 			l.Virtual = "no device behind it"
@@ -165,6 +168,11 @@ func (h *Host) inventoryGPU() (GPUFiles, error) {
 	var g GPUFiles
 	if pci, err := h.nvidiaPCI(); err == nil && len(pci) > 0 { // a node may have no PCI bus
 		g.PCI = pci
+		views, err := h.GPUViews()
+		if err != nil {
+			return g, err
+		}
+		g.Own = len(views.Own())
 	}
 	names, err := h.names("/dev")
 	if err != nil {

@@ -14,8 +14,10 @@ import (
 func TestInventory(t *testing.T) {
 	t.Parallel()
 	h := tree(t, map[string]string{
-		"proc/loadavg":               "3.50 2.00 1.00 1/100 4711\n",
-		"proc/net/dev":               " face |bytes\n lo: 1\n eth0: 1\n eth0v1: 1\n docker0: 1\n bond0: 1\n eth0.17: 1\n",
+		"proc/loadavg":                 "3.50 2.00 1.00 1/100 4711\n",
+		"proc/net/dev":                 " face |bytes\n lo: 1\n eth0: 1\n eth0v1: 1\n docker0: 1\n bond0: 1\n eth0.17: 1\n eth0_0: 1\n ib0: 1\n ib0.8001: 1\n",
+		"sys/class/net/eth0_0/device/": "", "sys/class/net/eth0_0/phys_port_name": "pf0vf0\n", "sys/class/net/ib0/device/": "", "sys/class/net/ib0/ifindex": "3\n", "sys/class/net/ib0/iflink": "3\n",
+		"sys/class/net/ib0.8001/device/": "", "sys/class/net/ib0.8001/ifindex": "9\n", "sys/class/net/ib0.8001/iflink": "3\n",
 		"sys/class/net/eth0/device/": "", "sys/class/net/eth0v1/device/physfn/": "", "sys/class/net/docker0/bridge/": "",
 		"sys/class/net/bond0/bonding/": "", "proc/net/vlan/eth0.17": "", "sys/block/sda/": "",
 		"sys/bus/pci/devices/0000:c1:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:c1:00.0/class": "0x030200\n",
@@ -29,8 +31,9 @@ func TestInventory(t *testing.T) {
 		PartNet: {Links: []NetLink{
 			{Name: "lo"}, {Name: "eth0"}, {Name: "eth0v1", Virtual: "only a virtual function behind it"},
 			{Name: "docker0", Virtual: "no device behind it"}, {Name: "bond0"}, {Name: "eth0.17"},
+			{Name: "eth0_0", Virtual: "made on another interface"}, {Name: "ib0"}, {Name: "ib0.8001", Virtual: "made on another interface"},
 		}},
-		PartGPU:    {GPU: GPUFiles{PCI: []string{"0000:c1:00.0"}}},
+		PartGPU:    {GPU: GPUFiles{PCI: []string{"0000:c1:00.0"}, Own: 1}},
 		PartDisks:  {},
 		PartMounts: {Mounts: []Mount{{Source: "tmpfs", Point: "/a", Type: "tmpfs", Options: "rw"}}},
 		PartIB: {Ports: []IBLink{{

@@ -18,73 +18,132 @@ const (
 	SettingNCCL     = "NCCL_LIBRARY"
 	SettingCUBLASLt = "CUBLASLT_LIBRARY"
 	SettingDCGM     = "DCGM_LIBRARY"
+
+	// SettingLibraryDirs names directories, which are searched before the system's
+	// loader is asked: separated by colons, each may be a pattern of filepath.Match.
+	SettingLibraryDirs = "LIBRARY_DIRS"
 )
 
 // SetLibraries takes the settings of vendors' libraries from variables. Each counts
 // until its library is first asked for.
 func (h *Host) SetLibraries(vars map[string]string) {
-	h.nvmlLibrary = vars[SettingNVML]
 	h.libraries = map[string]string{}
-	for _, s := range []string{SettingCUDA, SettingNCCL, SettingCUBLASLt, SettingDCGM} {
+	for _, s := range []string{SettingNVML, SettingCUDA, SettingNCCL, SettingCUBLASLt, SettingDCGM, SettingLibraryDirs} {
 		if vars[s] != "" {
 			h.libraries[s] = vars[s]
 		}
 	}
 }
 
-// library is what to hand to dlopen: the file that the setting names, else the name
-// by which the system's loader finds it. A recorded node has none of this machine's.
-func (h *Host) library(setting, name string) (string, error) {
-	if path := h.libraries[setting]; path != "" {
-		if err := guarded(path); err != nil {
-			return "", fmt.Errorf("load %s of %s: %w", path, setting, err)
+// loadLibrary hands open the files that a library may be loaded from until one loads, in
+// this order: the file that its setting names, and no other if there is one; LIBRARY_DIRS;
+// what the system's loader finds; the places where installers put it. On a recorded node
+// the last two are those of another machine. cuda is the major version of CUDA that the
+// driver supports, 0 if it is unknown. The error is [ErrNoLibrary] if there is no file.
+func loadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path string) (T, error)) (loaded T, err error) {
+	if path := h.libraries[v.setting]; path != "" {
+		file, err := trustedLibrary(path, true)
+		if err != nil {
+			return loaded, fmt.Errorf("load %s of %s: not used: %w", path, v.setting, err)
 		}
-		return path, nil
+		return open(file)
+	}
+	none := fmt.Errorf("load %s: %w", v.names[0], ErrNoLibrary)
+	var broken error // the first file that is there and does not load
+	try := func(paths ...string) bool {
+		for _, path := range paths {
+			if loaded, err = open(path); err == nil {
+				return true
+			}
+			if errors.Is(err, ErrNoLibrary) {
+				continue
+			}
+			if broken == nil {
+				broken = err
+			}
+			if v.ofGPU { // the driver has refused: another file of its library would ask it again
+				return true
+			}
+		}
+		return false
+	}
+	named, refused := h.namedLibraries(v, cuda)
+	if try(named...) {
+		return loaded, err
 	}
 	if h.root != "/" {
-		return "", fmt.Errorf("load %s: %w below %s; %s names one", name, ErrOtherNode, h.root, setting)
+		none = fmt.Errorf("load %s: %w below %s; %s names one", v.names[0], ErrOtherNode, h.root, v.setting)
+	} else {
+		if try(v.sonames(cuda)...) {
+			return loaded, err
+		}
+		known, more := h.knownLibraries(v, cuda)
+		if refused = append(refused, more...); try(known...) {
+			return loaded, err
+		}
 	}
-	return name, nil
+	if broken != nil {
+		return loaded, broken
+	}
+	if len(refused) > 0 {
+		return loaded, fmt.Errorf("%w%s", none, withReasons(refused))
+	}
+	return loaded, none
 }
 
-// guarded refuses a library that anybody could have put there, or could replace: what
-// is loaded is run, by root. A file that is not there is dlopen's to tell.
-func guarded(path string) error {
+// trustedLibrary follows a path to the file that it names and returns the file's own
+// path, without symbolic links. What is loaded is run, by root: so each directory, each
+// link and the file have to belong to root, or to the user who runs this, and must not be
+// writable by others. A sticky directory such as /tmp may be, since nobody can replace in
+// it what another user owns. Members of a group may write only where the administrator has
+// named the file (group). A name without a slash is for the system's loader, and a file
+// that is not there for dlopen to report.
+func trustedLibrary(path string, group bool) (string, error) {
 	if !strings.Contains(path, "/") {
-		return nil // the system's loader looks where root has it look
+		return path, nil
 	}
-	path, err := filepath.EvalSymlinks(path)
+	whole, err := filepath.Abs(path)
 	if err != nil {
-		return nil
+		return path, nil
 	}
-	if path, err = filepath.Abs(path); err != nil {
-		return nil
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil
-	}
-	if info.Mode().Perm()&0o002 != 0 {
-		return fmt.Errorf("not used: writable by others (mode %04o)", info.Mode().Perm())
-	}
-	foreign := func(info fs.FileInfo) bool {
-		st, ok := info.Sys().(*syscall.Stat_t)
-		return ok && st.Uid != 0 && int(st.Uid) != os.Geteuid()
-	}
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		of, err := os.Stat(dir)
-		switch {
-		case err != nil:
-			return nil
-		case of.Mode().Perm()&0o002 == 0:
-		case of.Mode()&fs.ModeSticky == 0:
-			return fmt.Errorf("not used: %s is writable by others (mode %04o)", dir, of.Mode().Perm())
-		case foreign(info):
-			return errors.New("not used: " + dir + " is for everybody, and what is in it is not root's")
+	at, rest, links := "/", strings.Split(whole, "/"), 0
+	for len(rest) > 0 {
+		next := filepath.Join(at, rest[0])
+		rest = rest[1:]
+		info, err := os.Lstat(next)
+		if err != nil {
+			return path, nil
 		}
-		if dir == "/" {
-			return nil
+		if err := ownedByRoot(next, info, group); err != nil {
+			return "", err
 		}
-		info = of
+		if info.Mode()&fs.ModeSymlink == 0 {
+			at = next
+			continue
+		}
+		target, err := os.Readlink(next)
+		if links++; err != nil || links > 40 {
+			return path, nil
+		}
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		rest = append(strings.Split(target, "/"), rest...)
 	}
+	return at, nil
+}
+
+func ownedByRoot(path string, info fs.FileInfo, group bool) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	mode := info.Mode()
+	switch {
+	case ok && st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("%s is owned by uid %d, want root", path, st.Uid)
+	case mode&fs.ModeSymlink != 0 || mode.IsDir() && mode&fs.ModeSticky != 0:
+	case mode.Perm()&0o002 != 0:
+		return fmt.Errorf("%s is writable by others (mode %04o)", path, mode.Perm())
+	case !group && ok && mode.Perm()&0o020 != 0 && st.Gid != 0 && int(st.Gid) != os.Getegid():
+		return fmt.Errorf("%s is writable by group %d (mode %04o)", path, st.Gid, mode.Perm())
+	}
+	return nil
 }

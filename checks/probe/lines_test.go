@@ -74,22 +74,27 @@ func TestLinesOfPipe(t *testing.T) {
 	if _, err := linesOf(h, "/idle"); !errors.Is(err, ErrNoLines) || message(err) != "read /idle: no lines to be had: a FIFO that nobody writes to" {
 		t.Errorf("nobody writes: %v", err)
 	}
-	go func() { // opening waits for the reader
-		f, err := os.OpenFile(h.Path("/fed"), os.O_WRONLY, 0)
+	fed := func() ([]string, error) {
+		f, err := os.OpenFile(h.Path("/fed"), os.O_RDWR, 0) // does not wait for a reader
 		if err != nil {
-			return
+			t.Fatal(err)
 		}
-		defer f.Close()
 		_, _ = f.WriteString("one\ntw")
-		time.Sleep(20 * time.Millisecond)
-		_, _ = f.WriteString("o\n")
-	}()
-	var got []string
-	for end := time.Now().Add(30 * time.Second); got == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		got, _ = linesOf(h, "/fed") // until the writer is there
+		written := make(chan error)
+		go func() {
+			time.Sleep(20 * time.Millisecond)
+			_, err := f.WriteString("o\n")
+			written <- errors.Join(err, f.Close())
+		}()
+		got, err := linesOf(h, "/fed")
+		return got, errors.Join(err, <-written)
 	}
-	if !slices.Equal(got, []string{"one", "two"}) {
-		t.Errorf("lines of a pipe: %q", got)
+	got, err := fed()
+	for end := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(end); { // a busy machine lets the writer wait
+		got, err = fed()
+	}
+	if err != nil || !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("lines of a pipe: %q, %v", got, err)
 	}
 	mute, err := os.OpenFile(h.Path("/mute"), os.O_RDWR, 0)
 	if err != nil {

@@ -3,6 +3,7 @@ package probe
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,7 @@ type NCCLSettings struct {
 	Algorithm string // NCCL_ALGO: ring, tree, nvls; "" is NCCL's own choice
 	TopoFile  string // NCCL_TOPO_FILE; "" is none of the test's own
 	GDR       bool   // the network reads and writes a GPU's memory itself, however far the HCA is from it
+	More      string // lines NAME=VALUE of the site, which take precedence over the settings above
 	NoP2P     bool   // neither NVLink nor PCIe peer to peer nor shared memory: all goes through the network
 }
 
@@ -60,7 +62,7 @@ type NCCLSettings struct {
 // node, goes by the loopback interface, so that a test does not depend on the
 // node's Ethernet; NCCL's own remarks go to a file in memory.
 func (s NCCLSettings) environ(log *os.File) []string {
-	return append(s.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING", fmt.Sprintf("NCCL_DEBUG_FILE=/proc/self/fd/%d", log.Fd()))
+	return overlay(s.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING", fmt.Sprintf("NCCL_DEBUG_FILE=/proc/self/fd/%d", log.Fd()))
 }
 
 // Environ is the environment for a process that is given none else of NCCL_....
@@ -79,8 +81,22 @@ func (s NCCLSettings) Environ() []string {
 	if s.GDR {
 		env = append(env, "NCCL_NET_GDR_LEVEL=SYS", "NCCL_IB_PCI_RELAXED_ORDERING=1")
 	}
+	return overlay(env, strings.FieldsFunc(s.More, func(r rune) bool { return r == '\n' })...)
+}
+
+// overlay returns an environment to which settings are added; each replaces one of its name.
+func overlay(env []string, more ...string) []string {
+	for _, m := range more {
+		name, _, _ := strings.Cut(m, "=")
+		env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+		env = append(env, m)
+	}
 	return env
 }
+
+// NCCLPrefixes begin the variables of NCCL and of its network plug-ins. A test uses none
+// of them that its process has found.
+var NCCLPrefixes = []string{"NCCL_", "OFI_NCCL_", "FI_", "UCX_"}
 
 // NCCL loads the library. Whatever this process or the site has set of NCCL_... is
 // taken out of the environment before, and what the settings ask is put in;
@@ -109,15 +125,11 @@ func Worn() bool { return worn.Load() }
 var environMutex sync.Mutex
 
 func (h *Host) openNCCL(s NCCLSettings, doing func(string)) (*NCCL, error) {
-	path, err := h.library("NCCL_LIBRARY", "libnccl.so.2")
-	if err != nil {
-		return nil, err
-	}
 	fd, err := unix.MemfdCreate("nccl-log", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("make a file for NCCL's log: %w", err)
 	}
-	n := &NCCL{Path: path, Settings: s, log: os.NewFile(uintptr(fd), "nccl-log")}
+	n := &NCCL{Settings: s, log: os.NewFile(uintptr(fd), "nccl-log")}
 	// The environment must stay as it is from here until NCCL has read it: tests
 	// have several libraries in one process.
 	environMutex.Lock()
@@ -125,8 +137,11 @@ func (h *Host) openNCCL(s NCCLSettings, doing func(string)) (*NCCL, error) {
 	if err := setNCCLEnviron(s.environ(n.log)); err != nil {
 		return nil, err
 	}
-	doing("load " + path)
-	lib, err := dlopen(path)
+	lib, err := loadLibrary(h, &libNCCL, h.cudaMajor(), func(path string) (uintptr, error) {
+		doing("load " + path)
+		n.Path = path
+		return dlopen(path)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -147,11 +162,12 @@ func (h *Host) openNCCL(s NCCLSettings, doing func(string)) (*NCCL, error) {
 // environMutex.
 var ncclOwn []string
 
-// setNCCLEnviron replaces every NCCL_... of this process's environment.
+// setNCCLEnviron replaces every variable of NCCL and its plug-ins in this process's environment.
 func setNCCLEnviron(env []string) error {
 	ncclOwn = env
 	for _, e := range os.Environ() {
-		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "NCCL_") {
+		name, _, _ := strings.Cut(e, "=")
+		if slices.ContainsFunc(NCCLPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			if err := os.Unsetenv(name); err != nil {
 				return fmt.Errorf("unset %s: %w", name, err)
 			}

@@ -107,6 +107,19 @@ func TestNCCLErrors(t *testing.T) {
 			t.Errorf("%s: %d of an error of the system", last, code)
 		}
 	}
+	log := "x NCCL WARN Cuda failure 719 'unspecified launch failure'\nx NCCL WARN Failed to CUDA calloc 512 bytes\n"
+	if _, err := n.log.WriteString(log); err != nil {
+		t.Fatal(err)
+	}
+	if code, ok := n.fail("ncclAllReduce", ncclUnhandledCUDA, 0).CUDACode(); !ok || code != 719 {
+		t.Errorf("behind the error of CUDA is what came of it: %d, %v", code, ok)
+	}
+	if got, want := n.fail("ncclAllReduce", 2, 0).Last, "Failed to CUDA calloc 512 bytes"; got != want {
+		t.Errorf("an error of the system: %s, want %s", got, want)
+	}
+	if err := n.log.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
 	if got := n.fail("ncclX", 99, 0).Error(); got != `ncclX: unknown result (NCCL error 99): bad\x01 luck` {
 		t.Error(got)
 	}

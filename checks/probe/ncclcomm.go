@@ -20,6 +20,7 @@ func (n *NCCL) Comm(devices []int) (*NCCLComm, error) {
 	for i, d := range devices {
 		list[i] = int32(d)
 	}
+	defer foreignCalls.Add(1)
 	if code := n.commInitAll(unsafe.SliceData(c.comms), int32(len(list)), unsafe.SliceData(list)); code != ncclSuccess {
 		return nil, n.fail("ncclCommInitAll", code, 0)
 	}
@@ -62,6 +63,7 @@ func (c *NCCLComm) Abort() error {
 }
 
 func (c *NCCLComm) end(call string, do func(uintptr) int32) (err error) {
+	defer foreignCalls.Add(1)
 	for _, comm := range c.comms {
 		if code := do(comm); code != ncclSuccess && err == nil {
 			err = c.lib.fail(call, code, 0)
@@ -74,6 +76,7 @@ func (c *NCCLComm) end(call string, do func(uintptr) int32) (err error) {
 // Group gives NCCL the operations that enqueue asks for as one, which starts when
 // they are all known: those of all ranks, and sends with their receives.
 func (n *NCCL) Group(enqueue func() error) error {
+	defer foreignCalls.Add(1)
 	if code := n.groupStart(); code != ncclSuccess {
 		return n.fail("ncclGroupStart", code, 0)
 	}
@@ -124,6 +127,7 @@ func (c *NCCLComm) Receive(w NCCLWork, from int) error {
 }
 
 func (c *NCCLComm) did(call string, rank int, code int32) error {
+	foreignCalls.Add(1)
 	if code == ncclSuccess {
 		return nil
 	}

@@ -66,6 +66,13 @@ func parseNCCLConf(text, file string) (found []NCCLSetting) {
 	return found
 }
 
+// Guarded returns why a file should not be loaded by root: others could have put it
+// there, or could replace it.
+func (h *Host) Guarded(path string) error {
+	_, err := trustedLibrary(h.Path(path), true)
+	return err
+}
+
 // NCCLTopology is what a topology file of NCCL says of the node.
 type NCCLTopology struct {
 	GPUs []string // PCI addresses of what it calls display or 3D controllers

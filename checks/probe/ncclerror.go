@@ -3,6 +3,7 @@ package probe
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 )
 
@@ -29,8 +30,9 @@ func (e *NCCLError) Error() string {
 	return text
 }
 
-// fail makes an error of a result. Its text is NCCL's last error, or the last
-// warning of its log.
+// fail makes an error of a result. Its text is the last warning of NCCL's log, or NCCL's
+// last error. Behind the error of CUDA NCCL may log what that has prevented ("Failed to CUDA
+// calloc 536870912 bytes", alloc.h): then the text is that of CUDA.
 func (n *NCCL) fail(call string, code int32, comm uintptr) *NCCLError {
 	e := &NCCLError{Call: call, Code: int(code), Name: "unknown result", GPU: -1}
 	if code >= 0 && int(code) < len(ncclResults) {
@@ -38,6 +40,12 @@ func (n *NCCL) fail(call string, code int32, comm uintptr) *NCCLError {
 	}
 	if warnings := n.Log(0).Warnings; len(warnings) > 0 {
 		e.Last = warnings[len(warnings)-1]
+		for _, w := range slices.Backward(warnings) {
+			if e.Code == ncclUnhandledCUDA && ncclCUDAFailure.MatchString(w) {
+				e.Last = w
+				break
+			}
+		}
 	}
 	if n.getLastError != nil && e.Last == "" {
 		e.Last = oneLine(n.getLastError(comm))

@@ -38,6 +38,7 @@ type NetIf struct {
 type Bond struct {
 	Mode       string // 802.3ad, active-backup
 	Members    []string
+	Active     string // the one member that works, of active-backup, balance-tlb and balance-alb
 	Aggregator string // the active one, of 802.3ad
 	Partner    string // MAC address of what is at the other end, of 802.3ad; "": not told, as to anybody but root
 }
@@ -71,6 +72,24 @@ func (h *Host) NetIfs() ([]string, error) {
 			}
 		}
 		return list, err
+	})
+}
+
+// Bonds names the bonds among the network interfaces.
+func (h *Host) Bonds() ([]string, error) {
+	return once(h, "bonds", func() ([]string, error) {
+		text, err := h.readFile(netClass + "/bonding_masters")
+		if !errors.Is(err, fs.ErrNotExist) {
+			return strings.Fields(string(text)), err
+		}
+		names, err := h.NetIfs()
+		var bonds []string
+		for _, n := range names {
+			if _, err := h.readValue(netClass + "/" + n + "/bonding/slaves"); err == nil {
+				bonds = append(bonds, n)
+			}
+		}
+		return bonds, err
 	})
 }
 
@@ -138,7 +157,7 @@ func (h *Host) netIf(name string) NetIf {
 func (h *Host) bond(dir string, errs *error) *Bond {
 	mode, _, _ := strings.Cut(h.word(dir, "mode", errs), " ") // "802.3ad 4"
 	return &Bond{
-		Mode: mode, Members: strings.Fields(h.word(dir, "slaves", errs)),
+		Mode: mode, Members: strings.Fields(h.word(dir, "slaves", errs)), Active: h.quietWord(dir, "active_slave", errs),
 		Aggregator: h.quietWord(dir, "ad_aggregator", errs), Partner: h.quietWord(dir, "ad_partner_mac", errs),
 	}
 }

@@ -13,6 +13,7 @@ type NUMAMemory struct {
 	Total uint64 // MemTotal
 	Free  uint64 // MemFree: what can be had without taking it from the page cache
 	Cache uint64 // what the page cache can give back at once: pages of files that are clean and not locked
+	Named uint64 // what the kernel counts for files, processes and itself; a driver's own pages are not in it
 }
 
 // MemoryNear is the memory of the NUMA nodes that have any of these CPUs, of now, as
@@ -35,7 +36,7 @@ func (h *Host) MemoryNear(cpus []int) (m NUMAMemory, known bool, err error) {
 		if err != nil {
 			return NUMAMemory{}, false, err
 		}
-		m.Total, m.Free, m.Cache, known = m.Total+of.Total, m.Free+of.Free, m.Cache+of.Cache, true
+		m.Total, m.Free, m.Cache, m.Named, known = m.Total+of.Total, m.Free+of.Free, m.Cache+of.Cache, m.Named+of.Named, true
 	}
 	return m, known, nil
 }
@@ -80,10 +81,13 @@ func parseNUMAMemory(data []byte) (m NUMAMemory, ok bool) {
 			found++
 		case "Active(file):", "Inactive(file):":
 			m.Cache += kB << 10
+		case "FilePages:", "AnonPages:", "Slab:", "PageTables:", "KernelStack:":
+			m.Named += kB << 10
 		case "Dirty:", "Writeback:":
 			dirty += kB << 10
 		}
 	}
+	m.Named = min(m.Named, m.Total)
 	m.Cache -= min(m.Cache, dirty)
 	return m, found == 2
 }

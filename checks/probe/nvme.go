@@ -36,6 +36,7 @@ type NVMe struct {
 type NameSpace struct {
 	Name    string // nvme3n1
 	Sectors uint64 // of 512 bytes
+	RO      bool   // the kernel refuses to write to it
 }
 
 // Heat are the temperatures of a controller, from its directory hwmonN.
@@ -48,17 +49,25 @@ const nvmeClass = "/sys/class/nvme"
 
 // NVMes lists the controllers by number. None without a driver; one that cannot be
 // read is listed with its error. The temperature is not read: a controller that is
-// ill may not give it, see [Host.NVMeHeat].
-func (h *Host) NVMes() ([]NVMe, error) {
+// ill may not give it, see [Host.NVMeHeat]. doing may be nil.
+func (h *Host) NVMes(doing func(string)) ([]NVMe, error) {
 	return once(h, "nvmes", func() (list []NVMe, err error) {
 		names, err := h.names(nvmeClass)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
 		for _, name := range names {
-			if number, ok := strings.CutPrefix(name, "nvme"); ok && isDigits(number) {
-				list = append(list, h.nvme(name))
+			if number, ok := strings.CutPrefix(name, "nvme"); !ok || !isDigits(number) {
+				continue
 			}
+			if err := h.stuckAt(nvmeClass + "/" + name); err != nil {
+				list = append(list, NVMe{Name: name, Err: err})
+				continue
+			}
+			if doing != nil {
+				doing("read " + nvmeClass + "/" + name)
+			}
+			list = append(list, h.nvme(name))
 		}
 		return list, err
 	})
@@ -89,7 +98,7 @@ func (h *Host) nvme(name string) NVMe {
 			d.Err = errors.Join(d.Err, &fs.PathError{Op: "parse", Path: dir + "/" + p + "/size", Err: fs.ErrInvalid})
 		}
 		if err == nil {
-			d.NameSpaces = append(d.NameSpaces, NameSpace{p, n})
+			d.NameSpaces = append(d.NameSpaces, NameSpace{p, n, h.word(dir+"/"+p, "ro", &d.Err) == "1"})
 		}
 	}
 	if d.State == "" && d.Err == nil { // it has been taken out since its directory was listed

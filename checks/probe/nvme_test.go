@@ -25,16 +25,21 @@ func TestNVMe(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := NewHost(root)
-	list, err := h.NVMes()
+	h.SetStuck([]string{"read /sys/class/nvme/nvme7"})
+	var doing []string
+	list, err := h.NVMes(func(what string) { doing = append(doing, what) })
 	if err != nil || len(list) != 8 {
 		t.Fatalf("%d, %v", len(list), err)
 	}
+	if len(doing) != 7 || doing[3] != "read /sys/class/nvme/nvme3" || !errors.Is(list[7].Err, ErrStuck) {
+		t.Errorf("a hang would be that of %q; of one that hangs: %v", doing, list[7].Err)
+	}
 	want := NVMe{Name: "nvme3", PCI: "0000:43:00.0", State: "live", Transport: "pcie", Model: "SAMSUNG MZ1L23T8HBLA-00A07", Serial: "S6PENN0T000003", Firmware: "GDC7402Q",
-		NameSpaces: []NameSpace{{"nvme3n1", 7501476528}}}
+		NameSpaces: []NameSpace{{"nvme3n1", 7501476528, false}}}
 	if diff := cmp.Diff(want, list[3]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]NameSpace{{"nvme6c6n1", 1}}, list[6].NameSpaces); diff != "" {
+	if diff := cmp.Diff([]NameSpace{{"nvme6c6n1", 1, false}}, list[6].NameSpaces); diff != "" {
 		t.Errorf("several paths (-want +got):\n%s", diff)
 	}
 	if !errors.Is(list[1].Err, fs.ErrInvalid) || !errors.Is(list[2].Err, fs.ErrNotExist) {

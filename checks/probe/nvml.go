@@ -68,6 +68,7 @@ const (
 	GroupNVLinkCounts
 	GroupP2P
 	GroupFabric
+	GroupMemory // which GroupProcesses has, too
 	groupEnd
 
 	AllGroups = groupEnd - 1
@@ -89,6 +90,8 @@ type GPU struct {
 	Index int   // NVML's own, by PCI address; not the minor number of /dev/nvidiaN
 	Err   error // why NVML does not let it be asked; nothing else is known then
 
+	NameErr error `json:"-"` // why NVML does not tell its name or UUID, of which the driver's files may tell the UUID
+
 	PCI     string          // 0000:c1:00.0; "" if NVML could not tell
 	Name    Reading[string] // NVIDIA H200
 	UUID    Reading[string] // GPU-...
@@ -96,6 +99,7 @@ type GPU struct {
 	Minor   Reading[int]    // the N of /dev/nvidiaN
 	VBIOS   Reading[string]
 	Inforom Reading[string] // version of the image: G520.0200.00.05
+	VGPU    Reading[bool]   // a part of a board that a hypervisor gives to this guest (NVIDIA vGPU)
 
 	InforomValid Reading[bool] // the checksums of the InfoROM are right
 
@@ -116,6 +120,8 @@ type GPU struct {
 	MIG          Reading[[]string] // UUIDs of its MIG devices
 	Processes    Reading[[]GPUProcess]
 	Memory       Reading[GPUMemory]
+	MemoryTotal  Reading[uint64] // bytes; read where Memory is not supported
+	NUMA         Reading[int]    // the kernel's NUMA node of its memory: GH200, GB200
 }
 
 // Recovery is what the driver wants to be done to a GPU.
@@ -141,6 +147,7 @@ const (
 // the driver was loaded (volatile) and since the board was made (aggregate).
 type ECC struct {
 	On, Pending Reading[bool] // pending: from the next reset on
+	Default     Reading[bool] // the mode that the board comes with; read if ECC is off
 	DRAM, SRAM  ECCCounts
 	// What the driver makes of the counts.
 	SRAMThreshold Reading[bool] // more SRAM errors than NVIDIA's field diagnostic allows
@@ -218,7 +225,8 @@ type Throttle struct {
 // The reasons of a GPU that is idle, and those that point to a fault:
 // nvmlClocksEventReasons of nvml.h.
 const (
-	ThrottleIdle            = nvml.ClocksEventReasonGpuIdle // no fault: nothing runs
+	ThrottleIdle            = nvml.ClocksEventReasonGpuIdle                   // no fault: nothing runs
+	ThrottleSetting         = nvml.ClocksEventReasonApplicationsClocksSetting // no fault: an administrator has lowered the clocks
 	ThrottleHardware        = nvml.ClocksThrottleReasonHwSlowdown
 	ThrottleThermal         = nvml.ClocksEventReasonSwThermalSlowdown
 	ThrottleHardwareThermal = nvml.ClocksThrottleReasonHwThermalSlowdown
@@ -231,6 +239,14 @@ type Link struct {
 	MaxGen, MaxWidth Reading[int] // what GPU and slot can do together
 	GPUMaxGen        Reading[int] // what the GPU can do
 	Replays          Reading[int] // since the driver was loaded
+	Work             Work         // read if Gen is lower than MaxGen
+}
+
+// Work shows whether a GPU is at work.
+type Work struct {
+	Busy        Reading[int]    // percent of the last sampling period in which a kernel ran
+	State       Reading[int]    // P-state: 0 is the fastest
+	Draw, Limit Reading[uint32] // milliwatts
 }
 
 // GPUProcess is a process that has a context on a GPU.
@@ -249,10 +265,13 @@ type GPUMemory struct {
 var (
 	ErrGPULost        = errors.New("the GPU is lost")
 	ErrResetRequired  = errors.New("the GPU requires a reset")
+	ErrNoPowerCable   = errors.New("the power cables of the GPU are not attached")
+	ErrNoInterrupts   = errors.New("no interrupts arrive from the GPU")
 	ErrInforomCorrupt = errors.New("the InfoROM is corrupt")
 	ErrDriverMismatch = errors.New("library and driver are of different versions")
 	ErrDriverNotThere = errors.New("the driver is not loaded")
-	ErrNotNow         = errors.New("in use or not ready, as during a reset") // another moment may have another answer
+	ErrUnloaded       = fmt.Errorf("%w: its module was unloaded", ErrDriverNotThere) // see Host.DriverUnloaded
+	ErrNotNow         = errors.New("in use or not ready, as during a reset")         // another moment may have another answer
 	ErrNoGPU          = errors.New("no GPU was found")
 	ErrNotPermitted   = errors.New("no permission")
 )
@@ -274,6 +293,10 @@ func (e *NVMLError) state() error {
 		return ErrNotPermitted
 	case nvml.ERROR_RESET_REQUIRED:
 		return ErrResetRequired
+	case nvml.ERROR_INSUFFICIENT_POWER:
+		return ErrNoPowerCable
+	case nvml.ERROR_IRQ_ISSUE:
+		return ErrNoInterrupts
 	case nvml.ERROR_CORRUPTED_INFOROM:
 		return ErrInforomCorrupt
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
@@ -300,12 +323,10 @@ func (e *NVMLError) Error() string {
 		text = "timeout"
 	case nvml.ERROR_UNKNOWN:
 		text = "unknown error"
-	case nvml.ERROR_IRQ_ISSUE:
-		text = "no interrupts from the GPU"
-	case nvml.ERROR_INSUFFICIENT_POWER:
-		text = "power cables not attached"
 	case nvml.ERROR_INVALID_ARGUMENT:
 		text = "invalid argument"
+	case nvml.ERROR_INSUFFICIENT_SIZE:
+		text = "its list fits into no buffer"
 	default:
 		if s := e.state(); s != nil {
 			text = s.Error()

@@ -39,7 +39,7 @@ func TestNVMLOfMockServers(t *testing.T) {
 					t.Fatalf("gpu%d is a %T", i, lib.Devices[i])
 				}
 				want := GPU{Index: i, PCI: "0000:00:00.0", Name: Known(d.Config.Name), UUID: Known(d.UUID), Minor: Known(i),
-					Modes: Modes{MIG: Known(false), MIGPending: Known(false)}}
+					MemoryTotal: Known(d.MemoryInfo.Total), Modes: Modes{MIG: Known(false), MIGPending: Known(false)}}
 				if diff := cmp.Diff(want, g); diff != "" {
 					t.Errorf("gpu%d (-want +got):\n%s", i, diff)
 				}

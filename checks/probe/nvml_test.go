@@ -1,16 +1,23 @@
 package probe
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
@@ -21,6 +28,8 @@ type askedNVML struct {
 	Err      string
 	State    []bool // whether the error stands for no library, a lost GPU, a mismatch
 	Calls    []string
+	// Announced are the calls with the GPUs that they are about.
+	Announced []string `json:"-"`
 }
 
 // TestMain: NVML is loaded once in a process, so each test has one of its own.
@@ -28,6 +37,10 @@ func TestMain(m *testing.M) {
 	lib := os.Getenv("PROBE_TEST_NVML")
 	if lib == "" {
 		os.Exit(m.Run())
+	}
+	// What asks for memory without end must not take that of the machine.
+	if err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: 16 << 30, Max: 16 << 30}); err != nil {
+		os.Exit(1)
 	}
 	h := NewHost("/nonexistent")
 	h.SetNVMLLibrary(lib)
@@ -78,7 +91,11 @@ func askLibrary(t *testing.T, lib string, environ ...string) (snapshot map[strin
 	if err := json.Unmarshal(out, &raw); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return raw.Snapshot, askedNVML{nil, raw.Err, raw.State, raw.Calls}
+	announced := slices.Clone(raw.Calls)
+	for i, c := range raw.Calls {
+		raw.Calls[i], _, _ = strings.Cut(c, " of gpu")
+	}
+	return raw.Snapshot, askedNVML{nil, raw.Err, raw.State, raw.Calls, announced}
 }
 
 // gpuAt is one GPU of a snapshot, or a part of it: "Power", "Draw".
@@ -94,10 +111,12 @@ func TestNVMLReadsEverything(t *testing.T) {
 	t.Parallel()
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8,
 		"7 nvmlDeviceGetMinorNumber = 5", "7 nvmlDeviceGetMemoryErrorCounter 1 1 7 = 3", "7 nvmlDeviceGetMemoryErrorCounter 0 0 2 = 0x10",
-		"7 nvmlDeviceGetRemappedRows = 1 2 1 0", "7 nvmlDeviceGetRowRemapperHistogram = 5 4 3 2 1", "7 field 230 = 4", "7 field 271 = 77",
+		"7 nvmlDeviceGetRemappedRows = 1 2 1 0", "7 nvmlDeviceGetRowRemapperHistogram = 5 4 3 2 1", "7 field 230 = 4", "7 field 271 = 77", "7 field 194 = 4294967294",
 		"7 nvmlDeviceGetMarginTemperature = -3", "7 nvmlDeviceGetMigMode = 1 0", "7 nvmlDeviceGetComputeMode = 3",
 		"7 nvmlDeviceGetComputeRunningProcesses = 100 1000 200 -1", "7 nvmlDeviceGetMPSComputeRunningProcesses = 100 2000", "7 nvmlDeviceGetNvLinkState 1 = 0", "7 nvmlDeviceGetNvLinkState 3 error 2",
 		"7 nvmlDeviceGetMaxMigDeviceCount = 7", "7 nvmlDeviceGetMigDeviceHandleByIndex 2 = MIG-a", "7 nvmlDeviceGetMigDeviceHandleByIndex 5 = MIG-b", "7 field 38 = 9", "7 field 59 = 1",
+		"7 nvmlDeviceGetCurrPcieLinkGeneration = 2", "7 nvmlDeviceGetUtilizationRates = 98 40", "7 nvmlDeviceGetPerformanceState = 2", "7 nvmlDeviceGetNumaNodeId = 9", "7 nvmlDeviceGetVirtualizationMode = 2",
+		"6 nvmlDeviceGetEccMode = 0 0", "6 nvmlDeviceGetDefaultEccMode = 1", "6 nvmlDeviceGetCurrPcieLinkGeneration = 1", "6 nvmlDeviceGetPerformanceState = 32",
 		"- nvmlSystemGetConfComputeState = 0 1 0"))
 	if a.Err != "" || len(got["GPUs"].([]any)) != 8 {
 		t.Fatalf("%s, %v", a.Err, got["GPUs"])
@@ -110,9 +129,9 @@ func TestNVMLReadsEverything(t *testing.T) {
 	}
 	want := map[string]any{
 		"Index": 7., "Err": nil, "PCI": "0000:17:00.0", "Name": "NVIDIA H100 80GB HBM3", "UUID": fakenvml.UUID(7), "Serial": fakenvml.Serial(7), "Minor": 5.,
-		"VBIOS": "96.00.30.00.01", "Inforom": "G520.0200.00.05", "InforomValid": true,
+		"VBIOS": "96.00.30.00.01", "Inforom": "G520.0200.00.05", "InforomValid": true, "VGPU": true,
 		"Recovery": map[string]any{"Action": 4., "Reset": nil, "DrainReset": nil},
-		"ECC": map[string]any{"On": true, "Pending": true, "DRAM": counts(16, 0), "SRAM": counts(0, 3),
+		"ECC": map[string]any{"On": true, "Pending": true, "Default": nil, "DRAM": counts(16, 0), "SRAM": counts(0, 3),
 			"SRAMThreshold": false, "Unrepairable": false, "RepairPending": false},
 		"Rows": map[string]any{"Remapped": map[string]any{"Corrected": 1., "Uncorrected": 2., "Pending": true, "Failed": false},
 			"Histogram":  map[string]any{"Max": 5., "High": 4., "Partial": 3., "Low": 2., "None": 1.},
@@ -120,10 +139,12 @@ func TestNVMLReadsEverything(t *testing.T) {
 		"Modes": map[string]any{"Persistence": true, "Compute": "exclusive", "MIG": true, "MIGPending": false},
 		"Temperature": map[string]any{"GPU": 31., "HBM": 40., "Margin": -3., "MaxGPU": nil, "MaxHBM": nil, "Slowdown": nil, "Shutdown": nil,
 			"MarginMax": 0., "MarginSlowdown": -2., "MarginShutdown": -8.},
-		"Power":     map[string]any{"Draw": 71000., "Limit": 700000., "Default": 700000., "Enforced": 700000.},
-		"Clocks":    map[string]any{"MaxGraphics": 1980., "MaxMemory": 2619., "AppGraphics": 1980., "AppMemory": 2619., "DefaultGraphics": 1980., "DefaultMemory": 2619.},
-		"Throttle":  map[string]any{"Now": 1., "PowerCap": 0., "Thermal": 0., "HardwareThermal": 0., "PowerBrake": 77.},
-		"Link":      map[string]any{"Gen": 5., "Width": 16., "MaxGen": 5., "MaxWidth": 16., "GPUMaxGen": 5., "Replays": 0.},
+		"Power":    map[string]any{"Draw": 71000., "Limit": 700000., "Default": 700000., "Enforced": 700000.},
+		"Clocks":   map[string]any{"MaxGraphics": 1980., "MaxMemory": 2619., "AppGraphics": 1980., "AppMemory": 2619., "DefaultGraphics": 1980., "DefaultMemory": 2619.},
+		"Throttle": map[string]any{"Now": 1., "PowerCap": 0., "Thermal": 0., "HardwareThermal": 0., "PowerBrake": 77.},
+		"Link": map[string]any{"Gen": 2., "Width": 16., "MaxGen": 5., "MaxWidth": 16., "GPUMaxGen": 5., "Replays": 0.,
+			"Work": map[string]any{"Busy": 98., "State": 2., "Draw": 71000., "Limit": 700000.}},
+		"NUMA":      9.,
 		"Processes": []any{map[string]any{"PID": 100., "Memory": 2000.}, map[string]any{"PID": 200., "Memory": 0.}},
 		"NVLinks":   []any{true, false, true},
 		"MIG":       []any{"MIG-a", "MIG-b"}, "NVLinkErrors": map[string]any{"CRCFlit": 9., "CRCData": nil, "Replay": nil, "Recovery": 1., "Sums": nil},
@@ -132,10 +153,15 @@ func TestNVMLReadsEverything(t *testing.T) {
 			"Counts":  map[string]any{"replays": []any{0., 0., 0.}, "recoveries": []any{0., 0., 0.}, "crc": []any{0., 0., 0.}},
 			"PeerP2P": map[string]any{"gpu0": "ok", "gpu1": "ok", "gpu2": "ok", "gpu3": "ok", "gpu4": "ok", "gpu5": "ok", "gpu6": "ok"}},
 		"Fabric": map[string]any{"State": 3., "Status": 0., "Clique": 0., "Cluster": "", "Mask": 170., "Summary": 0.},
-		"Memory": map[string]any{"Total": 85520809984., "Free": 85044494336., "Used": 0.},
+		"Memory": map[string]any{"Total": 85520809984., "Free": 85044494336., "Used": 0.}, "MemoryTotal": nil,
 	}
 	if diff := cmp.Diff(want, gpu); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for path, want := range map[string]any{"ECC.Default": true, "Link.Work.State": nil, "NUMA": nil} { // of a GPU without ECC, whose P-state is unknown
+		if diff := cmp.Diff(want, gpuAt(got, 6, strings.Split(path, ".")...)); diff != "" {
+			t.Errorf("gpu6 %s (-want +got):\n%s", path, diff)
+		}
 	}
 	if got["Driver"] != fakenvml.Driver || got["Library"] != fakenvml.Driver || got["CC"] != true {
 		t.Errorf("driver %v, library %v, confidential %v", got["Driver"], got["Library"], got["CC"])
@@ -143,6 +169,18 @@ func TestNVMLReadsEverything(t *testing.T) {
 	for i := range a.Calls {
 		if strings.HasPrefix(a.Calls[i], "nvmlDevice") && !strings.HasSuffix(a.Calls[i], ")") && !strings.HasPrefix(a.Calls[i], "nvmlDeviceGetCount") {
 			t.Errorf("call %q does not name its GPU", a.Calls[i])
+		}
+	}
+}
+
+// A call that never returns has to name its GPU, from the moment on that NVML has given
+// the address.
+func TestNVMLCallsNameTheirGPU(t *testing.T) {
+	t.Parallel()
+	_, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 2))
+	for _, want := range []string{"nvmlInit", "nvmlDeviceGetName(1) of gpu1 0000:11:00.0", "nvmlDeviceGetP2PStatus(1, 0) of gpu1 0000:11:00.0"} {
+		if !slices.Contains(a.Announced, want) {
+			t.Errorf("%q is not announced: %v", want, a.Announced)
 		}
 	}
 }
@@ -164,7 +202,7 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 		t.Fatal(a.Err)
 	}
 	for path, want := range map[string]any{
-		"Throttle.Now": 8., "Recovery.Action": nil, "ECC.SRAMThreshold": nil, "ECC.RepairPending": nil, "Link.GPUMaxGen": nil, "Memory": nil,
+		"Throttle.Now": 8., "Recovery.Action": nil, "ECC.SRAMThreshold": nil, "ECC.RepairPending": nil, "Link.GPUMaxGen": nil, "Memory": nil, "MemoryTotal": 85520809984.,
 		"Temperature.Margin": nil, "Temperature.MaxGPU": 85., "Temperature.MaxHBM": nil, "Rows.Histogram.Max": 640.,
 	} {
 		if got := gpuAt(a100, 5, strings.Split(path, ".")...); got != want {
@@ -209,7 +247,7 @@ func TestNVMLErrors(t *testing.T) {
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "2 nvmlDeviceGetHandleByIndex error 15", "3 * error 999", "3 nvmlDeviceGetHandleByIndex =",
 		"0 * error 15", "0 nvmlDeviceGetHandleByIndex =", "0 nvmlDeviceGetName = NVIDIA H100",
 		"4 nvmlDeviceGetSerial error 999", "5 nvmlDeviceValidateInforom error 14", `6 nvmlDeviceGetName = \xff\x01NVIDIA \x1b[31mH100\x7f`,
-		"7 nvmlDeviceGetUUID = "+strings.Repeat("x", 200)))
+		"7 nvmlDeviceGetUUID = "+strings.Repeat("x", 200), "1 nvmlDeviceGetName =", "1 nvmlDeviceGetUUID ="))
 	if a.Err != "" {
 		t.Fatal(a.Err)
 	}
@@ -224,17 +262,36 @@ func TestNVMLErrors(t *testing.T) {
 	}{
 		{3, "PCI", ""}, {3, "Name", nil},
 		{2, "PCI", ""}, {2, "Name", nil},
-		{0, "Serial", errorOf("nvmlDeviceGetSerial(0): the GPU is lost (NVML error 15)")},
-		{0, "Power.Draw", errorOf("nvmlDeviceGetPowerUsage(0): the GPU is lost (NVML error 15)")},
-		{0, "Recovery.Action", errorOf("nvmlDeviceGetFieldValues(0): the GPU is lost (NVML error 15)")},
+		{0, "PCI", ""}, {0, "Serial", nil}, {0, "Power.Draw", nil}, {0, "Recovery.Action", nil}, // lost: it is asked nothing more
 		{4, "Serial", errorOf("nvmlDeviceGetSerial(4): unknown error (NVML error 999)")},
 		{5, "InforomValid", errorOf("nvmlDeviceValidateInforom(5): the InfoROM is corrupt (NVML error 14)")},
 		{6, "Name", "??NVIDIA ?[31mH100?"},
 		{7, "UUID", strings.Repeat("x", 96)},
+		{1, "Name", errorOf("nvmlDeviceGetName(1): empty")}, {1, "UUID", errorOf("nvmlDeviceGetUUID(1): empty")},
 		{1, "Serial", fakenvml.Serial(1)},
 	} {
 		if diff := cmp.Diff(c.want, gpuAt(got, c.gpu, strings.Split(c.path, ".")...)); diff != "" {
 			t.Errorf("%d: gpu%d %s (-want +got):\n%s", i, c.gpu, c.path, diff)
+		}
+	}
+}
+
+// What NVML keeps from an ordinary user is unknown to that user. An administrator who is
+// refused is told of an error.
+func TestNVMLWithoutPermission(t *testing.T) {
+	t.Parallel()
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 1, "0 nvmlDeviceValidateInforom error 4", "0 field 230 error 4"))
+	if a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	want := map[string]any{"InforomValid": nil, "Recovery.Action": nil}
+	if privileged() {
+		want["InforomValid"] = map[string]any{"error": "nvmlDeviceValidateInforom(0): no permission (NVML error 4)"}
+		want["Recovery.Action"] = map[string]any{"error": "field 230 of nvmlDeviceGetFieldValues(0): no permission (NVML error 4)"}
+	}
+	for path, want := range want {
+		if diff := cmp.Diff(want, gpuAt(got, 0, strings.Split(path, ".")...)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", path, diff)
 		}
 	}
 }
@@ -342,5 +399,187 @@ func TestGPUProcessesAsksAgain(t *testing.T) {
 	h.SetNVML(nil, ErrNoLibrary)
 	if _, err := h.GPUProcesses(nil); !errors.Is(err, ErrNoLibrary) {
 		t.Errorf("no library: %v", err)
+	}
+}
+
+// A library that finds every buffer too small, or says that it has written more than there
+// was room for: an error of the one reading, and no memory without end.
+func TestNVMLListsWithoutEnd(t *testing.T) {
+	t.Parallel()
+	const small = ": its list fits into no buffer (NVML error 7)"
+	h100, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 3, "0 nvmlDeviceGetComputeRunningProcesses error 7",
+		"1 nvmlDeviceGetGraphicsRunningProcesses count 4294967295", "2 nvmlDeviceGetMPSComputeRunningProcesses count 65",
+		"2 nvmlDeviceGetComputeRunningProcesses ="+strings.Repeat(" 100 1000", 70)))
+	v100, _ := askFake(t, fakenvml.Scenario(fakenvml.V100, 3, "0 nvmlDeviceGetRetiredPages 0 error 7", "1 nvmlDeviceGetRetiredPages 1 count 4294967295",
+		"2 nvmlDeviceGetRetiredPages 0 = 300"))
+	for name, c := range map[string]struct{ got, want any }{
+		"error 7":              {gpuAt(h100, 0, "Processes", "error"), "nvmlDeviceGetComputeRunningProcesses_v3(0)" + small},
+		"beyond all":           {gpuAt(h100, 1, "Processes", "error"), "nvmlDeviceGetGraphicsRunningProcesses_v3(1)" + small},
+		"one too many":         {gpuAt(h100, 2, "Processes", "error"), "nvmlDeviceGetMPSComputeRunningProcesses_v3(2)" + small},
+		"pages, error 7":       {gpuAt(v100, 0, "Rows", "RetiredSBE", "error"), "nvmlDeviceGetRetiredPages(0)" + small},
+		"pages beyond all":     {gpuAt(v100, 1, "Rows", "RetiredDBE", "error"), "nvmlDeviceGetRetiredPages(1)" + small},
+		"more than fits first": {gpuAt(v100, 2, "Rows", "RetiredSBE"), 300.},
+		"the other cause":      {gpuAt(v100, 0, "Rows", "RetiredDBE"), 0.},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %v, want %v", name, c.got, c.want)
+		}
+	}
+	if a.Err != "" {
+		t.Error(a.Err)
+	}
+	if calls := callsOf(a, 0); slices.Index(calls, "nvmlDeviceGetFieldValues(0)") < 0 {
+		t.Errorf("gpu0 was asked nothing else: %v", calls)
+	}
+}
+
+// No function of go-nvml that returns a list is used: its buffers grow without end.
+func TestNoListsOfGoNVML(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := ""
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(file, "_test.go") {
+			code += string(text)
+		}
+	}
+	lists := 0
+	for _, of := range []reflect.Type{reflect.TypeFor[nvml.Device](), reflect.TypeFor[nvml.Interface]()} {
+		for method := range of.Methods() {
+			for out := range method.Type.Outs() {
+				if out.Kind() != reflect.Slice {
+					continue
+				}
+				lists++
+				if regexp.MustCompile(`(q\.d|\bd|lib)\.` + method.Name + `\b`).MatchString(code) {
+					t.Errorf("%s of go-nvml is used: call the function by listOf", method.Name)
+				}
+			}
+		}
+	}
+	if lists < 20 {
+		t.Errorf("only %d functions with lists were found", lists)
+	}
+}
+
+// listOf tries few buffers, of which none is large, whatever it is told.
+func TestListOf(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		has, says uint32 // entries; what is said to a buffer that is too small, 0: nothing
+		rooms     []uint32
+	}{
+		"few":            {3, 3, []uint32{64}},
+		"many":           {100, 100, []uint32{64, 256}},
+		"told":           {5000, 5000, []uint32{64, 10000}},
+		"not told":       {5000, 0, []uint32{64, 256, 1024, 4096, 16384}},
+		"the most":       {65536, 65536, []uint32{64, 65536}},
+		"too many":       {70000, 70000, []uint32{64, 65536}},
+		"without an end": {1 << 31, 1<<32 - 1, []uint32{64, 65536}},
+	} {
+		var rooms []uint32
+		list, ret := listOf(func(count *uint32, _ *uint64) nvml.Return {
+			room := *count
+			rooms = append(rooms, room)
+			if c.has <= room {
+				*count = c.has
+				return nvml.SUCCESS
+			}
+			if c.says > 0 {
+				*count = c.says
+			}
+			return nvml.ERROR_INSUFFICIENT_SIZE
+		})
+		fits := c.has <= mostRoom
+		if !slices.Equal(rooms, c.rooms) || fits != (ret == nvml.SUCCESS) || fits && len(list) != int(c.has) {
+			t.Errorf("%s: %d entries, error %d, rooms %v, want %v", name, len(list), int(ret), rooms, c.rooms)
+		}
+	}
+	if list, ret := listOf(func(*uint32, *uint64) nvml.Return { return nvml.ERROR_GPU_IS_LOST }); list != nil || ret != nvml.ERROR_GPU_IS_LOST {
+		t.Errorf("%v, error %d", list, int(ret))
+	}
+}
+
+// A value that cannot be true is an error of that reading: a bus that does not answer reads
+// as all ones, which passes for more than enough.
+func TestNVMLImplausible(t *testing.T) {
+	t.Parallel()
+	const ones = "4294967295"
+	lines := []string{
+		"1 nvmlDeviceGetMaxClockInfo 0 = " + ones, "1 nvmlDeviceGetMaxClockInfo 2 = 50001", "1 nvmlDeviceGetApplicationsClock 0 = " + ones,
+		"1 nvmlDeviceGetDefaultApplicationsClock 0 = " + ones, "1 nvmlDeviceGetMaxPcieLinkGeneration = " + ones, "1 nvmlDeviceGetCurrPcieLinkGeneration = 9",
+		"1 nvmlDeviceGetGpuMaxPcieLinkGeneration = 15", "1 nvmlDeviceGetCurrPcieLinkWidth = 63", "1 nvmlDeviceGetMaxPcieLinkWidth = " + ones,
+		"1 nvmlDeviceGetPowerUsage = " + ones, "1 nvmlDeviceGetPowerManagementLimit = " + ones, "1 nvmlDeviceGetPowerManagementDefaultLimit = " + ones,
+		"1 nvmlDeviceGetEnforcedPowerLimit = 10000001", "1 nvmlDeviceGetMemoryInfo = -1 0 0", "1 field 164 3 = " + ones,
+		"0 nvmlDeviceGetMaxPcieLinkGeneration = 8", "0 nvmlDeviceGetMaxPcieLinkWidth = 32", "0 nvmlDeviceGetMaxClockInfo 2 = 14001", "0 nvmlDeviceGetMemoryInfo = 316659348799488 0 0",
+	}
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 2, lines...))
+	if a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	for path, call := range map[string]string{
+		"Clocks.MaxGraphics": "nvmlDeviceGetMaxClockInfo(1): implausible value 4294967295, want at most 50000 MHz", "Clocks.MaxMemory": "", "Clocks.AppGraphics": "",
+		"Clocks.DefaultGraphics": "", "Link.MaxGen": "nvmlDeviceGetMaxPcieLinkGeneration(1): implausible value 4294967295, want at most 8", "Link.Gen": "", "Link.GPUMaxGen": "",
+		"Link.Width": "nvmlDeviceGetCurrPcieLinkWidth(1): implausible value 63, want at most 32 lanes", "Link.MaxWidth": "", "Power.Draw": "", "Power.Limit": "",
+		"Power.Default": "", "Power.Enforced": "", "Memory": "nvmlDeviceGetMemoryInfo_v2(1): implausible value 18446744073709551615, want at most 1125899906842624 bytes",
+		"NVLink.Speed": "field 164 of nvmlDeviceGetFieldValues(1): implausible value 4294967295, want at most 1000000 MB/s",
+	} {
+		text, _ := gpuAt(got, 1, append(strings.Split(path, "."), "error")...).(string)
+		if !strings.Contains(text, ": implausible value ") || call != "" && text != call {
+			t.Errorf("%s: %q, want %q", path, text, call)
+		}
+	}
+	if gpuAt(got, 0, "Link", "MaxGen") != 8. || gpuAt(got, 0, "Link", "MaxWidth") != 32. || gpuAt(got, 0, "Clocks", "MaxMemory") != 14001. {
+		t.Errorf("what can be true: %v, %v", gpuAt(got, 0, "Link"), gpuAt(got, 0, "Clocks"))
+	}
+	if gpuAt(got, 1, "Serial") != fakenvml.Serial(1) {
+		t.Errorf("gpu1: %v", gpuAt(got, 1, "Serial"))
+	}
+}
+
+// Each bound is of a call that is made, of a type that can be compared with it.
+func TestBoundsAreOfCalls(t *testing.T) {
+	t.Parallel()
+	_, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 1, "0 nvmlDeviceGetCurrPcieLinkGeneration = 1", "0 nvmlDeviceGetUtilizationRates = 5 5"))
+	_, old := askFake(t, fakenvml.Scenario(fakenvml.A100, 1), fakenvml.Old...)
+	for symbol := range bounds {
+		who := symbol + "(0)"
+		if symbol != "nvmlDeviceGetClockInfo" && !slices.Contains(a.Calls, who) && !slices.Contains(old.Calls, who) {
+			t.Errorf("%s is never called", symbol)
+		}
+	}
+}
+
+// Margins are negative whatever type a driver gives them; other values are as large as they are.
+func TestFieldsOfMargins(t *testing.T) {
+	t.Parallel()
+	value := func(id uint32, kind nvml.ValueType, raw uint64) Reading[int64] {
+		v := nvml.FieldValue{ValueType: uint32(kind)}
+		binary.NativeEndian.PutUint64(v.Value[:], raw)
+		return fieldValue("field", id, v)
+	}
+	const minus2 = 1<<64 - 2
+	for _, id := range signedFields {
+		for _, kind := range []nvml.ValueType{nvml.VALUE_TYPE_UNSIGNED_INT, nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG,
+			nvml.VALUE_TYPE_SIGNED_LONG_LONG, nvml.VALUE_TYPE_SIGNED_INT} {
+			for _, raw := range []uint64{minus2, minus2 & 0xffffffff} {
+				if got := value(id, kind, raw); got != Known(int64(-2)) {
+					t.Errorf("field %d, type %d, %#x: %+v", id, kind, raw, got)
+				}
+			}
+		}
+	}
+	if got := value(nvml.FI_DEV_MEMORY_TEMP, nvml.VALUE_TYPE_UNSIGNED_INT, minus2); got != Known(int64(1<<32-2)) {
+		t.Errorf("%+v", got)
+	}
+	if got := value(nvml.FI_DEV_MEMORY_TEMP, nvml.VALUE_TYPE_DOUBLE, 0); got.Err == nil {
+		t.Errorf("%+v", got)
 	}
 }

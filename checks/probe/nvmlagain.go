@@ -19,6 +19,7 @@ func (h *Host) GPUProcesses(doing func(call string)) (*NVML, error) {
 	}
 	s.doing = doing
 	s.read(GroupProcesses)
+	s.spread()
 	return n, nil
 }
 
@@ -42,6 +43,7 @@ func (h *Host) NVMLAgain(groups Group, doing func(call string)) (*NVML, error) {
 	}
 	s.snapshot, s.doing = &fresh, doing
 	s.read(groups)
+	s.spread()
 	s.snapshot = old
 	return &fresh, nil
 }

@@ -299,13 +299,18 @@ func (q query) p2p() {
 	peers := PeerP2P{}
 	var failed error
 	for i, peer := range q.s.devices {
-		if peer == nil || i == q.g.Index {
+		if peer == nil || i == q.g.Index || q.s.stateOf(i) != nil {
 			continue
 		}
 		for _, kind := range p2pKinds {
 			who := fmt.Sprintf("(%d, %d)", q.g.Index, i)
 			r := unknownIsUnsupported(ask(q.s, "nvmlDeviceGetP2PStatus", who, func() (nvml.GpuP2PStatus, nvml.Return) { return q.d.GetP2PStatus(peer, kind.cap) }))
+			if IsGPUState(r.Err) {
+				q.s.pairState(i)
+			}
 			switch {
+			case q.s.stateOf(i) != nil: // nothing of the pair is this GPU's fault
+				delete(peers, gpuName(i))
 			case r.Err != nil: // of this pair, which hides no other
 				failed = r.Err
 				delete(peers, gpuName(i))

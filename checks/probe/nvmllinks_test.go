@@ -27,7 +27,7 @@ func TestNVLinksOfHopper(t *testing.T) {
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "3 field 161 7 = 5", "3 field 164 7 = 13281", "3 field 165 7 = 3",
 		"3 nvmlDeviceGetNvLinkRemoteDeviceType 7 = 255", "3 nvmlDeviceGetNvLinkRemotePciInfo 7 = 0:0:0.0",
 		"3 nvmlDeviceGetP2PStatus 5 2 = 5", "3 nvmlDeviceGetP2PStatus 6 1 = 4", "3 nvmlDeviceGetP2PStatus 7 0 = 99", "3 nvmlDeviceGetP2PStatus 4 * error 2",
-		"4 field 161 7 error 999", "5 nvmlDeviceGetP2PStatus 0 2 error 15", "6 nvmlDeviceGetNvLinkRemoteDeviceType 17 error 15", "7 field 164 error 999"))
+		"4 field 161 7 error 999", "5 nvmlDeviceGetP2PStatus 0 2 error 999", "6 nvmlDeviceGetNvLinkRemoteDeviceType 17 error 15", "7 field 164 error 999"))
 	for _, c := range []struct {
 		gpu  int
 		path string

@@ -26,7 +26,7 @@ var parts = []struct {
 	{GroupPCIe, query.link}, {GroupProcesses, query.processes}, {GroupInforom, query.inforom},
 	{GroupNVLinks, query.nvlinks}, {GroupNVLinkErrors, query.nvlinkErrors}, {GroupMIG, query.mig},
 	{GroupNVLinkSpeed, query.nvlinkSpeed}, {GroupNVLinkFar, query.nvlinkFar}, {GroupNVLinkCounts, query.nvlinkCounts},
-	{GroupP2P, query.p2p}, {GroupFabric, query.fabric},
+	{GroupP2P, query.p2p}, {GroupFabric, query.fabric}, {GroupMemory, query.memory},
 }
 
 func (q query) recovery() {
@@ -46,6 +46,9 @@ func (q query) eccMode() {
 	}))
 	if e.On.Known {
 		e.Pending = Known(pending == nvml.FEATURE_ENABLED)
+	}
+	if e.On.Known && !e.On.Value {
+		e.Default = is(ask(q.s, "nvmlDeviceGetDefaultEccMode", q.who, q.d.GetDefaultEccMode))
 	}
 }
 
@@ -112,7 +115,7 @@ func (q query) rows() {
 	}
 	retired := func(cause nvml.PageRetirementCause) Reading[int] {
 		return ask(q.s, "nvmlDeviceGetRetiredPages", q.who, func() (int, nvml.Return) {
-			pages, ret := q.d.GetRetiredPages(cause)
+			pages, ret := q.retiredPages("nvmlDeviceGetRetiredPages", cause)
 			return len(pages), ret
 		})
 	}
@@ -147,9 +150,13 @@ func (q query) modes() {
 	}
 }
 
+func temperatureOf(d nvml.Device) func() (uint32, nvml.Return) {
+	return func() (uint32, nvml.Return) { return d.GetTemperature(nvml.TEMPERATURE_GPU) }
+}
+
 func (q query) temperature() {
 	t := &q.g.Temperature
-	t.GPU = number(ask(q.s, "nvmlDeviceGetTemperature", q.who, func() (uint32, nvml.Return) { return q.d.GetTemperature(nvml.TEMPERATURE_GPU) }))
+	t.GPU = number(ask(q.s, "nvmlDeviceGetTemperature", q.who, temperatureOf(q.d)))
 	t.Margin = number(ask(q.s, "nvmlDeviceGetMarginTemperature", q.who, func() (int32, nvml.Return) {
 		m, ret := q.d.GetMarginTemperature()
 		return m.MarginTemperature, ret
@@ -189,11 +196,7 @@ func (q query) clocks() {
 
 func (q query) throttle() {
 	t := &q.g.Throttle
-	if q.s.can("nvmlDeviceGetCurrentClocksEventReasons") {
-		t.Now = ask(q.s, "nvmlDeviceGetCurrentClocksEventReasons", q.who, q.d.GetCurrentClocksEventReasons)
-	} else {
-		t.Now = ask(q.s, "nvmlDeviceGetCurrentClocksThrottleReasons", q.who, q.d.GetCurrentClocksThrottleReasons)
-	}
+	t.Now = q.s.throttleNow(q.d, q.who)
 	v := q.fields(nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
 		nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN)
 	ns := func(r Reading[int64]) Reading[uint64] {
@@ -211,33 +214,65 @@ func (q query) link() {
 		GPUMaxGen: ask(q.s, "nvmlDeviceGetGpuMaxPcieLinkGeneration", q.who, q.d.GetGpuMaxPcieLinkGeneration),
 		Replays:   ask(q.s, "nvmlDeviceGetPcieReplayCounter", q.who, q.d.GetPcieReplayCounter),
 	}
+	if l := &q.g.Link; l.Gen.Known && l.Gen.Value < l.MaxGen.Value {
+		l.Work = q.work()
+	}
+}
+
+func (q query) work() Work {
+	state := number(ask(q.s, "nvmlDeviceGetPerformanceState", q.who, q.d.GetPerformanceState))
+	if state.Value == int(nvml.PSTATE_UNKNOWN) {
+		state = Reading[int]{}
+	}
+	return Work{
+		Busy: number(ask(q.s, "nvmlDeviceGetUtilizationRates", q.who, func() (uint32, nvml.Return) {
+			u, ret := q.d.GetUtilizationRates()
+			return u.Gpu, ret
+		})),
+		State: state,
+		Draw:  ask(q.s, "nvmlDeviceGetPowerUsage", q.who, q.d.GetPowerUsage),
+		Limit: ask(q.s, "nvmlDeviceGetEnforcedPowerLimit", q.who, q.d.GetEnforcedPowerLimit),
+	}
 }
 
 // memoryUnknown is what NVML says where it cannot tell: NVML_VALUE_NOT_AVAILABLE.
 const memoryUnknown = ^uint64(0)
 
-func (q query) processes() {
+func (q query) memory() {
+	if q.g.Memory.Known { // another group has asked
+		return
+	}
 	q.g.Memory = ask(q.s, "nvmlDeviceGetMemoryInfo_v2", q.who, func() (GPUMemory, nvml.Return) {
 		m, ret := q.d.GetMemoryInfo_v2()
 		return GPUMemory{m.Total, m.Free, m.Used}, ret
 	})
+	if q.g.Memory.Known || q.g.Memory.Err != nil {
+		return
+	}
+	// Drivers before 510: what they count as used is more than what is in use, the total is the same.
+	q.g.MemoryTotal = ask(q.s, "nvmlDeviceGetMemoryInfo", q.who, func() (uint64, nvml.Return) {
+		m, ret := q.d.GetMemoryInfo()
+		return m.Total, ret
+	})
+}
+
+func (q query) processes() {
+	q.memory()
+	q.g.NUMA = ask(q.s, "nvmlDeviceGetNumaNodeId", q.who, q.d.GetNumaNodeId)
 	if longRecords(q.s.snapshot.Library.Value) {
 		return
 	}
 	seen := map[int]int{}
 	var list []GPUProcess
 	known := false
-	for _, kind := range []struct {
-		name string
-		get  func() ([]nvml.ProcessInfo, nvml.Return)
-	}{
-		{"nvmlDeviceGetComputeRunningProcesses", q.d.GetComputeRunningProcesses},
-		{"nvmlDeviceGetGraphicsRunningProcesses", q.d.GetGraphicsRunningProcesses},
-		{"nvmlDeviceGetMPSComputeRunningProcesses", q.d.GetMPSComputeRunningProcesses},
-	} {
-		r := ask(q.s, q.s.either(kind.name+"_v3", kind.name+"_v2", kind.name), q.who, kind.get)
+	for _, name := range []string{"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"} {
+		symbol := q.s.either(name+"_v3", name+"_v2", name)
+		r := ask(q.s, symbol, q.who, func() ([]nvml.ProcessInfo, nvml.Return) { return q.processList(symbol) })
 		if r.Err != nil {
 			q.g.Processes.Err = r.Err
+			return
+		}
+		if !r.Known && strings.Contains(name, "GetCompute") { // then no one knows that there is none
 			return
 		}
 		known = known || r.Known

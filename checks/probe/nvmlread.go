@@ -1,35 +1,58 @@
 package probe
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 // SetNVMLLibrary names the library that NVML is loaded from, in place of the
 // system's libnvidia-ml.so.1. It counts until NVML is first asked.
-func (h *Host) SetNVMLLibrary(path string) { h.nvmlLibrary = path }
+func (h *Host) SetNVMLLibrary(path string) {
+	if h.libraries == nil {
+		h.libraries = map[string]string{}
+	}
+	h.libraries[SettingNVML] = path
+}
 
 // SetNVML makes a snapshot, or an error, the answer of [Host.NVML]: a recorded
 // one, or that of a test.
 func (h *Host) SetNVML(n *NVML, err error) {
-	h.cache["nvml"] = cached[*nvmlSession]{&nvmlSession{snapshot: n, have: AllGroups}, err}
+	s := &nvmlSession{snapshot: n, have: AllGroups, at: aboutNode}
+	for i := 0; n != nil && i < len(n.GPUs); i++ {
+		s.at = i
+		s.note(stateIn(reflect.ValueOf(n.GPUs[i])))
+	}
+	h.cache["nvml"] = cached[*nvmlSession]{s, err}
 }
 
 // nvmlSession is NVML in this process: loaded once, never unloaded, since the
 // process ends with the run.
 type nvmlSession struct {
 	lib      nvml.Interface
+	path     string        // of the library
+	handle   uintptr       // of the library as listOf has opened it; 0: not yet
 	devices  []nvml.Device // nil for a GPU that gives no handle
 	has      map[string]bool
 	doing    func(string)
+	address  map[int]string // of GPUs by index: as the driver's files have them, if they are as many, until NVML gives it
 	snapshot *NVML
 	have     Group
+
+	at     int // index of the GPU that is asked; aboutNode
+	noting sync.Mutex
+	states map[int]error // what GPUs have said of themselves, see [Host.GPUsInState]; by index
 }
 
 // NVML asks NVML for some groups, those that it has not been asked for yet. It
@@ -45,25 +68,31 @@ func (h *Host) NVML(groups Group, doing func(call string)) (*NVML, error) {
 		s.read(missing)
 		s.have |= missing
 	}
+	s.spread()
 	return s.snapshot, nil
 }
 
-// openNVML finds the library.
+// GuardNVML has [Host.NVML] ask whether NVML may be started: that loads the driver's module,
+// if it is not there. An error is the answer in its place.
+func (h *Host) GuardNVML(may func() error) { h.mayNVML = may }
+
+// MayStartNVML is the answer of the guard, for a process that is about to ask NVML in
+// another one. nil: it may.
+func (h *Host) MayStartNVML() error {
+	if h.mayNVML == nil {
+		return nil
+	}
+	return h.mayNVML()
+}
+
+// openNVML finds the library and starts it.
 func (h *Host) openNVML(doing func(string)) (*nvmlSession, error) {
-	name := h.nvmlLibrary
-	if name == "" && h.root != "/" {
-		return nil, fmt.Errorf("load libnvidia-ml.so.1: %w below %s; NVML_LIBRARY names one", ErrOtherNode, h.root)
+	if err := h.MayStartNVML(); err != nil {
+		return nil, err
 	}
-	var opts []nvml.LibraryOption
-	if name != "" {
-		if err := guarded(name); err != nil {
-			return nil, fmt.Errorf("load %s of %s: %w", name, SettingNVML, err)
-		}
-		opts = append(opts, nvml.WithLibraryPath(name))
-	} else {
-		name = "libnvidia-ml.so.1"
-	}
-	return h.startNVML(nvml.New(opts...), name, doing)
+	return loadLibrary(h, &libNVML, 0, func(path string) (*nvmlSession, error) {
+		return h.startNVML(nvml.New(nvml.WithLibraryPath(path)), path, doing)
+	})
 }
 
 // startNVML loads the library and asks who the GPUs are. After an error no
@@ -72,7 +101,7 @@ func (h *Host) startNVML(lib nvml.Interface, name string, doing func(string)) (*
 	if doing == nil {
 		doing = func(string) {}
 	}
-	s := &nvmlSession{lib: lib, has: map[string]bool{}, doing: doing, snapshot: &NVML{Taken: time.Now()}}
+	s := &nvmlSession{lib: lib, path: name, has: map[string]bool{}, doing: doing, snapshot: &NVML{Taken: time.Now()}, at: aboutNode}
 	doing("nvmlInit")
 	if ret := s.lib.Init(); ret == nvml.ERROR_LIBRARY_NOT_FOUND {
 		return nil, fmt.Errorf("load %s: %w", name, ErrNoLibrary)
@@ -96,23 +125,59 @@ func (h *Host) startNVML(lib nvml.Interface, name string, doing func(string)) (*
 	if count.Value < 0 || count.Value > maxGPUs {
 		return nil, fmt.Errorf("nvmlDeviceGetCount: %d GPUs, want at most %d", count.Value, maxGPUs)
 	}
+	views, viewsErr := h.GPUViews()
+	s.address = inOrder(views, count.Value)
 	for i := range count.Value {
+		s.at = i
 		s.identify(i)
 	}
-	if views, err := h.GPUViews(); err == nil {
+	s.at = aboutNode
+	if viewsErr == nil {
 		nameLost(n, views)
 	}
 	return s, nil
 }
 
+// inOrder returns the addresses of the driver's GPUs by index, if there are as many as NVML
+// counts: both are in the order of the bus.
+func inOrder(views GPUViews, count int) map[int]string {
+	addresses := map[int]string{}
+	for _, d := range views.Driver {
+		if !d.Excluded {
+			addresses[len(addresses)] = d.Address
+		}
+	}
+	if len(addresses) != count {
+		return map[int]string{}
+	}
+	return addresses
+}
+
+// call announces a call, with the GPU that it is about: should the call never return the
+// GPU is what a report has to name.
+func (s *nvmlSession) call(symbol, who string) {
+	what := symbol + who
+	var i int
+	if _, err := fmt.Sscanf(who, "(%d", &i); err == nil && s.address[i] != "" {
+		what += fmt.Sprintf(" of gpu%d %s", i, s.address[i])
+	}
+	s.doing(what)
+}
+
 // nameLost gives those GPUs the PCI addresses that NVML cannot tell, if it is
-// clear which they are: the driver's own that NVML does not name.
+// clear which they are: the driver's own that NVML does not name. A GPU that could not
+// tell its UUID has the one that the driver's files tell.
 func nameLost(n *NVML, views GPUViews) {
 	named := map[string]bool{}
 	var lost []*GPU
 	for i := range n.GPUs {
-		if named[n.GPUs[i].PCI] = true; n.GPUs[i].PCI == "" {
-			lost = append(lost, &n.GPUs[i])
+		g := &n.GPUs[i]
+		if named[g.PCI] = true; g.PCI == "" {
+			lost = append(lost, g)
+		}
+		at := slices.IndexFunc(views.Driver, func(d DriverGPU) bool { return g.PCI != "" && d.Address == g.PCI && d.UUID != "" })
+		if g.UUID.Err != nil && at >= 0 {
+			g.UUID = Known(views.Driver[at].UUID)
 		}
 	}
 	var left []DriverGPU
@@ -144,17 +209,43 @@ func ask[T any](s *nvmlSession, symbol, who string, call func() (T, nvml.Return)
 	if !s.can(symbol) {
 		return Reading[T]{}
 	}
-	s.doing(symbol + who)
+	if err := s.stateOf(s.at); err != nil { // each further call could take its time, and could not know more
+		return Failed[T](err)
+	}
+	s.call(symbol, who)
 	v, ret := call()
 	switch ret {
 	case nvml.SUCCESS:
+		if err := implausible(symbol, who, v); err != nil {
+			return Failed[T](err)
+		}
 		return Known(v)
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH,
 		nvml.ERROR_VGPU_ECC_NOT_SUPPORTED, nvml.ERROR_DEPRECATED:
 		return Reading[T]{}
+	case nvml.ERROR_NO_PERMISSION:
+		if isValue(symbol) && !privileged() {
+			return Reading[T]{}
+		}
 	}
-	return Failed[T](&NVMLError{symbol + who, int(ret)})
+	err := &NVMLError{symbol + who, int(ret)}
+	s.note(err)
+	return Failed[T](err)
 }
+
+// isValue reports whether a call reads a value of a GPU. What NVML keeps from an ordinary
+// user is unknown to that user, and no fault of the GPU.
+func isValue(symbol string) bool {
+	return strings.Contains(symbol, "DeviceGet") && !strings.Contains(symbol, "HandleBy") || strings.Contains(symbol, "DeviceValidate")
+}
+
+// privileged reports whether the driver takes this process for an administrator's. It
+// does if that cannot be read: then a refusal stays an error.
+var privileged = sync.OnceValue(func() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) != nil || data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+})
 
 // can says whether the library has a function: a call of one that it has not
 // would end the process.
@@ -186,6 +277,14 @@ func as[T, U any](r Reading[U], change func(U) T) Reading[T] {
 }
 
 func text(r Reading[string]) Reading[string] { return as(r, oneLine) }
+
+// filled is a text that is not empty: an empty one names nothing.
+func filled(call string, r Reading[string]) Reading[string] {
+	if r.Known && r.Value == "" {
+		return Failed[string](fmt.Errorf("%s: empty", call))
+	}
+	return r
+}
 
 func is[N ~int32 | ~uint32 | ~uint64 | ~int](r Reading[N]) Reading[bool] {
 	return as(r, func(n N) bool { return n != 0 })
@@ -222,9 +321,11 @@ func (s *nvmlSession) identify(i int) {
 	pci := ask(s, s.either("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2"), who, d.GetPciInfo)
 	if pci.Known {
 		g.PCI = fmt.Sprintf("%04x:%02x:%02x.0", pci.Value.Domain, pci.Value.Bus, pci.Value.Device)
+		s.address[i] = g.PCI
 	}
-	g.Name = text(ask(s, "nvmlDeviceGetName", who, d.GetName))
-	g.UUID = text(ask(s, "nvmlDeviceGetUUID", who, d.GetUUID))
+	g.Name = filled("nvmlDeviceGetName"+who, text(ask(s, "nvmlDeviceGetName", who, d.GetName)))
+	g.UUID = filled("nvmlDeviceGetUUID"+who, text(ask(s, "nvmlDeviceGetUUID", who, d.GetUUID)))
+	g.NameErr = cmp.Or(g.Name.Err, g.UUID.Err)
 	if pci.Err != nil && g.Name.Err != nil && g.UUID.Err != nil {
 		s.add(nil, GPU{Index: i, Err: pci.Err})
 		return
@@ -233,6 +334,9 @@ func (s *nvmlSession) identify(i int) {
 	g.Minor = ask(s, "nvmlDeviceGetMinorNumber", who, d.GetMinorNumber)
 	g.VBIOS = text(ask(s, "nvmlDeviceGetVbiosVersion", who, d.GetVbiosVersion))
 	g.Inforom = text(ask(s, "nvmlDeviceGetInforomImageVersion", who, d.GetInforomImageVersion))
+	g.VGPU = as(ask(s, "nvmlDeviceGetVirtualizationMode", who, d.GetVirtualizationMode), func(m nvml.GpuVirtualizationMode) bool {
+		return m == nvml.GPU_VIRTUALIZATION_MODE_VGPU
+	})
 	s.add(d, g)
 }
 
@@ -246,10 +350,12 @@ func (s *nvmlSession) read(groups Group) {
 	if s.doing == nil {
 		s.doing = func(string) {}
 	}
+	defer func() { s.at = aboutNode }()
 	for i, d := range s.devices {
-		if d == nil {
+		if d == nil || s.stateOf(i) != nil {
 			continue
 		}
+		s.at = i
 		q := query{s, &s.snapshot.GPUs[i], d, fmt.Sprintf("(%d)", i)}
 		for _, part := range parts {
 			if groups&part.group != 0 {
@@ -284,17 +390,31 @@ func (q query) scopedFields(ids []scoped) []Reading[int64] {
 		case !all.Known:
 			out[i].Err = all.Err
 		case ret == nvml.SUCCESS:
-			out[i] = fieldValue(call, v)
+			if out[i] = fieldValue(call, ids[i].id, v); out[i].Known {
+				if err := fieldBounds[ids[i].id].exceeded(call, uint64(max(out[i].Value, 0))); err != nil {
+					out[i] = Failed[int64](err)
+				}
+			}
+		case ret == nvml.ERROR_NO_PERMISSION && !privileged():
 		case ret != nvml.ERROR_NOT_SUPPORTED && ret != nvml.ERROR_INVALID_ARGUMENT && ret != nvml.ERROR_DEPRECATED: // the first two: not known to this driver
-			out[i].Err = &NVMLError{call, int(ret)}
+			err := &NVMLError{call, int(ret)}
+			q.s.note(err)
+			out[i].Err = err
 		}
 	}
 	return out
 }
 
-func fieldValue(call string, v nvml.FieldValue) Reading[int64] {
+// signedFields are margins, which are negative in 32 bits whatever type a driver gives them.
+var signedFields = []uint32{nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT}
+
+func fieldValue(call string, id uint32, v nvml.FieldValue) Reading[int64] {
 	raw := binary.NativeEndian.Uint64(v.Value[:])
-	switch nvml.ValueType(v.ValueType) {
+	kind := nvml.ValueType(v.ValueType)
+	if slices.Contains(signedFields, id) && kind != nvml.VALUE_TYPE_UNSIGNED_SHORT && kind != nvml.VALUE_TYPE_DOUBLE {
+		kind = nvml.VALUE_TYPE_SIGNED_INT
+	}
+	switch kind {
 	case nvml.VALUE_TYPE_UNSIGNED_INT:
 		return Known(int64(uint32(raw)))
 	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
@@ -323,6 +443,8 @@ func (h *Host) SetPersistence(gpu int, doing func(string)) error {
 		if doing != nil {
 			s.doing = doing
 		}
+		s.at = gpu
+		defer func() { s.at = aboutNode }()
 		r := ask(s, "nvmlDeviceSetPersistenceMode", fmt.Sprintf("(%d)", gpu), func() (bool, nvml.Return) {
 			return true, s.devices[gpu].SetPersistenceMode(nvml.FEATURE_ENABLED)
 		})

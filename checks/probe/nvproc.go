@@ -95,3 +95,18 @@ func gpuUUID(value string) string {
 	}
 	return ""
 }
+
+// GPUMemoryOnline reports whether the NVIDIA kernel module has given the memory of a
+// GPU to the kernel as a NUMA node, as on GH200.
+func (h *Host) GPUMemoryOnline(pci string) bool {
+	data, err := h.readFile(nvProc + "/gpus/" + pci + "/numa_status")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		if key, v, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == "Status" {
+			return strings.TrimSpace(v) == "online"
+		}
+	}
+	return false
+}

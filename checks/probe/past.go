@@ -50,15 +50,8 @@ func (h *Host) answers(dir string) bool {
 	if h.deadPast[dir] || h.stuckAt(dir) != nil {
 		return false
 	}
-	done := make(chan struct{})
-	go func() {
-		_, _ = os.Lstat(h.Path(dir))
-		close(done)
-	}()
-	select {
-	case <-done:
+	if inTime(answerLimit, func() { _, _ = os.Lstat(h.Path(dir)) }) {
 		return true
-	case <-time.After(answerLimit):
 	}
 	if h.deadPast == nil {
 		h.deadPast = map[string]bool{}

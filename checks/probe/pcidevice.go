@@ -95,14 +95,6 @@ func (h *Host) Slot(d PCIDevice) (port PCIDevice, found bool) {
 	return h.PCIDevice(d.Path[len(d.Path)-1]), true
 }
 
-// SlotLanes is how many lanes the port has that a device on the PCI bus is
-// plugged into: its own share of them, where a slot is split. known is false
-// where there is no such port, or one that does not tell.
-func (h *Host) SlotLanes(address string) (lanes int, known bool) {
-	port, found := h.Slot(h.PCIDevice(address))
-	return port.MaxWidth, found && port.MaxWidth > 0
-}
-
 // isVF says whether a device is a virtual function, whose physical one is on this
 // node, too.
 func (h *Host) isVF(address string) bool {

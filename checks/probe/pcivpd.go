@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,10 +15,38 @@ const vpdSize = 1 << 10
 // product data have SW_MNG, by which Fabric Manager finds it. Root is told; who is not,
 // or where there are no such data, is told that it is none.
 func (h *Host) SwitchManager(pci string) bool {
-	is, _ := once(h, "vpd "+pci, func() (bool, error) {
+	return bytes.Contains(h.vpd(pci), []byte("SW_MNG"))
+}
+
+// BoardSerial is the serial number of a board by its vital product data, "" if it has none
+// or cannot be read.
+func (h *Host) BoardSerial(pci string) string { return vpdField(h.vpd(pci), "SN") }
+
+func (h *Host) vpd(pci string) []byte {
+	data, _ := once(h, "vpd "+pci, func() ([]byte, error) {
 		buf := make([]byte, vpdSize)
 		n, err := readAt(unix.AT_FDCWD, h.Path(pciDevices+"/"+pci+"/vpd"), buf)
-		return err == nil && bytes.Contains(buf[:n], []byte("SW_MNG")), err
+		return buf[:max(n, 0)], err
 	})
-	return is
+	return data
+}
+
+// vpdField finds a keyword of the read-only part of vital product data: PCI Local Bus
+// Specification 3.0, appendix I. Each resource has a tag and a length of two bytes, each
+// keyword two letters and a length of one byte.
+func vpdField(data []byte, keyword string) string {
+	const large, readOnly = 0x80, 0x90
+	for len(data) >= 3 && data[0]&large != 0 {
+		end := min(len(data), 3+int(data[1])+int(data[2])<<8)
+		part := data[3:end]
+		for data[0] == readOnly && len(part) >= 3 {
+			stop := min(len(part), 3+int(part[2]))
+			if string(part[:2]) == keyword {
+				return strings.TrimSpace(strings.Trim(string(part[3:stop]), "\x00"))
+			}
+			part = part[stop:]
+		}
+		data = data[end:]
+	}
+	return ""
 }

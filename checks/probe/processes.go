@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"slices"
@@ -252,4 +253,30 @@ func validUTF8(data []byte) []byte {
 		i += n
 	}
 	return data
+}
+
+// NoProcess says whether there is surely no process with that number now.
+func (h *Host) NoProcess(pid int) bool {
+	_, err := os.Lstat(h.Path("/proc/" + strconv.Itoa(pid)))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// firstPIDs is the name of the kernel's first PID namespace, whose numbers drivers use.
+const firstPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO of include/linux/proc_ns.h
+
+// InContainer reports whether this is another PID namespace than the kernel's first: /proc
+// does not show the node's own processes. A namespace that cannot be read is the first.
+func (h *Host) InContainer() bool {
+	name, err := os.Readlink(h.Path("/proc/self/ns/pid"))
+	return err == nil && name != firstPIDs
+}
+
+// SeesAllProcesses says whether /proc shows every process of the node: to root, outside
+// of containers. A recorded node that does not say shows all if it has recorded any.
+func (h *Host) SeesAllProcesses() bool {
+	name, err := os.Readlink(h.Path("/proc/self/ns/pid"))
+	if h.root != "/" && err != nil {
+		return !h.NoProcess(1)
+	}
+	return err == nil && name == firstPIDs && (os.Geteuid() == 0 || h.root != "/")
 }

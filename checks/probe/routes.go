@@ -4,32 +4,45 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"maps"
 	"strings"
 )
 
 // DefaultRoutes are the network interfaces over which the node reaches whatever is
 // not near, and those that these are made of: a bond's members, what a VLAN lies
-// on. From /proc/net/route and ipv6_route; what is not there has none.
-func (h *Host) DefaultRoutes() (map[string]bool, error) {
-	return once(h, "default routes", func() (map[string]bool, error) {
-		set := map[string]bool{}
+// on. From /proc/net/route, the main table, and ipv6_route, which has the routes of
+// all tables and those that routers advertise; what is not there has none.
+func (h *Host) DefaultRoutes() (DefaultRoutes, error) {
+	return once(h, "default routes", func() (DefaultRoutes, error) {
+		routes := DefaultRoutes{V4: map[string]bool{}, V6: map[string]bool{}}
 		for _, f := range []struct {
 			path  string
+			set   map[string]bool
 			parse func([]byte) []string
-		}{{"/proc/net/route", parseRoutes}, {"/proc/net/ipv6_route", parseRoutes6}} {
+		}{{"/proc/net/route", routes.V4, parseRoutes}, {"/proc/net/ipv6_route", routes.V6, parseRoutes6}} {
 			data, err := h.readFile(f.path)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
 			if err != nil {
-				return nil, err
+				return DefaultRoutes{}, err
 			}
 			for _, dev := range f.parse(data) {
-				h.withLower(dev, set)
+				h.withLower(dev, f.set)
 			}
 		}
-		return set, nil
+		return routes, nil
 	})
+}
+
+// DefaultRoutes are interfaces by the protocol of the route.
+type DefaultRoutes struct{ V4, V6 map[string]bool }
+
+// All has those of either.
+func (r DefaultRoutes) All() map[string]bool {
+	all := maps.Clone(r.V4)
+	maps.Copy(all, r.V6)
+	return all
 }
 
 // withLower adds an interface and those it is made of: /sys/class/net/bond0/lower_eth0.

@@ -36,11 +36,14 @@ func (h *Host) Kill(p Process) error {
 // (slurmd), a thread of the kernel, or a daemon of Slurm's, with which all jobs
 // of the node would end.
 func (h *Host) Spared(pid int) (why string) {
-	if pid <= 1 || pid == os.Getpid() || pid == os.Getppid() {
+	if pid <= 1 {
 		return sparedSelf
 	}
-	if h.root != "/" {
+	if h.root != "/" { // another node's: ours has a number of its own there
 		return ""
+	}
+	if pid == os.Getpid() || pid == os.Getppid() {
+		return sparedSelf
 	}
 	s, err := h.jobScan(JobRef{})
 	if err != nil {

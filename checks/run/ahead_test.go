@@ -37,7 +37,7 @@ func TestWorkersAreStartedAsBefore(t *testing.T) {
 	}
 }
 
-func TestNoWorkerIsStartedBesideACorpse(t *testing.T) {
+func TestNoWorkerIsStartedBesideAStuckProcess(t *testing.T) {
 	t.Parallel()
 	dir := stateDirOf(t)
 	p := aheadPool(t, dir, "prolog")
@@ -46,7 +46,7 @@ func TestNoWorkerIsStartedBesideACorpse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.ledger.add(Corpse{PID: os.Getpid(), Start: st.start, Lane: checks.NVML, Step: "check_gpu_count"})
+	p.ledger.add(StuckProcess{PID: os.Getpid(), Start: st.start, Lane: checks.NVML, Step: "check_gpu_count"})
 	p.keepLedger()
 	p = aheadPool(t, dir, "prolog")
 	if p.StartAsBefore(); p.Pid(checks.NVML) != 0 {

@@ -137,9 +137,9 @@ func (c *client) readLine() ([]byte, error) {
 	}
 }
 
-// obituary says how a worker ended that did not answer, and in what; it is killed
+// died says how a worker ended that did not answer, and in what; it is killed
 // if it has not ended yet.
-func (c *client) obituary(cause error, doing string) string {
+func (c *client) howItDied(cause error, doing string) string {
 	grace := termGrace
 	if errors.Is(cause, io.EOF) { // it ends: on a loaded node its status takes a while
 		grace = endGrace

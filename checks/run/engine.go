@@ -255,12 +255,22 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 			o.hung.For.Round(100*time.Millisecond), inCall(o.hung), s.Bound))
 	case o.hung != nil && isSlow(o.hung):
 		r.Took = o.hung.For
-		could("probe.slow", fmt.Sprintf("slow: after %s in %s, and still going on", o.hung.For.Round(100*time.Millisecond), o.hung.Doing))
+		call, _ := hungCall(o.hung.Doing)
+		could("probe.slow", fmt.Sprintf("slow: after %s in %s, and still going on", o.hung.For.Round(100*time.Millisecond), call))
 	case o.hung != nil:
 		r.Took = o.hung.For
+		device, of := HungDevice(s.Lane, o.hung.Doing), ""
+		if device.PCI != "" {
+			of = device.String() + ": "
+		}
 		r.Findings = []checks.Finding{{
-			Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode,
-			Message: fmt.Sprintf("%s:  hung (%s)", name, Describe(o.hung)),
+			Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Device: device,
+			Message: fmt.Sprintf("%s:  %shung (%s)", name, of, Describe(o.hung)),
+		}}
+	case o.died != "" && o.crashes >= crashesFail:
+		r.Findings = []checks.Finding{{
+			Code: "probe.crashed", Severity: checks.Fail, Remedy: checks.RebootNode,
+			Message: fmt.Sprintf("%s:  the driver's library crashes in each of the last %d runs: %s", name, crashesFail, o.died),
 		}}
 	case o.died != "":
 		could("probe.died", o.died)
@@ -275,6 +285,14 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 			break
 		}
 		r.Took, r.Findings, r.Earlier = resp.Took, resp.Findings, resp.Known
+	}
+	theirs := checks.OfLBNL(name)
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		f.Remedy = checks.RemedyOf(*f)
+		if !theirs || strings.HasPrefix(f.Code, "probe.") { // in their own words LBNL NHC's checks are known
+			f.Check = name
+		}
 	}
 	return r
 }
@@ -292,7 +310,8 @@ func inCall(h *checks.Hung) string {
 	if h.Doing == "" {
 		return ""
 	}
-	return ", in " + h.Doing
+	call, _ := hungCall(h.Doing)
+	return ", in " + call
 }
 
 // isSlow reports whether a library that did not answer in time still made new calls
@@ -305,8 +324,8 @@ func isSlow(h *checks.Hung) bool { return h.Moved }
 // to run, so that a reason made of them does not change while the hang lasts.
 func Describe(h *checks.Hung) string {
 	var parts []string
-	if h.Doing != "" {
-		parts = append(parts, "in "+h.Doing)
+	if call, _ := hungCall(h.Doing); call != "" {
+		parts = append(parts, "in "+call)
 	}
 	who := fmt.Sprintf("process %d", h.PID)
 	if h.State != "" {

@@ -118,7 +118,7 @@ func FuzzLedger(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		l := new(Ledger)
 		err := l.parse(data)
-		for _, c := range l.Corpses() {
+		for _, c := range l.StuckProcesses() {
 			if err != nil || c.PID <= 0 || !alive(c.PID, c.Start) {
 				t.Errorf("%+v, %v", c, err)
 			}

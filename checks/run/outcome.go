@@ -16,7 +16,10 @@ type Outcome struct {
 	answer *Response
 	hung   *checks.Hung // no answer in time
 	died   string       // how the worker ended instead of answering
-	lost   string       // why the request was not carried out at all
+	// crashes counts the runs in a row, with this one, in which the library of the lane
+	// ended a worker; 0 if that is not known.
+	crashes int
+	lost    string // why the request was not carried out at all
 }
 
 func answered(r *Response) Outcome { return Outcome{answer: r} }

@@ -36,6 +36,8 @@ type Pool struct {
 	vars    Vars
 	guarded *Guarded
 	version int // of vars; a worker is told when it has an older one
+
+	answered, crashed bool // NVML's library has answered a check; it has ended a worker
 }
 
 // NewPool makes a pool without any worker yet.
@@ -179,9 +181,9 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 	}
 	defer p.claim(lane)()
 	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *Request) bool {
-		corpse, found := p.ledger.Find(lane, r.Line)
+		stuck, found := p.ledger.Find(lane, r.Line)
 		if found {
-			emit(r, hung(corpse.Hung()))
+			emit(r, hung(stuck.Hung()))
 		}
 		return found
 	})
@@ -248,6 +250,11 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 		}
 		switch {
 		case err == nil:
+			if c.lane == checks.NVML && r.Op == OpCheck {
+				p.mu.Lock()
+				p.answered = true
+				p.mu.Unlock()
+			}
 			emit(r, answered(resp))
 			if resp.Worn && !resp.Spent {
 				c.worn = true
@@ -282,9 +289,13 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			emit(r, hung(hang))
 			return i + 1, true
 		default:
-			how := c.obituary(err, doing)
+			how := c.howItDied(err, doing)
 			p.bury(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // its children
-			emit(r, died(how))
+			o := died(how)
+			if c.inLibrary(doing) {
+				o.crashes = p.countCrash()
+			}
+			emit(r, o)
 			return i + 1, true
 		}
 	}
@@ -307,13 +318,13 @@ func (p *Pool) bury(c *client, step string, hung *checks.Hung) {
 		return
 	}
 	hung.Stuck = true
-	p.ledger.add(corpses(left, c.lane, step, hung)...)
+	p.ledger.add(stuckProcesses(left, c.lane, step, hung)...)
 }
 
-// corpses describes the processes that survived SIGKILL; the first that sleeps
+// stuck processes describes the processes that survived SIGKILL; the first that sleeps
 // uninterruptibly becomes the face of the hang.
-func corpses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []Corpse {
-	var out []Corpse
+func stuckProcesses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []StuckProcess {
+	var out []StuckProcess
 	face := false
 	for _, pid := range pids {
 		st, err := readStat(pid)
@@ -325,7 +336,7 @@ func corpses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []Cor
 			hung.PID, hung.State, hung.Wchan = pid, state, w
 			face = state == "D"
 		}
-		out = append(out, Corpse{PID: pid, Start: st.start, Lane: lane, Step: step, Doing: hung.Doing, State: state, Wchan: w, Since: time.Now().Truncate(time.Second)})
+		out = append(out, StuckProcess{PID: pid, Start: st.start, Lane: lane, Step: step, Doing: hung.Doing, State: state, Wchan: w, Since: time.Now().Truncate(time.Second)})
 	}
 	return out
 }
@@ -364,7 +375,7 @@ func (p *Pool) Pid(lane checks.Lane) int {
 // the first of them.
 func (p *Pool) Bury(pids []int, lane checks.Lane, step string) *checks.Hung {
 	hung := &checks.Hung{Stuck: true}
-	p.ledger.add(corpses(pids, lane, step, hung)...)
+	p.ledger.add(stuckProcesses(pids, lane, step, hung)...)
 	p.keepLedger()
 	return hung
 }

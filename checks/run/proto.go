@@ -99,7 +99,8 @@ type Vars struct {
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,
 	Profiles     []byte `json:"profiles,omitempty"`      // and their text, which is known to be right
 
-	Slurm *probe.SlurmGPUs `json:"slurm,omitempty"` // what Slurm's configuration says of the node; nil: nothing
+	Slurm      *probe.SlurmGPUs `json:"slurm,omitempty"`       // what Slurm's configuration says of the node; nil: nothing
+	WantedGPUs int              `json:"wanted_gpus,omitempty"` // see checks.Env.WantedGPUs
 }
 
 // Response is one line on a worker's response descriptor.
@@ -128,7 +129,7 @@ type Response struct {
 	Doubts   []string          `json:"doubts,omitempty"`   // count: what could not be read
 	Records  []probe.Record    `json:"records,omitempty"`  // recall
 	Jobs     []string          `json:"jobs,omitempty"`     // jobs; ask, nodes: names
-	Lines    [][]byte          `json:"lines,omitempty"`    // notes; open: the ledger, and the file that was asked for
+	Lines    [][]byte          `json:"lines,omitempty"`    // notes; open: the ledger, the crashes, and the file that was asked for
 	Programs []Program         `json:"programs,omitempty"` // programs
 	Text     string            `json:"text,omitempty"`     // ask: for a person
 

@@ -58,7 +58,7 @@ func TestLedgerConcurrent(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			p := newTestPool(t, dir)
-			p.ledger.add(Corpse{PID: os.Getpid(), Start: self.start, Lane: checks.Local, Step: fmt.Sprint(i)})
+			p.ledger.add(StuckProcess{PID: os.Getpid(), Start: self.start, Lane: checks.Local, Step: fmt.Sprint(i)})
 			p.keepLedger()
 			for _, w := range p.Warnings() {
 				t.Error(w)
@@ -66,7 +66,7 @@ func TestLedgerConcurrent(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := len(newTestPool(t, dir).Ledger().Corpses()); n != 8 {
-		t.Errorf("%d corpses, want 8", n)
+	if n := len(newTestPool(t, dir).Ledger().StuckProcesses()); n != 8 {
+		t.Errorf("%d stuck processes, want 8", n)
 	}
 }

@@ -228,8 +228,8 @@ func TestHangKilled(t *testing.T) {
 	if h == nil || h.Stuck || h.Doing != "rogue sleep" {
 		t.Errorf("hung = %+v, want one that could be killed, in \"rogue sleep\"", h)
 	}
-	if n := len(p.Ledger().Corpses()); n != 0 {
-		t.Errorf("%d corpses in the ledger, want none", n)
+	if n := len(p.Ledger().StuckProcesses()); n != 0 {
+		t.Errorf("%d stuck processes in the ledger, want none", n)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestHangStuck(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(group, "freezer.state"), []byte("THAWED"), 0); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return len(newTestPool(t, state).Ledger().Corpses()) == 0 })
+	waitFor(t, func() bool { return len(newTestPool(t, state).Ledger().StuckProcesses()) == 0 })
 	third := newTestPool(t, state)
 	rec = &recorder{stopAt: -1}
 	e = &Engine{Pool: third, Deadline: time.Now().Add(10 * time.Second)}

@@ -27,6 +27,8 @@ type memoryState struct {
 	kind  string
 	lanes []checks.Lane // that the last run of the kind has needed
 	end   time.Time     // of the run
+
+	crashes bool // earlier runs have crashed, see countCrash
 }
 
 // ErrNoState reports that the run has no directory to remember in.
@@ -68,12 +70,14 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *Holder, doubts []error, 
 	for _, d := range resp.Doubts {
 		doubts = append(doubts, errors.New(d))
 	}
-	ledger, lanes := append(resp.Lines, nil, nil)[0], append(resp.Lines, nil, nil)[1]
+	lines := append(resp.Lines, nil, nil, nil)
+	ledger, lanes := lines[0], lines[2]
 	if err := p.ledger.parse(ledger); err != nil {
 		doubts = append(doubts, fmt.Errorf("read %s: %w", filepath.Join(dir, ledgerFile), err))
 	}
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
+	p.state.crashes = len(lines[1]) > 0
 	for word := range strings.FieldsSeq(string(lanes)) {
 		if l := checks.Lane(word); l.Vendor() {
 			p.state.lanes = append(p.state.lanes, l)

@@ -102,18 +102,18 @@ func TestLedgerGarbage(t *testing.T) {
 	if err != nil || len(doubts) != 1 || !strings.Contains(doubts[0].Error(), path) {
 		t.Errorf("%v, %v, want one doubt that names the file", doubts, err)
 	}
-	if len(p.Ledger().Corpses()) != 0 {
-		t.Error("corpses out of garbage")
+	if len(p.Ledger().StuckProcesses()) != 0 {
+		t.Error("stuck processes out of garbage")
 	}
 	st, err := readStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.ledger.add(Corpse{PID: os.Getpid(), Start: st.start, Lane: checks.Local}, Corpse{PID: 1 << 30})
+	p.ledger.add(StuckProcess{PID: os.Getpid(), Start: st.start, Lane: checks.Local}, StuckProcess{PID: 1 << 30})
 	if p.keepLedger(); len(p.Warnings()) > 0 {
 		t.Error(p.Warnings())
 	}
-	if list := newTestPool(t, dir).Ledger().Corpses(); len(list) != 1 || list[0].PID != os.Getpid() {
+	if list := newTestPool(t, dir).Ledger().StuckProcesses(); len(list) != 1 || list[0].PID != os.Getpid() {
 		t.Errorf("%+v, want the process that is there", list)
 	}
 }

@@ -41,9 +41,9 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 	unix.CloseOnExec(pageFd)
 	w := &worker{
 		page: openPage(pageFd),
-		host: probe.NewHost(root),
+		host: guarded(root),
 		out:  os.NewFile(responseFd, "responses"),
-		logs: map[string]*os.File{},
+		logs: map[string]openedLog{},
 
 		platforms: platforms,
 	}
@@ -95,11 +95,13 @@ type worker struct {
 	host *probe.Host
 	out  io.Writer
 	page page
-	logs map[string]*os.File
+	logs map[string]openedLog
 
-	vars      Vars              // as last told
-	root      string            // of the node that host is
-	states    []checks.GPUState // see gpuStates
+	vars      Vars                // as last told
+	root      string              // of the node that host is
+	states    []checks.GPUState   // see gpuStates
+	ports     []checks.PortAnswer // see askPorts
+	asked     map[string]bool
 	platforms func(file string, data []byte) checks.PlatformOf
 }
 
@@ -190,10 +192,18 @@ func (w *worker) tell(v Vars) {
 // the lines behind it, also where the worker has not been told yet.
 func (w *worker) lookAt(root string) {
 	if root != w.root {
-		w.host, w.root, w.states = probe.NewHost(root), root, nil
+		w.host, w.root, w.states = guarded(root), root, nil
+		w.ports, w.asked = nil, nil
 		w.host.SetPast(w.vars.Past, w.vars.Spare)
 		w.host.SetStuck(w.vars.Stuck)
 	}
+}
+
+// guarded is the node below a root. To look at it loads no driver that was unloaded.
+func guarded(root string) *probe.Host {
+	h := probe.NewHost(root)
+	checks.GuardDriver(h)
+	return h
 }
 
 func (w *worker) check(req *Request) *Response {
@@ -224,7 +234,8 @@ func (w *worker) check(req *Request) *Response {
 		env.Deadline = time.Now().Add(d)
 	}
 	if req.Op == OpCheck {
-		findings := c.Run(context.Background(), env)
+		findings := env.Look(context.Background(), req.Name, c)
+		env.Locate(findings)
 		return &Response{Findings: append(findings, env.NotDone()...)}
 	}
 	test, ok := c.(checks.Bounded)
@@ -253,10 +264,15 @@ func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 		Hold:     w.vars.Hold,
 		Doing:    w.doing(req),
 		Slurm:    w.vars.Slurm,
+
+		WantedGPUs: w.vars.WantedGPUs,
 	}
 	env.GPUStates = func() []checks.GPUState {
 		env.At("ask NVML for the state of the GPUs")
-		return w.gpuStates(context.Background(), vars["NVML_LIBRARY"], statesWithin(req.Timeout))
+		return w.gpuStates(context.Background(), vars, statesWithin(req.Timeout))
+	}
+	env.AskPorts = func(ask []checks.PortAnswer, limit time.Duration) []checks.PortAnswer {
+		return w.askPorts(context.Background(), ask, limit)
 	}
 	if w.platforms != nil {
 		env.Platform = w.platforms(w.vars.ProfilesFile, w.vars.Profiles)
@@ -277,7 +293,7 @@ func (w *worker) facts(req *Request) []probe.Fact {
 	case checks.DCGM:
 		return w.host.DescribeDCGM()
 	default:
-		return w.host.Describe()
+		return append(w.host.Describe(), w.host.DescribeLibraries(context.Background())...)
 	}
 }
 

@@ -71,51 +71,22 @@ func fileInfo(st fs.FileInfo) *FileInfo {
 }
 
 func (w *worker) append(req *Request) *Response {
-	f := w.logs[req.Path]
-	if f == nil {
-		flags := os.O_WRONLY | os.O_APPEND | unix.O_NOCTTY
-		if req.Trunc {
-			flags |= os.O_TRUNC
-		}
+	resp := &Response{}
+	log, ok := w.logs[req.Path]
+	if !ok {
 		var err error
-		if f, err = openLog(req.Path, flags); err != nil {
+		if log, err = openLog(req.Path, req.Trunc); err != nil {
 			return &Response{Err: pathError("open", req.Path, err)}
 		}
-		w.logs[req.Path] = f
+		w.logs[req.Path] = log
+	}
+	if log.shared {
+		resp.File = &FileInfo{Path: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), log.Fd())}
 	}
 	if len(req.Data) > 0 {
-		if _, err := f.Write(req.Data); err != nil {
+		if _, err := log.Write(req.Data); err != nil {
 			return &Response{Err: pathError("write", req.Path, err)}
 		}
 	}
-	return &Response{}
-}
-
-// logMode is the mode of a log that a run creates: it names users, and processes and
-// files of their jobs. A log that exists keeps its mode.
-const logMode = 0o640
-
-// openLog opens a log, and creates it if there is none, with logMode whatever the
-// umask is.
-func openLog(path string, flags int) (*os.File, error) {
-	f, err := os.OpenFile(path, flags, 0)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return f, err
-	}
-	f, err = os.OpenFile(path, flags|os.O_CREATE|os.O_EXCL, logMode)
-	if errors.Is(err, fs.ErrExist) { // another run was faster, or a link leads nowhere
-		return os.OpenFile(path, flags|os.O_CREATE, logMode)
-	}
-	if err == nil {
-		_ = f.Chmod(logMode) // a file system without modes has none to set
-	}
-	return f, err
-}
-
-// pathError renders err as "verb path: why", whatever wrapping it came in.
-func pathError(verb, path string, err error) string {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pe.Err
-	}
-	return fmt.Sprintf("%s %s: %v", verb, path, err)
+	return resp
 }

@@ -16,6 +16,7 @@ import (
 // The questions of a person, Request.Name of [OpAsk].
 const (
 	AskExplain   = "explain"   // what an Xid means: the words are a code or a line
+	AskMessage   = "message"   // what a message, a code or a counter means
 	AskBaselines = "baselines" // what active tests have learned
 	AskNames     = "names"     // the nodes that have a memory below the directories of Places
 	AskClear     = "clear"     // acknowledge errors: Path is one of the kinds below
@@ -43,6 +44,8 @@ func (w *worker) ask(req *Request) *Response {
 	switch req.Name {
 	case AskExplain:
 		resp.Text, err = checks.ExplainXid(env, strings.Join(req.Args, " "))
+	case AskMessage:
+		resp.Text, err = checks.Explain(env, strings.Join(req.Args, " "))
 	case AskBaselines:
 		resp.Baselines, err = checks.Baselines(env)
 	case AskNames:

@@ -18,7 +18,7 @@ func (w *worker) count(req *Request) *Response {
 		if err != nil {
 			return &Response{Doubts: []string{err.Error()}}
 		}
-		return &Response{Counters: checks.GPUCounters(n)}
+		return &Response{Counters: checks.GPUCounters(n), Findings: env.LostGPUs()}
 	}
 	resp := &Response{}
 	doubt := func(err error) {

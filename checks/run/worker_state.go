@@ -99,7 +99,8 @@ func (d stateDir) begin(req *Request) *Response {
 	}
 	ledger, err := d.load(ledgerFile)
 	trouble(err)
-	resp.Lines = append(resp.Lines, ledger)
+	crashes, _ := d.load(crashFile) // without it nothing is forgotten
+	resp.Lines = append(resp.Lines, ledger, crashes)
 	if req.Name != "" {
 		lanes, _ := d.load(req.Name) // without it workers are started when they are needed
 		resp.Lines = append(resp.Lines, lanes)
@@ -179,7 +180,7 @@ const ledgerWait = 400 * time.Millisecond
 // bury adds stuck processes to the ledger and drops those that have ended. Runs
 // overlap: what another run has entered meanwhile is kept.
 func (d stateDir) bury(data []byte) error {
-	var fresh, all []Corpse
+	var fresh, all []StuckProcess
 	if err := json.Unmarshal(data, &fresh); err != nil {
 		return fmt.Errorf("write ledger: %w", err)
 	}
@@ -192,7 +193,7 @@ func (d stateDir) bury(data []byte) error {
 	if old, err := d.load(ledgerFile); err == nil {
 		_ = json.Unmarshal(old, &all) // garbage is written anew
 	}
-	all = slices.DeleteFunc(append(all, fresh...), func(c Corpse) bool { return !alive(c.PID, c.Start) })
+	all = slices.DeleteFunc(append(all, fresh...), func(c StuckProcess) bool { return !alive(c.PID, c.Start) })
 	data, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode ledger: %w", err)

@@ -36,14 +36,17 @@ func statesWithin(timeout time.Duration) time.Duration {
 }
 
 // gpuStates asks the driver, at most once a run. nil: nobody knows.
-func (w *worker) gpuStates(ctx context.Context, library string, limit time.Duration) []checks.GPUState {
-	if w.states != nil || statesOlderThan(statesLimit+time.Second) {
+func (w *worker) gpuStates(ctx context.Context, vars map[string]string, limit time.Duration) []checks.GPUState {
+	if w.states != nil || olderThan(StatesName, statesLimit+time.Second) {
 		return w.states
 	}
 	w.states = []checks.GPUState{}
+	if w.host.MayStartNVML() != nil {
+		return w.states
+	}
 	host := probe.NewHost("/") // also where the checks look at another node
 	x := host.Run(ctx, probe.Command{
-		Argv:    []string{WorkerName, StatesName, w.root, library},
+		Argv:    []string{WorkerName, StatesName, w.root, vars[probe.SettingNVML], vars[probe.SettingLibraryDirs]},
 		Program: "/proc/self/exe", Timeout: limit, Output: 1 << 20,
 	})
 	if x.Status != 0 || json.Unmarshal(x.Output, &w.states) != nil {
@@ -52,16 +55,16 @@ func (w *worker) gpuStates(ctx context.Context, library string, limit time.Durat
 	return w.states
 }
 
-// statesOlderThan says whether such a process of an earlier run still hangs: another
-// would only hang beside it. One that is younger belongs to a run that is asking now,
+// olderThan says whether a process of this name of an earlier run still hangs: another would
+// only hang beside it. One that is younger belongs to a run that is asking now,
 // one of somebody else is none of ours.
-func statesOlderThan(age time.Duration) bool {
+func olderThan(name string, age time.Duration) bool {
 	procs, err := probe.NewHost("/").Processes()
 	if err != nil {
 		return true
 	}
 	for _, p := range procs {
-		if p.UID != uint32(os.Geteuid()) || !strings.HasPrefix(p.Args, WorkerName+" "+StatesName) || !probe.NewHost("/").OwnAccord(p.PID) {
+		if p.UID != uint32(os.Geteuid()) || !strings.HasPrefix(p.Args, WorkerName+" "+name) || !probe.NewHost("/").OwnAccord(p.PID) {
 			continue
 		}
 		if st, err := readStat(p.PID); err == nil && sinceStart(st.start) > age {
@@ -81,21 +84,21 @@ func sinceStart(start uint64) time.Duration {
 // init keeps what hangs on the first thread: a killed process of which another one
 // hangs has no name any more by which a later run would know it.
 func init() {
-	if len(os.Args) > 1 && os.Args[0] == WorkerName && os.Args[1] == StatesName {
+	if len(os.Args) > 1 && os.Args[0] == WorkerName && (os.Args[1] == StatesName || os.Args[1] == PortsName) {
 		runtime.LockOSThread()
 	}
 }
 
 // PrintStates is the main function of that process. Its standard output is for
 // the answer alone: a C library may print, too, and does so elsewhere.
-func PrintStates(root, library string) int {
+func PrintStates(root, library, dirs string) int {
 	fd, err := unix.Dup(1)
 	if err != nil || unix.Dup3(2, 1, 0) != nil {
 		return 1
 	}
 	out := os.NewFile(uintptr(fd), "answer")
 	host := probe.NewHost(root)
-	host.SetNVMLLibrary(library)
+	host.SetLibraries(map[string]string{probe.SettingNVML: library, probe.SettingLibraryDirs: dirs})
 	n, err := host.NVML(checks.GPUStateGroups, func(string) {})
 	if err != nil {
 		return 1

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestStatesOlderThan: a process that asks the driver just now does not keep another
+// TestOlderThan: a process that asks the driver just now does not keep another
 // run from asking.
-func TestStatesOlderThan(t *testing.T) {
+func TestOlderThan(t *testing.T) {
 	t.Parallel()
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
@@ -22,12 +22,12 @@ func TestStatesOlderThan(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	for began := time.Now(); !statesOlderThan(-time.Minute); time.Sleep(time.Millisecond) { // until it bears that name
+	for began := time.Now(); !olderThan(StatesName, -time.Minute); time.Sleep(time.Millisecond) { // until it bears that name
 		if time.Since(began) > 10*time.Second {
 			t.Fatal("a process that asks the driver was not found")
 		}
 	}
-	if statesOlderThan(time.Hour) {
+	if olderThan(StatesName, time.Hour) {
 		t.Error("a process that was started just now was taken for one that hangs")
 	}
 }

@@ -45,6 +45,7 @@ type Settings struct {
 	Logged  bool   // there is a LOGFILE: errors go to standard output, too
 	Mark    bool   // MARK_OFFLINE is 1 and NHC_RM is set
 	Detach  bool   // this is the background half of detached mode
+	Late    bool   // with All: the node is marked when the run ends, for the worst failure
 }
 
 // Fold is the state of a run's verdict.
@@ -59,9 +60,13 @@ type Fold struct {
 	failures int
 	unknowns int
 	findings []checks.Finding
+	wholes   Wholes
 	failed   []checks.Finding
+	called   []checks.Finding // of checks that the line has called from bash
+	advised  map[string]bool  // advice that syslog has
 	blamed   int
-	message  string // of the failure that marks the node
+	message  string // the reason of the node
+	marked   bool   // the node has been marked
 	left     bool   // the first failure has been left as the result
 	over     bool
 	exit     int
@@ -108,6 +113,7 @@ func (f *Fold) log(text string) []Event {
 // Begin opens a step. pid is the process of a forked line.
 func (f *Fold) Begin(line string, pid int) []Event {
 	f.check, f.died, f.subDied, f.forked = line, 0, nil, f.Forks(line)
+	f.called = nil
 	if f.Eval {
 		return nil
 	}
@@ -120,15 +126,20 @@ func (f *Fold) Begin(line string, pid int) []Event {
 
 // Findings takes the findings of a native step, in their order.
 func (f *Fold) Findings(list []checks.Finding) (events []Event) {
+	list = f.wholes.Take(list)
 	for _, x := range list { // first of all, since a failure may end the run
 		if x.Aside() {
 			events = append(events, f.log(x.Message)...)
 		}
 	}
+	var failed []checks.Finding
 	for _, x := range list {
 		f.findings = append(f.findings, x)
 		if x.Aside() {
 			continue
+		}
+		if detail := x.Detail(); detail != "" {
+			f.Queue(detail)
 		}
 		switch x.Severity {
 		case checks.OK, checks.Skip: // what an active test has measured, why a check does not apply
@@ -140,16 +151,19 @@ func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 				f.Queue(x.Message)
 				continue
 			}
+			if x.Loud {
+				f.Queue(x.Message)
+			}
 			events = append(events, f.log(x.Message)...)
 		case checks.Unknown:
 			events = append(events, f.unknown(x.Message)...)
 		default:
 			events = append(events, f.log(f.errorText(x.Message))...)
-			events = append(events, f.fail(statusOf(x), x)...)
-			if f.over {
-				return events
-			}
+			failed = append(failed, x)
 		}
+	}
+	if len(failed) > 0 {
+		events = append(events, f.fail(statusOf(failed[0]), failed...)...)
 	}
 	return events
 }
@@ -172,33 +186,89 @@ func (f *Fold) unknown(message string) []Event {
 	return events
 }
 
-// die is all that follows the log line of a failure that is no finding.
+// die is all that follows the log line of a failure that is no finding, or that of a
+// check which bash has called.
 func (f *Fold) die(status int, message string) []Event {
-	return f.fail(status, checks.Finding{Severity: checks.Fail, Message: message, Status: status})
+	return f.fail(status, f.known(message, status))
 }
 
-// fail is all that follows the log line of a failure.
-func (f *Fold) fail(status int, x checks.Finding) []Event {
-	f.failed = append(f.failed, x)
-	message := x.Message
-	events := append(f.Flush(), Event{Syslog, "Health check failed:  " + message})
-	again := f.over && len(f.failed) > 1 // what ends badly after a failure is no news of the node
-	if f.Mark && f.failures == 0 && !f.Eval && !again {
-		f.message = message
-		events = append(events, Event{Offline, message})
+// known returns the finding of that message which the line's checks have reported, or one
+// that is nothing but the message.
+func (f *Fold) known(message string, status int) checks.Finding {
+	for _, x := range f.called {
+		if x.Message == message && x.Severity == checks.Fail {
+			return x
+		}
+	}
+	return checks.Finding{Severity: checks.Fail, Message: message, Status: status}
+}
+
+// Called takes note of what a check has found that the line called from bash.
+func (f *Fold) Called(list []checks.Finding) { f.called = append(f.called, list...) }
+
+// fail is all that follows the log lines of the failures of one step.
+func (f *Fold) fail(status int, list ...checks.Finding) []Event {
+	again := f.over && len(f.failed) > 0 // what ends badly after a failure is no news of the node
+	f.failed = append(f.failed, list...)
+	events := f.Flush()
+	for _, x := range list {
+		events = append(events, Event{Syslog, "Health check failed:  " + x.Message})
+		events = append(events, f.advice(x)...)
+	}
+	if f.failures == 0 && !again {
+		events = append(events, f.mark()...)
 	}
 	if f.Detach && !f.left {
 		f.left = true
-		events = append(events, Event{Result, fmt.Sprintf("%d %s", status, message)})
+		events = append(events, Event{Result, fmt.Sprintf("%d %s", status, list[0].Message)})
 	}
 	if f.Logged && !f.Silent && !f.Detach {
-		events = append(events, Event{Out, f.errorText(message)})
+		for _, x := range list {
+			events = append(events, Event{Out, f.errorText(x.Message)})
+		}
 	}
 	if f.All {
-		f.failures++
+		f.failures += len(list)
 		return events
 	}
 	f.finish(status)
+	return events
+}
+
+// advice is what to do about a failure, once for each code: syslog has no column for it.
+func (f *Fold) advice(x checks.Finding) []Event {
+	do := checks.WhatToDo(x.Code)
+	if x.Check == "" || do == "" || f.advised[x.Code] {
+		return nil
+	}
+	if f.advised == nil {
+		f.advised = map[string]bool{}
+	}
+	f.advised[x.Code] = true
+	if action := x.Remedy.Words(); action != "" {
+		do = action + ": " + do
+	}
+	return []Event{{Syslog, fmt.Sprintf("Advice [%s]:  %s", x.Code, do)}}
+}
+
+// mark takes the node out of service for the worst failure so far, unless that is for the
+// end of the run.
+func (f *Fold) mark() []Event {
+	if !f.Mark || f.Eval || f.marked || f.Late && f.All && !f.over {
+		return nil
+	}
+	return f.Blame(Worst(f.failed))
+}
+
+// late marks the node at the end of the run.
+func (f *Fold) late() []Event {
+	if len(f.failed) == 0 {
+		return nil
+	}
+	late := f.Late
+	f.Late = false
+	events := f.mark()
+	f.Late = late
 	return events
 }
 
@@ -287,7 +357,7 @@ func (f *Fold) Over() bool { return f.over }
 // Failed says whether anything failed.
 func (f *Fold) Failed() bool { return f.failures > 0 || f.over && f.exit != 0 }
 
-// LastMessage is the message of the failure that marked the node.
+// LastMessage is the reason for which the node was marked.
 func (f *Fold) LastMessage() string { return f.message }
 
 // List is every finding so far.
@@ -297,10 +367,10 @@ func (f *Fold) List() []checks.Finding { return f.findings }
 // a finding without a code.
 func (f *Fold) Failures() []checks.Finding { return f.failed }
 
-// Blame takes the node out of service for the failure of that number, which
-// somebody else has chosen.
+// Blame takes the node out of service for the failure of that number.
 func (f *Fold) Blame(failure int) []Event {
-	f.blamed, f.message = failure, f.failed[failure].Message
+	f.blamed, f.marked = failure, true
+	f.message = Reason(f.failed[failure], len(f.failed)-1)
 	return []Event{{Offline, f.message}}
 }
 
@@ -311,13 +381,21 @@ func (f *Fold) Blamed() int { return f.blamed }
 // in whole seconds.
 func (f *Fold) Finish(took int) (events []Event, exit int) {
 	f.check = ""
+	if f.Late {
+		events = f.late()
+	}
 	switch {
 	case f.over:
-		return nil, f.exit
+		return events, f.exit
 	case f.Eval && f.unknowns > 0:
-		return f.Flush(), ExitUnknown
+		return append(events, f.Flush()...), ExitUnknown
 	case f.Eval:
 		return nil, 0
+	}
+	for _, text := range f.wholes.Texts() {
+		events = append(events, f.log(text)...)
+	}
+	switch {
 	case f.failures > 0:
 		text := fmt.Sprintf("%d health checks failed.", f.failures)
 		line := "ERROR:  " + f.Name + ":  " + text
@@ -328,7 +406,7 @@ func (f *Fold) Finish(took int) (events []Event, exit int) {
 		events = append(append(events, f.Flush()...), Event{Syslog, text})
 		return events, min(f.failures, 255)
 	case f.unknowns > 0:
-		return f.Flush(), ExitUnknown
+		return append(events, f.Flush()...), ExitUnknown
 	}
 	if f.Mark && !f.tainted {
 		events = append(events, Event{To: Online})

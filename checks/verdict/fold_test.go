@@ -70,10 +70,44 @@ func TestFold(t *testing.T) {
 		"all": {Settings{All: true, Mark: true}, func(p *tape) { p.native("check_a", fail(bad)); p.native("check_b", append(fail(worse), fail("x")...)) },
 			[]string{
 				"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad, "offline " + bad,
-				"L ERROR:  nhc:  Health check failed:  " + worse, "S Health check failed:  " + worse,
-				"L ERROR:  nhc:  Health check failed:  x", "S Health check failed:  x",
+				"L ERROR:  nhc:  Health check failed:  " + worse, "L ERROR:  nhc:  Health check failed:  x",
+				"S Health check failed:  " + worse, "S Health check failed:  x",
 				"L ERROR:  nhc:  3 health checks failed.", "S 3 health checks failed.",
 			}, 3},
+		"all, with checks of our own: the node is marked at the end, for the worst": {Settings{All: true, Mark: true, Late: true}, func(p *tape) {
+			p.native("check_gpu_remap", []checks.Finding{faulty("check_gpu_remap", "gpu.remap.pending", gpu(3), checks.ResetGPU)})
+			p.native("check_a", fail(bad))
+			p.native("check_gpu_remap", []checks.Finding{faulty("check_gpu_remap", "gpu.remap.failed", gpu(5), checks.ReseatOrRMA)})
+		},
+			[]string{
+				"L ERROR:  nhc:  Health check failed:  check_gpu_remap:  what the log has", "S Health check failed:  check_gpu_remap:  what the log has",
+				"S Advice [gpu.remap.pending]:  reset the GPU: " + checks.WhatToDo("gpu.remap.pending"),
+				"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad,
+				"L ERROR:  nhc:  Health check failed:  check_gpu_remap:  what the log has", "S Health check failed:  check_gpu_remap:  what the log has",
+				"S Advice [gpu.remap.failed]:  reseat or RMA: " + checks.WhatToDo("gpu.remap.failed"),
+				"offline gpu5 remap failed 0000:88:00.0: reseat or RMA (check_gpu_remap) [gpu.remap.failed] +2",
+				"L ERROR:  nhc:  3 health checks failed.", "S 3 health checks failed.",
+			}, 3},
+		"all, and the time is over": {Settings{All: true, Mark: true, Late: true}, func(p *tape) {
+			p.native("check_a", fail(bad))
+			p.do(p.Expired(""))
+		}, []string{
+			"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad,
+			`L ERROR:  nhc:  Health check failed:  Script timed out while executing "check_a".`, `S Health check failed:  Script timed out while executing "check_a".`,
+			"offline " + bad,
+		}, 142},
+		"all, and a line leaves in silence": {Settings{All: true, Mark: true, Late: true}, func(p *tape) { p.native("check_a", fail(bad)); p.do(p.Exited(0)) },
+			[]string{"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad, "offline " + bad}, 0},
+		"all passes": {Settings{All: true, Mark: true, Late: true}, func(p *tape) { p.native("check_a", nil) }, []string{"online"}, 0},
+		"a check with two failures ends with both": {Settings{Mark: true}, func(p *tape) {
+			p.native("check_gpu_remap", append(fail(bad), faulty("check_gpu_remap", "gpu.remap.failed", gpu(5), checks.ReseatOrRMA)))
+			p.native("check_b", fail(worse))
+		}, []string{
+			"L ERROR:  nhc:  Health check failed:  " + bad, "L ERROR:  nhc:  Health check failed:  check_gpu_remap:  what the log has",
+			"S Health check failed:  " + bad, "S Health check failed:  check_gpu_remap:  what the log has",
+			"S Advice [gpu.remap.failed]:  reseat or RMA: " + checks.WhatToDo("gpu.remap.failed"),
+			"offline gpu5 remap failed 0000:88:00.0: reseat or RMA (check_gpu_remap) [gpu.remap.failed] +1",
+		}, 1},
 		"in the background": {Settings{Detach: true, All: true, Logged: true}, func(p *tape) { p.native("check_a", fail(bad)); p.native("check_b", fail(worse)) },
 			[]string{
 				"L ERROR:  nhc:  Health check failed:  " + bad, "S Health check failed:  " + bad, "result 1 " + bad,
@@ -83,6 +117,9 @@ func TestFold(t *testing.T) {
 		"warnings fail nothing": {Settings{Mark: true}, func(p *tape) {
 			p.native("check_a", []checks.Finding{{Severity: checks.Warn, Message: "a note"}, {Severity: checks.Skip, Message: "not here"}})
 		}, []string{"L a note", "online"}, 0},
+		"a loud warning goes to syslog as well": {Settings{Mark: true}, func(p *tape) {
+			p.native("check_a", []checks.Finding{{Severity: checks.Warn, Message: "a new code", Loud: true}})
+		}, []string{"L a new code", "online", "S a new code"}, 0},
 		"unknown drains nobody and resumes nobody": {Settings{Mark: true, Logged: true}, func(p *tape) {
 			p.native("check_a", []checks.Finding{{Severity: checks.Unknown, Message: "check_a:  could not tell"}})
 			p.native("check_b", nil)

@@ -18,11 +18,13 @@ type Row struct {
 	Code     string
 	Device   checks.Device
 	Message  string
+	Detail   string // the message with the functions of vendors' libraries, if it has some
 	Want     string
 	Got      string
 	Took     time.Duration
 	Remedy   checks.Remedy
 	Do       string // what to do about it
+	Place    *checks.Place
 	Output   string // what a shell line printed, where that is not printed itself
 }
 
@@ -98,7 +100,12 @@ func (r *Report) Redact() {
 					*id = redacted
 				}
 			}
-			for _, text := range []*string{&row.Line, &row.Device.Name, &row.Message, &row.Want, &row.Got, &row.Output} {
+			if row.Place != nil && row.Place.Transceiver != nil && row.Place.Transceiver.Serial != "" {
+				place, module := *row.Place, *row.Place.Transceiver
+				module.Serial, place.Transceiver = redacted, &module
+				row.Place = &place
+			}
+			for _, text := range []*string{&row.Line, &row.Device.Name, &row.Message, &row.Detail, &row.Want, &row.Got, &row.Output} {
 				*text = boardID.ReplaceAllString(*text, "$1-"+redacted)
 			}
 		}
@@ -144,12 +151,14 @@ type (
 		Code    string        `json:"code,omitempty"`
 		Device  checks.Device `json:"device,omitzero"`
 		Message string        `json:"message,omitempty"`
+		Detail  string        `json:"detail,omitempty"`
 		Want    string        `json:"want,omitempty"`
 		Got     string        `json:"got,omitempty"`
 		Remedy  checks.Remedy `json:"remedy,omitempty"`
 		Do      string        `json:"do,omitempty"`
 		TookMS  float64       `json:"took_ms"`
 		Output  string        `json:"output,omitempty"`
+		Place   *checks.Place `json:"place,omitempty"`
 	}
 )
 
@@ -172,8 +181,11 @@ func (r *Report) JSON(w io.Writer) error {
 		out.Facts = append(out.Facts, jsonFact{f.Name, found(f.Severity), f.Message})
 	}
 	for _, row := range r.Rows {
-		result := jsonResult{row.Severity.String(), row.Name, row.Line, row.Code, row.Device, row.Message, row.Want, row.Got, row.Remedy, row.Do,
-			float64(row.Took.Microseconds()) / 1000, row.Output}
+		if row.Remedy == checks.NoRemedy && row.Severity == checks.Fail && row.Code != "" && !checks.OfLBNL(row.Name) {
+			row.Remedy = "none"
+		}
+		result := jsonResult{row.Severity.String(), row.Name, row.Line, row.Code, row.Device, row.Message, row.Detail, row.Want, row.Got, row.Remedy, row.Do,
+			float64(row.Took.Microseconds()) / 1000, row.Output, row.Place}
 		out.Results = append(out.Results, result)
 	}
 	e := json.NewEncoder(w)

@@ -63,28 +63,27 @@ func (f *Fold) Broken(x checks.Finding) (events []Event) {
 // node is bad: it is marked, and not resumed by this run.
 func (f *Fold) swallowed() []Event {
 	events := f.Flush()
-	if f.Mark && f.failures == 0 && !f.Eval && !f.tainted {
-		f.message = f.subDied.message
-		events = append(events, Event{Offline, f.message})
-	}
-	if !f.tainted {
-		f.failed = append(f.failed, checks.Finding{Severity: checks.Fail, Message: f.subDied.message, Status: f.subDied.status})
+	if f.tainted {
+		return events
 	}
 	f.tainted = true
+	f.failed = append(f.failed, f.known(f.subDied.message, f.subDied.status))
+	if f.failures == 0 {
+		events = append(events, f.mark()...)
+	}
 	return events
 }
 
 // subFailed completes a death in a subshell, whose log line is written already
 // unless nobody has heard it.
 func (f *Fold) subFailed(status int) (events []Event) {
-	f.failed = append(f.failed, checks.Finding{Severity: checks.Fail, Message: f.subDied.message, Status: f.subDied.status})
+	f.failed = append(f.failed, f.known(f.subDied.message, f.subDied.status))
 	if !f.subDied.heard {
 		events = f.log(f.errorText(f.subDied.message))
 	}
 	events = append(events, f.Flush()...)
-	if f.Mark && f.failures == 0 && !f.Eval {
-		f.message = f.subDied.message
-		events = append(events, Event{Offline, f.message})
+	if f.failures == 0 {
+		events = append(events, f.mark()...)
 	}
 	if f.Logged && !f.Silent {
 		events = append(events, Event{Out, f.errorText(f.subDied.message)})

@@ -9,6 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -24,11 +25,11 @@ type around struct {
 
 	record *slurm.Record // of an epilog's job; nil if it has none
 	faults []slurm.Fault // that began in the job
+	counts *counts       // what devices count at the end of the run; nil without a record
 
 	looked, failing []string // the checks that have answered, and what they have found
 
-	steps  map[int]*plan.Step // of failures, by their place among all
-	spared map[int]bool       // failures that let the job run, by their place among all
+	spared map[int]bool // failures that let the job run, by their place among all
 }
 
 // aroundJob sets up a run around a job: it sees every failure, to find out which
@@ -37,7 +38,7 @@ func (r *oneRun) aroundJob() {
 	if r.job == nil {
 		return
 	}
-	r.job.spared, r.job.steps = map[int]bool{}, map[int]*plan.Step{}
+	r.job.spared = map[int]bool{}
 	r.fold.held = true
 	r.pool.SetVars(r.set.workerVars())
 	r.underSlurm()
@@ -154,23 +155,32 @@ func soften(list []checks.Finding, action conf.Action) []checks.Finding {
 // judged takes note of the failures from the one numbered from on, which are of
 // that step.
 func (r *oneRun) judged(from int, s *plan.Step) {
-	for i := from; r.job != nil && i < len(r.fold.f.Failures()); i++ {
-		r.job.steps[i] = s
-		if s.Policy.Action == conf.Drain {
+	if r.steps == nil {
+		r.steps = map[int]*plan.Step{}
+	}
+	for i := from; i < len(r.fold.f.Failures()); i++ {
+		r.steps[i] = s
+		if r.job != nil && s.Policy.Action == conf.Drain {
 			r.job.spared[i] = true
 		}
 	}
 }
 
-// lost is the place of the first failure that the job must not run with, -1 if
+// lost is the place of the worst failure that the job must not run with, -1 if
 // there is none.
 func (a *around) lost(failures []checks.Finding) int {
+	var places []int
+	var list []checks.Finding
 	for i, f := range failures {
-		if a.scope.Inside(f.Device) && !a.spared[i] {
-			return i
+		everywhere := f.Code == "probe.hung" // a driver that hangs for one GPU may do so for the job's
+		if (everywhere || a.scope.Inside(f.Device)) && !a.spared[i] {
+			places, list = append(places, i), append(list, f)
 		}
 	}
-	return -1
+	if len(list) == 0 {
+		return -1
+	}
+	return places[verdict.Worst(list)]
 }
 
 // actAroundJob marks the node for what was found, the job's own first, and gives
@@ -178,6 +188,7 @@ func (a *around) lost(failures []checks.Finding) int {
 // fault of other GPUs drains the node and lets the job run.
 func (r *oneRun) actAroundJob(s *foldState) int {
 	r.findMIG()
+	r.countAhead()
 	failures := s.f.Failures()
 	if len(failures) == 0 || r.job.every { // else it ends as after a first failure
 		events, _ := s.f.Finish(int(time.Since(r.began).Seconds()))
@@ -187,7 +198,11 @@ func (r *oneRun) actAroundJob(s *foldState) int {
 	r.debugEnd()
 	lost := r.job.lost(failures)
 	if len(failures) > 0 && r.set.marks() && !r.config.Role(r.context()).Exit {
-		r.emit(s.f.Blame(max(lost, 0)))
+		blamed := lost
+		if blamed < 0 {
+			blamed = verdict.Worst(failures)
+		}
+		r.emit(s.f.Blame(blamed))
 	}
 	if r.node.role == slurm.Epilog {
 		r.closeRecord()

@@ -21,7 +21,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if err := checks.Bind(c, words[1:]); err != nil {
 		return o.badUsage(info, line, err)
 	}
-	if wantsSlurm(info, words[1:], nil) {
+	if wantsSlurm(info, c) {
 		o.askSlurm()
 	}
 	vars := o.set.workerVars()
@@ -40,6 +40,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if info.Active {
 		o.answered(list, result.Earlier)
 	}
+	o.fold.f.Called(list)
 	if o.table != nil {
 		o.table.called = append(o.table.called, list...)
 	}
@@ -79,8 +80,10 @@ func (o *observer) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 // keepSyslog queues what is for syslog; a failure of the same check sends it.
 func (o *observer) keepSyslog(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
-		if f.Severity == checks.Warn && f.Syslog {
+		if f.Severity == checks.Warn && (f.Syslog || f.Loud) {
 			o.fold.f.Queue(f.Message)
+		}
+		if f.Severity == checks.Warn && f.Syslog {
 			continue
 		}
 		rest = append(rest, f)

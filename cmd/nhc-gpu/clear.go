@@ -26,10 +26,10 @@ func clearCommand() *cobra.Command {
 		Short: "Take errors of a GPU or a port off the node: an operator's word",
 		Long: `Tells check_gpu_xid that errors are over: those of one GPU (gpu3, 0000:c1:00.0,
 GPU-...), of one code (79, sxid:12028), of both, or all. With --ib it tells
-check_ib_errors and check_ib_link_flapping the same of a port (mlx5_3,
-mlx5_3:1, 'mlx5_*'), or of all. It holds for what has been logged and counted
-until now; what comes later counts again. The next run resumes the node if
-nothing else is wrong. With --baseline what active tests have learned of this
+check_ib_errors, check_ib_link_flapping and check_kernel_log the same of a port
+(mlx5_3, mlx5_3:1, 'mlx5_*') or disk (nvme3), or of all. It holds for what has
+been logged and counted until now; what comes later counts again. The next run
+resumes the node if nothing else is wrong. With --baseline what active tests have learned of this
 node is forgotten, of one test or all; with --active what they have found: the
 last result of one check or all; a node that was drained for it stays so until
 the test has run and passed, or a person resumes it. Who did it is written to

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -100,8 +101,11 @@ func TestPorts(t *testing.T) {
 		{Name: "mlx5_0:1", State: "ACTIVE", Phys: "LinkUp", Rate: "400"},
 		{Name: "mlx5_1:1", State: "DOWN", Phys: "Disabled", Rate: "10"},
 		{Name: "mlx5_2:1", Err: "read /sys/class/infiniband/mlx5_2/ports/1/rate: input/output error"},
-	})
-	if diff := cmp.Diff(append([]string{"check_hw_ib 400 mlx5_0:1"}, fabricChecks...), lines(&g.sheet)); diff != "" {
+		{Name: "mlx5_3:1", State: "ACTIVE", Phys: "LinkUp", Rate: "100"},
+		{Name: "mlx5_4:1", State: "ACTIVE", Phys: "LinkUp", Rate: "400"},
+		{Name: "mlx5_5:1", State: "ACTIVE", Phys: "LinkUp", Rate: "50"},
+	}, map[string]string{"mlx5_3:1": "the default route"})
+	if diff := cmp.Diff(slices.Concat([]string{"check_ib_ports -r 400 mlx5_0:1 mlx5_4:1", "check_ib_ports -r 50 mlx5_5:1"}, portChecks, fabricChecks), lines(&g.sheet)); diff != "" {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 	if len(g.sheet.warnings) != 1 {

@@ -66,8 +66,9 @@ func (g *generator) heading() {
 	s.comment("Made by %s %s on %s, %s.", g.program, version, g.set.get("HOSTNAME_S"), g.began.Format(time.RFC1123Z))
 	s.comment("")
 	s.comment("Each line is TARGET || CHECK. TARGET is a glob, /regular expression/ or {node range}.")
-	s.comment("Every line that is no comment passed on that node at that time. Read it before you use it:")
-	s.comment("what is broken now is missing here, or is called healthy. Then: nhc-gpu --check -c FILE")
+	s.comment("Every line that is no comment passed on that node at that time, unless the comment above it names")
+	s.comment("a fault. Read the file before you use it: some of what is broken now is missing here, or is called")
+	s.comment("healthy. Then: nhc-gpu --check -c FILE")
 	s.heading("Settings")
 	s.lines = append(s.lines, sheetLine{check: "export MARK_OFFLINE=1 NHC_CHECK_ALL=0", why: "-"})
 }
@@ -105,9 +106,13 @@ func (g *generator) hardwareSection(a answers) {
 	if inv := g.part(a, probe.PartNet); inv != nil {
 		g.linkLines(inv.Links)
 	}
+	s.standing(checks.Warn, "check_eth_link")
+	s.check("check_net_route")
+	s.check("check_net_dns")
 	if inv := g.part(a, probe.PartIB); inv != nil {
-		g.portLines(inv.Ports)
+		g.portLines(inv.Ports, g.leftPorts(inv.Ports))
 	}
+	s.standing(checks.Fail, "check_pcie", "check_pcie_aer")
 	if inv := g.part(a, probe.PartDisks); inv != nil && len(inv.Disks) > 0 {
 		s.comment("%d NVMe disks", len(inv.Disks))
 		words := []string{"-b"}
@@ -115,7 +120,10 @@ func (g *generator) hardwareSection(a answers) {
 			words = append(words, "/dev/"+d)
 		}
 		s.check("check_file_test", words...)
-		s.check("check_nvme")
+	}
+	s.standing(checks.Warn, "check_nvme")
+	if ib := g.part(a, probe.PartIB); ib == nil || len(ib.Ports) == 0 {
+		s.standing(checks.Warn, "check_kernel_log")
 	}
 }
 
@@ -127,9 +135,6 @@ func (g *generator) linkLines(links []probe.NetLink) {
 			continue
 		}
 		virtual[l.Virtual] = append(virtual[l.Virtual], l.Name)
-	}
-	if len(links) > len(virtual) {
-		g.sheet.check("check_eth_link")
 	}
 	for _, why := range slices.Sorted(maps.Keys(virtual)) {
 		g.sheet.comment("no line for what has %s: %s", why, some(virtual[why]))
@@ -168,35 +173,70 @@ func sizeWord(kB uint64) string {
 	return strconv.FormatFloat(math.Round(n), 'f', 0, 64) + units[unit]
 }
 
-func (g *generator) portLines(ports []probe.IBLink) {
-	s := &g.sheet
+// leftPorts are the ports that checks of the fabric leave alone, and why.
+func (g *generator) leftPorts(ports []probe.IBLink) map[string]string {
+	left := map[string]string{}
+	if len(ports) == 0 {
+		return left
+	}
+	resp, err := g.pool.Call(g.ctx, checks.Local, &run.Request{Op: run.OpTopo, Line: "read the topology"}, scanStep).Answer()
+	if err != nil {
+		g.sheet.warn("which ports carry jobs' traffic could not be read: %v", err)
+		return left
+	}
 	for _, p := range ports {
+		left[p.Name] = "a virtual function" // a topology has none
+	}
+	for _, n := range resp.Topo.NICs {
+		for _, p := range n.Ports {
+			if left[p.Name] = p.Left; p.Left == "" {
+				delete(left, p.Name)
+			}
+		}
+	}
+	return left
+}
+
+func (g *generator) portLines(ports []probe.IBLink, left map[string]string) {
+	s := &g.sheet
+	alone, up := map[string][]string{}, map[string][]string{}
+	for _, p := range ports {
+		why := left[p.Name]
 		switch {
 		case p.Err != "":
 			s.warn("no line for port %s: %s", p.Name, p.Err)
+		case why != "":
+			if alone[why] = append(alone[why], p.Name); len(alone[why]) == 1 {
+				defer func() { s.comment("no line for ports that carry no traffic of jobs (%s): %s", why, some(alone[why])) }()
+			}
 		case p.State != "ACTIVE" || p.Phys != "LinkUp":
 			s.comment("no line for port %s, which is not in use: %s, %s", p.Name, p.State, p.Phys)
 		default:
-			s.check("check_hw_ib", p.Rate, p.Name)
+			up[p.Rate] = append(up[p.Rate], p.Name)
 		}
 	}
+	// LBNL NHC writes check_hw_ib, which fails until a boot has brought the ports up.
+	for _, rate := range slices.Sorted(maps.Keys(up)) {
+		s.check("check_ib_ports", append([]string{"-r", rate}, up[rate]...)...)
+	}
 	if len(ports) > 0 {
-		for _, name := range fabricChecks {
-			s.check(name)
-		}
+		s.standing(checks.Warn, portChecks...)
+		s.standing(checks.Fail, fabricChecks...)
 	}
 }
 
-// fabricChecks are the checks of InfiniBand and RoCE that need no expectation: they
-// compare ports with each other, and with what they were.
-var fabricChecks = []string{
-	"check_ib_ports", "check_ib_count", "check_ib_modules", "check_ib_errors", "check_ib_link_flapping", "check_ib_pcie",
-}
+// portChecks and fabricChecks are the checks of InfiniBand and RoCE that need no
+// expectation: they compare ports with each other, and with what they were. What the
+// latter warn of may be how the node was built.
+var (
+	portChecks   = []string{"check_ib_ports", "check_ib_errors", "check_ib_link_flapping", "check_kernel_log"}
+	fabricChecks = []string{"check_ib_count", "check_ib_modules", "check_ib_firmware", "check_ib_gid", "check_ib_pcie"}
+)
 
 // gpuChecks are the checks of GPUs that need no expectation.
 var gpuChecks = []string{
 	"check_gpu_driver", "check_gpu_recovery", "check_gpu_xid", "check_gpu_ecc", "check_gpu_remap", "check_gpu_persistence",
-	"check_gpu_mode", "check_gpu_vbios", "check_gpu_temp", "check_gpu_power", "check_gpu_throttle", "check_gpu_pcie", "check_gpu_procs",
+	"check_gpu_mode", "check_gpu_vbios", "check_gpu_temp", "check_gpu_power", "check_gpu_clocks", "check_gpu_throttle", "check_gpu_pcie", "check_gpu_procs",
 	"check_gpu_nvlink", "check_gpu_fabric",
 }
 
@@ -210,8 +250,8 @@ func (g *generator) gpuSection(a answers) {
 	}
 	gpu := inv.GPU
 	s.heading("GPU checks")
-	if len(gpu.Nodes) != len(gpu.PCI) && len(gpu.PCI) > 0 {
-		s.warn("%d GPUs on the PCI bus, but %d have a device node", len(gpu.PCI), len(gpu.Nodes))
+	if len(gpu.Nodes) != gpu.Own && len(gpu.PCI) > 0 {
+		s.warn("%d GPUs on the PCI bus, but %d have a device node", gpu.Own, len(gpu.Nodes))
 	}
 	g.describeGPUs()
 	if len(gpu.PCI) > 0 {
@@ -221,19 +261,22 @@ func (g *generator) gpuSection(a answers) {
 			words = append(words, "/sys/bus/pci/devices/"+addr)
 		}
 		s.check("check_file_test", words...)
+		if n := len(gpu.PCI) - gpu.Own; n > 0 {
+			s.comment("%d of them are not for the driver here: of virtual machines, excluded, for a display, or not given to this container", n)
+		}
 	}
 	if len(gpu.Nodes) > 0 {
 		s.comment("%d device nodes of the driver", len(gpu.Nodes))
 		s.check("check_file_test", append(append([]string{"-c"}, gpu.Nodes...), "/dev/nvidiactl")...)
 	}
-	if n := len(gpu.PCI); n > 0 || len(gpu.Nodes) > 0 {
-		if n == 0 {
-			n = len(gpu.Nodes)
-		}
+	n := gpu.Own
+	if len(gpu.PCI) == 0 {
+		n = len(gpu.Nodes)
+	}
+	if n > 0 {
 		s.check("check_gpu_count", strconv.Itoa(n))
-		for _, name := range gpuChecks {
-			s.check(name)
-		}
+		s.standing(checks.Fail, gpuChecks...)
+		s.standing(checks.Fail, "check_hw_topology")
 	}
 	if gpu.SMI != "" {
 		s.check("check_nvsmi_healthmon")

@@ -34,10 +34,10 @@ func (g *generator) try() {
 	g.fold.held = true
 	g.fold.begin(g.set, false, false)
 	g.plan = plan.Build(lines, plan.Options{Vars: g.set.vars, Timeout: g.set.timeout()})
-	t := &trial{tableObserver: tableObserver{observer: observer{g.oneRun}, steps: g.plan.Steps}, why: map[int]string{}}
+	t := &trial{tableObserver: tableObserver{observer: observer{g.oneRun}, steps: g.plan.Steps}, why: map[int]string{}, worst: map[int]checks.Severity{}, early: map[int]bool{}}
 	g.table = &t.tableObserver
 	t.changed() // tells the workers
-	g.askSlurmFor(g.plan)
+	g.prepareChecks(g.plan)
 	e := &run.Engine{Pool: g.pool, Deadline: g.end, Timeout: g.set.timeout}
 	_ = e.Do(g.ctx, g.plan, t) // what ended it is a signal, or shows in the steps
 	for step, i := range which {
@@ -48,7 +48,17 @@ func (g *generator) try() {
 		if why == "" {
 			continue
 		}
-		g.sheet.lines[i].why = visible(why)
+		l := &g.sheet.lines[i]
+		switch {
+		case l.stays != 0 && (t.worst[step] >= l.stays && t.worst[step] != checks.Unknown || t.early[step]):
+			l.found = visible(why)
+			g.sheet.warnings = append(g.sheet.warnings, visible("a fault now, the line is written: "+lines[step].Check+" ("+why+")"))
+			continue
+		case l.stays != 0 && t.worst[step] == checks.Skip: // no such device here
+			l.why = visible(why)
+			continue
+		}
+		l.why = visible(why)
 		g.sheet.warnings = append(g.sheet.warnings, visible("left out: "+lines[step].Check+" ("+why+")"))
 	}
 }
@@ -56,16 +66,24 @@ func (g *generator) try() {
 // trial notes for each step what is wrong with it, "" if it has passed.
 type trial struct {
 	tableObserver
-	why map[int]string
+	why   map[int]string
+	worst map[int]checks.Severity
+	early map[int]bool // there was nothing to judge yet
 }
 
 func (t *trial) Native(s *plan.Step, r checks.Result) bool {
 	t.why[s.Index] = ""
+	worst := checks.OK
 	for _, f := range r.Findings {
 		if f.Severity >= checks.Skip && f.Code != checks.HeldCode { // a check that does not apply here needs no line
-			t.why[s.Index] = f.Message
+			if f.Severity > worst || t.why[s.Index] == "" {
+				t.why[s.Index] = f.Message
+			}
+			worst = max(worst, f.Severity)
+			t.early[s.Index] = t.early[s.Index] || checks.PortsNotUp(f.Code)
 		}
 	}
+	t.worst[s.Index] = worst
 	return true
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -56,6 +57,7 @@ func (r *oneRun) run() int {
 	exit, over := r.load()
 	if !over {
 		exit = r.act(r.do())
+		r.pool.EndCrashes()
 	} else if sig := r.sig.caught(); sig != 0 && r.job == nil { // before the first check: it says nothing of the node
 		exit = 128 + int(sig)
 	} else {
@@ -93,8 +95,9 @@ type oneRun struct {
 	dressed bool // the shell has been told what was read
 	plan    *plan.Plan
 
-	current    *plan.Step   // whose turn it is, or was last
-	unanswered map[int]bool // steps that have only been skipped
+	current    *plan.Step         // whose turn it is, or was last
+	unanswered map[int]bool       // steps that have only been skipped
+	steps      map[int]*plan.Step // of failures, by their place among all
 
 	exported map[string]string // what the shell exported when it last told
 
@@ -308,6 +311,11 @@ func (r *oneRun) build() *plan.Plan {
 	return r.afterJob(p, opts)
 }
 
+// ownCheck reports whether a step is a check that LBNL NHC does not have. With -a the node
+// is then marked at the end of the run, for the worst failure; LBNL NHC marks it for the
+// first, at once.
+func ownCheck(s plan.Step) bool { return s.Kind == plan.Native && !checks.OfLBNL(checkName(s.Name)) }
+
 // do plans and runs.
 func (r *oneRun) do() *foldState {
 	defer r.log.flush()
@@ -320,10 +328,12 @@ func (r *oneRun) do() *foldState {
 		}
 	}
 	r.plan = r.build()
+	r.fold.late = slices.ContainsFunc(r.plan.Steps, ownCheck)
+	r.fold.update(r.set)
 	r.rememberLanes(r.plan.Lanes())
 	r.set.job = r.jobForChecks()
 	r.pool.SetVars(r.set.workerVars())
-	r.askSlurmFor(r.plan)
+	r.prepareChecks(r.plan)
 	r.settleRecords()
 	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout, Doing: r.progress().hook()}
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {

@@ -90,7 +90,9 @@ const ownHelp = `
  wrap              Run a check and print or mail what has changed (nhc-wrapper)
  platforms         List built-in platforms and the source of each figure
  topo              Show the PCIe and NUMA topology of GPUs, adapters and disks
+ cabling           Write the list of switch ports from ibnetdiscover -p
  selftest          Show that each GPU and fabric check detects a faulty device
+ explain MESSAGE   Explain a kernel message, an Xid, a code, a reason or a counter
  xid explain CODE  Explain Xid codes and how they are classified
  job ID            Print what happened on this node while a job ran
  clear             Acknowledge GPU or port errors, so that the node can return

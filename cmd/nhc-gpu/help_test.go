@@ -10,7 +10,7 @@ import (
 func TestHelpIsComplete(t *testing.T) {
 	t.Parallel()
 	for _, word := range []string{
-		"--check", "plan", lintName, selftestName, platformsName, topoName, "xid", "clear", jobName, "version", "help", "completion", genconfName, wrapName, baselineWord,
+		"--check", "plan", lintName, selftestName, platformsName, topoName, cablingName, explainName, "xid", "clear", jobName, "version", "help", "completion", genconfName, wrapName, baselineWord,
 	} {
 		if subcommand([]string{word}) == nil {
 			t.Errorf("%s is no command", word)

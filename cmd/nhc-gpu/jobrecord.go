@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -62,6 +64,7 @@ type counts struct {
 	xids     []checks.XidSeen
 	end      checks.LogMark
 	doubts   []string
+	lost     []checks.Finding // GPUs that the question has found to be lost
 }
 
 // count asks NVML, if there are GPUs to look at, and the kernel, side by side.
@@ -86,6 +89,7 @@ func (r *oneRun) count(since checks.LogMark) (c counts) {
 		}
 		c.counters = append(c.counters, resp.Counters...)
 		c.doubts = append(c.doubts, resp.Doubts...)
+		c.lost = append(c.lost, resp.Findings...)
 		if lanes[i] == checks.Local {
 			c.xids = resp.Xids
 			if resp.Mark != nil {
@@ -96,6 +100,29 @@ func (r *oneRun) count(since checks.LogMark) (c counts) {
 	return c
 }
 
+// countAhead counts before the verdict: a GPU that is lost by then fails the run, whether
+// a check has looked at it or not. The fold knows what checks have reported already.
+func (r *oneRun) countAhead() {
+	if !r.keepsRecords() {
+		return
+	}
+	since := checks.LogMark{}
+	if r.node.role == slurm.Epilog && r.job.record != nil {
+		since = r.job.record.Log
+	}
+	c := r.count(since)
+	r.job.counts = &c
+	if len(c.lost) == 0 || r.fold.f.Over() {
+		return
+	}
+	const check = "check_gpu_recovery" // whose policy the site has made for such findings
+	from, action := len(r.fold.f.Failures()), r.config.Of(check, "gpu").Action
+	r.emit(r.fold.f.Findings(r.attribute(check, soften(c.lost, action))))
+	for i := from; i < len(r.fold.f.Failures()); i++ {
+		r.job.spared[i] = action == conf.Drain
+	}
+}
+
 // openRecord notes how the node is as the job begins; refused, if it does not.
 func (r *oneRun) openRecord(refused bool) {
 	if !r.keepsRecords() {
@@ -103,7 +130,7 @@ func (r *oneRun) openRecord(refused bool) {
 	}
 	rec := slurm.NewRecord(r.job.job, r.job.scope, r.node.name, r.moment())
 	r.tidyRecords(rec)
-	c := r.count(checks.LogMark{})
+	c := r.job.counts
 	rec.Counted, rec.Log, rec.Doubts = rec.OwnCounters(c.counters), c.end, c.doubts
 	rec.Failing, rec.Looked = r.job.failing, r.job.looked
 	if refused {
@@ -230,7 +257,7 @@ func (r *oneRun) closeRecord() {
 		rec = slurm.NewRecord(r.job.job, r.job.scope, r.node.name, slurm.Moment{})
 		rec.Outcome = slurm.ClosedNoProlog
 	}
-	c := r.count(rec.Log)
+	c := r.job.counts
 	rec.Doubts = append(rec.Doubts, c.doubts...)
 	rec.Faults = r.job.faults
 	if code := os.Getenv("SLURM_JOB_EXIT_CODE2"); exitCode().MatchString(code) {
@@ -300,7 +327,7 @@ func (r *oneRun) attribute(check string, list []checks.Finding) []checks.Finding
 		if r.job != nil && len(jobs) > 0 {
 			r.job.faults = append(r.job.faults, slurm.Fault{Code: f.Code, Device: f.Device, Message: f.Message})
 		}
-		f.Message = slurm.Attributed(f.Message, jobs)
+		f.Message, f.Jobs = slurm.Attributed(f.Message, jobs), strings.Join(jobs, " ")
 	}
 	return list
 }

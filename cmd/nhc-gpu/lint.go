@@ -109,6 +109,7 @@ func lint(words []string, out io.Writer, exit *int) error {
 	contexts := l.contexts()
 	l.xidPolicy()
 	l.ibCounters()
+	l.cabling()
 	l.slurm()
 	l.idle()
 	if len(l.found[mistake])+len(l.found[warning]) > 0 {

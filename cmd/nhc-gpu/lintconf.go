@@ -274,7 +274,7 @@ func (l *linter) step(s *plan.Step) {
 	if s.Kind == plan.Assign {
 		for _, v := range s.Sets {
 			l.setting(s.Pos, v.Name)
-			if v.Name == "XID_POLICY" || v.Name == "IB_COUNTERS" {
+			if v.Name == "XID_POLICY" || v.Name == "IB_COUNTERS" || v.Name == "IB_CABLING" {
 				l.r.set.put(v.Name, v.Value, false)
 			}
 		}
@@ -321,6 +321,9 @@ func (l *linter) xidPolicy() { l.sitesWord("XID_POLICY", checks.XidPolicyErrors)
 
 // ibCounters is the site's word about counters of ports.
 func (l *linter) ibCounters() { l.sitesWord("IB_COUNTERS", checks.IBCounterErrors) }
+
+// cabling judges the site's list of far ends.
+func (l *linter) cabling() { l.sitesWord("IB_CABLING", checks.CablingErrors) }
 
 // sitesWord reads a file of the site's that a variable names.
 func (l *linter) sitesWord(variable string, wrong func(path string, text []byte) error) {

@@ -54,6 +54,7 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 			}
 			break // once is enough
 		}
+		r.log.opened(q, out[q])
 	}
 	r.noteScripts(out[list])
 	if err := r.useProfiles(out[profiles]); err != nil {

@@ -92,7 +92,8 @@ const (
 )
 
 // worker is the other half of this program: "shell PROGRAM" becomes bash,
-// "LANE ROOT" answers requests, "states ROOT LIBRARY" asks the driver of GPUs.
+// "LANE ROOT" answers requests, "states ROOT LIBRARY" asks the driver of GPUs,
+// "ports ROOT PORTS" asks for their transceivers.
 func worker(args []string) int {
 	if len(args) == 2 && args[0] == "shell" {
 		err := run.BecomeShell(args[1])
@@ -102,8 +103,11 @@ func worker(args []string) int {
 	if len(args) == 2 {
 		return run.Worker(args[1], platformsOf)
 	}
-	if len(args) == 3 && args[0] == run.StatesName {
-		return run.PrintStates(args[1], args[2])
+	if len(args) == 3 && args[0] == run.PortsName {
+		return run.PrintPorts(args[1], args[2])
+	}
+	if len(args) == 4 && args[0] == run.StatesName {
+		return run.PrintStates(args[1], args[2], args[3])
 	}
 	fmt.Fprintf(alerts, "nhc-gpu: %s is the name of nhc-gpu's own workers; do not start it by hand\n", run.WorkerName)
 	return 2

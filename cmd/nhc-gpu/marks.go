@@ -21,11 +21,12 @@ func checkOf(s *plan.Step) string { return cmp.Or(s.Name, s.Text) }
 
 // cause is what the failure that marks the node is about.
 func (r *oneRun) cause() slurm.Cause {
-	s := r.current
-	if r.job != nil {
-		if s = r.job.steps[r.fold.f.Blamed()]; s == nil {
-			return slurm.Cause{}
-		}
+	s := r.steps[r.fold.f.Blamed()]
+	switch {
+	case s == nil && r.job != nil:
+		return slurm.Cause{}
+	case s == nil:
+		s = r.current
 	}
 	if s == nil {
 		return slurm.Cause{File: r.spelt(r.set.get("CONFFILE"))}

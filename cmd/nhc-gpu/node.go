@@ -144,7 +144,7 @@ func (r *oneRun) tellJob() {
 	ctx, cancel := r.actContext()
 	defer cancel()
 	lost := r.job.lost(r.fold.f.Failures())
-	text := fmt.Sprintf("node %s failed its health check before this job started: %s", r.node.name, causeForUser(r.job.steps[lost], r.fold.f.Failures()[lost]))
+	text := fmt.Sprintf("node %s failed its health check before this job started: %s", r.node.name, causeForUser(r.steps[lost], r.fold.f.Failures()[lost]))
 	if err := r.controller().TellJob(ctx, r.job.job.ID, text); err != nil {
 		r.warn(err)
 	}

@@ -63,8 +63,17 @@ func (o *observer) Assigned(s *plan.Step) {
 	o.changed()
 }
 
-func (o *observer) Expired(_ *plan.Step, hung *checks.Hung) {
-	o.emit(o.fold.f.Expired(whyStuck(hung)))
+func (o *observer) Expired(s *plan.Step, hung *checks.Hung) {
+	from := len(o.fold.f.Failures())
+	why := whyStuck(hung)
+	if d := run.HungDevice(s.Lane, hung.Doing); d != (checks.Device{}) && ownCheck(*s) && (s.Lane.Vendor() || hung.Stuck) {
+		o.fold.f.Called([]checks.Finding{{
+			Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Device: d, Check: checkName(s.Name),
+			Message: o.fold.f.ExpiredText(why),
+		}})
+	}
+	o.emit(o.fold.f.Expired(why))
+	o.judged(from, s)
 }
 
 // whyStuck says where a process hangs that no signal can end, "" for any other.

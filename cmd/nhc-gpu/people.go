@@ -4,7 +4,6 @@ import (
 	"errors"
 	"maps"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -49,7 +48,7 @@ func peopleRun(words []string) (*oneRun, error) {
 
 // anyJob stands for jobs of which nothing is known.
 func anyJob() *around {
-	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}, steps: map[int]*plan.Step{}}
+	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}}
 }
 
 // quiet keeps a run for a person from marking the node and from logging.

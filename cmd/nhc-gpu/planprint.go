@@ -38,7 +38,7 @@ func printPlan(words []string, exit *int) error {
 		fmt.Fprintln(screen, "#", line)
 	}
 	r.pool.SetVars(r.set.workerVars())
-	r.askSlurmFor(r.plan)
+	r.prepareChecks(r.plan)
 	for _, row := range append(r.platformRows(), r.slurmRows()...) {
 		fmt.Fprintf(screen, "# %s: %s\n", row.Name, row.Message)
 	}

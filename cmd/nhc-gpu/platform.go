@@ -38,10 +38,12 @@ func platformFigures(p *conf.Platform) *checks.Platform {
 		PowerLimit:    p.Value(conf.FigurePowerLimit),
 		GraphicsClock: p.Value(conf.FigureGraphicsClock), MemoryClock: p.Value(conf.FigureMemoryClock),
 		PCIeGen: p.Value(conf.FigurePCIeGen), PCIeWidth: p.Value(conf.FigurePCIeWidth),
+		MemoryNode:   p.Value(conf.FigureMemoryNode),
 		RemappedRows: p.Value(conf.FigureRemappedRows),
 		DRAMErrors:   p.Value(conf.FigureDRAMErrors), SRAMErrors: p.Value(conf.FigureSRAMErrors),
 
 		NVLinks: p.Value(conf.FigureNVLinks), NVLinkBandwidth: p.Value(conf.FigureNVLinkBandwidth),
+		NVLinkGPUs:   p.Value(conf.FigureNVLinkGPUs),
 		NVSwitchGPUs: p.Value(conf.FigureNVSwitchGPUs), NVLinkDomain: p.Value(conf.FigureNVLinkDomain),
 
 		NetworkPorts: p.Value(conf.FigureNetworkPorts), NetworkRate: p.Value(conf.FigureNetworkRate),
@@ -49,6 +51,8 @@ func platformFigures(p *conf.Platform) *checks.Platform {
 		NetworkPCIeGen: p.Value(conf.FigureNetworkPCIeGen), NetworkPCIeWidth: p.Value(conf.FigureNetworkPCIeWidth),
 		NetworkTreeGen: p.Value(conf.FigureNetworkTreeGen),
 		GPUNetwork:     p.Word(conf.FigureGPUNetwork),
+
+		MemoryPeak: p.Value(conf.FigureMemoryPeak), BF16: p.Value(conf.FigureBF16),
 
 		Floors: floorsOf(p),
 	}

@@ -27,7 +27,7 @@ func subcommand(args []string) func([]string) int {
 		return cobraMain
 	}
 	switch args[0] {
-	case "--check", "plan", lintName, selftestName, platformsName, topoName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
+	case "--check", "plan", lintName, selftestName, platformsName, topoName, cablingName, explainName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
 		return cobraMain
 	case genconfName:
 		return genconf
@@ -74,7 +74,7 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 	})
 	root.AddCommand(lintCommand(&exit))
 	root.AddCommand(xidCommands()...)
-	root.AddCommand(selftestCommand(&exit), jobCommand(), platformsCommand(), topoCommand())
+	root.AddCommand(selftestCommand(&exit), jobCommand(), platformsCommand(), topoCommand(), cablingCommand())
 	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
 		if err := helpOr(root, report(args[1:], &exit)); err != nil {
 			return complain(err)
@@ -271,7 +271,7 @@ func report(words []string, exit *int) error {
 	}
 	defer r.close()
 	r.pool.SetVars(r.set.workerVars())
-	r.askSlurmFor(r.plan)
+	r.prepareChecks(r.plan)
 	r.settleRecords()
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps, noShell: opts.noShell}
 	r.table = t

@@ -27,6 +27,7 @@ type tableObserver struct {
 	began time.Time
 	fails []checks.Finding
 
+	wholes  verdict.Wholes
 	called  []checks.Finding // of the checks that the current shell line calls
 	lines   int              // shell lines, run or not
 	noShell bool             // shell lines are not run
@@ -39,8 +40,23 @@ func (t *tableObserver) Begin(s *plan.Step, _ int) {
 }
 
 func (t *tableObserver) Native(s *plan.Step, r checks.Result) bool {
-	t.row(s, soften(r.Findings, s.Policy.Action), r.Took)
+	t.row(s, t.once(soften(r.Findings, s.Policy.Action)), r.Took)
 	return true
+}
+
+// once returns the findings of a check. Those about a device that another check has found
+// to be in a state as a whole only name that check: they are no faults of their own.
+func (t *tableObserver) once(list []checks.Finding) []checks.Finding {
+	list = slices.Clone(list)
+	for i := range list {
+		if of, ok := t.wholes.About(list[i]); ok {
+			check, _, _ := strings.Cut(of.Message, ":")
+			list[i].Severity, list[i].Code, list[i].Remedy = checks.Skip, of.Code, checks.NoRemedy
+			list[i].Message = fmt.Sprintf("%s, see %s", of.Got, check)
+		}
+	}
+	t.wholes.Take(list)
+	return list
 }
 
 func (t *tableObserver) Assigned(s *plan.Step) { t.observer.Assigned(s) }
@@ -115,8 +131,8 @@ func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Durat
 	if name == "" {
 		name, _, _ = strings.Cut(s.Text, " ")
 	}
-	if !strings.HasPrefix(name, "check_") && s.Kind == plan.Native {
-		name = "check_" + name
+	if s.Kind == plan.Native {
+		name = checkName(name)
 	}
 	line := s.Text
 	if s.Table != nil {
@@ -132,11 +148,21 @@ func (t *tableObserver) row(s *plan.Step, list []checks.Finding, took time.Durat
 		if i > 0 {
 			took, output = 0, ""
 		}
+		detail := strings.TrimPrefix(f.Message, name+":  ")
+		message := verdict.Plain(detail)
+		if message == detail {
+			detail = ""
+		}
 		t.rows = append(t.rows, verdict.Row{
-			Severity: f.Severity, Name: name, Line: line, Code: f.Code, Device: f.Device, Message: strings.TrimPrefix(f.Message, name+":  "),
-			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code), Output: output,
+			Severity: f.Severity, Name: name, Line: line, Code: f.Code, Device: f.Device, Message: message, Detail: detail,
+			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code), Place: f.Place, Output: output,
 		})
 	}
+}
+
+// checkName is the name of a check with its prefix, which a table of nhc.toml may omit.
+func checkName(name string) string {
+	return "check_" + strings.TrimPrefix(name, "check_")
 }
 
 // withStderr puts the last line of a command's standard error behind its failure.

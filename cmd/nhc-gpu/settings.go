@@ -25,6 +25,7 @@ type settings struct {
 	helpers      bool             // the site names the helpers, or the directory they are in
 	profiles     []byte           // the site's profiles of platforms
 	profilesFrom string           // the file they were read from
+	wantedGPUs   int              // see checks.Env.WantedGPUs
 	slurm        *probe.SlurmGPUs // what Slurm's configuration says of this node; nil: nobody has asked, or it does not tell
 	past, spare  string           // where checks keep what they need to know of earlier runs; "": nowhere
 	job          *checks.Job      // of a prolog or an epilog
@@ -45,7 +46,7 @@ var ownVars = []string{
 	"CONFDIR", "CONFFILE", "INCDIR", "HELPERDIR", "ONLINE_NODE", "OFFLINE_NODE", "LOGFILE", "DEBUG", "SILENT", "VERBOSE",
 	"TIMEOUT", "RESULTFILE", "MAX_SYS_UID", "NHC_RM", "NHC_CHECK_ALL", "NHC_CHECK_FORKED", "EVAL_LINE",
 	"HOSTROOT", "PLATFORM_PROFILES", "TOMLFILE", // ours: what is looked at, what is expected
-	probe.SettingNVML, probe.SettingCUDA, probe.SettingNCCL, probe.SettingCUBLASLt, probe.SettingDCGM, // what is loaded into a process of root's
+	probe.SettingNVML, probe.SettingCUDA, probe.SettingNCCL, probe.SettingCUBLASLt, probe.SettingDCGM, probe.SettingLibraryDirs, // what is loaded into a process of root's
 }
 
 // hostile are variables that change what programs started by root load or run,
@@ -238,7 +239,7 @@ func (s *settings) array(name string) []string {
 
 // workerVars are the variables and the environment that checks are to see.
 func (s *settings) workerVars() run.Vars {
-	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: s.slurm, Job: s.job, Learn: s.learn, Period: s.periodic, Hold: s.hold || s.get("SHELL") == noAction}
+	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: s.slurm, WantedGPUs: s.wantedGPUs, Job: s.job, Learn: s.learn, Period: s.periodic, Hold: s.hold || s.get("SHELL") == noAction}
 	if len(s.profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.profilesFrom, s.profiles
 	}

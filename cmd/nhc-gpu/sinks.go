@@ -27,6 +27,7 @@ const exitUnknown = verdict.ExitUnknown
 type foldState struct {
 	f       verdict.Fold
 	held    bool            // the node is marked at the end of the run alone
+	late    bool            // so it is with -a
 	waiting string          // a forked line whose process is not known yet
 	after   []verdict.Event // what follows when the shell has run the site's helper
 }
@@ -46,6 +47,7 @@ func (s *foldState) update(set *settings) {
 	s.f.All = set.get("NHC_CHECK_ALL") == "1" || s.held // around a job: a failure of any GPU must not hide one of the job's
 	s.f.Forked = set.get("NHC_CHECK_FORKED") == "1"
 	s.f.Mark = set.marks() && !s.held
+	s.f.Late = s.late
 	s.f.Logged = set.get("LOGFILE") != "" && set.get("LOGFILE") != "-"
 }
 
@@ -155,6 +157,9 @@ type logSink struct {
 	path string // where standard output goes; "" means it stays
 	lost bool   // the log file does not answer
 	buf  strings.Builder
+
+	// shared has the logs in directories that another user controls.
+	shared map[string]bool
 }
 
 // logLimit bounds a write to the log file.
@@ -201,6 +206,30 @@ func (l *logSink) openRequests() (reqs []*run.Request) {
 	return reqs
 }
 
+// opened notes how a log was opened.
+func (l *logSink) opened(q *run.Request, o run.Outcome) {
+	if _, err := o.File(q.Line); err == nil {
+		if l.shared == nil {
+			l.shared = map[string]bool{}
+		}
+		l.shared[q.Path] = true
+	}
+}
+
+// shellPath is the path at which bash opens a log. What a worker has found safe another
+// user may have replaced by now: bash gets the file that a worker has open.
+func (l *logSink) shellPath(path string) string {
+	if !l.shared[path] {
+		return path
+	}
+	q := &run.Request{Op: run.OpAppend, Path: path, Line: "open " + path}
+	file, err := l.pool.Call(context.Background(), "log", q, logLimit).File(q.Line)
+	if err != nil {
+		return "/dev/null"
+	}
+	return file.Path
+}
+
 // shellText redirects bash as LOGFILE says.
 func (l *logSink) shellText() string {
 	if !l.set {
@@ -211,7 +240,7 @@ func (l *logSink) shellText() string {
 	for fd, t := range []conf.LogTarget{l.spec.Stdout(), l.spec.Stderr()} {
 		switch {
 		case t.Path != "":
-			fmt.Fprintf(&b, "exec %d>>%s\n", fd+1, quote(t.Path))
+			fmt.Fprintf(&b, "exec %d>>%s\n", fd+1, quote(l.shellPath(t.Path)))
 		case t.Fd != fd+1:
 			fmt.Fprintf(&b, "exec %d>&%d\n", fd+1, t.Fd+2)
 		}

@@ -16,27 +16,41 @@ import (
 // slurmConfLimit is short: the checks do without it, and they are waiting.
 const slurmConfLimit = 2 * time.Second
 
-// wantsSlurm says whether a check judges by Slurm's configuration.
-func wantsSlurm(info checks.Info, words []string, table map[string]any) bool {
-	if info.Slurm == nil {
-		return false
-	}
-	c := info.New()
+// bound is a check with the words of its line, or the table of its file, nil if they are wrong.
+func bound(info checks.Info, words []string, table map[string]any) checks.Check {
+	c, bind := info.New(), func(c checks.Check) error { return checks.Bind(c, words) }
 	if table != nil {
-		return checks.BindTable(c, table) == nil && info.Slurm(c)
+		bind = func(c checks.Check) error { return checks.BindTable(c, table) }
 	}
-	return checks.Bind(c, words) == nil && info.Slurm(c)
+	if bind(c) != nil {
+		return nil
+	}
+	return c
 }
 
-// askSlurmFor reads Slurm's configuration if a step of the plan wants it. The
-// workers have to know where the node begins.
-func (r *oneRun) askSlurmFor(p *plan.Plan) {
+// wantsSlurm says whether a check judges by Slurm's configuration.
+func wantsSlurm(info checks.Info, c checks.Check) bool {
+	return info.Slurm != nil && c != nil && info.Slurm(c)
+}
+
+// prepareChecks gives the checks what they cannot see from their own lines: how many GPUs a
+// line of the plan wants, and Slurm's configuration, if a step judges by it. The workers have
+// to know where the node begins.
+func (r *oneRun) prepareChecks(p *plan.Plan) {
+	slurm, want := false, 0
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if info, ok := checks.Lookup(s.Name); ok && s.Kind == plan.Native && wantsSlurm(info, s.Args, s.Table) {
-			r.askSlurm()
-			return
+		if info, ok := checks.Lookup(s.Name); ok && s.Kind == plan.Native {
+			c := bound(info, s.Args, s.Table)
+			slurm, want = slurm || wantsSlurm(info, c), max(want, checks.WantedGPUs(c))
 		}
+	}
+	if r.set.wantedGPUs != want {
+		r.set.wantedGPUs = want
+		r.pool.SetVars(r.set.workerVars())
+	}
+	if slurm {
+		r.askSlurm()
 	}
 }
 

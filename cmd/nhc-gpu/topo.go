@@ -21,13 +21,15 @@ const topoName = "topo"
 func topoCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   topoName + " [--json] [LBNL options]",
-		Short: "Print how GPUs, adapters and disks lie to each other",
+		Short: "Show the PCIe and NUMA topology of GPUs, adapters and disks",
 		Long: `Prints the map of this node, as /sys has it: NUMA nodes, root ports and PCIe
 switches, and below them GPUs, RDMA devices with their ports, and NVMe disks;
 then what each GPU has in common with each RDMA device, in the words of
 nvidia-smi topo -m. A port that checks leave out unless it is named says why.
-check_hw_topology judges it. No driver and no library is asked. With
-HOSTROOT=DIR it is the map of the node whose /sys lies below DIR.`,
+check_hw_topology judges it. Last come the libraries and programs of vendors
+that checks use, with path and version, or where nhc-gpu looked for them. No
+driver is asked and no library is loaded. With HOSTROOT=DIR it is the map of
+the node whose /sys lies below DIR.`,
 		Example: `  nhc-gpu topo
   nhc-gpu topo --json`,
 		DisableFlagParsing: true,

@@ -75,6 +75,16 @@ func writeTopology(w *bytes.Buffer, t *checks.Topology) error {
 			return err
 		}
 	}
+	for i, l := range t.Libraries {
+		if i == 0 {
+			fmt.Fprintln(w, "\nlibraries and programs of vendors")
+		}
+		none := ""
+		if !l.Found {
+			none = "none: "
+		}
+		fmt.Fprintf(w, "  %-12s  %s\n", l.Thing, shown(none+l.Detail))
+	}
 	for _, d := range t.Doubts {
 		fmt.Fprintln(w, "? "+shown(d))
 	}

@@ -32,21 +32,48 @@ word), and what to do.`,
 		Example: `  nhc-gpu xid explain 79
   nhc-gpu xid explain 'NVRM: Xid (PCI:0000:c1:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004)'`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, words []string) error {
-			r, rest, err := xidRun(words)
-			if err != nil {
-				return err
-			}
-			defer r.close()
-			resp, err := r.ask(run.AskExplain, rest)
-			if err != nil {
-				return err
-			}
-			fmt.Fprint(screen, resp.Text)
-			return nil
-		},
+		RunE: func(_ *cobra.Command, words []string) error { return printAnswer(run.AskExplain, words) },
 	})
-	return []*cobra.Command{xid, clearCommand()}
+	return []*cobra.Command{explainCommand(), xid, clearCommand()}
+}
+
+const explainName = "explain"
+
+// explainCommand explains what a person has in hand.
+func explainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   explainName + " MESSAGE",
+		Short: "Explain a kernel message, an Xid, a code, a reason or a counter",
+		Long: `Explains a line of the kernel's log (with or without what dmesg or syslog print
+before it), an Xid or SXid (79, sxid:12028), the code of a finding
+(gpu.recovery.lost), a reason or message of nhc-gpu, or a counter of errors
+(symbol_error): what it means, what the checks do with it, what to do, and the
+source.
+
+Exit status: 0, or 10 if nothing is known of it.`,
+		Example: `  nhc-gpu explain 'mlx5_core 0000:bb:00.0: poll_health:1083:(pid 0): Fatal error 1 detected'
+  nhc-gpu explain 79
+  nhc-gpu explain 'NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_count) [gpu.recovery.lost]'`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, words []string) error { return printAnswer(run.AskMessage, words) },
+	}
+	cmd.Flags().SetInterspersed(false) // a message may have words that begin with a dash
+	return cmd
+}
+
+// printAnswer prints what a worker knows of the words.
+func printAnswer(question string, words []string) error {
+	r, rest, err := xidRun(words)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	resp, err := r.ask(question, rest)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(screen, resp.Text)
+	return nil
 }
 
 // xidRun is a run for a person who asks about the node as check_gpu_xid would see it, with

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,7 +21,15 @@ import (
 
 var program string
 
-func TestMain(m *testing.M) { os.Exit(built.Main(m, &program, "bash", "setsid")) }
+func TestMain(m *testing.M) {
+	// nohup, and a shell's "&", start this process with signals ignored, which its children would inherit.
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
+	os.Exit(built.Main(m, &program, "bash", "setsid"))
+}
 
 // patience is for what must happen on a machine that is busy with other tests.
 const patience = 30 * time.Second

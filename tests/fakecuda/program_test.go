@@ -127,21 +127,25 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ line, conf, want string }{
 		"hang in a launch": {"3 cuLaunchKernel daxpy after 5 hang", "check_gpu_membw -b 64K -t 4",
-			"check_gpu_membw:  hung (in gpu3: bandwidth of its memory: cuLaunchKernel(3): process "},
-		"hang, while others go on": {"3 cuMemAlloc after 1 hang", "check_gpu_memtest -t 4", ": cuMemAlloc(3): process "},
+			"check_gpu_membw:  gpu3 0000:13:00.0: hung (in gpu3: bandwidth of its memory: cuLaunchKernel(3): process "},
+		"hang, while others go on": {"3 cuMemAlloc after 1 hang", "check_gpu_memtest -t 4", "check_gpu_memtest:  gpu3 0000:13:00.0: hung (in "},
+		"other numbers": {"* cuDeviceGetUuid error 1\n3 cuDeviceGetPCIBusId = 0000:14:00.0\n4 cuDeviceGetPCIBusId = 0000:13:00.0\n3 cuLaunchKernel daxpy after 5 hang", "check_gpu_membw -b 64K -t 4",
+			"check_gpu_membw:  gpu4 0000:14:00.0: hung (in gpu4: bandwidth of its memory: cuLaunchKernel(3): process "},
 		"crash": {"3 cuMemcpyHtoDAsync after 5 crash", "check_gpu_bandwidth -b 64K",
-			"check_gpu_bandwidth:  could not tell: its worker died in gpu3: copy from the host: cuMemcpyHtoDAsync(3): "},
-		"exit":            {"3 cuDevicePrimaryCtxRetain exit 7", "check_gpu_bandwidth -b 64K", "its worker died in gpu3: open: cuDevicePrimaryCtxRetain(3): "},
-		"slow":            {"3 h2d = 21", "check_gpu_bandwidth -b 64K 48", "check_gpu_bandwidth:  gpu3 0000:13:00.0: copy from the host, want at least 48.0 GB/s, got 21.0 GB/s"},
-		"a wrong bit":     {"3 stuck = 0x1234 5 1", "check_gpu_memtest", "check_gpu_memtest:  gpu3 0000:13:00.0: wrong words in its memory, of pattern 0x00000000, want none, got 1 wrong word: at offset 0x1034"},
-		"ECC":             {"3 cuStreamQuery after 9 error 214", "check_gpu_membw -b 64K", "check_gpu_membw:  gpu3 0000:13:00.0: bandwidth of its memory: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)"},
-		"hang in cuInit":  {"- cuInit hang", "check_gpu_membw -b 64K -t 4", "check_gpu_membw:  hung (in cuInit: process "},
-		"work never ends": {"3 cuStreamQuery after 9 error 600", "check_gpu_membw -b 64K -t 2", "check_gpu_membw:  stopped: its time was up, want at most 2s"},
+			"check_gpu_bandwidth:  could not tell: its worker died in gpu3: copy from the host: cuMemcpyHtoDAsync(3) of gpu3 0000:13:00.0: "},
+		"exit":           {"3 cuDevicePrimaryCtxRetain exit 7", "check_gpu_bandwidth -b 64K", "its worker died in open 8 GPUs: cuDevicePrimaryCtxRetain("},
+		"slow":           {"3 h2d = 21", "check_gpu_bandwidth -b 64K 48", "check_gpu_bandwidth:  gpu3 0000:13:00.0: copy from the host, want at least 48.0 GB/s, got 21.0 GB/s"},
+		"a wrong bit":    {"3 stuck = 0x1234 5 1", "check_gpu_memtest", "check_gpu_memtest:  gpu3 0000:13:00.0: wrong words in its memory, of pattern 0x00000000, want none, got 1 wrong word: at offset 0x1034"},
+		"ECC":            {"3 cuStreamQuery after 9 error 214", "check_gpu_membw -b 64K", "check_gpu_membw:  gpu3 0000:13:00.0: bandwidth of its memory: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)"},
+		"hang in cuInit": {"- cuInit hang", "check_gpu_membw -b 64K -t 4", "check_gpu_membw:  hung (in cuInit: process "},
+		"work never ends": {"3 cuStreamQuery after 9 error 600", "check_gpu_membw -b 64K -t 10",
+			"check_gpu_membw:  gpu3 0000:13:00.0: bandwidth of its memory: the work on it does not end; done on 7 other GPUs, want an end within 2.5s"},
+		"no work ends": {"* cuStreamQuery after 9 error 600", "check_gpu_membw -b 64K -t 2", "check_gpu_membw:  stopped: its time was up, want at most 2s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, c.line)
-			out, took := n.run(t, "* || "+c.conf+"\n", "-a", "-t", "40")
+			out, took := n.run(t, "* || "+c.conf+"\n", "-a", "-t", "60")
 			if !strings.Contains(out, c.want) || took > 30*time.Second {
 				t.Errorf("after %v, want %q, got\n%s", took, c.want, out)
 			}

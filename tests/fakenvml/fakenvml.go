@@ -11,7 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakelib"
 )
 
-//go:embed src nodes
+//go:embed src nodes kinds.toml
 var files embed.FS
 
 // Model is what the GPUs of a node are: the name of a file in nodes/.
@@ -30,7 +30,7 @@ const (
 
 // Old are the functions that a driver of release 470 does not have.
 var Old = []string{
-	"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetGpuMaxPcieLinkGeneration", "nvmlDeviceGetMarginTemperature",
+	"nvmlDeviceGetDefaultEccMode", "nvmlDeviceGetNumaNodeId", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetGpuMaxPcieLinkGeneration", "nvmlDeviceGetMarginTemperature",
 	"nvmlDeviceGetRepairStatus", "nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
 	"nvmlSystemGetConfComputeState", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
 	"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMemoryInfo_v2",

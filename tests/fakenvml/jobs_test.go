@@ -119,3 +119,27 @@ func TestBusyNode(t *testing.T) {
 		t.Errorf("persistence mode of a busy node: %s", out)
 	}
 }
+
+// A GPU that only the counters of a job's record find to be lost keeps the job away, if it
+// is the job's.
+func TestCountersFindLost(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("skip: only root keeps records")
+	}
+	n := newNode(t, fakenvml.H100, 8, []string{"3 nvmlDeviceGetPcieReplayCounter error 15"})
+	conf := filepath.Join(n.dir, "nhc.conf")
+	if err := os.WriteFile(conf, []byte("* || check_file_test -d /proc\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("counters%d", os.Getpid())
+	t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })
+	for gpu, fails := range map[int]bool{2: false, 3: true} {
+		cmd := exec.Command(program, "--prolog", "-c", conf, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.lib)
+		cmd.Env = []string{"SLURMD_NODENAME=" + name, fmt.Sprintf("SLURM_JOB_ID=%d", 100+gpu), fmt.Sprintf("SLURM_JOB_GPUS=%d", gpu), "SLURM_JOB_UID=5001"}
+		said, err := cmd.CombinedOutput()
+		if (err != nil) != fails || strings.Count(string(said), "gpu3 0000:13:00.0: the GPU is lost") != 1 {
+			t.Errorf("job on gpu%d: %v\n%s", gpu, err, said)
+		}
+	}
+}

@@ -56,7 +56,7 @@ func TestLinkHangs(t *testing.T) {
 	n := newNode(t, fakenvml.B200, 8, []string{"3 field 215 7 hang", "2 nvmlDeviceGetPersistenceMode = 0"})
 	out, took := n.run(t, "* || check_gpu_persistence -f\n* || check_gpu_nvlink\n* || check_gpu_fabric\n* || check_file_test -f /other/lane\n", "-a", "-t", "5")
 	for _, want := range []string{
-		"check_gpu_nvlink:  hung (in nvmlDeviceGetFieldValues(3): process ", "check_gpu_persistence:  gpu2 0000:12:00.0: ", "check_file_test:  -f /other/lane returned 1",
+		"check_gpu_nvlink:  gpu3 0000:13:00.0: hung (in nvmlDeviceGetFieldValues(3): process ", "check_gpu_persistence:  gpu2 0000:12:00.0: ", "check_file_test:  -f /other/lane returned 1",
 	} {
 		if !strings.Contains(out, want) || took > 12*time.Second {
 			t.Errorf("after %v, want %q, got\n%s", took, want, out)

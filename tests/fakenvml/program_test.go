@@ -18,6 +18,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 var program string
@@ -64,6 +65,11 @@ func newNode(t *testing.T, model fakenvml.Model, gpus int, lines []string, missi
 	return n
 }
 
+// name is the node's own: one run a node at a time.
+func (n node) name() string {
+	return "fakenvml-" + strings.ReplaceAll(strings.Trim(n.dir, "/"), "/", "-")
+}
+
 // run runs a configuration on the node, with words, and gives what was printed.
 func (n node) run(t *testing.T, conf string, words ...string) (out string, took time.Duration) {
 	t.Helper()
@@ -75,10 +81,9 @@ func (n node) run(t *testing.T, conf string, words ...string) (out string, took 
 	defer cancel()
 	argv := append(words, "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.lib)
 	cmd := exec.CommandContext(ctx, program, argv...)
-	name := fmt.Sprintf("fakenvml-%s", strings.ReplaceAll(strings.Trim(n.dir, "/"), "/", "-")) // one run a node at a time
-	cmd.Env = []string{"SLURMD_NODENAME=" + name}
+	cmd.Env = []string{"SLURMD_NODENAME=" + n.name()}
 	if os.Geteuid() == 0 {
-		t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })
+		t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + n.name()) })
 	}
 	var text bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &text, &text
@@ -103,6 +108,8 @@ var elsewhere = map[string]string{
 	"nvmlDeviceGetMaxMigDeviceCount": "asked for a job with a MIG device, see tests/script/around.txtar",
 
 	"nvmlDeviceGetMigDeviceHandleByIndex": "the same",
+
+	"nvmlDeviceGetClockInfo": "asked while an active test loads the GPU",
 }
 
 // calls are all calls that the program makes.
@@ -118,7 +125,7 @@ func calls(t *testing.T) (list []aCall) {
 		"nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceGetMarginTemperature", "nvmlSystemGetConfComputeState",
 		"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetRetiredPages", "nvmlDeviceSetPersistenceMode", "nvmlDeviceGetUUID",
 		"nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo", "nvmlDeviceGetP2PStatus",
-		"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo",
+		"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetUtilizationRates",
 	}
 	for _, m := range regexp.MustCompile(`(?m)^[A-Z_]+\((\w+)`).FindAllSubmatch(table, -1) {
 		names = append(names, string(m[1]))
@@ -134,8 +141,10 @@ func calls(t *testing.T) (list []aCall) {
 			c.missing = []string{"nvmlDeviceGetCurrentClocksEventReasons"}
 		case "nvmlDeviceGetGpuFabricInfo":
 			c.missing = []string{"nvmlDeviceGetGpuFabricInfoV"}
-		case "nvmlDeviceGetPerformanceState":
-			continue // not asked yet
+		case "nvmlDeviceGetPerformanceState", "nvmlDeviceGetUtilizationRates":
+			c.line = "3 nvmlDeviceGetCurrPcieLinkGeneration = 1"
+		case "nvmlDeviceGetDefaultEccMode":
+			c.line = "3 nvmlDeviceGetEccMode = 0 0"
 		}
 		if elsewhere[name] != "" {
 			continue
@@ -156,7 +165,7 @@ func TestEveryCallIsTried(t *testing.T) {
 		tried[name] = true
 	}
 	code := ""
-	for _, file := range []string{"nvmlread.go", "nvmlparts.go", "nvmlmig.go", "nvmllinks.go", "nvmlfabric.go"} {
+	for _, file := range []string{"nvmlread.go", "nvmlparts.go", "nvmlmig.go", "nvmllinks.go", "nvmlfabric.go", "nvmlload.go"} {
 		text, err := os.ReadFile("../../checks/probe/" + file)
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +222,7 @@ func TestEveryCallHangs(t *testing.T) {
 		if took > 12*time.Second {
 			t.Errorf("%s: %v", c.name, took)
 		}
-		named := regexp.MustCompile(`check_gpu_\w+:  hung \(in ` + c.name + `(_v\d)?` + c.device() + `: process \d+ in state S`)
+		named := regexp.MustCompile(`check_gpu_\w+:  (gpu3 0000:13:00\.0: )?hung \(in ` + c.name + `(_v\d)?` + c.device() + `: process \d+ in state S`)
 		if !named.MatchString(out) {
 			t.Errorf("%s: the call is not named:\n%s", c.name, out)
 		}
@@ -225,12 +234,236 @@ func TestEveryCallHangs(t *testing.T) {
 func TestEveryCallCrashes(t *testing.T) {
 	t.Parallel()
 	everyCall(t, "crash", func(t *testing.T, c aCall, out string, _ time.Duration) {
-		named := regexp.MustCompile(`check_gpu_\w+:  could not tell: its worker died in ` + c.name + `(_v\d)?` + c.device() + `: .*SIGSEGV`)
+		named := regexp.MustCompile(`check_gpu_\w+:  could not tell: its worker died in ` + c.name + `(_v\d)?` + c.device() + `( of gpu3 0000:13:00\.0)?: .*SIGSEGV`)
 		if !named.MatchString(out) {
 			t.Errorf("%s: the call is not named:\n%s", c.name, out)
 		}
 		intact(t, c.name, out)
 	})
+}
+
+// Whichever call says first that a GPU is lost, or requires a reset: the run fails once
+// for that GPU, and for no other one.
+func TestEveryCallFindsLost(t *testing.T) {
+	t.Parallel()
+	for _, state := range []struct{ action, text string }{{"error 15", "the GPU is lost"}, {"error 16", "the GPU requires a reset"}} {
+		everyCall(t, state.action, func(t *testing.T, c aCall, out string, _ time.Duration) {
+			about := `gpu3 0000:13:00\.0: ` + state.text + `,.* \(.*` + c.name + `(_v\d)?\(3(, \d)?\): NVML error ` + strings.TrimPrefix(state.action, "error ") + `\)`
+			switch {
+			case c.device() == "" && c.name != "nvmlInit" && c.name != "nvmlDeviceGetCount": // the whole node's, which is no GPU's state
+				about = `a` + strings.TrimPrefix(state.text, "the") + ` \(` + c.name + `(_v\d)?: NVML error`
+			case c.device() == "":
+				about = `a` + strings.TrimPrefix(state.text, "the") + ` \(` + c.name
+			}
+			named := regexp.MustCompile(`Health check failed:  check_gpu_\w+:  ` + about)
+			if n := len(named.FindAllString(out, -1)); n != 1 || strings.Count(out, "Health check failed:  check_gpu") != 1 || strings.Contains(out, "Health check unknown") {
+				t.Errorf("%s %s: %d times, want 1:\n%s", c.name, state.action, n, out)
+			}
+			intact(t, c.name, out)
+		})
+	}
+}
+
+// Whichever call finds its buffer too small: the reading is an error, or it is not needed, and
+// the rest is read. Nothing dies, hangs, or takes memory without end.
+func TestEveryCallFindsBufferTooSmall(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	everyCall(t, "error 7", func(t *testing.T, c aCall, out string, took time.Duration) {
+		if strings.Contains(out, "died") || strings.Contains(out, "internal error") || strings.Contains(out, "hung") || took > 12*time.Second {
+			t.Errorf("%s, %v:\n%s", c.name, took, out)
+		}
+		if strings.Contains(c.name, "RunningProcesses") && !strings.Contains(out, "Health check unknown:  check_gpu_procs:  gpu3 0000:13:00.0: could not tell: "+c.name) {
+			t.Errorf("%s is not told of:\n%s", c.name, out)
+		}
+		intact(t, c.name, out)
+	})
+}
+
+// A GPU without its power cable, or without interrupts, fails the run once, too, whichever check
+// meets it.
+func TestPowerCableAndInterrupts(t *testing.T) {
+	t.Parallel()
+	for state, text := range map[string]string{"error 8": "the GPU has no power cable attached", "error 11": "the GPU sends no interrupts"} {
+		for _, call := range []string{"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetTemperature"} {
+			n := newNode(t, fakenvml.H100, 8, []string{"3 " + call + " " + state})
+			for _, lines := range []string{gpuLines, "* || check_gpu_temp\n"} {
+				out, _ := n.run(t, lines, "-a")
+				if strings.Count(out, "gpu3 0000:13:00.0: "+text) != 1 || strings.Count(out, "Health check failed:  check_gpu") != 1 || strings.Contains(out, "Health check unknown") {
+					t.Errorf("%s %s:\n%s", call, state, out)
+				}
+			}
+		}
+	}
+}
+
+// A line alone finds a GPU that is lost, whichever check it is.
+func TestEveryLineFindsLost(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, fakenvml.H100, 8, []string{"3 * error 15"})
+	lines := regexp.MustCompile(`(?m)^\* \|\| check_gpu_.*$`).FindAllString(gpuLines+"* || check_gpu_ecc 20000000 10000\n* || check_vbios_version\n* || check_gpu_clock_throttling\n* || check_nvlink_status\n* || check_app_gpu_clocks\n", -1)
+	for _, line := range append(lines, "* || check_gpu_bandwidth", "* || check_gpu_gemm") {
+		out, _ := n.run(t, line+"\n")
+		if strings.Contains(out, "no check is called") || strings.Contains(out, "command not found") {
+			continue
+		}
+		if strings.Count(out, "gpu3 0000:13:00.0: the GPU is lost, ") < 1 || strings.Count(out, "Health check failed") != 1 {
+			t.Errorf("%s:\n%s", line, out)
+		}
+	}
+}
+
+// A site that has said how many GPUs it wants works on without a dead one that it does not
+// count, whichever check meets it, and in whatever order the lines stand.
+func TestSiteDoesWithoutGPU(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, fakenvml.H100, 8, []string{"3 * error 15"})
+	const others = "* || check_gpu_ecc\n* || check_gpu_temp\n* || check_gpu_pcie\n* || check_gpu_recovery\n"
+	for want, fails := range map[string]bool{"check_gpu_count 7": false, "check_gpu_count 8": true, "check_gpu_count": true} {
+		line := "* || " + want + "\n"
+		for _, conf := range []string{line + others, others + line} {
+			out, _ := n.run(t, conf, "-a")
+			if strings.Contains(out, "Health check failed") != fails || !strings.Contains(out, "gpu3 0000:13:00.0") {
+				t.Errorf("%s:\n%s", conf, out)
+			}
+		}
+	}
+	out, _ := n.run(t, "* || check_gpu_count 7\n"+others)
+	if !strings.Contains(out, "; without it 7 work, want 7\n") || !strings.Contains(out, "gpu3 0000:13:00.0:  3 more findings of other checks") {
+		t.Errorf("want one warning, and the number of others:\n%s", out)
+	}
+	root := filepath.Join(n.dir, "root")
+	for gpu, fails := range map[string]bool{"2": false, "3": true} {
+		cmd := exec.Command(program, "--prolog", "-c", filepath.Join(n.dir, "nhc.conf"), "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+root, "NVML_LIBRARY="+n.lib)
+		cmd.Env = []string{"SLURMD_NODENAME=" + n.name(), "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=" + gpu, "SLURM_JOB_UID=5001"}
+		if out, err := cmd.CombinedOutput(); (err != nil) != fails || strings.Contains(string(out), "Health check failed") != fails {
+			t.Errorf("prolog of a job on GPU %q: %v\n%s", gpu, err, out)
+		}
+	}
+	// Slurm has more GPUs for jobs than the line wants: one may be the dead one.
+	if err := fakenvml.Write(root, map[string]string{"etc/slurm/slurm.conf": "GresTypes=gpu\nNodeName=" + n.name() + " Gres=gpu:8\n"}); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := n.run(t, "* || check_gpu_count 7\n"+others, "-a"); !strings.Contains(out, "Health check failed:  check_gpu_ecc:  gpu3 0000:13:00.0: the GPU is lost") {
+		t.Errorf("%s", out)
+	}
+}
+
+// A library that ends each run's worker says nothing of the node twice, and fails it from
+// the third run on; another driver, or a run that works, begins anew.
+func TestCrashInARow(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root's runs remember each other")
+	}
+	n := newNode(t, fakenvml.H100, 8, []string{"- nvmlInit crash"})
+	look := func(when, want string) {
+		t.Helper()
+		if out, _ := n.run(t, "* || check_gpu_temp\n"); want != "" && !strings.Contains(out, want+":  check_gpu_temp:  ") || want == "" && out != "" {
+			t.Errorf("%s: want %q, got\n%s", when, want, out)
+		}
+	}
+	place := func(lines ...string) {
+		t.Helper()
+		if _, err := fakenvml.Place(n.dir, fakenvml.Scenario(fakenvml.H100, 8, lines...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const unknown, failed = "Health check unknown", "Health check failed"
+	look("first", unknown)
+	look("second", unknown)
+	look("third", failed)
+	look("fourth", failed)
+	version := filepath.Join(n.dir, "root/proc/driver/nvidia/version")
+	text, err := os.ReadFile(version)
+	if err == nil {
+		err = os.WriteFile(version, bytes.ReplaceAll(text, []byte(fakenvml.Driver), []byte("580.65.06")), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	look("another driver", unknown)
+	look("its second", unknown)
+	place()
+	look("it works", "")
+	place("3 nvmlDeviceGetTemperature 0 crash")
+	look("first again", unknown)
+	look("second again", unknown)
+	look("third again", failed)
+	place()
+	look("it works again", "")
+	place("- nvmlInit crash")
+	look("once before three jobs", unknown)
+	if err := os.WriteFile(filepath.Join(n.dir, "nhc.conf"), []byte("* || check_gpu_recovery\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for job := range 3 {
+		cmd := exec.Command(program, "--prolog", "-c", filepath.Join(n.dir, "nhc.conf"), "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.lib)
+		cmd.Env = []string{"SLURMD_NODENAME=fakenvml-" + strings.ReplaceAll(strings.Trim(n.dir, "/"), "/", "-"), fmt.Sprintf("SLURM_JOB_ID=%d", 100+job), "SLURM_JOB_GPUS=3", "SLURM_JOB_UID=5001"}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), unknown) {
+			t.Errorf("job %d: %v\n%s", job, err, out)
+		}
+	}
+	look("after three jobs", unknown)
+	place("- nvmlInit error 999")
+	look("an error", unknown)
+	look("an error again", unknown)
+	look("an error, the third time", unknown)
+}
+
+// A driver that was unloaded since the last run is not loaded again by asking NVML. That is
+// no fault of a node, unless Slurm has its GPUs for jobs.
+func TestDriverUnloaded(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root's runs remember each other")
+	}
+	n := newNode(t, fakenvml.H100, 8, nil)
+	root := filepath.Join(n.dir, "root")
+	const boot = "proc/sys/kernel/random/boot_id"
+	if err := fakenvml.Write(root, map[string]string{boot: "b1\n", "dev/kmsg": ""}); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"* || check_gpu_count 8\n", "* || check_gpu_ecc\n"} {
+		if out, _ := n.run(t, line); out != "" {
+			t.Errorf("loaded: %s", out)
+		}
+	}
+	for _, name := range []string{"proc/driver", "proc/modules", "dev"} {
+		if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := fakenvml.Write(root, map[string]string{"proc/modules": "ext4 1 0 - Live 0x0\n", "dev/kmsg": ""}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fakenvml.Place(n.dir, fakenvml.Scenario(fakenvml.H100, 8, "- nvmlInit crash")); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"* || check_gpu_count 8\n", "* || check_gpu_ecc\n"} {
+		if out, _ := n.run(t, line, "-v"); !strings.Contains(out, "the driver is unloaded (no module, no device node, no job): 8 GPUs not checked") {
+			t.Errorf("%s: %s", line, out)
+		}
+	}
+	for _, words := range [][]string{{"--check"}, {"topo"}, {"--check", "--json"}} { // what they tell of the node asks NVML, too
+		if out, _ := n.run(t, "* || check_file_test -d /\n", words...); strings.Contains(out, "died") {
+			t.Errorf("%s: %s", words, out)
+		}
+	}
+	for _, role := range []string{"--prolog", "--epilog"} { // they ask for counters and MIG devices beside the checks
+		cmd := exec.Command(program, role, "-c", filepath.Join(n.dir, "nhc.conf"), "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+root, "NVML_LIBRARY="+n.lib)
+		cmd.Env = []string{"SLURMD_NODENAME=" + n.name(), "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=0", "SLURM_JOB_UID=5001"}
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "died") {
+			t.Errorf("%s: %v\n%s", role, err, out)
+		}
+	}
+	if err := fakenvml.Write(root, map[string]string{"etc/slurm/slurm.conf": "GresTypes=gpu\nNodeName=" + n.name() + " Gres=gpu:8\n"}); err != nil {
+		t.Fatal(err)
+	}
+	want := "failed:  check_gpu_count:  the driver is not loaded for 8 GPUs: Slurm gives jobs 8 GPUs of this node"
+	if out, _ := n.run(t, "* || check_gpu_count 8\n"); !strings.Contains(out, want) {
+		t.Errorf("want %q, got %s", want, out)
+	}
 }
 
 // device is how the call names its GPU, as a regular expression.
@@ -282,14 +515,14 @@ func TestHealthy(t *testing.T) {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, scenario, line, want string }{
-		{"lost", "3 * error 15", "check_gpu_recovery", "check_gpu_recovery:  gpu3 0000:13:00.0: nvmlDeviceGetHandleByIndex_v2(3): the GPU is lost (NVML error 15)"},
+		{"lost", "3 * error 15", "check_gpu_recovery", "check_gpu_recovery:  gpu3 0000:13:00.0: the GPU is lost, GPU-00000000-0000-0000-0000-000000000003 (nvmlDeviceGetHandleByIndex_v2(3): NVML error 15)"},
 		{"lost, by count", "3 * error 15", "check_gpu_count 8",
-			"check_gpu_count:  want 8 GPUs, got 7: gpu3 0000:13:00.0 is on the PCI bus, in the driver, but NVML says nvmlDeviceGetHandleByIndex_v2(3): the GPU is lost (NVML error 15)"},
+			"check_gpu_count:  gpu3 0000:13:00.0: the GPU is lost, GPU-00000000-0000-0000-0000-000000000003 (nvmlDeviceGetHandleByIndex_v2(3): NVML error 15)"},
 		{"fallen off before the driver was loaded", "- nvmlDeviceGetCount = 7", "check_gpu_count 8",
 			"check_gpu_count:  want 8 GPUs, got 7: 0000:17:00.0 is on the PCI bus, in the driver, not in NVML"},
 		{"recovery action", "3 field 230 = 2", "check_gpu_recovery", "check_gpu_recovery:  gpu3 0000:13:00.0: the driver wants a reboot of the node"},
 		{"mismatch", "- nvmlInit error 18", "check_gpu_driver",
-			"check_gpu_driver:  nvmlInit: library and driver are of different versions (NVML error 18); the loaded module is 570.124.06"},
+			"check_gpu_driver:  the driver's library and the loaded module 570.124.06 are of different versions: an update needs a reboot (nvmlInit: NVML error 18)"},
 		{"uncorrected", "3 nvmlDeviceGetMemoryErrorCounter 1 0 7 = 1", "check_gpu_ecc",
 			"check_gpu_ecc:  gpu3 0000:13:00.0: uncorrected SRAM errors since the driver was loaded, want 0, got 1"},
 		{"remap", "3 nvmlDeviceGetRemappedRows = 0 600 0 1", "check_gpu_remap", "check_gpu_remap:  gpu3 0000:13:00.0: a row of memory could not be remapped"},
@@ -298,7 +531,9 @@ func TestFaults(t *testing.T) {
 		{"garbage", `3 nvmlDeviceGetVbiosVersion = \xff\x0a%s`, "check_gpu_vbios 96.00.30.00.01", "check_gpu_vbios:  gpu3 0000:13:00.0: VBIOS, want 96.00.30.00.01, got ??%s"},
 		{"margin", "3 nvmlDeviceGetMarginTemperature = -5", "check_gpu_temp", "check_gpu_temp:  gpu3 0000:13:00.0: margin, at which the hardware slows it down, want above -2 C, got -5 C"},
 		{"slow", "3 nvmlDeviceGetSerial late 300", "check_gpu_count 7", "check_gpu_count:  want 7 GPUs, got 8"},
-		{"exits", "3 nvmlDeviceGetSerial exit 127", "check_gpu_count 8", "check_gpu_count:  could not tell: its worker died in nvmlDeviceGetSerial(3): exit status 127"},
+		{"empty UUID", "3 nvmlDeviceGetUUID =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: could not tell: nvmlDeviceGetUUID(3): empty"},
+		{"empty name", "3 nvmlDeviceGetName =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: could not tell: nvmlDeviceGetName(3): empty"},
+		{"exits", "3 nvmlDeviceGetSerial exit 127", "check_gpu_count 8", "check_gpu_count:  could not tell: its worker died in nvmlDeviceGetSerial(3) of gpu3 0000:13:00.0: exit status 127"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -307,6 +542,33 @@ func TestFaults(t *testing.T) {
 				t.Errorf("want %q, got\n%s", c.want, out)
 			}
 		})
+	}
+}
+
+// A value that cannot be true is unknown, and is forgotten: the next run, whose values are
+// right, finds nothing, also with two GPUs, where either may be the odd one.
+func TestImplausibleValuesAreForgotten(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root's runs remember each other")
+	}
+	const conf = "* || check_gpu_pcie\n* || check_gpu_clocks\n* || check_gpu_power\n* || check_gpu_count 2\n"
+	n := newNode(t, fakenvml.H100, 2, []string{"1 nvmlDeviceGetCurrPcieLinkWidth = 4294967295", "1 nvmlDeviceGetMaxPcieLinkGeneration = 4294967295",
+		"1 nvmlDeviceGetMaxClockInfo 0 = 4294967295", "1 nvmlDeviceGetPowerManagementDefaultLimit = 4294967295", "1 nvmlDeviceGetMemoryInfo = -1 0 0"})
+	out, _ := n.run(t, conf, "-a")
+	if strings.Contains(out, "gpu0") || strings.Contains(out, "failed") {
+		t.Errorf("the healthy GPU is blamed:\n%s", out)
+	}
+	for _, call := range []string{"Width", "Clock", "DefaultLimit", "MemoryInfo"} {
+		if !regexp.MustCompile(`Health check unknown:  check_gpu_\w+:  gpu1 0000:11:00\.0: could not tell: nvmlDeviceGet\w*` + call + `\w*\(1\): implausible value`).MatchString(out) {
+			t.Errorf("%s is not told of:\n%s", call, out)
+		}
+	}
+	if _, err := fakenvml.Place(n.dir, fakenvml.Scenario(fakenvml.H100, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := n.run(t, conf, "-a"); out != "" {
+		t.Errorf("healthy again:\n%s", out)
 	}
 }
 

@@ -18,6 +18,9 @@ func (n *Node) AddBond(name, mode string, members ...string) *Node {
 	if strings.HasPrefix(mode, "802.3ad") {
 		n.Set(name, "bonding/ad_aggregator", "1").Set(name, "bonding/ad_partner_mac", "00:1c:73:00:00:99").Set(name, "bonding/ad_num_ports", strconv.Itoa(len(members)))
 	}
+	if mode, _, _ := strings.Cut(mode, " "); mode == "active-backup" || mode == "balance-tlb" || mode == "balance-alb" {
+		n.Set(name, "bonding/active_slave", members[0])
+	}
 	for _, m := range members {
 		n.Above(name, m)
 		n.Set(m, "bonding_slave/mii_status", "up").Set(m, "bonding_slave/state", "active")

@@ -147,6 +147,9 @@ var (
 		roce_slow_restart_cnps roce_slow_restart_trans rp_cnp_handled rp_cnp_ignored`)
 )
 
+// Statistics are errors that the kernel counts of a network interface.
+var Statistics = strings.Fields("rx_crc_errors rx_errors rx_frame_errors rx_length_errors tx_aborted_errors tx_carrier_errors tx_errors")
+
 func (n *Node) addPort(dir string, a HCA) {
 	for name, content := range map[string]string{
 		"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": a.Rate, "link_layer": a.Layer, "cap_mask": "0xa741e848", "lid_mask_count": "0", "sm_sl": "0",
@@ -207,6 +210,11 @@ func (n *Node) AddNet(d Net) {
 		"carrier_changes": "2", "carrier_up_count": "1", "carrier_down_count": "1", "flags": "0x1003", "ifindex": fmt.Sprint(10 + d.Index),
 	} {
 		n.Files[dir+"/"+name] = content + "\n"
+	}
+	if d.PCI != "" && !d.IB {
+		for _, s := range Statistics {
+			n.Files[dir+"/statistics/"+s] = "0\n"
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package fakesys
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 )
 
@@ -182,9 +183,44 @@ func EthernetOnly() *Node {
 	return n
 }
 
-// Down takes the link of a device down.
+// NoRDMA takes an RDMA device away, and leaves its function on the bus.
+func (n *Node) NoRDMA(device string) *Node {
+	dir := n.Dir(device)
+	maps.DeleteFunc(n.Files, func(f, _ string) bool { return strings.HasPrefix(f, dir+"/") })
+	delete(n.Links, "sys/class/infiniband/"+device)
+	delete(n.Links, dir+"/device")
+	return n
+}
+
+// NoGIDs takes the GIDs of a port away from an index on.
+func (n *Node) NoGIDs(device string, from int) *Node {
+	for i := from; i < 4; i++ {
+		n.Set(device, fmt.Sprintf("ports/1/gids/%d", i), "0000:0000:0000:0000:0000:0000:0000:0000")
+	}
+	return n
+}
+
+// DefaultRoute6 adds a default route of IPv6 over an interface, of any table.
+func (n *Node) DefaultRoute6(dev string) *Node {
+	const none = "00000000000000000000000000000000"
+	n.Files["proc/net/ipv6_route"] += none + " 00 " + none + " 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 " + dev + "\n"
+	return n
+}
+
+// Down pulls the cable of a device. Drivers report Disabled of an Ethernet port without a
+// carrier (mlx5_query_port_roce, bnxt_re_query_port, irdma_query_port).
 func (n *Node) Down(device string) *Node {
-	return n.Set(device, "ports/1/state", "1: DOWN").Set(device, "ports/1/phys_state", "2: Polling").Set(device, "ports/1/rate", "10 Gb/sec (4X SDR)")
+	phys := "2: Polling"
+	if strings.TrimSpace(n.Files[n.Port(device)+"link_layer"]) == "Ethernet" {
+		phys = "3: Disabled"
+		dir, _, _ := strings.Cut(n.Dir(device), "/infiniband/")
+		for net, at := range n.at {
+			if strings.HasPrefix(at, dir+"/net/") {
+				n.unplugged(net)
+			}
+		}
+	}
+	return n.Set(device, "ports/1/state", "1: DOWN").Set(device, "ports/1/phys_state", phys).Set(device, "ports/1/rate", "10 Gb/sec (4X SDR)")
 }
 
 // HalfRate has a link train with half of its lanes.

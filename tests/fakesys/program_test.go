@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // The whole program on whole nodes, run after run.
@@ -51,11 +53,20 @@ type machine struct {
 	dir  string
 	root string
 	up   int // seconds
+
+	number int64
+	status int // of the last run
 }
+
+// machines counts them.
+var machines atomic.Int64
 
 func newMachine(t *testing.T, n *fakesys.Node) *machine {
 	t.Helper()
-	m := &machine{Node: n, t: t, dir: t.TempDir(), up: 323045}
+	m := &machine{Node: n, t: t, dir: t.TempDir(), number: machines.Add(1)}
+	if _, err := fmt.Sscanf(n.Files["proc/uptime"], "%d", &m.up); err != nil {
+		t.Fatal(err)
+	}
 	m.root = filepath.Join(m.dir, "root")
 	n.Files["dev/kmsg"] = "6,1,1000000,-;Linux version\n"
 	if err := n.Write(m.root); err != nil {
@@ -84,7 +95,7 @@ func (m *machine) run(after time.Duration, conf string, words ...string) string 
 	}
 	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
 	defer cancel()
-	name := "fakesys-" + strings.ReplaceAll(strings.Trim(m.dir, "/"), "/", "-") // one run a node at a time
+	name := fmt.Sprintf("fakesys-%d-%d", os.Getpid(), m.number) // one run a node at a time
 	cmd := exec.CommandContext(ctx, program, append([]string{"-a", "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT=" + m.root}, words...)...)
 	cmd.Env = []string{"SLURMD_NODENAME=" + name}
 	if os.Geteuid() == 0 {
@@ -96,29 +107,105 @@ func (m *machine) run(after time.Duration, conf string, words ...string) string 
 	if err := cmd.Run(); err != nil && !errors.As(err, &exited) {
 		m.t.Fatalf("%v\n%s", err, text.String())
 	}
+	m.status = cmd.ProcessState.ExitCode()
 	return text.String()
 }
 
-// A healthy node is healthy however often it is asked.
+// kindLines are the checks of the fabric that fit any node.
+const kindLines = `
+* || check_ib_ports
+* || check_ib_errors
+* || check_ib_link_flapping
+* || check_ib_pkey
+* || check_ib_gid
+* || check_ib_firmware
+* || check_ib_pcie
+* || check_ib_modules
+* || check_ib_count
+* || check_eth_link
+* || check_pcie
+* || check_pcie_aer
+* || check_nvme
+* || check_hw_topology
+`
+
+// A healthy node is healthy however often it is asked: there is no output at all.
 func TestHealthyNodes(t *testing.T) {
 	t.Parallel()
-	for name, n := range map[string]*fakesys.Node{
-		"dgx-h100": fakesys.DGXH100(), "dgx-h200": fakesys.DGXH200(), "dgx-a100": fakesys.DGXA100(), "hgx-b200": fakesys.HGXB200(), "nd-h100-v5": fakesys.NDH100v5(),
-		"gb200": fakesys.GB200(), "cx8": fakesys.CX8(), "roce": fakesys.RoCE(), "ethernet": fakesys.EthernetOnly(),
-	} {
+	for _, name := range []string{"dgx-h100", "azure nd-h100-v5", "gb200 tray", "booting, no subnet manager yet"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMachine(t, n)
-			lines := fabricLines
-			if name == "gb200" { // it has no disk
-				lines = strings.ReplaceAll(lines, "* || check_nvme_count 8\n", "")
-			}
-			for range 3 {
-				if out := m.run(5*time.Minute, lines); strings.Contains(out, "ERROR") || strings.Contains(out, "WARN") {
-					t.Errorf("a healthy node is not:\n%s", out)
-				}
-			}
+			newMachine(t, fakesys.Kinds()[name]).healthy(1)
 		})
+	}
+}
+
+// The same on every kind of node, three times each, and with the file that genconf writes there.
+func TestHealthyKinds(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	kinds := fakesys.Kinds()
+	if len(kinds) < 40 {
+		t.Errorf("%d kinds, want 40", len(kinds))
+	}
+	for name, n := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			newMachine(t, n).healthy(3)
+		})
+	}
+}
+
+// healthy wants no output of the checks of the fabric, nor of the file that genconf
+// writes, and that each run passes.
+func (m *machine) healthy(times int) {
+	m.t.Helper()
+	for i := range times {
+		if out := m.run(20*time.Second, kindLines); out != "" || m.status != 0 {
+			m.t.Errorf("run %d: status %d, want no output:\n%s", i+1, m.status, out)
+		}
+	}
+	conf := m.genconf()
+	for i := range times {
+		if out := m.run(20*time.Second, conf); out != "" || m.status != 0 {
+			m.t.Errorf("run %d of genconf's file: status %d, want no output:\n%s", i+1, m.status, out)
+		}
+	}
+}
+
+// genconf is the file that genconf writes on the node.
+func (m *machine) genconf() string {
+	m.t.Helper()
+	cmd := exec.CommandContext(m.t.Context(), program, "genconf", "-c", "-", "-H", "*", "HOSTROOT="+m.root)
+	cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	conf, err := cmd.Output()
+	if err != nil {
+		m.t.Fatalf("genconf: %v", err)
+	}
+	return string(conf)
+}
+
+// genconf writes a check that finds a fault, with the fault, and none of a port that the
+// checks leave alone.
+func TestGenconfOfFaults(t *testing.T) {
+	t.Parallel()
+	n := fakesys.Kinds()["azure nd-h100-v5"].Down("mlx5_ib3").Set(fakesys.NVMeAddress(4), "current_link_width", "2")
+	conf := newMachine(t, n).genconf()
+	for _, want := range []string{
+		"\n# this line found a fault, check_ib_ports:  mlx5_ib3:1 0000:23:00.0: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling:\n * || check_ib_ports\n",
+		": PCIe width, want x4, got x2:\n * || check_pcie\n",
+		"\n * || check_ib_ports -r 400 mlx5_ib0:1 mlx5_ib1:1 mlx5_ib2:1 mlx5_ib4:1 ",
+		"\n# no line for port mlx5_ib3:1, which is not in use: DOWN, Polling\n",
+		"\n# no line for ports that carry no traffic of jobs (the default route): mlx5_an0:1\n",
+		"\n * || check_ib_count\n", "\n * || check_ib_modules\n", "\n * || check_ib_firmware\n", "\n * || check_ib_gid\n", "\n * || check_ib_errors\n",
+		"\n * || check_ib_link_flapping\n", "\n * || check_ib_pcie\n", "\n * || check_pcie_aer\n", "\n * || check_hw_topology\n", "\n * || check_net_route\n", "\n * || check_net_dns\n",
+	} {
+		if !strings.Contains(conf, want) {
+			t.Errorf("no %q in:\n%s", want, conf)
+		}
+	}
+	if strings.Contains(conf, "-r 100 ") {
+		t.Errorf("a line for a port of the front end:\n%s", conf)
 	}
 }
 
@@ -220,5 +307,46 @@ func TestHangingFile(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("no word of %q:\n%s", want, out)
 		}
+	}
+}
+
+// A bad port is told with its slot, where its cable goes, and what is plugged in; where the
+// driver hangs as it is asked for that, without, and in time.
+func TestPlaceOfABadPort(t *testing.T) {
+	t.Parallel()
+	n := fakesys.RoCE().Down("rocep3s0")
+	n.Files["sys/bus/pci/slots/7/address"] = "0000:23:00\n"
+	n.Files["etc/nhc/cabling"] = "0xb83fd20300c51a03,1 leaf03 port 13\n"
+	page := make([]byte, 256)
+	page[0], page[147] = 0x11, 0xa0 // QSFP28, copper
+	copy(page[148:], "NVIDIA          ")
+	copy(page[168:], "MCP1650-V001E30 ")
+	copy(page[196:], "MT2214VS01234   ")
+	n.Files["recorded/module/eth13"] = string(page)
+	m := newMachine(t, n)
+	const lines, want = "* || check_ib_ports\n", "got DOWN Disabled (slot 7, to leaf03 port 13)\n"
+	if out := m.run(0, lines); !strings.Contains(out, want) {
+		t.Errorf("no place:\n%s", out)
+	}
+	report := exec.CommandContext(t.Context(), program, "--check", "--json", "-c", filepath.Join(m.dir, "nhc.conf"), "HOSTROOT="+m.root)
+	out, _ := report.Output() // its status is that of the finding
+	for _, want := range []string{`"slot":"7"`, `"far_end":"leaf03 port 13"`, `"netdev":"eth13"`, `"vendor":"NVIDIA"`, `"part":"MCP1650-V001E30"`, `"serial":"MT2214VS01234"`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %s:\n%s", want, out)
+		}
+	}
+	path := filepath.Join(m.root, "recorded/module/eth13")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if out := m.run(time.Minute, lines, "TIMEOUT=30"); !strings.Contains(out, want) {
+		t.Errorf("the driver hangs:\n%s", out)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("took %v", took)
 	}
 }

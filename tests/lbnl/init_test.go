@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	initName     = "case-init" // argv[0] of process 1
-	reportFD     = 3           // where it reports
-	programLimit = 20 * time.Second
+	initName     = "case-init"            // argv[0] of process 1
+	reportFD     = 3                      // where it reports
+	programLimit = 90 * time.Second       // the longest case takes 3 s on an idle machine
 	settleLimit  = 400 * time.Millisecond // unless the case says otherwise
 	textLimit    = 200_000
 	callsPath    = dir + "/.calls"

@@ -27,7 +27,9 @@ func (n *Node) start(options ...string) {
 	n.slurmd = n.c.daemon("slurmd."+n.Name, append(argv, options...)...)
 }
 
-// reboot restarts the node's slurmd as after a boot.
+// reboot restarts the node's slurmd as after a boot that took two seconds. Slurm counts
+// whole seconds: a boot in the second of the request may count as one before it, and
+// slurmctld then waits for another.
 func (n *Node) reboot() {
 	n.c.t.Helper()
 	n.c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
@@ -39,6 +41,7 @@ func (n *Node) reboot() {
 			return "it runs", false
 		}
 	})
+	time.Sleep(2 * time.Second)
 	n.start("-b")
 }
 

@@ -10,7 +10,7 @@ import (
 
 // wantsReset is the reason of a node whose GPU wants a reset.
 func wantsReset(gpu int) string {
-	return fmt.Sprintf("NHC: check_gpu_recovery:  gpu%d 0000:1%d:00.0: the driver wants a reset of the GPU", gpu, gpu)
+	return fmt.Sprintf("NHC: gpu%d reset due 0000:1%d:00.0: reset the GPU (check_gpu_recovery) [gpu.recovery.reset]", gpu, gpu)
 }
 
 // A job beside a GPU that is broken starts and ends; the node takes no other.
@@ -26,7 +26,11 @@ func TestPrologOtherGPU(t *testing.T) {
 	job.Wait("COMPLETED", soon)
 	n.WaitReason("drain", wantsReset(2), soon)
 	job.Must("Restarts", "0")
-	c.wantInSyslog(strings.TrimPrefix(wantsReset(2), "NHC: "))
+	if out := c.Exec("sinfo", "-R", "-h"); !strings.HasPrefix(out, "NHC: gpu2 reset due ") {
+		t.Errorf("sinfo -R shows %q: want device and fault in its 20 characters", out)
+	}
+	c.wantInSyslog("check_gpu_recovery:  gpu2 0000:12:00.0: the driver wants a reset of the GPU")
+	c.wantInSyslog("Advice [gpu.recovery.reset]:  reset the GPU: ")
 	for _, other := range c.Nodes[1:] {
 		other.Must("idle", "")
 	}
@@ -80,7 +84,7 @@ func TestPrologHangs(t *testing.T) {
 	n.write("nhc.toml", "[prolog]\nbudget = 4\n[epilog]\nbudget = 4\n")
 	n.GPUs("5 nvmlDeviceGetUUID hang")
 	job := c.SubmitScript("true", "--gres=gpu:1")
-	n.WaitReason("drng drain", "NHC: check_gpu_count:  hung (in nvmlDeviceGetUUID(5)", soon)
+	n.WaitReason("drng drain", "NHC: gpu5 hung 0000:15:00.0: reboot (check_gpu_count) [probe.hung]", soon)
 	job.Wait("COMPLETED", 3*soon)
 	job.Must("Restarts", "1")
 	if got := job.Is("NodeList"); got == n.Name {
@@ -89,7 +93,7 @@ func TestPrologHangs(t *testing.T) {
 	if log := c.log("slurmd." + n.Name); strings.Contains(log, "timeout") {
 		t.Errorf("slurmd has ended a program that took too long:\n%s", log)
 	}
-	n.WaitReason("drain", "NHC: check_gpu_count:  hung (in nvmlDeviceGetUUID(5)", soon)
+	n.WaitReason("drain", "NHC: gpu5 hung 0000:15:00.0: reboot (check_gpu_count) [probe.hung]", soon)
 }
 
 // Eight jobs start at once. Their prologs share the node's state, and wait for

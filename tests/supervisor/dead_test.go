@@ -280,7 +280,7 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 	}
 	nothing, err := askAs(node, append([]string{"-e", ":"}, words...))
 	if err != nil || nothing.Exit != 0 {
-		return got, fmt.Errorf("a run that does nothing: %+v, %v", nothing, err)
+		return got, fmt.Errorf("a run that does nothing: %+v, %w", nothing, err)
 	}
 	defer func() { got.Base = nothing.Took }()
 	fs, err := c.mount(where[c.Lies], dir)

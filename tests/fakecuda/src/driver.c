@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 struct device devices[MAX_GPUS];
 int ndevices;
@@ -24,6 +25,8 @@ static int started;
 #define CURRENT(name) \
 	if (!current) \
 		return INVALID_CONTEXT; \
+	if (current->dead && current->dead != NOT_READY) \
+		return current->dead; \
 	CALL(current->index, name, NULL)
 
 static void charge(struct stream *s, double us)
@@ -225,8 +228,15 @@ static void empty_device(struct device *d)
 	d->peers = 0;
 }
 
+static void wait_for_work(struct device *d)
+{
+	while (d->held)
+		pause();
+}
+
 int cuDevicePrimaryCtxRelease_v2(int d)
 {
+	wait_for_work(&devices[d]);
 	CALL(d, "cuDevicePrimaryCtxRelease", NULL);
 	pthread_mutex_lock(&devices[d].lock);
 	int result = devices[d].retained > 0 ? OK : INVALID_CONTEXT;
@@ -238,6 +248,7 @@ int cuDevicePrimaryCtxRelease_v2(int d)
 
 int cuDevicePrimaryCtxReset_v2(int d)
 {
+	wait_for_work(&devices[d]);
 	CALL(d, "cuDevicePrimaryCtxReset", NULL);
 	pthread_mutex_lock(&devices[d].lock);
 	empty_device(&devices[d]);
@@ -282,6 +293,7 @@ int cuMemGetInfo_v2(size_t *left, size_t *total)
 	*total = current->size;
 	for (struct piece *p = current->pieces; p; p = p->next)
 		*left += p->taken ? 0 : p->size;
+	*left = (size_t)number(current->index, "free", NULL, (double)*left);
 	pthread_mutex_unlock(&current->lock);
 	return OK;
 }
@@ -291,6 +303,9 @@ int cuMemAlloc_v2(void **out, size_t size)
 	struct piece *p, *rest;
 
 	CURRENT("cuMemAlloc");
+	*out = NULL;
+	if (number(current->index, "nothing", "cuMemAlloc", 0))
+		return OK;
 	if (size == 0)
 		return INVALID_VALUE;
 	size = (size + 511) & ~(size_t)511;
@@ -343,6 +358,9 @@ int cuMemHostAlloc(void **out, size_t size, unsigned flags)
 {
 	CURRENT("cuMemHostAlloc");
 	(void)flags;
+	*out = NULL;
+	if (number(current->index, "nothing", "cuMemHostAlloc", 0))
+		return OK;
 	*out = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	return *out == MAP_FAILED ? OUT_OF_MEMORY : OK;
 }

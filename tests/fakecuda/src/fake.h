@@ -63,6 +63,8 @@ struct device {
 	struct event *events;
 	int peers;      /* bits: those of which it may reach the memory */
 	struct { unsigned long at; int bit, value; } stuck;
+	int dead;       /* the result of every call of the context from now on; NOT_READY: its work never ends */
+	int held;       /* an end of the context waits for work that never ends */
 };
 
 extern struct device devices[MAX_GPUS];

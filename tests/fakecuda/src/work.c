@@ -15,6 +15,8 @@ __thread unsigned grid_size[3], block_size[3];
 		int result; \
 		if (!current) \
 			return INVALID_CONTEXT; \
+		if (current->dead && current->dead != NOT_READY) \
+			return current->dead; \
 		if (!allowed(current->index, name, arg, &result)) \
 			return result; \
 	} while (0)
@@ -43,6 +45,8 @@ int cuStreamDestroy_v2(struct stream *s)
 int cuStreamQuery(struct stream *s)
 {
 	CURRENT("cuStreamQuery");
+	if (current->dead)
+		return current->dead;
 	s = of(s);
 	pthread_mutex_lock(&current->lock);
 	if (s->device->now < s->now)
@@ -98,7 +102,7 @@ int cuEventElapsedTime(float *ms, struct event *from, struct event *to)
 	CURRENT("cuEventElapsedTime");
 	if (!from || !to || !from->recorded || !to->recorded)
 		return INVALID_HANDLE;
-	*ms = (float)((to->at - from->at) / 1000);
+	*ms = (float)((to->at - from->at) / 1000 * number(current->index, "elapsed", NULL, 1));
 	return OK;
 }
 
@@ -167,12 +171,19 @@ int cuMemcpyDtoDAsync_v2(void *to, const void *from, size_t size, struct stream 
 
 int cuMemcpyPeerAsync(void *to, struct device *there, const void *from, struct device *here, size_t size, struct stream *s)
 {
+	const char *reads;
 	char name[16];
 	double rate;
 
 	CURRENT("cuMemcpyPeerAsync");
 	if (!there || !here || !within(there, to, size) || !within(here, from, size))
 		return INVALID_VALUE;
+	snprintf(name, sizeof name, "%d", here->index);
+	if ((reads = text(there->index, "reads", name))) { /* that comes to light when the copy is under way */
+		sscanf(reads, "%d %d", &there->dead, &here->dead);
+		there->held = here->held = there->dead == NOT_READY;
+		return OK;
+	}
 	snprintf(name, sizeof name, "%d", there->index);
 	rate = number(here->index, "peer", name, 390);
 	if (!(here->peers & 1 << there->index)) /* by way of the node's memory */

@@ -16,7 +16,7 @@
 #define SYSTEM (-2)  /* calls that are about no device */
 #define MAX_ARGS 3
 
-enum action { ANSWER, FAIL, HANG, CRASH, EXIT, LATE, FIRST };
+enum action { ANSWER, FAIL, HANG, CRASH, EXIT, LATE, FIRST, WITH, COUNT };
 
 struct rule {
 	int device;
@@ -24,12 +24,14 @@ struct rule {
 	int nargs;
 	long args[MAX_ARGS];
 	enum action action;
-	long number;      /* FAIL: the NVML error; EXIT: the status; LATE: milliseconds; FIRST: how often */
-	const char *text; /* ANSWER, FIRST */
+	long number;      /* FAIL: the NVML error; EXIT: the status; LATE: milliseconds; FIRST: how often; COUNT: of entries */
+	const char *text; /* ANSWER, FIRST, WITH */
+	char file[56];    /* WITH: the file beside the library that has to be there */
 };
 
 static struct rule *rules;
 static int nrules, run, ready;
+static long claimed = -1; /* by the rule that ask has found: entries of a list that are not there */
 
 /* beside gives the path of a file in the folder of this library. */
 static void beside(char *path, size_t size, const char *name)
@@ -48,11 +50,11 @@ static void broken(int line, const char *what)
 	_exit(98);
 }
 
-static const char *const actions[] = {"=", "error", "hang", "crash", "exit", "late", "first"};
+static const char *const actions[] = {"=", "error", "hang", "crash", "exit", "late", "first", "with", "count"};
 
 static int action_of(const char *word)
 {
-	for (int i = 0; i < 7; i++)
+	for (int i = 0; i < (int)(sizeof actions / sizeof *actions); i++)
 		if (strcmp(word, actions[i]) == 0)
 			return i;
 	return -1;
@@ -85,7 +87,9 @@ static void parse(char *text, int line)
 	r.action = action;
 	r.text = strdup(save ? save + strspn(save, " \t") : "");
 	r.number = strtol(r.text, NULL, 0);
-	if (action == FIRST && (r.text = strstr(r.text, "= ")))
+	if (action == WITH)
+		snprintf(r.file, sizeof r.file, "%.*s", (int)strcspn(r.text, " "), r.text);
+	if ((action == FIRST || action == WITH) && (r.text = strstr(r.text, "= ")))
 		r.text += 2;
 	if (!r.text)
 		broken(line, "no answer");
@@ -146,6 +150,7 @@ static int fits(const struct rule *r, int device, const char *call, const long *
 /* ask does what the last rule that fits says, and finds the answer. */
 static nvmlReturn_t ask(int device, const char *call, const long *args, const char **answer)
 {
+	claimed = -1;
 	for (int i = nrules - 1; i >= 0; i--) {
 		struct rule *r = &rules[i];
 
@@ -168,11 +173,24 @@ static nvmlReturn_t ask(int device, const char *call, const long *args, const ch
 		case LATE:
 			usleep((useconds_t)r->number * 1000);
 			break;
+		case COUNT:
+			claimed = r->number;
+			*answer = "0";
+			return NVML_SUCCESS;
 		case FIRST:
 			if (r->number-- <= 0)
 				break;
 			*answer = r->text;
 			return NVML_SUCCESS;
+		case WITH: {
+			char path[4096];
+
+			beside(path, sizeof path, r->file);
+			if (access(path, F_OK) != 0)
+				break;
+			*answer = r->text;
+			return NVML_SUCCESS;
+		}
 		}
 	}
 	return NVML_ERROR_NOT_SUPPORTED;
@@ -290,6 +308,10 @@ static const long none[MAX_ARGS] = {ANY, ANY, ANY};
 		nvmlReturn_t r = ask(index_of(d), #call, none, &a); \
 		if (r != NVML_SUCCESS) \
 			return r; \
+		if (claimed >= 0) { \
+			*n = (unsigned int)claimed; \
+			return r; \
+		} \
 		for (*n = 0; *a; (*n)++) { \
 			unsigned int pid = (unsigned int)next(&a); \
 			unsigned long long bytes = (unsigned long long)next(&a); \
@@ -517,6 +539,19 @@ nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, nvmlMarginTemperatur
 	return r;
 }
 
+/* Percent of the time in which a kernel ran, and in which memory was read or written. */
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetUtilizationRates", none, &a);
+
+	if (r == NVML_SUCCESS) {
+		u->gpu = (unsigned int)next(&a);
+		u->memory = (unsigned int)next(&a);
+	}
+	return r;
+}
+
 /* Environment, feature, developers' tools. */
 nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *s)
 {
@@ -546,6 +581,20 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m)
 	return r;
 }
 
+/* The same without what the driver keeps for itself. */
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *m)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetMemoryInfo", none, &a);
+
+	if (r == NVML_SUCCESS) {
+		m->total = (unsigned long long)next(&a);
+		m->free = (unsigned long long)next(&a);
+		m->used = (unsigned long long)next(&a);
+	}
+	return r;
+}
+
 /* Pages of each cause: the call with the cause as its argument. */
 nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t d, nvmlPageRetirementCause_t cause, unsigned int *n, unsigned long long *addresses)
 {
@@ -556,6 +605,10 @@ nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t d, nvmlPageRetirementCause_t
 
 	if (r != NVML_SUCCESS)
 		return r;
+	if (claimed >= 0) {
+		*n = (unsigned int)claimed;
+		return r;
+	}
 	*n = (unsigned int)next(&a);
 	for (unsigned int i = 0; i < *n && i < room; i++)
 		addresses[i] = i << 12;

@@ -1,0 +1,54 @@
+package checks
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// discovered is a line of ibnetdiscover -p, from the port report of infiniband-diags: type,
+// LID, port number and GUID of a port, width and speed, the same of the port at the other
+// end, and the names of the two nodes.
+var discovered = regexp.MustCompile(`^(CA|RT|SW)\s+\d+\s+(\d+)\s+0x([0-9a-fA-F]{1,16})\s+\S+\s+\S+\s+-\s+(CA|RT|SW)\s+\d+\s+(\d+)\s+0x([0-9a-fA-F]{1,16})\s+\(\s*'(.*)' - '(.*)'\s*\)\s*$`)
+
+// switchName cuts what subnet managers wrap around the name of a managed switch:
+// "MF0;leaf03:MQM9700/U1".
+var switchName = regexp.MustCompile(`^[A-Z]+\d*;(.+):[^:]*$`)
+
+// Cabling makes the list of far ends from what "ibnetdiscover -p" printed: a line for each
+// port of an adapter. Switches that share a name are told apart by their GUID. It returns
+// how many ports there are.
+func Cabling(text string) (list string, ports int) {
+	type link struct{ guid, port, far, farPort, farGUID, near string }
+	var links []link
+	guids := map[string]map[string]bool{} // by name
+	for line := range strings.Lines(text) {
+		m := discovered.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+		if m == nil {
+			continue
+		}
+		far := m[8]
+		if s := switchName.FindStringSubmatch(far); s != nil {
+			far = s[1]
+		}
+		if far = strings.TrimSpace(strings.ReplaceAll(far, "#", " ")); guids[far] == nil {
+			guids[far] = map[string]bool{}
+		}
+		guids[far][m[6]] = true
+		if m[1] != "SW" {
+			links = append(links, link{fmt.Sprintf("0x%016s", strings.ToLower(m[3])), m[2], far, m[5], strings.ToLower(m[6]), m[7]})
+		}
+	}
+	var lines []string
+	for _, l := range links {
+		far := l.far
+		if len(guids[far]) > 1 || far == "" {
+			far = strings.TrimSpace(far + " 0x" + l.farGUID)
+		}
+		lines = append(lines, fmt.Sprintf("%s,%s %s port %s # %s\n", l.guid, l.port, far, l.farPort, strings.ReplaceAll(l.near, "\n", " ")))
+	}
+	slices.Sort(lines)
+	lines = slices.Compact(lines)
+	return strings.Join(lines, ""), len(lines)
+}

@@ -1,0 +1,251 @@
+package checks
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// NVML says of a GPU that it is lost, or of the node that its library and its driver do
+// not fit, in the answer to whatever it is asked. No check looks for that: what the calls
+// of a check have met becomes a finding here, for all of them.
+
+// Look carries out a check. name is the one that its messages begin with.
+func (e *Env) Look(ctx context.Context, name string, c Check) []Finding {
+	findings := c.Run(ctx, e)
+	n, err := e.Host.NVMLAsked()
+	if n != nil {
+		e.keepBoards(n)
+	}
+	findings = e.tellNode(name, findings, err)
+	states, node := e.Host.GPUsInState()
+	if n != nil && node != nil {
+		findings = append(findings, stateFinding(name, Device{}, node))
+	}
+	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *probe.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
+		findings = e.foldGPU(name, gpuDevice(g), states[g], findings)
+	}
+	for _, s := range *probe.Kept[[]GPUState](e.Host, "states of GPUs") { // asked by a process of its own
+		d := Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", s.Index), PCI: s.PCI, Serial: s.Serial, UUID: s.UUID}
+		failed := func(f Finding) bool { return f.Severity == Fail && f.Device.Of(d) }
+		if err := s.lost(); err != nil && (!slices.ContainsFunc(findings, failed) || e.workWithout(d) > 0) {
+			findings = e.foldGPU(name, d, err, findings)
+		}
+	}
+	return e.nameBoards(findings)
+}
+
+// LostGPUs returns a finding for each GPU with a state that NVML has reported ([probe.IsGPUState])
+// in answer to any call: no check reads the counters of a job.
+func (e *Env) LostGPUs() (findings []Finding) {
+	states, _ := e.Host.GPUsInState()
+	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *probe.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
+		findings = append(findings, e.lostFinding(gpuRecoveryName, e.fromBoards(gpuDevice(g)), states[g]))
+	}
+	return findings
+}
+
+// foldGPU replaces what a check has found of a GPU by the state that NVML says the GPU
+// is in. A GPU that the configuration counts as missing stays a warning.
+func (e *Env) foldGPU(check string, d Device, err error, findings []Finding) []Finding {
+	d = e.fromBoards(d)
+	at, more := -1, 0
+	for i, f := range findings {
+		switch {
+		case !f.Device.Of(d):
+			continue
+		case f.Severity == Warn && strings.HasPrefix(f.Code, "gpu.count"):
+			return findings
+		case at < 0:
+			at = i
+		}
+		if f.Code != "gpu.error" && f.Code != "gpu.count.nvml" && !strings.HasPrefix(f.Code, "gpu.recovery.") {
+			more++
+		}
+	}
+	whole := e.lostFinding(check, d, err)
+	if more > 0 {
+		whole.Message += fmt.Sprintf("; %s of it", plural(more, "more finding"))
+	}
+	if at < 0 {
+		at = len(findings)
+	}
+	rest := slices.DeleteFunc(slices.Clone(findings[at:]), func(f Finding) bool { return f.Device.Of(d) })
+	rest = slices.DeleteFunc(rest, func(f Finding) bool { return f.Code == "gpu.unsupported" }) // of a node with this GPU alone
+	return append(append(slices.Clone(findings[:at]), whole), rest...)
+}
+
+// workWithout returns how many GPUs work, if that is as many as the line of check_gpu_count
+// wants and as Slurm has for jobs: the site knows then that this one is dead, and it does not
+// drain the node. 0 otherwise, and for a job that was given this GPU.
+func (e *Env) workWithout(d Device) (good int) {
+	want := e.WantedGPUs
+	own := func(g JobGPU) bool { return g.PCI != "" && g.PCI == d.PCI || g.UUID != "" && g.UUID == d.UUID }
+	switch {
+	case want == 0, e.Slurm != nil && e.Slurm.Count > want:
+		return 0
+	case e.Job != nil && (len(e.Job.GPUs) == 0 || slices.ContainsFunc(e.Job.GPUs, own)):
+		return 0
+	}
+	states, _ := e.Host.GPUsInState()
+	if n, _ := e.Host.NVMLAsked(); n != nil {
+		for i := range n.GPUs {
+			if g := &n.GPUs[i]; g.Err == nil && states[g] == nil {
+				good++
+			}
+		}
+	} else {
+		for _, s := range *probe.Kept[[]GPUState](e.Host, "states of GPUs") { // asked by a process of its own
+			if s.lost() == nil {
+				good++
+			}
+		}
+	}
+	if good < want {
+		return 0
+	}
+	return good
+}
+
+// lostFinding is the finding of a state of a GPU, a warning if the site works without it.
+func (e *Env) lostFinding(check string, d Device, err error) Finding {
+	f := stateFinding(check, d, err)
+	if good := e.workWithout(d); good > 0 {
+		f.Severity = Warn
+		f.Message += fmt.Sprintf("; without it %d work, want %d", good, e.WantedGPUs)
+	}
+	return f
+}
+
+// stateFinding is the finding of a state of a GPU. The zero device is one that NVML does
+// not name.
+func stateFinding(check string, d Device, err error) Finding {
+	f, text := Finding{Code: "gpu.recovery.lost", Remedy: RebootNode, Got: "lost"}, "the GPU is lost"
+	switch {
+	case errors.Is(err, probe.ErrResetRequired):
+		f, text = Finding{Code: "gpu.recovery.reset", Remedy: ResetGPU, Got: "reset required"}, "the GPU requires a reset"
+	case errors.Is(err, probe.ErrNoPowerCable):
+		f, text = Finding{Code: "gpu.recovery.power", Remedy: ReseatOrRMA, Got: "no power cable"}, "the GPU has no power cable attached"
+	case errors.Is(err, probe.ErrNoInterrupts):
+		f, text = Finding{Code: "gpu.recovery.interrupts", Remedy: RebootNode, Got: "no interrupts"}, "the GPU sends no interrupts"
+	}
+	if d.Kind == "" {
+		text = strings.Replace(text, "the GPU", "a GPU", 1)
+	}
+	f.Severity, f.Device, f.Whole = Fail, d, true
+	f.Message = fmt.Sprintf("%s:  %s%s%s (%s)", check, before("", d.String(), ": "), text, boardText(d), callText(err))
+	return f
+}
+
+// callText is an error of NVML without the words for it.
+func callText(err error) string {
+	if e, ok := errors.AsType[*probe.NVMLError](err); ok {
+		return fmt.Sprintf("%s: NVML error %d", e.Call, e.Code)
+	}
+	return err.Error()
+}
+
+// tellNode replaces what a check says of a node whose NVML cannot be asked, where the
+// error says what is to be done.
+func (e *Env) tellNode(check string, findings []Finding, err error) []Finding {
+	if err == nil {
+		return findings
+	}
+	at := slices.IndexFunc(findings, func(f Finding) bool {
+		return slices.Contains([]string{"gpu.nvml", "gpu.driver.mismatch", "gpu.driver.missing"}, f.Code)
+	})
+	if at < 0 {
+		return findings
+	}
+	var f Finding
+	switch {
+	case probe.IsGPUState(err):
+		f = stateFinding(check, Device{}, err)
+	case errors.Is(err, probe.ErrDriverMismatch):
+		f = e.mismatch(check, err)
+	case errors.Is(err, probe.ErrUnloaded), errors.Is(err, probe.ErrDriverNotThere) && e.Host.DriverUnloaded():
+		f = e.unloaded(check)
+	default:
+		return findings
+	}
+	findings = slices.Clone(findings)
+	findings[at] = f
+	return findings
+}
+
+// mismatch is the finding of a library that was updated while the old module is loaded.
+func (e *Env) mismatch(check string, err error) Finding {
+	views, _ := e.Host.GPUViews() // without them the version is not named
+	f := Finding{Code: "gpu.driver.mismatch", Severity: Fail, Remedy: RebootNode, Want: views.Version, Got: e.Host.NVMLFile(), Whole: true}
+	f.Message = fmt.Sprintf("%s:  the driver's library%s and the loaded module%s are of different versions: an update needs a reboot (%s)",
+		check, before(" ", f.Got, ""), before(" ", f.Want, ""), callText(err))
+	return f
+}
+
+// GuardDriver refuses to start NVML, and with it the driver, where the driver was there in
+// this boot and has been unloaded since. One that has not been loaded yet is loaded on demand.
+// Set it on each Host that can ask NVML.
+func GuardDriver(h *probe.Host) {
+	h.GuardNVML(func() error {
+		if !h.DriverUnloaded() {
+			return nil
+		}
+		boot, err := h.BootID()
+		e := &Env{Host: h, Hold: true} // a run by hand has seen the driver, too
+		if err != nil || e.boards().Boot != boot {
+			return nil
+		}
+		return probe.ErrUnloaded
+	})
+}
+
+// unloaded is the finding of a node whose driver is not there at all. A person may have
+// unloaded it; what speaks against that fails the node.
+func (e *Env) unloaded(check string) Finding {
+	views, _ := e.Host.GPUViews() // they have been read
+	gpus := plural(len(views.Own()), "GPU")
+	against := e.unloadedButFor()
+	if against == "" {
+		return Finding{Code: "gpu.driver.unloaded", Severity: Skip, Got: "not loaded",
+			Message: fmt.Sprintf("%s:  the driver is unloaded (no module, no device node, no job): %s not checked", check, gpus)}
+	}
+	return Finding{Code: "gpu.driver.missing", Severity: Fail, Remedy: RebootNode, Want: "loaded", Got: "not loaded", Whole: true,
+		Message: fmt.Sprintf("%s:  the driver is not loaded for %s: %s", check, gpus, against)}
+}
+
+// unloadedButFor says why it is no person who has unloaded the driver, "" if it may be.
+func (e *Env) unloadedButFor() string {
+	if e.Job != nil {
+		return "job " + e.Job.ID + " needs it"
+	}
+	e.At("read /proc")
+	if jobs, err := e.Host.RunningJobs(); err == nil && len(jobs) > 0 {
+		return "job " + slices.Min(slices.Collect(maps.Keys(jobs))) + " runs here"
+	}
+	if s := e.Slurm; s != nil && s.Count > 0 { // a node that a person has drained stays as it is
+		return "Slurm gives jobs " + plural(s.Count, "GPU") + " of this node"
+	}
+	failed, seq := "", uint64(0)
+	_, _ = e.kernelLog(0, aboutGPU, func(r probe.KernelRecord, l kernelLine) { // a log that cannot be read says nothing
+		switch {
+		case l.Kind == saysNoDriver && failed == "":
+			failed, seq = l.words(), r.Seq
+		case l.Kind == saysLoad && r.Seq > seq:
+			failed = ""
+		}
+	})
+	if failed != "" {
+		return "the kernel's log has \"" + failed + "\""
+	}
+	boot, err := e.Host.BootID()
+	if kept := e.boards(); err == nil && kept.Boot != "" && kept.Boot != boot {
+		return "it was before the last boot, and has not been since"
+	}
+	return ""
+}

@@ -1,0 +1,105 @@
+package checks
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// A RoCE LAG is one RDMA device (mlx5_bond_0) over two ports of a card. The device stays
+// ACTIVE while one of its ports is up, so that only the bond's members show the other one.
+
+// lag is the bond below which a port is a LAG, and its members on the card of the port.
+type lag struct {
+	bond    probe.NetIf
+	members []probe.NetIf
+}
+
+// lagOf finds the LAG of a RoCE port, nil if it has none. A bond of ports that have an
+// RDMA device each is none: each device shows the state of its own port.
+func (f *fabric) lagOf(p *fabricPort) *lag {
+	if p.Layer != layerEth || p.PCI == "" {
+		return nil
+	}
+	bonds, err := f.env.Host.Bonds()
+	if err != nil {
+		return nil // check_eth_link reports it
+	}
+	for _, name := range bonds {
+		l := lag{bond: f.env.Host.NetIf(name)}
+		if l.bond.Bond == nil || !slices.ContainsFunc(p.NetDevs, func(dev string) bool { return slices.Contains(l.bond.Bond.Members, dev) }) {
+			continue
+		}
+		for _, dev := range l.bond.Bond.Members {
+			m := f.env.Host.NetIf(dev)
+			of := func(a probe.HCA) bool { return a.PCI == m.PCI }
+			if card(m.PCI) == card(p.PCI) && (m.PCI == p.PCI || !slices.ContainsFunc(f.HCAs, of)) {
+				l.members = append(l.members, m)
+			}
+		}
+		if len(l.members) > 1 {
+			return &l
+		}
+	}
+	return nil
+}
+
+// standby says whether the interface of a port is a member of a bond that another member
+// works for: the kernel gives such a port no GID, though it is up. A LAG has those of its bond.
+func (f *fabric) standby(p *fabricPort) bool {
+	bonds, err := f.env.Host.Bonds()
+	if err != nil || f.lagOf(p) != nil {
+		return false
+	}
+	return slices.ContainsFunc(bonds, func(name string) bool {
+		b := f.env.Host.NetIf(name).Bond
+		return b != nil && b.Active != "" && !slices.Contains(p.NetDevs, b.Active) &&
+			slices.ContainsFunc(p.NetDevs, func(dev string) bool { return slices.Contains(b.Members, dev) })
+	})
+}
+
+// netDevs names the network interfaces that carry the traffic of a port: those of a LAG
+// are all members of its bond.
+func (f *fabric) netDevs(p *fabricPort) (names []string) {
+	l := f.lagOf(p)
+	if l == nil {
+		return p.NetDevs
+	}
+	for i := range l.members {
+		names = append(names, l.members[i].Name)
+	}
+	return names
+}
+
+// lagMembers reports the members of a RoCE LAG that carry nothing while the LAG is up. A
+// member of an active-backup bond that someone has taken down is not in use.
+func (r *portsRun) lagMembers(p *fabricPort) {
+	l := r.lagOf(p)
+	if _, settling := r.sinceBoot(); l == nil || settling { // its members come up one after the other
+		return
+	}
+	f := Finding{Code: "ib.ports.member", Severity: Warn, Remedy: CheckCable, Want: "up"}
+	if r.c.Members {
+		f.Severity = Fail
+	}
+	for i := range l.members {
+		m := &l.members[i]
+		state := down(m)
+		switch {
+		case m.OperState == "":
+			r.findings = append(r.findings, r.unknown(p.device(), fmt.Errorf("member %s of %s: %w", m.Name, l.bond.Name, m.Err)))
+			continue
+		case state == "off" && l.bond.Bond.Mode == "active-backup" && !r.c.Members:
+			continue
+		case state == "off":
+			f.Remedy = FixConfig
+		case state == "" && m.Slave != nil && m.Slave.Aggregator != "" && l.bond.Bond.Aggregator != "" && m.Slave.Aggregator != l.bond.Bond.Aggregator:
+			state, f.Remedy = "left out by LACP", CheckFabric
+		}
+		if state != "" {
+			f.Got = state
+			r.report(p, f, "member %s of %s", Device{Name: m.Name, PCI: m.PCI}, l.bond.Name)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package checks
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// After a boot links train, and the subnet manager sets up ports: that takes up to
+// minutes, and is no fault.
+
+// bootPause is the time between two looks at ports that are starting.
+const bootPause = 500 * time.Millisecond
+
+// sinceBoot returns how long the node is up, by the boot clock, and whether links may
+// still be starting.
+func (f *fabric) sinceBoot() (up time.Duration, settling bool) {
+	ticks, err := f.env.Host.Uptime()
+	if err != nil {
+		return 0, false
+	}
+	up = time.Duration(ticks/probe.ClockTicks) * time.Second
+	return up, up < flapSettle
+}
+
+// settle returns findings. In the first minutes after a boot, and not before a job, it
+// puts one Skip in the place of those with these codes: drivers and networks are starting.
+func (f *fabric) settle(findings []Finding, codes ...string) []Finding {
+	up, settling := f.sinceBoot()
+	if !settling || f.beforeJob() {
+		return findings
+	}
+	var starting []string
+	findings = slices.DeleteFunc(findings, func(x Finding) bool {
+		wasThere := x.Code == "ib.ports.gone" && x.Severity == Fail // in this boot
+		if x.Severity != Fail && x.Severity != Warn || wasThere || !slices.Contains(codes, x.Code) {
+			return false
+		}
+		starting = append(starting, strings.TrimPrefix(x.Message, f.check+":  "))
+		return true
+	})
+	if len(starting) == 0 {
+		return findings
+	}
+	return append(findings, Finding{Code: "ib.ports.boot", Severity: Skip, Device: Device{Kind: "ports"},
+		Message: fmt.Sprintf("%s:  not judged until %.0f s after the boot, %.0f s ago: %s", f.check, flapSettle.Seconds(), up.Seconds(), strings.Join(starting, "; "))})
+}
+
+// isStarting says whether a port that is not up may come up by itself, as the node was
+// booted just now. Ethernet ports are switched off until their interface is configured.
+func (f *fabric) isStarting(p *fabricPort) bool {
+	if _, settling := f.sinceBoot(); !settling {
+		return false
+	}
+	switch p.Phys {
+	case ibLinkUp:
+		return p.State == ibInit || p.State == ibArmed
+	case ibPolling, ibTraining:
+		return p.State == ibDown
+	case ibDisabled:
+		return p.State == ibDown && p.Layer == layerEth
+	}
+	return false
+}
+
+// beforeJob says whether the run decides about the start of a job.
+func (f *fabric) beforeJob() bool { return f.env.Job != nil && !f.env.Job.Ended }
+
+// await waits before a job for the ports that are starting, as long as the run allows:
+// without its fabric the job would fail.
+func (r *portsRun) await() {
+	if !r.beforeJob() || r.env.Deadline.IsZero() {
+		return
+	}
+	for until := time.Now().Add(r.env.room()); time.Now().Before(until); time.Sleep(bootPause) {
+		waits := false
+		for _, p := range r.ports {
+			if portActive(p.IBPort) || !r.isStarting(p) {
+				continue
+			}
+			waits = true
+			r.env.At("read /sys/class/infiniband/%s", p.Device)
+			now := r.env.Host.WholeHCA(p.Device)
+			if i := slices.IndexFunc(now.Ports, func(q probe.IBPort) bool { return q.Port == p.Port }); i >= 0 {
+				*p.IBPort = now.Ports[i]
+			}
+		}
+		if !waits {
+			return
+		}
+	}
+}
+
+// tellStarting says once which ports the boot has not brought up yet.
+func (r *portsRun) tellStarting() {
+	if len(r.starting) == 0 {
+		return
+	}
+	up, _ := r.sinceBoot()
+	f := Finding{Code: "ib.ports.boot", Severity: Skip, Device: Device{Kind: "ports"}}
+	f.Message = fmt.Sprintf("%s:  %s not up yet, %.0f s after the boot, judged from %.0f s on: %s",
+		ibPortsName, plural(len(r.starting), "port"), up.Seconds(), flapSettle.Seconds(), strings.Join(r.starting, ", "))
+	r.findings = append(r.findings, f)
+}
+
+// PortsNotUp says whether a code means that a check could not judge ports, as they are not up or the node has just booted.
+func PortsNotUp(code string) bool { return code == "ib.ports.boot" || code == "ib.inactive" }

@@ -1,0 +1,244 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What saves a technician an hour a ticket: the slot of a bad port's adapter, where its
+// cable goes, and what is plugged in. All of it is read only if a port is bad.
+
+// Place is where a bad port is, and what is plugged into it.
+type Place struct {
+	Slot        string           `json:"slot,omitempty"`        // of the PCI bus, as it is printed on the machine
+	FarEnd      string           `json:"far_end,omitempty"`     // switch and port: leaf03 port 12
+	NetDev      string           `json:"netdev,omitempty"`      // the interface that was asked
+	Transceiver *probe.Module    `json:"transceiver,omitempty"` // nil: there is none, or it did not answer
+	Devlink     []probe.Reporter `json:"devlink,omitempty"`     // health reporters that have counted an error
+}
+
+// short is the place as a message has it, "" if nothing is known.
+func (p *Place) short() string {
+	var words []string
+	if p.Slot != "" {
+		words = append(words, "slot "+p.Slot)
+	}
+	if p.FarEnd != "" {
+		words = append(words, "to "+p.FarEnd)
+	}
+	return strings.Join(words, ", ")
+}
+
+// Detail is what the message of a finding does not say of the place, "" if nothing is known.
+func (f *Finding) Detail() string {
+	if f.Place == nil {
+		return ""
+	}
+	var words []string
+	if f.Place.Transceiver != nil {
+		words = append(words, f.Place.Transceiver.String())
+	}
+	for _, r := range f.Place.Devlink {
+		words = append(words, r.String())
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return f.Device.String() + ": " + strings.Join(words, "; ")
+}
+
+// PortAnswer is what the worker's helper has read of a port.
+type PortAnswer struct {
+	PCI         string           `json:"pci"`
+	NetDev      string           `json:"netdev,omitempty"` // "": it has none
+	Transceiver *probe.Module    `json:"transceiver,omitempty"`
+	Devlink     []probe.Reporter `json:"devlink,omitempty"`
+}
+
+// PortAsker answers for as many of some ports as it can within a time.
+type PortAsker func(ask []PortAnswer, limit time.Duration) []PortAnswer
+
+// cablingFile is where a site says which port goes where, unless IB_CABLING names another.
+const cablingFile = "/etc/nhc/cabling"
+
+// The times that lldpd and bad ports have to answer, and the least for which they are asked.
+const (
+	lldpLimit  = time.Second
+	portsLimit = 2 * time.Second
+	leastLimit = 50 * time.Millisecond
+)
+
+// spare is a time that the step has left for what it can do without: a quarter of the rest
+// at most.
+func (e *Env) spare(most time.Duration) time.Duration {
+	if e.Deadline.IsZero() {
+		return most
+	}
+	return min(most, time.Until(e.Deadline)/4)
+}
+
+// Locate adds to findings about bad ports where they are, and to those about disks their slot.
+// LBNL NHC's own findings name no PCI device, and keep their text. What cannot be read, or does not
+// answer in time, is left out: the finding stands without it.
+func (e *Env) Locate(findings []Finding) {
+	var bad []int
+	for i := range findings {
+		f := &findings[i]
+		if (f.Severity == Warn || f.Severity == Fail) && slices.Contains([]string{"port", "hca", "netdev", "nvme"}, f.Device.Kind) && f.Device.PCI != "" {
+			bad = append(bad, i)
+		}
+	}
+	if len(bad) == 0 {
+		return
+	}
+	e.At("look up where bad ports are")
+	ends, err := e.cabling()
+	if err != nil {
+		e.At("%v", err) // lint reports it; a finding about a port does not wait for it
+	}
+	var neighbors map[string]string
+	if limit := e.spare(lldpLimit); limit >= leastLimit {
+		neighbors, _ = e.Host.Neighbors(context.Background(), limit)
+	}
+	devs := map[int]string{}
+	var ask []PortAnswer
+	for _, i := range bad {
+		f := &findings[i]
+		f.Place = &Place{Slot: e.Host.SlotName(f.Device.PCI), FarEnd: ends.of(e.Host, f.Device)}
+		for _, dev := range e.netDevsOf(f.Device) {
+			if devs[i] == "" {
+				devs[i] = dev
+			}
+			if f.Place.FarEnd == "" {
+				f.Place.FarEnd = neighbors[dev]
+			}
+		}
+		if f.Device.Kind != "nvme" && !slices.ContainsFunc(ask, func(a PortAnswer) bool { return a.PCI == f.Device.PCI && a.NetDev == devs[i] }) {
+			ask = append(ask, PortAnswer{PCI: f.Device.PCI, NetDev: devs[i]})
+		}
+	}
+	var answers []PortAnswer
+	if limit := e.spare(portsLimit); e.AskPorts != nil && len(ask) > 0 && limit >= leastLimit {
+		e.At("ask bad ports for their transceivers")
+		answers = e.AskPorts(ask, limit)
+	}
+	for _, i := range bad {
+		f := &findings[i]
+		for _, a := range answers {
+			if a.PCI == f.Device.PCI && a.NetDev == devs[i] {
+				f.Place.NetDev, f.Place.Transceiver, f.Place.Devlink = a.NetDev, a.Transceiver, a.Devlink
+			}
+		}
+		if text := f.Place.short(); text != "" {
+			f.Message += " (" + text + ")"
+		}
+		if f.Place.short() == "" && f.Place.Transceiver == nil && len(f.Place.Devlink) == 0 {
+			f.Place = nil
+		}
+	}
+}
+
+// netDevsOf are the network interfaces of the port or the adapter that a finding is about.
+func (e *Env) netDevsOf(d Device) []string {
+	if d.Kind == "netdev" {
+		return []string{d.Name}
+	}
+	list, err := e.Host.HCAs(nil)
+	if err != nil {
+		return nil
+	}
+	for i := range list {
+		for j := range list[i].Ports {
+			if p := &list[i].Ports[j]; p.Name() == d.Name || list[i].Name == d.Name {
+				return p.NetDevs
+			}
+		}
+	}
+	return nil
+}
+
+// cablingTable is a site's list of far ends: by the GUID of a port or adapter, without
+// colons, and the number of the port.
+type cablingTable map[string]string
+
+// of is the far end of a device, "" if the list has none. ibnetdiscover names ports by their
+// own GUID, which the first GID of the port has; people name them by that of the adapter.
+func (c cablingTable) of(h *probe.Host, d Device) string {
+	if len(c) == 0 || d.Kind == "netdev" {
+		return ""
+	}
+	device, port, ok := strings.Cut(d.Name, ":")
+	if !ok {
+		port = "1"
+	}
+	for _, guid := range []string{h.PortGUID(device, port), d.UUID} {
+		if end := c[cablingKey(guid, port)]; guid != "" && end != "" {
+			return end
+		}
+	}
+	return ""
+}
+
+func cablingKey(guid, port string) string {
+	guid = strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(guid), "0x"), ":", ""))
+	return guid + "," + port
+}
+
+// cabling reads the site's list of far ends: none without the file.
+func (e *Env) cabling() (cablingTable, error) {
+	file := e.lookup("IB_CABLING")
+	if file == "" {
+		file = cablingFile
+	}
+	data, err := e.Host.ReadTrusted(file)
+	if errors.Is(err, fs.ErrNotExist) && file == cablingFile {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseCabling(file, string(data))
+}
+
+// CablingErrors is what is wrong with a site's list of far ends, nil if nothing is.
+func CablingErrors(file string, text []byte) error {
+	_, err := parseCabling(file, string(text))
+	return err
+}
+
+// parseCabling reads lines "GUID,PORT FAR END". A line that is wrong costs its port alone.
+func parseCabling(file, text string) (cablingTable, error) {
+	table, number := cablingTable{}, 0
+	var errs []error
+	for line := range strings.Lines(text) {
+		number++
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		key, end, _ := strings.Cut(line, " ")
+		guid, port, ok := strings.Cut(key, ",")
+		hex := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(guid), "0x"), ":", "")
+		if end = strings.TrimSpace(end); !ok || len(hex) != 16 || strings.Trim(hex, "0123456789abcdef") != "" || !isNumber(port) || end == "" {
+			errs = append(errs, fmt.Errorf("%s:%d: want GUID,PORT and the far end: 0x506b4b0300f4a8d2,1 leaf03 port 12", file, number))
+			continue
+		}
+		table[cablingKey(guid, port)] = short(end)
+	}
+	return table, errors.Join(errs...)
+}
+
+func isNumber(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
+
+// short bounds the far end that a message has.
+func short(text string) string {
+	const most = 60
+	return text[:min(len(text), most)]
+}

@@ -1,0 +1,41 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+)
+
+// CUDAProcesses returns the processes that use CUDA and have /dev/nvidiaN open, by their
+// files. A process that only asks NVML, as monitoring does, has no /dev/nvidia-uvm open.
+func (h *Host) CUDAProcesses(minor int) (pids []int, err error) {
+	names, err := h.names("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("read /proc: %w", reason(err))
+	}
+	device := "/dev/nvidia" + strconv.Itoa(minor)
+	for _, n := range names {
+		if notNumber(n) {
+			continue
+		}
+		dir := "/proc/" + n + "/fd"
+		files, err := h.names(dir)
+		if err != nil {
+			if errors.Is(gone(err), fs.ErrNotExist) {
+				continue
+			}
+			return nil, fmt.Errorf("read %s: %w", dir, reason(err))
+		}
+		has := map[string]bool{}
+		for _, f := range files {
+			target, _ := os.Readlink(h.Path(dir + "/" + f)) // closed since: not open
+			has[target] = true
+		}
+		if pid, err := strconv.Atoi(n); err == nil && has[device] && has["/dev/nvidia-uvm"] {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}

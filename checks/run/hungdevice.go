@@ -1,0 +1,79 @@
+package run
+
+import (
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+var (
+	// "nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0"
+	gpuCall = pattern(`^(\S+\((\d+)[^)]*\))(?: of (gpu\d+) (\S+))?$`)
+	// "gpu3: bandwidth of its memory: cuLaunchKernel(3) of gpu3 0000:13:00.0"; the number in
+	// brackets is CUDA's own and names no GPU
+	cudaCall = pattern(`^(.*\bcu\w+\([\d, ]+\))(?: of (gpu\d+) (\S+))?$`)
+	// "stat /home", "read /proc/mounts", "write to /scratch"
+	pathCall = pattern(`^[a-z]+(?: [a-z]+)?(?: -\w)? (/\S*)`)
+
+	ibPath  = pattern(`^/sys/class/infiniband/([^/]+)(?:/ports/(\d+))?`)
+	netPath = pattern(`^/sys/class/net/([^/]+)`)
+	pciPath = pattern(`^(/sys/bus/pci/devices|/proc/driver/nvidia/gpus)/([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])`)
+)
+
+func pattern(text string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
+}
+
+// hungCall splits what a worker says it is doing into the call and the GPU that it is about.
+func hungCall(doing string) (call string, gpu checks.Device) {
+	if m := cudaCall().FindStringSubmatch(doing); m != nil {
+		if m[2] != "" {
+			gpu = checks.Device{Kind: "gpu", Name: m[2], PCI: m[3]}
+		}
+		return m[1], gpu
+	}
+	m := gpuCall().FindStringSubmatch(doing)
+	if m == nil {
+		return doing, checks.Device{}
+	}
+	gpu = checks.Device{Kind: "gpu", Name: "gpu" + m[2]}
+	if m[3] != "" {
+		gpu.Name, gpu.PCI = m[3], m[4]
+	}
+	return m[1], gpu
+}
+
+// libraries are what hangs in a lane where the call is about no one device.
+var libraries = map[checks.Lane]string{checks.NVML: "NVML", checks.DCGM: "DCGM", checks.CUDA: "CUDA"}
+
+// HungDevice returns what a hang is about: the GPU, port, interface, path or library.
+func HungDevice(lane checks.Lane, doing string) checks.Device {
+	if lane.Vendor() {
+		if _, gpu := hungCall(doing); gpu.Name != "" && lane != checks.DCGM {
+			return gpu
+		}
+		return checks.Device{Kind: "library", Name: libraries[lane]}
+	}
+	m := pathCall().FindStringSubmatch(doing)
+	if m == nil {
+		return checks.Device{}
+	}
+	p := path.Clean(m[1])
+	if m := ibPath().FindStringSubmatch(p); m != nil {
+		return checks.Device{Kind: "port", Name: strings.TrimSuffix(m[1]+":"+m[2], ":")}
+	}
+	if m := netPath().FindStringSubmatch(p); m != nil {
+		return checks.Device{Kind: "netdev", Name: m[1]}
+	}
+	if m := pciPath().FindStringSubmatch(p); m != nil {
+		kind := "pci"
+		if strings.HasPrefix(m[1], "/proc") {
+			kind = "gpu"
+		}
+		return checks.Device{Kind: kind, PCI: m[2]}
+	}
+	return checks.Device{Kind: "path", Name: p}
+}

@@ -1,0 +1,36 @@
+#!/bin/sh
+# unpack.sh LIST DIR: downloads the Debian packages of a list and unpacks them into DIR.
+# Each line of the list has a SHA-256 checksum and an address; a file with another checksum
+# is not unpacked. Nothing is done where DIR holds that very list already.
+set -eu
+list=$1 dir=$2
+
+if cmp -s "$list" "$dir/.list"; then
+  exit 0
+fi
+mkdir -p "$(dirname "$dir")"
+new=$(mktemp -d "$dir.XXXXXX")
+trap 'rm -rf "$new"' EXIT
+trap 'exit 1' HUP INT TERM
+mkdir "$new/root"
+chmod 755 "$new/root"
+
+grep -v '^#' "$list" | while read -r sum url; do
+  deb=$new/${url##*/}
+  if command -v curl >/dev/null; then
+    curl -fsSL --retry 3 --max-time 300 -o "$deb" "$url"
+  else
+    wget -q --tries=3 -O "$deb" "$url"
+  fi || { echo "unpack.sh: cannot download $url" >&2; exit 1; }
+  echo "$sum  $deb" | sha256sum --quiet -c - || { echo "unpack.sh: $url has another checksum than $list says" >&2; exit 1; }
+  ar p "$deb" data.tar.xz | tar -xJ -C "$new/root"
+  rm "$deb"
+done
+
+# The linker would follow an absolute link out of the directory, to this machine's libraries.
+find "$new/root" -type l -lname '/*' | while read -r link; do
+  ln -sfnr "$new/root$(readlink "$link")" "$link"
+done
+cp "$list" "$new/root/.list"
+rm -rf "$dir"
+mv "$new/root" "$dir"
