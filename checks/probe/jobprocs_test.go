@@ -187,7 +187,7 @@ func orphan(t *testing.T, job, uid int, command string) int {
 	if _, program, ok := strings.Cut(command, "exec "); ok {
 		awaitProgram(t, pid, strings.Fields(program)[0])
 	}
-	go func() { _ = cmd.Wait() }()
+	_ = cmd.Wait() // the shell above it is a process of the job, too
 	return pid
 }
 

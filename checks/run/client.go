@@ -147,7 +147,7 @@ func (c *client) howItDied(cause error, doing string) string {
 	select {
 	case <-c.done:
 	case <-time.After(grace):
-		killSession(c.pid)
+		c.kill()
 		c.close()
 		if errors.Is(cause, io.EOF) {
 			return "its worker closed its descriptors"
@@ -209,6 +209,10 @@ func (c *client) close() {
 	c.page.Close()
 }
 
+// kill ends the worker and what it has started, and returns the pids that are still
+// there, each of which sleeps in the kernel where no signal reaches it.
+func (c *client) kill() []int { return endSession(c.pid, termGraceOf(c.lane)) }
+
 // finish closes a worker that has answered everything and waits a moment for
 // it to leave, so that none is left behind.
 func (c *client) finish() {
@@ -216,7 +220,7 @@ func (c *client) finish() {
 	select {
 	case <-c.done:
 	case <-time.After(termGrace):
-		killSession(c.pid)
+		c.kill()
 	}
 }
 

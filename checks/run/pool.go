@@ -236,7 +236,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 			deadline = began.Add(d)
 		}
 		if ctx.Err() != nil {
-			killSession(c.pid)
+			c.kill()
 			c.close()
 			return i, true
 		}
@@ -312,7 +312,7 @@ func (p *Pool) addStuck(calls ...string) {
 
 // bury kills a worker that hangs; what no signal can end goes into the ledger.
 func (p *Pool) bury(c *client, step string, hung *checks.Hung) {
-	left := endSession(c.pid, termGraceOf(c.lane))
+	left := c.kill()
 	c.close()
 	if len(left) == 0 {
 		return
@@ -398,7 +398,7 @@ func (p *Pool) Kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for lane, c := range p.workers {
-		endSession(c.pid, termGraceOf(c.lane))
+		c.kill()
 		c.close()
 		delete(p.workers, lane)
 	}

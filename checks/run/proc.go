@@ -170,20 +170,27 @@ func termGraceOf(lane checks.Lane) time.Duration {
 // node with more work than processors it has not yet come to its own death.
 const busyGrace = 350 * time.Millisecond
 
-// killSession ends every process of a session: SIGTERM, a short grace,
-// SIGKILL, a short grace. It returns the pids that are still there, each of
-// which sleeps in the kernel where no signal reaches it.
-func killSession(sid int) []int { return endSession(sid, termGrace) }
-
+// endSession ends every process of a worker's session: SIGTERM, grace, SIGKILL, a short
+// grace; it returns the pids that are left. The commands, which are in process groups of
+// their own, come before the worker: it reads their output, and one that heeds SIGTERM
+// and says so would have SIGPIPE instead.
 func endSession(sid int, grace time.Duration) []int {
-	signalSession(sid, unix.SIGTERM)
-	if left := awaitSession(sid, grace); len(left) == 0 {
+	if signalCommands(sid, unix.SIGTERM) {
+		await(grace, func() []int { return commandsOf(sid) })
+		grace = termGrace
+	}
+	_ = unix.Kill(-sid, unix.SIGTERM)
+	inThere := func() []int { return inSession(sid) }
+	if left := await(grace, inThere); len(left) == 0 {
 		return nil
 	}
-	signalSession(sid, unix.SIGKILL)
-	left := awaitSession(sid, killGrace)
+	_ = unix.Kill(-sid, unix.SIGKILL)
+	for _, pid := range inSession(sid) {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	left := await(killGrace, inThere)
 	if slices.ContainsFunc(left, runnable) {
-		left = awaitSession(sid, busyGrace)
+		left = await(busyGrace, inThere)
 	}
 	return left
 }
@@ -193,20 +200,28 @@ func runnable(pid int) bool {
 	return state == "R"
 }
 
-// signalSession signals the process group in one go, then what has left it. Each gets
-// the signal once: one that heeds it is not to be disturbed at that.
-func signalSession(sid int, sig unix.Signal) {
-	_ = unix.Kill(-sid, sig)
-	for _, pid := range inSession(sid) {
-		if group, err := unix.Getpgid(pid); err == nil && (group != sid || sig == unix.SIGKILL) {
-			_ = unix.Kill(pid, sig)
-		}
-	}
+// commandsOf lists what a session has outside the process group of its leader.
+func commandsOf(sid int) []int {
+	return slices.DeleteFunc(inSession(sid), func(pid int) bool {
+		group, err := unix.Getpgid(pid)
+		return err != nil || group == sid
+	})
 }
 
-func awaitSession(sid int, grace time.Duration) []int {
+// signalCommands signals them, each once: one that heeds the signal is not to be
+// disturbed at that. It says whether there are any.
+func signalCommands(sid int, sig unix.Signal) bool {
+	pids := commandsOf(sid)
+	for _, pid := range pids {
+		_ = unix.Kill(pid, sig)
+	}
+	return len(pids) > 0
+}
+
+// await waits until no process is left, or for grace; it returns those that are.
+func await(grace time.Duration, list func() []int) []int {
 	for end := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
-		left := inSession(sid)
+		left := list()
 		if len(left) == 0 || time.Now().After(end) {
 			return left
 		}
@@ -223,7 +238,8 @@ func endOthers(busy *atomic.Bool) {
 	others := func() []int {
 		return slices.DeleteFunc(inSession(self), func(pid int) bool { return pid == self })
 	}
-	signalSession(self, unix.SIGTERM)
+	_ = unix.Kill(-self, unix.SIGTERM)
+	signalCommands(self, unix.SIGTERM)
 	grace := termGrace
 	if len(os.Args) > 1 {
 		grace = termGraceOf(checks.Lane(os.Args[1]))
