@@ -96,6 +96,8 @@ func runScripts(t *testing.T, dir string) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"fakenvml": fakeNVML,
 			"fakesys":  fakeSys,
+			"helps":    printHelps,
+			"registry": printRegistry,
 			// status N PROGRAM ARG...: the program ends with that status.
 			"status": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {
