@@ -118,7 +118,7 @@ type Info struct {
 
 	// Do says what to do about each code that the check's findings bear, for an
 	// administrator at night: one or two sentences. Checks that share a code
-	// share its advice. The codes that every check may give are in commonDo.
+	// share its advice. [RegisterAdvice] has the advice on codes of a whole family.
 	Do map[string]string
 
 	// DoOf is the advice on codes that are made of data, "gpu.xid.79"; "" for
@@ -126,10 +126,31 @@ type Info struct {
 	DoOf func(code string) string
 }
 
-// advice is what to do about the codes of findings.
-var advice = maps.Clone(commonDo)
+// advice is what to do about the codes of findings. Those in sharedCodes belong to no single check.
+var (
+	advice      = map[string]string{}
+	sharedCodes = map[string]bool{}
+)
 
-// commonDo are the codes that any check may give.
+// RegisterAdvice adds what to do about codes that several checks share. It is called from
+// init functions and panics if a code has other advice already.
+func RegisterAdvice(do map[string]string) {
+	for code, text := range do {
+		advise("RegisterAdvice", code, text)
+		sharedCodes[code] = true
+	}
+}
+
+func advise(who, code, do string) {
+	if old, ok := advice[code]; ok && old != do {
+		panic(fmt.Sprintf("checks: %s: advice on %s conflicts with an earlier one", who, code))
+	}
+	advice[code] = do
+}
+
+func init() { RegisterAdvice(commonDo) }
+
+// commonDo is the advice on codes that any check may give.
 var commonDo = map[string]string{
 	"config.usage":     "Correct the line in nhc.conf; docs/checks.md has the words of each check.",
 	"config.value":     "Correct the number in nhc.conf.",
@@ -210,10 +231,7 @@ func Register(info Info) {
 		panic(fmt.Sprintf("checks: %s registered twice", info.Name))
 	}
 	for code, do := range info.Do {
-		if old, ok := advice[code]; ok && old != do {
-			panic(fmt.Sprintf("checks: %s: other advice on %s than another check's", info.Name, code))
-		}
-		advice[code] = do
+		advise(info.Name, code, do)
 	}
 	registry[info.Name] = info
 }

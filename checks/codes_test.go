@@ -41,7 +41,7 @@ func ownCodes(t *testing.T) map[string]string {
 			}
 		}
 	}
-	for code := range commonDo {
+	for code := range sharedCodes {
 		codes[code] = "every check"
 	}
 	for _, r := range messageTable().Rows {

@@ -229,7 +229,7 @@ func writeMessages(page *strings.Builder, names []string) {
 	for _, name := range names {
 		for _, s := range scenarios[name] {
 			for _, f := range s.want {
-				if _, common := commonDo[f.Code]; common || shown[f.Code] || f.Message == "" {
+				if sharedCodes[f.Code] || shown[f.Code] || f.Message == "" {
 					continue
 				}
 				shown[f.Code] = true

@@ -2,7 +2,6 @@ package checks
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -10,14 +9,6 @@ import (
 
 // What a GPU is, compared with the others of the node: check_gpu_count reports a GPU that
 // is not what it should be, as it does one that is missing.
-
-func init() {
-	maps.Copy(advice, map[string]string{
-		"gpu.memory.size":  "Part of the GPU's memory is not there: see dmesg for Xid errors, reboot; if it stays run the vendor's field diagnostic and have the GPU replaced.",
-		"gpu.model.differ": "Nothing, if the node was built with another model on purpose. Else a board was replaced by a wrong one: see nvidia-smi -L.",
-		"gpu.uuid.same":    "Two GPUs cannot be told apart: see nvidia-smi -L and dmesg, reboot. In a virtual machine see how its GPUs are defined.",
-	})
-}
 
 // groupAlike is what NVML has to be asked for [gpus.judgeAlike].
 const groupAlike = probe.GroupMemory | probe.GroupModes

@@ -46,6 +46,10 @@ func init() {
 			"gpu.count.nvml":  "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
 			"gpu.count.gone":  "The PCI bus has lost it: power the node off and on; if it stays away reseat or replace the GPU. If it was taken out for good remove gpu-count.json in /var/lib/nhc-gpu.",
 			"gpu.count.node":  "Jobs cannot open it: nvidia-modprobe -c 0 -u makes the device nodes; see what has removed it (udev rules, a container).",
+
+			"gpu.memory.size":  "Part of the GPU's memory is not there: see dmesg for Xid errors, reboot; if it stays run the vendor's field diagnostic and have the GPU replaced.",
+			"gpu.model.differ": "Nothing, if the node was built with another model on purpose. Else a board was replaced by a wrong one: see nvidia-smi -L.",
+			"gpu.uuid.same":    "Two GPUs cannot be told apart: see nvidia-smi -L and dmesg, reboot. In a virtual machine see how its GPUs are defined.",
 		},
 	})
 }

@@ -22,8 +22,9 @@ import (
 // costs one line however long it does.
 
 func init() {
-	commonDo["fabric.past"] = "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. A file that is not understood is begun anew, and said once."
-	advice["fabric.past"] = commonDo["fabric.past"]
+	RegisterAdvice(map[string]string{
+		"fabric.past": "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. A file that is not understood is begun anew, and said once.",
+	})
 }
 
 // The bounds of a history. What is beyond them is forgotten, the oldest first.

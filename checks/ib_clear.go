@@ -66,8 +66,9 @@ func (e *Env) heedIBClears(h *history) (until func(port string) time.Time) {
 }
 
 func init() {
-	commonDo["ib.clear"] = "Say it again: nhc-gpu clear --ib. If each run tells this see whether /var/lib/nhc-gpu can be read and written."
-	advice["ib.clear"] = commonDo["ib.clear"]
+	RegisterAdvice(map[string]string{
+		"ib.clear": "Say it again: nhc-gpu clear --ib. If each run tells this see whether /var/lib/nhc-gpu can be read and written.",
+	})
 }
 
 // ClearIB is an operator's word that errors and flaps of ports are over: of a device

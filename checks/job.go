@@ -41,6 +41,5 @@ func noJob(check string) []Finding {
 }
 
 func init() {
-	const do = "Nothing: it looks at what an ended job leaves behind, in an epilog."
-	commonDo["job.none"], advice["job.none"] = do, do
+	RegisterAdvice(map[string]string{"job.none": "Nothing: it looks at what an ended job leaves behind, in an epilog."})
 }

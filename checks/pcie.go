@@ -38,6 +38,8 @@ type pcieCheck struct {
 
 const pcieName = "check_pcie"
 
+const doPCIeError = "One device could not be read: see the file that is named, as root, and dmesg. The others were judged."
+
 func init() {
 	const reseat = "Compare with the others of its kind (lspci -vv, LnkCap and LnkSta). Reseat the card, riser or cable; if it stays the device or the slot is bad. "
 	Register(Info{
@@ -54,7 +56,7 @@ func init() {
 			"pcie.width":   reseat + "If it was meant give the number with -w.",
 			"pcie.speed":   reseat + "If the BIOS limits the slot give the generation with -s.",
 			"pcie.slot":    "Compare the slot with those of the others: the BIOS may split it or limit it, the card may be in the wrong one.",
-			"pcie.error":   "One device could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+			"pcie.error":   doPCIeError,
 		},
 	})
 }

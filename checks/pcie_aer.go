@@ -53,7 +53,7 @@ func init() {
 			"pcie.aer.fatal":     "See dmesg for AER lines and the names in the message. Reboot; if it comes back reseat the device, its riser or cable at both ends of the link that is named, then replace it.",
 			"pcie.aer.nonfatal":  "See dmesg for AER lines; compare with the device's own errors. If it goes on reseat the device or its riser.",
 			"pcie.aer.corrected": "Nothing is lost, but the link between the two that are named is poor: RxErr, BadTLP, BadDLLP and Timeout are signal errors. If bandwidth suffers reseat device, riser or cable.",
-			"pcie.error":         advice["pcie.error"],
+			"pcie.error":         doPCIeError,
 		},
 	})
 }

@@ -402,3 +402,18 @@ func TestNamesAreSorted(t *testing.T) {
 		t.Errorf("Names() = %v", names)
 	}
 }
+
+// TestAdviceConflicts: no init function replaces the advice of another, whichever is first.
+func TestAdviceConflicts(t *testing.T) {
+	t.Parallel()
+	for code, text := range map[string]string{"job.none": WhatToDo("job.none"), "gpu.count": WhatToDo("gpu.count")} {
+		func() {
+			defer func() {
+				if recover() == nil || WhatToDo(code) != text {
+					t.Errorf("%s: other advice replaces that of its check", code)
+				}
+			}()
+			RegisterAdvice(map[string]string{code: text + " Or not."})
+		}()
+	}
+}
