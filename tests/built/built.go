@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -30,6 +32,11 @@ func Program(dir string) (string, error) {
 // Main runs the tests of a package that needs the program, and gives the status to exit
 // with. They are skipped where one of the tools is not installed that they need.
 func Main(m *testing.M, program *string, tools ...string) int {
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
+		if signal.Ignored(sig) { // as "&" and nohup(1) leave them; the program would ignore them, too
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
 			fmt.Fprintln(os.Stderr, "skip:", err)
