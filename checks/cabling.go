@@ -2,7 +2,6 @@ package checks
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -10,11 +9,11 @@ import (
 // discovered is a line of ibnetdiscover -p, from the port report of infiniband-diags: type,
 // LID, port number and GUID of a port, width and speed, the same of the port at the other
 // end, and the names of the two nodes.
-var discovered = regexp.MustCompile(`^(CA|RT|SW)\s+\d+\s+(\d+)\s+0x([0-9a-fA-F]{1,16})\s+\S+\s+\S+\s+-\s+(CA|RT|SW)\s+\d+\s+(\d+)\s+0x([0-9a-fA-F]{1,16})\s+\(\s*'(.*)' - '(.*)'\s*\)\s*$`)
+var discovered = Lazily(`^(CA|RT|SW)\s+\d+\s+(\d+)\s+0x([0-9a-fA-F]{1,16})\s+\S+\s+\S+\s+-\s+(CA|RT|SW)\s+\d+\s+(\d+)\s+0x([0-9a-fA-F]{1,16})\s+\(\s*'(.*)' - '(.*)'\s*\)\s*$`)
 
 // switchName cuts what subnet managers wrap around the name of a managed switch:
 // "MF0;leaf03:MQM9700/U1".
-var switchName = regexp.MustCompile(`^[A-Z]+\d*;(.+):[^:]*$`)
+var switchName = Lazily(`^[A-Z]+\d*;(.+):[^:]*$`)
 
 // Cabling makes the list of far ends from what "ibnetdiscover -p" printed: a line for each
 // port of an adapter. Switches that share a name are told apart by their GUID. It returns
@@ -24,12 +23,12 @@ func Cabling(text string) (list string, ports int) {
 	var links []link
 	guids := map[string]map[string]bool{} // by name
 	for line := range strings.Lines(text) {
-		m := discovered.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+		m := discovered().FindStringSubmatch(strings.TrimRight(line, "\r\n"))
 		if m == nil {
 			continue
 		}
 		far := m[8]
-		if s := switchName.FindStringSubmatch(far); s != nil {
+		if s := switchName().FindStringSubmatch(far); s != nil {
 			far = s[1]
 		}
 		if far = strings.TrimSpace(strings.ReplaceAll(far, "#", " ")); guids[far] == nil {

@@ -2,7 +2,6 @@ package checks
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -21,7 +20,7 @@ func Explain(env *Env, text string) (string, error) {
 	if answer, err := ExplainXid(env, text); err == nil {
 		return answer, nil
 	}
-	for _, code := range codeInText.FindAllString(text, -1) {
+	for _, code := range codeInText().FindAllString(text, -1) {
 		if answer := explainCode(env, code); answer != "" {
 			return answer, nil
 		}
@@ -29,10 +28,10 @@ func Explain(env *Env, text string) (string, error) {
 	if answer := explainCounter(text); answer != "" {
 		return answer, nil
 	}
-	if m := xidInText.FindStringSubmatch(text); m != nil { // of a message of check_gpu_xid
+	if m := xidInText().FindStringSubmatch(text); m != nil { // of a message of check_gpu_xid
 		return ExplainXid(env, m[0])
 	}
-	if name := checkInText.FindString(text); name != "" {
+	if name := checkInText().FindString(text); name != "" {
 		if info, ok := Lookup(name); ok {
 			return explained("A message of "+name, "means", info.Summary, "do", "nhc-gpu --check --json prints the code of the finding: explain that."), nil
 		}
@@ -41,9 +40,9 @@ func Explain(env *Env, text string) (string, error) {
 }
 
 var (
-	codeInText  = regexp.MustCompile(`[a-z]+(\.[a-z0-9_-]+)+`)
-	xidInText   = regexp.MustCompile(`\bS?Xid \d{1,5}\b`)
-	checkInText = regexp.MustCompile(`\bcheck_[a-z0-9_]+`)
+	codeInText  = Lazily(`[a-z]+(\.[a-z0-9_-]+)+`)
+	xidInText   = Lazily(`\bS?Xid \d{1,5}\b`)
+	checkInText = Lazily(`\bcheck_[a-z0-9_]+`)
 )
 
 // explained is a title and what is known, a line each; what is empty is left out.

@@ -286,13 +286,13 @@ func put[T any](into, from *T) {
 }
 
 // ibCounterName is what a counter may be called: it becomes part of a path.
-var ibCounterName = regexp.MustCompile(`^(counters|hw_counters|device|net)/[A-Za-z0-9_]{1,64}$`)
+var ibCounterName = Lazily(`^(counters|hw_counters|device|net)/[A-Za-z0-9_]{1,64}$`)
 
 // sound refuses a row that cannot be used.
 func (c *ibCounter) sound() error {
 	limit := func(n float64) bool { return n == ibNever || n >= 0 && !math.IsInf(n, 0) }
 	switch {
-	case !ibCounterName.MatchString(c.Name):
+	case !ibCounterName().MatchString(c.Name):
 		return errors.New("want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME")
 	case c.Bits < 1 || c.Bits > 64:
 		return fmt.Errorf("bits %d, want 1 to 64", c.Bits)

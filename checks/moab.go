@@ -79,9 +79,9 @@ func init() {
 // moabVersion finds the version in mdiag -S; one whose last number has two
 // digits goes unseen, as in LBNL NHC.
 var (
-	moabVersion      = lazily(`Version:[[:space:]]+([0-9]+\.[0-9]+\.[0-9])[[:space:]]+`)
-	moabAlert        = lazily(`ALERT:[[:space:]]+(.*)$`)
-	torqueScheduling = lazily(`set server scheduling = ([A-Za-z0-9]+)`)
+	moabVersion      = Lazily(`Version:[[:space:]]+([0-9]+\.[0-9]+\.[0-9])[[:space:]]+`)
+	moabAlert        = Lazily(`ALERT:[[:space:]]+(.*)$`)
+	torqueScheduling = Lazily(`set server scheduling = ([A-Za-z0-9]+)`)
 )
 
 func (c *moabSched) Run(ctx context.Context, env *Env) []Finding {

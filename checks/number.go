@@ -9,7 +9,7 @@ import (
 
 // integerForm is what an arithmetic context of bash takes for a number:
 // decimal, 0x hexadecimal, octal behind a zero.
-var integerForm = lazily(`^[-+]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)$`)
+var integerForm = Lazily(`^[-+]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)$`)
 
 // parseInteger reads a count of nhc.conf. An empty word is 0.
 func parseInteger(word string) (int64, bool) {
@@ -29,7 +29,7 @@ func parseInteger(word string) (int64, bool) {
 
 // fractionForm is a decimal number with a fraction, which bash does not know
 // but sizes and percentages may be.
-var fractionForm = lazily(`^[-+]?[0-9]+\.[0-9]+$`)
+var fractionForm = Lazily(`^[-+]?[0-9]+\.[0-9]+$`)
 
 // parseNumber reads a number that may have a fraction, without loss.
 func parseNumber(word string) (*big.Rat, bool) {
@@ -125,8 +125,8 @@ func decimal(r *big.Rat) string {
 	return strings.TrimRight(strings.TrimRight(r.FloatString(6), "0"), ".")
 }
 
-// lazily compiles an expression when it is first needed: most runs need none,
+// Lazily compiles an expression when it is first needed: most runs need none,
 // and every process of a run would pay for it at its start.
-func lazily(expr string) func() *regexp.Regexp {
+func Lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

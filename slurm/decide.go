@@ -2,9 +2,7 @@ package slurm
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
-	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -235,13 +233,13 @@ func faultOf(reason string) string {
 	return m[1] + " " + checks.FaultOf(m[2])
 }
 
-var ofFinding = lazily(`^NHC: (.+?)(?:, want .+?)?(?:: [a-zA-Z ]+)? \(check_\w+\) \[([a-z0-9._-]+)\](?: \+\d+)?(?: \[job [0-9 ]+\])?(?: : .*)?$`)
+var ofFinding = checks.Lazily(`^NHC: (.+?)(?:, want .+?)?(?:: [a-zA-Z ]+)? \(check_\w+\) \[([a-z0-9._-]+)\](?: \+\d+)?(?: \[job [0-9 ]+\])?(?: : .*)?$`)
 
 // jobSuffix is what [Attributed] adds, and what Slurm adds behind it.
-var jobSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^ \[job [0-9 ]+\]( : .*)?$`) })
+var jobSuffix = checks.Lazily(`^ \[job [0-9 ]+\]( : .*)?$`)
 
 // attributed finds it at the end of a message.
-var attributed = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(` \[job [0-9 ]+\]$`) })
+var attributed = checks.Lazily(` \[job [0-9 ]+\]$`)
 
 // Reason makes a node's reason of a message: prefix and message in one
 // printable line of at most [MaxReason] bytes. Control characters would let

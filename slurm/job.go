@@ -2,11 +2,9 @@ package slurm
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -162,9 +160,7 @@ func (j *Job) mig(list string) {
 	j.Share = SomeGPUs
 }
 
-var migUUID = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^MIG-(GPU-)?[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(/[0-9]{1,3}/[0-9]{1,3})?$`)
-})
+var migUUID = checks.Lazily(`^MIG-(GPU-)?[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(/[0-9]{1,3}/[0-9]{1,3})?$`)
 
 // strange notes what cannot be understood: then every GPU may be the job's.
 func (j *Job) strange(name, list string) {

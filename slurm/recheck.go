@@ -117,7 +117,7 @@ func withoutNumbers(text string) string {
 	})
 }
 
-var numbers = lazily(`(?i)(?:[\pL_]|\b(?:gpu|card|device|index|slot|port|link|bus|cpu|socket|dimm|disk|drive|fan|xid)s?[ #:=]{1,2})?\d[\d.,:]*`)
+var numbers = checks.Lazily(`(?i)(?:[\pL_]|\b(?:gpu|card|device|index|slot|port|link|bus|cpu|socket|dimm|disk|drive|fan|xid)s?[ #:=]{1,2})?\d[\d.,:]*`)
 
 // Refusal is a permanent refusal of Slurm: it does not accept root, or it knows no such
 // node.
@@ -131,12 +131,12 @@ const sayAgain = 24 * time.Hour
 
 // refusals are Slurm's texts for that (tried with 22.05, 24.11 and 26.05). "run scontrol:
 // permission denied" is not from Slurm: this machine cannot execute scontrol.
-var refusals = lazily(`(?i)access[^.]{0,20}denied|error: [^:]*permission denied|invalid user id|invalid node name|knows no such node|node \S+ not found`)
+var refusals = checks.Lazily(`(?i)access[^.]{0,20}denied|error: [^:]*permission denied|invalid user id|invalid node name|knows no such node|node \S+ not found`)
 
 // NoSuchNode says of an error that Slurm does not know the node.
 func NoSuchNode(err error) bool { return err != nil && unknownNode().MatchString(err.Error()) }
 
-var unknownNode = lazily(`(?i)invalid node name|knows no such node|node \S+ not found`)
+var unknownNode = checks.Lazily(`(?i)invalid node name|knows no such node|node \S+ not found`)
 
 // refuse notes a refusal, and says whether it was reported already.
 func (c *Controller) refuse(m *Memory, err error) (repeated bool) {

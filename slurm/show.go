@@ -3,21 +3,21 @@ package slurm
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
-	"sync"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // freeText are the keys of scontrol show node whose values are whatever a
 // person typed. They stand last, in this order (22.05, 24.11 and 26.05), and
 // what follows the first of them can be made to look like any key.
-var freeText = lazily(` (Reason|Comment|Extra)=`)
+var freeText = checks.Lazily(` (Reason|Comment|Extra)=`)
 
 var (
-	stateKey = lazily(` State=(\S+)`)
+	stateKey = checks.Lazily(` State=(\S+)`)
 	// stamp is what scontrol appends to the first line of a reason; the lines
 	// that follow in a reason with newlines come after it.
-	stamp = lazily(` \[[^\] ]+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\]`)
+	stamp = checks.Lazily(` \[[^\] ]+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\]`)
 )
 
 // parseShowNode reads one line of scontrol -o show node. Keys move between
@@ -84,10 +84,4 @@ func parseSinfo(out []byte) (NodeInfo, error) {
 func firstLine(out []byte) string {
 	line, _, _ := strings.Cut(string(out), "\n")
 	return line
-}
-
-// lazily compiles an expression when it is first needed: a healthy node asks
-// Slurm nothing, and should not pay for the grammar of the answer.
-func lazily(expr string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

@@ -3,10 +3,8 @@ package plan
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
@@ -231,9 +229,7 @@ func (b *builder) numeric(n *syntax.ArithmExp) bool {
 }
 
 // numberForm finds a number of few enough digits in bash's notations.
-var numberForm = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(0[xX][0-9a-fA-F]{1,15}|0[0-7]{0,18}|[1-9][0-9]{0,17})$`)
-})
+var numberForm = checks.Lazily(`^(0[xX][0-9a-fA-F]{1,15}|0[0-7]{0,18}|[1-9][0-9]{0,17})$`)
 
 func assigns(op syntax.BinAritOperator) bool {
 	switch op {

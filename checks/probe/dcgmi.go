@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -106,7 +105,7 @@ func (e *dcgmiEngine) said(call string, x Exit) error {
 	return &DCGMError{Call: call, Code: code, Text: fmt.Sprintf("%s (status %d)", oneLine(line), x.Status)}
 }
 
-var dcgmiLine = regexp.MustCompile(`^\|\s*(\d*)\s*\|\s*(Name|PCI Bus ID|Device UUID):\s*(\S.*?)\s*\|$`)
+var dcgmiLine = lazily(`^\|\s*(\d*)\s*\|\s*(Name|PCI Bus ID|Device UUID):\s*(\S.*?)\s*\|$`)
 
 // GPUs reads the table of "dcgmi discovery -l", which has no JSON.
 func (e *dcgmiEngine) GPUs(ctx context.Context) ([]DCGMGPU, error) {
@@ -127,7 +126,7 @@ func (e *dcgmiEngine) GPUs(ctx context.Context) ([]DCGMGPU, error) {
 
 func parseDiscovery(table []byte) (gpus []DCGMGPU) {
 	for line := range bytes.Lines(table) {
-		m := dcgmiLine.FindSubmatch(bytes.TrimSpace(line))
+		m := dcgmiLine().FindSubmatch(bytes.TrimSpace(line))
 		if m == nil {
 			continue
 		}

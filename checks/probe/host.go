@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 )
@@ -101,4 +102,10 @@ func once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 func Kept[T any](h *Host, key string) *T {
 	v, _ := once(h, "kept "+key, func() (*T, error) { return new(T), nil })
 	return v
+}
+
+// lazily compiles an expression when it is first needed: every process of a run would
+// pay for it at its start.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

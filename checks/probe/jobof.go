@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
 // jobGroup is the part of a cgroup's path that names a job of Slurm's:
 // /slurm/uid_5001/job_123/step_0, /system.slice/slurmstepd.scope/job_123/...
-var jobGroup = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`/job_([0-9]+)(/|$)`) })
+var jobGroup = lazily(`/job_([0-9]+)(/|$)`)
 
 // JobOf is the Slurm job that a process belongs to, by its cgroup, or that it was
 // started in, by its environment; "" if by neither. A process that has ended

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -290,9 +288,7 @@ func (s *jobScan) elsewhere(node string) bool {
 // nodeGroup is the part of a cgroup's path that names a node, where Slurm was
 // built for several of them on a machine: /slurm_gpu01/uid_5001/job_123,
 // /system.slice/gpu01_slurmstepd.scope/job_123.
-var nodeGroup = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)/(?:slurm_([^/\n]+)|([^/\n]+)_slurmstepd\.scope)/(?:uid_[0-9]+/)?job_`)
-})
+var nodeGroup = lazily(`(?m)/(?:slurm_([^/\n]+)|([^/\n]+)_slurmstepd\.scope)/(?:uid_[0-9]+/)?job_`)
 
 func parseNodeGroup(data []byte) string {
 	if m := nodeGroup().FindSubmatch(data); m != nil {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -284,9 +283,7 @@ func machineOf(path string) (elf.Machine, error) {
 }
 
 // ncclText is what NCCL's library has among its texts: NCCL version 2.22.3+cuda12.4.
-var ncclText = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`NCCL version (\d+\.\d+\.\d+)[.\w]*\+cuda(\d+)\.`)
-})
+var ncclText = lazily(`NCCL version (\d+\.\d+\.\d+)[.\w]*\+cuda(\d+)\.`)
 
 // maxTexts bounds the part of a library that is searched for its version, bytes.
 const maxTexts = 64 << 20

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 )
@@ -41,7 +40,7 @@ func (n *NCCL) fail(call string, code int32, comm uintptr) *NCCLError {
 	if warnings := n.Log(0).Warnings; len(warnings) > 0 {
 		e.Last = warnings[len(warnings)-1]
 		for _, w := range slices.Backward(warnings) {
-			if e.Code == ncclUnhandledCUDA && ncclCUDAFailure.MatchString(w) {
+			if e.Code == ncclUnhandledCUDA && ncclCUDAFailure().MatchString(w) {
 				e.Last = w
 				break
 			}
@@ -55,7 +54,7 @@ func (n *NCCL) fail(call string, code int32, comm uintptr) *NCCLError {
 
 // ncclCUDAFailure is how NCCL names an error of CUDA: Cuda failure 719 'unspecified
 // launch failure'. Many releases, 2.22 among them, do not give the number.
-var ncclCUDAFailure = regexp.MustCompile(`Cuda failure (?:(\d+)|'(.+)')`)
+var ncclCUDAFailure = lazily(`Cuda failure (?:(\d+)|'(.+)')`)
 
 // cudaTexts are the texts of cudaGetErrorString for the errors that say something of
 // the node.
@@ -73,7 +72,7 @@ var cudaTexts = map[string]int{
 // CUDACode is the error of CUDA that is behind an error of NCCL, if it can be told. The
 // numbers of the runtime, which NCCL uses, are the driver's.
 func (e *NCCLError) CUDACode() (code int, ok bool) {
-	m := ncclCUDAFailure.FindStringSubmatch(e.Last)
+	m := ncclCUDAFailure().FindStringSubmatch(e.Last)
 	if m == nil || e.Code != ncclUnhandledCUDA {
 		return 0, false
 	}

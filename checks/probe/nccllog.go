@@ -3,7 +3,6 @@ package probe
 import (
 	"bytes"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,8 +36,8 @@ func (n *NCCL) Log(from int64) NCCLLog {
 //	8589934592 Bytes -> Algo 4 proto 2 time 41943.121094
 //	AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
 var (
-	ncclAlgorithm = regexp.MustCompile(`Bytes -> Algo (\w+) proto`)
-	ncclNetwork   = regexp.MustCompile(`Using network (.+)$`)
+	ncclAlgorithm = lazily(`Bytes -> Algo (\w+) proto`)
+	ncclNetwork   = lazily(`Using network (.+)$`)
 )
 
 // ncclAlgorithms are NCCL_ALGO_... of nccl_tuner.h, by number. 2.7 to 2.13 had
@@ -56,10 +55,10 @@ func parseNCCLLog(data []byte) (l NCCLLog) {
 		if _, warning, ok := strings.Cut(text, "NCCL WARN "); ok {
 			add(&l.Warnings, warning)
 		}
-		if m := ncclAlgorithm.FindStringSubmatch(text); m != nil {
+		if m := ncclAlgorithm().FindStringSubmatch(text); m != nil {
 			add(&l.Algorithms, algorithmName(m[1]))
 		}
-		if m := ncclNetwork.FindStringSubmatch(text); m != nil {
+		if m := ncclNetwork().FindStringSubmatch(text); m != nil {
 			add(&l.Networks, strings.TrimSpace(m[1]))
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -111,9 +110,9 @@ func pairValue(line []slurmPair, key string) (value string, ok bool) {
 }
 
 var (
-	gresDetail = regexp.MustCompile(`\([^)]*\)`)             // gpu:8(S:0-1)
-	migType    = regexp.MustCompile(`(?i)\d+g\.\d+gb`)       // a100_1g.5gb
-	gresNumber = regexp.MustCompile(`^(\d{1,9})([kKmMgG]?)`) // 8, 1K
+	gresDetail = lazily(`\([^)]*\)`)             // gpu:8(S:0-1)
+	migType    = lazily(`(?i)\d+g\.\d+gb`)       // a100_1g.5gb
+	gresNumber = lazily(`^(\d{1,9})([kKmMgG]?)`) // 8, 1K
 )
 
 // mostGPUs is the largest number that a node has.
@@ -121,12 +120,12 @@ const mostGPUs = 16
 
 // gresGPUs adds up the GPUs of a Gres: gpu:h100:4,gpu:a100:4,shard:64.
 func gresGPUs(gres string) (count int, why string) {
-	for item := range strings.SplitSeq(gresDetail.ReplaceAllString(gres, ""), ",") {
+	for item := range strings.SplitSeq(gresDetail().ReplaceAllString(gres, ""), ",") {
 		words := strings.Split(strings.TrimSpace(item), ":")
 		if !strings.EqualFold(words[0], "gpu") {
 			continue
 		}
-		if migType.MatchString(item) {
+		if migType().MatchString(item) {
 			return 0, "it counts MIG instances"
 		}
 		count += gresCount(words[1:])
@@ -143,7 +142,7 @@ func gresCount(words []string) int {
 		return 1
 	}
 	last := words[len(words)-1]
-	m := gresNumber.FindStringSubmatch(last)
+	m := gresNumber().FindStringSubmatch(last)
 	if m == nil || m[0] != last {
 		return 1
 	}
@@ -177,7 +176,7 @@ func (g *SlurmGPUs) learn(line []slurmPair) {
 	kind, _ := pairValue(line, "type")
 	devices, detect, flags = devices+several, strings.ToLower(detect), strings.ToLower(flags)
 	switch {
-	case strings.Contains(devices, "nvidia-caps") || migType.MatchString(kind):
+	case strings.Contains(devices, "nvidia-caps") || migType().MatchString(kind):
 		g.Count, g.Why = 0, "it counts MIG instances"
 	case strings.HasPrefix(devices, "/dev/nvidia"), strings.Contains(flags, "nvidia_gpu_env"), detect == "nvml", detect == "nvidia":
 		g.NVIDIA = true

@@ -2,30 +2,24 @@ package run
 
 import (
 	"path"
-	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 var (
 	// "nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0"
-	gpuCall = pattern(`^(\S+\((\d+)[^)]*\))(?: of (gpu\d+) (\S+))?$`)
+	gpuCall = checks.Lazily(`^(\S+\((\d+)[^)]*\))(?: of (gpu\d+) (\S+))?$`)
 	// "gpu3: bandwidth of its memory: cuLaunchKernel(3) of gpu3 0000:13:00.0"; the number in
 	// brackets is CUDA's own and names no GPU
-	cudaCall = pattern(`^(.*\bcu\w+\([\d, ]+\))(?: of (gpu\d+) (\S+))?$`)
+	cudaCall = checks.Lazily(`^(.*\bcu\w+\([\d, ]+\))(?: of (gpu\d+) (\S+))?$`)
 	// "stat /home", "read /proc/mounts", "write to /scratch"
-	pathCall = pattern(`^[a-z]+(?: [a-z]+)?(?: -\w)? (/\S*)`)
+	pathCall = checks.Lazily(`^[a-z]+(?: [a-z]+)?(?: -\w)? (/\S*)`)
 
-	ibPath  = pattern(`^/sys/class/infiniband/([^/]+)(?:/ports/(\d+))?`)
-	netPath = pattern(`^/sys/class/net/([^/]+)`)
-	pciPath = pattern(`^(/sys/bus/pci/devices|/proc/driver/nvidia/gpus)/([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])`)
+	ibPath  = checks.Lazily(`^/sys/class/infiniband/([^/]+)(?:/ports/(\d+))?`)
+	netPath = checks.Lazily(`^/sys/class/net/([^/]+)`)
+	pciPath = checks.Lazily(`^(/sys/bus/pci/devices|/proc/driver/nvidia/gpus)/([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])`)
 )
-
-func pattern(text string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
-}
 
 // hungCall splits what a worker says it is doing into the call and the GPU that it is about.
 func hungCall(doing string) (call string, gpu checks.Device) {

@@ -4,6 +4,7 @@
 package run
 
 import (
+	"encoding/json"
 	"io/fs"
 	"time"
 
@@ -54,6 +55,25 @@ const (
 	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
 )
 
+// part is a list, and Only a pointer, in a message that has it seldom. encoding/json
+// learns the types of all fields of a message with the first one, which takes longer than
+// an empty run should; of these it learns when there is one.
+type part[T any] []T
+
+// MarshalJSON is that of the list.
+func (p part[T]) MarshalJSON() ([]byte, error) { return json.Marshal([]T(p)) }
+
+// UnmarshalJSON is that of the list.
+func (p *part[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]T)(p)) }
+
+type Only[T any] struct{ Value *T }
+
+// MarshalJSON is that of the value.
+func (o Only[T]) MarshalJSON() ([]byte, error) { return json.Marshal(o.Value) }
+
+// UnmarshalJSON is that of the value.
+func (o *Only[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &o.Value) }
+
 // Request is one line on a worker's request descriptor.
 type Request struct {
 	ID      int               `json:"id"`
@@ -78,7 +98,7 @@ type Request struct {
 	Mark    *checks.LogMark   `json:"mark,omitempty"`    // count: where the log was read to
 	Most    int64             `json:"most,omitempty"`    // note, notes: bytes that the journal may hold
 	Who     string            `json:"who,omitempty"`     // ask: the person
-	Places  []Place           `json:"places,omitempty"`  // ask
+	Places  part[Place]       `json:"places,omitempty"`  // ask
 	Merge   bool              `json:"merge,omitempty"`   // exec: the standard error belongs to the output; what is left behind lives on
 }
 
@@ -90,7 +110,7 @@ type Vars struct {
 	Root    string              `json:"root,omitempty"`    // HOSTROOT: where the node begins that checks look at; "" is this machine
 	Past    string              `json:"past,omitempty"`    // directory of what checks keep between runs; "" is none
 	Spare   string              `json:"spare,omitempty"`   // where they keep it if that cannot be written
-	Job     *checks.Job         `json:"job,omitempty"`     // the job that the run is for
+	Job     Only[checks.Job]    `json:"job,omitzero"`      // the job that the run is for
 	Learn   bool                `json:"learn,omitempty"`   // see checks.Env.Learn
 	Period  bool                `json:"period,omitempty"`  // see checks.Env.Periodic
 	Hold    bool                `json:"hold,omitempty"`    // see checks.Env.Hold
@@ -99,41 +119,41 @@ type Vars struct {
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,
 	Profiles     []byte `json:"profiles,omitempty"`      // and their text, which is known to be right
 
-	Slurm      *probe.SlurmGPUs `json:"slurm,omitempty"`       // what Slurm's configuration says of the node; nil: nothing
-	WantedGPUs int              `json:"wanted_gpus,omitempty"` // see checks.Env.WantedGPUs
+	Slurm      Only[probe.SlurmGPUs] `json:"slurm,omitzero"`        // what Slurm's configuration says of the node; nil: nothing
+	WantedGPUs int                   `json:"wanted_gpus,omitempty"` // see checks.Env.WantedGPUs
 }
 
 // Response is one line on a worker's response descriptor.
 type Response struct {
-	ID       int              `json:"id"`
-	Findings []checks.Finding `json:"findings,omitempty"`
-	Known    bool             `json:"known,omitempty"` // last: the findings are what the test came to
-	Took     time.Duration    `json:"took,omitempty"`
-	Data     []byte           `json:"data,omitempty"`   // read, take, load: the content; exec: stdout
-	Stderr   []byte           `json:"stderr,omitempty"` // exec
-	Status   int              `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1
-	TimedOut bool             `json:"timed_out,omitempty"`
-	File     *FileInfo        `json:"file,omitempty"` // read, take
+	ID       int                  `json:"id"`
+	Findings part[checks.Finding] `json:"findings,omitempty"`
+	Known    bool                 `json:"known,omitempty"` // last: the findings are what the test came to
+	Took     time.Duration        `json:"took,omitempty"`
+	Data     []byte               `json:"data,omitempty"`   // read, take, load: the content; exec: stdout
+	Stderr   []byte               `json:"stderr,omitempty"` // exec
+	Status   int                  `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1
+	TimedOut bool                 `json:"timed_out,omitempty"`
+	File     *FileInfo            `json:"file,omitempty"` // read, take
 
-	Scripts []Script            `json:"scripts,omitempty"` // list: in the order of their names
-	Facts   []probe.Fact        `json:"facts,omitempty"`
-	Have    *probe.Inventory    `json:"have,omitempty"`
-	GPUs    []probe.DriverGPU   `json:"gpus,omitempty"`
-	MIG     map[string][]string `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
-	Slurm   *probe.SlurmGPUs    `json:"slurm,omitempty"`
-	Topo    *checks.Topology    `json:"topo,omitempty"`
+	Scripts part[Script]          `json:"scripts,omitempty"` // list: in the order of their names
+	Facts   part[probe.Fact]      `json:"facts,omitempty"`
+	Have    Only[probe.Inventory] `json:"have,omitzero"`
+	GPUs    part[probe.DriverGPU] `json:"gpus,omitempty"`
+	MIG     map[string][]string   `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
+	Slurm   Only[probe.SlurmGPUs] `json:"slurm,omitzero"`
+	Topo    Only[checks.Topology] `json:"topo,omitzero"`
 
-	Counters []checks.Counters `json:"counters,omitempty"` // count
-	Xids     []checks.XidSeen  `json:"xids,omitempty"`     // count
-	Mark     *checks.LogMark   `json:"mark,omitempty"`     // count: where the log ends
-	Doubts   []string          `json:"doubts,omitempty"`   // count: what could not be read
-	Records  []probe.Record    `json:"records,omitempty"`  // recall
-	Jobs     []string          `json:"jobs,omitempty"`     // jobs; ask, nodes: names
-	Lines    [][]byte          `json:"lines,omitempty"`    // notes; open: the ledger, the crashes, and the file that was asked for
-	Programs []Program         `json:"programs,omitempty"` // programs
-	Text     string            `json:"text,omitempty"`     // ask: for a person
+	Counters part[checks.Counters] `json:"counters,omitempty"` // count
+	Xids     part[checks.XidSeen]  `json:"xids,omitempty"`     // count
+	Mark     *checks.LogMark       `json:"mark,omitempty"`     // count: where the log ends
+	Doubts   []string              `json:"doubts,omitempty"`   // count: what could not be read
+	Records  part[probe.Record]    `json:"records,omitempty"`  // recall
+	Jobs     []string              `json:"jobs,omitempty"`     // jobs; ask, nodes: names
+	Lines    [][]byte              `json:"lines,omitempty"`    // notes; open: the ledger, the crashes, and the file that was asked for
+	Programs part[Program]         `json:"programs,omitempty"` // programs
+	Text     string                `json:"text,omitempty"`     // ask: for a person
 
-	Baselines []checks.BaselineRow `json:"baselines,omitempty"` // ask
+	Baselines part[checks.BaselineRow] `json:"baselines,omitempty"` // ask
 
 	Busy   *Holder  `json:"busy,omitempty"`   // open, lock: who holds the lock; nil: the supervisor has it
 	Cut    bool     `json:"cut,omitempty"`    // exec: there was more output

@@ -33,7 +33,7 @@ var library string
 var libfacts string
 
 // libraryName finds the functions of the library that a site may call.
-var libraryName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^([a-z]\w+)\(\)`) })
+var libraryName = checks.Lazily(`(?m)^([a-z]\w+)\(\)`)
 
 // ownFunctions are the functions of the prelude that are no site's concern.
 var ownFunctions = sync.OnceValue(func() (names []string) {

@@ -151,7 +151,7 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	case OpHave:
 		return w.have(req)
 	case OpTopo:
-		return &Response{Topo: checks.AskTopology(w.env(req, w.vars.Plain))}
+		return &Response{Topo: Only[checks.Topology]{Value: checks.AskTopology(w.env(req, w.vars.Plain))}}
 	case OpSlurm:
 		return w.slurm(req)
 	case OpNodes:
@@ -271,12 +271,12 @@ func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
 		Timeout:  req.Timeout,
 		Vars:     vars,
 		Arrays:   w.vars.Arrays,
-		Job:      w.vars.Job,
+		Job:      w.vars.Job.Value,
 		Periodic: w.vars.Period,
 		Learn:    w.vars.Learn,
 		Hold:     w.vars.Hold,
 		Doing:    w.doing(req),
-		Slurm:    w.vars.Slurm,
+		Slurm:    w.vars.Slurm.Value,
 
 		WantedGPUs: w.vars.WantedGPUs,
 	}
@@ -336,5 +336,5 @@ func (w *worker) slurm(req *Request) *Response {
 	if err != nil {
 		return &Response{Err: err.Error()}
 	}
-	return &Response{Slurm: &g}
+	return &Response{Slurm: Only[probe.SlurmGPUs]{Value: &g}}
 }

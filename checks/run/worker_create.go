@@ -17,7 +17,7 @@ func (w *worker) have(req *Request) *Response {
 	if err != nil {
 		return &Response{Err: err.Error()}
 	}
-	return &Response{Have: &inv}
+	return &Response{Have: Only[probe.Inventory]{Value: &inv}}
 }
 
 // createdMode is the mode of a file made by OpCreate: what nhc.conf has.

@@ -6,8 +6,6 @@ package verdict
 
 import (
 	"fmt"
-	"regexp"
-	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
@@ -82,9 +80,7 @@ type failure struct {
 // and nothing failed. LBNL NHC has no such status.
 const ExitUnknown = 3
 
-var assignment = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`( |^)(export )?[A-Za-z_][A-Za-z0-9_]*=[^ =]`)
-})
+var assignment = checks.Lazily(`( |^)(export )?[A-Za-z_][A-Za-z0-9_]*=[^ =]`)
 
 // InPlace says whether -f runs a line in the main shell all the same: it looks
 // like an assignment.

@@ -126,10 +126,10 @@ func Plain(message string) string {
 const library = `\b(?:nvml|cu|cublas\w*|dcgm|nccl)[A-Z]\w*(?:\([^()]*\))?(?: of gpu\d+ [0-9a-f:.]*[0-9a-f])?`
 
 var (
-	functions = once(library + `|NVML error \d+`)
-	within    = once(` ?\bin ` + library)
-	before    = once(`(?:field \d+ of )?` + library + `(?:, level \d+)?: `)
-	numbered  = once(` ?\(NVML error \d+\)`)
+	functions = checks.Lazily(library + `|NVML error \d+`)
+	within    = checks.Lazily(` ?\bin ` + library)
+	before    = checks.Lazily(`(?:field \d+ of )?` + library + `(?:, level \d+)?: `)
+	numbered  = checks.Lazily(` ?\(NVML error \d+\)`)
 )
 
 func once(expr string) func() *regexp.Regexp {

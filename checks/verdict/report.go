@@ -3,7 +3,6 @@ package verdict
 import (
 	"encoding/json"
 	"io"
-	"regexp"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -88,7 +87,7 @@ func (r *Report) count() map[checks.Severity]int {
 // redacted stands in the place of what names one board of all that were made.
 const redacted = "redacted"
 
-var boardID = regexp.MustCompile(`\b(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`)
+var boardID = checks.Lazily(`\b(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`)
 
 // Redact takes serial numbers and UUIDs out.
 func (r *Report) Redact() {
@@ -106,7 +105,7 @@ func (r *Report) Redact() {
 				row.Place = &place
 			}
 			for _, text := range []*string{&row.Line, &row.Device.Name, &row.Message, &row.Detail, &row.Want, &row.Got, &row.Output} {
-				*text = boardID.ReplaceAllString(*text, "$1-"+redacted)
+				*text = boardID().ReplaceAllString(*text, "$1-"+redacted)
 			}
 		}
 	}

@@ -46,7 +46,7 @@ func (g *generator) ask(part probe.Part, of ...string) answers {
 			a.err[what] = err
 			return
 		}
-		a.have[what] = resp.Have
+		a.have[what] = resp.Have.Value
 	})
 	return a
 }
@@ -187,7 +187,7 @@ func (g *generator) leftPorts(ports []probe.IBLink) map[string]string {
 	for _, p := range ports {
 		left[p.Name] = "a virtual function" // a topology has none
 	}
-	for _, n := range resp.Topo.NICs {
+	for _, n := range resp.Topo.Value.NICs {
 		for _, p := range n.Ports {
 			if left[p.Name] = p.Left; p.Left == "" {
 				delete(left, p.Name)

@@ -31,10 +31,10 @@ func (r *oneRun) presetHardware(conf []byte) {
 		switch {
 		case err != nil:
 			r.warn(fmt.Errorf("%w: HW_* are 0", err))
-		case resp.Have != nil && q == reqs[0]:
-			cpus = resp.Have.CPUs
-		case resp.Have != nil:
-			memory = resp.Have.Memory
+		case resp.Have.Value != nil && q == reqs[0]:
+			cpus = resp.Have.Value.CPUs
+		case resp.Have.Value != nil:
+			memory = resp.Have.Value.Memory
 		}
 	})
 	var text strings.Builder

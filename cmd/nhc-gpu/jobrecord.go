@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/syslog"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -289,7 +288,7 @@ func (r *oneRun) wasClosed() bool {
 	return false
 }
 
-var exitCode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]{1,3}:[0-9]{1,3}$`) })
+var exitCode = checks.Lazily(`^[0-9]{1,3}:[0-9]{1,3}$`)
 
 // looked takes note of what a check has found, whatever the site makes of it, and
 // that it has looked at all.

@@ -105,11 +105,11 @@ func (r *oneRun) platformGroups() ([]checks.PlatformGroup, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case resp.Have == nil:
+	case resp.Have.Value == nil:
 		return nil, errors.New("read the PCI bus: the answer has no device")
 	}
 	v := r.set.workerVars()
-	return checks.GroupPlatforms(resp.Have.IDs, platformsOf(v.ProfilesFile, v.Profiles)), nil
+	return checks.GroupPlatforms(resp.Have.Value.IDs, platformsOf(v.ProfilesFile, v.Profiles)), nil
 }
 
 // platformRows tell which platform this node is, a row for each kind of GPU.

@@ -239,7 +239,7 @@ func (s *settings) array(name string) []string {
 
 // workerVars are the variables and the environment that checks are to see.
 func (s *settings) workerVars() run.Vars {
-	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: s.slurm, WantedGPUs: s.wantedGPUs, Job: s.job, Learn: s.learn, Period: s.periodic, Hold: s.hold || s.get("SHELL") == noAction}
+	v := run.Vars{Plain: s.vars, Arrays: s.arrays, Environ: s.environ(), Root: s.get("HOSTROOT"), Past: s.past, Spare: s.spare, Slurm: run.Only[probe.SlurmGPUs]{Value: s.slurm}, WantedGPUs: s.wantedGPUs, Job: run.Only[checks.Job]{Value: s.job}, Learn: s.learn, Period: s.periodic, Hold: s.hold || s.get("SHELL") == noAction}
 	if len(s.profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.profilesFrom, s.profiles
 	}

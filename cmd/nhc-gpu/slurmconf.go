@@ -69,7 +69,7 @@ func (r *oneRun) askSlurm() {
 		r.debug("%v", err)
 		return
 	}
-	r.set.slurm = resp.Slurm
+	r.set.slurm = resp.Slurm.Value
 	r.pool.SetVars(r.set.workerVars())
 }
 

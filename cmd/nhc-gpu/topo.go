@@ -57,9 +57,9 @@ func printTopology(words []string) error {
 	if asJSON {
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
-		err = e.Encode(resp.Topo)
+		err = e.Encode(resp.Topo.Value)
 	} else {
-		err = writeTopology(&b, resp.Topo)
+		err = writeTopology(&b, resp.Topo.Value)
 	}
 	if err == nil {
 		_, err = screen.Write(b.Bytes())
