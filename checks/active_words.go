@@ -6,14 +6,11 @@ import "time"
 // lint and plan hear of it: at night it would be unknown each time.
 
 // bindUsable is BindTags, and what the check itself refuses.
-func bindUsable(c interface {
-	Check
-	usable() error
-}, args []string) error {
+func bindUsable(c Validator, args []string) error {
 	if err := BindTags(c, args); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
 func usableTime(d time.Duration) error {

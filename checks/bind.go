@@ -112,8 +112,8 @@ func Bind(c Check, args []string) error {
 	}
 	err := BindTags(c, args)
 	if usage, ok := errors.AsType[*UsageError](err); ok {
-		if n, ok := c.(interface{ calledAs() string }); ok {
-			usage.Name = n.calledAs()
+		if n, ok := c.(interface{ CalledAs() string }); ok {
+			usage.Name = n.CalledAs()
 		}
 	}
 	return err
@@ -197,8 +197,8 @@ func BindTable(c Check, table map[string]any) error {
 			}
 		}
 	}
-	if c, ok := c.(interface{ usable() error }); ok { // what Bind would refuse of words
-		return c.usable()
+	if c, ok := c.(Validator); ok { // what Bind would refuse of words
+		return c.Validate()
 	}
 	return nil
 }

@@ -28,6 +28,19 @@ type Check interface {
 	Run(ctx context.Context, env *Env) []Finding
 }
 
+// Namer is a check that a line can give another name for its messages (-C).
+type Namer interface {
+	// CalledAs returns that name.
+	CalledAs() string
+}
+
+// Validator is a check that refuses some values of its parameters.
+type Validator interface {
+	// Validate returns what is wrong with the parameters. [BindTable] calls it; a Bind of
+	// the check's own does, too.
+	Validate() error
+}
+
 // Lane is a class of checks that share one worker process, so that what hangs
 // in one lane does not hold up the others.
 type Lane string

@@ -92,8 +92,8 @@ func (c *cmdOutput) examine(ctx context.Context, env *Env) (findings []Finding, 
 // Sets is the variable of the shell that this check sets.
 func (c *cmdOutput) Sets() string { return c.Variable }
 
-// calledAs is the name that stands in the messages.
-func (c *cmdOutput) calledAs() string { return c.Name }
+// CalledAs is the name that stands in the messages.
+func (c *cmdOutput) CalledAs() string { return c.Name }
 
 // variable hands the lines of the output to the shell.
 func (c *cmdOutput) variable(x probe.Exit) []Finding {

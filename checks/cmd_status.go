@@ -49,8 +49,8 @@ func (c *cmdStatus) Runs() string {
 	return c.Words[0]
 }
 
-// calledAs is the name that stands in the messages.
-func (c *cmdStatus) calledAs() string { return c.Name }
+// CalledAs is the name that stands in the messages.
+func (c *cmdStatus) CalledAs() string { return c.Name }
 
 func (c *cmdStatus) Run(ctx context.Context, env *Env) []Finding {
 	argv := c.Words

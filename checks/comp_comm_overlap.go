@@ -62,10 +62,10 @@ func (c *compCommOverlap) Bind(args []string) error {
 	if err := BindTags(c, args); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *compCommOverlap) usable() error {
+func (c *compCommOverlap) Validate() error {
 	switch {
 	case c.Matrix < probe.GEMMStep || c.Matrix%probe.GEMMStep != 0 || c.Matrix > probe.GEMMMost:
 		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Matrix), Want: fmt.Sprintf("a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost)}

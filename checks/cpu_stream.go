@@ -55,8 +55,8 @@ func init() {
 // Bound is the most that it takes.
 func (c *cpuStream) Bound() time.Duration { return c.Time }
 
-// usable refuses no time at all.
-func (c *cpuStream) usable() error {
+// Validate refuses no time at all.
+func (c *cpuStream) Validate() error {
 	return usableTime(c.Time)
 }
 

@@ -65,8 +65,8 @@ func (c *dcgmDiag) Bind(args []string) error {
 	return bindUsable(c, args)
 }
 
-// usable refuses levels that DCGM has not.
-func (c *dcgmDiag) usable() error {
+// Validate refuses levels that DCGM has not.
+func (c *dcgmDiag) Validate() error {
 	if c.Level < 1 || c.Level >= len(dcgmLevels) {
 		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Level), Want: "a level from 1 to 4"}
 	}

@@ -62,8 +62,8 @@ func init() {
 // Bound is the most that it takes.
 func (c *diskWrite) Bound() time.Duration { return c.Time }
 
-// usable refuses words that mean no directory, or no size.
-func (c *diskWrite) usable() error {
+// Validate refuses words that mean no directory, or no size.
+func (c *diskWrite) Validate() error {
 	switch {
 	case c.Dir == "":
 		return &UsageError{Kind: MissingWord, Want: "a directory"}
@@ -80,7 +80,7 @@ func (c *diskWrite) Bind(args []string) error {
 	if err := BindTags(c, args); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
 func (c *diskWrite) Run(ctx context.Context, env *Env) []Finding {

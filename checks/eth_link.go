@@ -79,10 +79,10 @@ func (c *ethLink) Bind(words []string) error {
 	if err := BindTags(c, words); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *ethLink) usable() error {
+func (c *ethLink) Validate() error {
 	if _, ok := parseEthSpeed(c.Speed); !ok && c.Speed != "" {
 		return &UsageError{Kind: BadValue, Word: c.Speed, Want: "a speed: 25G, or Mb/s"}
 	}

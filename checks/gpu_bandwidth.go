@@ -84,8 +84,8 @@ func init() {
 // Bound is the most that the test takes.
 func (c *gpuBandwidth) Bound() time.Duration { return c.Time }
 
-// usable refuses nothing to copy, and no time at all.
-func (c *gpuBandwidth) usable() error {
+// Validate refuses nothing to copy, and no time at all.
+func (c *gpuBandwidth) Validate() error {
 	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
 }
 
@@ -103,8 +103,8 @@ func (c *gpuBandwidth) Bind(args []string) error {
 // Bound is the most that the test takes.
 func (c *cudaBandwidth) Bound() time.Duration { return c.Time }
 
-// usable refuses nothing to copy, and no time at all.
-func (c *cudaBandwidth) usable() error {
+// Validate refuses nothing to copy, and no time at all.
+func (c *cudaBandwidth) Validate() error {
 	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
 }
 

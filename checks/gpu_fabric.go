@@ -73,10 +73,10 @@ func (c *gpuFabric) Bind(words []string) error {
 	if err := BindTags(c, words); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *gpuFabric) usable() error {
+func (c *gpuFabric) Validate() error {
 	if _, ok := c.channels(); !ok {
 		return &UsageError{Kind: BadValue, Word: c.IMEX, Want: "yes, or a number of channels"}
 	}
@@ -114,7 +114,7 @@ type fabricRun struct {
 }
 
 func (c *gpuFabric) Run(_ context.Context, env *Env) []Finding {
-	if err := c.usable(); err != nil { // from TOML, which Bind does not see
+	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
 		return []Finding{{Code: "config.value", Severity: Unknown, Message: gpuFabricName + ":  " + err.Error(), Remedy: FixConfig}}
 	}
 	groups := probe.GroupFabric

@@ -76,8 +76,8 @@ func (c *gpuGemm) Bound() time.Duration {
 	return max(timeOf(timeOfOthers).Bound, need)
 }
 
-// usable refuses types and sizes that there are not, and a rate for several types.
-func (c *gpuGemm) usable() error {
+// Validate refuses types and sizes that there are not, and a rate for several types.
+func (c *gpuGemm) Validate() error {
 	types, bad := gemmTypesOf(c.Types)
 	switch {
 	case bad != "":

@@ -58,8 +58,8 @@ type launchTimes struct {
 	behind      time.Duration // one of many behind one another
 }
 
-// usable refuses too few launches for a median, and too many for the time.
-func (c *gpuLaunch) usable() error {
+// Validate refuses too few launches for a median, and too many for the time.
+func (c *gpuLaunch) Validate() error {
 	if c.Count < launchBatch || c.Count > launchMost {
 		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Count), Want: fmt.Sprintf("a number of launches (-c) from %d to %d", launchBatch, launchMost)}
 	}

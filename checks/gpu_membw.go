@@ -48,8 +48,8 @@ func init() {
 // Bound is the most that the test takes.
 func (c *gpuMembw) Bound() time.Duration { return c.Time }
 
-// usable refuses empty arrays, and no time at all.
-func (c *gpuMembw) usable() error {
+// Validate refuses empty arrays, and no time at all.
+func (c *gpuMembw) Validate() error {
 	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
 }
 

@@ -46,8 +46,8 @@ func init() {
 // Bound is the most that the test takes.
 func (c *gpuMemtest) Bound() time.Duration { return c.Time }
 
-// usable refuses no round, and no time at all.
-func (c *gpuMemtest) usable() error {
+// Validate refuses no round, and no time at all.
+func (c *gpuMemtest) Validate() error {
 	if c.Rounds < 1 {
 		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Rounds), Want: "one round (-n) or more"}
 	}

@@ -54,8 +54,8 @@ func (c *gpuSoak) Bound() time.Duration {
 	return max(timeOf(timeOfOthers).Bound, c.Time+c.Time/10+gemmStart+gemmSetUp)
 }
 
-// usable refuses types and sizes that there are not, and no time at all.
-func (c *gpuSoak) usable() error {
+// Validate refuses types and sizes that there are not, and no time at all.
+func (c *gpuSoak) Validate() error {
 	if types, bad := gemmTypesOf(c.Type); bad != "" || len(types) != 1 {
 		return &UsageError{Kind: BadValue, Word: c.Type, Want: "one of the types " + strings.Join(probe.GEMMTypes(), ", ")}
 	}

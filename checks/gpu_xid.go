@@ -67,10 +67,10 @@ func (c *gpuXid) Bind(words []string) error {
 	if err := BindTags(c, words); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *gpuXid) usable() error {
+func (c *gpuXid) Validate() error {
 	if !c.isFile() {
 		if h, err := strconv.ParseFloat(c.Hours, 64); err != nil || !(h > 0 && h < 1e6) {
 			return &UsageError{Kind: BadValue, Word: c.Hours, Want: "hours, or the path of a log"}
@@ -85,7 +85,8 @@ func (c *gpuXid) usable() error {
 	return nil
 }
 
-func (c *gpuXid) logFiles() []string {
+// LogFiles returns the file of a line whose first word is a path.
+func (c *gpuXid) LogFiles() []string {
 	if c.isFile() {
 		return []string{c.Hours}
 	}
@@ -103,7 +104,7 @@ func (c *gpuXid) file() string {
 }
 
 func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
-	if err := c.usable(); err != nil { // from TOML, which Bind does not see
+	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
 		return []Finding{{Code: "config.value", Severity: Unknown, Message: "check_gpu_xid:  " + err.Error(), Remedy: FixConfig}}
 	}
 	if c.isFile() {

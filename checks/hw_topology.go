@@ -63,10 +63,10 @@ func (c *hwTopology) Bind(words []string) error {
 	if err := BindTags(c, words); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *hwTopology) usable() error {
+func (c *hwTopology) Validate() error {
 	if c.Level != "" && c.Level != NearSystem && needed(c.Level) == sameNode {
 		return &UsageError{Kind: BadValue, Word: c.Level, Want: strings.Join([]string{NearSwitch, NearRootPort, NearNUMA, NearSystem}, ", ")}
 	}

@@ -127,8 +127,8 @@ func (c *ibBW) algorithm(pair bool) string {
 	return word
 }
 
-// usable refuses what perftest would.
-func (c *ibBW) usable() error {
+// Validate refuses what perftest would.
+func (c *ibBW) Validate() error {
 	switch {
 	case c.Duration < time.Second || c.Duration > time.Hour:
 		return &UsageError{Kind: BadValue, Word: c.Duration.String(), Want: "-D of 1 s to 1 h"}
@@ -147,7 +147,7 @@ func (c *ibBW) Bind(args []string) error {
 		return err
 	}
 	if len(c.Surplus) == 0 || startsWithLetter(c.Surplus[0]) {
-		return c.usable()
+		return c.Validate()
 	}
 	if err := setField(reflect.ValueOf(&c.Size).Elem(), c.Surplus[0]); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (c *ibBW) Bind(args []string) error {
 	} else if !startsWithLetter(c.Surplus[0]) {
 		return &UsageError{Kind: Surplus, Word: c.Surplus[0], Want: "at most 2"}
 	}
-	return c.usable()
+	return c.Validate()
 }
 
 func startsWithLetter(word string) bool {

@@ -77,12 +77,13 @@ func (c *ibLinkFlapping) Bind(words []string) error {
 	if err := BindTags(c, pathsLast(words, hours, count)); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *ibLinkFlapping) logFiles() []string { return c.Logs }
+// LogFiles returns the files of -f.
+func (c *ibLinkFlapping) LogFiles() []string { return c.Logs }
 
-func (c *ibLinkFlapping) usable() error {
+func (c *ibLinkFlapping) Validate() error {
 	most := historyAge.Hours()
 	if !(c.Hours > 0 && c.Hours <= most) {
 		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Hours), Want: fmt.Sprintf("hours, at most %g", most)}

@@ -64,10 +64,10 @@ func (c *kernelMessages) Bind(words []string) error {
 	if err := BindTags(c, words); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *kernelMessages) usable() error {
+func (c *kernelMessages) Validate() error {
 	if !(c.Hours > 0 && c.Hours < 1e6) {
 		return &UsageError{Kind: BadValue, Word: fmt.Sprint(c.Hours), Want: "hours"}
 	}
@@ -113,7 +113,7 @@ type messageRole struct {
 }
 
 func (c *kernelMessages) Run(_ context.Context, env *Env) []Finding {
-	if err := c.usable(); err != nil { // from TOML, which Bind does not see
+	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
 		return []Finding{{Code: "config.value", Severity: Unknown, Message: kernelLogName + ":  " + err.Error(), Remedy: FixConfig}}
 	}
 	j := &messageJudge{check: c, env: env, now: env.Host.Now().Unix()}

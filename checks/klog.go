@@ -441,8 +441,11 @@ func netfilterLine(text string) bool {
 	return false
 }
 
-// logReader is a check that can judge by files of syslog.
-type logReader interface{ logFiles() []string }
+// LogReader is a check that can judge by files of syslog.
+type LogReader interface {
+	// LogFiles returns the files.
+	LogFiles() []string
+}
 
 // UserWritten returns the files of syslog that a check judges by. Any user can write to
 // them with logger(1), but not to the kernel's own log.
@@ -451,7 +454,7 @@ func UserWritten(name string, args []string, table map[string]any) []string {
 	if !ok {
 		return nil
 	}
-	c, ok := info.New().(logReader)
+	c, ok := info.New().(LogReader)
 	if !ok {
 		return nil
 	}
@@ -462,7 +465,7 @@ func UserWritten(name string, args []string, table map[string]any) []string {
 	if bind() != nil {
 		return nil
 	}
-	return c.logFiles()
+	return c.LogFiles()
 }
 
 // pastedLine finds a driver's text about a subject in a line that a person pasted, with

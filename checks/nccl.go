@@ -101,11 +101,11 @@ func (c *nccl) Bind(args []string) error {
 	if err := BindTags(c, args); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-// usable says what is wrong with the parameters.
-func (c *nccl) usable() error {
+// Validate says what is wrong with the parameters.
+func (c *nccl) Validate() error {
 	op := ncclOpOf(c.Op)
 	switch {
 	case c.Op == "":

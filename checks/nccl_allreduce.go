@@ -75,10 +75,10 @@ func (c *ncclAllReduce) Bind(args []string) error {
 		}
 	}
 	c.Rest = nil
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *ncclAllReduce) usable() error {
+func (c *ncclAllReduce) Validate() error {
 	if c.Least <= 0 {
 		return &UsageError{Kind: MissingWord, Want: "the bus bandwidth in GB/s"}
 	}

@@ -65,10 +65,10 @@ func (c *netDNS) Bind(words []string) error {
 	if err := BindTags(c, words); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *netDNS) usable() error {
+func (c *netDNS) Validate() error {
 	if _, err := netip.ParseAddr(c.Server); c.Server != "" && err != nil {
 		return &UsageError{Kind: BadValue, Word: c.Server, Want: "the address of a name server"}
 	}

@@ -56,10 +56,10 @@ func (c *netRoute) Bind(words []string) error {
 	if err := BindTags(c, words); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *netRoute) usable() error {
+func (c *netRoute) Validate() error {
 	if _, err := c.targets(); err != nil {
 		return &UsageError{Kind: BadValue, Word: c.To, Want: "default, an address or a prefix"}
 	}

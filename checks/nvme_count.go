@@ -43,10 +43,10 @@ func (c *nvmeCount) Bind(words []string) error {
 	if err := BindTags(c, words); err != nil {
 		return err
 	}
-	return c.usable()
+	return c.Validate()
 }
 
-func (c *nvmeCount) usable() error {
+func (c *nvmeCount) Validate() error {
 	if c.Want == "" {
 		return &UsageError{Kind: MissingWord, Want: "a number of disks, or MIN-MAX"}
 	}
