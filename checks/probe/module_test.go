@@ -100,7 +100,7 @@ func FuzzModule(f *testing.F) {
 	})
 }
 
-// packet makes a message of generic netlink.
+// packet makes a message of netlink.
 func packet(kind uint16, seq uint32, body []byte) []byte {
 	msg := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(body)))
 	msg = binary.NativeEndian.AppendUint16(msg, kind)
@@ -130,11 +130,13 @@ func TestDevlinkHealth(t *testing.T) {
 		data = append(data, packet(20, 7, body)...)
 	}
 	data = append(data, packet(20, 6, reporter("0000:23:00.0", "rx", 1, 9))...) // another request's
-	if _, done, err := parseGenl(data, 7); done || err != nil {
+	var answers [][]attr
+	if done, err := parseNetlink(data, 7, collectAttrs(&answers)); done || err != nil {
 		t.Errorf("not at its end: %v, %v", done, err)
 	}
 	data = append(data, packet(unix.NLMSG_DONE, 7, make([]byte, 4))...)
-	answers, done, err := parseGenl(data, 7)
+	answers = nil
+	done, err := parseNetlink(data, 7, collectAttrs(&answers))
 	if !done || err != nil {
 		t.Fatalf("%v, %v", done, err)
 	}
@@ -143,10 +145,10 @@ func TestDevlinkHealth(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	code := binary.NativeEndian.AppendUint32(nil, uint32(0xffffffff-uint32(unix.EOPNOTSUPP)+1))
-	if _, done, err := parseGenl(packet(unix.NLMSG_ERROR, 7, code), 7); !done || !errors.Is(err, unix.EOPNOTSUPP) {
+	if done, err := parseNetlink(packet(unix.NLMSG_ERROR, 7, code), 7, collectAttrs(&answers)); !done || !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Errorf("refused: %v, %v", done, err)
 	}
-	if _, done, err := parseGenl(append(packet(20, 7, nil), "\x02\x00\x00\x00xxxxxxxxxxxx"...), 7); !done || !errors.Is(err, fs.ErrInvalid) {
+	if done, err := parseNetlink(append(packet(20, 7, nil), "\x02\x00\x00\x00xxxxxxxxxxxx"...), 7, collectAttrs(&answers)); !done || !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("garbage: %v, %v", done, err)
 	}
 }
@@ -156,7 +158,8 @@ func FuzzGenl(f *testing.F) {
 	f.Add(packet(unix.NLMSG_ERROR, 7, []byte{0xff, 0xff, 0xff, 0xff}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		answers, _, _ := parseGenl(data, 7)
+		var answers [][]attr
+		_, _ = parseNetlink(data, 7, collectAttrs(&answers))
 		for _, r := range parseReporters(answers, "pci", "0000:23:00.0") {
 			if r.Name == "" {
 				t.Errorf("%+v", r)

@@ -78,28 +78,33 @@ func socketAddress(a netip.AddrPort) string {
 // Sockets lists the sockets of a protocol in the network namespace of this
 // process.
 //
-// They are read from /proc/net. The kernel's other source, sock_diag over
-// netlink, knows two things more: which interface a socket is bound to, and
-// whether an IPv6 socket takes IPv4, too, for which ss writes "0.0.0.0%eth0:68"
-// and "[::]:22" where this has "0.0.0.0:68" and "*:22". But it needs modules
-// that may not be loaded (tcp_diag, udp_diag, raw_diag, unix_diag), a health
-// check should not load any, and a tree of files cannot stand in for it. Ten
-// thousand TCP sockets cost 20 ms here, as many UDP sockets, which the kernel
-// counts anew for every page, 80 ms (BenchmarkSockets); nodes have hundreds.
+// TCP and UDP come from sock_diag where the kernel has it ready (diagSockets), the others from
+// /proc/net. sock_diag knows two things more: which interface a socket is bound to, and whether
+// an IPv6 socket takes IPv4, too, for which ss writes "0.0.0.0%eth0:68" and "[::]:22". This
+// has "0.0.0.0:68" and "*:22" from either.
 func (h *Host) Sockets(protocol string) ([]Socket, error) {
 	return once(h, "sockets "+protocol, func() ([]Socket, error) {
 		switch protocol {
 		case "unix", "u_seq":
 			all, err := h.socketFile("unix", parseUnixSockets)
 			return ofProtocol(all, protocol), err
+		case "tcp", "udp":
+			if sockets, err := h.diagSockets(protocol); err == nil {
+				return sockets, nil
+			}
 		}
-		four, err := h.socketFile(protocol, parseInetSockets)
-		if err != nil {
-			return nil, err
-		}
-		six, err := h.socketFile(protocol+"6", parseInetSockets)
-		return append(four, six...), err
+		return h.inetFiles(protocol)
 	})
+}
+
+// inetFiles reads the sockets of a protocol, IPv4 and IPv6, from /proc/net.
+func (h *Host) inetFiles(protocol string) ([]Socket, error) {
+	four, err := h.socketFile(protocol, parseInetSockets)
+	if err != nil {
+		return nil, err
+	}
+	six, err := h.socketFile(protocol+"6", parseInetSockets)
+	return append(four, six...), err
 }
 
 // ofProtocol picks one kind of Unix sockets: ss has another name for those
@@ -173,10 +178,12 @@ func inetSocket(line []byte) (s Socket, ok bool) {
 	if !okLocal || !okRemote || !okState || err1 != nil || err2 != nil {
 		return Socket{}, false
 	}
-	// Of a connection that its process has closed the kernel says uid 0.
-	owned := inode != 0 || uid != 0
-	return Socket{State: state, Inode: inode, UID: uint32(uid), Owned: owned, local: local, remote: remote}, true
+	return Socket{State: state, Inode: inode, UID: uint32(uid), Owned: isOwned(inode, uint32(uid)), local: local, remote: remote}, true
 }
+
+// isOwned reports that the kernel knows the owner: of a connection that its process has closed
+// it says uid 0.
+func isOwned(inode uint64, uid uint32) bool { return inode != 0 || uid != 0 }
 
 // cutField cuts the first word off a line.
 func cutField(line []byte) (first, rest []byte) {
@@ -229,13 +236,17 @@ var inetStates = [...]string{
 
 func inetState(field []byte) (string, bool) {
 	n, err := strconv.ParseUint(string(field), 16, 8)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", false
-	case n == 0 || int(n) >= len(inetStates):
-		return "UNKNOWN", true // of a kernel to come
 	}
-	return inetStates[n], true
+	return inetStateName(uint8(n)), true
+}
+
+func inetStateName(number uint8) string {
+	if number == 0 || int(number) >= len(inetStates) {
+		return "UNKNOWN" // of a kernel to come
+	}
+	return inetStates[number]
 }
 
 // parseUnixSockets reads /proc/net/unix (unix_seq_show in the kernel's
