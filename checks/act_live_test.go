@@ -20,8 +20,8 @@ func TestHoldSparesLeftovers(t *testing.T) {
 	left := leaveObjects(t, job, "0600")
 	objects := left()
 	run := func() (findings []Finding, held []string) {
-		env := &Env{Host: probe.NewHost("/"), Job: job, Deadline: time.Now().Add(20 * time.Second), Vars: map[string]string{"SQUEUE_CMD": "/bin/true"}, Hold: true}
-		findings = (&jobLeftovers{End: true, Stuck: stuckAfter}).Run(t.Context(), env)
+		env := &Env{Host: probe.NewHost("/"), Job: job, Vars: map[string]string{"SQUEUE_CMD": "/bin/true"}, Hold: true}
+		findings = (&jobLeftovers{End: true, Stuck: stuckAfter}).Run(WithDeadline(t.Context(), time.Now().Add(20*time.Second)), env)
 		if left() != objects {
 			t.Errorf("%d of %d objects are left", left(), objects)
 		}

@@ -122,7 +122,7 @@ func (a *active) begin(ctx context.Context, env *Env, t activeTest) (*activeRun,
 	if r.jobs, err = env.Host.WatchJobs(jobRecords); err != nil { // before anything else is looked at: no job slips through
 		return nil, unreadable(err)
 	}
-	if f := r.refused(); f != nil {
+	if f := r.refused(ctx); f != nil {
 		return nil, r.refusal(*f)
 	}
 	release, err := env.Host.Claim("active")
@@ -134,7 +134,7 @@ func (a *active) begin(ctx context.Context, env *Env, t activeTest) (*activeRun,
 		return nil, []Finding{f}
 	}
 	r.release = release
-	r.shorten()
+	r.shorten(ctx)
 	bounded, stop := context.WithTimeoutCause(ctx, r.Bound, errActiveTime)
 	r.ctx, r.cancel = context.WithCancelCause(bounded)
 	context.AfterFunc(r.ctx, stop)

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -21,9 +22,10 @@ import (
 const jobRecords = "job-"
 
 // refused says why no active test may run now, nil if it may.
-func (r *activeRun) refused() *Finding {
+func (r *activeRun) refused(ctx context.Context) *Finding {
 	env := r.env
-	if left := time.Until(env.Deadline); !env.Deadline.IsZero() && left < r.Bound {
+	end, ends := ctx.Deadline()
+	if left := time.Until(end); ends && left < r.Bound {
 		got := left.Round(100 * time.Millisecond)
 		if got >= r.Bound {
 			got = left.Truncate(100 * time.Millisecond)
@@ -68,9 +70,9 @@ func Usable(run time.Duration) time.Duration { return run - run/6 }
 const endGrace = 5 * time.Second
 
 // shorten has a test end that much before the run, if half of its time is left then.
-func (r *activeRun) shorten() {
-	if d := r.env.Deadline; !d.IsZero() {
-		r.Bound = min(r.Bound, max(time.Until(d)-endGrace, r.Bound/2))
+func (r *activeRun) shorten(ctx context.Context) {
+	if end, ends := ctx.Deadline(); ends {
+		r.Bound = min(r.Bound, max(time.Until(end)-endGrace, r.Bound/2))
 	}
 }
 

@@ -110,15 +110,16 @@ func TestActiveLeavesTimeToCleanUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env, _ := trialEnv(t, nil)
+			ctx := t.Context()
 			if c.left > 0 {
-				env.Deadline = time.Now().Add(c.left)
+				ctx = WithDeadline(ctx, time.Now().Add(c.left))
 			}
 			wantBrief(t, (&trial{bound: c.bound, do: func(r *activeRun) {
 				end, _ := r.ctx.Deadline()
 				if left := time.Until(end); left < c.least || left > c.most {
 					t.Errorf("it has %v, want %v to %v", left, c.least, c.most)
 				}
-			}}).Run(t.Context(), env))
+			}}).Run(ctx, env))
 		})
 	}
 }

@@ -190,8 +190,9 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 				}
 			}
 			env.Job = c.job
+			ctx := t.Context()
 			if c.left > 0 {
-				env.Deadline = time.Now().Add(c.left)
+				ctx = WithDeadline(ctx, time.Now().Add(c.left))
 			}
 			var had []string
 			findings := (&trial{do: func(r *activeRun) {
@@ -200,7 +201,7 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 					names += " " + gpuDevice(g).Name
 				}
 				had = []string{names}
-			}}).Run(t.Context(), env)
+			}}).Run(ctx, env)
 			if diff := cmp.Diff(c.want, append(had, brief(findings)...)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

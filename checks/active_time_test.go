@@ -43,8 +43,8 @@ func TestActiveLacksTime(t *testing.T) {
 			}
 			env = again(env, root, h100s())
 			env.Timeout = c.timeout
-			env.Job, env.Periodic, env.Deadline = c.job, c.periodic, time.Now().Add(10*time.Second-time.Millisecond)
-			findings := check().Run(t.Context(), env)
+			env.Job, env.Periodic = c.job, c.periodic
+			findings := check().Run(WithDeadline(t.Context(), time.Now().Add(10*time.Second-time.Millisecond)), env)
 			f := findings[0]
 			if Worst(findings) != c.want || f.Code != "active.time" || f.Want != "10s" || f.Got == f.Want {
 				t.Errorf("worst %s of %q, got %s", Worst(findings), brief(findings), f.Got)

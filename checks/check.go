@@ -24,7 +24,7 @@ import (
 type Check interface {
 	// Run looks at the node and says what it found. No finding, or none worse
 	// than Warn, is a pass. Run may block for ever: it is only ever called in a
-	// worker process, under the deadline of its step.
+	// worker process, under the deadline of its step, which ctx has ([WithDeadline]).
 	Run(ctx context.Context, env *Env) []Finding
 }
 
@@ -117,7 +117,7 @@ type Info struct {
 	Slurm func(Check) bool
 
 	// Waits says that the check may wait for something to go by itself: it has two
-	// thirds of the run, and must end before Env.Deadline.
+	// thirds of the run, and must end before its context's deadline.
 	Waits bool
 
 	// BadUsage turns a usage error into the finding that LBNL NHC gives for it
@@ -206,7 +206,6 @@ type Env struct {
 	Host      *probe.Host         // the node
 	Line      string              // the check line as written, LBNL's $CHECK
 	Timeout   time.Duration       // TIMEOUT of the whole run; 0 means none
-	Deadline  time.Time           // when this step is over, hanging or not; zero means never
 	Job       *Job                // the job that the run is for; nil: there is none
 	Vars      map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
 	Arrays    map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
@@ -223,6 +222,42 @@ type Env struct {
 
 	held []string // actions that were not carried out because of Hold
 	said []string // last lines of commands' standard error, see saidBy
+}
+
+// WithDeadline returns ctx with the time at which the supervisor gives the step up. Nothing is
+// cancelled then: a command killed at that moment would look like a failure of the node, and the
+// supervisor reports the check that has not answered. A context derived from it has a timer only
+// for a time before that one.
+func WithDeadline(ctx context.Context, at time.Time) context.Context { return stepContext{ctx, at} }
+
+type stepContext struct {
+	context.Context
+
+	at time.Time
+}
+
+func (c stepContext) Deadline() (time.Time, bool) { return c.at, true }
+
+// room is how long a check may wait: three quarters of what its step has left.
+func room(ctx context.Context) time.Duration {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return forEver
+	}
+	return max(time.Until(at)*3/4, 0)
+}
+
+// forEver is more than any run takes.
+const forEver = time.Hour
+
+// spare is a time that the step has left for what it can do without: a quarter of the rest
+// at most.
+func spare(ctx context.Context, most time.Duration) time.Duration {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return most
+	}
+	return min(most, time.Until(at)/4)
 }
 
 // At names what the check is about to do, for the report should it never return.

@@ -151,7 +151,7 @@ func (e *Env) jobsOf(ctx context.Context, uid int, node string) (jobs []slurmJob
 	c := e.command(slices.Concat(squeue, []string{"--noheader", "--all", "--local", "--array", "--states=all", "--user=" + strconv.Itoa(uid),
 		"--nodelist=" + cmp.Or(node, host), "--format=%A|%T|%U"})...)
 	c.Output, c.Errors, c.Unset = squeueOutput, squeueErrors, "S" // SQUEUE_... and SLURM_CLUSTERS would change the answer
-	c.Timeout = min(userJobsTime, e.room())
+	c.Timeout = min(userJobsTime, room(ctx))
 	c.Env = []string{"LC_ALL=C"}
 	if conf := e.lookup("SLURM_CONF"); conf != "" {
 		c.Env = append(c.Env, "SLURM_CONF="+conf)

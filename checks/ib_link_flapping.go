@@ -80,7 +80,7 @@ func (c *ibLinkFlapping) Bind(words []string) error {
 	return c.Validate()
 }
 
-// LogFiles returns the files of -f.
+// LogFiles returns the files that the line names.
 func (c *ibLinkFlapping) LogFiles() []string { return c.Logs }
 
 func (c *ibLinkFlapping) Validate() error {

@@ -95,7 +95,7 @@ type portsRun struct {
 	findings []Finding
 }
 
-func (c *ibPorts) Run(_ context.Context, env *Env) []Finding {
+func (c *ibPorts) Run(ctx context.Context, env *Env) []Finding {
 	layer, ok := layerNamed(c.Layer)
 	if !ok {
 		return []Finding{{Code: "config.value", Severity: Unknown, Want: "ib or eth", Got: c.Layer, Remedy: FixConfig,
@@ -113,7 +113,7 @@ func (c *ibPorts) Run(_ context.Context, env *Env) []Finding {
 		r.ports, r.findings = f.judged(nil, layer)
 		r.addSpares()
 	}
-	r.await()
+	r.await(ctx)
 	fates := r.fates()
 	for _, p := range r.ports {
 		r.judge(p, fates[p])

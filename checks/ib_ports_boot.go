@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,11 +72,11 @@ func (f *fabric) beforeJob() bool { return f.env.Job != nil && !f.env.Job.Ended 
 
 // await waits before a job for the ports that are starting, as long as the run allows:
 // without its fabric the job would fail.
-func (r *portsRun) await() {
-	if !r.beforeJob() || r.env.Deadline.IsZero() {
+func (r *portsRun) await(ctx context.Context) {
+	if _, ends := ctx.Deadline(); !r.beforeJob() || !ends {
 		return
 	}
-	for until := time.Now().Add(r.env.room()); time.Now().Before(until); time.Sleep(bootPause) {
+	for until := time.Now().Add(room(ctx)); time.Now().Before(until); time.Sleep(bootPause) {
 		waits := false
 		for _, p := range r.ports {
 			if portActive(p.IBPort) || !r.isStarting(p) {

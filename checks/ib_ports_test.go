@@ -366,9 +366,10 @@ func TestIBPortsBeforeAJob(t *testing.T) {
 				t.Fatal(err)
 			}
 			looks := 0
-			env := &Env{Host: probe.NewHost(root), Job: &c.job, Deadline: time.Now().Add(3 * time.Second)}
+			env := &Env{Host: probe.NewHost(root), Job: &c.job}
+			left := 3 * time.Second
 			if c.up {
-				env.Deadline = time.Now().Add(time.Minute)
+				left = time.Minute
 			}
 			env.Doing = func(what string) {
 				if looks++; c.up && what == "read /sys/class/infiniband/mlx5_3" && looks > 12 {
@@ -377,7 +378,7 @@ func TestIBPortsBeforeAJob(t *testing.T) {
 					}
 				}
 			}
-			findings := (&ibPorts{}).Run(t.Context(), env)
+			findings := (&ibPorts{}).Run(WithDeadline(t.Context(), time.Now().Add(left)), env)
 			if got := Worst(findings); got != c.want {
 				t.Errorf("%v: %v, want %v", findings, got, c.want)
 			}

@@ -48,7 +48,7 @@ func init() {
 	})
 }
 
-func (c *jobGPUs) Run(_ context.Context, env *Env) []Finding {
+func (c *jobGPUs) Run(ctx context.Context, env *Env) []Finding {
 	job := env.Job
 	switch {
 	case job == nil || !job.Ended || job.ID == "":
@@ -68,7 +68,7 @@ func (c *jobGPUs) Run(_ context.Context, env *Env) []Finding {
 	if err := r.read(); err != nil {
 		return unreadable(err)
 	}
-	until := time.Now().Add(min(cmp.Or(c.Grace, job.Grace), env.room()))
+	until := time.Now().Add(min(cmp.Or(c.Grace, job.Grace), room(ctx)))
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		s.findings, s.judged = nil, false
 		s.each(r.judge)

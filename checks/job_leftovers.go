@@ -84,7 +84,7 @@ func (c *jobLeftovers) Run(ctx context.Context, env *Env) []Finding {
 		jobLeftovers: c, env: env, job: job, system: system, ref: probe.JobRef{ID: job.ID, UID: job.UID, Node: job.Node, Het: job.Het, Restart: job.Restart},
 		end: c.End || job.End, seen: map[int]*leftProcess{},
 	}
-	r.processes()
+	r.processes(ctx)
 	if slices.ContainsFunc(r.living(), r.isStuck) {
 		return r.report() // what reads more of such a process may hang, too
 	}
@@ -127,21 +127,18 @@ type leftProcess struct {
 // termWait is how long a process has to end when it is asked to.
 const termWait = 2 * time.Second
 
-// forEver is more than any run takes.
-const forEver = time.Hour
-
 // processes looks for the job's processes until they are gone or the time is over,
 // and ends them if that is wanted. It leaves a quarter of the step's time.
-func (r *leftRun) processes() {
-	room := r.env.room()
-	finish := time.Now().Add(room)
+func (r *leftRun) processes(ctx context.Context) {
+	left := room(ctx)
+	finish := time.Now().Add(left)
 	need := r.Stuck
 	if r.end {
 		need += termWait
 	}
 	within := func(d time.Duration) time.Time { return earlier(finish, time.Now().Add(d)) }
 
-	grace := min(cmp.Or(r.Grace, r.job.Grace), max(room-need, 0))
+	grace := min(cmp.Or(r.Grace, r.job.Grace), max(left-need, 0))
 	r.poll(within(grace), func() bool { return !slices.ContainsFunc(r.living(), unclaimed) })
 	if r.end && slices.ContainsFunc(r.living(), r.mayEnd) && r.hasEnded() {
 		over := func() bool { return !slices.ContainsFunc(r.living(), r.mayEnd) }
@@ -154,14 +151,6 @@ func (r *leftRun) processes() {
 	r.poll(within(r.Stuck+termWait), func() bool {
 		return !slices.ContainsFunc(r.living(), func(p *leftProcess) bool { return !p.asleep.IsZero() && !r.isStuck(p) })
 	})
-}
-
-// room is how long a check may wait: three quarters of what its step has left.
-func (e *Env) room() time.Duration {
-	if e.Deadline.IsZero() {
-		return forEver
-	}
-	return max(time.Until(e.Deadline)*3/4, 0)
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -125,7 +125,7 @@ func runLeft(t *testing.T, job *Job, c jobLeftovers) (text string, findings []Fi
 // runLeftAsking runs the check with another squeue.
 func runLeftAsking(t *testing.T, job *Job, c jobLeftovers, squeue string) (text string, findings []Finding) {
 	t.Helper()
-	findings = c.Run(t.Context(), &Env{Host: probe.NewHost("/"), Job: job, Deadline: time.Now().Add(20 * time.Second), Vars: map[string]string{"SQUEUE_CMD": squeue}})
+	findings = c.Run(WithDeadline(t.Context(), time.Now().Add(20*time.Second)), &Env{Host: probe.NewHost("/"), Job: job, Vars: map[string]string{"SQUEUE_CMD": squeue}})
 	for _, f := range findings {
 		text += f.Message + "\n"
 	}
@@ -320,9 +320,9 @@ func TestJobLeftoversThatNoSignalEnds(t *testing.T) {
 		t.Errorf("%v: %s", Worst(findings), text)
 	}
 	// Too little time to be sure.
-	late := &Env{Host: probe.NewHost("/"), Job: job, Deadline: time.Now().Add(400 * time.Millisecond)}
-	if findings := (&jobLeftovers{Stuck: stuckAfter, Grace: time.Minute, End: true}).Run(t.Context(), late); Worst(findings) != Warn || time.Now().After(late.Deadline) {
-		t.Errorf("%v after its time: %+v", time.Since(late.Deadline), findings)
+	late, end := &Env{Host: probe.NewHost("/"), Job: job}, time.Now().Add(400*time.Millisecond)
+	if findings := (&jobLeftovers{Stuck: stuckAfter, Grace: time.Minute, End: true}).Run(WithDeadline(t.Context(), end), late); Worst(findings) != Warn || time.Now().After(end) {
+		t.Errorf("%v after its time: %+v", time.Since(end), findings)
 	}
 	thaw()
 	if text, _ := runLeft(t, job, jobLeftovers{End: true}); text != "" && !strings.Contains(text, "had to be ") {

@@ -100,7 +100,7 @@ func (r *leftRun) rounds(ctx context.Context) (findings []Finding) {
 	for range cmp.Or(r.looks, mostLooks) {
 		before := r.gone
 		findings = append(findings, r.round(ctx)...)
-		if !r.more || r.gone == before || r.env.room() < time.Second {
+		if !r.more || r.gone == before || room(ctx) < time.Second {
 			break
 		}
 	}

@@ -182,7 +182,7 @@ func (c *netDNS) question(ctx context.Context, env *Env, server, name string, ki
 	if limit <= 0 {
 		limit, severity = usualDNS, Warn
 	}
-	ctx, full, cancel := withinRun(ctx, env, max(patience, limit+time.Second))
+	ctx, full, cancel := withinRun(ctx, max(patience, limit+time.Second))
 	defer cancel()
 	reply, took, err := env.Host.AskNameServer(ctx, server, name, kind)
 	f := Finding{Code: "net.dns.server", Severity: Fail, Want: "an answer"}
@@ -207,12 +207,9 @@ func (c *netDNS) question(ctx context.Context, env *Env, server, name string, ki
 
 // withinRun bounds a call by a time, and by the end of the step, a little before it.
 // full says that the call has all of that time.
-func withinRun(ctx context.Context, env *Env, limit time.Duration) (within context.Context, full bool, cancel context.CancelFunc) {
+func withinRun(ctx context.Context, limit time.Duration) (within context.Context, full bool, cancel context.CancelFunc) {
 	const margin = 300 * time.Millisecond
 	end, full := time.Now().Add(limit), true
-	if d := env.Deadline; !d.IsZero() && d.Add(-margin).Before(end) {
-		end, full = d.Add(-margin), false
-	}
 	if d, ok := ctx.Deadline(); ok && d.Add(-margin).Before(end) {
 		end, full = d.Add(-margin), false
 	}

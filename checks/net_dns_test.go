@@ -98,19 +98,20 @@ func TestNetDNSWithinRun(t *testing.T) {
 		left time.Duration
 		full bool
 	}{{0, true}, {time.Minute, true}, {time.Second, false}} {
-		env := &Env{}
+		ctx := t.Context()
 		if c.left > 0 {
-			env.Deadline = time.Now().Add(c.left)
+			ctx = WithDeadline(ctx, time.Now().Add(c.left))
 		}
-		ctx, full, cancel := withinRun(t.Context(), env, patience)
+		until, _ := ctx.Deadline()
+		ctx, full, cancel := withinRun(ctx, patience)
 		defer cancel()
-		if end, ok := ctx.Deadline(); full != c.full || !ok || c.left > 0 && end.After(env.Deadline) {
+		if end, ok := ctx.Deadline(); full != c.full || !ok || c.left > 0 && end.After(until) {
 			t.Errorf("%s: %v, full %v", c.left, end, full)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if within, full, stop := withinRun(ctx, &Env{}, patience); full || within == nil {
+	if within, full, stop := withinRun(ctx, patience); full || within == nil {
 		t.Error("a run that ends sooner gives all of the time")
 	} else {
 		stop()

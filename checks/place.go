@@ -75,19 +75,10 @@ const (
 	leastLimit = 50 * time.Millisecond
 )
 
-// spare is a time that the step has left for what it can do without: a quarter of the rest
-// at most.
-func (e *Env) spare(most time.Duration) time.Duration {
-	if e.Deadline.IsZero() {
-		return most
-	}
-	return min(most, time.Until(e.Deadline)/4)
-}
-
 // Locate adds to findings about bad ports where they are, and to those about disks their slot.
 // LBNL NHC's own findings name no PCI device, and keep their text. What cannot be read, or does not
 // answer in time, is left out: the finding stands without it.
-func (e *Env) Locate(findings []Finding) {
+func (e *Env) Locate(ctx context.Context, findings []Finding) {
 	var bad []int
 	for i := range findings {
 		f := &findings[i]
@@ -104,8 +95,8 @@ func (e *Env) Locate(findings []Finding) {
 		e.At("%v", err) // lint reports it; a finding about a port does not wait for it
 	}
 	var neighbors map[string]string
-	if limit := e.spare(lldpLimit); limit >= leastLimit {
-		neighbors, _ = e.Host.Neighbors(context.Background(), limit)
+	if limit := spare(ctx, lldpLimit); limit >= leastLimit {
+		neighbors, _ = e.Host.Neighbors(ctx, limit)
 	}
 	devs := map[int]string{}
 	var ask []PortAnswer
@@ -125,7 +116,7 @@ func (e *Env) Locate(findings []Finding) {
 		}
 	}
 	var answers []PortAnswer
-	if limit := e.spare(portsLimit); e.AskPorts != nil && len(ask) > 0 && limit >= leastLimit {
+	if limit := spare(ctx, portsLimit); e.AskPorts != nil && len(ask) > 0 && limit >= leastLimit {
 		e.At("ask bad ports for their transceivers")
 		answers = e.AskPorts(ask, limit)
 	}

@@ -36,14 +36,15 @@ type rogue struct {
 	Arg2 string `arg:"3"`
 }
 
-func (r *rogue) Run(_ context.Context, env *checks.Env) []checks.Finding {
+func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	env.At("rogue %s", r.How)
 	switch r.How {
 	case "ok":
 	case "job":
 		return []checks.Finding{{Message: fmt.Sprintf("%+v", *env.Job)}}
 	case "deadline":
-		return []checks.Finding{{Message: time.Until(env.Deadline).String()}}
+		end, _ := ctx.Deadline()
+		return []checks.Finding{{Message: time.Until(end).String()}}
 	case "warn":
 		return []checks.Finding{{Code: "rogue.warn", Severity: checks.Warn, Message: "rogue warns"}}
 	case "segv":

@@ -240,15 +240,16 @@ func (w *worker) check(req *Request) *Response {
 		}
 	}
 	env := w.env(req, vars)
+	ctx := context.Background()
 	if d := req.within(info); d > 0 {
-		env.Deadline = time.Now().Add(d)
+		ctx = checks.WithDeadline(ctx, time.Now().Add(d))
 	}
 	if req.Op == OpCheck {
 		if info.Active {
 			useAllCPUs()
 		}
-		findings := env.Look(context.Background(), req.Name, c)
-		env.Locate(findings)
+		findings := env.Look(ctx, req.Name, c)
+		env.Locate(ctx, findings)
 		return &Response{Findings: append(findings, env.NotDone()...)}
 	}
 	test, ok := c.(checks.Bounded)
