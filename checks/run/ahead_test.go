@@ -20,19 +20,23 @@ func TestWorkersAreStartedAsBefore(t *testing.T) {
 	t.Parallel()
 	dir := stateDirOf(t)
 	first := aheadPool(t, dir, "prolog")
-	if first.StartAsBefore(); first.Pid(checks.NVML) != 0 {
+	if first.StartAsBefore(nil); first.Pid(checks.NVML) != 0 {
 		t.Error("a worker was started without a memory")
 	}
-	first.RememberLanes("prolog", []checks.Lane{checks.NVML, checks.Local, checks.NVML})
+	first.RememberLanes("prolog", nil, []checks.Lane{checks.NVML, checks.Local, checks.NVML})
 	for kind, want := range map[string]bool{"prolog": true, "epilog": false} {
 		p := aheadPool(t, dir, kind)
-		if p.StartAsBefore(); p.Pid(checks.NVML) != 0 != want || p.Pid(checks.Local) != 0 {
+		if p.StartAsBefore(nil); p.Pid(checks.NVML) != 0 != want || p.Pid(checks.Local) != 0 {
 			t.Errorf("%s: worker %d, want one: %v", kind, p.Pid(checks.NVML), want)
 		}
 	}
-	aheadPool(t, dir, "prolog").RememberLanes("prolog", []checks.Lane{checks.Local})
+	other := aheadPool(t, dir, "prolog")
+	if other.StartAsBefore([]string{"-c", "empty.conf"}); other.Pid(checks.NVML) != 0 {
+		t.Error("a worker was started for another configuration")
+	}
+	aheadPool(t, dir, "prolog").RememberLanes("prolog", nil, []checks.Lane{checks.Local})
 	p := aheadPool(t, dir, "prolog")
-	if p.StartAsBefore(); p.Pid(checks.NVML) != 0 {
+	if p.StartAsBefore(nil); p.Pid(checks.NVML) != 0 {
 		t.Error("what is no longer needed was started")
 	}
 }
@@ -41,7 +45,7 @@ func TestNoWorkerIsStartedBesideAStuckProcess(t *testing.T) {
 	t.Parallel()
 	dir := stateDirOf(t)
 	p := aheadPool(t, dir, "prolog")
-	p.RememberLanes("prolog", []checks.Lane{checks.NVML})
+	p.RememberLanes("prolog", nil, []checks.Lane{checks.NVML})
 	st, err := readStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +53,7 @@ func TestNoWorkerIsStartedBesideAStuckProcess(t *testing.T) {
 	p.ledger.add(StuckProcess{PID: os.Getpid(), Start: st.start, Lane: checks.NVML, Step: "check_gpu_count"})
 	p.keepLedger()
 	p = aheadPool(t, dir, "prolog")
-	if p.StartAsBefore(); p.Pid(checks.NVML) != 0 {
+	if p.StartAsBefore(nil); p.Pid(checks.NVML) != 0 {
 		t.Error("a worker was started in a lane that hangs")
 	}
 }
@@ -63,7 +67,7 @@ func TestGarbageInTheMemoryOfLanes(t *testing.T) {
 	}
 	p := aheadPool(t, dir, "prolog")
 	before := p.Pid(execLane)
-	p.StartAsBefore()
+	p.StartAsBefore(nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.workers) > 1 || p.workers[execLane].pid != before {

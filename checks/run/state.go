@@ -25,8 +25,8 @@ type memoryState struct {
 	dir   string
 	gone  error // it does not answer; nothing more is asked of it in this run
 	kind  string
-	lanes []checks.Lane // that the last run of the kind has needed
-	end   time.Time     // of the run
+	lanes []string  // see StartAsBefore
+	end   time.Time // of the run
 
 	crashes bool // earlier runs have crashed, see countCrash
 }
@@ -78,11 +78,7 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *Holder, doubts []error, 
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
 	p.state.crashes = len(lines[1]) > 0
-	for word := range strings.FieldsSeq(string(lanes)) {
-		if l := checks.Lane(word); l.Vendor() {
-			p.state.lanes = append(p.state.lanes, l)
-		}
-	}
+	p.state.lanes = strings.Fields(string(lanes))
 	return resp.Busy, doubts, nil
 }
 

@@ -2,16 +2,17 @@ package main
 
 import "github.com/nhc-gpu/nhc-gpu/checks"
 
-// startAhead starts the workers that the run before this one has needed.
+// startAhead starts the workers that the run before this one has needed, with the same
+// command line.
 func (r *oneRun) startAhead() {
 	if r.opts.eval == "" {
-		r.pool.StartAsBefore()
+		r.pool.StartAsBefore(r.argv)
 	}
 }
 
 func (r *oneRun) rememberLanes(lanes []checks.Lane) {
 	if r.opts.eval == "" {
-		r.pool.RememberLanes(r.kind(), lanes)
+		r.pool.RememberLanes(r.kind(), r.argv, lanes)
 	}
 }
 

@@ -1,6 +1,8 @@
 package match
 
 import (
+	"errors"
+	"math/rand/v2"
 	"strings"
 	"testing"
 )
@@ -109,5 +111,44 @@ func BenchmarkCompile(b *testing.B) {
 		if _, err := (program{expr: "^node0[0-9]+(-ib)?$", lang: ere}).compile(); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// What is ruled out by its beginning does not fit, and the lines of other nodes are.
+func TestRulesOut(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	text := func(alphabet string, most int) string {
+		b := make([]byte, random.IntN(most+1))
+		for i := range b {
+			b[i] = alphabet[random.IntN(len(alphabet))]
+		}
+		return string(b)
+	}
+	out := 0
+	for range 50000 {
+		s, expr, lang := text("aab-", 4), text("aab-^*?+.[]$!@\xff", 5), language(random.IntN(3))
+		if !lang.rulesOut(s, expr) {
+			continue
+		}
+		out++
+		a, err := program{expr: expr, lang: lang, bytes: true}.compile()
+		if err == nil && a.match(s) {
+			t.Errorf("%q fits %q (language %d)", s, expr, lang)
+		}
+		if errors.Is(err, ErrTooLarge) || errors.Is(err, ErrBackref) {
+			t.Errorf("%q: %v is not told", expr, err)
+		}
+	}
+	if out < 1000 {
+		t.Errorf("%d are ruled out", out)
+	}
+	for _, expr := range []string{"gpu002", "cpu*", "gpu1[0-9]*"} {
+		if !glob.rulesOut("gpu001", expr) {
+			t.Errorf("%s is not ruled out", expr)
+		}
+	}
+	if !ere.rulesOut("gpu001", "^cpu[0-9]+$") || ere.rulesOut("gpu001", "^gpu9*001") {
+		t.Error("regular expressions")
 	}
 }
