@@ -116,8 +116,10 @@ lint:
 	$$(command -v staticcheck || echo $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)) ./...
 	$$(command -v golangci-lint || echo $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)) run ./...
 
-bench:
-	$(GO) test -run='^$$' -bench=. -benchmem ./...
+# What a run costs, on a machine that does nothing else: five minutes. NHC_REF names an
+# nhc of LBNL NHC to measure beside it.
+bench: build
+	$(FOR_TESTS) $(GO) test -count=1 -timeout=30m -run='^TestCostPage$$' ./tests/bench -page=$(CURDIR)/docs/cost.md
 
 fuzz:
 	@set -e; grep -r --include='*_test.go' '^func Fuzz' . | sed 's/:func /:/; s/(.*//' | while IFS=: read -r file target; do \

@@ -127,3 +127,34 @@ func write(t *testing.T, path, text string) {
 		t.Fatal(err)
 	}
 }
+
+// Each package of the program costs memory and time at every start of it, by what it sets
+// up: none comes in by accident. Those that Go keeps to itself are left out.
+func TestPackagesOfTheProgram(t *testing.T) {
+	t.Parallel()
+	list := exec.Command("go", "list", "-deps", "./cmd/nhc-gpu")
+	list.Dir = "../.."
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	want, err := os.ReadFile("testdata/packages.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, got := strings.Fields(string(want)), strings.Fields(string(out))
+	got = slices.DeleteFunc(got, func(p string) bool {
+		first, _, _ := strings.Cut(p, "/")
+		return !strings.Contains(first, ".") && strings.Contains(p+"/", "internal/") || first == "vendor"
+	})
+	for _, p := range got {
+		if !slices.Contains(known, p) {
+			t.Errorf("%s is new in the program: if that is on purpose, add it to testdata/packages.txt", p)
+		}
+	}
+	for _, p := range known {
+		if !slices.Contains(got, p) {
+			t.Errorf("%s is no longer in the program: take it out of testdata/packages.txt", p)
+		}
+	}
+}

@@ -1,0 +1,224 @@
+// Package bench measures what whole runs of the program cost. A test holds what hardly
+// varies: processes, threads and page faults. make bench measures CPU time and wall
+// clock, and writes docs/cost.md.
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
+)
+
+var (
+	program string // the binary to measure
+	page    = flag.String("page", "", "measure for some minutes and write this page")
+)
+
+func TestMain(m *testing.M) { os.Exit(built.Main(m, &program)) }
+
+// yardstick is the row of a Go program that is linked with C and does nothing.
+const yardstick = "an empty Go program with cgo"
+
+func emptyProgram(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "empty")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./empty").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+// cost is what one run takes, with all its processes.
+type cost struct {
+	wall, cpu time.Duration
+	faults    int64
+}
+
+// measure runs a row once, on a machine with so many CPUs: GOMAXPROCS is what Go's
+// runtime would choose there.
+func (r *row) measure(t *testing.T, cpus int) cost {
+	t.Helper()
+	cmd := exec.Command(r.argv[0], r.argv[1:]...)
+	cmd.Env = append(append(os.Environ(), r.env...), fmt.Sprintf("GOMAXPROCS=%d", cpus))
+	began := time.Now()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(r.argv, " "), err, out)
+	}
+	c := cost{wall: time.Since(began)}
+	ru, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage) // with what it has waited for
+	if !ok || ru.Minflt == 0 {
+		t.Fatalf("no page faults: %v", cmd.ProcessState)
+	}
+	c.cpu, c.faults = time.Duration(ru.Utime.Nano()+ru.Stime.Nano()), ru.Minflt
+	return c
+}
+
+var started = regexp.MustCompile(`(?m)^\d+ +(?:clone3?|v?fork)\(.*`)
+
+// tasks counts the processes of one run, and the threads of all of them.
+func (r *row) tasks(t *testing.T, cpus int) (processes, threads int) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "strace")
+	cmd := exec.Command("strace", append([]string{"-f", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", "trace=clone,clone3,fork,vfork", "-o", log}, r.argv...)...)
+	cmd.Env = append(append(os.Environ(), r.env...), fmt.Sprintf("GOMAXPROCS=%d", cpus))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+	}
+	data, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	processes, threads = 1, 1
+	for _, call := range started.FindAll(data, -1) {
+		threads++
+		if !bytes.Contains(call, []byte("CLONE_THREAD")) {
+			processes++
+		}
+	}
+	return processes, threads
+}
+
+func median[T cmp.Ordered](list []T) T {
+	slices.Sort(list)
+	return list[len(list)/2]
+}
+
+// held are the rows that may not come to cost more. Threads are those of all processes
+// together, of which a busy machine has more: the least of some runs counts. Page faults are a multiple of
+// the yardstick's.
+var held = map[string]struct {
+	processes, threads int
+	faults             float64
+}{
+	empty:                                   {2, 14, 4.74},
+	"40 lines, 3 of them commands":          {5, 17, 7.3},
+	"1000 lines for other nodes":            {2, 14, 5.35},
+	"all passive checks of 8 GPUs":          {3, 20, 9.5},
+	"prolog of a job with 2 of 8 GPUs":      {3, 21, 10.1},
+	"the same, with a fresh result":         {2, 14, 5.13},
+	"all checks of the fabric, 10 adapters": {2, 14, 6.9},
+}
+
+func TestCostIsHeld(t *testing.T) {
+	daemon(t)
+	list := rows(t)
+	least := func(r *row, cpus int) float64 {
+		faults := r.measure(t, cpus).faults
+		for range 4 {
+			faults = min(faults, r.measure(t, cpus).faults)
+		}
+		return float64(faults)
+	}
+	unit := least(&list[0], 2)
+	for _, r := range list {
+		want, ok := held[r.name]
+		if !ok {
+			continue
+		}
+		few, many := least(&r, 2), least(&r, 256)
+		if many > few*1.1 {
+			t.Errorf("%s: %.0f page faults with 2 CPUs, %.0f with 256", r.name, few, many)
+		}
+		if got := few / unit; got < want.faults*0.9 || got > want.faults*1.1 {
+			t.Errorf("%s: %.2f times the page faults of %s, want %.2f: if that is on purpose, change the figure here", r.name, got, yardstick, want.faults)
+		}
+		if _, err := exec.LookPath("strace"); err != nil {
+			continue
+		}
+		processes, threads := r.tasks(t, 256)
+		for i := 0; i < 5 && threads > want.threads; i++ {
+			_, again := r.tasks(t, 256)
+			threads = min(threads, again)
+		}
+		if processes != want.processes || threads > want.threads {
+			t.Errorf("%s: %d processes and %d threads, want %d and %d at most", r.name, processes, threads, want.processes, want.threads)
+		}
+	}
+}
+
+// TestCostPage measures every row in turn, again and again, so that what slows the machine
+// down slows all rows down.
+func TestCostPage(t *testing.T) {
+	if *page == "" {
+		t.Skip("runs in make bench")
+	}
+	const rounds = 25
+	daemon(t)
+	list := rows(t)
+	if ref := os.Getenv("NHC_REF"); ref != "" {
+		list = append(list, row{name: "LBNL NHC: 40 lines", argv: []string{ref, "-c", confFile(t, forty()), "LOGFILE=-", "MARK_OFFLINE=0"}})
+	}
+	cpus := []int{2, 256}
+	got := make([][2][]cost, len(list))
+	for range rounds {
+		for i := range list {
+			for k, n := range cpus {
+				got[i][k] = append(got[i][k], list[i].measure(t, n))
+			}
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, pageHead, strings.TrimSpace(version(t)), rounds)
+	var unit [2]time.Duration
+	for i, r := range list {
+		fmt.Fprintf(&b, "| %s ", r.name)
+		for k := range cpus {
+			cpu := median(each(got[i][k], func(c cost) time.Duration { return c.cpu }))
+			if i == 0 {
+				unit[k] = cpu
+			}
+			fmt.Fprintf(&b, "| %.1f | %.1f ", ms(cpu), float64(cpu)/float64(unit[k]))
+		}
+		processes, threads := r.tasks(t, cpus[1])
+		fmt.Fprintf(&b, "| %.1f | %d | %d | %d |\n", ms(median(each(got[i][0], func(c cost) time.Duration { return c.wall }))),
+			median(each(got[i][0], func(c cost) int64 { return c.faults })), processes, threads)
+	}
+	fmt.Print(b.String())
+	if err := os.WriteFile(*page, []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const pageHead = `# What a run costs
+
+Written by ` + "`make bench`" + `, with %s. Every row is measured in turn, %d times; each figure is the median. A ratio is
+the CPU time over that of the first row in the same minutes. It hardly depends on the machine, the
+milliseconds do. "256 CPUs" is a run with the number of CPUs that Go's runtime would see there; the
+machine that measures is the same. Drivers and devices are fakes that answer in no time: what a
+driver takes comes on top. CPU time, page faults, processes and threads are those of all processes
+of a run together.
+
+| run | CPU, 2 CPUs (ms) | ratio | CPU, 256 CPUs (ms) | ratio | wall (ms) | page faults | processes | threads |
+|---|---|---|---|---|---|---|---|---|
+`
+
+func each[T any](list []cost, of func(cost) T) (out []T) {
+	for _, c := range list {
+		out = append(out, of(c))
+	}
+	return out
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func version(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command(program, "--version").Output()
+	if err != nil && !errors.As(err, new(*exec.ExitError)) {
+		t.Fatal(err)
+	}
+	return string(out)
+}
