@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 // A name server is asked directly, so that each can be told from the others: the
@@ -45,15 +47,8 @@ var ErrNoReply = errors.New("no answer")
 // ErrBadReply says that what came is no answer to what was asked.
 var ErrBadReply = errors.New("no DNS message, or none that answers")
 
-const (
-	dnsClassIN  = 1
-	dnsHeader   = 12
-	dnsName     = 255 // longest name, bytes
-	dnsMessage  = 4096
-	dnsTruncate = 1 << 9
-	dnsResponse = 1 << 15
-	dnsRecurse  = 1 << 8
-)
+// dnsPacket is the longest reply over UDP that is read, bytes.
+const dnsPacket = 4096
 
 // dnsResends is after how long a question is asked again: a single packet may be
 // lost on its way and nothing is wrong.
@@ -80,27 +75,27 @@ func AskDNS(ctx context.Context, server, name string, kind uint16) (reply DNSRep
 	return reply, time.Since(start), err
 }
 
-// dnsQuery is a message that asks for the records of a name.
+// dnsQuery packs a message that asks for the records of a name.
 func dnsQuery(name string, kind uint16) ([]byte, error) {
-	message := make([]byte, dnsHeader, dnsHeader+len(name)+6)
-	_, _ = rand.Read(message[:2]) // it never fails
-	binary.BigEndian.PutUint16(message[2:], dnsRecurse)
-	binary.BigEndian.PutUint16(message[4:], 1)
-	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
-		if label == "" && name == "." {
-			break
-		}
-		if label == "" || len(label) > 63 {
-			return nil, fmt.Errorf("%q is no name", name)
-		}
-		message = append(append(message, byte(len(label))), label...)
+	var id [2]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	absolute := name
+	if name != "" && !strings.HasSuffix(name, ".") {
+		absolute += "."
 	}
-	if len(message)-dnsHeader+1 > dnsName {
+	asked, err := dnsmessage.NewName(absolute)
+	if err != nil {
 		return nil, fmt.Errorf("%q is no name", name)
 	}
-	message = append(message, 0)
-	message = binary.BigEndian.AppendUint16(message, kind)
-	return binary.BigEndian.AppendUint16(message, dnsClassIN), nil
+	query := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: binary.BigEndian.Uint16(id[:]), RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: asked, Type: dnsmessage.Type(kind), Class: dnsmessage.ClassINET}},
+	}
+	message, err := query.Pack()
+	if err != nil {
+		return nil, fmt.Errorf("%q is no name", name)
+	}
+	return message, nil
 }
 
 // askUDP asks, and asks again where no answer comes. What is no answer to this
@@ -112,7 +107,7 @@ func askUDP(ctx context.Context, server string, query []byte) (DNSReply, error) 
 	}
 	defer conn.Close()
 	start, bad := time.Now(), error(nil)
-	buf := make([]byte, dnsMessage)
+	buf := make([]byte, dnsPacket)
 	for i := range len(dnsResends) + 1 {
 		until, _ := ctx.Deadline()
 		again := i < len(dnsResends) && start.Add(dnsResends[i]).Before(until)
@@ -213,55 +208,36 @@ func dial(ctx context.Context, network, server string) (net.Conn, error) {
 
 // parseDNS reads a reply to a query.
 func parseDNS(message, query []byte) (r DNSReply, err error) {
-	if len(message) < dnsHeader || [2]byte(message) != [2]byte(query) {
+	var ours, p dnsmessage.Parser
+	sent, err := ours.Start(query)
+	asked, errAsked := ours.Question()
+	header, errHeader := p.Start(message)
+	questions, errQuestions := p.AllQuestions()
+	if errors.Join(err, errAsked, errHeader, errQuestions) != nil || header.ID != sent.ID || !header.Response || len(questions) > 1 {
 		return r, ErrBadReply
 	}
-	flags := binary.BigEndian.Uint16(message[2:])
-	questions, answers := binary.BigEndian.Uint16(message[4:]), binary.BigEndian.Uint16(message[6:])
-	if flags&dnsResponse == 0 || questions > 1 {
-		return r, ErrBadReply
-	}
-	r.Code, r.cut = int(flags&0xf), flags&dnsTruncate != 0
-	at := dnsHeader
-	if questions == 1 { // a server that fails may leave the question out
-		asked := query[dnsHeader:]
-		if len(message) < at+len(asked) || !strings.EqualFold(string(message[at:at+len(asked)]), string(asked)) {
+	r.Code, r.cut = int(header.RCode), header.Truncated
+	for _, q := range questions { // a server that fails may leave the question out
+		if q.Type != asked.Type || q.Class != asked.Class || !strings.EqualFold(q.Name.String(), asked.Name.String()) {
 			return r, ErrBadReply
 		}
-		at += len(asked)
 	}
 	if r.cut {
 		return r, nil
 	}
-	kind := binary.BigEndian.Uint16(query[len(query)-4:])
-	for range answers {
-		end := skipName(message, at)
-		if end < 0 || len(message) < end+10 {
+	for {
+		answer, err := p.AnswerHeader()
+		if errors.Is(err, dnsmessage.ErrSectionDone) {
+			return r, nil
+		}
+		if err == nil {
+			err = p.SkipAnswer()
+		}
+		if err != nil {
 			return r, ErrBadReply
 		}
-		if binary.BigEndian.Uint16(message[end:]) == kind {
+		if answer.Type == asked.Type {
 			r.Answers++
 		}
-		if at = end + 10 + int(binary.BigEndian.Uint16(message[end+8:])); at > len(message) {
-			return r, ErrBadReply
-		}
 	}
-	return r, nil
-}
-
-// skipName is where a name ends: at a byte of 0, or behind a pointer. -1 is nowhere.
-func skipName(message []byte, at int) int {
-	for at < len(message) {
-		switch n := int(message[at]); {
-		case n == 0:
-			return at + 1
-		case n >= 0xc0:
-			return at + 2
-		case n > 63:
-			return -1
-		default:
-			at += 1 + n
-		}
-	}
-	return -1
 }

@@ -63,6 +63,15 @@ func dnsServer(t *testing.T, answer func(query []byte, tcp bool) []byte) (addres
 	return tcp.Addr().String()
 }
 
+// Parts of a message (RFC 1035, section 4.1.1).
+const (
+	dnsHeader   = 12 // bytes
+	dnsClassIN  = 1
+	dnsRecurse  = 1 << 8
+	dnsTruncate = 1 << 9
+	dnsResponse = 1 << 15
+)
+
 // replyTo is a reply with a code and some addresses.
 func replyTo(query []byte, flags uint16, addresses int) []byte {
 	m := append([]byte(nil), query...)
@@ -137,7 +146,7 @@ func TestAskDNS(t *testing.T) {
 	if _, _, err := AskDNS(ctx, nobody, "node1.", DNSTypeA); !errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), nobody) {
 		t.Errorf("nobody listens: %v", err)
 	}
-	for _, name := range []string{"a..b", ".a", strings.Repeat("a", 64), strings.Repeat("abcdefg.", 40)} {
+	for _, name := range []string{"", "..", "a..b", ".a", strings.Repeat("a", 64), strings.Repeat("abcdefg.", 31) + "abcdef", strings.Repeat("abcdefg.", 40)} {
 		if _, _, err := AskDNS(ctx, nobody, name, DNSTypeA); err == nil || !strings.HasSuffix(err.Error(), "is no name") {
 			t.Errorf("%q: %v", name, err)
 		}
