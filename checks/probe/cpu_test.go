@@ -29,6 +29,7 @@ func TestCPUs(t *testing.T) {
 		{name: "empty", file: "\n", want: CPUs{Sockets: 1, Cores: 1, Threads: 1}},
 		{name: "garbage", file: "\x00\xff:::\nprocessor\nphysical id : x\ncpu cores : many\n",
 			want: CPUs{Sockets: 1}},
+		{name: "no blank after the colon", file: "processor:0\n", want: CPUs{Sockets: 1, Cores: 1, Threads: 1}},
 		{name: "no cores", file: "processor\t: 0\nphysical id\t: 0\n", want: CPUs{Sockets: 1, Cores: 1, Threads: 1}},
 		{name: "cores 0", file: "processor\t: 0\nphysical id\t: 0\nsiblings\t: 4\ncpu cores\t: 0\n", want: CPUs{Sockets: 1, Threads: 4}},
 		{name: "no siblings", file: "processor\t: 0\nphysical id\t: 0\ncpu cores\t: 4\n", want: CPUs{Sockets: 1, Cores: 4}},
