@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -54,4 +55,14 @@ func Main(m *testing.M, program *string, tools ...string) int {
 		return 1
 	}
 	return m.Run()
+}
+
+// NodeName names a node after the directory of a test: only one run a node is at work.
+func NodeName(dir string) string {
+	return "test" + strings.Map(func(c rune) rune {
+		if c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' {
+			return c
+		}
+		return '-'
+	}, dir)
 }

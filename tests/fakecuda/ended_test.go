@@ -6,11 +6,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,7 +22,7 @@ func (n node) begin(t *testing.T, conf string, under func() bool) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, "-t", "300", "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.nvml, "CUDA_LIBRARY="+n.cuda)
-	name := "fakecuda-" + strings.ReplaceAll(strings.Trim(n.dir, "/"), "/", "-")
+	name := built.NodeName(n.dir)
 	cmd.Env = []string{"SLURMD_NODENAME=" + name, "PATH=/usr/bin:/bin"}
 	if os.Geteuid() == 0 {
 		t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })

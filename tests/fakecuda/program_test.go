@@ -53,7 +53,7 @@ func (n node) run(t *testing.T, conf string, words ...string) (out string, took 
 	defer cancel()
 	argv := append(words, "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.nvml, "CUDA_LIBRARY="+n.cuda)
 	cmd := exec.CommandContext(ctx, program, argv...)
-	name := "fakecuda-" + strings.ReplaceAll(strings.Trim(n.dir, "/"), "/", "-")
+	name := built.NodeName(n.dir)
 	cmd.Env = []string{"SLURMD_NODENAME=" + name, "CUDA_VISIBLE_DEVICES=7"}
 	if os.Geteuid() == 0 {
 		t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })

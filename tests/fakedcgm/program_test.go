@@ -66,7 +66,7 @@ func (n node) run(t *testing.T, conf string, words ...string) (out string, took 
 	argv := append(words, "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.nvml,
 		"DCGM_LIBRARY="+n.dcgm, "DCGM_ADDRESS="+n.address)
 	cmd := exec.CommandContext(ctx, program, argv...)
-	name := fmt.Sprintf("fakedcgm-%s", strings.ReplaceAll(strings.Trim(n.dir, "/"), "/", "-")) // one run a node at a time
+	name := built.NodeName(n.dir) // one run a node at a time
 	cmd.Env = []string{"SLURMD_NODENAME=" + name}
 	if os.Geteuid() == 0 {
 		t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })

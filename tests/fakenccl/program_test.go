@@ -47,7 +47,7 @@ func run(t *testing.T, conf, scenario string, environ ...string) (out, dir strin
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-v", "-a", "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "TIMEOUT=60", "HOSTROOT="+root,
 		"NVML_LIBRARY="+nvml, "CUDA_LIBRARY="+cuda, "NCCL_LIBRARY="+nccl)
-	name := "fakenccl-" + strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-") // one run a node at a time
+	name := built.NodeName(dir) // one run a node at a time
 	cmd.Env = append([]string{"SLURMD_NODENAME=" + name}, environ...)
 	if os.Geteuid() == 0 {
 		t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })

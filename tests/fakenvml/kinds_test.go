@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
@@ -217,7 +218,7 @@ func (m *kindNode) start(t *testing.T, words ...string) (out, errs string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	name := "fakenvml-" + filepath.Base(m.dir) // one run a node at a time
+	name := built.NodeName(m.dir)
 	cmd := exec.CommandContext(ctx, m.program, append(words, "HOSTROOT="+m.root, "NVML_LIBRARY="+m.lib)...)
 	cmd.Env = []string{"SLURMD_NODENAME=" + name}
 	cmd.Dir = "/"

@@ -67,7 +67,7 @@ func newNode(t *testing.T, model fakenvml.Model, gpus int, lines []string, missi
 
 // name is the node's own: one run a node at a time.
 func (n node) name() string {
-	return "fakenvml-" + strings.ReplaceAll(strings.Trim(n.dir, "/"), "/", "-")
+	return built.NodeName(n.dir)
 }
 
 // run runs a configuration on the node, with words, and gives what was printed.
@@ -399,7 +399,7 @@ func TestCrashInARow(t *testing.T) {
 	}
 	for job := range 3 {
 		cmd := exec.Command(program, "--prolog", "-c", filepath.Join(n.dir, "nhc.conf"), "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.lib)
-		cmd.Env = []string{"SLURMD_NODENAME=fakenvml-" + strings.ReplaceAll(strings.Trim(n.dir, "/"), "/", "-"), fmt.Sprintf("SLURM_JOB_ID=%d", 100+job), "SLURM_JOB_GPUS=3", "SLURM_JOB_UID=5001"}
+		cmd.Env = []string{"SLURMD_NODENAME=" + n.name(), fmt.Sprintf("SLURM_JOB_ID=%d", 100+job), "SLURM_JOB_GPUS=3", "SLURM_JOB_UID=5001"}
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), unknown) {
 			t.Errorf("job %d: %v\n%s", job, err, out)
 		}
