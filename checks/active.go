@@ -19,9 +19,6 @@ import (
 // a job comes; what they measured is judged, and stamped so that a prolog need not
 // measure again.
 
-// ClassActive is the class of the active tests.
-const ClassActive = "active"
-
 func init() {
 	RegisterAdvice(map[string]string{
 		"active.busy":    "Nothing: an active test waits until no job runs here and nobody is on the GPUs. nhc-gpu --check by hand on a drained node runs it. If a job has ended and its epilog did not run: see docs/active.md.",

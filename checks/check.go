@@ -15,8 +15,6 @@ import (
 	"sort"
 	"strings"
 	"time"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // Check is one bound check. Its fields are its parameters, filled by [Bind]
@@ -201,72 +199,6 @@ func WhatToDo(code string) string {
 	return ""
 }
 
-// Env is what a running check may use.
-type Env struct {
-	Host      *probe.Host         // the node
-	Line      string              // the check line as written, LBNL's $CHECK
-	Timeout   time.Duration       // TIMEOUT of the whole run; 0 means none
-	Job       *Job                // the job that the run is for; nil: there is none
-	Vars      map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
-	Arrays    map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
-	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
-	AskPorts  PortAsker           // asks bad ports for what is plugged in; nil: no port is asked
-	GPUStates func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
-	Platform  PlatformOf          // what is known of a kind of GPU; may be nil
-	Periodic  bool                // slurmd has started the run, as its health check
-	Learn     bool                // what active tests measure becomes the baseline of this node
-	Slurm     *probe.SlurmGPUs    // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
-	Hold      bool                // no action is carried out, see acts
-
-	WantedGPUs int // how many GPUs a line of check_gpu_count wants of this node; 0: none says a number
-
-	held []string // actions that were not carried out because of Hold
-	said []string // last lines of commands' standard error, see saidBy
-}
-
-// WithDeadline returns ctx with the time at which the supervisor gives the step up. Nothing is
-// cancelled then: a command killed at that moment would look like a failure of the node, and the
-// supervisor reports the check that has not answered. A context derived from it has a timer only
-// for a time before that one.
-func WithDeadline(ctx context.Context, at time.Time) context.Context { return stepContext{ctx, at} }
-
-type stepContext struct {
-	context.Context
-
-	at time.Time
-}
-
-func (c stepContext) Deadline() (time.Time, bool) { return c.at, true }
-
-// room is how long a check may wait: three quarters of what its step has left.
-func room(ctx context.Context) time.Duration {
-	at, ok := ctx.Deadline()
-	if !ok {
-		return forEver
-	}
-	return max(time.Until(at)*3/4, 0)
-}
-
-// forEver is more than any run takes.
-const forEver = time.Hour
-
-// spare is a time that the step has left for what it can do without: a quarter of the rest
-// at most.
-func spare(ctx context.Context, most time.Duration) time.Duration {
-	at, ok := ctx.Deadline()
-	if !ok {
-		return most
-	}
-	return min(most, time.Until(at)/4)
-}
-
-// At names what the check is about to do, for the report should it never return.
-func (e *Env) At(format string, args ...any) {
-	if e.Doing != nil {
-		e.Doing(fmt.Sprintf(format, args...))
-	}
-}
-
 var registry = map[string]Info{}
 
 // Register adds a check. It is called from init functions and panics on a
@@ -308,3 +240,9 @@ func Names() []string {
 	sort.Strings(names)
 	return names
 }
+
+// ClassActive is the class of the active tests.
+const ClassActive = "active"
+
+// ClassJob is the class of the checks that look at what a job leaves behind.
+const ClassJob = "job"

@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -118,37 +117,4 @@ func cudaDo(code string) string {
 		return ""
 	}
 	return cudaErrors()[n].Do
-}
-
-// acquitGPUs takes it back that GPUs are at fault where most of them have met the same
-// exception in a kernel, or where most have wrong data and no GPU has them right: then it
-// is the kernel, or the driver that has compiled it, and a fault of this program must not
-// drain the nodes of a cluster all at once. A GPU that is alone has no peers
-// to compare with: the table counts.
-func (r *activeRun) acquitGPUs() {
-	on := map[string]map[Device]bool{}
-	wrongData := func(f *Finding) bool { return f.Code == r.wrongData }
-	exception := func(f *Finding) bool {
-		number, ok := strings.CutPrefix(f.Code, cudaErrorCode+".7")
-		return (ok && len(number) == 2 || wrongData(f)) && f.Severity == Fail && f.Device.Kind == "gpu"
-	}
-	right := func(code string) bool {
-		return slices.ContainsFunc(r.did, func(g *probe.GPU) bool { return !on[code][gpuDevice(g)] })
-	}
-	for i := range r.findings {
-		if f := &r.findings[i]; exception(f) {
-			if on[f.Code] == nil {
-				on[f.Code] = map[Device]bool{}
-			}
-			on[f.Code][f.Device] = true
-		}
-	}
-	for i := range r.findings {
-		f := &r.findings[i]
-		if n := len(on[f.Code]); exception(f) && n > 1 && 2*n > len(r.gpus) && (!wrongData(f) || !right(f.Code)) {
-			r.failures = true
-			f.Severity, f.Remedy = Unknown, NoRemedy
-			f.Message += fmt.Sprintf("; %d of %s have it: not the GPU, but the driver or this program", n, plural(len(r.gpus), "GPU"))
-		}
-	}
 }

@@ -396,5 +396,20 @@ func hcaDevice(a *probe.HCA) Device {
 	return Device{Kind: "hca", Name: a.Name, PCI: a.PCI, UUID: a.GUID}
 }
 
-// oneLine is an error without its line breaks.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+// card is the address of a device without its function: ports of one card differ
+// by that alone.
+func card(address string) string {
+	card, _, _ := strings.Cut(address, ".")
+	return card
+}
+
+// portKind is what ports are compared with: those of the same board, used alike.
+func portKind(p *fabricPort) string {
+	return strings.Join([]string{p.HCA.Vendor, p.HCA.Model, p.HCA.Board, p.Layer}, " ")
+}
+
+// onCard is where on its card a port is.
+func onCard(p *fabricPort) string {
+	_, function, _ := strings.Cut(p.PCI, ".")
+	return function + ":" + p.Port
+}

@@ -3,7 +3,10 @@ package checks
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // Severity is how bad a finding is. Only Fail takes a node out of service.
@@ -166,4 +169,70 @@ func Worst(findings []Finding) Severity {
 		worst = max(worst, f.Severity)
 	}
 	return worst
+}
+
+func wantGot(f Finding) string {
+	return before(", want ", f.Want, "") + before(", got ", f.Got, "")
+}
+
+// unreadable is what a check says when it could not read what it judges.
+func unreadable(err error) []Finding {
+	return []Finding{{Code: "probe.unreadable", Severity: Unknown, Message: err.Error()}}
+}
+
+// badValue is the failure of a check that was given a word which is no number.
+func badValue(check, what, word, want string) Finding {
+	return Finding{
+		Code:     "config.value",
+		Severity: Fail,
+		Message:  fmt.Sprintf("%s:  Invalid %s \"%s\"; want %s.", check, what, word, want),
+		Want:     want,
+		Got:      word,
+		Remedy:   FixConfig,
+	}
+}
+
+func gpuDevice(g *probe.GPU) Device {
+	return Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", g.Index), PCI: g.PCI, Serial: g.Serial.Value, UUID: g.UUID.Value}
+}
+
+func gpuName(g *probe.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
+
+// Place is where a bad port is, and what is plugged into it.
+type Place struct {
+	Slot        string           `json:"slot,omitempty"`        // of the PCI bus, as it is printed on the machine
+	FarEnd      string           `json:"far_end,omitempty"`     // switch and port: leaf03 port 12
+	NetDev      string           `json:"netdev,omitempty"`      // the interface that was asked
+	Transceiver *probe.Module    `json:"transceiver,omitempty"` // nil: there is none, or it did not answer
+	Devlink     []probe.Reporter `json:"devlink,omitempty"`     // health reporters that have counted an error
+}
+
+// short is the place as a message has it, "" if nothing is known.
+func (p *Place) short() string {
+	var words []string
+	if p.Slot != "" {
+		words = append(words, "slot "+p.Slot)
+	}
+	if p.FarEnd != "" {
+		words = append(words, "to "+p.FarEnd)
+	}
+	return strings.Join(words, ", ")
+}
+
+// Detail is what the message of a finding does not say of the place, "" if nothing is known.
+func (f *Finding) Detail() string {
+	if f.Place == nil {
+		return ""
+	}
+	var words []string
+	if f.Place.Transceiver != nil {
+		words = append(words, f.Place.Transceiver.String())
+	}
+	for _, r := range f.Place.Devlink {
+		words = append(words, r.String())
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return f.Device.String() + ": " + strings.Join(words, "; ")
 }

@@ -113,28 +113,12 @@ func (s *gpus) report(g *probe.GPU, f Finding, format string, args ...any) {
 	s.findings = append(s.findings, f)
 }
 
-func wantGot(f Finding) string {
-	return before(", want ", f.Want, "") + before(", got ", f.Got, "")
-}
-
-func gpuDevice(g *probe.GPU) Device {
-	return Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", g.Index), PCI: g.PCI, Serial: g.Serial.Value, UUID: g.UUID.Value}
-}
-
 // onOff is a switch in words.
 func onOff(on bool) string {
 	if on {
 		return "on"
 	}
 	return "off"
-}
-
-// plural is "1 GPU", "2 GPUs".
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // unlike finds the GPUs that differ from most of their model in something: a
@@ -229,17 +213,6 @@ func (s *gpus) allHave(g *probe.GPU, of func(*probe.GPU) probe.Reading[int]) boo
 	return others > 0
 }
 
-// commonest is the key with the highest count, the first of them by the alphabet.
-func commonest(count map[string]int) string {
-	best := ""
-	for v, n := range count {
-		if best == "" || n > count[best] || n == count[best] && v < best {
-			best = v
-		}
-	}
-	return best
-}
-
 // keep writes what later runs need. A run of somebody else than root keeps
 // nothing, which is no finding.
 func (e *Env) keep(check, name string, v any) []Finding {
@@ -249,3 +222,5 @@ func (e *Env) keep(check, name string, v any) []Finding {
 	}
 	return []Finding{{Code: "gpu.past", Severity: Warn, Message: check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")}}
 }
+
+func withMIG(g *probe.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIGPending.Value }

@@ -59,8 +59,6 @@ func sharedBridges(above, beside []string) (n int) {
 	return n
 }
 
-func gpuName(g *probe.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
-
 // throughHost stands among ways for what joins the sockets of a node, and for the node
 // where the kernel tells no bridge, as in a virtual machine: then nobody knows.
 const throughHost = "host"

@@ -142,8 +142,6 @@ func (t *memtest) tell(r *activeRun) {
 		Message: fmt.Sprintf("%s:  %s: %s of %s tested", r.Check, gpuDevice(t.gpu), mib(t.taken), mib(t.l.c.GPU.Memory))})
 }
 
-func mib(bytes uint64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
-
 // run tests one GPU; its context is for this goroutine.
 func (t *memtest) run(r *activeRun, d *probe.CUDAGPU) (err error) {
 	if t.l, err = openGPU(t.gpu, d); err != nil {

@@ -136,8 +136,6 @@ func (c *gpuNVLink) Run(_ context.Context, env *Env) []Finding {
 	return append(s.done(), m.store(env)...)
 }
 
-func withMIG(g *probe.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIGPending.Value }
-
 func linksUp(list []bool) (n int) {
 	for _, on := range list {
 		if on {

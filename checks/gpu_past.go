@@ -19,10 +19,6 @@ type gpuPast[T any] struct {
 	GPUs  map[string]T `json:"gpus"` // by UUID
 }
 
-// minPast is the shortest time over which a rate is judged: counters of two runs
-// at once tell nothing.
-const minPast = 30 * time.Second
-
 // memory is what a check remembers, and what it is to remember.
 type memory[T any] struct {
 	check, name string

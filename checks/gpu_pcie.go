@@ -216,8 +216,6 @@ func (c *gpuPCIe) figures(s *gpus) (list []gpuFigure) {
 	return list
 }
 
-func lanes(n int) string { return fmt.Sprintf("x%d", n) }
-
 // tooMany judges how fast a counter of corrected errors has grown.
 func (c *gpuPCIe) tooMany(s *gpus, g *probe.GPU, what string, then, now uint64, elapsed time.Duration) {
 	limit, severity := c.Rate, Fail

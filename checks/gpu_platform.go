@@ -13,10 +13,6 @@ import (
 // the figures of the node's platform, what the GPU itself has shown before, and
 // the other GPUs of the node.
 
-// PlatformOf finds the platform of a node that has so many GPUs of a device on
-// its PCI bus, nil if none fits. Device and subsystem are as in [probe.PCIID].
-type PlatformOf func(device, subsystem string, gpus int) *Platform
-
 // PlatformGroup are the GPUs of one device on the PCI bus.
 type PlatformGroup struct {
 	Device    string

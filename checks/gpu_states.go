@@ -32,15 +32,6 @@ func GPUStatesOf(n *probe.NVML) []GPUState {
 	return states
 }
 
-// lost is the error by which NVML has reported a state of the GPU ([probe.IsGPUState]), nil
-// if it has not.
-func (s *GPUState) lost() error {
-	if s.Lost == nil {
-		return nil
-	}
-	return s.Lost
-}
-
 // recoveryOf is the recovery action. Drivers that do not know field 230 only say
 // that a reset is wanted; that they want none says little.
 func recoveryOf(r *probe.Recovery) *int {

@@ -308,3 +308,17 @@ func (h *history) store(e *Env) []Finding {
 	}
 	return h.findings
 }
+
+// minPast is the shortest time over which a rate is judged: counters of two runs
+// at once tell nothing.
+const minPast = 30 * time.Second
+
+// grew says whether any counter has grown as far as is known.
+func (d *deviceHistory) grew() bool {
+	for _, list := range d.Series {
+		if len(list) > 1 {
+			return true
+		}
+	}
+	return false
+}

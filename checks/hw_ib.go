@@ -34,20 +34,6 @@ func init() {
 	})
 }
 
-// The words of the kernel for what a port is, state and phys_state. One that carries
-// traffic is ACTIVE and LinkUp.
-const (
-	ibActive = "ACTIVE"
-	ibDown   = "DOWN"
-	ibInit   = "INIT"
-	ibArmed  = "ARMED"
-
-	ibLinkUp   = "LinkUp"
-	ibPolling  = "Polling"
-	ibTraining = "PortConfigurationTraining"
-	ibDisabled = "Disabled"
-)
-
 func (c *hwIB) Run(_ context.Context, env *Env) []Finding {
 	env.At("read /sys/class/infiniband")
 	ports, err := env.Host.IBPorts()
@@ -103,32 +89,4 @@ func (c *hwIB) down(ports []probe.IBPort) Finding {
 	}
 	f.Got = strings.Join(got, ", ")
 	return f
-}
-
-// before puts text around a word unless the word is empty.
-func before(prefix, word, suffix string) string {
-	if word == "" {
-		return ""
-	}
-	return prefix + word + suffix
-}
-
-func describePort(p probe.IBPort) string {
-	if p.Err != nil {
-		return p.Name() + " " + strings.ReplaceAll(p.Err.Error(), "\n", "; ")
-	}
-	return strings.Join([]string{p.Name(), p.State, p.Phys, p.Rate, "Gb/sec"}, " ")
-}
-
-// portRemedy: a link that does not train, or trains at the wrong rate, points
-// to the cable; one that is up but not active waits for the subnet manager.
-func portRemedy(p probe.IBPort) Remedy {
-	switch {
-	case p.Err != nil:
-		return NoRemedy
-	case p.Phys == ibLinkUp && p.State != ibActive:
-		return CheckFabric
-	default:
-		return CheckCable
-	}
 }

@@ -96,13 +96,6 @@ func (f *fabric) takenOver(pci string) bool {
 	return false
 }
 
-// card is the address of a device without its function: ports of one card differ
-// by that alone.
-func card(address string) string {
-	card, _, _ := strings.Cut(address, ".")
-	return card
-}
-
 // lacks is that an HCA on the bus is no RDMA device.
 func (f *fabric) lacks(d *probe.PCIDevice) Finding {
 	driver := "no driver has it"

@@ -37,10 +37,6 @@ const ibErrorsName = "check_ib_errors"
 // ibErrorsPast is the file of what it keeps.
 const ibErrorsPast = "ib-errors"
 
-// ibSpell is how far apart two times are at which a counter was too fast, so that
-// it is no matter how often the node is checked.
-const ibSpell = 5 * time.Minute
-
 // ibPeers are the fewest ports of which more than half can be the fabric.
 const ibPeers = 4
 

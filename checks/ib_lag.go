@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -70,36 +69,4 @@ func (f *fabric) netDevs(p *fabricPort) (names []string) {
 		names = append(names, l.members[i].Name)
 	}
 	return names
-}
-
-// lagMembers reports the members of a RoCE LAG that carry nothing while the LAG is up. A
-// member of an active-backup bond that someone has taken down is not in use.
-func (r *portsRun) lagMembers(p *fabricPort) {
-	l := r.lagOf(p)
-	if _, settling := r.sinceBoot(); l == nil || settling { // its members come up one after the other
-		return
-	}
-	f := Finding{Code: "ib.ports.member", Severity: Warn, Remedy: CheckCable, Want: "up"}
-	if r.c.Members {
-		f.Severity = Fail
-	}
-	for i := range l.members {
-		m := &l.members[i]
-		state := down(m)
-		switch {
-		case m.OperState == "":
-			r.findings = append(r.findings, r.unknown(p.device(), fmt.Errorf("member %s of %s: %w", m.Name, l.bond.Name, m.Err)))
-			continue
-		case state == "off" && l.bond.Bond.Mode == "active-backup" && !r.c.Members:
-			continue
-		case state == "off":
-			f.Remedy = FixConfig
-		case state == "" && m.Slave != nil && m.Slave.Aggregator != "" && l.bond.Bond.Aggregator != "" && m.Slave.Aggregator != l.bond.Bond.Aggregator:
-			state, f.Remedy = "left out by LACP", CheckFabric
-		}
-		if state != "" {
-			f.Got = state
-			r.report(p, f, "member %s of %s", Device{Name: m.Name, PCI: m.PCI}, l.bond.Name)
-		}
-	}
 }

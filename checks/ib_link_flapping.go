@@ -51,7 +51,6 @@ const (
 const (
 	flapsAtOnce  = 15 * time.Minute // losses of several ports are one of the fabric: two runs may see it
 	flapsFabric  = time.Hour        // for so long that is told
-	flapSettle   = 5 * time.Minute  // links come up and go again so long after a boot
 	flapShutdown = 2 * time.Minute  // and before
 	flapSame     = time.Minute      // how far two programs' times of one loss are apart
 )

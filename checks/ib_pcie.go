@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -215,10 +214,4 @@ func (f *fabric) judgeOrdering(links []*ibLink) (findings []Finding) {
 		}
 	}
 	return findings
-}
-
-// virtualBridge says whether a bridge is one of a virtual machine, which runs at any
-// speed whatever it says: those of QEMU, and VMware's.
-func virtualBridge(d probe.PCIDevice) bool {
-	return slices.Contains([]string{"1b36", "15ad"}, d.Vendor) || !strings.HasPrefix(d.Class, "0604")
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -185,8 +186,6 @@ func (r *portsRun) judge(p *fabricPort, is fate) {
 	}
 }
 
-func portActive(p *probe.IBPort) bool { return p.State == ibActive && p.Phys == ibLinkUp }
-
 // fate is what becomes of a port that is not up.
 type fate struct {
 	severity Severity // Fail unless it is known to be otherwise; OK: it is not cabled
@@ -296,4 +295,76 @@ func (r *portsRun) count(fates map[*fabricPort]fate, absent []Finding) {
 	r.findings = append(r.findings, Finding{Code: "ib.ports.count", Severity: Fail, Remedy: ReseatOrRMA, Device: Device{Kind: "ports"},
 		Want: fmt.Sprintf("at least %d", r.c.Count), Got: fmt.Sprint(len(names)),
 		Message: fmt.Sprintf("%s:  %s%s, want at least %d%s", ibPortsName, plural(len(names), "port"), before(" (", got, ")"), r.c.Count, before("; without a port: ", strings.Join(missing, ", "), ""))})
+}
+
+// await waits before a job for the ports that are starting, as long as the run allows:
+// without its fabric the job would fail.
+func (r *portsRun) await(ctx context.Context) {
+	if _, ends := ctx.Deadline(); !r.beforeJob() || !ends {
+		return
+	}
+	for until := time.Now().Add(room(ctx)); time.Now().Before(until); time.Sleep(bootPause) {
+		waits := false
+		for _, p := range r.ports {
+			if portActive(p.IBPort) || !r.isStarting(p) {
+				continue
+			}
+			waits = true
+			r.env.At("read /sys/class/infiniband/%s", p.Device)
+			now := r.env.Host.WholeHCA(p.Device)
+			if i := slices.IndexFunc(now.Ports, func(q probe.IBPort) bool { return q.Port == p.Port }); i >= 0 {
+				*p.IBPort = now.Ports[i]
+			}
+		}
+		if !waits {
+			return
+		}
+	}
+}
+
+// bootPause is the time between two looks at ports that are starting.
+const bootPause = 500 * time.Millisecond
+
+// tellStarting says once which ports the boot has not brought up yet.
+func (r *portsRun) tellStarting() {
+	if len(r.starting) == 0 {
+		return
+	}
+	up, _ := r.sinceBoot()
+	f := Finding{Code: "ib.ports.boot", Severity: Skip, Device: Device{Kind: "ports"}}
+	f.Message = fmt.Sprintf("%s:  %s not up yet, %.0f s after the boot, judged from %.0f s on: %s",
+		ibPortsName, plural(len(r.starting), "port"), up.Seconds(), flapSettle.Seconds(), strings.Join(r.starting, ", "))
+	r.findings = append(r.findings, f)
+}
+
+// lagMembers reports the members of a RoCE LAG that carry nothing while the LAG is up. A
+// member of an active-backup bond that someone has taken down is not in use.
+func (r *portsRun) lagMembers(p *fabricPort) {
+	l := r.lagOf(p)
+	if _, settling := r.sinceBoot(); l == nil || settling { // its members come up one after the other
+		return
+	}
+	f := Finding{Code: "ib.ports.member", Severity: Warn, Remedy: CheckCable, Want: "up"}
+	if r.c.Members {
+		f.Severity = Fail
+	}
+	for i := range l.members {
+		m := &l.members[i]
+		state := down(m)
+		switch {
+		case m.OperState == "":
+			r.findings = append(r.findings, r.unknown(p.device(), fmt.Errorf("member %s of %s: %w", m.Name, l.bond.Name, m.Err)))
+			continue
+		case state == "off" && l.bond.Bond.Mode == "active-backup" && !r.c.Members:
+			continue
+		case state == "off":
+			f.Remedy = FixConfig
+		case state == "" && m.Slave != nil && m.Slave.Aggregator != "" && l.bond.Bond.Aggregator != "" && m.Slave.Aggregator != l.bond.Bond.Aggregator:
+			state, f.Remedy = "left out by LACP", CheckFabric
+		}
+		if state != "" {
+			f.Got = state
+			r.report(p, f, "member %s of %s", Device{Name: m.Name, PCI: m.PCI}, l.bond.Name)
+		}
+	}
 }

@@ -1,28 +1,14 @@
 package checks
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // Of cards with several ports some are not cabled, for ever. Nothing on the node
 // says which, but for the other cards and what the port has been before.
-
-// portKind is what ports are compared with: those of the same board, used alike.
-func portKind(p *fabricPort) string {
-	return strings.Join([]string{p.HCA.Vendor, p.HCA.Model, p.HCA.Board, p.Layer}, " ")
-}
 
 // portCard are the ports of one card, each a function or a port of one.
 type portCard struct {
 	ports []*fabricPort
 	up    int
-}
-
-// onCard is where on its card a port is.
-func onCard(p *fabricPort) string {
-	_, function, _ := strings.Cut(p.PCI, ".")
-	return function + ":" + p.Port
 }
 
 // fates says of each port that is not up what that means. Each port that the line

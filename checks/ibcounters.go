@@ -311,3 +311,7 @@ func (c *ibCounter) sound() error {
 	}
 	return nil
 }
+
+// ibSpell is how far apart two times are at which a counter was too fast, so that
+// it is no matter how often the node is checked.
+const ibSpell = 5 * time.Minute

@@ -31,15 +31,3 @@ type JobGPU struct {
 	PCI   string `json:"pci,omitempty"`
 	UUID  string `json:"uuid,omitempty"`
 }
-
-// ClassJob is the class of the checks that look at what a job leaves behind.
-const ClassJob = "job"
-
-// noJob is what a check of that class says where no job has ended.
-func noJob(check string) []Finding {
-	return []Finding{{Code: "job.none", Severity: Skip, Message: check + ":  not in the epilog of a job"}}
-}
-
-func init() {
-	RegisterAdvice(map[string]string{"job.none": "Nothing: it looks at what an ended job leaves behind, in an epilog."})
-}

@@ -130,3 +130,14 @@ func decimal(r *big.Rat) string {
 func Lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
+
+// commonest is the key with the highest count, the first of them by the alphabet.
+func commonest(count map[string]int) string {
+	best := ""
+	for v, n := range count {
+		if best == "" || n > count[best] || n == count[best] && v < best {
+			best = v
+		}
+	}
+	return best
+}

@@ -337,3 +337,13 @@ func nvmeDevice(d *probe.NVMe) Device {
 func sayNVMe(check string, d *probe.NVMe, f Finding, format string, args ...any) Finding {
 	return (&fabric{check: check}).finding(nvmeDevice(d), f, format, args...)
 }
+
+// hasSpace says whether a disk has a name space of any size.
+func hasSpace(d *probe.NVMe) bool {
+	for _, s := range d.NameSpaces {
+		if s.Sectors > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -127,13 +127,3 @@ func (c *nvmeCount) driverless(env *Env, list []probe.NVMe) (words []string) {
 	}
 	return words
 }
-
-// hasSpace says whether a disk has a name space of any size.
-func hasSpace(d *probe.NVMe) bool {
-	for _, s := range d.NameSpaces {
-		if s.Sectors > 0 {
-			return true
-		}
-	}
-	return false
-}

@@ -15,59 +15,6 @@ import (
 // What saves a technician an hour a ticket: the slot of a bad port's adapter, where its
 // cable goes, and what is plugged in. All of it is read only if a port is bad.
 
-// Place is where a bad port is, and what is plugged into it.
-type Place struct {
-	Slot        string           `json:"slot,omitempty"`        // of the PCI bus, as it is printed on the machine
-	FarEnd      string           `json:"far_end,omitempty"`     // switch and port: leaf03 port 12
-	NetDev      string           `json:"netdev,omitempty"`      // the interface that was asked
-	Transceiver *probe.Module    `json:"transceiver,omitempty"` // nil: there is none, or it did not answer
-	Devlink     []probe.Reporter `json:"devlink,omitempty"`     // health reporters that have counted an error
-}
-
-// short is the place as a message has it, "" if nothing is known.
-func (p *Place) short() string {
-	var words []string
-	if p.Slot != "" {
-		words = append(words, "slot "+p.Slot)
-	}
-	if p.FarEnd != "" {
-		words = append(words, "to "+p.FarEnd)
-	}
-	return strings.Join(words, ", ")
-}
-
-// Detail is what the message of a finding does not say of the place, "" if nothing is known.
-func (f *Finding) Detail() string {
-	if f.Place == nil {
-		return ""
-	}
-	var words []string
-	if f.Place.Transceiver != nil {
-		words = append(words, f.Place.Transceiver.String())
-	}
-	for _, r := range f.Place.Devlink {
-		words = append(words, r.String())
-	}
-	if len(words) == 0 {
-		return ""
-	}
-	return f.Device.String() + ": " + strings.Join(words, "; ")
-}
-
-// PortAnswer is what the worker's helper has read of a port.
-type PortAnswer struct {
-	PCI         string           `json:"pci"`
-	NetDev      string           `json:"netdev,omitempty"` // "": it has none
-	Transceiver *probe.Module    `json:"transceiver,omitempty"`
-	Devlink     []probe.Reporter `json:"devlink,omitempty"`
-}
-
-// PortAsker answers for as many of some ports as it can within a time.
-type PortAsker func(ask []PortAnswer, limit time.Duration) []PortAnswer
-
-// cablingFile is where a site says which port goes where, unless IB_CABLING names another.
-const cablingFile = "/etc/nhc/cabling"
-
 // The times that lldpd and bad ports have to answer, and the least for which they are asked.
 const (
 	lldpLimit  = time.Second
@@ -154,6 +101,9 @@ func (e *Env) netDevsOf(d Device) []string {
 	}
 	return nil
 }
+
+// cablingFile is where a site says which port goes where, unless IB_CABLING names another.
+const cablingFile = "/etc/nhc/cabling"
 
 // cablingTable is a site's list of far ends: by the GUID of a port or adapter, without
 // colons, and the number of the port.

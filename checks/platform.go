@@ -93,3 +93,7 @@ func (p *Platform) FullNetwork(gpus, ports int) bool {
 func (p *Platform) PortsMissing(ports int) bool {
 	return ports < p.NetworkPorts && p.NetworkPorts-ports <= p.NetworkPorts/4
 }
+
+// PlatformOf finds the platform of a node that has so many GPUs of a device on
+// its PCI bus, nil if none fits. Device and subsystem are as in [probe.PCIID].
+type PlatformOf func(device, subsystem string, gpus int) *Platform

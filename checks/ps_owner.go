@@ -51,3 +51,9 @@ func (e *Env) maxSystemUID(check string) (int64, []Finding) {
 	}
 	return uid, nil
 }
+
+// owner is the name of a process's user, "" if its uid has no account.
+func (e *Env) owner(p probe.Process) string {
+	e.At("look up uid %d", p.UID)
+	return e.Host.UserName(p.UID)
+}

@@ -271,8 +271,6 @@ func tenths(n uint64) string {
 	return fmt.Sprintf("%d.%d", n/10, n%10)
 }
 
-func kilobytes(n uint64) string { return unparseSize(new(big.Rat).SetInt(new(big.Int).SetUint64(n))) }
-
 // parseLimit reads the limit. A failure is the whole of what the check says.
 func (r *useRun) parseLimit() *Finding {
 	word, percent := strings.CutSuffix(r.Limit, "%")

@@ -1,9 +1,12 @@
 package checks
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/BurntSushi/toml"
 )
 
 // siteFile collects what is wrong with a file that a site has written, each with
@@ -29,4 +32,17 @@ func (r *siteFile) line(form string, n int) int {
 		return 0
 	}
 	return 1 + strings.Count(r.text[:all[n][1]], "\n")
+}
+
+// tomlPlace gives an error of the decoder its place.
+func tomlPlace(path string, err error) error {
+	if parse, ok := errors.AsType[toml.ParseError](err); ok {
+		return fmt.Errorf("%s:%d: %s", path, parse.Position.Line, parse.Message)
+	}
+	text := strings.TrimPrefix(err.Error(), "toml: ")
+	if rest, ok := strings.CutPrefix(text, "line "); ok { // of a value of the wrong type
+		line, rest, _ := strings.Cut(rest, " ")
+		return fmt.Errorf("%s:%s: %s", path, line, rest)
+	}
+	return fmt.Errorf("%s: %s", path, text)
 }

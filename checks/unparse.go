@@ -53,3 +53,5 @@ func unparse(r *big.Rat, base int64, most int) (number string, power int) {
 	}
 	return n.String(), power
 }
+
+func kilobytes(n uint64) string { return unparseSize(new(big.Rat).SetInt(new(big.Int).SetUint64(n))) }

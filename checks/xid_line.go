@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -134,30 +133,6 @@ func parseSXid(line kernelLine) xidLine {
 	l.Nonfatal = strings.HasPrefix(rest, "Non-fatal,") || strings.HasPrefix(rest, "Correctable,")
 	l.Text, l.Link = xidText(rest), parseLink(rest)
 	return l
-}
-
-// pciAddress makes 0000:c1:00.0 of an address as the driver prints it, in
-// either case and without the function.
-func pciAddress(s string) (string, bool) {
-	s, function, has := strings.Cut(s, ".")
-	if !has {
-		function = "0"
-	}
-	domain, rest, ok1 := strings.Cut(s, ":")
-	bus, slot, ok2 := strings.Cut(rest, ":")
-	if !ok1 || !ok2 || len(bus) != 2 || len(slot) != 2 || len(function) != 1 || len(domain) < 4 || len(domain) > 8 {
-		return "", false
-	}
-	n, err := strconv.ParseUint(domain, 16, 32)
-	for _, part := range []string{bus, slot, function} {
-		if _, bad := strconv.ParseUint(part, 16, 8); bad != nil {
-			return "", false
-		}
-	}
-	if err != nil {
-		return "", false
-	}
-	return strings.ToLower(fmt.Sprintf("%04x:%s:%s.%s", n, bus, slot, function)), true
 }
 
 // xidText keeps what can stand in one line of a log.

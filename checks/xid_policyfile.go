@@ -2,11 +2,9 @@ package checks
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/BurntSushi/toml"
 )
@@ -54,19 +52,6 @@ func parseXidPolicy(path, text string) (*xidPolicy, error) {
 		return nil, errors.Join(r.errs...)
 	}
 	return r.p, nil
-}
-
-// tomlPlace gives an error of the decoder its place.
-func tomlPlace(path string, err error) error {
-	if parse, ok := errors.AsType[toml.ParseError](err); ok {
-		return fmt.Errorf("%s:%d: %s", path, parse.Position.Line, parse.Message)
-	}
-	text := strings.TrimPrefix(err.Error(), "toml: ")
-	if rest, ok := strings.CutPrefix(text, "line "); ok { // of a value of the wrong type
-		line, rest, _ := strings.Cut(rest, " ")
-		return fmt.Errorf("%s:%s: %s", path, line, rest)
-	}
-	return fmt.Errorf("%s: %s", path, text)
 }
 
 // xidPolicyReader collects what is wrong with a policy.

@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,8 +12,8 @@ import (
 // After a boot links train, and the subnet manager sets up ports: that takes up to
 // minutes, and is no fault.
 
-// bootPause is the time between two looks at ports that are starting.
-const bootPause = 500 * time.Millisecond
+// flapSettle is how long after a boot links come up and go again.
+const flapSettle = 5 * time.Minute
 
 // sinceBoot returns how long the node is up, by the boot clock, and whether links may
 // still be starting.
@@ -69,43 +68,6 @@ func (f *fabric) isStarting(p *fabricPort) bool {
 
 // beforeJob says whether the run decides about the start of a job.
 func (f *fabric) beforeJob() bool { return f.env.Job != nil && !f.env.Job.Ended }
-
-// await waits before a job for the ports that are starting, as long as the run allows:
-// without its fabric the job would fail.
-func (r *portsRun) await(ctx context.Context) {
-	if _, ends := ctx.Deadline(); !r.beforeJob() || !ends {
-		return
-	}
-	for until := time.Now().Add(room(ctx)); time.Now().Before(until); time.Sleep(bootPause) {
-		waits := false
-		for _, p := range r.ports {
-			if portActive(p.IBPort) || !r.isStarting(p) {
-				continue
-			}
-			waits = true
-			r.env.At("read /sys/class/infiniband/%s", p.Device)
-			now := r.env.Host.WholeHCA(p.Device)
-			if i := slices.IndexFunc(now.Ports, func(q probe.IBPort) bool { return q.Port == p.Port }); i >= 0 {
-				*p.IBPort = now.Ports[i]
-			}
-		}
-		if !waits {
-			return
-		}
-	}
-}
-
-// tellStarting says once which ports the boot has not brought up yet.
-func (r *portsRun) tellStarting() {
-	if len(r.starting) == 0 {
-		return
-	}
-	up, _ := r.sinceBoot()
-	f := Finding{Code: "ib.ports.boot", Severity: Skip, Device: Device{Kind: "ports"}}
-	f.Message = fmt.Sprintf("%s:  %s not up yet, %.0f s after the boot, judged from %.0f s on: %s",
-		ibPortsName, plural(len(r.starting), "port"), up.Seconds(), flapSettle.Seconds(), strings.Join(r.starting, ", "))
-	r.findings = append(r.findings, f)
-}
 
 // PortsNotUp says whether a code means that a check could not judge ports, as they are not up or the node has just booted.
 func PortsNotUp(code string) bool { return code == "ib.ports.boot" || code == "ib.inactive" }

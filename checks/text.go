@@ -1,0 +1,55 @@
+package checks
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// How messages word things.
+
+// before puts text around a word unless the word is empty.
+func before(prefix, word, suffix string) string {
+	if word == "" {
+		return ""
+	}
+	return prefix + word + suffix
+}
+
+// plural is "1 GPU", "2 GPUs".
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// oneLine is an error without its line breaks.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// mib is a size in whole MiB.
+func mib(bytes uint64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
+
+// pciAddress makes 0000:c1:00.0 of an address as the driver prints it, in
+// either case and without the function.
+func pciAddress(s string) (string, bool) {
+	s, function, has := strings.Cut(s, ".")
+	if !has {
+		function = "0"
+	}
+	domain, rest, ok1 := strings.Cut(s, ":")
+	bus, slot, ok2 := strings.Cut(rest, ":")
+	if !ok1 || !ok2 || len(bus) != 2 || len(slot) != 2 || len(function) != 1 || len(domain) < 4 || len(domain) > 8 {
+		return "", false
+	}
+	n, err := strconv.ParseUint(domain, 16, 32)
+	for _, part := range []string{bus, slot, function} {
+		if _, bad := strconv.ParseUint(part, 16, 8); bad != nil {
+			return "", false
+		}
+	}
+	if err != nil {
+		return "", false
+	}
+	return strings.ToLower(fmt.Sprintf("%04x:%s:%s.%s", n, bus, slot, function)), true
+}

@@ -1,0 +1,162 @@
+package imports_test
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ceilings are the most files of a package that may refer to each other in a cycle: no
+// part of such a cycle can move to another package. A number may only go down, and must
+// once the cycle is smaller by more than slack.
+var ceilings = map[string]int{
+	"conf":           4,
+	"conf/match":     8,
+	"checks/probe":   55,
+	"checks":         9,
+	"checks/plan":    2,
+	"checks/run":     26,
+	"checks/verdict": 2,
+	"slurm":          8,
+	"cmd/nhc-gpu":    60,
+}
+
+const slack = 4
+
+// TestCycles counts the files of the largest cycle of each package. A file refers to another
+// one if it uses an identifier that is declared there.
+func TestCycles(t *testing.T) {
+	t.Parallel()
+	packages := listPackages(t)
+	for name := range may {
+		t.Run(name, func(t *testing.T) {
+			p, ok := packages[module+"/"+name]
+			if !ok {
+				t.Fatal("go list does not list it")
+			}
+			cycle := largestCycle(references(t, p, packages))
+			t.Logf("%d files: %s", len(cycle), strings.Join(cycle, " "))
+			switch most := ceilings[name]; {
+			case len(cycle) > most:
+				t.Errorf("%d files of %s refer to each other in a cycle, want at most %d: move what is misplaced", len(cycle), name, most)
+			case len(cycle) < most-slack:
+				t.Errorf("only %d files of %s refer to each other in a cycle: lower its number in ceilings, %d", len(cycle), name, most)
+			}
+		})
+	}
+}
+
+// listed is a package as go list describes it.
+type listed struct {
+	ImportPath, Dir, Export string
+	GoFiles, CgoFiles       []string
+}
+
+// listPackages returns our packages and all that they import.
+func listPackages(t *testing.T) map[string]*listed {
+	t.Helper()
+	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,CgoFiles", "./cmd/nhc-gpu")
+	list.Dir = "../.."
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	packages := map[string]*listed{}
+	for in := json.NewDecoder(strings.NewReader(string(out))); ; {
+		p := new(listed)
+		if err := in.Decode(p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages[p.ImportPath] = p
+	}
+}
+
+// references are the files of a package, each with those that it refers to.
+func references(t *testing.T, p *listed, packages map[string]*listed) map[string]map[string]bool {
+	t.Helper()
+	set := token.NewFileSet()
+	var files []*ast.File
+	refs := map[string]map[string]bool{}
+	for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {
+		file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+		refs[name] = map[string]bool{}
+	}
+	read := func(path string) (io.ReadCloser, error) {
+		if q := packages[path]; q != nil {
+			return os.Open(q.Export)
+		}
+		return nil, errors.New(path + " is not listed")
+	}
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	config := types.Config{Importer: importer.ForCompiler(set, "gc", read), FakeImportC: true}
+	if _, err := config.Check(p.ImportPath, set, files, info); err != nil {
+		t.Fatal(err)
+	}
+	for id, obj := range info.Uses {
+		if obj.Pkg() == nil || obj.Pkg().Path() != p.ImportPath {
+			continue
+		}
+		from, to := filepath.Base(set.Position(id.Pos()).Filename), filepath.Base(set.Position(obj.Pos()).Filename)
+		if _, ours := refs[to]; ours && from != to {
+			refs[from][to] = true
+		}
+	}
+	return refs
+}
+
+// largestCycle returns the files of the largest set in which each reaches each, by
+// Tarjan's algorithm; none if there is no cycle.
+func largestCycle(refs map[string]map[string]bool) (largest []string) {
+	index, low, on := map[string]int{}, map[string]int{}, map[string]bool{}
+	var stack []string
+	var visit func(string)
+	visit = func(file string) {
+		index[file] = len(index) + 1
+		low[file] = index[file]
+		stack, on[file] = append(stack, file), true
+		for to := range refs[file] {
+			if index[to] == 0 {
+				visit(to)
+				low[file] = min(low[file], low[to])
+			} else if on[to] {
+				low[file] = min(low[file], index[to])
+			}
+		}
+		if low[file] != index[file] {
+			return
+		}
+		at := slices.Index(stack, file)
+		if cycle := slices.Clone(stack[at:]); len(cycle) > max(1, len(largest)) {
+			largest = cycle
+		}
+		for _, f := range stack[at:] {
+			on[f] = false
+		}
+		stack = stack[:at]
+	}
+	for _, file := range slices.Sorted(maps.Keys(refs)) {
+		if index[file] == 0 {
+			visit(file)
+		}
+	}
+	slices.Sort(largest)
+	return largest
+}
