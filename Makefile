@@ -117,7 +117,7 @@ lint:
 	$$(command -v golangci-lint || echo $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)) run ./...
 
 # What a run costs, on a machine that does nothing else: five minutes. NHC_REF names an
-# nhc of LBNL NHC to measure beside it.
+# nhc of LBNL NHC, with its options, to measure beside it.
 bench: build
 	$(FOR_TESTS) $(GO) test -count=1 -timeout=30m -run='^TestCostPage$$' ./tests/bench -page=$(CURDIR)/docs/cost.md
 

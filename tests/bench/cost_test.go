@@ -170,7 +170,7 @@ func TestCostPage(t *testing.T) {
 	daemon(t)
 	list := rows(t)
 	if ref := os.Getenv("NHC_REF"); ref != "" {
-		list = append(list, row{name: "LBNL NHC: 40 lines", argv: []string{ref, "-c", confFile(t, forty()), "LOGFILE=-", "MARK_OFFLINE=0"}})
+		list = append(list, row{name: "LBNL NHC: 40 lines", argv: append(strings.Fields(ref), "-c", confFile(t, forty()), "LOGFILE=-", "MARK_OFFLINE=0")})
 	}
 	cpus := []int{2, 256}
 	got := make([][2][]cost, len(list))
