@@ -50,7 +50,7 @@ func (e *Env) NotDone() (findings []Finding) {
 
 // processText names a process in the text of an action: process 4711 (sleep) of alice.
 func (e *Env) processText(p probe.Process) string {
-	return fmt.Sprintf("process %d (%.40s) of %s", p.PID, filepath.Base(p.Command()), e.ownerOrUID(p))
+	return fmt.Sprintf("process %d (%.40s) of %s", p.PID, filepath.Base(p.Command()), ownerOrUID(e, p))
 }
 
 // byHand is added to the name of what a run with Hold keeps for later runs.

@@ -141,7 +141,7 @@ func (a *active) begin(ctx context.Context, env *Env, t activeTest) (*activeRun,
 
 // beginGPUs claims the node for a test of its GPUs.
 func (a *active) beginGPUs(ctx context.Context, env *Env, t activeTest) (*activeRun, []Finding) {
-	s, findings := env.askNVML(t.Check, probe.GroupProcesses|probe.GroupModes)
+	s, findings := askNVML(env, t.Check, probe.GroupProcesses|probe.GroupModes)
 	if s == nil {
 		return nil, findings
 	}

@@ -74,26 +74,26 @@ type baselines struct {
 	other   string // another driver, with which they were learned
 }
 
-// baselines reads what was learned. It never fails: what cannot be read judges nothing.
-func (e *Env) baselines() *baselines {
-	b := &baselines{learns: e.Learn}
-	b.now = e.nodeNow()
-	b.file, b.err = e.baselineFile()
+// recallBaselines reads what was learned. It never fails: what cannot be read judges nothing.
+func recallBaselines(env *Env) *baselines {
+	b := &baselines{learns: env.Learn}
+	b.now = nodeNow(env)
+	b.file, b.err = readBaselineFile(env)
 	return b
 }
 
 // nodeNow is the node as it is; one without the driver has neither version nor GPUs.
-func (e *Env) nodeNow() stamp {
-	now, err := e.holdsFor()
+func nodeNow(env *Env) stamp {
+	now, err := holdsFor(env)
 	if err != nil {
-		now.Boot, _ = e.Host.BootID()
+		now.Boot, _ = env.Host.BootID()
 	}
-	now.At = e.Host.Now().UTC().Truncate(time.Second)
+	now.At = env.Host.Now().UTC().Truncate(time.Second)
 	return now
 }
 
-func (e *Env) baselineFile() (f baselineFile, err error) {
-	err = e.Host.Recall(baselineName, &f)
+func readBaselineFile(env *Env) (f baselineFile, err error) {
+	err = env.Host.Recall(baselineName, &f)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, probe.ErrNoMemory) {
 		err = nil
 	}
@@ -210,7 +210,7 @@ func (b *baselines) doubts(check string) (findings []Finding) {
 }
 
 // keepBaselines keeps what a test has learned, and says what it has refused.
-func (e *Env) keepBaselines(check string, b *baselines) (findings []Finding) {
+func keepBaselines(env *Env, check string, b *baselines) (findings []Finding) {
 	if refused := b.judged - len(b.learned); refused > 0 {
 		findings = append(findings, Finding{Code: "active.baseline.refused", Severity: Warn, Got: plural(refused, "number"),
 			Message: fmt.Sprintf("%s:  not learned: %s of %d, since something is wrong", check, plural(refused, "number"), b.judged)})
@@ -220,7 +220,7 @@ func (e *Env) keepBaselines(check string, b *baselines) (findings []Finding) {
 	}
 	findings = append(findings, b.uneven(check)...)
 	b.file.Boot, b.file.GPUs = b.now.Boot, b.now.GPUs
-	if err := e.Host.Keep(baselineName, b.file); err != nil {
+	if err := env.Host.Keep(baselineName, b.file); err != nil {
 		findings = append(findings, Finding{Code: "active.past", Severity: Warn, Message: check + ":  what was learned cannot be kept: " + oneLine(err)})
 	}
 	return findings
@@ -262,7 +262,7 @@ type BaselineRow struct {
 
 // Baselines are what was learned of this node, in order.
 func Baselines(env *Env) (rows []BaselineRow, err error) {
-	file, err := env.baselineFile()
+	file, err := readBaselineFile(env)
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func ClearBaseline(env *Env, words []string, _ string) (cleared []string, err er
 	if len(words) > 1 {
 		return nil, fmt.Errorf("clear --baseline %s: want one test, like all_reduce, or none for all", strings.Join(words, " "))
 	}
-	file, err := env.baselineFile()
+	file, err := readBaselineFile(env)
 	if err != nil && len(words) > 0 {
 		return nil, err
 	}
@@ -310,7 +310,7 @@ func ClearBaseline(env *Env, words []string, _ string) (cleared []string, err er
 // BaselineOfThisNode says whether what is kept was learned on the node that this is:
 // it has its GPUs, or was learned by the kernel that runs now.
 func BaselineOfThisNode(env *Env) bool {
-	file, err := env.baselineFile()
-	now := env.nodeNow()
+	file, err := readBaselineFile(env)
+	now := nodeNow(env)
 	return err == nil && len(file.Series) > 0 && (file.Boot != "" && file.Boot == now.Boot || len(now.GPUs) > 0 && slices.Equal(file.GPUs, now.GPUs))
 }

@@ -56,10 +56,10 @@ func learnAll(t *testing.T, env *Env, m func(float64) measure, values ...float64
 	env.Learn = true
 	defer func() { env.Learn = false }()
 	for _, v := range values {
-		b := env.baselines()
+		b := recallBaselines(env)
 		b.judge(m(v))
 		b.learn(m(v))
-		if f := env.keepBaselines("check_x", b); len(f) > 0 {
+		if f := keepBaselines(env, "check_x", b); len(f) > 0 {
 			t.Fatalf("%+v", f)
 		}
 	}
@@ -71,7 +71,7 @@ func TestBaselineJudges(t *testing.T) {
 	t.Parallel()
 	env, root := baselineNode(t, "550.1", "GPU-a", "GPU-b")
 	bad := func(env *Env, m measure) bool {
-		want, bad := env.baselines().judge(m)
+		want, bad := recallBaselines(env).judge(m)
 		if bad && !m.worse(want) {
 			t.Errorf("%+v is bad, and not worse than %v", m, want)
 		}
@@ -105,7 +105,7 @@ func TestBaselineJudges(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "proc/driver/nvidia/version"), []byte("NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.2  Mon\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := baselineEnv(root).baselines()
+	b := recallBaselines(baselineEnv(root))
 	if _, bad := b.judge(gemmOf(1)); bad {
 		t.Error("another driver is judged")
 	}
@@ -122,7 +122,7 @@ func TestBaselineSpread(t *testing.T) {
 	t.Parallel()
 	env, _ := baselineNode(t, "550.1", "GPU-a")
 	learnAll(t, env, gemmOf, 700, 600, 500, 650, 550) // median 600, MAD 50
-	want, bad := env.baselines().judge(gemmOf(200))
+	want, bad := recallBaselines(env).judge(gemmOf(200))
 	if limit := 600 - 6*madSigma*50; bad || math.Abs(want-limit) > 1e-9 {
 		t.Errorf("want %v, %v; want %v", want, bad, limit)
 	}
@@ -133,7 +133,7 @@ func TestBaselineSpread(t *testing.T) {
 	}
 	learnAll(t, env, launch, 5, 5, 5, 5, 5)
 	for value, want := range map[float64]bool{1: false, 7.4: false, 7.6: true} {
-		if _, bad := env.baselines().judge(launch(value)); bad != want {
+		if _, bad := recallBaselines(env).judge(launch(value)); bad != want {
 			t.Errorf("%v us is bad: %v", value, bad)
 		}
 	}
@@ -144,7 +144,7 @@ func TestBaselineSpread(t *testing.T) {
 func TestBaselineLearns(t *testing.T) {
 	t.Parallel()
 	env, root := baselineNode(t, "550.1", "GPU-a")
-	b := env.baselines()
+	b := recallBaselines(env)
 	b.learn(gemmOf(700))
 	if rows, err := Baselines(env); err != nil || len(rows) > 0 || len(b.learned) > 0 {
 		t.Errorf("learned by the way: %+v, %v", rows, err)
@@ -253,7 +253,7 @@ func TestBaselineBroken(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(root, "past", baselineName+".json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		b := env.baselines()
+		b := recallBaselines(env)
 		if _, bad := b.judge(gemmOf(1)); bad {
 			t.Errorf("%q judges", text)
 		}
@@ -271,10 +271,10 @@ func TestBaselineBroken(t *testing.T) {
 	env, _ := baselineNode(t, "550.1", "GPU-a")
 	env.Host.SetPast("")
 	env.Learn = true
-	b := env.baselines()
+	b := recallBaselines(env)
 	b.judge(gemmOf(700))
 	b.learn(gemmOf(700))
-	if got := env.keepBaselines("check_x", b); len(got) != 1 || got[0].Code != "active.past" {
+	if got := keepBaselines(env, "check_x", b); len(got) != 1 || got[0].Code != "active.past" {
 		t.Errorf("without a memory: %+v", got)
 	}
 }
@@ -296,12 +296,12 @@ func TestBaselineTooUneven(t *testing.T) {
 		if i > 0 && len(findings) > 0 {
 			t.Errorf("after %d samples: %+v", i, findings)
 		}
-		b := env.baselines()
+		b := recallBaselines(env)
 		for _, m := range []measure{uneven(v), low(v), gemmOf(700 + v/1000)} {
 			b.judge(m)
 			b.learn(m)
 		}
-		findings = env.keepBaselines("check_x", b)
+		findings = keepBaselines(env, "check_x", b)
 	}
 	if len(findings) != 1 || findings[0].Code != "active.baseline.uneven" || findings[0].Severity != Warn ||
 		findings[0].Message != "check_x:  write: too uneven to judge anything by it, got median 520.0 MB/s, median of the distances from it 120.0 MB/s" {

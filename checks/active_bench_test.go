@@ -16,7 +16,7 @@ func BenchmarkLastResult(b *testing.B) {
 	for b.Loop() {
 		fresh := &Env{Host: probe.NewHost(root)}
 		fresh.Host.SetPast("/past")
-		if _, known := fresh.Fresh("check_trial", test, true); !known {
+		if _, known := Fresh(fresh, "check_trial", test, true); !known {
 			b.Fatal("no result")
 		}
 	}

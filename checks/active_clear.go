@@ -22,7 +22,7 @@ func ClearActive(env *Env, words []string, _ string) (cleared []string, err erro
 		tests = []string{name}
 	}
 	for _, name := range tests {
-		file, _ := env.stamps(name) // one that is broken holds nothing
+		file, _ := readStamps(env, name) // one that is broken holds nothing
 		if len(file.Stamps) == 0 {
 			continue
 		}
@@ -37,12 +37,12 @@ func ClearActive(env *Env, words []string, _ string) (cleared []string, err erro
 
 // ActiveOfThisNode says whether a result that is kept is about the node as it is.
 func ActiveOfThisNode(env *Env) bool {
-	now, err := env.holdsFor()
+	now, err := holdsFor(env)
 	if err != nil {
 		return false
 	}
 	return slices.ContainsFunc(activeNames(), func(name string) bool {
-		file, _ := env.stamps(name)
+		file, _ := readStamps(env, name)
 		for _, s := range file.Stamps {
 			if s.about(&now) {
 				return true

@@ -15,12 +15,12 @@ func TestClearActive(t *testing.T) {
 		t.Error("nothing was found yet")
 	}
 	for _, name := range []string{launch, gemm} {
-		now, err := env.holdsFor()
+		now, err := holdsFor(env)
 		if err != nil {
 			t.Fatal(err)
 		}
 		now.Findings = []Finding{{Code: "gpu.wrong", Severity: Fail, Message: name + ":  wrong"}}
-		file, _ := env.stamps(name)
+		file, _ := readStamps(env, name)
 		file.Stamps["x"], file.Stamps["y"] = &now, &now
 		if err := env.Host.Keep(stampName(name), file); err != nil {
 			t.Fatal(err)

@@ -100,7 +100,7 @@ type miss struct {
 // of them, and of several that are as bad for the first.
 func (r *activeRun) judge() {
 	peers := r.farFromPeers()
-	base := r.env.baselines()
+	base := recallBaselines(r.env)
 	sick := r.failures || Worst(r.findings) == Fail // nothing of such a run is normal
 	for i := range r.measures {
 		m := &r.measures[i]
@@ -118,7 +118,7 @@ func (r *activeRun) judge() {
 	}
 	r.findings = append(r.findings, base.doubts(r.Check)...)
 	if r.env.Learn {
-		r.findings = append(r.findings, r.env.keepBaselines(r.Check, base)...)
+		r.findings = append(r.findings, keepBaselines(r.env, r.Check, base)...)
 	}
 	r.tellRates()
 }
@@ -145,7 +145,7 @@ func (r *activeRun) belowFloor(m *measure) *miss {
 		return nil // the line knows better
 	}
 	var platform *Platform
-	for _, group := range r.env.platformGroups() {
+	for _, group := range platformGroups(r.env) {
 		p := group.Platform
 		if p == nil || m.Device.Kind == "gpu" && !slices.Contains(group.Addresses, m.Device.PCI) {
 			continue

@@ -109,7 +109,7 @@ type jobRecord struct {
 // jobs that have ended: the run closes them. A record that cannot be read tells nothing.
 func (r *activeRun) begun() (jobs []string) {
 	own := r.env.Job
-	if r.env.inProlog() && own.Whole {
+	if inProlog(r.env) && own.Whole {
 		return nil
 	}
 	boot, err := r.env.Host.BootID()
@@ -130,13 +130,13 @@ func (r *activeRun) begun() (jobs []string) {
 }
 
 // inProlog says whether the run is that of a job that is about to begin.
-func (e *Env) inProlog() bool { return e.Job != nil && !e.Job.Ended }
+func inProlog(env *Env) bool { return env.Job != nil && !env.Job.Ended }
 
 // sharedBy says why the node of a prolog is not the job's alone, "" if it is.
 func (r *activeRun) sharedBy() string {
 	job := r.env.Job
 	switch {
-	case !r.env.inProlog():
+	case !inProlog(r.env):
 		return ""
 	case job.Shared:
 		return "other jobs may have parts of its GPUs"
@@ -160,7 +160,7 @@ func (r *activeRun) sharedBy() string {
 
 // ofJob says whether a GPU is in the scope of the run: in a prolog those of its job.
 func (r *activeRun) ofJob(g *probe.GPU) bool {
-	if !r.env.inProlog() {
+	if !inProlog(r.env) {
 		return true
 	}
 	return slices.ContainsFunc(r.env.Job.GPUs, func(j JobGPU) bool {

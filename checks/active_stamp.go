@@ -43,12 +43,12 @@ type stamp struct {
 func stampName(check string) string { return "active-" + strings.TrimPrefix(check, "check_") }
 
 // holdsFor is what a result holds for, by files of the kernel alone.
-func (e *Env) holdsFor() (stamp, error) {
-	boot, err := e.Host.BootID()
+func holdsFor(env *Env) (stamp, error) {
+	boot, err := env.Host.BootID()
 	if err != nil {
 		return stamp{}, err
 	}
-	views, err := e.Host.GPUViews()
+	views, err := env.Host.GPUViews()
 	if err != nil {
 		return stamp{}, err
 	}
@@ -90,9 +90,9 @@ func stampKey(c Check) string {
 	return string(data)
 }
 
-func (e *Env) stamps(check string) (*stampFile, error) {
+func readStamps(env *Env, check string) (*stampFile, error) {
 	f := &stampFile{}
-	err := e.Host.Recall(stampName(check), f)
+	err := env.Host.Recall(stampName(check), f)
 	if f.Version != stampVersion || f.Stamps == nil {
 		f = &stampFile{Version: stampVersion, Stamps: map[string]*stamp{}}
 	}
@@ -102,7 +102,7 @@ func (e *Env) stamps(check string) (*stampFile, error) {
 // Fresh looks at the last result of an active test in place of running it. found: the
 // findings are what it came to. With only set it is not going to be run: then the
 // findings say so where there is no result, or none that is young enough.
-func (e *Env) Fresh(name string, c Bounded, only bool) (findings []Finding, found bool) {
+func Fresh(env *Env, name string, c Bounded, only bool) (findings []Finding, found bool) {
 	stale := func(why string) ([]Finding, bool) {
 		if !only {
 			return nil, false
@@ -111,13 +111,13 @@ func (e *Env) Fresh(name string, c Bounded, only bool) (findings []Finding, foun
 			Message: fmt.Sprintf("%s:  no result of the last %s: %s", name, ageText(c.Freshness()), why)}}, true
 	}
 	if c, ok := c.(interface{ fromSite(e *Env) }); ok {
-		c.fromSite(e)
+		c.fromSite(env)
 	}
-	now, err := e.holdsFor()
+	now, err := holdsFor(env)
 	if err != nil {
 		return stale(err.Error())
 	}
-	file, err := e.stamps(name)
+	file, err := readStamps(env, name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return stale(err.Error())
 	}
@@ -182,11 +182,11 @@ func (r *activeRun) refusal(why Finding) []Finding {
 // lastFault is what the last run of this test has found on this node, nil if that was
 // no fault.
 func (r *activeRun) lastFault() []Finding {
-	now, err := r.env.holdsFor()
+	now, err := holdsFor(r.env)
 	if err != nil || r.Of == nil {
 		return nil
 	}
-	file, err := r.env.stamps(r.Check)
+	file, err := readStamps(r.env, r.Check)
 	if err != nil {
 		return nil
 	}
@@ -218,7 +218,7 @@ func (r *activeRun) stamp(all []Finding) []Finding {
 	if r.Of == nil {
 		return nil
 	}
-	now, err := r.env.holdsFor()
+	now, err := holdsFor(r.env)
 	if err != nil {
 		return unreadable(err)
 	}
@@ -227,7 +227,7 @@ func (r *activeRun) stamp(all []Finding) []Finding {
 			now.Findings = append(now.Findings, f)
 		}
 	}
-	file, err := r.env.stamps(r.Check)
+	file, err := readStamps(r.env, r.Check)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, probe.ErrNoMemory) {
 		file = &stampFile{Version: stampVersion, Stamps: map[string]*stamp{}} // a file that is broken is written anew
 	}

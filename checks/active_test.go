@@ -320,7 +320,7 @@ func TestActiveResultIsKept(t *testing.T) {
 	env, root := trialEnv(t, nil)
 	fresh := func(words string, age time.Duration, only bool) string {
 		t.Helper()
-		findings, known := again(env, root, h100s()).Fresh("check_trial", slowTrial(words, age, false), only)
+		findings, known := Fresh(again(env, root, h100s()), "check_trial", slowTrial(words, age, false), only)
 		if !known {
 			return "run it"
 		}

@@ -30,9 +30,9 @@ func TestActiveFaultOutlivesWhatIsUnseen(t *testing.T) {
 	for range 2 {
 		want(brief(slowTrial("", 0, false).Run(t.Context(), again(env, root, used))), left, oldText)
 	}
-	last, _ := again(env, root, h100s()).Fresh("check_trial", slowTrial("", time.Hour, false), true)
+	last, _ := Fresh(again(env, root, h100s()), "check_trial", slowTrial("", time.Hour, false), true)
 	want(brief(last), left, oldText)
-	last, _ = again(env, root, h100s()).Fresh("check_trial", slowTrial("", time.Nanosecond, false), true)
+	last, _ = Fresh(again(env, root, h100s()), "check_trial", slowTrial("", time.Nanosecond, false), true)
 	want(brief(last), "unknown active.stale: check_trial:  no result of the last 0s: the last is 0s old", left, oldText)
 
 	stopped := slowTrial("", 0, false)
@@ -42,10 +42,10 @@ func TestActiveFaultOutlivesWhatIsUnseen(t *testing.T) {
 	}
 	want(brief(stopped.Run(t.Context(), again(env, root, h100s()))), "skip active.stopped: check_trial:  stopped: a job has begun on the node", oldText)
 	want(brief(slowTrial("", 0, false).Run(t.Context(), again(env, root, h100s()))))
-	last, _ = again(env, root, h100s()).Fresh("check_trial", slowTrial("", time.Hour, false), true)
+	last, _ = Fresh(again(env, root, h100s()), "check_trial", slowTrial("", time.Hour, false), true)
 	want(brief(last))
 
 	slowTrial("", 0, false).Run(t.Context(), again(env, root, used))
-	last, _ = again(env, root, h100s()).Fresh("check_trial", slowTrial("", time.Hour, false), true)
+	last, _ = Fresh(again(env, root, h100s()), "check_trial", slowTrial("", time.Hour, false), true)
 	want(brief(last), left) // it says nothing of gpu3
 }

@@ -43,16 +43,16 @@ type dcgmRun struct {
 var dcgmModes = []string{"auto", "standalone", "embedded", "dcgmi"}
 
 // askDCGM finds a way to ask DCGM. nil: the findings say why there is none.
-func (e *Env) askDCGM(ctx context.Context, check string, strict bool) (*dcgmRun, []Finding) {
-	s := &dcgmRun{check: check, env: e, strict: strict}
-	mode := cmp.Or(e.Vars["DCGM_MODE"], "auto")
+func askDCGM(ctx context.Context, env *Env, check string, strict bool) (*dcgmRun, []Finding) {
+	s := &dcgmRun{check: check, env: env, strict: strict}
+	mode := cmp.Or(env.Vars["DCGM_MODE"], "auto")
 	if !slices.Contains(dcgmModes, mode) {
 		want := "one of " + strings.Join(dcgmModes, ", ")
 		f := Finding{Code: "config.value", Severity: Unknown, Want: want, Got: mode, Remedy: FixConfig}
 		f.Message = check + ":  DCGM_MODE" + wantGot(f)
 		return nil, []Finding{f}
 	}
-	engine, err := e.Host.DCGM(ctx, probe.DCGMSettings{Mode: mode, Address: e.Vars["DCGM_ADDRESS"]}, e.Doing)
+	engine, err := env.Host.DCGM(ctx, probe.DCGMSettings{Mode: mode, Address: env.Vars["DCGM_ADDRESS"]}, env.Doing)
 	if err != nil {
 		s.failed("ask DCGM", err)
 		return nil, s.findings
@@ -89,7 +89,7 @@ func (s *dcgmRun) failed(doing string, err error) {
 // errors are the classes of DCGM's errors, read once.
 func (s *dcgmRun) errors() dcgmTable {
 	if s.table == nil {
-		table, err := s.env.dcgmErrors()
+		table, err := readDCGMErrors(s.env)
 		if s.table = table; err != nil {
 			s.findings = append(s.findings, Finding{Code: "dcgm.errors", Severity: Warn, Remedy: FixConfig, Message: s.check + ":  classes of errors not used: " + err.Error()})
 		}
@@ -172,9 +172,9 @@ func (s *dcgmRun) nameGPUs(ctx context.Context) map[int]Device {
 }
 
 // noGPUs is the finding of a node that has no GPU at all.
-func (e *Env) noGPUs(check string) []Finding {
-	e.At("read the PCI bus")
-	views, err := e.Host.GPUViews()
+func noGPUs(env *Env, check string) []Finding {
+	env.At("read the PCI bus")
+	views, err := env.Host.GPUViews()
 	switch {
 	case err != nil:
 		return unreadable(err)

@@ -86,7 +86,7 @@ func (c *dcgmDiag) Run(ctx context.Context, env *Env) []Finding {
 	if r == nil {
 		return findings
 	}
-	s, findings := env.askDCGM(r.ctx, dcgmDiagName, c.Hung)
+	s, findings := askDCGM(r.ctx, env, dcgmDiagName, c.Hung)
 	if s == nil {
 		r.failures = true
 		r.findings = append(r.findings, findings...)

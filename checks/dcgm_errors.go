@@ -79,15 +79,15 @@ func (r *dcgmRow) severity(failed bool) Severity {
 // dcgmErrorFile is where a site changes classes, unless DCGM_ERRORS names another.
 const dcgmErrorFile = "/etc/nhc/dcgm.toml"
 
-// dcgmErrors is the table with the site's changes. Without a usable file it stands as
+// readDCGMErrors is the table with the site's changes. Without a usable file it stands as
 // it is, and the error says why.
-func (e *Env) dcgmErrors() (dcgmTable, error) {
-	path := e.lookup("DCGM_ERRORS")
+func readDCGMErrors(env *Env) (dcgmTable, error) {
+	path := env.lookup("DCGM_ERRORS")
 	if path == "" {
 		path = dcgmErrorFile
 	}
-	e.At("read %s", path)
-	data, err := e.Host.ReadTrusted(path)
+	env.At("read %s", path)
+	data, err := env.Host.ReadTrusted(path)
 	if errors.Is(err, fs.ErrNotExist) && path == dcgmErrorFile {
 		return dcgmRows(), nil
 	}

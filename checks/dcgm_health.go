@@ -76,10 +76,10 @@ func (c *dcgmHealth) Run(ctx context.Context, env *Env) []Finding {
 	if wrong != nil {
 		return []Finding{*wrong}
 	}
-	if none := env.noGPUs(dcgmHealthName); none != nil {
+	if none := noGPUs(env, dcgmHealthName); none != nil {
 		return none
 	}
-	s, findings := env.askDCGM(ctx, dcgmHealthName, c.Hung)
+	s, findings := askDCGM(ctx, env, dcgmHealthName, c.Hung)
 	if s == nil {
 		return findings
 	}

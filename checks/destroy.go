@@ -20,7 +20,7 @@ import (
 //
 //   - An action of a line (kill, -k, -K) is the site's decision, as in LBNL NHC.
 //     [probe.Host.Spared] excludes processes that no site wants to kill, and
-//     [Env.killUser] the processes of running jobs.
+//     [killUser] the processes of running jobs.
 //   - Leftovers of a job are ended or removed only if they surely belong to a job
 //     that has ended, and their owner has no other claim to them on this node:
 //     [leftRun.keeps] for processes, [leftRun.askSlurm] for IPC and files. In
@@ -29,19 +29,19 @@ import (
 // Signals go to a process by a descriptor, after it was compared with the one that
 // was judged: the PID may have been reused meanwhile.
 
-// kill sends SIGKILL to a process and does not wait for its end. A process that has
+// killProcess sends SIGKILL to a process and does not wait for its end. A process that has
 // ended already counts as killed. It returns false if the run holds its actions, or
 // the process is spared.
-func (e *Env) kill(check string, p probe.Process, notes *[]Finding) bool {
-	if why := e.Host.Spared(p.PID); why != "" {
+func killProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool {
+	if why := env.Host.Spared(p.PID); why != "" {
 		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %s", check, p.PID, why)))
 		return false
 	}
-	if !e.acts("kill %s", e.processText(p)) {
+	if !env.acts("kill %s", env.processText(p)) {
 		return false
 	}
-	e.At("kill %d", p.PID)
-	if err := e.Host.Kill(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	env.At("kill %d", p.PID)
+	if err := env.Host.Kill(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  kill process ID %d: %v", check, p.PID, err)))
 	}
 	return true
@@ -50,15 +50,15 @@ func (e *Env) kill(check string, p probe.Process, notes *[]Finding) bool {
 // killUser ends a process that must not be here, unless it belongs to a job that
 // has a slurmstepd on this node: it was adopted by the job (pam_slurm_adopt), or
 // Slurm's answer is older than the job.
-func (e *Env) killUser(check string, p probe.Process, notes *[]Finding) {
-	job, err := e.Host.RunningJobOf(p.PID)
+func killUser(env *Env, check string, p probe.Process, notes *[]Finding) {
+	job, err := env.Host.RunningJobOf(p.PID)
 	switch {
 	case err != nil:
 		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %v", check, p.PID, err)))
 	case job != "":
 		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: it belongs to job %s, which runs here", check, p.PID, job)))
 	default:
-		e.kill(check, p, notes)
+		killProcess(env, check, p, notes)
 	}
 }
 
@@ -110,7 +110,7 @@ func (r *leftRun) hasEnded() bool {
 // program no record. It asks slurmctld once, for the jobs of this user. The error
 // says why nothing may be removed; others is set if the user has another job.
 func (r *leftRun) askSlurm(ctx context.Context) (others bool, err error) {
-	jobs, err := r.env.jobsOf(ctx, r.job.UID, r.job.Node)
+	jobs, err := jobsOf(ctx, r.env, r.job.UID, r.job.Node)
 	if err != nil {
 		return false, err
 	}
@@ -142,22 +142,22 @@ const userJobsTime = 5 * time.Second
 
 // jobsOf asks slurmctld for the jobs of a user on this node, of all states. It
 // costs slurmctld the jobs of one user.
-func (e *Env) jobsOf(ctx context.Context, uid int, node string) (jobs []slurmJob, err error) {
-	host, _, _ := strings.Cut(cmp.Or(e.lookup("HOSTNAME_S"), e.lookup("HOSTNAME")), ".")
-	squeue := strings.Fields(e.lookup("SQUEUE_CMD"))
+func jobsOf(ctx context.Context, env *Env, uid int, node string) (jobs []slurmJob, err error) {
+	host, _, _ := strings.Cut(cmp.Or(env.lookup("HOSTNAME_S"), env.lookup("HOSTNAME")), ".")
+	squeue := strings.Fields(env.lookup("SQUEUE_CMD"))
 	if len(squeue) == 0 || squeue[0] == defaultSqueue {
 		squeue = []string{"squeue"} // found in PATH
 	}
-	c := e.command(slices.Concat(squeue, []string{"--noheader", "--all", "--local", "--array", "--states=all", "--user=" + strconv.Itoa(uid),
+	c := env.command(slices.Concat(squeue, []string{"--noheader", "--all", "--local", "--array", "--states=all", "--user=" + strconv.Itoa(uid),
 		"--nodelist=" + cmp.Or(node, host), "--format=%A|%T|%U"})...)
 	c.Output, c.Errors, c.Unset = squeueOutput, squeueErrors, "S" // SQUEUE_... and SLURM_CLUSTERS would change the answer
 	c.Timeout = min(userJobsTime, room(ctx))
 	c.Env = []string{"LC_ALL=C"}
-	if conf := e.lookup("SLURM_CONF"); conf != "" {
+	if conf := env.lookup("SLURM_CONF"); conf != "" {
 		c.Env = append(c.Env, "SLURM_CONF="+conf)
 	}
-	e.At("run %s", strings.Join(c.Argv, " "))
-	x := e.Host.Run(ctx, c)
+	env.At("run %s", strings.Join(c.Argv, " "))
+	x := env.Host.Run(ctx, c)
 	switch {
 	case x.Err != nil:
 		return nil, fmt.Errorf("run %s: %w", c.Argv[0], x.Err)

@@ -48,22 +48,22 @@ type fabric struct {
 
 // askFabric reads the RDMA devices. Without one there is nothing to judge: the
 // findings say why, Skip if the node has none.
-func (e *Env) askFabric(check string) (*fabric, []Finding) {
-	e.At("read /sys/class/infiniband")
-	if f := probe.Kept[*fabric](e.Host, "fabric"); *f != nil {
-		(*f).check, (*f).env = check, e
+func askFabric(env *Env, check string) (*fabric, []Finding) {
+	env.At("read /sys/class/infiniband")
+	if f := probe.Kept[*fabric](env.Host, "fabric"); *f != nil {
+		(*f).check, (*f).env = check, env
 		return *f, nil
 	}
-	list, err := e.Host.HCAs(e.Doing)
+	list, err := env.Host.HCAs(env.Doing)
 	if err != nil {
 		return nil, unreadable(err)
 	}
 	if len(list) == 0 {
 		return nil, []Finding{{Code: "ib.none", Severity: Skip, Message: check + ":  no RDMA device on this node"}}
 	}
-	f := &fabric{check: check, env: e, HCAs: slices.Clone(list)}
-	e.At("read the routes and the NUMA nodes of GPUs")
-	routes, err := e.Host.DefaultRoutes()
+	f := &fabric{check: check, env: env, HCAs: slices.Clone(list)}
+	env.At("read the routes and the NUMA nodes of GPUs")
+	routes, err := env.Host.DefaultRoutes()
 	if err != nil {
 		return nil, unreadable(err)
 	}
@@ -71,7 +71,7 @@ func (e *Env) askFabric(check string) (*fabric, []Finding) {
 	if len(front) == 0 {
 		front = routes.V6
 	}
-	near, roots := e.gpuPlaces()
+	near, roots := gpuPlaces(env)
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
 		for j := range a.Ports {
@@ -89,20 +89,20 @@ func (e *Env) askFabric(check string) (*fabric, []Finding) {
 	f.leaveSpares()
 	f.leaveFarOnes(near, roots)
 	f.leaveFrontEnd()
-	*probe.Kept[*fabric](e.Host, "fabric") = f
+	*probe.Kept[*fabric](env.Host, "fabric") = f
 	return f, nil
 }
 
 // gpuPlaces are the NUMA nodes that GPUs are near to, and the root ports above them. A
 // machine that does not tell has none.
-func (e *Env) gpuPlaces() (nodes map[int]bool, roots map[string]bool) {
+func gpuPlaces(env *Env) (nodes map[int]bool, roots map[string]bool) {
 	nodes, roots = map[int]bool{}, map[string]bool{}
-	ids, err := e.Host.GPUIDs()
+	ids, err := env.Host.GPUIDs()
 	if err != nil {
 		return nil, nil // the checks of GPUs report it
 	}
 	for _, id := range ids {
-		d := e.Host.PCIDevice(id.Address)
+		d := env.Host.PCIDevice(id.Address)
 		if d.NUMA >= 0 {
 			nodes[d.NUMA] = true
 		}
@@ -135,10 +135,10 @@ func (f *fabric) planes() {
 	}
 }
 
-// platform is that of the node's GPUs, and how many they are: one without any
+// nodePlatform is that of the node's GPUs, and how many they are: one without any
 // figure if none is known, or if there are several kinds of GPU.
-func (e *Env) platform() (p *Platform, gpus int) {
-	groups := e.platformGroups()
+func nodePlatform(env *Env) (p *Platform, gpus int) {
+	groups := platformGroups(env)
 	if len(groups) != 1 || groups[0].Platform == nil {
 		return &Platform{}, 0
 	}
@@ -219,7 +219,7 @@ const fifthNVLink = 50000
 // leaveManagers leaves out the adapters that manage NVSwitches.
 func (f *fabric) leaveManagers() {
 	for i := range f.Ports {
-		if p := &f.Ports[i]; p.Left == "" && p.Layer == layerIB && f.env.managesSwitches(p.PCI, p.HCA.Model) {
+		if p := &f.Ports[i]; p.Left == "" && p.Layer == layerIB && managesSwitches(f.env, p.PCI, p.HCA.Model) {
 			p.Left = "manages NVSwitches"
 		}
 	}
@@ -228,15 +228,15 @@ func (f *fabric) leaveManagers() {
 // managesSwitches says whether an adapter belongs to a board with NVSwitches of the
 // fourth generation, which are reached over InfiniBand: ConnectX-7 among ConnectX-7, or
 // beside others. No other node's are asked, for each answer takes milliseconds.
-func (e *Env) managesSwitches(pci, model string) bool {
+func managesSwitches(env *Env, pci, model string) bool {
 	if bareID(model) != "1021" || pci == "" {
 		return false
 	}
-	if p, _ := e.platform(); p.NVSwitchGPUs == 0 || p.NVLinkBandwidth < fifthNVLink {
+	if p, _ := nodePlatform(env); p.NVSwitchGPUs == 0 || p.NVLinkBandwidth < fifthNVLink {
 		return false
 	}
-	e.At("read /sys/bus/pci/devices/%s/vpd", pci)
-	return e.Host.SwitchManager(pci)
+	env.At("read /sys/bus/pci/devices/%s/vpd", pci)
+	return env.Host.SwitchManager(pci)
 }
 
 // leaveFarOnes leaves out the Ethernet ports that are near to no GPU, where others

@@ -128,7 +128,7 @@ func fabricOf(t *testing.T, sys *fakesys.Node) *fabric {
 	if err := sys.Write(root); err != nil {
 		t.Fatal(err)
 	}
-	f, findings := (&Env{Host: probe.NewHost(root)}).askFabric("check_x")
+	f, findings := askFabric(&Env{Host: probe.NewHost(root)}, "check_x")
 	if f == nil {
 		t.Fatal(findings)
 	}

@@ -35,13 +35,13 @@ type gpus struct {
 
 // askNVML gets the snapshot with some groups. Without one there is nothing to
 // judge: the findings say why, Skip if the node has no GPU.
-func (e *Env) askNVML(check string, groups probe.Group) (*gpus, []Finding) {
-	e.At("read the PCI bus")
-	views, err := e.Host.GPUViews()
+func askNVML(env *Env, check string, groups probe.Group) (*gpus, []Finding) {
+	env.At("read the PCI bus")
+	views, err := env.Host.GPUViews()
 	if err != nil {
 		return nil, unreadable(err)
 	}
-	n, err := e.Host.NVML(groups, e.Doing)
+	n, err := env.Host.NVML(groups, env.Doing)
 	expected := len(views.Own())
 	switch {
 	case err != nil && expected == 0 && noGPU(err),
@@ -52,7 +52,7 @@ func (e *Env) askNVML(check string, groups probe.Group) (*gpus, []Finding) {
 	case len(n.GPUs) == 0:
 		return nil, []Finding{{Code: "gpu.nvml", Severity: Unknown, Message: check + ":  the PCI bus has GPUs, but NVML has none"}}
 	}
-	return &gpus{check: check, env: e, nvml: n}, nil
+	return &gpus{check: check, env: env, nvml: n}, nil
 }
 
 // noGPU says whether NVML gives no answer because there is nothing to be asked.
@@ -60,9 +60,9 @@ func noGPU(err error) bool {
 	return errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere) || errors.Is(err, probe.ErrNoGPU)
 }
 
-// eachGPU has judge look at every GPU that can be asked.
-func (e *Env) eachGPU(check string, groups probe.Group, judge func(*gpus, *probe.GPU)) []Finding {
-	s, findings := e.askNVML(check, groups)
+// judgeEachGPU has judge look at every GPU that can be asked.
+func judgeEachGPU(env *Env, check string, groups probe.Group, judge func(*gpus, *probe.GPU)) []Finding {
+	s, findings := askNVML(env, check, groups)
 	if s == nil {
 		return findings
 	}
@@ -213,10 +213,10 @@ func (s *gpus) allHave(g *probe.GPU, of func(*probe.GPU) probe.Reading[int]) boo
 	return others > 0
 }
 
-// keep writes what later runs need. A run of somebody else than root keeps
+// keepForLater writes what later runs need. A run of somebody else than root keeps
 // nothing, which is no finding.
-func (e *Env) keep(check, name string, v any) []Finding {
-	err := e.remember(name, v)
+func keepForLater(env *Env, check, name string, v any) []Finding {
+	err := env.remember(name, v)
 	if err == nil || errors.Is(err, probe.ErrNoMemory) {
 		return nil
 	}

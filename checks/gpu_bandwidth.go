@@ -112,7 +112,7 @@ func (c *cudaBandwidth) Validate() error {
 func (c *cudaBandwidth) Bind(args []string) error { return bindUsable(c, args) }
 
 func (c *gpuBandwidth) Run(ctx context.Context, env *Env) []Finding {
-	_, _ = env.askNVML(c.name, probe.GroupPCIe|probe.GroupP2P|probe.GroupNVLinkFar) // what cannot be asked is said below
+	_, _ = askNVML(env, c.name, probe.GroupPCIe|probe.GroupP2P|probe.GroupNVLinkFar) // what cannot be asked is said below
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: c.name, Code: "gpu.bandwidth", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings
@@ -123,7 +123,7 @@ func (c *gpuBandwidth) Run(ctx context.Context, env *Env) []Finding {
 }
 
 func (c *cudaBandwidth) Run(ctx context.Context, env *Env) []Finding {
-	_, _ = env.askNVML("check_cuda_bw", probe.GroupPCIe) // as above
+	_, _ = askNVML(env, "check_cuda_bw", probe.GroupPCIe) // as above
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: "check_cuda_bw", Code: "gpu.bandwidth", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings

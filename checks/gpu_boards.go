@@ -26,14 +26,14 @@ type keptBoards struct {
 
 const boardsName = "gpu-boards"
 
-// boards reads what is known of the boards of this machine, once.
-func (e *Env) boards() *keptBoards {
-	past := probe.Kept[keptBoards](e.Host, boardsName)
+// recallBoards reads what is known of the boards of this machine, once.
+func recallBoards(env *Env) *keptBoards {
+	past := probe.Kept[keptBoards](env.Host, boardsName)
 	if past.Boards != nil {
 		return past
 	}
-	machine := e.Host.ProductUUID()
-	if e.recall(boardsName, past) != nil || past.Machine != machine || past.Boards == nil {
+	machine := env.Host.ProductUUID()
+	if env.recall(boardsName, past) != nil || past.Machine != machine || past.Boards == nil {
 		*past = keptBoards{Machine: machine, Boards: map[string]board{}}
 	}
 	return past
@@ -42,15 +42,15 @@ func (e *Env) boards() *keptBoards {
 // keepBoards keeps which boards the GPUs are, once a run. A GPU that is lost tells less
 // than before: only another UUID is another board. That nothing can be kept is for the
 // checks to say.
-func (e *Env) keepBoards(n *probe.NVML) {
-	kept := probe.Kept[bool](e.Host, "boards are kept")
+func keepBoards(env *Env, n *probe.NVML) {
+	kept := probe.Kept[bool](env.Host, "boards are kept")
 	if *kept {
 		return
 	}
 	*kept = true
-	past := e.boards()
+	past := recallBoards(env)
 	now := keptBoards{Machine: past.Machine, Boards: maps.Clone(past.Boards)}
-	now.Boot, _ = e.Host.BootID() // without it no boot is known
+	now.Boot, _ = env.Host.BootID() // without it no boot is known
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		if g.PCI == "" || !g.UUID.Known {
@@ -63,31 +63,31 @@ func (e *Env) keepBoards(n *probe.NVML) {
 		now.Boards[g.PCI] = b
 	}
 	if now.Boot != past.Boot || !maps.Equal(now.Boards, past.Boards) {
-		_ = e.remember(boardsName, now)
+		_ = env.remember(boardsName, now)
 		*past = now
 	}
 }
 
 // fromBoards completes a GPU that does not tell who it is.
-func (e *Env) fromBoards(d Device) Device {
+func fromBoards(env *Env, d Device) Device {
 	if d.Kind != "gpu" || d.Serial != "" {
 		return d
 	}
-	if b := e.boards().Boards[d.PCI]; d.UUID == "" || d.UUID == b.UUID {
+	if b := recallBoards(env).Boards[d.PCI]; d.UUID == "" || d.UUID == b.UUID {
 		d.Serial, d.UUID = b.Serial, cmp.Or(d.UUID, b.UUID)
 	}
 	return d
 }
 
 // nameBoards puts serial number and UUID to findings about GPUs that have none.
-func (e *Env) nameBoards(findings []Finding) []Finding {
+func nameBoards(env *Env, findings []Finding) []Finding {
 	for i := range findings {
 		f := &findings[i]
 		if f.Device.Kind != "gpu" || f.Device.Serial != "" || f.Whole {
 			continue
 		}
 		was := f.Device
-		if f.Device = e.fromBoards(was); was.UUID == "" && f.Device != was && strings.HasPrefix(f.Code, "gpu.count.") {
+		if f.Device = fromBoards(env, was); was.UUID == "" && f.Device != was && strings.HasPrefix(f.Code, "gpu.count.") {
 			f.Message += boardText(f.Device)
 		}
 	}

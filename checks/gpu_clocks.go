@@ -42,7 +42,7 @@ func init() {
 }
 
 func (c *gpuClocks) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(c.name, probe.GroupClocks)
+	s, findings := askNVML(env, c.name, probe.GroupClocks)
 	if s == nil {
 		return findings
 	}

@@ -102,11 +102,11 @@ func (c *gpuCount) Run(_ context.Context, env *Env) []Finding {
 	if err != nil {
 		t := &countTally{views: views, good: slices.Collect(maps.Keys(expected))} // any of them may be one that was numbered anew
 		_, fewer := t.gone(past)
-		want := max(len(expected)+fewer, env.credible(c.gres(env, views, nil)))
+		want := max(len(expected)+fewer, credibleGres(env, c.gres(env, views, nil)))
 		return c.withoutNVML(cmp.Or(c.Want, want), len(expected), err)
 	}
 	t := &countTally{want: c.Want, slurms: c.gres(env, views, n), views: views, nvml: map[string]*probe.GPU{}}
-	t.gres, t.kinds = env.credible(t.slurms), env.kinds(n)
+	t.gres, t.kinds = credibleGres(env, t.slurms), gpuKinds(env, n)
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		t.nvml[g.PCI] = g
@@ -335,5 +335,5 @@ func (c *gpuCount) remember(env *Env, past []string, t *countTally) []Finding {
 	if slices.Equal(now, past) {
 		return nil
 	}
-	return env.keep(gpuCountName, "gpu-count", everSeen{env.Host.ProductUUID(), now})
+	return keepForLater(env, gpuCountName, "gpu-count", everSeen{env.Host.ProductUUID(), now})
 }

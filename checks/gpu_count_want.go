@@ -28,18 +28,18 @@ func (c *gpuCount) gres(env *Env, views probe.GPUViews, n *probe.NVML) int {
 	return env.Slurm.Count
 }
 
-// credible is a number of Slurm's that such a node may have, else 0.
-func (e *Env) credible(gres int) int {
-	if _, most := e.mostGPUs(); most > 0 && gres > most {
+// credibleGres is a number of Slurm's that such a node may have, else 0.
+func credibleGres(env *Env, gres int) int {
+	if _, most := mostGPUs(env); most > 0 && gres > most {
 		return 0
 	}
 	return gres
 }
 
-// kinds says of what kind each GPU is, by address.
-func (e *Env) kinds(n *probe.NVML) map[string]string {
+// gpuKinds says of what kind each GPU is, by address.
+func gpuKinds(env *Env, n *probe.NVML) map[string]string {
 	kinds := map[string]string{}
-	ids, _ := e.Host.GPUIDs() // an error has been reported with the other views
+	ids, _ := env.Host.GPUIDs() // an error has been reported with the other views
 	for _, id := range ids {
 		kinds[id.Address] = id.Device
 	}
@@ -72,7 +72,7 @@ func (t *countTally) judgeNumber(env *Env) {
 		slurms = "Slurm's Gres, " + env.Slurm.Pos + ","
 	}
 	if t.slurms != t.gres {
-		name, most := env.mostGPUs()
+		name, most := mostGPUs(env)
 		add("gpu.count.slurm", Warn, "at most "+plural(most, "GPU"), fmt.Sprint(t.slurms),
 			fmt.Sprintf("%s has %d GPUs, no %s has more than %d", slurms, t.slurms, name, most))
 	}
@@ -81,7 +81,7 @@ func (t *countTally) judgeNumber(env *Env) {
 		add("gpu.count", Fail, want, fmt.Sprint(n), fmt.Sprintf("want %s, got %d: %s has as many", want, n, slurms)+before("; ", t.leftAlone(), ""))
 		return
 	}
-	odd := env.oddNumber()
+	odd := oddGPUNumber(env)
 	for _, o := range odd {
 		want := plural(o.want, "GPU")
 		text := fmt.Sprintf("want %s, got %d: no %s has %d", want, o.got, o.platform, o.got)
@@ -98,8 +98,8 @@ func (t *countTally) judgeNumber(env *Env) {
 
 // mostGPUs is the largest number that nodes of this platform have, 0 if nobody
 // knows or the node has GPUs of several kinds.
-func (e *Env) mostGPUs() (name string, most int) {
-	groups := e.platformGroups()
+func mostGPUs(env *Env) (name string, most int) {
+	groups := platformGroups(env)
 	if len(groups) != 1 || groups[0].Platform == nil || len(groups[0].Platform.GPUs) == 0 {
 		return "", 0
 	}
@@ -112,10 +112,10 @@ type oddCount struct {
 	want, got int
 }
 
-// oddNumber finds GPUs of which a node of the platform never has so many: one is
+// oddGPUNumber finds GPUs of which a node of the platform never has so many: one is
 // missing that this node has not shown before.
-func (e *Env) oddNumber() (list []oddCount) {
-	for _, g := range e.platformGroups() {
+func oddGPUNumber(env *Env) (list []oddCount) {
+	for _, g := range platformGroups(env) {
 		n := len(g.Addresses)
 		if g.Platform == nil || len(g.Platform.GPUs) == 0 || slices.Contains(g.Platform.GPUs, n) {
 			continue

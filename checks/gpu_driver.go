@@ -57,7 +57,7 @@ func (c *gpuDriver) Run(_ context.Context, env *Env) []Finding {
 	if _, err := env.Host.NVML(probe.GroupInforom, env.Doing); err != nil && len(views.Own()) > 0 {
 		return []Finding{c.notThere(views, err)}
 	}
-	s, findings := env.askNVML(gpuDriverName, probe.GroupInforom)
+	s, findings := askNVML(env, gpuDriverName, probe.GroupInforom)
 	if s == nil {
 		return findings
 	}

@@ -66,7 +66,7 @@ const (
 const gpuECCName = "check_gpu_ecc"
 
 func (c *gpuECC) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(gpuECCName, probe.GroupECC|probe.GroupRows)
+	s, findings := askNVML(env, gpuECCName, probe.GroupECC|probe.GroupRows)
 	if s == nil {
 		return findings
 	}

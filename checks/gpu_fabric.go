@@ -118,10 +118,10 @@ func (c *gpuFabric) Run(_ context.Context, env *Env) []Finding {
 		return []Finding{{Code: "config.value", Severity: Unknown, Message: gpuFabricName + ":  " + err.Error(), Remedy: FixConfig}}
 	}
 	groups := probe.GroupFabric
-	if slices.ContainsFunc(env.platformGroups(), func(p PlatformGroup) bool { return p.Platform != nil && p.Platform.NVLinkDomain > 0 }) {
+	if slices.ContainsFunc(platformGroups(env), func(p PlatformGroup) bool { return p.Platform != nil && p.Platform.NVLinkDomain > 0 }) {
 		groups |= probe.GroupNVLinks | probe.GroupNVLinkFar
 	}
-	s, findings := env.askNVML(gpuFabricName, groups)
+	s, findings := askNVML(env, gpuFabricName, groups)
 	if s == nil {
 		return findings
 	}
@@ -286,7 +286,7 @@ func (r *fabricRun) tellSwitches() {
 	if !r.failed {
 		return
 	}
-	seen := r.env.switchErrors()
+	seen := switchErrors(r.env)
 	if len(seen) == 0 {
 		return
 	}

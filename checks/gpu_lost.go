@@ -17,44 +17,44 @@ import (
 // of a check have met becomes a finding here, for all of them.
 
 // Look carries out a check. name is the one that its messages begin with.
-func (e *Env) Look(ctx context.Context, name string, c Check) []Finding {
-	findings := c.Run(ctx, e)
-	n, err := e.Host.NVMLAsked()
+func Look(ctx context.Context, env *Env, name string, c Check) []Finding {
+	findings := c.Run(ctx, env)
+	n, err := env.Host.NVMLAsked()
 	if n != nil {
-		e.keepBoards(n)
+		keepBoards(env, n)
 	}
-	findings = e.tellNode(name, findings, err)
-	states, node := e.Host.GPUsInState()
+	findings = tellNode(env, name, findings, err)
+	states, node := env.Host.GPUsInState()
 	if n != nil && node != nil {
 		findings = append(findings, stateFinding(name, Device{}, node))
 	}
 	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *probe.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
-		findings = e.foldGPU(name, gpuDevice(g), states[g], findings)
+		findings = foldGPU(env, name, gpuDevice(g), states[g], findings)
 	}
-	for _, s := range *probe.Kept[[]GPUState](e.Host, "states of GPUs") { // asked by a process of its own
+	for _, s := range *probe.Kept[[]GPUState](env.Host, "states of GPUs") { // asked by a process of its own
 		d := Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", s.Index), PCI: s.PCI, Serial: s.Serial, UUID: s.UUID}
 		failed := func(f Finding) bool { return f.Severity == Fail && f.Device.Of(d) }
-		if err := s.lost(); err != nil && (!slices.ContainsFunc(findings, failed) || e.workWithout(d) > 0) {
-			findings = e.foldGPU(name, d, err, findings)
+		if err := s.lost(); err != nil && (!slices.ContainsFunc(findings, failed) || workWithout(env, d) > 0) {
+			findings = foldGPU(env, name, d, err, findings)
 		}
 	}
-	return e.nameBoards(findings)
+	return nameBoards(env, findings)
 }
 
 // LostGPUs returns a finding for each GPU with a state that NVML has reported ([probe.IsGPUState])
 // in answer to any call: no check reads the counters of a job.
-func (e *Env) LostGPUs() (findings []Finding) {
-	states, _ := e.Host.GPUsInState()
+func LostGPUs(env *Env) (findings []Finding) {
+	states, _ := env.Host.GPUsInState()
 	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *probe.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
-		findings = append(findings, e.lostFinding(gpuRecoveryName, e.fromBoards(gpuDevice(g)), states[g]))
+		findings = append(findings, lostFinding(env, gpuRecoveryName, fromBoards(env, gpuDevice(g)), states[g]))
 	}
 	return findings
 }
 
 // foldGPU replaces what a check has found of a GPU by the state that NVML says the GPU
 // is in. A GPU that the configuration counts as missing stays a warning.
-func (e *Env) foldGPU(check string, d Device, err error, findings []Finding) []Finding {
-	d = e.fromBoards(d)
+func foldGPU(env *Env, check string, d Device, err error, findings []Finding) []Finding {
+	d = fromBoards(env, d)
 	at, more := -1, 0
 	for i, f := range findings {
 		switch {
@@ -69,7 +69,7 @@ func (e *Env) foldGPU(check string, d Device, err error, findings []Finding) []F
 			more++
 		}
 	}
-	whole := e.lostFinding(check, d, err)
+	whole := lostFinding(env, check, d, err)
 	if more > 0 {
 		whole.Message += fmt.Sprintf("; %s of it", plural(more, "more finding"))
 	}
@@ -84,24 +84,24 @@ func (e *Env) foldGPU(check string, d Device, err error, findings []Finding) []F
 // workWithout returns how many GPUs work, if that is as many as the line of check_gpu_count
 // wants and as Slurm has for jobs: the site knows then that this one is dead, and it does not
 // drain the node. 0 otherwise, and for a job that was given this GPU.
-func (e *Env) workWithout(d Device) (good int) {
-	want := e.WantedGPUs
+func workWithout(env *Env, d Device) (good int) {
+	want := env.WantedGPUs
 	own := func(g JobGPU) bool { return g.PCI != "" && g.PCI == d.PCI || g.UUID != "" && g.UUID == d.UUID }
 	switch {
-	case want == 0, e.Slurm != nil && e.Slurm.Count > want:
+	case want == 0, env.Slurm != nil && env.Slurm.Count > want:
 		return 0
-	case e.Job != nil && (len(e.Job.GPUs) == 0 || slices.ContainsFunc(e.Job.GPUs, own)):
+	case env.Job != nil && (len(env.Job.GPUs) == 0 || slices.ContainsFunc(env.Job.GPUs, own)):
 		return 0
 	}
-	states, _ := e.Host.GPUsInState()
-	if n, _ := e.Host.NVMLAsked(); n != nil {
+	states, _ := env.Host.GPUsInState()
+	if n, _ := env.Host.NVMLAsked(); n != nil {
 		for i := range n.GPUs {
 			if g := &n.GPUs[i]; g.Err == nil && states[g] == nil {
 				good++
 			}
 		}
 	} else {
-		for _, s := range *probe.Kept[[]GPUState](e.Host, "states of GPUs") { // asked by a process of its own
+		for _, s := range *probe.Kept[[]GPUState](env.Host, "states of GPUs") { // asked by a process of its own
 			if s.lost() == nil {
 				good++
 			}
@@ -114,11 +114,11 @@ func (e *Env) workWithout(d Device) (good int) {
 }
 
 // lostFinding is the finding of a state of a GPU, a warning if the site works without it.
-func (e *Env) lostFinding(check string, d Device, err error) Finding {
+func lostFinding(env *Env, check string, d Device, err error) Finding {
 	f := stateFinding(check, d, err)
-	if good := e.workWithout(d); good > 0 {
+	if good := workWithout(env, d); good > 0 {
 		f.Severity = Warn
-		f.Message += fmt.Sprintf("; without it %d work, want %d", good, e.WantedGPUs)
+		f.Message += fmt.Sprintf("; without it %d work, want %d", good, env.WantedGPUs)
 	}
 	return f
 }
@@ -153,7 +153,7 @@ func callText(err error) string {
 
 // tellNode replaces what a check says of a node whose NVML cannot be asked, where the
 // error says what is to be done.
-func (e *Env) tellNode(check string, findings []Finding, err error) []Finding {
+func tellNode(env *Env, check string, findings []Finding, err error) []Finding {
 	if err == nil {
 		return findings
 	}
@@ -168,9 +168,9 @@ func (e *Env) tellNode(check string, findings []Finding, err error) []Finding {
 	case probe.IsGPUState(err):
 		f = stateFinding(check, Device{}, err)
 	case errors.Is(err, probe.ErrDriverMismatch):
-		f = e.mismatch(check, err)
-	case errors.Is(err, probe.ErrUnloaded), errors.Is(err, probe.ErrDriverNotThere) && e.Host.DriverUnloaded():
-		f = e.unloaded(check)
+		f = driverMismatch(env, check, err)
+	case errors.Is(err, probe.ErrUnloaded), errors.Is(err, probe.ErrDriverNotThere) && env.Host.DriverUnloaded():
+		f = driverUnloaded(env, check)
 	default:
 		return findings
 	}
@@ -179,10 +179,10 @@ func (e *Env) tellNode(check string, findings []Finding, err error) []Finding {
 	return findings
 }
 
-// mismatch is the finding of a library that was updated while the old module is loaded.
-func (e *Env) mismatch(check string, err error) Finding {
-	views, _ := e.Host.GPUViews() // without them the version is not named
-	f := Finding{Code: "gpu.driver.mismatch", Severity: Fail, Remedy: RebootNode, Want: views.Version, Got: e.Host.NVMLFile(), Whole: true}
+// driverMismatch is the finding of a library that was updated while the old module is loaded.
+func driverMismatch(env *Env, check string, err error) Finding {
+	views, _ := env.Host.GPUViews() // without them the version is not named
+	f := Finding{Code: "gpu.driver.mismatch", Severity: Fail, Remedy: RebootNode, Want: views.Version, Got: env.Host.NVMLFile(), Whole: true}
 	f.Message = fmt.Sprintf("%s:  the driver's library%s and the loaded module%s are of different versions: an update needs a reboot (%s)",
 		check, before(" ", f.Got, ""), before(" ", f.Want, ""), callText(err))
 	return f
@@ -198,19 +198,19 @@ func GuardDriver(h *probe.Host) {
 		}
 		boot, err := h.BootID()
 		e := &Env{Host: h, Hold: true} // a run by hand has seen the driver, too
-		if err != nil || e.boards().Boot != boot {
+		if err != nil || recallBoards(e).Boot != boot {
 			return nil
 		}
 		return probe.ErrUnloaded
 	})
 }
 
-// unloaded is the finding of a node whose driver is not there at all. A person may have
+// driverUnloaded is the finding of a node whose driver is not there at all. A person may have
 // unloaded it; what speaks against that fails the node.
-func (e *Env) unloaded(check string) Finding {
-	views, _ := e.Host.GPUViews() // they have been read
+func driverUnloaded(env *Env, check string) Finding {
+	views, _ := env.Host.GPUViews() // they have been read
 	gpus := plural(len(views.Own()), "GPU")
-	against := e.unloadedButFor()
+	against := unloadedButFor(env)
 	if against == "" {
 		return Finding{Code: "gpu.driver.unloaded", Severity: Skip, Got: "not loaded",
 			Message: fmt.Sprintf("%s:  the driver is unloaded (no module, no device node, no job): %s not checked", check, gpus)}
@@ -220,19 +220,19 @@ func (e *Env) unloaded(check string) Finding {
 }
 
 // unloadedButFor says why it is no person who has unloaded the driver, "" if it may be.
-func (e *Env) unloadedButFor() string {
-	if e.Job != nil {
-		return "job " + e.Job.ID + " needs it"
+func unloadedButFor(env *Env) string {
+	if env.Job != nil {
+		return "job " + env.Job.ID + " needs it"
 	}
-	e.At("read /proc")
-	if jobs, err := e.Host.RunningJobs(); err == nil && len(jobs) > 0 {
+	env.At("read /proc")
+	if jobs, err := env.Host.RunningJobs(); err == nil && len(jobs) > 0 {
 		return "job " + slices.Min(slices.Collect(maps.Keys(jobs))) + " runs here"
 	}
-	if s := e.Slurm; s != nil && s.Count > 0 { // a node that a person has drained stays as it is
+	if s := env.Slurm; s != nil && s.Count > 0 { // a node that a person has drained stays as it is
 		return "Slurm gives jobs " + plural(s.Count, "GPU") + " of this node"
 	}
 	failed, seq := "", uint64(0)
-	_, _ = e.kernelLog(0, aboutGPU, func(r probe.KernelRecord, l kernelLine) { // a log that cannot be read says nothing
+	_, _ = readKernelLog(env, 0, aboutGPU, func(r probe.KernelRecord, l kernelLine) { // a log that cannot be read says nothing
 		switch {
 		case l.Kind == saysNoDriver && failed == "":
 			failed, seq = l.words(), r.Seq
@@ -243,8 +243,8 @@ func (e *Env) unloadedButFor() string {
 	if failed != "" {
 		return "the kernel's log has \"" + failed + "\""
 	}
-	boot, err := e.Host.BootID()
-	if kept := e.boards(); err == nil && kept.Boot != "" && kept.Boot != boot {
+	boot, err := env.Host.BootID()
+	if kept := recallBoards(env); err == nil && kept.Boot != "" && kept.Boot != boot {
 		return "it was before the last boot, and has not been since"
 	}
 	return ""

@@ -80,7 +80,7 @@ func (c *gpuMode) Run(_ context.Context, env *Env) []Finding {
 			return []Finding{badMode(k)}
 		}
 	}
-	s, findings := env.askNVML(gpuModeName, probe.GroupModes)
+	s, findings := askNVML(env, gpuModeName, probe.GroupModes)
 	if s == nil {
 		return findings
 	}

@@ -98,7 +98,7 @@ type linkPlaces struct {
 }
 
 func (c *gpuNVLink) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(c.name, probe.GroupModes|probe.GroupNVLinks|probe.GroupNVLinkSpeed|probe.GroupNVLinkFar|probe.GroupNVLinkCounts|probe.GroupP2P)
+	s, findings := askNVML(env, c.name, probe.GroupModes|probe.GroupNVLinks|probe.GroupNVLinkSpeed|probe.GroupNVLinkFar|probe.GroupNVLinkCounts|probe.GroupP2P)
 	if s == nil {
 		return findings
 	}
@@ -131,7 +131,7 @@ func (c *gpuNVLink) Run(_ context.Context, env *Env) []Finding {
 		return []Finding{{Code: "gpu.nvlink.mig", Severity: Skip, Message: c.name + ":  MIG is on, the NVLinks are not judged"}}
 	}
 	if grown {
-		s.findings = append(s.findings, env.keep(c.name, "gpu-nvlinks", r.past)...)
+		s.findings = append(s.findings, keepForLater(env, c.name, "gpu-nvlinks", r.past)...)
 	}
 	return append(s.done(), m.store(env)...)
 }

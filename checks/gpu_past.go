@@ -64,7 +64,7 @@ func (m *memory[T]) store(env *Env) []Finding {
 		return m.findings
 	}
 	delete(m.next.GPUs, "") // of GPUs without UUID, which could be any
-	return append(m.findings, env.keep(m.check, m.name, m.next)...)
+	return append(m.findings, keepForLater(env, m.check, m.name, m.next)...)
 }
 
 // perMinute is how fast a counter has grown. One that was reset begins at 0.

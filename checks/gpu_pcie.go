@@ -66,7 +66,7 @@ type linkPast struct {
 }
 
 func (c *gpuPCIe) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(gpuPCIeName, probe.GroupPCIe)
+	s, findings := askNVML(env, gpuPCIeName, probe.GroupPCIe)
 	if s == nil {
 		return findings
 	}

@@ -40,7 +40,7 @@ func (c *gpuPersistence) Run(_ context.Context, env *Env) []Finding {
 	if c.Set {
 		groups |= probe.GroupProcesses
 	}
-	return env.eachGPU(gpuPersistenceName, groups, func(s *gpus, g *probe.GPU) {
+	return judgeEachGPU(env, gpuPersistenceName, groups, func(s *gpus, g *probe.GPU) {
 		on, known := value(s, g.Modes.Persistence)
 		if on || !known {
 			return

@@ -55,24 +55,24 @@ func (g *PlatformGroup) Tell() string {
 }
 
 // platformGroups are those of this node, found once.
-func (e *Env) platformGroups() []PlatformGroup {
-	groups := probe.Kept[[]PlatformGroup](e.Host, "platforms")
-	if *groups == nil && e.Platform != nil {
-		ids, err := e.Host.GPUIDs()
+func platformGroups(env *Env) []PlatformGroup {
+	groups := probe.Kept[[]PlatformGroup](env.Host, "platforms")
+	if *groups == nil && env.Platform != nil {
+		ids, err := env.Host.GPUIDs()
 		if err != nil { // askNVML has reported it
 			return nil
 		}
-		n, _ := e.Host.NVMLAsked() // without NVML no GPU is known to be a vGPU
+		n, _ := env.Host.NVMLAsked() // without NVML no GPU is known to be a vGPU
 		*groups = GroupPlatforms(slices.DeleteFunc(slices.Clone(ids), func(id probe.PCIID) bool {
 			return n != nil && slices.ContainsFunc(n.GPUs, func(g probe.GPU) bool { return g.PCI == id.Address && g.VGPU.Value })
-		}), e.Platform)
+		}), env.Platform)
 	}
 	return *groups
 }
 
 // platform is that of a GPU, one without any figure if none is known.
 func (s *gpus) platform(g *probe.GPU) *Platform {
-	for _, group := range s.env.platformGroups() {
+	for _, group := range platformGroups(s.env) {
 		if group.Platform != nil && g.PCI != "" && slices.Contains(group.Addresses, g.PCI) {
 			return group.Platform
 		}
@@ -107,7 +107,7 @@ func (s *gpus) compare(name string, figures ...gpuFigure) {
 		grown = s.compareOne(&figures[i], past) || grown
 	}
 	if grown {
-		s.findings = append(s.findings, s.env.keep(s.check, name, past)...)
+		s.findings = append(s.findings, keepForLater(s.env, s.check, name, past)...)
 	}
 }
 

@@ -37,7 +37,7 @@ func init() {
 }
 
 func (c *gpuPower) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(gpuPowerName, probe.GroupPower)
+	s, findings := askNVML(env, gpuPowerName, probe.GroupPower)
 	if s == nil {
 		return findings
 	}

@@ -46,7 +46,7 @@ func init() {
 }
 
 func (c *gpuProcs) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(gpuProcsName, probe.GroupProcesses)
+	s, findings := askNVML(env, gpuProcsName, probe.GroupProcesses)
 	if s == nil {
 		return findings
 	}
@@ -59,7 +59,7 @@ func (c *gpuProcs) Run(_ context.Context, env *Env) []Finding {
 	if err != nil {
 		return unreadable(err)
 	}
-	system, failed := env.maxSystemUID(gpuProcsName)
+	system, failed := maxSystemUID(env, gpuProcsName)
 	if failed != nil {
 		return failed
 	}
@@ -69,7 +69,7 @@ func (c *gpuProcs) Run(_ context.Context, env *Env) []Finding {
 			users[p.PID] = p
 		}
 	}
-	ghosts := env.ghosts(s)
+	ghosts := ghostProcesses(env, s)
 	s.each(func(s *gpus, g *probe.GPU) {
 		list, known := value(s, g.Processes)
 		c.judgeGhosts(s, g, ghosts)
@@ -99,20 +99,20 @@ func (c *gpuProcs) judge(env *Env, s *gpus, g *probe.GPU, p probe.Process, jobs 
 	if job != "" {
 		whose = "of job " + job + ", which does not run here"
 	}
-	s.report(g, Finding{Code: "gpu.procs.left", Severity: c.severity()}, "%s's process %d (%.40s) %s", env.ownerOrUID(p), p.PID, p.Command(), whose)
+	s.report(g, Finding{Code: "gpu.procs.left", Severity: c.severity()}, "%s's process %d (%.40s) %s", ownerOrUID(env, p), p.PID, p.Command(), whose)
 }
 
 // ghostPause is the time between two looks at a process that NVML has and the kernel has
 // not: one that ends is gone from NVML by then.
 const ghostPause = time.Second
 
-// ghosts returns the processes that NVML lists, twice, and that do not exist.
-func (e *Env) ghosts(s *gpus) map[int]bool {
+// ghostProcesses returns the processes that NVML lists, twice, and that do not exist.
+func ghostProcesses(env *Env, s *gpus) map[int]bool {
 	look := func(among map[int]bool) map[int]bool {
 		found := map[int]bool{}
 		for i := range s.nvml.GPUs {
 			for _, p := range s.nvml.GPUs[i].Processes.Value {
-				if p.PID > 0 && (among == nil || among[p.PID]) && e.Host.NoProcess(p.PID) {
+				if p.PID > 0 && (among == nil || among[p.PID]) && env.Host.NoProcess(p.PID) {
 					found[p.PID] = true
 				}
 			}
@@ -120,11 +120,11 @@ func (e *Env) ghosts(s *gpus) map[int]bool {
 		return found
 	}
 	found := look(nil)
-	if len(found) == 0 || !e.Host.SeesAllProcesses() {
+	if len(found) == 0 || !env.Host.SeesAllProcesses() {
 		return nil
 	}
 	time.Sleep(ghostPause)
-	n, err := e.Host.GPUProcesses(e.Doing)
+	n, err := env.Host.GPUProcesses(env.Doing)
 	if err != nil {
 		return nil
 	}

@@ -52,7 +52,7 @@ var recoveries = map[int]struct {
 const gpuRecoveryName = "check_gpu_recovery"
 
 func (c *gpuRecovery) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(gpuRecoveryName, probe.GroupRecovery)
+	s, findings := askNVML(env, gpuRecoveryName, probe.GroupRecovery)
 	if s == nil {
 		return findings
 	}
@@ -62,7 +62,7 @@ func (c *gpuRecovery) Run(_ context.Context, env *Env) []Finding {
 	return s.done()
 }
 
-// judgeRecovery judges what the driver wants; a GPU that is lost is for [Env.Look].
+// judgeRecovery judges what the driver wants; a GPU that is lost is for [Look].
 func judgeRecovery(s *gpus, g *probe.GPU) {
 	r := g.Recovery
 	err := firstError(g.Err, r.Action.Err, r.Reset.Err, g.Name.Err, g.UUID.Err, g.Serial.Err, g.Minor.Err, g.VBIOS.Err, g.Inforom.Err)

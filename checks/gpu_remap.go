@@ -46,7 +46,7 @@ func init() {
 }
 
 func (c *gpuRemap) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(gpuRemapName, probe.GroupRows)
+	s, findings := askNVML(env, gpuRemapName, probe.GroupRows)
 	if s == nil {
 		return findings
 	}

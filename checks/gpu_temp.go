@@ -41,7 +41,7 @@ func init() {
 }
 
 func (c *gpuTemp) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(gpuTempName, probe.GroupTemperature)
+	s, findings := askNVML(env, gpuTempName, probe.GroupTemperature)
 	if s == nil {
 		return findings
 	}

@@ -56,7 +56,7 @@ type throttled struct {
 const hardwareReasons = probe.ThrottleHardware | probe.ThrottleHardwareThermal | probe.ThrottlePowerBrake
 
 func (c *gpuThrottle) Run(_ context.Context, env *Env) []Finding {
-	s, findings := env.askNVML(c.name, probe.GroupThrottle)
+	s, findings := askNVML(env, c.name, probe.GroupThrottle)
 	if s == nil {
 		return findings
 	}

@@ -37,7 +37,7 @@ func init() {
 func (c *gpuVBIOS) Run(_ context.Context, env *Env) []Finding {
 	var notes []Finding
 	match := env.matcher(&notes)
-	s, findings := env.askNVML(c.name, 0)
+	s, findings := askNVML(env, c.name, 0)
 	if s == nil {
 		return findings
 	}

@@ -110,23 +110,23 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 	if c.isFile() {
 		return c.runFile(env)
 	}
-	ledger, kept, notes := env.xidRecall()
+	ledger, kept, notes := recallXids(env)
 	before := *ledger
 	before.Events = slices.Clone(ledger.Events)
-	scan, more, err := env.xidRecord(ledger)
+	scan, more, err := recordXids(env, ledger)
 	notes = append(notes, more...)
 	if err != nil {
 		return append(notes, c.unreadable(env, err)...)
 	}
 	*probe.Kept[*xidLedger](env.Host, "ledger of Xids") = ledger
-	env.identify(ledger)
-	env.attribute(ledger)
+	identifyXids(env, ledger)
+	attributeXids(env, ledger)
 	if kept {
-		clears, more := env.xidClears()
+		clears, more := readXidClears(env)
 		ledger.applyClears(clears)
 		notes = append(notes, more...)
 	}
-	if len(ledger.Events) == 0 && !env.hasDriver() {
+	if len(ledger.Events) == 0 && !hasDriver(env) {
 		return append(notes, Finding{Code: "gpu.xid.absent", Severity: Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"})
 	}
 	found := c.judge(env, ledger, &notes)
@@ -135,7 +135,7 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 		ledger.passed(scan)
 	}
 	if kept {
-		notes = append(notes, env.keepXids(&before, ledger)...)
+		notes = append(notes, keepXids(env, &before, ledger)...)
 	}
 	return append(notes, found...)
 }
@@ -143,16 +143,16 @@ func (c *gpuXid) Run(_ context.Context, env *Env) []Finding {
 // unreadable is a node whose log cannot be read. Without the driver that is
 // nothing to be told.
 func (c *gpuXid) unreadable(env *Env, err error) []Finding {
-	if !env.hasDriver() {
+	if !hasDriver(env) {
 		return []Finding{{Code: "gpu.xid.absent", Severity: Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"}}
 	}
-	return env.unreadableLog("check_gpu_xid", err)
+	return unreadableLog(env, "check_gpu_xid", err)
 }
 
 // hasDriver says whether there is a driver that could have logged anything.
-func (e *Env) hasDriver() bool {
-	e.At("read /proc/driver/nvidia/version")
-	_, err := e.Host.DriverVersion()
+func hasDriver(env *Env) bool {
+	env.At("read /proc/driver/nvidia/version")
+	_, err := env.Host.DriverVersion()
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -161,7 +161,7 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding 
 	if len(ledger.Events) == 0 {
 		return nil
 	}
-	policy, err := env.xidPolicy()
+	policy, err := readXidPolicy(env)
 	if err != nil {
 		*notes = append(*notes, Finding{Code: "gpu.xid.policy", Severity: Warn, Message: "check_gpu_xid:  policy not used: " + err.Error(), Remedy: FixConfig})
 	}
@@ -174,7 +174,7 @@ func (c *gpuXid) judge(env *Env, ledger *xidLedger, notes *[]Finding) []Finding 
 		now = env.Host.Now().Unix()
 	}
 	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes}
-	j.ask = env.statesByPCI
+	j.ask = func() map[string]GPUState { return statesByPCI(env) }
 	codes, _ := parseXidCodes(c.Codes)
 	cases := j.cases()
 	for _, x := range cases {
@@ -203,12 +203,12 @@ func (l *xidLedger) passed(scan *xidScan) {
 }
 
 // keepXids writes the ledger if it has changed.
-func (e *Env) keepXids(before, ledger *xidLedger) []Finding {
+func keepXids(env *Env, before, ledger *xidLedger) []Finding {
 	if before.Cursor == ledger.Cursor && len(ledger.Events) == 0 && len(before.Events) == 0 {
 		return nil
 	}
-	e.At("write the ledger of Xids")
-	err := e.remember(xidLedgerName, ledger)
+	env.At("write the ledger of Xids")
+	err := env.remember(xidLedgerName, ledger)
 	what := "what was seen is not kept: "
 	switch _, elsewhere := errors.AsType[*probe.SpareError](err); {
 	case err == nil:

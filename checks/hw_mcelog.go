@@ -43,7 +43,7 @@ func init() {
 
 func (c *hwMCELog) Run(ctx context.Context, env *Env) []Finding {
 	const name = "check_hw_mcelog"
-	limits := env.errorLimits()
+	limits := readErrorLimits(env)
 	for _, l := range []*errorLimit{&limits.corrected, &limits.uncorrected} {
 		if !l.parse() {
 			return []Finding{badValue(name, l.variable, l.word, "a number")}
@@ -89,9 +89,9 @@ type errorLimit struct {
 // errorLimits are in force if both are given.
 type errorLimits struct{ corrected, uncorrected errorLimit }
 
-func (e *Env) errorLimits() errorLimits {
+func readErrorLimits(env *Env) errorLimits {
 	limit := func(variable, word string) errorLimit {
-		return errorLimit{variable: variable, word: e.setting(variable, word)}
+		return errorLimit{variable: variable, word: env.setting(variable, word)}
 	}
 	return errorLimits{
 		corrected:   limit("MCELOG_MAX_CORRECTED_RATE", "9"),

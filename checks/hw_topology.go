@@ -92,7 +92,7 @@ type topologyJudge struct {
 
 func (c *hwTopology) Run(_ context.Context, env *Env) []Finding {
 	t := &topologyJudge{hwTopology: c, env: env}
-	gpus, err := env.locateGPUs()
+	gpus, err := locateGPUs(env)
 	if err != nil {
 		return unreadable(err)
 	}
@@ -125,7 +125,7 @@ const vendorAmazon = "1d0f"
 
 // askNICs finds the adapters. What comes back is why there is nothing to judge.
 func (t *topologyJudge) askNICs() (skip []Finding) {
-	f, findings := t.env.askFabric(hwTopologyName)
+	f, findings := askFabric(t.env, hwTopologyName)
 	if f == nil {
 		return t.sort(findings)
 	}
@@ -144,7 +144,7 @@ func (t *topologyJudge) askNICs() (skip []Finding) {
 		if known {
 			continue
 		}
-		n := t.env.locate(p.Device, p.HCA.PCI)
+		n := locateDevice(t.env, p.Device, p.HCA.PCI)
 		if n.err != nil {
 			t.findings = append(t.findings, f.unknown(hcaDevice(p.HCA), n.err))
 		}

@@ -23,7 +23,7 @@ func (t *topologyJudge) judgeFile() {
 	here := map[string]Located{}
 	there := 0
 	for i := range list {
-		a := t.env.locate(t.nameOf(list[i].PCI), list[i].PCI)
+		a := locateDevice(t.env, t.nameOf(list[i].PCI), list[i].PCI)
 		if !errors.Is(a.err, fs.ErrNotExist) {
 			there++
 		}

@@ -19,7 +19,7 @@ func (t *topologyJudge) judgeNear() (skip []Finding) {
 	if len(t.gpus) == 0 || len(t.nics) == 0 {
 		return nil // which has been said
 	}
-	p, ofKind := t.env.platform()
+	p, ofKind := nodePlatform(t.env)
 	full := ofKind == len(t.gpus) && p.FullNetwork(ofKind, t.ports)
 	need, severity := needed(t.Level), Fail
 	if t.Level == "" && full {

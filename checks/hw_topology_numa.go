@@ -11,7 +11,7 @@ import (
 func (t *topologyJudge) judgeNUMA() {
 	t.untold()
 	t.contradicted()
-	p, ofKind := t.env.platform()
+	p, ofKind := nodePlatform(t.env)
 	if ofKind < len(t.gpus) || !p.HasNVSwitches(ofKind) {
 		return
 	}

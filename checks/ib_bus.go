@@ -27,11 +27,11 @@ func ibOnBus(d *probe.PCIDevice) bool {
 }
 
 // busHCAs are the HCAs on the PCI bus that are the node's own.
-func (e *Env) busHCAs() (list []probe.PCIDevice, err error) {
-	addresses, err := e.Host.NetworkPCI()
+func busHCAs(env *Env) (list []probe.PCIDevice, err error) {
+	addresses, err := env.Host.NetworkPCI()
 	for _, a := range addresses {
-		e.At("read /sys/bus/pci/devices/%s", a)
-		d := e.Host.PCIDevice(a)
+		env.At("read /sys/bus/pci/devices/%s", a)
+		d := env.Host.PCIDevice(a)
 		if slices.Contains(givenAway, d.Driver) {
 			continue
 		}
@@ -47,7 +47,7 @@ func (e *Env) busHCAs() (list []probe.PCIDevice, err error) {
 // one. A function beside one that is an RDMA device needs most of its kind at its
 // own place on the card: cards may serve RDMA by their first function alone.
 func (f *fabric) lacking() (list []probe.PCIDevice, err error) {
-	bus, err := f.env.busHCAs()
+	bus, err := busHCAs(f.env)
 	isOne := map[string]bool{}
 	for i := range f.HCAs {
 		isOne[f.HCAs[i].PCI], isOne[card(f.HCAs[i].PCI)] = true, true
@@ -114,12 +114,12 @@ func hcaName(d *probe.PCIDevice) string {
 	return fmt.Sprintf("the InfiniBand adapter %s:%s", d.Vendor, d.Device)
 }
 
-// askPorts is [Env.askFabric] for checks to which a node without any RDMA device is
+// askPorts is [askFabric] for checks to which a node without any RDMA device is
 // not out of the question: its PCI bus may have some, or the line may name one.
-func (e *Env) askPorts(check string) (*fabric, []Finding) {
-	f, findings := e.askFabric(check)
+func askPorts(env *Env, check string) (*fabric, []Finding) {
+	f, findings := askFabric(env, check)
 	if f == nil && len(findings) == 1 && findings[0].Severity == Skip {
-		return &fabric{check: check, env: e}, findings
+		return &fabric{check: check, env: env}, findings
 	}
 	return f, findings
 }

@@ -165,7 +165,7 @@ func startsWithLetter(word string) bool {
 }
 
 func (c *ibBW) Run(ctx context.Context, env *Env) []Finding {
-	f, findings := env.askFabric(c.name)
+	f, findings := askFabric(env, c.name)
 	if f == nil {
 		return findings
 	}

@@ -144,7 +144,7 @@ func (b *bwRun) measure(t *bwTest, rate float64, together int) {
 	}
 	m.Unlike = b.lessSlot(t.from, rate)
 	b.measured(m)
-	p, _ := b.env.platform()
+	p, _ := nodePlatform(b.env)
 	if _, known := p.FloorOf(m.Test, m.Algorithm, m.Size, m.Ranks); known || m.Least > 0 || b.c.Both || b.c.size() < bwRateSize {
 		return
 	}
@@ -170,7 +170,7 @@ const pcieShare = 0.9
 // link.
 func (b *bwRun) able(p *fabricPort) (limit float64, of string) {
 	limit, of = p.Gbps(), "the port's "+p.Rate+" Gb/s"
-	at := b.env.locate(p.Device, p.PCI)
+	at := locateDevice(b.env, p.Device, p.PCI)
 	if pcie := at.Speed * float64(at.Width) * pcieShare; p.PCI != "" && pcie > 0 && pcie < limit {
 		limit, of = pcie, fmt.Sprintf("its PCIe link of %g GT/s x%d", at.Speed, at.Width)
 	}
@@ -184,12 +184,12 @@ func (b *bwRun) lessSlot(p *fabricPort, rate float64) string {
 		return ""
 	}
 	able := func(l *pcieLink) float64 { return l.maxSpeed() * float64(l.maxWidth()) }
-	own := b.env.pcieLink(p.PCI)
+	own := readPCIeLink(b.env, p.PCI)
 	for _, other := range b.ports {
 		if other.PCI == "" || other.HCA.Type != p.HCA.Type || other.Rate != p.Rate {
 			continue
 		}
-		best := b.env.pcieLink(other.PCI)
+		best := readPCIeLink(b.env, other.PCI)
 		if limit := able(own) * pcieShare; limit > 0 && able(own) < able(best) && limit < p.Gbps() && rate >= bwShare*limit {
 			return fmt.Sprintf("its slot is %g GT/s x%d, that of %s %g GT/s x%d", own.maxSpeed(), own.maxWidth(), other.Name(), best.maxSpeed(), best.maxWidth())
 		}

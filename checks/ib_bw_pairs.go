@@ -55,7 +55,7 @@ func (b *bwRun) pairUp(ports []*fabricPort) (list [][2]*fabricPort) {
 	}
 	places := map[*fabricPort]Located{}
 	for _, p := range ports {
-		places[p] = b.env.locate(p.Device, p.PCI)
+		places[p] = locateDevice(b.env, p.Device, p.PCI)
 	}
 	left := slices.Clone(ports)
 	for len(left) > 0 {

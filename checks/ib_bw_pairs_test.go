@@ -97,7 +97,7 @@ func TestIBBWSubnets(t *testing.T) {
 		}
 		root, _ := bwRoot(t, c.node, fakesys.Perftest{})
 		env := &Env{Host: probe.NewHost(root)}
-		f, _ := env.askFabric("check_ib_bw")
+		f, _ := askFabric(env, "check_ib_bw")
 		ports, _ := f.judged(nil, "")
 		b := &bwRun{activeRun: &activeRun{env: env}, c: bwOf(t, "check_ib_bw", "--pairs"), fabric: f}
 		b.plan(ports)

@@ -107,7 +107,7 @@ func (b *bwRun) end(p *fabricPort) (*probe.PerftestEnd, bool) {
 // onGPUs gives each port the GPU that is nearest to it, and of several the one that
 // fewest ports have. What comes back are the ports whose GPU may be used.
 func (b *bwRun) onGPUs(ports []*fabricPort, ends map[*fabricPort]*probe.PerftestEnd, near map[*fabricPort]nearness) (fit []*fabricPort) {
-	gpus, err := b.env.locateGPUs()
+	gpus, err := locateGPUs(b.env)
 	if err == nil && len(gpus) == 0 {
 		err = errors.New("none is on the PCI bus")
 	}
@@ -118,7 +118,7 @@ func (b *bwRun) onGPUs(ports []*fabricPort, ends map[*fabricPort]*probe.Perftest
 	}
 	used := make([]int, len(gpus))
 	for _, p := range ports {
-		nic := b.env.locate(p.Device, p.PCI)
+		nic := locateDevice(b.env, p.Device, p.PCI)
 		best := 0
 		for i := range gpus {
 			a, now := gpus[i].near(&nic), gpus[best].near(&nic)
@@ -200,7 +200,7 @@ func (b *bwRun) shares(p *fabricPort) []string {
 	}
 	card, _, _ := strings.Cut(p.PCI, ".")
 	keys := []string{card}
-	if above := b.env.locate(p.Device, p.PCI).Bridges; len(above) > 0 && !b.c.GDR {
+	if above := locateDevice(b.env, p.Device, p.PCI).Bridges; len(above) > 0 && !b.c.GDR {
 		keys = append(keys, above[0])
 	}
 	return keys

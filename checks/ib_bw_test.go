@@ -216,7 +216,7 @@ func TestIBBWRounds(t *testing.T) {
 	for words, want := range map[string]string{"": "8 1", "--serial": "1 1 1 1 1 1 1 1 1", "--pairs": "5 4", "--gdr": "8 1", "--pairs -b": "5"} {
 		env := &Env{Host: probe.NewHost(root)}
 		env.Host.SetNVML(h100s(), nil)
-		f, _ := env.askFabric("check_ib_bw")
+		f, _ := askFabric(env, "check_ib_bw")
 		ports, _ := f.judged(nil, "")
 		b := &bwRun{activeRun: &activeRun{env: env, gpus: pointers(h100s().GPUs)}, c: bwOf(t, "check_ib_bw", strings.Fields(words)...), fabric: f}
 		b.plan(ports)
@@ -317,7 +317,7 @@ func TestIBBWOfPerftest(t *testing.T) {
 	if got := bwOf(t, "check_ib_bw_gdr").Run(t.Context(), env); len(got) != 1 || got[0].Code != "ib.bw.cuda" {
 		t.Errorf("Debian's has no CUDA, got %v", got)
 	}
-	if _, findings := (&Env{Host: probe.NewHost("/")}).askFabric("check_ib_bw"); Worst(findings) != Skip {
+	if _, findings := askFabric(&Env{Host: probe.NewHost("/")}, "check_ib_bw"); Worst(findings) != Skip {
 		t.Errorf("of this machine: %v", findings)
 	}
 }

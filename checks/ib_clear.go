@@ -20,20 +20,20 @@ func ClearIB(env *Env, words []string, who string) (cleared []string, err error)
 	}
 	for _, name := range []string{ibErrorsPast, ibFlapsPast} {
 		h := env.recallHistory("clear", name)
-		env.heedIBClears(h)
+		heedIBClears(env, h)
 		for _, port := range slices.Sorted(maps.Keys(h.file.Devices)) {
 			if d := h.file.Devices[port]; c.covers(port) && (len(d.Marks) > 0 || d.grew()) && !slices.Contains(cleared, port) {
 				cleared = append(cleared, port)
 			}
 		}
 	}
-	for _, name := range env.messageDevices() {
+	for _, name := range messageDevices(env) {
 		if c.covers(name) && !slices.Contains(cleared, name) {
 			cleared = append(cleared, name)
 		}
 	}
 	slices.Sort(cleared)
-	list, _ := env.ibClears() // what cannot be read is begun anew
+	list, _ := readIBClears(env) // what cannot be read is begun anew
 	list = append(list, c)
 	return cleared, env.Host.Keep(ibClearsName, list[max(0, len(list)-maxClears):])
 }

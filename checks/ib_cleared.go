@@ -27,10 +27,10 @@ func (c *ibClear) covers(port string) bool {
 	return c.Device == "" || match.Glob(port, c.Device) || match.Glob(device, c.Device)
 }
 
-// ibClears are the words of operators that there are.
-func (e *Env) ibClears() (list []ibClear, err error) {
-	e.At("read what operators have cleared")
-	if err = e.Host.Recall(ibClearsName, &list); err != nil {
+// readIBClears are the words of operators that there are.
+func readIBClears(env *Env) (list []ibClear, err error) {
+	env.At("read what operators have cleared")
+	if err = env.Host.Recall(ibClearsName, &list); err != nil {
 		list = nil
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, probe.ErrNoMemory) {
@@ -40,8 +40,8 @@ func (e *Env) ibClears() (list []ibClear, err error) {
 }
 
 // heedIBClears forgets what operators have cleared. It returns until when a port was.
-func (e *Env) heedIBClears(h *history) (until func(port string) time.Time) {
-	list, err := e.ibClears()
+func heedIBClears(env *Env, h *history) (until func(port string) time.Time) {
+	list, err := readIBClears(env)
 	if err != nil {
 		h.findings = append(h.findings, Finding{Code: "ib.clear", Severity: Warn,
 			Message: h.check + ":  what operators have cleared is lost, clear it again: " + strings.ReplaceAll(err.Error(), "\n", "; ")})

@@ -42,7 +42,7 @@ func init() {
 }
 
 func (c *ibCount) Run(_ context.Context, env *Env) []Finding {
-	f, none := env.askPorts(ibCountName)
+	f, none := askPorts(env, ibCountName)
 	if f == nil {
 		return none
 	}
@@ -121,7 +121,7 @@ func (c *ibCount) judge(f *fabric, names []string, lacking []probe.PCIDevice, fi
 // platform warns of a few ports fewer than the platform has. AWS's EFA is counted
 // otherwise.
 func (c *ibCount) platform(f *fabric) []Finding {
-	platform, _ := f.env.platform()
+	platform, _ := nodePlatform(f.env)
 	ports := map[string]bool{}
 	for i := range f.Ports {
 		p := &f.Ports[i]

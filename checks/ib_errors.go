@@ -73,7 +73,7 @@ func doIBErrors(code string) string {
 }
 
 func (c *ibErrors) Run(_ context.Context, env *Env) []Finding {
-	f, findings := env.askFabric(ibErrorsName)
+	f, findings := askFabric(env, ibErrorsName)
 	if f == nil {
 		return findings
 	}
@@ -81,12 +81,12 @@ func (c *ibErrors) Run(_ context.Context, env *Env) []Finding {
 	if len(ports) == 0 {
 		return findings
 	}
-	rows, err := env.ibCounters(c.File)
+	rows, err := readIBCounters(env, c.File)
 	if err != nil {
 		findings = append(findings, Finding{Code: "ib.errors.policy", Severity: Warn, Message: ibErrorsName + ":  limits not used: " + err.Error(), Remedy: FixConfig})
 	}
 	j := &ibErrorJudge{fabric: f, rows: rows, watch: c.Watch, findings: findings, history: env.recallHistory(ibErrorsName, ibErrorsPast)}
-	env.heedIBClears(j.history)
+	heedIBClears(env, j.history)
 	for _, p := range ports {
 		j.read(p)
 	}

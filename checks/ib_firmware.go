@@ -48,7 +48,7 @@ func (c *ibFirmware) Run(_ context.Context, env *Env) []Finding {
 		return []Finding{{Code: "config.value", Severity: Unknown, Want: "numbers and dots", Got: c.Minimum, Remedy: FixConfig,
 			Message: fmt.Sprintf("%s:  version %q, want numbers and dots", ibFirmwareName, c.Minimum)}}
 	}
-	f, findings := env.askFabric(ibFirmwareName)
+	f, findings := askFabric(env, ibFirmwareName)
 	if f == nil {
 		return findings
 	}

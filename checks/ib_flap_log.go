@@ -116,12 +116,12 @@ const (
 )
 
 // kernelFlaps are the links that the kernel's log says were lost.
-func (e *Env) kernelFlaps() (list []flapLine, err error) {
-	epoch, err := e.Host.LogEpoch()
+func kernelFlaps(env *Env) (list []flapLine, err error) {
+	epoch, err := env.Host.LogEpoch()
 	if err != nil {
 		return nil, err
 	}
-	_, err = e.kernelLog(0, aboutLink, func(r probe.KernelRecord, line kernelLine) {
+	_, err = readKernelLog(env, 0, aboutLink, func(r probe.KernelRecord, line kernelLine) {
 		l := line.flap()
 		l.At = time.Unix(epoch, 0).Add(r.At)
 		list = append(latest(list), l)
@@ -130,10 +130,10 @@ func (e *Env) kernelFlaps() (list []flapLine, err error) {
 }
 
 // syslogFlaps are those that a file says were lost.
-func (e *Env) syslogFlaps(path string) (list []flapLine, err error) {
-	now := e.Host.Now()
-	e.At("read %s", path)
-	err = e.Host.LastLines(path, flapLogMost, func(line []byte) bool {
+func syslogFlaps(env *Env, path string) (list []flapLine, err error) {
+	now := env.Host.Now()
+	env.At("read %s", path)
+	err = env.Host.LastLines(path, flapLogMost, func(line []byte) bool {
 		if l, ok := syslogFlap(line, now); ok {
 			l.Source = path + " " + l.Source
 			list = append(latest(list), l)

@@ -65,7 +65,7 @@ func (c *ibGID) Run(_ context.Context, env *Env) []Finding {
 	if !ok {
 		return []Finding{{Code: "config.value", Severity: Unknown, Want: "v2 or v1", Got: c.Type, Remedy: FixConfig, Message: fmt.Sprintf("%s:  type %q, want v2 or v1", ibGIDName, c.Type)}}
 	}
-	f, findings := env.askFabric(ibGIDName)
+	f, findings := askFabric(env, ibGIDName)
 	if f == nil {
 		return findings
 	}

@@ -99,7 +99,7 @@ func (c *ibLinkFlapping) Validate() error {
 }
 
 func (c *ibLinkFlapping) Run(_ context.Context, env *Env) []Finding {
-	f, findings := env.askFabric(ibFlapsName)
+	f, findings := askFabric(env, ibFlapsName)
 	if f == nil {
 		return findings
 	}
@@ -108,7 +108,7 @@ func (c *ibLinkFlapping) Run(_ context.Context, env *Env) []Finding {
 		return findings
 	}
 	j := &flapJudge{fabric: f, check: c, history: env.recallHistory(ibFlapsName, ibFlapsPast), findings: findings}
-	j.cleared = env.heedIBClears(j.history)
+	j.cleared = heedIBClears(env, j.history)
 	j.boot, _ = env.Host.BootTime() // without it no line of a log has a time
 	for _, p := range list {
 		j.read(p)
@@ -238,14 +238,14 @@ func (q *flapPort) byCarrier() bool {
 // logs reads the kernel's log, if it can tell anything new, and the files.
 func (j *flapJudge) logs() {
 	if slices.ContainsFunc(j.ports, func(q flapPort) bool { return q.moved }) {
-		list, err := j.env.kernelFlaps()
+		list, err := kernelFlaps(j.env)
 		if err != nil {
-			j.findings = append(j.findings, j.env.unreadableLog(ibFlapsName, err)...)
+			j.findings = append(j.findings, unreadableLog(j.env, ibFlapsName, err)...)
 		}
 		j.lines = append(j.lines, list...)
 	}
 	for _, path := range j.check.Logs {
-		list, err := j.env.syslogFlaps(path)
+		list, err := syslogFlaps(j.env, path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // AzureHPC's check passes then
 			j.findings = append(j.findings, Finding{Code: "ib.flap.log", Severity: Skip, Message: ibFlapsName + ":  " + err.Error()})

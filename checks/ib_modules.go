@@ -45,11 +45,11 @@ func init() {
 }
 
 func (c *ibModules) Run(_ context.Context, env *Env) []Finding {
-	f, none := env.askPorts(ibModulesName)
+	f, none := askPorts(env, ibModulesName)
 	if f == nil {
 		return none
 	}
-	bus, err := env.busHCAs()
+	bus, err := busHCAs(env)
 	if err != nil {
 		return unreadable(err)
 	}

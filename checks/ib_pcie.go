@@ -92,7 +92,7 @@ func (c *ibPCIe) Run(_ context.Context, env *Env) []Finding {
 	if findings != nil {
 		return findings
 	}
-	f, findings := env.askFabric(ibPCIeName)
+	f, findings := askFabric(env, ibPCIeName)
 	if f == nil {
 		return findings
 	}
@@ -135,7 +135,7 @@ func (f *fabric) pcieLinks(ports []*fabricPort) (links []*ibLink, findings []Fin
 			continue
 		}
 		seen[a.Name] = true
-		l := &ibLink{pcieLink: f.env.pcieLink(a.PCI), hca: a, model: hcaModel(a.Vendor, a.Model, a.Board)}
+		l := &ibLink{pcieLink: readPCIeLink(f.env, a.PCI), hca: a, model: hcaModel(a.Vendor, a.Model, a.Board)}
 		f.env.At("read /sys/bus/pci/devices/%s/config", a.PCI)
 		config, err := f.env.Host.PCIConfig(a.PCI)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -159,7 +159,7 @@ func (f *fabric) pcieLinks(ports []*fabricPort) (links []*ibLink, findings []Fin
 // belowPlatform warns of less than the node's platform has, if the board can do
 // the platform's rate: others are for storage, or a console.
 func (c *ibPCIe) belowPlatform(f *fabric, l *ibLink) (findings []Finding) {
-	p, _ := f.env.platform()
+	p, _ := nodePlatform(f.env)
 	if l.model == nil || l.virtual() || l.model.Rate < p.NetworkRate || !l.told() {
 		return nil
 	}

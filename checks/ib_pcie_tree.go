@@ -24,7 +24,7 @@ func (f *fabric) judgeTree(links []*ibLink) (findings []Finding) {
 			if i%2 == 0 || below[address] != nil { // a port that faces downwards has the link of what is below it
 				continue
 			}
-			b := f.env.pcieLink(address)
+			b := readPCIeLink(f.env, address)
 			if b.kind = fmt.Sprintf("%s above %s, %d", b.kind, l.kind, i); virtualBridge(b.PCIDevice) || virtualBridge(b.slot) {
 				continue
 			}
@@ -39,7 +39,7 @@ func (f *fabric) judgeTree(links []*ibLink) (findings []Finding) {
 		l, b := below[tree[i].Address], tree[i]
 		for _, fault := range faults {
 			fault.text += " of a link above " + l.hca.Name
-			findings = append(findings, fault.finding(ibPCIeName, "ib.pcie."+treeCode(fault), f.env.pcieDevice(b)))
+			findings = append(findings, fault.finding(ibPCIeName, "ib.pcie."+treeCode(fault), pcieDevice(f.env, b)))
 		}
 		if len(faults) == 0 {
 			findings = append(findings, f.narrow(l, b)...)
@@ -61,13 +61,13 @@ func (f *fabric) narrow(l *ibLink, b *pcieLink) []Finding {
 	if !l.told() || !b.told() {
 		return nil
 	}
-	p, _ := f.env.platform()
+	p, _ := nodePlatform(f.env)
 	want := l.Speed
 	if least := genSpeed(p.NetworkTreeGen); least > 0 {
 		want = min(want, least)
 	}
 	of := Finding{Code: "ib.pcie.tree", Severity: Warn}
-	device := f.env.pcieDevice(b)
+	device := pcieDevice(f.env, b)
 	switch {
 	case b.Speed < want:
 		of.Want, of.Got = speedText(want), speedText(b.Speed)

@@ -58,7 +58,7 @@ func (c *ibPKey) Run(_ context.Context, env *Env) []Finding {
 	if bad != nil {
 		return []Finding{*bad}
 	}
-	f, findings := env.askFabric(ibPKeyName)
+	f, findings := askFabric(env, ibPKeyName)
 	if f == nil {
 		return findings
 	}

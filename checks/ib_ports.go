@@ -102,7 +102,7 @@ func (c *ibPorts) Run(ctx context.Context, env *Env) []Finding {
 		return []Finding{{Code: "config.value", Severity: Unknown, Want: "ib or eth", Got: c.Layer, Remedy: FixConfig,
 			Message: fmt.Sprintf("%s:  layer %q, want ib or eth", ibPortsName, c.Layer)}}
 	}
-	f, none := env.askPorts(ibPortsName)
+	f, none := askPorts(env, ibPortsName)
 	if f == nil {
 		return none
 	}

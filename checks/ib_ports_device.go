@@ -160,7 +160,7 @@ func (r *portsRun) slower() {
 
 // heedClears forgets the rates that an operator has cleared: nhc-gpu clear --ib.
 func (r *portsRun) heedClears() {
-	list, err := r.env.ibClears()
+	list, err := readIBClears(r.env)
 	if err != nil {
 		return // check_ib_errors reports it
 	}

@@ -75,7 +75,7 @@ func (r *portsRun) others(p *fabricPort) (most float64, alone, slower bool) {
 	if p.Gbps() >= most {
 		return 0, false, false
 	}
-	platform, _ := r.env.platform()
+	platform, _ := nodePlatform(r.env)
 	lanes, _, _ := strings.Cut(p.Lanes, " ")
 	extra := len(fast[most]) >= platform.NetworkPorts
 	if platform.NetworkPorts == 0 {
@@ -88,7 +88,7 @@ func (r *portsRun) others(p *fabricPort) (most float64, alone, slower bool) {
 // adapters could be faster: once of all, if all are. A card may divide the rate of one
 // such port among several.
 func (r *portsRun) platformRate() {
-	platform, _ := r.env.platform()
+	platform, _ := nodePlatform(r.env)
 	if platform.NetworkRate == 0 || r.c.Rate > 0 || len(r.c.Devices) > 0 {
 		return
 	}

@@ -157,13 +157,13 @@ func (c *ibCounter) limitText(limit float64) string {
 // another file.
 const ibCounterFile = "/etc/nhc/ibcounters.toml"
 
-// ibCounters is the table with the site's word. Without a usable file of the site's
+// readIBCounters is the table with the site's word. Without a usable file of the site's
 // the table stands as it is, and the error says why. named is the file that a line
 // names, or "".
-func (e *Env) ibCounters(named string) ([]ibCounter, error) {
-	file := cmp.Or(named, e.lookup("IB_COUNTERS"), ibCounterFile)
-	e.At("read %s", file)
-	data, err := e.Host.ReadTrusted(file)
+func readIBCounters(env *Env, named string) ([]ibCounter, error) {
+	file := cmp.Or(named, env.lookup("IB_COUNTERS"), ibCounterFile)
+	env.At("read %s", file)
+	data, err := env.Host.ReadTrusted(file)
 	if errors.Is(err, fs.ErrNotExist) && file == ibCounterFile {
 		return ibCounterRows, nil
 	}

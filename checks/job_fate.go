@@ -80,7 +80,7 @@ func (r *leftRun) remember(stuck []*leftProcess) []Finding {
 	for _, p := range stuck {
 		record.Processes = append(record.Processes, stuckProcess{p.PID, p.Start, r.finding(p, Finding{}, r.hangs(p)).Message})
 	}
-	return r.env.keep(jobLeftoversName, stuckRecords+r.job.ID, record)
+	return keepForLater(r.env, jobLeftoversName, stuckRecords+r.job.ID, record)
 }
 
 // stillStuck looks at what epilogs have kept: processes that are still there fail.

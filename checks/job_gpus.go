@@ -56,11 +56,11 @@ func (c *jobGPUs) Run(ctx context.Context, env *Env) []Finding {
 	case len(job.GPUs) == 0:
 		return []Finding{{Code: "job.gpus.unknown", Severity: Skip, Message: jobGPUsName + ":  which GPUs job " + job.ID + " had is not known"}}
 	}
-	system, failed := env.maxSystemUID(jobGPUsName)
+	system, failed := maxSystemUID(env, jobGPUsName)
 	if failed != nil {
 		return failed
 	}
-	s, findings := env.askNVML(jobGPUsName, probe.GroupProcesses|probe.GroupModes)
+	s, findings := askNVML(env, jobGPUsName, probe.GroupProcesses|probe.GroupModes)
 	if s == nil {
 		return findings
 	}
@@ -166,7 +166,7 @@ func (r *gpuRun) holders(list []probe.GPUProcess) (text string, whose bool) {
 		if job != "" {
 			of = " of job " + job
 		}
-		names = append(names, fmt.Sprintf("by %s's process %d (%.40s)%s", r.env.ownerOrUID(u), p.PID, u.Command(), of))
+		names = append(names, fmt.Sprintf("by %s's process %d (%.40s)%s", ownerOrUID(r.env, u), p.PID, u.Command(), of))
 	}
 	if len(names) > mostNamed {
 		names = append(names[:mostNamed], fmt.Sprintf("and %d more", len(names)-mostNamed))

@@ -76,7 +76,7 @@ func (c *jobLeftovers) Run(ctx context.Context, env *Env) []Finding {
 	case !job.Ended || job.ID == "":
 		return noJob(jobLeftoversName)
 	}
-	system, failed := env.maxSystemUID(jobLeftoversName)
+	system, failed := maxSystemUID(env, jobLeftoversName)
 	if failed != nil {
 		return failed
 	}
@@ -326,5 +326,5 @@ func (r *leftRun) userOf(uid int) string {
 	if uid == r.job.UID && r.job.User != "" {
 		return r.job.User
 	}
-	return r.env.ownerOrUID(probe.Process{UID: uint32(uid)})
+	return ownerOrUID(r.env, probe.Process{UID: uint32(uid)})
 }

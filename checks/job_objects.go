@@ -49,7 +49,7 @@ func (r *leftRun) objects(ctx context.Context) (findings []Finding) {
 		Message: fmt.Sprintf("%s:  %s has more files in /dev/shm than this epilog had time for; the rest stays", jobLeftoversName, r.userOf(r.job.UID))}
 	if r.end {
 		f.Message += " until the next epilog"
-		findings = append(findings, r.env.keep(jobLeftoversName, shmRecords+r.job.ID, shmRecord{r.job.ID, r.job.UID, r.job.User, r.job.Began, time.Now()})...)
+		findings = append(findings, keepForLater(r.env, jobLeftoversName, shmRecords+r.job.ID, shmRecord{r.job.ID, r.job.UID, r.job.User, r.job.Began, time.Now()})...)
 	}
 	return append(findings, f)
 }

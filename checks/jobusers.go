@@ -24,21 +24,21 @@ type jobUsers struct {
 // defaultAuthUsers is NHC_AUTH_USERS where the site says nothing.
 const defaultAuthUsers = "root nobody"
 
-func (e *Env) authUsers() string { return cmp.Or(e.lookup("NHC_AUTH_USERS"), defaultAuthUsers) }
+func authUsers(env *Env) string { return cmp.Or(env.lookup("NHC_AUTH_USERS"), defaultAuthUsers) }
 
-// jobUsers asks the resource manager once in a run.
-func (e *Env) jobUsers(ctx context.Context) *jobUsers {
-	j := probe.Kept[jobUsers](e.Host, "job users")
+// findJobUsers asks the resource manager once in a run.
+func findJobUsers(ctx context.Context, env *Env) *jobUsers {
+	j := probe.Kept[jobUsers](env.Host, "job users")
 	if j.asked {
 		return j
 	}
-	j.asked, j.names = true, strings.Fields(e.authUsers())
+	j.asked, j.names = true, strings.Fields(authUsers(env))
 	var owners []string
-	switch e.lookup("NHC_RM") {
+	switch env.lookup("NHC_RM") {
 	case "slurm":
-		owners = j.askSlurm(ctx, e)
+		owners = j.askSlurm(ctx, env)
 	case "pbs":
-		owners = j.askTorque(e)
+		owners = j.askTorque(env)
 	}
 	for _, name := range owners {
 		if !slices.Contains(j.names, name) {

@@ -124,7 +124,7 @@ func (c *kernelMessages) Run(_ context.Context, env *Env) []Finding {
 		return append(j.notes, Finding{Code: "klog.none", Severity: Skip, Message: kernelLogName + ":  no RDMA adapter and no NVMe disk on this node"})
 	}
 	if err != nil {
-		return append(j.notes, env.unreadableLog(kernelLogName, err)...)
+		return append(j.notes, unreadableLog(env, kernelLogName, err)...)
 	}
 	j.heedClears()
 	found := j.findings()
@@ -156,7 +156,7 @@ type messageAdapter struct {
 // report.
 func (j *messageJudge) askDevices() {
 	j.adapters = map[string]*messageAdapter{}
-	f, _ := j.env.askFabric(kernelLogName)
+	f, _ := askFabric(j.env, kernelLogName)
 	if j.fabric = f; f != nil {
 		for i := range f.Ports {
 			p := &f.Ports[i]
@@ -213,13 +213,13 @@ func (j *messageJudge) read() (err error) {
 		return err
 	}
 	from := j.log.Cursor
-	end, err := j.env.kernelLog(from, aboutDevice, j.take)
+	end, err := readKernelLog(j.env, from, aboutDevice, j.take)
 	if err != nil {
 		return err
 	}
 	if end.Next > 0 && end.Next < from { // not the log that the cursor is of
 		j.log.Events, j.log.Resets, from = nil, nil, 0
-		if end, err = j.env.kernelLog(0, aboutDevice, j.take); err != nil {
+		if end, err = readKernelLog(j.env, 0, aboutDevice, j.take); err != nil {
 			return err
 		}
 	}
@@ -301,7 +301,7 @@ func (j *messageJudge) end(by *messageEvent, code string) {
 
 // heedClears forgets what operators have cleared.
 func (j *messageJudge) heedClears() {
-	clears, err := j.env.ibClears()
+	clears, err := readIBClears(j.env)
 	if err != nil {
 		j.notes = append(j.notes, Finding{Code: "ib.clear", Severity: Warn, Message: kernelLogName + ":  what operators have cleared is lost, clear it again: " + oneLine(err)})
 	}
@@ -356,8 +356,8 @@ func (j *messageJudge) functions(pci string) []string {
 }
 
 // messageDevices are the devices that messages are remembered of.
-func (e *Env) messageDevices() (names []string) {
-	j := &messageJudge{env: e, now: e.Host.Now().Unix()}
+func messageDevices(env *Env) (names []string) {
+	j := &messageJudge{env: env, now: env.Host.Now().Unix()}
 	j.askDevices()
 	j.recall()
 	j.heedClears()

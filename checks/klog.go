@@ -188,11 +188,11 @@ func (l kernelLine) words() string {
 // write them.
 var lineBreaks = strings.NewReplacer(`\x0a`, " ", "#012", " ", "\n", " ")
 
-// kernelLog gives the believed lines of the kernel's own log about a subject, from
+// readKernelLog gives the believed lines of the kernel's own log about a subject, from
 // record number from on.
-func (e *Env) kernelLog(from uint64, about kernelSubject, each func(probe.KernelRecord, kernelLine)) (probe.KernelLogEnd, error) {
-	e.At("read /dev/kmsg")
-	return e.Host.KernelLog(from, func(r probe.KernelRecord) {
+func readKernelLog(env *Env, from uint64, about kernelSubject, each func(probe.KernelRecord, kernelLine)) (probe.KernelLogEnd, error) {
+	env.At("read /dev/kmsg")
+	return env.Host.KernelLog(from, func(r probe.KernelRecord) {
 		if l, ok := believe(r.Text, r.Cont, about); ok {
 			each(r, l)
 		}
@@ -201,8 +201,8 @@ func (e *Env) kernelLog(from uint64, about kernelSubject, each func(probe.Kernel
 
 // unreadableLog returns the finding of a kernel's log that cannot be read. A container that
 // was not given the log is skipped.
-func (e *Env) unreadableLog(check string, err error) []Finding {
-	if e.Host.InContainer() && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
+func unreadableLog(env *Env, check string, err error) []Finding {
+	if env.Host.InContainer() && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
 		return []Finding{{Code: "probe.contained", Severity: Skip, Message: check + ":  this container does not show the kernel's log"}}
 	}
 	return unreadable(err)

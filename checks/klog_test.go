@@ -397,7 +397,7 @@ func TestKernelLogHasOneReader(t *testing.T) {
 			switch n := n.(type) {
 			case *ast.SelectorExpr:
 				if n.Sel.Name == "KernelLog" && in != "checks/klog.go" {
-					t.Errorf("%s: Host.KernelLog: use Env.kernelLog, and give the line a row in klog.go", set.Position(n.Pos()))
+					t.Errorf("%s: Host.KernelLog: use readKernelLog, and give the line a row in klog.go", set.Position(n.Pos()))
 				}
 			case *ast.BasicLit:
 				text, _ := strconv.Unquote(n.Value)

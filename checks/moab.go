@@ -86,7 +86,7 @@ var (
 
 func (c *moabSched) Run(ctx context.Context, env *Env) []Finding {
 	const name = "check_moab_sched"
-	findings, lines := moabOutput(ctx, env, name, c.Limit, c.Match, append(env.mdiag(), "-S", "-v"))
+	findings, lines := moabOutput(ctx, env, name, c.Limit, c.Match, append(mdiagCommand(env), "-S", "-v"))
 	if len(findings) > 0 {
 		return findings
 	}
@@ -118,7 +118,7 @@ func (c *moabSched) Run(ctx context.Context, env *Env) []Finding {
 }
 
 func (c *moabRM) Run(ctx context.Context, env *Env) []Finding {
-	findings, _ := moabOutput(ctx, env, "check_moab_rm", c.Limit, c.Match, append(env.mdiag(), "-R", "-v"))
+	findings, _ := moabOutput(ctx, env, "check_moab_rm", c.Limit, c.Match, append(mdiagCommand(env), "-R", "-v"))
 	return findings
 }
 
@@ -144,8 +144,8 @@ func (c *moabTorque) Run(ctx context.Context, env *Env) []Finding {
 	return nil
 }
 
-// mdiag is the command that asks Moab.
-func (e *Env) mdiag() []string { return strings.Fields(e.setting("MDIAG_CMD", "mdiag")) }
+// mdiagCommand is the command that asks Moab.
+func mdiagCommand(env *Env) []string { return strings.Fields(env.setting("MDIAG_CMD", "mdiag")) }
 
 // moabOutput gives a command to check_cmd_output, as LBNL NHC does: unquoted, so
 // that blanks in a match string end the options, and with quotes around it that

@@ -146,7 +146,7 @@ func (c *nccl) run(ctx context.Context, env *Env, name string) []Finding {
 	if c.of != nil {
 		t.Of = c.of
 	}
-	_, _ = env.askNVML(name, probe.GroupPCIe|probe.GroupP2P|probe.GroupNVLinkFar) // what joins the GPUs; what cannot be asked is said below
+	_, _ = askNVML(env, name, probe.GroupPCIe|probe.GroupP2P|probe.GroupNVLinkFar) // what joins the GPUs; what cannot be asked is said below
 	r, findings := c.beginGPUs(ctx, env, t)
 	if r == nil {
 		return findings
@@ -286,11 +286,11 @@ func (t *ncclRun) unfinished() (names []string) {
 // reachedBefore reports whether the same line has moved data over the network in an
 // earlier run on the node as it is now.
 func (t *ncclRun) reachedBefore() bool {
-	now, err := t.env.holdsFor()
+	now, err := holdsFor(t.env)
 	if err != nil || t.Of == nil {
 		return false
 	}
-	file, err := t.env.stamps(t.Check)
+	file, err := readStamps(t.env, t.Check)
 	if err != nil {
 		return false
 	}

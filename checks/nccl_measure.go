@@ -54,7 +54,7 @@ func (t *ncclRun) sizes() (sizes []int64, ok bool) {
 func (t *ncclRun) usualSize() int64 {
 	free := t.free()
 	fits := func(size int64) bool { return uint64(2*size) <= free }
-	p, _ := t.env.platform()
+	p, _ := nodePlatform(t.env)
 	best := int64(0)
 	for _, f := range p.Floors {
 		if f.Test == t.test && f.Ranks == t.ranks[0].n && f.Size > best && fits(f.Size) {

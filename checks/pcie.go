@@ -70,7 +70,7 @@ func (c *pcieCheck) Run(_ context.Context, env *Env) []Finding {
 	if len(words) == 0 {
 		words = pcieUsual
 	}
-	chosen, missing, findings := env.pcieChosen(pcieName, words)
+	chosen, missing, findings := pcieChosen(env, pcieName, words)
 	unread := len(findings)
 	for _, w := range missing {
 		if w.address != "" && !strings.ContainsAny(w.address, "*?[") && c.Count == 0 {
@@ -99,26 +99,26 @@ func (c *pcieCheck) miscount(words []string, got int) Finding {
 func (c *pcieCheck) judge(env *Env, want pcieWant, chosen []probe.PCIEntry) (findings []Finding) {
 	var links []*pcieLink
 	for _, d := range chosen {
-		l := env.pcieLink(d.Address)
-		gone, err := env.gone(d.Address)
+		l := readPCIeLink(env, d.Address)
+		gone, err := pcieGone(env, d.Address)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
 		err = errors.Join(l.Err, err)
 		switch {
 		case gone:
-			findings = append(findings, about(pcieName, env.pcieDevice(l), Finding{Code: "pcie.gone", Severity: Fail, Remedy: RebootNode}, "does not answer: every register reads as ones"))
+			findings = append(findings, about(pcieName, pcieDevice(env, l), Finding{Code: "pcie.gone", Severity: Fail, Remedy: RebootNode}, "does not answer: every register reads as ones"))
 			continue
 		case err != nil:
-			findings = append(findings, pcieUnknown(pcieName, env.pcieDevice(l), err))
+			findings = append(findings, pcieUnknown(pcieName, pcieDevice(env, l), err))
 		case !l.told() && c.asks() && !l.VF:
-			findings = append(findings, pcieUnknown(pcieName, env.pcieDevice(l), errors.New("its link tells no width or speed")))
+			findings = append(findings, pcieUnknown(pcieName, pcieDevice(env, l), errors.New("its link tells no width or speed")))
 		}
 		links = append(links, l)
 	}
 	for i, faults := range judgePCIe(links, want) {
 		for _, f := range faults {
-			findings = append(findings, f.finding(pcieName, "pcie."+f.what, env.pcieDevice(links[i])))
+			findings = append(findings, f.finding(pcieName, "pcie."+f.what, pcieDevice(env, links[i])))
 		}
 	}
 	return findings

@@ -63,13 +63,13 @@ func (c *pcieAER) Run(_ context.Context, env *Env) []Finding {
 	if len(words) == 0 {
 		words = pcieUsual
 	}
-	chosen, _, findings := env.pcieChosen(pcieAERName, words)
+	chosen, _, findings := pcieChosen(env, pcieAERName, words)
 	if chosen == nil && findings != nil {
 		return findings
 	}
 	counted := 0
 	h := env.recallHistory(pcieAERName, "pcie-aer")
-	for _, l := range env.withBridges(chosen) {
+	for _, l := range withBridges(env, chosen) {
 		env.At("read /sys/bus/pci/devices/%s/aer_dev_correctable", l.address)
 		now, names, known, err := env.Host.AERByName(l.address)
 		switch {
@@ -93,10 +93,10 @@ type aerEnd struct{ address, partner string }
 
 // withBridges are devices and all bridges above them, each once. Of the ports above
 // a device every second one faces it: a root port, a switch's own upper port, a lower one.
-func (e *Env) withBridges(chosen []probe.PCIEntry) (ends []aerEnd) {
+func withBridges(env *Env, chosen []probe.PCIEntry) (ends []aerEnd) {
 	seen := map[string]bool{}
 	for _, d := range chosen {
-		chain := append(e.Host.PCIPath(d.Address), d.Address)
+		chain := append(env.Host.PCIPath(d.Address), d.Address)
 		for i, address := range chain {
 			if seen[address] {
 				continue
@@ -132,7 +132,7 @@ func (c *pcieAER) judge(env *Env, h *history, l aerEnd, now probe.AER, names pro
 	corrected := aerKind{"corrected", "corrected PCIe errors", now.Corrected, names.Corrected}
 	say := func(k aerKind, f Finding, when string, window time.Duration) {
 		f.Code = "pcie.aer." + k.key
-		device := env.pcieDevice(env.pcieLink(l.address))
+		device := pcieDevice(env, readPCIeLink(env, l.address))
 		findings = append(findings, about(pcieAERName, device, f, k.text+when+k.made(h, l.address, window)+before(", link partner ", l.partner, "")))
 	}
 	_, known := h.begun(l.address, fatal.key)

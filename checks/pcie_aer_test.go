@@ -106,9 +106,9 @@ func init() {
 func TestAERPartners(t *testing.T) {
 	t.Parallel()
 	f := fabricOf(t, fakesys.DGXH100())
-	chosen, _, _ := f.env.pcieChosen("check_x", of("0000:13:00.0", "0000:23:00.0", "0000:43:00.0"))
+	chosen, _, _ := pcieChosen(f.env, "check_x", of("0000:13:00.0", "0000:23:00.0", "0000:43:00.0"))
 	got := map[string]string{}
-	for _, e := range f.env.withBridges(chosen) {
+	for _, e := range withBridges(f.env, chosen) {
 		got[e.address] = e.partner
 	}
 	for a, b := range map[string]string{"0000:33:01.0": "0000:53:00.0", "0000:63:00.0": "0000:13:00.0", "0000:63:01.0": "0000:23:00.0", "0000:33:03.0": "0000:43:00.0"} {

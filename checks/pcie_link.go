@@ -22,17 +22,17 @@ type pcieLink struct {
 	narrow bool            // the board wires fewer lanes than its chip has: only one that differs from its kind is judged
 }
 
-func (e *Env) pcieLink(address string) *pcieLink {
-	e.At("read /sys/bus/pci/devices/%s", address)
-	l := &pcieLink{PCIDevice: e.Host.PCIDevice(address)}
+func readPCIeLink(env *Env, address string) *pcieLink {
+	env.At("read /sys/bus/pci/devices/%s", address)
+	l := &pcieLink{PCIDevice: env.Host.PCIDevice(address)}
 	if l.kind = l.Vendor + ":" + l.Device; l.Vendor == "" {
 		l.kind = address
 	}
-	if l.Vendor == "15b3" && e.managesSwitches(address, l.Device) {
+	if l.Vendor == "15b3" && managesSwitches(env, address, l.Device) {
 		l.kind, l.narrow = l.kind+" manager", true
 	}
 	l.sleeps = isGPU(l.Class, l.Vendor)
-	if slot, ok := e.Host.Slot(l.PCIDevice); ok && !virtualBridge(slot) {
+	if slot, ok := env.Host.Slot(l.PCIDevice); ok && !virtualBridge(slot) {
 		l.slot = slot
 	}
 	return l
@@ -63,11 +63,11 @@ func both[T int | float64](a, b T) T {
 // told says whether the link says how it runs. That of a virtual function does not.
 func (l *pcieLink) told() bool { return l.Width > 0 && l.Speed > 0 }
 
-// gone says whether a device has left the bus without being taken out: all its
+// pcieGone says whether a device has left the bus without being taken out: all its
 // registers read as ones.
-func (e *Env) gone(address string) (bool, error) {
-	e.At("read /sys/bus/pci/devices/%s/config", address)
-	c, err := e.Host.PCIConfig(address)
+func pcieGone(env *Env, address string) (bool, error) {
+	env.At("read /sys/bus/pci/devices/%s/config", address)
+	c, err := env.Host.PCIConfig(address)
 	return c.Gone, err
 }
 
@@ -237,8 +237,8 @@ func badWord(check, what, got, want string) Finding {
 }
 
 // pcieDevice names a device by its driver's name and its address.
-func (e *Env) pcieDevice(l *pcieLink) Device {
-	d := Device{Kind: "pci", Name: e.Host.PCIName(l.Address), PCI: l.Address}
+func pcieDevice(env *Env, l *pcieLink) Device {
+	d := Device{Kind: "pci", Name: env.Host.PCIName(l.Address), PCI: l.Address}
 	switch {
 	case isGPU(l.Class, l.Vendor):
 		d.Kind = "gpu"

@@ -71,7 +71,7 @@ func vendorOf(h *probe.Host, e probe.PCIEntry) string {
 // pcieChosen are the devices that words mean, in the order of the bus, and the
 // words that nothing fits. Virtual functions are meant where no other device fits
 // an id or an address.
-func (e *Env) pcieChosen(check string, texts []string) (chosen []probe.PCIEntry, missing []pcieWord, findings []Finding) {
+func pcieChosen(env *Env, check string, texts []string) (chosen []probe.PCIEntry, missing []pcieWord, findings []Finding) {
 	var words []pcieWord
 	for _, text := range texts {
 		w, ok := parsePCIeWord(text)
@@ -80,8 +80,8 @@ func (e *Env) pcieChosen(check string, texts []string) (chosen []probe.PCIEntry,
 		}
 		words = append(words, w)
 	}
-	e.At("read /sys/bus/pci/devices")
-	all, err := e.Host.PCIList()
+	env.At("read /sys/bus/pci/devices")
+	all, err := env.Host.PCIList()
 	if err != nil {
 		return nil, nil, unreadable(err)
 	}
@@ -90,7 +90,7 @@ func (e *Env) pcieChosen(check string, texts []string) (chosen []probe.PCIEntry,
 		w, found := &words[i], false
 		for _, vf := range []bool{false, true} {
 			for j := range all {
-				if all[j].VF == vf && w.fits(e.Host, all[j]) {
+				if all[j].VF == vf && w.fits(env.Host, all[j]) {
 					meant[j], found = true, true
 				}
 			}

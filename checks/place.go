@@ -25,7 +25,7 @@ const (
 // Locate adds to findings about bad ports where they are, and to those about disks their slot.
 // LBNL NHC's own findings name no PCI device, and keep their text. What cannot be read, or does not
 // answer in time, is left out: the finding stands without it.
-func (e *Env) Locate(ctx context.Context, findings []Finding) {
+func Locate(ctx context.Context, env *Env, findings []Finding) {
 	var bad []int
 	for i := range findings {
 		f := &findings[i]
@@ -36,21 +36,21 @@ func (e *Env) Locate(ctx context.Context, findings []Finding) {
 	if len(bad) == 0 {
 		return
 	}
-	e.At("look up where bad ports are")
-	ends, err := e.cabling()
+	env.At("look up where bad ports are")
+	ends, err := readCabling(env)
 	if err != nil {
-		e.At("%v", err) // lint reports it; a finding about a port does not wait for it
+		env.At("%v", err) // lint reports it; a finding about a port does not wait for it
 	}
 	var neighbors map[string]string
 	if limit := spare(ctx, lldpLimit); limit >= leastLimit {
-		neighbors, _ = e.Host.Neighbors(ctx, limit)
+		neighbors, _ = env.Host.Neighbors(ctx, limit)
 	}
 	devs := map[int]string{}
 	var ask []PortAnswer
 	for _, i := range bad {
 		f := &findings[i]
-		f.Place = &Place{Slot: e.Host.SlotName(f.Device.PCI), FarEnd: ends.of(e.Host, f.Device)}
-		for _, dev := range e.netDevsOf(f.Device) {
+		f.Place = &Place{Slot: env.Host.SlotName(f.Device.PCI), FarEnd: ends.of(env.Host, f.Device)}
+		for _, dev := range netDevsOf(env, f.Device) {
 			if devs[i] == "" {
 				devs[i] = dev
 			}
@@ -63,9 +63,9 @@ func (e *Env) Locate(ctx context.Context, findings []Finding) {
 		}
 	}
 	var answers []PortAnswer
-	if limit := spare(ctx, portsLimit); e.AskPorts != nil && len(ask) > 0 && limit >= leastLimit {
-		e.At("ask bad ports for their transceivers")
-		answers = e.AskPorts(ask, limit)
+	if limit := spare(ctx, portsLimit); env.AskPorts != nil && len(ask) > 0 && limit >= leastLimit {
+		env.At("ask bad ports for their transceivers")
+		answers = env.AskPorts(ask, limit)
 	}
 	for _, i := range bad {
 		f := &findings[i]
@@ -84,11 +84,11 @@ func (e *Env) Locate(ctx context.Context, findings []Finding) {
 }
 
 // netDevsOf are the network interfaces of the port or the adapter that a finding is about.
-func (e *Env) netDevsOf(d Device) []string {
+func netDevsOf(env *Env, d Device) []string {
 	if d.Kind == "netdev" {
 		return []string{d.Name}
 	}
-	list, err := e.Host.HCAs(nil)
+	list, err := env.Host.HCAs(nil)
 	if err != nil {
 		return nil
 	}
@@ -132,13 +132,13 @@ func cablingKey(guid, port string) string {
 	return guid + "," + port
 }
 
-// cabling reads the site's list of far ends: none without the file.
-func (e *Env) cabling() (cablingTable, error) {
-	file := e.lookup("IB_CABLING")
+// readCabling reads the site's list of far ends: none without the file.
+func readCabling(env *Env) (cablingTable, error) {
+	file := env.lookup("IB_CABLING")
 	if file == "" {
 		file = cablingFile
 	}
-	data, err := e.Host.ReadTrusted(file)
+	data, err := env.Host.ReadTrusted(file)
 	if errors.Is(err, fs.ErrNotExist) && file == cablingFile {
 		return nil, nil
 	}

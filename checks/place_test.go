@@ -92,7 +92,7 @@ func TestLocate(t *testing.T) {
 	env := placed(t, fakesys.DGXH100().Down("mlx5_3"))
 	env.AskPorts = answer
 	got := (&ibPorts{}).Run(t.Context(), env)
-	env.Locate(t.Context(), got)
+	Locate(t.Context(), env, got)
 	if len(got) != 1 || got[0].Message != "check_ib_ports:  mlx5_3:1 0000:23:00.0: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling (slot 7, to leaf03 port 13)" {
 		t.Fatalf("%+v", got)
 	}
@@ -112,7 +112,7 @@ func TestLocate(t *testing.T) {
 	env.AskPorts = func([]PortAnswer, time.Duration) []PortAnswer { return nil }
 	env.Vars = map[string]string{"IB_CABLING": "/none"}
 	got = (&ibPorts{}).Run(t.Context(), env)
-	env.Locate(t.Context(), got)
+	Locate(t.Context(), env, got)
 	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "got DOWN Disabled (slot 7, to leaf09 swp4)") || got[0].Detail() != "" {
 		t.Errorf("%+v", got)
 	}
@@ -121,9 +121,9 @@ func TestLocate(t *testing.T) {
 	asked = nil
 	env = placed(t, fakesys.DGXH100())
 	env.AskPorts = answer
-	env.Locate(t.Context(), (&ibPorts{}).Run(t.Context(), env))
+	Locate(t.Context(), env, (&ibPorts{}).Run(t.Context(), env))
 	unknown := []Finding{{Severity: Unknown, Device: Device{Kind: "port", Name: "mlx5_3:1", PCI: "0000:23:00.0"}, Message: "x"}, {Severity: Fail, Device: Device{Kind: "mount", Name: "/home"}, Message: "y"}}
-	env.Locate(t.Context(), unknown)
+	Locate(t.Context(), env, unknown)
 	if asked != nil || unknown[0].Message != "x" || unknown[1].Message != "y" || unknown[0].Place != nil {
 		t.Errorf("asked %v, said %v", asked, unknown)
 	}
@@ -133,7 +133,7 @@ func TestLocate(t *testing.T) {
 	env.AskPorts = answer
 	over := WithDeadline(t.Context(), time.Now())
 	got = (&ibPorts{}).Run(over, env)
-	env.Locate(over, got)
+	Locate(over, env, got)
 	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "(slot 7, to leaf03 port 13)") || asked != nil {
 		t.Errorf("%+v, asked %v", got, asked)
 	}
@@ -144,7 +144,7 @@ func TestLocate(t *testing.T) {
 	env = placed(t, n)
 	env.AskPorts = answer
 	got = (&nvmeHealth{Names: []string{"nvme3"}}).Run(t.Context(), env)
-	env.Locate(t.Context(), got)
+	Locate(t.Context(), env, got)
 	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "got dead (slot Bay4)") || asked != nil {
 		t.Errorf("%+v, asked %v", got, asked)
 	}
@@ -156,7 +156,7 @@ func TestLocate(t *testing.T) {
 	}
 	env = &Env{Host: probe.NewHost(bare)}
 	got = (&ibPorts{}).Run(t.Context(), env)
-	env.Locate(t.Context(), got)
+	Locate(t.Context(), env, got)
 	if len(got) != 1 || got[0].Place != nil || !strings.HasSuffix(got[0].Message, "got DOWN Polling") {
 		t.Errorf("%+v", got)
 	}

@@ -44,7 +44,7 @@ func (c *psBlacklist) Run(_ context.Context, env *Env) []Finding {
 	var findings []Finding
 	matches := env.matcher(&findings)
 	for _, p := range procs {
-		if !match.Find(p.Args, pattern) || c.Owner != "" && !matches(env.owner(p), c.Owner) {
+		if !match.Find(p.Args, pattern) || c.Owner != "" && !matches(ownerOf(env, p), c.Owner) {
 			continue
 		}
 		return append(findings, Finding{

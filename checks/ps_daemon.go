@@ -42,7 +42,7 @@ func (c *psDaemon) Run(_ context.Context, env *Env) []Finding {
 		pattern += " " + c.Args
 	}
 	for _, p := range procs {
-		if match.Find(p.Args, pattern) && (c.Owner == "" || env.owner(p) == c.Owner) {
+		if match.Find(p.Args, pattern) && (c.Owner == "" || ownerOf(env, p) == c.Owner) {
 			return nil
 		}
 	}

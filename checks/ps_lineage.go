@@ -76,7 +76,7 @@ func (c *psLineage) Run(_ context.Context, env *Env) []Finding {
 			Remedy:   FixConfig,
 		}}
 	}
-	system, failed := env.maxSystemUID(lineageName)
+	system, failed := maxSystemUID(env, lineageName)
 	if failed != nil {
 		return failed
 	}
@@ -92,8 +92,8 @@ func (c *psLineage) Run(_ context.Context, env *Env) []Finding {
 		if int64(p.UID) <= system {
 			continue
 		}
-		s := env.subject(p)
-		if lists.has(s) || listed(env.authUsers(), s.user) || !l.rogue(p) {
+		s := subjectOf(env, p)
+		if lists.has(s) || listed(authUsers(env), s.user) || !l.rogue(p) {
 			continue
 		}
 		taken, over := todo.take(s.finding("ps.lineage.rogue", lineageName, "rogue"), func() {

@@ -13,18 +13,18 @@ import (
 
 // ownerName turns a uid into a name. One without an account asks for no owner
 // at all, as in LBNL NHC.
-func (e *Env) ownerName(word string) string {
+func ownerName(env *Env, word string) string {
 	uid, err := strconv.ParseUint(word, 10, 32)
 	if err != nil {
 		return word
 	}
-	e.At("look up uid %d", uid)
-	return e.Host.UserName(uint32(uid))
+	env.At("look up uid %d", uid)
+	return env.Host.UserName(uint32(uid))
 }
 
 // ownerOrUID is the name of a process's user, the number if it has no account.
-func (e *Env) ownerOrUID(p probe.Process) string {
-	return cmp.Or(e.owner(p), strconv.FormatUint(uint64(p.UID), 10))
+func ownerOrUID(env *Env, p probe.Process) string {
+	return cmp.Or(ownerOf(env, p), strconv.FormatUint(uint64(p.UID), 10))
 }
 
 // classicMaxSystemUID is the last uid of the system without a login.defs.
@@ -32,17 +32,17 @@ const classicMaxSystemUID = 99
 
 // maxSystemUID is the last uid that belongs to the system and not to a person:
 // MAX_SYS_UID, or what /etc/login.defs says.
-func (e *Env) maxSystemUID(check string) (int64, []Finding) {
-	if word := e.lookup("MAX_SYS_UID"); word != "" {
+func maxSystemUID(env *Env, check string) (int64, []Finding) {
+	if word := env.lookup("MAX_SYS_UID"); word != "" {
 		n, ok := parseInteger(word)
 		if !ok {
 			return 0, []Finding{badValue(check, "MAX_SYS_UID", word, "a uid")}
 		}
 		return n, nil
 	}
-	path := cmp.Or(e.lookup("LOGIN_DEFS_SRC"), "/etc/login.defs")
-	e.At("read %s", path)
-	uid, err := e.Host.MaxSystemUID(path)
+	path := cmp.Or(env.lookup("LOGIN_DEFS_SRC"), "/etc/login.defs")
+	env.At("read %s", path)
+	uid, err := env.Host.MaxSystemUID(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return classicMaxSystemUID, nil
@@ -52,8 +52,8 @@ func (e *Env) maxSystemUID(check string) (int64, []Finding) {
 	return uid, nil
 }
 
-// owner is the name of a process's user, "" if its uid has no account.
-func (e *Env) owner(p probe.Process) string {
-	e.At("look up uid %d", p.UID)
-	return e.Host.UserName(p.UID)
+// ownerOf is the name of a process's user, "" if its uid has no account.
+func ownerOf(env *Env, p probe.Process) string {
+	env.At("look up uid %d", p.UID)
+	return env.Host.UserName(p.UID)
 }

@@ -71,7 +71,7 @@ func (s *psService) Run(ctx context.Context, env *Env) []Finding {
 	if r.daemon = s.Daemon; r.daemon == "" {
 		r.daemon = r.service
 	}
-	r.owner = env.ownerName(s.Owner)
+	r.owner = ownerName(env, s.Owner)
 	r.match = env.matcher(&r.findings)
 	for _, p := range procs {
 		if !r.isService(p) {
@@ -109,7 +109,7 @@ func (r *serviceRun) isService(p probe.Process) bool {
 	if expr == "" {
 		expr = "*" + r.daemon
 	}
-	return r.match(name, expr) && (r.owner == "" || r.match(r.env.owner(p), r.owner))
+	return r.match(name, expr) && (r.owner == "" || r.match(ownerOf(r.env, p), r.owner))
 }
 
 // text begins every message of the check.

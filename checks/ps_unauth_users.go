@@ -52,8 +52,8 @@ type subject struct {
 	user    string // or the uid, if it has no account
 }
 
-func (e *Env) subject(p probe.Process) subject {
-	return subject{Process: p, command: p.Command(), user: e.ownerOrUID(p)}
+func subjectOf(env *Env, p probe.Process) subject {
+	return subject{Process: p, command: p.Command(), user: ownerOrUID(env, p)}
 }
 
 func (c *psUnauthUsers) Run(ctx context.Context, env *Env) (findings []Finding) {
@@ -63,7 +63,7 @@ func (c *psUnauthUsers) Run(ctx context.Context, env *Env) (findings []Finding) 
 	if err != nil {
 		return unreadable(err)
 	}
-	system, failed := env.maxSystemUID(name)
+	system, failed := maxSystemUID(env, name)
 	if failed != nil {
 		return failed
 	}
@@ -72,11 +72,11 @@ func (c *psUnauthUsers) Run(ctx context.Context, env *Env) (findings []Finding) 
 		if int64(p.UID) <= system {
 			continue
 		}
-		s := env.subject(p)
+		s := subjectOf(env, p)
 		if lists.has(s) {
 			continue
 		}
-		users := env.jobUsers(ctx)
+		users := findJobUsers(ctx, env)
 		if slices.Contains(users.names, s.user) {
 			continue
 		}
@@ -120,7 +120,7 @@ func (s subject) finding(code, check, state string) Finding {
 
 // kill ends the process. LBNL NHC does so without a word, and so does the log.
 func (s subject) kill(env *Env, code, check, state string) (findings []Finding) {
-	env.killUser(check, s.Process, &findings)
+	killUser(env, check, s.Process, &findings)
 	if findings == nil && !env.Hold {
 		f := s.finding(code, check, state+" and was killed")
 		f.Severity = OK

@@ -167,7 +167,7 @@ type useRun struct {
 func (r *useRun) prepare() (failed []Finding) {
 	r.maxSystem = -1
 	if !r.AllUsers {
-		if r.maxSystem, failed = r.env.maxSystemUID(r.kind.String()); failed != nil {
+		if r.maxSystem, failed = maxSystemUID(r.env, r.kind.String()); failed != nil {
 			return failed
 		}
 	}
@@ -184,7 +184,7 @@ func (r *useRun) prepare() (failed []Finding) {
 		}
 		r.ram = max(mem.Total, 1)
 	}
-	r.owner = r.env.ownerName(r.Owner)
+	r.owner = ownerName(r.env, r.Owner)
 	r.match = r.env.matcher(&r.findings)
 	r.reniced = r.Renice
 	return nil
@@ -209,7 +209,7 @@ func (r *useRun) judge(p probe.Process) (f Finding, high bool) {
 	if r.FullMatch {
 		program = p.Args
 	}
-	if r.Match != "" && !r.match(program, r.Match) || r.owner != "" && !r.match(r.env.owner(p), r.owner) {
+	if r.Match != "" && !r.match(program, r.Match) || r.owner != "" && !r.match(ownerOf(r.env, p), r.owner) {
 		return f, false
 	}
 	r.env.At("read what process %d uses", p.PID)
@@ -232,7 +232,7 @@ func (r *useRun) judge(p probe.Process) (f Finding, high bool) {
 	return Finding{
 		Code:    r.kind.code(),
 		Device:  Device{Kind: "process", Name: program},
-		Message: fmt.Sprintf("%s:  Process \"%s\" (%d) of %s %s", r.kind, program, p.PID, r.env.owner(p), text),
+		Message: fmt.Sprintf("%s:  Process \"%s\" (%d) of %s %s", r.kind, program, p.PID, ownerOf(r.env, p), text),
 		Want:    "less than " + r.limit,
 		Got:     got,
 	}, true

@@ -20,7 +20,7 @@ func (r *useRun) act(ctx context.Context, procs []probe.Process, p probe.Process
 	}
 	switch {
 	case r.Kill:
-		if r.env.kill(r.kind.String(), p, &r.findings) {
+		if killProcess(r.env, r.kind.String(), p, &r.findings) {
 			said = "; killed"
 		}
 	case r.Renice != "":
@@ -77,7 +77,7 @@ func (r *useRun) killParent(procs []probe.Process, p probe.Process) (said string
 	case !known || parent.UID != p.UID:
 		return fmt.Sprintf("; parent %d not killed (owner mismatch)", u.Parent)
 	}
-	if !r.env.kill(r.kind.String(), parent, &r.findings) {
+	if !killProcess(r.env, r.kind.String(), parent, &r.findings) {
 		return ""
 	}
 	return fmt.Sprintf("; killed parent %d", u.Parent)

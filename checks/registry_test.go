@@ -259,7 +259,7 @@ func (s scenario) bindAndRun(t *testing.T, name string, words []string, env *Env
 	if acts := info.Acts != nil && info.Acts(c); acts != s.acts {
 		t.Errorf("%s: acts %v, want %v", env.Line, acts, s.acts)
 	}
-	return env.Look(t.Context(), name, c)
+	return Look(t.Context(), env, name, c)
 }
 
 // asSent is a table as a worker gets it, whose numbers are all of one kind.

@@ -167,7 +167,7 @@ func (b *Bench) judge(ctx context.Context, s *Selftest) (findings []Finding, err
 	for k, v := range s.Vars {
 		vars[k] = here(v)
 	}
-	findings = (&Env{Host: host, Job: job, Line: line, Vars: vars, Slurm: s.Slurm, Doing: func(string) {}, Platform: func(string, string, int) *Platform { return s.Platform }}).Look(ctx, s.Check, c)
+	findings = Look(ctx, &Env{Host: host, Job: job, Line: line, Vars: vars, Slurm: s.Slurm, Doing: func(string) {}, Platform: func(string, string, int) *Platform { return s.Platform }}, s.Check, c)
 	for i := range findings {
 		f := &findings[i]
 		f.Message = strings.ReplaceAll(f.Message, root, "{root}")

@@ -132,10 +132,10 @@ func (a *Located) host() string {
 	return at
 }
 
-// locate finds a device of the PCI bus.
-func (e *Env) locate(name, address string) Located {
-	e.At("read /sys/bus/pci/devices/%s", address)
-	d := e.Host.PCIDevice(address)
+// locateDevice finds a device of the PCI bus.
+func locateDevice(env *Env, name, address string) Located {
+	env.At("read /sys/bus/pci/devices/%s", address)
+	d := env.Host.PCIDevice(address)
 	a := Located{
 		Name: name, PCI: address, NUMA: d.NUMA, Bridges: d.Path, Speed: d.Speed, Width: d.Width, MaxSpeed: d.MaxSpeed, MaxWidth: d.MaxWidth, err: d.Err,
 	}
@@ -146,20 +146,20 @@ func (e *Env) locate(name, address string) Located {
 }
 
 // locateGPUs finds NVIDIA's GPUs. Their numbers are those of NVML where it has all.
-func (e *Env) locateGPUs() (gpus []Located, err error) {
-	e.At("read /sys/bus/pci/devices")
-	ids, err := e.Host.GPUIDs()
+func locateGPUs(env *Env) (gpus []Located, err error) {
+	env.At("read /sys/bus/pci/devices")
+	ids, err := env.Host.GPUIDs()
 	for i, id := range ids {
-		gpus = append(gpus, e.locate(fmt.Sprintf("gpu%d", i), id.Address))
+		gpus = append(gpus, locateDevice(env, fmt.Sprintf("gpu%d", i), id.Address))
 	}
 	return gpus, err
 }
 
 // locateNIC finds an RDMA device.
-func (e *Env) locateNIC(a *probe.HCA) LocatedNIC {
+func locateNIC(env *Env, a *probe.HCA) LocatedNIC {
 	n := LocatedNIC{Located: Located{Name: a.Name, NUMA: -1}, VF: a.VF, Ports: []LocatedPort{}}
 	if a.PCI != "" {
-		n.Located = e.locate(a.Name, a.PCI)
+		n.Located = locateDevice(env, a.Name, a.PCI)
 	}
 	if m := hcaModel(a.Vendor, a.Model, a.Board); m != nil {
 		n.Model = m.Name
@@ -179,16 +179,16 @@ func AskTopology(e *Env) *Topology {
 	nodes, err := e.Host.NUMANodes()
 	doubt(err)
 	t.NUMA = append(t.NUMA, nodes...)
-	gpus, err := e.locateGPUs()
+	gpus, err := locateGPUs(e)
 	doubt(err)
 	t.GPUs = append([]Located{}, gpus...)
-	for _, g := range e.platformGroups() {
+	for _, g := range platformGroups(e) {
 		t.Kinds = append(t.Kinds, g.Tell())
 	}
 	if list, err := e.Host.PCIList(); err == nil && len(list) == 0 {
 		doubt(errors.New("no device on the PCI bus: /sys/bus/pci/devices is empty, or is not there"))
 	}
-	f, findings := e.askFabric("topo")
+	f, findings := askFabric(e, "topo")
 	for _, of := range findings {
 		if of.Severity == Unknown {
 			t.Doubts = append(t.Doubts, of.Message)
@@ -202,7 +202,7 @@ func AskTopology(e *Env) *Topology {
 	doubt(err)
 	slices.SortFunc(names, byLength)
 	for _, n := range names {
-		t.Disks = append(t.Disks, e.locate(n, address[n]))
+		t.Disks = append(t.Disks, locateDevice(e, n, address[n]))
 	}
 	for i := range t.GPUs {
 		t.GPUs[i].CPUs = e.Host.LocalCPUs(t.GPUs[i].PCI)
@@ -236,7 +236,7 @@ func (t *Topology) addNICs(e *Env, f *fabric, doubt func(error)) {
 			hidden++
 			continue
 		}
-		n := e.locateNIC(a)
+		n := locateNIC(e, a)
 		doubt(a.Err)
 		for j := range f.Ports {
 			p := &f.Ports[j]

@@ -53,10 +53,10 @@ func (l *xidLedger) applyClears(clears []xidClear) {
 	})
 }
 
-// xidClears are the words of operators that there are.
-func (e *Env) xidClears() (clears []xidClear, notes []Finding) {
-	e.At("read what operators have cleared")
-	if err := e.Host.Recall(xidClearsName, &clears); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// readXidClears are the words of operators that there are.
+func readXidClears(env *Env) (clears []xidClear, notes []Finding) {
+	env.At("read what operators have cleared")
+	if err := env.Host.Recall(xidClearsName, &clears); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, []Finding{{
 			Code: "gpu.xid.ledger", Severity: Warn,
 			Message: "check_gpu_xid:  what operators have cleared is lost, clear it again: " + strings.ReplaceAll(err.Error(), "\n", "; "),
@@ -80,19 +80,19 @@ func XidsOfThisBoot(env *Env) bool {
 // next run of check_gpu_xid heeds it; the ledger itself is that run's to write. A
 // [probe.SpareError] is no failure.
 func ClearXids(env *Env, words []string, who string) (cleared []string, err error) {
-	c, err := env.parseClear(words)
+	c, err := parseXidClear(env, words)
 	if err != nil {
 		return nil, err
 	}
-	ledger, kept, _ := env.xidRecall()
+	ledger, kept, _ := recallXids(env)
 	if !kept {
 		return nil, fmt.Errorf("clear: %w: only root can", probe.ErrNoMemory)
 	}
-	if _, _, err := env.xidRecord(ledger); err != nil {
+	if _, _, err := recordXids(env, ledger); err != nil {
 		return nil, err
 	}
-	env.identify(ledger)
-	clears, _ := env.xidClears() // what cannot be read is begun anew
+	identifyXids(env, ledger)
+	clears, _ := readXidClears(env) // what cannot be read is begun anew
 	ledger.applyClears(clears)
 	c.At, c.Boot, c.Seq, c.Who = env.Host.Now().Unix(), ledger.Boot, ledger.Cursor, who
 	for i := range ledger.Events {
@@ -109,14 +109,14 @@ func ClearXids(env *Env, words []string, who string) (cleared []string, err erro
 	return cleared, env.Host.Keep(xidClearsName, clears[max(0, len(clears)-maxClears):])
 }
 
-// parseClear reads the words of "nhc-gpu clear".
-func (e *Env) parseClear(words []string) (c xidClear, err error) {
+// parseXidClear reads the words of "nhc-gpu clear".
+func parseXidClear(env *Env, words []string) (c xidClear, err error) {
 	for _, w := range words {
 		if k, ok := parseXidKey(w); ok && c.Code == "" {
 			c.Code = clearCode(k)
 			continue
 		}
-		device, err := e.clearDevice(w)
+		device, err := xidClearDevice(env, w)
 		if err != nil || c.Device != "" {
 			return c, fmt.Errorf("clear %s: want a device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or one of each", strings.Join(words, " "))
 		}
@@ -125,17 +125,17 @@ func (e *Env) parseClear(words []string) (c xidClear, err error) {
 	return c, nil
 }
 
-// clearDevice makes a PCI address or a UUID of what a person calls a GPU.
-func (e *Env) clearDevice(word string) (string, error) {
+// xidClearDevice makes a PCI address or a UUID of what a person calls a GPU.
+func xidClearDevice(env *Env, word string) (string, error) {
 	if pci, ok := pciAddress(word); ok {
 		return pci, nil
 	}
 	number, ok := strings.CutPrefix(strings.ToLower(word), "gpu")
 	n, err := strconv.Atoi(number)
 	if !ok || err != nil || n < 0 {
-		gpus, _ := e.Host.DriverGPUs() // without it a UUID stands for what the log has said
+		gpus, _ := env.Host.DriverGPUs() // without it a UUID stands for what the log has said
 		for _, pci := range gpus {
-			if strings.EqualFold(e.Host.DriverGPUUUID(pci), word) {
+			if strings.EqualFold(env.Host.DriverGPUUUID(pci), word) {
 				return pci, nil
 			}
 		}
@@ -144,7 +144,7 @@ func (e *Env) clearDevice(word string) (string, error) {
 		}
 		return "", errors.New("no device")
 	}
-	gpus, err := e.Host.DriverGPUs()
+	gpus, err := env.Host.DriverGPUs()
 	if err != nil {
 		return "", err
 	}

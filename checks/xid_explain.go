@@ -16,7 +16,7 @@ func ExplainXid(env *Env, text string) (string, error) {
 		}
 		key = line.Key
 	}
-	policy, policyErr := env.xidPolicy()
+	policy, policyErr := readXidPolicy(env)
 	r := policy.row(key)
 	var b strings.Builder
 	add := func(label, format string, args ...any) {

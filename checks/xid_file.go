@@ -30,7 +30,7 @@ func (c *gpuXid) runFile(env *Env) []Finding {
 	case err != nil:
 		return unreadable(err)
 	}
-	env.identify(ledger)
+	identifyXids(env, ledger)
 	var notes []Finding
 	found := c.judge(env, ledger, &notes)
 	return append(notes, found...)

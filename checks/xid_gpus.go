@@ -8,9 +8,9 @@ import (
 // Which GPU an event is about. The log names GPUs by their PCI addresses, which
 // hold for one boot: a GPU may be put into another slot, or be replaced.
 
-// identify gives the events of this boot the UUIDs of their GPUs, and takes those
+// identifyXids gives the events of this boot the UUIDs of their GPUs, and takes those
 // of earlier boots along to where their GPUs are now. Those of a board that was replaced end.
-func (e *Env) identify(l *xidLedger) {
+func identifyXids(env *Env, l *xidLedger) {
 	now := map[string]string{}   // PCI addresses by UUID
 	swapped := map[string]bool{} // UUIDs of boards that are no longer there
 	for i := range l.Events {
@@ -19,13 +19,13 @@ func (e *Env) identify(l *xidLedger) {
 		case x.Key.Switch || x.GPU == "":
 		case x.Boot == l.Boot && x.UUID == "":
 			if x.UUID = l.UUIDs[x.GPU]; x.UUID == "" {
-				x.UUID = e.driverUUID(x.GPU)
+				x.UUID = driverUUID(env, x.GPU)
 			}
 		case x.Boot != l.Boot && x.UUID != "":
 			if len(now) == 0 {
-				gpus, _ := e.Host.DriverGPUs() // without them nothing has moved
+				gpus, _ := env.Host.DriverGPUs() // without them nothing has moved
 				for _, pci := range gpus {
-					now[e.driverUUID(pci)] = pci
+					now[driverUUID(env, pci)] = pci
 				}
 			}
 			swapped[x.UUID] = x.moved(now)
@@ -34,9 +34,9 @@ func (e *Env) identify(l *xidLedger) {
 	l.Events = slices.DeleteFunc(l.Events, func(x xidEvent) bool { return x.Boot != l.Boot && swapped[x.UUID] })
 }
 
-func (e *Env) driverUUID(pci string) string {
-	e.At("read /proc/driver/nvidia/gpus/%s/information", pci)
-	return e.Host.DriverGPUUUID(pci)
+func driverUUID(env *Env, pci string) string {
+	env.At("read /proc/driver/nvidia/gpus/%s/information", pci)
+	return env.Host.DriverGPUUUID(pci)
 }
 
 // moved finds the GPU of an event among those that are there now, by UUID. gone says that
@@ -56,15 +56,15 @@ func (x *xidEvent) moved(now map[string]string) (gone bool) {
 // seconds: later the number may be another's.
 const jobAsked = 10 * 60
 
-// attribute gives the newest events of this boot the jobs of their processes.
-func (e *Env) attribute(l *xidLedger) {
+// attributeXids gives the newest events of this boot the jobs of their processes.
+func attributeXids(env *Env, l *xidLedger) {
 	for i := range l.Events {
 		x := &l.Events[i]
 		pid, err := strconv.Atoi(x.PID)
-		if err != nil || x.Job != "" || x.Told || x.Boot != l.Boot || e.Host.Now().Unix()-x.Last > jobAsked {
+		if err != nil || x.Job != "" || x.Told || x.Boot != l.Boot || env.Host.Now().Unix()-x.Last > jobAsked {
 			continue
 		}
-		e.At("read /proc/%d/cgroup", pid)
-		x.Job, _ = e.Host.JobOf(pid) // a process that has ended keeps its secret
+		env.At("read /proc/%d/cgroup", pid)
+		x.Job, _ = env.Host.JobOf(pid) // a process that has ended keeps its secret
 	}
 }

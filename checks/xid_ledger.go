@@ -66,13 +66,13 @@ func (l *xidLedger) forget(now int64) {
 	}
 }
 
-// xidRecall reads the ledger. Without one there is a new one; kept says whether
+// recallXids reads the ledger. Without one there is a new one; kept says whether
 // it can be written.
-func (e *Env) xidRecall() (ledger *xidLedger, kept bool, notes []Finding) {
-	boot, bootErr := e.Host.BootID()
+func recallXids(env *Env) (ledger *xidLedger, kept bool, notes []Finding) {
+	boot, bootErr := env.Host.BootID()
 	ledger = &xidLedger{}
-	e.At("read the ledger of Xids")
-	err := e.recall(xidLedgerName, ledger)
+	env.At("read the ledger of Xids")
+	err := env.recall(xidLedgerName, ledger)
 	switch {
 	case errors.Is(err, probe.ErrNoMemory) || bootErr != nil || boot == "":
 		return &xidLedger{Boot: boot}, false, nil

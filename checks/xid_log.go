@@ -247,15 +247,15 @@ func (l *xidLine) sub() string {
 	return strings.TrimSpace(l.Link + " " + l.Place)
 }
 
-// xidRecord reads the kernel's log into a ledger. notes are what the reader of
+// recordXids reads the kernel's log into a ledger. notes are what the reader of
 // a report should know of the reading.
-func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err error) {
+func recordXids(env *Env, ledger *xidLedger) (scan *xidScan, notes []Finding, err error) {
 	var bootErr error
 	asked := false
 	booted := func() int64 { // reading /proc/stat costs milliseconds on a large node
 		if !asked {
 			asked = true
-			epoch, err := e.Host.LogEpoch()
+			epoch, err := env.Host.LogEpoch()
 			if bootErr = err; err == nil {
 				ledger.setEpoch(epoch)
 			}
@@ -267,7 +267,7 @@ func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err 
 	}
 	from := ledger.Cursor
 	scan = newXidScan(ledger, booted)
-	end, err := e.kernelLog(from, aboutGPU, scan.take)
+	end, err := readKernelLog(env, from, aboutGPU, scan.take)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -275,7 +275,7 @@ func (e *Env) xidRecord(ledger *xidLedger) (scan *xidScan, notes []Finding, err 
 		ledger.Events = slices.DeleteFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot })
 		ledger.Resets, ledger.Epoch, asked, from = nil, 0, false, 0
 		scan = newXidScan(ledger, booted)
-		if end, err = e.kernelLog(0, aboutGPU, scan.take); err != nil {
+		if end, err = readKernelLog(env, 0, aboutGPU, scan.take); err != nil {
 			return nil, nil, err
 		}
 	}

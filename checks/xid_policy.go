@@ -204,15 +204,15 @@ func (p *xidPolicy) severityOf(c XidClass) Severity {
 // another file.
 const xidPolicyFile = "/etc/nhc/xid.toml"
 
-// xidPolicy reads the site's changes. Without a usable file the tables stand
+// readXidPolicy reads the site's changes. Without a usable file the tables stand
 // as they are, and the error says why.
-func (e *Env) xidPolicy() (*xidPolicy, error) {
-	path := e.lookup("XID_POLICY")
+func readXidPolicy(env *Env) (*xidPolicy, error) {
+	path := env.lookup("XID_POLICY")
 	if path == "" {
 		path = xidPolicyFile
 	}
-	e.At("read %s", path)
-	data, err := e.Host.ReadTrusted(path)
+	env.At("read %s", path)
+	data, err := env.Host.ReadTrusted(path)
 	if errors.Is(err, fs.ErrNotExist) && path == xidPolicyFile {
 		return &xidPolicy{}, nil
 	}

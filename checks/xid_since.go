@@ -42,16 +42,16 @@ func (x XidSeen) String() string { return xidKey{Code: x.Code, Switch: x.Switch}
 // the oldest first; none without a mark. It reads what runs of check_gpu_xid have
 // kept and what the log has now, keeps nothing, and gives the place where the log
 // ends.
-func (e *Env) XidsSince(mark LogMark) (seen []XidSeen, end LogMark, err error) {
-	ledger := *probe.Kept[*xidLedger](e.Host, "ledger of Xids") // of the check in this run
+func XidsSince(env *Env, mark LogMark) (seen []XidSeen, end LogMark, err error) {
+	ledger := *probe.Kept[*xidLedger](env.Host, "ledger of Xids") // of the check in this run
 	if ledger == nil {
-		ledger, _, _ = e.xidRecall()
-		if _, _, err := e.xidRecord(ledger); err != nil {
+		ledger, _, _ = recallXids(env)
+		if _, _, err := recordXids(env, ledger); err != nil {
 			return nil, LogMark{}, err
 		}
 	}
 	end = LogMark{Boot: ledger.Boot, Next: ledger.Cursor}
-	policy, _ := e.xidPolicy() // a file that cannot be used is for the check to report
+	policy, _ := readXidPolicy(env) // a file that cannot be used is for the check to report
 	j := &xidJudge{policy: policy, ledger: ledger}
 	for i := range ledger.Events {
 		x := &ledger.Events[i]
@@ -72,13 +72,13 @@ func (e *Env) XidsSince(mark LogMark) (seen []XidSeen, end LogMark, err error) {
 // switchErrors are the SXid errors of this boot that call for action, as evidence
 // for what has failed in the fabric: "SXid 20009 of 0000:05:00.0". What cannot be
 // read is for check_gpu_xid to report.
-func (e *Env) switchErrors() (list []string) {
-	boot, err := e.Host.BootID()
+func switchErrors(env *Env) (list []string) {
+	boot, err := env.Host.BootID()
 	if err != nil {
 		return nil
 	}
-	e.At("read the kernel's log")
-	seen, _, err := e.XidsSince(LogMark{Boot: boot})
+	env.At("read the kernel's log")
+	seen, _, err := XidsSince(env, LogMark{Boot: boot})
 	if err != nil {
 		return nil
 	}

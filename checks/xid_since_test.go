@@ -10,7 +10,7 @@ import (
 // since is what was logged since a mark, in short.
 func (m *xidMachine) since(mark LogMark) (seen []string, end LogMark) {
 	m.t.Helper()
-	list, end, err := m.env().XidsSince(mark)
+	list, end, err := XidsSince(m.env(), mark)
 	if err != nil {
 		m.t.Fatal(err)
 	}

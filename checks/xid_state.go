@@ -10,13 +10,13 @@ import (
 )
 
 // statesByPCI are the states of the GPUs by PCI address; nil if nobody has asked.
-func (e *Env) statesByPCI() map[string]GPUState {
-	if e.GPUStates == nil {
+func statesByPCI(env *Env) map[string]GPUState {
+	if env.GPUStates == nil {
 		return nil
 	}
 	states := map[string]GPUState{}
-	list := e.GPUStates()
-	*probe.Kept[[]GPUState](e.Host, "states of GPUs") = list
+	list := env.GPUStates()
+	*probe.Kept[[]GPUState](env.Host, "states of GPUs") = list
 	for _, s := range list {
 		if pci, ok := pciAddress(s.PCI); ok {
 			states[pci] = s

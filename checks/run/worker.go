@@ -248,8 +248,8 @@ func (w *worker) check(req *Request) *Response {
 		if info.Active {
 			useAllCPUs()
 		}
-		findings := env.Look(ctx, req.Name, c)
-		env.Locate(ctx, findings)
+		findings := checks.Look(ctx, env, req.Name, c)
+		checks.Locate(ctx, env, findings)
 		return &Response{Findings: append(findings, env.NotDone()...)}
 	}
 	test, ok := c.(checks.Bounded)
@@ -257,7 +257,7 @@ func (w *worker) check(req *Request) *Response {
 		return &Response{Err: req.Name + " is no active test"}
 	}
 	resp := &Response{}
-	resp.Findings, resp.Known = env.Fresh(req.Name, test, req.Only)
+	resp.Findings, resp.Known = checks.Fresh(env, req.Name, test, req.Only)
 	return resp
 }
 

@@ -18,7 +18,7 @@ func (w *worker) count(req *Request) *Response {
 		if err != nil {
 			return &Response{Doubts: []string{err.Error()}}
 		}
-		return &Response{Counters: checks.GPUCounters(n), Findings: env.LostGPUs()}
+		return &Response{Counters: checks.GPUCounters(n), Findings: checks.LostGPUs(env)}
 	}
 	resp := &Response{}
 	doubt := func(err error) {
@@ -36,7 +36,7 @@ func (w *worker) count(req *Request) *Response {
 		mark = *req.Mark
 	}
 	var end checks.LogMark
-	resp.Xids, end, err = env.XidsSince(mark)
+	resp.Xids, end, err = checks.XidsSince(env, mark)
 	doubt(err)
 	if err == nil {
 		resp.Mark = &end
