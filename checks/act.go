@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -117,4 +118,56 @@ func (e *Env) saidBy(command, line string) {
 	if line != "" {
 		e.said = append(e.said, fmt.Sprintf("stderr of \"%s\": %s", command, line))
 	}
+}
+
+// killProcess sends SIGKILL to a process and does not wait for its end. A process that has
+// ended already counts as killed. It returns false if the run holds its actions, or
+// the process is spared.
+func killProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool {
+	if why := env.Host.Spared(p.PID); why != "" {
+		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %s", check, p.PID, why)))
+		return false
+	}
+	if !env.acts("kill %s", env.processText(p)) {
+		return false
+	}
+	env.At("kill %d", p.PID)
+	if err := env.Host.Kill(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  kill process ID %d: %v", check, p.PID, err)))
+	}
+	return true
+}
+
+// killUser ends a process that must not be here, unless it belongs to a job that
+// has a slurmstepd on this node: it was adopted by the job (pam_slurm_adopt), or
+// Slurm's answer is older than the job.
+func killUser(env *Env, check string, p probe.Process, notes *[]Finding) {
+	job, err := env.Host.RunningJobOf(p.PID)
+	switch {
+	case err != nil:
+		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %v", check, p.PID, err)))
+	case job != "":
+		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: it belongs to job %s, which runs here", check, p.PID, job)))
+	default:
+		killProcess(env, check, p, notes)
+	}
+}
+
+// actionFailed returns a finding about an action that failed. In LBNL NHC only the
+// command's standard error shows that.
+func actionFailed(message string) Finding {
+	return Finding{Code: "ps.action.failed", Severity: Warn, Message: message}
+}
+
+// doActionFailed is the advice for it.
+const doActionFailed = "The action failed, or nhc-gpu spared the process; the message gives the reason. To do it anyway, do it by hand as root."
+
+// keepForLater writes what later runs need. A run of somebody else than root keeps
+// nothing, which is no finding.
+func keepForLater(env *Env, check, name string, v any) []Finding {
+	err := env.remember(name, v)
+	if err == nil || errors.Is(err, probe.ErrNoMemory) {
+		return nil
+	}
+	return []Finding{{Code: "gpu.past", Severity: Warn, Message: check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")}}
 }

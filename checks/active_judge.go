@@ -309,3 +309,20 @@ func activeDo(code, slow string, more map[string]string) map[string]string {
 	maps.Copy(do, more)
 	return do
 }
+
+// commonFloorOf returns what a healthy GPU of a platform reaches in a measurement for
+// which neither the line nor the platform has a number.
+func commonFloorOf(p *Platform, m *measure) (f Floor, known bool) {
+	for _, row := range activeTable().floors {
+		if row.Test != m.Test || row.Algorithm != m.Algorithm || m.Size < row.Size || m.Ranks > 1 || row.Unit != m.Unit {
+			continue
+		}
+		value := row.Value
+		if row.Figure != "" {
+			figure, _ := p.figure(row.Figure)
+			value = row.Part * float64(figure)
+		}
+		return Floor{Test: row.Test, Algorithm: row.Algorithm, Size: row.Size, Ranks: 1, Value: value, Unit: row.Unit, Source: row.Source}, value > 0
+	}
+	return Floor{}, false
+}

@@ -4,19 +4,15 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // The rule on what a check may end or remove. Every action that destroys something of
-// a user goes through the functions of this file.
+// a user goes through the functions of this file, and [killProcess].
 //
 //   - An action of a line (kill, -k, -K) is the site's decision, as in LBNL NHC.
 //     [probe.Host.Spared] excludes processes that no site wants to kill, and
@@ -28,48 +24,6 @@ import (
 //
 // Signals go to a process by a descriptor, after it was compared with the one that
 // was judged: the PID may have been reused meanwhile.
-
-// killProcess sends SIGKILL to a process and does not wait for its end. A process that has
-// ended already counts as killed. It returns false if the run holds its actions, or
-// the process is spared.
-func killProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool {
-	if why := env.Host.Spared(p.PID); why != "" {
-		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %s", check, p.PID, why)))
-		return false
-	}
-	if !env.acts("kill %s", env.processText(p)) {
-		return false
-	}
-	env.At("kill %d", p.PID)
-	if err := env.Host.Kill(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  kill process ID %d: %v", check, p.PID, err)))
-	}
-	return true
-}
-
-// killUser ends a process that must not be here, unless it belongs to a job that
-// has a slurmstepd on this node: it was adopted by the job (pam_slurm_adopt), or
-// Slurm's answer is older than the job.
-func killUser(env *Env, check string, p probe.Process, notes *[]Finding) {
-	job, err := env.Host.RunningJobOf(p.PID)
-	switch {
-	case err != nil:
-		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: %v", check, p.PID, err)))
-	case job != "":
-		*notes = append(*notes, actionFailed(fmt.Sprintf("%s:  process ID %d not killed: it belongs to job %s, which runs here", check, p.PID, job)))
-	default:
-		killProcess(env, check, p, notes)
-	}
-}
-
-// actionFailed returns a finding about an action that failed. In LBNL NHC only the
-// command's standard error shows that.
-func actionFailed(message string) Finding {
-	return Finding{Code: "ps.action.failed", Severity: Warn, Message: message}
-}
-
-// doActionFailed is the advice for it.
-const doActionFailed = "The action failed, or nhc-gpu spared the process; the message gives the reason. To do it anyway, do it by hand as root."
 
 // keeps says why a process of the ended job must not be ended, "" if it may be.
 func (r *leftRun) keeps(p *leftProcess) string {

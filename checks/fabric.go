@@ -135,16 +135,6 @@ func (f *fabric) planes() {
 	}
 }
 
-// nodePlatform is that of the node's GPUs, and how many they are: one without any
-// figure if none is known, or if there are several kinds of GPU.
-func nodePlatform(env *Env) (p *Platform, gpus int) {
-	groups := platformGroups(env)
-	if len(groups) != 1 || groups[0].Platform == nil {
-		return &Platform{}, 0
-	}
-	return groups[0].Platform, len(groups[0].Addresses)
-}
-
 // management says why a port does not carry jobs' traffic, as far as it says so
 // itself. A node may have its default route over InfiniBand because it has nothing else.
 func (p *fabricPort) management(routes map[string]bool) string {
@@ -213,9 +203,6 @@ func (f *fabric) leaveSpares() {
 	}
 }
 
-// fifthNVLink is what no NVLink before the fifth generation can, MB/s one way.
-const fifthNVLink = 50000
-
 // leaveManagers leaves out the adapters that manage NVSwitches.
 func (f *fabric) leaveManagers() {
 	for i := range f.Ports {
@@ -223,20 +210,6 @@ func (f *fabric) leaveManagers() {
 			p.Left = "manages NVSwitches"
 		}
 	}
-}
-
-// managesSwitches says whether an adapter belongs to a board with NVSwitches of the
-// fourth generation, which are reached over InfiniBand: ConnectX-7 among ConnectX-7, or
-// beside others. No other node's are asked, for each answer takes milliseconds.
-func managesSwitches(env *Env, pci, model string) bool {
-	if bareID(model) != "1021" || pci == "" {
-		return false
-	}
-	if p, _ := nodePlatform(env); p.NVSwitchGPUs == 0 || p.NVLinkBandwidth < fifthNVLink {
-		return false
-	}
-	env.At("read /sys/bus/pci/devices/%s/vpd", pci)
-	return env.Host.SwitchManager(pci)
 }
 
 // leaveFarOnes leaves out the Ethernet ports that are near to no GPU, where others

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -211,16 +210,6 @@ func (s *gpus) allHave(g *probe.GPU, of func(*probe.GPU) probe.Reading[int]) boo
 		}
 	}
 	return others > 0
-}
-
-// keepForLater writes what later runs need. A run of somebody else than root keeps
-// nothing, which is no finding.
-func keepForLater(env *Env, check, name string, v any) []Finding {
-	err := env.remember(name, v)
-	if err == nil || errors.Is(err, probe.ErrNoMemory) {
-		return nil
-	}
-	return []Finding{{Code: "gpu.past", Severity: Warn, Message: check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")}}
 }
 
 func withMIG(g *probe.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIGPending.Value }

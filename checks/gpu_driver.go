@@ -151,15 +151,6 @@ func (c *gpuDriver) modules(env *Env) (findings []Finding) {
 // dmaBuf is what is no module, but does what nvidia_peermem does.
 const dmaBuf = "dma_buf"
 
-// moduleNames are the alternatives of one -m, as /proc/modules writes them.
-func moduleNames(m string) []string {
-	names := strings.Split(strings.ReplaceAll(m, "-", "_"), "|")
-	for i := range names {
-		names[i] = strings.TrimSpace(names[i])
-	}
-	return names
-}
-
 func judgeInforom(s *gpus, g *probe.GPU) {
 	if errors.Is(g.InforomValid.Err, probe.ErrInforomCorrupt) || errors.Is(g.Inforom.Err, probe.ErrInforomCorrupt) {
 		s.judged = true

@@ -71,11 +71,6 @@ func (f *hcaFile) find(vendor, device, board string) *HCAModel {
 	return &m
 }
 
-// bareID is a PCI id as sysfs has it, without 0x.
-func bareID(id string) string {
-	return strings.TrimPrefix(strings.ToLower(strings.TrimSpace(id)), "0x")
-}
-
 // Carries says whether a port carries data, on a device that shows so many. One
 // that shows fewer ports than the model has with planes shows none of these, and
 // all its ports carry data.

@@ -322,3 +322,6 @@ func (d *deviceHistory) grew() bool {
 	}
 	return false
 }
+
+// maxClears bounds what is kept of operators' words.
+const maxClears = 64

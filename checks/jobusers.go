@@ -1,13 +1,11 @@
 package checks
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -48,16 +46,6 @@ func findJobUsers(ctx context.Context, env *Env) *jobUsers {
 	return j
 }
 
-// The bounds of a question to Slurm: how long it may take where the run has no
-// time limit, and how much of the answer is read, in bytes.
-const (
-	defaultSqueue = "/usr/bin/squeue"
-
-	squeueTime   = 10 * time.Second
-	squeueOutput = 4 << 20
-	squeueErrors = 4 << 10
-)
-
 func (j *jobUsers) askSlurm(ctx context.Context, e *Env) (owners []string) {
 	host, _, _ := strings.Cut(cmp.Or(e.lookup("HOSTNAME_S"), e.lookup("HOSTNAME")), ".")
 	argv := slices.Concat(
@@ -92,19 +80,6 @@ func (j *jobUsers) askSlurm(ctx context.Context, e *Env) (owners []string) {
 		}
 	}
 	return owners
-}
-
-// slurmError is the last of Slurm's own errors, "" if there is none. slurmctld that
-// does not answer is the fault of none of the nodes that ask it. A squeue that
-// fails without a word has no jobs to name, as in LBNL NHC.
-func slurmError(errs []byte) (said string) {
-	for line := range bytes.Lines(errs) {
-		line = bytes.TrimSpace(line)
-		if bytes.HasPrefix(line, []byte("squeue: ")) || bytes.HasPrefix(line, []byte("slurm_")) {
-			said = string(line)
-		}
-	}
-	return said
 }
 
 // askTorque reads the job files of pbs_mom, or those below the directory that

@@ -483,3 +483,18 @@ func pastedLine(text string, about kernelSubject) (kernelLine, bool) {
 	}
 	return kernelLine{}, false
 }
+
+// xidText keeps what can stand in one line of a log.
+func xidText(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, s)
+	s = strings.TrimRight(s, ". ")
+	return s[:min(len(s), maxXidText)]
+}
+
+// maxXidText bounds what is kept of a line, bytes.
+const maxXidText = 160

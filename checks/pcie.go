@@ -126,12 +126,3 @@ func (c *pcieCheck) judge(env *Env, want pcieWant, chosen []probe.PCIEntry) (fin
 
 // asks says whether the line has figures of links.
 func (c *pcieCheck) asks() bool { return c.Width > 0 || c.Speed != "" }
-
-// finding is what is said of a fault.
-func (f pcieFault) finding(check, code string, d Device) Finding {
-	remedy := ReseatOrRMA
-	if f.severity != Fail {
-		remedy = NoRemedy
-	}
-	return about(check, d, Finding{Code: code, Severity: f.severity, Remedy: remedy, Want: f.want, Got: f.got}, f.text)
-}

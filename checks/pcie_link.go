@@ -269,3 +269,29 @@ func virtualBridge(d probe.PCIDevice) bool {
 }
 
 func lanes(n int) string { return fmt.Sprintf("x%d", n) }
+
+// fifthNVLink is what no NVLink before the fifth generation can, MB/s one way.
+const fifthNVLink = 50000
+
+// managesSwitches says whether an adapter belongs to a board with NVSwitches of the
+// fourth generation, which are reached over InfiniBand: ConnectX-7 among ConnectX-7, or
+// beside others. No other node's are asked, for each answer takes milliseconds.
+func managesSwitches(env *Env, pci, model string) bool {
+	if bareID(model) != "1021" || pci == "" {
+		return false
+	}
+	if p, _ := nodePlatform(env); p.NVSwitchGPUs == 0 || p.NVLinkBandwidth < fifthNVLink {
+		return false
+	}
+	env.At("read /sys/bus/pci/devices/%s/vpd", pci)
+	return env.Host.SwitchManager(pci)
+}
+
+// finding is what is said of a fault.
+func (f pcieFault) finding(check, code string, d Device) Finding {
+	remedy := ReseatOrRMA
+	if f.severity != Fail {
+		remedy = NoRemedy
+	}
+	return about(check, d, Finding{Code: code, Severity: f.severity, Remedy: remedy, Want: f.want, Got: f.got}, f.text)
+}

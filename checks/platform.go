@@ -1,5 +1,12 @@
 package checks
 
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
 // Platform are the figures of a kind of node; 0 is one that nobody knows. All
 // are of one GPU, but for GPUs and those of the network.
 type Platform struct {
@@ -97,3 +104,70 @@ func (p *Platform) PortsMissing(ports int) bool {
 // PlatformOf finds the platform of a node that has so many GPUs of a device on
 // its PCI bus, nil if none fits. Device and subsystem are as in [probe.PCIID].
 type PlatformOf func(device, subsystem string, gpus int) *Platform
+
+// PlatformGroup are the GPUs of one device on the PCI bus.
+type PlatformGroup struct {
+	Device    string
+	Subsystem string    // that of most of them
+	Addresses []string  // in order
+	Platform  *Platform // nil: none fits
+}
+
+// GroupPlatforms sorts the GPUs of a node by what they are, and finds the
+// platform of each kind. A node with two kinds of GPU has two groups.
+func GroupPlatforms(ids []probe.PCIID, find PlatformOf) (groups []PlatformGroup) {
+	subsystems := map[string]map[string]int{}
+	for _, id := range ids {
+		at := slices.IndexFunc(groups, func(g PlatformGroup) bool { return g.Device == id.Device })
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, PlatformGroup{Device: id.Device})
+			subsystems[id.Device] = map[string]int{}
+		}
+		groups[at].Addresses = append(groups[at].Addresses, id.Address)
+		subsystems[id.Device][id.Subsystem]++
+	}
+	for i := range groups {
+		g := &groups[i]
+		g.Subsystem = commonest(subsystems[g.Device])
+		if find != nil {
+			g.Platform = find(g.Device, g.Subsystem, len(g.Addresses))
+		}
+	}
+	return groups
+}
+
+// Tell is one line about a group, for a person.
+func (g *PlatformGroup) Tell() string {
+	what := fmt.Sprintf("%s, PCI device 10de:%s%s", plural(len(g.Addresses), "GPU"), g.Device, before(", subsystem ", g.Subsystem, ""))
+	if p := g.Platform; p != nil {
+		return fmt.Sprintf("%s (%s); %s", p.Name, p.File, what)
+	}
+	return "unknown; " + what
+}
+
+// platformGroups are those of this node, found once.
+func platformGroups(env *Env) []PlatformGroup {
+	groups := probe.Kept[[]PlatformGroup](env.Host, "platforms")
+	if *groups == nil && env.Platform != nil {
+		ids, err := env.Host.GPUIDs()
+		if err != nil { // askNVML has reported it
+			return nil
+		}
+		n, _ := env.Host.NVMLAsked() // without NVML no GPU is known to be a vGPU
+		*groups = GroupPlatforms(slices.DeleteFunc(slices.Clone(ids), func(id probe.PCIID) bool {
+			return n != nil && slices.ContainsFunc(n.GPUs, func(g probe.GPU) bool { return g.PCI == id.Address && g.VGPU.Value })
+		}), env.Platform)
+	}
+	return *groups
+}
+
+// nodePlatform is that of the node's GPUs, and how many they are: one without any
+// figure if none is known, or if there are several kinds of GPU.
+func nodePlatform(env *Env) (p *Platform, gpus int) {
+	groups := platformGroups(env)
+	if len(groups) != 1 || groups[0].Platform == nil {
+		return &Platform{}, 0
+	}
+	return groups[0].Platform, len(groups[0].Addresses)
+}

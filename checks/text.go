@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // How messages word things.
@@ -53,3 +54,20 @@ func pciAddress(s string) (string, bool) {
 	}
 	return strings.ToLower(fmt.Sprintf("%04x:%s:%s.%s", n, bus, slot, function)), true
 }
+
+// bareID is a PCI id as sysfs has it, without 0x.
+func bareID(id string) string {
+	return strings.TrimPrefix(strings.ToLower(strings.TrimSpace(id)), "0x")
+}
+
+// moduleNames are the alternatives of one -m, as /proc/modules writes them.
+func moduleNames(m string) []string {
+	names := strings.Split(strings.ReplaceAll(m, "-", "_"), "|")
+	for i := range names {
+		names[i] = strings.TrimSpace(names[i])
+	}
+	return names
+}
+
+// clock is a time in a message; in UTC, so that it is the same whoever looks.
+func clock(unix int64) string { return time.Unix(unix, 0).UTC().Format("2006-01-02T15:04:05Z") }

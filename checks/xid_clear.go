@@ -11,9 +11,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// maxClears bounds what is kept of operators' words.
-const maxClears = 64
-
 // xidClear is an operator's word that events are over.
 type xidClear struct {
 	At     int64    `json:"at"`               // Unix time, seconds; for people

@@ -37,9 +37,6 @@ const (
 	lineReset             // a GPU was reset
 )
 
-// maxXidText bounds what is kept of a line, bytes.
-const maxXidText = 160
-
 // parseXidLine reads a record of the kernel's log. Kind is lineOther of any line that
 // is not believed, or says nothing about a GPU or an NVSwitch.
 func parseXidLine(record []byte) xidLine {
@@ -133,18 +130,6 @@ func parseSXid(line kernelLine) xidLine {
 	l.Nonfatal = strings.HasPrefix(rest, "Non-fatal,") || strings.HasPrefix(rest, "Correctable,")
 	l.Text, l.Link = xidText(rest), parseLink(rest)
 	return l
-}
-
-// xidText keeps what can stand in one line of a log.
-func xidText(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, s)
-	s = strings.TrimRight(s, ". ")
-	return s[:min(len(s), maxXidText)]
 }
 
 // Xids that the code knows by number.

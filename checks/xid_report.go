@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // xidReporter writes the findings of a judgement.
@@ -181,6 +180,3 @@ func (r *xidReporter) name(d Device, c *xidCase) string {
 	}
 	return d.String()
 }
-
-// clock is a time in a message; in UTC, so that it is the same whoever looks.
-func clock(unix int64) string { return time.Unix(unix, 0).UTC().Format("2006-01-02T15:04:05Z") }

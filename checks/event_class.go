@@ -1,0 +1,42 @@
+package checks
+
+import "slices"
+
+// XidClass says what an Xid or SXid means for the node.
+type XidClass string
+
+// The classes. The higher a class, the more of the node is at stake.
+const (
+	XidIgnore    XidClass = "IGNORE"    // nothing
+	XidFollow    XidClass = "FOLLOW"    // follows another Xid, which decides
+	XidApp       XidClass = "APP"       // an application's fault
+	XidConfig    XidClass = "CONFIG"    // something is set up wrong
+	XidWatch     XidClass = "WATCH"     // warn and count
+	XidState     XidClass = "STATE"     // a hint: what NVML says decides
+	XidDiag      XidClass = "DIAG"      // run a diagnosis when the node is idle
+	XidReset     XidClass = "RESET"     // drain; a reset of the GPU clears it
+	XidReboot    XidClass = "REBOOT"    // drain; a new boot clears it
+	XidHold      XidClass = "RMA-HOLD"  // drain; only an operator clears it
+	XidDecode    XidClass = "DECODE"    // the numbers in the line decide
+	XidAuthority XidClass = "AUTHORITY" // Xid 154: the driver itself says what is to be done
+)
+
+// xidClasses are the classes in rising order; the last two become one of the
+// others.
+var xidClasses = [...]XidClass{
+	XidIgnore, XidFollow, XidApp, XidConfig, XidWatch, XidState, XidDiag, XidReset, XidReboot, XidHold, XidDecode, XidAuthority,
+}
+
+func (c XidClass) rank() int { return slices.Index(xidClasses[:], c) }
+
+// drains says whether the class takes the node out of service.
+func (c XidClass) drains() bool { return c == XidReset || c == XidReboot || c == XidHold }
+
+// xidRepeat makes another class of events that come too often.
+type xidRepeat struct {
+	Events int      `toml:"events"`
+	Hours  int      `toml:"hours"`
+	Class  XidClass `toml:"class"`
+	Same   string   `toml:"same"` // place: only on the same GPC and TPC
+	Jobs   bool     `toml:"jobs"` // only those of different jobs
+}
