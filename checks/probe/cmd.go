@@ -101,7 +101,9 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 	}
 	p := h.start(c, &syscall.SysProcAttr{Setpgid: !c.Lasting, Setsid: c.Lasting}, stdout, stderr)
 	x, ended := p.await(ctx, c, out)
-	h.blocked = h.blocked || p.unstarted
+	if p.unstarted {
+		h.blocked.Store(true)
+	}
 	if ended && !c.Lasting && (c.Linger == 0 || x.TimedOut) {
 		p.signal(unix.SIGKILL)
 	}
@@ -142,7 +144,7 @@ func (h *Host) Spawn(ctx context.Context, c Command) (said string, err error) {
 	ok, err := p.awaitStart(ctx)
 	switch {
 	case !ok:
-		h.blocked = true
+		h.blocked.Store(true)
 		err = ctx.Err()
 	case err == nil:
 		select {
@@ -158,11 +160,11 @@ func (h *Host) Spawn(ctx context.Context, c Command) (said string, err error) {
 // never came to run, since its program lies on a file system that does not
 // answer, and holds the lock that every other start needs; or a call of a library has
 // been left behind.
-func (h *Host) Blocked() bool { return h.blocked }
+func (h *Host) Blocked() bool { return h.blocked.Load() }
 
 // LeaveBehind says that a call of a library does not come back, and that nobody waits
 // for it any more: this process is of no further use.
-func (h *Host) LeaveBehind() { h.blocked = true }
+func (h *Host) LeaveBehind() { h.blocked.Store(true) }
 
 // process is a command under way.
 type process struct {

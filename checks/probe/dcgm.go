@@ -170,13 +170,13 @@ func (e *DCGMError) Is(target error) bool {
 }
 
 // SetDCGM makes an engine, or an error, the answer of [Host.DCGM]: that of a test.
-func (h *Host) SetDCGM(e DCGMEngine, err error) { h.cache["dcgm"] = cached[DCGMEngine]{e, err} }
+func (h *Host) SetDCGM(e DCGMEngine, err error) { remember(h, "dcgm", e, err) }
 
 // DCGM finds a way to ask DCGM. Close it after use. It may hang or end the process:
 // call it only in the worker of the dcgm lane. doing hears of every call before it
 // is made.
 func (h *Host) DCGM(ctx context.Context, s DCGMSettings, doing func(string)) (DCGMEngine, error) {
-	if c, ok := h.cache["dcgm"].(cached[DCGMEngine]); ok {
+	if c, ok := remembered[DCGMEngine](h, "dcgm"); ok {
 		return c.value, c.err
 	}
 	if doing == nil {

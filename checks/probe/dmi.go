@@ -52,7 +52,7 @@ func (h *Host) DMI(ctx context.Context) (DMI, error) {
 		return d, nil
 	})
 	if err == nil && len(d.Lines) == 0 {
-		delete(h.cache, "dmi")
+		h.forget("dmi")
 	}
 	return d, err
 }

@@ -13,29 +13,33 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Host reads one node. It caches what it reads for its life, as LBNL NHC does
-// for a run: two checks of one run never see two different mount tables. It is
-// not safe for concurrent use.
+// for a run: two checks of one run never see two different mount tables.
+//
+// Several goroutines of a check may ask it at once; a source is then read by one of them,
+// and the others wait. Its settings (Set..., Only..., Guard...) are made by one goroutine,
+// before the first check and between two checks. What it returns is shared: it is read,
+// never changed. A value of [Kept] is its check's to guard.
 type Host struct {
-	root  string
-	cache map[string]any
+	root string
 
-	caching sync.Mutex // guards cache
+	mu         sync.Mutex
+	cache      map[string]any // guarded by mu
+	unanswered []string       // see Unanswered; guarded by mu
+	blocked    atomic.Bool    // see Blocked
 
 	environ []string // of commands; nil: this process's
 	passwd  string   // see SetPasswd
 	past    string   // see SetPast
 	spare   []string // see SetPast
-	blocked bool     // see Blocked
 
-	libraries  map[string]string // see SetLibraries
-	mayNVML    func() error      // see GuardNVML
-	cudaGPUs   []string          // see OnlyCUDA
-	deadPast   map[string]bool   // memory directories that do not answer
-	unanswered []string          // see Unanswered
-	stuck      []string          // see SetStuck
+	libraries map[string]string // see SetLibraries
+	mayNVML   func() error      // see GuardNVML
+	cudaGPUs  []string          // see OnlyCUDA
+	stuck     []string          // see SetStuck
 }
 
 // NewHost reads the node whose file system begins at root; "" and "/" are this machine.
@@ -81,26 +85,65 @@ type cached[T any] struct {
 	err   error
 }
 
+// slot is what is read for a key. Who asks while it is being read waits.
+type slot struct {
+	mu   sync.Mutex
+	read any // cached[T]; nil: not yet
+}
+
 // once runs read the first time it is asked for key, and answers from memory after that.
 func once[T any](h *Host, key string, read func() (T, error)) (T, error) {
-	h.caching.Lock() // who watches the GPUs while they work asks from another goroutine
-	c, ok := h.cache[key].(cached[T])
-	h.caching.Unlock()
-	if ok {
-		return c.value, c.err
+	h.mu.Lock()
+	s, ok := h.cache[key].(*slot)
+	if !ok {
+		s = new(slot)
+		h.cache[key] = s
 	}
-	v, err := read()
-	h.caching.Lock()
-	h.cache[key] = cached[T]{v, err}
-	h.caching.Unlock()
-	return v, err
+	h.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.read.(cached[T])
+	if !ok {
+		c.value, c.err = read()
+		s.read = c
+	}
+	return c.value, c.err
+}
+
+// remembered is what was read for a key, if it was; it waits for nothing.
+func remembered[T any](h *Host, key string) (c cached[T], ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s, has := h.cache[key].(*slot); has && s.mu.TryLock() {
+		defer s.mu.Unlock()
+		c, ok = s.read.(cached[T])
+	}
+	return c, ok
+}
+
+func remember[T any](h *Host, key string, value T, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cache[key] = &slot{read: cached[T]{value, err}}
+}
+
+func (h *Host) forget(key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.cache, key)
 }
 
 // Kept is what a check remembers from one line of the configuration to the
 // next: a value that lives as long as the Host. It is the zero value when the
 // key is first asked for.
 func Kept[T any](h *Host, key string) *T {
-	v, _ := once(h, "kept "+key, func() (*T, error) { return new(T), nil })
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v, ok := h.cache["kept "+key].(*T)
+	if !ok {
+		v = new(T)
+		h.cache["kept "+key] = v
+	}
 	return v
 }
 

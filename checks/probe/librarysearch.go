@@ -358,10 +358,7 @@ func driverCUDA(driver string) int {
 
 // cudaMajor is the major version of CUDA that the driver supports, 0 if it is unknown.
 func (h *Host) cudaMajor() int {
-	h.caching.Lock()
-	c, _ := h.cache["cuda"].(cached[*CUDA])
-	h.caching.Unlock()
-	if c.value != nil {
+	if c, _ := remembered[*CUDA](h, "cuda"); c.value != nil {
 		return c.value.Version / 1000
 	}
 	driver, _ := h.DriverVersion()

@@ -34,7 +34,7 @@ func (h *Host) mountTable(key string) ([]Mount, error) {
 }
 
 // ForgetMounts makes the next [Host.Mounts] read the table again.
-func (h *Host) ForgetMounts() { delete(h.cache, "mounts") }
+func (h *Host) ForgetMounts() { h.forget("mounts") }
 
 // parseMounts reads lines of four or more fields; a field that is missing is empty.
 func parseMounts(data []byte) []Mount {

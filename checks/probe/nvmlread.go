@@ -34,7 +34,7 @@ func (h *Host) SetNVML(n *NVML, err error) {
 		s.at = i
 		s.note(stateIn(reflect.ValueOf(n.GPUs[i])))
 	}
-	h.cache["nvml"] = cached[*nvmlSession]{s, err}
+	remember(h, "nvml", s, err)
 }
 
 // nvmlSession is NVML in this process: loaded once, never unloaded, since the

@@ -98,9 +98,7 @@ func (h *Host) GPUsInState() (gpus map[*GPU]error, node error) {
 // NVMLAsked returns the snapshot that this process has, or why there is none; nil, nil if
 // NVML was not asked. It asks nothing.
 func (h *Host) NVMLAsked() (*NVML, error) {
-	h.caching.Lock()
-	defer h.caching.Unlock()
-	c, ok := h.cache["nvml"].(cached[*nvmlSession])
+	c, ok := remembered[*nvmlSession](h, "nvml")
 	if !ok || c.err != nil {
 		return nil, c.err
 	}

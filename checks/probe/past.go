@@ -47,23 +47,26 @@ const answerLimit = time.Second
 // answers asks a file system something in the background. Where there is no answer this
 // process is of no further use, since it can never end.
 func (h *Host) answers(dir string) bool {
-	if h.deadPast[dir] || h.stuckAt(dir) != nil {
+	call := "read " + dir
+	if slices.Contains(h.Unanswered(), call) || h.stuckAt(dir) != nil {
 		return false
 	}
 	if inTime(answerLimit, func() { _, _ = os.Lstat(h.Path(dir)) }) {
 		return true
 	}
-	if h.deadPast == nil {
-		h.deadPast = map[string]bool{}
-	}
-	h.deadPast[dir] = true
-	h.unanswered = append(h.unanswered, "read "+dir)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unanswered = append(h.unanswered, call)
 	return false
 }
 
 // Unanswered returns the calls in the background that did not come back, in the words of
 // [Host.SetStuck].
-func (h *Host) Unanswered() []string { return h.unanswered }
+func (h *Host) Unanswered() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.unanswered)
+}
 
 // SpareError says that something is kept, but not where it should be. It is
 // told once in the life of the other place, which a reboot may end.

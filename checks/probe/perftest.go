@@ -70,7 +70,9 @@ func (h *Host) Perftests(ctx context.Context, tests []Perftest) []PerftestResult
 	}
 	all.Wait()
 	for _, of := range hosts {
-		h.blocked = h.blocked || of.blocked
+		if of.Blocked() {
+			h.LeaveBehind()
+		}
 	}
 	return results
 }
@@ -157,7 +159,9 @@ func (h *Host) perftestAt(ctx context.Context, t *Perftest, port int) PerftestRe
 			x.TimedOut = x.TimedOut && ctx.Err() != nil
 		}
 	}
-	h.blocked = h.blocked || own.blocked
+	if own.Blocked() {
+		h.LeaveBehind()
+	}
 	return t.result(x, of)
 }
 

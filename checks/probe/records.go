@@ -167,7 +167,7 @@ func (h *Host) append(path string, most int64, line []byte) error {
 			return err
 		}
 	}
-	line = append(bytes.TrimRight(line, "\n"), '\n')
+	line = slices.Concat(bytes.TrimRight(line, "\n"), []byte{'\n'}) // the caller's own stays as it is
 	if last := make([]byte, 1); info.Size() > 0 {
 		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' { // the node died in mid-line
 			line = append([]byte{'\n'}, line...)

@@ -175,7 +175,7 @@ func (h *Host) unchanged(p Process) error {
 	case err != nil:
 		return err
 	}
-	if c, ok := h.cache[usageKey(p)].(cached[Usage]); ok && c.err == nil && u.Start != c.value.Start {
+	if c, ok := remembered[Usage](h, usageKey(p)); ok && c.err == nil && u.Start != c.value.Start {
 		return errReplaced
 	}
 	if listed := *Kept[uint64](h, listedAt); listed > 0 && u.Start > listed {

@@ -26,7 +26,7 @@ func (h *Host) FileStat(p string) (FileStat, error) {
 	key := "lstat " + p
 	s, err := once(h, key, func() (FileStat, error) { return h.lstat(p) })
 	if err != nil {
-		delete(h.cache, key) // the next one looks again
+		h.forget(key) // the next one looks again
 	}
 	return s, err
 }

@@ -144,12 +144,12 @@ func TestStartTellsProcessesApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.Start--
-	h.cache[usageKey(p)] = cached[Usage]{value: u}
+	remember(h, usageKey(p), u, nil)
 	if err := h.Kill(p); !errors.Is(err, errReplaced) || !h.Alive(p.PID) {
 		t.Fatalf("a process that started at another time was killed: %v", err)
 	}
 	u.Start++
-	h.cache[usageKey(p)] = cached[Usage]{value: u}
+	remember(h, usageKey(p), u, nil)
 	if err := h.Kill(p); err != nil {
 		t.Error(err)
 	}
