@@ -120,6 +120,17 @@ func TestMemoryAsks(t *testing.T) {
 	})
 }
 
+// TestEnvMethods: what belongs to a family of checks is a function with an env, and no method
+// of Env, which a family in a package of its own could not have.
+func TestEnvMethods(t *testing.T) {
+	t.Parallel()
+	eachFunction(t, ".", func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
+		if name := fullName(fn); strings.HasPrefix(name, "Env.") && !slices.Contains([]string{"act.go", "env.go", "history.go", "tool.go"}, pos(fn).Filename) {
+			t.Errorf("%s: %s: want a function", pos(fn), name)
+		}
+	})
+}
+
 // fullName returns the name of a function, with the type that it is a method of.
 func fullName(fn *ast.FuncDecl) string {
 	if fn.Recv == nil {
