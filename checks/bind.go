@@ -52,7 +52,8 @@ func (e *UsageError) Error() string {
 
 // Getopts walks args as bash's getopts does with a silent spec (":0rf:"): it
 // calls each for every option, and returns the words left over. An option may
-// be bundled (-0r) and may carry its argument (-fHOME); "--" ends the options.
+// be bundled (-0r) and may carry its argument (-fHOME); "--" ends the options. With "-:" in
+// the spec "--long" is the option - with the argument long.
 func Getopts(spec string, args []string, each func(opt byte, arg string)) (rest []string, err error) {
 	spec = strings.TrimPrefix(spec, ":")
 	for len(args) > 0 {
@@ -90,7 +91,7 @@ func Getopts(spec string, args []string, each func(opt byte, arg string)) (rest 
 func letters(spec string) string {
 	var b strings.Builder
 	for i := 0; i < len(spec); i++ {
-		if spec[i] != ':' {
+		if spec[i] != ':' && spec[i] != '-' {
 			if b.Len() > 0 {
 				b.WriteByte(' ')
 			}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -22,46 +21,29 @@ import (
 // other time: nhc-gpu --baseline runs the active tests of the configuration several
 // times over. It drains nobody, and asks slurmctld nothing but what settleRecords does.
 
-// baselineWord is what asks for it, "--baseline=RUNS" with a number.
-const baselineWord = "--baseline"
+// baselineName is the option that asks for it.
+const baselineName = "baseline"
 
 // The runs that --baseline makes.
 const (
-	baselineRuns     = 5
+	baselineRuns     = "5"
 	mostBaselineRuns = 31 // as many samples as are kept
 )
 
-// asksBaseline says whether a word asks for it.
-func asksBaseline(word string) bool {
-	return word == baselineWord || strings.HasPrefix(word, baselineWord+"=")
-}
-
-func baselineRunsOf(word string) (int, error) {
-	text, given := strings.CutPrefix(word, baselineWord+"=")
-	if !given {
-		return baselineRuns, nil
+// learnBaseline runs the active tests of the configuration as often as text says, and prints
+// what is known of the node then.
+func learnBaseline(text string, o *options, exit *int) error {
+	runs, err := strconv.Atoi(text)
+	if err != nil || runs < 0 || runs > mostBaselineRuns {
+		return fmt.Errorf("--%s=%s: want the number of runs, up to %d; 0 only shows what was learned", baselineName, text, mostBaselineRuns)
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > mostBaselineRuns {
-		return 0, fmt.Errorf("%s=%s: want the number of runs, up to %d; 0 only shows what was learned", baselineWord, text, mostBaselineRuns)
-	}
-	return n, nil
-}
-
-// learnBaseline runs the active tests of the configuration, and prints what is known
-// of the node then.
-func learnBaseline(words []string, exit *int) error {
-	runs, err := baselineRunsOf(words[0])
-	if err != nil {
-		return err
-	}
-	r, from, err := forPeople(words[1:], reportOptions{})
+	r, from, err := forPeople(o, reportOptions{})
 	if err != nil {
 		return err
 	}
 	defer r.close()
 	if r.set.past == "" {
-		return fmt.Errorf("%s: only root can learn what a node reaches: it is kept below %s", baselineWord, pastRoot)
+		return fmt.Errorf("--%s: only root can learn what a node reaches: it is kept below %s", baselineName, pastRoot)
 	}
 	if runs > 0 {
 		if onlyActive(r.plan); !slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Active }) {

@@ -14,7 +14,12 @@ static int is_worker, around_job;
 // remember runs before Go does: the first thread that cannot be made ends the program.
 __attribute__((constructor)) static void remember(int argc, char **argv, char **envp) {
 	is_worker = argc > 0 && strcmp(argv[0], "nhc-gpu-worker") == 0;
-	around_job = argc > 1 && (strcmp(argv[1], "--prolog") == 0 || strcmp(argv[1], "--epilog") == 0);
+	int person = argc > 1 && argv[1][0] != '-' && strchr(argv[1], '=') == NULL; // as aroundArgs
+	for (int i = 1; i < argc; i++) {
+		person |= strcmp(argv[i], "--check") == 0;
+		around_job |= strcmp(argv[i], "--prolog") == 0 || strcmp(argv[i], "--epilog") == 0;
+	}
+	around_job &= !person;
 	for (; *envp != NULL; envp++)
 		if (strcmp(*envp, "SLURM_SCRIPT_CONTEXT=prolog_slurmd") == 0 || strcmp(*envp, "SLURM_SCRIPT_CONTEXT=epilog_slurmd") == 0)
 			around_job = 1;

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/conf"
-	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // The lines of -d that LBNL NHC prints about itself.
@@ -47,9 +46,6 @@ func (r *oneRun) session() {
 		return
 	}
 	argv := append(slices.Clone(r.argv), "FORCE_SETSID=0")
-	if r.opts.role != slurm.Manual { // it was named by the first word
-		argv = slices.Insert(argv, 1, "--"+r.opts.role.String())
-	}
 	r.debug("NHC process %d is not session leader.", pid)
 	r.debug("Restarting via setsid:  setsid %s", strings.Join(argv, " "))
 	r.log.flush()

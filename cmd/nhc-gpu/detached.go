@@ -28,7 +28,7 @@ const takeLimit = 2 * time.Second
 
 // detachedHealth is the background half of a run.
 func detachedHealth(argv []string) int {
-	opts, err := parseOptions(argv[1:])
+	opts, err := parseOptions(argv[1:], nil)
 	if err != nil || opts.help {
 		return exitUsage // its parent has refused the words
 	}

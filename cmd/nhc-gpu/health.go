@@ -17,24 +17,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// health is a run as LBNL NHC: load, plan, run, fold, act. Its result is the
-// exit status.
-func health(argv []string) int { return healthAs(slurm.Manual, argv) }
-
-// healthAs is that in a role that a word has named; Manual is none.
-func healthAs(role slurm.Role, argv []string) int {
-	opts, err := parseOptions(argv[1:])
-	around := role
-	if role == slurm.Manual {
-		around = slurm.RoleOf(os.Getenv)
-	}
-	if err != nil && around.AroundJob() {
+// health is a run as LBNL NHC: load, plan, run, fold, act. err is what is wrong with
+// the options. Its result is the exit status.
+func health(argv []string, opts *options, err error) int {
+	if around := aroundArgs(argv); err != nil && around.AroundJob() {
 		fmt.Fprintln(alerts, "nhc-gpu:", err)
 		return uncheckedJob(around, exitUsage)
 	}
 	if err != nil {
 		help(argv[0])
-		if errors.As(err, new(longOption)) && filepath.Base(argv[0]) == ownName { // as nhc it says no more than LBNL NHC
+		if !errors.As(err, new(*checks.UsageError)) { // on a letter LBNL NHC says no more
 			fmt.Fprintln(alerts, "nhc-gpu:", err)
 		}
 		return exitUsage
@@ -43,7 +35,6 @@ func healthAs(role slurm.Role, argv []string) int {
 		help(argv[0])
 		return 0
 	}
-	opts.role = role
 	return newRun(argv, opts).run()
 }
 

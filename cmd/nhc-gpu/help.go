@@ -75,7 +75,7 @@ const ownHelp = `
                    restart, -e, -E) are only listed. Shell lines are run. Does
                    not stop at the first failure.
                    Exit status: 0 ok, 1 warn, 2 fail, 3 unknown
-                   Options of --check, in any order, before those above:
+                   Options of --check, in any order:
    --act           Carry out the actions of the checks
    --no-shell      Skip shell lines; their results are unknown
    --json          Print one object of JSON

@@ -17,7 +17,7 @@ import (
 const lintName = "lint"
 
 func lintCommand(exit *int) *cobra.Command {
-	return &cobra.Command{
+	return withOptions(&cobra.Command{
 		Use:   lintName + " [LBNL options]",
 		Short: "Say what is wrong with the configuration, and where Slurm gets in the way",
 		Long: `Reads all that is configured for this node: settings, nhc.conf, nhc-prolog.conf,
@@ -29,11 +29,7 @@ An error is a mistake in a file of ours. A warning is what is hardly meant, and
 where Slurm would kill a run before it has told what it found, or forestall it. A
 remark is worth knowing. Runs no check and changes nothing; docs/jobs.md has what
 each means. Exit status is 1 if there is an error or a warning, 0 if there is none.`,
-		DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			return helpOr(cmd, lint(words, screen, exit))
-		},
-	}
+	}, func(o *options) error { return lint(o, screen, exit) })
 }
 
 // grade is how bad something is.
@@ -94,8 +90,8 @@ func (l *linter) doubts() {
 }
 
 // lint says what is wrong with everything.
-func lint(words []string, out io.Writer, exit *int) error {
-	r, err := peopleRun(words)
+func lint(o *options, out io.Writer, exit *int) error {
+	r, err := peopleRun(o)
 	if err != nil {
 		return err
 	}

@@ -43,11 +43,14 @@ func guarded(argv []string) (exit int) {
 	return start(argv)
 }
 
-// aroundArgs is the role by the first word, else by the environment.
+// aroundArgs is the role by a word, behind a mistake, too, else by the environment. A
+// person who asks as if in a role is told by the exit status what went wrong.
 func aroundArgs(argv []string) slurm.Role {
-	if len(argv) > 1 {
-		if role, ok := roleWord(argv[1:]); ok {
-			return role
+	if len(argv) > 1 && filepath.Base(argv[0]) == ownName && !isCommand(argv[1]) && !slices.Contains(argv, "--check") {
+		for _, role := range jobRoles {
+			if slices.Contains(argv, "--"+role.String()) {
+				return role
+			}
 		}
 	}
 	return slurm.RoleOf(os.Getenv)
@@ -68,11 +71,8 @@ func start(argv []string) int {
 	case "node-mark-offline", "node-mark-online":
 		return markNode(name, argv)
 	case ownName:
-		if role, ok := roleWord(argv[1:]); ok {
-			return healthAs(role, slices.Delete(slices.Clone(argv), 1, 2))
-		}
-		if cmd := subcommand(argv[1:]); cmd != nil {
-			return cmd(argv[1:])
+		if isOurs(argv[1:]) {
+			return execute(argv)
 		}
 	}
 	switch {
@@ -81,7 +81,8 @@ func start(argv []string) int {
 	case strings.HasSuffix(name, "-wrapper"):
 		return wrap(argv)
 	}
-	return health(argv)
+	opts, err := parseOptions(argv[1:], nil)
+	return health(argv, opts, err)
 }
 
 // The words behind nhc-gpu that ask for LBNL NHC's two other programs, which

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
-	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -25,43 +26,28 @@ type assignment struct{ name, value string }
 
 const optionSpec = ":D:ac:de:fhl:n:qt:vx"
 
-// roleWord is the role that the first word names.
-func roleWord(args []string) (slurm.Role, bool) {
-	if len(args) > 0 {
-		switch args[0] {
-		case "--prolog":
-			return slurm.Prolog, true
-		case "--epilog":
-			return slurm.Epilog, true
-		}
-	}
-	return slurm.Manual, false
-}
+// jobRoles are the roles that a word names.
+var jobRoles = []slurm.Role{slurm.Prolog, slurm.Epilog}
 
-// longOption is a word with two dashes where LBNL NHC's options are expected,
-// which have one letter each.
-type longOption string
-
-func (o longOption) Error() string {
-	if slices.Contains([]longOption{"--json", "--redact", "--act", "--no-shell"}, o) {
-		return fmt.Sprintf("%s must stand right behind --check, LBNL NHC's options follow it", string(o))
+// parseOptions reads the command line as LBNL NHC's getopts does, and where a letter or
+// VAR=value may stand the options of two dashes that cmd has; without cmd there are none.
+// A *checks.UsageError is a mistake in a letter.
+func parseOptions(args []string, cmd *cobra.Command) (*options, error) {
+	o, spec, wrong := new(options), optionSpec, error(nil)
+	if cmd != nil {
+		spec += "-:" // "--check" is the option - with the argument check
 	}
-	if _, ok := roleWord([]string{string(o)}); ok || subcommand([]string{string(o)}) != nil {
-		return fmt.Sprintf("%s must be the first word, LBNL NHC's options follow it", string(o))
-	}
-	return fmt.Sprintf("there is no option %s, see nhc-gpu --help", string(o))
-}
-
-// parseOptions reads the command line as LBNL NHC's getopts does. The error is
-// a *checks.UsageError or a longOption.
-func parseOptions(args []string) (*options, error) {
-	o := new(options)
 	put := func(name, value, debug string) {
 		o.set = append(o.set, assignment{name, value})
 		o.debug = append(o.debug, debug)
 	}
-	words, err := checks.Getopts(optionSpec, args, func(opt byte, arg string) {
+	words, err := checks.Getopts(spec, args, func(opt byte, arg string) {
+		if wrong != nil {
+			return
+		}
 		switch opt {
+		case '-':
+			wrong = parseLong(arg, cmd)
 		case 'D':
 			put("CONFDIR", arg, "$CONFDIR set to "+arg+".")
 		case 'a':
@@ -92,22 +78,39 @@ func parseOptions(args []string) (*options, error) {
 			o.debug = append(o.debug, "BASH tracing active.")
 		}
 	})
-	if usage, ok := errors.AsType[*checks.UsageError](err); ok && usage.Kind == checks.BadOption {
-		if w := args[len(args)-len(words)-1]; strings.HasPrefix(w, "--") {
-			err = longOption(w)
-		}
-	}
-	if o.help { // wins over a mistake behind it, as it is read first
-		return o, nil
-	}
-	for i, w := range words { // the first empty word ends them
-		if w == "" {
-			words = words[:i]
+	for _, w := range words {
+		if err != nil || wrong != nil || w == "" { // the first empty word ends them
 			break
 		}
+		if cmd != nil && strings.HasPrefix(w, "--") {
+			wrong = parseLong(w[2:], cmd)
+		} else {
+			o.words = append(o.words, w)
+		}
 	}
-	o.words = words
-	return o, err
+	for _, role := range jobRoles {
+		if cmd == nil || !cmd.Flags().Changed(role.String()) {
+			continue
+		}
+		if o.role != slurm.Manual {
+			wrong = fmt.Errorf("--%s and --%s exclude each other", o.role, role)
+		}
+		o.role = role
+	}
+	if o.help || cmd != nil && cmd.Flags().Changed("help") { // wins over a mistake behind it
+		return &options{help: true}, nil
+	}
+	return o, cmp.Or(wrong, err)
+}
+
+// parseLong has cmd take an option of two dashes. --check=false is none: a run that drains
+// the node must not look like one that does not.
+func parseLong(text string, cmd *cobra.Command) error {
+	name, _, valued := strings.Cut(text, "=")
+	if f := cmd.Flags().Lookup(name); f == nil || valued && f.Value.Type() == "bool" {
+		return fmt.Errorf("there is no option --%s, see %s --help", text, cmd.CommandPath())
+	}
+	return cmd.Flags().Parse([]string{"--" + text})
 }
 
 // exitUsage is LBNL NHC's exit status for a command line it does not understand.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"maps"
 
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -9,26 +8,11 @@ import (
 
 // Runs that a person has asked for.
 
-// peopleRun makes a run for a person, from words of LBNL NHC's command line.
-func peopleRun(words []string) (*oneRun, error) {
-	role, named := roleWord(words)
-	if named {
-		words = words[1:]
-	}
-	opts, err := parseOptions(words)
-	var long longOption
-	switch {
-	case errors.As(err, &long) && long == "--help":
-		return nil, errHelp
-	case err != nil:
-		return nil, err
-	case opts.help:
-		return nil, errHelp
-	}
-	opts.role = role
+// peopleRun makes a run for a person.
+func peopleRun(opts *options) (*oneRun, error) {
 	r := newRun([]string{"nhc-gpu"}, opts)
 	_ = r.openState("")
-	r.strict, r.whole = true, !named
+	r.strict, r.whole = true, opts.role == slurm.Manual
 	r.set.hold = true
 	if r.job != nil { // there is none: any GPU may be its
 		r.job = anyJob()

@@ -15,8 +15,8 @@ import (
 // printPlan prints the bound plan: position, lane, kind, deadline, line. What
 // is wrong stands below its line behind !!, every error at once, and makes the
 // exit status 1; what is hardly meant stands there behind ??.
-func printPlan(words []string, exit *int) error {
-	r, from, err := forPeople(words, reportOptions{})
+func printPlan(o *options, exit *int) error {
+	r, from, err := forPeople(o, reportOptions{})
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,8 @@ import (
 const platformsName = "platforms"
 
 func platformsCommand() *cobra.Command {
-	return &cobra.Command{
+	var name string
+	cmd := withOptions(&cobra.Command{
 		Use:   platformsName + " [NAME|DEVICE] [LBNL options]",
 		Short: "Print what is known of kinds of GPU nodes, and from where",
 		Long: `Lists the platforms of /etc/nhc/profiles.toml and of this program; * marks that
@@ -27,17 +28,19 @@ are printed, each with its source: what is meant otherwise can be copied to
 		Example: `  nhc-gpu platforms
   nhc-gpu platforms 'HGX H100'
   nhc-gpu platforms 2330`,
-		DisableFlagParsing: true,
-		RunE:               func(cmd *cobra.Command, words []string) error { return helpOr(cmd, printPlatforms(words)) },
+	}, func(o *options) error { return printPlatforms(name, o) })
+	withLetters := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		if len(words) > 0 && isCommand(words[0]) {
+			name, words = words[0], words[1:]
+		}
+		return withLetters(cmd, words)
 	}
+	return cmd
 }
 
-func printPlatforms(words []string) error {
-	name := ""
-	if len(words) > 0 && !strings.HasPrefix(words[0], "-") && !strings.Contains(words[0], "=") {
-		name, words = words[0], words[1:]
-	}
-	r, _, err := forPeople(words, reportOptions{})
+func printPlatforms(name string, o *options) error {
+	r, _, err := forPeople(o, reportOptions{})
 	if err != nil {
 		return err
 	}

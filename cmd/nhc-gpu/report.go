@@ -1,13 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -17,118 +15,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// subcommand finds what nhc-gpu does beside being LBNL NHC; nil means that the
-// words are LBNL NHC's.
-func subcommand(args []string) func([]string) int {
-	if len(args) == 0 {
-		return nil
-	}
-	if asksBaseline(args[0]) {
-		return cobraMain
-	}
-	switch args[0] {
-	case "--check", "plan", lintName, selftestName, platformsName, topoName, cablingName, explainName, "xid", "clear", jobName, "version", "--version", "help", "--help", "completion", "__complete", "__completeNoDesc":
-		return cobraMain
-	case genconfName:
-		return genconf
-	case wrapName:
-		return wrap
-	}
-	return nil
-}
-
-func cobraMain(args []string) int {
-	exit := 0
-	root := &cobra.Command{
-		Use:           ownName,
-		Short:         "Check whether a GPU node can accept, or keep, a job",
-		SilenceErrors: true, SilenceUsage: true, Version: version,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, words []string) error { return report(words, &exit) },
-	}
-	for _, name := range []string{"check", "act", "no-shell", "json", "redact", "version"} { // for completion; cobra's own version would also be -v
-		root.Flags().Bool(name, false, "see nhc-gpu --help")
-	}
-	perCommand := root.HelpFunc()
-	root.SetHelpFunc(func(cmd *cobra.Command, words []string) {
-		if cmd == root {
-			help(ownName)
-		} else {
-			perCommand(cmd, words)
-		}
-	})
-	root.Flags().SetInterspersed(false)
-	root.AddCommand(&cobra.Command{
-		Use:   "plan [LBNL options]",
-		Short: "Print the steps that the configuration comes to",
-		Long: `Prints, for every check line of this host, where it stands, in which worker it
-runs, whether it is a check of this program or a line for the shell (and why),
-and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
-		DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, words []string) error {
-			return helpOr(cmd, printPlan(words, &exit))
-		},
-	}, &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		Run: func(*cobra.Command, []string) { fmt.Fprintln(screen, "nhc-gpu", version) },
-	})
-	root.AddCommand(lintCommand(&exit))
-	root.AddCommand(xidCommands()...)
-	root.AddCommand(selftestCommand(&exit), jobCommand(), platformsCommand(), topoCommand(), cablingCommand())
-	if args[0] == "--check" { // what follows are LBNL's options, which are not cobra's
-		if err := helpOr(root, report(args[1:], &exit)); err != nil {
-			return complain(err)
-		}
-		return exit
-	}
-	if asksBaseline(args[0]) { // the same
-		if err := helpOr(root, learnBaseline(args, &exit)); err != nil {
-			return complain(err)
-		}
-		return exit
-	}
-	root.AddCommand(&cobra.Command{ // these two read their own options, see subcommand; here they are for the list
-		Use: genconfName + " [options]", Short: "Write a configuration that passes on this node (nhc-genconf)", DisableFlagParsing: true,
-		Run: func(_ *cobra.Command, words []string) { exit = genconf(append([]string{genconfName}, words...)) },
-	}, &cobra.Command{
-		Use: wrapName + " [options] [words]", Short: "Run it and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
-		Run: func(_ *cobra.Command, words []string) { exit = wrap(append([]string{wrapName}, words...)) },
-	})
-	root.SetArgs(args)
-	if err := root.Execute(); err != nil {
-		return complain(err)
-	}
-	return exit
-}
-
-// errHelp says that words of LBNL NHC's asked for help.
-var errHelp = errors.New("help is wanted")
-
-// helpOr prints the help of a command if that is what is wanted.
-func helpOr(cmd *cobra.Command, err error) error {
-	if errors.Is(err, errHelp) {
-		return cmd.Help()
-	}
-	return err
-}
-
-// unusableError is a configuration by which nothing can be checked.
-type unusableError struct{ error }
-
-func (e unusableError) Unwrap() error { return e.error }
-
-func complain(err error) (exit int) {
-	fmt.Fprintln(alerts, "nhc-gpu:", err)
-	if errors.As(err, new(unusableError)) {
-		return exitUnknown
-	}
-	return exitUsage
-}
-
 // forPeople makes a run that marks nothing, logs nowhere and goes on after
 // failures. Its plan is the node's configuration, or the embedded default plan.
-func forPeople(words []string, opts reportOptions) (*oneRun, string, error) {
-	r, err := peopleRun(words)
+func forPeople(o *options, opts reportOptions) (*oneRun, string, error) {
+	r, err := peopleRun(o)
 	if err != nil {
 		return nil, "", err
 	}
@@ -233,7 +123,7 @@ func (r *oneRun) aroundJobs() bool {
 	return r.context() == conf.Prolog || r.context() == conf.Epilog
 }
 
-// reportOptions are the options of --check itself, before those of LBNL NHC.
+// reportOptions are the options of --check itself.
 type reportOptions struct {
 	runs    bool // the plan is run, not only shown
 	json    bool
@@ -242,30 +132,9 @@ type reportOptions struct {
 	noShell bool // the site's shell lines and scripts are not run
 }
 
-func (o *reportOptions) take(words []string) []string {
-	for len(words) > 0 {
-		switch words[0] {
-		case "--json":
-			o.json = true
-		case "--redact":
-			o.redact = true
-		case "--act":
-			o.act = true
-		case "--no-shell":
-			o.noShell = true
-		default:
-			return words
-		}
-		words = words[1:]
-	}
-	return words
-}
-
 // report runs everything and prints a table, or one object of JSON.
-func report(words []string, exit *int) error {
-	opts := reportOptions{runs: true}
-	words = opts.take(words)
-	r, from, err := forPeople(words, opts)
+func report(o *options, opts reportOptions, exit *int) error {
+	r, from, err := forPeople(o, opts)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,8 @@ import (
 const topoName = "topo"
 
 func topoCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := withOptions(&cobra.Command{
 		Use:   topoName + " [--json] [LBNL options]",
 		Short: "Show the PCIe and NUMA topology of GPUs, adapters and disks",
 		Long: `Prints the map of this node, as /sys has it: NUMA nodes, root ports and PCIe
@@ -32,17 +33,14 @@ driver is asked and no library is loaded. With HOSTROOT=DIR it is the map of
 the node whose /sys lies below DIR.`,
 		Example: `  nhc-gpu topo
   nhc-gpu topo --json`,
-		DisableFlagParsing: true,
-		RunE:               func(cmd *cobra.Command, words []string) error { return helpOr(cmd, printTopology(words)) },
-	}
+	}, func(o *options) error { return printTopology(o, asJSON) })
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object of JSON")
+	cmd.Flags().Lookup("json").Hidden = true
+	return cmd
 }
 
-func printTopology(words []string) error {
-	asJSON := len(words) > 0 && words[0] == "--json"
-	if asJSON {
-		words = words[1:]
-	}
-	r, _, err := forPeople(words, reportOptions{})
+func printTopology(opts *options, asJSON bool) error {
+	r, _, err := forPeople(opts, reportOptions{})
 	if err != nil {
 		return err
 	}

@@ -89,10 +89,10 @@ func xidRun(words []string) (r *oneRun, rest []string, err error) {
 		}
 		rest = append(rest, w)
 	}
-	r, _, err = forPeople(given, reportOptions{})
+	r, _, err = forPeople(&options{words: given}, reportOptions{})
 	if err != nil {
 		fmt.Fprintf(alerts, "nhc-gpu: warning: %v: settings in it are not used\n", err)
-		if r, err = peopleRun(given); err != nil {
+		if r, err = peopleRun(&options{words: given}); err != nil {
 			return nil, nil, err
 		}
 	} else {
