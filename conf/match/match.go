@@ -8,15 +8,13 @@
 // expression, and no expression can hang the caller. See [Matcher.Match].
 //
 // Go's regexp cannot do this. A glob has !(...), the complement of a pattern,
-// anywhere and nested: no regular expression of RE2 says that, and an automaton
-// of derivatives has it as one more operator. glibc knows \<, \>, \w and \b
-// otherwise than RE2, reads a* at the start of an alternative, a{,3}, [[.x.]] and
-// an unclosed brace in ways of its own, and prefers no match to another, as only
-// yes or no is asked. bash takes a string that is no UTF-8 as bytes, and an
-// unclosed bracket as itself. A site's expressions were tried on bash; where we
-// differ, a line that selected a node no longer does, and no error says so. The tests
-// put random expressions and strings to bash itself, in two locales, and compare
-// (bash_test.go).
+// anywhere and nested: RE2 has no complement, and an automaton of derivatives has
+// it as one more operator. glibc has \<, \>, \` and \', a{,3}, a**, counts up to
+// 32767 and [[.x.]], which RE2 refuses or reads otherwise, and refuses what RE2
+// takes. bash matches the bytes of a string that is no UTF-8, and takes an
+// unclosed bracket as itself. A difference would leave a site's line out on some
+// nodes without an error. So the tests give random expressions and strings to
+// bash itself, in two locales, and compare (bash_test.go).
 package match
 
 import (
