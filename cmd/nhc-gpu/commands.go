@@ -119,11 +119,11 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		},
 		&cobra.Command{
 			Use: genconfName + " [options]", Short: "Write a configuration that passes on this node (nhc-genconf)", DisableFlagParsing: true,
-			Run: func(_ *cobra.Command, words []string) { *exit = genconf(append([]string{genconfName}, words...)) },
+			Run: func(_ *cobra.Command, words []string) { *exit = genconf(getoptsWords(genconfName, words)) },
 		},
 		&cobra.Command{
 			Use: wrapName + " [options] [words]", Short: "Run it and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
-			Run: func(_ *cobra.Command, words []string) { *exit = wrap(append([]string{wrapName}, words...)) },
+			Run: func(_ *cobra.Command, words []string) { *exit = wrap(getoptsWords(wrapName, words)) },
 		})
 }
 
@@ -155,3 +155,12 @@ func addRoles(cmd *cobra.Command) {
 type unusableError struct{ error }
 
 func (e unusableError) Unwrap() error { return e.error }
+
+// getoptsWords is the command line of a command that knows LBNL NHC's letters alone: as
+// every other command it has --help, too.
+func getoptsWords(name string, words []string) []string {
+	if len(words) > 0 && words[0] == "--help" {
+		words = []string{"-h"}
+	}
+	return append([]string{name}, words...)
+}
