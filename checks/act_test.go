@@ -26,13 +26,13 @@ var observesByCommand = []string{"check_cmd_dmesg", "check_cmd_output", "check_c
 func TestHoldChangesNothing(t *testing.T) {
 	t.Parallel()
 	held := map[reflect.Type]int{}
-	for name, list := range scenarios {
+	for name := range tables {
 		info, _ := Lookup(name)
 		if info.Acts == nil || slices.Contains(observesByCommand, name) {
 			continue
 		}
 		family := reflect.TypeOf(info.New())
-		for _, s := range list {
+		for _, s := range scenariosOf(name) {
 			if s.acts {
 				held[family] += len(s.held(t, name))
 			}

@@ -3,9 +3,10 @@ package checks
 import (
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestToleranceOf(t *testing.T) {

@@ -1,6 +1,9 @@
 package checks
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // kernelLog is a dmesg that prints what a kernel might.
 const kernelLog = `#!/bin/sh
@@ -20,9 +23,11 @@ func (s scenario) printing(script string) scenario {
 	return s
 }
 
-func init() {
+func TestCmdDmesg(t *testing.T) { testCheck(t, "check_cmd_dmesg") }
+
+var _ = table("check_cmd_dmesg", func(string) []scenario {
 	const name = "check_cmd_dmesg:  "
-	testCheck("check_cmd_dmesg",
+	return []scenario{
 		onDmesg("present and absent", of("-m", "!/Xid/", "-m", "*Linux version*")).
 			orTable(map[string]any{"match": []any{"!/Xid/", "*Linux version*"}}),
 		onDmesg("nothing wanted", of()),
@@ -47,14 +52,14 @@ func init() {
 			cmdFinding("cmd.status", "dmesg", name+`1 (expected 2) returned by "dmesg".`, "2", "1")).printing("exit 1\n"),
 		onDmesg("timeout", of("-t", "1"), cmdFinding("cmd.timeout", "dmesg", name+`TIMEOUT after 1s for "dmesg"; subprocess terminated.`, "0", "143")).
 			printing("exec sleep 20\n"),
-		onDmesg("longer than the run", of("-t", "31"), usageFinding(name+"Command timeout 31 exceeds NHC timeout 30", "")).in(30*time.Second),
+		onDmesg("longer than the run", of("-t", "31"), usageFinding(name+"Command timeout 31 exceeds NHC timeout 30", "")).in(30 * time.Second),
 		onDmesg("unknown option", of("-q"), usageFinding(name+"Invalid option:  -q", "one of -m -M -r -t -e -O")),
 		onDmesg("-C is not for users", of("-C", "x"), usageFinding(name+"Invalid option:  -C", "one of -m -M -r -t -e -O")),
 		onDmesg("option without its argument", of("-m"), usageFinding(name+"Option -m requires an argument.", "")),
 		onDmesg("timeout is no number", of("-t", "soon"), cmdValue("check_cmd_dmesg", "timeout", "soon", "whole seconds")),
 
-		onDmesg("rubbish", of("-m", "!/Xid/")).printing(`printf '\000\377\n\n'`+"\n").onBroken(),
-		scenario{name: "no dmesg", broken: true, acts: true, words: of("-m", "/x/"),
+		onDmesg("rubbish", of("-m", "!/Xid/")).printing(`printf '\000\377\n\n'` + "\n").onBroken(),
+		{name: "no dmesg", broken: true, acts: true, words: of("-m", "/x/"),
 			want: []Finding{cmdFinding("cmd.status", "dmesg", name+`127 returned by "dmesg".`, "0", "127: run dmesg: file does not exist")}},
-	)
-}
+	}
+})

@@ -1,6 +1,9 @@
 package checks
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // cmdFinding is what a command check says about a command; text stands behind
 // the name of the check.
@@ -44,8 +47,10 @@ func arrayFinding(name, lines string) Finding {
 // outputScript prints empty lines and a zero byte, too.
 var outputScript = map[string]string{"p": "#!/bin/sh\nprintf 'one\\n\\n\\nbad line\\n\\0\\n'\n"}
 
-func init() {
-	testCheck("check_cmd_output",
+func TestCmdOutput(t *testing.T) { testCheck(t, "check_cmd_output") }
+
+var _ = table("check_cmd_output", func(string) []scenario {
+	return []scenario{
 		onLine("no patterns", of("true")).orTable(map[string]any{"argv": []any{"true"}}),
 		onLine("split at blanks", of("-m", "hello world", "-e", "echo hello   world")).
 			orTable(map[string]any{"match": "hello world", "command": "echo hello   world"}),
@@ -59,12 +64,12 @@ func init() {
 			orTable(map[string]any{"timeout": int64(60), "status": int64(3), "match": "out", "argv": []any{"sh", "-c", "echo out; exit 3"}}),
 		onLine("wanted signal", of("-r", "137", "sh", "-c", "kill -9 $$")),
 		onLine("relative program", of("-m", "one", "./p")).inRoot(outputScript),
-	)
-}
+	}
+})
 
-func init() {
+var _ = table("check_cmd_output", func(string) []scenario {
 	const name = "check_cmd_output:  "
-	testCheck("check_cmd_output",
+	return []scenario{
 		onLine("found", of("-m", "!/bad/", "{root}/p"),
 			outputFound("{root}/p", "/bad/", "bad line", name+`"/bad/" matched at line 2 of "{root}/p".`)).inRoot(outputScript),
 		onLine("the extra line must not be there", of("-m", "!*", "true"), outputFound("true", "*", "", name+`"*" matched at line 1 of "true".`)),
@@ -92,16 +97,16 @@ func init() {
 		onLine("timeout", of("-t", "1", "-m", "ready", "sh", "-c", "echo ready; exec sleep 20"),
 			cmdFinding("cmd.timeout", "sh -c echo ready; exec sleep 20",
 				name+`TIMEOUT after 1s for "sh -c echo ready; exec sleep 20"; subprocess terminated.`, "0", "143")),
-	)
-}
+	}
+})
 
-func init() {
+var _ = table("check_cmd_output", func(string) []scenario {
 	const name = "check_cmd_output:  "
-	testCheck("check_cmd_output",
+	return []scenario{
 		onLine("no command", of("-m", "x", ""), usageFinding(name+"Syntax error:  No command specified", "")),
-		onLine("longer than the run", of("-t", "31", "true"), usageFinding(name+"Command timeout 31 exceeds NHC timeout 30", "")).in(30*time.Second),
-		onLine("default longer than the run", of("true"), usageFinding(name+"Command timeout 5 exceeds NHC timeout 3", "")).in(3*time.Second),
-		onLine("as long as the run", of("-t", "3", "true")).in(3*time.Second),
+		onLine("longer than the run", of("-t", "31", "true"), usageFinding(name+"Command timeout 31 exceeds NHC timeout 30", "")).in(30 * time.Second),
+		onLine("default longer than the run", of("true"), usageFinding(name+"Command timeout 5 exceeds NHC timeout 3", "")).in(3 * time.Second),
+		onLine("as long as the run", of("-t", "3", "true")).in(3 * time.Second),
 		onLine("more messages than patterns", of("-M", "a", "-M", "b", "-m", "x", "true"),
 			usageFinding(name+"Message count (1) must not exceed match string count (0).", "")),
 		onLine("timeout is no number", of("-t", "5s", "true"), cmdValue("check_cmd_output", "timeout", "5s", "whole seconds")),
@@ -115,5 +120,5 @@ func init() {
 		onLine("too much output", of("-m", "!/abc/", "-t", "60", "head", "-c", "5000000", "/dev/zero"), Finding{
 			Code: "cmd.output.long", Severity: Unknown, Device: Device{Kind: "command", Name: "head -c 5000000 /dev/zero"},
 			Message: name + `output of "head -c 5000000 /dev/zero" is longer than 4194304 bytes`}).onBroken(),
-	)
-}
+	}
+})

@@ -20,12 +20,14 @@ func (s scenario) inRoot(files map[string]string) scenario {
 	return s
 }
 
-func init() {
+func TestCmdStatus(t *testing.T) { testCheck(t, "check_cmd_status") }
+
+var _ = table("check_cmd_status", func(string) []scenario {
 	const name = "check_cmd_status:  "
 	status := func(command, text, want, got string) Finding {
 		return cmdFinding("cmd.status", command, name+text+` returned by "`+command+`".`, want, got)
 	}
-	testCheck("check_cmd_status",
+	return []scenario{
 		onLine("success", of("true")).orTable(map[string]any{"argv": []any{"true"}}),
 		onLine("wanted status", of("-t", "60", "-r", "3", "sh", "-c", "exit 3")).
 			orTable(map[string]any{"timeout": int64(60), "status": int64(3), "argv": []any{"sh", "-c", "exit 3"}}),
@@ -44,7 +46,7 @@ func init() {
 		onLine("killed", of("sh", "-c", "kill -9 $$"), status("sh -c kill -9 $$", "137", "0", "137")),
 		onLine("the alarm comes first", of("-t", "1", "sh", "-c", "sleep 20; true"), status("sh -c sleep 20; true", "142", "0", "142")),
 
-		onLine("longer than the run", of("-t", "31", "true"), usageFinding(name+"Command timeout 31 exceeds NHC timeout 30", "")).in(30*time.Second),
+		onLine("longer than the run", of("-t", "31", "true"), usageFinding(name+"Command timeout 31 exceeds NHC timeout 30", "")).in(30 * time.Second),
 		onLine("timeout is no number", of("-t", "1.5", "true"), cmdValue("check_cmd_status", "timeout", "1.5", "whole seconds")),
 		onLine("status is no number", of("-r", "one", "true"), cmdValue("check_cmd_status", "exit status", "one", "a whole number")),
 		onLine("unknown option under another name", of("-C", "my_check", "-q", "true"),
@@ -53,8 +55,8 @@ func init() {
 		onLine("option without its argument", of("-t"), usageFinding(name+"Option -t requires an argument.", "")),
 		onLine("garbage for a program", of("{root}/p"), status("{root}/p", "126", "0", "126: run {root}/p: exec format error")).
 			inRoot(map[string]string{"p": "\x7fELF\x00\xff"}).onBroken(),
-	)
-}
+	}
+})
 
 // TestCommandTimeout: which signal ended a command that took too long decides
 // the text.

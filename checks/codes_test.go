@@ -28,7 +28,7 @@ func ownCodes(t *testing.T) map[string]string {
 		for code := range info.Do {
 			list = append(list, code)
 		}
-		for _, s := range scenarios[name] {
+		for _, s := range scenariosOf(name) {
 			for _, f := range s.want {
 				list = append(list, f.Code)
 			}
@@ -239,7 +239,7 @@ func TestEveryFailureHasARemedy(t *testing.T) {
 		if OfLBNL(name) {
 			continue
 		}
-		for _, s := range scenarios[name] {
+		for _, s := range scenariosOf(name) {
 			for _, f := range s.want {
 				if _, known := remedies[f.Remedy]; !known {
 					t.Errorf("%s: %s: remedy %q is not in the list", name, s.name, f.Remedy)

@@ -7,8 +7,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-func init() {
-	const name = overlapName
+func TestCompCommOverlap(t *testing.T) { testCheck(t, "check_comp_comm_overlap") }
+
+var _ = table("check_comp_comm_overlap", func(name string) (list []scenario) {
 	says := func(f Finding, text string) Finding { return ncclSays(name, f, text) }
 	// A busy machine takes ten seconds for what a GPU does in no time; a hang is to be waited for.
 	words := func(more ...string) []string { return append(of("-n", "128", "-e", "64K", "-t", "120"), more...) }
@@ -20,10 +21,10 @@ func init() {
 	broken := func(s scenario) scenario { s.broken = true; return s }
 	for _, s := range gpuCommon(name, words()...) {
 		if !strings.HasPrefix(s.name, "one GPU gives no handle") {
-			testCheck(name, s)
+			list = append(list, s)
 		}
 	}
-	testCheck(name,
+	list = append(list,
 		on8("no slower", words("-m", "5"), nil).orTable(map[string]any{"matrix": 128, "end": "64K", "limit": 120, "slowdown": 5}),
 		on8("all slower", words(), of("cuda:* beside = 0.6")),
 		on8("one GPU of eight is slower", words(), of("cuda:* beside = 0.8", "cuda:3 beside = 0.4"),
@@ -51,7 +52,8 @@ func init() {
 			says(Finding{Code: "nccl.environment", Severity: Warn, Remedy: FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/gone.xml in /etc/nccl.conf is no topology of this node")).
 			holding("etc/nccl.conf", "NCCL_TOPO_FILE=/opt/gone.xml\n"),
 	)
-}
+	return list
+})
 
 // A run that is refused keeps the fault that a run with the settings of nhc.toml has found.
 func TestOverlapFaultOutlivesARefusal(t *testing.T) {

@@ -33,7 +33,9 @@ func streamNode(rates ...float64) map[string]string {
 	return files
 }
 
-func init() {
+func TestCPUStream(t *testing.T) { testCheck(t, "check_cpu_stream") }
+
+var _ = table("check_cpu_stream", func(string) []scenario {
 	on := func(name string, words []string, files map[string]string, change map[string]string, want ...Finding) scenario {
 		files = maps.Clone(files)
 		for file, text := range change {
@@ -70,7 +72,7 @@ func init() {
 	maps.Copy(n.files, healthy)
 	floor.files, floor.links, floor.nvml, floor.unitOnly = n.files, n.links, n.nvml, true
 	floor.platform = &Platform{Name: "HGX H100", Floors: []Floor{{Test: "cpu_stream", Algorithm: probe.StreamAlgorithm(), Value: 700000, Unit: "MB/s"}}}
-	testCheck(cpuStreamName,
+	return []scenario{
 		on("healthy", nil, healthy, nil),
 		on("as wanted", of("-w", "665500", "-t", "10"), healthy, nil).orTable(map[string]any{"rate": 665500.0, "time": int64(10)}),
 		on("below the words", of("700000"), healthy, nil, says(Fail, "", "slow", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores")),
@@ -89,8 +91,8 @@ func init() {
 		broken(on("no memory is told", nil, healthy, map[string]string{"proc/meminfo": "-"}, unread("read /proc/meminfo: no such file or directory"))),
 		broken(on("no CPUs are told", nil, healthy, map[string]string{"sys/devices/system/cpu/online": "many\n"}, unread("parse /sys/devices/system/cpu/online: invalid argument"))),
 		broken(on("the kernel refuses", nil, healthy, map[string]string{"stream": "error run on CPU 3: invalid argument\n"}, unread("run on CPU 3: invalid argument"))),
-	)
-}
+	}
+})
 
 // On this machine it measures and stamps its result. Beside other work a round may take
 // a second.

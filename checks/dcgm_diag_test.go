@@ -1,13 +1,15 @@
 package checks
 
 import (
+	"testing"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-func init() {
-	const name = dcgmDiagName
+func TestDCGMDiag(t *testing.T) { testCheck(t, "check_dcgm_diag") }
+
+var _ = table("check_dcgm_diag", func(name string) []scenario {
 	// all is what the tests come to on eight GPUs, but for some.
 	all := func(status string, but ...probe.DCGMResult) (list []probe.DCGMResult) {
 		for i := range 8 {
@@ -79,7 +81,7 @@ func init() {
 		gpu(Finding{Code: "dcgm.diag.gpu", Severity: Unknown}, "DCGM says nothing of it"))
 	unsaid.broken = true
 
-	testCheck(name, append(ready(dcgmCommon(name, "1")),
+	return append(ready(dcgmCommon(name, "1")),
 		scenario{name: "no GPU", words: of("1"), nvmlErr: probe.ErrNoLibrary, want: []Finding{{Code: "gpu.none", Severity: Skip, Message: name + ":  no NVIDIA GPU on this node"}}},
 		on("pass", of("1"), &fakeDCGM{results: all(probe.DCGMPass)}).orTable(map[string]any{"level": int64(1)}),
 		on("pass, all words", of("2", "--exclude", "pcie", "-t", "60"), &fakeDCGM{results: all(probe.DCGMPass)}).
@@ -130,8 +132,8 @@ func init() {
 		failing("an error", of("1"), &probe.DCGMError{Call: "dcgmi diag", Code: -30, Text: "GPU Diagnostic returned an error."}, Finding{Code: "dcgm.failed", Severity: Unknown}),
 		withBefore(bad, failing("an error, and results", of("1"), &probe.DCGMError{Call: "dcgmActionValidate_v2", Code: -30, Text: "error"},
 			Finding{Code: "dcgm.failed", Severity: Unknown}, result(probe.DCGMFail, mismatch))),
-	)...)
-}
+	)
+})
 
 // sameOf is a pass of a test on eight GPUs.
 func sameOf(test string) (list []probe.DCGMResult) {

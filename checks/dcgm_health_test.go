@@ -1,13 +1,15 @@
 package checks
 
 import (
+	"testing"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-func init() {
-	const name = dcgmHealthName
+func TestDCGMHealth(t *testing.T) { testCheck(t, "check_dcgm_health") }
+
+var _ = table("check_dcgm_health", func(name string) []scenario {
 	incident := func(i int, system probe.DCGMSystem, failed bool, code int, text string) probe.DCGMIncident {
 		return probe.DCGMIncident{Entity: dcgmGPU(i), System: system, Failed: failed, Code: code, Message: text}
 	}
@@ -42,7 +44,7 @@ func init() {
 	bus := onDCGM("unreadable PCI bus", nil, &fakeDCGM{}, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /sys/bus/pci/devices: not a directory"})
 	bus.files, bus.broken = map[string]string{"sys/bus/pci/devices": ""}, true
 
-	testCheck(name, append(dcgmCommon(name),
+	return append(dcgmCommon(name),
 		nothing, bus,
 		onDCGM("healthy", nil, &fakeDCGM{}).orTable(map[string]any{}),
 		onDCGM("healthy, of some systems", of("-s", "mn", "-f"), &fakeDCGM{}).orTable(map[string]any{"systems": "mn", "hung_fail": true}),
@@ -75,5 +77,5 @@ func init() {
 		failing("an error", nil, &probe.DCGMError{Call: "dcgmHealthCheck", Code: -3, Text: "Generic unspecified error"}, Finding{Code: "dcgm.failed", Severity: Unknown}),
 		failing("dcgmi, and the watches are off", nil, probe.ErrNoWatches, Finding{Code: "dcgm.watches", Severity: Unknown}),
 		failing("the connection breaks", nil, probe.ErrNoEngine, Finding{Code: "dcgm.engine", Severity: Unknown}),
-	)...)
-}
+	)
+})

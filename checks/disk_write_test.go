@@ -11,8 +11,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name = diskWriteName
+func TestDiskWrite(t *testing.T) { testCheck(t, "check_disk_write") }
+
+var _ = table("check_disk_write", func(name string) []scenario {
 	on := func(text string, words []string, disks string, want ...Finding) scenario {
 		return scenario{name: text, words: words, files: map[string]string{"proc/sys/kernel/random/boot_id": "658f832e-2c36-42e1-a29c-a17c2e3298d2\n", "diskwrite": disks}, past: "/past", want: want}
 	}
@@ -40,7 +41,7 @@ func init() {
 		want: []Finding{says(Warn, "floor", "at least 4000 MB/s", "2500 MB/s", "write (disk_write of HGX H100)", "")}}
 	floor.platform = &Platform{Name: "HGX H100", Floors: []Floor{
 		{Test: "disk_write", Algorithm: "direct", Size: 1 << 30, Value: 4000, Unit: "MB/s"}, {Test: "disk_write", Algorithm: "direct", Size: 1 << 20, Value: 9000, Unit: "MB/s"}}}
-	testCheck(name,
+	return []scenario{
 		floor,
 		on("healthy", of("/scratch"), good).orTable(map[string]any{"dir": "/scratch"}),
 		on("as wanted", of("-w", "2000", "-s", "1G", "-t", "20", "/scratch"), good).orTable(map[string]any{"dir": "/scratch", "rate": int64(2000), "size": "1G", "time": int64(20)}),
@@ -55,8 +56,8 @@ func init() {
 		broken(on("no such directory", of("/scratch"), "{}", says(Unknown, "directory", "", "open: no such file or directory", "not measured", FixConfig))),
 		broken(on("the kernel refuses", of("/scratch"), bad("other", "operation not permitted"), says(Unknown, "error", "", "write at byte 4194304: operation not permitted", "not measured", ""))),
 		broken(on("garbage", of("/scratch"), "{", says(Unknown, "error", "", "parse /diskwrite: unexpected end of JSON input", "not measured", ""))),
-	)
-}
+	}
+})
 
 func TestDiskWriteRefuses(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"strings"
+	"testing"
 )
 
 // dmiText is a node with eight memory modules, of which the sixth is missing.
@@ -44,14 +45,15 @@ const (
 	silentDMI   = "dmidecode printed nothing, exit status 1"
 )
 
-func init() {
-	const name = "check_dmi_data_match"
+func TestDMIDataMatch(t *testing.T) { testCheck(t, "check_dmi_data_match") }
+
+var _ = table("check_dmi_data_match", func(name string) (list []scenario) {
 	noMatch := func(expr string) Finding { return noDMIMatch(name, expr, "") }
 	noHandles := func(want, got string) Finding {
 		return Finding{Code: "dmi.handles", Severity: Fail, Message: name + ":  No valid DMI handles found", Want: want, Got: got}
 	}
 	absent := Finding{Code: "dmi.absent", Severity: Skip, Message: name + ":  " + noDMIDecode}
-	testCheck(name,
+	list = append(list,
 		onDMI("a line", of("BIOS Information: Version: 2.10.2")).orTable(map[string]any{"match": "BIOS Information: Version: 2.10.2"}),
 		onDMI("several words", of("BIOS", "Information:", "Version:", "2.10.2")),
 		onDMI("glob", of("*Version: 2*")),
@@ -67,7 +69,7 @@ func init() {
 		onDMI("negated match string", of("!*Version: 2*")),
 		scenario{name: "no dmidecode, nothing there", words: of("-n", "-h", "0", "x"), want: []Finding{absent}},
 	)
-	testCheck(name,
+	list = append(list,
 		onDMI("not the whole line", of("Version: 2.10.2"), noMatch("Version: 2.10.2")),
 		onDMI("other type", of("-t", "0", "*Size: 32 GB"), noMatch("*Size: 32 GB")),
 		onDMI("other table", of("-h", "0x1105", "*Size: 32 GB"), noMatch("*Size: 32 GB")),
@@ -96,30 +98,32 @@ func init() {
 		onTool("garbage", "dmidecode", `printf 'Handle \0\n\nHandle 0x1, DMI type 9999999999999999999999, \n\t\t\377'`, noMatch("")).onBroken(),
 		onTool("without an end", "dmidecode", "head -c 2000000 /dev/zero", unreadable(fmt.Errorf("output of dmidecode is longer than 1048576 bytes"))...).onBroken(),
 	)
-}
+	return list
+})
 
-func init() {
-	const name = "check_dmi_raw_data_match"
-	testCheck(name,
+func TestDMIRawDataMatch(t *testing.T) { testCheck(t, "check_dmi_raw_data_match") }
+
+var _ = table("check_dmi_raw_data_match", func(name string) []scenario {
+	return []scenario{
 		onDMI("part of a line", of("/Version: 2/")).orTable(map[string]any{"match": "/Version: 2/"}),
 		onDMI("name of a table", of("Memory", "Device")),
 		onDMI("glob", of("*Version: 2.10.2")),
 		onDMI("blanks at the beginning", of("/^[[:space:]]Vendor/")),
 		onDMI("heading", of("# dmidecode *")),
 		onDMI("no such line", of("!", "/Version: 9/")).orTable(map[string]any{"absent": true, "match": "/Version: 9/"}),
-		scenario{name: "no dmidecode, nothing there", words: of("!", "/x/"), want: []Finding{
+		{name: "no dmidecode, nothing there", words: of("!", "/x/"), want: []Finding{
 			{Code: "dmi.absent", Severity: Skip, Message: name + ":  " + noDMIDecode}}},
 
-		scenario{name: "no dmidecode is one empty line", words: of("!/x/")},
+		{name: "no dmidecode is one empty line", words: of("!/x/")},
 
 		onDMI("not the whole line", of("Version: 2.10.2"), noDMIMatch(name, "Version: 2.10.2", "")),
 		onDMI("no match string", nil, noDMIMatch(name, "", "")),
 		onDMI("no options", of("-n", "x"), noDMIMatch(name, "-n x", "")),
 		onDMI("found", of("!", "/Serial/"), dmiMatchFound(name, "/Serial/", "\tSerial Number: ABC1234")),
 		onDMI("one of eight is missing", of("!", "*No Module*"), dmiMatchFound(name, "*No Module*", "\tSize: No Module Installed")),
-		scenario{name: "no dmidecode, anything found", words: of("!", "*"), want: []Finding{dmiMatchFound(name, "*", "")}},
-		scenario{name: "no dmidecode", words: of("/x/"), want: []Finding{noDMIMatch(name, "/x/", noDMIDecode)}},
+		{name: "no dmidecode, anything found", words: of("!", "*"), want: []Finding{dmiMatchFound(name, "*", "")}},
+		{name: "no dmidecode", words: of("/x/"), want: []Finding{noDMIMatch(name, "/x/", noDMIDecode)}},
 		onTool("dmidecode is silent", "dmidecode", "exit 1", noDMIMatch(name, "", silentDMI)).onBroken(),
 		onTool("without an end", "dmidecode", "head -c 2000000 /dev/zero", unreadable(fmt.Errorf("output of dmidecode is longer than 1048576 bytes"))...).onBroken(),
-	)
-}
+	}
+})

@@ -227,7 +227,7 @@ func writeMessages(page *strings.Builder, names []string) {
 	head := "\n| it says | what to do |\n|---|---|\n"
 	shown := map[string]bool{}
 	for _, name := range names {
-		for _, s := range scenarios[name] {
+		for _, s := range scenariosOf(name) {
 			for _, f := range s.want {
 				if sharedCodes[f.Code] || shown[f.Code] || f.Message == "" {
 					continue

@@ -6,9 +6,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name, file = ethLinkName, "past/eth-link.json"
-	ofWholeNode("eth.none", "eth.missing", "eth.lacp")
+func TestEthLink(t *testing.T) { testCheck(t, "check_eth_link") }
+
+var _ = table("check_eth_link", func(name string) []scenario {
+	const file = "past/eth-link.json"
 	of13 := func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
 		return ethFinding("eth13", fakesys.HCAAddress(3), Finding{Code: "eth." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
@@ -33,7 +34,7 @@ func init() {
 	past := func(s scenario, at, changes string) scenario {
 		return s.holding(file, `{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"eth13":{"seen":`+at+`,"series":{"carrier_changes":[[`+at+`,`+changes+`]]}}}}`)
 	}
-	testCheck(name, append(ethFrontEnd(name), []scenario{
+	return append(ethFrontEnd(name), []scenario{
 		onRoCE("healthy", all, nil),
 		onRoCE("healthy, the default route", nil, nil),
 		onRoCE("as wanted", of("-s", "400G", "-d", "full", "-m", "9000", "-c", "0", "eth1*"), nil).
@@ -95,8 +96,8 @@ func init() {
 		odd(onRoCE("unreadable routes", nil, func(n *fakesys.Node) { delete(n.Files, "proc/net/route"); n.Files["proc/net/route/"] = "" },
 			Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /proc/net/route: is a directory"})),
 		odd(onRoCE("a past that is broken", all, nil, Finding{Code: "fabric.past", Severity: Warn, Message: name + ":  read /past/eth-link.json: invalid character '{' looking for beginning of object key string; it is begun anew"}).holding(file, "{{")),
-	}...)...)
-}
+	}...)
+})
 
 // ethFrontEnd are scenarios about the interface with the default route, and what it
 // may be made of.

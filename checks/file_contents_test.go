@@ -45,8 +45,10 @@ func someMissing(file, share, expr, got string) Finding {
 	return contentsFinding("missing", file, "matched "+share+` patterns.  First failed match:  "`+expr+`".`, "a line that matches "+expr, got)
 }
 
-func init() {
-	testCheck("check_file_contents",
+func TestFileContents(t *testing.T) { testCheck(t, "check_file_contents") }
+
+var _ = table("check_file_contents", func(string) []scenario {
+	return []scenario{
 		onContents("globs match whole lines", of("/etc/c", "server *", "*ntp?", "last = [0-9]")).
 			orTable(map[string]any{"file": "/etc/c", "match": []any{"server *", "*ntp?", "last = [0-9]"}}),
 		onContents("expressions match parts", of("/etc/c", "/erver/", `/foo\(bar\)/`)),
@@ -90,8 +92,8 @@ func init() {
 			unreadableFile("/line: no lines to be had: a line of more than 1048576 bytes")).onBroken(),
 		onContents("endlessly joined lines", of("/long", "y"),
 			unreadableFile("/long: no lines to be had: backslashes join more than 1048576 bytes")).onBroken(),
-	)
-}
+	}
+})
 
 // inside gives a scenario a working directory.
 func (s scenario) inside(dir string) scenario {

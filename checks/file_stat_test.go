@@ -68,9 +68,11 @@ func testDevice() string {
 
 const statLetters = "one of -D -G -M -N -O -T -U -d -g -m -n -o -t -u"
 
-func init() {
+func TestFileStat(t *testing.T) { testCheck(t, "check_file_stat") }
+
+var _ = table("check_file_stat", func(string) []scenario {
 	all := of("/f0", "/f1", "/f2", "/f3", "/f4", "/f5", "/f6", "/f7")
-	testCheck("check_file_stat",
+	return []scenario{
 		onStat("everything", append(of("-m", "0755", "-M", "0111", "-u", testUID, "-g", testGID, "-U", "tester", "-G", "hpc users",
 			"-n", "3600", "-o", "-100", "-N", "3600", "-O", "-100", "-d", testDevice(), "-t", "0", "-T", "0x0"), all...)).
 			orTable(map[string]any{"mode": "0755", "mode_has": "0111", "uid": testUID, "gid": testGID, "user": "tester", "group": "hpc users",
@@ -88,12 +90,12 @@ func init() {
 		onStat("the last -d or -D counts", of("-d", "1", "-D", testDevice(), "/f0")),
 		onStat("nothing at all", of()),
 		onStat("a mask without bits", of("-M", "0", "/f0")),
-		scenario{name: "device file", live: true, words: of("-t", "1", "-T", "0x3", "/dev/null")},
-	)
-}
+		{name: "device file", live: true, words: of("-t", "1", "-T", "0x3", "/dev/null")},
+	}
+})
 
-func init() {
-	testCheck("check_file_stat",
+var _ = table("check_file_stat", func(string) []scenario {
+	return []scenario{
 		onStat("one of eight", of("-m", "0755", "/f0", "/f1", "/f2", "/f3", "/none", "/f4", "/f5", "/f6"),
 			statMissing("/none", "stat /none: no such file or directory")),
 		onStat("mode", of("-m", "0644", "/f0"), statFinding("mode", "/f0", "has permissions 0755; should be 0644", "0644", "0755")),
@@ -107,7 +109,7 @@ func init() {
 		onStat("device", of("-d", "1", "/f0"),
 			statFinding("device", "/f0", "device number is "+testDevice()+"; should be 1", "1", testDevice())),
 		onStat("major", of("-t", "7", "/f0"), statFinding("node", "/f0", "has device major number 0x0; should be 7", "7", "0x0")),
-		scenario{name: "minor", live: true, words: of("-t", "1", "-T", "5", "/dev/null"),
+		{name: "minor", live: true, words: of("-t", "1", "-T", "5", "/dev/null"),
 			want: []Finding{statFinding("node", "/dev/null", "has device minor number 0x3; should be 5", "5", "0x3")}},
 		onStat("too old", of("-n", "86400", "/f0", "/f7"),
 			statFinding("age", "/f7", "mtime is not newer than 86400s", "newer than 86400s", "2020-02-29T12:00:00Z")).
@@ -121,11 +123,11 @@ func init() {
 			statFinding("group", "/f0", `groupname is "hpc users"; should be "x"`, "x", "hpc users")),
 		onStat("mode before the owner's name", of("-U", "alice", "-m", "0644", "/f0"),
 			statFinding("mode", "/f0", "has permissions 0755; should be 0644", "0644", "0755")),
-	)
-}
+	}
+})
 
-func init() {
-	testCheck("check_file_stat",
+var _ = table("check_file_stat", func(string) []scenario {
+	return []scenario{
 		onStat("unknown option", of("-z", "/f0"), usageFinding("check_file_stat:  Invalid option:  -z", statLetters)),
 		onStat("option without its argument", of("-m"), usageFinding("check_file_stat:  Option -m requires an argument.", "")),
 		onStat("mode is no octal number", of("-m", "0899", "/f0"), statValue("mode", "0899")),
@@ -140,8 +142,8 @@ func init() {
 
 		onStat("below a file", of("-m", "0755", "/f0/x"), statMissing("/f0/x", "stat /f0/x: not a directory")).onBroken(),
 		onStat("no name", of("-m", "0755", ""), statMissing("", "stat : no such file or directory")).onBroken(),
-	)
-}
+	}
+})
 
 // TestFileAge holds which of a file's times is compared, and in what order.
 func TestFileAge(t *testing.T) {

@@ -1,6 +1,9 @@
 package checks
 
-import "fmt"
+import (
+	"fmt"
+	"testing"
+)
 
 // onFiles is a node with a directory /t, where the shell lines before have gone.
 func onFiles(name string, words []string, want ...Finding) scenario {
@@ -22,8 +25,10 @@ func returned(op, file string, status int) Finding {
 	return f
 }
 
-func init() {
-	testCheck("check_file_test",
+func TestFileTest(t *testing.T) { testCheck(t, "check_file_test") }
+
+var _ = table("check_file_test", func(string) []scenario {
+	return []scenario{
 		onFiles("one", of("-f", "/t/reg")).orTable(map[string]any{"test": "f", "files": "/t/reg"}),
 		onFiles("several", of("/t/reg", "-e", "-f", "/t/empty", "-r")).
 			orTable(map[string]any{"test": "efr", "files": []any{"/t/reg", "/t/empty"}}),
@@ -40,13 +45,13 @@ func init() {
 		onFiles("a dollar sign in single quotes", of("-f", "'/t/$x'", `/t/\$x`)),
 		onFiles("two tests in one, by bash", of("-e", "{root}/t/reg -a -d {root}/t/dir")),
 		onFiles("default value, by bash", of("-d", "${NONE:-/usr}")),
-	)
-}
+	}
+})
 
-func init() {
+var _ = table("check_file_test", func(string) []scenario {
 	const syntax = "check_file_test:  Syntax error:  "
 	const letters = "one letter of abcdefghkprstuwxOGLSN"
-	testCheck("check_file_test",
+	return []scenario{
 		onFiles("not there", of("-e", "/t/none"), returned("-e", "/t/none", 1)),
 		onFiles("dangling link", of("-e", "/t/dangling"), returned("-e", "/t/dangling", 1)),
 		onFiles("empty file", of("-s", "/t/reg", "/t/empty"), returned("-s", "/t/empty", 1)),
@@ -67,8 +72,8 @@ func init() {
 		onFiles("no file", of("-r", "-!"), usageFinding(syntax+"Missing parameters.", "")),
 		onFiles("two letters", of("-rw", "/t/reg"), usageFinding(syntax+`Invalid/unsupported operator "-rw".`, letters)),
 		onFiles("unknown letter", of("-z", "/t/reg"), usageFinding(syntax+`Invalid/unsupported operator "-z".`, letters)),
-		scenario{name: "no tree", broken: true, words: of("-e", "/t/reg"), want: []Finding{returned("-e", "/t/reg", 1)}},
-		scenario{name: "a file for a directory", broken: true, words: of("-e", "/t/reg"), files: map[string]string{"t": ""},
+		{name: "no tree", broken: true, words: of("-e", "/t/reg"), want: []Finding{returned("-e", "/t/reg", 1)}},
+		{name: "a file for a directory", broken: true, words: of("-e", "/t/reg"), files: map[string]string{"t": ""},
 			want: []Finding{returned("-e", "/t/reg", 1)}},
-	)
-}
+	}
+})

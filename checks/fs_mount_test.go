@@ -1,5 +1,7 @@
 package checks
 
+import "testing"
+
 const mountTable = `rootfs / rootfs rw 0 0
 nfs1:/export/home /m/home nfs4 rw,nosuid,vers=4.2 0 0
 scratchfs /m/scratch lustre rw 0 0
@@ -76,8 +78,10 @@ func fixedOptions(fs, want, got string) Finding {
 	return mountFinding("options", fs, " mount options incorrect (should match "+want+")", want, got)
 }
 
-func init() {
-	testCheck("check_fs_mount",
+func TestFSMount(t *testing.T) { testCheck(t, "check_fs_mount") }
+
+var _ = table("check_fs_mount", func(string) []scenario {
+	return []scenario{
 		onMounts("mounted", of("-f", "/m/home")).orTable(map[string]any{"fs": "/m/home"}),
 		onMounts("all options", of("-0", "-t", "nfs4", "-s", "nfs1:*", "-o", "/nosuid/", "-o", "!*noexec*", "-f", "/m/home")).
 			orTable(map[string]any{"nonfatal": true, "type": "nfs4", "source": "nfs1:*", "options": []any{"/nosuid/", "!*noexec*"}, "fs": []any{"/m/home"}}),
@@ -89,11 +93,11 @@ func init() {
 		onMounts("the last mount counts", of("-s", "over", "-t", "tmpfs", "-f", "/m/twice")),
 		onMounts("blank in the source and the options", of("-s", "srv:/a040share", "-o", "ro,x=040", "-f", "/m/share")),
 		onMounts("blank in the mount point", of("-t", "tmpfs", "-f", "/m/a b")),
-	)
-}
+	}
+})
 
-func init() {
-	testCheck("check_fs_mount",
+var _ = table("check_fs_mount", func(string) []scenario {
+	return []scenario{
 		onMounts("not mounted", of("-f", "/m/plain"), plain),
 		onMounts("not mounted, old syntax", of("/m/plain"), plain),
 		onMounts("automount fails", of("-F", "/m/plain"), plain),
@@ -121,11 +125,11 @@ func init() {
 			Finding{Code: "config.match", Severity: Unknown, Remedy: FixConfig,
 				Message: `match expression "/(n)\\1/": back-references are not supported`},
 			nonfatal(mountFinding("source", "/m/home", ` mounted from nfs1:/export/home (should match /(n)\1/)`, `/(n)\1/`, "nfs1:/export/home"))),
-	)
-}
+	}
+})
 
-func init() {
-	testCheck("check_fs_mount",
+var _ = table("check_fs_mount", func(string) []scenario {
+	return []scenario{
 		onMounts("found action", of("-e", "echo missing > act", "-E", "echo found > act", "-f", "/m/home")).
 			leaving(map[string]string{"act": "found\n"}).
 			orTable(map[string]any{"missing_action": "echo missing > act", "found_action": "echo found > act", "fs": "/m/home"}),
@@ -150,27 +154,29 @@ func init() {
 			leaving(map[string]string{"log": "first\n-o ro /m/plain\n"}),
 		onMounts("mount and go on", of("-0", "-r", "-f", "/m/plain"), nonfatal(plain)).
 			leaving(map[string]string{"log": "mount /m/plain\n"}),
-	)
-}
+	}
+})
 
 const mountLetters = "one of -f -F -s -t -o -O -r -0 -e -E"
 
-func init() {
-	testCheck("check_fs_mount",
+var _ = table("check_fs_mount", func(string) []scenario {
+	return []scenario{
 		onMounts("unknown option", of("-q", "-f", "/m/home"),
 			usageFinding("check_fs_mount -q -f /m/home:  Invalid option:  -q", mountLetters)),
 		onMounts("option without its argument", of("-f"), usageFinding("check_fs_mount -f:  Option -f requires an argument.", "")),
-		scenario{name: "no mount table", broken: true, words: of("-f", "/m/home"), want: []Finding{{
+		{name: "no mount table", broken: true, words: of("-f", "/m/home"), want: []Finding{{
 			Code: "fs.mounts.unreadable", Severity: Fail, Message: "check_fs_mount:  /proc/mounts unreadable",
 			Got: "read /proc/mounts: no such file or directory"}}},
-		scenario{name: "garbage", broken: true, words: of("-f", "/m/plain"), want: []Finding{plain},
+		{name: "garbage", broken: true, words: of("-f", "/m/plain"), want: []Finding{plain},
 			files: map[string]string{"proc/mounts": "\x00\xff\nrubbish\n\n", "m/plain/": ""}},
-	)
-}
+	}
+})
 
-func init() {
+func TestFSMountRw(t *testing.T) { testCheck(t, "check_fs_mount_rw") }
+
+var _ = table("check_fs_mount_rw", func(string) []scenario {
 	rw := fixedOptions("/m/soft", "/(^|,)rw($|,)/", "ro,errors=remount-ro")
-	testCheck("check_fs_mount_rw",
+	return []scenario{
 		onMounts("new syntax", of("-t", "nfs4", "/m/home")).orTable(map[string]any{"fs": "/m/home", "type": "nfs4"}),
 		onMounts("old syntax", of("/m/home", "*", "nfs4", "none")),
 		onMounts("nothing to look at", of()),
@@ -183,20 +189,22 @@ func init() {
 			mountFinding("source", "/m/home", " mounted from nfs1:/export/home (should match other)", "other", "nfs1:/export/home")),
 		onMounts("unknown option", of("-q", "-f", "/m/home"),
 			usageFinding("check_fs_mount_rw -q -f /m/home:  Invalid option:  -q", mountLetters)),
-		scenario{name: "unreadable mount table", broken: true, files: map[string]string{"proc/mounts/": ""}, words: of("/m/home"),
+		{name: "unreadable mount table", broken: true, files: map[string]string{"proc/mounts/": ""}, words: of("/m/home"),
 			want: []Finding{{Code: "fs.mounts.unreadable", Severity: Fail, Message: "check_fs_mount:  /proc/mounts unreadable",
 				Got: "read /proc/mounts: is a directory"}}},
-	)
-}
+	}
+})
 
-func init() {
-	testCheck("check_fs_mount_ro",
+func TestFSMountRo(t *testing.T) { testCheck(t, "check_fs_mount_ro") }
+
+var _ = table("check_fs_mount_ro", func(string) []scenario {
+	return []scenario{
 		onMounts("new syntax", of("-f", "/m/soft")),
 		onMounts("old syntax", of("/m/a b", "blank", "tmpfs")),
 		onMounts("writable", of("/m/home"), fixedOptions("/m/home", "/(^|,)ro($|,)/", "rw,nosuid,vers=4.2")),
 		onMounts("not mounted", of("/m/plain"), plain),
-		scenario{name: "no mount table", broken: true, words: of("/m/home"), want: []Finding{{
+		{name: "no mount table", broken: true, words: of("/m/home"), want: []Finding{{
 			Code: "fs.mounts.unreadable", Severity: Fail, Message: "check_fs_mount:  /proc/mounts unreadable",
 			Got: "read /proc/mounts: no such file or directory"}}},
-	)
-}
+	}
+})

@@ -65,9 +65,9 @@ func noAnswer(text string) Finding {
 }
 
 // common are what all six checks do alike; limit is one that passes.
-func common(check, what, limit, want string) {
+func common(check, what, limit, want string) []scenario {
 	fraction := cmdValue(check, what, "1.5.2G", want)
-	testCheck(check,
+	return []scenario{
 		onUsage("blank in the mount point", of("/s/a b", limit)),
 		onUsage("no words", of()),
 		onUsage("no limit", of("/s/half")),
@@ -86,12 +86,12 @@ func common(check, what, limit, want string) {
 		onUsage("only a percent sign", of("/s/half", "%"), cmdValue(check, what, "%", want)),
 
 		onUsage("does not answer", of("/s/dead", limit), noAnswer("statfs /s/dead: no such file or directory")).onBroken(),
-		scenario{name: "no mount table", broken: true, words: of("/s/half", limit),
+		{name: "no mount table", broken: true, words: of("/s/half", limit),
 			want: []Finding{noAnswer("read /proc/mounts: no such file or directory")}},
-		scenario{name: "rubbish for a mount table", broken: true, words: of("/s/half", limit),
+		{name: "rubbish for a mount table", broken: true, words: of("/s/half", limit),
 			files: map[string]string{"proc/mounts": "\x00\xff\nrubbish\n"}},
-		scenario{name: "this machine", live: true, words: of("/proc", limit), want: []Finding{pseudo(check, "/proc")}},
-	)
+		{name: "this machine", live: true, words: of("/proc", limit), want: []Finding{pseudo(check, "/proc")}},
+	}
 }
 
 const (
@@ -99,9 +99,10 @@ const (
 	wantPercent = ", or a percentage"
 )
 
-func init() {
-	common("check_fs_size", "minimum", "1", wantSize)
-	testCheck("check_fs_size",
+func TestFSSize(t *testing.T) { testCheck(t, "check_fs_size") }
+
+var _ = table("check_fs_size", func(string) []scenario {
+	return append(common("check_fs_size", "minimum", "1", wantSize),
 		onUsage("limits are inclusive", of("/s/half", "10240", "10240")).
 			orTable(map[string]any{"fs": "/s/half", "min": int64(10240), "max": "10240"}),
 		onUsage("units", of("/s/half", "10m", "10MB")),
@@ -120,11 +121,12 @@ func init() {
 		onUsage("no percentages", of("/s/half", "10%"), cmdValue("check_fs_size", "minimum", "10%", wantSize)),
 		onUsage("malformed maximum", of("/s/half", "", "12x"), cmdValue("check_fs_size", "maximum", "12x", wantSize)),
 	)
-}
+})
 
-func init() {
-	common("check_fs_inodes", "minimum", "1", wantInodes)
-	testCheck("check_fs_inodes",
+func TestFSInodes(t *testing.T) { testCheck(t, "check_fs_inodes") }
+
+var _ = table("check_fs_inodes", func(string) []scenario {
+	return append(common("check_fs_inodes", "minimum", "1", wantInodes),
 		onUsage("limits are inclusive", of("/s/half", "10", "10")).orTable(map[string]any{"fs": "/s/half", "min": "10", "max": int64(10)}),
 		onUsage("units", of("/s/g", "1500k", "1500K")),
 		onUsage("fractions", of("/s/g", "1.5M", "1.5m")),
@@ -136,11 +138,12 @@ func init() {
 		onUsage("no bytes", of("/s/half", "10b"), cmdValue("check_fs_inodes", "minimum", "10b", wantInodes)),
 		onUsage("no inodes", of("/s/fat", "10"), pseudo("check_fs_inodes", "/s/fat")),
 	)
-}
+})
 
-func init() {
-	common("check_fs_free", "minimum", "0", wantSize+wantPercent)
-	testCheck("check_fs_free",
+func TestFSFree(t *testing.T) { testCheck(t, "check_fs_free") }
+
+var _ = table("check_fs_free", func(string) []scenario {
+	return append(common("check_fs_free", "minimum", "0", wantSize+wantPercent),
 		onUsage("percent at the limit", of("/s/half", "50%")).orTable(map[string]any{"fs": "/s/half", "min": "50%"}),
 		onUsage("size at the limit", of("/s/half", "5MB")),
 		onUsage("percent with a fraction", of("/s/half", "49.5%")),
@@ -154,11 +157,12 @@ func init() {
 		onUsage("users ate of the reserve", of("/s/eaten", "1"), usageFail("fs.free", "/s/eaten", "has only -10kB free, minimum is 1kB", "at least 1kB", "-10kB")),
 		onUsage("malformed percentage", of("/s/half", "5x%"), cmdValue("check_fs_free", "minimum", "5x%", wantSize+wantPercent)),
 	)
-}
+})
 
-func init() {
-	common("check_fs_ifree", "minimum", "0", wantInodes+wantPercent)
-	testCheck("check_fs_ifree",
+func TestFSIfree(t *testing.T) { testCheck(t, "check_fs_ifree") }
+
+var _ = table("check_fs_ifree", func(string) []scenario {
+	return append(common("check_fs_ifree", "minimum", "0", wantInodes+wantPercent),
 		onUsage("at the limit", of("/s/half", "5")).orTable(map[string]any{"fs": "/s/half", "min": int64(5)}),
 		onUsage("percent at the limit", of("/s/half", "50%")),
 		onUsage("percent, rounded", of("/s/g", "99%")),
@@ -167,11 +171,12 @@ func init() {
 		onUsage("percent", of("/s/half", "51%"), usageFail("fs.ifree", "/s/half", "has only 50% of inodes free (5), minimum is 51%", "at least 51%", "50%")),
 		onUsage("fraction", of("/s/g", "1.5M"), usageFail("fs.ifree", "/s/g", "has only 1499999 inodes free, minimum is 1500k", "at least 1500k", "1499999")),
 	)
-}
+})
 
-func init() {
-	common("check_fs_used", "threshold", "100%", wantSize+wantPercent)
-	testCheck("check_fs_used",
+func TestFSUsed(t *testing.T) { testCheck(t, "check_fs_used") }
+
+var _ = table("check_fs_used", func(string) []scenario {
+	return append(common("check_fs_used", "threshold", "100%", wantSize+wantPercent),
 		onUsage("below", of("/s/half", "51%")).orTable(map[string]any{"fs": "/s/half", "max": "51%"}),
 		onUsage("size below", of("/s/half", "5121")),
 		onUsage("empty", of("/s/big", "1%")),
@@ -185,11 +190,12 @@ func init() {
 			usageFail("fs.used", "/s/eaten", "is 102% full (960kB), threshold is 100%", "less than 100%", "102%")),
 		onUsage("letter for a digit", of("/s/half", "9O%"), cmdValue("check_fs_used", "threshold", "9O%", wantSize+wantPercent)),
 	)
-}
+})
 
-func init() {
-	common("check_fs_iused", "threshold", "1M", wantInodes+wantPercent)
-	testCheck("check_fs_iused",
+func TestFSIused(t *testing.T) { testCheck(t, "check_fs_iused") }
+
+var _ = table("check_fs_iused", func(string) []scenario {
+	return append(common("check_fs_iused", "threshold", "1M", wantInodes+wantPercent),
 		onUsage("below", of("/s/half", "6")).orTable(map[string]any{"fs": "/s/half", "max": "6"}),
 		onUsage("percent below", of("/s/half", "50.5%")),
 		onUsage("fraction", of("/s/half", "0.5k")),
@@ -197,7 +203,7 @@ func init() {
 		onUsage("reached", of("/s/half", "5"), usageFail("fs.iused", "/s/half", "has 5 inodes used, threshold is 5", "less than 5", "5")),
 		onUsage("percent reached", of("/s/half", "0%"), usageFail("fs.iused", "/s/half", "has 50% of inodes used (5), threshold is 0%", "less than 0%", "50%")),
 	)
-}
+})
 
 // TestMountTables: what counts space, what counts inodes and the checks of
 // mounts each see the mounts as they were when it first looked. A line between

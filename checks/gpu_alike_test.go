@@ -5,7 +5,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-func init() {
+var _ = table("check_gpu_count", func(string) []scenario {
 	says := func(f Finding, text string) Finding { return gpuFinding(gpuCountName, 3, f, text) }
 	total := func(g *probe.GPU, mib uint64) { g.Memory = probe.Known(probe.GPUMemory{Total: mib << 20}) }
 	less := func(name string, mib uint64, severity Severity, remedy Remedy, got string) scenario {
@@ -66,7 +66,7 @@ func init() {
 		s.still = true
 		return s
 	}
-	testCheck(gpuCountName,
+	return []scenario{
 		onGPUs("one without memory", of("8"), gpu3(func(g *probe.GPU) { total(g, 0) }),
 			says(Finding{Code: "gpu.memory.size", Severity: Fail, Remedy: ReseatOrRMA, Want: "more than 0 MiB", Got: "0 MiB"}, "has no memory")),
 		onGPUs("one with another name", of("8"), gpu3(func(g *probe.GPU) { g.Name = probe.Known("NVIDIA X"); total(g, 40960) }),
@@ -108,5 +108,5 @@ func init() {
 		otherModel(onGPUs("two models by design", of("8"), nil), 0, 4, "0x030200"),
 		otherModel(onGPUs("two of another model", of("8"), nil), 0, 2, "0x030200"),
 		otherModel(few(onGPUs("four and one", of("5"), first(5, func(*probe.NVML) {})), 5), 4, 5, "0x030200"),
-	)
-}
+	}
+})

@@ -7,10 +7,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func init() {
-	for _, name := range []string{"check_gpu_xgmi", "check_rccl_allreduce"} {
-		testCheck(name, scenario{name: "skipped", words: of("304", "1", "16G"), want: notSupported(name)})
-	}
+func TestGPUXGMI(t *testing.T)       { testCheck(t, "check_gpu_xgmi") }
+func TestRCCLAllReduce(t *testing.T) { testCheck(t, "check_rccl_allreduce") }
+
+var (
+	_ = table("check_gpu_xgmi", notForAMD)
+	_ = table("check_rccl_allreduce", notForAMD)
+)
+
+func notForAMD(name string) []scenario {
+	return []scenario{{name: "skipped", words: of("304", "1", "16G"), want: notSupported(name)}}
 }
 
 // AzureHPC's lines, older forms included, mean the same as their plain form.

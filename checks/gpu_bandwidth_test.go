@@ -13,187 +13,198 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-func init() {
-	for _, name := range []string{"check_gpu_bandwidth", "check_gpu_bw"} {
-		f := func(i int, f Finding, text string) Finding { return gpuFinding(name, i, f, text) }
-		small := func(words ...string) []string { return append([]string{"-b", "64K"}, words...) }
-		low := Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}
-		testCheck(name,
-			changed(onCUDA("healthy", small("48", "335"), nil), func(s *scenario) {
-				s.table = map[string]any{"host": 48, "peer": 335, "size": "64K"}
-			}),
-			onCUDA("healthy, without words", small(), nil),
-			onCUDA("slow from the host", small("48"), []string{"3 h2d = 21"}, f(3, low, "copy from the host")),
-			onCUDA("slow to the host", small("48"), []string{"3 d2h = 21"}, f(3, low, "copy to the host")),
-			onCUDA("slow by its peers", small(), []string{"3 h2d = 21"},
-				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 46.8 GB/s", Got: "21.0 GB/s"}, "copy from the host: far from its peers, whose median is 55.0 GB/s")),
-			changed(onCUDA("slow by its peers, in a lesser slot", small(), []string{"3 h2d = 27"},
-				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Warn, Want: "at least 46.8 GB/s", Got: "27.0 GB/s"},
-					"copy from the host: far from its peers, whose median is 55.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *scenario) {
-				s.nvml.GPUs[3].Link.MaxWidth = probe.Known(8)
-			}),
-			changed(onCUDA("slow, in a lesser slot", small("48"), []string{"3 h2d = 27"}, f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "27.0 GB/s"}, "copy from the host")), func(s *scenario) {
-				s.nvml.GPUs[3].Link.MaxWidth = probe.Known(8)
-			}),
-			changed(onCUDA("slow, and its NUMA node is full", small("48"), []string{"3 h2d = 40"},
-				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Warn, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"},
-					"copy from the host (its memory may be far from the GPU: of 500 GiB of the NUMA node of CPUs 2-3 5000 MiB are free)")), nearNode("5120000")),
-			changed(onCUDA("slow, and its NUMA node has room", small("48"), []string{"3 h2d = 40"},
-				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"}, "copy from the host")), nearNode("5248000")),
-			changed(onCUDA("slow, and its NUMA node is another's", small("48"), []string{"3 h2d = 40"},
-				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Warn, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"},
-					"copy from the host (its memory may be far from the GPU: this process may not run on CPUs 2-3)")), func(s *scenario) {
-				nearNode("5248000")(s)
-				s.files["sys/devices/system/cpu/online"] = "0-1\n"
-			}),
-			changed(onCUDA("slow, and others use the same far memory well", small("48"), []string{"3 h2d = 21"},
-				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}, "copy from the host")), func(s *scenario) {
-				nearNode("5120000")(s)
-				s.files["sys/bus/pci/devices/"+fakenvml.Address(4)+"/local_cpulist"] = "2-3\n"
-			}),
-			changed(onCUDA("slow, and the only NUMA node is full", small("48"), []string{"3 h2d = 40"},
-				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"}, "copy from the host")), func(s *scenario) {
-				nearNode("5120000")(s)
-				s.files["sys/devices/system/node/has_cpu"], s.files["sys/devices/system/node/node1/cpulist"] = "1\n", "0-3\n"
-			}),
-			onCUDA("slow to all other GPUs", small("48", "335"), slowPeers(3, 120),
-				f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 335.0 GB/s", Got: "120.0 GB/s"}, "copies from and to each other GPU by nvlink")),
-			onCUDA("one slow pair", small(), []string{"3 peer 5 = 200"},
-				f(3, Finding{Code: "gpu.bandwidth.pair", Severity: Fail, Remedy: CheckFabric, Want: "at least 331.5 GB/s", Got: "200.0 GB/s"},
-					"copies from and to gpu5 0000:15:00.0 by nvlink, both of which are faster with others")),
-			onCUDA("a bit turned over on the way", small(), []string{"3 wrong cuMemcpyHtoDAsync = 0x40 5"},
-				f(3, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
-					"wrong words after a copy to the host and back")),
-			changed(onCUDA("below the platform's floor", small(), []string{"3 h2d = 50"},
-				f(3, Finding{Code: "gpu.bandwidth.floor", Severity: Warn, Want: "at least 52.0 GB/s", Got: "50.0 GB/s"}, "copy from the host (host_to_device of H100 SXM5 80GB)")), func(s *scenario) {
-				s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{
-					{Test: "host_to_device", Algorithm: "ce", Size: 64 << 10, Ranks: 1, Value: 52, Unit: "GB/s"},
-					{Test: "host_to_device", Algorithm: "ce", Size: 512 << 20, Ranks: 1, Value: 500, Unit: "GB/s"},
-				}}
-			}),
-			onCUDA("no peers", small("48", "335"), []string{"* reach = 0"},
-				Finding{Code: "gpu.bandwidth.reach", Severity: Skip, Message: name + ":  no two GPUs reach each other directly", Got: "no two GPUs reach each other directly"}),
-			changed(onCUDA("two GPUs, slow to each other", small("48", "335"), []string{"1 peer 0 = 200"},
-				f(0, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 335.0 GB/s", Got: "200.0 GB/s"}, "copies from and to gpu1 0000:11:00.0 by nvlink")), func(s *scenario) {
-				s.nvml.GPUs = s.nvml.GPUs[:2]
-				s.libraries = withCUDA(2, "1 peer 0 = 200")
-			}),
-			changed(onCUDA("one GPU", small("48", "335"), nil), func(s *scenario) {
-				s.nvml.GPUs = s.nvml.GPUs[:1]
-				s.libraries = withCUDA(1)
-			}),
-			changed(onCUDA("over PCIe", small(), slowPeers(3, 20),
-				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
-					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s")), overPCIe),
-			changed(onCUDA("over PCIe, in a lesser slot", small(), slowPeers(3, 20),
-				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
-					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *scenario) {
-				overPCIe(s)
-				s.nvml.GPUs[3].Link.MaxWidth = probe.Known(8)
-			}),
-			changed(onCUDA("over PCIe of a virtual machine", small(), slowPeers(3, 20),
-				f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
-					"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s (the kernel does not tell what is between the GPUs)")), func(s *scenario) {
-				overPCIe(s)
-				s.links = nil
-			}),
-			onCUDA("copies between two GPUs fail", small(), []string{"3 cuMemcpyPeerAsync error 220"},
-				f(3, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
-					"copies from and to 7 other GPUs, gpu0 the first: cuMemcpyPeerAsync(3): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
-			onCUDA("a bit turned over on the way, of every GPU", small(), []string{"* wrong cuMemcpyHtoDAsync = 0x40 5"}, eachGPU(func(i int) Finding {
-				return metByAll(f(i, Finding{Code: "gpu.bandwidth.bit", Severity: Unknown, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
-					"wrong words after a copy to the host and back"), 8)
-			})...),
-			onCUDA("a GPU at which the copies of all others die", small(), readers(220, 1, 2, 3, 4, 5, 6, 7),
-				f(0, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
-					"copies from and to 7 other GPUs, gpu1 the first: cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
-			onCUDA("a GPU at which the copies of two others die", small(), readers(220, 1, 2),
-				f(0, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
-					"copies from and to 2 other GPUs, gpu1 the first: cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
-			onCUDA("a GPU that dies while another copies from it", small(), of("1 reads 0 = 220 214"),
-				f(0, Finding{Code: "cuda.error.214", Severity: Fail, Remedy: ResetGPU},
-					"copies from and to gpu1 0000:11:00.0: cuStreamQuery(0): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
-			onCUDA("a GPU at which the copies of two others never end", append([]string{"-t", "10"}, small()...), readers(600, 1, 2),
-				f(0, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2.5s"},
-					"copies from and to 2 other GPUs, gpu1 the first: the work on it does not end; done on 7 other GPUs")),
-			onCUDA("a bit turned over on the way from other GPUs", small(), []string{"3 wrong cuMemcpyPeerAsync = 0x40 5"},
-				f(3, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
-					"wrong words after copies from and to 7 other GPUs, gpu0 the first")),
-			changed(onCUDA("of two GPUs one fails", small(), nil,
-				f(1, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
-					"copies from and to gpu0 0000:10:00.0: cuMemcpyPeerAsync(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")), func(s *scenario) {
-				s.nvml.GPUs = s.nvml.GPUs[:2]
-				s.libraries = withCUDA(2, "1 cuMemcpyPeerAsync error 220")
-			}),
-			onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "10"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
-				f(1, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
-					"wrong words after copies from and to 7 other GPUs, gpu0 the first"),
-				f(7, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2.5s"}, "copies from and to gpu2 0000:12:00.0: the work on it does not end; done on 7 other GPUs")),
-			changed(onCUDA("four GPUs without switches, and the floor of those with", small(), []string{"* peer = 94"}), func(s *scenario) {
-				joinedBy(s, 4, func(_, _ int) int { return 4 })
-				s.libraries = withCUDA(4, "* peer = 94")
-				s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{{Test: peerTest, Algorithm: "ce", Size: 64 << 10, Ranks: 2, Value: 335, Unit: "GB/s"}}}
-			}),
-			changed(onCUDA("below the floor of GPUs with switches", small(), slowPeers(3, 340),
-				f(3, Finding{Code: "gpu.bandwidth.floor", Severity: Warn, Want: "at least 350.0 GB/s", Got: "340.0 GB/s"}, "copies from and to each other GPU by nvlink (device_to_device of H100 SXM5 80GB)")), func(s *scenario) {
-				s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{{Test: peerTest, Algorithm: "ce", Size: 64 << 10, Ranks: 2, Value: 350, Unit: "GB/s"}}}
-			}),
-			changed(onCUDA("one of four bridges is slow", small(), of("4 peer 5 = 128", "5 peer 4 = 128"),
-				f(4, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 331.5 GB/s", Got: "128.0 GB/s"},
-					"copies from and to gpu5 0000:15:00.0 by nvlink x12: far from its peers, whose median is 390.0 GB/s")), func(s *scenario) {
-				joinedBy(s, 8, func(a, b int) int {
-					if a/2 == b/2 {
-						return 12
-					}
-					return 0
-				})
-			}),
-			onCUDA("no more than four peers at a time", small(), []string{"* peers = 4"}),
-			onCUDA("a copy that never ends", append([]string{"-t", "8"}, small()...), []string{"3 cuStreamQuery after 20 error 600"},
-				f(3, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2s"}, "copies from and to the host: the work on it does not end; done on 7 other GPUs")),
-			changed(onCUDA("the node has the memory for copies of the usual size", nil, []string{"* memory = 2097152"}), func(s *scenario) {
-				s.files["proc/meminfo"] = "MemTotal: 4300000 kB\nMemFree: 4200000 kB\n"
-			}),
-			onCUDA("all GPUs have the same exception", small(), []string{"* cuLaunchKernel pattern_verify error 719"}, onAll(8, func(i int) Finding {
-				g := f(i, Finding{Code: "cuda.error.719", Severity: Unknown}, fmt.Sprintf("copies from and to the host: launch pattern_verify: cuLaunchKernel(%d): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)", i))
-				g.Message += "; 8 of 8 GPUs have it: not the GPU, but the driver or this program"
-				return g
-			})...),
-			changed(onCUDA("a slow pair over PCIe", small(), []string{"3 peer 5 = 200"},
-				f(3, Finding{Code: "gpu.bandwidth.pair", Severity: Warn, Want: "at least 331.5 GB/s", Got: "200.0 GB/s"},
-					"copies from and to gpu5 0000:15:00.0 by pcie near, both of which are faster with others")), func(s *scenario) {
-				for i := range s.nvml.GPUs {
-					s.nvml.GPUs[i].NVLink = probe.NVLink{}
+func TestGPUBandwidth(t *testing.T) { testCheck(t, "check_gpu_bandwidth") }
+func TestGPUBW(t *testing.T)        { testCheck(t, "check_gpu_bw") }
+
+var (
+	_ = table("check_gpu_bandwidth", bandwidthScenarios)
+	_ = table("check_gpu_bw", bandwidthScenarios)
+)
+
+func bandwidthScenarios(name string) []scenario {
+	f := func(i int, f Finding, text string) Finding { return gpuFinding(name, i, f, text) }
+	small := func(words ...string) []string { return append([]string{"-b", "64K"}, words...) }
+	low := Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}
+	return []scenario{
+		changed(onCUDA("healthy", small("48", "335"), nil), func(s *scenario) {
+			s.table = map[string]any{"host": 48, "peer": 335, "size": "64K"}
+		}),
+		onCUDA("healthy, without words", small(), nil),
+		onCUDA("slow from the host", small("48"), []string{"3 h2d = 21"}, f(3, low, "copy from the host")),
+		onCUDA("slow to the host", small("48"), []string{"3 d2h = 21"}, f(3, low, "copy to the host")),
+		onCUDA("slow by its peers", small(), []string{"3 h2d = 21"},
+			f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 46.8 GB/s", Got: "21.0 GB/s"}, "copy from the host: far from its peers, whose median is 55.0 GB/s")),
+		changed(onCUDA("slow by its peers, in a lesser slot", small(), []string{"3 h2d = 27"},
+			f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Warn, Want: "at least 46.8 GB/s", Got: "27.0 GB/s"},
+				"copy from the host: far from its peers, whose median is 55.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *scenario) {
+			s.nvml.GPUs[3].Link.MaxWidth = probe.Known(8)
+		}),
+		changed(onCUDA("slow, in a lesser slot", small("48"), []string{"3 h2d = 27"}, f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "27.0 GB/s"}, "copy from the host")), func(s *scenario) {
+			s.nvml.GPUs[3].Link.MaxWidth = probe.Known(8)
+		}),
+		changed(onCUDA("slow, and its NUMA node is full", small("48"), []string{"3 h2d = 40"},
+			f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Warn, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"},
+				"copy from the host (its memory may be far from the GPU: of 500 GiB of the NUMA node of CPUs 2-3 5000 MiB are free)")), nearNode("5120000")),
+		changed(onCUDA("slow, and its NUMA node has room", small("48"), []string{"3 h2d = 40"},
+			f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"}, "copy from the host")), nearNode("5248000")),
+		changed(onCUDA("slow, and its NUMA node is another's", small("48"), []string{"3 h2d = 40"},
+			f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Warn, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"},
+				"copy from the host (its memory may be far from the GPU: this process may not run on CPUs 2-3)")), func(s *scenario) {
+			nearNode("5248000")(s)
+			s.files["sys/devices/system/cpu/online"] = "0-1\n"
+		}),
+		changed(onCUDA("slow, and others use the same far memory well", small("48"), []string{"3 h2d = 21"},
+			f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}, "copy from the host")), func(s *scenario) {
+			nearNode("5120000")(s)
+			s.files["sys/bus/pci/devices/"+fakenvml.Address(4)+"/local_cpulist"] = "2-3\n"
+		}),
+		changed(onCUDA("slow, and the only NUMA node is full", small("48"), []string{"3 h2d = 40"},
+			f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"}, "copy from the host")), func(s *scenario) {
+			nearNode("5120000")(s)
+			s.files["sys/devices/system/node/has_cpu"], s.files["sys/devices/system/node/node1/cpulist"] = "1\n", "0-3\n"
+		}),
+		onCUDA("slow to all other GPUs", small("48", "335"), slowPeers(3, 120),
+			f(3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 335.0 GB/s", Got: "120.0 GB/s"}, "copies from and to each other GPU by nvlink")),
+		onCUDA("one slow pair", small(), []string{"3 peer 5 = 200"},
+			f(3, Finding{Code: "gpu.bandwidth.pair", Severity: Fail, Remedy: CheckFabric, Want: "at least 331.5 GB/s", Got: "200.0 GB/s"},
+				"copies from and to gpu5 0000:15:00.0 by nvlink, both of which are faster with others")),
+		onCUDA("a bit turned over on the way", small(), []string{"3 wrong cuMemcpyHtoDAsync = 0x40 5"},
+			f(3, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
+				"wrong words after a copy to the host and back")),
+		changed(onCUDA("below the platform's floor", small(), []string{"3 h2d = 50"},
+			f(3, Finding{Code: "gpu.bandwidth.floor", Severity: Warn, Want: "at least 52.0 GB/s", Got: "50.0 GB/s"}, "copy from the host (host_to_device of H100 SXM5 80GB)")), func(s *scenario) {
+			s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{
+				{Test: "host_to_device", Algorithm: "ce", Size: 64 << 10, Ranks: 1, Value: 52, Unit: "GB/s"},
+				{Test: "host_to_device", Algorithm: "ce", Size: 512 << 20, Ranks: 1, Value: 500, Unit: "GB/s"},
+			}}
+		}),
+		onCUDA("no peers", small("48", "335"), []string{"* reach = 0"},
+			Finding{Code: "gpu.bandwidth.reach", Severity: Skip, Message: name + ":  no two GPUs reach each other directly", Got: "no two GPUs reach each other directly"}),
+		changed(onCUDA("two GPUs, slow to each other", small("48", "335"), []string{"1 peer 0 = 200"},
+			f(0, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 335.0 GB/s", Got: "200.0 GB/s"}, "copies from and to gpu1 0000:11:00.0 by nvlink")), func(s *scenario) {
+			s.nvml.GPUs = s.nvml.GPUs[:2]
+			s.libraries = withCUDA(2, "1 peer 0 = 200")
+		}),
+		changed(onCUDA("one GPU", small("48", "335"), nil), func(s *scenario) {
+			s.nvml.GPUs = s.nvml.GPUs[:1]
+			s.libraries = withCUDA(1)
+		}),
+		changed(onCUDA("over PCIe", small(), slowPeers(3, 20),
+			f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
+				"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s")), overPCIe),
+		changed(onCUDA("over PCIe, in a lesser slot", small(), slowPeers(3, 20),
+			f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
+				"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *scenario) {
+			overPCIe(s)
+			s.nvml.GPUs[3].Link.MaxWidth = probe.Known(8)
+		}),
+		changed(onCUDA("over PCIe of a virtual machine", small(), slowPeers(3, 20),
+			f(3, Finding{Code: "gpu.bandwidth.peers", Severity: Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
+				"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s (the kernel does not tell what is between the GPUs)")), func(s *scenario) {
+			overPCIe(s)
+			s.links = nil
+		}),
+		onCUDA("copies between two GPUs fail", small(), []string{"3 cuMemcpyPeerAsync error 220"},
+			f(3, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
+				"copies from and to 7 other GPUs, gpu0 the first: cuMemcpyPeerAsync(3): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+		onCUDA("a bit turned over on the way, of every GPU", small(), []string{"* wrong cuMemcpyHtoDAsync = 0x40 5"}, eachGPU(func(i int) Finding {
+			return metByAll(f(i, Finding{Code: "gpu.bandwidth.bit", Severity: Unknown, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
+				"wrong words after a copy to the host and back"), 8)
+		})...),
+		onCUDA("a GPU at which the copies of all others die", small(), readers(220, 1, 2, 3, 4, 5, 6, 7),
+			f(0, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
+				"copies from and to 7 other GPUs, gpu1 the first: cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+		onCUDA("a GPU at which the copies of two others die", small(), readers(220, 1, 2),
+			f(0, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
+				"copies from and to 2 other GPUs, gpu1 the first: cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+		onCUDA("a GPU that dies while another copies from it", small(), of("1 reads 0 = 220 214"),
+			f(0, Finding{Code: "cuda.error.214", Severity: Fail, Remedy: ResetGPU},
+				"copies from and to gpu1 0000:11:00.0: cuStreamQuery(0): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
+		onCUDA("a GPU at which the copies of two others never end", append([]string{"-t", "10"}, small()...), readers(600, 1, 2),
+			f(0, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2.5s"},
+				"copies from and to 2 other GPUs, gpu1 the first: the work on it does not end; done on 7 other GPUs")),
+		onCUDA("a bit turned over on the way from other GPUs", small(), []string{"3 wrong cuMemcpyPeerAsync = 0x40 5"},
+			f(3, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
+				"wrong words after copies from and to 7 other GPUs, gpu0 the first")),
+		changed(onCUDA("of two GPUs one fails", small(), nil,
+			f(1, Finding{Code: "cuda.error.220", Severity: Fail, Remedy: CheckFabric},
+				"copies from and to gpu0 0000:10:00.0: cuMemcpyPeerAsync(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")), func(s *scenario) {
+			s.nvml.GPUs = s.nvml.GPUs[:2]
+			s.libraries = withCUDA(2, "1 cuMemcpyPeerAsync error 220")
+		}),
+		onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "10"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
+			f(1, Finding{Code: "gpu.bandwidth.bit", Severity: Fail, Remedy: CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
+				"wrong words after copies from and to 7 other GPUs, gpu0 the first"),
+			f(7, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2.5s"}, "copies from and to gpu2 0000:12:00.0: the work on it does not end; done on 7 other GPUs")),
+		changed(onCUDA("four GPUs without switches, and the floor of those with", small(), []string{"* peer = 94"}), func(s *scenario) {
+			joinedBy(s, 4, func(_, _ int) int { return 4 })
+			s.libraries = withCUDA(4, "* peer = 94")
+			s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{{Test: peerTest, Algorithm: "ce", Size: 64 << 10, Ranks: 2, Value: 335, Unit: "GB/s"}}}
+		}),
+		changed(onCUDA("below the floor of GPUs with switches", small(), slowPeers(3, 340),
+			f(3, Finding{Code: "gpu.bandwidth.floor", Severity: Warn, Want: "at least 350.0 GB/s", Got: "340.0 GB/s"}, "copies from and to each other GPU by nvlink (device_to_device of H100 SXM5 80GB)")), func(s *scenario) {
+			s.platform = &Platform{Name: "H100 SXM5 80GB", Floors: []Floor{{Test: peerTest, Algorithm: "ce", Size: 64 << 10, Ranks: 2, Value: 350, Unit: "GB/s"}}}
+		}),
+		changed(onCUDA("one of four bridges is slow", small(), of("4 peer 5 = 128", "5 peer 4 = 128"),
+			f(4, Finding{Code: "gpu.bandwidth.peers", Severity: Fail, Want: "at least 331.5 GB/s", Got: "128.0 GB/s"},
+				"copies from and to gpu5 0000:15:00.0 by nvlink x12: far from its peers, whose median is 390.0 GB/s")), func(s *scenario) {
+			joinedBy(s, 8, func(a, b int) int {
+				if a/2 == b/2 {
+					return 12
 				}
-			}),
-			onCUDA("launch fails", small(), []string{"3 cuMemcpyHtoDAsync error 719"},
-				f(3, Finding{Code: "cuda.error.719", Severity: Fail, Remedy: ResetGPU},
-					"copies from and to the host: cuMemcpyHtoDAsync(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
-			onCUDA("too little memory", small(), []string{"3 memory = 4096"},
-				f(3, Finding{Code: "gpu.bandwidth.memory", Severity: Unknown}, "too little of its memory is free: 2 buffers of 64 KiB are wanted, 4 KiB are free")),
-			changed(onCUDA("too little memory of the node", small(), nil,
-				Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least 256 KiB", Got: "0 bytes",
-					Message: name + ":  free memory of the node, of which half may be pinned, want at least 256 KiB, got 0 bytes"}), func(s *scenario) {
-				s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 0 kB\n"
-			}),
-			changed(onCUDA("just too little memory of the node", small(), nil,
-				Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least 256 KiB", Got: "255 KiB",
-					Message: name + ":  free memory of the node, of which half may be pinned, want at least 256 KiB, got 255 KiB"}), func(s *scenario) {
-				s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 255 kB\n"
-			}),
-			changed(onCUDA("just enough memory of the node", small(), nil), func(s *scenario) {
-				s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 256 kB\n"
-			}),
-			changed(onCUDA("no meminfo", small(), nil, noMeminfo), func(s *scenario) { delete(s.files, "proc/meminfo"); s.broken = true }),
-		)
+				return 0
+			})
+		}),
+		onCUDA("no more than four peers at a time", small(), []string{"* peers = 4"}),
+		onCUDA("a copy that never ends", append([]string{"-t", "8"}, small()...), []string{"3 cuStreamQuery after 20 error 600"},
+			f(3, Finding{Code: "active.stuck", Severity: Fail, Remedy: ResetGPU, Want: "an end within 2s"}, "copies from and to the host: the work on it does not end; done on 7 other GPUs")),
+		changed(onCUDA("the node has the memory for copies of the usual size", nil, []string{"* memory = 2097152"}), func(s *scenario) {
+			s.files["proc/meminfo"] = "MemTotal: 4300000 kB\nMemFree: 4200000 kB\n"
+		}),
+		onCUDA("all GPUs have the same exception", small(), []string{"* cuLaunchKernel pattern_verify error 719"}, onAll(8, func(i int) Finding {
+			g := f(i, Finding{Code: "cuda.error.719", Severity: Unknown}, fmt.Sprintf("copies from and to the host: launch pattern_verify: cuLaunchKernel(%d): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)", i))
+			g.Message += "; 8 of 8 GPUs have it: not the GPU, but the driver or this program"
+			return g
+		})...),
+		changed(onCUDA("a slow pair over PCIe", small(), []string{"3 peer 5 = 200"},
+			f(3, Finding{Code: "gpu.bandwidth.pair", Severity: Warn, Want: "at least 331.5 GB/s", Got: "200.0 GB/s"},
+				"copies from and to gpu5 0000:15:00.0 by pcie near, both of which are faster with others")), func(s *scenario) {
+			for i := range s.nvml.GPUs {
+				s.nvml.GPUs[i].NVLink = probe.NVLink{}
+			}
+		}),
+		onCUDA("launch fails", small(), []string{"3 cuMemcpyHtoDAsync error 719"},
+			f(3, Finding{Code: "cuda.error.719", Severity: Fail, Remedy: ResetGPU},
+				"copies from and to the host: cuMemcpyHtoDAsync(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
+		onCUDA("too little memory", small(), []string{"3 memory = 4096"},
+			f(3, Finding{Code: "gpu.bandwidth.memory", Severity: Unknown}, "too little of its memory is free: 2 buffers of 64 KiB are wanted, 4 KiB are free")),
+		changed(onCUDA("too little memory of the node", small(), nil,
+			Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least 256 KiB", Got: "0 bytes",
+				Message: name + ":  free memory of the node, of which half may be pinned, want at least 256 KiB, got 0 bytes"}), func(s *scenario) {
+			s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 0 kB\n"
+		}),
+		changed(onCUDA("just too little memory of the node", small(), nil,
+			Finding{Code: "gpu.bandwidth.memory", Severity: Unknown, Want: "at least 256 KiB", Got: "255 KiB",
+				Message: name + ":  free memory of the node, of which half may be pinned, want at least 256 KiB, got 255 KiB"}), func(s *scenario) {
+			s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 255 kB\n"
+		}),
+		changed(onCUDA("just enough memory of the node", small(), nil), func(s *scenario) {
+			s.files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 256 kB\n"
+		}),
+		changed(onCUDA("no meminfo", small(), nil, noMeminfo), func(s *scenario) { delete(s.files, "proc/meminfo"); s.broken = true }),
 	}
-	testCheck("check_cuda_bw",
+}
+
+func TestCUDABW(t *testing.T) { testCheck(t, "check_cuda_bw") }
+
+var _ = table("check_cuda_bw", func(string) []scenario {
+	return []scenario{
 		onCUDA("healthy", of("-b", "64K", "48", "/opt/azurehpc/test/nhc"), nil),
 		onCUDA("slow", of("-b", "64K", "48"), []string{"3 d2h = 21"},
 			gpuFinding("check_cuda_bw", 3, Finding{Code: "gpu.bandwidth.slow", Severity: Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}, "copy to the host")),
 		changed(onCUDA("no meminfo", of("-b", "64K"), nil, noMeminfo), func(s *scenario) { delete(s.files, "proc/meminfo"); s.broken = true }),
-	)
-}
+	}
+})
 
 // joinedBy joins that many GPUs by so many links of each pair.
 func joinedBy(s *scenario, gpus int, links func(a, b int) int) {

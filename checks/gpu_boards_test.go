@@ -8,7 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-func init() {
+var _ = table("check_gpu_count", func(string) []scenario {
 	lost := func(name, kept string, d Device) scenario {
 		board := boardText(d)
 		d.Kind, d.PCI = "gpu", fakenvml.Address(3)
@@ -17,20 +17,29 @@ func init() {
 			Message: gpuCountName + ":  want 8 GPUs, got 7: 0000:13:00.0 is on the PCI bus, in the driver, not in NVML" + board,
 		}).holding("past/gpu-boards.json", kept)
 	}
-	board := fmt.Sprintf(`{%q:{"serial":%q,"uuid":%q}}`, fakenvml.Address(3), fakenvml.Serial(3), fakenvml.UUID(3))
+	board := boards(3)
 	garbage := lost("one not in NVML, and what was known of boards is garbage", "{\x00", Device{})
 	garbage.broken = true
-	testCheck(gpuCountName,
+	keeps := onGPUs("the boards are kept", of("8"), nil)
+	keeps.leaves = map[string]string{"past/gpu-boards.json": `{"machine":"","boards":` + boards(0, 1, 2, 3, 4, 5, 6, 7) + `}`}
+	return []scenario{
 		lost("one not in NVML, whose board was seen before", `{"machine":"","boards":`+board+`}`, Device{Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}),
 		lost("one not in NVML, and another machine's boards", `{"machine":"U2","boards":`+board+`}`, Device{}),
-		garbage,
-	)
-	var all string
-	for i := range 8 {
-		all += fmt.Sprintf(`,%q:{"serial":%q,"uuid":%q}`, fakenvml.Address(i), fakenvml.Serial(i), fakenvml.UUID(i))
+		garbage, keeps,
 	}
-	keeps := onGPUs("the boards are kept", of("8"), nil)
-	keeps.leaves = map[string]string{"past/gpu-boards.json": `{"machine":"","boards":{` + all[1:] + `}}`}
+})
+
+// boards are the serial numbers and UUIDs that are kept of some GPUs.
+func boards(gpus ...int) string {
+	var list []string
+	for _, i := range gpus {
+		list = append(list, fmt.Sprintf(`%q:{"serial":%q,"uuid":%q}`, fakenvml.Address(i), fakenvml.Serial(i), fakenvml.UUID(i)))
+	}
+	return "{" + strings.Join(list, ",") + "}"
+}
+
+var _ = table("check_gpu_ecc", func(string) []scenario {
+	all := `{"machine":"","boards":` + boards(0, 1, 2, 3, 4, 5, 6, 7) + `}`
 	// A GPU that is lost before it can tell its serial number is the board that it was, unless it is another.
 	silent := func(name, kept, serial string) scenario {
 		want := gpu3In(gpuECCName, errLost)
@@ -39,16 +48,15 @@ func init() {
 		s := onGPUs(name, nil, gpu3(func(g *probe.GPU) {
 			*g = probe.GPU{Index: 3, Err: errLost, PCI: g.PCI, UUID: g.UUID}
 		}), want).holding("past/gpu-boards.json", kept)
-		s.leaves = map[string]string{"past/gpu-boards.json": strings.Replace(`{"machine":"","boards":{`+all[1:]+`}}`, fakenvml.Serial(3), serial, 1)}
+		s.leaves = map[string]string{"past/gpu-boards.json": strings.Replace(all, fakenvml.Serial(3), serial, 1)}
 		if serial == "" {
 			s.leaves["past/gpu-boards.json"] = strings.Replace(s.leaves["past/gpu-boards.json"], `"serial":"",`, "", 1)
 		}
 		return s
 	}
 	other := fmt.Sprintf(`{%q:{"serial":"1","uuid":"GPU-1"}}`, fakenvml.Address(3))
-	testCheck(gpuECCName,
-		silent("a lost board that was seen before", `{"machine":"","boards":`+board+`}`, fakenvml.Serial(3)),
+	return []scenario{
+		silent("a lost board that was seen before", `{"machine":"","boards":`+boards(3)+`}`, fakenvml.Serial(3)),
 		silent("a lost board in the place of another", `{"machine":"","boards":`+other+`}`, ""),
-	)
-	testCheck(gpuCountName, keeps)
-}
+	}
+})

@@ -21,7 +21,7 @@ func having(n int, name string, words []string, want ...Finding) scenario {
 	return s
 }
 
-func init() {
+var _ = table("check_gpu_count", func(string) []scenario {
 	count := func(code string, severity Severity, want, got, text string) Finding {
 		f := Finding{Code: "gpu.count" + code, Severity: severity, Want: want, Got: got, Message: gpuCountName + ":  " + text}
 		if code == ".slurm" {
@@ -78,7 +78,7 @@ func init() {
 	excluded.want[0].Message += "; " + fakenvml.Address(3) + " is excluded from the driver"
 	left := having(7, "Slurm has as many as are left", nil, gone(Warn)).byGres(7).holding("past/gpu-count.json", past)
 	left.leaves = map[string]string{"past/gpu-count.json": `{"machine":"","pci":["` + strings.Join(addresses(7), `","`) + `"]}`}
-	testCheck(gpuCountName,
+	return []scenario{
 		having(8, "as Slurm has", nil).byGres(8),
 		having(8, "as nhc.conf has, whatever Slurm has", of("8")).byGres(4),
 		having(7, "fewer than Slurm has", nil, fewer("8 GPUs", "7")).byGres(8),
@@ -101,8 +101,8 @@ func init() {
 		onGPUs("a dead one that Slurm has", nil, drop3, stillFails).byGres(8),
 		notNow("one of Slurm's is being reset", nil).byGres(8),
 		none.byGres(8), others, unloaded, mig, passed,
-	)
-}
+	}
+})
 
 func addresses(n int) (list []string) {
 	for i := range n {

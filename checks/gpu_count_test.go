@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-func init() {
-	const name = "check_gpu_count"
+func TestGPUCount(t *testing.T) { testCheck(t, "check_gpu_count") }
+
+var _ = table("check_gpu_count", func(name string) (list []scenario) {
 	// missing is what is said of one GPU; without an index it is known by its address alone.
 	missing := func(code string, remedy Remedy, index, want, got int, text string) Finding {
 		f := Finding{Code: "gpu.count" + code, Severity: Fail, Remedy: remedy, Want: plural(want, "GPU"), Got: fmt.Sprint(got)}
@@ -100,7 +102,7 @@ func init() {
 	stillInNVML := offBus(onGPUs("one that was there before is off the bus, but in NVML", nil, nil,
 		missing(".gone", ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))).holding("past/gpu-count.json", remembered(""))
 	barred := func(g *probe.GPU) { g.Err = &probe.NVMLError{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 4} }
-	testCheck(name,
+	list = append(list,
 		onGPUs("eight", of("8"), nil).orTable(map[string]any{"want": int64(8)}),
 		onGPUs("AzureHPC's second word", of("8", "nvidia"), nil).orTable(map[string]any{"want": int64(8), "type": "nvidia"}),
 		onGPUs("no number given", nil, nil),
@@ -147,9 +149,10 @@ func init() {
 		onGPUs("NVIDIA by name", of("8", "NVIDIA"), nil),
 		unreadable, garbage, cannotKeep,
 	)
-	countInContainers()
-	countBesideDisplays()
-}
+	list = append(list, countInContainers()...)
+	list = append(list, countBesideDisplays()...)
+	return list
+})
 
 // given is a container that was given the first n of eight GPUs: /sys shows all. Of the
 // others it has the driver's files or not.
@@ -170,7 +173,7 @@ func given(n int, name string, words []string, files bool, want ...Finding) scen
 	return s
 }
 
-func countInContainers() {
+func countInContainers() []scenario {
 	const pci, gpus, name = "sys/bus/pci/devices/", "proc/driver/nvidia/gpus/", gpuCountName
 	dead := func(i, want, got int, text string) Finding {
 		f := Finding{Code: "gpu.count.nvml", Severity: Fail, Remedy: RebootNode, Want: plural(want, "GPU"), Got: fmt.Sprint(got), Device: Device{Kind: "gpu", PCI: fakenvml.Address(i)}}
@@ -193,7 +196,7 @@ func countInContainers() {
 		dead(7, 8, 4, "is on the PCI bus, not in the driver, not in NVML")).linked("proc/self/ns/pid", "pid:[4026531836]")
 	noLinks := given(4, "a container given four of eight, whose /sys shows no drivers", nil, false)
 	noLinks.links = nil
-	testCheck(name,
+	return []scenario{
 		given(4, "a container given four of eight", nil, false), given(4, "a container given four, as wanted", of("4"), false),
 		given(4, "a container given four, of CDI", nil, true), given(4, "a container given four, of CDI, as wanted", of("4"), true),
 		given(4, "a container given four, as Slurm has them", nil, false).byGres(4), noLinks.contained(),
@@ -203,11 +206,11 @@ func countInContainers() {
 		drop3(given(8, "a container given all, and NVML has lost one", nil, true, dead(3, 8, 7, "is on the PCI bus, in the driver, not in NVML"))),
 		drop3(given(6, "a container given six, and NVML has lost one", nil, false, dead(3, 6, 5, "is on the PCI bus, in the driver, not in NVML"))),
 		unbound, host,
-	)
+	}
 }
 
 // countBesideDisplays are nodes of eight GPUs and a card that NVIDIA's driver does not have.
-func countBesideDisplays() {
+func countBesideDisplays() []scenario {
 	const name, card = gpuCountName, "0000:ff:00.0"
 	beside := func(name, class, device, driver string, want ...Finding) scenario {
 		s := onGPUs(name, nil, nil, want...)
@@ -226,12 +229,12 @@ func countBesideDisplays() {
 	before := dead
 	before.Severity, before.Remedy, before.Message = Warn, NoRemedy, strings.Replace(dead.Message, "not in NVML", "which has had it before", 1)
 	const display, compute, h100 = "0x030000", "0x030200", "0x2330"
-	testCheck(name,
+	return []scenario{
 		beside("a display card that no driver has", display, "0x0ff3", ""), beside("a display card of nouveau", display, "0x0ff3", "nouveau"),
 		beside("a display card that no driver has any more", display, "0x0ff3", "", before).holding("past/gpu-count.json", `{"machine":"","pci":["`+card+`"]}`),
 		beside("a GPU of a class of its own that no driver has", compute, "0x20f1", "", dead), beside("a GPU of nouveau", compute, "0x2330", "nouveau", dead),
 		beside("a GPU of the class of displays that no driver has", display, h100, "", dead), beside("a GPU of the class of displays, of nouveau", display, h100, "nouveau", dead),
-	)
+	}
 }
 
 // withoutBus takes the PCI bus away.

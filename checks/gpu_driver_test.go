@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-func init() {
-	const name = "check_gpu_driver"
+func TestGPUDriver(t *testing.T) { testCheck(t, "check_gpu_driver") }
+
+var _ = table("check_gpu_driver", func(name string) []scenario {
 	failing := func(code string, remedy Remedy, text, want, got string) Finding {
 		f := Finding{Code: "gpu.driver." + code, Severity: Fail, Remedy: remedy, Want: want, Got: got}
 		f.Message = name + ":  " + text + wantGot(f)
@@ -56,7 +58,7 @@ func init() {
 		s.want[0].Code, s.broken = "gpu.nvml", true
 		return s
 	}
-	testCheck(name, append(common,
+	return append(common,
 		onGPUs("healthy", nil, nil),
 		onGPUs("the version", of("570.124.06"), nil).orTable(map[string]any{"version": "570.124.06"}),
 		onGPUs("a match string", of("/^570/"), nil),
@@ -104,8 +106,8 @@ func init() {
 			g.Inforom, g.InforomValid = probe.Failed[string](&probe.NVMLError{Call: "nvmlDeviceGetInforomImageVersion(3)", Code: 14}), probe.Reading[bool]{}
 		}), gpuFinding(name, 3, Finding{Code: "gpu.driver.inforom", Severity: Fail, Remedy: ReseatOrRMA}, "the InfoROM is corrupt")),
 		noModules,
-	)...)
-}
+	)
+})
 
 // driverless is a node whose driver is not there at all.
 func driverless(name string, words []string, want ...Finding) scenario {
@@ -120,47 +122,51 @@ func driverless(name string, words []string, want ...Finding) scenario {
 	return s
 }
 
+var _ = table("check_gpu_driver", func(string) []scenario { return unloadedDriver("check_gpu_driver") })
+
+var _ = table("check_gpu_count", func(string) []scenario { return unloadedDriver("check_gpu_count", "8") })
+
+var _ = table("check_gpu_ecc", func(string) []scenario { return unloadedDriver("check_gpu_ecc") })
+
 // A driver that a person has unloaded is no fault; one that did not load, or is needed, is.
-func init() {
-	for check, words := range map[string][]string{"check_gpu_driver": nil, "check_gpu_count": {"8"}, "check_gpu_ecc": nil} {
-		unloaded := Finding{Code: "gpu.driver.unloaded", Severity: Skip, Got: "not loaded",
-			Message: check + ":  the driver is unloaded (no module, no device node, no job): 8 GPUs not checked"}
-		missing := func(why string) Finding {
-			return Finding{Code: "gpu.driver.missing", Severity: Fail, Remedy: RebootNode, Want: "loaded", Got: "not loaded", Whole: true,
-				Message: check + ":  the driver is not loaded for 8 GPUs: " + why}
+func unloadedDriver(check string, words ...string) []scenario {
+	unloaded := Finding{Code: "gpu.driver.unloaded", Severity: Skip, Got: "not loaded",
+		Message: check + ":  the driver is unloaded (no module, no device node, no job): 8 GPUs not checked"}
+	missing := func(why string) Finding {
+		return Finding{Code: "gpu.driver.missing", Severity: Fail, Remedy: RebootNode, Want: "loaded", Got: "not loaded", Whole: true,
+			Message: check + ":  the driver is not loaded for 8 GPUs: " + why}
+	}
+	const boot = "proc/sys/kernel/random/boot_id"
+	module := driverless("no device nodes, but a module", words).holding("proc/modules", "nvidia 1 0 - Live 0x0\n")
+	node := driverless("no module, but a device node", words).holding("dev/nvidiactl", "")
+	for _, s := range []*scenario{&module, &node} {
+		s.broken = true
+		switch f := (Finding{Code: "gpu.nvml", Severity: Unknown, Message: check + ":  cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)"}); check {
+		case "check_gpu_driver":
+			f = Finding{Code: "gpu.driver.missing", Severity: Fail, Remedy: RebootNode, Message: check + ":  nvmlInit: the driver is not loaded (NVML error 9)"}
+			s.want = []Finding{f}
+		case "check_gpu_count":
+			f = Finding{Code: "gpu.nvml", Severity: Fail, Remedy: RebootNode, Want: "8 GPUs", Got: "0",
+				Message: check + ":  want 8 GPUs, got 0: 8 on the PCI bus, and NVML cannot be asked: nvmlInit: the driver is not loaded (NVML error 9)"}
+			s.want = []Finding{f}
+		default:
+			s.want = []Finding{f}
 		}
-		const boot = "proc/sys/kernel/random/boot_id"
-		module := driverless("no device nodes, but a module", words).holding("proc/modules", "nvidia 1 0 - Live 0x0\n")
-		node := driverless("no module, but a device node", words).holding("dev/nvidiactl", "")
-		for _, s := range []*scenario{&module, &node} {
-			s.broken = true
-			switch f := (Finding{Code: "gpu.nvml", Severity: Unknown, Message: check + ":  cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)"}); check {
-			case "check_gpu_driver":
-				f = Finding{Code: "gpu.driver.missing", Severity: Fail, Remedy: RebootNode, Message: check + ":  nvmlInit: the driver is not loaded (NVML error 9)"}
-				s.want = []Finding{f}
-			case "check_gpu_count":
-				f = Finding{Code: "gpu.nvml", Severity: Fail, Remedy: RebootNode, Want: "8 GPUs", Got: "0",
-					Message: check + ":  want 8 GPUs, got 0: 8 on the PCI bus, and NVML cannot be asked: nvmlInit: the driver is not loaded (NVML error 9)"}
-				s.want = []Finding{f}
-			default:
-				s.want = []Finding{f}
-			}
-		}
-		running := driverless("no driver, and a job runs", words, missing("job 123 runs here"))
-		maps.Copy(running.files, useNode(useProc{pid: 1, args: "/sbin/init"}, useProc{pid: 50, args: "slurmstepd: [123.batch]"}))
-		running.broken = true
-		failed := driverless("the driver could not be loaded", words, missing(`the kernel's log has "None of the NVIDIA devices were initialized"`)).
-			holding("dev/kmsg", "4,1,1000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n4,2,2000000,-;NVRM: None of the NVIDIA devices were initialized.\n")
-		failed.broken = true
-		again := driverless("it was loaded at the second try, and unloaded", words, unloaded).
-			holding("dev/kmsg", "4,1,1000000,-;NVRM: None of the NVIDIA devices were initialized.\n4,2,2000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n")
-		rebooted := driverless("not loaded since the boot", words, missing("it was before the last boot, and has not been since")).
-			holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).holding(boot, "b2\n")
-		rebooted.broken = true
-		testCheck(check,
-			driverless("unloaded by a person", words, unloaded), module, node, running, failed, again, rebooted,
-			driverless("unloaded since an earlier run", words, unloaded).
-				holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).holding(boot, "b1\n"),
-		)
+	}
+	running := driverless("no driver, and a job runs", words, missing("job 123 runs here"))
+	maps.Copy(running.files, useNode(useProc{pid: 1, args: "/sbin/init"}, useProc{pid: 50, args: "slurmstepd: [123.batch]"}))
+	running.broken = true
+	failed := driverless("the driver could not be loaded", words, missing(`the kernel's log has "None of the NVIDIA devices were initialized"`)).
+		holding("dev/kmsg", "4,1,1000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n4,2,2000000,-;NVRM: None of the NVIDIA devices were initialized.\n")
+	failed.broken = true
+	again := driverless("it was loaded at the second try, and unloaded", words, unloaded).
+		holding("dev/kmsg", "4,1,1000000,-;NVRM: None of the NVIDIA devices were initialized.\n4,2,2000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n")
+	rebooted := driverless("not loaded since the boot", words, missing("it was before the last boot, and has not been since")).
+		holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).holding(boot, "b2\n")
+	rebooted.broken = true
+	return []scenario{
+		driverless("unloaded by a person", words, unloaded), module, node, running, failed, again, rebooted,
+		driverless("unloaded since an earlier run", words, unloaded).
+			holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).holding(boot, "b1\n"),
 	}
 }

@@ -1,9 +1,14 @@
 package checks
 
-import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+import (
+	"testing"
 
-func init() {
-	const name = "check_gpu_ecc"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func TestGPUECC(t *testing.T) { testCheck(t, "check_gpu_ecc") }
+
+var _ = table("check_gpu_ecc", func(name string) []scenario {
 	ecc := func(change func(e *probe.ECC)) func(*probe.NVML) { return gpu3(func(g *probe.GPU) { change(&g.ECC) }) }
 	says := func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
 		return gpuFinding(name, 3, Finding{Code: "gpu.ecc" + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
@@ -27,8 +32,7 @@ func init() {
 	errored := onGPUs("one counter cannot be read", nil, ecc(func(e *probe.ECC) { e.SRAM.Uncorrected = probe.Failed[uint64](errOdd) }),
 		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 	errored.broken = true
-	testCheck(name, gpuLacks(name, "ECC mode", func(g *probe.GPU) { g.ECC.On, g.ECC.Pending = probe.Reading[bool]{}, probe.Reading[bool]{} })...)
-	testCheck(name, append(gpuCommon(name),
+	return append(gpuLacks(name, "ECC mode", func(g *probe.GPU) { g.ECC.On, g.ECC.Pending = probe.Reading[bool]{}, probe.Reading[bool]{} }), append(gpuCommon(name),
 		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil),
 		onGPUs("AzureHPC's numbers", of("20000000", "10000"), ecc(func(e *probe.ECC) { e.SRAM.Corrected, e.DRAM.CorrectedAggregate = n(10000), n(20000000) })).
 			orTable(map[string]any{"dram": int64(20000000), "sram": int64(10000)}),
@@ -94,4 +98,4 @@ func init() {
 			remap("many", ReseatOrRMA, "fewer than 63", "63", "retired pages")),
 		errored, gpuDumb(name),
 	)...)
-}
+})

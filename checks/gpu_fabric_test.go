@@ -81,10 +81,11 @@ func fabricOnNode(severity Severity, code, want, got, message string) Finding {
 	return Finding{Code: "gpu.fabric." + code, Severity: severity, Remedy: CheckFabric, Want: want, Got: got, Message: gpuFabricName + ":  " + message}
 }
 
-func init() {
-	ofWholeNode("gpu.fabric.channels", "gpu.fabric.imex", "gpu.fabric.manager", "gpu.fabric.none", "gpu.nvlink.mig")
-	testCheck(gpuFabricName, gpuLacks(gpuFabricName, "state of the fabric", func(g *probe.GPU) { g.Fabric = probe.Reading[probe.Fabric]{} })...)
-	testCheck(gpuFabricName, append(gpuCommon(gpuFabricName),
+func TestGPUFabric(t *testing.T) { testCheck(t, "check_gpu_fabric") }
+
+var _ = table("check_gpu_fabric", func(string) (list []scenario) {
+	list = append(list, gpuLacks(gpuFabricName, "state of the fabric", func(g *probe.GPU) { g.Fabric = probe.Reading[probe.Fabric]{} })...)
+	list = append(list, append(gpuCommon(gpuFabricName),
 		onGPUs("healthy", nil, nil),
 		onGPUs("healthy, all health told", nil, allGPUs(inFabric(func(f *probe.Fabric) { f.Mask, f.Summary = 0x1aa, 1 }))),
 		onGPUs("GPUs without a fabric", nil, allGPUs(inFabric(func(f *probe.Fabric) { *f = probe.Fabric{} })),
@@ -93,13 +94,14 @@ func init() {
 			Finding{Code: "gpu.unsupported", Severity: Skip, Message: gpuFabricName + ":  not supported by these GPUs or their driver"}),
 		gpuDumb(gpuFabricName),
 	)...)
-	fabricStates()
-	fabricDomains()
-	fabricHealth()
-	fabricServices()
-}
+	list = append(list, fabricStates()...)
+	list = append(list, fabricDomains()...)
+	list = append(list, fabricHealth()...)
+	list = append(list, fabricServices()...)
+	return list
+})
 
-func fabricStates() {
+func fabricStates() []scenario {
 	const file, progress = "past/gpu-fabric.json", "in progress"
 	state := func(n int) func(*probe.NVML) { return gpu3(inFabric(func(f *probe.Fabric) { f.State = n })) }
 	status := func(n int) func(*probe.NVML) { return gpu3(inFabric(func(f *probe.Fabric) { f.Status = n })) }
@@ -128,7 +130,7 @@ func fabricStates() {
 		}
 		return s
 	}
-	testCheck(name,
+	return []scenario{
 		onGPUs("completed without resources", nil, status(probe.FabricNoResources), says(Fail, "status", "success", "insufficient resources", "state of the fabric is completed, but its status")),
 		onGPUs("another status", nil, status(999), says(Fail, "status", "success", "NVML error 999", "state of the fabric is completed, but its status")),
 		onGPUs("on its way, once", nil, state(probe.FabricInProgress), says(Warn, "state", "completed", progress, text)).inBoot(),
@@ -144,10 +146,10 @@ func fabricStates() {
 		logging(onGPUs("the kernel has errors of a switch", nil, status(probe.FabricNoResources), logged), 5),
 		logging(onGPUs("the kernel has errors of four switches", nil, status(probe.FabricNoResources), many), 5, 6, 7, 8),
 		odd, strange, past,
-	)
+	}
 }
 
-func fabricDomains() {
+func fabricDomains() []scenario {
 	says := fabricSays
 	const cluster, clique = "cluster UUID of the NVLink domain", "clique of the NVLink domain"
 	half := func(n *probe.NVML) {
@@ -171,7 +173,7 @@ func fabricDomains() {
 	outOf := func(i int) Finding {
 		return gpuFinding(gpuFabricName, i, Finding{Code: "gpu.fabric.state", Severity: Warn, Remedy: CheckFabric, Want: "completed", Got: "not supported"}, "state of the fabric")
 	}
-	testCheck(gpuFabricName,
+	return []scenario{
 		onGPUs("in a rack", nil, rackWith(nil)).on(tray()), onGPUs("in a rack of an unknown platform", nil, rackWith(nil)),
 		onGPUs("two partitions, as somebody has made them", nil, half).on(tray()),
 		onGPUs("not in the domain of the others", nil, rackWith(func(f *probe.Fabric) { f.Cluster, f.Clique = "", 0 }),
@@ -188,10 +190,10 @@ func fabricDomains() {
 		onGPUs("in no fabric, on a platform that has one", nil, out, outOf(2), outOf(3)).on(tray()),
 		onGPUs("a GPU alone", nil, func(n *probe.NVML) { out(n); n.GPUs = n.GPUs[1:] },
 			Finding{Code: "gpu.fabric.none", Severity: Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).on(tray()),
-	)
+	}
 }
 
-func fabricHealth() {
+func fabricHealth() []scenario {
 	mask := func(mask uint32, summary int) func(*probe.NVML) {
 		return gpu3(inFabric(func(f *probe.Fabric) { f.Mask, f.Summary = mask, summary }))
 	}
@@ -229,10 +231,10 @@ func fabricHealth() {
 		strange.broken = true
 		list = append(list, strange)
 	}
-	testCheck(gpuFabricName, list...)
+	return list
 }
 
-func fabricServices() {
+func fabricServices() []scenario {
 	const fm, imex = "/usr/bin/nv-fabricmanager -c /usr/share/nvidia/nvswitch/fabricmanager.cfg", "/usr/bin/nvidia-imex -c /etc/nvidia-imex/config.cfg"
 	stopped := func(severity Severity) Finding {
 		return fabricOnNode(severity, "manager", "running", "not running", "NVSwitches on the PCI bus: 4, want nv-fabricmanager running, got none")
@@ -255,7 +257,7 @@ func fabricServices() {
 		Message: gpuFabricName + ":  /proc does not show process 1, nor whether nv-fabricmanager and nvidia-imex run"}).switched()
 	maps.DeleteFunc(hidden.files, func(f, _ string) bool { return strings.HasPrefix(f, "proc/1/") })
 	hidden.broken = true
-	testCheck(gpuFabricName,
+	return []scenario{
 		onGPUs("NVSwitches, and their manager", nil, nil).switched(fm),
 		onGPUs("NVSwitches of A100, and their manager", nil, ampere).switched(fm),
 		onGPUs("NVSwitches of A100, no manager", nil, ampere, stopped(Fail)).switched("/usr/bin/nv-hostengine"),
@@ -280,7 +282,7 @@ func fabricServices() {
 		onGPUs("a container on a platform with NVSwitches, and one has not joined", nil, waiting, fabricSays(Warn, "state", "completed", "in progress", "state of the fabric")).
 			on(&Platform{Name: "HGX B200", GPUs: []int{8}, NVSwitchGPUs: 8}).running().contained(),
 		onGPUs("the first PID namespace, no manager", nil, ampere, stopped(Fail)).switched().linked("proc/self/ns/pid", "pid:[4026531836]"),
-	)
+	}
 }
 
 func TestFabricWords(t *testing.T) {

@@ -104,8 +104,9 @@ func gemmScenarios(name, code string, words func(least string, options ...string
 	)
 }
 
-func init() {
-	const name = gpuGemmName
+func TestGPUGEMM(t *testing.T) { testCheck(t, "check_gpu_gemm") }
+
+var _ = table("check_gpu_gemm", func(name string) []scenario {
 	const every = "fp64,fp32,tf32,bf16,fp16,fp8"
 	line := func(types, least string, more ...string) []string {
 		if more = append(of("-t", "0", "--types", types), more...); least != "" {
@@ -139,7 +140,7 @@ func init() {
 	noLibrary := Finding{Code: "gpu.gemm.library", Severity: OK, Message: name + ":  " + ownKernels + ": " + absent}
 	throttled := gpuFinding(name, 3, Finding{Code: "gpu.gemm.throttled", Severity: Warn}, "slowed down under load: "+seen)
 	common := gemmScenarios(name, "gpu.gemm", func(least string, options ...string) []string { return line("bf16", least, options...) })
-	testCheck(name, append(common,
+	return append(common,
 		onGEMM("all types", true, line(every, "", "-n", "128"), nil, nil),
 		onGEMM("one has little memory for any type", true, line(every, "", "-n", "128"), nil, []string{"3 memory = 0x400000"},
 			gpuFinding(name, 3, Finding{Code: "gpu.gemm.memory", Severity: Unknown, Want: "65 MiB", Got: "4 MiB"}, "too little free memory for fp64, fp32, tf32, bf16, fp16, fp8")),
@@ -159,8 +160,8 @@ func init() {
 		onGEMM("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow("31 C")),
 		onGEMM("one is hot, and slow for it", true, bf16, gpu3(hot), []string{"3 tflops cublaslt_bf16 = 300"}, throttled, slow(seen)),
 		onGEMM("one is hot", true, bf16, gpu3(hot), nil, throttled),
-	)...)
-}
+	)
+})
 
 // A GPU that computes wrongly is found: always, or once; among eight, or all alike.
 func TestGEMMFindsWrongResults(t *testing.T) {

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-func init() {
-	const name = gpuLaunchName
+func TestGPULaunch(t *testing.T) { testCheck(t, "check_gpu_launch") }
+
+var _ = table("check_gpu_launch", func(name string) []scenario {
 	words := of("-c", "100")
 	found := func(code, want, got, text string) Finding {
 		return gpuFinding(name, 3, Finding{Code: "gpu.launch." + code, Severity: Fail, Want: want, Got: got}, text)
@@ -20,13 +21,13 @@ func init() {
 	floor := onGEMM("one is above the floor", false, words, nil, []string{"3 launch = 6"},
 		gpuFinding(name, 3, Finding{Code: "gpu.launch.floor", Severity: Warn, Want: "at most 5.50 us", Got: "6.00 us"}, "launch of an empty kernel (launch of test)"))
 	floor.platform = &Platform{Name: "test", Floors: []Floor{{Test: "launch", Algorithm: "empty", Ranks: 1, Value: 5.5, Unit: "us"}}}
-	testCheck(name, append(cudaCommon(name, words), lost, floor,
+	return append(cudaCommon(name, words), lost, floor,
 		onGEMM("healthy", false, words, nil, nil),
 		onGEMM("outliers do not count", false, words, nil, []string{"3 launch = 5 5 5 5 5 5 5 5 5 9"}),
 		onGEMM("one is slow", false, words, nil, []string{"3 launch = 40"}, one, many),
 		onGEMM("one is slower than the line wants", false, of("-c", "100", "-m", "20"), nil, []string{"3 launch = 40"}, least, many),
-	)...)
-}
+	)
+})
 
 // The round trip is the CPU's own time, of which a test can say that it is more than
 // nothing, and less than ten seconds.

@@ -2,17 +2,20 @@ package checks
 
 import (
 	"fmt"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-func init() {
+func TestGPUMemBW(t *testing.T) { testCheck(t, "check_gpu_membw") }
+
+var _ = table("check_gpu_membw", func(string) []scenario {
 	f := func(i int, f Finding, text string) Finding { return gpuFinding(gpuMembwName, i, f, text) }
 	small := func(words ...string) []string { return append([]string{"-b", "64K"}, words...) }
 	slow := func(algorithm string) Finding {
 		return f(3, Finding{Code: "gpu.membw.slow", Severity: Fail, Want: "at least 2500 GB/s", Got: "1400 GB/s"}, "bandwidth of its memory by "+algorithm)
 	}
-	testCheck(gpuMembwName,
+	return []scenario{
 		changed(onCUDA("healthy", small("2500"), nil), func(s *scenario) { s.table = map[string]any{"least": 2500, "size": "64K"} }),
 		onCUDA("one kernel is slow", small("2500"), []string{"3 membw daxpy = 1400"}, slow("daxpy")),
 		onCUDA("slow", small("2500"), []string{"3 membw = 1400"}, slow("triad")),
@@ -76,9 +79,9 @@ func init() {
 			s.want[0].Got = "it is split up by MIG"
 			s.nvml.GPUs[3].Modes.MIG.Value = true
 		}),
-		scenario{name: "no GPU", unitOnly: true, words: small(), nvmlErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary), want: []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuMembwName + ":  no NVIDIA GPU on this node"}}},
-	)
-}
+		{name: "no GPU", unitOnly: true, words: small(), nvmlErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary), want: []Finding{{Code: "gpu.none", Severity: Skip, Message: gpuMembwName + ":  no NVIDIA GPU on this node"}}},
+	}
+})
 
 // metByAll is a finding about a GPU as it is where so many of eight have it.
 func metByAll(f Finding, n int) Finding {

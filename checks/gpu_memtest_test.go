@@ -1,14 +1,19 @@
 package checks
 
-import "fmt"
+import (
+	"fmt"
+	"testing"
+)
 
-func init() {
+func TestGPUMemTest(t *testing.T) { testCheck(t, "check_gpu_memtest") }
+
+var _ = table("check_gpu_memtest", func(string) []scenario {
 	f := func(i int, f Finding, text string) Finding { return gpuFinding(gpuMemtestName, i, f, text) }
 	lines := func(more ...string) []string { return append([]string{"* memory = 2097152"}, more...) }
 	bit := func(got, pattern string) Finding {
 		return f(3, Finding{Code: "gpu.memtest.bit", Severity: Fail, Remedy: ReseatOrRMA, Want: "none", Got: got}, "wrong words in its memory, of pattern "+pattern)
 	}
-	testCheck(gpuMemtestName,
+	return []scenario{
 		changed(onCUDA("healthy", of("-n", "2"), lines()), func(s *scenario) { s.table = map[string]any{"rounds": 2} }),
 		// the first bytes of the memory are the report and the copy of it
 		onCUDA("a bit is stuck at 1", nil, lines("3 stuck = 0x1234 5 1"), bit("1 wrong word: at offset 0x1034 0x00000020 in place of 0x00000000, bit 5", "0x00000000")),
@@ -49,5 +54,5 @@ func init() {
 					Message: fmt.Sprintf("%s:  %s: 29 MiB of 32 MiB tested", gpuMemtestName, f(i, Finding{}, "").Device)})
 			}
 		}),
-	)
-}
+	}
+})

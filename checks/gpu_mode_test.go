@@ -1,9 +1,14 @@
 package checks
 
-import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+import (
+	"testing"
 
-func init() {
-	const name = gpuModeName
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func TestGPUMode(t *testing.T) { testCheck(t, "check_gpu_mode") }
+
+var _ = table("check_gpu_mode", func(name string) []scenario {
 	says := func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
 		return gpuFinding(name, 3, Finding{Code: "gpu.mode." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
@@ -25,7 +30,7 @@ func init() {
 	ccBroken := onGPUs("confidential computing cannot be read", of("-C", "off"), func(n *probe.NVML) { n.CC = probe.Failed[bool](errOdd) },
 		Finding{Code: "gpu.error", Severity: Unknown, Message: name + ":  could not tell: " + oddText})
 	ccBroken.broken = true
-	testCheck(name, append(gpuCommon(name, "-m", "off"),
+	return append(gpuCommon(name, "-m", "off"),
 		onGPUs("as wanted", of("-m", "off", "-c", "default", "-e", "on", "-C", "off"), nil).
 			orTable(map[string]any{"mig": "off", "compute": "default", "ecc": "on", "cc": "off"}),
 		onGPUs("all alike", nil, nil),
@@ -65,5 +70,5 @@ func init() {
 		onGPUs("a compute mode nobody knows", of("-c", "x"), nil, bad("compute mode", "x", "default or exclusive or prohibited")),
 		onGPUs("confidential what", of("-C", "1"), nil, bad("confidential computing", "1", "on or off")),
 		ccBroken, gpuDumb(name, "-m", "off"),
-	)...)
-}
+	)
+})

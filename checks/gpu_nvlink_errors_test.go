@@ -21,7 +21,7 @@ func errorPast(boot string, counts map[string]uint64) string {
 	return before300(string(text))
 }
 
-func nvlinkErrorScenarios(name string) {
+func nvlinkErrorScenarios(name string) []scenario {
 	const file = "past/gpu-nvlink-errors.json"
 	says := nvlinkSays(name)
 	counted := func(counts map[string]uint64) func(*probe.NVML) {
@@ -61,7 +61,7 @@ func nvlinkErrorScenarios(name string) {
 	lasts := says(Fail, "errors", ResetGPU, "at most 100 a second", "200.0", "CRC errors on link 7 20 minutes ago")
 	again := run("a link that was down", nil, c{"replays": 0}, c{"replays": 700})
 	again.files[file] = strings.Replace(again.files[file], "true,true,true,true,true,true,true,true", "true,true,true,true,true,true,true,false", 1)
-	testCheck(name,
+	return []scenario{
 		run("no new errors", nil, c{"replays": 5000, "crc": 70000}, c{"replays": 5000, "crc": 70000}),
 		run("a replay a minute", nil, c{"replays": 5}, c{"replays": 10}),
 		run("replays", nil, c{"replays": 5}, c{"replays": 17}, errs(Warn, "at most 1 a minute", "2.4", "replays")),
@@ -86,7 +86,7 @@ func nvlinkErrorScenarios(name string) {
 		rates(run("a poor link, strictly", of("-s"), c{"effective": 1}, c{"effective": 9}, says(Fail, "ber", ResetGPU, "at most 1e-06", "3e-05", "effective bit error rate of link 7")), 3e-5),
 		rates(run("a link that was poor", nil, c{"effective": 9}, c{"effective": 9}), 3e-5),
 		rates(run("a link that is good", nil, c{"effective": 1}, c{"effective": 9}), 15e-255),
-	)
+	}
 }
 
 func TestLinkLimits(t *testing.T) {

@@ -17,15 +17,22 @@ func (s scenario) inBoot() scenario {
 	return s.holding("proc/sys/kernel/random/boot_id", nvlinkBoot+"\n")
 }
 
-func init() {
-	for _, name := range []string{gpuNVLinkName, azureNVLinkName} {
-		testCheck(name, gpuCommon(name)...)
-		nvlinkDown(name)
-		nvlinkSpeed(name)
-		nvlinkPeers(name)
-		nvlinkErrorScenarios(name)
-		nvlinkBroken(name)
-	}
+func TestGPUNVLink(t *testing.T)    { testCheck(t, "check_gpu_nvlink") }
+func TestNVLinkStatus(t *testing.T) { testCheck(t, "check_nvlink_status") }
+
+var (
+	_ = table("check_gpu_nvlink", nvlinkScenarios)
+	_ = table("check_nvlink_status", nvlinkScenarios)
+)
+
+func nvlinkScenarios(name string) (list []scenario) {
+	list = append(list, gpuCommon(name)...)
+	list = append(list, nvlinkDown(name)...)
+	list = append(list, nvlinkSpeed(name)...)
+	list = append(list, nvlinkPeers(name)...)
+	list = append(list, nvlinkErrorScenarios(name)...)
+	list = append(list, nvlinkBroken(name)...)
+	return list
 }
 
 // nvlinkSays makes the findings of a check about gpu3.
@@ -77,7 +84,7 @@ func hgxLinks() *Platform {
 // direct is a GPU whose links lead to other GPUs.
 func direct(g *probe.GPU) { g.NVLink.Far = probe.Known(repeat(18, "gpu")) }
 
-func nvlinkDown(name string) {
+func nvlinkDown(name string) (list []scenario) {
 	const file = "past/gpu-nvlinks.json"
 	says := nvlinkSays(name)
 	down := func(severity Severity, got, text string) Finding {
@@ -135,7 +142,7 @@ func nvlinkDown(name string) {
 		}
 	}, gpuFinding(name, 2, Finding{Code: "gpu.nvlink.down", Severity: Fail, Remedy: ResetGPU, Want: "18 up", Got: "17"}, "link 5 is down, which led to 0000:06:00.0"),
 		down(Fail, "17", "link 5 is down, which led to 0000:06:00.0")).on(hgxLinks()).holding(file, hadLinks(2, 3))
-	testCheck(name,
+	list = append(list,
 		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil), onGPUs("as its platform", nil, nil).on(hgxLinks()),
 		onGPUs("the past is garbage", nil, nil).holding(file, "x"),
 		onGPUs("as wanted", of("-n", "18"), nil).orTable(map[string]any{"links": int64(18)}),
@@ -160,7 +167,7 @@ func nvlinkDown(name string) {
 			Finding{Code: "gpu.nvlink.mig", Severity: Skip, Message: name + ":  MIG is on, the NVLinks are not judged"}),
 		v100, one, two, fewerOfAll(name), gpuDumb(name),
 	)
-	testCheck(name,
+	list = append(list,
 		onGPUs("no card has a bridge", nil, allGPUs(unlinked), nothingToJudge).on(nvl),
 		onGPUs("as many cards with bridges as without", nil, unbridged).on(&Platform{Name: "A100 PCIe"}),
 		onGPUs("a card without the bridge of the others", nil, bridged).on(&Platform{Name: "H200 NVL", NVLinks: 18}),
@@ -175,6 +182,7 @@ func nvlinkDown(name string) {
 			allGPUs(direct)(n)
 		}, down(Fail, "17", "link 5 is down")).on(hgxLinks()),
 	)
+	return list
 }
 
 // fewerOfAll is a node whose GPUs all have fewer links than the platform: nobody
@@ -187,7 +195,7 @@ func fewerOfAll(name string) scenario {
 	return onGPUs("fewer than the platform on all", nil, allGPUs(lowered(12, 13, 14, 15, 16, 17)), want...).on(hgxLinks())
 }
 
-func nvlinkSpeed(name string) {
+func nvlinkSpeed(name string) []scenario {
 	says := nvlinkSays(name)
 	slow := func(mbps int, links ...int) func(*probe.GPU) {
 		return func(g *probe.GPU) {
@@ -207,7 +215,7 @@ func nvlinkSpeed(name string) {
 	}
 	rounded := hgxLinks()
 	rounded.NVLinkBandwidth = 28125
-	testCheck(name,
+	return []scenario{
 		onGPUs("as fast as wanted", of("-b", "26562"), nil).orTable(map[string]any{"bandwidth": int64(26562)}),
 		onGPUs("a little less than the platform", nil, nil).on(rounded),
 		onGPUs("a slow link", nil, gpu3(slow(13281, 4, 7)), says(Warn, "speed", ResetGPU, "at least 26562 MB/s", "13281 MB/s", "links 4, 7 are slow, less than the others")),
@@ -227,10 +235,10 @@ func nvlinkSpeed(name string) {
 			g.NVLink.Far = probe.Known(far)
 		}), says(Warn, "far", CheckFabric, "switch", "unknown", "other end, where link 7 is up")),
 		onGPUs("no far end is known", nil, allGPUs(func(g *probe.GPU) { g.NVLink.Far = probe.Known(repeat(18, "unknown")) })),
-	)
+	}
 }
 
-func nvlinkPeers(name string) {
+func nvlinkPeers(name string) []scenario {
 	const why = "NVLink: not supported"
 	say := func(i int, severity Severity, got, text string) Finding {
 		return gpuFinding(name, i, Finding{Code: "gpu.nvlink.p2p", Severity: severity, Remedy: CheckFabric, Want: "ok", Got: got}, text)
@@ -264,7 +272,7 @@ func nvlinkPeers(name string) {
 		none = append(none, say(i, Warn, why, "NVLink traffic with 7 of 7 GPUs"))
 	}
 	off := "read: disabled by a setting of the driver"
-	testCheck(name,
+	return []scenario{
 		onGPUs("one GPU is cut off", nil, alone, say(3, Fail, why, "NVLink traffic with 7 of 7 GPUs")),
 		onGPUs("a pair, one way", nil, func(n *probe.NVML) { peers(n, 3, "write: unknown", 5) },
 			say(3, Fail, "write: unknown", "NVLink traffic with gpu5"), say(5, Fail, "write: unknown", "NVLink traffic with gpu3")),
@@ -273,16 +281,16 @@ func nvlinkPeers(name string) {
 			say(3, Warn, off, "NVLink traffic with gpu5"), say(5, Warn, off, "NVLink traffic with gpu3")),
 		onGPUs("confidential computing closes it", nil, func(n *probe.NVML) { all(n); n.CC = probe.Known(true) }),
 		onGPUs("no switch", nil, func(n *probe.NVML) { all(n); allGPUs(direct)(n) }),
-	)
+	}
 }
 
-func nvlinkBroken(name string) {
+func nvlinkBroken(name string) (list []scenario) {
 	odd := func(title string, change func(*probe.GPU)) scenario {
 		s := onGPUs(title, nil, gpu3(change), gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 		s.broken = true
 		return s
 	}
-	testCheck(name,
+	list = append(list,
 		odd("links that cannot be read", func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Failed[[]bool](errOdd), probe.NVLink{} }),
 		odd("counters that cannot be read", func(g *probe.GPU) { g.NVLink.Counts = probe.Failed[probe.LinkCounts](errOdd) }),
 		odd("speeds that cannot be read", func(g *probe.GPU) { g.NVLink.Speed = probe.Failed[[]int](errOdd) }),
@@ -292,7 +300,8 @@ func nvlinkBroken(name string) {
 		Finding{Code: "gpu.past", Severity: Warn, Message: name + ":  read /past/gpu-nvlink-errors.json: invalid character 'x' looking for beginning of value"}).
 		holding("past/gpu-nvlink-errors.json", "x")
 	past.broken = true
-	testCheck(name, past)
+	list = append(list, past)
+	return list
 }
 
 // AzureHPC's check looks at no word.

@@ -2,13 +2,16 @@ package checks
 
 import (
 	"strings"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-func init() {
-	const name, file = gpuPCIeName, "past/gpu-pcie.json"
+func TestGPUPCIe(t *testing.T) { testCheck(t, "check_gpu_pcie") }
+
+var _ = table("check_gpu_pcie", func(name string) []scenario {
+	const file = "past/gpu-pcie.json"
 	aer := func(s scenario, file, content string) scenario {
 		return s.holding("sys/bus/pci/devices/"+fakenvml.Address(3)+"/"+file, content)
 	}
@@ -50,8 +53,7 @@ func init() {
 	unreadableAER.broken = true
 	garbage := aer(onGPUs("garbage in AER counters", nil, nil), "aer_dev_fatal", "TOTAL_ERR_FATAL \xff\n")
 	garbage.broken = true
-	testCheck(name, gpuLacks(name, "PCIe width", func(g *probe.GPU) { g.Link.Width = probe.Reading[int]{} })...)
-	testCheck(name, append(gpuCommon(name),
+	return append(gpuLacks(name, "PCIe width", func(g *probe.GPU) { g.Link.Width = probe.Reading[int]{} }), append(gpuCommon(name),
 		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil),
 		onGPUs("as wanted", of("5", "16"), nil).orTable(map[string]any{"gen": int64(5), "width": int64(16)}),
 		onGPUs("no past, many replays", nil, replays(100000)),
@@ -110,7 +112,7 @@ func init() {
 			"aer_dev_nonfatal", "TOTAL_ERR_NONFATAL 5\n").holding(file, before300(`{}`)),
 		odd, unreadableAER, garbage, gpuPCIeDumb(),
 	)...)
-}
+})
 
 // gpuPCIeDumb: the kernel's counters are no concern of NVML's, so that even a GPU
 // that tells nothing is judged by them.

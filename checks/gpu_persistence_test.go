@@ -1,9 +1,14 @@
 package checks
 
-import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+import (
+	"testing"
 
-func init() {
-	const name = gpuPersistenceName
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func TestGPUPersistence(t *testing.T) { testCheck(t, "check_gpu_persistence") }
+
+var _ = table("check_gpu_persistence", func(name string) []scenario {
 	off := gpu3(func(g *probe.GPU) { g.Modes.Persistence = probe.Known(false) })
 	says := func(severity Severity, text string) Finding {
 		return gpuFinding(name, 3, Finding{Code: "gpu.persistence", Severity: severity, Want: "on", Got: "off", Remedy: FixConfig}, text)
@@ -14,7 +19,7 @@ func init() {
 	}
 	settable := acting(onGPUs("turned on", of("-s"), func(n *probe.NVML) { off(n); n.Settable = true },
 		gpuFinding(name, 3, Finding{Code: "gpu.mended", Severity: Warn}, "persistence mode was off, and was turned on")))
-	testCheck(name, append(gpuCommon(name),
+	return append(gpuCommon(name),
 		onGPUs("on", nil, nil), onV100s("on an old GPU", nil, nil),
 		acting(onGPUs("nothing to turn on", of("-s"), nil)).orTable(map[string]any{"set": true}),
 		onGPUs("off", nil, off, says(Warn, "persistence mode")),
@@ -26,5 +31,5 @@ func init() {
 		}, says(Warn, "persistence mode is not turned on while it is in use (1 user)"))),
 		acting(onGPUs("cannot be turned on", of("-s"), off, says(Fail, "persistence mode cannot be turned on: a recorded node cannot be changed"))),
 		gpuDumb(name),
-	)...)
-}
+	)
+})

@@ -20,10 +20,12 @@ func (s scenario) on(p *Platform) scenario {
 	return s
 }
 
-func init() {
-	less := func(check, code, text, want, got string) Finding {
-		return gpuFinding(check, 3, Finding{Code: code, Severity: Warn, Want: want, Got: got}, text)
-	}
+// less is a figure of gpu3 that is below that of its platform.
+func less(check, code, text, want, got string) Finding {
+	return gpuFinding(check, 3, Finding{Code: code, Severity: Warn, Want: want, Got: got}, text)
+}
+
+var _ = table("check_gpu_power", func(string) []scenario {
 	default500 := gpu3(func(g *probe.GPU) {
 		g.Power.Limit, g.Power.Default, g.Power.Enforced = probe.Known(uint32(500000)), probe.Known(uint32(500000)), probe.Known(uint32(500000))
 	})
@@ -41,7 +43,7 @@ func init() {
 	}, less(gpuPowerName, power, "default power limit is less than that of the others", "at least 700 W", "500 W"))
 	wild := hgx()
 	wild.PowerLimit = 701 // what is lost by rounding
-	testCheck(gpuPowerName,
+	return []scenario{
 		onGPUs("as its platform", nil, nil).on(hgx()), onGPUs("as its platform, but for a watt", nil, nil).on(wild),
 		onGPUs("default below that of the platform", nil, default500,
 			less(gpuPowerName, power, "default power limit is less than that of HGX H100", "at least 700 W", "500 W")).on(hgx()),
@@ -52,8 +54,10 @@ func init() {
 		two, onGPUs("all defaults low, and no platform", nil, all500),
 		onGPUs("the past is garbage", nil, nil).holding("past/gpu-power.json", "x"),
 		onGPUs("another default than the platform's, as wanted", of("500"), default500, others700()...).on(hgx()),
-	)
+	}
+})
 
+var _ = table("check_gpu_clocks", func(string) []scenario {
 	clock := func(change func(*probe.Clocks)) func(*probe.NVML) {
 		return gpu3(func(g *probe.GPU) { change(&g.Clocks) })
 	}
@@ -62,17 +66,17 @@ func init() {
 		c.MaxMemory, c.AppMemory, c.DefaultMemory = probe.Known(uint32(2000)), probe.Known(uint32(2000)), probe.Known(uint32(2000))
 	})
 	const clocks = "check_gpu_clocks"
-	testCheck(clocks,
+	return []scenario{
 		onGPUs("as its platform", nil, nil).on(hgx()),
 		onGPUs("clocks below those of the platform", nil, low,
 			less(clocks, "gpu.clocks.max", "highest graphics clock is less than that of HGX H100", "at least 1980 MHz", "1830 MHz"),
 			less(clocks, "gpu.clocks.max", "highest memory clock is less than that of HGX H100", "at least 2619 MHz", "2000 MHz")).on(hgx()),
 		onGPUs("clocks below those of the others", of("1800"), low,
 			less(clocks, "gpu.clocks.max", "highest memory clock is less than that of the others", "at least 2619 MHz", "2000 MHz")),
-	)
-	linkScenarios(less)
-	limitScenarios()
+	}
+})
 
+var _ = table("check_gpu_count", func(string) []scenario {
 	seven := onGPUs("one of eight has never been there", nil, func(n *probe.NVML) { n.GPUs = n.GPUs[:7] },
 		Finding{Code: "gpu.count", Severity: Fail, Want: "8 GPUs", Got: "7", Message: "check_gpu_count:  want 8 GPUs, got 7: no HGX H100 has 7"}).on(hgx())
 	seven.files = fakenvml.Files(fakenvml.H100, 7)
@@ -80,9 +84,9 @@ func init() {
 	four.files = fakenvml.Files(fakenvml.H100, 4)
 	wanted := onGPUs("as many as are wanted, whatever the platform", of("7"), func(n *probe.NVML) { n.GPUs = n.GPUs[:7] }).on(hgx())
 	wanted.files = fakenvml.Files(fakenvml.H100, 7)
-	testCheck(gpuCountName, onGPUs("as its platform", nil, nil).on(hgx()), seven, four, wanted, onGPUs("a platform of any size", nil, nil).on(&Platform{Name: "cards"}),
-		onGPUs("more than the platform has", nil, nil).on(&Platform{Name: "small", GPUs: []int{4}}))
-}
+	return []scenario{onGPUs("as its platform", nil, nil).on(hgx()), seven, four, wanted, onGPUs("a platform of any size", nil, nil).on(&Platform{Name: "cards"}),
+		onGPUs("more than the platform has", nil, nil).on(&Platform{Name: "small", GPUs: []int{4}})}
+})
 
 // others700 are the failures of seven GPUs of 700 W that should have 500 W.
 func others700() (list []Finding) {
@@ -94,7 +98,7 @@ func others700() (list []Finding) {
 	return list
 }
 
-func linkScenarios(less func(check, code, text, want, got string) Finding) {
+var _ = table("check_gpu_pcie", func(string) (list []scenario) {
 	link := func(change func(*probe.Link)) func(*probe.NVML) { return gpu3(func(g *probe.GPU) { change(&g.Link) }) }
 	fewer := func(n *probe.NVML) {
 		for i := range n.GPUs {
@@ -112,7 +116,7 @@ func linkScenarios(less func(check, code, text, want, got string) Finding) {
 	five := hgx()
 	five.PCIeGen = 0
 	past := fmt.Sprintf(`{%q:{"generation":5,"width":16}}`, fakenvml.UUID(3))
-	testCheck(gpuPCIeName,
+	list = append(list,
 		onGPUs("as its platform", nil, nil).on(hgx()),
 		onGPUs("a platform with slots of eight lanes", nil, fewer).on(eight),
 		onGPUs("slots of eight lanes, as wanted", of("5", "8"), fewer),
@@ -130,25 +134,34 @@ func linkScenarios(less func(check, code, text, want, got string) Finding) {
 		want = append(want, gpuFinding(gpuPCIeName, i, Finding{Code: "gpu.pcie.gen", Severity: Warn, Want: "at least 5", Got: "4"},
 			"PCIe generation of GPU and slot is less than that of HGX H100"))
 	}
-	testCheck(gpuPCIeName, onGPUs("lower generation than the platform has", nil, gen4, want...).on(hgx()))
+	list = append(list, onGPUs("lower generation than the platform has", nil, gen4, want...).on(hgx()))
+	return list
+})
+
+// strict is a platform with limits of errors.
+func strict() *Platform {
+	p := hgx()
+	p.RemappedRows, p.SRAMErrors, p.DRAMErrors = 8, 100, 1000
+	return p
 }
 
-func limitScenarios() {
-	strict := hgx()
-	strict.RemappedRows, strict.SRAMErrors, strict.DRAMErrors = 8, 100, 1000
+var _ = table("check_gpu_remap", func(string) []scenario {
 	rows := gpu3(func(g *probe.GPU) { g.Rows.Remapped = probe.Known(probe.RemappedRows{Uncorrected: 8}) })
-	testCheck(gpuRemapName,
+	return []scenario{
 		onGPUs("more rows than the platform allows", nil, rows, gpuFinding(gpuRemapName, 3,
-			Finding{Code: "gpu.remap.many", Severity: Fail, Remedy: ReseatOrRMA, Want: "fewer than 8", Got: "8"}, "rows remapped for uncorrected errors")).on(strict),
-		onGPUs("more rows than the platform allows, but not nhc.conf", of("9"), rows).on(strict))
+			Finding{Code: "gpu.remap.many", Severity: Fail, Remedy: ReseatOrRMA, Want: "fewer than 8", Got: "8"}, "rows remapped for uncorrected errors")).on(strict()),
+		onGPUs("more rows than the platform allows, but not nhc.conf", of("9"), rows).on(strict())}
+})
+
+var _ = table("check_gpu_ecc", func(string) []scenario {
 	errs := gpu3(func(g *probe.GPU) {
 		g.ECC.SRAM.Corrected, g.ECC.DRAM.Corrected = probe.Known(uint64(101)), probe.Known(uint64(1001))
 	})
 	many := func(what, want, got string) Finding {
 		return gpuFinding(gpuECCName, 3, Finding{Code: "gpu.ecc.many", Severity: Warn, Want: want, Got: got}, "corrected "+what+" errors since the driver was loaded")
 	}
-	testCheck(gpuECCName, onGPUs("more errors than the platform allows", nil, errs, many("SRAM", "at most 100", "101"), many("DRAM", "at most 1000", "1001")).on(strict))
-}
+	return []scenario{onGPUs("more errors than the platform allows", nil, errs, many("SRAM", "at most 100", "101"), many("DRAM", "at most 1000", "1001")).on(strict())}
+})
 
 // A node may have two kinds of GPU, each of its own platform.
 func TestGroupPlatforms(t *testing.T) {

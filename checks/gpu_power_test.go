@@ -1,9 +1,14 @@
 package checks
 
-import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+import (
+	"testing"
 
-func init() {
-	const name = gpuPowerName
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func TestGPUPower(t *testing.T) { testCheck(t, "check_gpu_power") }
+
+var _ = table("check_gpu_power", func(name string) []scenario {
 	power := func(change func(p *probe.Power)) func(*probe.NVML) {
 		return gpu3(func(g *probe.GPU) { change(&g.Power) })
 	}
@@ -16,7 +21,7 @@ func init() {
 	odd := onGPUs("one cannot tell what it draws", nil, power(func(p *probe.Power) { p.Draw = probe.Failed[uint32](errOdd) }),
 		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 	odd.broken = true
-	testCheck(name, append(gpuCommon(name),
+	return append(gpuCommon(name),
 		onGPUs("default", nil, nil), onV100s("an old GPU", nil, nil),
 		onGPUs("as wanted", of("700"), limit(699600)).orTable(map[string]any{"watts": int64(700)}),
 		onGPUs("above the default", nil, limit(750000)),
@@ -31,5 +36,5 @@ func init() {
 		onGPUs("held lower", of("700"), power(func(p *probe.Power) { p.Enforced = probe.Known(uint32(350000)) }),
 			gpuFinding(name, 3, Finding{Code: "gpu.power.enforced", Severity: Warn, Want: "700 W", Got: "350 W"}, "power limit that is enforced")),
 		odd, gpuDumb(name),
-	)...)
-}
+	)
+})

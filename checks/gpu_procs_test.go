@@ -3,13 +3,15 @@ package checks
 import (
 	"fmt"
 	"maps"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-func init() {
-	const name = gpuProcsName
+func TestGPUProcs(t *testing.T) { testCheck(t, "check_gpu_procs") }
+
+var _ = table("check_gpu_procs", func(name string) []scenario {
 	// procs is a line on a node where gpu3 has the processes of these numbers.
 	procs := func(scenarioName string, words []string, pids []int, want ...Finding) scenario {
 		s := onGPUs(scenarioName, words, gpu3(func(g *probe.GPU) {
@@ -67,7 +69,7 @@ func init() {
 	inContainer = inContainer.contained()
 	gone := gpuFinding(name, 3, Finding{Code: "gpu.procs.ghost", Severity: Warn, Got: "1024 MiB", Remedy: ResetGPU}, "memory in use by process 7777, which does not exist")
 	gone.Message = name + ":  gpu3 0000:13:00.0: memory in use by process 7777, which does not exist, got 1024 MiB"
-	testCheck(name, append(gpuCommon(name),
+	return append(gpuCommon(name),
 		procs("nothing runs", nil, nil, used(Warn, "at most 1024 MiB", "10240 MiB")),
 		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil),
 		procs("a job's own", nil, []int{100, 103}), procs("the system's own", nil, []int{104, 1}), procs("one that does not exist", nil, []int{7777, 1}, gone),
@@ -90,5 +92,5 @@ func init() {
 			holding("proc/driver/nvidia/gpus/"+fakenvml.Address(3)+"/numa_status", "Status:\toffline\n"),
 		onGPUs("memory of a platform that may have it as a node", nil, memory(9000)).on(&Platform{Name: "GH200", MemoryNode: 1}),
 		odd, noProc, badUID, gpuDumb(name),
-	)...)
-}
+	)
+})

@@ -1,9 +1,14 @@
 package checks
 
-import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+import (
+	"testing"
 
-func init() {
-	const name = "check_gpu_recovery"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func TestGPURecovery(t *testing.T) { testCheck(t, "check_gpu_recovery") }
+
+var _ = table("check_gpu_recovery", func(name string) []scenario {
 	wants := func(action int) func(*probe.NVML) {
 		return gpu3(func(g *probe.GPU) { g.Recovery.Action = probe.Known(action) })
 	}
@@ -22,7 +27,7 @@ func init() {
 		s.nvml, s.nvmlErr, s.broken = nil, &probe.NVMLError{Call: "nvmlInit", Code: code}, true
 		return s
 	}
-	testCheck(name, append(common,
+	return append(common,
 		atInit("lost, NVML says at once", 15, Finding{Code: "gpu.recovery.lost", Remedy: RebootNode, Got: "lost"}, "a GPU is lost (nvmlInit: NVML error 15)"),
 		atInit("reset required, NVML says at once", 16, Finding{Code: "gpu.recovery.reset", Remedy: ResetGPU, Got: "reset required"}, "a GPU requires a reset (nvmlInit: NVML error 16)"),
 		onGPUs("healthy", nil, nil).orTable(map[string]any{}),
@@ -58,8 +63,8 @@ func init() {
 			return gpuFinding(name, i, Finding{Code: "gpu.recovery.reboot", Severity: Fail, Remedy: RebootNode}, "the driver wants a reboot of the node")
 		})...),
 		odd, gpuDumb(name),
-	)...)
-}
+	)
+})
 
 // allOf is the same finding of each of eight GPUs.
 func allOf(of func(i int) Finding) (list []Finding) {

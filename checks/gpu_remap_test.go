@@ -1,9 +1,14 @@
 package checks
 
-import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+import (
+	"testing"
 
-func init() {
-	const name = gpuRemapName
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func TestGPURemap(t *testing.T) { testCheck(t, "check_gpu_remap") }
+
+var _ = table("check_gpu_remap", func(name string) []scenario {
 	rows := func(r probe.RemappedRows) func(*probe.NVML) {
 		return gpu3(func(g *probe.GPU) { g.Rows.Remapped = probe.Known(r) })
 	}
@@ -19,8 +24,7 @@ func init() {
 		gpuFinding(name, 3, Finding{Code: "gpu.error", Severity: Unknown}, "could not tell: "+oddText))
 	errored.broken = true
 	const unc = "rows remapped for uncorrected errors"
-	testCheck(name, gpuLacks(name, "remapped rows", func(g *probe.GPU) { g.Rows.Remapped = probe.Reading[probe.RemappedRows]{} })...)
-	testCheck(name, append(gpuCommon(name),
+	return append(gpuLacks(name, "remapped rows", func(g *probe.GPU) { g.Rows.Remapped = probe.Reading[probe.RemappedRows]{} }), append(gpuCommon(name),
 		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil),
 		onGPUs("rows were remapped", nil, rows(probe.RemappedRows{Corrected: 600, Uncorrected: 511})),
 		onGPUs("a limit", of("10"), rows(probe.RemappedRows{Uncorrected: 9})).orTable(map[string]any{"max": int64(10)}),
@@ -36,4 +40,4 @@ func init() {
 		onV100s("retirement pending", nil, retired(1, 0, true), says(Fail, "pending", ResetGPU, "", "", "pages of memory wait for a reset to be retired")),
 		errored, gpuDumb(name),
 	)...)
-}
+})

@@ -8,8 +8,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-func init() {
-	const name = gpuSoakName
+func TestGPUSoak(t *testing.T) { testCheck(t, "check_gpu_soak") }
+
+var _ = table("check_gpu_soak", func(name string) []scenario {
 	line := func(seconds, least string, options ...string) []string {
 		if options = append(options, seconds); least != "" {
 			options = append(options, least)
@@ -24,7 +25,7 @@ func init() {
 	fades.Message += " (31 C)"
 	soak := line("0.00003", "", "-n", "128")
 	common := gemmScenarios(name, "gpu.soak", func(least string, options ...string) []string { return line("0.000001", least, options...) })
-	testCheck(name, append(common,
+	return append(common,
 		onGEMM("too small a load", true, line("2", "", "-n", "128"), nil, []string{"* tflops cublaslt_bf16 = 0.00001", "* cublasLtMatmul late 600"}, eachGPU(func(i int) Finding {
 			return gpuFinding(name, i, Finding{Code: "gpu.soak.power", Severity: Warn, Want: "at least 420 W", Got: "71 W"}, "bf16 cublaslt, n 128: the load is too small for a soak")
 		})...),
@@ -33,8 +34,8 @@ func init() {
 		onGEMM("one fades", true, soak, nil, []string{"3 fade = 0.00003"}, fades),
 		onGEMM("a power brake", true, soak, gpu3(func(g *probe.GPU) { g.Throttle.Now = probe.Known(uint64(probe.ThrottlePowerBrake)) }), nil,
 			gpuFinding(name, 3, Finding{Code: "gpu.soak.throttled", Severity: Warn}, "slowed down under load: 31 C, power brake")),
-	)...)
-}
+	)
+})
 
 // A wrong bit long after the start is found, and how often it was seen.
 func TestSoakFindsOneWrongBit(t *testing.T) {

@@ -1,9 +1,14 @@
 package checks
 
-import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+import (
+	"testing"
 
-func init() {
-	const name = gpuTempName
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+func TestGPUTemp(t *testing.T) { testCheck(t, "check_gpu_temp") }
+
+var _ = table("check_gpu_temp", func(name string) []scenario {
 	temp := func(change func(t *probe.Temperature)) func(*probe.NVML) {
 		return gpu3(func(g *probe.GPU) { change(&g.Temperature) })
 	}
@@ -19,8 +24,7 @@ func init() {
 	}
 	unlimited := func(g *probe.GPU) { g.Temperature = probe.Temperature{GPU: probe.Known(95), HBM: probe.Known(99)} }
 	skipped := Finding{Code: "gpu.unsupported", Severity: Skip, Message: name + ":  not supported by these GPUs or their driver"}
-	testCheck(name, gpuLacks(name, "temperature", func(g *probe.GPU) { g.Temperature.GPU = probe.Reading[int]{} })...)
-	testCheck(name, append(gpuCommon(name),
+	return append(gpuLacks(name, "temperature", func(g *probe.GPU) { g.Temperature.GPU = probe.Reading[int]{} }), append(gpuCommon(name),
 		onGPUs("healthy", nil, nil), onV100s("an old GPU", nil, nil),
 		onGPUs("limits", of("31", "40"), nil).orTable(map[string]any{"max": int64(31), "hbm": int64(40)}),
 		onGPUs("a margin of one degree", nil, margin(1)),
@@ -64,4 +68,4 @@ func init() {
 		odd(onGPUs("one cannot be read", nil, temp(func(t *probe.Temperature) { t.Margin = probe.Failed[int](errOdd) })), oddText),
 		gpuDumb(name),
 	)...)
-}
+})

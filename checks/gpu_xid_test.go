@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"testing"
 )
 
 // The node of the tests: eight GPUs, booted at a time of their own.
@@ -156,10 +157,12 @@ func ledgerText(l xidLedger) string {
 	return string(data)
 }
 
-func init() {
-	testCheck("check_gpu_xid", xidClassCases()...)
+func TestGPUXid(t *testing.T) { testCheck(t, "check_gpu_xid") }
+
+var _ = table("check_gpu_xid", func(string) (list []scenario) {
+	list = append(list, xidClassCases()...)
 	for _, s := range xidClassCases() {
-		testCheck("check_gpu_xid", s.cutAt(len(onC1)-10), s.withoutDriver())
+		list = append(list, s.cutAt(len(onC1)-10), s.withoutDriver())
 	}
 	off := "90000 " + onC1 + "79, GPU has fallen off the bus."
 	offFound := xidFinding(Fail, 79, RebootNode, once90k+"GPU has fallen off the bus", "Xid 79 (GPU has fallen off the bus), since "+at90k+": a new boot clears it")
@@ -174,7 +177,7 @@ func init() {
 	policy := func(text string) map[string]string { return with(xidNode(off), "etc/nhc/xid.toml", text) }
 	overridden := xidFinding(Warn, 79, RebootNode, once90k+"GPU has fallen off the bus", "Xid 79 (GPU has fallen off the bus), since "+at90k+": watch it")
 
-	testCheck("check_gpu_xid",
+	list = append(list,
 		scenario{name: "no errors", files: xidNode("5 NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build"), table: map[string]any{}},
 		scenario{name: "others' lines", files: xidNode("5 usb 1-1: new device", "6 app: "+onC1+"79, x", "7 NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed",
 			"8 NVRM: _fabricNotifyEvent: Unable to notify ImexSessionApi")},
@@ -267,7 +270,8 @@ func init() {
 		scenario{name: "a flood", files: with(xidNode(), "dev/kmsg", floodOfXids()), want: []Finding{{Code: "gpu.xid.flood", Severity: Warn,
 			Message: "check_gpu_xid:  the kernel logs more than can be kept: the oldest events are dropped"}}},
 	)
-}
+	return list
+})
 
 // floodOfXids is more different errors than are kept, none of which matters.
 func floodOfXids() string {

@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"strings"
+	"testing"
 )
 
 // cpuinfo is /proc/cpuinfo of a machine as the kernel writes it on x86.
@@ -24,28 +25,30 @@ func cpuMismatch(code, what, got, want string) []Finding {
 	}}
 }
 
-func init() {
+func TestHWCPUInfo(t *testing.T) { testCheck(t, "check_hw_cpuinfo") }
+
+var _ = table("check_hw_cpuinfo", func(string) []scenario {
 	node := cpuinfo(2, 8, 16)
 	arm := map[string]string{"proc/cpuinfo": "processor\t: 0\n\nprocessor\t: 1\n\nprocessor\t: 2\n\n"}
-	testCheck("check_hw_cpuinfo",
-		scenario{name: "all right", files: node, words: []string{"2", "16", "32"},
+	return []scenario{
+		{name: "all right", files: node, words: []string{"2", "16", "32"},
 			table: map[string]any{"sockets": int64(2), "cores": int64(16), "threads": int64(32)}},
-		scenario{name: "nothing wanted", files: node},
-		scenario{name: "empty words and more of them", files: node, words: []string{"", "16", "", "64"}},
-		scenario{name: "hexadecimal and octal", files: node, words: []string{"0x2", "020", "32"}},
-		scenario{name: "no physical ids", files: arm, words: []string{"3", "3", "3"}},
-		scenario{name: "sockets", files: node, words: []string{"1", "16", "32"}, want: cpuMismatch("hw.cpu.sockets", "socket", "2", "1")},
-		scenario{name: "cores", files: node, words: []string{"2", "8", "32"}, want: cpuMismatch("hw.cpu.cores", "core", "16", "8")},
-		scenario{name: "threads", files: node, words: []string{"2", "16", "16"}, want: cpuMismatch("hw.cpu.threads", "thread", "32", "16")},
-		scenario{name: "one socket of two gone", files: cpuinfo(1, 8, 16), words: []string{"2", "16", "32"},
+		{name: "nothing wanted", files: node},
+		{name: "empty words and more of them", files: node, words: []string{"", "16", "", "64"}},
+		{name: "hexadecimal and octal", files: node, words: []string{"0x2", "020", "32"}},
+		{name: "no physical ids", files: arm, words: []string{"3", "3", "3"}},
+		{name: "sockets", files: node, words: []string{"1", "16", "32"}, want: cpuMismatch("hw.cpu.sockets", "socket", "2", "1")},
+		{name: "cores", files: node, words: []string{"2", "8", "32"}, want: cpuMismatch("hw.cpu.cores", "core", "16", "8")},
+		{name: "threads", files: node, words: []string{"2", "16", "16"}, want: cpuMismatch("hw.cpu.threads", "thread", "32", "16")},
+		{name: "one socket of two gone", files: cpuinfo(1, 8, 16), words: []string{"2", "16", "32"},
 			want: cpuMismatch("hw.cpu.sockets", "socket", "1", "2")},
-		scenario{name: "no number", files: node, words: []string{"2", "1x"}, want: []Finding{{
+		{name: "no number", files: node, words: []string{"2", "1x"}, want: []Finding{{
 			Code: "config.value", Severity: Fail, Remedy: FixConfig, Want: "a whole number", Got: "1x",
 			Message: `check_hw_cpuinfo:  Invalid core count "1x"; want a whole number.`}}},
-		scenario{name: "no file", broken: true, words: []string{"2"}, want: []Finding{{
+		{name: "no file", broken: true, words: []string{"2"}, want: []Finding{{
 			Code: "probe.unreadable", Severity: Unknown, Message: "read /proc/cpuinfo: no such file or directory"}}},
-		scenario{name: "unreadable file", broken: true, files: map[string]string{"proc/cpuinfo/": ""}, words: []string{"2"}, want: []Finding{{
+		{name: "unreadable file", broken: true, files: map[string]string{"proc/cpuinfo/": ""}, words: []string{"2"}, want: []Finding{{
 			Code: "probe.unreadable", Severity: Unknown, Message: "read /proc/cpuinfo: is a directory"}}},
-		scenario{name: "empty file counts as one of each", broken: true, files: map[string]string{"proc/cpuinfo": "\n"}, words: []string{"1", "1", "1"}},
-	)
-}
+		{name: "empty file counts as one of each", broken: true, files: map[string]string{"proc/cpuinfo": "\n"}, words: []string{"1", "1", "1"}},
+	}
+})

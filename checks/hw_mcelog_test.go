@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"strings"
+	"testing"
 )
 
 // dimms is what mcelog says of memory modules with so many corrected and
@@ -43,7 +44,9 @@ func tooManyErrors(code, dimm, count, kind, limit string) []Finding {
 		Message: fmt.Sprintf("check_hw_mcelog:  MCEs detected - %s %s memory errors detected (limit of %s/day).", count, kind, limit)})
 }
 
-func init() {
+func TestHWMCELog(t *testing.T) { testCheck(t, "check_hw_mcelog") }
+
+var _ = table("check_hw_mcelog", func(string) []scenario {
 	const corrected, uncorrected = "hw.mce.corrected", "hw.mce.uncorrected"
 	const first, sixth = "SOCKET 0 CHANNEL 0 DIMM 0", "SOCKET 0 CHANNEL 5 DIMM 0"
 	good := [2]string{"9", "0"}
@@ -51,7 +54,7 @@ func init() {
 		return map[string]string{"MCELOG_MAX_CORRECTED_RATE": c, "MCELOG_MAX_UNCORRECTED_RATE": u}
 	}
 	eight := [][2]string{good, good, good, good, good, {"50", "0"}, good, good}
-	testCheck("check_hw_mcelog",
+	return []scenario{
 		onMCELog("no output, whatever the status", "").orTable(map[string]any{}),
 		onMCELog("as many as allowed", dimms(good, good)),
 		onMCELog("text without counters", "some text\nwithout counters\n"),
@@ -73,10 +76,10 @@ func init() {
 			underVars(limits("", "0")),
 		onMCELog("limit is no number", "", cmdValue("check_hw_mcelog", "MCELOG_MAX_UNCORRECTED_RATE", "none", "a number")).underVars(limits("9", "none")),
 
-		scenario{name: "no mcelog", want: []Finding{{Code: "hw.mce.absent", Severity: Skip, Message: "check_hw_mcelog:  run mcelog: file does not exist"}}},
-		scenario{name: "no mcelog and no limits", broken: true, vars: limits("", ""), want: unreadable(fmt.Errorf("run mcelog: file does not exist"))},
+		{name: "no mcelog", want: []Finding{{Code: "hw.mce.absent", Severity: Skip, Message: "check_hw_mcelog:  run mcelog: file does not exist"}}},
+		{name: "no mcelog and no limits", broken: true, vars: limits("", ""), want: unreadable(fmt.Errorf("run mcelog: file does not exist"))},
 		onMCELog("errors that are no numbers", dimms([2]string{"\xff", "many"})).onBroken(),
 		onMCELog("too much output", strings.Repeat("x", maxOutput+1),
 			unreadable(fmt.Errorf("output of mcelog --client is longer than 4194304 bytes"))...).onBroken(),
-	)
-}
+	}
+})

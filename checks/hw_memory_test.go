@@ -1,6 +1,9 @@
 package checks
 
-import "fmt"
+import (
+	"fmt"
+	"testing"
+)
 
 // memoryNode has 263856120 kB of RAM, 203100000 of them free, and 8388604 kB of
 // swap space with 8000000 free.
@@ -31,7 +34,9 @@ func withoutMemory(words ...string) []scenario {
 	}
 }
 
-func init() {
+func TestHWPhysMem(t *testing.T) { testCheck(t, "check_hw_physmem") }
+
+var _ = table("check_hw_physmem", func(string) []scenario {
 	tooLittle := func(want string) Finding {
 		return sizeFinding("check_hw_physmem", "hw.memory.small", "RAM size", "263856120", "less than minimum", want)
 	}
@@ -39,7 +44,7 @@ func init() {
 		return sizeFinding("check_hw_physmem", "hw.memory.large", "RAM size", "263856120", "greater than maximum", want)
 	}
 	malformed := func(what, word, want string) Finding { return cmdValue("check_hw_physmem", what, word, want) }
-	testCheck("check_hw_physmem",
+	return append([]scenario{
 		onMemory("exact", of("263856120", "263856120")).orTable(map[string]any{"min": int64(263856120), "max": "263856120"}),
 		onMemory("units", of("1gb", "1T")),
 		onMemory("unit of the file", of("263856120k", "263856120kB")),
@@ -66,43 +71,45 @@ func init() {
 		onMemory("percentage", of("1", "10%"), malformed("maximum", "10%", wantSize)),
 		onMemory("two dots", of("1", "2T", "2.5.5%"), malformed("fudge factor", "2.5.5%", wantSize+", or a percentage")),
 		onMemory("two units", of("1", "2T", "1.5GG"), malformed("fudge factor", "1.5GG", wantSize+", or a percentage")),
-	)
-	testCheck("check_hw_physmem", withoutMemory("1", "2")...)
-}
+	}, withoutMemory("1", "2")...)
+})
 
-func init() {
+func TestHWSwap(t *testing.T) { testCheck(t, "check_hw_swap") }
+
+var _ = table("check_hw_swap", func(string) []scenario {
 	tooLittle := func(want string) Finding {
 		return sizeFinding("check_hw_swap", "hw.swap.small", "SWAP size", "8388604", "less than minimum", want)
 	}
 	tooMuch := func(want string) Finding {
 		return sizeFinding("check_hw_swap", "hw.swap.large", "SWAP size", "8388604", "greater than maximum", want)
 	}
-	testCheck("check_hw_swap",
+	return append([]scenario{
 		onMemory("exact", of("8388604", "8388604")).orTable(map[string]any{"min": int64(8388604), "max": int64(8388604)}),
 		onMemory("percent of the swap space", of("8556376", "8220832", "2%")).
 			orTable(map[string]any{"min": "8556376", "max": "8220832", "fudge": "2%"}),
 		onMemory("fudge with a unit", of("7340028", "7340028", "1GB")),
-		scenario{name: "none wanted and none there", files: map[string]string{"proc/meminfo": "MemTotal: 4096 kB\n"}, words: of("0", "0")},
+		{name: "none wanted and none there", files: map[string]string{"proc/meminfo": "MemTotal: 4096 kB\n"}, words: of("0", "0")},
 
 		onMemory("too little", of("8388605", "1T"), tooLittle("8388605")),
 		onMemory("too much", of("1M", "1.5G"), tooMuch("1572864")),
 		onMemory("no maximum counts as 0", of("1", ""), tooMuch("")),
 		onMemory("beyond the fudge", of("1", "8388503", "100"), tooMuch("8388503")),
-		scenario{name: "none there", files: map[string]string{"proc/meminfo": "MemTotal: 4096 kB\n"}, words: of("1k", "1G"), want: []Finding{
+		{name: "none there", files: map[string]string{"proc/meminfo": "MemTotal: 4096 kB\n"}, words: of("1k", "1G"), want: []Finding{
 			sizeFinding("check_hw_swap", "hw.swap.small", "SWAP size", "0", "less than minimum", "1")}},
 		onMemory("two dots", of("1", "2T", "2.5.5%"), cmdValue("check_hw_swap", "fudge factor", "2.5.5%", wantSize+", or a percentage")),
-	)
-	testCheck("check_hw_swap", withoutMemory("1", "2")...)
-}
+	}, withoutMemory("1", "2")...)
+})
 
-func init() {
+func TestHWMem(t *testing.T) { testCheck(t, "check_hw_mem") }
+
+var _ = table("check_hw_mem", func(string) []scenario {
 	tooLittle := func(want string) Finding {
 		return sizeFinding("check_hw_mem", "hw.ramswap.small", "system memory", "272244724", "less than minimum", want)
 	}
 	tooMuch := func(want string) Finding {
 		return sizeFinding("check_hw_mem", "hw.ramswap.large", "system memory", "272244724", "greater than maximum", want)
 	}
-	testCheck("check_hw_mem",
+	return append([]scenario{
 		onMemory("exact", of("272244724k", "272244724kB")).orTable(map[string]any{"min": "272244724k", "max": "272244724kB"}),
 		onMemory("percent of both", of("277689618", "266799830", "2%")).
 			orTable(map[string]any{"min": "277689618", "max": "266799830", "fudge": "2%"}),
@@ -112,6 +119,5 @@ func init() {
 		onMemory("too much", of("0", "259.5G"), tooMuch("272105472")),
 		onMemory("nothing wanted", nil, tooMuch("")),
 		onMemory("word", of("1", "ten"), cmdValue("check_hw_mem", "maximum", "ten", wantSize)),
-	)
-	testCheck("check_hw_mem", withoutMemory("1", "2")...)
-}
+	}, withoutMemory("1", "2")...)
+})

@@ -55,8 +55,7 @@ func lstopoTopology() string {
 	return b.String() + "</object>\n</topology>\n"
 }
 
-func init() {
-	const name = hwTopologyName
+var _ = table("check_hw_topology", func(name string) []scenario {
 	words := of(topologyPath)
 	nccl, lstopo := ncclTopology(), lstopoTopology()
 	on := func(name, file string, change func(*fakesys.Node), want ...Finding) scenario {
@@ -84,7 +83,7 @@ func init() {
 		return s
 	}
 	hidden := strings.NewReplacer("0000:3", "ffff:3", "0000:5", "ffff:5").Replace(nccl) // as of a virtual machine
-	testCheck(name,
+	return []scenario{
 		on("as NCCL has it", nccl, nil).orTable(map[string]any{"file": topologyPath}),
 		on("as lstopo has it", lstopo, nil),
 		on("a disk of the file is missing", lstopo, func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }, topologyFinding("nvme", 3, disk, "is not on the PCI bus, "+lineOf(lstopo, "0000:43")+" has it")),
@@ -111,5 +110,5 @@ func init() {
 		broken(on("a disk of the file that cannot be read", lstopo, func(n *fakesys.Node) {
 			n.Set(fakesys.NVMeAddress(3), "numa_node", "-").Set(fakesys.NVMeAddress(3), "numa_node/", "")
 		}, topologyFinding("nvme", 3, Finding{Code: "probe.unreadable", Severity: Unknown}, "could not tell: read /sys/bus/pci/devices/0000:43:00.0/numa_node: is a directory"))),
-	)
-}
+	}
+})

@@ -58,9 +58,9 @@ func onNUMA(n *fakesys.Node, node string) {
 	}
 }
 
-func init() {
-	ofWholeNode("topology.none", "topology.hidden", "topology.unbalanced", "topology.file")
-	const name = hwTopologyName
+func TestHWTopology(t *testing.T) { testCheck(t, "check_hw_topology") }
+
+var _ = table("check_hw_topology", func(name string) (list []scenario) {
 	moved := func(n *fakesys.Node) { n.Move(fakesys.HCAAddress(3), "0000:33:02.0") }
 	far := func(severity Severity) Finding {
 		return topologyFinding("gpu", 3, Finding{Code: "topology.far", Severity: severity, Remedy: ReseatOrRMA, Want: oneRoot, Got: oneHost}, "its adapter should be mlx5_3 0000:23:00.0, which is near to no GPU")
@@ -71,7 +71,7 @@ func init() {
 		}
 	}, Finding{Code: "topology.none", Severity: Skip, Message: name + ":  no GPU on this node"})
 	noRDMA := onNode(fakesys.EthernetOnly(), "no adapter", of("-l", "numa"), Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"})
-	testCheck(name,
+	list = append(list,
 		onFabric("healthy", nil, nil), onRoCE("healthy, RoCE", nil, nil), onFabric("healthy, as the platform says", nil, nil).on(hgxNetwork()),
 		onFabric("healthy, as wanted", of("-l", "switch", "-g", "1"), nil).orTable(map[string]any{"level": "switch", "gpus_per_nic": int64(1)}),
 		onFabric("anything will do", of("-l", "system"), moved).on(hgxNetwork()).as(far(Warn), false),
@@ -91,11 +91,12 @@ func init() {
 			topologyFinding("gpu", 3, Finding{Code: "topology.shared", Severity: Warn, Want: "at most 1 GPU", Got: "2"}, "shares adapter mlx5_2 0000:22:00.0 with gpu2")).on(hgxNetwork())),
 		none, noRDMA,
 	)
-	testCheck(name, unreadTopology(), blurredTopology())
-	testCheck(name, hiddenTopologies()...)
-	testCheck(name, numaTopologies()...)
-	testCheck(name, otherTopologies()...)
-}
+	list = append(list, unreadTopology(), blurredTopology())
+	list = append(list, hiddenTopologies()...)
+	list = append(list, numaTopologies()...)
+	list = append(list, otherTopologies()...)
+	return list
+})
 
 // as sets what is wanted, none if it is not.
 func (s scenario) as(f Finding, wanted bool) scenario {

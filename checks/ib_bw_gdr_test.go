@@ -10,7 +10,7 @@ import (
 )
 
 // testGDR are those of GPU memory.
-func testGDR(name string) {
+func testGDR(name string) []scenario {
 	on := func(text string, p fakesys.Perftest, nvml func(*probe.NVML), want ...Finding) scenario {
 		s := onPorts(text, nil, fakesys.DGXH100(), p, nil, want...)
 		if nvml != nil {
@@ -29,7 +29,7 @@ func testGDR(name string) {
 	left := Finding{Code: "active.left", Severity: Skip, Device: gpuDevice(&h100s().GPUs[3]), Got: "process 1 is on it"}
 	left.Message = name + ":  " + left.Device.String() + ": left out: process 1 is on it"
 	busy := portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw.gpu", Severity: Skip, Got: "gpu3 " + h100s().GPUs[3].PCI}, "not measured: its GPU is not free")
-	testCheck(name,
+	return []scenario{
 		on("built without CUDA, Debian 12", fakesys.Perftest{Version: "4.5"}, nil, none),
 		on("built without CUDA, Debian 13", fakesys.Perftest{}, nil, none),
 		on("memory cannot be registered", fakesys.Perftest{CUDA: true, Acts: map[string]string{"mlx5_3": "memory"}}, nil,
@@ -38,7 +38,7 @@ func testGDR(name string) {
 		on("its GPU allows one process", fakesys.Perftest{CUDA: true}, func(n *probe.NVML) { n.GPUs[3].Modes.Compute = probe.Known("exclusive") },
 			portFinding(name, "mlx5_3", 3, Finding{Code: "ib.bw.gpu", Severity: Skip, Got: "gpu3 " + h100s().GPUs[3].PCI}, "not measured: the compute mode of its GPU allows one process, and the test needs two")),
 		on("its GPU is in use", fakesys.Perftest{CUDA: true}, used, busy, left),
-	)
+	}
 }
 
 // Each port has the GPU beside it, whatever a job has set.

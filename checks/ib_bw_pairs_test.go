@@ -25,8 +25,7 @@ func rails(mask string) *fakesys.Node {
 	return n
 }
 
-func init() {
-	const name = "check_ib_bw"
+var _ = table("check_ib_bw", func(name string) []scenario {
 	apart := fakesys.Perftest{Acts: map[string]string{"rocep*": "apart"}}
 	var each []string
 	for i := range 8 {
@@ -54,7 +53,7 @@ func init() {
 	for i := 0; i < 8; i += 2 {
 		ways = append(ways, none(i+1, i))
 	}
-	testCheck(name,
+	return []scenario{
 		onPorts("pairs of RoCE, rails that are networks of their own", of("--pairs"), rails("00FFFFFF"), apart, nil, alone(each...)),
 		onPorts("pairs of RoCE, no routes are told", of("--pairs"), fakesys.RoCE(), apart, nil, alone(each...)),
 		onPorts("pairs of RoCE, one network", of("--pairs"), rails("0000FFFF"), fakesys.Perftest{}, nil),
@@ -64,8 +63,8 @@ func init() {
 		}, portFinding(name, "rocep3s0", 3, Finding{Code: "ib.bw.way", Severity: Unknown, Got: "Completion with error at client"}, "it has no rate, nor has any other such port")),
 		onPorts("pairs of RoCE, one does not reach the other", of("--pairs"), rails("0000FFFF"), fakesys.Perftest{Acts: map[string]string{"rocep3s0": "apart"}}, nil,
 			pair(3, 2, Fail, "ib.bw.failed", "it has no rate")),
-	)
-}
+	}
+})
 
 // Ports are a pair only in one subnet, as far as is known.
 func TestIBBWSubnets(t *testing.T) {

@@ -15,20 +15,43 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	testCheck("check_ib_bw", bwScenarios("check_ib_bw", false)...)
-	testGDR("check_ib_bw_gdr")
-	few := []string{"healthy, of Debian 13", "carries nothing", "no program"}
-	for alias, which := range map[string][]string{
-		"check_ib_bw_gdr":   append(few, "below the floor", "far from its peers", "RoCE"),
-		"check_ib_write_bw": few, "check_ib_write_bw_gdr": few, "check_ib_bw_loop_gdr": few, "check_ib_bw_non_gdr": few, "check_ib_write_bw_non_gdr": few,
-	} {
-		for _, s := range bwScenarios(alias, strings.HasSuffix(alias, "_gdr") && !strings.Contains(alias, "non")) {
-			if slices.Contains(which, s.name) {
-				testCheck(alias, s)
-			}
+func TestIBBW(t *testing.T) { testCheck(t, "check_ib_bw") }
+
+var _ = table("check_ib_bw", func(string) []scenario {
+	return bwScenarios("check_ib_bw", false)
+})
+
+func TestIBBWGDR(t *testing.T) { testCheck(t, "check_ib_bw_gdr") }
+
+var _ = table("check_ib_bw_gdr", func(string) []scenario {
+	return append(testGDR("check_ib_bw_gdr"), bwSome("check_ib_bw_gdr", "below the floor", "far from its peers", "RoCE")...)
+})
+
+func TestIBWriteBW(t *testing.T)       { testCheck(t, "check_ib_write_bw") }
+func TestIBWriteBWGDR(t *testing.T)    { testCheck(t, "check_ib_write_bw_gdr") }
+func TestIBBWLoopGDR(t *testing.T)     { testCheck(t, "check_ib_bw_loop_gdr") }
+func TestIBBWNonGDR(t *testing.T)      { testCheck(t, "check_ib_bw_non_gdr") }
+func TestIBWriteBWNonGDR(t *testing.T) { testCheck(t, "check_ib_write_bw_non_gdr") }
+
+var (
+	_ = table("check_ib_write_bw", bwAlias)
+	_ = table("check_ib_write_bw_gdr", bwAlias)
+	_ = table("check_ib_bw_loop_gdr", bwAlias)
+	_ = table("check_ib_bw_non_gdr", bwAlias)
+	_ = table("check_ib_write_bw_non_gdr", bwAlias)
+)
+
+func bwAlias(name string) []scenario { return bwSome(name) }
+
+// bwSome are some of the scenarios, under another name of the check.
+func bwSome(name string, more ...string) (list []scenario) {
+	which := append(more, "healthy, of Debian 13", "carries nothing", "no program")
+	for _, s := range bwScenarios(name, strings.HasSuffix(name, "_gdr") && !strings.Contains(name, "non")) {
+		if slices.Contains(which, s.name) {
+			list = append(list, s)
 		}
 	}
+	return list
 }
 
 // onPorts is a line on a node with such a program, which no node of the self-test has.

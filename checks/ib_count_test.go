@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
@@ -20,9 +21,9 @@ func lacksFinding(check, text string) Finding {
 
 const lacksText = "ConnectX-7 is on the PCI bus, but no RDMA device; its driver is mlx5_core"
 
-func init() {
-	const name = ibCountName
-	ofWholeNode("ib.count", "ib.count.platform")
+func TestIBCount(t *testing.T) { testCheck(t, "check_ib_count") }
+
+var _ = table("check_ib_count", func(name string) []scenario {
 	remove := func(n *fakesys.Node) { n.Remove(fakesys.HCAAddress(3)) }
 	count := func(severity Severity, remedy Remedy, want, got, text string) Finding {
 		return Finding{Code: "ib.count", Severity: severity, Remedy: remedy, Device: Device{Kind: "hcas"}, Want: want, Got: got, Message: name + ":  " + text}
@@ -52,7 +53,7 @@ func init() {
 	routed := fakesys.RoCE()
 	noRoCE(routed, "rocep3s0")
 	routed.Links[routed.Dir("eth13")+"/master"] = "../../../../virtual/net/vrf0"
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil).on(h100Network()),
 		onFabric("as many as wanted", of("8"), nil).orTable(map[string]any{"count": int64(8)}),
 		onFabric("one is missing", of("8"), remove, count(Fail, ReseatOrRMA, "8", "7", "7 RDMA devices "+seven+", want 8")),
@@ -84,8 +85,8 @@ func init() {
 		noBus,
 		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
 		ethernetOnly(count(Fail, ReseatOrRMA, "8", "0", "0 RDMA devices, want 8"), "8"),
-	)
-}
+	}
+})
 
 // noRoCE is [noRDMADevice] of another name.
 func noRoCE(n *fakesys.Node, device string) { n.NoRDMA(device) }

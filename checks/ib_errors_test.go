@@ -77,8 +77,9 @@ func errorFinding(device, counter string, severity Severity, want, got, more str
 	return portFinding(ibErrorsName, device, 3, Finding{Code: "ib.errors." + counter, Severity: severity, Want: want, Got: got, Remedy: remedy}, counter+more)
 }
 
-func init() {
-	ofWholeNode("ib.errors.fabric", "ib.errors.none", "ib.errors.policy")
+func TestIBErrors(t *testing.T) { testCheck(t, "check_ib_errors") }
+
+var _ = table("check_ib_errors", func(string) []scenario {
 	const bad = "mlx5_3"
 	const once, second, minute = "none in an hour", "at most 10 a second", "at most 5 a minute"
 	spells := func(counter string, ago ...int64) func(map[string]*deviceHistory) {
@@ -107,7 +108,7 @@ func init() {
 	policy := func(why string) Finding {
 		return Finding{Code: "ib.errors.policy", Severity: Warn, Remedy: FixConfig, Message: "check_ib_errors:  limits not used: " + why}
 	}
-	testCheck(ibErrorsName,
+	return []scenario{
 		errorsOn("healthy", nil, nil, nil),
 		errorsOn("a counter that stood high before and stands there still", nil, func(all map[string]*deviceHistory) {
 			all[bad+":1"].Series["counters/symbol_error"] = []point{{fabricNow - 9000, 40000}}
@@ -228,11 +229,11 @@ func init() {
 			holding("etc/nhc/ibcounters.toml", "[[counter]]\nname = \"y\"\n[[counter]]\nname = \"z\"\n"),
 		errorsOn("limits that are not there", of("-f", "/my.toml"), nil, nil, policy("read /my.toml: no such file or directory")),
 		errorsUnread(), errorsGarbage(), errorsNone(),
-		scenario{name: "no RDMA device", want: []Finding{{Code: "ib.none", Severity: Skip, Message: "check_ib_errors:  no RDMA device on this node"}}},
+		{name: "no RDMA device", want: []Finding{{Code: "ib.none", Severity: Skip, Message: "check_ib_errors:  no RDMA device on this node"}}},
 		onFabric("a device that is not there", of("mlx5_9"), nil, Finding{Code: "ib.unnamed", Severity: Fail, Device: Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none",
 			Message: "check_ib_errors:  mlx5_9: no such RDMA device or port"}),
-	)
-}
+	}
+})
 
 // statisticOn has the interface of the third RoCE adapter count so many.
 func statisticOn(name string, n uint64) func(*fakesys.Node) {

@@ -2,13 +2,15 @@ package checks
 
 import (
 	"fmt"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name, board = ibFirmwareName, "MT_0000000838"
-	ofWholeNode("ib.firmware.board")
+func TestIBFirmware(t *testing.T) { testCheck(t, "check_ib_firmware") }
+
+var _ = table("check_ib_firmware", func(name string) []scenario {
+	const board = "MT_0000000838"
 	older := func(n *fakesys.Node) { n.Set("mlx5_3", "fw_ver", "28.36.1010") }
 	set := func(file, content string) func(*fakesys.Node) {
 		return func(n *fakesys.Node) { n.Set("mlx5_3", file, content) }
@@ -30,7 +32,7 @@ func init() {
 			"firmware is not that of mlx5_0, board "+board))
 	}
 	bnxt := fakesys.Kinds()["broadcom roce"].Set("bnxt_re3", "fw_ver", "229.0.1.0")
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil), onRoCE("healthy RoCE", nil, nil),
 		onFabric("as wanted", of("28.39.2048"), nil).orTable(map[string]any{"versions": []any{"28.39.2048"}}),
 		onFabric("as one of several", of("28.36.*", `/28\.(39|43)\..*/`), nil),
@@ -58,5 +60,5 @@ func init() {
 		onNode(fakesys.NDH100v5(), "a virtual machine", nil), onNode(fakesys.GB200(), "a tray", nil),
 		onNode(fakesys.GB200(), "the DPUs of a tray", of("-b", "MT_0000000884", "32.41.1000")),
 		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
-	)
-}
+	}
+})

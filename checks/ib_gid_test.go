@@ -2,12 +2,14 @@ package checks
 
 import (
 	"fmt"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name = ibGIDName
+func TestIBGID(t *testing.T) { testCheck(t, "check_ib_gid") }
+
+var _ = table("check_ib_gid", func(name string) []scenario {
 	const port = "/sys/class/infiniband/rocep3s0/ports/1/"
 	noAddress := func(device string) func(*fakesys.Node) {
 		return func(n *fakesys.Node) {
@@ -49,7 +51,7 @@ func init() {
 	storage := Finding{Code: "ib.gid.none", Severity: Warn, Remedy: FixConfig, Want: "RoCE v2 with an address", Got: "none",
 		Device: Device{Kind: "port", Name: "mlx5_8:1", PCI: "0000:c0:00.0", UUID: "b83f:d203:00c5:1ac0"}}
 	storage.Message = name + ":  mlx5_8:1 0000:c0:00.0: no such GID" + wantGot(storage)
-	testCheck(name,
+	return []scenario{
 		onRoCE("healthy RoCE", nil, nil), onFabric("healthy", nil, nil),
 		onRoCE("as wanted", of("-t", "v2", "-i", "3", "-m", "9000"), nil).orTable(map[string]any{"type": "v2", "index": int64(3), "mtu": int64(9000)}),
 		onRoCE("the other type", of("-t", "v1", "-i", "2"), nil),
@@ -118,5 +120,5 @@ func init() {
 			Message: name + ":  not judged until 300 s after the boot, 60 s ago: rocep3s0:1 0000:23:00.0: no such GID, want RoCE v2 with an address, got " + local}), 60),
 		onNode(fakesys.NDH100v5(), "a virtual machine", nil), onNode(fakesys.GB200(), "a tray", nil), onNode(fakesys.CX8(), "planes", nil),
 		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
-	)
-}
+	}
+})

@@ -70,8 +70,9 @@ func lagFlap(name, member string, change func(*fakesys.Node), ago int64) scenari
 		holding("past/ib-flaps.json", fmt.Sprintf(`{"version":1,"boot":%q,"devices":{"mlx5_bond_3:1":%s}}`, fabricBoot, past))
 }
 
-func init() {
-	ofWholeNode("ib.flap.fabric", "ib.flap.log")
+func TestIBLinkFlapping(t *testing.T) { testCheck(t, "check_ib_link_flapping") }
+
+var _ = table("check_ib_link_flapping", func(string) []scenario {
 	const bad, never, few = "mlx5_3", "not once in 24 hours", "fewer than 5 in 24 hours"
 	hourly := []int64{600, 3600, 7200, 10800, 14400}
 	carrier := func(n int) func(*fakesys.Node) {
@@ -171,8 +172,8 @@ func init() {
 		s.broken = true
 	}
 	noLog.still, noFile.still = true, true
-	testCheck(ibFlapsName, append(list, unread, garbage, noLog, noFile, full)...)
-}
+	return append(list, unread, garbage, noLog, noFile, full)
+})
 
 func TestFlapWords(t *testing.T) {
 	t.Parallel()

@@ -3,14 +3,14 @@ package checks
 import (
 	"fmt"
 	"strings"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name = ibModulesName
-	deviceless[name] = true
-	ofWholeNode("ib.modules", "ib.modules.abi", "ib.modules.extra")
+func TestIBModules(t *testing.T) { testCheck(t, "check_ib_modules") }
+
+var _ = table("check_ib_modules", func(name string) []scenario {
 	without := func(modules ...string) func(*fakesys.Node) {
 		return func(n *fakesys.Node) {
 			var lines []string
@@ -61,7 +61,7 @@ func init() {
 	}
 	noBus := onFabric("unreadable PCI bus", nil, nil, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /sys/bus/pci/devices: not a directory"})
 	noBus.files, noBus.links, noBus.node, noBus.nvml, noBus.broken = map[string]string{"sys/bus/pci/devices": ""}, nil, "", nil, true
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil), onRoCE("healthy RoCE", nil, without("ib_umad")),
 		onFabric("as wanted", of("mlx5_ib", "nvidia-peermem|nv_peer_mem"), nil).orTable(map[string]any{"modules": []any{"mlx5_ib", "nvidia-peermem|nv_peer_mem"}}),
 		onFabric("one that is wanted is missing", of("mlx5_ib", "rdma_rxe"), nil, module("", Fail, "rdma_rxe", "")),
@@ -86,5 +86,5 @@ func init() {
 			module("", Fail, "mlx5_ib", "needed by 0000:c0:00.0 0000:c0:00.1 0000:c1:00.0 0000:c1:00.1 0000:c2:00.0 0000:c2:00.1 0000:c3:00.0 0000:c3:00.1")),
 		onNode(opaAlone(), "Omni-Path without its driver", nil, module("", Fail, "hfi1", "needed by 0000:c0:00.0"), module("", Fail, "ib_core", ""), module("", Fail, "ib_uverbs", "")),
 		onNode(efaNode(), "EFA, which knows no rdma_cm", nil),
-	)
-}
+	}
+})

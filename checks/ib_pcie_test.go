@@ -8,9 +8,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name, adapter, toGPU = ibPCIeName, "0000:23:00.0", "0000:63:00.0"
-	ofWholeNode("ib.pcie.unseen")
+func TestIBPCIe(t *testing.T) { testCheck(t, "check_ib_pcie") }
+
+var _ = table("check_ib_pcie", func(name string) []scenario {
+	const adapter, toGPU = "0000:23:00.0", "0000:63:00.0"
 	rdma3 := hcaFinding(name, "mlx5_3", 3, Finding{}, "").Device
 	says := func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
 		return about(name, rdma3, Finding{Code: "ib.pcie." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
@@ -65,12 +66,12 @@ func init() {
 			}
 		}
 	}
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil), onRoCE("healthy, RoCE", nil, nil), onFabric("healthy, as its platform", nil, nil).on(network),
 		onFabric("as wanted", of("-w", "16", "-s", "5", "-m", "4096", "-a"), nil).
 			orTable(map[string]any{"width": int64(16), "speed": int64(5), "read_request": int64(4096), "acs": true}),
 		onFabric("one by name", of("mlx5_4"), links(adapter, nowWidth, "8")),
-		scenario{name: "no RDMA device", want: []Finding{{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}}},
+		{name: "no RDMA device", want: []Finding{{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}}},
 		onFabric("a name that is none", of("mlx5_9"), nil, Finding{Code: "ib.unnamed", Severity: Fail, Device: Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none", Message: name + ":  mlx5_9: no such RDMA device or port"}),
 
 		onFabric("lanes lost", nil, links(adapter, nowWidth, "8"), says(Fail, "width", ReseatOrRMA, "x16", "x8", "PCIe width")),
@@ -130,8 +131,8 @@ func init() {
 		onNode(fakesys.NDH100v5(), "ND H100 v5", nil), onNode(fakesys.DGXA100(), "DGX A100", nil), onNode(fakesys.DGXH200(), "DGX H200", nil), onNode(fakesys.HGXB200(), "HGX B200", nil),
 		onNode(fakesys.GB200(), "GB200", nil), onNode(fakesys.CX8(), "CX8", nil), onNode(fakesys.EthernetOnly(), "Ethernet only", nil,
 			Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
-	)
-}
+	}
+})
 
 // A platform whose links above the adapters are slower by design is not warned of.
 func TestIBPCIeTreeOfPlatform(t *testing.T) {

@@ -2,13 +2,14 @@ package checks
 
 import (
 	"fmt"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name = ibPKeyName
-	ofWholeNode("ib.inactive")
+func TestIBPKey(t *testing.T) { testCheck(t, "check_ib_pkey") }
+
+var _ = table("check_ib_pkey", func(name string) []scenario {
 	keys := func(list ...string) func(*fakesys.Node) {
 		return func(n *fakesys.Node) {
 			for i := range 3 {
@@ -32,7 +33,7 @@ func init() {
 		s.broken = true
 		return s
 	}
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil),
 		onRoCE("RoCE has none", nil, nil, Finding{Code: "ib.left", Severity: Skip, Message: name + ":  no RDMA port of this node carries jobs' traffic over InfiniBand"}),
 		onFabric("as wanted", of("0x8001", "0xffff"), nil).orTable(map[string]any{"pkeys": []any{"0x8001", "0xffff"}}),
@@ -72,5 +73,5 @@ func init() {
 		}, odd("0: no such file or directory", "read"))),
 		onNode(fakesys.NDH100v5(), "a virtual machine", of("0x8001")), onNode(fakesys.GB200(), "a tray", nil), onNode(fakesys.CX8(), "planes", nil),
 		ethernetOnly(Finding{Code: "ib.none", Severity: Skip, Message: name + ":  no RDMA device on this node"}),
-	)
-}
+	}
+})

@@ -38,8 +38,7 @@ func addLAG(n *fakesys.Node, mode string) *fakesys.Node {
 	return n.AddBond("bond3", mode, "eth13", "eth23")
 }
 
-func init() {
-	const name = ibPortsName
+var _ = table("check_ib_ports", func(name string) (list []scenario) {
 	lag := func(title, mode string, words []string, change func(*fakesys.Node), want ...Finding) scenario {
 		n := lagNode(mode)
 		if change != nil {
@@ -60,7 +59,7 @@ func init() {
 			Name: "rocep3s1", Type: "MT4129", Board: "MT_0000000834", Fw: "28.39.2048", Layer: "Ethernet", Rate: "400 Gb/sec (4X NDR)", Index: 0x93})
 		unplugged(n)
 	}
-	testCheck(name,
+	list = append(list,
 		lag("a LAG", lacp, nil, nil),
 		lag("a LAG of which half is dead", lacp, nil, unplugged, member(Warn, CheckCable, "no carrier")),
 		lag("a LAG of which half is dead, and must not be", lacp, of("-b"), unplugged, member(Fail, CheckCable, "no carrier")),
@@ -82,7 +81,7 @@ func init() {
 	left := Finding{Code: "ib.ports.gone", Severity: Fail, Remedy: ReseatOrRMA, Device: Device{Kind: "hca", Name: "rocep3s0f1", PCI: "0000:23:00.1", UUID: "b83f:d203:00c5:1a33"},
 		Got: "no RDMA device any more, as it was earlier in this boot; nor on the PCI bus"}
 	left.Message = name + ":  " + left.Device.String() + ": " + left.Got
-	testCheck(name,
+	list = append(list,
 		onNode(fakesys.Kinds()["oci h100: boards that are not known"], "cards whose ports have the rate of the platform together", nil).on(h100Network()),
 		second("the second port of a card is no RDMA device", noSecondPort, lacksSecond(name)),
 		second("the second port of a card has left the bus", func(n *fakesys.Node) { n.Remove("0000:23:00.1") }, left),
@@ -98,7 +97,7 @@ func init() {
 	)
 	half := onRoCE("half of a LAG is dead", nil, func(n *fakesys.Node) { addLAG(n, "802.3ad 4"); unplugged(n) }, member(Warn, CheckCable, "no carrier"))
 	half.still = true // the second port is none of the node's eight
-	testCheck(name, half)
+	list = append(list, half)
 	hca := func(code string, severity Severity, remedy Remedy, text string) Finding {
 		return hcaFinding(name, "mlx5_3", 3, Finding{Code: "ib.ports." + code, Severity: severity, Remedy: remedy}, text)
 	}
@@ -153,8 +152,7 @@ func init() {
 	for i := range 8 {
 		rated = append(rated, fmt.Sprintf(`"mlx5_%d 0000:2%d:00.0 b83f:d203:00c5:1a0%d InfiniBand":{"seen":1767322745,"marks":{"rate 1 400":[1767236345]}}`, i, i, i))
 	}
-	ofWholeNode("ib.ports.boot", "ib.ports.slower", "ib.ports.member", "ib.ports.guid")
-	testCheck(name,
+	list = append(list,
 		onFabric("nodes for programs", nil, verbs(func(*fakesys.Node) {})),
 		onFabric("no node for programs", nil, verbs(func(n *fakesys.Node) { delete(n.Files, "dev/infiniband/uverbs3") }),
 			hca("uverbs", Fail, RebootNode, "/dev/infiniband/uverbs3 is missing: no program can use it")),
@@ -171,7 +169,8 @@ func init() {
 		onFabric("an adapter without a folder of ports", nil, func(n *fakesys.Node) { empty("mlx5_3")(n); delete(n.Files, n.Dir("mlx5_3")+"/ports/") },
 			hca("none", Fail, RebootNode, "the adapter has no port")),
 	)
-}
+	return list
+})
 
 // Ports that are all slower after a reboot are warned of until an operator says that
 // it was meant.

@@ -42,9 +42,9 @@ func booting(s scenario, seconds int) scenario {
 	return s
 }
 
-func init() {
-	const name = ibPortsName
-	ofWholeNode("ib.ports.count")
+func TestIBPorts(t *testing.T) { testCheck(t, "check_ib_ports") }
+
+var _ = table("check_ib_ports", func(name string) (list []scenario) {
 	set := func(file, content string) func(*fakesys.Node) {
 		return func(n *fakesys.Node) { n.Set("mlx5_3", file, content) }
 	}
@@ -80,7 +80,7 @@ func init() {
 		return s
 	}
 	seven := "7 ports (mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1), want at least 8"
-	testCheck(name,
+	list = append(list,
 		onFabric("healthy", nil, nil).on(h100Network()),
 		onRoCE("healthy RoCE", nil, nil).on(h100Network()),
 		onFabric("as wanted", of("-n", "8", "-r", "400", "-l", "ib"), nil).orTable(map[string]any{"count": int64(8), "rate": int64(400), "layer": "ib"}),
@@ -197,11 +197,12 @@ func init() {
 		ethernetOnly(unnamed("mlx5_0"), "mlx5_0"),
 		ethernetOnly(count("0", "0 ports, want at least 8"), "-n", "8"),
 	)
-	testCheck(name, onNode(opaAlone(), "Omni-Path without an RDMA device", nil, opaLacks(name)))
-	testCheck(name, dualPorts()...)
-	testCheck(name, frontEnds()...)
-	testCheck(name, otherNodes()...)
-}
+	list = append(list, onNode(opaAlone(), "Omni-Path without an RDMA device", nil, opaLacks(name)))
+	list = append(list, dualPorts()...)
+	list = append(list, frontEnds()...)
+	list = append(list, otherNodes()...)
+	return list
+})
 
 // opaAlone is a node with an adapter of Omni-Path of which its driver has made nothing.
 func opaAlone() *fakesys.Node {

@@ -3,6 +3,7 @@ package checks
 import (
 	"maps"
 	"strings"
+	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
@@ -34,8 +35,9 @@ func jobGPUScenario(name string, words []string, used uint64, pids []int, want .
 	return s
 }
 
-func init() {
-	const name = jobGPUsName
+func TestJobGpus(t *testing.T) { testCheck(t, "check_job_gpus") }
+
+var _ = table("check_job_gpus", func(name string) []scenario {
 	used := func(severity Severity, want, got, text string, remedy Remedy) Finding {
 		return gpuFinding(name, 3, Finding{Code: "job.gpu.memory", Severity: severity, Want: want, Got: got, Remedy: remedy}, "memory in use after job 123 "+text)
 	}
@@ -66,7 +68,7 @@ func init() {
 	for i := range common {
 		common[i] = common[i].ended()
 	}
-	testCheck(name, append(common,
+	return append(common,
 		onGPUs("no job", nil, nil, noJob), onGPUs("healthy", nil, nil).ended(), onV100s("an old GPU", nil, nil).ended(),
 		onGPUs("a little memory", of("-g", "5"), gpu3(func(g *probe.GPU) { g.Memory = probe.Known(probe.GPUMemory{Used: 1024 << 20}) })).ended().orTable(map[string]any{"grace": int64(5)}),
 		jobGPUScenario("without a process", nil, 9000, nil, without),
@@ -78,5 +80,5 @@ func init() {
 		jobGPUScenario("the system's own", nil, 9000, []int{102}), jobGPUScenario("of a job that runs", nil, 9000, []int{100, 103}),
 		jobGPUScenario("of processes that cannot be seen", nil, 9000, []int{7777, 104}, held("by process 7777, which is not to be seen here, by process 104")),
 		mig, shared, another, own, nobodyKnows, odd, badUID,
-	)...)
-}
+	)
+})

@@ -85,8 +85,9 @@ func (s scenario) ofJob(j *SelftestJob) scenario {
 	return s
 }
 
-func init() {
-	const name = jobLeftoversName
+func TestJobLeftovers(t *testing.T) { testCheck(t, "check_job_leftovers") }
+
+var _ = table("check_job_leftovers", func(name string) []scenario {
 	stuck := Finding{Code: "job.left.stuck", Severity: Fail, Remedy: RebootNode, Device: Device{Kind: "process", Name: "[a.out)"},
 		Message: name + ":  alice's process 103 ([a.out)) of job 123 cannot be ended: killed, and in state D, wait channel rpc_wait_bit_killable"}
 	perhaps := func(code, text string) Finding {
@@ -120,7 +121,7 @@ func init() {
 		want:  []Finding{perhaps("job.left.file", "1 /dev/shm file (4kB): /dev/shm/sub/psm2")},
 		files: map[string]string{"proc/": "", "dev/shm/sub/psm2": "x"}, links: map[string]string{"dev/shm/link": "sub/psm2"}}
 
-	testCheck(name, file,
+	return []scenario{file,
 		onLeft("no job", nil, nil, noJob).ofJob(nil), onLeft("nobody knows which job", nil, nil, noJob).ofJob(&SelftestJob{UID: 5001}),
 		onLeft("nothing is left", nil, nil), onLeft("nothing is left to end", of("-e", "-g", "1"), nil).leaving(nil).orTable(map[string]any{"end": true, "grace": int64(1)}),
 		onLeft("a process", nil, []int{100}, leftFinding(Warn, "train.py", "100 (train.py) of job 123 is left")),
@@ -132,11 +133,11 @@ func init() {
 		onLeft("IPC", nil, nil, perhaps("job.left.ipc", "1 shared memory segment (1MB): 2"), perhaps("job.left.ipc", "4 semaphore sets: 4, 5, 6 and 1 more")).changed(leftIPC()),
 		onLeft("IPC of others", nil, nil).ofJob(&SelftestJob{ID: "123", UID: 5003}).changed(leftIPC()),
 		bob, runs, nobodyKnows, system, badUID, odd, noIPC, noShm, noProc,
-	)
-}
+	}
+})
 
 // A job may leave thousands of processes.
-func init() {
+var _ = table("check_job_leftovers", func(string) []scenario {
 	s := onLeft("more than anybody wants to read", of("-g", "0.01"), nil)
 	for i := range mostReported + 5 {
 		dir := fmt.Sprintf("proc/%d/", 1000+i)
@@ -149,8 +150,8 @@ func init() {
 		}
 	}
 	s.want = append(s.want, Finding{Code: "job.left.process", Severity: Warn, Message: jobLeftoversName + ":  job 123 has left 25 processes, of which these are 20"})
-	testCheck(jobLeftoversName, s)
-}
+	return []scenario{s}
+})
 
 // What an epilog could not end is a failure as long as it is there, and no longer.
 func TestJobLeftoversAreRemembered(t *testing.T) {

@@ -55,8 +55,9 @@ func saidOfDisk(severity Severity, code, line, text, until string) Finding {
 	return f
 }
 
-func init() {
-	ofWholeNode("klog.none", "klog.past", "klog.lost")
+func TestKernelLog(t *testing.T) { testCheck(t, "check_kernel_log") }
+
+var _ = table("check_kernel_log", func(string) []scenario {
 	const (
 		dead    = "the driver has found the adapter dead"
 		deadBy5 = dead + " (its firmware asks for a reset)"
@@ -135,7 +136,7 @@ func init() {
 		return s
 	}
 
-	testCheck(kernelLogName,
+	return []scenario{
 		on("healthy", nil, nil),
 		on("what every boot says", []string{
 			"9000 " + started23, "8990 " + on23 + "Port module event: module 0, Cable plugged", "8970 mlx5_core 0000:23:00.0 ib3: Link up",
@@ -210,10 +211,10 @@ func init() {
 			f.Message = strings.NewReplacer("mlx5_3:1", "rocep3s0:1", "ib3", "eth13").Replace(f.Message)
 			return f
 		}()),
-		scenario{name: "no adapter", files: map[string]string{"dev/kmsg": "6,1,1,-;Linux version\n"}, want: []Finding{{Code: "klog.none", Severity: Skip, Message: kernelLogName + ":  no RDMA adapter and no NVMe disk on this node"}}},
+		{name: "no adapter", files: map[string]string{"dev/kmsg": "6,1,1,-;Linux version\n"}, want: []Finding{{Code: "klog.none", Severity: Skip, Message: kernelLogName + ":  no RDMA adapter and no NVMe disk on this node"}}},
 		garbage, unread, hidden,
-	)
-}
+	}
+})
 
 // An adapter that carries no jobs' traffic is no matter of this check.
 func TestMessagesOfTheFrontEnd(t *testing.T) {

@@ -1,6 +1,9 @@
 package checks
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // onMoab is a node whose mdiag knows the arguments it is called with.
 func onMoab(name, arguments, output string, words []string, want ...Finding) scenario {
@@ -11,8 +14,10 @@ func onMoab(name, arguments, output string, words []string, want ...Finding) sce
 
 const moabText = "Moab Server running on srv\n  Version: 7.2.9   Revision: 9\n  ALERT:  node down\n\nLoad OK\n"
 
-func init() {
-	const name, command = "check_moab_sched", "mdiag -S -v"
+func TestMoabSched(t *testing.T) { testCheck(t, "check_moab_sched") }
+
+var _ = table("check_moab_sched", func(name string) (list []scenario) {
+	const command = "mdiag -S -v"
 	on := func(what string, words []string, want ...Finding) scenario {
 		return onMoab(what, "-S -v", moabText, words, want...)
 	}
@@ -25,7 +30,7 @@ func init() {
 	status := func(command, text, got string) Finding {
 		return cmdFinding("cmd.status", command, name+`:  `+text+` returned by "`+command+`".`, "0", got)
 	}
-	testCheck(name,
+	list = append(list,
 		on("answers", nil).orTable(map[string]any{}),
 		on("the right version", of("-v", "7.2.*", "-t", "8", "more")),
 		on("all of it", of("-t", "8", "-v", "7.2.9", "-a", "/licence/")).
@@ -51,7 +56,7 @@ func init() {
 		onTool("timeout", "mdiag", "sleep 20", cmdFinding("cmd.timeout", command, name+`:  TIMEOUT after 1s for "`+command+`"; subprocess terminated.`, "0", "143")).
 			saying("-t", "1").plusTools("sleep"),
 	)
-	testCheck(name,
+	list = append(list,
 		on("longer than the run", of("-t", "31"), usageFinding(name+":  Command timeout 31 exceeds NHC timeout 30", "")).in(30*time.Second),
 		on("time is no number", of("-t", "5s"), cmdValue(name, "timeout", "5s", "whole seconds")),
 		on("unknown option", of("-q"), usageFinding(name+":  Invalid option:  -q", "one of -a -v -m -t")),
@@ -60,7 +65,8 @@ func init() {
 		scenario{name: "no Moab", want: []Finding{status(command, "127", "127: run mdiag: file does not exist")}},
 		onMoab("garbage", "-S -v", "\x00\xff\nVersion: 1.2\nALERT:\nALERT: \xff\n", of("-v", "7.2.9", "-a", "x")).onBroken(),
 	)
-}
+	return list
+})
 
 // saying gives a scenario its words.
 func (s scenario) saying(words ...string) scenario {
@@ -74,10 +80,12 @@ func (s scenario) plusTools(tools ...string) scenario {
 	return s
 }
 
-func init() {
-	const name, command = "check_moab_rm", "mdiag -R -v"
+func TestMoabRM(t *testing.T) { testCheck(t, "check_moab_rm") }
+
+var _ = table("check_moab_rm", func(name string) []scenario {
+	const command = "mdiag -R -v"
 	down := "RM[base]  State: Active\nRM[x]  State: Down\n"
-	testCheck(name,
+	return []scenario{
 		onMoab("answers, whatever the states", "-R -v", down, nil).orTable(map[string]any{}),
 		onMoab("time", "-R -v", down, of("-t", "8")).orTable(map[string]any{"timeout": "8"}),
 		onTool("status", "mdiag", "exit 2", cmdFinding("cmd.status", command, name+`:  2 returned by "`+command+`".`, "0", "2")),
@@ -86,14 +94,16 @@ func init() {
 		onMoab("two match strings", "-R -v", down, of("-m", "/RM/", "-m", "x"),
 			outputMissing(command, `"/RM/"`, name+`:  ""/RM/"" failed to match "`+command+`" output (2/2 patterns failed).`)),
 		onMoab("unknown option", "-R -v", down, of("-a", "x"), usageFinding(name+":  Invalid option:  -a", "one of -m -t")),
-		scenario{name: "no Moab", want: []Finding{
+		{name: "no Moab", want: []Finding{
 			cmdFinding("cmd.status", command, name+`:  127 returned by "`+command+`".`, "0", "127: run mdiag: file does not exist")}},
 		onMoab("garbage", "-R -v", "\x00\xff", nil).onBroken(),
-	)
-}
+	}
+})
 
-func init() {
-	const name, command = "check_moab_torque", "qmgr -c print server"
+func TestMoabTorque(t *testing.T) { testCheck(t, "check_moab_torque") }
+
+var _ = table("check_moab_torque", func(name string) []scenario {
+	const command = "qmgr -c print server"
 	on := func(what, output string, words []string, want ...Finding) scenario {
 		s := onTool(what, "qmgr", `[ "$#$2" = "2print server" ] || exit 9; cat {root}/out`, want...)
 		s.files["out"], s.words = output, words
@@ -103,7 +113,7 @@ func init() {
 		return Finding{Code: "moab.torque.idle", Severity: Fail, Want: "True", Got: value,
 			Message: name + `:  Scheduling not active (set to "` + value + `") in TORQUE configuration`}
 	}
-	testCheck(name,
+	return []scenario{
 		on("schedules", "#\nset server scheduling = True\nset server acl_hosts = srv\n", nil).orTable(map[string]any{}),
 		on("time", "", of("-t", "8")).orTable(map[string]any{"timeout": int64(8)}),
 		on("idle", "#\n set server scheduling = False\n", nil, idle("False")),
@@ -112,8 +122,8 @@ func init() {
 			outputMissing(command, `"x"`, name+`:  ""x"" failed to match "`+command+`" output.`)),
 		onTool("status", "qmgr", "exit 3", cmdFinding("cmd.status", command, name+`:  3 returned by "`+command+`".`, "0", "3")),
 		on("option without its argument", "", of("-m"), usageFinding(name+":  Option -m requires an argument.", "")),
-		scenario{name: "no TORQUE", want: []Finding{
+		{name: "no TORQUE", want: []Finding{
 			cmdFinding("cmd.status", command, name+`:  127 returned by "`+command+`".`, "0", "127: run qmgr: file does not exist")}},
 		on("garbage", "set server scheduling = \xff\n\x00", nil).onBroken(),
-	)
-}
+	}
+})

@@ -6,31 +6,38 @@ import (
 	"time"
 )
 
-func init() {
-	for _, name := range []string{"check_nccl_allreduce", "check_nccl_allreduce_ib_loopback"} {
-		says := func(f Finding, text string) Finding { return ncclSays(name, f, text) }
-		rate, peers, network, wires, floor := "480.1 GB/s", "390.1", "nvls", "nvlink", "500"
-		if name != "check_nccl_allreduce" {
-			rate, peers, network, wires, floor = "40.0 GB/s", "40.0", "ring, over the network", "network", "50"
-		}
-		slow := says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least " + floor + ".0 GB/s", Got: rate}, "bus bandwidth of all_reduce, 64 KiB by "+network)
-		words := of("-t", "10", "30", "1", "64K")
-		healthy := onGPUs("fast enough", words, nil).withNCCL()
-		for _, s := range gpuCommon(name, words...) {
-			if !strings.HasPrefix(s.name, "one GPU gives no handle") {
-				testCheck(name, s)
-			}
-		}
-		testCheck(name,
-			healthy,
-			onGPUs("a topology file first, then the size", of("-t", "10", "30", "1", "/opt/topo.xml", "64K"), nil,
-				says(Finding{Code: "nccl.environment", Severity: Warn, Remedy: FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is no topology of this node")).
-				withNCCL().orTable(map[string]any{"bandwidth": 30, "repeats": 1, "size": "64K", "topology": "/opt/topo.xml", "limit": 10}),
-			onGPUs("slow in every try", of("-t", "10", floor, "3", "64K"), nil, slow).withNCCL(),
-			onGPUs("one slow GPU of eight", words, nil, gpuFinding(name, 3, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least " + wantOfPeers[peers] + " GB/s", Got: "31.0 GB/s"},
-				"exchange with each other GPU by "+wires+", each way: far from its peers, whose median is "+peers+" GB/s")).withNCCL("3 links = 31"),
-		)
+func TestNCCLAllReduce(t *testing.T)           { testCheck(t, "check_nccl_allreduce") }
+func TestNCCLAllReduceIBLoopback(t *testing.T) { testCheck(t, "check_nccl_allreduce_ib_loopback") }
+
+var (
+	_ = table("check_nccl_allreduce", allReduceScenarios)
+	_ = table("check_nccl_allreduce_ib_loopback", allReduceScenarios)
+)
+
+func allReduceScenarios(name string) (list []scenario) {
+	says := func(f Finding, text string) Finding { return ncclSays(name, f, text) }
+	rate, peers, network, wires, floor := "480.1 GB/s", "390.1", "nvls", "nvlink", "500"
+	if name != "check_nccl_allreduce" {
+		rate, peers, network, wires, floor = "40.0 GB/s", "40.0", "ring, over the network", "network", "50"
 	}
+	slow := says(Finding{Code: "nccl.slow", Severity: Fail, Want: "at least " + floor + ".0 GB/s", Got: rate}, "bus bandwidth of all_reduce, 64 KiB by "+network)
+	words := of("-t", "10", "30", "1", "64K")
+	healthy := onGPUs("fast enough", words, nil).withNCCL()
+	for _, s := range gpuCommon(name, words...) {
+		if !strings.HasPrefix(s.name, "one GPU gives no handle") {
+			list = append(list, s)
+		}
+	}
+	list = append(list,
+		healthy,
+		onGPUs("a topology file first, then the size", of("-t", "10", "30", "1", "/opt/topo.xml", "64K"), nil,
+			says(Finding{Code: "nccl.environment", Severity: Warn, Remedy: FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is no topology of this node")).
+			withNCCL().orTable(map[string]any{"bandwidth": 30, "repeats": 1, "size": "64K", "topology": "/opt/topo.xml", "limit": 10}),
+		onGPUs("slow in every try", of("-t", "10", floor, "3", "64K"), nil, slow).withNCCL(),
+		onGPUs("one slow GPU of eight", words, nil, gpuFinding(name, 3, Finding{Code: "nccl.peers", Severity: Fail, Want: "at least " + wantOfPeers[peers] + " GB/s", Got: "31.0 GB/s"},
+			"exchange with each other GPU by "+wires+", each way: far from its peers, whose median is "+peers+" GB/s")).withNCCL("3 links = 31"),
+	)
+	return list
 }
 
 // wantOfPeers is what is wanted of peers with a median.

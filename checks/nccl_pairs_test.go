@@ -62,7 +62,7 @@ func (s scenario) below(i int, bridges, cpus string) scenario {
 	return s
 }
 
-func init() {
+var _ = table("check_nccl", func(string) []scenario {
 	const kind = "exchange with each other GPU by pcie near, each way: far from its peers, whose median is 20.0 GB/s"
 	slow := []string{"3 links = 10"}
 	near := Finding{Code: "nccl.peers", Severity: Fail, Want: "at least 17.0 GB/s", Got: "10.0 GB/s"}
@@ -94,9 +94,9 @@ func init() {
 	for i := range mesh.nvml.GPUs {
 		mesh.nvml.GPUs[i].NVLink.Far, mesh.nvml.GPUs[i].NVLink.FarPCI = probe.Reading[[]string]{}, probe.Reading[[]string]{}
 	}
-	testCheck(ncclName, append(list, bridged, mesh, hidden, lesser, mixed,
-		onSockets("PCIe, one slow GPU of eight", []int{4, 4}, slow, far, gpuFinding(ncclName, 3, near, kind)))...)
-}
+	return append(list, bridged, mesh, hidden, lesser, mixed,
+		onSockets("PCIe, one slow GPU of eight", []int{4, 4}, slow, far, gpuFinding(ncclName, 3, near, kind)))
+})
 
 // Pairs of a round have nothing of their way in common, and all pairs have their turn.
 func TestPairsApart(t *testing.T) {

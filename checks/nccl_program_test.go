@@ -70,8 +70,8 @@ func FuzzParseNCCLPerf(f *testing.F) {
 	})
 }
 
-func init() {
-	const name, dir = ncclName, "/opt/nccl-tests"
+var _ = table("check_nccl", func(name string) []scenario {
+	const dir = "/opt/nccl-tests"
 	says := func(f Finding, text string) Finding { return ncclSays(name, f, text) }
 	// perf is a line for a program that looks at its words and environment, prints a file,
 	// and ends with a status.
@@ -85,7 +85,7 @@ func init() {
 	}
 	broken := func(s scenario) scenario { s.broken = true; return s }
 	good := ncclTestsOutput("2.17.txt")
-	testCheck(name,
+	return []scenario{
 		perf("nccl-tests are content", "all_reduce_perf", good, "", of("-w", "460", "all_reduce")),
 		perf("old nccl-tests", "all_gather_perf", ncclTestsOutput("all_gather-2.10.txt"), "", of("-w", "224", "all_gather")),
 		perf("nccl-tests are slow", "all_reduce_perf", good, "", of("-w", "470", "--repeats", "2", "all_reduce"),
@@ -102,5 +102,5 @@ func init() {
 			says(Finding{Code: "nccl.programs", Severity: Unknown}, dir+`/all_reduce_perf: no table of nccl-tests in what it printed: "hello"`))),
 		broken(perf("no nccl-tests", "broadcast_perf", good, "", of("all_reduce"),
 			says(Finding{Code: "nccl.programs", Severity: Unknown}, dir+"/all_reduce_perf: run {root}/opt/nccl-tests/all_reduce_perf: no such file or directory"))),
-	)
-}
+	}
+})

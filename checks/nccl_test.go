@@ -85,8 +85,9 @@ func pairsSlow(name string, gpu int, got string) Finding {
 		"exchange with each other GPU by nvlink, each way: far from its peers, whose median is 390.1 GB/s")
 }
 
-func init() {
-	const name = ncclName
+func TestNCCL(t *testing.T) { testCheck(t, "check_nccl") }
+
+var _ = table("check_nccl", func(name string) []scenario {
 	says := func(f Finding, text string) Finding { return ncclSays(name, f, text) }
 	on8 := func(title string, words []string, lines []string, want ...Finding) scenario {
 		return onGPUs(title, words, nil, want...).withNCCL(lines...)
@@ -212,8 +213,8 @@ func init() {
 			list = append(list, s)
 		}
 	}
-	testCheck(name, list...)
-}
+	return list
+})
 
 // but changes a scenario.
 func (s scenario) but(change func(*scenario)) scenario {

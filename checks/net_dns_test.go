@@ -9,10 +9,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name, first, second = netDNSName, "10.0.0.53", "10.0.0.54"
-	deviceless[name] = true
-	ofWholeNode("net.dns.none", "net.dns.server", "net.dns.failed", "net.dns.name", "net.dns.slow", "net.dns.config")
+func TestNetDNS(t *testing.T) { testCheck(t, "check_net_dns") }
+
+var _ = table("check_net_dns", func(name string) []scenario {
+	const first, second = "10.0.0.53", "10.0.0.54"
 	says := func(server string, severity Severity, code, want, got, text string) Finding {
 		f := Finding{Code: "net.dns." + code, Severity: severity, Device: Device{Kind: "nameserver", Name: server}, Want: want, Got: got}
 		f.Message = name + ":  " + server + ": " + text + wantGot(f)
@@ -38,7 +38,7 @@ func init() {
 	noServerFails.Severity, noServerFails.Remedy = Fail, FixConfig
 	bad := says("dns1", Warn, "config", "an address", "dns1", "name server of /etc/resolv.conf")
 	bad.Remedy = FixConfig
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil),
 		onFabric("names", of("login", "login.cluster.example", "login.cluster.example.", "six"), nil),
 		onFabric("as wanted", of("-t", "0.5", "-s", second, "login"), nil).orTable(map[string]any{"seconds": 0.5, "server": second, "names": []any{"login"}}),
@@ -79,8 +79,8 @@ func init() {
 			n.Files["etc/resolv.conf/"] = ""
 		}, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /etc/resolv.conf: is a directory"})),
 		odd(onFabric("garbage in resolv.conf", nil, conf("\xff\xfe\x00 nameserver\nnameserver 10.0.0.53\n"))),
-	)
-}
+	}
+})
 
 func TestNetDNSWords(t *testing.T) {
 	t.Parallel()

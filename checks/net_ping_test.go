@@ -1,5 +1,7 @@
 package checks
 
+import "testing"
+
 // fakePing answers for hosts called up*, and notes how it was called.
 const fakePing = `#!/bin/sh
 for last; do printf '[%s]' "$last" >> {root}/calls; done
@@ -18,14 +20,16 @@ func onPing(name string, words []string, calls string, want ...Finding) scenario
 	}
 }
 
-func init() {
+func TestNetPing(t *testing.T) { testCheck(t, "check_net_ping") }
+
+var _ = table("check_net_ping", func(string) []scenario {
 	silent := func(host, got string) Finding {
 		return Finding{
 			Code: "net.ping", Severity: Fail, Device: Device{Kind: "host", Name: host}, Want: "an answer", Got: got,
 			Message: "check_net_ping:  No response received from " + host}
 	}
 	const defaults = "[-q][-n][-t][2][-c][1][-w][1]"
-	testCheck("check_net_ping",
+	return []scenario{
 		onPing("defaults", of("up1"), defaults+"[up1]\n").orTable(map[string]any{"targets": "up1"}),
 		onPing("every target", of("up1", "up2"), defaults+"[up1]\n"+defaults+"[up2]\n").
 			orTable(map[string]any{"targets": []any{"up1", "up2"}}),
@@ -43,15 +47,15 @@ func init() {
 			defaults+"[up1]\n"+defaults+"[up2]\n"+defaults+"[up3]\n"+defaults+"[down4]\n", silent("down4", "no answer")),
 		onPing("unknown host", of("bad1"), defaults+"[bad1]\n", silent("bad1", "ping ended with status 2")),
 		onPing("an empty target", of("", "up1"), defaults+"[]\n", silent("", "ping ended with status 2")),
-		scenario{name: "no ping", words: of("up1"), acts: true, want: []Finding{silent("up1", "run ping: file does not exist")}},
+		{name: "no ping", words: of("up1"), acts: true, want: []Finding{silent("up1", "run ping: file does not exist")}},
 
 		onPing("no target", of("-c", "1"), "", usageFinding("check_net_ping:  No target(s) given for ping.", "")),
 		onPing("an empty target alone", of(""), "", usageFinding("check_net_ping:  No target(s) given for ping.", "")),
 		onPing("unknown option", of("-z", "up1"), "", usageFinding("check_net_ping:  Invalid option:  -z", "one of -I -i -s -t -c -w -W")),
 		onPing("option without its argument", of("-c"), "", usageFinding("check_net_ping:  Option -c requires an argument.", "")),
-		scenario{
+		{
 			name: "garbage for a ping", words: of("up1"), acts: true, files: map[string]string{"usr/bin/ping": "\x7fELF\x00\xff"}, broken: true,
 			want: []Finding{silent("up1", "run {root}/usr/bin/ping: exec format error")},
 		},
-	)
-}
+	}
+})

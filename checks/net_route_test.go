@@ -6,10 +6,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name = netRouteName
-	deviceless[name] = true
-	ofWholeNode("net.route.missing", "net.route.nowhere", "net.route.interface", "net.route.gateway", "net.route.unread")
+func TestNetRoute(t *testing.T) { testCheck(t, "check_net_route") }
+
+var _ = table("check_net_route", func(name string) []scenario {
 	says := func(code, to, want, got string) Finding {
 		f := Finding{Code: "net.route." + code, Severity: Fail, Device: Device{Kind: "route", Name: to}, Want: want, Got: got}
 		f.Message = name + ":  " + to + ": route" + wantGot(f)
@@ -37,7 +36,7 @@ func init() {
 		gone4    = "eth1\t0000140A\t00000000\t0000\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
 	)
 	blackhole := says("nowhere", "10.20.1.2", "a route", "one that leads nowhere")
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil),
 		onFabric("as wanted", of("-d", "default", "-i", "eth*", "-g", "10.0.0.1"), nil).
 			orTable(map[string]any{"destination": "default", "interface": "eth*", "gateway": "10.0.0.1"}),
@@ -68,8 +67,8 @@ func init() {
 		odd(onFabric("garbage, and the route is not there", of("-d", "10.20.0.0/16"), lines(default4+"eth0 x\n", ""), Finding{Code: "net.route.unread", Severity: Unknown,
 			Device: Device{Kind: "route", Name: "10.20.0.0/16"}, Message: name + ":  10.20.0.0/16: could not tell: parse /proc/net/route: line 3: is no route"})),
 		onNode(fakesys.New(), "no network at all", nil, says("missing", "default", "a route", "none")),
-	)
-}
+	}
+})
 
 func TestNetRouteWords(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"testing"
 )
 
 // netLine is a line of /proc/net/tcp and its like: addresses and state as the
@@ -86,12 +87,14 @@ func socketFound(device string, n int, text string) Finding {
 		Message: fmt.Sprintf("check_net_socket:  %d %s", n, text)}
 }
 
-func init() {
+func TestNetSocket(t *testing.T) { testCheck(t, "check_net_socket") }
+
+var _ = table("check_net_socket", func(string) []scenario {
 	criteria := map[string]any{
 		"label": "web", "protocol": "tcp", "local": "*:8080", "remote": "0.0.0.0:*", "state": "LISTEN", "type": "", "user": "alice",
 		"daemon": "web*", "all": true, "nonfatal": true, "absent": true, "missing_action": "", "found_action": "",
 	}
-	testCheck("check_net_socket",
+	return []scenario{
 		onNet("protocol and state", of("-p", "tcp", "-s", "LISTEN")).orTable(map[string]any{"protocol": "tcp", "state": "LISTEN"}),
 		onNet("local address", of("-l", "127.0.0.1:2049")),
 		onNet("IPv6 for all addresses", of("-p", "tcp", "-l", "*:6022", "-u", "root")),
@@ -155,11 +158,11 @@ func init() {
 			Finding{Code: "config.match", Severity: Warn, Message: "mcheck_range:  Range not in pdsh syntax:  1", Remedy: FixConfig},
 			socketMissing("{1}", `matching sockets found ((protocol =~ "udp") && (daemon =~ "{1}"))`)),
 
-		scenario{name: "no IPv6 here", words: of("-!", "-l", "[[]*"), files: map[string]string{"proc/net/tcp": netHead}},
-		scenario{name: "no /proc", words: of("-p", "tcp"), broken: true, want: []Finding{{
+		{name: "no IPv6 here", words: of("-!", "-l", "[[]*"), files: map[string]string{"proc/net/tcp": netHead}},
+		{name: "no /proc", words: of("-p", "tcp"), broken: true, want: []Finding{{
 			Code: "probe.unreadable", Severity: Unknown, Message: "read /proc/net/tcp: no such file or directory"}}},
 		onNet("garbage", of("-p", "tcp", "-l", "*:9999"), Finding{
 			Code: "probe.unreadable", Severity: Unknown, Message: `parse /proc/net/tcp: not a socket: "\xff\n"`}).
 			changed(map[string]string{"proc/net/tcp": netHead + "\xff\n"}).onBroken(),
-	)
-}
+	}
+})

@@ -1,7 +1,11 @@
 package checks
 
-func init() {
-	const name, tool = "check_nv_healthmon", "nvidia-healthmon"
+import "testing"
+
+func TestNVHealthMon(t *testing.T) { testCheck(t, "check_nv_healthmon") }
+
+var _ = table("check_nv_healthmon", func(name string) []scenario {
+	const tool = "nvidia-healthmon"
 	missing := func(tool, got string) Finding {
 		return byStatus("gpu.healthmon.missing", tool, got, name+":  "+tool+" not found or not runnable.", NoRemedy)
 	}
@@ -13,7 +17,7 @@ func init() {
 			{Code: "gpu.healthmon.output", Severity: Warn, Message: output},
 			byStatus("gpu.healthmon.failed", tool, status, name+":  nvidia-healthmon returned failure code "+status, NoRemedy)}
 	}
-	testCheck(name,
+	return []scenario{
 		onTool("well", tool, `[ "$*" = "-e -v" ]`).orTable(map[string]any{}),
 		onTool("other arguments", tool, `[ "$#" = 0 ]`).underVars(map[string]string{"NVIDIA_HEALTHMON_ARGS": ""}),
 		onTool("other program with arguments", "hm", `[ "$*" = "-q -x" ]`).
@@ -28,7 +32,7 @@ func init() {
 		onTool("killed", tool, "kill -SEGV $$", signal("139", "11")),
 		onTool("status 255", tool, "exit 255", signal("255", "127")),
 
-		scenario{name: "missing", want: []Finding{missing(tool, "127: run nvidia-healthmon: file does not exist")}},
+		{name: "missing", want: []Finding{missing(tool, "127: run nvidia-healthmon: file does not exist")}},
 		onTool("garbage", tool, `printf 'a\0\377b\n\n'; exit 1`, failed("1", "a\xffb")...).onBroken(),
-	)
-}
+	}
+})

@@ -8,9 +8,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-func init() {
-	const name, file = nvmeName, "past/nvme.json"
-	ofWholeNode("nvme.none", "nvme.missing", "nvme.gone")
+func TestNVMe(t *testing.T) { testCheck(t, "check_nvme") }
+
+var _ = table("check_nvme", func(name string) []scenario {
+	const file = "past/nvme.json"
 	on3 := func(severity Severity, code string, remedy Remedy, want, got, text string) Finding {
 		return nvmeFinding(name, 3, Finding{Code: "nvme." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
@@ -49,7 +50,7 @@ func init() {
 	}
 	const was = `"pci":[[%[1]d,17152]]` // 0000:43:00.0
 	const first = `"media":[[%[1]d,0]],"passing":[[%[1]d,0]]`
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil),
 		onFabric("as wanted", of("-s", "20", "-u", "90", "-t", "70", "nvme[0-7]"), heat("37850", "84850")).
 			orTable(map[string]any{"spare": int64(20), "used": int64(90), "temperature": int64(70), "devices": []any{"nvme[0-7]"}}),
@@ -106,9 +107,8 @@ func init() {
 		odd(onFabric("garbage for a temperature", nil, heat("hot", "85000"), on3(Unknown, "error", "", "", "", "could not tell: parse /sys/class/nvme/nvme3/hwmon4/temp1_input: invalid argument"))),
 		odd(unreadableAt(onFabric("unreadable list", nil, nil, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /sys/class/nvme: not a directory"}), "sys/class/nvme")),
 		onNode(fakesys.New(), "no disk", nil, none), onNode(remote, "only across the network", nil, none), withoutDisks(none),
-	)
-	testNVMeCount()
-}
+	}
+})
 
 // withoutDisks is a node that has none.
 func withoutDisks(want Finding) scenario {
@@ -120,40 +120,44 @@ func withoutDisks(want Finding) scenario {
 	}, want)
 }
 
-func testNVMeCount() {
-	ofWholeNode("nvme.count")
-	for _, name := range []string{"check_nvme_count", "check_num_nvme_devs"} {
-		deviceless[name] = true
-		says := func(want, got, more string) Finding {
-			f := Finding{Code: "nvme.count", Severity: Fail, Remedy: ReseatOrRMA, Want: want, Got: got}
-			f.Message = name + ":  NVMe disks" + wantGot(f) + more
-			return f
-		}
-		unread := func(text string) Finding {
-			return nvmeFinding(name, 3, Finding{Code: "nvme.unread", Severity: Unknown}, text)
-		}
-		eight := of("8")
-		none := withoutDisks(says("8", "0", ""))
-		none.words = eight
-		testCheck(name,
-			onFabric("healthy", eight, nil),
-			onFabric("as wanted", of("7-8"), nil).orTable(map[string]any{"count": "7-8"}),
-			onFabric("of one size", eight, nil).orTable(map[string]any{"count": int64(8)}),
-			onFabric("none is right", of("0"), nil, says("0", "8", "")), none,
-			onFabric("one is gone from the bus", eight, func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }, says("8", "7", "")),
-			onFabric("one was given up", eight, func(n *fakesys.Node) { n.Remove("nvme3") }, says("8", "7", ": 0000:43:00.0 is on the PCI bus without a controller")),
-			onFabric("one is dead", eight, func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") }, says("8", "7", ": nvme3 0000:43:00.0 is dead")),
-			onFabric("one is in a reset", eight, func(n *fakesys.Node) { n.Set("nvme3", "state", "resetting") }, unread("could not tell: the controller is resetting")),
-			onFabric("one shows no disk", eight, func(n *fakesys.Node) { n.Set("nvme3", "nvme3n1/size", "-") }, says("8", "7", ": nvme3 0000:43:00.0 is without a name space")),
-			onFabric("one too many", of("7"), nil, says("7", "8", "")),
-			onFabric("one is enough", of("1-8"), func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") }),
-			onFabric("one is across the network", of("7"), func(n *fakesys.Node) { n.Set("nvme3", "transport", "tcp") }),
-			odd(onFabric("unreadable state", eight, func(n *fakesys.Node) { n.Set("nvme3", "state/", "") }, unread("could not tell: read /sys/class/nvme/nvme3/state: is a directory"))),
-			odd(onFabric("garbage for a size, and one is dead", eight, func(n *fakesys.Node) {
-				n.Set("nvme3", "nvme3n1/size", "\xff").Set("nvme4", "state", "dead")
-			}, unread("could not tell: parse /sys/class/nvme/nvme3/nvme3n1/size: invalid argument"), says("8", "6", ": nvme4 0000:44:00.0 is dead"))),
-			odd(unreadableAt(onFabric("unreadable list", eight, nil, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /sys/class/nvme: not a directory"}), "sys/class/nvme")),
-		)
+func TestNVMeCount(t *testing.T)   { testCheck(t, "check_nvme_count") }
+func TestNumNVMeDevs(t *testing.T) { testCheck(t, "check_num_nvme_devs") }
+
+var (
+	_ = table("check_nvme_count", nvmeCountScenarios)
+	_ = table("check_num_nvme_devs", nvmeCountScenarios)
+)
+
+func nvmeCountScenarios(name string) []scenario {
+	says := func(want, got, more string) Finding {
+		f := Finding{Code: "nvme.count", Severity: Fail, Remedy: ReseatOrRMA, Want: want, Got: got}
+		f.Message = name + ":  NVMe disks" + wantGot(f) + more
+		return f
+	}
+	unread := func(text string) Finding {
+		return nvmeFinding(name, 3, Finding{Code: "nvme.unread", Severity: Unknown}, text)
+	}
+	eight := of("8")
+	none := withoutDisks(says("8", "0", ""))
+	none.words = eight
+	return []scenario{
+		onFabric("healthy", eight, nil),
+		onFabric("as wanted", of("7-8"), nil).orTable(map[string]any{"count": "7-8"}),
+		onFabric("of one size", eight, nil).orTable(map[string]any{"count": int64(8)}),
+		onFabric("none is right", of("0"), nil, says("0", "8", "")), none,
+		onFabric("one is gone from the bus", eight, func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }, says("8", "7", "")),
+		onFabric("one was given up", eight, func(n *fakesys.Node) { n.Remove("nvme3") }, says("8", "7", ": 0000:43:00.0 is on the PCI bus without a controller")),
+		onFabric("one is dead", eight, func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") }, says("8", "7", ": nvme3 0000:43:00.0 is dead")),
+		onFabric("one is in a reset", eight, func(n *fakesys.Node) { n.Set("nvme3", "state", "resetting") }, unread("could not tell: the controller is resetting")),
+		onFabric("one shows no disk", eight, func(n *fakesys.Node) { n.Set("nvme3", "nvme3n1/size", "-") }, says("8", "7", ": nvme3 0000:43:00.0 is without a name space")),
+		onFabric("one too many", of("7"), nil, says("7", "8", "")),
+		onFabric("one is enough", of("1-8"), func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") }),
+		onFabric("one is across the network", of("7"), func(n *fakesys.Node) { n.Set("nvme3", "transport", "tcp") }),
+		odd(onFabric("unreadable state", eight, func(n *fakesys.Node) { n.Set("nvme3", "state/", "") }, unread("could not tell: read /sys/class/nvme/nvme3/state: is a directory"))),
+		odd(onFabric("garbage for a size, and one is dead", eight, func(n *fakesys.Node) {
+			n.Set("nvme3", "nvme3n1/size", "\xff").Set("nvme4", "state", "dead")
+		}, unread("could not tell: parse /sys/class/nvme/nvme3/nvme3n1/size: invalid argument"), says("8", "6", ": nvme4 0000:44:00.0 is dead"))),
+		odd(unreadableAt(onFabric("unreadable list", eight, nil, Finding{Code: "probe.unreadable", Severity: Unknown, Message: "read /sys/class/nvme: not a directory"}), "sys/class/nvme")),
 	}
 }
 

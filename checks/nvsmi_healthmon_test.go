@@ -1,7 +1,11 @@
 package checks
 
-func init() {
-	const name, tool = "check_nvsmi_healthmon", "nvidia-smi"
+import "testing"
+
+func TestNVSMIHealthMon(t *testing.T) { testCheck(t, "check_nvsmi_healthmon") }
+
+var _ = table("check_nvsmi_healthmon", func(name string) []scenario {
+	const tool = "nvidia-smi"
 	exits := func(status, code, text string, remedy Remedy) scenario {
 		return onTool("status "+status, tool, "echo GPU text; exit "+status,
 			byStatus("gpu.smi."+code, tool, status, name+":  nvidia-smi:  "+text, remedy))
@@ -11,7 +15,7 @@ func init() {
 			{Code: "gpu.smi.output", Severity: Warn, Message: name + `:  nvidia-smi:  "` + output + `"`},
 			byStatus("gpu.smi."+code, tool, got, name+":  nvidia-smi:  Returned failure code "+status, NoRemedy)}
 	}
-	testCheck(name,
+	return []scenario{
 		onTool("well", tool, `[ "$#" = 0 ]`).orTable(map[string]any{}),
 		onTool("arguments", tool, `[ "$*" = "-q -i 0" ]`).underVars(map[string]string{"NVIDIA_SMI_HEALTHMON_ARGS": "-q  -i 0"}),
 		onTool("other program", "smi", `[ "$*" = "-x" ]`).underVars(map[string]string{"NVIDIA_SMI_HEALTHMON": "/bin/smi -x"}),
@@ -36,7 +40,7 @@ func init() {
 			byStatus("gpu.smi.inforom", "smi -q", "14", name+":  smi -q:  InfoROM is corrupted", ReseatOrRMA)).
 			underVars(map[string]string{"NVIDIA_SMI_HEALTHMON": "smi -q"}),
 
-		scenario{name: "missing", want: failed("missing", "127", "127: run nvidia-smi: file does not exist", "")},
+		{name: "missing", want: failed("missing", "127", "127: run nvidia-smi: file does not exist", "")},
 		onTool("garbage", tool, `printf 'a\0\377b\n\n'; exit 1`, failed("failed", "1", "1", "a\xffb")...).onBroken(),
-	)
-}
+	}
+})

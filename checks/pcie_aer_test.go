@@ -37,9 +37,10 @@ func quiet(ago time.Duration) map[string][]point {
 	return map[string][]point{"fatal": {{at, 0}}, "nonfatal": {{at, 0}}, "corrected": {{at, 0}}}
 }
 
-func init() {
-	const name, file = pcieAERName, "past/pcie-aer.json"
-	ofWholeNode("pcie.aer.none")
+func TestPCIeAER(t *testing.T) { testCheck(t, "check_pcie_aer") }
+
+var _ = table("check_pcie_aer", func(name string) []scenario {
+	const file = "past/pcie-aer.json"
 	aer := func(d Device, severity Severity, code string, remedy Remedy, want, got, text string) Finding {
 		return about(name, d, Finding{Code: "pcie.aer." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
@@ -71,7 +72,7 @@ func init() {
 	}
 	skip := Finding{Code: "pcie.aer.none", Severity: Skip, Message: name + ":  the kernel counts no PCIe errors of such devices: gpu nvme"}
 	unreadableFatal := pcieUnknown(name, Device{Kind: "pci", PCI: adapter}, fmt.Errorf("read /sys/bus/pci/devices/%s/aer_dev_fatal: is a directory", adapter))
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil),
 		onRoCE("healthy, RoCE", nil, nil),
 		onFabric("many corrected errors, no past", nil, storm),
@@ -93,14 +94,14 @@ func init() {
 			"uncorrected PCIe errors in the last hour (CmpltTO 3), link partner 0000:63:01.0")), adapter, minutes5, quiet(minutes5)),
 		was(onFabric("unsupported requests", nil, links(adapter, nonfatal, "UnsupReq 5\nTOTAL_ERR_NONFATAL 5")), adapter, minutes5, quiet(minutes5)),
 		was(onFabric("counters that were reset", nil, nil), adapter, minutes5, map[string][]point{"fatal": {{-300, 7}}, "nonfatal": {{-300, 7}}, "corrected": {{-300, 100000}}}),
-		scenario{name: "no PCI bus", words: of("gpu", "nvme"), want: []Finding{skip}},
+		{name: "no PCI bus", words: of("gpu", "nvme"), want: []Finding{skip}},
 		onFabric("counters are not kept", of("gpu", "nvme"), noCounters, skip),
 		odd(onFabric("unreadable counters", nil, links(adapter, fatal+"/", ""), unreadableFatal)),
 		odd(onFabric("garbage in counters", nil, links(adapter, fatal, "TOTAL_ERR_FATAL \xff"))),
 		odd(scenario{name: "unreadable PCI bus", files: map[string]string{"sys/bus/pci/devices": ""}, want: unreadable(fmt.Errorf("read /sys/bus/pci/devices: not a directory"))}),
 		odd(onFabric("a past that is broken", nil, nil, Finding{Code: "fabric.past", Severity: Warn, Message: name + ":  read /past/pcie-aer.json: unexpected end of JSON input; it is begun anew"}).holding(file, "{")),
-	)
-}
+	}
+})
 
 // Which end of a link faces which, from a root port over a switch to a device.
 func TestAERPartners(t *testing.T) {

@@ -45,9 +45,9 @@ func emulated() *fakesys.Node {
 	return n
 }
 
-func init() {
-	const name = pcieName
-	ofWholeNode("pcie.none", "pcie.count")
+func TestPCIe(t *testing.T) { testCheck(t, "check_pcie") }
+
+var _ = table("check_pcie", func(name string) []scenario {
 	fails := func(d Device, code, want, got, text string) Finding {
 		return about(name, d, Finding{Code: "pcie." + code, Severity: Fail, Remedy: ReseatOrRMA, Want: want, Got: got}, text)
 	}
@@ -72,7 +72,7 @@ func init() {
 	for i := range 8 {
 		slowDisks = append(slowDisks, warns(Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i)}, "speed", "16 GT/s", "8 GT/s", "PCIe speed, as all of its kind"))
 	}
-	testCheck(name,
+	return []scenario{
 		onFabric("healthy", nil, nil),
 		onRoCE("healthy, RoCE", nil, nil),
 		onFabric("as wanted", of("-n", "8", "-w", "16", "-s", "5", "infiniband"), nil).
@@ -81,7 +81,7 @@ func init() {
 		onFabric("as wanted, by class", of("-n", "8", "-s", "32GT/s", "0302"), nil),
 		onFabric("virtual functions are left out", of("-n", "9", "network"), func(n *fakesys.Node) { n.AddVF("mlx5_3", "0000:23:00.1", "mlx5_100", 0x70) }),
 		onFabric("virtual functions by id", of("-n", "1", "15b3:101e"), func(n *fakesys.Node) { n.AddVF("mlx5_3", "0000:23:00.1", "mlx5_100", 0x70) }),
-		scenario{name: "no PCI bus", want: []Finding{nothing("gpu nvswitch network nvme")}},
+		{name: "no PCI bus", want: []Finding{nothing("gpu nvswitch network nvme")}},
 		onFabric("no such device", of("nvswitch"), nil, nothing("nvswitch")),
 
 		onFabric("lanes lost", nil, links("0000:23:00.0", nowWidth, "8"), fails(adapter3, "width", "x16", "x8", "PCIe width")),
@@ -136,8 +136,8 @@ func init() {
 		odd(scenario{name: "unreadable PCI bus", files: map[string]string{"sys/bus/pci/devices": ""}, want: unreadable(fmt.Errorf("read /sys/bus/pci/devices: not a directory"))}),
 		onFabric("a speed that is none", of("-s", "9"), nil, bad("PCIe speed", "9", "a generation, 1 to 7, or a speed in GT/s")),
 		onFabric("a device that is none", of("disk"), nil, bad("device", "disk", "gpu, nvswitch, network, ethernet, infiniband, nvme, bridge, a class, an id or an address")),
-	)
-}
+	}
+})
 
 func TestPCIeSpeed(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"strings"
+	"testing"
 )
 
 // psNode is a node with a few processes, among them eight ranks of which one
@@ -35,36 +36,38 @@ func psNode() map[string]string {
 	return files
 }
 
-func init() {
+func TestPSDaemon(t *testing.T) { testCheck(t, "check_ps_daemon") }
+
+var _ = table("check_ps_daemon", func(string) []scenario {
 	down := func(pattern, text string) []Finding {
 		return []Finding{{
 			Code: "ps.daemon.down", Severity: Fail, Device: Device{Kind: "process", Name: pattern}, Want: "running", Got: "not running",
 			Message: "check_ps_daemon:  Process " + text + "not running"}}
 	}
 	node := psNode()
-	testCheck("check_ps_daemon",
-		scenario{name: "by name", files: node, words: of("dbserverd"), table: map[string]any{"daemon": "dbserverd"}},
-		scenario{name: "inside a path", files: node, words: of("crond", "root"), table: map[string]any{"daemon": "crond", "owner": "root"}},
-		scenario{name: "part of a name", files: node, words: of("bserver", "", "", "more")},
-		scenario{name: "arguments", files: node, words: of("crond", "", "-n -x"), table: map[string]any{"daemon": "crond", "args": "-n -x"}},
-		scenario{name: "owner", files: node, words: of("wrf.exe", "alice")},
-		scenario{name: "glob", files: node, words: of("dbse??erd*1000")},
-		scenario{name: "bracket expression", files: node, words: of("[dbserv]")},
-		scenario{name: "kernel thread", files: node, words: of("kthreadd")},
-		scenario{name: "one of eight is enough", files: node, words: of("/opt/bin/rank", "alice", "6")},
+	return []scenario{
+		{name: "by name", files: node, words: of("dbserverd"), table: map[string]any{"daemon": "dbserverd"}},
+		{name: "inside a path", files: node, words: of("crond", "root"), table: map[string]any{"daemon": "crond", "owner": "root"}},
+		{name: "part of a name", files: node, words: of("bserver", "", "", "more")},
+		{name: "arguments", files: node, words: of("crond", "", "-n -x"), table: map[string]any{"daemon": "crond", "args": "-n -x"}},
+		{name: "owner", files: node, words: of("wrf.exe", "alice")},
+		{name: "glob", files: node, words: of("dbse??erd*1000")},
+		{name: "bracket expression", files: node, words: of("[dbserv]")},
+		{name: "kernel thread", files: node, words: of("kthreadd")},
+		{name: "one of eight is enough", files: node, words: of("/opt/bin/rank", "alice", "6")},
 
-		scenario{name: "absent", files: node, words: of("sshd"), want: down("sshd", "sshd ")},
-		scenario{name: "another owner", files: node, words: of("dbserverd", "alice"), want: down("dbserverd", "dbserverd owned by alice ")},
-		scenario{name: "owner by number", files: node, words: of("wrf.exe", "5001"), want: down("wrf.exe", "wrf.exe owned by 5001 ")},
-		scenario{name: "owner without account", files: node, words: of("noname", "6789"), want: down("noname", "noname owned by 6789 ")},
-		scenario{name: "other arguments", files: node, words: of("dbserverd", "root", "1001"), want: down("dbserverd 1001", "dbserverd 1001 owned by root ")},
-		scenario{name: "the one of eight that has died", files: node, words: of("/opt/bin/rank", "alice", "5"),
+		{name: "absent", files: node, words: of("sshd"), want: down("sshd", "sshd ")},
+		{name: "another owner", files: node, words: of("dbserverd", "alice"), want: down("dbserverd", "dbserverd owned by alice ")},
+		{name: "owner by number", files: node, words: of("wrf.exe", "5001"), want: down("wrf.exe", "wrf.exe owned by 5001 ")},
+		{name: "owner without account", files: node, words: of("noname", "6789"), want: down("noname", "noname owned by 6789 ")},
+		{name: "other arguments", files: node, words: of("dbserverd", "root", "1001"), want: down("dbserverd 1001", "dbserverd 1001 owned by root ")},
+		{name: "the one of eight that has died", files: node, words: of("/opt/bin/rank", "alice", "5"),
 			want: down("/opt/bin/rank 5", "/opt/bin/rank 5 owned by alice ")},
-		scenario{name: "no name", files: node, want: down("", " ")},
+		{name: "no name", files: node, want: down("", " ")},
 
-		scenario{name: "no /proc", broken: true, words: of("sshd"), want: []Finding{{
+		{name: "no /proc", broken: true, words: of("sshd"), want: []Finding{{
 			Code: "probe.unreadable", Severity: Unknown, Message: "read /proc: no such file or directory"}}},
-		scenario{name: "garbage", broken: true, words: of("sshd"), want: down("sshd", "sshd "), files: map[string]string{
+		{name: "garbage", broken: true, words: of("sshd"), want: down("sshd", "sshd "), files: map[string]string{
 			"proc/7/status": "\xff\x00", "proc/8/status/": "", "proc/9/cmdline": "sshd\x00"}},
-	)
-}
+	}
+})

@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"strings"
+	"testing"
 )
 
 // onNodes is a line on a machine whose page-out threads have had that many
@@ -15,7 +16,9 @@ func onNodes(name string, seconds []int, words []string, want ...Finding) scenar
 	return scenario{name: name, words: words, want: want, files: useNode(procs...)}
 }
 
-func init() {
+func TestPSKswapd(t *testing.T) { testCheck(t, "check_ps_kswapd") }
+
+var _ = table("check_ps_kswapd", func(string) []scenario {
 	imbalance := func(pids, times string) Finding {
 		return Finding{Code: "ps.kswapd.imbalance", Severity: Fail, Device: Device{Kind: "process", Name: "kswapd"},
 			Message: "check_ps_kswapd:  NUMA imbalance detected among PIDs " + pids + ".", Got: times + " s"}
@@ -35,7 +38,7 @@ func init() {
 			users.files[name] = data
 		}
 	}
-	testCheck("check_ps_kswapd",
+	return []scenario{
 		users,
 		onNodes("one node", []int{9999}, of("500", "100")),
 		onNodes("none", nil, of("500", "100")),
@@ -63,6 +66,6 @@ func init() {
 		onNodes("malformed threshold", []int{600, 600}, of("1.5X", "100"), bad("1.5X")),
 		onNodes("malformed discrepancy", []int{600, 600}, of("500", "ten", "log"), bad("ten")),
 		garbage, gone,
-		scenario{name: "no /proc", broken: true, words: of("500", "100"), want: []Finding{unknown("read /proc: no such file or directory")}},
-	)
-}
+		{name: "no /proc", broken: true, words: of("500", "100"), want: []Finding{unknown("read /proc: no such file or directory")}},
+	}
+})

@@ -31,12 +31,14 @@ func rogue(pid int, user, command string) Finding {
 		Message: fmt.Sprintf("check_ps_userproc_lineage:  %s's \"%s\" process is rogue. (PID %d)", user, command, pid)}
 }
 
-func init() {
+func TestPSUserProcLineage(t *testing.T) { testCheck(t, "check_ps_userproc_lineage") }
+
+var _ = table("check_ps_userproc_lineage", func(string) (list []scenario) {
 	bob, outside, shell := rogue(70, "bob", "rogue"), rogue(71, "6789", "outside"), rogue(51, "alice", "shell")
 	killed := func(f Finding) Finding { return wasKilled(f, "ps.lineage.killed", "rogue") }
 	noManager := Finding{Code: "ps.lineage.rm", Severity: Fail, Remedy: FixConfig,
 		Message: "check_ps_userproc_lineage:  This check requires a supported resource manager (e.g., Slurm, TORQUE, SGE, LSF)"}
-	testCheck("check_ps_userproc_lineage",
+	list = append(list,
 		onJobs("descendants", of("-n", "bob", "-u", "6789")).orTable(map[string]any{"ignore_users": "bob", "ignore_uids": int64(6789)}),
 		onJobs("all lists", of("-c", "rogue", "-p", "71", "-n", "x")).
 			orTable(map[string]any{"ignore_commands": "rogue", "ignore_pids": int64(71), "ignore_users": "x"}),
@@ -71,12 +73,13 @@ func init() {
 		s.broken = true
 		return s
 	}
-	testCheck("check_ps_userproc_lineage",
+	list = append(list,
 		broken(onJobs("garbage", of("-c", "outside"), unknown("parse /proc/51/stat: invalid argument"), bob).with("/proc/51/stat", "51 (")),
 		scenario{name: "no /proc", broken: true, want: []Finding{unknown("read /proc: no such file or directory")}},
 		broken(onJobs("login.defs cannot be read", nil, unknown("read /: is a directory")).with("LOGIN_DEFS_SRC", "/")),
 	)
-}
+	return list
+})
 
 // What one line says of commands, uids and processes holds for the lines after
 // it, what it says of users does not; and with -f nothing does.

@@ -74,8 +74,10 @@ func ended(text string) Finding {
 	return serviceFinding("mended", "dbserverd", "Service dbserverd (process dbserverd) running"+text)
 }
 
-func init() {
-	testCheck("check_ps_service",
+func TestPSService(t *testing.T) { testCheck(t, "check_ps_service") }
+
+var _ = table("check_ps_service", func(string) []scenario {
+	return []scenario{
 		onServices("running", of("dbserverd")).orTable(map[string]any{"service": "dbserverd"}),
 		onServices("by the end of the path", of("-u", "root", "crond")).orTable(map[string]any{"user": "root", "service": "crond"}),
 		onServices("another program", of("-d", "crond", "cron")).orTable(map[string]any{"daemon": "crond", "service": "cron"}),
@@ -94,11 +96,11 @@ func init() {
 		onServices("another owner", of("-u", "120", "-d", "dbserverd", "db"),
 			serviceFinding("down", "db", "Service db (process dbserverd) owned by ntpsec not running")),
 		onServices("down but not fatal", of("-0", "absentd"), nonfatal(absentd(""))).orTable(map[string]any{"nonfatal": true, "service": "absentd"}),
-	)
-}
+	}
+})
 
-func init() {
-	testCheck("check_ps_service",
+var _ = table("check_ps_service", func(string) []scenario {
+	return []scenario{
 		onServices("start", of("-S", "absentd"), absentd("; start in progress")).leaving(logged("absentd start")).
 			orTable(map[string]any{"start": true, "service": "absentd"}),
 		onServices("restart", of("-0", "-r", "absentd"), nonfatal(absentd("; restart in progress"))).leaving(logged("absentd restart")).
@@ -117,11 +119,11 @@ func init() {
 			answering("status", "3").leaving(logged("absentd restart", "absentd status")),
 		onServices("action and verify", of("-V", "-e", "exit 0", "absentd"), started(`; "exit 0" succeeded; service absentd now running.`)).
 			leaving(logged("absentd status")),
-	)
-}
+	}
+})
 
-func init() {
-	testCheck("check_ps_service",
+var _ = table("check_ps_service", func(string) []scenario {
+	return []scenario{
 		onServices("not wanted and not there", of("-s", "absentd")).leaving(map[string]string{"log": ""}).orTable(map[string]any{"stop": true, "service": "absentd"}),
 		onServices("stop", of("-s", "dbserverd"), dbserverd("; service termination in progress")).leaving(logged("dbserverd stop")),
 		onServices("stop and wait", of("-v", "-s", "dbserverd"), ended("; service dbserverd stopped successfully.")).leaving(logged("dbserverd stop")),
@@ -145,21 +147,21 @@ func init() {
 		onServices("kill", of("-k", "dbserverd"), dbserverd("; killed process ID 100 (SIGKILL)")).leaving(nil).
 			orTable(map[string]any{"kill": true, "service": "dbserverd"}),
 		onServices("kill fails", of("-v", "-k", "dbserverd"), dbserverd(`; "kill -9 100" failed (exit code 1).`)).leaving(nil),
-	)
-}
+	}
+})
 
-func init() {
+var _ = table("check_ps_service", func(string) []scenario {
 	const name = "check_ps_service:  "
-	testCheck("check_ps_service",
+	return []scenario{
 		onServices("no name", of("-u", "root"), usageFinding(name+"Syntax error:  Service name required.", "")),
 		onServices("unknown option", of("-Z", "dbserverd"), usageFinding(name+"Invalid option:  -Z", "one of -u -d -m -f -0 -S -r -c -e -s -k -E -v -V")),
 		onServices("option without its argument", of("-u"), usageFinding(name+"Option -u requires an argument.", "")),
-		scenario{name: "no /proc", broken: true, words: of("sshd"), want: []Finding{{
+		{name: "no /proc", broken: true, words: of("sshd"), want: []Finding{{
 			Code: "probe.unreadable", Severity: Unknown, Message: "read /proc: no such file or directory"}}},
-		scenario{name: "garbage", broken: true, words: of("absentd"), want: []Finding{absentd("")},
+		{name: "garbage", broken: true, words: of("absentd"), want: []Finding{absentd("")},
 			files: map[string]string{"proc/7/status": "\xff\x00", "proc/8/status/": "", "proc/9/cmdline": "absentd\x00"}},
-	)
-}
+	}
+})
 
 // stopping makes the service command end a process of the node.
 func (s scenario) stopping(pid string) scenario {

@@ -67,10 +67,12 @@ func toSyslog(f Finding) Finding {
 	return f
 }
 
-func init() {
+func TestPSUnauthUsers(t *testing.T) { testCheck(t, "check_ps_unauth_users") }
+
+var _ = table("check_ps_unauth_users", func(string) []scenario {
 	alice, bob, none := unauthorized(100, "alice", "wrf.exe"), unauthorized(101, "bob", "python"), unauthorized(103, "6789", "noname")
 	killed := func(f Finding) Finding { return wasKilled(f, "ps.user.killed", "unauthorized") }
-	testCheck("check_ps_unauth_users",
+	return []scenario{
 		onUsers("nobody has jobs", nil, alice),
 		onUsers("listed", of("-n", "alice", "-n", "bob", "-u", "6789")).
 			orTable(map[string]any{"ignore_users": []any{"alice", "bob"}, "ignore_uids": int64(6789)}),
@@ -102,12 +104,12 @@ func init() {
 		onUsers("no option behind the actions", of("kill", "-c"), killed(alice), killed(bob), killed(none)).leaving(nil),
 		onUsers("option without its argument", of("-c"), usageFinding("check_ps_unauth_users:  Option -c requires an argument.", "")),
 		onUsers("MAX_SYS_UID is no number", of("kill"), valueFinding("check_ps_unauth_users", "MAX_SYS_UID", "x", "a uid")).with("MAX_SYS_UID", "x").leaving(nil),
-		scenario{name: "no /proc", broken: true, want: []Finding{unknown("read /proc: no such file or directory")}},
-		scenario{name: "garbage", broken: true, files: map[string]string{"proc/7/status": "\xff\x00", "proc/9/cmdline": "x\x00"}},
-	)
-}
+		{name: "no /proc", broken: true, want: []Finding{unknown("read /proc: no such file or directory")}},
+		{name: "garbage", broken: true, files: map[string]string{"proc/7/status": "\xff\x00", "proc/9/cmdline": "x\x00"}},
+	}
+})
 
-func init() {
+var _ = table("check_ps_unauth_users", func(string) (list []scenario) {
 	alice, bob, none := unauthorized(100, "alice", "wrf.exe"), unauthorized(101, "bob", "python"), unauthorized(103, "6789", "noname")
 	doubt := func(why string) Finding {
 		return Finding{Code: "ps.users.unknown", Severity: Unknown, Got: why, Message: "check_ps_unauth_users:  could not tell who has jobs here: " + why}
@@ -115,7 +117,7 @@ func init() {
 	slurm := func(name, queue string, words []string, want ...Finding) scenario {
 		return onUsers(name, words, want...).with("NHC_RM", "slurm", "/squeue", queue).queried("squeue -w node01 --noheader -o %u\n")
 	}
-	testCheck("check_ps_unauth_users",
+	list = append(list,
 		slurm("Slurm", "alice\nbob\nbob\n 6789 \n", nil),
 		slurm("Slurm: names are compared whole", "bobby\nbob\nmalice\n", of("log"), warned(alice, ""), warned(none, "")),
 		slurm("Slurm fails", "", nil, alice).with("/rc", "1"),
@@ -134,7 +136,7 @@ func init() {
 			with("NHC_RM", "slurm", "SQUEUE_CMD", "/bin/squeue").leaving(nil),
 	)
 	const jobs = "/var/spool/torque/mom_priv/jobs/"
-	testCheck("check_ps_unauth_users",
+	list = append(list,
 		onUsers("TORQUE", of("-n", "6789")).with("NHC_RM", "pbs", jobs+"1.JB", "PBS_O_LOGNAME=alice\n", jobs+"2.JB", "<?xml?>\n<euser>bob</euser>\n"),
 		onUsers("TORQUE: one user", of("-n", "6789"), alice).with("NHC_RM", "pbs", jobs+"1.JB", "PBS_O_LOGNAME=bob\n"),
 		onUsers("TORQUE: a home of its own", of("-n", "6789"), alice).
@@ -146,7 +148,8 @@ func init() {
 			with("NHC_RM", "pbs", "JOBFILE_PATH", "/f", "/f", "").leaving(nil),
 		onUsers("another resource manager", nil, alice).with("NHC_RM", "lsf"),
 	)
-}
+	return list
+})
 
 // The resource manager is asked once, also if it does not answer: then nobody
 // is accused of anything.

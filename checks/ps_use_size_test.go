@@ -2,10 +2,13 @@ package checks
 
 import "testing"
 
-func init() {
+const wantPsSize = "a size such as 64G or 1.5TB"
+
+func TestPSMem(t *testing.T) { testCheck(t, "check_ps_mem") }
+
+var _ = table("check_ps_mem", func(string) []scenario {
 	mem := func(program, text, limit, got string) Finding { return uses("mem", program, text, limit, got) }
-	const units = "a size such as 64G or 1.5TB"
-	testCheck("check_ps_mem",
+	return []scenario{
 		onBusy("below", of("-u", "alice", "4194305")),
 		onBusy("fraction", of("-u", "alice", "4.1G")).orTable(map[string]any{"user": "alice", "limit": "4.1G"}),
 		onBusy("reached", of("4194304"), mem("wrf.exe", "(100) of alice using 4GB memory (RAM+swap) (limit 4GB)", "4GB", "4GB")),
@@ -20,16 +23,20 @@ func init() {
 		onBusy("negative", of("-m", "wrf*", "--", "-5"), mem("wrf.exe", "(100) of alice using 4GB memory (RAM+swap) (limit -5kB)", "-5kB", "4GB")),
 		onBusy("no limit", nil, usageFinding("check_ps_mem:  Syntax error:  Memory utilization limit required.", "")),
 		onBusy("percentage", of("-k", "50%"), usageFinding("check_ps_mem:  Syntax error:  Percentage not supported by this check.", "")).leaving(nil),
-		onBusy("malformed", of("-e", "echo act >> log", "1.5X"), valueFinding("check_ps_mem", "limit", "1.5X", units)).
+		onBusy("malformed", of("-e", "echo act >> log", "1.5X"), valueFinding("check_ps_mem", "limit", "1.5X", wantPsSize)).
 			leaving(map[string]string{"log": ""}),
-		onBusy("malformed too", of("1..5M"), valueFinding("check_ps_mem", "limit", "1..5M", units)),
-		scenario{name: "no /proc", broken: true, words: of("5"), want: []Finding{unknown("read /proc: no such file or directory")}},
-	)
+		onBusy("malformed too", of("1..5M"), valueFinding("check_ps_mem", "limit", "1..5M", wantPsSize)),
+		{name: "no /proc", broken: true, words: of("5"), want: []Finding{unknown("read /proc: no such file or directory")}},
+	}
+})
 
+func TestPSPhysMem(t *testing.T) { testCheck(t, "check_ps_physmem") }
+
+var _ = table("check_ps_physmem", func(string) []scenario {
 	physmem := func(program, text, limit, got string) Finding { return uses("physmem", program, text, limit, got) }
 	noMemory := busyNode()
 	delete(noMemory, "proc/meminfo")
-	testCheck("check_ps_physmem",
+	return []scenario{
 		onBusy("below", of("-u", "alice", "3%")),
 		onBusy("below a fraction", of("-u", "alice", "2.1%")).orTable(map[string]any{"user": "alice", "limit": "2.1%"}),
 		onBusy("percentage", of("2%"), physmem("wrf.exe", "(100) of alice using 2.0% RAM (limit 2%)", "2%", "2.0%")),
@@ -43,21 +50,23 @@ func init() {
 			physmem("wrf.exe", "(100) of alice using 2GB RAM (limit 0x10kB)", "0x10kB", "2GB")),
 		onBusy("not fatal", of("-0", "2%"), warned(physmem("wrf.exe", "(100) of alice using 2.0% RAM (limit 2%)", "2%", "2.0%"), " (non-fatal)")),
 		onBusy("no limit", nil, usageFinding("check_ps_physmem:  Syntax error:  Memory utilization limit required.", "")),
-		onBusy("malformed", of("abc"), valueFinding("check_ps_physmem", "limit", "abc", units+", or a percentage")),
-		onBusy("percentage without a number", of("-k", "%"), valueFinding("check_ps_physmem", "limit", "%", units+", or a percentage")).leaving(nil),
-		onBusy("malformed percentage", of("-k", "5O%"), valueFinding("check_ps_physmem", "limit", "5O%", units+", or a percentage")).leaving(nil),
-		scenario{name: "no /proc/meminfo", broken: true, words: of("5%"), files: noMemory,
+		onBusy("malformed", of("abc"), valueFinding("check_ps_physmem", "limit", "abc", wantPsSize+", or a percentage")),
+		onBusy("percentage without a number", of("-k", "%"), valueFinding("check_ps_physmem", "limit", "%", wantPsSize+", or a percentage")).leaving(nil),
+		onBusy("malformed percentage", of("-k", "5O%"), valueFinding("check_ps_physmem", "limit", "5O%", wantPsSize+", or a percentage")).leaving(nil),
+		{name: "no /proc/meminfo", broken: true, words: of("5%"), files: noMemory,
 			want: []Finding{unknown("read /proc/meminfo: no such file or directory")}},
-	)
-}
+	}
+})
 
-func init() {
+func TestPSTime(t *testing.T) { testCheck(t, "check_ps_time") }
+
+var _ = table("check_ps_time", func(string) []scenario {
 	took := func(text, limit string) Finding {
 		return uses("time", "/opt/bin/idle.exe", "(101) of bob has consumed 1:08 of CPU time (limit 1m08s)"+text, limit, "1:08")
 	}
 	const wanted = "seconds, or minutes and seconds such as 12m34s"
 	idle := func(words ...string) []string { return append(of("-m", "*idle.exe"), words...) }
-	testCheck("check_ps_time",
+	return []scenario{
 		onBusy("below", idle("69")),
 		onBusy("below minutes", idle("1m09s")).orTable(map[string]any{"match": "*idle.exe", "limit": "1m09s"}),
 		onBusy("reached", idle("68"), took("", "68")),
@@ -76,9 +85,9 @@ func init() {
 		onBusy("malformed", of("-k", "12S3"), valueFinding("check_ps_time", "limit", "12S3", wanted)).leaving(nil),
 		onBusy("malformed octal", of("08"), valueFinding("check_ps_time", "limit", "08", wanted)),
 		onBusy("too much", of("99999999999999999999m"), valueFinding("check_ps_time", "limit", "99999999999999999999m", wanted)),
-		scenario{name: "no /proc", broken: true, words: of("5"), want: []Finding{unknown("read /proc: no such file or directory")}},
-	)
-}
+		{name: "no /proc", broken: true, words: of("5"), want: []Finding{unknown("read /proc: no such file or directory")}},
+	}
+})
 
 func TestParseCPUTime(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"testing"
 )
 
 // useProc is a process of a node whose machine has been up for 10000 seconds.
@@ -99,8 +100,10 @@ func counting(f Finding, n int) Finding {
 
 const userRoot = "!root"
 
-func init() {
-	testCheck("check_ps_cpu",
+func TestPSCPU(t *testing.T) { testCheck(t, "check_ps_cpu") }
+
+var _ = table("check_ps_cpu", func(string) (list []scenario) {
+	list = append(list,
 		onBusy("below", of("-m", "wrf.exe", "51")),
 		onBusy("the fraction of the use does not count", of("-m", "wrf*", "50.1%")).orTable(map[string]any{"match": "wrf*", "limit": "50.1%"}),
 		onBusy("the system is left alone", of("-m", "sysd", "90")),
@@ -136,17 +139,18 @@ func init() {
 		delete(s.files, file)
 		return s
 	}
-	testCheck("check_ps_cpu",
+	list = append(list,
 		withMax("5001", onBusy("MAX_SYS_UID", of("50"), rank("50%", ""))),
 		withMax("119", onBusy("MAX_SYS_UID below the system's users", of("90"), uses("cpu", "sysd", "(102) of ntpsec using 97.0% CPU (limit 90%)", "90%", "97.0%"))),
 		withMax("many", onBusy("MAX_SYS_UID is no number", of("90"), valueFinding("check_ps_cpu", "MAX_SYS_UID", "many", "a uid"))),
 		missing("etc/login.defs", onBusy("no login.defs", of("90"), uses("cpu", "sysd", "(102) of ntpsec using 97.0% CPU (limit 90%)", "90%", "97.0%"))),
 	)
-}
+	return list
+})
 
-func init() {
+var _ = table("check_ps_cpu", func(string) (list []scenario) {
 	log := func(text string) map[string]string { return map[string]string{"log": text} }
-	testCheck("check_ps_cpu",
+	list = append(list,
 		onBusy("action", of("-e", "echo $0 act >> log", "-u", "alice", "50"), wrf("50%", "")).leaving(log("/bin/bash act\n")).
 			orTable(map[string]any{"action": "echo $0 act >> log", "user": "alice", "limit": "50"}),
 		onBusy("no action without need", of("-e", "echo act >> log", "-k", "-K", "-r", "5", "200")).leaving(log("")),
@@ -171,14 +175,15 @@ func init() {
 	)
 	const required = "check_ps_cpu:  Syntax error:  CPU utilization limit required."
 	for _, limit := range []string{"", "%", "abc", "5%%", "1.5.2", "12x", "1..5", "1,5", "0x10", "08", "."} {
-		testCheck("check_ps_cpu", onBusy("limit "+limit, of("-k", "-e", "echo act >> log", limit), usageFinding(required, "")).leaving(log("")))
+		list = append(list, onBusy("limit "+limit, of("-k", "-e", "echo act >> log", limit), usageFinding(required, "")).leaving(log("")))
 	}
-	testCheck("check_ps_cpu",
+	list = append(list,
 		onBusy("no limit", nil, usageFinding(required, "")),
 		onBusy("unknown option", of("-5"), usageFinding("check_ps_cpu:  Invalid option:  -5", "one of -m -f -u -A -a -0 -e -k -K -r -l -s")),
 		onBusy("option without its argument", of("-u"), usageFinding("check_ps_cpu:  Option -u requires an argument.", "")),
 	)
-}
+	return list
+})
 
 // unknown is a finding of what could not be told.
 func unknown(message string) Finding {
@@ -191,17 +196,17 @@ func valueFinding(check, what, word, want string) Finding {
 		Message: fmt.Sprintf("%s:  Invalid %s \"%s\"; want %s.", check, what, word, want)}
 }
 
-func init() {
+var _ = table("check_ps_cpu", func(string) []scenario {
 	garbage := busyNode()
 	garbage["proc/100/stat"] = "100 (wrf.exe"
 	delete(garbage, "proc/205/stat")
-	testCheck("check_ps_cpu",
-		scenario{name: "no /proc", broken: true, words: of("50"), want: []Finding{unknown("read /proc/uptime: no such file or directory")}},
-		scenario{name: "no processes to be seen", broken: true, words: of("-A", "50"), files: map[string]string{"proc": ""},
+	return []scenario{
+		{name: "no /proc", broken: true, words: of("50"), want: []Finding{unknown("read /proc/uptime: no such file or directory")}},
+		{name: "no processes to be seen", broken: true, words: of("-A", "50"), files: map[string]string{"proc": ""},
 			want: []Finding{unknown("read /proc/uptime: not a directory")}},
-		scenario{name: "garbage", broken: true, words: of("-m", "/rank|wrf/", "-u", userRoot, "2"), files: garbage,
+		{name: "garbage", broken: true, words: of("-m", "/rank|wrf/", "-u", userRoot, "2"), files: garbage,
 			want: []Finding{unknown("parse /proc/100/stat: invalid argument")}},
-		scenario{name: "a file for login.defs cannot be read", broken: true, words: of("50"),
+		{name: "a file for login.defs cannot be read", broken: true, words: of("50"),
 			files: map[string]string{"etc/login.defs/": ""}, want: []Finding{unknown("read /etc/login.defs: is a directory")}},
-	)
-}
+	}
+})

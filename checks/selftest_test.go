@@ -72,16 +72,21 @@ var wholeNode = []string{
 	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.unloaded", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
 	"job.none", "job.gpus.unknown",
 	"gpu.xid.absent", "gpu.xid.file", "gpu.xid.flood", "gpu.xid.ledger", "gpu.xid.lost", "gpu.xid.policy",
-	"ib.none", "ib.left", "ib.unnamed", "fabric.past", "probe.unreadable",
+	"gpu.fabric.channels", "gpu.fabric.imex", "gpu.fabric.manager", "gpu.fabric.none", "gpu.nvlink.mig", "gpu.vbios.one",
+	"ib.none", "ib.left", "ib.unnamed", "ib.count", "ib.count.platform", "ib.errors.fabric", "ib.errors.none", "ib.errors.policy",
+	"ib.firmware.board", "ib.flap.fabric", "ib.flap.log", "ib.inactive", "ib.modules", "ib.modules.abi", "ib.modules.extra", "ib.pcie.unseen",
+	"ib.ports.boot", "ib.ports.count", "ib.ports.guid", "ib.ports.member", "ib.ports.slower",
+	"eth.none", "eth.missing", "eth.lacp",
+	"fabric.past", "probe.unreadable", "klog.none", "klog.past", "klog.lost",
+	"net.dns.none", "net.dns.server", "net.dns.failed", "net.dns.name", "net.dns.slow", "net.dns.config",
+	"net.route.missing", "net.route.nowhere", "net.route.interface", "net.route.gateway", "net.route.unread",
+	"nvme.none", "nvme.missing", "nvme.gone", "nvme.count", "pcie.aer.none", "pcie.none", "pcie.count",
+	"topology.none", "topology.hidden", "topology.unbalanced", "topology.file",
 }
-
-// ofWholeNode says, in the init function of a check's test, which of its codes are
-// not about one device.
-func ofWholeNode(codes ...string) { wholeNode = append(wholeNode, codes...) }
 
 // deviceless are the checks that are about no device at all: of them some scenario
 // fails, whatever it names.
-var deviceless = map[string]bool{}
+var deviceless = []string{"check_ib_modules", "check_net_dns", "check_net_route", "check_num_nvme_devs", "check_nvme_count"}
 
 // TestSelftestFindsOneOfEight refuses a check of GPUs of which the self-test
 // does not show that it passes on eight healthy GPUs, and, for every code it can
@@ -108,7 +113,7 @@ func TestSelftestFindsOneOfEight(t *testing.T) {
 				if isOne(w.Device) {
 					ofGPUs[w.Code] = true
 				}
-				fails = fails || w.Severity == Fail.String() && (one && s.moved(0) != nil || deviceless[name])
+				fails = fails || w.Severity == Fail.String() && (one && s.moved(0) != nil || slices.Contains(deviceless, name))
 			}
 		}
 		if !healthy {
@@ -162,11 +167,11 @@ func isOne(device string) bool {
 func TestSelftestIsTheUnitTests(t *testing.T) {
 	t.Parallel()
 	by := selftests(t)
-	for name, list := range scenarios {
+	for name := range tables {
 		if !selftested(name) {
 			continue
 		}
-		list = slices.DeleteFunc(slices.Clone(list), func(s scenario) bool { return leftOut(s) })
+		list := slices.DeleteFunc(scenariosOf(name), leftOut)
 		if len(list) != len(by[name]) {
 			t.Errorf("%s: %d scenarios, want %d: go test ./checks -run Selftest -selftest writes them", name, len(by[name]), len(list))
 			continue

@@ -215,12 +215,12 @@ func ofAll(text string) string {
 // checkPage are the scenarios of one check.
 func checkPage(t *testing.T, name string) string {
 	t.Helper()
-	common := commonFiles(scenarios[name])
+	common := commonFiles(scenariosOf(name))
 	var b strings.Builder
 	if len(common) > 0 {
 		writeTable(t, &b, "files", common)
 	}
-	for _, s := range scenarios[name] {
+	for _, s := range scenariosOf(name) {
 		if s.live || len(s.tools) > 0 || len(s.mtimes) > 0 {
 			t.Fatalf("%s: %s: needs this machine, or times of files: the self-test has no word for them", name, s.name)
 		}

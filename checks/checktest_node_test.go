@@ -1,0 +1,112 @@
+package checks
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+func (s scenario) build(t testing.TB) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, links := s.files, s.links
+	if s.node != "" { // they have far more files than a scenario changes
+		files, links = s.onBench(t, root)
+	}
+	for name, content := range files {
+		path := filepath.Join(root, name)
+		if strings.HasSuffix(name, "/") {
+			must(os.MkdirAll(path, 0o755))
+			continue
+		}
+		must(os.MkdirAll(filepath.Dir(path), 0o755))
+		must(writeProgram(path, strings.ReplaceAll(content, "{root}", root)))
+	}
+	for name, target := range links {
+		must(os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		must(os.Symlink(target, filepath.Join(root, name)))
+	}
+	for name, when := range s.mtimes {
+		must(os.Chtimes(filepath.Join(root, name), when, when))
+	}
+	must(os.MkdirAll(filepath.Join(root, "bin"), 0o755))
+	for _, tool := range s.tools {
+		must(os.Symlink("/bin/"+tool, filepath.Join(root, "bin", tool)))
+	}
+	return root
+}
+
+// theBench has the healthy nodes of all scenarios.
+var theBench = sync.OnceValues(NewBench)
+
+// onBench lays what a scenario has of a healthy node of the self-test. What is
+// left to be written is returned.
+func (s scenario) onBench(t testing.TB, root string) (files, links map[string]string) {
+	t.Helper()
+	b, err := theBench()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := healthyNode(s.node)
+	test := Selftest{Node: s.node, Files: map[string]string{}, Links: map[string]string{}}
+	for name, content := range s.files {
+		if old, ok := n.files[name]; !ok || old != content {
+			test.Files[name] = content
+		}
+	}
+	for name, target := range s.links {
+		if old, ok := n.links[name]; !ok || old != target {
+			test.Links[name] = target
+		}
+	}
+	for name := range n.files {
+		if _, ok := s.files[name]; !ok {
+			test.Lacks = append(test.Lacks, name)
+		}
+	}
+	for name := range n.links {
+		if _, ok := s.links[name]; !ok {
+			test.Lacks = append(test.Lacks, name)
+		}
+	}
+	if err := b.lay(&test, n, root); err != nil {
+		t.Fatal(err)
+	}
+	return nil, nil
+}
+
+// Nodes are put up where that is quick, before any test asks where.
+var _ = func() error {
+	var fs syscall.Statfs_t
+	const quick, noExec = "/dev/shm", 0x8
+	if os.Getenv("TMPDIR") == "" && syscall.Statfs(quick, &fs) == nil && fs.Flags&noExec == 0 && fs.Bavail*uint64(fs.Bsize) > 1<<30 {
+		return os.Setenv("TMPDIR", quick)
+	}
+	return nil
+}()
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if b, err := theBench(); err == nil {
+		_ = b.Close()
+	}
+	os.Exit(code)
+}
+
+// writeProgram writes a file that may be run. No other test may fork meanwhile:
+// its child would hold the file open for writing, and running it would fail
+// ("text file busy").
+func writeProgram(path, text string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(text), 0o755)
+}
