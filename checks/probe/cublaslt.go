@@ -53,13 +53,6 @@ var cublasLtSymbols = []string{
 	"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul",
 }
 
-// The major versions that are known, the newest first. The interface that is used is the
-// same in all of them.
-const (
-	cublasLtNewest = 13
-	cublasLtOldest = 11
-)
-
 // CUBLASLt loads the library, of the newest version that the driver is new enough for,
 // unless CUBLASLT_LIBRARY names another. The answer, an error too, is kept. The error is
 // ErrNoLibrary where there is none.

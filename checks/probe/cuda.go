@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"unsafe"
 )
@@ -213,4 +214,29 @@ func cString(b []byte) string {
 		b = b[:i]
 	}
 	return string(b)
+}
+
+// cudaMajor is the major version of CUDA that the driver supports, 0 if it is unknown.
+func (h *Host) cudaMajor() int {
+	if c, _ := remembered[*CUDA](h, "cuda"); c.value != nil {
+		return c.value.Version / 1000
+	}
+	driver, _ := h.DriverVersion()
+	return driverCUDA(driver)
+}
+
+// driverCUDA is the major version of CUDA that a release of the driver supports, 0 if it is
+// unknown: CUDA Toolkit Release Notes, minimum driver for minor version compatibility.
+func driverCUDA(driver string) int {
+	branch, _, _ := strings.Cut(driver, ".")
+	n, _ := strconv.Atoi(branch)
+	switch {
+	case n >= 580:
+		return 13
+	case n >= 525:
+		return 12
+	case n >= 450:
+		return 11
+	}
+	return 0
 }

@@ -16,8 +16,6 @@ import (
 // are first called, and the process ends if there is none of that name: so each is
 // looked for before.
 
-const dcgmSoname = "libdcgm.so.4"
-
 // dcgmLibrary is the library in this process, which is never unloaded: the process
 // ends with the run.
 type dcgmLibrary struct {
@@ -40,7 +38,7 @@ func (h *Host) loadDCGM(doing func(string)) (*dcgmLibrary, error) {
 			doing("load " + path)
 			handle, err := openLibrary(path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
 			if err != nil {
-				if path != dcgmSoname && fileExists(path) { // it is there, and is none
+				if path != libDCGM.names[0] && fileExists(path) { // it is there, and is none
 					return nil, &DCGMError{Call: "load " + path, Text: oneLine(err.Error())}
 				}
 				return nil, fmt.Errorf("load %s: %w", path, ErrNoLibrary)

@@ -1,12 +1,15 @@
 package probe
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Fact is one line of the description of a node, for a person.
@@ -89,26 +92,6 @@ func (h *Host) describePCI() Fact {
 	return Fact{Thing: "GPU (PCI)", Found: true, Detail: fmt.Sprintf("%d: %s", len(found), strings.Join(found, " "))}
 }
 
-const pciDevices = "/sys/bus/pci/devices"
-
-// nvidiaPCI lists NVIDIA's display controllers on the PCI bus: they are there
-// whether a driver is or not. Vendor 10de, classes 0300 (VGA) and 0302 (3D): PCI
-// ID registry. So the NVSwitches, sound and USB of boards are none of them.
-func (h *Host) nvidiaPCI() ([]string, error) {
-	names, err := once(h, "nvidiapci", func() (names []string, err error) {
-		list, err := h.PCIList()
-		for _, e := range list {
-			if strings.HasPrefix(e.Class, "0300") || strings.HasPrefix(e.Class, "0302") {
-				if vendor, err := h.readValue(pciDevices + "/" + e.Address + "/vendor"); err == nil && vendor == "0x10de" {
-					names = append(names, e.Address)
-				}
-			}
-		}
-		return names, err
-	})
-	return slices.Clone(names), err
-}
-
 func (h *Host) describeSlurm() Fact {
 	path, err := h.find([]string{"scontrol"}, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -143,4 +126,108 @@ func (h *Host) DescribeDCGM() []Fact {
 		return []Fact{{Thing: "DCGM", Detail: err.Error()}}
 	}
 	return []Fact{{Thing: "DCGM", Found: true, Detail: fmt.Sprintf("nv-hostengine manages %d GPUs", n)}}
+}
+
+// DescribeLibraries says of each vendor's library, and of perftest, from which file it
+// would be loaded now, or where it was looked for. No library is loaded. Of a recorded
+// node only what a setting names is described.
+func (h *Host) DescribeLibraries(ctx context.Context) []Fact {
+	cuda := h.cudaMajor()
+	var facts []Fact
+	for _, v := range vendorLibraries {
+		if h.root == "/" || h.libraries[v.setting] != "" || h.libraries[SettingLibraryDirs] != "" {
+			facts = append(facts, h.describeLibrary(ctx, v, cuda))
+		}
+	}
+	if h.root == "/" {
+		facts = append(facts, h.describePerftest(ctx))
+	}
+	return facts
+}
+
+func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) Fact {
+	fact := func(path, name, from string) Fact {
+		version, _ := v.describe(path, name)
+		text := path
+		if version != "" && (!v.ofGPU || strings.Contains(version, ".")) { // 1 is the number of libcuda's interface
+			text += ", version " + version
+		}
+		return Fact{Thing: v.thing, Found: true, Detail: text + " (" + from + ")"}
+	}
+	if path := h.libraries[v.setting]; path != "" {
+		file, err := "", errNoAnswer
+		var answer struct {
+			file string
+			err  error
+		}
+		if inTime(searchLimit, func() {
+			if answer.file, answer.err = trustedLibrary(path, true); answer.err == nil {
+				_, answer.err = machineOf(answer.file)
+			}
+		}) {
+			file, err = answer.file, answer.err
+		} else {
+			h.unanswered = append(h.unanswered, "read "+filepath.Dir(path))
+		}
+		if err != nil {
+			return Fact{Thing: v.thing, Detail: fmt.Sprintf("%s of %s is not used: %v", path, v.setting, err)}
+		}
+		return fact(file, path, v.setting)
+	}
+	named, refused := h.namedLibraries(v, cuda)
+	if len(named) > 0 {
+		return fact(named[0], named[0], SettingLibraryDirs)
+	}
+	if h.root != "/" {
+		return Fact{Thing: v.thing, Detail: "not in " + SettingLibraryDirs + withReasons(refused)}
+	}
+	cached := h.loaderCache(ctx)
+	for _, name := range v.sonames(cuda) {
+		if path := cached[name]; path != "" {
+			if file, err := filepath.EvalSymlinks(path); err == nil {
+				return fact(file, path, "ld.so")
+			}
+		}
+	}
+	known, more := h.knownLibraries(v, cuda)
+	if len(known) > 0 {
+		return fact(known[0], known[0], "known place")
+	}
+	text := "looked for " + strings.Join(v.names, ", ") + " in " + strings.Join(v.lookedIn(), ", ") + "; " + v.setting + " or " + SettingLibraryDirs + " names one"
+	return Fact{Thing: v.thing, Detail: text + withReasons(append(refused, more...))}
+}
+
+func (h *Host) describePerftest(ctx context.Context) Fact {
+	const program = "ib_write_bw"
+	f := Fact{Thing: "perftest", Detail: "no " + program + " in " + h.Getenv("PATH") + "; check_ib_bw -p names one"}
+	path, err := h.find([]string{program}, "")
+	if err != nil {
+		return f
+	}
+	f.Found, f.Detail = true, path
+	x := h.RunOnce(ctx, program+" --version", Command{Argv: []string{path, "--version"}, Env: perftestEnv, Timeout: 2 * time.Second, Output: 1 << 10, Merge: true})
+	for line := range strings.Lines(string(x.Output)) {
+		if _, version, ok := strings.Cut(line, "ersion: "); ok {
+			f.Detail += ", version " + oneLine(strings.TrimSpace(version))
+			break
+		}
+	}
+	return f
+}
+
+// loaderCache is what the system's loader knows, by the names of libraries.
+func (h *Host) loaderCache(ctx context.Context) map[string]string {
+	x := h.RunOnce(ctx, "ldconfig -p", Command{Argv: []string{"ldconfig", "-p"}, Env: perftestEnv, Timeout: 2 * time.Second, Output: 4 << 20})
+	known := map[string]string{}
+	for line := range strings.Lines(string(x.Output)) { // \tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1
+		name, rest, _ := strings.Cut(strings.TrimSpace(line), " (")
+		_, path, ok := strings.Cut(rest, ") => ")
+		if !ok || known[name] != "" || !slices.ContainsFunc(vendorLibraries, func(v *vendorLibrary) bool { return slices.Contains(v.names, name) }) {
+			continue
+		}
+		if of, err := machineOf(path); err == nil && of == machine.of {
+			known[name] = path
+		}
+	}
+	return known
 }

@@ -10,6 +10,9 @@ import (
 	"strings"
 )
 
+// maxGPUs is more than any node holds.
+const maxGPUs = 256
+
 // GPUViews is what the kernel shows of the GPUs, no library asked: the PCI bus,
 // the files of NVIDIA's driver, and its device nodes.
 type GPUViews struct {
@@ -214,10 +217,6 @@ func parseDriverGPU(address string, data []byte) DriverGPU {
 		}
 	}
 	return g
-}
-
-func notNumber(s string) bool {
-	return s == "" || strings.ContainsFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 }
 
 // ProductUUID tells this machine from another that runs from the same disk: the

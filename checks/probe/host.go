@@ -9,11 +9,14 @@ package probe
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Host reads one node. It caches what it reads for its life, as LBNL NHC does
@@ -62,6 +65,19 @@ func (h *Host) Path(p string) string {
 	return filepath.Join(h.root, p)
 }
 
+// errRecorded says that a recorded node is to be changed.
+var errRecorded = errors.New("a recorded node cannot be changed")
+
+// firstPIDs is the name of the kernel's first PID namespace, whose numbers drivers use.
+const firstPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO of include/linux/proc_ns.h
+
+// InContainer reports whether this is another PID namespace than the kernel's first: /proc
+// does not show the node's own processes. A namespace that cannot be read is the first.
+func (h *Host) InContainer() bool {
+	name, err := os.Readlink(h.Path("/proc/self/ns/pid"))
+	return err == nil && name != firstPIDs
+}
+
 // SetStuck says which calls have hung a moment ago, or hang still, in the words that
 // were given to doing: "read /sys/class/infiniband/mlx5_3". The device is not asked
 // again, so that one that blocks costs a run one timeout, and not one of each check.
@@ -78,6 +94,32 @@ func (h *Host) stuckAt(dir string) error {
 		}
 	}
 	return nil
+}
+
+// Unanswered returns the calls in the background that did not come back, in the words of
+// [Host.SetStuck].
+func (h *Host) Unanswered() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.unanswered)
+}
+
+// errNoAnswer says that a file system does not answer.
+var errNoAnswer = errors.New("no answer")
+
+// inTime runs f in the background and reports whether it ended within a limit.
+func inTime(limit time.Duration, f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		f()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(limit):
+		return false
+	}
 }
 
 type cached[T any] struct {

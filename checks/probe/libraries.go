@@ -10,6 +10,13 @@ import (
 	"syscall"
 )
 
+// ErrNoLibrary says that a vendor's library is not installed on this node.
+var ErrNoLibrary = errors.New("not found")
+
+// ErrOtherNode says that a recorded node is looked at, of whose GPUs this
+// machine's library knows nothing. Without GPUs it is ErrNoLibrary, too.
+var ErrOtherNode = fmt.Errorf("%w for a recorded node", ErrNoLibrary)
+
 // The settings that name a vendor's library, each a file of its own in place of
 // what the system's loader would find.
 const (

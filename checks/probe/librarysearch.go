@@ -2,7 +2,6 @@ package probe
 
 import (
 	"cmp"
-	"context"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -65,7 +64,7 @@ var (
 		thing: "CUDA library", setting: SettingCUDA, names: []string{"libcuda.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
 	}
 	libCUBLASLt = vendorLibrary{
-		thing: "cuBLASLt", setting: SettingCUBLASLt, oldest: cublasLtOldest, newest: cublasLtNewest, ofCUDA: true,
+		thing: "cuBLASLt", setting: SettingCUBLASLt, oldest: 11, newest: 13, ofCUDA: true, // one interface in all of these
 		names:  []string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"},
 		places: slices.Concat(loaderPlaces, toolkitPlaces, []string{hpcSDK + "math_libs/lib64", hpcSDK + "math_libs/*/lib64", hpcSDK + "math_libs/*/targets/" + machine.targets + "/lib"}),
 	}
@@ -74,7 +73,7 @@ var (
 		places: slices.Concat(loaderPlaces, toolkitPlaces, []string{hpcSDK + "comm_libs/nccl/lib", hpcSDK + "comm_libs/*/nccl/lib", "/opt/nccl/build/lib", "/opt/nccl/lib", "/usr/local/nccl*/lib"}),
 	}
 	libDCGM = vendorLibrary{
-		thing: "DCGM library", setting: SettingDCGM, names: []string{dcgmSoname}, oldest: 4, newest: 4, places: loaderPlaces,
+		thing: "DCGM library", setting: SettingDCGM, names: []string{"libdcgm.so.4"}, oldest: 4, newest: 4, places: loaderPlaces,
 	}
 	vendorLibraries = []*vendorLibrary{&libNVML, &libCUDA, &libCUBLASLt, &libNCCL, &libDCGM}
 )
@@ -325,154 +324,10 @@ func compareVersions(a, b string) int {
 	return 0
 }
 
-// inTime runs f in the background and reports whether it ended within a limit.
-func inTime(limit time.Duration, f func()) bool {
-	done := make(chan struct{})
-	go func() {
-		f()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return true
-	case <-time.After(limit):
-		return false
-	}
-}
-
-// driverCUDA is the major version of CUDA that a release of the driver supports, 0 if it is
-// unknown: CUDA Toolkit Release Notes, minimum driver for minor version compatibility.
-func driverCUDA(driver string) int {
-	branch, _, _ := strings.Cut(driver, ".")
-	n, _ := strconv.Atoi(branch)
-	switch {
-	case n >= 580:
-		return 13
-	case n >= 525:
-		return 12
-	case n >= 450:
-		return 11
-	}
-	return 0
-}
-
-// cudaMajor is the major version of CUDA that the driver supports, 0 if it is unknown.
-func (h *Host) cudaMajor() int {
-	if c, _ := remembered[*CUDA](h, "cuda"); c.value != nil {
-		return c.value.Version / 1000
-	}
-	driver, _ := h.DriverVersion()
-	return driverCUDA(driver)
-}
-
-// DescribeLibraries says of each vendor's library, and of perftest, from which file it
-// would be loaded now, or where it was looked for. No library is loaded. Of a recorded
-// node only what a setting names is described.
-func (h *Host) DescribeLibraries(ctx context.Context) []Fact {
-	cuda := h.cudaMajor()
-	var facts []Fact
-	for _, v := range vendorLibraries {
-		if h.root == "/" || h.libraries[v.setting] != "" || h.libraries[SettingLibraryDirs] != "" {
-			facts = append(facts, h.describeLibrary(ctx, v, cuda))
-		}
-	}
-	if h.root == "/" {
-		facts = append(facts, h.describePerftest(ctx))
-	}
-	return facts
-}
-
-func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) Fact {
-	fact := func(path, name, from string) Fact {
-		version, _ := v.describe(path, name)
-		text := path
-		if version != "" && (!v.ofGPU || strings.Contains(version, ".")) { // 1 is the number of libcuda's interface
-			text += ", version " + version
-		}
-		return Fact{Thing: v.thing, Found: true, Detail: text + " (" + from + ")"}
-	}
-	if path := h.libraries[v.setting]; path != "" {
-		file, err := "", errNoAnswer
-		var answer struct {
-			file string
-			err  error
-		}
-		if inTime(searchLimit, func() {
-			if answer.file, answer.err = trustedLibrary(path, true); answer.err == nil {
-				_, answer.err = machineOf(answer.file)
-			}
-		}) {
-			file, err = answer.file, answer.err
-		} else {
-			h.unanswered = append(h.unanswered, "read "+filepath.Dir(path))
-		}
-		if err != nil {
-			return Fact{Thing: v.thing, Detail: fmt.Sprintf("%s of %s is not used: %v", path, v.setting, err)}
-		}
-		return fact(file, path, v.setting)
-	}
-	named, refused := h.namedLibraries(v, cuda)
-	if len(named) > 0 {
-		return fact(named[0], named[0], SettingLibraryDirs)
-	}
-	if h.root != "/" {
-		return Fact{Thing: v.thing, Detail: "not in " + SettingLibraryDirs + withReasons(refused)}
-	}
-	cached := h.loaderCache(ctx)
-	for _, name := range v.sonames(cuda) {
-		if path := cached[name]; path != "" {
-			if file, err := filepath.EvalSymlinks(path); err == nil {
-				return fact(file, path, "ld.so")
-			}
-		}
-	}
-	known, more := h.knownLibraries(v, cuda)
-	if len(known) > 0 {
-		return fact(known[0], known[0], "known place")
-	}
-	text := "looked for " + strings.Join(v.names, ", ") + " in " + strings.Join(v.lookedIn(), ", ") + "; " + v.setting + " or " + SettingLibraryDirs + " names one"
-	return Fact{Thing: v.thing, Detail: text + withReasons(append(refused, more...))}
-}
-
 // withReasons adds why files are not used.
 func withReasons(refused []string) string {
 	if len(refused) == 0 {
 		return ""
 	}
 	return "; not used: " + strings.Join(refused, "; ")
-}
-
-// loaderCache is what the system's loader knows, by the names of libraries.
-func (h *Host) loaderCache(ctx context.Context) map[string]string {
-	x := h.RunOnce(ctx, "ldconfig -p", Command{Argv: []string{"ldconfig", "-p"}, Env: perftestEnv, Timeout: 2 * time.Second, Output: 4 << 20})
-	known := map[string]string{}
-	for line := range strings.Lines(string(x.Output)) { // \tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1
-		name, rest, _ := strings.Cut(strings.TrimSpace(line), " (")
-		_, path, ok := strings.Cut(rest, ") => ")
-		if !ok || known[name] != "" || !slices.ContainsFunc(vendorLibraries, func(v *vendorLibrary) bool { return slices.Contains(v.names, name) }) {
-			continue
-		}
-		if of, err := machineOf(path); err == nil && of == machine.of {
-			known[name] = path
-		}
-	}
-	return known
-}
-
-func (h *Host) describePerftest(ctx context.Context) Fact {
-	const program = "ib_write_bw"
-	f := Fact{Thing: "perftest", Detail: "no " + program + " in " + h.Getenv("PATH") + "; check_ib_bw -p names one"}
-	path, err := h.find([]string{program}, "")
-	if err != nil {
-		return f
-	}
-	f.Found, f.Detail = true, path
-	x := h.RunOnce(ctx, program+" --version", Command{Argv: []string{path, "--version"}, Env: perftestEnv, Timeout: 2 * time.Second, Output: 1 << 10, Merge: true})
-	for line := range strings.Lines(string(x.Output)) {
-		if _, version, ok := strings.Cut(line, "ersion: "); ok {
-			f.Detail += ", version " + oneLine(strings.TrimSpace(version))
-			break
-		}
-	}
-	return f
 }

@@ -4,18 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
-
-// ErrNoLibrary says that a vendor's library is not installed on this node.
-var ErrNoLibrary = errors.New("not found")
-
-// ErrOtherNode says that a recorded node is looked at, of whose GPUs this
-// machine's library knows nothing. Without GPUs it is ErrNoLibrary, too.
-var ErrOtherNode = fmt.Errorf("%w for a recorded node", ErrNoLibrary)
 
 // Reading is one value that NVML was asked for. There are three states: the
 // value, if Known; an error; or neither, which is "not supported by this GPU or
@@ -336,16 +328,4 @@ func (e *NVMLError) Error() string {
 		return fmt.Sprintf("%s: NVML error %d", e.Call, e.Code)
 	}
 	return fmt.Sprintf("%s: %s (NVML error %d)", e.Call, text, e.Code)
-}
-
-// oneLine makes a word of what a library has written: one line without
-// control characters, for it goes into logs and reasons.
-func oneLine(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '\uFFFD' {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-	return strings.TrimSpace(s)
 }

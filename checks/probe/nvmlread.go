@@ -200,9 +200,6 @@ func nameLost(n *NVML, views GPUViews) {
 	}
 }
 
-// maxGPUs is more than any node holds.
-const maxGPUs = 256
-
 // ask makes one call, if the library has it. who is behind the name of the call
 // in errors: "(3)".
 func ask[T any](s *nvmlSession, symbol, who string, call func() (T, nvml.Return)) Reading[T] {

@@ -21,9 +21,6 @@ import (
 // for it, as in a run of somebody else than root.
 var ErrNoMemory = errors.New("nothing is kept between runs")
 
-// errNoAnswer says that a file system does not answer.
-var errNoAnswer = errors.New("no answer")
-
 // SetPast names the directory of what runs keep; "" is none. Where it cannot be
 // written, as on a node without a disk, the first of the spare ones that can is
 // used in its place. All are below the root of the node.
@@ -58,14 +55,6 @@ func (h *Host) answers(dir string) bool {
 	defer h.mu.Unlock()
 	h.unanswered = append(h.unanswered, call)
 	return false
-}
-
-// Unanswered returns the calls in the background that did not come back, in the words of
-// [Host.SetStuck].
-func (h *Host) Unanswered() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Clone(h.unanswered)
 }
 
 // SpareError says that something is kept, but not where it should be. It is

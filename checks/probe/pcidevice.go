@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const pciDevices = "/sys/bus/pci/devices"
+
 // PCIDevice is a directory of /sys/bus/pci/devices. What the kernel does not tell
 // is 0 or "".
 type PCIDevice struct {

@@ -3,6 +3,7 @@ package probe
 import (
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -59,6 +60,24 @@ func (h *Host) PCIOfClass(digits string) (addresses []string) {
 		}
 	}
 	return addresses
+}
+
+// nvidiaPCI lists NVIDIA's display controllers on the PCI bus: they are there
+// whether a driver is or not. Vendor 10de, classes 0300 (VGA) and 0302 (3D): PCI
+// ID registry. So the NVSwitches, sound and USB of boards are none of them.
+func (h *Host) nvidiaPCI() ([]string, error) {
+	names, err := once(h, "nvidiapci", func() (names []string, err error) {
+		list, err := h.PCIList()
+		for _, e := range list {
+			if strings.HasPrefix(e.Class, "0300") || strings.HasPrefix(e.Class, "0302") {
+				if vendor, err := h.readValue(pciDevices + "/" + e.Address + "/vendor"); err == nil && vendor == "0x10de" {
+					names = append(names, e.Address)
+				}
+			}
+		}
+		return names, err
+	})
+	return slices.Clone(names), err
 }
 
 // PCIID is the vendor and device of one: 15b3:1021; "" if it does not tell.

@@ -115,21 +115,6 @@ func lineAt(text string, at int) string {
 	return shortLine(line)
 }
 
-// lastLine is the last that is not empty.
-func lastLine(text []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return shortLine(lines[len(lines)-1])
-}
-
-func shortLine(line string) string {
-	const most = 160
-	line = strings.TrimSpace(printable([]byte(line)))
-	if len(line) > most {
-		line = strings.ToValidUTF8(line[:most], "") + "..."
-	}
-	return line
-}
-
 // perftestColumn is that of the average, of five.
 const perftestColumn = 3
 

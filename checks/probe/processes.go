@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -219,56 +218,10 @@ func commandLine(data []byte) string {
 	return printable(data)
 }
 
-// printable is what is left of a text after ps has printed it and a shell has
-// split it into words: newlines are blanks, other control characters and bytes
-// that are no UTF-8 are "?", and runs of blanks one blank.
-func printable(data []byte) string {
-	if !utf8.Valid(data) {
-		data = validUTF8(data)
-	}
-	out := data[:0]
-	for _, c := range data {
-		switch {
-		case c == '\n' || c == ' ':
-			if len(out) > 0 && out[len(out)-1] != ' ' {
-				out = append(out, ' ')
-			}
-		case c < ' ' || c == 0x7f:
-			out = append(out, '?')
-		default:
-			out = append(out, c)
-		}
-	}
-	return strings.TrimSuffix(string(out), " ")
-}
-
-// validUTF8 puts a question mark in the place of each byte that is no part of a
-// character, in place.
-func validUTF8(data []byte) []byte {
-	for i := 0; i < len(data); {
-		r, n := utf8.DecodeRune(data[i:])
-		if r == utf8.RuneError && n == 1 {
-			data[i] = '?'
-		}
-		i += n
-	}
-	return data
-}
-
 // NoProcess says whether there is surely no process with that number now.
 func (h *Host) NoProcess(pid int) bool {
 	_, err := os.Lstat(h.Path("/proc/" + strconv.Itoa(pid)))
 	return errors.Is(err, fs.ErrNotExist)
-}
-
-// firstPIDs is the name of the kernel's first PID namespace, whose numbers drivers use.
-const firstPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO of include/linux/proc_ns.h
-
-// InContainer reports whether this is another PID namespace than the kernel's first: /proc
-// does not show the node's own processes. A namespace that cannot be read is the first.
-func (h *Host) InContainer() bool {
-	name, err := os.Readlink(h.Path("/proc/self/ns/pid"))
-	return err == nil && name != firstPIDs
 }
 
 // SeesAllProcesses says whether /proc shows every process of the node: to root, outside

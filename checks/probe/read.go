@@ -3,6 +3,9 @@ package probe
 import (
 	"errors"
 	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -80,4 +83,54 @@ func read(fd int, buf []byte) (int, error) {
 			return n, err
 		}
 	}
+}
+
+// names lists a directory, sorted. The standard library would ask the kernel four
+// more times of each: whether it can be polled, and how it was opened.
+func (h *Host) names(p string) ([]string, error) {
+	fail := func(err error) ([]string, error) { return nil, &fs.PathError{Op: "read", Path: p, Err: err} }
+	fd, err := open(unix.AT_FDCWD, h.Path(p))
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(fd)
+	var names []string
+	for buf := make([]byte, 4096); ; {
+		n, err := unix.ReadDirent(fd, buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fail(err)
+		case n <= 0:
+			sort.Strings(names)
+			return names, nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
+}
+
+// word is the first line of a file that a driver may do without.
+func (h *Host) word(dir, name string, errs *error) string {
+	text, err := h.readValue(filepath.Join(dir, name))
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			*errs = errors.Join(*errs, err)
+		}
+		return ""
+	}
+	text, _, _ = strings.Cut(text, "\n")
+	return strings.TrimSpace(text)
+}
+
+// reason strips the path from an error, which is that of this machine and not
+// of the node.
+func reason(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	if le, ok := errors.AsType[*os.LinkError](err); ok { // names a temporary file, too
+		return le.Err
+	}
+	return err
 }

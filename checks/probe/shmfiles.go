@@ -204,10 +204,7 @@ func (h *Host) RemoveShm(f ShmFile) error {
 	return reason(err)
 }
 
-var (
-	errRecorded = errors.New("a recorded node cannot be changed")
-	errOpened   = errors.New("a process has it open")
-)
+var errOpened = errors.New("a process has it open")
 
 // holding calls do with the directory of a file and its name there. Nobody has the
 // file open, and nobody can open it meanwhile; before Linux 5.3 nobody had when
