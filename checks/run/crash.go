@@ -15,8 +15,6 @@ import (
 // crashes in each run, no job can use the GPUs. The state directory counts these runs; a
 // reboot and another driver begin the count anew.
 
-const crashFile = "crash.json"
-
 // crashesFail is the number of runs in a row from which a crash is a fault of the node.
 const crashesFail = 3
 

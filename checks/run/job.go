@@ -19,10 +19,6 @@ type Job struct {
 	Timeout   time.Duration // 0 means none
 }
 
-// leftBehind is how long a daemon that a command has started may hold its output open.
-// The command's own status counts from its end on.
-const leftBehind = time.Second
-
 // Run carries out a job in the worker of [Pool.Exec]. With an error that says
 // why the program could not be started comes bash's status for it, 126 or 127.
 // What no signal can end goes into the ledger and is not started again while it

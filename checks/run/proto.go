@@ -12,6 +12,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
+// WorkerName is argv[0] of a worker; it also tells a person reading ps what the
+// process is.
+const WorkerName = "nhc-gpu-worker"
+
+// maxLine bounds one line from a worker, bytes. A worker that writes more is
+// not answering, it is broken.
+const maxLine = 4 << 20
+
 // Op is what a worker is asked to do.
 type Op string
 
@@ -49,10 +57,27 @@ const (
 	OpUnlock Op = "unlock" // let go of it
 	OpBury   Op = "bury"   // add processes to the ledger
 
-	OpAsk   Op = "ask"   // a command of a person: see worker_people.go
+	OpAsk   Op = "ask"   // a command of a person: Name is one of the questions below
 	OpGuard Op = "guard" // end a shell if the supervisor dies; this one has no answer
 
 	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
+)
+
+// The questions of a person, Request.Name of [OpAsk].
+const (
+	AskExplain   = "explain"   // what an Xid means: the words are a code or a line
+	AskMessage   = "message"   // what a message, a code or a counter means
+	AskBaselines = "baselines" // what active tests have learned
+	AskNames     = "names"     // the nodes that have a memory below the directories of Places
+	AskClear     = "clear"     // acknowledge errors: Path is one of the kinds below
+)
+
+// What can be cleared.
+const (
+	ClearXid      = "xid"
+	ClearPorts    = "ib"
+	ClearBaseline = "baseline"
+	ClearActive   = "active"
 )
 
 // part is a list, and Only a pointer, in a message that has it seldom. encoding/json
@@ -174,6 +199,36 @@ type FileInfo struct {
 	Stays   bool        `json:"stays,omitempty"` // take: it could not be removed
 }
 
-// maxLine bounds one line from a worker, bytes. A worker that writes more is
-// not answering, it is broken.
-const maxLine = 4 << 20
+// Place is the memory directory of a node's checks, and the directory to use if that
+// one is not writable.
+type Place struct {
+	Past, Spare string
+	Always      bool // clear: also if the data may be another node's
+}
+
+// Program is a file that slurmd would start.
+type Program struct {
+	Path   string `json:"path"`
+	Bad    string `json:"bad,omitempty"`    // why it cannot be started
+	Self   bool   `json:"self,omitempty"`   // it is this program
+	Starts bool   `json:"starts,omitempty"` // it is a script that speaks of this program
+}
+
+// Script is a file of $INCDIR that LBNL NHC would source.
+type Script struct {
+	Path      string   `json:"path"`
+	Stock     bool     `json:"stock,omitempty"`   // of LBNL NHC's own distribution: this program has its checks
+	Altered   bool     `json:"altered,omitempty"` // it has the name of such a file, and another content
+	Functions []string `json:"functions,omitempty"`
+	Sources   bool     `json:"sources,omitempty"` // it may read or make up functions that Functions lacks
+	FileInfo
+}
+
+// crashFile is the file of the state directory that counts crashes, see crash.go.
+const crashFile = "crash.json"
+
+// Holder is the process that holds a lock.
+type Holder struct {
+	PID int           `json:"pid"` // 0 if it left no trace
+	Age time.Duration `json:"age"` // since it took the lock
+}

@@ -5,13 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -20,10 +18,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
-
-// WorkerName is argv[0] of a worker; it also tells a person reading ps what the
-// process is.
-const WorkerName = "nhc-gpu-worker"
 
 // The descriptors a worker answers on, and that of its [page]. Not 0 to 2: C
 // libraries print there.
@@ -91,20 +85,6 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 		}
 	}
 	return 0
-}
-
-type worker struct {
-	host *probe.Host
-	out  io.Writer
-	page page
-	logs map[string]openedLog
-
-	vars      Vars                // as last told
-	root      string              // of the node that host is
-	states    []checks.GPUState   // see gpuStates
-	ports     []checks.PortAnswer // see askPorts
-	asked     map[string]bool
-	platforms func(file string, data []byte) checks.PlatformOf
 }
 
 func (w *worker) send(resp *Response) {
@@ -181,33 +161,6 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	}
 }
 
-// tell takes over the variables of the run. Another root is another node.
-func (w *worker) tell(v Vars) {
-	w.vars = v
-	w.lookAt(v.Root)
-	w.host.SetPast(v.Past, v.Spare)
-	w.host.SetStuck(v.Stuck)
-	w.host.SetLibraries(v.Plain)
-}
-
-// lookAt changes to the node below a root: what a line of nhc.conf assigns holds for
-// the lines behind it, also where the worker has not been told yet.
-func (w *worker) lookAt(root string) {
-	if root != w.root {
-		w.host, w.root, w.states = guarded(root), root, nil
-		w.ports, w.asked = nil, nil
-		w.host.SetPast(w.vars.Past, w.vars.Spare)
-		w.host.SetStuck(w.vars.Stuck)
-	}
-}
-
-// guarded is the node below a root. To look at it loads no driver that was unloaded.
-func guarded(root string) *probe.Host {
-	h := probe.NewHost(root)
-	checks.GuardDriver(h)
-	return h
-}
-
 // useAllCPUs gives an active test, which computes, the threads and the memory that this
 // program does without elsewhere.
 func useAllCPUs() {
@@ -261,44 +214,6 @@ func (w *worker) check(req *Request) *Response {
 	return resp
 }
 
-// env is what a check may use.
-func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
-	w.host.SetPasswd(vars["PASSWD_DATA_SRC"])
-	w.host.SetLibraries(vars)
-	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
-	env := &checks.Env{
-		Host:     w.host,
-		Line:     req.Line,
-		Timeout:  req.Timeout,
-		Vars:     vars,
-		Arrays:   w.vars.Arrays,
-		Job:      w.vars.Job.Value,
-		Periodic: w.vars.Period,
-		Learn:    w.vars.Learn,
-		Hold:     w.vars.Hold,
-		Doing:    w.doing(req),
-		Slurm:    w.vars.Slurm.Value,
-
-		WantedGPUs: w.vars.WantedGPUs,
-	}
-	env.GPUStates = func() []checks.GPUState {
-		env.At("ask NVML for the state of the GPUs")
-		return w.gpuStates(context.Background(), vars, statesWithin(req.Timeout))
-	}
-	env.AskPorts = func(ask []checks.PortAnswer, limit time.Duration) []checks.PortAnswer {
-		return w.askPorts(context.Background(), ask, limit)
-	}
-	if w.platforms != nil {
-		env.Platform = w.platforms(w.vars.ProfilesFile, w.vars.Profiles)
-	}
-	return env
-}
-
-// doing tells what the worker is about to do for a request.
-func (w *worker) doing(req *Request) func(string) {
-	return func(what string) { w.page.write(req.ID, what) }
-}
-
 // facts describes the node as far as the library of a lane tells.
 func (w *worker) facts(req *Request) []probe.Fact {
 	switch checks.Lane(req.Name) {
@@ -338,4 +253,13 @@ func (w *worker) slurm(req *Request) *Response {
 		return &Response{Err: err.Error()}
 	}
 	return &Response{Slurm: Only[probe.SlurmGPUs]{Value: &g}}
+}
+
+// have reads one part of the node's inventory.
+func (w *worker) have(req *Request) *Response {
+	inv, err := w.host.Inventory(probe.Part(req.Name), req.Path)
+	if err != nil {
+		return &Response{Err: err.Error()}
+	}
+	return &Response{Have: Only[probe.Inventory]{Value: &inv}}
 }

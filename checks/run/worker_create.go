@@ -7,18 +7,7 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
-
-// have reads one part of the node's inventory.
-func (w *worker) have(req *Request) *Response {
-	inv, err := w.host.Inventory(probe.Part(req.Name), req.Path)
-	if err != nil {
-		return &Response{Err: err.Error()}
-	}
-	return &Response{Have: Only[probe.Inventory]{Value: &inv}}
-}
 
 // createdMode is the mode of a file made by OpCreate: what nhc.conf has.
 const createdMode = 0o644

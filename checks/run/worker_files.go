@@ -90,3 +90,11 @@ func (w *worker) append(req *Request) *Response {
 	}
 	return resp
 }
+
+// pathError renders err as "verb path: why", whatever wrapping it came in.
+func pathError(verb, path string, err error) string {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	return fmt.Sprintf("%s %s: %v", verb, path, err)
+}

@@ -3,7 +3,6 @@ package run
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 
@@ -181,12 +180,4 @@ func onlyName(dir int, name string, fd int) error {
 		return fmt.Errorf("has %d names, in a directory that other users control", named.Nlink)
 	}
 	return nil
-}
-
-// pathError renders err as "verb path: why", whatever wrapping it came in.
-func pathError(verb, path string, err error) string {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pe.Err
-	}
-	return fmt.Sprintf("%s %s: %v", verb, path, err)
 }

@@ -13,30 +13,6 @@ import (
 // The worker's half of the commands for people: they look at the same files as the
 // checks do, which may lie where nothing answers.
 
-// The questions of a person, Request.Name of [OpAsk].
-const (
-	AskExplain   = "explain"   // what an Xid means: the words are a code or a line
-	AskMessage   = "message"   // what a message, a code or a counter means
-	AskBaselines = "baselines" // what active tests have learned
-	AskNames     = "names"     // the nodes that have a memory below the directories of Places
-	AskClear     = "clear"     // acknowledge errors: Path is one of the kinds below
-)
-
-// What can be cleared.
-const (
-	ClearXid      = "xid"
-	ClearPorts    = "ib"
-	ClearBaseline = "baseline"
-	ClearActive   = "active"
-)
-
-// Place is the memory directory of a node's checks, and the directory to use if that
-// one is not writable.
-type Place struct {
-	Past, Spare string
-	Always      bool // clear: also if the data may be another node's
-}
-
 func (w *worker) ask(req *Request) *Response {
 	env := w.env(req, w.vars.Plain)
 	resp := &Response{}

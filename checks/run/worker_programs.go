@@ -10,14 +10,6 @@ import (
 	"strings"
 )
 
-// Program is a file that slurmd would start.
-type Program struct {
-	Path   string `json:"path"`
-	Bad    string `json:"bad,omitempty"`    // why it cannot be started
-	Self   bool   `json:"self,omitempty"`   // it is this program
-	Starts bool   `json:"starts,omitempty"` // it is a script that speaks of this program
-}
-
 // programs are what a pattern of Prolog= fits, as slurmd's glob(3) does: no name
 // that begins with a dot, unless the pattern says so; sorted.
 func programs(pattern string) *Response {

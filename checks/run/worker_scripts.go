@@ -15,16 +15,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Script is a file of $INCDIR that LBNL NHC would source.
-type Script struct {
-	Path      string   `json:"path"`
-	Stock     bool     `json:"stock,omitempty"`   // of LBNL NHC's own distribution: this program has its checks
-	Altered   bool     `json:"altered,omitempty"` // it has the name of such a file, and another content
-	Functions []string `json:"functions,omitempty"`
-	Sources   bool     `json:"sources,omitempty"` // it may read or make up functions that Functions lacks
-	FileInfo
-}
-
 // listScripts names the files that the glob DIR/*.nhc matches, sorted. One that
 // cannot be looked at is left out: bash could not read it, either. A link that
 // leads nowhere is left out, too, unless it stands for a file of LBNL NHC's: its

@@ -201,12 +201,6 @@ func (d stateDir) bury(data []byte) error {
 	return d.save(ledgerFile, append(data, '\n'))
 }
 
-// Holder is the process that holds a lock.
-type Holder struct {
-	PID int           `json:"pid"` // 0 if it left no trace
-	Age time.Duration `json:"age"` // since it took the lock
-}
-
 // A lock is a line in a file that names the supervisor, its pid and start time, that
 // holds it. It ends with that process. flock guards the line alone: a lock held by flock
 // would be held for ever by a worker that no signal can end, and would be lost with a

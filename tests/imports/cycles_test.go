@@ -30,7 +30,7 @@ var ceilings = map[string]int{
 	"checks/probe":   10,
 	"checks":         8,
 	"checks/plan":    2,
-	"checks/run":     26,
+	"checks/run":     8,
 	"checks/verdict": 2,
 	"slurm":          8,
 	"cmd/nhc-gpu":    60,
