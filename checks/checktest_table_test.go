@@ -10,57 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
-
-// scenario is one line of nhc.conf on a small node. "{root}" stands for the
-// directory that holds the node, in words and files as in the wanted findings.
-type scenario struct {
-	name    string
-	words   []string          // what stands behind the check's name
-	files   map[string]string // the node's files; a name that ends in a slash is a directory
-	links   map[string]string // the node's symbolic links
-	tools   []string          // programs of this machine that the node has, too
-	live    bool              // the check looks at this machine; files are only there
-	vars    map[string]string // Env.Vars
-	timeout time.Duration     // Env.Timeout
-	table   map[string]any    // the TOML table that means the same as words
-	acts    bool              // the bound check may change something
-	broken  bool              // what the check reads is missing, unreadable or garbage
-	want    []Finding
-	leaves  map[string]string // what is in the node's files afterwards; "" is no such file
-	past    string            // where on the node earlier runs have kept what they know; "": nowhere
-
-	mtimes map[string]time.Time // when some of the files were last written
-
-	nvml    *probe.NVML // what NVML says
-	nvmlErr error       // why it says nothing
-
-	platform *Platform        // of every GPU
-	slurm    *probe.SlurmGPUs // what Slurm's configuration says
-
-	job *SelftestJob // that the run is for
-
-	// libraries puts fake libraries of vendors, or fake programs, into a directory, and
-	// gives the variables of nhc.conf that name them.
-	libraries func(t *testing.T, dir string) map[string]string
-
-	dcgm func(h *probe.Host) // gives it a DCGM
-
-	node     string // the healthy node of the self-test that files, links and nvml began as; "": see baseOf
-	still    bool   // it matters which of eight devices is the one
-	unitOnly bool   // not for the self-test: on a node that it has not
-}
-
-// of are the words behind the name of a check.
-func of(words ...string) []string { return words }
-
-// usageFinding is the failure of a check that was given the wrong words.
-func usageFinding(message, want string) Finding {
-	return Finding{Code: "config.usage", Severity: Fail, Remedy: FixConfig, Want: want, Message: message}
-}
 
 // tables are the scenarios of each check, in the order of the files that have them.
 var tables = map[string][]scenarioTable{}

@@ -17,11 +17,6 @@ func onLine(name string, words []string, want ...Finding) scenario {
 	return scenario{name: name, words: words, want: want, live: true, acts: true}
 }
 
-func (s scenario) onBroken() scenario {
-	s.broken = true
-	return s
-}
-
 func cmdValue(check, what, word, want string) Finding {
 	return Finding{Code: "config.value", Severity: Fail, Remedy: FixConfig, Want: want, Got: word,
 		Message: check + `:  Invalid ` + what + ` "` + word + `"; want ` + want + "."}

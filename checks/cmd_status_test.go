@@ -7,12 +7,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// in limits the whole run.
-func (s scenario) in(timeout time.Duration) scenario {
-	s.timeout = timeout
-	return s
-}
-
 // inRoot gives a scenario files and makes their directory the working one.
 func (s scenario) inRoot(files map[string]string) scenario {
 	s.files = files

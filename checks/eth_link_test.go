@@ -147,26 +147,6 @@ func ethFrontEnd(name string) []scenario {
 	}
 }
 
-func odd(s scenario) scenario {
-	s.broken = true
-	return s
-}
-
-// unreadableAt has a file where a directory should be.
-func unreadableAt(s scenario, dir string) scenario {
-	for f := range s.files {
-		if len(f) > len(dir) && f[:len(dir)+1] == dir+"/" {
-			delete(s.files, f)
-		}
-	}
-	for f := range s.links {
-		if len(f) > len(dir) && f[:len(dir)+1] == dir+"/" {
-			delete(s.links, f)
-		}
-	}
-	return s.holding(dir, "")
-}
-
 func ethFinding(dev, pci string, f Finding, text string) Finding {
 	f.Device = Device{Kind: "netdev", Name: dev, PCI: pci}
 	f.Message = ethLinkName + ":  " + f.Device.String() + ": " + text + wantGot(f)

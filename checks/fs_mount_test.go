@@ -32,16 +32,6 @@ func onMounts(name string, words []string, want ...Finding) scenario {
 	return s
 }
 
-func (s scenario) leaving(leaves map[string]string) scenario {
-	s.leaves, s.acts = leaves, true
-	return s
-}
-
-func (s scenario) orTable(table map[string]any) scenario {
-	s.table = table
-	return s
-}
-
 func mountFinding(code, fs, text, want, got string) Finding {
 	return Finding{
 		Code: "fs.mount." + code, Severity: Fail, Device: Device{Kind: "mount", Name: fs}, Want: want, Got: got,

@@ -33,12 +33,6 @@ func withCUDA(gpus int, lines ...string) func(t *testing.T, dir string) map[stri
 	}
 }
 
-// changed is a scenario of which something else is changed.
-func changed(s scenario, change func(*scenario)) scenario {
-	change(&s)
-	return s
-}
-
 // A rate is the median of its samples, and a size shrinks to what is free.
 func TestLoadedGPURates(t *testing.T) {
 	t.Parallel()

@@ -26,12 +26,6 @@ func onMCELog(name, text string, want ...Finding) scenario {
 	}
 }
 
-// underVars gives a scenario other variables.
-func (s scenario) underVars(vars map[string]string) scenario {
-	s.vars = vars
-	return s
-}
-
 // mceLogged is a failure that the log has a line of before.
 func mceLogged(code string, f Finding) []Finding {
 	return []Finding{{Code: code, Severity: Warn, Device: f.Device, Message: f.Message}, f}

@@ -10,45 +10,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
-	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // The scenarios of the self-test are those of the unit tests of the checks of
 // GPUs, written as text: what differs from a healthy node.
-
-// healthyNodes are the nodes that scenarios begin with.
-func healthyNodes() map[string]*node {
-	files := fakenvml.Files(fakenvml.H100, 8)
-	return map[string]*node{
-		"h100": {nvml: h100s(), files: files}, "v100": {nvml: v100s(), files: files}, "empty": {nvml: new(probe.NVML)}, "": {},
-		"fabric": fabricNode(fakesys.DGXH100()), "roce": fabricNode(fakesys.RoCE()),
-	}
-}
-
-// healthyNode is one of them.
-var healthyNode = func() func(string) *node {
-	nodes := sync.OnceValue(healthyNodes)
-	return func(name string) *node { return nodes()[name] }
-}()
-
-// fabricNode is a node of eight GPUs, with an adapter and a disk beside each.
-func fabricNode(sys *fakesys.Node) *node {
-	files := maps.Clone(sys.Files)
-	for name, content := range fakenvml.Files(fakenvml.H100, 8) {
-		if strings.HasPrefix(name, "dev/") || strings.HasPrefix(name, "proc/driver/") {
-			files[name] = content
-		}
-	}
-	return &node{nvml: h100s(), files: files, links: maps.Clone(sys.Links)}
-}
 
 // selftested says whether the self-test tries a check.
 func selftested(name string) bool {
