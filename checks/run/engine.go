@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 )
@@ -170,43 +168,12 @@ func (e *Engine) limit(s *plan.Step) time.Duration {
 	return cutTo(time.Until(e.Deadline), s.Timeout, e.timeout(), s.Lane.Vendor() || s.Active)
 }
 
-// cutTo cuts the limit of a step to what is left of the run. A long one, a step in a
-// vendor's library or an active test, which may take most of it, leaves a sixth of the
-// run for what comes after its hang; late in the run, half of what is left.
-func cutTo(left, limit, timeout time.Duration, long bool) time.Duration {
-	if long {
-		left = max(left-timeout/6, left/2)
-	}
-	if left = max(left, time.Millisecond); limit == 0 || left < limit {
-		return left
-	}
-	return limit
-}
-
 // end is the end of the run on the clock that a worker shares.
 func (e *Engine) end() time.Duration {
 	if e.Deadline.IsZero() {
 		return 0
 	}
 	return max(monotonic()+time.Until(e.Deadline), 1)
-}
-
-// within is how long a check may take from now on before its worker is given up,
-// 0 for ever.
-func (r *Request) within(info checks.Info) time.Duration {
-	if r.End == 0 {
-		return r.Limit
-	}
-	return cutTo(r.End-monotonic(), r.Limit, r.Timeout, info.Lane.Vendor() || info.Active)
-}
-
-// monotonic is the time on the kernel's clock that nobody sets.
-func monotonic() time.Duration {
-	var t unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
-		return 0
-	}
-	return time.Duration(t.Nano())
 }
 
 func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]chan Outcome, obs Observer) (more bool) {
@@ -320,23 +287,27 @@ func inCall(h *checks.Hung) string {
 // one may take as long for each of a thousand calls.
 func isSlow(h *checks.Hung) bool { return h.Moved }
 
-// Describe tells where a process hangs, in words that stay the same from run
-// to run, so that a reason made of them does not change while the hang lasts.
-func Describe(h *checks.Hung) string {
-	var parts []string
-	if call, _ := hungCall(h.Doing); call != "" {
-		parts = append(parts, "in "+call)
+// watchEvery is how often somebody who watches hears what an active test does.
+const watchEvery = 200 * time.Millisecond
+
+// await waits for what became of a step, and tells meanwhile what it does.
+func (e *Engine) await(ctx context.Context, s *plan.Step, result <-chan Outcome) (o Outcome, came bool) {
+	var tick <-chan time.Time
+	if e.Doing != nil && s.Active && !s.OnlyOld {
+		ticker := time.NewTicker(watchEvery)
+		defer ticker.Stop()
+		tick = ticker.C
+		defer e.Doing(nil, "", 0, 0)
 	}
-	who := fmt.Sprintf("process %d", h.PID)
-	if h.State != "" {
-		who += " in state " + h.State
+	began := time.Now()
+	for {
+		select {
+		case o = <-result:
+			return o, true
+		case <-ctx.Done():
+			return o, false
+		case <-tick:
+			e.Doing(s, e.Pool.Doing(s.Lane), time.Since(began), s.Bound)
+		}
 	}
-	if h.Wchan != "" {
-		who += ", wait channel " + h.Wchan
-	}
-	parts = append(parts, who)
-	if h.Stuck {
-		parts = append(parts, "which no signal can end")
-	}
-	return strings.Join(parts, ": ")
 }

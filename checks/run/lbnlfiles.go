@@ -6,8 +6,6 @@ import (
 	"encoding/hex"
 	"slices"
 	"strings"
-
-	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // lbnlFiles lists the files of LBNL NHC's own distribution.
@@ -54,43 +52,4 @@ func (t fileTable) functions() (names []string) {
 func unique(names []string) []string {
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-// LackedFunctions returns the functions of LBNL NHC that scripts do not find here,
-// sorted.
-func LackedFunctions() []string {
-	provided := providedFunctions()
-	return slices.DeleteFunc(fileTable(lbnlFiles).functions(), func(name string) bool {
-		_, native := checks.Lookup(name)
-		return native || provided[name] != ""
-	})
-}
-
-// Provides reports whether lines and scripts find a function of that name that is
-// no check.
-func Provides(function string) bool { return providedFunctions()[function] != "" }
-
-// providedFunctions returns the functions that bash is given, and their text. It
-// relies on their layout: "NAME() {" begins a line, and "}" alone ends it.
-func providedFunctions() map[string]string {
-	texts := map[string]string{}
-	var name string
-	for line := range strings.Lines(prelude + preludeChecks + library + libfacts) {
-		if name != "" {
-			texts[name] += line
-			if line == "}\n" {
-				name = ""
-			}
-			continue
-		}
-		head, body, ok := strings.Cut(line, "() {")
-		if !ok || head == "" || strings.Trim(head, "abcdefghijklmnopqrstuvwxyz_") != "" {
-			continue
-		}
-		texts[head] = line
-		if body == "\n" {
-			name = head
-		}
-	}
-	return texts
 }

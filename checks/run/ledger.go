@@ -4,27 +4,9 @@ import (
 	"encoding/json"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
-
-// StuckProcess is a process that no signal could end, left behind by a run.
-type StuckProcess struct {
-	PID   int         `json:"pid"`
-	Start uint64      `json:"start"` // clock ticks since boot when it was started
-	Lane  checks.Lane `json:"lane"`
-	Step  string      `json:"step"`  // the check line it was running
-	Doing string      `json:"doing"` // the call it never came back from
-	State string      `json:"state"`
-	Wchan string      `json:"wchan"`
-	Since time.Time   `json:"since"`
-}
-
-// Hung describes a stuck process as the hang that it still is.
-func (c StuckProcess) Hung() *checks.Hung {
-	return &checks.Hung{PID: c.PID, State: c.State, Wchan: c.Wchan, Doing: c.Doing, Stuck: true, For: time.Since(c.Since)}
-}
 
 // Ledger is the list of stuck processes. A worker keeps it in a file between runs, so that later
 // runs report a hang at once and add no further process to it (see [Pool.OpenState]).
@@ -33,8 +15,6 @@ type Ledger struct {
 	stuckProcesses []StuckProcess
 	unsaved        []StuckProcess // of this run, not in the file yet
 }
-
-const ledgerFile = "ledger.json"
 
 // parse takes over the entries of the file, except those whose process has ended.
 func (l *Ledger) parse(data []byte) error {

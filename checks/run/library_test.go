@@ -1,9 +1,11 @@
 package run
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -174,5 +176,24 @@ func TestLackedFunctions(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, LackedFunctions()); diff != "" {
 		t.Errorf("LackedFunctions (-want +got):\n%s", diff)
+	}
+}
+
+func TestProvidedFunctions(t *testing.T) {
+	t.Parallel()
+	texts := providedFunctions()
+	names := slices.Sorted(maps.Keys(texts))
+	script := "unset -f show " + strings.Join(names, " ") + "\n"
+	for _, name := range names {
+		script += texts[name]
+	}
+	got := withLibrary(t, script+"declare -F | cut -d' ' -f3 | LC_ALL=C sort")
+	if diff := cmp.Diff(strings.Join(names, "\n")+"\n", got); diff != "" {
+		t.Errorf("functions (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"die", "mcheck", "array_push", "nhc_ps_gather_data", "nhc_common_unparse_size"} {
+		if texts[name] == "" {
+			t.Errorf("no text of %s", name)
+		}
 	}
 }

@@ -19,6 +19,9 @@ type Options struct {
 	Env  []string // environment of the workers
 }
 
+// execLane is the worker for commands outside the plan.
+const execLane checks.Lane = "exec"
+
 // Pool keeps one worker a lane, started when first needed. Its methods may be
 // called from several goroutines; those for one lane wait for each other.
 type Pool struct {

@@ -224,11 +224,31 @@ type Script struct {
 	FileInfo
 }
 
-// crashFile is the file of the state directory that counts crashes, see crash.go.
-const crashFile = "crash.json"
+// Files of the state directory that [OpOpen] reads.
+const (
+	ledgerFile = "ledger.json"
+	crashFile  = "crash.json" // see crash.go
+)
 
 // Holder is the process that holds a lock.
 type Holder struct {
 	PID int           `json:"pid"` // 0 if it left no trace
 	Age time.Duration `json:"age"` // since it took the lock
+}
+
+// StuckProcess is a process that no signal could end, left behind by a run.
+type StuckProcess struct {
+	PID   int         `json:"pid"`
+	Start uint64      `json:"start"` // clock ticks since boot when it was started
+	Lane  checks.Lane `json:"lane"`
+	Step  string      `json:"step"`  // the check line it was running
+	Doing string      `json:"doing"` // the call it never came back from
+	State string      `json:"state"`
+	Wchan string      `json:"wchan"`
+	Since time.Time   `json:"since"`
+}
+
+// Hung describes a stuck process as the hang that it still is.
+func (c StuckProcess) Hung() *checks.Hung {
+	return &checks.Hung{PID: c.PID, State: c.State, Wchan: c.Wchan, Doing: c.Doing, Stuck: true, For: time.Since(c.Since)}
 }

@@ -1,52 +1,19 @@
 package run
 
 import (
-	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
-
-//go:embed prelude.sh
-var prelude string
-
-//go:embed preludechecks.sh
-var preludeChecks string
-
-// The library for the scripts of a site.
-//
-//go:embed library.sh
-var library string
-
-//go:embed libfacts.sh
-var libfacts string
-
-// libraryName finds the functions of the library that a site may call.
-var libraryName = checks.Lazily(`(?m)^([a-z]\w+)\(\)`)
-
-// ownFunctions are the functions of the prelude that are no site's concern.
-var ownFunctions = sync.OnceValue(func() (names []string) {
-	for _, m := range regexp.MustCompile(`(?m)^(__nhc_\w+)\(\)`).FindAllStringSubmatch(prelude+preludeChecks, -1) {
-		names = append(names, m[1])
-	}
-	return names
-})
-
-// runLine is sourced to run one check line: the loop around eval catches
-// "break" and "continue", the sourcing catches "return". $CHECK is unquoted as
-// in LBNL NHC: runs of blanks collapse, also inside quotes.
-const runLine = "__nhc_began=1\nfor __nhc_once in 1; do \\builtin eval $CHECK; done\n"
 
 // The descriptors that bash is given, see prelude.sh.
 const (
@@ -346,4 +313,54 @@ func (s *Shell) Kill() []int {
 	_ = unix.Kill(s.pid, unix.SIGKILL) // before its descriptors close: its traps would speak
 	s.close()
 	return s.Guarded().end(s.number)
+}
+
+// reply answers __nhc_ask.
+func (s *Shell) reply(question string, r NativeReply) error {
+	var out []string
+	status := 0
+	for _, f := range r.Findings { // first of all, since bash may end at a "die"
+		if f.Aside() {
+			out = append(out, "log", f.Message)
+		}
+	}
+	for _, f := range r.Findings {
+		switch {
+		case f.Code == checks.ArrayCode:
+			out = append(out, "array", f.Device.Name, f.Got)
+		case f.Severity <= checks.Skip:
+		case f.Severity < checks.Fail:
+			out = append(out, "log", f.Message)
+		case f.Message == "":
+			status = max(f.Status, 1)
+		default:
+			status = max(f.Status, 1)
+			out = append(out, "die", strconv.Itoa(status), f.Message)
+		}
+	}
+	return s.answer(question, append(out, "status", strconv.Itoa(status))...)
+}
+
+// answer sends what a question is answered with. It carries the question's
+// name: one who has asked may be gone, and the next must not take it for theirs.
+// The name, PID.NUMBER.DESCRIPTOR, tells where the answer is read: a subshell has
+// a pipe of its own, since several may ask at the same time.
+func (s *Shell) answer(question string, fields ...string) error {
+	fields = append([]string{question, strconv.Itoa(len(fields))}, fields...)
+	var pid, number, fd int
+	if n, err := fmt.Sscanf(question, "%d.%d.%d", &pid, &number, &fd); n < 3 || err != nil {
+		return fmt.Errorf("read from bash: question %q", question)
+	}
+	if fd == fdAnswers {
+		return s.send(s.ans, fields...)
+	}
+	pipe, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) //nolint:forbidigo // the pipe that a subshell reads its answer from
+	if err != nil {
+		return nil // whoever has asked is gone
+	}
+	defer unix.Close(pipe)
+	if err := s.send(pipe, fields...); err != nil && !errors.Is(err, unix.EPIPE) {
+		return err
+	}
+	return nil
 }

@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 func TestFunctions(t *testing.T) {
@@ -161,72 +159,6 @@ func TestListScriptsOfLBNL(t *testing.T) {
 	for _, s := range listScripts(writeScripts(t, nil), testTable()).Scripts {
 		if !s.Stock || !slices.Equal(s.Functions, testFiles[filepath.Base(s.Path)]) {
 			t.Errorf("%s: stock %v, defines %v", s.Path, s.Stock, s.Functions)
-		}
-	}
-}
-
-// What bash is given to load gives back what a file of LBNL NHC's defines.
-func TestLoadWords(t *testing.T) {
-	t.Parallel()
-	dir := writeScripts(t, map[string]string{"aaa.nhc": scriptText("check_hw_eth", "check_hw_topology", "array_push", "mcheck_glob", "nhc_hw_gather_data"), "zz.nhc": scriptText("mcheck_glob")})
-	words := loadWords(listScripts(dir, testTable()).Scripts)
-	script := "check_hw_cpuinfo() { :; }\n"
-	for pair := range slices.Chunk(words, 2) {
-		if pair[0] == "site" {
-			script += ". " + pair[1] + "\n"
-		} else {
-			script += pair[1]
-		}
-	}
-	script += "for n in check_hw_eth check_hw_cpuinfo check_hw_topology array_push mcheck_glob nhc_hw_gather_data; do\n" +
-		`case "$(declare -f $n)" in *99*) echo $n site ;; "") echo $n none ;; *) echo $n ours ;; esac; done`
-	want := "check_hw_eth none\ncheck_hw_cpuinfo none\ncheck_hw_topology site\narray_push ours\nmcheck_glob site\nnhc_hw_gather_data ours\n"
-	if diff := cmp.Diff(want, withLibrary(t, script)); diff != "" {
-		t.Errorf("after loading (-want +got):\n%s", diff)
-	}
-}
-
-// The table of the real files: each check in it is built in, and each line is whole.
-func TestLBNLFiles(t *testing.T) {
-	t.Parallel()
-	versions := map[string]int{}
-	for line := range strings.Lines(lbnlFiles) {
-		f := strings.Fields(line)
-		if f[0] == "#" {
-			continue
-		}
-		if len(f) < 4 || len(f[0]) != sha256.Size*2 || f[1] != "nhc" && !strings.HasSuffix(f[1], ".nhc") {
-			t.Errorf("%s: want sha256, file, versions and functions", line)
-		}
-		for v := range strings.SplitSeq(f[2], ",") {
-			versions[v]++
-		}
-		for _, name := range f[3:] {
-			if _, ok := checks.Lookup(name); strings.HasPrefix(name, "check_") && !ok {
-				t.Errorf("%s is no check of this program", name)
-			}
-		}
-	}
-	if want := map[string]int{"1.4.1": 12, "1.4.2": 12, "1.4.3": 13, "1.4.4-dev": 13, "dev": 13}; !maps.Equal(versions, want) {
-		t.Errorf("files by version: %v, want %v", versions, want)
-	}
-}
-
-func TestProvidedFunctions(t *testing.T) {
-	t.Parallel()
-	texts := providedFunctions()
-	names := slices.Sorted(maps.Keys(texts))
-	script := "unset -f show " + strings.Join(names, " ") + "\n"
-	for _, name := range names {
-		script += texts[name]
-	}
-	got := withLibrary(t, script+"declare -F | cut -d' ' -f3 | LC_ALL=C sort")
-	if diff := cmp.Diff(strings.Join(names, "\n")+"\n", got); diff != "" {
-		t.Errorf("functions (-want +got):\n%s", diff)
-	}
-	for _, name := range []string{"die", "mcheck", "array_push", "nhc_ps_gather_data", "nhc_common_unparse_size"} {
-		if texts[name] == "" {
-			t.Errorf("no text of %s", name)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"fmt"
 	"path"
 	"strings"
 
@@ -70,4 +71,25 @@ func HungDevice(lane checks.Lane, doing string) checks.Device {
 		return checks.Device{Kind: kind, PCI: m[2]}
 	}
 	return checks.Device{Kind: "path", Name: p}
+}
+
+// Describe tells where a process hangs, in words that stay the same from run
+// to run, so that a reason made of them does not change while the hang lasts.
+func Describe(h *checks.Hung) string {
+	var parts []string
+	if call, _ := hungCall(h.Doing); call != "" {
+		parts = append(parts, "in "+call)
+	}
+	who := fmt.Sprintf("process %d", h.PID)
+	if h.State != "" {
+		who += " in state " + h.State
+	}
+	if h.Wchan != "" {
+		who += ", wait channel " + h.Wchan
+	}
+	parts = append(parts, who)
+	if h.Stuck {
+		parts = append(parts, "which no signal can end")
+	}
+	return strings.Join(parts, ": ")
 }

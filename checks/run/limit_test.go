@@ -1,0 +1,23 @@
+package run
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+)
+
+// However late in a run a vendor's library hangs, there is time for its verdict.
+func TestVendorLimit(t *testing.T) {
+	t.Parallel()
+	for left, want := range map[time.Duration]time.Duration{
+		30 * time.Second: 25 * time.Second, 20 * time.Second: 15 * time.Second, 6 * time.Second: 3 * time.Second, -time.Second: time.Millisecond,
+	} {
+		e := &Engine{Deadline: time.Now().Add(left), Timeout: func() time.Duration { return 30 * time.Second }}
+		got := e.limit(&plan.Step{Lane: checks.NVML, Timeout: 25 * time.Second})
+		if got > want || got < want-time.Second {
+			t.Errorf("%v before the end of the run: %v, want %v", left, got, want)
+		}
+	}
+}
