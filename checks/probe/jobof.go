@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -93,4 +94,13 @@ func stepJob(args string) string {
 		return ""
 	}
 	return id
+}
+
+// stepOf is the job of a slurmstepd that is root's own, "" of any other process.
+func (r *processReader) stepOf(pid int) string {
+	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
+	if job := stepJob(r.command()); job != "" && r.rootsOwn(pid) {
+		return job
+	}
+	return ""
 }

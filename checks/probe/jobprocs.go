@@ -1,12 +1,14 @@
 package probe
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -126,7 +128,7 @@ func (h *Host) EndJobProcess(job JobRef, p JobProcess, kill bool) error {
 
 // jobScan looks through /proc for the processes of a job.
 type jobScan struct {
-	processReader
+	*processReader
 
 	h      *Host
 	job    JobRef
@@ -139,12 +141,11 @@ type jobScan struct {
 }
 
 func (h *Host) jobScan(job JobRef) (*jobScan, error) {
-	dir, err := open(unix.AT_FDCWD, h.Path("/proc"))
+	r, err := openProc(h.Path("/proc"))
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: "/proc", Err: err}
 	}
-	s := &jobScan{processReader: processReader{dir: dir, owners: isProcfs(dir)}, h: h, job: job,
-		cgroup: h.ownCgroup(), ownLogin: noLogin}
+	s := &jobScan{processReader: r, h: h, job: job, cgroup: h.ownCgroup(), ownLogin: noLogin}
 	if h.root == "/" {
 		s.ownLogin = s.login("self")
 	}
@@ -155,8 +156,6 @@ func (h *Host) jobScan(job JobRef) (*jobScan, error) {
 	}
 	return s, nil
 }
-
-func (s *jobScan) close() { unix.Close(s.dir) }
 
 func (s *jobScan) pids() ([]int, error) {
 	names, err := s.h.names("/proc")
@@ -212,24 +211,6 @@ func (s *jobScan) believed(pid int, uid uint32) bool {
 	}
 	owner, ok := s.namespaceOwner(strconv.Itoa(pid))
 	return ok && s.job.UID > 0 && int64(owner) == int64(s.job.UID)
-}
-
-// owner is the effective uid of a process.
-func (s *jobScan) owner(pid int) (uint32, error) {
-	s.name = strconv.AppendInt(s.name[:0], int64(pid), 10)
-	if s.owners {
-		return ownerAt(s.dir, string(s.name))
-	}
-	st, err := s.state()
-	return st.uid, err
-}
-
-// gone makes an error of a process that has ended one that says so.
-func gone(err error) error {
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
-		return fs.ErrNotExist
-	}
-	return err
 }
 
 // evidence is what assigns a process to the job.
@@ -318,4 +299,106 @@ func (s *jobScan) stepAbove(pid int) string {
 		pid = t.parent
 	}
 	return ""
+}
+
+// describe looks at the threads of a process: of one that is killed the first may
+// be dead while another sleeps in the kernel.
+func (s *jobScan) describe(pid int, uid uint32) (p JobProcess, err error) {
+	dir := strconv.Itoa(pid)
+	p = JobProcess{Process: Process{PID: pid, UID: uid}}
+	first, err := s.task(dir)
+	if err != nil {
+		return p, gone(err)
+	}
+	p.Start, p.Progress = first.start, first.ticks
+	tasks := []string{dir}
+	if names, err := s.h.names("/proc/" + dir + "/task"); err == nil {
+		tasks = nil
+		for _, n := range names {
+			tasks = append(tasks, dir+"/task/"+n)
+		}
+	}
+	alive := false
+	for _, name := range tasks {
+		t, err := s.task(name)
+		if err != nil || t.state == 'Z' || t.state == 'X' {
+			continue
+		}
+		alive = true
+		if t.state == 'D' && !p.Asleep {
+			p.Asleep, p.Wchan, p.Killed = true, s.wchan(name), t.exiting || s.killed(name)
+			p.Progress += s.switches(name)
+		}
+	}
+	if !alive {
+		return p, fs.ErrNotExist
+	}
+	p.Owned = s.owned(dir)
+	p.GPUs = s.gpus(dir)
+	if s.name = append(s.name[:0], dir...); !p.Asleep { // or reading the command line might wait for it
+		p.Args = s.command()
+	}
+	if p.Args == "" {
+		p.Args = "[" + first.name + "]"
+	}
+	return p, nil
+}
+
+func (s *jobScan) wchan(dir string) string {
+	var buf [128]byte
+	n, err := readAt(s.dir, dir+"/wchan", buf[:])
+	if err != nil || string(buf[:n]) == "0" {
+		return ""
+	}
+	return oneLine(string(buf[:n]))
+}
+
+// statusLine is the value of a line of a status file, nil without one.
+func (s *jobScan) statusLine(dir, key string) []byte {
+	n, err := readAt(s.dir, dir+"/status", s.status[:])
+	if err != nil {
+		return nil
+	}
+	for line := range bytes.Lines(s.status[:n]) {
+		if value, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			return bytes.TrimSpace(value)
+		}
+	}
+	return nil
+}
+
+// switches is how often a thread went to sleep.
+func (s *jobScan) switches(dir string) uint64 {
+	n, _ := strconv.ParseUint(string(s.statusLine(dir, "voluntary_ctxt_switches:")), 10, 64)
+	return n
+}
+
+// killed says whether SIGKILL is pending.
+func (s *jobScan) killed(dir string) bool {
+	for _, key := range []string{"SigPnd:", "ShdPnd:"} {
+		mask, err := strconv.ParseUint(string(s.statusLine(dir, key)), 16, 64)
+		if err == nil && mask&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// gpus are the numbers of the GPUs that a process has open. Reading a link asks no
+// driver.
+func (s *jobScan) gpus(dir string) (minors []int) {
+	fds := fmt.Sprintf("/proc/%s/fd", dir)
+	names, err := s.h.names(fds)
+	if err != nil {
+		return nil
+	}
+	for _, n := range names {
+		target, _ := os.Readlink(s.h.Path(fds + "/" + n))
+		digits, ok := strings.CutPrefix(target, "/dev/nvidia")
+		if i, err := strconv.Atoi(digits); ok && err == nil && i >= 0 && !slices.Contains(minors, i) {
+			minors = append(minors, i)
+		}
+	}
+	slices.Sort(minors)
+	return minors
 }

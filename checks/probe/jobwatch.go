@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // JobWatch notices a job that begins on the node, cheaply enough to be asked ten
@@ -115,11 +113,10 @@ func (w *JobWatch) jobOf(pid int) string {
 	if stepJob(commandLine(data)) == "" {
 		return ""
 	}
-	dir, err := open(unix.AT_FDCWD, w.proc)
+	r, err := openProc(w.proc)
 	if err != nil {
 		return ""
 	}
-	defer unix.Close(dir)
-	r := &processReader{dir: dir, owners: isProcfs(dir)}
+	defer r.close()
 	return r.stepOf(pid)
 }

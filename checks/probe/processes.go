@@ -12,6 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ClockTicks is how many clock ticks of /proc make a second: USER_HZ, on every
+// architecture that Go knows.
+const ClockTicks = 100
+
 // Process is one process as "ps axo uid,pid,args" prints it.
 type Process struct {
 	PID  int
@@ -58,6 +62,20 @@ func (h *Host) Processes() ([]Process, error) {
 	})
 }
 
+// listedAt is the key of when the processes were listed, in clock ticks after the
+// machine's own start: one that began later has the PID of one that was listed.
+const listedAt = "processes listed"
+
+// ticksNow returns the time since the machine's boot, in clock ticks; 0 if it is
+// unknown.
+func ticksNow() uint64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return 0
+	}
+	return uint64(now.Nano()) / (1e9 / ClockTicks)
+}
+
 // maxArgs is how much of a command line is looked at, in bytes. ps cuts
 // them much earlier; Java class paths are longer than that.
 const maxArgs = 64 << 10
@@ -71,6 +89,17 @@ type processReader struct {
 	status [4 << 10]byte
 	args   [maxArgs]byte
 }
+
+// openProc returns a reader of the processes in a directory, which the caller closes.
+func openProc(dir string) (*processReader, error) {
+	fd, err := open(unix.AT_FDCWD, dir)
+	if err != nil {
+		return nil, err
+	}
+	return &processReader{dir: fd, owners: isProcfs(fd)}, nil
+}
+
+func (r *processReader) close() { unix.Close(r.dir) }
 
 func (r *processReader) read(pid int) (Process, error) {
 	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
@@ -123,6 +152,24 @@ func (r *processReader) state() (status, error) {
 		return s, errBadStatus
 	}
 	return s, nil
+}
+
+// owner is the effective uid of a process.
+func (r *processReader) owner(pid int) (uint32, error) {
+	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
+	if r.owners {
+		return ownerAt(r.dir, string(r.name))
+	}
+	st, err := r.state()
+	return st.uid, err
+}
+
+// gone makes an error of a process that has ended one that says so.
+func gone(err error) error {
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
+		return fs.ErrNotExist
+	}
+	return err
 }
 
 // isProcfs says whether the folders below a descriptor are the kernel's, which

@@ -13,12 +13,11 @@ import (
 // RootsOwn reports whether root controls a process: its effective and its real user
 // are root, and its program is not setuid.
 func (h *Host) RootsOwn(pid int) bool {
-	dir, err := open(unix.AT_FDCWD, h.Path("/proc"))
+	r, err := openProc(h.Path("/proc"))
 	if err != nil {
 		return false
 	}
-	defer unix.Close(dir)
-	r := &processReader{dir: dir, owners: isProcfs(dir)}
+	defer r.close()
 	return r.rootsOwn(pid)
 }
 
@@ -31,12 +30,11 @@ func (r *processReader) rootsOwn(pid int) bool {
 // OwnAccord reports whether the user of a process has started it: its real user is its
 // effective one, and its program is not setuid.
 func (h *Host) OwnAccord(pid int) bool {
-	dir, err := open(unix.AT_FDCWD, h.Path("/proc"))
+	r, err := openProc(h.Path("/proc"))
 	if err != nil {
 		return false
 	}
-	defer unix.Close(dir)
-	r := &processReader{dir: dir, owners: isProcfs(dir)}
+	defer r.close()
 	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
 	s, err := r.state()
 	return err == nil && s.uid == s.real && !r.setuid()
@@ -48,13 +46,4 @@ func (r *processReader) setuid() bool {
 	var st unix.Statx_t
 	err := unix.Statx(r.dir, string(r.name)+"/exe", unix.AT_STATX_DONT_SYNC, unix.STATX_MODE, &st)
 	return err == nil && st.Mode&unix.S_ISUID != 0
-}
-
-// stepOf is the job of a slurmstepd that is root's own, "" of any other process.
-func (r *processReader) stepOf(pid int) string {
-	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
-	if job := stepJob(r.command()); job != "" && r.rootsOwn(pid) {
-		return job
-	}
-	return ""
 }

@@ -45,13 +45,13 @@ func (h *Host) Spared(pid int) (why string) {
 	if pid == os.Getpid() || pid == os.Getppid() {
 		return sparedSelf
 	}
-	s, err := h.jobScan(JobRef{})
+	r, err := openProc(h.Path("/proc"))
 	if err != nil {
 		return ""
 	}
-	defer s.close()
+	defer r.close()
 	for at := os.Getppid(); at > 1; {
-		t, err := s.task(strconv.Itoa(at))
+		t, err := r.task(strconv.Itoa(at))
 		if err != nil {
 			break
 		}
@@ -59,11 +59,11 @@ func (h *Host) Spared(pid int) (why string) {
 			return sparedSelf
 		}
 	}
-	t, err := s.task(strconv.Itoa(pid))
+	t, err := r.task(strconv.Itoa(pid))
 	if err != nil {
 		return "" // it has ended
 	}
-	uid, err := s.owner(pid)
+	uid, err := r.owner(pid)
 	switch {
 	case err != nil:
 		return ""
@@ -71,7 +71,7 @@ func (h *Host) Spared(pid int) (why string) {
 		return "threads of the kernel are not killed"
 	case uid == 0 && (t.name == "slurmstepd" || t.name == "slurmd" || t.name == "slurmctld" || t.name == "slurmdbd"):
 		return t.name + " is not killed: jobs depend on it"
-	case t.parent == os.Getppid() && t.parent > 1 && s.sameProgram(pid):
+	case t.parent == os.Getppid() && t.parent > 1 && r.sameProgram(pid):
 		return sparedSelf
 	}
 	return ""
@@ -80,9 +80,9 @@ func (h *Host) Spared(pid int) (why string) {
 const sparedSelf = "init and nhc-gpu itself are not killed"
 
 // sameProgram reports whether a process runs the program that this one is.
-func (s *jobScan) sameProgram(pid int) bool {
+func (r *processReader) sameProgram(pid int) bool {
 	var own, other unix.Stat_t
-	return unix.Stat("/proc/self/exe", &own) == nil && unix.Fstatat(s.dir, strconv.Itoa(pid)+"/exe", &other, 0) == nil &&
+	return unix.Stat("/proc/self/exe", &own) == nil && unix.Fstatat(r.dir, strconv.Itoa(pid)+"/exe", &other, 0) == nil &&
 		own.Dev == other.Dev && own.Ino == other.Ino
 }
 
@@ -182,20 +182,6 @@ func (h *Host) unchanged(p Process) error {
 		return errReplaced
 	}
 	return nil
-}
-
-// listedAt is the key of when the processes were listed, in clock ticks after the
-// machine's own start: one that began later has the PID of one that was listed.
-const listedAt = "processes listed"
-
-// ticksNow returns the time since the machine's boot, in clock ticks; 0 if it is
-// unknown.
-func ticksNow() uint64 {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
-		return 0
-	}
-	return uint64(now.Nano()) / (1e9 / ClockTicks)
 }
 
 var errReplaced = errors.New("it is another process by now")

@@ -10,10 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClockTicks is how many clock ticks of /proc make a second: USER_HZ, on every
-// architecture that Go knows.
-const ClockTicks = 100
-
 // Usage is what a process uses, and whose child it is, from /proc/PID/stat
 // (proc_pid_stat(5)).
 type Usage struct {
@@ -109,6 +105,55 @@ func parseStat(data []byte) (Usage, bool) {
 		return Usage{}, false
 	}
 	return u, true
+}
+
+// task is what is needed of the stat file of a process or of a thread.
+type task struct {
+	name          string
+	state         byte
+	parent, group int
+	session, tty  int
+	exiting       bool
+	kernel        bool // a thread of the kernel's own
+	ticks, start  uint64
+}
+
+// The flags PF_EXITING and PF_KTHREAD of the kernel's include/linux/sched.h.
+const (
+	exiting      = 0x4
+	kernelThread = 0x200000
+)
+
+// task reads the stat file of a process, "4711", or of a thread, "4711/task/4712".
+func (r *processReader) task(dir string) (t task, err error) {
+	n, err := readAt(r.dir, dir+"/stat", r.status[:])
+	if err != nil {
+		return t, err
+	}
+	t, ok := parseTask(r.status[:n])
+	if !ok {
+		return t, &fs.PathError{Op: "parse", Path: "/proc/" + dir + "/stat", Err: fs.ErrInvalid}
+	}
+	return t, nil
+}
+
+func parseTask(data []byte) (t task, good bool) {
+	f, good := statFields(data)
+	if !good {
+		return t, false
+	}
+	number := func(i int) uint64 {
+		n, err := strconv.ParseInt(string(f[i]), 10, 64)
+		good = good && err == nil
+		return uint64(n)
+	}
+	first, last := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
+	t = task{
+		name: printable(bytes.Clone(data[first+1 : last])), state: f[statState][0], parent: int(number(statParent)), group: int(number(statGroup)),
+		session: int(number(statSession)), tty: int(number(statTTY)),
+		exiting: number(statFlags)&exiting != 0, kernel: number(statFlags)&kernelThread != 0, ticks: number(statUser) + number(statSystem), start: number(statStart),
+	}
+	return t, good
 }
 
 // Resident is the resident memory of a process of [Host.Processes] in kB, VmRSS
