@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // What a node reaches when it is well is learned when an operator says so, and at no
@@ -49,7 +50,7 @@ func learnBaseline(text string, o *options, exit *int) error {
 		if onlyActive(r.plan); !slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Active }) {
 			return unusableError{fmt.Errorf("no line of %s for this host is an active test: there is nothing to learn (docs/active.md has examples)", from)}
 		}
-		if *exit = r.learn(runs); r.sig.caught() != 0 {
+		if *exit = r.learn(runs); r.sig.Caught() != 0 {
 			return nil
 		}
 	}
@@ -57,7 +58,7 @@ func learnBaseline(text string, o *options, exit *int) error {
 	if err != nil {
 		return err
 	}
-	return printBaselines(screen, resp.Baselines)
+	return printBaselines(console.Screen, resp.Baselines)
 }
 
 // onlyActive leaves of a plan the active tests, each to be run whatever its last
@@ -91,20 +92,20 @@ func (r *oneRun) learn(runs int) (exit int) {
 		began := time.Now()
 		e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout, Doing: line.hook()}
 		err := e.Do(r.ctx, r.plan, t)
-		if sig := r.sig.caught(); err != nil && sig != 0 {
+		if sig := r.sig.Caught(); err != nil && sig != 0 {
 			return 128 + int(sig)
 		}
 		out := verdict.Report{Rows: t.rows}
 		exit = max(exit, out.Exit())
-		fmt.Fprintf(stdout, "run %d of %d: %s, %.1fs\n", i+1, runs, worstOf(t.rows), time.Since(began).Seconds())
+		fmt.Fprintf(console.Stdout, "run %d of %d: %s, %.1fs\n", i+1, runs, worstOf(t.rows), time.Since(began).Seconds())
 		for _, row := range t.rows {
 			if row.Severity != checks.OK && !said[row.Message] {
 				said[row.Message] = true
-				fmt.Fprintf(stdout, "  %s: %s: %s\n", row.Severity, row.Name, row.Message)
+				fmt.Fprintf(console.Stdout, "  %s: %s: %s\n", row.Severity, row.Name, row.Message)
 			}
 		}
 	}
-	fmt.Fprintln(stdout)
+	fmt.Fprintln(console.Stdout)
 	return exit
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // maxDiscovered bounds what ibnetdiscover prints, bytes: a line of a fabric of 100,000 ports
@@ -38,7 +39,7 @@ Make it anew when cables were moved. Exit status is 1 if no port was found.`,
 			if ports == 0 {
 				return errors.New(`cabling: no port of an adapter in the input: it must be what "ibnetdiscover -p" prints`)
 			}
-			fmt.Fprintf(screen, "# GUID,PORT and the far end, from ibnetdiscover -p: %d ports\n%s", ports, list)
+			fmt.Fprintf(console.Screen, "# GUID,PORT and the far end, from ibnetdiscover -p: %d ports\n%s", ports, list)
 			return nil
 		},
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // memory is a part of what runs of root remember, which an operator may clear.
@@ -82,7 +83,7 @@ func (m memory) clearWords(words []string) error {
 		what = "nothing that is known"
 	}
 	sendSyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
-	fmt.Fprintln(screen, "cleared", what)
+	fmt.Fprintln(console.Screen, "cleared", what)
 	return nil
 }
 
@@ -104,7 +105,7 @@ func (m memory) everywhere(r *oneRun, words []string, who string) (cleared []str
 		return nil, err
 	}
 	for _, d := range resp.Doubts {
-		fmt.Fprintln(alerts, "nhc-gpu: warning:", d)
+		fmt.Fprintln(console.Alerts, "nhc-gpu: warning:", d)
 	}
 	return resp.Jobs, nil
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // isCommand reports whether the first word behind nhc-gpu names a command: it is neither
@@ -34,7 +36,7 @@ func execute(argv []string) (exit int) {
 	if err == nil {
 		return exit
 	}
-	fmt.Fprintln(alerts, "nhc-gpu:", err)
+	fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 	if errors.As(err, new(unusableError)) {
 		return exitUnknown
 	}
@@ -85,7 +87,7 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 		}
 		switch {
 		case err == nil && printVersion:
-			fmt.Fprintln(screen, "nhc-gpu version", version)
+			fmt.Fprintln(console.Screen, "nhc-gpu version", version)
 		case err == nil && check && learn:
 			return errors.New("--check and --baseline exclude each other")
 		case !check && !learn:
@@ -115,7 +117,7 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		withOptions(plan, func(o *options) error { return printPlan(o, exit) }),
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-			Run: func(*cobra.Command, []string) { fmt.Fprintln(screen, "nhc-gpu", version) },
+			Run: func(*cobra.Command, []string) { fmt.Fprintln(console.Screen, "nhc-gpu", version) },
 		},
 		&cobra.Command{
 			Use: genconfName + " [options]", Short: "Write a configuration that passes on this node (nhc-genconf)", DisableFlagParsing: true,

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -55,7 +56,7 @@ func (r *oneRun) session() {
 	if err == nil {
 		err = unix.Exec("/proc/self/exe", argv, append(os.Environ(), fmt.Sprintf("NHC_FORCED_SESSION=%d", pid))) //nolint:forbidigo // /proc/self
 	}
-	fmt.Fprintf(alerts, "nhc-gpu: restart in a session of its own: %v\n", err)
+	fmt.Fprintf(console.Alerts, "nhc-gpu: restart in a session of its own: %v\n", err)
 	os.Exit(exitUnknown)
 }
 

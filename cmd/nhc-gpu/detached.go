@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // Detached mode: the run that slurmd starts reports what the run before has
@@ -121,16 +122,16 @@ func parseResult(data string) result {
 // reportResult is the verdict of the run before, in LBNL NHC's words.
 func (r *oneRun) reportResult(res result) int {
 	if res.status == unknownResult {
-		fmt.Fprintf(stdout, "ERROR Health check unknown:  %s\n", res.message)
+		fmt.Fprintf(console.Stdout, "ERROR Health check unknown:  %s\n", res.message)
 		return r.unknown()
 	}
-	fmt.Fprintf(stdout, "ERROR Health check failed:  %s\n", res.message)
+	fmt.Fprintf(console.Stdout, "ERROR Health check failed:  %s\n", res.message)
 	if res.status == "" {
 		return 0 // bash's "exit" without a number
 	}
 	n, err := strconv.ParseInt(res.status, 10, 64)
 	if err != nil {
-		fmt.Fprintf(stderr, "nhc-gpu: %s: status %q is no number\n", r.set.get("RESULTFILE"), res.status)
+		fmt.Fprintf(console.Stderr, "nhc-gpu: %s: status %q is no number\n", r.set.get("RESULTFILE"), res.status)
 		return 2
 	}
 	return int(n & 0xff)

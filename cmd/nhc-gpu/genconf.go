@@ -11,6 +11,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 const (
@@ -67,7 +68,7 @@ func genconf(words []string) int {
 	}
 	if err != nil {
 		genconfHelp(program)
-		fmt.Fprintf(stderr, "%s:  ERROR:  %s\n", program, strings.TrimPrefix(badOptionText(err), ":  "))
+		fmt.Fprintf(console.Stderr, "%s:  ERROR:  %s\n", program, strings.TrimPrefix(badOptionText(err), ":  "))
 		return exitUsage
 	}
 	g.oneRun = newRun([]string{"nhc-gpu"}, o)
@@ -75,7 +76,7 @@ func genconf(words []string) int {
 	g.set.hold, g.set.past, g.set.spare = true, "", "" // a trial of a line changes nothing, and keeps nothing
 	defer g.close()
 	if err := g.settle(rest); err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", program, err)
+		fmt.Fprintf(console.Stderr, "%s: %v\n", program, err)
 		return exitUsage
 	}
 	return g.generate()
@@ -154,17 +155,17 @@ func (g *generator) generate() int {
 	g.vecho("trying the lines...")
 	g.try()
 	g.vecho("done.\n")
-	if sig := g.sig.caught(); sig != 0 {
-		fmt.Fprintf(stderr, "Terminated by signal %s.\n", signalName(sig))
+	if sig := g.sig.Caught(); sig != 0 {
+		fmt.Fprintf(console.Stderr, "Terminated by signal %s.\n", console.SignalName(sig))
 		return 128 + int(sig)
 	}
 	for _, w := range g.sheet.warnings {
-		fmt.Fprintf(stderr, "%s: warning: %s\n", g.program, w)
+		fmt.Fprintf(console.Stderr, "%s: warning: %s\n", g.program, w)
 	}
 	text := g.sheet.render(g.mask)
 	if path == "-" {
-		if _, err := stdout.Write([]byte(text)); err != nil {
-			fmt.Fprintf(stderr, "%s: write standard output: %v\n", g.program, err)
+		if _, err := console.Stdout.Write([]byte(text)); err != nil {
+			fmt.Fprintf(console.Stderr, "%s: write standard output: %v\n", g.program, err)
 			return 1
 		}
 		return 0
@@ -172,7 +173,7 @@ func (g *generator) generate() int {
 	g.vecho("Writing configuration file " + path + "...")
 	if err := g.write(path, text); err != nil {
 		g.vecho("failed.\n")
-		fmt.Fprintf(stderr, "%s: %v\n", g.program, err)
+		fmt.Fprintf(console.Stderr, "%s: %v\n", g.program, err)
 		return 1
 	}
 	g.vecho("done.\n")
@@ -197,13 +198,13 @@ func (g *generator) write(path, text string) error {
 // vecho tells on stderr what is being done, with -v.
 func (g *generator) vecho(text string) {
 	if g.verbose {
-		fmt.Fprint(stderr, text)
+		fmt.Fprint(console.Stderr, text)
 	}
 }
 
 func (g *generator) dbg(format string, args ...any) {
 	if g.set.get("DEBUG") == "1" {
-		fmt.Fprintf(stderr, "DEBUG:  "+format+"\n", args...)
+		fmt.Fprintf(console.Stderr, "DEBUG:  "+format+"\n", args...)
 	}
 }
 
@@ -218,7 +219,7 @@ func genconfFor(program string) string {
 func genconfHelp(program string) {
 	title := program + " Usage"
 	name := genconfFor(program)
-	fmt.Fprintf(screen, `
+	fmt.Fprintf(console.Screen, `
 %s
 %s
 

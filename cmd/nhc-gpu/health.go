@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -21,13 +22,13 @@ import (
 // the options. Its result is the exit status.
 func health(argv []string, opts *options, err error) int {
 	if around := aroundArgs(argv); err != nil && around.AroundJob() {
-		fmt.Fprintln(alerts, "nhc-gpu:", err)
+		fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 		return uncheckedJob(around, exitUsage)
 	}
 	if err != nil {
 		help(argv[0])
 		if !errors.As(err, new(*checks.UsageError)) { // on a letter LBNL NHC says no more
-			fmt.Fprintln(alerts, "nhc-gpu:", err)
+			fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 		}
 		return exitUsage
 	}
@@ -49,7 +50,7 @@ func (r *oneRun) run() int {
 	if !over {
 		exit = r.act(r.do())
 		r.pool.EndCrashes()
-	} else if sig := r.sig.caught(); sig != 0 && r.job == nil { // before the first check: it says nothing of the node
+	} else if sig := r.sig.Caught(); sig != 0 && r.job == nil { // before the first check: it says nothing of the node
 		exit = 128 + int(sig)
 	} else {
 		if r.unusable {
@@ -79,7 +80,7 @@ type oneRun struct {
 
 	ctx     context.Context
 	pool    *run.Pool
-	sig     *signals
+	sig     *console.Signals
 	fold    foldState
 	log     *logSink
 	shell   *run.Shell
@@ -140,10 +141,9 @@ func newRun(argv []string, opts *options) *oneRun {
 	r.set = newSettings(os.Environ(), r.node.role.AroundJob())
 	r.set.past, r.set.spare = r.node.past()
 	r.set.periodic = r.node.healthCheck()
-	r.sig = catchSignals()
-	r.ctx = r.sig.ctx
-	stdout.wake, stderr.wake = r.sig.wake, r.sig.wake
-	stdout.until(time.Now().Add(alertsLimit)) // TIMEOUT is not known yet
+	r.sig = console.CatchSignals()
+	r.ctx = r.sig.Ctx
+	console.Stdout.Until(time.Now().Add(console.AlertsLimit)) // TIMEOUT is not known yet
 	r.pool = run.NewPool(run.Options{Root: "/", Env: r.set.environ()})
 	r.log = &logSink{pool: r.pool}
 	// The worker comes up while the rest of this is read.
@@ -162,7 +162,7 @@ func (r *oneRun) warn(err error) {
 		r.warned = map[string]bool{}
 	}
 	r.warned[err.Error()] = true
-	fmt.Fprintln(stderr, "nhc-gpu: warning:", err)
+	fmt.Fprintln(console.Stderr, "nhc-gpu: warning:", err)
 }
 
 func (r *oneRun) close() {
@@ -170,7 +170,7 @@ func (r *oneRun) close() {
 		r.shell.Close()
 	}
 	r.pool.Close()
-	r.sig.stop()
+	r.sig.Stop()
 }
 
 // readLimit bounds the reading of a configuration file, which may lie on a
@@ -196,7 +196,7 @@ func (r *oneRun) load() (exit int, over bool) {
 		if err := r.set.word(w); err != nil {
 			help(r.argv[0])
 			if filepath.Base(r.argv[0]) == ownName { // LBNL NHC says no more
-				fmt.Fprintln(stderr, "nhc-gpu:", err)
+				fmt.Fprintln(console.Stderr, "nhc-gpu:", err)
 			}
 			return exitUsage, true
 		}
@@ -254,8 +254,8 @@ func (r *oneRun) budget() {
 	if d := r.allowed(); d > 0 {
 		r.end = r.began.Add(d)
 	}
-	stdout.until(r.end)
-	stderr.until(r.end)
+	console.Stdout.Until(r.end)
+	console.Stderr.Until(r.end)
 	r.pool.SetEnd(r.end)
 }
 

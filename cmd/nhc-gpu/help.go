@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // help prints the usage, the same for -h, --help and help. A program called by
@@ -15,7 +17,7 @@ func help(argv0 string) {
 	if name == ownName {
 		syntax, commands = ownSyntax, ownHelp
 	}
-	fmt.Fprintf(screen, helpText, title, strings.Repeat("-", len(title)), name, syntax, commands, name, name, name, name)
+	fmt.Fprintf(console.Screen, helpText, title, strings.Repeat("-", len(title)), name, syntax, commands, name, name, name, name)
 }
 
 const helpText = `

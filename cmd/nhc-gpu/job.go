@@ -12,6 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -74,12 +75,12 @@ func printJobs(words []string, asJSON bool) error {
 				return fmt.Errorf("print the record of job %s: %w", r.Job, err)
 			}
 		case len(rest) == 0:
-			fmt.Fprintln(screen, r.Line())
+			fmt.Fprintln(console.Screen, r.Line())
 		default:
 			if i > 0 {
-				fmt.Fprintln(screen)
+				fmt.Fprintln(console.Screen)
 			}
-			fmt.Fprint(screen, r.Text())
+			fmt.Fprint(console.Screen, r.Text())
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -29,7 +30,7 @@ An error is a mistake in a file of ours. A warning is what is hardly meant, and
 where Slurm would kill a run before it has told what it found, or forestall it. A
 remark is worth knowing. Runs no check and changes nothing; docs/jobs.md has what
 each means. Exit status is 1 if there is an error or a warning, 0 if there is none.`,
-	}, func(o *options) error { return lint(o, screen, exit) })
+	}, func(o *options) error { return lint(o, console.Screen, exit) })
 }
 
 // grade is how bad something is.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -135,7 +136,7 @@ func (r *oneRun) configuration(path string, file run.File) (exit int, over bool)
 			if !errors.Is(err, match.ErrExpansion) { // where bash gives up, too
 				return r.refuse(err), true
 			}
-			fmt.Fprintln(stderr, "nhc-gpu:", err)
+			fmt.Fprintln(console.Stderr, "nhc-gpu:", err)
 			return 1, true
 		}
 		r.debugTarget(l, ok)

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -27,7 +28,7 @@ const ownName = "nhc-gpu"
 
 func main() {
 	if err := enter(); err != nil {
-		fmt.Fprintln(alerts, "nhc-gpu:", err)
+		fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 		os.Exit(exitUnknown)
 	}
 	os.Exit(guarded(os.Args))
@@ -98,7 +99,7 @@ const (
 func worker(args []string) int {
 	if len(args) == 2 && args[0] == "shell" {
 		err := run.BecomeShell(args[1])
-		fmt.Fprintln(alerts, "nhc-gpu:", err)
+		fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 		return 127
 	}
 	if len(args) == 2 {
@@ -110,6 +111,6 @@ func worker(args []string) int {
 	if len(args) == 4 && args[0] == run.StatesName {
 		return run.PrintStates(args[1], args[2], args[3])
 	}
-	fmt.Fprintf(alerts, "nhc-gpu: %s is the name of nhc-gpu's own workers; do not start it by hand\n", run.WorkerName)
+	fmt.Fprintf(console.Alerts, "nhc-gpu: %s is the name of nhc-gpu's own workers; do not start it by hand\n", run.WorkerName)
 	return 2
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -63,7 +64,7 @@ func (r *oneRun) manager(find *run.Request, o run.Outcome) (exit int, over bool)
 		r.set.vars["ONLINE_NODE"], r.set.vars["OFFLINE_NODE"], r.set.vars["MARK_OFFLINE"] = ":", ":", "0"
 		r.debug("Unable to detect resource manager.")
 	case "sge":
-		fmt.Fprintln(stderr, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
+		fmt.Fprintln(console.Stderr, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
 		return 2, true
 	}
 	return 0, false

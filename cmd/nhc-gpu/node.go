@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -226,7 +227,7 @@ func (r *oneRun) busy() bool {
 		lock = runLock
 	}
 	if err := r.openState(lock); err != nil {
-		fmt.Fprintf(stdout, "nhc-gpu: %v; leaving without a verdict\n", err)
+		fmt.Fprintf(console.Stdout, "nhc-gpu: %v; leaving without a verdict\n", err)
 		return true
 	}
 	return false
@@ -251,7 +252,7 @@ func markNode(name string, argv []string) int {
 	c := slurm.NewController(node, runner{pool}, os.Getenv)
 	c.Stderr = os.Stderr
 	if name == "node-mark-online" {
-		return slurm.MarkOnline(screen, argv[0], argv[1:], os.Getenv, c, time.Now())
+		return slurm.MarkOnline(console.Screen, argv[0], argv[1:], os.Getenv, c, time.Now())
 	}
-	return slurm.MarkOffline(screen, argv[0], argv[1:], os.Getenv, c, time.Now())
+	return slurm.MarkOffline(console.Screen, argv[0], argv[1:], os.Getenv, c, time.Now())
 }

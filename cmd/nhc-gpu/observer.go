@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // observer carries the results of a run to its fold, and what the fold says to
@@ -115,7 +116,7 @@ func (o *observer) line(s *plan.Step) (more bool) {
 	o.log.flush()
 	o.pool.KeepGuard()
 	status, exited, err := o.shell.Line(f.Forks(s.Text), s.Index, s.Text, o.end)
-	if err == nil && o.sig.caught() != 0 {
+	if err == nil && o.sig.Caught() != 0 {
 		err = run.ErrInterrupted
 	}
 	if err != nil {
@@ -207,8 +208,8 @@ func (o *observer) needShell(deadline time.Time) error {
 
 // startShell starts bash with what is known so far.
 func (o *observer) startShell() error {
-	wake := o.sig.wake
-	if o.sig.caught() != 0 { // it is for what remains to be done after the signal
+	wake := o.sig.Wake
+	if o.sig.Caught() != 0 { // it is for what remains to be done after the signal
 		wake = -1
 	}
 	sh, err := run.StartShell(run.ShellSetup{
@@ -244,13 +245,13 @@ func (r *oneRun) checksText() string {
 }
 
 func (o *observer) Output(fd int, data []byte) {
-	w := stdout
+	w := console.Stdout
 	switch {
 	case fd == 1 && o.json && o.table != nil && o.table.steps != nil:
 		o.table.output = append(o.table.output, data[:min(len(data), maxLineOutput-len(o.table.output))]...)
 		return
 	case fd == 2 || o.json:
-		w = stderr
+		w = console.Stderr
 	}
 	_, _ = w.Write(data)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // printPlan prints the bound plan: position, lane, kind, deadline, line. What
@@ -21,28 +22,28 @@ func printPlan(o *options, exit *int) error {
 		return err
 	}
 	defer r.close()
-	fmt.Fprintf(screen, "# %s, for %s; TIMEOUT %s\n", from, r.set.get("HOSTNAME"), r.set.get("TIMEOUT"))
+	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, r.set.get("HOSTNAME"), r.set.get("TIMEOUT"))
 	if context := r.context(); context != "" {
-		fmt.Fprintf(screen, "# as %s, within %s\n", context, r.timeout())
+		fmt.Fprintf(console.Screen, "# as %s, within %s\n", context, r.timeout())
 	}
 	if r.settings != "" {
-		fmt.Fprintln(screen, "# settings of", r.settings, "win over the command line")
+		fmt.Fprintln(console.Screen, "# settings of", r.settings, "win over the command line")
 	}
 	if r.set.get("SHELL") == noAction {
-		fmt.Fprintln(screen, "# SHELL=:, so no check carries out an action")
+		fmt.Fprintln(console.Screen, "# SHELL=:, so no check carries out an action")
 	}
 	if r.others > 0 {
-		fmt.Fprintf(screen, "# %d of %d lines are for other hosts\n", r.others, r.others+len(r.vetted))
+		fmt.Fprintf(console.Screen, "# %d of %d lines are for other hosts\n", r.others, r.others+len(r.vetted))
 	}
 	for _, line := range r.scriptLines() {
-		fmt.Fprintln(screen, "#", line)
+		fmt.Fprintln(console.Screen, "#", line)
 	}
 	r.pool.SetVars(r.set.workerVars())
 	r.prepareChecks(r.plan)
 	for _, row := range append(r.platformRows(), r.slurmRows()...) {
-		fmt.Fprintf(screen, "# %s: %s\n", row.Name, row.Message)
+		fmt.Fprintf(console.Screen, "# %s: %s\n", row.Name, row.Message)
 	}
-	w := tabwriter.NewWriter(screen, 0, 4, 2, ' ', 0)
+	w := tabwriter.NewWriter(console.Screen, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
 	wrong := len(r.doubts)
 	for i := range r.plan.Steps {
@@ -66,19 +67,19 @@ func printPlan(o *options, exit *int) error {
 		return fmt.Errorf("print plan: %w", err)
 	}
 	for _, left := range r.plan.Left {
-		fmt.Fprintf(screen, "# not run here: %s %s: %s\n", left.Pos, left.Text, left.Because)
+		fmt.Fprintf(console.Screen, "# not run here: %s %s: %s\n", left.Pos, left.Text, left.Because)
 	}
 	if r.plan.NeedsShell() {
-		fmt.Fprintln(screen, "# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
+		fmt.Fprintln(console.Screen, "# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
 	}
 	for _, text := range r.doubts {
-		fmt.Fprintln(screen, "!!", text)
+		fmt.Fprintln(console.Screen, "!!", text)
 	}
 	if r.unloaded != nil {
 		wrong++
 	}
 	if wrong > 0 {
-		fmt.Fprintf(alerts, "nhc-gpu: %s, marked with !! above\n", counted(wrong, "error"))
+		fmt.Fprintf(console.Alerts, "nhc-gpu: %s, marked with !! above\n", counted(wrong, "error"))
 		*exit = 1
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -67,7 +68,7 @@ func printPlatforms(name string, o *options) error {
 }
 
 func listPlatforms(list []conf.Platform, here []string) error {
-	w := tabwriter.NewWriter(screen, 0, 4, 2, ' ', 0)
+	w := tabwriter.NewWriter(console.Screen, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, " \tPLATFORM\tDEVICES\tGPUS\tFROM")
 	for i := range list {
 		p := &list[i]
@@ -92,9 +93,9 @@ func printPlatform(list []conf.Platform, name string) error {
 	for i := range list {
 		if p := &list[i]; strings.EqualFold(p.Name, name) || slices.Contains(p.Devices, id) {
 			if found {
-				fmt.Fprintln(screen)
+				fmt.Fprintln(console.Screen)
 			}
-			fmt.Fprint(screen, p.TOML())
+			fmt.Fprint(console.Screen, p.TOML())
 			found = true
 		}
 	}

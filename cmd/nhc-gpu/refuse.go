@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // refuse reports a configuration that cannot be used. It drains nobody: one bad
@@ -15,7 +16,7 @@ func (r *oneRun) refuse(err error) int {
 		return exitUnknown
 	}
 	text := "Health check unknown:  " + err.Error()
-	fmt.Fprintf(stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
+	fmt.Fprintf(console.Stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
 	sendSyslog(r.set.get("NAME"), []string{text})
 	r.doubt, r.unusable = err.Error(), true
 	return r.unknown()

@@ -149,7 +149,7 @@ func report(o *options, opts reportOptions, exit *int) error {
 		e.Doing = r.progress().hook()
 	}
 	err = e.Do(r.ctx, r.plan, t)
-	if sig := r.sig.caught(); err != nil && sig != 0 {
+	if sig := r.sig.Caught(); err != nil && sig != 0 {
 		*exit = 128 + int(sig)
 		return nil
 	}

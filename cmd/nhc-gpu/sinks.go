@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -79,7 +77,7 @@ func (r *oneRun) emitUntilHelper(events []verdict.Event) (helper bool, text stri
 			r.log.write(r.stamped(e.Text))
 		case verdict.Out:
 			r.log.flush()
-			fmt.Fprintln(stdout, r.stamped(e.Text))
+			fmt.Fprintln(console.Stdout, r.stamped(e.Text))
 		case verdict.Syslog:
 			lines := []string{e.Text}
 			for ; i+1 < len(events) && events[i+1].To == verdict.Syslog; i++ {
@@ -251,7 +249,7 @@ func (l *logSink) shellText() string {
 // write takes one line.
 func (l *logSink) write(text string) {
 	if l.path == "" {
-		fmt.Fprintln(stdout, text)
+		fmt.Fprintln(console.Stdout, text)
 		return
 	}
 	if l.lost {
@@ -270,7 +268,7 @@ func (l *logSink) flush() {
 	o := l.pool.Call(context.Background(), "log", &run.Request{Op: run.OpAppend, Path: l.path, Data: data, Line: "write " + l.path}, logLimit)
 	if err := o.FailureIn("write " + l.path); err != nil {
 		l.lost = true
-		fmt.Fprintf(stderr, "nhc-gpu: warning: %v\n", err)
+		fmt.Fprintf(console.Stderr, "nhc-gpu: warning: %v\n", err)
 	}
 }
 
@@ -280,12 +278,12 @@ func (l *logSink) flush() {
 // redirection ends the run.
 func (l *logSink) fatal(r *oneRun, spec string, err error) (exit int, over bool) {
 	if errors.Is(err, conf.ErrNotRedirection) {
-		fmt.Fprintf(stderr, "nhc-gpu: LOGFILE: %v\n", err)
+		fmt.Fprintf(console.Stderr, "nhc-gpu: LOGFILE: %v\n", err)
 		return 127, true
 	}
 	text := fmt.Sprintf("NHC:  FATAL:  Can't write %s as %s (uid %d) -- Read-only filesystem/device failure?", spec, r.set.get("USER"), os.Geteuid())
-	fmt.Fprintln(stdout, "ERROR "+text)
-	fmt.Fprintf(stderr, "nhc-gpu: %v\n", err)
+	fmt.Fprintln(console.Stdout, "ERROR "+text)
+	fmt.Fprintf(console.Stderr, "nhc-gpu: %v\n", err)
 	sendSyslog(r.set.get("NAME"), []string{text})
 	const nowhere = ">>/dev/null 2>&1"
 	l.spec, _ = conf.ParseLog(nowhere, r.set.get)
@@ -307,65 +305,15 @@ func (r *oneRun) withoutLog(spec string, err error) bool {
 	return true
 }
 
-// signals turns HUP, INT, TERM and ALRM into the end of a context, and into a
-// readable descriptor for what waits in poll(2).
-type signals struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	ch     chan os.Signal
-	wake   int
-	got    atomic.Int32
-}
-
-func catchSignals() *signals {
-	s := &signals{ch: make(chan os.Signal, 4), wake: -1}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	var fd [2]int
-	if unix.Pipe2(fd[:], unix.O_CLOEXEC) == nil {
-		s.wake = fd[0]
-	}
-	// A closed standard output must not kill us in mid-run. Being notified in
-	// place of ignoring leaves the default to the commands we start.
-	signal.Notify(s.ch, unix.SIGPIPE, unix.SIGUSR2)
-	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGALRM} {
-		if !signal.Ignored(sig) { // as nohup(1) and "&" want it
-			signal.Notify(s.ch, sig)
-		}
-	}
-	run.Go(func() {
-		for sig := range s.ch {
-			n, _ := sig.(syscall.Signal)
-			if n == unix.SIGPIPE || n == unix.SIGUSR2 {
-				continue
-			}
-			s.got.CompareAndSwap(0, int32(n))
-			if s.wake >= 0 {
-				_, _ = unix.Write(fd[1], []byte{0})
-			}
-			s.cancel()
-		}
-	})
-	return s
-}
-
-func (s *signals) caught() syscall.Signal { return syscall.Signal(s.got.Load()) }
-
-func (s *signals) stop() {
-	signal.Stop(s.ch)
-	s.cancel()
-}
-
-func signalName(sig syscall.Signal) string { return unix.SignalName(sig) }
-
 // interrupted ends the run after a signal.
 func (r *oneRun) interrupted() {
-	sig := r.sig.caught()
+	sig := r.sig.Caught()
 	r.pool.Kill()
 	if sig == unix.SIGALRM { // LBNL NHC's watchdog, or somebody in its place
 		r.emit(r.fold.f.Expired(""))
 		return
 	}
-	text := "Terminated by signal " + signalName(sig) + "."
+	text := "Terminated by signal " + console.SignalName(sig) + "."
 	if r.job != nil { // somebody wanted it to end: that says nothing of the node
 		if !slices.ContainsFunc(r.fold.f.List(), func(f checks.Finding) bool { return f.Message == text }) {
 			r.emit(r.fold.f.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))

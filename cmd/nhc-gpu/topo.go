@@ -13,6 +13,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // topoName is the word for it.
@@ -60,7 +61,7 @@ func printTopology(opts *options, asJSON bool) error {
 		err = writeTopology(&b, resp.Topo.Value)
 	}
 	if err == nil {
-		_, err = screen.Write(b.Bytes())
+		_, err = console.Screen.Write(b.Bytes())
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		return fmt.Errorf("print the map: %w", err)

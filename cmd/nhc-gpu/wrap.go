@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 const wrapSpec = ":A:D:L:M:P:S:VX:h"
@@ -42,7 +43,7 @@ type wrapper struct {
 	loop    string
 	format  string // of times, as date(1) has it
 	host    string
-	sig     *signals
+	sig     *console.Signals
 	now     func() time.Time
 }
 
@@ -62,21 +63,20 @@ func wrap(words []string) int {
 		return 0
 	}
 	if err != nil {
-		fmt.Fprintf(stdout, "ERROR:  %s\n", badOptionText(err))
+		fmt.Fprintf(console.Stdout, "ERROR:  %s\n", badOptionText(err))
 		wrapHelp(w.program, w.name)
 		return exitWrapUsage
 	}
 	for _, a := range o.mailTo {
 		if strings.HasPrefix(a, "-") { // mail would take it for an option
-			fmt.Fprintf(stdout, "ERROR:  %q is no address to send mail to.\n", a)
+			fmt.Fprintf(console.Stdout, "ERROR:  %q is no address to send mail to.\n", a)
 			return exitWrapUsage
 		}
 	}
 	unix.Umask(0o077)
 	w.take(o, words[0], own)
-	w.sig = catchSignals()
-	defer w.sig.stop()
-	stdout.wake, stderr.wake = w.sig.wake, w.sig.wake
+	w.sig = console.CatchSignals()
+	defer w.sig.Stop()
 	return w.work(o.expire)
 }
 
@@ -171,8 +171,8 @@ func (w *wrapper) work(expire string) int {
 		if state != nil {
 			dir = state.path
 		}
-		fmt.Fprintf(stdout, "ERROR:  State directory \"%s\" create/chown/chmod failed for uid %d.  Aborting.\n", dir, os.Geteuid())
-		fmt.Fprintf(stderr, "%s: %v\n", w.program, err)
+		fmt.Fprintf(console.Stdout, "ERROR:  State directory \"%s\" create/chown/chmod failed for uid %d.  Aborting.\n", dir, os.Geteuid())
+		fmt.Fprintf(console.Stderr, "%s: %v\n", w.program, err)
 		return exitWrapState
 	}
 	defer state.close()
@@ -190,8 +190,8 @@ func (w *wrapper) work(expire string) int {
 	if w.loop != "" {
 		w.forever()
 	}
-	if sig := w.sig.caught(); sig != 0 {
-		fmt.Fprintf(stdout, "Terminated by signal %s.\n", signalName(sig))
+	if sig := w.sig.Caught(); sig != 0 {
+		fmt.Fprintf(console.Stdout, "Terminated by signal %s.\n", console.SignalName(sig))
 		return 128 + int(sig)
 	}
 	return 0
@@ -224,7 +224,7 @@ func (w *wrapper) once() {
 	case len(w.mailTo) > 0:
 		w.mail(pool, c, changed)
 	case changed:
-		_, _ = stdout.Write(c.text())
+		_, _ = console.Stdout.Write(c.text())
 	}
 }
 
@@ -232,8 +232,8 @@ func (w *wrapper) once() {
 // prevents its start or its end is part of the output.
 func (w *wrapper) spawn(pool *run.Pool) (out []byte, failed, ok bool) {
 	w.vecho("Executing \"%s\" %s", strings.Join(w.run.Argv, " "), w.stamp())
-	o, err := pool.Run(w.sig.ctx, w.run)
-	if w.sig.ctx.Err() != nil {
+	o, err := pool.Run(w.sig.Ctx, w.run)
+	if w.sig.Ctx.Err() != nil {
 		return nil, false, false
 	}
 	add := func(format string, args ...any) {
@@ -261,11 +261,11 @@ func (w *wrapper) stamp() string { return formatTime(w.now(), w.format) }
 
 func (w *wrapper) vecho(format string, args ...any) {
 	if w.verbose {
-		fmt.Fprintf(stdout, format+"\n", args...)
+		fmt.Fprintf(console.Stdout, format+"\n", args...)
 	}
 }
 
-func (w *wrapper) warn(err error) { fmt.Fprintf(stderr, "%s: warning: %v\n", w.program, err) }
+func (w *wrapper) warn(err error) { fmt.Fprintf(console.Stderr, "%s: warning: %v\n", w.program, err) }
 
 // mailLimit bounds one run of mail(1), which only queues.
 const mailLimit = 30 * time.Second
@@ -310,7 +310,7 @@ func (w *wrapper) mail(pool *run.Pool, c change, changed bool) {
 
 // deliver runs mail(1). missing says that there is no such program.
 func (w *wrapper) deliver(pool *run.Pool, j run.Job) (missing bool, err error) {
-	o, err := pool.Run(w.sig.ctx, j)
+	o, err := pool.Run(w.sig.Ctx, j)
 	text, _, _ := strings.Cut(strings.TrimSpace(string(o.Stdout)), "\n")
 	switch {
 	case err != nil:

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // forever runs the program again and again, until a signal ends it.
@@ -22,7 +24,7 @@ func (w *wrapper) forever() {
 		w.vecho("Looping every %d seconds.  Next loop in %d seconds.", int64(l.every.Seconds()), int64(wait.Seconds()))
 		timer := time.NewTimer(wait)
 		select {
-		case <-w.sig.ctx.Done():
+		case <-w.sig.Ctx.Done():
 			timer.Stop()
 			return
 		case <-timer.C:
@@ -47,13 +49,13 @@ func loopWait(now, midnight, last time.Time, every time.Duration) time.Duration 
 func (w *wrapper) announce(l loopSpec) {
 	if l.clear {
 		if _, err := unix.IoctlGetTermios(0, unix.TCGETS); err == nil {
-			_ = stdout.raw([]byte("\x1b[H\x1b[2J\x1b[3J")) // as clear(1) on any terminal of today
+			_ = console.Stdout.Raw([]byte("\x1b[H\x1b[2J\x1b[3J")) // as clear(1) on any terminal of today
 		}
 	}
 	if l.ruler {
-		fmt.Fprintln(stdout, strings.Repeat("-", 76))
+		fmt.Fprintln(console.Stdout, strings.Repeat("-", 76))
 	}
 	if l.time {
-		fmt.Fprintf(stdout, "Invoking %s at %s\n", w.name, w.stamp())
+		fmt.Fprintf(console.Stdout, "Invoking %s at %s\n", w.name, w.stamp())
 	}
 }

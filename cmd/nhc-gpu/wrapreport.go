@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // change is what the wrapper has to tell.
@@ -88,7 +90,7 @@ func (w *wrapper) compare(out []byte, failed bool) (c change, report bool) {
 
 func wrapHelp(program, name string) {
 	title := program + " Usage"
-	fmt.Fprintf(screen, `
+	fmt.Fprintf(console.Screen, `
 %s
 %s
 

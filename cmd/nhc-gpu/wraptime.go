@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // timespec is a time in LBNL's words: 1d12h, 300, 6h10f.
@@ -48,7 +50,7 @@ func parseTimespec(spec string) (t timespec) {
 // complain prints what is wrong.
 func (t timespec) complain() {
 	if t.wrong != "" {
-		fmt.Fprintf(stdout, "ERROR:  %s\nERROR:  Parsing terminated.  Using %d seconds for expiration of old results.\n", t.wrong, t.secs)
+		fmt.Fprintf(console.Stdout, "ERROR:  %s\nERROR:  Parsing terminated.  Using %d seconds for expiration of old results.\n", t.wrong, t.secs)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // xidCommands are what a person does about Xids: ask, and clear.
@@ -72,7 +73,7 @@ func printAnswer(question string, words []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(screen, resp.Text)
+	fmt.Fprint(console.Screen, resp.Text)
 	return nil
 }
 
@@ -91,7 +92,7 @@ func xidRun(words []string) (r *oneRun, rest []string, err error) {
 	}
 	r, _, err = forPeople(&options{words: given}, reportOptions{})
 	if err != nil {
-		fmt.Fprintf(alerts, "nhc-gpu: warning: %v: settings in it are not used\n", err)
+		fmt.Fprintf(console.Alerts, "nhc-gpu: warning: %v: settings in it are not used\n", err)
 		if r, err = peopleRun(&options{words: given}); err != nil {
 			return nil, nil, err
 		}

@@ -96,14 +96,17 @@ var may = map[string][]string{
 	"checks/run":     {"checks", "checks/plan", "checks/probe", "os/exec"},
 	"checks/verdict": {"checks"},
 	"slurm":          {"checks", "checks/verdict"},
-	"cmd/nhc-gpu":    {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/verdict", "slurm"},
+	"cmd/nhc-gpu": {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/verdict", "slurm",
+		"cmd/nhc-gpu/internal/console"},
+	"cmd/nhc-gpu/internal/console": {"checks/run", "checks/verdict"},
 }
 
-// imports are all that a package could import, and whether it may.
+// imports are all that a package could import, and whether it may. The compiler keeps
+// internal packages from others than cmd/nhc-gpu's.
 func imports(from string) map[string]bool {
 	all := map[string]bool{"os/exec": slices.Contains(may[from], "os/exec")}
 	for to := range may {
-		if to != from && to != "cmd/nhc-gpu" {
+		if to != from && to != "cmd/nhc-gpu" && (strings.HasPrefix(from, "cmd/") || !strings.Contains(to, "/internal/")) {
 			all[to] = slices.Contains(may[from], to)
 		}
 	}

@@ -1,4 +1,6 @@
-package main
+// Package console has the writers that every command prints with, and the signals that end
+// a run.
+package console
 
 import (
 	"os"
@@ -9,9 +11,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
-// console writes to a standard descriptor for as long as the run may take: a
+// Writer writes to a standard descriptor for as long as the run may take: a
 // reader that does not read must not hold it up. What does not fit is lost.
-type console struct {
+type Writer struct {
 	fd       int
 	end      time.Time     // deadline of the run; zero means none
 	patience time.Duration // how long the run still waits for the reader
@@ -19,16 +21,28 @@ type console struct {
 	deaf     bool          // the reader does not read
 }
 
-// until gives the deadline of the run. The reader gets no more than a quarter of the run:
+// Until sets the deadline of the run. The reader gets no more than a quarter of the run:
 // the checks need the rest, and a healthy node must not be drained for want of time.
-func (c *console) until(end time.Time) {
+func (c *Writer) Until(end time.Time) {
 	c.end, c.patience = end, time.Until(end)/4
 }
 
+// Stdout and Stderr wait for a reader as long as the run may take, or until a signal.
 var (
-	stdout = &console{fd: 1, wake: -1}
-	stderr = newAlerts()
+	Stdout = &Writer{fd: 1, wake: -1}
+	Stderr = newAlerts()
 )
+
+// newAlerts has a deadline from the start: a reader that does not read must not keep
+// slurmd from the exit status.
+func newAlerts() *Writer {
+	c := &Writer{fd: 2, wake: -1}
+	c.Until(time.Now().Add(AlertsLimit))
+	return c
+}
+
+// AlertsLimit bounds what is written before TIMEOUT is known.
+const AlertsLimit = 8 * time.Second
 
 // lastWord is how long a reader has for what is written when the run is over.
 const lastWord = 100 * time.Millisecond
@@ -36,15 +50,15 @@ const lastWord = 100 * time.Millisecond
 // pipeBuf is what a pipe takes without blocking when it is ready: PIPE_BUF.
 const pipeBuf = 4096
 
-func (c *console) Write(data []byte) (int, error) {
-	if err := c.raw([]byte(verdict.Printable(string(data)))); err != nil {
+func (c *Writer) Write(data []byte) (int, error) {
+	if err := c.Raw([]byte(verdict.Printable(string(data)))); err != nil {
 		return 0, err
 	}
 	return len(data), nil
 }
 
-// raw writes text unchanged: this program's own control sequences.
-func (c *console) raw(data []byte) error {
+// Raw writes text unchanged: this program's own control sequences.
+func (c *Writer) Raw(data []byte) error {
 	for rest := data; len(rest) > 0; {
 		if c.deaf || !c.ready() {
 			c.deaf = true
@@ -63,7 +77,7 @@ func (c *console) raw(data []byte) error {
 }
 
 // ready waits until the descriptor can be written without blocking.
-func (c *console) ready() bool {
+func (c *Writer) ready() bool {
 	over := time.Time{} // when lastWord is over
 	began := time.Now()
 	defer func() { c.patience -= time.Since(began) }()

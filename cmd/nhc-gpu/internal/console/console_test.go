@@ -1,4 +1,4 @@
-package main
+package console
 
 import (
 	"bytes"
@@ -18,9 +18,9 @@ func TestConsoleReaderGone(t *testing.T) {
 	}
 	defer unix.Close(fd[0])
 	defer unix.Close(fd[1])
-	c := &console{fd: fd[1], wake: -1}
+	c := &Writer{fd: fd[1], wake: -1}
 	began := time.Now()
-	c.until(began.Add(8 * time.Second))
+	c.Until(began.Add(8 * time.Second))
 	for range 100 {
 		_, _ = c.Write(bytes.Repeat([]byte("x"), 4096))
 	}
