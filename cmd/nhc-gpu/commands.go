@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 )
 
 // isCommand reports whether the first word behind nhc-gpu names a command: it is neither
@@ -124,8 +125,8 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 			Run: func(_ *cobra.Command, words []string) { *exit = genconf(getoptsWords(genconfName, words)) },
 		},
 		&cobra.Command{
-			Use: wrapName + " [options] [words]", Short: "Run it and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
-			Run: func(_ *cobra.Command, words []string) { *exit = wrap(getoptsWords(wrapName, words)) },
+			Use: wrap.Name + " [options] [words]", Short: "Run it and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
+			Run: func(_ *cobra.Command, words []string) { *exit = wrap.Run(getoptsWords(wrap.Name, words), fixedPath) },
 		})
 }
 

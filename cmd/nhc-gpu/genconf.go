@@ -68,7 +68,7 @@ func genconf(words []string) int {
 	}
 	if err != nil {
 		genconfHelp(program)
-		fmt.Fprintf(console.Stderr, "%s:  ERROR:  %s\n", program, strings.TrimPrefix(badOptionText(err), ":  "))
+		fmt.Fprintf(console.Stderr, "%s:  ERROR:  %s\n", program, strings.TrimPrefix(console.OptionError(err), ":  "))
 		return exitUsage
 	}
 	g.oneRun = newRun([]string{"nhc-gpu"}, o)
@@ -80,20 +80,6 @@ func genconf(words []string) int {
 		return exitUsage
 	}
 	return g.generate()
-}
-
-// badOptionText is LBNL NHC's text for an option error.
-func badOptionText(err error) string {
-	usage, ok := errors.AsType[*checks.UsageError](err)
-	switch {
-	case !ok:
-		return err.Error()
-	case usage.Kind == checks.NoArgument:
-		return "Option -" + usage.Word + " requires an argument."
-	case usage.Kind == checks.BadOption:
-		return "Invalid option:  -" + usage.Word
-	}
-	return usage.Error()
 }
 
 // settle reads the VAR=value words and gives what is still unset its default.

@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 )
 
 // The commands of tests/script/golden.txtar print what sites rely on and no change of the
@@ -37,7 +38,7 @@ func printHelps(ts *testscript.TestScript, _ bool, _ []string) {
 // printRegistry prints the exit statuses, and class, lane, options and codes of each check.
 func printRegistry(ts *testscript.TestScript, _ bool, _ []string) {
 	var all strings.Builder
-	fmt.Fprintf(&all, "exit status: usage %d, unknown %d, wrapper's usage %d, wrapper's state %d\n", exitUsage, exitUnknown, exitWrapUsage, exitWrapState)
+	fmt.Fprintf(&all, "exit status: usage %d, unknown %d, wrapper's usage %d, wrapper's state %d\n", exitUsage, exitUnknown, wrap.ExitUsage, wrap.ExitState)
 	for _, name := range checks.Names() {
 		info, _ := checks.Lookup(name)
 		fmt.Fprintf(&all, "%s: class %s, lane %s, deadline %v, active %v, waits %v, may act %v, may ask Slurm %v\n",

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -80,18 +81,15 @@ func start(argv []string) int {
 	case strings.HasSuffix(name, "-genconf"):
 		return genconf(argv)
 	case strings.HasSuffix(name, "-wrapper"):
-		return wrap(argv)
+		return wrap.Run(argv, fixedPath)
 	}
 	opts, err := parseOptions(argv[1:], nil)
 	return health(argv, opts, err)
 }
 
-// The words behind nhc-gpu that ask for LBNL NHC's two other programs, which
-// read their own options.
-const (
-	genconfName = "genconf"
-	wrapName    = "wrap"
-)
+// genconfName is the word behind nhc-gpu that asks for nhc-genconf, which reads its own
+// options.
+const genconfName = "genconf"
 
 // worker is the other half of this program: "shell PROGRAM" becomes bash,
 // "LANE ROOT" answers requests, "states ROOT LIBRARY" asks the driver of GPUs,

@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
@@ -23,7 +24,7 @@ var update = flag.Bool("u", false, "rewrite the expected output in the scripts")
 func TestMain(m *testing.M) {
 	program := func() {
 		if mail := os.Getenv("TEST_MAIL"); mail != "" { // no test sends mail
-			mailPrograms = []string{"/nonexistent/mail", mail}
+			wrap.MailPrograms = []string{"/nonexistent/mail", mail}
 		}
 		main()
 	}

@@ -1,4 +1,4 @@
-package main
+package wrap
 
 import (
 	"errors"
@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wrapState is a directory that is ours alone, and in it the last output
+// state is a directory that is ours alone, and in it the last output
 // (NAME.save) and the mail that waits (NAME.mail).
-type wrapState struct {
+type state struct {
 	path string
 	name string
 	dir  *os.File
@@ -23,23 +23,23 @@ type wrapState struct {
 // Where the state is kept unless -D says otherwise. /tmp is LBNL's place: there
 // anybody can put something in our way, which is found out and refused.
 const (
-	wrapRootDir = "/var/lib/nhc-gpu/wrap"
-	wrapRunDir  = "/run/nhc-gpu-wrap" // where /var cannot be written
+	rootDir = "/var/lib/nhc-gpu/wrap"
+	runDir  = "/run/nhc-gpu-wrap" // where /var cannot be written
 )
 
-// openWrapState opens the state directory, making it if need be. With an error
+// openDefault opens the state directory, making it if need be. With an error
 // comes what is known of it, or nil.
-func openWrapState(path, name string) (*wrapState, error) {
+func openDefault(path, name string) (*state, error) {
 	if path != "" {
 		return openState(path, name)
 	}
 	if os.Geteuid() == 0 {
-		_ = os.MkdirAll(filepath.Dir(wrapRootDir), 0o755) // if that fails, so does what follows
-		s, err := openState(wrapRootDir, name)
+		_ = os.MkdirAll(filepath.Dir(rootDir), 0o755) // if that fails, so does what follows
+		s, err := openState(rootDir, name)
 		if err == nil || !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.ENOENT) {
 			return s, err
 		}
-		return openState(wrapRunDir, name)
+		return openState(runDir, name)
 	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) && ownDir(dir) {
 		return openState(filepath.Join(dir, "nhc-gpu-wrap"), name)
@@ -56,8 +56,8 @@ func ownDir(path string) bool {
 	return true
 }
 
-func openState(path, name string) (*wrapState, error) {
-	s := &wrapState{path: path, name: name}
+func openState(path, name string) (*state, error) {
+	s := &state{path: path, name: name}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return s, fmt.Errorf("make state directory: %w", err)
 	}
@@ -88,11 +88,11 @@ func onlyOurs(f *os.File) error {
 	return nil
 }
 
-func (s *wrapState) close() { s.dir.Close() }
+func (s *state) close() { s.dir.Close() }
 
 // lock keeps a second wrapper of the same state out; the kernel unlocks it
 // when this one ends, however it does.
-func (s *wrapState) lock() (unlock func(), err error) {
+func (s *state) lock() (unlock func(), err error) {
 	if err := unix.Flock(int(s.dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = errors.New("another wrapper is at work")
@@ -110,7 +110,7 @@ const (
 
 // open opens a file of the directory: never through a link, without waiting for
 // the other end should it be a pipe.
-func (s *wrapState) open(suffix string, how int) (*os.File, error) {
+func (s *state) open(suffix string, how int) (*os.File, error) {
 	path := filepath.Join(s.path, s.name+suffix)
 	fd, err := unix.Openat(int(s.dir.Fd()), s.name+suffix, how|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *wrapState) open(suffix string, how int) (*os.File, error) {
 // the wrapper adds to it are less, several mails that wait may be that much.
 const maxSaved = 4 << 20
 
-func (s *wrapState) saved() ([]byte, error) {
+func (s *state) saved() ([]byte, error) {
 	f, err := s.open(saveFile, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func (s *wrapState) saved() ([]byte, error) {
 }
 
 // savedAt is when the last output was first seen.
-func (s *wrapState) savedAt() (time.Time, bool) {
+func (s *state) savedAt() (time.Time, bool) {
 	f, err := s.open(saveFile, unix.O_RDONLY)
 	if err != nil {
 		return time.Time{}, false
@@ -163,7 +163,7 @@ func (s *wrapState) savedAt() (time.Time, bool) {
 }
 
 // passed reports whether the last output is of a run that passed.
-func (s *wrapState) passed() bool {
+func (s *state) passed() bool {
 	f, err := s.open(passFile, unix.O_RDONLY)
 	if err != nil {
 		return false
@@ -173,7 +173,7 @@ func (s *wrapState) passed() bool {
 }
 
 // notePassed keeps whether the last output is of a run that passed.
-func (s *wrapState) notePassed(passed bool) error {
+func (s *state) notePassed(passed bool) error {
 	if !passed {
 		_ = unix.Unlinkat(int(s.dir.Fd()), s.name+passFile, 0)
 		return nil
@@ -185,10 +185,10 @@ func (s *wrapState) notePassed(passed bool) error {
 	return f.Close()
 }
 
-func (s *wrapState) forget() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+saveFile, 0) }
+func (s *state) forget() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+saveFile, 0) }
 
 // save replaces the last output: there is always the old one or the new one.
-func (s *wrapState) save(data []byte) error {
+func (s *state) save(data []byte) error {
 	const fresh = ".new"
 	_ = unix.Unlinkat(int(s.dir.Fd()), s.name+fresh, 0)
 	f, err := s.open(fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
@@ -209,7 +209,7 @@ func (s *wrapState) save(data []byte) error {
 }
 
 // queue adds a report to the mail that waits.
-func (s *wrapState) queue(text []byte) error {
+func (s *state) queue(text []byte) error {
 	f, err := s.open(mailFile, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND)
 	if err != nil {
 		return err
@@ -232,7 +232,7 @@ func (s *wrapState) queue(text []byte) error {
 }
 
 // waiting is the file of the mail that waits.
-func (s *wrapState) waiting() (path string, ok bool) {
+func (s *state) waiting() (path string, ok bool) {
 	f, err := s.open(mailFile, unix.O_RDONLY)
 	if err != nil {
 		return "", false
@@ -242,4 +242,4 @@ func (s *wrapState) waiting() (path string, ok bool) {
 	return f.Name(), err == nil && info.Size() > 0
 }
 
-func (s *wrapState) sent() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+mailFile, 0) }
+func (s *state) sent() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+mailFile, 0) }

@@ -1,4 +1,6 @@
-package main
+// Package wrap is nhc-wrapper: it runs a health check and prints or mails what has changed
+// since the last run. cron starts it, never slurmd, so it opens its own files.
+package wrap
 
 import (
 	"cmp"
@@ -17,12 +19,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
-const wrapSpec = ":A:D:L:M:P:S:VX:h"
+// Name is the command of nhc-gpu.
+const Name = "wrap"
+
+const optionSpec = ":A:D:L:M:P:S:VX:h"
 
 // Exit statuses of LBNL's wrapper; that of the wrapped program is not passed on.
 const (
-	exitWrapUsage = 99
-	exitWrapState = 255
+	ExitUsage = 99
+	ExitState = 255
 )
 
 // notFound is bash's status for a program that does not exist.
@@ -32,8 +37,9 @@ const notFound = 127
 type wrapper struct {
 	program string // what the wrapper is called
 	name    string // of the wrapped program: in texts, and of its files
+	path    string // PATH of mail(1), and the end of the program's
 	run     run.Job
-	state   *wrapState
+	state   *state
 	dir     string // of the state; "" is the default
 	mailTo  []string
 	subject string
@@ -47,30 +53,30 @@ type wrapper struct {
 	now     func() time.Time
 }
 
-// wrap does what LBNL's nhc-wrapper does. words[0] is the name that the program
-// was called by: NAME-wrapper wraps NAME.
-func wrap(words []string) int {
-	w := &wrapper{program: filepath.Base(words[0]), now: time.Now, fudge: 5}
+// Run does what LBNL's nhc-wrapper does and returns the exit status. words[0] is the name
+// that the program was called by: NAME-wrapper wraps NAME. path is the PATH of what it starts.
+func Run(words []string, path string) int {
+	w := &wrapper{program: filepath.Base(words[0]), path: path, now: time.Now, fudge: 5}
 	w.format = cmp.Or(os.Getenv("NW_DATEFMT"), "(%F %T)")
 	w.name = strings.TrimSuffix(w.program, "-wrapper")
-	own := w.program == wrapName
+	own := w.program == Name
 	if own {
-		w.program, w.name = "nhc-gpu "+wrapName, "nhc"
+		w.program, w.name = "nhc-gpu "+Name, "nhc"
 	}
-	o, err := parseWrap(words[1:])
+	o, err := parse(words[1:])
 	if o.help {
-		wrapHelp(w.program, w.name)
+		help(w.program, w.name)
 		return 0
 	}
 	if err != nil {
-		fmt.Fprintf(console.Stdout, "ERROR:  %s\n", badOptionText(err))
-		wrapHelp(w.program, w.name)
-		return exitWrapUsage
+		fmt.Fprintf(console.Stdout, "ERROR:  %s\n", console.OptionError(err))
+		help(w.program, w.name)
+		return ExitUsage
 	}
 	for _, a := range o.mailTo {
 		if strings.HasPrefix(a, "-") { // mail would take it for an option
 			fmt.Fprintf(console.Stdout, "ERROR:  %q is no address to send mail to.\n", a)
-			return exitWrapUsage
+			return ExitUsage
 		}
 	}
 	unix.Umask(0o077)
@@ -81,9 +87,9 @@ func wrap(words []string) int {
 }
 
 // take fills in what the command line and the environment ask for.
-func (w *wrapper) take(o wrapOptions, argv0 string, own bool) {
+func (w *wrapper) take(o arguments, argv0 string, own bool) {
 	w.dir, w.mailTo, w.subject, w.verbose, w.loop = o.dir, o.mailTo, o.subject, o.verbose, o.loop
-	path := fixedPath // behind the folders that the wrapper itself may lie in
+	path := w.path // behind the folders that the wrapper itself may lie in
 	exe, err := os.Executable()
 	if err == nil {
 		path = filepath.Dir(exe) + ":" + path
@@ -109,33 +115,33 @@ func (w *wrapper) take(o wrapOptions, argv0 string, own bool) {
 	w.run.Env = append(os.Environ(), "PATH="+path, "SUBPROG="+w.name, "HOSTNAME="+host, "HOSTNAME_S="+w.host)
 }
 
-// wrapDefault is how long a wrapped program may take unless NW_TIMEOUT says
+// defaultLimit is how long a wrapped program may take unless NW_TIMEOUT says
 // otherwise: much longer than any TIMEOUT of nhc.
-const wrapDefault = 10 * time.Minute
+const defaultLimit = 10 * time.Minute
 
 func (w *wrapper) limit(spec string) time.Duration {
 	if spec == "" {
-		return wrapDefault
+		return defaultLimit
 	}
 	t := parseTimespec(spec)
 	if t.wrong != "" {
-		w.warn(fmt.Errorf("NW_TIMEOUT: %s; %s it is", t.wrong, wrapDefault))
-		return wrapDefault
+		w.warn(fmt.Errorf("NW_TIMEOUT: %s; %s it is", t.wrong, defaultLimit))
+		return defaultLimit
 	}
 	return time.Duration(t.secs) * time.Second
 }
 
-type wrapOptions struct {
+type arguments struct {
 	dir, loop, program, subject, expire string
 	mailTo, words                       []string
 	verbose, help                       bool
 }
 
-// parseWrap reads the options. The first word that is none of the wrapper's is
+// parse reads the options. The first word that is none of the wrapper's is
 // the first of the wrapped program's.
-func parseWrap(args []string) (o wrapOptions, err error) {
+func parse(args []string) (o arguments, err error) {
 	var pass []string
-	rest, err := checks.Getopts(wrapSpec, args, func(opt byte, arg string) {
+	rest, err := checks.Getopts(optionSpec, args, func(opt byte, arg string) {
 		switch opt {
 		case 'A':
 			pass = strings.Fields(arg)
@@ -165,7 +171,7 @@ func parseWrap(args []string) (o wrapOptions, err error) {
 }
 
 func (w *wrapper) work(expire string) int {
-	state, err := openWrapState(w.dir, w.name)
+	state, err := openDefault(w.dir, w.name)
 	if err != nil {
 		dir := w.dir
 		if state != nil {
@@ -173,7 +179,7 @@ func (w *wrapper) work(expire string) int {
 		}
 		fmt.Fprintf(console.Stdout, "ERROR:  State directory \"%s\" create/chown/chmod failed for uid %d.  Aborting.\n", dir, os.Geteuid())
 		fmt.Fprintf(console.Stderr, "%s: %v\n", w.program, err)
-		return exitWrapState
+		return ExitState
 	}
 	defer state.close()
 	w.state = state
@@ -270,8 +276,8 @@ func (w *wrapper) warn(err error) { fmt.Fprintf(console.Stderr, "%s: warning: %v
 // mailLimit bounds one run of mail(1), which only queues.
 const mailLimit = 30 * time.Second
 
-// mailPrograms are where mail(1) is looked for.
-var mailPrograms = []string{"/usr/bin/mail", "/bin/mail"}
+// MailPrograms are where mail(1) is looked for.
+var MailPrograms = []string{"/usr/bin/mail", "/bin/mail"}
 
 // mail sends what has changed, behind what could not be sent before. It is on
 // disk until it is sent: no report is lost with the mail program that failed.
@@ -286,9 +292,9 @@ func (w *wrapper) mail(pool *run.Pool, c change, changed bool) {
 		return
 	}
 	argv := append([]string{"mail", "-s", w.subject}, w.mailTo...)
-	env := append(os.Environ(), "PATH="+fixedPath)
+	env := append(os.Environ(), "PATH="+w.path)
 	var err error
-	for _, program := range mailPrograms {
+	for _, program := range MailPrograms {
 		var missing bool
 		missing, err = w.deliver(pool, run.Job{Argv: argv, Env: env, Program: program, Input: path, Merge: true, Timeout: mailLimit})
 		if err == nil {
@@ -303,7 +309,7 @@ func (w *wrapper) mail(pool *run.Pool, c change, changed bool) {
 		if !missing {
 			break
 		}
-		err = fmt.Errorf("no mail program: %s", strings.Join(mailPrograms, ", "))
+		err = fmt.Errorf("no mail program: %s", strings.Join(MailPrograms, ", "))
 	}
 	w.warn(fmt.Errorf("mail to %s was not sent, the next run tries again: %w", strings.Join(w.mailTo, " "), err))
 }

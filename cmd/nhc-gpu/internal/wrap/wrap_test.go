@@ -1,4 +1,4 @@
-package main
+package wrap
 
 import (
 	"os"
@@ -59,7 +59,7 @@ func TestFormatTime(t *testing.T) {
 
 func TestParseWrap(t *testing.T) {
 	t.Parallel()
-	for line, want := range map[string]wrapOptions{
+	for line, want := range map[string]arguments{
 		"-M root -X 12h -- -d -t 60": {mailTo: []string{"root"}, expire: "12h", words: []string{"-d", "-t", "60"}},
 		"-M root -d -M x":            {mailTo: []string{"root"}, words: []string{"-d", "-M", "x"}},
 		"-V -dV DEBUG=1":             {verbose: true, words: []string{"-dV", "DEBUG=1"}},
@@ -68,17 +68,17 @@ func TestParseWrap(t *testing.T) {
 		"word -V":                    {words: []string{"word", "-V"}},
 		"-L5mt -P /bin/x -D /d -h":   {loop: "5mt", program: "/bin/x", dir: "/d", help: true},
 	} {
-		got, err := parseWrap(strings.Fields(line))
+		got, err := parse(strings.Fields(line))
 		if err != nil {
 			t.Errorf("%q: %v", line, err)
 		}
-		if diff := cmp.Diff(want, got, cmp.AllowUnexported(wrapOptions{})); diff != "" {
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(arguments{})); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", line, diff)
 		}
 	}
-	got, err := parseWrap([]string{"-A", " -d  -t 60 ", "-S", "two words", "a b"})
-	want := wrapOptions{subject: "two words", words: []string{"-d", "-t", "60", "a b"}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(wrapOptions{})); diff != "" || err != nil {
+	got, err := parse([]string{"-A", " -d  -t 60 ", "-S", "two words", "a b"})
+	want := arguments{subject: "two words", words: []string{"-d", "-t", "60", "a b"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(arguments{})); diff != "" || err != nil {
 		t.Errorf("-A: %v (-want +got):\n%s", err, diff)
 	}
 }
@@ -171,5 +171,12 @@ func TestStateIsLocked(t *testing.T) {
 	unlock()
 	if _, err := two.lock(); err != nil {
 		t.Errorf("after unlock: %v", err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package wrap
 
 import (
 	"bytes"
@@ -88,7 +88,7 @@ func (w *wrapper) compare(out []byte, failed bool) (c change, report bool) {
 	return c, c.cleared || failed && len(out) > 0
 }
 
-func wrapHelp(program, name string) {
+func help(program, name string) {
 	title := program + " Usage"
 	fmt.Fprintf(console.Screen, `
 %s
