@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/topo"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 )
 
@@ -114,7 +115,7 @@ func commands(exit *int) []*cobra.Command {
 runs, whether it is a check of this program or a line for the shell (and why),
 and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 	}
-	return append(xidCommands(), selftestCommand(exit), jobCommand(), platformsCommand(), topoCommand(), cablingCommand(), lintCommand(exit),
+	return append(xidCommands(), selftestCommand(exit), jobCommand(), platformsCommand(), topoCommand(), topo.Cabling(), lintCommand(exit),
 		withOptions(plan, func(o *options) error { return printPlan(o, exit) }),
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: cobra.NoArgs,
@@ -128,6 +129,19 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 			Use: wrap.Name + " [options] [words]", Short: "Run it and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
 			Run: func(_ *cobra.Command, words []string) { *exit = wrap.Run(getoptsWords(wrap.Name, words), fixedPath) },
 		})
+}
+
+func topoCommand() *cobra.Command {
+	var asJSON bool
+	return withOptions(topo.Command(&asJSON), func(o *options) error {
+		r, _, err := forPeople(o, reportOptions{})
+		if err != nil {
+			return err
+		}
+		defer r.close()
+		r.pool.SetVars(r.set.workerVars())
+		return topo.Print(r.ctx, r.pool, readLimit, asJSON)
+	})
 }
 
 // withOptions makes a command take LBNL NHC's options, and a role.

@@ -97,8 +97,9 @@ var may = map[string][]string{
 	"checks/verdict": {"checks"},
 	"slurm":          {"checks", "checks/verdict"},
 	"cmd/nhc-gpu": {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/verdict", "slurm",
-		"cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/wrap"},
+		"cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/topo", "cmd/nhc-gpu/internal/wrap"},
 	"cmd/nhc-gpu/internal/console": {"checks", "checks/run", "checks/verdict"},
+	"cmd/nhc-gpu/internal/topo":    {"checks", "checks/run", "cmd/nhc-gpu/internal/console"},
 	"cmd/nhc-gpu/internal/wrap":    {"checks", "checks/run", "checks/verdict", "cmd/nhc-gpu/internal/console"},
 }
 

@@ -1,13 +1,15 @@
-package main
+// Package topo prints where a node's GPUs, adapters and disks are, and the far ends of its
+// links.
+package topo
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
-	"unicode"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,13 +18,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
-// topoName is the word for it.
-const topoName = "topo"
-
-func topoCommand() *cobra.Command {
-	var asJSON bool
-	cmd := withOptions(&cobra.Command{
-		Use:   topoName + " [--json] [LBNL options]",
+// Command returns the command topo, for which the caller opens a run and calls Print. asJSON
+// is its option --json.
+func Command(asJSON *bool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "topo [--json] [LBNL options]",
 		Short: "Show the PCIe and NUMA topology of GPUs, adapters and disks",
 		Long: `Prints the map of this node, as /sys has it: NUMA nodes, root ports and PCIe
 switches, and below them GPUs, RDMA devices with their ports, and NVMe disks;
@@ -34,20 +34,15 @@ driver is asked and no library is loaded. With HOSTROOT=DIR it is the map of
 the node whose /sys lies below DIR.`,
 		Example: `  nhc-gpu topo
   nhc-gpu topo --json`,
-	}, func(o *options) error { return printTopology(o, asJSON) })
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object of JSON")
+	}
+	cmd.Flags().BoolVar(asJSON, "json", false, "print one object of JSON")
 	cmd.Flags().Lookup("json").Hidden = true
 	return cmd
 }
 
-func printTopology(opts *options, asJSON bool) error {
-	r, _, err := forPeople(opts, reportOptions{})
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	r.pool.SetVars(r.set.workerVars())
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpTopo, Line: "read the map of the node"}, readLimit)
+// Print reads the map of the node in a worker, and prints it.
+func Print(ctx context.Context, pool *run.Pool, limit time.Duration, asJSON bool) error {
+	o := pool.Call(ctx, checks.Local, &run.Request{Op: run.OpTopo, Line: "read the map of the node"}, limit)
 	resp, err := o.AnswerTo("read the map of the node")
 	if err != nil {
 		return err
@@ -67,14 +62,4 @@ func printTopology(opts *options, asJSON bool) error {
 		return fmt.Errorf("print the map: %w", err)
 	}
 	return nil
-}
-
-// shown keeps what the kernel says from doing something to a terminal.
-func shown(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
-			return '?'
-		}
-		return r
-	}, text)
 }

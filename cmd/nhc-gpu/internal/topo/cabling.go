@@ -1,4 +1,4 @@
-package main
+package topo
 
 import (
 	"errors"
@@ -16,13 +16,10 @@ import (
 // has some 150.
 const maxDiscovered = 64 << 20
 
-// cablingName is the word for it.
-const cablingName = "cabling"
-
-// cablingCommand makes a site's list of far ends.
-func cablingCommand() *cobra.Command {
+// Cabling returns the command that makes a site's list of far ends.
+func Cabling() *cobra.Command {
 	return &cobra.Command{
-		Use:   cablingName,
+		Use:   "cabling",
 		Short: "Write the list of switch ports from ibnetdiscover -p",
 		Long: `Reads from standard input what "ibnetdiscover -p" printed, and writes a line for each port of an
 adapter: its GUID and number, and the switch port at the other end. Copied to

@@ -1,4 +1,4 @@
-package main
+package topo
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
@@ -239,4 +240,14 @@ func writeNear(w *bytes.Buffer, t *checks.Topology) error {
 	}
 	fmt.Fprintln(w, "in common: "+strings.Join(legend, ", "))
 	return nil
+}
+
+// shown keeps what the kernel says from doing something to a terminal.
+func shown(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
+			return '?'
+		}
+		return r
+	}, text)
 }
