@@ -1,6 +1,9 @@
 package probe
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // CUDAError is what a call of CUDA's driver API has returned.
 type CUDAError struct {
@@ -113,4 +116,10 @@ var cudaErrorNames = map[int]string{
 	914: "CUDA_ERROR_INVALID_RESOURCE_TYPE",
 	915: "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION",
 	999: "CUDA_ERROR_UNKNOWN",
+}
+
+// OldDriver says that the driver could not compile a kernel for the GPU: it is older than
+// the kernel's PTX, has no compiler, or must not use it. It is no fault of the GPU.
+func (e *CUDAError) OldDriver() bool {
+	return slices.Contains([]int{209, 218, 221, 222, 223}, e.Code)
 }

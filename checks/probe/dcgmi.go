@@ -3,8 +3,11 @@ package probe
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -200,4 +203,236 @@ func diagRefusal(said string, status int) error {
 		e.Code = status - 256
 	}
 	return e
+}
+
+// What dcgmi prints with -j. The names are those of NvvsJsonStrings.h, Diag.cpp and
+// DcgmiOutput.cpp of DCGM's sources: 3.0 to 3.3 ("DCGM GPU Diagnostic", a result each
+// GPU with gpu_id or gpu_ids), 4.0 and later ("DCGM Diagnostic", entities).
+
+// dcgmiDiag is both of them.
+type dcgmiDiag struct {
+	V3      *dcgmiTests `json:"DCGM GPU Diagnostic"`
+	V4      *dcgmiTests `json:"DCGM Diagnostic"`
+	Runtime string      `json:"runtime_error"`
+}
+
+type dcgmiTests struct {
+	Runtime    string `json:"runtime_error"`
+	Warning    string `json:"Warning"`
+	Categories []struct {
+		Tests []*dcgmiTest `json:"tests"` // some may be null
+	} `json:"test_categories"`
+}
+
+type dcgmiTest struct {
+	Name    string        `json:"name"`
+	Results []dcgmiResult `json:"results"`
+	Summary *dcgmiResult  `json:"test_summary"`
+}
+
+type dcgmiResult struct {
+	Kind     string          `json:"entity_group"`
+	ID       *int            `json:"entity_id"`
+	GPU      json.RawMessage `json:"gpu_id"`  // "0", or 0
+	GPUs     json.RawMessage `json:"gpu_ids"` // "0,1,2,3"
+	Status   string          `json:"status"`
+	Warnings json.RawMessage `json:"warnings"` // objects, texts, or one of them
+}
+
+// parseDCGMIDiag reads the JSON of a diagnostic; there may be text before it. said is
+// why it was not run, or not to its end.
+func parseDCGMIDiag(output []byte) (results []DCGMResult, said string, err error) {
+	var d dcgmiDiag
+	if err := decodeFrom(output, &d); err != nil {
+		return nil, "", err
+	}
+	t := d.V4
+	if t == nil {
+		t = d.V3
+	}
+	if t == nil {
+		if d.Runtime != "" {
+			return nil, d.Runtime, nil
+		}
+		return nil, "", fmt.Errorf("read dcgmi's JSON: it has no %q", "DCGM Diagnostic")
+	}
+	for _, c := range t.Categories {
+		for _, test := range c.Tests {
+			if test != nil {
+				results = append(results, test.results()...)
+			}
+		}
+	}
+	said = t.Runtime
+	if said == "" {
+		said = t.Warning
+	}
+	return results, said, nil
+}
+
+// decodeFrom reads JSON behind whatever is printed before it.
+func decodeFrom(output []byte, v any) error {
+	at := bytes.IndexByte(output, '{')
+	if at < 0 {
+		return fmt.Errorf("read dcgmi's JSON: there is none")
+	}
+	if err := json.NewDecoder(bytes.NewReader(output[at:])).Decode(v); err != nil {
+		return fmt.Errorf("read dcgmi's JSON: %w", err)
+	}
+	return nil
+}
+
+func (t *dcgmiTest) results() (list []DCGMResult) {
+	name := dcgmiTestName(t.Name)
+	for _, r := range t.Results {
+		for _, entity := range r.entities() {
+			list = append(list, DCGMResult{Test: name, Entity: entity, Status: dcgmiStatus(r.Status), Notes: dcgmiNotes(r.Warnings)})
+		}
+	}
+	if s := t.Summary; s != nil {
+		if notes := dcgmiNotes(s.Warnings); len(notes) > 0 || len(list) == 0 && s.Status != "" {
+			list = append(list, DCGMResult{Test: name, Status: dcgmiStatus(s.Status), Notes: notes})
+		}
+	}
+	return list
+}
+
+// dcgmiTestName is a test as DCGM 4 calls it: 3 prints "Memory Bandwidth", and the
+// parts of "software" as tests of their own, which are left as they are.
+func dcgmiTestName(name string) string {
+	switch low := strings.ReplaceAll(strings.ToLower(oneLine(name)), " ", "_"); low {
+	case "gpu_memory":
+		return "memory"
+	case "diagnostic", "pcie", "memory_bandwidth", "targeted_stress", "targeted_power", "sm_stress", "memtest", "pulse_test", "eud_test", "context_create":
+		return low
+	}
+	return oneLine(name)
+}
+
+// entities are what a result is about. One of DCGM 3 without a GPU, or of several, is
+// about the node: the deployment tests are made once.
+func (r *dcgmiResult) entities() []DCGMEntity {
+	if r.Kind != "" && r.ID != nil {
+		return []DCGMEntity{{Kind: strings.ToLower(r.Kind), ID: *r.ID}}
+	}
+	for _, raw := range []json.RawMessage{r.GPU, r.GPUs} {
+		if id, err := strconv.Atoi(strings.Trim(string(raw), `" `)); err == nil {
+			return []DCGMEntity{{Kind: "gpu", ID: id}}
+		}
+	}
+	return []DCGMEntity{{}}
+}
+
+func dcgmiStatus(status string) string {
+	switch s := strings.ToLower(strings.Join(strings.Fields(status), " ")); s {
+	case "pass", "passed":
+		return DCGMPass
+	case "fail", "failed":
+		return DCGMFail
+	case "warn", "warning":
+		return DCGMWarn
+	case "skip", "skipped":
+		return DCGMSkip
+	case "not run", "notrun", "":
+		return DCGMNotRun
+	default:
+		return oneLine(s)
+	}
+}
+
+// dcgmiNotes are the errors of a result: DCGM 3.3 and 4 give objects, with their text
+// under "warning", or "warnings"; older ones texts.
+func dcgmiNotes(raw json.RawMessage) (notes []DCGMNote) {
+	type object struct {
+		Code     *int   `json:"error_id"`
+		Warning  string `json:"warning"`
+		Warnings string `json:"warnings"`
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil && len(raw) > 0 {
+		list = []json.RawMessage{raw}
+	}
+	for _, item := range list {
+		var o object
+		var text string
+		switch {
+		case string(item) == "null":
+			continue
+		case json.Unmarshal(item, &text) == nil:
+			notes = append(notes, DCGMNote{Code: -1, Message: oneLine(text)})
+		case json.Unmarshal(item, &o) == nil:
+			n := DCGMNote{Code: -1, Message: oneLine(o.Warning + o.Warnings)}
+			if o.Code != nil {
+				n.Code = *o.Code
+			}
+			notes = append(notes, n)
+		default:
+			notes = append(notes, DCGMNote{Code: -1, Message: oneLine(string(item))})
+		}
+	}
+	return notes
+}
+
+// dcgmiBox is a part of the tree that "dcgmi health -c -j" prints.
+type dcgmiBox struct {
+	Value    string               `json:"value"`
+	Overflow []string             `json:"overflow"`
+	Children map[string]*dcgmiBox `json:"children"`
+}
+
+// dcgmiSystems are the systems by their names in that tree: Health.cpp.
+var dcgmiSystems = map[string]DCGMSystem{
+	"PCIe system": DCGMPCIe, "NVLINK system": DCGMNVLink, "PMU system": DCGMPMU, "MCU system": DCGMMCU, "Memory system": DCGMMemory,
+	"SM system": DCGMSM, "InfoROM system": DCGMInfoROM, "Thermal system": DCGMThermal, "Power system": DCGMPower, "Driver": DCGMDriver,
+	"NVSwitch non-fatal system": DCGMSwitchNonFatal, "NVSwitch fatal system": DCGMSwitchFatal, "ConnectX system": DCGMConnectX, "IMEX system": DCGMIMEX,
+}
+
+// parseDCGMIHealth reads the JSON of the health watches: by kind of thing, its number,
+// "Errors", the system. It gives texts, and no codes.
+func parseDCGMIHealth(output []byte, systems DCGMSystem) (*DCGMHealth, error) {
+	var tree struct {
+		Body map[string]*dcgmiBox `json:"body"`
+	}
+	if err := decodeFrom(output, &tree); err != nil {
+		return nil, err
+	}
+	overall := tree.Body["Overall Health"]
+	if overall == nil {
+		return nil, fmt.Errorf("read dcgmi's JSON: it has no %q", "Overall Health")
+	}
+	health := &DCGMHealth{}
+	for _, kind := range slices.Sorted(maps.Keys(tree.Body)) {
+		health.Incidents = append(health.Incidents, tree.Body[kind].incidents(kind, systems)...)
+	}
+	if overall.Value != "Healthy" && len(health.Incidents) == 0 && systems == DCGMAll {
+		health.Incidents = []DCGMIncident{{Failed: overall.Value == "Failure", Code: -1, Message: "overall health: " + oneLine(overall.Value)}}
+	}
+	return health, nil
+}
+
+func (b *dcgmiBox) incidents(kind string, systems DCGMSystem) (list []DCGMIncident) {
+	if b == nil {
+		return nil
+	}
+	for _, number := range slices.Sorted(maps.Keys(b.Children)) {
+		id, err := strconv.Atoi(number)
+		thing := b.Children[number]
+		if err != nil || thing == nil || thing.Children["Errors"] == nil {
+			continue
+		}
+		found := thing.Children["Errors"].Children
+		for _, name := range slices.Sorted(maps.Keys(found)) {
+			s := dcgmiSystems[name]
+			if found[name] == nil || s != 0 && s&systems == 0 {
+				continue
+			}
+			text := strings.Join(found[name].Overflow, " ")
+			if text == "" {
+				text = found[name].Value
+			}
+			list = append(list, DCGMIncident{Entity: DCGMEntity{Kind: strings.ToLower(kind), ID: id}, System: s, Failed: found[name].Value == "Failure",
+				Code: -1, Message: oneLine(text)})
+		}
+	}
+	return list
 }

@@ -1,13 +1,21 @@
 package probe
 
 import (
+	"cmp"
+	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 )
 
 // ErrNoLibrary says that a vendor's library is not installed on this node.
@@ -153,4 +161,320 @@ func ownedByRoot(path string, info fs.FileInfo, group bool) error {
 		return fmt.Errorf("%s is writable by group %d (mode %04o)", path, st.Gid, mode.Perm())
 	}
 	return nil
+}
+
+// vendorLibrary is a library that is loaded if a check needs it.
+type vendorLibrary struct {
+	thing   string   // what --check calls it
+	setting string   // names its file
+	names   []string // what the system's loader is asked for, the newest version first
+	places  []string // patterns of directories in which installers put it
+	oldest  int      // the oldest major version that is used
+	newest  int      // the newest; 0: any
+	ofCUDA  bool     // its major version is CUDA's: the driver has to support it
+	ofGPU   bool     // it belongs to the driver: it has to be of the loaded module's version
+	version func(path string) (version string, cuda int)
+}
+
+// machine holds the words of this processor in directory names.
+var machine = map[string]struct {
+	of        elf.Machine
+	uname     string // HPC SDK: Linux_x86_64
+	multiarch string // Debian: /usr/lib/x86_64-linux-gnu
+	targets   string // CUDA toolkit: targets/x86_64-linux
+}{
+	"amd64": {elf.EM_X86_64, "x86_64", "x86_64-linux-gnu", "x86_64-linux"},
+	"arm64": {elf.EM_AARCH64, "aarch64", "aarch64-linux-gnu", "sbsa-linux"},
+}[runtime.GOARCH]
+
+// The directories that the system's loader knows on most distributions, for a node on
+// which ldconfig has not run.
+var loaderPlaces = []string{"/usr/lib64", "/usr/lib/" + machine.multiarch, "/lib64", "/lib/" + machine.multiarch}
+
+// Sources of the places: CUDA Installation Guide for Linux (cuda-*, targets), NVIDIA HPC SDK
+// Installation Guide (Linux_*/RELEASE/{math_libs,comm_libs}), container-optimised systems and
+// device plugins, which mount the driver at /usr/local/nvidia.
+var (
+	toolkitPlaces = []string{
+		"/usr/local/cuda/lib64", "/usr/local/cuda-*/lib64", "/usr/local/cuda-*/targets/" + machine.targets + "/lib",
+		"/opt/cuda/lib64", "/opt/cuda-*/lib64",
+	}
+	hpcSDK       = "/opt/nvidia/hpc_sdk/Linux_" + machine.uname + "/*/"
+	driverPlaces = []string{"/usr/lib64/nvidia", "/usr/lib/" + machine.multiarch + "/nvidia/current", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}
+)
+
+var (
+	libNVML = vendorLibrary{
+		thing: "NVML library", setting: SettingNVML, names: []string{"libnvidia-ml.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
+	}
+	libCUDA = vendorLibrary{
+		thing: "CUDA library", setting: SettingCUDA, names: []string{"libcuda.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
+	}
+	libCUBLASLt = vendorLibrary{
+		thing: "cuBLASLt", setting: SettingCUBLASLt, oldest: 11, newest: 13, ofCUDA: true, // one interface in all of these
+		names:  []string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"},
+		places: slices.Concat(loaderPlaces, toolkitPlaces, []string{hpcSDK + "math_libs/lib64", hpcSDK + "math_libs/*/lib64", hpcSDK + "math_libs/*/targets/" + machine.targets + "/lib"}),
+	}
+	libNCCL = vendorLibrary{
+		thing: "NCCL", setting: SettingNCCL, names: []string{"libnccl.so.2"}, oldest: 2, version: ncclVersion,
+		places: slices.Concat(loaderPlaces, toolkitPlaces, []string{hpcSDK + "comm_libs/nccl/lib", hpcSDK + "comm_libs/*/nccl/lib", "/opt/nccl/build/lib", "/opt/nccl/lib", "/usr/local/nccl*/lib"}),
+	}
+	libDCGM = vendorLibrary{
+		thing: "DCGM library", setting: SettingDCGM, names: []string{"libdcgm.so.4"}, oldest: 4, newest: 4, places: loaderPlaces,
+	}
+	vendorLibraries = []*vendorLibrary{&libNVML, &libCUDA, &libCUBLASLt, &libNCCL, &libDCGM}
+)
+
+// lookedIn names the places of a library for a person, each by its first three folders.
+func (v *vendorLibrary) lookedIn() []string {
+	list := []string{"ld.so's paths"}
+	for _, place := range v.places {
+		folders := strings.Split(place, "/")
+		brief := strings.Join(folders[:min(4, len(folders))], "/")
+		if !slices.Contains(loaderPlaces, place) && !slices.Contains(list, brief) {
+			list = append(list, brief)
+		}
+	}
+	return list
+}
+
+// sonames are what the system's loader is asked for with a driver of that CUDA.
+func (v *vendorLibrary) sonames(cuda int) []string {
+	if !v.ofCUDA || cuda == 0 {
+		return v.names
+	}
+	return slices.DeleteFunc(slices.Clone(v.names), func(name string) bool {
+		major, _ := strconv.Atoi(name[strings.LastIndexByte(name, '.')+1:])
+		return major > cuda
+	})
+}
+
+// libraryFile is a file that may be the library.
+type libraryFile struct {
+	path    string // without symbolic links
+	version string // 12.4.5.8; "" if it is unknown
+}
+
+// searchLimit bounds the search: a directory may lie on a file server that is dead.
+const searchLimit = 3 * time.Second
+
+// namedLibraries are the files of a library below LIBRARY_DIRS, the newest first, and why
+// others are not used.
+func (h *Host) namedLibraries(v *vendorLibrary, cuda int) (paths, refused []string) {
+	return h.searchLibrary(v, cuda, filepath.SplitList(h.libraries[SettingLibraryDirs]), true)
+}
+
+// knownLibraries are those where installers put it.
+func (h *Host) knownLibraries(v *vendorLibrary, cuda int) (paths, refused []string) {
+	return h.searchLibrary(v, cuda, v.places, false)
+}
+
+func (h *Host) searchLibrary(v *vendorLibrary, cuda int, dirs []string, named bool) (paths, refused []string) {
+	s := librarySearch{v: v, cuda: cuda, group: named}
+	if v.ofGPU && !named {
+		if s.driver, _ = h.DriverVersion(); s.driver == "" {
+			return nil, nil // no driver is loaded: a library of one is of no use
+		}
+	}
+	asked := func(dir string) bool { return !slices.Contains(h.unanswered, "read "+searched(dir)) }
+	for _, dir := range dirs {
+		if !asked(dir) {
+			s.refused = append(s.refused, searched(dir)+": "+errNoAnswer.Error())
+		}
+	}
+	dirs = slices.DeleteFunc(slices.Clone(dirs), func(dir string) bool { return !asked(dir) })
+	if len(dirs) == 0 {
+		return nil, s.refused
+	}
+	if !inTime(searchLimit, func() { s.search(dirs) }) {
+		at := s.place()
+		h.unanswered = append(h.unanswered, "read "+at)
+		return nil, []string{at + ": " + errNoAnswer.Error()}
+	}
+	for _, f := range s.found {
+		paths = append(paths, f.path)
+	}
+	return paths, s.refused
+}
+
+// librarySearch looks into directories for the files of one library.
+type librarySearch struct {
+	v      *vendorLibrary
+	cuda   int    // that the driver supports; 0: unknown
+	driver string // the version that the file must have; "": any
+	group  bool   // see trustedLibrary
+
+	mu      sync.Mutex // guards at
+	at      string     // the directory that is being looked at
+	found   []libraryFile
+	refused []string
+}
+
+func (s *librarySearch) place() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
+func (s *librarySearch) search(dirs []string) {
+	base, _, _ := strings.Cut(s.v.names[0], ".so.")
+	seen := map[string]bool{}
+	for _, dir := range dirs {
+		if !filepath.IsAbs(dir) {
+			s.refused = append(s.refused, dir+" of "+SettingLibraryDirs+" is no absolute path")
+			continue
+		}
+		s.mu.Lock()
+		s.at = searched(dir)
+		s.mu.Unlock()
+		names, _ := filepath.Glob(filepath.Join(dir, base+".so.*"))
+		for _, name := range names {
+			if !s.named(name) {
+				continue
+			}
+			path, err := trustedLibrary(name, s.group)
+			if err != nil { // said once for all the names of one library
+				if text := fmt.Sprintf("%s: %v", name, err); !slices.ContainsFunc(s.refused, func(said string) bool { return strings.HasSuffix(said, err.Error()) }) {
+					s.refused = append(s.refused, text)
+				}
+				continue
+			}
+			if !seen[path] {
+				seen[path] = true
+				s.take(path, name)
+			}
+		}
+	}
+	slices.SortStableFunc(s.found, func(a, b libraryFile) int { return compareVersions(b.version, a.version) })
+}
+
+// searched is the part of a pattern of directories before its first star.
+func searched(dir string) string {
+	at, _, _ := strings.Cut(dir, "*")
+	return at
+}
+
+// named says whether a file has one of the names that programs load: libcublasLt.so.12,
+// of which libcublasLt.so.12.4.5 is another name.
+func (s *librarySearch) named(path string) bool {
+	_, number, _ := strings.Cut(filepath.Base(path), ".so.")
+	return strings.Trim(number, "0123456789") == ""
+}
+
+// take judges a file.
+func (s *librarySearch) take(path, name string) {
+	not := func(format string, args ...any) {
+		s.refused = append(s.refused, path+": "+fmt.Sprintf(format, args...))
+	}
+	of, err := machineOf(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return // a link to nothing
+	case err != nil:
+		not("%v", err)
+		return
+	case of != machine.of:
+		not("built for %s, want %s", strings.TrimPrefix(of.String(), "EM_"), strings.TrimPrefix(machine.of.String(), "EM_"))
+		return
+	}
+	version, cuda := s.v.describe(path, name)
+	_, major, _ := strings.Cut(filepath.Base(name), ".so.")
+	number, _ := strconv.Atoi(major)
+	if s.v.ofCUDA {
+		cuda = number
+	}
+	switch {
+	case number < s.v.oldest:
+		not("version %s is too old, want %d or newer", version, s.v.oldest)
+	case s.v.newest > 0 && number > s.v.newest:
+		not("version %s is not supported, want at most %d", version, s.v.newest)
+	case s.cuda > 0 && cuda > s.cuda:
+		not("it needs a driver of CUDA %d, this one supports CUDA %d", cuda, s.cuda)
+	case s.driver != "" && version != s.driver:
+		not("version %s, the loaded driver is %s", version, s.driver)
+	default:
+		s.found = append(s.found, libraryFile{path, version})
+	}
+}
+
+// describe returns the version of a file, and the major version of the CUDA that it was
+// built for, 0 if it is unknown.
+func (v *vendorLibrary) describe(path, name string) (version string, cuda int) {
+	_, version, _ = strings.Cut(filepath.Base(path), ".so.")
+	if _, short, ok := strings.Cut(filepath.Base(name), ".so."); version == "" && ok {
+		version = short
+	}
+	if v.version != nil {
+		if inside, of := v.version(path); inside != "" {
+			return inside, of
+		}
+	}
+	return version, cuda
+}
+
+// machineOf returns the processor that a library was built for.
+func machineOf(path string) (elf.Machine, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+		return 0, fmt.Errorf("no shared library: %w", reason(err))
+	}
+	defer f.Close()
+	if f.Class != elf.ELFCLASS64 {
+		return elf.EM_NONE, errors.New("not a 64-bit library")
+	}
+	return f.Machine, nil
+}
+
+// ncclText is what NCCL's library has among its texts: NCCL version 2.22.3+cuda12.4.
+var ncclText = lazily(`NCCL version (\d+\.\d+\.\d+)[.\w]*\+cuda(\d+)\.`)
+
+// maxTexts bounds the part of a library that is searched for its version, bytes.
+const maxTexts = 64 << 20
+
+func ncclVersion(path string) (version string, cuda int) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return "", 0
+	}
+	defer f.Close()
+	texts := f.Section(".rodata")
+	if texts == nil {
+		return "", 0
+	}
+	data, err := io.ReadAll(io.LimitReader(texts.Open(), maxTexts))
+	if err != nil {
+		return "", 0
+	}
+	m := ncclText().FindSubmatch(data)
+	if m == nil {
+		return "", 0
+	}
+	cuda, _ = strconv.Atoi(string(m[2]))
+	return string(m[1]), cuda
+}
+
+// compareVersions compares dotted numbers; a part that is no number counts as 0.
+func compareVersions(a, b string) int {
+	for a != "" || b != "" {
+		var x, y string
+		x, a, _ = strings.Cut(a, ".")
+		y, b, _ = strings.Cut(b, ".")
+		m, _ := strconv.Atoi(x)
+		n, _ := strconv.Atoi(y)
+		if m != n {
+			return cmp.Compare(m, n)
+		}
+	}
+	return 0
+}
+
+// withReasons adds why files are not used.
+func withReasons(refused []string) string {
+	if len(refused) == 0 {
+		return ""
+	}
+	return "; not used: " + strings.Join(refused, "; ")
 }

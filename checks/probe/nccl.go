@@ -1,9 +1,12 @@
 package probe
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -216,3 +219,156 @@ func (n *NCCL) Release() string {
 
 // CanSend says whether the library has send and receive, which 2.7 brought.
 func (n *NCCL) CanSend() bool { return n.send != nil && n.recv != nil }
+
+// NCCLError is what a call of NCCL has returned.
+type NCCLError struct {
+	Call string // ncclAllReduce
+	Code int    // ncclResult_t
+	Name string // ncclSystemError
+	Last string // what NCCL says of the cause, its last warning; "" if it says nothing
+	GPU  int    // CUDA's number of the GPU whose call it was; -1: that of none alone
+}
+
+// ncclResults are the names of ncclResult_t in nccl.h of 2.22.
+var ncclResults = []string{
+	"ncclSuccess", "ncclUnhandledCudaError", "ncclSystemError", "ncclInternalError",
+	"ncclInvalidArgument", "ncclInvalidUsage", "ncclRemoteError", "ncclInProgress",
+}
+
+func (e *NCCLError) Error() string {
+	text := fmt.Sprintf("%s: %s (NCCL error %d)", e.Call, e.Name, e.Code)
+	if e.Last != "" {
+		text += ": " + e.Last
+	}
+	return text
+}
+
+// fail makes an error of a result. Its text is the last warning of NCCL's log, or NCCL's
+// last error. Behind the error of CUDA NCCL may log what that has prevented ("Failed to CUDA
+// calloc 536870912 bytes", alloc.h): then the text is that of CUDA.
+func (n *NCCL) fail(call string, code int32, comm uintptr) *NCCLError {
+	e := &NCCLError{Call: call, Code: int(code), Name: "unknown result", GPU: -1}
+	if code >= 0 && int(code) < len(ncclResults) {
+		e.Name = ncclResults[code]
+	}
+	if warnings := n.Log(0).Warnings; len(warnings) > 0 {
+		e.Last = warnings[len(warnings)-1]
+		for _, w := range slices.Backward(warnings) {
+			if e.Code == ncclUnhandledCUDA && ncclCUDAFailure().MatchString(w) {
+				e.Last = w
+				break
+			}
+		}
+	}
+	if n.getLastError != nil && e.Last == "" {
+		e.Last = oneLine(n.getLastError(comm))
+	}
+	return e
+}
+
+// ncclCUDAFailure is how NCCL names an error of CUDA: Cuda failure 719 'unspecified
+// launch failure'. Many releases, 2.22 among them, do not give the number.
+var ncclCUDAFailure = lazily(`Cuda failure (?:(\d+)|'(.+)')`)
+
+// cudaTexts are the texts of cudaGetErrorString for the errors that say something of
+// the node.
+var cudaTexts = map[string]int{
+	"out of memory": 2,
+	"CUDA-capable device(s) is/are busy or unavailable":               46,
+	"uncorrectable ECC error encountered":                             214,
+	"uncorrectable NVLink error detected during the execution":        220,
+	"an illegal memory access was encountered":                        700,
+	"unspecified launch failure":                                      719,
+	"system not yet initialized":                                      802,
+	"system has unsupported display driver / cuda driver combination": 803,
+}
+
+// CUDACode is the error of CUDA that is behind an error of NCCL, if it can be told. The
+// numbers of the runtime, which NCCL uses, are the driver's.
+func (e *NCCLError) CUDACode() (code int, ok bool) {
+	m := ncclCUDAFailure().FindStringSubmatch(e.Last)
+	if m == nil || e.Code != ncclUnhandledCUDA {
+		return 0, false
+	}
+	if code, err := strconv.Atoi(m[1]); err == nil {
+		return code, true
+	}
+	code, ok = cudaTexts[m[2]]
+	return code, ok
+}
+
+// NCCLLog is what NCCL has written of itself.
+type NCCLLog struct {
+	Algorithms []string // of collectives: ring, tree, nvls ..., each once
+	Networks   []string // by which it talks to other nodes, or between GPUs that have no other way: IB, Socket
+	Warnings   []string
+	End        int64 // how much there is, bytes: where the next part begins
+}
+
+// maxNCCLLog bounds what is read of the log at a time, bytes.
+const maxNCCLLog = 8 << 20
+
+// Log reads NCCL's log from an offset on.
+func (n *NCCL) Log(from int64) NCCLLog {
+	if n.log == nil {
+		return NCCLLog{}
+	}
+	data, _ := io.ReadAll(io.NewSectionReader(n.log, from, maxNCCLLog)) // of what cannot be read nothing is told
+	l := parseNCCLLog(data)
+	l.End = from + int64(len(data))
+	return l
+}
+
+// How releases name the algorithm at NCCL_DEBUG=INFO, subsystem TUNING. 2.18 to 2.22
+// give its number, later ones its name; in those before it cannot be told:
+//
+//	8589934592 Bytes -> Algo 4 proto 2 time 41943.121094
+//	AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
+var (
+	ncclAlgorithm = lazily(`Bytes -> Algo (\w+) proto`)
+	ncclNetwork   = lazily(`Using network (.+)$`)
+)
+
+// ncclAlgorithms are NCCL_ALGO_... of nccl_tuner.h, by number. 2.7 to 2.13 had
+// CollNet at 2; none of those writes the line.
+var ncclAlgorithms = []string{"tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"}
+
+func parseNCCLLog(data []byte) (l NCCLLog) {
+	add := func(list *[]string, word string) {
+		if !slices.Contains(*list, word) {
+			*list = append(*list, word)
+		}
+	}
+	for line := range bytes.Lines(data) {
+		text := oneLine(strings.TrimSpace(string(line)))
+		if _, warning, ok := strings.Cut(text, "NCCL WARN "); ok {
+			add(&l.Warnings, warning)
+		}
+		if m := ncclAlgorithm().FindStringSubmatch(text); m != nil {
+			add(&l.Algorithms, algorithmName(m[1]))
+		}
+		if m := ncclNetwork().FindStringSubmatch(text); m != nil {
+			add(&l.Networks, strings.TrimSpace(m[1]))
+		}
+	}
+	return l
+}
+
+// algorithmName is a number or a name of an algorithm as our tables have it.
+func algorithmName(word string) string {
+	if n, err := strconv.Atoi(word); err == nil {
+		if n >= 0 && n < len(ncclAlgorithms) {
+			return ncclAlgorithms[n]
+		}
+		return "algorithm " + word
+	}
+	switch word = strings.ToLower(word); word {
+	case "collnetdirect":
+		return "collnet_direct"
+	case "collnetchain":
+		return "collnet_chain"
+	case "nvlstree":
+		return "nvls_tree"
+	}
+	return word
+}

@@ -1,10 +1,16 @@
 package probe
 
 import (
+	"encoding/hex"
+	"reflect"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/ebitengine/purego"
 )
 
 // What NVML is asked of a GPU, group by group.
@@ -331,3 +337,217 @@ func (q query) nvlinks() {
 	}
 	q.g.NVLinks = Known(up)
 }
+
+// What NVML tells of the fabric that joins GPUs: NVSwitches of the board, or the
+// NVLink domain of a rack.
+
+// Fabric is where a GPU stands in the fabric, in the numbers of nvml.h.
+type Fabric struct {
+	State   int    // see FabricNotSupported...
+	Status  int    // an nvmlReturn_t, of a state that is completed
+	Clique  uint32 // GPUs that can talk to each other
+	Cluster string // UUID of the domain, in hexadecimal digits; "" if it is all zero
+	Mask    uint32 // of the health; 0: nothing is told
+	Summary int    // of the health, driver 570 and later; 0: not told
+}
+
+// The states: NVML_GPU_FABRIC_STATE_*.
+const (
+	FabricNotSupported = nvml.GPU_FABRIC_STATE_NOT_SUPPORTED
+	FabricNotStarted   = nvml.GPU_FABRIC_STATE_NOT_STARTED
+	FabricInProgress   = nvml.GPU_FABRIC_STATE_IN_PROGRESS
+	FabricCompleted    = nvml.GPU_FABRIC_STATE_COMPLETED
+)
+
+// FabricNoResources is the status of a fabric that says it is complete and is not.
+const FabricNoResources = int(nvml.ERROR_INSUFFICIENT_RESOURCES)
+
+// fabric asks in the newest form that the library knows.
+func (q query) fabric() {
+	const versioned = "nvmlDeviceGetGpuFabricInfoV"
+	r := unknownIsUnsupported(ask(q.s, versioned, q.who, func() (Fabric, nvml.Return) {
+		f, ret := q.d.GetGpuFabricInfoV().V3()
+		return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), f.HealthMask, int(f.HealthSummary)}, ret
+	}))
+	if !r.Known && r.Err == nil {
+		r = unknownIsUnsupported(ask(q.s, versioned, q.who, func() (Fabric, nvml.Return) {
+			f, ret := q.d.GetGpuFabricInfoV().V2()
+			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), f.HealthMask, 0}, ret
+		}))
+	}
+	if !r.Known && r.Err == nil {
+		r = ask(q.s, "nvmlDeviceGetGpuFabricInfo", q.who, func() (Fabric, nvml.Return) {
+			f, ret := q.d.GetGpuFabricInfo() // all that drivers before 545 have
+			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), 0, 0}, ret
+		})
+	}
+	q.g.Fabric = r
+}
+
+func clusterOf(uuid [16]uint8) string {
+	if uuid == ([16]uint8{}) {
+		return ""
+	}
+	return hex.EncodeToString(uuid[:])
+}
+
+// NVML returns a list into a buffer of the caller's, and error 7 with the number of entries
+// if the buffer is too small. go-nvml doubles its buffer as often as it gets that error, and
+// believes any number: a library that is out of order would take all memory of the node, or
+// end the process. So the functions with a list are called here.
+
+// The entries of a list for which there is room at first, and at most. A GPU retires at most
+// 64 pages; the contexts of 64 Ki processes, some 100 MiB each, fit into no GPU's memory.
+const (
+	firstRoom = 64
+	mostRoom  = 1 << 16
+)
+
+// listOf calls a function of NVML with a growing buffer. A list that fits into no buffer, or
+// is said to be longer than the buffer that it was written to, is ERROR_INSUFFICIENT_SIZE.
+func listOf[T any](call func(count *uint32, first *T) nvml.Return) ([]T, nvml.Return) {
+	for room := uint32(firstRoom); room <= mostRoom; {
+		list, count := make([]T, room), room
+		switch ret := call(&count, &list[0]); {
+		case ret == nvml.SUCCESS && count <= room:
+			return list[:count], ret
+		case ret != nvml.ERROR_INSUFFICIENT_SIZE:
+			if ret == nvml.SUCCESS {
+				ret = nvml.ERROR_INSUFFICIENT_SIZE
+			}
+			return nil, ret
+		}
+		// Twice what is needed, as the list grows; not every driver says how much that is.
+		room = max(4*room, 2*min(count, mostRoom/2))
+	}
+	return nil, nvml.ERROR_INSUFFICIENT_SIZE
+}
+
+// function finds a function of the library that go-nvml has loaded, and the handle by which
+// the library knows the GPU. A model of the library in a test has neither.
+func (q query) function(symbol string) (address, gpu uintptr, found bool) {
+	if q.s.handle == 0 {
+		handle, err := openLibrary(q.s.path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
+		if err != nil {
+			return 0, 0, false
+		}
+		q.s.handle = handle
+	}
+	device := reflect.ValueOf(q.d)
+	if device.Kind() != reflect.Struct {
+		return 0, 0, false
+	}
+	handle := device.FieldByName("Handle")
+	address, err := dlsym(q.s.handle, symbol)
+	if err != nil || handle.Kind() != reflect.Pointer {
+		return 0, 0, false
+	}
+	return address, handle.Pointer(), true
+}
+
+// processList lists the processes of a GPU by one of the forms of the call: the first form
+// knows nothing of MIG.
+func (q query) processList(symbol string) ([]nvml.ProcessInfo, nvml.Return) {
+	address, gpu, found := q.function(symbol)
+	if !found {
+		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	if strings.HasSuffix(symbol, "_v2") || strings.HasSuffix(symbol, "_v3") {
+		return listOf(func(count *uint32, first *nvml.ProcessInfo) nvml.Return { return callList(address, count, first, gpu) })
+	}
+	list, ret := listOf(func(count *uint32, first *nvml.ProcessInfo_v1) nvml.Return {
+		return callList(address, count, first, gpu)
+	})
+	return nvml.ProcessInfo_v1Slice(list).ToProcessInfoSlice(), ret
+}
+
+// retiredPages lists the addresses of the pages that were retired for a cause.
+func (q query) retiredPages(symbol string, cause nvml.PageRetirementCause) ([]uint64, nvml.Return) {
+	address, gpu, found := q.function(symbol)
+	if !found {
+		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return listOf(func(count *uint32, first *uint64) nvml.Return {
+		return callList(address, count, first, gpu, uintptr(cause))
+	})
+}
+
+// callList calls a function whose last arguments are the number of entries and the buffer.
+func callList[T any](address uintptr, count *uint32, first *T, arguments ...uintptr) nvml.Return {
+	arguments = append(arguments, uintptr(unsafe.Pointer(count)), uintptr(unsafe.Pointer(first)))
+	r, _, _ := purego.SyscallN(address, arguments...)
+	runtime.KeepAlive(count)
+	runtime.KeepAlive(first)
+	return nvml.Return(int32(r))
+}
+
+// What NVML is asked for the sake of a job alone.
+
+// NVLinkErrors count the errors of all NVLinks of a GPU together, since the driver
+// was loaded: fields 38, 45, 52 and 59.
+type NVLinkErrors struct {
+	CRCFlit, CRCData, Replay, Recovery Reading[int]
+	// What NVLink 5 counts in their place, by the names of LinkCounts.
+	Sums Reading[map[string]uint64]
+}
+
+func (q query) nvlinkErrors() {
+	v := q.fields(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)
+	e := NVLinkErrors{CRCFlit: number(v[0]), CRCData: number(v[1]), Replay: number(v[2]), Recovery: number(v[3])}
+	if old := []Reading[int]{e.CRCFlit, e.CRCData, e.Replay, e.Recovery}; !slices.ContainsFunc(old, told[int]) { // no driver adds those of NVLink 5 up
+		q.nvlinkCounts()
+		e.Sums = as(q.g.NVLink.Counts, LinkCounts.sums)
+	}
+	q.g.NVLinkErrors = e
+}
+
+func told[T any](r Reading[T]) bool { return r.Known || r.Err != nil }
+
+// sums are the counters of all links together.
+func (c LinkCounts) sums() map[string]uint64 {
+	sums := map[string]uint64{}
+	for name, links := range c {
+		for _, n := range links {
+			sums[name] += n
+		}
+	}
+	return sums
+}
+
+// mig lists the MIG devices of a GPU by their UUIDs; where MIG is off there is
+// none. Their numbers have gaps.
+func (q query) mig() {
+	most := ask(q.s, "nvmlDeviceGetMaxMigDeviceCount", q.who, q.d.GetMaxMigDeviceCount)
+	if !most.Known {
+		q.g.MIG.Err = most.Err
+		return
+	}
+	var list []string
+	for i := range min(most.Value, maxMIG) {
+		device := ask(q.s, "nvmlDeviceGetMigDeviceHandleByIndex", q.who, func() (nvml.Device, nvml.Return) {
+			d, ret := q.d.GetMigDeviceHandleByIndex(i)
+			if ret == nvml.ERROR_NOT_FOUND {
+				return nil, nvml.ERROR_NOT_SUPPORTED
+			}
+			return d, ret
+		})
+		if device.Err != nil {
+			q.g.MIG.Err = device.Err
+			return
+		}
+		if !device.Known {
+			continue
+		}
+		uuid := text(ask(q.s, "nvmlDeviceGetUUID", q.who, device.Value.GetUUID))
+		if uuid.Err != nil {
+			q.g.MIG.Err = uuid.Err
+			return
+		}
+		list = append(list, uuid.Value)
+	}
+	q.g.MIG = Known(list)
+}
+
+// maxMIG bounds what a library says: today's GPUs have at most 7 devices.
+const maxMIG = 64

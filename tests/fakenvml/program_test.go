@@ -165,7 +165,7 @@ func TestEveryCallIsTried(t *testing.T) {
 		tried[name] = true
 	}
 	code := ""
-	for _, file := range []string{"nvmlread.go", "nvmlparts.go", "nvmlmig.go", "nvmllinks.go", "nvmlfabric.go", "nvmlload.go"} {
+	for _, file := range []string{"nvmlread.go", "nvmlparts.go", "nvmllinks.go", "nvmlload.go"} {
 		text, err := os.ReadFile("../../checks/probe/" + file)
 		if err != nil {
 			t.Fatal(err)

@@ -27,7 +27,7 @@ import (
 var ceilings = map[string]int{
 	"conf":                      4,
 	"conf/match":                8,
-	"checks/probe":              10,
+	"checks/probe":              6,
 	"checks":                    8,
 	"checks/plan":               2,
 	"checks/run":                4,
