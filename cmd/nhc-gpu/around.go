@@ -52,7 +52,7 @@ func (r *oneRun) aroundJob() {
 		r.job.scope.Known = true
 		return
 	}
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, r.reading())
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, r.budget.Reading(time.Now()))
 	resp, err := o.Answer()
 	if err != nil {
 		r.warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", r.job.job.ID, err))
@@ -66,10 +66,6 @@ func (r *oneRun) aroundJob() {
 	}
 }
 
-// actMargin is what Slurm's limit has to leave for marking the node and leaving:
-// slurmd kills what it has asked to end 10 ms before.
-const actMargin = 2 * time.Second
-
 // underSlurm keeps the run below the time that slurm.conf gives it.
 func (r *oneRun) underSlurm() {
 	r.askSlurm()
@@ -81,8 +77,8 @@ func (r *oneRun) underSlurm() {
 		limit = r.set.slurm.Epilog
 	}
 	if limit > 0 {
-		r.job.limit = max(limit-actMargin, limit/2)
-		r.budget()
+		r.job.limit = limit
+		r.setBudget()
 	}
 }
 
@@ -191,7 +187,7 @@ func (r *oneRun) actAroundJob(s *foldState) int {
 	r.countAhead()
 	failures := s.f.Failures()
 	if len(failures) == 0 || r.job.every { // else it ends as after a first failure
-		events, _ := s.f.Finish(int(time.Since(r.began).Seconds()))
+		events, _ := s.f.Finish(int(time.Since(r.budget.Began).Seconds()))
 		r.emit(events)
 	}
 	r.emit(s.f.Flush())

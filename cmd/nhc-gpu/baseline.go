@@ -78,7 +78,7 @@ func (r *oneRun) learn(runs int) (exit int) {
 	if !timed {
 		r.set.put("TIMEOUT", "0", true)
 	}
-	r.budget()
+	r.setBudget()
 	r.pool.SetVars(r.set.workerVars())
 	r.settleRecords()
 	line := r.progress()
@@ -90,7 +90,7 @@ func (r *oneRun) learn(runs int) (exit int) {
 		t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 		r.table = t
 		began := time.Now()
-		e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout, Doing: line.hook()}
+		e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.timeout, Doing: line.hook()}
 		err := e.Do(r.ctx, r.plan, t)
 		if sig := r.sig.Caught(); err != nil && sig != 0 {
 			return 128 + int(sig)

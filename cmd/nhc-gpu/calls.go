@@ -34,7 +34,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 		step.Bound, step.MaxAge = test.Bound(), test.Freshness()
 		step.OnlyOld = step.MaxAge > 0 && o.set.job != nil && !o.set.job.Ended
 	}
-	e := &run.Engine{Pool: o.pool, Deadline: o.end, Timeout: o.timeout}
+	e := &run.Engine{Pool: o.pool, Deadline: o.budget.End, Timeout: o.timeout}
 	result := e.One(o.ctx, step, req, plan.StepTimeout(info, c, o.timeout()))
 	list := result.Findings
 	if info.Active {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/topo"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
@@ -140,7 +141,7 @@ func topoCommand() *cobra.Command {
 		}
 		defer r.close()
 		r.pool.SetVars(r.set.workerVars())
-		return topo.Print(r.ctx, r.pool, readLimit, asJSON)
+		return topo.Print(r.ctx, r.pool, session.Reading, asJSON)
 	})
 }
 

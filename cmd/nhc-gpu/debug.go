@@ -63,7 +63,7 @@ func (r *oneRun) session() {
 // debugWatchdog names the process that ends the run after TIMEOUT: this one.
 func (r *oneRun) debugWatchdog() {
 	pid := os.Getpid()
-	if r.end.IsZero() {
+	if !r.budget.Limited() {
 		r.debug("In %d:  No watchdog, NHC PID is %d", pid, pid)
 	} else {
 		r.debug("In %d:  Watchdog PID is %d, NHC PID is %d", pid, pid, pid)
@@ -75,7 +75,7 @@ func (r *oneRun) debugEnd() {
 		return
 	}
 	pid := 0
-	if !r.end.IsZero() {
+	if r.budget.Limited() {
 		pid = os.Getpid()
 	}
 	r.debug("kill_watchdog:  Watchdog PID is %d.", pid)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -141,7 +142,7 @@ func (r *oneRun) reportResult(res result) int {
 func (r *oneRun) stuckResult(path string) int {
 	if r.set.get("NHC_RM") == "" {
 		find := r.findManager()
-		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, readLimit))
+		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, session.Reading))
 	}
 	r.fold.begin(r.set, false, r.set.get("LOGFILE") != "-")
 	r.emit(r.fold.f.Abort(1, fmt.Sprintf("Unable to overwrite/remove results file %q -- is %s read-only?", path, filepath.Dir(path))))
@@ -156,14 +157,14 @@ func (r *oneRun) detachedWell() (exit int, over bool) {
 		return exit, true
 	}
 	for _, q := range r.log.openRequests() {
-		o := r.pool.Call(r.ctx, checks.Local, q, readLimit)
+		o := r.pool.Call(r.ctx, checks.Local, q, session.Reading)
 		if err := o.FailureIn(q.Line); err != nil {
 			exit, _ := r.log.fatal(r, spec, err)
 			return exit, true
 		}
 	}
 	if r.set.get("VERBOSE") == "1" {
-		took := int(time.Since(r.began).Seconds())
+		took := int(time.Since(r.budget.Began).Seconds())
 		r.log.write(r.stamped(fmt.Sprintf("Node Health Check detached parent completed successfully (%ds).", took)))
 		r.log.flush()
 	}

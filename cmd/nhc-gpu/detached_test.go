@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -35,10 +36,10 @@ func TestAllowed(t *testing.T) {
 		want       time.Duration
 	}{
 		{"30", false, 30 * time.Second},
-		{"120", false, slurmdLimit},
-		{"0", false, slurmdLimit},
+		{"120", false, session.SlurmdLimit},
+		{"0", false, session.SlurmdLimit},
 		{"120", true, 120 * time.Second},
-		{"0", true, slurmdLimit},
+		{"0", true, session.SlurmdLimit},
 	} {
 		r := &oneRun{
 			opts: &options{}, set: &settings{vars: map[string]string{"TIMEOUT": test.timeout}},

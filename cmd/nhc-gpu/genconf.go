@@ -11,6 +11,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -103,7 +104,7 @@ func (g *generator) settle(words []string) error {
 	}
 	g.mask = g.set.get("HOSTNAME")
 	g.set.finalize()
-	g.end = g.began.Add(genconfLimit)
+	g.budget.Give(genconfLimit)
 	return usableMask(g.mask)
 }
 
@@ -168,7 +169,7 @@ func (g *generator) generate() int {
 
 // write makes the file. One that exists is a site's, with changes perhaps.
 func (g *generator) write(path, text string) error {
-	o := g.pool.Call(g.ctx, checks.Local, &run.Request{Op: run.OpCreate, Path: path, Data: []byte(text), Line: "write " + path}, readLimit)
+	o := g.pool.Call(g.ctx, checks.Local, &run.Request{Op: run.OpCreate, Path: path, Data: []byte(text), Line: "write " + path}, session.Reading)
 	err := o.FailureIn("write " + path)
 	switch {
 	case err == nil:

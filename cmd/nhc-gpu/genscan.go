@@ -35,7 +35,7 @@ func (g *generator) ask(part probe.Part, of ...string) answers {
 		}
 		reqs = append(reqs, r)
 	}
-	limit := func(*run.Request) time.Duration { return max(min(scanStep, time.Until(g.end)), time.Millisecond) }
+	limit := func(*run.Request) time.Duration { return g.budget.Within(scanStep, time.Now()) }
 	g.pool.Do(g.ctx, checks.Local, reqs, limit, func(r *run.Request, o run.Outcome) {
 		what := r.Name
 		if part == probe.PartSpace {
@@ -63,7 +63,7 @@ func (g *generator) part(a answers, part probe.Part) *probe.Inventory {
 func (g *generator) heading() {
 	s := &g.sheet
 	s.comment("Configuration of nhc-gpu, and of LBNL NHC.")
-	s.comment("Made by %s %s on %s, %s.", g.program, version, g.set.get("HOSTNAME_S"), g.began.Format(time.RFC1123Z))
+	s.comment("Made by %s %s on %s, %s.", g.program, version, g.set.get("HOSTNAME_S"), g.budget.Began.Format(time.RFC1123Z))
 	s.comment("")
 	s.comment("Each line is TARGET || CHECK. TARGET is a glob, /regular expression/ or {node range}.")
 	s.comment("Every line that is no comment passed on that node at that time, unless the comment above it names")

@@ -38,7 +38,7 @@ func (g *generator) try() {
 	g.table = &t.tableObserver
 	t.changed() // tells the workers
 	g.prepareChecks(g.plan)
-	e := &run.Engine{Pool: g.pool, Deadline: g.end, Timeout: g.set.timeout}
+	e := &run.Engine{Pool: g.pool, Deadline: g.budget.End, Timeout: g.set.timeout}
 	_ = e.Do(g.ctx, g.plan, t) // what ended it is a signal, or shows in the steps
 	for step, i := range which {
 		why, done := t.why[step]

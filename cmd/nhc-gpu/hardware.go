@@ -26,7 +26,7 @@ func (r *oneRun) presetHardware(conf []byte) {
 		{Op: run.OpHave, Name: string(probe.PartMemory), Line: "read the size of the memory"},
 	}
 	r.pool.SetVars(r.set.workerVars()) // HOSTROOT
-	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.reading() }, func(q *run.Request, o run.Outcome) {
+	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.budget.Reading(time.Now()) }, func(q *run.Request, o run.Outcome) {
 		resp, err := o.AnswerTo(q.Line)
 		switch {
 		case err != nil:
@@ -52,7 +52,7 @@ func (r *oneRun) presetHardware(conf []byte) {
 		text.WriteString(name + "=" + number + "\n")
 	}
 	if r.shell != nil && r.dressed { // it has been told the settings before
-		if err := r.shell.Set(text.String(), r.end); err != nil {
+		if err := r.shell.Set(text.String(), r.budget.End); err != nil {
 			r.warn(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -72,11 +73,10 @@ func (r *oneRun) run() int {
 
 // oneRun is the state of one run.
 type oneRun struct {
-	argv  []string
-	opts  *options
-	set   *settings
-	node  node // what Slurm calls this node, and why it started us
-	began time.Time
+	argv []string
+	opts *options
+	set  *settings
+	node node // what Slurm calls this node, and why it started us
 
 	ctx     context.Context
 	pool    *run.Pool
@@ -101,7 +101,7 @@ type oneRun struct {
 	doubts   []string    // lines that are no check, each with its place
 	settings string      // the sysconfig file that was read
 	sourced  string      // a sysconfig file that only bash can read
-	end      time.Time   // deadline of the run; zero means none
+	budget   session.Budget
 
 	scripts   []run.Script    // the files of INCDIR, LBNL NHC's own among them
 	unloaded  error           // why they were not read
@@ -133,7 +133,7 @@ type oneRun struct {
 }
 
 func newRun(argv []string, opts *options) *oneRun {
-	r := &oneRun{argv: argv, opts: opts, began: time.Now()}
+	r := &oneRun{argv: argv, opts: opts, budget: session.Budget{Began: time.Now()}}
 	r.node = nodeFromEnviron(os.Getenv, opts.role)
 	if r.node.role.AroundJob() {
 		r.job = &around{job: slurm.JobFrom(os.Getenv)}
@@ -173,19 +173,6 @@ func (r *oneRun) close() {
 	r.sig.Stop()
 }
 
-// readLimit bounds the reading of a configuration file, which may lie on a
-// file server that is dead.
-const readLimit = 5 * time.Second
-
-// reading is that limit, and never more than a third of what is left of the run:
-// all its files may lie there.
-func (r *oneRun) reading() time.Duration {
-	if r.end.IsZero() {
-		return readLimit
-	}
-	return max(min(readLimit, time.Until(r.end)/3), 100*time.Millisecond)
-}
-
 // load does everything before the first check. over means that the run ends
 // here.
 func (r *oneRun) load() (exit int, over bool) {
@@ -205,7 +192,7 @@ func (r *oneRun) load() (exit int, over bool) {
 	for _, d := range r.opts.debug {
 		r.debug("%s", d)
 	}
-	r.budget()
+	r.setBudget()
 	if exit, over := r.sysconfig(); over {
 		return exit, true
 	}
@@ -214,7 +201,7 @@ func (r *oneRun) load() (exit int, over bool) {
 	if line := r.set.get("EVAL_LINE"); line != "" { // the same as -e
 		r.opts.eval = line
 	}
-	r.budget()
+	r.setBudget()
 	if r.opts.eval != "" {
 		r.evalOnly()
 	} else if r.job == nil { // around a job the node is to be looked at now
@@ -236,11 +223,11 @@ func (r *oneRun) load() (exit int, over bool) {
 		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
 		return 0, false
 	}
-	r.budget() // a script may have set TIMEOUT
+	r.setBudget() // a script may have set TIMEOUT
 	r.debugWatchdog()
 	if now := r.set.get("CONFFILE"); now != path && !r.fold.f.Over() { // or CONFFILE
 		path = now
-		o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.reading())
+		o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.budget.Reading(time.Now()))
 		if file, exit, over = r.usable(path, o); over {
 			return exit, true
 		}
@@ -248,40 +235,25 @@ func (r *oneRun) load() (exit int, over bool) {
 	return r.configuration(path, file)
 }
 
-// budget sets the deadline of the run.
-func (r *oneRun) budget() {
-	r.end = time.Time{}
-	if d := r.allowed(); d > 0 {
-		r.end = r.began.Add(d)
-	}
-	console.Stdout.Until(r.end)
-	console.Stderr.Until(r.end)
-	r.pool.SetEnd(r.end)
+// setBudget sets the end of the run.
+func (r *oneRun) setBudget() {
+	r.budget.Give(r.allowed())
+	console.Stdout.Until(r.budget.End)
+	console.Stderr.Until(r.budget.End)
+	r.pool.SetEnd(r.budget.End)
 }
 
-// allowed is how long the run may take, 0 for ever: TIMEOUT, and never so long
-// that slurmd, which kills a health check after 60 seconds, would be the one to
-// end it. The background half of a detached run is out of slurmd's reach and has
-// the TIMEOUT it is given, but not none: the next run waits for its end.
+// allowed is how long the run may take, 0 for ever.
 func (r *oneRun) allowed() time.Duration {
-	d := r.set.timeout()
-	if r.opts.eval != "" {
-		d = 0
+	asked := session.Asked{
+		Timeout: r.set.timeout(), Role: r.config.Role(r.context()).Budget, Line: r.opts.eval != "",
+		Job: r.job != nil, Check: r.node.healthCheck(), Background: r.background,
 	}
-	if budget := r.config.Role(r.context()).Budget; budget > 0 && (d == 0 || d > budget || r.job == nil) {
-		d = budget
+	if r.job != nil {
+		asked.Slurm = r.job.limit
 	}
-	if r.job != nil && r.job.limit > 0 && (d == 0 || d > r.job.limit) {
-		d = r.job.limit
-	}
-	if r.node.healthCheck() && (d == 0 || d > slurmdLimit && !r.background) {
-		d = slurmdLimit
-	}
-	return d
+	return asked.Allowed()
 }
-
-// slurmdLimit leaves ten of slurmd's 60 seconds for acting and for a slow start.
-const slurmdLimit = 50 * time.Second
 
 // build plans the lines of nhc.conf and the tables of nhc.toml, as far as they are
 // for the context of the run.
@@ -314,7 +286,7 @@ func (r *oneRun) do() *foldState {
 		return &r.fold
 	}
 	if r.shell != nil && r.dressed { // it has judged targets before all lines were known
-		if err := r.shell.Set(r.checksText(), r.end); err != nil {
+		if err := r.shell.Set(r.checksText(), r.budget.End); err != nil {
 			r.warn(err)
 		}
 	}
@@ -326,7 +298,7 @@ func (r *oneRun) do() *foldState {
 	r.pool.SetVars(r.set.workerVars())
 	r.prepareChecks(r.plan)
 	r.settleRecords()
-	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout, Doing: r.progress().hook()}
+	e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.timeout, Doing: r.progress().hook()}
 	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()
 	}

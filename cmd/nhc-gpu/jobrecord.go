@@ -15,6 +15,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -30,19 +31,12 @@ const (
 	openMost    = 256 // open records; more are of jobs that nobody has seen the end of
 )
 
-// recordLimit bounds what is done for a record: it must not cost the verdict.
-const recordLimit = 2 * time.Second
-
 // asideLane is the worker that looks into records while checks are running: those
 // of the local lane have its worker to themselves.
 const asideLane checks.Lane = "jobs"
 
 func (r *oneRun) recordCall(lane checks.Lane, q *run.Request) run.Outcome {
-	limit := recordLimit
-	if !r.end.IsZero() {
-		limit = max(min(limit, time.Until(r.end)), 100*time.Millisecond)
-	}
-	return r.pool.Call(r.ctx, lane, q, limit)
+	return r.pool.Call(r.ctx, lane, q, r.budget.Within(session.Record, time.Now()))
 }
 
 // keepsRecords says whether there is a place for records, and a job to keep one of.

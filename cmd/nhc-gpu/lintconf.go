@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -28,7 +29,7 @@ func (l *linter) file(path string, named bool) (data []byte, ok bool) {
 
 // call has a worker look at a path.
 func (l *linter) call(op run.Op, path string) run.Outcome {
-	return l.r.pool.Call(l.r.ctx, checks.Local, &run.Request{Op: op, Path: path, Line: string(op) + " " + path}, readLimit)
+	return l.r.pool.Call(l.r.ctx, checks.Local, &run.Request{Op: op, Path: path, Line: string(op) + " " + path}, session.Reading)
 }
 
 // settings are those of /etc/sysconfig/nhc.
@@ -55,8 +56,8 @@ func (l *linter) settings() {
 	if r.set.get("SHELL") == noAction {
 		l.say(remark, "", "SHELL=:, so no check carries out an action: it only logs them")
 	}
-	if d := r.set.timeout(); d == 0 || d > slurmdLimit {
-		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", r.set.get("TIMEOUT"), slurmdLimit)
+	if d := r.set.timeout(); d == 0 || d > session.SlurmdLimit {
+		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", r.set.get("TIMEOUT"), session.SlurmdLimit)
 	}
 }
 
@@ -123,8 +124,8 @@ func (l *linter) tables() {
 	if f, err := o.File("read " + path); err == nil && !f.Missing {
 		l.read = append(l.read, path)
 	}
-	if d := l.r.config.Role(conf.HealthCheck).Budget; d > slurmdLimit {
-		l.say(remark, "", "%s: healthcheck.budget = %.0f: a run has %s all the same", path, d.Seconds(), slurmdLimit)
+	if d := l.r.config.Role(conf.HealthCheck).Budget; d > session.SlurmdLimit {
+		l.say(remark, "", "%s: healthcheck.budget = %.0f: a run has %s all the same", path, d.Seconds(), session.SlurmdLimit)
 	}
 }
 
@@ -144,7 +145,7 @@ func (l *linter) in(role slurm.Role) {
 	if role.AroundJob() {
 		r.job = anyJob()
 	}
-	r.budget()
+	r.setBudget()
 }
 
 // contexts looks at the lines of each context, and tells how many it has.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -72,7 +73,7 @@ func (l *linter) hasScontrol() bool {
 		paths = append(paths, dir+"/scontrol")
 	}
 	find := &run.Request{Op: run.OpFind, Args: paths, Line: "find scontrol"}
-	o := l.r.pool.Call(l.r.ctx, checks.Local, find, readLimit)
+	o := l.r.pool.Call(l.r.ctx, checks.Local, find, session.Reading)
 	resp, err := o.Answer()
 	return err == nil && resp.Status > 0
 }

@@ -43,7 +43,7 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 		reqs = append(reqs, find)
 	}
 	out := map[*run.Request]run.Outcome{}
-	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.reading() },
+	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.budget.Reading(time.Now()) },
 		func(q *run.Request, o run.Outcome) { out[q] = o })
 	if exit, over := r.manager(find, out[find]); over {
 		return file, exit, true

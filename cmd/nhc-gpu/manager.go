@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
@@ -96,7 +98,7 @@ func (r *oneRun) sysconfig() (exit int, over bool) {
 
 func (r *oneRun) readSysconfig() (exit int, over bool) {
 	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.reading())
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.budget.Reading(time.Now()))
 	file, err := o.File("read " + path)
 	if err != nil {
 		return r.refuse(err), true
@@ -126,7 +128,7 @@ func (r *oneRun) source(path string) (exit int, over bool) {
 	if err := (&observer{r}).startShell(); err != nil {
 		return r.refuse(err), true
 	}
-	status, exited, err := r.shell.Source(path, r.began.Add(readLimit))
+	status, exited, err := r.shell.Source(path, r.budget.Began.Add(session.Reading))
 	if err != nil {
 		r.endShell()
 		return r.refuse(fmt.Errorf("source %s: %w", path, err)), true

@@ -122,10 +122,10 @@ func (r *oneRun) tell(v slurm.Verdict) (delivered bool) {
 }
 
 func (r *oneRun) actContext() (context.Context, context.CancelFunc) {
-	if r.end.IsZero() {
-		return context.WithCancel(context.Background())
+	if end := r.budget.Acting(time.Now()); !end.IsZero() {
+		return context.WithDeadline(context.Background(), end)
 	}
-	return context.WithDeadline(context.Background(), later(r.end, time.Now()).Add(actGrace))
+	return context.WithCancel(context.Background())
 }
 
 func (r *oneRun) markOffline(message string) {
@@ -178,7 +178,7 @@ func (r *oneRun) act(s *foldState) int {
 	if r.job != nil {
 		return r.actAroundJob(s)
 	}
-	events, exit := s.f.Finish(int(time.Since(r.began).Seconds()))
+	events, exit := s.f.Finish(int(time.Since(r.budget.Began).Seconds()))
 	r.emit(events)
 	r.debugEnd()
 	unknown := exit == exitUnknown && !s.f.Failed()
@@ -206,7 +206,7 @@ func (r *oneRun) deliverPending() {
 	r.set.finalize() // a run whose sysconfig file cannot be read has not come to that
 	if r.set.get("NHC_RM") == "" {
 		find := r.findManager()
-		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, r.reading()))
+		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, r.budget.Reading(time.Now())))
 	}
 	if !r.set.marks() || r.set.get("NHC_RM") != "slurm" || r.set.customHelper("OFFLINE_NODE") {
 		return

@@ -57,7 +57,7 @@ func (o *observer) Assigned(s *plan.Step) {
 		if v.Export {
 			text = "export " + text
 		}
-		if err := o.shell.Set(text, o.end); err != nil {
+		if err := o.shell.Set(text, o.budget.End); err != nil {
 			o.warn(err)
 		}
 	}
@@ -106,7 +106,7 @@ func (o *observer) line(s *plan.Step) (more bool) {
 		o.emit(f.Expired("It hangs since an earlier run: " + run.Describe(c.Hung()) + "."))
 		return false
 	}
-	if err := o.needShell(o.end); err != nil {
+	if err := o.needShell(o.budget.End); err != nil {
 		o.Forked(0)
 		return o.broken(s.Text, err)
 	}
@@ -115,7 +115,7 @@ func (o *observer) line(s *plan.Step) (more bool) {
 	}
 	o.log.flush()
 	o.pool.KeepGuard()
-	status, exited, err := o.shell.Line(f.Forks(s.Text), s.Index, s.Text, o.end)
+	status, exited, err := o.shell.Line(f.Forks(s.Text), s.Index, s.Text, o.budget.End)
 	if err == nil && o.sig.Caught() != 0 {
 		err = run.ErrInterrupted
 	}
@@ -227,7 +227,7 @@ func (o *observer) startShell() error {
 // variables, all check lines, and the redirections of LOGFILE.
 func (r *oneRun) shellSetup() string {
 	text := r.checksText() + "export NHC_PID=$$ NHC_SID=-$$ NHC_START_TS=0 WATCHDOG_PID=0 LOGGER_TEXT= NHC_FD_OUT NHC_FD_ERR\n"
-	if !r.end.IsZero() {
+	if r.budget.Limited() {
 		text += "WATCHDOG_PID=$PPID\n"
 	}
 	if r.set.stamps() {

@@ -39,7 +39,7 @@ func anyJob() *around {
 func (r *oneRun) quiet() {
 	r.set.finalize()
 	maps.Copy(r.set.vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
-	r.budget()
+	r.setBudget()
 	r.fold.held = true // whatever a line sets
 	r.fold.begin(r.set, false, false)
 }

@@ -6,10 +6,12 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
@@ -52,7 +54,7 @@ func (r *oneRun) doubtScripts() {
 		}
 	}
 	for _, file := range files {
-		if said := r.pool.SyntaxError(r.ctx, file, readLimit); said != "" {
+		if said := r.pool.SyntaxError(r.ctx, file, session.Reading); said != "" {
 			r.doubts = append(r.doubts, said+": bash does not carry this file out")
 		}
 	}
@@ -158,7 +160,7 @@ func (r *oneRun) lackedCalls() (texts []string) {
 		if s.Stock || !s.Mode.IsRegular() {
 			continue
 		}
-		o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: s.Path, Line: "read " + s.Path}, readLimit)
+		o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: s.Path, Line: "read " + s.Path}, session.Reading)
 		resp, err := o.Answer()
 		if err != nil {
 			continue // noteScripts has said so
@@ -226,7 +228,7 @@ func (r *oneRun) isProgram(name string) bool {
 			paths = append(paths, filepath.Join(dir, name))
 		}
 	}
-	resp, err := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpFind, Args: paths, Line: "find " + name}, r.reading()).Answer()
+	resp, err := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpFind, Args: paths, Line: "find " + name}, r.budget.Reading(time.Now())).Answer()
 	return err == nil && resp.Status > 0
 }
 

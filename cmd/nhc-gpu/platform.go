@@ -6,6 +6,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
@@ -100,7 +101,7 @@ func (r *oneRun) useProfiles(o run.Outcome) error {
 // platformGroups are the GPUs on the bus, by what they are.
 func (r *oneRun) platformGroups() ([]checks.PlatformGroup, error) {
 	r.pool.SetVars(r.set.workerVars())
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(probe.PartPCI), Line: "read the PCI bus"}, readLimit)
+	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(probe.PartPCI), Line: "read the PCI bus"}, session.Reading)
 	resp, err := o.Answer()
 	switch {
 	case err != nil:

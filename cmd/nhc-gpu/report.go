@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
@@ -37,7 +38,7 @@ func forPeople(o *options, opts reportOptions) (*oneRun, string, error) {
 	r.doubtScripts()
 	from, err := r.peoplePlan(given)
 	if err == nil {
-		err = r.useProfiles(r.pool.Call(r.ctx, checks.Local, r.profilesRequest(), readLimit))
+		err = r.useProfiles(r.pool.Call(r.ctx, checks.Local, r.profilesRequest(), session.Reading))
 	}
 	if err != nil {
 		r.close()
@@ -50,7 +51,7 @@ func forPeople(o *options, opts reportOptions) (*oneRun, string, error) {
 // run, only looks which checks they define.
 func (r *oneRun) peopleScripts(runs bool) {
 	dir := r.set.get("INCDIR")
-	r.noteScripts(r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}, readLimit))
+	r.noteScripts(r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}, session.Reading))
 	if !runs {
 		r.overrides = run.Overrides(r.scripts)
 		return
@@ -75,16 +76,16 @@ func (r *oneRun) peoplePlan(named bool) (from string, err error) {
 		r.plan = r.build()
 		return "-e", nil
 	}
-	if err := r.useTables(r.pool.Call(r.ctx, checks.Local, r.tablesRequest(), readLimit)); err != nil {
+	if err := r.useTables(r.pool.Call(r.ctx, checks.Local, r.tablesRequest(), session.Reading)); err != nil {
 		return "", err
 	}
 	if own := r.ownRequest(); own != nil {
-		o := r.pool.Call(r.ctx, checks.Local, own, readLimit)
+		o := r.pool.Call(r.ctx, checks.Local, own, session.Reading)
 		if r.job.own = !missing(o); r.job.own {
 			path = own.Path
 		}
 	}
-	file, err := r.opened(path, r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, readLimit))
+	file, err := r.opened(path, r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, session.Reading))
 	switch {
 	case err != nil:
 		return path, err
@@ -144,7 +145,7 @@ func report(o *options, opts reportOptions, exit *int) error {
 	r.settleRecords()
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps, noShell: opts.noShell}
 	r.table = t
-	e := &run.Engine{Pool: r.pool, Deadline: r.end, Timeout: r.timeout}
+	e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.timeout}
 	if !opts.json {
 		e.Doing = r.progress().hook()
 	}
@@ -177,10 +178,6 @@ func report(o *options, opts reportOptions, exit *int) error {
 	return nil
 }
 
-// factsLeast is how long a question about the node may take where the checks have
-// used up the time of the run.
-const factsLeast = time.Second
-
 // facts asks one worker a lane what this node has. It is called after the checks:
 // a library that hangs here would hang in the first check that needs it, and that
 // check's row must say so.
@@ -195,13 +192,11 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 	for i, lane := range lanes {
 		ch[i] = make(chan answer, 1)
 		run.Go(func() {
-			limit := readLimit
+			limit := session.Reading
 			if lane == checks.NVML { // the driver may have to wake the GPUs
 				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, r.set.timeout())
 			}
-			if !r.end.IsZero() {
-				limit = min(limit, max(time.Until(r.end), factsLeast))
-			}
+			limit = r.budget.Facts(limit, time.Now())
 			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
 		})
 	}

@@ -52,7 +52,7 @@ func (r *oneRun) loadScripts() {
 		return
 	}
 	o := &observer{r}
-	err := o.needShell(r.end)
+	err := o.needShell(r.budget.End)
 	switch {
 	case err == nil:
 	case errors.Is(err, run.ErrDeadline):

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 )
 
 // selftestName is the word for it.
@@ -75,7 +76,7 @@ func selftestsOf(names []string, file string) ([]checks.Selftest, error) {
 	if file != "" {
 		pool := run.NewPool(run.Options{Root: "/"})
 		defer pool.Close()
-		f, unread := pool.Call(context.Background(), checks.Local, &run.Request{Op: run.OpRead, Path: file, Line: "read " + file}, readLimit).File("read " + file)
+		f, unread := pool.Call(context.Background(), checks.Local, &run.Request{Op: run.OpRead, Path: file, Line: "read " + file}, session.Reading).File("read " + file)
 		switch {
 		case unread != nil:
 			return nil, unread

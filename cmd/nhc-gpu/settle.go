@@ -25,8 +25,8 @@ func (r *oneRun) settleRecords() {
 		return
 	}
 	ctx, cancel := r.ctx, context.CancelFunc(func() {})
-	if !r.end.IsZero() {
-		ctx, cancel = context.WithDeadline(ctx, r.end)
+	if r.budget.Limited() {
+		ctx, cancel = context.WithDeadline(ctx, r.budget.End)
 	}
 	defer cancel()
 	node, err := r.controller().Read(ctx)

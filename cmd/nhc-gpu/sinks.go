@@ -116,10 +116,7 @@ func (r *oneRun) stamped(text string) string {
 
 // siteHelper has the shell run the site's own helper.
 func (r *oneRun) siteHelper(online bool, message, text string) {
-	deadline := time.Now().Add(helperLimit)
-	if !r.end.IsZero() && deadline.After(r.end) {
-		deadline = later(r.end, time.Now()).Add(actGrace)
-	}
+	deadline := r.budget.Helping(time.Now())
 	o := &observer{r}
 	err := o.needShell(deadline)
 	if err == nil {
@@ -131,20 +128,6 @@ func (r *oneRun) siteHelper(online bool, message, text string) {
 		r.warn(fmt.Errorf("run the site's helper: %w", err))
 	}
 }
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// helperLimit bounds a helper of the site's own; actGrace is what acting may
-// take beyond the deadline of the run.
-const (
-	helperLimit = 10 * time.Second
-	actGrace    = 500 * time.Millisecond
-)
 
 // logSink is LBNL's standard output after LOGFILE has been applied to it. A log
 // file is written by a worker: it may lie on a file system that hangs.

@@ -69,7 +69,7 @@ func (r *oneRun) useTables(o run.Outcome) error {
 		err = errors.Join(err, unfit)
 	}
 	r.config = c
-	r.budget()
+	r.setBudget()
 	return err
 }
 

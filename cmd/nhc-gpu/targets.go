@@ -17,12 +17,12 @@ func (r *oneRun) matcher() *match.Matcher {
 	m.Run = func(e match.External, host, expr string) bool {
 		command := e.Line(host, expr)
 		o := &observer{r}
-		if err := o.needShell(r.end); err != nil {
+		if err := o.needShell(r.budget.End); err != nil {
 			r.endShell()
 			r.warn(err)
 			return false
 		}
-		status, err := r.shell.Test(command, r.end)
+		status, err := r.shell.Test(command, r.budget.End)
 		if err != nil {
 			r.warn(fmt.Errorf("run external matcher %q: %w", command, err))
 		}

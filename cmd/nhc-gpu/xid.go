@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -109,7 +110,7 @@ func (r *oneRun) ask(question string, words []string) (*run.Response, error) {
 
 func (r *oneRun) askAbout(q *run.Request) (*run.Response, error) {
 	r.pool.SetVars(r.set.workerVars())
-	return r.pool.Call(r.ctx, checks.Local, q, readLimit).AnswerTo(q.Name)
+	return r.pool.Call(r.ctx, checks.Local, q, session.Reading).AnswerTo(q.Name)
 }
 
 // assignedBefore is what the lines of a plan assign before a check, or in all if

@@ -18,7 +18,7 @@ func TestGoroutinesAreStartedByTheHelper(t *testing.T) {
 	const helper = "checks/run/goroutine.go"
 	files, helpers := 0, 0
 	root := filepath.Join("..", "..")
-	for _, dir := range []string{"cmd", "conf", "slurm", "checks/run", "checks/plan", "checks/verdict"} {
+	for _, dir := range []string{"cmd", "conf", "slurm", "checks/run", "checks/plan", "checks/verdict", "checks/session"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(filepath.Base(path), "worker") {
 				return err
