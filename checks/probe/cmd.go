@@ -192,7 +192,7 @@ func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fi
 		status:    make(chan int, 1),
 		grace:     cmp.Or(c.Grace, Grace),
 	}
-	now := &Host{root: h.root, environ: h.environ} // the environment may change meanwhile
+	now := h.apart() // the environment may change meanwhile
 	go func() {
 		pid, err := now.exec(c, attr, stdout, stderr)
 		for _, f := range []*os.File{stdout, stderr} {

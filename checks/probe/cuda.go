@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"unsafe"
 
@@ -74,7 +73,7 @@ func (h *Host) CUDA(doing func(call string)) (*CUDA, error) {
 }
 
 func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
-	cleanCUDAEnvironment(h.cudaGPUs)
+	cleanCUDAEnvironment(*Kept[[]string](h, onlyCUDA))
 	lib, err := loadLibrary(h, &libCUDA, 0, func(path string) (*cudaLib, error) { return loadCUDA(path, doing) })
 	if err != nil {
 		return nil, err
@@ -106,13 +105,16 @@ func (h *Host) openCUDA(doing func(string)) (*CUDA, error) {
 		}
 		c.GPUs = append(c.GPUs, g)
 	}
+	remember(h, cudaVersion, c.Version, nil)
 	return c, nil
 }
 
 // OnlyCUDA has CUDA list these GPUs and no others, by their UUIDs. It is for nodes where
 // MIG splits some GPUs up: drivers before 570 show the others only to who asks for them
 // so. It counts for a CUDA that has not been asked yet.
-func (h *Host) OnlyCUDA(uuids []string) { h.cudaGPUs = uuids }
+func (h *Host) OnlyCUDA(uuids []string) { *Kept[[]string](h, onlyCUDA) = uuids }
+
+const onlyCUDA = "only cuda"
 
 // NoMPS is the setting by which a program of CUDA finds no daemon of MPS: nobody can
 // make one listen there.
@@ -216,31 +218,6 @@ func cString(b []byte) string {
 		b = b[:i]
 	}
 	return string(b)
-}
-
-// cudaMajor is the major version of CUDA that the driver supports, 0 if it is unknown.
-func (h *Host) cudaMajor() int {
-	if c, _ := remembered[*CUDA](h, "cuda"); c.value != nil {
-		return c.value.Version / 1000
-	}
-	driver, _ := h.DriverVersion()
-	return driverCUDA(driver)
-}
-
-// driverCUDA is the major version of CUDA that a release of the driver supports, 0 if it is
-// unknown: CUDA Toolkit Release Notes, minimum driver for minor version compatibility.
-func driverCUDA(driver string) int {
-	branch, _, _ := strings.Cut(driver, ".")
-	n, _ := strconv.Atoi(branch)
-	switch {
-	case n >= 580:
-		return 13
-	case n >= 525:
-		return 12
-	case n >= 450:
-		return 11
-	}
-	return 0
 }
 
 // cpusBeside are the CPUs that are near to a GPU, "" if the kernel does not tell.

@@ -48,7 +48,9 @@ func (h *Host) dcgmi(s DCGMSettings, why error, doing func(string)) (DCGMEngine,
 			environ = append(environ, v)
 		}
 	}
-	return &dcgmiEngine{host: &Host{root: h.root, environ: environ, cache: map[string]any{}}, address: s.Address, doing: doing}, nil
+	own := h.apart()
+	own.SetEnviron(environ)
+	return &dcgmiEngine{host: own, address: s.Address, doing: doing}, nil
 }
 
 // leadsDCGM says whether a variable of the environment would lead DCGM to other

@@ -40,8 +40,6 @@ type Host struct {
 	spare   []string // see SetPast
 
 	libraries map[string]string // see SetLibraries
-	mayNVML   func() error      // see GuardNVML
-	cudaGPUs  []string          // see OnlyCUDA
 	stuck     []string          // see SetStuck
 }
 
@@ -51,6 +49,11 @@ func NewHost(root string) *Host {
 		root = "/"
 	}
 	return &Host{root: root, cache: map[string]any{}}
+}
+
+// apart returns a Host of the same node for another goroutine. It remembers nothing.
+func (h *Host) apart() *Host {
+	return &Host{root: h.root, environ: h.environ, cache: map[string]any{}}
 }
 
 // SetEnviron gives the environment of the commands that are run from now on.

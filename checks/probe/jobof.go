@@ -97,7 +97,7 @@ func stepJob(args string) string {
 }
 
 // stepOf is the job of a slurmstepd that is root's own, "" of any other process.
-func (r *processReader) stepOf(pid int) string {
+func stepOf(r *processReader, pid int) string {
 	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
 	if job := stepJob(r.command()); job != "" && r.rootsOwn(pid) {
 		return job

@@ -292,7 +292,7 @@ func (s *jobScan) stepAbove(pid int) string {
 			break
 		}
 		if t.name == "slurmstepd" {
-			if job := s.stepOf(pid); job != "" {
+			if job := stepOf(s.processReader, pid); job != "" {
 				return job
 			}
 		}

@@ -118,5 +118,5 @@ func (w *JobWatch) jobOf(pid int) string {
 		return ""
 	}
 	defer r.close()
-	return r.stepOf(pid)
+	return stepOf(r, pid)
 }

@@ -50,6 +50,15 @@ func (h *Host) SetLibraries(vars map[string]string) {
 	}
 }
 
+// SetNVMLLibrary names the library that NVML is loaded from, in place of the
+// system's libnvidia-ml.so.1. It counts until NVML is first asked.
+func (h *Host) SetNVMLLibrary(path string) {
+	if h.libraries == nil {
+		h.libraries = map[string]string{}
+	}
+	h.libraries[SettingNVML] = path
+}
+
 // loadLibrary hands open the files that a library may be loaded from until one loads, in
 // this order: the file that its setting names, and no other if there is one; LIBRARY_DIRS;
 // what the system's loader finds; the places where installers put it. On a recorded node
@@ -174,6 +183,34 @@ type vendorLibrary struct {
 	ofCUDA  bool     // its major version is CUDA's: the driver has to support it
 	ofGPU   bool     // it belongs to the driver: it has to be of the loaded module's version
 	version func(path string) (version string, cuda int)
+}
+
+// cudaVersion is the key of the newest CUDA that a loaded driver knows: 12040 is 12.4.
+const cudaVersion = "cuda version"
+
+// cudaMajor is the major version of CUDA that the driver supports, 0 if it is unknown.
+func (h *Host) cudaMajor() int {
+	if version, ok := remembered[int](h, cudaVersion); ok {
+		return version.value / 1000
+	}
+	driver, _ := h.DriverVersion()
+	return driverCUDA(driver)
+}
+
+// driverCUDA is the major version of CUDA that a release of the driver supports, 0 if it is
+// unknown: CUDA Toolkit Release Notes, minimum driver for minor version compatibility.
+func driverCUDA(driver string) int {
+	branch, _, _ := strings.Cut(driver, ".")
+	n, _ := strconv.Atoi(branch)
+	switch {
+	case n >= 580:
+		return 13
+	case n >= 525:
+		return 12
+	case n >= 450:
+		return 11
+	}
+	return 0
 }
 
 // machine holds the words of this processor in directory names.

@@ -17,15 +17,6 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// SetNVMLLibrary names the library that NVML is loaded from, in place of the
-// system's libnvidia-ml.so.1. It counts until NVML is first asked.
-func (h *Host) SetNVMLLibrary(path string) {
-	if h.libraries == nil {
-		h.libraries = map[string]string{}
-	}
-	h.libraries[SettingNVML] = path
-}
-
 // SetNVML makes a snapshot, or an error, the answer of [Host.NVML]: a recorded
 // one, or that of a test.
 func (h *Host) SetNVML(n *NVML, err error) {
@@ -74,15 +65,17 @@ func (h *Host) NVML(groups Group, doing func(call string)) (*NVML, error) {
 
 // GuardNVML has [Host.NVML] ask whether NVML may be started: that loads the driver's module,
 // if it is not there. An error is the answer in its place.
-func (h *Host) GuardNVML(may func() error) { h.mayNVML = may }
+func (h *Host) GuardNVML(may func() error) { *Kept[func() error](h, nvmlGuard) = may }
+
+const nvmlGuard = "nvml guard"
 
 // MayStartNVML is the answer of the guard, for a process that is about to ask NVML in
 // another one. nil: it may.
 func (h *Host) MayStartNVML() error {
-	if h.mayNVML == nil {
-		return nil
+	if may := *Kept[func() error](h, nvmlGuard); may != nil {
+		return may()
 	}
-	return h.mayNVML()
+	return nil
 }
 
 // openNVML finds the library and starts it.

@@ -65,7 +65,7 @@ func (h *Host) Perftests(ctx context.Context, tests []Perftest) []PerftestResult
 	hosts := make([]*Host, len(tests))
 	var all sync.WaitGroup
 	for i := range tests {
-		hosts[i] = &Host{root: h.root, environ: h.environ} // a Host is not for several goroutines
+		hosts[i] = h.apart()
 		all.Go(func() { results[i] = hosts[i].perftest(ctx, &tests[i]) })
 	}
 	all.Wait()
@@ -132,7 +132,7 @@ func freePort() (int, error) {
 func (h *Host) perftestAt(ctx context.Context, t *Perftest, port int) PerftestResult {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	own := &Host{root: h.root, environ: h.environ}
+	own := h.apart()
 	server := make(chan Exit, 1)
 	go func() { server <- own.Run(serving, t.command(&t.Server, port)) }()
 	client := make(chan Exit, 1)
