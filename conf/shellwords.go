@@ -155,3 +155,11 @@ const (
 	preset  varKind = iota // has a value from the start if the environment gives none
 	dynamic                // changes by itself, or cannot be assigned
 )
+
+// Quote quotes a word, only where bash would need it.
+func Quote(word string) string {
+	if word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=./:,%@") == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

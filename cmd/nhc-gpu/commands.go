@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/genconf"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/topo"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 )
@@ -123,8 +124,8 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 			Run: func(*cobra.Command, []string) { fmt.Fprintln(console.Screen, "nhc-gpu", version) },
 		},
 		&cobra.Command{
-			Use: genconfName + " [options]", Short: "Write a configuration that passes on this node (nhc-genconf)", DisableFlagParsing: true,
-			Run: func(_ *cobra.Command, words []string) { *exit = genconf(getoptsWords(genconfName, words)) },
+			Use: genconf.Name + " [options]", Short: "Write a configuration that passes on this node (nhc-genconf)", DisableFlagParsing: true,
+			Run: func(_ *cobra.Command, words []string) { *exit = generateConf(getoptsWords(genconf.Name, words)) },
 		},
 		&cobra.Command{
 			Use: wrap.Name + " [options] [words]", Short: "Run it and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,

@@ -1,239 +1,123 @@
 package main
 
 import (
-	"errors"
+	"cmp"
+	"context"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
-	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/genconf"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-const (
-	genconfSpec = ":H:b:c:D:dhn:vx"
-	dmiDefault  = "/([Ss]peed|[Vv]ersion)/"
-
-	// genconfLimit bounds the whole of genconf: scanning, trying, writing.
-	genconfLimit = 2 * time.Minute
-)
-
-// generator is one run of genconf.
-type generator struct {
-	*oneRun
-	program string // what it is called in its texts
-	verbose bool
-	mask    string // target of the lines
-	dmi     string // match string for the DMI section
-	sheet   sheet
-}
-
-// genconf looks at this node and writes an nhc.conf by which it is healthy.
-// words[0] is the name that the program was called by.
-func genconf(words []string) int {
-	program := filepath.Base(words[0])
-	if program == genconfName {
-		program = "nhc-gpu " + genconfName
-	}
-	g := &generator{program: program, dmi: dmiDefault}
-	o := &options{}
-	showHelp := false
-	rest, err := checks.Getopts(genconfSpec, words[1:], func(opt byte, arg string) {
-		switch opt {
-		case 'H':
-			o.set = append(o.set, assignment{"HOSTNAME", arg})
-		case 'b':
-			g.dmi = arg
-		case 'c':
-			o.set = append(o.set, assignment{"CONFFILE", arg})
-		case 'D':
-			o.set = append(o.set, assignment{"CONFDIR", arg})
-		case 'd':
-			o.set = append(o.set, assignment{"DEBUG", "1"})
-		case 'n':
-			o.set = append(o.set, assignment{"NAME", arg})
-		case 'v':
-			o.set = append(o.set, assignment{"VERBOSE", "1"})
-		case 'h':
-			showHelp = true
-		} // x traces bash, of which there is none
-	})
-	if showHelp {
-		genconfHelp(program)
+// generateConf makes the run of nhc-genconf and returns its exit status.
+func generateConf(words []string) int {
+	a, err := genconf.Parse(words)
+	switch {
+	case err != nil:
+		return exitUsage
+	case a == nil: // the help
 		return 0
 	}
+	r := newRun([]string{ownName}, new(options))
+	_ = r.openState("")
+	r.set.hold, r.set.past, r.set.spare = true, "", "" // a trial of a line changes nothing, and keeps nothing
+	defer r.close()
+	exit := 0
+	if err = r.settleFor(a); err == nil {
+		r.pool.SetVars(r.set.workerVars())
+		exit, err = genconf.Generate(a, genconf.Node{
+			Pool: r.pool, Signals: r.sig, Budget: r.budget, Version: version, Timeout: r.set.timeout(), Get: r.set.get, Try: r.try,
+		})
+	}
 	if err != nil {
-		genconfHelp(program)
-		fmt.Fprintf(console.Stderr, "%s:  ERROR:  %s\n", program, strings.TrimPrefix(console.OptionError(err), ":  "))
+		fmt.Fprintf(console.Stderr, "%s: %v\n", a.Program, err)
 		return exitUsage
 	}
-	g.oneRun = newRun([]string{"nhc-gpu"}, o)
-	_ = g.openState("")
-	g.set.hold, g.set.past, g.set.spare = true, "", "" // a trial of a line changes nothing, and keeps nothing
-	defer g.close()
-	if err := g.settle(rest); err != nil {
-		fmt.Fprintf(console.Stderr, "%s: %v\n", program, err)
-		return exitUsage
-	}
-	return g.generate()
+	return exit
 }
 
-// settle reads the VAR=value words and gives what is still unset its default.
-func (g *generator) settle(words []string) error {
-	for _, a := range g.opts.set {
-		g.set.put(a.name, a.value, false)
-	}
-	for _, w := range words {
-		if w == "" { // the first empty word ends them
-			break
-		}
-		if err := g.set.word(w); err != nil {
+// settleFor takes over the settings of the command line, and gives what is still unset its
+// default.
+func (r *oneRun) settleFor(a *genconf.Arguments) error {
+	r.set.assign(a.Set)
+	for _, w := range a.Words {
+		if err := r.set.word(w); err != nil {
 			return err
 		}
 	}
-	g.verbose = g.set.get("VERBOSE") == "1"
-	g.set.preset(genconfFor(g.program))
-	g.set.put("CONFFILE", g.confFile(), false)
-	if m, ok := g.set.lookup("DMI_MATCH"); ok {
-		g.dmi = m
+	r.set.preset(a.For)
+	dir := cmp.Or(r.set.get("CONFDIR"), "/etc/nhc")
+	r.set.put("CONFFILE", cmp.Or(r.set.get("CONFFILE"), filepath.Join(dir, r.set.get("NAME")+".conf.auto")), false)
+	if m, ok := r.set.lookup("DMI_MATCH"); ok {
+		a.DMI = m
 	}
-	g.mask = g.set.get("HOSTNAME")
-	g.set.finalize()
-	g.budget.Give(genconfLimit)
-	return usableMask(g.mask)
-}
-
-func (g *generator) confFile() string {
-	if file := g.set.get("CONFFILE"); file != "" {
-		return file
-	}
-	dir := g.set.get("CONFDIR")
-	if dir == "" {
-		dir = "/etc/nhc"
-	}
-	return filepath.Join(dir, g.set.get("NAME")+".conf.auto")
-}
-
-// usableMask refuses what cannot stand before the "||" of a line.
-func usableMask(mask string) error {
-	switch {
-	case strings.Trim(mask, " \t") == "":
-		return errors.New("host mask is empty, want a glob, /regular expression/ or {node range}: use -H")
-	case strings.HasPrefix(mask, "#"), strings.Contains(mask, "||"), strings.ContainsFunc(mask, isControl):
-		return fmt.Errorf("host mask %q: want none with a leading #, with || or control characters", mask)
-	}
+	r.set.finalize()
+	r.budget.Give(genconf.Limit)
 	return nil
 }
 
-func isControl(r rune) bool { return r < ' ' || r == 0x7f }
+// try runs lines as a run without a configuration file would have them: it marks nothing,
+// and logs nothing.
+func (r *oneRun) try(lines []conf.Line) map[int]genconf.Trial {
+	for name, value := range map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"} {
+		r.set.put(name, value, false)
+	}
+	r.vetted = lines
+	r.fold.held = true
+	r.fold.begin(r.set, false, false)
+	r.plan = plan.Build(lines, plan.Options{Vars: r.set.vars, Timeout: r.set.timeout()})
+	t := &trial{tableObserver: tableObserver{observer: observer{r}, steps: r.plan.Steps}, of: map[int]genconf.Trial{}}
+	r.table = &t.tableObserver
+	t.changed() // tells the workers
+	r.prepareChecks(r.plan)
+	e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.set.timeout}
+	_ = e.Do(r.ctx, r.plan, t) // what ended it is a signal, or shows in the steps
+	return t.of
+}
 
-// generate scans, tries what it would write, and writes it.
-func (g *generator) generate() int {
-	path := g.set.get("CONFFILE")
-	g.vecho("Scanning system...")
-	g.pool.SetVars(g.set.workerVars())
-	g.heading()
-	g.scan()
-	g.vecho("trying the lines...")
-	g.try()
-	g.vecho("done.\n")
-	if sig := g.sig.Caught(); sig != 0 {
-		fmt.Fprintf(console.Stderr, "Terminated by signal %s.\n", console.SignalName(sig))
-		return 128 + int(sig)
-	}
-	for _, w := range g.sheet.warnings {
-		fmt.Fprintf(console.Stderr, "%s: warning: %s\n", g.program, w)
-	}
-	text := g.sheet.render(g.mask)
-	if path == "-" {
-		if _, err := console.Stdout.Write([]byte(text)); err != nil {
-			fmt.Fprintf(console.Stderr, "%s: write standard output: %v\n", g.program, err)
-			return 1
+// trial notes how each step did.
+type trial struct {
+	tableObserver
+
+	of map[int]genconf.Trial
+}
+
+func (t *trial) Native(s *plan.Step, r checks.Result) bool {
+	var is genconf.Trial
+	for _, f := range r.Findings {
+		if f.Severity >= checks.Skip && f.Code != checks.HeldCode { // a check that does not apply here needs no line
+			if f.Severity > is.Worst || is.Why == "" {
+				is.Why = f.Message
+			}
+			is.Worst = max(is.Worst, f.Severity)
+			is.Early = is.Early || checks.PortsNotUp(f.Code)
 		}
-		return 0
 	}
-	g.vecho("Writing configuration file " + path + "...")
-	if err := g.write(path, text); err != nil {
-		g.vecho("failed.\n")
-		fmt.Fprintf(console.Stderr, "%s: %v\n", g.program, err)
-		return 1
-	}
-	g.vecho("done.\n")
-	return 0
+	t.of[s.Index] = is
+	return true
 }
 
-// write makes the file. One that exists is a site's, with changes perhaps.
-func (g *generator) write(path, text string) error {
-	o := g.pool.Call(g.ctx, checks.Local, &run.Request{Op: run.OpCreate, Path: path, Data: []byte(text), Line: "write " + path}, session.Reading)
-	err := o.FailureIn("write " + path)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, fs.ErrExist):
-		return fmt.Errorf("%w; move it away, or write another with -c FILE (-c - prints)", err)
-	case os.Geteuid() != 0:
-		return fmt.Errorf("%w; write another with -c FILE (-c - prints)", err)
-	}
-	return err
+func (t *trial) Expired(s *plan.Step, _ *checks.Hung) {
+	is := t.of[s.Index]
+	is.Why = "no answer in time"
+	t.of[s.Index] = is
 }
 
-// vecho tells on stderr what is being done, with -v.
-func (g *generator) vecho(text string) {
-	if g.verbose {
-		fmt.Fprint(console.Stderr, text)
+// Line runs a line with a word that only bash can read.
+func (t *trial) Line(ctx context.Context, s *plan.Step) bool {
+	before := len(t.rows)
+	more := t.tableObserver.Line(ctx, s)
+	var is genconf.Trial
+	for _, row := range t.rows[before:] {
+		if row.Severity >= checks.Warn {
+			is.Why = row.Message
+		}
 	}
-}
-
-func (g *generator) dbg(format string, args ...any) {
-	if g.set.get("DEBUG") == "1" {
-		fmt.Fprintf(console.Stderr, "DEBUG:  "+format+"\n", args...)
-	}
-}
-
-// genconfFor is the name of the program whose configuration is written.
-func genconfFor(program string) string {
-	if name, ok := strings.CutSuffix(program, "-genconf"); ok && name != "" {
-		return name
-	}
-	return "nhc"
-}
-
-func genconfHelp(program string) {
-	title := program + " Usage"
-	name := genconfFor(program)
-	fmt.Fprintf(console.Screen, `
-%s
-%s
-
-  Syntax:  %s [<options>] [<var>=<value> [...]]
-
- Looks at this node and writes a configuration by which it is healthy: every
- line in it has been tried and passes. Overwrites no file.
-
- OPTION            DESCRIPTION
--------------------------------------------------------------------------------
- -h                Show this help
- -H <hostmask>     Write lines for the hosts <hostmask> (default: this host)
- -D <confdir>      Use config directory <confdir> (default: /etc/nhc)
- -b <matchstr>     Only these lines of the BIOS/DMI section (default: %s)
- -c <conffile>     Write to <conffile>, - for standard output (default: <confdir>/%s.conf.auto)
- -d                Debugging output (DEBUG=1)
- -n <name>         Use name <name> (default: %s); see -c above
- -v                Run verbosely (VERBOSE=1)
- -x                Accepted for LBNL NHC's sake
-
- All other arguments must be settings of the form VARNAME=value.
- Exit status: 0 written, 1 could not, 10 wrong command line.
-
-EXAMPLE:
---------
- To write lines for all nodes like this one, and put them to use:
-    # %s -H 'gpu*' -c /etc/nhc/nhc.conf
-
-`, title, strings.Repeat("-", len(title)), program, dmiDefault, name, name, program)
+	t.of[s.Index] = is
+	return more
 }

@@ -79,17 +79,13 @@ func start(argv []string) int {
 	}
 	switch {
 	case strings.HasSuffix(name, "-genconf"):
-		return genconf(argv)
+		return generateConf(argv)
 	case strings.HasSuffix(name, "-wrapper"):
 		return wrap.Run(argv, fixedPath)
 	}
 	opts, err := parseOptions(argv[1:], nil)
 	return health(argv, opts, err)
 }
-
-// genconfName is the word behind nhc-gpu that asks for nhc-genconf, which reads its own
-// options.
-const genconfName = "genconf"
 
 // worker is the other half of this program: "shell PROGRAM" becomes bash,
 // "LANE ROOT" answers requests, "states ROOT LIBRARY" asks the driver of GPUs,

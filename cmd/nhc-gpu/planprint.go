@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
 // printPlan prints the bound plan: position, lane, kind, deadline, line. What
@@ -162,17 +163,9 @@ func stepText(s *plan.Step) string {
 	case s.Kind == plan.Native:
 		words := []string{s.Name}
 		for _, a := range s.Args {
-			words = append(words, plainQuote(a))
+			words = append(words, conf.Quote(a))
 		}
 		return strings.Join(words, " ")
 	}
 	return s.Text
-}
-
-// plainQuote quotes a word only where bash would need it.
-func plainQuote(w string) string {
-	if w != "" && strings.Trim(w, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=./:,%@") == "" {
-		return w
-	}
-	return quote(w)
 }

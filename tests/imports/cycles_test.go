@@ -25,16 +25,17 @@ import (
 // part of such a cycle can move to another package. A number may only go down, and must
 // once the cycle is smaller by more than slack.
 var ceilings = map[string]int{
-	"conf":                      4,
-	"conf/match":                8,
-	"checks/probe":              6,
-	"checks":                    8,
-	"checks/plan":               2,
-	"checks/run":                4,
-	"checks/verdict":            2,
-	"slurm":                     8,
-	"cmd/nhc-gpu":               53,
-	"cmd/nhc-gpu/internal/wrap": 3,
+	"conf":                         4,
+	"conf/match":                   8,
+	"checks/probe":                 6,
+	"checks":                       8,
+	"checks/plan":                  2,
+	"checks/run":                   4,
+	"checks/verdict":               2,
+	"slurm":                        8,
+	"cmd/nhc-gpu":                  45,
+	"cmd/nhc-gpu/internal/genconf": 6,
+	"cmd/nhc-gpu/internal/wrap":    3,
 }
 
 const slack = 4

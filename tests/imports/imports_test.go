@@ -98,8 +98,9 @@ var may = map[string][]string{
 	"checks/session": {},
 	"slurm":          {"checks", "checks/verdict"},
 	"cmd/nhc-gpu": {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/verdict", "checks/session", "slurm",
-		"cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/topo", "cmd/nhc-gpu/internal/wrap"},
+		"cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/genconf", "cmd/nhc-gpu/internal/topo", "cmd/nhc-gpu/internal/wrap"},
 	"cmd/nhc-gpu/internal/console": {"checks", "checks/run", "checks/verdict"},
+	"cmd/nhc-gpu/internal/genconf": {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/session", "cmd/nhc-gpu/internal/console"},
 	"cmd/nhc-gpu/internal/topo":    {"checks", "checks/run", "cmd/nhc-gpu/internal/console"},
 	"cmd/nhc-gpu/internal/wrap":    {"checks", "checks/run", "checks/verdict", "cmd/nhc-gpu/internal/console"},
 }

@@ -1,10 +1,11 @@
-package main
+package genconf
 
 import (
 	"fmt"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
 // sheet is a configuration in the making.
@@ -129,6 +130,8 @@ func visible(s string) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
+
 // shellWord quotes a word for a check line. bash splits the line at blanks and
 // joins it with single ones before it looks at quotes, so no two blanks may
 // stand together; what is no printable text is written as an octal escape.
@@ -136,7 +139,7 @@ func shellWord(w string) string {
 	if strings.ContainsFunc(w, func(r rune) bool { return isControl(r) || r == '\uFFFD' }) {
 		return escapedWord(w)
 	}
-	q := plainQuote(w)
+	q := conf.Quote(w)
 	for strings.Contains(q, "  ") {
 		q = strings.ReplaceAll(q, "  ", " '' ")
 	}

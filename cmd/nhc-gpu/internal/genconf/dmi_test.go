@@ -1,4 +1,4 @@
-package main
+package genconf
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ func TestDMISection(t *testing.T) {
 		"*Size*": {`#check_dmi_data_match -h 0x0011 -t 17 'Memory Device: Size: 64 GB'`},
 		"/":      nil, // no match string at all
 	} {
-		g := generator{dmi: expr, oneRun: &oneRun{set: &settings{}}}
+		g := generator{dmi: expr, Node: Node{Get: func(string) string { return "" }}}
 		g.dmiSection(found)
 		if diff := cmp.Diff(want, lines(&g.sheet)); diff != "" {
 			t.Errorf("-b %s (-want +got):\n%s", expr, diff)

@@ -1,4 +1,4 @@
-package main
+package genconf
 
 import (
 	"github.com/nhc-gpu/nhc-gpu/checks"

@@ -1,4 +1,4 @@
-package main
+package genconf
 
 import (
 	"cmp"
@@ -53,7 +53,7 @@ func (g *generator) processSection(a answers) {
 	if inv == nil {
 		return
 	}
-	debian := g.set.get("SYSCONFIGDIR") == "/etc/default"
+	debian := g.Get("SYSCONFIGDIR") == "/etc/default"
 	g.dbg("%d different processes of the node itself", len(inv.Services))
 	for _, d := range daemons {
 		if s, ok := d.find(inv.Services); ok {

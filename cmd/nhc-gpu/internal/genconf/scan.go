@@ -1,4 +1,4 @@
-package main
+package genconf
 
 import (
 	"maps"
@@ -35,8 +35,8 @@ func (g *generator) ask(part probe.Part, of ...string) answers {
 		}
 		reqs = append(reqs, r)
 	}
-	limit := func(*run.Request) time.Duration { return g.budget.Within(scanStep, time.Now()) }
-	g.pool.Do(g.ctx, checks.Local, reqs, limit, func(r *run.Request, o run.Outcome) {
+	limit := func(*run.Request) time.Duration { return g.Budget.Within(scanStep, time.Now()) }
+	g.Pool.Do(g.Signals.Ctx, checks.Local, reqs, limit, func(r *run.Request, o run.Outcome) {
 		what := r.Name
 		if part == probe.PartSpace {
 			what = r.Path
@@ -54,7 +54,7 @@ func (g *generator) ask(part probe.Part, of ...string) answers {
 // part is one part, or nil and a warning in the sheet.
 func (g *generator) part(a answers, part probe.Part) *probe.Inventory {
 	inv := a.have[string(part)]
-	if inv == nil && g.ctx.Err() == nil {
+	if inv == nil && g.Signals.Ctx.Err() == nil {
 		g.sheet.warn("%s could not be read, no line: %v", part, a.err[string(part)])
 	}
 	return inv
@@ -63,7 +63,7 @@ func (g *generator) part(a answers, part probe.Part) *probe.Inventory {
 func (g *generator) heading() {
 	s := &g.sheet
 	s.comment("Configuration of nhc-gpu, and of LBNL NHC.")
-	s.comment("Made by %s %s on %s, %s.", g.program, version, g.set.get("HOSTNAME_S"), g.budget.Began.Format(time.RFC1123Z))
+	s.comment("Made by %s %s on %s, %s.", g.program, g.Version, g.Get("HOSTNAME_S"), g.Budget.Began.Format(time.RFC1123Z))
 	s.comment("")
 	s.comment("Each line is TARGET || CHECK. TARGET is a glob, /regular expression/ or {node range}.")
 	s.comment("Every line that is no comment passed on that node at that time, unless the comment above it names")
@@ -179,7 +179,7 @@ func (g *generator) leftPorts(ports []probe.IBLink) map[string]string {
 	if len(ports) == 0 {
 		return left
 	}
-	resp, err := g.pool.Call(g.ctx, checks.Local, &run.Request{Op: run.OpTopo, Line: "read the topology"}, scanStep).Answer()
+	resp, err := g.Pool.Call(g.Signals.Ctx, checks.Local, &run.Request{Op: run.OpTopo, Line: "read the topology"}, scanStep).Answer()
 	if err != nil {
 		g.sheet.warn("which ports carry jobs' traffic could not be read: %v", err)
 		return left
@@ -286,8 +286,8 @@ func (g *generator) gpuSection(a answers) {
 // describeGPUs asks NVML, in its own worker, for what a person wants to know.
 func (g *generator) describeGPUs() {
 	g.vecho("GPUs...")
-	resp, err := g.pool.Call(g.ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"},
-		plan.StepTimeout(checks.Info{Lane: checks.NVML}, nil, g.set.timeout())).Answer()
+	resp, err := g.Pool.Call(g.Signals.Ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"},
+		plan.StepTimeout(checks.Info{Lane: checks.NVML}, nil, g.Timeout)).Answer()
 	if err != nil {
 		g.sheet.warn("NVML could not be asked: %v", err)
 		return
