@@ -49,7 +49,7 @@ func ownCodes(t *testing.T) map[string]string {
 			codes[r.Code] = "klog.toml"
 		}
 	}
-	for _, dir := range []string{".", "run", "../cmd/nhc-gpu"} {
+	for _, dir := range []string{".", "run", "../cmd/nhc-gpu", "../cmd/nhc-gpu/internal/*"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("no source in %s: %v", dir, err)
