@@ -14,9 +14,9 @@ import (
 var ErrClaimed = errors.New("held by another process")
 
 // Claim takes a lock by the name of what it is for, "active", until release is
-// called or this process ends. The file is empty, in the directory above that of
-// what runs keep, which all nodes of a machine share (slurmd -N); without one, as in a run of somebody else than root, there is no lock. The
-// error is [ErrClaimed] if another process has it.
+// called or this process ends. The file is empty, in the directory above that of what runs
+// keep, which all nodes of a machine share (slurmd -N); without one, as in a run of somebody
+// else than root, there is no lock. The error is [ErrClaimed] if another process has it.
 func (h *Host) Claim(name string) (release func(), err error) {
 	if h.past == "" {
 		return func() {}, nil
@@ -27,7 +27,10 @@ func (h *Host) Claim(name string) (release func(), err error) {
 		f, err := h.lockFile(path)
 		switch {
 		case err == nil:
-			return func() { f.Close() }, nil
+			return func() {
+				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a process that is being started still has the file
+				f.Close()
+			}, nil
 		case errors.Is(err, unix.EWOULDBLOCK):
 			return nil, ErrClaimed
 		}

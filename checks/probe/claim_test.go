@@ -4,7 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Two nodes of one machine, as slurmd -N has them, hold one claim.
@@ -69,5 +72,44 @@ func TestLibraryOfASettingIsGuarded(t *testing.T) {
 		if _, err := trustedLibrary(c.path, true); (err == nil) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A claim is free when it is released, though a process that is being started at that
+// moment has a copy of its file.
+func TestClaimIsFreeBesideAFork(t *testing.T) {
+	t.Parallel()
+	h := tree(t, nil)
+	h.SetPast("/var/lib/nhc-gpu/one")
+	path := filepath.Join(h.root, "var/lib/nhc-gpu/active.lock")
+	release, err := h.Claim("active")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := -1
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && to == path {
+			n, err := strconv.Atoi(fd.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if copied, err = unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if copied < 0 {
+		t.Fatal("the file of the claim is not open")
+	}
+	defer unix.Close(copied)
+	release()
+	if release, err = h.Claim("active"); err != nil {
+		t.Errorf("after its release: %v", err)
+	} else {
+		release()
 	}
 }

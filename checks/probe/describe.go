@@ -167,7 +167,7 @@ func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) 
 		}) {
 			file, err = answer.file, answer.err
 		} else {
-			h.unanswered = append(h.unanswered, "read "+filepath.Dir(path))
+			h.addUnanswered("read " + filepath.Dir(path))
 		}
 		if err != nil {
 			return Fact{Thing: v.thing, Detail: fmt.Sprintf("%s of %s is not used: %v", path, v.setting, err)}

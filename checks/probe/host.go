@@ -107,6 +107,12 @@ func (h *Host) Unanswered() []string {
 	return slices.Clone(h.unanswered)
 }
 
+func (h *Host) addUnanswered(call string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unanswered = append(h.unanswered, call)
+}
+
 // errNoAnswer says that a file system does not answer.
 var errNoAnswer = errors.New("no answer")
 

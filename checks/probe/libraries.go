@@ -313,7 +313,8 @@ func (h *Host) searchLibrary(v *vendorLibrary, cuda int, dirs []string, named bo
 			return nil, nil // no driver is loaded: a library of one is of no use
 		}
 	}
-	asked := func(dir string) bool { return !slices.Contains(h.unanswered, "read "+searched(dir)) }
+	unanswered := h.Unanswered()
+	asked := func(dir string) bool { return !slices.Contains(unanswered, "read "+searched(dir)) }
 	for _, dir := range dirs {
 		if !asked(dir) {
 			s.refused = append(s.refused, searched(dir)+": "+errNoAnswer.Error())
@@ -325,7 +326,7 @@ func (h *Host) searchLibrary(v *vendorLibrary, cuda int, dirs []string, named bo
 	}
 	if !inTime(searchLimit, func() { s.search(dirs) }) {
 		at := s.place()
-		h.unanswered = append(h.unanswered, "read "+at)
+		h.addUnanswered("read " + at)
 		return nil, []string{at + ": " + errNoAnswer.Error()}
 	}
 	for _, f := range s.found {

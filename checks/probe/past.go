@@ -51,9 +51,7 @@ func (h *Host) answers(dir string) bool {
 	if inTime(answerLimit, func() { _, _ = os.Lstat(h.Path(dir)) }) {
 		return true
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.unanswered = append(h.unanswered, call)
+	h.addUnanswered(call)
 	return false
 }
 

@@ -136,6 +136,7 @@ func (h *Host) append(path string, most int64, line []byte) error {
 		return err
 	}
 	defer lock.Close()
+	defer func() { _ = unix.Flock(int(lock.Fd()), unix.LOCK_UN) }() // a process that is being started still has the file
 	for end := time.Now().Add(journalWait); ; time.Sleep(time.Millisecond) {
 		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
