@@ -183,15 +183,12 @@ func TestCostPage(t *testing.T) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, pageHead, strings.TrimSpace(version(t)), rounds)
-	var unit [2]time.Duration
+	unit := median(each(got[0][0], func(c cost) time.Duration { return c.cpu }))
 	for i, r := range list {
 		fmt.Fprintf(&b, "| %s ", r.name)
 		for k := range cpus {
 			cpu := median(each(got[i][k], func(c cost) time.Duration { return c.cpu }))
-			if i == 0 {
-				unit[k] = cpu
-			}
-			fmt.Fprintf(&b, "| %.1f | %.1f ", ms(cpu), float64(cpu)/float64(unit[k]))
+			fmt.Fprintf(&b, "| %.1f | %.1f ", ms(cpu), float64(cpu)/float64(unit))
 		}
 		processes, threads := r.tasks(t, cpus[1])
 		fmt.Fprintf(&b, "| %.1f | %d | %d | %d |\n", ms(median(each(got[i][0], func(c cost) time.Duration { return c.wall }))),
@@ -205,12 +202,12 @@ func TestCostPage(t *testing.T) {
 
 const pageHead = `# What a run costs
 
-Written by ` + "`make bench`" + `, with %s. Every row is measured in turn, %d times; each figure is the median. A ratio is
-the CPU time over that of the first row in the same minutes. It hardly depends on the machine, the
-milliseconds do. "256 CPUs" is a run with the number of CPUs that Go's runtime would see there; the
-machine that measures is the same. Drivers and devices are fakes that answer in no time: what a
-driver takes comes on top. CPU time, page faults, processes and threads are those of all processes
-of a run together.
+Written by ` + "`make bench`" + `, with %s. Every row is measured in turn,
+%d times; each figure is the median. A ratio is the CPU time over that of the first row with 2 CPUs,
+in the same minutes. It hardly depends on the machine, the milliseconds do. "256 CPUs" is a run with
+the number of CPUs that Go's runtime would see there; the machine that measures is the same. Drivers
+and devices are fakes that answer in no time: what a driver takes comes on top. CPU time, page
+faults, processes and threads are those of all processes of a run together.
 
 | run | CPU, 2 CPUs (ms) | ratio | CPU, 256 CPUs (ms) | ratio | wall (ms) | page faults | processes | threads |
 |---|---|---|---|---|---|---|---|---|

@@ -39,7 +39,7 @@ func rows(t *testing.T) []row {
 	}
 	list = append(list, run("all checks of the fabric, 10 adapters", fabricChecks, "HOSTROOT="+fabric(t, fakesys.DGXH200())))
 	for _, ports := range []int{1, 8, 64} {
-		list = append(list, run(fmt.Sprintf("check_ib_ports and check_ib_errors, %d ports", ports), "* || check_ib_ports\n* || check_ib_errors\n", "HOSTROOT="+fabric(t, fakesys.Ports(ports))))
+		list = append(list, run(fmt.Sprintf("check_ib_ports and check_ib_errors, ports: %d", ports), "* || check_ib_ports\n* || check_ib_errors\n", "HOSTROOT="+fabric(t, fakesys.Ports(ports))))
 	}
 	node, err := gpuNode(t, 8)
 	if err != nil {
