@@ -137,45 +137,50 @@ type cached[T any] struct {
 }
 
 // slot is what is read for a key. Who asks while it is being read waits.
-type slot struct {
-	mu   sync.Mutex
-	read any // cached[T]; nil: not yet
+type slot[T any] struct {
+	once  sync.Once
+	value atomic.Pointer[cached[T]]
 }
 
 // once runs read the first time it is asked for key, and answers from memory after that.
 func once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 	h.mu.Lock()
-	s, ok := h.cache[key].(*slot)
+	s, ok := h.cache[key].(*slot[T])
 	if !ok {
-		s = new(slot)
+		s = new(slot[T])
 		h.cache[key] = s
 	}
 	h.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c, ok := s.read.(cached[T])
-	if !ok {
-		c.value, c.err = read()
-		s.read = c
-	}
+	s.once.Do(func() {
+		if s.value.Load() == nil {
+			v, err := read()
+			s.value.Store(&cached[T]{v, err})
+		}
+	})
+	c := s.value.Load()
 	return c.value, c.err
 }
 
 // remembered is what was read for a key, if it was; it waits for nothing.
 func remembered[T any](h *Host, key string) (c cached[T], ok bool) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s, has := h.cache[key].(*slot); has && s.mu.TryLock() {
-		defer s.mu.Unlock()
-		c, ok = s.read.(cached[T])
+	s, _ := h.cache[key].(*slot[T])
+	h.mu.Unlock()
+	if s == nil {
+		return c, false
 	}
-	return c, ok
+	if v := s.value.Load(); v != nil {
+		return *v, true
+	}
+	return c, false
 }
 
 func remember[T any](h *Host, key string, value T, err error) {
+	s := new(slot[T])
+	s.value.Store(&cached[T]{value, err})
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.cache[key] = &slot{read: cached[T]{value, err}}
+	h.cache[key] = s
 }
 
 func (h *Host) forget(key string) {

@@ -175,11 +175,15 @@ const busyGrace = 350 * time.Millisecond
 // their own, come before the worker: it reads their output, and one that heeds SIGTERM
 // and says so would have SIGPIPE instead.
 func endSession(sid int, grace time.Duration) []int {
-	if signalCommands(sid, unix.SIGTERM) {
+	asked := signalCommands(sid, nil)
+	if len(asked) > 0 {
 		await(grace, func() []int { return commandsOf(sid) })
 		grace = termGrace
 	}
 	_ = unix.Kill(-sid, unix.SIGTERM)
+	if len(asked) > 0 {
+		signalCommands(sid, asked) // what it has started since
+	}
 	inThere := func() []int { return inSession(sid) }
 	if left := await(grace, inThere); len(left) == 0 {
 		return nil
@@ -208,14 +212,16 @@ func commandsOf(sid int) []int {
 	})
 }
 
-// signalCommands signals them, each once: one that heeds the signal is not to be
-// disturbed at that. It says whether there are any.
-func signalCommands(sid int, sig unix.Signal) bool {
+// signalCommands asks them to end, and returns them. Each is asked once: one that heeds
+// the signal is not to be disturbed at that.
+func signalCommands(sid int, asked []int) []int {
 	pids := commandsOf(sid)
 	for _, pid := range pids {
-		_ = unix.Kill(pid, sig)
+		if !slices.Contains(asked, pid) {
+			_ = unix.Kill(pid, unix.SIGTERM)
+		}
 	}
-	return len(pids) > 0
+	return pids
 }
 
 // await waits until no process is left, or for grace; it returns those that are.
@@ -239,7 +245,7 @@ func endOthers(busy *atomic.Bool) {
 		return slices.DeleteFunc(inSession(self), func(pid int) bool { return pid == self })
 	}
 	_ = unix.Kill(-self, unix.SIGTERM)
-	signalCommands(self, unix.SIGTERM)
+	signalCommands(self, nil)
 	grace := termGrace
 	if len(os.Args) > 1 {
 		grace = termGraceOf(checks.Lane(os.Args[1]))

@@ -111,7 +111,7 @@ func (m *Matcher) match(s, expr string) (bool, error) {
 func Valid(expr string) (err error) {
 	body := strings.TrimPrefix(expr, "!")
 	if inner, ok, _ := within(body, "/"); ok {
-		if _, err := run("", inner, ere); errors.Is(err, errSyntax) {
+		if _, err := (program{expr: inner, lang: ere, bytes: !utf8.ValidString(inner)}).compile(); errors.Is(err, errSyntax) {
 			return errors.New("not a regular expression: it fits nothing")
 		}
 	}

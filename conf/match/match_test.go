@@ -119,7 +119,7 @@ func TestValid(t *testing.T) {
 	t.Parallel()
 	for expr, want := range map[string]bool{
 		"*": true, "[": true, "!{n[01-16],login}": true, "/^n0[12]$/": true, "": true, "/": true, "{n1,}": true,
-		"/n(/": false, "!/n[/": false, "{n1,n[1-}": false, "{n*}": false,
+		"/n(/": false, "!/n[/": false, "/^n[/": false, "!/^abc**[z/": false, "{n1,n[1-}": false, "{n*}": false,
 	} {
 		if err := Valid(expr); (err == nil) != want {
 			t.Errorf("Valid(%q): %v", expr, err)
