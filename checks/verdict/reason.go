@@ -2,10 +2,8 @@ package verdict
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
@@ -131,7 +129,3 @@ var (
 	before    = checks.Lazily(`(?:field \d+ of )?` + library + `(?:, level \d+)?: `)
 	numbered  = checks.Lazily(` ?\(NVML error \d+\)`)
 )
-
-func once(expr string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
-}
