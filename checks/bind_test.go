@@ -170,11 +170,11 @@ func TestOptionalMethods(t *testing.T) {
 		for _, name := range Names() {
 			info, _ := Lookup(name)
 			kind := reflect.TypeOf(info.New())
-			for m := range of.NumMethod() {
-				if _, has := kind.MethodByName(of.Method(m).Name); has && of.Method(m).Name != "Run" {
+			for m := range of.Methods() {
+				if _, has := kind.MethodByName(m.Name); has && m.Name != "Run" {
 					found[of]++
 					if !kind.Implements(of) {
-						t.Errorf("%s has a method %s and is no %s", kind, of.Method(m).Name, of)
+						t.Errorf("%s has a method %s and is no %s", kind, m.Name, of)
 					}
 				}
 			}

@@ -4,7 +4,7 @@ import "testing"
 
 // commonAll are what the checks of all file systems of a type do alike; limit
 // is one that passes.
-func commonAll(check, one, what, limit, want string) []scenario {
+func commonAll(one, what, limit, want string) []scenario {
 	return []scenario{
 		onUsage("no file system of that type", of("btrfs", "1")),
 		onUsage("no words", of()),
@@ -22,7 +22,7 @@ func commonAll(check, one, what, limit, want string) []scenario {
 func TestAllFSInodes(t *testing.T) { testCheck(t, "check_all_fs_inodes") }
 
 var _ = table("check_all_fs_inodes", func(string) []scenario {
-	return append(commonAll("check_all_fs_inodes", "check_fs_inodes", "minimum", "1", wantInodes),
+	return append(commonAll("check_fs_inodes", "minimum", "1", wantInodes),
 		onUsage("all of them", of("tmpfs", "10", "5M")).orTable(map[string]any{"type": "tmpfs", "min": "10", "max": "5M"}),
 		onUsage("one of five", of("tmpfs", "11"),
 			usageFail("fs.inodes.small", "/s/half", "inodes 10 less than minimum of 11", "at least 11", "10")),
@@ -35,7 +35,7 @@ var _ = table("check_all_fs_inodes", func(string) []scenario {
 func TestAllFSUsed(t *testing.T) { testCheck(t, "check_all_fs_used") }
 
 var _ = table("check_all_fs_used", func(string) []scenario {
-	return append(commonAll("check_all_fs_used", "check_fs_used", "threshold", "100%", wantSize+wantPercent),
+	return append(commonAll("check_fs_used", "threshold", "100%", wantSize+wantPercent),
 		onUsage("all of them", of("tmpfs", "51%")).orTable(map[string]any{"type": "tmpfs", "limit": "51%"}),
 		onUsage("one of five", of("tmpfs", "50%"),
 			usageFail("fs.used", "/s/half", "is 50% full (5MB), threshold is 50%", "less than 50%", "50%")),
@@ -45,7 +45,7 @@ var _ = table("check_all_fs_used", func(string) []scenario {
 func TestAllFSIused(t *testing.T) { testCheck(t, "check_all_fs_iused") }
 
 var _ = table("check_all_fs_iused", func(string) []scenario {
-	return append(commonAll("check_all_fs_iused", "check_fs_iused", "threshold", "1M", wantInodes+wantPercent),
+	return append(commonAll("check_fs_iused", "threshold", "1M", wantInodes+wantPercent),
 		onUsage("all of them", of("tmpfs", "6")).orTable(map[string]any{"type": "tmpfs", "limit": int64(6)}),
 		onUsage("one of five", of("tmpfs", "5"),
 			usageFail("fs.iused", "/s/half", "has 5 inodes used, threshold is 5", "less than 5", "5")),
@@ -55,7 +55,7 @@ var _ = table("check_all_fs_iused", func(string) []scenario {
 func TestAllFSIfree(t *testing.T) { testCheck(t, "check_all_fs_ifree") }
 
 var _ = table("check_all_fs_ifree", func(string) []scenario {
-	return append(commonAll("check_all_fs_ifree", "check_fs_ifree", "minimum", "0", wantInodes+wantPercent),
+	return append(commonAll("check_fs_ifree", "minimum", "0", wantInodes+wantPercent),
 		onUsage("all of them", of("tmpfs", "5")).orTable(map[string]any{"type": "tmpfs", "limit": int64(5)}),
 		onUsage("one of five", of("tmpfs", "98%"),
 			usageFail("fs.ifree", "/s/half", "has only 50% of inodes free (5), minimum is 98%", "at least 98%", "50%")),

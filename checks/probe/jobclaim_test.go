@@ -172,7 +172,7 @@ func TestSpared(t *testing.T) {
 	}
 	for name, want := range map[string]string{"slurmd": "slurmd is not killed: jobs depend on it", "slurmstepd": "slurmstepd is not killed: jobs depend on it", "slurmdx": ""} {
 		program := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(program, data, 0o755); err != nil {
+		if err := writeProgram(program, data); err != nil {
 			t.Fatal(err)
 		}
 		cmd := startAs(t, 0, program, "100")
@@ -229,7 +229,7 @@ func TestRunningJobOf(t *testing.T) {
 	}
 	dir := t.TempDir()
 	program := filepath.Join(dir, "slurmstepd")
-	if err := os.WriteFile(program, shell, 0o755); err != nil {
+	if err := writeProgram(program, shell); err != nil {
 		t.Fatal(err)
 	}
 	for below := dir; below != "/" && below != os.TempDir(); below = filepath.Dir(below) {

@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -136,19 +135,20 @@ func TestUsersAreNoSlurmstepd(t *testing.T) {
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
-	in, err := os.Open(from)
+	data, err := os.ReadFile(from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
-	if err != nil {
+	if err := writeProgram(to, data); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.Copy(out, in); err != nil {
-		t.Fatal(err)
-	}
-	if err := out.Close(); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// writeProgram writes a program that a test is going to run. No process is started
+// meanwhile: a child has a copy of the file, open for writing, until it runs its own program,
+// and a file that is open for writing cannot be run ("text file busy").
+func writeProgram(path string, data []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, data, 0o755)
 }

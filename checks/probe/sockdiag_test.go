@@ -205,7 +205,7 @@ func TestDiagSocketsOfThisMachine(t *testing.T) {
 			}
 			for _, s := range got {
 				var state string
-				fmt.Sscan(s, &state)
+				_, _ = fmt.Sscan(s, &state)
 				states[state] = true
 			}
 			break

@@ -80,7 +80,7 @@ const (
 	ClearActive   = "active"
 )
 
-// part is a list, and Only a pointer, in a message that has it seldom. encoding/json
+// part is a list in a message that has it seldom. encoding/json
 // learns the types of all fields of a message with the first one, which takes longer than
 // an empty run should; of these it learns when there is one.
 type part[T any] []T
@@ -91,6 +91,7 @@ func (p part[T]) MarshalJSON() ([]byte, error) { return json.Marshal([]T(p)) }
 // UnmarshalJSON is that of the list.
 func (p *part[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]T)(p)) }
 
+// Only is a pointer in such a message; see part.
 type Only[T any] struct{ Value *T }
 
 // MarshalJSON is that of the value.

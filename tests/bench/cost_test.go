@@ -119,7 +119,7 @@ func TestCostIsHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	program = filepath.Join(t.TempDir(), "nhc-gpu")
-	if err := os.WriteFile(program, data, 0o755); err != nil {
+	if err := built.WriteProgram(program, data); err != nil {
 		t.Fatal(err)
 	}
 	daemon(t)

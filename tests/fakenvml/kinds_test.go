@@ -204,7 +204,7 @@ func newKind(t *testing.T, k *fakenvml.Kind) *kindNode {
 		m.program = filepath.Join(dir, "nhc-gpu")
 		data, err := os.ReadFile(program)
 		if err == nil {
-			err = os.WriteFile(m.program, data, 0o755)
+			err = built.WriteProgram(m.program, data)
 		}
 		if err != nil {
 			t.Fatal(err)

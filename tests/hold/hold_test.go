@@ -219,7 +219,7 @@ func (n *node) victim(t *testing.T, name string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, sleep, 0o755); err != nil {
+	if err := built.WriteProgram(path, sleep); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(path, "3600")

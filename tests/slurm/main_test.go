@@ -52,7 +52,7 @@ var builtBinary = sync.OnceValues(func() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return tempDir, os.WriteFile(program, data, 0o755)
+		return tempDir, built.WriteProgram(program, data)
 	}
 	if _, err := built.Program(tempDir); err != nil {
 		return "", err

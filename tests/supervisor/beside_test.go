@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
 // asSlurmd runs a program as slurmd does, with a node that has a memory of its own.
@@ -109,7 +111,7 @@ func TestReplacedInMidRun(t *testing.T) {
 	own, next := filepath.Join(dir, "nhc-gpu"), filepath.Join(dir, "nhc-gpu.new")
 	data, err := os.ReadFile(program)
 	must(t, err)
-	must(t, os.WriteFile(own, data, 0o755))
+	must(t, built.WriteProgram(own, data))
 	must(t, os.WriteFile(next, []byte("#!/bin/sh\nexit 77\n"), 0o755))
 	conf := fmt.Sprintf("* || touch %[1]s/running\n* || while [ ! -e %[1]s/replaced ]; do sleep 0.05; done\n* || check_file_test -f /nonexistent\n", dir)
 	go func() {
