@@ -61,13 +61,18 @@ int __wrap_main(int argc, char **argv) {
 	while (vector[aux - 1].a_type != AT_NULL) aux++;
 	char **block = malloc((argc + 1 + n + OURS + 1) * sizeof *block + aux * sizeof *vector);
 	if (block == NULL) return __real_main(argc, argv);
-	memcpy(block, argv, (argc + 1) * sizeof *block);
-	char **to = block + argc + 1;
+	// volatile: the compiler would make memcpy of a loop, which asks for glibc 2.14.
+	char *volatile *to = block;
+	for (int i = 0; i <= argc; i++) *to++ = argv[i];
 	for (int i = 0; i < n; i++)
 		if (!of_go(env[i])) *to++ = env[i];
 	for (size_t i = 0; i < OURS; i++) *to++ = ours[i];
 	*to++ = NULL;
-	memcpy(to, vector, aux * sizeof *vector);
+	volatile ElfW(auxv_t) *copy = (volatile ElfW(auxv_t) *)to;
+	for (int i = 0; i < aux; i++) {
+		copy[i].a_type = vector[i].a_type;
+		copy[i].a_un.a_val = vector[i].a_un.a_val;
+	}
 	return __real_main(argc, block);
 }
 */
