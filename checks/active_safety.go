@@ -26,7 +26,7 @@ func (r *activeRun) refused(ctx context.Context) *Finding {
 	env := r.env
 	end, ends := ctx.Deadline()
 	if left := time.Until(end); ends && left < r.Bound {
-		got := left.Round(100 * time.Millisecond)
+		got := max(left.Round(100*time.Millisecond), 0)
 		if got >= r.Bound {
 			got = left.Truncate(100 * time.Millisecond)
 		}

@@ -149,7 +149,7 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 		"one of another boot":              {files: record("123", "another", ""), want: []string{alone}},
 		"one that was sent away":           {files: record("123", thisBoot, "refused"), want: []string{alone}},
 		"a record that cannot be read":     {files: map[string]string{"past/job-123.json": "garbage"}, want: []string{alone}},
-		"no time":                          {left: 3 * time.Second, want: []string{"unknown active.time: check_trial:  not run: too little time is left of the run, want 10s, got 3s"}},
+		"no time":                          {left: 1, want: []string{"unknown active.time: check_trial:  not run: too little time is left of the run, want 10s, got 0s"}},
 		"a process": {
 			change: gpu3(func(g *probe.GPU) { g.Processes = probe.Known([]probe.GPUProcess{{PID: 1}}) }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"},
