@@ -45,15 +45,6 @@ type active struct {
 // Freshness is how old a result may be that counts in place of a run, 0 if none does.
 func (a *active) Freshness() time.Duration { return a.MaxAge }
 
-// Bounded is an active check, which knows how long it may take.
-type Bounded interface {
-	Check
-	// Bound is the most that the test takes with its parameters.
-	Bound() time.Duration
-	// Freshness is how old a result may be that counts in place of a run.
-	Freshness() time.Duration
-}
-
 // activeTest says what is about to be run.
 type activeTest struct {
 	Check string        // its name, for messages

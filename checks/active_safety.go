@@ -61,10 +61,6 @@ func (r *activeRun) refused(ctx context.Context) *Finding {
 	return nil
 }
 
-// Usable returns the time that a run of this length leaves an active test: a sixth is
-// kept for the steps after a hang.
-func Usable(run time.Duration) time.Duration { return run - run/6 }
-
 // endGrace is what a test leaves of the run for cleaning up: to give memory back, to
 // destroy contexts. A worker that is still at it when the run ends is ended.
 const endGrace = 5 * time.Second

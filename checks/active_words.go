@@ -5,14 +5,6 @@ import "time"
 // What is wrong with the words of an active test is said when they are bound, so that
 // lint and plan hear of it: at night it would be unknown each time.
 
-// bindUsable is BindTags, and what the check itself refuses.
-func bindUsable(c Validator, args []string) error {
-	if err := BindTags(c, args); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func usableTime(d time.Duration) error {
 	if d <= 0 {
 		return &UsageError{Kind: BadValue, Word: d.String(), Want: "a time above 0"}

@@ -203,3 +203,11 @@ func BindTable(c Check, table map[string]any) error {
 	}
 	return nil
 }
+
+// bindUsable is BindTags, and what the check itself refuses.
+func bindUsable(c Validator, args []string) error {
+	if err := BindTags(c, args); err != nil {
+		return err
+	}
+	return c.Validate()
+}

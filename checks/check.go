@@ -246,3 +246,35 @@ const ClassActive = "active"
 
 // ClassJob is the class of the checks that look at what a job leaves behind.
 const ClassJob = "job"
+
+// Bounded is an active check, which knows how long it may take.
+type Bounded interface {
+	Check
+	// Bound is the most that the test takes with its parameters.
+	Bound() time.Duration
+	// Freshness is how old a result may be that counts in place of a run.
+	Freshness() time.Duration
+}
+
+// Usable returns the time that a run of this length leaves an active test: a sixth is
+// kept for the steps after a hang.
+func Usable(run time.Duration) time.Duration { return run - run/6 }
+
+// folds are called in turn with what a check has found.
+var folds []func(env *Env, check string, findings []Finding) []Finding
+
+// RegisterFold adds a function that is called with the findings of each check, whose name
+// begins its messages, and returns what is to be reported. Call it from init.
+func RegisterFold(fold func(env *Env, check string, findings []Finding) []Finding) {
+	folds = append(folds, fold)
+}
+
+// Look runs a check and returns its findings, as the folds of all families leave them.
+// name is the one that its messages begin with.
+func Look(ctx context.Context, env *Env, name string, c Check) []Finding {
+	findings := c.Run(ctx, env)
+	for _, fold := range folds {
+		findings = fold(env, name, findings)
+	}
+	return findings
+}

@@ -40,3 +40,34 @@ type xidRepeat struct {
 	Same   string   `toml:"same"` // place: only on the same GPC and TPC
 	Jobs   bool     `toml:"jobs"` // only those of different jobs
 }
+
+// meaning is what a class does, in a few words.
+func (c XidClass) meaning() string {
+	switch c {
+	case XidIgnore:
+		return "nothing is made of it"
+	case XidFollow:
+		return "another error decides; alone it is a warning, told once"
+	case XidApp:
+		return "an application's fault: a warning, told once; DIAG when three jobs have it within a day"
+	case XidConfig:
+		return "a warning: something is set up wrong"
+	case XidWatch:
+		return "a warning"
+	case XidState:
+		return "a warning, until NVML says whether it matters"
+	case XidDiag:
+		return "a warning: run a diagnosis when the node is idle"
+	case XidReset:
+		return "drains the node; a GPU reset or a new boot clears it"
+	case XidReboot:
+		return "drains the node; a new boot clears it"
+	case XidHold:
+		return "drains the node; only nhc-gpu clear clears it"
+	case XidDecode:
+		return "the numbers of its line decide"
+	case XidAuthority:
+		return "the driver says what the GPU needs"
+	}
+	return ""
+}

@@ -12,7 +12,7 @@ import (
 func Explain(env *Env, text string) (string, error) {
 	text = strings.TrimSpace(text)
 	if l, ok := pastedLine(text, aboutDevice); ok {
-		return l.explain(), nil
+		return explainLine(l), nil
 	}
 	if l, ok := pastedLine(text, aboutLink); ok {
 		return explained("A lost link", "device", strings.TrimSpace(l.PCI+" "+l.Dev), "the check", "check_ib_link_flapping counts it: it fails if it repeats", "do", WhatToDo("ib.flap"), "source", l.Source), nil
@@ -45,28 +45,16 @@ var (
 	checkInText = Lazily(`\bcheck_[a-z0-9_]+`)
 )
 
-// explained is a title and what is known, a line each; what is empty is left out.
-func explained(title string, pairs ...string) string {
-	var b strings.Builder
-	fmt.Fprintln(&b, title)
-	for i := 0; i < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			fmt.Fprintf(&b, "  %-10s %s\n", pairs[i], pairs[i+1])
-		}
-	}
-	return b.String()
-}
-
-// explain explains a message of klog.toml.
-func (l kernelLine) explain() string {
+// explainLine explains a message of klog.toml.
+func explainLine(l kernelLine) string {
 	number := 0
 	if len(l.row.Numbers) > 0 {
 		number, _ = parseCode(l.Number)
 	}
-	return l.row.explain(l.row.meaning(number), strings.TrimSpace(l.PCI+" "+l.Dev), l.Detail)
+	return explainRow(l.row, l.row.meaning(number), strings.TrimSpace(l.PCI+" "+l.Dev), l.Detail)
 }
 
-func (r *messageRow) explain(means, device, detail string) string {
+func explainRow(r *messageRow, means, device, detail string) string {
 	code := r.Code
 	if r.Class == XidIgnore {
 		code = ""
@@ -89,7 +77,7 @@ func explainCode(env *Env, code string) string {
 	}
 	for i := range messageTable().Rows {
 		if r := &messageTable().Rows[i]; r.Code == code && r.Class != XidIgnore {
-			return r.explain(r.Means, "", "")
+			return explainRow(r, r.Means, "", "")
 		}
 	}
 	do := WhatToDo(code)

@@ -236,3 +236,11 @@ func (f *Finding) Detail() string {
 	}
 	return f.Device.String() + ": " + strings.Join(words, "; ")
 }
+
+// nvmeDevice is how a finding names a disk.
+func nvmeDevice(d *probe.NVMe) Device {
+	return Device{Kind: "nvme", Name: d.Name, PCI: d.PCI, Serial: d.Serial}
+}
+
+// nvmeLive is the state of a controller that serves its disk.
+const nvmeLive = "live"

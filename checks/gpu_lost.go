@@ -2,7 +2,6 @@ package checks
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,9 +15,10 @@ import (
 // not fit, in the answer to whatever it is asked. No check looks for that: what the calls
 // of a check have met becomes a finding here, for all of them.
 
-// Look carries out a check. name is the one that its messages begin with.
-func Look(ctx context.Context, env *Env, name string, c Check) []Finding {
-	findings := c.Run(ctx, env)
+func init() { RegisterFold(foldStates) }
+
+// foldStates reports each GPU and node that NVML has said to be in a state ([probe.IsGPUState]).
+func foldStates(env *Env, name string, findings []Finding) []Finding {
 	n, err := env.Host.NVMLAsked()
 	if n != nil {
 		keepBoards(env, n)

@@ -34,10 +34,6 @@ type gpuPCIe struct {
 
 const gpuPCIeName = "check_gpu_pcie"
 
-// usualRate is the limit of replays in a minute that DCGM's health watch has.
-// It knows no generation, and newer links replay more: so it only warns.
-const usualRate = 8
-
 func init() {
 	const cable = "Reseat the GPU or its riser; compare with the other GPUs (lspci -vv, LnkSta). If it stays the GPU or the slot is bad."
 	Register(Info{

@@ -325,3 +325,13 @@ func (d *deviceHistory) grew() bool {
 
 // maxClears bounds what is kept of operators' words.
 const maxClears = 64
+
+// since is how long a counter has had a value that it has now; 0 if that is new.
+func (h *history) since(device, counter string, value uint64) time.Duration {
+	if d := h.file.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
+		if last := d.Series[counter][len(d.Series[counter])-1]; last.Value == value {
+			return h.now.Sub(time.Unix(last.At, 0))
+		}
+	}
+	return 0
+}

@@ -38,7 +38,7 @@ func (l *flapLine) about(q *flapPort) bool {
 //	mlx5_core 0000:23:00.0 eth13: Link down
 //	mlx5_core 0000:23:00.0: Port module event: module 0, Cable unplugged
 //	bnxt_en 0000:23:00.0 eth13: NIC Link is Down
-func (l kernelLine) flap() flapLine {
+func flapOf(l kernelLine) flapLine {
 	if l.Kind == saysUnplugged {
 		return flapLine{Source: "module", PCI: l.PCI}
 	}
@@ -76,7 +76,7 @@ func syslogFlap(line []byte, now time.Time) (l flapLine, ok bool) {
 		}
 		line, ok := believe([]byte(rest), false, aboutLink)
 		if ok {
-			l = line.flap()
+			l = flapOf(line)
 			l.At = at
 		}
 		return l, ok
@@ -122,7 +122,7 @@ func kernelFlaps(env *Env) (list []flapLine, err error) {
 		return nil, err
 	}
 	_, err = readKernelLog(env, 0, aboutLink, func(r probe.KernelRecord, line kernelLine) {
-		l := line.flap()
+		l := flapOf(line)
 		l.At = time.Unix(epoch, 0).Add(r.At)
 		list = append(latest(list), l)
 	})

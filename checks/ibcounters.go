@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/BurntSushi/toml"
@@ -315,3 +316,19 @@ func (c *ibCounter) sound() error {
 // ibSpell is how far apart two times are at which a counter was too fast, so that
 // it is no matter how often the node is checked.
 const ibSpell = 5 * time.Minute
+
+// ibCountedNames are the counters of ports that records of jobs keep: all of the table.
+var ibCountedNames = sync.OnceValue(func() (names []string) {
+	for i := range ibCounterRows {
+		names = append(names, ibCounterRows[i].Name)
+	}
+	return names
+})
+
+func init() {
+	for i := range ibCounterRows {
+		if c := &ibCounterRows[i]; !c.judged() {
+			RegisterRoutine("ib." + c.base())
+		}
+	}
+}

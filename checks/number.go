@@ -3,6 +3,7 @@ package checks
 import (
 	"math/big"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -141,3 +142,15 @@ func commonest(count map[string]int) string {
 	}
 	return best
 }
+
+// parseCode reads the number of an error: digits only.
+func parseCode(word string) (int, bool) {
+	if word == "" || len(word) > 5 || strings.Trim(word, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.Atoi(word)
+	return n, err == nil
+}
+
+// maxCode is more than any number of an error.
+const maxCode = 99999

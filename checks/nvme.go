@@ -36,10 +36,7 @@ type nvmeHealth struct {
 	Names []string `arg:"*" toml:"devices"`     // controllers, nvme0, or globs; none: all on the PCI bus
 }
 
-const (
-	nvmeName = "check_nvme"
-	nvmeLive = "live"
-)
+const nvmeName = "check_nvme"
 
 // nvmePassing are states that a controller leaves by itself, within the seconds that
 // a reset takes; the others are for good (drivers/nvme/host, enum nvme_ctrl_state).
@@ -317,21 +314,6 @@ func (r *nvmeRun) judgeSMART(d *probe.NVMe, s probe.SMART, hot bool) {
 			r.say(d, Finding{Code: "nvme.temp", Severity: Warn}, "the disk says that its temperature is beyond a limit")
 		}
 	}
-}
-
-// since is how long a counter has had a value that it has now; 0 if that is new.
-func (h *history) since(device, counter string, value uint64) time.Duration {
-	if d := h.file.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
-		if last := d.Series[counter][len(d.Series[counter])-1]; last.Value == value {
-			return h.now.Sub(time.Unix(last.At, 0))
-		}
-	}
-	return 0
-}
-
-// nvmeDevice is how a finding names a disk.
-func nvmeDevice(d *probe.NVMe) Device {
-	return Device{Kind: "nvme", Name: d.Name, PCI: d.PCI, Serial: d.Serial}
 }
 
 func sayNVMe(check string, d *probe.NVMe, f Finding, format string, args ...any) Finding {

@@ -295,3 +295,7 @@ func (f pcieFault) finding(check, code string, d Device) Finding {
 	}
 	return about(check, d, Finding{Code: code, Severity: f.severity, Remedy: remedy, Want: f.want, Got: f.got}, f.text)
 }
+
+// usualRate is the limit of replays in a minute that DCGM's health watch has.
+// It knows no generation, and newer links replay more: so it only warns.
+const usualRate = 8

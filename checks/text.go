@@ -71,3 +71,15 @@ func moduleNames(m string) []string {
 
 // clock is a time in a message; in UTC, so that it is the same whoever looks.
 func clock(unix int64) string { return time.Unix(unix, 0).UTC().Format("2006-01-02T15:04:05Z") }
+
+// explained is a title and what is known, a line each; what is empty is left out.
+func explained(title string, pairs ...string) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, title)
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			fmt.Fprintf(&b, "  %-10s %s\n", pairs[i], pairs[i+1])
+		}
+	}
+	return b.String()
+}

@@ -2,7 +2,6 @@ package checks
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -16,9 +15,6 @@ type xidRange struct {
 	isSwitch bool
 	from, to int
 }
-
-// maxCode is more than any number of an error.
-const maxCode = 99999
 
 // has says whether the code is chosen. No choice is all of them.
 func (c xidCodes) has(k xidKey) bool {
@@ -64,15 +60,6 @@ func parseXidRange(word string) (r xidRange, ok bool) {
 	r.from, ok1 = parseCode(first)
 	r.to, ok2 = parseCode(last)
 	return r, ok1 && ok2 && r.from <= r.to
-}
-
-// parseCode reads the number of an error: digits only.
-func parseCode(word string) (int, bool) {
-	if word == "" || len(word) > 5 || strings.Trim(word, "0123456789") != "" {
-		return 0, false
-	}
-	n, err := strconv.Atoi(word)
-	return n, err == nil
 }
 
 // parseXidKey reads one code: 79, xid:79, sxid:12028, 12028 (those of NVSwitches

@@ -127,7 +127,7 @@ func lineClass(env *Env, r xidRow, line xidLine) (class XidClass, what string) {
 // fabric manager's own log tells of SXids, too.
 func findXidLine(text string) xidLine {
 	if l, ok := pastedLine(text, aboutGPU); ok {
-		return l.xid()
+		return readXid(l)
 	}
 	if _, rest, ok := strings.Cut(text, "detected NVSwitch fatal error "); ok {
 		digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
@@ -147,35 +147,4 @@ func (r *xidRow) meaning(c XidClass) string {
 		return "drains the node; " + r.Cure
 	}
 	return c.meaning()
-}
-
-// meaning is what a class does, in a few words.
-func (c XidClass) meaning() string {
-	switch c {
-	case XidIgnore:
-		return "nothing is made of it"
-	case XidFollow:
-		return "another error decides; alone it is a warning, told once"
-	case XidApp:
-		return "an application's fault: a warning, told once; DIAG when three jobs have it within a day"
-	case XidConfig:
-		return "a warning: something is set up wrong"
-	case XidWatch:
-		return "a warning"
-	case XidState:
-		return "a warning, until NVML says whether it matters"
-	case XidDiag:
-		return "a warning: run a diagnosis when the node is idle"
-	case XidReset:
-		return "drains the node; a GPU reset or a new boot clears it"
-	case XidReboot:
-		return "drains the node; a new boot clears it"
-	case XidHold:
-		return "drains the node; only nhc-gpu clear clears it"
-	case XidDecode:
-		return "the numbers of its line decide"
-	case XidAuthority:
-		return "the driver says what the GPU needs"
-	}
-	return ""
 }

@@ -44,11 +44,11 @@ func parseXidLine(record []byte) xidLine {
 	if !ok {
 		return xidLine{}
 	}
-	return l.xid()
+	return readXid(l)
 }
 
-// xid reads a believed line.
-func (l kernelLine) xid() xidLine {
+// readXid reads a believed line.
+func readXid(l kernelLine) xidLine {
 	switch l.Kind {
 	case saysXid:
 		return parseXid(l)

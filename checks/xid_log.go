@@ -103,7 +103,7 @@ func (s *xidScan) add(r probe.KernelRecord) {
 func (s *xidScan) take(r probe.KernelRecord, believed kernelLine) {
 	line, ok := s.memo[string(r.Text)] // floods repeat few lines
 	if !ok {
-		line = believed.xid()
+		line = readXid(believed)
 		if len(s.memo) < xidMemos {
 			s.memo[string(r.Text)] = line
 		}

@@ -10,27 +10,6 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// xidKey is an error that has a number.
-type xidKey struct {
-	Switch bool `json:"switch,omitempty"` // an SXid: of an NVSwitch
-	Code   int  `json:"code"`
-}
-
-func (k xidKey) String() string {
-	if k.Switch {
-		return fmt.Sprintf("SXid %d", k.Code)
-	}
-	return fmt.Sprintf("Xid %d", k.Code)
-}
-
-// finding is the code of findings about it.
-func (k xidKey) finding() string {
-	if k.Switch {
-		return fmt.Sprintf("gpu.sxid.%d", k.Code)
-	}
-	return fmt.Sprintf("gpu.xid.%d", k.Code)
-}
-
 // xidRow is one row of xid.toml or sxid.toml.
 type xidRow struct {
 	Code      int        `toml:"code"`
