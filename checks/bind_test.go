@@ -3,12 +3,6 @@ package checks
 import (
 	"context"
 	"errors"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,23 +114,23 @@ func TestMissingWord(t *testing.T) {
 	if f := badOption("check_x", err); f.Message != "check_x:  Syntax error:  missing argument, want a name" {
 		t.Errorf("got %q", f.Message)
 	}
-	if f := badOperator("", err); f.Message != "check_file_test:  Syntax error:  missing argument, want a name" {
-		t.Errorf("got %q", f.Message)
-	}
 }
 
 // An option that is a word stands anywhere before "--", with its value behind it or in it.
 func TestBindLongOptions(t *testing.T) {
 	t.Parallel()
+	type common struct {
+		MaxAge time.Duration `long:"max-age"`
+	}
 	type long struct {
-		active
+		common
 
 		Size  Size   `opt:"b"`
 		Quiet bool   `long:"no-p2p"`
 		Algo  string `long:"algo"`
 		Op    string `arg:"1"`
 	}
-	want := long{active: active{MaxAge: 36 * time.Hour}, Size: 8 << 30, Quiet: true, Algo: "ring", Op: "all_reduce"}
+	want := long{common: common{MaxAge: 36 * time.Hour}, Size: 8 << 30, Quiet: true, Algo: "ring", Op: "all_reduce"}
 	for _, words := range []string{
 		"--max-age 1.5d --algo=ring --no-p2p -b 8G all_reduce", "all_reduce --no-p2p --algo ring --max-age=36h -b8G", "-b 8GiB --no-p2p --max-age 129600 --algo ring -- all_reduce",
 	} {
@@ -158,56 +152,5 @@ func TestBindLongOptions(t *testing.T) {
 		if err := BindTags(&long{}, strings.Fields(words)); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", words, err, want)
 		}
-	}
-}
-
-// TestOptionalMethods: a check with a method of an optional interface matches that interface;
-// else Bind and others would pass it over in silence.
-func TestOptionalMethods(t *testing.T) {
-	t.Parallel()
-	found := map[reflect.Type]int{}
-	for _, of := range []reflect.Type{reflect.TypeFor[Namer](), reflect.TypeFor[Validator](), reflect.TypeFor[LogReader](), reflect.TypeFor[Bounded]()} {
-		for _, name := range Names() {
-			info, _ := Lookup(name)
-			kind := reflect.TypeOf(info.New())
-			for m := range of.Methods() {
-				if _, has := kind.MethodByName(m.Name); has && m.Name != "Run" {
-					found[of]++
-					if !kind.Implements(of) {
-						t.Errorf("%s has a method %s and is no %s", kind, m.Name, of)
-					}
-				}
-			}
-		}
-		if found[of] == 0 {
-			t.Errorf("no check is a %s", of)
-		}
-	}
-}
-
-// TestInterfacesAreExported refuses an interface with an unexported method: a check in another
-// package has no method of that name, however it is called there.
-func TestInterfacesAreExported(t *testing.T) {
-	t.Parallel()
-	inFamily := []string{"fromSite", "mounts"} // asked by a check of the type's own family
-	files, err := filepath.Glob("*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no source: %v", err)
-	}
-	for _, name := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			if i, ok := n.(*ast.InterfaceType); ok {
-				for _, m := range i.Methods.List {
-					if len(m.Names) > 0 && !m.Names[0].IsExported() && !slices.Contains(inFamily, m.Names[0].Name) {
-						t.Errorf("%s: an interface with the unexported method %s", name, m.Names[0].Name)
-					}
-				}
-			}
-			return true
-		})
 	}
 }

@@ -144,3 +144,14 @@ func unreadableAt(s scenario, dir string) scenario {
 	}
 	return s.holding(dir, "")
 }
+
+func (s scenario) changed(files map[string]string) scenario {
+	maps.Copy(s.files, files)
+	return s
+}
+
+// saying gives a scenario its words.
+func (s scenario) saying(words ...string) scenario {
+	s.words = words
+	return s
+}

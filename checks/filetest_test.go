@@ -77,3 +77,11 @@ var _ = table("check_file_test", func(string) []scenario {
 			want: []Finding{returned("-e", "/t/reg", 1)}},
 	}
 })
+
+func TestMissingOperand(t *testing.T) {
+	t.Parallel()
+	f := badOperator("", &UsageError{Kind: MissingWord, Want: "a name"})
+	if want := "check_file_test:  Syntax error:  missing argument, want a name"; f.Message != want {
+		t.Errorf("got %q, want %q", f.Message, want)
+	}
+}

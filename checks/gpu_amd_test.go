@@ -1,10 +1,7 @@
 package checks
 
 import (
-	"reflect"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestGPUXGMI(t *testing.T)       { testCheck(t, "check_gpu_xgmi") }
@@ -17,53 +14,6 @@ var (
 
 func notForAMD(name string) []scenario {
 	return []scenario{{name: "skipped", words: of("304", "1", "16G"), want: notSupported(name)}}
-}
-
-// AzureHPC's lines, older forms included, mean the same as their plain form.
-func TestAzureWords(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ line, same []string }{
-		{of("check_ib_bw_gdr", "380", "nd96isr_v5"), of("check_ib_bw_gdr", "380")},
-		{of("check_ib_bw_gdr", "185.0", "ndv4", "3"), of("check_ib_bw_gdr", "185")},
-		{of("check_ib_bw_non_gdr", "78", "65536", "nd40rs_v2"), of("check_ib_bw_non_gdr", "-s", "65536", "78")},
-		{of("check_ib_bw_loop_gdr", "175.0", "nd96asr_v4"), of("check_ib_bw_loop_gdr", "175")},
-		{of("check_gpu_bw", "12", "38", "120"), of("check_gpu_bw", "12", "38")},
-		{of("check_nccl_allreduce", "460.0", "1", "/opt/microsoft/ndv5-topo.xml", "16G"), of("check_nccl_allreduce", "460", "1", "16G", "/opt/microsoft/ndv5-topo.xml")},
-	} {
-		got, want := bound(t, c.line), bound(t, c.same)
-		for _, check := range []Check{got, want} {
-			switch c := check.(type) {
-			case *ibBW:
-				c.Surplus = nil
-			case *gpuBandwidth:
-				c.Surplus = nil
-			}
-		}
-		if diff := cmp.Diff(want, got, cmp.Exporter(func(reflect.Type) bool { return true })); diff != "" {
-			t.Errorf("%q is not %q (-want +got):\n%s", c.line, c.same, diff)
-		}
-	}
-	for _, line := range [][]string{
-		of("check_ib_bw_gdr", "380", "8Mx"), of("check_ib_bw", "380", "8M", "7"), of("check_gpu_bandwidth", "12", "38", "120"), of("check_gpu_bw", "12", "38", "120", "4"),
-	} {
-		info, _ := Lookup(line[0])
-		if err := Bind(info.New(), line[1:]); err == nil {
-			t.Errorf("%q binds", line)
-		}
-	}
-}
-
-func bound(t *testing.T, line []string) Check {
-	t.Helper()
-	info, ok := Lookup(line[0])
-	if !ok {
-		t.Fatalf("no check %s", line[0])
-	}
-	c := info.New()
-	if err := Bind(c, line[1:]); err != nil {
-		t.Fatalf("%q: %v", line, err)
-	}
-	return c
 }
 
 // What is for other GPUs says so, and is skipped.

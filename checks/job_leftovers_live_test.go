@@ -17,43 +17,6 @@ import (
 // liveJobs counts the jobs of the tests: no two have the same number.
 var liveJobs atomic.Int64
 
-// aloneEnv is set in the process that runs a test in namespaces of its own.
-const aloneEnv = "CHECKS_TEST_ALONE"
-
-// alone runs a test once more, where there are no other processes, no IPC and no
-// files in /dev/shm: a Slurm on this machine has jobs, too. It says whether this is
-// that run.
-func alone(t *testing.T) bool {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-	if os.Getenv(aloneEnv) == "" {
-		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.v")
-		cmd.Env = append(os.Environ(), aloneEnv+"=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC}
-		out, err := cmd.CombinedOutput()
-		switch {
-		case err != nil && len(out) == 0:
-			t.Skipf("needs namespaces: %v", err)
-		case err != nil || !strings.Contains(string(out), "--- "):
-			t.Errorf("%v\n%s", err, out)
-		case strings.Contains(string(out), "--- SKIP"):
-			t.Skipf("%s", out)
-		}
-		return false
-	}
-	for _, m := range []struct {
-		source, target, kind string
-		flags                uintptr
-	}{{"", "/", "", syscall.MS_REC | syscall.MS_PRIVATE}, {"proc", "/proc", "proc", 0}, {"tmpfs", "/dev/shm", "tmpfs", 0}} {
-		if err := syscall.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
-			t.Skipf("mount %s: %v", m.target, err)
-		}
-	}
-	return true
-}
-
 // liveJob is a job of a user who is neither root nor of the system, with a uid that
 // no other test has.
 func liveJob(t *testing.T) *Job {

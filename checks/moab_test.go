@@ -68,12 +68,6 @@ var _ = table("check_moab_sched", func(name string) (list []scenario) {
 	return list
 })
 
-// saying gives a scenario its words.
-func (s scenario) saying(words ...string) scenario {
-	s.words = words
-	return s
-}
-
 // plusTools gives a scenario more programs of this machine.
 func (s scenario) plusTools(tools ...string) scenario {
 	s.tools = append(s.tools, tools...)

@@ -62,11 +62,6 @@ func onNet(name string, words []string, want ...Finding) scenario {
 	return scenario{name: name, words: words, files: netNode(nil), links: netLinks(), want: want}
 }
 
-func (s scenario) changed(files map[string]string) scenario {
-	maps.Copy(s.files, files)
-	return s
-}
-
 // acting gives a scenario a shell for its actions, and says what they leave behind.
 func (s scenario) acting(left string) scenario {
 	s.acts, s.tools, s.leaves = true, of("bash"), map[string]string{"act": left}

@@ -1,0 +1,62 @@
+package checks
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+// TestOptionalMethods: a check with a method of an optional interface matches that interface;
+// else Bind and others would pass it over in silence.
+func TestOptionalMethods(t *testing.T) {
+	t.Parallel()
+	found := map[reflect.Type]int{}
+	for _, of := range []reflect.Type{reflect.TypeFor[Namer](), reflect.TypeFor[Validator](), reflect.TypeFor[LogReader](), reflect.TypeFor[Bounded]()} {
+		for _, name := range Names() {
+			info, _ := Lookup(name)
+			kind := reflect.TypeOf(info.New())
+			for m := range of.Methods() {
+				if _, has := kind.MethodByName(m.Name); has && m.Name != "Run" {
+					found[of]++
+					if !kind.Implements(of) {
+						t.Errorf("%s has a method %s and is no %s", kind, m.Name, of)
+					}
+				}
+			}
+		}
+		if found[of] == 0 {
+			t.Errorf("no check is a %s", of)
+		}
+	}
+}
+
+// TestInterfacesAreExported refuses an interface with an unexported method: a check in another
+// package has no method of that name, however it is called there.
+func TestInterfacesAreExported(t *testing.T) {
+	t.Parallel()
+	inFamily := []string{"fromSite", "mounts"} // asked by a check of the type's own family
+	files, err := filepath.Glob("*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no source: %v", err)
+	}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if i, ok := n.(*ast.InterfaceType); ok {
+				for _, m := range i.Methods.List {
+					if len(m.Names) > 0 && !m.Names[0].IsExported() && !slices.Contains(inFamily, m.Names[0].Name) {
+						t.Errorf("%s: an interface with the unexported method %s", name, m.Names[0].Name)
+					}
+				}
+			}
+			return true
+		})
+	}
+}
