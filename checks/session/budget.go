@@ -1,5 +1,6 @@
-// Package session decides what a run does beside its checks, without doing it: how long
-// each part may take. It is pure.
+// Package session decides what a run does beside its checks, without doing it: how long each
+// part may take, whose fault a failure is, what a site's policy makes of it, and who takes
+// back a drain. It is pure.
 package session
 
 import "time"

@@ -9,16 +9,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
-	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
-	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // around is what a prolog or an epilog knows beside a run of any other kind.
 type around struct {
 	job   slurm.Job
-	node  []slurm.GPU // all GPUs of the node
-	scope slurm.Scope
+	node  []slurm.GPU   // all GPUs of the node
 	limit time.Duration // what Slurm leaves for the run; 0: for ever
 	own   bool          // the lines are those of nhc-prolog.conf or nhc-epilog.conf
 	every bool          // -a: go on after a failure also with what may change something
@@ -29,7 +27,7 @@ type around struct {
 
 	looked, failing []string // the checks that have answered, and what they have found
 
-	spared map[int]bool // failures that let the job run, by their place among all
+	blame session.Blame
 }
 
 // aroundJob sets up a run around a job: it sees every failure, to find out which
@@ -38,7 +36,6 @@ func (r *oneRun) aroundJob() {
 	if r.job == nil {
 		return
 	}
-	r.job.spared = map[int]bool{}
 	r.fold.held = true
 	r.pool.SetVars(r.set.workerVars())
 	r.underSlurm()
@@ -49,7 +46,7 @@ func (r *oneRun) aroundJob() {
 	r.job.every = r.set.get("NHC_CHECK_ALL") == "1"
 	r.set.vars["NHC_CHECK_ALL"] = "1"
 	if r.job.job.Share == slurm.NoGPUs {
-		r.job.scope.Known = true
+		r.job.blame.Scope.Known = true
 		return
 	}
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, r.budget.Reading(time.Now()))
@@ -100,7 +97,7 @@ func (r *oneRun) findMIG() {
 // findScope finds the GPUs of the job among those of the node.
 func (r *oneRun) findScope() {
 	scope, why := slurm.ScopeOf(r.job.job, r.job.node)
-	r.job.scope = scope
+	r.job.blame.Scope = scope
 	if why != "" {
 		r.warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", r.job.job.ID, why))
 	}
@@ -129,25 +126,6 @@ func uncheckedJob(role slurm.Role, exit int) int {
 	return 0
 }
 
-// soften is what a site's policy makes of findings.
-func soften(list []checks.Finding, action conf.Action) []checks.Finding {
-	severity := checks.Warn
-	switch action {
-	case conf.Nothing:
-		severity = checks.Skip
-	case conf.Warn:
-	default:
-		return list
-	}
-	list = slices.Clone(list)
-	for i := range list {
-		if list[i].Severity == checks.Fail {
-			list[i].Severity = severity
-		}
-	}
-	return list
-}
-
 // judged takes note of the failures from the one numbered from on, which are of
 // that step.
 func (r *oneRun) judged(from int, s *plan.Step) {
@@ -156,27 +134,10 @@ func (r *oneRun) judged(from int, s *plan.Step) {
 	}
 	for i := from; i < len(r.fold.f.Failures()); i++ {
 		r.steps[i] = s
-		if r.job != nil && s.Policy.Action == conf.Drain {
-			r.job.spared[i] = true
-		}
 	}
-}
-
-// lost is the place of the worst failure that the job must not run with, -1 if
-// there is none.
-func (a *around) lost(failures []checks.Finding) int {
-	var places []int
-	var list []checks.Finding
-	for i, f := range failures {
-		everywhere := f.Code == "probe.hung" // a driver that hangs for one GPU may do so for the job's
-		if (everywhere || a.scope.Inside(f.Device)) && !a.spared[i] {
-			places, list = append(places, i), append(list, f)
-		}
+	if r.job != nil {
+		r.job.blame.Judged(from, len(r.fold.f.Failures()), s.Policy.Action)
 	}
-	if len(list) == 0 {
-		return -1
-	}
-	return places[verdict.Worst(list)]
 }
 
 // actAroundJob marks the node for what was found, the job's own first, and gives
@@ -192,13 +153,9 @@ func (r *oneRun) actAroundJob(s *foldState) int {
 	}
 	r.emit(s.f.Flush())
 	r.debugEnd()
-	lost := r.job.lost(failures)
+	lost := r.job.blame.OfJob(failures)
 	if len(failures) > 0 && r.set.marks() && !r.config.Role(r.context()).Exit {
-		blamed := lost
-		if blamed < 0 {
-			blamed = verdict.Worst(failures)
-		}
-		r.emit(s.f.Blame(blamed))
+		r.emit(s.f.Blame(r.job.blame.OfNode(failures)))
 	}
 	if r.node.role == slurm.Epilog {
 		r.closeRecord()

@@ -38,7 +38,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	result := e.One(o.ctx, step, req, plan.StepTimeout(info, c, o.timeout()))
 	list := result.Findings
 	if info.Active {
-		o.answered(list, result.Earlier)
+		o.unanswered.Note(o.current, list, result.Earlier)
 	}
 	o.fold.f.Called(list)
 	if o.table != nil {

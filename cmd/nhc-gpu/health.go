@@ -87,8 +87,8 @@ type oneRun struct {
 	dressed bool // the shell has been told what was read
 	plan    *plan.Plan
 
-	current    *plan.Step         // whose turn it is, or was last
-	unanswered map[int]bool       // steps that have only been skipped
+	current    *plan.Step // whose turn it is, or was last
+	unanswered session.Unanswered
 	steps      map[int]*plan.Step // of failures, by their place among all
 
 	exported map[string]string // what the shell exported when it last told
@@ -120,9 +120,9 @@ type oneRun struct {
 	left       bool   // its result has been written
 	doubt      string // what could not be told, the first of it
 	warned     map[string]bool
-	resolved   map[string]string // files of the configuration, as written, and where they are
-	unlogged   bool              // the log cannot be opened
-	unusable   bool              // the configuration cannot be used, so there is no verdict
+	paths      session.Paths // of the files of the configuration
+	unlogged   bool          // the log cannot be opened
+	unusable   bool          // the configuration cannot be used, so there is no verdict
 
 	unnamed    bool  // slurm.conf has no node that is this host
 	slurmAsked bool  // Slurm's configuration has been looked for
@@ -133,7 +133,7 @@ type oneRun struct {
 }
 
 func newRun(argv []string, opts *options) *oneRun {
-	r := &oneRun{argv: argv, opts: opts, budget: session.Budget{Began: time.Now()}}
+	r := &oneRun{argv: argv, opts: opts, budget: session.Budget{Began: time.Now()}, unanswered: session.Unanswered{}, paths: session.Paths{}}
 	r.node = nodeFromEnviron(os.Getenv, opts.role)
 	if r.node.role.AroundJob() {
 		r.job = &around{job: slurm.JobFrom(os.Getenv)}
@@ -271,7 +271,7 @@ func (r *oneRun) build() *plan.Plan {
 	}
 	p := plan.Build(r.vetted, opts)
 	p.Add(plan.BuildTables(r.tables, opts))
-	return r.afterJob(p, opts)
+	return session.AfterJob(p, opts)
 }
 
 // ownCheck reports whether a step is a check that LBNL NHC does not have. With -a the node

@@ -7,7 +7,6 @@ import (
 	"log/syslog"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
-	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -28,7 +26,6 @@ import (
 const (
 	jobJournal  = "jobs"
 	journalMost = 4 << 20
-	openMost    = 256 // open records; more are of jobs that nobody has seen the end of
 )
 
 // asideLane is the worker that looks into records while checks are running: those
@@ -110,10 +107,8 @@ func (r *oneRun) countAhead() {
 	}
 	const check = "check_gpu_recovery" // whose policy the site has made for such findings
 	from, action := len(r.fold.f.Failures()), r.config.Of(check, "gpu").Action
-	r.emit(r.fold.f.Findings(r.attribute(check, soften(c.lost, action))))
-	for i := from; i < len(r.fold.f.Failures()); i++ {
-		r.job.spared[i] = action == conf.Drain
-	}
+	r.emit(r.fold.f.Findings(r.attribute(check, session.Soften(c.lost, action))))
+	r.job.blame.Judged(from, len(r.fold.f.Failures()), action)
 }
 
 // openRecord notes how the node is as the job begins; refused, if it does not.
@@ -121,7 +116,7 @@ func (r *oneRun) openRecord(refused bool) {
 	if !r.keepsRecords() {
 		return
 	}
-	rec := slurm.NewRecord(r.job.job, r.job.scope, r.node.name, r.moment())
+	rec := slurm.NewRecord(r.job.job, r.job.blame.Scope, r.node.name, r.moment())
 	r.tidyRecords(rec)
 	c := r.job.counts
 	rec.Counted, rec.Log, rec.Doubts = rec.OwnCounters(c.counters), c.end, c.doubts
@@ -173,11 +168,7 @@ func (r *oneRun) tidyRecords(now *slurm.Record) {
 		r.forget(name)
 	}
 	for i, rec := range open {
-		outcome := rec.EndedBefore(now, r.set.slurm != nil && r.set.slurm.Parts, r.runsHere)
-		if outcome == "" && len(open)-i > openMost {
-			outcome = slurm.ClosedNoEpilog
-		}
-		if outcome != "" {
+		if outcome := session.Closes(rec, now, len(open)-i, r.set.slurm != nil && r.set.slurm.Parts, r.runsHere); outcome != "" {
 			var xids []checks.XidSeen
 			if outcome == slurm.ClosedReboot { // later ones may be of other jobs
 				xids = r.xidsSince(rec.Log)
@@ -247,7 +238,7 @@ func (r *oneRun) closeRecord() {
 		return
 	}
 	if rec == nil {
-		rec = slurm.NewRecord(r.job.job, r.job.scope, r.node.name, slurm.Moment{})
+		rec = slurm.NewRecord(r.job.job, r.job.blame.Scope, r.node.name, slurm.Moment{})
 		rec.Outcome = slurm.ClosedNoProlog
 	}
 	c := r.job.counts
@@ -302,25 +293,12 @@ func (r *oneRun) looked(check string, list []checks.Finding) {
 
 // attribute adds to failures the jobs that they happened in.
 func (r *oneRun) attribute(check string, list []checks.Finding) []checks.Finding {
-	if r.node.role == slurm.Prolog || r.node.role == slurm.Manual || r.set.past == "" || checks.Worst(list) < checks.Fail {
+	if r.node.role == slurm.Prolog || r.node.role == slurm.Manual || r.set.past == "" {
 		return list
 	}
-	list = slices.Clone(list)
-	for i := range list {
-		f := &list[i]
-		if f.Severity != checks.Fail || f.Code == "" {
-			continue
-		}
-		var jobs []string
-		for _, rec := range r.jobsHere() {
-			if rec.Began(check, *f, r.xidsSince(rec.Log)) {
-				jobs = append(jobs, rec.Job)
-			}
-		}
-		if r.job != nil && len(jobs) > 0 {
-			r.job.faults = append(r.job.faults, slurm.Fault{Code: f.Code, Device: f.Device, Message: f.Message})
-		}
-		f.Message, f.Jobs = slurm.Attributed(f.Message, jobs), strings.Join(jobs, " ")
+	list, began := session.Attribute(check, list, r.jobsHere, r.xidsSince)
+	if r.job != nil {
+		r.job.faults = append(r.job.faults, began...)
 	}
 	return list
 }
@@ -329,7 +307,7 @@ func (r *oneRun) attribute(check string, list []checks.Finding) []checks.Finding
 // job, else those of the jobs that run.
 func (r *oneRun) jobsHere() []*slurm.Record {
 	if r.job != nil {
-		if rec := r.job.record; rec == nil || rec.Begin.Boot != slurm.BootID() || rec.Outcome != "" {
+		if rec := r.job.record; rec == nil || !session.Runs(rec, slurm.BootID()) {
 			return nil // it has not run here, or not in this boot
 		}
 		return []*slurm.Record{r.job.record}
@@ -345,7 +323,7 @@ func (r *oneRun) openRecords(lane checks.Lane) []*slurm.Record {
 		boot := slurm.BootID()
 		open, _ := r.records(lane, slurm.RecordPrefix)
 		r.running = slices.DeleteFunc(open, func(rec *slurm.Record) bool {
-			return rec.Begin.Boot != boot || rec.Outcome != ""
+			return !session.Runs(rec, boot)
 		})
 	}
 	return r.running

@@ -172,7 +172,7 @@ func (l *linter) contexts() (rows []string) {
 		p := l.r.build()
 		n, left := 0, 0
 		for i := range p.Steps {
-			if p.Steps[i].Kind != plan.Assign && !unasked(&p.Steps[i]) {
+			if p.Steps[i].Kind != plan.Assign && !session.Unasked(&p.Steps[i]) {
 				n++
 			}
 			if l.r.neverRun(&p.Steps[i]) != "" {
@@ -180,7 +180,7 @@ func (l *linter) contexts() (rows []string) {
 			}
 		}
 		for i := range p.Left {
-			if !unasked(&p.Left[i].Step) {
+			if !session.Unasked(&p.Left[i].Step) {
 				left++
 			}
 		}

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -129,7 +128,7 @@ func (r *oneRun) actContext() (context.Context, context.CancelFunc) {
 }
 
 func (r *oneRun) markOffline(message string) {
-	refused := r.job != nil && r.job.lost(r.fold.f.Failures()) >= 0
+	refused := r.job != nil && r.job.blame.OfJob(r.fold.f.Failures()) >= 0
 	v := slurm.Verdict{Message: message, Refused: refused, Cause: r.cause()}
 	if failures := r.fold.f.Failures(); r.fold.f.Blamed() < len(failures) {
 		x := failures[r.fold.f.Blamed()]
@@ -144,33 +143,32 @@ func (r *oneRun) markOffline(message string) {
 func (r *oneRun) tellJob() {
 	ctx, cancel := r.actContext()
 	defer cancel()
-	lost := r.job.lost(r.fold.f.Failures())
-	text := fmt.Sprintf("node %s failed its health check before this job started: %s", r.node.name, causeForUser(r.steps[lost], r.fold.f.Failures()[lost]))
+	lost := r.job.blame.OfJob(r.fold.f.Failures())
+	text := fmt.Sprintf("node %s failed its health check before this job started: %s", r.node.name, session.CauseForUser(r.steps[lost], r.fold.f.Failures()[lost]))
 	if err := r.controller().TellJob(ctx, r.job.job.ID, text); err != nil {
 		r.warn(err)
 	}
 }
 
-// shownDevices are the kinds of devices that a user may know of. Other devices, and
-// messages, may name the processes, files and users of other jobs.
-var shownDevices = []string{"gpu", "hca", "port", "nic", "netdev", "nvme", "nvswitch", "pci", "dimm", "numa", "mount", "service", "module"}
-
-// causeForUser is a failure in words that hold nothing of other users.
-func causeForUser(s *plan.Step, x checks.Finding) string {
-	cause := "a check"
-	if s != nil && s.Kind == plan.Native {
-		cause = s.Name
+// cause is what the failure that marks the node is about.
+func (r *oneRun) cause() slurm.Cause {
+	s := r.steps[r.fold.f.Blamed()]
+	switch {
+	case s == nil && r.job != nil:
+		return slurm.Cause{}
+	case s == nil:
+		s = r.current
 	}
-	if slices.Contains(shownDevices, x.Device.Kind) {
-		cause += ", " + x.Device.String()
+	if s == nil {
+		return slurm.Cause{File: r.paths.Of(r.set.get("CONFFILE"))}
 	}
-	if x.Code != "" {
-		cause += " [" + x.Code + "]"
-	}
-	return cause
+	return session.CauseOf(s, r.paths, r.job != nil)
 }
 
-func (r *oneRun) markOnline() { r.tell(slurm.Verdict{Healthy: true, Lacks: r.lacks}) }
+func (r *oneRun) markOnline() {
+	pass := session.Pass{Plan: r.plan, Files: []string{r.set.get("CONFFILE"), r.tablesFile()}, Paths: r.paths, Unanswered: r.unanswered}
+	r.tell(slurm.Verdict{Healthy: true, Lacks: pass.Lacks})
+}
 
 // act finishes the verdict and gives the exit status. A run that came to no
 // verdict still delivers what an earlier one had to leave pending.

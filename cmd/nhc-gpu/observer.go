@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -41,8 +42,8 @@ func (o *observer) Forked(pid int) {
 func (o *observer) Native(s *plan.Step, r checks.Result) (more bool) {
 	from := len(o.fold.f.Failures())
 	o.looked(s.Name, r.Findings)
-	o.answered(r.Findings, r.Earlier)
-	o.emit(o.fold.f.Findings(o.attribute(s.Name, soften(r.Findings, s.Policy.Action))))
+	o.unanswered.Note(o.current, r.Findings, r.Earlier)
+	o.emit(o.fold.f.Findings(o.attribute(s.Name, session.Soften(r.Findings, s.Policy.Action))))
 	o.judged(from, s)
 	return !o.fold.f.Over()
 }
@@ -96,7 +97,7 @@ func (o *observer) Line(_ context.Context, s *plan.Step) (more bool) {
 // Goes says whether steps that may change something are still run: not after a
 // failure, unless -a asks for it. Around a job every check that merely reads is.
 func (o *observer) Goes() bool {
-	return o.job == nil || o.job.every || o.job.lost(o.fold.f.Failures()) < 0
+	return o.job == nil || o.job.every || o.job.blame.OfJob(o.fold.f.Failures()) < 0
 }
 
 func (o *observer) line(s *plan.Step) (more bool) {

@@ -32,7 +32,7 @@ func peopleRun(opts *options) (*oneRun, error) {
 
 // anyJob stands for jobs of which nothing is known.
 func anyJob() *around {
-	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true, spared: map[int]bool{}}
+	return &around{job: slurm.Job{Share: slurm.AllGPUs}, every: true}
 }
 
 // quiet keeps a run for a person from marking the node and from logging.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
@@ -40,7 +41,7 @@ func (t *tableObserver) Begin(s *plan.Step, _ int) {
 }
 
 func (t *tableObserver) Native(s *plan.Step, r checks.Result) bool {
-	t.row(s, t.once(soften(r.Findings, s.Policy.Action)), r.Took)
+	t.row(s, t.once(session.Soften(r.Findings, s.Policy.Action)), r.Took)
 	return true
 }
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -15,9 +15,8 @@ import (
 // it is asked for the state of the node, once, where an active test may be run and no
 // job of an open record has a process here. A prolog and an epilog ask nothing.
 func (r *oneRun) settleRecords() {
-	tests := slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Active && !s.OnlyOld })
 	rm := r.set.get("NHC_RM") // "" where nobody has looked
-	if !tests || r.job != nil || r.set.past == "" || r.node.bad != nil || rm != "" && rm != "slurm" {
+	if !session.WaitsForJobs(r.plan) || r.job != nil || r.set.past == "" || r.node.bad != nil || rm != "" && rm != "slurm" {
 		return
 	}
 	open := r.openRecords(checks.Local) // which no check has yet

@@ -73,6 +73,15 @@ func (r *oneRun) useTables(o run.Outcome) error {
 	return err
 }
 
+// opened is a file of the configuration that a worker has read.
+func (r *oneRun) opened(path string, o run.Outcome) (run.File, error) {
+	f, err := o.File("read " + path)
+	if err == nil && f.Path != "" {
+		r.paths[path] = f.Path
+	}
+	return f, err
+}
+
 // contentOf is the text of a configuration file, which may be missing unless
 // somebody has named it.
 func (r *oneRun) contentOf(path string, o run.Outcome, named bool) (data []byte, there bool, err error) {

@@ -95,7 +95,7 @@ var may = map[string][]string{
 	"checks/plan":    {"checks", "conf", "conf/match"},
 	"checks/run":     {"checks", "checks/plan", "checks/probe", "os/exec"},
 	"checks/verdict": {"checks"},
-	"checks/session": {},
+	"checks/session": {"checks", "checks/plan", "checks/verdict", "conf", "slurm"},
 	"slurm":          {"checks", "checks/verdict"},
 	"cmd/nhc-gpu": {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/verdict", "checks/session", "slurm",
 		"cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/genconf", "cmd/nhc-gpu/internal/topo", "cmd/nhc-gpu/internal/wrap"},

@@ -1,0 +1,106 @@
+package session
+
+import (
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+var (
+	ownGPU   = checks.Device{Kind: "gpu", Name: "gpu0", PCI: "0000:01:00.0"}
+	otherGPU = checks.Device{Kind: "gpu", Name: "gpu1", PCI: "0000:02:00.0"}
+	aDisk    = checks.Device{Kind: "nvme", Name: "nvme0"}
+	aUnit    = checks.Device{Kind: "process", Name: "secret"}
+
+	halfTheNode = slurm.Scope{Known: true, Own: []slurm.GPU{{PCI: ownGPU.PCI}}, Other: []slurm.GPU{{PCI: otherGPU.PCI}}}
+	noGPUs      = slurm.Scope{Known: true, Other: []slurm.GPU{{PCI: ownGPU.PCI}, {PCI: otherGPU.PCI}}}
+)
+
+func TestBlame(t *testing.T) {
+	t.Parallel()
+	slow := func(d checks.Device) checks.Finding { return checks.Finding{Code: "gpu.slow", Device: d} }
+	reset := func(d checks.Device) checks.Finding {
+		return checks.Finding{Code: "gpu.broken", Device: d, Remedy: checks.ResetGPU}
+	}
+	hung := func(d checks.Device) checks.Finding { return checks.Finding{Code: "probe.hung", Device: d} }
+	type list = []checks.Finding
+	for _, tt := range []struct {
+		name     string
+		scope    slurm.Scope
+		actions  []conf.Action // one a failure; none: fail-job
+		failures list
+		job      int
+		node     int
+	}{
+		{name: "nothing has failed", scope: halfTheNode, job: -1, node: -1},
+		{name: "the job's GPU", scope: halfTheNode, failures: list{slow(ownGPU)}},
+		{name: "another job's GPU drains the node and lets the job run", scope: halfTheNode, failures: list{slow(otherGPU)}, job: -1},
+		{name: "the job's own goes first", scope: halfTheNode, failures: list{reset(otherGPU), slow(ownGPU)}, job: 1, node: 1},
+		{name: "the worst of the job's", scope: halfTheNode, failures: list{slow(ownGPU), reset(ownGPU)}, job: 1, node: 1},
+		{name: "the worst of others", scope: noGPUs, failures: list{slow(otherGPU), reset(ownGPU)}, job: -1, node: 1},
+		{name: "what is no GPU is the job's, too", scope: halfTheNode, failures: list{slow(aDisk)}},
+		{name: "also of a job without a GPU", scope: noGPUs, failures: list{slow(aDisk)}},
+		{name: "a GPU is not that of a job without one", scope: noGPUs, failures: list{slow(ownGPU)}, job: -1},
+		{name: "nobody knows which GPUs the job has", failures: list{slow(otherGPU)}},
+		{name: "a driver that hangs for another GPU", scope: halfTheNode, failures: list{hung(otherGPU)}},
+		{name: "policy drain lets the job run", scope: halfTheNode, actions: []conf.Action{conf.Drain}, failures: list{reset(ownGPU)}, job: -1},
+		{name: "policy drain of one of two", scope: halfTheNode, actions: []conf.Action{conf.Drain, conf.FailJob}, failures: list{reset(ownGPU), slow(ownGPU)}, job: 1, node: 1},
+		{name: "policy drain spares a hang, too", scope: halfTheNode, actions: []conf.Action{conf.Drain}, failures: list{hung(ownGPU)}, job: -1},
+	} {
+		b := Blame{Scope: tt.scope}
+		for i, action := range tt.actions {
+			b.Judged(i, i+1, action)
+		}
+		if job, node := b.OfJob(tt.failures), b.OfNode(tt.failures); job != tt.job || node != tt.node {
+			t.Errorf("%s: the job's is %d, the node's %d; want %d and %d", tt.name, job, node, tt.job, tt.node)
+		}
+	}
+}
+
+func TestSoften(t *testing.T) {
+	t.Parallel()
+	given := []checks.Severity{checks.OK, checks.Skip, checks.Warn, checks.Fail, checks.Unknown}
+	for action, want := range map[conf.Action]checks.Severity{
+		"": checks.Fail, conf.FailJob: checks.Fail, conf.Drain: checks.Fail, conf.Warn: checks.Warn, conf.Nothing: checks.Skip,
+	} {
+		var list []checks.Finding
+		for _, s := range given {
+			list = append(list, checks.Finding{Severity: s})
+		}
+		got := Soften(list, action)
+		for i, s := range given {
+			if s == checks.Fail {
+				s = want
+			}
+			if got[i].Severity != s {
+				t.Errorf("%q makes %s of %s, want %s", action, got[i].Severity, given[i], s)
+			}
+			if list[i].Severity != given[i] {
+				t.Errorf("%q has changed what the check has found", action)
+			}
+		}
+	}
+}
+
+func TestCauseForUser(t *testing.T) {
+	t.Parallel()
+	native := &plan.Step{Kind: plan.Native, Name: "check_gpu_ecc", Text: "check_gpu_ecc"}
+	for _, tt := range []struct {
+		name string
+		step *plan.Step
+		of   checks.Finding
+		want string
+	}{
+		{"a GPU", native, checks.Finding{Code: "gpu.ecc", Device: ownGPU, Message: "of alice"}, "check_gpu_ecc, " + ownGPU.String() + " [gpu.ecc]"},
+		{"a process", native, checks.Finding{Code: "ps.found", Device: aUnit, Message: "of alice"}, "check_gpu_ecc [ps.found]"},
+		{"a line of bash", &plan.Step{Kind: plan.ShellLine, Text: "check_secret alice"}, checks.Finding{Message: "alice"}, "a check"},
+		{"no step", nil, checks.Finding{Code: "gpu.recovery.lost", Device: ownGPU}, "a check, " + ownGPU.String() + " [gpu.recovery.lost]"},
+	} {
+		if got := CauseForUser(tt.step, tt.of); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
