@@ -40,16 +40,3 @@ func TestAzureWords(t *testing.T) {
 		}
 	}
 }
-
-func bound(t *testing.T, line []string) Check {
-	t.Helper()
-	info, ok := Lookup(line[0])
-	if !ok {
-		t.Fatalf("no check %s", line[0])
-	}
-	c := info.New()
-	if err := Bind(c, line[1:]); err != nil {
-		t.Fatalf("%q: %v", line, err)
-	}
-	return c
-}

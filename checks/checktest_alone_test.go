@@ -1,11 +1,14 @@
 package checks
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // aloneEnv is set in the process that runs a test in namespaces of its own.
@@ -43,4 +46,11 @@ func alone(t *testing.T) bool {
 		}
 	}
 	return true
+}
+
+// testDevice is the number of the device on which the files of a test lie.
+func testDevice() string {
+	var st unix.Stat_t
+	_ = unix.Stat(os.TempDir(), &st)
+	return fmt.Sprintf("0x%x", st.Dev)
 }

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
@@ -49,3 +50,29 @@ func hcaFinding(check, name string, i int, f Finding, text string) Finding {
 	f.Message = strings.Replace(f.Message, port, f.Device.String(), 1)
 	return f
 }
+
+func nvmeFinding(check string, i int, f Finding, text string) Finding {
+	f.Device = Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i), Serial: fmt.Sprintf("S6PENN0T0%05d", i)}
+	f.Message = check + ":  " + f.Device.String() + ": " + text + wantGot(f)
+	if f.Want == "" && f.Got == "" {
+		f.Got = text
+	}
+	return f
+}
+
+// switch3 is the PCIe switch above GPU 3.
+var switch3 = Device{Kind: "bridge", PCI: "0000:53:00.0"}
+
+// links sets files of a device in turn: current_link_width, 8, max_link_width, 8.
+func links(device string, words ...string) func(*fakesys.Node) {
+	return func(n *fakesys.Node) {
+		for i := 0; i+1 < len(words); i += 2 {
+			n.Set(device, words[i], words[i+1])
+		}
+	}
+}
+
+const (
+	nowWidth, maxWidth = "current_link_width", "max_link_width"
+	nowSpeed, maxSpeed = "current_link_speed", "max_link_speed"
+)

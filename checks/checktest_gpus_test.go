@@ -204,3 +204,8 @@ func gpuDumb(check string, words ...string) scenario {
 		}
 	}, Finding{Code: "gpu.unsupported", Severity: Skip, Message: check + ":  not supported by these GPUs or their driver"})
 }
+
+// hgx is the platform of h100s.
+func hgx() *Platform {
+	return &Platform{Name: "HGX H100", File: "conf/profiles/h100.toml", GPUs: []int{4, 8}, PowerLimit: 700, GraphicsClock: 1980, MemoryClock: 2619, PCIeGen: 5, PCIeWidth: 16}
+}

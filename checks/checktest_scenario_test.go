@@ -155,3 +155,22 @@ func (s scenario) saying(words ...string) scenario {
 	s.words = words
 	return s
 }
+
+// asIs keeps a scenario from being tried with another GPU: its neighbours matter.
+func asIs(s scenario) scenario {
+	s.still = true
+	return s
+}
+
+func bound(t *testing.T, line []string) Check {
+	t.Helper()
+	info, ok := Lookup(line[0])
+	if !ok {
+		t.Fatalf("no check %s", line[0])
+	}
+	c := info.New()
+	if err := Bind(c, line[1:]); err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	return c
+}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
@@ -146,4 +148,39 @@ func sameOf(test string) (list []probe.DCGMResult) {
 func withBefore(f Finding, s scenario) scenario {
 	s.want = append([]Finding{f}, s.want...)
 	return s
+}
+
+// A diagnostic of DCGM's is asked for the GPUs that are free, by DCGM's numbers, and
+// ends when a job comes.
+func TestDCGMDiagOfFreeGPUs(t *testing.T) {
+	t.Parallel()
+	env, _ := trialEnv(t, gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true) }))
+	e := &fakeDCGM{gpus: fromLast()}
+	env.Host.SetDCGM(e, nil)
+	(&dcgmDiag{Level: 2, Exclude: "pcie, nvbandwidth"}).Run(t.Context(), env)
+	want := probe.DCGMDiagRequest{Level: 2, GPUs: []int{7, 6, 5, 3, 2, 1, 0}, Exclude: []string{"pcie", "nvbandwidth"}, Timeout: 15 * time.Minute}
+	if diff := cmp.Diff(want, e.asked); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestDCGMDiagStopsForAJob(t *testing.T) {
+	t.Parallel()
+	env, root := trialEnv(t, nil)
+	e := &fakeDCGM{gpus: fromLast(), wait: true}
+	env.Host.SetDCGM(e, nil)
+	time.AfterFunc(200*time.Millisecond, func() { putStepd(t, root, 4711, "99.extern") })
+	wantBrief(t, (&dcgmDiag{Level: 3}).Run(t.Context(), env), "skip active.stopped: check_dcgm_diag:  stopped: a job has begun on the node: 99")
+}
+
+func TestDCGMDiagBound(t *testing.T) {
+	t.Parallel()
+	for level, want := range []time.Duration{2 * time.Minute, 2 * time.Minute, 15 * time.Minute, 40 * time.Minute, 150 * time.Minute, 150 * time.Minute} {
+		if got := (&dcgmDiag{Level: level}).Bound(); got != want {
+			t.Errorf("level %d: %v, want %v", level, got, want)
+		}
+	}
+	if got := (&dcgmDiag{Level: 4, Limit: time.Minute}).Bound(); got != time.Minute {
+		t.Errorf("-t 60: %v", got)
+	}
 }

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
@@ -57,13 +55,6 @@ func statMissing(file, got string) Finding {
 
 func statValue(what, word string) Finding {
 	return cmdValue("check_file_stat", what, word, "a whole number")
-}
-
-// testDevice is the number of the device on which the files of a test lie.
-func testDevice() string {
-	var st unix.Stat_t
-	_ = unix.Stat(os.TempDir(), &st)
-	return fmt.Sprintf("0x%x", st.Dev)
 }
 
 const statLetters = "one of -D -G -M -N -O -T -U -d -g -m -n -o -t -u"

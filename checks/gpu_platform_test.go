@@ -10,11 +10,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// hgx is the platform of h100s.
-func hgx() *Platform {
-	return &Platform{Name: "HGX H100", File: "conf/profiles/h100.toml", GPUs: []int{4, 8}, PowerLimit: 700, GraphicsClock: 1980, MemoryClock: 2619, PCIeGen: 5, PCIeWidth: 16}
-}
-
 // less is a figure of gpu3 that is below that of its platform.
 func less(check, code, text, want, got string) Finding {
 	return gpuFinding(check, 3, Finding{Code: code, Severity: Warn, Want: want, Got: got}, text)

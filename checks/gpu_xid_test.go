@@ -8,43 +8,6 @@ import (
 	"testing"
 )
 
-// The node of the tests: eight GPUs, booted at a time of their own.
-const (
-	xidBooted = 1790000000 // 2026-09-21T14:13:20Z
-	xidBoot   = "658f832e-2c36-42e1-a29c-a17c2e3298d2"
-)
-
-var xidGPUs = []string{
-	"0000:18:00.0", "0000:2a:00.0", "0000:3a:00.0", "0000:5d:00.0", "0000:9a:00.0", "0000:ab:00.0", "0000:c1:00.0", "0000:db:00.0",
-}
-
-// xidNode is a node that has logged lines, each "SECONDS TEXT", 100,000 seconds
-// after its boot.
-func xidNode(lines ...string) map[string]string {
-	files := map[string]string{
-		"dev/kmsg":                       kmsgOf(lines...),
-		"proc/stat":                      fmt.Sprintf("cpu  1 2 3\nbtime %d\n", xidBooted),
-		"proc/uptime":                    "100000.00 1.00\n",
-		"proc/sys/kernel/random/boot_id": xidBoot + "\n",
-		"proc/driver/nvidia/version":     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n",
-	}
-	for i, pci := range xidGPUs {
-		files["proc/driver/nvidia/gpus/"+pci+"/information"] = fmt.Sprintf("GPU UUID: \t GPU-%d\n", i)
-	}
-	return files
-}
-
-// kmsgOf are records of the kernel itself.
-func kmsgOf(lines ...string) string {
-	var b strings.Builder
-	b.WriteString("5,0,0,-;Linux version 6.8.0\n")
-	for i, line := range lines {
-		seconds, text, _ := strings.Cut(line, " ")
-		fmt.Fprintf(&b, "4,%d,%s000000,-;%s\n", i+1, seconds, text)
-	}
-	return b.String()
-}
-
 // with gives a node other files; an empty one is taken away.
 func with(files map[string]string, more ...string) map[string]string {
 	files = maps.Clone(files)
@@ -68,7 +31,6 @@ func xidFinding(severity Severity, code int, remedy Remedy, got, message string)
 const (
 	at90k   = "2026-09-22T15:13:20Z" // 90,000 seconds after the boot
 	once90k = "1 lines in 1 events, the last " + at90k + ": "
-	onC1    = "NVRM: Xid (PCI:0000:c1:00): "
 )
 
 // xidClassCases are one event of each class, on one GPU of eight.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,12 +104,6 @@ func (s scenario) as(f Finding, wanted bool) scenario {
 	if s.want = nil; wanted {
 		s.want = []Finding{f}
 	}
-	return s
-}
-
-// asIs keeps a scenario from being tried with another GPU: its neighbours matter.
-func asIs(s scenario) scenario {
-	s.still = true
 	return s
 }
 
@@ -291,6 +286,28 @@ func BenchmarkTopology(b *testing.B) {
 		env := &Env{Host: probe.NewHost(root), Platform: func(string, string, int) *Platform { return hgxNetwork() }}
 		if got := new(hwTopology).Run(b.Context(), env); len(got) > 0 {
 			b.Fatal(got)
+		}
+	}
+}
+
+// An adapter that is not ready while a node starts is far from nothing yet.
+func TestTopologyWhileStarting(t *testing.T) {
+	t.Parallel()
+	for _, at := range []struct {
+		up   int
+		job  *Job
+		want Severity
+	}{{60, nil, Skip}, {60, &Job{Ended: true}, Skip}, {60, &Job{}, Fail}, {300, nil, Fail}} {
+		sys := fakesys.Kinds()["booting, one adapter is not ready"].Clone()
+		sys.Files["proc/uptime"] = fmt.Sprintf("%d.00 1.00\n", at.up)
+		root := t.TempDir()
+		if err := sys.Write(root); err != nil {
+			t.Fatal(err)
+		}
+		got := (&hwTopology{Level: NearSwitch}).Run(t.Context(), &Env{Host: probe.NewHost(root), Job: at.job})
+		far := slices.ContainsFunc(got, func(f Finding) bool { return f.Code == "topology.far" && f.Severity == Fail })
+		if Worst(got) != at.want || far != (at.want == Fail) {
+			t.Errorf("%d s after the boot, job %v: %v, want %v", at.up, at.job != nil, got, at.want)
 		}
 	}
 }

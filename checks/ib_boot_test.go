@@ -25,7 +25,6 @@ func TestStartingFabric(t *testing.T) {
 		{adapters, &ibPorts{Devices: []string{"mlx5_1", "mlx5_6"}}, "ib.unnamed"},
 		{adapters, &ibCount{}, "ib.lacking"},
 		{adapters, &ibCount{Count: 8}, "ib.count"},
-		{"booting, one adapter is not ready", &hwTopology{Level: NearSwitch}, "topology.far"},
 		{driver, &ibPorts{}, "ib.lacking"},
 		{driver, &ibModules{}, "ib.modules"},
 		{driver, &ibModules{Modules: []string{"mlx5_ib"}}, "ib.modules"},

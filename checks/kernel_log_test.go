@@ -17,11 +17,8 @@ import (
 )
 
 const (
-	on23      = "mlx5_core 0000:23:00.0: "
-	fatal23   = on23 + "poll_health:1083:(pid 0): Fatal error 5 detected"
 	started23 = on23 + "firmware version: 28.39.1002"
 	again23   = on23 + "mlx5_health_try_recover:339:(pid 4711): health recovery succeeded"
-	shorted23 = on23 + "Port module event[error]: module 0, Cable error, Bad or shorted cable/module"
 	power     = "mlx5_core 0000:%02x:00.0: mlx5_pcie_event:299:(pid 268269): Detected insufficient power on the PCIe slot (27W)."
 )
 

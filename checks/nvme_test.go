@@ -161,15 +161,6 @@ func nvmeCountScenarios(name string) []scenario {
 	}
 }
 
-func nvmeFinding(check string, i int, f Finding, text string) Finding {
-	f.Device = Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i), Serial: fmt.Sprintf("S6PENN0T0%05d", i)}
-	f.Message = check + ":  " + f.Device.String() + ": " + text + wantGot(f)
-	if f.Want == "" && f.Got == "" {
-		f.Got = text
-	}
-	return f
-}
-
 func TestNVMeCountWords(t *testing.T) {
 	t.Parallel()
 	for _, words := range [][]string{nil, of("eight"), of("8-7"), of("-1"), of("8", "9"), of("7-")} {

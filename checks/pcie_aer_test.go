@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -106,10 +107,14 @@ var _ = table("check_pcie_aer", func(name string) []scenario {
 // Which end of a link faces which, from a root port over a switch to a device.
 func TestAERPartners(t *testing.T) {
 	t.Parallel()
-	f := fabricOf(t, fakesys.DGXH100())
-	chosen, _, _ := pcieChosen(f.env, "check_x", of("0000:13:00.0", "0000:23:00.0", "0000:43:00.0"))
+	root := t.TempDir()
+	if err := fakesys.DGXH100().Write(root); err != nil {
+		t.Fatal(err)
+	}
+	env := &Env{Host: probe.NewHost(root)}
+	chosen, _, _ := pcieChosen(env, "check_x", of("0000:13:00.0", "0000:23:00.0", "0000:43:00.0"))
 	got := map[string]string{}
-	for _, e := range withBridges(f.env, chosen) {
+	for _, e := range withBridges(env, chosen) {
 		got[e.address] = e.partner
 	}
 	for a, b := range map[string]string{"0000:33:01.0": "0000:53:00.0", "0000:63:00.0": "0000:13:00.0", "0000:63:01.0": "0000:23:00.0", "0000:33:03.0": "0000:43:00.0"} {

@@ -9,27 +9,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// adapter3, disk3, gpuOnBus3 and switch3 are devices of the node, as these checks name them.
+// adapter3, disk3, and gpuOnBus3 are devices of the node, as these checks name them.
 var (
 	adapter3  = Device{Kind: "nic", Name: "mlx5_3", PCI: "0000:23:00.0"}
 	disk3     = Device{Kind: "nvme", Name: "nvme3", PCI: "0000:43:00.0"}
 	gpuOnBus3 = Device{Kind: "gpu", PCI: "0000:13:00.0", Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}
-	switch3   = Device{Kind: "bridge", PCI: "0000:53:00.0"}
 	port3     = Device{Kind: "bridge", PCI: "0000:63:01.0"} // of the switch, above the adapter
-)
-
-// links sets files of a device in turn: current_link_width, 8, max_link_width, 8.
-func links(device string, words ...string) func(*fakesys.Node) {
-	return func(n *fakesys.Node) {
-		for i := 0; i+1 < len(words); i += 2 {
-			n.Set(device, words[i], words[i+1])
-		}
-	}
-}
-
-const (
-	nowWidth, maxWidth = "current_link_width", "max_link_width"
-	nowSpeed, maxSpeed = "current_link_speed", "max_link_speed"
 )
 
 // emulated is a virtual machine of QEMU that was given whole devices: its root

@@ -5,15 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
-
-func explainEnv(t *testing.T, files map[string]string) *Env {
-	t.Helper()
-	s := scenario{files: files}
-	return &Env{Host: probe.NewHost(s.build(t))}
-}
 
 func TestExplainXid(t *testing.T) {
 	t.Parallel()
