@@ -2,6 +2,7 @@ package checks
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,7 +47,7 @@ func (c *ticker) recall(after time.Duration) (*history, *Env) {
 	for name, content := range map[string]string{
 		"proc/sys/kernel/random/boot_id": c.boot + "\n", "proc/stat": fmt.Sprintf("cpu 0\nbtime %d\n", booted), "proc/uptime": fmt.Sprintf("%d.00 1.00\n", c.now-booted),
 	} {
-		if err := place(c.root, name, content); err != nil {
+		if err := writeBelow(c.root, name, content); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -152,7 +153,7 @@ func TestHistoryBroken(t *testing.T) {
 		`{"version":1,"boot":"a","devices":{"d":{"seen":1,"series":{"c":[[1,-2]]}}}}`: `check_x:  read /past/x.json: strconv.ParseUint: parsing "-2": invalid syntax; it is begun anew`,
 	} {
 		c := newTicker(t)
-		if err := place(c.root, "past/x.json", content); err != nil {
+		if err := writeBelow(c.root, "past/x.json", content); err != nil {
 			t.Fatal(err)
 		}
 		h, env := c.recall(0)
@@ -226,4 +227,9 @@ func FuzzHistory(f *testing.F) {
 			h.add(name, map[string]uint64{"c": now})
 		}
 	})
+}
+
+func writeBelow(root, name, content string) error {
+	path := filepath.Join(root, name)
+	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644))
 }
