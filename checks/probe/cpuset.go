@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -149,31 +147,6 @@ func cacheSize(text string) (bytes int64, ok bool) {
 func ParseCPUs(text string) []int {
 	list, _ := parseList(text, maxCPUs)
 	return list
-}
-
-// onCPUs runs do on a thread that may run on these CPUs only, as the processes
-// may that it starts. Where that cannot be had, as in a cpuset without them, it runs
-// anywhere.
-func onCPUs(cpus []int, do func() error) error {
-	if len(cpus) == 0 {
-		return do()
-	}
-	runtime.LockOSThread()
-	old := unix.NewCPUSet(maxCPUs - 1)
-	if err := unix.SchedGetaffinityDynamic(0, old); err != nil {
-		runtime.UnlockOSThread()
-		return do()
-	}
-	defer func() {
-		if unix.SchedSetaffinityDynamic(0, old) == nil { // else the thread ends with its goroutine
-			runtime.UnlockOSThread()
-		}
-	}()
-	set := cpuSet(slices.DeleteFunc(slices.Clone(cpus), func(cpu int) bool { return !old.IsSet(cpu) }))
-	if set.Count() > 0 {
-		_ = unix.SchedSetaffinityDynamic(0, set)
-	}
-	return do()
 }
 
 func cpuSet(cpus []int) unix.CPUSetDynamic {

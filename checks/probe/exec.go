@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -165,16 +166,6 @@ func (h *Host) environmentBut(prefix string) []string {
 	return slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, prefix) })
 }
 
-// Getenv is a variable of the environment that commands get, "" if it is not set.
-func (h *Host) Getenv(name string) string {
-	for _, e := range slices.Backward(h.environment(nil)) {
-		if key, value, ok := strings.Cut(e, "="); ok && key == name {
-			return value
-		}
-	}
-	return ""
-}
-
 // isText says whether bash would take a file for a script: no zero byte in its
 // first line.
 func isText(path string) bool {
@@ -302,4 +293,29 @@ func children(pid int) []int {
 		}
 	}
 	return pids
+}
+
+// onCPUs runs do on a thread that may run on these CPUs only, as the processes
+// may that it starts. Where that cannot be had, as in a cpuset without them, it runs
+// anywhere.
+func onCPUs(cpus []int, do func() error) error {
+	if len(cpus) == 0 {
+		return do()
+	}
+	runtime.LockOSThread()
+	old := unix.NewCPUSet(maxCPUs - 1)
+	if err := unix.SchedGetaffinityDynamic(0, old); err != nil {
+		runtime.UnlockOSThread()
+		return do()
+	}
+	defer func() {
+		if unix.SchedSetaffinityDynamic(0, old) == nil { // else the thread ends with its goroutine
+			runtime.UnlockOSThread()
+		}
+	}()
+	set := cpuSet(slices.DeleteFunc(slices.Clone(cpus), func(cpu int) bool { return !old.IsSet(cpu) }))
+	if set.Count() > 0 {
+		_ = unix.SchedSetaffinityDynamic(0, set)
+	}
+	return do()
 }

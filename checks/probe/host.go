@@ -208,3 +208,13 @@ func Kept[T any](h *Host, key string) *T {
 func lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
+
+// Getenv is a variable of the environment that commands get, "" if it is not set.
+func (h *Host) Getenv(name string) string {
+	for _, e := range slices.Backward(h.environment(nil)) {
+		if key, value, ok := strings.Cut(e, "="); ok && key == name {
+			return value
+		}
+	}
+	return ""
+}

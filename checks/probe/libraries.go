@@ -516,3 +516,41 @@ func withReasons(refused []string) string {
 	}
 	return "; not used: " + strings.Join(refused, "; ")
 }
+
+// DriverVersion is the version of the NVIDIA kernel module that is loaded:
+// "570.148.08". The error is [fs.ErrNotExist] if none is.
+func (h *Host) DriverVersion() (string, error) {
+	return once(h, "nvidia driver version", func() (string, error) {
+		const path = nvProc + "/version"
+		data, err := h.readFile(path)
+		if err != nil {
+			return "", err
+		}
+		version := ParseDriverVersion(string(data))
+		if version == "" {
+			return "", &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
+		}
+		return version, nil
+	})
+}
+
+// ParseDriverVersion finds the version in what the module says of itself, be it
+// /proc/driver/nvidia/version or its first line in the kernel's log:
+//
+//	NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024
+//	NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.148.08  Release Build
+func ParseDriverVersion(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	_, rest, ok := strings.Cut(line, "Kernel Module")
+	if !ok {
+		return ""
+	}
+	for word := range strings.FieldsSeq(rest) {
+		if strings.Trim(word, "0123456789.") == "" && strings.Contains(strings.Trim(word, "."), ".") {
+			return word
+		}
+	}
+	return ""
+}
+
+const nvProc = "/proc/driver/nvidia"

@@ -134,3 +134,63 @@ func reason(err error) error {
 	}
 	return err
 }
+
+// Lines gives the lines of a file to each, as they are but without the newline
+// at their end, until it returns false. A last line without newline is a line;
+// the bytes are only valid during the call.
+//
+// Opening a FIFO or a terminal waits for nobody. What says nothing for a second
+// is given up with [ErrNoLines], and so is a FIFO that nobody writes to.
+func (h *Host) Lines(p string, each func(line []byte) (more bool)) error {
+	err := h.lines(p, each)
+	if err != nil {
+		return &fs.PathError{Op: "read", Path: p, Err: err}
+	}
+	return nil
+}
+
+// LastLines gives the lines of the last bytes of a plain file, or all of it where it
+// has no more; of anything else it gives what [Host.Lines] gives.
+func (h *Host) LastLines(p string, most int64, each func(line []byte) (more bool)) error {
+	err := h.linesFrom(p, most, each)
+	if err != nil {
+		return &fs.PathError{Op: "read", Path: p, Err: err}
+	}
+	return nil
+}
+
+func (h *Host) lines(p string, each func(line []byte) bool) error { return h.linesFrom(p, 0, each) }
+
+func (h *Host) linesFrom(p string, most int64, each func(line []byte) bool) error {
+	if p == "" {
+		return unix.ENOENT
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(h.Path(p), &st); err != nil {
+		return err
+	}
+	flags := unix.O_RDONLY | unix.O_CLOEXEC
+	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
+		flags |= unix.O_NONBLOCK | unix.O_NOCTTY
+	}
+	fd, err := retry(func() (int, error) { return unix.Open(h.Path(p), flags, 0) })
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	r := lineReader{fd: fd, kind: st.Mode & unix.S_IFMT}
+	if most > 0 && st.Size > most && r.kind == unix.S_IFREG {
+		if _, err := unix.Seek(fd, st.Size-most, unix.SEEK_SET); err != nil {
+			return err
+		}
+		if line, err := r.next(); err != nil || line == nil { // the rest of one
+			return err
+		}
+	}
+	for {
+		line, err := r.next()
+		if err != nil || line == nil || !each(line) {
+			return err
+		}
+	}
+}

@@ -56,7 +56,7 @@ type streamPlaces struct {
 func newStreamPlaces(p *StreamPlan, h *Host) *streamPlaces {
 	s := &streamPlaces{
 		bytes: 3 * p.Array, away: make([]map[int]int64, len(p.Threads)), untold: make([]bool, len(p.Threads)), move: map[int]bool{},
-		before: map[int]NUMAMemory{}, memory: h.NUMAMemory, where: pagesWhere, send: movePages,
+		before: map[int]NUMAMemory{}, memory: func(node int) (NUMAMemory, error) { return h.NUMAMemory(node) }, where: pagesWhere, send: movePages,
 	}
 	of := map[int]int{}
 	nodes, _ := h.NUMANodes()
