@@ -2,101 +2,13 @@ package checks
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"reflect"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
-
-// observesByCommand lists the checks whose [Info.Acts] is true because they run
-// a program of the site. The program is the check, not an action on what it found.
-var observesByCommand = []string{"check_cmd_dmesg", "check_cmd_output", "check_cmd_status", "check_net_ping"}
-
-// TestHoldChangesNothing runs every scenario of a check that acts with
-// [Env.Hold]: the files of the node stay as they are, and at least one scenario
-// of each family of checks names an action that was not done.
-func TestHoldChangesNothing(t *testing.T) {
-	t.Parallel()
-	held := map[reflect.Type]int{}
-	for name := range tables {
-		info, _ := Lookup(name)
-		if info.Acts == nil || slices.Contains(observesByCommand, name) {
-			continue
-		}
-		family := reflect.TypeOf(info.New())
-		for _, s := range scenariosOf(name) {
-			if s.acts {
-				held[family] += len(s.held(t, name))
-			}
-		}
-	}
-	for family, n := range held {
-		if n == 0 && family != reflect.TypeFor[*jobLeftovers]() { // see TestHoldSparesLeftovers
-			t.Errorf("%v: no scenario holds an action", family)
-		}
-	}
-}
-
-// held runs a scenario with Hold and returns the actions that were not done.
-func (s scenario) held(t *testing.T, name string) []string {
-	t.Helper()
-	root, words, env := s.prepare(t, name)
-	env.Hold = true
-	before := snapshot(t, root)
-	s.bindAndRun(t, name, words, env)
-	if diff := cmp.Diff(before, snapshot(t, root)); diff != "" {
-		t.Errorf("%s changed the node (-before +after):\n%s", env.Line, diff)
-	}
-	return env.Held()
-}
-
-// snapshot describes every file below a directory but what the checks keep for
-// later runs: mode, time of the last change and content.
-func snapshot(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	files := map[string]string{}
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.Name() == "past" && d.IsDir() {
-			return fs.SkipDir
-		}
-		if data, _ := os.ReadFile(path); strings.HasPrefix(string(data), "squeue ") {
-			return nil // the fake squeue's own log
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		text := info.Mode().String()
-		switch {
-		case d.Type().IsRegular():
-			data, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			text += fmt.Sprintf(" %s %q", info.ModTime(), data)
-		case d.Type() == fs.ModeSymlink:
-			target, _ := os.Readlink(path)
-			text += " -> " + target
-		}
-		files[strings.TrimPrefix(path, dir)] = text
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
 
 // TestActs shows what a check says in a run that carries out no actions.
 func TestActs(t *testing.T) {

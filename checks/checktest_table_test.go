@@ -37,7 +37,7 @@ func scenariosOf(check string) (list []scenario) {
 	return list
 }
 
-// testCheck runs all scenarios of a check. TestEveryTableIsRun wants one test of each
+// testCheck runs all scenarios of a check. [checkTables] wants one test of each
 // check that does nothing else.
 func testCheck(t *testing.T, check string) {
 	t.Helper()

@@ -368,7 +368,8 @@ func TestMessageTable(t *testing.T) {
 // The table of docs/kernel-log.md is that of klog.toml.
 func TestMessagePage(t *testing.T) {
 	t.Parallel()
-	const path, head = "../docs/kernel-log.md", "## The messages\n\n"
+	const head, write = "## The messages\n\n", "NHC_GPU_WRITE=docs go test ./checks/... -run MessagePage"
+	path := fromRoot(t, "docs/kernel-log.md")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +379,7 @@ func TestMessagePage(t *testing.T) {
 		t.Fatalf("%s: no %q", path, head)
 	}
 	var page strings.Builder
-	page.WriteString(before + head + "Generated from checks/klog.toml: go test ./checks -run MessagePage -docs\n\n| driver | message | the node | means | code |\n|---|---|---|---|---|\n")
+	page.WriteString(before + head + "Generated from checks/klog.toml: " + write + "\n\n| driver | message | the node | means | code |\n|---|---|---|---|---|\n")
 	for i := range messageTable().Rows {
 		r := &messageTable().Rows[i]
 		forms := "`" + strings.Join(r.Forms, "`, `") + "`"
@@ -388,14 +389,14 @@ func TestMessagePage(t *testing.T) {
 		}
 		fmt.Fprintf(&page, "| %s | %s | %s | %s | %s |\n", r.Driver, strings.ReplaceAll(forms, "|", "\\|"), r.does(), r.Means, code)
 	}
-	if *writeDocs {
+	if os.Getenv(writeSetting) == "docs" {
 		if err := os.WriteFile(path, []byte(page.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	if diff := cmp.Diff(page.String(), string(data)); diff != "" {
-		t.Errorf("%s is not what klog.toml says; go test ./checks -run MessagePage -docs writes it (-want +got):\n%s", path, diff)
+		t.Errorf("%s is not what klog.toml says; %s writes it (-want +got):\n%s", path, write, diff)
 	}
 }
 

@@ -2,39 +2,13 @@ package checks
 
 import (
 	"errors"
-	"flag"
-	"fmt"
-	"maps"
 	"path/filepath"
-	"reflect"
-	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
-	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
-
-var writeSelftests = flag.Bool("selftest", false, "rewrite checks/selftest")
-
-func selftests(t *testing.T) map[string][]Selftest {
-	t.Helper()
-	if *writeSelftests {
-		t.Skip("they are written; the program has them when it is built again")
-	}
-	list, err := Selftests()
-	if err != nil {
-		t.Fatal(err)
-	}
-	by := map[string][]Selftest{}
-	for _, s := range list {
-		by[s.Check] = append(by[s.Check], s)
-	}
-	return by
-}
 
 func bench(t *testing.T) *Bench {
 	t.Helper()
@@ -48,176 +22,6 @@ func bench(t *testing.T) *Bench {
 		}
 	})
 	return b
-}
-
-func TestSelftests(t *testing.T) {
-	tier.All(t)
-	t.Parallel()
-	b := bench(t)
-	for name, list := range selftests(t) {
-		for _, s := range list {
-			t.Run(name+"/"+s.Name, func(t *testing.T) {
-				t.Parallel()
-				if _, wrong, err := b.Try(t.Context(), &s); wrong != nil || err != nil {
-					t.Error(err, strings.Join(wrong, "\n"))
-				}
-			})
-		}
-	}
-}
-
-// wholeNode are the codes that are not about one GPU.
-var wholeNode = []string{
-	"gpu.amd", "gpu.none", "gpu.nvml", "gpu.past", "gpu.unsupported",
-	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.unloaded", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
-	"job.none", "job.gpus.unknown",
-	"gpu.xid.absent", "gpu.xid.file", "gpu.xid.flood", "gpu.xid.ledger", "gpu.xid.lost", "gpu.xid.policy",
-	"gpu.fabric.channels", "gpu.fabric.imex", "gpu.fabric.manager", "gpu.fabric.none", "gpu.nvlink.mig", "gpu.vbios.one",
-	"ib.none", "ib.left", "ib.unnamed", "ib.count", "ib.count.platform", "ib.errors.fabric", "ib.errors.none", "ib.errors.policy",
-	"ib.firmware.board", "ib.flap.fabric", "ib.flap.log", "ib.inactive", "ib.modules", "ib.modules.abi", "ib.modules.extra", "ib.pcie.unseen",
-	"ib.ports.boot", "ib.ports.count", "ib.ports.guid", "ib.ports.member", "ib.ports.slower",
-	"eth.none", "eth.missing", "eth.lacp",
-	"fabric.past", "probe.unreadable", "klog.none", "klog.past", "klog.lost",
-	"net.dns.none", "net.dns.server", "net.dns.failed", "net.dns.name", "net.dns.slow", "net.dns.config",
-	"net.route.missing", "net.route.nowhere", "net.route.interface", "net.route.gateway", "net.route.unread",
-	"nvme.none", "nvme.missing", "nvme.gone", "nvme.count", "pcie.aer.none", "pcie.none", "pcie.count",
-	"topology.none", "topology.hidden", "topology.unbalanced", "topology.file",
-}
-
-// deviceless are the checks that are about no device at all: of them some scenario
-// fails, whatever it names.
-var deviceless = []string{"check_ib_modules", "check_net_dns", "check_net_route", "check_num_nvme_devs", "check_nvme_count"}
-
-// TestSelftestFindsOneOfEight refuses a check of GPUs of which the self-test
-// does not show that it passes on eight healthy GPUs, and, for every code it can
-// give, that of eight it names the one that is ill and no other.
-func TestSelftestFindsOneOfEight(t *testing.T) {
-	t.Parallel()
-	by := selftests(t)
-	for _, name := range Names() {
-		if !selftested(name) {
-			continue
-		}
-		healthy, fails, shown, alone := false, false, map[string]bool{}, map[string]bool{}
-		ofGPUs := map[string]bool{} // codes that some scenario has of a GPU
-		for _, s := range by[name] {
-			healthy = healthy || len(s.Want) == 0 && s.eight()
-			named := map[string]bool{}
-			for _, w := range s.Want {
-				shown[w.Code] = true
-				named[w.Device] = true
-			}
-			for _, w := range s.Want {
-				one := s.eight() && len(named) == 1 && isOne(w.Device) && strings.Contains(w.Message, w.Device)
-				alone[w.Code] = alone[w.Code] || one
-				if isOne(w.Device) {
-					ofGPUs[w.Code] = true
-				}
-				fails = fails || w.Severity == Fail.String() && (one && s.moved(0) != nil || slices.Contains(deviceless, name))
-			}
-		}
-		if !healthy {
-			t.Errorf("%s: no scenario in which eight GPUs pass", name)
-		}
-		if !fails {
-			t.Errorf("%s: no scenario in which one GPU of eight fails that can be another", name)
-		}
-		info, _ := Lookup(name)
-		codes := merge(info.Do, nil)
-		for code := range ofGPUs {
-			codes[code] = ""
-		}
-		for _, code := range slices.Sorted(maps.Keys(codes)) {
-			switch {
-			case !shown[code]:
-				t.Errorf("%s: no scenario shows %s", name, code)
-			case !alone[code] && (ofGPUs[code] || !slices.Contains(wholeNode, code)):
-				t.Errorf("%s: no scenario in which %s names one GPU of eight alone", name, code)
-			}
-		}
-	}
-}
-
-// eight says whether the node has eight GPUs, as far as the driver says.
-func (s *Selftest) eight() bool {
-	node, err := selftestNode(s.Node)
-	if err != nil {
-		return false
-	}
-	gpus := map[string]bool{}
-	for f := range merge(node.files, s.Files) {
-		if ok, _ := filepath.Match("proc/driver/nvidia/gpus/*/information", f); ok {
-			gpus[f] = true
-		}
-	}
-	return len(gpus) == 8
-}
-
-// isOne says whether a device is one of several: a GPU, a port, a disk by its name
-// and address, or by address alone.
-func isOne(device string) bool {
-	name, address, found := strings.Cut(device, " ")
-	if !found {
-		return strings.Count(name, ":") == 2
-	}
-	return strings.Count(address, ":") == 2
-}
-
-// What is written is what the unit tests have: each node, snapshot and file.
-func TestSelftestIsTheUnitTests(t *testing.T) {
-	t.Parallel()
-	by := selftests(t)
-	for name := range tables {
-		if !selftested(name) {
-			continue
-		}
-		list := slices.DeleteFunc(scenariosOf(name), leftOut)
-		if len(list) != len(by[name]) {
-			t.Errorf("%s: %d scenarios, want %d: go test ./checks -run Selftest -selftest writes them", name, len(by[name]), len(list))
-			continue
-		}
-		for i, s := range list {
-			t.Run(name+"/"+s.name, func(t *testing.T) {
-				t.Parallel()
-				same(t, s, &by[name][i])
-			})
-		}
-	}
-}
-
-func same(t *testing.T, s scenario, written *Selftest) {
-	t.Helper()
-	base, err := selftestNode(written.Node)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := base.change(written.NVML); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(s.platform, written.Platform); diff != "" {
-		t.Errorf("platform (-want +got):\n%s", diff)
-	}
-	nvml := base.nvml
-	if written.Error != nil {
-		why, bad := selftestError(written.Error)
-		if nvml = nil; bad != nil || fmt.Sprint(why) != fmt.Sprint(s.nvmlErr) || errors.Is(why, probe.ErrNoLibrary) != errors.Is(s.nvmlErr, probe.ErrNoLibrary) {
-			t.Errorf("error %v (%v), want %v", why, bad, s.nvmlErr)
-		}
-	}
-	if want, got := flatten(s.nvml), flatten(nvml); !reflect.DeepEqual(want, got) { // cmp takes fifty times as long
-		t.Errorf("NVML (-want +got):\n%s", cmp.Diff(want, got))
-	}
-	files := merge(written.kept(base), written.Files)
-	for f, content := range files {
-		files[f] = rawBytes(content)
-	}
-	if diff := cmp.Diff(s.files, files, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
-	links := merge(written.keptLinks(base), written.Links)
-	if diff := cmp.Diff(s.links, links, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("links (-want +got):\n%s", diff)
-	}
 }
 
 // A scenario that a check does not live up to is told from one that it does.
@@ -337,7 +141,7 @@ func FuzzSelftest(f *testing.F) {
 		if got := rawBytes(content); len(got) > len(content) {
 			t.Errorf("%q grew to %q", content, got)
 		}
-		list, err := ParseSelftests("checks = [\"check_gpu_ecc\"]\n[[scenario]]\nnode = \"h100\"\n[scenario.nvml]\n" + tomlString(path) + " = " + value)
+		list, err := ParseSelftests("checks = [\"check_gpu_ecc\"]\n[[scenario]]\nnode = \"h100\"\n[scenario.nvml]\n" + strconv.Quote(path) + " = " + value)
 		if err != nil {
 			return
 		}

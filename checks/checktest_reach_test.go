@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // beyond are the places in which a finding is made that no scenario can reach, and why.
@@ -25,58 +23,87 @@ var beyond = map[string]string{
 	"kernel_log.go keep: klog.past":       "a full disk: TestMessagesThatCannotBeKept",
 }
 
-// TestEveryFindingIsReached refuses a place in the checks of GPUs where a finding
+// reachable are the files of checks whose places must be reached.
+var reachable = []string{
+	"gpu*.go", "xid*.go", "ib_*.go", "pcie*.go", "eth_*.go", "net_route.go", "net_dns.go", "nvme*.go", "hw_topology*.go", "kernel_log*.go",
+}
+
+// checkReach refuses a place in the checks of GPUs where a finding
 // is made that no scenario of the self-test comes to: a second way to fail under
 // a code that is known already counts, too. It has the compiler count.
-func TestEveryFindingIsReached(t *testing.T) {
-	tier.All(t)
-	t.Parallel()
+func checkReach(t *testing.T, own []string) {
+	files := sourcesOf(t)
+	if len(files) == 0 {
+		return
+	}
 	program := countingProgram(t)
-	inSelftest := covered(t, program, "^TestSelftests$")
+	inSelftest := covered(t, program, "^TestFamilyAll$/^Selftests$")
 	var active []string
 	for name, test := range testsOfChecks(t) {
 		if info, _ := Lookup(name); info.Active {
 			active = append(active, test)
 		}
 	}
-	inScenarios := covered(t, program, "^("+strings.Join(active, "|")+")$")
+	inScenarios := map[string][]coverBlock{}
+	if len(active) > 0 {
+		inScenarios = covered(t, program, "^("+strings.Join(active, "|")+")$")
+	}
 	found := map[string]bool{}
-	for _, pattern := range []string{
-		"gpu*.go", "xid*.go", "ib_*.go", "pcie*.go", "eth_*.go", "net_route.go", "net_dns.go", "nvme*.go", "hw_topology*.go", "kernel_log*.go",
-	} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
+	for _, f := range files {
+		blocks, by := inSelftest, "the self-test"
+		if ofActive(t, f) { // they need libraries that answer
+			blocks, by = inScenarios, "its check"
 		}
-		for _, f := range files {
-			if strings.HasSuffix(f, "_test.go") || f == "xid_clear.go" { // that is an operator's command
-				continue
-			}
-			blocks, by := inSelftest, "the self-test"
-			if ofActive(t, f) { // they need libraries that answer
-				blocks, by = inScenarios, "its check"
-			}
-			for _, s := range findingSites(t, f) {
-				found[s.String()] = true
-				reached := slices.ContainsFunc(blocks[f], func(b coverBlock) bool { return b.has(s.line, s.column) && b.count > 0 })
-				_, known := beyond[s.String()]
-				switch {
-				case !reached && !known:
-					t.Errorf("%s:%d: %s: no scenario of %s comes here", f, s.line, s, by)
-				case reached && known:
-					t.Errorf("%s:%d: %s: is reached, take it out of the list", f, s.line, s)
-				}
+		for _, s := range findingSites(t, f) {
+			found[s.String()] = true
+			reached := slices.ContainsFunc(blocks[f], func(b coverBlock) bool { return b.has(s.line, s.column) && b.count > 0 })
+			_, known := beyond[s.String()]
+			switch {
+			case !reached && !known:
+				t.Errorf("%s:%d: %s: no scenario of %s comes here", f, s.line, s, by)
+			case reached && known:
+				t.Errorf("%s:%d: %s: is reached, take it out of the list", f, s.line, s)
 			}
 		}
 	}
 	for name := range beyond {
-		if !found[name] {
+		file, _, _ := strings.Cut(name, " ")
+		if slices.Contains(files, file) && !found[name] || !isSource(t, file) {
 			t.Errorf("%s: there is no such place", name)
 		}
 	}
 }
 
-var activeInfo = regexp.MustCompile(`\bActive: +true\b`)
+// sourcesOf are the files of the package under test that [reachable] has.
+func sourcesOf(t *testing.T) (files []string) {
+	t.Helper()
+	for _, pattern := range reachable {
+		match, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, match...)
+	}
+	return slices.DeleteFunc(files, func(f string) bool {
+		return strings.HasSuffix(f, "_test.go") || f == "xid_clear.go" // that is an operator's command
+	})
+}
+
+// isSource says whether a package of checks has a file of this name.
+func isSource(t *testing.T, name string) bool {
+	t.Helper()
+	for _, dir := range []string{"checks", "checks/*"} {
+		if match, _ := filepath.Glob(filepath.Join(fromRoot(t, dir), name)); match != nil {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	activeInfo = regexp.MustCompile(`\bActive: +true\b`)
+	ofFrame    = regexp.MustCompile(`(?i)\*(\w+\.)?(active|bw)Run\b`)
+)
 
 // ofActive says whether a file is that of an active test, or one of its family.
 func ofActive(t *testing.T, file string) bool {
@@ -85,7 +112,7 @@ func ofActive(t *testing.T, file string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(text), "*activeRun") || strings.Contains(string(text), "*bwRun") {
+	if ofFrame.Match(text) {
 		return true
 	}
 	for name := strings.TrimSuffix(file, ".go"); name != ""; name = name[:max(strings.LastIndexByte(name, '_'), 0)] {
@@ -183,13 +210,11 @@ func findingSites(t *testing.T, file string) (sites []findingSite) {
 		ast.Inspect(fn.Body, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CompositeLit:
-				switch of := n.Type.(type) {
-				case *ast.Ident: // Finding{Code: "..."}
-					addCodes(add, of, n)
-				case *ast.ArrayType: // []Finding{{Code: "..."}}
+				addCodes(add, n.Type, n)                     // Finding{Code: "..."}
+				if list, ok := n.Type.(*ast.ArrayType); ok { // []Finding{{Code: "..."}}
 					for _, e := range n.Elts {
 						if inner, ok := e.(*ast.CompositeLit); ok {
-							addCodes(add, of.Elt, inner)
+							addCodes(add, list.Elt, inner)
 						}
 					}
 				}
@@ -207,7 +232,7 @@ func findingSites(t *testing.T, file string) (sites []findingSite) {
 }
 
 func addCodes(add func(ast.Node, ast.Expr), of ast.Expr, lit *ast.CompositeLit) {
-	if name, ok := of.(*ast.Ident); !ok || name.Name != "Finding" {
+	if typeName(of) != "Finding" {
 		return
 	}
 	for _, e := range lit.Elts {
@@ -215,6 +240,17 @@ func addCodes(add func(ast.Node, ast.Expr), of ast.Expr, lit *ast.CompositeLit) 
 			add(kv, kv.Value)
 		}
 	}
+}
+
+// typeName is the name of a type, of whichever package; "" for a list.
+func typeName(of ast.Expr) string {
+	switch of := of.(type) {
+	case *ast.Ident:
+		return of.Name
+	case *ast.SelectorExpr:
+		return of.Sel.Name
+	}
+	return ""
 }
 
 // codeText is a code as the source has it: "gpu.ecc.*" if it is made of parts,

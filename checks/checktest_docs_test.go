@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/doc/comment"
@@ -13,18 +12,20 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-var writeDocs = flag.Bool("docs", false, "rewrite docs/checks.md")
-
-const docsPath = "../docs/checks.md"
+const (
+	docsPath  = "docs/checks.md"
+	docsWrite = "NHC_GPU_WRITE=docs go test ./checks/... -run 'TestFamily|TestDocs'"
+)
 
 const docsHead = `# The checks
 
-Generated from the checks themselves and from their tests: go test ./checks -run Docs -docs
+Generated from the checks themselves and from their tests: ` + docsWrite + `
 
 A line of nhc.conf is TARGET || CHECK. A check that fails takes the node out of service and logs the message shown here
 ([slurm.md](slurm.md#the-reason) has the reason that Slurm shows); the messages below are those of the tests. What a check could not tell (Unknown) is logged and drains nobody.
@@ -38,42 +39,121 @@ A line of nhc.conf is TARGET || CHECK. A check that fails takes the node out of 
 To see what a line comes to on this node without changing anything: nhc-gpu plan. To run it once: nhc-gpu -e 'CHECK'.
 `
 
-// TestDocs compares docs/checks.md with what the registry and the tests say.
-func TestDocs(t *testing.T) {
-	t.Parallel()
-	want := strings.ReplaceAll(checksPage(t), testDevice(), "0xfe00") // which is this machine's
-	if *writeDocs {
-		if err := os.WriteFile(docsPath, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	got, err := os.ReadFile(docsPath)
+// A page is its head, with the index, and a section for each struct of checks: the names of
+// those checks and what the struct and its scenarios say.
+type docsPage struct {
+	head     string
+	sections []string
+}
+
+const sectionMark = "\n## "
+
+func readPage(t *testing.T) (p docsPage) {
+	t.Helper()
+	text, err := os.ReadFile(fromRoot(t, docsPath))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("docs/checks.md is not what the checks say; go test ./checks -run Docs -docs writes it (-want +got):\n%s", diff)
+	parts := strings.Split(string(text), sectionMark)
+	for _, section := range parts[1:] {
+		p.sections = append(p.sections, sectionMark+section)
+	}
+	p.head = parts[0]
+	return p
+}
+
+// namesOf are the checks that a section is about.
+func namesOf(section string) []string {
+	title, _, _ := strings.Cut(strings.TrimPrefix(section, sectionMark), "\n")
+	return strings.Split(title, ", ")
+}
+
+// isAbout says whether a section is about one of some checks.
+func isAbout(section string, names []string) bool {
+	return slices.ContainsFunc(namesOf(section), func(name string) bool { return slices.Contains(names, name) })
+}
+
+// changePage changes docs/checks.md, which the tests of several packages do at a time.
+func changePage(t *testing.T, change func(p *docsPage)) {
+	t.Helper()
+	path := fromRoot(t, docsPath)
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	p := readPage(t)
+	change(&p)
+	slices.SortFunc(p.sections, func(a, b string) int { return strings.Compare(namesOf(a)[0], namesOf(b)[0]) })
+	if err := os.WriteFile(path, []byte(p.head+strings.Join(p.sections, "")), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func checksPage(t *testing.T) string {
+// sectionsOf are the sections of the checks of the package under test.
+func sectionsOf(t *testing.T, own []string) (sections []string) {
 	t.Helper()
 	types := parseTypes(t)
-	var page strings.Builder
-	page.WriteString(docsHead)
-	writeIndex(&page)
-	for _, names := range families() {
-		writeFamily(t, &page, types, names)
+	for _, names := range families(own) {
+		var section strings.Builder
+		writeFamily(t, &section, types, names)
+		sections = append(sections, strings.ReplaceAll(section.String(), testDevice(), "0xfe00")) // which is this machine's
 	}
-	return page.String()
+	return sections
+}
+
+// checkSections compares the sections of docs/checks.md with what the checks and their
+// scenarios say.
+func checkSections(t *testing.T, own []string) {
+	got := slices.DeleteFunc(readPage(t).sections, func(s string) bool { return !isAbout(s, own) })
+	if diff := cmp.Diff(strings.Join(sectionsOf(t, own), ""), strings.Join(got, "")); diff != "" {
+		t.Errorf("%s is not what the checks say; %s writes it (-want +got):\n%s", docsPath, docsWrite, diff)
+	}
+}
+
+func writeSections(t *testing.T, own []string) {
+	t.Helper()
+	want := sectionsOf(t, own)
+	changePage(t, func(p *docsPage) {
+		p.sections = append(slices.DeleteFunc(p.sections, func(s string) bool { return isAbout(s, own) }), want...)
+	})
+}
+
+// checkPage compares the head of docs/checks.md, and which sections it has, with the
+// registry, and writes the head if it is asked to.
+func checkPage(t *testing.T) {
+	t.Helper()
+	var head strings.Builder
+	head.WriteString(docsHead)
+	writeIndex(&head)
+	if os.Getenv(writeSetting) == "docs" {
+		changePage(t, func(p *docsPage) {
+			p.head = head.String()
+			p.sections = slices.DeleteFunc(p.sections, func(s string) bool { return !isAbout(s, Names()) })
+		})
+		return
+	}
+	page := readPage(t)
+	if diff := cmp.Diff(head.String(), page.head); diff != "" {
+		t.Errorf("%s is not what the checks say; %s writes it (-want +got):\n%s", docsPath, docsWrite, diff)
+	}
+	var got [][]string
+	for _, s := range page.sections {
+		got = append(got, namesOf(s))
+	}
+	if diff := cmp.Diff(families(Names()), got); diff != "" {
+		t.Errorf("sections of %s; %s writes them (-want +got):\n%s", docsPath, docsWrite, diff)
+	}
 }
 
 // writeIndex lists every check by its name, with a link to its section.
 func writeIndex(page *strings.Builder) {
 	page.WriteString("\n| check | |\n|---|---|\n")
 	section := map[string]string{}
-	for _, names := range families() {
+	for _, names := range families(Names()) {
 		for _, name := range names {
 			section[name] = strings.NewReplacer(" ", "-", ",", "").Replace(strings.Join(names, ", "))
 		}
@@ -84,12 +164,12 @@ func writeIndex(page *strings.Builder) {
 	}
 }
 
-// families are the names of checks that one struct stands for, in order.
-func families() (list [][]string) {
+// families are those of some checks that one struct stands for, in order.
+func families(all []string) (list [][]string) {
 	at := map[string]int{}
-	for _, name := range Names() {
+	for _, name := range all {
 		info, _ := Lookup(name)
-		kind := fmt.Sprintf("%T %s %v", info.New(), info.Usage, slices.Sorted(maps.Keys(info.Do)))
+		kind := fmt.Sprintf("%v %v %s %v", typeOf(name).PkgPath(), typeOf(name), info.Usage, slices.Sorted(maps.Keys(info.Do)))
 		if i, ok := at[kind]; ok {
 			list[i] = append(list[i], name)
 			continue
@@ -155,7 +235,7 @@ func fieldDocs(st *ast.StructType) map[string]string {
 func writeFamily(t *testing.T, page *strings.Builder, types map[string]typeDocs, names []string) {
 	t.Helper()
 	info, _ := Lookup(names[0])
-	kind := reflect.TypeOf(info.New()).Elem()
+	kind := typeOf(names[0])
 	docs, ok := types[kind.Name()]
 	if !ok || docs.doc == "" {
 		t.Errorf("%s: %s has no doc comment", names[0], kind)

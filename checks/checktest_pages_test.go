@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
-	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // The scenarios of the self-test are those of the unit tests of the checks of
@@ -24,10 +24,7 @@ import (
 // selftested says whether the self-test tries a check.
 func selftested(name string) bool {
 	info, _ := Lookup(name)
-	if info.Active { // they need libraries that answer, and are shown by the fake ones
-		return false
-	}
-	if _, ok := info.New().(*amdOnly); ok { // no node can pass or fail it
+	if info.Active || isUnsupported(name) { // they need libraries that answer, and are shown by the fake ones; no node can pass or fail it
 		return false
 	}
 	return info.Lane == NVML || slices.ContainsFunc(selftestFamilies, func(f string) bool { return strings.HasPrefix(name, f) })
@@ -38,8 +35,13 @@ var selftestFamilies = []string{
 	"check_gpu_", "check_ib_", "check_eth_", "check_net_route", "check_net_dns", "check_pcie", "check_nvme", "check_hw_topology", "check_kernel_log",
 }
 
-// selftestPages are the files of checks/selftest, by name.
-func selftestPages(t *testing.T) map[string]string {
+const (
+	selftestDir   = "checks/selftest"
+	selftestWrite = "NHC_GPU_WRITE=selftests go test ./checks/... -run 'TestFamily|TestSelftestNodes'"
+)
+
+// nodePages are the files of the healthy nodes, by name.
+func nodePages(t *testing.T) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
 	for name, n := range healthyNodes() {
@@ -47,13 +49,20 @@ func selftestPages(t *testing.T) map[string]string {
 			pages["nodes/"+name+".toml"] = nodePage(t, n)
 		}
 	}
+	return pages
+}
+
+// selftestPages are the files of the scenarios of some checks, by name.
+func selftestPages(t *testing.T, own []string) map[string]string {
+	t.Helper()
+	pages := map[string]string{}
 	names := map[string][]string{} // of one check, by its scenarios
 	var order []string
-	for _, name := range Names() {
+	for _, name := range own {
 		if !selftested(name) {
 			continue
 		}
-		body := checkPage(t, name)
+		body := scenarioPage(t, name)
 		if names[body] == nil {
 			order = append(order, body)
 		}
@@ -71,7 +80,7 @@ func selftestPages(t *testing.T) map[string]string {
 	return pages
 }
 
-const selftestHead = "# Generated from the tests of the check: go test ./checks -run Selftest -selftest\n\n"
+const selftestHead = "# Generated from the tests of the check: " + selftestWrite + "\n\n"
 
 // nodePage is a healthy node. What all its GPUs have alike is written once.
 func nodePage(t *testing.T, n *node) string {
@@ -183,8 +192,8 @@ func ofAll(text string) string {
 	return text
 }
 
-// checkPage are the scenarios of one check.
-func checkPage(t *testing.T, name string) string {
+// scenarioPage are the scenarios of one check.
+func scenarioPage(t *testing.T, name string) string {
 	t.Helper()
 	common := commonFiles(scenariosOf(name))
 	var b strings.Builder
@@ -361,37 +370,102 @@ func widestOf(file string, files, links map[string]string) string {
 	return file
 }
 
-// TestSelftestWrite writes checks/selftest, if it is asked to.
-func TestSelftestWrite(t *testing.T) {
-	if !*writeSelftests {
-		t.Skip("writes only with -selftest")
-	}
-	if err := os.RemoveAll("selftest"); err != nil {
+// readPages are the files of checks/selftest that are wanted, by name.
+func readPages(t *testing.T, wanted func(name, text string) bool) map[string]string {
+	t.Helper()
+	pages, dir := map[string]string{}, fromRoot(t, selftestDir)
+	if err := fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if wanted(name, string(data)) {
+			pages[name] = string(data)
+		}
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range selftestPages(t) {
-		if err := place("selftest", name, text); err != nil {
+	return pages
+}
+
+// checksIn are the names of the checks whose scenarios a file has.
+func checksIn(page string) []string {
+	_, line, _ := strings.Cut(page, "\nchecks = [")
+	line, _, _ = strings.Cut(line, "]")
+	return strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(`", `, r) })
+}
+
+// hasAny says whether a file has scenarios of one of some checks.
+func hasAny(names []string) func(name, page string) bool {
+	return func(_, page string) bool {
+		return slices.ContainsFunc(checksIn(page), func(name string) bool { return slices.Contains(names, name) })
+	}
+}
+
+func isNode(name, _ string) bool { return strings.HasPrefix(name, "nodes/") }
+
+// isLeft says whether a file has scenarios of checks that are no more.
+func isLeft(name, page string) bool { return len(checksIn(page)) > 0 && !hasAny(Names())(name, page) }
+
+func comparePages(t *testing.T, want, got map[string]string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("%s is not what the unit tests say; %s writes it (-want +got):\n%s", selftestDir, selftestWrite, diff)
+	}
+}
+
+// writePages puts some files in the place of others.
+func writePages(t *testing.T, want, old map[string]string) {
+	t.Helper()
+	dir := fromRoot(t, selftestDir)
+	for name := range old {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range want {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// TestSelftestIsWritten compares checks/selftest with the scenarios of the unit tests.
-func TestSelftestIsWritten(t *testing.T) {
-	tier.All(t)
-	t.Parallel()
-	want, got := selftestPages(t), map[string]string{}
-	if err := fs.WalkDir(os.DirFS("selftest"), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		data, err := os.ReadFile(filepath.Join("selftest", name))
-		got[name] = string(data)
-		return err
-	}); err != nil {
-		t.Fatal(err)
+func writeSelftests(t *testing.T, own []string) {
+	t.Helper()
+	writePages(t, selftestPages(t, own), readPages(t, hasAny(own)))
+}
+
+// checkSelftestIsWritten compares checks/selftest with the scenarios of the unit tests.
+func checkSelftestIsWritten(t *testing.T, own []string) {
+	comparePages(t, selftestPages(t, own), readPages(t, hasAny(own)))
+}
+
+// checkNodes compares the healthy nodes, and which files there are, with the registry. If it
+// is asked to it writes the nodes, and removes files of checks that are no more.
+func checkNodes(t *testing.T) {
+	t.Helper()
+	if os.Getenv(writeSetting) == "selftests" {
+		writePages(t, nodePages(t), readPages(t, func(name, page string) bool { return isNode(name, page) || isLeft(name, page) }))
+		return
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("checks/selftest is not what the unit tests say; go test ./checks -run Selftest -selftest writes it (-want +got):\n%s", diff)
+	comparePages(t, nodePages(t), readPages(t, isNode))
+	files := map[string]string{} // by check
+	for file, page := range readPages(t, func(name, page string) bool { return !isNode(name, page) }) {
+		if _, err := ParseSelftests(page); err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		for _, name := range checksIn(page) {
+			if other := files[name]; other != "" || !selftested(name) {
+				t.Errorf("%s: %s, want no scenarios of it, for they are in %q", file, name, other)
+			}
+			files[name] = file
+		}
+	}
+	for _, name := range Names() {
+		if selftested(name) && files[name] == "" {
+			t.Errorf("%s: no scenarios; %s writes them", name, selftestWrite)
+		}
 	}
 }
