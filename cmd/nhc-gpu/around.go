@@ -10,6 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -37,14 +38,14 @@ func (r *oneRun) aroundJob() {
 		return
 	}
 	r.fold.held = true
-	r.pool.SetVars(r.set.workerVars())
+	r.pool.SetVars(r.set.WorkerVars())
 	r.underSlurm()
 	if r.node.role == slurm.Epilog {
 		r.recallRecord()
 		r.job.job.Recall(r.job.record)
 	}
-	r.job.every = r.set.get("NHC_CHECK_ALL") == "1"
-	r.set.vars["NHC_CHECK_ALL"] = "1"
+	r.job.every = r.set.Get("NHC_CHECK_ALL") == "1"
+	r.set.Vars["NHC_CHECK_ALL"] = "1"
 	if r.job.job.Share == slurm.NoGPUs {
 		r.job.blame.Scope.Known = true
 		return
@@ -66,12 +67,12 @@ func (r *oneRun) aroundJob() {
 // underSlurm keeps the run below the time that slurm.conf gives it.
 func (r *oneRun) underSlurm() {
 	r.askSlurm()
-	if r.set.slurm == nil {
+	if r.set.Slurm == nil {
 		return
 	}
-	limit := r.set.slurm.Prolog
+	limit := r.set.Slurm.Prolog
 	if r.node.role == slurm.Epilog {
-		limit = r.set.slurm.Epilog
+		limit = r.set.Slurm.Epilog
 	}
 	if limit > 0 {
 		r.job.limit = limit
@@ -109,7 +110,7 @@ func (r *oneRun) ownRequest() *run.Request {
 	if r.job == nil {
 		return nil
 	}
-	base, suffix := strings.TrimSuffix(r.set.get("CONFFILE"), ".conf"), "-"+r.context()
+	base, suffix := strings.TrimSuffix(r.set.Get("CONFFILE"), ".conf"), "-"+r.context()
 	named := slices.ContainsFunc(r.opts.set, func(a assignment) bool { return a.name == "CONFFILE" })
 	if r.job.own = named || strings.HasSuffix(base, suffix); r.job.own {
 		return nil
@@ -122,7 +123,7 @@ func (r *oneRun) ownRequest() *run.Request {
 // it is set up, and would leave with another: slurmd would drain the node for it, and
 // after a bad push each node.
 func uncheckedJob(role slurm.Role, exit int) int {
-	sendSyslog(ownName, []string{fmt.Sprintf("Health check unknown:  %s: nothing was checked (exit status %d; 0 for Slurm): see nhc-gpu lint", role, exit)})
+	sink.Syslog(ownName, []string{fmt.Sprintf("Health check unknown:  %s: nothing was checked (exit status %d; 0 for Slurm): see nhc-gpu lint", role, exit)})
 	return 0
 }
 
@@ -154,7 +155,7 @@ func (r *oneRun) actAroundJob(s *foldState) int {
 	r.emit(s.f.Flush())
 	r.debugEnd()
 	lost := r.job.blame.OfJob(failures)
-	if len(failures) > 0 && r.set.marks() && !r.config.Role(r.context()).Exit {
+	if len(failures) > 0 && r.set.Marks() && !r.config.Role(r.context()).Exit {
 		r.emit(s.f.Blame(r.job.blame.OfNode(failures)))
 	}
 	if r.node.role == slurm.Epilog {
@@ -162,7 +163,7 @@ func (r *oneRun) actAroundJob(s *foldState) int {
 	} else {
 		r.openRecord(lost >= 0)
 	}
-	r.log.flush()
+	r.log.Flush()
 	if lost < 0 {
 		return 0 // also where something could not be told, see unknown
 	}

@@ -43,7 +43,7 @@ func learnBaseline(text string, o *options, exit *int) error {
 		return err
 	}
 	defer r.close()
-	if r.set.past == "" {
+	if r.set.Past == "" {
 		return fmt.Errorf("--%s: only root can learn what a node reaches: it is kept below %s", baselineName, pastRoot)
 	}
 	if runs > 0 {
@@ -73,13 +73,13 @@ func onlyActive(p *plan.Plan) {
 // learn makes the runs. Each test has its own bound; the run has one only where -t
 // gives it.
 func (r *oneRun) learn(runs int) (exit int) {
-	r.set.learn = true
+	r.set.Learn = true
 	timed := slices.ContainsFunc(r.opts.set, func(a assignment) bool { return a.name == "TIMEOUT" })
 	if !timed {
-		r.set.put("TIMEOUT", "0", true)
+		r.set.Put("TIMEOUT", "0", true)
 	}
 	r.setBudget()
-	r.pool.SetVars(r.set.workerVars())
+	r.pool.SetVars(r.set.WorkerVars())
 	r.settleRecords()
 	line := r.progress()
 	said := map[string]bool{}

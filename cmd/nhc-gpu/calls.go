@@ -24,7 +24,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if wantsSlurm(info, c) {
 		o.askSlurm()
 	}
-	vars := o.set.workerVars()
+	vars := o.set.WorkerVars()
 	vars.Plain = maps.Clone(vars.Plain)
 	vars.Plain["PWD"] = dir
 	o.pool.SetVars(vars)
@@ -32,7 +32,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane, Active: info.Active}
 	if test, ok := c.(checks.Bounded); ok {
 		step.Bound, step.MaxAge = test.Bound(), test.Freshness()
-		step.OnlyOld = step.MaxAge > 0 && o.set.job != nil && !o.set.job.Ended
+		step.OnlyOld = step.MaxAge > 0 && o.set.Job != nil && !o.set.Job.Ended
 	}
 	e := &run.Engine{Pool: o.pool, Deadline: o.budget.End, Timeout: o.timeout}
 	result := e.One(o.ctx, step, req, plan.StepTimeout(info, c, o.timeout()))
@@ -44,7 +44,7 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if o.table != nil {
 		o.table.called = append(o.table.called, list...)
 	}
-	o.pool.SetVars(o.set.workerVars())
+	o.pool.SetVars(o.set.WorkerVars())
 	if o.ctx.Err() != nil {
 		return fails("") // the line is about to be ended
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -70,7 +71,7 @@ func (m memory) clearWords(words []string) error {
 	switch {
 	case r.node.bad != nil:
 		return r.node.bad
-	case r.set.past == "":
+	case r.set.Past == "":
 		return errors.New("clear: only root can clear what runs of root remember")
 	}
 	who := whoAsks()
@@ -82,7 +83,7 @@ func (m memory) clearWords(words []string) error {
 	if what == "" {
 		what = "nothing that is known"
 	}
-	sendSyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
+	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
 	fmt.Fprintln(console.Screen, "cleared", what)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/genconf"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/topo"
@@ -129,7 +130,9 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 		},
 		&cobra.Command{
 			Use: wrap.Name + " [options] [words]", Short: "Run it and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
-			Run: func(_ *cobra.Command, words []string) { *exit = wrap.Run(getoptsWords(wrap.Name, words), fixedPath) },
+			Run: func(_ *cobra.Command, words []string) {
+				*exit = wrap.Run(getoptsWords(wrap.Name, words), setting.FixedPath)
+			},
 		})
 }
 
@@ -141,7 +144,7 @@ func topoCommand() *cobra.Command {
 			return err
 		}
 		defer r.close()
-		r.pool.SetVars(r.set.workerVars())
+		r.pool.SetVars(r.set.WorkerVars())
 		return topo.Print(r.ctx, r.pool, session.Reading, asJSON)
 	})
 }

@@ -56,6 +56,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -63,7 +64,7 @@ import (
 // the user, the trace for a bug report behind it. It says nothing of the node.
 func crash(argv []string, cause any, trace []byte) (exit int) {
 	fmt.Fprintf(console.Alerts, "nhc-gpu: internal error: %v\nnhc-gpu: please report this with the lines below; no node was drained by it\n%s", cause, trace)
-	sendSyslog(ownName, []string{fmt.Sprintf("internal error: %v", cause)}) // slurmd keeps no standard error
+	sink.Syslog(ownName, []string{fmt.Sprintf("internal error: %v", cause)}) // slurmd keeps no standard error
 	if aroundArgs(argv).AroundJob() {
 		return 0 // slurmd would drain the node
 	}

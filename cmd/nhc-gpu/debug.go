@@ -17,21 +17,21 @@ import (
 
 // debug prints a line of -d, before the fold exists, too.
 func (r *oneRun) debug(format string, args ...any) {
-	if r.set.get("DEBUG") != "1" {
+	if r.set.Get("DEBUG") != "1" {
 		return
 	}
 	text := "DEBUG:  " + fmt.Sprintf(format, args...)
-	if r.set.stamps() {
+	if r.set.Stamps() {
 		text = fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
 	}
-	r.log.write(text)
+	r.log.Write(text)
 }
 
 // session does under -d what LBNL NHC does always: a process that leads no
 // group of its own is started anew in its own session. Without -d there is no
 // need to, since workers and bash have their own sessions.
 func (r *oneRun) session() {
-	if r.set.get("DEBUG") != "1" {
+	if r.set.Get("DEBUG") != "1" {
 		return
 	}
 	pid := os.Getpid()
@@ -43,13 +43,13 @@ func (r *oneRun) session() {
 		r.debug("NHC failed to become session leader.")
 		return
 	}
-	if r.set.get("FORCE_SETSID") != "1" {
+	if r.set.Get("FORCE_SETSID") != "1" {
 		return
 	}
 	argv := append(slices.Clone(r.argv), "FORCE_SETSID=0")
 	r.debug("NHC process %d is not session leader.", pid)
 	r.debug("Restarting via setsid:  setsid %s", strings.Join(argv, " "))
-	r.log.flush()
+	r.log.Flush()
 	r.letNextRun()
 	r.close()
 	_, err := unix.Setsid()
@@ -83,10 +83,10 @@ func (r *oneRun) debugEnd() {
 
 // debugTarget tells how a line's target was judged.
 func (r *oneRun) debugTarget(l conf.Line, matched bool) {
-	if r.set.get("DEBUG") != "1" {
+	if r.set.Get("DEBUG") != "1" {
 		return
 	}
-	host := r.set.get("HOSTNAME")
+	host := r.set.Get("HOSTNAME")
 	expr, negated := strings.CutPrefix(l.Target, "!")
 	found := matched != negated
 	does := func(yes, no string) string {

@@ -11,6 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -42,20 +44,20 @@ func detachedHealth(argv []string) int {
 // detach is the foreground half. over is false if the run is none: there is no
 // detached mode, or this is its background half.
 func (r *oneRun) detach() (exit int, over bool) {
-	if from := r.set.get("NHC_DETACHED"); from != "" {
+	if from := r.set.Get("NHC_DETACHED"); from != "" {
 		r.background = true
 	}
 	if r.background {
-		r.set.put("DETACHED_MODE", "1", r.set.export["DETACHED_MODE"])
-		r.debug("This session is running detached from %s.", r.set.get("NHC_DETACHED"))
+		r.set.Put("DETACHED_MODE", "1", r.set.Export["DETACHED_MODE"])
+		r.debug("This session is running detached from %s.", r.set.Get("NHC_DETACHED"))
 		return 0, false
 	}
-	if n, err := strconv.Atoi(strings.TrimSpace(r.set.get("DETACHED_MODE"))); err != nil || n != 1 || r.set.get("NHC_RM") == "sge" {
+	if n, err := strconv.Atoi(strings.TrimSpace(r.set.Get("DETACHED_MODE"))); err != nil || n != 1 || r.set.Get("NHC_RM") == "sge" {
 		return 0, false
 	}
 	r.debug("Activating detached mode.")
 	r.rememberLanes(nil) // this half asks none
-	path := r.set.get("RESULTFILE")
+	path := r.set.Get("RESULTFILE")
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpTake, Path: path, Line: "read " + path}, takeLimit)
 	file, err := o.File("read " + path)
 	switch {
@@ -94,7 +96,7 @@ func (r *oneRun) lastResult(path string, f run.File) result {
 	switch {
 	case !f.Missing && f.Mode.IsRegular():
 		return parseResult(string(f.Data))
-	case r.set.get("DETACHED_MODE_FAIL_NODATA") == "1":
+	case r.set.Get("DETACHED_MODE_FAIL_NODATA") == "1":
 		return result{"1", "Detached mode -- pending checks (no data found)"}
 	}
 	return result{status: "0"}
@@ -132,7 +134,7 @@ func (r *oneRun) reportResult(res result) int {
 	}
 	n, err := strconv.ParseInt(res.status, 10, 64)
 	if err != nil {
-		fmt.Fprintf(console.Stderr, "nhc-gpu: %s: status %q is no number\n", r.set.get("RESULTFILE"), res.status)
+		fmt.Fprintf(console.Stderr, "nhc-gpu: %s: status %q is no number\n", r.set.Get("RESULTFILE"), res.status)
 		return 2
 	}
 	return int(n & 0xff)
@@ -140,33 +142,33 @@ func (r *oneRun) reportResult(res result) int {
 
 // stuckResult is a failure: while the file stays every result would be an old one.
 func (r *oneRun) stuckResult(path string) int {
-	if r.set.get("NHC_RM") == "" {
+	if r.set.Get("NHC_RM") == "" {
 		find := r.findManager()
 		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, session.Reading))
 	}
-	r.fold.begin(r.set, false, r.set.get("LOGFILE") != "-")
+	r.fold.begin(r.set, false, r.set.Get("LOGFILE") != "-")
 	r.emit(r.fold.f.Abort(1, fmt.Sprintf("Unable to overwrite/remove results file %q -- is %s read-only?", path, filepath.Dir(path))))
 	return 1
 }
 
 // detachedWell ends the foreground half after a good run.
 func (r *oneRun) detachedWell() (exit int, over bool) {
-	spec, err := r.log.parse(r.set)
+	spec, err := r.log.Parse(r.set)
 	if err != nil {
-		exit, _ := r.log.fatal(r, spec, err)
+		exit, _ := r.log.Fail(r.set, spec, err)
 		return exit, true
 	}
-	for _, q := range r.log.openRequests() {
+	for _, q := range r.log.OpenRequests() {
 		o := r.pool.Call(r.ctx, checks.Local, q, session.Reading)
 		if err := o.FailureIn(q.Line); err != nil {
-			exit, _ := r.log.fatal(r, spec, err)
+			exit, _ := r.log.Fail(r.set, spec, err)
 			return exit, true
 		}
 	}
-	if r.set.get("VERBOSE") == "1" {
+	if r.set.Get("VERBOSE") == "1" {
 		took := int(time.Since(r.budget.Began).Seconds())
-		r.log.write(r.stamped(fmt.Sprintf("Node Health Check detached parent completed successfully (%ds).", took)))
-		r.log.flush()
+		r.log.Write(r.stamped(fmt.Sprintf("Node Health Check detached parent completed successfully (%ds).", took)))
+		r.log.Flush()
 	}
 	return 0, true
 }
@@ -175,21 +177,18 @@ func (r *oneRun) detachedWell() (exit int, over bool) {
 // told to the log and to syslog.
 func (r *oneRun) putResult(text string) {
 	r.left = true
-	path := r.set.get("RESULTFILE")
+	path := r.set.Get("RESULTFILE")
 	o := r.pool.Call(r.ctx, "log", &run.Request{
-		Op: run.OpPut, Path: path, Data: []byte(text + "\n"), Line: "write " + path, MakeDir: filepath.Dir(path) == defaultResultDir,
+		Op: run.OpPut, Path: path, Data: []byte(text + "\n"), Line: "write " + path, MakeDir: filepath.Dir(path) == setting.ResultDir,
 	}, takeLimit)
 	if err := o.FailureIn("write " + path); err != nil {
-		text := fmt.Sprintf("ERROR:  %s:  Unable to write to %q -- is %s missing/read-only?", r.set.get("NAME"), path, filepath.Dir(path))
-		if r.set.get("SILENT") == "0" {
-			r.log.write(r.stamped(text))
+		text := fmt.Sprintf("ERROR:  %s:  Unable to write to %q -- is %s missing/read-only?", r.set.Get("NAME"), path, filepath.Dir(path))
+		if r.set.Get("SILENT") == "0" {
+			r.log.Write(r.stamped(text))
 		}
-		sendSyslog(r.set.get("NAME"), []string{text})
+		sink.Syslog(r.set.Get("NAME"), []string{text})
 	}
 }
-
-// defaultResultDir is created if it is missing: /run is empty after each boot.
-const defaultResultDir = "/var/run/nhc"
 
 // leaveResult writes the result of a background run that has failed nothing.
 func (r *oneRun) leaveResult(exit int) {

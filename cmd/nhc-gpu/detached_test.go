@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -42,7 +43,7 @@ func TestAllowed(t *testing.T) {
 		{"0", true, session.SlurmdLimit},
 	} {
 		r := &oneRun{
-			opts: &options{}, set: &settings{vars: map[string]string{"TIMEOUT": test.timeout}},
+			opts: &options{}, set: &setting.Settings{Vars: map[string]string{"TIMEOUT": test.timeout}},
 			node: node{role: slurm.HealthCheck}, background: test.background,
 		}
 		if got := r.allowed(); got != test.want {

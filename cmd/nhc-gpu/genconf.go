@@ -25,13 +25,13 @@ func generateConf(words []string) int {
 	}
 	r := newRun([]string{ownName}, new(options))
 	_ = r.openState("")
-	r.set.hold, r.set.past, r.set.spare = true, "", "" // a trial of a line changes nothing, and keeps nothing
+	r.set.Hold, r.set.Past, r.set.Spare = true, "", "" // a trial of a line changes nothing, and keeps nothing
 	defer r.close()
 	exit := 0
 	if err = r.settleFor(a); err == nil {
-		r.pool.SetVars(r.set.workerVars())
+		r.pool.SetVars(r.set.WorkerVars())
 		exit, err = genconf.Generate(a, genconf.Node{
-			Pool: r.pool, Signals: r.sig, Budget: r.budget, Version: version, Timeout: r.set.timeout(), Get: r.set.get, Try: r.try,
+			Pool: r.pool, Signals: r.sig, Budget: r.budget, Version: version, Timeout: r.set.Timeout(), Get: r.set.Get, Try: r.try,
 		})
 	}
 	if err != nil {
@@ -44,19 +44,19 @@ func generateConf(words []string) int {
 // settleFor takes over the settings of the command line, and gives what is still unset its
 // default.
 func (r *oneRun) settleFor(a *genconf.Arguments) error {
-	r.set.assign(a.Set)
+	r.set.Assign(a.Set)
 	for _, w := range a.Words {
-		if err := r.set.word(w); err != nil {
+		if err := r.set.Word(w); err != nil {
 			return err
 		}
 	}
-	r.set.preset(a.For)
-	dir := cmp.Or(r.set.get("CONFDIR"), "/etc/nhc")
-	r.set.put("CONFFILE", cmp.Or(r.set.get("CONFFILE"), filepath.Join(dir, r.set.get("NAME")+".conf.auto")), false)
-	if m, ok := r.set.lookup("DMI_MATCH"); ok {
+	r.set.Preset(a.For)
+	dir := cmp.Or(r.set.Get("CONFDIR"), "/etc/nhc")
+	r.set.Put("CONFFILE", cmp.Or(r.set.Get("CONFFILE"), filepath.Join(dir, r.set.Get("NAME")+".conf.auto")), false)
+	if m, ok := r.set.Lookup("DMI_MATCH"); ok {
 		a.DMI = m
 	}
-	r.set.finalize()
+	r.set.Finalize()
 	r.budget.Give(genconf.Limit)
 	return nil
 }
@@ -65,17 +65,17 @@ func (r *oneRun) settleFor(a *genconf.Arguments) error {
 // and logs nothing.
 func (r *oneRun) try(lines []conf.Line) map[int]genconf.Trial {
 	for name, value := range map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"} {
-		r.set.put(name, value, false)
+		r.set.Put(name, value, false)
 	}
 	r.vetted = lines
 	r.fold.held = true
 	r.fold.begin(r.set, false, false)
-	r.plan = plan.Build(lines, plan.Options{Vars: r.set.vars, Timeout: r.set.timeout()})
+	r.plan = plan.Build(lines, plan.Options{Vars: r.set.Vars, Timeout: r.set.Timeout()})
 	t := &trial{tableObserver: tableObserver{observer: observer{r}, steps: r.plan.Steps}, of: map[int]genconf.Trial{}}
 	r.table = &t.tableObserver
 	t.changed() // tells the workers
 	r.prepareChecks(r.plan)
-	e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.set.timeout}
+	e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.set.Timeout}
 	_ = e.Do(r.ctx, r.plan, t) // what ended it is a signal, or shows in the steps
 	return t.of
 }

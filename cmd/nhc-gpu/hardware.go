@@ -25,7 +25,7 @@ func (r *oneRun) presetHardware(conf []byte) {
 		{Op: run.OpHave, Name: string(probe.PartCPU), Line: "count the processors"},
 		{Op: run.OpHave, Name: string(probe.PartMemory), Line: "read the size of the memory"},
 	}
-	r.pool.SetVars(r.set.workerVars()) // HOSTROOT
+	r.pool.SetVars(r.set.WorkerVars()) // HOSTROOT
 	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.budget.Reading(time.Now()) }, func(q *run.Request, o run.Outcome) {
 		resp, err := o.AnswerTo(q.Line)
 		switch {
@@ -43,12 +43,12 @@ func (r *oneRun) presetHardware(conf []byte) {
 		"HW_RAM_TOTAL": memory.Total, "HW_RAM_FREE": memory.Free,
 		"HW_SWAP_TOTAL": memory.SwapTotal, "HW_SWAP_FREE": memory.SwapFree,
 	} {
-		old := r.set.get(name) // 0 where bash has read the library of scripts
+		old := r.set.Get(name) // 0 where bash has read the library of scripts
 		if old != "" && old != "0" || !bytes.Contains(conf, []byte(name)) {
 			continue
 		}
 		number := strconv.FormatUint(value, 10)
-		r.set.put(name, number, false)
+		r.set.Put(name, number, false)
 		text.WriteString(name + "=" + number + "\n")
 	}
 	if r.shell != nil && r.dressed { // it has been told the settings before

@@ -13,6 +13,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -65,7 +67,7 @@ func (r *oneRun) run() int {
 	for _, err := range r.pool.Warnings() {
 		r.warn(err)
 	}
-	if r.unlogged && exit == 0 {
+	if r.log.Unlogged && exit == 0 {
 		return 1
 	}
 	return exit
@@ -75,14 +77,14 @@ func (r *oneRun) run() int {
 type oneRun struct {
 	argv []string
 	opts *options
-	set  *settings
+	set  *setting.Settings
 	node node // what Slurm calls this node, and why it started us
 
 	ctx     context.Context
 	pool    *run.Pool
 	sig     *console.Signals
 	fold    foldState
-	log     *logSink
+	log     *sink.Log
 	shell   *run.Shell
 	dressed bool // the shell has been told what was read
 	plan    *plan.Plan
@@ -121,7 +123,6 @@ type oneRun struct {
 	doubt      string // what could not be told, the first of it
 	warned     map[string]bool
 	paths      session.Paths // of the files of the configuration
-	unlogged   bool          // the log cannot be opened
 	unusable   bool          // the configuration cannot be used, so there is no verdict
 
 	unnamed    bool  // slurm.conf has no node that is this host
@@ -138,14 +139,14 @@ func newRun(argv []string, opts *options) *oneRun {
 	if r.node.role.AroundJob() {
 		r.job = &around{job: slurm.JobFrom(os.Getenv)}
 	}
-	r.set = newSettings(os.Environ(), r.node.role.AroundJob())
-	r.set.past, r.set.spare = r.node.past()
-	r.set.periodic = r.node.healthCheck()
+	r.set = setting.New(os.Environ(), r.node.role.AroundJob())
+	r.set.Past, r.set.Spare = r.node.past()
+	r.set.Periodic = r.node.healthCheck()
 	r.sig = console.CatchSignals()
 	r.ctx = r.sig.Ctx
 	console.Stdout.Until(time.Now().Add(console.AlertsLimit)) // TIMEOUT is not known yet
-	r.pool = run.NewPool(run.Options{Root: "/", Env: r.set.environ()})
-	r.log = &logSink{pool: r.pool}
+	r.pool = run.NewPool(run.Options{Root: "/", Env: r.set.Environ()})
+	r.log = &sink.Log{Pool: r.pool, Out: console.Stdout, Err: console.Stderr}
 	// The worker comes up while the rest of this is read.
 	if err := r.pool.Start(checks.Local); err != nil {
 		r.warn(err)
@@ -177,10 +178,10 @@ func (r *oneRun) close() {
 // here.
 func (r *oneRun) load() (exit int, over bool) {
 	for _, a := range r.opts.set {
-		r.set.put(a.name, a.value, false)
+		r.set.Put(a.name, a.value, false)
 	}
 	for _, w := range r.opts.words {
-		if err := r.set.word(w); err != nil {
+		if err := r.set.Word(w); err != nil {
 			help(r.argv[0])
 			if filepath.Base(r.argv[0]) == ownName { // LBNL NHC says no more
 				fmt.Fprintln(console.Stderr, "nhc-gpu:", err)
@@ -188,7 +189,7 @@ func (r *oneRun) load() (exit int, over bool) {
 			return exitUsage, true
 		}
 	}
-	r.set.preset(r.argv[0])
+	r.set.Preset(r.argv[0])
 	for _, d := range r.opts.debug {
 		r.debug("%s", d)
 	}
@@ -196,9 +197,9 @@ func (r *oneRun) load() (exit int, over bool) {
 	if exit, over := r.sysconfig(); over {
 		return exit, true
 	}
-	r.set.finalize()
+	r.set.Finalize()
 	r.session()
-	if line := r.set.get("EVAL_LINE"); line != "" { // the same as -e
+	if line := r.set.Get("EVAL_LINE"); line != "" { // the same as -e
 		r.opts.eval = line
 	}
 	r.setBudget()
@@ -214,10 +215,10 @@ func (r *oneRun) load() (exit int, over bool) {
 	if over {
 		return exit, true
 	}
-	r.fold.begin(r.set, r.opts.eval != "", r.log.set)
+	r.fold.begin(r.set, r.opts.eval != "", r.log.On)
 	r.fold.f.Detach = r.background
 	r.emit(r.fold.f.Start())
-	path := r.set.get("CONFFILE")
+	path := r.set.Get("CONFFILE")
 	r.loadScripts()
 	if r.opts.eval != "" {
 		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
@@ -225,7 +226,7 @@ func (r *oneRun) load() (exit int, over bool) {
 	}
 	r.setBudget() // a script may have set TIMEOUT
 	r.debugWatchdog()
-	if now := r.set.get("CONFFILE"); now != path && !r.fold.f.Over() { // or CONFFILE
+	if now := r.set.Get("CONFFILE"); now != path && !r.fold.f.Over() { // or CONFFILE
 		path = now
 		o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.budget.Reading(time.Now()))
 		if file, exit, over = r.usable(path, o); over {
@@ -246,7 +247,7 @@ func (r *oneRun) setBudget() {
 // allowed is how long the run may take, 0 for ever.
 func (r *oneRun) allowed() time.Duration {
 	asked := session.Asked{
-		Timeout: r.set.timeout(), Role: r.config.Role(r.context()).Budget, Line: r.opts.eval != "",
+		Timeout: r.set.Timeout(), Role: r.config.Role(r.context()).Budget, Line: r.opts.eval != "",
 		Job: r.job != nil, Check: r.node.healthCheck(), Background: r.background,
 	}
 	if r.job != nil {
@@ -259,7 +260,7 @@ func (r *oneRun) allowed() time.Duration {
 // for the context of the run.
 func (r *oneRun) build() *plan.Plan {
 	opts := plan.Options{
-		Vars: r.set.vars, Timeout: r.timeout(), Functions: r.overrides,
+		Vars: r.set.Vars, Timeout: r.timeout(), Functions: r.overrides,
 		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace, InPlace: verdict.InPlace,
 		Context: r.context(), Policies: r.config,
 	}
@@ -281,7 +282,7 @@ func ownCheck(s plan.Step) bool { return s.Kind == plan.Native && !checks.OfLBNL
 
 // do plans and runs.
 func (r *oneRun) do() *foldState {
-	defer r.log.flush()
+	defer r.log.Flush()
 	if r.fold.f.Over() { // a script of the site has ended the run
 		return &r.fold
 	}
@@ -294,8 +295,8 @@ func (r *oneRun) do() *foldState {
 	r.fold.late = slices.ContainsFunc(r.plan.Steps, ownCheck)
 	r.fold.update(r.set)
 	r.rememberLanes(r.plan.Lanes())
-	r.set.job = r.jobForChecks()
-	r.pool.SetVars(r.set.workerVars())
+	r.set.Job = r.jobForChecks()
+	r.pool.SetVars(r.set.WorkerVars())
 	r.prepareChecks(r.plan)
 	r.settleRecords()
 	e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.timeout, Doing: r.progress().hook()}

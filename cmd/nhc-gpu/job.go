@@ -50,10 +50,10 @@ func printJobs(words []string, asJSON bool) error {
 	switch {
 	case r.node.bad != nil:
 		return r.node.bad
-	case r.set.past == "":
+	case r.set.Past == "":
 		return errors.New("job: only root can read the records of jobs")
 	}
-	r.pool.SetVars(r.set.workerVars())
+	r.pool.SetVars(r.set.WorkerVars())
 	list, err := r.allRecords()
 	switch {
 	case err != nil:

@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -38,7 +39,7 @@ func (r *oneRun) recordCall(lane checks.Lane, q *run.Request) run.Outcome {
 
 // keepsRecords says whether there is a place for records, and a job to keep one of.
 func (r *oneRun) keepsRecords() bool {
-	return r.job != nil && r.job.job.ID != "" && r.set.past != "" && r.opts.eval == ""
+	return r.job != nil && r.job.job.ID != "" && r.set.Past != "" && r.opts.eval == ""
 }
 
 // moment is now.
@@ -168,7 +169,7 @@ func (r *oneRun) tidyRecords(now *slurm.Record) {
 		r.forget(name)
 	}
 	for i, rec := range open {
-		if outcome := session.Closes(rec, now, len(open)-i, r.set.slurm != nil && r.set.slurm.Parts, r.runsHere); outcome != "" {
+		if outcome := session.Closes(rec, now, len(open)-i, r.set.Slurm != nil && r.set.Slurm.Parts, r.runsHere); outcome != "" {
 			var xids []checks.XidSeen
 			if outcome == slurm.ClosedReboot { // later ones may be of other jobs
 				xids = r.xidsSince(rec.Log)
@@ -249,10 +250,10 @@ func (r *oneRun) closeRecord() {
 	}
 	rec.Close(r.moment(), c.counters, c.xids)
 	line := "nhc-gpu: " + rec.Line()
-	if r.set.get("SILENT") == "0" {
-		r.log.write(r.stamped(line))
+	if r.set.Get("SILENT") == "0" {
+		r.log.Write(r.stamped(line))
 	}
-	sendSyslogAs(syslog.LOG_INFO, r.set.get("NAME"), []string{line})
+	sink.SyslogAs(syslog.LOG_INFO, r.set.Get("NAME"), []string{line})
 	r.journal(rec)
 }
 
@@ -293,7 +294,7 @@ func (r *oneRun) looked(check string, list []checks.Finding) {
 
 // attribute adds to failures the jobs that they happened in.
 func (r *oneRun) attribute(check string, list []checks.Finding) []checks.Finding {
-	if r.node.role == slurm.Prolog || r.node.role == slurm.Manual || r.set.past == "" {
+	if r.node.role == slurm.Prolog || r.node.role == slurm.Manual || r.set.Past == "" {
 		return list
 	}
 	list, began := session.Attribute(check, list, r.jobsHere, r.xidsSince)

@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -35,9 +36,9 @@ func (l *linter) call(op run.Op, path string) run.Outcome {
 // settings are those of /etc/sysconfig/nhc.
 func (l *linter) settings() {
 	r := l.r
-	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
+	path := filepath.Join(r.set.Get("SYSCONFIGDIR"), r.set.Get("NAME"))
 	if f, err := l.call(run.OpRead, path).File("read " + path); err == nil && !f.Missing && f.Mode.IsRegular() {
-		if list, _, err := conf.ParseSysconfig(path, f.Data, r.set.lookup); err == nil {
+		if list, _, err := conf.ParseSysconfig(path, f.Data, r.set.Lookup); err == nil {
 			for _, a := range list {
 				l.setting(a.Pos, a.Name)
 			}
@@ -53,18 +54,18 @@ func (l *linter) settings() {
 		l.read = append(l.read, r.settings)
 	}
 	r.quiet()
-	if r.set.get("SHELL") == noAction {
+	if r.set.Get("SHELL") == setting.NoAction {
 		l.say(remark, "", "SHELL=:, so no check carries out an action: it only logs them")
 	}
-	if d := r.set.timeout(); d == 0 || d > session.SlurmdLimit {
-		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", r.set.get("TIMEOUT"), session.SlurmdLimit)
+	if d := r.set.Timeout(); d == 0 || d > session.SlurmdLimit {
+		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", r.set.Get("TIMEOUT"), session.SlurmdLimit)
 	}
 }
 
 // setting says that a variable may be meant to be a setting.
 func (l *linter) setting(pos conf.Pos, name string) {
 	const least = 5 // letters: shorter names are all alike
-	known := append(slices.Concat(ownVars, tooLate, unused, []string{
+	known := append(slices.Concat(setting.OwnVars, tooLate, unused, []string{
 		"MARK_OFFLINE", "PASSWD_DATA_SRC", "NHC_MCHECK_DELIM", "NHC_MCHECK_COMMAND", "IGNORE_EMPTY_NOTE", "DETACHED_MODE_FAIL_NODATA",
 		"SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS", "SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_RECHECK", "SLURMD_NODENAME",
 	}), slices.Collect(maps.Keys(checks.Variables()))...)
@@ -130,7 +131,7 @@ func (l *linter) tables() {
 }
 
 func (l *linter) profiles() {
-	path := l.r.set.profilesFile()
+	path := l.r.set.ProfilesFile()
 	o := l.call(run.OpRead, path)
 	l.errors(l.r.useProfiles(o))
 	if f, err := o.File("read " + path); err == nil && !f.Missing {
@@ -150,7 +151,7 @@ func (l *linter) in(role slurm.Role) {
 
 // contexts looks at the lines of each context, and tells how many it has.
 func (l *linter) contexts() (rows []string) {
-	path := l.r.set.get("CONFFILE")
+	path := l.r.set.Get("CONFFILE")
 	data, ok := l.file(path, false)
 	l.in(slurm.Manual)
 	main := l.checkLines(path, data)
@@ -250,7 +251,7 @@ func (l *linter) checkLines(path string, data []byte) (ours []conf.Line) {
 	}
 	m := r.matcher()
 	for _, line := range lines {
-		fits, err := m.Match(r.set.get("HOSTNAME"), line.Target)
+		fits, err := m.Match(r.set.Get("HOSTNAME"), line.Target)
 		if err != nil {
 			l.say(mistake, "", "%s: target %q: %v", line.Pos, line.Target, err)
 			continue
@@ -276,7 +277,7 @@ func (l *linter) step(s *plan.Step) {
 		for _, v := range s.Sets {
 			l.setting(s.Pos, v.Name)
 			if v.Name == "XID_POLICY" || v.Name == "IB_COUNTERS" || v.Name == "IB_CABLING" {
-				l.r.set.put(v.Name, v.Value, false)
+				l.r.set.Put(v.Name, v.Value, false)
 			}
 		}
 	}
@@ -328,9 +329,9 @@ func (l *linter) cabling() { l.sitesWord("IB_CABLING", checks.CablingErrors) }
 
 // sitesWord reads a file of the site's that a variable names.
 func (l *linter) sitesWord(variable string, wrong func(path string, text []byte) error) {
-	path := l.r.set.get(variable)
+	path := l.r.set.Get(variable)
 	usual := checks.Variables()[variable]
-	if data, ok := l.file(l.r.set.get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
+	if data, ok := l.file(l.r.set.Get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
 		l.errors(wrong(cmp.Or(path, usual), data))
 	}
 }

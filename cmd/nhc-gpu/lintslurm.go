@@ -15,16 +15,16 @@ import (
 // slurm says where Slurm gets in the way.
 func (l *linter) slurm() {
 	const unseen = "slurm.conf was not looked at: "
-	if rm := l.r.set.get("NHC_RM"); rm != "" && rm != "slurm" {
+	if rm := l.r.set.Get("NHC_RM"); rm != "" && rm != "slurm" {
 		l.say(remark, "", unseen+"NHC_RM=%s", rm)
 		return
 	}
 	if !l.hasScontrol() {
-		l.say(remark, "", unseen+"there is no scontrol in %s", l.r.set.get("PATH"))
+		l.say(remark, "", unseen+"there is no scontrol in %s", l.r.set.Get("PATH"))
 		return
 	}
 	l.nodeName()
-	if text := l.r.set.get("SLURM_RECHECK"); text != "" {
+	if text := l.r.set.Get("SLURM_RECHECK"); text != "" {
 		if _, err := slurm.ParseRecheck(text); err != nil {
 			l.say(mistake, "", "%v", err)
 		}
@@ -47,7 +47,7 @@ func (l *linter) slurm() {
 // nodeName reports runs without slurmd that cannot determine this node's name in Slurm,
 // and so mark no node.
 func (l *linter) nodeName() {
-	fix := "set the node's name: SLURMD_NODENAME=NAME in " + filepath.Join(l.r.set.get("SYSCONFIGDIR"), l.r.set.get("NAME"))
+	fix := "set the node's name: SLURMD_NODENAME=NAME in " + filepath.Join(l.r.set.Get("SYSCONFIGDIR"), l.r.set.Get("NAME"))
 	switch {
 	case l.r.node.told:
 		return
@@ -65,11 +65,11 @@ func (l *linter) nodeName() {
 
 // hasScontrol says whether there is a Slurm to ask.
 func (l *linter) hasScontrol() bool {
-	if l.r.set.get("SLURM_SCONTROL") != "" {
+	if l.r.set.Get("SLURM_SCONTROL") != "" {
 		return true
 	}
 	var paths []string
-	for dir := range strings.SplitSeq(l.r.set.get("PATH"), ":") {
+	for dir := range strings.SplitSeq(l.r.set.Get("PATH"), ":") {
 		paths = append(paths, dir+"/scontrol")
 	}
 	find := &run.Request{Op: run.OpFind, Args: paths, Line: "find scontrol"}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
@@ -17,14 +18,14 @@ import (
 // open finds the resource manager, opens the log, and reads the configuration
 // and what scripts the site has, in one go.
 func (r *oneRun) open() (file run.File, exit int, over bool) {
-	spec, err := r.log.parse(r.set)
+	spec, err := r.log.Parse(r.set)
 	if err != nil && !r.withoutLog(spec, err) {
-		if exit, over = r.log.fatal(r, spec, err); over {
+		if exit, over = r.log.Fail(r.set, spec, err); over {
 			return file, exit, true
 		}
 	}
-	confFile, dir := r.set.get("CONFFILE"), r.set.get("INCDIR")
-	logReqs := r.log.openRequests()
+	confFile, dir := r.set.Get("CONFFILE"), r.set.Get("INCDIR")
+	logReqs := r.log.OpenRequests()
 	list := &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}
 	reqs := append(slices.Clip(logReqs), list)
 	profiles := r.profilesRequest()
@@ -38,7 +39,7 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 			reqs = append(reqs, own)
 		}
 	}
-	if r.set.get("NHC_RM") == "" {
+	if r.set.Get("NHC_RM") == "" {
 		find = r.findManager()
 		reqs = append(reqs, find)
 	}
@@ -50,12 +51,12 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 	}
 	for _, q := range logReqs {
 		if err := out[q].FailureIn(q.Line); err != nil && !r.withoutLog(spec, err) {
-			if exit, over := r.log.fatal(r, spec, err); over {
+			if exit, over := r.log.Fail(r.set, spec, err); over {
 				return file, exit, true
 			}
 			break // once is enough
 		}
-		r.log.opened(q, out[q])
+		r.log.Opened(q, out[q])
 	}
 	r.noteScripts(out[list])
 	if err := r.useProfiles(out[profiles]); err != nil {
@@ -69,7 +70,7 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 	}
 	if own != nil && !missing(out[own]) {
 		confFile, read, r.job.own = own.Path, own, true
-		r.set.put("CONFFILE", confFile, r.set.export["CONFFILE"])
+		r.set.Put("CONFFILE", confFile, r.set.Export["CONFFILE"])
 	}
 	if file, exit, over = r.usable(confFile, out[read]); !over {
 		r.presetHardware(file.Data)
@@ -91,7 +92,7 @@ func (r *oneRun) usable(path string, o run.Outcome) (file run.File, exit int, ov
 		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, file.Mode.Type())
 		r.debug("%s", text)
 		if r.node.role != slurm.Manual { // by hand LBNL NHC says nothing of it
-			sendSyslog(r.set.get("NAME"), []string{text})
+			sink.Syslog(r.set.Get("NAME"), []string{text})
 		}
 		return file, 0, true
 	}
@@ -100,7 +101,7 @@ func (r *oneRun) usable(path string, o run.Outcome) (file run.File, exit int, ov
 		if r.job != nil && len(r.tables) == 0 {
 			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-genconf writes one", r.node.role, path)
 			r.warn(errors.New(why))
-			sendSyslog(r.set.get("NAME"), []string{"Health check unknown:  " + why})
+			sink.Syslog(r.set.Get("NAME"), []string{"Health check unknown:  " + why})
 		}
 		return file, 0, len(r.tables) == 0 && r.job == nil
 	}
@@ -130,7 +131,7 @@ func (r *oneRun) configuration(path string, file run.File) (exit int, over bool)
 	}
 	m := r.matcher()
 	for _, l := range lines {
-		ok, err := m.Match(r.set.get("HOSTNAME"), l.Target)
+		ok, err := m.Match(r.set.Get("HOSTNAME"), l.Target)
 		if err != nil {
 			err = fmt.Errorf("%s: target %q: %w", l.Pos, l.Target, err)
 			if !errors.Is(err, match.ErrExpansion) { // where bash gives up, too

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -81,7 +82,7 @@ func start(argv []string) int {
 	case strings.HasSuffix(name, "-genconf"):
 		return generateConf(argv)
 	case strings.HasSuffix(name, "-wrapper"):
-		return wrap.Run(argv, fixedPath)
+		return wrap.Run(argv, setting.FixedPath)
 	}
 	opts, err := parseOptions(argv[1:], nil)
 	return health(argv, opts, err)

@@ -41,7 +41,7 @@ func managerPaths(path string) (paths []string) {
 }
 
 func (r *oneRun) findManager() *run.Request {
-	return &run.Request{Op: run.OpFind, Args: managerPaths(r.set.get("PATH")), Line: "find the resource manager"}
+	return &run.Request{Op: run.OpFind, Args: managerPaths(r.set.Get("PATH")), Line: "find the resource manager"}
 }
 
 // manager sets NHC_RM, if the site did not, and what follows from there being
@@ -55,15 +55,15 @@ func (r *oneRun) manager(find *run.Request, o run.Outcome) (exit int, over bool)
 			hit := find.Args[resp.Status-1]
 			for _, m := range managers {
 				if m.dir == hit || m.command != "" && strings.HasSuffix(hit, "/"+m.command) {
-					r.set.put("NHC_RM", m.name, true)
+					r.set.Put("NHC_RM", m.name, true)
 					break
 				}
 			}
 		}
 	}
-	switch r.set.get("NHC_RM") {
+	switch r.set.Get("NHC_RM") {
 	case "":
-		r.set.vars["ONLINE_NODE"], r.set.vars["OFFLINE_NODE"], r.set.vars["MARK_OFFLINE"] = ":", ":", "0"
+		r.set.Vars["ONLINE_NODE"], r.set.Vars["OFFLINE_NODE"], r.set.Vars["MARK_OFFLINE"] = ":", ":", "0"
 		r.debug("Unable to detect resource manager.")
 	case "sge":
 		fmt.Fprintln(console.Stderr, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
@@ -74,19 +74,8 @@ func (r *oneRun) manager(find *run.Request, o run.Outcome) (exit int, over bool)
 
 // evalOnly sets up -e: one line, no log, no marking, no watchdog.
 func (r *oneRun) evalOnly() {
-	r.set.vars["LOGFILE"] = "-"
-	r.set.vars["ONLINE_NODE"], r.set.vars["OFFLINE_NODE"], r.set.vars["MARK_OFFLINE"] = ":", ":", "0"
-}
-
-// customHelper says whether the site has a helper of its own for marking the
-// node; else we do it ourselves.
-func (s *settings) customHelper(name string) bool {
-	v := s.get(name)
-	file := "/node-mark-online"
-	if name == "OFFLINE_NODE" {
-		file = "/node-mark-offline"
-	}
-	return s.helpers || v != s.get("HELPERDIR")+file
+	r.set.Vars["LOGFILE"] = "-"
+	r.set.Vars["ONLINE_NODE"], r.set.Vars["OFFLINE_NODE"], r.set.Vars["MARK_OFFLINE"] = ":", ":", "0"
 }
 
 // sysconfig reads $SYSCONFIGDIR/$NAME, which wins over the command line.
@@ -97,7 +86,7 @@ func (r *oneRun) sysconfig() (exit int, over bool) {
 }
 
 func (r *oneRun) readSysconfig() (exit int, over bool) {
-	path := filepath.Join(r.set.get("SYSCONFIGDIR"), r.set.get("NAME"))
+	path := filepath.Join(r.set.Get("SYSCONFIGDIR"), r.set.Get("NAME"))
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.budget.Reading(time.Now()))
 	file, err := o.File("read " + path)
 	if err != nil {
@@ -110,7 +99,7 @@ func (r *oneRun) readSysconfig() (exit int, over bool) {
 		return r.refuse(err), true
 	}
 	r.settings = path
-	assigns, needShell, err := conf.ParseSysconfig(path, file.Data, r.set.lookup)
+	assigns, needShell, err := conf.ParseSysconfig(path, file.Data, r.set.Lookup)
 	switch {
 	case err != nil:
 		return r.refuse(err), true
@@ -118,7 +107,7 @@ func (r *oneRun) readSysconfig() (exit int, over bool) {
 		r.sourced = path
 		return r.source(path)
 	}
-	r.set.assign(assigns)
+	r.set.Assign(assigns)
 	return 0, false
 }
 

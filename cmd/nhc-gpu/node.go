@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -75,7 +76,7 @@ func (r runner) Run(ctx context.Context, argv, env []string) (slurm.Output, erro
 
 func (r *oneRun) controller() *slurm.Controller {
 	c := slurm.NewController(r.node.name, runner{r.pool}, func(name string) string {
-		if v, ok := r.set.lookup(name); ok {
+		if v, ok := r.set.Lookup(name); ok {
 			return v
 		}
 		return ""
@@ -88,8 +89,8 @@ func (r *oneRun) controller() *slurm.Controller {
 // a drain that cannot be delivered in it stays in the state directory. It reports whether
 // Slurm answered.
 func (r *oneRun) tell(v slurm.Verdict) (delivered bool) {
-	if r.set.get("NHC_RM") != "slurm" {
-		r.warn(fmt.Errorf("mark node %s: resource manager %q: only slurm is acted on without a helper of the site's own (OFFLINE_NODE, ONLINE_NODE)", r.node.name, r.set.get("NHC_RM")))
+	if r.set.Get("NHC_RM") != "slurm" {
+		r.warn(fmt.Errorf("mark node %s: resource manager %q: only slurm is acted on without a helper of the site's own (OFFLINE_NODE, ONLINE_NODE)", r.node.name, r.set.Get("NHC_RM")))
 		return false
 	}
 	if r.node.bad != nil {
@@ -105,17 +106,17 @@ func (r *oneRun) tell(v slurm.Verdict) (delivered bool) {
 	case err != nil && out.Repeats: // reported before
 	case err != nil && out.Refused:
 		r.warn(fmt.Errorf("%w; this is reported once a day, and tried again every 10 minutes", err))
-		sendSyslog(r.set.get("NAME"), []string{fmt.Sprintf("Node %s cannot be marked:  %v", r.node.name, err)})
+		sink.Syslog(r.set.Get("NAME"), []string{fmt.Sprintf("Node %s cannot be marked:  %v", r.node.name, err)})
 	case err != nil && out.Pending:
 		r.warn(fmt.Errorf("drain of node %s could not be delivered, the next run will: %w", r.node.name, err))
 	case err != nil:
 		r.warn(err)
 	}
 	if err == nil && out.Kept {
-		r.log.write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: %s", r.node.name, out.Why))
+		r.log.Write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: %s", r.node.name, out.Why))
 	}
 	if err == nil && out.Action != slurm.None {
-		r.log.write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, r.node.name, out.Why))
+		r.log.Write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, r.node.name, out.Why))
 	}
 	return err == nil
 }
@@ -160,13 +161,13 @@ func (r *oneRun) cause() slurm.Cause {
 		s = r.current
 	}
 	if s == nil {
-		return slurm.Cause{File: r.paths.Of(r.set.get("CONFFILE"))}
+		return slurm.Cause{File: r.paths.Of(r.set.Get("CONFFILE"))}
 	}
 	return session.CauseOf(s, r.paths, r.job != nil)
 }
 
 func (r *oneRun) markOnline() {
-	pass := session.Pass{Plan: r.plan, Files: []string{r.set.get("CONFFILE"), r.tablesFile()}, Paths: r.paths, Unanswered: r.unanswered}
+	pass := session.Pass{Plan: r.plan, Files: []string{r.set.Get("CONFFILE"), r.tablesFile()}, Paths: r.paths, Unanswered: r.unanswered}
 	r.tell(slurm.Verdict{Healthy: true, Lacks: pass.Lacks})
 }
 
@@ -183,7 +184,7 @@ func (r *oneRun) act(s *foldState) int {
 	if unknown {
 		r.deliverPending()
 	}
-	r.log.flush()
+	r.log.Flush()
 	if unknown {
 		for _, f := range s.f.List() {
 			if f.Severity == checks.Unknown && r.doubt == "" {
@@ -201,12 +202,12 @@ func (r *oneRun) deliverPending() {
 	if r.job != nil || r.opts.eval != "" || r.node.bad != nil {
 		return
 	}
-	r.set.finalize() // a run whose sysconfig file cannot be read has not come to that
-	if r.set.get("NHC_RM") == "" {
+	r.set.Finalize() // a run whose sysconfig file cannot be read has not come to that
+	if r.set.Get("NHC_RM") == "" {
 		find := r.findManager()
 		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, r.budget.Reading(time.Now())))
 	}
-	if !r.set.marks() || r.set.get("NHC_RM") != "slurm" || r.set.customHelper("OFFLINE_NODE") {
+	if !r.set.Marks() || r.set.Get("NHC_RM") != "slurm" || r.set.CustomHelper("OFFLINE_NODE") {
 		return
 	}
 	ctx, cancel := r.actContext()

@@ -55,7 +55,7 @@ func (s nodeState) Lock(wait time.Duration) (unlock func(), err error) {
 func (r *oneRun) lookAround() {
 	const sign = "/etc/debian_version"
 	f, err := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: sign, Line: "read " + sign}, lookLimit).File("read " + sign)
-	r.set.distribution(err == nil && !f.Missing)
+	r.set.Distribution(err == nil && !f.Missing)
 }
 
 const lookLimit = 2 * time.Second
@@ -80,14 +80,14 @@ func (r *oneRun) findName() {
 		return
 	}
 	resp, err := r.pool.Call(r.ctx, checks.Local,
-		&run.Request{Op: run.OpNodes, Name: host, Path: r.set.get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit).Answer()
+		&run.Request{Op: run.OpNodes, Name: host, Path: r.set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit).Answer()
 	switch {
 	case err != nil: // no slurm.conf here: the host name it is
 	case len(resp.Jobs) == 1:
 		r.rename(resp.Jobs[0])
 	case len(resp.Jobs) > 1:
 		r.node.bad = fmt.Errorf("name this node: slurm.conf has %d nodes on host %s (%s, ...): set SLURMD_NODENAME in %s, or as an argument",
-			len(resp.Jobs), host, strings.Join(resp.Jobs[:2], ", "), filepath.Join(r.set.get("SYSCONFIGDIR"), "nhc"))
+			len(resp.Jobs), host, strings.Join(resp.Jobs[:2], ", "), filepath.Join(r.set.Get("SYSCONFIGDIR"), "nhc"))
 	default:
 		r.unnamed = true
 	}
@@ -96,7 +96,7 @@ func (r *oneRun) findName() {
 // nameFromSettings takes the name that the site has set. The name from slurmd takes
 // precedence: several slurmd may share a host.
 func (r *oneRun) nameFromSettings() {
-	name := r.set.get("SLURMD_NODENAME")
+	name := r.set.Get("SLURMD_NODENAME")
 	if name == "" || r.node.told && r.node.role != slurm.Manual {
 		return
 	}
@@ -112,7 +112,7 @@ func (r *oneRun) rename(name string) {
 	if r.node.name, r.node.bad = slurm.NodeName(func(string) string { return name }, ""); r.node.bad != nil {
 		r.node.bad = fmt.Errorf("name this node: SLURMD_NODENAME is %q: want letters, digits, and - or _ after the first", name)
 	}
-	r.set.past, r.set.spare = r.node.past()
+	r.set.Past, r.set.Spare = r.node.past()
 	_ = r.openStateOf("")
 }
 
@@ -123,7 +123,7 @@ func (r *oneRun) openStateOf(lock string) (busy error) {
 	holder, doubts, err := r.pool.OpenState(filepath.Join(stateRoot, r.node.name), r.kind(), lock)
 	if err != nil {
 		r.warn(fmt.Errorf("%w: this run remembers nothing of earlier ones", err))
-		r.set.spare = "" // which is there, too
+		r.set.Spare = "" // which is there, too
 		return nil
 	}
 	r.node.dir = nodeState{r.pool}

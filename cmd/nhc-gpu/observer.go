@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -35,7 +36,7 @@ func (o *observer) Forked(pid int) {
 	if o.fold.waiting != "" {
 		o.emit(o.fold.f.Begin(o.fold.waiting, pid))
 		o.fold.waiting = ""
-		o.log.flush() // the process writes to the log itself
+		o.log.Flush() // the process writes to the log itself
 	}
 }
 
@@ -50,11 +51,11 @@ func (o *observer) Native(s *plan.Step, r checks.Result) (more bool) {
 
 func (o *observer) Assigned(s *plan.Step) {
 	for _, v := range s.Sets {
-		o.set.put(v.Name, v.Value, v.Export)
+		o.set.Put(v.Name, v.Value, v.Export)
 		if o.shell == nil {
 			continue // it will be told when it starts
 		}
-		text := v.Name + "=" + quote(v.Value)
+		text := v.Name + "=" + setting.Quote(v.Value)
 		if v.Export {
 			text = "export " + text
 		}
@@ -114,7 +115,7 @@ func (o *observer) line(s *plan.Step) (more bool) {
 	if f.Over() {
 		return false
 	}
-	o.log.flush()
+	o.log.Flush()
 	o.pool.KeepGuard()
 	status, exited, err := o.shell.Line(f.Forks(s.Text), s.Index, s.Text, o.budget.End)
 	if err == nil && o.sig.Caught() != 0 {
@@ -190,7 +191,7 @@ func (o *observer) needShell(deadline time.Time) error {
 	if o.dressed {
 		return nil
 	}
-	if err := o.shell.Set(o.set.shellText()+o.shellSetup(), deadline); err != nil {
+	if err := o.shell.Set(o.set.ShellText()+o.shellSetup(), deadline); err != nil {
 		return err
 	}
 	o.dressed = true
@@ -199,7 +200,7 @@ func (o *observer) needShell(deadline time.Time) error {
 	}
 	status, exited, err := o.shell.Load(o.scripts, deadline)
 	if err != nil {
-		return fmt.Errorf("load scripts of %s: %w", o.set.get("INCDIR"), err)
+		return fmt.Errorf("load scripts of %s: %w", o.set.Get("INCDIR"), err)
 	}
 	if exited && !o.fold.f.Over() {
 		o.fold.f.Quit(status)
@@ -214,7 +215,7 @@ func (o *observer) startShell() error {
 		wake = -1
 	}
 	sh, err := run.StartShell(run.ShellSetup{
-		Program: o.argv[0], Init: o.set.shellText() + "NHC_FD_OUT=1 NHC_FD_ERR=2\n", Env: o.set.environ(), Trace: o.opts.trace,
+		Program: o.argv[0], Init: o.set.ShellText() + "NHC_FD_OUT=1 NHC_FD_ERR=2\n", Env: o.set.Environ(), Trace: o.opts.trace,
 	}, o, wake)
 	if err != nil {
 		return err
@@ -231,16 +232,16 @@ func (r *oneRun) shellSetup() string {
 	if r.budget.Limited() {
 		text += "WATCHDOG_PID=$PPID\n"
 	}
-	if r.set.stamps() {
+	if r.set.Stamps() {
 		text += "SECONDS=$TS NHC_START_TS=$TS\n"
 	}
-	return text + r.log.shellText()
+	return text + r.log.ShellText()
 }
 
 func (r *oneRun) checksText() string {
 	words := make([]string, len(r.vetted))
 	for i, l := range r.vetted {
-		words[i] = quote(l.Check)
+		words[i] = setting.Quote(l.Check)
 	}
 	return "CHECKS=( " + strings.Join(words, " ") + " )\n"
 }
@@ -259,7 +260,7 @@ func (o *observer) Output(fd int, data []byte) {
 
 func (o *observer) Leaving(status int) (helper bool, text, message string) {
 	helper, text = o.emitUntilHelper(o.fold.f.Exited(status))
-	o.log.flush()
+	o.log.Flush()
 	return helper, text, o.fold.f.LastMessage()
 }
 
@@ -280,8 +281,8 @@ func (o *observer) Flush() { o.emit(o.fold.f.Flush()) }
 func (o *observer) Settings(values map[string]string) {
 	changed := false
 	for name, v := range values {
-		if o.set.get(name) != v {
-			o.set.put(name, v, false)
+		if o.set.Get(name) != v {
+			o.set.Put(name, v, false)
 			changed = true
 		}
 	}
@@ -295,15 +296,15 @@ func (o *observer) Settings(values map[string]string) {
 func (o *observer) Environ(values map[string]string) {
 	changed := false
 	for name, v := range values {
-		old, ok := o.set.lookup(name)
-		if !readonlyInBash[name] && (!ok || old != v || !o.set.export[name]) {
-			o.set.put(name, v, true)
+		old, ok := o.set.Lookup(name)
+		if !setting.ReadonlyInBash[name] && (!ok || old != v || !o.set.Export[name]) {
+			o.set.Put(name, v, true)
 			changed = true
 		}
 	}
 	for name := range o.exported {
-		if _, ok := values[name]; !ok && o.set.export[name] {
-			delete(o.set.export, name)
+		if _, ok := values[name]; !ok && o.set.Export[name] {
+			delete(o.set.Export, name)
 			changed = true
 		}
 	}
@@ -316,7 +317,7 @@ func (o *observer) Environ(values map[string]string) {
 // changed takes note that a check line has changed a setting.
 func (o *observer) changed() {
 	o.fold.update(o.set)
-	o.pool.SetVars(o.set.workerVars())
+	o.pool.SetVars(o.set.WorkerVars())
 }
 
 // Variables takes over what files of the site left in bash.
@@ -324,13 +325,13 @@ func (o *observer) Variables(vars []run.ShellVar) {
 	seen := map[string]bool{}
 	for _, v := range vars {
 		seen[v.Name] = true
-		if old, ok := o.set.lookup(v.Name); !ok || old != v.Value || v.Export && !o.set.export[v.Name] {
-			o.set.put(v.Name, v.Value, v.Export)
+		if old, ok := o.set.Lookup(v.Name); !ok || old != v.Value || v.Export && !o.set.Export[v.Name] {
+			o.set.Put(v.Name, v.Value, v.Export)
 		}
 	}
-	for name := range o.set.vars {
+	for name := range o.set.Vars {
 		if !seen[name] {
-			delete(o.set.vars, name)
+			delete(o.set.Vars, name)
 		}
 	}
 	o.changed()
@@ -347,9 +348,9 @@ func (o *observer) Functions(names []string) {
 // Array takes over an array that files of the site left in bash, or one of
 // mcheck's after a line.
 func (o *observer) Array(name string, values []string) {
-	if slices.Equal(o.set.arrays[name], values) {
+	if slices.Equal(o.set.Arrays[name], values) {
 		return
 	}
-	o.set.arrays[name] = values
-	o.pool.SetVars(o.set.workerVars())
+	o.set.Arrays[name] = values
+	o.pool.SetVars(o.set.WorkerVars())
 }

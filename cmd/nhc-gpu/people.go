@@ -13,20 +13,20 @@ func peopleRun(opts *options) (*oneRun, error) {
 	r := newRun([]string{"nhc-gpu"}, opts)
 	_ = r.openState("")
 	r.strict, r.whole = true, opts.role == slurm.Manual
-	r.set.hold = true
+	r.set.Hold = true
 	if r.job != nil { // there is none: any GPU may be its
 		r.job = anyJob()
 	}
 	for _, a := range opts.set {
-		r.set.put(a.name, a.value, false)
+		r.set.Put(a.name, a.value, false)
 	}
 	for _, w := range opts.words {
-		if err := r.set.word(w); err != nil {
+		if err := r.set.Word(w); err != nil {
 			r.close()
 			return nil, err
 		}
 	}
-	r.set.preset("nhc-gpu")
+	r.set.Preset("nhc-gpu")
 	return r, nil
 }
 
@@ -37,8 +37,8 @@ func anyJob() *around {
 
 // quiet keeps a run for a person from marking the node and from logging.
 func (r *oneRun) quiet() {
-	r.set.finalize()
-	maps.Copy(r.set.vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
+	r.set.Finalize()
+	maps.Copy(r.set.Vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
 	r.setBudget()
 	r.fold.held = true // whatever a line sets
 	r.fold.begin(r.set, false, false)

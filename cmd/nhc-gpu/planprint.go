@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
@@ -23,14 +24,14 @@ func printPlan(o *options, exit *int) error {
 		return err
 	}
 	defer r.close()
-	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, r.set.get("HOSTNAME"), r.set.get("TIMEOUT"))
+	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, r.set.Get("HOSTNAME"), r.set.Get("TIMEOUT"))
 	if context := r.context(); context != "" {
 		fmt.Fprintf(console.Screen, "# as %s, within %s\n", context, r.timeout())
 	}
 	if r.settings != "" {
 		fmt.Fprintln(console.Screen, "# settings of", r.settings, "win over the command line")
 	}
-	if r.set.get("SHELL") == noAction {
+	if r.set.Get("SHELL") == setting.NoAction {
 		fmt.Fprintln(console.Screen, "# SHELL=:, so no check carries out an action")
 	}
 	if r.others > 0 {
@@ -39,7 +40,7 @@ func printPlan(o *options, exit *int) error {
 	for _, line := range r.scriptLines() {
 		fmt.Fprintln(console.Screen, "#", line)
 	}
-	r.pool.SetVars(r.set.workerVars())
+	r.pool.SetVars(r.set.WorkerVars())
 	r.prepareChecks(r.plan)
 	for _, row := range append(r.platformRows(), r.slurmRows()...) {
 		fmt.Fprintf(console.Screen, "# %s: %s\n", row.Name, row.Message)
@@ -100,7 +101,7 @@ func (r *oneRun) scriptLines() (lines []string) {
 		}
 	}
 	if len(stock) > 0 {
-		lines = append(lines, "skips LBNL NHC's own "+strings.Join(stock, ", ")+" in "+r.set.get("INCDIR")+": these checks are built in")
+		lines = append(lines, "skips LBNL NHC's own "+strings.Join(stock, ", ")+" in "+r.set.Get("INCDIR")+": these checks are built in")
 	}
 	if r.unloaded != nil {
 		return append(lines, "!! scripts are not used: "+r.unloaded.Error())

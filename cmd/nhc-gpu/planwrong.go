@@ -139,7 +139,7 @@ func (r *oneRun) neverRun(s *plan.Step) string {
 	limit := r.allowed()
 	named := func(a assignment) bool { return a.name == "NAME" || a.name == "CONFFILE" || a.name == "TIMEOUT" }
 	if r.node.healthCheck() && slices.ContainsFunc(r.opts.set, named) { // slurmd gives no options: it is for another run
-		limit = r.set.timeout()
+		limit = r.set.Timeout()
 	}
 	if s.MaxAge > 0 || s.Usage != nil || s.Fits(limit) {
 		return ""
@@ -227,7 +227,7 @@ func (r *oneRun) isProgram(name string) bool {
 	paths := []string{name}
 	if !strings.Contains(name, "/") {
 		paths = nil
-		for _, dir := range filepath.SplitList(r.set.get("PATH")) {
+		for _, dir := range filepath.SplitList(r.set.Get("PATH")) {
 			paths = append(paths, filepath.Join(dir, name))
 		}
 	}

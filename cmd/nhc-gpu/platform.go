@@ -70,37 +70,29 @@ func floorsOf(p *conf.Platform) (list []checks.Floor) {
 	return list
 }
 
-// profilesFile is the site's file of profiles.
-func (s *settings) profilesFile() string {
-	if named := s.get("PLATFORM_PROFILES"); named != "" {
-		return named
-	}
-	return s.get("CONFDIR") + "/profiles.toml"
-}
-
 func (r *oneRun) profilesRequest() *run.Request {
-	path := r.set.profilesFile()
+	path := r.set.ProfilesFile()
 	return &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}
 }
 
 // useProfiles takes over what the site says of its platforms. One that has named
 // a file wants it.
 func (r *oneRun) useProfiles(o run.Outcome) error {
-	path := r.set.profilesFile()
-	data, there, err := r.contentOf(path, o, r.set.get("PLATFORM_PROFILES") != "")
+	path := r.set.ProfilesFile()
+	data, there, err := r.contentOf(path, o, r.set.Get("PLATFORM_PROFILES") != "")
 	if !there {
 		return err
 	}
 	if _, err := conf.ParsePlatforms(path, data); err != nil {
 		return err
 	}
-	r.set.profiles, r.set.profilesFrom = data, path
+	r.set.Profiles, r.set.ProfilesFrom = data, path
 	return nil
 }
 
 // platformGroups are the GPUs on the bus, by what they are.
 func (r *oneRun) platformGroups() ([]checks.PlatformGroup, error) {
-	r.pool.SetVars(r.set.workerVars())
+	r.pool.SetVars(r.set.WorkerVars())
 	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(probe.PartPCI), Line: "read the PCI bus"}, session.Reading)
 	resp, err := o.Answer()
 	switch {
@@ -109,7 +101,7 @@ func (r *oneRun) platformGroups() ([]checks.PlatformGroup, error) {
 	case resp.Have.Value == nil:
 		return nil, errors.New("read the PCI bus: the answer has no device")
 	}
-	v := r.set.workerVars()
+	v := r.set.WorkerVars()
 	return checks.GroupPlatforms(resp.Have.Value.IDs, platformsOf(v.ProfilesFile, v.Profiles)), nil
 }
 

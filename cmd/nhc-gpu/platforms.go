@@ -46,7 +46,7 @@ func printPlatforms(name string, o *options) error {
 		return err
 	}
 	defer r.close()
-	known, err := conf.ParsePlatforms(r.set.profilesFrom, r.set.profiles)
+	known, err := conf.ParsePlatforms(r.set.ProfilesFrom, r.set.Profiles)
 	if err != nil {
 		return err
 	}

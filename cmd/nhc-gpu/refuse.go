@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -16,8 +17,8 @@ func (r *oneRun) refuse(err error) int {
 		return exitUnknown
 	}
 	text := "Health check unknown:  " + err.Error()
-	fmt.Fprintf(console.Stdout, "ERROR:  %s:  %s\n", r.set.get("NAME"), text)
-	sendSyslog(r.set.get("NAME"), []string{text})
+	fmt.Fprintf(console.Stdout, "ERROR:  %s:  %s\n", r.set.Get("NAME"), text)
+	sink.Syslog(r.set.Get("NAME"), []string{text})
 	r.doubt, r.unusable = err.Error(), true
 	return r.unknown()
 }

@@ -23,15 +23,15 @@ func forPeople(o *options, opts reportOptions) (*oneRun, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	r.set.hold, r.json = !opts.act, opts.json
+	r.set.Hold, r.json = !opts.act, opts.json
 	if _, over := r.sysconfig(); over {
 		r.close()
-		return nil, "", unusableError{fmt.Errorf("the settings of %s cannot be used, see above", r.set.get("NAME"))}
+		return nil, "", unusableError{fmt.Errorf("the settings of %s cannot be used, see above", r.set.Get("NAME"))}
 	}
-	given := r.set.get("CONFFILE") != "" || r.set.get("CONFDIR") != ""
+	given := r.set.Get("CONFFILE") != "" || r.set.Get("CONFDIR") != ""
 	r.quiet()
 	if r.job != nil {
-		r.pool.SetVars(r.set.workerVars())
+		r.pool.SetVars(r.set.WorkerVars())
 		r.underSlurm()
 	}
 	r.peopleScripts(opts.runs && !opts.noShell)
@@ -50,7 +50,7 @@ func forPeople(o *options, opts reportOptions) (*oneRun, string, error) {
 // peopleScripts has bash read the scripts of the site, or, if nothing is to be
 // run, only looks which checks they define.
 func (r *oneRun) peopleScripts(runs bool) {
-	dir := r.set.get("INCDIR")
+	dir := r.set.Get("INCDIR")
 	r.noteScripts(r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}, session.Reading))
 	if !runs {
 		r.overrides = run.Overrides(r.scripts)
@@ -70,7 +70,7 @@ func (r *oneRun) peopleScripts(runs bool) {
 // peoplePlan reads the configuration strictly: for a person a file that is
 // missing, or no file at all, is a mistake, where they have named it.
 func (r *oneRun) peoplePlan(named bool) (from string, err error) {
-	path := r.set.get("CONFFILE")
+	path := r.set.Get("CONFFILE")
 	if r.opts.eval != "" {
 		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
 		r.plan = r.build()
@@ -140,7 +140,7 @@ func report(o *options, opts reportOptions, exit *int) error {
 		return err
 	}
 	defer r.close()
-	r.pool.SetVars(r.set.workerVars())
+	r.pool.SetVars(r.set.WorkerVars())
 	r.prepareChecks(r.plan)
 	r.settleRecords()
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps, noShell: opts.noShell}
@@ -160,7 +160,7 @@ func report(o *options, opts reportOptions, exit *int) error {
 	if len(t.rows) == 0 {
 		t.rows = append(t.rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: nothing was checked"})
 	}
-	out := verdict.Report{Version: version, Node: r.set.get("HOSTNAME"), From: from, Rows: t.rows, ShellLines: t.lines, NoShell: opts.noShell}
+	out := verdict.Report{Version: version, Node: r.set.Get("HOSTNAME"), From: from, Rows: t.rows, ShellLines: t.lines, NoShell: opts.noShell}
 	out.Facts = slices.Concat(r.facts(), r.platformRows(), r.slurmRows())
 	*exit = out.Exit()
 	if opts.redact {
@@ -194,7 +194,7 @@ func (r *oneRun) facts() (rows []verdict.Row) {
 		run.Go(func() {
 			limit := session.Reading
 			if lane == checks.NVML { // the driver may have to wake the GPUs
-				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, r.set.timeout())
+				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, r.set.Timeout())
 			}
 			limit = r.budget.Facts(limit, time.Now())
 			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}

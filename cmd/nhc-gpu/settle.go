@@ -15,8 +15,8 @@ import (
 // it is asked for the state of the node, once, where an active test may be run and no
 // job of an open record has a process here. A prolog and an epilog ask nothing.
 func (r *oneRun) settleRecords() {
-	rm := r.set.get("NHC_RM") // "" where nobody has looked
-	if !session.WaitsForJobs(r.plan) || r.job != nil || r.set.past == "" || r.node.bad != nil || rm != "" && rm != "slurm" {
+	rm := r.set.Get("NHC_RM") // "" where nobody has looked
+	if !session.WaitsForJobs(r.plan) || r.job != nil || r.set.Past == "" || r.node.bad != nil || rm != "" && rm != "slurm" {
 		return
 	}
 	open := r.openRecords(checks.Local) // which no check has yet

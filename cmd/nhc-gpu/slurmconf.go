@@ -45,9 +45,9 @@ func (r *oneRun) prepareChecks(p *plan.Plan) {
 			slurm, want = slurm || wantsSlurm(info, c), max(want, checks.WantedGPUs(c))
 		}
 	}
-	if r.set.wantedGPUs != want {
-		r.set.wantedGPUs = want
-		r.pool.SetVars(r.set.workerVars())
+	if r.set.WantedGPUs != want {
+		r.set.WantedGPUs = want
+		r.pool.SetVars(r.set.WorkerVars())
 	}
 	if slurm {
 		r.askSlurm()
@@ -62,21 +62,21 @@ func (r *oneRun) askSlurm() {
 	}
 	r.slurmAsked = true
 	o := r.pool.Call(r.ctx, checks.Local,
-		&run.Request{Op: run.OpSlurm, Name: r.node.name, Path: r.set.get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit)
+		&run.Request{Op: run.OpSlurm, Name: r.node.name, Path: r.set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit)
 	resp, err := o.AnswerTo("read Slurm's configuration")
 	if err != nil {
 		r.slurmDoubt = err
 		r.debug("%v", err)
 		return
 	}
-	r.set.slurm = resp.Slurm.Value
-	r.pool.SetVars(r.set.workerVars())
+	r.set.Slurm = resp.Slurm.Value
+	r.pool.SetVars(r.set.WorkerVars())
 }
 
 // slurmRows tell how many GPUs Slurm has on this node, if a check wants to know.
 func (r *oneRun) slurmRows() []verdict.Row {
 	row := verdict.Row{Severity: checks.Skip, Name: "Slurm's Gres"}
-	switch g := r.set.slurm; {
+	switch g := r.set.Slurm; {
 	case !r.slurmAsked:
 		return nil
 	case r.slurmDoubt != nil:

@@ -27,7 +27,7 @@ func (r *oneRun) timeout() time.Duration {
 	if r.config.Role(r.context()).Budget > 0 {
 		return r.allowed()
 	}
-	t := r.set.timeout()
+	t := r.set.Timeout()
 	if d := r.allowed(); d > 0 && t > d { // what slurmd cuts off cannot be shared out
 		return d
 	}
@@ -36,10 +36,10 @@ func (r *oneRun) timeout() time.Duration {
 
 // tablesFile is nhc.toml, beside nhc.conf.
 func (r *oneRun) tablesFile() string {
-	if named := r.set.get("TOMLFILE"); named != "" {
+	if named := r.set.Get("TOMLFILE"); named != "" {
 		return named
 	}
-	return r.set.get("CONFDIR") + "/" + r.set.get("NAME") + ".toml"
+	return r.set.Get("CONFDIR") + "/" + r.set.Get("NAME") + ".toml"
 }
 
 func (r *oneRun) tablesRequest() *run.Request {
@@ -57,7 +57,7 @@ func missing(o run.Outcome) bool {
 // cannot be used ends the run: without its policies a warning would drain nodes.
 func (r *oneRun) useTables(o run.Outcome) error {
 	path := r.tablesFile()
-	data, there, err := r.contentOf(path, o, r.set.get("TOMLFILE") != "")
+	data, there, err := r.contentOf(path, o, r.set.Get("TOMLFILE") != "")
 	if !there {
 		return err
 	}
@@ -106,7 +106,7 @@ func (r *oneRun) contentOf(path string, o run.Outcome, named bool) (data []byte,
 func (r *oneRun) forThisHost(entries []conf.Entry) (ours []conf.Entry, err error) {
 	m := r.matcher()
 	for _, e := range entries {
-		ok, unfit := m.Match(r.set.get("HOSTNAME"), e.Hosts)
+		ok, unfit := m.Match(r.set.Get("HOSTNAME"), e.Hosts)
 		switch {
 		case unfit != nil:
 			err = errors.Join(err, fmt.Errorf("%s: hosts = %q: %w", e.Pos, e.Hosts, unfit))

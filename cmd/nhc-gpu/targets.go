@@ -9,11 +9,11 @@ import (
 // matcher judges the targets of nhc.conf. External matchers are shell commands.
 func (r *oneRun) matcher() *match.Matcher {
 	m := &match.Matcher{Warn: func(text string) {
-		if r.set.get("SILENT") == "0" {
-			r.log.write(text)
+		if r.set.Get("SILENT") == "0" {
+			r.log.Write(text)
 		}
 	}}
-	m.External = match.Externals(r.set.array("NHC_MCHECK_DELIM"), r.set.array("NHC_MCHECK_COMMAND"))
+	m.External = match.Externals(r.set.Array("NHC_MCHECK_DELIM"), r.set.Array("NHC_MCHECK_COMMAND"))
 	m.Run = func(e match.External, host, expr string) bool {
 		command := e.Line(host, expr)
 		o := &observer{r}

@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -85,7 +86,7 @@ func xidRun(words []string) (r *oneRun, rest []string, err error) {
 	var given []string
 	for _, w := range words {
 		name, _, ok := strings.Cut(w, "=")
-		if ok && isName(name) && name == strings.ToUpper(name) {
+		if ok && setting.IsName(name) && name == strings.ToUpper(name) {
 			given = append(given, w)
 			continue
 		}
@@ -98,7 +99,7 @@ func xidRun(words []string) (r *oneRun, rest []string, err error) {
 			return nil, nil, err
 		}
 	} else {
-		maps.Copy(r.set.vars, assignedBefore(r.plan, "check_gpu_xid"))
+		maps.Copy(r.set.Vars, assignedBefore(r.plan, "check_gpu_xid"))
 	}
 	return r, rest, nil
 }
@@ -109,7 +110,7 @@ func (r *oneRun) ask(question string, words []string) (*run.Response, error) {
 }
 
 func (r *oneRun) askAbout(q *run.Request) (*run.Response, error) {
-	r.pool.SetVars(r.set.workerVars())
+	r.pool.SetVars(r.set.WorkerVars())
 	return r.pool.Call(r.ctx, checks.Local, q, session.Reading).AnswerTo(q.Name)
 }
 

@@ -1,4 +1,4 @@
-package main
+package sink
 
 import (
 	"context"
@@ -6,44 +6,13 @@ import (
 	"log/syslog"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
-
-// tellSyslog hands lines to syslog. Where commands are run in between (-a) it is
-// logger(1) that does, as in LBNL NHC: whoever watches both, as a site's own
-// logger does, sees them in order.
-func (r *oneRun) tellSyslog(lines []string) {
-	tag := r.set.get("NAME")
-	if r.fold.f.All && r.startsCommands() && syslogWait() == syslogLimit {
-		ctx, cancel := context.WithTimeout(context.Background(), syslogLimit)
-		defer cancel()
-		argv := []string{"logger", "-p", "daemon.err", "-t", fmt.Sprintf("%s[%d]", tag, os.Getpid())}
-		out, err := r.pool.Exec(ctx, argv, r.set.environ(), []byte(strings.Join(lines, "\n")+"\n"))
-		if err == nil && out.Status == 0 {
-			return
-		}
-		if out.TimedOut {
-			syslogLate.Store(true)
-		}
-	}
-	sendSyslog(tag, lines)
-}
-
-// startsCommands says whether steps of the plan, or scripts before it, start other
-// programs.
-func (r *oneRun) startsCommands() bool {
-	if r.plan == nil {
-		return r.hasScripts()
-	}
-	return slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Barrier })
-}
 
 // syslogLimit bounds the delivery of one batch: a syslogd that is stopped must
 // not stop us. Once it was late it is given next to no time: with each of many
@@ -75,10 +44,10 @@ func record(line string) string {
 	return strings.ToValidUTF8(line[:maxRecord], "")
 }
 
-// sendSyslog writes lines with facility daemon and severity err, one record
+// Syslog writes lines with facility daemon and severity err, one record
 // each, tagged with the program's name. Without a syslog socket they are lost,
 // as LBNL NHC's are without logger(1).
-func sendSyslog(tag string, lines []string) { sendSyslogAs(syslog.LOG_ERR, tag, lines) }
+func Syslog(tag string, lines []string) { SyslogAs(syslog.LOG_ERR, tag, lines) }
 
 // dialSyslog connects to syslog where every Linux has it. log/syslog would look elsewhere,
 // too, where a file system may not answer.
@@ -91,8 +60,8 @@ func dialSyslog() (conn net.Conn, err error) {
 	return conn, err
 }
 
-// sendSyslogAs writes lines with another severity.
-func sendSyslogAs(severity syslog.Priority, tag string, lines []string) {
+// SyslogAs writes lines with another severity.
+func SyslogAs(severity syslog.Priority, tag string, lines []string) {
 	done := make(chan struct{})
 	run.Go(func() {
 		defer close(done)
@@ -113,4 +82,22 @@ func sendSyslogAs(severity syslog.Priority, tag string, lines []string) {
 	case <-time.After(syslogWait()):
 		syslogLate.Store(true)
 	}
+}
+
+// Logger hands lines to logger(1), where commands are run in between (-a), as in LBNL
+// NHC: whoever watches both, as a site's own logger does, sees them in order.
+func Logger(pool *run.Pool, environ []string, tag string, lines []string) {
+	if syslogWait() == syslogLimit {
+		ctx, cancel := context.WithTimeout(context.Background(), syslogLimit)
+		defer cancel()
+		argv := []string{"logger", "-p", "daemon.err", "-t", fmt.Sprintf("%s[%d]", tag, os.Getpid())}
+		out, err := pool.Exec(ctx, argv, environ, []byte(strings.Join(lines, "\n")+"\n"))
+		if err == nil && out.Status == 0 {
+			return
+		}
+		if out.TimedOut {
+			syslogLate.Store(true)
+		}
+	}
+	Syslog(tag, lines)
 }

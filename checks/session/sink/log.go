@@ -1,0 +1,176 @@
+// Package sink has the log file of a run and syslog: what takes the lines that a run writes.
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// Log is LBNL's standard output after LOGFILE has been applied to it. A log
+// file is written by a worker: it may lie on a file system that hangs.
+type Log struct {
+	Pool     *run.Pool
+	Out, Err io.Writer // standard output and standard error
+	Unlogged bool      // the log cannot be opened
+
+	spec conf.LogSpec
+	On   bool   // there is a LOGFILE
+	path string // where standard output goes; "" means it stays
+	lost bool   // the log file does not answer
+	buf  strings.Builder
+
+	// shared has the logs in directories that another user controls.
+	shared map[string]bool
+}
+
+// logLimit bounds a write to the log file.
+const logLimit = 300 * time.Millisecond
+
+// Parse reads LOGFILE, and puts it into the settings in the form in which checks see it.
+func (l *Log) Parse(set *setting.Settings) (spec string, err error) {
+	spec = set.Get("LOGFILE")
+	if strings.HasPrefix(spec, "/") {
+		spec = ">>" + spec + " 2>&1"
+		set.Put("LOGFILE", spec, true)
+	}
+	if spec == "-" || spec == "" {
+		delete(set.Vars, "LOGFILE")
+		return spec, nil
+	}
+	for _, own := range []string{"/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2"} {
+		if strings.HasPrefix(spec, ">>"+own+" ") { // LBNL NHC has closed them by then
+			return spec, fmt.Errorf("open %s: the log cannot be this program's own output, want - for that", own)
+		}
+	}
+	l.spec, err = conf.ParseLog(spec, set.Get)
+	if err != nil {
+		return spec, err
+	}
+	l.On = true
+	if out := l.spec.Stdout(); out.Path != "" {
+		l.path = out.Path
+	}
+	return spec, nil
+}
+
+// OpenRequests create the log files, as LBNL NHC does in every run.
+func (l *Log) OpenRequests() (reqs []*run.Request) {
+	if !l.On {
+		return nil
+	}
+	seen := map[string]bool{}
+	for _, t := range []conf.LogTarget{l.spec.Stdout(), l.spec.Stderr()} {
+		if t.Path != "" && !seen[t.Path] {
+			seen[t.Path] = true
+			reqs = append(reqs, &run.Request{Op: run.OpAppend, Path: t.Path, Trunc: !t.Append, Line: "open " + t.Path})
+		}
+	}
+	return reqs
+}
+
+// Opened notes how a log was opened.
+func (l *Log) Opened(q *run.Request, o run.Outcome) {
+	if _, err := o.File(q.Line); err == nil {
+		if l.shared == nil {
+			l.shared = map[string]bool{}
+		}
+		l.shared[q.Path] = true
+	}
+}
+
+// shellPath is the path at which bash opens a log. What a worker has found safe another
+// user may have replaced by now: bash gets the file that a worker has open.
+func (l *Log) shellPath(path string) string {
+	if !l.shared[path] {
+		return path
+	}
+	q := &run.Request{Op: run.OpAppend, Path: path, Line: "open " + path}
+	file, err := l.Pool.Call(context.Background(), "log", q, logLimit).File(q.Line)
+	if err != nil {
+		return "/dev/null"
+	}
+	return file.Path
+}
+
+// ShellText redirects bash as LOGFILE says.
+func (l *Log) ShellText() string {
+	if !l.On {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("exec 3>&1 4>&2\n__nhc_private 3 4\nNHC_FD_OUT=3 NHC_FD_ERR=4\n")
+	for fd, t := range []conf.LogTarget{l.spec.Stdout(), l.spec.Stderr()} {
+		switch {
+		case t.Path != "":
+			fmt.Fprintf(&b, "exec %d>>%s\n", fd+1, setting.Quote(l.shellPath(t.Path)))
+		case t.Fd != fd+1:
+			fmt.Fprintf(&b, "exec %d>&%d\n", fd+1, t.Fd+2)
+		}
+	}
+	return b.String()
+}
+
+// Write takes one line.
+func (l *Log) Write(text string) {
+	if l.path == "" {
+		fmt.Fprintln(l.Out, text)
+		return
+	}
+	if l.lost {
+		return
+	}
+	l.buf.WriteString(verdict.Printable(text) + "\n")
+}
+
+// Flush hands what has been written to the log file.
+func (l *Log) Flush() {
+	if l.buf.Len() == 0 || l.lost {
+		return
+	}
+	data := []byte(l.buf.String())
+	l.buf.Reset()
+	o := l.Pool.Call(context.Background(), "log", &run.Request{Op: run.OpAppend, Path: l.path, Data: data, Line: "write " + l.path}, logLimit)
+	if err := o.FailureIn("write " + l.path); err != nil {
+		l.lost = true
+		fmt.Fprintf(l.Err, "nhc-gpu: warning: %v\n", err)
+	}
+}
+
+// Fail reports a LOGFILE that cannot be opened, with LBNL's text. Unlike LBNL NHC the
+// run continues without a log: a root file system that became read-only is the fault to
+// find. Its exit status is 1 if no check fails. A LOGFILE that is no
+// redirection ends the run.
+func (l *Log) Fail(set *setting.Settings, spec string, err error) (exit int, over bool) {
+	if errors.Is(err, conf.ErrNotRedirection) {
+		fmt.Fprintf(l.Err, "nhc-gpu: LOGFILE: %v\n", err)
+		return 127, true
+	}
+	text := fmt.Sprintf("NHC:  FATAL:  Can't write %s as %s (uid %d) -- Read-only filesystem/device failure?", spec, set.Get("USER"), os.Geteuid())
+	fmt.Fprintln(l.Out, "ERROR "+text)
+	fmt.Fprintf(l.Err, "nhc-gpu: %v\n", err)
+	Syslog(set.Get("NAME"), []string{text})
+	const nowhere = ">>/dev/null 2>&1"
+	l.spec, _ = conf.ParseLog(nowhere, set.Get)
+	l.On, l.lost, l.path = true, true, "/dev/null"
+	l.Unlogged = true
+	return 1, false
+}
+
+// Drop gives up the LOGFILE, and returns the warning.
+func (l *Log) Drop(set *setting.Settings, spec string, err error) error {
+	l.On, l.path, l.spec = false, "", conf.LogSpec{}
+	delete(set.Vars, "LOGFILE")
+	err = fmt.Errorf("LOGFILE %s is not used: %w", spec, err)
+	Syslog(set.Get("NAME"), []string{err.Error()})
+	return err
+}
