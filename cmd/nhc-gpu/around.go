@@ -38,22 +38,22 @@ func (r *oneRun) aroundJob() {
 		return
 	}
 	r.fold.held = true
-	r.pool.SetVars(r.set.WorkerVars())
+	r.Pool.SetVars(r.Set.WorkerVars())
 	r.underSlurm()
-	if r.node.role == slurm.Epilog {
+	if r.Role == slurm.Epilog {
 		r.recallRecord()
 		r.job.job.Recall(r.job.record)
 	}
-	r.job.every = r.set.Get("NHC_CHECK_ALL") == "1"
-	r.set.Vars["NHC_CHECK_ALL"] = "1"
+	r.job.every = r.Set.Get("NHC_CHECK_ALL") == "1"
+	r.Set.Vars["NHC_CHECK_ALL"] = "1"
 	if r.job.job.Share == slurm.NoGPUs {
 		r.job.blame.Scope.Known = true
 		return
 	}
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, r.budget.Reading(time.Now()))
+	o := r.Pool.Call(r.Ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, r.Budget.Reading(time.Now()))
 	resp, err := o.Answer()
 	if err != nil {
-		r.warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", r.job.job.ID, err))
+		r.Warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", r.job.job.ID, err))
 		return
 	}
 	for i, g := range resp.GPUs {
@@ -66,13 +66,13 @@ func (r *oneRun) aroundJob() {
 
 // underSlurm keeps the run below the time that slurm.conf gives it.
 func (r *oneRun) underSlurm() {
-	r.askSlurm()
-	if r.set.Slurm == nil {
+	r.AskSlurm()
+	if r.Set.Slurm == nil {
 		return
 	}
-	limit := r.set.Slurm.Prolog
-	if r.node.role == slurm.Epilog {
-		limit = r.set.Slurm.Epilog
+	limit := r.Set.Slurm.Prolog
+	if r.Role == slurm.Epilog {
+		limit = r.Set.Slurm.Epilog
 	}
 	if limit > 0 {
 		r.job.limit = limit
@@ -100,7 +100,7 @@ func (r *oneRun) findScope() {
 	scope, why := slurm.ScopeOf(r.job.job, r.job.node)
 	r.job.blame.Scope = scope
 	if why != "" {
-		r.warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", r.job.job.ID, why))
+		r.Warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", r.job.job.ID, why))
 	}
 }
 
@@ -110,7 +110,7 @@ func (r *oneRun) ownRequest() *run.Request {
 	if r.job == nil {
 		return nil
 	}
-	base, suffix := strings.TrimSuffix(r.set.Get("CONFFILE"), ".conf"), "-"+r.context()
+	base, suffix := strings.TrimSuffix(r.Set.Get("CONFFILE"), ".conf"), "-"+r.context()
 	named := slices.ContainsFunc(r.opts.set, func(a assignment) bool { return a.name == "CONFFILE" })
 	if r.job.own = named || strings.HasSuffix(base, suffix); r.job.own {
 		return nil
@@ -149,21 +149,21 @@ func (r *oneRun) actAroundJob(s *foldState) int {
 	r.countAhead()
 	failures := s.f.Failures()
 	if len(failures) == 0 || r.job.every { // else it ends as after a first failure
-		events, _ := s.f.Finish(int(time.Since(r.budget.Began).Seconds()))
+		events, _ := s.f.Finish(int(time.Since(r.Budget.Began).Seconds()))
 		r.emit(events)
 	}
 	r.emit(s.f.Flush())
 	r.debugEnd()
 	lost := r.job.blame.OfJob(failures)
-	if len(failures) > 0 && r.set.Marks() && !r.config.Role(r.context()).Exit {
+	if len(failures) > 0 && r.Set.Marks() && !r.config.Role(r.context()).Exit {
 		r.emit(s.f.Blame(r.job.blame.OfNode(failures)))
 	}
-	if r.node.role == slurm.Epilog {
+	if r.Role == slurm.Epilog {
 		r.closeRecord()
 	} else {
 		r.openRecord(lost >= 0)
 	}
-	r.log.Flush()
+	r.Log.Flush()
 	if lost < 0 {
 		return 0 // also where something could not be told, see unknown
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
@@ -43,18 +44,18 @@ func learnBaseline(text string, o *options, exit *int) error {
 		return err
 	}
 	defer r.close()
-	if r.set.Past == "" {
-		return fmt.Errorf("--%s: only root can learn what a node reaches: it is kept below %s", baselineName, pastRoot)
+	if r.Set.Past == "" {
+		return fmt.Errorf("--%s: only root can learn what a node reaches: it is kept below %s", baselineName, node.PastRoot)
 	}
 	if runs > 0 {
 		if onlyActive(r.plan); !slices.ContainsFunc(r.plan.Steps, func(s plan.Step) bool { return s.Active }) {
 			return unusableError{fmt.Errorf("no line of %s for this host is an active test: there is nothing to learn (docs/active.md has examples)", from)}
 		}
-		if *exit = r.learn(runs); r.sig.Caught() != 0 {
+		if *exit = r.learn(runs); r.Signals.Caught() != 0 {
 			return nil
 		}
 	}
-	resp, err := r.ask(run.AskBaselines, nil)
+	resp, err := r.Ask(run.AskBaselines, nil)
 	if err != nil {
 		return err
 	}
@@ -73,13 +74,13 @@ func onlyActive(p *plan.Plan) {
 // learn makes the runs. Each test has its own bound; the run has one only where -t
 // gives it.
 func (r *oneRun) learn(runs int) (exit int) {
-	r.set.Learn = true
+	r.Set.Learn = true
 	timed := slices.ContainsFunc(r.opts.set, func(a assignment) bool { return a.name == "TIMEOUT" })
 	if !timed {
-		r.set.Put("TIMEOUT", "0", true)
+		r.Set.Put("TIMEOUT", "0", true)
 	}
 	r.setBudget()
-	r.pool.SetVars(r.set.WorkerVars())
+	r.Pool.SetVars(r.Set.WorkerVars())
 	r.settleRecords()
 	line := r.progress()
 	said := map[string]bool{}
@@ -90,9 +91,9 @@ func (r *oneRun) learn(runs int) (exit int) {
 		t := &tableObserver{observer: observer{r}, steps: r.plan.Steps}
 		r.table = t
 		began := time.Now()
-		e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.timeout, Doing: line.hook()}
-		err := e.Do(r.ctx, r.plan, t)
-		if sig := r.sig.Caught(); err != nil && sig != 0 {
+		e := &run.Engine{Pool: r.Pool, Deadline: r.Budget.End, Timeout: r.timeout, Doing: line.hook()}
+		err := e.Do(r.Ctx, r.plan, t)
+		if sig := r.Signals.Caught(); err != nil && sig != 0 {
 			return 128 + int(sig)
 		}
 		out := verdict.Report{Rows: t.rows}

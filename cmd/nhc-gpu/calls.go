@@ -8,6 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -21,21 +22,21 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if err := checks.Bind(c, words[1:]); err != nil {
 		return o.badUsage(info, line, err)
 	}
-	if wantsSlurm(info, c) {
-		o.askSlurm()
+	if node.WantsSlurm(info, c) {
+		o.AskSlurm()
 	}
-	vars := o.set.WorkerVars()
+	vars := o.Set.WorkerVars()
 	vars.Plain = maps.Clone(vars.Plain)
 	vars.Plain["PWD"] = dir
-	o.pool.SetVars(vars)
+	o.Pool.SetVars(vars)
 	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: o.timeout()}
 	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane, Active: info.Active}
 	if test, ok := c.(checks.Bounded); ok {
 		step.Bound, step.MaxAge = test.Bound(), test.Freshness()
-		step.OnlyOld = step.MaxAge > 0 && o.set.Job != nil && !o.set.Job.Ended
+		step.OnlyOld = step.MaxAge > 0 && o.Set.Job != nil && !o.Set.Job.Ended
 	}
-	e := &run.Engine{Pool: o.pool, Deadline: o.budget.End, Timeout: o.timeout}
-	result := e.One(o.ctx, step, req, plan.StepTimeout(info, c, o.timeout()))
+	e := &run.Engine{Pool: o.Pool, Deadline: o.Budget.End, Timeout: o.timeout}
+	result := e.One(o.Ctx, step, req, plan.StepTimeout(info, c, o.timeout()))
 	list := result.Findings
 	if info.Active {
 		o.unanswered.Note(o.current, list, result.Earlier)
@@ -44,8 +45,8 @@ func (o *observer) Call(dir, line string, words []string) run.NativeReply {
 	if o.table != nil {
 		o.table.called = append(o.table.called, list...)
 	}
-	o.pool.SetVars(o.set.WorkerVars())
-	if o.ctx.Err() != nil {
+	o.Pool.SetVars(o.Set.WorkerVars())
+	if o.Ctx.Err() != nil {
 		return fails("") // the line is about to be ended
 	}
 	return run.NativeReply{Findings: o.keepSyslog(o.keepUnknown(list))}

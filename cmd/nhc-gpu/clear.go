@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
@@ -69,9 +70,9 @@ func (m memory) clearWords(words []string) error {
 	}
 	defer r.close()
 	switch {
-	case r.node.bad != nil:
-		return r.node.bad
-	case r.set.Past == "":
+	case r.Bad != nil:
+		return r.Bad
+	case r.Set.Past == "":
 		return errors.New("clear: only root can clear what runs of root remember")
 	}
 	who := whoAsks()
@@ -91,17 +92,17 @@ func (m memory) clearWords(words []string) error {
 // everywhere clears in what the node remembers, by every name that it has: slurmd
 // may call it otherwise than its host name, and tells only its own children.
 func (m memory) everywhere(r *oneRun, words []string, who string) (cleared []string, err error) {
-	names, err := r.askAbout(&run.Request{Op: run.OpAsk, Name: run.AskNames, Places: []run.Place{{Past: pastRoot}, {Past: stateRoot}}, Line: "find the names of the node"})
+	names, err := r.AskAbout(&run.Request{Op: run.OpAsk, Name: run.AskNames, Places: []run.Place{{Past: node.PastRoot}, {Past: node.StateRoot}}, Line: "find the names of the node"})
 	if err != nil {
 		return nil, err
 	}
 	q := &run.Request{Op: run.OpAsk, Name: run.AskClear, Path: m.kind, Args: words, Who: who, Line: "clear"}
 	slices.Sort(names.Jobs)
-	for _, name := range append([]string{r.node.name}, slices.Compact(names.Jobs)...) {
-		dir, spare := pastOf(name)
-		q.Places = append(q.Places, run.Place{Past: dir, Spare: spare, Always: name == r.node.name})
+	for _, name := range append([]string{r.Name}, slices.Compact(names.Jobs)...) {
+		dir, spare := node.PastOf(name)
+		q.Places = append(q.Places, run.Place{Past: dir, Spare: spare, Always: name == r.Name})
 	}
-	resp, err := r.askAbout(q)
+	resp, err := r.AskAbout(q)
 	if err != nil {
 		return nil, err
 	}

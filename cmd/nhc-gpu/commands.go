@@ -144,8 +144,8 @@ func topoCommand() *cobra.Command {
 			return err
 		}
 		defer r.close()
-		r.pool.SetVars(r.set.WorkerVars())
-		return topo.Print(r.ctx, r.pool, session.Reading, asJSON)
+		r.Pool.SetVars(r.Set.WorkerVars())
+		return topo.Print(r.Ctx, r.Pool, session.Reading, asJSON)
 	})
 }
 

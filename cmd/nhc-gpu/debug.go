@@ -5,7 +5,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,42 +14,30 @@ import (
 
 // The lines of -d that LBNL NHC prints about itself.
 
-// debug prints a line of -d, before the fold exists, too.
-func (r *oneRun) debug(format string, args ...any) {
-	if r.set.Get("DEBUG") != "1" {
-		return
-	}
-	text := "DEBUG:  " + fmt.Sprintf(format, args...)
-	if r.set.Stamps() {
-		text = fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
-	}
-	r.log.Write(text)
-}
-
 // session does under -d what LBNL NHC does always: a process that leads no
 // group of its own is started anew in its own session. Without -d there is no
 // need to, since workers and bash have their own sessions.
 func (r *oneRun) session() {
-	if r.set.Get("DEBUG") != "1" {
+	if r.Set.Get("DEBUG") != "1" {
 		return
 	}
 	pid := os.Getpid()
 	if unix.Kill(-pid, 0) == nil {
-		r.debug("NHC process %d is session leader.", pid)
+		r.Debug("NHC process %d is session leader.", pid)
 		return
 	}
 	if os.Getenv("NHC_FORCED_SESSION") == fmt.Sprint(pid) {
-		r.debug("NHC failed to become session leader.")
+		r.Debug("NHC failed to become session leader.")
 		return
 	}
-	if r.set.Get("FORCE_SETSID") != "1" {
+	if r.Set.Get("FORCE_SETSID") != "1" {
 		return
 	}
 	argv := append(slices.Clone(r.argv), "FORCE_SETSID=0")
-	r.debug("NHC process %d is not session leader.", pid)
-	r.debug("Restarting via setsid:  setsid %s", strings.Join(argv, " "))
-	r.log.Flush()
-	r.letNextRun()
+	r.Debug("NHC process %d is not session leader.", pid)
+	r.Debug("Restarting via setsid:  setsid %s", strings.Join(argv, " "))
+	r.Log.Flush()
+	r.LetNextRun()
 	r.close()
 	_, err := unix.Setsid()
 	if err == nil {
@@ -63,10 +50,10 @@ func (r *oneRun) session() {
 // debugWatchdog names the process that ends the run after TIMEOUT: this one.
 func (r *oneRun) debugWatchdog() {
 	pid := os.Getpid()
-	if !r.budget.Limited() {
-		r.debug("In %d:  No watchdog, NHC PID is %d", pid, pid)
+	if !r.Budget.Limited() {
+		r.Debug("In %d:  No watchdog, NHC PID is %d", pid, pid)
 	} else {
-		r.debug("In %d:  Watchdog PID is %d, NHC PID is %d", pid, pid, pid)
+		r.Debug("In %d:  Watchdog PID is %d, NHC PID is %d", pid, pid, pid)
 	}
 }
 
@@ -75,18 +62,18 @@ func (r *oneRun) debugEnd() {
 		return
 	}
 	pid := 0
-	if r.budget.Limited() {
+	if r.Budget.Limited() {
 		pid = os.Getpid()
 	}
-	r.debug("kill_watchdog:  Watchdog PID is %d.", pid)
+	r.Debug("kill_watchdog:  Watchdog PID is %d.", pid)
 }
 
 // debugTarget tells how a line's target was judged.
 func (r *oneRun) debugTarget(l conf.Line, matched bool) {
-	if r.set.Get("DEBUG") != "1" {
+	if r.Set.Get("DEBUG") != "1" {
 		return
 	}
-	host := r.set.Get("HOSTNAME")
+	host := r.Set.Get("HOSTNAME")
 	expr, negated := strings.CutPrefix(l.Target, "!")
 	found := matched != negated
 	does := func(yes, no string) string {
@@ -97,13 +84,13 @@ func (r *oneRun) debugTarget(l conf.Line, matched bool) {
 	}
 	switch n := len(expr); {
 	case n > 1 && expr[0] == '/' && expr[n-1] == '/':
-		r.debug("Regexp match check (internal):  %s %s %s", host, does("matches", "does not match"), expr)
+		r.Debug("Regexp match check (internal):  %s %s %s", host, does("matches", "does not match"), expr)
 	case n > 1 && expr[0] == '{' && expr[n-1] == '}':
-		r.debug("mcheck_range:  %s in %s.", does("Found "+host, host+" NOT found"), expr[1:n-1])
+		r.Debug("mcheck_range:  %s in %s.", does("Found "+host, host+" NOT found"), expr[1:n-1])
 	default:
-		r.debug("Glob match check:  %s %s %s", host, does("matches", "does not match"), expr)
+		r.Debug("Glob match check:  %s %s %s", host, does("matches", "does not match"), expr)
 	}
 	if matched {
-		r.debug("Host match check:  \"%s\" matches \"%s\" for check:  %s", host, l.Target, l.Check)
+		r.Debug("Host match check:  \"%s\" matches \"%s\" for check:  %s", host, l.Target, l.Check)
 	}
 }

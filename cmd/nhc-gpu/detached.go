@@ -37,28 +37,28 @@ func detachedHealth(argv []string) int {
 		return exitUsage // its parent has refused the words
 	}
 	r := newRun(argv, opts)
-	r.background = true
+	r.Background = true
 	return r.run()
 }
 
 // detach is the foreground half. over is false if the run is none: there is no
 // detached mode, or this is its background half.
 func (r *oneRun) detach() (exit int, over bool) {
-	if from := r.set.Get("NHC_DETACHED"); from != "" {
-		r.background = true
+	if from := r.Set.Get("NHC_DETACHED"); from != "" {
+		r.Background = true
 	}
-	if r.background {
-		r.set.Put("DETACHED_MODE", "1", r.set.Export["DETACHED_MODE"])
-		r.debug("This session is running detached from %s.", r.set.Get("NHC_DETACHED"))
+	if r.Background {
+		r.Set.Put("DETACHED_MODE", "1", r.Set.Export["DETACHED_MODE"])
+		r.Debug("This session is running detached from %s.", r.Set.Get("NHC_DETACHED"))
 		return 0, false
 	}
-	if n, err := strconv.Atoi(strings.TrimSpace(r.set.Get("DETACHED_MODE"))); err != nil || n != 1 || r.set.Get("NHC_RM") == "sge" {
+	if n, err := strconv.Atoi(strings.TrimSpace(r.Set.Get("DETACHED_MODE"))); err != nil || n != 1 || r.Set.Get("NHC_RM") == "sge" {
 		return 0, false
 	}
-	r.debug("Activating detached mode.")
+	r.Debug("Activating detached mode.")
 	r.rememberLanes(nil) // this half asks none
-	path := r.set.Get("RESULTFILE")
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpTake, Path: path, Line: "read " + path}, takeLimit)
+	path := r.Set.Get("RESULTFILE")
+	o := r.Pool.Call(r.Ctx, checks.Local, &run.Request{Op: run.OpTake, Path: path, Line: "read " + path}, takeLimit)
 	file, err := o.File("read " + path)
 	switch {
 	case err != nil:
@@ -67,13 +67,13 @@ func (r *oneRun) detach() (exit int, over bool) {
 		return r.stuckResult(path), true
 	}
 	res := r.lastResult(path, file)
-	r.letNextRun()
+	r.LetNextRun()
 	argv := append([]string{r.argv[0] + detachedSuffix}, r.argv[1:]...)
 	err = run.Detach(argv, append(os.Environ(), "NHC_DETACHED="+strconv.Itoa(os.Getpid())))
 	switch {
 	case res.status != "0":
 		if err != nil { // the result is read but once
-			r.warn(err)
+			r.Warn(err)
 		}
 		return r.reportResult(res), true
 	case err != nil:
@@ -89,14 +89,14 @@ type result struct{ status, message string }
 func (r *oneRun) lastResult(path string, f run.File) result {
 	if !f.Missing {
 		if err := trusted(path, &f.FileInfo); err != nil {
-			r.warn(fmt.Errorf("%w: its result is not used", err))
+			r.Warn(fmt.Errorf("%w: its result is not used", err))
 			f.Missing = true
 		}
 	}
 	switch {
 	case !f.Missing && f.Mode.IsRegular():
 		return parseResult(string(f.Data))
-	case r.set.Get("DETACHED_MODE_FAIL_NODATA") == "1":
+	case r.Set.Get("DETACHED_MODE_FAIL_NODATA") == "1":
 		return result{"1", "Detached mode -- pending checks (no data found)"}
 	}
 	return result{status: "0"}
@@ -134,7 +134,7 @@ func (r *oneRun) reportResult(res result) int {
 	}
 	n, err := strconv.ParseInt(res.status, 10, 64)
 	if err != nil {
-		fmt.Fprintf(console.Stderr, "nhc-gpu: %s: status %q is no number\n", r.set.Get("RESULTFILE"), res.status)
+		fmt.Fprintf(console.Stderr, "nhc-gpu: %s: status %q is no number\n", r.Set.Get("RESULTFILE"), res.status)
 		return 2
 	}
 	return int(n & 0xff)
@@ -142,33 +142,33 @@ func (r *oneRun) reportResult(res result) int {
 
 // stuckResult is a failure: while the file stays every result would be an old one.
 func (r *oneRun) stuckResult(path string) int {
-	if r.set.Get("NHC_RM") == "" {
-		find := r.findManager()
-		r.manager(find, r.pool.Call(r.ctx, checks.Local, find, session.Reading))
+	if r.Set.Get("NHC_RM") == "" {
+		find := r.ManagerRequest()
+		r.UseManager(find, r.Pool.Call(r.Ctx, checks.Local, find, session.Reading))
 	}
-	r.fold.begin(r.set, false, r.set.Get("LOGFILE") != "-")
+	r.fold.begin(r.Set, false, r.Set.Get("LOGFILE") != "-")
 	r.emit(r.fold.f.Abort(1, fmt.Sprintf("Unable to overwrite/remove results file %q -- is %s read-only?", path, filepath.Dir(path))))
 	return 1
 }
 
 // detachedWell ends the foreground half after a good run.
 func (r *oneRun) detachedWell() (exit int, over bool) {
-	spec, err := r.log.Parse(r.set)
+	spec, err := r.Log.Parse(r.Set)
 	if err != nil {
-		exit, _ := r.log.Fail(r.set, spec, err)
+		exit, _ := r.Log.Fail(r.Set, spec, err)
 		return exit, true
 	}
-	for _, q := range r.log.OpenRequests() {
-		o := r.pool.Call(r.ctx, checks.Local, q, session.Reading)
+	for _, q := range r.Log.OpenRequests() {
+		o := r.Pool.Call(r.Ctx, checks.Local, q, session.Reading)
 		if err := o.FailureIn(q.Line); err != nil {
-			exit, _ := r.log.Fail(r.set, spec, err)
+			exit, _ := r.Log.Fail(r.Set, spec, err)
 			return exit, true
 		}
 	}
-	if r.set.Get("VERBOSE") == "1" {
-		took := int(time.Since(r.budget.Began).Seconds())
-		r.log.Write(r.stamped(fmt.Sprintf("Node Health Check detached parent completed successfully (%ds).", took)))
-		r.log.Flush()
+	if r.Set.Get("VERBOSE") == "1" {
+		took := int(time.Since(r.Budget.Began).Seconds())
+		r.Log.Write(r.stamped(fmt.Sprintf("Node Health Check detached parent completed successfully (%ds).", took)))
+		r.Log.Flush()
 	}
 	return 0, true
 }
@@ -177,23 +177,23 @@ func (r *oneRun) detachedWell() (exit int, over bool) {
 // told to the log and to syslog.
 func (r *oneRun) putResult(text string) {
 	r.left = true
-	path := r.set.Get("RESULTFILE")
-	o := r.pool.Call(r.ctx, "log", &run.Request{
+	path := r.Set.Get("RESULTFILE")
+	o := r.Pool.Call(r.Ctx, "log", &run.Request{
 		Op: run.OpPut, Path: path, Data: []byte(text + "\n"), Line: "write " + path, MakeDir: filepath.Dir(path) == setting.ResultDir,
 	}, takeLimit)
 	if err := o.FailureIn("write " + path); err != nil {
-		text := fmt.Sprintf("ERROR:  %s:  Unable to write to %q -- is %s missing/read-only?", r.set.Get("NAME"), path, filepath.Dir(path))
-		if r.set.Get("SILENT") == "0" {
-			r.log.Write(r.stamped(text))
+		text := fmt.Sprintf("ERROR:  %s:  Unable to write to %q -- is %s missing/read-only?", r.Set.Get("NAME"), path, filepath.Dir(path))
+		if r.Set.Get("SILENT") == "0" {
+			r.Log.Write(r.stamped(text))
 		}
-		sink.Syslog(r.set.Get("NAME"), []string{text})
+		sink.Syslog(r.Set.Get("NAME"), []string{text})
 	}
 }
 
 // leaveResult writes the result of a background run that has failed nothing.
 func (r *oneRun) leaveResult(exit int) {
 	switch {
-	case !r.background || r.left:
+	case !r.Background || r.left:
 	case r.doubt != "":
 		r.putResult(unknownResult + " " + r.doubt)
 	case exit == 0:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -43,8 +44,10 @@ func TestAllowed(t *testing.T) {
 		{"0", true, session.SlurmdLimit},
 	} {
 		r := &oneRun{
-			opts: &options{}, set: &setting.Settings{Vars: map[string]string{"TIMEOUT": test.timeout}},
-			node: node{role: slurm.HealthCheck}, background: test.background,
+			opts: &options{},
+			Node: &node.Node{
+				Set: &setting.Settings{Vars: map[string]string{"TIMEOUT": test.timeout}}, Role: slurm.HealthCheck, Background: test.background,
+			},
 		}
 		if got := r.allowed(); got != test.want {
 			t.Errorf("TIMEOUT=%s, background %v: %s, want %s", test.timeout, test.background, got, test.want)

@@ -24,14 +24,14 @@ func generateConf(words []string) int {
 		return 0
 	}
 	r := newRun([]string{ownName}, new(options))
-	_ = r.openState("")
-	r.set.Hold, r.set.Past, r.set.Spare = true, "", "" // a trial of a line changes nothing, and keeps nothing
+	_ = r.OpenState("")
+	r.Set.Hold, r.Set.Past, r.Set.Spare = true, "", "" // a trial of a line changes nothing, and keeps nothing
 	defer r.close()
 	exit := 0
 	if err = r.settleFor(a); err == nil {
-		r.pool.SetVars(r.set.WorkerVars())
+		r.Pool.SetVars(r.Set.WorkerVars())
 		exit, err = genconf.Generate(a, genconf.Node{
-			Pool: r.pool, Signals: r.sig, Budget: r.budget, Version: version, Timeout: r.set.Timeout(), Get: r.set.Get, Try: r.try,
+			Pool: r.Pool, Signals: r.sig, Budget: r.Budget, Version: version, Timeout: r.Set.Timeout(), Get: r.Set.Get, Try: r.try,
 		})
 	}
 	if err != nil {
@@ -44,20 +44,20 @@ func generateConf(words []string) int {
 // settleFor takes over the settings of the command line, and gives what is still unset its
 // default.
 func (r *oneRun) settleFor(a *genconf.Arguments) error {
-	r.set.Assign(a.Set)
+	r.Set.Assign(a.Set)
 	for _, w := range a.Words {
-		if err := r.set.Word(w); err != nil {
+		if err := r.Set.Word(w); err != nil {
 			return err
 		}
 	}
-	r.set.Preset(a.For)
-	dir := cmp.Or(r.set.Get("CONFDIR"), "/etc/nhc")
-	r.set.Put("CONFFILE", cmp.Or(r.set.Get("CONFFILE"), filepath.Join(dir, r.set.Get("NAME")+".conf.auto")), false)
-	if m, ok := r.set.Lookup("DMI_MATCH"); ok {
+	r.Set.Preset(a.For)
+	dir := cmp.Or(r.Set.Get("CONFDIR"), "/etc/nhc")
+	r.Set.Put("CONFFILE", cmp.Or(r.Set.Get("CONFFILE"), filepath.Join(dir, r.Set.Get("NAME")+".conf.auto")), false)
+	if m, ok := r.Set.Lookup("DMI_MATCH"); ok {
 		a.DMI = m
 	}
-	r.set.Finalize()
-	r.budget.Give(genconf.Limit)
+	r.Set.Finalize()
+	r.Budget.Give(genconf.Limit)
 	return nil
 }
 
@@ -65,18 +65,18 @@ func (r *oneRun) settleFor(a *genconf.Arguments) error {
 // and logs nothing.
 func (r *oneRun) try(lines []conf.Line) map[int]genconf.Trial {
 	for name, value := range map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"} {
-		r.set.Put(name, value, false)
+		r.Set.Put(name, value, false)
 	}
 	r.vetted = lines
 	r.fold.held = true
-	r.fold.begin(r.set, false, false)
-	r.plan = plan.Build(lines, plan.Options{Vars: r.set.Vars, Timeout: r.set.Timeout()})
+	r.fold.begin(r.Set, false, false)
+	r.plan = plan.Build(lines, plan.Options{Vars: r.Set.Vars, Timeout: r.Set.Timeout()})
 	t := &trial{tableObserver: tableObserver{observer: observer{r}, steps: r.plan.Steps}, of: map[int]genconf.Trial{}}
 	r.table = &t.tableObserver
 	t.changed() // tells the workers
-	r.prepareChecks(r.plan)
-	e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.set.Timeout}
-	_ = e.Do(r.ctx, r.plan, t) // what ended it is a signal, or shows in the steps
+	r.PrepareChecks(r.plan)
+	e := &run.Engine{Pool: r.Pool, Deadline: r.Budget.End, Timeout: r.Set.Timeout}
+	_ = e.Do(r.Ctx, r.plan, t) // what ended it is a signal, or shows in the steps
 	return t.of
 }
 

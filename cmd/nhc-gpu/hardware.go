@@ -25,12 +25,12 @@ func (r *oneRun) presetHardware(conf []byte) {
 		{Op: run.OpHave, Name: string(probe.PartCPU), Line: "count the processors"},
 		{Op: run.OpHave, Name: string(probe.PartMemory), Line: "read the size of the memory"},
 	}
-	r.pool.SetVars(r.set.WorkerVars()) // HOSTROOT
-	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.budget.Reading(time.Now()) }, func(q *run.Request, o run.Outcome) {
+	r.Pool.SetVars(r.Set.WorkerVars()) // HOSTROOT
+	r.Pool.Do(r.Ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.Budget.Reading(time.Now()) }, func(q *run.Request, o run.Outcome) {
 		resp, err := o.AnswerTo(q.Line)
 		switch {
 		case err != nil:
-			r.warn(fmt.Errorf("%w: HW_* are 0", err))
+			r.Warn(fmt.Errorf("%w: HW_* are 0", err))
 		case resp.Have.Value != nil && q == reqs[0]:
 			cpus = resp.Have.Value.CPUs
 		case resp.Have.Value != nil:
@@ -43,17 +43,17 @@ func (r *oneRun) presetHardware(conf []byte) {
 		"HW_RAM_TOTAL": memory.Total, "HW_RAM_FREE": memory.Free,
 		"HW_SWAP_TOTAL": memory.SwapTotal, "HW_SWAP_FREE": memory.SwapFree,
 	} {
-		old := r.set.Get(name) // 0 where bash has read the library of scripts
+		old := r.Set.Get(name) // 0 where bash has read the library of scripts
 		if old != "" && old != "0" || !bytes.Contains(conf, []byte(name)) {
 			continue
 		}
 		number := strconv.FormatUint(value, 10)
-		r.set.Put(name, number, false)
+		r.Set.Put(name, number, false)
 		text.WriteString(name + "=" + number + "\n")
 	}
 	if r.shell != nil && r.dressed { // it has been told the settings before
-		if err := r.shell.Set(text.String(), r.budget.End); err != nil {
-			r.warn(err)
+		if err := r.shell.Set(text.String(), r.Budget.End); err != nil {
+			r.Warn(err)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,8 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
-	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
-	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -52,22 +50,22 @@ func (r *oneRun) run() int {
 	exit, over := r.load()
 	if !over {
 		exit = r.act(r.do())
-		r.pool.EndCrashes()
-	} else if sig := r.sig.Caught(); sig != 0 && r.job == nil { // before the first check: it says nothing of the node
+		r.Pool.EndCrashes()
+	} else if sig := r.Signals.Caught(); sig != 0 && r.job == nil { // before the first check: it says nothing of the node
 		exit = 128 + int(sig)
 	} else {
 		if r.unusable {
-			r.deliverPending()
+			r.leavePending()
 		}
 		if exit != 0 && r.job != nil {
-			exit = uncheckedJob(r.node.role, exit)
+			exit = uncheckedJob(r.Role, exit)
 		}
 	}
 	r.leaveResult(exit)
-	for _, err := range r.pool.Warnings() {
-		r.warn(err)
+	for _, err := range r.Pool.Warnings() {
+		r.Warn(err)
 	}
-	if r.log.Unlogged && exit == 0 {
+	if r.Log.Unlogged && exit == 0 {
 		return 1
 	}
 	return exit
@@ -77,14 +75,10 @@ func (r *oneRun) run() int {
 type oneRun struct {
 	argv []string
 	opts *options
-	set  *setting.Settings
-	node node // what Slurm calls this node, and why it started us
+	*node.Node
 
-	ctx     context.Context
-	pool    *run.Pool
 	sig     *console.Signals
 	fold    foldState
-	log     *sink.Log
 	shell   *run.Shell
 	dressed bool // the shell has been told what was read
 	plan    *plan.Plan
@@ -103,7 +97,6 @@ type oneRun struct {
 	doubts   []string    // lines that are no check, each with its place
 	settings string      // the sysconfig file that was read
 	sourced  string      // a sysconfig file that only bash can read
-	budget   session.Budget
 
 	scripts   []run.Script    // the files of INCDIR, LBNL NHC's own among them
 	unloaded  error           // why they were not read
@@ -118,59 +111,33 @@ type oneRun struct {
 	knowsJobs bool                                // they have been looked for
 	xids      map[checks.LogMark][]checks.XidSeen // since some marks
 
-	background bool   // this is the detached half of a run
-	left       bool   // its result has been written
-	doubt      string // what could not be told, the first of it
-	warned     map[string]bool
-	paths      session.Paths // of the files of the configuration
-	unusable   bool          // the configuration cannot be used, so there is no verdict
-
-	unnamed    bool  // slurm.conf has no node that is this host
-	slurmAsked bool  // Slurm's configuration has been looked for
-	slurmDoubt error // why it could not be read
+	left     bool          // its result has been written
+	doubt    string        // what could not be told, the first of it
+	paths    session.Paths // of the files of the configuration
+	unusable bool          // the configuration cannot be used, so there is no verdict
 
 	table *tableObserver // collects what would be printed, for --check
 	json  bool           // standard output is for one object of JSON
 }
 
 func newRun(argv []string, opts *options) *oneRun {
-	r := &oneRun{argv: argv, opts: opts, budget: session.Budget{Began: time.Now()}, unanswered: session.Unanswered{}, paths: session.Paths{}}
-	r.node = nodeFromEnviron(os.Getenv, opts.role)
-	if r.node.role.AroundJob() {
+	sig := console.CatchSignals()
+	console.Stdout.Until(time.Now().Add(console.AlertsLimit)) // TIMEOUT is not known yet
+	r := &oneRun{
+		argv: argv, opts: opts, sig: sig, unanswered: session.Unanswered{}, paths: session.Paths{},
+		Node: node.New(sig.Ctx, opts.role, sig, console.Stdout, console.Stderr),
+	}
+	if r.Role.AroundJob() {
 		r.job = &around{job: slurm.JobFrom(os.Getenv)}
 	}
-	r.set = setting.New(os.Environ(), r.node.role.AroundJob())
-	r.set.Past, r.set.Spare = r.node.past()
-	r.set.Periodic = r.node.healthCheck()
-	r.sig = console.CatchSignals()
-	r.ctx = r.sig.Ctx
-	console.Stdout.Until(time.Now().Add(console.AlertsLimit)) // TIMEOUT is not known yet
-	r.pool = run.NewPool(run.Options{Root: "/", Env: r.set.Environ()})
-	r.log = &sink.Log{Pool: r.pool, Out: console.Stdout, Err: console.Stderr}
-	// The worker comes up while the rest of this is read.
-	if err := r.pool.Start(checks.Local); err != nil {
-		r.warn(err)
-	}
 	return r
-}
-
-// warn is for what went wrong beside the checks: one line on stderr, once.
-func (r *oneRun) warn(err error) {
-	if r.warned[err.Error()] {
-		return
-	}
-	if r.warned == nil {
-		r.warned = map[string]bool{}
-	}
-	r.warned[err.Error()] = true
-	fmt.Fprintln(console.Stderr, "nhc-gpu: warning:", err)
 }
 
 func (r *oneRun) close() {
 	if r.shell != nil {
 		r.shell.Close()
 	}
-	r.pool.Close()
+	r.Pool.Close()
 	r.sig.Stop()
 }
 
@@ -178,10 +145,10 @@ func (r *oneRun) close() {
 // here.
 func (r *oneRun) load() (exit int, over bool) {
 	for _, a := range r.opts.set {
-		r.set.Put(a.name, a.value, false)
+		r.Set.Put(a.name, a.value, false)
 	}
 	for _, w := range r.opts.words {
-		if err := r.set.Word(w); err != nil {
+		if err := r.Set.Word(w); err != nil {
 			help(r.argv[0])
 			if filepath.Base(r.argv[0]) == ownName { // LBNL NHC says no more
 				fmt.Fprintln(console.Stderr, "nhc-gpu:", err)
@@ -189,17 +156,17 @@ func (r *oneRun) load() (exit int, over bool) {
 			return exitUsage, true
 		}
 	}
-	r.set.Preset(r.argv[0])
+	r.Set.Preset(r.argv[0])
 	for _, d := range r.opts.debug {
-		r.debug("%s", d)
+		r.Debug("%s", d)
 	}
 	r.setBudget()
 	if exit, over := r.sysconfig(); over {
 		return exit, true
 	}
-	r.set.Finalize()
+	r.Set.Finalize()
 	r.session()
-	if line := r.set.Get("EVAL_LINE"); line != "" { // the same as -e
+	if line := r.Set.Get("EVAL_LINE"); line != "" { // the same as -e
 		r.opts.eval = line
 	}
 	r.setBudget()
@@ -215,10 +182,10 @@ func (r *oneRun) load() (exit int, over bool) {
 	if over {
 		return exit, true
 	}
-	r.fold.begin(r.set, r.opts.eval != "", r.log.On)
-	r.fold.f.Detach = r.background
+	r.fold.begin(r.Set, r.opts.eval != "", r.Log.On)
+	r.fold.f.Detach = r.Background
 	r.emit(r.fold.f.Start())
-	path := r.set.Get("CONFFILE")
+	path := r.Set.Get("CONFFILE")
 	r.loadScripts()
 	if r.opts.eval != "" {
 		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
@@ -226,9 +193,9 @@ func (r *oneRun) load() (exit int, over bool) {
 	}
 	r.setBudget() // a script may have set TIMEOUT
 	r.debugWatchdog()
-	if now := r.set.Get("CONFFILE"); now != path && !r.fold.f.Over() { // or CONFFILE
+	if now := r.Set.Get("CONFFILE"); now != path && !r.fold.f.Over() { // or CONFFILE
 		path = now
-		o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.budget.Reading(time.Now()))
+		o := r.Pool.Call(r.Ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, r.Budget.Reading(time.Now()))
 		if file, exit, over = r.usable(path, o); over {
 			return exit, true
 		}
@@ -238,17 +205,17 @@ func (r *oneRun) load() (exit int, over bool) {
 
 // setBudget sets the end of the run.
 func (r *oneRun) setBudget() {
-	r.budget.Give(r.allowed())
-	console.Stdout.Until(r.budget.End)
-	console.Stderr.Until(r.budget.End)
-	r.pool.SetEnd(r.budget.End)
+	r.Budget.Give(r.allowed())
+	console.Stdout.Until(r.Budget.End)
+	console.Stderr.Until(r.Budget.End)
+	r.Pool.SetEnd(r.Budget.End)
 }
 
 // allowed is how long the run may take, 0 for ever.
 func (r *oneRun) allowed() time.Duration {
 	asked := session.Asked{
-		Timeout: r.set.Timeout(), Role: r.config.Role(r.context()).Budget, Line: r.opts.eval != "",
-		Job: r.job != nil, Check: r.node.healthCheck(), Background: r.background,
+		Timeout: r.Set.Timeout(), Role: r.config.Role(r.context()).Budget, Line: r.opts.eval != "",
+		Job: r.job != nil, Check: r.HealthCheck(), Background: r.Background,
 	}
 	if r.job != nil {
 		asked.Slurm = r.job.limit
@@ -260,7 +227,7 @@ func (r *oneRun) allowed() time.Duration {
 // for the context of the run.
 func (r *oneRun) build() *plan.Plan {
 	opts := plan.Options{
-		Vars: r.set.Vars, Timeout: r.timeout(), Functions: r.overrides,
+		Vars: r.Set.Vars, Timeout: r.timeout(), Functions: r.overrides,
 		Sourced: r.sourced != "" || r.hasScripts(), Trace: r.opts.trace, InPlace: verdict.InPlace,
 		Context: r.context(), Policies: r.config,
 	}
@@ -282,30 +249,30 @@ func ownCheck(s plan.Step) bool { return s.Kind == plan.Native && !checks.OfLBNL
 
 // do plans and runs.
 func (r *oneRun) do() *foldState {
-	defer r.log.Flush()
+	defer r.Log.Flush()
 	if r.fold.f.Over() { // a script of the site has ended the run
 		return &r.fold
 	}
 	if r.shell != nil && r.dressed { // it has judged targets before all lines were known
-		if err := r.shell.Set(r.checksText(), r.budget.End); err != nil {
-			r.warn(err)
+		if err := r.shell.Set(r.checksText(), r.Budget.End); err != nil {
+			r.Warn(err)
 		}
 	}
 	r.plan = r.build()
 	r.fold.late = slices.ContainsFunc(r.plan.Steps, ownCheck)
-	r.fold.update(r.set)
+	r.fold.update(r.Set)
 	r.rememberLanes(r.plan.Lanes())
-	r.set.Job = r.jobForChecks()
-	r.pool.SetVars(r.set.WorkerVars())
-	r.prepareChecks(r.plan)
+	r.Set.Job = r.jobForChecks()
+	r.Pool.SetVars(r.Set.WorkerVars())
+	r.PrepareChecks(r.plan)
 	r.settleRecords()
-	e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.timeout, Doing: r.progress().hook()}
-	if err := e.Do(r.ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
+	e := &run.Engine{Pool: r.Pool, Deadline: r.Budget.End, Timeout: r.timeout, Doing: r.progress().hook()}
+	if err := e.Do(r.Ctx, r.plan, &observer{r}); err != nil && !r.fold.f.Over() {
 		r.interrupted()
 	}
 	r.current = nil
-	for _, err := range r.pool.Warnings() {
-		r.warn(err)
+	for _, err := range r.Pool.Warnings() {
+		r.Warn(err)
 	}
 	return &r.fold
 }

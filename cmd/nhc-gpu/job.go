@@ -48,12 +48,12 @@ func printJobs(words []string, asJSON bool) error {
 	}
 	defer r.close()
 	switch {
-	case r.node.bad != nil:
-		return r.node.bad
-	case r.set.Past == "":
+	case r.Bad != nil:
+		return r.Bad
+	case r.Set.Past == "":
 		return errors.New("job: only root can read the records of jobs")
 	}
-	r.pool.SetVars(r.set.WorkerVars())
+	r.Pool.SetVars(r.Set.WorkerVars())
 	list, err := r.allRecords()
 	switch {
 	case err != nil:
@@ -63,7 +63,7 @@ func printJobs(words []string, asJSON bool) error {
 	case len(rest) == 1:
 		list = slices.DeleteFunc(list, func(r *slurm.Record) bool { return r.Job != rest[0] })
 		if len(list) == 0 {
-			return fmt.Errorf("job %s: no record of it on node %s", rest[0], r.node.name)
+			return fmt.Errorf("job %s: no record of it on node %s", rest[0], r.Name)
 		}
 	default:
 		list = list[max(0, len(list)-lastJobs):]

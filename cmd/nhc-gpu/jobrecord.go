@@ -34,12 +34,12 @@ const (
 const asideLane checks.Lane = "jobs"
 
 func (r *oneRun) recordCall(lane checks.Lane, q *run.Request) run.Outcome {
-	return r.pool.Call(r.ctx, lane, q, r.budget.Within(session.Record, time.Now()))
+	return r.Pool.Call(r.Ctx, lane, q, r.Budget.Within(session.Record, time.Now()))
 }
 
 // keepsRecords says whether there is a place for records, and a job to keep one of.
 func (r *oneRun) keepsRecords() bool {
-	return r.job != nil && r.job.job.ID != "" && r.set.Past != "" && r.opts.eval == ""
+	return r.job != nil && r.job.job.ID != "" && r.Set.Past != "" && r.opts.eval == ""
 }
 
 // moment is now.
@@ -98,7 +98,7 @@ func (r *oneRun) countAhead() {
 		return
 	}
 	since := checks.LogMark{}
-	if r.node.role == slurm.Epilog && r.job.record != nil {
+	if r.Role == slurm.Epilog && r.job.record != nil {
 		since = r.job.record.Log
 	}
 	c := r.count(since)
@@ -117,7 +117,7 @@ func (r *oneRun) openRecord(refused bool) {
 	if !r.keepsRecords() {
 		return
 	}
-	rec := slurm.NewRecord(r.job.job, r.job.blame.Scope, r.node.name, r.moment())
+	rec := slurm.NewRecord(r.job.job, r.job.blame.Scope, r.Name, r.moment())
 	r.tidyRecords(rec)
 	c := r.job.counts
 	rec.Counted, rec.Log, rec.Doubts = rec.OwnCounters(c.counters), c.end, c.doubts
@@ -130,7 +130,7 @@ func (r *oneRun) openRecord(refused bool) {
 		err = r.recordCall(checks.Local, &run.Request{Op: run.OpKeep, Name: rec.Name(), Data: data, Line: "write the record of the job"}).Failure()
 	}
 	if err != nil {
-		r.warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
+		r.Warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
 	}
 }
 
@@ -139,7 +139,7 @@ func (r *oneRun) openRecord(refused bool) {
 func (r *oneRun) records(lane checks.Lane, prefix string) (list []*slurm.Record, damaged []string) {
 	resp, err := r.recordCall(lane, &run.Request{Op: run.OpRecall, Name: prefix, Line: "read the records of jobs"}).Answer()
 	if err != nil {
-		r.warn(fmt.Errorf("read the records of jobs: %w", err))
+		r.Warn(fmt.Errorf("read the records of jobs: %w", err))
 		return nil, nil
 	}
 	for _, raw := range resp.Records {
@@ -151,7 +151,7 @@ func (r *oneRun) records(lane checks.Lane, prefix string) (list []*slurm.Record,
 			damaged = append(damaged, raw.Name)
 		}
 		if err != nil {
-			r.warn(fmt.Errorf("%s: %w", raw.Name, err))
+			r.Warn(fmt.Errorf("%s: %w", raw.Name, err))
 			continue
 		}
 		list = append(list, rec)
@@ -169,7 +169,7 @@ func (r *oneRun) tidyRecords(now *slurm.Record) {
 		r.forget(name)
 	}
 	for i, rec := range open {
-		if outcome := session.Closes(rec, now, len(open)-i, r.set.Slurm != nil && r.set.Slurm.Parts, r.runsHere); outcome != "" {
+		if outcome := session.Closes(rec, now, len(open)-i, r.Set.Slurm != nil && r.Set.Slurm.Parts, r.runsHere); outcome != "" {
 			var xids []checks.XidSeen
 			if outcome == slurm.ClosedReboot { // later ones may be of other jobs
 				xids = r.xidsSince(rec.Log)
@@ -186,7 +186,7 @@ func (r *oneRun) runsHere(job string) bool {
 	if r.withSteps == nil {
 		resp, err := r.recordCall(checks.Local, &run.Request{Op: run.OpJobs, Line: "look for running jobs"}).Answer()
 		if err != nil {
-			r.warn(fmt.Errorf("look for running jobs: %w", err))
+			r.Warn(fmt.Errorf("look for running jobs: %w", err))
 			return true
 		}
 		r.withSteps = append([]string{""}, resp.Jobs...)
@@ -201,7 +201,7 @@ func (r *oneRun) journal(rec *slurm.Record) {
 		err = r.recordCall(checks.Local, &run.Request{Op: run.OpNote, Name: jobJournal, Data: data, Most: journalMost, Line: "write the journal of jobs"}).Failure()
 	}
 	if err != nil {
-		r.warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
+		r.Warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
 		return
 	}
 	r.forget(rec.Name())
@@ -210,14 +210,14 @@ func (r *oneRun) journal(rec *slurm.Record) {
 func (r *oneRun) forget(name string) {
 	err := r.recordCall(checks.Local, &run.Request{Op: run.OpForget, Name: name, Line: "remove the record of a job"}).Failure()
 	if err != nil {
-		r.warn(err)
+		r.Warn(err)
 	}
 }
 
 // recallRecord finds the record that the job's prolog has opened, before the
 // checks of the epilog are judged by it.
 func (r *oneRun) recallRecord() {
-	if !r.keepsRecords() || r.node.role != slurm.Epilog {
+	if !r.keepsRecords() || r.Role != slurm.Epilog {
 		return
 	}
 	list, _ := r.records(checks.Local, slurm.RecordPrefix+r.job.job.ID)
@@ -239,7 +239,7 @@ func (r *oneRun) closeRecord() {
 		return
 	}
 	if rec == nil {
-		rec = slurm.NewRecord(r.job.job, r.job.blame.Scope, r.node.name, slurm.Moment{})
+		rec = slurm.NewRecord(r.job.job, r.job.blame.Scope, r.Name, slurm.Moment{})
 		rec.Outcome = slurm.ClosedNoProlog
 	}
 	c := r.job.counts
@@ -250,10 +250,10 @@ func (r *oneRun) closeRecord() {
 	}
 	rec.Close(r.moment(), c.counters, c.xids)
 	line := "nhc-gpu: " + rec.Line()
-	if r.set.Get("SILENT") == "0" {
-		r.log.Write(r.stamped(line))
+	if r.Set.Get("SILENT") == "0" {
+		r.Log.Write(r.stamped(line))
 	}
-	sink.SyslogAs(syslog.LOG_INFO, r.set.Get("NAME"), []string{line})
+	sink.SyslogAs(syslog.LOG_INFO, r.Set.Get("NAME"), []string{line})
 	r.journal(rec)
 }
 
@@ -294,7 +294,7 @@ func (r *oneRun) looked(check string, list []checks.Finding) {
 
 // attribute adds to failures the jobs that they happened in.
 func (r *oneRun) attribute(check string, list []checks.Finding) []checks.Finding {
-	if r.node.role == slurm.Prolog || r.node.role == slurm.Manual || r.set.Past == "" {
+	if r.Role == slurm.Prolog || r.Role == slurm.Manual || r.Set.Past == "" {
 		return list
 	}
 	list, began := session.Attribute(check, list, r.jobsHere, r.xidsSince)
@@ -337,7 +337,7 @@ func (r *oneRun) xidsSince(mark checks.LogMark) []checks.XidSeen {
 	}
 	resp, err := r.recordCall(asideLane, &run.Request{Op: run.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"}).Answer()
 	if err != nil {
-		r.warn(fmt.Errorf("look for Xids: %w", err))
+		r.Warn(fmt.Errorf("look for Xids: %w", err))
 		return nil
 	}
 	if r.xids == nil {

@@ -13,9 +13,9 @@ func (r *oneRun) jobForChecks() *checks.Job {
 	}
 	role := r.config.Role(r.context())
 	j := &checks.Job{
-		ID: r.job.job.ID, UID: r.job.job.UID, User: r.job.job.User, Node: r.set.Get("SLURMD_NODENAME"), Shared: r.job.job.Shared,
+		ID: r.job.job.ID, UID: r.job.job.UID, User: r.job.job.User, Node: r.Set.Get("SLURMD_NODENAME"), Shared: r.job.job.Shared,
 		Whole: r.job.job.Alone, Part: r.job.job.Part, Het: r.job.job.Het, Restart: r.job.job.Restart,
-		Ended: r.node.role == slurm.Epilog, End: role.End, Grace: role.Grace,
+		Ended: r.Role == slurm.Epilog, End: role.End, Grace: role.Grace,
 	}
 	if j.Ended && j.ID != "" {
 		var known bool

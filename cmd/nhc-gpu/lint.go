@@ -143,7 +143,7 @@ func placeOf(text string) (file string, line int) {
 
 func (l *linter) print(out io.Writer, contexts []string) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "nhc-gpu %s on %s has read %s\n", version, l.r.set.Get("HOSTNAME"), cmp.Or(strings.Join(l.read, ", "), "nothing"))
+	fmt.Fprintf(&b, "nhc-gpu %s on %s has read %s\n", version, l.r.Set.Get("HOSTNAME"), cmp.Or(strings.Join(l.read, ", "), "nothing"))
 	for _, text := range contexts {
 		fmt.Fprintln(&b, text)
 	}

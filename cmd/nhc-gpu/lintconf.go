@@ -30,15 +30,15 @@ func (l *linter) file(path string, named bool) (data []byte, ok bool) {
 
 // call has a worker look at a path.
 func (l *linter) call(op run.Op, path string) run.Outcome {
-	return l.r.pool.Call(l.r.ctx, checks.Local, &run.Request{Op: op, Path: path, Line: string(op) + " " + path}, session.Reading)
+	return l.r.Pool.Call(l.r.Ctx, checks.Local, &run.Request{Op: op, Path: path, Line: string(op) + " " + path}, session.Reading)
 }
 
 // settings are those of /etc/sysconfig/nhc.
 func (l *linter) settings() {
 	r := l.r
-	path := filepath.Join(r.set.Get("SYSCONFIGDIR"), r.set.Get("NAME"))
+	path := filepath.Join(r.Set.Get("SYSCONFIGDIR"), r.Set.Get("NAME"))
 	if f, err := l.call(run.OpRead, path).File("read " + path); err == nil && !f.Missing && f.Mode.IsRegular() {
-		if list, _, err := conf.ParseSysconfig(path, f.Data, r.set.Lookup); err == nil {
+		if list, _, err := conf.ParseSysconfig(path, f.Data, r.Set.Lookup); err == nil {
 			for _, a := range list {
 				l.setting(a.Pos, a.Name)
 			}
@@ -54,11 +54,11 @@ func (l *linter) settings() {
 		l.read = append(l.read, r.settings)
 	}
 	r.quiet()
-	if r.set.Get("SHELL") == setting.NoAction {
+	if r.Set.Get("SHELL") == setting.NoAction {
 		l.say(remark, "", "SHELL=:, so no check carries out an action: it only logs them")
 	}
-	if d := r.set.Timeout(); d == 0 || d > session.SlurmdLimit {
-		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", r.set.Get("TIMEOUT"), session.SlurmdLimit)
+	if d := r.Set.Timeout(); d == 0 || d > session.SlurmdLimit {
+		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", r.Set.Get("TIMEOUT"), session.SlurmdLimit)
 	}
 }
 
@@ -131,7 +131,7 @@ func (l *linter) tables() {
 }
 
 func (l *linter) profiles() {
-	path := l.r.set.ProfilesFile()
+	path := l.r.Set.ProfilesFile()
 	o := l.call(run.OpRead, path)
 	l.errors(l.r.useProfiles(o))
 	if f, err := o.File("read " + path); err == nil && !f.Missing {
@@ -142,7 +142,7 @@ func (l *linter) profiles() {
 // in makes the run one of a role.
 func (l *linter) in(role slurm.Role) {
 	r := l.r
-	r.node.role, r.whole, r.job = role, role == slurm.Manual, nil
+	r.Role, r.whole, r.job = role, role == slurm.Manual, nil
 	if role.AroundJob() {
 		r.job = anyJob()
 	}
@@ -151,7 +151,7 @@ func (l *linter) in(role slurm.Role) {
 
 // contexts looks at the lines of each context, and tells how many it has.
 func (l *linter) contexts() (rows []string) {
-	path := l.r.set.Get("CONFFILE")
+	path := l.r.Set.Get("CONFFILE")
 	data, ok := l.file(path, false)
 	l.in(slurm.Manual)
 	main := l.checkLines(path, data)
@@ -251,7 +251,7 @@ func (l *linter) checkLines(path string, data []byte) (ours []conf.Line) {
 	}
 	m := r.matcher()
 	for _, line := range lines {
-		fits, err := m.Match(r.set.Get("HOSTNAME"), line.Target)
+		fits, err := m.Match(r.Set.Get("HOSTNAME"), line.Target)
 		if err != nil {
 			l.say(mistake, "", "%s: target %q: %v", line.Pos, line.Target, err)
 			continue
@@ -277,7 +277,7 @@ func (l *linter) step(s *plan.Step) {
 		for _, v := range s.Sets {
 			l.setting(s.Pos, v.Name)
 			if v.Name == "XID_POLICY" || v.Name == "IB_COUNTERS" || v.Name == "IB_CABLING" {
-				l.r.set.Put(v.Name, v.Value, false)
+				l.r.Set.Put(v.Name, v.Value, false)
 			}
 		}
 	}
@@ -329,9 +329,9 @@ func (l *linter) cabling() { l.sitesWord("IB_CABLING", checks.CablingErrors) }
 
 // sitesWord reads a file of the site's that a variable names.
 func (l *linter) sitesWord(variable string, wrong func(path string, text []byte) error) {
-	path := l.r.set.Get(variable)
+	path := l.r.Set.Get(variable)
 	usual := checks.Variables()[variable]
-	if data, ok := l.file(l.r.set.Get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
+	if data, ok := l.file(l.r.Set.Get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
 		l.errors(wrong(cmp.Or(path, usual), data))
 	}
 }

@@ -15,21 +15,21 @@ import (
 // slurm says where Slurm gets in the way.
 func (l *linter) slurm() {
 	const unseen = "slurm.conf was not looked at: "
-	if rm := l.r.set.Get("NHC_RM"); rm != "" && rm != "slurm" {
+	if rm := l.r.Set.Get("NHC_RM"); rm != "" && rm != "slurm" {
 		l.say(remark, "", unseen+"NHC_RM=%s", rm)
 		return
 	}
 	if !l.hasScontrol() {
-		l.say(remark, "", unseen+"there is no scontrol in %s", l.r.set.Get("PATH"))
+		l.say(remark, "", unseen+"there is no scontrol in %s", l.r.Set.Get("PATH"))
 		return
 	}
 	l.nodeName()
-	if text := l.r.set.Get("SLURM_RECHECK"); text != "" {
+	if text := l.r.Set.Get("SLURM_RECHECK"); text != "" {
 		if _, err := slurm.ParseRecheck(text); err != nil {
 			l.say(mistake, "", "%v", err)
 		}
 	}
-	config, err := l.r.controller().Config(l.r.ctx)
+	config, err := l.r.Controller().Config(l.r.Ctx)
 	if err != nil {
 		l.say(warning, "scontrol ping tells whether slurmctld is there; then once more", unseen+"%v", err)
 		return
@@ -47,33 +47,33 @@ func (l *linter) slurm() {
 // nodeName reports runs without slurmd that cannot determine this node's name in Slurm,
 // and so mark no node.
 func (l *linter) nodeName() {
-	fix := "set the node's name: SLURMD_NODENAME=NAME in " + filepath.Join(l.r.set.Get("SYSCONFIGDIR"), l.r.set.Get("NAME"))
+	fix := "set the node's name: SLURMD_NODENAME=NAME in " + filepath.Join(l.r.Set.Get("SYSCONFIGDIR"), l.r.Set.Get("NAME"))
 	switch {
-	case l.r.node.told:
+	case l.r.Told:
 		return
-	case l.r.node.bad != nil:
-		l.say(warning, fix, "runs that slurmd does not start mark no node: %v", l.r.node.bad)
+	case l.r.Bad != nil:
+		l.say(warning, fix, "runs that slurmd does not start mark no node: %v", l.r.Bad)
 		return
-	case l.r.unnamed:
-		l.say(warning, fix, "runs that slurmd does not start mark no node: slurm.conf has no node on this host, whose name is %s", l.r.node.name)
+	case l.r.Unnamed:
+		l.say(warning, fix, "runs that slurmd does not start mark no node: slurm.conf has no node on this host, whose name is %s", l.r.Name)
 		return
 	}
-	if _, err := l.r.controller().Read(l.r.ctx); slurm.NoSuchNode(err) {
-		l.say(warning, fix, "runs that slurmd does not start mark no node: Slurm has no node %s", l.r.node.name)
+	if _, err := l.r.Controller().Read(l.r.Ctx); slurm.NoSuchNode(err) {
+		l.say(warning, fix, "runs that slurmd does not start mark no node: Slurm has no node %s", l.r.Name)
 	}
 }
 
 // hasScontrol says whether there is a Slurm to ask.
 func (l *linter) hasScontrol() bool {
-	if l.r.set.Get("SLURM_SCONTROL") != "" {
+	if l.r.Set.Get("SLURM_SCONTROL") != "" {
 		return true
 	}
 	var paths []string
-	for dir := range strings.SplitSeq(l.r.set.Get("PATH"), ":") {
+	for dir := range strings.SplitSeq(l.r.Set.Get("PATH"), ":") {
 		paths = append(paths, dir+"/scontrol")
 	}
 	find := &run.Request{Op: run.OpFind, Args: paths, Line: "find scontrol"}
-	o := l.r.pool.Call(l.r.ctx, checks.Local, find, session.Reading)
+	o := l.r.Pool.Call(l.r.Ctx, checks.Local, find, session.Reading)
 	resp, err := o.Answer()
 	return err == nil && resp.Status > 0
 }

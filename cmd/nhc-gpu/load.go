@@ -18,14 +18,14 @@ import (
 // open finds the resource manager, opens the log, and reads the configuration
 // and what scripts the site has, in one go.
 func (r *oneRun) open() (file run.File, exit int, over bool) {
-	spec, err := r.log.Parse(r.set)
+	spec, err := r.Log.Parse(r.Set)
 	if err != nil && !r.withoutLog(spec, err) {
-		if exit, over = r.log.Fail(r.set, spec, err); over {
+		if exit, over = r.Log.Fail(r.Set, spec, err); over {
 			return file, exit, true
 		}
 	}
-	confFile, dir := r.set.Get("CONFFILE"), r.set.Get("INCDIR")
-	logReqs := r.log.OpenRequests()
+	confFile, dir := r.Set.Get("CONFFILE"), r.Set.Get("INCDIR")
+	logReqs := r.Log.OpenRequests()
 	list := &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}
 	reqs := append(slices.Clip(logReqs), list)
 	profiles := r.profilesRequest()
@@ -39,24 +39,24 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 			reqs = append(reqs, own)
 		}
 	}
-	if r.set.Get("NHC_RM") == "" {
-		find = r.findManager()
+	if r.Set.Get("NHC_RM") == "" {
+		find = r.ManagerRequest()
 		reqs = append(reqs, find)
 	}
 	out := map[*run.Request]run.Outcome{}
-	r.pool.Do(r.ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.budget.Reading(time.Now()) },
+	r.Pool.Do(r.Ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.Budget.Reading(time.Now()) },
 		func(q *run.Request, o run.Outcome) { out[q] = o })
-	if exit, over := r.manager(find, out[find]); over {
+	if exit, over := r.UseManager(find, out[find]); over {
 		return file, exit, true
 	}
 	for _, q := range logReqs {
 		if err := out[q].FailureIn(q.Line); err != nil && !r.withoutLog(spec, err) {
-			if exit, over := r.log.Fail(r.set, spec, err); over {
+			if exit, over := r.Log.Fail(r.Set, spec, err); over {
 				return file, exit, true
 			}
 			break // once is enough
 		}
-		r.log.Opened(q, out[q])
+		r.Log.Opened(q, out[q])
 	}
 	r.noteScripts(out[list])
 	if err := r.useProfiles(out[profiles]); err != nil {
@@ -70,7 +70,7 @@ func (r *oneRun) open() (file run.File, exit int, over bool) {
 	}
 	if own != nil && !missing(out[own]) {
 		confFile, read, r.job.own = own.Path, own, true
-		r.set.Put("CONFFILE", confFile, r.set.Export["CONFFILE"])
+		r.Set.Put("CONFFILE", confFile, r.Set.Export["CONFFILE"])
 	}
 	if file, exit, over = r.usable(confFile, out[read]); !over {
 		r.presetHardware(file.Data)
@@ -90,18 +90,18 @@ func (r *oneRun) usable(path string, o run.Outcome) (file run.File, exit int, ov
 	}
 	if !file.Missing && !file.Mode.IsRegular() {
 		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, file.Mode.Type())
-		r.debug("%s", text)
-		if r.node.role != slurm.Manual { // by hand LBNL NHC says nothing of it
-			sink.Syslog(r.set.Get("NAME"), []string{text})
+		r.Debug("%s", text)
+		if r.Role != slurm.Manual { // by hand LBNL NHC says nothing of it
+			sink.Syslog(r.Set.Get("NAME"), []string{text})
 		}
 		return file, 0, true
 	}
 	if file.Missing {
-		r.debug("Missing configuration file %s, nothing to check.", path)
+		r.Debug("Missing configuration file %s, nothing to check.", path)
 		if r.job != nil && len(r.tables) == 0 {
-			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-genconf writes one", r.node.role, path)
-			r.warn(errors.New(why))
-			sink.Syslog(r.set.Get("NAME"), []string{"Health check unknown:  " + why})
+			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-genconf writes one", r.Role, path)
+			r.Warn(errors.New(why))
+			sink.Syslog(r.Set.Get("NAME"), []string{"Health check unknown:  " + why})
 		}
 		return file, 0, len(r.tables) == 0 && r.job == nil
 	}
@@ -125,13 +125,13 @@ func (r *oneRun) configuration(path string, file run.File) (exit int, over bool)
 	}
 	for _, w := range warnings {
 		if !r.strict {
-			r.warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
+			r.Warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
 		}
 		r.doubts = append(r.doubts, fmt.Sprintf("%s: %s", w.Pos, w.Text))
 	}
 	m := r.matcher()
 	for _, l := range lines {
-		ok, err := m.Match(r.set.Get("HOSTNAME"), l.Target)
+		ok, err := m.Match(r.Set.Get("HOSTNAME"), l.Target)
 		if err != nil {
 			err = fmt.Errorf("%s: target %q: %w", l.Pos, l.Target, err)
 			if !errors.Is(err, match.ErrExpansion) { // where bash gives up, too

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
@@ -72,7 +73,7 @@ func start(argv []string) int {
 	name := filepath.Base(argv[0])
 	switch name {
 	case "node-mark-offline", "node-mark-online":
-		return markNode(name, argv)
+		return node.Mark(console.Screen, name, argv)
 	case ownName:
 		if isOurs(argv[1:]) {
 			return execute(argv)
@@ -98,7 +99,7 @@ func worker(args []string) int {
 		return 127
 	}
 	if len(args) == 2 {
-		return run.Worker(args[1], platformsOf)
+		return run.Worker(args[1], node.PlatformsOf)
 	}
 	if len(args) == 3 && args[0] == run.PortsName {
 		return run.PrintPorts(args[1], args[2])

@@ -27,7 +27,7 @@ func (o *observer) Begin(s *plan.Step, pid int) {
 		return
 	}
 	if pid == 0 {
-		pid = o.pool.Pid(s.Lane)
+		pid = o.Pool.Pid(s.Lane)
 	}
 	o.emit(o.fold.f.Begin(s.Text, pid))
 }
@@ -36,7 +36,7 @@ func (o *observer) Forked(pid int) {
 	if o.fold.waiting != "" {
 		o.emit(o.fold.f.Begin(o.fold.waiting, pid))
 		o.fold.waiting = ""
-		o.log.Flush() // the process writes to the log itself
+		o.Log.Flush() // the process writes to the log itself
 	}
 }
 
@@ -51,7 +51,7 @@ func (o *observer) Native(s *plan.Step, r checks.Result) (more bool) {
 
 func (o *observer) Assigned(s *plan.Step) {
 	for _, v := range s.Sets {
-		o.set.Put(v.Name, v.Value, v.Export)
+		o.Set.Put(v.Name, v.Value, v.Export)
 		if o.shell == nil {
 			continue // it will be told when it starts
 		}
@@ -59,8 +59,8 @@ func (o *observer) Assigned(s *plan.Step) {
 		if v.Export {
 			text = "export " + text
 		}
-		if err := o.shell.Set(text, o.budget.End); err != nil {
-			o.warn(err)
+		if err := o.shell.Set(text, o.Budget.End); err != nil {
+			o.Warn(err)
 		}
 	}
 	o.changed()
@@ -103,22 +103,22 @@ func (o *observer) Goes() bool {
 
 func (o *observer) line(s *plan.Step) (more bool) {
 	f := &o.fold.f
-	if c, ok := o.pool.Ledger().Find(checks.Shell, s.Text); ok {
+	if c, ok := o.Pool.Ledger().Find(checks.Shell, s.Text); ok {
 		o.Forked(c.PID)
 		o.emit(f.Expired("It hangs since an earlier run: " + run.Describe(c.Hung()) + "."))
 		return false
 	}
-	if err := o.needShell(o.budget.End); err != nil {
+	if err := o.needShell(o.Budget.End); err != nil {
 		o.Forked(0)
 		return o.broken(s.Text, err)
 	}
 	if f.Over() {
 		return false
 	}
-	o.log.Flush()
-	o.pool.KeepGuard()
-	status, exited, err := o.shell.Line(f.Forks(s.Text), s.Index, s.Text, o.budget.End)
-	if err == nil && o.sig.Caught() != 0 {
+	o.Log.Flush()
+	o.Pool.KeepGuard()
+	status, exited, err := o.shell.Line(f.Forks(s.Text), s.Index, s.Text, o.Budget.End)
+	if err == nil && o.Signals.Caught() != 0 {
 		err = run.ErrInterrupted
 	}
 	if err != nil {
@@ -173,7 +173,7 @@ func (o *observer) killLine(line string) (why string) {
 	if len(left) == 0 {
 		return ""
 	}
-	return "It hangs: " + run.Describe(o.pool.Bury(left, checks.Shell, line)) + "."
+	return "It hangs: " + run.Describe(o.Pool.Bury(left, checks.Shell, line)) + "."
 }
 
 // needShell starts the one bash of the run, if it is not there yet, tells it
@@ -191,7 +191,7 @@ func (o *observer) needShell(deadline time.Time) error {
 	if o.dressed {
 		return nil
 	}
-	if err := o.shell.Set(o.set.ShellText()+o.shellSetup(), deadline); err != nil {
+	if err := o.shell.Set(o.Set.ShellText()+o.shellSetup(), deadline); err != nil {
 		return err
 	}
 	o.dressed = true
@@ -200,7 +200,7 @@ func (o *observer) needShell(deadline time.Time) error {
 	}
 	status, exited, err := o.shell.Load(o.scripts, deadline)
 	if err != nil {
-		return fmt.Errorf("load scripts of %s: %w", o.set.Get("INCDIR"), err)
+		return fmt.Errorf("load scripts of %s: %w", o.Set.Get("INCDIR"), err)
 	}
 	if exited && !o.fold.f.Over() {
 		o.fold.f.Quit(status)
@@ -211,16 +211,16 @@ func (o *observer) needShell(deadline time.Time) error {
 // startShell starts bash with what is known so far.
 func (o *observer) startShell() error {
 	wake := o.sig.Wake
-	if o.sig.Caught() != 0 { // it is for what remains to be done after the signal
+	if o.Signals.Caught() != 0 { // it is for what remains to be done after the signal
 		wake = -1
 	}
 	sh, err := run.StartShell(run.ShellSetup{
-		Program: o.argv[0], Init: o.set.ShellText() + "NHC_FD_OUT=1 NHC_FD_ERR=2\n", Env: o.set.Environ(), Trace: o.opts.trace,
+		Program: o.argv[0], Init: o.Set.ShellText() + "NHC_FD_OUT=1 NHC_FD_ERR=2\n", Env: o.Set.Environ(), Trace: o.opts.trace,
 	}, o, wake)
 	if err != nil {
 		return err
 	}
-	o.pool.Guard(sh.Guarded())
+	o.Pool.Guard(sh.Guarded())
 	o.shell, o.dressed = sh, false
 	return nil
 }
@@ -229,13 +229,13 @@ func (o *observer) startShell() error {
 // variables, all check lines, and the redirections of LOGFILE.
 func (r *oneRun) shellSetup() string {
 	text := r.checksText() + "export NHC_PID=$$ NHC_SID=-$$ NHC_START_TS=0 WATCHDOG_PID=0 LOGGER_TEXT= NHC_FD_OUT NHC_FD_ERR\n"
-	if r.budget.Limited() {
+	if r.Budget.Limited() {
 		text += "WATCHDOG_PID=$PPID\n"
 	}
-	if r.set.Stamps() {
+	if r.Set.Stamps() {
 		text += "SECONDS=$TS NHC_START_TS=$TS\n"
 	}
-	return text + r.log.ShellText()
+	return text + r.Log.ShellText()
 }
 
 func (r *oneRun) checksText() string {
@@ -260,7 +260,7 @@ func (o *observer) Output(fd int, data []byte) {
 
 func (o *observer) Leaving(status int) (helper bool, text, message string) {
 	helper, text = o.emitUntilHelper(o.fold.f.Exited(status))
-	o.log.Flush()
+	o.Log.Flush()
 	return helper, text, o.fold.f.LastMessage()
 }
 
@@ -281,8 +281,8 @@ func (o *observer) Flush() { o.emit(o.fold.f.Flush()) }
 func (o *observer) Settings(values map[string]string) {
 	changed := false
 	for name, v := range values {
-		if o.set.Get(name) != v {
-			o.set.Put(name, v, false)
+		if o.Set.Get(name) != v {
+			o.Set.Put(name, v, false)
 			changed = true
 		}
 	}
@@ -296,15 +296,15 @@ func (o *observer) Settings(values map[string]string) {
 func (o *observer) Environ(values map[string]string) {
 	changed := false
 	for name, v := range values {
-		old, ok := o.set.Lookup(name)
-		if !setting.ReadonlyInBash[name] && (!ok || old != v || !o.set.Export[name]) {
-			o.set.Put(name, v, true)
+		old, ok := o.Set.Lookup(name)
+		if !setting.ReadonlyInBash[name] && (!ok || old != v || !o.Set.Export[name]) {
+			o.Set.Put(name, v, true)
 			changed = true
 		}
 	}
 	for name := range o.exported {
-		if _, ok := values[name]; !ok && o.set.Export[name] {
-			delete(o.set.Export, name)
+		if _, ok := values[name]; !ok && o.Set.Export[name] {
+			delete(o.Set.Export, name)
 			changed = true
 		}
 	}
@@ -316,8 +316,8 @@ func (o *observer) Environ(values map[string]string) {
 
 // changed takes note that a check line has changed a setting.
 func (o *observer) changed() {
-	o.fold.update(o.set)
-	o.pool.SetVars(o.set.WorkerVars())
+	o.fold.update(o.Set)
+	o.Pool.SetVars(o.Set.WorkerVars())
 }
 
 // Variables takes over what files of the site left in bash.
@@ -325,13 +325,13 @@ func (o *observer) Variables(vars []run.ShellVar) {
 	seen := map[string]bool{}
 	for _, v := range vars {
 		seen[v.Name] = true
-		if old, ok := o.set.Lookup(v.Name); !ok || old != v.Value || v.Export && !o.set.Export[v.Name] {
-			o.set.Put(v.Name, v.Value, v.Export)
+		if old, ok := o.Set.Lookup(v.Name); !ok || old != v.Value || v.Export && !o.Set.Export[v.Name] {
+			o.Set.Put(v.Name, v.Value, v.Export)
 		}
 	}
-	for name := range o.set.Vars {
+	for name := range o.Set.Vars {
 		if !seen[name] {
-			delete(o.set.Vars, name)
+			delete(o.Set.Vars, name)
 		}
 	}
 	o.changed()
@@ -348,9 +348,9 @@ func (o *observer) Functions(names []string) {
 // Array takes over an array that files of the site left in bash, or one of
 // mcheck's after a line.
 func (o *observer) Array(name string, values []string) {
-	if slices.Equal(o.set.Arrays[name], values) {
+	if slices.Equal(o.Set.Arrays[name], values) {
 		return
 	}
-	o.set.Arrays[name] = values
-	o.pool.SetVars(o.set.WorkerVars())
+	o.Set.Arrays[name] = values
+	o.Pool.SetVars(o.Set.WorkerVars())
 }

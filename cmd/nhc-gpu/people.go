@@ -11,22 +11,22 @@ import (
 // peopleRun makes a run for a person.
 func peopleRun(opts *options) (*oneRun, error) {
 	r := newRun([]string{"nhc-gpu"}, opts)
-	_ = r.openState("")
+	_ = r.OpenState("")
 	r.strict, r.whole = true, opts.role == slurm.Manual
-	r.set.Hold = true
+	r.Set.Hold = true
 	if r.job != nil { // there is none: any GPU may be its
 		r.job = anyJob()
 	}
 	for _, a := range opts.set {
-		r.set.Put(a.name, a.value, false)
+		r.Set.Put(a.name, a.value, false)
 	}
 	for _, w := range opts.words {
-		if err := r.set.Word(w); err != nil {
+		if err := r.Set.Word(w); err != nil {
 			r.close()
 			return nil, err
 		}
 	}
-	r.set.Preset("nhc-gpu")
+	r.Set.Preset("nhc-gpu")
 	return r, nil
 }
 
@@ -37,9 +37,9 @@ func anyJob() *around {
 
 // quiet keeps a run for a person from marking the node and from logging.
 func (r *oneRun) quiet() {
-	r.set.Finalize()
-	maps.Copy(r.set.Vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
+	r.Set.Finalize()
+	maps.Copy(r.Set.Vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
 	r.setBudget()
 	r.fold.held = true // whatever a line sets
-	r.fold.begin(r.set, false, false)
+	r.fold.begin(r.Set, false, false)
 }

@@ -24,14 +24,14 @@ func printPlan(o *options, exit *int) error {
 		return err
 	}
 	defer r.close()
-	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, r.set.Get("HOSTNAME"), r.set.Get("TIMEOUT"))
+	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, r.Set.Get("HOSTNAME"), r.Set.Get("TIMEOUT"))
 	if context := r.context(); context != "" {
 		fmt.Fprintf(console.Screen, "# as %s, within %s\n", context, r.timeout())
 	}
 	if r.settings != "" {
 		fmt.Fprintln(console.Screen, "# settings of", r.settings, "win over the command line")
 	}
-	if r.set.Get("SHELL") == setting.NoAction {
+	if r.Set.Get("SHELL") == setting.NoAction {
 		fmt.Fprintln(console.Screen, "# SHELL=:, so no check carries out an action")
 	}
 	if r.others > 0 {
@@ -40,9 +40,9 @@ func printPlan(o *options, exit *int) error {
 	for _, line := range r.scriptLines() {
 		fmt.Fprintln(console.Screen, "#", line)
 	}
-	r.pool.SetVars(r.set.WorkerVars())
-	r.prepareChecks(r.plan)
-	for _, row := range append(r.platformRows(), r.slurmRows()...) {
+	r.Pool.SetVars(r.Set.WorkerVars())
+	r.PrepareChecks(r.plan)
+	for _, row := range append(r.PlatformRows(), r.SlurmRows()...) {
 		fmt.Fprintf(console.Screen, "# %s: %s\n", row.Name, row.Message)
 	}
 	w := tabwriter.NewWriter(console.Screen, 0, 4, 2, ' ', 0)
@@ -101,7 +101,7 @@ func (r *oneRun) scriptLines() (lines []string) {
 		}
 	}
 	if len(stock) > 0 {
-		lines = append(lines, "skips LBNL NHC's own "+strings.Join(stock, ", ")+" in "+r.set.Get("INCDIR")+": these checks are built in")
+		lines = append(lines, "skips LBNL NHC's own "+strings.Join(stock, ", ")+" in "+r.Set.Get("INCDIR")+": these checks are built in")
 	}
 	if r.unloaded != nil {
 		return append(lines, "!! scripts are not used: "+r.unloaded.Error())

@@ -57,7 +57,7 @@ func (r *oneRun) doubtScripts() {
 		}
 	}
 	for _, file := range files {
-		if said := r.pool.SyntaxError(r.ctx, file, session.Reading); said != "" {
+		if said := r.Pool.SyntaxError(r.Ctx, file, session.Reading); said != "" {
 			r.doubts = append(r.doubts, said+": bash does not carry this file out")
 		}
 	}
@@ -138,8 +138,8 @@ func surplus(s *plan.Step) (words []string) {
 func (r *oneRun) neverRun(s *plan.Step) string {
 	limit := r.allowed()
 	named := func(a assignment) bool { return a.name == "NAME" || a.name == "CONFFILE" || a.name == "TIMEOUT" }
-	if r.node.healthCheck() && slices.ContainsFunc(r.opts.set, named) { // slurmd gives no options: it is for another run
-		limit = r.set.Timeout()
+	if r.HealthCheck() && slices.ContainsFunc(r.opts.set, named) { // slurmd gives no options: it is for another run
+		limit = r.Set.Timeout()
 	}
 	if s.MaxAge > 0 || s.Usage != nil || s.Fits(limit) {
 		return ""
@@ -163,7 +163,7 @@ func (r *oneRun) lackedCalls() (texts []string) {
 		if s.Stock || !s.Mode.IsRegular() {
 			continue
 		}
-		o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: s.Path, Line: "read " + s.Path}, session.Reading)
+		o := r.Pool.Call(r.Ctx, checks.Local, &run.Request{Op: run.OpRead, Path: s.Path, Line: "read " + s.Path}, session.Reading)
 		resp, err := o.Answer()
 		if err != nil {
 			continue // noteScripts has said so
@@ -227,11 +227,11 @@ func (r *oneRun) isProgram(name string) bool {
 	paths := []string{name}
 	if !strings.Contains(name, "/") {
 		paths = nil
-		for _, dir := range filepath.SplitList(r.set.Get("PATH")) {
+		for _, dir := range filepath.SplitList(r.Set.Get("PATH")) {
 			paths = append(paths, filepath.Join(dir, name))
 		}
 	}
-	resp, err := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpFind, Args: paths, Line: "find " + name}, r.budget.Reading(time.Now())).Answer()
+	resp, err := r.Pool.Call(r.Ctx, checks.Local, &run.Request{Op: run.OpFind, Args: paths, Line: "find " + name}, r.Budget.Reading(time.Now())).Answer()
 	return err == nil && resp.Status > 0
 }
 

@@ -46,7 +46,7 @@ func printPlatforms(name string, o *options) error {
 		return err
 	}
 	defer r.close()
-	known, err := conf.ParsePlatforms(r.set.ProfilesFrom, r.set.Profiles)
+	known, err := conf.ParsePlatforms(r.Set.ProfilesFrom, r.Set.Profiles)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func printPlatforms(name string, o *options) error {
 		return printPlatform(list, name)
 	}
 	var here []string
-	groups, _ := r.platformGroups() // plan and --check tell why it cannot be read
+	groups, _ := r.PlatformGroups() // plan and --check tell why it cannot be read
 	for _, g := range groups {
 		if g.Platform != nil {
 			here = append(here, g.Platform.Name)

@@ -32,7 +32,7 @@ type progress struct {
 // that cannot erase, -q, or a run that Slurm has started or that is detached.
 func (r *oneRun) progress() *progress {
 	quiet := slices.ContainsFunc(r.opts.set, func(a assignment) bool { return a.name == "SILENT" })
-	if quiet || r.background || r.job != nil || r.node.role != slurm.Manual || !term.IsTerminal(2) || os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb" {
+	if quiet || r.Background || r.job != nil || r.Role != slurm.Manual || !term.IsTerminal(2) || os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
 	return &progress{fd: 2, plain: os.Getenv("NO_COLOR") != ""}

@@ -17,8 +17,8 @@ func (r *oneRun) refuse(err error) int {
 		return exitUnknown
 	}
 	text := "Health check unknown:  " + err.Error()
-	fmt.Fprintf(console.Stdout, "ERROR:  %s:  %s\n", r.set.Get("NAME"), text)
-	sink.Syslog(r.set.Get("NAME"), []string{text})
+	fmt.Fprintf(console.Stdout, "ERROR:  %s:  %s\n", r.Set.Get("NAME"), text)
+	sink.Syslog(r.Set.Get("NAME"), []string{text})
 	r.doubt, r.unusable = err.Error(), true
 	return r.unknown()
 }
@@ -26,7 +26,7 @@ func (r *oneRun) refuse(err error) int {
 // unknown is the exit status of a run that could not tell. slurmd drains a node
 // for whatever else than 0 a prolog or an epilog leaves with.
 func (r *oneRun) unknown() int {
-	if r.node.role.AroundJob() {
+	if r.Role.AroundJob() {
 		return 0
 	}
 	return exitUnknown

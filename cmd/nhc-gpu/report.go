@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/term"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
@@ -23,22 +21,22 @@ func forPeople(o *options, opts reportOptions) (*oneRun, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	r.set.Hold, r.json = !opts.act, opts.json
+	r.Set.Hold, r.json = !opts.act, opts.json
 	if _, over := r.sysconfig(); over {
 		r.close()
-		return nil, "", unusableError{fmt.Errorf("the settings of %s cannot be used, see above", r.set.Get("NAME"))}
+		return nil, "", unusableError{fmt.Errorf("the settings of %s cannot be used, see above", r.Set.Get("NAME"))}
 	}
-	given := r.set.Get("CONFFILE") != "" || r.set.Get("CONFDIR") != ""
+	given := r.Set.Get("CONFFILE") != "" || r.Set.Get("CONFDIR") != ""
 	r.quiet()
 	if r.job != nil {
-		r.pool.SetVars(r.set.WorkerVars())
+		r.Pool.SetVars(r.Set.WorkerVars())
 		r.underSlurm()
 	}
 	r.peopleScripts(opts.runs && !opts.noShell)
 	r.doubtScripts()
 	from, err := r.peoplePlan(given)
 	if err == nil {
-		err = r.useProfiles(r.pool.Call(r.ctx, checks.Local, r.profilesRequest(), session.Reading))
+		err = r.useProfiles(r.Pool.Call(r.Ctx, checks.Local, r.profilesRequest(), session.Reading))
 	}
 	if err != nil {
 		r.close()
@@ -50,8 +48,8 @@ func forPeople(o *options, opts reportOptions) (*oneRun, string, error) {
 // peopleScripts has bash read the scripts of the site, or, if nothing is to be
 // run, only looks which checks they define.
 func (r *oneRun) peopleScripts(runs bool) {
-	dir := r.set.Get("INCDIR")
-	r.noteScripts(r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}, session.Reading))
+	dir := r.Set.Get("INCDIR")
+	r.noteScripts(r.Pool.Call(r.Ctx, checks.Local, &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}, session.Reading))
 	if !runs {
 		r.overrides = run.Overrides(r.scripts)
 		return
@@ -70,22 +68,22 @@ func (r *oneRun) peopleScripts(runs bool) {
 // peoplePlan reads the configuration strictly: for a person a file that is
 // missing, or no file at all, is a mistake, where they have named it.
 func (r *oneRun) peoplePlan(named bool) (from string, err error) {
-	path := r.set.Get("CONFFILE")
+	path := r.Set.Get("CONFFILE")
 	if r.opts.eval != "" {
 		r.vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: r.opts.eval}}
 		r.plan = r.build()
 		return "-e", nil
 	}
-	if err := r.useTables(r.pool.Call(r.ctx, checks.Local, r.tablesRequest(), session.Reading)); err != nil {
+	if err := r.useTables(r.Pool.Call(r.Ctx, checks.Local, r.tablesRequest(), session.Reading)); err != nil {
 		return "", err
 	}
 	if own := r.ownRequest(); own != nil {
-		o := r.pool.Call(r.ctx, checks.Local, own, session.Reading)
+		o := r.Pool.Call(r.Ctx, checks.Local, own, session.Reading)
 		if r.job.own = !missing(o); r.job.own {
 			path = own.Path
 		}
 	}
-	file, err := r.opened(path, r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, session.Reading))
+	file, err := r.opened(path, r.Pool.Call(r.Ctx, checks.Local, &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}, session.Reading))
 	switch {
 	case err != nil:
 		return path, err
@@ -140,17 +138,17 @@ func report(o *options, opts reportOptions, exit *int) error {
 		return err
 	}
 	defer r.close()
-	r.pool.SetVars(r.set.WorkerVars())
-	r.prepareChecks(r.plan)
+	r.Pool.SetVars(r.Set.WorkerVars())
+	r.PrepareChecks(r.plan)
 	r.settleRecords()
 	t := &tableObserver{observer: observer{r}, steps: r.plan.Steps, noShell: opts.noShell}
 	r.table = t
-	e := &run.Engine{Pool: r.pool, Deadline: r.budget.End, Timeout: r.timeout}
+	e := &run.Engine{Pool: r.Pool, Deadline: r.Budget.End, Timeout: r.timeout}
 	if !opts.json {
 		e.Doing = r.progress().hook()
 	}
-	err = e.Do(r.ctx, r.plan, t)
-	if sig := r.sig.Caught(); err != nil && sig != 0 {
+	err = e.Do(r.Ctx, r.plan, t)
+	if sig := r.Signals.Caught(); err != nil && sig != 0 {
 		*exit = 128 + int(sig)
 		return nil
 	}
@@ -160,8 +158,8 @@ func report(o *options, opts reportOptions, exit *int) error {
 	if len(t.rows) == 0 {
 		t.rows = append(t.rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: nothing was checked"})
 	}
-	out := verdict.Report{Version: version, Node: r.set.Get("HOSTNAME"), From: from, Rows: t.rows, ShellLines: t.lines, NoShell: opts.noShell}
-	out.Facts = slices.Concat(r.facts(), r.platformRows(), r.slurmRows())
+	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.rows, ShellLines: t.lines, NoShell: opts.noShell}
+	out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
 	*exit = out.Exit()
 	if opts.redact {
 		out.Redact()
@@ -176,44 +174,4 @@ func report(o *options, opts reportOptions, exit *int) error {
 	}
 	out.Table(os.Stdout, width, coloured)
 	return nil
-}
-
-// facts asks one worker a lane what this node has. It is called after the checks:
-// a library that hangs here would hang in the first check that needs it, and that
-// check's row must say so.
-func (r *oneRun) facts() (rows []verdict.Row) {
-	type answer struct {
-		lane checks.Lane
-		o    run.Outcome
-		took time.Duration
-	}
-	lanes := []checks.Lane{checks.Local, checks.NVML, checks.DCGM}
-	ch := make([]chan answer, len(lanes))
-	for i, lane := range lanes {
-		ch[i] = make(chan answer, 1)
-		run.Go(func() {
-			limit := session.Reading
-			if lane == checks.NVML { // the driver may have to wake the GPUs
-				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, r.set.Timeout())
-			}
-			limit = r.budget.Facts(limit, time.Now())
-			ch[i] <- answer{lane, r.pool.Call(r.ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
-		})
-	}
-	for i, lane := range lanes {
-		a := <-ch[i]
-		resp, err := a.o.Answer()
-		if err != nil {
-			rows = append(rows, verdict.Row{Severity: checks.Unknown, Name: string(lane), Message: err.Error()})
-			continue
-		}
-		for _, f := range resp.Facts {
-			sev := checks.OK
-			if !f.Found {
-				sev = checks.Skip
-			}
-			rows = append(rows, verdict.Row{Severity: sev, Name: f.Thing, Message: f.Detail})
-		}
-	}
-	return rows
 }

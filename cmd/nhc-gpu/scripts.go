@@ -13,7 +13,7 @@ import (
 // that others could have written, or put there (a link will do), are refused, all
 // of them, for a function may be defined in one and used in another.
 func (r *oneRun) noteScripts(o run.Outcome) {
-	dir := r.set.Get("INCDIR")
+	dir := r.Set.Get("INCDIR")
 	resp, err := o.AnswerTo("list " + dir)
 	if r.unloaded = err; err != nil {
 		return
@@ -52,11 +52,11 @@ func (r *oneRun) loadScripts() {
 		return
 	}
 	o := &observer{r}
-	err := o.needShell(r.budget.End)
+	err := o.needShell(r.Budget.End)
 	switch {
 	case err == nil:
 	case errors.Is(err, run.ErrDeadline):
-		r.emit(r.fold.f.Expired(o.killLine("load scripts of " + r.set.Get("INCDIR"))))
+		r.emit(r.fold.f.Expired(o.killLine("load scripts of " + r.Set.Get("INCDIR"))))
 	case errors.Is(err, run.ErrInterrupted):
 		r.endShell()
 		r.interrupted()

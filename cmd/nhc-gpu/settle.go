@@ -15,22 +15,22 @@ import (
 // it is asked for the state of the node, once, where an active test may be run and no
 // job of an open record has a process here. A prolog and an epilog ask nothing.
 func (r *oneRun) settleRecords() {
-	rm := r.set.Get("NHC_RM") // "" where nobody has looked
-	if !session.WaitsForJobs(r.plan) || r.job != nil || r.set.Past == "" || r.node.bad != nil || rm != "" && rm != "slurm" {
+	rm := r.Set.Get("NHC_RM") // "" where nobody has looked
+	if !session.WaitsForJobs(r.plan) || r.job != nil || r.Set.Past == "" || r.Bad != nil || rm != "" && rm != "slurm" {
 		return
 	}
 	open := r.openRecords(checks.Local) // which no check has yet
 	if len(open) == 0 || slices.ContainsFunc(open, func(rec *slurm.Record) bool { return r.runsHere(rec.Job) }) {
 		return
 	}
-	ctx, cancel := r.ctx, context.CancelFunc(func() {})
-	if r.budget.Limited() {
-		ctx, cancel = context.WithDeadline(ctx, r.budget.End)
+	ctx, cancel := r.Ctx, context.CancelFunc(func() {})
+	if r.Budget.Limited() {
+		ctx, cancel = context.WithDeadline(ctx, r.Budget.End)
 	}
 	defer cancel()
-	node, err := r.controller().Read(ctx)
+	node, err := r.Controller().Read(ctx)
 	if err != nil {
-		r.warn(fmt.Errorf("find out whether job %s still runs: %w", open[0].Job, err))
+		r.Warn(fmt.Errorf("find out whether job %s still runs: %w", open[0].Job, err))
 		return
 	}
 	if !node.State.Empty() {

@@ -66,15 +66,15 @@ func (r *oneRun) emitUntilHelper(events []verdict.Event) (helper bool, text stri
 		r.table.collect(events)
 		return false, ""
 	}
-	helper = r.set.CustomHelper("OFFLINE_NODE") && slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
+	helper = r.Set.CustomHelper("OFFLINE_NODE") && slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
 	for i := 0; i < len(events); i++ {
 		e := events[i]
 		e.Text = verdict.Printable(e.Text)
 		switch e.To {
 		case verdict.Log:
-			r.log.Write(r.stamped(e.Text))
+			r.Log.Write(r.stamped(e.Text))
 		case verdict.Out:
-			r.log.Flush()
+			r.Log.Flush()
 			fmt.Fprintln(console.Stdout, r.stamped(e.Text))
 		case verdict.Syslog:
 			lines := []string{e.Text}
@@ -95,7 +95,7 @@ func (r *oneRun) emitUntilHelper(events []verdict.Event) (helper bool, text stri
 		case verdict.Result:
 			r.putResult(e.Text)
 		case verdict.Online:
-			if r.set.CustomHelper("ONLINE_NODE") {
+			if r.Set.CustomHelper("ONLINE_NODE") {
 				r.siteHelper(true, "", "")
 			} else {
 				r.markOnline()
@@ -114,28 +114,28 @@ func (r *oneRun) stamped(text string) string {
 
 // siteHelper has the shell run the site's own helper.
 func (r *oneRun) siteHelper(online bool, message, text string) {
-	deadline := r.budget.Helping(time.Now())
+	deadline := r.Budget.Helping(time.Now())
 	o := &observer{r}
 	err := o.needShell(deadline)
 	if err == nil {
-		r.log.Flush()
+		r.Log.Flush()
 		_, err = r.shell.Helper(online, message, text, deadline)
 	}
 	if err != nil {
 		r.endShell()
-		r.warn(fmt.Errorf("run the site's helper: %w", err))
+		r.Warn(fmt.Errorf("run the site's helper: %w", err))
 	}
 }
 
 // interrupted ends the run after a signal.
 func (r *oneRun) interrupted() {
-	sig := r.sig.Caught()
-	r.pool.Kill()
+	sig := r.Signals.Caught()
+	r.Pool.Kill()
 	if sig == unix.SIGALRM { // LBNL NHC's watchdog, or somebody in its place
 		r.emit(r.fold.f.Expired(""))
 		return
 	}
-	text := "Terminated by signal " + console.SignalName(sig) + "."
+	text := "Terminated by signal " + unix.SignalName(sig) + "."
 	if r.job != nil { // somebody wanted it to end: that says nothing of the node
 		if !slices.ContainsFunc(r.fold.f.List(), func(f checks.Finding) bool { return f.Message == text }) {
 			r.emit(r.fold.f.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
@@ -158,7 +158,7 @@ func (r *oneRun) startsCommands() bool {
 // for the job is not to pay for it, and is not to start unchecked.
 func (r *oneRun) withoutLog(spec string, err error) bool {
 	if r.job != nil {
-		r.warn(r.log.Drop(r.set, spec, err))
+		r.Warn(r.Log.Drop(r.Set, spec, err))
 	}
 	return r.job != nil
 }
@@ -166,8 +166,8 @@ func (r *oneRun) withoutLog(spec string, err error) bool {
 // tellSyslog hands lines to syslog.
 func (r *oneRun) tellSyslog(lines []string) {
 	if r.fold.f.All && r.startsCommands() {
-		sink.Logger(r.pool, r.set.Environ(), r.set.Get("NAME"), lines)
+		sink.Logger(r.Pool, r.Set.Environ(), r.Set.Get("NAME"), lines)
 	} else {
-		sink.Syslog(r.set.Get("NAME"), lines)
+		sink.Syslog(r.Set.Get("NAME"), lines)
 	}
 }

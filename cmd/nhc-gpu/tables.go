@@ -19,7 +19,7 @@ func (r *oneRun) context() string {
 	if r.whole {
 		return ""
 	}
-	return map[slurm.Role]string{slurm.HealthCheck: conf.HealthCheck, slurm.Prolog: conf.Prolog, slurm.Epilog: conf.Epilog, slurm.Manual: conf.Manual}[r.node.role]
+	return map[slurm.Role]string{slurm.HealthCheck: conf.HealthCheck, slurm.Prolog: conf.Prolog, slurm.Epilog: conf.Epilog, slurm.Manual: conf.Manual}[r.Role]
 }
 
 // timeout is TIMEOUT, or what the context has in its place.
@@ -27,7 +27,7 @@ func (r *oneRun) timeout() time.Duration {
 	if r.config.Role(r.context()).Budget > 0 {
 		return r.allowed()
 	}
-	t := r.set.Timeout()
+	t := r.Set.Timeout()
 	if d := r.allowed(); d > 0 && t > d { // what slurmd cuts off cannot be shared out
 		return d
 	}
@@ -36,10 +36,10 @@ func (r *oneRun) timeout() time.Duration {
 
 // tablesFile is nhc.toml, beside nhc.conf.
 func (r *oneRun) tablesFile() string {
-	if named := r.set.Get("TOMLFILE"); named != "" {
+	if named := r.Set.Get("TOMLFILE"); named != "" {
 		return named
 	}
-	return r.set.Get("CONFDIR") + "/" + r.set.Get("NAME") + ".toml"
+	return r.Set.Get("CONFDIR") + "/" + r.Set.Get("NAME") + ".toml"
 }
 
 func (r *oneRun) tablesRequest() *run.Request {
@@ -57,7 +57,7 @@ func missing(o run.Outcome) bool {
 // cannot be used ends the run: without its policies a warning would drain nodes.
 func (r *oneRun) useTables(o run.Outcome) error {
 	path := r.tablesFile()
-	data, there, err := r.contentOf(path, o, r.set.Get("TOMLFILE") != "")
+	data, there, err := r.contentOf(path, o, r.Set.Get("TOMLFILE") != "")
 	if !there {
 		return err
 	}
@@ -106,7 +106,7 @@ func (r *oneRun) contentOf(path string, o run.Outcome, named bool) (data []byte,
 func (r *oneRun) forThisHost(entries []conf.Entry) (ours []conf.Entry, err error) {
 	m := r.matcher()
 	for _, e := range entries {
-		ok, unfit := m.Match(r.set.Get("HOSTNAME"), e.Hosts)
+		ok, unfit := m.Match(r.Set.Get("HOSTNAME"), e.Hosts)
 		switch {
 		case unfit != nil:
 			err = errors.Join(err, fmt.Errorf("%s: hosts = %q: %w", e.Pos, e.Hosts, unfit))
@@ -117,4 +117,24 @@ func (r *oneRun) forThisHost(entries []conf.Entry) (ours []conf.Entry, err error
 		}
 	}
 	return ours, err
+}
+
+func (r *oneRun) profilesRequest() *run.Request {
+	path := r.Set.ProfilesFile()
+	return &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}
+}
+
+// useProfiles takes over what the site says of its platforms. One that has named
+// a file wants it.
+func (r *oneRun) useProfiles(o run.Outcome) error {
+	path := r.Set.ProfilesFile()
+	data, there, err := r.contentOf(path, o, r.Set.Get("PLATFORM_PROFILES") != "")
+	if !there {
+		return err
+	}
+	if _, err := conf.ParsePlatforms(path, data); err != nil {
+		return err
+	}
+	r.Set.Profiles, r.Set.ProfilesFrom = data, path
+	return nil
 }

@@ -8,10 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
-	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
@@ -71,7 +69,7 @@ func printAnswer(question string, words []string) error {
 		return err
 	}
 	defer r.close()
-	resp, err := r.ask(question, rest)
+	resp, err := r.Ask(question, rest)
 	if err != nil {
 		return err
 	}
@@ -99,19 +97,9 @@ func xidRun(words []string) (r *oneRun, rest []string, err error) {
 			return nil, nil, err
 		}
 	} else {
-		maps.Copy(r.set.Vars, assignedBefore(r.plan, "check_gpu_xid"))
+		maps.Copy(r.Set.Vars, assignedBefore(r.plan, "check_gpu_xid"))
 	}
 	return r, rest, nil
-}
-
-// ask has the local worker answer a question of a person.
-func (r *oneRun) ask(question string, words []string) (*run.Response, error) {
-	return r.askAbout(&run.Request{Op: run.OpAsk, Name: question, Args: words, Line: question})
-}
-
-func (r *oneRun) askAbout(q *run.Request) (*run.Response, error) {
-	r.pool.SetVars(r.set.WorkerVars())
-	return r.pool.Call(r.ctx, checks.Local, q, session.Reading).AnswerTo(q.Name)
 }
 
 // assignedBefore is what the lines of a plan assign before a check, or in all if

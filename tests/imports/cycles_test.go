@@ -33,7 +33,8 @@ var ceilings = map[string]int{
 	"checks/run":                   4,
 	"checks/verdict":               2,
 	"slurm":                        8,
-	"cmd/nhc-gpu":                  45,
+	"checks/session/node":          2,
+	"cmd/nhc-gpu":                  39,
 	"cmd/nhc-gpu/internal/genconf": 6,
 	"cmd/nhc-gpu/internal/wrap":    3,
 }

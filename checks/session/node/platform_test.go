@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"fmt"
@@ -31,7 +31,7 @@ func TestEveryFigureIsKnown(t *testing.T) {
 		}
 	}
 	b.WriteString("[[platform.floor]]\ntest = \"gemm\"\nalgorithm = \"bf16 cublaslt\"\nsize = 8192\nranks = 2\nvalue = 600.5\nsource = \"ours\"\nverified = true\n")
-	got := platformsOf("/etc/nhc/profiles.toml", []byte(b.String()))("abcd", "", 1)
+	got := PlatformsOf("/etc/nhc/profiles.toml", []byte(b.String()))("abcd", "", 1)
 	if got == nil || got.Name != "all" || got.File != "/etc/nhc/profiles.toml" {
 		t.Fatalf("%+v", got)
 	}
@@ -55,7 +55,7 @@ func TestEveryFigureIsKnown(t *testing.T) {
 	if diff := cmp.Diff(near, conf.FigureKinds[conf.FigureGPUNetwork].Words); diff != "" {
 		t.Errorf("words (-checks +conf):\n%s", diff)
 	}
-	if p := platformsOf("", nil)("ffff", "", 1); p != nil {
+	if p := PlatformsOf("", nil)("ffff", "", 1); p != nil {
 		t.Errorf("%+v", p)
 	}
 }
@@ -74,7 +74,7 @@ func TestFakesFitTheirPlatforms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		groups := checks.GroupPlatforms(ids, platformsOf("", nil))
+		groups := checks.GroupPlatforms(ids, PlatformsOf("", nil))
 		if len(groups) != 1 || groups[0].Platform == nil || groups[0].Platform.Name != want {
 			t.Errorf("%s is %+v, want %s", model, groups, want)
 			continue

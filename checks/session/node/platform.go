@@ -1,21 +1,15 @@
-package main
+package node
 
 import (
-	"errors"
-
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
-	"github.com/nhc-gpu/nhc-gpu/checks/run"
-	"github.com/nhc-gpu/nhc-gpu/checks/session"
-	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
 // What is known of this kind of node: the profiles that come with the program,
 // and those of the site.
 
-// platformsOf finds platforms in the profiles of a site and in ours.
-func platformsOf(file string, data []byte) checks.PlatformOf {
+// PlatformsOf finds platforms in the profiles of a site and in ours.
+func PlatformsOf(file string, data []byte) checks.PlatformOf {
 	return func(device, subsystem string, gpus int) *checks.Platform {
 		l, err := conf.ParsePlatforms(file, data)
 		if err != nil {
@@ -68,56 +62,4 @@ func floorsOf(p *conf.Platform) (list []checks.Floor) {
 		})
 	}
 	return list
-}
-
-func (r *oneRun) profilesRequest() *run.Request {
-	path := r.set.ProfilesFile()
-	return &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}
-}
-
-// useProfiles takes over what the site says of its platforms. One that has named
-// a file wants it.
-func (r *oneRun) useProfiles(o run.Outcome) error {
-	path := r.set.ProfilesFile()
-	data, there, err := r.contentOf(path, o, r.set.Get("PLATFORM_PROFILES") != "")
-	if !there {
-		return err
-	}
-	if _, err := conf.ParsePlatforms(path, data); err != nil {
-		return err
-	}
-	r.set.Profiles, r.set.ProfilesFrom = data, path
-	return nil
-}
-
-// platformGroups are the GPUs on the bus, by what they are.
-func (r *oneRun) platformGroups() ([]checks.PlatformGroup, error) {
-	r.pool.SetVars(r.set.WorkerVars())
-	o := r.pool.Call(r.ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(probe.PartPCI), Line: "read the PCI bus"}, session.Reading)
-	resp, err := o.Answer()
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.Have.Value == nil:
-		return nil, errors.New("read the PCI bus: the answer has no device")
-	}
-	v := r.set.WorkerVars()
-	return checks.GroupPlatforms(resp.Have.Value.IDs, platformsOf(v.ProfilesFile, v.Profiles)), nil
-}
-
-// platformRows tell which platform this node is, a row for each kind of GPU.
-func (r *oneRun) platformRows() (rows []verdict.Row) {
-	const name = "platform"
-	groups, err := r.platformGroups()
-	if err != nil {
-		return []verdict.Row{{Severity: checks.Unknown, Name: name, Message: err.Error()}}
-	}
-	for i := range groups {
-		severity := checks.OK
-		if groups[i].Platform == nil {
-			severity = checks.Skip
-		}
-		rows = append(rows, verdict.Row{Severity: severity, Name: name, Message: groups[i].Tell()})
-	}
-	return rows
 }

@@ -1,0 +1,185 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// runner starts Slurm's commands in a worker.
+type runner struct{ pool *run.Pool }
+
+func (r runner) Run(ctx context.Context, argv, env []string) (slurm.Output, error) {
+	o, err := r.pool.Exec(ctx, argv, env, nil)
+	return slurm.Output{Stdout: o.Stdout, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut}, err
+}
+
+// Controller returns what talks to slurmctld about the node.
+func (n *Node) Controller() *slurm.Controller {
+	c := slurm.NewController(n.Name, runner{n.Pool}, func(name string) string {
+		if v, ok := n.Set.Lookup(name); ok {
+			return v
+		}
+		return ""
+	})
+	c.BootID, c.Dir = slurm.BootID(), n.dir
+	return c
+}
+
+// Tell acts on a verdict. Past the deadline of the run only a moment is left:
+// a drain that cannot be delivered in it stays in the state directory. It reports whether
+// Slurm answered.
+func (n *Node) Tell(v slurm.Verdict) (delivered bool) {
+	if n.Set.Get("NHC_RM") != "slurm" {
+		n.Warn(fmt.Errorf("mark node %s: resource manager %q: only slurm is acted on without a helper of the site's own (OFFLINE_NODE, ONLINE_NODE)", n.Name, n.Set.Get("NHC_RM")))
+		return false
+	}
+	if n.Bad != nil {
+		n.Warn(n.Bad)
+		return false
+	}
+	ctx, cancel := n.Acting()
+	defer cancel()
+	out, err := n.Controller().Act(ctx, v, n.Role)
+	switch {
+	case out.Warning != nil && !errors.Is(out.Warning, run.ErrNoState):
+		n.Warn(out.Warning)
+	case err != nil && out.Repeats: // reported before
+	case err != nil && out.Refused:
+		n.Warn(fmt.Errorf("%w; this is reported once a day, and tried again every 10 minutes", err))
+		sink.Syslog(n.Set.Get("NAME"), []string{fmt.Sprintf("Node %s cannot be marked:  %v", n.Name, err)})
+	case err != nil && out.Pending:
+		n.Warn(fmt.Errorf("drain of node %s could not be delivered, the next run will: %w", n.Name, err))
+	case err != nil:
+		n.Warn(err)
+	}
+	if err == nil && out.Kept {
+		n.Log.Write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: %s", n.Name, out.Why))
+	}
+	if err == nil && out.Action != slurm.None {
+		n.Log.Write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, n.Name, out.Why))
+	}
+	return err == nil
+}
+
+// Acting returns a context that ends when draining or resuming is given up.
+func (n *Node) Acting() (context.Context, context.CancelFunc) {
+	if end := n.Budget.Acting(time.Now()); !end.IsZero() {
+		return context.WithDeadline(context.Background(), end)
+	}
+	return context.WithCancel(context.Background())
+}
+
+// DeliverPending delivers the drain that an earlier run could not, for a run that has no
+// verdict of its own.
+func (n *Node) DeliverPending() {
+	if n.Bad != nil {
+		return
+	}
+	n.Set.Finalize() // a run whose sysconfig file cannot be read has not come to that
+	if n.Set.Get("NHC_RM") == "" {
+		find := n.ManagerRequest()
+		n.UseManager(find, n.Pool.Call(n.Ctx, checks.Local, find, n.Budget.Reading(time.Now())))
+	}
+	if !n.Set.Marks() || n.Set.Get("NHC_RM") != "slurm" || n.Set.CustomHelper("OFFLINE_NODE") {
+		return
+	}
+	ctx, cancel := n.Acting()
+	defer cancel()
+	if out, err := n.Controller().Deliver(ctx); err != nil && !out.Repeats {
+		n.Warn(err)
+	}
+}
+
+// LetNextRun lets the next health check begin: the work goes on in the background.
+func (n *Node) LetNextRun() {
+	if n.HealthCheck() && n.dir != nil {
+		n.Pool.Unlock(RunLock)
+	}
+}
+
+// Mark is LBNL NHC's helper of that name, for sites that call it.
+func Mark(out io.Writer, name string, argv []string) int {
+	pool := run.NewPool(run.Options{Root: "/", Env: os.Environ()})
+	defer pool.Close()
+	host, _ := os.Hostname()
+	node, err := slurm.NodeName(os.Getenv, host)
+	if err != nil {
+		node = host
+	}
+	c := slurm.NewController(node, runner{pool}, os.Getenv)
+	c.Stderr = os.Stderr
+	if name == "node-mark-online" {
+		return slurm.MarkOnline(out, argv[0], argv[1:], os.Getenv, c, time.Now())
+	}
+	return slurm.MarkOffline(out, argv[0], argv[1:], os.Getenv, c, time.Now())
+}
+
+// managers are the signs of a resource manager, in LBNL NHC's order: a
+// directory of its own, then commands in PATH.
+var managers = []struct{ name, dir, command string }{
+	{"pbs", "/var/spool/torque/", ""},
+	{"slurm", "", "scontrol"},
+	{"pbs", "", "pbsnodes"},
+	{"sge", "", "qselect"},
+	{"lsf", "", "badmin"},
+	{"lsf", "", "sbatchd"},
+}
+
+// managerPaths are the paths that tell which resource manager there is.
+func managerPaths(path string) (paths []string) {
+	for _, m := range managers {
+		if m.dir != "" {
+			paths = append(paths, m.dir)
+			continue
+		}
+		for dir := range strings.SplitSeq(path, ":") {
+			if strings.HasPrefix(dir, "/") {
+				paths = append(paths, dir+"/"+m.command)
+			}
+		}
+	}
+	return paths
+}
+
+// ManagerRequest asks for signs of a resource manager.
+func (n *Node) ManagerRequest() *run.Request {
+	return &run.Request{Op: run.OpFind, Args: managerPaths(n.Set.Get("PATH")), Line: "find the resource manager"}
+}
+
+// UseManager sets NHC_RM, if the site did not, and what follows from there being
+// none. SGE's load sensor loop is refused: it has no place in a program that
+// ends after every run.
+func (n *Node) UseManager(find *run.Request, o run.Outcome) (exit int, over bool) {
+	if find != nil {
+		if resp, err := o.AnswerTo(find.Line); err != nil {
+			n.Warn(err)
+		} else if resp.Status > 0 && resp.Status <= len(find.Args) {
+			hit := find.Args[resp.Status-1]
+			for _, m := range managers {
+				if m.dir == hit || m.command != "" && strings.HasSuffix(hit, "/"+m.command) {
+					n.Set.Put("NHC_RM", m.name, true)
+					break
+				}
+			}
+		}
+	}
+	switch n.Set.Get("NHC_RM") {
+	case "":
+		n.Set.MarkNothing()
+		n.Debug("Unable to detect resource manager.")
+	case "sge":
+		fmt.Fprintln(n.errs, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
+		return 2, true
+	}
+	return 0, false
+}

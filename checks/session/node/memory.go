@@ -1,0 +1,47 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// Files of the state directory of a node.
+const (
+	memoryFile = "slurm.json"
+	memoryLock = "lock"
+	RunLock    = "run.lock"
+)
+
+// nodeState is the memory of a node, which a worker keeps in its state directory.
+type nodeState struct{ pool *run.Pool }
+
+func (s nodeState) Load() ([]byte, error) {
+	data, err := s.pool.Load(memoryFile)
+	return data, memoryError("read", err)
+}
+
+func (s nodeState) Save(data []byte) error {
+	return memoryError("write", s.pool.Save(memoryFile, data))
+}
+
+func memoryError(verb string, err error) error {
+	if err == nil || errors.Is(err, run.ErrNoState) { // which was reported
+		return err
+	}
+	return fmt.Errorf("%s memory: %w", verb, err)
+}
+
+func (s nodeState) Lock(wait time.Duration) (unlock func(), err error) {
+	busy, err := s.pool.Lock(memoryLock, wait)
+	switch {
+	case err != nil:
+		return nil, memoryError("lock", err)
+	case busy != nil:
+		return nil, &slurm.BusyError{PID: busy.PID, Age: busy.Age}
+	}
+	return func() { s.pool.Unlock(memoryLock) }, nil
+}
