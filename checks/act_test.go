@@ -14,11 +14,11 @@ import (
 func TestActs(t *testing.T) {
 	t.Parallel()
 	env := &Env{}
-	if !env.acts("restart %s", "sshd") || env.Held() != nil {
+	if !env.Acts("restart %s", "sshd") || env.Held() != nil {
 		t.Errorf("without Hold: %q", env.Held())
 	}
 	env.Hold = true
-	if env.acts("restart %s", "sshd") || env.acts("kill process %d", 7) {
+	if env.Acts("restart %s", "sshd") || env.Acts("kill process %d", 7) {
 		t.Error("acts with Hold")
 	}
 	want := []Finding{
@@ -41,7 +41,7 @@ func TestHoldLeavesMemory(t *testing.T) {
 		return e
 	}
 	recalled := func(hold bool) (v string) {
-		if err := env(hold).recall("counters", &v); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := env(hold).Recall("counters", &v); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 		return v
@@ -57,14 +57,14 @@ func TestHoldLeavesMemory(t *testing.T) {
 		{true, "later", "health", "health"},
 		{false, "next", "next", "next"},
 	} {
-		if err := env(step.hold).remember("counters", step.keep); err != nil {
+		if err := env(step.hold).Remember("counters", step.keep); err != nil {
 			t.Fatal(err)
 		}
 		if check, all := recalled(true), recalled(false); check != step.check || all != step.all {
 			t.Errorf("step %d: %q and %q, want %q and %q", i, check, all, step.check, step.all)
 		}
 	}
-	if err := (&Env{Host: probe.NewHost(root), Hold: true}).remember("counters", 1); !errors.Is(err, probe.ErrNoMemory) {
+	if err := (&Env{Host: probe.NewHost(root), Hold: true}).Remember("counters", 1); !errors.Is(err, probe.ErrNoMemory) {
 		t.Errorf("without memory: %v", err)
 	}
 }

@@ -120,7 +120,7 @@ func Bind(c Check, args []string) error {
 	return err
 }
 
-func setField(f reflect.Value, word string) error {
+func SetField(f reflect.Value, word string) error {
 	switch p := f.Addr().Interface().(type) {
 	case *string:
 		*p = word
@@ -139,13 +139,13 @@ func setField(f reflect.Value, word string) error {
 		}
 		*p = n
 	case *time.Duration:
-		d, ok := parseTime(word)
+		d, ok := ParseTime(word)
 		if !ok {
 			return &UsageError{Kind: BadValue, Word: word, Want: "seconds, or 15m, 24h, 7d"}
 		}
 		*p = d
 	case *Size:
-		n, ok := parseBytes(word)
+		n, ok := ParseBytes(word)
 		if !ok {
 			return &UsageError{Kind: BadValue, Word: word, Want: "a size: 512M, 16G"}
 		}
@@ -165,7 +165,7 @@ func setField(f reflect.Value, word string) error {
 // BindTable fills a check from a TOML table by its `toml` field tags. A list
 // fills a slice; an unknown key is an error that names the known ones.
 func BindTable(c Check, table map[string]any) error {
-	fields := tagsOf(reflect.ValueOf(c).Elem()).tables
+	fields := TagsOf(reflect.ValueOf(c).Elem()).Tables
 	known := slices.Sorted(maps.Keys(fields))
 	keys := make([]string, 0, len(table))
 	for k := range table {
@@ -193,7 +193,7 @@ func BindTable(c Check, table map[string]any) error {
 			default:
 				return &UsageError{Kind: BadValue, Word: k, Want: "a string, a number, true or false, or a list of them"}
 			}
-			if err := setField(f, text); err != nil {
+			if err := SetField(f, text); err != nil {
 				return err
 			}
 		}
@@ -204,8 +204,8 @@ func BindTable(c Check, table map[string]any) error {
 	return nil
 }
 
-// bindUsable is BindTags, and what the check itself refuses.
-func bindUsable(c Validator, args []string) error {
+// BindUsable is BindTags, and what the check itself refuses.
+func BindUsable(c Validator, args []string) error {
 	if err := BindTags(c, args); err != nil {
 		return err
 	}

@@ -12,10 +12,10 @@ import (
 
 // BindTags binds words by the field tags of the struct that c points to.
 func BindTags(c any, args []string) error {
-	t := tagsOf(reflect.ValueOf(c).Elem())
+	t := TagsOf(reflect.ValueOf(c).Elem())
 	var bad error
 	set := func(f reflect.Value, word string) {
-		if err := setField(f, word); err != nil && bad == nil {
+		if err := SetField(f, word); err != nil && bad == nil {
 			bad = err
 		}
 	}
@@ -47,15 +47,15 @@ func BindTags(c any, args []string) error {
 type tags struct {
 	opts      map[byte]reflect.Value
 	longs     map[string]reflect.Value
-	tables    map[string]reflect.Value // by TOML key
+	Tables    map[string]reflect.Value // by TOML key
 	positions map[int]reflect.Value
 	rest      reflect.Value
 	spec      string // of the option letters, as getopts has it
 	most      int    // the highest position
 }
 
-func tagsOf(v reflect.Value) *tags {
-	t := &tags{opts: map[byte]reflect.Value{}, longs: map[string]reflect.Value{}, tables: map[string]reflect.Value{}, positions: map[int]reflect.Value{}}
+func TagsOf(v reflect.Value) *tags {
+	t := &tags{opts: map[byte]reflect.Value{}, longs: map[string]reflect.Value{}, Tables: map[string]reflect.Value{}, positions: map[int]reflect.Value{}}
 	t.add(v)
 	return t
 }
@@ -79,7 +79,7 @@ func (t *tags) add(v reflect.Value) {
 			t.longs[l] = v.Field(i)
 		}
 		if k := tag.Get("toml"); k != "" {
-			t.tables[k] = v.Field(i)
+			t.Tables[k] = v.Field(i)
 		}
 		switch a := tag.Get("arg"); a {
 		case "":

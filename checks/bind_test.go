@@ -111,7 +111,7 @@ func TestMissingWord(t *testing.T) {
 	t.Parallel()
 	err := &UsageError{Kind: MissingWord, Want: "a name"}
 	wantUsage(t, "no words", err, "missing argument, want a name")
-	if f := badOption("check_x", err); f.Message != "check_x:  Syntax error:  missing argument, want a name" {
+	if f := WrongOption("check_x", err); f.Message != "check_x:  Syntax error:  missing argument, want a name" {
 		t.Errorf("got %q", f.Message)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// parseTime reads seconds, or a number with s, m, h or d behind it.
-func parseTime(word string) (time.Duration, bool) {
+// ParseTime reads seconds, or a number with s, m, h or d behind it.
+func ParseTime(word string) (time.Duration, bool) {
 	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}
 	unit := time.Second
 	if word != "" {
@@ -50,7 +50,7 @@ func (s Size) String() string {
 }
 
 // parseSize reads 512M, 512MB, 512MiB, or bytes.
-func parseBytes(word string) (Size, bool) {
+func ParseBytes(word string) (Size, bool) {
 	digits := strings.TrimRight(word, "iBbKkMmGgTt")
 	unit := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(word[len(digits):]), "b"), "i"))
 	shift, ok := map[string]int{"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]

@@ -87,7 +87,7 @@ func (i Info) Class() string {
 // Classes lists the classes of all checks, and that of shell lines, sorted.
 func Classes() []string {
 	set := map[string]bool{ClassShell: true}
-	for _, info := range registry {
+	for _, info := range Registry {
 		set[info.Class()] = true
 	}
 	return slices.Sorted(maps.Keys(set))
@@ -140,7 +140,7 @@ type Info struct {
 // advice is what to do about the codes of findings. Those in sharedCodes belong to no single check.
 var (
 	advice      = map[string]string{}
-	sharedCodes = map[string]bool{}
+	SharedCodes = map[string]bool{}
 )
 
 // RegisterAdvice adds what to do about codes that several checks share. It is called from
@@ -148,7 +148,7 @@ var (
 func RegisterAdvice(do map[string]string) {
 	for code, text := range do {
 		advise("RegisterAdvice", code, text)
-		sharedCodes[code] = true
+		SharedCodes[code] = true
 	}
 }
 
@@ -188,7 +188,7 @@ func WhatToDo(code string) string {
 	if do, ok := advice[code]; ok {
 		return do
 	}
-	for _, info := range registry {
+	for _, info := range Registry {
 		if info.DoOf == nil {
 			continue
 		}
@@ -199,7 +199,7 @@ func WhatToDo(code string) string {
 	return ""
 }
 
-var registry = map[string]Info{}
+var Registry = map[string]Info{}
 
 // Register adds a check. It is called from init functions and panics on a
 // duplicate or an incomplete Info, which is a mistake in the program.
@@ -207,25 +207,25 @@ func Register(info Info) {
 	if info.Name == "" || info.New == nil || info.Lane == "" || info.Summary == "" {
 		panic(fmt.Sprintf("checks: incomplete registration of %q", info.Name))
 	}
-	if _, ok := registry[info.Name]; ok {
+	if _, ok := Registry[info.Name]; ok {
 		panic(fmt.Sprintf("checks: %s registered twice", info.Name))
 	}
 	for code, do := range info.Do {
 		advise(info.Name, code, do)
 	}
-	registry[info.Name] = info
+	Registry[info.Name] = info
 }
 
 // Lookup finds a check by its word in nhc.conf.
 func Lookup(name string) (Info, bool) {
-	info, ok := registry[name]
+	info, ok := Registry[name]
 	return info, ok
 }
 
 // Variables are the variables that checks read, with their defaults.
 func Variables() map[string]string {
 	vars := map[string]string{}
-	for _, info := range registry {
+	for _, info := range Registry {
 		maps.Copy(vars, info.Vars)
 	}
 	return vars
@@ -233,8 +233,8 @@ func Variables() map[string]string {
 
 // Names lists every registered check, sorted.
 func Names() []string {
-	names := make([]string, 0, len(registry))
-	for n := range registry {
+	names := make([]string, 0, len(Registry))
+	for n := range Registry {
 		names = append(names, n)
 	}
 	sort.Strings(names)

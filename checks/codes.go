@@ -19,7 +19,7 @@ type codeTable struct {
 	Same   map[string]string `toml:"same"`
 }
 
-var codeRows = sync.OnceValue(func() (t codeTable) {
+var CodeRows = sync.OnceValue(func() (t codeTable) {
 	if _, err := toml.Decode(codesFile, &t); err != nil {
 		panic("checks: codes.toml: " + err.Error()) // TestCodes
 	}
@@ -33,7 +33,7 @@ const maxWords = 14
 // "lost", "Xid 79". A code without a row is a mistake in the program, which a test finds;
 // at run time its last part stands for it.
 func Words(code string) string {
-	if words, ok := codeRows().Words[code]; ok {
+	if words, ok := CodeRows().Words[code]; ok {
 		return words
 	}
 	for family := code; ; {
@@ -42,7 +42,7 @@ func Words(code string) string {
 			break
 		}
 		family = family[:i]
-		if words, ok := codeRows().Words[family+".*"]; ok {
+		if words, ok := CodeRows().Words[family+".*"]; ok {
 			return shorten(strings.ReplaceAll(words, "*", code[i+1:]))
 		}
 	}
@@ -96,7 +96,7 @@ func IsCountOf(code, lost string) bool {
 // FaultOf returns the code that stands for a fault which several codes have: a GPU that is
 // lost is also in the kernel's log.
 func FaultOf(code string) string {
-	if same, ok := codeRows().Same[code]; ok {
+	if same, ok := CodeRows().Same[code]; ok {
 		return same
 	}
 	return code
@@ -107,7 +107,7 @@ func RemedyOf(f Finding) Remedy {
 	if f.Remedy != NoRemedy || f.Severity != Fail {
 		return f.Remedy
 	}
-	if r := codeRows().Remedy[f.Code]; r != "none" {
+	if r := CodeRows().Remedy[f.Code]; r != "none" {
 		return r
 	}
 	return NoRemedy

@@ -16,7 +16,7 @@ func TestCodesOfDevices(t *testing.T) {
 	t.Parallel()
 	for _, list := range []map[string]bool{losses, counts} {
 		for code := range list {
-			if _, ok := codeRows().Words[code]; !ok {
+			if _, ok := CodeRows().Words[code]; !ok {
 				t.Errorf("%s has no row in codes.toml", code)
 			}
 		}
@@ -26,7 +26,7 @@ func TestCodesOfDevices(t *testing.T) {
 // TestGoneIsLost: a device that is gone is lost; the reason names it, and not how many there are.
 func TestGoneIsLost(t *testing.T) {
 	t.Parallel()
-	for code := range codeRows().Words {
+	for code := range CodeRows().Words {
 		if strings.HasSuffix(code, ".gone") && !IsLoss(code) {
 			t.Errorf("%s is no loss", code)
 		}
@@ -48,8 +48,8 @@ func TestWordsAreClear(t *testing.T) {
 		"all wrong": true, "wrong result": true, "slow memory": true, "not measured": true, "link down": true, "no time left": true,
 		"memory held": true, "slow NCCL": true, "slow overlap": true, "PCIe width": true, "left out": true, "lost": true, "no perftest": true, "no log file": true,
 	}
-	for _, code := range slices.Sorted(maps.Keys(codeRows().Words)) {
-		words := codeRows().Words[code]
+	for _, code := range slices.Sorted(maps.Keys(CodeRows().Words)) {
+		words := CodeRows().Words[code]
 		if longest := strings.ReplaceAll(words, "*", "719"); len(longest) > maxWords || !plain.MatchString(words) {
 			t.Errorf("%s: words %q: want at most %d plain characters", code, words, maxWords)
 		}

@@ -59,8 +59,8 @@ type stepContext struct {
 
 func (c stepContext) Deadline() (time.Time, bool) { return c.at, true }
 
-// room is how long a check may wait: three quarters of what its step has left.
-func room(ctx context.Context) time.Duration {
+// Room is how long a check may wait: three quarters of what its step has left.
+func Room(ctx context.Context) time.Duration {
 	at, ok := ctx.Deadline()
 	if !ok {
 		return forEver
@@ -88,8 +88,8 @@ func (e *Env) At(format string, args ...any) {
 	}
 }
 
-// lookup is the value of a variable as the checks of nhc.conf see it.
-func (e *Env) lookup(name string) string {
+// Lookup is the value of a variable as the checks of nhc.conf see it.
+func (e *Env) Lookup(name string) string {
 	if v, ok := e.Vars[name]; ok {
 		return v
 	}
@@ -108,9 +108,9 @@ func (e *Env) array(name string) []string {
 	return nil
 }
 
-// matcher matches strings as LBNL's mcheck does. What is wrong with the
+// Matcher matches strings as LBNL's mcheck does. What is wrong with the
 // expressions goes to notes, once each; one that cannot be told to match does not.
-func (e *Env) matcher(notes *[]Finding) func(s, expr string) bool {
+func (e *Env) Matcher(notes *[]Finding) func(s, expr string) bool {
 	note := func(severity Severity, text string) {
 		f := Finding{Code: "config.match", Severity: severity, Message: text, Remedy: FixConfig}
 		if !slices.Contains(*notes, f) {
@@ -147,7 +147,7 @@ func (e *Env) external(broken func(error)) func(match.External, string, string) 
 			return ok
 		}
 		// Unquoted, so that runs of blanks collapse; without pathname expansion, as in LBNL NHC.
-		c := e.shell("shopt -s extglob; set -f; eval $2", "nhc", s, p.command)
+		c := e.Shell("shopt -s extglob; set -f; eval $2", "nhc", s, p.command)
 		e.At("run external matcher %s", x.Command)
 		exit := e.Host.Run(context.Background(), c)
 		if exit.Err != nil {
@@ -158,22 +158,22 @@ func (e *Env) external(broken func(error)) func(match.External, string, string) 
 	}
 }
 
-// abs makes a path of the configuration absolute: a relative one begins where
+// Abs makes a path of the configuration absolute: a relative one begins where
 // the shell lines before it have gone.
-func (e *Env) abs(p string) string {
+func (e *Env) Abs(p string) string {
 	if pwd := e.Vars["PWD"]; pwd != "" && p != "" && !strings.HasPrefix(p, "/") {
 		return pwd + "/" + p
 	}
 	return p
 }
 
-// command is a program as the configuration asks for it: it runs where the
+// Command is a program as the configuration asks for it: it runs where the
 // shell lines before it have gone.
-func (e *Env) command(argv ...string) probe.Command {
+func (e *Env) Command(argv ...string) probe.Command {
 	return probe.Command{Argv: argv, Dir: e.Vars["PWD"]}
 }
 
-// shell is a command line of the configuration, run by bash. Words are $0, $1 ...
-func (e *Env) shell(line string, words ...string) probe.Command {
-	return e.command(append([]string{"/bin/bash", "-c", line}, words...)...)
+// Shell is a command line of the configuration, run by bash. Words are $0, $1 ...
+func (e *Env) Shell(line string, words ...string) probe.Command {
+	return e.Command(append([]string{"/bin/bash", "-c", line}, words...)...)
 }

@@ -21,19 +21,19 @@ const (
 	XidAuthority XidClass = "AUTHORITY" // Xid 154: the driver itself says what is to be done
 )
 
-// xidClasses are the classes in rising order; the last two become one of the
+// XidClasses are the classes in rising order; the last two become one of the
 // others.
-var xidClasses = [...]XidClass{
+var XidClasses = [...]XidClass{
 	XidIgnore, XidFollow, XidApp, XidConfig, XidWatch, XidState, XidDiag, XidReset, XidReboot, XidHold, XidDecode, XidAuthority,
 }
 
-func (c XidClass) rank() int { return slices.Index(xidClasses[:], c) }
+func (c XidClass) Rank() int { return slices.Index(XidClasses[:], c) }
 
-// drains says whether the class takes the node out of service.
-func (c XidClass) drains() bool { return c == XidReset || c == XidReboot || c == XidHold }
+// Drains says whether the class takes the node out of service.
+func (c XidClass) Drains() bool { return c == XidReset || c == XidReboot || c == XidHold }
 
-// xidRepeat makes another class of events that come too often.
-type xidRepeat struct {
+// Repeat makes another class of events that come too often.
+type Repeat struct {
 	Events int      `toml:"events"`
 	Hours  int      `toml:"hours"`
 	Class  XidClass `toml:"class"`
@@ -41,8 +41,8 @@ type xidRepeat struct {
 	Jobs   bool     `toml:"jobs"` // only those of different jobs
 }
 
-// meaning is what a class does, in a few words.
-func (c XidClass) meaning() string {
+// Meaning is what a class does, in a few words.
+func (c XidClass) Meaning() string {
 	switch c {
 	case XidIgnore:
 		return "nothing is made of it"

@@ -2,11 +2,11 @@ package checks
 
 import "strings"
 
-// expandWords expands a word of nhc.conf once more, as eval does: quotes, ~ at
+// ExpandWords expands a word of nhc.conf once more, as eval does: quotes, ~ at
 // the beginning, $NAME and ${NAME}, and blanks outside of quotes split it. It
 // gives up, and says so, on anything that takes a shell: commands, redirections,
 // braces, other parameter expansions, unfinished quotes.
-func expandWords(text string, lookup func(name string) string) (words []string, ok bool) {
+func ExpandWords(text string, lookup func(name string) string) (words []string, ok bool) {
 	x := expander{text: text, lookup: lookup}
 	for x.at < len(x.text) {
 		if !x.step() {
@@ -138,13 +138,13 @@ func (x *expander) variable() (value string, ok bool) {
 	rest := x.text[x.at:]
 	if body, braced := strings.CutPrefix(rest, "{"); braced {
 		name, _, closed := strings.Cut(body, "}")
-		if !closed || name == "" || nameLength(name) != len(name) {
+		if !closed || name == "" || NameLength(name) != len(name) {
 			return "", false
 		}
 		x.at += len(name) + 2
 		return x.lookup(name), true
 	}
-	n := nameLength(rest)
+	n := NameLength(rest)
 	if n == 0 { // only a dollar sign before a blank, a slash or the end
 		return "$", rest == "" || strings.IndexByte(" \t/.,:=%+]^~", rest[0]) >= 0
 	}
@@ -152,8 +152,8 @@ func (x *expander) variable() (value string, ok bool) {
 	return x.lookup(rest[:n]), true
 }
 
-// nameLength is how much of s is the name of a variable.
-func nameLength(s string) int {
+// NameLength is how much of s is the name of a variable.
+func NameLength(s string) int {
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
 		case c == '_', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z':

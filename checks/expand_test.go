@@ -31,7 +31,7 @@ func TestExpandWords(t *testing.T) {
 		`a#b *?[x]`:               {"a#b", "*?[x]"},
 		"caf\u00e9 '\u00fc' \xff": {"caf\u00e9", "\u00fc", "\xff"},
 	} {
-		got, ok := expandWords(text, lookup)
+		got, ok := ExpandWords(text, lookup)
 		if diff := cmp.Diff(want, got); !ok || diff != "" {
 			t.Errorf("expandWords(%q): %v (-want +got):\n%s", text, ok, diff)
 		}
@@ -40,11 +40,11 @@ func TestExpandWords(t *testing.T) {
 		"`x`", "$(x)", "a;b", "a&", "a|b", "a<b", ">a", "(a)", "{a,b}", "#c", "a\nb", "'a", `"a`, `a\`, "${A:-x}", "${}", "${1}", "$1", "$$", "$?",
 		"~user", "\"`x`\"", `"$(x)"`, "${A", `$'a'`,
 	} {
-		if got, ok := expandWords(text, lookup); ok {
+		if got, ok := ExpandWords(text, lookup); ok {
 			t.Errorf("expandWords(%q) = %q, want to leave it to the shell", text, got)
 		}
 	}
-	if _, ok := expandWords("~", func(string) string { return "" }); ok {
+	if _, ok := ExpandWords("~", func(string) string { return "" }); ok {
 		t.Error("~ without HOME was expanded")
 	}
 }
@@ -52,6 +52,6 @@ func TestExpandWords(t *testing.T) {
 func FuzzExpandWords(f *testing.F) {
 	f.Add(`a "b $A" 'c' ~ \d ${A}`)
 	f.Fuzz(func(_ *testing.T, text string) {
-		_, _ = expandWords(text, func(name string) string { return name + " " + name })
+		_, _ = ExpandWords(text, func(name string) string { return name + " " + name })
 	})
 }

@@ -171,17 +171,17 @@ func Worst(findings []Finding) Severity {
 	return worst
 }
 
-func wantGot(f Finding) string {
-	return before(", want ", f.Want, "") + before(", got ", f.Got, "")
+func WantGot(f Finding) string {
+	return Before(", want ", f.Want, "") + Before(", got ", f.Got, "")
 }
 
-// unreadable is what a check says when it could not read what it judges.
-func unreadable(err error) []Finding {
+// Unreadable is what a check says when it could not read what it judges.
+func Unreadable(err error) []Finding {
 	return []Finding{{Code: "probe.unreadable", Severity: Unknown, Message: err.Error()}}
 }
 
-// badValue is the failure of a check that was given a word which is no number.
-func badValue(check, what, word, want string) Finding {
+// WrongValue is the failure of a check that was given a word which is no number.
+func WrongValue(check, what, word, want string) Finding {
 	return Finding{
 		Code:     "config.value",
 		Severity: Fail,
@@ -192,11 +192,11 @@ func badValue(check, what, word, want string) Finding {
 	}
 }
 
-func gpuDevice(g *probe.GPU) Device {
+func GPUDevice(g *probe.GPU) Device {
 	return Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", g.Index), PCI: g.PCI, Serial: g.Serial.Value, UUID: g.UUID.Value}
 }
 
-func gpuName(g *probe.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
+func GPUName(g *probe.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
 
 // Place is where a bad port is, and what is plugged into it.
 type Place struct {
@@ -237,10 +237,10 @@ func (f *Finding) Detail() string {
 	return f.Device.String() + ": " + strings.Join(words, "; ")
 }
 
-// nvmeDevice is how a finding names a disk.
-func nvmeDevice(d *probe.NVMe) Device {
+// NVMeDevice is how a finding names a disk.
+func NVMeDevice(d *probe.NVMe) Device {
 	return Device{Kind: "nvme", Name: d.Name, PCI: d.PCI, Serial: d.Serial}
 }
 
-// nvmeLive is the state of a controller that serves its disk.
-const nvmeLive = "live"
+// NVMeLive is the state of a controller that serves its disk.
+const NVMeLive = "live"

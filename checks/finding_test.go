@@ -65,11 +65,15 @@ func TestDevice(t *testing.T) {
 	}
 }
 
+var registered = Info{Name: "check_twice", Summary: "x", Lane: Local, New: func() Check { return &sample{} }}
+
+func init() { Register(registered) }
+
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	for name, info := range map[string]Info{
 		"incomplete": {Name: "check_x"},
-		"twice":      {Name: "check_hw_eth", Summary: "x", Lane: Local, New: func() Check { return &sample{} }},
+		"twice":      registered,
 	} {
 		func() {
 			defer func() {

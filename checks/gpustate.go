@@ -21,9 +21,9 @@ type GPUState struct {
 	Links         []bool // whether each NVLink is up, by its number; empty: nobody knows
 }
 
-// lost is the error by which NVML has reported a state of the GPU ([probe.IsGPUState]), nil
+// LostError is the error by which NVML has reported a state of the GPU ([probe.IsGPUState]), nil
 // if it has not.
-func (s *GPUState) lost() error {
+func (s *GPUState) LostError() error {
 	if s.Lost == nil {
 		return nil
 	}

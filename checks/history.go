@@ -29,41 +29,41 @@ func init() {
 
 // The bounds of a history. What is beyond them is forgotten, the oldest first.
 const (
-	historyVersion  = 1
+	HistoryVersion  = 1
 	historyDevices  = 256
 	historyCounters = 200 // of a device
 	historyPoints   = 32  // of a counter
-	historyMarks    = 64  // of a kind, of a device
-	historyAge      = 31 * 24 * time.Hour
+	HistoryMarks    = 64  // of a kind, of a device
+	HistoryAge      = 31 * 24 * time.Hour
 )
 
-// historyFile is what is kept.
-type historyFile struct {
+// HistoryFile is what is kept.
+type HistoryFile struct {
 	Version int                       `json:"version"`
 	Boot    string                    `json:"boot"`
-	Devices map[string]*deviceHistory `json:"devices"`
+	Devices map[string]*DeviceHistory `json:"devices"`
 }
 
-// deviceHistory is that of a device or port, by a name that a reboot does not
+// DeviceHistory is that of a device or port, by a name that a reboot does not
 // change.
-type deviceHistory struct {
+type DeviceHistory struct {
 	Seen   int64              `json:"seen"`             // when it was last read, Unix seconds
 	Before int64              `json:"before,omitempty"` // when it was read before that
-	Series map[string][]point `json:"series,omitempty"` // of this boot, by counter
+	Series map[string][]Point `json:"series,omitempty"` // of this boot, by counter
 	Marks  map[string][]int64 `json:"marks,omitempty"`  // moments of things that happened, whatever the boot, Unix seconds
 }
 
-// point is that a counter had this value at this moment, and not before.
-type point struct {
+// Point is that a counter had this value at this moment, and not before.
+type Point struct {
 	At    int64 // Unix seconds
 	Value uint64
 }
 
 // MarshalJSON writes [at, value].
-func (p point) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "[%d,%d]", p.At, p.Value), nil }
+func (p Point) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "[%d,%d]", p.At, p.Value), nil }
 
 // UnmarshalJSON reads [at, value].
-func (p *point) UnmarshalJSON(data []byte) error {
+func (p *Point) UnmarshalJSON(data []byte) error {
 	var pair [2]json.Number
 	if err := json.Unmarshal(data, &pair); err != nil {
 		return err
@@ -77,125 +77,125 @@ func (p *point) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// history is the past of some devices, and what it is to be from now on.
-type history struct {
-	check, name string
-	now         time.Time
-	file        historyFile
-	findings    []Finding
+// History is the past of some devices, and what it is to be from now on.
+type History struct {
+	Check, name string
+	Now         time.Time
+	File        HistoryFile
+	Findings    []Finding
 }
 
-// recallHistory reads what earlier runs have kept under a name. A file that is
+// RecallHistory reads what earlier runs have kept under a name. A file that is
 // broken or of another version is one warning, and is begun anew.
-func (e *Env) recallHistory(check, name string) *history {
-	h := &history{check: check, name: name, now: e.Host.Now()}
+func (e *Env) RecallHistory(check, name string) *History {
+	h := &History{Check: check, name: name, Now: e.Host.Now()}
 	boot, err := e.Host.BootID()
 	if err != nil {
 		boot = "unknown"
 	}
-	err = e.recall(name, &h.file)
+	err = e.Recall(name, &h.File)
 	switch {
-	case err == nil && h.file.Version != historyVersion:
-		err = fmt.Errorf("%s.json: version %d, want %d", name, h.file.Version, historyVersion)
+	case err == nil && h.File.Version != HistoryVersion:
+		err = fmt.Errorf("%s.json: version %d, want %d", name, h.File.Version, HistoryVersion)
 		fallthrough
 	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, probe.ErrNoMemory):
-		h.file = historyFile{}
-		h.findings = []Finding{{Code: "fabric.past", Severity: Warn, Message: check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ") + "; it is begun anew"}}
+		h.File = HistoryFile{}
+		h.Findings = []Finding{{Code: "fabric.past", Severity: Warn, Message: check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ") + "; it is begun anew"}}
 	}
-	if h.file.Devices == nil {
-		h.file.Devices = map[string]*deviceHistory{}
+	if h.File.Devices == nil {
+		h.File.Devices = map[string]*DeviceHistory{}
 	}
-	sameBoot := h.file.Boot == boot
-	h.file.Version, h.file.Boot = historyVersion, boot
-	maps.DeleteFunc(h.file.Devices, func(_ string, d *deviceHistory) bool {
-		return d == nil || d.Seen > h.now.Unix() || d.Seen < h.now.Add(-historyAge).Unix()
+	sameBoot := h.File.Boot == boot
+	h.File.Version, h.File.Boot = HistoryVersion, boot
+	maps.DeleteFunc(h.File.Devices, func(_ string, d *DeviceHistory) bool {
+		return d == nil || d.Seen > h.Now.Unix() || d.Seen < h.Now.Add(-HistoryAge).Unix()
 	})
 	if !sameBoot { // every counter has begun anew
-		for _, d := range h.file.Devices {
+		for _, d := range h.File.Devices {
 			d.Series = nil
 		}
 	}
 	return h
 }
 
-// growth is how much a counter has grown, and in which time.
-type growth struct {
-	n     uint64
-	over  time.Duration
-	known bool // false: nothing to compare with, or too soon after
+// Growth is how much a counter has grown, and in which time.
+type Growth struct {
+	N     uint64
+	Over  time.Duration
+	Known bool // false: nothing to compare with, or too soon after
 }
 
-// per is the growth in a unit of time.
-func (g growth) per(unit time.Duration) float64 {
-	return float64(g.n) / (float64(g.over) / float64(unit))
+// Per is the growth in a unit of time.
+func (g Growth) Per(unit time.Duration) float64 {
+	return float64(g.N) / (float64(g.Over) / float64(unit))
 }
 
-// grown is how much a counter that is at now has grown within a window; window 0
+// Grown is how much a counter that is at now has grown within a window; window 0
 // is the time since the last run. bits is how wide the counter is: one that is
 // less than it was and was in its upper half has wrapped, another was reset.
-// What [history.add] has been told in this run does not count as the past.
-func (h *history) grown(device, counter string, now uint64, bits int, window time.Duration) growth {
-	d := h.file.Devices[device]
+// What [History.Add] has been told in this run does not count as the past.
+func (h *History) Grown(device, counter string, now uint64, bits int, window time.Duration) Growth {
+	d := h.File.Devices[device]
 	if d == nil || len(d.Series[counter]) == 0 {
-		return growth{}
+		return Growth{}
 	}
 	series := d.Series[counter]
-	from := h.now.Add(-window).Unix()
+	from := h.Now.Add(-window).Unix()
 	if window == 0 || d.Seen < from {
 		from = d.Seen
 	}
 	from = max(from, series[0].At)
-	g := growth{over: time.Duration(h.now.Unix()-from) * time.Second, known: true}
-	if g.over < minPast {
-		return growth{}
+	g := Growth{Over: time.Duration(h.Now.Unix()-from) * time.Second, Known: true}
+	if g.Over < MinPast {
+		return Growth{}
 	}
 	last := series[0].Value
 	for _, p := range series[1:] {
 		if p.At > from {
-			g.n += grownFrom(last, p.Value, bits)
+			g.N += GrownFrom(last, p.Value, bits)
 		}
 		last = p.Value
 	}
-	g.n += grownFrom(last, now, bits)
+	g.N += GrownFrom(last, now, bits)
 	return g
 }
 
-// sinceLast is the time since the last run that was long enough ago: a second line of
+// SinceLast is the time since the last run that was long enough ago: a second line of
 // one run, and one of two runs at once, judge the same window as the first. 0: there
 // was none.
-func (h *history) sinceLast(device string) time.Duration {
-	d := h.file.Devices[device]
+func (h *History) SinceLast(device string) time.Duration {
+	d := h.File.Devices[device]
 	if d == nil {
 		return 0
 	}
 	seen := d.Seen
-	if h.now.Unix()-seen < int64(minPast/time.Second) && d.Before > 0 {
+	if h.Now.Unix()-seen < int64(MinPast/time.Second) && d.Before > 0 {
 		seen = d.Before
 	}
-	return time.Duration(h.now.Unix()-seen) * time.Second
+	return time.Duration(h.Now.Unix()-seen) * time.Second
 }
 
-// begun says whether there is a history of a counter in this boot, when it begins,
+// Begun says whether there is a history of a counter in this boot, when it begins,
 // and with what.
-func (h *history) begun(device, counter string) (first point, known bool) {
-	d := h.file.Devices[device]
+func (h *History) Begun(device, counter string) (first Point, known bool) {
+	d := h.File.Devices[device]
 	if d == nil || len(d.Series[counter]) == 0 {
-		return point{}, false
+		return Point{}, false
 	}
 	return d.Series[counter][0], true
 }
 
-// last is what a counter was in the last run of this boot.
-func (h *history) last(device, counter string) (n uint64, known bool) {
-	if d := h.file.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
+// Last is what a counter was in the last run of this boot.
+func (h *History) Last(device, counter string) (n uint64, known bool) {
+	if d := h.File.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
 		list := d.Series[counter]
 		return list[len(list)-1].Value, true
 	}
 	return 0, false
 }
 
-// grownFrom is the growth from one value to the next.
-func grownFrom(then, now uint64, bits int) uint64 {
+// GrownFrom is the growth from one value to the next.
+func GrownFrom(then, now uint64, bits int) uint64 {
 	switch {
 	case now >= then:
 		return now - then
@@ -205,29 +205,29 @@ func grownFrom(then, now uint64, bits int) uint64 {
 	return now // it was reset
 }
 
-// add takes what a device counts now into its history. Counters that could not be
+// Add takes what a device counts now into its history. Counters that could not be
 // read have none from now on: what they will be next is no growth.
-func (h *history) add(device string, values map[string]uint64) {
-	d := h.file.Devices[device]
+func (h *History) Add(device string, values map[string]uint64) {
+	d := h.File.Devices[device]
 	if d == nil {
-		if len(h.file.Devices) >= historyDevices {
+		if len(h.File.Devices) >= historyDevices {
 			return
 		}
-		d = &deviceHistory{}
-		h.file.Devices[device] = d
+		d = &DeviceHistory{}
+		h.File.Devices[device] = d
 	}
-	now := h.now.Unix()
-	if d.Series != nil && now-d.Seen < int64(minPast/time.Second) && now != d.Seen {
+	now := h.Now.Unix()
+	if d.Series != nil && now-d.Seen < int64(MinPast/time.Second) && now != d.Seen {
 		return // two runs at once: the past stays what it is
 	}
-	series := make(map[string][]point, len(values))
+	series := make(map[string][]Point, len(values))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if len(series) >= historyCounters {
 			break
 		}
 		old := d.Series[name]
 		if n := len(old); n == 0 || old[n-1].Value != values[name] {
-			old = append(old, point{now, values[name]})
+			old = append(old, Point{now, values[name]})
 		}
 		series[name] = bounded(old)
 	}
@@ -239,7 +239,7 @@ func (h *history) add(device string, values map[string]uint64) {
 
 // bounded forgets changes of which others near by tell enough: the older they are,
 // the farther apart the ones that are left. The next one takes over their growth.
-func bounded(list []point) []point {
+func bounded(list []Point) []Point {
 	for len(list) > historyPoints {
 		now, drop, least := list[len(list)-1].At, 1, math.Inf(1)
 		for i := 1; i < len(list)-1; i++ {
@@ -252,29 +252,29 @@ func bounded(list []point) []point {
 	return list
 }
 
-// mark notes that something happened to a device.
-func (h *history) mark(device, kind string, at time.Time) {
-	d := h.file.Devices[device]
+// Mark notes that something happened to a device.
+func (h *History) Mark(device, kind string, at time.Time) {
+	d := h.File.Devices[device]
 	if d == nil {
-		d = &deviceHistory{Seen: h.now.Unix()}
-		h.file.Devices[device] = d
+		d = &DeviceHistory{Seen: h.Now.Unix()}
+		h.File.Devices[device] = d
 	}
 	if d.Marks == nil {
 		d.Marks = map[string][]int64{}
 	}
 	list := append(d.Marks[kind], at.Unix())
 	slices.Sort(list)
-	if list = slices.Compact(list); len(list) > historyMarks {
-		list = list[len(list)-historyMarks:]
+	if list = slices.Compact(list); len(list) > HistoryMarks {
+		list = list[len(list)-HistoryMarks:]
 	}
 	d.Marks[kind] = list
 }
 
-// marks are the moments within a window at which something happened to a device.
-func (h *history) marks(device, kind string, window time.Duration) (list []time.Time) {
-	if d := h.file.Devices[device]; d != nil {
+// Marks are the moments within a window at which something happened to a device.
+func (h *History) Marks(device, kind string, window time.Duration) (list []time.Time) {
+	if d := h.File.Devices[device]; d != nil {
 		for _, at := range d.Marks[kind] {
-			if t := time.Unix(at, 0); h.now.Sub(t) <= window {
+			if t := time.Unix(at, 0); h.Now.Sub(t) <= window {
 				list = append(list, t)
 			}
 		}
@@ -282,9 +282,9 @@ func (h *history) marks(device, kind string, window time.Duration) (list []time.
 	return list
 }
 
-// forget takes what has happened to a device until a moment as never having been.
-func (h *history) forget(device string, until time.Time) {
-	d := h.file.Devices[device]
+// Forget takes what has happened to a device until a moment as never having been.
+func (h *History) Forget(device string, until time.Time) {
+	d := h.File.Devices[device]
 	if d == nil {
 		return
 	}
@@ -299,22 +299,22 @@ func (h *history) forget(device string, until time.Time) {
 	}
 }
 
-// store keeps the history for the next run. A run of somebody else than root keeps
+// Store keeps the history for the next run. A run of somebody else than root keeps
 // nothing, which is no finding.
-func (h *history) store(e *Env) []Finding {
-	err := e.remember(h.name, h.file)
+func (h *History) Store(e *Env) []Finding {
+	err := e.Remember(h.name, h.File)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
-		h.findings = append(h.findings, Finding{Code: "fabric.past", Severity: Warn, Message: h.check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")})
+		h.Findings = append(h.Findings, Finding{Code: "fabric.past", Severity: Warn, Message: h.Check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")})
 	}
-	return h.findings
+	return h.Findings
 }
 
-// minPast is the shortest time over which a rate is judged: counters of two runs
+// MinPast is the shortest time over which a rate is judged: counters of two runs
 // at once tell nothing.
-const minPast = 30 * time.Second
+const MinPast = 30 * time.Second
 
-// grew says whether any counter has grown as far as is known.
-func (d *deviceHistory) grew() bool {
+// Grew says whether any counter has grown as far as is known.
+func (d *DeviceHistory) Grew() bool {
 	for _, list := range d.Series {
 		if len(list) > 1 {
 			return true
@@ -323,14 +323,14 @@ func (d *deviceHistory) grew() bool {
 	return false
 }
 
-// maxClears bounds what is kept of operators' words.
-const maxClears = 64
+// MaxClears bounds what is kept of operators' words.
+const MaxClears = 64
 
-// since is how long a counter has had a value that it has now; 0 if that is new.
-func (h *history) since(device, counter string, value uint64) time.Duration {
-	if d := h.file.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
+// Since is how long a counter has had a value that it has now; 0 if that is new.
+func (h *History) Since(device, counter string, value uint64) time.Duration {
+	if d := h.File.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
 		if last := d.Series[counter][len(d.Series[counter])-1]; last.Value == value {
-			return h.now.Sub(time.Unix(last.At, 0))
+			return h.Now.Sub(time.Unix(last.At, 0))
 		}
 	}
 	return 0

@@ -29,18 +29,18 @@ func newTicker(t *testing.T) *ticker {
 }
 
 // run is one run of a check, in which a counter of the device d is what it is.
-func (c *ticker) run(after time.Duration, value uint64, bits int, window time.Duration) growth {
+func (c *ticker) run(after time.Duration, value uint64, bits int, window time.Duration) Growth {
 	c.t.Helper()
 	h, env := c.recall(after)
-	g := h.grown("d", "c", value, bits, window)
-	h.add("d", map[string]uint64{"c": value})
-	if f := h.store(env); f != nil {
+	g := h.Grown("d", "c", value, bits, window)
+	h.Add("d", map[string]uint64{"c": value})
+	if f := h.Store(env); f != nil {
 		c.t.Errorf("store: %v", f)
 	}
 	return g
 }
 
-func (c *ticker) recall(after time.Duration) (*history, *Env) {
+func (c *ticker) recall(after time.Duration) (*History, *Env) {
 	c.t.Helper()
 	c.now += int64(after / time.Second)
 	const booted = 1767000000
@@ -53,7 +53,7 @@ func (c *ticker) recall(after time.Duration) (*history, *Env) {
 	}
 	env := &Env{Host: probe.NewHost(c.root)}
 	env.Host.SetPast("/past")
-	return env.recallHistory("check_x", "x"), env
+	return env.RecallHistory("check_x", "x"), env
 }
 
 func TestHistoryGrowth(t *testing.T) {
@@ -64,24 +64,24 @@ func TestHistoryGrowth(t *testing.T) {
 		window time.Duration
 		bits   int
 		runs   []uint64 // five minutes apart
-		want   growth   // of the last
+		want   Growth   // of the last
 	}{
-		{"the first run", 0, 64, []uint64{7}, growth{}},
-		{"nothing grew", 0, 64, []uint64{7, 7}, growth{n: 0, over: 300 * time.Second, known: true}},
-		{"since the last run", 0, 64, []uint64{7, 8, 12}, growth{n: 4, over: 300 * time.Second, known: true}},
-		{"of an hour, a quarter is known", hour, 64, []uint64{7, 8, 12, 12}, growth{n: 5, over: 900 * time.Second, known: true}},
-		{"what is older than an hour does not count", hour, 64, []uint64{0, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 101}, growth{n: 1, over: hour, known: true}},
-		{"a reset", 0, 64, []uint64{1000, 3}, growth{n: 3, over: 300 * time.Second, known: true}},
-		{"a reset of a counter of 32 bits", 0, 32, []uint64{1000, 3}, growth{n: 3, over: 300 * time.Second, known: true}},
-		{"a wrap of one", 0, 32, []uint64{1<<32 - 2, 3}, growth{n: 5, over: 300 * time.Second, known: true}},
-		{"the highest of all", 0, 64, []uint64{0, 1<<64 - 1}, growth{n: 1<<64 - 1, over: 300 * time.Second, known: true}},
+		{"the first run", 0, 64, []uint64{7}, Growth{}},
+		{"nothing grew", 0, 64, []uint64{7, 7}, Growth{N: 0, Over: 300 * time.Second, Known: true}},
+		{"since the last run", 0, 64, []uint64{7, 8, 12}, Growth{N: 4, Over: 300 * time.Second, Known: true}},
+		{"of an hour, a quarter is known", hour, 64, []uint64{7, 8, 12, 12}, Growth{N: 5, Over: 900 * time.Second, Known: true}},
+		{"what is older than an hour does not count", hour, 64, []uint64{0, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 101}, Growth{N: 1, Over: hour, Known: true}},
+		{"a reset", 0, 64, []uint64{1000, 3}, Growth{N: 3, Over: 300 * time.Second, Known: true}},
+		{"a reset of a counter of 32 bits", 0, 32, []uint64{1000, 3}, Growth{N: 3, Over: 300 * time.Second, Known: true}},
+		{"a wrap of one", 0, 32, []uint64{1<<32 - 2, 3}, Growth{N: 5, Over: 300 * time.Second, Known: true}},
+		{"the highest of all", 0, 64, []uint64{0, 1<<64 - 1}, Growth{N: 1<<64 - 1, Over: 300 * time.Second, Known: true}},
 	} {
 		c := newTicker(t)
-		var got growth
+		var got Growth
 		for _, v := range step.runs {
 			got = c.run(5*time.Minute, v, step.bits, step.window)
 		}
-		if diff := cmp.Diff(step.want, got, cmp.AllowUnexported(growth{})); diff != "" {
+		if diff := cmp.Diff(step.want, got, cmp.AllowUnexported(Growth{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
 	}
@@ -91,20 +91,20 @@ func TestHistoryPace(t *testing.T) {
 	t.Parallel()
 	c := newTicker(t)
 	c.run(0, 10, 64, 0)
-	if g := c.run(10*time.Second, 90, 64, 0); g.known {
+	if g := c.run(10*time.Second, 90, 64, 0); g.Known {
 		t.Errorf("too soon: %+v", g)
 	}
-	if g := c.run(50*time.Second, 100, 64, 0); !g.known || g.n != 90 || g.over != time.Minute {
+	if g := c.run(50*time.Second, 100, 64, 0); !g.Known || g.N != 90 || g.Over != time.Minute {
 		t.Errorf("a run too soon after another took its past: %+v", g)
 	}
-	if g := c.run(5*time.Hour, 160, 64, time.Hour); !g.known || g.n != 60 || g.over != 5*time.Hour || g.per(time.Hour) != 12 {
+	if g := c.run(5*time.Hour, 160, 64, time.Hour); !g.Known || g.N != 60 || g.Over != 5*time.Hour || g.Per(time.Hour) != 12 {
 		t.Errorf("a node that was not checked for long: %+v", g)
 	}
 	c.boot = "b"
-	if g := c.run(time.Hour, 500, 64, time.Hour); g.known {
+	if g := c.run(time.Hour, 500, 64, time.Hour); g.Known {
 		t.Errorf("after a boot: %+v", g)
 	}
-	if g := c.run(-2*time.Hour, 900, 64, time.Hour); g.known {
+	if g := c.run(-2*time.Hour, 900, 64, time.Hour); g.Known {
 		t.Errorf("the clock was set back: %+v", g)
 	}
 }
@@ -115,9 +115,9 @@ func TestHistoryUnread(t *testing.T) {
 	c := newTicker(t)
 	c.run(0, 10, 64, 0)
 	h, env := c.recall(5 * time.Minute)
-	h.add("d", map[string]uint64{"other": 1})
-	h.store(env)
-	if g := c.run(5*time.Minute, 5000, 64, time.Hour); g.known {
+	h.Add("d", map[string]uint64{"other": 1})
+	h.Store(env)
+	if g := c.run(5*time.Minute, 5000, 64, time.Hour); g.Known {
 		t.Errorf("%+v", g)
 	}
 }
@@ -127,19 +127,19 @@ func TestHistoryMarks(t *testing.T) {
 	c := newTicker(t)
 	h, env := c.recall(0)
 	for i := range 100 {
-		h.mark("d", "flap", h.now.Add(-time.Duration(i)*time.Minute))
+		h.Mark("d", "flap", h.Now.Add(-time.Duration(i)*time.Minute))
 	}
-	h.mark("d", "flap", h.now)
-	h.store(env)
+	h.Mark("d", "flap", h.Now)
+	h.Store(env)
 	c.boot = "b" // a reboot forgets none
 	h, _ = c.recall(time.Minute)
-	if got := h.marks("d", "flap", 11*time.Minute); len(got) != 11 {
+	if got := h.Marks("d", "flap", 11*time.Minute); len(got) != 11 {
 		t.Errorf("%d in the window: %v", len(got), got)
 	}
-	if got := len(h.marks("d", "flap", 1000*time.Hour)); got != historyMarks {
-		t.Errorf("%d are kept, want %d", got, historyMarks)
+	if got := len(h.Marks("d", "flap", 1000*time.Hour)); got != HistoryMarks {
+		t.Errorf("%d are kept, want %d", got, HistoryMarks)
 	}
-	if got := h.marks("other", "flap", time.Hour); got != nil {
+	if got := h.Marks("other", "flap", time.Hour); got != nil {
 		t.Errorf("of a device that is not known: %v", got)
 	}
 }
@@ -157,11 +157,11 @@ func TestHistoryBroken(t *testing.T) {
 			t.Fatal(err)
 		}
 		h, env := c.recall(0)
-		h.add("d", map[string]uint64{"c": 1})
-		if f := h.store(env); len(f) != 1 || f[0].Message != want || f[0].Severity != Warn || f[0].Code != "fabric.past" {
+		h.Add("d", map[string]uint64{"c": 1})
+		if f := h.Store(env); len(f) != 1 || f[0].Message != want || f[0].Severity != Warn || f[0].Code != "fabric.past" {
 			t.Errorf("%s: %v, want %s", content, f, want)
 		}
-		if g := c.run(5*time.Minute, 2, 64, 0); !g.known || g.n != 1 {
+		if g := c.run(5*time.Minute, 2, 64, 0); !g.Known || g.N != 1 {
 			t.Errorf("%s: %+v", content, g)
 		}
 	}
@@ -181,9 +181,9 @@ func TestHistoryIsBounded(t *testing.T) {
 			for n := range historyCounters + 10 {
 				values[fmt.Sprintf("counter%02d", n)] = uint64(i * n)
 			}
-			h.add(fmt.Sprintf("d%d", d), values)
+			h.Add(fmt.Sprintf("d%d", d), values)
 		}
-		h.store(env)
+		h.Store(env)
 	}
 	info, err := os.Stat(filepath.Join(c.root, "past/x.json"))
 	if err != nil {
@@ -193,15 +193,15 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Errorf("%d bytes, mode %v", info.Size(), info.Mode())
 	}
 	h, _ := c.recall(time.Minute)
-	if n := len(h.file.Devices); n != historyDevices {
+	if n := len(h.File.Devices); n != historyDevices {
 		t.Errorf("%d devices, want %d", n, historyDevices)
 	}
-	if n := len(h.file.Devices["d0"].Series["counter05"]); n != historyPoints {
+	if n := len(h.File.Devices["d0"].Series["counter05"]); n != historyPoints {
 		t.Errorf("%d points, want %d", n, historyPoints)
 	}
-	c.now += int64((historyAge + time.Hour) / time.Second)
-	if h, _ := c.recall(0); len(h.file.Devices) != 0 {
-		t.Errorf("devices that nobody has seen for a month: %d", len(h.file.Devices))
+	c.now += int64((HistoryAge + time.Hour) / time.Second)
+	if h, _ := c.recall(0); len(h.File.Devices) != 0 {
+		t.Errorf("devices that nobody has seen for a month: %d", len(h.File.Devices))
 	}
 }
 
@@ -210,21 +210,21 @@ func FuzzHistory(f *testing.F) {
 	f.Add(`{"version":1,"devices":{"d":null}}`, uint64(1<<63), 64)
 	f.Add(`{"devices":{"d":{"seen":-9223372036854775808,"series":{"c":[[9223372036854775807,18446744073709551615]]}}}}`, uint64(0), 8)
 	f.Fuzz(func(t *testing.T, text string, now uint64, bits int) {
-		h := &history{check: "check_x", now: time.Unix(1767323045, 0)}
-		if json.Unmarshal([]byte(text), &h.file) != nil {
+		h := &History{Check: "check_x", Now: time.Unix(1767323045, 0)}
+		if json.Unmarshal([]byte(text), &h.File) != nil {
 			return
 		}
-		for name, d := range h.file.Devices {
+		for name, d := range h.File.Devices {
 			if d == nil || strings.Contains(name, "\x00") {
 				return
 			}
 			for c := range d.Series {
-				if g := h.grown(name, c, now, bits, time.Hour); g.known && g.over < minPast {
+				if g := h.Grown(name, c, now, bits, time.Hour); g.Known && g.Over < MinPast {
 					t.Errorf("%s: %+v", text, g)
 				}
 			}
-			h.marks(name, "flap", time.Hour)
-			h.add(name, map[string]uint64{"c": now})
+			h.Marks(name, "flap", time.Hour)
+			h.Add(name, map[string]uint64{"c": now})
 		}
 	})
 }

@@ -34,26 +34,26 @@ import (
 type kernelSubject int
 
 const (
-	aboutGPU kernelSubject = iota
-	aboutLink
-	aboutDevice // a network adapter or a disk: klog.toml
+	AboutGPU kernelSubject = iota
+	AboutLink
+	AboutDevice // a network adapter or a disk: klog.toml
 )
 
 // kernelKind is the meaning of a form's lines.
 type kernelKind int
 
 const (
-	saysXid kernelKind = iota
-	saysSXid
-	saysLost
-	saysLostLong
-	saysResetRequired
-	saysUUID
-	saysLoad
-	saysReset
-	saysNoDriver
+	SaysXid kernelKind = iota
+	SaysSXid
+	SaysLost
+	SaysLostLong
+	SaysResetRequired
+	SaysUUID
+	SaysLoad
+	SaysReset
+	SaysNoDriver
 	saysLinkDown
-	saysUnplugged
+	SaysUnplugged
 	saysMessage // a row of klog.toml
 )
 
@@ -90,80 +90,80 @@ const (
 
 var kernelForms = []kernelForm{
 	{
-		aboutGPU, saysXid, true, "NVRM: Xid (PCI:{pci}{mig}): {code 4}",
+		AboutGPU, SaysXid, true, "NVRM: Xid (PCI:{pci}{mig}): {code 4}",
 		"NVIDIA open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/rc/kernel_rc.c, krcReportXid",
 		`"NVRM: Xid (PCI:" is 15 bytes: a name ends there at the latest, and no format goes on with a hexadecimal digit`,
 	},
 	{
-		aboutGPU, saysXid, true, "NVRM: Xid ({pci}{mig}): {code 4}",
+		AboutGPU, SaysXid, true, "NVRM: Xid ({pci}{mig}): {code 4}",
 		"the same of drivers before 361",
 		`a name ends in the address at the latest ("NVRM: Xid (0000"), where ":" and two hexadecimal digits follow; a format has a blank behind its colon`,
 	},
 	{
-		aboutGPU, saysLost, true, "NVRM: GPU {pci}: GPU has fallen off the bus.",
+		AboutGPU, SaysLost, true, "NVRM: GPU {pci}: GPU has fallen off the bus.",
 		"NVIDIA open-gpu-kernel-modules, src/nvidia/arch/nvalloc/unix/src/osinit.c, osHandleGpuLost",
 		`a name ends in the address at the latest ("NVRM: GPU 0000:"), where two hexadecimal digits follow`,
 	},
 	{
-		aboutGPU, saysLostLong, true,
+		AboutGPU, SaysLostLong, true,
 		"NVRM: The NVIDIA GPU {pci}{br}(PCI ID: {hex}:{hex}){br}installed in this system has{br}fallen off the bus and is not responding to commands.",
 		"NVIDIA open-gpu-kernel-modules, src/nvidia/arch/nvalloc/unix/src/osapi.c, rm_is_supported_device",
 		`a name ends at "NVRM: The NVIDI" at the latest, where no format goes on with "A"`,
 	},
 	{
-		aboutGPU, saysResetRequired, true, "NVRM: {fn}Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x{hex}){rest}",
+		AboutGPU, SaysResetRequired, true, "NVRM: {fn}Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x{hex}){rest}",
 		"NVIDIA open-gpu-kernel-modules, src/nvidia/src/libraries/utils/nvassert.c, nvAssertOkFailed",
 		`a name ends within "NVRM: Assertion" at the latest or in the name of the function, which no format completes: each has a byte that no function's name has, or a blank and other words behind its colon`,
 	},
 	{
-		aboutGPU, saysUUID, true, "NVRM: GPU at PCI:{pci}: {uuid}",
+		AboutGPU, SaysUUID, true, "NVRM: GPU at PCI:{pci}: {uuid}",
 		"NVIDIA open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/rc/kernel_rc.c, _krcLogUuidOnce",
 		`a name ends at "NVRM: GPU at PC" at the latest, where no format goes on with "I"`,
 	},
 	{
-		aboutGPU, saysLoad, true, "NVRM: loading NVIDIA UNIX {rest}",
+		AboutGPU, SaysLoad, true, "NVRM: loading NVIDIA UNIX {rest}",
 		"NVIDIA open-gpu-kernel-modules, kernel-open/nvidia/nv.c, nvidia_init_module",
 		`a name ends at "NVRM: loading N" at the latest, where no format goes on with "V"`,
 	},
 	{
-		aboutGPU, saysNoDriver, true, "NVRM: None of the NVIDIA devices were initialized.",
+		AboutGPU, SaysNoDriver, true, "NVRM: None of the NVIDIA devices were initialized.",
 		"NVIDIA open-gpu-kernel-modules, kernel-open/nvidia/nv.c, nvidia_init_module",
 		`a name ends at "NVRM: None of t" at the latest, where no format goes on with "h"`,
 	},
 	{
-		aboutGPU, saysNoDriver, true, "NVRM: The NVIDIA probe routine failed for {digits} device(s).",
+		AboutGPU, SaysNoDriver, true, "NVRM: The NVIDIA probe routine failed for {digits} device(s).",
 		"the same",
 		`a name ends at "NVRM: The NVIDI" at the latest, where no format goes on with "A"`,
 	},
 	{
-		aboutGPU, saysNoDriver, false, "nvidia: {version magic|disagrees about version of symbol|Unknown symbol} {rest}",
+		AboutGPU, SaysNoDriver, false, "nvidia: {version magic|disagrees about version of symbol|Unknown symbol} {rest}",
 		"Linux, kernel/module/main.c and version.c, check_modinfo, check_version and simplify_symbols",
 		`a name ends at "nvidia: version", "nvidia: disagre" or "nvidia: Unknown" at the latest, where no format goes on with these words`,
 	},
 	{
-		aboutGPU, saysSXid, false, "nvidia-nvswitch{digits}: SXid (PCI:{pci}): {code 5}",
+		AboutGPU, SaysSXid, false, "nvidia-nvswitch{digits}: SXid (PCI:{pci}): {code 5}",
 		"NVIDIA open-gpu-kernel-modules, src/common/nvswitch/kernel/inc/common_nvswitch.h, NVSWITCH_PRINT_SXID",
 		`"nvidia-nvswitch" is 15 bytes: a name ends there at the latest, and no format goes on with a digit`,
 	},
 	{
-		aboutGPU, saysReset, false, resetDrivers + " {pcifn}: reset done",
+		AboutGPU, SaysReset, false, resetDrivers + " {pcifn}: reset done",
 		"Linux, drivers/pci/pci.c, pci_dev_restore",
 		`the shortest, "pci 0000:c1:00.0", is 16 bytes: a name ends in the address, and no format goes on with what is left of it`,
 	},
 	{
-		aboutLink, saysLinkDown, false, linkDrivers + " {pcifn} {dev}: " + linkTexts,
+		AboutLink, saysLinkDown, false, linkDrivers + " {pcifn} {dev}: " + linkTexts,
 		"Linux, netdev_info of drivers/net/ethernet/.../ (mlx5_core: en_main.c, mlx5e_update_carrier)",
 		`the shortest, "ice 0000:23:00.0", is 16 bytes: a name ends in the address, and no format goes on with what is left of it; an interface's name has no blank`,
 	},
 	{
-		aboutLink, saysUnplugged, false, "mlx5_core {pcifn}: Port module event: module {digits}, Cable unplugged",
+		AboutLink, SaysUnplugged, false, "mlx5_core {pcifn}: Port module event: module {digits}, Cable unplugged",
 		"Linux, drivers/net/ethernet/mellanox/mlx5/core/events.c, port_module",
 		`a name ends at "mlx5_core 0000:" at the latest, where two hexadecimal digits follow`,
 	},
 }
 
-// kernelLine is a line that is believed.
-type kernelLine struct {
+// KernelLine is a line that is believed.
+type KernelLine struct {
 	*kernelForm
 
 	PCI    string // 0000:c1:00.0
@@ -176,72 +176,72 @@ type kernelLine struct {
 	Module string
 	Text   string // the whole line
 
-	row *messageRow // of a line about a device
+	Row *MessageRow // of a line about a device
 }
 
-// words is the line without the driver's name and without line breaks.
-func (l kernelLine) words() string {
-	return xidText(lineBreaks.Replace(strings.TrimPrefix(l.Text, "NVRM: ")))
+// Words is the line without the driver's name and without line breaks.
+func (l KernelLine) Words() string {
+	return XidText(lineBreaks.Replace(strings.TrimPrefix(l.Text, "NVRM: ")))
 }
 
 // lineBreaks are those of a record of several lines, as /dev/kmsg and as rsyslog
 // write them.
 var lineBreaks = strings.NewReplacer(`\x0a`, " ", "#012", " ", "\n", " ")
 
-// readKernelLog gives the believed lines of the kernel's own log about a subject, from
+// ReadKernelLog gives the believed lines of the kernel's own log about a subject, from
 // record number from on.
-func readKernelLog(env *Env, from uint64, about kernelSubject, each func(probe.KernelRecord, kernelLine)) (probe.KernelLogEnd, error) {
+func ReadKernelLog(env *Env, from uint64, about kernelSubject, each func(probe.KernelRecord, KernelLine)) (probe.KernelLogEnd, error) {
 	env.At("read /dev/kmsg")
 	return env.Host.KernelLog(from, func(r probe.KernelRecord) {
-		if l, ok := believe(r.Text, r.Cont, about); ok {
+		if l, ok := Believe(r.Text, r.Cont, about); ok {
 			each(r, l)
 		}
 	})
 }
 
-// unreadableLog returns the finding of a kernel's log that cannot be read. A container that
+// UnreadableLog returns the finding of a kernel's log that cannot be read. A container that
 // was not given the log is skipped.
-func unreadableLog(env *Env, check string, err error) []Finding {
+func UnreadableLog(env *Env, check string, err error) []Finding {
 	if env.Host.InContainer() && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
 		return []Finding{{Code: "probe.contained", Severity: Skip, Message: check + ":  this container does not show the kernel's log"}}
 	}
-	return unreadable(err)
+	return Unreadable(err)
 }
 
-// believe matches the text of a record of facility 0. Any user can write text of another
+// Believe matches the text of a record of facility 0. Any user can write text of another
 // origin, such as a file of syslog: the result is then only what the line would mean.
-func believe(text []byte, cont bool, about kernelSubject) (kernelLine, bool) {
+func Believe(text []byte, cont bool, about kernelSubject) (KernelLine, bool) {
 	if len(text) == 0 || len(text) > maxKernelLine {
-		return kernelLine{}, false
+		return KernelLine{}, false
 	}
 	forms := kernelForms
-	if about == aboutDevice {
-		if !ofDevice(text) {
-			return kernelLine{}, false
+	if about == AboutDevice {
+		if !OfDevice(text) {
+			return KernelLine{}, false
 		}
-		forms = messageTable().forms
+		forms = MessageTable().Forms
 	}
 	for i := range forms {
 		f := &forms[i]
 		if f.Subject != about || cont && !f.Cont || f.Form[0] != '{' && f.Form[0] != text[0] {
 			continue
 		}
-		if l, ok := f.match(strings.TrimRight(string(text), "\r\n ")); ok {
-			if about == aboutDevice {
-				l.row = messageTable().rowOf[i]
+		if l, ok := f.Match(strings.TrimRight(string(text), "\r\n ")); ok {
+			if about == AboutDevice {
+				l.Row = MessageTable().RowOf[i]
 			}
 			return l, true
 		}
 	}
-	return kernelLine{}, false
+	return KernelLine{}, false
 }
 
 // maxKernelLine is the largest length of a line, bytes: a record ends there.
 const maxKernelLine = 8 << 10
 
-// match matches the whole of a text.
-func (f *kernelForm) match(text string) (l kernelLine, ok bool) {
-	l = kernelLine{kernelForm: f, Text: text}
+// Match matches the whole of a text.
+func (f *kernelForm) Match(text string) (l KernelLine, ok bool) {
+	l = KernelLine{kernelForm: f, Text: text}
 	for form := f.Form; form != ""; {
 		fixed, field, more := strings.Cut(form, "{")
 		if !strings.HasPrefix(text, fixed) {
@@ -272,12 +272,12 @@ func (f *kernelForm) match(text string) (l kernelLine, ok bool) {
 }
 
 // field takes a field off the text.
-func (l *kernelLine) field(name, text string) (rest string, ok bool) {
+func (l *KernelLine) field(name, text string) (rest string, ok bool) {
 	n := 0
 	switch name {
 	case "pci", "pcifn":
 		n = addressLength(text)
-		l.PCI, ok = pciAddress(text[:n])
+		l.PCI, ok = PCIAddress(text[:n])
 		return text[n:], ok && (name == "pci" || strings.Contains(text[:n], "."))
 	case "code 4", "code 5":
 		n = span(text, isDigit)
@@ -294,11 +294,11 @@ func (l *kernelLine) field(name, text string) (rest string, ok bool) {
 		l.Dev = text[:n]
 		return text[n:], n > 0 && n <= maxDev
 	case "uuid":
-		n = span(text, func(c byte) bool { return isHex(c) || c == '-' || c == 'G' || c == 'P' || c == 'U' })
+		n = span(text, func(c byte) bool { return IsHex(c) || c == '-' || c == 'G' || c == 'P' || c == 'U' })
 		l.UUID = text[:n]
 		return text[n:], n <= 64 && strings.HasPrefix(l.UUID, "GPU-")
 	case "hex":
-		n = span(text, isHex)
+		n = span(text, IsHex)
 		return text[n:], n > 0
 	case "digits":
 		n = span(text, isDigit)
@@ -397,8 +397,8 @@ func isWordByte(c byte) bool { return c == '_' || isDigit(c) || c|0x20 >= 'a' &&
 
 // addressLength returns the number of leading bytes that may be a PCI address.
 func addressLength(text string) int {
-	n := span(text, func(c byte) bool { return isHex(c) || c == ':' })
-	if n+1 < len(text) && text[n] == '.' && isHex(text[n+1]) {
+	n := span(text, func(c byte) bool { return IsHex(c) || c == ':' })
+	if n+1 < len(text) && text[n] == '.' && IsHex(text[n+1]) {
 		return n + 2
 	}
 	if n > 0 && text[n-1] == ':' { // the one behind it
@@ -418,7 +418,7 @@ func span(text string, is func(byte) bool) int {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-func isHex(c byte) bool {
+func IsHex(c byte) bool {
 	return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f'
 }
 
@@ -468,24 +468,24 @@ func UserWritten(name string, args []string, table map[string]any) []string {
 	return c.LogFiles()
 }
 
-// pastedLine finds a driver's text about a subject in a line that a person pasted, with
+// PastedLine finds a driver's text about a subject in a line that a person pasted, with
 // or without what dmesg and syslog write before it. It serves to explain, not to judge.
-func pastedLine(text string, about kernelSubject) (kernelLine, bool) {
+func PastedLine(text string, about kernelSubject) (KernelLine, bool) {
 	starts := map[kernelSubject][]string{
-		aboutGPU: {"NVRM: ", "nvidia-nvswitch", "vfio-pci ", "nvidia ", "pci "}, aboutLink: strings.Split(strings.Trim(linkDrivers, "{}"), "|"), aboutDevice: deviceDrivers,
+		AboutGPU: {"NVRM: ", "nvidia-nvswitch", "vfio-pci ", "nvidia ", "pci "}, AboutLink: strings.Split(strings.Trim(linkDrivers, "{}"), "|"), AboutDevice: deviceDrivers,
 	}
 	for _, start := range starts[about] {
 		if i := strings.Index(text, start); i >= 0 {
-			if l, ok := believe([]byte(text[i:]), false, about); ok {
+			if l, ok := Believe([]byte(text[i:]), false, about); ok {
 				return l, true
 			}
 		}
 	}
-	return kernelLine{}, false
+	return KernelLine{}, false
 }
 
-// xidText keeps what can stand in one line of a log.
-func xidText(s string) string {
+// XidText keeps what can stand in one line of a log.
+func XidText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
 			return '?'
@@ -493,8 +493,8 @@ func xidText(s string) string {
 		return r
 	}, s)
 	s = strings.TrimRight(s, ". ")
-	return s[:min(len(s), maxXidText)]
+	return s[:min(len(s), MaxXidText)]
 }
 
-// maxXidText bounds what is kept of a line, bytes.
-const maxXidText = 160
+// MaxXidText bounds what is kept of a line, bytes.
+const MaxXidText = 160

@@ -15,27 +15,27 @@ import (
 //go:embed klog.toml
 var klogTOML string
 
-// messageRow is one [[message]] of klog.toml, which explains the fields.
-type messageRow struct {
-	Driver  string     `toml:"driver"`
-	Code    string     `toml:"code"`
-	Forms   []string   `toml:"forms"`
-	Lines   []string   `toml:"lines"`
-	Class   XidClass   `toml:"class"`
-	Until   string     `toml:"until"`
-	Means   string     `toml:"means"`
-	Numbers []string   `toml:"numbers"`
-	Remedy  Remedy     `toml:"remedy"`
-	Do      string     `toml:"do"`
-	State   string     `toml:"state"`
-	Peers   bool       `toml:"peers"`
-	Repeat  *xidRepeat `toml:"repeat"`
-	Begins  bool       `toml:"begins"`
-	Clears  []string   `toml:"clears"`
-	Expects bool       `toml:"expects"`
-	Final   bool       `toml:"final"`
-	Source  string     `toml:"source"`
-	Why     string     `toml:"why"`
+// MessageRow is one [[message]] of klog.toml, which explains the fields.
+type MessageRow struct {
+	Driver  string   `toml:"driver"`
+	Code    string   `toml:"code"`
+	Forms   []string `toml:"forms"`
+	Lines   []string `toml:"lines"`
+	Class   XidClass `toml:"class"`
+	Until   string   `toml:"until"`
+	Means   string   `toml:"means"`
+	Numbers []string `toml:"numbers"`
+	Remedy  Remedy   `toml:"remedy"`
+	Do      string   `toml:"do"`
+	State   string   `toml:"state"`
+	Peers   bool     `toml:"peers"`
+	Repeat  *Repeat  `toml:"repeat"`
+	Begins  bool     `toml:"begins"`
+	Clears  []string `toml:"clears"`
+	Expects bool     `toml:"expects"`
+	Final   bool     `toml:"final"`
+	Source  string   `toml:"source"`
+	Why     string   `toml:"why"`
 }
 
 // messageDriver is one [[driver]] of klog.toml.
@@ -50,12 +50,12 @@ type messageDriver struct {
 type messages struct {
 	Version string          `toml:"version"`
 	Drivers []messageDriver `toml:"driver"`
-	Rows    []messageRow    `toml:"message"`
-	forms   []kernelForm
-	rowOf   []*messageRow // of each form
+	Rows    []MessageRow    `toml:"message"`
+	Forms   []kernelForm
+	RowOf   []*MessageRow // of each form
 }
 
-var messageTable = sync.OnceValue(func() *messages {
+var MessageTable = sync.OnceValue(func() *messages {
 	var m messages
 	if _, err := toml.Decode(klogTOML, &m); err != nil {
 		panic(fmt.Sprintf("checks: klog.toml: %v", err))
@@ -67,8 +67,8 @@ var messageTable = sync.OnceValue(func() *messages {
 		}
 		d := m.driver(r.Driver)
 		for _, form := range r.Forms {
-			m.forms = append(m.forms, kernelForm{Subject: aboutDevice, Kind: saysMessage, Form: d.Start + form, Source: r.Source, Proof: d.Proof})
-			m.rowOf = append(m.rowOf, r)
+			m.Forms = append(m.Forms, kernelForm{Subject: AboutDevice, Kind: saysMessage, Form: d.Start + form, Source: r.Source, Proof: d.Proof})
+			m.RowOf = append(m.RowOf, r)
 		}
 	}
 	return &m
@@ -82,8 +82,8 @@ func (m *messages) driver(name string) messageDriver {
 	return m.Drivers[i]
 }
 
-// row returns the row of a driver's code, nil if there is none.
-func (m *messages) row(driver, code string) *messageRow {
+// Row returns the row of a driver's code, nil if there is none.
+func (m *messages) Row(driver, code string) *MessageRow {
 	for i := range m.Rows {
 		if r := &m.Rows[i]; r.Driver == driver && r.Code == code {
 			return r
@@ -96,25 +96,25 @@ func (m *messages) row(driver, code string) *messageRow {
 // such a line from costing the reading of the table.
 var deviceDrivers = []string{"mlx5_core ", "bnxt_en ", "ice ", "i40e ", "irdma ", "idpf ", "efa ", "hfi1 ", "nvme nvme"}
 
-func ofDevice(text []byte) bool {
+func OfDevice(text []byte) bool {
 	return slices.ContainsFunc(deviceDrivers, func(start string) bool { return len(text) > len(start) && string(text[:len(start)]) == start })
 }
 
-// doMessage is what to do about a finding of klog.toml.
-func doMessage(code string) string {
+// DoMessage is what to do about a finding of klog.toml.
+func DoMessage(code string) string {
 	if !strings.HasPrefix(code, "nic.") && !strings.HasPrefix(code, "nvme.log.") {
 		return ""
 	}
-	for i := range messageTable().Rows {
-		if r := &messageTable().Rows[i]; r.Code == code {
+	for i := range MessageTable().Rows {
+		if r := &MessageTable().Rows[i]; r.Code == code {
 			return r.Do
 		}
 	}
 	return ""
 }
 
-// does is what check_kernel_log does with a message, in a few words.
-func (r *messageRow) does() (text string) {
+// Does is what check_kernel_log does with a message, in a few words.
+func (r *MessageRow) Does() (text string) {
 	switch {
 	case r.Begins:
 		return "ends what was logged about the device before"
@@ -143,8 +143,8 @@ func (r *messageRow) does() (text string) {
 	return strings.ReplaceAll(text, " 1 hours", " an hour")
 }
 
-// meaning is what a message means, with the meaning of its number.
-func (r *messageRow) meaning(number int) string {
+// Meaning is what a message means, with the meaning of its number.
+func (r *MessageRow) Meaning(number int) string {
 	if number > 0 && number < len(r.Numbers) {
 		return fmt.Sprintf("%s (%s)", r.Means, r.Numbers[number])
 	}

@@ -66,13 +66,13 @@ var genuineLines = [][]string{
 	{"mlx5_core 0000:23:00.0: Port module event: module 0, Cable unplugged"},
 }
 
-var everySubject = []kernelSubject{aboutGPU, aboutLink, aboutDevice}
+var everySubject = []kernelSubject{AboutGPU, AboutLink, AboutDevice}
 
 // genuine are those lines and the ones of klog.toml.
 func genuine() [][]string {
 	lines := slices.Clone(genuineLines)
-	for i := range messageTable().Rows {
-		lines = append(lines, messageTable().Rows[i].Lines)
+	for i := range MessageTable().Rows {
+		lines = append(lines, MessageTable().Rows[i].Lines)
 	}
 	return lines
 }
@@ -80,18 +80,18 @@ func genuine() [][]string {
 // What is true of the forms of klog.go is true of those of klog.toml.
 func TestMessageForms(t *testing.T) {
 	t.Parallel()
-	for i := range messageTable().Rows {
-		for _, line := range messageTable().Rows[i].Lines {
+	for i := range MessageTable().Rows {
+		for _, line := range MessageTable().Rows[i].Lines {
 			for _, about := range everySubject {
-				if _, ok := believe([]byte(line), false, about); ok != (about == aboutDevice) {
+				if _, ok := Believe([]byte(line), false, about); ok != (about == AboutDevice) {
 					t.Errorf("%s: about %d: %v", line, about, ok)
 				}
-				if _, ok := believe([]byte(line), true, about); ok {
+				if _, ok := Believe([]byte(line), true, about); ok {
 					t.Errorf("%s: believed with KERN_CONT", line)
 				}
 			}
 			for _, other := range []string{" " + line, "a" + line, "[1] " + line, "kernel: " + line, strings.ToUpper(line), line[1:]} {
-				if _, ok := believe([]byte(other), false, aboutDevice); ok {
+				if _, ok := Believe([]byte(other), false, AboutDevice); ok {
 					t.Errorf("%q is believed", other)
 				}
 			}
@@ -109,20 +109,20 @@ func TestKernelForms(t *testing.T) {
 			t.Errorf("%s: say what prints it, and why no user can", f.Form)
 		}
 		for _, line := range genuineLines[i] {
-			l, ok := believe([]byte(line), false, f.Subject)
+			l, ok := Believe([]byte(line), false, f.Subject)
 			if !ok || l.kernelForm != &kernelForms[i] {
 				t.Errorf("%s: %v, %+v, want form %d", line, ok, l, i)
 			}
 			for _, about := range everySubject {
-				if _, ok := believe([]byte(line), false, about); ok && about != f.Subject {
+				if _, ok := Believe([]byte(line), false, about); ok && about != f.Subject {
 					t.Errorf("%s is about something else, too", line)
 				}
 			}
-			if _, ok := believe([]byte(line), true, f.Subject); ok != f.Cont {
+			if _, ok := Believe([]byte(line), true, f.Subject); ok != f.Cont {
 				t.Errorf("%s, printed with KERN_CONT: %v", line, ok)
 			}
 			for _, other := range []string{" " + line, "a" + line, "[1] " + line, "kernel: " + line, strings.ToUpper(line), line[1:]} {
-				if _, ok := believe([]byte(other), false, f.Subject); ok {
+				if _, ok := Believe([]byte(other), false, f.Subject); ok {
 					t.Errorf("%q is believed", other)
 				}
 			}
@@ -298,7 +298,7 @@ func hostileKernelLines(t *testing.T, part int) {
 		tried++
 		for _, about := range everySubject {
 			for _, cont := range []bool{false, true} {
-				if l, ok := believe([]byte(line), cont, about); ok {
+				if l, ok := Believe([]byte(line), cont, about); ok {
 					t.Errorf("believed as %q:\n%s", l.Form, line)
 				}
 			}
@@ -335,7 +335,7 @@ func hostileKernelLines(t *testing.T, part int) {
 func TestHostileKernelLinesCanFail(t *testing.T) {
 	t.Parallel()
 	line := fill("{f}: Can't open blockdev", "NVRM: Xid (PCI:0000:c1:00): 79, x", "")
-	if _, ok := believe([]byte(line), false, aboutGPU); !ok {
+	if _, ok := Believe([]byte(line), false, AboutGPU); !ok {
 		t.Errorf("%s: not believed", line)
 	}
 }
@@ -350,10 +350,10 @@ func FuzzHostileKernelLine(f *testing.F) {
 		for _, format := range userFormats {
 			line := fill(format, name, other)
 			for _, about := range everySubject {
-				if _, ok := believe([]byte(line), true, about); ok {
+				if _, ok := Believe([]byte(line), true, about); ok {
 					t.Fatalf("%q", line)
 				}
-				if _, ok := believe([]byte(line), false, about); ok {
+				if _, ok := Believe([]byte(line), false, about); ok {
 					t.Fatalf("%q", line)
 				}
 			}
@@ -368,7 +368,7 @@ func TestKernelLogHasOneReader(t *testing.T) {
 	parsers := map[string]bool{"strings": true, "bytes": true, "regexp": true, "fmt.Sscanf": true}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			if err == nil && (d.Name() == "tests" || strings.HasPrefix(d.Name(), ".") && len(d.Name()) > 2) {
+			if err == nil && (d.Name() == "tests" || d.Name() == "checktest" || strings.HasPrefix(d.Name(), ".") && len(d.Name()) > 2) {
 				return filepath.SkipDir
 			}
 			return err
@@ -392,7 +392,7 @@ func TestKernelLogHasOneReader(t *testing.T) {
 				text, _ := strconv.Unquote(n.Value)
 				switch {
 				case strings.HasSuffix(text, "dev/kmsg") && n.Kind == token.STRING && in != "checks/probe/kmsg.go" && in != "checks/klog.go",
-					(text == "dmesg" || text == "journalctl") && n.Kind == token.STRING && in != "checks/cmd_dmesg.go":
+					(text == "dmesg" || text == "journalctl") && n.Kind == token.STRING && in != "checks/lbnl/cmd_dmesg.go":
 					t.Errorf("%s: %s: only klog.go reads the kernel's log", set.Position(n.Pos()), n.Value)
 				}
 			case *ast.CallExpr:

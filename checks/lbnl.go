@@ -8,8 +8,8 @@ import (
 // What the checks of LBNL NHC have in common: their texts, and how they look
 // at words and paths.
 
-// badOption renders an option error after the name that LBNL NHC puts before it.
-func badOption(name string, err *UsageError) Finding {
+// WrongOption renders an option error after the name that LBNL NHC puts before it.
+func WrongOption(name string, err *UsageError) Finding {
 	var text string
 	switch err.Kind {
 	case BadOption:
@@ -22,29 +22,29 @@ func badOption(name string, err *UsageError) Finding {
 	if err.Name != "" {
 		name = err.Name
 	}
-	return usage(name+":  "+text, err.Want)
+	return Usage(name+":  "+text, err.Want)
 }
 
-// usageOf is the BadUsage of a check whose option errors begin with its name.
-func usageOf(name string) func(string, *UsageError) Finding {
-	return func(_ string, err *UsageError) Finding { return badOption(name, err) }
+// UsageOf is the BadUsage of a check whose option errors begin with its name.
+func UsageOf(name string) func(string, *UsageError) Finding {
+	return func(_ string, err *UsageError) Finding { return WrongOption(name, err) }
 }
 
-// usage is the failure of a check that was given the wrong words.
-func usage(message, want string) Finding {
+// Usage is the failure of a check that was given the wrong words.
+func Usage(message, want string) Finding {
 	return Finding{Code: "config.usage", Severity: Fail, Message: message, Want: want, Remedy: FixConfig}
 }
 
-// numberLimits reads limits; nil is one that is not given.
-func numberLimits(check string, words ...string) ([]*big.Rat, *Finding) {
+// NumberLimits reads limits; nil is one that is not given.
+func NumberLimits(check string, words ...string) ([]*big.Rat, *Finding) {
 	limits := make([]*big.Rat, len(words))
 	for i, w := range words {
 		if w == "" {
 			continue
 		}
-		limit, ok := parseNumber(w)
+		limit, ok := ParseNumber(w)
 		if !ok {
-			bad := badValue(check, "limit", w, "a number")
+			bad := WrongValue(check, "limit", w, "a number")
 			return nil, &bad
 		}
 		limits[i] = limit
@@ -52,8 +52,8 @@ func numberLimits(check string, words ...string) ([]*big.Rat, *Finding) {
 	return limits, nil
 }
 
-// should says in LBNL's words what a match string demands.
-func should(expr string) string {
+// Should says in LBNL's words what a match string demands.
+func Should(expr string) string {
 	if rest, not := strings.CutPrefix(expr, "!"); not {
 		return "should NOT match " + rest
 	}

@@ -29,7 +29,7 @@ func TestExternalMatchers(t *testing.T) {
 	env, record := siteMatchers(t)
 	hit := filepath.Join(t.TempDir(), "hit")
 	var notes []Finding
-	match := env.matcher(&notes)
+	match := env.Matcher(&notes)
 	hostile := `"; touch ` + hit + `; $(touch ` + hit + `) ` + "`touch " + hit + "` '*"
 	for _, tt := range []struct {
 		s, expr string
@@ -72,7 +72,7 @@ func TestExternalMatcherOfAPlainVariable(t *testing.T) {
 	t.Parallel()
 	env := &Env{Host: probe.NewHost("/"), Vars: map[string]string{"NHC_MCHECK_DELIM": "%%", "NHC_MCHECK_COMMAND": "test %h = %m"}}
 	var notes []Finding
-	match := env.matcher(&notes)
+	match := env.Matcher(&notes)
 	if !match("a", "%a%") || match("a", "%b%") || len(notes) > 0 {
 		t.Errorf("%%a%% does not match a, or %%b%% does; notes: %v", notes)
 	}
@@ -83,7 +83,7 @@ func TestExternalMatcherWithoutShell(t *testing.T) {
 	env, _ := siteMatchers(t)
 	env.Host = probe.NewHost(t.TempDir())
 	var notes []Finding
-	if env.matcher(&notes)("a", "(a)") {
+	if env.Matcher(&notes)("a", "(a)") {
 		t.Error("matches without bash")
 	}
 	if len(notes) != 1 || notes[0].Severity != Unknown || !strings.Contains(notes[0].Message, `run external matcher "exit 0": `) {

@@ -12,8 +12,8 @@ import (
 // decimal, 0x hexadecimal, octal behind a zero.
 var integerForm = Lazily(`^[-+]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)$`)
 
-// parseInteger reads a count of nhc.conf. An empty word is 0.
-func parseInteger(word string) (int64, bool) {
+// ParseInteger reads a count of nhc.conf. An empty word is 0.
+func ParseInteger(word string) (int64, bool) {
 	if word == "" {
 		return 0, true
 	}
@@ -32,8 +32,8 @@ func parseInteger(word string) (int64, bool) {
 // but sizes and percentages may be.
 var fractionForm = Lazily(`^[-+]?[0-9]+\.[0-9]+$`)
 
-// parseNumber reads a number that may have a fraction, without loss.
-func parseNumber(word string) (*big.Rat, bool) {
+// ParseNumber reads a number that may have a fraction, without loss.
+func ParseNumber(word string) (*big.Rat, bool) {
 	switch {
 	case integerForm().MatchString(word):
 		n, ok := new(big.Int).SetString(word, 0)
@@ -47,59 +47,59 @@ func parseNumber(word string) (*big.Rat, bool) {
 	return nil, false
 }
 
-// size is an amount of memory or disk as written in nhc.conf: "64G", "1.5MB",
+// SizeKB is an amount of memory or disk as written in nhc.conf: "64G", "1.5MB",
 // "1048576".
-type size struct {
-	kB   *big.Rat // units of 1024 bytes
-	text string   // the amount in kB as LBNL NHC prints it; "" if none was given
+type SizeKB struct {
+	KB   *big.Rat // units of 1024 bytes
+	Text string   // the amount in kB as LBNL NHC prints it; "" if none was given
 }
 
 const sizeUnits = "kmgtpe"
 
-// parseSize reads a size: a number of kB, or with a unit of base 1024. Upper
+// ParseSize reads a size: a number of kB, or with a unit of base 1024. Upper
 // and lower case are the same, a "b" behind it means nothing. An empty word is 0.
-func parseSize(word string) (size, bool) {
+func ParseSize(word string) (SizeKB, bool) {
 	if word == "" {
-		return size{kB: new(big.Rat)}, true
+		return SizeKB{KB: new(big.Rat)}, true
 	}
 	number := word
 	if n := len(number); number[n-1] == 'b' || number[n-1] == 'B' {
 		number = number[:n-1]
 	}
 	number, power := cutUnit(number)
-	kB, ok := parseNumber(number)
+	kB, ok := ParseNumber(number)
 	if !ok {
-		return size{}, false
+		return SizeKB{}, false
 	}
 	if power <= 1 {
-		return size{kB: kB, text: number}, true
+		return SizeKB{KB: kB, Text: number}, true
 	}
 	scale(kB, 1024, power-1)
-	return size{kB: kB, text: decimal(kB)}, true
+	return SizeKB{KB: kB, Text: Decimal(kB)}, true
 }
 
-// count is a number of things as written in nhc.conf: "1500000", "1.5M", "20k".
-type count struct {
-	n    *big.Rat
+// Count is a number of things as written in nhc.conf: "1500000", "1.5M", "20k".
+type Count struct {
+	N    *big.Rat
 	text string // the number as LBNL NHC prints it; "" if none was given
 }
 
-// parseCount reads a count, with a unit of base 1000 or without one. An empty
+// ParseCount reads a count, with a unit of base 1000 or without one. An empty
 // word is 0.
-func parseCount(word string) (count, bool) {
+func ParseCount(word string) (Count, bool) {
 	if word == "" {
-		return count{n: new(big.Rat)}, true
+		return Count{N: new(big.Rat)}, true
 	}
 	number, power := cutUnit(word)
-	n, ok := parseNumber(number)
+	n, ok := ParseNumber(number)
 	if !ok {
-		return count{}, false
+		return Count{}, false
 	}
 	if power == 0 {
-		return count{n: n, text: number}, true
+		return Count{N: n, text: number}, true
 	}
 	scale(n, 1000, power)
-	return count{n: n, text: decimal(n)}, true
+	return Count{N: n, text: Decimal(n)}, true
 }
 
 // cutUnit takes the unit off an amount. The power of a k is 1, that of no unit 0.
@@ -118,8 +118,8 @@ func scale(r *big.Rat, base int64, power int) {
 	r.Mul(r, new(big.Rat).SetInt(unit))
 }
 
-// decimal prints a number with as many digits as it needs, six at most.
-func decimal(r *big.Rat) string {
+// Decimal prints a number with as many digits as it needs, six at most.
+func Decimal(r *big.Rat) string {
 	if r.IsInt() {
 		return r.Num().String()
 	}
@@ -132,8 +132,8 @@ func Lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// commonest is the key with the highest count, the first of them by the alphabet.
-func commonest(count map[string]int) string {
+// Commonest is the key with the highest count, the first of them by the alphabet.
+func Commonest(count map[string]int) string {
 	best := ""
 	for v, n := range count {
 		if best == "" || n > count[best] || n == count[best] && v < best {
@@ -143,8 +143,8 @@ func commonest(count map[string]int) string {
 	return best
 }
 
-// parseCode reads the number of an error: digits only.
-func parseCode(word string) (int, bool) {
+// ParseCode reads the number of an error: digits only.
+func ParseCode(word string) (int, bool) {
 	if word == "" || len(word) > 5 || strings.Trim(word, "0123456789") != "" {
 		return 0, false
 	}
@@ -152,5 +152,5 @@ func parseCode(word string) (int, bool) {
 	return n, err == nil
 }
 
-// maxCode is more than any number of an error.
-const maxCode = 99999
+// MaxCode is more than any number of an error.
+const MaxCode = 99999

@@ -10,12 +10,12 @@ import (
 func TestParseInteger(t *testing.T) {
 	t.Parallel()
 	for word, want := range map[string]int64{"": 0, "0": 0, "12": 12, "-3": -3, "+3": 3, "0x1F": 31, "010": 8, "-0x10": -16, " 7\t": 7} {
-		if got, ok := parseInteger(word); !ok || got != want {
+		if got, ok := ParseInteger(word); !ok || got != want {
 			t.Errorf("parseInteger(%q) = %d, %v; want %d", word, got, ok, want)
 		}
 	}
 	for _, word := range []string{" ", "08", "1.5", "12x", "1_000", "0b1", "0o7", "-", "0x", "ten", "9223372036854775808", "1e3"} {
-		if got, ok := parseInteger(word); ok {
+		if got, ok := ParseInteger(word); ok {
 			t.Errorf("parseInteger(%q) = %d, want none", word, got)
 		}
 	}
@@ -41,15 +41,15 @@ func TestParseSize(t *testing.T) {
 		"1E":            {kB: "1125899906842624", text: "1125899906842624"},
 		"99999999999PB": {kB: "109951162776500488372224", text: "109951162776500488372224"},
 	} {
-		got, ok := parseSize(word)
+		got, ok := ParseSize(word)
 		kB, _ := new(big.Rat).SetString(want.kB)
-		if !ok || got.kB.Cmp(kB) != 0 || got.text != want.text {
-			t.Errorf("parseSize(%q) = %v %q, %v; want %+v", word, got.kB, got.text, ok, want)
+		if !ok || got.KB.Cmp(kB) != 0 || got.Text != want.text {
+			t.Errorf("parseSize(%q) = %v %q, %v; want %+v", word, got.KB, got.Text, ok, want)
 		}
 	}
 	for _, word := range []string{"b", "M", "MB", "1.5.2G", "1..5M", "1,5M", "ten", "%", "10%", "5Q", "1.5x", "1.5GG", "12x", ".5k", "1.", "1/2", "1e5", "08", " 5"} {
-		if got, ok := parseSize(word); ok {
-			t.Errorf("parseSize(%q) = %v, want none", word, got.kB)
+		if got, ok := ParseSize(word); ok {
+			t.Errorf("parseSize(%q) = %v, want none", word, got.KB)
 		}
 	}
 }
@@ -69,15 +69,15 @@ func TestParseCount(t *testing.T) {
 		"-3":     {"-3", "-3", "-3"},
 		"+1500":  {"1500", "+1500", "+1500"},
 	} {
-		got, ok := parseCount(word)
+		got, ok := ParseCount(word)
 		n, _ := new(big.Rat).SetString(want.n)
-		if !ok || got.n.Cmp(n) != 0 || got.text != want.text || got.limitText() != want.limit {
-			t.Errorf("parseCount(%q) = %v %q, printed %q, %v; want %+v", word, got.n, got.text, got.limitText(), ok, want)
+		if !ok || got.N.Cmp(n) != 0 || got.text != want.text || got.LimitText() != want.limit {
+			t.Errorf("parseCount(%q) = %v %q, printed %q, %v; want %+v", word, got.N, got.text, got.LimitText(), ok, want)
 		}
 	}
 	for _, word := range []string{"5b", "5kB", "k", "5Q", "1.5.2G", "1e5", "ten", "%", "10%", " 5", "08"} {
-		if got, ok := parseCount(word); ok {
-			t.Errorf("parseCount(%q) = %v, want none", word, got.n)
+		if got, ok := ParseCount(word); ok {
+			t.Errorf("parseCount(%q) = %v, want none", word, got.N)
 		}
 	}
 }
@@ -88,29 +88,29 @@ func FuzzParseSize(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, word string, n int64) {
 		fuzzWhole(t, n)
-		_, _ = parseNumber(word)
-		if c, ok := parseCount(word); ok {
-			_ = c.limitText()
-			_ = unparseCount(c.n)
+		_, _ = ParseNumber(word)
+		if c, ok := ParseCount(word); ok {
+			_ = c.LimitText()
+			_ = unparseCount(c.N)
 		}
-		s, ok := parseSize(word)
+		s, ok := ParseSize(word)
 		if !ok || word == "" {
 			return
 		}
-		_ = unparseSize(s.kB)
-		if text := s.limitText(); !strings.HasSuffix(text, "B") {
+		_ = UnparseSize(s.KB)
+		if text := s.LimitText(); !strings.HasSuffix(text, "B") {
 			t.Errorf("parseSize(%q) is printed as %q", word, text)
 		}
 		if strings.ContainsAny(word, "xX") { // b and e are hexadecimal digits
 			return
 		}
 		// What it prints is a size of its own, and the same one but for the digits that are cut.
-		again, ok := parseSize(s.text)
+		again, ok := ParseSize(s.Text)
 		if !ok {
-			t.Fatalf("parseSize(%q) prints %q, which is no size", word, s.text)
+			t.Fatalf("parseSize(%q) prints %q, which is no size", word, s.Text)
 		}
-		if diff := new(big.Rat).Sub(s.kB, again.kB); diff.Abs(diff).Cmp(big.NewRat(1, 1000000)) > 0 {
-			t.Errorf("parseSize(%q) is %v, its text %q is %v", word, s.kB, s.text, again.kB)
+		if diff := new(big.Rat).Sub(s.KB, again.KB); diff.Abs(diff).Cmp(big.NewRat(1, 1000000)) > 0 {
+			t.Errorf("parseSize(%q) is %v, its text %q is %v", word, s.KB, s.Text, again.KB)
 		}
 	})
 }
@@ -121,17 +121,17 @@ func fuzzWhole(t *testing.T, n int64) {
 	t.Helper()
 	word, exact := strconv.FormatInt(n, 10), new(big.Rat).SetInt64(n)
 	for _, unit := range []string{"", "b", "B", "k", "K", "kB"} {
-		if s, ok := parseSize(word + unit); !ok || s.kB.Cmp(exact) != 0 || s.text != word {
-			t.Errorf("parseSize(%q) = %v %q, %v", word+unit, s.kB, s.text, ok)
+		if s, ok := ParseSize(word + unit); !ok || s.KB.Cmp(exact) != 0 || s.Text != word {
+			t.Errorf("parseSize(%q) = %v %q, %v", word+unit, s.KB, s.Text, ok)
 		}
 	}
-	if c, ok := parseCount(word); !ok || c.n.Cmp(exact) != 0 || c.text != word {
-		t.Errorf("parseCount(%q) = %v %q, %v", word, c.n, c.text, ok)
+	if c, ok := ParseCount(word); !ok || c.N.Cmp(exact) != 0 || c.text != word {
+		t.Errorf("parseCount(%q) = %v %q, %v", word, c.N, c.text, ok)
 	}
 	if n < 0 {
 		return
 	}
-	for text, parsed := range map[string]*big.Rat{unparseSize(exact): mustSize(unparseSize(exact)), unparseCount(exact): mustCount(unparseCount(exact))} {
+	for text, parsed := range map[string]*big.Rat{UnparseSize(exact): mustSize(UnparseSize(exact)), unparseCount(exact): mustCount(unparseCount(exact))} {
 		if parsed == nil {
 			t.Errorf("%d is printed as %q, which cannot be read", n, text)
 			continue
@@ -145,11 +145,11 @@ func fuzzWhole(t *testing.T, n int64) {
 }
 
 func mustSize(word string) *big.Rat {
-	s, _ := parseSize(word)
-	return s.kB
+	s, _ := ParseSize(word)
+	return s.KB
 }
 
 func mustCount(word string) *big.Rat {
-	c, _ := parseCount(word)
-	return c.n
+	c, _ := ParseCount(word)
+	return c.N
 }

@@ -102,8 +102,8 @@ func netDevsOf(env *Env, d Device) []string {
 	return nil
 }
 
-// cablingFile is where a site says which port goes where, unless IB_CABLING names another.
-const cablingFile = "/etc/nhc/cabling"
+// CablingFile is where a site says which port goes where, unless IB_CABLING names another.
+const CablingFile = "/etc/nhc/cabling"
 
 // cablingTable is a site's list of far ends: by the GUID of a port or adapter, without
 // colons, and the number of the port.
@@ -134,12 +134,12 @@ func cablingKey(guid, port string) string {
 
 // readCabling reads the site's list of far ends: none without the file.
 func readCabling(env *Env) (cablingTable, error) {
-	file := env.lookup("IB_CABLING")
+	file := env.Lookup("IB_CABLING")
 	if file == "" {
-		file = cablingFile
+		file = CablingFile
 	}
 	data, err := env.Host.ReadTrusted(file)
-	if errors.Is(err, fs.ErrNotExist) && file == cablingFile {
+	if errors.Is(err, fs.ErrNotExist) && file == CablingFile {
 		return nil, nil
 	}
 	if err != nil {

@@ -49,9 +49,9 @@ type Platform struct {
 	Floors []Floor `toml:"floors"` // what tests reach at least, see FloorOf
 }
 
-// figure returns the figure that a floor of active.toml is a part of; 0 is one that
+// Figure returns the figure that a floor of active.toml is a part of; 0 is one that
 // nobody knows. known: there is such a figure.
-func (p *Platform) figure(key string) (value int, known bool) {
+func (p *Platform) Figure(key string) (value int, known bool) {
 	switch {
 	case p == nil:
 		return 0, false
@@ -129,7 +129,7 @@ func GroupPlatforms(ids []probe.PCIID, find PlatformOf) (groups []PlatformGroup)
 	}
 	for i := range groups {
 		g := &groups[i]
-		g.Subsystem = commonest(subsystems[g.Device])
+		g.Subsystem = Commonest(subsystems[g.Device])
 		if find != nil {
 			g.Platform = find(g.Device, g.Subsystem, len(g.Addresses))
 		}
@@ -139,15 +139,15 @@ func GroupPlatforms(ids []probe.PCIID, find PlatformOf) (groups []PlatformGroup)
 
 // Tell is one line about a group, for a person.
 func (g *PlatformGroup) Tell() string {
-	what := fmt.Sprintf("%s, PCI device 10de:%s%s", plural(len(g.Addresses), "GPU"), g.Device, before(", subsystem ", g.Subsystem, ""))
+	what := fmt.Sprintf("%s, PCI device 10de:%s%s", Plural(len(g.Addresses), "GPU"), g.Device, Before(", subsystem ", g.Subsystem, ""))
 	if p := g.Platform; p != nil {
 		return fmt.Sprintf("%s (%s); %s", p.Name, p.File, what)
 	}
 	return "unknown; " + what
 }
 
-// platformGroups are those of this node, found once.
-func platformGroups(env *Env) []PlatformGroup {
+// PlatformGroups are those of this node, found once.
+func PlatformGroups(env *Env) []PlatformGroup {
 	groups := probe.Kept[[]PlatformGroup](env.Host, "platforms")
 	if *groups == nil && env.Platform != nil {
 		ids, err := env.Host.GPUIDs()
@@ -162,10 +162,10 @@ func platformGroups(env *Env) []PlatformGroup {
 	return *groups
 }
 
-// nodePlatform is that of the node's GPUs, and how many they are: one without any
+// NodePlatform is that of the node's GPUs, and how many they are: one without any
 // figure if none is known, or if there are several kinds of GPU.
-func nodePlatform(env *Env) (p *Platform, gpus int) {
-	groups := platformGroups(env)
+func NodePlatform(env *Env) (p *Platform, gpus int) {
+	groups := PlatformGroups(env)
 	if len(groups) != 1 || groups[0].Platform == nil {
 		return &Platform{}, 0
 	}

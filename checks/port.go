@@ -9,35 +9,35 @@ import (
 // The words of the kernel for what a port is, state and phys_state. One that carries
 // traffic is ACTIVE and LinkUp.
 const (
-	ibActive = "ACTIVE"
-	ibDown   = "DOWN"
-	ibInit   = "INIT"
-	ibArmed  = "ARMED"
+	IBActive = "ACTIVE"
+	IBDown   = "DOWN"
+	IBInit   = "INIT"
+	IBArmed  = "ARMED"
 
-	ibLinkUp   = "LinkUp"
-	ibPolling  = "Polling"
-	ibTraining = "PortConfigurationTraining"
-	ibDisabled = "Disabled"
+	IBLinkUp   = "LinkUp"
+	IBPolling  = "Polling"
+	IBTraining = "PortConfigurationTraining"
+	IBDisabled = "Disabled"
 )
 
-// portActive reports whether a port carries traffic.
-func portActive(p *probe.IBPort) bool { return p.State == ibActive && p.Phys == ibLinkUp }
+// PortActive reports whether a port carries traffic.
+func PortActive(p *probe.IBPort) bool { return p.State == IBActive && p.Phys == IBLinkUp }
 
-// portRemedy: a link that does not train, or trains at the wrong rate, points
+// PortRemedy: a link that does not train, or trains at the wrong rate, points
 // to the cable; one that is up but not active waits for the subnet manager.
-func portRemedy(p probe.IBPort) Remedy {
+func PortRemedy(p probe.IBPort) Remedy {
 	switch {
 	case p.Err != nil:
 		return NoRemedy
-	case p.Phys == ibLinkUp && p.State != ibActive:
+	case p.Phys == IBLinkUp && p.State != IBActive:
 		return CheckFabric
 	default:
 		return CheckCable
 	}
 }
 
-// describePort is a port as check_hw_ib has it: mlx5_0:1 ACTIVE LinkUp 400 Gb/sec.
-func describePort(p probe.IBPort) string {
+// DescribePort is a port as check_hw_ib has it: mlx5_0:1 ACTIVE LinkUp 400 Gb/sec.
+func DescribePort(p probe.IBPort) string {
 	if p.Err != nil {
 		return p.Name() + " " + strings.ReplaceAll(p.Err.Error(), "\n", "; ")
 	}

@@ -10,7 +10,7 @@ import (
 func TestDeadlineCancelsNothing(t *testing.T) {
 	t.Parallel()
 	ctx := WithDeadline(t.Context(), time.Now().Add(-time.Second))
-	if _, ends := ctx.Deadline(); !ends || ctx.Err() != nil || room(ctx) != 0 {
-		t.Errorf("deadline %v, error %v, room %v", ends, ctx.Err(), room(ctx))
+	if _, ends := ctx.Deadline(); !ends || ctx.Err() != nil || Room(ctx) != 0 {
+		t.Errorf("deadline %v, error %v, room %v", ends, ctx.Err(), Room(ctx))
 	}
 }

@@ -9,33 +9,33 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// siteFile collects what is wrong with a file that a site has written, each with
+// SiteFile collects what is wrong with a file that a site has written, each with
 // its line.
-type siteFile struct {
-	path, text string
-	errs       []error
+type SiteFile struct {
+	Path, Text string
+	Errs       []error
 }
 
-func (r *siteFile) wrong(line int, format string, args ...any) {
-	place := r.path
+func (r *SiteFile) Wrong(line int, format string, args ...any) {
+	place := r.Path
 	if line > 0 {
 		place = fmt.Sprintf("%s:%d", place, line)
 	}
-	r.errs = append(r.errs, fmt.Errorf("%s: %s", place, fmt.Sprintf(format, args...)))
+	r.Errs = append(r.Errs, fmt.Errorf("%s: %s", place, fmt.Sprintf(format, args...)))
 }
 
-// line is that of the nth text of a form at the beginning of a line, from 0; the
+// Line is that of the nth text of a form at the beginning of a line, from 0; the
 // decoder does not tell. 0 is none.
-func (r *siteFile) line(form string, n int) int {
-	all := regexp.MustCompile(`(?m)^(?:`+form+`)`).FindAllStringIndex(r.text, n+1)
+func (r *SiteFile) Line(form string, n int) int {
+	all := regexp.MustCompile(`(?m)^(?:`+form+`)`).FindAllStringIndex(r.Text, n+1)
 	if len(all) <= n {
 		return 0
 	}
-	return 1 + strings.Count(r.text[:all[n][1]], "\n")
+	return 1 + strings.Count(r.Text[:all[n][1]], "\n")
 }
 
-// tomlPlace gives an error of the decoder its place.
-func tomlPlace(path string, err error) error {
+// TOMLPlace gives an error of the decoder its place.
+func TOMLPlace(path string, err error) error {
 	if parse, ok := errors.AsType[toml.ParseError](err); ok {
 		return fmt.Errorf("%s:%d: %s", path, parse.Position.Line, parse.Message)
 	}

@@ -9,31 +9,31 @@ import (
 
 // How messages word things.
 
-// before puts text around a word unless the word is empty.
-func before(prefix, word, suffix string) string {
+// Before puts text around a word unless the word is empty.
+func Before(prefix, word, suffix string) string {
 	if word == "" {
 		return ""
 	}
 	return prefix + word + suffix
 }
 
-// plural is "1 GPU", "2 GPUs".
-func plural(n int, thing string) string {
+// Plural is "1 GPU", "2 GPUs".
+func Plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// oneLine is an error without its line breaks.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+// OneLine is an error without its line breaks.
+func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// mib is a size in whole MiB.
-func mib(bytes uint64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
+// MiB is a size in whole MiB.
+func MiB(bytes uint64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
 
-// pciAddress makes 0000:c1:00.0 of an address as the driver prints it, in
+// PCIAddress makes 0000:c1:00.0 of an address as the driver prints it, in
 // either case and without the function.
-func pciAddress(s string) (string, bool) {
+func PCIAddress(s string) (string, bool) {
 	s, function, has := strings.Cut(s, ".")
 	if !has {
 		function = "0"
@@ -55,13 +55,13 @@ func pciAddress(s string) (string, bool) {
 	return strings.ToLower(fmt.Sprintf("%04x:%s:%s.%s", n, bus, slot, function)), true
 }
 
-// bareID is a PCI id as sysfs has it, without 0x.
-func bareID(id string) string {
+// BareID is a PCI id as sysfs has it, without 0x.
+func BareID(id string) string {
 	return strings.TrimPrefix(strings.ToLower(strings.TrimSpace(id)), "0x")
 }
 
-// moduleNames are the alternatives of one -m, as /proc/modules writes them.
-func moduleNames(m string) []string {
+// ModuleNames are the alternatives of one -m, as /proc/modules writes them.
+func ModuleNames(m string) []string {
 	names := strings.Split(strings.ReplaceAll(m, "-", "_"), "|")
 	for i := range names {
 		names[i] = strings.TrimSpace(names[i])
@@ -69,11 +69,11 @@ func moduleNames(m string) []string {
 	return names
 }
 
-// clock is a time in a message; in UTC, so that it is the same whoever looks.
-func clock(unix int64) string { return time.Unix(unix, 0).UTC().Format("2006-01-02T15:04:05Z") }
+// Clock is a time in a message; in UTC, so that it is the same whoever looks.
+func Clock(unix int64) string { return time.Unix(unix, 0).UTC().Format("2006-01-02T15:04:05Z") }
 
-// explained is a title and what is known, a line each; what is empty is left out.
-func explained(title string, pairs ...string) string {
+// Explained is a title and what is known, a line each; what is empty is left out.
+func Explained(title string, pairs ...string) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, title)
 	for i := 0; i < len(pairs); i += 2 {

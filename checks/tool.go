@@ -10,9 +10,9 @@ import (
 // What the checks have in common that judge what a vendor's tool says of the
 // hardware: where its name comes from, and what is left of its output.
 
-// setting is a variable that LBNL NHC fills with a default while it loads. A line
+// Setting is a variable that LBNL NHC fills with a default while it loads. A line
 // of nhc.conf may empty it after that, so an empty variable is not a missing one.
-func (e *Env) setting(name, preset string) string {
+func (e *Env) Setting(name, preset string) string {
 	if v, ok := e.Vars[name]; ok {
 		return v
 	}
@@ -22,15 +22,15 @@ func (e *Env) setting(name, preset string) string {
 	return preset
 }
 
-// words are a command and its arguments out of two such variables, split at
+// Words are a command and its arguments out of two such variables, split at
 // blanks. There may be none.
-func (e *Env) words(program, preset, args, presetArgs string) []string {
-	return append(strings.Fields(e.setting(program, preset)), strings.Fields(e.setting(args, presetArgs))...)
+func (e *Env) Words(program, preset, args, presetArgs string) []string {
+	return append(strings.Fields(e.Setting(program, preset)), strings.Fields(e.Setting(args, presetArgs))...)
 }
 
-// runTool runs a command, once in a run if key is not empty, and at most as long
+// RunTool runs a command, once in a run if key is not empty, and at most as long
 // as the run itself may last. No command at all succeeds, as in a shell.
-func (e *Env) runTool(ctx context.Context, key string, c probe.Command) probe.Exit {
+func (e *Env) RunTool(ctx context.Context, key string, c probe.Command) probe.Exit {
 	if len(c.Argv) == 0 {
 		return probe.Exit{}
 	}
@@ -41,17 +41,17 @@ func (e *Env) runTool(ctx context.Context, key string, c probe.Command) probe.Ex
 	return e.Host.RunOnce(ctx, key, c)
 }
 
-// maxReport is how much of a tool's output is kept for the log, in bytes.
-const maxReport = 256 << 10
+// MaxReport is how much of a tool's output is kept for the log, in bytes.
+const MaxReport = 256 << 10
 
 // What a shell makes of a command's end.
 const (
-	notFound = 127
-	killedBy = 128 // plus the number of the signal
+	NotFound = 127
+	KilledBy = 128 // plus the number of the signal
 )
 
-// outputText is an output as the shell's $(...) has it: without zero bytes and
+// OutputText is an output as the shell's $(...) has it: without zero bytes and
 // without newlines at the end.
-func outputText(output []byte) string {
+func OutputText(output []byte) string {
 	return strings.TrimRight(strings.ReplaceAll(string(output), "\x00", ""), "\n")
 }

@@ -11,7 +11,7 @@ func TestSetting(t *testing.T) {
 	env := &Env{Host: probe.NewHost("/"), Vars: map[string]string{"SET": "vars", "EMPTY": ""}}
 	env.Host.SetEnviron([]string{"SET=environment", "EMPTY=environment", "OUTER=environment", "BLANK="})
 	for name, want := range map[string]string{"SET": "vars", "EMPTY": "", "OUTER": "environment", "BLANK": "preset", "NONE": "preset"} {
-		if got := env.setting(name, "preset"); got != want {
+		if got := env.Setting(name, "preset"); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}

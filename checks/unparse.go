@@ -2,10 +2,10 @@ package checks
 
 import "math/big"
 
-// unparseSize prints kB as LBNL NHC does in its messages: in the largest unit
+// UnparseSize prints kB as LBNL NHC does in its messages: in the largest unit
 // that is wrong by no more than a tenth, rounded: 5121 is "5MB", 5632 is
 // "5632kB". What there is of a kB beyond the last whole one is not printed.
-func unparseSize(kB *big.Rat) string {
+func UnparseSize(kB *big.Rat) string {
 	number, power := unparse(kB, 1024, len(sizeUnits)-1)
 	return number + sizeSuffixes[power] + "B"
 }
@@ -17,22 +17,22 @@ func unparseCount(n *big.Rat) string {
 	return number + append([]string{""}, sizeSuffixes[:]...)[power]
 }
 
-// limitText is the text of a limit: as the two above, but a whole number that
+// LimitText is the text of a limit: as the two above, but a whole number that
 // is not divided stays as it was written, "0x10kB".
-func (s size) limitText() string {
-	number, power := unparse(s.kB, 1024, len(sizeUnits)-1)
-	if power == 0 && integerForm().MatchString(s.text) {
-		number = s.text
+func (s SizeKB) LimitText() string {
+	number, power := unparse(s.KB, 1024, len(sizeUnits)-1)
+	if power == 0 && integerForm().MatchString(s.Text) {
+		number = s.Text
 	}
 	return number + sizeSuffixes[power] + "B"
 }
 
-// limitText is that of a count.
-func (c count) limitText() string {
-	if _, power := unparse(c.n, 1000, len(sizeUnits)); power == 0 && integerForm().MatchString(c.text) {
+// LimitText is that of a count.
+func (c Count) LimitText() string {
+	if _, power := unparse(c.N, 1000, len(sizeUnits)); power == 0 && integerForm().MatchString(c.text) {
 		return c.text
 	}
-	return unparseCount(c.n)
+	return unparseCount(c.N)
 }
 
 var sizeSuffixes = [len(sizeUnits)]string{"k", "M", "G", "T", "P", "E"}
@@ -54,4 +54,4 @@ func unparse(r *big.Rat, base int64, most int) (number string, power int) {
 	return n.String(), power
 }
 
-func kilobytes(n uint64) string { return unparseSize(new(big.Rat).SetInt(new(big.Int).SetUint64(n))) }
+func Kilobytes(n uint64) string { return UnparseSize(new(big.Rat).SetInt(new(big.Int).SetUint64(n))) }

@@ -30,7 +30,7 @@ func TestUnparse(t *testing.T) {
 		if !ok {
 			t.Fatalf("%q is no number", test.n)
 		}
-		if got := unparseSize(n); got != test.size {
+		if got := UnparseSize(n); got != test.size {
 			t.Errorf("unparseSize(%s) = %q, want %q", test.n, got, test.size)
 		}
 		if got := unparseCount(n); got != test.count {

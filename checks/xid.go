@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// xidKey is an error that has a number.
-type xidKey struct {
+// XidKey is an error that has a number.
+type XidKey struct {
 	Switch bool `json:"switch,omitempty"` // an SXid: of an NVSwitch
 	Code   int  `json:"code"`
 }
 
-func (k xidKey) String() string {
+func (k XidKey) String() string {
 	if k.Switch {
 		return fmt.Sprintf("SXid %d", k.Code)
 	}
 	return fmt.Sprintf("Xid %d", k.Code)
 }
 
-// finding is the code of findings about it.
-func (k xidKey) finding() string {
+// Finding is the code of findings about it.
+func (k XidKey) Finding() string {
 	if k.Switch {
 		return fmt.Sprintf("gpu.sxid.%d", k.Code)
 	}
@@ -50,7 +50,7 @@ type XidSeen struct {
 }
 
 // Finding is the code that a finding of check_gpu_xid about it bears.
-func (x XidSeen) Finding() string { return xidKey{Code: x.Code, Switch: x.Switch}.finding() }
+func (x XidSeen) Finding() string { return XidKey{Code: x.Code, Switch: x.Switch}.Finding() }
 
 // String is "Xid 79", "SXid 20009".
-func (x XidSeen) String() string { return xidKey{Code: x.Code, Switch: x.Switch}.String() }
+func (x XidSeen) String() string { return XidKey{Code: x.Code, Switch: x.Switch}.String() }

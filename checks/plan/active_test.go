@@ -1,6 +1,8 @@
 package plan
 
 import (
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
+
 	"slices"
 	"testing"
 	"time"

@@ -19,7 +19,7 @@ import (
 func TestEveryMeasureMayHaveAFloor(t *testing.T) {
 	t.Parallel()
 	seen, words := measuredNames(t)
-	for _, op := range wordsBehind(t, "../nccl_ops.go", `\bname: "(\w+)"`) {
+	for _, op := range wordsBehind(t, "../active/nccl_ops.go", `\bname: "(\w+)"`) {
 		for _, name := range []string{op, "multi_" + op, op + "_no_p2p", "multi_" + op + "_no_p2p"} {
 			seen[name], words[name] = true, true
 		}
@@ -34,7 +34,7 @@ func TestEveryMeasureMayHaveAFloor(t *testing.T) {
 			t.Errorf("conf.FloorTests has %q, which no check measures", name)
 		}
 	}
-	for _, name := range wordsBehind(t, "../active.toml", `(?m)^test = "(\w+)"`) {
+	for _, name := range wordsBehind(t, "../active/active.toml", `(?m)^test = "(\w+)"`) {
 		if _, ok := conf.FloorTests[name]; !ok {
 			t.Errorf("active.toml has %q, which is no test", name)
 		}
@@ -62,7 +62,7 @@ func wordsBehind(t *testing.T, file, expression string) (list []string) {
 func measuredNames(t *testing.T) (names, words map[string]bool) {
 	t.Helper()
 	names, words = map[string]bool{}, map[string]bool{}
-	files, err := filepath.Glob("../*.go")
+	files, err := filepath.Glob("../active/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}

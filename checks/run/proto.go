@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/active"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
 // WorkerName is argv[0] of a worker; it also tells a person reading ps what the
@@ -161,13 +163,13 @@ type Response struct {
 	TimedOut bool                 `json:"timed_out,omitempty"`
 	File     *FileInfo            `json:"file,omitempty"` // read, take
 
-	Scripts part[Script]          `json:"scripts,omitempty"` // list: in the order of their names
-	Facts   part[probe.Fact]      `json:"facts,omitempty"`
-	Have    Only[probe.Inventory] `json:"have,omitzero"`
-	GPUs    part[probe.DriverGPU] `json:"gpus,omitempty"`
-	MIG     map[string][]string   `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
-	Slurm   Only[probe.SlurmGPUs] `json:"slurm,omitzero"`
-	Topo    Only[checks.Topology] `json:"topo,omitzero"`
+	Scripts part[Script]            `json:"scripts,omitempty"` // list: in the order of their names
+	Facts   part[probe.Fact]        `json:"facts,omitempty"`
+	Have    Only[probe.Inventory]   `json:"have,omitzero"`
+	GPUs    part[probe.DriverGPU]   `json:"gpus,omitempty"`
+	MIG     map[string][]string     `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
+	Slurm   Only[probe.SlurmGPUs]   `json:"slurm,omitzero"`
+	Topo    Only[topology.Topology] `json:"topo,omitzero"`
 
 	Counters part[checks.Counters] `json:"counters,omitempty"` // count
 	Xids     part[checks.XidSeen]  `json:"xids,omitempty"`     // count
@@ -179,7 +181,7 @@ type Response struct {
 	Programs part[Program]         `json:"programs,omitempty"` // programs
 	Text     string                `json:"text,omitempty"`     // ask: for a person
 
-	Baselines part[checks.BaselineRow] `json:"baselines,omitempty"` // ask
+	Baselines part[active.BaselineRow] `json:"baselines,omitempty"` // ask
 
 	Busy   *Holder  `json:"busy,omitempty"`   // open, lock: who holds the lock; nil: the supervisor has it
 	Cut    bool     `json:"cut,omitempty"`    // exec: there was more output

@@ -1,6 +1,8 @@
 package run
 
 import (
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
+
 	"context"
 	"fmt"
 	"os"

@@ -16,7 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/active"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
 // The descriptors a worker answers on, and that of its [page]. Not 0 to 2: C
@@ -131,7 +133,7 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	case OpHave:
 		return w.have(req)
 	case OpTopo:
-		return &Response{Topo: Only[checks.Topology]{Value: checks.AskTopology(w.env(req, w.vars.Plain))}}
+		return &Response{Topo: Only[topology.Topology]{Value: topology.AskTopology(w.env(req, w.vars.Plain))}}
 	case OpSlurm:
 		return w.slurm(req)
 	case OpNodes:
@@ -210,7 +212,7 @@ func (w *worker) check(req *Request) *Response {
 		return &Response{Err: req.Name + " is no active test"}
 	}
 	resp := &Response{}
-	resp.Findings, resp.Known = checks.Fresh(env, req.Name, test, req.Only)
+	resp.Findings, resp.Known = active.Fresh(env, req.Name, test, req.Only)
 	return resp
 }
 

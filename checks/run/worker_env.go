@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
@@ -48,7 +49,7 @@ func (w *worker) lookAt(root string) {
 // guarded is the node below a root. To look at it loads no driver that was unloaded.
 func guarded(root string) *probe.Host {
 	h := probe.NewHost(root)
-	checks.GuardDriver(h)
+	gpustate.GuardDriver(h)
 	return h
 }
 

@@ -7,7 +7,11 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/active"
+	"github.com/nhc-gpu/nhc-gpu/checks/explain"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 )
 
 // The worker's half of the commands for people: they look at the same files as the
@@ -19,11 +23,11 @@ func (w *worker) ask(req *Request) *Response {
 	var err error
 	switch req.Name {
 	case AskExplain:
-		resp.Text, err = checks.ExplainXid(env, strings.Join(req.Args, " "))
+		resp.Text, err = xid.ExplainXid(env, strings.Join(req.Args, " "))
 	case AskMessage:
-		resp.Text, err = checks.Explain(env, strings.Join(req.Args, " "))
+		resp.Text, err = explain.Explain(env, strings.Join(req.Args, " "))
 	case AskBaselines:
-		resp.Baselines, err = checks.Baselines(env)
+		resp.Baselines, err = active.Baselines(env)
 	case AskNames:
 		for _, p := range req.Places {
 			resp.Jobs = append(resp.Jobs, env.Host.PastNames(p.Past)...)
@@ -45,10 +49,10 @@ var clearances = map[string]struct {
 	clear    func(env *checks.Env, words []string, who string) (cleared []string, err error)
 	thisNode func(env *checks.Env) bool
 }{
-	ClearXid:      {checks.ClearXids, checks.XidsOfThisBoot},
-	ClearPorts:    {checks.ClearIB, checks.PortsOfThisBoot},
-	ClearBaseline: {checks.ClearBaseline, checks.BaselineOfThisNode},
-	ClearActive:   {checks.ClearActive, checks.ActiveOfThisNode},
+	ClearXid:      {xid.ClearXids, xid.XidsOfThisBoot},
+	ClearPorts:    {fabric.ClearIB, fabric.PortsOfThisBoot},
+	ClearBaseline: {active.ClearBaseline, active.BaselineOfThisNode},
+	ClearActive:   {active.ClearActive, active.ActiveOfThisNode},
 }
 
 // clear clears each place. Data in the wrong place is reported as a doubt.

@@ -6,7 +6,10 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
+	"github.com/nhc-gpu/nhc-gpu/checks/jobs"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 )
 
 // count reads what devices count: in a vendor's lane what its library tells, in
@@ -14,11 +17,11 @@ import (
 func (w *worker) count(req *Request) *Response {
 	env := w.env(req, w.vars.Plain)
 	if checks.Lane(req.Name) == checks.NVML {
-		n, err := w.host.NVML(checks.CountGroups, w.doing(req))
+		n, err := w.host.NVML(jobs.CountGroups, w.doing(req))
 		if err != nil {
 			return &Response{Doubts: []string{err.Error()}}
 		}
-		return &Response{Counters: checks.GPUCounters(n), Findings: checks.LostGPUs(env)}
+		return &Response{Counters: jobs.GPUCounters(n), Findings: gpustate.LostGPUs(env)}
 	}
 	resp := &Response{}
 	doubt := func(err error) {
@@ -28,7 +31,7 @@ func (w *worker) count(req *Request) *Response {
 	}
 	var err error
 	if req.Name != "xids" {
-		resp.Counters, err = checks.NodeCounters(w.host)
+		resp.Counters, err = jobs.NodeCounters(w.host)
 		doubt(err)
 	}
 	var mark checks.LogMark
@@ -36,7 +39,7 @@ func (w *worker) count(req *Request) *Response {
 		mark = *req.Mark
 	}
 	var end checks.LogMark
-	resp.Xids, end, err = checks.XidsSince(env, mark)
+	resp.Xids, end, err = xid.XidsSince(env, mark)
 	doubt(err)
 	if err == nil {
 		resp.Mark = &end

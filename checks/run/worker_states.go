@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
@@ -99,11 +100,11 @@ func PrintStates(root, library, dirs string) int {
 	out := os.NewFile(uintptr(fd), "answer")
 	host := probe.NewHost(root)
 	host.SetLibraries(map[string]string{probe.SettingNVML: library, probe.SettingLibraryDirs: dirs})
-	n, err := host.NVML(checks.GPUStateGroups, func(string) {})
+	n, err := host.NVML(gpu.GPUStateGroups, func(string) {})
 	if err != nil {
 		return 1
 	}
-	if json.NewEncoder(out).Encode(checks.GPUStatesOf(n)) != nil {
+	if json.NewEncoder(out).Encode(gpu.GPUStatesOf(n)) != nil {
 		return 1
 	}
 	return 0

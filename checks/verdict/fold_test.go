@@ -1,6 +1,8 @@
 package verdict
 
 import (
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
+
 	"testing"
 
 	"github.com/google/go-cmp/cmp"

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/active"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
@@ -119,7 +120,7 @@ func worstOf(rows []verdict.Row) checks.Severity {
 }
 
 // printBaselines prints what was learned: a row for each number.
-func printBaselines(out io.Writer, rows []checks.BaselineRow) error {
+func printBaselines(out io.Writer, rows []active.BaselineRow) error {
 	if len(rows) == 0 {
 		_, err := fmt.Fprintln(out, "nothing was learned of this node")
 		return err

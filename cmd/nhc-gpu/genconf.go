@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
@@ -95,7 +96,7 @@ func (t *trial) Native(s *plan.Step, r checks.Result) bool {
 				is.Why = f.Message
 			}
 			is.Worst = max(is.Worst, f.Severity)
-			is.Early = is.Early || checks.PortsNotUp(f.Code)
+			is.Early = is.Early || fabric.PortsNotUp(f.Code)
 		}
 	}
 	t.of[s.Index] = is

@@ -10,10 +10,12 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
+	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -319,10 +321,10 @@ func nearest(name string, known []string) string {
 }
 
 // xidPolicy is the site's word about Xids.
-func (l *linter) xidPolicy() { l.sitesWord("XID_POLICY", checks.XidPolicyErrors) }
+func (l *linter) xidPolicy() { l.sitesWord("XID_POLICY", xid.XidPolicyErrors) }
 
 // ibCounters is the site's word about counters of ports.
-func (l *linter) ibCounters() { l.sitesWord("IB_COUNTERS", checks.IBCounterErrors) }
+func (l *linter) ibCounters() { l.sitesWord("IB_COUNTERS", fabric.IBCounterErrors) }
 
 // cabling judges the site's list of far ends.
 func (l *linter) cabling() { l.sitesWord("IB_CABLING", checks.CablingErrors) }

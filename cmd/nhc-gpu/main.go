@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 )
 
@@ -43,7 +44,7 @@ that could not be tried.`,
 			if err != nil {
 				return fmt.Errorf("selftest: %w", err)
 			}
-			bench, err := checks.NewBench()
+			bench, err := selftest.NewBench()
 			if err != nil {
 				return fmt.Errorf("selftest: %w", err)
 			}
@@ -71,8 +72,8 @@ that could not be tried.`,
 }
 
 // selftestsOf are the scenarios of some checks, or of all.
-func selftestsOf(names []string, file string) ([]checks.Selftest, error) {
-	list, err := checks.Selftests()
+func selftestsOf(names []string, file string) ([]selftest.Scenario, error) {
+	list, err := selftest.All()
 	if file != "" {
 		pool := run.NewPool(run.Options{Root: "/"})
 		defer pool.Close()
@@ -83,7 +84,7 @@ func selftestsOf(names []string, file string) ([]checks.Selftest, error) {
 		case f.Missing:
 			return nil, fmt.Errorf("read %s: no such file", file)
 		}
-		if list, err = checks.ParseSelftests(string(f.Data)); err != nil {
+		if list, err = selftest.Parse(string(f.Data)); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 	}
@@ -100,7 +101,7 @@ func selftestsOf(names []string, file string) ([]checks.Selftest, error) {
 			return nil, fmt.Errorf("no scenario is of %q, there are some of %s", name, strings.Join(have, ", "))
 		}
 	}
-	return slices.DeleteFunc(list, func(s checks.Selftest) bool { return !slices.Contains(names, s.Check) }), nil
+	return slices.DeleteFunc(list, func(s selftest.Scenario) bool { return !slices.Contains(names, s.Check) }), nil
 }
 
 // attempt is one scenario and what came of it.
@@ -113,7 +114,7 @@ type attempt struct {
 	Findings []checks.Finding `json:"findings,omitempty"`
 }
 
-func tryAll(ctx context.Context, bench *checks.Bench, list []checks.Selftest) ([]attempt, error) {
+func tryAll(ctx context.Context, bench *selftest.Bench, list []selftest.Scenario) ([]attempt, error) {
 	attempts := make([]attempt, 0, len(list))
 	for i := range list {
 		if ctx.Err() != nil {

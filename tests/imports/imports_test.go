@@ -1,19 +1,71 @@
 // Package imports_test shows that the packages import in one direction only, and
-// that the linter refuses an import against it.
+// that the linter has the same rules.
 package imports_test
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const module = "github.com/nhc-gpu/nhc-gpu"
 
-// The packages themselves, wherever Go is.
+// anyFamily is what each family may import; "checks/probe/*" are all packages below it.
+var anyFamily = []string{"checks", "checks/gpustate", "checks/probe", "checks/probe/*", "conf/match"}
+
+// may says which of our packages, and whether os/exec, a package may import. Whatever is
+// missing is refused. "checks/*" are the families that are not named, a new one among them.
+var may = map[string][]string{
+	"conf":             {"conf/match"},
+	"conf/match":       {},
+	"checks/probe":     {"os/exec"},
+	"checks":           {"checks/probe", "conf/match"},
+	"checks/gpustate":  {"checks", "checks/probe"},
+	"checks/*":         anyFamily,
+	"checks/active":    slices.Concat(anyFamily, []string{"checks/dcgm", "checks/fabric", "checks/gpu", "checks/pcie", "checks/topology"}),
+	"checks/fabric":    slices.Concat(anyFamily, []string{"checks/pcie"}),
+	"checks/gpu":       slices.Concat(anyFamily, []string{"checks/pcie", "checks/xid"}),
+	"checks/jobs":      slices.Concat(anyFamily, []string{"checks/fabric", "checks/gpu"}),
+	"checks/topology":  slices.Concat(anyFamily, []string{"checks/fabric", "checks/pcie"}),
+	"checks/explain":   {"checks", "checks/fabric", "checks/xid"},
+	"checks/selftest":  {"checks", "checks/probe"},
+	"checks/checktest": {"checks", "checks/gpustate", "checks/probe", "checks/selftest", "os/exec", "tests/*"},
+	"checks/all":       {"checks/*"},
+	"checks/plan":      {"checks", "conf", "conf/match"},
+	"checks/run": {"checks", "checks/active", "checks/explain", "checks/fabric", "checks/gpu", "checks/gpustate", "checks/jobs", "checks/plan", "checks/probe",
+		"checks/topology", "checks/xid", "os/exec"},
+	"checks/verdict":         {"checks"},
+	"checks/session":         {"checks", "checks/plan", "checks/verdict", "conf", "slurm"},
+	"checks/session/setting": {"checks", "checks/probe", "checks/run", "conf"},
+	"checks/session/sink":    {"checks/run", "checks/verdict", "checks/session/setting", "conf"},
+	"checks/session/node": {"checks", "checks/gpu", "checks/plan", "checks/probe", "checks/run", "checks/verdict", "checks/session", "checks/session/setting",
+		"checks/session/sink", "conf", "slurm"},
+	"slurm":                        {"checks", "checks/verdict"},
+	"cmd/nhc-gpu":                  {"conf", "conf/match", "checks", "checks/*", "checks/session/*", "slurm", "cmd/nhc-gpu/internal/*"},
+	"cmd/nhc-gpu/internal/console": {"checks", "checks/run", "checks/verdict"},
+	"cmd/nhc-gpu/internal/genconf": {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/session", "checks/topology", "cmd/nhc-gpu/internal/console"},
+	"cmd/nhc-gpu/internal/topo":    {"checks", "checks/fabric", "checks/run", "checks/topology", "cmd/nhc-gpu/internal/console"},
+	"cmd/nhc-gpu/internal/wrap":    {"checks", "checks/run", "checks/verdict", "cmd/nhc-gpu/internal/console"},
+}
+
+// allowed returns what a package may import, nil if nothing says that.
+func allowed(from string) []string {
+	if list, ok := may[from]; ok {
+		return list
+	}
+	return may[path.Dir(from)+"/*"]
+}
+
+// TestPackages compares what our packages import with the table.
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	list := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./cmd/...", "./checks/...", "./conf/...", "./slurm/...")
@@ -22,111 +74,107 @@ func TestPackages(t *testing.T) {
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	seen := 0
+	seen := map[string]bool{}
 	for line := range strings.Lines(string(out)) {
-		words := strings.Fields(strings.ReplaceAll(line, module+"/", ""))
-		if _, known := may[words[0]]; !known {
-			t.Errorf("%s: nobody has said what it may import", words[0])
+		words := strings.Fields(line)
+		from := strings.TrimPrefix(words[0], module+"/")
+		list := allowed(from)
+		if list == nil {
+			t.Errorf("%s: nothing says what it may import", from)
 			continue
 		}
-		seen++
-		all := imports(words[0])
+		seen[from], seen[path.Dir(from)+"/*"] = true, true
 		for _, to := range words[1:] {
-			if allowed, ours := all[to]; ours && !allowed {
-				t.Errorf("%s imports %s", words[0], to)
+			to, ours := strings.CutPrefix(to, module+"/")
+			if (ours || to == "os/exec") && !slices.Contains(list, to) && !slices.Contains(list, path.Dir(to)+"/*") {
+				t.Errorf("%s imports %s", from, to)
 			}
 		}
 	}
-	if seen != len(may) {
-		t.Errorf("%d packages, want the %d that are named here", seen, len(may))
+	for from := range may {
+		if !seen[from] {
+			t.Errorf("there is no package %s", from)
+		}
 	}
 }
 
-func TestDirections(t *testing.T) {
+// Where the linter's rules stand in its configuration.
+const (
+	rulesBegin = "      rules: # written by NHC_GPU_WRITE=imports go test ./tests/imports -run Rules\n"
+	rulesEnd   = "    # The process that slurmd starts touches no path"
+)
+
+// TestRules compares the linter's rules with the table, so that an editor shows a wrong
+// import where it is written.
+func TestRules(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("golangci-lint"); err != nil {
-		t.Skip("no golangci-lint in PATH")
-	}
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "go.mod"), "module "+module+"\n\ngo 1.26\n")
-	config, err := os.ReadFile("../../.golangci.yml")
+	const file = "../../.golangci.yml"
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, ".golangci.yml"), string(config))
-	for from := range may {
-		write(t, filepath.Join(dir, from, "p.go"), "package p\n")
-		for to := range imports(from) {
-			// as an external test, so that no two of them are an import cycle
-			text := "package p_test\n\nimport _ \"" + module + "/" + to + "\"\n"
-			if to == "os/exec" {
-				text = "package p\n\nimport _ \"os/exec\"\n"
+	head, rest, ok1 := strings.Cut(string(data), rulesBegin)
+	got, tail, ok2 := strings.Cut(rest, rulesEnd)
+	if !ok1 || !ok2 {
+		t.Fatalf("%s: no rules between %q and %q", file, rulesBegin, rulesEnd)
+	}
+	want := rules()
+	if os.Getenv("NHC_GPU_WRITE") == "imports" {
+		if err := os.WriteFile(file, []byte(head+rulesBegin+want+rulesEnd+tail), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", file, diff)
+	}
+}
+
+// rules are those of depguard.
+func rules() string {
+	var text strings.Builder
+	var starts []string // processes
+	for _, from := range slices.Sorted(maps.Keys(may)) {
+		files := []string{"**/" + from + "/*.go", "!$test"}
+		if dir, all := strings.CutSuffix(from, "/*"); all {
+			for _, other := range slices.Sorted(maps.Keys(may)) {
+				if path.Dir(other) == dir && other != from {
+					files = append(files, "!**/"+other+"/*.go")
+				}
 			}
-			write(t, filepath.Join(dir, fileName(from, to)), text)
 		}
-	}
-
-	lint := exec.Command("golangci-lint", "run", "--allow-parallel-runners", "--enable-only=depguard", "--max-issues-per-linter=0", "--max-same-issues=0",
-		"--output.text.print-issued-lines=false", "./...")
-	lint.Dir = dir
-	lint.Env = append(os.Environ(), "GOFLAGS=")
-	out, err := lint.CombinedOutput()
-	if err == nil {
-		t.Fatal("nothing is refused")
-	}
-	for from := range may {
-		for to, want := range imports(from) {
-			if got := !strings.Contains("\n"+string(out), "\n"+fileName(from, to)+":"); got != want {
-				t.Errorf("%s may import %s: got %v, want %v", from, to, got, want)
+		allow := []string{}
+		for _, to := range may[from] {
+			switch {
+			case to == "os/exec":
+				starts = append(starts, "!"+files[0])
+			case strings.HasSuffix(to, "/*"):
+				allow = append(allow, module+"/"+strings.TrimSuffix(to, "*"))
+			default:
+				allow = append(allow, module+"/"+to+"$")
 			}
 		}
-	}
-	if t.Failed() {
-		t.Logf("golangci-lint says\n%s", out)
-	}
-}
-
-// may says who imports whom. Whatever is missing is refused.
-var may = map[string][]string{
-	"conf":                   {"conf/match"},
-	"conf/match":             {},
-	"checks/probe":           {"os/exec"},
-	"checks":                 {"checks/probe", "conf/match"},
-	"checks/plan":            {"checks", "conf", "conf/match"},
-	"checks/run":             {"checks", "checks/plan", "checks/probe", "os/exec"},
-	"checks/verdict":         {"checks"},
-	"checks/session":         {"checks", "checks/plan", "checks/verdict", "conf", "slurm"},
-	"checks/session/setting": {"checks", "checks/probe", "checks/run", "conf"},
-	"checks/session/sink":    {"checks/run", "checks/verdict", "checks/session/setting", "conf"},
-	"checks/session/node":    {"checks", "checks/plan", "checks/probe", "checks/run", "checks/verdict", "checks/session", "checks/session/setting", "checks/session/sink", "conf", "slurm"},
-	"slurm":                  {"checks", "checks/verdict"},
-	"cmd/nhc-gpu": {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/verdict", "checks/session",
-		"checks/session/setting", "checks/session/sink", "checks/session/node", "slurm",
-		"cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/genconf", "cmd/nhc-gpu/internal/topo", "cmd/nhc-gpu/internal/wrap"},
-	"cmd/nhc-gpu/internal/console": {"checks", "checks/run", "checks/verdict"},
-	"cmd/nhc-gpu/internal/genconf": {"conf", "conf/match", "checks", "checks/probe", "checks/plan", "checks/run", "checks/session", "cmd/nhc-gpu/internal/console"},
-	"cmd/nhc-gpu/internal/topo":    {"checks", "checks/run", "cmd/nhc-gpu/internal/console"},
-	"cmd/nhc-gpu/internal/wrap":    {"checks", "checks/run", "checks/verdict", "cmd/nhc-gpu/internal/console"},
-}
-
-// imports are all that a package could import, and whether it may. The compiler keeps
-// internal packages from others than cmd/nhc-gpu's.
-func imports(from string) map[string]bool {
-	all := map[string]bool{"os/exec": slices.Contains(may[from], "os/exec")}
-	for to := range may {
-		if to != from && to != "cmd/nhc-gpu" && (strings.HasPrefix(from, "cmd/") || !strings.Contains(to, "/internal/")) {
-			all[to] = slices.Contains(may[from], to)
+		name := strings.NewReplacer("cmd/nhc-gpu/internal/", "", "/*", "", "/", "-").Replace(from)
+		if strings.HasSuffix(from, "/*") {
+			name = "any-" + name
 		}
+		fmt.Fprintf(&text, "        %s:\n          list-mode: lax\n          files: [%s]\n", name, quoted(files))
+		if len(allow) > 0 {
+			fmt.Fprintf(&text, "          allow: [%s]\n", quoted(allow))
+		}
+		fmt.Fprintf(&text, "          deny:\n            - {pkg: %s, desc: see the table in tests/imports}\n", module)
 	}
-	return all
+	fmt.Fprintf(&text, "        processes:\n          list-mode: lax\n          files: [%s]\n          deny:\n            - {pkg: os/exec, desc: see the table in tests/imports}\n",
+		quoted(slices.Concat([]string{"!$test", "!**/tests/**"}, starts)))
+	return text.String()
 }
 
-func fileName(from, to string) string {
-	name := "imports_" + strings.ReplaceAll(to, "/", "_")
-	if to != "os/exec" {
-		name += "_test"
+func quoted(list []string) string {
+	words := make([]string, len(list))
+	for i, w := range list {
+		words[i] = strconv.Quote(w)
 	}
-	return from + "/" + name + ".go"
+	return strings.Join(words, ", ")
 }
 
 func write(t *testing.T, path, text string) {
@@ -140,7 +188,8 @@ func write(t *testing.T, path, text string) {
 }
 
 // Each package of the program costs memory and time at every start of it, by what it sets
-// up: none comes in by accident. Those that Go keeps to itself are left out.
+// up: none comes in by accident. Our own, and those that Go keeps to
+// itself, are left out.
 func TestPackagesOfTheProgram(t *testing.T) {
 	t.Parallel()
 	list := exec.Command("go", "list", "-deps", "./cmd/nhc-gpu")
@@ -156,7 +205,7 @@ func TestPackagesOfTheProgram(t *testing.T) {
 	known, got := strings.Fields(string(want)), strings.Fields(string(out))
 	got = slices.DeleteFunc(got, func(p string) bool {
 		first, _, _ := strings.Cut(p, "/")
-		return !strings.Contains(first, ".") && strings.Contains(p+"/", "internal/") || first == "vendor"
+		return strings.HasPrefix(p, module+"/") || !strings.Contains(first, ".") && strings.Contains(p+"/", "internal/") || first == "vendor"
 	})
 	for _, p := range got {
 		if !slices.Contains(known, p) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -42,7 +43,7 @@ func (n *Node) PrepareChecks(p *plan.Plan) {
 		s := &p.Steps[i]
 		if info, ok := checks.Lookup(s.Name); ok && s.Kind == plan.Native {
 			c := bound(info, s.Args, s.Table)
-			slurm, want = slurm || WantsSlurm(info, c), max(want, checks.WantedGPUs(c))
+			slurm, want = slurm || WantsSlurm(info, c), max(want, gpu.WantedGPUs(c))
 		}
 	}
 	if n.Set.WantedGPUs != want {

@@ -1,6 +1,8 @@
 package genconf
 
 import (
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
+
 	"os"
 	"strings"
 	"testing"

@@ -7,16 +7,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
 // What the kernel says does nothing to a terminal, and paths of any length are drawn.
 func TestTopologyOfOddNode(t *testing.T) {
 	t.Parallel()
-	far := checks.Located{Name: "gpu0", PCI: "0000:c9:00.0", NUMA: 5, Bridges: []string{"0000:c0:01.0", "0000:c1:00.0", "0000:c2:00.0", "0000:c3:00.0", "0000:c4:00.0"}}
-	soft := checks.LocatedNIC{Located: checks.Located{Name: "rxe\x1b[2J\xff", NUMA: -1}, Ports: []checks.LocatedPort{{Name: "rxe0:1", State: "\x07ACTIVE", Left: "in software"}}}
+	far := topology.Located{Name: "gpu0", PCI: "0000:c9:00.0", NUMA: 5, Bridges: []string{"0000:c0:01.0", "0000:c1:00.0", "0000:c2:00.0", "0000:c3:00.0", "0000:c4:00.0"}}
+	soft := topology.LocatedNIC{Located: topology.Located{Name: "rxe\x1b[2J\xff", NUMA: -1}, Ports: []topology.LocatedPort{{Name: "rxe0:1", State: "\x07ACTIVE", Left: "in software"}}}
 	var b bytes.Buffer
-	if err := writeTopology(&b, &checks.Topology{GPUs: []checks.Located{far}, NICs: []checks.LocatedNIC{soft}, Near: [][]string{{"SYS"}}, Doubts: []string{"read /x\n: \x1b"}}); err != nil {
+	if err := writeTopology(&b, &topology.Topology{GPUs: []topology.Located{far}, NICs: []topology.LocatedNIC{soft}, Near: [][]string{{"SYS"}}, Doubts: []string{"read /x\n: \x1b"}}); err != nil {
 		t.Fatal(err)
 	}
 	want := `no NVMe disk

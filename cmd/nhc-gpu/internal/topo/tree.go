@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"unicode"
 
-	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
 // branch is what lies below one thing of the map.
@@ -32,7 +32,7 @@ func (b *branch) at(name string) *branch {
 }
 
 // place finds where a device is. Of each switch the port upwards stands for all.
-func (b *branch) place(a *checks.Located) *branch {
+func (b *branch) place(a *topology.Located) *branch {
 	for i, bridge := range a.Bridges {
 		switch {
 		case i == 0:
@@ -57,7 +57,7 @@ func (b *branch) write(w *bytes.Buffer, indent string) {
 }
 
 // writeTopology prints the map for a person.
-func writeTopology(w *bytes.Buffer, t *checks.Topology) error {
+func writeTopology(w *bytes.Buffer, t *topology.Topology) error {
 	for _, kind := range t.Kinds {
 		fmt.Fprintln(w, kind)
 	}
@@ -93,15 +93,15 @@ func writeTopology(w *bytes.Buffer, t *checks.Topology) error {
 }
 
 // treeOf sorts the devices by NUMA node, those without one last, and by address.
-func treeOf(t *checks.Topology) *branch {
+func treeOf(t *topology.Topology) *branch {
 	type device struct {
-		*checks.Located
+		*topology.Located
 
 		text string
 	}
 	var list []device
 	width := 0
-	each := func(a *checks.Located) { width = max(width, len(a.Name)) }
+	each := func(a *topology.Located) { width = max(width, len(a.Name)) }
 	for i := range t.GPUs {
 		each(&t.GPUs[i])
 	}
@@ -111,7 +111,7 @@ func treeOf(t *checks.Topology) *branch {
 	for i := range t.Disks {
 		each(&t.Disks[i])
 	}
-	add := func(a *checks.Located, what, below string) {
+	add := func(a *topology.Located, what, below string) {
 		text := fmt.Sprintf("%-*s  %s", width, a.Name, strings.Join(slices.DeleteFunc([]string{a.PCI, what, linkOf(a)}, func(s string) bool { return s == "" }), ", "))
 		list = append(list, device{a, text + below})
 	}
@@ -149,7 +149,7 @@ func treeOf(t *checks.Topology) *branch {
 }
 
 // numaOf is the line of a NUMA node.
-func numaOf(t *checks.Topology, id int) string {
+func numaOf(t *topology.Topology, id int) string {
 	if id < 0 {
 		return "no NUMA node told"
 	}
@@ -162,7 +162,7 @@ func numaOf(t *checks.Topology, id int) string {
 }
 
 // linkOf is the link of a device: "PCIe 5 x16", with what it could be if it is less.
-func linkOf(a *checks.Located) string {
+func linkOf(a *topology.Located) string {
 	gen, most := generation(a.Speed), generation(a.MaxSpeed)
 	if gen == "" && a.Width == 0 {
 		return ""
@@ -189,7 +189,7 @@ func generation(speed float64) string {
 }
 
 // portOf is the line of a port.
-func portOf(p *checks.LocatedPort) string {
+func portOf(p *topology.LocatedPort) string {
 	words := []string{p.Name}
 	for _, w := range []string{p.Layer, p.State} {
 		if w != "" {
@@ -213,7 +213,7 @@ func portOf(p *checks.LocatedPort) string {
 }
 
 // writeNear prints what each GPU has in common with each RDMA device.
-func writeNear(w *bytes.Buffer, t *checks.Topology) error {
+func writeNear(w *bytes.Buffer, t *topology.Topology) error {
 	var table bytes.Buffer
 	tab := tabwriter.NewWriter(&table, 0, 4, 2, ' ', 0)
 	for i := range t.NICs {
@@ -235,7 +235,7 @@ func writeNear(w *bytes.Buffer, t *checks.Topology) error {
 		fmt.Fprintln(w, strings.TrimRight(line, " \n"))
 	}
 	var legend []string
-	for _, word := range slices.Backward(checks.TopologyWords[:]) {
+	for _, word := range slices.Backward(topology.TopologyWords[:]) {
 		legend = append(legend, word[0]+" "+word[1])
 	}
 	fmt.Fprintln(w, "in common: "+strings.Join(legend, ", "))

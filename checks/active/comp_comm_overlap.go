@@ -1,0 +1,301 @@
+package active
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// compCommOverlap has every GPU compute (products of matrices of bf16, or fp16 where a
+// GPU has no bf16, on its tensor cores) and take part in NCCL's all-reduce at once, as
+// training does, and tells what each keeps of the speed that it has alone. A GPU that keeps far less than the others fails; with -m
+// what may be lost, in per cent, of either. -n is the size of the matrices, -e that of
+// the all-reduce, -t bounds the whole, in seconds. The product is the program's own, so
+// that the numbers compare with those of this check alone.
+//
+//	gpu* || TIMEOUT=90 check_comp_comm_overlap -m 40
+type compCommOverlap struct {
+	active
+	ncclEnv
+	Most      float64       `opt:"m" toml:"slowdown"`      // per cent of the speed alone; 0: any
+	Matrix    int           `opt:"n" toml:"matrix"`        // rows of the matrices, a multiple of 128
+	Size      checks.Size   `opt:"e" toml:"end"`           // of the all-reduce, bytes
+	Limit     time.Duration `opt:"t" toml:"limit"`         // of the whole
+	Algorithm string        `long:"algo" toml:"algorithm"` // of the all-reduce: ring, tree, nvls; "": NCCL's choice
+}
+
+const (
+	overlapName   = "check_comp_comm_overlap"
+	overlapMatrix = 8192
+	overlapSize   = 256 << 20
+	overlapSpan   = 150 * time.Millisecond // that each of the two is to take alone
+	overlapMost   = 2000                   // rounds in it
+)
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    overlapName,
+		Usage:   "[-m PERCENT] [-n ROWS] [-e SIZE] [-t SECONDS] [--algo NAME] [--env NAME=VALUE]... [--max-age AGE]",
+		Summary: "computing and communication slow each other down no more on one GPU than on others",
+		Lane:    checks.CUDA,
+		Active:  true,
+		New:     func() checks.Check { return &compCommOverlap{Matrix: overlapMatrix, Size: overlapSize} },
+		Do:      overlapDo(),
+		DoOf:    cudaDo,
+	})
+}
+
+func overlapDo() map[string]string {
+	do := activeDo("overlap", "A GPU that computes and communicates at once loses too much of one: see check_gpu_gemm and check_nccl for which is slow alone, its power limit, and nvidia-smi -q -d PERFORMANCE.", nil)
+	delete(do, "overlap.floor") // no platform has one
+	for _, code := range []string{"nccl.library", "nccl.error", "nccl.hung", "nccl.wrong", "nccl.alike", "nccl.memory", "nccl.mixed", "nccl.settings", "nccl.environment"} {
+		do[code] = ncclDo[code]
+	}
+	return do
+}
+
+// Bind takes the words of a line.
+func (c *compCommOverlap) Bind(args []string) error {
+	if err := checks.BindTags(c, args); err != nil {
+		return err
+	}
+	return c.Validate()
+}
+
+func (c *compCommOverlap) Validate() error {
+	switch {
+	case c.Matrix < probe.GEMMStep || c.Matrix%probe.GEMMStep != 0 || c.Matrix > probe.GEMMMost:
+		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Matrix), Want: fmt.Sprintf("a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost)}
+	case c.Most < 0 || c.Most >= 100:
+		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Most), Want: "per cent below 100"}
+	case c.Size < 1024:
+		return &checks.UsageError{Kind: checks.BadValue, Word: c.Size.String(), Want: "1K or more"}
+	case c.Algorithm != "" && !slices.Contains(ncclAlgorithms, c.Algorithm):
+		return &checks.UsageError{Kind: checks.BadValue, Word: c.Algorithm, Want: fmt.Sprint("one of ", ncclAlgorithms)}
+	}
+	return c.usableEnv()
+}
+
+// Bound is the most that the test takes.
+func (c *compCommOverlap) Bound() time.Duration {
+	if c.Limit > 0 {
+		return c.Limit
+	}
+	return timeOf(timeOfNCCL).Bound
+}
+
+// Run runs the test.
+func (c *compCommOverlap) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	c.fromSite(env) // a run that is refused looks for the last result with these settings
+	r, findings := c.beginGPUs(ctx, env, activeTest{Check: overlapName, Code: "overlap", Bound: c.Bound(), Least: 2, Of: c})
+	if r == nil {
+		return findings
+	}
+	n := &nccl{ncclEnv: c.ncclEnv, Op: "all_reduce", Begin: c.Size, End: c.Size, Algorithm: c.Algorithm}
+	t := &overlapRun{
+		ncclRun:         &ncclRun{activeRun: r, nccl: n, op: ncclOpOf(n.Op), test: n.test()},
+		compCommOverlap: c, reduce: int64(c.Size),
+	}
+	t.tellSettings()
+	t.tellModels()
+	if t.tellEnv() {
+		t.overlap()
+	}
+	return r.done()
+}
+
+// overlapRun is the test under way.
+type overlapRun struct {
+	*ncclRun
+	*compCommOverlap
+	kind   *probe.GEMMType // of the matrices
+	load   []*overlapLoad  // of each rank
+	reduce int64           // the size of the all-reduce, bytes
+}
+
+// overlapLoad is what a GPU has to compute, in a stream beside that of NCCL.
+type overlapLoad struct {
+	product     *probe.GEMM
+	stream      probe.CUDAStream
+	start, stop probe.CUDAEvent
+}
+
+func (t *overlapRun) overlap() {
+	cuda, ok := t.cuda()
+	if !ok || !t.library() {
+		return
+	}
+	defer t.close()
+	if !t.seats() || !t.open(cuda) || !t.connect() || !t.allocateBoth() {
+		return
+	}
+	block := t.op.block(t.reduce, len(t.ranks))
+	doing := fmt.Sprintf("a %s product of %d rows and all_reduce of %s", t.kind.Name, t.Matrix, sizeText(t.reduce))
+	from := t.lib.Log(0).End
+	if !t.prepare(t.op, block, doing) {
+		return
+	}
+	compute, reduce := t.rounds(doing, block)
+	if compute == 0 {
+		return
+	}
+	alone, ok := t.both(doing+", one after the other", compute, reduce, block, false)
+	if !ok {
+		return
+	}
+	together, ok := t.both(doing+", at once", compute, reduce, block, true)
+	if !ok || !t.verify(t.op, block, doing) {
+		return
+	}
+	t.tellWrong()
+	t.tellShares(alone, together, t.algorithm(from))
+}
+
+// kindOf is the type of matrices that every GPU can multiply.
+func (t *overlapRun) kindOf() *probe.GEMMType {
+	for _, name := range []string{"bf16", "fp16"} {
+		kind := probe.GEMMTypeOf(name)
+		if !slices.ContainsFunc(t.ranks, func(g *ncclGPU) bool { return !kind.On(g.cuda.GPU) }) {
+			return kind
+		}
+	}
+	return probe.GEMMTypeOf("fp32")
+}
+
+// allocateBoth takes the memory of both sides.
+func (t *overlapRun) allocateBoth() bool {
+	t.kind = t.kindOf()
+	if free, need := t.free(), t.kind.Memory(t.Matrix)+2*uint64(t.reduce); !t.broken && need > free {
+		t.failures = true
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little memory of a GPU is free")
+		return false
+	}
+	for _, g := range t.ranks {
+		l := &overlapLoad{}
+		if err := l.allocate(g, t.kind, t.Matrix); err != nil {
+			t.failed(g.gpu, "cannot set up a product of matrices", err)
+			return false
+		}
+		t.load = append(t.load, l)
+	}
+	return t.allocate(t.reduce)
+}
+
+func (l *overlapLoad) allocate(g *ncclGPU, kind *probe.GEMMType, rows int) (err error) {
+	if l.stream, err = g.cuda.NewStream(); err != nil {
+		return err
+	}
+	for _, e := range []*probe.CUDAEvent{&l.start, &l.stop} {
+		if *e, err = g.cuda.NewEvent(); err != nil {
+			return err
+		}
+	}
+	l.product, err = g.cuda.NewGEMM(kind, rows, nil, l.stream)
+	return err
+}
+
+// rounds is how often each side is done so that both take the same time, 0 if that
+// could not be told.
+func (t *overlapRun) rounds(doing string, block int64) (compute, reduce int) {
+	if _, ok := t.both(doing+", to warm up", 1, 1, block, false); !ok {
+		return 0, 0
+	}
+	one, ok := t.both(doing+", one of each", 1, 1, block, false)
+	if !ok {
+		return 0, 0
+	}
+	often := func(took []time.Duration) int {
+		return min(max(int(overlapSpan/max(slices.Max(took), time.Microsecond)), 1), overlapMost)
+	}
+	return often(one.compute), often(one.reduce)
+}
+
+// overlapTimes are what each GPU took for both sides.
+type overlapTimes struct{ compute, reduce []time.Duration }
+
+// both does both sides, at once or one after the other.
+func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce bool) (times overlapTimes, ok bool) {
+	if !t.begin(doing, reduce, func() error { return t.enqueue(t.op, block) }) || !atOnce && !t.wait(doing) {
+		return times, false
+	}
+	if !t.compute(doing, compute) || !t.awaitCompute(doing, atOnce) {
+		return times, false
+	}
+	if times.reduce, ok = t.finish(doing); !ok {
+		return times, false
+	}
+	for i, g := range t.ranks {
+		took, err := g.cuda.Elapsed(t.load[i].start, t.load[i].stop)
+		if err == nil && took <= 0 {
+			err = errNoTime
+		}
+		if err != nil {
+			t.failed(g.gpu, doing, err)
+			return times, false
+		}
+		times.compute = append(times.compute, took)
+	}
+	return times, true
+}
+
+// compute queues products on all GPUs in turn, so that none begins long before another.
+func (t *overlapRun) compute(doing string, n int) bool {
+	t.at("%s", doing)
+	if !t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.cuda.Record(l.start, l.stream) }) {
+		return false
+	}
+	for range n {
+		if !t.eachLoad(doing, func(_ *ncclGPU, l *overlapLoad) error { return l.product.Multiply(l.stream) }) {
+			return false
+		}
+	}
+	return t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.cuda.Record(l.stop, l.stream) })
+}
+
+// eachLoad does something on every GPU.
+func (t *overlapRun) eachLoad(doing string, do func(*ncclGPU, *overlapLoad) error) bool {
+	for i, g := range t.ranks {
+		if err := do(g, t.load[i]); err != nil {
+			t.failed(g.gpu, doing, err)
+			return false
+		}
+	}
+	return true
+}
+
+// awaitCompute waits for the products. Where nothing else is at work a GPU on which they do
+// not end, while they have on others, is to blame.
+func (t *overlapRun) awaitCompute(doing string, atOnce bool) bool {
+	if !atOnce {
+		return t.waitEach(doing, func(i int) probe.CUDAStream { return t.load[i].stream })
+	}
+	limited, stop := context.WithTimeoutCause(t.ctx, t.patience(), errNCCLHung)
+	defer stop()
+	return t.sync(limited, doing, func(i int) probe.CUDAStream { return t.load[i].stream })
+}
+
+// tellShares gives what each side keeps of the speed that it has alone, in per cent:
+// that of the product for each GPU, that of the all-reduce for all, since they end
+// together.
+func (t *overlapRun) tellShares(alone, together overlapTimes, algorithm string) {
+	least := 0.0
+	if t.Most > 0 {
+		least = 100 - t.Most
+	}
+	share := func(before, after time.Duration) float64 {
+		return 100 * before.Seconds() / max(after, time.Nanosecond).Seconds()
+	}
+	m := measure{Algorithm: t.load[0].product.Algorithm() + " beside " + algorithm, Size: t.reduce, Ranks: len(t.ranks), Unit: "%", Least: least, Peers: t.wires()}
+	for i, g := range t.ranks {
+		m.Test, m.Device, m.Model, m.Value = "overlap_compute", checks.GPUDevice(g.gpu), g.gpu.Name.Value, share(alone.compute[i], together.compute[i])
+		m.What = "speed of a product of matrices that is kept beside all_reduce"
+		t.measured(m)
+	}
+	m.Test, m.Device, m.Model, m.Value = "overlap_all_reduce", checks.Device{}, t.models(), share(slices.Max(alone.reduce), slices.Max(together.reduce))
+	m.What = "speed of all_reduce that is kept beside a product of matrices"
+	t.measured(m)
+}

@@ -1,0 +1,364 @@
+package active
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gemmTest multiplies matrices on the GPUs of a team, one type after the other.
+type gemmTest struct {
+	r        *activeRun
+	test     string // of measures: "gemm"
+	team     *gpuTeam
+	library  *probe.CUBLASLt // nil: own kernels
+	long     bool            // whether rates fall with time is looked at, too
+	own      bool            // never use cuBLASLt
+	explicit bool            // the types are those of the line: one that a GPU has not is worth a word
+	loads    map[int]*gpuLoad
+	size     int     // n; 0: that of the type
+	least    float64 // TFLOP/s; 0: none
+	results  []*gemmResult
+	truths   []*gemmTruth
+	short    []*gemmShort
+}
+
+// gemmShort is a GPU whose free memory is too little for some types, and the most that
+// one of them needs, bytes.
+type gemmShort struct {
+	gpu        *probe.GPU
+	types      []string
+	need, free uint64
+}
+
+// gemmResult is what one GPU has made of one type.
+type gemmResult struct {
+	gpu       *probe.GPU
+	kind      *probe.GEMMType
+	n         int
+	algorithm string
+	sums      []probe.GEMMSum // of the products that were looked at
+	rates     []float64       // TFLOP/s, of one piece of work after the other
+	busy      time.Duration   // that all pieces took
+	flops     float64         // that they were
+	products  int             // of the next piece
+	again     float64         // TFLOP/s of a second, longer measurement; 0: there was none
+}
+
+func (res *gemmResult) rate() float64 { return teraflops(res.flops, res.busy) }
+
+// gemmTruth is what the product of a type and size comes to, once the CPU knows.
+type gemmTruth struct {
+	kind *probe.GEMMType
+	n    int
+	sum  chan probe.GEMMSum
+	is   probe.GEMMSum
+}
+
+// findLibrary loads cuBLASLt, unless the line wants none. That there is none is no fault.
+func (m *gemmTest) findLibrary(cuda *probe.CUDA) {
+	if m.own {
+		return
+	}
+	var err error
+	if m.library, err = m.r.env.Host.CUBLASLt(cuda); err != nil {
+		m.without(err)
+	}
+}
+
+func (m *gemmTest) without(err error) {
+	m.library = nil
+	m.note("library", checks.OK, "%s: %v", ownKernels, err)
+}
+
+// ownKernels is what is said of a test without cuBLASLt.
+const ownKernels = "own kernels in place of cuBLASLt test that products are right, not how fast the GPU is"
+
+// note says something about the node, once.
+func (m *gemmTest) note(code string, severity checks.Severity, format string, args ...any) {
+	text := fmt.Sprintf("%s:  ", m.r.Check) + fmt.Sprintf(format, args...)
+	if !slices.ContainsFunc(m.r.findings, func(f checks.Finding) bool { return f.Message == text }) {
+		m.r.findings = append(m.r.findings, checks.Finding{Code: m.r.Code + "." + code, Severity: severity, Message: text})
+	}
+}
+
+// run multiplies matrices of one type for a time on all GPUs that know it, in so many
+// parts, between which it says how far it is. Where a GPU is so far below its peers that
+// it would fail all are measured once more, for longer.
+func (m *gemmTest) run(t *probe.GEMMType, long time.Duration, parts int) {
+	first := m.measure(t, long, parts)
+	m.results = append(m.results, first...)
+	if m.long || !m.far(first) {
+		return
+	}
+	more := gemmAgain(toleranceOf(m.test), long)
+	if end, ok := m.r.ctx.Deadline(); ok && time.Until(end) < more+gemmSetUp {
+		return // then it only warns
+	}
+	for _, second := range m.measure(t, more, 1) {
+		for _, res := range first {
+			if res.gpu == second.gpu && res.algorithm == second.algorithm && second.busy > 0 {
+				res.again, res.sums = second.rate(), append(res.sums, second.sums...)
+			}
+		}
+	}
+}
+
+// gemmAgain returns how long a second measurement takes: several times as long as the
+// first, but of a long one no more than twice.
+func gemmAgain(t tolerance, long time.Duration) time.Duration {
+	return max(min(time.Duration(t.Again)*long, gemmAgainMost), 2*long)
+}
+
+const gemmAgainMost = 5 * time.Second
+
+// far reports whether a GPU is so far below the others of its model that it would fail.
+func (m *gemmTest) far(list []*gemmResult) bool {
+	rates := map[string][]float64{}
+	key := func(res *gemmResult) string { return res.gpu.Name.Value + "|" + res.algorithm }
+	for _, res := range list {
+		rates[key(res)] = append(rates[key(res)], res.rate())
+	}
+	return slices.ContainsFunc(list, func(res *gemmResult) bool {
+		of := rates[key(res)]
+		return len(of) >= enoughPeers && res.rate() < median(of)*(1-toleranceOf(m.test).Peers)
+	})
+}
+
+// measure does what run says once.
+func (m *gemmTest) measure(t *probe.GEMMType, long time.Duration, parts int) (list []*gemmResult) {
+	if m.r.ctx.Err() != nil || len(m.team.workers) == 0 {
+		return nil
+	}
+	m.r.at("%s on %s", t.Name, checks.Plural(len(m.team.workers), "GPU"))
+	products := m.setUp(t)
+	if len(products) == 0 {
+		return nil
+	}
+	m.truth(t, m.n(t))
+	results := map[*gpuWorker]*gemmResult{}
+	for _, w := range m.team.workers {
+		if g := products[w]; g != nil {
+			results[w] = &gemmResult{gpu: w.gpu, kind: t, n: g.N, algorithm: g.Algorithm(), products: 1}
+			list = append(list, results[w])
+		}
+	}
+	for part := 1; part <= parts && m.r.ctx.Err() == nil; part++ {
+		until := long * time.Duration(part) / time.Duration(parts)
+		if parts > 1 {
+			m.r.at("%s on %s, %s of %s", t.Name, checks.Plural(len(m.team.workers), "GPU"), until.Round(time.Second), long)
+		}
+		m.team.each("multiply matrices of "+t.Name, func(w *gpuWorker) error {
+			if w.rested = products[w] == nil; w.rested {
+				return nil
+			}
+			return m.multiply(w, products[w], results[w], until)
+		})
+	}
+	m.team.each("free matrices of "+t.Name, func(w *gpuWorker) error {
+		if products[w] == nil {
+			return nil
+		}
+		return products[w].Free()
+	})
+	return list
+}
+
+func (m *gemmTest) n(t *probe.GEMMType) int {
+	if m.size > 0 {
+		return m.size
+	}
+	return t.N
+}
+
+// setUp has every GPU that knows a type prepare a product. All of a model compute it in
+// the same way.
+func (m *gemmTest) setUp(t *probe.GEMMType) map[*gpuWorker]*probe.GEMM {
+	list := make([]*probe.GEMM, len(m.team.workers))
+	workers := slices.Clone(m.team.workers)
+	refused := make([]error, len(workers))
+	m.team.each("prepare matrices of "+t.Name, func(w *gpuWorker) (err error) {
+		i := slices.Index(workers, w)
+		list[i], refused[i], err = m.prepare(w, t)
+		return err
+	})
+	products, first := map[*gpuWorker]*probe.GEMM{}, map[string]*probe.GEMM{}
+	for i, w := range workers {
+		if refused[i] != nil {
+			m.refuse(w, t, refused[i])
+		}
+		if list[i] == nil {
+			continue
+		}
+		products[w] = list[i]
+		key := fmt.Sprint(w.gpu.Name.Value, w.on.SMs, list[i].Algorithm())
+		if first[key] == nil {
+			first[key] = list[i]
+		}
+		list[i].Choose(first[key].Choice())
+	}
+	return products
+}
+
+// errNoType and errMemory are the reasons for which a GPU cannot be tested with a type.
+var (
+	errNoType = errors.New("it has not got them")
+	errNoOwn  = errors.New("own kernels have no instruction for them")
+	errMemory = errors.New("too little memory is free")
+)
+
+// memoryShort is errMemory with the numbers.
+type memoryShort struct{ need, free uint64 }
+
+func (e *memoryShort) Error() string        { return errMemory.Error() }
+func (e *memoryShort) Is(target error) bool { return target == errMemory }
+
+// prepare sets one product up. refused is the reason for which it cannot be, which is no
+// fault of the GPU, or for which own kernels had to do it.
+func (m *gemmTest) prepare(w *gpuWorker, t *probe.GEMMType) (g *probe.GEMM, refused, err error) {
+	if !t.On(w.on) {
+		return nil, errNoType, nil
+	}
+	library := m.library
+	if library != nil {
+		if refused = library.TooOldFor(w.on); refused != nil {
+			library = nil
+		}
+	}
+	if library == nil && !t.OwnOn(w.on) {
+		return nil, cmp.Or(refused, errNoOwn), nil
+	}
+	free, _, err := w.c.MemInfo()
+	if err != nil {
+		return nil, nil, err
+	}
+	need := t.Memory(m.n(t))
+	if free < need {
+		return nil, &memoryShort{need, free}, nil
+	}
+	g, err = w.c.NewGEMM(t, m.n(t), library, w.stream)
+	if e, ok := errors.AsType[*probe.CUBLASLtError](err); ok {
+		if refused = e; !t.OwnOn(w.on) {
+			return nil, refused, nil
+		}
+		g, err = w.c.NewGEMM(t, m.n(t), nil, w.stream)
+	}
+	if e, ok := errors.AsType[*probe.CUDAError](err); ok {
+		switch {
+		case e.OldDriver():
+			return nil, e, nil
+		case e.Code == probe.CUDAOutOfMemory: // in pieces, or cuBLASLt has taken the rest
+			return nil, &memoryShort{need, free}, nil
+		}
+	}
+	return g, refused, err
+}
+
+// refuse says why a type was not tested on a GPU, or not with cuBLASLt.
+func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
+	severity := checks.OK
+	if m.explicit {
+		severity = checks.Skip
+	}
+	if short, ok := errors.AsType[*memoryShort](why); ok {
+		m.tooLittle(w, t, short)
+		return
+	}
+	if !t.OwnOn(w.on) && !errors.Is(why, errNoType) {
+		cause := ""
+		if e, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
+			cause = fmt.Sprintf(": %s: %s (%d)", onAnyGPU(e.Call), e.Name, e.Code)
+		} else if !errors.Is(why, errNoOwn) {
+			cause = ": " + why.Error()
+		}
+		m.note("types", severity, "no %s on %s without cuBLASLt: own kernels have no %s instruction for compute capability %d.%d%s",
+			t.Name, w.gpu.Name.Value, t.Name, w.on.Major, w.on.Minor, cause)
+		return
+	}
+	if e, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
+		m.note("library", checks.OK, "own kernels for %s in place of cuBLASLt: %s: %s (%d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
+		return
+	}
+	if e, ok := errors.AsType[*probe.CUBLASLtOld](why); ok {
+		m.note("library", checks.OK, "%s: %v", ownKernels, e)
+		return
+	}
+	if errors.Is(why, errNoType) {
+		m.note("types", severity, "no %s on %s: want compute capability %s, got %d.%d", t.Name, w.gpu.Name.Value, t.Capability(), w.on.Major, w.on.Minor)
+		return
+	}
+	if e, ok := errors.AsType[*probe.CUDAError](why); ok {
+		m.note("types", checks.Skip, "no %s: the driver is too old for our kernel, and cuBLASLt is not used: %s: %s (CUDA error %d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
+	}
+}
+
+// tooLittle notes a type that a GPU has no memory for.
+func (m *gemmTest) tooLittle(w *gpuWorker, t *probe.GEMMType, short *memoryShort) {
+	i := slices.IndexFunc(m.short, func(s *gemmShort) bool { return s.gpu == w.gpu })
+	if i < 0 {
+		i = len(m.short)
+		m.short = append(m.short, &gemmShort{gpu: w.gpu, free: short.free})
+	}
+	s := m.short[i]
+	s.types = append(s.types, t.Name)
+	s.need, s.free = max(s.need, short.need), min(s.free, short.free)
+}
+
+// onAnyGPU is a call without the number of its GPU, so that the same of all GPUs is said
+// once.
+func onAnyGPU(call string) string {
+	name, _, _ := strings.Cut(call, "(")
+	return name
+}
+
+// How long a piece of work is between two looks at the context, and how many pieces
+// there are at least: a GPU has to agree with itself.
+const (
+	gemmPiece = 50 * time.Millisecond
+	gemmLeast = 3
+	gemmMost  = 256 // products in a piece
+)
+
+// multiply works until the GPU has been busy for a time. The first piece is one product,
+// which is not timed: kernels are loaded and clocks rise.
+func (m *gemmTest) multiply(w *gpuWorker, g *probe.GEMM, res *gemmResult, until time.Duration) error {
+	for len(res.rates) < gemmLeast || res.busy < until {
+		took, sum, err := m.piece(w, g, res.products)
+		if err != nil {
+			return err
+		}
+		res.sums = append(res.sums, sum)
+		if len(res.sums) > 1 {
+			flops := g.Type.Operations(g.N) * float64(res.products)
+			res.busy += took
+			res.flops += flops
+			res.rates = append(res.rates, teraflops(flops, took))
+		}
+		one := max(took, time.Microsecond) / time.Duration(res.products)
+		res.products = min(max(int(gemmPiece/max(one, 1)), 1), gemmMost)
+	}
+	return nil
+}
+
+// piece does some products, and looks at the last.
+func (m *gemmTest) piece(w *gpuWorker, g *probe.GEMM, products int) (took time.Duration, sum probe.GEMMSum, err error) {
+	if err = g.Spoil(w.stream); err != nil {
+		return 0, sum, err
+	}
+	if took, err = w.timed(w.ctx, products, func() error { return g.Multiply(w.stream) }); err != nil {
+		return 0, sum, err
+	}
+	sum, err = g.Sum(w.ctx, w.stream)
+	return took, sum, err
+}
+
+// teraflops is 10^12 operations a second.
+func teraflops(operations float64, took time.Duration) float64 {
+	return operations / max(took.Seconds(), 1e-9) / 1e12
+}

@@ -1,0 +1,162 @@
+package active
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuLaunch measures how long a GPU takes to begin a kernel, by launching an empty one again
+// and again: -c times (2000) alone, by the GPU's clock and by the CPU's, and as many behind
+// one another. The median by the GPU's clock is at most -m MICROSECONDS, else it is
+// compared with the platform and with the other GPUs. --round-trip is the most that the
+// median of launch and answer may take by the CPU's clock; a CPU that sleeps or is slow,
+// or a link that does, shows there. -v tells the distribution.
+//
+//	gpu* || check_gpu_launch -m 20
+type gpuLaunch struct {
+	active
+	Most      float64 `opt:"m" toml:"most"`                 // median by the GPU's clock, microseconds; 0: none is asked for
+	RoundTrip float64 `long:"round-trip" toml:"round_trip"` // median by the CPU's, microseconds; 0: none is asked for
+	Count     int     `opt:"c" toml:"count"`                // launches
+}
+
+const gpuLaunchName = "check_gpu_launch"
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    gpuLaunchName,
+		Usage:   "[-m MICROSECONDS] [--round-trip MICROSECONDS] [-c COUNT] [--max-age AGE]",
+		Summary: "GPUs begin kernels at once",
+		Lane:    checks.CUDA,
+		Active:  true,
+		New:     func() checks.Check { return &gpuLaunch{Count: 2000} },
+		Do:      activeDo("gpu.launch", "See the CPU's governor and idle states (cpupower), the IOMMU, the GPU's persistence mode and PCIe link.", nil),
+	})
+}
+
+const (
+	launchMost  = 1_000_000
+	launchStart = 25 * time.Second       // to open the GPUs
+	launchEach  = 200 * time.Microsecond // at most, on a node that is very slow
+	launchBatch = 100
+	launchGPUs  = 16
+)
+
+// Bound is what all launches take on a slow node, and what it takes to begin.
+func (c *gpuLaunch) Bound() time.Duration {
+	return max(timeOf(timeOfOthers).Bound, launchStart+launchGPUs*launchEach*time.Duration(c.Count))
+}
+
+// launchTimes are those of one GPU, sorted.
+type launchTimes struct {
+	gpu         *probe.GPU
+	alone, trip []time.Duration
+	behind      time.Duration // one of many behind one another
+}
+
+// Validate refuses too few launches for a median, and too many for the time.
+func (c *gpuLaunch) Validate() error {
+	if c.Count < launchBatch || c.Count > launchMost {
+		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Count), Want: fmt.Sprintf("a number of launches (-c) from %d to %d", launchBatch, launchMost)}
+	}
+	return nil
+}
+
+// Bind is BindTags, with a number of launches that can be.
+func (c *gpuLaunch) Bind(args []string) error { return checks.BindUsable(c, args) }
+
+func (c *gpuLaunch) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuLaunchName, Code: "gpu.launch", Bound: c.Bound(), Of: c})
+	if r == nil {
+		return findings
+	}
+	cuda, ok := r.cuda()
+	if !ok {
+		return r.done()
+	}
+	team := r.newTeam(cuda)
+	var all []*launchTimes
+	team.inTurn("launch kernels", func(w *gpuWorker) error {
+		w.patience = r.patience(timeOfOthers)
+		l := &launchTimes{gpu: w.gpu}
+		if err := l.take(r.ctx, w, c.Count); err != nil {
+			return err
+		}
+		all = append(all, l)
+		r.finished(w.gpu)
+		return nil
+	})
+	team.close()
+	for _, l := range all {
+		c.tell(r, l)
+	}
+	return r.done()
+}
+
+// take launches kernels alone, and then behind one another.
+func (l *launchTimes) take(ctx context.Context, w *gpuWorker, count int) error {
+	m, err := w.c.Module("memory")
+	if err != nil {
+		return err
+	}
+	empty, err := m.Kernel("empty")
+	if err != nil {
+		return err
+	}
+	one := func() error { return w.c.Launch(empty, probe.Dim{}, probe.Dim{}, 0, w.stream) }
+	for i := -launchBatch; i < count; i++ { // the first are slow
+		began := time.Now()
+		took, err := w.timed(ctx, 1, one)
+		if err != nil {
+			return err
+		}
+		trip := time.Since(began)
+		if i >= 0 {
+			l.alone, l.trip = append(l.alone, took), append(l.trip, trip)
+		}
+	}
+	var sum time.Duration
+	for range count / launchBatch {
+		took, err := w.timed(ctx, launchBatch, one)
+		if err != nil {
+			return err
+		}
+		sum += took
+	}
+	l.behind = sum / time.Duration(count/launchBatch*launchBatch)
+	slices.Sort(l.alone)
+	slices.Sort(l.trip)
+	return nil
+}
+
+// tell hands the medians over, and says how the others are distributed.
+func (c *gpuLaunch) tell(r *activeRun, l *launchTimes) {
+	d := checks.GPUDevice(l.gpu)
+	m := measure{Test: "launch", Algorithm: "empty", Ranks: 1, Device: d, Model: l.gpu.Name.Value, What: "launch of an empty kernel",
+		Value: micros(part(l.alone, 50)), Unit: "us", Least: c.Most, Lower: true}
+	r.measured(m)
+	m.Algorithm, m.What, m.Value = "behind", "empty kernels behind one another", micros(l.behind)
+	m.Least = 0
+	r.measured(m)
+	if trip := part(l.trip, 50); c.RoundTrip > 0 && micros(trip) > c.RoundTrip {
+		r.report(d, checks.Finding{Code: "gpu.launch.slow", Severity: checks.Fail, Want: "at most " + rate(c.RoundTrip, "us"), Got: rate(micros(trip), "us")}, "launch and answer by the CPU's clock")
+	}
+	text := fmt.Sprintf("%s: launch of an empty kernel, median, 99 %%, most: %s; by the CPU's clock: %s", d.Name, spread(l.alone), spread(l.trip))
+	r.findings = append(r.findings, checks.Finding{Code: "gpu.launch.rates", Severity: checks.OK, Device: d, Message: gpuLaunchName + ":  " + text, Got: text})
+}
+
+// part is the time that so many in a hundred do not exceed.
+func part(sorted []time.Duration, percent int) time.Duration {
+	return sorted[min(len(sorted)*percent/100, len(sorted)-1)]
+}
+
+func spread(sorted []time.Duration) string {
+	return fmt.Sprintf("%.1f, %.1f, %.1f us", micros(part(sorted, 50)), micros(part(sorted, 99)), micros(part(sorted, 100)))
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }

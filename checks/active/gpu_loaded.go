@@ -1,0 +1,235 @@
+package active
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// loadedGPU is a GPU that an active test works on: as NVML has it, and with its
+// context of CUDA, which is for the goroutine that has opened it.
+type loadedGPU struct {
+	gpu *probe.GPU
+	c   *probe.CUDAContext
+
+	stream      probe.CUDAStream
+	before, end probe.CUDAEvent
+	patience    time.Duration // for a piece of work, which should take milliseconds; 0: none, whoever waits decides
+}
+
+// openGPU opens a GPU for a test, with a stream and what measures time in it.
+func openGPU(g *probe.GPU, d *probe.CUDAGPU) (*loadedGPU, error) {
+	c, err := d.Open()
+	if err != nil {
+		return nil, err
+	}
+	l := &loadedGPU{gpu: g, c: c}
+	if l.stream, err = c.NewStream(); err == nil {
+		l.before, err = c.NewEvent()
+	}
+	if err == nil {
+		l.end, err = c.NewEvent()
+	}
+	if fatal(err) { // the context is left to the end of the process, see leaves
+		return nil, err
+	}
+	if err != nil {
+		return nil, cmp.Or(err, c.Close())
+	}
+	return l, nil
+}
+
+// openGPUs opens all GPUs that the test may load, in this goroutine. What cannot be
+// opened is reported. done closes them.
+func (r *activeRun) openGPUs() (list []*loadedGPU, done func()) {
+	done = func() {
+		if r.leftOpen {
+			return
+		}
+		for _, l := range list {
+			if !r.leaves(l.gpu) {
+				_ = l.c.Close() // what went wrong before comes again here, and has been reported
+			}
+		}
+	}
+	cuda, ok := r.cuda()
+	if !ok {
+		return nil, done
+	}
+	r.at("open %s", checks.Plural(len(r.gpus), "GPU"))
+	ready := r.wake(cuda)
+	defer ready()
+	for _, g := range r.gpus {
+		if r.ctx.Err() != nil {
+			return list, done
+		}
+		d, ok := r.cudaGPU(cuda, g)
+		if !ok {
+			continue
+		}
+		r.at("gpu%d: open", g.Index)
+		l, err := openGPU(g, d)
+		if err != nil {
+			r.failed(g, "cannot open it", err)
+			continue
+		}
+		l.patience = r.patience(timeOfOthers)
+		list = append(list, l)
+	}
+	return list, done
+}
+
+// wake opens the GPUs of a test side by side: a driver without persistence mode takes
+// seconds for each. They stay open until done is called, and to open one once more takes
+// no time. What fails is reported by who opens it then.
+func (r *activeRun) wake(cuda *probe.CUDA) (done func()) {
+	var gpus []*probe.CUDAGPU
+	for _, g := range r.gpus {
+		if d := onCUDAs(cuda, g); d != nil && d.Err == nil {
+			gpus = append(gpus, d)
+		}
+	}
+	return cuda.Wake(gpus)
+}
+
+// sync waits for all that is queued in the GPU's stream, no longer than its patience.
+func (l *loadedGPU) sync(ctx context.Context) error {
+	if l.patience <= 0 {
+		return l.c.Sync(ctx, l.stream)
+	}
+	waiting, stop := context.WithTimeout(ctx, l.patience)
+	defer stop()
+	err := l.c.Sync(waiting, l.stream)
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		return errStuck
+	}
+	return err
+}
+
+// timed has some operations queued in the GPU's stream, and gives the time that the
+// GPU has taken for all of them.
+func (l *loadedGPU) timed(ctx context.Context, n int, operation func() error) (time.Duration, error) {
+	if err := l.c.Record(l.before, l.stream); err != nil {
+		return 0, err
+	}
+	for range n {
+		if err := operation(); err != nil {
+			return 0, err
+		}
+	}
+	if err := cmp.Or(l.c.Record(l.end, l.stream), l.sync(ctx)); err != nil {
+		return 0, err
+	}
+	took, err := l.c.Elapsed(l.before, l.end)
+	if err == nil && took <= 0 {
+		err = errNoTime
+	}
+	return took, err
+}
+
+// errNoTime is a time that no work can have taken: no rate can be made of it.
+var errNoTime = errors.New("the GPU's events say that the work has taken no time")
+
+// How a rate is measured: the GPU is warmed up, since an idle link runs at a lower
+// generation and an idle memory at a lower clock, for as long as a sample; then operations are timed in samples
+// of several, and the median of them counts.
+const (
+	warmUpMost  = 64 // operations
+	sampleMost  = 32 // operations
+	sampleCount = 3
+)
+
+// rate measures how many GB/s (of 10^9 bytes) an operation moves that is bytes long.
+// sample is about how long one sample takes.
+func (l *loadedGPU) rate(ctx context.Context, bytes uint64, sample time.Duration, operation func() error) (float64, error) {
+	one, warm := sample, time.Duration(0)
+	for i := 0; i < warmUpMost && warm < sample; i++ {
+		took, err := l.timed(ctx, 1, operation)
+		if err != nil {
+			return 0, err
+		}
+		warm += took
+		one = took
+	}
+	n := int(min(max(sample/one, 1), sampleMost))
+	var rates []float64
+	for range sampleCount {
+		took, err := l.timed(ctx, n, operation)
+		if err != nil {
+			return 0, err
+		}
+		rates = append(rates, gbs(bytes*uint64(n), took))
+	}
+	return median(rates), nil
+}
+
+// gbs are GB/s of 10^9 bytes.
+func gbs(bytes uint64, took time.Duration) float64 {
+	return float64(bytes) / float64(took.Nanoseconds())
+}
+
+// fitting is a size that is no larger than is wanted, and of which the GPU's free
+// memory holds so many; 0 if it does not hold even small ones.
+func (l *loadedGPU) fitting(want checks.Size, buffers uint64) (uint64, error) {
+	free, _, err := l.c.MemInfo()
+	if err != nil {
+		return 0, err
+	}
+	size := uint64(want)
+	for size > leastBuffer && size*buffers > free/8*7 {
+		size /= 2
+	}
+	if size*buffers > free/8*7 {
+		return 0, fmt.Errorf("%d buffers of %v are wanted, %v are free", buffers, want, checks.Size(free))
+	}
+	return size &^ 511, nil
+}
+
+const leastBuffer = 1 << 16
+
+// allocs takes buffers of one size.
+func (l *loadedGPU) allocs(size uint64, n int) (list []probe.CUDAMemory, err error) {
+	for range n {
+		m, err := l.c.Alloc(size)
+		if err != nil {
+			return list, cmp.Or(err, l.frees(list))
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+func (l *loadedGPU) frees(list []probe.CUDAMemory) error {
+	var first error
+	for _, m := range list {
+		first = cmp.Or(first, l.c.Free(m))
+	}
+	return first
+}
+
+// kernels loads some kernels of kernels/memory.cu.
+func (l *loadedGPU) kernels(names ...string) (list []*probe.CUDAKernel, err error) {
+	m, err := l.c.Module("memory")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		k, err := m.Kernel(name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, k)
+	}
+	return list, nil
+}
+
+// wide is a grid that keeps a GPU's memory busy: eight blocks of 256 threads for each
+// of its multiprocessors, each thread with several accesses of 16 bytes under way.
+func (l *loadedGPU) wide() (grid, block probe.Dim) {
+	return probe.Dim{X: 8 * max(l.c.GPU.SMs, 1)}, probe.Dim{X: 256}
+}

@@ -1,0 +1,84 @@
+package active
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
+)
+
+// onCUDA is a line on a node with eight H100, of whose driver something is changed.
+func onCUDA(name string, words, lines []string, want ...checks.Finding) checktest.Scenario {
+	s := checktest.OnGPUs(name, words, nil, want...)
+	s.Files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 1000000000 kB\n"
+	s.Files["proc/sys/kernel/random/boot_id"] = "this\n"
+	s.Libraries = withCUDA(8, lines...)
+	s.UnitOnly = true
+	return s
+}
+
+// withCUDA places a fake driver with that many GPUs.
+func withCUDA(gpus int, lines ...string) func(t *testing.T, dir string) map[string]string {
+	return func(t *testing.T, dir string) map[string]string {
+		t.Helper()
+		if _, err := exec.LookPath("gcc"); err != nil {
+			t.Skip("skip: no gcc in PATH")
+		}
+		lib, err := fakecuda.Place(dir, fakecuda.Scenario(gpus, lines...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return map[string]string{probe.SettingCUDA: lib}
+	}
+}
+
+// A rate is the median of its samples, and a size shrinks to what is free.
+func TestLoadedGPURates(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := probe.NewHost(t.TempDir())
+	h.SetLibraries(withCUDA(1, "0 membw = 2500", "0 membw copy16 = 2000")(t, dir))
+	cuda, err := h.CUDA(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := openGPU(&probe.GPU{}, cuda.GPUs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.c.Close()
+	const size = 1 << 20
+	buffers, err := l.allocs(size, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := l.kernels("copy16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	grid, block := l.wide()
+	got, err := l.rate(t.Context(), 2*size, hostSample, func() error {
+		return l.c.Launch(k[0], grid, block, 0, l.stream, buffers[0], buffers[1], uint64(size/16))
+	})
+	if err != nil || got < 1995 || got > 2005 {
+		t.Errorf("%v GB/s, want 2000; %v", got, err)
+	}
+	if n, err := l.fitting(1<<30, 2); err != nil || n != 8<<20 {
+		t.Errorf("two buffers of 1 GiB in 30 MiB: %d, %v", n, err)
+	}
+	if n, err := l.fitting(1<<20, 2); err != nil || n != 1<<20 {
+		t.Errorf("two buffers of 1 MiB in 30 MiB: %d, %v", n, err)
+	}
+	if n, err := l.fitting(1<<30, 1<<12); err == nil {
+		t.Errorf("too many buffers: %d", n)
+	}
+	if _, err := l.allocs(20<<20, 2); err == nil {
+		t.Error("more than there is was allocated")
+	}
+	if n, err := l.fitting(1<<20, 2); err != nil || n != 1<<20 {
+		t.Errorf("memory was kept after a failure: %d, %v", n, err)
+	}
+}

@@ -1,0 +1,177 @@
+package active
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuMembw measures the bandwidth of each GPU's own memory, by three kernels over
+// arrays of 512 MiB (-b): copy, DAXPY (y = a*x + y) and triad (a = b + s*c). Counted is
+// every byte that is read or written, in GB/s of 10^9 bytes. It fails where a GPU does
+// less than LEAST in any of them, than the platform's floor, or is far from its peers;
+// and where the arithmetic, or a word of the memory, is wrong.
+//
+// Triad compares with the memory_bandwidth of dcgmi diag, which is made of the same
+// kernel of STREAM (in MB/s there); DAXPY with Autopilot's gpumem; copy with twice what
+// a copy within a GPU is said to do by nvbandwidth.
+//
+//	gpu* || check_gpu_membw 2500
+type gpuMembw struct {
+	active
+	Least float64       `arg:"1" toml:"least"` // GB/s; 0: nothing is asked for
+	Size  checks.Size   `opt:"b" toml:"size"`  // of one array, 512M
+	Time  time.Duration `opt:"t" toml:"time"`  // the most that it takes, 40s
+}
+
+const (
+	gpuMembwName = "check_gpu_membw"
+	membwSize    = 512 << 20
+	membwSample  = 40 * time.Millisecond
+	triad        = "triad"
+)
+
+func init() {
+	checks.Register(checks.Info{
+		Name: gpuMembwName, Usage: "[LEAST] [-b SIZE] [-t TIME] [--max-age AGE]", Summary: "the memory of GPUs is as fast as it should be",
+		Lane: checks.CUDA, Active: true, DoOf: cudaDo,
+		New: func() checks.Check { return &gpuMembw{Size: membwSize, Time: timeOf(timeOfOthers).Bound} },
+		Do: activeDo("gpu.membw", "See check_gpu_clocks and check_gpu_throttle for the memory's clock, check_gpu_remap and check_gpu_ecc for its state; reset the GPU, and replace it if it stays slow.", map[string]string{
+			"gpu.membw.wrong":  "The GPU has computed or kept a wrong number, and no ECC has told: drain the node, run check_gpu_memtest, reset the GPU, and replace it if it comes again.",
+			"gpu.membw.memory": "Three arrays of the size (-b) are wanted: see in nvidia-smi who has the GPU's memory, or give a smaller size.",
+		}),
+	})
+}
+
+// Bound is the most that the test takes.
+func (c *gpuMembw) Bound() time.Duration { return c.Time }
+
+// Validate refuses empty arrays, and no time at all.
+func (c *gpuMembw) Validate() error {
+	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
+}
+
+// Bind is BindTags, and what the test could not do.
+func (c *gpuMembw) Bind(args []string) error { return checks.BindUsable(c, args) }
+
+func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuMembwName, Code: "gpu.membw", Bound: c.Bound(), Of: c})
+	if r == nil {
+		return findings
+	}
+	gpus, done := r.openGPUs()
+	var all []measure
+	for _, l := range gpus {
+		if r.ctx.Err() != nil {
+			break
+		}
+		measures, err := c.measure(r, l)
+		if err != nil {
+			r.failed(l.gpu, "bandwidth of its memory", err)
+		}
+		all = append(all, measures...)
+		if err == nil && len(measures) > 0 {
+			r.finished(l.gpu)
+		}
+	}
+	done()
+	c.judge(r, all)
+	return r.done()
+}
+
+// judge has a GPU that is slow in triad be one finding for that: its other numbers,
+// which are slow for the same cause, are told and not judged.
+func (c *gpuMembw) judge(r *activeRun, all []measure) {
+	var triads []float64
+	for _, m := range all {
+		if m.Algorithm == triad {
+			triads = append(triads, m.Value)
+		}
+	}
+	slow := map[string]bool{}
+	for _, m := range all {
+		if m.Algorithm == triad {
+			slow[m.Device.Name] = m.worse(max(c.Least, m.off(median(triads), toleranceOf(m.Test).Peers)))
+		}
+	}
+	for _, m := range all {
+		if m.Algorithm != triad && slow[m.Device.Name] {
+			m.Peers, m.Least = "slow in triad", 0
+		}
+		r.measured(m)
+	}
+}
+
+// The numbers that the arrays begin with. All that is computed of them is exact in a
+// double, however often it is done.
+const (
+	membwX, membwY, membwZ = 1.0, 2.0, 4.0
+	membwFactor            = 0.5
+)
+
+// measure runs the three kernels on a GPU, and looks at what they have left.
+func (c *gpuMembw) measure(r *activeRun, l *loadedGPU) (all []measure, err error) {
+	size, err := l.fitting(c.Size, 3)
+	if err != nil {
+		r.failures = true
+		r.report(checks.GPUDevice(l.gpu), checks.Finding{Code: "gpu.membw.memory", Severity: checks.Unknown}, "too little of its memory is free: %v", err)
+		return nil, nil
+	}
+	r.at("gpu%d: bandwidth of its memory", l.gpu.Index)
+	arrays, err := l.allocs(size, 3)
+	if err != nil {
+		return nil, err
+	}
+	k, err := l.kernels("fill_doubles", "copy16", "daxpy", "triad")
+	if err != nil {
+		return nil, err
+	}
+	x, y, z, n := arrays[0], arrays[1], arrays[2], size/16
+	grid, block := l.wide()
+	launch := func(k *probe.CUDAKernel, args ...any) error { return l.c.Launch(k, grid, block, 0, l.stream, args...) }
+	if err := cmp.Or(launch(k[0], x, membwX, n), launch(k[0], y, membwY, n), launch(k[0], z, membwZ, n)); err != nil {
+		return nil, err
+	}
+	m := measure{Test: "memory_bandwidth", Size: int64(size), Ranks: 1, Device: checks.GPUDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Least: c.Least}
+	for _, t := range []struct {
+		algorithm string
+		moved     uint64
+		run       func() error
+	}{
+		{"copy", 2 * size, func() error { return launch(k[1], y, x, n) }},
+		{"daxpy", 3 * size, func() error { return launch(k[2], y, x, membwFactor, n) }},
+		{triad, 3 * size, func() error { return launch(k[3], y, x, z, membwFactor, n) }},
+	} {
+		if m.Value, err = l.rate(r.ctx, t.moved, membwSample, t.run); err != nil {
+			return nil, err
+		}
+		m.Algorithm, m.What = t.algorithm, "bandwidth of its memory by "+t.algorithm
+		all = append(all, m)
+	}
+	return all, cmp.Or(c.verify(r, l, y, x, n, launch), l.frees(arrays))
+}
+
+// verify compares what triad has left in y with what it is, which overwrites x.
+func (c *gpuMembw) verify(r *activeRun, l *loadedGPU, y, x probe.CUDAMemory, n uint64, launch func(*probe.CUDAKernel, ...any) error) error {
+	k, err := l.kernels("fill_doubles", "compare")
+	if err != nil {
+		return err
+	}
+	p, err := newPatterns(l)
+	if err != nil {
+		return err
+	}
+	if err := cmp.Or(launch(k[0], x, membwX+membwFactor*membwZ, n), launch(k[1], x, y, n, p.report)); err != nil {
+		return err
+	}
+	wrong, err := p.wrong(r.ctx)
+	if err != nil || wrong.count == 0 {
+		return cmp.Or(err, p.close())
+	}
+	r.wrongData = "gpu.membw.wrong"
+	r.report(checks.GPUDevice(l.gpu), checks.Finding{Code: r.wrongData, Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "none", Got: wrong.String()}, "wrong words in what triad computed")
+	return p.close()
+}

@@ -1,0 +1,134 @@
+package active
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The kinds of patterns of kernels/memory.cu.
+const (
+	patternSame    = iota // one word everywhere
+	patternAddress        // each word is its own number
+	patternRandom         // noise, of which the value is the seed
+)
+
+// pattern is what memory is filled with.
+type pattern struct {
+	name  string
+	kind  int32
+	value uint32
+}
+
+// patterns writes and verifies patterns on one GPU.
+type patterns struct {
+	l                            *loadedGPU
+	writing, verifying, inverted *probe.CUDAKernel
+	report                       probe.CUDAMemory
+	seen                         []byte
+}
+
+// What a verification leaves, see struct report of kernels/memory.cu: a count and the
+// first words that were wrong, 16 bytes each.
+const (
+	reportKept = 16
+	reportSize = 8 + reportKept*16
+)
+
+// newPatterns loads the kernels, and clears the report of what was wrong.
+func newPatterns(l *loadedGPU) (*patterns, error) {
+	k, err := l.kernels("pattern_write", "pattern_verify", "pattern_invert")
+	if err != nil {
+		return nil, err
+	}
+	p := &patterns{l: l, writing: k[0], verifying: k[1], inverted: k[2]}
+	if p.report, err = l.c.Alloc(reportSize); err != nil {
+		return nil, err
+	}
+	if p.seen, err = l.c.HostAlloc(reportSize); err != nil {
+		return nil, err
+	}
+	return p, p.clear()
+}
+
+// clear queues that the report forgets what was wrong before.
+func (p *patterns) clear() error { return p.l.c.Fill32(p.report, 0, reportSize/4, p.l.stream) }
+
+// close gives the report's memory back.
+func (p *patterns) close() error { return cmp.Or(p.l.c.Free(p.report), p.l.c.HostFree(p.seen)) }
+
+// write queues the writing of a pattern; the memory begins offset bytes behind the
+// first of the test's.
+func (p *patterns) write(at probe.CUDAMemory, size, offset uint64, what pattern) error {
+	grid, block := p.l.wide()
+	return p.l.c.Launch(p.writing, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value)
+}
+
+// verify queues the reading of what write has written.
+func (p *patterns) verify(at probe.CUDAMemory, size, offset uint64, what pattern) error {
+	grid, block := p.l.wide()
+	return p.l.c.Launch(p.verifying, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
+}
+
+// invert queues the reading of a pattern, after which all its bits are turned over.
+func (p *patterns) invert(at probe.CUDAMemory, size, offset uint64, what pattern) error {
+	grid, block := p.l.wide()
+	return p.l.c.Launch(p.inverted, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
+}
+
+// wrongWord is a word of memory that is not what was written.
+type wrongWord struct {
+	offset    uint64 // bytes behind the first of the test's
+	want, got uint32
+}
+
+// wrongWords are what was found since the report was cleared.
+type wrongWords struct {
+	count uint64
+	kept  []wrongWord
+}
+
+// String has the number of wrong words, and the first of them by its offset.
+func (w wrongWords) String() string {
+	if w.count == 0 {
+		return "none"
+	}
+	text := checks.Plural(int(min(w.count, 1<<53)), "wrong word")
+	if len(w.kept) == 0 {
+		return text
+	}
+	first := w.kept[0]
+	for _, k := range w.kept {
+		if k.offset < first.offset {
+			first = k
+		}
+	}
+	flipped := first.want ^ first.got
+	return fmt.Sprintf("%s: at offset %#x %#08x in place of %#08x, %s", text, first.offset, first.got, first.want, bitsOf(flipped))
+}
+
+// bitsOf names the bits that are set: "bit 5", "bits 0, 1 and 30 more".
+func bitsOf(mask uint32) string {
+	if bits.OnesCount32(mask) == 1 {
+		return fmt.Sprintf("bit %d", bits.TrailingZeros32(mask))
+	}
+	return fmt.Sprintf("%d bits (%#08x)", bits.OnesCount32(mask), mask)
+}
+
+// wrong waits for all that is queued and tells what was found.
+func (p *patterns) wrong(ctx context.Context) (w wrongWords, err error) {
+	if err := cmp.Or(p.l.c.CopyToHost(p.seen, p.report, p.l.stream), p.l.sync(ctx)); err != nil {
+		return w, err
+	}
+	w.count = binary.LittleEndian.Uint64(p.seen)
+	for i := range min(w.count, reportKept) {
+		b := p.seen[8+16*i:]
+		w.kept = append(w.kept, wrongWord{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])})
+	}
+	return w, nil
+}

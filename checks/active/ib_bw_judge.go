@@ -1,0 +1,204 @@
+package active
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/topology"
+)
+
+// What came of check_ib_bw.
+
+// bwFault is a test without a rate, and why.
+type bwFault struct {
+	test     bwTest
+	err      *probe.PerftestError
+	together int // how many tests ran at the same time
+}
+
+// bwWay is what tests have in common of which one shows that the others should reach
+// their ends as well.
+type bwWay struct {
+	pair  bool   // between two ports
+	layer string // InfiniBand, Ethernet
+	told  bool   // the IP subnet is, over Ethernet
+}
+
+func (b *bwRun) way(t *bwTest) bwWay {
+	return bwWay{t.from != t.to, t.from.Layer, t.from.Layer == fabric.LayerEth && b.reach[t.from] != ""}
+}
+
+// judgeRound records the results of a round.
+func (b *bwRun) judgeRound(round []bwTest, results []probe.PerftestResult) {
+	for i, t := range round {
+		if err := results[i].Err; err != nil {
+			b.faults = append(b.faults, bwFault{t, err, len(round)})
+			continue
+		}
+		b.measure(&t, results[i].Rate, len(round))
+		if t.first != nil {
+			b.report(t.device(), checks.Finding{Code: "ib.bw.repeated", Severity: checks.Warn, Got: t.first.Text}, "the first run failed, a second run alone succeeded")
+		}
+	}
+}
+
+// repeats returns the tests whose error would fail their port, to run once more, each
+// alone: a single error of perftest is no measured fault, and the load may cause it. A
+// test that hung while it was alone has had its time.
+func (b *bwRun) repeats() (tests []bwTest) {
+	b.faults = slices.DeleteFunc(b.faults, func(f bwFault) bool {
+		_, severity := b.weigh(&f)
+		if severity != checks.Fail || f.test.first != nil || f.err.Kind == probe.PerftestHung && f.together == 1 {
+			return false
+		}
+		f.test.first = f.err
+		tests = append(tests, f.test)
+		return true
+	})
+	return tests
+}
+
+// tellFaults reports the tests without a rate, after all rounds.
+func (b *bwRun) tellFaults() {
+	for _, f := range b.faults {
+		b.fault(&f)
+	}
+}
+
+// weigh decides what an error means: a port fails if its own hardware gives the cause,
+// or if other ports have a rate with the same program. If none has one the program or
+// the network may be the cause.
+func (b *bwRun) weigh(f *bwFault) (code string, severity checks.Severity) {
+	switch f.err.Kind {
+	case probe.PerftestNoCUDA:
+		return "ib.bw.cuda", checks.Unknown
+	case probe.PerftestAbsent, probe.PerftestUnloadable, probe.PerftestNoOption:
+		return "ib.bw.program", checks.Unknown
+	case probe.PerftestTransfer, probe.PerftestLink:
+		if !b.worked[b.way(&f.test)] {
+			return "ib.bw.way", checks.Unknown
+		}
+		return "ib.bw.failed", checks.Fail
+	case probe.PerftestHung, probe.PerftestBroken, probe.PerftestMemory, probe.PerftestNoDevice:
+		if len(b.measures) > 0 {
+			return "ib.bw.failed", checks.Fail
+		}
+	}
+	return "ib.bw.failed", checks.Unknown
+}
+
+func (b *bwRun) fault(f *bwFault) {
+	code, severity := b.weigh(f)
+	if code == "ib.bw.cuda" {
+		b.noCUDA()
+		return
+	}
+	text := "it has no rate"
+	switch f.err.Kind {
+	case probe.PerftestHung:
+		text = fmt.Sprintf("it has no rate after %s", f.test.test.Timeout)
+	case probe.PerftestMemory:
+		text = "its memory cannot be registered with the adapter"
+		if b.c.GDR {
+			text = "memory of its GPU cannot be registered with the adapter (nvidia_peermem, or dma-buf)"
+		}
+	}
+	of := checks.Finding{Code: code, Severity: severity, Got: f.err.Text}
+	switch {
+	case code == "ib.bw.way":
+		text = "it has no rate, nor has any other such port"
+	case severity == checks.Fail && f.together == 0: // its error is that of the first run
+		of.Severity, of.Want = checks.Unknown, fmt.Sprintf("-t above %s", b.c.Time)
+		text += ", and there is no time to repeat it alone"
+	}
+	b.failures = b.failures || of.Severity != checks.Fail
+	b.report(f.test.device(), of, "%s", text)
+}
+
+// device is the port that writes, and with it the one it writes to, if that is another.
+func (t *bwTest) device() checks.Device {
+	d := t.from.Subject()
+	if t.from != t.to {
+		d.Name += " to " + t.to.Name()
+	}
+	return d
+}
+
+// measure hands a number on. Where nothing is asked for, neither by the line nor by the
+// platform, the port's own rate is what it is held against, which warns only.
+func (b *bwRun) measure(t *bwTest, rate float64, together int) {
+	what := "RDMA write"
+	if b.c.GDR {
+		what += " of GPU memory"
+	}
+	if b.c.Both {
+		what += ", both ways at once"
+	}
+	b.worked[b.way(t)] = true
+	m := measure{
+		Test: "ib_write_bw", Algorithm: b.c.algorithm(t.from != t.to), Size: b.c.size(), Ranks: together, Device: t.device(),
+		Model: t.from.HCA.Type + " " + t.from.Rate, What: what, Value: rate, Unit: "Gb/s", Least: b.c.Rate,
+	}
+	if b.c.GDR {
+		m.Peers = t.near.String()
+	}
+	m.Unlike = b.lessSlot(t.from, rate)
+	b.measured(m)
+	p, _ := checks.NodePlatform(b.env)
+	if _, known := p.FloorOf(m.Test, m.Algorithm, m.Size, m.Ranks); known || m.Least > 0 || b.c.Both || b.c.size() < bwRateSize {
+		return
+	}
+	if limit, of := b.able(t.from); limit > 0 && rate < bwShare*limit {
+		b.report(m.Device, checks.Finding{Code: "ib.bw.rate", Severity: checks.Warn, Want: m.atLeast(bwShare * limit), Got: rateText(rate)}, "%s is far below %s", what, of)
+	}
+}
+
+// bwShare is the part of its rate that any port reaches: sichek's defaults want 360 of
+// 400, 175 of 200 and 90 of 100 Gb/s (hca/config/default_spec.yaml), 0.875 at least. And
+// bwRateSize is the least message with which it does, in bytes: AzureHPC wants 78 of 100
+// with 64 KiB.
+const (
+	bwShare    = 0.85
+	bwRateSize = 1 << 20
+)
+
+// pcieShare is what a PCIe link leaves to data: it has a tenth of overhead (128b/130b,
+// headers of packets of 256 bytes).
+const pcieShare = 0.9
+
+// able is what a port can do at best, in Gb/s, and what bounds it: its rate, or its PCIe
+// link.
+func (b *bwRun) able(p *fabric.Port) (limit float64, of string) {
+	limit, of = p.Gbps(), "the port's "+p.Rate+" Gb/s"
+	at := topology.LocateDevice(b.env, p.Device, p.PCI)
+	if pcie := at.Speed * float64(at.Width) * pcieShare; p.PCI != "" && pcie > 0 && pcie < limit {
+		limit, of = pcie, fmt.Sprintf("its PCIe link of %g GT/s x%d", at.Speed, at.Width)
+	}
+	return limit, of
+}
+
+// lessSlot says in what the PCIe slot of a port is less than that of a port like it, if that
+// explains its rate: a link that has lost lanes in a slot that has them explains nothing.
+func (b *bwRun) lessSlot(p *fabric.Port, rate float64) string {
+	if p.PCI == "" {
+		return ""
+	}
+	able := func(l *pcie.Link) float64 { return l.BestSpeed() * float64(l.BestWidth()) }
+	own := pcie.ReadLink(b.env, p.PCI)
+	for _, other := range b.ports {
+		if other.PCI == "" || other.HCA.Type != p.HCA.Type || other.Rate != p.Rate {
+			continue
+		}
+		best := pcie.ReadLink(b.env, other.PCI)
+		if limit := able(own) * pcieShare; limit > 0 && able(own) < able(best) && limit < p.Gbps() && rate >= bwShare*limit {
+			return fmt.Sprintf("its slot is %g GT/s x%d, that of %s %g GT/s x%d", own.BestSpeed(), own.BestWidth(), other.Name(), best.BestSpeed(), best.BestWidth())
+		}
+	}
+	return ""
+}
+
+func rateText(gbps float64) string { return rate(gbps, "Gb/s") }

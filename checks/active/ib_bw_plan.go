@@ -1,0 +1,210 @@
+package active
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/topology"
+)
+
+// Who writes to whom in check_ib_bw, and at the same time as whom.
+
+// bwTest is one run of perftest.
+type bwTest struct {
+	from, to *fabric.Port
+	near     topology.Nearness // of the GPU to the port, the farther of both
+	test     probe.Perftest
+	first    *probe.PerftestError // the error of the first run, if this is the second
+}
+
+// bwStart is how long a program of perftest takes to begin and to end: with a GPU it
+// makes a context on it.
+func (c *ibBW) bwStart() time.Duration {
+	switch {
+	case c.start > 0:
+		return c.start
+	case c.GDR:
+		return 20 * time.Second
+	}
+	return 8 * time.Second
+}
+
+// plan makes the tests.
+func (b *bwRun) plan(ports []*fabric.Port) {
+	b.reach = map[*fabric.Port]string{}
+	ends := map[*fabric.Port]*probe.PerftestEnd{}
+	near := map[*fabric.Port]topology.Nearness{}
+	ports = slices.DeleteFunc(slices.Clone(ports), func(p *fabric.Port) bool {
+		end, ok := b.end(p)
+		ends[p] = end
+		return !ok
+	})
+	if b.c.GDR {
+		ports = b.onGPUs(ports, ends, near)
+	}
+	b.ports = ports
+	add := func(from, to *fabric.Port) {
+		b.tests = append(b.tests, bwTest{from: from, to: to, near: min(near[from], near[to]), test: probe.Perftest{
+			Program: b.c.Program, Server: *ends[to], Client: *ends[from], Size: b.c.size(), Duration: b.c.Duration,
+			Queues: b.queues(), Bidirectional: b.c.Both, Timeout: b.c.Duration + b.c.bwStart(),
+		}})
+	}
+	for _, p := range b.pairUp(ports) {
+		add(p[0], p[1])
+		if p[0] != p[1] && !b.c.Both {
+			add(p[1], p[0])
+		}
+	}
+}
+
+// queues is how many queue pairs are used: AzureHPC has two for host memory, whose
+// numbers floors are.
+func (b *bwRun) queues() int {
+	if b.c.GDR {
+		return 1
+	}
+	return 2
+}
+
+// end is what a port is called with; false if it cannot be measured, and why is said.
+func (b *bwRun) end(p *fabric.Port) (*probe.PerftestEnd, bool) {
+	e := &probe.PerftestEnd{Device: p.Device, Port: p.Port, GID: -1, CPUs: probe.ParseCPUs(b.env.Host.LocalCPUs(p.PCI))}
+	if p.HCA.Driver == "efa" {
+		b.report(p.Subject(), checks.Finding{Code: "ib.bw.kind", Severity: checks.Skip, Got: "EFA"}, "not measured: no transport of ib_write_bw")
+		return e, false
+	}
+	b.at("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
+	if p.Layer != fabric.LayerEth {
+		b.reach[p] = b.ibSubnet(p)
+		return e, true
+	}
+	v4 := func(g probe.GID) bool { return netip.AddrFrom16(g.ID).Is4In6() }
+	fit := func(g probe.GID) bool { return g.Type == fabric.RoCEv2 && !g.LinkLocal() }
+	list, err := b.env.Host.IBGIDs(p.Device, p.Port, func(g probe.GID) bool { return fit(g) && v4(g) })
+	for _, g := range list {
+		if fit(g) && (e.GID < 0 || v4(g)) {
+			e.GID = g.Index
+			b.reach[p] = b.subnet(g)
+		}
+	}
+	if e.GID < 0 {
+		b.failures = true
+		got := fabric.GidsText(list)
+		if err != nil {
+			got = checks.OneLine(err)
+		}
+		b.report(p.Subject(), checks.Finding{Code: "ib.bw.gid", Severity: checks.Unknown, Want: fabric.RoCEv2 + " with an address", Got: got}, "not measured: no such GID")
+		return e, false
+	}
+	return e, true
+}
+
+// onGPUs gives each port the GPU that is nearest to it, and of several the one that
+// fewest ports have. What comes back are the ports whose GPU may be used.
+func (b *bwRun) onGPUs(ports []*fabric.Port, ends map[*fabric.Port]*probe.PerftestEnd, near map[*fabric.Port]topology.Nearness) (fit []*fabric.Port) {
+	gpus, err := topology.LocateGPUs(b.env)
+	if err == nil && len(gpus) == 0 {
+		err = errors.New("none is on the PCI bus")
+	}
+	if err != nil {
+		b.failures = true
+		b.report(checks.Device{}, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Unknown, Got: checks.OneLine(err)}, "cannot tell where the GPUs are")
+		return nil
+	}
+	used := make([]int, len(gpus))
+	for _, p := range ports {
+		nic := topology.LocateDevice(b.env, p.Device, p.PCI)
+		best := 0
+		for i := range gpus {
+			a, now := gpus[i].Near(&nic), gpus[best].Near(&nic)
+			if a > now || a == now && used[i] < used[best] {
+				best = i
+			}
+		}
+		used[best]++
+		near[p] = gpus[best].Near(&nic)
+		at := slices.IndexFunc(b.gpus, func(g *probe.GPU) bool { return g.PCI == gpus[best].PCI })
+		if at < 0 {
+			b.report(p.Subject(), checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: gpus[best].String()}, "not measured: its GPU is not free")
+			continue
+		}
+		if b.gpus[at].Modes.Compute.Value == "exclusive" { // server and client are two processes on it
+			b.report(p.Subject(), checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: gpus[best].String()}, "not measured: the compute mode of its GPU allows one process, and the test needs two")
+			continue
+		}
+		ends[p].GPU, ends[p].Env = b.gpuWords(best, gpus)
+		fit = append(fit, p)
+	}
+	return fit
+}
+
+// gpuWords name a GPU to perftest: by its address where it knows that option, else by
+// its number in the order of the PCI bus. What a job has set is not believed.
+func (b *bwRun) gpuWords(at int, gpus []topology.Located) (args, env []string) {
+	var all []string
+	for i := range gpus {
+		all = append(all, strconv.Itoa(i))
+	}
+	env = []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(all, ","), probe.NoMPS}
+	args = []string{fmt.Sprintf("--use_cuda=%d", at)}
+	if strings.Contains(b.help, "--use_cuda_bus_id") {
+		args = []string{"--use_cuda_bus_id=" + gpus[at].PCI}
+	}
+	if b.byDMABuf() {
+		args = append(args, "--use_cuda_dmabuf") // behind the GPU: perftest reads them in their order
+	}
+	return args, env
+}
+
+// byDMABuf says whether the memory of GPUs has to be shared by dma-buf: none of the
+// modules is loaded that do it in the older way, which is perftest's unless it is told.
+func (b *bwRun) byDMABuf() bool {
+	if !strings.Contains(b.help, "--use_cuda_dmabuf") {
+		return false
+	}
+	b.at("read /proc/modules")
+	loaded, err := b.env.Host.Modules()
+	return err == nil && !slices.ContainsFunc([]string{"nvidia_peermem", "nv_peer_mem"}, func(n string) bool {
+		return slices.Contains(loaded, n) || b.env.Host.BuiltIn(n)
+	})
+}
+
+// round takes the tests that do not disturb each other: ports of one card have its
+// PCIe link in common, and ports below one root port the way to the host's memory.
+func (b *bwRun) round() (round, rest []bwTest) {
+	busy := map[string]bool{}
+	for _, t := range b.tests {
+		keys := append(b.shares(t.from), b.shares(t.to)...)
+		alone := b.c.Serial || t.first != nil || len(round) > 0 && round[0].first != nil
+		if alone && len(round) > 0 || slices.ContainsFunc(keys, func(k string) bool { return busy[k] }) {
+			rest = append(rest, t)
+			continue
+		}
+		for _, k := range keys {
+			busy[k] = true
+		}
+		round = append(round, t)
+	}
+	return round, rest
+}
+
+// shares are what a port has in common with others that would slow it down.
+func (b *bwRun) shares(p *fabric.Port) []string {
+	if p.PCI == "" {
+		return []string{p.Device}
+	}
+	card, _, _ := strings.Cut(p.PCI, ".")
+	keys := []string{card}
+	if above := topology.LocateDevice(b.env, p.Device, p.PCI).Bridges; len(above) > 0 && !b.c.GDR {
+		keys = append(keys, above[0])
+	}
+	return keys
+}

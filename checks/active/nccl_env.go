@@ -1,0 +1,80 @@
+package active
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The settings of NCCL that a site gives its tests: --env NAME=VALUE of a line, and
+// nccl_env of [active] in nhc.toml. The environment of a job or of slurmd is never used.
+
+// ncclEnv are the settings of a site for a test. Those of its line take precedence.
+type ncclEnv struct {
+	Env []string `long:"env" toml:"env"` // NAME=VALUE for NCCL or its plug-ins
+
+	Site []string // of nhc.toml
+}
+
+func (e *ncclEnv) usableEnv() error {
+	for _, word := range e.Env {
+		if err := checks.WrongNCCLEnv(word); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fromSite takes the settings of nhc.toml.
+func (e *ncclEnv) fromSite(env *checks.Env) {
+	if text := env.Vars[checks.NCCLEnvSetting]; text != "" {
+		e.Site = strings.Split(text, "\n")
+	}
+}
+
+// all are the settings in force, each name once.
+func (e *ncclEnv) all() (list []probe.NCCLSetting) {
+	add := func(words []string, where string) {
+		for _, word := range words {
+			name, value, _ := strings.Cut(word, "=")
+			list = slices.DeleteFunc(list, func(s probe.NCCLSetting) bool { return s.Name == name })
+			list = append(list, probe.NCCLSetting{Name: name, Value: value, Where: where})
+		}
+	}
+	add(e.Site, "nccl_env of nhc.toml")
+	add(e.Env, "this line")
+	return list
+}
+
+// words are the same as NAME=VALUE.
+func (e *ncclEnv) words() (list []string) {
+	for _, s := range e.all() {
+		list = append(list, s.Name+"="+s.Value)
+	}
+	return list
+}
+
+// tellEnv reports the settings that the site has given. ok is false if one names a file
+// that others than root could change: what NCCL loads from it runs as root.
+func (t *ncclRun) tellEnv() (ok bool) {
+	var list []string
+	for _, s := range t.all() {
+		list = append(list, fmt.Sprintf("%s=%s by %s", s.Name, s.Value, s.Where))
+		if !path.IsAbs(s.Value) {
+			continue
+		}
+		if err := t.env.Host.Guarded(s.Value); err != nil {
+			t.failures = true
+			t.report(checks.Device{}, checks.Finding{Code: "nccl.environment", Severity: checks.Unknown, Remedy: checks.FixConfig, Got: err.Error()}, "%s=%s by %s is not used, nor is NCCL", s.Name, s.Value, s.Where)
+			return false
+		}
+	}
+	if len(list) > 0 {
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.settings", Severity: checks.OK}, "set %s", strings.Join(list, ", "))
+	}
+	return true
+}

@@ -1,0 +1,248 @@
+package active
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What an operation is run for at most, and how it is divided: between two pieces the
+// test looks whether a job has come.
+const (
+	ncclPiece      = 200 * time.Millisecond
+	ncclIterations = 20 // unless -n says so, as nccl-tests
+	ncclUsual      = 1 << 30
+	ncclReserve    = 1 << 30    // bytes of a GPU's memory that NCCL and the driver need for themselves
+	ncclPairBytes  = 64 << 20   // that a pair of GPUs exchanges
+	ncclShare      = 0.6        // of the time that is left, for the operation itself
+	ncclUnwritten  = 0x7fc0dead // what is in the buffer before: NaN, so that what was not written is found
+)
+
+// sizes are the sizes in bytes, the largest last.
+func (t *ncclRun) sizes() (sizes []int64, ok bool) {
+	begin, end := int64(t.Begin), int64(t.End)
+	switch {
+	case begin == 0 && end == 0:
+		begin = t.usualSize()
+		end = begin
+	case begin == 0:
+		begin = end
+	case end == 0:
+		end = begin
+	}
+	factor := int64(max(t.Factor, 2))
+	for s := begin; s <= end; s *= factor {
+		sizes = append(sizes, s)
+		if s > math.MaxInt64/factor {
+			break
+		}
+	}
+	if t.op.block(begin, t.ranks[0].n) < 1 {
+		t.failures = true
+		t.report(checks.Device{}, checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "more bytes", Got: sizeText(begin)}, "%s of so few bytes is none", t.op.name)
+		return nil, false
+	}
+	return sizes, true
+}
+
+// usualSize is the largest that the platform has a floor for, else 1 GiB, or what
+// fits.
+func (t *ncclRun) usualSize() int64 {
+	free := t.free()
+	fits := func(size int64) bool { return uint64(2*size) <= free }
+	p, _ := checks.NodePlatform(t.env)
+	best := int64(0)
+	for _, f := range p.Floors {
+		if f.Test == t.test && f.Ranks == t.ranks[0].n && f.Size > best && fits(f.Size) {
+			best = f.Size
+		}
+	}
+	if best > 0 {
+		return best
+	}
+	size := int64(ncclUsual)
+	for size > 1<<20 && !fits(size) {
+		size /= 2
+	}
+	return size
+}
+
+// free is how much memory every GPU has for buffers, bytes. A small GPU, such as that
+// of a test, reserves a quarter.
+func (t *ncclRun) free() uint64 {
+	least := uint64(math.MaxUint64)
+	for _, g := range t.ranks {
+		free, _, err := g.cuda.MemInfo()
+		if err != nil {
+			t.failed(g.gpu, "cannot ask for free memory", err)
+			return 0
+		}
+		least = min(least, free-min(free/4, ncclReserve))
+	}
+	return least
+}
+
+// allocate takes the buffers, after it has asked for what is free.
+func (t *ncclRun) allocate(size int64) bool {
+	free := t.free()
+	if t.broken {
+		return false
+	}
+	n := t.ranks[0].n
+	block := t.op.block(size, n)
+	t.most = size
+	t.room = max(t.op.sent(block, n), t.op.received(block, n), min(ncclPairBytes, int64(free/4))/4)
+	if need := uint64(2 * 4 * t.room); need > free {
+		t.failures = true
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little memory of a GPU is free for %s of %s", t.op.name, sizeText(size))
+		return false
+	}
+	for _, g := range t.ranks {
+		var err error
+		t.at("%s: allocate memory", checks.GPUDevice(g.gpu).Name)
+		if g.send, err = g.cuda.Alloc(uint64(4 * t.room)); err == nil {
+			g.recv, err = g.cuda.Alloc(uint64(4 * t.room))
+		}
+		if err != nil {
+			t.failed(g.gpu, "cannot have memory for the buffers", err)
+			return false
+		}
+	}
+	return true
+}
+
+// measure runs the operation for every size; with --repeats until the words are
+// reached.
+func (t *ncclRun) measure(sizes []int64) {
+	for i, size := range sizes {
+		last := i == len(sizes)-1
+		var best *measure
+		for range max(t.Repeats, 1) {
+			m, ok := t.one(size, len(sizes)-i)
+			if !ok {
+				return
+			}
+			if best == nil || m.Value > best.Value {
+				best = &m
+			}
+			if t.Least <= 0 || !last || !best.worse(t.Least) {
+				break
+			}
+		}
+		if last {
+			best.Least = t.Least
+		}
+		t.measured(*best)
+	}
+}
+
+// one measures one size, of which there are so many left.
+func (t *ncclRun) one(size int64, left int) (m measure, ok bool) {
+	n := t.ranks[0].n
+	block := t.op.block(size, n)
+	doing := fmt.Sprintf("%s of %s on %d GPUs", t.op.name, sizeText(size), len(t.ranks))
+	from := t.lib.Log(0).End
+	if !t.prepare(t.op, block, doing) {
+		return m, false
+	}
+	work := func() error { return t.enqueue(t.op, block) }
+	if _, ok := t.timed(doing+", to warm up", 1, work); !ok { // connections are made
+		return m, false
+	}
+	each, ok := t.timed(doing, 1, work)
+	if !ok {
+		return m, false
+	}
+	piece, all := t.pieces(slices.Max(each), left)
+	total := make([]time.Duration, len(t.ranks))
+	for done := 0; done < all; done += piece {
+		now := min(piece, all-done)
+		if each, ok = t.timed(doing, now, work); !ok {
+			return m, false
+		}
+		for i := range total {
+			total[i] += each[i]
+		}
+	}
+	if !t.verify(t.op, block, doing) {
+		return m, false
+	}
+	seconds := slices.Max(total).Seconds() / float64(all)
+	return t.bandwidth(t.op.bytes(block, n), seconds, t.algorithm(from)), true
+}
+
+// pieces is how often an operation is run that takes so long, and how often without a
+// look at what goes on beside.
+func (t *ncclRun) pieces(took time.Duration, left int) (piece, all int) {
+	took = max(took, time.Microsecond)
+	all = max(t.Iterations, 1)
+	if t.Iterations == 0 {
+		all = ncclIterations
+	}
+	budget := time.Duration(ncclShare * float64(t.activeTest.Bound) / float64(left*max(t.Repeats, 1)))
+	if end, ok := t.ctx.Deadline(); ok {
+		budget = min(budget, time.Duration(ncclShare*float64(time.Until(end))/float64(left)))
+	}
+	all = max(min(all, int(budget/took)), 1)
+	return max(min(int(ncclPiece/took), all), 1), all
+}
+
+func (t *ncclRun) bandwidth(bytes int64, seconds float64, algorithm string) measure {
+	n := t.ranks[0].n
+	what := fmt.Sprintf("bus bandwidth of %s, %s by %s", t.op.name, sizeText(bytes), algorithm)
+	if t.groups() > 1 {
+		what = fmt.Sprintf("bus bandwidth of each of %d %s at once, %s by %s", t.groups(), t.op.name, sizeText(bytes), algorithm)
+	}
+	if t.NoP2P {
+		what += ", over the network"
+	}
+	test := t.test
+	if t.groups() > 1 {
+		test = "multi_" + test
+	}
+	return measure{
+		Test: test, Algorithm: algorithm, Size: bytes, Ranks: n, Model: t.models(), Peers: t.wires(),
+		What: what, Value: t.op.busbw(bytes, n, seconds), Unit: "GB/s",
+	}
+}
+
+// algorithm is what NCCL says that it has used since its log was so long. "auto"
+// where it does not say: no floor is about that.
+func (t *ncclRun) algorithm(from int64) string {
+	switch used := t.lib.Log(from).Algorithms; {
+	case t.op.sends:
+		return "p2p"
+	case len(used) == 1:
+		return used[0]
+	case len(used) == 0 && t.Algorithm != "":
+		return t.Algorithm
+	}
+	return "auto"
+}
+
+// models are those of the GPUs.
+func (t *ncclRun) models() string {
+	var names []string
+	for _, g := range t.ranks {
+		if name := g.gpu.Name.Value; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " and ")
+}
+
+// wires is what joins the GPUs.
+func (t *ncclRun) wires() string {
+	if t.NoP2P {
+		return "network"
+	}
+	if n, err := t.again(probe.GroupNVLinks); err == nil && slices.ContainsFunc(n.GPUs, func(g probe.GPU) bool { return slices.Contains(g.NVLinks.Value, true) }) {
+		return "nvlink"
+	}
+	return "pcie"
+}

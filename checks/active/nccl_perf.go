@@ -1,0 +1,146 @@
+package active
+
+import (
+	"bufio"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// What the programs of nccl-tests print: a table, and two lines of a summary below
+// it. The table's columns have changed over the years. Up to 2.12:
+//
+//	#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+//	#        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+//	     1048576        262144     float     sum    58.20   18.02   31.53  5e-07    58.00   18.08   31.64  7e-07
+//
+// From 2.13 on there is a column root, and #wrong counts elements in place of the
+// error; later ones may have columns of single iterations behind. What is common is
+// that both halves begin with the time and that a cell of the first columns may
+// be empty, so that a row is read from its end.
+type ncclPerf struct {
+	rows    []ncclPerfRow
+	wrong   int     // "Out of bounds values", -1: the line is missing
+	average float64 // "Avg bus bandwidth", GB/s, -1: the line is missing
+}
+
+// ncclPerfRow is a size, with both halves of its row: out of place and in place.
+type ncclPerfRow struct {
+	size   int64
+	halves []ncclPerfHalf
+}
+
+type ncclPerfHalf struct {
+	time, algbw, busbw float64 // us, GB/s, GB/s
+	wrong              string  // as printed: a number of elements, an error, N/A
+}
+
+// busbw is the row's bus bandwidth, GB/s: the mean of its halves, as the summary
+// takes it.
+func (r ncclPerfRow) busbw() float64 {
+	sum := 0.0
+	for _, h := range r.halves {
+		sum += h.busbw
+	}
+	return sum / float64(max(len(r.halves), 1))
+}
+
+// largest is the row of the largest size.
+func (p *ncclPerf) largest() (row ncclPerfRow, ok bool) {
+	for _, r := range p.rows {
+		if !ok || r.size > row.size {
+			row, ok = r, true
+		}
+	}
+	return row, ok
+}
+
+// parseNCCLPerf reads the output. What it does not know it skips: NCCL's own
+// remarks stand between the lines.
+func parseNCCLPerf(text string) (*ncclPerf, error) {
+	p := &ncclPerf{wrong: -1, average: -1}
+	var halves []int // how many cells each half has
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
+		line := lines.Text()
+		switch rest, isRemark := strings.CutPrefix(line, "#"); {
+		case isRemark && strings.Contains(rest, "busbw"):
+			halves = ncclPerfHeader(rest)
+		case isRemark:
+			p.summary(rest)
+		default:
+			if row, ok := ncclPerfCells(line, halves); ok {
+				p.rows = append(p.rows, row)
+			}
+		}
+	}
+	if len(p.rows) == 0 {
+		return p, fmt.Errorf("no table of nccl-tests in what it printed: %.200q", text)
+	}
+	return p, nil
+}
+
+// ncclPerfHeader counts the cells of both halves, and of what stands behind them.
+func ncclPerfHeader(line string) (cells []int) {
+	words := strings.Fields(line)
+	for i, w := range words {
+		if w == "time" || w == "cputime" {
+			cells = append(cells, len(words)-i)
+		}
+	}
+	if len(cells) == 2 {
+		cells[0] -= cells[1]
+	}
+	if slices.Contains(words, "timestamp") { // a date and a time
+		cells[len(cells)-1]++
+	}
+	return cells
+}
+
+func ncclPerfCells(line string, cells []int) (row ncclPerfRow, ok bool) {
+	words := strings.Fields(line)
+	all := 0
+	for _, n := range cells {
+		all += n
+	}
+	if all == 0 || len(words) < all+2 {
+		return row, false
+	}
+	size, err := strconv.ParseInt(words[0], 10, 64)
+	if err != nil {
+		return row, false
+	}
+	row.size = size
+	at := len(words) - all
+	for _, n := range cells {
+		var h ncclPerfHalf
+		for i, to := range []*float64{&h.time, &h.algbw, &h.busbw} {
+			if *to, err = strconv.ParseFloat(words[at+i], 64); err != nil {
+				return row, false
+			}
+		}
+		h.wrong = words[at+3]
+		row.halves = append(row.halves, h)
+		at += n
+	}
+	return row, true
+}
+
+// summary reads "Out of bounds values : 3 FAILED" and "Avg bus bandwidth : 228.5".
+func (p *ncclPerf) summary(remark string) {
+	what, value, ok := strings.Cut(remark, ":")
+	words := strings.Fields(value)
+	if !ok || len(words) == 0 {
+		return
+	}
+	switch strings.TrimSpace(what) {
+	case "Out of bounds values":
+		if n, err := strconv.Atoi(words[0]); err == nil {
+			p.wrong = n
+		}
+	case "Avg bus bandwidth":
+		if v, err := strconv.ParseFloat(words[0], 64); err == nil && v >= 0 {
+			p.average = v
+		}
+	}
+}

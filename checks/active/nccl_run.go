@@ -1,0 +1,414 @@
+package active
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ncclRun is a test of NCCL under way. One goroutine gives work to all GPUs, and NCCL
+// the work of all ranks as one group, as nccl-tests does with -g.
+type ncclRun struct {
+	*activeRun
+	*nccl
+
+	op    *ncclOp
+	test  string // for floors and baselines
+	lib   *probe.NCCL
+	ranks []*ncclGPU // all GPUs, group by group
+	comms []*probe.NCCLComm
+
+	room    int64 // elements that each of a GPU's two buffers has
+	most    int64 // the largest size, bytes
+	reached bool  // an operation has ended: the adapters, or GPUs, reach each other
+	wrong   []ncclWrong
+	broken  bool // something has failed: what is under way is aborted
+}
+
+// ncclGPU is a GPU at work, and its place.
+type ncclGPU struct {
+	gpu  *probe.GPU
+	comm int // its group
+	rank int // in the group
+	n    int // ranks of the group
+	base int // added to ranks to tell its group's values from others'
+
+	cuda        *probe.CUDAContext
+	stream      probe.CUDAStream
+	start, stop probe.CUDAEvent
+	send, recv  probe.CUDAMemory
+	report      probe.CUDAMemory // struct mismatches of nccl.cu
+	answer      []byte           // the same, pinned
+	fill, check *probe.CUDAKernel
+}
+
+// errNCCLHung says that an operation did not end in time.
+var errNCCLHung = errors.New("it did not end in time")
+
+// ncclPatience and ncclCrawl are for how long, and down to which rate in bytes a second, an
+// operation is slow and does not hang: the first of a size makes connections.
+const (
+	ncclPatience = 5 * time.Second
+	ncclCrawl    = 2_000_000_000
+)
+
+// patience is how long an operation may take that should take less than a second. Where
+// the test has no such time it ends before, and cannot tell slow from hung. Over the
+// network it is longer than what NCCL itself waits.
+func (t *ncclRun) patience() time.Duration {
+	crawl := time.Duration(float64(t.most) / ncclCrawl * float64(time.Second)).Round(time.Second)
+	usual := t.ncclTime().Patience
+	switch {
+	case t.NoP2P && (t.reached || t.reachedBefore()):
+		return usual + crawl
+	case t.NoP2P: // nothing fails by it
+		return min(usual, t.activeTest.Bound*6/10)
+	}
+	return max(min(usual, t.activeTest.Bound/2), ncclPatience+crawl)
+}
+
+// runLibrary runs the operation by the library.
+func (t *ncclRun) runLibrary() {
+	cuda, ok := t.cuda()
+	if !ok || !t.library() {
+		return
+	}
+	defer t.close()
+	if !t.seats() || !t.open(cuda) {
+		return
+	}
+	if sizes, ok := t.sizes(); ok && t.connect() && t.allocate(sizes[len(sizes)-1]) {
+		t.measure(sizes)
+		t.pairs()
+		t.tellWrong()
+	}
+}
+
+// library loads the library.
+func (t *ncclRun) library() bool {
+	lib, err := t.env.Host.NCCL(t.settings(), t.env.Doing)
+	switch {
+	case errors.Is(err, probe.ErrNoLibrary):
+		t.failures = true
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.library", Severity: checks.Unknown}, "cannot use NCCL: %v", err)
+		return false
+	case err != nil:
+		t.failed(nil, "cannot use NCCL", err)
+		return false
+	case t.op.sends && !lib.CanSend():
+		t.failures = true
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.old", Severity: checks.Unknown, Want: "2.7 or later", Got: lib.Release()}, "this NCCL has no send and receive, which %s needs", t.op.name)
+		return false
+	}
+	t.lib = lib
+	return true
+}
+
+// seats deals the GPUs to the groups, in their order.
+func (t *ncclRun) seats() bool {
+	groups := t.groups()
+	n := len(t.gpus) / groups
+	if n < 2 || n*groups != len(t.gpus) {
+		t.failures = true
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.groups", Severity: checks.Skip, Want: "groups of one size, of 2 GPUs or more"}, "%d GPUs make no %d groups", len(t.gpus), groups)
+		return false
+	}
+	for i, g := range t.gpus {
+		t.ranks = append(t.ranks, &ncclGPU{gpu: g, comm: i / n, rank: i % n, n: n, base: i / n * n})
+	}
+	return true
+}
+
+// open makes the contexts of the GPUs, and what each needs there.
+func (t *ncclRun) open(cuda *probe.CUDA) bool {
+	t.at("open %s", checks.Plural(len(t.ranks), "GPU"))
+	ready := t.wake(cuda)
+	defer ready()
+	for _, g := range t.ranks {
+		d, ok := t.cudaGPU(cuda, g.gpu)
+		if !ok {
+			return false
+		}
+		t.at("%s: open", checks.GPUDevice(g.gpu).Name)
+		if err := g.open(d); err != nil {
+			t.failed(g.gpu, "cannot use the GPU", err)
+			return false
+		}
+	}
+	return true
+}
+
+// mismatchBytes is the size of struct mismatches of nccl.cu.
+const mismatchBytes = 8 + 16*16
+
+func (g *ncclGPU) open(d *probe.CUDAGPU) (err error) {
+	if g.cuda, err = d.Open(); err != nil {
+		return err
+	}
+	c := g.cuda
+	module, err := c.Module("nccl")
+	if err != nil {
+		return err
+	}
+	g.fill, err = module.Kernel("nccl_fill")
+	if err == nil {
+		g.check, err = module.Kernel("nccl_verify")
+	}
+	if err == nil {
+		g.stream, err = c.NewStream()
+	}
+	if err == nil {
+		g.start, err = c.NewEvent()
+	}
+	if err == nil {
+		g.stop, err = c.NewEvent()
+	}
+	if err == nil {
+		g.report, err = c.Alloc(mismatchBytes)
+	}
+	if err == nil {
+		g.answer, err = c.HostAlloc(mismatchBytes)
+	}
+	return err
+}
+
+// connect makes the communicators, one for each group.
+func (t *ncclRun) connect() bool {
+	devices := make([][]int, t.groups())
+	for _, g := range t.ranks {
+		devices[g.comm] = append(devices[g.comm], g.cuda.GPU.Ordinal)
+	}
+	for _, d := range devices {
+		t.at("call ncclCommInitAll for %d GPUs", len(d))
+		comm, err := t.lib.Comm(d)
+		if err != nil {
+			t.failed(nil, "cannot join the GPUs", err)
+			return false
+		}
+		t.comms = append(t.comms, comm)
+	}
+	return t.onNetwork()
+}
+
+// onNetwork says if a test of the network would go by sockets.
+func (t *ncclRun) onNetwork() bool {
+	networks := t.lib.Log(0).Networks
+	if !t.NoP2P || len(networks) == 0 || networks[len(networks)-1] != "Socket" {
+		return true
+	}
+	t.failures = true
+	t.report(checks.Device{}, checks.Finding{Code: "nccl.network", Severity: checks.Unknown, Want: "IB, or a plug-in's", Got: "Socket"}, "NCCL has found no network for RDMA")
+	return false
+}
+
+// close ends what is under way and gives everything back: in the order in which NCCL
+// wants it, before the contexts. After a fault the end of the process does it: any call may
+// wait for a GPU that does not answer, see leaves.
+func (t *ncclRun) close() {
+	if len(t.stuck) > 0 || t.broken || checks.Worst(t.findings) == checks.Fail {
+		t.env.Host.LeaveBehind()
+		return
+	}
+	for _, c := range t.comms {
+		call, end := "ncclCommDestroy", c.Destroy
+		if t.ctx.Err() != nil {
+			call, end = "ncclCommAbort", c.Abort
+		}
+		t.at("call %s", call)
+		if err := end(); err != nil {
+			t.failed(nil, "cannot take the GPUs apart", err)
+		}
+	}
+	for _, g := range t.ranks {
+		if g.cuda == nil {
+			continue
+		}
+		t.at("%s: close", checks.GPUDevice(g.gpu).Name)
+		if err := g.close(); err != nil {
+			t.failed(g.gpu, "cannot close the GPU", err)
+		}
+	}
+}
+
+func (g *ncclGPU) close() error {
+	return errors.Join(g.cuda.HostFree(g.answer), g.cuda.Close())
+}
+
+// enqueue gives NCCL the operation of all ranks, of all groups.
+func (t *ncclRun) enqueue(op *ncclOp, block int64) error {
+	return t.lib.Group(func() error {
+		for _, g := range t.ranks {
+			if err := op.enqueue(t.comms[g.comm], g.work(block)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (g *ncclGPU) work(count int64) probe.NCCLWork {
+	return probe.NCCLWork{Rank: g.rank, Send: uintptr(g.send), Recv: uintptr(g.recv), Count: count, Stream: uintptr(g.stream)}
+}
+
+// timed does some work n times and gives what each GPU took for all, by its own clock.
+func (t *ncclRun) timed(doing string, n int, work func() error) (each []time.Duration, ok bool) {
+	if !t.begin(doing, n, work) {
+		return nil, false
+	}
+	return t.finish(doing)
+}
+
+// begin queues the work.
+func (t *ncclRun) begin(doing string, n int, work func() error) bool {
+	t.at("%s", doing)
+	for _, g := range t.ranks {
+		if err := g.cuda.Record(g.start, g.stream); err != nil {
+			t.failed(g.gpu, doing, err)
+			return false
+		}
+	}
+	for range n {
+		t.at("%s", doing)
+		if err := work(); err != nil {
+			t.failed(nil, doing, err)
+			return false
+		}
+	}
+	for _, g := range t.ranks {
+		if err := g.cuda.Record(g.stop, g.stream); err != nil {
+			t.failed(g.gpu, doing, err)
+			return false
+		}
+	}
+	return true
+}
+
+// finish waits for it.
+func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
+	if !t.wait(doing) {
+		return nil, false
+	}
+	for _, g := range t.ranks {
+		took, err := g.cuda.Elapsed(g.start, g.stop)
+		if err != nil {
+			t.failed(g.gpu, doing, err)
+			return nil, false
+		}
+		each = append(each, took)
+	}
+	if slices.Max(each) <= 0 { // of one GPU it may be so: not all take part
+		t.failed(nil, doing, errNoTime)
+		return nil, false
+	}
+	t.reached = true
+	return each, true
+}
+
+// waitOwn waits for work that each GPU does by itself. A GPU on which it does not end,
+// while it has on others, is to blame.
+func (t *ncclRun) waitOwn(doing string) bool {
+	return t.waitEach(doing, func(i int) probe.CUDAStream { return t.ranks[i].stream })
+}
+
+// waitEach is waitOwn for the work of some stream of each GPU.
+func (t *ncclRun) waitEach(doing string, of func(i int) probe.CUDAStream) bool {
+	patience := t.activeRun.patience(timeOfOthers)
+	limited, stop := context.WithTimeout(t.ctx, patience)
+	defer stop()
+	ok := true
+	for i, g := range t.ranks {
+		err := g.cuda.Sync(limited, of(i))
+		switch {
+		case err == nil:
+			t.finished(g.gpu)
+		case t.ctx.Err() == nil && limited.Err() != nil:
+			t.broken, ok = true, false
+			t.noteStuck(g.gpu, doing, patience)
+		default:
+			t.failed(g.gpu, doing, err)
+			return false
+		}
+	}
+	return ok
+}
+
+// wait waits until every GPU has done its work, NCCL has met an error, or the time is up.
+func (t *ncclRun) wait(doing string) bool {
+	limited, stop := context.WithTimeoutCause(t.ctx, t.patience(), errNCCLHung)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(limited)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel(nil)
+	watching.Go(func() { t.watchErrors(ctx, cancel) })
+	if !t.sync(ctx, doing, func(i int) probe.CUDAStream { return t.ranks[i].stream }) {
+		return false
+	}
+	for _, c := range t.comms {
+		if err := c.AsyncError(); err != nil {
+			t.failed(nil, doing, err)
+			return false
+		}
+	}
+	return true
+}
+
+// sync waits until work that the GPUs do together has ended in some stream of each.
+func (t *ncclRun) sync(ctx context.Context, doing string, of func(i int) probe.CUDAStream) bool {
+	at, err := syncRanks(ctx, t.ranks, of)
+	switch {
+	case at >= 0:
+		t.failed(t.ranks[at].gpu, doing, err)
+	case err != nil:
+		t.failed(nil, doing, cmp.Or(context.Cause(ctx), err))
+	}
+	return err == nil
+}
+
+// syncRanks is [probe.SyncAll] for a stream of each rank.
+func syncRanks(ctx context.Context, ranks []*ncclGPU, of func(i int) probe.CUDAStream) (at int, err error) {
+	var contexts []*probe.CUDAContext
+	var streams []probe.CUDAStream
+	for i, g := range ranks {
+		contexts, streams = append(contexts, g.cuda), append(streams, of(i))
+	}
+	return probe.SyncAll(ctx, contexts, streams)
+}
+
+// asyncLook is how often NCCL is asked whether it has met an error beside its calls.
+const asyncLook = 100 * time.Millisecond
+
+func (t *ncclRun) watchErrors(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(asyncLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, c := range t.comms {
+			if err := c.AsyncError(); err != nil {
+				cancel(err)
+				return
+			}
+		}
+	}
+}
+
+// launch queues a kernel of nccl.cu for so many elements.
+func (g *ncclGPU) launch(k *probe.CUDAKernel, elements int64, args ...any) error {
+	const block = 256
+	blocks := min(int(elements+block-1)/block, 8*max(g.cuda.GPU.SMs, 1))
+	return g.cuda.Launch(k, probe.Dim{X: max(blocks, 1)}, probe.Dim{X: block}, 0, g.stream, args...)
+}
+
+// sizeText is a number of bytes as a person has it.
+func sizeText(bytes int64) string { return fmt.Sprint(checks.Size(bytes)) }

@@ -1,0 +1,175 @@
+package active
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// When an active test may run: never beside a job, whose work it would disturb and
+// which would make its numbers a lie, and never in a prolog of a node that jobs share.
+
+// jobRecords is what the names of job records begin with, see slurm.RecordPrefix.
+const jobRecords = "job-"
+
+// refused says why no active test may run now, nil if it may.
+func (r *activeRun) refused(ctx context.Context) *checks.Finding {
+	env := r.env
+	end, ends := ctx.Deadline()
+	if left := time.Until(end); ends && left < r.Bound {
+		got := max(left.Round(100*time.Millisecond), 0)
+		if got >= r.Bound {
+			got = left.Truncate(100 * time.Millisecond)
+		}
+		f := checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: r.Bound.String(), Got: got.String()}
+		f.Message = fmt.Sprintf("%s:  not run: too little time is left of the run", r.Check) + checks.WantGot(f)
+		switch {
+		case env.Timeout > 0 && r.Bound >= checks.Usable(env.Timeout): // no run of this length ever has the time
+			f.Severity = checks.Skip
+			f.Message = fmt.Sprintf("%s:  not run: it may take %s, too long for a run of %s; nhc-gpu-active.timer runs such tests", r.Check, r.Bound, env.Timeout)
+		case env.Periodic: // the lines before it use the time in every run
+			f.Severity = checks.Skip
+		}
+		return &f
+	}
+	running := maps.Clone(r.jobs.Running)
+	if env.Job != nil {
+		delete(running, env.Job.ID)
+	}
+	if len(running) > 0 {
+		f := checks.Finding{Code: "active.busy", Severity: checks.Skip}
+		f.Message = fmt.Sprintf("%s:  not run: %s", r.Check, jobsRun(slices.Sorted(maps.Keys(running))))
+		return &f
+	}
+	if begun := r.begun(); len(begun) > 0 {
+		f := checks.Finding{Code: "active.busy", Severity: checks.Skip}
+		f.Message = fmt.Sprintf("%s:  not run: %s", r.Check, jobsHave(begun))
+		return &f
+	}
+	if why := r.sharedBy(); why != "" {
+		return &checks.Finding{Code: "active.shared", Severity: checks.Skip, Message: fmt.Sprintf("%s:  not run in this prolog: %s", r.Check, why)}
+	}
+	return nil
+}
+
+// endGrace is what a test leaves of the run for cleaning up: to give memory back, to
+// destroy contexts. A worker that is still at it when the run ends is ended.
+const endGrace = 5 * time.Second
+
+// shorten has a test end that much before the run, if half of its time is left then.
+func (r *activeRun) shorten(ctx context.Context) {
+	if end, ends := ctx.Deadline(); ends {
+		r.Bound = min(r.Bound, max(time.Until(end)-endGrace, r.Bound/2))
+	}
+}
+
+func jobsRun(jobs []string) string {
+	if len(jobs) == 1 {
+		return "job " + jobs[0] + " runs here"
+	}
+	return fewJobs(jobs) + " run here"
+}
+
+func jobsHave(jobs []string) string {
+	if len(jobs) == 1 {
+		return "job " + jobs[0] + " has begun here, and its epilog has not run"
+	}
+	return fewJobs(jobs) + " have begun here, and their epilogs have not run"
+}
+
+func fewJobs(jobs []string) string {
+	return "jobs " + strings.Join(jobs[:min(len(jobs), 4)], ", ") + checks.Before("", strings.Repeat("...", min(len(jobs)/5, 1)), "")
+}
+
+// jobRecord is what is looked at of a job's record, see slurm.Record.
+type jobRecord struct {
+	Job   string
+	Begin struct {
+		Boot string
+	}
+	Outcome string
+}
+
+// begun are the jobs that have begun here in this boot by the word of their prologs,
+// and have not ended by that of their epilogs: a job that has no step here yet has no
+// process that tells. In the prolog of a job with the whole node such records are of
+// jobs that have ended: the run closes them. A record that cannot be read tells nothing.
+func (r *activeRun) begun() (jobs []string) {
+	own := r.env.Job
+	if inProlog(r.env) && own.Whole {
+		return nil
+	}
+	boot, err := r.env.Host.BootID()
+	if err != nil {
+		return nil
+	}
+	records, _ := r.env.Host.Records(jobRecords)
+	for _, raw := range records {
+		var rec jobRecord
+		if json.Unmarshal(raw.Data, &rec) != nil || rec.Job == "" || rec.Begin.Boot != boot || rec.Outcome != "" {
+			continue
+		}
+		if own == nil || rec.Job != own.ID {
+			jobs = append(jobs, rec.Job)
+		}
+	}
+	return jobs
+}
+
+// inProlog says whether the run is that of a job that is about to begin.
+func inProlog(env *checks.Env) bool { return env.Job != nil && !env.Job.Ended }
+
+// sharedBy says why the node of a prolog is not the job's alone, "" if it is.
+func (r *activeRun) sharedBy() string {
+	job := r.env.Job
+	switch {
+	case !inProlog(r.env):
+		return ""
+	case job.Shared:
+		return "other jobs may have parts of its GPUs"
+	case len(job.Beside) > 0:
+		return "another job has begun here"
+	}
+	views, err := r.env.Host.GPUViews()
+	have := len(views.Driver)
+	switch {
+	case err != nil:
+		return err.Error()
+	case len(job.GPUs) < have:
+		return fmt.Sprintf("the job has %d of %s", len(job.GPUs), checks.Plural(have, "GPU"))
+	case job.Part:
+		return "the job has not the node for itself"
+	case !job.Whole && (have == 0 || !r.ofGPUs):
+		return "nothing tells that the job has the node for itself"
+	}
+	return ""
+}
+
+// ofJob says whether a GPU is in the scope of the run: in a prolog those of its job.
+func (r *activeRun) ofJob(g *probe.GPU) bool {
+	if !inProlog(r.env) {
+		return true
+	}
+	return slices.ContainsFunc(r.env.Job.GPUs, func(j checks.JobGPU) bool {
+		return j.PCI != "" && j.PCI == g.PCI || j.UUID != "" && j.UUID == g.UUID.Value || j.PCI == "" && j.UUID == "" && g.Minor.Known && j.Minor == g.Minor.Value
+	})
+}
+
+// ours says whether a process is this one, or was started by it: a worker leads a session
+// of its own, in which all that it starts stays. The session of a process that leads
+// none tells nothing: in a container it is init's, too.
+func ours(pid int) bool {
+	own := os.Getpid()
+	session, err := unix.Getsid(pid)
+	return pid == own || err == nil && session == own
+}

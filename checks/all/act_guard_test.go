@@ -1,0 +1,227 @@
+package all
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// actingCalls are the methods of [probe.Host] by which a check changes the node.
+var actingCalls = []string{"EndJobProcess", "Kill", "MakeDir", "RemoveIPC", "RemoveShm", "Renice", "SetPersistence", "Spawn"}
+
+// observingRuns are the functions of this package that run a program to look at
+// the node. Every other function that runs one must ask [checks.Env.Acts].
+var observingRuns = map[string]string{
+	"cmdOutput.examine":  "check_cmd_output: the command is the check",
+	"cmdStatus.Run":      "check_cmd_status: the command is the check",
+	"netPing.Run":        "check_net_ping: the command is the check",
+	"shellTest":          "test(1)",
+	"Env.external":       "a matcher of the site",
+	"serviceRun.status":  "service NAME status",
+	"Env.RunTool":        "a vendor's tool that reads",
+	"jobsOf":             "squeue",
+	"jobUsers.askSlurm":  "squeue",
+	"ncclRun.runProgram": "a test of nccl-tests",
+}
+
+// changing are the calls of the kernel and of the standard library that change
+// something, as they are written in checks/probe.
+var changing = []string{
+	"os.Chmod", "os.Chown", "os.Create", "os.CreateTemp", "os.FindProcess", "os.Link", "os.Mkdir", "os.MkdirAll", "os.MkdirTemp", "os.O_CREATE", "os.Remove",
+	"os.RemoveAll", "os.Rename", "os.StartProcess", "os.Symlink", "os.Truncate", "os.WriteFile", "exec.Command", "exec.CommandContext", "syscall.Kill",
+	"unix.Chmod", "unix.Fchmod", "unix.Kill", "unix.Mkdir", "unix.Mkdirat", "unix.Mount", "unix.O_CREAT", "unix.O_TMPFILE", "unix.PidfdSendSignal", "unix.Rename", "unix.Renameat",
+	"unix.SYS_MSGCTL", "unix.SYS_SEMCTL", "unix.SYS_SHMCTL", "unix.Setpriority", "unix.Tgkill", "unix.Umount", "unix.Unlink", "unix.Unlinkat", "unix.Unmount",
+}
+
+// knownChanges are the functions of checks/probe that change something: actions,
+// which are [actingCalls] or run behind one, and functions that are no action.
+var knownChanges = map[string]string{
+	"MakeDir": "action", "RemoveShm": "action", "Renice": "action", "removeIPC": "action", "send": "action", "signal": "ends a command that this process has started",
+	"Forget": "our own records", "Keep": "our own records", "append": "our own journal", "keepIn": "our own records", "lockFile": "our own lock",
+	"killTests": "ends perftest programs that this process has started", "start": "ends a command that this process has started",
+	"namelessFile": "check_disk_write: a file without a name", "unnamed": "check_disk_write: a file that loses its name at once",
+}
+
+// TestEveryActionAsks reads the source of the checks: each call that changes the
+// node stands behind a call of Acts in the same function.
+func TestEveryActionAsks(t *testing.T) {
+	t.Parallel()
+	used, running := map[string]bool{}, map[string]bool{}
+	eachFunction(t, families(t), func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
+		var asked token.Pos // of the first question
+		ast.Inspect(fn, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.KeyValueExpr: // remove: func() error {...}: who calls it asks
+				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "remove" {
+					ast.Inspect(n.Value, func(c ast.Node) bool {
+						name, _ := methodOf(c)
+						used[name] = true
+						return true
+					})
+					return false
+				}
+			case *ast.IfStmt:
+				ast.Inspect(n.Cond, func(c ast.Node) bool {
+					if name, _ := methodOf(c); name == "Acts" && asked == token.NoPos {
+						asked = c.Pos()
+					}
+					return true
+				})
+			case *ast.CallExpr:
+				name, on := methodOf(n)
+				acting := on == "Host" && slices.Contains(actingCalls, name) || name == "remove"
+				runs := on == "Host" && (name == "Run" || name == "RunOnce") && observingRuns[fullName(fn)] == ""
+				if on == "Host" {
+					used[name] = true
+					if name == "Run" || name == "RunOnce" {
+						running[fullName(fn)] = true
+					}
+				}
+				if (acting || runs) && (asked == token.NoPos || n.Pos() < asked) {
+					t.Errorf("%s: %s calls %s without asking Acts", pos(n), fullName(fn), name)
+				}
+			}
+			return true
+		})
+	})
+	for name := range observingRuns {
+		if !running[name] {
+			t.Errorf("%s runs no program: the list is out of date", name)
+		}
+	}
+	for _, name := range actingCalls {
+		if !used[name] {
+			t.Errorf("no check calls %s: the list is out of date", name)
+		}
+	}
+}
+
+// TestMemoryAsks reads the source of the checks: what a check keeps for its next
+// run goes through [checks.Env.Remember], but for results of active tests and orders of
+// an operator, which any run may give.
+func TestMemoryAsks(t *testing.T) {
+	t.Parallel()
+	eachFunction(t, families(t), func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
+		ast.Inspect(fn, func(n ast.Node) bool {
+			name, on := methodOf(n)
+			if on != "Host" || name != "Keep" && name != "Recall" {
+				return true
+			}
+			dir, file := filepath.Split(pos(n).Filename)
+			if file != "act.go" && dir != "../active/" && !strings.Contains(file, "clear") {
+				t.Errorf("%s: %s calls Host.%s: want Env.Remember, Env.Recall", pos(n), fullName(fn), name)
+			}
+			return true
+		})
+	})
+}
+
+// fullName returns the name of a function, with the type that it is a method of.
+func fullName(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return fn.Name.Name
+	}
+	of := fn.Recv.List[0].Type
+	if star, ok := of.(*ast.StarExpr); ok {
+		of = star.X
+	}
+	if id, ok := of.(*ast.Ident); ok {
+		return id.Name + "." + fn.Name.Name
+	}
+	return fn.Name.Name
+}
+
+// methodOf returns the method that an expression calls, and the field or variable
+// that it is called on.
+func methodOf(n ast.Node) (name, on string) {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return "", ""
+	}
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return "", ""
+	}
+	switch x := sel.X.(type) {
+	case *ast.SelectorExpr:
+		on = x.Sel.Name
+	case *ast.Ident:
+		on = x.Name
+	}
+	return sel.Sel.Name, on
+}
+
+// TestEveryChangeIsKnown refuses a function of checks/probe that changes something
+// and is not listed: the list states whether it is an action.
+func TestEveryChangeIsKnown(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	eachFunction(t, []string{"../probe"}, func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
+		ast.Inspect(fn, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			x, ok := sel.X.(*ast.Ident)
+			if ok && slices.Contains(changing, x.Name+"."+sel.Sel.Name) {
+				seen[fn.Name.Name] = true
+				if knownChanges[fn.Name.Name] == "" {
+					t.Errorf("%s: %s changes something (%s.%s): say what in knownChanges", pos(n), fn.Name.Name, x.Name, sel.Sel.Name)
+				}
+			}
+			return true
+		})
+	})
+	for name := range knownChanges {
+		if !seen[name] {
+			t.Errorf("%s changes nothing: the list is out of date", name)
+		}
+	}
+}
+
+// families are the directories of the core and of all checks.
+func families(t *testing.T) []string {
+	t.Helper()
+	dirs := []string{"..", "../gpustate"}
+	for _, name := range checks.Names() {
+		info, _ := checks.Lookup(name)
+		if dir := "../" + path.Base(reflect.TypeOf(info.New()).Elem().PkgPath()); !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// eachFunction calls f for every function in the source of directories, tests aside.
+func eachFunction(t *testing.T, dirs []string, f func(fn *ast.FuncDecl, pos func(ast.Node) token.Position)) {
+	t.Helper()
+	files := token.NewFileSet()
+	for _, dir := range dirs {
+		sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		if err != nil || len(sources) == 0 {
+			t.Fatalf("no source in %s: %v", dir, err)
+		}
+		for _, source := range sources {
+			if strings.HasSuffix(source, "_test.go") {
+				continue
+			}
+			file, err := parser.ParseFile(files, source, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, decl := range file.Decls {
+				if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
+					f(fn, func(n ast.Node) token.Position { return files.Position(n.Pos()) })
+				}
+			}
+		}
+	}
+}

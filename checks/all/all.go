@@ -1,0 +1,15 @@
+// Package all registers the checks of every family. A family is a package below checks; its
+// line here makes it part of the program.
+package all
+
+import (
+	_ "github.com/nhc-gpu/nhc-gpu/checks/active"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/dcgm"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/gpu"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/jobs"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/lbnl"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/pcie"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/topology"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/xid"
+)

@@ -1,0 +1,109 @@
+package all
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/topology"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+func TestLocate(t *testing.T) {
+	t.Parallel()
+	module := &probe.Module{Form: "OSFP", Vendor: "NVIDIA", Part: "MMA4Z00-NS", Serial: "MT2240FT00001"}
+	var asked [][]checks.PortAnswer
+	answer := func(ask []checks.PortAnswer, _ time.Duration) []checks.PortAnswer {
+		asked = append(asked, ask)
+		return []checks.PortAnswer{{NetDev: "eth13"}, {PCI: "0000:23:00.0", NetDev: "ib3", Transceiver: module, Devlink: []probe.Reporter{{Name: "fw", State: "error", Errors: 3}}}}
+	}
+	env := placed(t, fakesys.DGXH100().Down("mlx5_3"))
+	env.AskPorts = answer
+	got := (&fabric.IBPorts{}).Run(t.Context(), env)
+	checks.Locate(t.Context(), env, got)
+	if len(got) != 1 || got[0].Message != "check_ib_ports:  mlx5_3:1 0000:23:00.0: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling (slot 7, to leaf03 port 13)" {
+		t.Fatalf("%+v", got)
+	}
+	want := &checks.Place{Slot: "7", FarEnd: "leaf03 port 13", NetDev: "ib3", Transceiver: module, Devlink: []probe.Reporter{{Name: "fw", State: "error", Errors: 3}}}
+	if diff := cmp.Diff(want, got[0].Place); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if detail, want := got[0].Detail(), "mlx5_3:1 0000:23:00.0: transceiver OSFP NVIDIA MMA4Z00-NS, serial MT2240FT00001; devlink health fw: error, 3 errors, 0 recoveries"; detail != want {
+		t.Errorf("%s, want %s", detail, want)
+	}
+	if diff := cmp.Diff([][]checks.PortAnswer{{{PCI: "0000:23:00.0", NetDev: "ib3"}}}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+
+	// A RoCE port has its switch from lldpd; one that nobody answers of has what is known.
+	env = placed(t, fakesys.RoCE().Down("rocep3s0"))
+	env.AskPorts = func([]checks.PortAnswer, time.Duration) []checks.PortAnswer { return nil }
+	env.Vars = map[string]string{"IB_CABLING": "/none"}
+	got = (&fabric.IBPorts{}).Run(t.Context(), env)
+	checks.Locate(t.Context(), env, got)
+	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "got DOWN Disabled (slot 7, to leaf09 swp4)") || got[0].Detail() != "" {
+		t.Errorf("%+v", got)
+	}
+
+	// Nothing is asked of a healthy node, or of one that only could not be read.
+	asked = nil
+	env = placed(t, fakesys.DGXH100())
+	env.AskPorts = answer
+	checks.Locate(t.Context(), env, (&fabric.IBPorts{}).Run(t.Context(), env))
+	unknown := []checks.Finding{{Severity: checks.Unknown, Device: checks.Device{Kind: "port", Name: "mlx5_3:1", PCI: "0000:23:00.0"}, Message: "x"}, {Severity: checks.Fail, Device: checks.Device{Kind: "mount", Name: "/home"}, Message: "y"}}
+	checks.Locate(t.Context(), env, unknown)
+	if asked != nil || unknown[0].Message != "x" || unknown[1].Message != "y" || unknown[0].Place != nil {
+		t.Errorf("asked %v, said %v", asked, unknown)
+	}
+
+	// A step without time asks no one.
+	env = placed(t, fakesys.DGXH100().Down("mlx5_3"))
+	env.AskPorts = answer
+	over := checks.WithDeadline(t.Context(), time.Now())
+	got = (&fabric.IBPorts{}).Run(over, env)
+	checks.Locate(over, env, got)
+	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "(slot 7, to leaf03 port 13)") || asked != nil {
+		t.Errorf("%+v, asked %v", got, asked)
+	}
+
+	// A disk has its slot; its adapter is none to be asked.
+	n := fakesys.DGXH100().Set("nvme3", "state", "dead")
+	n.Files["sys/bus/pci/slots/Bay4/address"] = "0000:43:00\n"
+	env = placed(t, n)
+	env.AskPorts = answer
+	got = (&topology.NVMeHealth{Names: []string{"nvme3"}}).Run(t.Context(), env)
+	checks.Locate(t.Context(), env, got)
+	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "got dead (slot Bay4)") || asked != nil {
+		t.Errorf("%+v, asked %v", got, asked)
+	}
+
+	// A node of which nothing is known says nothing more.
+	bare := t.TempDir()
+	if err := fakesys.DGXH100().Down("mlx5_3").Write(bare); err != nil {
+		t.Fatal(err)
+	}
+	env = &checks.Env{Host: probe.NewHost(bare)}
+	got = (&fabric.IBPorts{}).Run(t.Context(), env)
+	checks.Locate(t.Context(), env, got)
+	if len(got) != 1 || got[0].Place != nil || !strings.HasSuffix(got[0].Message, "got DOWN Polling") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// placed is a node whose third port is down, with all that tells where it is.
+func placed(t *testing.T, n *fakesys.Node) *checks.Env {
+	t.Helper()
+	n.Files["sys/bus/pci/slots/7/address"] = "0000:23:00\n"
+	n.Files["etc/nhc/cabling"] = "0xb83fd20300c51a03,1 leaf03 port 13\n"
+	n.Files["recorded/lldp.json"] = `{"lldp":{"interface":{"eth13":{"chassis":{"leaf09":{"id":{"value":"x"}}},"port":{"id":{"value":"swp4"}}}}}}`
+	root := t.TempDir()
+	if err := n.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	return &checks.Env{Host: probe.NewHost(root)}
+}

@@ -1,0 +1,79 @@
+package checktest
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+// OnFabric is a line on a node with eight GPUs, eight InfiniBand adapters and eight
+// disks, of which something is changed.
+func OnFabric(name string, words []string, change func(*fakesys.Node), want ...checks.Finding) Scenario {
+	return onSys("fabric", fakesys.DGXH100(), name, words, change, want)
+}
+
+// OnRoCE is the same with RoCE adapters.
+func OnRoCE(name string, words []string, change func(*fakesys.Node), want ...checks.Finding) Scenario {
+	return onSys("roce", fakesys.RoCE(), name, words, change, want)
+}
+
+// OnNode is a line on another node, which the self-test has not.
+func OnNode(sys *fakesys.Node, name string, words []string, want ...checks.Finding) Scenario {
+	return Scenario{Name: name, Words: words, Files: sys.Files, Links: sys.Links, Past: "/past", Want: want, UnitOnly: true}
+}
+
+func onSys(base string, sys *fakesys.Node, name string, words []string, change func(*fakesys.Node), want []checks.Finding) Scenario {
+	if change != nil {
+		change(sys)
+	}
+	n := FabricNode(sys)
+	return Scenario{Name: name, Words: words, Files: n.Files, Links: n.Links, NVML: n.NVML, Node: base, Want: want}
+}
+
+// PortFinding is what is said of port 1 of an adapter of those nodes, by its number.
+func PortFinding(check, name string, i int, f checks.Finding, text string) checks.Finding {
+	sys := fakesys.DGXH100()
+	f.Device = checks.Device{Kind: "port", Name: name + ":1", PCI: fakesys.HCAAddress(i), UUID: strings.TrimSpace(sys.Files[sys.Dir("mlx5_0")+"/node_guid"][:17]) + "0" + string(rune('0'+i))}
+	f.Message = check + ":  " + f.Device.String() + ": " + text + checks.WantGot(f)
+	if f.Want == "" && f.Got == "" {
+		f.Got = text
+	}
+	return f
+}
+
+// HCAFinding is the same of the adapter itself.
+func HCAFinding(check, name string, i int, f checks.Finding, text string) checks.Finding {
+	f = PortFinding(check, name, i, f, text)
+	port := f.Device.String()
+	f.Device.Kind, f.Device.Name = "hca", name
+	f.Message = strings.Replace(f.Message, port, f.Device.String(), 1)
+	return f
+}
+
+func NVMeFinding(check string, i int, f checks.Finding, text string) checks.Finding {
+	f.Device = checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i), Serial: fmt.Sprintf("S6PENN0T0%05d", i)}
+	f.Message = check + ":  " + f.Device.String() + ": " + text + checks.WantGot(f)
+	if f.Want == "" && f.Got == "" {
+		f.Got = text
+	}
+	return f
+}
+
+// Switch3 is the PCIe switch above GPU 3.
+var Switch3 = checks.Device{Kind: "bridge", PCI: "0000:53:00.0"}
+
+// Links sets files of a device in turn: current_link_width, 8, max_link_width, 8.
+func Links(device string, words ...string) func(*fakesys.Node) {
+	return func(n *fakesys.Node) {
+		for i := 0; i+1 < len(words); i += 2 {
+			n.Set(device, words[i], words[i+1])
+		}
+	}
+}
+
+const (
+	NowWidth, MaxWidth = "current_link_width", "max_link_width"
+	NowSpeed, MaxSpeed = "current_link_speed", "max_link_speed"
+)

@@ -1,0 +1,362 @@
+package checktest
+
+import (
+	_ "github.com/nhc-gpu/nhc-gpu/checks/gpustate" // reports states of GPUs after every check
+
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// Family tests the checks of the package that calls it. NHC_GPU_WRITE=docs writes their
+// sections of docs/checks.md in place of that, NHC_GPU_WRITE=selftests their files of
+// checks/selftest.
+func Family(t *testing.T) {
+	t.Helper()
+	own := checksOf(t, callerPackage())
+	switch os.Getenv(WriteSetting) {
+	case "docs":
+		writeSections(t, own)
+	case "selftests":
+		writeSelftests(t, own)
+	default:
+		runEach(t, own, []familyTest{
+			{"Tables", checkTables}, {"Scenarios", checkScenarios}, {"OneOfEight", checkOneOfEight}, {"Advice", checkAdvice}, {"Hold", checkHold},
+			{"Remedies", checkRemedies}, {"Codes", checkCodes}, {"Docs", checkSections},
+			{"SelftestOneOfEight", checkSelftestOneOfEight}, {"SelftestIsTheUnitTests", checkSelftestIsTheUnitTests},
+		})
+	}
+}
+
+// FamilyAll is the part of [Family] that takes long.
+func FamilyAll(t *testing.T) {
+	t.Helper()
+	if os.Getenv(WriteSetting) != "" {
+		t.Skip("TestFamily writes")
+	}
+	runEach(t, checksOf(t, callerPackage()), []familyTest{
+		{"Selftests", checkSelftests}, {"SelftestIsWritten", checkSelftestIsWritten}, {"Reach", checkReach},
+	})
+}
+
+// WriteSetting is the environment variable that has the tests write a file in place of
+// comparing it.
+const WriteSetting = "NHC_GPU_WRITE"
+
+type familyTest struct {
+	name  string
+	check func(t *testing.T, own []string)
+}
+
+func runEach(t *testing.T, own []string, tests []familyTest) {
+	t.Helper()
+	t.Parallel()
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.check(t, own)
+		})
+	}
+}
+
+// callerPackage is the path of the package whose test has called the function that asks.
+func callerPackage() string {
+	pc := make([]uintptr, 1)
+	runtime.Callers(3, pc)
+	frame, _ := runtime.CallersFrames(pc).Next()
+	base := strings.LastIndexByte(frame.Function, '/') + 1
+	name, _, _ := strings.Cut(frame.Function[base:], ".")
+	return frame.Function[:base] + strings.TrimSuffix(name, "_test")
+}
+
+// checksOf are the checks whose types a package declares, sorted.
+func checksOf(t *testing.T, pkg string) []string {
+	t.Helper()
+	own := slices.DeleteFunc(checks.Names(), func(name string) bool { return typeOf(name).PkgPath() != pkg })
+	if len(own) == 0 {
+		t.Fatalf("no check is of %s", pkg)
+	}
+	return own
+}
+
+// typeOf is the struct that a check is.
+func typeOf(name string) reflect.Type {
+	info, _ := checks.Lookup(name)
+	return reflect.TypeOf(info.New()).Elem()
+}
+
+// FromRoot is the path of a file of the project.
+func FromRoot(t *testing.T, name string) string {
+	t.Helper()
+	root, err := os.Getwd()
+	for err == nil {
+		if _, err = os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			return filepath.Join(root, name)
+		}
+		if up := filepath.Dir(root); up != root {
+			root, err = up, nil
+		}
+	}
+	t.Fatal(err)
+	return ""
+}
+
+// isUnsupported says whether a check can never be carried out.
+func isUnsupported(name string) bool {
+	info, _ := checks.Lookup(name)
+	u, ok := info.New().(interface{ Unsupported() string })
+	return ok && u.Unsupported() != ""
+}
+
+// checkTables refuses a table of scenarios that no test runs by the name of its check, or
+// whose check is of another package.
+func checkTables(t *testing.T, own []string) {
+	var want []string
+	for _, name := range own {
+		if tables[name] != nil {
+			want = append(want, name)
+		}
+	}
+	for name := range tables {
+		if !slices.Contains(own, name) {
+			t.Errorf("%s: its scenarios are in another package than the check", name)
+		}
+	}
+	var got []string
+	for name := range testsOfChecks(t) {
+		got = append(got, name)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("checks with tables, and those of checktest.Run(t, \"check_...\") (-want +got):\n%s", diff)
+	}
+}
+
+// checkScenarios refuses a check that is not known to pass, to fail, and to cope with a
+// broken node.
+func checkScenarios(t *testing.T, own []string) {
+	for _, name := range own {
+		if isUnsupported(name) {
+			continue // see TestUnsupported
+		}
+		var passes, fails, breaks bool
+		for _, s := range scenariosOf(name) {
+			worst := checks.Worst(s.Want)
+			passes = passes || !s.Broken && worst <= checks.Warn
+			fails = fails || !s.Broken && worst == checks.Fail
+			breaks = breaks || s.Broken
+		}
+		if !passes || !fails || !breaks {
+			t.Errorf("%s: scenarios for pass: %v, fail: %v, broken node: %v; want all three", name, passes, fails, breaks)
+		}
+	}
+}
+
+// checkOneOfEight refuses a check of GPUs that is not known to fail on one bad GPU of
+// eight, and to name it.
+func checkOneOfEight(t *testing.T, own []string) {
+	for _, name := range own {
+		if info, _ := checks.Lookup(name); info.Lane != checks.NVML {
+			continue
+		}
+		found := slices.ContainsFunc(scenariosOf(name), func(s Scenario) bool {
+			return s.NVML != nil && len(s.NVML.GPUs) == 8 && len(s.Want) == 1 && s.Want[0].Severity == checks.Fail &&
+				s.Want[0].Device.Name == "gpu3" && strings.Contains(s.Want[0].Message, s.Want[0].Device.PCI)
+		})
+		if !found {
+			t.Errorf("%s: no scenario in which gpu3 of eight alone fails", name)
+		}
+	}
+}
+
+// checkAdvice refuses findings that leave an administrator alone, and advice that belongs
+// to no finding.
+func checkAdvice(t *testing.T, own []string) {
+	seen := map[string]bool{}
+	for _, name := range own {
+		for _, s := range scenariosOf(name) {
+			for _, f := range s.Want {
+				seen[f.Code] = true
+				if checks.WhatToDo(f.Code) == "" && f.Code != checks.ArrayCode {
+					t.Errorf("%s: %s: no Info.Do has a word on the code %q", name, s.Name, f.Code)
+				}
+			}
+		}
+	}
+	for _, name := range own {
+		info, _ := checks.Lookup(name)
+		for code := range info.Do {
+			if !seen[code] && (!info.Active || !strings.HasSuffix(code, ".baseline")) { // which the frame's own test shows
+				t.Errorf("%s: Info.Do has the code %q, which no scenario shows", name, code)
+			}
+		}
+	}
+}
+
+// codesTOML is checks/codes.toml.
+type codesTOML struct {
+	Words  map[string]string        `toml:"words"`
+	Remedy map[string]checks.Remedy `toml:"remedy"`
+	Same   map[string]string        `toml:"same"`
+}
+
+func ReadCodes(t *testing.T) (table codesTOML) {
+	t.Helper()
+	meta, err := toml.DecodeFile(FromRoot(t, "checks/codes.toml"), &table)
+	if err != nil || len(meta.Undecoded()) > 0 {
+		t.Fatalf("codes.toml: %v, unknown keys %v", err, meta.Undecoded())
+	}
+	return table
+}
+
+// RowOf is the row with the words of a code: its own or that of its family, with a star; ""
+// if there is none.
+func (c codesTOML) RowOf(code string) string {
+	if _, ok := c.Words[code]; ok {
+		return code
+	}
+	for i := strings.LastIndexByte(code, '.'); i > 0; i = strings.LastIndexByte(code[:i], '.') {
+		if _, ok := c.Words[code[:i]+".*"]; ok {
+			return code[:i] + ".*"
+		}
+	}
+	return ""
+}
+
+// IsRemedy says whether a remedy is in the list.
+func IsRemedy(r checks.Remedy) bool { return r == checks.NoRemedy || r.Words() != "" }
+
+// checkCodes refuses a code that our own checks find and codes.toml has no words for.
+func checkCodes(t *testing.T, own []string) {
+	table := ReadCodes(t)
+	for _, name := range own {
+		if checks.OfLBNL(name) {
+			continue
+		}
+		for _, s := range scenariosOf(name) {
+			for _, f := range s.Want {
+				if table.RowOf(f.Code) == "" {
+					t.Errorf("%s: %s: %s has no row in codes.toml", name, s.Name, f.Code)
+				}
+			}
+		}
+	}
+}
+
+// checkRemedies refuses a failing finding of our own checks that leaves open what is to be
+// done, and a remedy that is not in the list.
+func checkRemedies(t *testing.T, own []string) {
+	table := ReadCodes(t)
+	for _, name := range own {
+		if checks.OfLBNL(name) {
+			continue
+		}
+		for _, s := range scenariosOf(name) {
+			for _, f := range s.Want {
+				if !IsRemedy(f.Remedy) {
+					t.Errorf("%s: %s: remedy %q is not in the list", name, s.Name, f.Remedy)
+				}
+				if f.Severity != checks.Fail || f.Remedy != checks.NoRemedy || strings.HasPrefix(f.Code, "dcgm.fr.") { // whose class a site may change
+					continue
+				}
+				if _, ok := table.Remedy[f.Code]; !ok {
+					t.Errorf("%s: %s: %s fails without a remedy: give the finding one, or codes.toml", name, s.Name, f.Code)
+				}
+			}
+		}
+	}
+}
+
+// observesByCommand lists the checks whose [checks.Info.Acts] is true because they run
+// a program of the site. The program is the check, not an action on what it found.
+var observesByCommand = []string{"check_cmd_dmesg", "check_cmd_output", "check_cmd_status", "check_net_ping"}
+
+// checkHold runs every scenario of a check that acts with [checks.Env.Hold]: the files of the node
+// stay as they are, and at least one scenario of each struct of checks names an action that
+// was not done.
+func checkHold(t *testing.T, own []string) {
+	held := map[reflect.Type]int{}
+	for _, name := range own {
+		info, _ := checks.Lookup(name)
+		if info.Acts == nil || slices.Contains(observesByCommand, name) || tables[name] == nil {
+			continue
+		}
+		if name == "check_job_leftovers" { // see TestHoldSparesLeftovers
+			held[typeOf(name)]++
+		}
+		for _, s := range scenariosOf(name) {
+			if s.Acts {
+				held[typeOf(name)] += len(s.held(t, name))
+			}
+		}
+	}
+	for kind, n := range held {
+		if n == 0 {
+			t.Errorf("%v: no scenario holds an action", kind)
+		}
+	}
+}
+
+// held runs a scenario with Hold and returns the actions that were not done.
+func (s Scenario) held(t *testing.T, name string) []string {
+	t.Helper()
+	root, words, env := s.prepare(t, name)
+	env.Hold = true
+	before := snapshot(t, root)
+	s.bindAndRun(t, name, words, env)
+	if diff := cmp.Diff(before, snapshot(t, root)); diff != "" {
+		t.Errorf("%s changed the node (-before +after):\n%s", env.Line, diff)
+	}
+	return env.Held()
+}
+
+// snapshot describes every file below a directory but what the checks keep for
+// later runs: mode, time of the last change and content.
+func snapshot(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.Name() == "past" && d.IsDir() {
+			return fs.SkipDir
+		}
+		if data, _ := os.ReadFile(path); strings.HasPrefix(string(data), "squeue ") {
+			return nil // the fake squeue's own log
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		text := info.Mode().String()
+		switch {
+		case d.Type().IsRegular():
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			text += fmt.Sprintf(" %s %q", info.ModTime(), data)
+		case d.Type() == fs.ModeSymlink:
+			target, _ := os.Readlink(path)
+			text += " -> " + target
+		}
+		files[strings.TrimPrefix(path, dir)] = text
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}

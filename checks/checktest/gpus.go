@@ -1,0 +1,212 @@
+package checktest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// H100s is what NVML says of eight healthy H100.
+func H100s() *probe.NVML {
+	n := &probe.NVML{
+		Taken: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Library: probe.Known(fakenvml.Driver), Driver: probe.Known(fakenvml.Driver), CC: probe.Known(false),
+	}
+	healthy := probe.ECCCounts{
+		Corrected: probe.Known(uint64(0)), Uncorrected: probe.Known(uint64(0)), CorrectedAggregate: probe.Known(uint64(0)), UncorrectedAggregate: probe.Known(uint64(0)),
+	}
+	off, on := probe.Known(false), probe.Known(true)
+	mhz, watt := func(n uint32) probe.Reading[uint32] { return probe.Known(n) }, func(n uint32) probe.Reading[uint32] { return probe.Known(n * 1000) }
+	for i := range 8 {
+		n.GPUs = append(n.GPUs, probe.GPU{
+			Index: i, PCI: fakenvml.Address(i), Name: probe.Known("NVIDIA H100 80GB HBM3"), UUID: probe.Known(fakenvml.UUID(i)),
+			Serial: probe.Known(fakenvml.Serial(i)), Minor: probe.Known(i), VBIOS: probe.Known("96.00.30.00.01"), Inforom: probe.Known("G520.0200.00.05"),
+			InforomValid: on,
+			Recovery:     probe.Recovery{Action: probe.Known(probe.RecoveryNone)},
+			ECC:          probe.ECC{On: on, Pending: on, DRAM: healthy, SRAM: healthy, SRAMThreshold: off, Unrepairable: off, RepairPending: off},
+			Rows:         probe.Rows{Remapped: probe.Known(probe.RemappedRows{}), Histogram: probe.Known(probe.RowHistogram{Max: 2560})},
+			Modes:        probe.Modes{Persistence: on, Compute: probe.Known("default"), MIG: off, MIGPending: off},
+			Temperature: probe.Temperature{GPU: probe.Known(31), HBM: probe.Known(40), Margin: probe.Known(56),
+				MarginMax: probe.Known(0), MarginSlowdown: probe.Known(-2), MarginShutdown: probe.Known(-8)},
+			Power: probe.Power{Draw: watt(71), Limit: watt(700), Default: watt(700), Enforced: watt(700)},
+			Clocks: probe.Clocks{MaxGraphics: mhz(1980), MaxMemory: mhz(2619), AppGraphics: mhz(1980), AppMemory: mhz(2619),
+				DefaultGraphics: mhz(1980), DefaultMemory: mhz(2619)},
+			Throttle: probe.Throttle{Now: probe.Known(uint64(1)), PowerCap: probe.Known(uint64(0)), Thermal: probe.Known(uint64(0)),
+				HardwareThermal: probe.Known(uint64(0)), PowerBrake: probe.Known(uint64(0))},
+			Link: probe.Link{Gen: probe.Known(5), Width: probe.Known(16), MaxGen: probe.Known(5), MaxWidth: probe.Known(16),
+				GPUMaxGen: probe.Known(5), Replays: probe.Known(0)},
+			Processes: probe.Known[[]probe.GPUProcess](nil), Memory: probe.Known(probe.GPUMemory{Total: 80 << 30, Free: 79 << 30}),
+			NVLinks: probe.Known(Repeat(18, true)), NVLink: Linked(i, 18, 26562, "switch"), Fabric: probe.Known(probe.Fabric{State: probe.FabricCompleted}),
+		})
+	}
+	return n
+}
+
+func Repeat[T any](n int, v T) (list []T) {
+	for range n {
+		list = append(list, v)
+	}
+	return list
+}
+
+// Linked is what NVML says of the NVLinks of GPU i of eight, all of which are up.
+func Linked(i, links, speed int, far string) probe.NVLink {
+	l := probe.NVLink{
+		Speed: probe.Known(Repeat(links, speed)), Far: probe.Known(Repeat(links, far)),
+		Counts: probe.Known(probe.LinkCounts{"replays": Repeat(links, uint64(0)), "recoveries": Repeat(links, uint64(0)), "crc": Repeat(links, uint64(0))}),
+	}
+	ends, peers := []string{}, probe.PeerP2P{}
+	for link := range links {
+		ends = append(ends, fmt.Sprintf("0000:%02x:00.0", 5+link%4))
+	}
+	for peer := range 8 {
+		if peer != i {
+			peers[fmt.Sprintf("gpu%d", peer)] = probe.P2POK
+		}
+	}
+	l.FarPCI, l.PeerP2P = probe.Known(ends), probe.Known(peers)
+	return l
+}
+
+// V100s is the same of eight V100, which know less: no row remapper, no
+// recovery action, no times of throttling.
+func V100s() *probe.NVML {
+	n := H100s()
+	n.CC = probe.Reading[bool]{}
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		g.Name, g.Recovery, g.Modes.MIG, g.Modes.MIGPending = probe.Known("Tesla V100-SXM2-32GB"), probe.Recovery{}, probe.Reading[bool]{}, probe.Reading[bool]{}
+		g.ECC.SRAMThreshold, g.ECC.Unrepairable, g.ECC.RepairPending = probe.Reading[bool]{}, probe.Reading[bool]{}, probe.Reading[bool]{}
+		g.Rows = probe.Rows{RetiredSBE: probe.Known(0), RetiredDBE: probe.Known(0), RetiredPending: probe.Known(false)}
+		g.Temperature = probe.Temperature{GPU: probe.Known(31), HBM: probe.Known(33), MaxGPU: probe.Known(83), MaxHBM: probe.Known(85), Slowdown: probe.Known(87), Shutdown: probe.Known(90)}
+		g.Throttle = probe.Throttle{Now: g.Throttle.Now}
+		g.Link.Gen, g.Link.MaxGen, g.Link.GPUMaxGen = probe.Known(3), probe.Known(3), probe.Reading[int]{}
+		g.NVLinks, g.NVLink, g.Fabric = probe.Known(Repeat(6, true)), Linked(i, 6, 25781, "gpu"), probe.Reading[probe.Fabric]{}
+		g.NVLink.FarPCI = probe.Reading[[]string]{} // the other GPUs, in a mesh
+	}
+	return n
+}
+
+// OnGPUs is a line on a node with eight H100, of which something is changed.
+func OnGPUs(name string, words []string, change func(*probe.NVML), want ...checks.Finding) Scenario {
+	n := H100s()
+	if change != nil {
+		change(n)
+	}
+	return Scenario{Name: name, Words: words, NVML: n, Want: want, Files: maps.Clone(fakenvml.Files(fakenvml.H100, 8))}
+}
+
+// Gpu3 changes one GPU of eight.
+func Gpu3(change func(g *probe.GPU)) func(*probe.NVML) {
+	return func(n *probe.NVML) { change(&n.GPUs[3]) }
+}
+
+// OnV100s is a line on a node with eight V100.
+func OnV100s(name string, words []string, change func(*probe.NVML), want ...checks.Finding) Scenario {
+	s := OnGPUs(name, words, nil, want...)
+	if s.NVML = V100s(); change != nil {
+		change(s.NVML)
+	}
+	return s
+}
+
+// GPUFinding is what is said of a GPU.
+func GPUFinding(check string, i int, f checks.Finding, text string) checks.Finding {
+	f.Device = checks.Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", i), PCI: fakenvml.Address(i), Serial: fakenvml.Serial(i), UUID: fakenvml.UUID(i)}
+	f.Message = fmt.Sprintf("%s:  gpu%d %s: %s", check, i, fakenvml.Address(i), text) + checks.WantGot(f)
+	if f.Want == "" && f.Got == "" {
+		f.Got = text
+	}
+	return f
+}
+
+// errOdd is an error that says nothing of the GPU; the others say its state.
+var (
+	ErrOdd   = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 999}
+	ErrLost  = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 15}
+	ErrReset = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 16}
+	ErrPower = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 8}
+	ErrIRQ   = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 11}
+)
+
+const OddText = "nvmlDeviceGetX(3): unknown error (NVML error 999)"
+
+// Gpu3In is the finding about one GPU of eight that is in a state.
+func Gpu3In(check string, err error) checks.Finding {
+	f := GPUFinding(check, 3, checks.Finding{Code: "gpu.recovery.lost", Severity: checks.Fail, Remedy: checks.RebootNode, Whole: true}, "")
+	text := "the GPU is lost"
+	f.Got = "lost"
+	e, _ := errors.AsType[*probe.NVMLError](err)
+	switch e {
+	case ErrReset:
+		f.Code, f.Got, f.Remedy, text = "gpu.recovery.reset", "reset required", checks.ResetGPU, "the GPU requires a reset"
+	case ErrPower:
+		f.Code, f.Got, f.Remedy, text = "gpu.recovery.power", "no power cable", checks.ReseatOrRMA, "the GPU has no power cable attached"
+	case ErrIRQ:
+		f.Code, f.Got, text = "gpu.recovery.interrupts", "no interrupts", "the GPU sends no interrupts"
+	}
+	f.Message = fmt.Sprintf("%s:  gpu3 %s: %s, serial %s, %s (nvmlDeviceGetX(3): NVML error %d)", check, fakenvml.Address(3), text, fakenvml.Serial(3), fakenvml.UUID(3), e.Code)
+	return f
+}
+
+// GPUCommon are the scenarios that every check of GPUs has: a node without GPUs,
+// one whose NVML does not answer, a GPU that cannot be asked, GPUs that do not
+// know what is asked of them.
+func GPUCommon(check string, words ...string) []Scenario {
+	nothing := Scenario{Name: "no GPU", Words: words, NVMLErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary),
+		Want: []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: check + ":  no NVIDIA GPU on this node"}}}
+	empty := Scenario{Name: "no GPU, but NVML", Words: words, NVML: &probe.NVML{}, Want: nothing.Want}
+	noDriver := OnGPUs("the driver is not loaded", words, nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
+		Message: check + ":  cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)"})
+	noDriver.NVML, noDriver.NVMLErr, noDriver.Broken = nil, &probe.NVMLError{Call: "nvmlInit", Code: 9}, true
+	none := OnGPUs("GPUs on the bus, none in NVML", words, func(n *probe.NVML) { n.GPUs = nil },
+		checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: check + ":  the PCI bus has GPUs, but NVML has none"})
+	none.Broken = true
+	noHandle := func(err error, want checks.Finding) Scenario {
+		return OnGPUs(fmt.Sprintf("one GPU gives no handle: %v", err), words, Gpu3(func(g *probe.GPU) {
+			*g = probe.GPU{Index: 3, Err: err, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
+		}), want)
+	}
+	odd := noHandle(ErrOdd, GPUFinding(check, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Whole: true}, "could not tell: "+OddText))
+	odd.Broken = true
+	bus := OnGPUs("unreadable PCI bus", words, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /sys/bus/pci/devices: not a directory"})
+	bus.Files, bus.Broken = map[string]string{"sys/bus/pci/devices": ""}, true
+	passed := OnGPUs("all given to virtual machines", words, nil, nothing.Want...)
+	passed.NVML, passed.NVMLErr, passed.Links = nil, noDriver.NVMLErr, map[string]string{}
+	for i := range 8 {
+		delete(passed.Files, "proc/driver/nvidia/gpus/"+fakenvml.Address(i)+"/information")
+		passed.Links["sys/bus/pci/devices/"+fakenvml.Address(i)+"/driver"] = "../../../bus/pci/drivers/vfio-pci"
+	}
+	return []Scenario{nothing, empty, noDriver, none, odd, noHandle(ErrLost, Gpu3In(check, ErrLost)), noHandle(ErrReset, Gpu3In(check, ErrReset)), bus, passed}
+}
+
+// GPULacks are the scenarios of a value that one GPU of eight does not have: a fault, unless
+// the GPU is of another kind, or too few others have it.
+func GPULacks(check, what string, drop func(*probe.GPU), words ...string) []Scenario {
+	want := GPUFinding(check, 3, checks.Finding{Code: "gpu.reading", Severity: checks.Warn, Got: "not supported"}, what+", which 7 others have")
+	other := OnGPUs("no "+what+" of a GPU of another device", words, Gpu3(drop))
+	other.Files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/device"] = "0x2331\n"
+	return []Scenario{
+		OnGPUs("no "+what+" of one GPU", words, Gpu3(drop), want), other,
+		OnGPUs("no "+what+" of one of two", words, func(n *probe.NVML) { Gpu3(drop)(n); n.GPUs = n.GPUs[3:5] }),
+	}
+}
+
+// GPUDumb is the scenario of GPUs that know nothing of what is asked.
+func GPUDumb(check string, words ...string) Scenario {
+	return OnGPUs("not supported", words, func(n *probe.NVML) {
+		n.CC = probe.Reading[bool]{}
+		for i := range n.GPUs {
+			n.GPUs[i] = probe.GPU{Index: i, PCI: n.GPUs[i].PCI}
+		}
+	}, checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: check + ":  not supported by these GPUs or their driver"})
+}
+
+// Hgx is the platform of h100s.
+func Hgx() *checks.Platform {
+	return &checks.Platform{Name: "HGX H100", File: "conf/profiles/h100.toml", GPUs: []int{4, 8}, PowerLimit: 700, GraphicsClock: 1980, MemoryClock: 2619, PCIeGen: 5, PCIeWidth: 16}
+}

@@ -1,0 +1,145 @@
+package checktest
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+func (s Scenario) Build(t testing.TB) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, links := s.Files, s.Links
+	if s.Node != "" { // they have far more files than a scenario changes
+		files, links = s.onBench(t, root)
+	}
+	for name, content := range files {
+		path := filepath.Join(root, name)
+		if strings.HasSuffix(name, "/") {
+			must(os.MkdirAll(path, 0o755))
+			continue
+		}
+		must(os.MkdirAll(filepath.Dir(path), 0o755))
+		must(WriteProgram(path, strings.ReplaceAll(content, "{root}", root)))
+	}
+	for name, target := range links {
+		must(os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
+		must(os.Symlink(target, filepath.Join(root, name)))
+	}
+	for name, when := range s.Mtimes {
+		must(os.Chtimes(filepath.Join(root, name), when, when))
+	}
+	must(os.MkdirAll(filepath.Join(root, "bin"), 0o755))
+	for _, tool := range s.Tools {
+		must(os.Symlink("/bin/"+tool, filepath.Join(root, "bin", tool)))
+	}
+	return root
+}
+
+// theBench has the healthy nodes of all scenarios.
+var theBench = sync.OnceValues(selftest.NewBench)
+
+// onBench lays what a scenario has of a healthy node of the self-test. What is
+// left to be written is returned.
+func (s Scenario) onBench(t testing.TB, root string) (files, links map[string]string) {
+	t.Helper()
+	b, err := theBench()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := healthyNode(s.Node)
+	test := selftest.Scenario{Node: s.Node, Files: map[string]string{}, Links: map[string]string{}}
+	for name, content := range s.Files {
+		if old, ok := n.Files[name]; !ok || old != content {
+			test.Files[name] = content
+		}
+	}
+	for name, target := range s.Links {
+		if old, ok := n.Links[name]; !ok || old != target {
+			test.Links[name] = target
+		}
+	}
+	for name := range n.Files {
+		if _, ok := s.Files[name]; !ok {
+			test.Lacks = append(test.Lacks, name)
+		}
+	}
+	for name := range n.Links {
+		if _, ok := s.Links[name]; !ok {
+			test.Lacks = append(test.Lacks, name)
+		}
+	}
+	if err := b.Lay(&test, n, root); err != nil {
+		t.Fatal(err)
+	}
+	return nil, nil
+}
+
+// healthyNodes are the nodes that scenarios begin with.
+func healthyNodes() map[string]*selftest.Node {
+	files := fakenvml.Files(fakenvml.H100, 8)
+	return map[string]*selftest.Node{
+		"h100": {NVML: H100s(), Files: files}, "v100": {NVML: V100s(), Files: files}, "empty": {NVML: new(probe.NVML)}, "": {},
+		"fabric": FabricNode(fakesys.DGXH100()), "roce": FabricNode(fakesys.RoCE()),
+	}
+}
+
+// healthyNode is one of them.
+var healthyNode = func() func(string) *selftest.Node {
+	nodes := sync.OnceValue(healthyNodes)
+	return func(name string) *selftest.Node { return nodes()[name] }
+}()
+
+// FabricNode is a node of eight GPUs, with an adapter and a disk beside each.
+func FabricNode(sys *fakesys.Node) *selftest.Node {
+	files := maps.Clone(sys.Files)
+	for name, content := range fakenvml.Files(fakenvml.H100, 8) {
+		if strings.HasPrefix(name, "dev/") || strings.HasPrefix(name, "proc/driver/") {
+			files[name] = content
+		}
+	}
+	return &selftest.Node{NVML: H100s(), Files: files, Links: maps.Clone(sys.Links)}
+}
+
+// Nodes are put up where that is quick, before any test asks where.
+var _ = func() error {
+	var fs syscall.Statfs_t
+	const quick, noExec = "/dev/shm", 0x8
+	if os.Getenv("TMPDIR") == "" && syscall.Statfs(quick, &fs) == nil && fs.Flags&noExec == 0 && fs.Bavail*uint64(fs.Bsize) > 1<<30 {
+		return os.Setenv("TMPDIR", quick)
+	}
+	return nil
+}()
+
+// RunTests is what TestMain of each package with checks does.
+func RunTests(m *testing.M) {
+	code := m.Run()
+	if b, err := theBench(); err == nil {
+		_ = b.Close()
+	}
+	os.Exit(code)
+}
+
+// WriteProgram writes a file that may be run. No other test may fork meanwhile:
+// its child would hold the file open for writing, and running it would fail
+// ("text file busy").
+func WriteProgram(path, text string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(text), 0o755)
+}

@@ -1,0 +1,52 @@
+package checktest
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// UseProc is a process of a node whose machine has been up for 10000 seconds.
+type UseProc struct {
+	Pid, Parent, Uid int
+	Args             string // a kernel thread of the name in brackets
+	Ticks            int    // hundredths of a second of CPU time; 10000 are 1.0% of a processor
+	Rss, Vsz         int    // kB
+}
+
+// UseNode is a node with those processes, 100 GiB of RAM and a shell for actions.
+func UseNode(procs ...UseProc) map[string]string {
+	files := map[string]string{
+		"etc/passwd":     "root:x:0:0::/root:/bin/sh\nntpsec:x:120:120::/:/bin/false\nalice:x:5001:100::/:/bin/sh\nbob:x:5002:100::/:/bin/sh\n",
+		"etc/login.defs": "UID_MIN 1000\n",
+		"proc/uptime":    "10000.00 1.00\n",
+		"proc/meminfo":   "MemTotal: 104857600 kB\n",
+	}
+	for _, p := range procs {
+		dir := fmt.Sprintf("proc/%d/", p.Pid)
+		name, kernel := strings.CutPrefix(strings.TrimSuffix(p.Args, "]"), "[")
+		memory := fmt.Sprintf("VmSize:\t%d kB\nVmRSS:\t%d kB\n", p.Vsz, p.Rss)
+		if kernel {
+			memory = ""
+		} else {
+			files[dir+"cmdline"] = strings.ReplaceAll(p.Args, " ", "\x00") + "\x00"
+			name = "a.out) R 1 (1"
+		}
+		files[dir+"status"] = fmt.Sprintf("Name:\t%s\nState:\tS (sleeping)\nUid:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\n%s", name, p.Uid, memory)
+		files[dir+"stat"] = fmt.Sprintf("%d (%s) S %d 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 0 %d 0 0 0\n",
+			p.Pid, name, p.Parent, p.Ticks, p.Vsz*1024)
+	}
+	return files
+}
+
+// Unknown is a finding of what could not be told.
+func Unknown(message string) checks.Finding {
+	return checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: message}
+}
+
+// ValueFinding is the failure of a check that was given a word which is no number.
+func ValueFinding(check, what, word, want string) checks.Finding {
+	return checks.Finding{Code: "config.value", Severity: checks.Fail, Want: want, Got: word, Remedy: checks.FixConfig,
+		Message: fmt.Sprintf("%s:  Invalid %s \"%s\"; want %s.", check, what, word, want)}
+}

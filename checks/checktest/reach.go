@@ -1,0 +1,278 @@
+package checktest
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// beyond are the places in which a finding is made that no scenario can reach, and why.
+var beyond = map[string]string{
+	"gpu/fabric.go Run: config.value":            "a mistake of the configuration, in TOML: TestFabricWords",
+	"active/gpu_launch.go tell: gpu.launch.slow": "the CPU's own time: TestLaunchRoundTrip",
+	"xid/gpu_xid.go Run: config.value":           "a mistake of the configuration, in TOML: TestXidWords",
+	"fabric/kernel_log.go Run: config.value":     "a mistake of the configuration, in TOML: TestMessageWords",
+	"fabric/kernel_log.go keep: klog.past":       "a full disk: TestMessagesThatCannotBeKept",
+}
+
+// reachable are the files whose places must be reached, by family.
+var reachable = map[string][]string{
+	"active":   {"gpu*.go", "ib_*.go"},
+	"fabric":   {"ib_*.go", "eth_*.go", "kernel_log*.go"},
+	"gpu":      {"*.go", "../gpustate/*.go"},
+	"lbnl":     {"net_route.go", "net_dns.go"},
+	"pcie":     {"*.go"},
+	"topology": {"nvme*.go", "hw_topology*.go"},
+	"xid":      {"*.go"},
+}
+
+// checkReach refuses a place in the checks of GPUs where a finding
+// is made that no scenario of the self-test comes to: a second way to fail under
+// a code that is known already counts, too. It has the compiler count.
+func checkReach(t *testing.T, own []string) {
+	files := sourcesOf(t)
+	if len(files) == 0 {
+		return
+	}
+	program := countingProgram(t)
+	inSelftest := covered(t, program, "^TestFamilyAll$/^Selftests$")
+	var active []string
+	for name, test := range testsOfChecks(t) {
+		if info, _ := checks.Lookup(name); info.Active {
+			active = append(active, test)
+		}
+	}
+	inScenarios := map[string][]coverBlock{}
+	if len(active) > 0 {
+		inScenarios = covered(t, program, "^("+strings.Join(active, "|")+")$")
+	}
+	found := map[string]bool{}
+	for _, f := range files {
+		blocks, by := inSelftest, "the self-test"
+		if ofActive(t, f) { // they need libraries that answer
+			blocks, by = inScenarios, "its check"
+		}
+		for _, s := range findingSites(t, f) {
+			place := underTest(t) + "/" + s.String()
+			found[place] = true
+			reached := slices.ContainsFunc(blocks[filepath.Base(f)], func(b coverBlock) bool { return b.has(s.line, s.column) && b.count > 0 })
+			_, known := beyond[place]
+			switch {
+			case !reached && !known:
+				t.Errorf("%s:%d: %s: no scenario of %s comes here", f, s.line, s, by)
+			case reached && known:
+				t.Errorf("%s:%d: %s: is reached, take it out of the list", f, s.line, s)
+			}
+		}
+	}
+	for name := range beyond {
+		if strings.HasPrefix(name, underTest(t)+"/") && !found[name] {
+			t.Errorf("%s: there is no such place", name)
+		}
+	}
+}
+
+// underTest is the name of the package under test.
+func underTest(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Base(dir)
+}
+
+// sourcesOf are the files that [reachable] has of the package under test.
+func sourcesOf(t *testing.T) (files []string) {
+	t.Helper()
+	for _, pattern := range reachable[underTest(t)] {
+		match, err := filepath.Glob(pattern)
+		if err != nil || len(match) == 0 {
+			t.Fatalf("no file is %s: %v", pattern, err)
+		}
+		files = append(files, match...)
+	}
+	return slices.DeleteFunc(files, func(f string) bool {
+		return strings.HasSuffix(f, "_test.go") || f == "clear.go" // that is an operator's command
+	})
+}
+
+var (
+	activeInfo = checks.Lazily(`\bActive: +true\b`)
+	ofFrame    = checks.Lazily(`(?i)\*(\w+\.)?(active|bw)Run\b`)
+)
+
+// ofActive says whether a file is that of an active test, or one of its family.
+func ofActive(t *testing.T, file string) bool {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ofFrame().Match(text) {
+		return true
+	}
+	for name := strings.TrimSuffix(file, ".go"); name != ""; name = name[:max(strings.LastIndexByte(name, '_'), 0)] {
+		if text, err := os.ReadFile(name + ".go"); err == nil && activeInfo().Match(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// covered runs some tests of a program in which the compiler counts.
+func covered(t *testing.T, program, run string) map[string][]coverBlock {
+	t.Helper()
+	profile := filepath.Join(t.TempDir(), "cover.out")
+	cmd := exec.CommandContext(t.Context(), program, "-test.run="+run, "-test.coverprofile="+profile)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // those that tests beside this one have set
+		return strings.HasPrefix(v, "NCCL_") || strings.HasPrefix(v, "CUDA_")
+	})
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	data, err := os.ReadFile(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return coverBlocks(t, string(data))
+}
+
+// countingProgram builds that program.
+func countingProgram(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "checks.test")
+	if out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-coverpkg=.,../gpustate", "-ldflags=-s -w", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// coverBlock is a line of a profile: from, to, how often.
+type coverBlock struct{ line, column, endLine, endColumn, count int }
+
+func (b coverBlock) has(line, column int) bool {
+	return (b.line < line || b.line == line && b.column <= column) && (line < b.endLine || line == b.endLine && column < b.endColumn)
+}
+
+func coverBlocks(t *testing.T, profile string) map[string][]coverBlock {
+	t.Helper()
+	blocks := map[string][]coverBlock{}
+	for line := range strings.Lines(profile) {
+		path, rest, found := strings.Cut(line, ".go:")
+		if !found {
+			continue
+		}
+		var b coverBlock
+		var statements int
+		if _, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &b.line, &b.column, &b.endLine, &b.endColumn, &statements, &b.count); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		f := filepath.Base(path) + ".go"
+		blocks[f] = append(blocks[f], b)
+	}
+	return blocks
+}
+
+// findingSite is where a finding gets its code.
+type findingSite struct {
+	file, function, code string
+	line, column         int
+}
+
+func (s findingSite) String() string { return s.file + " " + s.function + ": " + s.code }
+
+// findingSites are the places of a file: a Finding with a code, and a code that is set.
+func findingSites(t *testing.T, file string) (sites []findingSite) {
+	t.Helper()
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := map[string]int{}
+	for _, d := range parsed.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || fn.Body == nil {
+			continue
+		}
+		add := func(at ast.Node, code ast.Expr) {
+			text := codeText(code)
+			if times[fn.Name.Name+text]++; times[fn.Name.Name+text] > 1 {
+				text = fmt.Sprintf("%s (%d)", text, times[fn.Name.Name+text])
+			}
+			p := set.Position(at.Pos())
+			sites = append(sites, findingSite{file, fn.Name.Name, text, p.Line, p.Column})
+		}
+		ast.Inspect(fn.Body, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CompositeLit:
+				addCodes(add, n.Type, n)                     // Finding{Code: "..."}
+				if list, ok := n.Type.(*ast.ArrayType); ok { // []Finding{{Code: "..."}}
+					for _, e := range n.Elts {
+						if inner, ok := e.(*ast.CompositeLit); ok {
+							addCodes(add, list.Elt, inner)
+						}
+					}
+				}
+			case *ast.AssignStmt: // f.Code, f.Severity = "...", Fail
+				for i, left := range n.Lhs {
+					if field, ok := left.(*ast.SelectorExpr); ok && field.Sel.Name == "Code" && len(n.Lhs) == len(n.Rhs) {
+						add(n, n.Rhs[i])
+					}
+				}
+			}
+			return true
+		})
+	}
+	return sites
+}
+
+func addCodes(add func(ast.Node, ast.Expr), of ast.Expr, lit *ast.CompositeLit) {
+	if TypeName(of) != "Finding" {
+		return
+	}
+	for _, e := range lit.Elts {
+		if kv, ok := e.(*ast.KeyValueExpr); ok && codeText(kv.Key) == "Code" {
+			add(kv, kv.Value)
+		}
+	}
+}
+
+// TypeName is the name of a type, of whichever package; "" for a list.
+func TypeName(of ast.Expr) string {
+	switch of := of.(type) {
+	case *ast.Ident:
+		return of.Name
+	case *ast.SelectorExpr:
+		return of.Sel.Name
+	}
+	return ""
+}
+
+// codeText is a code as the source has it: "gpu.ecc.*" if it is made of parts,
+// the name of the variable or function if it comes from there.
+func codeText(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		return strings.Trim(e.Value, `"`)
+	case *ast.BinaryExpr:
+		return codeText(e.X) + "*"
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	case *ast.CallExpr:
+		return codeText(e.Fun) + "()"
+	case *ast.Ident:
+		return e.Name
+	}
+	return "?"
+}

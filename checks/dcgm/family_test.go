@@ -1,0 +1,19 @@
+package dcgm
+
+import (
+	_ "github.com/nhc-gpu/nhc-gpu/checks/gpu" // whose findings every check of GPUs may have
+
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
+)
+
+func TestMain(m *testing.M) { checktest.RunTests(m) }
+
+func TestFamily(t *testing.T) { checktest.Family(t) }
+
+func TestFamilyAll(t *testing.T) {
+	tier.All(t)
+	checktest.FamilyAll(t)
+}

@@ -1,0 +1,120 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/xid"
+)
+
+// Explain explains what a person has in hand: a line of the kernel's log, an Xid or SXid,
+// a code of a finding, a message or reason of ours, or a counter of errors. It says what
+// that means, what the checks do with it, what to do, and the source.
+func Explain(env *checks.Env, text string) (string, error) {
+	text = strings.TrimSpace(text)
+	if l, ok := checks.PastedLine(text, checks.AboutDevice); ok {
+		return explainLine(l), nil
+	}
+	if l, ok := checks.PastedLine(text, checks.AboutLink); ok {
+		return checks.Explained("A lost link", "device", strings.TrimSpace(l.PCI+" "+l.Dev), "the check", "check_ib_link_flapping counts it: it fails if it repeats", "do", checks.WhatToDo("ib.flap"), "source", l.Source), nil
+	}
+	if answer, err := xid.ExplainXid(env, text); err == nil {
+		return answer, nil
+	}
+	for _, code := range codeInText().FindAllString(text, -1) {
+		if answer := explainCode(env, code); answer != "" {
+			return answer, nil
+		}
+	}
+	if answer := explainCounter(text); answer != "" {
+		return answer, nil
+	}
+	if m := xidInText().FindStringSubmatch(text); m != nil { // of a message of check_gpu_xid
+		return xid.ExplainXid(env, m[0])
+	}
+	if name := checkInText().FindString(text); name != "" {
+		if info, ok := checks.Lookup(name); ok {
+			return checks.Explained("A message of "+name, "means", info.Summary, "do", "nhc-gpu --check --json prints the code of the finding: explain that."), nil
+		}
+	}
+	return "", fmt.Errorf("explain %q: want a line of the kernel's log, an Xid (79, sxid:12028), the code of a finding (gpu.recovery.lost), a reason or message of nhc-gpu, or a counter (symbol_error)", text)
+}
+
+var (
+	codeInText  = checks.Lazily(`[a-z]+(\.[a-z0-9_-]+)+`)
+	xidInText   = checks.Lazily(`\bS?Xid \d{1,5}\b`)
+	checkInText = checks.Lazily(`\bcheck_[a-z0-9_]+`)
+)
+
+// explainLine explains a message of klog.toml.
+func explainLine(l checks.KernelLine) string {
+	number := 0
+	if len(l.Row.Numbers) > 0 {
+		number, _ = checks.ParseCode(l.Number)
+	}
+	return explainRow(l.Row, l.Row.Meaning(number), strings.TrimSpace(l.PCI+" "+l.Dev), l.Detail)
+}
+
+func explainRow(r *checks.MessageRow, means, device, detail string) string {
+	code := r.Code
+	if r.Class == checks.XidIgnore {
+		code = ""
+	}
+	return checks.Explained(strings.ToUpper(means[:1])+means[1:], "device", device, "detail", detail, "code", code,
+		"the check", fabric.KernelLogName+": "+r.Does(), "remedy", string(r.Remedy), "do", r.Do, "why", r.Why, "source", r.Source)
+}
+
+// explainCode explains a code, "" if no finding has it.
+func explainCode(env *checks.Env, code string) string {
+	if number, ok := strings.CutPrefix(code, "gpu.xid."); ok {
+		if answer, err := xid.ExplainXid(env, number); err == nil {
+			return answer
+		}
+	}
+	if number, ok := strings.CutPrefix(code, "gpu.sxid."); ok {
+		if answer, err := xid.ExplainXid(env, "sxid:"+number); err == nil {
+			return answer
+		}
+	}
+	for i := range checks.MessageTable().Rows {
+		if r := &checks.MessageTable().Rows[i]; r.Code == code && r.Class != checks.XidIgnore {
+			return explainRow(r, r.Means, "", "")
+		}
+	}
+	do := checks.WhatToDo(code)
+	if do == "" {
+		return ""
+	}
+	var by []string
+	for _, name := range checks.Names() {
+		if info, _ := checks.Lookup(name); info.Do[code] != "" || info.DoOf != nil && info.DoOf(code) != "" {
+			by = append(by, name)
+		}
+	}
+	return checks.Explained(code, "means", checks.Words(code), "found by", strings.Join(by, " "), "do", do)
+}
+
+// explainCounter explains a counter of a port, by its name.
+func explainCounter(name string) string {
+	i := slices.IndexFunc(fabric.IBCounterRows, func(c fabric.IBCounter) bool { return c.Name == name || c.Base() == name })
+	if i < 0 {
+		return ""
+	}
+	c := fabric.IBCounterRows[i]
+	check := "check_ib_errors does not judge it"
+	if c.Judged() {
+		check = fmt.Sprintf("check_ib_errors judges its growth (per %s; any: in an hour)", c.Per)
+		for _, limit := range []struct {
+			word string
+			n    float64
+		}{{"warns", float64(c.Warn)}, {"fails", float64(c.Fail)}} {
+			if limit.n >= 0 {
+				check += fmt.Sprintf(", %s above %g", limit.word, limit.n)
+			}
+		}
+	}
+	return checks.Explained(c.Name, "means", c.Means, "the check", check, "remedy", string(c.Remedy), "do", c.Do, "source", c.Source)
+}

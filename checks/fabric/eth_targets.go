@@ -1,0 +1,113 @@
+package fabric
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// Which interfaces check_eth_link is about, and how they compare.
+
+// ethTarget is an interface that is judged.
+type ethTarget struct {
+	*probe.NetIf
+
+	named bool         // by the line, or it has the default route: it is not judged only as a part of another
+	exact bool         // by its own name
+	upper *probe.NetIf // of which it is a part; nil: of none
+}
+
+// find collects what is judged.
+func (r *ethRun) find() error {
+	names, err := r.env.Host.NetIfs()
+	if err != nil {
+		return err
+	}
+	if len(r.Names) == 0 {
+		found, err := r.env.Host.DefaultRoutes()
+		if err != nil {
+			return err
+		}
+		routes := found.All()
+		under := map[string]bool{}
+		for dev := range routes {
+			for _, l := range r.env.Host.NetIf(dev).Lower {
+				under[l] = true
+			}
+		}
+		for _, dev := range slices.Sorted(maps.Keys(routes)) {
+			if n := r.env.Host.NetIf(dev); !under[dev] && n.Type != probe.LinkLoopback {
+				r.add(&ethTarget{NetIf: &n, named: true})
+			}
+		}
+		return nil
+	}
+	for _, word := range r.Names {
+		found := false
+		for _, name := range names {
+			if name != word && !match.Glob(name, word) {
+				continue
+			}
+			n := r.env.Host.NetIf(name)
+			if name != word && (n.Type == probe.LinkLoopback || n.PCI != "" && r.env.Host.PCIDevice(n.PCI).VF) {
+				continue
+			}
+			found = true
+			r.add(&ethTarget{NetIf: &n, named: true, exact: name == word})
+		}
+		if !found {
+			r.say(checks.Device{Kind: "netdev", Name: word}, checks.Finding{Code: "eth.missing", Severity: checks.Fail, Want: word, Got: "none"}, "no such interface")
+		}
+	}
+	return nil
+}
+
+// add takes an interface in, and what it is made of as far as there are cards below.
+func (r *ethRun) add(t *ethTarget) {
+	for _, old := range r.targets {
+		if old.Name == t.Name {
+			if old.upper == nil {
+				old.upper = t.upper
+			}
+			old.named, old.exact = old.named || t.named, old.exact || t.exact
+			return
+		}
+	}
+	if len(r.targets) >= 1024 { // a bridge of containers has that many
+		return
+	}
+	r.targets = append(r.targets, t)
+	for _, name := range t.Lower {
+		if n := r.env.Host.NetIf(name); n.Physical || len(n.Lower) > 0 {
+			r.add(&ethTarget{NetIf: &n, upper: t.NetIf})
+		}
+	}
+}
+
+// compare warns of cards that are slower than most of their model.
+func (r *ethRun) compare() {
+	models := map[string][]*ethTarget{}
+	for _, t := range r.targets {
+		if t.PCI != "" && t.Speed > 0 && t.Err == nil && down(t.NetIf) == "" {
+			p := r.env.Host.PCIDevice(t.PCI)
+			model := p.Vendor + ":" + p.Device
+			models[model] = append(models[model], t)
+		}
+	}
+	for _, model := range slices.Sorted(maps.Keys(models)) {
+		count := map[int]int{}
+		for _, t := range models[model] {
+			count[t.Speed]++
+		}
+		usual := slices.MaxFunc(slices.Collect(maps.Keys(count)), func(a, b int) int { return cmp.Or(count[a]-count[b], a-b) })
+		for _, t := range models[model] {
+			if t.Speed < usual {
+				r.say(netDevice(t.NetIf), checks.Finding{Code: "eth.differ", Severity: checks.Warn, Remedy: checks.CheckCable, Want: mbps(usual), Got: mbps(t.Speed)}, "speed is not that of others of its model")
+			}
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package fabric
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// After a boot links train, and the subnet manager sets up ports: that takes up to
+// minutes, and is no fault.
+
+// flapSettle is how long after a boot links come up and go again.
+const flapSettle = 5 * time.Minute
+
+// SinceBoot returns how long the node is up, by the boot clock, and whether links may
+// still be starting.
+func (f *Fabric) SinceBoot() (up time.Duration, settling bool) {
+	ticks, err := f.env.Host.Uptime()
+	if err != nil {
+		return 0, false
+	}
+	up = time.Duration(ticks/probe.ClockTicks) * time.Second
+	return up, up < flapSettle
+}
+
+// Settle returns findings. In the first minutes after a boot, and not before a job, it
+// puts one Skip in the place of those with these codes: drivers and networks are starting.
+func (f *Fabric) Settle(findings []checks.Finding, codes ...string) []checks.Finding {
+	up, settling := f.SinceBoot()
+	if !settling || f.beforeJob() {
+		return findings
+	}
+	var starting []string
+	findings = slices.DeleteFunc(findings, func(x checks.Finding) bool {
+		wasThere := x.Code == "ib.ports.gone" && x.Severity == checks.Fail // in this boot
+		if x.Severity != checks.Fail && x.Severity != checks.Warn || wasThere || !slices.Contains(codes, x.Code) {
+			return false
+		}
+		starting = append(starting, strings.TrimPrefix(x.Message, f.Check+":  "))
+		return true
+	})
+	if len(starting) == 0 {
+		return findings
+	}
+	return append(findings, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
+		Message: fmt.Sprintf("%s:  not judged until %.0f s after the boot, %.0f s ago: %s", f.Check, flapSettle.Seconds(), up.Seconds(), strings.Join(starting, "; "))})
+}
+
+// isStarting says whether a port that is not up may come up by itself, as the node was
+// booted just now. Ethernet ports are switched off until their interface is configured.
+func (f *Fabric) isStarting(p *Port) bool {
+	if _, settling := f.SinceBoot(); !settling {
+		return false
+	}
+	switch p.Phys {
+	case checks.IBLinkUp:
+		return p.State == checks.IBInit || p.State == checks.IBArmed
+	case checks.IBPolling, checks.IBTraining:
+		return p.State == checks.IBDown
+	case checks.IBDisabled:
+		return p.State == checks.IBDown && p.Layer == LayerEth
+	}
+	return false
+}
+
+// beforeJob says whether the run decides about the start of a job.
+func (f *Fabric) beforeJob() bool { return f.env.Job != nil && !f.env.Job.Ended }
+
+// PortsNotUp says whether a code means that a check could not judge ports, as they are not up or the node has just booted.
+func PortsNotUp(code string) bool { return code == "ib.ports.boot" || code == "ib.inactive" }

@@ -1,0 +1,126 @@
+package fabric
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The HCAs that the PCI bus has, whatever the RDMA drivers make of them.
+
+const lackingDo = "The adapter is there and its RDMA driver has not taken it: see dmesg | grep ADDRESS (firmware that does not start, health errors), and lsmod for mlx5_ib (Omni-Path: hfi1, Broadcom: bnxt_re, Intel: irdma). Reboot with the power off for a minute; if it stays reseat or replace the adapter."
+
+// GivenAway are the drivers of devices that belong to a virtual machine or to a
+// program, and not to the node.
+var GivenAway = []string{"vfio-pci", "pci-stub", "xen-pciback", "uio_pci_generic", "igb_uio"}
+
+// classIB is what the PCI bus calls an InfiniBand controller.
+const classIB = "0207"
+
+// ibOnBus says whether a device is for InfiniBand, or for Omni-Path, which the PCI bus calls
+// a fabric controller.
+func ibOnBus(d *probe.PCIDevice) bool {
+	m := ModelOf(d.Vendor, d.Device, "")
+	return strings.HasPrefix(d.Class, classIB) || m != nil && m.Module == "hfi1"
+}
+
+// busHCAs are the HCAs on the PCI bus that are the node's own.
+func busHCAs(env *checks.Env) (list []probe.PCIDevice, err error) {
+	addresses, err := env.Host.NetworkPCI()
+	for _, a := range addresses {
+		env.At("read /sys/bus/pci/devices/%s", a)
+		d := env.Host.PCIDevice(a)
+		if slices.Contains(GivenAway, d.Driver) {
+			continue
+		}
+		if ibOnBus(&d) || ModelOf(d.Vendor, d.Device, "") != nil {
+			list = append(list, d)
+		}
+	}
+	return list, err
+}
+
+// Lacking are the HCAs on the PCI bus that should be an RDMA device, and are not:
+// those of InfiniBand, and Ethernet adapters of which most of the same kind are
+// one. A function beside one that is an RDMA device needs most of its kind at its
+// own place on the card: cards may serve RDMA by their first function alone.
+func (f *Fabric) Lacking() (list []probe.PCIDevice, err error) {
+	bus, err := busHCAs(f.env)
+	isOne := map[string]bool{}
+	for i := range f.HCAs {
+		isOne[f.HCAs[i].PCI], isOne[card(f.HCAs[i].PCI)] = true, true
+	}
+	of, all := map[string]int{}, map[string]int{} // by kind
+	kind := func(d *probe.PCIDevice) string { return d.Vendor + ":" + d.Device }
+	place := func(d *probe.PCIDevice) string { return kind(d) + strings.TrimPrefix(d.Address, card(d.Address)) }
+	for i := range bus {
+		for _, k := range []string{kind(&bus[i]), place(&bus[i])} {
+			all[k]++
+			if isOne[bus[i].Address] {
+				of[k]++
+			}
+		}
+	}
+	most := func(k string) bool { return of[k]*2 > all[k] }
+	for i := range bus {
+		d := &bus[i]
+		switch {
+		case isOne[d.Address]:
+		case ibOnBus(d), most(kind(d)) && (!isOne[card(d.Address)] || most(place(d))) && !f.takenOver(d.Address):
+			list = append(list, *d)
+		}
+	}
+	return list, err
+}
+
+// takenOver says whether an Ethernet function has no RDMA device because another one
+// serves its port: that of a LAG or a bond, or one with several ports.
+func (f *Fabric) takenOver(pci string) bool {
+	master := f.env.Host.NetMaster(pci)
+	if master != "" && f.env.Host.NetIf(master).Bond != nil {
+		return true
+	}
+	for i := range f.Ports {
+		p := &f.Ports[i]
+		if p.PCI == "" || p.PCI == pci || card(p.PCI) != card(pci) {
+			continue
+		}
+		l := f.lagOf(p)
+		if len(p.HCA.Ports) > 1 || master != "" && master == f.env.Host.NetMaster(p.PCI) ||
+			l != nil && slices.ContainsFunc(l.members, func(m probe.NetIf) bool { return m.PCI == pci }) {
+			return true
+		}
+	}
+	return false
+}
+
+// lacks is that an HCA on the bus is no RDMA device.
+func (f *Fabric) lacks(d *probe.PCIDevice) checks.Finding {
+	driver := "no driver has it"
+	if d.Driver != "" {
+		driver = "its driver is " + d.Driver
+	}
+	return f.Finding(checks.Device{Kind: "hca", PCI: d.Address}, checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA},
+		"%s is on the PCI bus, but no RDMA device; %s", hcaName(d), driver)
+}
+
+// hcaName is what an HCA is called, as far as it is known.
+func hcaName(d *probe.PCIDevice) string {
+	if m := ModelOf(d.Vendor, d.Device, ""); m != nil {
+		return m.Name
+	}
+	return fmt.Sprintf("the InfiniBand adapter %s:%s", d.Vendor, d.Device)
+}
+
+// askPorts is [Ask] for checks to which a node without any RDMA device is
+// not out of the question: its PCI bus may have some, or the line may name one.
+func askPorts(env *checks.Env, check string) (*Fabric, []checks.Finding) {
+	f, findings := Ask(env, check)
+	if f == nil && len(findings) == 1 && findings[0].Severity == checks.Skip {
+		return &Fabric{Check: check, env: env}, findings
+	}
+	return f, findings
+}

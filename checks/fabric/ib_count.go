@@ -1,0 +1,143 @@
+package fabric
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// ibCount counts the RDMA devices that carry jobs' traffic, up or not, without
+// virtual functions. Fewer than COUNT fail, more are warned of. Without COUNT every
+// InfiniBand adapter on the PCI bus has to be an RDMA device, and so has an Ethernet
+// adapter if most of its kind are; it warns of a few ports fewer than the platform has.
+// It is skipped instead in the first five minutes after a boot, but not before a job.
+// -m counts those of one kind instead, whatever they are for: MODEL is a glob for the
+// name of the model (ConnectX-7), the type, the board id or the PCI id.
+//
+//	gpu* || check_ib_count 8
+//	gpu* || check_ib_count -m 'BlueField-3*' 2
+type ibCount struct {
+	Count int    `arg:"1" toml:"count"` // how many there should be
+	Model string `opt:"m" toml:"model"` // only these: ConnectX-7, MT4129, MT_0000000838, 15b3:1021
+}
+
+const ibCountName = "check_ib_count"
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    ibCountName,
+		Usage:   "[-m MODEL] [COUNT]",
+		Summary: "as many RDMA devices as there should be",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &ibCount{} },
+		Do: map[string]string{
+			"ib.lacking":        lackingDo,
+			"ib.count":          "The message has the devices there are. See lspci and dmesg for the one that is missing: reboot with the power off for a minute, reseat or replace it. If so many are right correct the line.",
+			"ib.count.platform": "Nodes of this platform have more ports. If this one was built with fewer say so: check_ib_count N. Else see lspci and dmesg.",
+		},
+	})
+}
+
+func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	f, none := askPorts(env, ibCountName)
+	if f == nil {
+		return none
+	}
+	findings := f.unread(nil)
+	var names []string
+	for i := range f.HCAs {
+		if a := &f.HCAs[i]; c.counts(f, a) {
+			names = append(names, a.Name)
+		}
+	}
+	lacking, err := f.Lacking()
+	if err != nil {
+		findings = append(findings, checks.Unreadable(err)...)
+	}
+	if c.Count > 0 {
+		return f.Settle(c.judge(f, names, lacking, findings), "ib.count")
+	}
+	if c.Model == "" {
+		for i := range lacking {
+			findings = append(findings, f.lacks(&lacking[i]))
+		}
+		if len(lacking) == 0 {
+			findings = append(findings, c.platform(f)...)
+		}
+	}
+	if len(f.HCAs) == 0 && len(findings) == 0 {
+		return none
+	}
+	return f.Settle(findings, "ib.lacking", "ib.count.platform")
+}
+
+// counts says whether a device is one of those that are counted.
+func (c *ibCount) counts(f *Fabric, a *probe.HCA) bool {
+	if a.VF || a.PCI == "" {
+		return false
+	}
+	if c.Model == "" {
+		for i := range f.Ports {
+			if p := &f.Ports[i]; p.HCA == a && p.Left == "" {
+				return true
+			}
+		}
+		return false
+	}
+	names := []string{a.Type, a.Board, a.Vendor + ":" + a.Model}
+	if m := ModelOf(a.Vendor, a.Model, a.Board); m != nil {
+		names = append(names, m.Name)
+	}
+	for _, n := range names {
+		if match.Glob(n, c.Model) {
+			return true
+		}
+	}
+	return false
+}
+
+// judge compares with what the line wants. A device that cannot be read may be one
+// of those that are missing: then it is not told how many there are.
+func (c *ibCount) judge(f *Fabric, names []string, lacking []probe.PCIDevice, findings []checks.Finding) []checks.Finding {
+	of := checks.Finding{Code: "ib.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "hcas"}, Want: fmt.Sprint(c.Count), Got: fmt.Sprint(len(names))}
+	switch {
+	case len(names) == c.Count, len(names) < c.Count && len(names)+len(f.unread(nil)) >= c.Count:
+		return findings
+	case len(names) > c.Count:
+		of.Severity, of.Remedy = checks.Warn, checks.FixConfig
+	}
+	var on []string
+	for i := range lacking {
+		on = append(on, lacking[i].Address)
+	}
+	of.Message = fmt.Sprintf("%s:  %s%s%s%s", ibCountName, checks.Plural(len(names), "RDMA device"), checks.Before(" (", strings.Join(names, " "), ")"), checks.Before(", want ", of.Want, ""),
+		checks.Before("; on the PCI bus without one: ", strings.Join(on, ", "), ""))
+	return append(findings, of)
+}
+
+// platform warns of a few ports fewer than the platform has. AWS's EFA is counted
+// otherwise.
+func (c *ibCount) platform(f *Fabric) []checks.Finding {
+	platform, _ := checks.NodePlatform(f.env)
+	ports := map[string]bool{}
+	for i := range f.Ports {
+		p := &f.Ports[i]
+		if p.Left != "" {
+			continue
+		}
+		if m := ModelOf(p.HCA.Vendor, p.HCA.Model, p.HCA.Board); m != nil && m.Module == "efa" {
+			return nil
+		}
+		ports[planeOrPort(p)] = true
+	}
+	if len(ports) == 0 || !platform.PortsMissing(len(ports)) {
+		return nil
+	}
+	want, got := fmt.Sprint(platform.NetworkPorts), fmt.Sprint(len(ports))
+	return []checks.Finding{{Code: "ib.count.platform", Severity: checks.Warn, Device: checks.Device{Kind: "hcas"}, Want: want, Got: got,
+		Message: fmt.Sprintf("%s:  %s, want %s of %s", ibCountName, checks.Plural(len(ports), "port"), want, platform.Name)}}
+}

@@ -1,0 +1,156 @@
+package fabric
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ibFirmware checks the firmware of the adapters that carry jobs' traffic: it fits one
+// VERSION, each a match string (28.39.2048, '28.39.*', '/28\.(39|43)/'), and is no
+// older than MINIMUM. Without either, and beside them, it warns where adapters of one
+// board id (of one PCI id where drivers tell no board) have other firmware than most of them. -b looks at the adapters whose board
+// id fits BOARD instead, a match string, whatever they are for. What is compared is the
+// firmware that runs: one that was flashed shows after a reset of the adapter.
+//
+//	gpu* || check_ib_firmware 28.39.2048
+//	gpu* || check_ib_firmware -b MT_0000000838 -m 28.39.1002
+type ibFirmware struct {
+	Board    string   `opt:"b" toml:"board"`    // only adapters whose board id fits
+	Minimum  string   `opt:"m" toml:"minimum"`  // oldest firmware
+	Versions []string `arg:"*" toml:"versions"` // match strings, of which the firmware has to fit one
+}
+
+const ibFirmwareName = "check_ib_firmware"
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    ibFirmwareName,
+		Usage:   "[-b BOARD] [-m MINIMUM] [VERSION...]",
+		Summary: "adapters have the right firmware, and all the same",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &ibFirmware{} },
+		Do: map[string]string{
+			"ib.firmware.version": "Flash the adapter (mlxfwmanager, or flint -d ADDRESS), then mlxfwreset -d ADDRESS reset or reboot; or correct the line.",
+			"ib.firmware.differ":  "An adapter was replaced or flashed by itself, or was flashed and not yet reset: mlxfwreset -d ADDRESS reset. Bring all of one board to one version at the next chance.",
+			"ib.firmware.board":   "Nothing: no adapter of this node is such a board. ls /sys/class/infiniband/*/board_id has those there are.",
+		},
+	})
+}
+
+func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	if _, ok := versionNumbers(c.Minimum); c.Minimum != "" && !ok {
+		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Want: "numbers and dots", Got: c.Minimum, Remedy: checks.FixConfig,
+			Message: fmt.Sprintf("%s:  version %q, want numbers and dots", ibFirmwareName, c.Minimum)}}
+	}
+	f, findings := Ask(env, ibFirmwareName)
+	if f == nil {
+		return findings
+	}
+	fits := env.Matcher(&findings)
+	var list []*probe.HCA
+	for i := range f.HCAs {
+		if a := &f.HCAs[i]; c.judges(f, a, fits) {
+			list = append(list, a)
+		}
+	}
+	if len(list) == 0 {
+		return append(findings, checks.Finding{Code: "ib.firmware.board", Severity: checks.Skip, Message: ibFirmwareName + ":  no adapter to judge" + checks.Before(", none is a board ", c.Board, "")})
+	}
+	for _, a := range list {
+		findings = append(findings, c.judge(f, a, fits, list)...)
+	}
+	return findings
+}
+
+// usualFirmware is the firmware of most adapters of a board, and a name for these. Where no
+// firmware is that of more than half of them it is that of the first.
+func usualFirmware(list []*probe.HCA, board string) (firmware, of string) {
+	count, all, first := map[string]int{}, 0, (*probe.HCA)(nil)
+	for _, a := range list {
+		if a.Firmware != "" && firmwareBoard(a) == board {
+			if first == nil {
+				first = a
+			}
+			count[a.Firmware]++
+			all++
+		}
+	}
+	if firmware = checks.Commonest(count); first != nil && count[firmware]*2 <= all {
+		return first.Firmware, first.Name + ", board " + board
+	}
+	return firmware, "the other boards " + board
+}
+
+// firmwareBoard is the board id of an adapter, and its PCI id where the driver has no board id.
+func firmwareBoard(a *probe.HCA) string {
+	return cmp.Or(strings.TrimSpace(a.Board), checks.BareID(a.Vendor)+":"+checks.BareID(a.Model))
+}
+
+// judges says whether an adapter is one that the line is about.
+func (c *ibFirmware) judges(f *Fabric, a *probe.HCA, fits func(s, expr string) bool) bool {
+	if a.VF || a.PCI == "" {
+		return false
+	}
+	if c.Board != "" {
+		return a.Board != "" && fits(a.Board, c.Board) || a.Board == "" && a.Err != nil
+	}
+	if len(a.Ports) == 0 { // it may be one of them
+		return a.Err != nil
+	}
+	return slices.ContainsFunc(f.Ports, func(p Port) bool { return p.HCA == a && p.Left == "" })
+}
+
+// judge judges one adapter of a list.
+func (c *ibFirmware) judge(f *Fabric, a *probe.HCA, fits func(s, expr string) bool, list []*probe.HCA) []checks.Finding {
+	asked := len(c.Versions) > 0 || c.Minimum != ""
+	if c.Board != "" && a.Board == "" {
+		return []checks.Finding{f.Unknown(HCADevice(a), a.Err)}
+	}
+	if a.Firmware == "" {
+		switch {
+		case a.Err != nil:
+			return []checks.Finding{f.Unknown(HCADevice(a), a.Err)}
+		case asked:
+			return []checks.Finding{f.Unknown(HCADevice(a), fmt.Errorf("%s tells no firmware", a.Name))}
+		}
+		return nil
+	}
+	of := checks.Finding{Code: "ib.firmware.version", Severity: checks.Fail, Remedy: checks.FixConfig, Want: strings.Join(c.Versions, " or "), Got: a.Firmware}
+	if len(c.Versions) > 0 && !slices.ContainsFunc(c.Versions, func(v string) bool { return fits(a.Firmware, v) }) {
+		return []checks.Finding{f.Finding(HCADevice(a), of, "firmware%s", checks.Before(" of board ", a.Board, ""))}
+	}
+	if c.Minimum != "" {
+		got, ok := versionNumbers(a.Firmware)
+		if !ok {
+			return []checks.Finding{f.Unknown(HCADevice(a), fmt.Errorf("firmware %q: want numbers and dots", a.Firmware))}
+		}
+		if least, _ := versionNumbers(c.Minimum); slices.Compare(got, least) < 0 {
+			of.Want = "at least " + c.Minimum
+			return []checks.Finding{f.Finding(HCADevice(a), of, "firmware%s", checks.Before(" of board ", a.Board, ""))}
+		}
+	}
+	if usual, whose := usualFirmware(list, firmwareBoard(a)); usual != "" && a.Firmware != usual {
+		of.Code, of.Severity, of.Want = "ib.firmware.differ", checks.Warn, usual
+		return []checks.Finding{f.Finding(HCADevice(a), of, "firmware is not that of %s", whose)}
+	}
+	return nil
+}
+
+// versionNumbers are those of "28.39.2048".
+func versionNumbers(text string) (list []int, ok bool) {
+	for word := range strings.SplitSeq(text, ".") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 0 {
+			return nil, false
+		}
+		list = append(list, n)
+	}
+	return list, true
+}

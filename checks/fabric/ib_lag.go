@@ -1,0 +1,72 @@
+package fabric
+
+import (
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// A RoCE LAG is one RDMA device (mlx5_bond_0) over two ports of a card. The device stays
+// ACTIVE while one of its ports is up, so that only the bond's members show the other one.
+
+// lag is the bond below which a port is a LAG, and its members on the card of the port.
+type lag struct {
+	bond    probe.NetIf
+	members []probe.NetIf
+}
+
+// lagOf finds the LAG of a RoCE port, nil if it has none. A bond of ports that have an
+// RDMA device each is none: each device shows the state of its own port.
+func (f *Fabric) lagOf(p *Port) *lag {
+	if p.Layer != LayerEth || p.PCI == "" {
+		return nil
+	}
+	bonds, err := f.env.Host.Bonds()
+	if err != nil {
+		return nil // check_eth_link reports it
+	}
+	for _, name := range bonds {
+		l := lag{bond: f.env.Host.NetIf(name)}
+		if l.bond.Bond == nil || !slices.ContainsFunc(p.NetDevs, func(dev string) bool { return slices.Contains(l.bond.Bond.Members, dev) }) {
+			continue
+		}
+		for _, dev := range l.bond.Bond.Members {
+			m := f.env.Host.NetIf(dev)
+			of := func(a probe.HCA) bool { return a.PCI == m.PCI }
+			if card(m.PCI) == card(p.PCI) && (m.PCI == p.PCI || !slices.ContainsFunc(f.HCAs, of)) {
+				l.members = append(l.members, m)
+			}
+		}
+		if len(l.members) > 1 {
+			return &l
+		}
+	}
+	return nil
+}
+
+// standby says whether the interface of a port is a member of a bond that another member
+// works for: the kernel gives such a port no GID, though it is up. A LAG has those of its bond.
+func (f *Fabric) standby(p *Port) bool {
+	bonds, err := f.env.Host.Bonds()
+	if err != nil || f.lagOf(p) != nil {
+		return false
+	}
+	return slices.ContainsFunc(bonds, func(name string) bool {
+		b := f.env.Host.NetIf(name).Bond
+		return b != nil && b.Active != "" && !slices.Contains(p.NetDevs, b.Active) &&
+			slices.ContainsFunc(p.NetDevs, func(dev string) bool { return slices.Contains(b.Members, dev) })
+	})
+}
+
+// netDevs names the network interfaces that carry the traffic of a port: those of a LAG
+// are all members of its bond.
+func (f *Fabric) netDevs(p *Port) (names []string) {
+	l := f.lagOf(p)
+	if l == nil {
+		return p.NetDevs
+	}
+	for i := range l.members {
+		names = append(names, l.members[i].Name)
+	}
+	return names
+}

@@ -1,0 +1,420 @@
+package fabric
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// ibLinkFlapping looks for ports that carry jobs' traffic, or those of DEVICE, whose
+// link was lost COUNT times within HOURS (5 in 24): that fails, and a link that was
+// lost less often is warned of. What is known of it is taken together: the port's
+// counter link_downed, how often its network interfaces lost their carrier (of InfiniBand
+// only where link_downed tells nothing; of a LAG all members), and the
+// kernel's log, which is read when one of them has moved. One loss that several tell
+// of counts once. A driver that is loaded and the first minutes after a boot are no
+// flap. When more than half of the ports, of at least four, lost their link within
+// fifteen minutes it is the fabric, which is warned of for an hour and counts for no
+// port. What is known outlives a reboot. A failure ends by itself, when the link has
+// held for a quarter of HOURS, or with "nhc-gpu clear --ib".
+//
+// LOGs are files of syslog that are looked at as well, the last 8 MiB of each, for
+// lines of systemd-networkd and the kernel about the ports' interfaces. Any user can write
+// to such a file with logger(1), and so drain the node. No user can forge the kernel's own
+// log, which the check always reads. As in AzureHPC's check of that name a path may
+// replace COUNT.
+//
+//	gpu* || check_ib_link_flapping
+//	gpu* || check_ib_link_flapping 24 5 /var/log/syslog
+type ibLinkFlapping struct {
+	Hours   float64  `arg:"1" toml:"hours"`  // how far back
+	Count   int      `arg:"2" toml:"count"`  // so many losses fail
+	Logs    []string `arg:"*" toml:"logs"`   // files of syslog
+	Devices []string `opt:"d" toml:"device"` // a device, DEVICE:PORT, or a glob; may be given again
+}
+
+const ibFlapsName = "check_ib_link_flapping"
+
+// ibFlapsPast is the file of what it keeps, and the names of it there.
+const (
+	ibFlapsPast = "ib-flaps"
+	ibFlapMark  = "lost"
+	ibCarrier   = "carrier "
+	ibIndex     = "index "
+)
+
+const (
+	flapsAtOnce  = 15 * time.Minute // losses of several ports are one of the fabric: two runs may see it
+	flapsFabric  = time.Hour        // for so long that is told
+	flapShutdown = 2 * time.Minute  // and before
+	flapSame     = time.Minute      // how far two programs' times of one loss are apart
+)
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    ibFlapsName,
+		Usage:   "[-d DEVICE] ... [HOURS [COUNT] [LOG ...]]",
+		Summary: "links of InfiniBand and RoCE ports are not lost again and again",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &ibLinkFlapping{Hours: 24, Count: 5} },
+		Do: map[string]string{
+			"ib.flap":        "Clean or replace the cable or transceiver, or try another port of the switch; " + linkTool + " shows more. Then nhc-gpu clear --ib DEVICE.",
+			"ib.flap.fabric": "Nothing on this node: most of its links were lost at once. See the switches, UFM or the subnet manager for that time.",
+			"ib.flap.log":    "Name a log that is there, or none: counters and the kernel's log are looked at in any case.",
+		},
+	})
+}
+
+// Bind takes the words, and a path in the place of COUNT.
+func (c *ibLinkFlapping) Bind(words []string) error {
+	hours, count := c.Hours, c.Count
+	if err := checks.BindTags(c, pathsLast(words, hours, count)); err != nil {
+		return err
+	}
+	return c.Validate()
+}
+
+// LogFiles returns the files that the line names.
+func (c *ibLinkFlapping) LogFiles() []string { return c.Logs }
+
+func (c *ibLinkFlapping) Validate() error {
+	most := checks.HistoryAge.Hours()
+	if !(c.Hours > 0 && c.Hours <= most) {
+		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Hours), Want: fmt.Sprintf("hours, at most %g", most)}
+	}
+	if c.Count < 1 || c.Count > checks.HistoryMarks {
+		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Count), Want: fmt.Sprintf("a number from 1 to %d", checks.HistoryMarks)}
+	}
+	for _, path := range c.Logs {
+		if !strings.HasPrefix(path, "/") {
+			return &checks.UsageError{Kind: checks.BadValue, Word: path, Want: "the path of a log"}
+		}
+	}
+	return nil
+}
+
+func (c *ibLinkFlapping) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	f, findings := Ask(env, ibFlapsName)
+	if f == nil {
+		return findings
+	}
+	list, findings := f.Judged(c.Devices, "")
+	if len(list) == 0 {
+		return findings
+	}
+	j := &flapJudge{Fabric: f, check: c, history: env.RecallHistory(ibFlapsName, ibFlapsPast), findings: findings}
+	j.cleared = heedIBClears(env, j.history)
+	j.boot, _ = env.Host.BootTime() // without it no line of a log has a time
+	for _, p := range list {
+		j.read(p)
+	}
+	j.logs()
+	for i := range j.ports {
+		j.take(&j.ports[i])
+	}
+	j.judge()
+	return append(j.findings, j.history.Store(env)...)
+}
+
+// flapJudge judges the ports of one run.
+type flapJudge struct {
+	*Fabric
+
+	check    *ibLinkFlapping
+	history  *checks.History
+	cleared  func(port string) time.Time
+	boot     time.Time
+	ports    []flapPort
+	lines    []flapLine
+	findings []checks.Finding
+}
+
+// flapPort is what a port counts.
+type flapPort struct {
+	*Port
+
+	devs   []string // its network interfaces, of a LAG all members
+	pci    []string // their addresses
+	bad    []string // of a LAG: those that lost their carrier in the window of the line
+	counts map[string]uint64
+	lost   uint64 // since the last run, by what says the most
+	first  bool   // there was none
+	total  uint64 // in the window of the line, as far as its counters say
+	moved  bool   // the log is worth a look
+	anew   bool   // the driver was loaded since
+}
+
+// read takes what a port and its interfaces count.
+func (j *flapJudge) read(p *Port) {
+	q := flapPort{Port: p, devs: p.NetDevs, pci: []string{p.PCI}}
+	if l := j.lagOf(p); l != nil {
+		q.devs, q.pci = nil, nil
+		for i := range l.members {
+			q.devs, q.pci = append(q.devs, l.members[i].Name), append(q.pci, l.members[i].PCI)
+		}
+	}
+	j.env.At("read /sys/class/infiniband/%s/ports/%s/counters", p.Device, p.Port)
+	counts, err := j.env.Host.IBCounters(p.Device, p.Port, nil, []string{ibDowned})
+	q.counts = counts
+	for _, dev := range q.devs {
+		j.env.At("read /sys/class/net/%s", dev)
+		c, bad := j.env.Host.Carrier(dev)
+		if errors.Is(bad, fs.ErrNotExist) {
+			continue // it has just been taken away
+		}
+		err = errors.Join(err, bad)
+		if bad == nil && c.Known {
+			q.counts[ibCarrier+dev], q.counts[ibIndex+dev] = c.Downs, c.Index
+		}
+	}
+	if err != nil {
+		j.findings = append(j.findings, j.Unknown(p.Subject(), err))
+	}
+	q.compare(j.history, j.boot.Add(flapSettle), j.check.window())
+	j.ports = append(j.ports, q)
+}
+
+// compare finds how often the link was lost since the last run. Counters do not tell
+// when: if that run was before links had settled it may have been until then, and only
+// a log can tell.
+func (q *flapPort) compare(h *checks.History, settled time.Time, window time.Duration) {
+	name := q.Name()
+	q.first = true
+	for counter, n := range q.counts {
+		then, known := h.Last(name, counter)
+		q.first = q.first && !known
+		dev, isCarrier := strings.CutPrefix(counter, ibCarrier)
+		switch {
+		case strings.HasPrefix(counter, ibIndex):
+			continue
+		case !known: // an interface loses its carrier once as it is made
+			q.moved = q.moved || n > 1 || n > 0 && !isCarrier
+			continue
+		case isCarrier:
+			index, known := h.Last(name, ibIndex+dev)
+			if known && index != q.counts[ibIndex+dev] || n < then {
+				q.anew = true
+				continue
+			}
+		}
+		if isCarrier && !q.byCarrier() {
+			continue
+		}
+		q.lost = max(q.lost, h.Grown(name, counter, n, 0, 0).N)
+		all := h.Grown(name, counter, n, 0, window).N
+		q.total = max(q.total, all)
+		if isCarrier && all > 0 && len(q.pci) > 1 {
+			q.bad = append(q.bad, dev)
+		}
+	}
+	if q.anew { // which took the link down
+		q.lost = 0
+	}
+	q.moved = q.moved || q.lost > 0 || len(q.counts) == 0
+	if d := h.File.Devices[name]; d != nil && time.Unix(d.Seen, 0).Before(settled) {
+		q.lost = 0
+	}
+}
+
+// downedMost is where link_downed of InfiniBand stops.
+const downedMost = 255
+
+// byCarrier says whether the carriers of a port's interfaces tell of its link. Those of
+// IP over InfiniBand go, too, as someone takes the interface down, and with another LID or
+// partition key: they count only where link_downed says nothing. The one of a virtual
+// function may stay 0.
+func (q *flapPort) byCarrier() bool {
+	n, known := q.counts[ibDowned]
+	m := ModelOf(q.HCA.Vendor, q.HCA.Model, q.HCA.Board)
+	virtual := q.HCA.VF || m != nil && m.Virtual
+	return q.Layer != layerIB || !known || n >= downedMost || n == 0 && virtual
+}
+
+// logs reads the kernel's log, if it can tell anything new, and the files.
+func (j *flapJudge) logs() {
+	if slices.ContainsFunc(j.ports, func(q flapPort) bool { return q.moved }) {
+		list, err := kernelFlaps(j.env)
+		if err != nil {
+			j.findings = append(j.findings, checks.UnreadableLog(j.env, ibFlapsName, err)...)
+		}
+		j.lines = append(j.lines, list...)
+	}
+	for _, path := range j.check.Logs {
+		list, err := syslogFlaps(j.env, path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // AzureHPC's check passes then
+			j.findings = append(j.findings, checks.Finding{Code: "ib.flap.log", Severity: checks.Skip, Message: ibFlapsName + ":  " + err.Error()})
+		case err != nil:
+			j.findings = append(j.findings, checks.Unreadable(err)...)
+		}
+		j.lines = append(j.lines, list...)
+	}
+}
+
+// take notes the new losses of a port.
+func (j *flapJudge) take(q *flapPort) {
+	name, h := q.Name(), j.history
+	defer func() { h.Add(name, q.counts) }()
+	if q.anew {
+		return
+	}
+	times := j.told(q)
+	for i := range q.lost - min(q.lost, uint64(len(times))) { // no log has them
+		if i >= checks.HistoryMarks {
+			break
+		}
+		times = append(times, h.Now.Add(-time.Duration(i)*time.Second))
+	}
+	for _, at := range times {
+		h.Mark(name, ibFlapMark, at)
+	}
+}
+
+// oneASecond moves the times of a log that fall into one second into those before: each line
+// is a loss, as AzureHPC's check counts them.
+func oneASecond(times []time.Time) {
+	for i := len(times) - 2; i >= 0; i-- {
+		if latest := times[i+1].Add(-time.Second); times[i].After(latest) {
+			times[i] = latest
+		}
+	}
+}
+
+// told are the new losses of a port that logs tell of: those of the source that has
+// the most, for others tell of the same.
+func (j *flapJudge) told(q *flapPort) (most []time.Time) {
+	name, h := q.Name(), j.history
+	known := h.Marks(name, ibFlapMark, checks.HistoryAge)
+	since := h.Now.Add(-j.check.window())
+	var seen time.Time // what is later was in no log that was read
+	if d := h.File.Devices[name]; d != nil && !q.first {
+		seen = time.Unix(d.Seen, 0)
+		since = seen.Add(-flapSame)
+	}
+	by := map[string][]time.Time{}
+	for i := range j.lines {
+		l := &j.lines[i]
+		at := l.At.Truncate(time.Second)
+		starting := at.After(j.boot.Add(-flapShutdown)) && at.Before(j.boot.Add(flapSettle))
+		if starting || at.Before(since) || at.After(h.Now) || !at.After(j.cleared(name)) || !l.about(q) {
+			continue
+		}
+		already := slices.ContainsFunc(known, func(t time.Time) bool { return t.Sub(at).Abs() <= flapSame })
+		if !already || !seen.IsZero() && at.After(seen) {
+			by[l.Source] = append(by[l.Source], at)
+		}
+	}
+	for source, list := range by {
+		slices.SortFunc(list, time.Time.Compare)
+		if strings.HasPrefix(source, "/") { // the kernel's log may have a loss twice
+			oneASecond(list)
+		}
+		if len(list) > len(most) || len(list) == len(most) && list[0].Before(most[0]) {
+			most = list
+		}
+	}
+	return most
+}
+
+func (c *ibLinkFlapping) window() time.Duration { return time.Duration(c.Hours * float64(time.Hour)) }
+
+// judge makes findings of all losses within the window.
+func (j *flapJudge) judge() {
+	lost := map[string][]time.Time{}
+	for i := range j.ports {
+		lost[j.ports[i].Name()] = j.history.Marks(j.ports[i].Name(), ibFlapMark, j.check.window())
+	}
+	fabric := map[string][]flapsAt{} // what the fabric may explain, by layer
+	peers := map[string]int{}
+	for i := range j.ports {
+		p := &j.ports[i]
+		layer := cmp.Or(p.Layer, layerIB)
+		peers[layer]++
+		shared := flapsAt{port: p}
+		for _, at := range lost[p.Name()] {
+			switch {
+			case !j.everywhere(lost, p.Layer, at):
+				shared.own = append(shared.own, at)
+			case j.history.Now.Sub(at) <= flapsFabric:
+				shared.with = append(shared.with, at)
+			}
+		}
+		if len(shared.with) > 0 {
+			fabric[layer] = append(fabric[layer], shared)
+		} else if len(shared.own) > 0 {
+			j.findings = append(j.findings, j.one(p, shared.own))
+		}
+	}
+	for _, layer := range []string{layerIB, LayerEth} {
+		j.together(layer, fabric[layer], peers[layer])
+	}
+}
+
+// flapsAt are the losses of a port: its own, and those at which most ports lost their link.
+type flapsAt struct {
+	port      *flapPort
+	own, with []time.Time
+}
+
+// together reports the losses that most ports with a link layer had at once. One that
+// lost its link far more often than most of them has a fault of its own.
+func (j *flapJudge) together(layer string, list []flapsAt, peers int) {
+	if len(list) == 0 {
+		return
+	}
+	var names []string
+	var times []int
+	for _, l := range list {
+		names = append(names, fmt.Sprintf("%s %d", l.port.Name(), len(l.with)))
+		times = append(times, len(l.with))
+	}
+	slices.Sort(times)
+	for _, l := range list {
+		if len(l.with) > ibOutlier*times[(len(times)-1)/2] {
+			l.own = append(l.own, l.with...)
+			slices.SortFunc(l.own, time.Time.Compare)
+		}
+		if len(l.own) > 0 {
+			j.findings = append(j.findings, j.one(l.port, l.own))
+		}
+	}
+	text := fmt.Sprintf("%s:  links of %d of %d %s ports lost at once, so it is the fabric: %s times", ibFlapsName, len(list), peers, layer, strings.Join(names, ", "))
+	j.findings = append(j.findings, checks.Finding{Code: "ib.flap.fabric", Severity: checks.Warn, Message: text, Remedy: checks.CheckFabric})
+}
+
+// everywhere says whether more than half of the ports with a link layer lost their
+// link about a moment.
+func (j *flapJudge) everywhere(lost map[string][]time.Time, layer string, at time.Time) bool {
+	peers, with := 0, 0
+	for i := range j.ports {
+		if j.ports[i].Layer != layer {
+			continue
+		}
+		peers++
+		if slices.ContainsFunc(lost[j.ports[i].Name()], func(t time.Time) bool { return t.Sub(at).Abs() <= flapsAtOnce }) {
+			with++
+		}
+	}
+	return peers >= ibPeers && 2*with > peers
+}
+
+// one is the finding about the losses of one port.
+func (j *flapJudge) one(p *flapPort, own []time.Time) checks.Finding {
+	last, lost := own[len(own)-1], uint64(len(own))
+	if lost == checks.HistoryMarks { // there may have been more than are remembered
+		lost = max(lost, p.total)
+	}
+	f := checks.Finding{Code: "ib.flap", Severity: checks.Warn, Want: fmt.Sprintf("not once in %g hours", j.check.Hours), Got: fmt.Sprint(lost), Remedy: checks.CheckCable}
+	if len(own) >= j.check.Count && j.history.Now.Sub(last) <= j.check.window()/4 {
+		f.Severity, f.Want = checks.Fail, fmt.Sprintf("fewer than %d in %g hours", j.check.Count, j.check.Hours)
+	}
+	slices.Sort(p.bad)
+	return j.Finding(p.Subject(), f, "link%s lost, last at %s", checks.Before(" of ", strings.Join(p.bad, " "), ""), last.UTC().Format(time.RFC3339))
+}

@@ -1,0 +1,219 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ibPCIe checks the PCIe links of the RDMA devices that carry jobs' traffic, or of
+// each DEVICE. Each has the lanes and the speed that it and its slot have together,
+// or at least WIDTH and SPEED. So has each link above it, up to the root port; one
+// that can do no more, and is slower than the device, is warned of, but where the
+// node's platform is built so. It warns, too, of fewer than the platform has, of a
+// slot less than the others', of a MaxReadReq below what is recommended for the
+// device, or unlike the others', and of relaxed ordering that is off on some only.
+// With -m less than BYTES fails.
+//
+// Access Control Services (ACS) that redirect what goes between an adapter and a GPU
+// below one switch over the root port, which costs GPUDirect most of its
+// bandwidth, are warned of; an IOMMU that separates devices for virtual machines
+// needs them. With -a any redirection fails, on every bridge above an adapter or a
+// GPU. A virtual machine shows no such bridges, and what is not shown is not judged;
+// MaxReadReq, ordering and ACS are shown to root only.
+//
+//	gpu* || check_ib_pcie
+//	gpu* || check_ib_pcie -w 16 -s 5 -m 4096
+//	gpu* || check_ib_pcie -a mlx5_0 mlx5_1
+type ibPCIe struct {
+	Width       int      `opt:"w" toml:"width"`        // fewest lanes in use
+	Speed       string   `opt:"s" toml:"speed"`        // lowest generation (5), or speed in GT/s (32)
+	ReadRequest int      `opt:"m" toml:"read_request"` // lowest MaxReadReq, bytes
+	ACS         bool     `opt:"a" toml:"acs"`          // ACS must be off on every bridge above
+	Devices     []string `arg:"*" toml:"devices"`      // RDMA devices; none: those that carry jobs' traffic
+}
+
+const ibPCIeName = "check_ib_pcie"
+
+func init() {
+	const reseat = "Compare with the other adapters (lspci -vv, LnkCap and LnkSta; lspci -tv shows the bridges). Reseat adapter, riser or cable; if it stays one of the two ends is bad. "
+	checks.Register(checks.Info{
+		Name:    ibPCIeName,
+		Usage:   "[-w WIDTH] [-s SPEED] [-m BYTES] [-a] [DEVICE...]",
+		Summary: "RDMA devices have full PCIe links, up to the root port",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &ibPCIe{} },
+		Do: map[string]string{
+			"ib.pcie.gone":     "The adapter does not answer on the bus. Take the power off and on again (a reboot may not do); if it comes back reseat it, then replace it. See dmesg for mlx5_core and AER lines.",
+			"ib.pcie.width":    reseat + "If it was meant give the number with -w.",
+			"ib.pcie.speed":    reseat + "If the BIOS limits the slot give the generation with -s.",
+			"ib.pcie.slot":     "Compare the slot with those of the other adapters: the BIOS may split or limit it, the adapter may be in the wrong one.",
+			"ib.pcie.platform": "Adapter and slot together are less than this kind of node has: see the BIOS's setting for the slot, the riser, and the adapter's model.",
+			"ib.pcie.tree":     "A link between the adapter and its root port is less than the adapter's own: see lspci -tv and -vv of the bridge that is named. A BIOS setting, a retimer or a riser does that.",
+			"ib.pcie.readreq":  "setpci -s ADDRESS CAP_EXP+8.w shows it (bits 14:12); see the BIOS, PCI_WR_ORDERING and MAX_ACC_OUT_READ of the adapter, and what sets it at boot on the other nodes.",
+			"ib.pcie.acs":      "Switch ACS off in the BIOS (or ECAP_ACS+6.w=0 by setpci at boot), unless the node gives devices to virtual machines. nvidia-smi topo -m and a GPUDirect test show the difference.",
+			"ib.pcie.ordering": "Set PCI_WR_ORDERING alike on all adapters (mlxconfig), and see the BIOS's setting for relaxed ordering.",
+			"ib.pcie.unseen":   "Nothing in a virtual machine. Else run it as root: others are not shown the configuration space.",
+		},
+	})
+}
+
+// ibLink is an RDMA device with its link and its registers.
+type ibLink struct {
+	*pcie.Link
+
+	hca    *probe.HCA
+	model  *HCAModel // nil: not known
+	config probe.PCIConfig
+}
+
+// registers says whether the device has the registers that are judged: a virtual
+// function's are 0, for they are those of the physical one.
+func (l *ibLink) registers() bool { return l.config.Express && !l.virtual() }
+
+func (l *ibLink) virtual() bool { return l.VF || l.model != nil && l.model.Virtual }
+
+// others are the rest of a kind.
+func (l *ibLink) others(links []*ibLink) (list []*ibLink) {
+	for _, o := range links {
+		if o != l && o.registers() && o.Kind == l.Kind {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	want, findings := pcie.Wanted(ibPCIeName, c.Width, c.Speed)
+	if findings != nil {
+		return findings
+	}
+	f, findings := Ask(env, ibPCIeName)
+	if f == nil {
+		return findings
+	}
+	ports, findings := f.Judged(c.Devices, "")
+	links, more, failed := f.pcieLinks(ports)
+	findings = append(findings, more...)
+	var plain []*pcie.Link
+	shown, configured := failed, failed
+	for _, l := range links {
+		plain = append(plain, l.Link)
+		shown, configured = shown || l.Told() || l.config.Express, configured || l.config.Express
+	}
+	switch {
+	case len(links) > 0 && !shown:
+		return append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip, Message: ibPCIeName + ":  the PCIe links of RDMA devices are not shown here"})
+	case len(links) > 0 && !configured && (c.ReadRequest > 0 || c.ACS):
+		findings = append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip, Message: ibPCIeName + ":  the registers of PCI Express are not shown here: MaxReadReq and ACS were not judged"})
+	}
+	for i, faults := range pcie.Judge(plain, want) {
+		for _, fault := range faults {
+			findings = append(findings, fault.Finding(ibPCIeName, "ib.pcie."+fault.What, HCADevice(links[i].hca)))
+		}
+		if len(faults) == 0 {
+			findings = append(findings, c.belowPlatform(f, links[i])...)
+		}
+	}
+	findings = append(findings, f.judgeTree(links)...)
+	findings = append(findings, c.judgeReadRequests(f, links)...)
+	findings = append(findings, f.judgeOrdering(links)...)
+	return append(findings, c.judgeACS(f, links)...)
+}
+
+// pcieLinks are those of the devices of some ports, each once. failed says that
+// some could not be read, which is no lack of what is shown.
+func (f *Fabric) pcieLinks(ports []*Port) (links []*ibLink, findings []checks.Finding, failed bool) {
+	seen := map[string]bool{}
+	for _, p := range ports {
+		a := p.HCA
+		if a.PCI == "" || seen[a.Name] {
+			continue
+		}
+		seen[a.Name] = true
+		l := &ibLink{Link: pcie.ReadLink(f.env, a.PCI), hca: a, model: ModelOf(a.Vendor, a.Model, a.Board)}
+		f.env.At("read /sys/bus/pci/devices/%s/config", a.PCI)
+		config, err := f.env.Host.PCIConfig(a.PCI)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		l.config = config
+		if config.Gone {
+			findings = append(findings, f.Finding(HCADevice(a), checks.Finding{Code: "ib.pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}, "does not answer: every register reads as ones"))
+			failed = true
+			continue
+		}
+		if err = errors.Join(l.Err, err); err != nil {
+			findings = append(findings, f.Unknown(HCADevice(a), err))
+			failed = true
+		}
+		links = append(links, l)
+	}
+	return links, findings, failed
+}
+
+// belowPlatform warns of less than the node's platform has, if the board can do
+// the platform's rate: others are for storage, or a console.
+func (c *ibPCIe) belowPlatform(f *Fabric, l *ibLink) (findings []checks.Finding) {
+	p, _ := checks.NodePlatform(f.env)
+	if l.model == nil || l.virtual() || l.model.Rate < p.NetworkRate || !l.Told() {
+		return nil
+	}
+	least := pcie.GenSpeed(p.NetworkPCIeGen)
+	if l.model.PCIeGen > 0 { // a storage adapter may be of an older generation
+		least = min(least, pcie.GenSpeed(l.model.PCIeGen))
+	}
+	say := func(what, want, got string) {
+		findings = append(findings, f.Finding(HCADevice(l.hca), checks.Finding{Code: "ib.pcie.platform", Severity: checks.Warn, Want: want, Got: got}, "PCIe %s is less than that of %s", what, p.Name))
+	}
+	if c.Width <= 0 && l.Width < p.NetworkPCIeWidth {
+		say("width", pcie.Lanes(p.NetworkPCIeWidth), pcie.Lanes(l.Width))
+	}
+	if c.Speed == "" && l.Speed < least {
+		say("speed", pcie.SpeedText(least), pcie.SpeedText(l.Speed))
+	}
+	return findings
+}
+
+// judgeReadRequests judges MaxReadReq, by the line, by what is known of the device,
+// by the others of its kind.
+func (c *ibPCIe) judgeReadRequests(f *Fabric, links []*ibLink) (findings []checks.Finding) {
+	say := func(l *ibLink, severity checks.Severity, want int, how string) {
+		findings = append(findings, f.Finding(HCADevice(l.hca), checks.Finding{Code: "ib.pcie.readreq", Severity: severity, Remedy: checks.FixConfig,
+			Want: fmt.Sprintf("at least %d", want), Got: fmt.Sprint(l.config.ReadRequest)}, "MaxReadReq%s", how))
+	}
+	for _, l := range links {
+		if !l.registers() {
+			continue
+		}
+		most := pcie.MostOf(l.others(links), func(o *ibLink) int { return o.config.ReadRequest })
+		switch got := l.config.ReadRequest; {
+		case c.ReadRequest > 0 && got < c.ReadRequest:
+			say(l, checks.Fail, c.ReadRequest, "")
+		case c.ReadRequest > 0:
+		case l.model != nil && got < l.model.ReadRequest:
+			say(l, checks.Warn, l.model.ReadRequest, " is below what is recommended for "+l.model.Name)
+		case got < most:
+			say(l, checks.Warn, most, " is less than that of the others")
+		}
+	}
+	return findings
+}
+
+// judgeOrdering warns of relaxed ordering that is off where others of the kind
+// have it on. A virtual function does not have the bit.
+func (f *Fabric) judgeOrdering(links []*ibLink) (findings []checks.Finding) {
+	for _, l := range links {
+		if l.registers() && !l.config.Relaxed && slices.ContainsFunc(l.others(links), func(o *ibLink) bool { return o.config.Relaxed }) {
+			findings = append(findings, f.Finding(HCADevice(l.hca), checks.Finding{Code: "ib.pcie.ordering", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "on", Got: "off"},
+				"relaxed ordering is not that of the others"))
+		}
+	}
+	return findings
+}

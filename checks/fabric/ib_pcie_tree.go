@@ -1,0 +1,165 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What lies between an RDMA device and its root port: links of switches, and
+// bridges that may send what is for a neighbour the long way.
+
+// judgeTree judges the links above the adapters, each once: one that does less than
+// its ends can as every other link, one that is less than the adapter's own by a
+// warning. The bridges at the same height above adapters of a kind are one kind.
+func (f *Fabric) judgeTree(links []*ibLink) (findings []checks.Finding) {
+	var tree []*pcie.Link
+	below := map[string]*ibLink{}
+	for _, l := range links {
+		for i, address := range l.Path {
+			if i%2 == 0 || below[address] != nil { // a port that faces downwards has the link of what is below it
+				continue
+			}
+			b := pcie.ReadLink(f.env, address)
+			if b.Kind = fmt.Sprintf("%s above %s, %d", b.Kind, l.Kind, i); pcie.VirtualBridge(b.PCIDevice) || pcie.VirtualBridge(b.Slot) {
+				continue
+			}
+			if b.Err != nil {
+				findings = append(findings, f.Unknown(HCADevice(l.hca), b.Err))
+				continue
+			}
+			tree, below[address] = append(tree, b), l
+		}
+	}
+	for i, faults := range pcie.Judge(tree, pcie.Want{}) {
+		l, b := below[tree[i].Address], tree[i]
+		for _, fault := range faults {
+			fault.Text += " of a link above " + l.hca.Name
+			findings = append(findings, fault.Finding(ibPCIeName, "ib.pcie."+treeCode(fault), pcie.DeviceOf(f.env, b)))
+		}
+		if len(faults) == 0 {
+			findings = append(findings, f.narrow(l, b)...)
+		}
+	}
+	return findings
+}
+
+// treeCode: what a slot is to a card a bridge is to what is below it.
+func treeCode(fault pcie.Fault) string {
+	if fault.What == "slot" {
+		return "tree"
+	}
+	return fault.What
+}
+
+// narrow warns of a link that is less than that of the adapter below it.
+func (f *Fabric) narrow(l *ibLink, b *pcie.Link) []checks.Finding {
+	if !l.Told() || !b.Told() {
+		return nil
+	}
+	p, _ := checks.NodePlatform(f.env)
+	want := l.Speed
+	if least := pcie.GenSpeed(p.NetworkTreeGen); least > 0 {
+		want = min(want, least)
+	}
+	of := checks.Finding{Code: "ib.pcie.tree", Severity: checks.Warn}
+	device := pcie.DeviceOf(f.env, b)
+	switch {
+	case b.Speed < want:
+		of.Want, of.Got = pcie.SpeedText(want), pcie.SpeedText(b.Speed)
+		return []checks.Finding{f.Finding(device, of, "PCIe speed of a link above %s is less than its own", l.hca.Name)}
+	case float64(b.Width)*b.Speed < float64(l.Width)*want:
+		of.Want, of.Got = pcie.Lanes(l.Width), pcie.Lanes(b.Width)
+		return []checks.Finding{f.Finding(device, of, "PCIe width of a link above %s is less than its own", l.hca.Name)}
+	}
+	return nil
+}
+
+// redirects are what sends traffic between neighbours over the root port, by the
+// bit that does it.
+var redirects = []struct {
+	bit  probe.ACSFlags
+	name string
+}{{probe.ACSRequestRedirect, "ReqRedir"}, {probe.ACSCompletionRedirect, "CmpltRedir"}, {probe.ACSUpstreamForwarding, "UpstreamFwd"}, {probe.ACSEgressControl, "EgressCtrl"}}
+
+// judgeACS judges the bridges on the way between an adapter and the GPUs below the
+// same switch, with -a all above either.
+func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding) {
+	severity := checks.Warn
+	if c.ACS {
+		severity = checks.Fail
+	}
+	seen := map[string]bool{}
+	for _, l := range links {
+		if l.virtual() {
+			continue
+		}
+		var bad []string
+		for _, address := range f.acsBridges(l, c.ACS) {
+			f.env.At("read /sys/bus/pci/devices/%s/config", address)
+			config, err := f.env.Host.PCIConfig(address)
+			switch {
+			case seen[address] || errors.Is(err, fs.ErrNotExist):
+			case err != nil:
+				seen[address] = true
+				findings = append(findings, f.Unknown(HCADevice(l.hca), err))
+			default:
+				seen[address] = true
+				if on := acsNames(config.ACS); on != "" {
+					bad = append(bad, address+" ("+on+")")
+				}
+			}
+		}
+		if len(bad) > 0 {
+			findings = append(findings, f.Finding(HCADevice(l.hca), checks.Finding{Code: "ib.pcie.acs", Severity: severity, Remedy: checks.FixConfig, Want: "off", Got: strings.Join(bad, ", ")},
+				"ACS redirects traffic to GPUs over the root port"))
+		}
+	}
+	return findings
+}
+
+// acsBridges are the bridges that traffic between an adapter and the GPUs near it
+// passes: those below the last that they have in common. A GPU that is joined
+// otherwise, or below another root port, has none. all is every one up to the root
+// port, of the adapter and of GPUs below the same.
+func (f *Fabric) acsBridges(l *ibLink, all bool) (bridges []string) {
+	if all {
+		bridges = slices.Clone(l.Path)
+	}
+	ids, err := f.env.Host.GPUIDs()
+	if err != nil {
+		return bridges // the checks of GPUs report it
+	}
+	for _, id := range ids {
+		path := f.env.Host.PCIDevice(id.Address).Path
+		common := 0
+		for common < min(len(path), len(l.Path)) && path[common] == l.Path[common] {
+			common++
+		}
+		if common == 0 {
+			continue
+		}
+		if all {
+			common = 0
+		}
+		bridges = append(append(bridges, l.Path[common:]...), path[common:]...)
+	}
+	slices.Sort(bridges)
+	return slices.Compact(bridges)
+}
+
+func acsNames(flags probe.ACSFlags) string {
+	var names []string
+	for _, r := range redirects {
+		if flags&r.bit != 0 {
+			names = append(names, r.name)
+		}
+	}
+	return strings.Join(names, " ")
+}

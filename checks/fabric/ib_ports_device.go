@@ -1,0 +1,192 @@
+package fabric
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What is wrong with adapters whose ports look right: programs cannot open them, two have one
+// GUID, all of them came back slower from a reboot; and adapters without a port.
+
+// adapters lists the adapters of the ports that are judged.
+func (r *portsRun) adapters() (list []*probe.HCA) {
+	for _, p := range r.ports {
+		if !slices.Contains(list, p.HCA) {
+			list = append(list, p.HCA)
+		}
+	}
+	return list
+}
+
+// judgeAdapters judges the adapters apart from their ports.
+func (r *portsRun) judgeAdapters() {
+	r.portless()
+	r.verbs()
+	r.sameGUIDs()
+}
+
+// portless fails adapters of which the kernel shows no port while it shows those of others
+// of the model; it warns if there is no other.
+func (r *portsRun) portless() {
+	if len(r.c.Devices) > 0 { // a line that names it has found no port of it
+		return
+	}
+	for i := range r.HCAs {
+		a := &r.HCAs[i]
+		if a.Err != nil || a.VF || a.PCI == "" || len(a.Ports) > 0 {
+			continue
+		}
+		f := checks.Finding{Code: "ib.ports.none", Severity: checks.Warn, Remedy: checks.RebootNode}
+		if slices.ContainsFunc(r.ports, func(p *Port) bool { return p.HCA.Vendor == a.Vendor && p.HCA.Model == a.Model }) {
+			f.Severity = checks.Fail
+		}
+		r.findings = append(r.findings, r.Finding(HCADevice(a), f, "the adapter has no port"))
+	}
+}
+
+// verbs fails adapters that no program can open: the kernel has no uverbs device of them
+// where it has those of others, or /dev/infiniband lacks its node. A recorded node may come
+// without /dev.
+func (r *portsRun) verbs() {
+	r.env.At("read /sys/class/infiniband_verbs")
+	devices, err := r.env.Host.Verbs()
+	if err != nil || len(devices) == 0 {
+		return // check_ib_modules judges the module
+	}
+	for _, a := range r.adapters() {
+		f := checks.Finding{Code: "ib.ports.uverbs", Severity: checks.Fail, Remedy: checks.RebootNode}
+		name := devices[a.Name]
+		if name == "" {
+			r.findings = append(r.findings, r.Finding(HCADevice(a), f, "no uverbs device, as others have: no program can use it"))
+		} else if missing, path := r.env.Host.VerbsNodeMissing(name); missing {
+			r.findings = append(r.findings, r.Finding(HCADevice(a), f, "%s is missing: no program can use it", path))
+		}
+	}
+}
+
+// sameGUIDs reports adapters with the GUID of another one. Functions of one card and virtual
+// functions may share it, as may the two halves of a card for two sockets: their boards have
+// one serial number. It fails where the serial numbers show two boards of InfiniBand.
+func (r *portsRun) sameGUIDs() {
+	first := map[string]*probe.HCA{}
+	for _, p := range r.ports {
+		a := p.HCA
+		if m := ModelOf(a.Vendor, a.Model, a.Board); a.VF || a.PCI == "" || layerOf(p) == layerEFA || m != nil && m.Virtual || strings.Trim(a.GUID, "0:") == "" {
+			continue
+		}
+		b := first[a.GUID]
+		if b == nil {
+			first[a.GUID] = a
+			continue
+		}
+		if a == b || card(a.PCI) == card(b.PCI) {
+			continue
+		}
+		r.env.At("read /sys/bus/pci/devices/%s/vpd", a.PCI)
+		mine, other := r.env.Host.BoardSerial(a.PCI), r.env.Host.BoardSerial(b.PCI)
+		if mine != "" && mine == other {
+			continue
+		}
+		f := checks.Finding{Code: "ib.ports.guid", Severity: checks.Warn, Remedy: checks.FixConfig}
+		if mine != "" && other != "" && layerOf(p) == layerIB {
+			f.Severity = checks.Fail
+		}
+		r.findings = append(r.findings, r.Finding(HCADevice(a), f, "its GUID %s is that of %s, too", a.GUID, HCADevice(b)))
+	}
+}
+
+// rateMark is the kind of mark that a port was up at a rate, with its number and the rate.
+const rateMark = "rate "
+
+// fastestBefore is the highest rate that a port has had within a month, in any boot, unless
+// an operator has cleared it.
+func (r *portsRun) fastestBefore(p *Port) (rate float64) {
+	name := pastName(p.HCA, p.Layer)
+	d := r.past.File.Devices[name]
+	if d == nil {
+		return 0
+	}
+	for kind := range d.Marks {
+		text, ok := strings.CutPrefix(kind, rateMark+p.Port+" ")
+		if n, err := strconv.ParseFloat(text, 64); ok && err == nil && len(r.past.Marks(name, kind, checks.HistoryAge)) > 0 {
+			rate = max(rate, n)
+		}
+	}
+	return rate
+}
+
+// slower warns of ports that came back slower from a reboot, once of all, if all did. One
+// that is slower than the others, or than earlier in this boot, is told already.
+func (r *portsRun) slower() {
+	if r.c.Rate > 0 {
+		return
+	}
+	r.heedClears()
+	var slow []*Port
+	up := 0
+	for _, p := range r.ports {
+		if !checks.PortActive(p.IBPort) || p.Gbps() == 0 {
+			continue
+		}
+		up++
+		if r.fastestBefore(p) > p.Gbps() && !r.slow[p] {
+			slow = append(slow, p)
+		}
+	}
+	f := checks.Finding{Code: "ib.ports.slower", Severity: checks.Warn, Remedy: checks.CheckFabric}
+	for _, p := range slow {
+		r.slow[p] = true
+	}
+	if len(slow) > 1 && len(slow) == up {
+		f.Device, f.Want, f.Got = checks.Device{Kind: "ports"}, gbits(r.fastestBefore(slow[0])), rateOf(slow[0])
+		var names []string
+		for _, p := range slow {
+			names = append(names, p.Name())
+		}
+		f.Message = fmt.Sprintf("%s:  all ports are slower than before the reboot%s: %s", ibPortsName, checks.WantGot(f), strings.Join(names, " "))
+		r.findings = append(r.findings, f)
+		return
+	}
+	for _, p := range slow {
+		f.Want, f.Got = gbits(r.fastestBefore(p)), rateOf(p)
+		r.report(p, f, "rate is lower than it was before the reboot")
+	}
+}
+
+// heedClears forgets the rates that an operator has cleared: nhc-gpu clear --ib.
+func (r *portsRun) heedClears() {
+	list, err := readIBClears(r.env)
+	if err != nil {
+		return // check_ib_errors reports it
+	}
+	for _, p := range r.ports {
+		d := r.pastOf(p)
+		if d == nil {
+			continue
+		}
+		for kind := range d.Marks {
+			if !strings.HasPrefix(kind, rateMark+p.Port+" ") {
+				continue
+			}
+			d.Marks[kind] = slices.DeleteFunc(d.Marks[kind], func(at int64) bool {
+				return slices.ContainsFunc(list, func(c ibClear) bool { return c.covers(p.Name()) && c.At >= at && c.At <= r.past.Now.Unix() })
+			})
+			if len(d.Marks[kind]) == 0 {
+				delete(d.Marks, kind)
+			}
+		}
+	}
+}
+
+// markRate notes at which rate a port is up, once a day.
+func (r *portsRun) markRate(name string, p *Port) {
+	if kind := rateMark + p.Port + " " + strconv.FormatFloat(p.Gbps(), 'g', -1, 64); p.Gbps() > 0 && len(r.past.Marks(name, kind, 24*time.Hour)) == 0 {
+		r.past.Mark(name, kind, r.past.Now)
+	}
+}

@@ -1,0 +1,172 @@
+package fabric
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What ports have been: an adapter that has gone, a port that was up or faster. The
+// history has an entry for each adapter that carries jobs' traffic, by its name,
+// address, GUID and link layer, with the rate of each port, 0 while it was not up.
+
+// pastName is the name of an adapter in the history.
+func pastName(a *probe.HCA, layer string) string {
+	words := []string{a.Name, a.PCI, a.GUID, layer}
+	for i, w := range words {
+		if w = strings.Join(strings.Fields(w), "_"); strings.Trim(w, "0:") == "" { // a GUID of zeros is none
+			w = "-"
+		}
+		words[i] = w
+	}
+	return strings.Join(words, " ")
+}
+
+// pastOf is what is kept of a port's adapter, nil if nothing is.
+func (r *portsRun) pastOf(p *Port) *checks.DeviceHistory {
+	return r.past.File.Devices[pastName(p.HCA, p.Layer)]
+}
+
+// fastest is the highest rate that a port has had in this boot.
+func (r *portsRun) fastest(p *Port) (rate uint64) {
+	if d := r.pastOf(p); d != nil {
+		for _, at := range d.Series[p.Port] {
+			rate = max(rate, at.Value)
+		}
+	}
+	return rate
+}
+
+// wasUp says whether a port was up earlier in this boot, or before.
+func (r *portsRun) wasUp(p *Port) (now, before bool) {
+	return r.fastest(p) > 0, len(r.past.Marks(pastName(p.HCA, p.Layer), upMark+p.Port, checks.HistoryAge)) > 0
+}
+
+// addSpares adds the ports beside the front end that were up earlier: those are cabled.
+func (r *portsRun) addSpares() {
+	for i := range r.Ports {
+		p := &r.Ports[i]
+		now, before := r.wasUp(p)
+		if p.Left == spareLeft && (r.layer == "" || p.Layer == r.layer) && (now || before) {
+			r.ports = append(r.ports, p)
+		}
+	}
+	if len(r.ports) > 0 {
+		r.findings = slices.DeleteFunc(r.findings, func(f checks.Finding) bool { return f.Code == "ib.left" })
+	}
+}
+
+// upMark is the kind of mark that a port was up, with its number. One a day is enough.
+const upMark = "up "
+
+// remember notes what ports are now. Of one that cannot be read it is what it was.
+func (r *portsRun) remember() {
+	values := map[string]map[string]uint64{}
+	for i := range r.Ports {
+		p := &r.Ports[i]
+		if p.Left != "" || p.PCI == "" {
+			continue
+		}
+		name := pastName(p.HCA, p.Layer)
+		if values[name] == nil {
+			values[name] = map[string]uint64{}
+		}
+		switch {
+		case garbled(p.IBPort), checks.PortActive(p.IBPort) && p.Gbps() == 0:
+			if d := r.pastOf(p); d != nil && len(d.Series[p.Port]) > 0 {
+				values[name][p.Port] = d.Series[p.Port][len(d.Series[p.Port])-1].Value
+			}
+		case checks.PortActive(p.IBPort):
+			values[name][p.Port] = uint64(p.Gbps())
+			r.markRate(name, p)
+			if len(r.past.Marks(name, upMark+p.Port, 24*time.Hour)) == 0 {
+				r.past.Mark(name, upMark+p.Port, r.past.Now)
+			}
+		default:
+			values[name][p.Port] = 0
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		r.past.Add(name, values[name])
+	}
+}
+
+// absent are the adapters that the node should have: those on its PCI bus that are no
+// RDMA device, and those that it had. Not of a line that names what it is about.
+func (r *portsRun) absent() (findings []checks.Finding) {
+	if len(r.c.Devices) > 0 {
+		return nil
+	}
+	lacking, err := r.Lacking()
+	if err != nil {
+		findings = checks.Unreadable(err)
+	}
+	told := map[string]bool{}
+	for i := range lacking {
+		d := &lacking[i]
+		if r.layer == LayerEth && ibOnBus(d) || r.layer == layerIB && !ibOnBus(d) {
+			continue
+		}
+		told[d.Address] = true
+		findings = append(findings, r.lacks(d))
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.past.File.Devices)) {
+		words := strings.Fields(name)
+		if len(words) != 4 {
+			delete(r.past.File.Devices, name)
+			continue
+		}
+		if f, found := r.lost(name, words, told); found {
+			findings = append(findings, f)
+		}
+	}
+	return findings
+}
+
+// lost judges an adapter of the history: words are its name, address, GUID and layer.
+// It forgets those that have only been moved, renamed or given away.
+func (r *portsRun) lost(name string, words []string, told map[string]bool) (f checks.Finding, found bool) {
+	device := checks.Device{Kind: "hca", Name: words[0], PCI: words[1], UUID: words[2]}
+	if words[2] == "-" {
+		device.UUID = ""
+	}
+	if slices.ContainsFunc(r.Ports, func(p Port) bool { return pastName(p.HCA, p.Layer) == name }) {
+		return checks.Finding{}, false
+	}
+	for i := range r.Ports {
+		p := &r.Ports[i]
+		switch {
+		case p.PCI != words[1] && (words[2] == "-" || p.HCA.GUID != words[2]):
+		case p.Layer != words[3] && words[3] != "-" && p.Layer != "" && p.Left != "" && (r.layer == "" || r.layer == words[3]):
+			return r.Finding(device, checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: words[3], Got: p.Layer}, "link layer is not what it was"), true
+		default:
+			delete(r.past.File.Devices, name)
+			return checks.Finding{}, false
+		}
+	}
+	if slices.ContainsFunc(r.HCAs, func(a probe.HCA) bool { return a.PCI == words[1] }) || words[3] == LayerEth && r.takenOver(words[1]) {
+		return checks.Finding{}, false
+	}
+	d := r.env.Host.PCIDevice(words[1])
+	if slices.Contains(GivenAway, d.Driver) {
+		delete(r.past.File.Devices, name)
+		return checks.Finding{}, false
+	}
+	if told[words[1]] || r.layer != "" && r.layer != words[3] {
+		return checks.Finding{}, false
+	}
+	where := "nor on the PCI bus"
+	if d.Class != "" {
+		where = "it is on the PCI bus"
+	}
+	f = checks.Finding{Code: "ib.ports.gone", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}
+	when := "before the last boot"
+	if r.past.File.Devices[name].Series != nil {
+		f.Severity, when = checks.Fail, "earlier in this boot"
+	}
+	return r.Finding(device, f, "no RDMA device any more, as it was %s; %s", when, where), true
+}

@@ -1,0 +1,159 @@
+package fabric
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// How fast ports are: by the line, by what they were, by the others, by the platform.
+
+// gbits is a rate as messages have it, "" of none.
+func gbits(rate float64) string { return fmt.Sprintf("%g Gb/s", rate) }
+
+// rateOf is that of a port, with its lanes: 200 Gb/s (2X NDR).
+func rateOf(p *Port) string { return gbits(p.Gbps()) + checks.Before(" (", p.Lanes, ")") }
+
+// rate judges that of a port that is up.
+func (r *portsRun) rate(p *Port) {
+	got := p.Gbps()
+	if got == 0 {
+		if p.Err == nil {
+			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("rate %q: not understood", p.Rate)))
+		}
+		return
+	}
+	f := checks.Finding{Code: "ib.ports.rate", Severity: checks.Fail, Remedy: checks.CheckCable, Got: rateOf(p)}
+	if r.c.Rate > 0 {
+		if got < r.c.Rate {
+			f.Want = "at least " + gbits(r.c.Rate)
+			r.report(p, f, "rate")
+		}
+		return
+	}
+	if was := r.fastest(p); float64(was) > got {
+		f.Want, r.slow[p] = gbits(float64(was)), true
+		r.report(p, f, "rate is lower than it was earlier in this boot")
+		return
+	}
+	if most, alone, found := r.others(p); found {
+		if !alone {
+			f.Severity = checks.Warn
+		}
+		f.Want, r.slow[p] = gbits(most), true
+		r.report(p, f, "rate is lower than that of the other ports")
+	}
+}
+
+// others says at which rate most ports of the kind are, if this one is slower, and
+// whether it is the only one of them that is. Where the platform has no more ports
+// than are fast it is an extra one, such as for storage, and may be what it is; where
+// nothing is known of the platform it is taken for one that has all of its lanes.
+func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
+	count, all := map[float64]int{}, 0
+	fast := map[float64]map[string]bool{} // other devices, by rate
+	wide := map[float64]string{}          // lanes
+	for i := range r.Ports {
+		q := &r.Ports[i]
+		if q.Left != "" && q.Name() != p.Name() || portKind(q) != portKind(p) || !checks.PortActive(q.IBPort) || q.Gbps() == 0 {
+			continue
+		}
+		count[q.Gbps()]++
+		all++
+		wide[q.Gbps()], _, _ = strings.Cut(q.Lanes, " ")
+		if fast[q.Gbps()] == nil {
+			fast[q.Gbps()] = map[string]bool{}
+		}
+		if q.Device != p.Device {
+			fast[q.Gbps()][q.Device] = true
+		}
+	}
+	for rate, n := range count {
+		if n*2 > all {
+			most = rate
+		}
+	}
+	if p.Gbps() >= most {
+		return 0, false, false
+	}
+	platform, _ := checks.NodePlatform(r.env)
+	lanes, _, _ := strings.Cut(p.Lanes, " ")
+	extra := len(fast[most]) >= platform.NetworkPorts
+	if platform.NetworkPorts == 0 {
+		extra = lanes != "" && lanes == wide[most]
+	}
+	return most, !extra && all > 2 && count[most] == all-1, true
+}
+
+// platformRate warns of ports that are slower than those of the platform, if their
+// adapters could be faster: once of all, if all are. A card may divide the rate of one
+// such port among several.
+func (r *portsRun) platformRate() {
+	platform, _ := checks.NodePlatform(r.env)
+	if platform.NetworkRate == 0 || r.c.Rate > 0 || len(r.c.Devices) > 0 {
+		return
+	}
+	want := float64(platform.NetworkRate)
+	fast, slow := map[string]bool{}, []*Port{}
+	whole := map[string]float64{} // of ports, of devices with planes, and of cards
+	for _, p := range r.ports {
+		whole[p.Name()] += p.Gbps()
+		if p.Plane > 0 {
+			whole[p.Device] += p.Gbps()
+		}
+		if checks.PortActive(p.IBPort) {
+			whole[card(p.PCI)] += p.Gbps()
+		}
+	}
+	for _, p := range r.ports {
+		m := ModelOf(p.HCA.Vendor, p.HCA.Model, p.HCA.Board)
+		if m == nil || float64(m.Rate) < want || p.Plane > 1 || !r.whole(p) {
+			continue
+		}
+		switch name := planeOrPort(p); {
+		case whole[name] >= want:
+			fast[name] = true
+		case whole[card(p.PCI)] >= want:
+			fast[card(p.PCI)] = true
+		case !r.slow[p]:
+			slow = append(slow, p)
+		}
+	}
+	if len(slow) == 0 || platform.NetworkPorts > 0 && len(fast) >= platform.NetworkPorts {
+		return
+	}
+	f := checks.Finding{Code: "ib.ports.platform", Severity: checks.Warn, Want: gbits(want)}
+	if len(fast) == 0 && len(slow) > 1 {
+		var names []string
+		for _, p := range slow {
+			names = append(names, planeOrPort(p))
+		}
+		f.Device, f.Got = checks.Device{Kind: "ports"}, gbits(whole[planeOrPort(slow[0])])
+		f.Message = fmt.Sprintf("%s:  no port has the rate of those of %s%s: %s", ibPortsName, platform.Name, checks.WantGot(f), strings.Join(names, " "))
+		r.findings = append(r.findings, f)
+		return
+	}
+	for _, p := range slow {
+		f.Got = gbits(whole[planeOrPort(p)])
+		r.findings = append(r.findings, r.Finding(p.Subject(), f, "rate is lower than that of %s", platform.Name))
+	}
+}
+
+// planeOrPort is what has a rate of its own: a port, or the planes of a device.
+func planeOrPort(p *Port) string {
+	if p.Plane > 0 {
+		return p.Device
+	}
+	return p.Name()
+}
+
+// whole says whether a port is up, and all planes that it is one of.
+func (r *portsRun) whole(p *Port) bool {
+	for _, q := range r.ports {
+		if planeOrPort(q) == planeOrPort(p) && (!checks.PortActive(q.IBPort) || q.Gbps() == 0 || r.slow[q]) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,397 @@
+package fabric
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+const ibPastFile = "past/ib-ports.json"
+
+// ibPast is what earlier runs have kept of an adapter of port 1; boot "" is this one.
+func ibPast(i int, layer, boot, more string) string {
+	if boot == "" {
+		boot = "658f832e-2c36-42e1-a29c-a17c2e3298d2"
+	}
+	return fmt.Sprintf(`{"version":1,"boot":%q,"devices":{"mlx5_%d 0000:2%d:00.0 b83f:d203:00c5:1a0%d %s":{"seen":1767322745%s}}}`, boot, i, i, i, layer, more)
+}
+
+// ibUnknown is that a port or an adapter of the nodes could not be read.
+func ibUnknown(check, kind, name string, i int, text string) checks.Finding {
+	f := checktest.PortFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "could not tell: "+text)
+	f.Got = ""
+	if kind == "hca" {
+		f = checktest.HCAFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "could not tell: "+text)
+		f.Got = ""
+	}
+	return f
+}
+
+// h100Network is what is known of the network of such nodes.
+func h100Network() *checks.Platform {
+	return &checks.Platform{Name: "HGX H100", NetworkPorts: 8, NetworkRate: 400}
+}
+
+// booting has the node of a scenario be up for so many seconds.
+func booting(s checktest.Scenario, seconds int) checktest.Scenario {
+	s.Files = maps.Clone(s.Files)
+	s.Files["proc/uptime"] = fmt.Sprintf("%d.00 1.00\n", seconds)
+	return s
+}
+
+func TestIBPorts(t *testing.T) { checktest.Run(t, "check_ib_ports") }
+
+var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Scenario) {
+	set := func(file, content string) func(*fakesys.Node) {
+		return func(n *fakesys.Node) { n.Set("mlx5_3", file, content) }
+	}
+	state := func(state, phys string) func(*fakesys.Node) {
+		return func(n *fakesys.Node) {
+			n.Set("mlx5_3", "ports/1/state", state).Set("mlx5_3", "ports/1/phys_state", phys)
+		}
+	}
+	says := func(severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
+		return checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
+	}
+	down := func(code string, remedy checks.Remedy, got, text string) checks.Finding {
+		return says(checks.Fail, code, remedy, "ACTIVE LinkUp", got, text)
+	}
+	gone := func(severity checks.Severity, text string) checks.Finding {
+		return checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports.gone", Severity: severity, Remedy: checks.ReseatOrRMA}, text)
+	}
+	count := func(got, text string) checks.Finding {
+		return checks.Finding{Code: "ib.ports.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "ports"}, Want: "at least 8", Got: got, Message: name + ":  " + text}
+	}
+	halfRate := func(n *fakesys.Node) { n.HalfRate("mlx5_3") }
+	remove := func(n *fakesys.Node) { n.Remove(fakesys.HCAAddress(3)) }
+	unnamed := func(device string) checks.Finding {
+		return checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: device}, Want: device, Got: "none", Message: name + ":  " + device + ": no such RDMA device or port"}
+	}
+	const dir = "/sys/class/infiniband/mlx5_3/ports/1/"
+	broken := func(s checktest.Scenario) checktest.Scenario {
+		s.Broken = true
+		return s
+	}
+	still := func(s checktest.Scenario) checktest.Scenario { // the text has all names in order
+		s.Still = true
+		return s
+	}
+	seven := "7 ports (mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1), want at least 8"
+	list = append(list,
+		checktest.OnFabric("healthy", nil, nil).On(h100Network()),
+		checktest.OnRoCE("healthy RoCE", nil, nil).On(h100Network()),
+		checktest.OnFabric("as wanted", checktest.Of("-n", "8", "-r", "400", "-l", "ib"), nil).OrTable(map[string]any{"count": int64(8), "rate": int64(400), "layer": "ib"}),
+		checktest.OnFabric("faster than wanted", checktest.Of("-r", "200", "mlx5_*"), nil).OrTable(map[string]any{"rate": int64(200), "devices": []any{"mlx5_*"}}),
+		checktest.OnFabric("no cable", nil, func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "no link: the cable or the far end")),
+		checktest.OnFabric("switched off", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is switched off")),
+		checktest.OnRoCE("no cable of RoCE", nil, func(n *fakesys.Node) { n.Down("rocep3s0") },
+			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "no link: the cable or the far end")),
+		checktest.OnRoCE("the interface of RoCE is switched off", nil, func(n *fakesys.Node) { n.Down("rocep3s0").Set("eth13", "flags", "0x1002") },
+			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.disabled", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "the port is switched off")),
+		checktest.OnFabric("no subnet manager", nil, state("2: INIT", "5: LinkUp"), down("init", checks.CheckFabric, "INIT LinkUp", "no subnet manager has set up the port")),
+		checktest.OnFabric("armed", nil, state("3: ARMED", "5: LinkUp"), down("init", checks.CheckFabric, "ARMED LinkUp", "no subnet manager has set up the port")),
+		checktest.OnFabric("link with errors", nil, state("4: ACTIVE", "6: LinkErrorRecovery"), down("down", checks.CheckCable, "ACTIVE LinkErrorRecovery", "the link is recovering from errors")),
+		checktest.OnFabric("in training", nil, state("1: DOWN", "4: PortConfigurationTraining"), down("down", checks.CheckCable, "DOWN PortConfigurationTraining", "the link is training")),
+		booting(checktest.OnFabric("a minute after a boot", nil, func(n *fakesys.Node) {
+			n.Set("mlx5_3", "ports/1/state", "2: INIT").Set("mlx5_4", "ports/1/state", "1: DOWN").Set("mlx5_4", "ports/1/phys_state", "2: Polling")
+		}, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
+			Message: name + ":  2 ports not up yet, 60 s after the boot, judged from 300 s on: mlx5_3:1 (INIT LinkUp), mlx5_4:1 (DOWN Polling)"}), 60),
+		booting(checktest.OnFabric("switched off, a minute after a boot", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is switched off")), 60),
+		booting(checktest.OnRoCE("an interface that is not configured yet", nil, func(n *fakesys.Node) {
+			n.Set("rocep3s0", "ports/1/state", "1: DOWN").Set("rocep3s0", "ports/1/phys_state", "3: Disabled")
+		}, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
+			Message: name + ":  1 port not up yet, 60 s after the boot, judged from 300 s on: rocep3s0:1 (DOWN Disabled)"}), 60),
+		booting(checktest.OnFabric("no subnet manager five minutes after a boot", nil, state("2: INIT", "5: LinkUp"), down("init", checks.CheckFabric, "INIT LinkUp", "no subnet manager has set up the port")), 300),
+		checktest.OnFabric("in a test", nil, state("1: DOWN", "7: Phy Test"), down("down", checks.CheckCable, "DOWN Phy", "the link is under test")),
+		checktest.OnFabric("a state of another driver", nil, state("1: DOWN", "9: Offline"), down("down", checks.CheckCable, "DOWN Offline", "the link is down")),
+		checktest.OnFabric("no LID", nil, set("ports/1/lid", "0x0"), says(checks.Fail, "lid", checks.CheckFabric, "one", "0x0", "LID")),
+		checktest.OnFabric("the LID of a port that has none", nil, set("ports/1/lid", "0xffff"), says(checks.Fail, "lid", checks.CheckFabric, "one", "0xffff", "LID")),
+		checktest.OnFabric("no LID of a subnet manager", nil, set("ports/1/sm_lid", "0x0"), says(checks.Fail, "lid", checks.CheckFabric, "one", "0x0", "LID of the subnet manager")),
+		checktest.OnFabric("a driver that tells no LID", nil, set("ports/1/lid", "-")),
+
+		checktest.OnFabric("all lanes at half of the others' rate, and nothing is known of the platform: another network", nil, set("ports/1/rate", "200 Gb/sec (4X HDR)"),
+			says(checks.Warn, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than that of the other ports")),
+		checktest.OnFabric("the same where the platform has eight ports", nil, set("ports/1/rate", "200 Gb/sec (4X HDR)"),
+			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than that of the other ports")).On(h100Network()),
+		checktest.OnFabric("half of the others' lanes, and nothing is known of the platform", nil, halfRate,
+			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than that of the other ports")),
+		checktest.OnFabric("half of the others' rate", nil, halfRate, says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than that of the other ports")).On(h100Network()),
+		checktest.OnFabric("two at half of the others' rate", nil, func(n *fakesys.Node) { n.HalfRate("mlx5_3").HalfRate("mlx5_4") },
+			says(checks.Warn, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than that of the other ports"),
+			checktest.PortFinding(name, "mlx5_4", 4, checks.Finding{Code: "ib.ports.rate", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "400 Gb/s", Got: "200 Gb/s (2X NDR)"}, "rate is lower than that of the other ports")),
+		checktest.OnFabric("half of its rate of before", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "board_id", "MT_0000000891").HalfRate("mlx5_3") },
+			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than it was earlier in this boot")).
+			Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
+		checktest.OnFabric("half of its rate in another boot", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "board_id", "MT_0000000891").HalfRate("mlx5_3") }).
+			Holding(ibPastFile, ibPast(3, "InfiniBand", "another", `,"series":{"1":[[1767322745,400]]}`)),
+		checktest.OnFabric("less than wanted", checktest.Of("-r", "400"), halfRate, says(checks.Fail, "rate", checks.CheckCable, "at least 400 Gb/s", "200 Gb/s (2X NDR)", "rate")),
+		checktest.OnFabric("less than the platform", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "board_id", "MT_0000000000").HalfRate("mlx5_3") },
+			says(checks.Warn, "platform", "", "400 Gb/s", "200 Gb/s", "rate is lower than that of HGX H100")).On(h100Network()),
+		checktest.OnFabric("all less than the platform", nil, func(n *fakesys.Node) {
+			for i := range 8 {
+				n.HalfRate(fmt.Sprintf("mlx5_%d", i))
+			}
+		}, checks.Finding{Code: "ib.ports.platform", Severity: checks.Warn, Device: checks.Device{Kind: "ports"}, Want: "400 Gb/s", Got: "200 Gb/s",
+			Message: name + ":  no port has the rate of those of HGX H100, want 400 Gb/s, got 200 Gb/s: mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1"}).On(h100Network()),
+
+		checktest.OnFabric("fewer than wanted", checktest.Of("-n", "8"), remove, count("7", seven)),
+		still(checktest.OnFabric("fewer than wanted, one is no RDMA device", checktest.Of("-n", "8"), noRDMADevice, count("7", seven+"; without a port: 0000:23:00.0"),
+			lacksFinding(name, "ConnectX-7 is on the PCI bus, but no RDMA device; its driver is mlx5_core"))),
+		checktest.OnFabric("one is no RDMA device", nil, noRDMADevice, lacksFinding(name, "ConnectX-7 is on the PCI bus, but no RDMA device; its driver is mlx5_core")),
+		checktest.OnFabric("one has no driver", nil, func(n *fakesys.Node) {
+			noRDMADevice(n)
+			delete(n.Links, n.Dir(fakesys.HCAAddress(3))+"/driver")
+		}, lacksFinding(name, "ConnectX-7 is on the PCI bus, but no RDMA device; no driver has it")),
+		checktest.OnFabric("an unknown InfiniBand adapter", nil, func(n *fakesys.Node) {
+			noRDMADevice(n)
+			n.Set(fakesys.HCAAddress(3), "device", "0x10ff")
+		}, lacksFinding(name, "the InfiniBand adapter 15b3:10ff is on the PCI bus, but no RDMA device; its driver is mlx5_core")),
+		checktest.OnFabric("one is given to a virtual machine", nil, func(n *fakesys.Node) {
+			noRDMADevice(n)
+			n.Links[n.Dir(fakesys.HCAAddress(3))+"/driver"] = "../../../../../../bus/pci/drivers/vfio-pci"
+		}).Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
+		checktest.OnFabric("one has gone", nil, remove, gone(checks.Fail, "no RDMA device any more, as it was earlier in this boot; nor on the PCI bus")).
+			Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
+		checktest.OnFabric("one has gone over a boot", nil, remove, gone(checks.Warn, "no RDMA device any more, as it was before the last boot; nor on the PCI bus")).
+			Holding(ibPastFile, ibPast(3, "InfiniBand", "another", `,"series":{"1":[[1767322745,400]]}`)),
+		checktest.OnFabric("one has gone, as a line on Ethernet does not care", checktest.Of("-l", "eth"), remove, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no RDMA port of this node carries jobs' traffic over Ethernet"}).
+			Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
+		checktest.OnFabric("one has gone long ago", nil, remove).Holding(ibPastFile, `{"version":1,"boot":"x","devices":{"mlx5_3 0000:23:00.0 b83f:d203:00c5:1a03 InfiniBand":{"seen":1760000000}}}`),
+		checktest.OnFabric("one has another name and place", nil, nil).Holding(ibPastFile,
+			`{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"ibp35s0 0000:83:00.0 b83f:d203:00c5:1a03 InfiniBand":{"seen":1767322745,"series":{"1":[[1767322745,400]]}}}}`),
+		checktest.OnFabric("a past of another form", nil, nil).Holding(ibPastFile, `{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"x":{"seen":1767322745}}}`),
+		checktest.OnFabric("one is in Ethernet mode", nil, set("ports/1/link_layer", "Ethernet"),
+			checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "InfiniBand", Got: "Ethernet"}, "link layer is not what it was")).
+			Holding(ibPastFile, ibPast(3, "InfiniBand", "another", "")),
+		broken(checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  read /past/ib-ports.json: unexpected end of JSON input; it is begun anew"}).Holding(ibPastFile, `{"version`)),
+
+		checktest.OnFabric("each that is named has to pass", checktest.Of("mlx5_0", "mlx5_3"), func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "no link: the cable or the far end")),
+		checktest.OnFabric("the one that is named is well", checktest.Of("mlx5_0:1"), func(n *fakesys.Node) { n.Down("mlx5_3") }),
+		checktest.OnFabric("one that is not there", checktest.Of("mlx5_9"), nil, unnamed("mlx5_9")),
+		checktest.OnFabric("one of another layer", checktest.Of("-l", "InfiniBand", "mlx5_3"), set("ports/1/link_layer", "Ethernet"), says(checks.Fail, "layer", checks.FixConfig, "InfiniBand", "Ethernet", "link layer")),
+		checktest.OnFabric("a layer that is none", checktest.Of("-l", "token-ring"), nil, checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig, Want: "ib or eth", Got: "token-ring", Message: name + `:  layer "token-ring", want ib or eth`}),
+
+		broken(checktest.OnFabric("unreadable state", nil, set("ports/1/state/", ""), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: is a directory"))),
+		broken(checktest.OnFabric("unreadable LID of a port that is down", nil, func(n *fakesys.Node) { n.Down("mlx5_3").Set("mlx5_3", "ports/1/lid/", "") },
+			ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"lid: is a directory"), down("polling", checks.CheckCable, "DOWN Polling", "no link: the cable or the far end"))),
+		broken(checktest.OnFabric("garbage for a state", nil, state("\xff\x00", "\x01"), ibUnknown(name, "port", "mlx5_3", 3, `state "", phys_state "": not understood`))),
+		broken(checktest.OnFabric("words for a state", nil, state("4: FINE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `state "FINE", phys_state "Well": not understood`))),
+		broken(checktest.OnFabric("a word for a state, and a link", nil, state("9: FINE", "5: LinkUp"), ibUnknown(name, "port", "mlx5_3", 3, `state "FINE", phys_state "LinkUp": not understood`))),
+		broken(checktest.OnFabric("a word for the state of a link", nil, state("4: ACTIVE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `state "ACTIVE", phys_state "Well": not understood`))),
+		checktest.OnFabric("a word for a state, and no link", nil, state("9: FINE", "2: Polling"), down("polling", checks.CheckCable, "FINE Polling", "no link: the cable or the far end")),
+		checktest.OnFabric("the kernel does not know the state of a link", nil, state("4: ACTIVE", "0: <unknown>"), down("down", checks.CheckCable, "ACTIVE <unknown>", "the link is down")),
+		broken(checktest.OnFabric("a rate that cannot be", nil, set("ports/1/rate", "999999 Gb/sec (4X NDR)"), ibUnknown(name, "port", "mlx5_3", 3, `rate "999999": not understood`))),
+		broken(checktest.OnFabric("garbage for a rate", nil, set("ports/1/rate", "fast"), ibUnknown(name, "port", "mlx5_3", 3, `rate "fast": not understood`))),
+		broken(checktest.OnFabric("garbage for a LID", nil, set("ports/1/lid", "0xzz"), ibUnknown(name, "port", "mlx5_3", 3, `LID "0xzz": not a number`))),
+		broken(checktest.OnFabric("taken out while it was read", nil, set("ports/1/state", "-"), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: no such file or directory"))),
+		broken(checktest.OnFabric("too few, of which one cannot be read", checktest.Of("-n", "8"), func(n *fakesys.Node) {
+			maps.DeleteFunc(n.Files, func(f, _ string) bool {
+				return len(f) > len(n.Dir("mlx5_3"))+6 && f[:len(n.Dir("mlx5_3"))+6] == n.Dir("mlx5_3")+"/ports"
+			})
+			n.Set("mlx5_3", "ports", "")
+		}, ibUnknown(name, "hca", "mlx5_3", 3, "read /sys/class/infiniband/mlx5_3/ports: not a directory"))),
+		ethernetOnly(checks.Finding{Code: "ib.none", Severity: checks.Skip, Message: name + ":  no RDMA device on this node"}),
+		ethernetOnly(unnamed("mlx5_0"), "mlx5_0"),
+		ethernetOnly(count("0", "0 ports, want at least 8"), "-n", "8"),
+	)
+	list = append(list, checktest.OnNode(opaAlone(), "Omni-Path without an RDMA device", nil, opaLacks(name)))
+	list = append(list, dualPorts()...)
+	list = append(list, frontEnds()...)
+	list = append(list, otherNodes()...)
+	return list
+})
+
+// opaAlone is a node with an adapter of Omni-Path of which its driver has made nothing.
+func opaAlone() *fakesys.Node {
+	n := fakesys.Kinds()["omni-path"]
+	noRoCE(n, "hfi1_0")
+	n.Files["proc/modules"] = ""
+	delete(n.Files, "sys/class/infiniband_mad/abi_version")
+	delete(n.Files, "sys/class/infiniband_verbs/abi_version")
+	return n
+}
+
+// opaLacks is what checks say of it.
+func opaLacks(check string) checks.Finding {
+	return pcie.About(check, checks.Device{Kind: "hca", PCI: "0000:c0:00.0"}, checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "Omni-Path 100 is on the PCI bus, but no RDMA device; its driver is hfi1")
+}
+
+// A rate that cannot be is not what the port has had in this boot.
+func TestRateOfGarbage(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	sys := fakesys.DGXH100()
+	if err := sys.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		rate string
+		want checks.Severity
+	}{{"400 Gb/sec (4X NDR)", checks.OK}, {"999999 Gb/sec (4X NDR)", checks.Unknown}, {"400 Gb/sec (4X NDR)", checks.OK}, {"200 Gb/sec (2X NDR)", checks.Fail}} {
+		for name, text := range map[string]string{"proc/uptime": fmt.Sprintf("%d.00 1.00\n", 323045+300*i), sys.Dir("mlx5_3") + "/ports/1/rate": step.rate + "\n"} {
+			if err := selftest.Place(root, name, text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		env := &checks.Env{Host: probe.NewHost(root)}
+		env.Host.SetPast("/past")
+		if got := (&IBPorts{}).Run(t.Context(), env); checks.Worst(got) != step.want {
+			t.Errorf("%s: %v, want %v", step.rate, got, step.want)
+		}
+	}
+}
+
+// ethernetOnly is a line on a node without an RDMA device.
+func ethernetOnly(want checks.Finding, words ...string) checktest.Scenario {
+	n := fakesys.EthernetOnly()
+	return checktest.OnNode(n, fmt.Sprintf("no RDMA device %v", words), words, want)
+}
+
+// What one run keeps the next one finds: an adapter that goes is a fault from then on.
+func TestPortsOverRuns(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	n := fakesys.DGXH100()
+	if err := n.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	run := func() []checks.Finding {
+		env := &checks.Env{Host: probe.NewHost(root)}
+		env.Host.SetPast("/past")
+		return (&IBPorts{}).Run(t.Context(), env)
+	}
+	if got := run(); got != nil {
+		t.Fatalf("healthy: %v", got)
+	}
+	n.Remove(fakesys.HCAAddress(3))
+	second := t.TempDir()
+	if err := n.Write(second); err != nil {
+		t.Fatal(err)
+	}
+	env := &checks.Env{Host: probe.NewHost(second)}
+	env.Host.SetPast("/past")
+	var kept checks.HistoryFile
+	old := probe.NewHost(root)
+	old.SetPast("/past")
+	if err := old.Recall("ib-ports", &kept); err != nil {
+		t.Fatal(err)
+	}
+	if len(kept.Devices) != 8 {
+		t.Errorf("%d adapters are kept, want 8", len(kept.Devices))
+	}
+	if err := env.Host.Keep("ib-ports", kept); err != nil {
+		t.Fatal(err)
+	}
+	got := (&IBPorts{}).Run(t.Context(), env)
+	if len(got) != 1 || got[0].Code != "ib.ports.gone" || got[0].Severity != checks.Fail || got[0].Device.PCI != fakesys.HCAAddress(3) {
+		t.Errorf("one is gone: %v", got)
+	}
+}
+
+// Thousands of virtual functions cost little, and are no ports of the node's.
+func TestPortsManyVFs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes a large tree")
+	}
+	t.Parallel()
+	n := fakesys.DGXH100()
+	for i := range 2000 {
+		name := fmt.Sprintf("mlx5_v%d", i)
+		address := fmt.Sprintf("0000:%02x:%02x.%d", 0x80+i/256, i/8%32, i%8)
+		dir := "sys/devices/pci0000:80/" + address
+		n.Files[dir+"/class"], n.Files[dir+"/vendor"], n.Files[dir+"/device"] = "0x020700\n", "0x15b3\n", "0x101e\n"
+		n.Links[dir+"/physfn"] = "../../pci0000:20/0000:20:00.0"
+		n.Links["sys/bus/pci/devices/"+address] = "../../../" + dir[4:]
+		n.Files[dir+"/infiniband/"+name+"/ports/1/state"] = "1: DOWN\n"
+		n.Links[dir+"/infiniband/"+name+"/device"] = "../../../" + address
+		n.Links["sys/class/infiniband/"+name] = "../../" + dir[4:] + "/infiniband/" + name
+	}
+	root := t.TempDir()
+	if err := n.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for _, c := range []checks.Check{&IBPorts{}, &ibCount{}, &ibModules{}, &ibFirmware{}, &ibPKey{Index: -1}, &ibGID{Index: -1}} {
+		if got := c.Run(t.Context(), &checks.Env{Host: probe.NewHost(root)}); len(got) > 0 {
+			t.Errorf("%T: %d findings: %v", c, len(got), got[0])
+		}
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if got := (&IBPorts{Devices: []string{"mlx5_v77"}}).Run(t.Context(), &checks.Env{Host: probe.NewHost(root)}); len(got) == 0 || got[0].Device.Name != "mlx5_v77:1" {
+		t.Errorf("one that is named: %v", got)
+	}
+}
+
+// Names that are no text, of which some file systems and drivers are capable.
+func TestPortsNames(t *testing.T) {
+	t.Parallel()
+	n := fakesys.DGXH100()
+	n.AddHCA(fakesys.HCA{PCI: fakesys.PCI{Address: "0000:c1:00.0", ID: "15b3:1021", Driver: "mlx5_core"}, Name: "mlx5_\xff\n", Layer: "InfiniBand", Rate: "400 Gb/sec (4X NDR)", Index: 0x77})
+	root := t.TempDir()
+	if err := n.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		env := &checks.Env{Host: probe.NewHost(root)}
+		env.Host.SetPast("/past")
+		if got := (&IBPorts{}).Run(t.Context(), env); len(got) > 0 {
+			t.Errorf("%v", got)
+		}
+	}
+}
+
+// The prolog of a job waits for the ports after a boot, and refuses the job if they do
+// not come up; the epilog of a job is as any other run.
+func TestIBPortsBeforeAJob(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		job  checks.Job
+		up   bool // the port comes up while the check waits
+		want checks.Severity
+	}{
+		"prolog":                    {want: checks.Fail},
+		"prolog, the port comes up": {up: true, want: checks.OK},
+		"epilog":                    {job: checks.Job{Ended: true}, want: checks.Skip},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sys := fakesys.DGXH100().Set("mlx5_3", "ports/1/state", "2: INIT")
+			sys.Files["proc/uptime"] = "60.00 1.00\n"
+			root := t.TempDir()
+			if err := sys.Write(root); err != nil {
+				t.Fatal(err)
+			}
+			looks := 0
+			env := &checks.Env{Host: probe.NewHost(root), Job: &c.job}
+			left := 3 * time.Second
+			if c.up {
+				left = time.Minute
+			}
+			env.Doing = func(what string) {
+				if looks++; c.up && what == "read /sys/class/infiniband/mlx5_3" && looks > 12 {
+					if err := selftest.Place(root, sys.Port("mlx5_3")+"state", "4: ACTIVE\n"); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			findings := (&IBPorts{}).Run(checks.WithDeadline(t.Context(), time.Now().Add(left)), env)
+			if got := checks.Worst(findings); got != c.want {
+				t.Errorf("%v: %v, want %v", findings, got, c.want)
+			}
+			if c.want == checks.Fail && !strings.Contains(findings[0].Message, "no subnet manager has set up the port; the node was booted 60 s ago") {
+				t.Error(findings[0].Message)
+			}
+		})
+	}
+}

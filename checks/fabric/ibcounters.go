@@ -1,0 +1,336 @@
+package fabric
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// IBCounter is a row of checks/fabric/ibcounters.toml: what is made of a counter of a
+// port. See there for what each field means.
+type IBCounter struct {
+	Name      string
+	Bits      int
+	Saturates bool
+	Per       string
+	Warn      float64 // ibNever: nothing is too much
+	Fail      float64
+	Outlier   float64  // ibNever: it is not compared with other ports
+	Parts     []string // counters that this one includes, and that are judged themselves
+	Again     int
+	Link      bool
+	Layer     string
+	Remedy    checks.Remedy
+	Do        string
+	Means     string
+	Source    string
+}
+
+// ibNever is a limit that nothing reaches.
+const ibNever = -1
+
+// What rows call how a counter is judged.
+const (
+	inAny    = "any"
+	inSecond = "second"
+	inMinute = "minute"
+	inHour   = "hour"
+)
+
+// Bounds of a table, and the window of what is counted by the hour.
+const (
+	ibMaxCounters = 96 // the history has two values of each, and some more
+	ibWindow      = time.Hour
+)
+
+// Base is the name without its directory.
+func (c *IBCounter) Base() string { return path.Base(c.Name) }
+
+// Judged says whether the counter has a limit.
+func (c *IBCounter) Judged() bool { return c.Warn >= 0 || c.Fail >= 0 }
+
+// read says whether the counter is judged, alone or beside those of other ports.
+func (c *IBCounter) read() bool { return c.Judged() || c.Outlier >= 0 }
+
+// layerEFA is how rows call the link layer of AWS's EFA, of which the kernel has no word.
+const layerEFA = "EFA"
+
+// layerOf is the link layer of a port as rows call it. Kernels that do not show one know
+// InfiniBand only.
+func layerOf(p *Port) string {
+	switch p.Layer {
+	case "", layerIB:
+		return layerIB
+	case LayerEth:
+		return LayerEth
+	}
+	return layerEFA
+}
+
+// of says whether the counter is one of ports with this link layer, as layerOf returns it.
+func (c *IBCounter) of(layer string) bool { return c.Layer == "" || c.Layer == layer }
+
+// unit is the time that a limit is for.
+func (c *IBCounter) unit() time.Duration {
+	switch c.Per {
+	case inSecond:
+		return time.Second
+	case inMinute:
+		return time.Minute
+	}
+	return time.Hour
+}
+
+// window is the time in which growth is counted; 0 is that since the last run.
+func (c *IBCounter) window() time.Duration {
+	if c.Per == inSecond || c.Per == inMinute {
+		return 0
+	}
+	return ibWindow
+}
+
+// width is what tells a wrap from a reset: what stops at its maximum never wraps.
+func (c *IBCounter) width() int {
+	if c.Saturates {
+		return 0
+	}
+	return c.Bits
+}
+
+// full says whether the counter stands at its maximum, and counts no more.
+func (c *IBCounter) full(n uint64) bool {
+	return c.Saturates && c.Bits < 64 && n == 1<<c.Bits-1
+}
+
+// rate is growth in the unit of the limit. What has grown in less than that time is
+// not taken to go on: ten in five minutes are ten in the hour.
+func (c *IBCounter) rate(g checks.Growth) float64 {
+	g.Over = max(g.Over, c.unit())
+	return g.Per(c.unit())
+}
+
+// text is growth in the unit of the limit. What is counted, and not a rate, is exact.
+func (c *IBCounter) text(g checks.Growth) string {
+	if g.Over <= c.unit() {
+		return strconv.FormatUint(g.N, 10)
+	}
+	return figure(c.rate(g))
+}
+
+// figure is a rate with at most one digit behind the point.
+func figure(rate float64) string {
+	return strings.TrimSuffix(strconv.FormatFloat(rate, 'f', 1, 64), ".0")
+}
+
+// unitText is what a rate is for.
+func (c *IBCounter) unitText() string {
+	if c.Per == inSecond || c.Per == inMinute {
+		return "a " + c.Per
+	}
+	return "in an hour"
+}
+
+// limitText is a limit in words.
+func (c *IBCounter) limitText(limit float64) string {
+	switch {
+	case c.Per == inAny && limit == 0:
+		return "none in an hour"
+	case c.Per == inAny:
+		return fmt.Sprintf("at most %g in an hour", limit)
+	case c.Per == inHour:
+		return fmt.Sprintf("at most %g an hour", limit)
+	}
+	return fmt.Sprintf("at most %g a %s", limit, c.Per)
+}
+
+// ibCounterFile is where a site changes rows, unless IB_COUNTERS or the line names
+// another file.
+const ibCounterFile = "/etc/nhc/ibcounters.toml"
+
+// readIBCounters is the table with the site's word. Without a usable file of the site's
+// the table stands as it is, and the error says why. named is the file that a line
+// names, or "".
+func readIBCounters(env *checks.Env, named string) ([]IBCounter, error) {
+	file := cmp.Or(named, env.Lookup("IB_COUNTERS"), ibCounterFile)
+	env.At("read %s", file)
+	data, err := env.Host.ReadTrusted(file)
+	if errors.Is(err, fs.ErrNotExist) && file == ibCounterFile {
+		return IBCounterRows, nil
+	}
+	if err != nil {
+		return IBCounterRows, err
+	}
+	rows, err := parseIBCounters(file, string(data), IBCounterRows)
+	if err != nil {
+		first, _, more := strings.Cut(err.Error(), "\n")
+		if more {
+			first += " (nhc-gpu lint tells all)"
+		}
+		return IBCounterRows, errors.New(first)
+	}
+	return rows, nil
+}
+
+// IBCounterErrors is what is wrong with a site's file of counters, all of it, each
+// with its line; nil if nothing is.
+func IBCounterErrors(file string, text []byte) error {
+	_, err := parseIBCounters(file, string(text), IBCounterRows)
+	return err
+}
+
+// ibCounterText is a row as it is written. A pointer is nil where the row is silent.
+type ibCounterText struct {
+	Name      string   `toml:"name"`
+	Bits      *int     `toml:"bits"`
+	Saturates *bool    `toml:"saturates"`
+	Per       *string  `toml:"per"`
+	Warn      *float64 `toml:"warn"`
+	Fail      *float64 `toml:"fail"`
+	Outlier   *float64 `toml:"outlier"`
+	Parts     []string `toml:"parts"`
+	Again     *int     `toml:"again"`
+	Link      *bool    `toml:"link"`
+	Layer     *string  `toml:"layer"`
+	Remedy    *string  `toml:"remedy"`
+	Do        *string  `toml:"do"`
+	Means     *string  `toml:"means"`
+	Source    *string  `toml:"source"`
+}
+
+// parseIBCounters reads a file of counters over the rows that there are already.
+func parseIBCounters(file, text string, over []IBCounter) ([]IBCounter, error) {
+	var t struct {
+		Sources  map[string]string `toml:"sources"`
+		Counters []ibCounterText   `toml:"counter"`
+	}
+	md, err := toml.Decode(text, &t)
+	if err != nil {
+		return nil, checks.TOMLPlace(file, err)
+	}
+	r := &checks.SiteFile{Path: file, Text: text}
+	for _, key := range md.Undecoded() {
+		r.Wrong(r.Line(`\s*`+regexp.QuoteMeta(key[len(key)-1])+`\s*=|\s*\[+\s*`+regexp.QuoteMeta(key.String()), 0), "unknown key %s", key)
+	}
+	rows, given := slices.Clone(over), map[string]bool{}
+	for i := range t.Counters {
+		c := &t.Counters[i]
+		line := r.Line(`\s*\[\[\s*counter\s*\]\]`, i)
+		at := slices.IndexFunc(rows, func(row IBCounter) bool { return row.Name == c.Name || row.Base() == c.Name })
+		row := IBCounter{Name: c.Name, Bits: 64, Per: inAny, Warn: ibNever, Fail: ibNever, Outlier: ibNever}
+		if at >= 0 {
+			row = rows[at]
+		}
+		if c.Source != nil {
+			*c.Source = cmp.Or(t.Sources[*c.Source], *c.Source)
+		}
+		c.into(&row)
+		if err := row.sound(); err != nil {
+			r.Wrong(line, "%s: %v", c.Name, err)
+			continue
+		}
+		if given[row.Name] {
+			r.Wrong(line, "%s: given twice", c.Name)
+		}
+		given[row.Name] = true
+		if at < 0 {
+			rows = append(rows, row)
+		} else {
+			rows[at] = row
+		}
+	}
+	if len(rows) > ibMaxCounters {
+		r.Wrong(0, "%d counters, want at most %d", len(rows), ibMaxCounters)
+	}
+	if len(r.Errs) > 0 {
+		return nil, errors.Join(r.Errs...)
+	}
+	return rows, nil
+}
+
+// into puts what is written into a row.
+func (c *ibCounterText) into(row *IBCounter) {
+	put(&row.Bits, c.Bits)
+	put(&row.Saturates, c.Saturates)
+	put(&row.Per, c.Per)
+	put(&row.Warn, c.Warn)
+	put(&row.Fail, c.Fail)
+	put(&row.Outlier, c.Outlier)
+	if c.Parts != nil {
+		row.Parts = c.Parts
+	}
+	put(&row.Again, c.Again)
+	put(&row.Link, c.Link)
+	put(&row.Layer, c.Layer)
+	if c.Remedy != nil {
+		row.Remedy = checks.Remedy(*c.Remedy)
+	}
+	put(&row.Do, c.Do)
+	put(&row.Means, c.Means)
+	put(&row.Source, c.Source)
+}
+
+func put[T any](into, from *T) {
+	if from != nil {
+		*into = *from
+	}
+}
+
+// ibCounterName is what a counter may be called: it becomes part of a path.
+var ibCounterName = checks.Lazily(`^(counters|hw_counters|device|net)/[A-Za-z0-9_]{1,64}$`)
+
+// sound refuses a row that cannot be used.
+func (c *IBCounter) sound() error {
+	limit := func(n float64) bool { return n == ibNever || n >= 0 && !math.IsInf(n, 0) }
+	switch {
+	case !ibCounterName().MatchString(c.Name):
+		return errors.New("want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME")
+	case c.Bits < 1 || c.Bits > 64:
+		return fmt.Errorf("bits %d, want 1 to 64", c.Bits)
+	case !slices.Contains([]string{inAny, inSecond, inMinute, inHour}, cmp.Or(c.Per, inAny)):
+		return fmt.Errorf("per %q, want any, second, minute or hour", c.Per)
+	case !limit(c.Warn) || !limit(c.Fail) || !limit(c.Outlier):
+		return errors.New("warn, fail or outlier: want a number from 0, or -1 for never")
+	case c.Outlier >= 0 && c.Per != inSecond && c.Per != inMinute:
+		return fmt.Errorf("outlier with per %q, want second or minute", c.Per)
+	case c.Again < 0 || c.Again > int(ibWindow/ibSpell):
+		return fmt.Errorf("again %d, want 0 to %d", c.Again, int(ibWindow/ibSpell))
+	case !slices.Contains([]string{"", layerIB, LayerEth, layerEFA}, c.Layer):
+		return fmt.Errorf("layer %q, want %s, %s or %s", c.Layer, layerIB, LayerEth, layerEFA)
+	case !slices.Contains([]checks.Remedy{checks.NoRemedy, checks.RestartApp, checks.RebootNode, checks.ReseatOrRMA, checks.CheckCable, checks.CheckFabric, checks.FixConfig}, c.Remedy):
+		return fmt.Errorf("remedy %q: unknown", c.Remedy)
+	}
+	return nil
+}
+
+// ibSpell is how far apart two times are at which a counter was too fast, so that
+// it is no matter how often the node is checked.
+const ibSpell = 5 * time.Minute
+
+// IBCountedNames are the counters of ports that records of jobs keep: all of the table.
+var IBCountedNames = sync.OnceValue(func() (names []string) {
+	for i := range IBCounterRows {
+		names = append(names, IBCounterRows[i].Name)
+	}
+	return names
+})
+
+func init() {
+	for i := range IBCounterRows {
+		if c := &IBCounterRows[i]; !c.Judged() {
+			checks.RegisterRoutine("ib." + c.Base())
+		}
+	}
+}

@@ -1,0 +1,573 @@
+package fabric
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// kernelMessages looks in the kernel's log for faults of network adapters that carry
+// jobs' traffic, and of NVMe disks, which their drivers report: a dead adapter, firmware
+// that has stopped, a transceiver that is shorted, too hot or refused, a disk that was
+// given up. It fails until the driver starts the device anew, the node is booted or an
+// operator clears it (nhc-gpu clear --ib DEVICE). It warns for HOURS of a fault that the
+// driver has recovered, and of one that interrupts nothing; a transceiver's fault fails
+// only while its port is down. "nhc-gpu explain MESSAGE" explains each message, and
+// docs/kernel-log.md lists them.
+//
+// Only what the kernel itself has logged counts. Messages of adapters that carry no
+// jobs' traffic, of cables that are plugged in, of drivers that are loaded and of a reset
+// by an administrator are no fault.
+//
+//	gpu* || check_kernel_log
+type kernelMessages struct {
+	Hours float64 `arg:"1" toml:"hours"` // how long warnings last
+}
+
+const (
+	KernelLogName = "check_kernel_log"
+	kernelLogPast = "kernel-log"
+)
+
+// Bounds of what is kept.
+const (
+	messageEvents = 256
+	messageTimes  = 32 // of one event
+	messageRoles  = 128
+	messageReset  = 5 * 60 // how long after an administrator's reset its faults are his, seconds
+	messageNear   = 3 * 60 // messages of one device this close are one incident, seconds
+)
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    KernelLogName,
+		Usage:   "[HOURS]",
+		Summary: "the kernel's log has no fault of an adapter or a disk",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &kernelMessages{Hours: 24} },
+		Do: map[string]string{
+			"klog.none": "Nothing: the node has no RDMA adapter and no NVMe disk, and the log names none.",
+			"klog.past": "What was seen is kept nowhere, or was lost: see whether /var/lib/nhc-gpu can be read and written. A file that is not understood is begun anew, and said once.",
+			"klog.lost": "Look at journalctl -k for that time; a larger log_buf_len, or a shorter interval between runs, keeps the next ones.",
+		},
+		DoOf: checks.DoMessage,
+	})
+}
+
+func (c *kernelMessages) Bind(words []string) error {
+	if err := checks.BindTags(c, words); err != nil {
+		return err
+	}
+	return c.Validate()
+}
+
+func (c *kernelMessages) Validate() error {
+	if !(c.Hours > 0 && c.Hours < 1e6) {
+		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Hours), Want: "hours"}
+	}
+	return nil
+}
+
+// messageLog is what runs remember of the messages of one boot.
+type messageLog struct {
+	Boot   string                 `json:"boot"`
+	Cursor uint64                 `json:"cursor"` // the first record that has not been read
+	Events []messageEvent         `json:"events,omitempty"`
+	Resets map[string]int64       `json:"resets,omitempty"` // when an administrator reset the adapter in a slot, Unix seconds
+	Roles  map[string]messageRole `json:"roles,omitempty"`  // of adapters by PCI address and of disks by name, of any boot: a dead one has no device
+}
+
+// messageEvent is one message of one device.
+type messageEvent struct {
+	Driver    string  `json:"driver"`
+	Code      string  `json:"code"`
+	PCI       string  `json:"pci,omitempty"` // of an adapter
+	Disk      string  `json:"disk,omitempty"`
+	Module    string  `json:"module,omitempty"`
+	Number    int     `json:"number,omitempty"`
+	Detail    string  `json:"detail,omitempty"`
+	Text      string  `json:"text"`                // of the newest line
+	Times     []int64 `json:"times"`               // of the newest lines, Unix seconds
+	First     int64   `json:"first"`               // of the oldest
+	Lines     int     `json:"lines"`               // how many
+	Recovered int64   `json:"recovered,omitempty"` // when a later line ended it
+}
+
+func (e *messageEvent) last() int64 { return e.Times[len(e.Times)-1] }
+
+func (e *messageEvent) same(o *messageEvent) bool {
+	return e.Driver == o.Driver && e.Code == o.Code && e.PCI == o.PCI && e.Disk == o.Disk && e.Module == o.Module
+}
+
+// messageRole is what is known of an adapter or a disk that has no device any more.
+type messageRole struct {
+	Name string `json:"name"` // of its port; of the disk
+	GUID string `json:"guid,omitempty"`
+	Jobs bool   `json:"jobs"` // it carries jobs' traffic; the disk is one of this node
+}
+
+func (c *kernelMessages) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
+		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: KernelLogName + ":  " + err.Error(), Remedy: checks.FixConfig}}
+	}
+	j := &messageJudge{check: c, env: env, now: env.Host.Now().Unix()}
+	j.askDevices()
+	j.recall()
+	err := j.read()
+	if len(j.adapters)+len(j.disks)+len(j.log.Events) == 0 {
+		return append(j.notes, checks.Finding{Code: "klog.none", Severity: checks.Skip, Message: KernelLogName + ":  no RDMA adapter and no NVMe disk on this node"})
+	}
+	if err != nil {
+		return append(j.notes, checks.UnreadableLog(env, KernelLogName, err)...)
+	}
+	j.heedClears()
+	found := j.findings()
+	j.keep()
+	return append(j.notes, found...)
+}
+
+// messageJudge judges the messages of one run.
+type messageJudge struct {
+	check    *kernelMessages
+	env      *checks.Env
+	now      int64
+	epoch    int64 // Unix time that the times of the log count from
+	log      messageLog
+	kept     bool // the log can be remembered
+	adapters map[string]*messageAdapter
+	fabric   *Fabric // nil: it cannot be read
+	disks    []probe.NVMe
+	notes    []checks.Finding
+}
+
+// messageAdapter is an RDMA adapter of the node, by its PCI address.
+type messageAdapter struct {
+	ports []*Port
+	jobs  bool // a port carries jobs' traffic
+}
+
+// askDevices reads the adapters and disks of the node. What cannot be read other checks
+// report.
+func (j *messageJudge) askDevices() {
+	j.adapters = map[string]*messageAdapter{}
+	f, _ := Ask(j.env, KernelLogName)
+	if j.fabric = f; f != nil {
+		for i := range f.Ports {
+			p := &f.Ports[i]
+			if p.PCI == "" {
+				continue
+			}
+			a := j.adapters[p.PCI]
+			if a == nil {
+				a = &messageAdapter{}
+				j.adapters[p.PCI] = a
+			}
+			a.ports, a.jobs = append(a.ports, p), a.jobs || p.Left == ""
+		}
+	}
+	j.env.At("read /sys/class/nvme")
+	j.disks, _ = j.env.Host.NVMes(j.env.Doing)
+}
+
+// recall reads what earlier runs have kept.
+func (j *messageJudge) recall() {
+	boot, err := j.env.Host.BootID()
+	j.env.At("read what earlier runs have kept")
+	past := j.env.Recall(kernelLogPast, &j.log)
+	j.kept = err == nil && boot != "" && !errors.Is(past, probe.ErrNoMemory)
+	if past == nil && !j.log.sound() {
+		past = errors.New(kernelLogPast + ".json: it does not make sense")
+	}
+	if past != nil {
+		j.log = messageLog{}
+		if !errors.Is(past, fs.ErrNotExist) && !errors.Is(past, probe.ErrNoMemory) {
+			j.notes = append(j.notes, checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  " + checks.OneLine(past) + "; it is begun anew"})
+		}
+	}
+	if j.log.Boot != boot {
+		j.log = messageLog{Boot: boot, Roles: j.log.Roles}
+	}
+}
+
+// sound refuses what no run of ours has written.
+func (l *messageLog) sound() bool {
+	if len(l.Events) > messageEvents || len(l.Roles) > messageRoles || len(l.Resets) > messageRoles {
+		return false
+	}
+	return !slices.ContainsFunc(l.Events, func(e messageEvent) bool {
+		text := e.Text + e.Detail + e.PCI + e.Disk + e.Module
+		return checks.MessageTable().Row(e.Driver, e.Code) == nil || len(e.Times) == 0 || len(e.Times) > messageTimes || len(text) > 3*checks.MaxXidText ||
+			strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
+	})
+}
+
+// read takes what the kernel has logged since the last run.
+func (j *messageJudge) read() (err error) {
+	if j.epoch, err = j.env.Host.LogEpoch(); err != nil {
+		return err
+	}
+	from := j.log.Cursor
+	end, err := checks.ReadKernelLog(j.env, from, checks.AboutDevice, j.take)
+	if err != nil {
+		return err
+	}
+	if end.Next > 0 && end.Next < from { // not the log that the cursor is of
+		j.log.Events, j.log.Resets, from = nil, nil, 0
+		if end, err = checks.ReadKernelLog(j.env, 0, checks.AboutDevice, j.take); err != nil {
+			return err
+		}
+	}
+	if end.Next > 0 {
+		j.log.Cursor = end.Next
+	}
+	if from > 0 && end.First > from || end.Overrun {
+		j.notes = append(j.notes, checks.Finding{Code: "klog.lost", Severity: checks.Warn, Message: KernelLogName + ":  records of the kernel's log were overwritten before they were read: a fault may have been among them"})
+	}
+	return nil
+}
+
+// take takes one believed line.
+func (j *messageJudge) take(r probe.KernelRecord, line checks.KernelLine) {
+	at, row := j.epoch+int64(r.At.Seconds()), line.Row
+	e := messageEvent{
+		Driver: row.Driver, Code: row.Code, PCI: line.PCI, Module: line.Module, Detail: checks.XidText(line.Detail),
+		Text: checks.XidText(line.Text), Times: []int64{at}, First: at, Lines: 1,
+	}
+	if row.Driver == "nvme" {
+		e.Disk = line.Dev
+	}
+	if len(row.Numbers) > 0 {
+		e.Number, _ = checks.ParseCode(line.Number)
+	}
+	switch {
+	case row.Begins:
+		j.end(&e, "")
+	case row.Expects:
+		if j.log.Resets == nil {
+			j.log.Resets = map[string]int64{}
+		}
+		if len(j.log.Resets) < messageRoles {
+			j.log.Resets[pcie.CardOf(e.PCI)] = at
+		}
+	case len(row.Clears) > 0:
+		for _, code := range row.Clears {
+			j.end(&e, code)
+		}
+	case row.Class != checks.XidIgnore:
+		if reset, ok := j.log.Resets[pcie.CardOf(e.PCI)]; ok && !row.Final && e.PCI != "" && at >= reset && at-reset <= messageReset {
+			return
+		}
+		j.note(e)
+	}
+}
+
+// note adds a message to what is known of it.
+func (j *messageJudge) note(e messageEvent) {
+	i := slices.IndexFunc(j.log.Events, func(o messageEvent) bool { return o.same(&e) })
+	if i < 0 {
+		if len(j.log.Events) < messageEvents {
+			j.log.Events = append(j.log.Events, e)
+		}
+		return
+	}
+	old := &j.log.Events[i]
+	e.Times = append(slices.Clone(old.Times), e.Times...)
+	e.Times = e.Times[max(0, len(e.Times)-messageTimes):]
+	e.First, e.Lines = old.First, old.Lines+1
+	if old.Recovered > 0 { // a new fault
+		e.First = e.last()
+	}
+	*old = e
+}
+
+// end ends the faults of a device: all of them, or those of a code and a module.
+func (j *messageJudge) end(by *messageEvent, code string) {
+	for i := range j.log.Events {
+		e := &j.log.Events[i]
+		if e.PCI != by.PCI || e.Disk != by.Disk || !strings.HasPrefix(e.Code, code) || by.Module != "" && e.Module != by.Module {
+			continue
+		}
+		if checks.MessageTable().Row(e.Driver, e.Code).Until == "" && e.Recovered == 0 {
+			e.Recovered = by.last()
+		}
+	}
+}
+
+// heedClears forgets what operators have cleared.
+func (j *messageJudge) heedClears() {
+	clears, err := readIBClears(j.env)
+	if err != nil {
+		j.notes = append(j.notes, checks.Finding{Code: "ib.clear", Severity: checks.Warn, Message: KernelLogName + ":  what operators have cleared is lost, clear it again: " + checks.OneLine(err)})
+	}
+	j.log.Events = slices.DeleteFunc(j.log.Events, func(e messageEvent) bool {
+		d, _ := j.device(&e)
+		return slices.ContainsFunc(clears, func(c ibClear) bool { return c.At <= j.now && e.last() <= c.At && c.covers(d.Name) })
+	})
+}
+
+// device names the device of a message. It is judged if it carries jobs' traffic; one
+// that has no RDMA device now is judged by what it was.
+func (j *messageJudge) device(e *messageEvent) (d checks.Device, judged bool) {
+	if e.Disk != "" {
+		for i := range j.disks {
+			if d := &j.disks[i]; d.Name == e.Disk {
+				return checks.NVMeDevice(d), local(d)
+			}
+		}
+		r, known := j.log.Roles[e.Disk]
+		return checks.Device{Kind: "nvme", Name: e.Disk}, !known || r.Jobs
+	}
+	for _, pci := range j.functions(e.PCI) {
+		a := j.adapters[pci]
+		if a == nil {
+			continue
+		}
+		d = a.ports[0].Subject()
+		if len(a.ports) > 1 {
+			d = HCADevice(a.ports[0].HCA)
+		}
+		return d, a.jobs
+	}
+	if r, known := j.log.Roles[e.PCI]; known {
+		return checks.Device{Kind: "port", Name: r.Name, PCI: e.PCI, UUID: r.GUID}, r.Jobs
+	}
+	return checks.Device{Kind: "hca", PCI: e.PCI}, false
+}
+
+// local reports whether a disk is one of this node: others are reached across a network.
+func local(d *probe.NVMe) bool { return d.Transport == "" || d.Transport == "pcie" }
+
+// functions are the addresses under which an adapter may be known: its own, and that of
+// another function of its card, as of the ports of a bond.
+func (j *messageJudge) functions(pci string) []string {
+	list := []string{pci}
+	for other := range j.adapters {
+		if other != pci && pcie.CardOf(other) == pcie.CardOf(pci) && j.adapters[other].ports[0].HCA.PCI == other && strings.Contains(j.adapters[other].ports[0].Device, "bond") {
+			list = append(list, other)
+		}
+	}
+	return list
+}
+
+// messageDevices are the devices that messages are remembered of.
+func messageDevices(env *checks.Env) (names []string) {
+	j := &messageJudge{env: env, now: env.Host.Now().Unix()}
+	j.askDevices()
+	j.recall()
+	j.heedClears()
+	for i := range j.log.Events {
+		if d, judged := j.device(&j.log.Events[i]); judged && !slices.Contains(names, d.Name) {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
+// keep remembers the messages, and the parts that the adapters play.
+func (j *messageJudge) keep() {
+	if j.log.Roles == nil {
+		j.log.Roles = map[string]messageRole{}
+	}
+	for pci, a := range j.adapters {
+		if _, known := j.log.Roles[pci]; known || len(j.log.Roles) < messageRoles {
+			j.log.Roles[pci] = messageRole{Name: a.ports[0].Name(), GUID: a.ports[0].HCA.GUID, Jobs: a.jobs}
+		}
+	}
+	for i := range j.disks {
+		d := &j.disks[i]
+		if _, known := j.log.Roles[d.Name]; known || len(j.log.Roles) < messageRoles {
+			j.log.Roles[d.Name] = messageRole{Name: d.Name, Jobs: local(d)}
+		}
+	}
+	if !j.kept {
+		return
+	}
+	j.env.At("keep what was seen")
+	if err := j.env.Remember(kernelLogPast, &j.log); err != nil && !errors.Is(err, probe.ErrNoMemory) {
+		j.notes = append(j.notes, checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  " + checks.OneLine(err)})
+	}
+}
+
+// messageCase is a fault that still counts.
+type messageCase struct {
+	*messageEvent
+
+	row    *checks.MessageRow
+	device checks.Device
+	fails  bool
+	notes  []string
+	until  string
+}
+
+// findings are those of all faults that still count, those that fail last.
+func (j *messageJudge) findings() (list []checks.Finding) {
+	var cases []*messageCase
+	for i := range j.log.Events {
+		if c := j.judge(&j.log.Events[i]); c != nil {
+			cases = append(cases, c)
+		}
+	}
+	slices.SortStableFunc(cases, func(a, b *messageCase) int {
+		return cmp.Or(strings.Compare(a.device.PCI+a.device.Name, b.device.PCI+b.device.Name), cmp.Compare(a.First, b.First))
+	})
+	for _, fails := range []bool{false, true} {
+		for _, c := range folded(cases) {
+			if c.fails == fails {
+				list = append(list, j.finding(c))
+			}
+		}
+	}
+	return list
+}
+
+// folded gives each device one failure, the first, with what else was logged about it.
+func folded(cases []*messageCase) (list []*messageCase) {
+	first := map[string]*messageCase{}
+	for _, c := range cases {
+		if key := c.device.PCI + c.device.Name; c.fails && first[key] == nil {
+			first[key] = c
+		}
+	}
+	for _, c := range cases {
+		main := first[c.device.PCI+c.device.Name]
+		near := main != nil && max(c.First-main.last(), main.First-c.last()) <= messageNear
+		if main == nil || main == c || !c.fails && !near {
+			list = append(list, c)
+			continue
+		}
+		main.also(c.row.Means)
+		if c.row.Until != "" { // that asks for more
+			main.until, main.row = c.until, &checks.MessageRow{Code: main.row.Code, Means: main.row.Means, Numbers: main.row.Numbers, Remedy: c.row.Remedy}
+		}
+	}
+	return list
+}
+
+func (c *messageCase) also(note string) {
+	if note != "" && !slices.Contains(c.notes, note) {
+		c.notes = append(c.notes, note)
+	}
+}
+
+// judge makes a case of a message, nil if it does not count.
+func (j *messageJudge) judge(e *messageEvent) *messageCase {
+	c := &messageCase{messageEvent: e, row: checks.MessageTable().Row(e.Driver, e.Code), until: "watch it"}
+	var judged bool
+	c.device, judged = j.device(e)
+	old := e.last() < j.now-int64(j.check.Hours*60*60)
+	c.fails = c.row.Class == checks.XidReboot
+	if !judged {
+		if !c.fails || e.Recovered > 0 || c.device.Name != "" || errors.Is(j.env.Host.PCIDevice(e.PCI).Err, fs.ErrNotExist) {
+			return nil // it carries no jobs' traffic, or is not there
+		}
+		c.fails = false
+		c.also("which has no RDMA device")
+	}
+	c.also(e.Detail)
+	switch {
+	case e.Recovered > 0 && strings.HasPrefix(e.Code, "nic.module."):
+		return nil
+	case c.row.Peers && j.everywhere(e):
+		return nil
+	case c.row.State == "link":
+		c.fails = c.fails || j.linkDown(c)
+	case c.row.State == "live" && j.live(e.Disk):
+		c.fails = false
+		c.also("which is live again")
+	case e.Recovered > 0 && c.fails:
+		c.fails, c.until = false, "the driver has recovered it: watch it"
+	}
+	if c.fails {
+		c.until = "a start of its driver or a new boot clears it"
+		switch {
+		case c.row.State == "link":
+			c.until = "see to the transceiver and the cable"
+		case c.row.State == "live":
+			c.until = "a new boot clears it"
+		case c.row.Until == "boot":
+			c.until = "power the node off and on"
+		}
+		return c
+	}
+	if rule := c.row.Repeat; rule != nil && judged {
+		n, before := 0, int64(0)
+		for _, at := range e.Times { // several lines of one minute are one incident
+			if at >= j.now-int64(rule.Hours)*60*60 && at-before >= 60 {
+				n, before = n+1, at
+			}
+		}
+		if n >= rule.Events {
+			c.fails = true
+			c.also(strings.Replace(fmt.Sprintf("%d times within %d hours", n, rule.Hours), " 1 hours", " an hour", 1))
+			c.until = "update its firmware, then replace it"
+		}
+	}
+	if old && !c.fails {
+		return nil
+	}
+	return c
+}
+
+// everywhere says whether every device of a driver says the same: then it is how the
+// platform is made.
+func (j *messageJudge) everywhere(e *messageEvent) bool {
+	driver, devices := j.env.Host.PCIDevice(e.PCI).Driver, 0
+	for pci := range j.adapters {
+		if d := j.env.Host.PCIDevice(pci); d.VF || d.Driver != driver {
+			continue
+		}
+		devices++
+		other := *e
+		other.PCI = pci
+		if !slices.ContainsFunc(j.log.Events, func(o messageEvent) bool { return o.same(&other) }) {
+			return false
+		}
+	}
+	return devices > 1
+}
+
+// linkDown says whether a port of the device has no link now. One that waits for the subnet
+// manager has one, and links that train after a boot are no fault yet.
+func (j *messageJudge) linkDown(c *messageCase) bool {
+	a := j.adapters[c.PCI]
+	if a == nil {
+		return false
+	}
+	for _, p := range a.ports {
+		if p.Left == "" && p.State != "" && !checks.PortActive(p.IBPort) && p.Phys != checks.IBLinkUp && !j.fabric.isStarting(p) {
+			c.also("the link is down")
+			return true
+		}
+	}
+	return false
+}
+
+// live says whether a disk's controller works.
+func (j *messageJudge) live(disk string) bool {
+	return slices.ContainsFunc(j.disks, func(d probe.NVMe) bool { return d.Name == disk && d.State == checks.NVMeLive })
+}
+
+func (j *messageJudge) finding(c *messageCase) checks.Finding {
+	f := checks.Finding{
+		Code: c.Code, Severity: checks.Warn, Device: c.device, Remedy: c.row.Remedy, Want: "no such message",
+		Got: fmt.Sprintf("%d lines, the last %s: %s", c.Lines, checks.Clock(c.last()), c.Text),
+	}
+	if c.fails {
+		f.Severity = checks.Fail
+	}
+	notes := c.notes
+	if a := j.adapters[c.PCI]; a != nil && len(a.ports[0].NetDevs) > 0 {
+		notes = append(notes, "interface "+strings.Join(a.ports[0].NetDevs, " "))
+	}
+	text := strings.Join(append([]string{c.row.Meaning(c.Number)}, notes...), ", ")
+	f.Message = fmt.Sprintf("%s:  %s: %s, since %s: %s", KernelLogName, c.device, text, checks.Clock(c.First), c.until)
+	return f
+}

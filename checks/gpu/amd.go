@@ -1,0 +1,41 @@
+package gpu
+
+import (
+	"context"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// amdOnly is skipped: it is AzureHPC's check of AMD GPUs, which are not supported. A
+// function of that name in a script of the site takes its place.
+//
+//	nd96isr_mi300x* || check_rccl_allreduce 304 1 16G
+type amdOnly struct {
+	Words []string `arg:"*"` // AzureHPC's
+	name  string
+}
+
+const (
+	noAMD = "AMD GPUs are not supported"
+	amdDo = "Nothing is wrong with the node: nhc-gpu does not check AMD GPUs. Remove the line, or put AzureHPC's script of that check into /etc/nhc/scripts: nhc-gpu then uses its function."
+)
+
+func init() {
+	for _, name := range []string{"check_gpu_xgmi", "check_rccl_allreduce"} {
+		checks.Register(checks.Info{
+			Name: name, Usage: "[WORD]...", Summary: "skipped: " + noAMD,
+			Lane: checks.Local,
+			New:  func() checks.Check { return &amdOnly{name: name} },
+			Do:   map[string]string{"gpu.amd": amdDo},
+		})
+	}
+}
+
+// Unsupported says why the line can never be carried out.
+func (c *amdOnly) Unsupported() string { return noAMD }
+
+func (c *amdOnly) Run(context.Context, *checks.Env) []checks.Finding { return notSupported(c.name) }
+
+func notSupported(check string) []checks.Finding {
+	return []checks.Finding{{Code: "gpu.amd", Severity: checks.Skip, Message: check + ":  not run: " + noAMD}}
+}

@@ -1,0 +1,227 @@
+package gpu
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuECC checks that error correction is on, unless the board comes with it off as
+// RTX boards do, and what it has seen: uncorrected
+// SRAM errors since the driver was loaded (they are cured by a reset), more of
+// them over the GPU's life than NVIDIA allows, memory that cannot be repaired or
+// waits for a reset to be. Uncorrected DRAM errors fail a GPU without row
+// remapping; on others check_gpu_remap judges what came of them, and they are
+// warned of. DRAM is how many DRAM errors, of either kind, are too many, SRAM how
+// many corrected SRAM errors: above them the check fails. Without these numbers
+// it warns above those of the node's platform, or else above 20000000 and 10000000.
+// Like AzureHPC's it fails, too, where check_gpu_remap would, unless -R leaves that
+// to check_gpu_remap.
+// With -r it warns of a GPU that corrects more than RATE errors in an hour, by what it
+// has corrected since the last run.
+//
+//	gpu* || check_gpu_ecc 20000000 10000
+type gpuECC struct {
+	DRAM int  `arg:"1" toml:"dram"` // DRAM errors, since loading or over its life, that are still allowed
+	SRAM int  `arg:"2" toml:"sram"` // corrected SRAM errors that are still allowed
+	Off  bool `opt:"o" toml:"off"`  // ECC may be off
+
+	NoRows bool `opt:"R" toml:"no_remap"` // remapped rows and retired pages are not looked at
+
+	Rate float64 `opt:"r" toml:"rate"` // corrected errors in an hour that are too many
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    "check_gpu_ecc",
+		Usage:   "[-o] [-R] [-r RATE] [DRAM [SRAM]]",
+		Summary: "ECC is on and has seen no uncorrected errors",
+		Lane:    checks.NVML,
+		New:     func() checks.Check { return &gpuECC{} },
+		Do: map[string]string{
+			"gpu.ecc.off":            "nvidia-smi -e 1 and a reset of the GPU turn it on; with -o the check does not mind.",
+			"gpu.ecc.pending":        "Nothing now: the mode changes at the next reset of the GPU or reboot.",
+			"gpu.ecc.sram":           "Reset the GPU, or reboot. If it happens again run the vendor's field diagnostic and have the GPU replaced.",
+			"gpu.ecc.sram.aggregate": "Nothing now: a GPU that had errors in the past. Watch for more; above 4 it is to be replaced.",
+			"gpu.ecc.sram.threshold": "The GPU has had more SRAM errors than NVIDIA allows: run the field diagnostic and have it replaced.",
+			"gpu.ecc.dram":           "Reset the GPU, or reboot, so that the bad memory is taken out of use; see check_gpu_remap. If it happens again have the GPU replaced.",
+			"gpu.ecc.many":           "Errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
+			"gpu.ecc.rate":           "Errors are corrected, but their number grows fast: run the vendor's field diagnostic when the node is idle.",
+			"gpu.ecc.unrepairable":   "Memory has failed that nothing can stand in for: have the GPU replaced.",
+			"gpu.ecc.repair":         "End what runs on the GPU, then reset it or reboot: the reset repairs it.",
+		},
+	})
+}
+
+// Limits of others, for want of one from NVIDIA.
+const (
+	maxSRAMAggregate = 4        // uncorrected over the GPU's life: DCGM's and sichek's limit for a replacement
+	manyDRAM         = 20000000 // AzureHPC's
+	manySRAM         = 10000000 // sichek's; AzureHPC has 10000
+)
+
+const gpuECCName = "check_gpu_ecc"
+
+func (c *gpuECC) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	s, findings := AskNVML(env, gpuECCName, probe.GroupECC|probe.GroupRows)
+	if s == nil {
+		return findings
+	}
+	reportLacking(s, "ECC mode", func(g *probe.GPU) probe.Reading[bool] { return g.ECC.On })
+	if c.Rate <= 0 {
+		s.Each(c.judge)
+		return s.Done()
+	}
+	m := recallGPU[uint64](env, gpuECCName, "gpu-ecc", s.NVML.Taken)
+	s.Each(func(s *GPUs, g *probe.GPU) {
+		c.judge(s, g)
+		c.judgeRate(s, g, m)
+	})
+	return append(s.Done(), m.store(env)...)
+}
+
+// judgeRate judges how fast the corrected errors have grown.
+func (c *gpuECC) judgeRate(s *GPUs, g *probe.GPU, m *memory[uint64]) {
+	sram, known := Value(s, g.ECC.SRAM.Corrected)
+	dram, alsoKnown := Value(s, g.ECC.DRAM.Corrected)
+	if !known && !alsoKnown {
+		return
+	}
+	now := sram + dram
+	m.next.GPUs[g.UUID.Value] = now
+	then, compare := m.of(g)
+	if !compare {
+		return
+	}
+	if rate := 60 * perMinute(then, now, m.elapsed); rate > c.Rate {
+		s.Report(g, checks.Finding{Code: "gpu.ecc.rate", Severity: checks.Warn, Want: fmt.Sprintf("at most %g an hour", c.Rate), Got: fmt.Sprintf("%.0f", rate)}, "corrected errors")
+	}
+}
+
+func (c *gpuECC) judge(s *GPUs, g *probe.GPU) {
+	e := g.ECC
+	judged := s.Judged
+	on, known := Value(s, e.On)
+	pending, _ := Value(s, e.Pending)
+	Value(s, e.Default)
+	if known && !on && on == pending { // nothing is counted, and nothing was compared
+		s.Judged = judged
+	}
+	switch {
+	case known && !on && !c.Off && eccByDefault(g):
+		f := checks.Finding{Code: "gpu.ecc.off", Severity: checks.Fail, Want: "on", Got: "off", Remedy: checks.FixConfig}
+		if pending {
+			f.Remedy = checks.ResetGPU
+		}
+		s.Report(g, f, "ECC%s", map[bool]string{true: ", which the next reset turns on"}[pending])
+	case known && on != pending:
+		s.Report(g, checks.Finding{Code: "gpu.ecc.pending", Severity: checks.Warn}, "ECC is %s, and will be %s after a reset", onOff(on), onOff(pending))
+	}
+	if bad, _ := Value(s, e.Unrepairable); bad {
+		s.Report(g, checks.Finding{Code: "gpu.ecc.unrepairable", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "memory that cannot be repaired")
+	}
+	if waits, _ := Value(s, e.RepairPending); waits {
+		s.Report(g, checks.Finding{Code: "gpu.ecc.repair", Severity: checks.Fail, Remedy: checks.ResetGPU}, "a channel or TPC waits for a reset to be repaired")
+	}
+	c.judgeSRAM(s, g)
+	c.judgeDRAM(s, g)
+	c.judgeMany(s, g)
+	if !c.NoRows {
+		judgeRows(s, g)
+	}
+}
+
+// eccByDefault reports whether the board comes with ECC on. Drivers before 510 do not
+// tell: boards of workstations have it off, those of data centers have it on.
+func eccByDefault(g *probe.GPU) bool {
+	if d := g.ECC.Default; d.Known {
+		return d.Value
+	}
+	for _, line := range []string{"RTX", "Quadro", "TITAN", "GeForce"} {
+		if strings.Contains(g.Name.Value, line) {
+			return false
+		}
+	}
+	return true
+}
+
+// judgeRows reports what of the repair of memory fails a GPU: a configuration of
+// AzureHPC's has no line for check_gpu_remap.
+func judgeRows(s *GPUs, g *probe.GPU) {
+	before := s.Findings
+	s.Findings = nil
+	(&gpuRemap{Max: maxRemapped}).judge(s, g)
+	mild := func(f checks.Finding) bool { return f.Severity < checks.Fail }
+	s.Findings = append(before, slices.DeleteFunc(s.Findings, mild)...)
+}
+
+func (c *gpuECC) judgeSRAM(s *GPUs, g *probe.GPU) {
+	now, _ := Value(s, g.ECC.SRAM.Uncorrected)
+	ever, _ := Value(s, g.ECC.SRAM.UncorrectedAggregate)
+	exceeded, told := Value(s, g.ECC.SRAMThreshold)
+	if now > 0 {
+		s.Report(g, checks.Finding{Code: "gpu.ecc.sram", Severity: checks.Fail, Want: "0", Got: fmt.Sprint(now), Remedy: checks.ResetGPU}, "uncorrected SRAM errors since the driver was loaded")
+	}
+	aggregate := checks.Finding{Want: fmt.Sprintf("at most %d", maxSRAMAggregate), Got: fmt.Sprint(ever)}
+	switch {
+	case exceeded:
+		s.Report(g, checks.Finding{Code: "gpu.ecc.sram.threshold", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "more uncorrected SRAM errors than NVIDIA allows, %d over its life", ever)
+	case ever > maxSRAMAggregate && !told:
+		aggregate.Code, aggregate.Severity, aggregate.Remedy = "gpu.ecc.sram.threshold", checks.Fail, checks.ReseatOrRMA
+		s.Report(g, aggregate, "uncorrected SRAM errors over its life")
+	case ever > 0 && now == 0:
+		aggregate.Code, aggregate.Severity, aggregate.Want = "gpu.ecc.sram.aggregate", checks.Warn, "0"
+		allowed := fmt.Sprintf("%d are allowed", maxSRAMAggregate)
+		if told {
+			allowed = "not more than NVIDIA allows"
+		}
+		s.Report(g, aggregate, "uncorrected SRAM errors over its life, %s", allowed)
+	}
+}
+
+func (c *gpuECC) judgeDRAM(s *GPUs, g *probe.GPU) {
+	now, _ := Value(s, g.ECC.DRAM.Uncorrected)
+	if now == 0 || c.DRAM > 0 && now > uint64(c.DRAM) { // the latter is for judgeMany
+		return
+	}
+	f := checks.Finding{Code: "gpu.ecc.dram", Severity: checks.Fail, Want: "0", Got: fmt.Sprint(now), Remedy: checks.ResetGPU}
+	if g.Rows.Remapped.Known {
+		f.Severity = checks.Warn
+	}
+	s.Report(g, f, "uncorrected DRAM errors since the driver was loaded")
+}
+
+// judgeMany compares counts with the limits of the configuration, which fail,
+// or with those of others, which warn.
+func (c *gpuECC) judgeMany(s *GPUs, g *probe.GPU) {
+	many := func(code, what string, r probe.Reading[uint64], allowed, usual int) {
+		f := checks.Finding{Code: "gpu.ecc." + code, Severity: checks.Fail}
+		if allowed <= 0 {
+			allowed, f.Severity = usual, checks.Warn
+		}
+		n, known := Value(s, r)
+		if !known || n <= uint64(allowed) {
+			return
+		}
+		f.Want, f.Got = fmt.Sprintf("at most %d", allowed), fmt.Sprint(n)
+		s.Report(g, f, "%s", what)
+	}
+	e := g.ECC
+	manySRAM, manyDRAM := manySRAM, manyDRAM
+	if p := s.platform(g); p.SRAMErrors > 0 {
+		manySRAM = p.SRAMErrors
+	}
+	if p := s.platform(g); p.DRAMErrors > 0 {
+		manyDRAM = p.DRAMErrors
+	}
+	many("many", "corrected SRAM errors since the driver was loaded", e.SRAM.Corrected, c.SRAM, manySRAM)
+	many("many", "corrected SRAM errors over its life", e.SRAM.CorrectedAggregate, c.SRAM, manySRAM)
+	many("many", "corrected DRAM errors since the driver was loaded", e.DRAM.Corrected, c.DRAM, manyDRAM)
+	many("many", "corrected DRAM errors over its life", e.DRAM.CorrectedAggregate, c.DRAM, manyDRAM)
+	many("dram", "uncorrected DRAM errors since the driver was loaded", e.DRAM.Uncorrected, c.DRAM, manyDRAM)
+	many("dram", "uncorrected DRAM errors over its life", e.DRAM.UncorrectedAggregate, c.DRAM, manyDRAM)
+}

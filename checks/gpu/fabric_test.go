@@ -1,0 +1,300 @@
+package gpu
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+const (
+	rackUUID  = "9c6f5af353bf49b5a436b66766c413c3"
+	otherRack = "11111111222233334444555555555555"
+)
+
+func tray() *checks.Platform {
+	return &checks.Platform{Name: "GB200", File: "conf/profiles/gb200.toml", NVLinks: 18, NVLinkDomain: 72}
+}
+
+// inFabric changes the fabric of a GPU.
+func inFabric(change func(*probe.Fabric)) func(*probe.GPU) {
+	return func(g *probe.GPU) {
+		f := probe.Fabric{State: probe.FabricCompleted}
+		if change != nil {
+			change(&f)
+		}
+		g.Fabric = probe.Known(f)
+	}
+}
+
+// inRack is a healthy GPU of an NVL72 rack, changed.
+func inRack(change func(*probe.Fabric)) func(*probe.GPU) {
+	return inFabric(func(f *probe.Fabric) {
+		*f = probe.Fabric{State: probe.FabricCompleted, Clique: 4026, Cluster: rackUUID, Mask: 0xaa, Summary: 1}
+		if change != nil {
+			change(f)
+		}
+	})
+}
+
+// rackWith is a node of a rack of which gpu3 is changed.
+func rackWith(change func(*probe.Fabric)) func(*probe.NVML) {
+	return func(n *probe.NVML) {
+		allGPUs(inRack(nil))(n)
+		inRack(change)(&n.GPUs[3])
+	}
+}
+
+// throughSwitches is a node with four NVSwitches on its PCI bus, on which some programs run.
+func throughSwitches(s checktest.Scenario, programs ...string) checktest.Scenario {
+	for i := range 4 {
+		dir := fmt.Sprintf("sys/bus/pci/devices/0000:%02x:00.0/", 5+i)
+		maps.Copy(s.Files, map[string]string{dir + "vendor": "0x10de\n", dir + "class": "0x068000\n", dir + "device": "0x22a3\n"})
+	}
+	return running(s, programs...)
+}
+
+func running(s checktest.Scenario, programs ...string) checktest.Scenario {
+	procs := []checktest.UseProc{{Pid: 1, Args: "/sbin/init"}}
+	for i, p := range programs {
+		procs = append(procs, checktest.UseProc{Pid: 100 + i, Args: p})
+	}
+	maps.Copy(s.Files, checktest.UseNode(procs...))
+	return s
+}
+
+func withChannels(s checktest.Scenario, n int) checktest.Scenario {
+	for i := range n {
+		s.Files[fmt.Sprintf("dev/nvidia-caps-imex-channels/channel%d", i)] = ""
+	}
+	return s
+}
+
+func fabricSays(severity checks.Severity, code, want, got, text string) checks.Finding {
+	return checktest.GPUFinding(gpuFabricName, 3, checks.Finding{Code: "gpu.fabric." + code, Severity: severity, Remedy: checks.CheckFabric, Want: want, Got: got}, text)
+}
+
+func fabricOnNode(severity checks.Severity, code, want, got, message string) checks.Finding {
+	return checks.Finding{Code: "gpu.fabric." + code, Severity: severity, Remedy: checks.CheckFabric, Want: want, Got: got, Message: gpuFabricName + ":  " + message}
+}
+
+func TestGPUFabric(t *testing.T) { checktest.Run(t, "check_gpu_fabric") }
+
+var _ = checktest.Table("check_gpu_fabric", func(string) (list []checktest.Scenario) {
+	list = append(list, checktest.GPULacks(gpuFabricName, "state of the fabric", func(g *probe.GPU) { g.Fabric = probe.Reading[probe.Fabric]{} })...)
+	list = append(list, append(checktest.GPUCommon(gpuFabricName),
+		checktest.OnGPUs("healthy", nil, nil),
+		checktest.OnGPUs("healthy, all health told", nil, allGPUs(inFabric(func(f *probe.Fabric) { f.Mask, f.Summary = 0x1aa, 1 }))),
+		checktest.OnGPUs("GPUs without a fabric", nil, allGPUs(inFabric(func(f *probe.Fabric) { *f = probe.Fabric{} })),
+			checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}),
+		checktest.OnV100s("NVML knows of no fabric", nil, nil,
+			checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: gpuFabricName + ":  not supported by these GPUs or their driver"}),
+		checktest.GPUDumb(gpuFabricName),
+	)...)
+	list = append(list, fabricStates()...)
+	list = append(list, fabricDomains()...)
+	list = append(list, fabricHealth()...)
+	list = append(list, fabricServices()...)
+	return list
+})
+
+func fabricStates() []checktest.Scenario {
+	const file, progress = "past/gpu-fabric.json", "in progress"
+	state := func(n int) func(*probe.NVML) { return checktest.Gpu3(inFabric(func(f *probe.Fabric) { f.State = n })) }
+	status := func(n int) func(*probe.NVML) { return checktest.Gpu3(inFabric(func(f *probe.Fabric) { f.Status = n })) }
+	twice := func(boot string) string { return before300(fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":2}}`, boot)) }
+	const text = "state of the fabric"
+	says, name := fabricSays, gpuFabricName
+	odd := checktest.OnGPUs("one cannot be read", nil, checktest.Gpu3(func(g *probe.GPU) { g.Fabric = probe.Failed[probe.Fabric](checktest.ErrOdd) }),
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
+	strange := checktest.OnGPUs("a state that nobody knows", nil, state(200),
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown, Want: "completed", Got: "state 200, which is not known here"}, text))
+	past := checktest.OnGPUs("the past is garbage", nil, nil,
+		checks.Finding{Code: "gpu.past", Severity: checks.Warn, Message: name + ":  read /past/gpu-fabric.json: invalid character 'x' looking for beginning of value"}).Holding(file, "x")
+	odd.Broken, strange.Broken, past.Broken = true, true, true
+	logged := says(checks.Fail, "status", "success", "insufficient resources", "state of the fabric is completed, but its status")
+	logged.Message += "; the kernel has logged SXid 20034 of 0000:05:00.0"
+	many := logged
+	many.Message += ", SXid 20034 of 0000:06:00.0, SXid 20034 of 0000:07:00.0, 1 more"
+	logging := func(s checktest.Scenario, buses ...int) checktest.Scenario {
+		var lines []string
+		for _, bus := range buses {
+			lines = append(lines, fmt.Sprintf("90000 nvidia-nvswitch%d: SXid (PCI:0000:%02x:00.0): 20034, Fatal, Link 35 LTSSM Fault Up", bus-5, bus))
+		}
+		log := checktest.XidNode(lines...)
+		for _, f := range []string{"dev/kmsg", "proc/stat", "proc/uptime", "proc/sys/kernel/random/boot_id"} {
+			s.Files[f] = log[f]
+		}
+		return s
+	}
+	return []checktest.Scenario{
+		checktest.OnGPUs("completed without resources", nil, status(probe.FabricNoResources), says(checks.Fail, "status", "success", "insufficient resources", "state of the fabric is completed, but its status")),
+		checktest.OnGPUs("another status", nil, status(999), says(checks.Fail, "status", "success", "NVML error 999", "state of the fabric is completed, but its status")),
+		inBoot(checktest.OnGPUs("on its way, once", nil, state(probe.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))),
+		inBoot(checktest.OnGPUs("on its way, three times", nil, state(probe.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 runs in a row"))).Holding(file, twice(nvlinkBoot)),
+		inBoot(checktest.OnGPUs("not started, three times", nil, state(probe.FabricNotStarted), says(checks.Fail, "state", "completed", "not started", text+", in 3 runs in a row"))).Holding(file, twice(nvlinkBoot)),
+		inBoot(checktest.OnGPUs("on its way, three times, and another run ten seconds later", nil, state(probe.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 runs in a row"))).Holding(file, pastAt(10*time.Second, fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":3}}`, nvlinkBoot))),
+		inBoot(checktest.OnGPUs("on its way, twice before the boot", nil, state(probe.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))).Holding(file, twice("other")),
+		checktest.OnGPUs("on its way, the boot is not known", nil, state(probe.FabricInProgress), says(checks.Warn, "state", "completed", progress, text)).Holding(file, twice("")),
+		checktest.OnGPUs("one of eight is not in it", nil, state(probe.FabricNotSupported), says(checks.Fail, "state", "completed", "not supported", text+" is not that of the others")),
+		logging(checktest.OnGPUs("the kernel has errors of a switch", nil, status(probe.FabricNoResources), logged), 5),
+		logging(checktest.OnGPUs("the kernel has errors of four switches", nil, status(probe.FabricNoResources), many), 5, 6, 7, 8),
+		odd, strange, past,
+	}
+}
+
+func fabricDomains() []checktest.Scenario {
+	says := fabricSays
+	const cluster, clique = "cluster UUID of the NVLink domain", "clique of the NVLink domain"
+	half := func(n *probe.NVML) {
+		allGPUs(inRack(nil))(n)
+		for i := range 4 {
+			inRack(func(f *probe.Fabric) { f.Clique = 1 })(&n.GPUs[i])
+		}
+	}
+	alone := func(n *probe.NVML) {
+		n.GPUs = n.GPUs[3:4]
+		inFabric(nil)(&n.GPUs[0])
+	}
+	noClique := func(n *probe.NVML) {
+		n.GPUs = n.GPUs[3:4]
+		inRack(func(f *probe.Fabric) { f.Clique = 0 })(&n.GPUs[0])
+	}
+	out := func(n *probe.NVML) {
+		n.GPUs = n.GPUs[2:4]
+		allGPUs(inFabric(func(f *probe.Fabric) { *f = probe.Fabric{} }))(n)
+	}
+	outOf := func(i int) checks.Finding {
+		return checktest.GPUFinding(gpuFabricName, i, checks.Finding{Code: "gpu.fabric.state", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: "completed", Got: "not supported"}, "state of the fabric")
+	}
+	return []checktest.Scenario{
+		checktest.OnGPUs("in a rack", nil, rackWith(nil)).On(tray()), checktest.OnGPUs("in a rack of an unknown platform", nil, rackWith(nil)),
+		checktest.OnGPUs("two partitions, as somebody has made them", nil, half).On(tray()),
+		checktest.OnGPUs("not in the domain of the others", nil, rackWith(func(f *probe.Fabric) { f.Cluster, f.Clique = "", 0 }),
+			says(checks.Fail, "domain", rackUUID, "0", cluster+" is not that of the others")),
+		checktest.OnGPUs("in another domain", nil, rackWith(func(f *probe.Fabric) { f.Cluster = otherRack }),
+			says(checks.Fail, "domain", rackUUID, otherRack, cluster+" is not that of the others")),
+		checktest.OnGPUs("in another clique", nil, rackWith(func(f *probe.Fabric) { f.Clique = 7 }), says(checks.Fail, "domain", "4026", "7", clique+" is not that of the others")),
+		checktest.OnGPUs("in no domain, on a platform that has one", nil, alone, says(checks.Fail, "domain", "not 0", "0", cluster)).On(tray()),
+		checktest.OnGPUs("in no domain, and the NVLinks lead to GPUs alone", nil, func(n *probe.NVML) {
+			allGPUs(direct)(n)
+			allGPUs(func(g *probe.GPU) { g.Fabric = probe.Known(probe.Fabric{}) })(n)
+		}, checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).On(tray()),
+		checktest.OnGPUs("in no clique, on a platform that has one", nil, noClique, says(checks.Warn, "domain", "not 0", "0", clique)).On(tray()),
+		checktest.OnGPUs("in no fabric, on a platform that has one", nil, out, outOf(2), outOf(3)).On(tray()),
+		checktest.OnGPUs("a GPU alone", nil, func(n *probe.NVML) { out(n); n.GPUs = n.GPUs[1:] },
+			checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).On(tray()),
+	}
+}
+
+func fabricHealth() []checktest.Scenario {
+	mask := func(mask uint32, summary int) func(*probe.NVML) {
+		return checktest.Gpu3(inFabric(func(f *probe.Fabric) { f.Mask, f.Summary = mask, summary }))
+	}
+	says := func(severity checks.Severity, text string) checks.Finding {
+		return fabricSays(severity, "health", "", "", "health of the fabric: "+text)
+	}
+	unknown := func(text string) checks.Finding {
+		return checktest.GPUFinding(gpuFabricName, 3, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown}, "health of the fabric is "+text+", which is not known here")
+	}
+	const recovery = "route recovery in progress"
+	list := []checktest.Scenario{
+		checktest.OnGPUs("degraded bandwidth", nil, mask(0xa9, 2), says(checks.Fail, "degraded bandwidth")),
+		checktest.OnGPUs("an unhealthy route", nil, mask(0x9a, 2), says(checks.Fail, "route unhealthy")),
+		inBoot(checktest.OnGPUs("a route is recovered", nil, mask(0xa6, 0), says(checks.Warn, recovery))),
+		inBoot(checktest.OnGPUs("a route is recovered, for long", nil, mask(0xa6, 0), says(checks.Fail, recovery+", in 3 runs in a row"))).
+			Holding("past/gpu-fabric.json", before300(fmt.Sprintf(`{"boot":%q,"in_a_row":{%q:2}}`, nvlinkBoot, recovery))),
+		checktest.OnGPUs("a timeout is recovered", nil, mask(0x6a, 0), says(checks.Warn, "access timeout recovery in progress")),
+		checktest.OnGPUs("two things at once", nil, mask(0x99, 2), says(checks.Fail, "degraded bandwidth"), says(checks.Fail, "route unhealthy")),
+		checktest.OnGPUs("no partition", nil, mask(0x21aa, 1), says(checks.Warn, "no partition assigned")),
+		checktest.OnGPUs("no connection to the rack's manager", nil, mask(0x91aa, 1), says(checks.Warn, "connection to the rack's fabric manager lost")),
+		checktest.OnGPUs("unhealthy, nobody says why", nil, mask(0xaa, 2), says(checks.Fail, "unhealthy")),
+		checktest.OnGPUs("limited, nobody says why", nil, mask(0, 3), says(checks.Warn, "limited capacity")),
+	}
+	for i, text := range wrongConfigs {
+		if text != "" {
+			list = append(list, checktest.OnGPUs(fmt.Sprintf("incorrect configuration %d", i), nil, mask(uint32(i)<<8|0xaa, 2), says(checks.Fail, "incorrect configuration, "+text)))
+		}
+	}
+	for _, strange := range []checktest.Scenario{
+		checktest.OnGPUs("a health that nobody knows", nil, mask(0xab, 0), unknown("0xab")),
+		checktest.OnGPUs("a part of the health that nobody knows", nil, mask(0x9b, 0), says(checks.Fail, "route unhealthy"), unknown("0x9b")),
+		checktest.OnGPUs("a configuration that nobody knows", nil, mask(0xfaa, 0), unknown("0xfaa")),
+		checktest.OnGPUs("a summary that nobody knows", nil, mask(0xaa, 77), unknown("0xaa")),
+	} {
+		strange.Broken = true
+		list = append(list, strange)
+	}
+	return list
+}
+
+func fabricServices() []checktest.Scenario {
+	const fm, imex = "/usr/bin/nv-fabricmanager -c /usr/share/nvidia/nvswitch/fabricmanager.cfg", "/usr/bin/nvidia-imex -c /etc/nvidia-imex/config.cfg"
+	stopped := func(severity checks.Severity) checks.Finding {
+		return fabricOnNode(severity, "manager", "running", "not running", "NVSwitches on the PCI bus: 4, want nv-fabricmanager running, got none")
+	}
+	noIMEX := func(severity checks.Severity, channels int) checks.Finding {
+		return fabricOnNode(severity, "imex", "running", "not running", fmt.Sprintf("IMEX channels of the node: %d, want nvidia-imex running, got none", channels))
+	}
+	ampere := allGPUs(func(g *probe.GPU) { g.Fabric = probe.Reading[probe.Fabric]{} })
+	waiting := func(n *probe.NVML) { inFabric(func(f *probe.Fabric) { f.State = probe.FabricInProgress })(&n.GPUs[3]) }
+	passed := throughSwitches(checktest.OnGPUs("NVSwitches of a virtual machine", nil, ampere,
+		checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: gpuFabricName + ":  not supported by these GPUs or their driver"}))
+	passed.Links = map[string]string{}
+	for i := range 4 {
+		passed.Links[fmt.Sprintf("sys/bus/pci/devices/0000:%02x:00.0/driver", 5+i)] = "../../../bus/pci/drivers/vfio-pci"
+	}
+	channels := checktest.OnGPUs("unreadable channels", nil, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /dev/nvidia-caps-imex-channels: not a directory"}).
+		Holding("dev/nvidia-caps-imex-channels", "")
+	channels.Broken = true
+	hidden := throughSwitches(checktest.OnGPUs("processes that are hidden", nil, ampere, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown,
+		Message: gpuFabricName + ":  /proc does not show process 1, nor whether nv-fabricmanager and nvidia-imex run"}))
+	maps.DeleteFunc(hidden.Files, func(f, _ string) bool { return strings.HasPrefix(f, "proc/1/") })
+	hidden.Broken = true
+	return []checktest.Scenario{
+		throughSwitches(checktest.OnGPUs("NVSwitches, and their manager", nil, nil), fm),
+		throughSwitches(checktest.OnGPUs("NVSwitches of A100, and their manager", nil, ampere), fm),
+		throughSwitches(checktest.OnGPUs("NVSwitches of A100, no manager", nil, ampere, stopped(checks.Fail)), "/usr/bin/nv-hostengine"),
+		throughSwitches(checktest.OnGPUs("no manager, but all have joined", nil, nil, stopped(checks.Warn))),
+		throughSwitches(checktest.OnGPUs("no manager, and one has not joined", nil, waiting, fabricSays(checks.Warn, "state", "completed", "in progress", "state of the fabric"), stopped(checks.Fail))),
+		passed,
+		running(checktest.OnGPUs("no manager on a platform with NVSwitches, and one has not joined", nil, waiting, fabricSays(checks.Warn, "state", "completed", "in progress", "state of the fabric"),
+			fabricOnNode(checks.Warn, "manager", "running", "not running", "a node of this platform has NVSwitches, want nv-fabricmanager running, got none")).
+			On(&checks.Platform{Name: "HGX B200", GPUs: []int{8}, NVSwitchGPUs: 8})),
+		running(checktest.OnGPUs("NVSwitches by the platform, and their manager", nil, waiting, fabricSays(checks.Warn, "state", "completed", "in progress", "state of the fabric")).
+			On(&checks.Platform{Name: "HGX B200", GPUs: []int{8}, NVSwitchGPUs: 8}), fm),
+		running(withChannels(checktest.OnGPUs("IMEX as wanted", checktest.Of("-i", "2"), rackWith(nil)), 2), imex).OrTable(map[string]any{"imex": "2"}),
+		running(withChannels(checktest.OnGPUs("IMEX does not run", checktest.Of("-i", "yes"), rackWith(nil), noIMEX(checks.Fail, 1)), 1)),
+		running(withChannels(checktest.OnGPUs("IMEX does not run, nobody wants it", nil, rackWith(nil), noIMEX(checks.Warn, 1)), 1)),
+		running(withChannels(checktest.OnGPUs("too few channels", checktest.Of("-i", "2"), rackWith(nil), fabricOnNode(checks.Fail, "channels", "2", "1", "IMEX channels, want at least 2, got 1")), 1), imex),
+		channels, hidden,
+		throughSwitches(checktest.OnGPUs("a container on a node with NVSwitches", nil, ampere)).Contained(),
+		throughSwitches(checktest.OnGPUs("a container that shows no process 1", nil, nil)).Lacking("proc/1/stat", "proc/1/status", "proc/1/cmdline").Contained(),
+		running(withChannels(checktest.OnGPUs("a container with IMEX channels", checktest.Of("-i", "2"), rackWith(nil)), 2)).Contained(),
+		running(withChannels(checktest.OnGPUs("a container with too few IMEX channels", checktest.Of("-i", "2"), rackWith(nil),
+			fabricOnNode(checks.Fail, "channels", "2", "1", "IMEX channels, want at least 2, got 1")), 1)).Contained(),
+		running(checktest.OnGPUs("a container on a platform with NVSwitches, and one has not joined", nil, waiting, fabricSays(checks.Warn, "state", "completed", "in progress", "state of the fabric")).
+			On(&checks.Platform{Name: "HGX B200", GPUs: []int{8}, NVSwitchGPUs: 8})).Contained(),
+		throughSwitches(checktest.OnGPUs("the first PID namespace, no manager", nil, ampere, stopped(checks.Fail))).Linked("proc/self/ns/pid", "pid:[4026531836]"),
+	}
+}
+
+func TestFabricWords(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]int{"yes": 1, "1": 1, "2048": 2048, "0": -1, "no": -1, "-1": -1} {
+		check := &gpuFabric{}
+		err := checks.Bind(check, checktest.Of("-i", word))
+		if n, _ := check.channels(); (err == nil) != (want > 0) || err == nil && n != want {
+			t.Errorf("%s: %d, %v", word, n, err)
+		}
+	}
+	got := (&gpuFabric{IMEX: "no"}).Run(t.Context(), &checks.Env{Host: probe.NewHost(t.TempDir())})
+	if len(got) != 1 || got[0].Code != "config.value" || got[0].Severity != checks.Unknown {
+		t.Errorf("a value of TOML that nobody knows: %v", got)
+	}
+}

@@ -1,0 +1,325 @@
+package gpu
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+const nvlinkBoot = "11111111-2222-3333-4444-555555555555"
+
+// inBoot is a node whose boot is known.
+func inBoot(s checktest.Scenario) checktest.Scenario {
+	return s.Holding("proc/sys/kernel/random/boot_id", nvlinkBoot+"\n")
+}
+
+func TestGPUNVLink(t *testing.T)    { checktest.Run(t, "check_gpu_nvlink") }
+func TestNVLinkStatus(t *testing.T) { checktest.Run(t, "check_nvlink_status") }
+
+var (
+	_ = checktest.Table("check_gpu_nvlink", nvlinkScenarios)
+	_ = checktest.Table("check_nvlink_status", nvlinkScenarios)
+)
+
+func nvlinkScenarios(name string) (list []checktest.Scenario) {
+	list = append(list, checktest.GPUCommon(name)...)
+	list = append(list, nvlinkDown(name)...)
+	list = append(list, nvlinkSpeed(name)...)
+	list = append(list, nvlinkPeers(name)...)
+	list = append(list, nvlinkErrorScenarios(name)...)
+	list = append(list, nvlinkBroken(name)...)
+	return list
+}
+
+// nvlinkSays makes the findings of a check about gpu3.
+func nvlinkSays(check string) func(severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
+	return func(severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
+		return checktest.GPUFinding(check, 3, checks.Finding{Code: "gpu.nvlink." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
+	}
+}
+
+// lowered is a GPU of which some links are down.
+func lowered(links ...int) func(*probe.GPU) {
+	return func(g *probe.GPU) {
+		up, speed := checktest.Repeat(18, true), checktest.Repeat(18, 26562)
+		far, ends := checktest.Repeat(18, "switch"), append([]string(nil), g.NVLink.FarPCI.Value...)
+		for _, link := range links {
+			up[link], speed[link], far[link], ends[link] = false, 0, "", ""
+		}
+		g.NVLinks, g.NVLink.Speed, g.NVLink.Far, g.NVLink.FarPCI = probe.Known(up), probe.Known(speed), probe.Known(far), probe.Known(ends)
+	}
+}
+
+func allGPUs(change func(*probe.GPU)) func(*probe.NVML) {
+	return func(n *probe.NVML) {
+		for i := range n.GPUs {
+			change(&n.GPUs[i])
+		}
+	}
+}
+
+var everyLink = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
+
+// hadLinks is what is kept of gpu3, all of whose links were up.
+func hadLinks(gpus ...int) string {
+	past := map[string]linkPlaces{}
+	for _, i := range gpus {
+		l := checktest.Linked(i, 18, 0, "switch")
+		past[fakenvml.UUID(i)] = linkPlaces{Up: checktest.Repeat(18, true), Far: l.FarPCI.Value}
+	}
+	text, _ := json.Marshal(past)
+	return string(text)
+}
+
+func hgxLinks() *checks.Platform {
+	p := checktest.Hgx()
+	p.NVLinks, p.NVLinkBandwidth = 18, 26562
+	return p
+}
+
+// direct is a GPU whose links lead to other GPUs.
+func direct(g *probe.GPU) { g.NVLink.Far = probe.Known(checktest.Repeat(18, "gpu")) }
+
+func nvlinkDown(name string) (list []checktest.Scenario) {
+	const file = "past/gpu-nvlinks.json"
+	says := nvlinkSays(name)
+	down := func(severity checks.Severity, got, text string) checks.Finding {
+		return says(severity, "down", checks.ResetGPU, "18 up", got, text)
+	}
+	bridged := func(n *probe.NVML) {
+		allGPUs(direct)(n)
+		lowered(everyLink...)(&n.GPUs[3])
+	}
+	unlinked := func(g *probe.GPU) { // a link that is down has no counters
+		lowered(everyLink...)(g)
+		g.NVLink.Counts = probe.Reading[probe.LinkCounts]{}
+	}
+	nothingToJudge := checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: name + ":  not supported by these GPUs or their driver"}
+	var all []checks.Finding
+	for i := range 8 {
+		all = append(all, checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.nvlink.down", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "18 up", Got: "0"}, "every NVLink is down"))
+	}
+	first := append([]checks.Finding(nil), all...)
+	for i := range first {
+		first[i].Severity = checks.Warn
+	}
+	v100 := checktest.OnV100s("V100, one link down in a mesh", nil, func(n *probe.NVML) {
+		n.GPUs[3].NVLinks = probe.Known([]bool{true, true, false, true, true, true})
+	}, says(checks.Warn, "down", checks.ResetGPU, "6 up", "5", "link 2 is down"))
+	nvl := &checks.Platform{Name: "H100 NVL", NVLinks: 12}
+	half := hgxLinks()
+	half.NVLinkGPUs, half.NVSwitchGPUs = 16, 8
+	quad := hgxLinks()
+	quad.NVLinkGPUs = 16
+	quarter := func(n *probe.NVML) { // links to GPUs that are not here, not as many of each
+		allGPUs(direct)(n)
+		for i := range n.GPUs {
+			lowered(everyLink[11+i%2:]...)(&n.GPUs[i])
+			n.GPUs[i].NVLink.Far = probe.Known(checktest.Repeat(18, "gpu"))
+		}
+	}
+	unbridged := func(n *probe.NVML) {
+		quarter(n)
+		for i := range n.GPUs {
+			if i >= 4 {
+				unlinked(&n.GPUs[i])
+			}
+		}
+	}
+	one := checktest.OnGPUs("one rented GPU of a board, without links", nil, func(n *probe.NVML) {
+		n.GPUs = n.GPUs[3:4]
+		unlinked(&n.GPUs[0])
+	}, nothingToJudge).On(hgxLinks())
+	two := checktest.OnGPUs("a pair, one link less than the platform has and than they had", nil, func(n *probe.NVML) {
+		n.GPUs = n.GPUs[2:4]
+		for i := range n.GPUs {
+			lowered(5)(&n.GPUs[i])
+			direct(&n.GPUs[i])
+		}
+	}, checktest.GPUFinding(name, 2, checks.Finding{Code: "gpu.nvlink.down", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "18 up", Got: "17"}, "link 5 is down, which led to 0000:06:00.0"),
+		down(checks.Fail, "17", "link 5 is down, which led to 0000:06:00.0")).On(hgxLinks()).Holding(file, hadLinks(2, 3))
+	list = append(list,
+		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil), checktest.OnGPUs("as its platform", nil, nil).On(hgxLinks()),
+		checktest.OnGPUs("the past is garbage", nil, nil).Holding(file, "x"),
+		checktest.OnGPUs("as wanted", checktest.Of("-n", "18"), nil).OrTable(map[string]any{"links": int64(18)}),
+		checktest.OnGPUs("down by design on all", nil, allGPUs(lowered(12, 13, 14, 15, 16, 17))),
+		checktest.OnGPUs("fewer than the platform, as wanted", checktest.Of("-n", "12"), allGPUs(lowered(12, 13, 14, 15, 16, 17))).On(hgxLinks()),
+		checktest.OnGPUs("one link down", nil, checktest.Gpu3(lowered(7)), down(checks.Fail, "17", "link 7 is down")),
+		checktest.OnGPUs("one link down, its end is known", nil, checktest.Gpu3(lowered(7)), down(checks.Fail, "17", "link 7 is down, which led to 0000:08:00.0")).Holding(file, hadLinks(3)),
+		checktest.OnGPUs("links to two switches down", nil, checktest.Gpu3(lowered(6, 7)), down(checks.Fail, "16", "links 6, 7 are down")).Holding(file, hadLinks(3)),
+		checktest.OnGPUs("fewer than wanted", checktest.Of("-n", "18"), checktest.Gpu3(lowered(4, 7)), down(checks.Fail, "16", "links 4, 7 are down")),
+		checktest.OnGPUs("every link down", nil, checktest.Gpu3(lowered(everyLink...)), down(checks.Fail, "0", "every NVLink is down")).On(hgxLinks()),
+		checktest.OnGPUs("NVML knows of no link", nil, checktest.Gpu3(func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Reading[[]bool]{}, probe.NVLink{} }),
+			down(checks.Fail, "0", "every NVLink is down")),
+		checktest.OnGPUs("NVML knows of no link any more", nil, allGPUs(func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Reading[[]bool]{}, probe.NVLink{} }),
+			down(checks.Fail, "0", "every NVLink is down")).On(hgxLinks()).Holding(file, hadLinks(3)),
+		checktest.OnGPUs("every link of every GPU down, as never before", nil, allGPUs(lowered(everyLink...)), all...).On(hgxLinks()).Holding(file, hadLinks(0, 1, 2, 3, 4, 5, 6, 7)),
+		checktest.OnGPUs("every link of every GPU down, on the first run", nil, allGPUs(lowered(everyLink...)), first...).On(hgxLinks()),
+		checktest.OnGPUs("every link of every GPU down, and nothing says that it should not be", nil, allGPUs(unlinked), nothingToJudge),
+		checktest.OnGPUs("a GPU of a board without links", nil, bridged, down(checks.Warn, "0", "every NVLink is down")).On(hgxLinks()),
+		checktest.OnGPUs("cards with bridges, one has lost its links", nil, bridged, down(checks.Fail, "0", "every NVLink is down")).On(hgxLinks()).Holding(file, hadLinks(3)),
+		checktest.OnGPUs("MIG on one GPU", nil, checktest.Gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true); lowered(everyLink...)(g) })),
+		checktest.OnGPUs("MIG on all", nil, allGPUs(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true); lowered(everyLink...)(g) }),
+			checks.Finding{Code: "gpu.nvlink.mig", Severity: checks.Skip, Message: name + ":  MIG is on, the NVLinks are not judged"}),
+		v100, one, two, fewerOfAll(name), checktest.GPUDumb(name),
+	)
+	list = append(list,
+		checktest.OnGPUs("no card has a bridge", nil, allGPUs(unlinked), nothingToJudge).On(nvl),
+		checktest.OnGPUs("as many cards with bridges as without", nil, unbridged).On(&checks.Platform{Name: "A100 PCIe"}),
+		checktest.OnGPUs("a card without the bridge of the others", nil, bridged).On(&checks.Platform{Name: "H200 NVL", NVLinks: 18}),
+		checktest.OnGPUs("cards with bridges of a platform, one has lost its links", nil, bridged, down(checks.Fail, "0", "every NVLink is down")).On(&checks.Platform{Name: "H200 NVL", NVLinks: 18}).Holding(file, hadLinks(3)),
+		checktest.OnGPUs("a part of a mesh", nil, quarter).On(quad),
+		checktest.OnGPUs("a part of a mesh without a link between its GPUs", nil, allGPUs(unlinked), nothingToJudge).On(quad),
+		checktest.OnGPUs("a part of a board with NVSwitches, no link up", nil, allGPUs(unlinked), first...).On(half),
+		checktest.OnGPUs("a part of a mesh, links that were up", nil, quarter, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.nvlink.down", Severity: checks.Warn, Remedy: checks.ResetGPU, Want: "18 up", Got: "12"},
+			"links 12, 13, 14, 15, 16, 17 are down")).On(quad).Holding(file, hadLinks(3)),
+		checktest.OnGPUs("a whole mesh, one link down", nil, func(n *probe.NVML) {
+			lowered(5)(&n.GPUs[3])
+			allGPUs(direct)(n)
+		}, down(checks.Fail, "17", "link 5 is down")).On(hgxLinks()),
+	)
+	return list
+}
+
+// fewerOfAll is a node whose GPUs all have fewer links than the platform: nobody
+// knows which.
+func fewerOfAll(name string) checktest.Scenario {
+	var want []checks.Finding
+	for i := range 8 {
+		want = append(want, checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.nvlink.down", Severity: checks.Warn, Remedy: checks.ResetGPU, Want: "18 up", Got: "12"}, "6 links of them down"))
+	}
+	return checktest.OnGPUs("fewer than the platform on all", nil, allGPUs(lowered(12, 13, 14, 15, 16, 17)), want...).On(hgxLinks())
+}
+
+func nvlinkSpeed(name string) []checktest.Scenario {
+	says := nvlinkSays(name)
+	slow := func(mbps int, links ...int) func(*probe.GPU) {
+		return func(g *probe.GPU) {
+			speeds := checktest.Repeat(18, 26562)
+			for _, link := range links {
+				speeds[link] = mbps
+			}
+			g.NVLink.Speed = probe.Known(speeds)
+		}
+	}
+	faster := hgxLinks()
+	faster.NVLinkBandwidth = 53125
+	var less []checks.Finding
+	for i := range 8 {
+		less = append(less, checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.nvlink.speed", Severity: checks.Warn, Remedy: checks.ResetGPU, Want: "at least 47812 MB/s", Got: "26562 MB/s"},
+			linkList(everyLink)+" slow, less than HGX H100"))
+	}
+	rounded := hgxLinks()
+	rounded.NVLinkBandwidth = 28125
+	return []checktest.Scenario{
+		checktest.OnGPUs("as fast as wanted", checktest.Of("-b", "26562"), nil).OrTable(map[string]any{"bandwidth": int64(26562)}),
+		checktest.OnGPUs("a little less than the platform", nil, nil).On(rounded),
+		checktest.OnGPUs("a slow link", nil, checktest.Gpu3(slow(13281, 4, 7)), says(checks.Warn, "speed", checks.ResetGPU, "at least 26562 MB/s", "13281 MB/s", "links 4, 7 are slow, less than the others")),
+		checktest.OnGPUs("a link without speed", nil, checktest.Gpu3(slow(0, 4)), says(checks.Warn, "speed", checks.ResetGPU, "at least 26562 MB/s", "0 MB/s", "link 4 is slow, less than the others")),
+		checktest.OnGPUs("a link without speed, and a speed that is wanted", checktest.Of("-b", "26562"), checktest.Gpu3(slow(0, 4)), says(checks.Fail, "speed", checks.ResetGPU, "at least 26562 MB/s", "0 MB/s", "link 4 is slow")),
+		checktest.OnGPUs("no link tells a speed", checktest.Of("-b", "26562"), allGPUs(func(g *probe.GPU) { g.NVLink.Speed = probe.Known(checktest.Repeat(18, 0)) })),
+		checktest.OnGPUs("slower than wanted", checktest.Of("-b", "26562"), checktest.Gpu3(slow(13281, 7)), says(checks.Fail, "speed", checks.ResetGPU, "at least 26562 MB/s", "13281 MB/s", "link 7 is slow")),
+		checktest.OnGPUs("slower than the platform", nil, nil, less...).On(faster),
+		checktest.OnGPUs("closed to traffic", nil, checktest.Gpu3(func(g *probe.GPU) {
+			idle := checktest.Repeat(18, false)
+			idle[7] = true
+			g.NVLink.Idle = probe.Known(idle)
+		}), says(checks.Warn, "traffic", checks.CheckFabric, "", "", "link 7 is up, but closed to traffic")),
+		checktest.OnGPUs("a link to nothing", nil, checktest.Gpu3(func(g *probe.GPU) {
+			far := checktest.Repeat(18, "switch")
+			far[7] = "unknown"
+			g.NVLink.Far = probe.Known(far)
+		}), says(checks.Warn, "far", checks.CheckFabric, "switch", "unknown", "other end, where link 7 is up")),
+		checktest.OnGPUs("no far end is known", nil, allGPUs(func(g *probe.GPU) { g.NVLink.Far = probe.Known(checktest.Repeat(18, "unknown")) })),
+	}
+}
+
+func nvlinkPeers(name string) []checktest.Scenario {
+	const why = "NVLink: not supported"
+	say := func(i int, severity checks.Severity, got, text string) checks.Finding {
+		return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.nvlink.p2p", Severity: severity, Remedy: checks.CheckFabric, Want: "ok", Got: got}, text)
+	}
+	peers := func(n *probe.NVML, gpu int, why string, of ...int) {
+		p := maps.Clone(n.GPUs[gpu].NVLink.PeerP2P.Value)
+		for _, i := range of {
+			p[fmt.Sprintf("gpu%d", i)] = why
+		}
+		n.GPUs[gpu].NVLink.PeerP2P = probe.Known(p)
+	}
+	alone := func(n *probe.NVML) {
+		peers(n, 3, why, 0, 1, 2, 4, 5, 6, 7)
+		for i := range 8 {
+			if i != 3 {
+				peers(n, i, why, 3)
+			}
+		}
+	}
+	all := func(n *probe.NVML) {
+		for i := range 8 {
+			for peer := range 8 {
+				if peer != i {
+					peers(n, i, why, peer)
+				}
+			}
+		}
+	}
+	var none []checks.Finding
+	for i := range 8 {
+		none = append(none, say(i, checks.Warn, why, "NVLink traffic with 7 of 7 GPUs"))
+	}
+	off := "read: disabled by a setting of the driver"
+	return []checktest.Scenario{
+		checktest.OnGPUs("one GPU is cut off", nil, alone, say(3, checks.Fail, why, "NVLink traffic with 7 of 7 GPUs")),
+		checktest.OnGPUs("a pair, one way", nil, func(n *probe.NVML) { peers(n, 3, "write: unknown", 5) },
+			say(3, checks.Fail, "write: unknown", "NVLink traffic with gpu5"), say(5, checks.Fail, "write: unknown", "NVLink traffic with gpu3")),
+		checktest.OnGPUs("no pair at all", nil, all, none...),
+		checktest.OnGPUs("switched off", nil, func(n *probe.NVML) { peers(n, 3, off, 5); peers(n, 5, off, 3) },
+			say(3, checks.Warn, off, "NVLink traffic with gpu5"), say(5, checks.Warn, off, "NVLink traffic with gpu3")),
+		checktest.OnGPUs("confidential computing closes it", nil, func(n *probe.NVML) { all(n); n.CC = probe.Known(true) }),
+		checktest.OnGPUs("no switch", nil, func(n *probe.NVML) { all(n); allGPUs(direct)(n) }),
+	}
+}
+
+func nvlinkBroken(name string) (list []checktest.Scenario) {
+	odd := func(title string, change func(*probe.GPU)) checktest.Scenario {
+		s := checktest.OnGPUs(title, nil, checktest.Gpu3(change), checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
+		s.Broken = true
+		return s
+	}
+	list = append(list,
+		odd("links that cannot be read", func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Failed[[]bool](checktest.ErrOdd), probe.NVLink{} }),
+		odd("counters that cannot be read", func(g *probe.GPU) { g.NVLink.Counts = probe.Failed[probe.LinkCounts](checktest.ErrOdd) }),
+		odd("speeds that cannot be read", func(g *probe.GPU) { g.NVLink.Speed = probe.Failed[[]int](checktest.ErrOdd) }),
+		odd("peers that cannot be read", func(g *probe.GPU) { g.NVLink.PeerP2P = probe.Failed[probe.PeerP2P](checktest.ErrOdd) }),
+	)
+	past := checktest.OnGPUs("the past of the errors is garbage", nil, nil,
+		checks.Finding{Code: "gpu.past", Severity: checks.Warn, Message: name + ":  read /past/gpu-nvlink-errors.json: invalid character 'x' looking for beginning of value"}).
+		Holding("past/gpu-nvlink-errors.json", "x")
+	past.Broken = true
+	list = append(list, past)
+	return list
+}
+
+// AzureHPC's check looks at no word.
+func TestNVLinkWords(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		words []string
+		ok    bool
+		links int
+	}{
+		{azureNVLinkName, checktest.Of("12"), true, 0}, {azureNVLinkName, checktest.Of("-n", "12"), true, 12}, {gpuNVLinkName, checktest.Of("12"), false, 0}, {gpuNVLinkName, checktest.Of("-n", "12"), true, 12},
+	} {
+		check := &gpuNVLink{name: c.name}
+		if err := checks.Bind(check, c.words); (err == nil) != c.ok || check.Links != c.links {
+			t.Errorf("%s %v: %+v, %v", c.name, c.words, check, err)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package gpu
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// gpuRemap checks the repair of a GPU's memory. On Ampere and later, where spare
+// rows stand in for bad ones: no remapping waits for a reset, none has failed,
+// fewer than MAX rows were remapped for uncorrected errors (the node's platform may
+// have another limit than 512), and no bank is out of
+// spare rows (which is warned of). Before that, where pages are retired: none
+// waits for a reset, and there is room for more.
+//
+//	gpu* || check_gpu_remap
+type gpuRemap struct {
+	Max int `arg:"1" toml:"max"` // so many rows remapped for uncorrected errors are too many
+}
+
+// The limits of others: 512 rows is where AzureHPC, DCGM and NVIDIA's own guide
+// replace a GPU; the table of retired pages has 64 places, of which DCGM calls 63
+// full and 15 many.
+const (
+	maxRemapped  = 512
+	fullRetired  = 63
+	manyRetired  = 15
+	gpuRemapName = "check_gpu_remap"
+)
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    gpuRemapName,
+		Usage:   "[MAX]",
+		Summary: "no memory of a GPU waits for repair, or cannot be repaired",
+		Lane:    checks.NVML,
+		New:     func() checks.Check { return &gpuRemap{Max: maxRemapped} },
+		Do: map[string]string{
+			"gpu.remap.pending": "End what runs on the GPU, then reset it or reboot: bad memory is taken out of use by that.",
+			"gpu.remap.failed":  "There was no spare memory for a bad row: run the vendor's field diagnostic and have the GPU replaced.",
+			"gpu.remap.many":    "The GPU's memory wears out: run the vendor's field diagnostic and have the GPU replaced.",
+			"gpu.remap.spare":   "Nothing now: the next bad row of that bank cannot be remapped, and the GPU will have to be replaced then.",
+		},
+	})
+}
+
+func (c *gpuRemap) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	s, findings := AskNVML(env, gpuRemapName, probe.GroupRows)
+	if s == nil {
+		return findings
+	}
+	s.Each(c.judge)
+	reportLacking(s, "remapped rows", func(g *probe.GPU) probe.Reading[probe.RemappedRows] { return g.Rows.Remapped })
+	return s.Done()
+}
+
+func (c *gpuRemap) judge(s *GPUs, g *probe.GPU) {
+	rows, _ := Value(s, g.Rows.Remapped)
+	if rows.Pending {
+		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "rows of memory wait for a reset to be remapped")
+	}
+	if rows.Failed {
+		s.Report(g, checks.Finding{Code: "gpu.remap.failed", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "a row of memory could not be remapped")
+	}
+	limit := c.Max
+	if p := s.platform(g); limit == maxRemapped && p.RemappedRows > 0 {
+		limit = p.RemappedRows
+	}
+	if limit > 0 && rows.Uncorrected >= limit {
+		s.Report(g, checks.Finding{Code: "gpu.remap.many", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: fmt.Sprintf("fewer than %d", limit), Got: fmt.Sprint(rows.Uncorrected)},
+			"rows remapped for uncorrected errors")
+	}
+	if banks, _ := Value(s, g.Rows.Histogram); banks.None > 0 {
+		s.Report(g, checks.Finding{Code: "gpu.remap.spare", Severity: checks.Warn}, "%s without spare rows", checks.Plural(banks.None, "bank"))
+	}
+	judgeRetired(s, g)
+}
+
+func judgeRetired(s *GPUs, g *probe.GPU) {
+	if pending, _ := Value(s, g.Rows.RetiredPending); pending {
+		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "pages of memory wait for a reset to be retired")
+	}
+	single, _ := Value(s, g.Rows.RetiredSBE)
+	double, _ := Value(s, g.Rows.RetiredDBE)
+	f := checks.Finding{Code: "gpu.remap.many", Got: fmt.Sprint(single + double)}
+	switch {
+	case single+double >= fullRetired:
+		f.Severity, f.Remedy, f.Want = checks.Fail, checks.ReseatOrRMA, fmt.Sprintf("fewer than %d", fullRetired)
+	case single+double > manyRetired:
+		f.Severity, f.Want = checks.Warn, fmt.Sprintf("at most %d", manyRetired)
+	default:
+		return
+	}
+	s.Report(g, f, "retired pages")
+}

@@ -1,0 +1,101 @@
+package gpustate
+
+import (
+	"cmp"
+	"maps"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// A GPU that is gone cannot say any more which board it is, and who has sold it
+// will ask: what each address has had is kept.
+
+// board is how a GPU is known outside of its node.
+type board struct {
+	Serial string `json:"serial,omitempty"`
+	UUID   string `json:"uuid,omitempty"`
+}
+
+// keptBoards are the boards of a machine, by PCI address.
+type keptBoards struct {
+	Machine string           `json:"machine"`        // as in [gpu.everSeen]
+	Boot    string           `json:"boot,omitempty"` // in which the driver was last seen
+	Boards  map[string]board `json:"boards"`
+}
+
+const boardsName = "gpu-boards"
+
+// recallBoards reads what is known of the boards of this machine, once.
+func recallBoards(env *checks.Env) *keptBoards {
+	past := probe.Kept[keptBoards](env.Host, boardsName)
+	if past.Boards != nil {
+		return past
+	}
+	machine := env.Host.ProductUUID()
+	if env.Recall(boardsName, past) != nil || past.Machine != machine || past.Boards == nil {
+		*past = keptBoards{Machine: machine, Boards: map[string]board{}}
+	}
+	return past
+}
+
+// keepBoards keeps which boards the GPUs are, once a run. A GPU that is lost tells less
+// than before: only another UUID is another board. That nothing can be kept is for the
+// checks to say.
+func keepBoards(env *checks.Env, n *probe.NVML) {
+	kept := probe.Kept[bool](env.Host, "boards are kept")
+	if *kept {
+		return
+	}
+	*kept = true
+	past := recallBoards(env)
+	now := keptBoards{Machine: past.Machine, Boards: maps.Clone(past.Boards)}
+	now.Boot, _ = env.Host.BootID() // without it no boot is known
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		if g.PCI == "" || !g.UUID.Known {
+			continue
+		}
+		b := board{g.Serial.Value, g.UUID.Value}
+		if was := now.Boards[g.PCI]; b.Serial == "" && was.UUID == b.UUID {
+			b.Serial = was.Serial
+		}
+		now.Boards[g.PCI] = b
+	}
+	if now.Boot != past.Boot || !maps.Equal(now.Boards, past.Boards) {
+		_ = env.Remember(boardsName, now)
+		*past = now
+	}
+}
+
+// fromBoards completes a GPU that does not tell who it is.
+func fromBoards(env *checks.Env, d checks.Device) checks.Device {
+	if d.Kind != "gpu" || d.Serial != "" {
+		return d
+	}
+	if b := recallBoards(env).Boards[d.PCI]; d.UUID == "" || d.UUID == b.UUID {
+		d.Serial, d.UUID = b.Serial, cmp.Or(d.UUID, b.UUID)
+	}
+	return d
+}
+
+// nameBoards puts serial number and UUID to findings about GPUs that have none.
+func nameBoards(env *checks.Env, findings []checks.Finding) []checks.Finding {
+	for i := range findings {
+		f := &findings[i]
+		if f.Device.Kind != "gpu" || f.Device.Serial != "" || f.Whole {
+			continue
+		}
+		was := f.Device
+		if f.Device = fromBoards(env, was); was.UUID == "" && f.Device != was && strings.HasPrefix(f.Code, "gpu.count.") {
+			f.Message += BoardText(f.Device)
+		}
+	}
+	return findings
+}
+
+// BoardText names the board of a GPU in a message, for the person who replaces it.
+func BoardText(d checks.Device) string {
+	return checks.Before(", serial ", d.Serial, "") + checks.Before(", ", d.UUID, "")
+}

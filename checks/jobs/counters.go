@@ -1,0 +1,138 @@
+package jobs
+
+import (
+	"errors"
+	"path"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What a counter means and in which unit is part of its name: nothing behind the
+// last dot is a number of events, ns are nanoseconds, rows rows of memory.
+const (
+	countDRAMCorrected   = "ecc.dram.corrected"
+	countDRAMUncorrected = "ecc.dram.uncorrected"
+	countSRAMCorrected   = "ecc.sram.corrected"
+	countSRAMUncorrected = "ecc.sram.uncorrected"
+	countRowsCorrected   = "rows.corrected"
+	countRowsUncorrected = "rows.uncorrected"
+	countRowsPending     = "rows.pending"
+	countRowsFailed      = "rows.failed"
+	countPagesSBE        = "pages.retired.sbe"
+	countPagesDBE        = "pages.retired.dbe"
+	countReplays         = "pcie.replays"
+	countPowerCap        = "throttle.power_cap.ns"
+	countThermal         = "throttle.thermal.ns"
+	countHardwareThermal = "throttle.hw_thermal.ns"
+	countPowerBrake      = "throttle.power_brake.ns"
+	countLinkFlit        = "nvlink.crc_flit"
+	countLinkData        = "nvlink.crc_data"
+	countLinkReplay      = "nvlink.replays"
+	countLinkRecovery    = "nvlink.recoveries"
+	countLinkFailed      = "nvlink.recoveries_failed"
+	countLinkEffective   = "nvlink.effective"
+	countLinkReceive     = "nvlink.receive"
+	countLinkOverruns    = "nvlink.overruns"
+	countLinkMalformed   = "nvlink.malformed"
+	countLinkIntegrity   = "nvlink.integrity"
+	countLinkDiscards    = "nvlink.discards"
+	countAERCorrected    = "aer.corrected"
+	countAERNonFatal     = "aer.nonfatal"
+	countAERFatal        = "aer.fatal"
+)
+
+// CountGroups are the parts of NVML's snapshot that [GPUCounters] needs.
+const CountGroups = probe.GroupECC | probe.GroupRows | probe.GroupPCIe | probe.GroupThrottle | probe.GroupNVLinkErrors
+
+// GPUCounters are those of the GPUs that NVML can be asked of. What a GPU or its
+// driver does not count is not there; nor is what could not be read, which the
+// checks report.
+func GPUCounters(n *probe.NVML) (list []checks.Counters) {
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		if g.Err != nil {
+			continue
+		}
+		c := checks.Counters{Device: checks.GPUDevice(g), Values: map[string]uint64{}}
+		number(c, countDRAMCorrected, g.ECC.DRAM.Corrected)
+		number(c, countDRAMUncorrected, g.ECC.DRAM.Uncorrected)
+		number(c, countSRAMCorrected, g.ECC.SRAM.Corrected)
+		number(c, countSRAMUncorrected, g.ECC.SRAM.Uncorrected)
+		if r := g.Rows.Remapped; r.Known {
+			c.Values[countRowsCorrected], c.Values[countRowsUncorrected] = uint64(max(r.Value.Corrected, 0)), uint64(max(r.Value.Uncorrected, 0))
+			c.Values[countRowsPending], c.Values[countRowsFailed] = bit(r.Value.Pending), bit(r.Value.Failed)
+		}
+		number(c, countPagesSBE, g.Rows.RetiredSBE)
+		number(c, countPagesDBE, g.Rows.RetiredDBE)
+		number(c, countReplays, g.Link.Replays)
+		number(c, countPowerCap, g.Throttle.PowerCap)
+		number(c, countThermal, g.Throttle.Thermal)
+		number(c, countHardwareThermal, g.Throttle.HardwareThermal)
+		number(c, countPowerBrake, g.Throttle.PowerBrake)
+		number(c, countLinkFlit, g.NVLinkErrors.CRCFlit)
+		number(c, countLinkData, g.NVLinkErrors.CRCData)
+		number(c, countLinkReplay, g.NVLinkErrors.Replay)
+		number(c, countLinkRecovery, g.NVLinkErrors.Recovery)
+		for _, name := range linkCounts {
+			if n, ok := g.NVLinkErrors.Sums.Value[strings.TrimPrefix(name, "nvlink.")]; ok {
+				c.Values[name] = n
+			}
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// linkCounts are those that no driver adds up for NVLink 5, and that some do not
+// for NVLink 4. The symbol errors that FEC corrects are no errors.
+var linkCounts = []string{
+	countLinkReplay, countLinkRecovery, countLinkFailed, countLinkEffective, countLinkReceive, countLinkOverruns, countLinkMalformed, countLinkIntegrity, countLinkDiscards,
+}
+
+// number takes over a reading that is known.
+func number[T int | uint64](c checks.Counters, name string, r probe.Reading[T]) {
+	if r.Known && r.Value >= 0 {
+		c.Values[name] = uint64(r.Value)
+	}
+}
+
+func bit(on bool) uint64 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// NodeCounters are what the kernel counts: PCIe errors of GPUs (AER), and errors
+// of InfiniBand and RoCE ports. What could not be read is in err, the rest stands.
+func NodeCounters(h *probe.Host) (list []checks.Counters, err error) {
+	views, err := h.GPUViews()
+	for _, g := range views.PCI {
+		a, known, readErr := h.AER(g.Address)
+		err = errors.Join(err, readErr)
+		if known {
+			list = append(list, checks.Counters{Device: checks.Device{Kind: "gpu", PCI: g.Address}, Values: map[string]uint64{
+				countAERCorrected: a.Corrected, countAERNonFatal: a.NonFatal, countAERFatal: a.Fatal,
+			}})
+		}
+	}
+	adapters, portErr := h.HCAs(nil)
+	err = errors.Join(err, portErr)
+	for _, a := range adapters {
+		for _, p := range a.Ports {
+			counts, readErr := h.IBCounters(p.Device, p.Port, p.NetDevs, fabric.IBCountedNames())
+			err = errors.Join(err, readErr)
+			c := checks.Counters{Device: checks.Device{Kind: "port", Name: p.Name(), PCI: p.PCI}, Values: map[string]uint64{}}
+			for name, n := range counts {
+				c.Values["ib."+path.Base(name)] = n
+			}
+			list = append(list, c)
+		}
+	}
+	return list, err
+}
+
+func init() { checks.RegisterRoutine(countPowerCap) }

@@ -1,0 +1,79 @@
+package jobs
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// What a GPU or its driver does not count is not there, which is not 0.
+func TestGPUCounters(t *testing.T) {
+	t.Parallel()
+	n := &probe.NVML{GPUs: []probe.GPU{
+		{Index: 0, PCI: "0000:10:00.0", Link: probe.Link{Replays: probe.Known(3)}, Rows: probe.Rows{Remapped: probe.Known(probe.RemappedRows{Uncorrected: 2, Pending: true})},
+			ECC:          probe.ECC{DRAM: probe.ECCCounts{Corrected: probe.Known[uint64](7), Uncorrected: probe.Failed[uint64](errors.New("no"))}},
+			NVLinkErrors: probe.NVLinkErrors{Replay: probe.Known(5)}, Throttle: probe.Throttle{Thermal: probe.Known[uint64](9)}},
+		{Index: 1, PCI: "0000:11:00.0", Err: errors.New("lost")},
+		{Index: 2, PCI: "0000:12:00.0", Rows: probe.Rows{RetiredDBE: probe.Known(1)}, Link: probe.Link{Replays: probe.Known(-1)},
+			NVLinkErrors: probe.NVLinkErrors{Sums: probe.Known(map[string]uint64{"recoveries": 4, "effective": 0, "symbol": 9})}},
+	}}
+	got := map[string]map[string]uint64{}
+	for _, c := range GPUCounters(n) {
+		got[c.Device.String()] = c.Values
+	}
+	want := map[string]map[string]uint64{
+		"gpu0 0000:10:00.0": {"pcie.replays": 3, "rows.corrected": 0, "rows.uncorrected": 2, "rows.pending": 1, "rows.failed": 0,
+			"ecc.dram.corrected": 7, "nvlink.replays": 5, "throttle.thermal.ns": 9},
+		"gpu2 0000:12:00.0": {"pages.retired.dbe": 1, "nvlink.recoveries": 4, "nvlink.effective": 0},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestNodeCounters(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	files := fakenvml.Files(fakenvml.H100, 2)
+	files["sys/bus/pci/devices/"+fakenvml.Address(1)+"/aer_dev_correctable"] = "RxErr 4\nTOTAL_ERR_COR 4\n"
+	files["sys/class/infiniband/mlx5_0/ports/1/counters/link_downed"] = "2\n"
+	files["sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"] = "?\n"
+	files["sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence"] = "4294967295\n"
+	if err := fakenvml.Write(root, files); err != nil {
+		t.Fatal(err)
+	}
+	list, err := NodeCounters(probe.NewHost(root))
+	if err == nil {
+		t.Error("a counter that is no number is not told of")
+	}
+	got := map[string]map[string]uint64{}
+	for _, c := range list {
+		got[c.Device.Kind+" "+c.Device.String()] = c.Values
+	}
+	want := map[string]map[string]uint64{
+		"gpu " + fakenvml.Address(0): {"aer.corrected": 0, "aer.nonfatal": 0, "aer.fatal": 0},
+		"gpu " + fakenvml.Address(1): {"aer.corrected": 4, "aer.nonfatal": 0, "aer.fatal": 0},
+		"port mlx5_0:1":              {"ib.link_downed": 2, "ib.out_of_sequence": 4294967295},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What grows on a healthy node is not told in a line about a job.
+func TestRoutine(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]bool{
+		"ib.out_of_sequence": true, "ib.link_downed": false, "ib.local_ack_timeout_err": false, "ib.unknown": false,
+		countPowerCap: true, countReplays: false, "out_of_sequence": false,
+	} {
+		if got := checks.Routine(name); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

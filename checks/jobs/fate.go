@@ -1,0 +1,133 @@
+package jobs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What check_job_leftovers says of a process, and what it keeps of one that no
+// signal can end.
+
+// fate is what became of a process, in words.
+func (r *leftRun) fate(p *leftProcess) string {
+	switch {
+	case p.gone && p.killed:
+		return "had to be killed" + r.opened(p)
+	case p.gone:
+		return "had to be ended" + r.opened(p)
+	}
+	text := "is left" + r.opened(p)
+	if p.Asleep {
+		text += " in state D" + checks.Before(", wait channel ", p.Wchan, "")
+	}
+	switch {
+	case !r.end:
+		return text + checks.Before("; ", p.Claim, "")
+	case p.killed:
+		return text + "; killed, but it has not ended yet"
+	case r.runs != "":
+		return text + "; not ended: " + r.runs
+	case p.err != nil:
+		return text + fmt.Sprintf("; end it: %v", p.err)
+	}
+	return text + checks.Before("; not ended: ", r.keeps(p), "")
+}
+
+// hangs are the words on a process that no signal can end. They stay the same from
+// run to run.
+func (r *leftRun) hangs(p *leftProcess) string {
+	return "cannot be ended" + r.opened(p) + ": killed, and in state D" + checks.Before(", wait channel ", p.Wchan, "")
+}
+
+// opened names the GPUs that a process has open.
+func (r *leftRun) opened(p *leftProcess) string {
+	var names []string
+	for _, minor := range p.GPUs {
+		name := fmt.Sprintf("/dev/nvidia%d", minor)
+		if i := slices.IndexFunc(r.job.GPUs, func(g checks.JobGPU) bool { return g.Minor == minor && g.PCI != "" }); i >= 0 {
+			name = "GPU " + r.job.GPUs[i].PCI
+		}
+		names = append(names, name)
+	}
+	return checks.Before(" with ", strings.Join(names, ", "), " open")
+}
+
+// stuckRecord is what is kept of the processes of a job that no signal can end.
+type stuckRecord struct {
+	Processes []stuckProcess `json:"processes"`
+}
+
+type stuckProcess struct {
+	PID     int    `json:"pid"`
+	Start   uint64 `json:"start"`
+	Message string `json:"message"`
+}
+
+const stuckRecords = "leftover-"
+
+// remember keeps what hangs for later runs: the health check that follows would
+// find nothing wrong.
+func (r *leftRun) remember(stuck []*leftProcess) []checks.Finding {
+	if len(stuck) == 0 {
+		return nil
+	}
+	var record stuckRecord
+	for _, p := range stuck {
+		record.Processes = append(record.Processes, stuckProcess{p.PID, p.Start, r.finding(p, checks.Finding{}, r.hangs(p)).Message})
+	}
+	return checks.KeepForLater(r.env, jobLeftoversName, stuckRecords+r.job.ID, record)
+}
+
+// stillStuck looks at what epilogs have kept: processes that are still there fail.
+func stillStuck(env *checks.Env) (findings []checks.Finding) {
+	records, err := env.Host.Records(stuckRecords)
+	switch {
+	case errors.Is(err, probe.ErrNoMemory):
+		return noJob(jobLeftoversName)
+	case err != nil:
+		return checks.Unreadable(err)
+	}
+	for _, r := range records {
+		var record stuckRecord
+		if r.Err == "" {
+			if err := json.Unmarshal(r.Data, &record); err != nil {
+				r.Err = fmt.Sprintf("read %s: %v", r.Name, err)
+			}
+		}
+		if r.Err != "" {
+			findings = append(findings, checks.Unreadable(errors.New(r.Err))...)
+			continue
+		}
+		there := false
+		for _, p := range record.Processes {
+			env.At("look at process %d", p.PID)
+			now, alive := env.Host.JobProcessNow(probe.JobRef{}, probe.JobProcess{Process: probe.Process{PID: p.PID}, Start: p.Start})
+			if alive && now.Asleep {
+				there = true
+				findings = append(findings, checks.Finding{Code: "job.left.stuck", Severity: checks.Fail, Remedy: checks.RebootNode, Device: checks.Device{Kind: "process"}, Message: p.Message})
+			}
+		}
+		if !there {
+			_ = env.Host.Forget(r.Name) // the next run tries again
+		}
+	}
+	if len(findings) == 0 {
+		return noJob(jobLeftoversName)
+	}
+	return findings
+}
+
+// noJob is what a check of the class "job" says where no job has ended.
+func noJob(check string) []checks.Finding {
+	return []checks.Finding{{Code: "job.none", Severity: checks.Skip, Message: check + ":  not in the epilog of a job"}}
+}
+
+func init() {
+	checks.RegisterAdvice(map[string]string{"job.none": "Nothing: it looks at what an ended job leaves behind, in an epilog."})
+}

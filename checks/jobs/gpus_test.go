@@ -1,0 +1,88 @@
+package jobs
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ended is a line after job 123 of alice, which had all GPUs.
+func ended(s checktest.Scenario) checktest.Scenario {
+	s.Job = aliceJob()
+	s.Job.GPUs = []int{0, 1, 2, 3, 4, 5, 6, 7}
+	return s
+}
+
+// jobGPUScenario is a node where gpu3 has memory in use, MiB, by some processes.
+func jobGPUScenario(name string, words []string, used uint64, pids []int, want ...checks.Finding) checktest.Scenario {
+	s := ended(checktest.OnGPUs(name, words, checktest.Gpu3(func(g *probe.GPU) {
+		var list []probe.GPUProcess
+		for _, pid := range pids {
+			list = append(list, probe.GPUProcess{PID: pid, Memory: used << 20})
+		}
+		g.Processes, g.Memory = probe.Known(list), probe.Known(probe.GPUMemory{Total: 80 << 30, Used: used << 20})
+	}), want...))
+	maps.Copy(s.Files, checktest.UseNode(
+		checktest.UseProc{Pid: 1, Args: "/sbin/init"}, checktest.UseProc{Pid: 50, Args: "slurmstepd: [77.batch]"}, checktest.UseProc{Pid: 100, Uid: 5001, Args: "train.py --all"},
+		checktest.UseProc{Pid: 101, Uid: 5002, Args: "ssh.exe"}, checktest.UseProc{Pid: 102, Args: "nv-hostengine"}, checktest.UseProc{Pid: 103, Uid: 5002, Args: "bobs.exe"}))
+	maps.Copy(s.Files, map[string]string{
+		"proc/100/cgroup": "0::/slurmstepd.scope/job_123/step_0\n", "proc/103/cgroup": "0::/slurmstepd.scope/job_77/step_0\n",
+		"proc/101/cgroup": "0::/user.slice\n", "proc/101/environ": "A=1\x00", "proc/102/cgroup": "0::/system.slice\n", "proc/102/environ": "A=1\x00",
+		"proc/104/cgroup": "0::/user.slice\n", "proc/104/environ": "A=1\x00",
+	})
+	return s
+}
+
+func TestJobGpus(t *testing.T) { checktest.Run(t, "check_job_gpus") }
+
+var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario {
+	used := func(severity checks.Severity, want, got, text string, remedy checks.Remedy) checks.Finding {
+		return checktest.GPUFinding(name, 3, checks.Finding{Code: "job.gpu.memory", Severity: severity, Want: want, Got: got, Remedy: remedy}, "memory in use after job 123 "+text)
+	}
+	held := func(text string) checks.Finding {
+		return used(checks.Warn, "at most 1024 MiB", "9000 MiB", text, checks.NoRemedy)
+	}
+	without := used(checks.Warn, "at most 1024 MiB", "9000 MiB", "without a process", checks.ResetGPU)
+	mig := jobGPUScenario("split up by MIG", nil, 9000, nil)
+	mig.NVML.GPUs[3].Modes.MIG = probe.Known(true)
+	shared := jobGPUScenario("other jobs have parts of it", nil, 9000, nil)
+	shared.Job.Shared = true
+	another := jobGPUScenario("another job's GPU", nil, 9000, nil)
+	another.Job.GPUs = []int{0, 1, 2}
+	own := jobGPUScenario("the job's one GPU", nil, 9000, nil, without)
+	own.Job.GPUs = []int{3}
+	nobodyKnows := jobGPUScenario("nobody knows which GPUs it had", nil, 9000, nil, checks.Finding{Code: "job.gpus.unknown", Severity: checks.Skip, Message: name + ":  which GPUs job 123 had is not known"})
+	nobodyKnows.Job.GPUs = nil
+	noJob := checks.Finding{Code: "job.none", Severity: checks.Skip, Message: name + ":  not in the epilog of a job"}
+	odd := jobGPUScenario("a process that cannot be looked into", nil, 9000, []int{101}, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown},
+		"could not tell: read /proc/101/environ: is a directory"))
+	delete(odd.Files, "proc/101/environ")
+	odd.Files["proc/101/environ/"], odd.Broken = "", true
+	badUID := ended(checktest.OnGPUs("a bad number", nil, nil, checktest.ValueFinding(name, "MAX_SYS_UID", "many", "a uid")))
+	badUID.Vars = map[string]string{"MAX_SYS_UID": "many"}
+	noProc := ended(checktest.OnGPUs("no /proc", nil, nil, checktest.Unknown("read /proc/driver/nvidia/gpus: not a directory")))
+	maps.DeleteFunc(noProc.Files, func(f, _ string) bool { return strings.HasPrefix(f, "proc/") })
+	noProc.Files["proc"], noProc.Broken = "", true
+
+	common := append(checktest.GPUCommon(name), checktest.GPUDumb(name), noProc)
+	for i := range common {
+		common[i] = ended(common[i])
+	}
+	return append(common,
+		checktest.OnGPUs("no job", nil, nil, noJob), ended(checktest.OnGPUs("healthy", nil, nil)), ended(checktest.OnV100s("an old GPU", nil, nil)),
+		ended(checktest.OnGPUs("a little memory", checktest.Of("-g", "5"), checktest.Gpu3(func(g *probe.GPU) { g.Memory = probe.Known(probe.GPUMemory{Used: 1024 << 20}) }))).OrTable(map[string]any{"grace": int64(5)}),
+		jobGPUScenario("without a process", nil, 9000, nil, without),
+		jobGPUScenario("without a process, and that fails", checktest.Of("-f", "-m", "15"), 16, nil, used(checks.Fail, "at most 15 MiB", "16 MiB", "without a process", checks.ResetGPU)).
+			OrTable(map[string]any{"fail": true, "memory": int64(15)}),
+		jobGPUScenario("of the job", checktest.Of("-g", "0.01"), 9000, []int{100}, held("by alice's process 100 (train.py) of job 123")),
+		jobGPUScenario("of no job", nil, 9000, []int{101}, held("by bob's process 101 (ssh.exe) of no job")),
+		jobGPUScenario("of both", nil, 9000, []int{102, 100, 101}, held("by alice's process 100 (train.py) of job 123, by bob's process 101 (ssh.exe) of no job")),
+		jobGPUScenario("the system's own", nil, 9000, []int{102}), jobGPUScenario("of a job that runs", nil, 9000, []int{100, 103}),
+		jobGPUScenario("of processes that cannot be seen", nil, 9000, []int{7777, 104}, held("by process 7777, which is not to be seen here, by process 104")),
+		mig, shared, another, own, nobodyKnows, odd, badUID,
+	)
+})

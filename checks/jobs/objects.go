@@ -1,0 +1,293 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// leftObject is something that outlives the processes of its user: System V IPC,
+// or a file in /dev/shm.
+type leftObject struct {
+	kind   string // "message queue"
+	code   string
+	name   string
+	bytes  uint64
+	made   time.Time
+	public bool  // others than its user may use it
+	pids   []int // who made it and used it last, if that is known
+	remove func() error
+}
+
+// ipcWords are what kinds of System V IPC are called.
+var ipcWords = map[probe.IPCKind]string{probe.SharedMemory: "shared memory segment", probe.MessageQueue: "message queue", probe.SemaphoreSets: "semaphore set"}
+
+// objects reports the IPC and the files of the job's user that no process uses any
+// more: leftovers that earlier epilogs had no time for, and the job's own. It removes
+// them if nhc.toml asks for that and no other claim exists.
+func (r *leftRun) objects(ctx context.Context) (findings []checks.Finding) {
+	if int64(r.job.UID) <= r.system {
+		return nil
+	}
+	if r.end {
+		findings = r.earlier(ctx)
+	}
+	findings = append(findings, r.rounds(ctx)...)
+	if !r.more {
+		return findings
+	}
+	f := checks.Finding{Code: "job.left.file", Severity: checks.Warn,
+		Message: fmt.Sprintf("%s:  %s has more files in /dev/shm than this epilog had time for; the rest stays", jobLeftoversName, r.userOf(r.job.UID))}
+	if r.end {
+		f.Message += " until the next epilog"
+		findings = append(findings, checks.KeepForLater(r.env, jobLeftoversName, shmRecords+r.job.ID, shmRecord{r.job.ID, r.job.UID, r.job.User, r.job.Began, time.Now()})...)
+	}
+	return append(findings, f)
+}
+
+// shmRecord is a job whose files in /dev/shm an epilog has not all looked at.
+type shmRecord struct {
+	Job   string    `json:"job"`
+	UID   int       `json:"uid"`
+	User  string    `json:"user"`
+	Began time.Time `json:"began"`
+	Until time.Time `json:"until"` // its epilog
+}
+
+const shmRecords = "shm-"
+
+// earlier continues with files that earlier epilogs had no time for. Files that cannot
+// be removed now wait for the next epilog.
+func (r *leftRun) earlier(ctx context.Context) (findings []checks.Finding) {
+	records, err := r.env.Host.Records(shmRecords)
+	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
+		return checks.Unreadable(err)
+	}
+	for _, raw := range records {
+		var rec shmRecord
+		if err := json.Unmarshal(raw.Data, &rec); raw.Err != "" || err != nil || rec.Job == "" {
+			_ = r.env.Host.Forget(raw.Name)
+			continue
+		}
+		if rec.Job == r.job.ID {
+			continue // the earlier pass covers it
+		}
+		old := &leftRun{jobLeftovers: r.jobLeftovers, env: r.env, system: r.system, end: true, seen: r.seen, until: rec.Until, ended: []string{r.job.ID, r.job.Het},
+			job: &checks.Job{ID: rec.Job, UID: rec.UID, User: rec.User, Node: r.job.Node, Began: rec.Began, Beside: r.job.Beside, Ended: true},
+			ref: probe.JobRef{ID: rec.Job, UID: rec.UID, Node: r.job.Node}}
+		findings = append(findings, old.rounds(ctx)...)
+		if !old.more && old.found == old.gone {
+			_ = r.env.Host.Forget(raw.Name)
+		}
+	}
+	return findings
+}
+
+// mostLooks is the largest number of passes of an epilog over /dev/shm.
+const mostLooks = 10
+
+// rounds repeats the pass until no file is left to look at.
+func (r *leftRun) rounds(ctx context.Context) (findings []checks.Finding) {
+	for range cmp.Or(r.looks, mostLooks) {
+		before := r.gone
+		findings = append(findings, r.round(ctx)...)
+		if !r.more || r.gone == before || checks.Room(ctx) < time.Second {
+			break
+		}
+	}
+	return findings
+}
+
+// round makes one pass.
+func (r *leftRun) round(ctx context.Context) []checks.Finding {
+	list, findings := r.unused()
+	list = slices.DeleteFunc(list, func(o leftObject) bool {
+		return o.made.Before(r.job.Began) || !r.until.IsZero() && o.made.After(r.until)
+	})
+	r.found += len(list)
+	if len(list) == 0 {
+		return findings
+	}
+	c, err := r.claim()
+	if err != nil {
+		return append(findings, checks.Unreadable(err)...)
+	}
+	list = slices.DeleteFunc(list, func(o leftObject) bool { return o.used(c) })
+	switch {
+	case r.end && c.sure && !c.others && slices.ContainsFunc(list, c.ofJob):
+		if c.others, err = r.askSlurm(ctx); err != nil {
+			c.sure, r.doubt = false, err.Error()
+		}
+	case c.unknown:
+		c.sure = false
+	}
+	if c.others {
+		return findings
+	}
+	for _, sure := range []bool{true, false} {
+		groups := map[string][]leftObject{}
+		for _, o := range list {
+			if sure != c.ofJob(o) {
+				continue
+			}
+			groups[o.kind] = append(groups[o.kind], o)
+		}
+		for _, kind := range []string{ipcWords[probe.SharedMemory], ipcWords[probe.MessageQueue], ipcWords[probe.SemaphoreSets], shmWord} {
+			if len(groups[kind]) > 0 {
+				findings = append(findings, r.group(groups[kind], sure))
+			}
+		}
+	}
+	return findings
+}
+
+const shmWord = "/dev/shm file"
+
+// unused lists what the job's user has, and nobody attached or open.
+func (r *leftRun) unused() (list []leftObject, findings []checks.Finding) {
+	uid := uint32(r.job.UID)
+	r.env.At("read /proc/sysvipc")
+	ipcs, err := r.env.Host.IPCs()
+	if err != nil {
+		findings = checks.Unreadable(err)
+	}
+	for _, o := range ipcs {
+		if o.UID == uid && o.Creator == uid && o.Attached == 0 {
+			list = append(list, leftObject{kind: ipcWords[o.Kind], code: "job.left.ipc", name: strconv.Itoa(o.ID), bytes: o.Bytes, made: o.Changed,
+				public: o.Mode&0o066 != 0, pids: o.PIDs, remove: func() error { return r.env.Host.RemoveIPC(o) }})
+		}
+	}
+	r.env.At("look through /dev/shm")
+	files, more, err := r.env.Host.ShmFiles(uid, r.job.Began)
+	if r.more = more; err != nil {
+		return list, append(findings, checks.Unreadable(err)...)
+	}
+	for _, f := range files {
+		if !f.Opened {
+			list = append(list, leftObject{kind: shmWord, code: "job.left.file", name: f.Path(), bytes: f.Bytes, made: f.Made,
+				public: f.Mode&0o066 != 0, remove: func() error { return r.env.Host.RemoveShm(f) }})
+		}
+	}
+	return list, findings
+}
+
+// claim is how surely what the job's user has left is the job's.
+type claim struct {
+	others  bool             // no: the user has another job here
+	shared  bool             // there are other jobs, whose users may use public objects
+	unknown bool             // one of these has no process of a user, so that only Slurm knows whose it is
+	sure    bool             // yes
+	owners  map[int][]uint32 // the users of the processes that live, by pid
+}
+
+// ofJob reports whether an object surely belongs to the job.
+func (c claim) ofJob(o leftObject) bool { return c.sure && (!o.public || !c.shared) }
+
+func (r *leftRun) claim() (c claim, err error) {
+	r.env.At("look for other jobs")
+	users, err := r.env.Host.JobUsers()
+	if err != nil {
+		return c, err
+	}
+	delete(users, r.job.ID)
+	for _, id := range r.ended {
+		delete(users, id)
+	}
+	c.sure = r.person() && (!r.end || r.hasEnded()) && !r.job.Began.IsZero() && len(r.living()) == 0 && !slices.Contains(r.job.Beside, r.job.UID)
+	c.shared = len(users)+len(r.job.Beside) > 0
+	for _, uids := range users {
+		c.others = c.others || slices.Contains(uids, uint32(r.job.UID))
+		c.unknown = c.unknown || len(uids) == 0 // it begins or ends, or has its extern step alone
+	}
+	c.owners, err = r.env.Host.UsersOf()
+	for pid, uids := range c.owners {
+		if old := r.seen[pid]; old != nil && old.gone {
+			delete(c.owners, pid)
+			continue
+		}
+		c.sure = c.sure && !slices.Contains(uids, uint32(r.job.UID))
+	}
+	return c, err
+}
+
+// used says whether a process that made it or used it last still lives.
+func (o *leftObject) used(c claim) bool {
+	return slices.ContainsFunc(o.pids, func(pid int) bool {
+		_, alive := c.owners[pid]
+		return alive
+	})
+}
+
+// mostNamed is how many of a kind are named.
+const mostNamed = 3
+
+// group says of some objects of a kind that they are left, and removes them.
+func (r *leftRun) group(list []leftObject, sure bool) checks.Finding {
+	f := checks.Finding{Code: list[0].code, Severity: checks.Warn}
+	var bytes uint64
+	var names []string
+	for _, o := range list {
+		bytes += o.bytes
+		if names = append(names, fmt.Sprintf("%.80s", o.name)); len(names) > mostNamed {
+			names = names[:mostNamed]
+		}
+	}
+	text := checks.Plural(len(list), list[0].kind)
+	if bytes > 0 {
+		text += " (" + checks.Kilobytes((bytes+1023)/1024) + ")"
+	}
+	text += ": " + strings.Join(names, ", ")
+	if more := len(list) - len(names); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	user := r.userOf(r.job.UID)
+	if !sure {
+		f.Message = fmt.Sprintf("%s:  %s has %s, perhaps of job %s, which has ended%s", jobLeftoversName, user, text, r.job.ID, checks.Before("; not removed: ", r.doubt, ""))
+		return f
+	}
+	f.Severity = r.severity()
+	f.Message = fmt.Sprintf("%s:  job %s of %s has left %s%s", jobLeftoversName, r.job.ID, user, text, r.removed(list))
+	return f
+}
+
+// removed removes what is left if that is wanted, and says so.
+func (r *leftRun) removed(list []leftObject) string {
+	if !r.end {
+		return ""
+	}
+	failed, held := 0, false
+	var first error
+	for _, o := range list {
+		if !r.env.Acts("remove %s %s", o.kind, o.name) {
+			held = true
+			continue
+		}
+		r.env.At("remove %s %s", o.kind, o.name)
+		if err := o.remove(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if failed++; first == nil {
+				first = err
+			}
+			continue
+		}
+		r.gone++
+	}
+	switch {
+	case held:
+		return ""
+	case failed == 0:
+		return "; removed"
+	case len(list) == 1:
+		return fmt.Sprintf("; not removed: %v", first)
+	}
+	return fmt.Sprintf("; %d not removed: %v", failed, first)
+}

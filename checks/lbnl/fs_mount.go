@@ -1,0 +1,235 @@
+package lbnl
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// fsMount checks that file systems are mounted: from the right source, of the
+// right type and with the right options, each given as match strings of which
+// all must hold. What is mounted last on a path counts. A missing mount point
+// is created.
+//
+//	node* || check_fs_mount -t nfs4 -s 'nfs1:*' -f /home
+//	node* || check_fs_mount /home 'nfs1:*' nfs4 '/(^|,)rw(,|$)/'
+type fsMount struct {
+	FS            []string `opt:"f" toml:"fs"`             // mount points
+	More          []string `arg:"*"`                       // words that Bind adds to them
+	Automount     []string `opt:"F" toml:"automount"`      // looked into first, so that the automounter mounts them
+	Source        []string `opt:"s" toml:"source"`         // match strings for the device or server
+	Type          []string `opt:"t" toml:"type"`           // match strings for the type
+	Options       []string `opt:"o" toml:"options"`        // match strings for the mount options
+	MountOptions  string   `opt:"O" toml:"mount_options"`  // what -r gives to mount -o
+	Remount       bool     `opt:"r" toml:"remount"`        // run mount in the background if the check fails
+	Nonfatal      bool     `opt:"0" toml:"nonfatal"`       // only say what is wrong
+	MissingAction string   `opt:"e" toml:"missing_action"` // shell line run in the background for each failure
+	FoundAction   string   `opt:"E" toml:"found_action"`   // the same for each file system that is all right
+
+	fixed string // options that check_fs_mount_rw and _ro ask for
+}
+
+// The options that check_fs_mount_rw and check_fs_mount_ro ask for.
+const (
+	mountedRW = "/(^|,)rw($|,)/"
+	mountedRO = "/(^|,)ro($|,)/"
+)
+
+func init() {
+	registerMount("check_fs_mount", "", "file systems are mounted as they should be")
+	registerMount("check_fs_mount_rw", mountedRW, "file systems are mounted for reading and writing")
+	registerMount("check_fs_mount_ro", mountedRO, "file systems are mounted for reading only")
+}
+
+func registerMount(name, options, summary string) {
+	checks.Register(checks.Info{
+		Name: name,
+		Usage: "[-0] [-r] [-s SOURCE] [-t TYPE] [-o OPTIONS] [-O MOUNT_OPTIONS] [-e ACTION] [-E ACTION] [-F FS] -f FS ... " +
+			"or FS [SOURCE [TYPE [OPTIONS]]]",
+		Summary: summary,
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &fsMount{fixed: options} },
+		Acts: func(c checks.Check) bool {
+			m := c.(*fsMount)
+			return m.Remount || m.MissingAction != "" || m.FoundAction != ""
+		},
+		BadUsage: checks.WrongOption,
+		Do: map[string]string{
+			"fs.mount.missing":     "Mount it. If that fails look at the file server and at /etc/fstab.",
+			"fs.mount.source":      "Something else is mounted there, perhaps over it: see findmnt.",
+			"fs.mount.type":        "Something else is mounted there, perhaps over it: see findmnt.",
+			"fs.mount.options":     "Compare findmnt with /etc/fstab. A file system that went read-only by itself has an error: see dmesg.",
+			"fs.mounts.unreadable": "Without /proc nothing can be checked: reboot the node.",
+		},
+		Vars: map[string]string{"MOUNT_CMD": "mount"},
+	})
+}
+
+// Bind knows two grammars: if the first word is a path, the words behind it are
+// source, type and options.
+func (m *fsMount) Bind(args []string) error {
+	if len(args) == 0 || !strings.HasPrefix(args[0], "/") {
+		if err := checks.BindTags(m, args); err != nil {
+			return err
+		}
+		for _, fs := range m.More {
+			if fs == "" { // an empty word ends the list
+				break
+			}
+			m.FS = append(m.FS, fs)
+		}
+		m.More = nil
+		return nil
+	}
+	m.FS = args[:1]
+	for i, list := range []*[]string{&m.Source, &m.Type, &m.Options} {
+		if i+1 < len(args) && args[i+1] != "" && (list != &m.Options || m.fixed == "") {
+			*list = args[i+1 : i+2]
+		}
+	}
+	return nil
+}
+
+func (m *fsMount) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	for _, fs := range m.Automount {
+		env.At("open %s", fs)
+		env.Host.Automount(env.Abs(fs))
+		env.Host.ForgetMounts()
+	}
+	env.At("read /proc/mounts")
+	mounts, err := env.Host.Mounts()
+	if err != nil {
+		return []checks.Finding{{
+			Code:     "fs.mounts.unreadable",
+			Severity: checks.Fail,
+			Message:  "check_fs_mount:  /proc/mounts unreadable",
+			Got:      err.Error(),
+		}}
+	}
+	var findings []checks.Finding
+	match := env.Matcher(&findings)
+	for _, fs := range slices.Concat(m.FS, m.Automount) {
+		f := m.judge(ctx, env, fs, mountOn(mounts, fs), match)
+		if f == nil {
+			if m.FoundAction != "" {
+				env.Spawn(ctx, m.FoundAction, env.Shell(m.FoundAction))
+			}
+			continue
+		}
+		if m.MissingAction != "" {
+			env.Spawn(ctx, m.MissingAction, env.Shell(m.MissingAction))
+		}
+		f.Device = checks.Device{Kind: "mount", Name: fs}
+		f.Message = "check_fs_mount:  " + f.Message
+		if !m.Nonfatal {
+			return append(findings, *f)
+		}
+		f.Severity = checks.Warn
+		f.Message += " (non-fatal)"
+		findings = append(findings, *f)
+	}
+	return findings
+}
+
+// mountOn is the mount that hides all others on a path, nil if there is none.
+func mountOn(mounts []probe.Mount, path string) *probe.Mount {
+	for i := len(mounts) - 1; i >= 0; i-- {
+		if mounts[i].Point == path {
+			return &mounts[i]
+		}
+	}
+	return nil
+}
+
+// judge says what is wrong with one file system, nil if nothing is, and mends
+// what it has been told to.
+func (m *fsMount) judge(ctx context.Context, env *checks.Env, fs string, mount *probe.Mount, match func(s, expr string) bool) *checks.Finding {
+	if mount == nil {
+		f := m.missing(env, fs)
+		m.remount(ctx, env, fs, m.MountOptions)
+		return f
+	}
+	f := m.mismatch(fs, mount, match)
+	if f != nil {
+		m.remount(ctx, env, fs, checks.Before("remount,", m.MountOptions, ""))
+	}
+	return f
+}
+
+// mismatch compares source, type and options, in this order.
+func (m *fsMount) mismatch(fs string, mount *probe.Mount, match func(s, expr string) bool) *checks.Finding {
+	options := m.Options
+	if m.fixed != "" {
+		options = append([]string{m.fixed}, options...)
+	}
+	for _, test := range []struct {
+		code, got, text string
+		want            []string
+	}{
+		{code: "fs.mount.source", got: mount.Source, text: " mounted from " + mount.Source, want: m.Source},
+		{code: "fs.mount.type", got: mount.Type, text: " has incorrect type " + mount.Type, want: m.Type},
+		{code: "fs.mount.options", got: mount.Options, text: " mount options incorrect", want: options},
+	} {
+		for _, expr := range test.want {
+			if !match(test.got, expr) {
+				return &checks.Finding{
+					Code:     test.code,
+					Severity: checks.Fail,
+					Message:  fs + test.text + " (" + checks.Should(expr) + ")",
+					Want:     expr,
+					Got:      test.got,
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// missing reports a file system that is not mounted, and creates its mount
+// point if that is missing, too.
+func (m *fsMount) missing(env *checks.Env, fs string) *checks.Finding {
+	f := &checks.Finding{
+		Code:     "fs.mount.missing",
+		Severity: checks.Fail,
+		Message:  fs + " not mounted",
+		Want:     "mounted",
+		Got:      "not mounted",
+	}
+	env.At("stat %s", fs)
+	if path := env.Abs(fs); !env.Host.TestFile('d', path) {
+		f.Message += "; directory " + fs + " missing"
+		if !env.Acts("create directory %s", fs) {
+			return f
+		}
+		f.Message += " (auto-fixed)" // LBNL NHC says so in any case
+		env.At("mkdir %s", fs)
+		if err := env.Host.MakeDir(path); err != nil {
+			f.Got += ", and " + err.Error()
+		}
+	}
+	return f
+}
+
+// remount runs mount in the background, as fstab has it but for the options.
+func (m *fsMount) remount(ctx context.Context, env *checks.Env, fs, options string) {
+	if !m.Remount {
+		return
+	}
+	var words []string
+	if options != "" {
+		words = []string{"-o", options}
+	}
+	words = append(words, fs)
+	line := cmp.Or(env.Lookup("MOUNT_CMD"), "mount")
+	text := line + " " + strings.Join(words, " ")
+	argv, ok := checks.ExpandWords(line, env.Lookup)
+	if !ok || len(argv) == 0 { // more than a command and its arguments
+		env.Spawn(ctx, text, env.Shell(line+` "$@"`, append([]string{"bash"}, words...)...))
+		return
+	}
+	env.Spawn(ctx, text, env.Command(append(argv, words...)...))
+}

@@ -1,0 +1,51 @@
+package lbnl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// hwEth checks that a network interface exists, whatever its state. DEVICE may
+// be a glob.
+//
+//	node* || check_hw_eth eth0
+type hwEth struct {
+	Dev     string   `arg:"1" toml:"dev"` // the name of the device, or a glob
+	Surplus []string `arg:"*"`            // LBNL NHC does not look at more
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    "check_hw_eth",
+		Usage:   "DEVICE",
+		Summary: "a network interface exists",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &hwEth{} },
+		Do: map[string]string{
+			"hw.eth.missing": "See ip link and dmesg: the driver is not loaded, the device has another name, or the card is gone from the PCI bus.",
+		},
+	})
+}
+
+func (c *hwEth) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	names, err := env.Host.NetDevices()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	if slices.ContainsFunc(names, func(n string) bool { return match.Glob(n, c.Dev) }) {
+		return nil
+	}
+	return []checks.Finding{{
+		Code:     "hw.eth.missing",
+		Severity: checks.Fail,
+		Device:   checks.Device{Kind: "netdev", Name: c.Dev},
+		Message:  fmt.Sprintf("check_hw_eth:  Ethernet device %s not detected.", c.Dev),
+		Want:     c.Dev,
+		Got:      strings.Join(names, " "),
+	}}
+}

@@ -1,0 +1,62 @@
+package lbnl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// hwGM checks that a Myrinet interface exists and that its driver, the kernel
+// module gm, is loaded. DEVICE may be a glob.
+//
+//	node* || check_hw_gm myri0
+type hwGM struct {
+	Dev     string   `arg:"1" toml:"dev"` // the network interface, or a glob
+	Surplus []string `arg:"*"`            // LBNL NHC does not look at more
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    "check_hw_gm",
+		Usage:   "DEVICE",
+		Summary: "a Myrinet interface and its driver are there",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &hwGM{} },
+		Do: map[string]string{
+			"hw.gm.missing": "See ip link: the interface was not created, has another name, or the card is gone from the PCI bus.",
+			"hw.gm.driver":  "The interface is there without its driver: modprobe gm, and see dmesg for why it is not loaded.",
+		},
+	})
+}
+
+const gmModule = "gm"
+
+func (c *hwGM) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	names, err := env.Host.NetDevices()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	modules, err := env.Host.Modules()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	f := checks.Finding{
+		Code:     "hw.gm.missing",
+		Severity: checks.Fail,
+		Device:   checks.Device{Kind: "netdev", Name: c.Dev},
+		Message:  fmt.Sprintf("check_hw_gm:  GM device %s not active, either driver is not loaded, or interface not created.", c.Dev),
+		Want:     c.Dev,
+		Got:      strings.Join(names, " "),
+	}
+	if slices.ContainsFunc(names, func(n string) bool { return match.Glob(n, c.Dev) }) {
+		if slices.Contains(modules, gmModule) {
+			return nil
+		}
+		f.Code, f.Want, f.Got = "hw.gm.driver", "module "+gmModule, "not loaded"
+	}
+	return []checks.Finding{f}
+}

@@ -1,0 +1,136 @@
+package lbnl
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// hwMCELog asks the daemon of mcelog for memory errors: no module may have had
+// more than 9 corrected, or any uncorrected ones, within 24 hours. The variables
+// MCELOG_MAX_CORRECTED_RATE and MCELOG_MAX_UNCORRECTED_RATE are other limits; if
+// one of them is empty anything that mcelog says is a failure. MCELOG and
+// MCELOG_ARGS are another command than "mcelog --client".
+//
+//	node* || export MCELOG_MAX_CORRECTED_RATE=100
+//	node* || check_hw_mcelog
+type hwMCELog struct {
+	Surplus []string `arg:"*"` // LBNL NHC does not look at any
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    "check_hw_mcelog",
+		Usage:   "",
+		Summary: "mcelog knows of no memory module with too many errors",
+		Lane:    checks.Cmd,
+		New:     func() checks.Check { return &hwMCELog{} },
+		Do: map[string]string{
+			"hw.mce.corrected":   "The module named still works but wears out: plan to replace it, and raise MCELOG_MAX_CORRECTED_RATE only if its maker says so.",
+			"hw.mce.uncorrected": "Data was lost, and whatever used it has crashed or computed nonsense: replace the memory module, see the BMC's log for its slot.",
+			"hw.mce.any":         "Run mcelog --client by hand: with an empty limit anything that it prints is a failure.",
+			"hw.mce.report":      "Nothing by itself: it is what mcelog said; the failure that follows tells what to do.",
+			"hw.mce.daemon":      "Start the mcelog service; while it does not run nobody counts memory errors. Drop the check where rasdaemon does its work.",
+			"hw.mce.absent":      "Install mcelog, or drop the check where rasdaemon does its work.",
+		},
+		Vars: map[string]string{"MCELOG": "mcelog", "MCELOG_ARGS": "--client", "MCELOG_MAX_CORRECTED_RATE": "9", "MCELOG_MAX_UNCORRECTED_RATE": "0"},
+	})
+}
+
+func (c *hwMCELog) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	const name = "check_hw_mcelog"
+	limits := readErrorLimits(env)
+	for _, l := range []*errorLimit{&limits.corrected, &limits.uncorrected} {
+		if !l.parse() {
+			return []checks.Finding{checks.WrongValue(name, l.variable, l.word, "a number")}
+		}
+	}
+	cmd := env.Command(env.Words("MCELOG", "mcelog", "MCELOG_ARGS", "--client")...)
+	cmd.Output, cmd.Merge = maxOutput, true
+	x := env.RunTool(ctx, "", cmd)
+	text := checks.OutputText(x.Output)
+	switch {
+	case x.Err != nil && limits.set():
+		return []checks.Finding{{Code: "hw.mce.absent", Severity: checks.Skip, Message: name + ":  " + x.Err.Error()}}
+	case x.Err != nil:
+		return checks.Unreadable(x.Err)
+	case x.Truncated:
+		return checks.Unreadable(fmt.Errorf("output of %s is longer than %d bytes", strings.Join(cmd.Argv, " "), maxOutput))
+	case text == "":
+		return nil
+	case strings.Contains(text, "Connection refused"):
+		note := checks.Finding{
+			Code: "hw.mce.daemon", Severity: checks.Warn,
+			Message: fmt.Sprintf("%s:  No mcelog daemon running on %s", name, env.Lookup("HOSTNAME")),
+		}
+		forSyslog := note
+		forSyslog.Syslog = true
+		return []checks.Finding{note, forSyslog}
+	case !limits.set():
+		return []checks.Finding{
+			{Code: "hw.mce.report", Severity: checks.Warn, Message: name + ":  MCEs detected:  " + text},
+			{Code: "hw.mce.any", Severity: checks.Fail, Message: name + ":  MCEs detected in log.", Want: "no output", Got: text},
+		}
+	}
+	return limits.judge(name, probe.ParseMemoryErrors(text))
+}
+
+// errorLimit is how many errors a memory module may have had within a day.
+type errorLimit struct {
+	variable string
+	word     string // as written; empty: there is none
+	most     *big.Rat
+}
+
+// errorLimits are in force if both are given.
+type errorLimits struct{ corrected, uncorrected errorLimit }
+
+func readErrorLimits(env *checks.Env) errorLimits {
+	limit := func(variable, word string) errorLimit {
+		return errorLimit{variable: variable, word: env.Setting(variable, word)}
+	}
+	return errorLimits{
+		corrected:   limit("MCELOG_MAX_CORRECTED_RATE", "9"),
+		uncorrected: limit("MCELOG_MAX_UNCORRECTED_RATE", "0"),
+	}
+}
+
+func (l *errorLimit) parse() (ok bool) {
+	if l.word == "" {
+		return true
+	}
+	l.most, ok = checks.ParseNumber(l.word)
+	return ok
+}
+
+func (l errorLimits) set() bool { return l.corrected.most != nil && l.uncorrected.most != nil }
+
+// judge reports the first counter that is beyond its limit: in the log first,
+// and then as the failure, as LBNL NHC does.
+func (l errorLimits) judge(name string, counters []probe.MemoryErrors) []checks.Finding {
+	for _, e := range counters {
+		limit, code, kind := l.uncorrected, "hw.mce.uncorrected", "UNcorrected"
+		if e.Corrected {
+			limit, code, kind = l.corrected, "hw.mce.corrected", "corrected"
+		}
+		if new(big.Rat).SetInt64(e.Day).Cmp(limit.most) <= 0 {
+			continue
+		}
+		f := checks.Finding{
+			Code:     code,
+			Severity: checks.Fail,
+			Device:   checks.Device{Kind: "dimm", Name: e.DIMM},
+			Message:  fmt.Sprintf("%s:  MCEs detected - %d %s memory errors detected (limit of %s/day).", name, e.Day, kind, limit.word),
+			Want:     "at most " + limit.word + " in 24 hours",
+			Got:      strconv.FormatInt(e.Day, 10),
+			Remedy:   checks.ReseatOrRMA,
+		}
+		return []checks.Finding{{Code: "hw.mce.report", Severity: checks.Warn, Device: f.Device, Message: f.Message}, f}
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package lbnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// moabSched asks Moab how its scheduler is, with "mdiag -S -v", and looks for
+// its version and for alerts. The variable MDIAG_CMD is another command than mdiag.
+//
+//	login* || check_moab_sched -t 45 -v 7.2.9 -a '*'
+type moabSched struct {
+	Alert   string   `opt:"a" toml:"alert"`   // match string: alerts that are a failure
+	Version string   `opt:"v" toml:"version"` // match string for the version
+	Match   []string `opt:"m"`                // compared with its quotes, as in LBNL NHC: no line will match
+	Limit   string   `opt:"t" toml:"timeout"` // whole seconds; 5 if not given
+	Surplus []string `arg:"*"`                // LBNL NHC does not look at any
+}
+
+// moabRM asks Moab for its resource managers, with "mdiag -R -v": the command
+// must succeed. Their states are not looked at, as in LBNL NHC. The variable
+// MDIAG_CMD is another command than mdiag.
+//
+//	login* || check_moab_rm -t 45
+type moabRM struct {
+	Match   []string `opt:"m"`                // compared with its quotes, as in LBNL NHC: no line will match
+	Limit   string   `opt:"t" toml:"timeout"` // whole seconds; 5 if not given
+	Surplus []string `arg:"*"`                // LBNL NHC does not look at any
+}
+
+// moabTorque asks the TORQUE server for its configuration, with
+// "qmgr -c 'print server'": scheduling must be on.
+//
+//	login* || check_moab_torque
+type moabTorque struct {
+	Match   []string `opt:"m"`                // compared with its quotes, as in LBNL NHC: no line will match
+	Limit   string   `opt:"t" toml:"timeout"` // whole seconds; 5 if not given
+	Surplus []string `arg:"*"`                // LBNL NHC does not look at any
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name:     "check_moab_sched",
+		Usage:    "[-t SECONDS] [-a ALERT] [-v VERSION]",
+		Summary:  "Moab's scheduler answers, without alerts",
+		Lane:     checks.Cmd,
+		New:      func() checks.Check { return &moabSched{} },
+		BadUsage: checks.UsageOf("check_moab_sched"),
+		Do: map[string]string{
+			"moab.version": "Moab was updated, or was not: compare mdiag -S -v with the version in nhc.conf.",
+			"moab.alert":   "Moab itself says what is wrong: see mdiag -S -v and moab.log on its server.",
+		},
+		Vars: map[string]string{"MDIAG_CMD": "mdiag"},
+	})
+	checks.Register(checks.Info{
+		Name:     "check_moab_rm",
+		Usage:    "[-t SECONDS]",
+		Summary:  "Moab tells about its resource managers",
+		Lane:     checks.Cmd,
+		New:      func() checks.Check { return &moabRM{} },
+		BadUsage: checks.UsageOf("check_moab_rm"),
+		Vars:     map[string]string{"MDIAG_CMD": "mdiag"},
+	})
+	checks.Register(checks.Info{
+		Name:     "check_moab_torque",
+		Usage:    "[-t SECONDS]",
+		Summary:  "the TORQUE server answers, and schedules",
+		Lane:     checks.Cmd,
+		New:      func() checks.Check { return &moabTorque{} },
+		BadUsage: checks.UsageOf("check_moab_torque"),
+		Do: map[string]string{
+			"moab.torque.idle": "Nobody's jobs are started: qmgr -c 'set server scheduling = True', unless it was switched off on purpose.",
+		},
+	})
+}
+
+// moabVersion finds the version in mdiag -S; one whose last number has two
+// digits goes unseen, as in LBNL NHC.
+var (
+	moabVersion      = checks.Lazily(`Version:[[:space:]]+([0-9]+\.[0-9]+\.[0-9])[[:space:]]+`)
+	moabAlert        = checks.Lazily(`ALERT:[[:space:]]+(.*)$`)
+	torqueScheduling = checks.Lazily(`set server scheduling = ([A-Za-z0-9]+)`)
+)
+
+func (c *moabSched) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	const name = "check_moab_sched"
+	findings, lines := moabOutput(ctx, env, name, c.Limit, c.Match, append(mdiagCommand(env), "-S", "-v"))
+	if len(findings) > 0 {
+		return findings
+	}
+	match := env.Matcher(&findings)
+	for _, line := range lines {
+		if m := moabVersion().FindStringSubmatch(line); m != nil && c.Version != "" {
+			if match(m[1], c.Version) {
+				continue
+			}
+			return append(findings, checks.Finding{
+				Code:     "moab.version",
+				Severity: checks.Fail,
+				Message:  fmt.Sprintf("%s:  Moab version %s != expected version %s", name, m[1], c.Version),
+				Want:     c.Version,
+				Got:      m[1],
+			})
+		}
+		if m := moabAlert().FindStringSubmatch(line); m != nil && match(m[1], c.Alert) {
+			return append(findings, checks.Finding{
+				Code:     "moab.alert",
+				Severity: checks.Fail,
+				Message:  fmt.Sprintf("%s:  Moab Alert:  %s", name, m[1]),
+				Want:     "no alert that matches " + c.Alert,
+				Got:      m[1],
+			})
+		}
+	}
+	return findings
+}
+
+func (c *moabRM) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	findings, _ := moabOutput(ctx, env, "check_moab_rm", c.Limit, c.Match, append(mdiagCommand(env), "-R", "-v"))
+	return findings
+}
+
+func (c *moabTorque) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	const name = "check_moab_torque"
+	findings, lines := moabOutput(ctx, env, name, c.Limit, c.Match, []string{"qmgr", "-c", "print server"})
+	if len(findings) > 0 {
+		return findings
+	}
+	for _, line := range lines {
+		m := torqueScheduling().FindStringSubmatch(line)
+		if m == nil || m[1] == "True" {
+			continue
+		}
+		return []checks.Finding{{
+			Code:     "moab.torque.idle",
+			Severity: checks.Fail,
+			Message:  fmt.Sprintf("%s:  Scheduling not active (set to %q) in TORQUE configuration", name, m[1]),
+			Want:     "True",
+			Got:      m[1],
+		}}
+	}
+	return nil
+}
+
+// mdiagCommand is the command that asks Moab.
+func mdiagCommand(env *checks.Env) []string { return strings.Fields(env.Setting("MDIAG_CMD", "mdiag")) }
+
+// moabOutput gives a command to check_cmd_output, as LBNL NHC does: unquoted, so
+// that blanks in a match string end the options, and with quotes around it that
+// take part in the comparison.
+func moabOutput(ctx context.Context, env *checks.Env, name, limit string, match, argv []string) ([]checks.Finding, []string) {
+	if strings.TrimSpace(limit) == "" {
+		limit = defaultLimit
+	}
+	words := append([]string{"-t"}, strings.Fields(limit)...)
+	words = append(words, "-C", name)
+	for _, m := range match {
+		words = append(words, strings.Fields(`-m "`+m+`"`)...)
+	}
+	c := cmdOutput{Limit: defaultLimit, Name: "check_cmd_output"}
+	if err := checks.Bind(&c, append(words, argv...)); err != nil {
+		if bad, ok := errors.AsType[*checks.UsageError](err); ok {
+			return []checks.Finding{checks.WrongOption(name, bad)}, nil
+		}
+		return checks.Unreadable(err), nil
+	}
+	findings, output := c.examine(ctx, env)
+	return findings, outputLines(output)
+}

@@ -1,0 +1,97 @@
+package lbnl
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// netPing checks that each target answers a ping; it runs ping(8) and looks at
+// its exit status alone. Without options it sends one packet that may pass one
+// router (-t 2) and waits a second. An empty value leaves the option out.
+//
+//	node* || check_net_ping -I ib0 -W 3 10.0.0.1 nfs1
+type netPing struct {
+	Targets   []string `arg:"*" toml:"targets"`   // host names or addresses
+	Interface string   `opt:"I" toml:"interface"` // where to send from, a device or an address
+	Interval  string   `opt:"i" toml:"interval"`  // seconds between two packets
+	Size      string   `opt:"s" toml:"size"`      // bytes of data in a packet
+	TTL       string   `opt:"t" toml:"ttl"`       // how many hops a packet may take
+	Count     string   `opt:"c" toml:"count"`     // packets to send
+	Deadline  string   `opt:"w" toml:"deadline"`  // seconds after which ping ends
+	Timeout   string   `opt:"W" toml:"timeout"`   // seconds to wait for an answer
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    "check_net_ping",
+		Usage:   "[-I INTERFACE] [-i INTERVAL] [-s SIZE] [-t TTL] [-c COUNT] [-w DEADLINE] [-W TIMEOUT] TARGET ...",
+		Summary: "hosts answer a ping",
+		Lane:    checks.Cmd,
+		New:     func() checks.Check { return &netPing{TTL: "2", Count: "1", Deadline: "1"} },
+		// A ping changes nothing here, but others see it: none is sent that
+		// LBNL NHC would not send, as after a failure.
+		Acts:     func(checks.Check) bool { return true },
+		BadUsage: checks.UsageOf("check_net_ping"),
+		Do: map[string]string{
+			"net.ping": "Ping it by hand, from this node and from another: a node that reaches nobody has lost its link or route, see ip -s link and ip route. " +
+				"A target more than a router away needs -t.",
+		},
+	})
+}
+
+func (c *netPing) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	if strings.Join(c.Targets, " ") == "" {
+		return []checks.Finding{checks.Usage("check_net_ping:  No target(s) given for ping.", "")}
+	}
+	for _, target := range c.Targets {
+		argv := append(c.command(), target)
+		env.At("run %s", strings.Join(argv, " "))
+		x := env.Host.Run(ctx, env.Command(argv...))
+		if x.Status != 0 || x.Stuck {
+			return []checks.Finding{{
+				Code:     "net.ping",
+				Severity: checks.Fail,
+				Device:   checks.Device{Kind: "host", Name: target},
+				Message:  "check_net_ping:  No response received from " + target,
+				Want:     "an answer",
+				Got:      pingStatus(x),
+			}}
+		}
+	}
+	return nil
+}
+
+// command is ping with its options, in LBNL's order. A value with blanks in it
+// becomes several words, as in the reference.
+func (c *netPing) command() []string {
+	argv := []string{"ping", "-q", "-n"}
+	for _, o := range []struct{ flag, value string }{
+		{"-I", c.Interface},
+		{"-i", c.Interval},
+		{"-s", c.Size},
+		{"-t", c.TTL},
+		{"-c", c.Count},
+		{"-w", c.Deadline},
+		{"-W", c.Timeout},
+	} {
+		if o.value != "" {
+			argv = append(append(argv, o.flag), strings.Fields(o.value)...)
+		}
+	}
+	return argv
+}
+
+// pingStatus says what the exit status of ping(8) means.
+func pingStatus(x probe.Exit) string {
+	switch {
+	case x.Err != nil:
+		return x.Err.Error()
+	case x.Status == 1:
+		return "no answer"
+	}
+	return "ping ended with status " + strconv.Itoa(x.Status)
+}

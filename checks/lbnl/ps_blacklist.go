@@ -1,0 +1,61 @@
+package lbnl
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// psBlacklist checks that no such process runs. DAEMON is a glob that is looked
+// for anywhere in the command lines of all processes, ARGS are appended to it
+// with a blank. OWNER is a match string for the name of the process's user.
+//
+//	node* || check_ps_blacklist telnetd !root
+type psBlacklist struct {
+	Daemon  string   `arg:"1" toml:"daemon"` // glob for a part of the command line
+	Owner   string   `arg:"2" toml:"owner"`  // match string for the user; any if it is not given
+	Args    string   `arg:"3" toml:"args"`   // more of the glob, after a blank
+	Surplus []string `arg:"*"`               // LBNL NHC does not look at more
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    "check_ps_blacklist",
+		Usage:   "DAEMON [OWNER [ARGS]]",
+		Summary: "a process does not run",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &psBlacklist{} },
+		Do: map[string]string{
+			"ps.blacklist.running": "It must not run here: find out who started it, and end it.",
+		},
+	})
+}
+
+func (c *psBlacklist) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	procs, err := env.Host.Processes()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	pattern := c.Daemon
+	if c.Args != "" {
+		pattern += " " + c.Args
+	}
+	var findings []checks.Finding
+	matches := env.Matcher(&findings)
+	for _, p := range procs {
+		if !match.Find(p.Args, pattern) || c.Owner != "" && !matches(checks.OwnerOf(env, p), c.Owner) {
+			continue
+		}
+		return append(findings, checks.Finding{
+			Code:     "ps.blacklist.running",
+			Severity: checks.Fail,
+			Device:   checks.Device{Kind: "process", Name: pattern},
+			Message:  fmt.Sprintf("check_ps_blacklist:  Process %s %srunning", pattern, checks.Before("owned by ", c.Owner, " ")),
+			Want:     "not running",
+			Got:      fmt.Sprintf("process ID %d", p.PID),
+		})
+	}
+	return findings
+}

@@ -1,0 +1,58 @@
+package lbnl
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// psDaemon checks that a process runs. DAEMON is a glob that is looked for
+// anywhere in the command lines of all processes, ARGS are appended to it with a
+// blank. OWNER is compared with the name of the process's user.
+//
+//	node* || check_ps_daemon sshd root
+type psDaemon struct {
+	Daemon  string   `arg:"1" toml:"daemon"` // a glob, looked for anywhere in the command line
+	Owner   string   `arg:"2" toml:"owner"`  // the name of the process's user
+	Args    string   `arg:"3" toml:"args"`   // appended to the glob with a blank
+	Surplus []string `arg:"*"`               // LBNL NHC does not look at more
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    "check_ps_daemon",
+		Usage:   "DAEMON [OWNER [ARGS]]",
+		Summary: "a process runs",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &psDaemon{} },
+		Do: map[string]string{
+			"ps.daemon.down": "Start it, and see its log for why it ended.",
+		},
+	})
+}
+
+func (c *psDaemon) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	procs, err := env.Host.Processes()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	pattern := c.Daemon
+	if c.Args != "" {
+		pattern += " " + c.Args
+	}
+	for _, p := range procs {
+		if match.Find(p.Args, pattern) && (c.Owner == "" || checks.OwnerOf(env, p) == c.Owner) {
+			return nil
+		}
+	}
+	return []checks.Finding{{
+		Code:     "ps.daemon.down",
+		Severity: checks.Fail,
+		Device:   checks.Device{Kind: "process", Name: pattern},
+		Message:  fmt.Sprintf("check_ps_daemon:  Process %s %snot running", pattern, checks.Before("owned by ", c.Owner, " ")),
+		Want:     "running",
+		Got:      "not running",
+	}}
+}

@@ -1,0 +1,200 @@
+package lbnl
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// psLineage checks that every process of a user, above MAX_SYS_UID and not of
+// NHC_AUTH_USERS, descends from the daemon of the resource manager: a command
+// that fits the match string RM_DAEMON_MATCH, which NHC_RM decides if it is not
+// set. ACTIONS are log, syslog, kill, die or ignore, in their order, for each
+// process that does not; die, which is meant if none is given, ends the check.
+// What -c, -u and -p name is left alone by later lines with this check, too.
+//
+//	node* || check_ps_userproc_lineage -c /usr/lib/systemd/systemd log syslog kill
+type psLineage struct {
+	IgnoreCommands []string `opt:"c" toml:"ignore_commands"` // first words of command lines to leave alone
+	IgnoreUIDs     []string `opt:"u" toml:"ignore_uids"`     // uids to leave alone
+	IgnoreUsers    []string `opt:"n" toml:"ignore_users"`    // users to leave alone
+	IgnorePIDs     []string `opt:"p" toml:"ignore_pids"`     // processes to leave alone
+	Actions        []string `arg:"*" toml:"actions"`         // what to do: log, syslog, die, kill, ignore
+}
+
+const lineageName = "check_ps_userproc_lineage"
+
+func init() {
+	checks.Register(checks.Info{
+		Name:     lineageName,
+		Usage:    userActionsUsage,
+		Summary:  "processes of users descend from the resource manager",
+		Lane:     checks.Local,
+		New:      func() checks.Check { return &psLineage{} },
+		Acts:     func(c checks.Check) bool { return actionsOf(c.(*psLineage).Actions).kills() },
+		BadUsage: checks.UsageOf(lineageName),
+		Do: map[string]string{
+			"ps.lineage.rogue":  "Ask its user whether it is a leftover of a job or a login outside the resource manager, and end it.",
+			"ps.lineage.killed": "Nothing: the line asks for it.",
+			"ps.lineage.rm":     "Set NHC_RM to slurm, pbs, sge or lsf, or remove the line.",
+			"ps.action.failed":  checks.DoActionFailed,
+		},
+		Vars: map[string]string{"NHC_AUTH_USERS": "root nobody", "MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": "/usr/bin/squeue", "SQUEUE_NODE": "", "SQUEUE_FMT_ARGS": "--noheader -o %u", "PBS_SERVER_HOME": "/var/spool/torque", "JOBFILE_PATH": "", "RM_DAEMON_MATCH": ""},
+	})
+}
+
+// daemons are the processes that start jobs, by resource manager. An execd of
+// Grid Engine may have been restarted, which leaves its shepherds alone. Its daemons
+// may run as an administrator who is an ordinary user. The others are root's, and a
+// user's process with that name does not count.
+var daemons = [...]struct {
+	manager, match string
+	root           bool
+}{
+	{"pbs", `/\bpbs_mom\b/`, true},
+	{"slurm", `/\bslurmstepd\b/`, true},
+	{"sge", `/\bsge_(execd|shepherd)\b/`, false},
+	{"lsf", `/\bres\b/`, true},
+}
+
+func (c *psLineage) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	lists := c.lists(env)
+	procs, err := env.Host.Processes()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	manager := env.Lookup("NHC_RM")
+	if manager == "" || manager == "none" {
+		return []checks.Finding{{
+			Code:     "ps.lineage.rm",
+			Severity: checks.Fail,
+			Message:  lineageName + ":  This check requires a supported resource manager (e.g., Slurm, TORQUE, SGE, LSF)",
+			Remedy:   checks.FixConfig,
+		}}
+	}
+	system, failed := checks.MaxSystemUID(env, lineageName)
+	if failed != nil {
+		return failed
+	}
+	l := lineage{env: env, procs: procs, daemon: env.Lookup("RM_DAEMON_MATCH")}
+	for _, d := range daemons {
+		if l.daemon == "" && d.manager == manager {
+			l.daemon, l.root = d.match, d.root
+		}
+	}
+	l.match = env.Matcher(&l.findings)
+	todo := actionsOf(c.Actions)
+	for _, p := range procs {
+		if int64(p.UID) <= system {
+			continue
+		}
+		s := subjectOf(env, p)
+		if lists.has(s) || listed(authUsers(env), s.user) || !l.rogue(p) {
+			continue
+		}
+		taken, over := todo.take(s.finding("ps.lineage.rogue", lineageName, "rogue"), func() {
+			l.findings = append(l.findings, s.kill(env, "ps.lineage.killed", lineageName, "rogue")...)
+		})
+		l.findings = append(l.findings, taken...)
+		if over {
+			break
+		}
+	}
+	return l.findings
+}
+
+// lists are those of this line and, but for the users, of the lines before.
+// Nothing outlives a line that runs in a process of its own (nhc -f).
+func (c *psLineage) lists(env *checks.Env) ignored {
+	kept := probe.Kept[ignored](env.Host, lineageName)
+	lists := ignored{
+		commands: slices.Concat(kept.commands, values(c.IgnoreCommands)),
+		uids:     slices.Concat(kept.uids, values(c.IgnoreUIDs)),
+		users:    values(c.IgnoreUsers),
+		pids:     slices.Concat(kept.pids, values(c.IgnorePIDs)),
+	}
+	if env.Lookup("NHC_CHECK_FORKED") != "1" {
+		kept.commands, kept.uids, kept.pids = lists.commands, lists.uids, lists.pids
+	}
+	return lists
+}
+
+// listed says whether a name stands in a list as a word of its own, that is
+// between characters that are neither letters nor digits.
+func listed(list, name string) bool {
+	for at := 0; name != ""; at++ {
+		i := strings.Index(list[at:], name)
+		if i < 0 {
+			return false
+		}
+		at += i
+		end := at + len(name)
+		if (at == 0 || !alphanumeric(list[at-1])) && (end == len(list) || !alphanumeric(list[end])) {
+			return true
+		}
+	}
+	return false
+}
+
+func alphanumeric(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// lineage follows processes to their ancestors.
+type lineage struct {
+	env      *checks.Env
+	procs    []probe.Process
+	daemon   string // match string
+	root     bool   // the daemon is root's
+	match    func(s, expr string) bool
+	findings []checks.Finding
+}
+
+// rogue says that a process neither is the daemon nor descends from it. One that
+// has ended, or whose line of ancestors has changed since the processes were
+// listed, is not judged.
+func (l *lineage) rogue(p probe.Process) bool {
+	if !l.root && l.match(p.Command(), l.daemon) {
+		return false
+	}
+	if l.daemon == "" {
+		return true
+	}
+	for range l.procs {
+		l.env.At("read the parent of process %d", p.PID)
+		u, err := l.env.Host.Usage(p)
+		if err != nil {
+			l.note(err)
+			return false
+		}
+		if u.Parent == 0 { // its parent is outside of this PID namespace, or the kernel
+			return true
+		}
+		parent, known := processOf(l.procs, u.Parent)
+		if !known || l.match(parent.Args, l.daemon) && (!l.root || parent.UID == 0 && l.env.Host.RootsOwn(parent.PID)) {
+			return false
+		}
+		if parent.PID == 1 {
+			return true
+		}
+		p = parent
+	}
+	return false
+}
+
+// note keeps that a process could not be judged.
+func (l *lineage) note(err error) {
+	if errors.Is(err, os.ErrProcessDone) {
+		return
+	}
+	for _, f := range checks.Unreadable(err) {
+		if !slices.Contains(l.findings, f) {
+			l.findings = append(l.findings, f)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package lbnl
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// psLoadAvg checks the load averages of the last minute, of five and of fifteen
+// minutes: the whole part of each must be less than its limit. A limit that is
+// empty is not tested.
+//
+//	node* || check_ps_loadavg 256 192 192
+type psLoadAvg struct {
+	One     string   `arg:"1" toml:"one"`     // limit of the 1-minute load average
+	Five    string   `arg:"2" toml:"five"`    // limit of the 5-minute load average
+	Fifteen string   `arg:"3" toml:"fifteen"` // limit of the 15-minute load average
+	Surplus []string `arg:"*"`                // LBNL NHC does not look at more
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    "check_ps_loadavg",
+		Usage:   "LIMIT_1 [LIMIT_5 [LIMIT_15]]",
+		Summary: "the load averages are below their limits",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &psLoadAvg{} },
+		Do: map[string]string{
+			"ps.loadavg.high": "See top for what runs, and for processes in state D, which wait for a disk or a file server and count, too.",
+		},
+	})
+}
+
+func (c *psLoadAvg) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	const name = "check_ps_loadavg"
+	words := []string{c.One, c.Five, c.Fifteen}
+	limits, bad := checks.NumberLimits(name, words...)
+	if bad != nil {
+		return []checks.Finding{*bad}
+	}
+	loads, err := env.Host.LoadAverages()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	for i, minutes := range [...]int{1, 5, 15} {
+		load := int64(math.Trunc(loads[i]))
+		if limits[i] == nil || big.NewRat(load, 1).Cmp(limits[i]) < 0 {
+			continue
+		}
+		return []checks.Finding{{
+			Code:     "ps.loadavg.high",
+			Severity: checks.Fail,
+			Message:  fmt.Sprintf("%s:  %d-minute load average too high:  %d >= %s", name, minutes, load, words[i]),
+			Want:     "less than " + words[i],
+			Got:      strconv.FormatFloat(loads[i], 'f', 2, 64),
+		}}
+	}
+	return nil
+}

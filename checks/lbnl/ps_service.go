@@ -1,0 +1,319 @@
+package lbnl
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// psService checks that the process of a service runs, and starts the service
+// if not; or, with -s, -k or -E, that it does not run, and ends it. MATCH is
+// compared with the first word of the command lines, with the whole line if -f
+// is given; without one the word must end in the name of the service or DAEMON.
+// An action runs in the background, unless -v (its status decides) or -V (then
+// the service is looked at again) asks to wait for it.
+//
+//	node* || check_ps_service -u root -S sshd
+type psService struct {
+	Service       []string `arg:"*" toml:"service"`        // the name, blanks between its words
+	Owner         string   `opt:"u" toml:"user"`           // match string for the name of the process's user; a uid stands for its name
+	Daemon        string   `opt:"d" toml:"daemon"`         // the program's name, if it is not the service's
+	Match         string   `opt:"m" toml:"match"`          // match string for the program
+	FullMatch     bool     `opt:"f" toml:"full_match"`     // compare with the whole command line
+	Nonfatal      bool     `opt:"0" toml:"nonfatal"`       // only say what is wrong
+	Start         bool     `opt:"S" toml:"start"`          // if it is missing: service NAME start
+	Restart       bool     `opt:"r" toml:"restart"`        // if it is missing: service NAME restart
+	Cycle         bool     `opt:"c" toml:"cycle"`          // if it is missing: stop, 2 s, start
+	MissingAction string   `opt:"e" toml:"missing_action"` // if it is missing: a shell line
+	Stop          bool     `opt:"s" toml:"stop"`           // if it is found: service NAME stop
+	Kill          bool     `opt:"k" toml:"kill"`           // if it is found: SIGKILL
+	FoundAction   string   `opt:"E" toml:"found_action"`   // if it is found: a shell line
+	Wait          bool     `opt:"v" toml:"wait"`           // wait for the action; its status decides
+	Verify        bool     `opt:"V" toml:"verify"`         // and look at the process or the service again
+}
+
+func init() {
+	checks.Register(checks.Info{
+		Name: "check_ps_service",
+		Usage: "[-0] [-f] [-v|-V] [-S|-r|-c|-s|-k] [-u USER] [-d DAEMON | -m MATCH] [-e ACTION | -E ACTION] " +
+			"SERVICE",
+		Summary: "a service runs, or does not",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &psService{} },
+		Acts: func(c checks.Check) bool {
+			s := c.(*psService)
+			return s.unwanted() || s.Start || s.Restart || s.Cycle || s.MissingAction != ""
+		},
+		BadUsage: checks.UsageOf("check_ps_service"),
+		Do: map[string]string{
+			"ps.service.down":    "See systemctl status and the service's log. If the message says that an action is in progress, look again in a minute.",
+			"ps.service.running": "It must not run here: stop and disable it.",
+			"ps.service.mended":  "Nothing: the action of the line has put it right. Once too often is a fault of the service.",
+		},
+	})
+}
+
+// unwanted says that the check is about a service that must not run.
+func (s *psService) unwanted() bool { return s.Stop || s.Kill || s.FoundAction != "" }
+
+func (s *psService) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	r := serviceRun{psService: s, env: env, service: strings.Join(s.Service, " ")}
+	if r.service == "" {
+		return []checks.Finding{checks.Usage("check_ps_service:  Syntax error:  Service name required.", "")}
+	}
+	procs, err := env.Host.Processes()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	if r.daemon = s.Daemon; r.daemon == "" {
+		r.daemon = r.service
+	}
+	r.owner = checks.OwnerName(env, s.Owner)
+	r.match = env.Matcher(&r.findings)
+	for _, p := range procs {
+		if !r.isService(p) {
+			continue
+		}
+		if !s.unwanted() {
+			return r.findings
+		}
+		if r.end(ctx, p) {
+			return r.findings
+		}
+	}
+	if !s.unwanted() {
+		r.begin(ctx)
+	}
+	return r.findings
+}
+
+// serviceRun is one run of the check.
+type serviceRun struct {
+	*psService
+	env      *checks.Env
+	service  string
+	daemon   string
+	owner    string
+	match    func(s, expr string) bool
+	findings []checks.Finding
+}
+
+func (r *serviceRun) isService(p probe.Process) bool {
+	name, expr := p.Command(), r.Match
+	if r.FullMatch {
+		name = p.Args
+	}
+	if expr == "" {
+		expr = "*" + r.daemon
+	}
+	return r.match(name, expr) && (r.owner == "" || r.match(checks.OwnerOf(r.env, p), r.owner))
+}
+
+// text begins every message of the check.
+func (r *serviceRun) text(state string) string {
+	return fmt.Sprintf("check_ps_service:  Service %s (process %s) %s%s",
+		r.service, r.daemon, checks.Before("owned by ", r.owner, " "), state)
+}
+
+// note reports what has been put right.
+func (r *serviceRun) note(message string) {
+	r.findings = append(r.findings, checks.Finding{
+		Code:     "ps.service.mended",
+		Severity: checks.Warn,
+		Device:   checks.Device{Kind: "service", Name: r.service},
+		Message:  message,
+	})
+}
+
+// fail reports what is wrong.
+func (r *serviceRun) fail(code, message string) {
+	f := checks.Finding{
+		Code:     code,
+		Severity: checks.Fail,
+		Device:   checks.Device{Kind: "service", Name: r.service},
+		Message:  message,
+		Want:     "running",
+		Got:      "not running",
+	}
+	if r.unwanted() {
+		f.Want, f.Got = f.Got, f.Want
+	}
+	if r.Nonfatal {
+		f.Severity = checks.Warn
+		f.Message += " (non-fatal)"
+	}
+	r.findings = append(r.findings, f)
+}
+
+// end deals with a process that must not run. It says whether that was all:
+// only killing goes on with the next one.
+func (r *serviceRun) end(ctx context.Context, p probe.Process) bool {
+	var message string
+	var done bool
+	switch {
+	case r.Kill:
+		message, done = r.kill(p)
+	case r.Stop:
+		message, done = r.stop(ctx, p)
+	default:
+		message, done = r.found(ctx, p)
+	}
+	if done {
+		r.note(message)
+		return !r.Kill || !r.Wait
+	}
+	r.fail("ps.service.running", message)
+	return true
+}
+
+// killWait is how long a killed process is given to disappear.
+const killWait = 200 * time.Millisecond
+
+func (r *serviceRun) kill(p probe.Process) (message string, done bool) {
+	text := r.text("running")
+	if why := r.env.Host.Spared(p.PID); why != "" {
+		return fmt.Sprintf("%s; process ID %d not killed: %s", text, p.PID, why), false
+	}
+	if !r.env.Acts("kill %s", r.env.ProcessText(p)) {
+		return text, false
+	}
+	r.env.At("kill %d", p.PID)
+	err := r.env.Host.Kill(p)
+	switch {
+	case !r.Wait && !r.Verify:
+		return fmt.Sprintf("%s; killed process ID %d (SIGKILL)", text, p.PID), false
+	case err != nil:
+		return fmt.Sprintf("%s; \"kill -9 %d\" failed (exit code 1).", text, p.PID), false
+	case r.Wait:
+		return fmt.Sprintf("%s; process ID %d killed successfully.", text, p.PID), true
+	}
+	for end := time.Now().Add(killWait); r.env.Host.Alive(p.PID); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Sprintf("%s; \"kill -9 %d\" succeeded but failed to terminate process.", text, p.PID), false
+		}
+	}
+	return fmt.Sprintf("%s; process ID %d terminated successfully.", text, p.PID), true
+}
+
+func (r *serviceRun) stop(ctx context.Context, p probe.Process) (message string, done bool) {
+	text := r.text("running")
+	if !r.Wait && !r.Verify {
+		if !r.env.Spawn(ctx, r.serviceText("stop"), r.serviceCommand("stop")) {
+			return text, false
+		}
+		return text + "; service termination in progress", false
+	}
+	command := fmt.Sprintf("\"%s\"", r.serviceText("stop"))
+	switch status, acted := r.env.Do(ctx, r.serviceText("stop"), r.serviceCommand("stop")); {
+	case !acted:
+		return text, false
+	case status != 0:
+		return fmt.Sprintf("%s; %s failed (exit code %d).", text, command, status), false
+	case !r.Verify:
+		return fmt.Sprintf("%s; service %s stopped successfully.", text, r.service), true
+	case r.env.Host.Alive(p.PID):
+		return fmt.Sprintf("%s; %s succeeded but failed to stop process %d.", text, command, p.PID), false
+	}
+	return fmt.Sprintf("%s; service %s stopped and process %d terminated successfully.", text, r.service, p.PID), true
+}
+
+func (r *serviceRun) found(ctx context.Context, p probe.Process) (message string, done bool) {
+	text := r.text("running")
+	action := r.env.Shell(r.FoundAction)
+	if !r.Wait && !r.Verify {
+		if !r.env.Spawn(ctx, r.FoundAction, action) {
+			return text, false
+		}
+		return fmt.Sprintf("%s; \"%s\" in progress.", text, r.FoundAction), false
+	}
+	switch status, acted := r.env.Do(ctx, r.FoundAction, action); {
+	case !acted:
+		return text, false
+	case status != 0:
+		return fmt.Sprintf("%s failed (exit code %d).", text, status), false
+	case !r.Verify:
+		return text + " succeeded.", true
+	case r.env.Host.Alive(p.PID):
+		return fmt.Sprintf("%s succeeded but failed to terminate process %d.", text, p.PID), false
+	}
+	return fmt.Sprintf("%s successfully terminated service %s (process %d).", text, r.service, p.PID), true
+}
+
+// begin deals with a service that should run.
+func (r *serviceRun) begin(ctx context.Context) {
+	message, done := r.start(ctx)
+	if done {
+		r.note(message)
+		return
+	}
+	r.fail("ps.service.down", message)
+}
+
+func (r *serviceRun) start(ctx context.Context) (message string, done bool) {
+	down := r.text("not running")
+	text := down
+	var action probe.Command
+	var command string // the action for a person
+	switch {
+	case r.Start:
+		text += "; start"
+		action, command = r.serviceCommand("start"), r.serviceText("start")
+	case r.Restart:
+		text += "; restart"
+		action, command = r.serviceCommand("restart"), r.serviceText("restart")
+	case r.Cycle:
+		text += "; cycle"
+		action, command = r.cycle(), r.serviceText("stop")+"; sleep 2; "+r.serviceText("start")
+	case r.MissingAction != "":
+		text += fmt.Sprintf("; \"%s\"", r.MissingAction)
+		action, command = r.env.Shell(r.MissingAction), r.MissingAction
+	default:
+		return text, false
+	}
+	if !r.Wait && !r.Verify {
+		if !r.env.Spawn(ctx, command, action) {
+			return down, false
+		}
+		return text + " in progress", false
+	}
+	switch status, acted := r.env.Do(ctx, command, action); {
+	case !acted:
+		return down, false
+	case status != 0:
+		return fmt.Sprintf("%s failed (exit code %d).", text, status), false
+	case !r.Verify: // LBNL NHC says "stopped" here
+		return fmt.Sprintf("%s; service %s stopped successfully.", text, r.service), true
+	case r.status(ctx) != 0:
+		return fmt.Sprintf("%s succeeded but failed to start service %s.", text, r.service), false
+	}
+	return fmt.Sprintf("%s succeeded; service %s now running.", text, r.service), true
+}
+
+// serviceCommand asks the service manager of the node.
+func (r *serviceRun) serviceCommand(verb string) probe.Command {
+	argv := append([]string{"/sbin/service"}, strings.Fields(r.service)...)
+	return r.env.Command(append(argv, verb)...)
+}
+
+// serviceText returns that command for a person.
+func (r *serviceRun) serviceText(verb string) string {
+	return fmt.Sprintf("/sbin/service %s %s", r.service, verb)
+}
+
+// cycle is one command that may go on when this process has ended.
+func (r *serviceRun) cycle() probe.Command {
+	argv := append([]string{r.env.Host.Path("/sbin/service")}, strings.Fields(r.service)...)
+	return r.env.Shell(`"$0" "$@" stop; sleep 2; "$0" "$@" start`, argv...)
+}
+
+// status asks the service manager whether the service runs.
+func (r *serviceRun) status(ctx context.Context) int {
+	c := r.serviceCommand("status")
+	r.env.At("run %s", strings.Join(c.Argv, " "))
+	c.Lasting = true // as for the action: what it starts lives on
+	return r.env.Host.Run(ctx, c).Status
+}

@@ -1,0 +1,131 @@
+package lbnl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// psUnauthUsers checks that every process belongs to a user of the system (up
+// to MAX_SYS_UID), of NHC_AUTH_USERS or with a job on this node, as squeue or
+// TORQUE's job files say. ACTIONS are log, syslog, kill, die or ignore, in their
+// order, for each process that does not; die, which is meant if none is given,
+// ends the check. Nothing is killed where the resource manager could not be
+// asked.
+//
+//	node* || check_ps_unauth_users -n munge log syslog
+type psUnauthUsers struct {
+	IgnoreCommands []string `opt:"c" toml:"ignore_commands"` // first words of command lines to leave alone
+	IgnoreUIDs     []string `opt:"u" toml:"ignore_uids"`     // uids to leave alone
+	IgnoreUsers    []string `opt:"n" toml:"ignore_users"`    // users to leave alone
+	IgnorePIDs     []string `opt:"p" toml:"ignore_pids"`     // processes to leave alone
+	Actions        []string `arg:"*" toml:"actions"`         // what to do: log, syslog, die, kill, ignore
+}
+
+const userActionsUsage = "[-c COMMAND] [-u UID] [-n USER] [-p PID] ... [log|syslog|die|kill|ignore ...]"
+
+func init() {
+	checks.Register(checks.Info{
+		Name:     "check_ps_unauth_users",
+		Usage:    userActionsUsage,
+		Summary:  "only users with jobs have processes",
+		Lane:     checks.Cmd, // squeue
+		New:      func() checks.Check { return &psUnauthUsers{} },
+		Acts:     func(c checks.Check) bool { return actionsOf(c.(*psUnauthUsers).Actions).kills() },
+		BadUsage: checks.UsageOf("check_ps_unauth_users"),
+		Do: map[string]string{
+			"ps.user.unauthorized": "End the user's processes, or find the job that has left them behind.",
+			"ps.user.killed":       "Nothing: the line asks for it.",
+			"ps.users.unknown":     "See whether slurmctld answers (scontrol ping); until then nobody can tell whose processes may run here.",
+			"ps.action.failed":     checks.DoActionFailed,
+		},
+		Vars: map[string]string{"NHC_AUTH_USERS": "root nobody", "MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": "/usr/bin/squeue", "SQUEUE_NODE": "", "SQUEUE_FMT_ARGS": "--noheader -o %u", "PBS_SERVER_HOME": "/var/spool/torque", "JOBFILE_PATH": ""},
+	})
+}
+
+// subject is a process and what is to be said of it.
+type subject struct {
+	probe.Process
+	command string
+	user    string // or the uid, if it has no account
+}
+
+func subjectOf(env *checks.Env, p probe.Process) subject {
+	return subject{Process: p, command: p.Command(), user: checks.OwnerOrUID(env, p)}
+}
+
+func (c *psUnauthUsers) Run(ctx context.Context, env *checks.Env) (findings []checks.Finding) {
+	const name = "check_ps_unauth_users"
+	lists := ignored{values(c.IgnoreCommands), values(c.IgnoreUIDs), values(c.IgnoreUsers), values(c.IgnorePIDs)}
+	procs, err := env.Host.Processes()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	system, failed := checks.MaxSystemUID(env, name)
+	if failed != nil {
+		return failed
+	}
+	todo := actionsOf(c.Actions)
+	for _, p := range procs {
+		if int64(p.UID) <= system {
+			continue
+		}
+		s := subjectOf(env, p)
+		if lists.has(s) {
+			continue
+		}
+		users := findJobUsers(ctx, env)
+		if slices.Contains(users.names, s.user) {
+			continue
+		}
+		if users.mute {
+			return append(findings, usersUnknown(name, users.doubt))
+		}
+		taken, over := todo.take(s.finding("ps.user.unauthorized", name, "unauthorized"), func() {
+			if users.doubt == "" {
+				findings = append(findings, s.kill(env, "ps.user.killed", name, "unauthorized")...)
+			} else if f := usersUnknown(name, users.doubt); !slices.Contains(findings, f) {
+				findings = append(findings, f)
+			}
+		})
+		findings = append(findings, taken...)
+		if over {
+			break
+		}
+	}
+	return findings
+}
+
+// usersUnknown says that the owners of jobs are not known.
+func usersUnknown(check, why string) checks.Finding {
+	return checks.Finding{
+		Code:     "ps.users.unknown",
+		Severity: checks.Unknown,
+		Message:  fmt.Sprintf("%s:  could not tell who has jobs here: %s", check, why),
+		Got:      why,
+	}
+}
+
+// finding reports a process that must not be here.
+func (s subject) finding(code, check, state string) checks.Finding {
+	return checks.Finding{
+		Code:    code,
+		Device:  checks.Device{Kind: "process", Name: s.command},
+		Message: fmt.Sprintf("%s:  %s's \"%s\" process is %s. (PID %d)", check, s.user, s.command, state, s.PID),
+		Got:     s.user,
+	}
+}
+
+// kill ends the process. LBNL NHC does so without a word, and so does the log.
+func (s subject) kill(env *checks.Env, code, check, state string) (findings []checks.Finding) {
+	checks.KillUser(env, check, s.Process, &findings)
+	if findings == nil && !env.Hold {
+		f := s.finding(code, check, state+" and was killed")
+		f.Severity = checks.OK
+		findings = []checks.Finding{f}
+	}
+	return findings
+}

@@ -1,0 +1,347 @@
+package lbnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// psUse checks that no process of a user uses as much as LIMIT, or more:
+// check_ps_cpu of a processor over its life (a percentage, of which the whole
+// part is compared), check_ps_mem of address space (a size), check_ps_physmem
+// of RAM (a size or a percentage), check_ps_time of CPU time (seconds, or 12m34s).
+// The first such process is a failure; with -a all are reported, and the exit
+// status is their number.
+//
+// MATCH is compared with the first word of the command lines, with the whole
+// line if -f is given. Processes of system users, up to MAX_SYS_UID (unset:
+// SYS_UID_MAX of login.defs, else UID_MIN - 1, else 99), are only looked at with -A.
+//
+//	node* || check_ps_cpu -u '!root' -m '!/^(slurmd|sshd)/' 95%
+//	node* || check_ps_physmem -0 -a -e 'logger big process' 90%
+type psUse struct {
+	Limit        string   `arg:"1" toml:"limit"`         // what a process must not reach
+	Surplus      []string `arg:"*"`                      // LBNL NHC does not look at more
+	Match        string   `opt:"m" toml:"match"`         // match string for the program
+	FullMatch    bool     `opt:"f" toml:"full_match"`    // compare with the whole command line
+	Owner        string   `opt:"u" toml:"user"`          // match string for the user's name; a uid stands for its name
+	AllUsers     bool     `opt:"A" toml:"all_users"`     // users of the system, too
+	AllProcesses bool     `opt:"a" toml:"all_processes"` // go on after the first process
+	Nonfatal     bool     `opt:"0" toml:"nonfatal"`      // only say what is wrong
+	Action       string   `opt:"e" toml:"action"`        // a shell line to run for each process
+	Kill         bool     `opt:"k" toml:"kill"`          // SIGKILL
+	KillParent   bool     `opt:"K" toml:"kill_parent"`   // SIGKILL to the parent, if it is of the same user and not process 1
+	Renice       string   `opt:"r" toml:"renice"`        // the nice value to give it, if it is not killed
+	Log          bool     `opt:"l"`                      // accepted; does nothing, as in LBNL NHC
+	Syslog       bool     `opt:"s"`                      // accepted; does nothing, as in LBNL NHC
+	kind         useKind
+}
+
+// useKind is what a check of this family looks at.
+type useKind int
+
+const (
+	useCPU useKind = iota
+	useMemory
+	usePhysical
+	useTime
+)
+
+var useNames = [...]string{"check_ps_cpu", "check_ps_mem", "check_ps_physmem", "check_ps_time"}
+
+func (k useKind) String() string { return useNames[k] }
+
+func (k useKind) code() string {
+	return [...]string{"ps.cpu.high", "ps.mem.high", "ps.physmem.high", "ps.time.high"}[k]
+}
+
+func init() {
+	registerUse(useCPU, "no process uses too much of a processor",
+		"See whether the process is stuck; its owner can tell whether it should be that busy.")
+	registerUse(useMemory, "no process has too large an address space",
+		"Ask the process's owner; the address space is not RAM, and may be large on purpose (databases, GPU programs, sanitizers).")
+	registerUse(usePhysical, "no process uses too much RAM",
+		"Before the node runs out of memory end the process, or have its job ask for more.")
+	registerUse(useTime, "no process has had too much CPU time",
+		"A process that no job owns any more should be ended; find out who left it behind.")
+}
+
+func registerUse(kind useKind, summary, do string) {
+	checks.Register(checks.Info{
+		Name:    kind.String(),
+		Usage:   "[-0] [-a] [-f] [-l] [-s] [-A] [-k|-r NICE] [-K] [-u USER] [-m MATCH] [-e ACTION] LIMIT",
+		Summary: summary,
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &psUse{kind: kind} },
+		Acts: func(c checks.Check) bool {
+			u := c.(*psUse)
+			return u.Kill || u.KillParent || u.Renice != "" || u.Action != ""
+		},
+		BadUsage: checks.UsageOf(kind.String()),
+		Do: map[string]string{
+			kind.code():        do,
+			"ps.action.failed": checks.DoActionFailed,
+		},
+		Vars: map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
+	})
+}
+
+func (c *psUse) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	r := useRun{psUse: c, env: env}
+	if bad := r.parseLimit(); bad != nil {
+		return []checks.Finding{*bad}
+	}
+	if f := r.prepare(); f != nil {
+		return f
+	}
+	procs, err := env.Host.Processes()
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	// All are judged before anything is done to one: what its parent's death
+	// does to a process is not what the line asks about.
+	var over []overLimit
+	for _, p := range procs {
+		if f, high := r.judge(p); high {
+			over = append(over, overLimit{p, f})
+			if !c.AllProcesses {
+				break
+			}
+		}
+	}
+	return r.report(ctx, procs, over)
+}
+
+// overLimit is a process that has reached the limit, and what is said of it.
+type overLimit struct {
+	probe.Process
+	finding checks.Finding
+}
+
+// report does to each process what the line asks for, and says so.
+func (r *useRun) report(ctx context.Context, procs []probe.Process, over []overLimit) []checks.Finding {
+	last := checks.Finding{}
+	for i, o := range over {
+		last = o.finding
+		last.Message += r.act(ctx, procs, o.Process)
+		if r.AllProcesses {
+			f := last
+			f.Severity = checks.Warn
+			f.Message += fmt.Sprintf(" (%d)", i+1)
+			r.findings = append(r.findings, f)
+		}
+	}
+	if len(over) == 0 {
+		return r.findings
+	}
+	if r.AllProcesses && !r.Nonfatal {
+		last.Message += fmt.Sprintf(" (last of %d)", len(over))
+		last.Status = min(len(over), 255) // what an exit status can hold
+	}
+	return append(r.findings, r.verdict(last))
+}
+
+// useRun is one run of the check.
+type useRun struct {
+	*psUse
+	env       *checks.Env
+	least     *big.Rat // what a process must not reach, in the unit of its kind
+	limit     string   // as it is printed
+	percent   bool     // of RAM
+	owner     string
+	maxSystem int64  // last uid that is not looked at
+	uptime    uint64 // clock ticks
+	ram       uint64 // kB
+	match     func(s, expr string) bool
+	reniced   string // the nice value as LBNL NHC prints it
+	findings  []checks.Finding
+}
+
+// prepare reads what the judgement of every process needs.
+func (r *useRun) prepare() (failed []checks.Finding) {
+	r.maxSystem = -1
+	if !r.AllUsers {
+		if r.maxSystem, failed = checks.MaxSystemUID(r.env, r.kind.String()); failed != nil {
+			return failed
+		}
+	}
+	var err error
+	if r.kind == useCPU {
+		if r.uptime, err = r.env.Host.Uptime(); err != nil {
+			return checks.Unreadable(err)
+		}
+	}
+	if r.percent {
+		mem, err := r.env.Host.Memory()
+		if err != nil {
+			return checks.Unreadable(err)
+		}
+		r.ram = max(mem.Total, 1)
+	}
+	r.owner = checks.OwnerName(r.env, r.Owner)
+	r.match = r.env.Matcher(&r.findings)
+	r.reniced = r.Renice
+	return nil
+}
+
+// verdict is what the check says about a process that has reached the limit.
+func (r *useRun) verdict(f checks.Finding) checks.Finding {
+	f.Severity = checks.Fail
+	if r.Nonfatal {
+		f.Severity = checks.Warn
+		f.Message += " (non-fatal)"
+	}
+	return f
+}
+
+// judge says whether a process is to be looked at and has reached the limit.
+func (r *useRun) judge(p probe.Process) (f checks.Finding, high bool) {
+	if !r.AllUsers && int64(p.UID) <= r.maxSystem {
+		return f, false
+	}
+	program := p.Command()
+	if r.FullMatch {
+		program = p.Args
+	}
+	if r.Match != "" && !r.match(program, r.Match) || r.owner != "" && !r.match(checks.OwnerOf(r.env, p), r.owner) {
+		return f, false
+	}
+	r.env.At("read what process %d uses", p.PID)
+	u, err := r.env.Host.Usage(p)
+	var rss uint64
+	if err == nil && r.kind == usePhysical {
+		rss, err = r.env.Host.Resident(p)
+	}
+	if errors.Is(err, os.ErrProcessDone) {
+		return f, false
+	}
+	if err != nil {
+		r.findings = append(r.findings, checks.Unreadable(err)...)
+		return f, false
+	}
+	amount, text, got := r.measure(u, rss)
+	if new(big.Rat).SetInt(new(big.Int).SetUint64(amount)).Cmp(r.least) < 0 {
+		return f, false
+	}
+	return checks.Finding{
+		Code:    r.kind.code(),
+		Device:  checks.Device{Kind: "process", Name: program},
+		Message: fmt.Sprintf("%s:  Process \"%s\" (%d) of %s %s", r.kind, program, p.PID, checks.OwnerOf(r.env, p), text),
+		Want:    "less than " + r.limit,
+		Got:     got,
+	}, true
+}
+
+// measure is what a process uses: the number that is compared, LBNL NHC's words
+// on it, and the amount alone. rss is only known where it is needed.
+func (r *useRun) measure(u probe.Usage, rss uint64) (amount uint64, text, got string) {
+	switch {
+	case r.kind == useCPU:
+		share := u.Share(r.uptime)
+		got = tenths(share) + "%"
+		return share / 10, fmt.Sprintf("using %s CPU (limit %s)", got, r.limit), got
+	case r.kind == useMemory:
+		got = checks.Kilobytes(u.VSZ)
+		return u.VSZ, fmt.Sprintf("using %s memory (RAM+swap) (limit %s)", got, r.limit), got
+	case r.percent:
+		share := min(rss*1000/r.ram, 999) // ps does not know more
+		got = tenths(share) + "%"
+		return share / 10, fmt.Sprintf("using %s RAM (limit %s)", got, r.limit), got
+	case r.kind == usePhysical:
+		got = checks.Kilobytes(rss)
+		return rss, fmt.Sprintf("using %s RAM (limit %s)", got, r.limit), got
+	}
+	minutes, seconds := u.Seconds()/60, u.Seconds()%60
+	got = fmt.Sprintf("%d:%02d", minutes, seconds)
+	// LBNL NHC shows the process's own time as the limit.
+	return u.Seconds(), fmt.Sprintf("has consumed %s of CPU time (limit %dm%02ds)", got, minutes, seconds), got
+}
+
+// tenths prints tenths of a percent as ps does: no fraction from 100 on.
+func tenths(n uint64) string {
+	if n > 999 {
+		return strconv.FormatUint(n/10, 10)
+	}
+	return fmt.Sprintf("%d.%d", n/10, n%10)
+}
+
+// parseLimit reads the limit. A failure is the whole of what the check says.
+func (r *useRun) parseLimit() *checks.Finding {
+	word, percent := strings.CutSuffix(r.Limit, "%")
+	wrong := func(text string) *checks.Finding {
+		f := checks.Usage(r.kind.String()+":  Syntax error:  "+text, "")
+		return &f
+	}
+	var ok bool
+	switch {
+	case r.kind == useCPU:
+		if strings.Trim(word, "0123456789.") == "" {
+			r.least, ok = checks.ParseNumber(word)
+		}
+		if r.limit = word + "%"; !ok {
+			return wrong("CPU utilization limit required.")
+		}
+		return nil
+	case r.Limit == "" && r.kind == useTime:
+		return wrong("CPU time utilization limit required.")
+	case r.Limit == "":
+		return wrong("Memory utilization limit required.")
+	case r.kind == useTime:
+		if strings.Trim(r.Limit, "0123456789MmSs") != "" {
+			return wrong(fmt.Sprintf("Invalid characters in CPU time limit \"%s\"", r.Limit))
+		}
+		r.limit = r.Limit
+		r.least, ok = parseCPUTime(r.Limit)
+	case percent && r.kind == useMemory:
+		return wrong("Percentage not supported by this check.")
+	case percent:
+		r.percent, r.limit = true, r.Limit
+		r.least, ok = checks.ParseNumber(word)
+	default:
+		var s checks.SizeKB
+		if s, ok = checks.ParseSize(r.Limit); ok {
+			r.least, r.limit = s.KB, s.LimitText()
+		}
+	}
+	if !ok {
+		f := checks.WrongValue(r.kind.String(), "limit", r.Limit, r.kind.wants())
+		return &f
+	}
+	return nil
+}
+
+// wants says what a limit should look like.
+func (k useKind) wants() string {
+	return [...]string{"a percentage", wantSize, wantSize + ", or a percentage", "seconds, or minutes and seconds such as 12m34s"}[k]
+}
+
+// parseCPUTime reads a limit of CPU time: 90, 90s, 2m, 1m30, 1m30s. Seconds
+// behind minutes are decimal, as in the TIME of ps, also with a zero before them.
+func parseCPUTime(word string) (*big.Rat, bool) {
+	word = strings.ReplaceAll(word, "s", "")
+	first, last := strings.IndexAny(word, "Mm"), strings.LastIndexAny(word, "Mm")
+	if first < 0 {
+		n, ok := checks.ParseInteger(word)
+		return big.NewRat(n, 1), ok
+	}
+	minutes, ok := decimalPart(word[:first])
+	seconds, good := decimalPart(word[last+1:])
+	sum := new(big.Rat).Mul(big.NewRat(minutes, 1), big.NewRat(60, 1))
+	return sum.Add(sum, big.NewRat(seconds, 1)), ok && good
+}
+
+// decimalPart reads the minutes or the seconds of a CPU time.
+func decimalPart(word string) (int64, bool) {
+	if n, ok := checks.ParseInteger(word); ok {
+		return n, true
+	}
+	n, err := strconv.ParseInt(word, 10, 64)
+	return n, err == nil
+}

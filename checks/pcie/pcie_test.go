@@ -1,0 +1,173 @@
+package pcie
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+// adapter3, disk3, and gpuOnBus3 are devices of the node, as these checks name them.
+var (
+	adapter3  = checks.Device{Kind: "nic", Name: "mlx5_3", PCI: "0000:23:00.0"}
+	disk3     = checks.Device{Kind: "nvme", Name: "nvme3", PCI: "0000:43:00.0"}
+	gpuOnBus3 = checks.Device{Kind: "gpu", PCI: "0000:13:00.0", Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}
+	port3     = checks.Device{Kind: "bridge", PCI: "0000:63:01.0"} // of the switch, above the adapter
+)
+
+// emulated is a virtual machine of QEMU that was given whole devices: its root
+// ports are PCIe 1 with one lane, whatever runs below them.
+func emulated() *fakesys.Node {
+	n := fakesys.DGXH100()
+	for i := range 8 {
+		for _, port := range []string{"0000:6%d:00.0", "0000:6%d:01.0"} {
+			n.Set(fmt.Sprintf(port, i), "vendor", "0x1b36")
+			checktest.Links(fmt.Sprintf(port, i), checktest.NowWidth, "1", checktest.MaxWidth, "1", checktest.NowSpeed, "2.5 GT/s PCIe", checktest.MaxSpeed, "2.5 GT/s PCIe")(n)
+		}
+	}
+	return n
+}
+
+func TestPCIe(t *testing.T) { checktest.Run(t, "check_pcie") }
+
+var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
+	fails := func(d checks.Device, code, want, got, text string) checks.Finding {
+		return About(name, d, checks.Finding{Code: "pcie." + code, Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: want, Got: got}, text)
+	}
+	warns := func(d checks.Device, code, want, got, text string) checks.Finding {
+		return About(name, d, checks.Finding{Code: "pcie." + code, Severity: checks.Warn, Want: want, Got: got}, text)
+	}
+	odd := func(s checktest.Scenario) checktest.Scenario {
+		s.Broken = true
+		return s
+	}
+	unknown := func(d checks.Device, text string) checks.Finding { return pcieUnknown(name, d, fmt.Errorf("%s", text)) }
+	bad := func(what, got, want string) checks.Finding { return BadWord(name, what, got, want) }
+	const of3 = "/sys/bus/pci/devices/0000:23:00.0/"
+	nothing := func(words string) checks.Finding {
+		return checks.Finding{Code: "pcie.none", Severity: checks.Skip, Message: name + ":  no such device on this node: " + words}
+	}
+	count := func(severity checks.Severity, remedy checks.Remedy, words, want, got string) checks.Finding {
+		return checks.Finding{Code: "pcie.count", Severity: severity, Remedy: remedy, Want: want, Got: got,
+			Message: name + ":  devices on the PCI bus (" + words + "), want " + want + ", got " + got}
+	}
+	var slowDisks []checks.Finding
+	for i := range 8 {
+		slowDisks = append(slowDisks, warns(checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i)}, "speed", "16 GT/s", "8 GT/s", "PCIe speed, as all of its kind"))
+	}
+	return []checktest.Scenario{
+		checktest.OnFabric("healthy", nil, nil),
+		checktest.OnRoCE("healthy, RoCE", nil, nil),
+		checktest.OnFabric("as wanted", checktest.Of("-n", "8", "-w", "16", "-s", "5", "infiniband"), nil).
+			OrTable(map[string]any{"count": int64(8), "width": int64(16), "speed": "5", "devices": []any{"infiniband"}}),
+		checktest.OnFabric("as wanted, by id and address", checktest.Of("-n", "9", "-s", "gen4", "144d:*", "f0:00.0"), nil),
+		checktest.OnFabric("as wanted, by class", checktest.Of("-n", "8", "-s", "32GT/s", "0302"), nil),
+		checktest.OnFabric("virtual functions are left out", checktest.Of("-n", "9", "network"), func(n *fakesys.Node) { n.AddVF("mlx5_3", "0000:23:00.1", "mlx5_100", 0x70) }),
+		checktest.OnFabric("virtual functions by id", checktest.Of("-n", "1", "15b3:101e"), func(n *fakesys.Node) { n.AddVF("mlx5_3", "0000:23:00.1", "mlx5_100", 0x70) }),
+		{Name: "no PCI bus", Want: []checks.Finding{nothing("gpu nvswitch network nvme")}},
+		checktest.OnFabric("no such device", checktest.Of("nvswitch"), nil, nothing("nvswitch")),
+
+		checktest.OnFabric("lanes lost", nil, checktest.Links("0000:23:00.0", checktest.NowWidth, "8"), fails(adapter3, "width", "x16", "x8", "PCIe width")),
+		checktest.OnFabric("lanes lost of a GPU", nil, checktest.Links("0000:13:00.0", checktest.NowWidth, "8"), fails(gpuOnBus3, "width", "x16", "x8", "PCIe width")),
+		checktest.OnFabric("a disk below its speed", nil, checktest.Links("0000:43:00.0", checktest.NowSpeed, "8.0 GT/s PCIe"), fails(disk3, "speed", "16 GT/s", "8 GT/s", "PCIe speed")),
+		checktest.OnFabric("all disks below their speed", nil, func(n *fakesys.Node) {
+			for i := range 8 {
+				n.Set(fakesys.NVMeAddress(i), checktest.NowSpeed, "8.0 GT/s PCIe")
+			}
+		}, slowDisks...),
+		checktest.OnFabric("an idle GPU is slow", nil, checktest.Links("0000:13:00.0", checktest.NowSpeed, "2.5 GT/s PCIe")),
+		checktest.OnFabric("a port for management with one lane of two", nil, func(n *fakesys.Node) {
+			checktest.Links("0000:f0:00.0", checktest.NowWidth, "1", checktest.MaxWidth, "2", checktest.NowSpeed, "5.0 GT/s PCIe", checktest.MaxSpeed, "5.0 GT/s PCIe")(n)
+		}, warns(checks.Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "width", "x2", "x1", "PCIe width")),
+		checktest.OnFabric("a port for management at half its speed", nil, func(n *fakesys.Node) {
+			checktest.Links("0000:f0:00.0", checktest.NowSpeed, "2.5 GT/s PCIe", checktest.MaxSpeed, "5.0 GT/s PCIe")(n)
+		}, warns(checks.Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "speed", "5 GT/s", "2.5 GT/s", "PCIe speed")),
+		checktest.OnFabric("one of its kind with fewer lanes and speed, below the port of a virtual machine", nil, func(n *fakesys.Node) {
+			checktest.Links("0000:f0:00.0", checktest.NowWidth, "4", checktest.NowSpeed, "8.0 GT/s PCIe")(n)
+			checktest.Links("0000:3f:04.0", "vendor", "0x1b36")(n)
+		}),
+		checktest.OnFabric("one of eight with fewer lanes, below the port of a virtual machine", nil, func(n *fakesys.Node) {
+			checktest.Links("0000:23:00.0", checktest.NowWidth, "8")(n)
+			checktest.Links("0000:63:01.0", "vendor", "0x1b36")(n)
+		}, fails(adapter3, "width", "x16", "x8", "PCIe width")),
+		checktest.OnNode(emulated(), "a virtual machine's root ports", checktest.Of("-w", "16", "-s", "5", "gpu", "infiniband")),
+		checktest.OnFabric("fewer lanes than wanted", checktest.Of("-w", "4", "nvme"), checktest.Links("0000:43:00.0", checktest.NowWidth, "2", checktest.MaxWidth, "2"), fails(disk3, "width", "x4", "x2", "PCIe width")),
+		checktest.OnFabric("slower than wanted", checktest.Of("-s", "4", "nvme"), checktest.Links("0000:43:00.0", checktest.NowSpeed, "8.0 GT/s PCIe", checktest.MaxSpeed, "8.0 GT/s PCIe"),
+			fails(disk3, "speed", "16 GT/s", "8 GT/s", "PCIe speed")),
+		checktest.OnFabric("a slot of eight lanes", nil, func(n *fakesys.Node) {
+			checktest.Links("0000:23:00.0", checktest.NowWidth, "8")(n)
+			checktest.Links("0000:63:01.0", checktest.MaxWidth, "8")(n)
+		}, warns(adapter3, "slot", "x16", "x8", "PCIe slot has fewer lanes than those of its kind")),
+		checktest.OnFabric("a slot that is slow", nil, checktest.Links("0000:63:00.0", checktest.MaxSpeed, "16.0 GT/s PCIe"),
+			warns(gpuOnBus3, "slot", "32 GT/s", "16 GT/s", "PCIe slot is slower than those of its kind")),
+
+		checktest.OnFabric("one is missing", checktest.Of("-n", "8", "infiniband"), func(n *fakesys.Node) { n.Remove("0000:23:00.0") }, count(checks.Fail, checks.ReseatOrRMA, "infiniband", "8", "7")),
+		checktest.OnFabric("one too many", checktest.Of("-n", "7", "nvme"), nil, count(checks.Warn, checks.FixConfig, "nvme", "7", "8")),
+		checktest.OnFabric("one that is named is missing", checktest.Of("0000:23:00.0"), func(n *fakesys.Node) { n.Remove("0000:23:00.0") },
+			About(name, checks.Device{Kind: "pci", PCI: "0000:23:00.0"}, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "no such device on the bus")),
+		checktest.OnFabric("one does not answer", nil, checktest.Links("0000:23:00.0", "config", fakesys.Gone),
+			About(name, adapter3, checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}, "does not answer: every register reads as ones")),
+		checktest.OnFabric("one is switched off", nil, checktest.Links("0000:43:00.0", "config", fakesys.Gone, "power_state", "D3cold")),
+
+		odd(checktest.OnFabric("unreadable registers", nil, checktest.Links("0000:23:00.0", "config/", ""), unknown(adapter3, "read "+of3+"config: is a directory"))),
+		odd(checktest.OnFabric("garbage in registers", nil, checktest.Links("0000:23:00.0", "config", "\xfe"), unknown(adapter3, "read "+of3+"config: not a configuration space"))),
+		odd(checktest.OnFabric("an unreadable width", nil, checktest.Links("0000:23:00.0", checktest.MaxWidth+"/", ""), unknown(adapter3, "read "+of3+checktest.MaxWidth+": is a directory"))),
+		odd(checktest.OnFabric("garbage for a width", nil, checktest.Links("0000:23:00.0", checktest.NowWidth, "x\xff"))),
+		odd(checktest.OnFabric("garbage for a width that is wanted", checktest.Of("-w", "16", "infiniband"), checktest.Links("0000:23:00.0", checktest.NowWidth, "x\xff"), unknown(adapter3, "its link tells no width or speed"))),
+		odd(checktest.OnFabric("an unreadable class", checktest.Of("-n", "8", "infiniband"), checktest.Links("0000:23:00.0", "class/", ""),
+			unknown(checks.Device{Kind: "pci", PCI: "0000:23:00.0"}, "read "+of3+"class: is a directory"))),
+		odd(checktest.Scenario{Name: "unreadable PCI bus", Files: map[string]string{"sys/bus/pci/devices": ""}, Want: checks.Unreadable(fmt.Errorf("read /sys/bus/pci/devices: not a directory"))}),
+		checktest.OnFabric("a speed that is none", checktest.Of("-s", "9"), nil, bad("PCIe speed", "9", "a generation, 1 to 7, or a speed in GT/s")),
+		checktest.OnFabric("a device that is none", checktest.Of("disk"), nil, bad("device", "disk", "gpu, nvswitch, network, ethernet, infiniband, nvme, bridge, a class, an id or an address")),
+	}
+})
+
+func TestPCIeSpeed(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]float64{
+		"": 0, "1": 2.5, "5": 32, "gen5": 32, "GEN 6": 64, "7": 128, "8": 8, "16": 16, "32.0 GT/s": 32, "2.5": 2.5, "5GT/s": 5, "5 gt/s": 5, "128": 128,
+		"0": -1, "-1": -1, "gen8": -1, "gen2.5": -1, "33": -1, "nan": -1, "1e1": -1, "GT/s": -1, "5 lanes": -1,
+	} {
+		got, ok := parsePCIeSpeed(word)
+		if ok != (want >= 0) || ok && got != want {
+			t.Errorf("%q: %v, %v; want %v", word, got, ok, want)
+		}
+	}
+}
+
+func TestPCIeWords(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]pcieWord{
+		"gpu": {class: "gpu"}, "NVMe": {class: "010802"}, "0302": {class: "0302"}, "02": {class: "02"}, "15B3:1021": {id: "15b3:1021"}, "15b3:*": {id: "15b3:*"},
+		"c1:00.0": {address: "0000:c1:00.0"}, "0001:C1:00.0": {address: "0001:c1:00.0"}, "0000:2?:*": {address: "0000:2?:*"},
+		"": {}, "030": {}, "disk": {}, "a:b:c:d": {}, "mlx5_0": {},
+	} {
+		got, ok := parsePCIeWord(text)
+		want.text = text
+		if ok != (want.class+want.id+want.address != "") || got != want {
+			t.Errorf("%q: %+v, %v", text, got, ok)
+		}
+	}
+}
+
+// A word is refused, or means something and comes back as what is written for a person.
+func FuzzPCIeWords(f *testing.F) {
+	f.Add("gen5")
+	f.Add("32.0 GT/s")
+	f.Add("0000:c1:00.0")
+	f.Add("15b3:*")
+	f.Fuzz(func(t *testing.T, word string) {
+		if speed, ok := parsePCIeSpeed(word); ok && speed != 0 {
+			if again, ok := parsePCIeSpeed(SpeedText(speed)); !ok || again != speed {
+				t.Errorf("%q: %v, then %v", word, speed, again)
+			}
+		}
+		if w, ok := parsePCIeWord(word); ok && strings.TrimSpace(w.class+w.id+w.address) == "" {
+			t.Errorf("%q: %+v", word, w)
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package pcie
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// How lines name devices of the PCI bus.
+
+// pcieClasses are words for classes of devices, by the PCI Code and ID Assignment
+// Specification; [isGPU] and NVSwitches are told in code.
+var pcieClasses = map[string]string{"network": "02", "ethernet": "0200", "infiniband": "0207", "nvme": "010802", "bridge": "0604"}
+
+// pcieUsual are those that a line without a word is about.
+var pcieUsual = []string{"gpu", "nvswitch", "network", "nvme"}
+
+// pcieWord is one of a line: a word above, the digits of a class, an id or an
+// address; the last two may be globs.
+type pcieWord struct {
+	text, class, id, address string
+}
+
+// parsePCIeWord reads one. An address without its domain is in the first.
+func parsePCIeWord(text string) (pcieWord, bool) {
+	w := pcieWord{text: text}
+	lower := strings.ToLower(text)
+	switch colons := strings.Count(lower, ":"); {
+	case lower == "gpu" || lower == "nvswitch":
+		w.class = lower
+	case pcieClasses[lower] != "":
+		w.class = pcieClasses[lower]
+	case colons == 2:
+		w.address = lower
+	case colons == 1 && strings.Contains(lower, "."):
+		w.address = "0000:" + lower
+	case colons == 1:
+		w.id = lower
+	case strings.Trim(lower, "0123456789abcdef") == "" && len(lower)%2 == 0 && len(lower) >= 2 && len(lower) <= 6:
+		w.class = lower
+	default:
+		return w, false
+	}
+	return w, true
+}
+
+// fits says whether a device is meant.
+func (w *pcieWord) fits(h *probe.Host, e probe.PCIEntry) bool {
+	switch {
+	case w.address != "":
+		return match.Glob(strings.ToLower(e.Address), w.address)
+	case w.id != "":
+		return match.Glob(h.PCIID(e.Address), w.id)
+	case e.VF || e.Class == "":
+		return false
+	case w.class == "gpu":
+		return strings.HasPrefix(e.Class, "03") && isGPU(e.Class, vendorOf(h, e)) || isGPU(e.Class, "")
+	case w.class == "nvswitch":
+		return strings.HasPrefix(e.Class, "0680") && vendorOf(h, e) == "10de"
+	}
+	return strings.HasPrefix(e.Class, w.class)
+}
+
+func vendorOf(h *probe.Host, e probe.PCIEntry) string {
+	vendor, _, _ := strings.Cut(h.PCIID(e.Address), ":")
+	return vendor
+}
+
+// pcieChosen are the devices that words mean, in the order of the bus, and the
+// words that nothing fits. Virtual functions are meant where no other device fits
+// an id or an address.
+func pcieChosen(env *checks.Env, check string, texts []string) (chosen []probe.PCIEntry, missing []pcieWord, findings []checks.Finding) {
+	var words []pcieWord
+	for _, text := range texts {
+		w, ok := parsePCIeWord(text)
+		if !ok {
+			return nil, nil, []checks.Finding{BadWord(check, "device", text, "gpu, nvswitch, network, ethernet, infiniband, nvme, bridge, a class, an id or an address")}
+		}
+		words = append(words, w)
+	}
+	env.At("read /sys/bus/pci/devices")
+	all, err := env.Host.PCIList()
+	if err != nil {
+		return nil, nil, checks.Unreadable(err)
+	}
+	meant := make([]bool, len(all))
+	for i := range words {
+		w, found := &words[i], false
+		for _, vf := range []bool{false, true} {
+			for j := range all {
+				if all[j].VF == vf && w.fits(env.Host, all[j]) {
+					meant[j], found = true, true
+				}
+			}
+			if found {
+				break
+			}
+		}
+		if !found {
+			missing = append(missing, *w)
+		}
+	}
+	for j, d := range all {
+		switch {
+		case meant[j]:
+			chosen = append(chosen, d)
+		case d.Err != nil:
+			findings = append(findings, pcieUnknown(check, checks.Device{Kind: "pci", PCI: d.Address}, d.Err))
+		}
+	}
+	return chosen, missing, findings
+}
+
+// pcieUnknown is that a device could not be read; the others are judged.
+func pcieUnknown(check string, d checks.Device, err error) checks.Finding {
+	return checks.Finding{Code: "pcie.error", Severity: checks.Unknown, Device: d, Message: fmt.Sprintf("%s:  %s: could not tell: %s", check, d, checks.OneLine(err))}
+}

@@ -1,0 +1,148 @@
+package selftest
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// A check that names the right GPU may have looked at no other: each scenario in
+// which one GPU of eight is ill is tried with others in its place.
+
+// Moved is the scenario with another GPU for the one that is ill; nil if it is
+// not about one GPU of eight.
+func (s *Scenario) Moved(to int) *Scenario {
+	gpus := s.gpus()
+	from := s.ill(gpus)
+	if from < 0 || from == to || s.Still {
+		return nil
+	}
+	a, b := gpus[from], gpus[to]
+	var pairs []string
+	for i := range a {
+		pairs = append(pairs, a[i], b[i], b[i], a[i])
+	}
+	swap := strings.NewReplacer(pairs...).Replace
+	m := &Scenario{Check: s.Check, Name: s.Name, Vars: s.Vars, Past: s.Past, Slurm: s.Slurm, Node: s.Node, Error: s.Error, Platform: s.Platform, Job: s.Job.moved(from, to)}
+	for _, w := range s.Words {
+		m.Words = append(m.Words, swap(w))
+	}
+	for _, f := range s.Lacks {
+		m.Lacks = append(m.Lacks, swap(f))
+	}
+	for _, w := range s.Want {
+		w.Device, w.Message = swap(w.Device), swap(w.Message)
+		m.Want = append(m.Want, w)
+	}
+	m.Files, m.Links, m.NVML = swapped(s.Files, swap), swapped(s.Links, swap), swapped(s.NVML, swap)
+	return m
+}
+
+// moved is the job with one GPU for another.
+func (j *Job) moved(from, to int) *Job {
+	if j == nil {
+		return nil
+	}
+	m := *j
+	m.GPUs = slices.Clone(j.GPUs)
+	for i, n := range m.GPUs {
+		switch n {
+		case from:
+			m.GPUs[i] = to
+		case to:
+			m.GPUs[i] = from
+		}
+	}
+	return &m
+}
+
+// ill is the one GPU that the check must name, -1 if it is not one alone.
+func (s *Scenario) ill(gpus [][]string) int {
+	ill := -1
+	for _, w := range s.Want {
+		for i, names := range gpus {
+			if slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, "0000:") && strings.Contains(w.Device, n) }) {
+				if ill >= 0 && ill != i {
+					return -1
+				}
+				ill = i
+			}
+		}
+	}
+	return ill
+}
+
+// gpus are the eight GPUs of the node, each with what it is called by in text and
+// in the names of files; first the address, without the function.
+func (s *Scenario) gpus() (list [][]string) {
+	n, err := SelftestNode(s.Node)
+	if err != nil {
+		return nil
+	}
+	if n.NVML != nil {
+		for i := range n.NVML.GPUs {
+			g := &n.NVML.GPUs[i]
+			list = append(list, append(called(g.PCI, i), g.UUID.Value, g.Serial.Value))
+		}
+	} else { // the driver's own files have them, in the order of their addresses
+		for _, f := range slices.Sorted(maps.Keys(s.Files)) {
+			dir, ok := strings.CutSuffix(f, "/information")
+			if _, uuid, found := strings.Cut(s.Files[f], "GPU UUID:"); ok && found {
+				uuid, _, _ = strings.Cut(uuid, "\n")
+				list = append(list, append(called(path.Base(dir), len(list)), strings.TrimSpace(uuid)))
+			}
+		}
+	}
+	if len(list) != selftestGPUs {
+		return nil
+	}
+	if _, ok := n.Links["sys/class/nvme/nvme0"]; ok {
+		for i := range list {
+			list[i] = append(list[i], RailNames(i)...)
+		}
+	}
+	return list
+}
+
+// RailNames are what else is called by the number of a GPU on a node where each has
+// an adapter and a disk beside it: by address, by name, by what they call themselves.
+func RailNames(i int) (names []string) {
+	for _, pattern := range []string{
+		"0000:2%d:00", "0000:4%d:00", "0000:3%d:", "0000:5%d:", "0000:6%d:", "pci0000:3%d",
+		"mlx5_%d", "ib%d", "rocep%ds0", "eth1%d", "nvme%d", "S6PENN0T00000%d", "00c5:1a0%d", "c5:1a:0%d", "c0a8:0%d01", "0x5a0%d",
+	} {
+		names = append(names, fmt.Sprintf(pattern, i))
+	}
+	return names
+}
+
+func called(pci string, index int) []string {
+	return []string{
+		strings.TrimSuffix(pci, ".0"),
+		fmt.Sprintf("gpu%d", index), fmt.Sprintf("nvidia%d", index), fmt.Sprintf("(%d)", index), fmt.Sprintf("Minor: %d", index),
+	}
+}
+
+// swapped is a table with other keys and texts.
+func swapped[T any](m map[string]T, swap func(string) string) map[string]T {
+	if m == nil {
+		return nil
+	}
+	out := make(map[string]T, len(m))
+	for k, v := range m {
+		out[swap(k)], _ = swappedValue(v, swap).(T)
+	}
+	return out
+}
+
+func swappedValue(v any, swap func(string) string) any {
+	switch v := v.(type) {
+	case string:
+		return swap(v)
+	case map[string]any:
+		return swapped(v, swap)
+	}
+	return v
+}

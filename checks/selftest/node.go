@@ -1,0 +1,228 @@
+package selftest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The language in which a scenario of the self-test says what NVML tells: the
+// path of a field of [probe.NVML], as in "gpu3.ECC.SRAM.Uncorrected", and its
+// value. "gpu*" are all GPUs. In place of a value may stand
+//
+//	{ unsupported = true }                              this GPU or driver does not tell it, or all below
+//	{ error = 15, call = "nvmlDeviceGetSerial(3)" }     the call has failed
+//	{ message = "read /x: is a directory" }             something else has
+//	{ missing = "libnvidia-ml.so.1" }                   the library is not there
+//	{ gone = true }                                     NVML has no such GPU
+
+// selftestGPUs is how many GPUs each node has.
+const selftestGPUs = 8
+
+// Node is a machine that is made up.
+type Node struct {
+	NVML  *probe.NVML       // nil: this machine has none
+	Files map[string]string // below its root
+	Links map[string]string // symbolic links
+}
+
+// nodeBase is a healthy node as its file has it: what is below its root is shared by
+// all that is made of it, and never changed.
+type nodeBase struct {
+	nvml         map[string]any
+	files, links map[string]string
+}
+
+var nodeBases sync.Map // by name: func() (*nodeBase, error)
+
+func selftestBase(name string) (*nodeBase, error) {
+	read, _ := nodeBases.LoadOrStore(name, sync.OnceValues(func() (*nodeBase, error) { return readNode(name) }))
+	return read.(func() (*nodeBase, error))()
+}
+
+func readNode(name string) (*nodeBase, error) {
+	data, err := selftestData.ReadFile("nodes/" + name + ".toml")
+	if err != nil {
+		return nil, fmt.Errorf("no node is called %q", name)
+	}
+	var text struct {
+		NVML  map[string]any    `toml:"nvml"`
+		Files map[string]string `toml:"files"`
+		Links map[string]string `toml:"links"`
+	}
+	if err := toml.Unmarshal(data, &text); err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	base := &nodeBase{nvml: text.NVML, files: map[string]string{}, links: map[string]string{}}
+	for i := range selftestGPUs {
+		for file, content := range text.Files {
+			base.files[OfGPU(file, i)] = OfGPU(content, i)
+		}
+		for link, target := range text.Links {
+			base.links[OfGPU(link, i)] = OfGPU(target, i)
+		}
+	}
+	return base, nil
+}
+
+// SelftestNode is a healthy node of checks/selftest/nodes; "" has nothing at
+// all, "empty" an NVML that has no GPU.
+func SelftestNode(name string) (*Node, error) {
+	switch name {
+	case "":
+		return &Node{}, nil
+	case "empty":
+		return &Node{NVML: new(probe.NVML)}, nil
+	}
+	base, err := selftestBase(name)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{NVML: &probe.NVML{GPUs: make([]probe.GPU, selftestGPUs)}, Files: base.files, Links: base.links}
+	for i := range n.NVML.GPUs {
+		n.NVML.GPUs[i].Index = i
+	}
+	return n, n.Change(base.nvml)
+}
+
+// OfGPU puts the number of a GPU, which has one digit, where the text wants it.
+func OfGPU(text string, i int) string { return strings.ReplaceAll(text, "{i}", strconv.Itoa(i)) }
+
+// Change makes NVML tell otherwise.
+func (n *Node) Change(what map[string]any) error {
+	var paths []string
+	for p := range what {
+		paths = append(paths, p)
+	}
+	slices.SortFunc(paths, func(a, b string) int { // what is wider comes first
+		wide := func(p string) int { return strings.Count(p, ".")*2 - strings.Count(p, "*") }
+		if d := wide(a) - wide(b); d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	if len(paths) > 0 && n.NVML == nil {
+		return errors.New("nvml: the scenario names no node")
+	}
+	for _, p := range paths {
+		if err := n.set(p, what[p]); err != nil {
+			return fmt.Errorf("nvml: %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// set changes one field, of one GPU or of all.
+func (n *Node) set(path string, v any) error {
+	head, rest, _ := strings.Cut(path, ".")
+	number, ok := strings.CutPrefix(head, "gpu")
+	if !ok {
+		return setPath(reflect.ValueOf(n.NVML).Elem(), path, v)
+	}
+	found := false
+	for i := 0; i < len(n.NVML.GPUs); i++ {
+		g := &n.NVML.GPUs[i]
+		if number != "*" && number != strconv.Itoa(g.Index) {
+			continue
+		}
+		found = true
+		if special(v, "gone") && rest == "" {
+			n.NVML.GPUs = slices.Delete(n.NVML.GPUs, i, i+1)
+			i--
+			continue
+		}
+		own := v
+		if text, ok := v.(string); ok {
+			own = OfGPU(text, g.Index)
+		}
+		if special(v, "unsupported") && rest == "" {
+			*g = probe.GPU{Index: g.Index, PCI: g.PCI}
+		} else if err := setPath(reflect.ValueOf(g).Elem(), rest, own); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return errors.New("there is no such GPU")
+	}
+	return nil
+}
+
+func special(v any, key string) bool {
+	m, ok := v.(map[string]any)
+	return ok && m[key] == true
+}
+
+// setPath sets the field that a path leads to.
+func setPath(v reflect.Value, path string, to any) error {
+	for name := range strings.SplitSeq(path, ".") {
+		if v.Kind() != reflect.Struct || IsReading(v.Type()) || !v.FieldByName(name).IsValid() {
+			return fmt.Errorf("NVML has no %q", name)
+		}
+		v = v.FieldByName(name)
+	}
+	m, _ := to.(map[string]any)
+	switch {
+	case special(to, "unsupported"):
+		v.SetZero()
+	case m["error"] != nil || m["message"] != nil || m["missing"] != nil:
+		err, bad := SelftestError(m)
+		if bad != nil {
+			return bad
+		}
+		if IsReading(v.Type()) {
+			v.SetZero()
+			v = v.FieldByName("Err")
+		}
+		if v.Type() != reflect.TypeFor[error]() {
+			return errors.New("cannot be an error")
+		}
+		v.Set(reflect.ValueOf(err))
+	case IsReading(v.Type()):
+		v.SetZero()
+		v.FieldByName("Known").SetBool(true)
+		return assign(v.FieldByName("Value"), to)
+	default:
+		return assign(v, to)
+	}
+	return nil
+}
+
+// IsReading says whether a type is a [probe.Reading] of something.
+func IsReading(t reflect.Type) bool {
+	return t.PkgPath() == reflect.TypeFor[probe.NVML]().PkgPath() && strings.HasPrefix(t.Name(), "Reading[")
+}
+
+// assign converts what TOML has into what a field holds.
+func assign(v reflect.Value, to any) error {
+	data, err := json.Marshal(to)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v.Addr().Interface())
+}
+
+// SelftestError is an error of NVML, or of what stands before it.
+func SelftestError(m map[string]any) (err, bad error) {
+	call, _ := m["call"].(string)
+	message, _ := m["message"].(string)
+	library, _ := m["missing"].(string)
+	code, isCode := m["error"].(int64)
+	switch {
+	case isCode:
+		return &probe.NVMLError{Call: call, Code: int(code)}, nil
+	case library != "":
+		return fmt.Errorf("load %s: %w", library, probe.ErrNoLibrary), nil
+	case message != "":
+		return errors.New(message), nil
+	}
+	return nil, fmt.Errorf("%v is no error: want error and call, message, or missing", m)
+}

@@ -1,0 +1,162 @@
+package xid
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+)
+
+func TestExplainXid(t *testing.T) {
+	t.Parallel()
+	env := checktest.ExplainEnv(t, checktest.XidNode())
+	got, err := ExplainXid(env, "Sep 22 n1 kernel: [9.1] "+checktest.OnC1+"145, pid=7, name=a, RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)")
+	want := `Xid 145 NVLINK_RLW_ERROR
+  device     0000:c1:00.0
+  process    7 a
+  means      NVLink error, unit RLW
+  NVIDIA     WORKFLOW_NVLINK5_ERR / WORKFLOW_NVLINK5_ERR
+  class      DECODE: the numbers of its line decide
+  this line  RESET: drains the node; a GPU reset or a new boot clears it
+  decoded    RLW_RSPCOL on link 5, fatal
+  severity   fail
+  remedy     reset-gpu
+  do         When its jobs have ended: nvidia-smi --gpu-reset -i GPU, with the whole NVLink group; or reboot. If it comes back see the vendor.
+  unit       RLW_CTRL: IGNORE 1
+  unit       RLW_REMAP: IGNORE 3, RESET_GPU 2, XID_154_EVAL 6
+  unit       RLW_RSPCOL: IGNORE 2, RESET_GPU 1
+  unit       RLW_RXPIPE: IGNORE 5, RESET_GPU if promoted (action 2) 3
+  unit       RLW_SRC_TRACK: IGNORE 2, RESET_GPU 3, XID_154_EVAL 2
+  unit       RLW_TAGSTATE: IGNORE 3, RESET_GPU 3
+  source     NVIDIA Xid catalogue of 2025-10-29
+  override   none
+`
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for text, want := range map[string]string{
+		"79":         "again      RMA-HOLD, if it comes back within a week",
+		"xid:74":     "again      RMA-HOLD, if it comes back on the same link",
+		"Xid 13":     "repeated   DIAG after 2 processes in the same place (GPC and TPC) within 24 hours",
+		"63":         "NVML       decides",
+		"48":         "NVML       decides, where it is asked: SRAM",
+		"162":        "clears     Xid 163",
+		"171":        "tells more about Xid 48",
+		"94":         "class      APP: a warning, once: the application was hit and must be restarted",
+		"109":        "repeated   RESET after 2 different jobs within 24 hours",
+		"145":        "unit       RLW_RXPIPE: IGNORE 5, RESET_GPU if promoted (action 2) 3\n",
+		"168":        "class      REBOOT: drains the node; enable ECC (nvidia-smi -i GPU -e 1), then reboot; where ECC is enabled a reboot is enough",
+		"175":        "class      RESET",
+		"177":        "do         Reset the GPU when it is idle",
+		"12028":      "SXid 12028 NPORT_EGRESS_PRIVRSPERR",
+		"sxid:20034": "remedy     reset-gpu",
+		"999":        "unknown to this version",
+		"NVRM: Xid (PCI:0000:c1:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (OS Reboot)": "decoded    the driver asks for a reboot of the node",
+		"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 24007, Non-fatal, Link 32 x":                          "this line  WATCH",
+		"fm: detected NVSwitch fatal error 20034 on x":                                                    "SXid 20034",
+	} {
+		if got, err := ExplainXid(env, text); err != nil || !strings.Contains(got, want) {
+			t.Errorf("%q: %v, want %q in\n%s", text, err, want, got)
+		}
+	}
+	for _, text := range []string{"", "nonsense", "-1", "123456", "NVRM: loading NVIDIA UNIX", "detected NVSwitch fatal error x"} {
+		if got, err := ExplainXid(env, text); err == nil {
+			t.Errorf("%q: %s", text, got)
+		}
+	}
+}
+
+func TestExplainOverride(t *testing.T) {
+	t.Parallel()
+	env := checktest.ExplainEnv(t, map[string]string{"etc/nhc/xid.toml": "[[xid]]\ncode = 79\nclass = \"APP\"\nwhy = \"because\"\n[class.APP]\nseverity = \"fail\"\n"})
+	got, err := ExplainXid(env, "79")
+	for _, want := range []string{"class      APP: ", "severity   fail", "override   /etc/nhc/xid.toml: class APP in place of REBOOT, because"} {
+		if err != nil || !strings.Contains(got, want) {
+			t.Errorf("%v, want %q in\n%s", err, want, got)
+		}
+	}
+	env = checktest.ExplainEnv(t, map[string]string{"etc/nhc/xid.toml": "x = 1"})
+	if got, err := ExplainXid(env, "79"); err != nil || !strings.Contains(got, "override   not used: /etc/nhc/xid.toml:1: unknown key x") {
+		t.Errorf("%v\n%s", err, got)
+	}
+}
+
+// Every row of both tables can be explained, and says what to do.
+func TestExplainAll(t *testing.T) {
+	t.Parallel()
+	env := checktest.ExplainEnv(t, nil)
+	for isSwitch, table := range map[bool]map[int]xidRow{false: xidTable(), true: sxidTable()} {
+		for code := range table {
+			k := checks.XidKey{Switch: isSwitch, Code: code}
+			got, err := ExplainXid(env, k.String())
+			if err != nil || !strings.HasPrefix(got, k.String()+" ") || strings.Contains(got, "  \n") || checks.WhatToDo(k.Finding()) == "" {
+				t.Errorf("%s: %v\n%s", k, err, got)
+			}
+		}
+	}
+}
+
+func TestXidCodes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text string
+		key  checks.XidKey
+		want bool
+	}{
+		{"", checks.XidKey{Code: 5}, true},
+		{"79", checks.XidKey{Code: 79}, true},
+		{"79", checks.XidKey{Switch: true, Code: 79}, false},
+		{"48, 62-64", checks.XidKey{Code: 63}, true},
+		{"48,62-64", checks.XidKey{Code: 65}, false},
+		{"!48,62-64", checks.XidKey{Code: 65}, true},
+		{"!48,62-64", checks.XidKey{Code: 48}, false},
+		{"sxid:*", checks.XidKey{Switch: true, Code: 12028}, true},
+		{"sxid:*", checks.XidKey{Code: 79}, false},
+		{"*,sxid:11000-12000", checks.XidKey{Switch: true, Code: 11004}, true},
+		{"xid:79", checks.XidKey{Code: 79}, true},
+	} {
+		codes, err := parseXidCodes(c.text)
+		if err != nil || codes.has(c.key) != c.want {
+			t.Errorf("%q has %s: %v, %v, want %v", c.text, c.key, codes.has(c.key), err, c.want)
+		}
+	}
+	for _, bad := range []string{",", "79,", "a", "5-3", "-5", "5-", "!", "sxid:", "123456", "1--2"} {
+		if codes, err := parseXidCodes(bad); err == nil {
+			t.Errorf("%q: %+v", bad, codes)
+		}
+	}
+}
+
+// Wrong words are an error of the configuration: they drain nobody.
+func TestXidWords(t *testing.T) {
+	t.Parallel()
+	for _, words := range [][]string{{"x"}, {"0"}, {"-5"}, {"NaN"}, {"24", "-c", "x"}, {"-n", "-1"}, {"-z"}, {"24", "48"}} {
+		if err := checks.Bind(&gpuXid{Hours: "24"}, words); err == nil {
+			t.Errorf("%q is taken", words)
+		}
+	}
+	if err := checks.BindTable(&gpuXid{Hours: "24"}, map[string]any{"hours": "soon"}); err == nil {
+		t.Error("hours = soon is taken")
+	}
+	c := &gpuXid{Hours: "soon"}
+	got := c.Run(t.Context(), &checks.Env{})
+	want := []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig, Message: `check_gpu_xid:  bad value "soon", want hours, or the path of a log`}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func FuzzKernelText(f *testing.F) {
+	f.Add("Jan 16 14:04:39 node1 kernel: [44643.002792] " + checktest.OnC1 + "79, x")
+	f.Add("2026-01-16T14:04:39+01:00 node1 kernel: " + checktest.OnC1 + "79, x")
+	f.Add("<4>[44643.002792] " + checktest.OnC1 + "79, x")
+	f.Fuzz(func(t *testing.T, line string) {
+		text, at, ok := kernelText([]byte(line))
+		if ok && (!strings.HasSuffix(line, string(text)) || at < 0) {
+			t.Errorf("%q, %v", text, at)
+		}
+	})
+}

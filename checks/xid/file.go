@@ -1,0 +1,90 @@
+package xid
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"strconv"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// runFile judges a log that lies in a file, as syslog or dmesg have written it.
+func (c *gpuXid) runFile(env *checks.Env) []checks.Finding {
+	path := env.Abs(c.Hours)
+	ledger := &xidLedger{}
+	scan := newXidScan(ledger, func() int64 { return 0 })
+	env.At("read %s", path)
+	n := uint64(0)
+	err := env.Host.Lines(path, func(line []byte) bool {
+		if text, at, ok := kernelText(line); ok {
+			n++
+			scan.add(probe.KernelRecord{Seq: n, At: at, Text: text})
+		}
+		return true
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // AzureHPC's check passes then
+		return []checks.Finding{{Code: "gpu.xid.file", Severity: checks.Skip, Message: "check_gpu_xid:  " + err.Error()}}
+	case err != nil:
+		return checks.Unreadable(err)
+	}
+	identifyXids(env, ledger)
+	var notes []checks.Finding
+	found := c.judge(env, ledger, &notes)
+	return append(notes, found...)
+}
+
+// kernelText finds what the kernel said in a line of a log:
+//
+//	Jan 16 14:04:39 node1 kernel: [44643.002792] NVRM: Xid ...
+//	2026-01-16T14:04:39.123+01:00 node1 kernel: NVRM: Xid ...
+//	[44643.002792] NVRM: Xid ...
+//
+// The time is the one in brackets, 0 without.
+func kernelText(line []byte) (text []byte, at time.Duration, ok bool) {
+	text = line
+	if len(text) > 0 && text[0] == '<' { // <4>[44643.002792]
+		_, rest, _ := bytes.Cut(text, []byte(">"))
+		text = rest
+	}
+	if _, whole := checks.Believe(text, false, checks.AboutGPU); whole {
+		return text, 0, true
+	}
+	if len(text) > 0 && text[0] != '[' {
+		if text, ok = afterTag(text); !ok {
+			return nil, 0, false
+		}
+	}
+	if len(text) > 0 && text[0] == '[' {
+		stamp, rest, found := bytes.Cut(text[1:], []byte("]"))
+		if !found {
+			return nil, 0, false
+		}
+		if seconds, err := strconv.ParseFloat(string(bytes.TrimSpace(stamp)), 64); err == nil && seconds >= 0 && seconds < 1e9 {
+			at = time.Duration(seconds * float64(time.Second))
+		}
+		text = bytes.TrimPrefix(rest, []byte(" "))
+	}
+	return text, at, true
+}
+
+// afterTag is what follows the tag "kernel:" of a syslog line, where it stands
+// behind the host's name: third in the new form, fifth in the old.
+func afterTag(line []byte) (text []byte, ok bool) {
+	rest := line
+	for n := 1; n <= 5; n++ {
+		rest = bytes.TrimLeft(rest, " ")
+		word, after, found := bytes.Cut(rest, []byte(" "))
+		if !found {
+			return nil, false
+		}
+		if (n == 3 || n == 5) && string(word) == "kernel:" {
+			return after, true
+		}
+		rest = after
+	}
+	return nil, false
+}

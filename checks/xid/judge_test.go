@@ -1,0 +1,266 @@
+package xid
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+)
+
+const (
+	toReset  = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+	toReboot = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+	toNone   = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+)
+
+func TestXidReset(t *testing.T) {
+	t.Parallel()
+	for name, how := range map[string]string{
+		"action": checktest.OnC1 + "154, " + toNone,
+		"module": "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  580.65.06  Release Build",
+		"bus":    "vfio-pci 0000:c1:00.0: reset done",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newXidMachine(t)
+			m.xid(62, "halt")
+			m.xid(79, "off")
+			for range 3 {
+				m.look("fail xid.79 reboot-node", "fail xid.62 reset-gpu")
+				m.up += 300
+			}
+			m.say(how)
+			if name == "action" { // the driver's word takes a reboot back as far as a warning
+				m.look("warn xid.79 reboot-node the driver asks for no recovery")
+			} else {
+				m.look("fail xid.79 reboot-node")
+			}
+			m.xid(62, "halt")
+			want := []string{"fail xid.79 reboot-node", "fail xid.62 reset-gpu"}
+			if name == "action" {
+				want[0] = "warn xid.79 reboot-node the driver asks for no recovery"
+			}
+			m.look(want...)
+			m.reboot()
+			m.look()
+		})
+	}
+}
+
+// Another GPU's reset is no business of this one.
+func TestXidResetOfAnother(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(62, "halt")
+	m.say("vfio-pci 0000:18:00.0: reset done")
+	m.say("NVRM: Xid (PCI:0000:18:00): 154, " + toNone)
+	m.look("fail xid.62 reset-gpu")
+}
+
+// An application's fault is told once; three jobs with it are no application's.
+func TestXidApp(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(69, "pid=1, name=a, x")
+	m.look("warn xid.69 restart-app")
+	m.look("ok xid.69 restart-app")
+	m.up += 1000
+	m.xid(69, "pid=2, name=a, x")
+	m.look("warn xid.69 restart-app")
+	m.up += 1000
+	m.xid(69, "pid=3, name=a, x")
+	m.look("warn xid.69  of 3 processes within 24 hours")
+	m.look("warn xid.69  of 3 processes within 24 hours")
+	m.up += day + 1
+	m.look()
+}
+
+func TestXidRepeats(t *testing.T) {
+	t.Parallel()
+	warp := func(pid, gpc int) string {
+		return fmt.Sprintf("pid=%d, name=a, Graphics SM Warp Exception on (GPC %d, TPC 0, SM 1): x", pid, gpc)
+	}
+	m := newXidMachine(t)
+	m.xid(13, warp(1, 3))
+	m.up += 1000
+	m.xid(13, warp(2, 4))
+	m.look("warn xid.13 restart-app")
+	m.up += 1000
+	m.xid(13, warp(1, 3)) // the same process
+	m.look("warn xid.13 restart-app")
+	m.up += 1000
+	m.xid(13, warp(3, 4))
+	m.look("warn xid.13  on GPC 4, TPC 0 of 2 processes within 24 hours")
+
+	m = newXidMachine(t)
+	hang := func(pid int, job string) {
+		t.Helper()
+		if job != "" {
+			m.write(fmt.Sprintf("proc/%d/cgroup", pid), "0::/system.slice/slurmstepd.scope/job_"+job+"/step_0/user/task_0\n")
+		}
+		m.up += 1000
+		m.xid(109, fmt.Sprintf("pid=%d, name=python, Ch 00000008, errorString CTX SWITCH TIMEOUT", pid))
+	}
+	for pid := range 4 { // the ranks of one application, and processes of no job that is known
+		hang(pid+1, map[bool]string{true: "70"}[pid < 2])
+		m.look("warn xid.109")
+	}
+	hang(5, "71")
+	m.look("fail xid.109 reset-gpu of 2 jobs within 24 hours")
+	m.up += day
+	m.look("fail xid.109 reset-gpu")
+	m.say("vfio-pci 0000:c1:00.0: reset done")
+	m.look()
+}
+
+// What comes back is worse than it was.
+func TestXidAgain(t *testing.T) {
+	t.Parallel()
+	reset := "vfio-pci 0000:c1:00.0: reset done"
+	m := newXidMachine(t)
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+	m.reboot()
+	m.look()
+	m.xid(79, "off")
+	m.look("fail xid.79 reseat-or-rma again within a week")
+	m.reboot()
+	m.look("fail xid.79 reseat-or-rma again within a week")
+	m.boot += 30
+	m.reboot()
+	m.look("fail xid.79 reseat-or-rma again within a week")
+
+	m = newXidMachine(t)
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+	m.boot += 8 // more than a week
+	m.reboot()
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+
+	m = newXidMachine(t)
+	m.xid(143, "init")
+	m.look("fail xid.143 reset-gpu")
+	m.say(reset)
+	m.look()
+	m.xid(143, "init")
+	m.look("fail xid.143 reboot-node again within a week")
+	m.reboot()
+	m.look()
+	m.xid(143, "init")
+	m.look("fail xid.143 reseat-or-rma again within a week")
+
+	m = newXidMachine(t)
+	m.xid(74, "NVLink: fatal error detected on link 4(0x0)")
+	m.look("fail xid.74 reset-gpu")
+	m.say(reset)
+	m.xid(74, "NVLink: fatal error detected on link 5(0x0)")
+	m.look("fail xid.74 reset-gpu")
+	m.say(reset)
+	m.xid(74, "NVLink: fatal error detected on link 4(0x0)")
+	m.look("fail xid.74 reseat-or-rma again within a week")
+}
+
+func TestXidPairs(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(163, "disengaged")
+	m.look("warn xid.163")
+	m.up += 60
+	m.xid(162, "reengaged")
+	m.look()
+	m.up += 600
+	m.xid(163, "disengaged")
+	m.look("warn xid.163")
+
+	m = newXidMachine(t) // 45 and 43 follow what explains them
+	m.xid(48, "DBE")
+	m.xid(171, "DRAM")
+	m.up += 100
+	m.xid(45, "pid=1, name=a, Ch 1")
+	m.xid(43, "pid=1, name=a, Ch 1")
+	m.look("fail xid.48 reset-gpu in DRAM")
+	m.up += 1000
+	m.xid(45, "pid=1, name=a, Ch 1")
+	m.look("warn xid.45", "fail xid.48 reset-gpu in DRAM")
+	m.look("ok xid.45", "fail xid.48 reset-gpu in DRAM")
+
+	m = newXidMachine(t)
+	m.xid(48, "DBE")
+	m.xid(172, "SRAM")
+	m.look("fail xid.48 reset-gpu in SRAM")
+	m = newXidMachine(t)
+	m.xid(172, "SRAM")
+	m.look("warn xid.172")
+}
+
+func TestXidAuthority(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(62, "halt")
+	m.xid(154, toReset)
+	m.look("fail xid.62 reset-gpu the driver asks for a GPU reset")
+	m.up += 10
+	m.xid(154, toReboot)
+	m.look("fail xid.62 reboot-node the driver asks for a reboot of the node")
+
+	m = newXidMachine(t) // also what is else an application's fault
+	m.xid(94, "pid=1, name=a, contained")
+	m.xid(154, toReset)
+	m.look("fail xid.94 reset-gpu the driver asks for a GPU reset")
+
+	m = newXidMachine(t) // what only follows is not the reason
+	m.xid(45, "pid=1, name=a, Ch 1")
+	m.xid(154, toReset)
+	m.look("fail xid.154 reset-gpu the driver asks for a GPU reset")
+
+	m = newXidMachine(t) // an action of tomorrow asks for the most
+	m.xid(154, "GPU recovery action changed from 0x0 (None) to 0x9 (Rotate)")
+	m.look("fail xid.154 reboot-node the driver asks for action 0x9, which is unknown to this version of nhc-gpu")
+	m = newXidMachine(t)
+	m.xid(154, "something else")
+	m.look("warn xid.154  the driver asks for something that cannot be read")
+
+	m = newXidMachine(t) // a non-fatal NVLink5 error acts by the 154 that follows
+	m.xid(145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004 0x0)")
+	m.look("warn xid.145  RLW_SRC_TRACK on link 17, non-fatal")
+	m.xid(154, toReset)
+	m.look("fail xid.145 reset-gpu RLW_SRC_TRACK on link 17, non-fatal, the driver asks for a GPU reset")
+
+	m = newXidMachine(t) // the last word holds for the whole boot
+	m.xid(79, "off")
+	m.xid(154, toReboot)
+	m.look("fail xid.79 reboot-node the driver asks for a reboot of the node")
+	m.xid(154, toNone)
+	m.look("warn xid.79 reboot-node the driver asks for no recovery")
+	m.up += 2 * day
+	m.look("warn xid.79 reboot-node the driver asks for no recovery")
+	m.up += 6 * day
+	m.look("warn xid.79 reboot-node the driver asks for no recovery")
+	m.look() // forgotten after a week
+
+	m = newXidMachine(t) // a hold is no less one
+	m.xid(54, "power")
+	m.xid(154, toNone)
+	m.look("fail xid.54 reseat-or-rma")
+}
+
+// A site's word on a code holds, whatever the driver asks for because of it.
+func TestXidOverrideHolds(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.write("etc/nhc/xid.toml", "[[xid]]\ncode = 79\nclass = \"WATCH\"\n[[xid]]\ncode = 109\nclass = \"RESET\"\n")
+	m.xid(79, "off")
+	m.xid(154, toReboot)
+	m.look("warn xid.79 reboot-node")
+	m.up += 1000
+	m.xid(109, "x")
+	m.up += 1000
+	m.xid(154, toNone)
+	m.look() // that was a reset
+	m.xid(109, "x")
+	m.look("fail xid.109 reset-gpu")
+	m.up += 1000
+	m.xid(154, toReboot) // about something else
+	m.look("fail xid.154 reboot-node the driver asks for a reboot of the node", "fail xid.109 reset-gpu")
+}

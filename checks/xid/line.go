@@ -1,0 +1,201 @@
+package xid
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// The meaning of the NVIDIA driver's lines in the kernel's log. klog.go decides which of
+// them are believed.
+
+// xidLine is what one line says.
+type xidLine struct {
+	Kind xidLineKind
+	GPU  string // PCI address: 0000:c1:00.0; "" of a line that is not about one
+	Key  checks.XidKey
+	Text string // behind the code, without process
+	PID  string // of the process, "" if the driver does not know it
+	Name string // of the process
+
+	UUID     string // lineUUID
+	Driver   string // lineLoad
+	Action   int    // of Xid 154: the recovery action; -1 if the line cannot be read
+	Place    string // of Xid 13: "GPC 3, TPC 0"
+	Link     string // the number of the NVLink
+	Nonfatal bool   // the line itself says so
+}
+
+type xidLineKind int
+
+const (
+	lineOther xidLineKind = iota
+	lineXid               // an Xid or SXid
+	lineUUID              // tells the UUID of a GPU
+	lineLoad              // the module is loaded: every GPU begins anew
+	lineReset             // a GPU was reset
+)
+
+// parseXidLine reads a record of the kernel's log. Kind is lineOther of any line that
+// is not believed, or says nothing about a GPU or an NVSwitch.
+func parseXidLine(record []byte) xidLine {
+	l, ok := checks.Believe(record, false, checks.AboutGPU)
+	if !ok {
+		return xidLine{}
+	}
+	return readXid(l)
+}
+
+// readXid reads a believed line.
+func readXid(l checks.KernelLine) xidLine {
+	switch l.Kind {
+	case checks.SaysXid:
+		return parseXid(l)
+	case checks.SaysSXid:
+		return parseSXid(l)
+	case checks.SaysLost, checks.SaysLostLong:
+		return xidLine{Kind: lineXid, GPU: l.PCI, Key: checks.XidKey{Code: xidOffTheBus}, Text: l.Words()}
+	case checks.SaysResetRequired:
+		return xidLine{Kind: lineXid, Text: l.Words()}
+	case checks.SaysUUID:
+		return xidLine{Kind: lineUUID, GPU: l.PCI, UUID: l.UUID}
+	case checks.SaysLoad:
+		return xidLine{Kind: lineLoad, Driver: probe.ParseDriverVersion(l.Text)}
+	case checks.SaysReset:
+		return xidLine{Kind: lineReset, GPU: l.PCI}
+	}
+	return xidLine{}
+}
+
+// parseXid reads an Xid, of which these are examples from "PCI:" on:
+//
+//	PCI:0000:c1:00): 79, pid=4711, name=python, GPU has fallen off the bus.
+//	PCI:0000:c1:00 GPU-I:02 GPU-CI:00): 31, pid='<unknown>', name=<unknown>, Ch 00000008, ...
+//	0000:03:00): 14, Channel 00000001
+func parseXid(line checks.KernelLine) xidLine {
+	l := xidLine{Kind: lineXid, GPU: line.PCI}
+	l.Key.Code, _ = strconv.Atoi(line.Code)
+	rest := l.cutProcess(line.Rest)
+	l.Text = checks.XidText(rest)
+	switch l.Key.Code {
+	case xidRecoveryAction:
+		l.Action = parseRecoveryAction(rest)
+	case xidGraphics:
+		l.Place = parsePlace(rest)
+	}
+	l.Link = parseLink(rest)
+	l.Nonfatal = strings.Contains(rest, " Nonfatal ") || strings.Contains(rest, " Non-fatal ")
+	return l
+}
+
+// cutProcess takes "pid=4711, name=python, " off. A name is the user's choice,
+// up to 15 bytes of anything: too little to make up what is read further on.
+func (l *xidLine) cutProcess(text string) (rest string) {
+	after, ok := strings.CutPrefix(text, "pid=")
+	if !ok {
+		return text
+	}
+	pid, rest, _ := strings.Cut(after, ",")
+	if len(pid) <= 10 && strings.Trim(pid, "0123456789") == "" {
+		l.PID = pid
+	}
+	rest = strings.TrimPrefix(rest, " ")
+	after, ok = strings.CutPrefix(rest, "name=")
+	if !ok {
+		return rest
+	}
+	name, rest, _ := strings.Cut(after, ", ")
+	if name != "<unknown>" {
+		l.Name = checks.XidText(name)
+	}
+	return rest
+}
+
+// parseSXid reads an SXid:
+//
+//	nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
+//
+// The lines of registers behind it bear its number, but not how bad it is:
+//
+//	nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 32 Sub-engine instance 00
+//	nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Data {0x00140004, 0x00100000, 0x00140004, ...}
+func parseSXid(line checks.KernelLine) xidLine {
+	rest := line.Rest
+	if strings.HasPrefix(rest, "Severity ") || strings.HasPrefix(rest, "Data {") {
+		return xidLine{}
+	}
+	l := xidLine{Kind: lineXid, GPU: line.PCI, Key: checks.XidKey{Switch: true}}
+	l.Key.Code, _ = strconv.Atoi(line.Code)
+	l.Nonfatal = strings.HasPrefix(rest, "Non-fatal,") || strings.HasPrefix(rest, "Correctable,")
+	l.Text, l.Link = checks.XidText(rest), parseLink(rest)
+	return l
+}
+
+// Xids that the code knows by number.
+const (
+	xidGraphics       = 13
+	xidOffTheBus      = 79
+	xidRecoveryAction = 154
+)
+
+// parseRecoveryAction reads the action of "GPU recovery action changed from 0x0
+// (None) to 0x2 (Node Reboot Required)"; -1 if it does not say.
+func parseRecoveryAction(text string) int {
+	_, change, _ := strings.Cut(text, "recovery action changed from ")
+	_, to, ok := strings.Cut(change, " to 0x")
+	if !ok {
+		return -1
+	}
+	end := 0
+	for end < len(to) && checks.IsHex(to[end]) {
+		end++
+	}
+	n, err := strconv.ParseUint(to[:end], 16, 31)
+	if err != nil {
+		return -1
+	}
+	return int(n)
+}
+
+// parsePlace finds the "GPC 3, TPC 0" of an Xid 13: the last one, for a name
+// that holds a comma stands before it.
+func parsePlace(text string) string {
+	at := strings.LastIndex(text, "(GPC ")
+	if at < 0 {
+		return ""
+	}
+	gpc, rest := cutDigits(text[at+len("(GPC "):])
+	rest, ok := strings.CutPrefix(rest, ", TPC ")
+	tpc, _ := cutDigits(rest)
+	if !ok || gpc == "" || tpc == "" {
+		return ""
+	}
+	return "GPC " + gpc + ", TPC " + tpc
+}
+
+// parseLink finds the number of the NVLink: "Link 32", "on link 4(0x0". It is the
+// last one, for a name that holds a comma stands before it.
+func parseLink(text string) string {
+	text = strings.ToLower(text)
+	for at := strings.LastIndex(text, "link "); at >= 0; at = strings.LastIndex(text, "link ") {
+		if n, _ := cutDigits(text[at+len("link "):]); n != "" {
+			if n = strings.TrimLeft(n, "0"); n == "" {
+				n = "0"
+			}
+			return n
+		}
+		text = text[:at]
+	}
+	return ""
+}
+
+// cutDigits takes up to four digits off.
+func cutDigits(s string) (digits, rest string) {
+	i := 0
+	for i < len(s) && i < 4 && s[i] >= '0' && s[i] <= '9' {
+		i++
+	}
+	return s[:i], s[i:]
+}

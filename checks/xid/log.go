@@ -1,0 +1,298 @@
+package xid
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// xidEvent is one burst of lines: the same error of the same GPU, each within
+// three minutes of the one before.
+type xidEvent struct {
+	Boot  string        `json:"boot"`
+	Epoch int           `json:"epoch,omitempty"` // resets of the GPU before it, in that boot
+	GPU   string        `json:"gpu"`             // PCI address of the GPU or NVSwitch
+	UUID  string        `json:"uuid,omitempty"`  // of the GPU
+	Key   checks.XidKey `json:"key"`
+	Sub   string        `json:"sub,omitempty"` // what else has to agree within a burst
+	First int64         `json:"first"`         // Unix time, seconds
+	Last  int64         `json:"last"`
+	From  uint64        `json:"from,omitempty"` // of the record of its first line; 0: not known
+	Seq   uint64        `json:"seq"`            // of that of its last one
+	Lines int           `json:"lines"`
+
+	Text     string `json:"text,omitempty"` // of its first line
+	PID      string `json:"pid,omitempty"`
+	Name     string `json:"name,omitempty"`
+	Job      string `json:"job,omitempty"` // of Slurm, if the process was still there to be asked
+	Action   int    `json:"action,omitempty"`
+	Place    string `json:"place,omitempty"`
+	Link     string `json:"link,omitempty"`
+	Nonfatal bool   `json:"nonfatal,omitempty"`
+
+	Raised checks.XidClass `json:"raised,omitempty"` // by a rule whose reason passes
+	Grave  bool            `json:"grave,omitempty"`  // it drains by the tables: the last to be dropped
+	Told   bool            `json:"told,omitempty"`   // an earlier run has reported it
+	Passes int             `json:"passes,omitempty"` // runs since without a line of it
+
+	standing bool // it drains the node now
+}
+
+// xidBurst is how close lines of one burst are, seconds: NVIDIA's NVSentinel
+// counts the same way.
+const xidBurst = 3 * 60
+
+// Bounds of what is kept: a GPU in trouble logs hundreds of thousands of lines.
+const (
+	xidMaxEvents = 1024
+	xidMaxSame   = 32      // events of one error of one GPU
+	xidMemory    = 7 * day // "again" looks so far back
+	xidMemos     = 256
+	day          = 24 * 60 * 60
+)
+
+// xidScan turns records into events of a ledger.
+type xidScan struct {
+	ledger *xidLedger
+	booted func() int64 // Unix time that the records' times count from; asked for an event only
+	memo   map[string]xidLine
+	at     map[xidPlace]int // where the newest event of a burst is
+	same   map[xidSame]int  // how many events there are
+	fresh  map[xidPlace]bool
+	rows   map[checks.XidKey]xidRow
+	full   bool // events were not kept
+}
+
+type xidSame struct {
+	gpu string
+	key checks.XidKey
+}
+
+type xidPlace struct {
+	xidSame
+	sub string
+}
+
+func newXidScan(l *xidLedger, booted func() int64) *xidScan {
+	s := &xidScan{ledger: l, booted: booted, memo: map[string]xidLine{}, fresh: map[xidPlace]bool{}, rows: map[checks.XidKey]xidRow{}}
+	s.index()
+	return s
+}
+
+func (s *xidScan) index() {
+	s.at, s.same = map[xidPlace]int{}, map[xidSame]int{}
+	for i := range s.ledger.Events {
+		e := &s.ledger.Events[i]
+		s.at[e.place()] = i
+		s.same[e.place().xidSame]++
+	}
+}
+
+func (e *xidEvent) place() xidPlace { return xidPlace{xidSame{e.GPU, e.Key}, e.Sub} }
+
+// add takes one line of a log, if it is one that would be believed.
+func (s *xidScan) add(r probe.KernelRecord) {
+	if l, ok := checks.Believe(r.Text, r.Cont, checks.AboutGPU); ok {
+		s.take(r, l)
+	}
+}
+
+// take takes one believed line.
+func (s *xidScan) take(r probe.KernelRecord, believed checks.KernelLine) {
+	line, ok := s.memo[string(r.Text)] // floods repeat few lines
+	if !ok {
+		line = readXid(believed)
+		if len(s.memo) < xidMemos {
+			s.memo[string(r.Text)] = line
+		}
+	}
+	l := s.ledger
+	switch line.Kind {
+	case lineXid:
+		s.event(line, r.Seq, s.booted()+int64(r.At.Seconds()))
+	case lineUUID:
+		if l.UUIDs == nil {
+			l.UUIDs = map[string]string{}
+		}
+		if len(l.UUIDs) < xidMemos {
+			l.UUIDs[line.GPU] = line.UUID
+		}
+	case lineLoad:
+		l.Driver = line.Driver
+		s.reset("")
+	case lineReset:
+		s.reset(line.GPU)
+	}
+}
+
+func (s *xidScan) reset(gpu string) {
+	l := s.ledger
+	if l.Resets == nil {
+		l.Resets = map[string]int{}
+	}
+	if _, ok := l.Resets[gpu]; ok || len(l.Resets) < xidMemos {
+		l.Resets[gpu]++
+	}
+}
+
+// event adds a line to its burst, or begins one.
+func (s *xidScan) event(line xidLine, seq uint64, now int64) {
+	l := s.ledger
+	if line.Key.Code == xidRecoveryAction && !line.Key.Switch && line.Action == 0 {
+		s.reset(line.GPU) // that action is none any more is what a reset ends with
+	}
+	e := xidEvent{
+		Boot: l.Boot, Epoch: l.epoch(line.GPU), GPU: line.GPU, Key: line.Key, First: now, Last: now, From: seq, Seq: seq, Lines: 1,
+		Text: line.Text, PID: line.PID, Name: line.Name, Action: line.Action, Place: line.Place, Link: line.Link, Nonfatal: line.Nonfatal,
+	}
+	e.Sub = line.sub()
+	place := e.place()
+	s.fresh[place] = true
+	if i, ok := s.at[place]; ok {
+		old := &l.Events[i]
+		same := old.Boot == e.Boot && old.Epoch == e.Epoch
+		if same && (now-old.Last <= xidBurst || s.same[place.xidSame] >= xidMaxSame) {
+			old.Last, old.Seq, old.Passes = max(old.Last, now), seq, 0
+			old.Lines++
+			return
+		}
+	}
+	e.Grave = s.isGrave(&e)
+	if s.same[place.xidSame] >= xidMaxSame {
+		s.replace(e)
+		return
+	}
+	if len(l.Events) >= xidMaxEvents {
+		s.makeRoom()
+	}
+	l.Events = append(l.Events, e)
+	s.at[place] = len(l.Events) - 1
+	s.same[place.xidSame]++
+}
+
+// isGrave says whether the tables alone make an event drain the node.
+func (s *xidScan) isGrave(e *xidEvent) bool {
+	r, ok := s.rows[e.Key]
+	if !ok {
+		r = (&xidPolicy{}).row(e.Key)
+		if len(s.rows) < xidMemos {
+			s.rows[e.Key] = r
+		}
+	}
+	class, _ := (&xidJudge{ledger: s.ledger}).classOf(e, &r, nil)
+	return class.Drains()
+}
+
+// makeRoom drops old events, those first that drain nobody.
+func (s *xidScan) makeRoom() {
+	s.full = true
+	drop := xidMaxEvents / 8
+	s.ledger.Events = slices.DeleteFunc(s.ledger.Events, func(e xidEvent) bool {
+		if e.Grave || drop == 0 {
+			return false
+		}
+		drop--
+		return true
+	})
+	s.ledger.Events = slices.Delete(s.ledger.Events, 0, drop)
+	s.index()
+}
+
+// replace puts an event in the place of the oldest of its error, of one that
+// drains nobody if there is one.
+func (s *xidScan) replace(e xidEvent) {
+	oldest := -1
+	for i := range s.ledger.Events {
+		x := &s.ledger.Events[i]
+		if x.GPU != e.GPU || x.Key != e.Key {
+			continue
+		}
+		if oldest < 0 {
+			oldest = i
+			continue
+		}
+		if old := &s.ledger.Events[oldest]; x.Grave == old.Grave && x.Last < old.Last || old.Grave && !x.Grave {
+			oldest = i
+		}
+	}
+	old := &s.ledger.Events[oldest]
+	if old.Grave && !e.Grave {
+		return
+	}
+	if s.at[old.place()] == oldest {
+		delete(s.at, old.place())
+	}
+	*old = e
+	s.at[e.place()] = oldest
+}
+
+// sub is what keeps lines of one error apart: the link, the place, how bad the
+// line itself says it is, what is to be done.
+func (l *xidLine) sub() string {
+	switch {
+	case l.Key.Switch:
+		return fmt.Sprint(l.Link, " ", l.Nonfatal)
+	case l.Key.Code == xidRecoveryAction:
+		return fmt.Sprint(l.Action)
+	case l.Key.Code == xidNVLink:
+		class, _, _ := decodeNVLink74(l.Text)
+		return strings.TrimSpace(l.Link + " " + string(class))
+	case l.Key.Code >= 144 && l.Key.Code <= 150:
+		if n, ok := parseNVLink5(l.Text); ok {
+			return fmt.Sprintf("%s %s %x %x", n.Unit, n.Link, n.Intr, n.Status)
+		}
+	}
+	return strings.TrimSpace(l.Link + " " + l.Place)
+}
+
+// recordXids reads the kernel's log into a ledger. notes are what the reader of
+// a report should know of the reading.
+func recordXids(env *checks.Env, ledger *xidLedger) (scan *xidScan, notes []checks.Finding, err error) {
+	var bootErr error
+	asked := false
+	booted := func() int64 { // reading /proc/stat costs milliseconds on a large node
+		if !asked {
+			asked = true
+			epoch, err := env.Host.LogEpoch()
+			if bootErr = err; err == nil {
+				ledger.setEpoch(epoch)
+			}
+		}
+		return ledger.Epoch
+	}
+	if slices.ContainsFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot }) {
+		booted()
+	}
+	from := ledger.Cursor
+	scan = newXidScan(ledger, booted)
+	end, err := checks.ReadKernelLog(env, from, checks.AboutGPU, scan.take)
+	if err != nil {
+		return nil, nil, err
+	}
+	if end.Next > 0 && end.Next < from { // not the log that the cursor is of
+		ledger.Events = slices.DeleteFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot })
+		ledger.Resets, ledger.Epoch, asked, from = nil, 0, false, 0
+		scan = newXidScan(ledger, booted)
+		if end, err = checks.ReadKernelLog(env, 0, checks.AboutGPU, scan.take); err != nil {
+			return nil, nil, err
+		}
+	}
+	if bootErr != nil {
+		return nil, nil, bootErr
+	}
+	if end.Next > 0 {
+		ledger.Cursor = end.Next
+	}
+	if from > 0 && end.First > from || end.Overrun {
+		text := "check_gpu_xid:  records of the kernel's log were overwritten before they were read: an Xid may have been among them"
+		notes = append(notes, checks.Finding{Code: "gpu.xid.lost", Severity: checks.Warn, Message: text})
+	}
+	if end.Cut || scan.full {
+		text := "check_gpu_xid:  the kernel logs more than can be kept: the oldest events are dropped"
+		notes = append(notes, checks.Finding{Code: "gpu.xid.flood", Severity: checks.Warn, Message: text})
+	}
+	return scan, notes, nil
+}

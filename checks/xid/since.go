@@ -1,0 +1,63 @@
+package xid
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// XidsSince are the errors that the kernel has logged since a mark, in its boot,
+// the oldest first; none without a mark. It reads what runs of check_gpu_xid have
+// kept and what the log has now, keeps nothing, and gives the place where the log
+// ends.
+func XidsSince(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end checks.LogMark, err error) {
+	ledger := *probe.Kept[*xidLedger](env.Host, "ledger of Xids") // of the check in this run
+	if ledger == nil {
+		ledger, _, _ = recallXids(env)
+		if _, _, err := recordXids(env, ledger); err != nil {
+			return nil, checks.LogMark{}, err
+		}
+	}
+	end = checks.LogMark{Boot: ledger.Boot, Next: ledger.Cursor}
+	policy, _ := readXidPolicy(env) // a file that cannot be used is for the check to report
+	j := &xidJudge{policy: policy, ledger: ledger}
+	for i := range ledger.Events {
+		x := &ledger.Events[i]
+		if mark.Boot == "" || x.Boot != mark.Boot || x.Seq < mark.Next {
+			continue
+		}
+		row := j.row(x.Key)
+		class, _ := j.classOf(x, &row, nil)
+		seen = append(seen, checks.XidSeen{
+			Code: x.Key.Code, Switch: x.Key.Switch, PCI: x.GPU, Name: row.Means, Class: class, Before: x.From < mark.Next, Lines: x.Lines,
+			First: time.Unix(x.First, 0).UTC(), Last: time.Unix(x.Last, 0).UTC(), PID: x.PID, By: x.Name, Text: x.Text,
+		})
+	}
+	slices.SortStableFunc(seen, func(a, b checks.XidSeen) int { return cmp.Or(a.First.Compare(b.First), cmp.Compare(a.Code, b.Code)) })
+	return seen, end, nil
+}
+
+// SwitchErrors are the SXid errors of this boot that call for action, as evidence
+// for what has failed in the fabric: "SXid 20009 of 0000:05:00.0". What cannot be
+// read is for check_gpu_xid to report.
+func SwitchErrors(env *checks.Env) (list []string) {
+	boot, err := env.Host.BootID()
+	if err != nil {
+		return nil
+	}
+	env.At("read the kernel's log")
+	seen, _, err := XidsSince(env, checks.LogMark{Boot: boot})
+	if err != nil {
+		return nil
+	}
+	for _, x := range seen {
+		if name := fmt.Sprintf("%s of %s", x, x.PCI); x.Switch && x.Class != checks.XidIgnore && !slices.Contains(list, name) {
+			list = append(list, name)
+		}
+	}
+	return list
+}

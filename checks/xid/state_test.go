@@ -1,0 +1,127 @@
+package xid
+
+import (
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// State beats log.
+func TestXidState(t *testing.T) {
+	t.Parallel()
+	clean := checks.GPUState{PCI: "0000:C1:00.0", RemapPending: new(false), RemapFailed: new(false)}
+	for _, c := range []struct {
+		name  string
+		xid   int
+		state checks.GPUState
+		want  []string
+	}{
+		{"63, nothing pending", 63, clean, nil},
+		{"63, pending", 63, checks.GPUState{PCI: c1, RemapPending: new(true), RemapFailed: new(false)}, []string{"fail xid.63 reset-gpu a remapping is pending"}},
+		{"63, failed", 63, checks.GPUState{PCI: c1, RemapPending: new(true), RemapFailed: new(true)}, []string{"fail xid.63 reseat-or-rma remapping has failed"}},
+		{"63, half known", 63, checks.GPUState{PCI: c1, RemapPending: new(false)}, []string{"warn xid.63"}},
+		{"63, another GPU pending", 63, checks.GPUState{PCI: "0000:18:00.0", RemapPending: new(true)}, []string{"warn xid.63"}},
+		{"64, nothing pending", 64, clean, []string{"warn xid.64 reset-gpu no remapping is pending"}},
+		{"64, failed", 64, checks.GPUState{PCI: c1, RemapFailed: new(true)}, []string{"fail xid.64 reseat-or-rma remapping has failed"}},
+		{"177, no row pending", 177, clean, []string{"warn xid.177"}},
+		{"177, pending", 177, checks.GPUState{PCI: c1, RemapPending: new(true)}, []string{"fail xid.177 reset-gpu a remapping is pending"}},
+		{"94, nothing pending", 94, clean, []string{"warn xid.94 restart-app"}},
+		{"94, pending", 94, checks.GPUState{PCI: c1, RemapPending: new(true)}, []string{"fail xid.94 reset-gpu a remapping is pending"}},
+		{"48, beyond the threshold", 48, checks.GPUState{PCI: c1, SRAMThreshold: new(true)}, []string{"fail xid.48 reseat-or-rma SRAM errors are beyond their threshold"}},
+		{"48, below it", 48, checks.GPUState{PCI: c1, SRAMThreshold: new(false)}, []string{"fail xid.48 reset-gpu"}},
+		{"74, every link up", 74, checks.GPUState{PCI: c1, Links: []bool{true, true}}, []string{"warn xid.74 reset-gpu every link is up"}},
+		{"74, some link down", 74, checks.GPUState{PCI: c1, Links: []bool{true, false}}, []string{"fail xid.74 reset-gpu"}},
+		{"74, no links", 74, checks.GPUState{PCI: c1}, []string{"fail xid.74 reset-gpu"}},
+		{"95, A100 without MIG", 95, checks.GPUState{PCI: c1, Name: "NVIDIA A100-SXM4-80GB", MIG: new(false)}, []string{"fail xid.95 reboot-node on an A100 without MIG"}},
+		{"95, A100 with MIG", 95, checks.GPUState{PCI: c1, Name: "NVIDIA A100-SXM4-80GB", MIG: new(true)}, []string{"fail xid.95 reset-gpu"}},
+		{"95, H100 without MIG", 95, checks.GPUState{PCI: c1, Name: "NVIDIA H100 80GB HBM3", MIG: new(false)}, []string{"fail xid.95 reset-gpu"}},
+		{"62, no recovery needed", 62, checks.GPUState{PCI: c1, Recovery: new(0)}, []string{"warn xid.62 reset-gpu the driver asks for no recovery"}},
+		{"79, no recovery needed", 79, checks.GPUState{PCI: c1, Recovery: new(0)}, []string{"warn xid.79 reboot-node the driver asks for no recovery"}},
+		{"54, no recovery needed", 54, checks.GPUState{PCI: c1, Recovery: new(0)}, []string{"fail xid.54 reseat-or-rma"}},
+		{"109, reset needed", 109, checks.GPUState{PCI: c1, Recovery: new(1)}, []string{"fail xid.109 reset-gpu the driver asks for a GPU reset"}},
+		{"92, IMEX", 92, checks.GPUState{PCI: c1, Recovery: new(5)}, []string{"fail xid.92 check-fabric the driver asks for a recovery of the IMEX domain"}},
+		{"63, pending, and no recovery needed", 63, checks.GPUState{PCI: c1, RemapPending: new(true), Recovery: new(0)}, []string{"fail xid.63 reset-gpu a remapping is pending"}},
+		{"37, reset needed: another check's", 37, checks.GPUState{PCI: c1, Recovery: new(1)}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := newXidMachine(t)
+			m.gpus = []checks.GPUState{{PCI: "garbage"}, c.state}
+			m.xid(c.xid, "x")
+			m.look(c.want...)
+		})
+	}
+}
+
+// The link that the line names is asked for, not the others.
+func TestXidLinkState(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, links string // of the GPU: u up, d down
+		code        int
+		lines       []string
+		want        []string
+	}{
+		{"up again", "uuu", 74, []string{"NVLink: fatal error detected on link 1(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"}, []string{"warn xid.74 reset-gpu if repeated run a field diagnosis, link 1 is up"}},
+		{"another is down", "udu", 74, []string{"fatal error detected on link 2(0x0)"}, []string{"warn xid.74 reset-gpu link 2 is up"}},
+		{"down", "udu", 74, []string{"fatal error detected on link 1(0x0)"}, []string{"fail xid.74 reset-gpu link 1 is down"}},
+		{"one of two", "udu", 74, []string{"fatal error detected on link 1(0x0)", "fatal error detected on link 2(0x0)"}, []string{"fail xid.74 reset-gpu link 1 is down"}},
+		{"a link that NVML does not know", "u", 74, []string{"fatal error detected on link 2(0x0)"}, []string{"fail xid.74 reset-gpu"}},
+		{"nobody knows", "", 74, []string{"fatal error detected on link 2(0x0)"}, []string{"fail xid.74 reset-gpu"}},
+		{"149, up again", "uu", 149, []string{"NETIR_LINK_DOWN Link Fatal XC0 i0 Link 01 (0x00100011 0x00000000)"},
+			[]string{"warn xid.149  NETIR_LINK_DOWN on link 1, link fatal, link 1 is up"}},
+		{"149, down", "ud", 149, []string{"NETIR_LINK_DOWN Link Fatal XC0 i0 Link 01 (0x00100011 0x00000000)"},
+			[]string{"fail xid.149 reset-gpu NETIR_LINK_DOWN on link 1, link fatal, link 1 is down"}},
+		{"149, many bit errors, down", "ud", 149, []string{"NETIR_BER_EVENT Nonfatal XC0 i0 Link 01 (0x00000013 0x00000001)"},
+			[]string{"fail xid.149 reset-gpu NETIR_BER_EVENT on link 1, non-fatal, INVESTIGATE_LINK_SI_AND_CABLES, link 1 is down"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := newXidMachine(t)
+			s := checks.GPUState{PCI: c1}
+			for _, l := range c.links {
+				s.Links = append(s.Links, l == 'u')
+			}
+			m.gpus = []checks.GPUState{s}
+			for _, l := range c.lines {
+				m.xid(c.code, l)
+			}
+			m.look(c.want...)
+		})
+	}
+}
+
+// What NVML has made a hold of stays one when NVML no longer says so: the memory
+// is replaced, not booted.
+func TestXidStateHold(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.gpus = []checks.GPUState{{PCI: c1, SRAMThreshold: new(true), Recovery: new(0)}}
+	m.xid(48, "DBE")
+	hold := "fail xid.48 reseat-or-rma SRAM errors are beyond their threshold"
+	m.look(hold)
+	m.gpus = nil
+	m.look("fail xid.48 reseat-or-rma")
+	m.reboot()
+	m.look("fail xid.48 reseat-or-rma")
+	if done, err := ClearXids(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
+		t.Errorf("%v, %v", done, err)
+	}
+	m.look()
+}
+
+// NVML's word is newer than the log's.
+func TestXidStateOverAuthority(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.gpus = []checks.GPUState{{PCI: c1, Index: 3, UUID: "GPU-x", Serial: "4711", Recovery: new(0)}}
+	m.xid(154, toReboot)
+	m.look()
+	m.xid(62, "halt")
+	env := m.env()
+	got := m.check.Run(t.Context(), env)
+	want := checks.Device{Kind: "gpu", Name: "gpu3", PCI: c1, UUID: "GPU-x", Serial: "4711"}
+	if len(got) != 1 || got[0].Device != want {
+		t.Errorf("%+v, want one about %+v", got, want)
+	}
+}
