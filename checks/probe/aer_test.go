@@ -10,10 +10,10 @@ import (
 func TestAER(t *testing.T) {
 	t.Parallel()
 	dir := "sys/bus/pci/devices/0000:c1:00.0/"
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		dir + "aer_dev_correctable": "RxErr 1\nBadTLP 2\nTOTAL_ERR_COR 3\n", dir + "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 4\n", dir + "aer_dev_fatal": "Undefined 5\nTOTAL_ERR_FATAL 5\n",
 		"sys/bus/pci/devices/0000:c2:00.0/aer_dev_fatal/": "", "sys/bus/pci/devices/0000:c3:00.0/aer_dev_fatal": "\x00\xff",
-	})
+	}))
 	for address, want := range map[string]struct {
 		a     AER
 		known bool
@@ -33,7 +33,7 @@ func TestAER(t *testing.T) {
 func TestAERByName(t *testing.T) {
 	t.Parallel()
 	dir := "sys/bus/pci/devices/0000:c1:00.0/"
-	h := tree(t, map[string]string{dir + "aer_dev_correctable": "RxErr 0\nBadTLP 2\nTimeout x\nTOTAL_ERR_COR 2\n", dir + "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0\nUnsupReq 4\n"})
+	h := NewHost(tree(t, map[string]string{dir + "aer_dev_correctable": "RxErr 0\nBadTLP 2\nTimeout x\nTOTAL_ERR_COR 2\n", dir + "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0\nUnsupReq 4\n"}))
 	_, names, _, err := h.AERByName("0000:c1:00.0")
 	want := AERNames{Corrected: map[string]uint64{"BadTLP": 2}, NonFatal: map[string]uint64{"UnsupReq": 4}}
 	if diff := cmp.Diff(want, names); diff != "" || err != nil {

@@ -13,7 +13,7 @@ import (
 // Two nodes of one machine, as slurmd -N has them, hold one claim.
 func TestClaimIsTheMachines(t *testing.T) {
 	t.Parallel()
-	h := tree(t, nil)
+	h := NewHost(tree(t, nil))
 	h.SetPast("/var/lib/nhc-gpu/one", "/run/nhc-gpu/one/past")
 	release, err := h.Claim("active")
 	if err != nil {
@@ -32,7 +32,7 @@ func TestClaimIsTheMachines(t *testing.T) {
 	release()
 
 	// Without a disk the memory of all is in /run.
-	bare := tree(t, map[string]string{"var/lib": "no directory"})
+	bare := NewHost(tree(t, map[string]string{"var/lib": "no directory"}))
 	bare.SetPast("/var/lib/nhc-gpu/one", "/run/nhc-gpu/one/past")
 	if _, err := bare.Claim("active"); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestLibraryOfASettingIsGuarded(t *testing.T) {
 // moment has a copy of its file.
 func TestClaimIsFreeBesideAFork(t *testing.T) {
 	t.Parallel()
-	h := tree(t, nil)
+	h := NewHost(tree(t, nil))
 	h.SetPast("/var/lib/nhc-gpu/one")
 	path := filepath.Join(h.root, "var/lib/nhc-gpu/active.lock")
 	release, err := h.Claim("active")

@@ -55,7 +55,7 @@ func TestRunStatus(t *testing.T) {
 
 func TestFindPrefersExecutable(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"sbin/tool/": "", "usr/sbin/tool": "inert", "bin/tool": "good", "usr/bin/idle": "inert"})
+	h := NewHost(tree(t, map[string]string{"sbin/tool/": "", "usr/sbin/tool": "inert", "bin/tool": "good", "usr/bin/idle": "inert"}))
 	if err := os.Chmod(h.Path("/bin/tool"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +304,7 @@ func TestRunMerge(t *testing.T) {
 
 func TestRunOnce(t *testing.T) {
 	t.Parallel()
-	h := tree(t, nil)
+	h := NewHost(tree(t, nil))
 	h.SetEnviron([]string{"PATH=/"})
 	first := h.RunOnce(t.Context(), "tool", Command{Argv: []string{"missing"}})
 	h.root = "/"

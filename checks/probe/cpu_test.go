@@ -39,13 +39,13 @@ func TestCPUs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := tree(t, map[string]string{"proc/cpuinfo": c.file}).CPUs()
+			got, err := NewHost(tree(t, map[string]string{"proc/cpuinfo": c.file})).CPUs()
 			if err != nil || got != c.want {
 				t.Errorf("got %+v, %v; want %+v", got, err, c.want)
 			}
 		})
 	}
-	if _, err := tree(t, nil).CPUs(); message(err) != "read /proc/cpuinfo: no such file or directory" {
+	if _, err := NewHost(tree(t, nil)).CPUs(); message(err) != "read /proc/cpuinfo: no such file or directory" {
 		t.Errorf("without the file: %v", err)
 	}
 }

@@ -14,9 +14,6 @@ import (
 
 const cpuDir = "/sys/devices/system/cpu"
 
-// maxCPUs is how many the kernel has at most on this architecture (NR_CPUS).
-const maxCPUs = 8192
-
 // CPUPlace is where a CPU lies.
 type CPUPlace struct {
 	CPU  int
@@ -147,12 +144,4 @@ func cacheSize(text string) (bytes int64, ok bool) {
 func ParseCPUs(text string) []int {
 	list, _ := parseList(text, maxCPUs)
 	return list
-}
-
-func cpuSet(cpus []int) unix.CPUSetDynamic {
-	set := unix.NewCPUSet(maxCPUs - 1)
-	for _, cpu := range cpus {
-		set.Set(cpu)
-	}
-	return set
 }

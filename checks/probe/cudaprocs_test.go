@@ -9,7 +9,7 @@ import (
 
 func TestCUDAProcesses(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"proc/self": "", "proc/meminfo": "", "proc/14/stat": "gone"})
+	h := NewHost(tree(t, map[string]string{"proc/self": "", "proc/meminfo": "", "proc/14/stat": "gone"}))
 	for pid, targets := range map[int][]string{
 		10: {"/dev/null", "/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"}, // a job
 		11: {"/dev/nvidia3", "/dev/nvidiactl"},                                 // monitoring

@@ -6,18 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 )
-
-// Fact is one line of the description of a node, for a person.
-type Fact struct {
-	Thing  string `json:"thing"`  // "CPU", "InfiniBand"
-	Found  bool   `json:"found"`  // false: this node has none
-	Detail string `json:"detail"` // what was found, or where it was looked for
-}
 
 // Describe tells what the node has, as far as files tell it.
 func (h *Host) Describe() []Fact {
@@ -143,58 +135,6 @@ func (h *Host) DescribeLibraries(ctx context.Context) []Fact {
 		facts = append(facts, h.describePerftest(ctx))
 	}
 	return facts
-}
-
-func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) Fact {
-	fact := func(path, name, from string) Fact {
-		version, _ := v.describe(path, name)
-		text := path
-		if version != "" && (!v.ofGPU || strings.Contains(version, ".")) { // 1 is the number of libcuda's interface
-			text += ", version " + version
-		}
-		return Fact{Thing: v.thing, Found: true, Detail: text + " (" + from + ")"}
-	}
-	if path := h.libraries[v.setting]; path != "" {
-		file, err := "", errNoAnswer
-		var answer struct {
-			file string
-			err  error
-		}
-		if inTime(searchLimit, func() {
-			if answer.file, answer.err = trustedLibrary(path, true); answer.err == nil {
-				_, answer.err = machineOf(answer.file)
-			}
-		}) {
-			file, err = answer.file, answer.err
-		} else {
-			h.addUnanswered("read " + filepath.Dir(path))
-		}
-		if err != nil {
-			return Fact{Thing: v.thing, Detail: fmt.Sprintf("%s of %s is not used: %v", path, v.setting, err)}
-		}
-		return fact(file, path, v.setting)
-	}
-	named, refused := h.namedLibraries(v, cuda)
-	if len(named) > 0 {
-		return fact(named[0], named[0], SettingLibraryDirs)
-	}
-	if h.root != "/" {
-		return Fact{Thing: v.thing, Detail: "not in " + SettingLibraryDirs + withReasons(refused)}
-	}
-	cached := h.loaderCache(ctx)
-	for _, name := range v.sonames(cuda) {
-		if path := cached[name]; path != "" {
-			if file, err := filepath.EvalSymlinks(path); err == nil {
-				return fact(file, path, "ld.so")
-			}
-		}
-	}
-	known, more := h.knownLibraries(v, cuda)
-	if len(known) > 0 {
-		return fact(known[0], known[0], "known place")
-	}
-	text := "looked for " + strings.Join(v.names, ", ") + " in " + strings.Join(v.lookedIn(), ", ") + "; " + v.setting + " or " + SettingLibraryDirs + " names one"
-	return Fact{Thing: v.thing, Detail: text + withReasons(append(refused, more...))}
 }
 
 func (h *Host) describePerftest(ctx context.Context) Fact {

@@ -19,13 +19,13 @@ func TestDMABufLacks(t *testing.T) {
 		{strings.Replace(open, "570.124.06", "510.47.03", 1), "6.8.0\n", "", "the driver is 510.47.03, want at least 515", ""},
 		{"", "6.8.0\n", "", "the driver's module is not the open one", ""},
 	} {
-		h := tree(t, map[string]string{"proc/driver/nvidia/version": c.version, "proc/sys/kernel/osrelease": c.release, "proc/kallsyms": c.symbols})
+		h := NewHost(tree(t, map[string]string{"proc/driver/nvidia/version": c.version, "proc/sys/kernel/osrelease": c.release, "proc/kallsyms": c.symbols}))
 		got, err := h.DMABufLacks()
 		if got != c.want || message(err) != c.err {
 			t.Errorf("%q, %q: %q, %v; want %q", c.version, c.release, got, err, c.want)
 		}
 	}
-	if _, err := tree(t, nil).DMABufLacks(); err == nil {
+	if _, err := NewHost(tree(t, nil)).DMABufLacks(); err == nil {
 		t.Error("no driver: no error")
 	}
 }

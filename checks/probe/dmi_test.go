@@ -82,7 +82,7 @@ func TestParseOddDMI(t *testing.T) {
 func TestDMI(t *testing.T) {
 	t.Parallel()
 	node := func(script string) *Host {
-		h := tree(t, map[string]string{"bin/dmidecode": script})
+		h := NewHost(tree(t, map[string]string{"bin/dmidecode": script}))
 		for _, tool := range []string{"sh", "head"} {
 			if err := os.Symlink("/bin/"+tool, h.Path("/bin/"+tool)); err != nil {
 				t.Fatal(err)
@@ -108,7 +108,7 @@ func TestDMI(t *testing.T) {
 			t.Errorf("of %q: %s, want %s", script, got, want)
 		}
 	}
-	if d, err := tree(t, nil).DMI(t.Context()); err != nil || message(d.Missing) != "run dmidecode: file does not exist" {
+	if d, err := NewHost(tree(t, nil)).DMI(t.Context()); err != nil || message(d.Missing) != "run dmidecode: file does not exist" {
 		t.Errorf("without dmidecode: %+v, %v", d, err)
 	}
 }

@@ -319,3 +319,14 @@ func onCPUs(cpus []int, do func() error) error {
 	}
 	return do()
 }
+
+// maxCPUs is how many the kernel has at most on this architecture (NR_CPUS).
+const maxCPUs = 8192
+
+func cpuSet(cpus []int) unix.CPUSetDynamic {
+	set := unix.NewCPUSet(maxCPUs - 1)
+	for _, cpu := range cpus {
+		set.Set(cpu)
+	}
+	return set
+}

@@ -11,7 +11,7 @@ import (
 
 func TestTestFile(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"reg": "x", "empty": "", "exec": "x", "special": "x", "dir/": "", "read": "x"})
+	h := NewHost(tree(t, map[string]string{"reg": "x", "empty": "", "exec": "x", "special": "x", "dir/": "", "read": "x"}))
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -82,7 +82,7 @@ func ignored(file string, op byte) bool {
 
 func TestMakeDir(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"file": ""})
+	h := NewHost(tree(t, map[string]string{"file": ""}))
 	if err := h.MakeDir("/a/b"); err != nil || !h.TestFile('d', "/a/b") {
 		t.Errorf("MakeDir(/a/b): %v", err)
 	}

@@ -12,7 +12,7 @@ import (
 
 func TestFSUsage(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"statfs": "/a\\040b 4096 1000000 60000 10000 65536 32768\nshort 1 2\n/rubbish a b c d e f\n"})
+	h := NewHost(tree(t, map[string]string{"statfs": "/a\\040b 4096 1000000 60000 10000 65536 32768\nshort 1 2\n/rubbish a b c d e f\n"}))
 	for what, want := range map[Amount]Amounts{
 		Space:  {Total: 4000000, Used: 3760000, Free: 40000, Percent: 99}, // 98.947 %
 		Inodes: {Total: 65536, Used: 32768, Free: 32768, Percent: 50},
@@ -28,7 +28,7 @@ func TestFSUsage(t *testing.T) {
 	if _, err := h.FSUsage("short", Space); message(err) != "statfs short: no such file or directory" {
 		t.Errorf("not recorded: %v", err)
 	}
-	if _, err := tree(t, map[string]string{"x": ""}).FSUsage("/", Space); message(err) != "statfs /: no such file or directory" {
+	if _, err := NewHost(tree(t, map[string]string{"x": ""})).FSUsage("/", Space); message(err) != "statfs /: no such file or directory" {
 		t.Errorf("nothing recorded: %v", err)
 	}
 	if _, err := NewHost("/").FSUsage("/no/such/place", Inodes); message(err) != "statfs /no/such/place: no such file or directory" {

@@ -11,13 +11,13 @@ import (
 func TestGPUViews(t *testing.T) {
 	t.Parallel()
 	pci := "sys/bus/pci/devices/0000:c1:00.0/"
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		pci + "vendor": "0x10de\n", pci + "class": "0x030200\n", "sys/drivers/nvidia/": "",
 		"sys/bus/pci/devices/0000:05:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:05:00.0/class": "0x068000\n", // an NVSwitch
 		"proc/driver/nvidia/version":                       "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build  (x@y)  Tue\nGCC version: gcc version 11.4.0\n",
 		"proc/driver/nvidia/gpus/0000:C1:00.0/information": "Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-1\nDevice Minor: \t 3\nGPU Excluded:\t Yes\n",
 		"dev/nvidia10": "", "dev/nvidia2": "", "dev/nvidia-uvm": "", "dev/nvidiactl": "", "dev/nvidia01": "",
-	})
+	}))
 	if err := os.Symlink("../../../drivers/nvidia", h.Path("/"+pci+"driver")); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestGPUViews(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if got, err := tree(t, nil).GPUViews(); err != nil || len(got.PCI)+len(got.Driver)+len(got.Nodes) > 0 {
+	if got, err := NewHost(tree(t, nil)).GPUViews(); err != nil || len(got.PCI)+len(got.Driver)+len(got.Nodes) > 0 {
 		t.Errorf("on nothing: %v, %v", got, err)
 	}
 }
@@ -53,7 +53,7 @@ func TestNotEveryDeviceIsAGPU(t *testing.T) {
 	device("0000:06:00.0", "0x1a03", "0x030000") // of the board's controller
 	device("0000:07:00.0", "0x1002", "0x038000") // AMD's
 	files[pciDevices+"/0000:08:00.0/class"] = "0x030200\n"
-	h := tree(t, files)
+	h := NewHost(tree(t, files))
 	if err := os.Symlink("../0000:c2:00.0", h.Path(pciDevices+"/0000:c2:00.4/physfn")); err != nil {
 		t.Fatal(err)
 	}

@@ -7,13 +7,13 @@ import (
 
 func TestGroupName(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"etc/group": "root:x:0:\nhpc users:x:7001:alice,bob\nagain:x:7001\n:x:5:\nshort\nbad:x:y:\n"})
+	h := NewHost(tree(t, map[string]string{"etc/group": "root:x:0:\nhpc users:x:7001:alice,bob\nagain:x:7001\n:x:5:\nshort\nbad:x:y:\n"}))
 	for gid, want := range map[uint32]string{0: "root", 7001: "hpc users", 5: "", 6999: ""} {
 		if got := h.GroupName(gid); got != want {
 			t.Errorf("GroupName(%d) = %q, want %q", gid, got, want)
 		}
 	}
-	if got := tree(t, map[string]string{"etc/": ""}).GroupName(0); got != "" {
+	if got := NewHost(tree(t, map[string]string{"etc/": ""})).GroupName(0); got != "" {
 		t.Errorf("without /etc/group: %q", got)
 	}
 	live := NewHost("/")

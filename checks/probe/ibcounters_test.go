@@ -11,7 +11,7 @@ import (
 func TestIBCounters(t *testing.T) {
 	t.Parallel()
 	const class = "sys/class/infiniband/"
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		class + "mlx5_0/ports/1/counters/symbol_error":      "17\n",
 		class + "mlx5_0/ports/1/counters/link_downed":       "18446744073709551615\n",
 		class + "mlx5_0/ports/1/counters/port_rcv_packets":  "5\n", // no error
@@ -24,7 +24,7 @@ func TestIBCounters(t *testing.T) {
 		class + "rocep1s0/ports/1/hw_counters/out_of_order": "1\n",
 		class + "rdmap0s6/ports/1/state":                    "4: ACTIVE\n",
 		class + "rdmap0s6/hw_counters/cmds_err":             "4\n",
-	})
+	}))
 	names := []string{"counters/symbol_error", "counters/link_downed", "counters/port_rcv_errors", "device/cmds_err"}
 	got := map[string]map[string]uint64{}
 	var err error
@@ -54,12 +54,12 @@ func TestIBCounters(t *testing.T) {
 // Two interfaces of one port count together; one that is not there counts nothing.
 func TestIBCountersOfInterfaces(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"sys/class/infiniband/mlx5_bond_0/ports/1/state": "4: ACTIVE\n",
 		"sys/class/net/eth0/statistics/rx_crc_errors":    "3\n",
 		"sys/class/net/eth1/statistics/rx_crc_errors":    "5\n",
 		"sys/class/net/eth1/statistics/tx_errors":        "x\n",
-	})
+	}))
 	got, err := h.IBCounters("mlx5_bond_0", "1", []string{"eth0", "eth1", "eth2"}, []string{"net/rx_crc_errors", "net/tx_errors", "net/rx_errors"})
 	if diff := cmp.Diff(map[string]uint64{"net/rx_crc_errors": 8}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

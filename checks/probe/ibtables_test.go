@@ -12,7 +12,7 @@ import (
 func TestIBPKeys(t *testing.T) {
 	t.Parallel()
 	const dir = "sys/class/infiniband/mlx5_0/ports/1/pkeys/"
-	h := tree(t, map[string]string{dir + "0": "0xffff\n", dir + "1": "0x0000\n", dir + "2": "0x8000\n", dir + "3": "\xff\n", dir + "4/": "", dir + "5": "0x0001\n", dir + "7": "0x8002\n"})
+	h := NewHost(tree(t, map[string]string{dir + "0": "0xffff\n", dir + "1": "0x0000\n", dir + "2": "0x8000\n", dir + "3": "\xff\n", dir + "4/": "", dir + "5": "0x0001\n", dir + "7": "0x8002\n"}))
 	got, err := h.IBPKeys("mlx5_0", "1", func(PKey) bool { return false })
 	if diff := cmp.Diff([]PKey{{0, 0xffff}, {5, 1}}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -33,7 +33,7 @@ func TestIBPKeys(t *testing.T) {
 	for i := range 8 {
 		all[fmt.Sprint(dir, i)+"/"] = ""
 	}
-	if _, err = tree(t, all).IBPKeys("mlx5_0", "1", nil); strings.Count(message(err), "\n") != 2 {
+	if _, err = NewHost(tree(t, all)).IBPKeys("mlx5_0", "1", nil); strings.Count(message(err), "\n") != 2 {
 		t.Errorf("it goes on reading what cannot be read: %v", err)
 	}
 }
@@ -41,12 +41,12 @@ func TestIBPKeys(t *testing.T) {
 func TestIBGIDs(t *testing.T) {
 	t.Parallel()
 	const dir = "sys/class/infiniband/rocep0s0/ports/1/"
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		dir + "gids/0": "fe80:0000:0000:0000:b83f:d203:00c5:1a00\n", dir + "gid_attrs/types/0": "IB/RoCE v1\n", dir + "gid_attrs/ndevs/0": "eth10\n",
 		dir + "gids/1": "0000:0000:0000:0000:0000:0000:0000:0000\n",
 		dir + "gids/2": "0000:0000:0000:0000:0000:ffff:c0a8:0001\n", dir + "gid_attrs/types/2": "RoCE v2\n",
 		dir + "gids/3": "fe80::1\n",
-	})
+	}))
 	got, err := h.IBGIDs("rocep0s0", "1", func(GID) bool { return false })
 	want := []GID{
 		{0, [16]byte{0xfe, 0x80, 8: 0xb8, 0x3f, 0xd2, 3, 0, 0xc5, 0x1a, 0}, "IB/RoCE v1", "eth10"},
@@ -68,27 +68,27 @@ func TestIBGIDs(t *testing.T) {
 
 func TestNetworkPCI(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		pciDevices[1:] + "/0000:01:00.0/class": "0x020700\n", pciDevices[1:] + "/0000:02:00.0/class": "0x020000\n", pciDevices[1:] + "/0000:03:00.0/class": "0x030200\n",
 		pciDevices[1:] + "/0000:04:00.0/class": "\xff", pciDevices[1:] + "/0000:05:00.0/class/": "",
-	})
+	}))
 	if got, err := h.NetworkPCI(); err != nil || !slices.Equal(got, []string{"0000:01:00.0", "0000:02:00.0"}) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err := tree(t, nil).NetworkPCI(); got != nil || err != nil {
+	if got, err := NewHost(tree(t, nil)).NetworkPCI(); got != nil || err != nil {
 		t.Errorf("no bus: %v, %v", got, err)
 	}
 }
 
 func TestBuiltIn(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"sys/module/ib_core/": "", "proc/sys/kernel/osrelease": "6.8\n", "lib/modules/6.8/modules.builtin": "kernel/drivers/x/rdma-cm.ko\n\nodd\n"})
+	h := NewHost(tree(t, map[string]string{"sys/module/ib_core/": "", "proc/sys/kernel/osrelease": "6.8\n", "lib/modules/6.8/modules.builtin": "kernel/drivers/x/rdma-cm.ko\n\nodd\n"}))
 	for name, want := range map[string]bool{"ib_core": true, "rdma_cm": true, "odd": true, "mlx5_ib": false} {
 		if got := h.BuiltIn(name); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
 		}
 	}
-	if tree(t, map[string]string{"proc/sys/kernel/osrelease": "../..\n"}).BuiltIn("x") {
+	if NewHost(tree(t, map[string]string{"proc/sys/kernel/osrelease": "../..\n"})).BuiltIn("x") {
 		t.Error("a release that leads elsewhere")
 	}
 }

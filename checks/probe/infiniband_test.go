@@ -11,7 +11,7 @@ import (
 func TestIBPorts(t *testing.T) {
 	t.Parallel()
 	const class = "sys/class/infiniband/"
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		class + "mlx5_0/ports/1/state":               "4: ACTIVE\n",
 		class + "mlx5_0/ports/1/phys_state":          "5: LinkUp\n",
 		class + "mlx5_0/ports/1/rate":                "400 Gb/sec (4X NDR)\n",
@@ -24,7 +24,7 @@ func TestIBPorts(t *testing.T) {
 		class + "mlx4_0/ports/2/rate":                "2.5 Gb/sec (1X SDR)\n",
 		"sys/class/infiniband_mad/abi_version":       "5\n",
 		"sys/devices/pci0000:c0/0000:c1:00.0/uevent": "",
-	})
+	}))
 	err := os.Symlink("../../../devices/pci0000:c0/0000:c1:00.0", h.Path("/"+class+"mlx5_0/device"))
 	if err != nil {
 		t.Fatal(err)
@@ -55,14 +55,14 @@ func TestIBPorts(t *testing.T) {
 
 func TestIBPortsWithoutDriver(t *testing.T) {
 	t.Parallel()
-	h := tree(t, nil)
+	h := NewHost(tree(t, nil))
 	if ports, err := h.IBPorts(); ports != nil || err != nil {
 		t.Errorf("IBPorts = %v, %v; want none", ports, err)
 	}
 	if v := h.MADVersion(); v != "" {
 		t.Errorf("MADVersion = %q, want none", v)
 	}
-	h = tree(t, map[string]string{"sys/class/infiniband": "a file"})
+	h = NewHost(tree(t, map[string]string{"sys/class/infiniband": "a file"}))
 	if _, err := h.IBPorts(); message(err) != "read /sys/class/infiniband: not a directory" {
 		t.Errorf("IBPorts of a file: %v", err)
 	}
@@ -72,7 +72,7 @@ func TestIBPortsWithoutDriver(t *testing.T) {
 func TestHCAsStuck(t *testing.T) {
 	t.Parallel()
 	const class = "sys/class/infiniband/"
-	h := tree(t, map[string]string{class + "mlx5_0/ports/1/state": "4: ACTIVE\n", class + "mlx5_10/ports/1/state": "4: ACTIVE\n", class + "mlx5_1/ports/1/state": "4: ACTIVE\n"})
+	h := NewHost(tree(t, map[string]string{class + "mlx5_0/ports/1/state": "4: ACTIVE\n", class + "mlx5_10/ports/1/state": "4: ACTIVE\n", class + "mlx5_1/ports/1/state": "4: ACTIVE\n"}))
 	h.SetStuck([]string{"read /sys/class/infiniband/mlx5_1/ports/1/counters", "stat /home"})
 	list, err := h.HCAs(nil)
 	if err != nil {
@@ -104,4 +104,15 @@ func TestVPDField(t *testing.T) {
 			t.Errorf("%q: %q, want %q", data, got, want)
 		}
 	}
+}
+
+func FuzzGbps(f *testing.F) {
+	for _, seed := range []string{"400 Gb/sec (4X NDR)", "nan", "-1", "1e300", "\xff\x00"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if n := gbps(text); !(n >= 0) {
+			t.Errorf("%q: %g Gb/s", text, n)
+		}
+	})
 }

@@ -9,9 +9,9 @@ import (
 
 func TestInventoryDMI(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"bin/dmidecode": `#!/bin/sh
+	h := NewHost(tree(t, map[string]string{"bin/dmidecode": `#!/bin/sh
 printf 'Handle 0x0011, DMI type 17, 84 bytes\nMemory Device\n\tSize: 64 GB\n\tSpeed: 4800 MT/s\n\nHandle 0x0012, DMI type 127, 4 bytes\nEnd Of Table\n'
-`})
+`}))
 	if err := os.Chmod(h.Path("/bin/dmidecode"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ printf 'Handle 0x0011, DMI type 17, 84 bytes\nMemory Device\n\tSize: 64 GB\n\tSp
 	if diff := cmp.Diff(want, got.DMI); diff != "" || err != nil {
 		t.Errorf("DMI: %v (-want +got):\n%s", err, diff)
 	}
-	if _, err := tree(t, map[string]string{"bin/": ""}).Inventory(PartDMI, ""); message(err) != "run dmidecode: file does not exist" {
+	if _, err := NewHost(tree(t, map[string]string{"bin/": ""})).Inventory(PartDMI, ""); message(err) != "run dmidecode: file does not exist" {
 		t.Errorf("without dmidecode: %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 func TestInventory(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/loadavg":                 "3.50 2.00 1.00 1/100 4711\n",
 		"proc/net/dev":                 " face |bytes\n lo: 1\n eth0: 1\n eth0v1: 1\n docker0: 1\n bond0: 1\n eth0.17: 1\n eth0_0: 1\n ib0: 1\n ib0.8001: 1\n",
 		"sys/class/net/eth0_0/device/": "", "sys/class/net/eth0_0/phys_port_name": "pf0vf0\n", "sys/class/net/ib0/device/": "", "sys/class/net/ib0/ifindex": "3\n", "sys/class/net/ib0/iflink": "3\n",
@@ -25,7 +25,7 @@ func TestInventory(t *testing.T) {
 		"sys/bus/pci/devices/0000:03:00.0/vendor": "0x15b3\n", "sys/bus/pci/devices/0000:03:00.0/class": "0x020700\n",
 		"dev/nvidia0": "not a device", "proc/mounts": "tmpfs /a tmpfs rw 0 0\n",
 		"sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n", "sys/class/infiniband/mlx5_0/ports/1/phys_state": "5: LinkUp\n",
-	})
+	}))
 	for part, want := range map[Part]Inventory{
 		PartLoad: {Load: 3.5},
 		PartNet: {Links: []NetLink{
@@ -52,7 +52,7 @@ func TestInventory(t *testing.T) {
 
 func TestInventoryOfNothing(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"proc/loadavg": "nan\n", "etc/": ""})
+	h := NewHost(tree(t, map[string]string{"proc/loadavg": "nan\n", "etc/": ""}))
 	for part, want := range map[Part]string{
 		PartCPU:    "read /proc/cpuinfo: no such file or directory",
 		PartMemory: "read /proc/meminfo: no such file or directory",
@@ -72,9 +72,9 @@ func TestInventoryOfNothing(t *testing.T) {
 // TestInventoryDevices looks for device nodes, in order of their numbers.
 func TestInventoryDevices(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"dev/nvidia-uvm": "", "dev/nvidia01": "", "sys/block/nvme0n1/": "", "sys/block/nvme0c0n1/": "", "sys/block/nvme1n1/": "", "bin/nvidia-smi": "",
-	})
+	}))
 	for name, kind := range map[string]uint32{
 		"nvidia0": unix.S_IFCHR, "nvidia10": unix.S_IFCHR, "nvidia2": unix.S_IFCHR, "nvidiactl": unix.S_IFCHR, "nvme0n1": unix.S_IFBLK, "nvme1n1": unix.S_IFCHR,
 	} {
@@ -95,7 +95,7 @@ func TestInventoryDevices(t *testing.T) {
 
 func TestInventorySpace(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"dir/file": "x", "statfs": "/dir 4096 100 50 50 10 5\n"})
+	h := NewHost(tree(t, map[string]string{"dir/file": "x", "statfs": "/dir 4096 100 50 50 10 5\n"}))
 	s, err := h.Inventory(PartSpace, "/dir")
 	if err != nil || !s.Space.Dir || s.Space.Space != (Amounts{400, 200, 200, 50}) || s.Space.Inodes.Percent != 50 {
 		t.Errorf("a directory: %+v, %v", s.Space, err)
@@ -157,7 +157,7 @@ func TestServices(t *testing.T) {
 	} {
 		files["proc/"+pid+"/cmdline"], files["proc/"+pid+"/cgroup"], files["proc/"+pid+"/status"] = p[0], p[1]+"\n", status
 	}
-	got, err := tree(t, files).Inventory(PartServices, "")
+	got, err := NewHost(tree(t, files)).Inventory(PartServices, "")
 	want := []Service{
 		{Args: "/sbin/sshd -D", User: "daemon", UID: 17, Unit: "ssh"},
 		{Args: strings.Repeat("y", serviceArgs), User: "daemon", UID: 17},

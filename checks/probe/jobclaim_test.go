@@ -53,7 +53,7 @@ func TestJobProcessClaims(t *testing.T) {
 	// pam_slurm_adopt has put a login into the job.
 	add(40, 1, 40, 34817, "4:memory:/slurm/uid_5001/job_123/step_extern\n", "", "loginuid", "5001")
 	add(50, 1, 50, 0, slurmd, "SLURM_JOB_ID=123\x00")
-	h := tree(t, files)
+	h := NewHost(tree(t, files))
 	claims := func() map[int]string {
 		list, err := h.JobProcesses(JobRef{ID: "123", UID: 5001, Restart: 1})
 		if err != nil {
@@ -75,7 +75,7 @@ func TestJobProcessClaims(t *testing.T) {
 	}
 	// Its user is logged in: what nothing but the number assigns to the job may be theirs.
 	add(60, 1, 60, 0, slurmd, "HOME=/\x00")
-	h = tree(t, files)
+	h = NewHost(tree(t, files))
 	want[50] = "nothing shows that Slurm has started it, and its user has process 60 here, which belongs to no job"
 	if diff := cmp.Diff(want, claims()); diff != "" {
 		t.Errorf("with a login (-want +got):\n%s", diff)
@@ -91,7 +91,7 @@ func TestJobProcessesOfHetJob(t *testing.T) {
 		job  JobRef
 		want int
 	}{{JobRef{ID: "124", UID: 5001, Het: "123", Node: "gpu02"}, 1}, {JobRef{ID: "123", UID: 5001, Het: "123", Node: "gpu01"}, 0}, {JobRef{ID: "124", UID: 5001}, 0}} {
-		if list, err := tree(t, files).JobProcesses(c.job); len(list) != c.want || err != nil {
+		if list, err := NewHost(tree(t, files)).JobProcesses(c.job); len(list) != c.want || err != nil {
 			t.Errorf("%+v: %+v, %v, want %d", c.job, list, err, c.want)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 func TestJobOwners(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"jobs/1.srv.JB":    "x=1\n \tPBS_O_LOGNAME=alice\nPBS_O_LOGNAME=carol\n",
 		"jobs/2.srv.JB":    "<?xml version=\"1.0\"?>\n<jobs>\n  <euser flags=\"1\">bob</euser>\n<euser>carol</euser>\n",
 		"jobs/3.srv.JB":    "PBS_O_LOGNAME=alice",
@@ -20,7 +20,7 @@ func TestJobOwners(t *testing.T) {
 		"jobs/8.srv.JB/x/": "",
 		"none/1.srv.SC":    "",
 		"file":             "",
-	})
+	}))
 	owners, found, err := h.JobOwners("/jobs")
 	if diff := cmp.Diff([]string{"alice", "bob"}, owners); diff != "" || !found || err != nil {
 		t.Errorf("found %v, %v (-want +got):\n%s", found, err, diff)

@@ -10,7 +10,7 @@ import (
 
 func TestJobOf(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/10/cgroup":  "0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0\n",
 		"proc/11/cgroup":  "12:devices:/slurm/uid_5001/job_77\n1:name=systemd:/\n",
 		"proc/12/cgroup":  "0::/user.slice/user-5001.slice/my_job_9x/job_\n",
@@ -23,7 +23,7 @@ func TestJobOf(t *testing.T) {
 		"proc/22/status": "Name:\tx\nState:\tS\nUid:\t0\t0\t0\t0\nVmSize:\t1 kB\n", "proc/22/cmdline": "slurmstepd infinity\x00",
 		"proc/23/status": "Name:\tx\nState:\tS\nUid:\t5001\t5001\t5001\t5001\nVmSize:\t1 kB\n", "proc/23/cmdline": "slurmstepd: [125.0]\x00",
 		"proc/24/status": "Name:\tsu\nState:\tS\nUid:\t5001\t0\t0\t0\nVmSize:\t1 kB\n", "proc/24/cmdline": "slurmstepd: [126.0]\x00",
-	})
+	}))
 	for pid, want := range map[int]string{10: "123", 11: "77", 12: "55", 13: "", 15: ""} {
 		if got, err := h.JobOf(pid); got != want || err != nil {
 			t.Errorf("%d: %q, %v, want %q", pid, got, err, want)

@@ -68,7 +68,7 @@ func jobTree(t *testing.T) *Host {
 	add(31, 1, 5001, "waits", fmt.Sprintf(step, 123), "")
 	jobTask(files, "proc/31", "waits", "D", 1, 31, 5001, 0, noSignal)
 	files["proc/32/stat"] = "32 (half" // about to be gone
-	h := tree(t, files)
+	h := NewHost(tree(t, files))
 	link := func(pid, fd int, target string) {
 		dir := h.Path(fmt.Sprintf("/proc/%d/fd", pid))
 		mkdir(t, dir)
@@ -143,11 +143,11 @@ func TestJobProcessesUnreadable(t *testing.T) {
 	files := map[string]string{"proc/10/cgroup": "0::/\n", "proc/10/environ/": "", "proc/11/cgroup": "0::/job_5/\n"}
 	jobTask(files, "proc/10", "x", "S", 1, 10, 5001, 0, noSignal)
 	jobTask(files, "proc/11", "y", "S", 1, 11, 5001, 0, noSignal)
-	list, err := tree(t, files).JobProcesses(JobRef{ID: "5", UID: 5001})
+	list, err := NewHost(tree(t, files)).JobProcesses(JobRef{ID: "5", UID: 5001})
 	if message(err) != "read /proc/10/environ: is a directory" || len(list) != 1 || list[0].PID != 11 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if _, err := tree(t, nil).JobProcesses(JobRef{ID: "5"}); message(err) != "read /proc: no such file or directory" {
+	if _, err := NewHost(tree(t, nil)).JobProcesses(JobRef{ID: "5"}); message(err) != "read /proc: no such file or directory" {
 		t.Errorf("no /proc: %v", err)
 	}
 }
@@ -216,16 +216,6 @@ func nobody() int {
 	return os.Geteuid()
 }
 
-// await waits until a process has ended.
-func await(t *testing.T, h *Host, pid int) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); h.Alive(pid); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("process %d lives on", pid)
-		}
-	}
-}
-
 func TestEndJobProcess(t *testing.T) {
 	t.Parallel()
 	h, job := NewHost("/"), JobRef{ID: strconv.Itoa(1<<30 + os.Getpid()), UID: nobody()}
@@ -273,14 +263,14 @@ func TestEndJobProcess(t *testing.T) {
 			t.Errorf("SIGTERM: %v", err)
 		}
 	}
-	await(t, h, pids[0])
+	await(t, "the process ends", func() bool { return !h.Alive(pids[0]) })
 	if now := left(); len(now) != 1 || now[pids[1]].PID == 0 {
 		t.Errorf("left after SIGTERM: %+v", now)
 	}
 	if err := h.EndJobProcess(job, had[pids[1]], true); err != nil {
 		t.Errorf("SIGKILL: %v", err)
 	}
-	await(t, h, pids[1])
+	await(t, "the process ends", func() bool { return !h.Alive(pids[1]) })
 	if _, there := h.JobProcessNow(job, had[pids[1]]); there {
 		t.Error("it is still there")
 	}

@@ -14,7 +14,7 @@ func TestStepsOf(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", job, got, err, want)
 		}
 	}
-	if _, err := tree(t, nil).StepsOf(JobRef{ID: "1"}); err == nil {
+	if _, err := NewHost(tree(t, nil)).StepsOf(JobRef{ID: "1"}); err == nil {
 		t.Error("no /proc, and that is no error")
 	}
 }
@@ -28,18 +28,18 @@ func TestJobUsers(t *testing.T) {
 	}
 	files := map[string]string{"proc/20/cmdline": "slurmstepd: [9.extern]\x00"}
 	jobTask(files, "proc/20", "slurmstepd", "S", 1, 20, 0, 0, noSignal)
-	if got, err := tree(t, files).JobUsers(); err != nil || !cmp.Equal(got, map[string][]uint32{"9": nil}) {
+	if got, err := NewHost(tree(t, files)).JobUsers(); err != nil || !cmp.Equal(got, map[string][]uint32{"9": nil}) {
 		t.Errorf("a job without a process: %v, %v", got, err)
 	}
 	jobTask(files, "proc/21", "x", "S", 1, 21, 5001, 0, noSignal)
 	files["proc/21/cgroup/"] = ""
-	if _, err := tree(t, files).JobUsers(); message(err) != "read /proc/21/cgroup: is a directory" {
+	if _, err := NewHost(tree(t, files)).JobUsers(); message(err) != "read /proc/21/cgroup: is a directory" {
 		t.Errorf("unreadable: %v", err)
 	}
-	if got, err := tree(t, map[string]string{"proc/": ""}).JobUsers(); got != nil || err != nil {
+	if got, err := NewHost(tree(t, map[string]string{"proc/": ""})).JobUsers(); got != nil || err != nil {
 		t.Errorf("no job: %v, %v", got, err)
 	}
-	if _, err := tree(t, nil).JobUsers(); err == nil {
+	if _, err := NewHost(tree(t, nil)).JobUsers(); err == nil {
 		t.Error("no /proc, and that is no error")
 	}
 }

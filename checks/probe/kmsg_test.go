@@ -45,7 +45,7 @@ garbage
 
 func TestKernelLog(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"dev/kmsg": recorded})
+	h := NewHost(tree(t, map[string]string{"dev/kmsg": recorded}))
 	list, end := said(t, h, 1)
 	want := []string{
 		"1 5.1409s NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build",
@@ -68,14 +68,14 @@ func TestKernelLog(t *testing.T) {
 
 func TestKernelLogFile(t *testing.T) {
 	t.Parallel()
-	if _, err := tree(t, nil).KernelLog(0, nil); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := NewHost(tree(t, nil)).KernelLog(0, nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without /dev/kmsg: %v", err)
 	}
-	if _, err := tree(t, map[string]string{"dev/kmsg/": ""}).KernelLog(0, nil); message(err) != "read /dev/kmsg: is a directory" {
+	if _, err := NewHost(tree(t, map[string]string{"dev/kmsg/": ""})).KernelLog(0, nil); message(err) != "read /dev/kmsg: is a directory" {
 		t.Errorf("a directory: %v", err)
 	}
 	long := "6,1,1,-;" + strings.Repeat("x", 2*kmsgBuffer) + "\n6,2,2,-;short\n"
-	list, end := said(t, tree(t, map[string]string{"dev/kmsg": long}), 2)
+	list, end := said(t, NewHost(tree(t, map[string]string{"dev/kmsg": long})), 2)
 	if diff := cmp.Diff([]string{"2 2µs short"}, list); diff != "" || end.Next != 3 {
 		t.Errorf("%+v (-want +got):\n%s", end, diff)
 	}
@@ -84,7 +84,7 @@ func TestKernelLogFile(t *testing.T) {
 // A FIFO in its place holds nobody up.
 func TestKernelLogDoesNotWait(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"dev/": ""})
+	h := NewHost(tree(t, map[string]string{"dev/": ""}))
 	if err := syscall.Mkfifo(h.Path(kmsgPath), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -163,10 +163,10 @@ func TestKernelLogLive(t *testing.T) {
 
 func TestBoot(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/sys/kernel/random/boot_id": "658f832e-2c36-42e1-a29c-a17c2e3298d2\n",
 		"proc/stat":                      "cpu  1 2 3\nintr 1\nctxt 5\nbtime 1790000000\nprocesses 7\n",
-	})
+	}))
 	if id, err := h.BootID(); err != nil || id != "658f832e-2c36-42e1-a29c-a17c2e3298d2" {
 		t.Errorf("BootID = %q, %v", id, err)
 	}
@@ -174,7 +174,7 @@ func TestBoot(t *testing.T) {
 		t.Errorf("BootTime = %v, %v", at, err)
 	}
 	for _, bad := range []string{"", "btime 5", "cpu\nbtime x\n", "cpu\nbtime -5\n", "cpu\nbtime 99999999999999999999\n"} {
-		if at, err := tree(t, map[string]string{"proc/stat": bad}).BootTime(); err == nil {
+		if at, err := NewHost(tree(t, map[string]string{"proc/stat": bad})).BootTime(); err == nil {
 			t.Errorf("%q: %v", bad, at)
 		}
 	}
@@ -204,7 +204,7 @@ func BenchmarkKernelLog(b *testing.B) {
 	for i := range 10_000 {
 		fmt.Fprintf(&text, "6,%d,%d,-;usb 1-1: new high-speed USB device number %d using xhci_hcd\n", i, i*1000, i)
 	}
-	h := tree(b, nil)
+	h := NewHost(tree(b, nil))
 	if err := os.Mkdir(h.Path("/dev"), 0o755); err != nil {
 		b.Fatal(err)
 	}

@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 )
 
 // anELF is the head of a shared library of 64 bits for a processor, and nothing behind it.
@@ -136,7 +134,7 @@ func TestLibraryIsRootsOwn(t *testing.T) {
 			if c.want == "" && (err != nil || opened != file) || c.want != "" && (err == nil || !strings.Contains(err.Error(), "not used: ") || !strings.Contains(err.Error(), c.want) || opened != "") {
 				t.Errorf("named: %v, %q opened, want %q", err, opened, c.want)
 			}
-			if _, err := h.NVML(0, nil); c.want != "" && (err == nil || !strings.Contains(err.Error(), "NVML_LIBRARY: not used: ") || !strings.Contains(err.Error(), c.want)) {
+			if _, err := loadLibrary(h, &libNVML, 0, func(string) (bool, error) { return true, nil }); c.want != "" && (err == nil || !strings.Contains(err.Error(), "NVML_LIBRARY: not used: ") || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("NVML: %v, want %q", err, c.want)
 			}
 			paths, refused := h.searchLibrary(&libNCCL, 0, []string{dir}, false)
@@ -210,7 +208,7 @@ func TestLibraryOfDriver(t *testing.T) {
 	v.places = []string{dir}
 	file := sharedLibrary(t, dir, machine.of, "libnvidia-ml.so.550.54.15", "libnvidia-ml.so.1")
 	for driver, want := range map[string]string{"550.54.15": "", "570.124.06": file + ": version 550.54.15, the loaded driver is 570.124.06", "": "nothing"} {
-		h := tree(t, map[string]string{"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  " + driver + "  Sun\n"})
+		h := NewHost(tree(t, map[string]string{"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  " + driver + "  Sun\n"}))
 		paths, refused := h.knownLibraries(&v, 0)
 		if want == "" && !slices.Equal(paths, []string{file}) || want != "" && (len(paths) > 0 || strings.Join(refused, "") != strings.TrimPrefix(want, "nothing")) {
 			t.Errorf("driver %s: found %q, refused %q, want %q", driver, paths, refused, want)
@@ -272,35 +270,6 @@ func TestNCCLVersion(t *testing.T) {
 	h.SetLibraries(map[string]string{SettingLibraryDirs: dir})
 	if paths, refused := h.namedLibraries(&libNCCL, 12); len(paths) > 0 || len(refused) != 1 || !strings.HasSuffix(refused[0], "it needs a driver of CUDA 13, this one supports CUDA 12") {
 		t.Errorf("found %q, refused %q", paths, refused)
-	}
-}
-
-// Each library that LIBRARY_DIRS leads to is loaded, by the file behind the links.
-func TestLibrariesLoadFromDirs(t *testing.T) {
-	t.Parallel()
-	h := fakeHost(t, fakecuda.Scenario(1))
-	file := h.libraries[SettingCUDA]
-	dirs := filepath.Join(filepath.Dir(file), "modules")
-	h.SetLibraries(map[string]string{SettingLibraryDirs: filepath.Join(dirs, "*", "lib")})
-	for name, dir := range map[string]string{"libcuda.so.1": "driver", "libcublasLt.so.12": "cuda"} {
-		lib := filepath.Join(dirs, dir, "lib")
-		if err := errors.Join(os.MkdirAll(lib, 0o755), os.Symlink(file, filepath.Join(lib, name))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cuda, err := h.CUDA(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lt, err := h.CUBLASLt(cuda)
-	if err != nil || lt.Name != file {
-		t.Errorf("cuBLASLt is %+v (%v), want %s", lt, err, file)
-	}
-	nccl, _ := ncclHost(t, "")
-	path := nccl.libraries[SettingNCCL]
-	nccl.SetLibraries(map[string]string{SettingLibraryDirs: filepath.Dir(path)})
-	if n, err := nccl.NCCL(NCCLSettings{}, func(string) {}); err != nil || n.Path != path {
-		t.Errorf("NCCL: %v, want that of %s", err, path)
 	}
 }
 

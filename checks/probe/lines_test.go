@@ -25,14 +25,14 @@ func linesOf(h *Host, path string) (lines []string, err error) {
 func TestLines(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", MaxLine-1)
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"a":    "one\n\n two\r\nthree",
 		"e":    "",
 		"n":    "\n",
 		"long": "a\n" + long + "\nb\n" + long + "\n" + long,
 		"d/":   "",
 		"over": "a\n" + long + "xx",
-	})
+	}))
 	for path, want := range map[string][]string{
 		"/a":    {"one", "", " two\r", "three"},
 		"/e":    nil,
@@ -65,7 +65,7 @@ func TestLines(t *testing.T) {
 // that neither opening nor reading one waits for ever.
 func TestLinesOfPipe(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"x/": ""})
+	h := NewHost(tree(t, map[string]string{"x/": ""}))
 	for _, name := range []string{"/idle", "/fed", "/mute"} {
 		if err := unix.Mkfifo(h.Path(name), 0o600); err != nil {
 			t.Fatal(err)

@@ -41,10 +41,10 @@ var (
 
 func TestModule(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"recorded/module/eth0": qsfp28, "recorded/module/eth1": qsfpCopper, "recorded/module/eth2": osfp, "recorded/module/eth3": osfpCopper,
 		"recorded/module/eth4": sfp, "recorded/module/eth5": sfpNoDiag, "recorded/module/eth6": qsfp28[:200], "recorded/module/eth7": put(256, map[int]string{0: "\xff"}), "recorded/module/eth8": "",
-	})
+	}))
 	c := func(n float64) *float64 { return &n }
 	for dev, want := range map[string]*Module{
 		"eth0": {Form: "QSFP28", Vendor: "NVIDIA", Part: "MMA1B00-C100D", Serial: "MT2214FT06789", Celsius: c(41.5), Receive: []float64{0, -3, -40, 0}, Send: []float64{0, 0, 0, 0}},
@@ -190,7 +190,7 @@ func TestGenlOfThisMachine(t *testing.T) {
 func TestSlot(t *testing.T) {
 	t.Parallel()
 	at := "sys/devices/pci0000:30/0000:30:01.0/0000:31:00.0/0000:32:00.0/"
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"sys/bus/pci/slots/7/address":               "0000:31:00\n",
 		"sys/bus/pci/slots/12-1/address":            "0000:44:00\n",
 		"sys/bus/pci/slots/broken/address/":         "",
@@ -198,7 +198,7 @@ func TestSlot(t *testing.T) {
 		"sys/devices/pci0000:44/0000:44:00.0/class": "0x020700\n",
 		"sys/devices/pci0000:55/0000:55:00.0/label": "Onboard\x1b LAN\n",
 		"sys/devices/pci0000:66/0000:66:00.0/class": "0x020700\n",
-	})
+	}))
 	for _, d := range []string{"pci0000:30/0000:30:01.0/0000:31:00.0/0000:32:00.0", "pci0000:44/0000:44:00.0", "pci0000:55/0000:55:00.0", "pci0000:66/0000:66:00.0"} {
 		mkdir(t, h.Path("/sys/bus/pci/devices"))
 		if err := os.Symlink("../../../devices/"+d, h.Path("/sys/bus/pci/devices/"+d[len(d)-12:])); err != nil {
@@ -228,7 +228,7 @@ func TestLLDP(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", text, diff)
 		}
 	}
-	h := tree(t, map[string]string{"recorded/lldp.json": fmt.Sprintf(`{"lldp":{"interface":{%s}}}`, one)})
+	h := NewHost(tree(t, map[string]string{"recorded/lldp.json": fmt.Sprintf(`{"lldp":{"interface":{%s}}}`, one)}))
 	if got, err := h.Neighbors(t.Context(), 0); err != nil || got["eth13"] != "leaf03 swp12" {
 		t.Errorf("%v, %v", got, err)
 	}

@@ -14,15 +14,15 @@ func TestModules(t *testing.T) {
 		"\n \t\nlast": {"last"},
 		"\xff\x00 x":  {"\xff\x00"},
 	} {
-		got, err := tree(t, map[string]string{"proc/modules": content}).Modules()
+		got, err := NewHost(tree(t, map[string]string{"proc/modules": content})).Modules()
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("of %q: %v (-want +got):\n%s", content, err, diff)
 		}
 	}
-	if got, err := tree(t, nil).Modules(); got != nil || err != nil {
+	if got, err := NewHost(tree(t, nil)).Modules(); got != nil || err != nil {
 		t.Errorf("without the file: %v, %v", got, err)
 	}
-	if _, err := tree(t, map[string]string{"proc/modules/": ""}).Modules(); message(err) != "read /proc/modules: is a directory" {
+	if _, err := NewHost(tree(t, map[string]string{"proc/modules/": ""})).Modules(); message(err) != "read /proc/modules: is a directory" {
 		t.Errorf("of a directory: %v", err)
 	}
 }

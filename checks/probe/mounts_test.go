@@ -10,12 +10,12 @@ import (
 
 func TestMounts(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"proc/mounts": `sysfs /sys sysfs rw,nosuid 0 0
+	h := NewHost(tree(t, map[string]string{"proc/mounts": `sysfs /sys sysfs rw,nosuid 0 0
 nfs1:/export/a\040b /m/a\040b\134c nfs4 rw,vers=4.2 0 0
 
 alone
 two /m/two
-`})
+`}))
 	want := []Mount{
 		{Source: "sysfs", Point: "/sys", Type: "sysfs", Options: "rw,nosuid"},
 		{Source: "nfs1:/export/a040b", Point: `/m/a b\c`, Type: "nfs4", Options: "rw,vers=4.2"},
@@ -32,7 +32,7 @@ two /m/two
 
 func TestMountsAreReadOnce(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"etc/": ""})
+	h := NewHost(tree(t, map[string]string{"etc/": ""}))
 	if _, err := h.Mounts(); message(err) != "read /proc/mounts: no such file or directory" {
 		t.Fatalf("Mounts: %v", err)
 	}

@@ -12,14 +12,14 @@ func TestNetDevices(t *testing.T) {
 		" face |bytes    packets errs          |bytes    packets\n" +
 		"    lo: 1234 12 0 0 0 0 0 0 1234 12 0 0 0 0 0 0\n" +
 		"  eth0:99 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n\n"
-	got, err := tree(t, map[string]string{"proc/net/dev": file}).NetDevices()
+	got, err := NewHost(tree(t, map[string]string{"proc/net/dev": file})).NetDevices()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"lo", "eth0"}, got); diff != "" {
 		t.Errorf("NetDevices (-want +got):\n%s", diff)
 	}
-	if _, err := tree(t, nil).NetDevices(); message(err) != "read /proc/net/dev: no such file or directory" {
+	if _, err := NewHost(tree(t, nil)).NetDevices(); message(err) != "read /proc/net/dev: no such file or directory" {
 		t.Errorf("without the file: %v", err)
 	}
 }

@@ -11,12 +11,12 @@ import (
 
 func TestNVIDIAProc(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/driver/nvidia/version":                       "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.148.08  Release Build  (dvs-builder)  \nGCC version:  13\n",
 		"proc/driver/nvidia/gpus/0000:c1:00.0/information": "Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-1234\n",
 		"proc/driver/nvidia/gpus/0000:18:00.0/information": "GPU UUID: \t GPU-????????-????\n",
 		"proc/driver/nvidia/gpus/0001:00:00.0/":            "",
-	})
+	}))
 	if v, err := h.DriverVersion(); err != nil || v != "570.148.08" {
 		t.Errorf("DriverVersion = %q, %v", v, err)
 	}
@@ -46,14 +46,14 @@ func TestParseDriverVersion(t *testing.T) {
 
 func TestNoNVIDIAProc(t *testing.T) {
 	t.Parallel()
-	h := tree(t, nil)
+	h := NewHost(tree(t, nil))
 	if v, err := h.DriverVersion(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%q, %v", v, err)
 	}
 	if gpus, err := h.DriverGPUs(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%q, %v", gpus, err)
 	}
-	if v, err := tree(t, map[string]string{"proc/driver/nvidia/version": "\x00"}).DriverVersion(); err == nil {
+	if v, err := NewHost(tree(t, map[string]string{"proc/driver/nvidia/version": "\x00"})).DriverVersion(); err == nil {
 		t.Errorf("%q", v)
 	}
 }

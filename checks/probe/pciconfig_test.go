@@ -83,7 +83,7 @@ func TestPCIConfigUnreadable(t *testing.T) {
 		}
 	}
 	dir := "sys/bus/pci/devices/"
-	h := tree(t, map[string]string{dir + "0000:c1:00.0/config": "x", dir + "0000:c2:00.0/config/": "", dir + "0000:c3:00.0/config": fakesys.Gone, dir + "0000:c3:00.0/power_state": "D3cold\n"})
+	h := NewHost(tree(t, map[string]string{dir + "0000:c1:00.0/config": "x", dir + "0000:c2:00.0/config/": "", dir + "0000:c3:00.0/config": fakesys.Gone, dir + "0000:c3:00.0/power_state": "D3cold\n"}))
 	for address, want := range map[string]string{
 		"0000:c1:00.0": "read /sys/bus/pci/devices/0000:c1:00.0/config: not a configuration space",
 		"0000:c2:00.0": "read /sys/bus/pci/devices/0000:c2:00.0/config: is a directory",

@@ -52,7 +52,7 @@ func TestPerftest(t *testing.T) {
 			tests = append(tests, loopback(fmt.Sprintf("mlx5_%d", i)))
 		}
 		tests[2].Client.GID, tests[2].Bidirectional, tests[2].Client.CPUs = 3, true, []int{0}
-		tests[2].Client.GPU, tests[2].Client.Env = nil, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", NoMPS}
+		tests[2].Client.GPU, tests[2].Client.Env = nil, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", withoutMPS}
 		var rates []float64
 		for _, r := range h.Perftests(t.Context(), tests) {
 			if r.Err != nil {
@@ -64,7 +64,7 @@ func TestPerftest(t *testing.T) {
 			t.Errorf("%s: rates %v", version, rates)
 		}
 		for _, want := range []string{"LC_ALL=C -d mlx5_0 -i 1 -p ", " -s 8388608 -q 1 -D 4 -f 1 -F --report_gbits\n", " --report_gbits 127.0.0.1\n",
-			" --report_gbits -b -x 3 127.0.0.1\n", "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES= " + NoMPS + " LC_ALL=C -d mlx5_2 "} {
+			" --report_gbits -b -x 3 127.0.0.1\n", "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES= " + withoutMPS + " LC_ALL=C -d mlx5_2 "} {
 			if !strings.Contains(calls(), want) {
 				t.Errorf("%s: no call %q in\n%s", version, want, calls())
 			}
@@ -235,3 +235,5 @@ func FuzzParsePerftest(f *testing.F) {
 		}
 	})
 }
+
+const withoutMPS = "CUDA_MPS_PIPE_DIRECTORY=/proc/none-for-nhc-gpu"

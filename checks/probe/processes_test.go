@@ -24,7 +24,7 @@ func statusFile(name, state string, uid int, memory bool) string {
 
 func TestProcesses(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/uptime":        "1 1\n",
 		"proc/1/status":      statusFile("systemd", "S (sleeping)", 0, true),
 		"proc/1/cmdline":     "/sbin/init\x00splash\x00",
@@ -44,7 +44,7 @@ func TestProcesses(t *testing.T) {
 		"proc/0007/status":   statusFile("x", "S (sleeping)", 0, false),
 		"proc/-8/status":     statusFile("x", "S (sleeping)", 0, false),
 		"proc/100000/status": statusFile("late", "S (sleeping)", 4294967295, false),
-	})
+	}))
 	want := []Process{
 		{PID: 1, Args: "/sbin/init splash"},
 		{PID: 9, UID: 5001, Args: "./a.out two words tab?here new line ?? café ??x?"},
@@ -65,20 +65,20 @@ func TestProcesses(t *testing.T) {
 	if c := got[1].Command(); c != "./a.out" {
 		t.Errorf("Command = %q", c)
 	}
-	if _, err := tree(t, nil).Processes(); message(err) != "read /proc: no such file or directory" {
+	if _, err := NewHost(tree(t, nil)).Processes(); message(err) != "read /proc: no such file or directory" {
 		t.Errorf("without /proc: %v", err)
 	}
-	if _, err := tree(t, map[string]string{"proc": ""}).Processes(); message(err) != "read /proc: not a directory" {
+	if _, err := NewHost(tree(t, map[string]string{"proc": ""})).Processes(); message(err) != "read /proc: not a directory" {
 		t.Errorf("/proc a file: %v", err)
 	}
 }
 
 func TestAliveAndKillInTree(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/5/status": statusFile("x", "S (sleeping)", 0, true),
 		"proc/6/status": statusFile("x", "Z (zombie)", 0, false),
-	})
+	}))
 	for pid, want := range map[int]bool{5: true, 6: false, 7: false} {
 		if got := h.Alive(pid); got != want {
 			t.Errorf("Alive(%d) = %v, want %v", pid, got, want)
@@ -104,7 +104,7 @@ func TestKill(t *testing.T) {
 	if err := h.Kill(p); err != nil {
 		t.Fatal(err)
 	}
-	await(t, h, p.PID)
+	await(t, "the process ends", func() bool { return !h.Alive(p.PID) })
 	if h.Alive(p.PID) {
 		t.Error("alive after Kill")
 	}

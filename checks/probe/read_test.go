@@ -7,7 +7,7 @@ import (
 
 func TestReadValue(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"one": "4: ACTIVE\n", "empty": "", "long": strings.Repeat("x", 1000), "dir/": ""})
+	h := NewHost(tree(t, map[string]string{"one": "4: ACTIVE\n", "empty": "", "long": strings.Repeat("x", 1000), "dir/": ""}))
 	for _, c := range []struct{ path, want, err string }{
 		{path: "/one", want: "4: ACTIVE"},
 		{path: "/empty"},
@@ -25,7 +25,7 @@ func TestReadValue(t *testing.T) {
 func TestReadFile(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("0123456789abcdef", 20000)
-	h := tree(t, map[string]string{"large": large, "empty": ""})
+	h := NewHost(tree(t, map[string]string{"large": large, "empty": ""}))
 	for path, want := range map[string]string{"/large": large, "/empty": ""} {
 		got, err := h.readFile(path)
 		if err != nil || string(got) != want {

@@ -131,7 +131,7 @@ func TestJournalIsOurs(t *testing.T) {
 // Without a disk records and journals lie in the spare place, too.
 func TestRecordsSpare(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"/past": "a file where a directory should be"})
+	h := NewHost(tree(t, map[string]string{"/past": "a file where a directory should be"}))
 	h.SetPast("/past/node", "/run/past")
 	j := Journal{"jobs", 100}
 	if err := h.Append(j, []byte(`{"job":1}`)); err != nil {

@@ -143,12 +143,3 @@ func copyFile(t *testing.T, from, to string) {
 		t.Fatal(err)
 	}
 }
-
-// writeProgram writes a program that a test is going to run. No process is started
-// meanwhile: a child has a copy of the file, open for writing, until it runs its own program,
-// and a file that is open for writing cannot be run ("text file busy").
-func writeProgram(path string, data []byte) error {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	return os.WriteFile(path, data, 0o755)
-}

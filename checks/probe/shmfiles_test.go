@@ -35,10 +35,10 @@ func shmListed(t *testing.T, h *Host, uid int, below string) (names []string) {
 
 func TestShmFiles(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"dev/shm/nccl-1": "12345", "dev/shm/sub/deep/psm2": "1", "dev/shm/held": "1", "dev/shm/mapped": "1", "dev/shm/empty/": "",
 		"outside/file": "1", "proc/8/maps": "", "proc/self": "",
-	})
+	}))
 	for name, target := range map[string]string{
 		"dev/shm/link": h.Path("/outside/file"), "dev/shm/dirlink": h.Path("/outside"), "dev/shm/dangling": "nowhere",
 		"proc/7/fd/3": h.Path("/dev/shm/held"), "proc/7/fd/4": "/else/nccl-1", "proc/7/fd/5": "socket:[9]", "proc/8/fd/0": "/dev/null",
@@ -75,13 +75,13 @@ func TestShmFiles(t *testing.T) {
 	if got := shmListed(t, h, uid+1, ""); got != nil {
 		t.Errorf("of somebody else: %q", got)
 	}
-	if files, _, err := tree(t, nil).ShmFiles(0, time.Time{}); files != nil || err != nil {
+	if files, _, err := NewHost(tree(t, nil)).ShmFiles(0, time.Time{}); files != nil || err != nil {
 		t.Errorf("no /dev/shm: %v, %v", files, err)
 	}
-	if _, _, err := tree(t, map[string]string{"dev/shm": ""}).ShmFiles(0, time.Time{}); message(err) != "read /dev/shm: not a directory" {
+	if _, _, err := NewHost(tree(t, map[string]string{"dev/shm": ""})).ShmFiles(0, time.Time{}); message(err) != "read /dev/shm: not a directory" {
 		t.Errorf("unreadable: %v", err)
 	}
-	if _, _, err := tree(t, map[string]string{"dev/shm/x": "", "proc/7/fd/": "", "proc/7/maps/": ""}).ShmFiles(uint32(uid), time.Time{}); message(err) != "read /proc/7/maps: is a directory" {
+	if _, _, err := NewHost(tree(t, map[string]string{"dev/shm/x": "", "proc/7/fd/": "", "proc/7/maps/": ""})).ShmFiles(uint32(uid), time.Time{}); message(err) != "read /proc/7/maps: is a directory" {
 		t.Errorf("a process that cannot be looked into: %v", err)
 	}
 }

@@ -1,40 +1,12 @@
 package probe
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"os/exec"
-	"strconv"
 	"testing"
 	"time"
 )
-
-// startSleep starts a process that can be killed.
-func startSleep(t *testing.T) *exec.Cmd {
-	t.Helper()
-	cmd := exec.Command("sleep", "60")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = cmd.Wait()
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-done
-	})
-	line := "/proc/" + strconv.Itoa(cmd.Process.Pid) + "/cmdline" // it comes last, after the name
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if text, _ := os.ReadFile(line); bytes.Equal(text, []byte("sleep\x0060\x00")) {
-			return cmd
-		}
-	}
-	t.Fatal("sleep does not start")
-	return nil
-}
 
 func TestKillSparesItself(t *testing.T) {
 	t.Parallel()
@@ -84,7 +56,7 @@ func TestRenice(t *testing.T) {
 	if _, _, err := h.Renice(p, 0); !errors.Is(err, errReplaced) {
 		t.Errorf("Renice hit a process that is not the one: %v", err)
 	}
-	if _, _, err := tree(t, nil).Renice(p, 0); !errors.Is(err, os.ErrProcessDone) {
+	if _, _, err := NewHost(tree(t, nil)).Renice(p, 0); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("Renice reached out of the tree: %v", err)
 	}
 }

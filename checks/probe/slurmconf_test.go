@@ -139,7 +139,7 @@ func TestSlurmGPUs(t *testing.T) {
 		{name: "other gres, other nodes", files: map[string]string{etc: usual, gres: "Name=shard Count=8\nNodeName=gpu02 Name=gpu File=/dev/dri/x\ninclude gone\n"}, node: "gpu01",
 			want: SlurmGPUs{Count: 8, Pos: "/etc/slurm/slurm.conf:2"}},
 	} {
-		got, err := tree(t, c.files).SlurmGPUs(c.named, c.node)
+		got, err := NewHost(tree(t, c.files)).SlurmGPUs(c.named, c.node)
 		if diff := cmp.Diff(c.want, got); diff != "" || message(err) != c.err {
 			t.Errorf("%s: %v, want %q (-want +got):\n%s", c.name, err, c.err, diff)
 		}

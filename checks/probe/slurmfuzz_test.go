@@ -10,7 +10,7 @@ func FuzzSlurmConf(f *testing.F) {
 	f.Add("NodeName=gpu[01-08] Gres=gpu:h100:8(S:0-1),shard:16\n", "AutoDetect=nvml\nNodeName=gpu01 Name=gpu Type=h100 File=/dev/nvidia[0-7]\n", "gpu01")
 	f.Add("include include.conf\nNodeName=DEFAULT Gres=gpu:4 \\\n Sockets=2 # x\\\nPrologTimeout=5", "Name=gpu Count=99999999999999999999", "a")
 	f.Add("NodeName=a[1-99999999999999999999] Gres=gpu:-1", "Name=gpu File=/dev/nvidia[3-1]", "a1")
-	h := tree(f, nil)
+	h := NewHost(tree(f, nil))
 	f.Fuzz(func(t *testing.T, conf, gres, node string) {
 		var g SlurmGPUs
 		count := 0

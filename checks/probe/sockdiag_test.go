@@ -94,12 +94,12 @@ func TestIsPartOfKernel(t *testing.T) {
 		"no modprobe":      {map[string]string{release: "6.8\n", modules: "x 1 0 - Live 0x0\n"}, false},
 		"nothing in /proc": {map[string]string{"proc/": ""}, false},
 	} {
-		if got := tree(t, tt.files).isPartOfKernel("tcp_diag"); got != tt.want {
+		if got := NewHost(tree(t, tt.files)).isPartOfKernel("tcp_diag"); got != tt.want {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)
 		}
 	}
 	for _, protocol := range []string{"tcp", "udp"} {
-		if _, err := tree(t, map[string]string{release: "6.8\n"}).diagSockets(protocol); !errors.Is(err, errNoDiag) {
+		if _, err := NewHost(tree(t, map[string]string{release: "6.8\n"})).diagSockets(protocol); !errors.Is(err, errNoDiag) {
 			t.Errorf("%s of another root: %v", protocol, err)
 		}
 	}

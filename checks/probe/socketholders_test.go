@@ -25,7 +25,7 @@ func withFds(t testing.TB, h *Host, links map[string]string) *Host {
 
 func TestSocketHolders(t *testing.T) {
 	t.Parallel()
-	h := withFds(t, tree(t, map[string]string{
+	h := withFds(t, NewHost(tree(t, map[string]string{
 		"proc/1/comm":    "systemd\n",
 		"proc/90/comm":   "tmux: server\n",
 		"proc/1000/comm": "sshd\n",
@@ -34,7 +34,7 @@ func TestSocketHolders(t *testing.T) {
 		"proc/1003/comm": "\n",
 		"proc/self/comm": "self\n",
 		"proc/uptime":    "1 1\n",
-	}), map[string]string{
+	})), map[string]string{
 		"1/0": "/dev/null", "1/3": "socket:[87]", "1/4": "socket:[88]", "1/5": "pipe:[89]", "1/6": "anon_inode:[eventpoll]",
 		"90/3":   "socket:[90]",
 		"1000/3": "socket:[87]", "1000/4": "socket:[91]", "1000/5": "socket:[0]", "1000/6": "socket:[x]", "1000/7": "socket:[92",
@@ -56,10 +56,10 @@ func TestSocketHolders(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("SocketHolders (-want +got):\n%s", diff)
 	}
-	if _, err := tree(t, nil).SocketHolders(); message(err) != "read /proc: no such file or directory" {
+	if _, err := NewHost(tree(t, nil)).SocketHolders(); message(err) != "read /proc: no such file or directory" {
 		t.Errorf("without /proc: %v", err)
 	}
-	if _, err := tree(t, map[string]string{"proc": ""}).SocketHolders(); message(err) != "read /proc: not a directory" {
+	if _, err := NewHost(tree(t, map[string]string{"proc": ""})).SocketHolders(); message(err) != "read /proc: not a directory" {
 		t.Errorf("/proc a file: %v", err)
 	}
 }
@@ -79,7 +79,7 @@ func BenchmarkSocketHolders(b *testing.B) {
 			links[fmt.Sprintf("%d/%d", pid+1, fd)] = target
 		}
 	}
-	h := withFds(b, tree(b, files), links)
+	h := withFds(b, NewHost(tree(b, files)), links)
 	b.ReportAllocs()
 	for b.Loop() {
 		holders, err := NewHost(h.root).SocketHolders()

@@ -58,7 +58,7 @@ func rows(t *testing.T, h *Host, protocol string) []string {
 
 func TestSockets(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/net/tcp": inetHead +
 			inetLineOf("0.0.0.0:22", "0.0.0.0:0", "0A", 0, 87) +
 			inetLineOf("10.1.2.3:22", "10.9.8.7:60000", "01", 5001, 88) +
@@ -80,7 +80,7 @@ func TestSockets(t *testing.T) {
 			"00000000b948d0fa: 00000003 00000000 00000000 0001 03  1607\n" +
 			"00000000b948d0fb: 00000003 00000000 00000000 0001 02     0 /run/my.sock\n" +
 			"00000000b948d0fc: 00000003 00000000 00000000 0002 01  1608 /tmp/a\nFFFF: b\n\n",
-	})
+	}))
 	for protocol, want := range map[string][]string{
 		"tcp": {
 			"LISTEN  0.0.0.0:22 0.0.0.0:* 0 87",
@@ -129,7 +129,7 @@ func TestSocketsOfBrokenNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := tree(t, tt.files).Sockets(tt.protocol)
+			got, err := NewHost(tree(t, tt.files)).Sockets(tt.protocol)
 			if message(err) != tt.want || len(got) != 0 {
 				t.Errorf("Sockets = %v, %v; want error %q", got, err, tt.want)
 			}

@@ -10,7 +10,7 @@ import (
 
 func TestFileStat(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"f": "x", "d/": ""})
+	h := NewHost(tree(t, map[string]string{"f": "x", "d/": ""}))
 	when := time.Date(2020, 2, 29, 12, 0, 0, 0, time.UTC)
 	if err := os.Chtimes(h.Path("/f"), when, when); err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestFileStat(t *testing.T) {
 // file that was not there is looked for again.
 func TestFileStatIsRemembered(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"f": "x"})
+	h := NewHost(tree(t, map[string]string{"f": "x"}))
 	if f, err := h.FileStat("/f"); err != nil || f.Mode != 0o644 {
 		t.Fatalf("/f: %+v, %v", f, err)
 	}

@@ -19,11 +19,11 @@ const (
 
 func TestIPCs(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/sysvipc/shm": shmHead + " 1096040452     32769  1666               1048576  4711  4712      2  5001   100  5002   100 1700000001 1700000002 1700000003                  4096                     0\n",
 		"proc/sysvipc/msg": msgHead + "         -1          5   600         128          2   811   812  5001   100  5001   100          0          0 1700000004\n",
 		"proc/sysvipc/sem": semHead + "          0          7   640          3  5001   100  5001   100          0 1700000005\n",
-	})
+	}))
 	want := []IPC{
 		{Kind: SharedMemory, ID: 32769, Mode: 0o666, UID: 5001, Creator: 5002, Bytes: 1 << 20, Attached: 2, PIDs: []int{4711, 4712}, Changed: time.Unix(1700000003, 0)},
 		{Kind: MessageQueue, ID: 5, Mode: 0o600, UID: 5001, Creator: 5001, Bytes: 128, PIDs: []int{811, 812}, Changed: time.Unix(1700000004, 0)},
@@ -36,18 +36,18 @@ func TestIPCs(t *testing.T) {
 	if err := h.RemoveIPC(got[0]); message(err) != "a recorded node cannot be changed" {
 		t.Errorf("removed: %v", err)
 	}
-	if got, err := tree(t, nil).IPCs(); len(got) != 0 || err != nil {
+	if got, err := NewHost(tree(t, nil)).IPCs(); len(got) != 0 || err != nil {
 		t.Errorf("a kernel without: %v, %v", got, err)
 	}
 	for text, want := range map[string]string{
 		shmHead + "1 2 3\n": "parse /proc/sysvipc/shm: invalid argument",
 		"a b\n1 2\n":        "parse /proc/sysvipc/shm: invalid argument",
 	} {
-		if _, err := tree(t, map[string]string{"proc/sysvipc/shm": text}).IPCs(); message(err) != want {
+		if _, err := NewHost(tree(t, map[string]string{"proc/sysvipc/shm": text})).IPCs(); message(err) != want {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	if _, err := tree(t, map[string]string{"proc/sysvipc/sem/": ""}).IPCs(); message(err) != "read /proc/sysvipc/sem: is a directory" {
+	if _, err := NewHost(tree(t, map[string]string{"proc/sysvipc/sem/": ""})).IPCs(); message(err) != "read /proc/sysvipc/sem: is a directory" {
 		t.Errorf("unreadable: %v", err)
 	}
 }

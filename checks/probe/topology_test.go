@@ -11,7 +11,7 @@ import (
 func TestNUMANodes(t *testing.T) {
 	t.Parallel()
 	const dir = "sys/devices/system/node/"
-	h := tree(t, map[string]string{dir + "has_cpu": "0-1\n", dir + "node0/cpulist": "0-55,112-167\n", dir + "node1/cpulist": "56\x1b[2J\n"})
+	h := NewHost(tree(t, map[string]string{dir + "has_cpu": "0-1\n", dir + "node0/cpulist": "0-55,112-167\n", dir + "node1/cpulist": "56\x1b[2J\n"}))
 	got, err := h.NUMANodes()
 	if want := []NUMANode{{0, "0-55,112-167"}, {1, ""}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
@@ -20,7 +20,7 @@ func TestNUMANodes(t *testing.T) {
 		t.Errorf("a kernel without NUMA: %v, %v", got, err)
 	}
 	for content, want := range map[string]string{"x\n": "read /sys/devices/system/node/has_cpu: no list of NUMA nodes", "0-99999\n": "read /sys/devices/system/node/has_cpu: no list of NUMA nodes", "\n": ""} {
-		if _, err := tree(t, map[string]string{dir + "has_cpu": content}).NUMANodes(); message(err) != want {
+		if _, err := NewHost(tree(t, map[string]string{dir + "has_cpu": content})).NUMANodes(); message(err) != want {
 			t.Errorf("%q: %q, want %q", content, message(err), want)
 		}
 	}

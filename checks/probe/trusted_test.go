@@ -8,9 +8,9 @@ import (
 
 func TestReadTrusted(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"good": "a = 1\n", "open": "a = 1\n", "dir/": "", "large": strings.Repeat("#", maxTrusted+1),
-	})
+	}))
 	for name, mode := range map[string]os.FileMode{"good": 0o664, "open": 0o666} {
 		if err := os.Chmod(h.Path("/"+name), mode); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ func statFile(name string, parent, user, system, start int, vsize, rss int64) st
 
 func TestProcessUsage(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/uptime":    "10000.50 123.4\n",
 		"proc/7/stat":    statFile("bash", 1, 150, 50, 900050, 10<<20, 300),
 		"proc/8/stat":    statFile(") R 0 0 (\n) 9", 7, 100000, 50, 1000049, 0, -3),
@@ -27,7 +27,7 @@ func TestProcessUsage(t *testing.T) {
 		"proc/10/stat":   strings.Replace(statFile("x", 1, 1, 1, 1, 1, 1), " 1 7 7 ", " -1 7 7 ", 1),
 		"proc/11/stat/":  "",
 		"proc/12/status": "",
-	})
+	}))
 	want := map[int]Usage{
 		7: {Parent: 1, Ticks: 200, Start: 900050, VSZ: 10 << 10},
 		8: {Parent: 7, Ticks: 100050, Start: 1000049},
@@ -84,13 +84,13 @@ func TestUsageOfThisProcess(t *testing.T) {
 
 func TestResident(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{
+	h := NewHost(tree(t, map[string]string{
 		"proc/7/status":  statusFile("VmRSS:\t1 kB", "S (sleeping)", 0, true) + "VmHWM:\t9 kB\nVmRSS:\t  2048 kB\n",
 		"proc/8/status":  statusFile("kthreadd", "S (sleeping)", 0, false),
 		"proc/9/status":  statusFile("x", "S (sleeping)", 0, true) + "VmRSS:\tmany kB\n",
 		"proc/10/status": statusFile("x", "S (sleeping)", 0, true) + "VmRSS:",
 		"proc/11/status": "VmRSS:\t1 kB\n",
-	})
+	}))
 	for pid, want := range map[int]string{
 		7: "2048 ", 8: "0 ", 9: "0 parse /proc/9/status: invalid argument", 10: "0 parse /proc/10/status: invalid argument",
 		11: "0 parse /proc/11/status: invalid argument", 12: "0 " + os.ErrProcessDone.Error(),
@@ -109,11 +109,11 @@ func TestUptimeUnreadable(t *testing.T) {
 		"-1 1\n": "parse /proc/uptime: invalid argument", "NaN 1\n": "parse /proc/uptime: invalid argument",
 		"1e300 1\n": "parse /proc/uptime: invalid argument",
 	} {
-		if _, err := tree(t, map[string]string{"proc/uptime": text}).Uptime(); message(err) != want {
+		if _, err := NewHost(tree(t, map[string]string{"proc/uptime": text})).Uptime(); message(err) != want {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	if _, err := tree(t, nil).Uptime(); message(err) != "read /proc/uptime: no such file or directory" {
+	if _, err := NewHost(tree(t, nil)).Uptime(); message(err) != "read /proc/uptime: no such file or directory" {
 		t.Errorf("without the file: %v", err)
 	}
 }

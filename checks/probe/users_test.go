@@ -7,9 +7,9 @@ import (
 
 func TestUsers(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
+	h := NewHost(tree(t, map[string]string{"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
 		"toor:x:0:0::/:\n# a comment\n+::::::\nalice:x:5001:100::/home/alice:/bin/bash\n" +
-		"alice:x:5002:100:::\nbroken:x:many:1:::\nshort:x\n"})
+		"alice:x:5002:100:::\nbroken:x:many:1:::\nshort:x\n"}))
 	for uid, want := range map[uint32]string{0: "root", 5001: "alice", 5002: "alice", 6789: ""} {
 		if got := h.UserName(uid); got != want {
 			t.Errorf("UserName(%d) = %q, want %q", uid, got, want)
@@ -25,7 +25,7 @@ func TestUsers(t *testing.T) {
 			t.Errorf("UserID(%s) = %d, want none", name, got)
 		}
 	}
-	if got := tree(t, nil).UserName(0); got != "" {
+	if got := NewHost(tree(t, nil)).UserName(0); got != "" {
 		t.Errorf("UserName(0) without passwd = %q", got)
 	}
 }
@@ -68,7 +68,7 @@ func FuzzPasswd(f *testing.F) {
 
 func TestSetPasswd(t *testing.T) {
 	t.Parallel()
-	h := tree(t, map[string]string{"etc/passwd": "root:x:0:0::/:\n", "site/passwd": "boss:x:0:0::/:\n"})
+	h := NewHost(tree(t, map[string]string{"etc/passwd": "root:x:0:0::/:\n", "site/passwd": "boss:x:0:0::/:\n"}))
 	if name := h.UserName(0); name != "root" {
 		t.Errorf("UserName(0) = %q, want root", name)
 	}
