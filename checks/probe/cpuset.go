@@ -25,7 +25,7 @@ type CPUPlace struct {
 
 // AllowedCPUs are the CPUs of this process, in order.
 func (h *Host) AllowedCPUs() ([]int, error) {
-	if h.root != "/" { // a node in a tree of files has those that are online
+	if h.Recorded() { // a node in a tree of files has those that are online
 		text, err := h.readValue(cpuDir + "/online")
 		if err != nil {
 			return nil, err

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"time"
 )
@@ -127,11 +126,11 @@ func (h *Host) DescribeLibraries(ctx context.Context) []Fact {
 	cuda := h.cudaMajor()
 	var facts []Fact
 	for _, v := range vendorLibraries {
-		if h.root == "/" || h.libraries[v.setting] != "" || h.libraries[SettingLibraryDirs] != "" {
+		if !h.Recorded() || h.Library(v.setting) != "" || h.Library(SettingLibraryDirs) != "" {
 			facts = append(facts, h.describeLibrary(ctx, v, cuda))
 		}
 	}
-	if h.root == "/" {
+	if !h.Recorded() {
 		facts = append(facts, h.describePerftest(ctx))
 	}
 	return facts
@@ -153,21 +152,4 @@ func (h *Host) describePerftest(ctx context.Context) Fact {
 		}
 	}
 	return f
-}
-
-// loaderCache is what the system's loader knows, by the names of libraries.
-func (h *Host) loaderCache(ctx context.Context) map[string]string {
-	x := h.RunOnce(ctx, "ldconfig -p", Command{Argv: []string{"ldconfig", "-p"}, Env: perftestEnv, Timeout: 2 * time.Second, Output: 4 << 20})
-	known := map[string]string{}
-	for line := range strings.Lines(string(x.Output)) { // \tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1
-		name, rest, _ := strings.Cut(strings.TrimSpace(line), " (")
-		_, path, ok := strings.Cut(rest, ") => ")
-		if !ok || known[name] != "" || !slices.ContainsFunc(vendorLibraries, func(v *vendorLibrary) bool { return slices.Contains(v.names, name) }) {
-			continue
-		}
-		if of, err := machineOf(path); err == nil && of == machine.of {
-			known[name] = path
-		}
-	}
-	return known
 }

@@ -92,7 +92,7 @@ func (h *Host) DiskWrite(ctx context.Context, dir string, size int64, writing ti
 	if doing == nil {
 		doing = func(string) {}
 	}
-	if h.root != "/" {
+	if h.Recorded() {
 		if r, found, err := h.recordedDisk(dir); found {
 			return r, err
 		}

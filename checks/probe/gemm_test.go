@@ -67,7 +67,7 @@ func TestGEMMTellsTheGPUsFault(t *testing.T) {
 		"cublasLtMatmul(0): CUBLAS_STATUS_EXECUTION_FAILED (13)":      "0 cuStreamQuery after 99 error 719",
 	} {
 		h := fakeHost(t, fakecuda.Scenario(1, gemmRoom, "0 cublasLtMatmul after 1 error 13", line))
-		h.libraries[SettingCUBLASLt] = h.libraries[SettingCUDA]
+		h.SetLibraries(map[string]string{SettingCUDA: h.Library(SettingCUDA), SettingCUBLASLt: h.Library(SettingCUDA)})
 		cuda := must[*CUDA](t)(h.CUDA(nil))
 		c := must[*CUDAContext](t)(cuda.GPUs[0].Open())
 		g := must[*GEMM](t)(c.NewGEMM(GEMMTypeOf("bf16"), 256, must[*CUBLASLt](t)(h.CUBLASLt(cuda)), 0))
@@ -83,7 +83,7 @@ func TestGEMM(t *testing.T) {
 	t.Parallel()
 	h := fakeHost(t, fakecuda.Scenario(1, gemmRoom, "0 attribute 75 = 8", "0 attribute 76 = 9"))
 	cuda := must[*CUDA](t)(h.CUDA(nil))
-	h.libraries[SettingCUBLASLt] = h.libraries[SettingCUDA]
+	h.SetLibraries(map[string]string{SettingCUDA: h.Library(SettingCUDA), SettingCUBLASLt: h.Library(SettingCUDA)})
 	lt := must[*CUBLASLt](t)(h.CUBLASLt(cuda))
 	if lt.Version != 120405 {
 		t.Errorf("version %d", lt.Version)

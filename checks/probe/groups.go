@@ -17,7 +17,7 @@ func (h *Host) GroupName(gid uint32) string {
 	if name, ok := groups[gid]; ok {
 		return name
 	}
-	if h.root != "/" {
+	if h.Recorded() {
 		return ""
 	}
 	id := strconv.FormatUint(uint64(gid), 10)

@@ -62,11 +62,20 @@ func (h *Host) SetEnviron(env []string) { h.environ = env }
 
 // Path is where the absolute path p of the node lies on this machine.
 func (h *Host) Path(p string) string {
-	if h.root == "/" {
+	if !h.Recorded() {
 		return p
 	}
 	return filepath.Join(h.root, p)
 }
+
+// Recorded says whether the node is a tree of files, and not this machine.
+func (h *Host) Recorded() bool { return h.root != "/" }
+
+// Library returns the setting that names a vendor's library, "" if it is not set.
+func (h *Host) Library(setting string) string { return h.libraries[setting] }
+
+// Past returns the directory for what earlier runs have kept, "" if there is none.
+func (h *Host) Past() string { return h.past }
 
 // errRecorded says that a recorded node is to be changed.
 var errRecorded = errors.New("a recorded node cannot be changed")

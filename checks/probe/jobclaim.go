@@ -178,7 +178,7 @@ func (s *jobScan) owned(dir string) bool {
 // namespaceOwner is who has made the user namespace that a process is in, or the
 // outermost of several below that of this program; false if it is in no other.
 func (s *jobScan) namespaceOwner(dir string) (uid uint32, ok bool) {
-	if s.h.root != "/" {
+	if s.h.Recorded() {
 		return 0, false
 	}
 	var own, st unix.Stat_t
@@ -248,7 +248,7 @@ func (h *Host) UsersOf() (map[int][]uint32, error) {
 
 // ownCgroup is the cgroup of this program, or none on a recorded node.
 func (h *Host) ownCgroup() []byte {
-	if h.root != "/" {
+	if h.Recorded() {
 		return nil
 	}
 	data, _ := os.ReadFile("/proc/self/cgroup")

@@ -146,11 +146,11 @@ func (h *Host) jobScan(job JobRef) (*jobScan, error) {
 		return nil, &fs.PathError{Op: "read", Path: "/proc", Err: err}
 	}
 	s := &jobScan{processReader: r, h: h, job: job, cgroup: h.ownCgroup(), ownLogin: noLogin}
-	if h.root == "/" {
+	if !h.Recorded() {
 		s.ownLogin = s.login("self")
 	}
 	for _, pid := range []int{os.Getpid(), os.Getppid()} {
-		if t, err := s.task(strconv.Itoa(pid)); err == nil && pid > 1 && h.root == "/" {
+		if t, err := s.task(strconv.Itoa(pid)); err == nil && pid > 1 && !h.Recorded() {
 			s.own, s.groups = append(s.own, pid), append(s.groups, t.group)
 		}
 	}

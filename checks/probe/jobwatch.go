@@ -32,8 +32,8 @@ const fewLooks = 4
 // program tells that a job begins. The error says that /proc cannot be read.
 func (h *Host) WatchJobs(prefix string) (*JobWatch, error) {
 	w := &JobWatch{Running: map[string]bool{}, proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
-	if h.past != "" {
-		w.records = h.Path(h.past)
+	if h.Past() != "" {
+		w.records = h.Path(h.Past())
 	}
 	if _, err := h.names("/proc"); err != nil {
 		return nil, err

@@ -224,7 +224,7 @@ func (h *Host) LogEpoch() (int64, error) {
 		return 0, err
 	}
 	var all, awake unix.Timespec
-	if h.root != "/" || unix.ClockGettime(unix.CLOCK_BOOTTIME, &all) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
+	if h.Recorded() || unix.ClockGettime(unix.CLOCK_BOOTTIME, &all) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
 		return booted.Unix(), nil
 	}
 	return booted.Unix() + all.Sec - awake.Sec, nil
@@ -233,7 +233,7 @@ func (h *Host) LogEpoch() (int64, error) {
 // Now is the time of the node: of a recorded one that of its recording, as far
 // as it is known.
 func (h *Host) Now() time.Time {
-	if h.root == "/" {
+	if !h.Recorded() {
 		return time.Now()
 	}
 	booted, err := h.BootTime()

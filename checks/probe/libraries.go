@@ -95,7 +95,7 @@ func loadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 	if try(named...) {
 		return loaded, err
 	}
-	if h.root != "/" {
+	if h.Recorded() {
 		none = fmt.Errorf("load %s: %w below %s; %s names one", v.names[0], ErrOtherNode, h.root, v.setting)
 	} else {
 		if try(v.sonames(cuda)...) {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 )
 
 // Fact is one line of the description of a node, for a person.
@@ -47,7 +49,7 @@ func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) 
 	if len(named) > 0 {
 		return fact(named[0], named[0], SettingLibraryDirs)
 	}
-	if h.root != "/" {
+	if h.Recorded() {
 		return Fact{Thing: v.thing, Detail: "not in " + SettingLibraryDirs + withReasons(refused)}
 	}
 	cached := h.loaderCache(ctx)
@@ -64,4 +66,21 @@ func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) 
 	}
 	text := "looked for " + strings.Join(v.names, ", ") + " in " + strings.Join(v.lookedIn(), ", ") + "; " + v.setting + " or " + SettingLibraryDirs + " names one"
 	return Fact{Thing: v.thing, Detail: text + withReasons(append(refused, more...))}
+}
+
+// loaderCache is what the system's loader knows, by the names of libraries.
+func (h *Host) loaderCache(ctx context.Context) map[string]string {
+	x := h.RunOnce(ctx, "ldconfig -p", Command{Argv: []string{"ldconfig", "-p"}, Env: perftestEnv, Timeout: 2 * time.Second, Output: 4 << 20})
+	known := map[string]string{}
+	for line := range strings.Lines(string(x.Output)) { // \tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1
+		name, rest, _ := strings.Cut(strings.TrimSpace(line), " (")
+		_, path, ok := strings.Cut(rest, ") => ")
+		if !ok || known[name] != "" || !slices.ContainsFunc(vendorLibraries, func(v *vendorLibrary) bool { return slices.Contains(v.names, name) }) {
+			continue
+		}
+		if of, err := machineOf(path); err == nil && of == machine.of {
+			known[name] = path
+		}
+	}
+	return known
 }

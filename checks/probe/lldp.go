@@ -18,7 +18,7 @@ import (
 // recorded/lldp.json, what "lldpcli -f json show neighbors" printed.
 func (h *Host) Neighbors(ctx context.Context, limit time.Duration) (map[string]string, error) {
 	return once(h, "lldp", func() (map[string]string, error) {
-		if h.root != "/" {
+		if h.Recorded() {
 			data, err := h.readFile("/recorded/lldp.json")
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil, nil

@@ -149,7 +149,7 @@ func powers(raw []byte) (dbm []float64) {
 // "ethtool -m DEV raw on" has them: 256 of the first page, then those of page 11h (CMIS) or
 // of the diagnostics (SFP).
 func (h *Host) Module(dev string) (*Module, error) {
-	if h.root != "/" {
+	if h.Recorded() {
 		data, err := h.readFile("/recorded/module/" + dev)
 		if err != nil {
 			return nil, err

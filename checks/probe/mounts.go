@@ -131,7 +131,7 @@ type fsNumbers struct {
 }
 
 func (h *Host) statfs(point string) (fsNumbers, error) {
-	if h.root != "/" {
+	if h.Recorded() {
 		return h.recordedStatfs(point)
 	}
 	var st unix.Statfs_t

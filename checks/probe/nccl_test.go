@@ -62,8 +62,8 @@ func TestNCCLWithout(t *testing.T) {
 	if _, err := h.NCCL(NCCLSettings{}, func(string) {}); !errors.Is(err, ErrNoLibrary) {
 		t.Errorf("a recorded node: %v", err)
 	}
+	h = NewHost(t.TempDir())
 	h.SetLibraries(map[string]string{SettingNCCL: "/nonexistent/libnccl.so.2"})
-	h.cache = map[string]any{}
 	if _, err := h.NCCL(NCCLSettings{}, func(string) {}); !errors.Is(err, ErrNoLibrary) {
 		t.Errorf("no file: %v", err)
 	}

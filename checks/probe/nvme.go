@@ -198,11 +198,11 @@ func (h *Host) NVMeSMART(name string) (SMART, error) {
 	}
 	page := make([]byte, smartSize)
 	switch kind := st.Mode & unix.S_IFMT; {
-	case kind == unix.S_IFCHR && h.root == "/":
+	case kind == unix.S_IFCHR && !h.Recorded():
 		if err := smartPage(fd, page); err != nil {
 			return SMART{}, fmt.Errorf("ask %s for its health: %w", file, err)
 		}
-	case kind == unix.S_IFREG && h.root != "/":
+	case kind == unix.S_IFREG && h.Recorded():
 		n, err := read(fd, page)
 		if err != nil {
 			return SMART{}, &fs.PathError{Op: "read", Path: file, Err: err}

@@ -275,8 +275,8 @@ func (h *Host) NoProcess(pid int) bool {
 // of containers. A recorded node that does not say shows all if it has recorded any.
 func (h *Host) SeesAllProcesses() bool {
 	name, err := os.Readlink(h.Path("/proc/self/ns/pid"))
-	if h.root != "/" && err != nil {
+	if h.Recorded() && err != nil {
 		return !h.NoProcess(1)
 	}
-	return err == nil && name == firstPIDs && (os.Geteuid() == 0 || h.root != "/")
+	return err == nil && name == firstPIDs && (os.Geteuid() == 0 || h.Recorded())
 }

@@ -93,7 +93,7 @@ const recordedDNS = "/recorded/dns"
 // code for a port where nobody listens, "garbage" for no DNS message. What the file
 // has not is not answered.
 func (h *Host) AskNameServer(ctx context.Context, server, name string, kind uint16) (DNSReply, time.Duration, error) {
-	if h.root == "/" {
+	if !h.Recorded() {
 		return AskDNS(ctx, net.JoinHostPort(server, "53"), name, kind)
 	}
 	data, err := h.readFile(recordedDNS + "/" + server)

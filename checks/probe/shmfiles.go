@@ -169,7 +169,7 @@ func (h *Host) findOpened(files []ShmFile) error {
 	for i := range files {
 		file := &files[i]
 		err := errRecorded
-		if h.root == "/" && leasesTell() {
+		if !h.Recorded() && leasesTell() {
 			err = h.holding(file, func(int, string) error { return nil })
 		}
 		switch {
@@ -189,7 +189,7 @@ func (h *Host) findOpened(files []ShmFile) error {
 // RemoveShm removes a file that is still the one it was and that no process has
 // open. A file that is gone is [fs.ErrNotExist].
 func (h *Host) RemoveShm(f ShmFile) error {
-	if h.root != "/" {
+	if h.Recorded() {
 		return errRecorded
 	}
 	err := h.holding(&f, func(dir int, name string) error {

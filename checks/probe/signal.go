@@ -39,7 +39,7 @@ func (h *Host) Spared(pid int) (why string) {
 	if pid <= 1 {
 		return sparedSelf
 	}
-	if h.root != "/" { // another node's: ours has a number of its own there
+	if h.Recorded() { // another node's: ours has a number of its own there
 		return ""
 	}
 	if pid == os.Getpid() || pid == os.Getppid() {
@@ -133,7 +133,7 @@ func (h *Host) seize(p Process, act func(pidfd int) error) error {
 // hold calls act if same finds no fault with the process, while a descriptor
 // keeps its pid from going to another one.
 func (h *Host) hold(pid int, same func() error, act func(pidfd int) error) error {
-	if h.root != "/" {
+	if h.Recorded() {
 		return os.ErrProcessDone
 	}
 	pidfd, err := unix.PidfdOpen(pid, 0)

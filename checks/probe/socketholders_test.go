@@ -14,7 +14,7 @@ func withFds(t testing.TB, h *Host, links map[string]string) *Host {
 	t.Helper()
 	for name, target := range links {
 		pid, fd := filepath.Split(name)
-		path := filepath.Join(h.root, "proc", pid, "fd")
+		path := h.Path(filepath.Join("/proc", pid, "fd"))
 		mkdir(t, path)
 		if err := os.Symlink(target, filepath.Join(path, fd)); err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func BenchmarkSocketHolders(b *testing.B) {
 	h := withFds(b, NewHost(tree(b, files)), links)
 	b.ReportAllocs()
 	for b.Loop() {
-		holders, err := NewHost(h.root).SocketHolders()
+		holders, err := NewHost(h.Path("/")).SocketHolders()
 		if err != nil || len(holders) != 8000 {
 			b.Fatalf("%d sockets: %v", len(holders), err)
 		}

@@ -359,7 +359,7 @@ var errNoDiag = errors.New("no sock_diag")
 // /proc/net has the answer.
 func (h *Host) diagSockets(protocol string) (sockets []Socket, err error) {
 	module := diagModules[protocol]
-	if h.root != "/" || !h.isPartOfKernel(module.name) {
+	if h.Recorded() || !h.isPartOfKernel(module.name) {
 		return nil, errNoDiag
 	}
 	n, err := dialNetlink(unix.NETLINK_SOCK_DIAG)

@@ -133,7 +133,7 @@ const (
 // moved to its NUMA node, after a piece of that), gives its memory back, and then has the
 // error of ctx.
 func (h *Host) Stream(ctx context.Context, p *StreamPlan, until time.Time) (StreamRates, error) {
-	if h.root != "/" {
+	if h.Recorded() {
 		return h.recordedStream()
 	}
 	return newStream(ctx, p, until, h).run()

@@ -117,7 +117,7 @@ func (c ipcColumns) object(kind IPCKind, f []string) (o IPC, good bool) {
 // RemoveIPC removes an object that is still as it was, and attached by nobody. An
 // object that is gone is [fs.ErrNotExist].
 func (h *Host) RemoveIPC(o IPC) error {
-	if h.root != "/" {
+	if h.Recorded() {
 		return errRecorded
 	}
 	now, err := h.IPCs()

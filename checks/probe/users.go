@@ -19,7 +19,7 @@ func (h *Host) UserName(uid uint32) string {
 	if name, ok := h.accounts().names[uid]; ok {
 		return name
 	}
-	if h.root != "/" {
+	if h.Recorded() {
 		return ""
 	}
 	name, _ := once(h, "uid "+strconv.FormatUint(uint64(uid), 10), func() (string, error) {
@@ -37,7 +37,7 @@ func (h *Host) UserID(name string) (uint32, bool) {
 	if uid, ok := h.accounts().uids[name]; ok {
 		return uid, true
 	}
-	if h.root != "/" {
+	if h.Recorded() {
 		return 0, false
 	}
 	uid, err := once(h, "user "+name, func() (uint32, error) {
