@@ -84,3 +84,6 @@ func (h *Host) loaderCache(ctx context.Context) map[string]string {
 	}
 	return known
 }
+
+// perftestEnv keeps the numbers of other languages out.
+var perftestEnv = []string{"LC_ALL=C", "LANG=C"}

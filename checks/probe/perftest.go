@@ -55,9 +55,6 @@ func (h *Host) PerftestHelp(ctx context.Context, program string) (string, error)
 	return string(x.Output), nil
 }
 
-// perftestEnv keeps the numbers of other languages out.
-var perftestEnv = []string{"LC_ALL=C", "LANG=C"}
-
 // Perftests runs tests side by side and gives a result for each. It ends them, and
 // leaves no process behind, when ctx ends.
 func (h *Host) Perftests(ctx context.Context, tests []Perftest) []PerftestResult {
