@@ -131,7 +131,7 @@ fuzz:
 # The programs of GPUs that are embedded, of their sources; a test says when they are
 # not of these. PTX 6.0 and compute capability 7.0 are what a V100's oldest driver knows.
 CLANG   ?= clang-14
-KERNELS ?= checks/probe/kernels
+KERNELS ?= checks/probe/cuda/kernels
 PTX_FLAGS = -x cuda --cuda-device-only -nocudainc -nocudalib -O3 -S -Wall -Wextra -Xclang -target-feature -Xclang
 
 # Those of newer GPUs need newer PTX. clang-14 knows no FP8: it has that one compiled

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
 // Acts reports whether the run carries out the action that the arguments
@@ -124,7 +125,7 @@ func (e *Env) SaidBy(command, line string) {
 // ended already counts as killed. It returns false if the run holds its actions, or
 // the process is spared.
 func KillProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool {
-	if why := env.Host.Spared(p.PID); why != "" {
+	if why := probe.Spared(env.Host, p.PID); why != "" {
 		*notes = append(*notes, ActionFailed(fmt.Sprintf("%s:  process ID %d not killed: %s", check, p.PID, why)))
 		return false
 	}
@@ -132,7 +133,7 @@ func KillProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool
 		return false
 	}
 	env.At("kill %d", p.PID)
-	if err := env.Host.Kill(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := probe.Kill(env.Host, p); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		*notes = append(*notes, ActionFailed(fmt.Sprintf("%s:  kill process ID %d: %v", check, p.PID, err)))
 	}
 	return true
@@ -142,7 +143,7 @@ func KillProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool
 // has a slurmstepd on this node: it was adopted by the job (pam_slurm_adopt), or
 // Slurm's answer is older than the job.
 func KillUser(env *Env, check string, p probe.Process, notes *[]Finding) {
-	job, err := env.Host.RunningJobOf(p.PID)
+	job, err := jobscan.RunningJobOf(env.Host, p.PID)
 	switch {
 	case err != nil:
 		*notes = append(*notes, ActionFailed(fmt.Sprintf("%s:  process ID %d not killed: %v", check, p.PID, err)))

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -25,7 +27,7 @@ type Env struct {
 	Platform  PlatformOf          // what is known of a kind of GPU; may be nil
 	Periodic  bool                // slurmd has started the run, as its health check
 	Learn     bool                // what active tests measure becomes the baseline of this node
-	Slurm     *probe.SlurmGPUs    // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
+	Slurm     *jobscan.SlurmGPUs  // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
 	Hold      bool                // no action is carried out, see acts
 
 	WantedGPUs int // how many GPUs a line of check_gpu_count wants of this node; 0: none says a number
@@ -36,10 +38,10 @@ type Env struct {
 
 // PortAnswer is what the worker's helper has read of a port.
 type PortAnswer struct {
-	PCI         string           `json:"pci"`
-	NetDev      string           `json:"netdev,omitempty"` // "": it has none
-	Transceiver *probe.Module    `json:"transceiver,omitempty"`
-	Devlink     []probe.Reporter `json:"devlink,omitempty"`
+	PCI         string             `json:"pci"`
+	NetDev      string             `json:"netdev,omitempty"` // "": it has none
+	Transceiver *network.Module    `json:"transceiver,omitempty"`
+	Devlink     []network.Reporter `json:"devlink,omitempty"`
 }
 
 // PortAsker answers for as many of some ports as it can within a time.

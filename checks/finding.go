@@ -6,7 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // Severity is how bad a finding is. Only Fail takes a node out of service.
@@ -192,19 +194,19 @@ func WrongValue(check, what, word, want string) Finding {
 	}
 }
 
-func GPUDevice(g *probe.GPU) Device {
+func GPUDevice(g *nvml.GPU) Device {
 	return Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", g.Index), PCI: g.PCI, Serial: g.Serial.Value, UUID: g.UUID.Value}
 }
 
-func GPUName(g *probe.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
+func GPUName(g *nvml.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
 
 // Place is where a bad port is, and what is plugged into it.
 type Place struct {
-	Slot        string           `json:"slot,omitempty"`        // of the PCI bus, as it is printed on the machine
-	FarEnd      string           `json:"far_end,omitempty"`     // switch and port: leaf03 port 12
-	NetDev      string           `json:"netdev,omitempty"`      // the interface that was asked
-	Transceiver *probe.Module    `json:"transceiver,omitempty"` // nil: there is none, or it did not answer
-	Devlink     []probe.Reporter `json:"devlink,omitempty"`     // health reporters that have counted an error
+	Slot        string             `json:"slot,omitempty"`        // of the PCI bus, as it is printed on the machine
+	FarEnd      string             `json:"far_end,omitempty"`     // switch and port: leaf03 port 12
+	NetDev      string             `json:"netdev,omitempty"`      // the interface that was asked
+	Transceiver *network.Module    `json:"transceiver,omitempty"` // nil: there is none, or it did not answer
+	Devlink     []network.Reporter `json:"devlink,omitempty"`     // health reporters that have counted an error
 }
 
 // short is the place as a message has it, "" if nothing is known.
@@ -238,7 +240,7 @@ func (f *Finding) Detail() string {
 }
 
 // NVMeDevice is how a finding names a disk.
-func NVMeDevice(d *probe.NVMe) Device {
+func NVMeDevice(d *disk.NVMe) Device {
 	return Device{Kind: "nvme", Name: d.Name, PCI: d.PCI, Serial: d.Serial}
 }
 

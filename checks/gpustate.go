@@ -1,6 +1,6 @@
 package checks
 
-import "github.com/nhc-gpu/nhc-gpu/checks/probe"
+import "github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 
 // GPUState is what the driver says of a GPU now. It is worth more than any
 // line of a log: a log tells what was. A nil pointer means that nobody knows.
@@ -11,7 +11,7 @@ type GPUState struct {
 	Serial string
 	Name   string // NVIDIA A100-SXM4-80GB
 
-	Lost *probe.NVMLError // the GPU is lost or requires a reset; nothing else is known then
+	Lost *nvml.Error // the GPU is lost or requires a reset; nothing else is known then
 
 	Recovery      *int   // the recovery action, NVML field 230
 	RemapPending  *bool  // rows wait for a reset to be remapped

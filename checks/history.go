@@ -88,8 +88,8 @@ type History struct {
 // RecallHistory reads what earlier runs have kept under a name. A file that is
 // broken or of another version is one warning, and is begun anew.
 func (e *Env) RecallHistory(check, name string) *History {
-	h := &History{Check: check, name: name, Now: e.Host.Now()}
-	boot, err := e.Host.BootID()
+	h := &History{Check: check, name: name, Now: probe.Now(e.Host)}
+	boot, err := probe.BootID(e.Host)
 	if err != nil {
 		boot = "unknown"
 	}

@@ -192,7 +192,7 @@ var lineBreaks = strings.NewReplacer(`\x0a`, " ", "#012", " ", "\n", " ")
 // record number from on.
 func ReadKernelLog(env *Env, from uint64, about kernelSubject, each func(probe.KernelRecord, KernelLine)) (probe.KernelLogEnd, error) {
 	env.At("read /dev/kmsg")
-	return env.Host.KernelLog(from, func(r probe.KernelRecord) {
+	return probe.KernelLog(env.Host, from, func(r probe.KernelRecord) {
 		if l, ok := Believe(r.Text, r.Cont, about); ok {
 			each(r, l)
 		}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // ncclEnvOwn are names that the test needs for itself, and what to write in their place.
@@ -34,9 +34,9 @@ func WrongNCCLEnv(word string) error {
 		return &UsageError{Kind: BadValue, Word: word, Want: "NAME=VALUE, as NCCL_IB_HCA=mlx5"}
 	case own:
 		return &UsageError{Kind: BadValue, Word: name, Want: instead}
-	case !slices.ContainsFunc(probe.NCCLPrefixes, func(p string) bool { return len(name) > len(p) && strings.HasPrefix(name, p) }),
+	case !slices.ContainsFunc(cuda.NCCLPrefixes, func(p string) bool { return len(name) > len(p) && strings.HasPrefix(name, p) }),
 		strings.ContainsFunc(name, func(r rune) bool { return (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' }):
-		return &UsageError{Kind: BadValue, Word: name, Want: "a name that begins with " + strings.Join(probe.NCCLPrefixes, ", ") + "; libraries are named in nhc.conf: NCCL_LIBRARY=/path/libnccl.so.2"}
+		return &UsageError{Kind: BadValue, Word: name, Want: "a name that begins with " + strings.Join(cuda.NCCLPrefixes, ", ") + "; libraries are named in nhc.conf: NCCL_LIBRARY=/path/libnccl.so.2"}
 	case len(value) > ncclEnvMost || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }):
 		return &UsageError{Kind: BadValue, Word: name, Want: fmt.Sprintf("a value of at most %d printable ASCII characters", ncclEnvMost)}
 	}

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // What saves a technician an hour a ticket: the slot of a bad port's adapter, where its
@@ -43,13 +46,13 @@ func Locate(ctx context.Context, env *Env, findings []Finding) {
 	}
 	var neighbors map[string]string
 	if limit := spare(ctx, lldpLimit); limit >= leastLimit {
-		neighbors, _ = env.Host.Neighbors(ctx, limit)
+		neighbors, _ = network.Neighbors(env.Host, ctx, limit)
 	}
 	devs := map[int]string{}
 	var ask []PortAnswer
 	for _, i := range bad {
 		f := &findings[i]
-		f.Place = &Place{Slot: env.Host.SlotName(f.Device.PCI), FarEnd: ends.of(env.Host, f.Device)}
+		f.Place = &Place{Slot: pci.SlotName(env.Host, f.Device.PCI), FarEnd: ends.of(env.Host, f.Device)}
 		for _, dev := range netDevsOf(env, f.Device) {
 			if devs[i] == "" {
 				devs[i] = dev
@@ -88,7 +91,7 @@ func netDevsOf(env *Env, d Device) []string {
 	if d.Kind == "netdev" {
 		return []string{d.Name}
 	}
-	list, err := env.Host.HCAs(nil)
+	list, err := rdma.HCAs(env.Host, nil)
 	if err != nil {
 		return nil
 	}
@@ -119,7 +122,7 @@ func (c cablingTable) of(h *probe.Host, d Device) string {
 	if !ok {
 		port = "1"
 	}
-	for _, guid := range []string{h.PortGUID(device, port), d.UUID} {
+	for _, guid := range []string{rdma.PortGUID(h, device, port), d.UUID} {
 		if end := c[cablingKey(guid, port)]; guid != "" && end != "" {
 			return end
 		}
@@ -138,7 +141,7 @@ func readCabling(env *Env) (cablingTable, error) {
 	if file == "" {
 		file = CablingFile
 	}
-	data, err := env.Host.ReadTrusted(file)
+	data, err := probe.ReadTrusted(env.Host, file)
 	if errors.Is(err, fs.ErrNotExist) && file == CablingFile {
 		return nil, nil
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // Platform are the figures of a kind of node; 0 is one that nobody knows. All
@@ -115,7 +117,7 @@ type PlatformGroup struct {
 
 // GroupPlatforms sorts the GPUs of a node by what they are, and finds the
 // platform of each kind. A node with two kinds of GPU has two groups.
-func GroupPlatforms(ids []probe.PCIID, find PlatformOf) (groups []PlatformGroup) {
+func GroupPlatforms(ids []pci.ID, find PlatformOf) (groups []PlatformGroup) {
 	subsystems := map[string]map[string]int{}
 	for _, id := range ids {
 		at := slices.IndexFunc(groups, func(g PlatformGroup) bool { return g.Device == id.Device })
@@ -150,13 +152,13 @@ func (g *PlatformGroup) Tell() string {
 func PlatformGroups(env *Env) []PlatformGroup {
 	groups := probe.Kept[[]PlatformGroup](env.Host, "platforms")
 	if *groups == nil && env.Platform != nil {
-		ids, err := env.Host.GPUIDs()
+		ids, err := pci.GPUIDs(env.Host)
 		if err != nil { // askNVML has reported it
 			return nil
 		}
-		n, _ := env.Host.NVMLAsked() // without NVML no GPU is known to be a vGPU
-		*groups = GroupPlatforms(slices.DeleteFunc(slices.Clone(ids), func(id probe.PCIID) bool {
-			return n != nil && slices.ContainsFunc(n.GPUs, func(g probe.GPU) bool { return g.PCI == id.Address && g.VGPU.Value })
+		n, _ := nvml.Asked(env.Host) // without NVML no GPU is known to be a vGPU
+		*groups = GroupPlatforms(slices.DeleteFunc(slices.Clone(ids), func(id pci.ID) bool {
+			return n != nil && slices.ContainsFunc(n.GPUs, func(g nvml.GPU) bool { return g.PCI == id.Address && g.VGPU.Value })
 		}), env.Platform)
 	}
 	return *groups

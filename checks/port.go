@@ -3,7 +3,7 @@ package checks
 import (
 	"strings"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // The words of the kernel for what a port is, state and phys_state. One that carries
@@ -21,11 +21,11 @@ const (
 )
 
 // PortActive reports whether a port carries traffic.
-func PortActive(p *probe.IBPort) bool { return p.State == IBActive && p.Phys == IBLinkUp }
+func PortActive(p *rdma.IBPort) bool { return p.State == IBActive && p.Phys == IBLinkUp }
 
 // PortRemedy: a link that does not train, or trains at the wrong rate, points
 // to the cable; one that is up but not active waits for the subnet manager.
-func PortRemedy(p probe.IBPort) Remedy {
+func PortRemedy(p rdma.IBPort) Remedy {
 	switch {
 	case p.Err != nil:
 		return NoRemedy
@@ -37,7 +37,7 @@ func PortRemedy(p probe.IBPort) Remedy {
 }
 
 // DescribePort is a port as check_hw_ib has it: mlx5_0:1 ACTIVE LinkUp 400 Gb/sec.
-func DescribePort(p probe.IBPort) string {
+func DescribePort(p rdma.IBPort) string {
 	if p.Err != nil {
 		return p.Name() + " " + strings.ReplaceAll(p.Err.Error(), "\n", "; ")
 	}

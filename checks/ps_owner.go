@@ -19,7 +19,7 @@ func OwnerName(env *Env, word string) string {
 		return word
 	}
 	env.At("look up uid %d", uid)
-	return env.Host.UserName(uint32(uid))
+	return probe.UserName(env.Host, uint32(uid))
 }
 
 // OwnerOrUID is the name of a process's user, the number if it has no account.
@@ -42,7 +42,7 @@ func MaxSystemUID(env *Env, check string) (int64, []Finding) {
 	}
 	path := cmp.Or(env.Lookup("LOGIN_DEFS_SRC"), "/etc/login.defs")
 	env.At("read %s", path)
-	uid, err := env.Host.MaxSystemUID(path)
+	uid, err := probe.MaxSystemUID(env.Host, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return classicMaxSystemUID, nil
@@ -55,5 +55,5 @@ func MaxSystemUID(env *Env, check string) (int64, []Finding) {
 // OwnerOf is the name of a process's user, "" if its uid has no account.
 func OwnerOf(env *Env, p probe.Process) string {
 	env.At("look up uid %d", p.UID)
-	return env.Host.UserName(p.UID)
+	return probe.UserName(env.Host, p.UID)
 }

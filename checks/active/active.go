@@ -1,3 +1,5 @@
+// Package active has the tests that use the hardware: copies, matrices, memory patterns, NCCL,
+// perftest, DCGM's diagnostics. They run beside no job.
 package active
 
 import (
@@ -14,6 +16,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // What the active tests have in common: those that load the node to measure it. They
@@ -68,16 +73,16 @@ type activeRun struct {
 
 	ctx      context.Context // over when a job comes, when somebody comes onto a GPU, or when the time is up
 	env      *checks.Env
-	gpus     []*probe.GPU // those that may be loaded, as NVML has them
+	gpus     []*nvml.GPU // those that may be loaded, as NVML has them
 	findings []checks.Finding
 
 	measures []measure
 	left     []checks.Finding // about GPUs that were left out
 	undone   []string         // GPUs that were at work when the test was stopped
 	stuck    []stuckGPU
-	did      []*probe.GPU // GPUs that have done the work of the test, see finished
-	leftOpen bool         // see abandon
-	failures bool         // something went wrong: what was measured is no result
+	did      []*nvml.GPU // GPUs that have done the work of the test, see finished
+	leftOpen bool        // see abandon
+	failures bool        // something went wrong: what was measured is no result
 
 	wrongData string // the code of findings that every GPU has by itself, and that a bad kernel could make on all; see acquitGPUs
 
@@ -87,7 +92,7 @@ type activeRun struct {
 	came     error         // the job that the watching has seen, for who has waited for that
 	users    chan struct{} // closed when nobody looks for processes any more; nil: nobody does
 	blind    int           // looks for processes in a row that have failed; of who looks
-	jobs     *probe.JobWatch
+	jobs     *jobscan.JobWatch
 	stopping sync.Mutex
 	overdue  *time.Timer                              // ends the process; nil: nothing has stopped the test
 	what     atomic.Pointer[string]                   // see during
@@ -109,13 +114,13 @@ func (a *active) begin(ctx context.Context, env *checks.Env, t activeTest) (*act
 	r := &activeRun{activeTest: t, env: env}
 	env.At("read /proc")
 	var err error
-	if r.jobs, err = env.Host.WatchJobs(jobRecords); err != nil { // before anything else is looked at: no job slips through
+	if r.jobs, err = jobscan.WatchJobs(env.Host, jobRecords); err != nil { // before anything else is looked at: no job slips through
 		return nil, checks.Unreadable(err)
 	}
 	if f := r.refused(ctx); f != nil {
 		return nil, r.refusal(*f)
 	}
-	release, err := env.Host.Claim("active")
+	release, err := probe.Claim(env.Host, "active")
 	if err != nil {
 		f := checks.Finding{Code: "active.held", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  cannot run: another active test holds the node", t.Check)}
 		if !errors.Is(err, probe.ErrClaimed) {
@@ -134,7 +139,7 @@ func (a *active) begin(ctx context.Context, env *checks.Env, t activeTest) (*act
 
 // beginGPUs claims the node for a test of its GPUs.
 func (a *active) beginGPUs(ctx context.Context, env *checks.Env, t activeTest) (*activeRun, []checks.Finding) {
-	s, findings := gpu.AskNVML(env, t.Check, probe.GroupProcesses|probe.GroupModes)
+	s, findings := gpu.AskNVML(env, t.Check, nvml.GroupProcesses|nvml.GroupModes)
 	if s == nil {
 		return nil, findings
 	}
@@ -143,7 +148,7 @@ func (a *active) beginGPUs(ctx context.Context, env *checks.Env, t activeTest) (
 	if r == nil {
 		return nil, findings
 	}
-	n, err := r.again(probe.GroupProcesses | probe.GroupModes) // what the snapshot of the run says may be of a while ago
+	n, err := r.again(nvml.GroupProcesses | nvml.GroupModes) // what the snapshot of the run says may be of a while ago
 	if err != nil {
 		r.failed(nil, "cannot ask NVML", err)
 		return nil, r.done()
@@ -184,20 +189,20 @@ func (r *activeRun) chooseGPUs(s *gpu.GPUs) {
 }
 
 // onlyWhole has CUDA list the GPUs that MIG does not split up, where it does split some.
-func (r *activeRun) onlyWhole(gpus []probe.GPU) {
+func (r *activeRun) onlyWhole(gpus []nvml.GPU) {
 	var whole []string
 	for i := range gpus {
 		if g := &gpus[i]; g.Err == nil && g.UUID.Known && !g.Modes.MIG.Value {
 			whole = append(whole, g.UUID.Value)
 		}
 	}
-	if slices.ContainsFunc(gpus, func(g probe.GPU) bool { return g.Modes.MIG.Value }) {
-		r.env.Host.OnlyCUDA(whole)
+	if slices.ContainsFunc(gpus, func(g nvml.GPU) bool { return g.Modes.MIG.Value }) {
+		cuda.Only(r.env.Host, whole)
 	}
 }
 
 // unfit says why a GPU is left alone, "" if it is not.
-func (r *activeRun) unfit(g *probe.GPU) (why, code string) {
+func (r *activeRun) unfit(g *nvml.GPU) (why, code string) {
 	const left = "active.left"
 	switch {
 	case g.Err != nil:
@@ -226,12 +231,12 @@ func (r *activeRun) unfit(g *probe.GPU) (why, code string) {
 // processes returns the processes on a GPU. Where NVML has no list, as those of drivers
 // 535.43 to 535.97 cannot be read, they are the processes that use CUDA and have the
 // GPU's device node open.
-func (r *activeRun) processes(g *probe.GPU) (pids []int, err error) {
+func (r *activeRun) processes(g *nvml.GPU) (pids []int, err error) {
 	if !g.Processes.Known {
 		if !g.Minor.Known {
 			return nil, errors.New("NVML lists no processes, and the number of its device node is unknown")
 		}
-		return r.env.Host.CUDAProcesses(g.Minor.Value)
+		return cuda.Processes(r.env.Host, g.Minor.Value)
 	}
 	for _, p := range g.Processes.Value {
 		pids = append(pids, p.PID)
@@ -282,15 +287,15 @@ func (r *activeRun) report(d checks.Device, f checks.Finding, format string, arg
 func (r *activeRun) measured(m measure) { r.measures = append(r.measures, m) }
 
 // again asks NVML anew, for a goroutine that watches the GPUs while they work.
-func (r *activeRun) again(groups probe.Group) (*probe.NVML, error) {
+func (r *activeRun) again(groups nvml.Group) (*nvml.Snapshot, error) {
 	r.nvml.Lock()
 	defer r.nvml.Unlock()
-	return r.env.Host.NVMLAgain(groups, nil)
+	return nvml.AskAgain(r.env.Host, groups, nil)
 }
 
 // failed makes a finding of what went wrong on a GPU, nil for none. A test that was
 // stopped says so once, and lays it to no GPU.
-func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
+func (r *activeRun) failed(g *nvml.GPU, doing string, err error) {
 	r.failures = true
 	if g != nil && errors.Is(err, errStuck) {
 		r.noteStuck(g, doing, r.patience(timeOfOthers))
@@ -308,7 +313,7 @@ func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
 		d = checks.GPUDevice(g)
 	}
 	f := checks.Finding{Code: cudaErrorCode, Severity: checks.Unknown}
-	if e, ok := errors.AsType[*probe.CUDAError](err); ok {
+	if e, ok := errors.AsType[*cuda.Error](err); ok {
 		f.Severity, f.Remedy, _ = cudaFinding(e)
 		f.Code = cudaCode(e)
 	}
@@ -319,8 +324,8 @@ func (r *activeRun) failed(g *probe.GPU, doing string, err error) {
 }
 
 // cuda is CUDA, where it is to be had. false: the findings say why not.
-func (r *activeRun) cuda() (*probe.CUDA, bool) {
-	c, err := r.env.Host.CUDA(r.calling)
+func (r *activeRun) cuda() (*cuda.Driver, bool) {
+	c, err := cuda.Open(r.env.Host, r.calling)
 	if err == nil {
 		numbers := map[string]checks.Device{}
 		for _, g := range r.gpus {
@@ -341,7 +346,7 @@ func (r *activeRun) cuda() (*probe.CUDA, bool) {
 }
 
 // onCUDAs finds a GPU among those of CUDA, nil if it is not there.
-func onCUDAs(c *probe.CUDA, g *probe.GPU) *probe.CUDAGPU {
+func onCUDAs(c *cuda.Driver, g *nvml.GPU) *cuda.GPU {
 	for _, d := range c.GPUs {
 		if d.PCI == g.PCI || d.UUID != "" && d.UUID == g.UUID.Value {
 			return d
@@ -351,7 +356,7 @@ func onCUDAs(c *probe.CUDA, g *probe.GPU) *probe.CUDAGPU {
 }
 
 // cudaGPU is a GPU as CUDA has it. false: the findings say why it cannot be used.
-func (r *activeRun) cudaGPU(c *probe.CUDA, g *probe.GPU) (*probe.CUDAGPU, bool) {
+func (r *activeRun) cudaGPU(c *cuda.Driver, g *nvml.GPU) (*cuda.GPU, bool) {
 	d := onCUDAs(c, g)
 	switch {
 	case d == nil:
@@ -366,7 +371,7 @@ func (r *activeRun) cudaGPU(c *probe.CUDA, g *probe.GPU) (*probe.CUDAGPU, bool) 
 }
 
 // unidentified says why CUDA could not name a GPU, which may be one that it does not show.
-func unidentified(c *probe.CUDA) string {
+func unidentified(c *cuda.Driver) string {
 	for _, d := range c.GPUs {
 		if d.PCI == "" && d.Err != nil {
 			return fmt.Sprintf(" (%v)", d.Err)

@@ -16,6 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -55,23 +56,23 @@ func (c *trial) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 const boot = "proc/sys/kernel/random/boot_id"
 
 // trialEnv is a node with eight idle H100, below root.
-func trialEnv(t testing.TB, change func(*probe.NVML)) (env *checks.Env, root string) {
+func trialEnv(t testing.TB, change func(*nvml.Snapshot)) (env *checks.Env, root string) {
 	t.Helper()
 	s := checktest.OnGPUs("", nil, change)
 	s.Files[boot] = "11111111-2222-3333-4444-555555555555\n"
 	maps.Copy(s.Files, checktest.UseNode(checktest.UseProc{Pid: 1, Args: "/sbin/init"}))
 	root = s.Build(t)
 	env = &checks.Env{Host: probe.NewHost(root), Vars: map[string]string{}, Doing: func(string) {}}
-	env.Host.SetNVML(s.NVML, nil)
+	nvml.Set(env.Host, s.NVML, nil)
 	env.Host.SetPast("/past")
 	return env, root
 }
 
 // again is the next run on the same node.
-func again(env *checks.Env, root string, n *probe.NVML) *checks.Env {
+func again(env *checks.Env, root string, n *nvml.Snapshot) *checks.Env {
 	next := *env
 	next.Host = probe.NewHost(root)
-	next.Host.SetNVML(n, nil)
+	nvml.Set(next.Host, n, nil)
 	next.Host.SetPast("/past")
 	return &next
 }
@@ -128,7 +129,7 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 	const began = "skip active.busy: check_trial:  not run: job 123 has begun here, and its epilog has not run"
 	const alone = "gpus gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7"
 	for name, c := range map[string]struct {
-		change func(*probe.NVML)
+		change func(*nvml.Snapshot)
 		files  map[string]string
 		links  map[string]string
 		job    *checks.Job
@@ -153,31 +154,31 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 		"a record that cannot be read":     {files: map[string]string{"past/job-123.json": "garbage"}, want: []string{alone}},
 		"no time":                          {left: 1, want: []string{"unknown active.time: check_trial:  not run: too little time is left of the run, want 10s, got 0s"}},
 		"a process": {
-			change: checktest.Gpu3(func(g *probe.GPU) { g.Processes = probe.Known([]probe.GPUProcess{{PID: 1}}) }),
+			change: checktest.Gpu3(func(g *nvml.GPU) { g.Processes = nvml.Known([]nvml.GPUProcess{{PID: 1}}) }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"},
 		},
 		"a process that NVML does not list": {
-			change: func(n *probe.NVML) {
+			change: func(n *nvml.Snapshot) {
 				for i := range n.GPUs {
-					n.GPUs[i].Processes = probe.Reading[[]probe.GPUProcess]{}
+					n.GPUs[i].Processes = nvml.Reading[[]nvml.GPUProcess]{}
 				}
 			},
 			links: map[string]string{"proc/1/fd/7": "/dev/nvidia3", "proc/1/fd/8": "/dev/nvidia-uvm"},
 			want:  []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"},
 		},
 		"MIG": {
-			change: checktest.Gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true) }),
+			change: checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG = nvml.Known(true) }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: it is split up by MIG"},
 		},
 		"prohibited": {
-			change: checktest.Gpu3(func(g *probe.GPU) { g.Modes.Compute = probe.Known("prohibited") }),
+			change: checktest.Gpu3(func(g *nvml.GPU) { g.Modes.Compute = nvml.Known("prohibited") }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: its compute mode is prohibited"},
 		},
 		"lost": {
-			change: checktest.Gpu3(func(g *probe.GPU) { g.Err = checktest.ErrOdd }),
+			change: checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrOdd }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "unknown gpu.error: check_trial:  gpu3 0000:13:00.0: left out: could not tell: " + checktest.OddText},
 		},
-		"exclusive": {change: checktest.Gpu3(func(g *probe.GPU) { g.Modes.Compute = probe.Known("exclusive") }), want: []string{alone}},
+		"exclusive": {change: checktest.Gpu3(func(g *nvml.GPU) { g.Modes.Compute = nvml.Known("exclusive") }), want: []string{alone}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -213,9 +214,9 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 
 func TestActiveAllGPUsUsed(t *testing.T) {
 	t.Parallel()
-	env, _ := trialEnv(t, func(n *probe.NVML) {
+	env, _ := trialEnv(t, func(n *nvml.Snapshot) {
 		for i := range n.GPUs {
-			n.GPUs[i].Modes.MIG = probe.Known(true)
+			n.GPUs[i].Modes.MIG = nvml.Known(true)
 		}
 	})
 	findings := (&trial{do: func(*activeRun) { t.Error("it was run") }}).Run(t.Context(), env)

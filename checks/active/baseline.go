@@ -87,9 +87,9 @@ func recallBaselines(env *checks.Env) *baselines {
 func nodeNow(env *checks.Env) stamp {
 	now, err := holdsFor(env)
 	if err != nil {
-		now.Boot, _ = env.Host.BootID()
+		now.Boot, _ = probe.BootID(env.Host)
 	}
-	now.At = env.Host.Now().UTC().Truncate(time.Second)
+	now.At = probe.Now(env.Host).UTC().Truncate(time.Second)
 	return now
 }
 

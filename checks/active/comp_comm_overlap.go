@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // compCommOverlap has every GPU compute (products of matrices of bf16, or fp16 where a
@@ -68,8 +68,8 @@ func (c *compCommOverlap) Bind(args []string) error {
 
 func (c *compCommOverlap) Validate() error {
 	switch {
-	case c.Matrix < probe.GEMMStep || c.Matrix%probe.GEMMStep != 0 || c.Matrix > probe.GEMMMost:
-		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Matrix), Want: fmt.Sprintf("a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost)}
+	case c.Matrix < cuda.GEMMStep || c.Matrix%cuda.GEMMStep != 0 || c.Matrix > cuda.GEMMMost:
+		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Matrix), Want: fmt.Sprintf("a multiple of %d up to %d", cuda.GEMMStep, cuda.GEMMMost)}
 	case c.Most < 0 || c.Most >= 100:
 		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Most), Want: "per cent below 100"}
 	case c.Size < 1024:
@@ -112,16 +112,16 @@ func (c *compCommOverlap) Run(ctx context.Context, env *checks.Env) []checks.Fin
 type overlapRun struct {
 	*ncclRun
 	*compCommOverlap
-	kind   *probe.GEMMType // of the matrices
-	load   []*overlapLoad  // of each rank
-	reduce int64           // the size of the all-reduce, bytes
+	kind   *cuda.GEMMType // of the matrices
+	load   []*overlapLoad // of each rank
+	reduce int64          // the size of the all-reduce, bytes
 }
 
 // overlapLoad is what a GPU has to compute, in a stream beside that of NCCL.
 type overlapLoad struct {
-	product     *probe.GEMM
-	stream      probe.CUDAStream
-	start, stop probe.CUDAEvent
+	product     *cuda.GEMM
+	stream      cuda.Stream
+	start, stop cuda.Event
 }
 
 func (t *overlapRun) overlap() {
@@ -156,14 +156,14 @@ func (t *overlapRun) overlap() {
 }
 
 // kindOf is the type of matrices that every GPU can multiply.
-func (t *overlapRun) kindOf() *probe.GEMMType {
+func (t *overlapRun) kindOf() *cuda.GEMMType {
 	for _, name := range []string{"bf16", "fp16"} {
-		kind := probe.GEMMTypeOf(name)
+		kind := cuda.GEMMTypeOf(name)
 		if !slices.ContainsFunc(t.ranks, func(g *ncclGPU) bool { return !kind.On(g.cuda.GPU) }) {
 			return kind
 		}
 	}
-	return probe.GEMMTypeOf("fp32")
+	return cuda.GEMMTypeOf("fp32")
 }
 
 // allocateBoth takes the memory of both sides.
@@ -185,11 +185,11 @@ func (t *overlapRun) allocateBoth() bool {
 	return t.allocate(t.reduce)
 }
 
-func (l *overlapLoad) allocate(g *ncclGPU, kind *probe.GEMMType, rows int) (err error) {
+func (l *overlapLoad) allocate(g *ncclGPU, kind *cuda.GEMMType, rows int) (err error) {
 	if l.stream, err = g.cuda.NewStream(); err != nil {
 		return err
 	}
-	for _, e := range []*probe.CUDAEvent{&l.start, &l.stop} {
+	for _, e := range []*cuda.Event{&l.start, &l.stop} {
 		if *e, err = g.cuda.NewEvent(); err != nil {
 			return err
 		}
@@ -271,11 +271,11 @@ func (t *overlapRun) eachLoad(doing string, do func(*ncclGPU, *overlapLoad) erro
 // not end, while they have on others, is to blame.
 func (t *overlapRun) awaitCompute(doing string, atOnce bool) bool {
 	if !atOnce {
-		return t.waitEach(doing, func(i int) probe.CUDAStream { return t.load[i].stream })
+		return t.waitEach(doing, func(i int) cuda.Stream { return t.load[i].stream })
 	}
 	limited, stop := context.WithTimeoutCause(t.ctx, t.patience(), errNCCLHung)
 	defer stop()
-	return t.sync(limited, doing, func(i int) probe.CUDAStream { return t.load[i].stream })
+	return t.sync(limited, doing, func(i int) cuda.Stream { return t.load[i].stream })
 }
 
 // tellShares gives what each side keeps of the speed that it has alone, in per cent:

@@ -7,6 +7,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestCompCommOverlap(t *testing.T) { checktest.Run(t, "check_comp_comm_overlap") }
@@ -49,7 +50,7 @@ var _ = checktest.Table("check_comp_comm_overlap", func(name string) (list []che
 		on8("a product that does not end", hang, checktest.Of("cuda:3 cuStreamQuery after 2 error 600"),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"},
 				"a bf16 product of 128 rows and all_reduce of 64 KiB, to warm up: the work on it does not end; done on 7 other GPUs")),
-		but(on8("several models", words(), nil, says(checks.Finding{Code: "nccl.mixed", Severity: checks.Warn, Want: "one model", Got: "2"}, "GPUs of several models work together")), func(s *checktest.Scenario) { s.NVML.GPUs[7].Name = probe.Known("NVIDIA H100 NVL") }),
+		but(on8("several models", words(), nil, says(checks.Finding{Code: "nccl.mixed", Severity: checks.Warn, Want: "one model", Got: "2"}, "GPUs of several models work together")), func(s *checktest.Scenario) { s.NVML.GPUs[7].Name = nvml.Known("NVIDIA H100 NVL") }),
 		on8("settings of the node", words(), nil,
 			says(checks.Finding{Code: "nccl.settings", Severity: checks.OK}, "found NCCL_TOPO_FILE=/opt/gone.xml in /etc/nccl.conf"),
 			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/gone.xml in /etc/nccl.conf is no topology of this node")).
@@ -67,8 +68,8 @@ func TestOverlapFaultOutlivesARefusal(t *testing.T) {
 	libraries := s.Libraries(t, dir)
 	run := func() []checks.Finding {
 		env := &checks.Env{Host: probe.NewHost(root), Vars: map[string]string{checks.NCCLEnvSetting: "NCCL_IB_TC=106"}, Doing: func(string) {}}
-		env.Host.SetLibraries(libraries)
-		env.Host.SetNVML(s.NVML, nil)
+		probe.SetLibraries(env.Host, libraries)
+		nvml.Set(env.Host, s.NVML, nil)
 		env.Host.SetPast("/past")
 		c := &compCommOverlap{Matrix: overlapMatrix, Size: overlapSize}
 		if err := c.Bind([]string{"-n", "128", "-e", "64K", "-t", "10"}); err != nil {

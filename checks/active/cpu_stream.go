@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
 )
 
 // cpuStream measures the bandwidth of the node's memory: the triad of STREAM, a thread
@@ -70,18 +70,18 @@ func (c *cpuStream) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	r.at("read /sys/devices/system/cpu")
-	plan, err := env.Host.PlanStream()
+	plan, err := cpu.PlanStream(env.Host)
 	if err == nil {
 		r.at("triad of STREAM on %s, %d MiB", checks.Plural(len(plan.Threads), "core"), plan.Bytes()>>20)
-		var rates probe.StreamRates
-		if rates, err = env.Host.Stream(r.ctx, plan, time.Now().Add(c.Time*3/4)); err == nil {
+		var rates cpu.StreamRates
+		if rates, err = cpu.Stream(env.Host, r.ctx, plan, time.Now().Add(c.Time*3/4)); err == nil {
 			c.measure(r, plan, rates)
 		}
 	}
 	if err != nil && r.ctx.Err() == nil { // else it was stopped, which the frame says
 		r.failures = true
 		code := "cpu.stream.error"
-		if errors.Is(err, probe.ErrStreamMemory) {
+		if errors.Is(err, cpu.ErrStreamMemory) {
 			code = "cpu.stream.memory"
 		}
 		r.report(checks.Device{}, checks.Finding{Code: code, Severity: checks.Unknown, Got: err.Error()}, "not measured")
@@ -90,12 +90,12 @@ func (c *cpuStream) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 }
 
 // measure hands on the rate of the node, and those of its NUMA nodes if it has several.
-func (c *cpuStream) measure(r *activeRun, plan *probe.StreamPlan, rates probe.StreamRates) {
+func (c *cpuStream) measure(r *activeRun, plan *cpu.StreamPlan, rates cpu.StreamRates) {
 	cores := map[int]int{}
 	for _, t := range plan.Threads {
 		cores[t.NUMA]++
 	}
-	m := measure{Test: "cpu_stream", Algorithm: probe.StreamAlgorithm(), Unit: "MB/s"}
+	m := measure{Test: "cpu_stream", Algorithm: cpu.StreamAlgorithm(), Unit: "MB/s"}
 	whole := m
 	whole.What, whole.Value, whole.Least = "triad on "+checks.Plural(len(plan.Threads), "core"), rates.Total, c.Rate
 	whole.Doubt = farArrays(rates.Far, -1)
@@ -107,7 +107,7 @@ func (c *cpuStream) measure(r *activeRun, plan *probe.StreamPlan, rates probe.St
 		part := m
 		part.Algorithm += " numa" // no floor of the node is one of its parts
 		part.Device, part.What, part.Value = checks.Device{Kind: "numa", Name: fmt.Sprintf("numa%d", node)}, "triad in its own memory", rates.Nodes[node]
-		memory, _ := r.env.Host.NUMAMemory(node) // 0 if it is not told
+		memory, _ := cpu.ReadNUMAMemory(r.env.Host, node) // 0 if it is not told
 		part.Peers = fmt.Sprintf("%s, %s", checks.Plural(cores[node], "core"), memoryClass(memory.Total))
 		part.Doubt = farArrays(rates.Far, node)
 		r.measured(part)
@@ -117,7 +117,7 @@ func (c *cpuStream) measure(r *activeRun, plan *probe.StreamPlan, rates probe.St
 // farArrays says what of the arrays lies so that the rate of a NUMA node is none of its
 // own memory: its own elsewhere, or others' on it, which share it then. Of the node -1,
 // which is all of them, it says the most.
-func farArrays(far []probe.StreamFar, node int) string {
+func farArrays(far []cpu.StreamFar, node int) string {
 	for _, f := range far {
 		switch {
 		case f.On < 0: // nobody knows on whose

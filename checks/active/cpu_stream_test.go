@@ -10,6 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
@@ -73,7 +74,7 @@ var _ = checktest.Table("check_cpu_stream", func(string) []checktest.Scenario {
 	n := checktest.FabricNode(fakesys.DGXH100())
 	maps.Copy(n.Files, healthy)
 	floor.Files, floor.Links, floor.NVML, floor.UnitOnly = n.Files, n.Links, n.NVML, true
-	floor.Platform = &checks.Platform{Name: "HGX H100", Floors: []checks.Floor{{Test: "cpu_stream", Algorithm: probe.StreamAlgorithm(), Value: 700000, Unit: "MB/s"}}}
+	floor.Platform = &checks.Platform{Name: "HGX H100", Floors: []checks.Floor{{Test: "cpu_stream", Algorithm: cpu.StreamAlgorithm(), Value: 700000, Unit: "MB/s"}}}
 	return []checktest.Scenario{
 		on("healthy", nil, healthy, nil),
 		on("as wanted", checktest.Of("-w", "665500", "-t", "10"), healthy, nil).OrTable(map[string]any{"rate": 665500.0, "time": int64(10)}),

@@ -2,6 +2,7 @@ package active
 
 import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 
 	_ "embed"
 	"errors"
@@ -11,8 +12,6 @@ import (
 	"sync"
 
 	"github.com/BurntSushi/toml"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 //go:embed cudaerrors.toml
@@ -74,7 +73,7 @@ const cudaErrorCode = "cuda.error"
 
 // cudaFinding is what an error of CUDA's says of the GPU, and what to do about it. An
 // error without a row drains nobody.
-func cudaFinding(err *probe.CUDAError) (severity checks.Severity, remedy checks.Remedy, do string) {
+func cudaFinding(err *cuda.Error) (severity checks.Severity, remedy checks.Remedy, do string) {
 	row, ok := cudaErrors()[err.Code]
 	if !ok {
 		return checks.Unknown, checks.NoRemedy, ""
@@ -88,13 +87,13 @@ func cudaFinding(err *probe.CUDAError) (severity checks.Severity, remedy checks.
 
 // ofPeer reports whether a fault of another GPU can be the cause of an error.
 func ofPeer(err error) bool {
-	e, ok := errors.AsType[*probe.CUDAError](err)
+	e, ok := errors.AsType[*cuda.Error](err)
 	return ok && cudaErrors()[e.Code].Peer
 }
 
 // fatal reports whether an error says that the GPU has a fault.
 func fatal(err error) bool {
-	e, ok := errors.AsType[*probe.CUDAError](err)
+	e, ok := errors.AsType[*cuda.Error](err)
 	if !ok {
 		return false
 	}
@@ -104,7 +103,7 @@ func fatal(err error) bool {
 
 // cudaCode is the code of a finding about an error: cuda.error.719, or cuda.error for
 // one that has no row.
-func cudaCode(err *probe.CUDAError) string {
+func cudaCode(err *cuda.Error) string {
 	if _, ok := cudaErrors()[err.Code]; !ok {
 		return cudaErrorCode
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestCUDAErrorTable(t *testing.T) {
@@ -28,11 +30,11 @@ func TestCUDAErrorTable(t *testing.T) {
 	}
 	// What stands for a setting, for another user or for an old driver drains nobody.
 	for _, code := range []int{2, 34, 46, 100, 101, 209, 222, 802, 803, 804, 999, 4711} {
-		if severity, _, _ := cudaFinding(&probe.CUDAError{Code: code}); severity != checks.Unknown {
+		if severity, _, _ := cudaFinding(&cuda.Error{Code: code}); severity != checks.Unknown {
 			t.Errorf("%d is %v", code, severity)
 		}
 	}
-	e := &probe.CUDAError{Code: 214}
+	e := &cuda.Error{Code: 214}
 	if severity, remedy, do := cudaFinding(e); severity != checks.Fail || remedy != checks.ResetGPU || do == "" || cudaCode(e) != "cuda.error.214" || cudaDo(cudaCode(e)) != do {
 		t.Errorf("ECC: %v, %v, %q, %s", severity, remedy, do, cudaCode(e))
 	}
@@ -66,10 +68,10 @@ func TestKernelErrorsOfAllGPUs(t *testing.T) {
 	}{{8, 8, 719, checks.Unknown}, {8, 5, 719, checks.Unknown}, {8, 4, 719, checks.Fail}, {1, 1, 719, checks.Fail}, {8, 8, 214, checks.Fail}} {
 		r := &activeRun{ctx: t.Context(), env: &checks.Env{Host: probe.NewHost(t.TempDir())}, activeTest: activeTest{Check: "check_x", Code: "x"}}
 		for i := range c.gpus {
-			r.gpus = append(r.gpus, &probe.GPU{Index: i})
+			r.gpus = append(r.gpus, &nvml.GPU{Index: i})
 		}
 		for _, g := range r.gpus[:c.failed] {
-			r.failed(g, "multiply", &probe.CUDAError{Call: "cuStreamQuery", Code: c.code})
+			r.failed(g, "multiply", &cuda.Error{Call: "cuStreamQuery", Code: c.code})
 		}
 		r.acquitGPUs()
 		for _, f := range r.findings {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/dcgm"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/hostengine"
 )
 
 // dcgmDiag runs DCGM's diagnostic of a level on the GPUs that nobody uses: 1 takes
@@ -116,11 +116,11 @@ func (c *dcgmDiag) diagnose(r *activeRun, s *dcgm.Run) {
 		return
 	}
 	r.at("run DCGM's diagnostic, level %d", c.Level)
-	results, err := s.Engine.Diag(r.ctx, probe.DCGMDiagRequest{Level: c.Level, GPUs: ids, Exclude: c.excluded(), Timeout: c.Bound()})
-	results = slices.DeleteFunc(results, func(x probe.DCGMResult) bool { return slices.Contains(c.excluded(), x.Test) })
+	results, err := s.Engine.Diag(r.ctx, hostengine.DiagRequest{Level: c.Level, GPUs: ids, Exclude: c.excluded(), Timeout: c.Bound()})
+	results = slices.DeleteFunc(results, func(x hostengine.Result) bool { return slices.Contains(c.excluded(), x.Test) })
 	told := map[string]bool{} // the tests that tell why they have failed, of whatever
 	for _, x := range results {
-		told[x.Test] = told[x.Test] || x.Status == probe.DCGMFail && len(x.Notes) > 0
+		told[x.Test] = told[x.Test] || x.Status == hostengine.DCGMFail && len(x.Notes) > 0
 	}
 	for i := range results {
 		judgeDCGM(r.ctx, s, &results[i], told[results[i].Test])
@@ -140,7 +140,7 @@ func (c *dcgmDiag) choose(r *activeRun, s *dcgm.Run) (ids []int, err error) {
 	}
 	s.GPUs = map[int]checks.Device{}
 	for _, g := range r.gpus {
-		i := slices.IndexFunc(known, func(k probe.DCGMGPU) bool {
+		i := slices.IndexFunc(known, func(k hostengine.GPU) bool {
 			return k.PCI != "" && k.PCI == g.PCI || k.UUID != "" && k.UUID == g.UUID.Value
 		})
 		if i < 0 {
@@ -165,25 +165,25 @@ func (c *dcgmDiag) stopped(r *activeRun, s *dcgm.Run, doing string, err error) {
 // judgeDCGM reports what a test has found on one thing. told: the test tells an error,
 // of this or something else. Most tests of DCGM's fail on all GPUs then, whosever the
 // error is: PluginTest::SetResult of nvvs.
-func judgeDCGM(ctx context.Context, s *dcgm.Run, x *probe.DCGMResult, told bool) {
-	worst, failed := checks.OK, x.Status == probe.DCGMFail
+func judgeDCGM(ctx context.Context, s *dcgm.Run, x *hostengine.Result, told bool) {
+	worst, failed := checks.OK, x.Status == hostengine.DCGMFail
 	what := checks.Before(", test ", x.Test, "")
-	if x.Status == probe.DCGMPass {
+	if x.Status == hostengine.DCGMPass {
 		what += ", which DCGM says has passed"
 	}
 	for _, n := range x.Notes {
 		worst = max(worst, s.Report(ctx, x.Entity, failed, n.Code, what, n.Message))
 	}
-	f := checks.Finding{Code: "dcgm.diag.failed", Severity: checks.Warn, Want: probe.DCGMPass, Got: x.Status}
+	f := checks.Finding{Code: "dcgm.diag.failed", Severity: checks.Warn, Want: hostengine.DCGMPass, Got: x.Status}
 	text := "test " + x.Test
 	switch {
-	case worst >= checks.Warn, slices.Contains([]string{probe.DCGMPass, probe.DCGMSkip, probe.DCGMNotRun}, x.Status):
+	case worst >= checks.Warn, slices.Contains([]string{hostengine.DCGMPass, hostengine.DCGMSkip, hostengine.DCGMNotRun}, x.Status):
 		return
 	case failed && told && len(x.Notes) == 0:
 		text += ", without an error of its own"
 	case failed && !told && x.Entity.Kind == "gpu": // no threshold that could be disputed
 		f.Severity = checks.Fail
-	case !failed && x.Status != probe.DCGMWarn:
+	case !failed && x.Status != hostengine.DCGMWarn:
 		f.Severity = checks.Unknown
 	}
 	s.Tell(ctx, x.Entity, f, text)
@@ -191,14 +191,14 @@ func judgeDCGM(ctx context.Context, s *dcgm.Run, x *probe.DCGMResult, told bool)
 
 // tellDCGM says what each test has come to on each GPU, and of which GPU nothing is
 // known.
-func tellDCGM(r *activeRun, s *dcgm.Run, ids []int, results []probe.DCGMResult) {
+func tellDCGM(r *activeRun, s *dcgm.Run, ids []int, results []hostengine.Result) {
 	said, ran, ofNode := map[int][]string{}, map[int]bool{}, false
 	for _, x := range results {
-		did := x.Status != probe.DCGMSkip && x.Status != probe.DCGMNotRun
+		did := x.Status != hostengine.DCGMSkip && x.Status != hostengine.DCGMNotRun
 		switch x.Entity.Kind {
 		case "gpu":
 			status := x.Status
-			if status == probe.DCGMPass && len(x.Notes) > 0 {
+			if status == hostengine.DCGMPass && len(x.Notes) > 0 {
 				status = "passed with errors"
 			}
 			said[x.Entity.ID] = append(said[x.Entity.ID], x.Test+" "+status)
@@ -208,7 +208,7 @@ func tellDCGM(r *activeRun, s *dcgm.Run, ids []int, results []probe.DCGMResult) 
 		}
 	}
 	for _, id := range ids {
-		of := probe.DCGMEntity{Kind: "gpu", ID: id}
+		of := hostengine.Entity{Kind: "gpu", ID: id}
 		switch {
 		case ran[id]:
 			s.Tell(r.ctx, of, checks.Finding{Code: "dcgm.diag.rates", Severity: checks.OK}, strings.Join(said[id], ", "))

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
 )
 
 // diskWrite writes SIZE bytes (1G) into a directory, past the page cache, and reads them
@@ -90,8 +90,8 @@ func (c *diskWrite) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	d := checks.Device{Kind: "directory", Name: c.Dir}
-	rates, err := env.Host.DiskWrite(r.ctx, c.Dir, int64(c.Size), time.Now().Add(c.Time/2), env.Doing)
-	switch e, ok := errors.AsType[*probe.DiskError](err); {
+	rates, err := disk.Write(env.Host, r.ctx, c.Dir, int64(c.Size), time.Now().Add(c.Time/2), env.Doing)
+	switch e, ok := errors.AsType[*disk.Error](err); {
 	case ok:
 		c.fault(r, d, e)
 	case err != nil && r.ctx.Err() == nil: // else it was stopped, which the frame says
@@ -107,18 +107,18 @@ func (c *diskWrite) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 
 // fault tells what the file system refused. That there is no room, or no directory, is
 // no fault of the disk.
-func (c *diskWrite) fault(r *activeRun, d checks.Device, e *probe.DiskError) {
+func (c *diskWrite) fault(r *activeRun, d checks.Device, e *disk.Error) {
 	of, text := checks.Finding{Code: "disk.write.error", Severity: checks.Unknown, Got: e.Error()}, "not measured"
 	switch e.Kind {
-	case probe.DiskIO:
+	case disk.DiskIO:
 		of.Code, of.Severity, of.Remedy, text = "disk.write.io", checks.Fail, checks.ReseatOrRMA, "I/O error"
-	case probe.DiskWrong:
+	case disk.DiskWrong:
 		of.Code, of.Severity, of.Remedy, text = "disk.write.wrong", checks.Fail, checks.ReseatOrRMA, "it does not give back what was written"
-	case probe.DiskReadOnly:
+	case disk.DiskReadOnly:
 		of.Code, of.Severity, text = "disk.write.read-only", checks.Fail, "it is read-only"
-	case probe.DiskFull:
+	case disk.DiskFull:
 		of.Code, of.Severity, text = "disk.write.full", checks.Warn, "not measured: too little is free"
-	case probe.DiskNoDir:
+	case disk.DiskNoDir:
 		of.Code, of.Remedy = "disk.write.directory", checks.FixConfig
 	}
 	r.failures = r.failures || of.Severity != checks.Fail
@@ -126,8 +126,8 @@ func (c *diskWrite) fault(r *activeRun, d checks.Device, e *probe.DiskError) {
 }
 
 // measure hands the rates on. What a cache gives back in the reading says nothing.
-func (c *diskWrite) measure(r *activeRun, d checks.Device, rates probe.DiskRates) {
-	m := measure{Test: "disk_write", Algorithm: "direct", Size: probe.DiskSize(int64(c.Size)), Device: d, What: "write", Value: rates.Write, Unit: "MB/s", Least: c.Rate}
+func (c *diskWrite) measure(r *activeRun, d checks.Device, rates disk.Rates) {
+	m := measure{Test: "disk_write", Algorithm: "direct", Size: disk.Size(int64(c.Size)), Device: d, What: "write", Value: rates.Write, Unit: "MB/s", Least: c.Rate}
 	if !rates.Direct {
 		m.Algorithm, m.What = "page cache", "write through the page cache"
 	}

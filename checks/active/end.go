@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // How an active test ends: by itself, or before, and what counts then of what it has
@@ -154,7 +154,7 @@ func (r *activeRun) acquitGPUs() {
 		return (ok && len(number) == 2 || wrongData(f)) && f.Severity == checks.Fail && f.Device.Kind == "gpu"
 	}
 	right := func(code string) bool {
-		return slices.ContainsFunc(r.did, func(g *probe.GPU) bool { return !on[code][checks.GPUDevice(g)] })
+		return slices.ContainsFunc(r.did, func(g *nvml.GPU) bool { return !on[code][checks.GPUDevice(g)] })
 	}
 	for i := range r.findings {
 		if f := &r.findings[i]; exception(f) {

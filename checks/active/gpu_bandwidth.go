@@ -9,6 +9,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuBandwidth measures how fast each GPU copies from and to the node's memory, both at
@@ -114,7 +116,7 @@ func (c *cudaBandwidth) Validate() error {
 func (c *cudaBandwidth) Bind(args []string) error { return checks.BindUsable(c, args) }
 
 func (c *gpuBandwidth) Run(ctx context.Context, env *checks.Env) []checks.Finding {
-	_, _ = gpu.AskNVML(env, c.name, probe.GroupPCIe|probe.GroupP2P|probe.GroupNVLinkFar) // what cannot be asked is said below
+	_, _ = gpu.AskNVML(env, c.name, nvml.GroupPCIe|nvml.GroupP2P|nvml.GroupNVLinkFar) // what cannot be asked is said below
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: c.name, Code: "gpu.bandwidth", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings
@@ -125,7 +127,7 @@ func (c *gpuBandwidth) Run(ctx context.Context, env *checks.Env) []checks.Findin
 }
 
 func (c *cudaBandwidth) Run(ctx context.Context, env *checks.Env) []checks.Finding {
-	_, _ = gpu.AskNVML(env, "check_cuda_bw", probe.GroupPCIe) // as above
+	_, _ = gpu.AskNVML(env, "check_cuda_bw", nvml.GroupPCIe) // as above
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: "check_cuda_bw", Code: "gpu.bandwidth", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings
@@ -143,7 +145,7 @@ type bandwidth struct {
 	sample     time.Duration           // of copies from and to the node
 	pinned     map[string]pinnedMemory // buffers of the node, by the CPUs that are near
 	both       []measure               // of both directions at once, for each GPU
-	wrong      []*probe.GPU            // whose copies from and to the node were wrong
+	wrong      []*nvml.GPU             // whose copies from and to the node were wrong
 	alone      []float64               // what the two directions of it did one after another, added up
 }
 
@@ -203,7 +205,7 @@ func (b *bandwidth) roomFor(gpus []*loadedGPU) bool {
 		nodes[l.c.GPU.Near()] = true
 	}
 	b.r.at("read /proc/meminfo")
-	memory, err := b.r.env.Host.Memory()
+	memory, err := probe.ReadMemory(b.r.env.Host)
 	if err != nil {
 		b.r.failures = true
 		b.r.findings = append(b.r.findings, checks.Unreadable(err)...)
@@ -298,7 +300,7 @@ func (b *bandwidth) judgeBothWays() {
 
 // bothWays is one copy each way, which begin together; the GPU's stream goes on when
 // both are done.
-func (l *loadedGPU) bothWays(other probe.CUDAStream, memory []probe.CUDAMemory, up, down []byte) func() error {
+func (l *loadedGPU) bothWays(other cuda.Stream, memory []cuda.Memory, up, down []byte) func() error {
 	fork, errFork := l.c.NewEvent()
 	join, errJoin := l.c.NewEvent()
 	return func() error {
@@ -309,7 +311,7 @@ func (l *loadedGPU) bothWays(other probe.CUDAStream, memory []probe.CUDAMemory, 
 }
 
 // verify sends noise from the GPU to the node and back, and looks at every bit of it.
-func (b *bandwidth) verify(l *loadedGPU, memory []probe.CUDAMemory, host []byte) error {
+func (b *bandwidth) verify(l *loadedGPU, memory []cuda.Memory, host []byte) error {
 	p, err := newPatterns(l)
 	if err != nil {
 		return err

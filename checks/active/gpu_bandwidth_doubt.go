@@ -6,7 +6,9 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // What makes a copy slow and is no fault of the GPU.
@@ -15,16 +17,16 @@ import (
 // from another NUMA node, over which copies are slower: the kernel goes there sooner
 // than it takes memory from the page cache, and it goes where the process may run.
 func (b *bandwidth) farMemory(near string, size uint64) string {
-	cpus := probe.ParseCPUs(near)
-	nodes, err := b.r.env.Host.NUMANodes()
+	cpus := cpu.ParseCPUs(near)
+	nodes, err := pci.ReadNUMANodes(b.r.env.Host)
 	if err != nil || len(nodes) < 2 || len(cpus) == 0 {
 		return "" // there is no other
 	}
-	allowed, err := b.r.env.Host.AllowedCPUs()
+	allowed, err := cpu.AllowedCPUs(b.r.env.Host)
 	if err == nil && !slices.ContainsFunc(cpus, func(cpu int) bool { return slices.Contains(allowed, cpu) }) {
 		return fmt.Sprintf("its memory may be far from the GPU: this process may not run on CPUs %s", near)
 	}
-	m, known, err := b.r.env.Host.MemoryNear(cpus)
+	m, known, err := cpu.MemoryNear(b.r.env.Host, cpus)
 	if err != nil || !known || m.Free >= size+m.Total/100 { // of which the kernel keeps up to 1 % back
 		return ""
 	}
@@ -68,7 +70,7 @@ func (r *activeRun) unlike(l *loadedGPU, kind string) string {
 
 // lessSlot says in what the PCIe slot of a GPU is less than that of another one of the
 // same model, "" if it is not, or if NVML does not tell.
-func (r *activeRun) lessSlot(g *probe.GPU) string {
+func (r *activeRun) lessSlot(g *nvml.GPU) string {
 	for _, other := range r.gpus {
 		if own, best := slotOf(g), slotOf(other); other.Name.Value == g.Name.Value && own.rate > 0 && own.rate < best.rate {
 			return fmt.Sprintf("its slot is %s, that of gpu%d %s", own, other.Index, best)
@@ -83,7 +85,7 @@ type gpuSlot struct {
 	rate       int // lanes of the first generation that it stands for; 0: not told
 }
 
-func slotOf(g *probe.GPU) gpuSlot {
+func slotOf(g *nvml.GPU) gpuSlot {
 	gen, width := g.Link.MaxGen, g.Link.MaxWidth
 	if !gen.Known || !width.Known || gen.Value < 1 || gen.Value > 16 {
 		return gpuSlot{}

@@ -11,7 +11,8 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuPair are two GPUs that reach each other, and how fast they copy: each way.
@@ -32,7 +33,7 @@ const (
 type peerEnd struct {
 	*loadedGPU
 
-	from, to probe.CUDAMemory
+	from, to cuda.Memory
 	noise    pattern // what is in from, and in no other GPU's
 	p        *patterns
 }
@@ -50,7 +51,7 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 	}
 	var pairs []gpuPair
 	var broken []brokenPair
-	var lost []*probe.GPU // no more work can be done on them
+	var lost []*nvml.GPU // no more work can be done on them
 	for i, x := range ends {
 		for _, y := range ends[i+1:] {
 			if b.r.ctx.Err() != nil {
@@ -76,10 +77,10 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 // lost returns the GPUs of a broken pair on which no more work can be done: a copy never
 // ends, or has left an error that every later call of the same context meets. Where both
 // GPUs have an error the one that cannot be of the other counts.
-func (b *bandwidth) lost(wrong *brokenPair, pair ...*peerEnd) (list []*probe.GPU) {
+func (b *bandwidth) lost(wrong *brokenPair, pair ...*peerEnd) (list []*nvml.GPU) {
 	if errors.Is(wrong.err, errStuck) {
 		b.r.abandon() // the copy uses both contexts
-		return []*probe.GPU{wrong.at}
+		return []*nvml.GPU{wrong.at}
 	}
 	if wrong.err == nil {
 		return nil
@@ -99,20 +100,20 @@ func (b *bandwidth) lost(wrong *brokenPair, pair ...*peerEnd) (list []*probe.GPU
 
 // brokenPair are two GPUs between which copies went wrong.
 type brokenPair struct {
-	at, other *probe.GPU // at is the one whose call failed, or that has sent what was wrong
+	at, other *nvml.GPU // at is the one whose call failed, or that has sent what was wrong
 	err       error
 	wrong     wrongWords
 }
 
 // has says whether a GPU is one of the pair.
-func (p brokenPair) has(g *probe.GPU) bool { return p.at == g || p.other == g }
+func (p brokenPair) has(g *nvml.GPU) bool { return p.at == g || p.other == g }
 
 // failedPairs reports pairs that went wrong: once for the GPU that they have in common,
 // where there is one, else for the one at which it was seen: the memory of a GPU that
 // fails is seen to fail at all others.
 func (b *bandwidth) failedPairs(broken []brokenPair) {
 	for len(broken) > 0 {
-		count, weight := map[*probe.GPU]int{}, map[*probe.GPU]int{}
+		count, weight := map[*nvml.GPU]int{}, map[*nvml.GPU]int{}
 		worst := broken[0].at
 		for _, p := range broken {
 			count[p.at]++
@@ -121,7 +122,7 @@ func (b *bandwidth) failedPairs(broken []brokenPair) {
 			weight[p.other]++
 		}
 		for _, p := range broken {
-			for _, g := range []*probe.GPU{p.at, p.other} {
+			for _, g := range []*nvml.GPU{p.at, p.other} {
 				if count[g] > count[worst] || count[g] == count[worst] && weight[g] > weight[worst] {
 					worst = g
 				}

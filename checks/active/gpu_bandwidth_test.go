@@ -12,6 +12,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -41,10 +43,10 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		checktest.Changed(onCUDA("slow by its peers, in a lesser slot", small(), []string{"3 h2d = 27"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 46.8 GB/s", Got: "27.0 GB/s"},
 				"copy from the host: far from its peers, whose median is 55.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *checktest.Scenario) {
-			s.NVML.GPUs[3].Link.MaxWidth = probe.Known(8)
+			s.NVML.GPUs[3].Link.MaxWidth = nvml.Known(8)
 		}),
 		checktest.Changed(onCUDA("slow, in a lesser slot", small("48"), []string{"3 h2d = 27"}, f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 48.0 GB/s", Got: "27.0 GB/s"}, "copy from the host")), func(s *checktest.Scenario) {
-			s.NVML.GPUs[3].Link.MaxWidth = probe.Known(8)
+			s.NVML.GPUs[3].Link.MaxWidth = nvml.Known(8)
 		}),
 		checktest.Changed(onCUDA("slow, and its NUMA node is full", small("48"), []string{"3 h2d = 40"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Warn, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"},
@@ -100,7 +102,7 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
 				"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *checktest.Scenario) {
 			overPCIe(s)
-			s.NVML.GPUs[3].Link.MaxWidth = probe.Known(8)
+			s.NVML.GPUs[3].Link.MaxWidth = nvml.Known(8)
 		}),
 		checktest.Changed(onCUDA("over PCIe of a virtual machine", small(), slowPeers(3, 20),
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
@@ -174,7 +176,7 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			f(3, checks.Finding{Code: "gpu.bandwidth.pair", Severity: checks.Warn, Want: "at least 331.5 GB/s", Got: "200.0 GB/s"},
 				"copies from and to gpu5 0000:15:00.0 by pcie near, both of which are faster with others")), func(s *checktest.Scenario) {
 			for i := range s.NVML.GPUs {
-				s.NVML.GPUs[i].NVLink = probe.NVLink{}
+				s.NVML.GPUs[i].NVLink = nvml.NVLink{}
 			}
 		}),
 		onCUDA("launch fails", small(), []string{"3 cuMemcpyHtoDAsync error 719"},
@@ -215,15 +217,15 @@ func joinedBy(s *checktest.Scenario, gpus int, links func(a, b int) int) {
 	s.NVML.GPUs = s.NVML.GPUs[:gpus]
 	for i := range gpus {
 		var far []string
-		peers := probe.PeerP2P{}
+		peers := nvml.PeerP2P{}
 		for j := range gpus {
 			if n := links(i, j); i != j && n > 0 {
 				far = append(far, checktest.Repeat(n, fakenvml.Address(j))...)
-				peers[fmt.Sprintf("gpu%d", j)] = probe.P2POK
+				peers[fmt.Sprintf("gpu%d", j)] = nvml.P2POK
 			}
 		}
 		l := &s.NVML.GPUs[i].NVLink
-		l.Far, l.FarPCI, l.PeerP2P = probe.Known(checktest.Repeat(len(far), "gpu")), probe.Known(far), probe.Known(peers)
+		l.Far, l.FarPCI, l.PeerP2P = nvml.Known(checktest.Repeat(len(far), "gpu")), nvml.Known(far), nvml.Known(peers)
 	}
 }
 
@@ -231,7 +233,7 @@ func joinedBy(s *checktest.Scenario, gpus int, links func(a, b int) int) {
 func overPCIe(s *checktest.Scenario) {
 	s.Links = map[string]string{}
 	for i := range s.NVML.GPUs {
-		s.NVML.GPUs[i].NVLink = probe.NVLink{}
+		s.NVML.GPUs[i].NVLink = nvml.NVLink{}
 		maps.DeleteFunc(s.Files, func(name, _ string) bool {
 			return strings.HasPrefix(name, "sys/bus/pci/devices/"+fakenvml.Address(i)+"/")
 		})
@@ -283,8 +285,8 @@ func TestPairsByWhatJoinsThem(t *testing.T) {
 	s := onCUDA("", nil, nil)
 	gpus := []*loadedGPU{}
 	h := probe.NewHost(t.TempDir())
-	h.SetLibraries(s.Libraries(t, t.TempDir()))
-	cuda, err := h.CUDA(nil)
+	probe.SetLibraries(h, s.Libraries(t, t.TempDir()))
+	cuda, err := cuda.Open(h, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,15 +301,15 @@ func TestPairsByWhatJoinsThem(t *testing.T) {
 	if got := gpus[0].joined(gpus[1]); got != "nvlink" {
 		t.Errorf("over switches: %s", got)
 	}
-	gpus[0].gpu.NVLink.Far = probe.Reading[[]string]{}
+	gpus[0].gpu.NVLink.Far = nvml.Reading[[]string]{}
 	if got := gpus[0].joined(gpus[1]); got != "nvlink, by what is not told" {
 		t.Errorf("over nobody knows what: %s", got)
 	}
-	gpus[0].gpu.NVLink.FarPCI = probe.Known([]string{gpus[1].gpu.PCI, gpus[2].gpu.PCI, gpus[1].gpu.PCI})
+	gpus[0].gpu.NVLink.FarPCI = nvml.Known([]string{gpus[1].gpu.PCI, gpus[2].gpu.PCI, gpus[1].gpu.PCI})
 	if got := gpus[0].joined(gpus[1]); got != "nvlink x2" {
 		t.Errorf("in a mesh: %s", got)
 	}
-	gpus[0].gpu.NVLink = probe.NVLink{}
+	gpus[0].gpu.NVLink = nvml.NVLink{}
 	if got := gpus[0].joined(gpus[1]); got != "pcie near" {
 		t.Errorf("without links: %s", got)
 	}
@@ -328,14 +330,14 @@ func TestPairsByTheWayBetween(t *testing.T) {
 	at(2, "0000:00:01.0/0000:01:00.0/0000:02:02.0/0000:03:00.0/0000:04:00.0")
 	at(3, "0000:00:02.0")
 	h := probe.NewHost(root)
-	h.SetLibraries(withCUDA(4)(t, lib))
-	cuda, err := h.CUDA(nil)
+	probe.SetLibraries(h, withCUDA(4)(t, lib))
+	cuda, err := cuda.Open(h, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var gpus []*loadedGPU
 	for _, d := range cuda.GPUs {
-		l, err := openGPU(&probe.GPU{}, d)
+		l, err := openGPU(&nvml.GPU{}, d)
 		if err != nil {
 			t.Fatal(err)
 		}

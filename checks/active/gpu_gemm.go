@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // gpuGemm multiplies matrices on all GPUs at once, with the numbers that jobs have: FP64,
@@ -82,7 +82,7 @@ func (c *gpuGemm) Validate() error {
 	types, bad := gemmTypesOf(c.Types)
 	switch {
 	case bad != "":
-		return &checks.UsageError{Kind: checks.BadValue, Word: bad, Want: "some of the types " + strings.Join(probe.GEMMTypes(), ",")}
+		return &checks.UsageError{Kind: checks.BadValue, Word: bad, Want: "some of the types " + strings.Join(cuda.GEMMTypes(), ",")}
 	case c.Least > 0 && len(types) > 1:
 		return &checks.UsageError{Kind: checks.BadValue, Word: rate(c.Least, "TFLOP/s"), Want: "one type with it, as --types bf16"}
 	}
@@ -102,7 +102,7 @@ func (c *gpuGemm) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 }
 
 // multiplyAll does a test with some types, each for a time, and judges it.
-func multiplyAll(r *activeRun, m *gemmTest, types []*probe.GEMMType, long time.Duration, parts int) []checks.Finding {
+func multiplyAll(r *activeRun, m *gemmTest, types []*cuda.GEMMType, long time.Duration, parts int) []checks.Finding {
 	cuda, ok := r.cuda()
 	if !ok {
 		return r.done()
@@ -123,13 +123,13 @@ func multiplyAll(r *activeRun, m *gemmTest, types []*probe.GEMMType, long time.D
 }
 
 // gemmTypesOf are the types that words name; bad is one that is none.
-func gemmTypesOf(words string) (types []*probe.GEMMType, bad string) {
-	names := probe.GEMMTypes()
+func gemmTypesOf(words string) (types []*cuda.GEMMType, bad string) {
+	names := cuda.GEMMTypes()
 	if words != "" {
 		names = strings.Split(words, ",")
 	}
 	for _, name := range names {
-		t := probe.GEMMTypeOf(strings.ToLower(strings.TrimSpace(name)))
+		t := cuda.GEMMTypeOf(strings.ToLower(strings.TrimSpace(name)))
 		switch {
 		case t == nil:
 			return nil, name
@@ -142,8 +142,8 @@ func gemmTypesOf(words string) (types []*probe.GEMMType, bad string) {
 
 // usableSize refuses an n that matrices cannot have; 0 is the type's own.
 func usableSize(n int) error {
-	if n < 0 || n > probe.GEMMMost || n%probe.GEMMStep != 0 {
-		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(n), Want: fmt.Sprintf("a size (-n) that is a multiple of %d up to %d", probe.GEMMStep, probe.GEMMMost)}
+	if n < 0 || n > cuda.GEMMMost || n%cuda.GEMMStep != 0 {
+		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(n), Want: fmt.Sprintf("a size (-n) that is a multiple of %d up to %d", cuda.GEMMStep, cuda.GEMMMost)}
 	}
 	return nil
 }

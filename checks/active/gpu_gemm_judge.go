@@ -6,17 +6,17 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // truth has the CPU find out what a product comes to, while the GPUs work.
-func (m *gemmTest) truth(t *probe.GEMMType, n int) {
+func (m *gemmTest) truth(t *cuda.GEMMType, n int) {
 	for _, known := range m.truths {
 		if known.kind == t && known.n == n {
 			return
 		}
 	}
-	found := &gemmTruth{kind: t, n: n, sum: make(chan probe.GEMMSum, 1)}
+	found := &gemmTruth{kind: t, n: n, sum: make(chan cuda.GEMMSum, 1)}
 	m.truths = append(m.truths, found)
 	go func() { found.sum <- t.Truth(n) }()
 }
@@ -111,7 +111,7 @@ func (res *gemmResult) constant() bool {
 // judgeSums finds the GPUs that compute wrongly, among those of one model that multiply
 // in one way: where one of them has what the CPU has every time, the others that have not
 // are wrong.
-func (m *gemmTest) judgeSums(truth probe.GEMMSum, list []*gemmResult) {
+func (m *gemmTest) judgeSums(truth cuda.GEMMSum, list []*gemmResult) {
 	groups := map[string][]*gemmResult{}
 	var order []string
 	for _, res := range list {
@@ -129,7 +129,7 @@ func (m *gemmTest) judgeSums(truth probe.GEMMSum, list []*gemmResult) {
 // judgeAlike judges GPUs that do the same. Where most have the same product every time,
 // and it is another than the CPU's, or where none has the CPU's and they do not agree
 // either, no GPU is to blame before software is.
-func (m *gemmTest) judgeAlike(truth probe.GEMMSum, list []*gemmResult) {
+func (m *gemmTest) judgeAlike(truth cuda.GEMMSum, list []*gemmResult) {
 	right, alike, most := inCommon(truth, list)
 	switch {
 	case right || len(list) == 1 && !list[0].constant(): // alone, it differs from itself
@@ -157,8 +157,8 @@ func (m *gemmTest) judgeAlike(truth probe.GEMMSum, list []*gemmResult) {
 
 // inCommon says whether a GPU has the CPU's product every time; if none has, which one more
 // than half of them have every time, and how many that are: 0 for none.
-func inCommon(truth probe.GEMMSum, list []*gemmResult) (right bool, alike probe.GEMMSum, most int) {
-	count := map[probe.GEMMSum]int{}
+func inCommon(truth cuda.GEMMSum, list []*gemmResult) (right bool, alike cuda.GEMMSum, most int) {
+	count := map[cuda.GEMMSum]int{}
 	for _, res := range list {
 		if res.constant() {
 			count[res.sums[0]]++
@@ -172,13 +172,13 @@ func inCommon(truth probe.GEMMSum, list []*gemmResult) (right bool, alike probe.
 	return count[truth] > 0, alike, most
 }
 
-func (m *gemmTest) unlikeCPU(truth, got probe.GEMMSum, format string, args ...any) {
+func (m *gemmTest) unlikeCPU(truth, got cuda.GEMMSum, format string, args ...any) {
 	m.r.failures = true
 	m.r.report(checks.Device{}, checks.Finding{Code: m.r.Code + ".alike", Severity: checks.Unknown, Want: sumText(truth), Got: sumText(got)}, format, args...)
 }
 
 // sumText is the sum of a product as messages have it.
-func sumText(s probe.GEMMSum) string {
+func sumText(s cuda.GEMMSum) string {
 	if s.Odd > 0 {
 		return fmt.Sprintf("sum %016x, %d not whole", s.Total, s.Odd)
 	}

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gemmTest multiplies matrices on the GPUs of a team, one type after the other.
@@ -17,10 +18,10 @@ type gemmTest struct {
 	r        *activeRun
 	test     string // of measures: "gemm"
 	team     *gpuTeam
-	library  *probe.CUBLASLt // nil: own kernels
-	long     bool            // whether rates fall with time is looked at, too
-	own      bool            // never use cuBLASLt
-	explicit bool            // the types are those of the line: one that a GPU has not is worth a word
+	library  *cuda.CUBLASLt // nil: own kernels
+	long     bool           // whether rates fall with time is looked at, too
+	own      bool           // never use cuBLASLt
+	explicit bool           // the types are those of the line: one that a GPU has not is worth a word
 	loads    map[int]*gpuLoad
 	size     int     // n; 0: that of the type
 	least    float64 // TFLOP/s; 0: none
@@ -32,42 +33,42 @@ type gemmTest struct {
 // gemmShort is a GPU whose free memory is too little for some types, and the most that
 // one of them needs, bytes.
 type gemmShort struct {
-	gpu        *probe.GPU
+	gpu        *nvml.GPU
 	types      []string
 	need, free uint64
 }
 
 // gemmResult is what one GPU has made of one type.
 type gemmResult struct {
-	gpu       *probe.GPU
-	kind      *probe.GEMMType
+	gpu       *nvml.GPU
+	kind      *cuda.GEMMType
 	n         int
 	algorithm string
-	sums      []probe.GEMMSum // of the products that were looked at
-	rates     []float64       // TFLOP/s, of one piece of work after the other
-	busy      time.Duration   // that all pieces took
-	flops     float64         // that they were
-	products  int             // of the next piece
-	again     float64         // TFLOP/s of a second, longer measurement; 0: there was none
+	sums      []cuda.GEMMSum // of the products that were looked at
+	rates     []float64      // TFLOP/s, of one piece of work after the other
+	busy      time.Duration  // that all pieces took
+	flops     float64        // that they were
+	products  int            // of the next piece
+	again     float64        // TFLOP/s of a second, longer measurement; 0: there was none
 }
 
 func (res *gemmResult) rate() float64 { return teraflops(res.flops, res.busy) }
 
 // gemmTruth is what the product of a type and size comes to, once the CPU knows.
 type gemmTruth struct {
-	kind *probe.GEMMType
+	kind *cuda.GEMMType
 	n    int
-	sum  chan probe.GEMMSum
-	is   probe.GEMMSum
+	sum  chan cuda.GEMMSum
+	is   cuda.GEMMSum
 }
 
 // findLibrary loads cuBLASLt, unless the line wants none. That there is none is no fault.
-func (m *gemmTest) findLibrary(cuda *probe.CUDA) {
+func (m *gemmTest) findLibrary(driver *cuda.Driver) {
 	if m.own {
 		return
 	}
 	var err error
-	if m.library, err = m.r.env.Host.CUBLASLt(cuda); err != nil {
+	if m.library, err = cuda.OpenCUBLASLt(m.r.env.Host, driver); err != nil {
 		m.without(err)
 	}
 }
@@ -91,7 +92,7 @@ func (m *gemmTest) note(code string, severity checks.Severity, format string, ar
 // run multiplies matrices of one type for a time on all GPUs that know it, in so many
 // parts, between which it says how far it is. Where a GPU is so far below its peers that
 // it would fail all are measured once more, for longer.
-func (m *gemmTest) run(t *probe.GEMMType, long time.Duration, parts int) {
+func (m *gemmTest) run(t *cuda.GEMMType, long time.Duration, parts int) {
 	first := m.measure(t, long, parts)
 	m.results = append(m.results, first...)
 	if m.long || !m.far(first) {
@@ -132,7 +133,7 @@ func (m *gemmTest) far(list []*gemmResult) bool {
 }
 
 // measure does what run says once.
-func (m *gemmTest) measure(t *probe.GEMMType, long time.Duration, parts int) (list []*gemmResult) {
+func (m *gemmTest) measure(t *cuda.GEMMType, long time.Duration, parts int) (list []*gemmResult) {
 	if m.r.ctx.Err() != nil || len(m.team.workers) == 0 {
 		return nil
 	}
@@ -170,7 +171,7 @@ func (m *gemmTest) measure(t *probe.GEMMType, long time.Duration, parts int) (li
 	return list
 }
 
-func (m *gemmTest) n(t *probe.GEMMType) int {
+func (m *gemmTest) n(t *cuda.GEMMType) int {
 	if m.size > 0 {
 		return m.size
 	}
@@ -179,8 +180,8 @@ func (m *gemmTest) n(t *probe.GEMMType) int {
 
 // setUp has every GPU that knows a type prepare a product. All of a model compute it in
 // the same way.
-func (m *gemmTest) setUp(t *probe.GEMMType) map[*gpuWorker]*probe.GEMM {
-	list := make([]*probe.GEMM, len(m.team.workers))
+func (m *gemmTest) setUp(t *cuda.GEMMType) map[*gpuWorker]*cuda.GEMM {
+	list := make([]*cuda.GEMM, len(m.team.workers))
 	workers := slices.Clone(m.team.workers)
 	refused := make([]error, len(workers))
 	m.team.each("prepare matrices of "+t.Name, func(w *gpuWorker) (err error) {
@@ -188,7 +189,7 @@ func (m *gemmTest) setUp(t *probe.GEMMType) map[*gpuWorker]*probe.GEMM {
 		list[i], refused[i], err = m.prepare(w, t)
 		return err
 	})
-	products, first := map[*gpuWorker]*probe.GEMM{}, map[string]*probe.GEMM{}
+	products, first := map[*gpuWorker]*cuda.GEMM{}, map[string]*cuda.GEMM{}
 	for i, w := range workers {
 		if refused[i] != nil {
 			m.refuse(w, t, refused[i])
@@ -221,7 +222,7 @@ func (e *memoryShort) Is(target error) bool { return target == errMemory }
 
 // prepare sets one product up. refused is the reason for which it cannot be, which is no
 // fault of the GPU, or for which own kernels had to do it.
-func (m *gemmTest) prepare(w *gpuWorker, t *probe.GEMMType) (g *probe.GEMM, refused, err error) {
+func (m *gemmTest) prepare(w *gpuWorker, t *cuda.GEMMType) (g *cuda.GEMM, refused, err error) {
 	if !t.On(w.on) {
 		return nil, errNoType, nil
 	}
@@ -243,17 +244,17 @@ func (m *gemmTest) prepare(w *gpuWorker, t *probe.GEMMType) (g *probe.GEMM, refu
 		return nil, &memoryShort{need, free}, nil
 	}
 	g, err = w.c.NewGEMM(t, m.n(t), library, w.stream)
-	if e, ok := errors.AsType[*probe.CUBLASLtError](err); ok {
+	if e, ok := errors.AsType[*cuda.CUBLASLtError](err); ok {
 		if refused = e; !t.OwnOn(w.on) {
 			return nil, refused, nil
 		}
 		g, err = w.c.NewGEMM(t, m.n(t), nil, w.stream)
 	}
-	if e, ok := errors.AsType[*probe.CUDAError](err); ok {
+	if e, ok := errors.AsType[*cuda.Error](err); ok {
 		switch {
 		case e.OldDriver():
 			return nil, e, nil
-		case e.Code == probe.CUDAOutOfMemory: // in pieces, or cuBLASLt has taken the rest
+		case e.Code == cuda.CUDAOutOfMemory: // in pieces, or cuBLASLt has taken the rest
 			return nil, &memoryShort{need, free}, nil
 		}
 	}
@@ -261,7 +262,7 @@ func (m *gemmTest) prepare(w *gpuWorker, t *probe.GEMMType) (g *probe.GEMM, refu
 }
 
 // refuse says why a type was not tested on a GPU, or not with cuBLASLt.
-func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
+func (m *gemmTest) refuse(w *gpuWorker, t *cuda.GEMMType, why error) {
 	severity := checks.OK
 	if m.explicit {
 		severity = checks.Skip
@@ -272,7 +273,7 @@ func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
 	}
 	if !t.OwnOn(w.on) && !errors.Is(why, errNoType) {
 		cause := ""
-		if e, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
+		if e, ok := errors.AsType[*cuda.CUBLASLtError](why); ok {
 			cause = fmt.Sprintf(": %s: %s (%d)", onAnyGPU(e.Call), e.Name, e.Code)
 		} else if !errors.Is(why, errNoOwn) {
 			cause = ": " + why.Error()
@@ -281,11 +282,11 @@ func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
 			t.Name, w.gpu.Name.Value, t.Name, w.on.Major, w.on.Minor, cause)
 		return
 	}
-	if e, ok := errors.AsType[*probe.CUBLASLtError](why); ok {
+	if e, ok := errors.AsType[*cuda.CUBLASLtError](why); ok {
 		m.note("library", checks.OK, "own kernels for %s in place of cuBLASLt: %s: %s (%d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
 		return
 	}
-	if e, ok := errors.AsType[*probe.CUBLASLtOld](why); ok {
+	if e, ok := errors.AsType[*cuda.CUBLASLtOld](why); ok {
 		m.note("library", checks.OK, "%s: %v", ownKernels, e)
 		return
 	}
@@ -293,13 +294,13 @@ func (m *gemmTest) refuse(w *gpuWorker, t *probe.GEMMType, why error) {
 		m.note("types", severity, "no %s on %s: want compute capability %s, got %d.%d", t.Name, w.gpu.Name.Value, t.Capability(), w.on.Major, w.on.Minor)
 		return
 	}
-	if e, ok := errors.AsType[*probe.CUDAError](why); ok {
+	if e, ok := errors.AsType[*cuda.Error](why); ok {
 		m.note("types", checks.Skip, "no %s: the driver is too old for our kernel, and cuBLASLt is not used: %s: %s (CUDA error %d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
 	}
 }
 
 // tooLittle notes a type that a GPU has no memory for.
-func (m *gemmTest) tooLittle(w *gpuWorker, t *probe.GEMMType, short *memoryShort) {
+func (m *gemmTest) tooLittle(w *gpuWorker, t *cuda.GEMMType, short *memoryShort) {
 	i := slices.IndexFunc(m.short, func(s *gemmShort) bool { return s.gpu == w.gpu })
 	if i < 0 {
 		i = len(m.short)
@@ -327,7 +328,7 @@ const (
 
 // multiply works until the GPU has been busy for a time. The first piece is one product,
 // which is not timed: kernels are loaded and clocks rise.
-func (m *gemmTest) multiply(w *gpuWorker, g *probe.GEMM, res *gemmResult, until time.Duration) error {
+func (m *gemmTest) multiply(w *gpuWorker, g *cuda.GEMM, res *gemmResult, until time.Duration) error {
 	for len(res.rates) < gemmLeast || res.busy < until {
 		took, sum, err := m.piece(w, g, res.products)
 		if err != nil {
@@ -347,7 +348,7 @@ func (m *gemmTest) multiply(w *gpuWorker, g *probe.GEMM, res *gemmResult, until 
 }
 
 // piece does some products, and looks at the last.
-func (m *gemmTest) piece(w *gpuWorker, g *probe.GEMM, products int) (took time.Duration, sum probe.GEMMSum, err error) {
+func (m *gemmTest) piece(w *gpuWorker, g *cuda.GEMM, products int) (took time.Duration, sum cuda.GEMMSum, err error) {
 	if err = g.Spoil(w.stream); err != nil {
 		return 0, sum, err
 	}

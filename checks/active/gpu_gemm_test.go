@@ -11,6 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gemmRoom gives each fake GPU the memory for small matrices.
@@ -18,7 +20,7 @@ const gemmRoom = "* memory = 0x10000000"
 
 // onGEMM is a line on a node with eight idle H100, of which CUDA says what is in the
 // lines of the fake library. lt says whether there is a cuBLASLt.
-func onGEMM(name string, lt bool, words []string, change func(*probe.NVML), lines []string, want ...checks.Finding) checktest.Scenario {
+func onGEMM(name string, lt bool, words []string, change func(*nvml.Snapshot), lines []string, want ...checks.Finding) checktest.Scenario {
 	s := checktest.OnGPUs(name, words, change, want...)
 	s.Files[boot] = "11111111-2222-3333-4444-555555555555\n"
 	maps.Copy(s.Files, checktest.UseNode(checktest.UseProc{Pid: 1, Args: "/sbin/init"}))
@@ -124,9 +126,9 @@ var _ = checktest.Table("check_gpu_gemm", func(name string) []checktest.Scenario
 		return f
 	}
 	const seen = "91 C, hardware slowdown and hardware thermal slowdown"
-	hot := func(g *probe.GPU) {
-		g.Throttle.Now = probe.Known(uint64(probe.ThrottleHardwareThermal | probe.ThrottleHardware))
-		g.Temperature.GPU = probe.Known(91)
+	hot := func(g *nvml.GPU) {
+		g.Throttle.Now = nvml.Known(uint64(nvml.ThrottleHardwareThermal | nvml.ThrottleHardware))
+		g.Temperature.GPU = nvml.Known(91)
 	}
 	cooled := func(code string, f checks.Finding, text string) checks.Finding {
 		f.Code = code
@@ -186,7 +188,7 @@ func TestGEMMFindsWrongResults(t *testing.T) {
 			t.Parallel()
 			s := onGEMM(name, true, nil, nil, c.lines)
 			env, _ := trialEnv(t, nil)
-			env.Host.SetLibraries(s.Libraries(t, t.TempDir()))
+			probe.SetLibraries(env.Host, s.Libraries(t, t.TempDir()))
 			check := &gpuGemm{}
 			if err := checks.BindTags(check, append(checktest.Of("-t", "0", "-n", "128"), c.words...)); err != nil {
 				t.Fatal(err)
@@ -234,13 +236,13 @@ func TestGEMMJudgesSums(t *testing.T) {
 			m := &gemmTest{r: &activeRun{activeTest: activeTest{Check: "check_x", Code: "x"}}}
 			var list []*gemmResult
 			for i, sums := range c.sums {
-				res := &gemmResult{gpu: &probe.GPU{Index: i}, kind: probe.GEMMTypeOf("bf16"), n: 128, algorithm: "bf16 own"}
+				res := &gemmResult{gpu: &nvml.GPU{Index: i}, kind: cuda.GEMMTypeOf("bf16"), n: 128, algorithm: "bf16 own"}
 				for _, s := range sums {
-					res.sums = append(res.sums, probe.GEMMSum{Total: s})
+					res.sums = append(res.sums, cuda.GEMMSum{Total: s})
 				}
 				list = append(list, res)
 			}
-			m.judgeSums(probe.GEMMSum{Total: truth}, list)
+			m.judgeSums(cuda.GEMMSum{Total: truth}, list)
 			var got []string
 			for _, f := range m.r.findings {
 				text := f.Severity.String() + " "
@@ -271,9 +273,9 @@ func TestGEMMJudgesEachModel(t *testing.T) {
 		if i > 3 {
 			model = "NVIDIA L40S"
 		}
-		list = append(list, &gemmResult{gpu: &probe.GPU{Index: i, Name: probe.Known(model)}, kind: probe.GEMMTypeOf("bf16"), n: 128, algorithm: "bf16 own", sums: []probe.GEMMSum{{Total: total}, {Total: total}}})
+		list = append(list, &gemmResult{gpu: &nvml.GPU{Index: i, Name: nvml.Known(model)}, kind: cuda.GEMMTypeOf("bf16"), n: 128, algorithm: "bf16 own", sums: []cuda.GEMMSum{{Total: total}, {Total: total}}})
 	}
-	m.judgeSums(probe.GEMMSum{Total: 1}, list)
+	m.judgeSums(cuda.GEMMSum{Total: 1}, list)
 	var got []string
 	for _, f := range m.r.findings {
 		got = append(got, fmt.Sprint(f.Severity, " ", f.Code, " ", f.Device.Name))
@@ -297,7 +299,7 @@ func TestGEMMFades(t *testing.T) {
 		"few":      {func(i int) float64 { return 600 - 100*float64(i) }, 5, 0},
 	} {
 		r := &activeRun{activeTest: activeTest{Check: "check_x", Code: "x"}}
-		res := &gemmResult{gpu: &probe.GPU{}, algorithm: "bf16 own"}
+		res := &gemmResult{gpu: &nvml.GPU{}, algorithm: "bf16 own"}
 		for i := range c.count {
 			res.rates = append(res.rates, c.rates(i))
 		}

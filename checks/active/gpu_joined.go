@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // What joins two GPUs, for checks that compare pairs of them.
@@ -24,7 +24,7 @@ const (
 // on PCIe whether the way leaves the switch, the root port, the NUMA node: each step may
 // halve the rate.
 func (l *loadedGPU) joined(other *loadedGPU) string {
-	if l.gpu.NVLink.PeerP2P.Value[checks.GPUName(other.gpu)] == probe.P2POK {
+	if l.gpu.NVLink.PeerP2P.Value[checks.GPUName(other.gpu)] == nvml.P2POK {
 		links := 0
 		for _, far := range l.gpu.NVLink.FarPCI.Value {
 			if far == other.gpu.PCI {
@@ -68,7 +68,7 @@ const throughHost = "host"
 // above one of them alone, and what joins the sockets. NVLinks are for the two alone, or
 // their switches have room for all.
 func (l *loadedGPU) way(other *loadedGPU) (parts []string) {
-	if l.gpu.NVLink.PeerP2P.Value[checks.GPUName(other.gpu)] == probe.P2POK {
+	if l.gpu.NVLink.PeerP2P.Value[checks.GPUName(other.gpu)] == nvml.P2POK {
 		return nil
 	}
 	above, beside := l.c.GPU.Above(), other.c.GPU.Above()

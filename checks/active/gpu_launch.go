@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuLaunch measures how long a GPU takes to begin a kernel, by launching an empty one again
@@ -54,7 +55,7 @@ func (c *gpuLaunch) Bound() time.Duration {
 
 // launchTimes are those of one GPU, sorted.
 type launchTimes struct {
-	gpu         *probe.GPU
+	gpu         *nvml.GPU
 	alone, trip []time.Duration
 	behind      time.Duration // one of many behind one another
 }
@@ -108,7 +109,7 @@ func (l *launchTimes) take(ctx context.Context, w *gpuWorker, count int) error {
 	if err != nil {
 		return err
 	}
-	one := func() error { return w.c.Launch(empty, probe.Dim{}, probe.Dim{}, 0, w.stream) }
+	one := func() error { return w.c.Launch(empty, cuda.Dim{}, cuda.Dim{}, 0, w.stream) }
 	for i := -launchBatch; i < count; i++ { // the first are slow
 		began := time.Now()
 		took, err := w.timed(ctx, 1, one)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 func TestGPULaunch(t *testing.T) { checktest.Run(t, "check_gpu_launch") }
@@ -39,7 +40,7 @@ func TestLaunchRoundTrip(t *testing.T) {
 	for most, want := range map[float64]int{0: 0, 1e7: 0, 0.001: 8} {
 		s := onGEMM("", false, nil, nil, nil)
 		env, _ := trialEnv(t, nil)
-		env.Host.SetLibraries(s.Libraries(t, t.TempDir()))
+		probe.SetLibraries(env.Host, s.Libraries(t, t.TempDir()))
 		c := &gpuLaunch{Count: 100, RoundTrip: most}
 		slow := 0
 		for _, f := range c.Run(t.Context(), env) {

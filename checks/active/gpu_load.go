@@ -9,7 +9,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // What NVML says of GPUs while they work: clocks, temperature, power, and what holds
@@ -72,7 +72,7 @@ func (r *activeRun) watchLoad(each time.Duration) *loadWatch {
 
 // limits asks once for what does not change under load.
 func (w *loadWatch) limits() {
-	n, err := w.r.again(probe.GroupPower | probe.GroupClocks)
+	n, err := w.r.again(nvml.GroupPower | nvml.GroupClocks)
 	if err != nil {
 		return
 	}
@@ -94,7 +94,7 @@ func (w *loadWatch) look() {
 			l = &gpuLoad{}
 			w.seen[i] = l
 		}
-		if now.Clock.Known && now.Throttle.Value&probe.ThrottleIdle == 0 && (l.least == 0 || now.Clock.Value < l.least) {
+		if now.Clock.Known && now.Throttle.Value&nvml.ThrottleIdle == 0 && (l.least == 0 || now.Clock.Value < l.least) {
 			l.least = now.Clock.Value
 		}
 		l.temperature = max(l.temperature, now.Temperature.Value)
@@ -105,10 +105,10 @@ func (w *loadWatch) look() {
 	}
 }
 
-func (r *activeRun) loads() []probe.GPULoad {
+func (r *activeRun) loads() []nvml.GPULoad {
 	r.nvml.Lock()
 	defer r.nvml.Unlock()
-	return r.env.Host.GPULoads()
+	return nvml.GPULoads(r.env.Host)
 }
 
 // end stops looking, and gives what was seen. NVML may hang: then it is what was seen
@@ -131,7 +131,7 @@ func (w *loadWatch) end() map[int]*gpuLoad {
 // throttledBy are the reasons in words, "" if there are none that point to a fault.
 func throttledBy(reasons uint64) string {
 	words := gpu.ThrottleWords(reasons)
-	if reasons&probe.ThrottleThermal != 0 {
+	if reasons&nvml.ThrottleThermal != 0 {
 		words = checks.Before("", words, " and ") + "thermal slowdown by the driver"
 	}
 	return words
@@ -162,7 +162,7 @@ func (l *gpuLoad) limited() string {
 		return ""
 	case l.enforced > 0 && l.enforced < l.usual:
 		return fmt.Sprintf("its power limit is %s of %s", gpu.Watts(l.enforced), gpu.Watts(l.usual))
-	case l.reasons&probe.ThrottleSetting != 0:
+	case l.reasons&nvml.ThrottleSetting != 0:
 		return "its clocks were lowered by a setting"
 	}
 	return ""
@@ -171,7 +171,7 @@ func (l *gpuLoad) limited() string {
 // idle says that the load of a test was too small for the GPU: it has drawn less than a
 // part of its power limit, though nothing slowed it down.
 func (l *gpuLoad) idle(part float64) bool {
-	const slowed = gpu.HardwareReasons | probe.ThrottleThermal | probe.ThrottleSetting
+	const slowed = gpu.HardwareReasons | nvml.ThrottleThermal | nvml.ThrottleSetting
 	return l != nil && l.power > 0 && l.enforced > 0 && l.reasons&slowed == 0 && float64(l.power) < part*float64(l.enforced)
 }
 

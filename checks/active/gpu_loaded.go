@@ -8,22 +8,23 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // loadedGPU is a GPU that an active test works on: as NVML has it, and with its
 // context of CUDA, which is for the goroutine that has opened it.
 type loadedGPU struct {
-	gpu *probe.GPU
-	c   *probe.CUDAContext
+	gpu *nvml.GPU
+	c   *cuda.Context
 
-	stream      probe.CUDAStream
-	before, end probe.CUDAEvent
+	stream      cuda.Stream
+	before, end cuda.Event
 	patience    time.Duration // for a piece of work, which should take milliseconds; 0: none, whoever waits decides
 }
 
 // openGPU opens a GPU for a test, with a stream and what measures time in it.
-func openGPU(g *probe.GPU, d *probe.CUDAGPU) (*loadedGPU, error) {
+func openGPU(g *nvml.GPU, d *cuda.GPU) (*loadedGPU, error) {
 	c, err := d.Open()
 	if err != nil {
 		return nil, err
@@ -87,14 +88,14 @@ func (r *activeRun) openGPUs() (list []*loadedGPU, done func()) {
 // wake opens the GPUs of a test side by side: a driver without persistence mode takes
 // seconds for each. They stay open until done is called, and to open one once more takes
 // no time. What fails is reported by who opens it then.
-func (r *activeRun) wake(cuda *probe.CUDA) (done func()) {
-	var gpus []*probe.CUDAGPU
+func (r *activeRun) wake(driver *cuda.Driver) (done func()) {
+	var gpus []*cuda.GPU
 	for _, g := range r.gpus {
-		if d := onCUDAs(cuda, g); d != nil && d.Err == nil {
+		if d := onCUDAs(driver, g); d != nil && d.Err == nil {
 			gpus = append(gpus, d)
 		}
 	}
-	return cuda.Wake(gpus)
+	return driver.Wake(gpus)
 }
 
 // sync waits for all that is queued in the GPU's stream, no longer than its patience.
@@ -193,7 +194,7 @@ func (l *loadedGPU) fitting(want checks.Size, buffers uint64) (uint64, error) {
 const leastBuffer = 1 << 16
 
 // allocs takes buffers of one size.
-func (l *loadedGPU) allocs(size uint64, n int) (list []probe.CUDAMemory, err error) {
+func (l *loadedGPU) allocs(size uint64, n int) (list []cuda.Memory, err error) {
 	for range n {
 		m, err := l.c.Alloc(size)
 		if err != nil {
@@ -204,7 +205,7 @@ func (l *loadedGPU) allocs(size uint64, n int) (list []probe.CUDAMemory, err err
 	return list, nil
 }
 
-func (l *loadedGPU) frees(list []probe.CUDAMemory) error {
+func (l *loadedGPU) frees(list []cuda.Memory) error {
 	var first error
 	for _, m := range list {
 		first = cmp.Or(first, l.c.Free(m))
@@ -213,7 +214,7 @@ func (l *loadedGPU) frees(list []probe.CUDAMemory) error {
 }
 
 // kernels loads some kernels of kernels/memory.cu.
-func (l *loadedGPU) kernels(names ...string) (list []*probe.CUDAKernel, err error) {
+func (l *loadedGPU) kernels(names ...string) (list []*cuda.Kernel, err error) {
 	m, err := l.c.Module("memory")
 	if err != nil {
 		return nil, err
@@ -230,6 +231,6 @@ func (l *loadedGPU) kernels(names ...string) (list []*probe.CUDAKernel, err erro
 
 // wide is a grid that keeps a GPU's memory busy: eight blocks of 256 threads for each
 // of its multiprocessors, each thread with several accesses of 16 bytes under way.
-func (l *loadedGPU) wide() (grid, block probe.Dim) {
-	return probe.Dim{X: 8 * max(l.c.GPU.SMs, 1)}, probe.Dim{X: 256}
+func (l *loadedGPU) wide() (grid, block cuda.Dim) {
+	return cuda.Dim{X: 8 * max(l.c.GPU.SMs, 1)}, cuda.Dim{X: 256}
 }

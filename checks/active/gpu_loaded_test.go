@@ -7,6 +7,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 )
 
@@ -40,12 +42,12 @@ func TestLoadedGPURates(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	h := probe.NewHost(t.TempDir())
-	h.SetLibraries(withCUDA(1, "0 membw = 2500", "0 membw copy16 = 2000")(t, dir))
-	cuda, err := h.CUDA(nil)
+	probe.SetLibraries(h, withCUDA(1, "0 membw = 2500", "0 membw copy16 = 2000")(t, dir))
+	cuda, err := cuda.Open(h, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := openGPU(&probe.GPU{}, cuda.GPUs[0])
+	l, err := openGPU(&nvml.GPU{}, cuda.GPUs[0])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // gpuMembw measures the bandwidth of each GPU's own memory, by three kernels over
@@ -131,7 +131,7 @@ func (c *gpuMembw) measure(r *activeRun, l *loadedGPU) (all []measure, err error
 	}
 	x, y, z, n := arrays[0], arrays[1], arrays[2], size/16
 	grid, block := l.wide()
-	launch := func(k *probe.CUDAKernel, args ...any) error { return l.c.Launch(k, grid, block, 0, l.stream, args...) }
+	launch := func(k *cuda.Kernel, args ...any) error { return l.c.Launch(k, grid, block, 0, l.stream, args...) }
 	if err := cmp.Or(launch(k[0], x, membwX, n), launch(k[0], y, membwY, n), launch(k[0], z, membwZ, n)); err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (c *gpuMembw) measure(r *activeRun, l *loadedGPU) (all []measure, err error
 }
 
 // verify compares what triad has left in y with what it is, which overwrites x.
-func (c *gpuMembw) verify(r *activeRun, l *loadedGPU, y, x probe.CUDAMemory, n uint64, launch func(*probe.CUDAKernel, ...any) error) error {
+func (c *gpuMembw) verify(r *activeRun, l *loadedGPU, y, x cuda.Memory, n uint64, launch func(*cuda.Kernel, ...any) error) error {
 	k, err := l.kernels("fill_doubles", "compare")
 	if err != nil {
 		return err

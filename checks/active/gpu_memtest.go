@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuMemtest writes patterns to nearly all of each GPU's free memory and verifies them:
@@ -82,7 +83,7 @@ func (c *gpuMemtest) Run(ctx context.Context, env *checks.Env) []checks.Finding 
 
 // memtest is the test of one GPU.
 type memtest struct {
-	gpu    *probe.GPU
+	gpu    *nvml.GPU
 	rounds int
 	l      *loadedGPU
 	p      *patterns
@@ -96,12 +97,12 @@ type memtest struct {
 
 // memoryChunk is one allocation, and where it stands in the whole.
 type memoryChunk struct {
-	at           probe.CUDAMemory
+	at           cuda.Memory
 	offset, size uint64
 }
 
 // testAll tests all GPUs at once, each from a goroutine of its own.
-func (c *gpuMemtest) testAll(r *activeRun, cuda *probe.CUDA) {
+func (c *gpuMemtest) testAll(r *activeRun, cuda *cuda.Driver) {
 	r.at("memory of %s", checks.Plural(len(r.gpus), "GPU"))
 	var tests []*memtest
 	var all sync.WaitGroup
@@ -144,7 +145,7 @@ func (t *memtest) tell(r *activeRun) {
 }
 
 // run tests one GPU; its context is for this goroutine.
-func (t *memtest) run(r *activeRun, d *probe.CUDAGPU) (err error) {
+func (t *memtest) run(r *activeRun, d *cuda.GPU) (err error) {
 	if t.l, err = openGPU(t.gpu, d); err != nil {
 		return err
 	}
@@ -191,7 +192,7 @@ func (t *memtest) take(ctx context.Context) error {
 	for t.asked-t.taken >= min(memtestLeast, t.asked) && t.taken < t.asked && ctx.Err() == nil {
 		n := min(chunk, t.asked-t.taken)
 		at, err := t.l.c.Alloc(n)
-		if e, ok := errors.AsType[*probe.CUDAError](err); ok && e.Code == probe.CUDAOutOfMemory {
+		if e, ok := errors.AsType[*cuda.Error](err); ok && e.Code == cuda.CUDAOutOfMemory {
 			if chunk = n / 2 &^ 511; chunk < memtestLeast {
 				return nil
 			}
@@ -224,7 +225,7 @@ func (t *memtest) sweep(ctx context.Context, what pattern) error {
 }
 
 // each does something with every chunk, and looks whether words were wrong.
-func (t *memtest) each(ctx context.Context, do func(at probe.CUDAMemory, size, offset uint64, what pattern) error, what pattern) (err error) {
+func (t *memtest) each(ctx context.Context, do func(at cuda.Memory, size, offset uint64, what pattern) error, what pattern) (err error) {
 	for _, c := range t.chunks {
 		if err := cmp.Or(do(c.at, c.size, c.offset, what), ctx.Err()); err != nil {
 			return err

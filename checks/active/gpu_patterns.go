@@ -8,7 +8,7 @@ import (
 	"math/bits"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // The kinds of patterns of kernels/memory.cu.
@@ -28,8 +28,8 @@ type pattern struct {
 // patterns writes and verifies patterns on one GPU.
 type patterns struct {
 	l                            *loadedGPU
-	writing, verifying, inverted *probe.CUDAKernel
-	report                       probe.CUDAMemory
+	writing, verifying, inverted *cuda.Kernel
+	report                       cuda.Memory
 	seen                         []byte
 }
 
@@ -64,19 +64,19 @@ func (p *patterns) close() error { return cmp.Or(p.l.c.Free(p.report), p.l.c.Hos
 
 // write queues the writing of a pattern; the memory begins offset bytes behind the
 // first of the test's.
-func (p *patterns) write(at probe.CUDAMemory, size, offset uint64, what pattern) error {
+func (p *patterns) write(at cuda.Memory, size, offset uint64, what pattern) error {
 	grid, block := p.l.wide()
 	return p.l.c.Launch(p.writing, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value)
 }
 
 // verify queues the reading of what write has written.
-func (p *patterns) verify(at probe.CUDAMemory, size, offset uint64, what pattern) error {
+func (p *patterns) verify(at cuda.Memory, size, offset uint64, what pattern) error {
 	grid, block := p.l.wide()
 	return p.l.c.Launch(p.verifying, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
 }
 
 // invert queues the reading of a pattern, after which all its bits are turned over.
-func (p *patterns) invert(at probe.CUDAMemory, size, offset uint64, what pattern) error {
+func (p *patterns) invert(at cuda.Memory, size, offset uint64, what pattern) error {
 	grid, block := p.l.wide()
 	return p.l.c.Launch(p.inverted, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // gpuSoak multiplies matrices on all GPUs at once for SECONDS, as check_gpu_gemm does with
@@ -58,7 +58,7 @@ func (c *gpuSoak) Bound() time.Duration {
 // Validate refuses types and sizes that there are not, and no time at all.
 func (c *gpuSoak) Validate() error {
 	if types, bad := gemmTypesOf(c.Type); bad != "" || len(types) != 1 {
-		return &checks.UsageError{Kind: checks.BadValue, Word: c.Type, Want: "one of the types " + strings.Join(probe.GEMMTypes(), ", ")}
+		return &checks.UsageError{Kind: checks.BadValue, Word: c.Type, Want: "one of the types " + strings.Join(cuda.GEMMTypes(), ", ")}
 	}
 	return cmp.Or(usableSize(c.N), usableTime(c.Time))
 }

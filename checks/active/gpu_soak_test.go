@@ -8,6 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestGPUSoak(t *testing.T) { checktest.Run(t, "check_gpu_soak") }
@@ -34,7 +35,7 @@ var _ = checktest.Table("check_gpu_soak", func(name string) []checktest.Scenario
 		onGEMM("another type", true, line("0.000001", "", "--type", "fp16", "--own", "-n", "128"), nil, nil),
 		onGEMM("one is slow", true, soak, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow),
 		onGEMM("one fades", true, soak, nil, []string{"3 fade = 0.00003"}, fades),
-		onGEMM("a power brake", true, soak, checktest.Gpu3(func(g *probe.GPU) { g.Throttle.Now = probe.Known(uint64(probe.ThrottlePowerBrake)) }), nil,
+		onGEMM("a power brake", true, soak, checktest.Gpu3(func(g *nvml.GPU) { g.Throttle.Now = nvml.Known(uint64(nvml.ThrottlePowerBrake)) }), nil,
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.soak.throttled", Severity: checks.Warn}, "slowed down under load: 31 C, power brake")),
 	)
 })
@@ -44,7 +45,7 @@ func TestSoakFindsOneWrongBit(t *testing.T) {
 	t.Parallel()
 	s := onGEMM("", true, nil, nil, []string{"3 wrong product = 0x102 5"})
 	env, _ := trialEnv(t, nil)
-	env.Host.SetLibraries(s.Libraries(t, t.TempDir()))
+	probe.SetLibraries(env.Host, s.Libraries(t, t.TempDir()))
 	c := &gpuSoak{Time: 30 * time.Microsecond, Type: "bf16", N: 128}
 	for _, f := range c.Run(t.Context(), env) {
 		if f.Severity == checks.OK {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // gpuTeam are the GPUs of a test that work at the same time, each from a goroutine of
@@ -19,7 +19,7 @@ type gpuTeam struct {
 // gpuWorker is one GPU of a team.
 type gpuWorker struct {
 	*loadedGPU
-	on *probe.CUDAGPU
+	on *cuda.GPU
 
 	work chan func()
 	err  error
@@ -31,7 +31,7 @@ type gpuWorker struct {
 
 // newTeam opens a context on every GPU of the test. A GPU on which that fails is
 // reported and left out.
-func (r *activeRun) newTeam(cuda *probe.CUDA) *gpuTeam {
+func (r *activeRun) newTeam(cuda *cuda.Driver) *gpuTeam {
 	t := &gpuTeam{r: r}
 	for _, g := range r.gpus {
 		if on, ok := r.cudaGPU(cuda, g); ok {

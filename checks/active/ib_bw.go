@@ -10,7 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // ibBW measures what RDMA ports write, by perftest's ib_write_bw, server and client on
@@ -215,7 +215,7 @@ type bwRun struct {
 // program asks the program what it can.
 func (b *bwRun) program() bool {
 	b.at("run %s --help", b.c.Program)
-	help, err := b.env.Host.PerftestHelp(b.ctx, b.c.Program)
+	help, err := rdma.PerftestHelp(b.env.Host, b.ctx, b.c.Program)
 	b.help = help
 	switch {
 	case err != nil:
@@ -249,14 +249,14 @@ func (b *bwRun) run() {
 			return
 		}
 		b.tests = rest
-		var tests []probe.Perftest
+		var tests []rdma.Perftest
 		var names []string
 		for _, t := range round {
 			tests = append(tests, t.test)
 			names = append(names, t.from.Name())
 		}
 		b.at("%s: %s", b.c.Program, strings.Join(names, " "))
-		results := b.env.Host.Perftests(b.ctx, tests)
+		results := rdma.Perftests(b.env.Host, b.ctx, tests)
 		if b.ctx.Err() != nil {
 			return // which says so
 		}
@@ -267,7 +267,7 @@ func (b *bwRun) run() {
 // timeFor reports whether the time suffices for a round; a test that hangs takes its whole limit.
 func (b *bwRun) timeFor(round []bwTest) bool {
 	need := b.c.Duration
-	if len(round) > 0 && round[0].first != nil && round[0].first.Kind == probe.PerftestHung {
+	if len(round) > 0 && round[0].first != nil && round[0].first.Kind == rdma.PerftestHung {
 		need = round[0].test.Timeout
 	}
 	end, ok := b.ctx.Deadline()
@@ -280,7 +280,7 @@ func (b *bwRun) untested() {
 	for _, t := range b.tests {
 		if t.first != nil {
 			together := 0
-			if t.first.Kind == probe.PerftestHung {
+			if t.first.Kind == rdma.PerftestHung {
 				together = 1
 			}
 			b.faults = append(b.faults, bwFault{t, t.first, together})

@@ -8,12 +8,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
 // testGDR are those of GPU memory.
 func testGDR(name string) []checktest.Scenario {
-	on := func(text string, p fakesys.Perftest, nvml func(*probe.NVML), want ...checks.Finding) checktest.Scenario {
+	on := func(text string, p fakesys.Perftest, nvml func(*nvml.Snapshot), want ...checks.Finding) checktest.Scenario {
 		s := onPorts(text, nil, fakesys.DGXH100(), p, nil, want...)
 		if nvml != nil {
 			nvml(s.NVML)
@@ -27,7 +29,7 @@ func testGDR(name string) []checktest.Scenario {
 	}, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Unknown, Got: "none is on the PCI bus", Message: name + ":  cannot tell where the GPUs are, got none is on the PCI bus"})
 	gone.Broken = true
 	none := checks.Finding{Code: "ib.bw.cuda", Severity: checks.Unknown, Want: "one that is built with CUDA", Message: name + ":  ib_write_bw cannot use the memory of GPUs, want one that is built with CUDA"}
-	used := func(n *probe.NVML) { n.GPUs[3].Processes = probe.Known([]probe.GPUProcess{{PID: 1}}) }
+	used := func(n *nvml.Snapshot) { n.GPUs[3].Processes = nvml.Known([]nvml.GPUProcess{{PID: 1}}) }
 	left := checks.Finding{Code: "active.left", Severity: checks.Skip, Device: checks.GPUDevice(&checktest.H100s().GPUs[3]), Got: "process 1 is on it"}
 	left.Message = name + ":  " + left.Device.String() + ": left out: process 1 is on it"
 	busy := checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: "gpu3 " + checktest.H100s().GPUs[3].PCI}, "not measured: its GPU is not free")
@@ -37,7 +39,7 @@ func testGDR(name string) []checktest.Scenario {
 		on("memory cannot be registered", fakesys.Perftest{CUDA: true, Acts: map[string]string{"mlx5_3": "memory"}}, nil,
 			checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "Couldn't allocate MR"}, "memory of its GPU cannot be registered with the adapter (nvidia_peermem, or dma-buf)")),
 		gone,
-		on("its GPU allows one process", fakesys.Perftest{CUDA: true}, func(n *probe.NVML) { n.GPUs[3].Modes.Compute = probe.Known("exclusive") },
+		on("its GPU allows one process", fakesys.Perftest{CUDA: true}, func(n *nvml.Snapshot) { n.GPUs[3].Modes.Compute = nvml.Known("exclusive") },
 			checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: "gpu3 " + checktest.H100s().GPUs[3].PCI}, "not measured: the compute mode of its GPU allows one process, and the test needs two")),
 		on("its GPU is in use", fakesys.Perftest{CUDA: true}, used, busy, left),
 	}
@@ -49,12 +51,12 @@ func TestIBBWPairsGPUs(t *testing.T) {
 	for version, option := range map[string]string{"25.01": "--use_cuda_bus_id=0000:1%d:00.0", "4.5": "--use_cuda=%d"} {
 		root, calls := bwRoot(t, fakesys.DGXH100(), fakesys.Perftest{Version: version, CUDA: true, Old: version == "4.5"})
 		env := &checks.Env{Host: probe.NewHost(root)}
-		env.Host.SetNVML(checktest.H100s(), nil)
+		nvml.Set(env.Host, checktest.H100s(), nil)
 		if got := bwOf(t, "check_ib_bw_gdr").Run(t.Context(), env); checks.Worst(got) != checks.OK {
 			t.Errorf("%v", got)
 		}
 		for i := range 8 {
-			want := fmt.Sprintf("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 %s LC_ALL=C -d mlx5_%d ", probe.NoMPS, i)
+			want := fmt.Sprintf("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 %s LC_ALL=C -d mlx5_%d ", cuda.NoMPS, i)
 			if n := strings.Count(calls(), want); n < 2 || !strings.Contains(calls(), " "+fmt.Sprintf(option, i)) {
 				t.Errorf("%s: %d calls of %q with %q in\n%s", version, n, want, option, calls())
 			}
@@ -80,7 +82,7 @@ func TestIBBWDMABuf(t *testing.T) {
 		n.Files["proc/modules"] = c.modules
 		root, calls := bwRoot(t, n, fakesys.Perftest{CUDA: true, Old: c.old, Acts: map[string]string{"mlx5_*": "dmabuf"}})
 		env := &checks.Env{Host: probe.NewHost(root)}
-		env.Host.SetNVML(checktest.H100s(), nil)
+		nvml.Set(env.Host, checktest.H100s(), nil)
 		if got := bwOf(t, "check_ib_bw_gdr").Run(t.Context(), env); checks.Worst(got) != c.worst {
 			t.Errorf("%s: %v", name, got)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
@@ -16,7 +16,7 @@ import (
 // bwFault is a test without a rate, and why.
 type bwFault struct {
 	test     bwTest
-	err      *probe.PerftestError
+	err      *rdma.PerftestError
 	together int // how many tests ran at the same time
 }
 
@@ -33,7 +33,7 @@ func (b *bwRun) way(t *bwTest) bwWay {
 }
 
 // judgeRound records the results of a round.
-func (b *bwRun) judgeRound(round []bwTest, results []probe.PerftestResult) {
+func (b *bwRun) judgeRound(round []bwTest, results []rdma.PerftestResult) {
 	for i, t := range round {
 		if err := results[i].Err; err != nil {
 			b.faults = append(b.faults, bwFault{t, err, len(round)})
@@ -52,7 +52,7 @@ func (b *bwRun) judgeRound(round []bwTest, results []probe.PerftestResult) {
 func (b *bwRun) repeats() (tests []bwTest) {
 	b.faults = slices.DeleteFunc(b.faults, func(f bwFault) bool {
 		_, severity := b.weigh(&f)
-		if severity != checks.Fail || f.test.first != nil || f.err.Kind == probe.PerftestHung && f.together == 1 {
+		if severity != checks.Fail || f.test.first != nil || f.err.Kind == rdma.PerftestHung && f.together == 1 {
 			return false
 		}
 		f.test.first = f.err
@@ -74,16 +74,16 @@ func (b *bwRun) tellFaults() {
 // the network may be the cause.
 func (b *bwRun) weigh(f *bwFault) (code string, severity checks.Severity) {
 	switch f.err.Kind {
-	case probe.PerftestNoCUDA:
+	case rdma.PerftestNoCUDA:
 		return "ib.bw.cuda", checks.Unknown
-	case probe.PerftestAbsent, probe.PerftestUnloadable, probe.PerftestNoOption:
+	case rdma.PerftestAbsent, rdma.PerftestUnloadable, rdma.PerftestNoOption:
 		return "ib.bw.program", checks.Unknown
-	case probe.PerftestTransfer, probe.PerftestLink:
+	case rdma.PerftestTransfer, rdma.PerftestLink:
 		if !b.worked[b.way(&f.test)] {
 			return "ib.bw.way", checks.Unknown
 		}
 		return "ib.bw.failed", checks.Fail
-	case probe.PerftestHung, probe.PerftestBroken, probe.PerftestMemory, probe.PerftestNoDevice:
+	case rdma.PerftestHung, rdma.PerftestBroken, rdma.PerftestMemory, rdma.PerftestNoDevice:
 		if len(b.measures) > 0 {
 			return "ib.bw.failed", checks.Fail
 		}
@@ -99,9 +99,9 @@ func (b *bwRun) fault(f *bwFault) {
 	}
 	text := "it has no rate"
 	switch f.err.Kind {
-	case probe.PerftestHung:
+	case rdma.PerftestHung:
 		text = fmt.Sprintf("it has no rate after %s", f.test.test.Timeout)
-	case probe.PerftestMemory:
+	case rdma.PerftestMemory:
 		text = "its memory cannot be registered with the adapter"
 		if b.c.GDR {
 			text = "memory of its GPU cannot be registered with the adapter (nvidia_peermem, or dma-buf)"

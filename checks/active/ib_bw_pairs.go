@@ -8,7 +8,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
@@ -20,7 +21,7 @@ import (
 // by the LID of its subnet manager, since the prefix is the same wherever nobody has set
 // it. "" if it is not told.
 func (b *bwRun) ibSubnet(p *fabric.Port) string {
-	gid, err := b.env.Host.IBGID0(p.Device, p.Port)
+	gid, err := rdma.IBGID0(b.env.Host, p.Device, p.Port)
 	if err != nil {
 		return ""
 	}
@@ -30,9 +31,9 @@ func (b *bwRun) ibSubnet(p *fabric.Port) string {
 // subnet is the IP subnet of a port of RoCE: that of the route by which the node reaches
 // its neighbours at the interface of the GID. "" if there is none, as of an interface in
 // a VRF, whose routes are in another table.
-func (b *bwRun) subnet(g probe.GID) string {
+func (b *bwRun) subnet(g rdma.GID) string {
 	address := netip.AddrFrom16(g.ID).Unmap()
-	routes, _ := b.env.Host.Routes() // what could not be read is not told
+	routes, _ := network.Routes(b.env.Host) // what could not be read is not told
 	var best netip.Prefix
 	for _, r := range routes {
 		direct := r.Dev == g.NetDev && !r.Gateway.IsValid() && !r.Nowhere && !r.Prefix.IsSingleIP()

@@ -12,6 +12,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
@@ -21,8 +26,8 @@ import (
 type bwTest struct {
 	from, to *fabric.Port
 	near     topology.Nearness // of the GPU to the port, the farther of both
-	test     probe.Perftest
-	first    *probe.PerftestError // the error of the first run, if this is the second
+	test     rdma.Perftest
+	first    *rdma.PerftestError // the error of the first run, if this is the second
 }
 
 // bwStart is how long a program of perftest takes to begin and to end: with a GPU it
@@ -40,7 +45,7 @@ func (c *ibBW) bwStart() time.Duration {
 // plan makes the tests.
 func (b *bwRun) plan(ports []*fabric.Port) {
 	b.reach = map[*fabric.Port]string{}
-	ends := map[*fabric.Port]*probe.PerftestEnd{}
+	ends := map[*fabric.Port]*rdma.PerftestEnd{}
 	near := map[*fabric.Port]topology.Nearness{}
 	ports = slices.DeleteFunc(slices.Clone(ports), func(p *fabric.Port) bool {
 		end, ok := b.end(p)
@@ -52,7 +57,7 @@ func (b *bwRun) plan(ports []*fabric.Port) {
 	}
 	b.ports = ports
 	add := func(from, to *fabric.Port) {
-		b.tests = append(b.tests, bwTest{from: from, to: to, near: min(near[from], near[to]), test: probe.Perftest{
+		b.tests = append(b.tests, bwTest{from: from, to: to, near: min(near[from], near[to]), test: rdma.Perftest{
 			Program: b.c.Program, Server: *ends[to], Client: *ends[from], Size: b.c.size(), Duration: b.c.Duration,
 			Queues: b.queues(), Bidirectional: b.c.Both, Timeout: b.c.Duration + b.c.bwStart(),
 		}})
@@ -75,8 +80,8 @@ func (b *bwRun) queues() int {
 }
 
 // end is what a port is called with; false if it cannot be measured, and why is said.
-func (b *bwRun) end(p *fabric.Port) (*probe.PerftestEnd, bool) {
-	e := &probe.PerftestEnd{Device: p.Device, Port: p.Port, GID: -1, CPUs: probe.ParseCPUs(b.env.Host.LocalCPUs(p.PCI))}
+func (b *bwRun) end(p *fabric.Port) (*rdma.PerftestEnd, bool) {
+	e := &rdma.PerftestEnd{Device: p.Device, Port: p.Port, GID: -1, CPUs: cpu.ParseCPUs(pci.LocalCPUs(b.env.Host, p.PCI))}
 	if p.HCA.Driver == "efa" {
 		b.report(p.Subject(), checks.Finding{Code: "ib.bw.kind", Severity: checks.Skip, Got: "EFA"}, "not measured: no transport of ib_write_bw")
 		return e, false
@@ -86,9 +91,9 @@ func (b *bwRun) end(p *fabric.Port) (*probe.PerftestEnd, bool) {
 		b.reach[p] = b.ibSubnet(p)
 		return e, true
 	}
-	v4 := func(g probe.GID) bool { return netip.AddrFrom16(g.ID).Is4In6() }
-	fit := func(g probe.GID) bool { return g.Type == fabric.RoCEv2 && !g.LinkLocal() }
-	list, err := b.env.Host.IBGIDs(p.Device, p.Port, func(g probe.GID) bool { return fit(g) && v4(g) })
+	v4 := func(g rdma.GID) bool { return netip.AddrFrom16(g.ID).Is4In6() }
+	fit := func(g rdma.GID) bool { return g.Type == fabric.RoCEv2 && !g.LinkLocal() }
+	list, err := rdma.IBGIDs(b.env.Host, p.Device, p.Port, func(g rdma.GID) bool { return fit(g) && v4(g) })
 	for _, g := range list {
 		if fit(g) && (e.GID < 0 || v4(g)) {
 			e.GID = g.Index
@@ -109,7 +114,7 @@ func (b *bwRun) end(p *fabric.Port) (*probe.PerftestEnd, bool) {
 
 // onGPUs gives each port the GPU that is nearest to it, and of several the one that
 // fewest ports have. What comes back are the ports whose GPU may be used.
-func (b *bwRun) onGPUs(ports []*fabric.Port, ends map[*fabric.Port]*probe.PerftestEnd, near map[*fabric.Port]topology.Nearness) (fit []*fabric.Port) {
+func (b *bwRun) onGPUs(ports []*fabric.Port, ends map[*fabric.Port]*rdma.PerftestEnd, near map[*fabric.Port]topology.Nearness) (fit []*fabric.Port) {
 	gpus, err := topology.LocateGPUs(b.env)
 	if err == nil && len(gpus) == 0 {
 		err = errors.New("none is on the PCI bus")
@@ -131,7 +136,7 @@ func (b *bwRun) onGPUs(ports []*fabric.Port, ends map[*fabric.Port]*probe.Perfte
 		}
 		used[best]++
 		near[p] = gpus[best].Near(&nic)
-		at := slices.IndexFunc(b.gpus, func(g *probe.GPU) bool { return g.PCI == gpus[best].PCI })
+		at := slices.IndexFunc(b.gpus, func(g *nvml.GPU) bool { return g.PCI == gpus[best].PCI })
 		if at < 0 {
 			b.report(p.Subject(), checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: gpus[best].String()}, "not measured: its GPU is not free")
 			continue
@@ -153,7 +158,7 @@ func (b *bwRun) gpuWords(at int, gpus []topology.Located) (args, env []string) {
 	for i := range gpus {
 		all = append(all, strconv.Itoa(i))
 	}
-	env = []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(all, ","), probe.NoMPS}
+	env = []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(all, ","), cuda.NoMPS}
 	args = []string{fmt.Sprintf("--use_cuda=%d", at)}
 	if strings.Contains(b.help, "--use_cuda_bus_id") {
 		args = []string{"--use_cuda_bus_id=" + gpus[at].PCI}
@@ -171,9 +176,9 @@ func (b *bwRun) byDMABuf() bool {
 		return false
 	}
 	b.at("read /proc/modules")
-	loaded, err := b.env.Host.Modules()
+	loaded, err := probe.Modules(b.env.Host)
 	return err == nil && !slices.ContainsFunc([]string{"nvidia_peermem", "nv_peer_mem"}, func(n string) bool {
-		return slices.Contains(loaded, n) || b.env.Host.BuiltIn(n)
+		return slices.Contains(loaded, n) || probe.BuiltIn(b.env.Host, n)
 	})
 }
 

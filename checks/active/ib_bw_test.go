@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -241,7 +242,7 @@ func TestIBBWRounds(t *testing.T) {
 	root, _ := bwRoot(t, n, fakesys.Perftest{})
 	for words, want := range map[string]string{"": "8 1", "--serial": "1 1 1 1 1 1 1 1 1", "--pairs": "5 4", "--gdr": "8 1", "--pairs -b": "5"} {
 		env := &checks.Env{Host: probe.NewHost(root)}
-		env.Host.SetNVML(checktest.H100s(), nil)
+		nvml.Set(env.Host, checktest.H100s(), nil)
 		f, _ := fabric.Ask(env, "check_ib_bw")
 		ports, _ := f.Judged(nil, "")
 		b := &bwRun{activeRun: &activeRun{env: env, gpus: pointers(checktest.H100s().GPUs)}, c: bwOf(t, "check_ib_bw", strings.Fields(words)...), fabric: f}
@@ -258,7 +259,7 @@ func TestIBBWRounds(t *testing.T) {
 	}
 }
 
-func pointers(gpus []probe.GPU) (list []*probe.GPU) {
+func pointers(gpus []nvml.GPU) (list []*nvml.GPU) {
 	for i := range gpus {
 		list = append(list, &gpus[i])
 	}
@@ -339,7 +340,7 @@ func TestIBBWOfPerftest(t *testing.T) {
 			t.Errorf("got %+v, want %+v", f, want)
 		}
 	}
-	env.Host.SetNVML(checktest.H100s(), nil)
+	nvml.Set(env.Host, checktest.H100s(), nil)
 	if got := bwOf(t, "check_ib_bw_gdr").Run(t.Context(), env); len(got) != 1 || got[0].Code != "ib.bw.cuda" {
 		t.Errorf("Debian's has no CUDA, got %v", got)
 	}

@@ -10,7 +10,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // nccl has the GPUs of the node carry out an operation of NCCL, and judges its bus
@@ -150,7 +151,7 @@ func (c *nccl) run(ctx context.Context, env *checks.Env, name string) []checks.F
 	if c.of != nil {
 		t.Of = c.of
 	}
-	_, _ = gpu.AskNVML(env, name, probe.GroupPCIe|probe.GroupP2P|probe.GroupNVLinkFar) // what joins the GPUs; what cannot be asked is said below
+	_, _ = gpu.AskNVML(env, name, nvml.GroupPCIe|nvml.GroupP2P|nvml.GroupNVLinkFar) // what joins the GPUs; what cannot be asked is said below
 	r, findings := c.beginGPUs(ctx, env, t)
 	if r == nil {
 		return findings
@@ -187,8 +188,8 @@ func (c *nccl) groups() int {
 }
 
 // settings are those of the library.
-func (c *nccl) settings() probe.NCCLSettings {
-	return probe.NCCLSettings{Algorithm: c.Algorithm, TopoFile: c.Topology, NoP2P: c.NoP2P, GDR: c.gdr, More: strings.Join(c.words(), "\n")}
+func (c *nccl) settings() cuda.NCCLSettings {
+	return cuda.NCCLSettings{Algorithm: c.Algorithm, TopoFile: c.Topology, NoP2P: c.NoP2P, GDR: c.gdr, More: strings.Join(c.words(), "\n")}
 }
 
 // tellModels says if the GPUs are of several models.
@@ -205,14 +206,14 @@ func (t *ncclRun) tellModels() {
 // failed makes a finding of an error of NCCL or CUDA, see activeRun.failed. NCCL does not
 // say on which GPU an error of CUDA was, and a GPU that fails leaves the others waiting:
 // the GPUs whose own calls fail from then on are to blame for both.
-func (t *ncclRun) failed(g *probe.GPU, doing string, err error) {
+func (t *ncclRun) failed(g *nvml.GPU, doing string, err error) {
 	t.broken = true
 	if context.Cause(t.ctx) != nil {
 		t.activeRun.failed(g, doing, err)
 		return
 	}
-	e, isNCCL := errors.AsType[*probe.NCCLError](err)
-	_, isCUDA := errors.AsType[*probe.CUDAError](err)
+	e, isNCCL := errors.AsType[*cuda.NCCLError](err)
+	_, isCUDA := errors.AsType[*cuda.Error](err)
 	hung := errors.Is(err, errNCCLHung)
 	switch {
 	case isCUDA && g != nil:
@@ -236,7 +237,7 @@ const othersFail = time.Second
 // failedGPUs reports the GPUs whose calls fail since an error of their work, except for
 // one that is reported already. Where one has failed the others get a moment: an error
 // of the kernel itself is reported by all of them, and acquits them.
-func (t *ncclRun) failedGPUs(doing string, reported *probe.GPU) (found bool) {
+func (t *ncclRun) failedGPUs(doing string, reported *nvml.GPU) (found bool) {
 	left := slices.DeleteFunc(slices.Clone(t.ranks), func(g *ncclGPU) bool { return g.cuda == nil || g.gpu == reported })
 	until := time.Now()
 	if reported != nil {
@@ -244,7 +245,7 @@ func (t *ncclRun) failedGPUs(doing string, reported *probe.GPU) (found bool) {
 	}
 	for {
 		limited, stop := context.WithDeadline(t.ctx, until)
-		at, err := syncRanks(limited, left, func(i int) probe.CUDAStream { return left[i].stream })
+		at, err := syncRanks(limited, left, func(i int) cuda.Stream { return left[i].stream })
 		stop()
 		if at < 0 {
 			return found
@@ -307,7 +308,7 @@ func (t *ncclRun) reachedBefore() bool {
 }
 
 // deviceOf is the GPU whose call has failed, the zero Device where it was the call of all.
-func (t *ncclRun) deviceOf(e *probe.NCCLError) checks.Device {
+func (t *ncclRun) deviceOf(e *cuda.NCCLError) checks.Device {
 	for _, g := range t.ranks {
 		if g.cuda.GPU.Ordinal == e.GPU {
 			return checks.GPUDevice(g.gpu)
@@ -319,10 +320,10 @@ func (t *ncclRun) deviceOf(e *probe.NCCLError) checks.Device {
 // ncclFinding returns what an error of NCCL says of the node. It is unknown: it may be
 // of the network, of limits of the process, of NCCL's settings or its bugs, as well as of
 // a GPU. failedGPUs has found no GPU for an error of CUDA that NCCL names.
-func ncclFinding(e *probe.NCCLError) checks.Finding {
+func ncclFinding(e *cuda.NCCLError) checks.Finding {
 	f := checks.Finding{Code: "nccl.error", Severity: checks.Unknown}
 	if code, ok := e.CUDACode(); ok {
-		cause := &probe.CUDAError{Call: e.Call, Code: code}
+		cause := &cuda.Error{Call: e.Call, Code: code}
 		if severity, remedy, _ := cudaFinding(cause); severity != checks.Fail {
 			f.Code, f.Remedy = cudaCode(cause), remedy
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // The settings of NCCL that a site gives its tests: --env NAME=VALUE of a line, and
@@ -37,12 +37,12 @@ func (e *ncclEnv) fromSite(env *checks.Env) {
 }
 
 // all are the settings in force, each name once.
-func (e *ncclEnv) all() (list []probe.NCCLSetting) {
+func (e *ncclEnv) all() (list []cuda.NCCLSetting) {
 	add := func(words []string, where string) {
 		for _, word := range words {
 			name, value, _ := strings.Cut(word, "=")
-			list = slices.DeleteFunc(list, func(s probe.NCCLSetting) bool { return s.Name == name })
-			list = append(list, probe.NCCLSetting{Name: name, Value: value, Where: where})
+			list = slices.DeleteFunc(list, func(s cuda.NCCLSetting) bool { return s.Name == name })
+			list = append(list, cuda.NCCLSetting{Name: name, Value: value, Where: where})
 		}
 	}
 	add(e.Site, "nccl_env of nhc.toml")
@@ -67,7 +67,7 @@ func (t *ncclRun) tellEnv() (ok bool) {
 		if !path.IsAbs(s.Value) {
 			continue
 		}
-		if err := t.env.Host.Guarded(s.Value); err != nil {
+		if err := cuda.Guarded(t.env.Host, s.Value); err != nil {
 			t.failures = true
 			t.report(checks.Device{}, checks.Finding{Code: "nccl.environment", Severity: checks.Unknown, Remedy: checks.FixConfig, Got: err.Error()}, "%s=%s by %s is not used, nor is NCCL", s.Name, s.Value, s.Where)
 			return false

@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
 )
 
@@ -72,8 +73,8 @@ func ncclTrial(t *testing.T, site string, change func(root string), words ...str
 	}
 	env := &checks.Env{Host: probe.NewHost(root), Vars: map[string]string{checks.NCCLEnvSetting: site}, Doing: func(string) {}}
 	dir = t.TempDir()
-	env.Host.SetLibraries(s.Libraries(t, dir))
-	env.Host.SetNVML(s.NVML, nil)
+	probe.SetLibraries(env.Host, s.Libraries(t, dir))
+	nvml.Set(env.Host, s.NVML, nil)
 	c := &nccl{}
 	if err := c.Bind(small("all_reduce", words...)); err != nil {
 		t.Fatal(err)

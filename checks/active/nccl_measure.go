@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // What an operation is run for at most, and how it is divided: between two pieces the
@@ -241,7 +241,7 @@ func (t *ncclRun) wires() string {
 	if t.NoP2P {
 		return "network"
 	}
-	if n, err := t.again(probe.GroupNVLinks); err == nil && slices.ContainsFunc(n.GPUs, func(g probe.GPU) bool { return slices.Contains(g.NVLinks.Value, true) }) {
+	if n, err := t.again(nvml.GroupNVLinks); err == nil && slices.ContainsFunc(n.GPUs, func(g nvml.GPU) bool { return slices.Contains(g.NVLinks.Value, true) }) {
 		return "nvlink"
 	}
 	return "pcie"

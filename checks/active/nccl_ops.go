@@ -3,7 +3,7 @@ package active
 import (
 	"slices"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // ncclOp is an operation. Counts are of float32 elements, as of nccl-tests: block is
@@ -18,7 +18,7 @@ type ncclOp struct {
 	gathers bool                    // a rank receives n blocks
 	deals   bool                    // a rank sends n blocks
 	sends   bool                    // by send and receive, which 2.7 brought
-	enqueue func(c *probe.NCCLComm, w probe.NCCLWork) error
+	enqueue func(c *cuda.NCCLComm, w cuda.NCCLWork) error
 	parts   func(rank, n int, block int64) []ncclPart // of what a rank has received
 }
 
@@ -38,26 +38,26 @@ func oneWay(float64) float64     { return 1 }
 var ncclOps = []ncclOp{
 	{
 		name: "all_reduce", program: "all_reduce_perf", factor: bothWays,
-		enqueue: func(c *probe.NCCLComm, w probe.NCCLWork) error { return c.AllReduce(w) },
+		enqueue: func(c *cuda.NCCLComm, w cuda.NCCLWork) error { return c.AllReduce(w) },
 		parts:   func(_, n int, block int64) []ncclPart { return []ncclPart{{count: block, ranks: n}} },
 	},
 	{
 		name: "all_gather", program: "all_gather_perf", factor: others, split: true, gathers: true,
-		enqueue: func(c *probe.NCCLComm, w probe.NCCLWork) error { return c.AllGather(w) },
+		enqueue: func(c *cuda.NCCLComm, w cuda.NCCLWork) error { return c.AllGather(w) },
 		parts: func(_, n int, block int64) []ncclPart {
 			return eachRank(n, func(k int) ncclPart { return ncclPart{at: int64(k) * block, count: block, from: k, ranks: 1} })
 		},
 	},
 	{
 		name: "reduce_scatter", program: "reduce_scatter_perf", factor: others, split: true, deals: true,
-		enqueue: func(c *probe.NCCLComm, w probe.NCCLWork) error { return c.ReduceScatter(w) },
+		enqueue: func(c *cuda.NCCLComm, w cuda.NCCLWork) error { return c.ReduceScatter(w) },
 		parts: func(rank, n int, block int64) []ncclPart {
 			return []ncclPart{{count: block, first: int64(rank) * block, ranks: n}}
 		},
 	},
 	{
 		name: "all_to_all", program: "alltoall_perf", factor: others, split: true, gathers: true, deals: true, sends: true,
-		enqueue: func(c *probe.NCCLComm, w probe.NCCLWork) error {
+		enqueue: func(c *cuda.NCCLComm, w cuda.NCCLWork) error {
 			for k := range c.Ranks() {
 				part := w
 				part.Send += uintptr(int64(k) * w.Count * 4)
@@ -76,12 +76,12 @@ var ncclOps = []ncclOp{
 	},
 	{
 		name: "broadcast", program: "broadcast_perf", factor: oneWay,
-		enqueue: func(c *probe.NCCLComm, w probe.NCCLWork) error { return c.Broadcast(w, 0) },
+		enqueue: func(c *cuda.NCCLComm, w cuda.NCCLWork) error { return c.Broadcast(w, 0) },
 		parts:   func(_, _ int, block int64) []ncclPart { return []ncclPart{{count: block, ranks: 1}} },
 	},
 	{
 		name: "sendrecv", program: "sendrecv_perf", factor: oneWay, sends: true,
-		enqueue: func(c *probe.NCCLComm, w probe.NCCLWork) error {
+		enqueue: func(c *cuda.NCCLComm, w cuda.NCCLWork) error {
 			n := c.Ranks()
 			return exchange(c, w, (w.Rank+1)%n, (w.Rank+n-1)%n)
 		},
@@ -98,7 +98,7 @@ func eachRank(n int, part func(k int) ncclPart) (parts []ncclPart) {
 	return parts
 }
 
-func exchange(c *probe.NCCLComm, w probe.NCCLWork, to, from int) error {
+func exchange(c *cuda.NCCLComm, w cuda.NCCLWork, to, from int) error {
 	if err := c.Send(w, to); err != nil {
 		return err
 	}

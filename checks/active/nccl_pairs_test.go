@@ -10,6 +10,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -33,13 +35,13 @@ func onSockets(title string, sizes []int, lines []string, want ...checks.Finding
 		s.NVML.GPUs = append(s.NVML.GPUs, checktest.H100s().GPUs[len(s.NVML.GPUs)%8])
 		i := len(s.NVML.GPUs) - 1
 		g := &s.NVML.GPUs[i]
-		g.Index, g.PCI, g.UUID = i, fakenvml.Address(i), probe.Known(fakenvml.UUID(i))
+		g.Index, g.PCI, g.UUID = i, fakenvml.Address(i), nvml.Known(fakenvml.UUID(i))
 	}
 	s.NVML.GPUs = s.NVML.GPUs[:len(socket)]
 	s.Files = maps.Clone(s.Files)
 	maps.Copy(s.Files, fakenvml.Files(fakenvml.H100, len(socket)))
 	for i := range socket {
-		s.NVML.GPUs[i].NVLinks, s.NVML.GPUs[i].NVLink = probe.Reading[[]bool]{}, probe.NVLink{}
+		s.NVML.GPUs[i].NVLinks, s.NVML.GPUs[i].NVLink = nvml.Reading[[]bool]{}, nvml.NVLink{}
 		s = below(s, i, fmt.Sprintf("0000:00:%02x.0", i+1), fmt.Sprintf("%d-%d", 8*socket[i], 8*socket[i]+7))
 	}
 	return s
@@ -78,23 +80,23 @@ var _ = checktest.Table("check_nccl", func(string) []checktest.Scenario {
 	}
 	bridged := onSockets("bridges of NVLink, and one GPU left out", []int{3}, checktest.Of("- busbw sendrecv = 200", "2 links = 20"))
 	for i, peer := range []string{"gpu1", "gpu0"} {
-		bridged.NVML.GPUs[i].NVLink.PeerP2P = probe.Known(probe.PeerP2P{peer: probe.P2POK})
+		bridged.NVML.GPUs[i].NVLink.PeerP2P = nvml.Known(nvml.PeerP2P{peer: nvml.P2POK})
 	}
 	hidden := onSockets("PCIe, one slow GPU of a virtual machine", []int{8}, slow,
 		checktest.GPUFinding(ncclName, 3, warns, kind+" (the kernel does not tell what is between the GPUs)"))
 	hidden.Links, hidden.Files = nil, maps.Clone(withNCCL(checktest.OnGPUs("", nil, nil)).Files)
 	lesser := onSockets("PCIe, one GPU in a lesser slot", []int{8}, slow,
 		checktest.GPUFinding(ncclName, 3, warns, kind+" (its slot is Gen5 x8, that of gpu0 Gen5 x16)"))
-	lesser.NVML.GPUs[3].Link.MaxWidth = probe.Known(8)
+	lesser.NVML.GPUs[3].Link.MaxWidth = nvml.Known(8)
 	mixed := onSockets("PCIe, two of another model", []int{5}, checktest.Of("0 links = 10", "1 links = 10"),
 		ncclSays(ncclName, checks.Finding{Code: "nccl.mixed", Severity: checks.Warn, Want: "one model", Got: "2"}, "GPUs of several models work together"))
 	for i := range 2 {
-		mixed.NVML.GPUs[i].Name = probe.Known("NVIDIA A10")
+		mixed.NVML.GPUs[i].Name = nvml.Known("NVIDIA A10")
 	}
 	mesh := withNCCL(checktest.OnGPUs("NVLink, by what is not told, and one slow GPU", small("all_reduce"), nil, checktest.GPUFinding(ncclName, 3, checks.Finding{Code: "nccl.peers", Severity: checks.Warn, Want: "at least 331.6 GB/s", Got: "60.0 GB/s"},
 		"exchange with each other GPU by nvlink, by what is not told, each way: far from its peers, whose median is 390.1 GB/s (of links between two GPUs there may be more than between others)")), "3 links = 60")
 	for i := range mesh.NVML.GPUs {
-		mesh.NVML.GPUs[i].NVLink.Far, mesh.NVML.GPUs[i].NVLink.FarPCI = probe.Reading[[]string]{}, probe.Reading[[]string]{}
+		mesh.NVML.GPUs[i].NVLink.Far, mesh.NVML.GPUs[i].NVLink.FarPCI = nvml.Reading[[]string]{}, nvml.Reading[[]string]{}
 	}
 	return append(list, bridged, mesh, hidden, lesser, mixed,
 		onSockets("PCIe, one slow GPU of eight", []int{4, 4}, slow, far, checktest.GPUFinding(ncclName, 3, near, kind)))
@@ -164,14 +166,14 @@ func TestWaysOfPairs(t *testing.T) {
 	t.Parallel()
 	s := below(below(onSockets("", []int{4, 1}, nil), 0, "0000:00:01.0/0000:01:00.0/0000:02:00.0", "0-7"), 1, "0000:00:01.0/0000:01:00.0/0000:02:01.0", "0-7")
 	h := probe.NewHost(s.Build(t))
-	h.SetLibraries(s.Libraries(t, t.TempDir()))
-	cuda, err := h.CUDA(nil)
+	probe.SetLibraries(h, s.Libraries(t, t.TempDir()))
+	driver, err := cuda.Open(h, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var gpus []*loadedGPU
-	for i, d := range cuda.GPUs {
-		gpus = append(gpus, &loadedGPU{gpu: &s.NVML.GPUs[i], c: &probe.CUDAContext{GPU: d}})
+	for i, d := range driver.GPUs {
+		gpus = append(gpus, &loadedGPU{gpu: &s.NVML.GPUs[i], c: &cuda.Context{GPU: d}})
 	}
 	for other, want := range map[int]string{
 		1: "0000:02:00.0 0000:02:01.0",
@@ -182,7 +184,7 @@ func TestWaysOfPairs(t *testing.T) {
 			t.Errorf("to %d by %q, want %q", other, got, want)
 		}
 	}
-	gpus[0].gpu.NVLink.PeerP2P = probe.Known(probe.PeerP2P{"gpu4": probe.P2POK})
+	gpus[0].gpu.NVLink.PeerP2P = nvml.Known(nvml.PeerP2P{"gpu4": nvml.P2POK})
 	if got := gpus[0].way(gpus[4]); got != nil {
 		t.Errorf("by NVLink: %v", got)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // ncclOutput bounds what is read of a program of nccl-tests, bytes.
@@ -64,7 +65,7 @@ func (t *ncclRun) perfEnvironment() []string {
 	for _, g := range t.gpus {
 		uuids = append(uuids, g.UUID.Value)
 	}
-	env := []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(uuids, ","), probe.NoMPS}
+	env := []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(uuids, ","), cuda.NoMPS}
 	return append(env, t.settings().Environ()...)
 }
 

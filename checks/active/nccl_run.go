@@ -11,6 +11,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // ncclRun is a test of NCCL under way. One goroutine gives work to all GPUs, and NCCL
@@ -21,9 +23,9 @@ type ncclRun struct {
 
 	op    *ncclOp
 	test  string // for floors and baselines
-	lib   *probe.NCCL
+	lib   *cuda.NCCL
 	ranks []*ncclGPU // all GPUs, group by group
-	comms []*probe.NCCLComm
+	comms []*cuda.NCCLComm
 
 	room    int64 // elements that each of a GPU's two buffers has
 	most    int64 // the largest size, bytes
@@ -34,19 +36,19 @@ type ncclRun struct {
 
 // ncclGPU is a GPU at work, and its place.
 type ncclGPU struct {
-	gpu  *probe.GPU
+	gpu  *nvml.GPU
 	comm int // its group
 	rank int // in the group
 	n    int // ranks of the group
 	base int // added to ranks to tell its group's values from others'
 
-	cuda        *probe.CUDAContext
-	stream      probe.CUDAStream
-	start, stop probe.CUDAEvent
-	send, recv  probe.CUDAMemory
-	report      probe.CUDAMemory // struct mismatches of nccl.cu
-	answer      []byte           // the same, pinned
-	fill, check *probe.CUDAKernel
+	cuda        *cuda.Context
+	stream      cuda.Stream
+	start, stop cuda.Event
+	send, recv  cuda.Memory
+	report      cuda.Memory // struct mismatches of nccl.cu
+	answer      []byte      // the same, pinned
+	fill, check *cuda.Kernel
 }
 
 // errNCCLHung says that an operation did not end in time.
@@ -93,7 +95,7 @@ func (t *ncclRun) runLibrary() {
 
 // library loads the library.
 func (t *ncclRun) library() bool {
-	lib, err := t.env.Host.NCCL(t.settings(), t.env.Doing)
+	lib, err := cuda.OpenNCCL(t.env.Host, t.settings(), t.env.Doing)
 	switch {
 	case errors.Is(err, probe.ErrNoLibrary):
 		t.failures = true
@@ -127,7 +129,7 @@ func (t *ncclRun) seats() bool {
 }
 
 // open makes the contexts of the GPUs, and what each needs there.
-func (t *ncclRun) open(cuda *probe.CUDA) bool {
+func (t *ncclRun) open(cuda *cuda.Driver) bool {
 	t.at("open %s", checks.Plural(len(t.ranks), "GPU"))
 	ready := t.wake(cuda)
 	defer ready()
@@ -148,7 +150,7 @@ func (t *ncclRun) open(cuda *probe.CUDA) bool {
 // mismatchBytes is the size of struct mismatches of nccl.cu.
 const mismatchBytes = 8 + 16*16
 
-func (g *ncclGPU) open(d *probe.CUDAGPU) (err error) {
+func (g *ncclGPU) open(d *cuda.GPU) (err error) {
 	if g.cuda, err = d.Open(); err != nil {
 		return err
 	}
@@ -253,8 +255,8 @@ func (t *ncclRun) enqueue(op *ncclOp, block int64) error {
 	})
 }
 
-func (g *ncclGPU) work(count int64) probe.NCCLWork {
-	return probe.NCCLWork{Rank: g.rank, Send: uintptr(g.send), Recv: uintptr(g.recv), Count: count, Stream: uintptr(g.stream)}
+func (g *ncclGPU) work(count int64) cuda.NCCLWork {
+	return cuda.NCCLWork{Rank: g.rank, Send: uintptr(g.send), Recv: uintptr(g.recv), Count: count, Stream: uintptr(g.stream)}
 }
 
 // timed does some work n times and gives what each GPU took for all, by its own clock.
@@ -314,11 +316,11 @@ func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
 // waitOwn waits for work that each GPU does by itself. A GPU on which it does not end,
 // while it has on others, is to blame.
 func (t *ncclRun) waitOwn(doing string) bool {
-	return t.waitEach(doing, func(i int) probe.CUDAStream { return t.ranks[i].stream })
+	return t.waitEach(doing, func(i int) cuda.Stream { return t.ranks[i].stream })
 }
 
 // waitEach is waitOwn for the work of some stream of each GPU.
-func (t *ncclRun) waitEach(doing string, of func(i int) probe.CUDAStream) bool {
+func (t *ncclRun) waitEach(doing string, of func(i int) cuda.Stream) bool {
 	patience := t.activeRun.patience(timeOfOthers)
 	limited, stop := context.WithTimeout(t.ctx, patience)
 	defer stop()
@@ -348,7 +350,7 @@ func (t *ncclRun) wait(doing string) bool {
 	defer watching.Wait()
 	defer cancel(nil)
 	watching.Go(func() { t.watchErrors(ctx, cancel) })
-	if !t.sync(ctx, doing, func(i int) probe.CUDAStream { return t.ranks[i].stream }) {
+	if !t.sync(ctx, doing, func(i int) cuda.Stream { return t.ranks[i].stream }) {
 		return false
 	}
 	for _, c := range t.comms {
@@ -361,7 +363,7 @@ func (t *ncclRun) wait(doing string) bool {
 }
 
 // sync waits until work that the GPUs do together has ended in some stream of each.
-func (t *ncclRun) sync(ctx context.Context, doing string, of func(i int) probe.CUDAStream) bool {
+func (t *ncclRun) sync(ctx context.Context, doing string, of func(i int) cuda.Stream) bool {
 	at, err := syncRanks(ctx, t.ranks, of)
 	switch {
 	case at >= 0:
@@ -373,13 +375,13 @@ func (t *ncclRun) sync(ctx context.Context, doing string, of func(i int) probe.C
 }
 
 // syncRanks is [probe.SyncAll] for a stream of each rank.
-func syncRanks(ctx context.Context, ranks []*ncclGPU, of func(i int) probe.CUDAStream) (at int, err error) {
-	var contexts []*probe.CUDAContext
-	var streams []probe.CUDAStream
+func syncRanks(ctx context.Context, ranks []*ncclGPU, of func(i int) cuda.Stream) (at int, err error) {
+	var contexts []*cuda.Context
+	var streams []cuda.Stream
 	for i, g := range ranks {
 		contexts, streams = append(contexts, g.cuda), append(streams, of(i))
 	}
-	return probe.SyncAll(ctx, contexts, streams)
+	return cuda.SyncAll(ctx, contexts, streams)
 }
 
 // asyncLook is how often NCCL is asked whether it has met an error beside its calls.
@@ -404,10 +406,10 @@ func (t *ncclRun) watchErrors(ctx context.Context, cancel context.CancelCauseFun
 }
 
 // launch queues a kernel of nccl.cu for so many elements.
-func (g *ncclGPU) launch(k *probe.CUDAKernel, elements int64, args ...any) error {
+func (g *ncclGPU) launch(k *cuda.Kernel, elements int64, args ...any) error {
 	const block = 256
 	blocks := min(int(elements+block-1)/block, 8*max(g.cuda.GPU.SMs, 1))
-	return g.cuda.Launch(k, probe.Dim{X: max(blocks, 1)}, probe.Dim{X: block}, 0, g.stream, args...)
+	return g.cuda.Launch(k, cuda.Dim{X: max(blocks, 1)}, cuda.Dim{X: block}, 0, g.stream, args...)
 }
 
 // sizeText is a number of bytes as a person has it.

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // What the node has set for NCCL before a test says what it wants.
@@ -16,7 +16,7 @@ import (
 // tellSettings tells the settings that were found, and those that lead NCCL astray.
 func (t *ncclRun) tellSettings() {
 	t.at("read the settings of NCCL")
-	found, err := t.env.Host.NCCLFound()
+	found, err := cuda.NCCLFound(t.env.Host)
 	if err != nil {
 		t.report(checks.Device{}, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "cannot tell the settings of NCCL: %v", err)
 	}
@@ -28,7 +28,7 @@ func (t *ncclRun) tellSettings() {
 		t.report(checks.Device{}, checks.Finding{Code: "nccl.settings", Severity: checks.OK}, "found %s", strings.Join(list, ", "))
 	}
 	if t.Topology != "" {
-		found = append(found, probe.NCCLSetting{Name: ncclTopoFile, Value: t.Topology, Where: "this line"})
+		found = append(found, cuda.NCCLSetting{Name: ncclTopoFile, Value: t.Topology, Where: "this line"})
 	}
 	for _, s := range found {
 		if s.Name != ncclTopoFile || s.Value == "" {
@@ -45,7 +45,7 @@ const ncclTopoFile = "NCCL_TOPO_FILE"
 // strangeTopology says why a topology file is not this node's, "" if it may be. One
 // that names no GPU leaves it to NCCL to find them.
 func (t *ncclRun) strangeTopology(path string) string {
-	topo, err := t.env.Host.NCCLTopology(path)
+	topo, err := cuda.ReadNCCLTopology(t.env.Host, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "no such file"

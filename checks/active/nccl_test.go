@@ -11,6 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
 )
@@ -140,7 +142,7 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 			says(checks.Finding{Code: "nccl.slow", Severity: checks.Fail, Want: "at least 470.0 GB/s", Got: "60.0 GB/s"}, "bus bandwidth of each of 2 all_reduce at once, 64 KiB by nvls")),
 		on8("groups that do not come out", small("all_reduce", "--groups", "3"), nil,
 			says(checks.Finding{Code: "nccl.groups", Severity: checks.Skip, Want: "groups of one size, of 2 GPUs or more"}, "8 GPUs make no 3 groups")),
-		but(on8("several models", small("all_reduce"), nil, says(checks.Finding{Code: "nccl.mixed", Severity: checks.Warn, Want: "one model", Got: "2"}, "GPUs of several models work together")), func(s *checktest.Scenario) { s.NVML.GPUs[7].Name = probe.Known("NVIDIA H100 NVL") }),
+		but(on8("several models", small("all_reduce"), nil, says(checks.Finding{Code: "nccl.mixed", Severity: checks.Warn, Want: "one model", Got: "2"}, "GPUs of several models work together")), func(s *checktest.Scenario) { s.NVML.GPUs[7].Name = nvml.Known("NVIDIA H100 NVL") }),
 		but(on8("one GPU", small("all_reduce"), nil, checks.Finding{Code: "active.few", Severity: checks.Skip, Message: name + ":  needs 2 GPUs, the node has 1"}), func(s *checktest.Scenario) { s.NVML.GPUs = s.NVML.GPUs[:1] }),
 		but(on8("one GPU of eight gives no handle", small("all_reduce"), nil, checktest.Gpu3In(name, checktest.ErrLost)), func(s *checktest.Scenario) { s.NVML.GPUs[3].Err = checktest.ErrLost }),
 		broken(withOldNCCL(on8("no NCCL", small("all_reduce"), nil, says(checks.Finding{Code: "nccl.library", Severity: checks.Unknown}, "cannot use NCCL: load /nonexistent/libnccl.so.2: not found")))),
@@ -229,20 +231,20 @@ func ncclPlatform(verified bool, size int64) *checks.Platform {
 // cudaNCCL is what is said of an error of CUDA that NCCL has met.
 func cudaNCCL(code int, says func(checks.Finding, string) checks.Finding, text string) checks.Finding {
 	f := checks.Finding{Code: fmt.Sprintf("cuda.error.%d", code)}
-	f.Severity, f.Remedy, _ = cudaFinding(&probe.CUDAError{Code: code})
+	f.Severity, f.Remedy, _ = cudaFinding(&cuda.Error{Code: code})
 	return says(f, text)
 }
 
 func cudaGPU(name string, gpu, code int, text string) checks.Finding {
 	f := checks.Finding{Code: fmt.Sprintf("cuda.error.%d", code)}
-	f.Severity, f.Remedy, _ = cudaFinding(&probe.CUDAError{Code: code})
+	f.Severity, f.Remedy, _ = cudaFinding(&cuda.Error{Code: code})
 	return checktest.GPUFinding(name, gpu, f, text)
 }
 
 // acquitted is what is said of an error that the kernel of every GPU meets.
 func acquitted(name string, gpus, code int, doing string) (list []checks.Finding) {
 	for i := range gpus {
-		e := &probe.CUDAError{Call: fmt.Sprintf("cuStreamQuery(%d)", i), Code: code, Name: cudaErrors()[code].Name}
+		e := &cuda.Error{Call: fmt.Sprintf("cuStreamQuery(%d)", i), Code: code, Name: cudaErrors()[code].Name}
 		f := checktest.GPUFinding(name, i, checks.Finding{Code: cudaCode(e), Severity: checks.Unknown}, fmt.Sprintf("%s: %v", doing, e))
 		f.Message += fmt.Sprintf("; %d of %d GPUs have it: not the GPU, but the driver or this program", gpus, gpus)
 		list = append(list, f)
@@ -255,8 +257,8 @@ func TestNCCLRates(t *testing.T) {
 	t.Parallel()
 	s := withNCCL(checktest.OnGPUs("", nil, nil))
 	env := &checks.Env{Host: probe.NewHost(s.Build(t)), Doing: func(string) {}}
-	env.Host.SetLibraries(s.Libraries(t, t.TempDir()))
-	env.Host.SetNVML(s.NVML, nil)
+	probe.SetLibraries(env.Host, s.Libraries(t, t.TempDir()))
+	nvml.Set(env.Host, s.NVML, nil)
 	c := &nccl{}
 	if err := c.Bind(small("all_reduce", "-e", "256K")); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // What ranks send is known, and so is what every one of them has to receive.
@@ -91,11 +91,11 @@ func (t *ncclRun) verifyParts(op *ncclOp, doing string, parts func(*ncclGPU) []n
 }
 
 // verify queues a look at a part of a buffer.
-func (g *ncclGPU) verify(buffer probe.CUDAMemory, p ncclPart) error {
+func (g *ncclGPU) verify(buffer cuda.Memory, p ncclPart) error {
 	c := g.cuda
 	err := c.Fill32(g.report, 0, mismatchBytes/4, g.stream)
 	if err == nil {
-		at := buffer + probe.CUDAMemory(4*p.at)
+		at := buffer + cuda.Memory(4*p.at)
 		err = g.launch(g.check, p.count, at, uint64(p.count), uint64(p.first), uint32(g.base+p.from), uint32(p.ranks), g.report)
 	}
 	if err == nil {

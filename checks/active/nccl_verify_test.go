@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // Data that are wrong all over on all GPUs are laid to none, and do not drain the node;
@@ -27,7 +27,7 @@ func TestNCCLWrongEverywhere(t *testing.T) {
 	} {
 		run := &ncclRun{activeRun: &activeRun{activeTest: activeTest{Check: "check_x", Code: "nccl"}}}
 		for i := range 4 {
-			run.ranks = append(run.ranks, &ncclGPU{gpu: &probe.GPU{Index: i}, rank: i, n: 4})
+			run.ranks = append(run.ranks, &ncclGPU{gpu: &nvml.GPU{Index: i}, rank: i, n: 4})
 		}
 		for i, g := range run.ranks {
 			if n := c.count(i); n > 0 {
@@ -55,7 +55,7 @@ func TestNCCLWritten(t *testing.T) {
 	for want, wrong := range map[string]int{"": 0, "fail nccl.wrong gpu0;fail nccl.wrong gpu1;": 2, "unknown nccl.alike ;": 4} {
 		run := &ncclRun{activeRun: &activeRun{activeTest: activeTest{Check: "check_x", Code: "nccl"}}}
 		for i := range 4 {
-			g := &ncclGPU{gpu: &probe.GPU{Index: i}, rank: i, n: 4, answer: make([]byte, mismatchBytes)}
+			g := &ncclGPU{gpu: &nvml.GPU{Index: i}, rank: i, n: 4, answer: make([]byte, mismatchBytes)}
 			if i < wrong {
 				g.answer[0] = 1
 			}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // When an active test may run: never beside a job, whose work it would disturb and
@@ -109,11 +111,11 @@ func (r *activeRun) begun() (jobs []string) {
 	if inProlog(r.env) && own.Whole {
 		return nil
 	}
-	boot, err := r.env.Host.BootID()
+	boot, err := probe.BootID(r.env.Host)
 	if err != nil {
 		return nil
 	}
-	records, _ := r.env.Host.Records(jobRecords)
+	records, _ := probe.Records(r.env.Host, jobRecords)
 	for _, raw := range records {
 		var rec jobRecord
 		if json.Unmarshal(raw.Data, &rec) != nil || rec.Job == "" || rec.Begin.Boot != boot || rec.Outcome != "" {
@@ -140,7 +142,7 @@ func (r *activeRun) sharedBy() string {
 	case len(job.Beside) > 0:
 		return "another job has begun here"
 	}
-	views, err := r.env.Host.GPUViews()
+	views, err := nvidia.ReadGPUViews(r.env.Host)
 	have := len(views.Driver)
 	switch {
 	case err != nil:
@@ -156,7 +158,7 @@ func (r *activeRun) sharedBy() string {
 }
 
 // ofJob says whether a GPU is in the scope of the run: in a prolog those of its job.
-func (r *activeRun) ofJob(g *probe.GPU) bool {
+func (r *activeRun) ofJob(g *nvml.GPU) bool {
 	if !inProlog(r.env) {
 		return true
 	}

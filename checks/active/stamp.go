@@ -14,6 +14,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
 // The result of an active test, kept with what it holds for: this boot, this driver,
@@ -45,11 +46,11 @@ func stampName(check string) string { return "active-" + strings.TrimPrefix(chec
 
 // holdsFor is what a result holds for, by files of the kernel alone.
 func holdsFor(env *checks.Env) (stamp, error) {
-	boot, err := env.Host.BootID()
+	boot, err := probe.BootID(env.Host)
 	if err != nil {
 		return stamp{}, err
 	}
-	views, err := env.Host.GPUViews()
+	views, err := nvidia.ReadGPUViews(env.Host)
 	if err != nil {
 		return stamp{}, err
 	}

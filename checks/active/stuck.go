@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // How a test finds a GPU on which work never ends, while its peers have done the same.
@@ -16,7 +16,7 @@ var errStuck = errors.New("the work on it does not end")
 
 // stuckGPU is a GPU on which work does not end.
 type stuckGPU struct {
-	gpu   *probe.GPU
+	gpu   *nvml.GPU
 	doing string
 	after time.Duration
 }
@@ -30,20 +30,20 @@ func (r *activeRun) patience(test string) time.Duration {
 const leastPatience = 2 * time.Second
 
 // finished notes that a GPU has done the work of the test.
-func (r *activeRun) finished(g *probe.GPU) {
+func (r *activeRun) finished(g *nvml.GPU) {
 	if !slices.Contains(r.did, g) {
 		r.did = append(r.did, g)
 	}
 }
 
-func (r *activeRun) isStuck(g *probe.GPU) bool {
+func (r *activeRun) isStuck(g *nvml.GPU) bool {
 	return slices.ContainsFunc(r.stuck, func(s stuckGPU) bool { return s.gpu == g })
 }
 
 // noteStuck notes a GPU on which work does not end. Its context is never closed: that
 // would wait for the work. The process is of no further use, and its end takes the
 // context along.
-func (r *activeRun) noteStuck(g *probe.GPU, doing string, after time.Duration) {
+func (r *activeRun) noteStuck(g *nvml.GPU, doing string, after time.Duration) {
 	r.failures = true
 	r.stuck = append(r.stuck, stuckGPU{g, doing, after})
 	r.env.Host.LeaveBehind()
@@ -59,7 +59,7 @@ func (r *activeRun) abandon() {
 // leaves says that what the test has on a GPU is not given back: a fault of it was found, and
 // a GPU that fails may never answer the calls that give it back, which would put a hang in
 // the place of the fault. As with work that never ends, the end of the process does it.
-func (r *activeRun) leaves(g *probe.GPU) bool {
+func (r *activeRun) leaves(g *nvml.GPU) bool {
 	faulty := func(f checks.Finding) bool { return f.Severity == checks.Fail && f.Device == checks.GPUDevice(g) }
 	if !r.isStuck(g) && !slices.ContainsFunc(r.findings, faulty) {
 		return false
@@ -75,7 +75,7 @@ func (r *activeRun) judgeStuck() {
 	if len(r.stuck) == 0 {
 		return
 	}
-	others := len(slices.DeleteFunc(slices.Clone(r.did), func(g *probe.GPU) bool { return r.isStuck(g) }))
+	others := len(slices.DeleteFunc(slices.Clone(r.did), func(g *nvml.GPU) bool { return r.isStuck(g) }))
 	want := func(s stuckGPU) string { return "an end within " + s.after.Round(time.Second/10).String() }
 	if others == 0 || 2*len(r.stuck) > len(r.gpus) {
 		s := r.stuck[0]

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // A GPU that was left out, or a test that was stopped, has mended nothing.
@@ -28,7 +28,7 @@ func TestActiveFaultOutlivesWhatIsUnseen(t *testing.T) {
 	}
 	const left = "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"
 	used := checktest.H100s()
-	used.GPUs[3].Processes = probe.Known([]probe.GPUProcess{{PID: 1}})
+	used.GPUs[3].Processes = nvml.Known([]nvml.GPUProcess{{PID: 1}})
 	for range 2 {
 		want(brief(slowTrial("", 0, false).Run(t.Context(), again(env, root, used))), left, oldText)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // How an active test notices that it is not alone any more, and makes way. Jobs are
@@ -129,7 +129,7 @@ func (r *activeRun) lastUser() error {
 // that cannot be seen here is in another PID namespace, as this one may be: it
 // tells nothing.
 func (r *activeRun) visitor() (found int, failed error) {
-	n, err := r.again(probe.GroupProcesses)
+	n, err := r.again(nvml.GroupProcesses)
 	if err != nil {
 		return 0, err
 	}
@@ -138,7 +138,7 @@ func (r *activeRun) visitor() (found int, failed error) {
 			continue
 		}
 		now := &n.GPUs[g.Index]
-		if probe.IsGPUState(now.Err) || probe.IsGPUState(now.Processes.Err) {
+		if nvml.IsGPUState(now.Err) || nvml.IsGPUState(now.Processes.Err) {
 			continue
 		}
 		pids, err := []int(nil), now.Processes.Err

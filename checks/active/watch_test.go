@@ -8,16 +8,16 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // stranger is a process of somebody else on a GPU.
 func stranger(r *activeRun, pid int) {
 	r.nvml.Lock()
 	defer r.nvml.Unlock()
-	n, err := r.env.Host.NVMLAgain(probe.GroupProcesses, nil)
+	n, err := nvml.AskAgain(r.env.Host, nvml.GroupProcesses, nil)
 	if err == nil {
-		n.GPUs[3].Processes = probe.Known([]probe.GPUProcess{{PID: pid}})
+		n.GPUs[3].Processes = nvml.Known([]nvml.GPUProcess{{PID: pid}})
 	}
 }
 
@@ -25,9 +25,9 @@ func stranger(r *activeRun, pid int) {
 func unlisted(r *activeRun, err error) {
 	r.nvml.Lock()
 	defer r.nvml.Unlock()
-	n, asked := r.env.Host.NVMLAgain(probe.GroupProcesses, nil)
+	n, asked := nvml.AskAgain(r.env.Host, nvml.GroupProcesses, nil)
 	if asked == nil {
-		n.GPUs[3].Processes = probe.Reading[[]probe.GPUProcess]{Err: err}
+		n.GPUs[3].Processes = nvml.Reading[[]nvml.GPUProcess]{Err: err}
 	}
 }
 
@@ -35,7 +35,7 @@ func unlisted(r *activeRun, err error) {
 func TestActiveLooksTwiceForProcesses(t *testing.T) {
 	t.Parallel()
 	env, _ := trialEnv(t, nil)
-	n, err := env.Host.NVMLAgain(probe.GroupProcesses, nil)
+	n, err := nvml.AskAgain(env.Host, nvml.GroupProcesses, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestActiveLooksTwiceForProcesses(t *testing.T) {
 	listed := n.GPUs[3].Processes
 	for i, fails := range []bool{true, false, true, true} {
 		if n.GPUs[3].Processes = listed; fails {
-			n.GPUs[3].Processes = probe.Reading[[]probe.GPUProcess]{Err: errors.New("unknown error")}
+			n.GPUs[3].Processes = nvml.Reading[[]nvml.GPUProcess]{Err: errors.New("unknown error")}
 		}
 		if err := r.newUser(); errors.Is(err, errNoLook) != (i == 3) {
 			t.Errorf("look %d: %v", i, err)
@@ -111,7 +111,7 @@ func TestActiveForgetsRatesBesideOthers(t *testing.T) {
 		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not say whether a process has come onto a GPU: unknown error"}},
 		"a GPU that is lost at the end": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)
-			unlisted(r, &probe.NVMLError{Call: "nvmlDeviceGetComputeRunningProcesses(3)", Code: 15})
+			unlisted(r, &nvml.Error{Call: "nvmlDeviceGetComputeRunningProcesses(3)", Code: 15})
 		}, []string{slowText}},
 		"its own time": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)

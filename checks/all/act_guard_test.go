@@ -4,17 +4,19 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// actingCalls are the methods of [probe.Host] by which a check changes the node.
+// actingCalls are the functions of checks/probe by which a check changes the node.
 var actingCalls = []string{"EndJobProcess", "Kill", "MakeDir", "RemoveIPC", "RemoveShm", "Renice", "SetPersistence", "Spawn"}
 
 // observingRuns are the functions of this package that run a program to look at
@@ -44,8 +46,8 @@ var changing = []string{
 // knownChanges are the functions of checks/probe that change something: actions,
 // which are [actingCalls] or run behind one, and functions that are no action.
 var knownChanges = map[string]string{
-	"MakeDir": "action", "RemoveShm": "action", "Renice": "action", "removeIPC": "action", "send": "action", "signal": "ends a command that this process has started",
-	"Forget": "our own records", "Keep": "our own records", "append": "our own journal", "keepIn": "our own records", "lockFile": "our own lock",
+	"MakeDir": "action", "RemoveShm": "action", "Renice": "action", "removeIPC": "action", "Send": "action", "signal": "ends a command that this process has started",
+	"Forget": "our own records", "Keep": "our own records", "appendFile": "our own journal", "keepIn": "our own records", "lockFile": "our own lock",
 	"killTests": "ends perftest programs that this process has started", "start": "ends a command that this process has started",
 	"namelessFile": "check_disk_write: a file without a name", "unnamed": "check_disk_write: a file that loses its name at once",
 }
@@ -77,9 +79,9 @@ func TestEveryActionAsks(t *testing.T) {
 				})
 			case *ast.CallExpr:
 				name, on := methodOf(n)
-				acting := on == "Host" && slices.Contains(actingCalls, name) || name == "remove"
-				runs := on == "Host" && (name == "Run" || name == "RunOnce") && observingRuns[fullName(fn)] == ""
-				if on == "Host" {
+				acting := onProbe(on) && slices.Contains(actingCalls, name) || name == "remove"
+				runs := onProbe(on) && (name == "Run" || name == "RunOnce") && observingRuns[fullName(fn)] == ""
+				if onProbe(on) {
 					used[name] = true
 					if name == "Run" || name == "RunOnce" {
 						running[fullName(fn)] = true
@@ -112,7 +114,7 @@ func TestMemoryAsks(t *testing.T) {
 	eachFunction(t, families(t), func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
 		ast.Inspect(fn, func(n ast.Node) bool {
 			name, on := methodOf(n)
-			if on != "Host" || name != "Keep" && name != "Recall" {
+			if !onProbe(on) || name != "Keep" && name != "Recall" {
 				return true
 			}
 			dir, file := filepath.Split(pos(n).Filename)
@@ -164,7 +166,11 @@ func methodOf(n ast.Node) (name, on string) {
 func TestEveryChangeIsKnown(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	eachFunction(t, []string{"../probe"}, func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
+	dirs, err := probes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eachFunction(t, dirs, func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
 		ast.Inspect(fn, func(n ast.Node) bool {
 			sel, ok := n.(*ast.SelectorExpr)
 			if !ok {
@@ -185,6 +191,24 @@ func TestEveryChangeIsKnown(t *testing.T) {
 			t.Errorf("%s changes nothing: the list is out of date", name)
 		}
 	}
+}
+
+// probes are the directories of checks/probe.
+var probes = sync.OnceValues(func() (dirs []string, err error) {
+	entries, err := os.ReadDir("../probe")
+	dirs = []string{"../probe"}
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != "testdata" && e.Name() != "probetest" {
+			dirs = append(dirs, filepath.Join("../probe", e.Name()))
+		}
+	}
+	return dirs, err
+})
+
+// onProbe says whether a call is one of checks/probe, by what stands before its name.
+func onProbe(name string) bool {
+	dirs, _ := probes()
+	return name == "Host" || slices.ContainsFunc(dirs, func(dir string) bool { return filepath.Base(dir) == name })
 }
 
 // families are the directories of the core and of all checks.

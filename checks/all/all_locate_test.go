@@ -10,17 +10,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
 func TestLocate(t *testing.T) {
 	t.Parallel()
-	module := &probe.Module{Form: "OSFP", Vendor: "NVIDIA", Part: "MMA4Z00-NS", Serial: "MT2240FT00001"}
+	module := &network.Module{Form: "OSFP", Vendor: "NVIDIA", Part: "MMA4Z00-NS", Serial: "MT2240FT00001"}
 	var asked [][]checks.PortAnswer
 	answer := func(ask []checks.PortAnswer, _ time.Duration) []checks.PortAnswer {
 		asked = append(asked, ask)
-		return []checks.PortAnswer{{NetDev: "eth13"}, {PCI: "0000:23:00.0", NetDev: "ib3", Transceiver: module, Devlink: []probe.Reporter{{Name: "fw", State: "error", Errors: 3}}}}
+		return []checks.PortAnswer{{NetDev: "eth13"}, {PCI: "0000:23:00.0", NetDev: "ib3", Transceiver: module, Devlink: []network.Reporter{{Name: "fw", State: "error", Errors: 3}}}}
 	}
 	env := placed(t, fakesys.DGXH100().Down("mlx5_3"))
 	env.AskPorts = answer
@@ -29,7 +30,7 @@ func TestLocate(t *testing.T) {
 	if len(got) != 1 || got[0].Message != "check_ib_ports:  mlx5_3:1 0000:23:00.0: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling (slot 7, to leaf03 port 13)" {
 		t.Fatalf("%+v", got)
 	}
-	want := &checks.Place{Slot: "7", FarEnd: "leaf03 port 13", NetDev: "ib3", Transceiver: module, Devlink: []probe.Reporter{{Name: "fw", State: "error", Errors: 3}}}
+	want := &checks.Place{Slot: "7", FarEnd: "leaf03 port 13", NetDev: "ib3", Transceiver: module, Devlink: []network.Reporter{{Name: "fw", State: "error", Errors: 3}}}
 	if diff := cmp.Diff(want, got[0].Place); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 )
 
 // What of a snapshot of NVML is other than in another.
 
 // flatten is what NVML tells, by path.
-func flatten(n *probe.NVML) map[string]any {
+func flatten(n *nvml.Snapshot) map[string]any {
 	fields := map[string]any{}
 	if n == nil {
 		return fields
@@ -79,7 +80,7 @@ func asJSON(v any) any {
 }
 
 func errorTable(err error) map[string]any {
-	if e, ok := errors.AsType[*probe.NVMLError](err); ok {
+	if e, ok := errors.AsType[*nvml.Error](err); ok {
 		return map[string]any{"error": json.Number(strconv.Itoa(e.Code)), "call": e.Call}
 	}
 	if errors.Is(err, probe.ErrNoLibrary) {
@@ -89,7 +90,7 @@ func errorTable(err error) map[string]any {
 }
 
 // changes are what makes one snapshot of another.
-func changes(from, to *probe.NVML) map[string]any {
+func changes(from, to *nvml.Snapshot) map[string]any {
 	what := map[string]any{}
 	old := flatten(from)
 	kept := map[int]bool{}

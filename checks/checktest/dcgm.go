@@ -8,17 +8,18 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/hostengine"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 // FakeDCGM is an engine that says what it was told to.
 type FakeDCGM struct {
-	Says    probe.DCGMHealth
-	Results []probe.DCGMResult
+	Says    hostengine.Health
+	Results []hostengine.Result
 	Err     error // of Health and Diag
 	GPUErr  error // of GPUs
-	Listed  []probe.DCGMGPU
-	Asked   probe.DCGMDiagRequest
+	Listed  []hostengine.GPU
+	Asked   hostengine.DiagRequest
 	Wait    bool // Diag takes until it is stopped
 }
 
@@ -26,16 +27,16 @@ func (f *FakeDCGM) Via() string { return "nv-hostengine at here" }
 
 func (f *FakeDCGM) Close() {}
 
-func (f *FakeDCGM) GPUs(context.Context) ([]probe.DCGMGPU, error) { return f.Listed, f.GPUErr }
+func (f *FakeDCGM) GPUs(context.Context) ([]hostengine.GPU, error) { return f.Listed, f.GPUErr }
 
-func (f *FakeDCGM) Health(context.Context, probe.DCGMSystem) (*probe.DCGMHealth, error) {
+func (f *FakeDCGM) Health(context.Context, hostengine.System) (*hostengine.Health, error) {
 	if f.Err != nil {
 		return nil, f.Err
 	}
 	return &f.Says, nil
 }
 
-func (f *FakeDCGM) Diag(ctx context.Context, r probe.DCGMDiagRequest) ([]probe.DCGMResult, error) {
+func (f *FakeDCGM) Diag(ctx context.Context, r hostengine.DiagRequest) ([]hostengine.Result, error) {
 	f.Asked = r
 	if f.Wait {
 		<-ctx.Done()
@@ -45,9 +46,9 @@ func (f *FakeDCGM) Diag(ctx context.Context, r probe.DCGMDiagRequest) ([]probe.D
 }
 
 // FromLast are the GPUs of a node as DCGM may count them: from the last.
-func FromLast() (list []probe.DCGMGPU) {
+func FromLast() (list []hostengine.GPU) {
 	for i := range 8 {
-		list = append(list, probe.DCGMGPU{ID: 7 - i, PCI: fakenvml.Address(i), UUID: fakenvml.UUID(i)})
+		list = append(list, hostengine.GPU{ID: 7 - i, PCI: fakenvml.Address(i), UUID: fakenvml.UUID(i)})
 	}
 	return list
 }
@@ -58,7 +59,7 @@ func OnDCGM(name string, words []string, e *FakeDCGM, want ...checks.Finding) Sc
 	if e.Listed == nil {
 		e.Listed = FromLast()
 	}
-	s.dcgm = func(h *probe.Host) { h.SetDCGM(e, nil) }
+	s.dcgm = func(h *probe.Host) { hostengine.Set(h, e, nil) }
 	return s
 }
 
@@ -66,13 +67,13 @@ func OnDCGM(name string, words []string, e *FakeDCGM, want ...checks.Finding) Sc
 func noDCGM(check, name string, words []string, err error, f checks.Finding) Scenario {
 	f.Message = fmt.Sprintf("%s:  cannot ask DCGM: %v", check, err)
 	s := OnGPUs(name, words, nil, f)
-	s.Broken, s.dcgm = f.Severity != checks.Fail, func(h *probe.Host) { h.SetDCGM(nil, err) }
+	s.Broken, s.dcgm = f.Severity != checks.Fail, func(h *probe.Host) { hostengine.Set(h, nil, err) }
 	return s
 }
 
 // DCGMCommon are the scenarios of a DCGM that cannot be asked.
 func DCGMCommon(check string, words ...string) []Scenario {
-	hung := &probe.DCGMHungError{Doing: "dcgmConnect", For: 8 * time.Second}
+	hung := &hostengine.HungError{Doing: "dcgmConnect", For: 8 * time.Second}
 	none := fmt.Errorf("load libdcgm.so.4: %w", probe.ErrNoLibrary)
 	mode := OnGPUs("a mode that there is not", words, nil, checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "one of auto, standalone, embedded, dcgmi", Got: "both",
 		Remedy: checks.FixConfig, Message: check + ":  DCGM_MODE, want one of auto, standalone, embedded, dcgmi, got both"})
@@ -82,14 +83,14 @@ func DCGMCommon(check string, words ...string) []Scenario {
 	other.Broken = true
 	return []Scenario{
 		noDCGM(check, "no DCGM", words, none, checks.Finding{Code: "dcgm.library", Severity: checks.Unknown}),
-		noDCGM(check, "no engine", words, fmt.Errorf("nv-hostengine at localhost:5555: %w", probe.ErrNoEngine), checks.Finding{Code: "dcgm.engine", Severity: checks.Unknown}),
+		noDCGM(check, "no engine", words, fmt.Errorf("nv-hostengine at localhost:5555: %w", hostengine.ErrNoEngine), checks.Finding{Code: "dcgm.engine", Severity: checks.Unknown}),
 		noDCGM(check, "the engine hangs", words, hung, checks.Finding{Code: "dcgm.hung", Severity: checks.Warn, Got: hung.Error()}),
 		noDCGM(check, "the engine hangs, which fails", append([]string{"-f"}, words...), hung, checks.Finding{Code: "dcgm.hung", Severity: checks.Fail, Got: hung.Error()}),
-		noDCGM(check, "a library without a function", words, &probe.DCGMError{Call: "load libdcgm.so.4", Text: "it has no function dcgmInit"},
+		noDCGM(check, "a library without a function", words, &hostengine.Error{Call: "load libdcgm.so.4", Text: "it has no function dcgmInit"},
 			checks.Finding{Code: "dcgm.failed", Severity: checks.Unknown}),
 		mode, other,
 	}
 }
 
 // DCGMGPU is an entity of a node of eight whose GPUs DCGM counts from the last.
-func DCGMGPU(i int) probe.DCGMEntity { return probe.DCGMEntity{Kind: "gpu", ID: 7 - i} }
+func DCGMGPU(i int) hostengine.Entity { return hostengine.Entity{Kind: "gpu", ID: 7 - i} }

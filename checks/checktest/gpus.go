@@ -8,39 +8,40 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 // H100s is what NVML says of eight healthy H100.
-func H100s() *probe.NVML {
-	n := &probe.NVML{
-		Taken: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Library: probe.Known(fakenvml.Driver), Driver: probe.Known(fakenvml.Driver), CC: probe.Known(false),
+func H100s() *nvml.Snapshot {
+	n := &nvml.Snapshot{
+		Taken: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Library: nvml.Known(fakenvml.Driver), Driver: nvml.Known(fakenvml.Driver), CC: nvml.Known(false),
 	}
-	healthy := probe.ECCCounts{
-		Corrected: probe.Known(uint64(0)), Uncorrected: probe.Known(uint64(0)), CorrectedAggregate: probe.Known(uint64(0)), UncorrectedAggregate: probe.Known(uint64(0)),
+	healthy := nvml.ECCCounts{
+		Corrected: nvml.Known(uint64(0)), Uncorrected: nvml.Known(uint64(0)), CorrectedAggregate: nvml.Known(uint64(0)), UncorrectedAggregate: nvml.Known(uint64(0)),
 	}
-	off, on := probe.Known(false), probe.Known(true)
-	mhz, watt := func(n uint32) probe.Reading[uint32] { return probe.Known(n) }, func(n uint32) probe.Reading[uint32] { return probe.Known(n * 1000) }
+	off, on := nvml.Known(false), nvml.Known(true)
+	mhz, watt := func(n uint32) nvml.Reading[uint32] { return nvml.Known(n) }, func(n uint32) nvml.Reading[uint32] { return nvml.Known(n * 1000) }
 	for i := range 8 {
-		n.GPUs = append(n.GPUs, probe.GPU{
-			Index: i, PCI: fakenvml.Address(i), Name: probe.Known("NVIDIA H100 80GB HBM3"), UUID: probe.Known(fakenvml.UUID(i)),
-			Serial: probe.Known(fakenvml.Serial(i)), Minor: probe.Known(i), VBIOS: probe.Known("96.00.30.00.01"), Inforom: probe.Known("G520.0200.00.05"),
+		n.GPUs = append(n.GPUs, nvml.GPU{
+			Index: i, PCI: fakenvml.Address(i), Name: nvml.Known("NVIDIA H100 80GB HBM3"), UUID: nvml.Known(fakenvml.UUID(i)),
+			Serial: nvml.Known(fakenvml.Serial(i)), Minor: nvml.Known(i), VBIOS: nvml.Known("96.00.30.00.01"), Inforom: nvml.Known("G520.0200.00.05"),
 			InforomValid: on,
-			Recovery:     probe.Recovery{Action: probe.Known(probe.RecoveryNone)},
-			ECC:          probe.ECC{On: on, Pending: on, DRAM: healthy, SRAM: healthy, SRAMThreshold: off, Unrepairable: off, RepairPending: off},
-			Rows:         probe.Rows{Remapped: probe.Known(probe.RemappedRows{}), Histogram: probe.Known(probe.RowHistogram{Max: 2560})},
-			Modes:        probe.Modes{Persistence: on, Compute: probe.Known("default"), MIG: off, MIGPending: off},
-			Temperature: probe.Temperature{GPU: probe.Known(31), HBM: probe.Known(40), Margin: probe.Known(56),
-				MarginMax: probe.Known(0), MarginSlowdown: probe.Known(-2), MarginShutdown: probe.Known(-8)},
-			Power: probe.Power{Draw: watt(71), Limit: watt(700), Default: watt(700), Enforced: watt(700)},
-			Clocks: probe.Clocks{MaxGraphics: mhz(1980), MaxMemory: mhz(2619), AppGraphics: mhz(1980), AppMemory: mhz(2619),
+			Recovery:     nvml.Recovery{Action: nvml.Known(nvml.RecoveryNone)},
+			ECC:          nvml.ECC{On: on, Pending: on, DRAM: healthy, SRAM: healthy, SRAMThreshold: off, Unrepairable: off, RepairPending: off},
+			Rows:         nvml.Rows{Remapped: nvml.Known(nvml.RemappedRows{}), Histogram: nvml.Known(nvml.RowHistogram{Max: 2560})},
+			Modes:        nvml.Modes{Persistence: on, Compute: nvml.Known("default"), MIG: off, MIGPending: off},
+			Temperature: nvml.Temperature{GPU: nvml.Known(31), HBM: nvml.Known(40), Margin: nvml.Known(56),
+				MarginMax: nvml.Known(0), MarginSlowdown: nvml.Known(-2), MarginShutdown: nvml.Known(-8)},
+			Power: nvml.Power{Draw: watt(71), Limit: watt(700), Default: watt(700), Enforced: watt(700)},
+			Clocks: nvml.Clocks{MaxGraphics: mhz(1980), MaxMemory: mhz(2619), AppGraphics: mhz(1980), AppMemory: mhz(2619),
 				DefaultGraphics: mhz(1980), DefaultMemory: mhz(2619)},
-			Throttle: probe.Throttle{Now: probe.Known(uint64(1)), PowerCap: probe.Known(uint64(0)), Thermal: probe.Known(uint64(0)),
-				HardwareThermal: probe.Known(uint64(0)), PowerBrake: probe.Known(uint64(0))},
-			Link: probe.Link{Gen: probe.Known(5), Width: probe.Known(16), MaxGen: probe.Known(5), MaxWidth: probe.Known(16),
-				GPUMaxGen: probe.Known(5), Replays: probe.Known(0)},
-			Processes: probe.Known[[]probe.GPUProcess](nil), Memory: probe.Known(probe.GPUMemory{Total: 80 << 30, Free: 79 << 30}),
-			NVLinks: probe.Known(Repeat(18, true)), NVLink: Linked(i, 18, 26562, "switch"), Fabric: probe.Known(probe.Fabric{State: probe.FabricCompleted}),
+			Throttle: nvml.Throttle{Now: nvml.Known(uint64(1)), PowerCap: nvml.Known(uint64(0)), Thermal: nvml.Known(uint64(0)),
+				HardwareThermal: nvml.Known(uint64(0)), PowerBrake: nvml.Known(uint64(0))},
+			Link: nvml.Link{Gen: nvml.Known(5), Width: nvml.Known(16), MaxGen: nvml.Known(5), MaxWidth: nvml.Known(16),
+				GPUMaxGen: nvml.Known(5), Replays: nvml.Known(0)},
+			Processes: nvml.Known[[]nvml.GPUProcess](nil), Memory: nvml.Known(nvml.GPUMemory{Total: 80 << 30, Free: 79 << 30}),
+			NVLinks: nvml.Known(Repeat(18, true)), NVLink: Linked(i, 18, 26562, "switch"), Fabric: nvml.Known(nvml.Fabric{State: nvml.FabricCompleted}),
 		})
 	}
 	return n
@@ -54,45 +55,45 @@ func Repeat[T any](n int, v T) (list []T) {
 }
 
 // Linked is what NVML says of the NVLinks of GPU i of eight, all of which are up.
-func Linked(i, links, speed int, far string) probe.NVLink {
-	l := probe.NVLink{
-		Speed: probe.Known(Repeat(links, speed)), Far: probe.Known(Repeat(links, far)),
-		Counts: probe.Known(probe.LinkCounts{"replays": Repeat(links, uint64(0)), "recoveries": Repeat(links, uint64(0)), "crc": Repeat(links, uint64(0))}),
+func Linked(i, links, speed int, far string) nvml.NVLink {
+	l := nvml.NVLink{
+		Speed: nvml.Known(Repeat(links, speed)), Far: nvml.Known(Repeat(links, far)),
+		Counts: nvml.Known(nvml.LinkCounts{"replays": Repeat(links, uint64(0)), "recoveries": Repeat(links, uint64(0)), "crc": Repeat(links, uint64(0))}),
 	}
-	ends, peers := []string{}, probe.PeerP2P{}
+	ends, peers := []string{}, nvml.PeerP2P{}
 	for link := range links {
 		ends = append(ends, fmt.Sprintf("0000:%02x:00.0", 5+link%4))
 	}
 	for peer := range 8 {
 		if peer != i {
-			peers[fmt.Sprintf("gpu%d", peer)] = probe.P2POK
+			peers[fmt.Sprintf("gpu%d", peer)] = nvml.P2POK
 		}
 	}
-	l.FarPCI, l.PeerP2P = probe.Known(ends), probe.Known(peers)
+	l.FarPCI, l.PeerP2P = nvml.Known(ends), nvml.Known(peers)
 	return l
 }
 
 // V100s is the same of eight V100, which know less: no row remapper, no
 // recovery action, no times of throttling.
-func V100s() *probe.NVML {
+func V100s() *nvml.Snapshot {
 	n := H100s()
-	n.CC = probe.Reading[bool]{}
+	n.CC = nvml.Reading[bool]{}
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
-		g.Name, g.Recovery, g.Modes.MIG, g.Modes.MIGPending = probe.Known("Tesla V100-SXM2-32GB"), probe.Recovery{}, probe.Reading[bool]{}, probe.Reading[bool]{}
-		g.ECC.SRAMThreshold, g.ECC.Unrepairable, g.ECC.RepairPending = probe.Reading[bool]{}, probe.Reading[bool]{}, probe.Reading[bool]{}
-		g.Rows = probe.Rows{RetiredSBE: probe.Known(0), RetiredDBE: probe.Known(0), RetiredPending: probe.Known(false)}
-		g.Temperature = probe.Temperature{GPU: probe.Known(31), HBM: probe.Known(33), MaxGPU: probe.Known(83), MaxHBM: probe.Known(85), Slowdown: probe.Known(87), Shutdown: probe.Known(90)}
-		g.Throttle = probe.Throttle{Now: g.Throttle.Now}
-		g.Link.Gen, g.Link.MaxGen, g.Link.GPUMaxGen = probe.Known(3), probe.Known(3), probe.Reading[int]{}
-		g.NVLinks, g.NVLink, g.Fabric = probe.Known(Repeat(6, true)), Linked(i, 6, 25781, "gpu"), probe.Reading[probe.Fabric]{}
-		g.NVLink.FarPCI = probe.Reading[[]string]{} // the other GPUs, in a mesh
+		g.Name, g.Recovery, g.Modes.MIG, g.Modes.MIGPending = nvml.Known("Tesla V100-SXM2-32GB"), nvml.Recovery{}, nvml.Reading[bool]{}, nvml.Reading[bool]{}
+		g.ECC.SRAMThreshold, g.ECC.Unrepairable, g.ECC.RepairPending = nvml.Reading[bool]{}, nvml.Reading[bool]{}, nvml.Reading[bool]{}
+		g.Rows = nvml.Rows{RetiredSBE: nvml.Known(0), RetiredDBE: nvml.Known(0), RetiredPending: nvml.Known(false)}
+		g.Temperature = nvml.Temperature{GPU: nvml.Known(31), HBM: nvml.Known(33), MaxGPU: nvml.Known(83), MaxHBM: nvml.Known(85), Slowdown: nvml.Known(87), Shutdown: nvml.Known(90)}
+		g.Throttle = nvml.Throttle{Now: g.Throttle.Now}
+		g.Link.Gen, g.Link.MaxGen, g.Link.GPUMaxGen = nvml.Known(3), nvml.Known(3), nvml.Reading[int]{}
+		g.NVLinks, g.NVLink, g.Fabric = nvml.Known(Repeat(6, true)), Linked(i, 6, 25781, "gpu"), nvml.Reading[nvml.Fabric]{}
+		g.NVLink.FarPCI = nvml.Reading[[]string]{} // the other GPUs, in a mesh
 	}
 	return n
 }
 
 // OnGPUs is a line on a node with eight H100, of which something is changed.
-func OnGPUs(name string, words []string, change func(*probe.NVML), want ...checks.Finding) Scenario {
+func OnGPUs(name string, words []string, change func(*nvml.Snapshot), want ...checks.Finding) Scenario {
 	n := H100s()
 	if change != nil {
 		change(n)
@@ -101,12 +102,12 @@ func OnGPUs(name string, words []string, change func(*probe.NVML), want ...check
 }
 
 // Gpu3 changes one GPU of eight.
-func Gpu3(change func(g *probe.GPU)) func(*probe.NVML) {
-	return func(n *probe.NVML) { change(&n.GPUs[3]) }
+func Gpu3(change func(g *nvml.GPU)) func(*nvml.Snapshot) {
+	return func(n *nvml.Snapshot) { change(&n.GPUs[3]) }
 }
 
 // OnV100s is a line on a node with eight V100.
-func OnV100s(name string, words []string, change func(*probe.NVML), want ...checks.Finding) Scenario {
+func OnV100s(name string, words []string, change func(*nvml.Snapshot), want ...checks.Finding) Scenario {
 	s := OnGPUs(name, words, nil, want...)
 	if s.NVML = V100s(); change != nil {
 		change(s.NVML)
@@ -126,11 +127,11 @@ func GPUFinding(check string, i int, f checks.Finding, text string) checks.Findi
 
 // errOdd is an error that says nothing of the GPU; the others say its state.
 var (
-	ErrOdd   = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 999}
-	ErrLost  = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 15}
-	ErrReset = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 16}
-	ErrPower = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 8}
-	ErrIRQ   = &probe.NVMLError{Call: "nvmlDeviceGetX(3)", Code: 11}
+	ErrOdd   = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 999}
+	ErrLost  = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 15}
+	ErrReset = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 16}
+	ErrPower = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 8}
+	ErrIRQ   = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 11}
 )
 
 const OddText = "nvmlDeviceGetX(3): unknown error (NVML error 999)"
@@ -140,7 +141,7 @@ func Gpu3In(check string, err error) checks.Finding {
 	f := GPUFinding(check, 3, checks.Finding{Code: "gpu.recovery.lost", Severity: checks.Fail, Remedy: checks.RebootNode, Whole: true}, "")
 	text := "the GPU is lost"
 	f.Got = "lost"
-	e, _ := errors.AsType[*probe.NVMLError](err)
+	e, _ := errors.AsType[*nvml.Error](err)
 	switch e {
 	case ErrReset:
 		f.Code, f.Got, f.Remedy, text = "gpu.recovery.reset", "reset required", checks.ResetGPU, "the GPU requires a reset"
@@ -159,16 +160,16 @@ func Gpu3In(check string, err error) checks.Finding {
 func GPUCommon(check string, words ...string) []Scenario {
 	nothing := Scenario{Name: "no GPU", Words: words, NVMLErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary),
 		Want: []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: check + ":  no NVIDIA GPU on this node"}}}
-	empty := Scenario{Name: "no GPU, but NVML", Words: words, NVML: &probe.NVML{}, Want: nothing.Want}
+	empty := Scenario{Name: "no GPU, but NVML", Words: words, NVML: &nvml.Snapshot{}, Want: nothing.Want}
 	noDriver := OnGPUs("the driver is not loaded", words, nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
 		Message: check + ":  cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)"})
-	noDriver.NVML, noDriver.NVMLErr, noDriver.Broken = nil, &probe.NVMLError{Call: "nvmlInit", Code: 9}, true
-	none := OnGPUs("GPUs on the bus, none in NVML", words, func(n *probe.NVML) { n.GPUs = nil },
+	noDriver.NVML, noDriver.NVMLErr, noDriver.Broken = nil, &nvml.Error{Call: "nvmlInit", Code: 9}, true
+	none := OnGPUs("GPUs on the bus, none in NVML", words, func(n *nvml.Snapshot) { n.GPUs = nil },
 		checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: check + ":  the PCI bus has GPUs, but NVML has none"})
 	none.Broken = true
 	noHandle := func(err error, want checks.Finding) Scenario {
-		return OnGPUs(fmt.Sprintf("one GPU gives no handle: %v", err), words, Gpu3(func(g *probe.GPU) {
-			*g = probe.GPU{Index: 3, Err: err, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
+		return OnGPUs(fmt.Sprintf("one GPU gives no handle: %v", err), words, Gpu3(func(g *nvml.GPU) {
+			*g = nvml.GPU{Index: 3, Err: err, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
 		}), want)
 	}
 	odd := noHandle(ErrOdd, GPUFinding(check, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Whole: true}, "could not tell: "+OddText))
@@ -186,22 +187,22 @@ func GPUCommon(check string, words ...string) []Scenario {
 
 // GPULacks are the scenarios of a value that one GPU of eight does not have: a fault, unless
 // the GPU is of another kind, or too few others have it.
-func GPULacks(check, what string, drop func(*probe.GPU), words ...string) []Scenario {
+func GPULacks(check, what string, drop func(*nvml.GPU), words ...string) []Scenario {
 	want := GPUFinding(check, 3, checks.Finding{Code: "gpu.reading", Severity: checks.Warn, Got: "not supported"}, what+", which 7 others have")
 	other := OnGPUs("no "+what+" of a GPU of another device", words, Gpu3(drop))
 	other.Files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/device"] = "0x2331\n"
 	return []Scenario{
 		OnGPUs("no "+what+" of one GPU", words, Gpu3(drop), want), other,
-		OnGPUs("no "+what+" of one of two", words, func(n *probe.NVML) { Gpu3(drop)(n); n.GPUs = n.GPUs[3:5] }),
+		OnGPUs("no "+what+" of one of two", words, func(n *nvml.Snapshot) { Gpu3(drop)(n); n.GPUs = n.GPUs[3:5] }),
 	}
 }
 
 // GPUDumb is the scenario of GPUs that know nothing of what is asked.
 func GPUDumb(check string, words ...string) Scenario {
-	return OnGPUs("not supported", words, func(n *probe.NVML) {
-		n.CC = probe.Reading[bool]{}
+	return OnGPUs("not supported", words, func(n *nvml.Snapshot) {
+		n.CC = nvml.Reading[bool]{}
 		for i := range n.GPUs {
-			n.GPUs[i] = probe.GPU{Index: i, PCI: n.GPUs[i].PCI}
+			n.GPUs[i] = nvml.GPU{Index: i, PCI: n.GPUs[i].PCI}
 		}
 	}, checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: check + ":  not supported by these GPUs or their driver"})
 }

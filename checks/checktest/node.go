@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
@@ -94,7 +94,7 @@ func (s Scenario) onBench(t testing.TB, root string) (files, links map[string]st
 func healthyNodes() map[string]*selftest.Node {
 	files := fakenvml.Files(fakenvml.H100, 8)
 	return map[string]*selftest.Node{
-		"h100": {NVML: H100s(), Files: files}, "v100": {NVML: V100s(), Files: files}, "empty": {NVML: new(probe.NVML)}, "": {},
+		"h100": {NVML: H100s(), Files: files}, "v100": {NVML: V100s(), Files: files}, "empty": {NVML: new(nvml.Snapshot)}, "": {},
 		"fabric": FabricNode(fakesys.DGXH100()), "roce": FabricNode(fakesys.RoCE()),
 	}
 }

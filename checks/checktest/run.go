@@ -2,6 +2,7 @@ package checktest
 
 import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 
 	stdcmp "cmp"
 	"encoding/json"
@@ -46,7 +47,7 @@ func (s Scenario) prepare(t *testing.T, name string) (root string, words []strin
 	if s.Live {
 		env.Host = probe.NewHost("/")
 	}
-	env.Host.SetLibraries(vars)
+	probe.SetLibraries(env.Host, vars)
 	if s.dcgm != nil {
 		s.dcgm(env.Host)
 	}
@@ -61,7 +62,7 @@ func (s Scenario) prepare(t *testing.T, name string) (root string, words []strin
 			own.GPUs = slices.Clone(n.GPUs)
 			n = &own
 		}
-		env.Host.SetNVML(n, s.NVMLErr)
+		nvml.Set(env.Host, n, s.NVMLErr)
 		s.Past = stdcmp.Or(s.Past, "/past")
 	}
 	if s.Platform != nil {

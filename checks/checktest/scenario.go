@@ -1,3 +1,5 @@
+// Package checktest is what the tests of checks are written with: scenarios, tables of them, and
+// the tests that every family must pass.
 package checktest
 
 import (
@@ -7,6 +9,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 )
 
@@ -30,11 +34,11 @@ type Scenario struct {
 
 	Mtimes map[string]time.Time // when some of the files were last written
 
-	NVML    *probe.NVML // what NVML says
-	NVMLErr error       // why it says nothing
+	NVML    *nvml.Snapshot // what NVML says
+	NVMLErr error          // why it says nothing
 
-	Platform *checks.Platform // of every GPU
-	Slurm    *probe.SlurmGPUs // what Slurm's configuration says
+	Platform *checks.Platform   // of every GPU
+	Slurm    *jobscan.SlurmGPUs // what Slurm's configuration says
 
 	Job *selftest.Job // that the run is for
 

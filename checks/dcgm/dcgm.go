@@ -1,3 +1,4 @@
+// Package dcgm has the checks that ask NVIDIA's DCGM.
 package dcgm
 
 import (
@@ -10,6 +11,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/hostengine"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
 // What the checks that ask DCGM have in common: how they get at it, what they make of
@@ -27,14 +30,14 @@ func init() {
 }
 
 // Vars are the variables of nhc.conf that say how DCGM is asked.
-var Vars = map[string]string{"DCGM_ADDRESS": probe.DCGMAddress, "DCGM_MODE": "auto", "DCGM_ERRORS": dcgmErrorFile}
+var Vars = map[string]string{"DCGM_ADDRESS": hostengine.Address, "DCGM_MODE": "auto", "DCGM_ERRORS": dcgmErrorFile}
 
 // Run is a check that asks DCGM.
 type Run struct {
 	check    string
 	env      *checks.Env
 	strict   bool // an engine that hangs fails the node
-	Engine   probe.DCGMEngine
+	Engine   hostengine.Engine
 	table    dcgmTable
 	GPUs     map[int]checks.Device // by DCGM's numbers; nil: not asked yet
 	Findings []checks.Finding
@@ -53,7 +56,7 @@ func Ask(ctx context.Context, env *checks.Env, check string, strict bool) (*Run,
 		f.Message = check + ":  DCGM_MODE" + checks.WantGot(f)
 		return nil, []checks.Finding{f}
 	}
-	engine, err := env.Host.DCGM(ctx, probe.DCGMSettings{Mode: mode, Address: env.Vars["DCGM_ADDRESS"]}, env.Doing)
+	engine, err := hostengine.Connect(env.Host, ctx, hostengine.Settings{Mode: mode, Address: env.Vars["DCGM_ADDRESS"]}, env.Doing)
 	if err != nil {
 		s.Failed("ask DCGM", err)
 		return nil, s.Findings
@@ -65,7 +68,7 @@ func Ask(ctx context.Context, env *checks.Env, check string, strict bool) (*Run,
 // Failed makes a finding of what went wrong.
 func (s *Run) Failed(doing string, err error) {
 	f := checks.Finding{Code: "dcgm.failed", Severity: checks.Unknown}
-	hung, isHung := errors.AsType[*probe.DCGMHungError](err)
+	hung, isHung := errors.AsType[*hostengine.HungError](err)
 	switch {
 	case isHung:
 		f.Code, f.Severity, f.Got = "dcgm.hung", checks.Warn, hung.Error()
@@ -74,13 +77,13 @@ func (s *Run) Failed(doing string, err error) {
 		}
 	case errors.Is(err, probe.ErrNoLibrary):
 		f.Code = "dcgm.library"
-	case errors.Is(err, probe.ErrNoEngine):
+	case errors.Is(err, hostengine.ErrNoEngine):
 		f.Code = "dcgm.engine"
-	case errors.Is(err, probe.ErrDCGMTooOld):
+	case errors.Is(err, hostengine.ErrTooOld):
 		f.Code = "dcgm.old"
-	case errors.Is(err, probe.ErrNoWatches):
+	case errors.Is(err, hostengine.ErrNoWatches):
 		f.Code = "dcgm.watches"
-	case errors.Is(err, probe.ErrDCGMRunning):
+	case errors.Is(err, hostengine.ErrRunning):
 		f.Code = "dcgm.running"
 	}
 	f.Message = fmt.Sprintf("%s:  cannot %s: %s", s.check, doing, strings.ReplaceAll(err.Error(), "\n", "; "))
@@ -100,7 +103,7 @@ func (s *Run) errors() dcgmTable {
 
 // Report adds a finding about a thing, of an error of DCGM's. failed: DCGM calls it a
 // failure. what is behind the name of the error: ", memory".
-func (s *Run) Report(ctx context.Context, of probe.DCGMEntity, failed bool, code int, what, text string) checks.Severity {
+func (s *Run) Report(ctx context.Context, of hostengine.Entity, failed bool, code int, what, text string) checks.Severity {
 	row := s.errors().find(code, text)
 	f := checks.Finding{Code: dcgmCode + "unknown", Severity: row.severity(failed)}
 	name := "an error without a code"
@@ -116,7 +119,7 @@ func (s *Run) Report(ctx context.Context, of probe.DCGMEntity, failed bool, code
 }
 
 // Tell adds a finding about a thing.
-func (s *Run) Tell(ctx context.Context, of probe.DCGMEntity, f checks.Finding, text string) {
+func (s *Run) Tell(ctx context.Context, of hostengine.Entity, f checks.Finding, text string) {
 	f.Device = s.device(ctx, of)
 	f.Message = fmt.Sprintf("%s:  %s%s", s.check, checks.Before("", f.Device.String(), ": "), text) + checks.WantGot(f)
 	if f.Want == "" && f.Got == "" {
@@ -127,7 +130,7 @@ func (s *Run) Tell(ctx context.Context, of probe.DCGMEntity, f checks.Finding, t
 
 // device is what DCGM speaks of, by the name that the other checks give it. DCGM's
 // numbers of GPUs need not be NVML's.
-func (s *Run) device(ctx context.Context, of probe.DCGMEntity) checks.Device {
+func (s *Run) device(ctx context.Context, of hostengine.Entity) checks.Device {
 	switch of.Kind {
 	case "":
 		return checks.Device{}
@@ -154,7 +157,7 @@ func (s *Run) nameGPUs(ctx context.Context) map[int]checks.Device {
 		return names
 	}
 	var buses []string
-	if views, err := s.env.Host.GPUViews(); err == nil {
+	if views, err := nvidia.ReadGPUViews(s.env.Host); err == nil {
 		for _, d := range views.Driver {
 			if !d.Excluded {
 				buses = append(buses, d.Address)
@@ -175,7 +178,7 @@ func (s *Run) nameGPUs(ctx context.Context) map[int]checks.Device {
 // noGPUs is the finding of a node that has no GPU at all.
 func noGPUs(env *checks.Env, check string) []checks.Finding {
 	env.At("read the PCI bus")
-	views, err := env.Host.GPUViews()
+	views, err := nvidia.ReadGPUViews(env.Host)
 	switch {
 	case err != nil:
 		return checks.Unreadable(err)

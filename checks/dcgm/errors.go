@@ -2,6 +2,7 @@ package dcgm
 
 import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 
 	_ "embed"
 	"errors"
@@ -89,7 +90,7 @@ func readDCGMErrors(env *checks.Env) (dcgmTable, error) {
 		path = dcgmErrorFile
 	}
 	env.At("read %s", path)
-	data, err := env.Host.ReadTrusted(path)
+	data, err := probe.ReadTrusted(env.Host, path)
 	if errors.Is(err, fs.ErrNotExist) && path == dcgmErrorFile {
 		return dcgmRows(), nil
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/hostengine"
 )
 
 // dcgmHealth asks DCGM's health watches what they have noticed, of all systems or of
@@ -44,19 +44,19 @@ func init() {
 }
 
 // dcgmLetters are the systems by dcgmi's letters.
-var dcgmLetters = map[rune]probe.DCGMSystem{
-	'a': probe.DCGMAll, 'p': probe.DCGMPCIe, 'm': probe.DCGMMemory, 'i': probe.DCGMInfoROM, 't': probe.DCGMThermal | probe.DCGMPower,
-	'n': probe.DCGMNVLink | probe.DCGMSwitchFatal | probe.DCGMSwitchNonFatal,
+var dcgmLetters = map[rune]hostengine.System{
+	'a': hostengine.DCGMAll, 'p': hostengine.DCGMPCIe, 'm': hostengine.DCGMMemory, 'i': hostengine.DCGMInfoROM, 't': hostengine.DCGMThermal | hostengine.DCGMPower,
+	'n': hostengine.DCGMNVLink | hostengine.DCGMSwitchFatal | hostengine.DCGMSwitchNonFatal,
 }
 
 // dcgmSystemNames are words for the systems.
-var dcgmSystemNames = map[probe.DCGMSystem]string{
-	probe.DCGMPCIe: "PCIe", probe.DCGMNVLink: "NVLink", probe.DCGMPMU: "power management unit", probe.DCGMMCU: "microcontroller", probe.DCGMMemory: "memory",
-	probe.DCGMSM: "SM", probe.DCGMInfoROM: "InfoROM", probe.DCGMThermal: "thermal", probe.DCGMPower: "power", probe.DCGMDriver: "driver",
-	probe.DCGMSwitchNonFatal: "NVSwitch", probe.DCGMSwitchFatal: "NVSwitch", probe.DCGMConnectX: "ConnectX", probe.DCGMIMEX: "IMEX",
+var dcgmSystemNames = map[hostengine.System]string{
+	hostengine.DCGMPCIe: "PCIe", hostengine.DCGMNVLink: "NVLink", hostengine.DCGMPMU: "power management unit", hostengine.DCGMMCU: "microcontroller", hostengine.DCGMMemory: "memory",
+	hostengine.DCGMSM: "SM", hostengine.DCGMInfoROM: "InfoROM", hostengine.DCGMThermal: "thermal", hostengine.DCGMPower: "power", hostengine.DCGMDriver: "driver",
+	hostengine.DCGMSwitchNonFatal: "NVSwitch", hostengine.DCGMSwitchFatal: "NVSwitch", hostengine.DCGMConnectX: "ConnectX", hostengine.DCGMIMEX: "IMEX",
 }
 
-func (c *dcgmHealth) systems() (all probe.DCGMSystem, wrong *checks.Finding) {
+func (c *dcgmHealth) systems() (all hostengine.System, wrong *checks.Finding) {
 	for _, letter := range c.Systems {
 		s, ok := dcgmLetters[letter]
 		if !ok {
@@ -67,7 +67,7 @@ func (c *dcgmHealth) systems() (all probe.DCGMSystem, wrong *checks.Finding) {
 		all |= s
 	}
 	if all == 0 {
-		all = probe.DCGMAll
+		all = hostengine.DCGMAll
 	}
 	return all, nil
 }

@@ -1,3 +1,4 @@
+// Package explain tells what a code, a message or a line of the kernel's log means.
 package explain
 
 import (

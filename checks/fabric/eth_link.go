@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 )
 
 // ethLink checks network interfaces: the link is up, at SPEED at least (Mb/s, or
@@ -139,7 +139,7 @@ func (c *ethLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 
 // down says what is wrong with the state of a link, "" if it is up. Drivers that keep
 // no state leave it unknown, which the kernel wants to be taken for up.
-func down(n *probe.NetIf) string {
+func down(n *network.NetIf) string {
 	switch {
 	case n.OperState == "": // it could not be read
 		return ""
@@ -253,7 +253,7 @@ func (r *ethRun) say(d checks.Device, f checks.Finding, format string, args ...a
 	r.findings = append(r.findings, (&Fabric{Check: ethLinkName}).Finding(d, f, format, args...))
 }
 
-func netDevice(n *probe.NetIf) checks.Device {
+func netDevice(n *network.NetIf) checks.Device {
 	return checks.Device{Kind: "netdev", Name: n.Name, PCI: n.PCI}
 }
 

@@ -6,7 +6,8 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -14,33 +15,33 @@ import (
 
 // ethTarget is an interface that is judged.
 type ethTarget struct {
-	*probe.NetIf
+	*network.NetIf
 
-	named bool         // by the line, or it has the default route: it is not judged only as a part of another
-	exact bool         // by its own name
-	upper *probe.NetIf // of which it is a part; nil: of none
+	named bool           // by the line, or it has the default route: it is not judged only as a part of another
+	exact bool           // by its own name
+	upper *network.NetIf // of which it is a part; nil: of none
 }
 
 // find collects what is judged.
 func (r *ethRun) find() error {
-	names, err := r.env.Host.NetIfs()
+	names, err := network.NetIfs(r.env.Host)
 	if err != nil {
 		return err
 	}
 	if len(r.Names) == 0 {
-		found, err := r.env.Host.DefaultRoutes()
+		found, err := network.ReadDefaultRoutes(r.env.Host)
 		if err != nil {
 			return err
 		}
 		routes := found.All()
 		under := map[string]bool{}
 		for dev := range routes {
-			for _, l := range r.env.Host.NetIf(dev).Lower {
+			for _, l := range network.ReadNetIf(r.env.Host, dev).Lower {
 				under[l] = true
 			}
 		}
 		for _, dev := range slices.Sorted(maps.Keys(routes)) {
-			if n := r.env.Host.NetIf(dev); !under[dev] && n.Type != probe.LinkLoopback {
+			if n := network.ReadNetIf(r.env.Host, dev); !under[dev] && n.Type != network.LinkLoopback {
 				r.add(&ethTarget{NetIf: &n, named: true})
 			}
 		}
@@ -52,8 +53,8 @@ func (r *ethRun) find() error {
 			if name != word && !match.Glob(name, word) {
 				continue
 			}
-			n := r.env.Host.NetIf(name)
-			if name != word && (n.Type == probe.LinkLoopback || n.PCI != "" && r.env.Host.PCIDevice(n.PCI).VF) {
+			n := network.ReadNetIf(r.env.Host, name)
+			if name != word && (n.Type == network.LinkLoopback || n.PCI != "" && pci.ReadFunction(r.env.Host, n.PCI).VF) {
 				continue
 			}
 			found = true
@@ -82,7 +83,7 @@ func (r *ethRun) add(t *ethTarget) {
 	}
 	r.targets = append(r.targets, t)
 	for _, name := range t.Lower {
-		if n := r.env.Host.NetIf(name); n.Physical || len(n.Lower) > 0 {
+		if n := network.ReadNetIf(r.env.Host, name); n.Physical || len(n.Lower) > 0 {
 			r.add(&ethTarget{NetIf: &n, upper: t.NetIf})
 		}
 	}
@@ -93,7 +94,7 @@ func (r *ethRun) compare() {
 	models := map[string][]*ethTarget{}
 	for _, t := range r.targets {
 		if t.PCI != "" && t.Speed > 0 && t.Err == nil && down(t.NetIf) == "" {
-			p := r.env.Host.PCIDevice(t.PCI)
+			p := pci.ReadFunction(r.env.Host, t.PCI)
 			model := p.Vendor + ":" + p.Device
 			models[model] = append(models[model], t)
 		}

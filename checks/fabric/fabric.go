@@ -1,3 +1,4 @@
+// Package fabric has the checks of InfiniBand, RoCE, EFA and Ethernet ports and their adapters.
 package fabric
 
 import (
@@ -9,6 +10,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -32,9 +36,9 @@ const (
 
 // Port is a port of an RDMA device, and what it is for.
 type Port struct {
-	*probe.IBPort
+	*rdma.IBPort
 
-	HCA   *probe.HCA
+	HCA   *rdma.HCA
 	Plane int    // of a device whose link is several planes, from 1; else 0
 	idle  bool   // a port of such a device that carries nothing
 	Left  string // why it is left out unless it is named; "": it carries jobs' traffic
@@ -44,7 +48,7 @@ type Port struct {
 type Fabric struct {
 	Check string
 	env   *checks.Env
-	HCAs  []probe.HCA
+	HCAs  []rdma.HCA
 	Ports []Port
 }
 
@@ -56,7 +60,7 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 		(*f).Check, (*f).env = check, env
 		return *f, nil
 	}
-	list, err := env.Host.HCAs(env.Doing)
+	list, err := rdma.HCAs(env.Host, env.Doing)
 	if err != nil {
 		return nil, checks.Unreadable(err)
 	}
@@ -65,7 +69,7 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	}
 	f := &Fabric{Check: check, env: env, HCAs: slices.Clone(list)}
 	env.At("read the routes and the NUMA nodes of GPUs")
-	routes, err := env.Host.DefaultRoutes()
+	routes, err := network.ReadDefaultRoutes(env.Host)
 	if err != nil {
 		return nil, checks.Unreadable(err)
 	}
@@ -99,12 +103,12 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 // machine that does not tell has none.
 func gpuPlaces(env *checks.Env) (nodes map[int]bool, roots map[string]bool) {
 	nodes, roots = map[int]bool{}, map[string]bool{}
-	ids, err := env.Host.GPUIDs()
+	ids, err := pci.GPUIDs(env.Host)
 	if err != nil {
 		return nil, nil // the checks of GPUs report it
 	}
 	for _, id := range ids {
-		d := env.Host.PCIDevice(id.Address)
+		d := pci.ReadFunction(env.Host, id.Address)
 		if d.NUMA >= 0 {
 			nodes[d.NUMA] = true
 		}
@@ -219,7 +223,7 @@ func (f *Fabric) leaveManagers() {
 // near one, nor one below the root port of a GPU, whatever NUMA node the firmware tells.
 func (f *Fabric) leaveFarOnes(nodes map[int]bool, roots map[string]bool) {
 	below := func(p *Port) bool {
-		path := f.env.Host.PCIDevice(p.PCI).Path
+		path := pci.ReadFunction(f.env.Host, p.PCI).Path
 		return len(path) > 0 && roots[path[0]]
 	}
 	near := map[string]bool{} // kinds
@@ -307,7 +311,7 @@ func (f *Fabric) named(name string) (ports []*Port) {
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
 		if a.VF && len(a.Ports) == 0 && match.Glob(a.Name, strings.Split(name, ":")[0]) {
-			*a = f.env.Host.WholeHCA(a.Name)
+			*a = rdma.WholeHCA(f.env.Host, a.Name)
 			for j := range a.Ports {
 				f.Ports = append(f.Ports, Port{IBPort: &a.Ports[j], HCA: a, Left: "a virtual function"})
 			}
@@ -324,7 +328,7 @@ func (f *Fabric) named(name string) (ports []*Port) {
 
 // broken says whether a name is that of a device none of whose ports can be read.
 func (f *Fabric) broken(name string) bool {
-	return slices.ContainsFunc(f.HCAs, func(a probe.HCA) bool {
+	return slices.ContainsFunc(f.HCAs, func(a rdma.HCA) bool {
 		return a.Err != nil && len(a.Ports) == 0 && match.Glob(a.Name, strings.Split(name, ":")[0])
 	})
 }
@@ -367,7 +371,7 @@ func (p *Port) Subject() checks.Device {
 	return checks.Device{Kind: "port", Name: p.Name(), PCI: p.PCI, UUID: p.HCA.GUID}
 }
 
-func HCADevice(a *probe.HCA) checks.Device {
+func HCADevice(a *rdma.HCA) checks.Device {
 	return checks.Device{Kind: "hca", Name: a.Name, PCI: a.PCI, UUID: a.GUID}
 }
 

@@ -19,7 +19,7 @@ const flapSettle = 5 * time.Minute
 // SinceBoot returns how long the node is up, by the boot clock, and whether links may
 // still be starting.
 func (f *Fabric) SinceBoot() (up time.Duration, settling bool) {
-	ticks, err := f.env.Host.Uptime()
+	ticks, err := probe.Uptime(f.env.Host)
 	if err != nil {
 		return 0, false
 	}

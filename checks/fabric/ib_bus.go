@@ -6,7 +6,8 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // The HCAs that the PCI bus has, whatever the RDMA drivers make of them.
@@ -22,17 +23,17 @@ const classIB = "0207"
 
 // ibOnBus says whether a device is for InfiniBand, or for Omni-Path, which the PCI bus calls
 // a fabric controller.
-func ibOnBus(d *probe.PCIDevice) bool {
+func ibOnBus(d *pci.Function) bool {
 	m := ModelOf(d.Vendor, d.Device, "")
 	return strings.HasPrefix(d.Class, classIB) || m != nil && m.Module == "hfi1"
 }
 
 // busHCAs are the HCAs on the PCI bus that are the node's own.
-func busHCAs(env *checks.Env) (list []probe.PCIDevice, err error) {
-	addresses, err := env.Host.NetworkPCI()
+func busHCAs(env *checks.Env) (list []pci.Function, err error) {
+	addresses, err := network.NetworkPCI(env.Host)
 	for _, a := range addresses {
 		env.At("read /sys/bus/pci/devices/%s", a)
-		d := env.Host.PCIDevice(a)
+		d := pci.ReadFunction(env.Host, a)
 		if slices.Contains(GivenAway, d.Driver) {
 			continue
 		}
@@ -47,15 +48,15 @@ func busHCAs(env *checks.Env) (list []probe.PCIDevice, err error) {
 // those of InfiniBand, and Ethernet adapters of which most of the same kind are
 // one. A function beside one that is an RDMA device needs most of its kind at its
 // own place on the card: cards may serve RDMA by their first function alone.
-func (f *Fabric) Lacking() (list []probe.PCIDevice, err error) {
+func (f *Fabric) Lacking() (list []pci.Function, err error) {
 	bus, err := busHCAs(f.env)
 	isOne := map[string]bool{}
 	for i := range f.HCAs {
 		isOne[f.HCAs[i].PCI], isOne[card(f.HCAs[i].PCI)] = true, true
 	}
 	of, all := map[string]int{}, map[string]int{} // by kind
-	kind := func(d *probe.PCIDevice) string { return d.Vendor + ":" + d.Device }
-	place := func(d *probe.PCIDevice) string { return kind(d) + strings.TrimPrefix(d.Address, card(d.Address)) }
+	kind := func(d *pci.Function) string { return d.Vendor + ":" + d.Device }
+	place := func(d *pci.Function) string { return kind(d) + strings.TrimPrefix(d.Address, card(d.Address)) }
 	for i := range bus {
 		for _, k := range []string{kind(&bus[i]), place(&bus[i])} {
 			all[k]++
@@ -79,8 +80,8 @@ func (f *Fabric) Lacking() (list []probe.PCIDevice, err error) {
 // takenOver says whether an Ethernet function has no RDMA device because another one
 // serves its port: that of a LAG or a bond, or one with several ports.
 func (f *Fabric) takenOver(pci string) bool {
-	master := f.env.Host.NetMaster(pci)
-	if master != "" && f.env.Host.NetIf(master).Bond != nil {
+	master := network.NetMaster(f.env.Host, pci)
+	if master != "" && network.ReadNetIf(f.env.Host, master).Bond != nil {
 		return true
 	}
 	for i := range f.Ports {
@@ -89,8 +90,8 @@ func (f *Fabric) takenOver(pci string) bool {
 			continue
 		}
 		l := f.lagOf(p)
-		if len(p.HCA.Ports) > 1 || master != "" && master == f.env.Host.NetMaster(p.PCI) ||
-			l != nil && slices.ContainsFunc(l.members, func(m probe.NetIf) bool { return m.PCI == pci }) {
+		if len(p.HCA.Ports) > 1 || master != "" && master == network.NetMaster(f.env.Host, p.PCI) ||
+			l != nil && slices.ContainsFunc(l.members, func(m network.NetIf) bool { return m.PCI == pci }) {
 			return true
 		}
 	}
@@ -98,7 +99,7 @@ func (f *Fabric) takenOver(pci string) bool {
 }
 
 // lacks is that an HCA on the bus is no RDMA device.
-func (f *Fabric) lacks(d *probe.PCIDevice) checks.Finding {
+func (f *Fabric) lacks(d *pci.Function) checks.Finding {
 	driver := "no driver has it"
 	if d.Driver != "" {
 		driver = "its driver is " + d.Driver
@@ -108,7 +109,7 @@ func (f *Fabric) lacks(d *probe.PCIDevice) checks.Finding {
 }
 
 // hcaName is what an HCA is called, as far as it is known.
-func hcaName(d *probe.PCIDevice) string {
+func hcaName(d *pci.Function) string {
 	if m := ModelOf(d.Vendor, d.Device, ""); m != nil {
 		return m.Name
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // ClearIB is an operator's word that errors and flaps of ports are over: of a device
@@ -16,7 +17,7 @@ func ClearIB(env *checks.Env, words []string, who string) (cleared []string, err
 	if len(words) > 1 {
 		return nil, fmt.Errorf("clear %s: want one device (mlx5_3, mlx5_3:1, 'mlx5_*'), or none for all", strings.Join(words, " "))
 	}
-	c := ibClear{At: env.Host.Now().Unix(), Who: who}
+	c := ibClear{At: probe.Now(env.Host).Unix(), Who: who}
 	if len(words) == 1 {
 		c.Device = words[0]
 	}
@@ -43,7 +44,7 @@ func ClearIB(env *checks.Env, words []string, who string) (cleared []string, err
 // PortsOfThisBoot says whether what is remembered of ports is of the kernel that runs
 // now.
 func PortsOfThisBoot(env *checks.Env) bool {
-	boot, err := env.Host.BootID()
+	boot, err := probe.BootID(env.Host)
 	return err == nil && boot != "" && slices.ContainsFunc([]string{ibErrorsPast, ibFlapsPast, kernelLogPast}, func(name string) bool {
 		var file struct {
 			Boot string `json:"boot"`

@@ -6,7 +6,8 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -76,7 +77,7 @@ func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // counts says whether a device is one of those that are counted.
-func (c *ibCount) counts(f *Fabric, a *probe.HCA) bool {
+func (c *ibCount) counts(f *Fabric, a *rdma.HCA) bool {
 	if a.VF || a.PCI == "" {
 		return false
 	}
@@ -102,7 +103,7 @@ func (c *ibCount) counts(f *Fabric, a *probe.HCA) bool {
 
 // judge compares with what the line wants. A device that cannot be read may be one
 // of those that are missing: then it is not told how many there are.
-func (c *ibCount) judge(f *Fabric, names []string, lacking []probe.PCIDevice, findings []checks.Finding) []checks.Finding {
+func (c *ibCount) judge(f *Fabric, names []string, lacking []pci.Function, findings []checks.Finding) []checks.Finding {
 	of := checks.Finding{Code: "ib.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "hcas"}, Want: fmt.Sprint(c.Count), Got: fmt.Sprint(len(names))}
 	switch {
 	case len(names) == c.Count, len(names) < c.Count && len(names)+len(f.unread(nil)) >= c.Count:

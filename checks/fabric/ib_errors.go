@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // ibErrors judges the counters of errors of the ports that carry jobs' traffic, or of
@@ -130,19 +132,19 @@ func (j *ibErrorJudge) read(p *Port) {
 	}
 	j.env.At("read /sys/class/infiniband/%s/ports/%s/counters", p.Device, p.Port)
 	nets := j.netDevs(p)
-	counts, err := j.env.Host.IBCounters(p.Device, p.Port, nets, names)
+	counts, err := rdma.IBCounters(j.env.Host, p.Device, p.Port, nets, names)
 	if err != nil {
 		j.findings = append(j.findings, j.Unknown(p.Subject(), err))
 	}
 	if len(counts) > 0 {
 		for _, dev := range nets {
 			// link_downed of a RoCE port stands still
-			if c, err := j.env.Host.Carrier(dev); p.Layer == LayerEth && err == nil && c.Known {
+			if c, err := network.ReadCarrier(j.env.Host, dev); p.Layer == LayerEth && err == nil && c.Known {
 				counts[ibDowned] += c.Downs
 			}
 		}
 		j.excuse(p, counts)
-		traffic, _ := j.env.Host.IBCounters(p.Device, p.Port, nil, []string{ibTraffic}) // no counter of errors
+		traffic, _ := rdma.IBCounters(j.env.Host, p.Device, p.Port, nil, []string{ibTraffic}) // no counter of errors
 		maps.Copy(counts, traffic)
 	}
 	j.ports = append(j.ports, ibCounted{p, counts})

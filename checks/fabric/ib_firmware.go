@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // ibFirmware checks the firmware of the adapters that carry jobs' traffic: it fits one
@@ -54,7 +54,7 @@ func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	fits := env.Matcher(&findings)
-	var list []*probe.HCA
+	var list []*rdma.HCA
 	for i := range f.HCAs {
 		if a := &f.HCAs[i]; c.judges(f, a, fits) {
 			list = append(list, a)
@@ -71,8 +71,8 @@ func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
 
 // usualFirmware is the firmware of most adapters of a board, and a name for these. Where no
 // firmware is that of more than half of them it is that of the first.
-func usualFirmware(list []*probe.HCA, board string) (firmware, of string) {
-	count, all, first := map[string]int{}, 0, (*probe.HCA)(nil)
+func usualFirmware(list []*rdma.HCA, board string) (firmware, of string) {
+	count, all, first := map[string]int{}, 0, (*rdma.HCA)(nil)
 	for _, a := range list {
 		if a.Firmware != "" && firmwareBoard(a) == board {
 			if first == nil {
@@ -89,12 +89,12 @@ func usualFirmware(list []*probe.HCA, board string) (firmware, of string) {
 }
 
 // firmwareBoard is the board id of an adapter, and its PCI id where the driver has no board id.
-func firmwareBoard(a *probe.HCA) string {
+func firmwareBoard(a *rdma.HCA) string {
 	return cmp.Or(strings.TrimSpace(a.Board), checks.BareID(a.Vendor)+":"+checks.BareID(a.Model))
 }
 
 // judges says whether an adapter is one that the line is about.
-func (c *ibFirmware) judges(f *Fabric, a *probe.HCA, fits func(s, expr string) bool) bool {
+func (c *ibFirmware) judges(f *Fabric, a *rdma.HCA, fits func(s, expr string) bool) bool {
 	if a.VF || a.PCI == "" {
 		return false
 	}
@@ -108,7 +108,7 @@ func (c *ibFirmware) judges(f *Fabric, a *probe.HCA, fits func(s, expr string) b
 }
 
 // judge judges one adapter of a list.
-func (c *ibFirmware) judge(f *Fabric, a *probe.HCA, fits func(s, expr string) bool, list []*probe.HCA) []checks.Finding {
+func (c *ibFirmware) judge(f *Fabric, a *rdma.HCA, fits func(s, expr string) bool, list []*rdma.HCA) []checks.Finding {
 	asked := len(c.Versions) > 0 || c.Minimum != ""
 	if c.Board != "" && a.Board == "" {
 		return []checks.Finding{f.Unknown(HCADevice(a), a.Err)}

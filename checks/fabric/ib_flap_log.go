@@ -118,7 +118,7 @@ const (
 
 // kernelFlaps are the links that the kernel's log says were lost.
 func kernelFlaps(env *checks.Env) (list []flapLine, err error) {
-	epoch, err := env.Host.LogEpoch()
+	epoch, err := probe.LogEpoch(env.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func kernelFlaps(env *checks.Env) (list []flapLine, err error) {
 
 // syslogFlaps are those that a file says were lost.
 func syslogFlaps(env *checks.Env, path string) (list []flapLine, err error) {
-	now := env.Host.Now()
+	now := probe.Now(env.Host)
 	env.At("read %s", path)
 	err = env.Host.LastLines(path, flapLogMost, func(line []byte) bool {
 		if l, ok := syslogFlap(line, now); ok {

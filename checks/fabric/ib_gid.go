@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // ibGID checks the addresses of the ports that carry jobs' traffic, or of each DEVICE
@@ -108,7 +109,7 @@ func (r *gidRun) unsure(p *Port, err error) {
 
 // ethernet judges the GIDs of ports of RoCE.
 func (r *gidRun) ethernet(ports []*Port) {
-	has := map[*Port][]probe.GID{}
+	has := map[*Port][]rdma.GID{}
 	bad := map[*Port]error{}
 	asked := r.c.Type != "" || r.c.Index >= 0
 	if !asked { // iWARP has no GID but its MAC address
@@ -118,7 +119,7 @@ func (r *gidRun) ethernet(ports []*Port) {
 	all, with := map[string]int{}, map[string]int{} // by kind; with a GID that routers pass on
 	for _, p := range ports {
 		r.env.At("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
-		has[p], bad[p] = r.env.Host.IBGIDs(p.Device, p.Port, func(g probe.GID) bool { return r.good(g) && (r.c.Index < 0 || g.Index >= r.c.Index) })
+		has[p], bad[p] = rdma.IBGIDs(r.env.Host, p.Device, p.Port, func(g rdma.GID) bool { return r.good(g) && (r.c.Index < 0 || g.Index >= r.c.Index) })
 		if slices.ContainsFunc(has[p], r.good) {
 			with[portKind(p)]++
 		}
@@ -129,7 +130,7 @@ func (r *gidRun) ethernet(ports []*Port) {
 		if asked || with[portKind(p)]*2 > all[portKind(p)] {
 			of.Severity = checks.Fail
 		}
-		atIndex := slices.ContainsFunc(has[p], func(g probe.GID) bool { return g.Index == r.c.Index && r.good(g) })
+		atIndex := slices.ContainsFunc(has[p], func(g rdma.GID) bool { return g.Index == r.c.Index && r.good(g) })
 		switch found := slices.ContainsFunc(has[p], r.good); {
 		case found && (r.c.Index < 0 || atIndex):
 		case bad[p] != nil:
@@ -145,12 +146,12 @@ func (r *gidRun) ethernet(ports []*Port) {
 
 // good says whether a GID is of the right type, and made of an address that a router
 // passes on. Old kernels tell no type: then the address has to do.
-func (r *gidRun) good(g probe.GID) bool {
+func (r *gidRun) good(g rdma.GID) bool {
 	return (g.Type == r.kind || g.Type == "") && !g.LinkLocal()
 }
 
 // GidsText is a table of GIDs in few words.
-func GidsText(list []probe.GID) string {
+func GidsText(list []rdma.GID) string {
 	var words []string
 	for _, g := range list {
 		if len(words) == 4 {
@@ -171,7 +172,7 @@ func (r *gidRun) mtu(ports []*Port) {
 	all := map[string]int{}
 	for _, p := range ports {
 		for _, dev := range p.NetDevs[:min(1, len(p.NetDevs))] {
-			text, err := r.env.Host.NetMTU(p.PCI, dev)
+			text, err := network.NetMTU(r.env.Host, p.PCI, dev)
 			n, bad := strconv.Atoi(text)
 			switch {
 			case err != nil:
@@ -216,7 +217,7 @@ func (r *gidRun) infiniband(ports []*Port) {
 	all := map[string]int{}
 	for _, p := range ports {
 		r.env.At("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
-		gid, err := r.env.Host.IBGID0(p.Device, p.Port)
+		gid, err := rdma.IBGID0(r.env.Host, p.Device, p.Port)
 		switch {
 		case err != nil:
 			r.unsure(p, err)

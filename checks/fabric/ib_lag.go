@@ -3,7 +3,8 @@ package fabric
 import (
 	"slices"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // A RoCE LAG is one RDMA device (mlx5_bond_0) over two ports of a card. The device stays
@@ -11,8 +12,8 @@ import (
 
 // lag is the bond below which a port is a LAG, and its members on the card of the port.
 type lag struct {
-	bond    probe.NetIf
-	members []probe.NetIf
+	bond    network.NetIf
+	members []network.NetIf
 }
 
 // lagOf finds the LAG of a RoCE port, nil if it has none. A bond of ports that have an
@@ -21,18 +22,18 @@ func (f *Fabric) lagOf(p *Port) *lag {
 	if p.Layer != LayerEth || p.PCI == "" {
 		return nil
 	}
-	bonds, err := f.env.Host.Bonds()
+	bonds, err := network.Bonds(f.env.Host)
 	if err != nil {
 		return nil // check_eth_link reports it
 	}
 	for _, name := range bonds {
-		l := lag{bond: f.env.Host.NetIf(name)}
+		l := lag{bond: network.ReadNetIf(f.env.Host, name)}
 		if l.bond.Bond == nil || !slices.ContainsFunc(p.NetDevs, func(dev string) bool { return slices.Contains(l.bond.Bond.Members, dev) }) {
 			continue
 		}
 		for _, dev := range l.bond.Bond.Members {
-			m := f.env.Host.NetIf(dev)
-			of := func(a probe.HCA) bool { return a.PCI == m.PCI }
+			m := network.ReadNetIf(f.env.Host, dev)
+			of := func(a rdma.HCA) bool { return a.PCI == m.PCI }
 			if card(m.PCI) == card(p.PCI) && (m.PCI == p.PCI || !slices.ContainsFunc(f.HCAs, of)) {
 				l.members = append(l.members, m)
 			}
@@ -47,12 +48,12 @@ func (f *Fabric) lagOf(p *Port) *lag {
 // standby says whether the interface of a port is a member of a bond that another member
 // works for: the kernel gives such a port no GID, though it is up. A LAG has those of its bond.
 func (f *Fabric) standby(p *Port) bool {
-	bonds, err := f.env.Host.Bonds()
+	bonds, err := network.Bonds(f.env.Host)
 	if err != nil || f.lagOf(p) != nil {
 		return false
 	}
 	return slices.ContainsFunc(bonds, func(name string) bool {
-		b := f.env.Host.NetIf(name).Bond
+		b := network.ReadNetIf(f.env.Host, name).Bond
 		return b != nil && b.Active != "" && !slices.Contains(p.NetDevs, b.Active) &&
 			slices.ContainsFunc(p.NetDevs, func(dev string) bool { return slices.Contains(b.Members, dev) })
 	})

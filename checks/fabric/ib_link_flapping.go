@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // ibLinkFlapping looks for ports that carry jobs' traffic, or those of DEVICE, whose
@@ -111,7 +114,7 @@ func (c *ibLinkFlapping) Run(_ context.Context, env *checks.Env) []checks.Findin
 	}
 	j := &flapJudge{Fabric: f, check: c, history: env.RecallHistory(ibFlapsName, ibFlapsPast), findings: findings}
 	j.cleared = heedIBClears(env, j.history)
-	j.boot, _ = env.Host.BootTime() // without it no line of a log has a time
+	j.boot, _ = probe.BootTime(env.Host) // without it no line of a log has a time
 	for _, p := range list {
 		j.read(p)
 	}
@@ -161,11 +164,11 @@ func (j *flapJudge) read(p *Port) {
 		}
 	}
 	j.env.At("read /sys/class/infiniband/%s/ports/%s/counters", p.Device, p.Port)
-	counts, err := j.env.Host.IBCounters(p.Device, p.Port, nil, []string{ibDowned})
+	counts, err := rdma.IBCounters(j.env.Host, p.Device, p.Port, nil, []string{ibDowned})
 	q.counts = counts
 	for _, dev := range q.devs {
 		j.env.At("read /sys/class/net/%s", dev)
-		c, bad := j.env.Host.Carrier(dev)
+		c, bad := network.ReadCarrier(j.env.Host, dev)
 		if errors.Is(bad, fs.ErrNotExist) {
 			continue // it has just been taken away
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // ibModules checks that the kernel has what RDMA needs, as modules or built in. MODULE
@@ -55,17 +57,17 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return checks.Unreadable(err)
 	}
 	many := manyCards(bus)
-	bus = slices.DeleteFunc(bus, func(d probe.PCIDevice) bool { return mayDoWithout(&d, many) })
+	bus = slices.DeleteFunc(bus, func(d pci.Function) bool { return mayDoWithout(&d, many) })
 	if len(f.HCAs) == 0 && len(bus) == 0 && len(c.Modules) == 0 {
 		return none
 	}
 	env.At("read /proc/modules")
-	loaded, err := env.Host.Modules()
+	loaded, err := probe.Modules(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
 	has := func(names string) bool {
-		return slices.ContainsFunc(checks.ModuleNames(names), func(n string) bool { return slices.Contains(loaded, n) || env.Host.BuiltIn(n) })
+		return slices.ContainsFunc(checks.ModuleNames(names), func(n string) bool { return slices.Contains(loaded, n) || probe.BuiltIn(env.Host, n) })
 	}
 	var findings []checks.Finding
 	report := func(code string, severity checks.Severity, module, why string) {
@@ -92,7 +94,7 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 	}
 	for _, m := range extra {
-		if !has(m) && (m != "ib_umad" || env.Host.MADVersion() == "") {
+		if !has(m) && (m != "ib_umad" || rdma.MADVersion(env.Host) == "") {
 			report("ib.modules.extra", checks.Warn, m, "")
 		}
 	}
@@ -101,7 +103,7 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 
 // manyCards says whether a node has so many Mellanox cards for Ethernet that they are
 // there for RDMA.
-func manyCards(bus []probe.PCIDevice) bool {
+func manyCards(bus []pci.Function) bool {
 	cards := map[string]bool{}
 	for i := range bus {
 		if m := ModelOf(bus[i].Vendor, bus[i].Device, ""); m != nil && m.Module == "mlx5_ib" {
@@ -115,7 +117,7 @@ func manyCards(bus []probe.PCIDevice) bool {
 var moduleCodes = []string{"ib.modules", "ib.modules.abi", "ib.modules.extra"}
 
 // mayDoWithout says whether an adapter is one that many sites have for Ethernet alone.
-func mayDoWithout(d *probe.PCIDevice, many bool) bool {
+func mayDoWithout(d *pci.Function, many bool) bool {
 	m := ModelOf(d.Vendor, d.Device, "")
 	return !ibOnBus(d) && (m == nil || m.Module != "efa" && (!many || m.Module != "mlx5_ib"))
 }
@@ -143,7 +145,7 @@ func inUse(f *Fabric, module string, addresses []string) bool {
 	case "ib_core":
 		return len(f.HCAs) > 0
 	case "ib_uverbs":
-		return f.env.Host.VerbsVersion() != ""
+		return rdma.VerbsVersion(f.env.Host) != ""
 	}
 	for _, a := range addresses {
 		for i := range f.HCAs {
@@ -160,7 +162,7 @@ func (c *ibModules) abi(env *checks.Env, has func(string) bool) (findings []chec
 	for _, m := range []struct {
 		module, dir, version string
 		severity             checks.Severity
-	}{{"ib_uverbs", "infiniband_verbs", env.Host.VerbsVersion(), checks.Fail}, {"ib_umad", "infiniband_mad", env.Host.MADVersion(), checks.Warn}} {
+	}{{"ib_uverbs", "infiniband_verbs", rdma.VerbsVersion(env.Host), checks.Fail}, {"ib_umad", "infiniband_mad", rdma.MADVersion(env.Host), checks.Warn}} {
 		if n, ok := checks.ParseInteger(m.version); has(m.module) && (!ok || n == 0) {
 			findings = append(findings, checks.Finding{Code: "ib.modules.abi", Severity: m.severity, Device: checks.Device{Kind: "module", Name: m.module}, Want: "a version", Got: m.version,
 				Message: fmt.Sprintf("%s:  module %s is loaded, but /sys/class/%s/abi_version has no version%s", ibModulesName, m.module, m.dir, checks.Before(": ", m.version, ""))})

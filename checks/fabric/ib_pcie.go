@@ -9,7 +9,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // ibPCIe checks the PCIe links of the RDMA devices that carry jobs' traffic, or of
@@ -68,9 +69,9 @@ func init() {
 type ibLink struct {
 	*pcie.Link
 
-	hca    *probe.HCA
+	hca    *rdma.HCA
 	model  *HCAModel // nil: not known
-	config probe.PCIConfig
+	config pci.Config
 }
 
 // registers says whether the device has the registers that are judged: a virtual
@@ -139,7 +140,7 @@ func (f *Fabric) pcieLinks(ports []*Port) (links []*ibLink, findings []checks.Fi
 		seen[a.Name] = true
 		l := &ibLink{Link: pcie.ReadLink(f.env, a.PCI), hca: a, model: ModelOf(a.Vendor, a.Model, a.Board)}
 		f.env.At("read /sys/bus/pci/devices/%s/config", a.PCI)
-		config, err := f.env.Host.PCIConfig(a.PCI)
+		config, err := pci.ReadConfig(f.env.Host, a.PCI)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}

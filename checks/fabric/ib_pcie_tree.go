@@ -9,7 +9,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // What lies between an RDMA device and its root port: links of switches, and
@@ -27,7 +27,7 @@ func (f *Fabric) judgeTree(links []*ibLink) (findings []checks.Finding) {
 				continue
 			}
 			b := pcie.ReadLink(f.env, address)
-			if b.Kind = fmt.Sprintf("%s above %s, %d", b.Kind, l.Kind, i); pcie.VirtualBridge(b.PCIDevice) || pcie.VirtualBridge(b.Slot) {
+			if b.Kind = fmt.Sprintf("%s above %s, %d", b.Kind, l.Kind, i); pcie.VirtualBridge(b.Function) || pcie.VirtualBridge(b.Slot) {
 				continue
 			}
 			if b.Err != nil {
@@ -84,9 +84,9 @@ func (f *Fabric) narrow(l *ibLink, b *pcie.Link) []checks.Finding {
 // redirects are what sends traffic between neighbours over the root port, by the
 // bit that does it.
 var redirects = []struct {
-	bit  probe.ACSFlags
+	bit  pci.ACSFlags
 	name string
-}{{probe.ACSRequestRedirect, "ReqRedir"}, {probe.ACSCompletionRedirect, "CmpltRedir"}, {probe.ACSUpstreamForwarding, "UpstreamFwd"}, {probe.ACSEgressControl, "EgressCtrl"}}
+}{{pci.ACSRequestRedirect, "ReqRedir"}, {pci.ACSCompletionRedirect, "CmpltRedir"}, {pci.ACSUpstreamForwarding, "UpstreamFwd"}, {pci.ACSEgressControl, "EgressCtrl"}}
 
 // judgeACS judges the bridges on the way between an adapter and the GPUs below the
 // same switch, with -a all above either.
@@ -103,7 +103,7 @@ func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding
 		var bad []string
 		for _, address := range f.acsBridges(l, c.ACS) {
 			f.env.At("read /sys/bus/pci/devices/%s/config", address)
-			config, err := f.env.Host.PCIConfig(address)
+			config, err := pci.ReadConfig(f.env.Host, address)
 			switch {
 			case seen[address] || errors.Is(err, fs.ErrNotExist):
 			case err != nil:
@@ -132,12 +132,12 @@ func (f *Fabric) acsBridges(l *ibLink, all bool) (bridges []string) {
 	if all {
 		bridges = slices.Clone(l.Path)
 	}
-	ids, err := f.env.Host.GPUIDs()
+	ids, err := pci.GPUIDs(f.env.Host)
 	if err != nil {
 		return bridges // the checks of GPUs report it
 	}
 	for _, id := range ids {
-		path := f.env.Host.PCIDevice(id.Address).Path
+		path := pci.ReadFunction(f.env.Host, id.Address).Path
 		common := 0
 		for common < min(len(path), len(l.Path)) && path[common] == l.Path[common] {
 			common++
@@ -154,7 +154,7 @@ func (f *Fabric) acsBridges(l *ibLink, all bool) (bridges []string) {
 	return slices.Compact(bridges)
 }
 
-func acsNames(flags probe.ACSFlags) string {
+func acsNames(flags pci.ACSFlags) string {
 	var names []string
 	for _, r := range redirects {
 		if flags&r.bit != 0 {

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // ibPKey checks that each port of InfiniBand that carries jobs' traffic, or each DEVICE
@@ -72,7 +72,7 @@ func (c *ibPKey) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // keys are those that the line asks for.
-func (c *ibPKey) keys() (wants []probe.PKey, bad *checks.Finding) {
+func (c *ibPKey) keys() (wants []rdma.PKey, bad *checks.Finding) {
 	refuse := func(what, got, want string) *checks.Finding {
 		return &checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: want, Got: got, Remedy: checks.FixConfig, Message: fmt.Sprintf("%s:  %s %q, want %s", ibPKeyName, what, got, want)}
 	}
@@ -81,7 +81,7 @@ func (c *ibPKey) keys() (wants []probe.PKey, bad *checks.Finding) {
 		if err != nil || n&0x7fff == 0 {
 			return nil, refuse("partition", word, "a number such as 0x8001")
 		}
-		wants = append(wants, probe.PKey{Key: uint16(n)})
+		wants = append(wants, rdma.PKey{Key: uint16(n)})
 	}
 	if c.Index >= 0 && len(wants) != 1 {
 		return nil, refuse("partitions", strings.Join(c.Keys, " "), "one for an index")
@@ -106,18 +106,18 @@ func (f *Fabric) Up(ports []*Port, findings []checks.Finding) ([]*Port, []checks
 }
 
 // judge judges the table of a port. It reads no more of it than it must.
-func (c *ibPKey) judge(f *Fabric, p *Port, wants []probe.PKey) []checks.Finding {
+func (c *ibPKey) judge(f *Fabric, p *Port, wants []rdma.PKey) []checks.Finding {
 	f.env.At("read /sys/class/infiniband/%s/ports/%s/pkeys", p.Device, p.Port)
 	missing := slices.Clone(wants)
 	if len(wants) == 0 {
-		missing = []probe.PKey{{Key: defaultPartition}}
+		missing = []rdma.PKey{{Key: defaultPartition}}
 	}
-	list, err := f.env.Host.IBPKeys(p.Device, p.Port, func(k probe.PKey) bool {
-		missing = slices.DeleteFunc(missing, func(want probe.PKey) bool { return fulfils(k, want) })
+	list, err := rdma.IBPKeys(f.env.Host, p.Device, p.Port, func(k rdma.PKey) bool {
+		missing = slices.DeleteFunc(missing, func(want rdma.PKey) bool { return fulfils(k, want) })
 		return len(missing) == 0 && (c.Index < 0 || k.Index >= c.Index)
 	})
 	var has []string
-	at := probe.PKey{}
+	at := rdma.PKey{}
 	for _, k := range list {
 		has = append(has, fmt.Sprintf("0x%04x", k.Key))
 		if k.Index == c.Index {
@@ -150,6 +150,6 @@ func (c *ibPKey) judge(f *Fabric, p *Port, wants []probe.PKey) []checks.Finding 
 
 // fulfils says whether an entry is what is asked for: a full member of the partition,
 // or any if that is asked for.
-func fulfils(k, want probe.PKey) bool {
+func fulfils(k, want rdma.PKey) bool {
 	return k.Partition() == want.Partition() && (k.Full() || !want.Full())
 }

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // IBPorts checks the ports of InfiniBand and RoCE that carry jobs' traffic, or each
@@ -207,7 +208,7 @@ func (r *portsRun) down(p *Port, is fate) {
 	if is.severity == checks.OK {
 		return
 	}
-	f := checks.Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: checks.PortRemedy(probe.IBPort{State: p.State, Phys: p.Phys}), Want: checks.IBActive + " " + checks.IBLinkUp, Got: p.State + " " + p.Phys}
+	f := checks.Finding{Code: "ib.ports.down", Severity: is.severity, Remedy: checks.PortRemedy(rdma.IBPort{State: p.State, Phys: p.Phys}), Want: checks.IBActive + " " + checks.IBLinkUp, Got: p.State + " " + p.Phys}
 	text, known := portPhases[p.Phys]
 	switch {
 	case p.Phys == checks.IBPolling, p.Phys == checks.IBDisabled && p.Layer == LayerEth && !r.switchedOff(p):
@@ -227,12 +228,12 @@ func (r *portsRun) down(p *Port, is fate) {
 // without a carrier, too.
 func (r *portsRun) switchedOff(p *Port) bool {
 	names := r.netDevs(p)
-	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return r.env.Host.NetIf(name).On })
+	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return network.ReadNetIf(r.env.Host, name).On })
 }
 
 // garbled says whether the states of a port are not understood, and that of its link does not
 // say by itself that the port is down. "<unknown>" is the kernel's own word.
-func garbled(p *probe.IBPort) bool {
+func garbled(p *rdma.IBPort) bool {
 	if p.State == "" || p.Phys == "" {
 		return true
 	}
@@ -312,8 +313,8 @@ func (r *portsRun) await(ctx context.Context) {
 			}
 			waits = true
 			r.env.At("read /sys/class/infiniband/%s", p.Device)
-			now := r.env.Host.WholeHCA(p.Device)
-			if i := slices.IndexFunc(now.Ports, func(q probe.IBPort) bool { return q.Port == p.Port }); i >= 0 {
+			now := rdma.WholeHCA(r.env.Host, p.Device)
+			if i := slices.IndexFunc(now.Ports, func(q rdma.IBPort) bool { return q.Port == p.Port }); i >= 0 {
 				*p.IBPort = now.Ports[i]
 			}
 		}

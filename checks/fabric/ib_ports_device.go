@@ -8,14 +8,15 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // What is wrong with adapters whose ports look right: programs cannot open them, two have one
 // GUID, all of them came back slower from a reboot; and adapters without a port.
 
 // adapters lists the adapters of the ports that are judged.
-func (r *portsRun) adapters() (list []*probe.HCA) {
+func (r *portsRun) adapters() (list []*rdma.HCA) {
 	for _, p := range r.ports {
 		if !slices.Contains(list, p.HCA) {
 			list = append(list, p.HCA)
@@ -55,7 +56,7 @@ func (r *portsRun) portless() {
 // without /dev.
 func (r *portsRun) verbs() {
 	r.env.At("read /sys/class/infiniband_verbs")
-	devices, err := r.env.Host.Verbs()
+	devices, err := rdma.Verbs(r.env.Host)
 	if err != nil || len(devices) == 0 {
 		return // check_ib_modules judges the module
 	}
@@ -64,7 +65,7 @@ func (r *portsRun) verbs() {
 		name := devices[a.Name]
 		if name == "" {
 			r.findings = append(r.findings, r.Finding(HCADevice(a), f, "no uverbs device, as others have: no program can use it"))
-		} else if missing, path := r.env.Host.VerbsNodeMissing(name); missing {
+		} else if missing, path := rdma.VerbsNodeMissing(r.env.Host, name); missing {
 			r.findings = append(r.findings, r.Finding(HCADevice(a), f, "%s is missing: no program can use it", path))
 		}
 	}
@@ -74,7 +75,7 @@ func (r *portsRun) verbs() {
 // functions may share it, as may the two halves of a card for two sockets: their boards have
 // one serial number. It fails where the serial numbers show two boards of InfiniBand.
 func (r *portsRun) sameGUIDs() {
-	first := map[string]*probe.HCA{}
+	first := map[string]*rdma.HCA{}
 	for _, p := range r.ports {
 		a := p.HCA
 		if m := ModelOf(a.Vendor, a.Model, a.Board); a.VF || a.PCI == "" || layerOf(p) == layerEFA || m != nil && m.Virtual || strings.Trim(a.GUID, "0:") == "" {
@@ -89,7 +90,7 @@ func (r *portsRun) sameGUIDs() {
 			continue
 		}
 		r.env.At("read /sys/bus/pci/devices/%s/vpd", a.PCI)
-		mine, other := r.env.Host.BoardSerial(a.PCI), r.env.Host.BoardSerial(b.PCI)
+		mine, other := pci.BoardSerial(r.env.Host, a.PCI), pci.BoardSerial(r.env.Host, b.PCI)
 		if mine != "" && mine == other {
 			continue
 		}

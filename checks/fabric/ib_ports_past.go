@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // What ports have been: an adapter that has gone, a port that was up or faster. The
@@ -15,7 +16,7 @@ import (
 // address, GUID and link layer, with the rate of each port, 0 while it was not up.
 
 // pastName is the name of an adapter in the history.
-func pastName(a *probe.HCA, layer string) string {
+func pastName(a *rdma.HCA, layer string) string {
 	words := []string{a.Name, a.PCI, a.GUID, layer}
 	for i, w := range words {
 		if w = strings.Join(strings.Fields(w), "_"); strings.Trim(w, "0:") == "" { // a GUID of zeros is none
@@ -148,10 +149,10 @@ func (r *portsRun) lost(name string, words []string, told map[string]bool) (f ch
 			return checks.Finding{}, false
 		}
 	}
-	if slices.ContainsFunc(r.HCAs, func(a probe.HCA) bool { return a.PCI == words[1] }) || words[3] == LayerEth && r.takenOver(words[1]) {
+	if slices.ContainsFunc(r.HCAs, func(a rdma.HCA) bool { return a.PCI == words[1] }) || words[3] == LayerEth && r.takenOver(words[1]) {
 		return checks.Finding{}, false
 	}
-	d := r.env.Host.PCIDevice(words[1])
+	d := pci.ReadFunction(r.env.Host, words[1])
 	if slices.Contains(GivenAway, d.Driver) {
 		delete(r.past.File.Devices, name)
 		return checks.Finding{}, false

@@ -17,6 +17,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // IBCounter is a row of checks/fabric/ibcounters.toml: what is made of a counter of a
@@ -166,7 +167,7 @@ const ibCounterFile = "/etc/nhc/ibcounters.toml"
 func readIBCounters(env *checks.Env, named string) ([]IBCounter, error) {
 	file := cmp.Or(named, env.Lookup("IB_COUNTERS"), ibCounterFile)
 	env.At("read %s", file)
-	data, err := env.Host.ReadTrusted(file)
+	data, err := probe.ReadTrusted(env.Host, file)
 	if errors.Is(err, fs.ErrNotExist) && file == ibCounterFile {
 		return IBCounterRows, nil
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // kernelMessages looks in the kernel's log for faults of network adapters that carry
@@ -118,7 +120,7 @@ func (c *kernelMessages) Run(_ context.Context, env *checks.Env) []checks.Findin
 	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
 		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: KernelLogName + ":  " + err.Error(), Remedy: checks.FixConfig}}
 	}
-	j := &messageJudge{check: c, env: env, now: env.Host.Now().Unix()}
+	j := &messageJudge{check: c, env: env, now: probe.Now(env.Host).Unix()}
 	j.askDevices()
 	j.recall()
 	err := j.read()
@@ -144,7 +146,7 @@ type messageJudge struct {
 	kept     bool // the log can be remembered
 	adapters map[string]*messageAdapter
 	fabric   *Fabric // nil: it cannot be read
-	disks    []probe.NVMe
+	disks    []disk.NVMe
 	notes    []checks.Finding
 }
 
@@ -174,12 +176,12 @@ func (j *messageJudge) askDevices() {
 		}
 	}
 	j.env.At("read /sys/class/nvme")
-	j.disks, _ = j.env.Host.NVMes(j.env.Doing)
+	j.disks, _ = disk.NVMes(j.env.Host, j.env.Doing)
 }
 
 // recall reads what earlier runs have kept.
 func (j *messageJudge) recall() {
-	boot, err := j.env.Host.BootID()
+	boot, err := probe.BootID(j.env.Host)
 	j.env.At("read what earlier runs have kept")
 	past := j.env.Recall(kernelLogPast, &j.log)
 	j.kept = err == nil && boot != "" && !errors.Is(past, probe.ErrNoMemory)
@@ -211,7 +213,7 @@ func (l *messageLog) sound() bool {
 
 // read takes what the kernel has logged since the last run.
 func (j *messageJudge) read() (err error) {
-	if j.epoch, err = j.env.Host.LogEpoch(); err != nil {
+	if j.epoch, err = probe.LogEpoch(j.env.Host); err != nil {
 		return err
 	}
 	from := j.log.Cursor
@@ -343,7 +345,7 @@ func (j *messageJudge) device(e *messageEvent) (d checks.Device, judged bool) {
 }
 
 // local reports whether a disk is one of this node: others are reached across a network.
-func local(d *probe.NVMe) bool { return d.Transport == "" || d.Transport == "pcie" }
+func local(d *disk.NVMe) bool { return d.Transport == "" || d.Transport == "pcie" }
 
 // functions are the addresses under which an adapter may be known: its own, and that of
 // another function of its card, as of the ports of a bond.
@@ -359,7 +361,7 @@ func (j *messageJudge) functions(pci string) []string {
 
 // messageDevices are the devices that messages are remembered of.
 func messageDevices(env *checks.Env) (names []string) {
-	j := &messageJudge{env: env, now: env.Host.Now().Unix()}
+	j := &messageJudge{env: env, now: probe.Now(env.Host).Unix()}
 	j.askDevices()
 	j.recall()
 	j.heedClears()
@@ -465,7 +467,7 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 	old := e.last() < j.now-int64(j.check.Hours*60*60)
 	c.fails = c.row.Class == checks.XidReboot
 	if !judged {
-		if !c.fails || e.Recovered > 0 || c.device.Name != "" || errors.Is(j.env.Host.PCIDevice(e.PCI).Err, fs.ErrNotExist) {
+		if !c.fails || e.Recovered > 0 || c.device.Name != "" || errors.Is(pci.ReadFunction(j.env.Host, e.PCI).Err, fs.ErrNotExist) {
 			return nil // it carries no jobs' traffic, or is not there
 		}
 		c.fails = false
@@ -519,14 +521,14 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 // everywhere says whether every device of a driver says the same: then it is how the
 // platform is made.
 func (j *messageJudge) everywhere(e *messageEvent) bool {
-	driver, devices := j.env.Host.PCIDevice(e.PCI).Driver, 0
-	for pci := range j.adapters {
-		if d := j.env.Host.PCIDevice(pci); d.VF || d.Driver != driver {
+	driver, devices := pci.ReadFunction(j.env.Host, e.PCI).Driver, 0
+	for bdf := range j.adapters {
+		if d := pci.ReadFunction(j.env.Host, bdf); d.VF || d.Driver != driver {
 			continue
 		}
 		devices++
 		other := *e
-		other.PCI = pci
+		other.PCI = bdf
 		if !slices.ContainsFunc(j.log.Events, func(o messageEvent) bool { return o.same(&other) }) {
 			return false
 		}
@@ -551,8 +553,8 @@ func (j *messageJudge) linkDown(c *messageCase) bool {
 }
 
 // live says whether a disk's controller works.
-func (j *messageJudge) live(disk string) bool {
-	return slices.ContainsFunc(j.disks, func(d probe.NVMe) bool { return d.Name == disk && d.State == checks.NVMeLive })
+func (j *messageJudge) live(name string) bool {
+	return slices.ContainsFunc(j.disks, func(d disk.NVMe) bool { return d.Name == name && d.State == checks.NVMeLive })
 }
 
 func (j *messageJudge) finding(c *messageCase) checks.Finding {

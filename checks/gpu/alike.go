@@ -5,14 +5,15 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // What a GPU is, compared with the others of the node: check_gpu_count reports a GPU that
 // is not what it should be, as it does one that is missing.
 
 // groupAlike is what NVML has to be asked for [GPUs.judgeAlike].
-const groupAlike = probe.GroupMemory | probe.GroupModes
+const groupAlike = nvml.GroupMemory | nvml.GroupModes
 
 // The share of the memory of its peers that a GPU has to have, percent: below warnMemory
 // it warns, below failMemory it fails. ECC takes up to 7 % of GDDR memory for itself, so
@@ -30,14 +31,14 @@ const mostOdd = 8
 
 // judgeAlike compares the GPUs, of which the site counts so many; 0: it does not say.
 func (s *GPUs) judgeAlike(wanted int) {
-	peers := map[string][]*probe.GPU{} // by model
-	uuids := map[string]*probe.GPU{}
-	ids, _ := s.Env.Host.GPUIDs() // without them a GPU's name says what it is
-	device := map[string]string{} // of GPUs by address, and of one of a name
-	boards := map[string][]*probe.GPU{}
+	peers := map[string][]*nvml.GPU{} // by model
+	uuids := map[string]*nvml.GPU{}
+	ids, _ := pci.GPUIDs(s.Env.Host) // without them a GPU's name says what it is
+	device := map[string]string{}    // of GPUs by address, and of one of a name
+	boards := map[string][]*nvml.GPU{}
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
-		at := slices.IndexFunc(ids, func(id probe.PCIID) bool { return id.Address == g.PCI })
+		at := slices.IndexFunc(ids, func(id pci.ID) bool { return id.Address == g.PCI })
 		if at < 0 {
 			continue
 		}
@@ -53,7 +54,7 @@ func (s *GPUs) judgeAlike(wanted int) {
 		if g.Err != nil {
 			continue
 		}
-		if err := cmp.Or(g.NameErr, memoryTotal(g).Err); err != nil && !probe.IsGPUState(err) {
+		if err := cmp.Or(g.NameErr, memoryTotal(g).Err); err != nil && !nvml.IsGPUState(err) {
 			s.Report(g, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: %v", err)
 		}
 		model := cmp.Or(device[g.PCI], device[g.Name.Value]) + " " + cmp.Or(odd[g], g.Name.Value)
@@ -74,11 +75,11 @@ func (s *GPUs) judgeAlike(wanted int) {
 // judgeNames finds GPUs whose name is not that of most others of one board, by device and
 // subsystem on the PCI bus: of the first, if no name is that of most. It returns the name
 // that each of them should have, also those whose name is unknown.
-func (s *GPUs) judgeNames(boards map[string][]*probe.GPU) map[*probe.GPU]string {
-	odd := map[*probe.GPU]string{}
+func (s *GPUs) judgeNames(boards map[string][]*nvml.GPU) map[*nvml.GPU]string {
+	odd := map[*nvml.GPU]string{}
 	for _, list := range boards {
 		count := map[string]int{}
-		named := slices.DeleteFunc(slices.Clone(list), func(g *probe.GPU) bool { return !g.Name.Known })
+		named := slices.DeleteFunc(slices.Clone(list), func(g *nvml.GPU) bool { return !g.Name.Known })
 		for _, g := range named {
 			count[g.Name.Value]++
 		}
@@ -100,16 +101,16 @@ func (s *GPUs) judgeNames(boards map[string][]*probe.GPU) map[*probe.GPU]string 
 }
 
 // memoryTotal is how many bytes of memory a GPU has, in the form in which the driver tells it.
-func memoryTotal(g *probe.GPU) probe.Reading[uint64] {
+func memoryTotal(g *nvml.GPU) nvml.Reading[uint64] {
 	if m := g.Memory; m.Known || m.Err != nil {
-		return probe.Reading[uint64]{Value: m.Value.Total, Known: m.Known, Err: m.Err}
+		return nvml.Reading[uint64]{Value: m.Value.Total, Known: m.Known, Err: m.Err}
 	}
 	return g.MemoryTotal
 }
 
 // judgeMemory compares the memory of GPUs of one model. A GPU without any fails by itself.
-func (s *GPUs) judgeMemory(list []*probe.GPU) {
-	list = slices.DeleteFunc(slices.Clone(list), func(g *probe.GPU) bool {
+func (s *GPUs) judgeMemory(list []*nvml.GPU) {
+	list = slices.DeleteFunc(slices.Clone(list), func(g *nvml.GPU) bool {
 		return !memoryTotal(g).Known || g.Modes.MIG.Value || g.Modes.MIGPending.Value
 	})
 	count := map[uint64]int{}
@@ -126,7 +127,7 @@ func (s *GPUs) judgeMemory(list []*probe.GPU) {
 	for _, g := range list {
 		total := memoryTotal(g).Value
 		least := uint64(warnMemory)
-		if slices.ContainsFunc(list, func(o *probe.GPU) bool { return memoryTotal(o).Value == most && o.ECC.On != g.ECC.On }) {
+		if slices.ContainsFunc(list, func(o *nvml.GPU) bool { return memoryTotal(o).Value == most && o.ECC.On != g.ECC.On }) {
 			least = warnMemoryECC
 		}
 		f := checks.Finding{Code: "gpu.memory.size", Severity: checks.Warn, Want: checks.MiB(most), Got: checks.MiB(total)}
@@ -146,8 +147,8 @@ func (s *GPUs) judgeMemory(list []*probe.GPU) {
 
 // judgeModel finds the one GPU among many that is of another model. A display card is none
 // of them, nor is one beside as many GPUs as the site counts, or as such nodes have.
-func (s *GPUs) judgeModel(peers map[string][]*probe.GPU, wanted int) {
-	var one, rest []*probe.GPU
+func (s *GPUs) judgeModel(peers map[string][]*nvml.GPU, wanted int) {
+	var one, rest []*nvml.GPU
 	for _, list := range peers {
 		if len(list) == 1 {
 			one = append(one, list...)
@@ -159,7 +160,7 @@ func (s *GPUs) judgeModel(peers map[string][]*probe.GPU, wanted int) {
 	if len(peers) != 2 || len(one) != 1 || n < mostOdd || n%2 != 0 || len(rest) == wanted || slices.Contains(s.platform(rest[0]).GPUs, len(rest)) {
 		return
 	}
-	if slices.Contains(s.Env.Host.PCIOfClass("0300"), one[0].PCI) {
+	if slices.Contains(pci.OfClass(s.Env.Host, "0300"), one[0].PCI) {
 		return
 	}
 	s.Report(one[0], checks.Finding{Code: "gpu.model.differ", Severity: checks.Warn, Want: rest[0].Name.Value, Got: one[0].Name.Value}, "model is not that of the others")

@@ -7,7 +7,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -15,7 +15,7 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 	lost := func(name, kept string, d checks.Device) checktest.Scenario {
 		board := gpustate.BoardText(d)
 		d.Kind, d.PCI = "gpu", fakenvml.Address(3)
-		return checktest.OnGPUs(name, checktest.Of("8"), func(n *probe.NVML) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }, checks.Finding{
+		return checktest.OnGPUs(name, checktest.Of("8"), func(n *nvml.Snapshot) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }, checks.Finding{
 			Code: "gpu.count.nvml", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "8 GPUs", Got: "7", Device: d,
 			Message: gpuCountName + ":  want 8 GPUs, got 7: 0000:13:00.0 is on the PCI bus, in the driver, not in NVML" + board,
 		}).Holding("past/gpu-boards.json", kept)
@@ -48,8 +48,8 @@ var _ = checktest.Table("check_gpu_ecc", func(string) []checktest.Scenario {
 		want := checktest.Gpu3In(gpuECCName, checktest.ErrLost)
 		want.Device.Serial = serial
 		want.Message = strings.Replace(want.Message, ", serial "+fakenvml.Serial(3), checks.Before(", serial ", serial, ""), 1)
-		s := checktest.OnGPUs(name, nil, checktest.Gpu3(func(g *probe.GPU) {
-			*g = probe.GPU{Index: 3, Err: checktest.ErrLost, PCI: g.PCI, UUID: g.UUID}
+		s := checktest.OnGPUs(name, nil, checktest.Gpu3(func(g *nvml.GPU) {
+			*g = nvml.GPU{Index: 3, Err: checktest.ErrLost, PCI: g.PCI, UUID: g.UUID}
 		}), want).Holding("past/gpu-boards.json", kept)
 		s.Leaves = map[string]string{"past/gpu-boards.json": strings.Replace(all, fakenvml.Serial(3), serial, 1)}
 		if serial == "" {

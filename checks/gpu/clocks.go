@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuClocks checks that the application clocks are not set lower than each GPU's own
@@ -43,14 +43,14 @@ func init() {
 }
 
 func (c *gpuClocks) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, c.name, probe.GroupClocks)
+	s, findings := AskNVML(env, c.name, nvml.GroupClocks)
 	if s == nil {
 		return findings
 	}
-	s.Each(func(s *GPUs, g *probe.GPU) {
+	s.Each(func(s *GPUs, g *nvml.GPU) {
 		k := g.Clocks
-		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, func(g *probe.GPU) probe.Reading[uint32] { return g.Clocks.AppGraphics }, k.DefaultGraphics)
-		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, func(g *probe.GPU) probe.Reading[uint32] { return g.Clocks.AppMemory }, k.DefaultMemory)
+		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, func(g *nvml.GPU) nvml.Reading[uint32] { return g.Clocks.AppGraphics }, k.DefaultGraphics)
+		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, func(g *nvml.GPU) nvml.Reading[uint32] { return g.Clocks.AppMemory }, k.DefaultMemory)
 	})
 	s.compare("gpu-clocks", c.figures()...)
 	return s.Done()
@@ -61,21 +61,21 @@ func (c *gpuClocks) figures() (list []gpuFigure) {
 	if c.Graphics <= 0 {
 		list = append(list, gpuFigure{
 			key: "graphics", what: "highest graphics clock", unit: "MHz", code: "gpu.clocks.max",
-			of:    func(g *probe.GPU) probe.Reading[int] { return whole(g.Clocks.MaxGraphics, 1) },
+			of:    func(g *nvml.GPU) nvml.Reading[int] { return whole(g.Clocks.MaxGraphics, 1) },
 			least: func(p *checks.Platform) int { return p.GraphicsClock },
 		})
 	}
 	if c.Memory <= 0 {
 		list = append(list, gpuFigure{
 			key: "memory", what: "highest memory clock", unit: "MHz", code: "gpu.clocks.max",
-			of:    func(g *probe.GPU) probe.Reading[int] { return whole(g.Clocks.MaxMemory, 1) },
+			of:    func(g *nvml.GPU) nvml.Reading[int] { return whole(g.Clocks.MaxMemory, 1) },
 			least: func(p *checks.Platform) int { return p.MemoryClock },
 		})
 	}
 	return list
 }
 
-func judgeClock(s *GPUs, g *probe.GPU, what string, want int, most probe.Reading[uint32], app func(*probe.GPU) probe.Reading[uint32], usual probe.Reading[uint32]) {
+func judgeClock(s *GPUs, g *nvml.GPU, what string, want int, most nvml.Reading[uint32], app func(*nvml.GPU) nvml.Reading[uint32], usual nvml.Reading[uint32]) {
 	top, known := Value(s, most)
 	set, isSet := Value(s, app(g))
 	given, hasDefault := Value(s, usual)
@@ -87,7 +87,7 @@ func judgeClock(s *GPUs, g *probe.GPU, what string, want int, most probe.Reading
 	case isSet && want > 0 && int(set) < want:
 		f.Code, f.Got, f.Remedy = "gpu.clocks.app", fmt.Sprintf("%d MHz", set), checks.FixConfig
 		s.Report(g, f, "application clock for %s", what)
-	case isSet && want <= 0 && hasDefault && set < given && !s.allHave(g, func(o *probe.GPU) probe.Reading[int] { return whole(app(o), 1) }):
+	case isSet && want <= 0 && hasDefault && set < given && !s.allHave(g, func(o *nvml.GPU) nvml.Reading[int] { return whole(app(o), 1) }):
 		f = checks.Finding{Code: "gpu.clocks.app", Severity: checks.Warn, Want: fmt.Sprintf("at least %d MHz", given), Got: fmt.Sprintf("%d MHz", set), Remedy: checks.FixConfig}
 		s.Report(g, f, "application clock for %s", what)
 	}

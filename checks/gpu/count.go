@@ -11,6 +11,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuCount checks that the PCI bus, the driver's device nodes and NVML show the
@@ -85,18 +87,18 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return notSupported(gpuCountName)
 	}
 	env.At("read the PCI bus")
-	views, err := env.Host.GPUViews()
+	views, err := nvidia.ReadGPUViews(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	n, err := env.Host.NVML(groupAlike, env.Doing)
+	n, err := nvml.Ask(env.Host, groupAlike, env.Doing)
 	expected := map[string]bool{}
 	for _, a := range views.Own() {
 		expected[a] = true
 	}
 	past := recallGPUs(env)
 	for _, p := range views.PCI {
-		if p.Aside == probe.Display && slices.Contains(past, p.Address) {
+		if p.Aside == nvidia.Display && slices.Contains(past, p.Address) {
 			expected[p.Address] = true // the driver has had it: it is no card that the driver does not know
 		}
 	}
@@ -106,7 +108,7 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		want := max(len(expected)+fewer, credibleGres(env, c.gres(env, views, nil)))
 		return c.withoutNVML(cmp.Or(c.Want, want), len(expected), err)
 	}
-	t := &countTally{want: c.Want, slurms: c.gres(env, views, n), views: views, nvml: map[string]*probe.GPU{}}
+	t := &countTally{want: c.Want, slurms: c.gres(env, views, n), views: views, nvml: map[string]*nvml.GPU{}}
 	t.gres, t.kinds = credibleGres(env, t.slurms), gpuKinds(env, n)
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
@@ -132,7 +134,7 @@ func (c *gpuCount) withoutNVML(want, onBus int, err error) []checks.Finding {
 	if want == 0 && noGPU(err) {
 		return []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
 	}
-	if errors.Is(err, probe.ErrOtherNode) || errors.Is(err, probe.ErrNotNow) || errors.Is(err, probe.ErrNotPermitted) {
+	if errors.Is(err, probe.ErrOtherNode) || errors.Is(err, nvml.ErrNotNow) || errors.Is(err, nvml.ErrNotPermitted) {
 		return []checks.Finding{{Code: "gpu.nvml", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", gpuCountName, err)}}
 	}
 	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: checks.Plural(want, "GPU"), Got: "0", Remedy: checks.RebootNode}
@@ -146,8 +148,8 @@ type countTally struct {
 	slurms   int // how many Slurm has; 0: nobody knows
 	gres     int // the same, 0 also where no such node has as many
 	kinds    map[string]string
-	views    probe.GPUViews
-	nvml     map[string]*probe.GPU
+	views    nvidia.GPUViews
+	nvml     map[string]*nvml.GPU
 	good     []string // addresses that every view has
 	findings []checks.Finding
 }
@@ -194,7 +196,7 @@ func (t *countTally) addBad(a string, f checks.Finding, want int) {
 	f.Device = checks.Device{Kind: "gpu", PCI: a}
 	g := t.nvml[a]
 	switch {
-	case g != nil && errors.Is(g.Err, probe.ErrNotNow):
+	case g != nil && errors.Is(g.Err, nvml.ErrNotNow):
 		f.Code, f.Severity, f.Remedy = "gpu.error", checks.Unknown, checks.NoRemedy
 	case g == nil && t.want > 0 && t.enough() && !t.views.Has(a):
 		f.Code, f.Remedy = "gpu.count.more", checks.NoRemedy
@@ -279,7 +281,7 @@ func (t *countTally) leftAlone() string {
 // missing says from which view a GPU is missing, the most telling one first.
 func (t *countTally) missing(a string) (f checks.Finding, bad bool) {
 	where := "is in the driver"
-	onBus := slices.ContainsFunc(t.views.PCI, func(p probe.PCIGPU) bool { return p.Address == a })
+	onBus := slices.ContainsFunc(t.views.PCI, func(p nvidia.PCIGPU) bool { return p.Address == a })
 	if len(t.views.PCI) > 0 {
 		where = "is on the PCI bus"
 		if !onBus {
@@ -293,11 +295,11 @@ func (t *countTally) missing(a string) (f checks.Finding, bad bool) {
 	}
 	g := t.nvml[a]
 	switch {
-	case g == nil && slices.ContainsFunc(t.views.PCI, func(p probe.PCIGPU) bool { return p.Address == a && p.Aside == probe.Display }):
+	case g == nil && slices.ContainsFunc(t.views.PCI, func(p nvidia.PCIGPU) bool { return p.Address == a && p.Aside == nvidia.Display }):
 		return checks.Finding{Code: "gpu.count.nvml", Severity: checks.Warn, Message: where + ", which has had it before"}, true
 	case g == nil:
 		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", not in NVML"}, true
-	case errors.Is(g.Err, probe.ErrNotPermitted):
+	case errors.Is(g.Err, nvml.ErrNotPermitted):
 		return checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Message: where + ", but NVML says " + g.Err.Error()}, true
 	case g.Err != nil:
 		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", but NVML says " + g.Err.Error()}, true
@@ -313,7 +315,7 @@ func (t *countTally) missing(a string) (f checks.Finding, bad bool) {
 func recallGPUs(env *checks.Env) []string {
 	var past everSeen
 	err := env.Recall("gpu-count", &past)
-	if err != nil || past.Machine != env.Host.ProductUUID() {
+	if err != nil || past.Machine != nvidia.ProductUUID(env.Host) {
 		return nil
 	}
 	return past.PCI
@@ -336,5 +338,5 @@ func (c *gpuCount) remember(env *checks.Env, past []string, t *countTally) []che
 	if slices.Equal(now, past) {
 		return nil
 	}
-	return checks.KeepForLater(env, gpuCountName, "gpu-count", everSeen{env.Host.ProductUUID(), now})
+	return checks.KeepForLater(env, gpuCountName, "gpu-count", everSeen{nvidia.ProductUUID(env.Host), now})
 }

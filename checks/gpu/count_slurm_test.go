@@ -6,19 +6,20 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 // byGres are so many GPUs in Slurm's Gres of the node.
 func byGres(s checktest.Scenario, n int) checktest.Scenario {
-	s.Slurm = &probe.SlurmGPUs{Count: n, Pos: "/etc/slurm/slurm.conf:12", NVIDIA: true}
+	s.Slurm = &jobscan.SlurmGPUs{Count: n, Pos: "/etc/slurm/slurm.conf:12", NVIDIA: true}
 	return s
 }
 
 // having is a node of so many healthy GPUs.
 func having(n int, name string, words []string, want ...checks.Finding) checktest.Scenario {
-	s := checktest.OnGPUs(name, words, func(all *probe.NVML) { all.GPUs = all.GPUs[:n] }, want...)
+	s := checktest.OnGPUs(name, words, func(all *nvml.Snapshot) { all.GPUs = all.GPUs[:n] }, want...)
 	s.Files = maps.Clone(fakenvml.Files(fakenvml.H100, n))
 	return s
 }
@@ -43,21 +44,21 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 	}
 	only8, small := checktest.Hgx(), checktest.Hgx()
 	only8.GPUs, small.GPUs = []int{8}, []int{1, 2, 4, 8}
-	none := checktest.Scenario{Name: "no GPU is left of those of Slurm", NVML: &probe.NVML{}, Want: []checks.Finding{fewer("8 GPUs", "0")}}
-	others := byGres(checktest.Scenario{Name: "no GPU, and nobody knows whose Slurm's are", NVML: &probe.NVML{}, Want: []checks.Finding{{Code: "gpu.none", Severity: checks.Skip,
+	none := checktest.Scenario{Name: "no GPU is left of those of Slurm", NVML: &nvml.Snapshot{}, Want: []checks.Finding{fewer("8 GPUs", "0")}}
+	others := byGres(checktest.Scenario{Name: "no GPU, and nobody knows whose Slurm's are", NVML: &nvml.Snapshot{}, Want: []checks.Finding{{Code: "gpu.none", Severity: checks.Skip,
 		Message: gpuCountName + ":  no NVIDIA GPU on this node"}}}, 8)
 	others.Slurm.NVIDIA = false
-	unloaded := byGres(checktest.Scenario{Name: "no GPU and no driver, though Slurm has some", NVMLErr: &probe.NVMLError{Call: "nvmlInit", Code: 9}, Want: []checks.Finding{{
+	unloaded := byGres(checktest.Scenario{Name: "no GPU and no driver, though Slurm has some", NVMLErr: &nvml.Error{Call: "nvmlInit", Code: 9}, Want: []checks.Finding{{
 		Code: "gpu.nvml", Severity: checks.Fail, Want: "8 GPUs", Got: "0", Remedy: checks.RebootNode,
 		Message: gpuCountName + ":  want 8 GPUs, got 0: 0 on the PCI bus, and NVML cannot be asked: nvmlInit: the driver is not loaded (NVML error 9)"}}}, 8)
 	mig := byGres(having(4, "Slurm counts MIG instances", nil), 8)
-	mig.NVML.GPUs[0].Modes.MIG = probe.Known(true)
+	mig.NVML.GPUs[0].Modes.MIG = nvml.Known(true)
 	passed := byGres(having(8, "GPUs are given to virtual machines", nil), 9)
 	passed.Files["sys/bus/pci/devices/0000:ff:00.0/vendor"], passed.Files["sys/bus/pci/devices/0000:ff:00.0/class"] = "0x10de\n", "0x030200\n"
 	passed.Links = map[string]string{"sys/bus/pci/devices/0000:ff:00.0/driver": "../../../bus/pci/drivers/vfio-pci"}
 	dead := checks.Finding{Code: "gpu.count.nvml", Severity: checks.Warn, Remedy: checks.RebootNode, Want: "7 GPUs", Got: "7", Device: checks.Device{Kind: "gpu", PCI: fakenvml.Address(3)}}
 	dead.Message = gpuCountName + ":  want 7 GPUs, got 7: " + fakenvml.Address(3) + " is on the PCI bus, in the driver, not in NVML"
-	drop3 := func(n *probe.NVML) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }
+	drop3 := func(n *nvml.Snapshot) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }
 	notSlurms := dead
 	notSlurms.Want, notSlurms.Message = "8 GPUs", strings.Replace(dead.Message, "want 7", "want 8", 1)
 	stillFails := dead
@@ -74,7 +75,7 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 	unbelievable := byGres(checktest.OnGPUs("a dead one, and Slurm has more than any such node", nil, drop3, stillFails), 16).On(only8)
 	down := byGres(having(8, "no driver, and Slurm has more than any such node", nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: "8 GPUs", Got: "0", Remedy: checks.RebootNode,
 		Message: gpuCountName + ":  want 8 GPUs, got 0: 8 on the PCI bus, and NVML cannot be asked: nvmlInit: the driver is not loaded (NVML error 9)"}), 16).On(only8)
-	down.NVML, down.NVMLErr = nil, &probe.NVMLError{Call: "nvmlInit", Code: 9}
+	down.NVML, down.NVMLErr = nil, &nvml.Error{Call: "nvmlInit", Code: 9}
 	excluded := byGres(checktest.OnGPUs("one that Slurm has is excluded from the driver", nil, drop3, fewer("8 GPUs", "7")), 8).
 		Holding("proc/driver/nvidia/gpus/"+fakenvml.Address(3)+"/information", "Device Minor: 3\nGPU Excluded:\t Yes\n")
 	excluded.Want[0].Message += "; " + fakenvml.Address(3) + " is excluded from the driver"

@@ -9,6 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -27,7 +28,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 	}
 	pci := "sys/bus/pci/devices/" + fakenvml.Address(3) + "/"
 	driver := "proc/driver/nvidia/gpus/" + fakenvml.Address(3) + "/information"
-	drop3 := func(n *probe.NVML) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }
+	drop3 := func(n *nvml.Snapshot) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }
 	offBus := func(s checktest.Scenario) checktest.Scenario {
 		for f := range s.Files {
 			if strings.HasPrefix(f, pci) {
@@ -66,7 +67,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 		Message: name + ":  write /past/gpu-count.json: not a directory"}).Holding("past", "")
 	cannotKeep.Broken = true
 	starting := noNVML(checktest.OnGPUs("NVML is not ready", checktest.Of("8"), nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
-		Message: name + ":  cannot ask NVML: nvmlInit: in use or not ready, as during a reset (NVML error 27)"}), &probe.NVMLError{Call: "nvmlInit", Code: 27})
+		Message: name + ":  cannot ask NVML: nvmlInit: in use or not ready, as during a reset (NVML error 27)"}), &nvml.Error{Call: "nvmlInit", Code: 27})
 	passed := offBus(checktest.OnGPUs("one given to a virtual machine", nil, drop3))
 	passed.Files[pci+"vendor"], passed.Files[pci+"class"] = "0x10de\n", "0x030200\n"
 	passed.Links = map[string]string{pci + "driver": "../../../bus/pci/drivers/vfio-pci"}
@@ -87,7 +88,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 	fewer.Leaves = map[string]string{"past/gpu-count.json": strings.ReplaceAll(remembered(""), "0000:1", "0000:9")}
 	allGone := checktest.Scenario{Name: "all gone since an earlier run", NVMLErr: none, Files: map[string]string{"past/gpu-count.json": remembered("")},
 		Want: []checks.Finding{cannot("8 GPUs", 0, "load libnvidia-ml.so.1: not found")}, Broken: true}
-	allGoneToo := checktest.Scenario{Name: "all gone, NVML is there", NVML: &probe.NVML{}, Files: allGone.Files, Broken: true}
+	allGoneToo := checktest.Scenario{Name: "all gone, NVML is there", NVML: &nvml.Snapshot{}, Files: allGone.Files, Broken: true}
 	for i := range 8 {
 		f := missing(".gone", checks.ReseatOrRMA, -1, 8, 0, "was there before, is no longer on the PCI bus")
 		f.Device.PCI = fakenvml.Address(i)
@@ -98,44 +99,44 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 		f.Severity, f.Code = severity, code
 		return f
 	}
-	unnumbered := noNVML(renumbered, &probe.NVMLError{Call: "nvmlInit", Code: 9})
+	unnumbered := noNVML(renumbered, &nvml.Error{Call: "nvmlInit", Code: 9})
 	unnumbered.Name, unnumbered.Leaves = "the buses are numbered anew, and no driver is loaded", nil
 	unnumbered.Want = []checks.Finding{cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")}
 	stillInNVML := offBus(checktest.OnGPUs("one that was there before is off the bus, but in NVML", nil, nil,
 		missing(".gone", checks.ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))).Holding("past/gpu-count.json", remembered(""))
-	barred := func(g *probe.GPU) { g.Err = &probe.NVMLError{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 4} }
+	barred := func(g *nvml.GPU) { g.Err = &nvml.Error{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 4} }
 	list = append(list,
 		checktest.OnGPUs("eight", checktest.Of("8"), nil).OrTable(map[string]any{"want": int64(8)}),
 		checktest.OnGPUs("AzureHPC's second word", checktest.Of("8", "nvidia"), nil).OrTable(map[string]any{"want": int64(8), "type": "nvidia"}),
 		checktest.OnGPUs("no number given", nil, nil),
 		keeps, forgets,
-		checktest.OnGPUs("MIG makes no GPU more", checktest.Of("8"), checktest.Gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true) })),
-		checktest.OnGPUs("minor numbers in another order", checktest.Of("8"), func(n *probe.NVML) { n.GPUs[0].Minor, n.GPUs[7].Minor = n.GPUs[7].Minor, n.GPUs[0].Minor }),
+		checktest.OnGPUs("MIG makes no GPU more", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG = nvml.Known(true) })),
+		checktest.OnGPUs("minor numbers in another order", checktest.Of("8"), func(n *nvml.Snapshot) { n.GPUs[0].Minor, n.GPUs[7].Minor = n.GPUs[7].Minor, n.GPUs[0].Minor }),
 		allGone, allGoneToo, unnumbered, stillInNVML, passed, passedWanted, passedSince, renumbered, fewer,
 		checktest.OnGPUs("one more on the bus than wanted, without a driver", checktest.Of("7"), drop3,
 			noted(missing(".nvml", checks.NoRemedy, -1, 7, 7, "is on the PCI bus, not in the driver, not in NVML"), checks.Warn, "gpu.count.more")).Lacking(driver),
 		checktest.OnGPUs("one that may not be asked", checktest.Of("8"), checktest.Gpu3(barred), noted(missing(".nvml", checks.NoRemedy, 3, 8, 7,
 			"is on the PCI bus, in the driver, but NVML says nvmlDeviceGetHandleByIndex_v2(3): no permission (NVML error 4)"), checks.Unknown, "gpu.error")),
 		noNVML(checktest.OnGPUs("NVML may not be asked", checktest.Of("8"), nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
-			Message: name + ":  cannot ask NVML: nvmlInit: no permission (NVML error 4)"}), &probe.NVMLError{Call: "nvmlInit", Code: 4}),
+			Message: name + ":  cannot ask NVML: nvmlInit: no permission (NVML error 4)"}), &nvml.Error{Call: "nvmlInit", Code: 4}),
 		noNVML(checktest.OnGPUs("the operating system does not let NVML ask", checktest.Of("8"), nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
-			Message: name + ":  cannot ask NVML: nvmlInit: kept from the driver by the operating system or a cgroup (NVML error 17)"}), &probe.NVMLError{Call: "nvmlInit", Code: 17}),
+			Message: name + ":  cannot ask NVML: nvmlInit: kept from the driver by the operating system or a cgroup (NVML error 17)"}), &nvml.Error{Call: "nvmlInit", Code: 17}),
 		checktest.OnGPUs("one excluded from the driver", checktest.Of("7"), drop3).Holding(driver, "Device Minor: 3\nGPU Excluded:\t Yes\n"),
 		withoutBus(checktest.OnGPUs("a container without a PCI bus", checktest.Of("8"), nil)),
 		checktest.Scenario{Name: "no GPU", NVMLErr: none, Want: []checks.Finding{skip}},
-		checktest.Scenario{Name: "no GPU, but NVML", NVML: &probe.NVML{}, Want: []checks.Finding{skip}},
+		checktest.Scenario{Name: "no GPU, but NVML", NVML: &nvml.Snapshot{}, Want: []checks.Finding{skip}},
 
 		checktest.OnGPUs("too few", checktest.Of("16"), nil, checks.Finding{Code: "gpu.count", Severity: checks.Fail, Want: "16 GPUs", Got: "8", Message: name + ":  want 16 GPUs, got 8"}),
 		checktest.OnGPUs("too many", checktest.Of("1"), nil, checks.Finding{Code: "gpu.count", Severity: checks.Fail, Want: "1 GPU", Got: "8", Message: name + ":  want 1 GPU, got 8"}),
-		checktest.OnGPUs("too many, and one lost", checktest.Of("4"), checktest.Gpu3(func(g *probe.GPU) { g.Err = checktest.ErrLost }),
+		checktest.OnGPUs("too many, and one lost", checktest.Of("4"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrLost }),
 			noted(missing(".nvml", checks.RebootNode, 3, 4, 7, "is on the PCI bus, in the driver, but NVML says nvmlDeviceGetX(3): the GPU is lost (NVML error 15)"), checks.Warn, "gpu.count.nvml"),
 			checks.Finding{Code: "gpu.count", Severity: checks.Fail, Want: "4 GPUs", Got: "7", Message: name + ":  want 4 GPUs, got 7"}),
 		checktest.OnGPUs("one not in NVML", checktest.Of("8"), drop3, missing(".nvml", checks.RebootNode, -1, 8, 7, "is on the PCI bus, in the driver, not in NVML")),
 		checktest.OnGPUs("one not in the driver either", nil, drop3, missing(".nvml", checks.RebootNode, -1, 8, 7, "is on the PCI bus, not in the driver, not in NVML")).Lacking(driver),
-		checktest.OnGPUs("no power cable", nil, checktest.Gpu3(func(g *probe.GPU) { g.Err = checktest.ErrPower }), checktest.Gpu3In(name, checktest.ErrPower)),
-		checktest.OnGPUs("no interrupts", checktest.Of("8"), checktest.Gpu3(func(g *probe.GPU) { g.Err = checktest.ErrIRQ }), checktest.Gpu3In(name, checktest.ErrIRQ)),
-		checktest.OnGPUs("one lost", checktest.Of("8"), checktest.Gpu3(func(g *probe.GPU) { g.Err = checktest.ErrLost }), checktest.Gpu3In(name, checktest.ErrLost)),
-		checktest.OnGPUs("one that answers nothing", checktest.Of("8"), checktest.Gpu3(func(g *probe.GPU) { g.Err = checktest.ErrOdd }),
+		checktest.OnGPUs("no power cable", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrPower }), checktest.Gpu3In(name, checktest.ErrPower)),
+		checktest.OnGPUs("no interrupts", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrIRQ }), checktest.Gpu3In(name, checktest.ErrIRQ)),
+		checktest.OnGPUs("one lost", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrLost }), checktest.Gpu3In(name, checktest.ErrLost)),
+		checktest.OnGPUs("one that answers nothing", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrOdd }),
 			missing(".nvml", checks.RebootNode, 3, 8, 7, "is on the PCI bus, in the driver, but NVML says "+checktest.OddText)),
 		notNow("one that is being reset", checktest.Of("8")), starting,
 		offBus(checktest.OnGPUs("one off the bus", checktest.Of("8"), nil, missing(".gone", checks.ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))),
@@ -143,8 +144,8 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 			Lacking(driver).Holding("past/gpu-count.json", remembered("")),
 		offBus(checktest.OnGPUs("another machine's past", nil, drop3)).Lacking(driver).Holding("past/gpu-count.json", remembered("U2")).Holding("sys/class/dmi/id/product_uuid", "U1\n"),
 		checktest.OnGPUs("one without a device node", checktest.Of("8"), nil, missing(".node", checks.NoRemedy, 3, 8, 7, "has no device node /dev/nvidia3")).Lacking("dev/nvidia3"),
-		noNVML(checktest.OnGPUs("no driver", checktest.Of("8"), nil, cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &probe.NVMLError{Call: "nvmlInit", Code: 9}),
-		noNVML(checktest.OnGPUs("no driver, and fewer wanted than are there", checktest.Of("7"), nil, cannot("7 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &probe.NVMLError{Call: "nvmlInit", Code: 9}),
+		noNVML(checktest.OnGPUs("no driver", checktest.Of("8"), nil, cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &nvml.Error{Call: "nvmlInit", Code: 9}),
+		noNVML(checktest.OnGPUs("no driver, and fewer wanted than are there", checktest.Of("7"), nil, cannot("7 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &nvml.Error{Call: "nvmlInit", Code: 9}),
 		noNVML(checktest.OnGPUs("no library", nil, nil, cannot("8 GPUs", 8, "load libnvidia-ml.so.1: not found")), none),
 		checktest.Scenario{Name: "nothing where one is wanted", Words: checktest.Of("1"), NVMLErr: none, Want: []checks.Finding{cannot("1 GPU", 0, "load libnvidia-ml.so.1: not found")}},
 		checktest.OnGPUs("GPUs of another maker", checktest.Of("8", "rocm"), nil, checks.Finding{Code: "gpu.amd", Severity: checks.Skip, Message: name + ":  not run: AMD GPUs are not supported"}),
@@ -159,7 +160,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 // given is a container that was given the first n of eight GPUs: /sys shows all. Of the
 // others it has the driver's files or not.
 func given(n int, name string, words []string, files bool, want ...checks.Finding) checktest.Scenario {
-	s := checktest.OnGPUs(name, words, func(all *probe.NVML) { all.GPUs = all.GPUs[:n] }, want...).Contained()
+	s := checktest.OnGPUs(name, words, func(all *nvml.Snapshot) { all.GPUs = all.GPUs[:n] }, want...).Contained()
 	if s.Files = maps.Clone(fakenvml.Files(fakenvml.H100, 8)); n == 0 {
 		s.NVML, s.NVMLErr = nil, fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary)
 	}
@@ -251,11 +252,11 @@ func withoutBus(s checktest.Scenario) checktest.Scenario {
 
 // notNow is a line on a node of which one GPU of eight cannot be asked now.
 func notNow(name string, words []string) checktest.Scenario {
-	err := &probe.NVMLError{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 19}
+	err := &nvml.Error{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 19}
 	f := checktest.GPUFinding(gpuCountName, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "")
 	f.Want, f.Got = "8 GPUs", "7"
 	f.Message = gpuCountName + ":  want 8 GPUs, got 7: " + f.Device.String() + " is on the PCI bus, in the driver, but NVML says " + err.Error()
-	s := checktest.OnGPUs(name, words, checktest.Gpu3(func(g *probe.GPU) { g.Err = err }), f)
+	s := checktest.OnGPUs(name, words, checktest.Gpu3(func(g *nvml.GPU) { g.Err = err }), f)
 	s.Broken = true
 	return s
 }

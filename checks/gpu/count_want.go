@@ -5,7 +5,9 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // How many GPUs check_gpu_count wants where nhc.conf gives no number: the
@@ -13,14 +15,14 @@ import (
 
 // gres is how many GPUs Slurm's Gres of this node has, 0 if that is not known or
 // says nothing of GPUs as NVML counts them.
-func (c *gpuCount) gres(env *checks.Env, views probe.GPUViews, n *probe.NVML) int {
+func (c *gpuCount) gres(env *checks.Env, views nvidia.GPUViews, n *nvml.Snapshot) int {
 	if c.Want > 0 || env.Slurm == nil {
 		return 0
 	}
-	if slices.ContainsFunc(views.PCI, probe.PCIGPU.Passed) {
+	if slices.ContainsFunc(views.PCI, nvidia.PCIGPU.Passed) {
 		return 0
 	}
-	if n != nil && slices.ContainsFunc(n.GPUs, func(g probe.GPU) bool { return g.Modes.MIG.Value }) {
+	if n != nil && slices.ContainsFunc(n.GPUs, func(g nvml.GPU) bool { return g.Modes.MIG.Value }) {
 		return 0
 	}
 	if len(views.Own()) == 0 && (n == nil || len(n.GPUs) == 0) && !env.Slurm.NVIDIA {
@@ -38,9 +40,9 @@ func credibleGres(env *checks.Env, gres int) int {
 }
 
 // gpuKinds says of what kind each GPU is, by address.
-func gpuKinds(env *checks.Env, n *probe.NVML) map[string]string {
+func gpuKinds(env *checks.Env, n *nvml.Snapshot) map[string]string {
 	kinds := map[string]string{}
-	ids, _ := env.Host.GPUIDs() // an error has been reported with the other views
+	ids, _ := pci.GPUIDs(env.Host) // an error has been reported with the other views
 	for _, id := range ids {
 		kinds[id.Address] = id.Device
 	}

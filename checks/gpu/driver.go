@@ -9,6 +9,9 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuDriver checks that NVIDIA's driver is loaded, that its library, its module
@@ -51,33 +54,33 @@ const gpuDriverName = "check_gpu_driver"
 
 func (c *gpuDriver) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.At("read the PCI bus")
-	views, err := env.Host.GPUViews()
+	views, err := nvidia.ReadGPUViews(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	if _, err := env.Host.NVML(probe.GroupInforom, env.Doing); err != nil && len(views.Own()) > 0 {
+	if _, err := nvml.Ask(env.Host, nvml.GroupInforom, env.Doing); err != nil && len(views.Own()) > 0 {
 		return []checks.Finding{c.notThere(views, err)}
 	}
-	s, findings := AskNVML(env, gpuDriverName, probe.GroupInforom)
+	s, findings := AskNVML(env, gpuDriverName, nvml.GroupInforom)
 	if s == nil {
 		return findings
 	}
 	findings = append(c.versions(env, s.NVML, views), c.modules(env)...)
 	s.Judged = s.NVML.Driver.Known
 	s.Each(judgeInforom)
-	s.unlike(func(g *probe.GPU) (string, bool) { return g.VBIOS.Value, g.VBIOS.Known }, differ("VBIOS", s))
-	s.unlike(func(g *probe.GPU) (string, bool) { return g.Inforom.Value, g.Inforom.Known }, differ("InfoROM", s))
+	s.unlike(func(g *nvml.GPU) (string, bool) { return g.VBIOS.Value, g.VBIOS.Known }, differ("VBIOS", s))
+	s.unlike(func(g *nvml.GPU) (string, bool) { return g.Inforom.Value, g.Inforom.Known }, differ("InfoROM", s))
 	return append(findings, s.Done()...)
 }
 
 // notThere says why NVML cannot be asked though there are GPUs.
-func (c *gpuDriver) notThere(views probe.GPUViews, err error) checks.Finding {
+func (c *gpuDriver) notThere(views nvidia.GPUViews, err error) checks.Finding {
 	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", gpuDriverName, err)}
 	switch {
-	case errors.Is(err, probe.ErrDriverMismatch):
+	case errors.Is(err, nvml.ErrDriverMismatch):
 		f.Code, f.Severity, f.Remedy = "gpu.driver.mismatch", checks.Fail, checks.RebootNode
 		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err) + checks.Before("; the loaded module is ", views.Version, "")
-	case errors.Is(err, probe.ErrDriverNotThere):
+	case errors.Is(err, nvml.ErrDriverNotThere):
 		f.Code, f.Severity, f.Remedy = "gpu.driver.missing", checks.Fail, checks.RebootNode
 		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err)
 	case errors.Is(err, probe.ErrNoLibrary) && !errors.Is(err, probe.ErrOtherNode):
@@ -87,7 +90,7 @@ func (c *gpuDriver) notThere(views probe.GPUViews, err error) checks.Finding {
 	return f
 }
 
-func (c *gpuDriver) versions(env *checks.Env, n *probe.NVML, views probe.GPUViews) (findings []checks.Finding) {
+func (c *gpuDriver) versions(env *checks.Env, n *nvml.Snapshot, views nvidia.GPUViews) (findings []checks.Finding) {
 	add := func(f checks.Finding, text string) {
 		f.Severity, f.Message = checks.Fail, gpuDriverName+":  "+text+checks.WantGot(f)
 		findings = append(findings, f)
@@ -100,7 +103,7 @@ func (c *gpuDriver) versions(env *checks.Env, n *probe.NVML, views probe.GPUView
 	}
 	slices.SortFunc(findings, func(a, b checks.Finding) int { return strings.Compare(a.Message, b.Message) })
 	unknown := func(what string, err error) {
-		if err != nil && !probe.IsGPUState(err) { // a state is reported by itself
+		if err != nil && !nvml.IsGPUState(err) { // a state is reported by itself
 			findings = append(findings, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  version of the %s is unknown: %v", gpuDriverName, what, err)})
 		}
 	}
@@ -122,7 +125,7 @@ func (c *gpuDriver) versions(env *checks.Env, n *probe.NVML, views probe.GPUView
 
 func (c *gpuDriver) modules(env *checks.Env) (findings []checks.Finding) {
 	env.At("read /proc/modules")
-	loaded, err := env.Host.Modules()
+	loaded, err := probe.Modules(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -136,7 +139,7 @@ func (c *gpuDriver) modules(env *checks.Env) (findings []checks.Finding) {
 		lacks := ""
 		if slices.Contains(checks.ModuleNames(m), dmaBuf) {
 			env.At("look for dma-buf in /proc")
-			if lacks, err = env.Host.DMABufLacks(); err != nil {
+			if lacks, err = cuda.DMABufLacks(env.Host); err != nil {
 				return append(findings, checks.Unreadable(err)...)
 			}
 			if lacks == "" {
@@ -152,8 +155,8 @@ func (c *gpuDriver) modules(env *checks.Env) (findings []checks.Finding) {
 // dmaBuf is what is no module, but does what nvidia_peermem does.
 const dmaBuf = "dma_buf"
 
-func judgeInforom(s *GPUs, g *probe.GPU) {
-	if errors.Is(g.InforomValid.Err, probe.ErrInforomCorrupt) || errors.Is(g.Inforom.Err, probe.ErrInforomCorrupt) {
+func judgeInforom(s *GPUs, g *nvml.GPU) {
+	if errors.Is(g.InforomValid.Err, nvml.ErrInforomCorrupt) || errors.Is(g.Inforom.Err, nvml.ErrInforomCorrupt) {
 		s.Judged = true
 		s.Report(g, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "the InfoROM is corrupt")
 		return
@@ -162,8 +165,8 @@ func judgeInforom(s *GPUs, g *probe.GPU) {
 }
 
 // differ warns of a version that most other GPUs of the model have not.
-func differ(what string, s *GPUs) func(g *probe.GPU, want, got, than string) {
-	return func(g *probe.GPU, want, got, than string) {
+func differ(what string, s *GPUs) func(g *nvml.GPU, want, got, than string) {
+	return func(g *nvml.GPU, want, got, than string) {
 		s.Report(g, checks.Finding{Code: "gpu.driver.differ", Severity: checks.Warn, Want: want, Got: got}, "%s version is not that of %s", what, than)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -43,7 +44,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 	}
 	gone := opening("the library is not installed", fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary),
 		failing("library", checks.NoRemedy, "load libnvidia-ml.so.1: not found", "", ""))
-	other := opening("another error", &probe.NVMLError{Call: "nvmlInit", Code: 999},
+	other := opening("another error", &nvml.Error{Call: "nvmlInit", Code: 999},
 		checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: name + ":  cannot ask NVML: nvmlInit: unknown error (NVML error 999)"})
 	other.Broken = true
 	noModules := checktest.OnGPUs("unreadable modules", nil, nil, checktest.Unknown("read /proc/modules: is a directory")).Lacking("proc/modules").Holding("proc/modules/", "")
@@ -57,7 +58,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 	noKernel := dma(checktest.OnGPUs("the kernel's version cannot be read", checktest.Of("-m", "dma-buf"), nil,
 		checktest.Unknown("read /proc/sys/kernel/osrelease: no such file or directory")), "Open Kernel Module for x86_64").Lacking("proc/sys/kernel/osrelease")
 	noKernel.Broken = true
-	untold := func(scenarioName string, words []string, change func(*probe.NVML), text string) checktest.Scenario {
+	untold := func(scenarioName string, words []string, change func(*nvml.Snapshot), text string) checktest.Scenario {
 		s := checktest.OnGPUs(scenarioName, words, change, checktest.Unknown(name+":  version of the "+text))
 		s.Want[0].Code, s.Broken = "gpu.nvml", true
 		return s
@@ -70,44 +71,44 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 		checktest.OnGPUs("one of two modules", checktest.Of("-m", "nvidia_peermem|nvidia_uvm"), nil),
 		noUVM(checktest.OnGPUs("nvidia_uvm not loaded yet", nil, nil)),
 		checktest.OnGPUs("a kernel without modules", nil, nil).Lacking("proc/modules"),
-		checktest.OnGPUs("InfoROM not supported", nil, func(n *probe.NVML) {
+		checktest.OnGPUs("InfoROM not supported", nil, func(n *nvml.Snapshot) {
 			for i := range n.GPUs {
-				n.GPUs[i].InforomValid = probe.Reading[bool]{}
+				n.GPUs[i].InforomValid = nvml.Reading[bool]{}
 			}
 		}),
-		checktest.OnGPUs("two models, each with its VBIOS", nil, func(n *probe.NVML) {
+		checktest.OnGPUs("two models, each with its VBIOS", nil, func(n *nvml.Snapshot) {
 			for i := range 4 {
-				n.GPUs[i].Name, n.GPUs[i].VBIOS = probe.Known("NVIDIA A100-SXM4-80GB"), probe.Known("92.00.45.00.03")
+				n.GPUs[i].Name, n.GPUs[i].VBIOS = nvml.Known("NVIDIA A100-SXM4-80GB"), nvml.Known("92.00.45.00.03")
 			}
 		}),
-		checktest.OnGPUs("one VBIOS differs", nil, checktest.Gpu3(func(g *probe.GPU) { g.VBIOS = probe.Known("96.00.89.00.01") }), differs("VBIOS", "96.00.30.00.01", "96.00.89.00.01")),
-		checktest.OnGPUs("one InfoROM differs", nil, checktest.Gpu3(func(g *probe.GPU) { g.Inforom = probe.Known("G520.0200.00.03") }), differs("InfoROM", "G520.0200.00.05", "G520.0200.00.03")),
+		checktest.OnGPUs("one VBIOS differs", nil, checktest.Gpu3(func(g *nvml.GPU) { g.VBIOS = nvml.Known("96.00.89.00.01") }), differs("VBIOS", "96.00.30.00.01", "96.00.89.00.01")),
+		checktest.OnGPUs("one InfoROM differs", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Inforom = nvml.Known("G520.0200.00.03") }), differs("InfoROM", "G520.0200.00.05", "G520.0200.00.03")),
 
 		dma(checktest.OnGPUs("dma-buf in place of nvidia_peermem", checktest.Of("-m", "nvidia_peermem|dma-buf"), nil), "Open Kernel Module for x86_64"),
 		dma(checktest.OnGPUs("no dma-buf with this module", checktest.Of("-m", "nvidia_peermem|dma-buf"), nil, noDMA), "x86_64 Kernel Module"),
 		noKernel,
 		checktest.OnGPUs("another version", checktest.Of("/^580/"), nil, failing("version", checks.FixConfig, "version of the driver", "/^580/", "570.124.06")),
 		noUVM(checktest.OnGPUs("a module not loaded", checktest.Of("-m", "nvidia", "-m", "nvidia_uvm", "-m", "a|b"), nil, module("nvidia_uvm"), module("a|b"))),
-		opening("mismatch", &probe.NVMLError{Call: "nvmlInit", Code: 18}, checks.Finding{
+		opening("mismatch", &nvml.Error{Call: "nvmlInit", Code: 18}, checks.Finding{
 			Code: "gpu.driver.mismatch", Severity: checks.Fail, Remedy: checks.RebootNode, Want: fakenvml.Driver, Whole: true,
 			Message: name + ":  the driver's library and the loaded module 570.124.06 are of different versions: an update needs a reboot (nvmlInit: NVML error 18)",
 		}),
 		gone, other,
-		untold("the driver's version cannot be read", nil, func(n *probe.NVML) { n.Driver = probe.Failed[string](checktest.ErrOdd) }, "driver is unknown: "+checktest.OddText),
-		untold("nor can it be compared", checktest.Of("570.124.06"), func(n *probe.NVML) { n.Driver = probe.Failed[string](checktest.ErrOdd) }, "driver is unknown: "+checktest.OddText),
-		untold("the library's version cannot be read", nil, func(n *probe.NVML) { n.Library = probe.Failed[string](checktest.ErrOdd) }, "library is unknown: "+checktest.OddText),
-		untold("the driver's version is not told", checktest.Of("570.124.06"), func(n *probe.NVML) { n.Driver = probe.Reading[string]{} }, "driver is unknown: NVML does not tell it, want 570.124.06"),
-		untold("the driver's version is empty", checktest.Of("570.124.06"), func(n *probe.NVML) { n.Driver = probe.Known("") }, "driver is unknown: NVML does not tell it, want 570.124.06"),
-		checktest.OnGPUs("the driver's version is not told, nor wanted", nil, func(n *probe.NVML) { n.Driver = probe.Reading[string]{} }),
-		checktest.OnGPUs("another library", nil, func(n *probe.NVML) { n.Library = probe.Known("575.1") },
+		untold("the driver's version cannot be read", nil, func(n *nvml.Snapshot) { n.Driver = nvml.Failed[string](checktest.ErrOdd) }, "driver is unknown: "+checktest.OddText),
+		untold("nor can it be compared", checktest.Of("570.124.06"), func(n *nvml.Snapshot) { n.Driver = nvml.Failed[string](checktest.ErrOdd) }, "driver is unknown: "+checktest.OddText),
+		untold("the library's version cannot be read", nil, func(n *nvml.Snapshot) { n.Library = nvml.Failed[string](checktest.ErrOdd) }, "library is unknown: "+checktest.OddText),
+		untold("the driver's version is not told", checktest.Of("570.124.06"), func(n *nvml.Snapshot) { n.Driver = nvml.Reading[string]{} }, "driver is unknown: NVML does not tell it, want 570.124.06"),
+		untold("the driver's version is empty", checktest.Of("570.124.06"), func(n *nvml.Snapshot) { n.Driver = nvml.Known("") }, "driver is unknown: NVML does not tell it, want 570.124.06"),
+		checktest.OnGPUs("the driver's version is not told, nor wanted", nil, func(n *nvml.Snapshot) { n.Driver = nvml.Reading[string]{} }),
+		checktest.OnGPUs("another library", nil, func(n *nvml.Snapshot) { n.Library = nvml.Known("575.1") },
 			failing("mismatch", checks.RebootNode, "version of the library", "570.124.06", "575.1")),
 		checktest.OnGPUs("another module", nil, nil, failing("mismatch", checks.RebootNode, "version of the loaded module", "570.124.06", "560.35.03")).
 			Holding("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri\n"),
-		checktest.OnGPUs("one corrupt InfoROM", nil, checktest.Gpu3(func(g *probe.GPU) {
-			g.InforomValid = probe.Failed[bool](&probe.NVMLError{Call: "nvmlDeviceValidateInforom(3)", Code: 14})
+		checktest.OnGPUs("one corrupt InfoROM", nil, checktest.Gpu3(func(g *nvml.GPU) {
+			g.InforomValid = nvml.Failed[bool](&nvml.Error{Call: "nvmlDeviceValidateInforom(3)", Code: 14})
 		}), checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "the InfoROM is corrupt")),
-		checktest.OnGPUs("one corrupt InfoROM by its version", nil, checktest.Gpu3(func(g *probe.GPU) {
-			g.Inforom, g.InforomValid = probe.Failed[string](&probe.NVMLError{Call: "nvmlDeviceGetInforomImageVersion(3)", Code: 14}), probe.Reading[bool]{}
+		checktest.OnGPUs("one corrupt InfoROM by its version", nil, checktest.Gpu3(func(g *nvml.GPU) {
+			g.Inforom, g.InforomValid = nvml.Failed[string](&nvml.Error{Call: "nvmlDeviceGetInforomImageVersion(3)", Code: 14}), nvml.Reading[bool]{}
 		}), checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "the InfoROM is corrupt")),
 		noModules,
 	)
@@ -116,7 +117,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 // driverless is a node whose driver is not there at all.
 func driverless(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	s := checktest.OnGPUs(name, words, nil, want...)
-	s.NVML, s.NVMLErr = nil, &probe.NVMLError{Call: "nvmlInit", Code: 9}
+	s.NVML, s.NVMLErr = nil, &nvml.Error{Call: "nvmlInit", Code: 9}
 	for f := range s.Files {
 		if strings.HasPrefix(f, "proc/driver/nvidia/") || strings.HasPrefix(f, "dev/nvidia") {
 			delete(s.Files, f)

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuECC checks that error correction is on, unless the board comes with it off as
@@ -67,17 +67,17 @@ const (
 const gpuECCName = "check_gpu_ecc"
 
 func (c *gpuECC) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, gpuECCName, probe.GroupECC|probe.GroupRows)
+	s, findings := AskNVML(env, gpuECCName, nvml.GroupECC|nvml.GroupRows)
 	if s == nil {
 		return findings
 	}
-	reportLacking(s, "ECC mode", func(g *probe.GPU) probe.Reading[bool] { return g.ECC.On })
+	reportLacking(s, "ECC mode", func(g *nvml.GPU) nvml.Reading[bool] { return g.ECC.On })
 	if c.Rate <= 0 {
 		s.Each(c.judge)
 		return s.Done()
 	}
 	m := recallGPU[uint64](env, gpuECCName, "gpu-ecc", s.NVML.Taken)
-	s.Each(func(s *GPUs, g *probe.GPU) {
+	s.Each(func(s *GPUs, g *nvml.GPU) {
 		c.judge(s, g)
 		c.judgeRate(s, g, m)
 	})
@@ -85,7 +85,7 @@ func (c *gpuECC) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // judgeRate judges how fast the corrected errors have grown.
-func (c *gpuECC) judgeRate(s *GPUs, g *probe.GPU, m *memory[uint64]) {
+func (c *gpuECC) judgeRate(s *GPUs, g *nvml.GPU, m *memory[uint64]) {
 	sram, known := Value(s, g.ECC.SRAM.Corrected)
 	dram, alsoKnown := Value(s, g.ECC.DRAM.Corrected)
 	if !known && !alsoKnown {
@@ -102,7 +102,7 @@ func (c *gpuECC) judgeRate(s *GPUs, g *probe.GPU, m *memory[uint64]) {
 	}
 }
 
-func (c *gpuECC) judge(s *GPUs, g *probe.GPU) {
+func (c *gpuECC) judge(s *GPUs, g *nvml.GPU) {
 	e := g.ECC
 	judged := s.Judged
 	on, known := Value(s, e.On)
@@ -137,7 +137,7 @@ func (c *gpuECC) judge(s *GPUs, g *probe.GPU) {
 
 // eccByDefault reports whether the board comes with ECC on. Drivers before 510 do not
 // tell: boards of workstations have it off, those of data centers have it on.
-func eccByDefault(g *probe.GPU) bool {
+func eccByDefault(g *nvml.GPU) bool {
 	if d := g.ECC.Default; d.Known {
 		return d.Value
 	}
@@ -151,7 +151,7 @@ func eccByDefault(g *probe.GPU) bool {
 
 // judgeRows reports what of the repair of memory fails a GPU: a configuration of
 // AzureHPC's has no line for check_gpu_remap.
-func judgeRows(s *GPUs, g *probe.GPU) {
+func judgeRows(s *GPUs, g *nvml.GPU) {
 	before := s.Findings
 	s.Findings = nil
 	(&gpuRemap{Max: maxRemapped}).judge(s, g)
@@ -159,7 +159,7 @@ func judgeRows(s *GPUs, g *probe.GPU) {
 	s.Findings = append(before, slices.DeleteFunc(s.Findings, mild)...)
 }
 
-func (c *gpuECC) judgeSRAM(s *GPUs, g *probe.GPU) {
+func (c *gpuECC) judgeSRAM(s *GPUs, g *nvml.GPU) {
 	now, _ := Value(s, g.ECC.SRAM.Uncorrected)
 	ever, _ := Value(s, g.ECC.SRAM.UncorrectedAggregate)
 	exceeded, told := Value(s, g.ECC.SRAMThreshold)
@@ -183,7 +183,7 @@ func (c *gpuECC) judgeSRAM(s *GPUs, g *probe.GPU) {
 	}
 }
 
-func (c *gpuECC) judgeDRAM(s *GPUs, g *probe.GPU) {
+func (c *gpuECC) judgeDRAM(s *GPUs, g *nvml.GPU) {
 	now, _ := Value(s, g.ECC.DRAM.Uncorrected)
 	if now == 0 || c.DRAM > 0 && now > uint64(c.DRAM) { // the latter is for judgeMany
 		return
@@ -197,8 +197,8 @@ func (c *gpuECC) judgeDRAM(s *GPUs, g *probe.GPU) {
 
 // judgeMany compares counts with the limits of the configuration, which fail,
 // or with those of others, which warn.
-func (c *gpuECC) judgeMany(s *GPUs, g *probe.GPU) {
-	many := func(code, what string, r probe.Reading[uint64], allowed, usual int) {
+func (c *gpuECC) judgeMany(s *GPUs, g *nvml.GPU) {
+	many := func(code, what string, r nvml.Reading[uint64], allowed, usual int) {
 		f := checks.Finding{Code: "gpu.ecc." + code, Severity: checks.Fail}
 		if allowed <= 0 {
 			allowed, f.Severity = usual, checks.Warn

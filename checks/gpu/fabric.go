@@ -10,6 +10,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 )
 
@@ -119,19 +121,19 @@ func (c *gpuFabric) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
 		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: gpuFabricName + ":  " + err.Error(), Remedy: checks.FixConfig}}
 	}
-	groups := probe.GroupFabric
+	groups := nvml.GroupFabric
 	if slices.ContainsFunc(checks.PlatformGroups(env), func(p checks.PlatformGroup) bool { return p.Platform != nil && p.Platform.NVLinkDomain > 0 }) {
-		groups |= probe.GroupNVLinks | probe.GroupNVLinkFar
+		groups |= nvml.GroupNVLinks | nvml.GroupNVLinkFar
 	}
 	s, findings := AskNVML(env, gpuFabricName, groups)
 	if s == nil {
 		return findings
 	}
 	r := &fabricRun{gpuFabric: c, GPUs: s, past: recallGPU[fabricPast](env, gpuFabricName, "gpu-fabric", s.NVML.Taken)}
-	r.boot, _ = env.Host.BootID()
-	r.cluster, r.clique = r.mostOf(func(f probe.Fabric) string { return f.Cluster }), r.mostOf(cliqueOf)
-	s.Each(func(_ *GPUs, g *probe.GPU) { r.judge(g) })
-	reportLacking(s, "state of the fabric", func(g *probe.GPU) probe.Reading[probe.Fabric] { return g.Fabric })
+	r.boot, _ = probe.BootID(env.Host)
+	r.cluster, r.clique = r.mostOf(func(f nvml.Fabric) string { return f.Cluster }), r.mostOf(cliqueOf)
+	s.Each(func(_ *GPUs, g *nvml.GPU) { r.judge(g) })
+	reportLacking(s, "state of the fabric", func(g *nvml.GPU) nvml.Reading[nvml.Fabric] { return g.Fabric })
 	r.tellSwitches()
 	node := r.services()
 	if nothing := len(node)+len(s.Findings) == 0 && !r.switches(); nothing && !s.Judged {
@@ -142,7 +144,7 @@ func (c *gpuFabric) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return append(append(s.Findings, node...), r.past.store(env)...)
 }
 
-func cliqueOf(f probe.Fabric) string {
+func cliqueOf(f nvml.Fabric) string {
 	if f.Cluster == "" {
 		return ""
 	}
@@ -151,11 +153,11 @@ func cliqueOf(f probe.Fabric) string {
 
 // mostOf is what most of a model's GPUs say that are in the fabric, "" if as many
 // say something else; nothing of a model of which none is.
-func (r *fabricRun) mostOf(of func(probe.Fabric) string) map[string]string {
+func (r *fabricRun) mostOf(of func(nvml.Fabric) string) map[string]string {
 	times := map[string]map[string]int{}
 	for i := range r.NVML.GPUs {
 		g := &r.NVML.GPUs[i]
-		if f := g.Fabric; f.Known && f.Value.State == probe.FabricCompleted && f.Value.Status == 0 {
+		if f := g.Fabric; f.Known && f.Value.State == nvml.FabricCompleted && f.Value.Status == 0 {
 			if times[g.Name.Value] == nil {
 				times[g.Name.Value] = map[string]int{}
 			}
@@ -176,20 +178,20 @@ func (r *fabricRun) mostOf(of func(probe.Fabric) string) map[string]string {
 }
 
 // fault reports something about the fabric of a GPU.
-func (r *fabricRun) fault(g *probe.GPU, code string, severity checks.Severity, want, got, format string, args ...any) {
+func (r *fabricRun) fault(g *nvml.GPU, code string, severity checks.Severity, want, got, format string, args ...any) {
 	r.failed = true
 	r.Report(g, checks.Finding{Code: code, Severity: severity, Remedy: checks.CheckFabric, Want: want, Got: got}, format, args...)
 }
 
 // judge looks at one GPU.
-func (r *fabricRun) judge(g *probe.GPU) {
+func (r *fabricRun) judge(g *nvml.GPU) {
 	f, known := Value(r.GPUs, g.Fabric)
 	if !known {
 		return
 	}
 	domain := r.platform(g).NVLinkDomain > 0 && !meshed(g)
 	switch f.State {
-	case probe.FabricNotSupported:
+	case nvml.FabricNotSupported:
 		switch _, others := r.cluster[g.Name.Value]; {
 		case others:
 			r.fault(g, "gpu.fabric.state", checks.Fail, "completed", "not supported", "state of the fabric is not that of the others")
@@ -197,20 +199,20 @@ func (r *fabricRun) judge(g *probe.GPU) {
 			r.fault(g, "gpu.fabric.state", checks.Warn, "completed", "not supported", "state of the fabric")
 		}
 		return
-	case probe.FabricNotStarted, probe.FabricInProgress:
+	case nvml.FabricNotStarted, nvml.FabricInProgress:
 		r.joined++
 		state := [...]string{"", "not started", "in progress"}[f.State]
 		n := r.again(g, "state")
 		r.fault(g, "gpu.fabric.state", r.patience(n), "completed", state, "state of the fabric%s", inRuns(n))
 		return
-	case probe.FabricCompleted:
+	case nvml.FabricCompleted:
 		r.joined++
 	default:
 		r.Report(g, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown, Want: "completed", Got: fmt.Sprintf("state %d, which is not known here", f.State)}, "state of the fabric")
 		return
 	}
 	switch {
-	case f.Status == probe.FabricNoResources:
+	case f.Status == nvml.FabricNoResources:
 		r.fault(g, "gpu.fabric.status", checks.Fail, "success", "insufficient resources", "state of the fabric is completed, but its status")
 	case f.Status != 0:
 		r.fault(g, "gpu.fabric.status", checks.Fail, "success", fmt.Sprintf("NVML error %d", f.Status), "state of the fabric is completed, but its status")
@@ -222,14 +224,14 @@ func (r *fabricRun) judge(g *probe.GPU) {
 
 // meshed reports whether the NVLinks lead to other GPUs and to no switch: such a node, a
 // GB200 NVL4, is no part of a rack's domain.
-func meshed(g *probe.GPU) bool {
+func meshed(g *nvml.GPU) bool {
 	far := g.NVLink.Far.Value
 	return slices.Contains(far, "gpu") && !slices.Contains(far, "switch")
 }
 
 // again counts the runs of this boot, one after the other, in which something of a
 // GPU was on its way.
-func (r *fabricRun) again(g *probe.GPU, what string) int {
+func (r *fabricRun) again(g *nvml.GPU, what string) int {
 	uuid := g.UUID.Value
 	next := r.past.next.GPUs[uuid]
 	if next.InARow == nil {
@@ -264,7 +266,7 @@ func inRuns(n int) string {
 }
 
 // judgeDomain looks at the NVLink domain of a GPU, and where it stands in it.
-func (r *fabricRun) judgeDomain(g *probe.GPU, f probe.Fabric, domain bool) {
+func (r *fabricRun) judgeDomain(g *nvml.GPU, f nvml.Fabric, domain bool) {
 	const what = "cluster UUID of the NVLink domain"
 	most := r.cluster[g.Name.Value]
 	switch clique := fmt.Sprint(f.Clique); {
@@ -309,6 +311,6 @@ func (r *fabricRun) runs(procs []probe.Process, name string) bool {
 		if path.Base(p.Command()) != name {
 			return false
 		}
-		return r.Env.Host.RootsOwn(p.PID) || strings.HasPrefix(r.Env.Host.UnitOf(p.PID), "nvidia-")
+		return probe.RootsOwn(r.Env.Host, p.PID) || strings.HasPrefix(inventory.UnitOf(r.Env.Host, p.PID), "nvidia-")
 	})
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // What check_gpu_fabric makes of the fabric's health, and of the services of the
@@ -42,7 +44,7 @@ var healthSummaries = [...]string{2: "unhealthy", 3: "limited capacity"}
 
 // judgeHealth looks at the health mask, and at its summary where no part of the
 // mask says why.
-func (r *fabricRun) judgeHealth(g *probe.GPU, f probe.Fabric) {
+func (r *fabricRun) judgeHealth(g *nvml.GPU, f nvml.Fabric) {
 	named, strange := false, false
 	for _, bit := range healthBits {
 		switch v := int(f.Mask>>bit.shift) & (1<<bit.width - 1); v {
@@ -83,7 +85,7 @@ func (r *fabricRun) judgeHealth(g *probe.GPU, f probe.Fabric) {
 
 // switches says whether the node runs NVSwitches of its own.
 func (r *fabricRun) switches() bool {
-	list, err := r.Env.Host.NVSwitches()
+	list, err := nvidia.NVSwitches(r.Env.Host)
 	return err == nil && len(list) > 0
 }
 
@@ -101,12 +103,12 @@ func (r *fabricRun) expected() bool {
 // services are findings about the fabric manager and IMEX of the node.
 func (r *fabricRun) services() (found []checks.Finding) {
 	r.Env.At("read the NVSwitches of the PCI bus")
-	switches, err := r.Env.Host.NVSwitches()
+	switches, err := nvidia.NVSwitches(r.Env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
 	r.Env.At("read /dev/nvidia-caps-imex-channels")
-	channels, err := r.Env.Host.IMEXChannels()
+	channels, err := nvidia.IMEXChannels(r.Env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -116,7 +118,7 @@ func (r *fabricRun) services() (found []checks.Finding) {
 		return nil
 	}
 	r.Env.At("read /proc")
-	procs, err := r.Env.Host.Processes()
+	procs, err := probe.Processes(r.Env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

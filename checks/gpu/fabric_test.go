@@ -10,6 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 const (
@@ -22,20 +23,20 @@ func tray() *checks.Platform {
 }
 
 // inFabric changes the fabric of a GPU.
-func inFabric(change func(*probe.Fabric)) func(*probe.GPU) {
-	return func(g *probe.GPU) {
-		f := probe.Fabric{State: probe.FabricCompleted}
+func inFabric(change func(*nvml.Fabric)) func(*nvml.GPU) {
+	return func(g *nvml.GPU) {
+		f := nvml.Fabric{State: nvml.FabricCompleted}
 		if change != nil {
 			change(&f)
 		}
-		g.Fabric = probe.Known(f)
+		g.Fabric = nvml.Known(f)
 	}
 }
 
 // inRack is a healthy GPU of an NVL72 rack, changed.
-func inRack(change func(*probe.Fabric)) func(*probe.GPU) {
-	return inFabric(func(f *probe.Fabric) {
-		*f = probe.Fabric{State: probe.FabricCompleted, Clique: 4026, Cluster: rackUUID, Mask: 0xaa, Summary: 1}
+func inRack(change func(*nvml.Fabric)) func(*nvml.GPU) {
+	return inFabric(func(f *nvml.Fabric) {
+		*f = nvml.Fabric{State: nvml.FabricCompleted, Clique: 4026, Cluster: rackUUID, Mask: 0xaa, Summary: 1}
 		if change != nil {
 			change(f)
 		}
@@ -43,8 +44,8 @@ func inRack(change func(*probe.Fabric)) func(*probe.GPU) {
 }
 
 // rackWith is a node of a rack of which gpu3 is changed.
-func rackWith(change func(*probe.Fabric)) func(*probe.NVML) {
-	return func(n *probe.NVML) {
+func rackWith(change func(*nvml.Fabric)) func(*nvml.Snapshot) {
+	return func(n *nvml.Snapshot) {
 		allGPUs(inRack(nil))(n)
 		inRack(change)(&n.GPUs[3])
 	}
@@ -86,11 +87,11 @@ func fabricOnNode(severity checks.Severity, code, want, got, message string) che
 func TestGPUFabric(t *testing.T) { checktest.Run(t, "check_gpu_fabric") }
 
 var _ = checktest.Table("check_gpu_fabric", func(string) (list []checktest.Scenario) {
-	list = append(list, checktest.GPULacks(gpuFabricName, "state of the fabric", func(g *probe.GPU) { g.Fabric = probe.Reading[probe.Fabric]{} })...)
+	list = append(list, checktest.GPULacks(gpuFabricName, "state of the fabric", func(g *nvml.GPU) { g.Fabric = nvml.Reading[nvml.Fabric]{} })...)
 	list = append(list, append(checktest.GPUCommon(gpuFabricName),
 		checktest.OnGPUs("healthy", nil, nil),
-		checktest.OnGPUs("healthy, all health told", nil, allGPUs(inFabric(func(f *probe.Fabric) { f.Mask, f.Summary = 0x1aa, 1 }))),
-		checktest.OnGPUs("GPUs without a fabric", nil, allGPUs(inFabric(func(f *probe.Fabric) { *f = probe.Fabric{} })),
+		checktest.OnGPUs("healthy, all health told", nil, allGPUs(inFabric(func(f *nvml.Fabric) { f.Mask, f.Summary = 0x1aa, 1 }))),
+		checktest.OnGPUs("GPUs without a fabric", nil, allGPUs(inFabric(func(f *nvml.Fabric) { *f = nvml.Fabric{} })),
 			checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}),
 		checktest.OnV100s("NVML knows of no fabric", nil, nil,
 			checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: gpuFabricName + ":  not supported by these GPUs or their driver"}),
@@ -105,12 +106,16 @@ var _ = checktest.Table("check_gpu_fabric", func(string) (list []checktest.Scena
 
 func fabricStates() []checktest.Scenario {
 	const file, progress = "past/gpu-fabric.json", "in progress"
-	state := func(n int) func(*probe.NVML) { return checktest.Gpu3(inFabric(func(f *probe.Fabric) { f.State = n })) }
-	status := func(n int) func(*probe.NVML) { return checktest.Gpu3(inFabric(func(f *probe.Fabric) { f.Status = n })) }
+	state := func(n int) func(*nvml.Snapshot) {
+		return checktest.Gpu3(inFabric(func(f *nvml.Fabric) { f.State = n }))
+	}
+	status := func(n int) func(*nvml.Snapshot) {
+		return checktest.Gpu3(inFabric(func(f *nvml.Fabric) { f.Status = n }))
+	}
 	twice := func(boot string) string { return before300(fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":2}}`, boot)) }
 	const text = "state of the fabric"
 	says, name := fabricSays, gpuFabricName
-	odd := checktest.OnGPUs("one cannot be read", nil, checktest.Gpu3(func(g *probe.GPU) { g.Fabric = probe.Failed[probe.Fabric](checktest.ErrOdd) }),
+	odd := checktest.OnGPUs("one cannot be read", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Fabric = nvml.Failed[nvml.Fabric](checktest.ErrOdd) }),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
 	strange := checktest.OnGPUs("a state that nobody knows", nil, state(200),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown, Want: "completed", Got: "state 200, which is not known here"}, text))
@@ -133,17 +138,17 @@ func fabricStates() []checktest.Scenario {
 		return s
 	}
 	return []checktest.Scenario{
-		checktest.OnGPUs("completed without resources", nil, status(probe.FabricNoResources), says(checks.Fail, "status", "success", "insufficient resources", "state of the fabric is completed, but its status")),
+		checktest.OnGPUs("completed without resources", nil, status(nvml.FabricNoResources), says(checks.Fail, "status", "success", "insufficient resources", "state of the fabric is completed, but its status")),
 		checktest.OnGPUs("another status", nil, status(999), says(checks.Fail, "status", "success", "NVML error 999", "state of the fabric is completed, but its status")),
-		inBoot(checktest.OnGPUs("on its way, once", nil, state(probe.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))),
-		inBoot(checktest.OnGPUs("on its way, three times", nil, state(probe.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 runs in a row"))).Holding(file, twice(nvlinkBoot)),
-		inBoot(checktest.OnGPUs("not started, three times", nil, state(probe.FabricNotStarted), says(checks.Fail, "state", "completed", "not started", text+", in 3 runs in a row"))).Holding(file, twice(nvlinkBoot)),
-		inBoot(checktest.OnGPUs("on its way, three times, and another run ten seconds later", nil, state(probe.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 runs in a row"))).Holding(file, pastAt(10*time.Second, fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":3}}`, nvlinkBoot))),
-		inBoot(checktest.OnGPUs("on its way, twice before the boot", nil, state(probe.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))).Holding(file, twice("other")),
-		checktest.OnGPUs("on its way, the boot is not known", nil, state(probe.FabricInProgress), says(checks.Warn, "state", "completed", progress, text)).Holding(file, twice("")),
-		checktest.OnGPUs("one of eight is not in it", nil, state(probe.FabricNotSupported), says(checks.Fail, "state", "completed", "not supported", text+" is not that of the others")),
-		logging(checktest.OnGPUs("the kernel has errors of a switch", nil, status(probe.FabricNoResources), logged), 5),
-		logging(checktest.OnGPUs("the kernel has errors of four switches", nil, status(probe.FabricNoResources), many), 5, 6, 7, 8),
+		inBoot(checktest.OnGPUs("on its way, once", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))),
+		inBoot(checktest.OnGPUs("on its way, three times", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 runs in a row"))).Holding(file, twice(nvlinkBoot)),
+		inBoot(checktest.OnGPUs("not started, three times", nil, state(nvml.FabricNotStarted), says(checks.Fail, "state", "completed", "not started", text+", in 3 runs in a row"))).Holding(file, twice(nvlinkBoot)),
+		inBoot(checktest.OnGPUs("on its way, three times, and another run ten seconds later", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 runs in a row"))).Holding(file, pastAt(10*time.Second, fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":3}}`, nvlinkBoot))),
+		inBoot(checktest.OnGPUs("on its way, twice before the boot", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))).Holding(file, twice("other")),
+		checktest.OnGPUs("on its way, the boot is not known", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text)).Holding(file, twice("")),
+		checktest.OnGPUs("one of eight is not in it", nil, state(nvml.FabricNotSupported), says(checks.Fail, "state", "completed", "not supported", text+" is not that of the others")),
+		logging(checktest.OnGPUs("the kernel has errors of a switch", nil, status(nvml.FabricNoResources), logged), 5),
+		logging(checktest.OnGPUs("the kernel has errors of four switches", nil, status(nvml.FabricNoResources), many), 5, 6, 7, 8),
 		odd, strange, past,
 	}
 }
@@ -151,23 +156,23 @@ func fabricStates() []checktest.Scenario {
 func fabricDomains() []checktest.Scenario {
 	says := fabricSays
 	const cluster, clique = "cluster UUID of the NVLink domain", "clique of the NVLink domain"
-	half := func(n *probe.NVML) {
+	half := func(n *nvml.Snapshot) {
 		allGPUs(inRack(nil))(n)
 		for i := range 4 {
-			inRack(func(f *probe.Fabric) { f.Clique = 1 })(&n.GPUs[i])
+			inRack(func(f *nvml.Fabric) { f.Clique = 1 })(&n.GPUs[i])
 		}
 	}
-	alone := func(n *probe.NVML) {
+	alone := func(n *nvml.Snapshot) {
 		n.GPUs = n.GPUs[3:4]
 		inFabric(nil)(&n.GPUs[0])
 	}
-	noClique := func(n *probe.NVML) {
+	noClique := func(n *nvml.Snapshot) {
 		n.GPUs = n.GPUs[3:4]
-		inRack(func(f *probe.Fabric) { f.Clique = 0 })(&n.GPUs[0])
+		inRack(func(f *nvml.Fabric) { f.Clique = 0 })(&n.GPUs[0])
 	}
-	out := func(n *probe.NVML) {
+	out := func(n *nvml.Snapshot) {
 		n.GPUs = n.GPUs[2:4]
-		allGPUs(inFabric(func(f *probe.Fabric) { *f = probe.Fabric{} }))(n)
+		allGPUs(inFabric(func(f *nvml.Fabric) { *f = nvml.Fabric{} }))(n)
 	}
 	outOf := func(i int) checks.Finding {
 		return checktest.GPUFinding(gpuFabricName, i, checks.Finding{Code: "gpu.fabric.state", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: "completed", Got: "not supported"}, "state of the fabric")
@@ -175,26 +180,26 @@ func fabricDomains() []checktest.Scenario {
 	return []checktest.Scenario{
 		checktest.OnGPUs("in a rack", nil, rackWith(nil)).On(tray()), checktest.OnGPUs("in a rack of an unknown platform", nil, rackWith(nil)),
 		checktest.OnGPUs("two partitions, as somebody has made them", nil, half).On(tray()),
-		checktest.OnGPUs("not in the domain of the others", nil, rackWith(func(f *probe.Fabric) { f.Cluster, f.Clique = "", 0 }),
+		checktest.OnGPUs("not in the domain of the others", nil, rackWith(func(f *nvml.Fabric) { f.Cluster, f.Clique = "", 0 }),
 			says(checks.Fail, "domain", rackUUID, "0", cluster+" is not that of the others")),
-		checktest.OnGPUs("in another domain", nil, rackWith(func(f *probe.Fabric) { f.Cluster = otherRack }),
+		checktest.OnGPUs("in another domain", nil, rackWith(func(f *nvml.Fabric) { f.Cluster = otherRack }),
 			says(checks.Fail, "domain", rackUUID, otherRack, cluster+" is not that of the others")),
-		checktest.OnGPUs("in another clique", nil, rackWith(func(f *probe.Fabric) { f.Clique = 7 }), says(checks.Fail, "domain", "4026", "7", clique+" is not that of the others")),
+		checktest.OnGPUs("in another clique", nil, rackWith(func(f *nvml.Fabric) { f.Clique = 7 }), says(checks.Fail, "domain", "4026", "7", clique+" is not that of the others")),
 		checktest.OnGPUs("in no domain, on a platform that has one", nil, alone, says(checks.Fail, "domain", "not 0", "0", cluster)).On(tray()),
-		checktest.OnGPUs("in no domain, and the NVLinks lead to GPUs alone", nil, func(n *probe.NVML) {
+		checktest.OnGPUs("in no domain, and the NVLinks lead to GPUs alone", nil, func(n *nvml.Snapshot) {
 			allGPUs(direct)(n)
-			allGPUs(func(g *probe.GPU) { g.Fabric = probe.Known(probe.Fabric{}) })(n)
+			allGPUs(func(g *nvml.GPU) { g.Fabric = nvml.Known(nvml.Fabric{}) })(n)
 		}, checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).On(tray()),
 		checktest.OnGPUs("in no clique, on a platform that has one", nil, noClique, says(checks.Warn, "domain", "not 0", "0", clique)).On(tray()),
 		checktest.OnGPUs("in no fabric, on a platform that has one", nil, out, outOf(2), outOf(3)).On(tray()),
-		checktest.OnGPUs("a GPU alone", nil, func(n *probe.NVML) { out(n); n.GPUs = n.GPUs[1:] },
+		checktest.OnGPUs("a GPU alone", nil, func(n *nvml.Snapshot) { out(n); n.GPUs = n.GPUs[1:] },
 			checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).On(tray()),
 	}
 }
 
 func fabricHealth() []checktest.Scenario {
-	mask := func(mask uint32, summary int) func(*probe.NVML) {
-		return checktest.Gpu3(inFabric(func(f *probe.Fabric) { f.Mask, f.Summary = mask, summary }))
+	mask := func(mask uint32, summary int) func(*nvml.Snapshot) {
+		return checktest.Gpu3(inFabric(func(f *nvml.Fabric) { f.Mask, f.Summary = mask, summary }))
 	}
 	says := func(severity checks.Severity, text string) checks.Finding {
 		return fabricSays(severity, "health", "", "", "health of the fabric: "+text)
@@ -241,8 +246,8 @@ func fabricServices() []checktest.Scenario {
 	noIMEX := func(severity checks.Severity, channels int) checks.Finding {
 		return fabricOnNode(severity, "imex", "running", "not running", fmt.Sprintf("IMEX channels of the node: %d, want nvidia-imex running, got none", channels))
 	}
-	ampere := allGPUs(func(g *probe.GPU) { g.Fabric = probe.Reading[probe.Fabric]{} })
-	waiting := func(n *probe.NVML) { inFabric(func(f *probe.Fabric) { f.State = probe.FabricInProgress })(&n.GPUs[3]) }
+	ampere := allGPUs(func(g *nvml.GPU) { g.Fabric = nvml.Reading[nvml.Fabric]{} })
+	waiting := func(n *nvml.Snapshot) { inFabric(func(f *nvml.Fabric) { f.State = nvml.FabricInProgress })(&n.GPUs[3]) }
 	passed := throughSwitches(checktest.OnGPUs("NVSwitches of a virtual machine", nil, ampere,
 		checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: gpuFabricName + ":  not supported by these GPUs or their driver"}))
 	passed.Links = map[string]string{}

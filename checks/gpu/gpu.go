@@ -1,3 +1,4 @@
+// Package gpu has the checks of NVIDIA GPUs that ask NVML.
 package gpu
 
 import (
@@ -7,6 +8,9 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // What the checks of GPUs have in common: how they get at the snapshot of NVML,
@@ -27,7 +31,7 @@ func init() {
 type GPUs struct {
 	check    string
 	Env      *checks.Env
-	NVML     *probe.NVML
+	NVML     *nvml.Snapshot
 	Findings []checks.Finding
 	Judged   bool  // something was known of some GPU
 	Err      error // the first reading of this GPU that was an error
@@ -35,13 +39,13 @@ type GPUs struct {
 
 // AskNVML gets the snapshot with some groups. Without one there is nothing to
 // judge: the findings say why, Skip if the node has no GPU.
-func AskNVML(env *checks.Env, check string, groups probe.Group) (*GPUs, []checks.Finding) {
+func AskNVML(env *checks.Env, check string, groups nvml.Group) (*GPUs, []checks.Finding) {
 	env.At("read the PCI bus")
-	views, err := env.Host.GPUViews()
+	views, err := nvidia.ReadGPUViews(env.Host)
 	if err != nil {
 		return nil, checks.Unreadable(err)
 	}
-	n, err := env.Host.NVML(groups, env.Doing)
+	n, err := nvml.Ask(env.Host, groups, env.Doing)
 	expected := len(views.Own())
 	switch {
 	case err != nil && expected == 0 && noGPU(err),
@@ -57,11 +61,11 @@ func AskNVML(env *checks.Env, check string, groups probe.Group) (*GPUs, []checks
 
 // noGPU says whether NVML gives no answer because there is nothing to be asked.
 func noGPU(err error) bool {
-	return errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, probe.ErrDriverNotThere) || errors.Is(err, probe.ErrNoGPU)
+	return errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, nvml.ErrDriverNotThere) || errors.Is(err, nvml.ErrNoGPU)
 }
 
 // judgeEachGPU has judge look at every GPU that can be asked.
-func judgeEachGPU(env *checks.Env, check string, groups probe.Group, judge func(*GPUs, *probe.GPU)) []checks.Finding {
+func judgeEachGPU(env *checks.Env, check string, groups nvml.Group, judge func(*GPUs, *nvml.GPU)) []checks.Finding {
 	s, findings := AskNVML(env, check, groups)
 	if s == nil {
 		return findings
@@ -70,7 +74,7 @@ func judgeEachGPU(env *checks.Env, check string, groups probe.Group, judge func(
 	return s.Done()
 }
 
-func (s *GPUs) Each(judge func(*GPUs, *probe.GPU)) {
+func (s *GPUs) Each(judge func(*GPUs, *nvml.GPU)) {
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
 		if s.Err = g.Err; g.Err == nil {
@@ -93,7 +97,7 @@ func (s *GPUs) Done() []checks.Finding {
 }
 
 // Value is what a reading holds. Its error is reported once for each GPU.
-func Value[T any](s *GPUs, r probe.Reading[T]) (v T, known bool) {
+func Value[T any](s *GPUs, r nvml.Reading[T]) (v T, known bool) {
 	if r.Err != nil && s.Err == nil {
 		s.Err = r.Err
 	}
@@ -103,7 +107,7 @@ func Value[T any](s *GPUs, r probe.Reading[T]) (v T, known bool) {
 
 // Report adds a finding about a GPU. Its text is what is said of the GPU, behind
 // which come what is wanted and what was got, if f has them.
-func (s *GPUs) Report(g *probe.GPU, f checks.Finding, format string, args ...any) {
+func (s *GPUs) Report(g *nvml.GPU, f checks.Finding, format string, args ...any) {
 	f.Device = checks.GPUDevice(g)
 	text := fmt.Sprintf(format, args...)
 	f.Message = fmt.Sprintf("%s:  %s: %s", s.check, f.Device, text) + checks.WantGot(f)
@@ -124,8 +128,8 @@ func onOff(on bool) string {
 // unlike finds the GPUs that differ from most of their model in something: a
 // node has a part that was replaced, or set otherwise. Where no value is that of more
 // than half of them the first GPU is what they are compared with. than names it.
-func (s *GPUs) unlike(of func(*probe.GPU) (string, bool), tell func(g *probe.GPU, want, got, than string)) {
-	models, _ := s.models(func(g *probe.GPU) bool {
+func (s *GPUs) unlike(of func(*nvml.GPU) (string, bool), tell func(g *nvml.GPU, want, got, than string)) {
+	models, _ := s.models(func(g *nvml.GPU) bool {
 		_, ok := of(g)
 		return ok
 	})
@@ -154,7 +158,7 @@ func (s *GPUs) unlike(of func(*probe.GPU) (string, bool), tell func(g *probe.GPU
 
 // reportLacking warns of a GPU that has no value of something though two or more others of its kind
 // have one: no fault of it could be found there.
-func reportLacking[T any](s *GPUs, what string, of func(*probe.GPU) probe.Reading[T]) {
+func reportLacking[T any](s *GPUs, what string, of func(*nvml.GPU) nvml.Reading[T]) {
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
 		if r := of(g); r.Known || r.Err != nil || g.Err != nil || !g.Name.Known {
@@ -173,10 +177,10 @@ func reportLacking[T any](s *GPUs, what string, of func(*probe.GPU) probe.Readin
 }
 
 // sameKind reports whether two GPUs are the same device, and shared in the same way.
-func (s *GPUs) sameKind(a, b *probe.GPU) bool {
-	ids, err := s.Env.Host.GPUIDs()
-	device := func(g *probe.GPU) string {
-		if at := slices.IndexFunc(ids, func(id probe.PCIID) bool { return id.Address == g.PCI }); at >= 0 {
+func (s *GPUs) sameKind(a, b *nvml.GPU) bool {
+	ids, err := pci.GPUIDs(s.Env.Host)
+	device := func(g *nvml.GPU) string {
+		if at := slices.IndexFunc(ids, func(id pci.ID) bool { return id.Address == g.PCI }); at >= 0 {
 			return ids[at].Device
 		}
 		return ""
@@ -186,8 +190,8 @@ func (s *GPUs) sameKind(a, b *probe.GPU) bool {
 
 // models returns the GPUs of each model of which something is known, and whether
 // there are two of one.
-func (s *GPUs) models(known func(*probe.GPU) bool) (models map[string][]*probe.GPU, two bool) {
-	models = map[string][]*probe.GPU{}
+func (s *GPUs) models(known func(*nvml.GPU) bool) (models map[string][]*nvml.GPU, two bool) {
+	models = map[string][]*nvml.GPU{}
 	for i := range s.NVML.GPUs {
 		if g := &s.NVML.GPUs[i]; known(g) {
 			models[g.Name.Value] = append(models[g.Name.Value], g)
@@ -199,7 +203,7 @@ func (s *GPUs) models(known func(*probe.GPU) bool) (models map[string][]*probe.G
 
 // allHave reports whether there are several GPUs of a model and all have the same of
 // something.
-func (s *GPUs) allHave(g *probe.GPU, of func(*probe.GPU) probe.Reading[int]) bool {
+func (s *GPUs) allHave(g *nvml.GPU, of func(*nvml.GPU) nvml.Reading[int]) bool {
 	others := 0
 	for i := range s.NVML.GPUs {
 		o := &s.NVML.GPUs[i]
@@ -213,4 +217,4 @@ func (s *GPUs) allHave(g *probe.GPU, of func(*probe.GPU) probe.Reading[int]) boo
 	return others > 0
 }
 
-func withMIG(g *probe.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIGPending.Value }
+func withMIG(g *nvml.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIGPending.Value }

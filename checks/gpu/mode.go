@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuMode checks that the GPUs are set as they should be: MIG, compute mode, ECC,
@@ -51,26 +51,26 @@ func init() {
 type modeKind struct {
 	code, name, want string
 	words            []string
-	of               func(*probe.GPU) probe.Reading[string]
-	pending          func(*probe.GPU) probe.Reading[bool]
+	of               func(*nvml.GPU) nvml.Reading[string]
+	pending          func(*nvml.GPU) nvml.Reading[bool]
 }
 
-func switched(of func(*probe.GPU) probe.Reading[bool]) func(*probe.GPU) probe.Reading[string] {
-	return func(g *probe.GPU) probe.Reading[string] {
+func switched(of func(*nvml.GPU) nvml.Reading[bool]) func(*nvml.GPU) nvml.Reading[string] {
+	return func(g *nvml.GPU) nvml.Reading[string] {
 		r := of(g)
-		return probe.Reading[string]{Value: onOff(r.Value), Known: r.Known, Err: r.Err}
+		return nvml.Reading[string]{Value: onOff(r.Value), Known: r.Known, Err: r.Err}
 	}
 }
 
 func (c *gpuMode) kinds() []modeKind {
 	onOrOff := []string{"on", "off"}
 	return []modeKind{
-		{"mig", "MIG mode", c.MIG, onOrOff, switched(func(g *probe.GPU) probe.Reading[bool] { return g.Modes.MIG }),
-			func(g *probe.GPU) probe.Reading[bool] { return g.Modes.MIGPending }},
+		{"mig", "MIG mode", c.MIG, onOrOff, switched(func(g *nvml.GPU) nvml.Reading[bool] { return g.Modes.MIG }),
+			func(g *nvml.GPU) nvml.Reading[bool] { return g.Modes.MIGPending }},
 		{"compute", "compute mode", c.Compute, []string{"default", "exclusive", prohibited},
-			func(g *probe.GPU) probe.Reading[string] { return g.Modes.Compute }, nil},
-		{"ecc", "ECC", c.ECC, onOrOff, switched(func(g *probe.GPU) probe.Reading[bool] { return g.ECC.On }),
-			func(g *probe.GPU) probe.Reading[bool] { return g.ECC.Pending }},
+			func(g *nvml.GPU) nvml.Reading[string] { return g.Modes.Compute }, nil},
+		{"ecc", "ECC", c.ECC, onOrOff, switched(func(g *nvml.GPU) nvml.Reading[bool] { return g.ECC.On }),
+			func(g *nvml.GPU) nvml.Reading[bool] { return g.ECC.Pending }},
 	}
 }
 
@@ -81,11 +81,11 @@ func (c *gpuMode) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			return []checks.Finding{badMode(k)}
 		}
 	}
-	s, findings := AskNVML(env, gpuModeName, probe.GroupModes)
+	s, findings := AskNVML(env, gpuModeName, nvml.GroupModes)
 	if s == nil {
 		return findings
 	}
-	s.Each(func(s *GPUs, g *probe.GPU) {
+	s.Each(func(s *GPUs, g *nvml.GPU) {
 		for _, k := range kinds {
 			k.judge(s, g)
 		}
@@ -109,7 +109,7 @@ func badMode(k modeKind) checks.Finding {
 
 // judge compares one mode of one GPU. A GPU that does not have the mode has it
 // off; a mode that it has to have on is then wrong.
-func (k modeKind) judge(s *GPUs, g *probe.GPU) {
+func (k modeKind) judge(s *GPUs, g *nvml.GPU) {
 	got, known := Value(s, k.of(g))
 	if !known && k.want == "on" && k.of(g).Err == nil && g.Name.Known {
 		got, known = "not supported", true
@@ -128,14 +128,14 @@ func (k modeKind) judge(s *GPUs, g *probe.GPU) {
 
 // differ compares the GPUs of a model with each other.
 func (k modeKind) differ(s *GPUs) {
-	usable := func(g *probe.GPU) bool { return k.of(g).Known && k.of(g).Value != prohibited }
-	of := func(g *probe.GPU) (string, bool) { return k.of(g).Value, usable(g) }
-	s.unlike(of, func(g *probe.GPU, want, got, than string) {
+	usable := func(g *nvml.GPU) bool { return k.of(g).Known && k.of(g).Value != prohibited }
+	of := func(g *nvml.GPU) (string, bool) { return k.of(g).Value, usable(g) }
+	s.unlike(of, func(g *nvml.GPU, want, got, than string) {
 		s.Report(g, checks.Finding{Code: "gpu.mode.differ", Severity: checks.Warn, Want: want, Got: got, Remedy: checks.FixConfig}, "%s is not that of %s", k.name, than)
 	})
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
-		other := slices.IndexFunc(s.NVML.GPUs, func(o probe.GPU) bool { return o.Name.Value == g.Name.Value && usable(&o) })
+		other := slices.IndexFunc(s.NVML.GPUs, func(o nvml.GPU) bool { return o.Name.Value == g.Name.Value && usable(&o) })
 		switch {
 		case k.of(g).Value != prohibited:
 		case other < 0:

@@ -5,7 +5,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestGPUMode(t *testing.T) { checktest.Run(t, "check_gpu_mode") }
@@ -14,13 +14,13 @@ var _ = checktest.Table("check_gpu_mode", func(name string) []checktest.Scenario
 	says := func(severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.mode." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
-	mig := checktest.Gpu3(func(g *probe.GPU) { g.Modes.MIG, g.Modes.MIGPending = probe.Known(true), probe.Known(true) })
-	exclusive := checktest.Gpu3(func(g *probe.GPU) { g.Modes.Compute = probe.Known("exclusive") })
+	mig := checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG, g.Modes.MIGPending = nvml.Known(true), nvml.Known(true) })
+	exclusive := checktest.Gpu3(func(g *nvml.GPU) { g.Modes.Compute = nvml.Known("exclusive") })
 	unlikeGPU2 := func(i int) checks.Finding {
 		return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.mode.differ", Severity: checks.Warn, Want: "default", Got: "exclusive", Remedy: checks.FixConfig}, "compute mode is not that of gpu2")
 	}
-	closed := func(g *probe.GPU) { g.Modes.Compute = probe.Known("prohibited") }
-	noECC := checktest.Gpu3(func(g *probe.GPU) { g.ECC.On, g.ECC.Pending = probe.Known(false), probe.Known(false) })
+	closed := func(g *nvml.GPU) { g.Modes.Compute = nvml.Known("prohibited") }
+	noECC := checktest.Gpu3(func(g *nvml.GPU) { g.ECC.On, g.ECC.Pending = nvml.Known(false), nvml.Known(false) })
 	cc := func(want, got string) checks.Finding {
 		f := checks.Finding{Code: "gpu.mode.cc", Severity: checks.Fail, Want: want, Got: got, Remedy: checks.FixConfig}
 		f.Message = name + ":  confidential computing" + checks.WantGot(f)
@@ -29,7 +29,7 @@ var _ = checktest.Table("check_gpu_mode", func(name string) []checktest.Scenario
 	bad := func(what, word, want string) checks.Finding {
 		return checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: want, Got: word, Remedy: checks.FixConfig, Message: name + ":  " + what + ` "` + word + `", want ` + want}
 	}
-	ccBroken := checktest.OnGPUs("confidential computing cannot be read", checktest.Of("-C", "off"), func(n *probe.NVML) { n.CC = probe.Failed[bool](checktest.ErrOdd) },
+	ccBroken := checktest.OnGPUs("confidential computing cannot be read", checktest.Of("-C", "off"), func(n *nvml.Snapshot) { n.CC = nvml.Failed[bool](checktest.ErrOdd) },
 		checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Message: name + ":  could not tell: " + checktest.OddText})
 	ccBroken.Broken = true
 	return append(checktest.GPUCommon(name, "-m", "off"),
@@ -37,25 +37,25 @@ var _ = checktest.Table("check_gpu_mode", func(name string) []checktest.Scenario
 			OrTable(map[string]any{"mig": "off", "compute": "default", "ecc": "on", "cc": "off"}),
 		checktest.OnGPUs("all alike", nil, nil),
 		checktest.OnV100s("an old GPU", checktest.Of("-m", "off", "-C", "off"), nil),
-		checktest.OnGPUs("all in MIG mode", checktest.Of("-m", "on"), func(n *probe.NVML) {
+		checktest.OnGPUs("all in MIG mode", checktest.Of("-m", "on"), func(n *nvml.Snapshot) {
 			for i := range n.GPUs {
-				n.GPUs[i].Modes.MIG, n.GPUs[i].Modes.MIGPending = probe.Known(true), probe.Known(true)
+				n.GPUs[i].Modes.MIG, n.GPUs[i].Modes.MIGPending = nvml.Known(true), nvml.Known(true)
 			}
 		}),
 		checktest.OnGPUs("one in MIG mode", checktest.Of("-m", "off"), mig, says(checks.Fail, "mig", checks.FixConfig, "off", "on", "MIG mode")),
 		checktest.OnGPUs("one in MIG mode, others not", nil, mig),
 		checktest.OnGPUs("one exclusive, others not", nil, exclusive, says(checks.Warn, "differ", checks.FixConfig, "default", "exclusive", "compute mode is not that of the others")),
 		checktest.OnGPUs("one without ECC, others with", nil, noECC, says(checks.Warn, "differ", checks.FixConfig, "on", "off", "ECC is not that of the others")),
-		checktest.OnGPUs("two exclusive of four", nil, func(n *probe.NVML) {
-			n.GPUs[3].Modes.Compute, n.GPUs[4].Modes.Compute, n.GPUs = probe.Known("exclusive"), probe.Known("exclusive"), n.GPUs[2:6]
+		checktest.OnGPUs("two exclusive of four", nil, func(n *nvml.Snapshot) {
+			n.GPUs[3].Modes.Compute, n.GPUs[4].Modes.Compute, n.GPUs = nvml.Known("exclusive"), nvml.Known("exclusive"), n.GPUs[2:6]
 		}, unlikeGPU2(3), unlikeGPU2(4)),
 		checktest.OnGPUs("one prohibited, others not", nil, checktest.Gpu3(closed), says(checks.Fail, "differ", checks.FixConfig, "default", "prohibited", "no program can use the GPU: compute mode is not that of the others")),
-		checktest.OnGPUs("one prohibited of two", nil, func(n *probe.NVML) { checktest.Gpu3(closed)(n); n.GPUs = n.GPUs[3:5] },
+		checktest.OnGPUs("one prohibited of two", nil, func(n *nvml.Snapshot) { checktest.Gpu3(closed)(n); n.GPUs = n.GPUs[3:5] },
 			says(checks.Fail, "differ", checks.FixConfig, "default", "prohibited", "no program can use the GPU: compute mode is not that of the others")),
 		checktest.OnGPUs("all prohibited", nil, allGPUs(closed), allOf(func(i int) checks.Finding {
 			return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.mode.compute", Severity: checks.Warn, Want: "default or exclusive", Got: "prohibited", Remedy: checks.FixConfig}, "no program can use the GPU: compute mode")
 		})...),
-		checktest.OnGPUs("one GPU, prohibited", nil, func(n *probe.NVML) { checktest.Gpu3(closed)(n); n.GPUs = n.GPUs[3:4] },
+		checktest.OnGPUs("one GPU, prohibited", nil, func(n *nvml.Snapshot) { checktest.Gpu3(closed)(n); n.GPUs = n.GPUs[3:4] },
 			says(checks.Warn, "compute", checks.FixConfig, "default or exclusive", "prohibited", "no program can use the GPU: compute mode")),
 		checktest.OnGPUs("all prohibited, as wanted", checktest.Of("-c", "prohibited"), allGPUs(closed)),
 		checktest.OnV100s("MIG on a GPU that has it not", checktest.Of("-m", "on"), nil, allOf(func(i int) checks.Finding {
@@ -63,10 +63,10 @@ var _ = checktest.Table("check_gpu_mode", func(name string) []checktest.Scenario
 		})...),
 		checktest.OnGPUs("exclusive", checktest.Of("-c", "default"), exclusive, says(checks.Fail, "compute", checks.FixConfig, "default", "exclusive", "compute mode")),
 		checktest.OnGPUs("ECC off", checktest.Of("-e", "on"), noECC, says(checks.Fail, "ecc", checks.FixConfig, "on", "off", "ECC")),
-		checktest.OnGPUs("MIG mode changes", checktest.Of("-m", "off"), checktest.Gpu3(func(g *probe.GPU) { g.Modes.MIGPending = probe.Known(true) }),
+		checktest.OnGPUs("MIG mode changes", checktest.Of("-m", "off"), checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIGPending = nvml.Known(true) }),
 			says(checks.Warn, "pending", "", "", "", "MIG mode is off, and will be on after a reset")),
 		checktest.OnGPUs("confidential computing off", checktest.Of("-C", "on"), nil, cc("on", "off")),
-		checktest.OnGPUs("confidential computing on", checktest.Of("-C", "off"), func(n *probe.NVML) { n.CC = probe.Known(true) }, cc("off", "on")),
+		checktest.OnGPUs("confidential computing on", checktest.Of("-C", "off"), func(n *nvml.Snapshot) { n.CC = nvml.Known(true) }, cc("off", "on")),
 		checktest.OnV100s("confidential computing on a GPU that has it not", checktest.Of("-C", "on"), nil, cc("on", "not supported")),
 		checktest.OnGPUs("a mode nobody knows", checktest.Of("-m", "maybe"), nil, bad("MIG mode", "maybe", "on or off")),
 		checktest.OnGPUs("a compute mode nobody knows", checktest.Of("-c", "x"), nil, bad("compute mode", "x", "default or exclusive or prohibited")),

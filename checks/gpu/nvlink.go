@@ -8,6 +8,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuNVLink checks the NVLinks of every GPU. With -n so many are up, else as many
@@ -99,7 +100,7 @@ type linkPlaces struct {
 }
 
 func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, c.name, probe.GroupModes|probe.GroupNVLinks|probe.GroupNVLinkSpeed|probe.GroupNVLinkFar|probe.GroupNVLinkCounts|probe.GroupP2P)
+	s, findings := AskNVML(env, c.name, nvml.GroupModes|nvml.GroupNVLinks|nvml.GroupNVLinkSpeed|nvml.GroupNVLinkFar|nvml.GroupNVLinkCounts|nvml.GroupP2P)
 	if s == nil {
 		return findings
 	}
@@ -107,16 +108,16 @@ func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err := env.Recall("gpu-nvlinks", &r.past); err != nil || r.past == nil {
 		r.past = map[string]linkPlaces{} // a file that is broken is written anew
 	}
-	r.most = s.mostHave(func(g *probe.GPU) probe.Reading[int] {
-		return probe.Reading[int]{Value: linksUp(g.NVLinks.Value), Known: g.NVLinks.Known && !withMIG(g)}
+	r.most = s.mostHave(func(g *nvml.GPU) nvml.Reading[int] {
+		return nvml.Reading[int]{Value: linksUp(g.NVLinks.Value), Known: g.NVLinks.Known && !withMIG(g)}
 	})
 	for model, of := range r.farEnds() {
 		r.far[model] = checks.Commonest(of)
 	}
 	m := recallGPU[linkErrors](env, c.name, "gpu-nvlink-errors", s.NVML.Taken)
-	boot, _ := env.Host.BootID() // without it no run is known to be of this boot
+	boot, _ := probe.BootID(env.Host) // without it no run is known to be of this boot
 	divided, grown := 0, false
-	s.Each(func(s *GPUs, g *probe.GPU) {
+	s.Each(func(s *GPUs, g *nvml.GPU) {
 		if withMIG(g) {
 			divided++
 			return
@@ -166,7 +167,7 @@ func (r *linkRun) farEnds() map[string]map[string]int {
 
 // judge looks at the links of one GPU. grown says that it has shown something that
 // it had not shown before.
-func (r *linkRun) judge(g *probe.GPU) (grown bool) {
+func (r *linkRun) judge(g *nvml.GPU) (grown bool) {
 	judged := r.Judged
 	up, known := Value(r.GPUs, g.NVLinks)
 	before := r.past[g.UUID.Value]
@@ -209,7 +210,7 @@ func at[T any](list []T, i int) (v T) {
 }
 
 // judgeDown looks for links that should be up.
-func (r *linkRun) judgeDown(g *probe.GPU, up []bool, before linkPlaces) {
+func (r *linkRun) judgeDown(g *nvml.GPU, up []bool, before linkPlaces) {
 	have, want, severity := linksUp(up), r.Links, checks.Fail
 	if want <= 0 {
 		want, severity = r.wanted(g, have, linksUp(before.Up))
@@ -237,7 +238,7 @@ func (r *linkRun) judgeDown(g *probe.GPU, up []bool, before linkPlaces) {
 }
 
 // wanted asks the three who know how many links there should be.
-func (r *linkRun) wanted(g *probe.GPU, have, had int) (want int, severity checks.Severity) {
+func (r *linkRun) wanted(g *nvml.GPU, have, had int) (want int, severity checks.Severity) {
 	p, most := r.platform(g), r.most[g.Name.Value]
 	bare := have == 0 && had == 0
 	if bare && len(r.NVML.GPUs) == 1 {
@@ -268,7 +269,7 @@ func (r *linkRun) wanted(g *probe.GPU, have, had int) (want int, severity checks
 }
 
 // othersHave are the links that are down here and up on most GPUs of the model.
-func (r *linkRun) othersHave(g *probe.GPU, up []bool) (down []int) {
+func (r *linkRun) othersHave(g *nvml.GPU, up []bool) (down []int) {
 	others, all := map[int]int{}, 0
 	for i := range r.NVML.GPUs {
 		o := &r.NVML.GPUs[i]

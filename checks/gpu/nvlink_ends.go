@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // What check_gpu_nvlink makes of links that are up: how fast they are, where they
@@ -16,7 +16,7 @@ import (
 // drivers tell it before, some after what error correction takes.
 const speedSlack = 10
 
-func (r *linkRun) judgeSpeed(g *probe.GPU, up []bool) {
+func (r *linkRun) judgeSpeed(g *nvml.GPU, up []bool) {
 	speeds, known := Value(r.GPUs, g.NVLink.Speed)
 	if !known {
 		return
@@ -66,7 +66,7 @@ func (r *linkRun) usualSpeed(model string) (usual int) {
 	return usual
 }
 
-func (r *linkRun) judgeEnds(g *probe.GPU, up []bool) {
+func (r *linkRun) judgeEnds(g *nvml.GPU, up []bool) {
 	idle, _ := Value(r.GPUs, g.NVLink.Idle)
 	ends, _ := Value(r.GPUs, g.NVLink.Far)
 	Value(r.GPUs, g.NVLink.FarPCI)
@@ -102,9 +102,9 @@ func (r *linkRun) peers() {
 			back := o.NVLink.PeerP2P.Value[a]
 			switch {
 			case a == b:
-			case known && there != probe.P2POK:
+			case known && there != nvml.P2POK:
 				bad[a][b] = there
-			case back != "" && back != probe.P2POK:
+			case back != "" && back != nvml.P2POK:
 				bad[a][b] = back
 			case known && back != "":
 				good++
@@ -127,7 +127,7 @@ func (r *linkRun) peers() {
 		if len(with) == 0 {
 			continue
 		}
-		f := checks.Finding{Code: "gpu.nvlink.p2p", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: probe.P2POK, Got: why}
+		f := checks.Finding{Code: "gpu.nvlink.p2p", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: nvml.P2POK, Got: why}
 		if good == 0 || strings.Contains(why, "disabled") {
 			f.Severity = checks.Warn
 		}
@@ -142,8 +142,8 @@ func (r *linkRun) peers() {
 
 // joined are the GPUs by name that have links up, all to NVSwitches. Confidential
 // computing closes peer-to-peer traffic.
-func (r *linkRun) joined() map[string]*probe.GPU {
-	names := map[string]*probe.GPU{}
+func (r *linkRun) joined() map[string]*nvml.GPU {
+	names := map[string]*nvml.GPU{}
 	if r.NVML.CC.Value {
 		return names
 	}

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 
 	_ "embed"
 	"errors"
@@ -13,8 +14,6 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // Errors of NVLinks, by what was added since the last run.
@@ -73,10 +72,10 @@ func parseLinkLimits(text string) (*linkLimits, error) {
 
 // linkErrors is what is kept of a GPU's counters.
 type linkErrors struct {
-	Boot   string           `json:"boot"`
-	Up     []bool           `json:"up"`
-	Counts probe.LinkCounts `json:"counts"`
-	Failed []linkFailure    `json:"failed,omitempty"`
+	Boot   string          `json:"boot"`
+	Up     []bool          `json:"up"`
+	Counts nvml.LinkCounts `json:"counts"`
+	Failed []linkFailure   `json:"failed,omitempty"`
 }
 
 // linkFailure is a failure of a GPU that lasts for failureLasts: a node that was
@@ -95,7 +94,7 @@ const failureLasts = time.Hour
 // errors judges what was added to the counters of a GPU's links. One that went
 // backwards says that the driver was loaded anew or that somebody has reset it: no
 // counter of the GPU tells anything then.
-func (r *linkRun) errors(g *probe.GPU, m *memory[linkErrors], boot string) {
+func (r *linkRun) errors(g *nvml.GPU, m *memory[linkErrors], boot string) {
 	counts, known := Value(r.GPUs, g.NVLink.Counts)
 	rates, _ := Value(r.GPUs, g.NVLink.BER)
 	if !known {
@@ -149,7 +148,7 @@ func addedTo(then, now uint64) (added uint64, ok bool) {
 
 // failedBefore reports the failures of earlier runs that still count and are not
 // among those of this one, and gives them.
-func (r *linkRun) failedBefore(g *probe.GPU, then linkErrors, now []linkFailure) (still []linkFailure) {
+func (r *linkRun) failedBefore(g *nvml.GPU, then linkErrors, now []linkFailure) (still []linkFailure) {
 	for _, f := range then.Failed {
 		ago := r.NVML.Taken.Sub(f.At)
 		if ago < 0 || ago >= failureLasts || slices.ContainsFunc(now, func(n linkFailure) bool { return n.What == f.What }) {
@@ -163,7 +162,7 @@ func (r *linkRun) failedBefore(g *probe.GPU, then linkErrors, now []linkFailure)
 }
 
 // tooManyOf looks at one counter. It gives what fails.
-func (r *linkRun) tooManyOf(g *probe.GPU, row linkLimit, added []uint64, seconds float64) *linkFailure {
+func (r *linkRun) tooManyOf(g *nvml.GPU, row linkLimit, added []uint64, seconds float64) *linkFailure {
 	unit := map[string]float64{"run": 1, "minute": seconds / 60, "second": seconds}[row.Per]
 	var bad []int
 	var worst uint64
@@ -196,7 +195,7 @@ func linkNames(links []int) string {
 
 // judgeBER looks at the bit error rates of links to which effective errors were
 // added: the rate alone stays bad for ever.
-func (r *linkRun) judgeBER(g *probe.GPU, rates []float64, effective []uint64) {
+func (r *linkRun) judgeBER(g *nvml.GPU, rates []float64, effective []uint64) {
 	limit := nvlinkLimits().BER.Most
 	var bad []int
 	worst := 0.0

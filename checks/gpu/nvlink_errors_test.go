@@ -9,12 +9,12 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // errorPast is what is kept of the counters of gpu3: link 7 has so many of each.
 func errorPast(boot string, counts map[string]uint64) string {
-	past := linkErrors{Boot: boot, Up: checktest.Repeat(18, true), Counts: probe.LinkCounts{}}
+	past := linkErrors{Boot: boot, Up: checktest.Repeat(18, true), Counts: nvml.LinkCounts{}}
 	for name, n := range counts {
 		past.Counts[name] = checktest.Repeat(18, uint64(0))
 		past.Counts[name][7] = n
@@ -26,14 +26,14 @@ func errorPast(boot string, counts map[string]uint64) string {
 func nvlinkErrorScenarios(name string) []checktest.Scenario {
 	const file = "past/gpu-nvlink-errors.json"
 	says := nvlinkSays(name)
-	counted := func(counts map[string]uint64) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) {
-			all := probe.LinkCounts{}
+	counted := func(counts map[string]uint64) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) {
+			all := nvml.LinkCounts{}
 			for name, n := range counts {
 				all[name] = checktest.Repeat(18, uint64(0))
 				all[name][7] = n
 			}
-			g.NVLink.Counts = probe.Known(all)
+			g.NVLink.Counts = nvml.Known(all)
 		})
 	}
 	type c = map[string]uint64
@@ -46,17 +46,17 @@ func nvlinkErrorScenarios(name string) []checktest.Scenario {
 	rates := func(s checktest.Scenario, ber float64) checktest.Scenario {
 		list := checktest.Repeat(18, 0.0)
 		list[7] = ber
-		s.NVML.GPUs[3].NVLink.BER = probe.Known(list)
+		s.NVML.GPUs[3].NVLink.BER = nvml.Known(list)
 		return s
 	}
 	failed := func(title, boot string, ago, taken time.Duration, crc uint64, want ...checks.Finding) checktest.Scenario {
-		past := linkErrors{Boot: boot, Up: checktest.Repeat(18, true), Counts: probe.LinkCounts{"crc": checktest.Repeat(18, uint64(5))}}
+		past := linkErrors{Boot: boot, Up: checktest.Repeat(18, true), Counts: nvml.LinkCounts{"crc": checktest.Repeat(18, uint64(5))}}
 		past.Failed = []linkFailure{{At: checktest.H100s().Taken.Add(-ago), What: "CRC errors", On: "link 7", Want: "at most 100 a second", Got: "200.0"}}
 		text, _ := json.Marshal(past)
-		now := checktest.Gpu3(func(g *probe.GPU) {
+		now := checktest.Gpu3(func(g *nvml.GPU) {
 			list := checktest.Repeat(18, uint64(5))
 			list[7] = crc
-			g.NVLink.Counts = probe.Known(probe.LinkCounts{"crc": list})
+			g.NVLink.Counts = nvml.Known(nvml.LinkCounts{"crc": list})
 		})
 		return inBoot(checktest.OnGPUs(title, nil, now, want...).Holding(file, pastAt(taken, string(text))))
 	}

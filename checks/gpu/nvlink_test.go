@@ -8,7 +8,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -45,19 +45,19 @@ func nvlinkSays(check string) func(severity checks.Severity, code string, remedy
 }
 
 // lowered is a GPU of which some links are down.
-func lowered(links ...int) func(*probe.GPU) {
-	return func(g *probe.GPU) {
+func lowered(links ...int) func(*nvml.GPU) {
+	return func(g *nvml.GPU) {
 		up, speed := checktest.Repeat(18, true), checktest.Repeat(18, 26562)
 		far, ends := checktest.Repeat(18, "switch"), append([]string(nil), g.NVLink.FarPCI.Value...)
 		for _, link := range links {
 			up[link], speed[link], far[link], ends[link] = false, 0, "", ""
 		}
-		g.NVLinks, g.NVLink.Speed, g.NVLink.Far, g.NVLink.FarPCI = probe.Known(up), probe.Known(speed), probe.Known(far), probe.Known(ends)
+		g.NVLinks, g.NVLink.Speed, g.NVLink.Far, g.NVLink.FarPCI = nvml.Known(up), nvml.Known(speed), nvml.Known(far), nvml.Known(ends)
 	}
 }
 
-func allGPUs(change func(*probe.GPU)) func(*probe.NVML) {
-	return func(n *probe.NVML) {
+func allGPUs(change func(*nvml.GPU)) func(*nvml.Snapshot) {
+	return func(n *nvml.Snapshot) {
 		for i := range n.GPUs {
 			change(&n.GPUs[i])
 		}
@@ -84,7 +84,7 @@ func hgxLinks() *checks.Platform {
 }
 
 // direct is a GPU whose links lead to other GPUs.
-func direct(g *probe.GPU) { g.NVLink.Far = probe.Known(checktest.Repeat(18, "gpu")) }
+func direct(g *nvml.GPU) { g.NVLink.Far = nvml.Known(checktest.Repeat(18, "gpu")) }
 
 func nvlinkDown(name string) (list []checktest.Scenario) {
 	const file = "past/gpu-nvlinks.json"
@@ -92,13 +92,13 @@ func nvlinkDown(name string) (list []checktest.Scenario) {
 	down := func(severity checks.Severity, got, text string) checks.Finding {
 		return says(severity, "down", checks.ResetGPU, "18 up", got, text)
 	}
-	bridged := func(n *probe.NVML) {
+	bridged := func(n *nvml.Snapshot) {
 		allGPUs(direct)(n)
 		lowered(everyLink...)(&n.GPUs[3])
 	}
-	unlinked := func(g *probe.GPU) { // a link that is down has no counters
+	unlinked := func(g *nvml.GPU) { // a link that is down has no counters
 		lowered(everyLink...)(g)
-		g.NVLink.Counts = probe.Reading[probe.LinkCounts]{}
+		g.NVLink.Counts = nvml.Reading[nvml.LinkCounts]{}
 	}
 	nothingToJudge := checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: name + ":  not supported by these GPUs or their driver"}
 	var all []checks.Finding
@@ -109,22 +109,22 @@ func nvlinkDown(name string) (list []checktest.Scenario) {
 	for i := range first {
 		first[i].Severity = checks.Warn
 	}
-	v100 := checktest.OnV100s("V100, one link down in a mesh", nil, func(n *probe.NVML) {
-		n.GPUs[3].NVLinks = probe.Known([]bool{true, true, false, true, true, true})
+	v100 := checktest.OnV100s("V100, one link down in a mesh", nil, func(n *nvml.Snapshot) {
+		n.GPUs[3].NVLinks = nvml.Known([]bool{true, true, false, true, true, true})
 	}, says(checks.Warn, "down", checks.ResetGPU, "6 up", "5", "link 2 is down"))
 	nvl := &checks.Platform{Name: "H100 NVL", NVLinks: 12}
 	half := hgxLinks()
 	half.NVLinkGPUs, half.NVSwitchGPUs = 16, 8
 	quad := hgxLinks()
 	quad.NVLinkGPUs = 16
-	quarter := func(n *probe.NVML) { // links to GPUs that are not here, not as many of each
+	quarter := func(n *nvml.Snapshot) { // links to GPUs that are not here, not as many of each
 		allGPUs(direct)(n)
 		for i := range n.GPUs {
 			lowered(everyLink[11+i%2:]...)(&n.GPUs[i])
-			n.GPUs[i].NVLink.Far = probe.Known(checktest.Repeat(18, "gpu"))
+			n.GPUs[i].NVLink.Far = nvml.Known(checktest.Repeat(18, "gpu"))
 		}
 	}
-	unbridged := func(n *probe.NVML) {
+	unbridged := func(n *nvml.Snapshot) {
 		quarter(n)
 		for i := range n.GPUs {
 			if i >= 4 {
@@ -132,11 +132,11 @@ func nvlinkDown(name string) (list []checktest.Scenario) {
 			}
 		}
 	}
-	one := checktest.OnGPUs("one rented GPU of a board, without links", nil, func(n *probe.NVML) {
+	one := checktest.OnGPUs("one rented GPU of a board, without links", nil, func(n *nvml.Snapshot) {
 		n.GPUs = n.GPUs[3:4]
 		unlinked(&n.GPUs[0])
 	}, nothingToJudge).On(hgxLinks())
-	two := checktest.OnGPUs("a pair, one link less than the platform has and than they had", nil, func(n *probe.NVML) {
+	two := checktest.OnGPUs("a pair, one link less than the platform has and than they had", nil, func(n *nvml.Snapshot) {
 		n.GPUs = n.GPUs[2:4]
 		for i := range n.GPUs {
 			lowered(5)(&n.GPUs[i])
@@ -155,17 +155,17 @@ func nvlinkDown(name string) (list []checktest.Scenario) {
 		checktest.OnGPUs("links to two switches down", nil, checktest.Gpu3(lowered(6, 7)), down(checks.Fail, "16", "links 6, 7 are down")).Holding(file, hadLinks(3)),
 		checktest.OnGPUs("fewer than wanted", checktest.Of("-n", "18"), checktest.Gpu3(lowered(4, 7)), down(checks.Fail, "16", "links 4, 7 are down")),
 		checktest.OnGPUs("every link down", nil, checktest.Gpu3(lowered(everyLink...)), down(checks.Fail, "0", "every NVLink is down")).On(hgxLinks()),
-		checktest.OnGPUs("NVML knows of no link", nil, checktest.Gpu3(func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Reading[[]bool]{}, probe.NVLink{} }),
+		checktest.OnGPUs("NVML knows of no link", nil, checktest.Gpu3(func(g *nvml.GPU) { g.NVLinks, g.NVLink = nvml.Reading[[]bool]{}, nvml.NVLink{} }),
 			down(checks.Fail, "0", "every NVLink is down")),
-		checktest.OnGPUs("NVML knows of no link any more", nil, allGPUs(func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Reading[[]bool]{}, probe.NVLink{} }),
+		checktest.OnGPUs("NVML knows of no link any more", nil, allGPUs(func(g *nvml.GPU) { g.NVLinks, g.NVLink = nvml.Reading[[]bool]{}, nvml.NVLink{} }),
 			down(checks.Fail, "0", "every NVLink is down")).On(hgxLinks()).Holding(file, hadLinks(3)),
 		checktest.OnGPUs("every link of every GPU down, as never before", nil, allGPUs(lowered(everyLink...)), all...).On(hgxLinks()).Holding(file, hadLinks(0, 1, 2, 3, 4, 5, 6, 7)),
 		checktest.OnGPUs("every link of every GPU down, on the first run", nil, allGPUs(lowered(everyLink...)), first...).On(hgxLinks()),
 		checktest.OnGPUs("every link of every GPU down, and nothing says that it should not be", nil, allGPUs(unlinked), nothingToJudge),
 		checktest.OnGPUs("a GPU of a board without links", nil, bridged, down(checks.Warn, "0", "every NVLink is down")).On(hgxLinks()),
 		checktest.OnGPUs("cards with bridges, one has lost its links", nil, bridged, down(checks.Fail, "0", "every NVLink is down")).On(hgxLinks()).Holding(file, hadLinks(3)),
-		checktest.OnGPUs("MIG on one GPU", nil, checktest.Gpu3(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true); lowered(everyLink...)(g) })),
-		checktest.OnGPUs("MIG on all", nil, allGPUs(func(g *probe.GPU) { g.Modes.MIG = probe.Known(true); lowered(everyLink...)(g) }),
+		checktest.OnGPUs("MIG on one GPU", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG = nvml.Known(true); lowered(everyLink...)(g) })),
+		checktest.OnGPUs("MIG on all", nil, allGPUs(func(g *nvml.GPU) { g.Modes.MIG = nvml.Known(true); lowered(everyLink...)(g) }),
 			checks.Finding{Code: "gpu.nvlink.mig", Severity: checks.Skip, Message: name + ":  MIG is on, the NVLinks are not judged"}),
 		v100, one, two, fewerOfAll(name), checktest.GPUDumb(name),
 	)
@@ -179,7 +179,7 @@ func nvlinkDown(name string) (list []checktest.Scenario) {
 		checktest.OnGPUs("a part of a board with NVSwitches, no link up", nil, allGPUs(unlinked), first...).On(half),
 		checktest.OnGPUs("a part of a mesh, links that were up", nil, quarter, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.nvlink.down", Severity: checks.Warn, Remedy: checks.ResetGPU, Want: "18 up", Got: "12"},
 			"links 12, 13, 14, 15, 16, 17 are down")).On(quad).Holding(file, hadLinks(3)),
-		checktest.OnGPUs("a whole mesh, one link down", nil, func(n *probe.NVML) {
+		checktest.OnGPUs("a whole mesh, one link down", nil, func(n *nvml.Snapshot) {
 			lowered(5)(&n.GPUs[3])
 			allGPUs(direct)(n)
 		}, down(checks.Fail, "17", "link 5 is down")).On(hgxLinks()),
@@ -199,13 +199,13 @@ func fewerOfAll(name string) checktest.Scenario {
 
 func nvlinkSpeed(name string) []checktest.Scenario {
 	says := nvlinkSays(name)
-	slow := func(mbps int, links ...int) func(*probe.GPU) {
-		return func(g *probe.GPU) {
+	slow := func(mbps int, links ...int) func(*nvml.GPU) {
+		return func(g *nvml.GPU) {
 			speeds := checktest.Repeat(18, 26562)
 			for _, link := range links {
 				speeds[link] = mbps
 			}
-			g.NVLink.Speed = probe.Known(speeds)
+			g.NVLink.Speed = nvml.Known(speeds)
 		}
 	}
 	faster := hgxLinks()
@@ -223,20 +223,20 @@ func nvlinkSpeed(name string) []checktest.Scenario {
 		checktest.OnGPUs("a slow link", nil, checktest.Gpu3(slow(13281, 4, 7)), says(checks.Warn, "speed", checks.ResetGPU, "at least 26562 MB/s", "13281 MB/s", "links 4, 7 are slow, less than the others")),
 		checktest.OnGPUs("a link without speed", nil, checktest.Gpu3(slow(0, 4)), says(checks.Warn, "speed", checks.ResetGPU, "at least 26562 MB/s", "0 MB/s", "link 4 is slow, less than the others")),
 		checktest.OnGPUs("a link without speed, and a speed that is wanted", checktest.Of("-b", "26562"), checktest.Gpu3(slow(0, 4)), says(checks.Fail, "speed", checks.ResetGPU, "at least 26562 MB/s", "0 MB/s", "link 4 is slow")),
-		checktest.OnGPUs("no link tells a speed", checktest.Of("-b", "26562"), allGPUs(func(g *probe.GPU) { g.NVLink.Speed = probe.Known(checktest.Repeat(18, 0)) })),
+		checktest.OnGPUs("no link tells a speed", checktest.Of("-b", "26562"), allGPUs(func(g *nvml.GPU) { g.NVLink.Speed = nvml.Known(checktest.Repeat(18, 0)) })),
 		checktest.OnGPUs("slower than wanted", checktest.Of("-b", "26562"), checktest.Gpu3(slow(13281, 7)), says(checks.Fail, "speed", checks.ResetGPU, "at least 26562 MB/s", "13281 MB/s", "link 7 is slow")),
 		checktest.OnGPUs("slower than the platform", nil, nil, less...).On(faster),
-		checktest.OnGPUs("closed to traffic", nil, checktest.Gpu3(func(g *probe.GPU) {
+		checktest.OnGPUs("closed to traffic", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			idle := checktest.Repeat(18, false)
 			idle[7] = true
-			g.NVLink.Idle = probe.Known(idle)
+			g.NVLink.Idle = nvml.Known(idle)
 		}), says(checks.Warn, "traffic", checks.CheckFabric, "", "", "link 7 is up, but closed to traffic")),
-		checktest.OnGPUs("a link to nothing", nil, checktest.Gpu3(func(g *probe.GPU) {
+		checktest.OnGPUs("a link to nothing", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			far := checktest.Repeat(18, "switch")
 			far[7] = "unknown"
-			g.NVLink.Far = probe.Known(far)
+			g.NVLink.Far = nvml.Known(far)
 		}), says(checks.Warn, "far", checks.CheckFabric, "switch", "unknown", "other end, where link 7 is up")),
-		checktest.OnGPUs("no far end is known", nil, allGPUs(func(g *probe.GPU) { g.NVLink.Far = probe.Known(checktest.Repeat(18, "unknown")) })),
+		checktest.OnGPUs("no far end is known", nil, allGPUs(func(g *nvml.GPU) { g.NVLink.Far = nvml.Known(checktest.Repeat(18, "unknown")) })),
 	}
 }
 
@@ -245,14 +245,14 @@ func nvlinkPeers(name string) []checktest.Scenario {
 	say := func(i int, severity checks.Severity, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.nvlink.p2p", Severity: severity, Remedy: checks.CheckFabric, Want: "ok", Got: got}, text)
 	}
-	peers := func(n *probe.NVML, gpu int, why string, of ...int) {
+	peers := func(n *nvml.Snapshot, gpu int, why string, of ...int) {
 		p := maps.Clone(n.GPUs[gpu].NVLink.PeerP2P.Value)
 		for _, i := range of {
 			p[fmt.Sprintf("gpu%d", i)] = why
 		}
-		n.GPUs[gpu].NVLink.PeerP2P = probe.Known(p)
+		n.GPUs[gpu].NVLink.PeerP2P = nvml.Known(p)
 	}
-	alone := func(n *probe.NVML) {
+	alone := func(n *nvml.Snapshot) {
 		peers(n, 3, why, 0, 1, 2, 4, 5, 6, 7)
 		for i := range 8 {
 			if i != 3 {
@@ -260,7 +260,7 @@ func nvlinkPeers(name string) []checktest.Scenario {
 			}
 		}
 	}
-	all := func(n *probe.NVML) {
+	all := func(n *nvml.Snapshot) {
 		for i := range 8 {
 			for peer := range 8 {
 				if peer != i {
@@ -276,27 +276,27 @@ func nvlinkPeers(name string) []checktest.Scenario {
 	off := "read: disabled by a setting of the driver"
 	return []checktest.Scenario{
 		checktest.OnGPUs("one GPU is cut off", nil, alone, say(3, checks.Fail, why, "NVLink traffic with 7 of 7 GPUs")),
-		checktest.OnGPUs("a pair, one way", nil, func(n *probe.NVML) { peers(n, 3, "write: unknown", 5) },
+		checktest.OnGPUs("a pair, one way", nil, func(n *nvml.Snapshot) { peers(n, 3, "write: unknown", 5) },
 			say(3, checks.Fail, "write: unknown", "NVLink traffic with gpu5"), say(5, checks.Fail, "write: unknown", "NVLink traffic with gpu3")),
 		checktest.OnGPUs("no pair at all", nil, all, none...),
-		checktest.OnGPUs("switched off", nil, func(n *probe.NVML) { peers(n, 3, off, 5); peers(n, 5, off, 3) },
+		checktest.OnGPUs("switched off", nil, func(n *nvml.Snapshot) { peers(n, 3, off, 5); peers(n, 5, off, 3) },
 			say(3, checks.Warn, off, "NVLink traffic with gpu5"), say(5, checks.Warn, off, "NVLink traffic with gpu3")),
-		checktest.OnGPUs("confidential computing closes it", nil, func(n *probe.NVML) { all(n); n.CC = probe.Known(true) }),
-		checktest.OnGPUs("no switch", nil, func(n *probe.NVML) { all(n); allGPUs(direct)(n) }),
+		checktest.OnGPUs("confidential computing closes it", nil, func(n *nvml.Snapshot) { all(n); n.CC = nvml.Known(true) }),
+		checktest.OnGPUs("no switch", nil, func(n *nvml.Snapshot) { all(n); allGPUs(direct)(n) }),
 	}
 }
 
 func nvlinkBroken(name string) (list []checktest.Scenario) {
-	odd := func(title string, change func(*probe.GPU)) checktest.Scenario {
+	odd := func(title string, change func(*nvml.GPU)) checktest.Scenario {
 		s := checktest.OnGPUs(title, nil, checktest.Gpu3(change), checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
 		s.Broken = true
 		return s
 	}
 	list = append(list,
-		odd("links that cannot be read", func(g *probe.GPU) { g.NVLinks, g.NVLink = probe.Failed[[]bool](checktest.ErrOdd), probe.NVLink{} }),
-		odd("counters that cannot be read", func(g *probe.GPU) { g.NVLink.Counts = probe.Failed[probe.LinkCounts](checktest.ErrOdd) }),
-		odd("speeds that cannot be read", func(g *probe.GPU) { g.NVLink.Speed = probe.Failed[[]int](checktest.ErrOdd) }),
-		odd("peers that cannot be read", func(g *probe.GPU) { g.NVLink.PeerP2P = probe.Failed[probe.PeerP2P](checktest.ErrOdd) }),
+		odd("links that cannot be read", func(g *nvml.GPU) { g.NVLinks, g.NVLink = nvml.Failed[[]bool](checktest.ErrOdd), nvml.NVLink{} }),
+		odd("counters that cannot be read", func(g *nvml.GPU) { g.NVLink.Counts = nvml.Failed[nvml.LinkCounts](checktest.ErrOdd) }),
+		odd("speeds that cannot be read", func(g *nvml.GPU) { g.NVLink.Speed = nvml.Failed[[]int](checktest.ErrOdd) }),
+		odd("peers that cannot be read", func(g *nvml.GPU) { g.NVLink.PeerP2P = nvml.Failed[nvml.PeerP2P](checktest.ErrOdd) }),
 	)
 	past := checktest.OnGPUs("the past of the errors is garbage", nil, nil,
 		checks.Finding{Code: "gpu.past", Severity: checks.Warn, Message: name + ":  read /past/gpu-nvlink-errors.json: invalid character 'x' looking for beginning of value"}).

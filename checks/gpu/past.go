@@ -8,6 +8,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // What checks of GPUs know from an earlier run: counters, by which they judge how
@@ -54,7 +55,7 @@ func recallGPU[T any](env *checks.Env, check, name string, now time.Time) *memor
 }
 
 // of is what is known of a GPU: then, if that can be compared with now.
-func (m *memory[T]) of(g *probe.GPU) (then T, known bool) {
+func (m *memory[T]) of(g *nvml.GPU) (then T, known bool) {
 	then, known = m.past.GPUs[g.UUID.Value]
 	return then, known && g.UUID.Known && m.elapsed > 0
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -26,9 +27,9 @@ func TestThrottleRemembers(t *testing.T) {
 		n := checktest.V100s()
 		n.Taken = start.Add(after)
 		for i := range n.GPUs {
-			n.GPUs[i].Throttle.PowerBrake = probe.Known(brake)
+			n.GPUs[i].Throttle.PowerBrake = nvml.Known(brake)
 		}
-		h.SetNVML(n, nil)
+		nvml.Set(h, n, nil)
 		var got []checks.Severity
 		for _, f := range (&gpuThrottle{Percent: 10, name: "x"}).Run(t.Context(), &checks.Env{Host: h}) {
 			got = append(got, f.Severity)
@@ -69,10 +70,10 @@ func TestThrottleWithoutUUIDs(t *testing.T) {
 		n := checktest.V100s()
 		n.Taken = time.Date(2026, 1, 2, 3, run, 0, 0, time.UTC)
 		for i := range n.GPUs {
-			n.GPUs[i].UUID = probe.Reading[string]{}
-			n.GPUs[i].Throttle.PowerBrake = probe.Known(uint64(time.Duration(8-i) * 30 * time.Second))
+			n.GPUs[i].UUID = nvml.Reading[string]{}
+			n.GPUs[i].Throttle.PowerBrake = nvml.Known(uint64(time.Duration(8-i) * 30 * time.Second))
 		}
-		h.SetNVML(n, nil)
+		nvml.Set(h, n, nil)
 		if got := (&gpuThrottle{Percent: 10, name: "x"}).Run(t.Context(), &checks.Env{Host: h}); len(got) > 0 {
 			t.Errorf("run %d: %+v", run, got)
 		}
@@ -84,8 +85,8 @@ func TestThrottleWithoutMemory(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost(t.TempDir())
 	n := checktest.H100s()
-	n.GPUs[3].Throttle.Now = probe.Known(uint64(0x80))
-	h.SetNVML(n, nil)
+	n.GPUs[3].Throttle.Now = nvml.Known(uint64(0x80))
+	nvml.Set(h, n, nil)
 	got := (&gpuThrottle{Percent: 10, name: "x"}).Run(t.Context(), &checks.Env{Host: h})
 	if len(got) != 1 || got[0].Severity != checks.Warn {
 		t.Errorf("%+v, want a warning", got)

@@ -8,7 +8,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // gpuPCIe checks the PCIe link of every GPU: WIDTH lanes are in use, without WIDTH
@@ -58,18 +59,18 @@ func init() {
 
 // linkPast is what is kept of a GPU's link.
 type linkPast struct {
-	Replays uint64    `json:"replays"`
-	AER     probe.AER `json:"aer"`
-	InARow  int       `json:"in_a_row"` // runs in which it was too slow at work
+	Replays uint64  `json:"replays"`
+	AER     pci.AER `json:"aer"`
+	InARow  int     `json:"in_a_row"` // runs in which it was too slow at work
 }
 
 func (c *gpuPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, gpuPCIeName, probe.GroupPCIe)
+	s, findings := AskNVML(env, gpuPCIeName, nvml.GroupPCIe)
 	if s == nil {
 		return findings
 	}
 	m := recallGPU[linkPast](env, gpuPCIeName, "gpu-pcie", s.NVML.Taken)
-	s.Each(func(s *GPUs, g *probe.GPU) {
+	s.Each(func(s *GPUs, g *nvml.GPU) {
 		then, compare := m.of(g)
 		next := linkPast{InARow: c.judgeLink(s, g, then, compare)}
 		replays, counted := Value(s, g.Link.Replays)
@@ -80,16 +81,16 @@ func (c *gpuPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		next.AER = c.judgeAER(env, s, g, then.AER, m.elapsed, compare)
 		m.next.GPUs[g.UUID.Value] = next
 	})
-	reportLacking(s, "PCIe width", func(g *probe.GPU) probe.Reading[int] { return g.Link.Width })
+	reportLacking(s, "PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Width })
 	s.compare("gpu-pcie-link", c.figures(s)...)
-	s.lower("PCIe generation", func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxGen })
-	s.lower("PCIe width", func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxWidth })
+	s.lower("PCIe generation", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxGen })
+	s.lower("PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxWidth })
 	return append(s.Done(), m.store(env)...)
 }
 
 // lower warns of GPUs whose slot, or board, has less of something than most of their
 // model: of two GPUs the one with less.
-func (s *GPUs) lower(what string, of func(*probe.GPU) probe.Reading[int]) {
+func (s *GPUs) lower(what string, of func(*nvml.GPU) nvml.Reading[int]) {
 	most := s.mostHave(of)
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
@@ -101,7 +102,7 @@ func (s *GPUs) lower(what string, of func(*probe.GPU) probe.Reading[int]) {
 }
 
 // judgeLink returns in how many runs in a row the link was too slow at work.
-func (c *gpuPCIe) judgeLink(s *GPUs, g *probe.GPU, then linkPast, compare bool) (inRow int) {
+func (c *gpuPCIe) judgeLink(s *GPUs, g *nvml.GPU, then linkPast, compare bool) (inRow int) {
 	c.judgeWidth(s, g)
 	gen, hasGen := Value(s, g.Link.Gen)
 	maxGen, hasMaxGen := Value(s, g.Link.MaxGen)
@@ -130,7 +131,7 @@ const (
 
 // atWork reports whether NVML proves that the GPU is at work. Where it does not tell
 // the utilization, as with MIG, half of the power limit does.
-func atWork(w *probe.Work) bool {
+func atWork(w *nvml.Work) bool {
 	switch {
 	case w.State.Known && w.State.Value > busyState:
 		return false
@@ -141,7 +142,7 @@ func atWork(w *probe.Work) bool {
 }
 
 // judgeWidth judges how many lanes are in use.
-func (c *gpuPCIe) judgeWidth(s *GPUs, g *probe.GPU) {
+func (c *gpuPCIe) judgeWidth(s *GPUs, g *nvml.GPU) {
 	width, known := Value(s, g.Link.Width)
 	Value(s, g.Link.MaxWidth)
 	if !known {
@@ -155,7 +156,7 @@ func (c *gpuPCIe) judgeWidth(s *GPUs, g *probe.GPU) {
 		return
 	}
 	f := checks.Finding{Code: "gpu.pcie.width", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: pcie.Lanes(want), Got: pcie.Lanes(width)}
-	if c.Width <= 0 && s.allHave(g, func(o *probe.GPU) probe.Reading[int] { return o.Link.Width }) {
+	if c.Width <= 0 && s.allHave(g, func(o *nvml.GPU) nvml.Reading[int] { return o.Link.Width }) {
 		f.Severity, f.Remedy = checks.Warn, checks.NoRemedy
 		s.Report(g, f, "PCIe width, as all GPUs of its model")
 		return
@@ -165,28 +166,28 @@ func (c *gpuPCIe) judgeWidth(s *GPUs, g *probe.GPU) {
 
 // emulated reports whether the slot is a bridge of a virtual machine, whose width and
 // generation say nothing of the link.
-func (s *GPUs) emulated(g *probe.GPU) bool {
-	slot, found := s.Env.Host.Slot(s.Env.Host.PCIDevice(g.PCI))
+func (s *GPUs) emulated(g *nvml.GPU) bool {
+	slot, found := pci.Slot(s.Env.Host, pci.ReadFunction(s.Env.Host, g.PCI))
 	return found && slot.Class != "" && pcie.VirtualBridge(slot)
 }
 
 // lanes returns how many lanes should be in use, 0 if that is unknown. sure says that
 // both ends of the link have told it: NVML's maximum, and that of the device, are of
 // the GPU alone, whose slot may have fewer.
-func (c *gpuPCIe) lanes(s *GPUs, g *probe.GPU) (want int, sure bool) {
+func (c *gpuPCIe) lanes(s *GPUs, g *nvml.GPU) (want int, sure bool) {
 	if c.Width > 0 {
 		return c.Width, false
 	}
 	s.Env.At("read /sys/bus/pci/devices/%s", g.PCI)
-	d := s.Env.Host.PCIDevice(g.PCI)
+	d := pci.ReadFunction(s.Env.Host, g.PCI)
 	most := pcie.Both(g.Link.MaxWidth.Value, d.MaxWidth)
-	if slot, found := s.Env.Host.Slot(d); found && slot.MaxWidth > 0 && !s.emulated(g) {
+	if slot, found := pci.Slot(s.Env.Host, d); found && slot.MaxWidth > 0 && !s.emulated(g) {
 		return pcie.Both(most, slot.MaxWidth), true
 	}
 	if p := s.platform(g); p.PCIeWidth > 0 {
 		return pcie.Both(most, p.PCIeWidth), false
 	}
-	return pcie.Both(most, s.mostHave(func(o *probe.GPU) probe.Reading[int] { return o.Link.Width })[g.Name.Value]), false
+	return pcie.Both(most, s.mostHave(func(o *nvml.GPU) nvml.Reading[int] { return o.Link.Width })[g.Name.Value]), false
 }
 
 // figures are those of which the configuration says nothing.
@@ -194,15 +195,15 @@ func (c *gpuPCIe) figures(s *GPUs) (list []gpuFigure) {
 	if c.Gen <= 0 {
 		list = append(list, gpuFigure{
 			key: "generation", what: "PCIe generation of GPU and slot", code: "gpu.pcie.gen", notOthers: true,
-			of:     func(g *probe.GPU) probe.Reading[int] { return g.Link.MaxGen },
+			of:     func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxGen },
 			least:  func(p *checks.Platform) int { return p.PCIeGen },
-			unlike: func(g *probe.GPU) bool { return s.emulated(g) },
+			unlike: func(g *nvml.GPU) bool { return s.emulated(g) },
 		})
 	}
 	if c.Width <= 0 {
 		list = append(list, gpuFigure{
 			key: "width", what: "PCIe width", unit: "lanes", code: "gpu.pcie.width", notOthers: true,
-			of: func(g *probe.GPU) probe.Reading[int] {
+			of: func(g *nvml.GPU) nvml.Reading[int] {
 				w := g.Link.Width
 				want, _ := c.lanes(s, g)
 				w.Known = w.Known && w.Value >= want // else it has failed already
@@ -215,7 +216,7 @@ func (c *gpuPCIe) figures(s *GPUs) (list []gpuFigure) {
 }
 
 // tooMany judges how fast a counter of corrected errors has grown.
-func (c *gpuPCIe) tooMany(s *GPUs, g *probe.GPU, what string, then, now uint64, elapsed time.Duration) {
+func (c *gpuPCIe) tooMany(s *GPUs, g *nvml.GPU, what string, then, now uint64, elapsed time.Duration) {
 	limit, severity := c.Rate, checks.Fail
 	if limit <= 0 {
 		limit, severity = pcie.UsualRate, checks.Warn
@@ -227,12 +228,12 @@ func (c *gpuPCIe) tooMany(s *GPUs, g *probe.GPU, what string, then, now uint64, 
 
 // judgeAER judges what the kernel has counted since the last run, or since it
 // was booted where there was none.
-func (c *gpuPCIe) judgeAER(env *checks.Env, s *GPUs, g *probe.GPU, then probe.AER, elapsed time.Duration, compare bool) probe.AER {
+func (c *gpuPCIe) judgeAER(env *checks.Env, s *GPUs, g *nvml.GPU, then pci.AER, elapsed time.Duration, compare bool) pci.AER {
 	if g.PCI == "" {
 		return then
 	}
 	env.At("read /sys/bus/pci/devices/%s", g.PCI)
-	now, known, err := env.Host.AER(g.PCI)
+	now, known, err := pci.ReadAER(env.Host, g.PCI)
 	if err != nil {
 		s.Err = errors.Join(s.Err, err)
 		return then
@@ -242,7 +243,7 @@ func (c *gpuPCIe) judgeAER(env *checks.Env, s *GPUs, g *probe.GPU, then probe.AE
 	}
 	since := "since the last run"
 	if !compare {
-		then, since = probe.AER{}, "since the node was booted"
+		then, since = pci.AER{}, "since the node was booted"
 	}
 	if n := checks.GrownFrom(then.Fatal, now.Fatal, 64); n > 0 {
 		f := checks.Finding{Code: "gpu.pcie.fatal", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "0", Got: fmt.Sprint(n)}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -17,35 +17,35 @@ var _ = checktest.Table("check_gpu_pcie", func(name string) []checktest.Scenario
 	aer := func(s checktest.Scenario, file, content string) checktest.Scenario {
 		return s.Holding("sys/bus/pci/devices/"+fakenvml.Address(3)+"/"+file, content)
 	}
-	link := func(change func(l *probe.Link)) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) { change(&g.Link) })
+	link := func(change func(l *nvml.Link)) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { change(&g.Link) })
 	}
-	n := func(n int) probe.Reading[int] { return probe.Known(n) }
+	n := func(n int) nvml.Reading[int] { return nvml.Known(n) }
 	says := func(severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.pcie." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
-	watts := func(w uint32) probe.Reading[uint32] { return probe.Known(w * 1000) }
-	slow := func(w probe.Work) func(*probe.NVML) { // the driver never says that the GPU is idle
-		return checktest.Gpu3(func(g *probe.GPU) { g.Link.Gen, g.Link.Work, g.Throttle.Now = n(1), w, probe.Known(uint64(0)) })
+	watts := func(w uint32) nvml.Reading[uint32] { return nvml.Known(w * 1000) }
+	slow := func(w nvml.Work) func(*nvml.Snapshot) { // the driver never says that the GPU is idle
+		return checktest.Gpu3(func(g *nvml.GPU) { g.Link.Gen, g.Link.Work, g.Throttle.Now = n(1), w, nvml.Known(uint64(0)) })
 	}
-	idle := probe.Work{Busy: n(0), State: n(0), Draw: watts(71), Limit: watts(700)} // Hopper idles in P0
-	busy := probe.Work{Busy: n(98), State: n(0), Draw: watts(650), Limit: watts(700)}
-	inMIG := probe.Work{State: n(0), Draw: watts(351), Limit: watts(700)}
+	idle := nvml.Work{Busy: n(0), State: n(0), Draw: watts(71), Limit: watts(700)} // Hopper idles in P0
+	busy := nvml.Work{Busy: n(98), State: n(0), Draw: watts(650), Limit: watts(700)}
+	inMIG := nvml.Work{State: n(0), Draw: watts(351), Limit: watts(700)}
 	second, third := before300(`{"in_a_row":1}`), before300(`{"in_a_row":2}`)
 	tooSlow := says(checks.Warn, "slow", checks.ReseatOrRMA, "5", "1", "PCIe generation at work, in 3 runs in a row")
-	each := func(change func(l *probe.Link)) func(*probe.NVML) {
-		return allGPUs(func(g *probe.GPU) { change(&g.Link) })
+	each := func(change func(l *nvml.Link)) func(*nvml.Snapshot) {
+		return allGPUs(func(g *nvml.GPU) { change(&g.Link) })
 	}
-	two := func(change func(l *probe.Link)) func(*probe.NVML) { // two GPUs, of which the first differs
-		return func(n *probe.NVML) {
+	two := func(change func(l *nvml.Link)) func(*nvml.Snapshot) { // two GPUs, of which the first differs
+		return func(n *nvml.Snapshot) {
 			n.GPUs = n.GPUs[2:4]
 			change(&n.GPUs[1].Link)
 		}
 	}
-	eight := func(l *probe.Link) { l.Width = n(8) }
+	eight := func(l *nvml.Link) { l.Width = n(8) }
 	lost := says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")
-	replays := func(count int) func(*probe.NVML) { return link(func(l *probe.Link) { l.Replays = n(count) }) }
-	odd := checktest.OnGPUs("one cannot be read", nil, link(func(l *probe.Link) { l.Width = probe.Failed[int](checktest.ErrOdd) }),
+	replays := func(count int) func(*nvml.Snapshot) { return link(func(l *nvml.Link) { l.Replays = n(count) }) }
+	odd := checktest.OnGPUs("one cannot be read", nil, link(func(l *nvml.Link) { l.Width = nvml.Failed[int](checktest.ErrOdd) }),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
 	odd.Broken = true
 	unreadableAER := checktest.OnGPUs("unreadable AER counters", nil, nil, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown},
@@ -55,47 +55,47 @@ var _ = checktest.Table("check_gpu_pcie", func(name string) []checktest.Scenario
 	unreadableAER.Broken = true
 	garbage := aer(checktest.OnGPUs("garbage in AER counters", nil, nil), "aer_dev_fatal", "TOTAL_ERR_FATAL \xff\n")
 	garbage.Broken = true
-	return append(checktest.GPULacks(name, "PCIe width", func(g *probe.GPU) { g.Link.Width = probe.Reading[int]{} }), append(checktest.GPUCommon(name),
+	return append(checktest.GPULacks(name, "PCIe width", func(g *nvml.GPU) { g.Link.Width = nvml.Reading[int]{} }), append(checktest.GPUCommon(name),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),
 		checktest.OnGPUs("as wanted", checktest.Of("5", "16"), nil).OrTable(map[string]any{"gen": int64(5), "width": int64(16)}),
 		checktest.OnGPUs("no past, many replays", nil, replays(100000)),
 		checktest.OnGPUs("an idle link is slow, and no bit says that it is idle", nil, slow(idle)).Holding(file, third),
-		checktest.OnGPUs("an idle link in P8", nil, slow(probe.Work{Busy: n(100), State: n(8)})).Holding(file, third),
-		checktest.OnGPUs("a slow link of a GPU that tells nothing of its work", nil, slow(probe.Work{})).Holding(file, third),
-		checktest.OnGPUs("a slow link with MIG, at little power", nil, slow(probe.Work{State: n(0), Draw: watts(350), Limit: watts(700)})).Holding(file, third),
+		checktest.OnGPUs("an idle link in P8", nil, slow(nvml.Work{Busy: n(100), State: n(8)})).Holding(file, third),
+		checktest.OnGPUs("a slow link of a GPU that tells nothing of its work", nil, slow(nvml.Work{})).Holding(file, third),
+		checktest.OnGPUs("a slow link with MIG, at little power", nil, slow(nvml.Work{State: n(0), Draw: watts(350), Limit: watts(700)})).Holding(file, third),
 		checktest.OnGPUs("a slow link at work, once", nil, slow(busy)),
 		checktest.OnGPUs("a slow link at work, twice", nil, slow(busy)).Holding(file, second),
 		checktest.OnGPUs("a slow link at work, three times", nil, slow(busy), tooSlow).Holding(file, third),
 		checktest.OnGPUs("a slow link with MIG at work, three times", nil, slow(inMIG), tooSlow).Holding(file, third),
-		inSlot(checktest.OnGPUs("a slot of eight lanes", nil, link(func(l *probe.Link) { l.Width = n(8) })), "8"),
-		inSlot(checktest.OnGPUs("lanes lost in a slot of eight", nil, link(func(l *probe.Link) { l.Width = n(4) }), says(checks.Fail, "width", checks.ReseatOrRMA, "x8", "x4", "PCIe width")), "8"),
-		inSlot(checktest.OnGPUs("lanes lost in a slot of sixteen", nil, link(func(l *probe.Link) { l.Width = n(8) }), says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")), "16"),
-		inSlot(checktest.OnGPUs("lanes lost in a slot that does not tell", nil, link(func(l *probe.Link) { l.Width = n(8) }), says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")), "255"),
-		inSlot(checktest.OnGPUs("more lanes wanted than the slot has", checktest.Of("5", "16"), link(func(l *probe.Link) { l.Width = n(8) }),
+		inSlot(checktest.OnGPUs("a slot of eight lanes", nil, link(func(l *nvml.Link) { l.Width = n(8) })), "8"),
+		inSlot(checktest.OnGPUs("lanes lost in a slot of eight", nil, link(func(l *nvml.Link) { l.Width = n(4) }), says(checks.Fail, "width", checks.ReseatOrRMA, "x8", "x4", "PCIe width")), "8"),
+		inSlot(checktest.OnGPUs("lanes lost in a slot of sixteen", nil, link(func(l *nvml.Link) { l.Width = n(8) }), says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")), "16"),
+		inSlot(checktest.OnGPUs("lanes lost in a slot that does not tell", nil, link(func(l *nvml.Link) { l.Width = n(8) }), says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")), "255"),
+		inSlot(checktest.OnGPUs("more lanes wanted than the slot has", checktest.Of("5", "16"), link(func(l *nvml.Link) { l.Width = n(8) }),
 			says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")), "8"),
-		inSlot(checktest.OnGPUs("a slot with fewer lanes than the platform's", nil, link(func(l *probe.Link) { l.Width = n(8) }),
+		inSlot(checktest.OnGPUs("a slot with fewer lanes than the platform's", nil, link(func(l *nvml.Link) { l.Width = n(8) }),
 			says(checks.Warn, "width", "", "x16", "x8", "PCIe slot has fewer lanes than that of HGX H100")), "8").On(checktest.Hgx()),
 		checktest.OnGPUs("lanes lost", nil, link(eight), lost),
 		inSlot(checktest.OnGPUs("a floor of eight lanes hides nothing in a slot of sixteen", nil, link(eight), lost), "16").On(floorOf(8)),
 		checktest.OnGPUs("a floor of eight lanes, no slot is shown", nil, link(eight)).On(floorOf(8)),
-		checktest.OnGPUs("below the floor, no slot is shown", nil, link(func(l *probe.Link) { l.Width = n(4) }), says(checks.Fail, "width", checks.ReseatOrRMA, "x8", "x4", "PCIe width")).On(floorOf(8)),
+		checktest.OnGPUs("below the floor, no slot is shown", nil, link(func(l *nvml.Link) { l.Width = n(4) }), says(checks.Fail, "width", checks.ReseatOrRMA, "x8", "x4", "PCIe width")).On(floorOf(8)),
 		inSlot(checktest.OnGPUs("a port that a virtual machine has made up", nil, link(eight)), "32", "1b36", "0x060400").On(floorOf(8)),
 		checktest.OnGPUs("all have half the lanes, and no slot is shown", nil, each(eight)),
 		inSlot(checktest.OnGPUs("all have half the lanes of their slots", nil, each(eight), says(checks.Warn, "width", "", "x16", "x8", "PCIe width, as all GPUs of its model")), "16"),
 		checktest.OnGPUs("one of two has fewer lanes", nil, two(eight), lost),
-		checktest.OnGPUs("one of two slots is too old", nil, two(func(l *probe.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
+		checktest.OnGPUs("one of two slots is too old", nil, two(func(l *nvml.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
 			says(checks.Warn, "differ", "", "5", "4", "PCIe generation is not that of the others")),
-		checktest.OnGPUs("fewer lanes than wanted", checktest.Of("5", "16"), link(func(l *probe.Link) { l.Width, l.MaxWidth = n(8), n(8) }),
+		checktest.OnGPUs("fewer lanes than wanted", checktest.Of("5", "16"), link(func(l *nvml.Link) { l.Width, l.MaxWidth = n(8), n(8) }),
 			says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width"), says(checks.Warn, "differ", "", "16", "8", "PCIe width is not that of the others")),
-		checktest.OnGPUs("a slot that is too old", checktest.Of("5"), link(func(l *probe.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
+		checktest.OnGPUs("a slot that is too old", checktest.Of("5"), link(func(l *nvml.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
 			says(checks.Fail, "gen", checks.ReseatOrRMA, "5", "4", "PCIe generation that GPU and slot can do"),
 			says(checks.Warn, "differ", "", "5", "4", "PCIe generation is not that of the others")),
-		checktest.OnGPUs("one slot differs", nil, link(func(l *probe.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
+		checktest.OnGPUs("one slot differs", nil, link(func(l *nvml.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
 			says(checks.Warn, "differ", "", "5", "4", "PCIe generation is not that of the others")),
-		inSlot(checktest.OnGPUs("a generation below the platform's", nil, link(func(l *probe.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
+		inSlot(checktest.OnGPUs("a generation below the platform's", nil, link(func(l *nvml.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
 			says(checks.Warn, "gen", "", "at least 5", "4", "PCIe generation of GPU and slot is less than that of HGX"),
 			says(checks.Warn, "differ", "", "5", "4", "PCIe generation is not that of the others")), "16", "1000", "0x060400").On(&checks.Platform{Name: "HGX", PCIeGen: 5}),
-		inSlot(checktest.OnGPUs("a generation that a virtual machine has made up", nil, link(func(l *probe.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
+		inSlot(checktest.OnGPUs("a generation that a virtual machine has made up", nil, link(func(l *nvml.Link) { l.MaxGen, l.Gen = n(4), n(4) }),
 			says(checks.Warn, "differ", "", "5", "4", "PCIe generation is not that of the others")), "32", "1b36", "0x060400").On(&checks.Platform{Name: "HGX", PCIeGen: 5}),
 
 		checktest.OnGPUs("some replays", nil, replays(140)).Holding(file, before300(`{"replays":100}`)),

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuPersistence checks that persistence mode is on: without it the driver gives
@@ -37,11 +37,11 @@ func init() {
 }
 
 func (c *gpuPersistence) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	groups := probe.GroupModes
+	groups := nvml.GroupModes
 	if c.Set {
-		groups |= probe.GroupProcesses
+		groups |= nvml.GroupProcesses
 	}
-	return judgeEachGPU(env, gpuPersistenceName, groups, func(s *GPUs, g *probe.GPU) {
+	return judgeEachGPU(env, gpuPersistenceName, groups, func(s *GPUs, g *nvml.GPU) {
 		on, known := Value(s, g.Modes.Persistence)
 		if on || !known {
 			return
@@ -63,7 +63,7 @@ func (c *gpuPersistence) Run(_ context.Context, env *checks.Env) []checks.Findin
 			s.Report(g, f, "persistence mode")
 			return
 		}
-		if err := env.Host.SetPersistence(g.Index, env.Doing); err != nil {
+		if err := nvml.SetPersistence(env.Host, g.Index, env.Doing); err != nil {
 			f.Severity = checks.Fail
 			s.Report(g, f, "persistence mode cannot be turned on: %s", fmt.Sprint(err))
 			return

@@ -5,13 +5,13 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestGPUPersistence(t *testing.T) { checktest.Run(t, "check_gpu_persistence") }
 
 var _ = checktest.Table("check_gpu_persistence", func(name string) []checktest.Scenario {
-	off := checktest.Gpu3(func(g *probe.GPU) { g.Modes.Persistence = probe.Known(false) })
+	off := checktest.Gpu3(func(g *nvml.GPU) { g.Modes.Persistence = nvml.Known(false) })
 	says := func(severity checks.Severity, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.persistence", Severity: severity, Want: "on", Got: "off", Remedy: checks.FixConfig}, text)
 	}
@@ -19,7 +19,7 @@ var _ = checktest.Table("check_gpu_persistence", func(name string) []checktest.S
 		s.Acts = true
 		return s
 	}
-	settable := acting(checktest.OnGPUs("turned on", checktest.Of("-s"), func(n *probe.NVML) { off(n); n.Settable = true },
+	settable := acting(checktest.OnGPUs("turned on", checktest.Of("-s"), func(n *nvml.Snapshot) { off(n); n.Settable = true },
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.mended", Severity: checks.Warn}, "persistence mode was off, and was turned on")))
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("on", nil, nil), checktest.OnV100s("on an old GPU", nil, nil),
@@ -27,9 +27,9 @@ var _ = checktest.Table("check_gpu_persistence", func(name string) []checktest.S
 		checktest.OnGPUs("off", nil, off, says(checks.Warn, "persistence mode")),
 		checktest.OnGPUs("off, and that fails", checktest.Of("-f"), off, says(checks.Fail, "persistence mode")).OrTable(map[string]any{"fail": true}),
 		settable,
-		acting(checktest.OnGPUs("a job has the GPU", checktest.Of("-s"), func(n *probe.NVML) {
+		acting(checktest.OnGPUs("a job has the GPU", checktest.Of("-s"), func(n *nvml.Snapshot) {
 			off(n)
-			n.Settable, n.GPUs[3].Processes = true, probe.Known([]probe.GPUProcess{{PID: 77}})
+			n.Settable, n.GPUs[3].Processes = true, nvml.Known([]nvml.GPUProcess{{PID: 77}})
 		}, says(checks.Warn, "persistence mode is not turned on while it is in use (1 user)"))),
 		acting(checktest.OnGPUs("cannot be turned on", checktest.Of("-s"), off, says(checks.Fail, "persistence mode cannot be turned on: a recorded node cannot be changed"))),
 		checktest.GPUDumb(name),

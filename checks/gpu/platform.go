@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // What the checks of GPUs know of a healthy one where nhc.conf gives no number:
@@ -15,7 +15,7 @@ import (
 // the other GPUs of the node.
 
 // platform is that of a GPU, one without any figure if none is known.
-func (s *GPUs) platform(g *probe.GPU) *checks.Platform {
+func (s *GPUs) platform(g *nvml.GPU) *checks.Platform {
 	for _, group := range checks.PlatformGroups(s.Env) {
 		if group.Platform != nil && g.PCI != "" && slices.Contains(group.Addresses, g.PCI) {
 			return group.Platform
@@ -29,11 +29,11 @@ func (s *GPUs) platform(g *probe.GPU) *checks.Platform {
 type gpuFigure struct {
 	key, what, unit string
 	code            string
-	of              func(*probe.GPU) probe.Reading[int]
+	of              func(*nvml.GPU) nvml.Reading[int]
 	least           func(*checks.Platform) int
-	notOthers       bool                  // the check compares the GPUs with each other itself
-	slack           int                   // so much less is no difference
-	unlike          func(*probe.GPU) bool // of a GPU to which the platform's figure does not apply; nil: of none
+	notOthers       bool                 // the check compares the GPUs with each other itself
+	slack           int                  // so much less is no difference
+	unlike          func(*nvml.GPU) bool // of a GPU to which the platform's figure does not apply; nil: of none
 }
 
 // pastFigures are the highest figures that GPUs have ever shown, by UUID and key.
@@ -93,7 +93,7 @@ func (s *GPUs) compareOne(f *gpuFigure, past pastFigures) (grown bool) {
 
 // mostHave is the figure that most GPUs of a model have, by model; where as many
 // have less, the higher one: of two GPUs the lower is the odd one.
-func (s *GPUs) mostHave(of func(*probe.GPU) probe.Reading[int]) map[string]int {
+func (s *GPUs) mostHave(of func(*nvml.GPU) nvml.Reading[int]) map[string]int {
 	count := map[string]map[int]int{}
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
@@ -116,11 +116,11 @@ func (s *GPUs) mostHave(of func(*probe.GPU) probe.Reading[int]) map[string]int {
 }
 
 // whole is a reading in units of so many, rounded.
-func whole(r probe.Reading[uint32], units uint32) probe.Reading[int] {
-	return probe.Reading[int]{Value: int((uint64(r.Value) + uint64(units)/2) / uint64(units)), Known: r.Known, Err: r.Err}
+func whole(r nvml.Reading[uint32], units uint32) nvml.Reading[int] {
+	return nvml.Reading[int]{Value: int((uint64(r.Value) + uint64(units)/2) / uint64(units)), Known: r.Known, Err: r.Err}
 }
 
-func (s *GPUs) less(g *probe.GPU, f *gpuFigure, got, want int, how string) {
+func (s *GPUs) less(g *nvml.GPU, f *gpuFigure, got, want int, how string) {
 	number := func(n int) string { return strings.TrimSpace(fmt.Sprintf("%d %s", n, f.unit)) }
 	s.Report(g, checks.Finding{Code: f.code, Severity: checks.Warn, Want: "at least " + number(want), Got: number(got)}, "%s %s", f.what, how)
 }

@@ -8,7 +8,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -18,18 +19,18 @@ func less(check, code, text, want, got string) checks.Finding {
 }
 
 var _ = checktest.Table("check_gpu_power", func(string) []checktest.Scenario {
-	default500 := checktest.Gpu3(func(g *probe.GPU) {
-		g.Power.Limit, g.Power.Default, g.Power.Enforced = probe.Known(uint32(500000)), probe.Known(uint32(500000)), probe.Known(uint32(500000))
+	default500 := checktest.Gpu3(func(g *nvml.GPU) {
+		g.Power.Limit, g.Power.Default, g.Power.Enforced = nvml.Known(uint32(500000)), nvml.Known(uint32(500000)), nvml.Known(uint32(500000))
 	})
 	const power = "gpu.power.default"
 	past := fmt.Sprintf(`{%q:{"default":700}}`, fakenvml.UUID(3))
-	all500 := func(n *probe.NVML) {
+	all500 := func(n *nvml.Snapshot) {
 		for i := range n.GPUs {
 			p := &n.GPUs[i].Power
-			p.Limit, p.Default, p.Enforced = probe.Known(uint32(500000)), probe.Known(uint32(500000)), probe.Known(uint32(500000))
+			p.Limit, p.Default, p.Enforced = nvml.Known(uint32(500000)), nvml.Known(uint32(500000)), nvml.Known(uint32(500000))
 		}
 	}
-	two := checktest.OnGPUs("one of two has a lower default", nil, func(n *probe.NVML) {
+	two := checktest.OnGPUs("one of two has a lower default", nil, func(n *nvml.Snapshot) {
 		default500(n)
 		n.GPUs = n.GPUs[2:4]
 	}, less(gpuPowerName, power, "default power limit is less than that of the others", "at least 700 W", "500 W"))
@@ -50,12 +51,12 @@ var _ = checktest.Table("check_gpu_power", func(string) []checktest.Scenario {
 })
 
 var _ = checktest.Table("check_gpu_clocks", func(string) []checktest.Scenario {
-	clock := func(change func(*probe.Clocks)) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) { change(&g.Clocks) })
+	clock := func(change func(*nvml.Clocks)) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { change(&g.Clocks) })
 	}
-	low := clock(func(c *probe.Clocks) {
-		c.MaxGraphics, c.AppGraphics, c.DefaultGraphics = probe.Known(uint32(1830)), probe.Known(uint32(1830)), probe.Known(uint32(1830))
-		c.MaxMemory, c.AppMemory, c.DefaultMemory = probe.Known(uint32(2000)), probe.Known(uint32(2000)), probe.Known(uint32(2000))
+	low := clock(func(c *nvml.Clocks) {
+		c.MaxGraphics, c.AppGraphics, c.DefaultGraphics = nvml.Known(uint32(1830)), nvml.Known(uint32(1830)), nvml.Known(uint32(1830))
+		c.MaxMemory, c.AppMemory, c.DefaultMemory = nvml.Known(uint32(2000)), nvml.Known(uint32(2000)), nvml.Known(uint32(2000))
 	})
 	const clocks = "check_gpu_clocks"
 	return []checktest.Scenario{
@@ -69,12 +70,12 @@ var _ = checktest.Table("check_gpu_clocks", func(string) []checktest.Scenario {
 })
 
 var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
-	seven := checktest.OnGPUs("one of eight has never been there", nil, func(n *probe.NVML) { n.GPUs = n.GPUs[:7] },
+	seven := checktest.OnGPUs("one of eight has never been there", nil, func(n *nvml.Snapshot) { n.GPUs = n.GPUs[:7] },
 		checks.Finding{Code: "gpu.count", Severity: checks.Fail, Want: "8 GPUs", Got: "7", Message: "check_gpu_count:  want 8 GPUs, got 7: no HGX H100 has 7"}).On(checktest.Hgx())
 	seven.Files = fakenvml.Files(fakenvml.H100, 7)
-	four := checktest.OnGPUs("half a board", nil, func(n *probe.NVML) { n.GPUs = n.GPUs[:4] }).On(checktest.Hgx())
+	four := checktest.OnGPUs("half a board", nil, func(n *nvml.Snapshot) { n.GPUs = n.GPUs[:4] }).On(checktest.Hgx())
 	four.Files = fakenvml.Files(fakenvml.H100, 4)
-	wanted := checktest.OnGPUs("as many as are wanted, whatever the platform", checktest.Of("7"), func(n *probe.NVML) { n.GPUs = n.GPUs[:7] }).On(checktest.Hgx())
+	wanted := checktest.OnGPUs("as many as are wanted, whatever the platform", checktest.Of("7"), func(n *nvml.Snapshot) { n.GPUs = n.GPUs[:7] }).On(checktest.Hgx())
 	wanted.Files = fakenvml.Files(fakenvml.H100, 7)
 	return []checktest.Scenario{checktest.OnGPUs("as its platform", nil, nil).On(checktest.Hgx()), seven, four, wanted, checktest.OnGPUs("a platform of any size", nil, nil).On(&checks.Platform{Name: "cards"}),
 		checktest.OnGPUs("more than the platform has", nil, nil).On(&checks.Platform{Name: "small", GPUs: []int{4}})}
@@ -91,20 +92,20 @@ func others700() (list []checks.Finding) {
 }
 
 var _ = checktest.Table("check_gpu_pcie", func(string) (list []checktest.Scenario) {
-	link := func(change func(*probe.Link)) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) { change(&g.Link) })
+	link := func(change func(*nvml.Link)) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { change(&g.Link) })
 	}
-	fewer := func(n *probe.NVML) {
+	fewer := func(n *nvml.Snapshot) {
 		for i := range n.GPUs {
-			n.GPUs[i].Link.Width = probe.Known(8)
+			n.GPUs[i].Link.Width = nvml.Known(8)
 		}
 	}
 	eight := checktest.Hgx()
 	eight.PCIeWidth = 8
 	fails := checktest.GPUFinding(gpuPCIeName, 3, checks.Finding{Code: "gpu.pcie.width", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "x8", Got: "x4"}, "PCIe width")
-	gen4 := func(n *probe.NVML) {
+	gen4 := func(n *nvml.Snapshot) {
 		for i := range n.GPUs {
-			n.GPUs[i].Link.Gen, n.GPUs[i].Link.MaxGen = probe.Known(4), probe.Known(4)
+			n.GPUs[i].Link.Gen, n.GPUs[i].Link.MaxGen = nvml.Known(4), nvml.Known(4)
 		}
 	}
 	five := checktest.Hgx()
@@ -114,9 +115,9 @@ var _ = checktest.Table("check_gpu_pcie", func(string) (list []checktest.Scenari
 		checktest.OnGPUs("as its platform", nil, nil).On(checktest.Hgx()),
 		checktest.OnGPUs("a platform with slots of eight lanes", nil, fewer).On(eight),
 		checktest.OnGPUs("slots of eight lanes, as wanted", checktest.Of("5", "8"), fewer),
-		checktest.OnGPUs("fewer lanes than the platform has", nil, func(n *probe.NVML) {
+		checktest.OnGPUs("fewer lanes than the platform has", nil, func(n *nvml.Snapshot) {
 			fewer(n)
-			link(func(l *probe.Link) { l.Width = probe.Known(4) })(n)
+			link(func(l *nvml.Link) { l.Width = nvml.Known(4) })(n)
 		}, fails).On(eight),
 		checktest.OnGPUs("fewer lanes than it had, as many as the platform has", nil, fewer,
 			less(gpuPCIeName, "gpu.pcie.width", "PCIe width is less than this GPU has had before", "at least 16 lanes", "8 lanes")).On(eight).Holding("past/gpu-pcie-link.json", past),
@@ -140,7 +141,7 @@ func strict() *checks.Platform {
 }
 
 var _ = checktest.Table("check_gpu_remap", func(string) []checktest.Scenario {
-	rows := checktest.Gpu3(func(g *probe.GPU) { g.Rows.Remapped = probe.Known(probe.RemappedRows{Uncorrected: 8}) })
+	rows := checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Remapped = nvml.Known(nvml.RemappedRows{Uncorrected: 8}) })
 	return []checktest.Scenario{
 		checktest.OnGPUs("more rows than the platform allows", nil, rows, checktest.GPUFinding(gpuRemapName, 3,
 			checks.Finding{Code: "gpu.remap.many", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "fewer than 8", Got: "8"}, "rows remapped for uncorrected errors")).On(strict()),
@@ -148,8 +149,8 @@ var _ = checktest.Table("check_gpu_remap", func(string) []checktest.Scenario {
 })
 
 var _ = checktest.Table("check_gpu_ecc", func(string) []checktest.Scenario {
-	errs := checktest.Gpu3(func(g *probe.GPU) {
-		g.ECC.SRAM.Corrected, g.ECC.DRAM.Corrected = probe.Known(uint64(101)), probe.Known(uint64(1001))
+	errs := checktest.Gpu3(func(g *nvml.GPU) {
+		g.ECC.SRAM.Corrected, g.ECC.DRAM.Corrected = nvml.Known(uint64(101)), nvml.Known(uint64(1001))
 	})
 	many := func(what, want, got string) checks.Finding {
 		return checktest.GPUFinding(gpuECCName, 3, checks.Finding{Code: "gpu.ecc.many", Severity: checks.Warn, Want: want, Got: got}, "corrected "+what+" errors since the driver was loaded")
@@ -160,7 +161,7 @@ var _ = checktest.Table("check_gpu_ecc", func(string) []checktest.Scenario {
 // A node may have two kinds of GPU, each of its own platform.
 func TestGroupPlatforms(t *testing.T) {
 	t.Parallel()
-	ids := []probe.PCIID{{Address: "a", Device: "2330", Subsystem: "10de:16c1"}, {Address: "b", Device: "2330", Subsystem: "10de:16c0"},
+	ids := []pci.ID{{Address: "a", Device: "2330", Subsystem: "10de:16c1"}, {Address: "b", Device: "2330", Subsystem: "10de:16c0"},
 		{Address: "c", Device: "1fb0"}, {Address: "d", Device: "2330", Subsystem: "10de:16c1"}}
 	p := checktest.Hgx()
 	got := checks.GroupPlatforms(ids, func(device, subsystem string, gpus int) *checks.Platform {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuPower checks the power limit of every GPU: WATTS, or no lower than its
@@ -38,7 +38,7 @@ func init() {
 }
 
 func (c *gpuPower) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, gpuPowerName, probe.GroupPower)
+	s, findings := AskNVML(env, gpuPowerName, nvml.GroupPower)
 	if s == nil {
 		return findings
 	}
@@ -46,14 +46,14 @@ func (c *gpuPower) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if c.Watts <= 0 {
 		s.compare("gpu-power", gpuFigure{
 			key: "default", what: "default power limit", unit: "W", code: "gpu.power.default", slack: 1,
-			of:    func(g *probe.GPU) probe.Reading[int] { return whole(g.Power.Default, 1000) },
+			of:    func(g *nvml.GPU) nvml.Reading[int] { return whole(g.Power.Default, 1000) },
 			least: func(p *checks.Platform) int { return p.PowerLimit },
 		})
 	}
 	return s.Done()
 }
 
-func (c *gpuPower) judge(s *GPUs, g *probe.GPU) {
+func (c *gpuPower) judge(s *GPUs, g *nvml.GPU) {
 	judged := s.Judged
 	limit, known := Value(s, g.Power.Limit)
 	usual, hasUsual := Value(s, g.Power.Default)
@@ -74,7 +74,7 @@ func (c *gpuPower) judge(s *GPUs, g *probe.GPU) {
 	}
 }
 
-func limitOf(g *probe.GPU) probe.Reading[int] { return whole(g.Power.Limit, 1000) }
+func limitOf(g *nvml.GPU) nvml.Reading[int] { return whole(g.Power.Limit, 1000) }
 
 // apart says whether two powers in milliwatts differ by more than what is lost
 // when one is rounded to watts.

@@ -5,22 +5,22 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestGPUPower(t *testing.T) { checktest.Run(t, "check_gpu_power") }
 
 var _ = checktest.Table("check_gpu_power", func(name string) []checktest.Scenario {
-	power := func(change func(p *probe.Power)) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) { change(&g.Power) })
+	power := func(change func(p *nvml.Power)) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { change(&g.Power) })
 	}
-	limit := func(mW uint32) func(*probe.NVML) {
-		return power(func(p *probe.Power) { p.Limit, p.Enforced = probe.Known(mW), probe.Known(mW) })
+	limit := func(mW uint32) func(*nvml.Snapshot) {
+		return power(func(p *nvml.Power) { p.Limit, p.Enforced = nvml.Known(mW), nvml.Known(mW) })
 	}
 	says := func(severity checks.Severity, want, got string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.power.limit", Severity: severity, Want: want, Got: got, Remedy: checks.FixConfig}, "power limit")
 	}
-	odd := checktest.OnGPUs("one cannot tell what it draws", nil, power(func(p *probe.Power) { p.Draw = probe.Failed[uint32](checktest.ErrOdd) }),
+	odd := checktest.OnGPUs("one cannot tell what it draws", nil, power(func(p *nvml.Power) { p.Draw = nvml.Failed[uint32](checktest.ErrOdd) }),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
 	odd.Broken = true
 	return append(checktest.GPUCommon(name),
@@ -28,14 +28,14 @@ var _ = checktest.Table("check_gpu_power", func(name string) []checktest.Scenari
 		checktest.OnGPUs("as wanted", checktest.Of("700"), limit(699600)).OrTable(map[string]any{"watts": int64(700)}),
 		checktest.OnGPUs("above the default", nil, limit(750000)),
 		checktest.OnGPUs("below the default", nil, limit(500000), says(checks.Warn, "700 W", "500 W")),
-		checktest.OnGPUs("below the default, as all", nil, allGPUs(func(g *probe.GPU) {
-			g.Power.Limit, g.Power.Enforced = probe.Known(uint32(500000)), probe.Known(uint32(500000))
+		checktest.OnGPUs("below the default, as all", nil, allGPUs(func(g *nvml.GPU) {
+			g.Power.Limit, g.Power.Enforced = nvml.Known(uint32(500000)), nvml.Known(uint32(500000))
 		})),
-		checktest.OnGPUs("nothing but the draw is told", nil, allGPUs(func(g *probe.GPU) { g.Power = probe.Power{Draw: g.Power.Draw} }),
+		checktest.OnGPUs("nothing but the draw is told", nil, allGPUs(func(g *nvml.GPU) { g.Power = nvml.Power{Draw: g.Power.Draw} }),
 			checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: name + ":  not supported by these GPUs or their driver"}),
 		checktest.OnGPUs("lower than wanted", checktest.Of("700"), limit(500000), says(checks.Fail, "700 W", "500 W")),
 		checktest.OnGPUs("higher than wanted", checktest.Of("700"), limit(702000), says(checks.Fail, "700 W", "702 W")),
-		checktest.OnGPUs("held lower", checktest.Of("700"), power(func(p *probe.Power) { p.Enforced = probe.Known(uint32(350000)) }),
+		checktest.OnGPUs("held lower", checktest.Of("700"), power(func(p *nvml.Power) { p.Enforced = nvml.Known(uint32(350000)) }),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.power.enforced", Severity: checks.Warn, Want: "700 W", Got: "350 W"}, "power limit that is enforced")),
 		odd, checktest.GPUDumb(name),
 	)

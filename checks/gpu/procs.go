@@ -9,6 +9,10 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuProcs looks for processes of users on GPUs that no running job owns (by its
@@ -47,16 +51,16 @@ func init() {
 }
 
 func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, gpuProcsName, probe.GroupProcesses)
+	s, findings := AskNVML(env, gpuProcsName, nvml.GroupProcesses)
 	if s == nil {
 		return findings
 	}
 	env.At("read /proc")
-	procs, err := env.Host.Processes()
+	procs, err := probe.Processes(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	jobs, err := env.Host.RunningJobs()
+	jobs, err := jobscan.RunningJobs(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -71,7 +75,7 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 	}
 	ghosts := ghostProcesses(env, s)
-	s.Each(func(s *GPUs, g *probe.GPU) {
+	s.Each(func(s *GPUs, g *nvml.GPU) {
 		list, known := Value(s, g.Processes)
 		c.judgeGhosts(s, g, ghosts)
 		for _, p := range list {
@@ -85,8 +89,8 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // judge reports a process that belongs to no job that runs.
-func (c *gpuProcs) judge(env *checks.Env, s *GPUs, g *probe.GPU, p probe.Process, jobs map[string]bool) {
-	job, err := env.Host.JobOf(p.PID)
+func (c *gpuProcs) judge(env *checks.Env, s *GPUs, g *nvml.GPU, p probe.Process, jobs map[string]bool) {
+	job, err := jobscan.JobOf(env.Host, p.PID)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // it has ended meanwhile
 		return
@@ -113,7 +117,7 @@ func ghostProcesses(env *checks.Env, s *GPUs) map[int]bool {
 		found := map[int]bool{}
 		for i := range s.NVML.GPUs {
 			for _, p := range s.NVML.GPUs[i].Processes.Value {
-				if p.PID > 0 && (among == nil || among[p.PID]) && env.Host.NoProcess(p.PID) {
+				if p.PID > 0 && (among == nil || among[p.PID]) && probe.NoProcess(env.Host, p.PID) {
 					found[p.PID] = true
 				}
 			}
@@ -121,11 +125,11 @@ func ghostProcesses(env *checks.Env, s *GPUs) map[int]bool {
 		return found
 	}
 	found := look(nil)
-	if len(found) == 0 || !env.Host.SeesAllProcesses() {
+	if len(found) == 0 || !probe.SeesAllProcesses(env.Host) {
 		return nil
 	}
 	time.Sleep(ghostPause)
-	n, err := env.Host.GPUProcesses(env.Doing)
+	n, err := nvml.GPUProcesses(env.Host, env.Doing)
 	if err != nil {
 		return nil
 	}
@@ -134,7 +138,7 @@ func ghostProcesses(env *checks.Env, s *GPUs) map[int]bool {
 }
 
 // judgeGhosts reports memory that nothing will ever free.
-func (c *gpuProcs) judgeGhosts(s *GPUs, g *probe.GPU, ghosts map[int]bool) {
+func (c *gpuProcs) judgeGhosts(s *GPUs, g *nvml.GPU, ghosts map[int]bool) {
 	only := true
 	for _, p := range g.Processes.Value {
 		only = only && ghosts[p.PID]
@@ -161,16 +165,16 @@ func (c *gpuProcs) severity() checks.Severity {
 // kernels returns how much of a GPU's memory is the kernel's: where it is a NUMA node,
 // as on GH200, the page cache of any program lies there. all says that the kernel may
 // have all of it.
-func (s *GPUs) kernels(g *probe.GPU) (bytes uint64, all bool) {
+func (s *GPUs) kernels(g *nvml.GPU) (bytes uint64, all bool) {
 	if !g.NUMA.Known {
-		return 0, s.platform(g).MemoryNode > 0 || s.Env.Host.GPUMemoryOnline(g.PCI)
+		return 0, s.platform(g).MemoryNode > 0 || nvidia.GPUMemoryOnline(s.Env.Host, g.PCI)
 	}
 	s.Env.At("read /sys/devices/system/node/node%d/meminfo", g.NUMA.Value)
-	m, err := s.Env.Host.NUMAMemory(g.NUMA.Value)
+	m, err := cpu.ReadNUMAMemory(s.Env.Host, g.NUMA.Value)
 	return m.Named, err != nil
 }
 
-func (c *gpuProcs) judgeMemory(s *GPUs, g *probe.GPU, idle bool) {
+func (c *gpuProcs) judgeMemory(s *GPUs, g *nvml.GPU, idle bool) {
 	m, known := Value(s, g.Memory)
 	if !known || !idle || m.Used>>20 <= uint64(max(c.Memory, 0)) {
 		return

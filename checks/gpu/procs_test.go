@@ -7,7 +7,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -16,12 +16,12 @@ func TestGPUProcs(t *testing.T) { checktest.Run(t, "check_gpu_procs") }
 var _ = checktest.Table("check_gpu_procs", func(name string) []checktest.Scenario {
 	// procs is a line on a node where gpu3 has the processes of these numbers.
 	procs := func(scenarioName string, words []string, pids []int, want ...checks.Finding) checktest.Scenario {
-		s := checktest.OnGPUs(scenarioName, words, checktest.Gpu3(func(g *probe.GPU) {
-			var list []probe.GPUProcess
+		s := checktest.OnGPUs(scenarioName, words, checktest.Gpu3(func(g *nvml.GPU) {
+			var list []nvml.GPUProcess
 			for _, pid := range pids {
-				list = append(list, probe.GPUProcess{PID: pid, Memory: 1 << 30})
+				list = append(list, nvml.GPUProcess{PID: pid, Memory: 1 << 30})
 			}
-			g.Processes, g.Memory = probe.Known(list), probe.Known(probe.GPUMemory{Total: 80 << 30, Free: 70 << 30, Used: 10 << 30})
+			g.Processes, g.Memory = nvml.Known(list), nvml.Known(nvml.GPUMemory{Total: 80 << 30, Free: 70 << 30, Used: 10 << 30})
 		}), want...)
 		maps.Copy(s.Files, checktest.UseNode(
 			checktest.UseProc{Pid: 1, Args: "/sbin/init"}, checktest.UseProc{Pid: 50, Args: "slurmstepd: [123.batch]"},
@@ -39,12 +39,12 @@ var _ = checktest.Table("check_gpu_procs", func(name string) []checktest.Scenari
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.procs.left", Severity: severity}, text)
 	}
 	const left, alien = "alice's process 101 (left.exe) of job 99, which does not run here", "bob's process 102 (ssh.exe) of no job"
-	memory := func(MiB uint64) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) { g.Memory = probe.Known(probe.GPUMemory{Total: 80 << 30, Used: MiB << 20}) })
+	memory := func(MiB uint64) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { g.Memory = nvml.Known(nvml.GPUMemory{Total: 80 << 30, Used: MiB << 20}) })
 	}
-	numa := func(MiB uint64) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) {
-			g.NUMA, g.Memory = probe.Known(4), probe.Known(probe.GPUMemory{Total: 96 << 30, Used: MiB << 20})
+	numa := func(MiB uint64) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) {
+			g.NUMA, g.Memory = nvml.Known(4), nvml.Known(nvml.GPUMemory{Total: 96 << 30, Used: MiB << 20})
 		})
 	}
 	meminfo := func(file, anon int) string {

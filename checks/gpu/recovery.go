@@ -6,7 +6,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuRecovery checks that the driver wants nothing to be done to a GPU: no reset,
@@ -42,17 +42,17 @@ var recoveries = map[int]struct {
 	code, text string
 	remedy     checks.Remedy
 }{
-	probe.RecoveryReset:        {"reset", "a reset of the GPU", checks.ResetGPU},
-	probe.RecoveryReboot:       {"reboot", "a reboot of the node", checks.RebootNode},
-	probe.RecoveryDrainP2P:     {"p2p", "traffic between GPUs to end", checks.ResetGPU},
-	probe.RecoveryDrainReset:   {"reset", "jobs to end, and a reset of the GPU", checks.ResetGPU},
-	probe.RecoveryIMEX:         {"fabric", "the IMEX domain to be recovered", checks.CheckFabric},
-	probe.RecoveryBusReset:     {"reset", "a reset of the GPU's bus", checks.ResetGPU},
-	probe.RecoverySystemReboot: {"reboot", "a reboot of the system", checks.RebootNode},
+	nvml.RecoveryReset:        {"reset", "a reset of the GPU", checks.ResetGPU},
+	nvml.RecoveryReboot:       {"reboot", "a reboot of the node", checks.RebootNode},
+	nvml.RecoveryDrainP2P:     {"p2p", "traffic between GPUs to end", checks.ResetGPU},
+	nvml.RecoveryDrainReset:   {"reset", "jobs to end, and a reset of the GPU", checks.ResetGPU},
+	nvml.RecoveryIMEX:         {"fabric", "the IMEX domain to be recovered", checks.CheckFabric},
+	nvml.RecoveryBusReset:     {"reset", "a reset of the GPU's bus", checks.ResetGPU},
+	nvml.RecoverySystemReboot: {"reboot", "a reboot of the system", checks.RebootNode},
 }
 
 func (c *gpuRecovery) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, gpustate.RecoveryCheck, probe.GroupRecovery)
+	s, findings := AskNVML(env, gpustate.RecoveryCheck, nvml.GroupRecovery)
 	if s == nil {
 		return findings
 	}
@@ -63,7 +63,7 @@ func (c *gpuRecovery) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // judgeRecovery judges what the driver wants; a GPU that is lost is for [checks.Look].
-func judgeRecovery(s *GPUs, g *probe.GPU) {
+func judgeRecovery(s *GPUs, g *nvml.GPU) {
 	r := g.Recovery
 	err := firstError(g.Err, r.Action.Err, r.Reset.Err, g.Name.Err, g.UUID.Err, g.Serial.Err, g.Minor.Err, g.VBIOS.Err, g.Inforom.Err)
 	s.Judged = s.Judged || err != nil || g.Name.Known
@@ -73,9 +73,9 @@ func judgeRecovery(s *GPUs, g *probe.GPU) {
 	}
 	action := r.Action.Value
 	if !r.Action.Known && (r.Reset.Value || r.DrainReset.Value) {
-		action = probe.RecoveryReset
+		action = nvml.RecoveryReset
 	}
-	if action == probe.RecoveryNone {
+	if action == nvml.RecoveryNone {
 		return
 	}
 	what, ok := recoveries[action]

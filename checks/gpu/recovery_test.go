@@ -5,28 +5,28 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestGPURecovery(t *testing.T) { checktest.Run(t, "check_gpu_recovery") }
 
 var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scenario {
-	wants := func(action int) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) { g.Recovery.Action = probe.Known(action) })
+	wants := func(action int) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { g.Recovery.Action = nvml.Known(action) })
 	}
 	says := func(code string, remedy checks.Remedy, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.recovery." + code, Severity: checks.Fail, Remedy: remedy}, text)
 	}
 	common := checktest.GPUCommon(name)
-	odd := checktest.OnGPUs("another error", nil, checktest.Gpu3(func(g *probe.GPU) {
-		g.Recovery.Action = probe.Failed[int](&probe.NVMLError{Call: "field 230", Code: 999})
+	odd := checktest.OnGPUs("another error", nil, checktest.Gpu3(func(g *nvml.GPU) {
+		g.Recovery.Action = nvml.Failed[int](&nvml.Error{Call: "field 230", Code: 999})
 	}),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: field 230: unknown error (NVML error 999)"))
 	odd.Broken = true
 	atInit := func(scene string, code int, f checks.Finding, text string) checktest.Scenario {
 		f.Severity, f.Message, f.Whole = checks.Fail, name+":  "+text, true
 		s := checktest.OnGPUs(scene, nil, nil, f)
-		s.NVML, s.NVMLErr, s.Broken = nil, &probe.NVMLError{Call: "nvmlInit", Code: code}, true
+		s.NVML, s.NVMLErr, s.Broken = nil, &nvml.Error{Call: "nvmlInit", Code: code}, true
 		return s
 	}
 	return append(common,
@@ -34,8 +34,8 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 		atInit("reset required, NVML says at once", 16, checks.Finding{Code: "gpu.recovery.reset", Remedy: checks.ResetGPU, Got: "reset required"}, "a GPU requires a reset (nvmlInit: NVML error 16)"),
 		checktest.OnGPUs("healthy", nil, nil).OrTable(map[string]any{}),
 		checktest.OnV100s("an old GPU", nil, nil),
-		checktest.OnGPUs("an old driver", nil, checktest.Gpu3(func(g *probe.GPU) {
-			g.Recovery = probe.Recovery{Reset: probe.Known(false), DrainReset: probe.Known(false)}
+		checktest.OnGPUs("an old driver", nil, checktest.Gpu3(func(g *nvml.GPU) {
+			g.Recovery = nvml.Recovery{Reset: nvml.Known(false), DrainReset: nvml.Known(false)}
 		})),
 		checktest.OnGPUs("reset", nil, wants(1), says("reset", checks.ResetGPU, "the driver wants a reset of the GPU")),
 		checktest.OnGPUs("reboot", nil, wants(2), says("reboot", checks.RebootNode, "the driver wants a reboot of the node")),
@@ -45,23 +45,23 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 		checktest.OnGPUs("bus reset", nil, wants(6), says("reset", checks.ResetGPU, "the driver wants a reset of the GPU's bus")),
 		checktest.OnGPUs("system reboot", nil, wants(7), says("reboot", checks.RebootNode, "the driver wants a reboot of the system")),
 		checktest.OnGPUs("a number of the future", nil, wants(99), says("unknown", checks.RebootNode, "the driver wants recovery action 99, which is not known here")),
-		checktest.OnGPUs("reset status of an old driver", nil, checktest.Gpu3(func(g *probe.GPU) { g.Recovery = probe.Recovery{DrainReset: probe.Known(true)} }),
+		checktest.OnGPUs("reset status of an old driver", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Recovery = nvml.Recovery{DrainReset: nvml.Known(true)} }),
 			says("reset", checks.ResetGPU, "the driver wants a reset of the GPU")),
-		checktest.OnGPUs("no power cable", nil, checktest.Gpu3(func(g *probe.GPU) {
-			*g = probe.GPU{Index: 3, Err: checktest.ErrPower, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
+		checktest.OnGPUs("no power cable", nil, checktest.Gpu3(func(g *nvml.GPU) {
+			*g = nvml.GPU{Index: 3, Err: checktest.ErrPower, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
 		}), checktest.Gpu3In(name, checktest.ErrPower)),
-		checktest.OnGPUs("no interrupts", nil, checktest.Gpu3(func(g *probe.GPU) {
-			*g = probe.GPU{Index: 3, Err: checktest.ErrIRQ, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
+		checktest.OnGPUs("no interrupts", nil, checktest.Gpu3(func(g *nvml.GPU) {
+			*g = nvml.GPU{Index: 3, Err: checktest.ErrIRQ, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
 		}), checktest.Gpu3In(name, checktest.ErrIRQ)),
-		checktest.OnGPUs("a call says no interrupts", nil, checktest.Gpu3(func(g *probe.GPU) { g.Recovery.Action = probe.Failed[int](checktest.ErrIRQ) }), checktest.Gpu3In(name, checktest.ErrIRQ)),
+		checktest.OnGPUs("a call says no interrupts", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Recovery.Action = nvml.Failed[int](checktest.ErrIRQ) }), checktest.Gpu3In(name, checktest.ErrIRQ)),
 		atInit("no power cable, NVML says at once", 8, checks.Finding{Code: "gpu.recovery.power", Remedy: checks.ReseatOrRMA, Got: "no power cable"}, "a GPU has no power cable attached (nvmlInit: NVML error 8)"),
-		checktest.OnGPUs("a call says reset required", nil, checktest.Gpu3(func(g *probe.GPU) { g.Minor.Err = checktest.ErrReset }), checktest.Gpu3In(name, checktest.ErrReset)),
-		checktest.OnGPUs("lost weighs more than other errors", nil, checktest.Gpu3(func(g *probe.GPU) {
+		checktest.OnGPUs("a call says reset required", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Minor.Err = checktest.ErrReset }), checktest.Gpu3In(name, checktest.ErrReset)),
+		checktest.OnGPUs("lost weighs more than other errors", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			g.Name.Err, g.Minor.Err, g.VBIOS.Err = checktest.ErrOdd, checktest.ErrReset, checktest.ErrLost
 		}), checktest.Gpu3In(name, checktest.ErrLost)),
-		checktest.OnGPUs("all of eight", nil, func(n *probe.NVML) {
+		checktest.OnGPUs("all of eight", nil, func(n *nvml.Snapshot) {
 			for i := range n.GPUs {
-				n.GPUs[i].Recovery.Action = probe.Known(2)
+				n.GPUs[i].Recovery.Action = nvml.Known(2)
 			}
 		}, allOf(func(i int) checks.Finding {
 			return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.recovery.reboot", Severity: checks.Fail, Remedy: checks.RebootNode}, "the driver wants a reboot of the node")

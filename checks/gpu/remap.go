@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuRemap checks the repair of a GPU's memory. On Ampere and later, where spare
@@ -47,16 +47,16 @@ func init() {
 }
 
 func (c *gpuRemap) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, gpuRemapName, probe.GroupRows)
+	s, findings := AskNVML(env, gpuRemapName, nvml.GroupRows)
 	if s == nil {
 		return findings
 	}
 	s.Each(c.judge)
-	reportLacking(s, "remapped rows", func(g *probe.GPU) probe.Reading[probe.RemappedRows] { return g.Rows.Remapped })
+	reportLacking(s, "remapped rows", func(g *nvml.GPU) nvml.Reading[nvml.RemappedRows] { return g.Rows.Remapped })
 	return s.Done()
 }
 
-func (c *gpuRemap) judge(s *GPUs, g *probe.GPU) {
+func (c *gpuRemap) judge(s *GPUs, g *nvml.GPU) {
 	rows, _ := Value(s, g.Rows.Remapped)
 	if rows.Pending {
 		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "rows of memory wait for a reset to be remapped")
@@ -78,7 +78,7 @@ func (c *gpuRemap) judge(s *GPUs, g *probe.GPU) {
 	judgeRetired(s, g)
 }
 
-func judgeRetired(s *GPUs, g *probe.GPU) {
+func judgeRetired(s *GPUs, g *nvml.GPU) {
 	if pending, _ := Value(s, g.Rows.RetiredPending); pending {
 		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "pages of memory wait for a reset to be retired")
 	}

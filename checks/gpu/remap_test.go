@@ -5,36 +5,36 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestGPURemap(t *testing.T) { checktest.Run(t, "check_gpu_remap") }
 
 var _ = checktest.Table("check_gpu_remap", func(name string) []checktest.Scenario {
-	rows := func(r probe.RemappedRows) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) { g.Rows.Remapped = probe.Known(r) })
+	rows := func(r nvml.RemappedRows) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Remapped = nvml.Known(r) })
 	}
 	says := func(severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.remap." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
-	retired := func(single, double int, pending bool) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) {
-			g.Rows = probe.Rows{RetiredSBE: probe.Known(single), RetiredDBE: probe.Known(double), RetiredPending: probe.Known(pending)}
+	retired := func(single, double int, pending bool) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) {
+			g.Rows = nvml.Rows{RetiredSBE: nvml.Known(single), RetiredDBE: nvml.Known(double), RetiredPending: nvml.Known(pending)}
 		})
 	}
-	errored := checktest.OnGPUs("one cannot be read", nil, checktest.Gpu3(func(g *probe.GPU) { g.Rows.Remapped = probe.Failed[probe.RemappedRows](checktest.ErrOdd) }),
+	errored := checktest.OnGPUs("one cannot be read", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Remapped = nvml.Failed[nvml.RemappedRows](checktest.ErrOdd) }),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
 	errored.Broken = true
 	const unc = "rows remapped for uncorrected errors"
-	return append(checktest.GPULacks(name, "remapped rows", func(g *probe.GPU) { g.Rows.Remapped = probe.Reading[probe.RemappedRows]{} }), append(checktest.GPUCommon(name),
+	return append(checktest.GPULacks(name, "remapped rows", func(g *nvml.GPU) { g.Rows.Remapped = nvml.Reading[nvml.RemappedRows]{} }), append(checktest.GPUCommon(name),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),
-		checktest.OnGPUs("rows were remapped", nil, rows(probe.RemappedRows{Corrected: 600, Uncorrected: 511})),
-		checktest.OnGPUs("a limit", checktest.Of("10"), rows(probe.RemappedRows{Uncorrected: 9})).OrTable(map[string]any{"max": int64(10)}),
-		checktest.OnGPUs("pending", nil, rows(probe.RemappedRows{Pending: true}), says(checks.Fail, "pending", checks.ResetGPU, "", "", "rows of memory wait for a reset to be remapped")),
-		checktest.OnGPUs("failed", nil, rows(probe.RemappedRows{Failed: true}), says(checks.Fail, "failed", checks.ReseatOrRMA, "", "", "a row of memory could not be remapped")),
-		checktest.OnGPUs("512 rows", nil, rows(probe.RemappedRows{Uncorrected: 512}), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 512", "512", unc)),
-		checktest.OnGPUs("above the limit", checktest.Of("10"), rows(probe.RemappedRows{Uncorrected: 10}), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 10", "10", unc)),
-		checktest.OnGPUs("no spare rows", nil, checktest.Gpu3(func(g *probe.GPU) { g.Rows.Histogram = probe.Known(probe.RowHistogram{Low: 3, None: 2}) }),
+		checktest.OnGPUs("rows were remapped", nil, rows(nvml.RemappedRows{Corrected: 600, Uncorrected: 511})),
+		checktest.OnGPUs("a limit", checktest.Of("10"), rows(nvml.RemappedRows{Uncorrected: 9})).OrTable(map[string]any{"max": int64(10)}),
+		checktest.OnGPUs("pending", nil, rows(nvml.RemappedRows{Pending: true}), says(checks.Fail, "pending", checks.ResetGPU, "", "", "rows of memory wait for a reset to be remapped")),
+		checktest.OnGPUs("failed", nil, rows(nvml.RemappedRows{Failed: true}), says(checks.Fail, "failed", checks.ReseatOrRMA, "", "", "a row of memory could not be remapped")),
+		checktest.OnGPUs("512 rows", nil, rows(nvml.RemappedRows{Uncorrected: 512}), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 512", "512", unc)),
+		checktest.OnGPUs("above the limit", checktest.Of("10"), rows(nvml.RemappedRows{Uncorrected: 10}), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 10", "10", unc)),
+		checktest.OnGPUs("no spare rows", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Histogram = nvml.Known(nvml.RowHistogram{Low: 3, None: 2}) }),
 			says(checks.Warn, "spare", "", "", "", "2 banks without spare rows")),
 		checktest.OnV100s("retired pages", nil, retired(10, 5, false)),
 		checktest.OnV100s("many retired pages", nil, retired(10, 6, false), says(checks.Warn, "many", "", "at most 15", "16", "retired pages")),

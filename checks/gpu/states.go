@@ -4,19 +4,19 @@ import (
 	"errors"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // GPUStateGroups are what NVML has to be asked for [GPUStatesOf].
-const GPUStateGroups = probe.GroupRecovery | probe.GroupECC | probe.GroupRows | probe.GroupModes | probe.GroupNVLinks
+const GPUStateGroups = nvml.GroupRecovery | nvml.GroupECC | nvml.GroupRows | nvml.GroupModes | nvml.GroupNVLinks
 
 // GPUStatesOf is what the log of Xids is judged by, out of a snapshot of NVML.
-func GPUStatesOf(n *probe.NVML) []checks.GPUState {
+func GPUStatesOf(n *nvml.Snapshot) []checks.GPUState {
 	var states []checks.GPUState
 	for _, g := range n.GPUs {
 		if g.Err != nil {
 			s := checks.GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value}
-			if e, ok := errors.AsType[*probe.NVMLError](g.Err); ok && probe.IsGPUState(e) {
+			if e, ok := errors.AsType[*nvml.Error](g.Err); ok && nvml.IsGPUState(e) {
 				s.Lost = e
 				states = append(states, s)
 			}
@@ -35,20 +35,20 @@ func GPUStatesOf(n *probe.NVML) []checks.GPUState {
 
 // recoveryOf is the recovery action. Drivers that do not know field 230 only say
 // that a reset is wanted; that they want none says little.
-func recoveryOf(r *probe.Recovery) *int {
+func recoveryOf(r *nvml.Recovery) *int {
 	action := known(r.Action)
 	switch {
 	case action != nil:
 	case r.DrainReset.Known && r.DrainReset.Value:
-		action = new(probe.RecoveryDrainReset)
+		action = new(nvml.RecoveryDrainReset)
 	case r.Reset.Known && r.Reset.Value:
-		action = new(probe.RecoveryReset)
+		action = new(nvml.RecoveryReset)
 	}
 	return action
 }
 
 // known is a reading's value, nil if there is none.
-func known[T any](r probe.Reading[T]) *T {
+func known[T any](r nvml.Reading[T]) *T {
 	if !r.Known {
 		return nil
 	}

@@ -7,20 +7,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestGPUStatesOf(t *testing.T) {
 	t.Parallel()
-	n := &probe.NVML{GPUs: []probe.GPU{
-		{Index: 0, PCI: "0000:0a:00.0", UUID: probe.Known("GPU-0"), Name: probe.Known("NVIDIA A100-SXM4-80GB"), Modes: probe.Modes{MIG: probe.Known(false)},
-			Recovery: probe.Recovery{Action: probe.Known(1)},
-			ECC:      probe.ECC{SRAMThreshold: probe.Known(true)},
-			Rows:     probe.Rows{Remapped: probe.Known(probe.RemappedRows{Pending: true})}},
+	n := &nvml.Snapshot{GPUs: []nvml.GPU{
+		{Index: 0, PCI: "0000:0a:00.0", UUID: nvml.Known("GPU-0"), Name: nvml.Known("NVIDIA A100-SXM4-80GB"), Modes: nvml.Modes{MIG: nvml.Known(false)},
+			Recovery: nvml.Recovery{Action: nvml.Known(1)},
+			ECC:      nvml.ECC{SRAMThreshold: nvml.Known(true)},
+			Rows:     nvml.Rows{Remapped: nvml.Known(nvml.RemappedRows{Pending: true})}},
 		{Index: 1, PCI: "0000:0b:00.0", Err: errors.New("GPU is lost")},
-		{Index: 2, PCI: "0000:0c:00.0", Recovery: probe.Recovery{Action: probe.Failed[int](errors.New("timeout"))}, NVLinks: probe.Known([]bool{true, false})},
-		{Index: 3, PCI: "0000:0d:00.0", Recovery: probe.Recovery{Reset: probe.Known(true), DrainReset: probe.Known(false)}},
-		{Index: 4, PCI: "0000:0e:00.0", Recovery: probe.Recovery{Reset: probe.Known(false), DrainReset: probe.Known(false)}},
+		{Index: 2, PCI: "0000:0c:00.0", Recovery: nvml.Recovery{Action: nvml.Failed[int](errors.New("timeout"))}, NVLinks: nvml.Known([]bool{true, false})},
+		{Index: 3, PCI: "0000:0d:00.0", Recovery: nvml.Recovery{Reset: nvml.Known(true), DrainReset: nvml.Known(false)}},
+		{Index: 4, PCI: "0000:0e:00.0", Recovery: nvml.Recovery{Reset: nvml.Known(false), DrainReset: nvml.Known(false)}},
 	}}
 	one, yes, no := 1, true, false
 	want := []checks.GPUState{

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuTemp checks temperatures by the limits that NVML gives for each GPU: it
@@ -42,12 +42,12 @@ func init() {
 }
 
 func (c *gpuTemp) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, gpuTempName, probe.GroupTemperature)
+	s, findings := AskNVML(env, gpuTempName, nvml.GroupTemperature)
 	if s == nil {
 		return findings
 	}
 	s.Each(c.judge)
-	reportLacking(s, "temperature", func(g *probe.GPU) probe.Reading[int] { return g.Temperature.GPU })
+	reportLacking(s, "temperature", func(g *nvml.GPU) nvml.Reading[int] { return g.Temperature.GPU })
 	return s.Done()
 }
 
@@ -59,7 +59,7 @@ const (
 )
 
 // celsius is a margin or a limit that can be one.
-func celsius(s *GPUs, what string, r probe.Reading[int]) (int, bool) {
+func celsius(s *GPUs, what string, r nvml.Reading[int]) (int, bool) {
 	n, known := Value(s, r)
 	if known && (n < -100 || n > highest) {
 		s.Err = errors.Join(s.Err, fmt.Errorf("%s of %d C", what, n))
@@ -69,7 +69,7 @@ func celsius(s *GPUs, what string, r probe.Reading[int]) (int, bool) {
 }
 
 // sensed is a temperature that can be one. It warns of a sensor that shows another.
-func sensed(s *GPUs, g *probe.GPU, what string, r probe.Reading[int]) (int, bool) {
+func sensed(s *GPUs, g *nvml.GPU, what string, r nvml.Reading[int]) (int, bool) {
 	n, known := Value(s, r)
 	if known && (n < -100 || n > highest) {
 		s.Report(g, checks.Finding{Code: "gpu.temp.sensor", Severity: checks.Warn, Want: fmt.Sprintf("at most %d C", highest), Got: fmt.Sprintf("%d C", n)}, "%s that cannot be one", what)
@@ -78,14 +78,14 @@ func sensed(s *GPUs, g *probe.GPU, what string, r probe.Reading[int]) (int, bool
 	return n, known
 }
 
-func (c *gpuTemp) judge(s *GPUs, g *probe.GPU) {
+func (c *gpuTemp) judge(s *GPUs, g *nvml.GPU) {
 	judged := s.Judged
 	compared := c.compare(s, g)
 	s.Judged = judged || compared
 }
 
 // compare reports whether there was a limit to compare a temperature with.
-func (c *gpuTemp) compare(s *GPUs, g *probe.GPU) bool {
+func (c *gpuTemp) compare(s *GPUs, g *nvml.GPU) bool {
 	t := g.Temperature
 	core, known := sensed(s, g, "temperature", t.GPU)
 	hbm, hbmKnown := sensed(s, g, "temperature of the memory", t.HBM)
@@ -119,7 +119,7 @@ func (c *gpuTemp) compare(s *GPUs, g *probe.GPU) bool {
 }
 
 // othersWarm reports whether most other GPUs are warm.
-func (s *GPUs) othersWarm(g *probe.GPU) bool {
+func (s *GPUs) othersWarm(g *nvml.GPU) bool {
 	others, warm := 0, 0
 	for i := range s.NVML.GPUs {
 		if o := &s.NVML.GPUs[i]; o != g && o.Err == nil && o.Temperature.GPU.Known {
@@ -135,7 +135,7 @@ func (s *GPUs) othersWarm(g *probe.GPU) bool {
 // judgeMargin compares the degrees that are left with those at which the GPU is
 // slowed down: a limit that the driver does not tell is 0. It returns whether there are
 // too few.
-func judgeMargin(s *GPUs, g *probe.GPU, margin int) bool {
+func judgeMargin(s *GPUs, g *nvml.GPU, margin int) bool {
 	slowdown, hard := celsius(s, "margin of the hardware", g.Temperature.MarginSlowdown)
 	most, _ := celsius(s, "margin of the driver", g.Temperature.MarginMax)
 	f := checks.Finding{Got: fmt.Sprintf("%d C", margin)}

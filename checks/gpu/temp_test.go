@@ -5,18 +5,18 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestGPUTemp(t *testing.T) { checktest.Run(t, "check_gpu_temp") }
 
 var _ = checktest.Table("check_gpu_temp", func(name string) []checktest.Scenario {
-	temp := func(change func(t *probe.Temperature)) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) { change(&g.Temperature) })
+	temp := func(change func(t *nvml.Temperature)) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { change(&g.Temperature) })
 	}
-	margin := func(n int) func(*probe.NVML) { return temp(func(t *probe.Temperature) { t.Margin = probe.Known(n) }) }
-	core := func(n int) func(*probe.NVML) { return temp(func(t *probe.Temperature) { t.GPU = probe.Known(n) }) }
-	hbm := func(n int) func(*probe.NVML) { return temp(func(t *probe.Temperature) { t.HBM = probe.Known(n) }) }
+	margin := func(n int) func(*nvml.Snapshot) { return temp(func(t *nvml.Temperature) { t.Margin = nvml.Known(n) }) }
+	core := func(n int) func(*nvml.Snapshot) { return temp(func(t *nvml.Temperature) { t.GPU = nvml.Known(n) }) }
+	hbm := func(n int) func(*nvml.Snapshot) { return temp(func(t *nvml.Temperature) { t.HBM = nvml.Known(n) }) }
 	says := func(severity checks.Severity, code, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.temp." + code, Severity: severity, Want: want, Got: got}, text)
 	}
@@ -24,9 +24,9 @@ var _ = checktest.Table("check_gpu_temp", func(name string) []checktest.Scenario
 		s.Broken, s.Want = true, []checks.Finding{checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+text)}
 		return s
 	}
-	unlimited := func(g *probe.GPU) { g.Temperature = probe.Temperature{GPU: probe.Known(95), HBM: probe.Known(99)} }
+	unlimited := func(g *nvml.GPU) { g.Temperature = nvml.Temperature{GPU: nvml.Known(95), HBM: nvml.Known(99)} }
 	skipped := checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: name + ":  not supported by these GPUs or their driver"}
-	return append(checktest.GPULacks(name, "temperature", func(g *probe.GPU) { g.Temperature.GPU = probe.Reading[int]{} }), append(checktest.GPUCommon(name),
+	return append(checktest.GPULacks(name, "temperature", func(g *nvml.GPU) { g.Temperature.GPU = nvml.Reading[int]{} }), append(checktest.GPUCommon(name),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),
 		checktest.OnGPUs("limits", checktest.Of("31", "40"), nil).OrTable(map[string]any{"max": int64(31), "hbm": int64(40)}),
 		checktest.OnGPUs("a margin of one degree", nil, margin(1)),
@@ -36,7 +36,7 @@ var _ = checktest.Table("check_gpu_temp", func(name string) []checktest.Scenario
 		checktest.OnV100s("at the driver's limit", nil, core(83), says(checks.Warn, "warm", "below 83 C", "83 C", "temperature, at which the driver slows it down")),
 		checktest.OnV100s("hardware slowdown", nil, core(87), says(checks.Fail, "slowdown", "below 87 C", "87 C", "temperature, at which the hardware slows it down")),
 		checktest.OnV100s("hot memory", nil, hbm(85), says(checks.Warn, "warm", "below 85 C", "85 C", "temperature of the memory, at which the driver slows it down")),
-		checktest.OnGPUs("hot memory of a GPU with margins", nil, temp(func(t *probe.Temperature) { t.HBM, t.MaxHBM = probe.Known(96), probe.Known(95) }),
+		checktest.OnGPUs("hot memory of a GPU with margins", nil, temp(func(t *nvml.Temperature) { t.HBM, t.MaxHBM = nvml.Known(96), nvml.Known(95) }),
 			says(checks.Warn, "warm", "below 95 C", "96 C", "temperature of the memory, at which the driver slows it down")),
 		checktest.OnGPUs("above the site's limit", checktest.Of("60"), core(61), says(checks.Fail, "limit", "at most 60 C", "61 C", "temperature")),
 		checktest.OnGPUs("memory above the site's limit", checktest.Of("90", "90"), hbm(91), says(checks.Fail, "limit", "at most 90 C", "91 C", "temperature of the memory")),
@@ -48,26 +48,26 @@ var _ = checktest.Table("check_gpu_temp", func(name string) []checktest.Scenario
 		checktest.OnGPUs("a sensor of all ones", nil, core(255), says(checks.Warn, "sensor", "at most 200 C", "255 C", "temperature that cannot be one")),
 		checktest.OnV100s("a memory sensor of all ones", nil, hbm(255), says(checks.Warn, "sensor", "at most 200 C", "255 C", "temperature of the memory that cannot be one")),
 		checktest.OnGPUs("a sensor that is stuck at 0", nil, core(0), says(checks.Warn, "sensor", "above 10 C", "0 C", "temperature, while most others are above")),
-		checktest.OnGPUs("0, as all others", nil, allGPUs(func(g *probe.GPU) { g.Temperature.GPU = probe.Known(0) })),
-		checktest.OnGPUs("0, where no other tells", nil, func(n *probe.NVML) {
-			allGPUs(func(g *probe.GPU) { g.Temperature.GPU = probe.Reading[int]{} })(n)
+		checktest.OnGPUs("0, as all others", nil, allGPUs(func(g *nvml.GPU) { g.Temperature.GPU = nvml.Known(0) })),
+		checktest.OnGPUs("0, where no other tells", nil, func(n *nvml.Snapshot) {
+			allGPUs(func(g *nvml.GPU) { g.Temperature.GPU = nvml.Reading[int]{} })(n)
 			core(0)(n)
 		}),
 		checktest.OnGPUs("hot, whatever the margin", nil, core(150), says(checks.Fail, "slowdown", "at most 110 C", "150 C", "temperature, at which no GPU works")),
 		checktest.OnGPUs("as hot as a GPU may be with a margin", nil, core(110)),
-		checktest.OnV100s("hotter than all limits that NVIDIA gives, but not than its own", nil, temp(func(t *probe.Temperature) {
-			t.GPU, t.Slowdown, t.MaxGPU = probe.Known(112), probe.Known(120), probe.Known(118)
+		checktest.OnV100s("hotter than all limits that NVIDIA gives, but not than its own", nil, temp(func(t *nvml.Temperature) {
+			t.GPU, t.Slowdown, t.MaxGPU = nvml.Known(112), nvml.Known(120), nvml.Known(118)
 		})),
-		checktest.OnV100s("very hot, and no limit is known", nil, temp(func(t *probe.Temperature) { *t = probe.Temperature{GPU: probe.Known(111)} }),
+		checktest.OnV100s("very hot, and no limit is known", nil, temp(func(t *nvml.Temperature) { *t = nvml.Temperature{GPU: nvml.Known(111)} }),
 			says(checks.Fail, "slowdown", "at most 110 C", "111 C", "temperature, at which no GPU works")),
-		checktest.OnGPUs("hardware slowdown by temperature, whatever the margin", nil, temp(func(t *probe.Temperature) { t.GPU, t.Slowdown = probe.Known(95), probe.Known(92) }),
+		checktest.OnGPUs("hardware slowdown by temperature, whatever the margin", nil, temp(func(t *nvml.Temperature) { t.GPU, t.Slowdown = nvml.Known(95), nvml.Known(92) }),
 			says(checks.Fail, "slowdown", "below 92 C", "95 C", "temperature, at which the hardware slows it down")),
-		checktest.OnGPUs("no margin left, and hot: one finding", nil, temp(func(t *probe.Temperature) {
-			t.GPU, t.Slowdown, t.Margin = probe.Known(95), probe.Known(92), probe.Known(-2)
+		checktest.OnGPUs("no margin left, and hot: one finding", nil, temp(func(t *nvml.Temperature) {
+			t.GPU, t.Slowdown, t.Margin = nvml.Known(95), nvml.Known(92), nvml.Known(-2)
 		}), says(checks.Fail, "slowdown", "above -2 C", "-2 C", "margin, at which the hardware slows it down")),
-		odd(checktest.OnV100s("a limit that cannot be one", nil, temp(func(t *probe.Temperature) { t.Slowdown = probe.Known(4294967295) })), "limit of the hardware of 4294967295 C"),
-		odd(checktest.OnGPUs("a margin's limit that cannot be one", nil, temp(func(t *probe.Temperature) { t.MarginSlowdown = probe.Known(4294967) })), "margin of the hardware of 4294967 C"),
-		odd(checktest.OnGPUs("one cannot be read", nil, temp(func(t *probe.Temperature) { t.Margin = probe.Failed[int](checktest.ErrOdd) })), checktest.OddText),
+		odd(checktest.OnV100s("a limit that cannot be one", nil, temp(func(t *nvml.Temperature) { t.Slowdown = nvml.Known(4294967295) })), "limit of the hardware of 4294967295 C"),
+		odd(checktest.OnGPUs("a margin's limit that cannot be one", nil, temp(func(t *nvml.Temperature) { t.MarginSlowdown = nvml.Known(4294967) })), "margin of the hardware of 4294967 C"),
+		odd(checktest.OnGPUs("one cannot be read", nil, temp(func(t *nvml.Temperature) { t.Margin = nvml.Failed[int](checktest.ErrOdd) })), checktest.OddText),
 		checktest.GPUDumb(name),
 	)...)
 })

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuThrottle checks for how long GPUs were slowed down since the last run: it
@@ -54,19 +54,19 @@ type throttled struct {
 }
 
 // HardwareReasons are those that the hardware itself slows a GPU down for.
-const HardwareReasons = probe.ThrottleHardware | probe.ThrottleHardwareThermal | probe.ThrottlePowerBrake
+const HardwareReasons = nvml.ThrottleHardware | nvml.ThrottleHardwareThermal | nvml.ThrottlePowerBrake
 
 func (c *gpuThrottle) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, c.name, probe.GroupThrottle)
+	s, findings := AskNVML(env, c.name, nvml.GroupThrottle)
 	if s == nil {
 		return findings
 	}
 	m := recallGPU[throttled](env, c.name, "gpu-throttle", s.NVML.Taken)
-	s.Each(func(s *GPUs, g *probe.GPU) { c.judge(s, g, m) })
+	s.Each(func(s *GPUs, g *nvml.GPU) { c.judge(s, g, m) })
 	return append(s.Done(), m.store(env)...)
 }
 
-func (c *gpuThrottle) judge(s *GPUs, g *probe.GPU, m *memory[throttled]) {
+func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 	then, compare := m.of(g)
 	var next throttled
 	mask, _ := Value(s, g.Throttle.Now)
@@ -79,10 +79,10 @@ func (c *gpuThrottle) judge(s *GPUs, g *probe.GPU, m *memory[throttled]) {
 	if slowed != 0 {
 		next.InARow = then.InARow + 1
 	}
-	still := slowed&probe.ThrottleHardwareThermal != 0 && hasHardware && hardware == then.Hardware ||
-		slowed&probe.ThrottlePowerBrake != 0 && hasBrake && brake == then.Brake
+	still := slowed&nvml.ThrottleHardwareThermal != 0 && hasHardware && hardware == then.Hardware ||
+		slowed&nvml.ThrottlePowerBrake != 0 && hasBrake && brake == then.Brake
 	counted := hasHardware || hasBrake
-	if counted && (slowed == probe.ThrottleHardware || still && next.InARow >= inARow) { // too much power drawn at once has no counter; or one does not count
+	if counted && (slowed == nvml.ThrottleHardware || still && next.InARow >= inARow) { // too much power drawn at once has no counter; or one does not count
 		counted = false
 		if compare {
 			c.overTime(s, g, then, next, m.elapsed)
@@ -93,10 +93,10 @@ func (c *gpuThrottle) judge(s *GPUs, g *probe.GPU, m *memory[throttled]) {
 		c.overTime(s, g, then, next, m.elapsed)
 	case slowed != 0 && !counted && next.InARow >= inARow && compare:
 		f := checks.Finding{Code: "gpu.throttle.hot", Severity: checks.Fail, Got: ThrottleWords(slowed)}
-		if slowed == probe.ThrottleHardware && (hasHardware || hasBrake) {
+		if slowed == nvml.ThrottleHardware && (hasHardware || hasBrake) {
 			f.Code = "gpu.throttle.power"
 		}
-		if slowed&probe.ThrottlePowerBrake != 0 {
+		if slowed&nvml.ThrottlePowerBrake != 0 {
 			f.Code = "gpu.throttle.brake"
 		}
 		s.Report(g, f, "slowed down in %d runs in a row", next.InARow)
@@ -107,7 +107,7 @@ func (c *gpuThrottle) judge(s *GPUs, g *probe.GPU, m *memory[throttled]) {
 }
 
 // overTime judges each reason by the share of the time that it lasted.
-func (c *gpuThrottle) overTime(s *GPUs, g *probe.GPU, then, now throttled, elapsed time.Duration) {
+func (c *gpuThrottle) overTime(s *GPUs, g *nvml.GPU, then, now throttled, elapsed time.Duration) {
 	for _, r := range []struct {
 		then, now uint64
 		severity  checks.Severity
@@ -150,7 +150,7 @@ func ThrottleWords(mask uint64) string {
 		bit  uint64
 		word string
 	}{
-		{probe.ThrottleHardware, "hardware slowdown"}, {probe.ThrottleHardwareThermal, "hardware thermal slowdown"}, {probe.ThrottlePowerBrake, "power brake"},
+		{nvml.ThrottleHardware, "hardware slowdown"}, {nvml.ThrottleHardwareThermal, "hardware thermal slowdown"}, {nvml.ThrottlePowerBrake, "power brake"},
 	} {
 		if mask&r.bit != 0 {
 			words = append(words, r.word)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -31,14 +31,14 @@ var (
 
 func throttleScenarios(name string) []checktest.Scenario {
 	const file, second = "past/gpu-throttle.json", uint64(time.Second)
-	throttle := func(change func(t *probe.Throttle)) func(*probe.NVML) {
-		return checktest.Gpu3(func(g *probe.GPU) { change(&g.Throttle) })
+	throttle := func(change func(t *nvml.Throttle)) func(*nvml.Snapshot) {
+		return checktest.Gpu3(func(g *nvml.GPU) { change(&g.Throttle) })
 	}
-	ns := func(n uint64) probe.Reading[uint64] { return probe.Known(n) }
-	hardware := func(seconds uint64) func(*probe.NVML) {
-		return throttle(func(t *probe.Throttle) { t.HardwareThermal = ns(seconds * second) })
+	ns := func(n uint64) nvml.Reading[uint64] { return nvml.Known(n) }
+	hardware := func(seconds uint64) func(*nvml.Snapshot) {
+		return throttle(func(t *nvml.Throttle) { t.HardwareThermal = ns(seconds * second) })
 	}
-	mask := func(m uint64) func(*probe.NVML) { return throttle(func(t *probe.Throttle) { t.Now = ns(m) }) }
+	mask := func(m uint64) func(*nvml.Snapshot) { return throttle(func(t *nvml.Throttle) { t.Now = ns(m) }) }
 	says := func(severity checks.Severity, code, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.throttle." + code, Severity: severity, Want: want, Got: got}, text)
 	}
@@ -49,34 +49,34 @@ func throttleScenarios(name string) []checktest.Scenario {
 	garbage.Broken = true
 	future := checktest.OnGPUs("a clock that was set back", nil, hardware(600)).Holding(file, pastAt(-time.Hour, `{}`))
 	future.Broken = true
-	odd := checktest.OnGPUs("one cannot be read", nil, throttle(func(t *probe.Throttle) { t.PowerBrake = probe.Failed[uint64](checktest.ErrOdd) }),
+	odd := checktest.OnGPUs("one cannot be read", nil, throttle(func(t *nvml.Throttle) { t.PowerBrake = nvml.Failed[uint64](checktest.ErrOdd) }),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
 	odd.Broken = true
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),
 		checktest.OnGPUs("the first run", nil, hardware(3000)),
 		checktest.OnGPUs("the last run was just now", nil, hardware(3000)).Holding(file, pastAt(29*time.Second, `{}`)),
-		checktest.OnGPUs("power cap", nil, func(n *probe.NVML) { mask(4)(n); n.GPUs[3].Throttle.PowerCap = ns(300 * second) }).Holding(file, before300(`{}`)),
+		checktest.OnGPUs("power cap", nil, func(n *nvml.Snapshot) { mask(4)(n); n.GPUs[3].Throttle.PowerCap = ns(300 * second) }).Holding(file, before300(`{}`)),
 		checktest.OnGPUs("a tenth of the time", nil, hardware(130)).Holding(file, before300(`{"hardware":100000000000}`)),
 		checktest.OnGPUs("a share that is allowed", checktest.Of("50"), hardware(150)).Holding(file, before300(`{}`)).OrTable(map[string]any{"percent": int64(50)}),
 		checktest.OnGPUs("hot", nil, hardware(190), says(checks.Fail, "hot", "at most 10 %", "30 %", hot)).Holding(file, before300(`{"hardware":100000000000}`)),
 		checktest.OnGPUs("hot all the time, and the driver was loaded again", nil, hardware(400), says(checks.Fail, "hot", "at most 10 %", "100 %", hot)).
 			Holding(file, before300(`{"hardware":900000000000}`)),
-		checktest.OnGPUs("power brake", checktest.Of("5"), throttle(func(t *probe.Throttle) { t.PowerBrake = ns(300 * second) }),
+		checktest.OnGPUs("power brake", checktest.Of("5"), throttle(func(t *nvml.Throttle) { t.PowerBrake = ns(300 * second) }),
 			says(checks.Fail, "brake", "at most 5 %", "100 %", "slowed down by a power brake in the last 5m0s")).Holding(file, before300(`{}`)),
-		checktest.OnGPUs("warm", nil, throttle(func(t *probe.Throttle) { t.Thermal = ns(60 * second) }),
+		checktest.OnGPUs("warm", nil, throttle(func(t *nvml.Throttle) { t.Thermal = ns(60 * second) }),
 			says(checks.Warn, "warm", "at most 10 %", "20 %", "slowed down by the driver, for it was too hot, in the last 5m0s")).Holding(file, before300(`{}`)),
-		checktest.OnGPUs("at the power cap, by a driver that counts it as heat, too", nil, throttle(func(t *probe.Throttle) { t.Thermal, t.PowerCap = ns(201*second), ns(200*second) })).
+		checktest.OnGPUs("at the power cap, by a driver that counts it as heat, too", nil, throttle(func(t *nvml.Throttle) { t.Thermal, t.PowerCap = ns(201*second), ns(200*second) })).
 			Holding(file, before300(`{"thermal":1000000000,"power_cap":2000000}`)),
-		checktest.OnGPUs("warm and at the power cap", nil, throttle(func(t *probe.Throttle) { t.Thermal, t.PowerCap = ns(60*second), ns(200*second) }),
+		checktest.OnGPUs("warm and at the power cap", nil, throttle(func(t *nvml.Throttle) { t.Thermal, t.PowerCap = ns(60*second), ns(200*second) }),
 			says(checks.Warn, "warm", "at most 10 %", "20 %", "slowed down by the driver, for it was too hot, in the last 5m0s")).Holding(file, before300(`{}`)),
 		checktest.OnGPUs("an instant in the first run", nil, mask(0x48), just("hardware slowdown and hardware thermal slowdown")),
 		checktest.OnGPUs("an instant decides nothing", nil, mask(0x80)).Holding(file, before300(`{"in_a_row":1}`)),
-		checktest.OnGPUs("instants decide nothing where the time is counted", nil, throttle(func(t *probe.Throttle) { t.Now, t.PowerBrake = probe.Known(uint64(0x80)), ns(second) })).
+		checktest.OnGPUs("instants decide nothing where the time is counted", nil, throttle(func(t *nvml.Throttle) { t.Now, t.PowerBrake = nvml.Known(uint64(0x80)), ns(second) })).
 			Holding(file, before300(`{"in_a_row":9}`)),
 		checktest.OnGPUs("the power brake in the third run, and its counter stands still", nil, mask(0x80), says(checks.Fail, "brake", "", "power brake", "slowed down in 3 runs in a row")).
 			Holding(file, before300(`{"in_a_row":2}`)),
-		checktest.OnGPUs("heat in the fourth run, and its counter stands still", nil, throttle(func(t *probe.Throttle) { t.Now, t.HardwareThermal = probe.Known(uint64(0x48)), ns(7*second) }),
+		checktest.OnGPUs("heat in the fourth run, and its counter stands still", nil, throttle(func(t *nvml.Throttle) { t.Now, t.HardwareThermal = nvml.Known(uint64(0x48)), ns(7*second) }),
 			says(checks.Fail, "hot", "", "hardware slowdown and hardware thermal slowdown", "slowed down in 4 runs in a row")).Holding(file, before300(`{"in_a_row":3,"hardware":7000000000}`)),
 		checktest.OnGPUs("too much power, in the second run", nil, mask(0x8), just("hardware slowdown")).Holding(file, before300(`{"in_a_row":1}`)),
 		checktest.OnGPUs("too much power, in the third run", nil, mask(0x8), says(checks.Fail, "power", "", "hardware slowdown", "slowed down in 3 runs in a row")).

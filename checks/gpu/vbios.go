@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // gpuVBIOS checks that every GPU has the VBIOS VERSION, a match string. Without it
@@ -42,17 +42,17 @@ func (c *gpuVBIOS) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if s == nil {
 		return findings
 	}
-	s.Each(func(s *GPUs, g *probe.GPU) {
+	s.Each(func(s *GPUs, g *nvml.GPU) {
 		got, known := Value(s, g.VBIOS)
 		if known && c.Version != "" && !match(got, c.Version) {
 			s.Report(g, checks.Finding{Code: "gpu.vbios", Severity: checks.Fail, Want: c.Version, Got: got}, "VBIOS")
 		}
 	})
 	if c.Version == "" {
-		if _, compared := s.models(func(g *probe.GPU) bool { return g.VBIOS.Known }); !compared && s.Judged && len(s.Findings) == 0 {
+		if _, compared := s.models(func(g *nvml.GPU) bool { return g.VBIOS.Known }); !compared && s.Judged && len(s.Findings) == 0 {
 			return []checks.Finding{{Code: "gpu.vbios.one", Severity: checks.Skip, Message: c.name + ":  no two GPUs of one model to compare, and no VERSION"}}
 		}
-		s.unlike(func(g *probe.GPU) (string, bool) { return g.VBIOS.Value, g.VBIOS.Known }, func(g *probe.GPU, want, got, than string) {
+		s.unlike(func(g *nvml.GPU) (string, bool) { return g.VBIOS.Value, g.VBIOS.Known }, func(g *nvml.GPU, want, got, than string) {
 			s.Report(g, checks.Finding{Code: "gpu.vbios.differ", Severity: checks.Warn, Want: want, Got: got}, "VBIOS is not that of %s", than)
 		})
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // A GPU that is gone cannot say any more which board it is, and who has sold it
@@ -33,7 +35,7 @@ func recallBoards(env *checks.Env) *keptBoards {
 	if past.Boards != nil {
 		return past
 	}
-	machine := env.Host.ProductUUID()
+	machine := nvidia.ProductUUID(env.Host)
 	if env.Recall(boardsName, past) != nil || past.Machine != machine || past.Boards == nil {
 		*past = keptBoards{Machine: machine, Boards: map[string]board{}}
 	}
@@ -43,7 +45,7 @@ func recallBoards(env *checks.Env) *keptBoards {
 // keepBoards keeps which boards the GPUs are, once a run. A GPU that is lost tells less
 // than before: only another UUID is another board. That nothing can be kept is for the
 // checks to say.
-func keepBoards(env *checks.Env, n *probe.NVML) {
+func keepBoards(env *checks.Env, n *nvml.Snapshot) {
 	kept := probe.Kept[bool](env.Host, "boards are kept")
 	if *kept {
 		return
@@ -51,7 +53,7 @@ func keepBoards(env *checks.Env, n *probe.NVML) {
 	*kept = true
 	past := recallBoards(env)
 	now := keptBoards{Machine: past.Machine, Boards: maps.Clone(past.Boards)}
-	now.Boot, _ = env.Host.BootID() // without it no boot is known
+	now.Boot, _ = probe.BootID(env.Host) // without it no boot is known
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		if g.PCI == "" || !g.UUID.Known {

@@ -12,6 +12,9 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // NVML says of a GPU that it is lost, or of the node that its library and its driver do
@@ -25,16 +28,16 @@ func init() { checks.RegisterFold(foldStates) }
 
 // foldStates reports each GPU and node that NVML has said to be in a state ([probe.IsGPUState]).
 func foldStates(env *checks.Env, name string, findings []checks.Finding) []checks.Finding {
-	n, err := env.Host.NVMLAsked()
+	n, err := nvml.Asked(env.Host)
 	if n != nil {
 		keepBoards(env, n)
 	}
 	findings = tellNode(env, name, findings, err)
-	states, node := env.Host.GPUsInState()
+	states, node := nvml.GPUsInState(env.Host)
 	if n != nil && node != nil {
 		findings = append(findings, stateFinding(name, checks.Device{}, node))
 	}
-	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *probe.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
+	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *nvml.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
 		findings = foldGPU(env, name, checks.GPUDevice(g), states[g], findings)
 	}
 	for _, s := range *probe.Kept[[]checks.GPUState](env.Host, "states of GPUs") { // asked by a process of its own
@@ -50,8 +53,8 @@ func foldStates(env *checks.Env, name string, findings []checks.Finding) []check
 // LostGPUs returns a finding for each GPU with a state that NVML has reported ([probe.IsGPUState])
 // in answer to any call: no check reads the counters of a job.
 func LostGPUs(env *checks.Env) (findings []checks.Finding) {
-	states, _ := env.Host.GPUsInState()
-	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *probe.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
+	states, _ := nvml.GPUsInState(env.Host)
+	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *nvml.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
 		findings = append(findings, lostFinding(env, RecoveryCheck, fromBoards(env, checks.GPUDevice(g)), states[g]))
 	}
 	return findings
@@ -99,8 +102,8 @@ func workWithout(env *checks.Env, d checks.Device) (good int) {
 	case env.Job != nil && (len(env.Job.GPUs) == 0 || slices.ContainsFunc(env.Job.GPUs, own)):
 		return 0
 	}
-	states, _ := env.Host.GPUsInState()
-	if n, _ := env.Host.NVMLAsked(); n != nil {
+	states, _ := nvml.GPUsInState(env.Host)
+	if n, _ := nvml.Asked(env.Host); n != nil {
 		for i := range n.GPUs {
 			if g := &n.GPUs[i]; g.Err == nil && states[g] == nil {
 				good++
@@ -134,11 +137,11 @@ func lostFinding(env *checks.Env, check string, d checks.Device, err error) chec
 func stateFinding(check string, d checks.Device, err error) checks.Finding {
 	f, text := checks.Finding{Code: "gpu.recovery.lost", Remedy: checks.RebootNode, Got: "lost"}, "the GPU is lost"
 	switch {
-	case errors.Is(err, probe.ErrResetRequired):
+	case errors.Is(err, nvml.ErrResetRequired):
 		f, text = checks.Finding{Code: "gpu.recovery.reset", Remedy: checks.ResetGPU, Got: "reset required"}, "the GPU requires a reset"
-	case errors.Is(err, probe.ErrNoPowerCable):
+	case errors.Is(err, nvml.ErrNoPowerCable):
 		f, text = checks.Finding{Code: "gpu.recovery.power", Remedy: checks.ReseatOrRMA, Got: "no power cable"}, "the GPU has no power cable attached"
-	case errors.Is(err, probe.ErrNoInterrupts):
+	case errors.Is(err, nvml.ErrNoInterrupts):
 		f, text = checks.Finding{Code: "gpu.recovery.interrupts", Remedy: checks.RebootNode, Got: "no interrupts"}, "the GPU sends no interrupts"
 	}
 	if d.Kind == "" {
@@ -151,7 +154,7 @@ func stateFinding(check string, d checks.Device, err error) checks.Finding {
 
 // callText is an error of NVML without the words for it.
 func callText(err error) string {
-	if e, ok := errors.AsType[*probe.NVMLError](err); ok {
+	if e, ok := errors.AsType[*nvml.Error](err); ok {
 		return fmt.Sprintf("%s: NVML error %d", e.Call, e.Code)
 	}
 	return err.Error()
@@ -171,11 +174,11 @@ func tellNode(env *checks.Env, check string, findings []checks.Finding, err erro
 	}
 	var f checks.Finding
 	switch {
-	case probe.IsGPUState(err):
+	case nvml.IsGPUState(err):
 		f = stateFinding(check, checks.Device{}, err)
-	case errors.Is(err, probe.ErrDriverMismatch):
+	case errors.Is(err, nvml.ErrDriverMismatch):
 		f = driverMismatch(env, check, err)
-	case errors.Is(err, probe.ErrUnloaded), errors.Is(err, probe.ErrDriverNotThere) && env.Host.DriverUnloaded():
+	case errors.Is(err, nvml.ErrUnloaded), errors.Is(err, nvml.ErrDriverNotThere) && nvidia.DriverUnloaded(env.Host):
 		f = driverUnloaded(env, check)
 	default:
 		return findings
@@ -187,8 +190,8 @@ func tellNode(env *checks.Env, check string, findings []checks.Finding, err erro
 
 // driverMismatch is the finding of a library that was updated while the old module is loaded.
 func driverMismatch(env *checks.Env, check string, err error) checks.Finding {
-	views, _ := env.Host.GPUViews() // without them the version is not named
-	f := checks.Finding{Code: "gpu.driver.mismatch", Severity: checks.Fail, Remedy: checks.RebootNode, Want: views.Version, Got: env.Host.NVMLFile(), Whole: true}
+	views, _ := nvidia.ReadGPUViews(env.Host) // without them the version is not named
+	f := checks.Finding{Code: "gpu.driver.mismatch", Severity: checks.Fail, Remedy: checks.RebootNode, Want: views.Version, Got: nvml.File(env.Host), Whole: true}
 	f.Message = fmt.Sprintf("%s:  the driver's library%s and the loaded module%s are of different versions: an update needs a reboot (%s)",
 		check, checks.Before(" ", f.Got, ""), checks.Before(" ", f.Want, ""), callText(err))
 	return f
@@ -198,23 +201,23 @@ func driverMismatch(env *checks.Env, check string, err error) checks.Finding {
 // this boot and has been unloaded since. One that has not been loaded yet is loaded on demand.
 // Set it on each Host that can ask NVML.
 func GuardDriver(h *probe.Host) {
-	h.GuardNVML(func() error {
-		if !h.DriverUnloaded() {
+	nvml.Guard(h, func() error {
+		if !nvidia.DriverUnloaded(h) {
 			return nil
 		}
-		boot, err := h.BootID()
+		boot, err := probe.BootID(h)
 		e := &checks.Env{Host: h, Hold: true} // a run by hand has seen the driver, too
 		if err != nil || recallBoards(e).Boot != boot {
 			return nil
 		}
-		return probe.ErrUnloaded
+		return nvml.ErrUnloaded
 	})
 }
 
 // driverUnloaded is the finding of a node whose driver is not there at all. A person may have
 // unloaded it; what speaks against that fails the node.
 func driverUnloaded(env *checks.Env, check string) checks.Finding {
-	views, _ := env.Host.GPUViews() // they have been read
+	views, _ := nvidia.ReadGPUViews(env.Host) // they have been read
 	gpus := checks.Plural(len(views.Own()), "GPU")
 	against := unloadedButFor(env)
 	if against == "" {
@@ -231,7 +234,7 @@ func unloadedButFor(env *checks.Env) string {
 		return "job " + env.Job.ID + " needs it"
 	}
 	env.At("read /proc")
-	if jobs, err := env.Host.RunningJobs(); err == nil && len(jobs) > 0 {
+	if jobs, err := jobscan.RunningJobs(env.Host); err == nil && len(jobs) > 0 {
 		return "job " + slices.Min(slices.Collect(maps.Keys(jobs))) + " runs here"
 	}
 	if s := env.Slurm; s != nil && s.Count > 0 { // a node that a person has drained stays as it is
@@ -249,7 +252,7 @@ func unloadedButFor(env *checks.Env) string {
 	if failed != "" {
 		return "the kernel's log has \"" + failed + "\""
 	}
-	boot, err := env.Host.BootID()
+	boot, err := probe.BootID(env.Host)
 	if kept := recallBoards(env); err == nil && kept.Boot != "" && kept.Boot != boot {
 		return "it was before the last boot, and has not been since"
 	}

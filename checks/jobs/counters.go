@@ -8,6 +8,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // What a counter means and in which unit is part of its name: nothing behind the
@@ -45,12 +49,12 @@ const (
 )
 
 // CountGroups are the parts of NVML's snapshot that [GPUCounters] needs.
-const CountGroups = probe.GroupECC | probe.GroupRows | probe.GroupPCIe | probe.GroupThrottle | probe.GroupNVLinkErrors
+const CountGroups = nvml.GroupECC | nvml.GroupRows | nvml.GroupPCIe | nvml.GroupThrottle | nvml.GroupNVLinkErrors
 
 // GPUCounters are those of the GPUs that NVML can be asked of. What a GPU or its
 // driver does not count is not there; nor is what could not be read, which the
 // checks report.
-func GPUCounters(n *probe.NVML) (list []checks.Counters) {
+func GPUCounters(n *nvml.Snapshot) (list []checks.Counters) {
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		if g.Err != nil {
@@ -93,7 +97,7 @@ var linkCounts = []string{
 }
 
 // number takes over a reading that is known.
-func number[T int | uint64](c checks.Counters, name string, r probe.Reading[T]) {
+func number[T int | uint64](c checks.Counters, name string, r nvml.Reading[T]) {
 	if r.Known && r.Value >= 0 {
 		c.Values[name] = uint64(r.Value)
 	}
@@ -109,9 +113,9 @@ func bit(on bool) uint64 {
 // NodeCounters are what the kernel counts: PCIe errors of GPUs (AER), and errors
 // of InfiniBand and RoCE ports. What could not be read is in err, the rest stands.
 func NodeCounters(h *probe.Host) (list []checks.Counters, err error) {
-	views, err := h.GPUViews()
+	views, err := nvidia.ReadGPUViews(h)
 	for _, g := range views.PCI {
-		a, known, readErr := h.AER(g.Address)
+		a, known, readErr := pci.ReadAER(h, g.Address)
 		err = errors.Join(err, readErr)
 		if known {
 			list = append(list, checks.Counters{Device: checks.Device{Kind: "gpu", PCI: g.Address}, Values: map[string]uint64{
@@ -119,11 +123,11 @@ func NodeCounters(h *probe.Host) (list []checks.Counters, err error) {
 			}})
 		}
 	}
-	adapters, portErr := h.HCAs(nil)
+	adapters, portErr := rdma.HCAs(h, nil)
 	err = errors.Join(err, portErr)
 	for _, a := range adapters {
 		for _, p := range a.Ports {
-			counts, readErr := h.IBCounters(p.Device, p.Port, p.NetDevs, fabric.IBCountedNames())
+			counts, readErr := rdma.IBCounters(h, p.Device, p.Port, p.NetDevs, fabric.IBCountedNames())
 			err = errors.Join(err, readErr)
 			c := checks.Counters{Device: checks.Device{Kind: "port", Name: p.Name(), PCI: p.PCI}, Values: map[string]uint64{}}
 			for name, n := range counts {

@@ -8,19 +8,20 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 // What a GPU or its driver does not count is not there, which is not 0.
 func TestGPUCounters(t *testing.T) {
 	t.Parallel()
-	n := &probe.NVML{GPUs: []probe.GPU{
-		{Index: 0, PCI: "0000:10:00.0", Link: probe.Link{Replays: probe.Known(3)}, Rows: probe.Rows{Remapped: probe.Known(probe.RemappedRows{Uncorrected: 2, Pending: true})},
-			ECC:          probe.ECC{DRAM: probe.ECCCounts{Corrected: probe.Known[uint64](7), Uncorrected: probe.Failed[uint64](errors.New("no"))}},
-			NVLinkErrors: probe.NVLinkErrors{Replay: probe.Known(5)}, Throttle: probe.Throttle{Thermal: probe.Known[uint64](9)}},
+	n := &nvml.Snapshot{GPUs: []nvml.GPU{
+		{Index: 0, PCI: "0000:10:00.0", Link: nvml.Link{Replays: nvml.Known(3)}, Rows: nvml.Rows{Remapped: nvml.Known(nvml.RemappedRows{Uncorrected: 2, Pending: true})},
+			ECC:          nvml.ECC{DRAM: nvml.ECCCounts{Corrected: nvml.Known[uint64](7), Uncorrected: nvml.Failed[uint64](errors.New("no"))}},
+			NVLinkErrors: nvml.NVLinkErrors{Replay: nvml.Known(5)}, Throttle: nvml.Throttle{Thermal: nvml.Known[uint64](9)}},
 		{Index: 1, PCI: "0000:11:00.0", Err: errors.New("lost")},
-		{Index: 2, PCI: "0000:12:00.0", Rows: probe.Rows{RetiredDBE: probe.Known(1)}, Link: probe.Link{Replays: probe.Known(-1)},
-			NVLinkErrors: probe.NVLinkErrors{Sums: probe.Known(map[string]uint64{"recoveries": 4, "effective": 0, "symbol": 9})}},
+		{Index: 2, PCI: "0000:12:00.0", Rows: nvml.Rows{RetiredDBE: nvml.Known(1)}, Link: nvml.Link{Replays: nvml.Known(-1)},
+			NVLinkErrors: nvml.NVLinkErrors{Sums: nvml.Known(map[string]uint64{"recoveries": 4, "effective": 0, "symbol": 9})}},
 	}}
 	got := map[string]map[string]uint64{}
 	for _, c := range GPUCounters(n) {

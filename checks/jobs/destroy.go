@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
 // The rule on what a check may end or remove. Every action that destroys something of
@@ -49,7 +50,7 @@ func (r *leftRun) hasEnded() bool {
 		return false
 	}
 	r.env.At("look for the steps of job %s", r.job.ID)
-	steps, err := r.env.Host.StepsOf(r.ref)
+	steps, err := jobscan.StepsOf(r.env.Host, r.ref)
 	if err != nil {
 		r.runs = "the steps of the job are not known: " + err.Error()
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
 // What check_job_leftovers says of a process, and what it keeps of one that no
@@ -86,7 +87,7 @@ func (r *leftRun) remember(stuck []*leftProcess) []checks.Finding {
 
 // stillStuck looks at what epilogs have kept: processes that are still there fail.
 func stillStuck(env *checks.Env) (findings []checks.Finding) {
-	records, err := env.Host.Records(stuckRecords)
+	records, err := probe.Records(env.Host, stuckRecords)
 	switch {
 	case errors.Is(err, probe.ErrNoMemory):
 		return noJob(jobLeftoversName)
@@ -107,14 +108,14 @@ func stillStuck(env *checks.Env) (findings []checks.Finding) {
 		there := false
 		for _, p := range record.Processes {
 			env.At("look at process %d", p.PID)
-			now, alive := env.Host.JobProcessNow(probe.JobRef{}, probe.JobProcess{Process: probe.Process{PID: p.PID}, Start: p.Start})
+			now, alive := jobscan.JobProcessNow(env.Host, jobscan.JobRef{}, jobscan.JobProcess{Process: probe.Process{PID: p.PID}, Start: p.Start})
 			if alive && now.Asleep {
 				there = true
 				findings = append(findings, checks.Finding{Code: "job.left.stuck", Severity: checks.Fail, Remedy: checks.RebootNode, Device: checks.Device{Kind: "process"}, Message: p.Message})
 			}
 		}
 		if !there {
-			_ = env.Host.Forget(r.Name) // the next run tries again
+			_ = probe.Forget(env.Host, r.Name) // the next run tries again
 		}
 	}
 	if len(findings) == 0 {

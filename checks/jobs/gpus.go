@@ -13,6 +13,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // jobGPUs looks, in the epilog of a job, whether the memory of the job's GPUs is
@@ -62,7 +64,7 @@ func (c *jobGPUs) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if failed != nil {
 		return failed
 	}
-	s, findings := gpu.AskNVML(env, jobGPUsName, probe.GroupProcesses|probe.GroupModes)
+	s, findings := gpu.AskNVML(env, jobGPUsName, nvml.GroupProcesses|nvml.GroupModes)
 	if s == nil {
 		return findings
 	}
@@ -79,7 +81,7 @@ func (c *jobGPUs) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 			return s.Done()
 		}
 		time.Sleep(min(pause, left))
-		if _, err := env.Host.GPUProcesses(env.Doing); err != nil {
+		if _, err := nvml.GPUProcesses(env.Host, env.Doing); err != nil {
 			return []checks.Finding{{Code: "gpu.nvml", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", jobGPUsName, err)}}
 		}
 		r.held = false
@@ -100,7 +102,7 @@ type gpuRun struct {
 
 func (r *gpuRun) read() error {
 	r.Env.At("read /proc")
-	procs, err := r.Env.Host.Processes()
+	procs, err := probe.Processes(r.Env.Host)
 	if err != nil {
 		return err
 	}
@@ -108,11 +110,11 @@ func (r *gpuRun) read() error {
 	for _, p := range procs {
 		r.procs[p.PID] = p
 	}
-	r.running, err = r.Env.Host.RunningJobs()
+	r.running, err = jobscan.RunningJobs(r.Env.Host)
 	return err
 }
 
-func (r *gpuRun) judge(s *gpu.GPUs, g *probe.GPU) {
+func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
 	own := slices.ContainsFunc(r.job.GPUs, func(j checks.JobGPU) bool {
 		return j.PCI != "" && j.PCI == g.PCI || j.UUID != "" && j.UUID == g.UUID.Value
 	})
@@ -144,10 +146,10 @@ func (r *gpuRun) judge(s *gpu.GPUs, g *probe.GPU) {
 
 // holders names the processes on a GPU. false: what is in use there is not the job's,
 // or nobody can tell.
-func (r *gpuRun) holders(list []probe.GPUProcess) (text string, whose bool) {
+func (r *gpuRun) holders(list []nvml.GPUProcess) (text string, whose bool) {
 	var names []string
 	for _, p := range list {
-		job, err := r.Env.Host.JobOf(p.PID)
+		job, err := jobscan.JobOf(r.Env.Host, p.PID)
 		u, seen := r.procs[p.PID]
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // ended is a line after job 123 of alice, which had all GPUs.
@@ -19,12 +19,12 @@ func ended(s checktest.Scenario) checktest.Scenario {
 
 // jobGPUScenario is a node where gpu3 has memory in use, MiB, by some processes.
 func jobGPUScenario(name string, words []string, used uint64, pids []int, want ...checks.Finding) checktest.Scenario {
-	s := ended(checktest.OnGPUs(name, words, checktest.Gpu3(func(g *probe.GPU) {
-		var list []probe.GPUProcess
+	s := ended(checktest.OnGPUs(name, words, checktest.Gpu3(func(g *nvml.GPU) {
+		var list []nvml.GPUProcess
 		for _, pid := range pids {
-			list = append(list, probe.GPUProcess{PID: pid, Memory: used << 20})
+			list = append(list, nvml.GPUProcess{PID: pid, Memory: used << 20})
 		}
-		g.Processes, g.Memory = probe.Known(list), probe.Known(probe.GPUMemory{Total: 80 << 30, Used: used << 20})
+		g.Processes, g.Memory = nvml.Known(list), nvml.Known(nvml.GPUMemory{Total: 80 << 30, Used: used << 20})
 	}), want...))
 	maps.Copy(s.Files, checktest.UseNode(
 		checktest.UseProc{Pid: 1, Args: "/sbin/init"}, checktest.UseProc{Pid: 50, Args: "slurmstepd: [77.batch]"}, checktest.UseProc{Pid: 100, Uid: 5001, Args: "train.py --all"},
@@ -48,7 +48,7 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 	}
 	without := used(checks.Warn, "at most 1024 MiB", "9000 MiB", "without a process", checks.ResetGPU)
 	mig := jobGPUScenario("split up by MIG", nil, 9000, nil)
-	mig.NVML.GPUs[3].Modes.MIG = probe.Known(true)
+	mig.NVML.GPUs[3].Modes.MIG = nvml.Known(true)
 	shared := jobGPUScenario("other jobs have parts of it", nil, 9000, nil)
 	shared.Job.Shared = true
 	another := jobGPUScenario("another job's GPU", nil, 9000, nil)
@@ -74,7 +74,7 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 	}
 	return append(common,
 		checktest.OnGPUs("no job", nil, nil, noJob), ended(checktest.OnGPUs("healthy", nil, nil)), ended(checktest.OnV100s("an old GPU", nil, nil)),
-		ended(checktest.OnGPUs("a little memory", checktest.Of("-g", "5"), checktest.Gpu3(func(g *probe.GPU) { g.Memory = probe.Known(probe.GPUMemory{Used: 1024 << 20}) }))).OrTable(map[string]any{"grace": int64(5)}),
+		ended(checktest.OnGPUs("a little memory", checktest.Of("-g", "5"), checktest.Gpu3(func(g *nvml.GPU) { g.Memory = nvml.Known(nvml.GPUMemory{Used: 1024 << 20}) }))).OrTable(map[string]any{"grace": int64(5)}),
 		jobGPUScenario("without a process", nil, 9000, nil, without),
 		jobGPUScenario("without a process, and that fails", checktest.Of("-f", "-m", "15"), 16, nil, used(checks.Fail, "at most 15 MiB", "16 MiB", "without a process", checks.ResetGPU)).
 			OrTable(map[string]any{"fail": true, "memory": int64(15)}),

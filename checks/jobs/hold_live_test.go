@@ -44,7 +44,7 @@ func TestHoldSparesLeftovers(t *testing.T) {
 	if want := fmt.Sprintf("end process %d (sleep) of ", pid); len(held) != 1 || !strings.HasPrefix(held[0], want) {
 		t.Errorf("held %q, want %s...", held, want)
 	}
-	if !probe.NewHost("/").Alive(pid) || !strings.Contains(fmt.Sprint(findings), fmt.Sprintf("process %d (sleep) of job %s is left", pid, job.ID)) {
+	if !probe.Alive(probe.NewHost("/"), pid) || !strings.Contains(fmt.Sprint(findings), fmt.Sprintf("process %d (sleep) of job %s is left", pid, job.ID)) {
 		t.Errorf("%+v: want that process %d is left", findings, pid)
 	}
 }

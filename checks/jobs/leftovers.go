@@ -1,3 +1,4 @@
+// Package jobs has the checks of what a job leaves behind, and reads what its devices count.
 package jobs
 
 import (
@@ -12,6 +13,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
 // jobLeftovers looks, in the epilog of a job, for what the job has left behind on
@@ -82,7 +84,7 @@ func (c *jobLeftovers) Run(ctx context.Context, env *checks.Env) []checks.Findin
 		return failed
 	}
 	r := &leftRun{
-		jobLeftovers: c, env: env, job: job, system: system, ref: probe.JobRef{ID: job.ID, UID: job.UID, Node: job.Node, Het: job.Het, Restart: job.Restart},
+		jobLeftovers: c, env: env, job: job, system: system, ref: jobscan.JobRef{ID: job.ID, UID: job.UID, Node: job.Node, Het: job.Het, Restart: job.Restart},
 		end: c.End || job.End, seen: map[int]*leftProcess{},
 	}
 	r.processes(ctx)
@@ -98,7 +100,7 @@ type leftRun struct {
 
 	env    *checks.Env
 	job    *checks.Job
-	ref    probe.JobRef
+	ref    jobscan.JobRef
 	system int64 // the last uid that is never ended
 	end    bool
 	seen   map[int]*leftProcess
@@ -115,7 +117,7 @@ type leftRun struct {
 
 // leftProcess is a process of the job, and what has become of it.
 type leftProcess struct {
-	probe.JobProcess
+	jobscan.JobProcess
 
 	asleep time.Time // since when it is seen to sleep though it was killed; zero: it does something
 	asked  bool      // to end
@@ -182,8 +184,8 @@ func (r *leftRun) poll(until time.Time, done func() bool) {
 // look takes note of what the job has now.
 func (r *leftRun) look() {
 	r.env.At("look for the processes of job %s", r.job.ID)
-	var list []probe.JobProcess
-	list, r.err = r.env.Host.JobProcesses(r.ref)
+	var list []jobscan.JobProcess
+	list, r.err = jobscan.JobProcesses(r.env.Host, r.ref)
 	found := map[int]bool{}
 	for _, p := range list {
 		found[p.PID] = true
@@ -193,7 +195,7 @@ func (r *leftRun) look() {
 		if found[pid] || old.gone {
 			continue
 		}
-		if now, there := r.env.Host.JobProcessNow(r.ref, old.JobProcess); there { // it exits
+		if now, there := jobscan.JobProcessNow(r.env.Host, r.ref, old.JobProcess); there { // it exits
 			r.note(now)
 		} else {
 			old.gone = true
@@ -201,7 +203,7 @@ func (r *leftRun) look() {
 	}
 }
 
-func (r *leftRun) note(p probe.JobProcess) {
+func (r *leftRun) note(p jobscan.JobProcess) {
 	old := r.seen[p.PID]
 	if old == nil || old.Start != p.Start {
 		old = &leftProcess{JobProcess: p}
@@ -265,7 +267,7 @@ func (r *leftRun) signal(kill bool) bool {
 			continue
 		}
 		r.env.At("end process %d", p.PID)
-		if err := r.env.Host.EndJobProcess(r.ref, p.JobProcess, kill); errors.Is(err, os.ErrProcessDone) {
+		if err := jobscan.EndJobProcess(r.env.Host, r.ref, p.JobProcess, kill); errors.Is(err, os.ErrProcessDone) {
 			continue
 		} else if p.err = err; err == nil {
 			*done = true

@@ -130,7 +130,7 @@ func TestJobLeftoversEndsProcesses(t *testing.T) {
 	}
 	h := probe.NewHost("/")
 	for pid, want := range map[int]bool{mild: false, deaf: false, stranger: true, mine: true} {
-		if h.Alive(pid) != want {
+		if probe.Alive(h, pid) != want {
 			t.Errorf("process %d lives: %v, want %v", pid, !want, want)
 		}
 	}
@@ -170,7 +170,7 @@ func TestJobLeftoversSparesLogins(t *testing.T) {
 	}
 	h := probe.NewHost("/")
 	for pid, want := range map[int]bool{shell: true, child: true, session: true, later: true, loose: true, launched: false} {
-		if h.Alive(pid) != want {
+		if probe.Alive(h, pid) != want {
 			t.Errorf("process %d lives: %v, want %v", pid, !want, want)
 		}
 	}
@@ -226,7 +226,7 @@ func TestJobLeftoversInAProlog(t *testing.T) {
 	if _, findings := runLeft(t, job, jobLeftovers{End: true}); len(findings) != 1 || findings[0].Severity != checks.Skip {
 		t.Errorf("%+v", findings)
 	}
-	if !probe.NewHost("/").Alive(pid) {
+	if !probe.Alive(probe.NewHost("/"), pid) {
 		t.Error("it was ended")
 	}
 }

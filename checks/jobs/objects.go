@@ -14,6 +14,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
 // leftObject is something that outlives the processes of its user: System V IPC,
@@ -30,7 +31,7 @@ type leftObject struct {
 }
 
 // ipcWords are what kinds of System V IPC are called.
-var ipcWords = map[probe.IPCKind]string{probe.SharedMemory: "shared memory segment", probe.MessageQueue: "message queue", probe.SemaphoreSets: "semaphore set"}
+var ipcWords = map[jobscan.IPCKind]string{jobscan.SharedMemory: "shared memory segment", jobscan.MessageQueue: "message queue", jobscan.SemaphoreSets: "semaphore set"}
 
 // objects reports the IPC and the files of the job's user that no process uses any
 // more: leftovers that earlier epilogs had no time for, and the job's own. It removes
@@ -69,14 +70,14 @@ const shmRecords = "shm-"
 // earlier continues with files that earlier epilogs had no time for. Files that cannot
 // be removed now wait for the next epilog.
 func (r *leftRun) earlier(ctx context.Context) (findings []checks.Finding) {
-	records, err := r.env.Host.Records(shmRecords)
+	records, err := probe.Records(r.env.Host, shmRecords)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
 		return checks.Unreadable(err)
 	}
 	for _, raw := range records {
 		var rec shmRecord
 		if err := json.Unmarshal(raw.Data, &rec); raw.Err != "" || err != nil || rec.Job == "" {
-			_ = r.env.Host.Forget(raw.Name)
+			_ = probe.Forget(r.env.Host, raw.Name)
 			continue
 		}
 		if rec.Job == r.job.ID {
@@ -84,10 +85,10 @@ func (r *leftRun) earlier(ctx context.Context) (findings []checks.Finding) {
 		}
 		old := &leftRun{jobLeftovers: r.jobLeftovers, env: r.env, system: r.system, end: true, seen: r.seen, until: rec.Until, ended: []string{r.job.ID, r.job.Het},
 			job: &checks.Job{ID: rec.Job, UID: rec.UID, User: rec.User, Node: r.job.Node, Began: rec.Began, Beside: r.job.Beside, Ended: true},
-			ref: probe.JobRef{ID: rec.Job, UID: rec.UID, Node: r.job.Node}}
+			ref: jobscan.JobRef{ID: rec.Job, UID: rec.UID, Node: r.job.Node}}
 		findings = append(findings, old.rounds(ctx)...)
 		if !old.more && old.found == old.gone {
-			_ = r.env.Host.Forget(raw.Name)
+			_ = probe.Forget(r.env.Host, raw.Name)
 		}
 	}
 	return findings
@@ -142,7 +143,7 @@ func (r *leftRun) round(ctx context.Context) []checks.Finding {
 			}
 			groups[o.kind] = append(groups[o.kind], o)
 		}
-		for _, kind := range []string{ipcWords[probe.SharedMemory], ipcWords[probe.MessageQueue], ipcWords[probe.SemaphoreSets], shmWord} {
+		for _, kind := range []string{ipcWords[jobscan.SharedMemory], ipcWords[jobscan.MessageQueue], ipcWords[jobscan.SemaphoreSets], shmWord} {
 			if len(groups[kind]) > 0 {
 				findings = append(findings, r.group(groups[kind], sure))
 			}
@@ -157,25 +158,25 @@ const shmWord = "/dev/shm file"
 func (r *leftRun) unused() (list []leftObject, findings []checks.Finding) {
 	uid := uint32(r.job.UID)
 	r.env.At("read /proc/sysvipc")
-	ipcs, err := r.env.Host.IPCs()
+	ipcs, err := jobscan.IPCs(r.env.Host)
 	if err != nil {
 		findings = checks.Unreadable(err)
 	}
 	for _, o := range ipcs {
 		if o.UID == uid && o.Creator == uid && o.Attached == 0 {
 			list = append(list, leftObject{kind: ipcWords[o.Kind], code: "job.left.ipc", name: strconv.Itoa(o.ID), bytes: o.Bytes, made: o.Changed,
-				public: o.Mode&0o066 != 0, pids: o.PIDs, remove: func() error { return r.env.Host.RemoveIPC(o) }})
+				public: o.Mode&0o066 != 0, pids: o.PIDs, remove: func() error { return jobscan.RemoveIPC(r.env.Host, o) }})
 		}
 	}
 	r.env.At("look through /dev/shm")
-	files, more, err := r.env.Host.ShmFiles(uid, r.job.Began)
+	files, more, err := jobscan.ShmFiles(r.env.Host, uid, r.job.Began)
 	if r.more = more; err != nil {
 		return list, append(findings, checks.Unreadable(err)...)
 	}
 	for _, f := range files {
 		if !f.Opened {
 			list = append(list, leftObject{kind: shmWord, code: "job.left.file", name: f.Path(), bytes: f.Bytes, made: f.Made,
-				public: f.Mode&0o066 != 0, remove: func() error { return r.env.Host.RemoveShm(f) }})
+				public: f.Mode&0o066 != 0, remove: func() error { return jobscan.RemoveShm(r.env.Host, f) }})
 		}
 	}
 	return list, findings
@@ -195,7 +196,7 @@ func (c claim) ofJob(o leftObject) bool { return c.sure && (!o.public || !c.shar
 
 func (r *leftRun) claim() (c claim, err error) {
 	r.env.At("look for other jobs")
-	users, err := r.env.Host.JobUsers()
+	users, err := jobscan.JobUsers(r.env.Host)
 	if err != nil {
 		return c, err
 	}
@@ -209,7 +210,7 @@ func (r *leftRun) claim() (c claim, err error) {
 		c.others = c.others || slices.Contains(uids, uint32(r.job.UID))
 		c.unknown = c.unknown || len(uids) == 0 // it begins or ends, or has its extern step alone
 	}
-	c.owners, err = r.env.Host.UsersOf()
+	c.owners, err = jobscan.UsersOf(r.env.Host)
 	for pid, uids := range c.owners {
 		if old := r.seen[pid]; old != nil && old.gone {
 			delete(c.owners, pid)

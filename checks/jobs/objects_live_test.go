@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
 // leaveObjects has a job leave IPC of each kind, and a file in /dev/shm; it returns
@@ -30,8 +31,8 @@ func leaveObjects(t *testing.T, job *checks.Job, mode string) (left func() int) 
 		t.Skipf("ipcmk: %v: %s", err, out)
 	}
 	h := probe.NewHost("/")
-	own := func() (list []probe.IPC) {
-		all, err := h.IPCs()
+	own := func() (list []jobscan.IPC) {
+		all, err := jobscan.IPCs(h)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +45,7 @@ func leaveObjects(t *testing.T, job *checks.Job, mode string) (left func() int) 
 	}
 	t.Cleanup(func() {
 		for _, o := range own() {
-			_ = h.RemoveIPC(o)
+			_ = jobscan.RemoveIPC(h, o)
 		}
 		_ = os.Remove(file)
 	})
@@ -108,7 +109,7 @@ func TestJobLeftoversRemovesObjects(t *testing.T) {
 	if err := syscall.Kill(login, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); probe.NewHost("/").Alive(login) && time.Now().Before(end); {
+	for end := time.Now().Add(30 * time.Second); probe.Alive(probe.NewHost("/"), login) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	text, findings = runLeft(t, job, jobLeftovers{End: true})

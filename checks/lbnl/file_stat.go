@@ -139,7 +139,7 @@ func (j *statJudge) numbers() *checks.Finding {
 func (j *statJudge) judge() *checks.Finding {
 	var err error
 	j.env.At("stat %s", j.file)
-	if j.stat, err = j.env.Host.FileStat(j.env.Abs(j.file)); err != nil {
+	if j.stat, err = probe.StatFile(j.env.Host, j.env.Abs(j.file)); err != nil {
 		return &checks.Finding{
 			Code:     "file.stat.missing",
 			Severity: checks.Fail,
@@ -158,7 +158,7 @@ func (j *statJudge) judge() *checks.Finding {
 	)
 	if f == nil && j.Group != "" {
 		j.env.At("look up gid %d", s.GID)
-		f = j.same("group", "groupname", j.Group, cmp.Or(j.env.Host.GroupName(s.GID), unnamed))
+		f = j.same("group", "groupname", j.Group, cmp.Or(probe.GroupName(j.env.Host, s.GID), unnamed))
 	}
 	f = cmp.Or(f,
 		j.number("node", "has device major number 0x%x; should be %s", j.Major, uint64(s.Major), j.major),
@@ -169,7 +169,7 @@ func (j *statJudge) judge() *checks.Finding {
 	)
 	if f == nil && j.User != "" {
 		j.env.At("look up uid %d", s.UID)
-		f = j.same("owner", "username", j.User, cmp.Or(j.env.Host.UserName(s.UID), unnamed))
+		f = j.same("owner", "username", j.User, cmp.Or(probe.UserName(j.env.Host, s.UID), unnamed))
 	}
 	return f
 }

@@ -117,7 +117,7 @@ func (c *fileTest) test(ctx context.Context, env *checks.Env, op byte, file stri
 	if op != 't' {
 		path = env.Abs(path)
 	}
-	if env.Host.TestFile(op, path) {
+	if probe.TestFile(env.Host, op, path) {
 		return 0
 	}
 	return 1

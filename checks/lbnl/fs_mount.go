@@ -97,11 +97,11 @@ func (m *fsMount) Bind(args []string) error {
 func (m *fsMount) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	for _, fs := range m.Automount {
 		env.At("open %s", fs)
-		env.Host.Automount(env.Abs(fs))
-		env.Host.ForgetMounts()
+		probe.Automount(env.Host, env.Abs(fs))
+		probe.ForgetMounts(env.Host)
 	}
 	env.At("read /proc/mounts")
-	mounts, err := env.Host.Mounts()
+	mounts, err := probe.Mounts(env.Host)
 	if err != nil {
 		return []checks.Finding{{
 			Code:     "fs.mounts.unreadable",
@@ -200,14 +200,14 @@ func (m *fsMount) missing(env *checks.Env, fs string) *checks.Finding {
 		Got:      "not mounted",
 	}
 	env.At("stat %s", fs)
-	if path := env.Abs(fs); !env.Host.TestFile('d', path) {
+	if path := env.Abs(fs); !probe.TestFile(env.Host, 'd', path) {
 		f.Message += "; directory " + fs + " missing"
 		if !env.Acts("create directory %s", fs) {
 			return f
 		}
 		f.Message += " (auto-fixed)" // LBNL NHC says so in any case
 		env.At("mkdir %s", fs)
-		if err := env.Host.MakeDir(path); err != nil {
+		if err := probe.MakeDir(env.Host, path); err != nil {
 			f.Got += ", and " + err.Error()
 		}
 	}

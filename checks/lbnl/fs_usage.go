@@ -238,7 +238,7 @@ func (k fsKind) look(env *checks.Env, point string) (*probe.Amounts, []checks.Fi
 		return nil, nil
 	}
 	env.At("statfs %s", point)
-	a, err := env.Host.FSUsage(point, k.counts())
+	a, err := probe.FSUsage(env.Host, point, k.counts())
 	if err != nil {
 		return nil, checks.Unreadable(err)
 	}
@@ -258,7 +258,7 @@ func (k fsKind) look(env *checks.Env, point string) (*probe.Amounts, []checks.Fi
 // mounts is the mount table as these checks know it.
 func (k fsKind) mounts(env *checks.Env) ([]probe.Mount, error) {
 	env.At("read /proc/mounts")
-	return env.Host.MountsOf(k.counts())
+	return probe.MountsOf(env.Host, k.counts())
 }
 
 func (k fsKind) counts() probe.Amount {

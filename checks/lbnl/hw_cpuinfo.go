@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
 )
 
 // hwCPUInfo checks how many CPU sockets, cores and threads the node has. A
@@ -51,7 +52,7 @@ func (c *hwCPUInfo) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 		counts[i].want = n
 	}
-	cpus, err := env.Host.CPUs()
+	cpus, err := cpu.CountCPUs(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -33,7 +34,7 @@ func init() {
 }
 
 func (c *hwEth) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	names, err := env.Host.NetDevices()
+	names, err := network.NetDevices(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -36,11 +38,11 @@ func init() {
 const gmModule = "gm"
 
 func (c *hwGM) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	names, err := env.Host.NetDevices()
+	names, err := network.NetDevices(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	modules, err := env.Host.Modules()
+	modules, err := probe.Modules(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // hwIB checks that an InfiniBand port is ACTIVE and LinkUp: the one named
@@ -37,17 +37,17 @@ func init() {
 
 func (c *hwIB) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.At("read /sys/class/infiniband")
-	ports, err := env.Host.IBPorts()
+	ports, err := rdma.IBPorts(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	if n, ok := checks.ParseInteger(env.Host.MADVersion()); !ok || n == 0 {
+	if n, ok := checks.ParseInteger(rdma.MADVersion(env.Host)); !ok || n == 0 {
 		return []checks.Finding{{
 			Code:     "hw.ib.abi",
 			Severity: checks.Fail,
 			Message:  "check_hw_ib:  Version mismatch between kernel OFED drivers and userspace OFED libraries.",
 			Want:     "/sys/class/infiniband_mad/abi_version above 0",
-			Got:      env.Host.MADVersion(),
+			Got:      rdma.MADVersion(env.Host),
 		}}
 	}
 	for _, p := range ports {
@@ -59,14 +59,14 @@ func (c *hwIB) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // wants says whether the check is about this port.
-func (c *hwIB) wants(p probe.IBPort) bool { return c.Port == "" || c.Port == p.Name() }
+func (c *hwIB) wants(p rdma.IBPort) bool { return c.Port == "" || c.Port == p.Name() }
 
-func (c *hwIB) healthy(p probe.IBPort) bool {
+func (c *hwIB) healthy(p rdma.IBPort) bool {
 	return p.State == checks.IBActive && p.Phys == checks.IBLinkUp && (c.Rate == "" || c.Rate == p.Rate)
 }
 
 // down says that no port is as it should be, and how those are that were looked at.
-func (c *hwIB) down(ports []probe.IBPort) checks.Finding {
+func (c *hwIB) down(ports []rdma.IBPort) checks.Finding {
 	f := checks.Finding{
 		Code:     "hw.ib.down",
 		Severity: checks.Fail,

@@ -95,7 +95,7 @@ func (c *hwMemory) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if !ok {
 		return []checks.Finding{checks.WrongValue(c.name, "fudge factor", c.Fudge, wantSize+", or a percentage")}
 	}
-	mem, err := env.Host.Memory()
+	mem, err := probe.ReadMemory(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // hwMemoryFree checks how much RAM is free (check_hw_physmem_free: MemFree,
@@ -50,7 +51,7 @@ func (c *hwMemoryFree) Run(_ context.Context, env *checks.Env) []checks.Finding 
 	if !ok {
 		return []checks.Finding{checks.WrongValue(c.name, "minimum", c.Min, wantSize)}
 	}
-	mem, err := env.Host.Memory()
+	mem, err := probe.ReadMemory(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
 // jobUsers are the users who may have processes on this node: those of
@@ -91,9 +92,9 @@ func (j *jobUsers) askTorque(e *checks.Env) []string {
 		dir = cmp.Or(e.Lookup("PBS_SERVER_HOME"), "/var/spool/torque") + "/mom_priv/jobs"
 	}
 	e.At("read job files in %s", dir)
-	owners, found, err := e.Host.JobOwners(dir)
+	owners, found, err := jobscan.JobOwners(e.Host, dir)
 	if !found && err == nil {
-		owners, _, err = e.Host.JobOwners(e.Lookup("PWD") + "/jobs")
+		owners, _, err = jobscan.JobOwners(e.Host, e.Lookup("PWD")+"/jobs")
 	}
 	if err != nil {
 		j.doubt = strings.ReplaceAll(err.Error(), "\n", "; ")

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 )
 
 // netDNS checks the name servers of /etc/resolv.conf, each by itself, or SERVER
@@ -86,7 +86,7 @@ type dnsVerdict struct {
 
 func (c *netDNS) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	env.At("read /etc/resolv.conf")
-	conf, err := env.Host.ResolvConf()
+	conf, err := network.ReadResolvConf(env.Host)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return checks.Unreadable(err)
 	}
@@ -111,7 +111,7 @@ func (c *netDNS) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 }
 
 // askAll asks all servers at once, so that a silent one costs the others nothing.
-func (c *netDNS) askAll(ctx context.Context, env *checks.Env, servers []string, conf probe.ResolvConf) []dnsVerdict {
+func (c *netDNS) askAll(ctx context.Context, env *checks.Env, servers []string, conf network.ResolvConf) []dnsVerdict {
 	verdicts := make([]dnsVerdict, len(servers))
 	var wg sync.WaitGroup
 	for i, s := range servers {
@@ -125,9 +125,9 @@ func (c *netDNS) askAll(ctx context.Context, env *checks.Env, servers []string, 
 }
 
 // ask asks one server for every name, until one is not right.
-func (c *netDNS) ask(ctx context.Context, env *checks.Env, server string, conf probe.ResolvConf) dnsVerdict {
+func (c *netDNS) ask(ctx context.Context, env *checks.Env, server string, conf network.ResolvConf) dnsVerdict {
 	if len(c.Names) == 0 {
-		_, v := c.question(ctx, env, server, ".", probe.DNSTypeNS)
+		_, v := c.question(ctx, env, server, ".", network.DNSTypeNS)
 		return v
 	}
 	slow := dnsVerdict{final: true}
@@ -145,7 +145,7 @@ func (c *netDNS) ask(ctx context.Context, env *checks.Env, server string, conf p
 				break
 			}
 			lacks := checks.Finding{Severity: checks.Fail, Want: "an address", Got: dnsCode(code)}
-			if code == probe.DNSNoError || code == probe.DNSNoName {
+			if code == network.DNSNoError || code == network.DNSNoName {
 				lacks.Code = "net.dns.name"
 			} else {
 				lacks.Code = "net.dns.failed"
@@ -164,12 +164,12 @@ func (c *netDNS) ask(ctx context.Context, env *checks.Env, server string, conf p
 // lookUp asks for the addresses of a name: those of IPv4, and where there are none
 // those of IPv6.
 func (c *netDNS) lookUp(ctx context.Context, env *checks.Env, server, name string) (code, answers int, v dnsVerdict) {
-	for _, kind := range []uint16{probe.DNSTypeA, probe.DNSTypeAAAA} {
-		var reply probe.DNSReply
+	for _, kind := range []uint16{network.DNSTypeA, network.DNSTypeAAAA} {
+		var reply network.DNSReply
 		if reply, v = c.question(ctx, env, server, name, kind); v.f.Code != "" && v.f.Code != "net.dns.slow" {
 			break
 		}
-		if code, answers = reply.Code, reply.Answers; code != probe.DNSNoError || answers > 0 {
+		if code, answers = reply.Code, reply.Answers; code != network.DNSNoError || answers > 0 {
 			break // a name that is not there has no address of any kind
 		}
 	}
@@ -178,20 +178,20 @@ func (c *netDNS) lookUp(ctx context.Context, env *checks.Env, server, name strin
 
 // question asks one server one thing. What is wrong is that there is no answer, or a
 // late one.
-func (c *netDNS) question(ctx context.Context, env *checks.Env, server, name string, kind uint16) (probe.DNSReply, dnsVerdict) {
+func (c *netDNS) question(ctx context.Context, env *checks.Env, server, name string, kind uint16) (network.DNSReply, dnsVerdict) {
 	limit, severity := c.Limit, checks.Fail
 	if limit <= 0 {
 		limit, severity = usualDNS, checks.Warn
 	}
 	ctx, full, cancel := withinRun(ctx, max(patience, limit+time.Second))
 	defer cancel()
-	reply, took, err := env.Host.AskNameServer(ctx, server, name, kind)
+	reply, took, err := network.AskNameServer(env.Host, ctx, server, name, kind)
 	f := checks.Finding{Code: "net.dns.server", Severity: checks.Fail, Want: "an answer"}
 	switch {
-	case errors.Is(err, probe.ErrNoReply) && !full, errors.Is(err, fs.ErrNotExist), errors.Is(err, probe.ErrNotRecorded):
+	case errors.Is(err, network.ErrNoReply) && !full, errors.Is(err, fs.ErrNotExist), errors.Is(err, network.ErrNotRecorded):
 		f.Severity, f.Want = checks.Unknown, ""
 		return reply, dnsVerdict{f: f, text: "could not tell: " + err.Error()}
-	case errors.Is(err, probe.ErrNoReply):
+	case errors.Is(err, network.ErrNoReply):
 		f.Got = "none"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		f.Got = "nobody listens on port 53"
@@ -249,13 +249,13 @@ func (c *netDNS) finding(server string, f checks.Finding, format string, args ..
 // dnsCode is what a code means, with the word that dig has for it.
 func dnsCode(code int) string {
 	switch code {
-	case probe.DNSNoError:
+	case network.DNSNoError:
 		return "no record (NOERROR)"
-	case probe.DNSFailure:
+	case network.DNSFailure:
 		return "a failure (SERVFAIL)"
-	case probe.DNSNoName:
+	case network.DNSNoName:
 		return "no such name (NXDOMAIN)"
-	case probe.DNSRefused:
+	case network.DNSRefused:
 		return "a refusal (REFUSED)"
 	}
 	return fmt.Sprintf("code %d", code)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -51,7 +51,7 @@ var _ = checktest.Table("check_net_dns", func(name string) []checktest.Scenario 
 		checktest.OnFabric("the one that is named does not answer", checktest.Of("-s", second), answers(second), silent(checks.Fail, second)),
 		checktest.OnFabric("nobody listens", nil, both("* * 0.001 refused 0"),
 			says(first, checks.Fail, "server", "an answer", "nobody listens on port 53", "name server"), says(second, checks.Fail, "server", "an answer", "nobody listens on port 53", "name server")),
-		checktest.OnFabric("garbage is answered", checktest.Of("login"), answers(first, "* * 0.001 garbage 0"), says(first, checks.Warn, "server", "an answer", probe.ErrBadReply.Error(), "name server")),
+		checktest.OnFabric("garbage is answered", checktest.Of("login"), answers(first, "* * 0.001 garbage 0"), says(first, checks.Warn, "server", "an answer", network.ErrBadReply.Error(), "name server")),
 		checktest.OnFabric("no such name", checktest.Of("login", "nfs9"), nil, unknown(first, checks.Fail), unknown(second, checks.Fail)),
 		checktest.OnFabric("the first does not know a name, the second does", checktest.Of("nfs9"), answers(second, "nfs9.cluster.example. A 0.001 0 1", "* * 0.001 3 0"), unknown(first, checks.Fail)),
 		checktest.OnFabric("the second does not know a name", checktest.Of("nfs9"), answers(first, "nfs9.cluster.example. A 0.001 0 1", "* * 0.001 3 0"), unknown(second, checks.Warn)),

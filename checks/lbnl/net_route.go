@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -92,7 +92,7 @@ func (c *netRoute) targets() ([]routeTarget, error) {
 
 func (c *netRoute) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.At("read /proc/net/route")
-	list, err := env.Host.Routes()
+	list, err := network.Routes(env.Host)
 	if err != nil && len(list) == 0 {
 		return checks.Unreadable(err)
 	}
@@ -119,7 +119,7 @@ func (c *netRoute) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // bestRoutes are those that the kernel would choose: several where they are alike.
-func bestRoutes(list []probe.Route, t routeTarget) (best []probe.Route) {
+func bestRoutes(list []network.Route, t routeTarget) (best []network.Route) {
 	for _, r := range list {
 		if r.Prefix.Addr().Is4() != t.prefix.Addr().Is4() || t.exact && r.Prefix.Masked() != t.prefix || !t.exact && !r.Prefix.Masked().Contains(t.prefix.Addr()) {
 			continue
@@ -139,7 +139,7 @@ func bestRoutes(list []probe.Route, t routeTarget) (best []probe.Route) {
 
 // judge says what is wrong with the routes that the kernel would choose; one of
 // several that is right is enough.
-func (c *netRoute) judge(best []probe.Route) (f checks.Finding, ok bool) {
+func (c *netRoute) judge(best []network.Route) (f checks.Finding, ok bool) {
 	gateway, _ := netip.ParseAddr(c.Gateway) // Bind has seen to it
 	for _, r := range best {
 		switch {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 )
 
 // netSocket checks that there is a socket of which all match strings given
@@ -144,18 +145,18 @@ type socketSearch struct {
 	env   *checks.Env
 	match func(s, expr string) bool
 	users map[uint32]string // names already looked up
-	procs map[uint64]probe.SocketHolder
+	procs map[uint64]network.SocketHolder
 }
 
 // count is how many sockets match; without -a it stops at the first. Only the
 // lists of those protocols are read that can match.
 func (s *socketSearch) count() (n int, err error) {
-	for _, protocol := range probe.SocketProtocols {
+	for _, protocol := range network.SocketProtocols {
 		if !s.fits(protocol, s.Protocol) {
 			continue
 		}
 		s.env.At("read the %s sockets in /proc/net", protocol)
-		sockets, err := s.env.Host.Sockets(protocol)
+		sockets, err := network.Sockets(s.env.Host, protocol)
 		if err != nil {
 			return n, err
 		}
@@ -178,7 +179,7 @@ func (s *socketSearch) count() (n int, err error) {
 func (s *socketSearch) fits(value, expr string) bool { return expr == "" || s.match(value, expr) }
 
 // wants compares what costs nothing first, and the process last.
-func (s *socketSearch) wants(k *probe.Socket) (bool, error) {
+func (s *socketSearch) wants(k *network.Socket) (bool, error) {
 	if s.Local != "" && !s.match(k.Local(), s.Local) || s.Remote != "" && !s.match(k.Remote(), s.Remote) ||
 		!s.fits(k.State, s.State) || !s.fits(k.Type, s.Type) || s.User != "" && !s.match(s.user(k), s.User) {
 		return false, nil
@@ -191,24 +192,24 @@ func (s *socketSearch) wants(k *probe.Socket) (bool, error) {
 }
 
 // user is the name of a socket's owner, "" if it has none or that has no account.
-func (s *socketSearch) user(k *probe.Socket) string {
+func (s *socketSearch) user(k *network.Socket) string {
 	if !k.Owned {
 		return ""
 	}
 	name, ok := s.users[k.UID]
 	if !ok {
 		s.env.At("look up uid %d", k.UID)
-		name = s.env.Host.UserName(k.UID)
+		name = probe.UserName(s.env.Host, k.UID)
 		s.users[k.UID] = name
 	}
 	return name
 }
 
 // daemon is the command name of the process that has a socket open.
-func (s *socketSearch) daemon(k *probe.Socket) (string, error) {
+func (s *socketSearch) daemon(k *network.Socket) (string, error) {
 	if s.procs == nil {
 		s.env.At("look for sockets in /proc/*/fd")
-		procs, err := s.env.Host.SocketHolders()
+		procs, err := network.SocketHolders(s.env.Host)
 		if err != nil {
 			return "", err
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -34,7 +35,7 @@ func init() {
 }
 
 func (c *psBlacklist) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	procs, err := env.Host.Processes()
+	procs, err := probe.Processes(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

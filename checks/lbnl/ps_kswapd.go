@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // psKswapd checks that the kernel's page-out threads, one for each NUMA node,
@@ -46,17 +47,17 @@ func (c *psKswapd) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if bad != nil {
 		return []checks.Finding{*bad}
 	}
-	procs, err := env.Host.Processes()
+	procs, err := probe.Processes(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
 	var pids []string
 	var times []int64
 	for _, p := range procs {
-		if !strings.Contains(p.Args, "kswapd") || p.UID != 0 || !env.Host.RootsOwn(p.PID) { // any user can start a process with that name
+		if !strings.Contains(p.Args, "kswapd") || p.UID != 0 || !probe.RootsOwn(env.Host, p.PID) { // any user can start a process with that name
 			continue
 		}
-		u, err := env.Host.Usage(p)
+		u, err := probe.ReadUsage(env.Host, p)
 		if errors.Is(err, os.ErrProcessDone) {
 			continue
 		}

@@ -64,7 +64,7 @@ var daemons = [...]struct {
 
 func (c *psLineage) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	lists := c.lists(env)
-	procs, err := env.Host.Processes()
+	procs, err := probe.Processes(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -167,7 +167,7 @@ func (l *lineage) rogue(p probe.Process) bool {
 	}
 	for range l.procs {
 		l.env.At("read the parent of process %d", p.PID)
-		u, err := l.env.Host.Usage(p)
+		u, err := probe.ReadUsage(l.env.Host, p)
 		if err != nil {
 			l.note(err)
 			return false
@@ -176,7 +176,7 @@ func (l *lineage) rogue(p probe.Process) bool {
 			return true
 		}
 		parent, known := processOf(l.procs, u.Parent)
-		if !known || l.match(parent.Args, l.daemon) && (!l.root || parent.UID == 0 && l.env.Host.RootsOwn(parent.PID)) {
+		if !known || l.match(parent.Args, l.daemon) && (!l.root || parent.UID == 0 && probe.RootsOwn(l.env.Host, parent.PID)) {
 			return false
 		}
 		if parent.PID == 1 {

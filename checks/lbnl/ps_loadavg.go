@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // psLoadAvg checks the load averages of the last minute, of five and of fifteen
@@ -42,7 +43,7 @@ func (c *psLoadAvg) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if bad != nil {
 		return []checks.Finding{*bad}
 	}
-	loads, err := env.Host.LoadAverages()
+	loads, err := probe.LoadAverages(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

@@ -65,7 +65,7 @@ func (s *psService) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if r.service == "" {
 		return []checks.Finding{checks.Usage("check_ps_service:  Syntax error:  Service name required.", "")}
 	}
-	procs, err := env.Host.Processes()
+	procs, err := probe.Processes(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -175,14 +175,14 @@ const killWait = 200 * time.Millisecond
 
 func (r *serviceRun) kill(p probe.Process) (message string, done bool) {
 	text := r.text("running")
-	if why := r.env.Host.Spared(p.PID); why != "" {
+	if why := probe.Spared(r.env.Host, p.PID); why != "" {
 		return fmt.Sprintf("%s; process ID %d not killed: %s", text, p.PID, why), false
 	}
 	if !r.env.Acts("kill %s", r.env.ProcessText(p)) {
 		return text, false
 	}
 	r.env.At("kill %d", p.PID)
-	err := r.env.Host.Kill(p)
+	err := probe.Kill(r.env.Host, p)
 	switch {
 	case !r.Wait && !r.Verify:
 		return fmt.Sprintf("%s; killed process ID %d (SIGKILL)", text, p.PID), false
@@ -191,7 +191,7 @@ func (r *serviceRun) kill(p probe.Process) (message string, done bool) {
 	case r.Wait:
 		return fmt.Sprintf("%s; process ID %d killed successfully.", text, p.PID), true
 	}
-	for end := time.Now().Add(killWait); r.env.Host.Alive(p.PID); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(killWait); probe.Alive(r.env.Host, p.PID); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			return fmt.Sprintf("%s; \"kill -9 %d\" succeeded but failed to terminate process.", text, p.PID), false
 		}
@@ -215,7 +215,7 @@ func (r *serviceRun) stop(ctx context.Context, p probe.Process) (message string,
 		return fmt.Sprintf("%s; %s failed (exit code %d).", text, command, status), false
 	case !r.Verify:
 		return fmt.Sprintf("%s; service %s stopped successfully.", text, r.service), true
-	case r.env.Host.Alive(p.PID):
+	case probe.Alive(r.env.Host, p.PID):
 		return fmt.Sprintf("%s; %s succeeded but failed to stop process %d.", text, command, p.PID), false
 	}
 	return fmt.Sprintf("%s; service %s stopped and process %d terminated successfully.", text, r.service, p.PID), true
@@ -237,7 +237,7 @@ func (r *serviceRun) found(ctx context.Context, p probe.Process) (message string
 		return fmt.Sprintf("%s failed (exit code %d).", text, status), false
 	case !r.Verify:
 		return text + " succeeded.", true
-	case r.env.Host.Alive(p.PID):
+	case probe.Alive(r.env.Host, p.PID):
 		return fmt.Sprintf("%s succeeded but failed to terminate process %d.", text, p.PID), false
 	}
 	return fmt.Sprintf("%s successfully terminated service %s (process %d).", text, r.service, p.PID), true

@@ -60,7 +60,7 @@ func subjectOf(env *checks.Env, p probe.Process) subject {
 func (c *psUnauthUsers) Run(ctx context.Context, env *checks.Env) (findings []checks.Finding) {
 	const name = "check_ps_unauth_users"
 	lists := ignored{values(c.IgnoreCommands), values(c.IgnoreUIDs), values(c.IgnoreUsers), values(c.IgnorePIDs)}
-	procs, err := env.Host.Processes()
+	procs, err := probe.Processes(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

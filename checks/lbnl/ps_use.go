@@ -101,7 +101,7 @@ func (c *psUse) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if f := r.prepare(); f != nil {
 		return f
 	}
-	procs, err := env.Host.Processes()
+	procs, err := probe.Processes(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -174,12 +174,12 @@ func (r *useRun) prepare() (failed []checks.Finding) {
 	}
 	var err error
 	if r.kind == useCPU {
-		if r.uptime, err = r.env.Host.Uptime(); err != nil {
+		if r.uptime, err = probe.Uptime(r.env.Host); err != nil {
 			return checks.Unreadable(err)
 		}
 	}
 	if r.percent {
-		mem, err := r.env.Host.Memory()
+		mem, err := probe.ReadMemory(r.env.Host)
 		if err != nil {
 			return checks.Unreadable(err)
 		}
@@ -214,10 +214,10 @@ func (r *useRun) judge(p probe.Process) (f checks.Finding, high bool) {
 		return f, false
 	}
 	r.env.At("read what process %d uses", p.PID)
-	u, err := r.env.Host.Usage(p)
+	u, err := probe.ReadUsage(r.env.Host, p)
 	var rss uint64
 	if err == nil && r.kind == usePhysical {
-		rss, err = r.env.Host.Resident(p)
+		rss, err = probe.Resident(r.env.Host, p)
 	}
 	if errors.Is(err, os.ErrProcessDone) {
 		return f, false

@@ -48,7 +48,7 @@ func (r *useRun) renice(p probe.Process) (said string) {
 		return ""
 	}
 	r.env.At("renice %d", p.PID)
-	before, after, err := r.env.Host.Renice(p, nice)
+	before, after, err := probe.Renice(r.env.Host, p, nice)
 	switch {
 	case errors.Is(err, os.ErrProcessDone):
 	case err != nil:
@@ -67,7 +67,7 @@ func (r *useRun) renice(p probe.Process) (said string) {
 // killParent kills the parent of a process, unless that is process 1 or belongs
 // to somebody else.
 func (r *useRun) killParent(procs []probe.Process, p probe.Process) (said string) {
-	u, err := r.env.Host.Usage(p)
+	u, err := probe.ReadUsage(r.env.Host, p)
 	if err != nil {
 		return ""
 	}

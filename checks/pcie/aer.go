@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // pcieAER checks the PCIe errors that the kernel has counted (Advanced Error
@@ -72,7 +72,7 @@ func (c *pcieAER) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	h := env.RecallHistory(pcieAERName, "pcie-aer")
 	for _, l := range withBridges(env, chosen) {
 		env.At("read /sys/bus/pci/devices/%s/aer_dev_correctable", l.address)
-		now, names, known, err := env.Host.AERByName(l.address)
+		now, names, known, err := pci.AERByName(env.Host, l.address)
 		switch {
 		case err != nil:
 			findings = append(findings, pcieUnknown(pcieAERName, checks.Device{Kind: "pci", PCI: l.address}, err))
@@ -94,10 +94,10 @@ type aerEnd struct{ address, partner string }
 
 // withBridges are devices and all bridges above them, each once. Of the ports above
 // a device every second one faces it: a root port, a switch's own upper port, a lower one.
-func withBridges(env *checks.Env, chosen []probe.PCIEntry) (ends []aerEnd) {
+func withBridges(env *checks.Env, chosen []pci.Entry) (ends []aerEnd) {
 	seen := map[string]bool{}
 	for _, d := range chosen {
-		chain := append(env.Host.PCIPath(d.Address), d.Address)
+		chain := append(pci.Path(env.Host, d.Address), d.Address)
 		for i, address := range chain {
 			if seen[address] {
 				continue
@@ -124,7 +124,7 @@ type aerKind struct {
 }
 
 // judge judges one device, and keeps what it counts now.
-func (c *pcieAER) judge(env *checks.Env, h *checks.History, l aerEnd, now probe.AER, names probe.AERNames) (findings []checks.Finding) {
+func (c *pcieAER) judge(env *checks.Env, h *checks.History, l aerEnd, now pci.AER, names pci.AERNames) (findings []checks.Finding) {
 	noise := min(names.NonFatal[pcieNoise], now.NonFatal)
 	names.NonFatal = maps.Clone(names.NonFatal)
 	delete(names.NonFatal, pcieNoise)

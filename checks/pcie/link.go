@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // What the checks of PCIe have in common: how a link is judged by what its two
@@ -15,17 +15,17 @@ import (
 
 // Link is a device and the port above it.
 type Link struct {
-	probe.PCIDevice
+	pci.Function
 
-	Slot   probe.PCIDevice // without an address: none is shown, or one that a virtual machine made up
-	Kind   string          // those that are alike and can be compared
-	sleeps bool            // it lowers its speed when it is idle: that of the moment is not judged
-	narrow bool            // the board wires fewer lanes than its chip has: only one that differs from its kind is judged
+	Slot   pci.Function // without an address: none is shown, or one that a virtual machine made up
+	Kind   string       // those that are alike and can be compared
+	sleeps bool         // it lowers its speed when it is idle: that of the moment is not judged
+	narrow bool         // the board wires fewer lanes than its chip has: only one that differs from its kind is judged
 }
 
 func ReadLink(env *checks.Env, address string) *Link {
 	env.At("read /sys/bus/pci/devices/%s", address)
-	l := &Link{PCIDevice: env.Host.PCIDevice(address)}
+	l := &Link{Function: pci.ReadFunction(env.Host, address)}
 	if l.Kind = l.Vendor + ":" + l.Device; l.Vendor == "" {
 		l.Kind = address
 	}
@@ -33,7 +33,7 @@ func ReadLink(env *checks.Env, address string) *Link {
 		l.Kind, l.narrow = l.Kind+" manager", true
 	}
 	l.sleeps = isGPU(l.Class, l.Vendor)
-	if slot, ok := env.Host.Slot(l.PCIDevice); ok && !VirtualBridge(slot) {
+	if slot, ok := pci.Slot(env.Host, l.Function); ok && !VirtualBridge(slot) {
 		l.Slot = slot
 	}
 	return l
@@ -68,7 +68,7 @@ func (l *Link) Told() bool { return l.Width > 0 && l.Speed > 0 }
 // registers read as ones.
 func pcieGone(env *checks.Env, address string) (bool, error) {
 	env.At("read /sys/bus/pci/devices/%s/config", address)
-	c, err := env.Host.PCIConfig(address)
+	c, err := pci.ReadConfig(env.Host, address)
 	return c.Gone, err
 }
 
@@ -239,7 +239,7 @@ func BadWord(check, what, got, want string) checks.Finding {
 
 // DeviceOf names a device by its driver's name and its address.
 func DeviceOf(env *checks.Env, l *Link) checks.Device {
-	d := checks.Device{Kind: "pci", Name: env.Host.PCIName(l.Address), PCI: l.Address}
+	d := checks.Device{Kind: "pci", Name: pci.Name(env.Host, l.Address), PCI: l.Address}
 	switch {
 	case isGPU(l.Class, l.Vendor):
 		d.Kind = "gpu"
@@ -265,7 +265,7 @@ func About(check string, d checks.Device, f checks.Finding, text string) checks.
 
 // VirtualBridge says whether a bridge is one of a virtual machine, which runs at any
 // speed whatever it says: those of QEMU, and VMware's.
-func VirtualBridge(d probe.PCIDevice) bool {
+func VirtualBridge(d pci.Function) bool {
 	return slices.Contains([]string{"1b36", "15ad"}, d.Vendor) || !strings.HasPrefix(d.Class, "0604")
 }
 
@@ -277,15 +277,15 @@ const fifthNVLink = 50000
 // ManagesSwitches says whether an adapter belongs to a board with NVSwitches of the
 // fourth generation, which are reached over InfiniBand: ConnectX-7 among ConnectX-7, or
 // beside others. No other node's are asked, for each answer takes milliseconds.
-func ManagesSwitches(env *checks.Env, pci, model string) bool {
-	if checks.BareID(model) != "1021" || pci == "" {
+func ManagesSwitches(env *checks.Env, bdf, model string) bool {
+	if checks.BareID(model) != "1021" || bdf == "" {
 		return false
 	}
 	if p, _ := checks.NodePlatform(env); p.NVSwitchGPUs == 0 || p.NVLinkBandwidth < fifthNVLink {
 		return false
 	}
-	env.At("read /sys/bus/pci/devices/%s/vpd", pci)
-	return env.Host.SwitchManager(pci)
+	env.At("read /sys/bus/pci/devices/%s/vpd", bdf)
+	return pci.SwitchManager(env.Host, bdf)
 }
 
 // Finding is what is said of a fault.

@@ -1,3 +1,4 @@
+// Package pcie has the checks of PCIe devices of any class, and judges links for other families.
 package pcie
 
 import (
@@ -8,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // PCIeCheck checks devices of any class on the PCI bus: that they answer, and that
@@ -97,7 +98,7 @@ func (c *PCIeCheck) miscount(words []string, got int) checks.Finding {
 	return f
 }
 
-func (c *PCIeCheck) judge(env *checks.Env, want Want, chosen []probe.PCIEntry) (findings []checks.Finding) {
+func (c *PCIeCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findings []checks.Finding) {
 	var links []*Link
 	for _, d := range chosen {
 		l := ReadLink(env, d.Address)

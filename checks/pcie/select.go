@@ -6,6 +6,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -48,12 +49,12 @@ func parsePCIeWord(text string) (pcieWord, bool) {
 }
 
 // fits says whether a device is meant.
-func (w *pcieWord) fits(h *probe.Host, e probe.PCIEntry) bool {
+func (w *pcieWord) fits(h *probe.Host, e pci.Entry) bool {
 	switch {
 	case w.address != "":
 		return match.Glob(strings.ToLower(e.Address), w.address)
 	case w.id != "":
-		return match.Glob(h.PCIID(e.Address), w.id)
+		return match.Glob(pci.ReadID(h, e.Address), w.id)
 	case e.VF || e.Class == "":
 		return false
 	case w.class == "gpu":
@@ -64,15 +65,15 @@ func (w *pcieWord) fits(h *probe.Host, e probe.PCIEntry) bool {
 	return strings.HasPrefix(e.Class, w.class)
 }
 
-func vendorOf(h *probe.Host, e probe.PCIEntry) string {
-	vendor, _, _ := strings.Cut(h.PCIID(e.Address), ":")
+func vendorOf(h *probe.Host, e pci.Entry) string {
+	vendor, _, _ := strings.Cut(pci.ReadID(h, e.Address), ":")
 	return vendor
 }
 
 // pcieChosen are the devices that words mean, in the order of the bus, and the
 // words that nothing fits. Virtual functions are meant where no other device fits
 // an id or an address.
-func pcieChosen(env *checks.Env, check string, texts []string) (chosen []probe.PCIEntry, missing []pcieWord, findings []checks.Finding) {
+func pcieChosen(env *checks.Env, check string, texts []string) (chosen []pci.Entry, missing []pcieWord, findings []checks.Finding) {
 	var words []pcieWord
 	for _, text := range texts {
 		w, ok := parsePCIeWord(text)
@@ -82,7 +83,7 @@ func pcieChosen(env *checks.Env, check string, texts []string) (chosen []probe.P
 		words = append(words, w)
 	}
 	env.At("read /sys/bus/pci/devices")
-	all, err := env.Host.PCIList()
+	all, err := pci.List(env.Host)
 	if err != nil {
 		return nil, nil, checks.Unreadable(err)
 	}

@@ -17,14 +17,14 @@ var ErrClaimed = errors.New("held by another process")
 // called or this process ends. The file is empty, in the directory above that of what runs
 // keep, which all nodes of a machine share (slurmd -N); without one, as in a run of somebody
 // else than root, there is no lock. The error is [ErrClaimed] if another process has it.
-func (h *Host) Claim(name string) (release func(), err error) {
+func Claim(h *Host, name string) (release func(), err error) {
 	if h.past == "" {
 		return func() {}, nil
 	}
 	var errs error
 	for _, dir := range h.pasts() {
 		path := filepath.Join(machineDir(dir), name+".lock")
-		f, err := h.lockFile(path)
+		f, err := lockFile(h, path)
 		switch {
 		case err == nil:
 			return func() {
@@ -34,7 +34,7 @@ func (h *Host) Claim(name string) (release func(), err error) {
 		case errors.Is(err, unix.EWOULDBLOCK):
 			return nil, ErrClaimed
 		}
-		errs = errors.Join(errs, &fs.PathError{Op: "lock", Path: path, Err: reason(err)})
+		errs = errors.Join(errs, &fs.PathError{Op: "lock", Path: path, Err: Reason(err)})
 	}
 	return nil, errs
 }
@@ -52,7 +52,7 @@ func machineDir(dir string) string {
 	return dir
 }
 
-func (h *Host) lockFile(path string) (*os.File, error) {
+func lockFile(h *Host, path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o700); err != nil {
 		return nil, err
 	}

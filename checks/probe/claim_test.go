@@ -8,38 +8,40 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 // Two nodes of one machine, as slurmd -N has them, hold one claim.
 func TestClaimIsTheMachines(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, nil))
+	h := NewHost(probetest.Tree(t, nil))
 	h.SetPast("/var/lib/nhc-gpu/one", "/run/nhc-gpu/one/past")
-	release, err := h.Claim("active")
+	release, err := Claim(h, "active")
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := NewHost(h.root)
 	other.SetPast("/var/lib/nhc-gpu/two", "/run/nhc-gpu/two/past")
-	if _, err := other.Claim("active"); !errors.Is(err, ErrClaimed) {
+	if _, err := Claim(other, "active"); !errors.Is(err, ErrClaimed) {
 		t.Errorf("the other node: %v, want %v", err, ErrClaimed)
 	}
 	release()
-	release, err = other.Claim("active")
+	release, err = Claim(other, "active")
 	if err != nil {
 		t.Fatal(err)
 	}
 	release()
 
 	// Without a disk the memory of all is in /run.
-	bare := NewHost(tree(t, map[string]string{"var/lib": "no directory"}))
+	bare := NewHost(probetest.Tree(t, map[string]string{"var/lib": "no directory"}))
 	bare.SetPast("/var/lib/nhc-gpu/one", "/run/nhc-gpu/one/past")
-	if _, err := bare.Claim("active"); err != nil {
+	if _, err := Claim(bare, "active"); err != nil {
 		t.Fatal(err)
 	}
 	second := NewHost(bare.root)
 	second.SetPast("/var/lib/nhc-gpu/two", "/run/nhc-gpu/two/past")
-	if _, err := second.Claim("active"); !errors.Is(err, ErrClaimed) {
+	if _, err := Claim(second, "active"); !errors.Is(err, ErrClaimed) {
 		t.Errorf("the other node: %v, want %v", err, ErrClaimed)
 	}
 }
@@ -68,8 +70,8 @@ func TestLibraryOfASettingIsGuarded(t *testing.T) {
 		"found by dlopen": {"libcuda.so.1", true},
 	} {
 		h := NewHost("/")
-		h.SetLibraries(map[string]string{SettingCUDA: c.path})
-		if _, err := trustedLibrary(c.path, true); (err == nil) != c.want {
+		SetLibraries(h, map[string]string{SettingCUDA: c.path})
+		if _, err := TrustedLibrary(c.path, true); (err == nil) != c.want {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -79,10 +81,10 @@ func TestLibraryOfASettingIsGuarded(t *testing.T) {
 // moment has a copy of its file.
 func TestClaimIsFreeBesideAFork(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, nil))
+	h := NewHost(probetest.Tree(t, nil))
 	h.SetPast("/var/lib/nhc-gpu/one")
 	path := filepath.Join(h.root, "var/lib/nhc-gpu/active.lock")
-	release, err := h.Claim("active")
+	release, err := Claim(h, "active")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +109,7 @@ func TestClaimIsFreeBesideAFork(t *testing.T) {
 	}
 	defer unix.Close(copied)
 	release()
-	if release, err = h.Claim("active"); err != nil {
+	if release, err = Claim(h, "active"); err != nil {
 		t.Errorf("after its release: %v", err)
 	} else {
 		release()

@@ -126,7 +126,7 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 // RunOnce is Run for a command whose answer holds for the life of the Host: it
 // is run when key is first asked for, and remembered.
 func (h *Host) RunOnce(ctx context.Context, key string, c Command) Exit {
-	x, _ := once(h, "run "+key, func() (Exit, error) { return h.Run(ctx, c), nil })
+	x, _ := Once(h, "run "+key, func() (Exit, error) { return h.Run(ctx, c), nil })
 	return x
 }
 
@@ -192,9 +192,9 @@ func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fi
 		status:    make(chan int, 1),
 		grace:     cmp.Or(c.Grace, Grace),
 	}
-	now := h.apart() // the environment may change meanwhile
+	now := h.Apart() // the environment may change meanwhile
 	go func() {
-		pid, err := now.exec(c, attr, stdout, stderr)
+		pid, err := execute(now, c, attr, stdout, stderr)
 		for _, f := range []*os.File{stdout, stderr} {
 			if f != nil {
 				_ = f.Close()
@@ -246,7 +246,7 @@ func reap(pid int) syscall.WaitStatus {
 // the process when the context does. It says whether there is a process that
 // has ended; if not, the Exit tells why.
 func (p *process) await(ctx context.Context, c Command, out *capture) (Exit, bool) {
-	stuck := Exit{Status: signalled + int(unix.SIGKILL), TimedOut: true, Stuck: true}
+	stuck := Exit{Status: Signalled + int(unix.SIGKILL), TimedOut: true, Stuck: true}
 	ok, err := p.awaitStart(ctx)
 	if err != nil {
 		return Exit{Status: startStatus(err), Err: err}, false

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func sh(line string) []string { return []string{"sh", "-c", line} }
@@ -55,16 +57,16 @@ func TestRunStatus(t *testing.T) {
 
 func TestFindPrefersExecutable(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"sbin/tool/": "", "usr/sbin/tool": "inert", "bin/tool": "good", "usr/bin/idle": "inert"}))
+	h := NewHost(probetest.Tree(t, map[string]string{"sbin/tool/": "", "usr/sbin/tool": "inert", "bin/tool": "good", "usr/bin/idle": "inert"}))
 	if err := os.Chmod(h.Path("/bin/tool"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"tool": "/bin/tool", "idle": "/usr/bin/idle", "/bin/x": "/bin/x"} {
-		if got, err := h.find([]string{name}, ""); err != nil || got != h.Path(want) {
+		if got, err := FindProgram(h, []string{name}, ""); err != nil || got != h.Path(want) {
 			t.Errorf("find(%s) = %s, %v; want %s", name, got, err, want)
 		}
 	}
-	if got, err := h.find([]string{"./x"}, "/d"); err != nil || got != "/d/x" {
+	if got, err := FindProgram(h, []string{"./x"}, "/d"); err != nil || got != "/d/x" {
 		t.Errorf("find(./x) = %s, %v", got, err)
 	}
 }
@@ -157,7 +159,7 @@ func settled(t *testing.T, pid string) bool {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if !NewHost("/").Alive(n) {
+		if !Alive(NewHost("/"), n) {
 			return true
 		}
 	}
@@ -191,7 +193,7 @@ func TestRunLasting(t *testing.T) {
 	if err != nil || x.Status != 4 {
 		t.Fatalf("got %+v, %v", x, err)
 	}
-	if !NewHost("/").Alive(pid) {
+	if !Alive(NewHost("/"), pid) {
 		t.Error("the daemon has not survived")
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -304,7 +306,7 @@ func TestRunMerge(t *testing.T) {
 
 func TestRunOnce(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, nil))
+	h := NewHost(probetest.Tree(t, nil))
 	h.SetEnviron([]string{"PATH=/"})
 	first := h.RunOnce(t.Context(), "tool", Command{Argv: []string{"missing"}})
 	h.root = "/"

@@ -9,30 +9,30 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// openLibrary is dlopen. The system's loader keeps the text of an error for the thread
+// OpenLibrary is dlopen. The system's loader keeps the text of an error for the thread
 // that has met it, so that a goroutine must not change its thread before it has asked.
-func openLibrary(name string, mode int) (handle uintptr, err error) {
+func OpenLibrary(name string, mode int) (handle uintptr, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return purego.Dlopen(name, mode)
 }
 
-// dlopen loads a library; one that is not installed is [ErrNoLibrary].
-func dlopen(name string) (handle uintptr, err error) {
-	handle, err = openLibrary(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+// Dlopen loads a library; one that is not installed is [ErrNoLibrary].
+func Dlopen(name string) (handle uintptr, err error) {
+	handle, err = OpenLibrary(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	switch {
 	case err == nil:
 		return handle, nil
 	case strings.HasPrefix(err.Error(), name+": cannot open shared object file: No such file"):
 		return 0, fmt.Errorf("load %s: %w", name, ErrNoLibrary)
 	}
-	return 0, fmt.Errorf("load %s: %s", name, oneLine(err.Error()))
+	return 0, fmt.Errorf("load %s: %s", name, OneLine(err.Error()))
 }
 
 var errNoFunction = errors.New("no such function")
 
-// dlsym finds a function of a library.
-func dlsym(handle uintptr, name string) (uintptr, error) {
+// Dlsym finds a function of a library.
+func Dlsym(handle uintptr, name string) (uintptr, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	address, err := purego.Dlsym(handle, name)

@@ -31,11 +31,11 @@ type DMIRecord struct {
 // most memory modules have some 200 kB.
 const maxDMI = 1 << 20
 
-// DMI runs dmidecode, once for the life of the Host unless it prints nothing, as
+// ReadDMI runs dmidecode, once for the life of the Host unless it prints nothing, as
 // in a run of LBNL NHC. Without dmidecode there are no tables, which is not an
 // error, and one empty line. One that cannot be started, or has no end, is an error.
-func (h *Host) DMI(ctx context.Context) (DMI, error) {
-	d, err := once(h, "dmi", func() (DMI, error) {
+func ReadDMI(h *Host, ctx context.Context) (DMI, error) {
+	d, err := Once(h, "dmi", func() (DMI, error) {
 		x := h.Run(ctx, Command{Argv: []string{"dmidecode"}, Output: maxDMI})
 		if x.Truncated {
 			return DMI{}, fmt.Errorf("output of dmidecode is longer than %d bytes", maxDMI)

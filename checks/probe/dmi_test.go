@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 const dmiText = `# dmidecode 3.4
@@ -82,7 +84,7 @@ func TestParseOddDMI(t *testing.T) {
 func TestDMI(t *testing.T) {
 	t.Parallel()
 	node := func(script string) *Host {
-		h := NewHost(tree(t, map[string]string{"bin/dmidecode": script}))
+		h := NewHost(probetest.Tree(t, map[string]string{"bin/dmidecode": script}))
 		for _, tool := range []string{"sh", "head"} {
 			if err := os.Symlink("/bin/"+tool, h.Path("/bin/"+tool)); err != nil {
 				t.Fatal(err)
@@ -100,15 +102,15 @@ func TestDMI(t *testing.T) {
 		"#!/bin/sh\nexec head -c 2000000 /dev/zero": "output of dmidecode is longer than 1048576 bytes",
 	} {
 		h := node(script)
-		d, err := h.DMI(t.Context())
+		d, err := ReadDMI(h, t.Context())
 		if err == nil {
 			err = d.Missing
 		}
-		if got := strings.ReplaceAll(message(err), h.Path("/bin"), "/bin"); got != want {
+		if got := strings.ReplaceAll(probetest.Message(err), h.Path("/bin"), "/bin"); got != want {
 			t.Errorf("of %q: %s, want %s", script, got, want)
 		}
 	}
-	if d, err := NewHost(tree(t, nil)).DMI(t.Context()); err != nil || message(d.Missing) != "run dmidecode: file does not exist" {
+	if d, err := ReadDMI(NewHost(probetest.Tree(t, nil)), t.Context()); err != nil || probetest.Message(d.Missing) != "run dmidecode: file does not exist" {
 		t.Errorf("without dmidecode: %+v, %v", d, err)
 	}
 }

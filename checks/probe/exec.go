@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exec starts a program as bash does: looked up in the PATH unless its name has
+// execute starts a program as bash does: looked up in the PATH unless its name has
 // a slash, and read by bash if it is a text that the kernel does not know
 // how to run.
 //
 // It does not go through os/exec, which probes the kernel for pidfds with a
 // process of its own before the first start.
-func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.File) (pid int, err error) {
+func execute(h *Host, c Command, attr *syscall.SysProcAttr, stdout, stderr *os.File) (pid int, err error) {
 	dir := c.Dir
 	if dir != "" {
 		dir = h.Path(dir)
@@ -33,7 +33,7 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 	}
 	path := h.Path(c.Program)
 	if c.Program == "" {
-		if path, err = h.find(c.Argv, dir); err != nil {
+		if path, err = FindProgram(h, c.Argv, dir); err != nil {
 			return 0, err
 		}
 	}
@@ -42,7 +42,7 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 		return 0, err
 	}
 	defer null.Close()
-	stdin, err := h.stdin(c)
+	stdin, err := openStdin(h, c)
 	if err != nil {
 		return 0, err
 	}
@@ -52,7 +52,7 @@ func (h *Host) exec(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fil
 	if c.Merge {
 		stderr = stdout
 	}
-	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(append(h.environmentBut(c.Unset), c.Env...)), Sys: attr}
+	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(append(environmentWithout(h, c.Unset), c.Env...)), Sys: attr}
 	for _, f := range []*os.File{stdin, stdout, stderr} {
 		if f == nil {
 			f = null
@@ -87,13 +87,13 @@ func lastOfEach(env []string) []string {
 	return kept
 }
 
-// stdin is the standard input that a command asks for, nil for none. What does
+// openStdin is the standard input that a command asks for, nil for none. What does
 // not fit into a pipe is lost: who reads it may never do so.
-func (h *Host) stdin(c Command) (*os.File, error) {
+func openStdin(h *Host, c Command) (*os.File, error) {
 	if c.Input != "" {
 		f, err := os.OpenFile(h.Path(c.Input), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", c.Input, reason(err))
+			return nil, fmt.Errorf("read %s: %w", c.Input, Reason(err))
 		}
 		return f, nil
 	}
@@ -112,8 +112,8 @@ func (h *Host) stdin(c Command) (*os.File, error) {
 // pipeSize is what fits into an empty pipe, bytes (pipe(7)).
 const pipeSize = 64 << 10
 
-// find is where the program of a command lies on this machine.
-func (h *Host) find(argv []string, dir string) (string, error) {
+// FindProgram is where the program of a command lies on this machine.
+func FindProgram(h *Host, argv []string, dir string) (string, error) {
 	name := ""
 	if len(argv) > 0 {
 		name = argv[0]
@@ -147,9 +147,9 @@ func (h *Host) find(argv []string, dir string) (string, error) {
 	return inert, nil
 }
 
-// environment is that of this process, or the one that [Host.SetEnviron] gave,
+// Environment is that of this process, or the one that [Host.SetEnviron] gave,
 // with more on top. A PATH that is not given is CommandPath.
-func (h *Host) environment(more []string) []string {
+func Environment(h *Host, more []string) []string {
 	env := append([]string{"PATH=" + CommandPath}, h.environ...)
 	if h.environ == nil {
 		env = append(os.Environ(), "PATH="+CommandPath)
@@ -157,9 +157,9 @@ func (h *Host) environment(more []string) []string {
 	return append(env, more...)
 }
 
-// environmentBut is the environment without the variables that begin so, "" for all.
-func (h *Host) environmentBut(prefix string) []string {
-	env := h.environment(nil)
+// environmentWithout is the environment without the variables that begin so, "" for all.
+func environmentWithout(h *Host, prefix string) []string {
+	env := Environment(h, nil)
 	if prefix == "" {
 		return env
 	}
@@ -170,7 +170,7 @@ func (h *Host) environmentBut(prefix string) []string {
 // first line.
 func isText(path string) bool {
 	buf := make([]byte, 80)
-	n, err := readAt(unix.AT_FDCWD, path, buf)
+	n, err := ReadAt(unix.AT_FDCWD, path, buf)
 	if err != nil {
 		return false
 	}
@@ -180,14 +180,14 @@ func isText(path string) bool {
 
 const (
 	notExecutable = 126
-	notFound      = 127
-	signalled     = 128 // plus the number of the signal
+	NotFound      = 127
+	Signalled     = 128 // plus the number of the signal
 )
 
 // startStatus is what bash reports for a command that could not be started.
 func startStatus(err error) int {
 	if errors.Is(err, fs.ErrNotExist) {
-		return notFound
+		return NotFound
 	}
 	return notExecutable
 }
@@ -195,7 +195,7 @@ func startStatus(err error) int {
 // bashStatus is what bash reports for a process that has ended.
 func bashStatus(w syscall.WaitStatus) int {
 	if w.Signaled() {
-		return signalled + int(w.Signal())
+		return Signalled + int(w.Signal())
 	}
 	return w.ExitStatus()
 }
@@ -265,7 +265,7 @@ func (c *capture) stop() ([]byte, bool) {
 func descendants(pid int) []int {
 	var all []int
 	for todo := []int{pid}; len(todo) > 0; {
-		next := children(todo[0])
+		next := Children(todo[0])
 		todo = append(todo[1:], next...)
 		for _, c := range next {
 			if pgid, err := unix.Getpgid(c); err == nil && pgid != pid {
@@ -276,9 +276,9 @@ func descendants(pid int) []int {
 	return all
 }
 
-// children reads /proc/PID/task/*/children of this machine; kernels built
+// Children reads /proc/PID/task/*/children of this machine; kernels built
 // without it list none.
-func children(pid int) []int {
+func Children(pid int) []int {
 	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/[0-9]*/children")
 	var pids []int
 	for _, f := range files {
@@ -303,7 +303,7 @@ func onCPUs(cpus []int, do func() error) error {
 		return do()
 	}
 	runtime.LockOSThread()
-	old := unix.NewCPUSet(maxCPUs - 1)
+	old := unix.NewCPUSet(MaxCPUs - 1)
 	if err := unix.SchedGetaffinityDynamic(0, old); err != nil {
 		runtime.UnlockOSThread()
 		return do()
@@ -313,18 +313,18 @@ func onCPUs(cpus []int, do func() error) error {
 			runtime.UnlockOSThread()
 		}
 	}()
-	set := cpuSet(slices.DeleteFunc(slices.Clone(cpus), func(cpu int) bool { return !old.IsSet(cpu) }))
+	set := CPUSet(slices.DeleteFunc(slices.Clone(cpus), func(cpu int) bool { return !old.IsSet(cpu) }))
 	if set.Count() > 0 {
 		_ = unix.SchedSetaffinityDynamic(0, set)
 	}
 	return do()
 }
 
-// maxCPUs is how many the kernel has at most on this architecture (NR_CPUS).
-const maxCPUs = 8192
+// MaxCPUs is how many the kernel has at most on this architecture (NR_CPUS).
+const MaxCPUs = 8192
 
-func cpuSet(cpus []int) unix.CPUSetDynamic {
-	set := unix.NewCPUSet(maxCPUs - 1)
+func CPUSet(cpus []int) unix.CPUSetDynamic {
+	set := unix.NewCPUSet(MaxCPUs - 1)
 	for _, cpu := range cpus {
 		set.Set(cpu)
 	}

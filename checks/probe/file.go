@@ -14,7 +14,7 @@ const FileTests = "abcdefghkprstuwxOGLSN"
 // TestFile answers as the test builtin of bash does with one operator and one
 // path: access is judged for the effective user, symbolic links are followed
 // except by L and h. It may block on a file system that does not answer.
-func (h *Host) TestFile(op byte, p string) bool {
+func TestFile(h *Host, op byte, p string) bool {
 	switch op {
 	case 't':
 		fd, err := strconv.Atoi(p)
@@ -24,11 +24,11 @@ func (h *Host) TestFile(op byte, p string) bool {
 		_, err = unix.IoctlGetTermios(fd, unix.TCGETS)
 		return err == nil
 	case 'r':
-		return h.access(p, unix.R_OK)
+		return access(h, p, unix.R_OK)
 	case 'w':
-		return h.access(p, unix.W_OK)
+		return access(h, p, unix.W_OK)
 	case 'x':
-		return h.access(p, unix.X_OK)
+		return access(h, p, unix.X_OK)
 	}
 	if p == "" {
 		return false
@@ -43,7 +43,7 @@ func (h *Host) TestFile(op byte, p string) bool {
 	return testStat(op, &st)
 }
 
-func (h *Host) access(p string, mode uint32) bool {
+func access(h *Host, p string, mode uint32) bool {
 	return p != "" && unix.Faccessat(unix.AT_FDCWD, h.Path(p), mode, unix.AT_EACCESS) == nil
 }
 
@@ -83,20 +83,20 @@ func testStat(op byte, st *unix.Stat_t) bool {
 }
 
 // MakeDir creates a directory of mode 0755 and those above it.
-func (h *Host) MakeDir(p string) error {
+func MakeDir(h *Host, p string) error {
 	if p == "" {
 		return fs.ErrInvalid
 	}
 	if err := os.MkdirAll(h.Path(p), 0o755); err != nil {
-		return &fs.PathError{Op: "mkdir", Path: p, Err: reason(err)}
+		return &fs.PathError{Op: "mkdir", Path: p, Err: Reason(err)}
 	}
 	return os.Chmod(h.Path(p), 0o755)
 }
 
 // Automount looks for a file below p that is not there, upon which the
 // automounter mounts p if it can.
-func (h *Host) Automount(p string) {
-	fd, err := open(unix.AT_FDCWD, h.Path(p)+"/NHC/no/such/file")
+func Automount(h *Host, p string) {
+	fd, err := Open(unix.AT_FDCWD, h.Path(p)+"/NHC/no/such/file")
 	if err == nil {
 		_ = unix.Close(fd)
 	}

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func TestTestFile(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"reg": "x", "empty": "", "exec": "x", "special": "x", "dir/": "", "read": "x"}))
+	h := NewHost(probetest.Tree(t, map[string]string{"reg": "x", "empty": "", "exec": "x", "special": "x", "dir/": "", "read": "x"}))
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -52,17 +54,17 @@ func TestTestFile(t *testing.T) {
 			if ignored(c.file, op) {
 				continue
 			}
-			if got := h.TestFile(op, c.file); got != want {
+			if got := TestFile(h, op, c.file); got != want {
 				t.Errorf("-%c %q: %v, want %v", op, c.file, got, want)
 			}
 		}
 	}
 	for file, op := range map[string]byte{"/dev/null": 'c', "/": 'd'} {
-		if !NewHost("/").TestFile(op, file) {
+		if !TestFile(NewHost("/"), op, file) {
 			t.Errorf("-%c %s: false", op, file)
 		}
 	}
-	if h.TestFile('?', "/reg") {
+	if TestFile(h, '?', "/reg") {
 		t.Error("an unknown operator is true")
 	}
 }
@@ -82,14 +84,14 @@ func ignored(file string, op byte) bool {
 
 func TestMakeDir(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"file": ""}))
-	if err := h.MakeDir("/a/b"); err != nil || !h.TestFile('d', "/a/b") {
+	h := NewHost(probetest.Tree(t, map[string]string{"file": ""}))
+	if err := MakeDir(h, "/a/b"); err != nil || !TestFile(h, 'd', "/a/b") {
 		t.Errorf("MakeDir(/a/b): %v", err)
 	}
 	for _, path := range []string{"", "/file", "/file/x"} {
-		if err := h.MakeDir(path); err == nil {
+		if err := MakeDir(h, path); err == nil {
 			t.Errorf("MakeDir(%q) gave no error", path)
 		}
 	}
-	h.Automount("/a") // only must not fail
+	Automount(h, "/a") // only must not fail
 }

@@ -8,30 +8,32 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func TestFSUsage(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"statfs": "/a\\040b 4096 1000000 60000 10000 65536 32768\nshort 1 2\n/rubbish a b c d e f\n"}))
+	h := NewHost(probetest.Tree(t, map[string]string{"statfs": "/a\\040b 4096 1000000 60000 10000 65536 32768\nshort 1 2\n/rubbish a b c d e f\n"}))
 	for what, want := range map[Amount]Amounts{
 		Space:  {Total: 4000000, Used: 3760000, Free: 40000, Percent: 99}, // 98.947 %
 		Inodes: {Total: 65536, Used: 32768, Free: 32768, Percent: 50},
 	} {
-		got, err := h.FSUsage("/a b", what)
+		got, err := FSUsage(h, "/a b", what)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("FSUsage of %s: %v (-want +got):\n%s", what, err, diff)
 		}
 	}
-	if got, err := h.FSUsage("/rubbish", Space); err != nil || got != (Amounts{}) {
+	if got, err := FSUsage(h, "/rubbish", Space); err != nil || got != (Amounts{}) {
 		t.Errorf("without numbers: %+v, %v", got, err)
 	}
-	if _, err := h.FSUsage("short", Space); message(err) != "statfs short: no such file or directory" {
+	if _, err := FSUsage(h, "short", Space); probetest.Message(err) != "statfs short: no such file or directory" {
 		t.Errorf("not recorded: %v", err)
 	}
-	if _, err := NewHost(tree(t, map[string]string{"x": ""})).FSUsage("/", Space); message(err) != "statfs /: no such file or directory" {
+	if _, err := FSUsage(NewHost(probetest.Tree(t, map[string]string{"x": ""})), "/", Space); probetest.Message(err) != "statfs /: no such file or directory" {
 		t.Errorf("nothing recorded: %v", err)
 	}
-	if _, err := NewHost("/").FSUsage("/no/such/place", Inodes); message(err) != "statfs /no/such/place: no such file or directory" {
+	if _, err := FSUsage(NewHost("/"), "/no/such/place", Inodes); probetest.Message(err) != "statfs /no/such/place: no such file or directory" {
 		t.Errorf("no such place: %v", err)
 	}
 }
@@ -92,7 +94,7 @@ func TestUsageAgainstDF(t *testing.T) {
 		for what, option := range map[Amount]string{Space: "-Pk", Inodes: "-Pi"} {
 			for try := 0; ; try++ {
 				want, ok := ask(option, path)
-				got, err := NewHost("/").FSUsage(path, what)
+				got, err := FSUsage(NewHost("/"), path, what)
 				if !ok || err == nil && want == got {
 					break
 				}

@@ -9,9 +9,9 @@ import (
 // GroupName is the name of a group, "" if it has none. /etc/group is asked
 // first; what it does not know, the name service is asked for (LDAP, SSSD),
 // which may take its time.
-func (h *Host) GroupName(gid uint32) string {
-	groups, _ := once(h, "group", func() (map[uint32]string, error) {
-		data, err := h.readFile("/etc/group")
+func GroupName(h *Host, gid uint32) string {
+	groups, _ := Once(h, "group", func() (map[uint32]string, error) {
+		data, err := h.ReadFile("/etc/group")
 		return parseGroup(data), err
 	})
 	if name, ok := groups[gid]; ok {
@@ -21,7 +21,7 @@ func (h *Host) GroupName(gid uint32) string {
 		return ""
 	}
 	id := strconv.FormatUint(uint64(gid), 10)
-	name, _ := once(h, "gid "+id, func() (string, error) {
+	name, _ := Once(h, "gid "+id, func() (string, error) {
 		g, err := user.LookupGroupId(id)
 		if err != nil {
 			return "", err

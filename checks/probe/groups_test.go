@@ -3,24 +3,26 @@ package probe
 import (
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func TestGroupName(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"etc/group": "root:x:0:\nhpc users:x:7001:alice,bob\nagain:x:7001\n:x:5:\nshort\nbad:x:y:\n"}))
+	h := NewHost(probetest.Tree(t, map[string]string{"etc/group": "root:x:0:\nhpc users:x:7001:alice,bob\nagain:x:7001\n:x:5:\nshort\nbad:x:y:\n"}))
 	for gid, want := range map[uint32]string{0: "root", 7001: "hpc users", 5: "", 6999: ""} {
-		if got := h.GroupName(gid); got != want {
+		if got := GroupName(h, gid); got != want {
 			t.Errorf("GroupName(%d) = %q, want %q", gid, got, want)
 		}
 	}
-	if got := NewHost(tree(t, map[string]string{"etc/": ""})).GroupName(0); got != "" {
+	if got := GroupName(NewHost(probetest.Tree(t, map[string]string{"etc/": ""})), 0); got != "" {
 		t.Errorf("without /etc/group: %q", got)
 	}
 	live := NewHost("/")
-	if got := live.GroupName(0); got != "root" {
+	if got := GroupName(live, 0); got != "root" {
 		t.Errorf("this machine's group 0 is %q", got)
 	}
-	if got := live.GroupName(4294967290); got != "" {
+	if got := GroupName(live, 4294967290); got != "" {
 		t.Errorf("a group that nobody has is %q", got)
 	}
 }

@@ -51,8 +51,8 @@ func NewHost(root string) *Host {
 	return &Host{root: root, cache: map[string]any{}}
 }
 
-// apart returns a Host of the same node for another goroutine. It remembers nothing.
-func (h *Host) apart() *Host {
+// Apart returns a Host of the same node for another goroutine. It remembers nothing.
+func (h *Host) Apart() *Host {
 	return &Host{root: h.root, environ: h.environ, cache: map[string]any{}}
 }
 
@@ -77,8 +77,8 @@ func (h *Host) Library(setting string) string { return h.libraries[setting] }
 // Past returns the directory for what earlier runs have kept, "" if there is none.
 func (h *Host) Past() string { return h.past }
 
-// errRecorded says that a recorded node is to be changed.
-var errRecorded = errors.New("a recorded node cannot be changed")
+// ErrRecorded says that a recorded node is to be changed.
+var ErrRecorded = errors.New("a recorded node cannot be changed")
 
 // firstPIDs is the name of the kernel's first PID namespace, whose numbers drivers use.
 const firstPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO of include/linux/proc_ns.h
@@ -98,8 +98,8 @@ func (h *Host) SetStuck(calls []string) { h.stuck = calls }
 // ErrStuck says that a device was not asked, since it has not answered another check.
 var ErrStuck = errors.New("not asked: it has just blocked another check")
 
-// stuckAt is ErrStuck if a directory, or something below it, is what a call hangs in.
-func (h *Host) stuckAt(dir string) error {
+// StuckAt is ErrStuck if a directory, or something below it, is what a call hangs in.
+func (h *Host) StuckAt(dir string) error {
 	for _, call := range h.stuck {
 		if path, ok := strings.CutPrefix(call, "read "); ok && (path == dir || strings.HasPrefix(path, dir+"/")) {
 			return &fs.PathError{Op: "read", Path: dir, Err: ErrStuck}
@@ -141,8 +141,8 @@ func inTime(limit time.Duration, f func()) bool {
 }
 
 type cached[T any] struct {
-	value T
-	err   error
+	Value T
+	Err   error
 }
 
 // slot is what is read for a key. Who asks while it is being read waits.
@@ -151,8 +151,8 @@ type slot[T any] struct {
 	value atomic.Pointer[cached[T]]
 }
 
-// once runs read the first time it is asked for key, and answers from memory after that.
-func once[T any](h *Host, key string, read func() (T, error)) (T, error) {
+// Once runs read the first time it is asked for key, and answers from memory after that.
+func Once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 	h.mu.Lock()
 	s, ok := h.cache[key].(*slot[T])
 	if !ok {
@@ -167,11 +167,11 @@ func once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 		}
 	})
 	c := s.value.Load()
-	return c.value, c.err
+	return c.Value, c.Err
 }
 
-// remembered is what was read for a key, if it was; it waits for nothing.
-func remembered[T any](h *Host, key string) (c cached[T], ok bool) {
+// Remembered is what was read for a key, if it was; it waits for nothing.
+func Remembered[T any](h *Host, key string) (c cached[T], ok bool) {
 	h.mu.Lock()
 	s, _ := h.cache[key].(*slot[T])
 	h.mu.Unlock()
@@ -184,7 +184,7 @@ func remembered[T any](h *Host, key string) (c cached[T], ok bool) {
 	return c, false
 }
 
-func remember[T any](h *Host, key string, value T, err error) {
+func Remember[T any](h *Host, key string, value T, err error) {
 	s := new(slot[T])
 	s.value.Store(&cached[T]{value, err})
 	h.mu.Lock()
@@ -212,15 +212,15 @@ func Kept[T any](h *Host, key string) *T {
 	return v
 }
 
-// lazily compiles an expression when it is first needed: every process of a run would
+// Lazily compiles an expression when it is first needed: every process of a run would
 // pay for it at its start.
-func lazily(expr string) func() *regexp.Regexp {
+func Lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
 // Getenv is a variable of the environment that commands get, "" if it is not set.
 func (h *Host) Getenv(name string) string {
-	for _, e := range slices.Backward(h.environment(nil)) {
+	for _, e := range slices.Backward(Environment(h, nil)) {
 		if key, value, ok := strings.Cut(e, "="); ok && key == name {
 			return value
 		}

@@ -15,19 +15,19 @@ func TestHostOfManyGoroutines(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 20 {
-				mounts, err := h.Mounts()
+				mounts, err := Mounts(h)
 				if err != nil || len(mounts) == 0 {
 					t.Errorf("%d mounts, %v", len(mounts), err)
 				}
-				if _, err := h.Memory(); err != nil {
+				if _, err := ReadMemory(h); err != nil {
 					t.Error(err)
 				}
-				if _, err := h.Processes(); err != nil {
+				if _, err := Processes(h); err != nil {
 					t.Error(err)
 				}
 				_ = h.Recall("x", new(int))
 				_, _, _ = h.Blocked(), h.Unanswered(), Kept[int](h, "x")
-				h.ForgetMounts()
+				ForgetMounts(h)
 			}
 		})
 	}

@@ -43,9 +43,9 @@ const (
 // Each record stands for itself. The NVIDIA driver prints every line with KERN_CONT
 // (nv_printf in kernel-open/nvidia/os-interface.c), so that flag c does not mean that
 // something precedes it. The kernel has joined all records that it could (prb_reserve_in_last).
-func (h *Host) KernelLog(from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
+func KernelLog(h *Host, from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
 	l := kernelLog{from: from, each: each}
-	fd, err := retry(func() (int, error) {
+	fd, err := Retry(func() (int, error) {
 		return unix.Open(h.Path(kmsgPath), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	})
 	if err != nil {
@@ -208,9 +208,9 @@ func cutNumber(b []byte) (n uint64, rest []byte, ok bool) {
 
 // BootID tells one boot of the node from another, from
 // /proc/sys/kernel/random/boot_id.
-func (h *Host) BootID() (string, error) {
-	return once(h, "boot id", func() (string, error) {
-		return h.readValue("/proc/sys/kernel/random/boot_id")
+func BootID(h *Host) (string, error) {
+	return Once(h, "boot id", func() (string, error) {
+		return h.ReadValue("/proc/sys/kernel/random/boot_id")
 	})
 }
 
@@ -218,8 +218,8 @@ func (h *Host) BootID() (string, error) {
 // clock of printk stands still while the node is suspended, which is made up for
 // as far as what was logged since is concerned; it is not corrected otherwise,
 // and may be off by a minute after a month.
-func (h *Host) LogEpoch() (int64, error) {
-	booted, err := h.BootTime()
+func LogEpoch(h *Host) (int64, error) {
+	booted, err := BootTime(h)
 	if err != nil {
 		return 0, err
 	}
@@ -232,12 +232,12 @@ func (h *Host) LogEpoch() (int64, error) {
 
 // Now is the time of the node: of a recorded one that of its recording, as far
 // as it is known.
-func (h *Host) Now() time.Time {
+func Now(h *Host) time.Time {
 	if !h.Recorded() {
 		return time.Now()
 	}
-	booted, err := h.BootTime()
-	ticks, noUptime := h.Uptime()
+	booted, err := BootTime(h)
+	ticks, noUptime := Uptime(h)
 	if err != nil || noUptime != nil {
 		return time.Now()
 	}
@@ -246,9 +246,9 @@ func (h *Host) Now() time.Time {
 
 // BootTime is when the node was booted, to the second, from btime of
 // /proc/stat.
-func (h *Host) BootTime() (time.Time, error) {
-	return once(h, "boot time", func() (time.Time, error) {
-		data, err := h.readFile("/proc/stat")
+func BootTime(h *Host) (time.Time, error) {
+	return Once(h, "boot time", func() (time.Time, error) {
+		data, err := h.ReadFile("/proc/stat")
 		if err != nil {
 			return time.Time{}, err
 		}

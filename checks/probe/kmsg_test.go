@@ -12,12 +12,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 // said are the sequence numbers and texts of what a reading gives.
 func said(t *testing.T, h *Host, from uint64) (list []string, end KernelLogEnd) {
 	t.Helper()
-	end, err := h.KernelLog(from, func(r KernelRecord) { list = append(list, fmt.Sprintf("%d %v %s", r.Seq, r.At, r.Text)) })
+	end, err := KernelLog(h, from, func(r KernelRecord) { list = append(list, fmt.Sprintf("%d %v %s", r.Seq, r.At, r.Text)) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +47,7 @@ garbage
 
 func TestKernelLog(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"dev/kmsg": recorded}))
+	h := NewHost(probetest.Tree(t, map[string]string{"dev/kmsg": recorded}))
 	list, end := said(t, h, 1)
 	want := []string{
 		"1 5.1409s NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Release Build",
@@ -68,14 +70,14 @@ func TestKernelLog(t *testing.T) {
 
 func TestKernelLogFile(t *testing.T) {
 	t.Parallel()
-	if _, err := NewHost(tree(t, nil)).KernelLog(0, nil); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := KernelLog(NewHost(probetest.Tree(t, nil)), 0, nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without /dev/kmsg: %v", err)
 	}
-	if _, err := NewHost(tree(t, map[string]string{"dev/kmsg/": ""})).KernelLog(0, nil); message(err) != "read /dev/kmsg: is a directory" {
+	if _, err := KernelLog(NewHost(probetest.Tree(t, map[string]string{"dev/kmsg/": ""})), 0, nil); probetest.Message(err) != "read /dev/kmsg: is a directory" {
 		t.Errorf("a directory: %v", err)
 	}
 	long := "6,1,1,-;" + strings.Repeat("x", 2*kmsgBuffer) + "\n6,2,2,-;short\n"
-	list, end := said(t, NewHost(tree(t, map[string]string{"dev/kmsg": long})), 2)
+	list, end := said(t, NewHost(probetest.Tree(t, map[string]string{"dev/kmsg": long})), 2)
 	if diff := cmp.Diff([]string{"2 2µs short"}, list); diff != "" || end.Next != 3 {
 		t.Errorf("%+v (-want +got):\n%s", end, diff)
 	}
@@ -84,13 +86,13 @@ func TestKernelLogFile(t *testing.T) {
 // A FIFO in its place holds nobody up.
 func TestKernelLogDoesNotWait(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"dev/": ""}))
+	h := NewHost(probetest.Tree(t, map[string]string{"dev/": ""}))
 	if err := syscall.Mkfifo(h.Path(kmsgPath), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := h.KernelLog(0, func(KernelRecord) {})
+		_, err := KernelLog(h, 0, func(KernelRecord) {})
 		done <- err
 	}()
 	select {
@@ -147,11 +149,11 @@ func TestKernelLogIsBounded(t *testing.T) {
 // This machine's own log, where it may be read.
 func TestKernelLogLive(t *testing.T) {
 	t.Parallel()
-	end, err := NewHost("/").KernelLog(0, func(KernelRecord) {})
+	end, err := KernelLog(NewHost("/"), 0, func(KernelRecord) {})
 	if err != nil {
 		t.Skip(err)
 	}
-	again, err := NewHost("/").KernelLog(end.Next, func(r KernelRecord) {
+	again, err := KernelLog(NewHost("/"), end.Next, func(r KernelRecord) {
 		if r.Seq < end.Next {
 			t.Errorf("record %d is read twice", r.Seq)
 		}
@@ -163,18 +165,18 @@ func TestKernelLogLive(t *testing.T) {
 
 func TestBoot(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{
+	h := NewHost(probetest.Tree(t, map[string]string{
 		"proc/sys/kernel/random/boot_id": "658f832e-2c36-42e1-a29c-a17c2e3298d2\n",
 		"proc/stat":                      "cpu  1 2 3\nintr 1\nctxt 5\nbtime 1790000000\nprocesses 7\n",
 	}))
-	if id, err := h.BootID(); err != nil || id != "658f832e-2c36-42e1-a29c-a17c2e3298d2" {
+	if id, err := BootID(h); err != nil || id != "658f832e-2c36-42e1-a29c-a17c2e3298d2" {
 		t.Errorf("BootID = %q, %v", id, err)
 	}
-	if at, err := h.BootTime(); err != nil || at.Unix() != 1790000000 {
+	if at, err := BootTime(h); err != nil || at.Unix() != 1790000000 {
 		t.Errorf("BootTime = %v, %v", at, err)
 	}
 	for _, bad := range []string{"", "btime 5", "cpu\nbtime x\n", "cpu\nbtime -5\n", "cpu\nbtime 99999999999999999999\n"} {
-		if at, err := NewHost(tree(t, map[string]string{"proc/stat": bad})).BootTime(); err == nil {
+		if at, err := BootTime(NewHost(probetest.Tree(t, map[string]string{"proc/stat": bad}))); err == nil {
 			t.Errorf("%q: %v", bad, at)
 		}
 	}
@@ -204,7 +206,7 @@ func BenchmarkKernelLog(b *testing.B) {
 	for i := range 10_000 {
 		fmt.Fprintf(&text, "6,%d,%d,-;usb 1-1: new high-speed USB device number %d using xhci_hcd\n", i, i*1000, i)
 	}
-	h := NewHost(tree(b, nil))
+	h := NewHost(probetest.Tree(b, nil))
 	if err := os.Mkdir(h.Path("/dev"), 0o755); err != nil {
 		b.Fatal(err)
 	}
@@ -214,7 +216,7 @@ func BenchmarkKernelLog(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		n := 0
-		if _, err := h.KernelLog(0, func(KernelRecord) { n++ }); err != nil || n != 10_000 {
+		if _, err := KernelLog(h, 0, func(KernelRecord) { n++ }); err != nil || n != 10_000 {
 			b.Fatal(n, err)
 		}
 	}
@@ -225,7 +227,7 @@ func BenchmarkKernelLogLive(b *testing.B) {
 	h := NewHost("/")
 	for b.Loop() {
 		n := 0
-		end, err := h.KernelLog(0, func(KernelRecord) { n++ })
+		end, err := KernelLog(h, 0, func(KernelRecord) { n++ })
 		if err != nil {
 			b.Skip(err)
 		}

@@ -81,5 +81,5 @@ func (e *errorFile) close() string {
 	n, _ := e.f.ReadAt(text, size-int64(len(text)))
 	_ = unix.Ftruncate(int(e.f.Fd()), size+mostStderr)
 	e.seal()
-	return lastLine(bytes.ReplaceAll(text[:n], []byte{0}, nil))
+	return LastLine(bytes.ReplaceAll(text[:n], []byte{0}, nil))
 }

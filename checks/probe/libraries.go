@@ -41,7 +41,7 @@ const (
 
 // SetLibraries takes the settings of vendors' libraries from variables. Each counts
 // until its library is first asked for.
-func (h *Host) SetLibraries(vars map[string]string) {
+func SetLibraries(h *Host, vars map[string]string) {
 	h.libraries = map[string]string{}
 	for _, s := range []string{SettingNVML, SettingCUDA, SettingNCCL, SettingCUBLASLt, SettingDCGM, SettingLibraryDirs} {
 		if vars[s] != "" {
@@ -52,27 +52,27 @@ func (h *Host) SetLibraries(vars map[string]string) {
 
 // SetNVMLLibrary names the library that NVML is loaded from, in place of the
 // system's libnvidia-ml.so.1. It counts until NVML is first asked.
-func (h *Host) SetNVMLLibrary(path string) {
+func SetNVMLLibrary(h *Host, path string) {
 	if h.libraries == nil {
 		h.libraries = map[string]string{}
 	}
 	h.libraries[SettingNVML] = path
 }
 
-// loadLibrary hands open the files that a library may be loaded from until one loads, in
+// LoadLibrary hands open the files that a library may be loaded from until one loads, in
 // this order: the file that its setting names, and no other if there is one; LIBRARY_DIRS;
 // what the system's loader finds; the places where installers put it. On a recorded node
 // the last two are those of another machine. cuda is the major version of CUDA that the
 // driver supports, 0 if it is unknown. The error is [ErrNoLibrary] if there is no file.
-func loadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path string) (T, error)) (loaded T, err error) {
-	if path := h.libraries[v.setting]; path != "" {
-		file, err := trustedLibrary(path, true)
+func LoadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path string) (T, error)) (loaded T, err error) {
+	if path := h.libraries[v.Setting]; path != "" {
+		file, err := TrustedLibrary(path, true)
 		if err != nil {
-			return loaded, fmt.Errorf("load %s of %s: not used: %w", path, v.setting, err)
+			return loaded, fmt.Errorf("load %s of %s: not used: %w", path, v.Setting, err)
 		}
 		return open(file)
 	}
-	none := fmt.Errorf("load %s: %w", v.names[0], ErrNoLibrary)
+	none := fmt.Errorf("load %s: %w", v.Names[0], ErrNoLibrary)
 	var broken error // the first file that is there and does not load
 	try := func(paths ...string) bool {
 		for _, path := range paths {
@@ -91,17 +91,17 @@ func loadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 		}
 		return false
 	}
-	named, refused := h.namedLibraries(v, cuda)
+	named, refused := namedLibraries(h, v, cuda)
 	if try(named...) {
 		return loaded, err
 	}
 	if h.Recorded() {
-		none = fmt.Errorf("load %s: %w below %s; %s names one", v.names[0], ErrOtherNode, h.root, v.setting)
+		none = fmt.Errorf("load %s: %w below %s; %s names one", v.Names[0], ErrOtherNode, h.root, v.Setting)
 	} else {
 		if try(v.sonames(cuda)...) {
 			return loaded, err
 		}
-		known, more := h.knownLibraries(v, cuda)
+		known, more := knownLibraries(h, v, cuda)
 		if refused = append(refused, more...); try(known...) {
 			return loaded, err
 		}
@@ -115,14 +115,14 @@ func loadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 	return loaded, none
 }
 
-// trustedLibrary follows a path to the file that it names and returns the file's own
+// TrustedLibrary follows a path to the file that it names and returns the file's own
 // path, without symbolic links. What is loaded is run, by root: so each directory, each
 // link and the file have to belong to root, or to the user who runs this, and must not be
 // writable by others. A sticky directory such as /tmp may be, since nobody can replace in
 // it what another user owns. Members of a group may write only where the administrator has
 // named the file (group). A name without a slash is for the system's loader, and a file
 // that is not there for dlopen to report.
-func trustedLibrary(path string, group bool) (string, error) {
+func TrustedLibrary(path string, group bool) (string, error) {
 	if !strings.Contains(path, "/") {
 		return path, nil
 	}
@@ -175,8 +175,8 @@ func ownedByRoot(path string, info fs.FileInfo, group bool) error {
 // vendorLibrary is a library that is loaded if a check needs it.
 type vendorLibrary struct {
 	thing   string   // what --check calls it
-	setting string   // names its file
-	names   []string // what the system's loader is asked for, the newest version first
+	Setting string   // names its file
+	Names   []string // what the system's loader is asked for, the newest version first
 	places  []string // patterns of directories in which installers put it
 	oldest  int      // the oldest major version that is used
 	newest  int      // the newest; 0: any
@@ -185,15 +185,15 @@ type vendorLibrary struct {
 	version func(path string) (version string, cuda int)
 }
 
-// cudaVersion is the key of the newest CUDA that a loaded driver knows: 12040 is 12.4.
-const cudaVersion = "cuda version"
+// CUDAVersion is the key of the newest CUDA that a loaded driver knows: 12040 is 12.4.
+const CUDAVersion = "cuda version"
 
-// cudaMajor is the major version of CUDA that the driver supports, 0 if it is unknown.
-func (h *Host) cudaMajor() int {
-	if version, ok := remembered[int](h, cudaVersion); ok {
-		return version.value / 1000
+// CUDAMajor is the major version of CUDA that the driver supports, 0 if it is unknown.
+func CUDAMajor(h *Host) int {
+	if version, ok := Remembered[int](h, CUDAVersion); ok {
+		return version.Value / 1000
 	}
-	driver, _ := h.DriverVersion()
+	driver, _ := DriverVersion(h)
 	return driverCUDA(driver)
 }
 
@@ -241,25 +241,25 @@ var (
 )
 
 var (
-	libNVML = vendorLibrary{
-		thing: "NVML library", setting: SettingNVML, names: []string{"libnvidia-ml.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
+	LibNVML = vendorLibrary{
+		thing: "NVML library", Setting: SettingNVML, Names: []string{"libnvidia-ml.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
 	}
-	libCUDA = vendorLibrary{
-		thing: "CUDA library", setting: SettingCUDA, names: []string{"libcuda.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
+	LibCUDA = vendorLibrary{
+		thing: "CUDA library", Setting: SettingCUDA, Names: []string{"libcuda.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
 	}
-	libCUBLASLt = vendorLibrary{
-		thing: "cuBLASLt", setting: SettingCUBLASLt, oldest: 11, newest: 13, ofCUDA: true, // one interface in all of these
-		names:  []string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"},
+	LibCUBLASLt = vendorLibrary{
+		thing: "cuBLASLt", Setting: SettingCUBLASLt, oldest: 11, newest: 13, ofCUDA: true, // one interface in all of these
+		Names:  []string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"},
 		places: slices.Concat(loaderPlaces, toolkitPlaces, []string{hpcSDK + "math_libs/lib64", hpcSDK + "math_libs/*/lib64", hpcSDK + "math_libs/*/targets/" + machine.targets + "/lib"}),
 	}
-	libNCCL = vendorLibrary{
-		thing: "NCCL", setting: SettingNCCL, names: []string{"libnccl.so.2"}, oldest: 2, version: ncclVersion,
+	LibNCCL = vendorLibrary{
+		thing: "NCCL", Setting: SettingNCCL, Names: []string{"libnccl.so.2"}, oldest: 2, version: ncclVersion,
 		places: slices.Concat(loaderPlaces, toolkitPlaces, []string{hpcSDK + "comm_libs/nccl/lib", hpcSDK + "comm_libs/*/nccl/lib", "/opt/nccl/build/lib", "/opt/nccl/lib", "/usr/local/nccl*/lib"}),
 	}
-	libDCGM = vendorLibrary{
-		thing: "DCGM library", setting: SettingDCGM, names: []string{"libdcgm.so.4"}, oldest: 4, newest: 4, places: loaderPlaces,
+	LibDCGM = vendorLibrary{
+		thing: "DCGM library", Setting: SettingDCGM, Names: []string{"libdcgm.so.4"}, oldest: 4, newest: 4, places: loaderPlaces,
 	}
-	vendorLibraries = []*vendorLibrary{&libNVML, &libCUDA, &libCUBLASLt, &libNCCL, &libDCGM}
+	VendorLibraries = []*vendorLibrary{&LibNVML, &LibCUDA, &LibCUBLASLt, &LibNCCL, &LibDCGM}
 )
 
 // lookedIn names the places of a library for a person, each by its first three folders.
@@ -278,9 +278,9 @@ func (v *vendorLibrary) lookedIn() []string {
 // sonames are what the system's loader is asked for with a driver of that CUDA.
 func (v *vendorLibrary) sonames(cuda int) []string {
 	if !v.ofCUDA || cuda == 0 {
-		return v.names
+		return v.Names
 	}
-	return slices.DeleteFunc(slices.Clone(v.names), func(name string) bool {
+	return slices.DeleteFunc(slices.Clone(v.Names), func(name string) bool {
 		major, _ := strconv.Atoi(name[strings.LastIndexByte(name, '.')+1:])
 		return major > cuda
 	})
@@ -297,19 +297,19 @@ const searchLimit = 3 * time.Second
 
 // namedLibraries are the files of a library below LIBRARY_DIRS, the newest first, and why
 // others are not used.
-func (h *Host) namedLibraries(v *vendorLibrary, cuda int) (paths, refused []string) {
-	return h.searchLibrary(v, cuda, filepath.SplitList(h.libraries[SettingLibraryDirs]), true)
+func namedLibraries(h *Host, v *vendorLibrary, cuda int) (paths, refused []string) {
+	return searchLibrary(h, v, cuda, filepath.SplitList(h.libraries[SettingLibraryDirs]), true)
 }
 
 // knownLibraries are those where installers put it.
-func (h *Host) knownLibraries(v *vendorLibrary, cuda int) (paths, refused []string) {
-	return h.searchLibrary(v, cuda, v.places, false)
+func knownLibraries(h *Host, v *vendorLibrary, cuda int) (paths, refused []string) {
+	return searchLibrary(h, v, cuda, v.places, false)
 }
 
-func (h *Host) searchLibrary(v *vendorLibrary, cuda int, dirs []string, named bool) (paths, refused []string) {
+func searchLibrary(h *Host, v *vendorLibrary, cuda int, dirs []string, named bool) (paths, refused []string) {
 	s := librarySearch{v: v, cuda: cuda, group: named}
 	if v.ofGPU && !named {
-		if s.driver, _ = h.DriverVersion(); s.driver == "" {
+		if s.driver, _ = DriverVersion(h); s.driver == "" {
 			return nil, nil // no driver is loaded: a library of one is of no use
 		}
 	}
@@ -355,7 +355,7 @@ func (s *librarySearch) place() string {
 }
 
 func (s *librarySearch) search(dirs []string) {
-	base, _, _ := strings.Cut(s.v.names[0], ".so.")
+	base, _, _ := strings.Cut(s.v.Names[0], ".so.")
 	seen := map[string]bool{}
 	for _, dir := range dirs {
 		if !filepath.IsAbs(dir) {
@@ -370,7 +370,7 @@ func (s *librarySearch) search(dirs []string) {
 			if !s.named(name) {
 				continue
 			}
-			path, err := trustedLibrary(name, s.group)
+			path, err := TrustedLibrary(name, s.group)
 			if err != nil { // said once for all the names of one library
 				if text := fmt.Sprintf("%s: %v", name, err); !slices.ContainsFunc(s.refused, func(said string) bool { return strings.HasSuffix(said, err.Error()) }) {
 					s.refused = append(s.refused, text)
@@ -457,7 +457,7 @@ func machineOf(path string) (elf.Machine, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return 0, err
 		}
-		return 0, fmt.Errorf("no shared library: %w", reason(err))
+		return 0, fmt.Errorf("no shared library: %w", Reason(err))
 	}
 	defer f.Close()
 	if f.Class != elf.ELFCLASS64 {
@@ -467,7 +467,7 @@ func machineOf(path string) (elf.Machine, error) {
 }
 
 // ncclText is what NCCL's library has among its texts: NCCL version 2.22.3+cuda12.4.
-var ncclText = lazily(`NCCL version (\d+\.\d+\.\d+)[.\w]*\+cuda(\d+)\.`)
+var ncclText = Lazily(`NCCL version (\d+\.\d+\.\d+)[.\w]*\+cuda(\d+)\.`)
 
 // maxTexts bounds the part of a library that is searched for its version, bytes.
 const maxTexts = 64 << 20
@@ -519,10 +519,10 @@ func withReasons(refused []string) string {
 
 // DriverVersion is the version of the NVIDIA kernel module that is loaded:
 // "570.148.08". The error is [fs.ErrNotExist] if none is.
-func (h *Host) DriverVersion() (string, error) {
-	return once(h, "nvidia driver version", func() (string, error) {
-		const path = nvProc + "/version"
-		data, err := h.readFile(path)
+func DriverVersion(h *Host) (string, error) {
+	return Once(h, "nvidia driver version", func() (string, error) {
+		const path = NvProc + "/version"
+		data, err := h.ReadFile(path)
 		if err != nil {
 			return "", err
 		}
@@ -553,4 +553,4 @@ func ParseDriverVersion(text string) string {
 	return ""
 }
 
-const nvProc = "/proc/driver/nvidia"
+const NvProc = "/proc/driver/nvidia"

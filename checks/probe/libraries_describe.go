@@ -16,7 +16,7 @@ type Fact struct {
 	Detail string `json:"detail"` // what was found, or where it was looked for
 }
 
-func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) Fact {
+func DescribeLibrary(h *Host, ctx context.Context, v *vendorLibrary, cuda int) Fact {
 	fact := func(path, name, from string) Fact {
 		version, _ := v.describe(path, name)
 		text := path
@@ -25,14 +25,14 @@ func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) 
 		}
 		return Fact{Thing: v.thing, Found: true, Detail: text + " (" + from + ")"}
 	}
-	if path := h.libraries[v.setting]; path != "" {
+	if path := h.libraries[v.Setting]; path != "" {
 		file, err := "", errNoAnswer
 		var answer struct {
 			file string
 			err  error
 		}
 		if inTime(searchLimit, func() {
-			if answer.file, answer.err = trustedLibrary(path, true); answer.err == nil {
+			if answer.file, answer.err = TrustedLibrary(path, true); answer.err == nil {
 				_, answer.err = machineOf(answer.file)
 			}
 		}) {
@@ -41,18 +41,18 @@ func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) 
 			h.addUnanswered("read " + filepath.Dir(path))
 		}
 		if err != nil {
-			return Fact{Thing: v.thing, Detail: fmt.Sprintf("%s of %s is not used: %v", path, v.setting, err)}
+			return Fact{Thing: v.thing, Detail: fmt.Sprintf("%s of %s is not used: %v", path, v.Setting, err)}
 		}
-		return fact(file, path, v.setting)
+		return fact(file, path, v.Setting)
 	}
-	named, refused := h.namedLibraries(v, cuda)
+	named, refused := namedLibraries(h, v, cuda)
 	if len(named) > 0 {
 		return fact(named[0], named[0], SettingLibraryDirs)
 	}
 	if h.Recorded() {
 		return Fact{Thing: v.thing, Detail: "not in " + SettingLibraryDirs + withReasons(refused)}
 	}
-	cached := h.loaderCache(ctx)
+	cached := loaderCache(h, ctx)
 	for _, name := range v.sonames(cuda) {
 		if path := cached[name]; path != "" {
 			if file, err := filepath.EvalSymlinks(path); err == nil {
@@ -60,22 +60,22 @@ func (h *Host) describeLibrary(ctx context.Context, v *vendorLibrary, cuda int) 
 			}
 		}
 	}
-	known, more := h.knownLibraries(v, cuda)
+	known, more := knownLibraries(h, v, cuda)
 	if len(known) > 0 {
 		return fact(known[0], known[0], "known place")
 	}
-	text := "looked for " + strings.Join(v.names, ", ") + " in " + strings.Join(v.lookedIn(), ", ") + "; " + v.setting + " or " + SettingLibraryDirs + " names one"
+	text := "looked for " + strings.Join(v.Names, ", ") + " in " + strings.Join(v.lookedIn(), ", ") + "; " + v.Setting + " or " + SettingLibraryDirs + " names one"
 	return Fact{Thing: v.thing, Detail: text + withReasons(append(refused, more...))}
 }
 
 // loaderCache is what the system's loader knows, by the names of libraries.
-func (h *Host) loaderCache(ctx context.Context) map[string]string {
-	x := h.RunOnce(ctx, "ldconfig -p", Command{Argv: []string{"ldconfig", "-p"}, Env: perftestEnv, Timeout: 2 * time.Second, Output: 4 << 20})
+func loaderCache(h *Host, ctx context.Context) map[string]string {
+	x := h.RunOnce(ctx, "ldconfig -p", Command{Argv: []string{"ldconfig", "-p"}, Env: PerftestEnv, Timeout: 2 * time.Second, Output: 4 << 20})
 	known := map[string]string{}
 	for line := range strings.Lines(string(x.Output)) { // \tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1
 		name, rest, _ := strings.Cut(strings.TrimSpace(line), " (")
 		_, path, ok := strings.Cut(rest, ") => ")
-		if !ok || known[name] != "" || !slices.ContainsFunc(vendorLibraries, func(v *vendorLibrary) bool { return slices.Contains(v.names, name) }) {
+		if !ok || known[name] != "" || !slices.ContainsFunc(VendorLibraries, func(v *vendorLibrary) bool { return slices.Contains(v.Names, name) }) {
 			continue
 		}
 		if of, err := machineOf(path); err == nil && of == machine.of {
@@ -85,5 +85,5 @@ func (h *Host) loaderCache(ctx context.Context) map[string]string {
 	return known
 }
 
-// perftestEnv keeps the numbers of other languages out.
-var perftestEnv = []string{"LC_ALL=C", "LANG=C"}
+// PerftestEnv keeps the numbers of other languages out.
+var PerftestEnv = []string{"LC_ALL=C", "LANG=C"}

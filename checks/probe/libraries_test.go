@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 // anELF is the head of a shared library of 64 bits for a processor, and nothing behind it.
@@ -65,8 +67,8 @@ func TestLibrarySearch(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := NewHost("/")
-	h.SetLibraries(map[string]string{SettingLibraryDirs: filepath.Join(top, "*") + ":" + dir("12.4") + ":relative:" + dir("none")})
-	paths, refused := h.namedLibraries(&libCUBLASLt, 12)
+	SetLibraries(h, map[string]string{SettingLibraryDirs: filepath.Join(top, "*") + ":" + dir("12.4") + ":relative:" + dir("none")})
+	paths, refused := namedLibraries(h, &LibCUBLASLt, 12)
 	if want := []string{ten, twelve, pip, eleven}; !slices.Equal(paths, want) {
 		t.Errorf("found %q\nwant %q", paths, want)
 	}
@@ -85,10 +87,10 @@ func TestLibrarySearch(t *testing.T) {
 	if len(refused) != 6 {
 		t.Errorf("%d reasons, want 6:\n%s", len(refused), strings.Join(refused, "\n"))
 	}
-	if paths, _ := h.namedLibraries(&libCUBLASLt, 0); !slices.Equal(paths[:1], []string{newer}) {
+	if paths, _ := namedLibraries(h, &LibCUBLASLt, 0); !slices.Equal(paths[:1], []string{newer}) {
 		t.Errorf("with an unknown driver %q comes first, want %q", paths[0], newer)
 	}
-	facts := strings.Split(h.describeLibrary(t.Context(), &libCUBLASLt, 12).Detail, "\n")
+	facts := strings.Split(DescribeLibrary(h, t.Context(), &LibCUBLASLt, 12).Detail, "\n")
 	if want := ten + ", version 12.10.0 (LIBRARY_DIRS)"; facts[0] != want {
 		t.Errorf("described as %q, want %q", facts[0], want)
 	}
@@ -125,19 +127,19 @@ func TestLibraryIsRootsOwn(t *testing.T) {
 				c.found = c.want
 			}
 			h := NewHost("/")
-			h.SetLibraries(map[string]string{SettingNCCL: filepath.Join(dir, "libnccl.so.2"), SettingNVML: filepath.Join(dir, "libnccl.so.2"), SettingLibraryDirs: dir})
+			SetLibraries(h, map[string]string{SettingNCCL: filepath.Join(dir, "libnccl.so.2"), SettingNVML: filepath.Join(dir, "libnccl.so.2"), SettingLibraryDirs: dir})
 			opened := ""
-			_, err := loadLibrary(h, &libNCCL, 0, func(path string) (bool, error) {
+			_, err := LoadLibrary(h, &LibNCCL, 0, func(path string) (bool, error) {
 				opened = path
 				return true, nil
 			})
 			if c.want == "" && (err != nil || opened != file) || c.want != "" && (err == nil || !strings.Contains(err.Error(), "not used: ") || !strings.Contains(err.Error(), c.want) || opened != "") {
 				t.Errorf("named: %v, %q opened, want %q", err, opened, c.want)
 			}
-			if _, err := loadLibrary(h, &libNVML, 0, func(string) (bool, error) { return true, nil }); c.want != "" && (err == nil || !strings.Contains(err.Error(), "NVML_LIBRARY: not used: ") || !strings.Contains(err.Error(), c.want)) {
+			if _, err := LoadLibrary(h, &LibNVML, 0, func(string) (bool, error) { return true, nil }); c.want != "" && (err == nil || !strings.Contains(err.Error(), "NVML_LIBRARY: not used: ") || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("NVML: %v, want %q", err, c.want)
 			}
-			paths, refused := h.searchLibrary(&libNCCL, 0, []string{dir}, false)
+			paths, refused := searchLibrary(h, &LibNCCL, 0, []string{dir}, false)
 			if c.found == "" && !slices.Equal(paths, []string{file}) || c.found != "" && (len(paths) > 0 || len(refused) != 1 || !strings.Contains(refused[0], c.found)) {
 				t.Errorf("found %q, refused %q, want %q", paths, refused, c.found)
 			}
@@ -152,7 +154,7 @@ func TestLibraryOrder(t *testing.T) {
 	named := sharedLibrary(t, filepath.Join(dir, "named"), machine.of, "libnccl.so.2")
 	listed := sharedLibrary(t, filepath.Join(dir, "listed"), machine.of, "libnccl.so.2.20.5", "libnccl.so.2")
 	known := sharedLibrary(t, filepath.Join(dir, "known"), machine.of, "libnccl.so.2.18.5", "libnccl.so.2")
-	v := libNCCL
+	v := LibNCCL
 	v.places = []string{filepath.Dir(known)}
 	const none, broken = "none", "broken"
 	for name, c := range map[string]struct {
@@ -174,8 +176,8 @@ func TestLibraryOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := NewHost(c.root)
-			h.SetLibraries(c.vars)
-			got, err := loadLibrary(h, &v, 0, func(path string) (string, error) {
+			SetLibraries(h, c.vars)
+			got, err := LoadLibrary(h, &v, 0, func(path string) (string, error) {
 				switch c.says[path] {
 				case none:
 					return "", ErrNoLibrary
@@ -204,20 +206,20 @@ func TestLibraryOrder(t *testing.T) {
 func TestLibraryOfDriver(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	v := libNVML
+	v := LibNVML
 	v.places = []string{dir}
 	file := sharedLibrary(t, dir, machine.of, "libnvidia-ml.so.550.54.15", "libnvidia-ml.so.1")
 	for driver, want := range map[string]string{"550.54.15": "", "570.124.06": file + ": version 550.54.15, the loaded driver is 570.124.06", "": "nothing"} {
-		h := NewHost(tree(t, map[string]string{"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  " + driver + "  Sun\n"}))
-		paths, refused := h.knownLibraries(&v, 0)
+		h := NewHost(probetest.Tree(t, map[string]string{"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  " + driver + "  Sun\n"}))
+		paths, refused := knownLibraries(h, &v, 0)
 		if want == "" && !slices.Equal(paths, []string{file}) || want != "" && (len(paths) > 0 || strings.Join(refused, "") != strings.TrimPrefix(want, "nothing")) {
 			t.Errorf("driver %s: found %q, refused %q, want %q", driver, paths, refused, want)
 		}
 	}
 	h := NewHost("/")
-	h.SetLibraries(map[string]string{SettingLibraryDirs: dir})
+	SetLibraries(h, map[string]string{SettingLibraryDirs: dir})
 	asked := 0
-	if _, err := loadLibrary(h, &v, 0, func(string) (int, error) {
+	if _, err := LoadLibrary(h, &v, 0, func(string) (int, error) {
 		asked++
 		return 0, errors.New("the driver does not answer")
 	}); err == nil || asked != 1 {
@@ -229,18 +231,18 @@ func TestLibraryOfDriver(t *testing.T) {
 func TestLibraryDirHangs(t *testing.T) {
 	t.Parallel()
 	h := NewHost("/")
-	v := libNCCL
+	v := LibNCCL
 	hung := make(chan struct{})
 	t.Cleanup(func() { close(hung) })
 	v.version = func(string) (string, int) { <-hung; return "", 0 }
 	dir := t.TempDir()
 	sharedLibrary(t, dir, machine.of, "libnccl.so.2")
-	paths, refused := h.searchLibrary(&v, 0, []string{dir}, true)
+	paths, refused := searchLibrary(h, &v, 0, []string{dir}, true)
 	// It is not asked again, whatever else is looked for.
 	other := t.TempDir()
 	sharedLibrary(t, other, machine.of, "libdcgm.so.4")
 	begun := time.Now()
-	if found, not := h.searchLibrary(&libDCGM, 0, []string{dir, other}, true); len(found) != 1 || !slices.Equal(not, refused) || time.Since(begun) > searchLimit {
+	if found, not := searchLibrary(h, &LibDCGM, 0, []string{dir, other}, true); len(found) != 1 || !slices.Equal(not, refused) || time.Since(begun) > searchLimit {
 		t.Errorf("beside it: found %q, refused %q, after %v", found, not, time.Since(begun))
 	}
 	if len(paths) > 0 || len(refused) != 1 || refused[0] != dir+": no answer" || !slices.Equal(h.Unanswered(), []string{"read " + dir}) {
@@ -267,8 +269,8 @@ func TestNCCLVersion(t *testing.T) {
 	if version, cuda := ncclVersion(filepath.Join(dir, "libnccl.so.2")); version != "2.22.3" || cuda != 13 {
 		t.Errorf("version %q for CUDA %d, want 2.22.3 for 13", version, cuda)
 	}
-	h.SetLibraries(map[string]string{SettingLibraryDirs: dir})
-	if paths, refused := h.namedLibraries(&libNCCL, 12); len(paths) > 0 || len(refused) != 1 || !strings.HasSuffix(refused[0], "it needs a driver of CUDA 13, this one supports CUDA 12") {
+	SetLibraries(h, map[string]string{SettingLibraryDirs: dir})
+	if paths, refused := namedLibraries(h, &LibNCCL, 12); len(paths) > 0 || len(refused) != 1 || !strings.HasSuffix(refused[0], "it needs a driver of CUDA 13, this one supports CUDA 12") {
 		t.Errorf("found %q, refused %q", paths, refused)
 	}
 }

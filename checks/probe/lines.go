@@ -86,11 +86,11 @@ func (r *lineReader) grow() {
 
 func (r *lineReader) read(buf []byte) (int, error) {
 	for {
-		n, err := read(r.fd, buf)
+		n, err := Read(r.fd, buf)
 		if !errors.Is(err, unix.EAGAIN) {
 			return n, err
 		}
-		ready, err := retry(func() (int, error) {
+		ready, err := Retry(func() (int, error) {
 			return unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, int(quiet/time.Millisecond))
 		})
 		if err != nil {
@@ -116,8 +116,8 @@ func (r *lineReader) what() string {
 	}
 }
 
-// retry repeats a call that a signal interrupts.
-func retry(call func() (int, error)) (int, error) {
+// Retry repeats a call that a signal interrupts.
+func Retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
 		if !errors.Is(err, unix.EINTR) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 // linesOf collects the lines of a file.
@@ -25,7 +27,7 @@ func linesOf(h *Host, path string) (lines []string, err error) {
 func TestLines(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", MaxLine-1)
-	h := NewHost(tree(t, map[string]string{
+	h := NewHost(probetest.Tree(t, map[string]string{
 		"a":    "one\n\n two\r\nthree",
 		"e":    "",
 		"n":    "\n",
@@ -51,7 +53,7 @@ func TestLines(t *testing.T) {
 		"/a/b":  "read /a/b: not a directory",
 		"/over": "read /over: no lines to be had: a line of more than 1048576 bytes",
 	} {
-		if _, err := linesOf(h, path); message(err) != want {
+		if _, err := linesOf(h, path); probetest.Message(err) != want {
 			t.Errorf("%q: %v, want %s", path, err, want)
 		}
 	}
@@ -65,13 +67,13 @@ func TestLines(t *testing.T) {
 // that neither opening nor reading one waits for ever.
 func TestLinesOfPipe(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"x/": ""}))
+	h := NewHost(probetest.Tree(t, map[string]string{"x/": ""}))
 	for _, name := range []string{"/idle", "/fed", "/mute"} {
 		if err := unix.Mkfifo(h.Path(name), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := linesOf(h, "/idle"); !errors.Is(err, ErrNoLines) || message(err) != "read /idle: no lines to be had: a FIFO that nobody writes to" {
+	if _, err := linesOf(h, "/idle"); !errors.Is(err, ErrNoLines) || probetest.Message(err) != "read /idle: no lines to be had: a FIFO that nobody writes to" {
 		t.Errorf("nobody writes: %v", err)
 	}
 	fed := func() ([]string, error) {
@@ -101,7 +103,7 @@ func TestLinesOfPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mute.Close()
-	if _, err := linesOf(h, "/mute"); message(err) != "read /mute: no lines to be had: a FIFO from which nothing came for 1s" {
+	if _, err := linesOf(h, "/mute"); probetest.Message(err) != "read /mute: no lines to be had: a FIFO from which nothing came for 1s" {
 		t.Errorf("a writer that says nothing: %v", err)
 	}
 	if _, err := linesOf(NewHost("/"), "/dev/zero"); !errors.Is(err, ErrNoLines) {

@@ -8,10 +8,10 @@ import (
 
 // LoadAverages are the first three numbers of /proc/loadavg: the load of the
 // last minute, of five and of fifteen.
-func (h *Host) LoadAverages() ([3]float64, error) {
-	return once(h, "loadavg", func() ([3]float64, error) {
+func LoadAverages(h *Host) ([3]float64, error) {
+	return Once(h, "loadavg", func() ([3]float64, error) {
 		const path = "/proc/loadavg"
-		text, err := h.readValue(path)
+		text, err := h.ReadValue(path)
 		if err != nil {
 			return [3]float64{}, err
 		}

@@ -12,8 +12,8 @@ const classicMaxSystemUID = 99
 // person, as LBNL NHC 1.4.3 reads it from a file such as /etc/login.defs:
 // SYS_UID_MAX, else the uid below UID_MIN. It is 99 if the file sets neither, or
 // if the result is not positive.
-func (h *Host) MaxSystemUID(path string) (int64, error) {
-	data, err := once(h, "file "+path, func() ([]byte, error) { return h.readFile(path) })
+func MaxSystemUID(h *Host, path string) (int64, error) {
+	data, err := Once(h, "file "+path, func() ([]byte, error) { return h.ReadFile(path) })
 	if err != nil {
 		return 0, err
 	}

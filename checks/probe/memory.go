@@ -15,11 +15,11 @@ type Memory struct {
 	SwapFree  uint64 // SwapFree
 }
 
-// Memory reads /proc/meminfo. A file without MemTotal is an error.
-func (h *Host) Memory() (Memory, error) {
-	return once(h, "memory", func() (Memory, error) {
+// ReadMemory reads /proc/meminfo. A file without MemTotal is an error.
+func ReadMemory(h *Host) (Memory, error) {
+	return Once(h, "memory", func() (Memory, error) {
 		const path = "/proc/meminfo"
-		data, err := h.readFile(path)
+		data, err := h.ReadFile(path)
 		if err != nil {
 			return Memory{}, err
 		}

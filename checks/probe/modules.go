@@ -12,9 +12,9 @@ import (
 
 // Modules names the kernel modules that are loaded, from /proc/modules in its
 // order. A kernel that is built without modules has no such file, and none of them.
-func (h *Host) Modules() ([]string, error) {
-	return once(h, "modules", func() ([]string, error) {
-		data, err := h.readFile("/proc/modules")
+func Modules(h *Host) ([]string, error) {
+	return Once(h, "modules", func() ([]string, error) {
+		data, err := h.ReadFile("/proc/modules")
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
@@ -39,16 +39,16 @@ func parseModules(data []byte) []string {
 // BuiltIn says whether a module is part of the kernel itself: /sys/module has those
 // that have parameters, modules.builtin all. Its directory may be missing in a
 // container: then only the former are known.
-func (h *Host) BuiltIn(name string) bool {
+func BuiltIn(h *Host, name string) bool {
 	if _, err := os.Stat(h.Path("/sys/module/" + name)); err == nil {
 		return true
 	}
-	list, _ := once(h, "builtin", func() ([]string, error) {
-		release, err := h.readValue("/proc/sys/kernel/osrelease")
+	list, _ := Once(h, "builtin", func() ([]string, error) {
+		release, err := h.ReadValue("/proc/sys/kernel/osrelease")
 		if err != nil || strings.Contains(release, "/") {
 			return nil, err
 		}
-		data, err := h.readFile("/lib/modules/" + strings.TrimSpace(release) + "/modules.builtin")
+		data, err := h.ReadFile("/lib/modules/" + strings.TrimSpace(release) + "/modules.builtin")
 		return parseBuiltIn(data), err
 	})
 	return slices.Contains(list, name)

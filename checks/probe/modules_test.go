@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func TestModules(t *testing.T) {
@@ -14,15 +16,15 @@ func TestModules(t *testing.T) {
 		"\n \t\nlast": {"last"},
 		"\xff\x00 x":  {"\xff\x00"},
 	} {
-		got, err := NewHost(tree(t, map[string]string{"proc/modules": content})).Modules()
+		got, err := Modules(NewHost(probetest.Tree(t, map[string]string{"proc/modules": content})))
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("of %q: %v (-want +got):\n%s", content, err, diff)
 		}
 	}
-	if got, err := NewHost(tree(t, nil)).Modules(); got != nil || err != nil {
+	if got, err := Modules(NewHost(probetest.Tree(t, nil))); got != nil || err != nil {
 		t.Errorf("without the file: %v, %v", got, err)
 	}
-	if _, err := NewHost(tree(t, map[string]string{"proc/modules/": ""})).Modules(); message(err) != "read /proc/modules: is a directory" {
+	if _, err := Modules(NewHost(probetest.Tree(t, map[string]string{"proc/modules/": ""}))); probetest.Message(err) != "read /proc/modules: is a directory" {
 		t.Errorf("of a directory: %v", err)
 	}
 }

@@ -22,16 +22,16 @@ type Mount struct {
 }
 
 // Mounts is the mount table of /proc/mounts in its order, oldest mount first.
-func (h *Host) Mounts() ([]Mount, error) { return h.mountTable("mounts") }
+func Mounts(h *Host) ([]Mount, error) { return mountTable(h, "mounts") }
 
 // MountsOf is the same for those who count space or inodes. In a run of LBNL
 // NHC they and the checks of mounts look for themselves, each when it first
 // needs to, and a line between them may mount something.
-func (h *Host) MountsOf(what Amount) ([]Mount, error) { return h.mountTable("mounts " + string(what)) }
+func MountsOf(h *Host, what Amount) ([]Mount, error) { return mountTable(h, "mounts "+string(what)) }
 
-func (h *Host) mountTable(key string) ([]Mount, error) {
-	return once(h, key, func() ([]Mount, error) {
-		data, err := h.readFile("/proc/mounts")
+func mountTable(h *Host, key string) ([]Mount, error) {
+	return Once(h, key, func() ([]Mount, error) {
+		data, err := h.ReadFile("/proc/mounts")
 		if err != nil {
 			return nil, err
 		}
@@ -40,7 +40,7 @@ func (h *Host) mountTable(key string) ([]Mount, error) {
 }
 
 // ForgetMounts makes the next [Host.Mounts] read the table again.
-func (h *Host) ForgetMounts() { h.forget("mounts") }
+func ForgetMounts(h *Host) { h.forget("mounts") }
 
 // parseMounts reads lines of four or more fields; a field that is missing is empty.
 func parseMounts(data []byte) []Mount {
@@ -110,9 +110,9 @@ type Amounts struct {
 // FSUsage asks the file system that is mounted on a path how full it is. It is
 // remembered, space and inodes each for itself as in a run of LBNL NHC. No other
 // file system is asked, but this one may never answer.
-func (h *Host) FSUsage(point string, what Amount) (Amounts, error) {
-	return once(h, "statfs "+string(what)+" "+point, func() (Amounts, error) {
-		st, err := h.statfs(point)
+func FSUsage(h *Host, point string, what Amount) (Amounts, error) {
+	return Once(h, "statfs "+string(what)+" "+point, func() (Amounts, error) {
+		st, err := statfs(h, point)
 		if err != nil {
 			return Amounts{}, &fs.PathError{Op: "statfs", Path: point, Err: err}
 		}
@@ -130,12 +130,12 @@ type fsNumbers struct {
 	ffree  uint64
 }
 
-func (h *Host) statfs(point string) (fsNumbers, error) {
+func statfs(h *Host, point string) (fsNumbers, error) {
 	if h.Recorded() {
-		return h.recordedStatfs(point)
+		return recordedStatfs(h, point)
 	}
 	var st unix.Statfs_t
-	if _, err := retry(func() (int, error) { return 0, unix.Statfs(point, &st) }); err != nil {
+	if _, err := Retry(func() (int, error) { return 0, unix.Statfs(point, &st) }); err != nil {
 		return fsNumbers{}, err
 	}
 	unit := st.Frsize
@@ -148,7 +148,7 @@ func (h *Host) statfs(point string) (fsNumbers, error) {
 // recordedStatfs answers for a node that is a tree of files: its file /statfs
 // holds lines of a mount point, escaped as in /proc/mounts, f_frsize,
 // f_blocks, f_bfree, f_bavail, f_files and f_ffree.
-func (h *Host) recordedStatfs(point string) (fsNumbers, error) {
+func recordedStatfs(h *Host, point string) (fsNumbers, error) {
 	data, err := readAll(h.Path("/statfs"))
 	if err != nil {
 		return fsNumbers{}, err

@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func TestMounts(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"proc/mounts": `sysfs /sys sysfs rw,nosuid 0 0
+	h := NewHost(probetest.Tree(t, map[string]string{"proc/mounts": `sysfs /sys sysfs rw,nosuid 0 0
 nfs1:/export/a\040b /m/a\040b\134c nfs4 rw,vers=4.2 0 0
 
 alone
@@ -21,7 +23,7 @@ two /m/two
 		{Source: "nfs1:/export/a040b", Point: `/m/a b\c`, Type: "nfs4", Options: "rw,vers=4.2"},
 		{Source: "two", Point: "/m/two"},
 	}
-	got, err := h.Mounts()
+	got, err := Mounts(h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,19 +34,19 @@ two /m/two
 
 func TestMountsAreReadOnce(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"etc/": ""}))
-	if _, err := h.Mounts(); message(err) != "read /proc/mounts: no such file or directory" {
+	h := NewHost(probetest.Tree(t, map[string]string{"etc/": ""}))
+	if _, err := Mounts(h); probetest.Message(err) != "read /proc/mounts: no such file or directory" {
 		t.Fatalf("Mounts: %v", err)
 	}
-	remember(h, "mounts", []Mount{{Point: "/x"}}, nil)
-	if got, err := h.Mounts(); err != nil || len(got) != 1 {
+	Remember(h, "mounts", []Mount{{Point: "/x"}}, nil)
+	if got, err := Mounts(h); err != nil || len(got) != 1 {
 		t.Fatalf("Mounts from memory: %v, %v", got, err)
 	}
-	if _, err := h.MountsOf(Space); err == nil {
+	if _, err := MountsOf(h, Space); err == nil {
 		t.Fatal("MountsOf: from the memory of others")
 	}
-	h.ForgetMounts()
-	if _, err := h.Mounts(); err == nil {
+	ForgetMounts(h)
+	if _, err := Mounts(h); err == nil {
 		t.Fatal("Mounts after ForgetMounts: still from memory")
 	}
 }

@@ -45,7 +45,7 @@ const answerLimit = time.Second
 // process is of no further use, since it can never end.
 func (h *Host) answers(dir string) bool {
 	call := "read " + dir
-	if slices.Contains(h.Unanswered(), call) || h.stuckAt(dir) != nil {
+	if slices.Contains(h.Unanswered(), call) || h.StuckAt(dir) != nil {
 		return false
 	}
 	if inTime(answerLimit, func() { _, _ = os.Lstat(h.Path(dir)) }) {
@@ -104,10 +104,10 @@ func (h *Host) keptFile(name string) (path string, data []byte, err error) {
 		case errors.Is(err, unix.ENOTDIR):
 			err = fs.ErrNotExist
 		case !errors.Is(err, fs.ErrNotExist):
-			return path, nil, &fs.PathError{Op: "read", Path: path, Err: reason(err)}
+			return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 		}
 	}
-	return path, nil, &fs.PathError{Op: "read", Path: path, Err: reason(err)}
+	return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 }
 
 // Keep writes v for later runs, all of it or nothing, readable by root alone. A
@@ -155,7 +155,7 @@ func (h *Host) spareError(dir string, cause error) error {
 func (h *Host) keepIn(past, name string, data []byte) error {
 	dir := h.Path(past)
 	path := filepath.Join(past, name)
-	fail := func(err error) error { return &fs.PathError{Op: "write", Path: path, Err: reason(err)} }
+	fail := func(err error) error { return &fs.PathError{Op: "write", Path: path, Err: Reason(err)} }
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(err)
 	}

@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func TestPast(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, nil))
+	h := NewHost(probetest.Tree(t, nil))
 	var got map[string]int
 	if err := h.Recall("gpu", &got); !errors.Is(err, ErrNoMemory) {
 		t.Errorf("Recall without a directory: %v", err)
@@ -51,7 +53,7 @@ func TestPast(t *testing.T) {
 // when it can be written again the other one is forgotten.
 func TestPastSpare(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"/var/lib": "a file where a directory should be"}))
+	h := NewHost(probetest.Tree(t, map[string]string{"/var/lib": "a file where a directory should be"}))
 	h.SetPast("/var/lib/x", "/run/x/past")
 	keep := func(n int) error {
 		t.Helper()
@@ -78,7 +80,7 @@ func TestPastSpare(t *testing.T) {
 	if _, err := os.Lstat(h.Path("/run/x/past/gpu.json")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the spare file: %v, want none", err)
 	}
-	h = NewHost(tree(t, map[string]string{"/var/lib": "", "/run": ""}))
+	h = NewHost(probetest.Tree(t, map[string]string{"/var/lib": "", "/run": ""}))
 	h.SetPast("/var/lib/x", "/run/x/past")
 	if err := h.Keep("gpu", 1); err == nil || errors.As(err, &spare) {
 		t.Errorf("nowhere: %v", err)
@@ -107,7 +109,7 @@ func TestPastIsOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := NewHost(tree(t, nil))
+			h := NewHost(probetest.Tree(t, nil))
 			h.SetPast("/past")
 			if err := h.Keep("x", 5); err != nil {
 				t.Fatal(err)

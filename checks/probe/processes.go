@@ -31,17 +31,17 @@ func (p Process) Command() string {
 
 // Processes lists the processes of /proc by pid. One that ends meanwhile, or
 // that this user may not look at, is left out.
-func (h *Host) Processes() ([]Process, error) {
-	return once(h, "processes", func() ([]Process, error) {
+func Processes(h *Host) ([]Process, error) {
+	return Once(h, "processes", func() ([]Process, error) {
 		dir, err := os.Open(h.Path("/proc"))
 		if err != nil {
-			return nil, &fs.PathError{Op: "read", Path: "/proc", Err: reason(err)}
+			return nil, &fs.PathError{Op: "read", Path: "/proc", Err: Reason(err)}
 		}
 		defer dir.Close()
 		names, err := dir.Readdirnames(-1)
 		*Kept[uint64](h, listedAt) = ticksNow()
 		if err != nil {
-			return nil, &fs.PathError{Op: "read", Path: "/proc", Err: reason(err)}
+			return nil, &fs.PathError{Op: "read", Path: "/proc", Err: Reason(err)}
 		}
 		pids := make([]int, 0, len(names))
 		for _, n := range names {
@@ -50,8 +50,8 @@ func (h *Host) Processes() ([]Process, error) {
 			}
 		}
 		slices.Sort(pids)
-		r := processReader{dir: int(dir.Fd())}
-		r.owners = isProcfs(r.dir)
+		r := ProcessReader{Dir: int(dir.Fd())}
+		r.owners = isProcfs(r.Dir)
 		procs := make([]Process, 0, len(pids))
 		for _, pid := range pids {
 			if p, err := r.read(pid); err == nil {
@@ -80,36 +80,36 @@ func ticksNow() uint64 {
 // them much earlier; Java class paths are longer than that.
 const maxArgs = 64 << 10
 
-// processReader reads processes below an open /proc into buffers it uses
+// ProcessReader reads processes below an open /proc into buffers it uses
 // again: a node may have thousands.
-type processReader struct {
-	dir    int  // descriptor of /proc
+type ProcessReader struct {
+	Dir    int  // descriptor of /proc
 	owners bool // the folders in it belong to the processes' users
-	name   []byte
-	status [4 << 10]byte
+	Name   []byte
+	Status [4 << 10]byte
 	args   [maxArgs]byte
 }
 
-// openProc returns a reader of the processes in a directory, which the caller closes.
-func openProc(dir string) (*processReader, error) {
-	fd, err := open(unix.AT_FDCWD, dir)
+// OpenProc returns a reader of the processes in a directory, which the caller closes.
+func OpenProc(dir string) (*ProcessReader, error) {
+	fd, err := Open(unix.AT_FDCWD, dir)
 	if err != nil {
 		return nil, err
 	}
-	return &processReader{dir: fd, owners: isProcfs(fd)}, nil
+	return &ProcessReader{Dir: fd, owners: isProcfs(fd)}, nil
 }
 
-func (r *processReader) close() { unix.Close(r.dir) }
+func (r *ProcessReader) Close() { unix.Close(r.Dir) }
 
-func (r *processReader) read(pid int) (Process, error) {
-	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
+func (r *ProcessReader) read(pid int) (Process, error) {
+	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
 	p := Process{PID: pid}
 	if r.owners {
-		uid, err := ownerAt(r.dir, string(r.name))
+		uid, err := ownerAt(r.Dir, string(r.Name))
 		if err != nil {
 			return p, err
 		}
-		p.UID, p.Args = uid, r.command()
+		p.UID, p.Args = uid, r.Command()
 		if p.Args != "" {
 			return p, nil
 		}
@@ -120,7 +120,7 @@ func (r *processReader) read(pid int) (Process, error) {
 	}
 	p.UID = s.uid
 	if s.memory {
-		p.Args = r.command()
+		p.Args = r.Command()
 	}
 	if p.Args == "" {
 		p.Args = "[" + s.name + "]"
@@ -131,41 +131,41 @@ func (r *processReader) read(pid int) (Process, error) {
 	return p, nil
 }
 
-// command is "" where there is no command line, or none to be seen: what that
+// Command is "" where there is no command line, or none to be seen: what that
 // means is for state to find out.
-func (r *processReader) command() string {
-	n, err := readAt(r.dir, string(r.name)+"/cmdline", r.args[:])
+func (r *ProcessReader) Command() string {
+	n, err := ReadAt(r.Dir, string(r.Name)+"/cmdline", r.args[:])
 	if err != nil {
 		return ""
 	}
-	return commandLine(r.args[:n])
+	return CommandLine(r.args[:n])
 }
 
 // state reads the status file, which costs as much as all the rest.
-func (r *processReader) state() (status, error) {
-	n, err := readAt(r.dir, string(r.name)+"/status", r.status[:])
+func (r *ProcessReader) state() (status, error) {
+	n, err := ReadAt(r.Dir, string(r.Name)+"/status", r.Status[:])
 	if err != nil {
 		return status{}, err
 	}
-	s, ok := parseStatus(r.status[:n])
+	s, ok := parseStatus(r.Status[:n])
 	if !ok {
 		return s, errBadStatus
 	}
 	return s, nil
 }
 
-// owner is the effective uid of a process.
-func (r *processReader) owner(pid int) (uint32, error) {
-	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
+// Owner is the effective uid of a process.
+func (r *ProcessReader) Owner(pid int) (uint32, error) {
+	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
 	if r.owners {
-		return ownerAt(r.dir, string(r.name))
+		return ownerAt(r.Dir, string(r.Name))
 	}
 	st, err := r.state()
 	return st.uid, err
 }
 
-// gone makes an error of a process that has ended one that says so.
-func gone(err error) error {
+// Gone makes an error of a process that has ended one that says so.
+func Gone(err error) error {
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
 		return fs.ErrNotExist
 	}
@@ -206,7 +206,7 @@ func parseStatus(data []byte) (status, bool) {
 		return s, false
 	}
 	name, rest, _ := bytes.Cut(rest, []byte("\n"))
-	s.name = printable(unescapeName(name))
+	s.name = Printable(unescapeName(name))
 	owner := false
 	for line := range bytes.Lines(rest) {
 		key, value, ok := bytes.Cut(line, []byte(":"))
@@ -255,28 +255,28 @@ func unescapeName(name []byte) []byte {
 	return out
 }
 
-// commandLine turns /proc/PID/cmdline into the words that ps shows.
-func commandLine(data []byte) string {
+// CommandLine turns /proc/PID/cmdline into the words that ps shows.
+func CommandLine(data []byte) string {
 	for i, c := range data {
 		if c == 0 {
 			data[i] = ' '
 		}
 	}
-	return printable(data)
+	return Printable(data)
 }
 
 // NoProcess says whether there is surely no process with that number now.
-func (h *Host) NoProcess(pid int) bool {
+func NoProcess(h *Host, pid int) bool {
 	_, err := os.Lstat(h.Path("/proc/" + strconv.Itoa(pid)))
 	return errors.Is(err, fs.ErrNotExist)
 }
 
 // SeesAllProcesses says whether /proc shows every process of the node: to root, outside
 // of containers. A recorded node that does not say shows all if it has recorded any.
-func (h *Host) SeesAllProcesses() bool {
+func SeesAllProcesses(h *Host) bool {
 	name, err := os.Readlink(h.Path("/proc/self/ns/pid"))
 	if h.Recorded() && err != nil {
-		return !h.NoProcess(1)
+		return !NoProcess(h, 1)
 	}
 	return err == nil && name == firstPIDs && (os.Geteuid() == 0 || h.Recorded())
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 // statusFile is what the kernel writes for a process.
@@ -24,7 +26,7 @@ func statusFile(name, state string, uid int, memory bool) string {
 
 func TestProcesses(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{
+	h := NewHost(probetest.Tree(t, map[string]string{
 		"proc/uptime":        "1 1\n",
 		"proc/1/status":      statusFile("systemd", "S (sleeping)", 0, true),
 		"proc/1/cmdline":     "/sbin/init\x00splash\x00",
@@ -55,7 +57,7 @@ func TestProcesses(t *testing.T) {
 		{PID: 306, UID: 12, Args: `[a) Uid:\t7\b]`},
 		{PID: 100000, UID: 4294967295, Args: "[late]"},
 	}
-	got, err := h.Processes()
+	got, err := Processes(h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,50 +67,50 @@ func TestProcesses(t *testing.T) {
 	if c := got[1].Command(); c != "./a.out" {
 		t.Errorf("Command = %q", c)
 	}
-	if _, err := NewHost(tree(t, nil)).Processes(); message(err) != "read /proc: no such file or directory" {
+	if _, err := Processes(NewHost(probetest.Tree(t, nil))); probetest.Message(err) != "read /proc: no such file or directory" {
 		t.Errorf("without /proc: %v", err)
 	}
-	if _, err := NewHost(tree(t, map[string]string{"proc": ""})).Processes(); message(err) != "read /proc: not a directory" {
+	if _, err := Processes(NewHost(probetest.Tree(t, map[string]string{"proc": ""}))); probetest.Message(err) != "read /proc: not a directory" {
 		t.Errorf("/proc a file: %v", err)
 	}
 }
 
 func TestAliveAndKillInTree(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{
+	h := NewHost(probetest.Tree(t, map[string]string{
 		"proc/5/status": statusFile("x", "S (sleeping)", 0, true),
 		"proc/6/status": statusFile("x", "Z (zombie)", 0, false),
 	}))
 	for pid, want := range map[int]bool{5: true, 6: false, 7: false} {
-		if got := h.Alive(pid); got != want {
+		if got := Alive(h, pid); got != want {
 			t.Errorf("Alive(%d) = %v, want %v", pid, got, want)
 		}
 	}
-	if err := h.Kill(Process{PID: os.Getpid()}); err == nil {
+	if err := Kill(h, Process{PID: os.Getpid()}); err == nil {
 		t.Error("Kill reached out of the tree")
 	}
 }
 
 func TestKill(t *testing.T) {
 	t.Parallel()
-	cmd := startSleep(t)
+	cmd := probetest.StartSleep(t)
 	h := NewHost("/")
 	p := Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: "another program"}
-	if err := h.Kill(p); err == nil {
+	if err := Kill(h, p); err == nil {
 		t.Fatal("Kill hit a process that is not the one")
 	}
-	if !h.Alive(p.PID) {
+	if !Alive(h, p.PID) {
 		t.Fatal("not alive before Kill")
 	}
 	p.Args = "sleep 60"
-	if err := h.Kill(p); err != nil {
+	if err := Kill(h, p); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the process ends", func() bool { return !h.Alive(p.PID) })
-	if h.Alive(p.PID) {
+	probetest.Await(t, "the process ends", func() bool { return !Alive(h, p.PID) })
+	if Alive(h, p.PID) {
 		t.Error("alive after Kill")
 	}
-	if err := h.Kill(p); err == nil {
+	if err := Kill(h, p); err == nil {
 		t.Error("Kill of a process that is gone gave no error")
 	}
 }
@@ -130,7 +132,7 @@ func BenchmarkProcesses(b *testing.B) {
 	b.ReportAllocs()
 	n := 0
 	for b.Loop() {
-		procs, err := NewHost("/").Processes()
+		procs, err := Processes(NewHost("/"))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -172,11 +174,11 @@ func TestProcessesByOwnerAndByStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	fast := processReader{dir: int(dir.Fd()), owners: isProcfs(int(dir.Fd()))}
+	fast := ProcessReader{Dir: int(dir.Fd()), owners: isProcfs(int(dir.Fd()))}
 	if !fast.owners {
 		t.Fatal("/proc is not taken for the kernel's")
 	}
-	slow := processReader{dir: int(dir.Fd())}
+	slow := ProcessReader{Dir: int(dir.Fd())}
 	for _, pid := range []int{os.Getpid(), child.Process.Pid, zombie.Process.Pid, 1, 2} {
 		got, err := fast.read(pid)
 		want, wantErr := slow.read(pid)

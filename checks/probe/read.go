@@ -11,23 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// valueSize is more than any attribute of /sys that is read here holds.
-const valueSize = 256
+// ValueSize is more than any attribute of /sys that is read here holds.
+const ValueSize = 256
 
-// readValue reads a small file of one line with a single read(2) and cuts the
+// ReadValue reads a small file of one line with a single read(2) and cuts the
 // newline. A broken driver may answer EAGAIN, at which the standard library
 // would poll for ever.
-func (h *Host) readValue(p string) (string, error) {
-	buf := make([]byte, valueSize)
-	n, err := readAt(unix.AT_FDCWD, h.Path(p), buf)
+func (h *Host) ReadValue(p string) (string, error) {
+	buf := make([]byte, ValueSize)
+	n, err := ReadAt(unix.AT_FDCWD, h.Path(p), buf)
 	if err != nil {
 		return "", &fs.PathError{Op: "read", Path: p, Err: err}
 	}
 	return strings.TrimRight(string(buf[:n]), "\n"), nil
 }
 
-// readFile reads a whole file.
-func (h *Host) readFile(p string) ([]byte, error) {
+// ReadFile reads a whole file.
+func (h *Host) ReadFile(p string) ([]byte, error) {
 	data, err := readAll(h.Path(p))
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: p, Err: err}
@@ -36,7 +36,7 @@ func (h *Host) readFile(p string) ([]byte, error) {
 }
 
 func readAll(path string) ([]byte, error) {
-	fd, err := open(unix.AT_FDCWD, path)
+	fd, err := Open(unix.AT_FDCWD, path)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func readAll(path string) ([]byte, error) {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
-		n, err := read(fd, buf[len(buf):cap(buf)])
+		n, err := Read(fd, buf[len(buf):cap(buf)])
 		if err != nil {
 			return nil, err
 		}
@@ -57,17 +57,17 @@ func readAll(path string) ([]byte, error) {
 	}
 }
 
-// readAt opens a file below the directory dir and fills buf with one read(2).
-func readAt(dir int, name string, buf []byte) (int, error) {
-	fd, err := open(dir, name)
+// ReadAt opens a file below the directory dir and fills buf with one read(2).
+func ReadAt(dir int, name string, buf []byte) (int, error) {
+	fd, err := Open(dir, name)
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(fd)
-	return read(fd, buf)
+	return Read(fd, buf)
 }
 
-func open(dir int, name string) (int, error) {
+func Open(dir int, name string) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if !errors.Is(err, unix.EINTR) {
@@ -76,7 +76,7 @@ func open(dir int, name string) (int, error) {
 	}
 }
 
-func read(fd int, buf []byte) (int, error) {
+func Read(fd int, buf []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, buf)
 		if !errors.Is(err, unix.EINTR) {
@@ -85,11 +85,11 @@ func read(fd int, buf []byte) (int, error) {
 	}
 }
 
-// names lists a directory, sorted. The standard library would ask the kernel four
+// Names lists a directory, sorted. The standard library would ask the kernel four
 // more times of each: whether it can be polled, and how it was opened.
-func (h *Host) names(p string) ([]string, error) {
+func (h *Host) Names(p string) ([]string, error) {
 	fail := func(err error) ([]string, error) { return nil, &fs.PathError{Op: "read", Path: p, Err: err} }
-	fd, err := open(unix.AT_FDCWD, h.Path(p))
+	fd, err := Open(unix.AT_FDCWD, h.Path(p))
 	if err != nil {
 		return fail(err)
 	}
@@ -110,9 +110,9 @@ func (h *Host) names(p string) ([]string, error) {
 	}
 }
 
-// word is the first line of a file that a driver may do without.
-func (h *Host) word(dir, name string, errs *error) string {
-	text, err := h.readValue(filepath.Join(dir, name))
+// Word is the first line of a file that a driver may do without.
+func (h *Host) Word(dir, name string, errs *error) string {
+	text, err := h.ReadValue(filepath.Join(dir, name))
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			*errs = errors.Join(*errs, err)
@@ -123,9 +123,9 @@ func (h *Host) word(dir, name string, errs *error) string {
 	return strings.TrimSpace(text)
 }
 
-// reason strips the path from an error, which is that of this machine and not
+// Reason strips the path from an error, which is that of this machine and not
 // of the node.
-func reason(err error) error {
+func Reason(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
@@ -173,7 +173,7 @@ func (h *Host) linesFrom(p string, most int64, each func(line []byte) bool) erro
 	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
 		flags |= unix.O_NONBLOCK | unix.O_NOCTTY
 	}
-	fd, err := retry(func() (int, error) { return unix.Open(h.Path(p), flags, 0) })
+	fd, err := Retry(func() (int, error) { return unix.Open(h.Path(p), flags, 0) })
 	if err != nil {
 		return err
 	}

@@ -36,13 +36,13 @@ const forgotten = "null"
 
 // Records reads the files whose names begin with prefix, in order of their
 // names. None is no error.
-func (h *Host) Records(prefix string) ([]Record, error) {
+func Records(h *Host, prefix string) ([]Record, error) {
 	if h.past == "" {
 		return nil, ErrNoMemory
 	}
 	var names []string
 	for _, dir := range h.pasts() {
-		more, err := h.names(dir)
+		more, err := h.Names(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func (h *Host) Records(prefix string) ([]Record, error) {
 }
 
 // Forget removes what was kept under name. Nothing there is no error.
-func (h *Host) Forget(name string) error {
+func Forget(h *Host, name string) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
@@ -91,7 +91,7 @@ func (h *Host) Forget(name string) error {
 		if i == 0 && len(dirs) > 1 && h.keepIn(dirs[1], name+".json", []byte(forgotten)) == nil {
 			return nil
 		}
-		return &fs.PathError{Op: "remove", Path: path, Err: reason(err)}
+		return &fs.PathError{Op: "remove", Path: path, Err: Reason(err)}
 	}
 	return nil
 }
@@ -106,8 +106,8 @@ type Journal struct {
 // journalWait bounds the wait for another run that writes to the same journal.
 const journalWait = time.Second
 
-// Append writes one line, all of it or nothing.
-func (h *Host) Append(j Journal, line []byte) error {
+// AppendLine writes one line, all of it or nothing.
+func AppendLine(h *Host, j Journal, line []byte) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
@@ -118,20 +118,20 @@ func (h *Host) Append(j Journal, line []byte) error {
 	var errs error
 	for _, dir := range dirs {
 		path := filepath.Join(dir, j.Name+".jsonl")
-		err := h.append(path, j.Most, line)
+		err := appendFile(h, path, j.Most, line)
 		if err == nil {
 			return nil
 		}
-		errs = errors.Join(errs, &fs.PathError{Op: "append to", Path: path, Err: reason(err)})
+		errs = errors.Join(errs, &fs.PathError{Op: "append to", Path: path, Err: Reason(err)})
 	}
 	return errs
 }
 
-func (h *Host) append(path string, most int64, line []byte) error {
+func appendFile(h *Host, path string, most int64, line []byte) error {
 	if err := os.MkdirAll(h.Path(filepath.Dir(path)), 0o700); err != nil {
 		return err
 	}
-	lock, err := h.openOwn(path+".lock", os.O_RDWR|os.O_CREATE)
+	lock, err := openOwn(h, path+".lock", os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (h *Host) append(path string, most int64, line []byte) error {
 			return fmt.Errorf("lock: %w", err)
 		}
 	}
-	f, err := h.openOwn(path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
+	f, err := openOwn(h, path, os.O_RDWR|os.O_CREATE|os.O_APPEND)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (h *Host) append(path string, most int64, line []byte) error {
 			return err
 		}
 		f.Close()
-		if f, err = h.openOwn(path, os.O_RDWR|os.O_CREATE|os.O_APPEND); err != nil {
+		if f, err = openOwn(h, path, os.O_RDWR|os.O_CREATE|os.O_APPEND); err != nil {
 			return err
 		}
 		info, err = f.Stat()
@@ -182,7 +182,7 @@ func (h *Host) append(path string, most int64, line []byte) error {
 }
 
 // openOwn opens a file that only this user may write to, never through a link.
-func (h *Host) openOwn(path string, how int) (*os.File, error) {
+func openOwn(h *Host, path string, how int) (*os.File, error) {
 	f, err := os.OpenFile(h.Path(path), how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func (h *Host) openOwn(path string, how int) (*os.File, error) {
 }
 
 // JournalLines reads a journal, the oldest line first. None is no error.
-func (h *Host) JournalLines(j Journal) (lines [][]byte, err error) {
+func JournalLines(h *Host, j Journal) (lines [][]byte, err error) {
 	if h.past == "" {
 		return nil, ErrNoMemory
 	}
@@ -218,7 +218,7 @@ func (h *Host) JournalLines(j Journal) (lines [][]byte, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, &fs.PathError{Op: "read", Path: path, Err: reason(err)}
+			return nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 		}
 		for line := range bytes.Lines(data) {
 			lines = append(lines, bytes.TrimRight(line, "\n"))

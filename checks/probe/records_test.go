@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func keeper(t *testing.T) (h *Host, dir string) {
@@ -21,7 +23,7 @@ func keeper(t *testing.T) (h *Host, dir string) {
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	h, dir := keeper(t)
-	if list, err := h.Records("job-"); err != nil || list != nil {
+	if list, err := Records(h, "job-"); err != nil || list != nil {
 		t.Fatalf("of nothing: %v, %v, want none", list, err)
 	}
 	for _, name := range []string{"job-2", "job-1", "xid"} {
@@ -32,7 +34,7 @@ func TestRecords(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "job-3.json")); err != nil {
 		t.Fatal(err)
 	}
-	list, err := h.Records("job-")
+	list, err := Records(h, "job-")
 	if err != nil || len(list) != 3 {
 		t.Fatalf("got %v, %v, want three", list, err)
 	}
@@ -42,13 +44,13 @@ func TestRecords(t *testing.T) {
 	if list[2].Err == "" || list[2].Data != nil {
 		t.Errorf("a link is read: %+v", list[2])
 	}
-	if err := errors.Join(h.Forget("job-1"), h.Forget("job-1")); err != nil {
+	if err := errors.Join(Forget(h, "job-1"), Forget(h, "job-1")); err != nil {
 		t.Error(err)
 	}
-	if list, _ := h.Records("job-"); len(list) != 2 {
+	if list, _ := Records(h, "job-"); len(list) != 2 {
 		t.Errorf("after forgetting one: %v", list)
 	}
-	if _, err := NewHost(t.TempDir()).Records(""); !errors.Is(err, ErrNoMemory) {
+	if _, err := Records(NewHost(t.TempDir()), ""); !errors.Is(err, ErrNoMemory) {
 		t.Errorf("without a directory: %v", err)
 	}
 }
@@ -57,15 +59,15 @@ func TestJournal(t *testing.T) {
 	t.Parallel()
 	h, dir := keeper(t)
 	j := Journal{"jobs", 100}
-	if lines, err := h.JournalLines(j); err != nil || lines != nil {
+	if lines, err := JournalLines(h, j); err != nil || lines != nil {
 		t.Fatalf("of nothing: %q, %v", lines, err)
 	}
 	for i := range 9 {
-		if err := h.Append(j, fmt.Appendf(nil, `{"job":%d,"padding":"xxxxxxxx"}`, i)); err != nil {
+		if err := AppendLine(h, j, fmt.Appendf(nil, `{"job":%d,"padding":"xxxxxxxx"}`, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	lines, err := h.JournalLines(j)
+	lines, err := JournalLines(h, j)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +90,7 @@ func TestJournalOfMany(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			if err := h.Append(j, line); err != nil {
+			if err := AppendLine(h, j, line); err != nil {
 				t.Error(err)
 			}
 		})
@@ -111,7 +113,7 @@ func TestJournalIsOurs(t *testing.T) {
 	if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Symlink(other, filepath.Join(dir, "jobs.jsonl"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Append(Journal{"jobs", 1000}, []byte("{}")); err == nil || !strings.Contains(err.Error(), "append to /past/node/jobs.jsonl: ") {
+	if err := AppendLine(h, Journal{"jobs", 1000}, []byte("{}")); err == nil || !strings.Contains(err.Error(), "append to /past/node/jobs.jsonl: ") {
 		t.Errorf("through a link: %v", err)
 	}
 	if data, _ := os.ReadFile(other); len(data) > 0 {
@@ -123,7 +125,7 @@ func TestJournalIsOurs(t *testing.T) {
 	if err := os.Chmod(filepath.Join(dir, "open.jsonl"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Append(Journal{"open", 1000}, []byte("{}")); err == nil || !strings.Contains(err.Error(), "0666") {
+	if err := AppendLine(h, Journal{"open", 1000}, []byte("{}")); err == nil || !strings.Contains(err.Error(), "0666") {
 		t.Errorf("one that others may write to: %v", err)
 	}
 }
@@ -131,26 +133,26 @@ func TestJournalIsOurs(t *testing.T) {
 // Without a disk records and journals lie in the spare place, too.
 func TestRecordsSpare(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"/past": "a file where a directory should be"}))
+	h := NewHost(probetest.Tree(t, map[string]string{"/past": "a file where a directory should be"}))
 	h.SetPast("/past/node", "/run/past")
 	j := Journal{"jobs", 100}
-	if err := h.Append(j, []byte(`{"job":1}`)); err != nil {
+	if err := AppendLine(h, j, []byte(`{"job":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	var spare *SpareError
 	if err := h.Keep("job-1", 1); !errors.As(err, &spare) {
 		t.Errorf("%v, want it said that it is in the other place", err)
 	}
-	if lines, err := h.JournalLines(j); err != nil || len(lines) != 1 {
+	if lines, err := JournalLines(h, j); err != nil || len(lines) != 1 {
 		t.Errorf("%q, %v", lines, err)
 	}
-	if list, err := h.Records("job-"); err != nil || len(list) != 1 || string(list[0].Data) != "1" {
+	if list, err := Records(h, "job-"); err != nil || len(list) != 1 || string(list[0].Data) != "1" {
 		t.Errorf("%v, %v", list, err)
 	}
-	if err := h.Forget("job-1"); err != nil {
+	if err := Forget(h, "job-1"); err != nil {
 		t.Error(err)
 	}
-	if list, err := h.Records("job-"); err != nil || len(list) != 0 {
+	if list, err := Records(h, "job-"); err != nil || len(list) != 0 {
 		t.Errorf("%v, %v", list, err)
 	}
 }
@@ -168,19 +170,19 @@ func TestForgetSpare(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "job-1.json", "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := h.Records("job-"); err != nil || len(list) != 2 {
+	if list, err := Records(h, "job-"); err != nil || len(list) != 2 {
 		t.Fatalf("%v, %v, want two", list, err)
 	}
-	if err := h.Forget("job-1"); err != nil {
+	if err := Forget(h, "job-1"); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := h.Records("job-"); err != nil || len(list) != 1 || list[0].Name != "job-2" {
+	if list, err := Records(h, "job-"); err != nil || len(list) != 1 || list[0].Name != "job-2" {
 		t.Errorf("%v, %v, want job-2 alone", list, err)
 	}
 	if _, ok := errors.AsType[*SpareError](h.Keep("job-1", 1)); !ok {
 		t.Error("kept where it cannot be")
 	}
-	if list, err := h.Records("job-1"); err != nil || len(list) != 1 || string(list[0].Data) != "1" {
+	if list, err := Records(h, "job-1"); err != nil || len(list) != 1 || string(list[0].Data) != "1" {
 		t.Errorf("%v, %v, want it as it was kept anew", list, err)
 	}
 }
@@ -195,7 +197,7 @@ func TestRecordsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list, err := h.Records("job-")
+	list, err := Records(h, "job-")
 	if err != nil || len(list) != 2 || list[0].Name != "job-0" {
 		t.Fatalf("%d, %v, want the first two", len(list), err)
 	}
@@ -206,16 +208,16 @@ func TestJournalHalfLine(t *testing.T) {
 	t.Parallel()
 	h, dir := keeper(t)
 	j := Journal{"jobs", 1000}
-	if err := h.Append(j, []byte("one")); err != nil {
+	if err := AppendLine(h, j, []byte("one")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "jobs.jsonl"), []byte("one\nha"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Append(j, []byte("two")); err != nil {
+	if err := AppendLine(h, j, []byte("two")); err != nil {
 		t.Fatal(err)
 	}
-	if lines, err := h.JournalLines(j); err != nil || len(lines) != 3 || string(lines[2]) != "two" {
+	if lines, err := JournalLines(h, j); err != nil || len(lines) != 3 || string(lines[2]) != "two" {
 		t.Errorf("%q, %v", lines, err)
 	}
 }

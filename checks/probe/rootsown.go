@@ -12,38 +12,38 @@ import (
 
 // RootsOwn reports whether root controls a process: its effective and its real user
 // are root, and its program is not setuid.
-func (h *Host) RootsOwn(pid int) bool {
-	r, err := openProc(h.Path("/proc"))
+func RootsOwn(h *Host, pid int) bool {
+	r, err := OpenProc(h.Path("/proc"))
 	if err != nil {
 		return false
 	}
-	defer r.close()
-	return r.rootsOwn(pid)
+	defer r.Close()
+	return r.RootsOwn(pid)
 }
 
-func (r *processReader) rootsOwn(pid int) bool {
-	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
+func (r *ProcessReader) RootsOwn(pid int) bool {
+	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
 	s, err := r.state()
 	return err == nil && s.uid == 0 && s.real == 0 && !r.setuid()
 }
 
 // OwnAccord reports whether the user of a process has started it: its real user is its
 // effective one, and its program is not setuid.
-func (h *Host) OwnAccord(pid int) bool {
-	r, err := openProc(h.Path("/proc"))
+func OwnAccord(h *Host, pid int) bool {
+	r, err := OpenProc(h.Path("/proc"))
 	if err != nil {
 		return false
 	}
-	defer r.close()
-	r.name = strconv.AppendInt(r.name[:0], int64(pid), 10)
+	defer r.Close()
+	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
 	s, err := r.state()
 	return err == nil && s.uid == s.real && !r.setuid()
 }
 
 // setuid reports whether the program of the process is setuid. A recorded node does not
 // have it, nor has a thread of the kernel. A dead file server is not asked.
-func (r *processReader) setuid() bool {
+func (r *ProcessReader) setuid() bool {
 	var st unix.Statx_t
-	err := unix.Statx(r.dir, string(r.name)+"/exe", unix.AT_STATX_DONT_SYNC, unix.STATX_MODE, &st)
+	err := unix.Statx(r.Dir, string(r.Name)+"/exe", unix.AT_STATX_DONT_SYNC, unix.STATX_MODE, &st)
 	return err == nil && st.Mode&unix.S_ISUID != 0
 }

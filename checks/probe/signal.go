@@ -10,9 +10,9 @@ import (
 )
 
 // Alive says whether a process still exists and is no zombie.
-func (h *Host) Alive(pid int) bool {
+func Alive(h *Host, pid int) bool {
 	var buf [4 << 10]byte
-	n, err := readAt(unix.AT_FDCWD, h.Path("/proc/"+strconv.Itoa(pid)+"/status"), buf[:])
+	n, err := ReadAt(unix.AT_FDCWD, h.Path("/proc/"+strconv.Itoa(pid)+"/status"), buf[:])
 	if err != nil {
 		return false
 	}
@@ -24,70 +24,70 @@ func (h *Host) Alive(pid int) bool {
 // to another one meanwhile: another owner, program or, if its [Usage] has been
 // read, time of start. Below another root there is nothing to kill. Some are
 // never killed, see [Host.Spared].
-func (h *Host) Kill(p Process) error {
-	if why := h.Spared(p.PID); why != "" {
+func Kill(h *Host, p Process) error {
+	if why := Spared(h, p.PID); why != "" {
 		return errors.New(why)
 	}
-	return h.seize(p, func(pidfd int) error { return send(p.PID, pidfd, unix.SIGKILL) })
+	return seize(h, p, func(pidfd int) error { return Send(p.PID, pidfd, unix.SIGKILL) })
 }
 
 // Spared says why no check ends a process, whatever the site's line asks for; ""
 // if there is no such reason: it is init, one of this program's or above it
 // (slurmd), a thread of the kernel, or a daemon of Slurm's, with which all jobs
 // of the node would end.
-func (h *Host) Spared(pid int) (why string) {
+func Spared(h *Host, pid int) (why string) {
 	if pid <= 1 {
-		return sparedSelf
+		return SparedSelf
 	}
 	if h.Recorded() { // another node's: ours has a number of its own there
 		return ""
 	}
 	if pid == os.Getpid() || pid == os.Getppid() {
-		return sparedSelf
+		return SparedSelf
 	}
-	r, err := openProc(h.Path("/proc"))
+	r, err := OpenProc(h.Path("/proc"))
 	if err != nil {
 		return ""
 	}
-	defer r.close()
+	defer r.Close()
 	for at := os.Getppid(); at > 1; {
-		t, err := r.task(strconv.Itoa(at))
+		t, err := r.Task(strconv.Itoa(at))
 		if err != nil {
 			break
 		}
-		if at = t.parent; at == pid {
-			return sparedSelf
+		if at = t.Parent; at == pid {
+			return SparedSelf
 		}
 	}
-	t, err := r.task(strconv.Itoa(pid))
+	t, err := r.Task(strconv.Itoa(pid))
 	if err != nil {
 		return "" // it has ended
 	}
-	uid, err := r.owner(pid)
+	uid, err := r.Owner(pid)
 	switch {
 	case err != nil:
 		return ""
 	case t.kernel:
 		return "threads of the kernel are not killed"
-	case uid == 0 && (t.name == "slurmstepd" || t.name == "slurmd" || t.name == "slurmctld" || t.name == "slurmdbd"):
-		return t.name + " is not killed: jobs depend on it"
-	case t.parent == os.Getppid() && t.parent > 1 && r.sameProgram(pid):
-		return sparedSelf
+	case uid == 0 && (t.Name == "slurmstepd" || t.Name == "slurmd" || t.Name == "slurmctld" || t.Name == "slurmdbd"):
+		return t.Name + " is not killed: jobs depend on it"
+	case t.Parent == os.Getppid() && t.Parent > 1 && r.sameProgram(pid):
+		return SparedSelf
 	}
 	return ""
 }
 
-const sparedSelf = "init and nhc-gpu itself are not killed"
+const SparedSelf = "init and nhc-gpu itself are not killed"
 
 // sameProgram reports whether a process runs the program that this one is.
-func (r *processReader) sameProgram(pid int) bool {
+func (r *ProcessReader) sameProgram(pid int) bool {
 	var own, other unix.Stat_t
-	return unix.Stat("/proc/self/exe", &own) == nil && unix.Fstatat(r.dir, strconv.Itoa(pid)+"/exe", &other, 0) == nil &&
+	return unix.Stat("/proc/self/exe", &own) == nil && unix.Fstatat(r.Dir, strconv.Itoa(pid)+"/exe", &other, 0) == nil &&
 		own.Dev == other.Dev && own.Ino == other.Ino
 }
 
-// send gives a signal to a process that is held.
-func send(pid, pidfd int, sig unix.Signal) error {
+// Send gives a signal to a process that is held.
+func Send(pid, pidfd int, sig unix.Signal) error {
 	var err error
 	if pidfd >= 0 {
 		err = unix.PidfdSendSignal(pidfd, sig, nil, 0)
@@ -103,8 +103,8 @@ func send(pid, pidfd int, sig unix.Signal) error {
 // Renice gives a process of [Host.Processes] another nice value, within the
 // bounds of the kernel, under the conditions of [Host.Kill]. It returns the
 // value before and after.
-func (h *Host) Renice(p Process, nice int) (before, after int, err error) {
-	err = h.seize(p, func(int) error {
+func Renice(h *Host, p Process, nice int) (before, after int, err error) {
+	err = seize(h, p, func(int) error {
 		if before, err = niceValue(p.PID); err != nil {
 			return err
 		}
@@ -126,13 +126,13 @@ func niceValue(pid int) (int, error) {
 
 // seize calls act if a process is the one it was, with a descriptor of it that
 // no other process can inherit, or -1 on kernels that have none (before 5.3).
-func (h *Host) seize(p Process, act func(pidfd int) error) error {
-	return h.hold(p.PID, func() error { return h.unchanged(p) }, act)
+func seize(h *Host, p Process, act func(pidfd int) error) error {
+	return Hold(h, p.PID, func() error { return unchanged(h, p) }, act)
 }
 
-// hold calls act if same finds no fault with the process, while a descriptor
+// Hold calls act if same finds no fault with the process, while a descriptor
 // keeps its pid from going to another one.
-func (h *Host) hold(pid int, same func() error, act func(pidfd int) error) error {
+func Hold(h *Host, pid int, same func() error, act func(pidfd int) error) error {
 	if h.Recorded() {
 		return os.ErrProcessDone
 	}
@@ -152,36 +152,36 @@ func (h *Host) hold(pid int, same func() error, act func(pidfd int) error) error
 }
 
 // unchanged is an error if a process is not the one it was.
-func (h *Host) unchanged(p Process) error {
-	dir, err := open(unix.AT_FDCWD, "/proc")
+func unchanged(h *Host, p Process) error {
+	dir, err := Open(unix.AT_FDCWD, "/proc")
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	r := processReader{dir: dir}
+	r := ProcessReader{Dir: dir}
 	now, err := r.read(p.PID)
 	// One that ends loses its command line before it is dead.
 	ends := strings.HasPrefix(now.Args, "[") && !strings.HasPrefix(p.Args, "[")
-	if err != nil || ends || !h.Alive(p.PID) {
+	if err != nil || ends || !Alive(h, p.PID) {
 		return os.ErrProcessDone
 	}
 	if now.UID != p.UID || now.Command() != p.Command() {
-		return errReplaced
+		return ErrReplaced
 	}
-	u, err := h.readUsage(p)
+	u, err := readUsage(h, p)
 	switch {
-	case err != nil && !h.Alive(p.PID): // just now
+	case err != nil && !Alive(h, p.PID): // just now
 		return os.ErrProcessDone
 	case err != nil:
 		return err
 	}
-	if c, ok := remembered[Usage](h, usageKey(p)); ok && c.err == nil && u.Start != c.value.Start {
-		return errReplaced
+	if c, ok := Remembered[Usage](h, usageKey(p)); ok && c.Err == nil && u.Start != c.Value.Start {
+		return ErrReplaced
 	}
 	if listed := *Kept[uint64](h, listedAt); listed > 0 && u.Start > listed {
-		return errReplaced
+		return ErrReplaced
 	}
 	return nil
 }
 
-var errReplaced = errors.New("it is another process by now")
+var ErrReplaced = errors.New("it is another process by now")

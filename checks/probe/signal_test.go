@@ -6,13 +6,15 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func TestKillSparesItself(t *testing.T) {
 	t.Parallel()
 	h := NewHost("/")
 	for _, pid := range []int{1, 0, -1, os.Getpid(), os.Getppid()} {
-		if err := h.Kill(Process{PID: pid}); message(err) != sparedSelf {
+		if err := Kill(h, Process{PID: pid}); probetest.Message(err) != SparedSelf {
 			t.Errorf("Kill(%d) = %v", pid, err)
 		}
 	}
@@ -26,19 +28,19 @@ func TestKillOfZombie(t *testing.T) {
 	}
 	defer func() { _ = cmd.Wait() }()
 	h := NewHost("/")
-	for end := time.Now().Add(30 * time.Second); h.Alive(cmd.Process.Pid); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); Alive(h, cmd.Process.Pid); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("true does not end")
 		}
 	}
-	if err := h.Kill(Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: "true"}); !errors.Is(err, os.ErrProcessDone) {
+	if err := Kill(h, Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: "true"}); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("Kill = %v", err)
 	}
 }
 
 func TestRenice(t *testing.T) {
 	t.Parallel()
-	cmd := startSleep(t)
+	cmd := probetest.StartSleep(t)
 	h := NewHost("/")
 	p := Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: "sleep 60"}
 	was, err := niceValue(os.Getpid())
@@ -46,17 +48,17 @@ func TestRenice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ nice, want int }{{was + 1, was + 1}, {100, 19}} {
-		before, after, err := h.Renice(p, c.nice)
+		before, after, err := Renice(h, p, c.nice)
 		if err != nil || before != was || after != c.want {
 			t.Errorf("Renice(%d) = %d, %d, %v, want %d, %d", c.nice, before, after, err, was, c.want)
 		}
 		was = after
 	}
 	p.Args = "another program"
-	if _, _, err := h.Renice(p, 0); !errors.Is(err, errReplaced) {
+	if _, _, err := Renice(h, p, 0); !errors.Is(err, ErrReplaced) {
 		t.Errorf("Renice hit a process that is not the one: %v", err)
 	}
-	if _, _, err := NewHost(tree(t, nil)).Renice(p, 0); !errors.Is(err, os.ErrProcessDone) {
+	if _, _, err := Renice(NewHost(probetest.Tree(t, nil)), p, 0); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("Renice reached out of the tree: %v", err)
 	}
 }

@@ -19,19 +19,19 @@ type FileStat struct {
 	Ctime  time.Time // its inode changed
 }
 
-// FileStat looks at a file, not through a symbolic link. What it finds is
+// StatFile looks at a file, not through a symbolic link. What it finds is
 // remembered under the file's name, as in a run of LBNL NHC. It may block on a
 // file system that does not answer.
-func (h *Host) FileStat(p string) (FileStat, error) {
+func StatFile(h *Host, p string) (FileStat, error) {
 	key := "lstat " + p
-	s, err := once(h, key, func() (FileStat, error) { return h.lstat(p) })
+	s, err := Once(h, key, func() (FileStat, error) { return lstat(h, p) })
 	if err != nil {
 		h.forget(key) // the next one looks again
 	}
 	return s, err
 }
 
-func (h *Host) lstat(p string) (FileStat, error) {
+func lstat(h *Host, p string) (FileStat, error) {
 	var st unix.Stat_t
 	err := error(unix.ENOENT)
 	if p != "" {

@@ -5,9 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// oneLine makes a word of what a library has written: one line without
+// OneLine makes a word of what a library has written: one line without
 // control characters, for it goes into logs and reasons.
-func oneLine(s string) string {
+func OneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\uFFFD' {
 			return '?'
@@ -17,10 +17,10 @@ func oneLine(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// printable is what is left of a text after ps has printed it and a shell has
+// Printable is what is left of a text after ps has printed it and a shell has
 // split it into words: newlines are blanks, other control characters and bytes
 // that are no UTF-8 are "?", and runs of blanks one blank.
-func printable(data []byte) string {
+func Printable(data []byte) string {
 	if !utf8.Valid(data) {
 		data = validUTF8(data)
 	}
@@ -53,21 +53,21 @@ func validUTF8(data []byte) []byte {
 	return data
 }
 
-// lastLine is the last that is not empty.
-func lastLine(text []byte) string {
+// LastLine is the last that is not empty.
+func LastLine(text []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return shortLine(lines[len(lines)-1])
+	return ShortLine(lines[len(lines)-1])
 }
 
-func shortLine(line string) string {
+func ShortLine(line string) string {
 	const most = 160
-	line = strings.TrimSpace(printable([]byte(line)))
+	line = strings.TrimSpace(Printable([]byte(line)))
 	if len(line) > most {
 		line = strings.ToValidUTF8(line[:most], "") + "..."
 	}
 	return line
 }
 
-func notNumber(s string) bool {
+func NotNumber(s string) bool {
 	return s == "" || strings.ContainsFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 }

@@ -24,10 +24,10 @@ type trust struct {
 
 // ReadTrusted reads a file of settings that only root, or who runs this, could
 // have written. Like nhc.conf it may be group-writable.
-func (h *Host) ReadTrusted(p string) ([]byte, error) {
+func ReadTrusted(h *Host, p string) ([]byte, error) {
 	data, err := trust{owner: 0, others: 0o002, most: maxTrusted}.read(h.Path(p))
 	if err != nil {
-		return nil, &fs.PathError{Op: "read", Path: p, Err: reason(err)}
+		return nil, &fs.PathError{Op: "read", Path: p, Err: Reason(err)}
 	}
 	return data, nil
 }

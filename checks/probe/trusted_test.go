@@ -4,11 +4,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func TestReadTrusted(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{
+	h := NewHost(probetest.Tree(t, map[string]string{
 		"good": "a = 1\n", "open": "a = 1\n", "dir/": "", "large": strings.Repeat("#", maxTrusted+1),
 	}))
 	for name, mode := range map[string]os.FileMode{"good": 0o664, "open": 0o666} {
@@ -23,8 +25,8 @@ func TestReadTrusted(t *testing.T) {
 		"/dir":   "read /dir: not a plain file",
 		"/large": "read /large: 1048577 bytes, want at most 1048576",
 	} {
-		data, err := h.ReadTrusted(path)
-		if message(err) != want || (err == nil) != (string(data) == "a = 1\n") {
+		data, err := ReadTrusted(h, path)
+		if probetest.Message(err) != want || (err == nil) != (string(data) == "a = 1\n") {
 			t.Errorf("%s: %q, %v, want %q", path, data, err, want)
 		}
 	}
@@ -34,7 +36,7 @@ func TestReadTrusted(t *testing.T) {
 	if err := os.Chown(h.Path("/good"), 4711, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.ReadTrusted("/good"); message(err) != "read /good: owned by uid 4711, want root" {
+	if _, err := ReadTrusted(h, "/good"); probetest.Message(err) != "read /good: owned by uid 4711, want root" {
 		t.Error(err)
 	}
 }

@@ -31,18 +31,18 @@ func (u Usage) Share(uptime uint64) uint64 {
 	return u.Ticks * 1000 / (uptime - u.Start)
 }
 
-// Usage reads what a process of [Host.Processes] uses, once for the life of the
+// ReadUsage reads what a process of [Host.Processes] uses, once for the life of the
 // Host. [os.ErrProcessDone] means that it has ended.
-func (h *Host) Usage(p Process) (Usage, error) {
-	return once(h, usageKey(p), func() (Usage, error) { return h.readUsage(p) })
+func ReadUsage(h *Host, p Process) (Usage, error) {
+	return Once(h, usageKey(p), func() (Usage, error) { return readUsage(h, p) })
 }
 
 func usageKey(p Process) string { return "usage " + strconv.Itoa(p.PID) }
 
-func (h *Host) readUsage(p Process) (Usage, error) {
+func readUsage(h *Host, p Process) (Usage, error) {
 	var buf [4 << 10]byte
 	path := "/proc/" + strconv.Itoa(p.PID) + "/stat"
-	data, err := h.readProcess(path, buf[:])
+	data, err := readProcess(h, path, buf[:])
 	if err != nil {
 		return Usage{}, err
 	}
@@ -107,37 +107,37 @@ func parseStat(data []byte) (Usage, bool) {
 	return u, true
 }
 
-// task is what is needed of the stat file of a process or of a thread.
-type task struct {
-	name          string
-	state         byte
-	parent, group int
-	session, tty  int
-	exiting       bool
+// Task is what is needed of the stat file of a process or of a thread.
+type Task struct {
+	Name          string
+	State         byte
+	Parent, Group int
+	Session, Tty  int
+	Exiting       bool
 	kernel        bool // a thread of the kernel's own
-	ticks, start  uint64
+	Ticks, Start  uint64
 }
 
 // The flags PF_EXITING and PF_KTHREAD of the kernel's include/linux/sched.h.
 const (
-	exiting      = 0x4
+	Exiting      = 0x4
 	kernelThread = 0x200000
 )
 
-// task reads the stat file of a process, "4711", or of a thread, "4711/task/4712".
-func (r *processReader) task(dir string) (t task, err error) {
-	n, err := readAt(r.dir, dir+"/stat", r.status[:])
+// Task reads the stat file of a process, "4711", or of a thread, "4711/task/4712".
+func (r *ProcessReader) Task(dir string) (t Task, err error) {
+	n, err := ReadAt(r.Dir, dir+"/stat", r.Status[:])
 	if err != nil {
 		return t, err
 	}
-	t, ok := parseTask(r.status[:n])
+	t, ok := ParseTask(r.Status[:n])
 	if !ok {
 		return t, &fs.PathError{Op: "parse", Path: "/proc/" + dir + "/stat", Err: fs.ErrInvalid}
 	}
 	return t, nil
 }
 
-func parseTask(data []byte) (t task, good bool) {
+func ParseTask(data []byte) (t Task, good bool) {
 	f, good := statFields(data)
 	if !good {
 		return t, false
@@ -148,10 +148,10 @@ func parseTask(data []byte) (t task, good bool) {
 		return uint64(n)
 	}
 	first, last := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
-	t = task{
-		name: printable(bytes.Clone(data[first+1 : last])), state: f[statState][0], parent: int(number(statParent)), group: int(number(statGroup)),
-		session: int(number(statSession)), tty: int(number(statTTY)),
-		exiting: number(statFlags)&exiting != 0, kernel: number(statFlags)&kernelThread != 0, ticks: number(statUser) + number(statSystem), start: number(statStart),
+	t = Task{
+		Name: Printable(bytes.Clone(data[first+1 : last])), State: f[statState][0], Parent: int(number(statParent)), Group: int(number(statGroup)),
+		Session: int(number(statSession)), Tty: int(number(statTTY)),
+		Exiting: number(statFlags)&Exiting != 0, kernel: number(statFlags)&kernelThread != 0, Ticks: number(statUser) + number(statSystem), Start: number(statStart),
 	}
 	return t, good
 }
@@ -161,11 +161,11 @@ func parseTask(data []byte) (t task, good bool) {
 // The rss of its stat file is not exact: each processor may owe it some pages,
 // which on a large node comes to hundreds of MB. [os.ErrProcessDone] means that
 // the process has ended.
-func (h *Host) Resident(p Process) (uint64, error) {
-	return once(h, "resident "+strconv.Itoa(p.PID), func() (uint64, error) {
+func Resident(h *Host, p Process) (uint64, error) {
+	return Once(h, "resident "+strconv.Itoa(p.PID), func() (uint64, error) {
 		var buf [4 << 10]byte
 		path := "/proc/" + strconv.Itoa(p.PID) + "/status"
-		data, err := h.readProcess(path, buf[:])
+		data, err := readProcess(h, path, buf[:])
 		if err != nil {
 			return 0, err
 		}
@@ -196,8 +196,8 @@ func parseResident(data []byte) (kB uint64, ok bool) {
 }
 
 // readProcess reads a file of a process with one read(2).
-func (h *Host) readProcess(path string, buf []byte) ([]byte, error) {
-	n, err := readAt(unix.AT_FDCWD, h.Path(path), buf)
+func readProcess(h *Host, path string, buf []byte) ([]byte, error) {
+	n, err := ReadAt(unix.AT_FDCWD, h.Path(path), buf)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 		return nil, os.ErrProcessDone
 	}
@@ -208,10 +208,10 @@ func (h *Host) readProcess(path string, buf []byte) ([]byte, error) {
 }
 
 // Uptime is how long the machine runs, in clock ticks, from /proc/uptime.
-func (h *Host) Uptime() (uint64, error) {
-	return once(h, "uptime", func() (uint64, error) {
+func Uptime(h *Host) (uint64, error) {
+	return Once(h, "uptime", func() (uint64, error) {
 		const path = "/proc/uptime"
-		text, err := h.readValue(path)
+		text, err := h.ReadValue(path)
 		if err != nil {
 			return 0, err
 		}

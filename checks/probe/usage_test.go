@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 // statFile is what the kernel writes for a process: times in clock ticks, the
@@ -19,7 +21,7 @@ func statFile(name string, parent, user, system, start int, vsize, rss int64) st
 
 func TestProcessUsage(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{
+	h := NewHost(probetest.Tree(t, map[string]string{
 		"proc/uptime":    "10000.50 123.4\n",
 		"proc/7/stat":    statFile("bash", 1, 150, 50, 900050, 10<<20, 300),
 		"proc/8/stat":    statFile(") R 0 0 (\n) 9", 7, 100000, 50, 1000049, 0, -3),
@@ -33,7 +35,7 @@ func TestProcessUsage(t *testing.T) {
 		8: {Parent: 7, Ticks: 100050, Start: 1000049},
 	}
 	for pid, u := range want {
-		got, err := h.Usage(Process{PID: pid})
+		got, err := ReadUsage(h, Process{PID: pid})
 		if diff := cmp.Diff(u, got); diff != "" || err != nil {
 			t.Errorf("process %d: %v (-want +got):\n%s", pid, err, diff)
 		}
@@ -44,11 +46,11 @@ func TestProcessUsage(t *testing.T) {
 		11: "read /proc/11/stat: is a directory",
 		12: os.ErrProcessDone.Error(),
 	} {
-		if _, err := h.Usage(Process{PID: pid}); message(err) != text {
+		if _, err := ReadUsage(h, Process{PID: pid}); probetest.Message(err) != text {
 			t.Errorf("process %d: %v, want %s", pid, err, text)
 		}
 	}
-	uptime, err := h.Uptime()
+	uptime, err := Uptime(h)
 	if err != nil || uptime != 1000050 {
 		t.Errorf("Uptime = %d, %v", uptime, err)
 	}
@@ -68,15 +70,15 @@ func TestProcessUsage(t *testing.T) {
 // What is said of this very process must be what the kernel's other file says.
 func TestUsageOfThisProcess(t *testing.T) {
 	t.Parallel()
-	u, err := NewHost("/").Usage(Process{PID: os.Getpid()})
+	u, err := ReadUsage(NewHost("/"), Process{PID: os.Getpid()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rss, err := NewHost("/").Resident(Process{PID: os.Getpid()})
+	rss, err := Resident(NewHost("/"), Process{PID: os.Getpid()})
 	if u.Parent != os.Getppid() || err != nil || rss == 0 || u.VSZ < rss {
 		t.Errorf("got %+v, resident %d, %v, parent is %d", u, rss, err, os.Getppid())
 	}
-	uptime, err := NewHost("/").Uptime()
+	uptime, err := Uptime(NewHost("/"))
 	if err != nil || uptime+1 < u.Start {
 		t.Errorf("uptime %d, %v; process started at %d", uptime, err, u.Start)
 	}
@@ -84,7 +86,7 @@ func TestUsageOfThisProcess(t *testing.T) {
 
 func TestResident(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{
+	h := NewHost(probetest.Tree(t, map[string]string{
 		"proc/7/status":  statusFile("VmRSS:\t1 kB", "S (sleeping)", 0, true) + "VmHWM:\t9 kB\nVmRSS:\t  2048 kB\n",
 		"proc/8/status":  statusFile("kthreadd", "S (sleeping)", 0, false),
 		"proc/9/status":  statusFile("x", "S (sleeping)", 0, true) + "VmRSS:\tmany kB\n",
@@ -95,8 +97,8 @@ func TestResident(t *testing.T) {
 		7: "2048 ", 8: "0 ", 9: "0 parse /proc/9/status: invalid argument", 10: "0 parse /proc/10/status: invalid argument",
 		11: "0 parse /proc/11/status: invalid argument", 12: "0 " + os.ErrProcessDone.Error(),
 	} {
-		kB, err := h.Resident(Process{PID: pid})
-		if got := fmt.Sprint(kB, " ", message(err)); got != want {
+		kB, err := Resident(h, Process{PID: pid})
+		if got := fmt.Sprint(kB, " ", probetest.Message(err)); got != want {
 			t.Errorf("process %d: %s, want %s", pid, got, want)
 		}
 	}
@@ -109,11 +111,11 @@ func TestUptimeUnreadable(t *testing.T) {
 		"-1 1\n": "parse /proc/uptime: invalid argument", "NaN 1\n": "parse /proc/uptime: invalid argument",
 		"1e300 1\n": "parse /proc/uptime: invalid argument",
 	} {
-		if _, err := NewHost(tree(t, map[string]string{"proc/uptime": text})).Uptime(); message(err) != want {
+		if _, err := Uptime(NewHost(probetest.Tree(t, map[string]string{"proc/uptime": text}))); probetest.Message(err) != want {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
-	if _, err := NewHost(tree(t, nil)).Uptime(); message(err) != "read /proc/uptime: no such file or directory" {
+	if _, err := Uptime(NewHost(probetest.Tree(t, nil))); probetest.Message(err) != "read /proc/uptime: no such file or directory" {
 		t.Errorf("without the file: %v", err)
 	}
 }
@@ -136,21 +138,21 @@ func FuzzStat(f *testing.F) {
 
 func TestStartTellsProcessesApart(t *testing.T) {
 	t.Parallel()
-	cmd := startSleep(t)
+	cmd := probetest.StartSleep(t)
 	h := NewHost("/")
 	p := Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: "sleep 60"}
-	u, err := h.Usage(p)
+	u, err := ReadUsage(h, p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	u.Start--
-	remember(h, usageKey(p), u, nil)
-	if err := h.Kill(p); !errors.Is(err, errReplaced) || !h.Alive(p.PID) {
+	Remember(h, usageKey(p), u, nil)
+	if err := Kill(h, p); !errors.Is(err, ErrReplaced) || !Alive(h, p.PID) {
 		t.Fatalf("a process that started at another time was killed: %v", err)
 	}
 	u.Start++
-	remember(h, usageKey(p), u, nil)
-	if err := h.Kill(p); err != nil {
+	Remember(h, usageKey(p), u, nil)
+	if err := Kill(h, p); err != nil {
 		t.Error(err)
 	}
 }

@@ -15,14 +15,14 @@ type accounts struct {
 // UserName is the account of a uid, "" if there is none. /etc/passwd is asked
 // first; what it does not know, the name service is asked for (LDAP, SSSD),
 // which may take its time.
-func (h *Host) UserName(uid uint32) string {
-	if name, ok := h.accounts().names[uid]; ok {
+func UserName(h *Host, uid uint32) string {
+	if name, ok := readAccounts(h).names[uid]; ok {
 		return name
 	}
 	if h.Recorded() {
 		return ""
 	}
-	name, _ := once(h, "uid "+strconv.FormatUint(uint64(uid), 10), func() (string, error) {
+	name, _ := Once(h, "uid "+strconv.FormatUint(uint64(uid), 10), func() (string, error) {
 		u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
 		if err != nil {
 			return "", err
@@ -33,14 +33,14 @@ func (h *Host) UserName(uid uint32) string {
 }
 
 // UserID is the uid of an account, from the same sources as [Host.UserName].
-func (h *Host) UserID(name string) (uint32, bool) {
-	if uid, ok := h.accounts().uids[name]; ok {
+func UserID(h *Host, name string) (uint32, bool) {
+	if uid, ok := readAccounts(h).uids[name]; ok {
 		return uid, true
 	}
 	if h.Recorded() {
 		return 0, false
 	}
-	uid, err := once(h, "user "+name, func() (uint32, error) {
+	uid, err := Once(h, "user "+name, func() (uint32, error) {
 		u, err := user.Lookup(name)
 		if err != nil {
 			return 0, err
@@ -52,13 +52,13 @@ func (h *Host) UserID(name string) (uint32, bool) {
 }
 
 // SetPasswd names the file of accounts that is asked first; "" is /etc/passwd.
-func (h *Host) SetPasswd(path string) { h.passwd = path }
+func SetPasswd(h *Host, path string) { h.passwd = path }
 
-// accounts reads the file of accounts; without one nobody is known.
-func (h *Host) accounts() accounts {
+// readAccounts reads the file of accounts; without one nobody is known.
+func readAccounts(h *Host) accounts {
 	path := cmp.Or(h.passwd, "/etc/passwd")
-	a, _ := once(h, "passwd "+path, func() (accounts, error) {
-		data, err := h.readFile(path)
+	a, _ := Once(h, "passwd "+path, func() (accounts, error) {
+		data, err := h.ReadFile(path)
 		return parsePasswd(data), err
 	})
 	return a

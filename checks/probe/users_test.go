@@ -3,29 +3,31 @@ package probe
 import (
 	"bytes"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func TestUsers(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
+	h := NewHost(probetest.Tree(t, map[string]string{"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
 		"toor:x:0:0::/:\n# a comment\n+::::::\nalice:x:5001:100::/home/alice:/bin/bash\n" +
 		"alice:x:5002:100:::\nbroken:x:many:1:::\nshort:x\n"}))
 	for uid, want := range map[uint32]string{0: "root", 5001: "alice", 5002: "alice", 6789: ""} {
-		if got := h.UserName(uid); got != want {
+		if got := UserName(h, uid); got != want {
 			t.Errorf("UserName(%d) = %q, want %q", uid, got, want)
 		}
 	}
 	for name, want := range map[string]uint32{"root": 0, "toor": 0, "alice": 5001} {
-		if got, ok := h.UserID(name); !ok || got != want {
+		if got, ok := UserID(h, name); !ok || got != want {
 			t.Errorf("UserID(%s) = %d, %v; want %d", name, got, ok, want)
 		}
 	}
 	for _, name := range []string{"broken", "short", "nobody-such"} {
-		if got, ok := h.UserID(name); ok {
+		if got, ok := UserID(h, name); ok {
 			t.Errorf("UserID(%s) = %d, want none", name, got)
 		}
 	}
-	if got := NewHost(tree(t, nil)).UserName(0); got != "" {
+	if got := UserName(NewHost(probetest.Tree(t, nil)), 0); got != "" {
 		t.Errorf("UserName(0) without passwd = %q", got)
 	}
 }
@@ -33,17 +35,17 @@ func TestUsers(t *testing.T) {
 func TestUsersOfThisMachine(t *testing.T) {
 	t.Parallel()
 	h := NewHost("/")
-	if got := h.UserName(0); got != "root" {
+	if got := UserName(h, 0); got != "root" {
 		t.Errorf("UserName(0) = %q, want root", got)
 	}
-	if uid, ok := h.UserID("root"); !ok || uid != 0 {
+	if uid, ok := UserID(h, "root"); !ok || uid != 0 {
 		t.Errorf("UserID(root) = %d, %v; want 0", uid, ok)
 	}
 	const nobody = 4000123456
-	if got := h.UserName(nobody); got != "" {
+	if got := UserName(h, nobody); got != "" {
 		t.Errorf("UserName(%d) = %q, want none", uint32(nobody), got)
 	}
-	if _, ok := h.UserID("no such user"); ok {
+	if _, ok := UserID(h, "no such user"); ok {
 		t.Error("UserID found a user that does not exist")
 	}
 }
@@ -68,12 +70,12 @@ func FuzzPasswd(f *testing.F) {
 
 func TestSetPasswd(t *testing.T) {
 	t.Parallel()
-	h := NewHost(tree(t, map[string]string{"etc/passwd": "root:x:0:0::/:\n", "site/passwd": "boss:x:0:0::/:\n"}))
-	if name := h.UserName(0); name != "root" {
+	h := NewHost(probetest.Tree(t, map[string]string{"etc/passwd": "root:x:0:0::/:\n", "site/passwd": "boss:x:0:0::/:\n"}))
+	if name := UserName(h, 0); name != "root" {
 		t.Errorf("UserName(0) = %q, want root", name)
 	}
-	h.SetPasswd("/site/passwd")
-	if name := h.UserName(0); name != "boss" {
+	SetPasswd(h, "/site/passwd")
+	if name := UserName(h, 0); name != "boss" {
 		t.Errorf("with another file UserName(0) = %q, want boss", name)
 	}
 }

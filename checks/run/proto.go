@@ -11,6 +11,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/active"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
@@ -147,8 +150,8 @@ type Vars struct {
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,
 	Profiles     []byte `json:"profiles,omitempty"`      // and their text, which is known to be right
 
-	Slurm      Only[probe.SlurmGPUs] `json:"slurm,omitzero"`        // what Slurm's configuration says of the node; nil: nothing
-	WantedGPUs int                   `json:"wanted_gpus,omitempty"` // see checks.Env.WantedGPUs
+	Slurm      Only[jobscan.SlurmGPUs] `json:"slurm,omitzero"`        // what Slurm's configuration says of the node; nil: nothing
+	WantedGPUs int                     `json:"wanted_gpus,omitempty"` // see checks.Env.WantedGPUs
 }
 
 // Response is one line on a worker's response descriptor.
@@ -163,13 +166,13 @@ type Response struct {
 	TimedOut bool                 `json:"timed_out,omitempty"`
 	File     *FileInfo            `json:"file,omitempty"` // read, take
 
-	Scripts part[Script]            `json:"scripts,omitempty"` // list: in the order of their names
-	Facts   part[probe.Fact]        `json:"facts,omitempty"`
-	Have    Only[probe.Inventory]   `json:"have,omitzero"`
-	GPUs    part[probe.DriverGPU]   `json:"gpus,omitempty"`
-	MIG     map[string][]string     `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
-	Slurm   Only[probe.SlurmGPUs]   `json:"slurm,omitzero"`
-	Topo    Only[topology.Topology] `json:"topo,omitzero"`
+	Scripts part[Script]              `json:"scripts,omitempty"` // list: in the order of their names
+	Facts   part[probe.Fact]          `json:"facts,omitempty"`
+	Have    Only[inventory.Inventory] `json:"have,omitzero"`
+	GPUs    part[nvidia.DriverGPU]    `json:"gpus,omitempty"`
+	MIG     map[string][]string       `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
+	Slurm   Only[jobscan.SlurmGPUs]   `json:"slurm,omitzero"`
+	Topo    Only[topology.Topology]   `json:"topo,omitzero"`
 
 	Counters part[checks.Counters] `json:"counters,omitempty"` // count
 	Xids     part[checks.XidSeen]  `json:"xids,omitempty"`     // count

@@ -18,6 +18,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/active"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
@@ -77,7 +82,7 @@ func Worker(root string, platforms func(file string, data []byte) checks.Platfor
 		busy.Store(true)
 		resp := w.answer(req)
 		busy.Store(false)
-		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), probe.Worn()
+		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), cuda.Worn()
 		if calls := w.host.Unanswered(); len(calls) > 0 && !resp.Spent {
 			resp.Spent, resp.Stuck = true, calls
 		}
@@ -137,7 +142,7 @@ func (w *worker) answer(req *Request) (resp *Response) {
 	case OpSlurm:
 		return w.slurm(req)
 	case OpNodes:
-		names, err := w.host.SlurmNodes(req.Path, req.Name)
+		names, err := jobscan.SlurmNodes(w.host, req.Path, req.Name)
 		if err != nil {
 			return &Response{Err: err.Error()}
 		}
@@ -220,11 +225,11 @@ func (w *worker) check(req *Request) *Response {
 func (w *worker) facts(req *Request) []probe.Fact {
 	switch checks.Lane(req.Name) {
 	case checks.NVML:
-		return w.host.DescribeNVML(w.doing(req))
+		return inventory.DescribeNVML(w.host, w.doing(req))
 	case checks.DCGM:
-		return w.host.DescribeDCGM()
+		return inventory.DescribeDCGM(w.host)
 	default:
-		return append(w.host.Describe(), w.host.DescribeLibraries(context.Background())...)
+		return append(inventory.Describe(w.host), inventory.DescribeLibraries(w.host, context.Background())...)
 	}
 }
 
@@ -232,7 +237,7 @@ func (w *worker) facts(req *Request) []probe.Fact {
 // has none. In the lane of NVML they are those that it knows, with their MIG devices.
 func (w *worker) driverGPUs(req *Request) *Response {
 	if checks.Lane(req.Name) == checks.NVML {
-		n, err := w.host.NVML(probe.GroupMIG, w.doing(req))
+		n, err := nvml.Ask(w.host, nvml.GroupMIG, w.doing(req))
 		if err != nil {
 			return &Response{Err: err.Error()}
 		}
@@ -242,7 +247,7 @@ func (w *worker) driverGPUs(req *Request) *Response {
 		}
 		return resp
 	}
-	views, err := w.host.GPUViews()
+	views, err := nvidia.ReadGPUViews(w.host)
 	if err != nil {
 		return &Response{Err: err.Error()}
 	}
@@ -250,18 +255,18 @@ func (w *worker) driverGPUs(req *Request) *Response {
 }
 
 func (w *worker) slurm(req *Request) *Response {
-	g, err := w.host.SlurmGPUs(req.Path, req.Name)
+	g, err := jobscan.ReadGPUs(w.host, req.Path, req.Name)
 	if err != nil {
 		return &Response{Err: err.Error()}
 	}
-	return &Response{Slurm: Only[probe.SlurmGPUs]{Value: &g}}
+	return &Response{Slurm: Only[jobscan.SlurmGPUs]{Value: &g}}
 }
 
 // have reads one part of the node's inventory.
 func (w *worker) have(req *Request) *Response {
-	inv, err := w.host.Inventory(probe.Part(req.Name), req.Path)
+	inv, err := inventory.Take(w.host, inventory.Part(req.Name), req.Path)
 	if err != nil {
 		return &Response{Err: err.Error()}
 	}
-	return &Response{Have: Only[probe.Inventory]{Value: &inv}}
+	return &Response{Have: Only[inventory.Inventory]{Value: &inv}}
 }

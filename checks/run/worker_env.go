@@ -32,7 +32,7 @@ func (w *worker) tell(v Vars) {
 	w.lookAt(v.Root)
 	w.host.SetPast(v.Past, v.Spare)
 	w.host.SetStuck(v.Stuck)
-	w.host.SetLibraries(v.Plain)
+	probe.SetLibraries(w.host, v.Plain)
 }
 
 // lookAt changes to the node below a root: what a line of nhc.conf assigns holds for
@@ -55,8 +55,8 @@ func guarded(root string) *probe.Host {
 
 // env is what a check may use.
 func (w *worker) env(req *Request, vars map[string]string) *checks.Env {
-	w.host.SetPasswd(vars["PASSWD_DATA_SRC"])
-	w.host.SetLibraries(vars)
+	probe.SetPasswd(w.host, vars["PASSWD_DATA_SRC"])
+	probe.SetLibraries(w.host, vars)
 	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
 	env := &checks.Env{
 		Host:     w.host,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 )
 
 // A driver may hang as it reads the memory of a transceiver, and it is a bad port that is
@@ -64,7 +65,7 @@ func PrintPorts(root, devs string) int {
 		pci, dev, _ := strings.Cut(word, "=")
 		a := checks.PortAnswer{PCI: pci, NetDev: dev}
 		if host.Path("/") == "/" { // a recorded node has no driver
-			a.Devlink, _ = probe.DevlinkHealth(pci)
+			a.Devlink, _ = network.DevlinkHealth(pci)
 		}
 		list = append(list, a)
 		if out.Encode(a) != nil {
@@ -75,7 +76,7 @@ func PrintPorts(root, devs string) int {
 		if a.NetDev == "" {
 			continue
 		}
-		m, err := host.Module(a.NetDev)
+		m, err := network.ReadModule(host, a.NetDev)
 		if err != nil {
 			continue
 		}

@@ -9,6 +9,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
 	"github.com/nhc-gpu/nhc-gpu/checks/jobs"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 )
 
@@ -17,7 +19,7 @@ import (
 func (w *worker) count(req *Request) *Response {
 	env := w.env(req, w.vars.Plain)
 	if checks.Lane(req.Name) == checks.NVML {
-		n, err := w.host.NVML(jobs.CountGroups, w.doing(req))
+		n, err := nvml.Ask(w.host, jobs.CountGroups, w.doing(req))
 		if err != nil {
 			return &Response{Doubts: []string{err.Error()}}
 		}
@@ -56,13 +58,13 @@ func (w *worker) record(req *Request) *Response {
 	case OpKeep:
 		err = w.host.Keep(req.Name, json.RawMessage(req.Data))
 	case OpForget:
-		err = w.host.Forget(req.Name)
+		err = probe.Forget(w.host, req.Name)
 	case OpNote:
-		err = w.host.Append(journal, req.Data)
+		err = probe.AppendLine(w.host, journal, req.Data)
 	case OpNotes:
-		resp.Lines, err = w.host.JournalLines(journal)
+		resp.Lines, err = probe.JournalLines(w.host, journal)
 	default:
-		resp.Records, err = w.host.Records(req.Name)
+		resp.Records, err = probe.Records(w.host, req.Name)
 	}
 	if err != nil {
 		return &Response{Err: err.Error()}
@@ -72,7 +74,7 @@ func (w *worker) record(req *Request) *Response {
 
 // jobs are those that have a slurmstepd on the node.
 func (w *worker) jobs() *Response {
-	running, err := w.host.RunningJobs()
+	running, err := jobscan.RunningJobs(w.host)
 	if err != nil {
 		return &Response{Err: err.Error()}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // The log of Xids is read by the local worker, which must never load NVML: a
@@ -42,7 +43,7 @@ func (w *worker) gpuStates(ctx context.Context, vars map[string]string, limit ti
 		return w.states
 	}
 	w.states = []checks.GPUState{}
-	if w.host.MayStartNVML() != nil {
+	if nvml.MayStart(w.host) != nil {
 		return w.states
 	}
 	host := probe.NewHost("/") // also where the checks look at another node
@@ -60,12 +61,12 @@ func (w *worker) gpuStates(ctx context.Context, vars map[string]string, limit ti
 // only hang beside it. One that is younger belongs to a run that is asking now,
 // one of somebody else is none of ours.
 func olderThan(name string, age time.Duration) bool {
-	procs, err := probe.NewHost("/").Processes()
+	procs, err := probe.Processes(probe.NewHost("/"))
 	if err != nil {
 		return true
 	}
 	for _, p := range procs {
-		if p.UID != uint32(os.Geteuid()) || !strings.HasPrefix(p.Args, WorkerName+" "+name) || !probe.NewHost("/").OwnAccord(p.PID) {
+		if p.UID != uint32(os.Geteuid()) || !strings.HasPrefix(p.Args, WorkerName+" "+name) || !probe.OwnAccord(probe.NewHost("/"), p.PID) {
 			continue
 		}
 		if st, err := readStat(p.PID); err == nil && sinceStart(st.start) > age {
@@ -99,8 +100,8 @@ func PrintStates(root, library, dirs string) int {
 	}
 	out := os.NewFile(uintptr(fd), "answer")
 	host := probe.NewHost(root)
-	host.SetLibraries(map[string]string{probe.SettingNVML: library, probe.SettingLibraryDirs: dirs})
-	n, err := host.NVML(gpu.GPUStateGroups, func(string) {})
+	probe.SetLibraries(host, map[string]string{probe.SettingNVML: library, probe.SettingLibraryDirs: dirs})
+	n, err := nvml.Ask(host, gpu.GPUStateGroups, func(string) {})
 	if err != nil {
 		return 1
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // Bench is where the nodes of scenarios are put up: a directory that [Bench.Close]
@@ -203,9 +204,9 @@ func (b *Bench) build(s *Scenario, root string) (*probe.Host, *checks.Job, error
 		if err != nil {
 			return nil, nil, err
 		}
-		h.SetNVML(nil, why)
+		nvml.Set(h, nil, why)
 	case n.NVML != nil:
-		h.SetNVML(n.NVML, nil)
+		nvml.Set(h, n.NVML, nil)
 	}
 	return h, s.Job.On(n.NVML), nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // The language in which a scenario of the self-test says what NVML tells: the
@@ -30,7 +31,7 @@ const selftestGPUs = 8
 
 // Node is a machine that is made up.
 type Node struct {
-	NVML  *probe.NVML       // nil: this machine has none
+	NVML  *nvml.Snapshot    // nil: this machine has none
 	Files map[string]string // below its root
 	Links map[string]string // symbolic links
 }
@@ -81,13 +82,13 @@ func SelftestNode(name string) (*Node, error) {
 	case "":
 		return &Node{}, nil
 	case "empty":
-		return &Node{NVML: new(probe.NVML)}, nil
+		return &Node{NVML: new(nvml.Snapshot)}, nil
 	}
 	base, err := selftestBase(name)
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{NVML: &probe.NVML{GPUs: make([]probe.GPU, selftestGPUs)}, Files: base.files, Links: base.links}
+	n := &Node{NVML: &nvml.Snapshot{GPUs: make([]nvml.GPU, selftestGPUs)}, Files: base.files, Links: base.links}
 	for i := range n.NVML.GPUs {
 		n.NVML.GPUs[i].Index = i
 	}
@@ -145,7 +146,7 @@ func (n *Node) set(path string, v any) error {
 			own = OfGPU(text, g.Index)
 		}
 		if special(v, "unsupported") && rest == "" {
-			*g = probe.GPU{Index: g.Index, PCI: g.PCI}
+			*g = nvml.GPU{Index: g.Index, PCI: g.PCI}
 		} else if err := setPath(reflect.ValueOf(g).Elem(), rest, own); err != nil {
 			return err
 		}
@@ -198,7 +199,7 @@ func setPath(v reflect.Value, path string, to any) error {
 
 // IsReading says whether a type is a [probe.Reading] of something.
 func IsReading(t reflect.Type) bool {
-	return t.PkgPath() == reflect.TypeFor[probe.NVML]().PkgPath() && strings.HasPrefix(t.Name(), "Reading[")
+	return t.PkgPath() == reflect.TypeFor[nvml.Snapshot]().PkgPath() && strings.HasPrefix(t.Name(), "Reading[")
 }
 
 // assign converts what TOML has into what a field holds.
@@ -218,7 +219,7 @@ func SelftestError(m map[string]any) (err, bad error) {
 	code, isCode := m["error"].(int64)
 	switch {
 	case isCode:
-		return &probe.NVMLError{Call: call, Code: int(code)}, nil
+		return &nvml.Error{Call: call, Code: int(code)}, nil
 	case library != "":
 		return fmt.Errorf("load %s: %w", library, probe.ErrNoLibrary), nil
 	case message != "":

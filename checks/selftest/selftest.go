@@ -1,3 +1,4 @@
+// Package selftest tries checks on small nodes that the program carries.
 package selftest
 
 import (
@@ -12,7 +13,8 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 // Scenarios of nodes on which a check must say one thing and no other, kept in
@@ -25,12 +27,12 @@ var selftestData embed.FS
 
 // Scenario is one scenario: a node, a line of nhc.conf, what the check must say.
 type Scenario struct {
-	Check string            `toml:"-"`
-	Name  string            `toml:"name"`  // what is broken
-	Words []string          `toml:"words"` // what stands behind the check's name
-	Vars  map[string]string `toml:"vars"`  // variables of nhc.conf
-	Slurm *probe.SlurmGPUs  `toml:"slurm"` // what Slurm's configuration says of the node
-	Past  string            `toml:"past"`  // where earlier runs have kept what they know; "" is /past, "none" nowhere
+	Check string             `toml:"-"`
+	Name  string             `toml:"name"`  // what is broken
+	Words []string           `toml:"words"` // what stands behind the check's name
+	Vars  map[string]string  `toml:"vars"`  // variables of nhc.conf
+	Slurm *jobscan.SlurmGPUs `toml:"slurm"` // what Slurm's configuration says of the node
+	Past  string             `toml:"past"`  // where earlier runs have kept what they know; "" is /past, "none" nowhere
 
 	Node  string            `toml:"node"`  // healthy GPUs of checks/selftest/nodes, of which the rest is changed; "" has none
 	NVML  map[string]any    `toml:"nvml"`  // what NVML says otherwise: "gpu3.ECC.SRAM.Uncorrected" = 2
@@ -57,7 +59,7 @@ type Job struct {
 }
 
 // On is the job on a node with those GPUs; nil is none.
-func (j *Job) On(n *probe.NVML) *checks.Job {
+func (j *Job) On(n *nvml.Snapshot) *checks.Job {
 	if j == nil {
 		return nil
 	}

@@ -10,12 +10,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // judgeFile compares the node with a file.
 func (t *topologyJudge) judgeFile() {
 	t.env.At("read %s", t.File)
-	data, err := t.env.Host.ReadTrusted(t.File)
+	data, err := probe.ReadTrusted(t.env.Host, t.File)
 	var list []filedDevice
 	if err == nil {
 		list, err = parseTopology(t.File, data)
@@ -102,7 +104,7 @@ func (t *topologyJudge) elsewhere(d *filedDevice, a *Located) string {
 			return ""
 		}
 		t.env.At("read /sys/bus/pci/devices/%s", b)
-		if strings.HasPrefix(t.env.Host.PCIDevice(b).Class, "0604") {
+		if strings.HasPrefix(pci.ReadFunction(t.env.Host, b).Class, "0604") {
 			return b
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // judgeNUMA warns of NUMA nodes that cannot be true.
@@ -22,7 +23,7 @@ func (t *topologyJudge) judgeNUMA() {
 		return
 	}
 	t.env.At("read /sys/devices/system/node")
-	nodes, err := t.env.Host.NUMANodes()
+	nodes, err := pci.ReadNUMANodes(t.env.Host)
 	if err != nil {
 		t.findings = append(t.findings, checks.Unreadable(err)...)
 		return
@@ -85,7 +86,7 @@ func (t *topologyJudge) contradicted() {
 	right := map[string]int{}
 	for _, root := range roots {
 		at := byRoot[root]
-		own := t.env.Host.PCIDevice(root).NUMA
+		own := pci.ReadFunction(t.env.Host, root).NUMA
 		for node, n := range at.nodes {
 			if most, known := right[root]; !known || n > at.nodes[most] || n == at.nodes[most] && node < most {
 				right[root] = node

@@ -13,7 +13,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -93,7 +94,7 @@ type nvmeRun struct {
 
 func (c *NVMeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.At("read /sys/class/nvme")
-	list, err := env.Host.NVMes(env.Doing)
+	list, err := disk.NVMes(env.Host, env.Doing)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -114,7 +115,7 @@ func (c *NVMeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // judged are the disks that the line is about.
-func (r *nvmeRun) judged(list []probe.NVMe) (disks []*probe.NVMe) {
+func (r *nvmeRun) judged(list []disk.NVMe) (disks []*disk.NVMe) {
 	names := r.Names
 	if len(names) == 0 {
 		names = []string{"*"}
@@ -140,11 +141,11 @@ func (r *nvmeRun) judged(list []probe.NVMe) (disks []*probe.NVMe) {
 	return disks
 }
 
-func (r *nvmeRun) say(d *probe.NVMe, f checks.Finding, format string, args ...any) {
+func (r *nvmeRun) say(d *disk.NVMe, f checks.Finding, format string, args ...any) {
 	r.findings = append(r.findings, sayNVMe(nvmeName, d, f, format, args...))
 }
 
-func (r *nvmeRun) judge(d *probe.NVMe, all []*probe.NVMe) {
+func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
 	key := d.Name + " " + d.Serial
 	if d.Err != nil {
 		r.say(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "could not tell: %s", checks.OneLine(d.Err))
@@ -170,9 +171,9 @@ func (r *nvmeRun) judge(d *probe.NVMe, all []*probe.NVMe) {
 	r.judgeSpaces(d, all)
 	hot := r.judgeHeat(d)
 	r.env.At("ask /dev/%s for its health", d.Name)
-	s, err := r.env.Host.NVMeSMART(d.Name)
+	s, err := disk.NVMeSMART(r.env.Host, d.Name)
 	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, probe.ErrNoSMART):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, disk.ErrNoSMART):
 		r.silent, r.why = append(r.silent, d.Name), err
 	case err != nil:
 		r.say(d, checks.Finding{Code: "nvme.smart", Severity: checks.Unknown}, "could not tell: %s", checks.OneLine(err))
@@ -202,19 +203,19 @@ func busAddress(n uint64) string {
 // judgeGone fails the disks of the PCI bus that were there earlier in this boot. A serial
 // number tells a disk that has another name now. One that was replaced, or given to a virtual
 // machine, is forgotten.
-func (r *nvmeRun) judgeGone(list []probe.NVMe) {
+func (r *nvmeRun) judgeGone(list []disk.NVMe) {
 	for _, key := range slices.Sorted(maps.Keys(r.past.File.Devices)) {
 		name, serial, _ := strings.Cut(key, " ")
 		at, known := r.past.Last(key, nvmeAt)
 		meant := len(r.Names) == 0 || slices.ContainsFunc(r.Names, func(n string) bool { return n != name && match.Glob(name, n) })
 		d := checks.Device{Kind: "nvme", Name: name, PCI: busAddress(at), Serial: serial}
-		there := func(o probe.NVMe) bool { return o.Serial == serial || o.Serial == "" && o.Name == name }
+		there := func(o disk.NVMe) bool { return o.Serial == serial || o.Serial == "" && o.Name == name }
 		if !known || !meant || slices.ContainsFunc(list, there) {
 			continue
 		}
 		r.env.At("read /sys/bus/pci/devices/%s", d.PCI)
-		bus := r.env.Host.PCIDevice(d.PCI)
-		replaced := func(o probe.NVMe) bool { return o.PCI == d.PCI && o.State != "" }
+		bus := pci.ReadFunction(r.env.Host, d.PCI)
+		replaced := func(o disk.NVMe) bool { return o.PCI == d.PCI && o.State != "" }
 		if slices.Contains(fabric.GivenAway, bus.Driver) || slices.ContainsFunc(list, replaced) {
 			delete(r.past.File.Devices, key)
 			continue
@@ -230,7 +231,7 @@ func (r *nvmeRun) judgeGone(list []probe.NVMe) {
 
 // judgeSpaces looks at what the controller shows as disks. None at all is only wrong
 // where others of the same model have some: a new disk has none.
-func (r *nvmeRun) judgeSpaces(d *probe.NVMe, all []*probe.NVMe) {
+func (r *nvmeRun) judgeSpaces(d *disk.NVMe, all []*disk.NVMe) {
 	for _, s := range d.NameSpaces {
 		if s.Sectors == 0 {
 			r.say(d, checks.Finding{Code: "nvme.space", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "name space %s has no size", s.Name)
@@ -243,16 +244,16 @@ func (r *nvmeRun) judgeSpaces(d *probe.NVMe, all []*probe.NVMe) {
 		return
 	}
 	f := checks.Finding{Code: "nvme.space", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}
-	if slices.ContainsFunc(all, func(o *probe.NVMe) bool { return o.Model == d.Model && hasSpace(o) }) {
+	if slices.ContainsFunc(all, func(o *disk.NVMe) bool { return o.Model == d.Model && hasSpace(o) }) {
 		f.Severity = checks.Fail
 	}
 	r.say(d, f, "no name space")
 }
 
 // judgeHeat asks the kernel for the temperature, and says whether it was too high.
-func (r *nvmeRun) judgeHeat(d *probe.NVMe) (hot bool) {
+func (r *nvmeRun) judgeHeat(d *disk.NVMe) (hot bool) {
 	r.env.At("ask %s for its temperature", d.Name)
-	heat, err := r.env.Host.NVMeHeat(d.Name)
+	heat, err := disk.NVMeHeat(r.env.Host, d.Name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.say(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "could not tell: %s", checks.OneLine(err))
 	}
@@ -263,7 +264,7 @@ func (r *nvmeRun) judgeHeat(d *probe.NVMe) (hot bool) {
 }
 
 // tooHot fails above what the line allows, and warns at what the disk calls critical.
-func (r *nvmeRun) tooHot(d *probe.NVMe, now, critical float64) bool {
+func (r *nvmeRun) tooHot(d *disk.NVMe, now, critical float64) bool {
 	f := checks.Finding{Code: "nvme.temp", Severity: checks.Warn, Got: fmt.Sprintf("%.0f C", now)}
 	switch {
 	case r.Temp > 0 && now > r.Temp:
@@ -278,17 +279,17 @@ func (r *nvmeRun) tooHot(d *probe.NVMe, now, critical float64) bool {
 }
 
 // judgeSMART judges what the disk says of itself.
-func (r *nvmeRun) judgeSMART(d *probe.NVMe, s probe.SMART, hot bool) {
+func (r *nvmeRun) judgeSMART(d *disk.NVMe, s disk.SMART, hot bool) {
 	for _, w := range []struct {
 		bit      byte
 		code     string
 		severity checks.Severity
 		text     string
 	}{
-		{probe.WarnDegraded, "nvme.degraded", checks.Fail, "reliability is degraded"},
-		{probe.WarnReadOnly, "nvme.readonly", checks.Fail, "media is read-only"},
-		{probe.WarnBackup, "nvme.backup", checks.Fail, "the backup of volatile memory has failed"},
-		{probe.WarnPMR, "nvme.pmr", checks.Warn, "the persistent memory region is read-only or unreliable"},
+		{disk.WarnDegraded, "nvme.degraded", checks.Fail, "reliability is degraded"},
+		{disk.WarnReadOnly, "nvme.readonly", checks.Fail, "media is read-only"},
+		{disk.WarnBackup, "nvme.backup", checks.Fail, "the backup of volatile memory has failed"},
+		{disk.WarnPMR, "nvme.pmr", checks.Warn, "the persistent memory region is read-only or unreliable"},
 	} {
 		if s.Warning&w.bit != 0 {
 			r.say(d, checks.Finding{Code: w.code, Severity: w.severity, Remedy: checks.ReseatOrRMA}, "%s", w.text)
@@ -298,7 +299,7 @@ func (r *nvmeRun) judgeSMART(d *probe.NVMe, s probe.SMART, hot bool) {
 	if r.Spare > 0 && s.Spare < r.Spare {
 		spare.Severity, spare.Want = checks.Fail, fmt.Sprintf("at least %d %%", r.Spare)
 	}
-	if spare.Severity == checks.Fail || s.Spare < s.SpareLimit || s.Warning&probe.WarnSpare != 0 {
+	if spare.Severity == checks.Fail || s.Spare < s.SpareLimit || s.Warning&disk.WarnSpare != 0 {
 		r.say(d, spare, "spare blocks")
 	}
 	used := checks.Finding{Code: "nvme.used", Severity: checks.Warn, Want: "less than 100 %", Got: fmt.Sprintf("%d %%", s.Used)}
@@ -312,18 +313,18 @@ func (r *nvmeRun) judgeSMART(d *probe.NVMe, s probe.SMART, hot bool) {
 		return
 	}
 	if math.IsNaN(s.Celsius) || !r.tooHot(d, s.Celsius, 0) {
-		if s.Warning&probe.WarnTemperature != 0 {
+		if s.Warning&disk.WarnTemperature != 0 {
 			r.say(d, checks.Finding{Code: "nvme.temp", Severity: checks.Warn}, "the disk says that its temperature is beyond a limit")
 		}
 	}
 }
 
-func sayNVMe(check string, d *probe.NVMe, f checks.Finding, format string, args ...any) checks.Finding {
+func sayNVMe(check string, d *disk.NVMe, f checks.Finding, format string, args ...any) checks.Finding {
 	return (&fabric.Fabric{Check: check}).Finding(checks.NVMeDevice(d), f, format, args...)
 }
 
 // hasSpace says whether a disk has a name space of any size.
-func hasSpace(d *probe.NVMe) bool {
+func hasSpace(d *disk.NVMe) bool {
 	for _, s := range d.NameSpaces {
 		if s.Sectors > 0 {
 			return true

@@ -8,7 +8,8 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
 // nvmeCount checks how many NVMe disks there are: exactly COUNT, or MIN to MAX. It
@@ -70,7 +71,7 @@ func parseRange(text string) (low, high int, ok bool) {
 
 func (c *nvmeCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.At("read /sys/class/nvme")
-	list, err := env.Host.NVMes(env.Doing)
+	list, err := disk.NVMes(env.Host, env.Doing)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -115,13 +116,13 @@ func (c *nvmeCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 
 // driverless are the NVMe controllers on the PCI bus that no driver has: it gave
 // them up, or they were given to a virtual machine.
-func (c *nvmeCount) driverless(env *checks.Env, list []probe.NVMe) (words []string) {
+func (c *nvmeCount) driverless(env *checks.Env, list []disk.NVMe) (words []string) {
 	has := map[string]bool{}
 	for _, d := range list {
 		has[d.PCI] = true
 	}
 	env.At("read /sys/bus/pci/devices")
-	for _, address := range env.Host.PCIOfClass("0108") {
+	for _, address := range pci.OfClass(env.Host, "0108") {
 		if !has[address] {
 			words = append(words, address+" is on the PCI bus without a controller")
 		}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -79,11 +79,11 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		past(checktest.OnFabric("gone, as a line on another disk does not care", checktest.Of("nvme1"), remove), 300, was),
 		still(past(checktest.OnFabric("gone, of a line with a glob", checktest.Of("nvme[0-3]"), remove, gone("nor on the PCI bus")), 300, was)),
 		checktest.OnFabric("gone since the last boot", nil, remove).Holding(file, `{"version":1,"boot":"x","devices":{"nvme3 S6PENN0T000003":{"seen":1767322745,"series":{"pci":[[1767322745,17152]]}}}}`),
-		checktest.OnFabric("reliability is degraded", nil, bit(probe.WarnDegraded), on3(checks.Fail, "degraded", checks.ReseatOrRMA, "", "", "reliability is degraded")),
-		checktest.OnFabric("read-only", nil, bit(probe.WarnReadOnly), on3(checks.Fail, "readonly", checks.ReseatOrRMA, "", "", "media is read-only")),
-		checktest.OnFabric("no backup", nil, bit(probe.WarnBackup), on3(checks.Fail, "backup", checks.ReseatOrRMA, "", "", "the backup of volatile memory has failed")),
-		checktest.OnFabric("persistent memory region", nil, bit(probe.WarnPMR), on3(checks.Warn, "pmr", checks.ReseatOrRMA, "", "", "the persistent memory region is read-only or unreliable")),
-		checktest.OnFabric("few spare blocks", nil, smart(func(s *fakesys.SMART) { s.Spare, s.Warning = 9, probe.WarnSpare }), on3(checks.Warn, "spare", checks.ReseatOrRMA, "at least 10 %", "9 %", "spare blocks")),
+		checktest.OnFabric("reliability is degraded", nil, bit(disk.WarnDegraded), on3(checks.Fail, "degraded", checks.ReseatOrRMA, "", "", "reliability is degraded")),
+		checktest.OnFabric("read-only", nil, bit(disk.WarnReadOnly), on3(checks.Fail, "readonly", checks.ReseatOrRMA, "", "", "media is read-only")),
+		checktest.OnFabric("no backup", nil, bit(disk.WarnBackup), on3(checks.Fail, "backup", checks.ReseatOrRMA, "", "", "the backup of volatile memory has failed")),
+		checktest.OnFabric("persistent memory region", nil, bit(disk.WarnPMR), on3(checks.Warn, "pmr", checks.ReseatOrRMA, "", "", "the persistent memory region is read-only or unreliable")),
+		checktest.OnFabric("few spare blocks", nil, smart(func(s *fakesys.SMART) { s.Spare, s.Warning = 9, disk.WarnSpare }), on3(checks.Warn, "spare", checks.ReseatOrRMA, "at least 10 %", "9 %", "spare blocks")),
 		checktest.OnFabric("fewer spare blocks than wanted", checktest.Of("-s", "50"), smart(func(s *fakesys.SMART) { s.Spare = 49 }), on3(checks.Fail, "spare", checks.ReseatOrRMA, "at least 50 %", "49 %", "spare blocks")),
 		checktest.OnFabric("life used up", nil, smart(func(s *fakesys.SMART) { s.Used = 104 }), on3(checks.Warn, "used", "", "less than 100 %", "104 %", "life used")),
 		checktest.OnFabric("more life used than wanted", checktest.Of("-u", "80"), smart(func(s *fakesys.SMART) { s.Used = 81 }), on3(checks.Fail, "used", "", "at most 80 %", "81 %", "life used")),
@@ -94,7 +94,7 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		checktest.OnFabric("hot, by the kernel", nil, heat("85850", "84850"), on3(checks.Warn, "temp", "", "below 85 C", "86 C", "temperature")),
 		checktest.OnFabric("hotter than wanted", checktest.Of("-t", "60"), heat("61000", "84850"), on3(checks.Fail, "temp", "", "at most 60 C", "61 C", "temperature")),
 		checktest.OnFabric("hotter than wanted, by its log", checktest.Of("-t", "60"), smart(func(s *fakesys.SMART) { s.Celsius = 61 }), on3(checks.Fail, "temp", "", "at most 60 C", "61 C", "temperature")),
-		checktest.OnFabric("beyond a limit, by its log", nil, bit(probe.WarnTemperature), on3(checks.Warn, "temp", "", "", "", "the disk says that its temperature is beyond a limit")),
+		checktest.OnFabric("beyond a limit, by its log", nil, bit(disk.WarnTemperature), on3(checks.Warn, "temp", "", "", "", "the disk says that its temperature is beyond a limit")),
 		checktest.OnFabric("no such disk", checktest.Of("nvme3", "nvme8"), nil, checks.Finding{Code: "nvme.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "nvme", Name: "nvme8"},
 			Want: "nvme8", Got: "none", Message: name + ":  nvme8: no such controller, want nvme8, got none"}),
 		checktest.OnFabric("no device node", nil, func(n *fakesys.Node) { delete(n.Files, "dev/nvme3") }, silent("nvme3", "open /dev/nvme3: no such file or directory")),

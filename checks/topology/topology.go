@@ -1,3 +1,4 @@
+// Package topology has the checks of which devices are near to each other, and of NVMe disks.
 package topology
 
 import (
@@ -11,6 +12,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
 // How GPUs, adapters and disks lie to each other: check_hw_topology judges it, and
@@ -18,12 +22,12 @@ import (
 
 // Topology is the map of a node.
 type Topology struct {
-	NUMA  []probe.NUMANode `json:"numa"`
-	Kinds []string         `json:"platforms"` // a line for each kind of GPU, see [checks.PlatformGroup.Tell]
-	GPUs  []Located        `json:"gpus"`
-	NICs  []LocatedNIC     `json:"nics"`
-	Disks []Located        `json:"disks"`
-	Near  [][]string       `json:"near"` // of each GPU to each NIC, see [TopologyWords]
+	NUMA  []pci.NUMANode `json:"numa"`
+	Kinds []string       `json:"platforms"` // a line for each kind of GPU, see [checks.PlatformGroup.Tell]
+	GPUs  []Located      `json:"gpus"`
+	NICs  []LocatedNIC   `json:"nics"`
+	Disks []Located      `json:"disks"`
+	Near  [][]string     `json:"near"` // of each GPU to each NIC, see [TopologyWords]
 
 	Libraries []probe.Fact `json:"libraries"` // of vendors, see [probe.Host.DescribeLibraries]
 
@@ -137,7 +141,7 @@ func (a *Located) host() string {
 // LocateDevice finds a device of the PCI bus.
 func LocateDevice(env *checks.Env, name, address string) Located {
 	env.At("read /sys/bus/pci/devices/%s", address)
-	d := env.Host.PCIDevice(address)
+	d := pci.ReadFunction(env.Host, address)
 	a := Located{
 		Name: name, PCI: address, NUMA: d.NUMA, Bridges: d.Path, Speed: d.Speed, Width: d.Width, MaxSpeed: d.MaxSpeed, MaxWidth: d.MaxWidth, err: d.Err,
 	}
@@ -150,7 +154,7 @@ func LocateDevice(env *checks.Env, name, address string) Located {
 // LocateGPUs finds NVIDIA's GPUs. Their numbers are those of NVML where it has all.
 func LocateGPUs(env *checks.Env) (gpus []Located, err error) {
 	env.At("read /sys/bus/pci/devices")
-	ids, err := env.Host.GPUIDs()
+	ids, err := pci.GPUIDs(env.Host)
 	for i, id := range ids {
 		gpus = append(gpus, LocateDevice(env, fmt.Sprintf("gpu%d", i), id.Address))
 	}
@@ -158,7 +162,7 @@ func LocateGPUs(env *checks.Env) (gpus []Located, err error) {
 }
 
 // locateNIC finds an RDMA device.
-func locateNIC(env *checks.Env, a *probe.HCA) LocatedNIC {
+func locateNIC(env *checks.Env, a *rdma.HCA) LocatedNIC {
 	n := LocatedNIC{Located: Located{Name: a.Name, NUMA: -1}, VF: a.VF, Ports: []LocatedPort{}}
 	if a.PCI != "" {
 		n.Located = LocateDevice(env, a.Name, a.PCI)
@@ -171,14 +175,14 @@ func locateNIC(env *checks.Env, a *probe.HCA) LocatedNIC {
 
 // AskTopology reads the map of the node. What cannot be read is among its doubts.
 func AskTopology(e *checks.Env) *Topology {
-	t := &Topology{NUMA: []probe.NUMANode{}, Kinds: []string{}, NICs: []LocatedNIC{}, Disks: []Located{}, Near: [][]string{}, Libraries: []probe.Fact{}}
+	t := &Topology{NUMA: []pci.NUMANode{}, Kinds: []string{}, NICs: []LocatedNIC{}, Disks: []Located{}, Near: [][]string{}, Libraries: []probe.Fact{}}
 	doubt := func(err error) {
 		if err != nil {
 			t.Doubts = append(t.Doubts, strings.ReplaceAll(err.Error(), "\n", "; "))
 		}
 	}
 	e.At("read /sys/devices/system/node")
-	nodes, err := e.Host.NUMANodes()
+	nodes, err := pci.ReadNUMANodes(e.Host)
 	doubt(err)
 	t.NUMA = append(t.NUMA, nodes...)
 	gpus, err := LocateGPUs(e)
@@ -187,7 +191,7 @@ func AskTopology(e *checks.Env) *Topology {
 	for _, g := range checks.PlatformGroups(e) {
 		t.Kinds = append(t.Kinds, g.Tell())
 	}
-	if list, err := e.Host.PCIList(); err == nil && len(list) == 0 {
+	if list, err := pci.List(e.Host); err == nil && len(list) == 0 {
 		doubt(errors.New("no device on the PCI bus: /sys/bus/pci/devices is empty, or is not there"))
 	}
 	f, findings := fabric.Ask(e, "topo")
@@ -200,14 +204,14 @@ func AskTopology(e *checks.Env) *Topology {
 		t.addNICs(e, f, doubt)
 	}
 	e.At("read /sys/class/nvme")
-	names, address, err := e.Host.NVMePCI()
+	names, address, err := pci.NVMePCI(e.Host)
 	doubt(err)
 	slices.SortFunc(names, byLength)
 	for _, n := range names {
 		t.Disks = append(t.Disks, LocateDevice(e, n, address[n]))
 	}
 	for i := range t.GPUs {
-		t.GPUs[i].CPUs = e.Host.LocalCPUs(t.GPUs[i].PCI)
+		t.GPUs[i].CPUs = pci.LocalCPUs(e.Host, t.GPUs[i].PCI)
 		row := []string{}
 		for j := range t.NICs {
 			row = append(row, t.GPUs[i].Near(&t.NICs[j].Located).String())
@@ -219,7 +223,7 @@ func AskTopology(e *checks.Env) *Topology {
 		doubt(t.Disks[i].err)
 	}
 	e.At("look for the libraries of vendors")
-	t.Libraries = append(t.Libraries, e.Host.DescribeLibraries(context.Background())...)
+	t.Libraries = append(t.Libraries, inventory.DescribeLibraries(e.Host, context.Background())...)
 	return t
 }
 

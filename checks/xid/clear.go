@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
 // xidClear is an operator's word that events are over.
@@ -65,7 +66,7 @@ func readXidClears(env *checks.Env) (clears []xidClear, notes []checks.Finding) 
 
 // XidsOfThisBoot says whether what is remembered is of the kernel that runs now.
 func XidsOfThisBoot(env *checks.Env) bool {
-	boot, err := env.Host.BootID()
+	boot, err := probe.BootID(env.Host)
 	var ledger struct {
 		Boot string `json:"boot"`
 	}
@@ -92,7 +93,7 @@ func ClearXids(env *checks.Env, words []string, who string) (cleared []string, e
 	identifyXids(env, ledger)
 	clears, _ := readXidClears(env) // what cannot be read is begun anew
 	ledger.applyClears(clears)
-	c.At, c.Boot, c.Seq, c.Who = env.Host.Now().Unix(), ledger.Boot, ledger.Cursor, who
+	c.At, c.Boot, c.Seq, c.Who = probe.Now(env.Host).Unix(), ledger.Boot, ledger.Cursor, who
 	for i := range ledger.Events {
 		e := &ledger.Events[i]
 		if e.Boot != c.Boot && !slices.Contains(c.Before, e.Boot) {
@@ -131,9 +132,9 @@ func xidClearDevice(env *checks.Env, word string) (string, error) {
 	number, ok := strings.CutPrefix(strings.ToLower(word), "gpu")
 	n, err := strconv.Atoi(number)
 	if !ok || err != nil || n < 0 {
-		gpus, _ := env.Host.DriverGPUs() // without it a UUID stands for what the log has said
+		gpus, _ := nvidia.DriverGPUs(env.Host) // without it a UUID stands for what the log has said
 		for _, pci := range gpus {
-			if strings.EqualFold(env.Host.DriverGPUUUID(pci), word) {
+			if strings.EqualFold(nvidia.DriverGPUUUID(env.Host, pci), word) {
 				return pci, nil
 			}
 		}
@@ -142,7 +143,7 @@ func xidClearDevice(env *checks.Env, word string) (string, error) {
 		}
 		return "", errors.New("no device")
 	}
-	gpus, err := env.Host.DriverGPUs()
+	gpus, err := nvidia.DriverGPUs(env.Host)
 	if err != nil {
 		return "", err
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // ExplainXid tells what is made of a code (79, sxid:12028) or of a line of the
@@ -115,7 +116,7 @@ func lineClass(env *checks.Env, r xidRow, line xidLine) (class checks.XidClass, 
 	if line.Kind != lineXid {
 		return r.Class, ""
 	}
-	driver, _ := env.Host.DriverVersion() // without it either layout may fit
+	driver, _ := probe.DriverVersion(env.Host) // without it either layout may fit
 	j := &xidJudge{ledger: &xidLedger{Driver: driver}}
 	class, notes := j.classOf(&xidEvent{Key: line.Key, Text: line.Text, Action: line.Action, Nonfatal: line.Nonfatal}, &r, nil)
 	if r.Class == checks.XidAuthority {

@@ -1,3 +1,4 @@
+// Package xid has the check of Xids and SXids, and what a site and an operator say about them.
 package xid
 
 import (
@@ -10,6 +11,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
 // gpuXid looks for Xid errors of GPUs and SXid errors of NVSwitches in the
@@ -153,7 +155,7 @@ func (c *gpuXid) unreadable(env *checks.Env, err error) []checks.Finding {
 // hasDriver says whether there is a driver that could have logged anything.
 func hasDriver(env *checks.Env) bool {
 	env.At("read /proc/driver/nvidia/version")
-	_, err := env.Host.DriverVersion()
+	_, err := probe.DriverVersion(env.Host)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -166,13 +168,13 @@ func (c *gpuXid) judge(env *checks.Env, ledger *xidLedger, notes *[]checks.Findi
 	if err != nil {
 		*notes = append(*notes, checks.Finding{Code: "gpu.xid.policy", Severity: checks.Warn, Message: "check_gpu_xid:  policy not used: " + err.Error(), Remedy: checks.FixConfig})
 	}
-	if v, err := env.Host.DriverVersion(); err == nil {
+	if v, err := probe.DriverVersion(env.Host); err == nil {
 		ledger.Driver = v
 	}
 	hours, _ := strconv.ParseFloat(c.Hours, 64)
 	now := int64(0) // of a file: all that it holds is now
 	if !c.isFile() {
-		now = env.Host.Now().Unix()
+		now = probe.Now(env.Host).Unix()
 	}
 	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes}
 	j.ask = func() map[string]checks.GPUState { return statesByPCI(env) }
@@ -184,7 +186,7 @@ func (c *gpuXid) judge(env *checks.Env, ledger *xidLedger, notes *[]checks.Findi
 		}
 	}
 	r := &xidReporter{xidJudge: j, strict: c.Strict, file: c.file()}
-	r.order, _ = env.Host.DriverGPUs() // without it a GPU has no number
+	r.order, _ = nvidia.DriverGPUs(env.Host) // without it a GPU has no number
 	found := r.findings(slices.DeleteFunc(cases, func(x *xidCase) bool { return !codes.has(x.key) }))
 	for i := range ledger.Events {
 		e := &ledger.Events[i]

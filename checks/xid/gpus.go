@@ -5,6 +5,9 @@ import (
 	"strconv"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
 // Which GPU an event is about. The log names GPUs by their PCI addresses, which
@@ -25,7 +28,7 @@ func identifyXids(env *checks.Env, l *xidLedger) {
 			}
 		case x.Boot != l.Boot && x.UUID != "":
 			if len(now) == 0 {
-				gpus, _ := env.Host.DriverGPUs() // without them nothing has moved
+				gpus, _ := nvidia.DriverGPUs(env.Host) // without them nothing has moved
 				for _, pci := range gpus {
 					now[driverUUID(env, pci)] = pci
 				}
@@ -38,7 +41,7 @@ func identifyXids(env *checks.Env, l *xidLedger) {
 
 func driverUUID(env *checks.Env, pci string) string {
 	env.At("read /proc/driver/nvidia/gpus/%s/information", pci)
-	return env.Host.DriverGPUUUID(pci)
+	return nvidia.DriverGPUUUID(env.Host, pci)
 }
 
 // moved finds the GPU of an event among those that are there now, by UUID. gone says that
@@ -63,10 +66,10 @@ func attributeXids(env *checks.Env, l *xidLedger) {
 	for i := range l.Events {
 		x := &l.Events[i]
 		pid, err := strconv.Atoi(x.PID)
-		if err != nil || x.Job != "" || x.Told || x.Boot != l.Boot || env.Host.Now().Unix()-x.Last > jobAsked {
+		if err != nil || x.Job != "" || x.Told || x.Boot != l.Boot || probe.Now(env.Host).Unix()-x.Last > jobAsked {
 			continue
 		}
 		env.At("read /proc/%d/cgroup", pid)
-		x.Job, _ = env.Host.JobOf(pid) // a process that has ended keeps its secret
+		x.Job, _ = jobscan.JobOf(env.Host, pid) // a process that has ended keeps its secret
 	}
 }

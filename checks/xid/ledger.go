@@ -70,7 +70,7 @@ func (l *xidLedger) forget(now int64) {
 // recallXids reads the ledger. Without one there is a new one; kept says whether
 // it can be written.
 func recallXids(env *checks.Env) (ledger *xidLedger, kept bool, notes []checks.Finding) {
-	boot, bootErr := env.Host.BootID()
+	boot, bootErr := probe.BootID(env.Host)
 	ledger = &xidLedger{}
 	env.At("read the ledger of Xids")
 	err := env.Recall(xidLedgerName, ledger)

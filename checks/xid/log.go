@@ -256,7 +256,7 @@ func recordXids(env *checks.Env, ledger *xidLedger) (scan *xidScan, notes []chec
 	booted := func() int64 { // reading /proc/stat costs milliseconds on a large node
 		if !asked {
 			asked = true
-			epoch, err := env.Host.LogEpoch()
+			epoch, err := probe.LogEpoch(env.Host)
 			if bootErr = err; err == nil {
 				ledger.setEpoch(epoch)
 			}

@@ -2,6 +2,7 @@ package xid
 
 import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 
 	_ "embed"
 	"errors"
@@ -153,7 +154,7 @@ func readXidPolicy(env *checks.Env) (*xidPolicy, error) {
 		path = xidPolicyFile
 	}
 	env.At("read %s", path)
-	data, err := env.Host.ReadTrusted(path)
+	data, err := probe.ReadTrusted(env.Host, path)
 	if errors.Is(err, fs.ErrNotExist) && path == xidPolicyFile {
 		return &xidPolicy{}, nil
 	}

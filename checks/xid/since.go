@@ -45,7 +45,7 @@ func XidsSince(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end
 // for what has failed in the fabric: "SXid 20009 of 0000:05:00.0". What cannot be
 // read is for check_gpu_xid to report.
 func SwitchErrors(env *checks.Env) (list []string) {
-	boot, err := env.Host.BootID()
+	boot, err := probe.BootID(env.Host)
 	if err != nil {
 		return nil
 	}

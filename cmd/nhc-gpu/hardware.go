@@ -9,6 +9,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
 
@@ -19,11 +21,11 @@ func (r *oneRun) presetHardware(conf []byte) {
 	if !bytes.Contains(conf, []byte("HW_")) {
 		return
 	}
-	var cpus probe.CPUs // an unreadable figure is 0, as in LBNL NHC
+	var cpus cpu.CPUs // an unreadable figure is 0, as in LBNL NHC
 	var memory probe.Memory
 	reqs := []*run.Request{
-		{Op: run.OpHave, Name: string(probe.PartCPU), Line: "count the processors"},
-		{Op: run.OpHave, Name: string(probe.PartMemory), Line: "read the size of the memory"},
+		{Op: run.OpHave, Name: string(inventory.PartCPU), Line: "count the processors"},
+		{Op: run.OpHave, Name: string(inventory.PartMemory), Line: "read the size of the memory"},
 	}
 	r.Pool.SetVars(r.Set.WorkerVars()) // HOSTROOT
 	r.Pool.Do(r.Ctx, checks.Local, reqs, func(*run.Request) time.Duration { return r.Budget.Reading(time.Now()) }, func(q *run.Request, o run.Outcome) {

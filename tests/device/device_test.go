@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
@@ -158,7 +158,7 @@ func TestEveryValueIsCompared(t *testing.T) {
 			}
 		}
 	}
-	walk(reflect.TypeFor[probe.GPU]())
+	walk(reflect.TypeFor[nvml.GPU]())
 	if seen < 50 {
 		t.Errorf("only %d values were found", seen)
 	}

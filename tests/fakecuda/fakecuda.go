@@ -42,7 +42,7 @@ func Place(dir, scenario string, missing ...string) (string, error) {
 
 // sources are all files that the library is made of, by name.
 func sources() (map[string][]byte, error) {
-	kernels, err := fakelib.Folder("github.com/nhc-gpu/nhc-gpu", "checks/probe/kernels")
+	kernels, err := fakelib.Folder("github.com/nhc-gpu/nhc-gpu", "checks/probe/cuda/kernels")
 	if err != nil {
 		return nil, err
 	}

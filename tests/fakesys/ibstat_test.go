@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -41,7 +42,7 @@ func TestIbstatAgrees(t *testing.T) {
 				}
 				t.Fatalf("ibstat: %v\n%s", err, theirs)
 			}
-			list, err := probe.NewHost(dir).HCAs(nil)
+			list, err := rdma.HCAs(probe.NewHost(dir), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +67,7 @@ func saysIbstat(out string) []string {
 	return lines
 }
 
-func asIbstat(list []probe.HCA) (lines []string) {
+func asIbstat(list []rdma.HCA) (lines []string) {
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	number := func(hex string) uint64 {
 		n, _ := strconv.ParseUint(hex, 0, 16)

@@ -8,7 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
@@ -135,7 +135,7 @@ func (n *Node) Facts() (rows []verdict.Row) {
 // PlatformGroups are the GPUs on the bus, by what they are.
 func (n *Node) PlatformGroups() ([]checks.PlatformGroup, error) {
 	n.Pool.SetVars(n.Set.WorkerVars())
-	o := n.Pool.Call(n.Ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(probe.PartPCI), Line: "read the PCI bus"}, session.Reading)
+	o := n.Pool.Call(n.Ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(inventory.PartPCI), Line: "read the PCI bus"}, session.Reading)
 	resp, err := o.Answer()
 	switch {
 	case err != nil:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
@@ -70,7 +71,7 @@ func TestFakesFitTheirPlatforms(t *testing.T) {
 		if err := fakenvml.Write(root, fakenvml.Files(model, 8)); err != nil {
 			t.Fatal(err)
 		}
-		ids, err := probe.NewHost(root).GPUIDs()
+		ids, err := pci.GPUIDs(probe.NewHost(root))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
@@ -24,16 +25,16 @@ type Settings struct {
 	Vars         map[string]string
 	Export       map[string]bool
 	Arrays       map[string][]string
-	helpers      bool             // the site names the helpers, or the directory they are in
-	Profiles     []byte           // the site's profiles of platforms
-	ProfilesFrom string           // the file they were read from
-	WantedGPUs   int              // see checks.Env.WantedGPUs
-	Slurm        *probe.SlurmGPUs // what Slurm's configuration says of this node; nil: nobody has asked, or it does not tell
-	Past, Spare  string           // where checks keep what they need to know of earlier runs; "": nowhere
-	Job          *checks.Job      // of a prolog or an epilog
-	Periodic     bool             // slurmd has started the run, as its health check
-	Learn        bool             // active tests are run to learn what the node reaches
-	Hold         bool             // no check carries out an action
+	helpers      bool               // the site names the helpers, or the directory they are in
+	Profiles     []byte             // the site's profiles of platforms
+	ProfilesFrom string             // the file they were read from
+	WantedGPUs   int                // see checks.Env.WantedGPUs
+	Slurm        *jobscan.SlurmGPUs // what Slurm's configuration says of this node; nil: nobody has asked, or it does not tell
+	Past, Spare  string             // where checks keep what they need to know of earlier runs; "": nowhere
+	Job          *checks.Job        // of a prolog or an epilog
+	Periodic     bool               // slurmd has started the run, as its health check
+	Learn        bool               // active tests are run to learn what the node reaches
+	Hold         bool               // no check carries out an action
 }
 
 // NoAction is the value of SHELL with which LBNL NHC's checks carry out no action.
@@ -247,7 +248,7 @@ func (s *Settings) Array(name string) []string {
 
 // WorkerVars are the variables and the environment that checks are to see.
 func (s *Settings) WorkerVars() run.Vars {
-	v := run.Vars{Plain: s.Vars, Arrays: s.Arrays, Environ: s.Environ(), Root: s.Get("HOSTROOT"), Past: s.Past, Spare: s.Spare, Slurm: run.Only[probe.SlurmGPUs]{Value: s.Slurm}, WantedGPUs: s.WantedGPUs, Job: run.Only[checks.Job]{Value: s.Job}, Learn: s.Learn, Period: s.Periodic, Hold: s.Hold || s.Get("SHELL") == NoAction}
+	v := run.Vars{Plain: s.Vars, Arrays: s.Arrays, Environ: s.Environ(), Root: s.Get("HOSTROOT"), Past: s.Past, Spare: s.Spare, Slurm: run.Only[jobscan.SlurmGPUs]{Value: s.Slurm}, WantedGPUs: s.WantedGPUs, Job: run.Only[checks.Job]{Value: s.Job}, Learn: s.Learn, Period: s.Periodic, Hold: s.Hold || s.Get("SHELL") == NoAction}
 	if len(s.Profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.ProfilesFrom, s.Profiles
 	}

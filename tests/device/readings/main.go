@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func main() {
@@ -93,7 +94,7 @@ func compare(library, report, output string) error {
 		return err
 	}
 	h := probe.NewHost("/")
-	h.SetNVMLLibrary(library)
+	probe.SetNVMLLibrary(h, library)
 	took, calls := map[string]float64{}, map[string]float64{}
 	ms := func(since time.Time) float64 { return float64(time.Since(since).Microseconds()) / 1000 }
 	last, began := "", time.Now()
@@ -104,14 +105,14 @@ func compare(library, report, output string) error {
 		last, began = call, time.Now()
 	}
 	from := time.Now()
-	if _, err := h.NVML(0, doing); err != nil {
+	if _, err := nvml.Ask(h, 0, doing); err != nil {
 		return fmt.Errorf("NVML: %w (in %s)", err, last)
 	}
 	took["open"] = ms(from)
-	var n *probe.NVML
-	for g := probe.Group(1); g <= probe.AllGroups; g <<= 1 {
+	var n *nvml.Snapshot
+	for g := nvml.Group(1); g <= nvml.AllGroups; g <<= 1 {
 		from = time.Now()
-		n, _ = h.NVML(g, doing)
+		n, _ = nvml.Ask(h, g, doing)
 		took[fmt.Sprint(uint(g))] = ms(from)
 	}
 	doing("")
@@ -183,14 +184,14 @@ func (c *comparison) judge(what string, same bool, ours any, known bool, theirs 
 	fmt.Printf("%s nvml %s%s: %v, nvidia-smi %s\n", verdict, c.who, what, ours, theirs)
 }
 
-func (c *comparison) text(what string, ours probe.Reading[string], theirs string) {
+func (c *comparison) text(what string, ours nvml.Reading[string], theirs string) {
 	c.judge(what, strings.EqualFold(ours.Value, theirs), ours.Value, ours.Known, theirs)
 }
 
 var leadingNumber = regexp.MustCompile(`^-?[0-9.]+`)
 
 // number compares numbers that may differ by so much, since they change.
-func number[T ~int | ~uint32 | ~uint64](c *comparison, what string, ours probe.Reading[T], per, within float64, theirs string) {
+func number[T ~int | ~uint32 | ~uint64](c *comparison, what string, ours nvml.Reading[T], per, within float64, theirs string) {
 	v, err := strconv.ParseFloat(leadingNumber.FindString(theirs), 64)
 	d := float64(ours.Value)/per - v
 	if err != nil {
@@ -200,12 +201,12 @@ func number[T ~int | ~uint32 | ~uint64](c *comparison, what string, ours probe.R
 }
 
 // yes compares with Yes, Enabled, Active, Pending, Supported.
-func (c *comparison) yes(what string, ours probe.Reading[bool], theirs string) {
+func (c *comparison) yes(what string, ours nvml.Reading[bool], theirs string) {
 	is := slices.Contains([]string{"Yes", "Enabled", "Active", "Pending"}, theirs)
 	c.judge(what, ours.Value == is, ours.Value, ours.Known, theirs)
 }
 
-func (c *comparison) gpu(g *probe.GPU, report *element) {
+func (c *comparison) gpu(g *nvml.GPU, report *element) {
 	c.who = fmt.Sprintf("gpu%d ", g.Index)
 	i := slices.IndexFunc(report.Children, func(e element) bool {
 		return e.XMLName.Local == "gpu" && strings.HasSuffix(strings.ToLower(e.ID), g.PCI[min(4, len(g.PCI)):])
@@ -238,15 +239,15 @@ func (c *comparison) gpu(g *probe.GPU, report *element) {
 	c.yes("SRAM threshold", g.ECC.SRAMThreshold, q.text("ecc_errors/aggregate/sram_threshold_exceeded"))
 
 	if r := g.Rows.Remapped; r.Known || q.at("remapped_rows") != nil {
-		part := func(v int) probe.Reading[int] { return probe.Reading[int]{Value: v, Known: r.Known, Err: r.Err} }
+		part := func(v int) nvml.Reading[int] { return nvml.Reading[int]{Value: v, Known: r.Known, Err: r.Err} }
 		number(c, "rows remapped, corrected", part(r.Value.Corrected), 1, 0, q.text("remapped_rows/remapped_row_corr"))
 		number(c, "rows remapped, uncorrected", part(r.Value.Uncorrected), 1, 0, q.text("remapped_rows/remapped_row_unc"))
-		c.yes("remap pending", probe.Reading[bool]{Value: r.Value.Pending, Known: r.Known}, q.text("remapped_rows/remapped_row_pending"))
-		c.yes("remap failed", probe.Reading[bool]{Value: r.Value.Failed, Known: r.Known}, q.text("remapped_rows/remapped_row_failure"))
+		c.yes("remap pending", nvml.Reading[bool]{Value: r.Value.Pending, Known: r.Known}, q.text("remapped_rows/remapped_row_pending"))
+		c.yes("remap failed", nvml.Reading[bool]{Value: r.Value.Failed, Known: r.Known}, q.text("remapped_rows/remapped_row_failure"))
 	}
 	if r := g.Rows.Histogram; r.Known {
 		for name, v := range map[string]int{"max": r.Value.Max, "high": r.Value.High, "partial": r.Value.Partial, "low": r.Value.Low, "none": r.Value.None} {
-			number(c, "banks, "+name, probe.Known(v), 1, 0, q.text("remapped_rows/row_remapper_histogram/row_remapper_histogram_"+name))
+			number(c, "banks, "+name, nvml.Known(v), 1, 0, q.text("remapped_rows/row_remapper_histogram/row_remapper_histogram_"+name))
 		}
 	}
 	number(c, "retired pages, single bit", g.Rows.RetiredSBE, 1, 0, q.text("retired_pages/multiple_single_bit_retirement/retired_count"))
@@ -297,18 +298,18 @@ func (c *comparison) gpu(g *probe.GPU, report *element) {
 	reasons := func(name string) string {
 		return q.text("clocks_event_reasons/clocks_event_reason_"+name, "clocks_throttle_reasons/clocks_throttle_reason_"+name)
 	}
-	for name, bit := range map[string]uint64{"hw_slowdown": probe.ThrottleHardware, "sw_thermal_slowdown": probe.ThrottleThermal,
-		"hw_thermal_slowdown": probe.ThrottleHardwareThermal, "hw_power_brake_slowdown": probe.ThrottlePowerBrake} {
-		c.yes("clocks: "+name, probe.Reading[bool]{Value: g.Throttle.Now.Value&bit != 0, Known: g.Throttle.Now.Known}, reasons(name))
+	for name, bit := range map[string]uint64{"hw_slowdown": nvml.ThrottleHardware, "sw_thermal_slowdown": nvml.ThrottleThermal,
+		"hw_thermal_slowdown": nvml.ThrottleHardwareThermal, "hw_power_brake_slowdown": nvml.ThrottlePowerBrake} {
+		c.yes("clocks: "+name, nvml.Reading[bool]{Value: g.Throttle.Now.Value&bit != 0, Known: g.Throttle.Now.Known}, reasons(name))
 	}
 	const micro, while = 1000, 2e6 // nanoseconds a microsecond; they grow meanwhile
-	for name, r := range map[string]probe.Reading[uint64]{"sw_power_cap": g.Throttle.PowerCap, "sw_thermal_slowdown": g.Throttle.Thermal,
+	for name, r := range map[string]nvml.Reading[uint64]{"sw_power_cap": g.Throttle.PowerCap, "sw_thermal_slowdown": g.Throttle.Thermal,
 		"hw_thermal_slowdown": g.Throttle.HardwareThermal, "hw_power_braking": g.Throttle.PowerBrake} {
 		number(c, "time in "+name+", us", r, micro, while, q.text("clocks_event_reasons_counters/clocks_event_reasons_counters_"+name))
 	}
 
 	number(c, "utilisation, %", g.Link.Work.Busy, 1, 100, q.text("utilization/gpu_util"))
-	c.text("P-state", probe.Reading[string]{Value: fmt.Sprintf("P%d", g.Link.Work.State.Value), Known: g.Link.Work.State.Known}, q.text("performance_state"))
+	c.text("P-state", nvml.Reading[string]{Value: fmt.Sprintf("P%d", g.Link.Work.State.Value), Known: g.Link.Work.State.Known}, q.text("performance_state"))
 
 	const link = "pci/pci_gpu_link_info/"
 	number(c, "PCIe generation of link", g.Link.MaxGen, 1, 0, q.text(link+"pcie_gen/max_link_gen"))
@@ -319,14 +320,14 @@ func (c *comparison) gpu(g *probe.GPU, report *element) {
 
 	const mib = 1 << 20
 	m := g.Memory
-	number(c, "memory, MiB", probe.Reading[uint64]{Value: m.Value.Total, Known: m.Known}, mib, 1, q.text("fb_memory_usage/total"))
-	number(c, "memory in use, MiB", probe.Reading[uint64]{Value: m.Value.Used, Known: m.Known}, mib, 256, q.text("fb_memory_usage/used"))
+	number(c, "memory, MiB", nvml.Reading[uint64]{Value: m.Value.Total, Known: m.Known}, mib, 1, q.text("fb_memory_usage/total"))
+	number(c, "memory in use, MiB", nvml.Reading[uint64]{Value: m.Value.Used, Known: m.Known}, mib, 256, q.text("fb_memory_usage/used"))
 	if list := q.at("processes"); list != nil && g.Processes.Known {
 		theirs := strconv.Itoa(len(slices.DeleteFunc(slices.Clone(list.Children), func(e element) bool { return e.XMLName.Local != "process_info" })))
-		number(c, "processes", probe.Known(len(g.Processes.Value)), 1, 0, theirs)
+		number(c, "processes", nvml.Known(len(g.Processes.Value)), 1, 0, theirs)
 	}
 	if action := q.text("gpu_recovery_action"); action != "" || g.Recovery.Action.Known {
-		c.judge("recovery action", (action == "None") == (g.Recovery.Action.Value == probe.RecoveryNone), g.Recovery.Action.Value, g.Recovery.Action.Known, action)
+		c.judge("recovery action", (action == "None") == (g.Recovery.Action.Value == nvml.RecoveryNone), g.Recovery.Action.Value, g.Recovery.Action.Known, action)
 	}
 	fmt.Printf("INFO nvml %sPCIe generation now %v, nvidia-smi %s (it is lower when idle); fabric %v, nvidia-smi %q %q; NVLinks %v\n", c.who,
 		g.Link.Gen.Value, q.text("pci/pci_gpu_link_info/pcie_gen/current_link_gen"), g.Fabric.Value, q.text("fabric/state"), q.text("fabric/status"), g.NVLinks.Value)
@@ -334,7 +335,7 @@ func (c *comparison) gpu(g *probe.GPU, report *element) {
 
 // counts compares the ECC errors of one kind of memory. nvidia-smi counts parity and
 // SECDED errors of SRAM apart on newer GPUs.
-func (c *comparison) counts(what, kind string, ours probe.ECCCounts, q *element) {
+func (c *comparison) counts(what, kind string, ours nvml.ECCCounts, q *element) {
 	uncorrected := func(when string) string {
 		if t := q.text("ecc_errors/"+when+"/"+kind+"_uncorrectable", "ecc_errors/"+when+"/"+kind+"_uncorrectable_ecc"); t != "" {
 			return t

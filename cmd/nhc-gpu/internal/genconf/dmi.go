@@ -2,7 +2,7 @@ package genconf
 
 import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -18,9 +18,9 @@ func (g *generator) dmiSection(a answers) {
 	}
 	s := &g.sheet
 	s.heading("DMI checks")
-	inv := a.have[string(probe.PartDMI)]
+	inv := a.have[string(inventory.PartDMI)]
 	if inv == nil {
-		if err := a.err[string(probe.PartDMI)]; err != nil {
+		if err := a.err[string(inventory.PartDMI)]; err != nil {
 			s.comment("no line: %v", err)
 		}
 		return

@@ -6,17 +6,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 )
 
 func TestDMISection(t *testing.T) {
 	t.Parallel()
-	inv := &probe.Inventory{DMI: []probe.DMILine{
+	inv := &inventory.Inventory{DMI: []inventory.DMILine{
 		{Handle: "0x0000", Type: "0", Text: "BIOS Information: Version: 3.2a (x*)"},
 		{Handle: "0x0011", Type: "17", Text: "Memory Device: Size: 64 GB"},
 		{Handle: "0x0011", Type: "17", Text: "Memory Device: Speed: 4800 MT/s"},
 	}}
-	found := answers{have: map[string]*probe.Inventory{"dmi": inv}}
+	found := answers{have: map[string]*inventory.Inventory{"dmi": inv}}
 	for expr, want := range map[string][]string{
 		dmiDefault: {
 			`#check_dmi_data_match -h 0x0000 -t 0 'BIOS Information: Version: 3.2a \(x\*\)'`,

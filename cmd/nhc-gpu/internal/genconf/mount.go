@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 )
 
 // Types of file systems of which a node has no need to be healthy: interfaces
@@ -39,7 +40,7 @@ var sizelessTypes = []string{"devpts", "devtmpfs", "iso9660", "overlay", "proc",
 func (g *generator) mountSection(a answers) {
 	s := &g.sheet
 	s.heading("Filesystem checks")
-	inv := g.part(a, probe.PartMounts)
+	inv := g.part(a, inventory.PartMounts)
 	if inv == nil {
 		return
 	}
@@ -108,7 +109,7 @@ func (g *generator) mountLines(mounts []probe.Mount) {
 		points = append(points, m.Point)
 	}
 	g.vecho("filesystems...")
-	a := g.ask(probe.PartSpace, points...)
+	a := g.ask(inventory.PartSpace, points...)
 	var limits []func()
 	seen := map[uint64]bool{}
 	for _, m := range mounts {
@@ -170,7 +171,7 @@ const (
 )
 
 // spaceLines limits how full a file system may get.
-func (g *generator) spaceLines(m probe.Mount, sp probe.MountSpace) {
+func (g *generator) spaceLines(m probe.Mount, sp inventory.MountSpace) {
 	s := &g.sheet
 	kind, _, _ := strings.Cut(m.Type, ".")
 	switch {

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 )
 
 func TestPassing(t *testing.T) {
@@ -97,7 +98,7 @@ func lines(s *sheet) (list []string) {
 func TestPorts(t *testing.T) {
 	t.Parallel()
 	var g generator
-	g.portLines([]probe.IBLink{
+	g.portLines([]inventory.IBLink{
 		{Name: "mlx5_0:1", State: "ACTIVE", Phys: "LinkUp", Rate: "400"},
 		{Name: "mlx5_1:1", State: "DOWN", Phys: "Disabled", Rate: "10"},
 		{Name: "mlx5_2:1", Err: "read /sys/class/infiniband/mlx5_2/ports/1/rate: input/output error"},

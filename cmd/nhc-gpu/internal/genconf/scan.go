@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
 
@@ -20,17 +21,17 @@ const scanStep = 5 * time.Second
 
 // answers are what the worker said of each part, and why it did not.
 type answers struct {
-	have map[string]*probe.Inventory // by part, or by mount point
+	have map[string]*inventory.Inventory // by part, or by mount point
 	err  map[string]error
 }
 
 // ask has the worker read parts of the inventory, or the space of mount points.
-func (g *generator) ask(part probe.Part, of ...string) answers {
-	a := answers{have: map[string]*probe.Inventory{}, err: map[string]error{}}
+func (g *generator) ask(part inventory.Part, of ...string) answers {
+	a := answers{have: map[string]*inventory.Inventory{}, err: map[string]error{}}
 	var reqs []*run.Request
 	for _, what := range of {
 		r := &run.Request{Op: run.OpHave, Name: what, Line: "read " + what}
-		if part == probe.PartSpace {
+		if part == inventory.PartSpace {
 			r.Name, r.Path, r.Line = string(part), what, "stat "+what
 		}
 		reqs = append(reqs, r)
@@ -38,7 +39,7 @@ func (g *generator) ask(part probe.Part, of ...string) answers {
 	limit := func(*run.Request) time.Duration { return g.Budget.Within(scanStep, time.Now()) }
 	g.Pool.Do(g.Signals.Ctx, checks.Local, reqs, limit, func(r *run.Request, o run.Outcome) {
 		what := r.Name
-		if part == probe.PartSpace {
+		if part == inventory.PartSpace {
 			what = r.Path
 		}
 		resp, err := o.AnswerTo(r.Line)
@@ -52,7 +53,7 @@ func (g *generator) ask(part probe.Part, of ...string) answers {
 }
 
 // part is one part, or nil and a warning in the sheet.
-func (g *generator) part(a answers, part probe.Part) *probe.Inventory {
+func (g *generator) part(a answers, part inventory.Part) *inventory.Inventory {
 	inv := a.have[string(part)]
 	if inv == nil && g.Signals.Ctx.Err() == nil {
 		g.sheet.warn("%s could not be read, no line: %v", part, a.err[string(part)])
@@ -75,9 +76,9 @@ func (g *generator) heading() {
 
 // scan fills the sheet, section by section.
 func (g *generator) scan() {
-	parts := []probe.Part{
-		probe.PartCPU, probe.PartMemory, probe.PartLoad, probe.PartNet, probe.PartIB, probe.PartGPU, probe.PartDisks,
-		probe.PartMounts, probe.PartServices, probe.PartDMI,
+	parts := []inventory.Part{
+		inventory.PartCPU, inventory.PartMemory, inventory.PartLoad, inventory.PartNet, inventory.PartIB, inventory.PartGPU, inventory.PartDisks,
+		inventory.PartMounts, inventory.PartServices, inventory.PartDMI,
 	}
 	var names []string
 	for _, p := range parts {
@@ -95,25 +96,25 @@ func (g *generator) scan() {
 func (g *generator) hardwareSection(a answers) {
 	s := &g.sheet
 	s.heading("Hardware checks")
-	if inv := g.part(a, probe.PartCPU); inv != nil {
+	if inv := g.part(a, inventory.PartCPU); inv != nil {
 		c := inv.CPUs
 		g.dbg("%d sockets, %d cores, %d threads", c.Sockets, c.Cores, c.Threads)
 		s.check("check_hw_cpuinfo", strconv.Itoa(c.Sockets), strconv.Itoa(c.Cores), strconv.Itoa(c.Threads))
 	}
-	if inv := g.part(a, probe.PartMemory); inv != nil {
+	if inv := g.part(a, inventory.PartMemory); inv != nil {
 		g.memoryLines(inv.Memory)
 	}
-	if inv := g.part(a, probe.PartNet); inv != nil {
+	if inv := g.part(a, inventory.PartNet); inv != nil {
 		g.linkLines(inv.Links)
 	}
 	s.standing(checks.Warn, "check_eth_link")
 	s.check("check_net_route")
 	s.check("check_net_dns")
-	if inv := g.part(a, probe.PartIB); inv != nil {
+	if inv := g.part(a, inventory.PartIB); inv != nil {
 		g.portLines(inv.Ports, g.leftPorts(inv.Ports))
 	}
 	s.standing(checks.Fail, "check_pcie", "check_pcie_aer")
-	if inv := g.part(a, probe.PartDisks); inv != nil && len(inv.Disks) > 0 {
+	if inv := g.part(a, inventory.PartDisks); inv != nil && len(inv.Disks) > 0 {
 		s.comment("%d NVMe disks", len(inv.Disks))
 		words := []string{"-b"}
 		for _, d := range inv.Disks {
@@ -122,12 +123,12 @@ func (g *generator) hardwareSection(a answers) {
 		s.check("check_file_test", words...)
 	}
 	s.standing(checks.Warn, "check_nvme")
-	if ib := g.part(a, probe.PartIB); ib == nil || len(ib.Ports) == 0 {
+	if ib := g.part(a, inventory.PartIB); ib == nil || len(ib.Ports) == 0 {
 		s.standing(checks.Warn, "check_kernel_log")
 	}
 }
 
-func (g *generator) linkLines(links []probe.NetLink) {
+func (g *generator) linkLines(links []inventory.NetLink) {
 	virtual := map[string][]string{}
 	for _, l := range links {
 		if l.Virtual == "" {
@@ -174,7 +175,7 @@ func sizeWord(kB uint64) string {
 }
 
 // leftPorts are the ports that checks of the fabric leave alone, and why.
-func (g *generator) leftPorts(ports []probe.IBLink) map[string]string {
+func (g *generator) leftPorts(ports []inventory.IBLink) map[string]string {
 	left := map[string]string{}
 	if len(ports) == 0 {
 		return left
@@ -197,7 +198,7 @@ func (g *generator) leftPorts(ports []probe.IBLink) map[string]string {
 	return left
 }
 
-func (g *generator) portLines(ports []probe.IBLink, left map[string]string) {
+func (g *generator) portLines(ports []inventory.IBLink, left map[string]string) {
 	s := &g.sheet
 	alone, up := map[string][]string{}, map[string][]string{}
 	for _, p := range ports {
@@ -244,7 +245,7 @@ var gpuChecks = []string{
 // what it says of each GPU is a comment.
 func (g *generator) gpuSection(a answers) {
 	s := &g.sheet
-	inv := g.part(a, probe.PartGPU)
+	inv := g.part(a, inventory.PartGPU)
 	if inv == nil || len(inv.GPU.Nodes)+len(inv.GPU.PCI) == 0 {
 		return
 	}
@@ -300,7 +301,7 @@ func (g *generator) describeGPUs() {
 // loadLine allows twice as much load as there are threads, as LBNL NHC does,
 // and twice of what there is now.
 func (g *generator) loadLine(a answers) {
-	load, cpu := g.part(a, probe.PartLoad), a.have[string(probe.PartCPU)]
+	load, cpu := g.part(a, inventory.PartLoad), a.have[string(inventory.PartCPU)]
 	if load == nil || cpu == nil || cpu.CPUs.Threads < 2 {
 		return
 	}

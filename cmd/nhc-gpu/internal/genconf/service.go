@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -49,7 +49,7 @@ var daemons = []daemon{
 func (g *generator) processSection(a answers) {
 	g.sheet.heading("Process checks")
 	g.loadLine(a)
-	inv := g.part(a, probe.PartServices)
+	inv := g.part(a, inventory.PartServices)
 	if inv == nil {
 		return
 	}
@@ -63,8 +63,8 @@ func (g *generator) processSection(a answers) {
 }
 
 // find is the process of a daemon, root's if there is one.
-func (d daemon) find(list []probe.Service) (probe.Service, bool) {
-	var fits []probe.Service
+func (d daemon) find(list []inventory.Service) (inventory.Service, bool) {
+	var fits []inventory.Service
 	for _, s := range list {
 		first, _, _ := strings.Cut(s.Args, " ")
 		if d.match == "" && base(first) == d.program || d.match != "" && match.Glob(s.Args, d.match) {
@@ -72,13 +72,13 @@ func (d daemon) find(list []probe.Service) (probe.Service, bool) {
 		}
 	}
 	if len(fits) == 0 {
-		return probe.Service{}, false
+		return inventory.Service{}, false
 	}
-	return slices.MinFunc(fits, func(x, y probe.Service) int { return cmp.Compare(x.UID, y.UID) }), true
+	return slices.MinFunc(fits, func(x, y inventory.Service) int { return cmp.Compare(x.UID, y.UID) }), true
 }
 
 // words are those of check_ps_service for a process of the daemon.
-func (d daemon) words(s probe.Service, debian bool) []string {
+func (d daemon) words(s inventory.Service, debian bool) []string {
 	service := cmp.Or(s.Unit, d.service, d.program)
 	if s.Unit == "" && debian {
 		service = cmp.Or(d.debian, service)

@@ -1,7 +1,7 @@
 package genconf
 
 import (
-	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 
 	"os"
 	"strings"
@@ -10,12 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 func TestServices(t *testing.T) {
 	t.Parallel()
-	list := []probe.Service{
+	list := []inventory.Service{
 		{Args: "/lib/systemd/systemd-journald", User: "root", Unit: "systemd-journald"},
 		{Args: "sshd: joe [priv]", User: "root", Unit: "ssh"},
 		{Args: "sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups", User: "root", Unit: "ssh"},
@@ -78,7 +79,7 @@ func TestServicesPass(t *testing.T) {
 	}
 	must(t, os.MkdirAll(root+"/etc", 0o755))
 	must(t, os.WriteFile(root+"/etc/passwd", []byte("root:x:0:0::/root:/bin/sh\n"), 0o644))
-	inv, err := probe.NewHost(root).Inventory(probe.PartServices, "")
+	inv, err := inventory.Take(probe.NewHost(root), inventory.PartServices, "")
 	must(t, err)
 	n := 0
 	for _, d := range daemons {

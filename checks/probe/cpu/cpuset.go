@@ -1,0 +1,150 @@
+package cpu
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+)
+
+// Which CPUs a thread may run on, and where they lie.
+
+const cpuDir = "/sys/devices/system/cpu"
+
+// CPUPlace is where a CPU lies.
+type CPUPlace struct {
+	CPU  int
+	NUMA int    // the node whose memory is its own
+	Core string // its threads, as the kernel writes them: "0,96"; "" if it is not told
+	LLC  string // the CPUs with which it has its last cache in common: "0-7,96-103"
+	Size int64  // of that cache, bytes; 0: not told
+}
+
+// AllowedCPUs are the CPUs of this process, in order.
+func AllowedCPUs(h *probe.Host) ([]int, error) {
+	if h.Recorded() { // a node in a tree of files has those that are online
+		text, err := h.ReadValue(cpuDir + "/online")
+		if err != nil {
+			return nil, err
+		}
+		return cpuList(cpuDir+"/online", text)
+	}
+	set := unix.NewCPUSet(probe.MaxCPUs - 1)
+	if err := unix.SchedGetaffinityDynamic(0, set); err != nil {
+		return nil, fmt.Errorf("ask which CPUs this process may run on: %w", err)
+	}
+	var list []int
+	for cpu := range probe.MaxCPUs {
+		if set.IsSet(cpu) {
+			list = append(list, cpu)
+		}
+	}
+	return list, nil
+}
+
+// cpuList reads a list of CPUs that is to be there.
+func cpuList(path, text string) ([]int, error) {
+	list, ok := pci.ParseList(text, probe.MaxCPUs)
+	if !ok || len(list) == 0 {
+		return nil, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
+	}
+	return list, nil
+}
+
+// CPUPlaces tells where CPUs lie. What the kernel does not tell is as on a machine
+// with one NUMA node and cores of one thread.
+func CPUPlaces(h *probe.Host, cpus []int) ([]CPUPlace, error) {
+	nodes, err := pci.ReadNUMANodes(h)
+	if err != nil {
+		return nil, err
+	}
+	at := map[int]int{}
+	for _, n := range nodes {
+		list, _ := pci.ParseList(n.CPUs, probe.MaxCPUs)
+		for _, cpu := range list {
+			at[cpu] = n.ID
+		}
+	}
+	places := make([]CPUPlace, 0, len(cpus))
+	for _, cpu := range cpus {
+		p := CPUPlace{CPU: cpu, NUMA: at[cpu]}
+		dir := cpuDir + "/cpu" + strconv.Itoa(cpu)
+		if p.Core, err = told(h, dir+"/topology/thread_siblings_list"); err != nil {
+			return nil, err
+		}
+		if p.LLC, p.Size, err = lastCache(h, dir+"/cache"); err != nil {
+			return nil, err
+		}
+		places = append(places, p)
+	}
+	return places, nil
+}
+
+// told reads an attribute that need not be there.
+func told(h *probe.Host, path string) (string, error) {
+	text, err := h.ReadValue(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(text), err
+}
+
+// lastCache finds the cache of the highest level below a CPU's directory: who has it
+// in common, and its size in bytes.
+func lastCache(h *probe.Host, dir string) (shared string, size int64, err error) {
+	names, err := h.Names(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", 0, nil
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	highest := 0
+	for _, n := range names {
+		if !strings.HasPrefix(n, "index") {
+			continue
+		}
+		text, err := told(h, dir+"/"+n+"/level")
+		if err != nil {
+			return "", 0, err
+		}
+		level, bad := strconv.Atoi(text)
+		if bad != nil || level <= highest {
+			continue
+		}
+		of, err1 := told(h, dir+"/"+n+"/shared_cpu_list")
+		big, err2 := told(h, dir+"/"+n+"/size")
+		if err := errors.Join(err1, err2); err != nil {
+			return "", 0, err
+		}
+		if bytes, ok := cacheSize(big); ok {
+			highest, shared, size = level, of, bytes
+		}
+	}
+	return shared, size, nil
+}
+
+// cacheSize reads "32768K".
+func cacheSize(text string) (bytes int64, ok bool) {
+	unit := int64(1)
+	for suffix, n := range map[string]int64{"K": 1 << 10, "M": 1 << 20, "G": 1 << 30} {
+		if rest, cut := strings.CutSuffix(text, suffix); cut {
+			text, unit = rest, n
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 32)
+	return n * unit, err == nil && n > 0
+}
+
+// ParseCPUs reads a list of CPUs as the kernel writes it: "0-55,112-167". None if it
+// is not one.
+func ParseCPUs(text string) []int {
+	list, _ := pci.ParseList(text, probe.MaxCPUs)
+	return list
+}

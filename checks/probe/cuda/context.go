@@ -1,0 +1,260 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Context is the primary context of a GPU, the one that NCCL and cuBLAS use, too.
+// It belongs to the goroutine that has opened it, which is bound to its thread until
+// it closes it: no other may call it. One goroutine may have those of several GPUs.
+//
+// What a driver does not answer holds the thread for ever; the names of the calls
+// under way go to the doing of [Host.Open].
+type Context struct {
+	GPU *GPU
+
+	lib     *cudaLib
+	handle  uintptr // CUcontext
+	thread  *cudaThread
+	modules map[string]*Module
+	launch  *launchArguments
+}
+
+// cudaThread knows which context is the current one of a thread.
+type cudaThread struct {
+	id      int
+	current *Context
+	since   uint64 // of foreignCalls, when that was so
+	open    int    // contexts, guarded by cudaLib.mu
+}
+
+// foreignCalls counts the calls of libraries that change the current context of a thread,
+// as NCCL's do. They should restore it; after one no thread relies on that.
+var foreignCalls atomic.Uint64
+
+// isCurrent reports whether the context is the current one of its thread for sure.
+func (c *Context) isCurrent() bool {
+	return c.thread.current == c && c.thread.since == foreignCalls.Load()
+}
+
+// Memory is an address in a GPU's memory; adding bytes to it is fine.
+type Memory uint64
+
+// Open makes the GPU's primary context, or takes part in it, and binds the goroutine
+// to its thread. Close must be called by the same goroutine.
+func (g *GPU) Open() (*Context, error) {
+	runtime.LockOSThread()
+	c := &Context{GPU: g, lib: g.lib, modules: map[string]*Module{}, launch: new(launchArguments)}
+	if err := c.lib.call("cuDevicePrimaryCtxRetain", g.Ordinal, uintptr(unsafe.Pointer(&c.handle)), g.handle); err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	c.lib.enter(c)
+	if err := c.Use(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Wake makes the primary contexts of GPUs side by side, each from a thread of its own,
+// and keeps them until done is called. Errors come again when the GPUs are opened.
+func (c *Driver) Wake(gpus []*GPU) (done func()) {
+	const symbol = "cuDevicePrimaryCtxRetain"
+	var waiting []string // the GPUs whose call is under way: a hang or a crash is of one of them
+	for _, g := range gpus {
+		waiting = append(waiting, strconv.Itoa(g.Ordinal))
+	}
+	text := func() string { return symbol + "(" + strings.Join(waiting, ", ") + ")" }
+	rename, ended := c.lib.watch.beginNamed(text())
+	defer ended()
+	var all sync.WaitGroup
+	have, back := make([]bool, len(gpus)), make(chan int, len(gpus))
+	for i, g := range gpus {
+		all.Go(func() {
+			var context uintptr
+			have[i] = c.lib.call(symbol, g.Ordinal, uintptr(unsafe.Pointer(&context)), g.handle) == nil
+			back <- g.Ordinal
+		})
+	}
+	for len(waiting) > 0 {
+		one := strconv.Itoa(<-back)
+		waiting = slices.DeleteFunc(waiting, func(n string) bool { return n == one })
+		rename(text())
+	}
+	all.Wait()
+	return func() {
+		for i, g := range gpus {
+			if have[i] {
+				_ = c.lib.call(c.lib.form("cuDevicePrimaryCtxRelease"), g.Ordinal, g.handle) // one of several that have it
+			}
+		}
+	}
+}
+
+// enter counts a context of this thread.
+func (l *cudaLib) enter(c *Context) {
+	id := unix.Gettid()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.thread = l.threads[id]; c.thread == nil {
+		c.thread = &cudaThread{id: id}
+		l.threads[id] = c.thread
+	}
+	c.thread.open++
+	c.GPU.open++
+}
+
+// leave says whether a context was the last one of its GPU.
+func (l *cudaLib) leave(c *Context) (last bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.thread.open--
+	if c.thread.current = nil; c.thread.open == 0 {
+		delete(l.threads, c.thread.id)
+	}
+	c.GPU.open--
+	return c.GPU.open == 0
+}
+
+// Close gives the context back. The last one of a GPU ends all work on it and frees all
+// its memory, what NCCL and cuBLAS have there, too: they must be closed before it.
+func (c *Context) Close() error {
+	defer runtime.UnlockOSThread()
+	last := c.lib.leave(c)
+	_ = c.lib.call("cuCtxSetCurrent", c.GPU.Ordinal, 0) // an error of the context's work comes again below
+	err := c.lib.call(c.lib.form("cuDevicePrimaryCtxRelease"), c.GPU.Ordinal, c.GPU.handle)
+	if !last {
+		return err
+	}
+	return errors.Join(err, c.lib.call(c.lib.form("cuDevicePrimaryCtxReset"), c.GPU.Ordinal, c.GPU.handle))
+}
+
+// form is the second form of a call, which drivers before 11.0 do not have.
+func (l *cudaLib) form(symbol string) string {
+	if l.has(symbol + "_v2") {
+		return symbol + "_v2"
+	}
+	return symbol
+}
+
+// Use makes the context the current one of its thread, as it is before each call of
+// this type. Only a library that is called directly, as NCCL is, needs it.
+func (c *Context) Use() error {
+	c.thread.current = nil
+	since := foreignCalls.Load()
+	if err := c.lib.call("cuCtxSetCurrent", c.GPU.Ordinal, c.handle); err != nil {
+		return err
+	}
+	c.thread.current, c.thread.since = c, since
+	return nil
+}
+
+// call makes one call in this context.
+//
+//go:uintptrescapes
+func (c *Context) call(symbol string, args ...uintptr) error {
+	if !c.isCurrent() {
+		if err := c.Use(); err != nil {
+			return err
+		}
+	}
+	return c.lib.call(symbol, c.GPU.Ordinal, args...)
+}
+
+// Handle is the CUcontext, for libraries that are given one.
+func (c *Context) Handle() uintptr { return c.handle }
+
+// MemInfo says how many bytes of the GPU's memory are free, and how many there are. A
+// driver that has more of them free than the GPU has is not believed.
+func (c *Context) MemInfo() (free, total uint64, err error) {
+	err = c.call("cuMemGetInfo_v2", uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)))
+	if c.GPU.Memory > 0 {
+		total = min(total, c.GPU.Memory)
+	}
+	return min(free, total), total, err
+}
+
+// errNothing is a call that reports success and gives nothing.
+func (c *Context) errNothing(symbol string) error {
+	return fmt.Errorf("%s: it reports success, and gives nothing", callOf(symbol, c.GPU.Ordinal))
+}
+
+// Alloc takes n bytes of the GPU's memory. The error is a [Error] with the code
+// CUDAOutOfMemory where there are not as many.
+func (c *Context) Alloc(n uint64) (Memory, error) {
+	var m Memory
+	if err := c.call("cuMemAlloc_v2", uintptr(unsafe.Pointer(&m)), uintptr(n)); err != nil {
+		return 0, fmt.Errorf("allocate %d bytes: %w", n, err)
+	}
+	if m == 0 {
+		return 0, c.errNothing("cuMemAlloc")
+	}
+	return m, nil
+}
+
+// Free gives memory back that Alloc has given.
+func (c *Context) Free(m Memory) error { return c.call("cuMemFree_v2", uintptr(m)) }
+
+// HostAlloc takes n bytes of the node's memory that the GPU reads and writes by itself
+// (pinned), on the NUMA node that is next to it where the kernel tells which that is.
+func (c *Context) HostAlloc(n uint64) ([]byte, error) {
+	var p unsafe.Pointer
+	restore := c.GPU.goNear()
+	err := c.call("cuMemHostAlloc", uintptr(unsafe.Pointer(&p)), uintptr(n), hostPortable)
+	restore()
+	if err != nil {
+		return nil, fmt.Errorf("allocate %d bytes of pinned memory: %w", n, err)
+	}
+	if p == nil {
+		return nil, c.errNothing("cuMemHostAlloc")
+	}
+	return unsafe.Slice((*byte)(p), n), nil
+}
+
+// hostPortable is CU_MEMHOSTALLOC_PORTABLE: pinned for the contexts of all GPUs.
+const hostPortable = 1
+
+// HostFree gives memory back that HostAlloc has given.
+func (c *Context) HostFree(b []byte) error {
+	if cap(b) == 0 {
+		return nil
+	}
+	return c.call("cuMemFreeHost", address(b))
+}
+
+// address is where memory of HostAlloc begins. It does not keep a slice of Go alive.
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+// CanReach says whether this GPU can read and write the memory of another directly, by
+// NVLink or PCIe.
+func (c *Context) CanReach(other *Context) (bool, error) {
+	var can int32
+	err := c.call("cuDeviceCanAccessPeer", uintptr(unsafe.Pointer(&can)), c.GPU.handle, other.GPU.handle)
+	return can != 0, err
+}
+
+// EnablePeer lets this GPU read and write the memory of another. That it may do so
+// already is no error.
+func (c *Context) EnablePeer(other *Context) error {
+	err := c.call("cuCtxEnablePeerAccess", other.handle, 0)
+	if e, ok := errors.AsType[*Error](err); ok && e.Code == cudaAlreadyEnabled {
+		return nil
+	}
+	return err
+}
+
+// DisablePeer takes back what EnablePeer has given: without NVSwitches a GPU has no more
+// than eight peers at a time.
+func (c *Context) DisablePeer(other *Context) error {
+	return c.call("cuCtxDisablePeerAccess", other.handle)
+}

@@ -1,0 +1,157 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+	"unsafe"
+)
+
+// Stream is a queue of work for a GPU, 0 that which every context has. It is gone
+// when its context is closed.
+type Stream uintptr
+
+// Event is a mark in a stream, with the time at which the GPU has come to it. It is
+// gone when its context is closed.
+type Event uintptr
+
+// streamNonBlocking is CU_STREAM_NON_BLOCKING: stream 0 does not wait for it.
+const streamNonBlocking = 1
+
+// NewStream makes a stream that runs beside the others.
+func (c *Context) NewStream() (s Stream, err error) {
+	err = c.call("cuStreamCreate", uintptr(unsafe.Pointer(&s)), streamNonBlocking)
+	return s, err
+}
+
+// FreeStream ends a stream; what is queued in it is still done.
+func (c *Context) FreeStream(s Stream) error {
+	return c.call("cuStreamDestroy_v2", uintptr(s))
+}
+
+// NewEvent makes an event.
+func (c *Context) NewEvent() (e Event, err error) {
+	err = c.call("cuEventCreate", uintptr(unsafe.Pointer(&e)), 0)
+	return e, err
+}
+
+// FreeEvent gives an event back.
+func (c *Context) FreeEvent(e Event) error { return c.call("cuEventDestroy_v2", uintptr(e)) }
+
+// Record sets an event behind what is queued in a stream now.
+func (c *Context) Record(e Event, s Stream) error {
+	return c.call("cuEventRecord", uintptr(e), uintptr(s))
+}
+
+// Wait has what is queued in a stream from now on begin only after an event, which may
+// be one of another stream.
+func (c *Context) Wait(s Stream, e Event) error {
+	return c.call("cuStreamWaitEvent", uintptr(s), uintptr(e), 0)
+}
+
+// Elapsed is the time between two events that the GPU has come to, by its own clock,
+// which counts in steps of about half a microsecond.
+func (c *Context) Elapsed(from, to Event) (time.Duration, error) {
+	var ms float32
+	if err := c.call("cuEventElapsedTime", uintptr(unsafe.Pointer(&ms)), uintptr(from), uintptr(to)); err != nil {
+		return 0, err
+	}
+	if math.IsNaN(float64(ms)) || ms < 0 || ms > 1e9 {
+		return 0, fmt.Errorf("%s: %v ms, want a time", callOf("cuEventElapsedTime", c.GPU.Ordinal), ms)
+	}
+	return time.Duration(float64(ms) * float64(time.Millisecond)), nil
+}
+
+// The steps in which Sync looks: at once again for a short time, as a launch takes a
+// few microseconds, and rarely when the work is long.
+const (
+	syncSpin = 200 * time.Microsecond
+	syncStep = 100 * time.Microsecond
+	syncRest = time.Millisecond
+)
+
+// Sync waits for all that is queued in a stream. It ends with the error of ctx where
+// that is over first: the work goes on, until the context is closed.
+func (c *Context) Sync(ctx context.Context, s Stream) error {
+	done := c.lib.watch.beginCall("wait for the GPU in cuStreamQuery", c.GPU.Ordinal)
+	defer done()
+	_, err := SyncAll(ctx, []*Context{c}, []Stream{s})
+	return err
+}
+
+// SyncAll waits for all that is queued in one stream of each GPU. It asks the GPUs in
+// turn: work that waits for a GPU that has failed never ends. at is the GPU whose call
+// has failed, -1 if ctx is over first.
+func SyncAll(ctx context.Context, gpus []*Context, streams []Stream) (at int, err error) {
+	began := time.Now()
+	finished := make([]bool, len(gpus))
+	for left := len(gpus); ; {
+		for i, c := range gpus {
+			if finished[i] {
+				continue
+			}
+			if finished[i], err = c.Done(streams[i]); err != nil {
+				return i, err
+			}
+			if finished[i] {
+				left--
+			}
+		}
+		if left == 0 {
+			return -1, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return -1, fmt.Errorf("wait for the GPU: %w", err)
+		}
+		switch took := time.Since(began); {
+		case took < syncSpin:
+		case took < 20*syncRest:
+			time.Sleep(syncStep)
+		default:
+			time.Sleep(syncRest)
+		}
+	}
+}
+
+// Done says whether all that is queued in a stream is done. An error of work that was
+// queued before, as CUDA_ERROR_LAUNCH_FAILED, is found here.
+func (c *Context) Done(s Stream) (bool, error) {
+	if !c.isCurrent() {
+		if err := c.Use(); err != nil {
+			return false, err
+		}
+	}
+	code, err := c.lib.result("cuStreamQuery", c.GPU.Ordinal, uintptr(s))
+	if err != nil || code == 0 || code == cudaNotReady {
+		return err == nil && code == 0, err
+	}
+	return false, c.lib.failure("cuStreamQuery", c.GPU.Ordinal, code)
+}
+
+// CopyToDevice queues a copy of pinned memory, which HostAlloc gives, to the GPU's.
+func (c *Context) CopyToDevice(to Memory, from []byte, s Stream) error {
+	return c.call("cuMemcpyHtoDAsync_v2", uintptr(to), address(from), uintptr(len(from)), uintptr(s))
+}
+
+// CopyToHost queues a copy of the GPU's memory to pinned memory, which HostAlloc gives.
+func (c *Context) CopyToHost(to []byte, from Memory, s Stream) error {
+	return c.call("cuMemcpyDtoHAsync_v2", address(to), uintptr(from), uintptr(len(to)), uintptr(s))
+}
+
+// CopyOnDevice queues a copy of n bytes within the GPU's memory.
+func (c *Context) CopyOnDevice(to, from Memory, n uint64, s Stream) error {
+	return c.call("cuMemcpyDtoDAsync_v2", uintptr(to), uintptr(from), uintptr(n), uintptr(s))
+}
+
+// CopyFromPeer queues a copy of n bytes of another GPU's memory to that of this one,
+// whose copy engine reads them. It goes directly where EnablePeer has been called, and
+// over the node's memory elsewhere.
+func (c *Context) CopyFromPeer(other *Context, to, from Memory, n uint64, s Stream) error {
+	return c.call("cuMemcpyPeerAsync", uintptr(to), c.handle, uintptr(from), other.handle, uintptr(n), uintptr(s))
+}
+
+// Fill32 queues the writing of one word n times.
+func (c *Context) Fill32(to Memory, word uint32, n uint64, s Stream) error {
+	return c.call("cuMemsetD32Async", uintptr(to), uintptr(word), uintptr(n), uintptr(s))
+}

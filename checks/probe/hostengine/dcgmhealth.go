@@ -1,0 +1,149 @@
+package hostengine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Health asks for the incidents of some systems.
+//
+// Where the engine watches them already, since somebody has said "dcgmi health -s",
+// its own watches are asked: they know what has been. Otherwise a group of our own
+// gets watches for the moment. The groups of all GPUs and of all switches are left as
+// they are: the engine would keep the systems set on them, but not their watches, once
+// the connection ends, and would answer everybody from readings that grow old.
+func (e *libEngine) Health(ctx context.Context, systems System) (*Health, error) {
+	answer := &Health{}
+	var groups []dcgm.GroupHandle
+	var unwatched []dcgmPart
+	for _, p := range e.parts(ctx, systems) {
+		have, err := asking(ctx, e, "dcgmHealthGet", func() (dcgm.HealthSystem, error) { return dcgm.HealthGet(p.all) })
+		if err != nil && p.kind == dcgm.FE_GPU {
+			return nil, err
+		}
+		if want := p.wanted(); System(have)&want == want {
+			groups = append(groups, p.all)
+			continue
+		}
+		unwatched = append(unwatched, p)
+		answer.Fresh = answer.Fresh || p.kind == dcgm.FE_GPU
+	}
+	if len(unwatched) > 0 {
+		group, err := e.watch(ctx, unwatched)
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			_ = e.telling(ctx, "dcgmGroupDestroy", func() error { return dcgm.DestroyGroup(group) })
+		}()
+		groups = append(groups, group)
+	}
+	for _, group := range groups {
+		r, err := asking(ctx, e, "dcgmHealthCheck", func() (dcgm.HealthResponse, error) { return dcgm.HealthCheck(group) })
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range r.Incidents {
+			if s := System(i.System); s == 0 || s&systems != 0 {
+				answer.Incidents = append(answer.Incidents, incidentOf(i))
+			}
+		}
+	}
+	return answer, nil
+}
+
+// dcgmPart is a kind of things that have watches, and which are to be asked.
+type dcgmPart struct {
+	kind    dcgm.Field_Entity_Group
+	all     dcgm.GroupHandle // the engine's own group of them
+	systems System
+}
+
+const (
+	dcgmSwitches = DCGMSwitchNonFatal | DCGMSwitchFatal
+	// dcgmiWatches are what "dcgmi health -s a" watches, which is less than all:
+	// CommandLineParser.cpp of DCGM 4.
+	dcgmiWatches = DCGMPCIe | DCGMNVLink | DCGMMemory | DCGMInfoROM | DCGMThermal | DCGMPower | dcgmSwitches
+
+	dcgmGroupAllSwitches = 0x7ffffffe // DCGM_GROUP_ALL_NVSWITCHES of dcgm_structs.h
+)
+
+// parts are the GPUs, and the switches if there are some: none is in the group of all
+// GPUs, whatever systems are watched there.
+func (e *libEngine) parts(ctx context.Context, systems System) []dcgmPart {
+	parts := []dcgmPart{{dcgm.FE_GPU, dcgm.GroupAllGPUs(), systems &^ dcgmSwitches}}
+	if systems&dcgmSwitches == 0 {
+		return parts
+	}
+	switches, err := asking(ctx, e, "dcgmGetEntityGroupEntities", func() ([]uint, error) { return dcgm.GetEntityGroupEntities(dcgm.FE_SWITCH) })
+	if err == nil && len(switches) > 0 {
+		p := dcgmPart{kind: dcgm.FE_SWITCH, systems: systems & dcgmSwitches}
+		p.all.SetHandle(dcgmGroupAllSwitches)
+		parts = append(parts, p)
+	}
+	return parts
+}
+
+// wanted are the systems that the engine has to watch, to be asked for what has been:
+// not those that nobody can switch on by dcgmi, unless they are all.
+func (p *dcgmPart) wanted() System {
+	return cmp.Or(p.systems&dcgmiWatches, p.systems)
+}
+
+func incidentOf(i dcgm.Incident) Incident {
+	return Incident{
+		Entity: Entity{Kind: dcgmKind(uint(i.EntityInfo.EntityGroupId)), ID: int(i.EntityInfo.EntityId)}, System: System(i.System),
+		Failed: i.Health >= dcgm.DCGM_HEALTH_RESULT_FAIL, Code: int(i.Error.Code), Message: probe.OneLine(i.Error.Message),
+	}
+}
+
+// dcgmKinds are the names of dcgm_field_entity_group_t: dcgm_fields.h of DCGM 4.6.
+var dcgmKinds = []string{"", "gpu", "vgpu", "switch", "gpu instance", "compute instance", "link", "cpu", "cpu core", "connectx"}
+
+func dcgmKind(group uint) string {
+	if group < uint(len(dcgmKinds)) {
+		return dcgmKinds[group]
+	}
+	return fmt.Sprintf("entity group %d", group)
+}
+
+// watch makes a group of all things of some kinds with watches, and has the engine
+// read what they look at.
+func (e *libEngine) watch(ctx context.Context, parts []dcgmPart) (group dcgm.GroupHandle, err error) {
+	group, err = asking(ctx, e, "dcgmGroupCreate", func() (dcgm.GroupHandle, error) {
+		return dcgm.CreateGroup(fmt.Sprintf("nhc-gpu-%d", os.Getpid()))
+	})
+	if err != nil {
+		return group, err
+	}
+	var systems System
+	for _, p := range parts {
+		systems |= p.systems
+		if err = e.addAll(ctx, group, p.kind); err != nil && p.kind == dcgm.FE_GPU {
+			return group, err
+		}
+	}
+	err = e.telling(ctx, "dcgmHealthSet", func() error { return dcgm.HealthSet(group, dcgm.HealthSystem(systems)) })
+	if err == nil {
+		err = e.telling(ctx, "dcgmUpdateAllFields", dcgm.UpdateAllFields)
+	}
+	return group, err
+}
+
+func (e *libEngine) addAll(ctx context.Context, group dcgm.GroupHandle, kind dcgm.Field_Entity_Group) error {
+	return e.telling(ctx, "dcgmGroupAddEntity", func() error {
+		ids, err := dcgm.GetEntityGroupEntities(kind)
+		for _, id := range ids {
+			if err == nil {
+				err = dcgm.AddEntityToGroup(group, kind, id)
+			}
+		}
+		return err
+	})
+}

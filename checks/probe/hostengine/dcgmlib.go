@@ -1,0 +1,256 @@
+package hostengine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+	"github.com/ebitengine/purego"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// libdcgm.so.4, by NVIDIA's go-dcgm. It finds the functions of the library when they
+// are first called, and the process ends if there is none of that name: so each is
+// looked for before.
+
+// dcgmLibrary is the library in this process, which is never unloaded: the process
+// ends with the run.
+type dcgmLibrary struct {
+	handle uintptr // of dlopen
+	doing  func(string)
+	hung   error // a call of nv-hostengine that never came back: no other is made
+}
+
+// loadDCGM loads the library. go-dcgm asks the loader for libdcgm.so.4 and gets the
+// file that is loaded here, since glibc goes by the name that a library has for
+// itself (DT_SONAME), not by that of its file. Its symbols have to be global.
+func loadDCGM(h *probe.Host, doing func(string)) (*dcgmLibrary, error) {
+	lib, err := probe.Once(h, "dcgm library", func() (*dcgmLibrary, error) {
+		for _, v := range os.Environ() {
+			if name, _, _ := strings.Cut(v, "="); leadsDCGM(name) {
+				_ = os.Unsetenv(name)
+			}
+		}
+		return probe.LoadLibrary(h, &probe.LibDCGM, 0, func(path string) (*dcgmLibrary, error) {
+			doing("load " + path)
+			handle, err := probe.OpenLibrary(path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
+			if err != nil {
+				if path != probe.LibDCGM.Names[0] && fileExists(path) { // it is there, and is none
+					return nil, &Error{Call: "load " + path, Text: probe.OneLine(err.Error())}
+				}
+				return nil, fmt.Errorf("load %s: %w", path, probe.ErrNoLibrary)
+			}
+			l := &dcgmLibrary{handle: handle}
+			return l, l.complete(path)
+		})
+	})
+	if err == nil {
+		lib.doing = doing
+		err = lib.hung
+	}
+	return lib, err
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// dcgmFunctions are those that are called. All are in DCGM 4.0.
+var dcgmFunctions = []string{
+	"dcgmInit", "dcgmShutdown", "dcgmConnect_v2", "dcgmDisconnect", "dcgmStartEmbedded", "dcgmStopEmbedded", "errorString",
+	"dcgmGetEntityGroupEntities", "dcgmEntitiesGetLatestValues", "dcgmUpdateAllFields",
+	"dcgmGroupCreate", "dcgmGroupAddEntity", "dcgmGroupDestroy", "dcgmHealthGet", "dcgmHealthSet", "dcgmHealthCheck",
+	"dcgmActionValidate_v2", "dcgmStopDiagnostic",
+}
+
+func (l *dcgmLibrary) complete(path string) error {
+	for _, name := range dcgmFunctions {
+		if _, err := probe.Dlsym(l.handle, name); err != nil {
+			return &Error{Call: "load " + path, Text: "it has no function " + name}
+		}
+	}
+	return nil
+}
+
+// dcgmAnswer is how long nv-hostengine may take for one answer. It asks the driver
+// for most of them, which may be slow on a busy node.
+const dcgmAnswer = 8 * time.Second
+
+// libEngine is an engine that the library speaks to.
+type libEngine struct {
+	lib     *dcgmLibrary
+	address string // of nv-hostengine; "": the engine is in this process
+	limit   time.Duration
+	cleanup func()
+	gpus    []GPU
+}
+
+// standalone connects to a running nv-hostengine.
+func (l *dcgmLibrary) standalone(ctx context.Context, address string) (Engine, error) {
+	l.doing("connect to nv-hostengine at " + address)
+	if err := knock(ctx, address); err != nil {
+		return nil, err
+	}
+	network, target := dcgmNetwork(address)
+	e := &libEngine{lib: l, address: address, limit: dcgmAnswer}
+	socket := "0"
+	if network == "unix" {
+		socket = "1"
+	}
+	cleanup, err := asking(ctx, e, "dcgmConnect", func() (func(), error) { return dcgm.Init(dcgm.Standalone, target, socket) })
+	if err != nil {
+		return nil, err
+	}
+	e.cleanup = cleanup
+	return e, nil
+}
+
+// embedded starts an engine in this process. What hangs there is the driver.
+func (l *dcgmLibrary) embedded() (Engine, error) {
+	e := &libEngine{lib: l}
+	cleanup, err := asking(context.Background(), e, "dcgmStartEmbedded", func() (func(), error) { return dcgm.Init(dcgm.Embedded) })
+	if err != nil {
+		return nil, err
+	}
+	e.cleanup = cleanup
+	return e, nil
+}
+
+func (e *libEngine) Via() string {
+	if e.address == "" {
+		return "DCGM in this process"
+	}
+	return "nv-hostengine at " + e.address
+}
+
+// asking makes a call of the library. That of nv-hostengine is given up after a
+// while, and no other is made after it: its thread waits for ever.
+func asking[T any](ctx context.Context, e *libEngine, name string, f func() (T, error)) (v T, err error) {
+	if e.lib.hung != nil {
+		return v, e.lib.hung
+	}
+	e.lib.doing(name)
+	if e.limit == 0 {
+		v, err = f()
+		return v, dcgmFailure(name, err)
+	}
+	type answer struct {
+		value T
+		err   error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		v, err := f()
+		done <- answer{v, err}
+	}()
+	timer := time.NewTimer(e.limit)
+	defer timer.Stop()
+	select {
+	case a := <-done:
+		err = dcgmFailure(name, a.err)
+		if d, ok := errors.AsType[*Error](err); ok && d.timedOut() {
+			err = &HungError{Doing: name, For: e.limit}
+		}
+		return a.value, err
+	case <-timer.C:
+		e.lib.hung = &HungError{Doing: name, For: e.limit}
+	case <-ctx.Done():
+		e.lib.hung = fmt.Errorf("%s: %w", name, context.Cause(ctx))
+	}
+	return v, e.lib.hung
+}
+
+// timedOut says whether the library itself has waited for nv-hostengine in vain.
+// go-dcgm gives the code of some calls only.
+func (e *Error) timedOut() bool {
+	return e.Code == dcgmTimeout || e.Code == 0 && strings.HasSuffix(": "+e.Text, ": Timeout")
+}
+
+// telling is asking without an answer.
+func (e *libEngine) telling(ctx context.Context, name string, f func() error) error {
+	_, err := asking(ctx, e, name, func() (struct{}, error) { return struct{}{}, f() })
+	return err
+}
+
+// dcgmFailure is the error of a call.
+func dcgmFailure(call string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if d, ok := errors.AsType[*dcgm.Error](err); ok {
+		return &Error{Call: call, Code: int(d.Code), Text: probe.OneLine(d.Error())}
+	}
+	return &Error{Call: call, Text: probe.OneLine(err.Error())}
+}
+
+func (e *libEngine) Close() {
+	if e.cleanup == nil || e.lib.hung != nil {
+		return
+	}
+	_ = e.telling(context.Background(), "dcgmDisconnect", func() error { e.cleanup(); return nil })
+	e.cleanup = nil
+}
+
+// GPUs asks for the address and the UUID of all GPUs at once.
+func (e *libEngine) GPUs(ctx context.Context) ([]GPU, error) {
+	if e.gpus != nil {
+		return e.gpus, nil
+	}
+	gpus, err := asking(ctx, e, "dcgmEntitiesGetLatestValues", listGPUs)
+	if err == nil {
+		e.gpus = gpus
+	}
+	return gpus, err
+}
+
+func listGPUs() ([]GPU, error) {
+	ids, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	var entities []dcgm.GroupEntityPair
+	var gpus []GPU
+	for _, id := range ids {
+		entities = append(entities, dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU, EntityId: id})
+		gpus = append(gpus, GPU{ID: int(id)})
+	}
+	values, err := dcgm.EntitiesGetLatestValues(entities, []dcgm.Short{dcgm.DCGM_FI_DEV_GPU_UUID, dcgm.DCGM_FI_DEV_PCI_BUS_ID}, dcgm.DCGM_FV_FLAG_LIVE_DATA)
+	for _, v := range values {
+		for i := range gpus {
+			if gpus[i].ID == int(v.EntityID) {
+				gpus[i].take(v.FieldID, v.String())
+			}
+		}
+	}
+	return gpus, err
+}
+
+// take takes a value of a field, unless it is one that stands for none: DCGM writes
+// those in angle brackets, <<<NOT_SUPPORTED>>>.
+func (g *GPU) take(field dcgm.Short, text string) {
+	text = probe.OneLine(text)
+	if strings.HasPrefix(text, "<<<") {
+		return
+	}
+	if field == dcgm.DCGM_FI_DEV_GPU_UUID {
+		g.UUID = text
+		return
+	}
+	g.PCI = pciOf(text)
+}
+
+// pciOf is an address of the PCI bus as the kernel writes it, of one as DCGM and NVML
+// do: 00000000:C1:00.0.
+func pciOf(text string) string {
+	domain, rest, ok := strings.Cut(strings.ToLower(text), ":")
+	if ok && len(domain) == 8 {
+		domain = strings.TrimPrefix(domain, "0000")
+	}
+	return domain + ":" + rest
+}

@@ -1,0 +1,269 @@
+// Package inventory reads what a node consists of.
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
+)
+
+// Part is a part of the inventory of a node. Each is asked for by itself, so
+// that one that hangs takes nothing else with it.
+type Part string
+
+// The parts.
+const (
+	PartCPU      Part = "cpu"
+	PartMemory   Part = "memory"
+	PartLoad     Part = "load"
+	PartNet      Part = "network"
+	PartIB       Part = "infiniband"
+	PartGPU      Part = "gpu"
+	PartDisks    Part = "disks"
+	PartMounts   Part = "mounts"
+	PartSpace    Part = "space" // of one mount point
+	PartServices Part = "services"
+	PartPCI      Part = "pci" // what the GPUs are
+)
+
+// Inventory is what a node has. Only the part that was asked for is filled.
+type Inventory struct {
+	CPUs     cpu.CPUs      `json:"cpus,omitzero"`
+	Memory   probe.Memory  `json:"memory,omitzero"`
+	Load     float64       `json:"load,omitempty"` // average of the last minute
+	Links    []NetLink     `json:"links,omitempty"`
+	Ports    []IBLink      `json:"ports,omitempty"`
+	GPU      GPUFiles      `json:"gpu,omitzero"`
+	Disks    []string      `json:"disks,omitempty"` // NVMe name spaces: nvme0n1
+	Mounts   []probe.Mount `json:"mounts,omitempty"`
+	Space    MountSpace    `json:"space,omitzero"`
+	Services []Service     `json:"services,omitempty"`
+	DMI      []DMILine     `json:"dmi,omitempty"`
+	IDs      []pci.ID      `json:"ids,omitempty"`
+}
+
+// NetLink is a network interface.
+type NetLink struct {
+	Name    string `json:"name"`
+	Virtual string `json:"virtual,omitempty"` // why it may come and go; "" for one that is built in
+}
+
+// IBLink is an InfiniBand port in words that travel between processes.
+type IBLink struct {
+	Name  string `json:"name"` // mlx5_0:1
+	State string `json:"state"`
+	Phys  string `json:"phys"`
+	Rate  string `json:"rate"`
+	Err   string `json:"err,omitempty"`
+}
+
+// GPUFiles is what NVIDIA's driver and the PCI bus show of GPUs, no library asked.
+type GPUFiles struct {
+	Nodes []string `json:"nodes,omitempty"` // /dev/nvidia0 ..., in order of their numbers
+	PCI   []string `json:"pci,omitempty"`   // addresses of NVIDIA's GPUs
+	Own   int      `json:"own,omitempty"`   // how many of them the node's own driver should have
+	SMI   string   `json:"smi,omitempty"`   // where nvidia-smi lies
+}
+
+// MountSpace is what a mount point is, and how full.
+type MountSpace struct {
+	Dir    bool          `json:"dir"`    // it is a directory; containers mount single files
+	Device uint64        `json:"device"` // st_dev: equal for mounts of one file system
+	Space  probe.Amounts `json:"space"`
+	Inodes probe.Amounts `json:"inodes"`
+}
+
+// Take reads one part. path is the mount point for [PartSpace].
+func Take(h *probe.Host, part Part, path string) (inv Inventory, err error) {
+	switch part {
+	case PartCPU:
+		inv.CPUs, err = cpu.CountCPUs(h)
+	case PartMemory:
+		inv.Memory, err = probe.ReadMemory(h)
+	case PartLoad:
+		inv.Load, err = inventoryLoad(h)
+	case PartNet:
+		inv.Links, err = inventoryNet(h)
+	case PartIB:
+		inv.Ports, err = inventoryIB(h)
+	case PartGPU:
+		inv.GPU, err = inventoryGPU(h)
+	case PartDisks:
+		inv.Disks, err = inventoryDisks(h)
+	case PartMounts:
+		inv.Mounts, err = probe.Mounts(h)
+	case PartSpace:
+		inv.Space, err = inventorySpace(h, path)
+	case PartServices:
+		inv.Services, err = inventoryServices(h)
+	case PartPCI:
+		inv.IDs, err = pci.GPUIDs(h)
+	case PartDMI:
+		inv.DMI, err = inventoryDMI(h)
+	default:
+		err = fmt.Errorf("inventory: unknown part %q", part)
+	}
+	return inv, err
+}
+
+func inventoryLoad(h *probe.Host) (float64, error) {
+	const path = "/proc/loadavg"
+	text, err := h.ReadValue(path)
+	if err != nil {
+		return 0, err
+	}
+	word, _, _ := strings.Cut(text, " ")
+	load, err := strconv.ParseFloat(word, 64)
+	if err != nil || !(load >= 0 && load < 1e9) { // "nan" is a number, too
+		return 0, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%.20q is no load average", word)}
+	}
+	return load, nil
+}
+
+// inventoryNet tells the interfaces that belong to the node from those that
+// software makes. A built-in one has a device behind it; bonds and VLANs are
+// made by the node's own configuration and count as built in.
+func inventoryNet(h *probe.Host) ([]NetLink, error) {
+	names, err := network.NetDevices(h)
+	if err != nil {
+		return nil, err
+	}
+	links := make([]NetLink, 0, len(names))
+	for _, n := range names {
+		dir := "/sys/class/net/" + n + "/"
+		l := NetLink{Name: n}
+		switch {
+		case n == "lo":
+		case probe.TestFile(h, 'e', dir+"device/physfn"):
+			l.Virtual = "only a virtual function behind it"
+		case probe.TestFile(h, 'e', dir+"device") && rdma.OnPort(h, dir):
+			l.Virtual = "made on another interface"
+		case probe.TestFile(h, 'e', dir+"device"), probe.TestFile(h, 'd', dir+"bonding"), probe.TestFile(h, 'e', "/proc/net/vlan/"+n):
+		default:
+			l.Virtual = "no device behind it"
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+func inventoryIB(h *probe.Host) ([]IBLink, error) {
+	ports, err := rdma.IBPorts(h)
+	links := make([]IBLink, 0, len(ports))
+	for _, p := range ports {
+		l := IBLink{Name: p.Name(), State: p.State, Phys: p.Phys, Rate: p.Rate}
+		if p.Err != nil {
+			l.Err = strings.ReplaceAll(p.Err.Error(), "\n", "; ")
+		}
+		links = append(links, l)
+	}
+	return links, err
+}
+
+func inventoryGPU(h *probe.Host) (GPUFiles, error) {
+	var g GPUFiles
+	if pci, err := pci.NvidiaPCI(h); err == nil && len(pci) > 0 { // a node may have no PCI bus
+		g.PCI = pci
+		views, err := nvidia.ReadGPUViews(h)
+		if err != nil {
+			return g, err
+		}
+		g.Own = len(views.Own())
+	}
+	names, err := h.Names("/dev")
+	if err != nil {
+		return g, err
+	}
+	numbers := []int{}
+	for _, n := range names {
+		digits, ok := strings.CutPrefix(n, "nvidia")
+		if i, err := strconv.Atoi(digits); ok && err == nil && strconv.Itoa(i) == digits && i >= 0 && probe.TestFile(h, 'c', "/dev/"+n) {
+			numbers = append(numbers, i)
+		}
+	}
+	sort.Ints(numbers)
+	for _, i := range numbers {
+		g.Nodes = append(g.Nodes, "/dev/nvidia"+strconv.Itoa(i))
+	}
+	if path, err := probe.FindProgram(h, []string{"nvidia-smi"}, ""); err == nil {
+		g.SMI = path
+	}
+	return g, nil
+}
+
+func inventoryDisks(h *probe.Host) ([]string, error) {
+	names, err := h.Names("/sys/block")
+	if err != nil {
+		return nil, err
+	}
+	nvme := regexp.MustCompile(`^nvme[0-9]+n[0-9]+$`) // not nvme0c0n1, a path of a multipath device
+	var disks []string
+	for _, n := range names {
+		if nvme.MatchString(n) && probe.TestFile(h, 'b', "/dev/"+n) {
+			disks = append(disks, n)
+		}
+	}
+	return disks, nil
+}
+
+func inventorySpace(h *probe.Host, path string) (MountSpace, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(h.Path(path), &st); err != nil {
+		return MountSpace{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	s := MountSpace{Dir: st.Mode&unix.S_IFMT == unix.S_IFDIR, Device: uint64(st.Dev)}
+	if !s.Dir {
+		return s, nil
+	}
+	var err error
+	if s.Space, err = probe.FSUsage(h, path, probe.Space); err == nil {
+		s.Inodes, err = probe.FSUsage(h, path, probe.Inodes)
+	}
+	return s, err
+}
+
+// PartDMI is the part of the inventory that dmidecode tells. Only root may ask.
+const PartDMI Part = "dmi"
+
+// DMILine is a line of a DMI table, as a check of DMI data sees it.
+type DMILine struct {
+	Handle string `json:"handle"` // as dmidecode writes it: 0x1100
+	Type   string `json:"type"`   // number of the table's type
+	Text   string `json:"text"`   // behind the names of its sections
+}
+
+// inventoryDMILimit bounds dmidecode, which reads the firmware's memory.
+const inventoryDMILimit = 4 * time.Second
+
+func inventoryDMI(h *probe.Host) ([]DMILine, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), inventoryDMILimit)
+	defer cancel()
+	dmi, err := probe.ReadDMI(h, ctx)
+	if err == nil {
+		err = dmi.Missing
+	}
+	if err != nil {
+		return nil, fmt.Errorf("run dmidecode: %w", probe.Reason(err))
+	}
+	var lines []DMILine
+	for _, r := range dmi.Records {
+		for _, text := range r.Data {
+			lines = append(lines, DMILine{Handle: fmt.Sprintf("0x%04X", r.Handle), Type: r.Type, Text: text})
+		}
+	}
+	return lines, nil
+}

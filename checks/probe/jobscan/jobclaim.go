@@ -1,0 +1,258 @@
+package jobscan
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// A process whose cgroup names a job belongs to it: no user can choose that. Its
+// environment is weaker evidence: the shell of salloc has SLURM_JOB_ID on the
+// host where the user typed the command, as has all that is started there, and
+// an at job keeps the environment of the job that has queued it. Such a process
+// has another claim to the node, and outlives the job.
+
+// started holds the evidence of a process's start from its environment.
+type started struct {
+	job, node string
+	step      bool // a slurmstepd has started it: srun and salloc do not set these variables
+	restart   int  // how often the job had been requeued
+	task      int  // the PID of the task that it descends from; 0: not set
+}
+
+func parseStarted(environ []byte) (s started) {
+	for entry := range bytes.SplitSeq(environ, []byte{0}) {
+		key, value, _ := strings.Cut(string(entry), "=")
+		switch key {
+		case "SLURM_JOB_ID":
+			if s.job == "" && !probe.NotNumber(value) {
+				s.job = value
+			}
+		case "SLURMD_NODENAME":
+			s.node, s.step = value, true
+		case "SLURM_TASK_PID":
+			s.task, _ = strconv.Atoi(value)
+			s.step = true
+		case "SLURM_RESTART_COUNT":
+			s.restart, _ = strconv.Atoi(value)
+		}
+	}
+	return s
+}
+
+// names reports whether an environment names the job on this node.
+func (s *jobScan) names(from started) bool {
+	return (from.job == s.job.ID || from.job != "" && from.job == s.job.Het) && !s.elsewhere(from.node)
+}
+
+// claimed says which claim a process that only its environment assigns to the job
+// has to the node beside the job; "" if none is known.
+func (s *jobScan) claimed(pid int, t probe.Task, cgroup []byte, from started) (string, error) {
+	switch {
+	case from.restart > s.job.Restart:
+		return "it belongs to a later run of the job", nil
+	case t.Tty != 0:
+		return "it has a terminal", nil
+	case s.fromLogin(pid):
+		return "it was started from a login", nil
+	}
+	if unit := otherUnit(cgroup, s.cgroup); unit != "" {
+		return "it runs in " + unit, nil
+	}
+	if from.task > 0 {
+		if above := s.stepAbove(from.task); above != "" && above != s.job.ID {
+			return "it was started in job " + above, nil
+		}
+	}
+	if p, err := s.foreign(t.Session); p != "" || err != nil {
+		return before("its session is that of ", p), err
+	}
+	for at := t.Parent; at > 1; {
+		p, err := s.foreign(at)
+		if p != "" || err != nil {
+			return before("it descends from ", p), err
+		}
+		above, err := s.Task(strconv.Itoa(at))
+		if err != nil {
+			break
+		}
+		at = above.Parent
+	}
+	return "", nil
+}
+
+func before(text, s string) string {
+	if s == "" {
+		return ""
+	}
+	return text + s
+}
+
+// foreign describes a process of the job's user that does not belong to the job;
+// "" of any other, and of one that has ended.
+func (s *jobScan) foreign(pid int) (string, error) {
+	if pid <= 1 {
+		return "", nil
+	}
+	if uid, err := s.Owner(pid); err != nil || int64(uid) != int64(s.job.UID) {
+		return "", nil
+	}
+	ours, err := s.belongs(pid, true)
+	if ours || errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	t, _ := s.Task(strconv.Itoa(pid))
+	return fmt.Sprintf("process %d (%s)", pid, t.Name), err
+}
+
+// noLogin is the loginuid of a process that descends from no login.
+const noLogin = "4294967295"
+
+// fromLogin reports whether the kernel's audit has seen another login above a
+// process than above this program: sshd, login, cron and systemd --user set it.
+func (s *jobScan) fromLogin(pid int) bool {
+	return s.login(strconv.Itoa(pid)) != s.ownLogin
+}
+
+func (s *jobScan) login(dir string) string {
+	var buf [16]byte
+	n, err := probe.ReadAt(s.Dir, dir+"/loginuid", buf[:])
+	if err != nil || n == 0 {
+		return noLogin // a kernel without audit
+	}
+	return string(bytes.TrimSpace(buf[:n]))
+}
+
+// otherUnit is the unit of systemd's that a process runs in, if it is neither that
+// of this program nor one of Slurm's: a session, user@1000.service, atd.service.
+func otherUnit(cgroup, own []byte) string {
+	if bytes.Equal(cgroup, own) {
+		return ""
+	}
+	for line := range strings.Lines(string(cgroup)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) < 3 || f[1] != "" && f[1] != "name=systemd" {
+			continue
+		}
+		if strings.Contains(f[2]+"/", "/user.slice/") {
+			return probe.Printable([]byte("user.slice/" + path.Base(f[2])))
+		}
+		unit := ""
+		for part := range strings.SplitSeq(f[2], "/") {
+			if strings.HasSuffix(part, ".service") {
+				unit = part
+			}
+		}
+		if unit == "" || strings.HasPrefix(unit, "slurm") || strings.Contains(string(own), "/"+unit) {
+			continue
+		}
+		return probe.Printable([]byte(unit))
+	}
+	return ""
+}
+
+// owned reports whether a process is the user's alone: one with the rights of
+// somebody else has them from a program that sets them. Those of a user namespace
+// that the user has made (a container with subordinate uids) are the user's.
+func (s *jobScan) owned(dir string) bool {
+	words := strings.Fields(string(s.statusLine(dir, "Uid:")))
+	if s.job.UID < 0 || len(words) != 4 || slices.Contains(words, "0") && s.job.UID != 0 {
+		return false
+	}
+	own := strconv.Itoa(s.job.UID)
+	if !slices.ContainsFunc(words, func(w string) bool { return w != own }) {
+		return true
+	}
+	uid, ok := s.namespaceOwner(dir)
+	return ok && s.job.UID > 0 && int64(uid) == int64(s.job.UID)
+}
+
+// namespaceOwner is who has made the user namespace that a process is in, or the
+// outermost of several below that of this program; false if it is in no other.
+func (s *jobScan) namespaceOwner(dir string) (uid uint32, ok bool) {
+	if s.h.Recorded() {
+		return 0, false
+	}
+	var own, st unix.Stat_t
+	if unix.Stat("/proc/self/ns/user", &own) != nil {
+		return 0, false
+	}
+	fd, err := unix.Openat(s.Dir, dir+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer func() { unix.Close(fd) }()
+	for range maxNamespaces {
+		if unix.Fstat(fd, &st) != nil || st.Ino == own.Ino {
+			return uid, ok
+		}
+		n, err := unix.IoctlGetUint32(fd, unix.NS_GET_OWNER_UID)
+		if err != nil {
+			return 0, false
+		}
+		uid, ok = n, true
+		parent, err := unix.IoctlRetInt(fd, unix.NS_GET_PARENT)
+		if err != nil {
+			return 0, false // it lies outside of this program's
+		}
+		unix.Close(fd)
+		fd = parent
+	}
+	return 0, false
+}
+
+// maxNamespaces is how deep the kernel lets user namespaces lie in each other.
+const maxNamespaces = 33
+
+// UsersOf lists the users on whose behalf each process runs, by pid: its four
+// uids, and who has made its user namespace. The owner of /proc/PID is not
+// enough: that of ssh-agent and of a program that sets its rights is root.
+// Dead processes are left out.
+func UsersOf(h *probe.Host) (map[int][]uint32, error) {
+	s, err := scanJobs(h, JobRef{})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	pids, err := s.pids()
+	if err != nil {
+		return nil, err
+	}
+	users := map[int][]uint32{}
+	for _, pid := range pids {
+		dir := strconv.Itoa(pid)
+		if state := s.statusLine(dir, "State:"); len(state) == 0 || state[0] == 'Z' || state[0] == 'X' {
+			continue
+		}
+		list := []uint32{}
+		for word := range strings.FieldsSeq(string(s.statusLine(dir, "Uid:"))) {
+			if uid, err := strconv.ParseUint(word, 10, 32); err == nil && !slices.Contains(list, uint32(uid)) {
+				list = append(list, uint32(uid))
+			}
+		}
+		if uid, ok := s.namespaceOwner(dir); ok && !slices.Contains(list, uid) {
+			list = append(list, uid)
+		}
+		users[pid] = list
+	}
+	return users, nil
+}
+
+// ownCgroup is the cgroup of this program, or none on a recorded node.
+func ownCgroup(h *probe.Host) []byte {
+	if h.Recorded() {
+		return nil
+	}
+	data, _ := os.ReadFile("/proc/self/cgroup")
+	return data
+}

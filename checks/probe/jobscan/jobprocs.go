@@ -1,0 +1,408 @@
+// Package jobscan finds the jobs on a node, their processes and what they have left, and reads
+// Slurm's configuration.
+package jobscan
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// JobRef is the job whose processes are looked for.
+type JobRef struct {
+	ID   string // of Slurm's, digits
+	UID  int    // of its owner; -1 if it is not known: then no environment is believed
+	Node string // what Slurm calls this node; "" if no other node shares this machine
+
+	Het     string // the job id of the heterogeneous job that it is a component of; "" if of none
+	Restart int    // how often it had been requeued when it ran
+}
+
+// JobProcess is a process that belongs to a job.
+type JobProcess struct {
+	probe.Process
+
+	Start uint64 // starttime, clock ticks after the machine's own start
+	Owned bool   // its real, effective, saved and file system uid are the job's, or of a user namespace of its user
+	Claim string // why it may outlive the job though its environment names it; "" if nothing says so
+	GPUs  []int  // the N of each /dev/nvidiaN that it has open
+
+	Asleep   bool   // a thread of it sleeps uninterruptibly: state D
+	Wchan    string // the kernel function that this thread sleeps in, "" if the kernel does not say
+	Killed   bool   // that thread has SIGKILL pending, or is about to exit
+	Progress uint64 // grows as long as it does anything: CPU time, and how often that thread went to sleep
+
+	Loose bool // nothing but SLURM_JOB_ID in its environment assigns it to the job
+}
+
+// JobProcesses lists the processes of a job by pid, as they are now: those whose
+// cgroup names it, and those of its user whose cgroup names no job and whose
+// environment names it. Processes of root are left out but in a job of root's;
+// slurmstepd, and what runs with this program for the job, always. An error
+// tells of a process that could not be looked into; the others are listed.
+func JobProcesses(h *probe.Host, job JobRef) (list []JobProcess, err error) {
+	s, err := scanJobs(h, job)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	pids, err := s.pids()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		p, ours, bad := s.process(pid)
+		if bad != nil && err == nil && !errors.Is(bad, fs.ErrNotExist) {
+			err = bad
+		}
+		if ours {
+			list = append(list, p)
+		}
+	}
+	for i := range list {
+		if p := &list[i]; p.Claim == "" && p.Loose && s.jobless > 0 {
+			p.Claim = fmt.Sprintf("nothing shows that Slurm has started it, and its user has process %d here, which belongs to no job", s.jobless)
+		}
+	}
+	return list, err
+}
+
+// JobProcessNow looks again at a process of [Host.JobProcesses]. What exits has
+// no environment any more that could name its job. false: it has ended.
+func JobProcessNow(h *probe.Host, job JobRef, p JobProcess) (JobProcess, bool) {
+	s, err := scanJobs(h, job)
+	if err != nil {
+		return p, true
+	}
+	defer s.Close()
+	now, err := s.describe(p.PID, p.UID)
+	if err != nil || now.Start != p.Start {
+		return p, false
+	}
+	now.Args, now.Claim, now.Loose = p.Args, p.Claim, p.Loose
+	return now, true
+}
+
+// EndJobProcess asks a process to end, or makes it end, if it is still the one
+// it was, the job's, and its user's alone.
+func EndJobProcess(h *probe.Host, job JobRef, p JobProcess, kill bool) error {
+	if why := probe.Spared(h, p.PID); why != "" {
+		return errors.New(why)
+	}
+	same := func() error {
+		s, err := scanJobs(h, job)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		now, ours, err := s.process(p.PID)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || err == nil && !ours:
+			return os.ErrProcessDone // or on its way: it exits
+		case err != nil:
+			return err
+		case now.Start != p.Start || !now.Owned || now.Claim != "":
+			return probe.ErrReplaced
+		}
+		return nil
+	}
+	return probe.Hold(h, p.PID, same, func(pidfd int) error {
+		if kill {
+			return probe.Send(p.PID, pidfd, unix.SIGKILL)
+		}
+		if err := probe.Send(p.PID, pidfd, unix.SIGTERM); err != nil {
+			return err
+		}
+		// A stopped process acts on SIGTERM only when it goes on; another may have ended of it by now.
+		if err := probe.Send(p.PID, pidfd, unix.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		return nil
+	})
+}
+
+// jobScan looks through /proc for the processes of a job.
+type jobScan struct {
+	*probe.ProcessReader
+
+	h      *probe.Host
+	job    JobRef
+	own    []int // this program's processes that are known
+	groups []int // their process groups: a worker has its own, its supervisor that of the epilog
+
+	cgroup   []byte // of this program
+	ownLogin string // its loginuid
+	jobless  int    // a process of the job's user that belongs to no job, 0 if none is known
+}
+
+func scanJobs(h *probe.Host, job JobRef) (*jobScan, error) {
+	r, err := probe.OpenProc(h.Path("/proc"))
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: "/proc", Err: err}
+	}
+	s := &jobScan{ProcessReader: r, h: h, job: job, cgroup: ownCgroup(h), ownLogin: noLogin}
+	if !h.Recorded() {
+		s.ownLogin = s.login("self")
+	}
+	for _, pid := range []int{os.Getpid(), os.Getppid()} {
+		if t, err := s.Task(strconv.Itoa(pid)); err == nil && pid > 1 && !h.Recorded() {
+			s.own, s.groups = append(s.own, pid), append(s.groups, t.Group)
+		}
+	}
+	return s, nil
+}
+
+func (s *jobScan) pids() ([]int, error) {
+	names, err := s.h.Names("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, n := range names {
+		if pid, err := strconv.Atoi(n); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// process says whether a process is the job's, and describes it if so.
+func (s *jobScan) process(pid int) (p JobProcess, ours bool, err error) {
+	uid, err := s.Owner(pid)
+	if err != nil || uid == 0 && s.job.UID != 0 {
+		return p, false, probe.Gone(err)
+	}
+	e, err := s.evidence(pid, s.believed(pid, uid))
+	if err != nil || !e.ours {
+		if e.jobless {
+			s.jobless = pid
+		}
+		return p, false, err
+	}
+	t, err := s.Task(strconv.Itoa(pid))
+	switch {
+	case err != nil:
+		return p, false, probe.Gone(err)
+	case uid == 0 && t.Name == "slurmstepd", slices.Contains(s.groups, t.Group), slices.Contains(s.own, t.Parent):
+		return p, false, nil
+	}
+	claim := ""
+	if e.environ {
+		if claim, err = s.claimed(pid, t, e.cgroup, e.from); err != nil {
+			return p, false, err
+		}
+	}
+	p, err = s.describe(pid, uid)
+	p.Claim, p.Loose = claim, e.environ && !e.from.step
+	return p, err == nil, err
+}
+
+// believed reports whether the environment of a process counts: it is the job's
+// user's, also in a user namespace of that user.
+func (s *jobScan) believed(pid int, uid uint32) bool {
+	if int64(uid) == int64(s.job.UID) {
+		return true
+	}
+	owner, ok := s.namespaceOwner(strconv.Itoa(pid))
+	return ok && s.job.UID > 0 && int64(owner) == int64(s.job.UID)
+}
+
+// evidence is what assigns a process to the job.
+type evidence struct {
+	ours    bool
+	environ bool // its environment alone
+	jobless bool // it belongs to no job at all, and its user is the job's
+	cgroup  []byte
+	from    started
+}
+
+// evidence says whether a process is the job's: by its cgroup, which no user can
+// choose, and of the job's own user by its environment, if its cgroup names no
+// job and no slurmstepd of another job is above it.
+func (s *jobScan) evidence(pid int, user bool) (e evidence, err error) {
+	e.cgroup, err = readFileOf(s.h, pid, "cgroup")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without cgroups has no such file
+		return e, err
+	}
+	if job := parseJobGroup(e.cgroup); job != "" {
+		e.ours = job == s.job.ID && !s.elsewhere(parseNodeGroup(e.cgroup))
+		return e, nil
+	}
+	if !user {
+		return e, nil
+	}
+	environ, err := readFileOf(s.h, pid, "environ")
+	if err != nil {
+		return e, err
+	}
+	e.from = parseStarted(environ)
+	if e.jobless = e.from.job == ""; !s.names(e.from) {
+		return e, nil
+	}
+	t, err := s.Task(strconv.Itoa(pid))
+	if err != nil {
+		return e, probe.Gone(err)
+	}
+	above := s.stepAbove(t.Parent)
+	e.ours = above == "" || above == s.job.ID || above == s.job.Het
+	e.environ = true
+	return e, nil
+}
+
+// belongs reports whether a process is the job's.
+func (s *jobScan) belongs(pid int, user bool) (bool, error) {
+	e, err := s.evidence(pid, user)
+	return e.ours, err
+}
+
+// elsewhere says whether a node is another one: several may share a machine.
+func (s *jobScan) elsewhere(node string) bool {
+	return s.job.Node != "" && node != "" && node != s.job.Node
+}
+
+// nodeGroup is the part of a cgroup's path that names a node, where Slurm was
+// built for several of them on a machine: /slurm_gpu01/uid_5001/job_123,
+// /system.slice/gpu01_slurmstepd.scope/job_123.
+var nodeGroup = probe.Lazily(`(?m)/(?:slurm_([^/\n]+)|([^/\n]+)_slurmstepd\.scope)/(?:uid_[0-9]+/)?job_`)
+
+func parseNodeGroup(data []byte) string {
+	if m := nodeGroup().FindSubmatch(data); m != nil {
+		return string(m[1]) + string(m[2])
+	}
+	return ""
+}
+
+// maxAbove bounds the way up from a process to the first one.
+const maxAbove = 64
+
+// stepAbove is the job of the first slurmstepd among a process and those above it.
+func (s *jobScan) stepAbove(pid int) string {
+	for range maxAbove {
+		if pid <= 1 {
+			break
+		}
+		t, err := s.Task(strconv.Itoa(pid))
+		if err != nil {
+			break
+		}
+		if t.Name == "slurmstepd" {
+			if job := stepOf(s.ProcessReader, pid); job != "" {
+				return job
+			}
+		}
+		pid = t.Parent
+	}
+	return ""
+}
+
+// describe looks at the threads of a process: of one that is killed the first may
+// be dead while another sleeps in the kernel.
+func (s *jobScan) describe(pid int, uid uint32) (p JobProcess, err error) {
+	dir := strconv.Itoa(pid)
+	p = JobProcess{Process: probe.Process{PID: pid, UID: uid}}
+	first, err := s.Task(dir)
+	if err != nil {
+		return p, probe.Gone(err)
+	}
+	p.Start, p.Progress = first.Start, first.Ticks
+	tasks := []string{dir}
+	if names, err := s.h.Names("/proc/" + dir + "/task"); err == nil {
+		tasks = nil
+		for _, n := range names {
+			tasks = append(tasks, dir+"/task/"+n)
+		}
+	}
+	alive := false
+	for _, name := range tasks {
+		t, err := s.Task(name)
+		if err != nil || t.State == 'Z' || t.State == 'X' {
+			continue
+		}
+		alive = true
+		if t.State == 'D' && !p.Asleep {
+			p.Asleep, p.Wchan, p.Killed = true, s.wchan(name), t.Exiting || s.killed(name)
+			p.Progress += s.switches(name)
+		}
+	}
+	if !alive {
+		return p, fs.ErrNotExist
+	}
+	p.Owned = s.owned(dir)
+	p.GPUs = s.gpus(dir)
+	if s.Name = append(s.Name[:0], dir...); !p.Asleep { // or reading the command line might wait for it
+		p.Args = s.Command()
+	}
+	if p.Args == "" {
+		p.Args = "[" + first.Name + "]"
+	}
+	return p, nil
+}
+
+func (s *jobScan) wchan(dir string) string {
+	var buf [128]byte
+	n, err := probe.ReadAt(s.Dir, dir+"/wchan", buf[:])
+	if err != nil || string(buf[:n]) == "0" {
+		return ""
+	}
+	return probe.OneLine(string(buf[:n]))
+}
+
+// statusLine is the value of a line of a status file, nil without one.
+func (s *jobScan) statusLine(dir, key string) []byte {
+	n, err := probe.ReadAt(s.Dir, dir+"/status", s.Status[:])
+	if err != nil {
+		return nil
+	}
+	for line := range bytes.Lines(s.Status[:n]) {
+		if value, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			return bytes.TrimSpace(value)
+		}
+	}
+	return nil
+}
+
+// switches is how often a thread went to sleep.
+func (s *jobScan) switches(dir string) uint64 {
+	n, _ := strconv.ParseUint(string(s.statusLine(dir, "voluntary_ctxt_switches:")), 10, 64)
+	return n
+}
+
+// killed says whether SIGKILL is pending.
+func (s *jobScan) killed(dir string) bool {
+	for _, key := range []string{"SigPnd:", "ShdPnd:"} {
+		mask, err := strconv.ParseUint(string(s.statusLine(dir, key)), 16, 64)
+		if err == nil && mask&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// gpus are the numbers of the GPUs that a process has open. Reading a link asks no
+// driver.
+func (s *jobScan) gpus(dir string) (minors []int) {
+	fds := fmt.Sprintf("/proc/%s/fd", dir)
+	names, err := s.h.Names(fds)
+	if err != nil {
+		return nil
+	}
+	for _, n := range names {
+		target, _ := os.Readlink(s.h.Path(fds + "/" + n))
+		digits, ok := strings.CutPrefix(target, "/dev/nvidia")
+		if i, err := strconv.Atoi(digits); ok && err == nil && i >= 0 && !slices.Contains(minors, i) {
+			minors = append(minors, i)
+		}
+	}
+	slices.Sort(minors)
+	return minors
+}

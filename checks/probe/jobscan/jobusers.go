@@ -1,0 +1,114 @@
+package jobscan
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// StepsOf are the steps of a job that still have a slurmstepd here, by their names:
+// "0", "batch", "extern".
+func StepsOf(h *probe.Host, job JobRef) (steps []string, err error) {
+	s, err := scanJobs(h, job)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	pids, err := s.pids()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		if uid, err := s.Owner(pid); err != nil || uid != 0 {
+			continue
+		}
+		dir := strconv.Itoa(pid)
+		if t, err := s.Task(dir); err != nil || t.Name != "slurmstepd" {
+			continue
+		}
+		s.Name = append(s.Name[:0], dir...)
+		if step, ok := strings.CutPrefix(s.Command(), "slurmstepd: ["+job.ID+"."); ok && s.RootsOwn(pid) {
+			steps = append(steps, strings.TrimSuffix(step, "]"))
+		}
+	}
+	return steps, nil
+}
+
+// JobUsers are the users of the jobs that run on this node, by what no user can
+// choose: whose processes are in a job's cgroups, or below its slurmstepd. A job
+// whose processes are elsewhere, or between two steps, has none here.
+func JobUsers(h *probe.Host) (map[string][]uint32, error) {
+	jobs, err := RunningJobs(h)
+	if err != nil || len(jobs) == 0 {
+		return nil, err
+	}
+	users := map[string][]uint32{}
+	for id := range jobs {
+		users[id] = nil
+	}
+	s, err := scanJobs(h, JobRef{})
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	pids, err := s.pids()
+	if err != nil {
+		return nil, err
+	}
+	for _, pid := range pids {
+		uid, err := s.Owner(pid)
+		if err != nil || uid == 0 {
+			continue
+		}
+		job, err := s.jobOf(pid)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if list, ok := users[job]; ok && !slices.Contains(list, uid) {
+			users[job] = append(list, uid)
+		}
+	}
+	return users, nil
+}
+
+// jobOf is the job of a process by its cgroup, or by the slurmstepd above it.
+func (s *jobScan) jobOf(pid int) (string, error) {
+	data, err := readFileOf(s.h, pid, "cgroup")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if job := parseJobGroup(data); job != "" {
+		return job, nil
+	}
+	t, err := s.Task(strconv.Itoa(pid))
+	if err != nil {
+		return "", probe.Gone(err)
+	}
+	return s.stepAbove(t.Parent), nil
+}
+
+// RunningJobOf is the job with a slurmstepd on this node that a process belongs
+// to, by its cgroup or by the slurmstepd above it; "" if it belongs to none, or
+// has ended.
+func RunningJobOf(h *probe.Host, pid int) (job string, err error) {
+	s, err := scanJobs(h, JobRef{})
+	if err != nil {
+		return "", err
+	}
+	defer s.Close()
+	if job, err = s.jobOf(pid); err != nil || job == "" {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return "", err
+	}
+	running, err := RunningJobs(h)
+	if err != nil || !running[job] {
+		return "", err
+	}
+	return job, nil
+}

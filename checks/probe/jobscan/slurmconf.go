@@ -1,0 +1,235 @@
+package jobscan
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"path"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Slurm's configuration as it lies on the node. Nothing is asked of slurmctld:
+// a node that is well makes no call to it.
+
+// slurmConfs are where Slurm's programs look for slurm.conf without SLURM_CONF:
+// the usual place, then slurmd's own copy where slurmctld serves the file.
+var slurmConfs = []string{"/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/var/spool/slurmd/conf-cache/slurm.conf"}
+
+// slurmPair is one KEY=VALUE of a line. Keys are in lower case.
+type slurmPair struct{ key, value string }
+
+// slurmFiles reads one of Slurm's files with those that it includes.
+type slurmFiles struct {
+	host    *probe.Host
+	dir     string // that of slurm.conf, where relative names are looked for
+	cluster string // ClusterName, for %c in the name of a file
+	left    int    // so many files more
+	visit   func(pos string, line []slurmPair)
+}
+
+// maxSlurmFiles is more than any site includes; it ends a file that includes itself.
+const maxSlurmFiles = 100
+
+// slurmConf finds slurm.conf. The error is [fs.ErrNotExist] where there is none.
+func slurmConf(h *probe.Host, named string) (file string, data []byte, err error) {
+	list := slurmConfs
+	if path.IsAbs(named) {
+		list = []string{named}
+	}
+	for _, file = range list {
+		if data, err = probe.ReadTrusted(h, file); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return file, data, err
+}
+
+func (s *slurmFiles) read(file string) error {
+	data, err := probe.ReadTrusted(s.host, file)
+	if err != nil {
+		return err
+	}
+	return s.parse(file, data)
+}
+
+func (s *slurmFiles) parse(file string, data []byte) error {
+	if s.left--; s.left < 0 {
+		return fmt.Errorf("read %s: more than %d files are included", file, maxSlurmFiles)
+	}
+	for n, text := range slurmLines(string(data)) {
+		if included, ok := slurmInclude(text); ok {
+			included = strings.ReplaceAll(included, "%c", s.cluster)
+			if !path.IsAbs(included) {
+				included = path.Join(s.dir, included)
+			}
+			if err := s.read(included); err != nil {
+				return err
+			}
+			continue
+		}
+		pairs := slurmPairs(text)
+		if len(pairs) == 0 {
+			continue
+		}
+		if pairs[0].key == "clustername" {
+			s.cluster = strings.ToLower(pairs[0].value)
+		}
+		s.visit(fmt.Sprintf("%s:%d", file, n), pairs)
+	}
+	return nil
+}
+
+// slurmLines are the lines of a file by the number of their first: comments are
+// cut off, then a line that ends in a backslash goes on in the next.
+func slurmLines(text string) func(yield func(int, string) bool) {
+	return func(yield func(int, string) bool) {
+		whole, first, n, going := "", 0, 0, false
+		for line := range strings.Lines(text) {
+			if n++; !going {
+				first = n
+			}
+			line = strings.TrimRight(uncomment(line), " \t\r\n\v\f")
+			cut := strings.TrimRight(line, `\`)
+			if going = (len(line)-len(cut))%2 == 1; going {
+				whole += line[:len(line)-1]
+				continue
+			}
+			if !yield(first, whole+line) {
+				return
+			}
+			whole = ""
+		}
+		if going {
+			yield(first, whole)
+		}
+	}
+}
+
+// uncomment cuts a line at its first # that has no backslash before it.
+func uncomment(line string) string {
+	escaped := false
+	for i, c := range []byte(line) {
+		if c == '#' && !escaped {
+			return line[:i]
+		}
+		escaped = c == '\\' && !escaped
+	}
+	return line
+}
+
+func slurmInclude(text string) (file string, ok bool) {
+	words := strings.Fields(text)
+	if len(words) < 2 || !strings.EqualFold(words[0], "include") || strings.Contains(words[0], "=") {
+		return "", false
+	}
+	return words[1], true
+}
+
+// slurmPairs splits a line. What is no pair ends it.
+func slurmPairs(text string) (pairs []slurmPair) {
+	for {
+		text = strings.TrimLeft(text, " \t")
+		end := strings.IndexFunc(text, func(r rune) bool { return !slurmKeyRune(r) })
+		if end <= 0 {
+			return pairs
+		}
+		key := strings.ToLower(text[:end])
+		rest, ok := strings.CutPrefix(strings.TrimLeft(text[end:], " \t"), "=")
+		if !ok {
+			return pairs
+		}
+		rest = strings.TrimLeft(rest, " \t")
+		var value string
+		if quoted, isQuoted := strings.CutPrefix(rest, `"`); isQuoted {
+			value, rest, _ = strings.Cut(quoted, `"`)
+		} else if end := strings.IndexAny(rest, " \t"); end >= 0 {
+			value, rest = rest[:end], rest[end:]
+		} else {
+			value, rest = rest, ""
+		}
+		pairs, text = append(pairs, slurmPair{key, value}), rest
+	}
+}
+
+func slurmKeyRune(r rune) bool {
+	return r == '_' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+}
+
+// hostlistHas says whether a list of Slurm's, "gpu[01-08,11],login1", has a name.
+func hostlistHas(list, name string) bool {
+	for pattern := range hostPatterns(list) {
+		if hostMatches(pattern, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// hostPatterns splits such a list at the commas outside brackets.
+func hostPatterns(list string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		depth, begin := 0, 0
+		for i, c := range list + "," {
+			switch {
+			case c == '[':
+				depth++
+			case c == ']':
+				depth--
+			case c == ',' && depth <= 0:
+				if begin < i && !yield(list[begin:i]) {
+					return
+				}
+				begin = i + 1
+			}
+		}
+	}
+}
+
+func hostMatches(pattern, name string) bool {
+	literal, rest, ranged := strings.Cut(pattern, "[")
+	if !ranged {
+		return pattern == name
+	}
+	set, rest, closed := strings.Cut(rest, "]")
+	tail, ok := strings.CutPrefix(name, literal)
+	if !ok || !closed {
+		return false
+	}
+	for n := 1; n <= len(tail) && !probe.NotNumber(tail[:n]); n++ {
+		if rangesHave(set, tail[:n]) && hostMatches(rest, tail[n:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// rangesHave says whether "01-08,11" has a number of these very digits: the first
+// of a range says how wide all of it are.
+func rangesHave(set, digits string) bool {
+	for part := range strings.SplitSeq(set, ",") {
+		low, high, ranged := strings.Cut(part, "-")
+		if !ranged {
+			high = low
+		}
+		value := strings.TrimLeft(digits, "0")
+		if probe.NotNumber(low) || probe.NotNumber(high) || len(digits) != max(len(low), len(value)) {
+			continue
+		}
+		if !numberLess(value, low) && !numberLess(high, value) {
+			return true
+		}
+	}
+	return false
+}
+
+// numberLess compares digits of any length.
+func numberLess(a, b string) bool {
+	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
+	if len(a) != len(b) {
+		return len(a) < len(b)
+	}
+	return a < b
+}

@@ -1,0 +1,188 @@
+package jobscan
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// SlurmGPUs is what Slurm's configuration says of the GPUs of a node, and how long
+// it lets a prolog and an epilog run.
+type SlurmGPUs struct {
+	Count  int    `json:"count,omitempty"`  // GPUs in the Gres of the node; 0: none, or not to be told
+	Pos    string `json:"pos,omitempty"`    // the line of the node: /etc/slurm/slurm.conf:12; "" if Slurm has no such node
+	NVIDIA bool   `json:"nvidia,omitempty"` // gres.conf says that they are NVIDIA's
+	Why    string `json:"why,omitempty"`    // why Count is 0 though the node has a Gres of gpu
+
+	Prolog time.Duration `json:"prolog,omitempty"` // PrologTimeout or PrologEpilogTimeout; 0: for ever
+	Epilog time.Duration `json:"epilog,omitempty"`
+
+	Parts bool `json:"parts,omitempty"` // GresTypes has shard or mps: several jobs may have parts of one GPU
+}
+
+// ReadGPUs reads slurm.conf, that of SLURM_CONF if it is named, and the gres.conf
+// beside it. Files are read as [probe.Host.ReadTrusted] does. The error is
+// [fs.ErrNotExist] where there is no slurm.conf. It may block if they lie on a file
+// server that is dead.
+func ReadGPUs(h *probe.Host, named, node string) (SlurmGPUs, error) {
+	file, data, err := slurmConf(h, named)
+	if err != nil {
+		return SlurmGPUs{}, err
+	}
+	var g SlurmGPUs
+	var limits slurmLimits
+	usual, gres := "", "" // Gres of NodeName=DEFAULT, and of the node
+	s := &slurmFiles{host: h, dir: path.Dir(file), left: maxSlurmFiles, visit: func(pos string, line []slurmPair) {
+		if line[0].key != "nodename" {
+			limits.read(line)
+			if types, has := pairValue(line, "grestypes"); has {
+				for name := range strings.SplitSeq(strings.ToLower(types), ",") {
+					name = strings.TrimSpace(name)
+					g.Parts = g.Parts || name == "shard" || name == "mps"
+				}
+			}
+			return
+		}
+		own, has := pairValue(line, "gres")
+		switch {
+		case strings.EqualFold(line[0].value, "DEFAULT"):
+			if has {
+				usual = own
+			}
+		case hostlistHas(line[0].value, node):
+			g.Pos, gres = pos, usual
+			if has {
+				gres = own
+			}
+		}
+	}}
+	if err := s.parse(file, data); err != nil {
+		return SlurmGPUs{}, err
+	}
+	g.Prolog, g.Epilog = limits.prolog, limits.epilog
+	if g.Count, g.Why = gresGPUs(gres); g.Count > 0 {
+		s.readGres(path.Join(s.dir, "gres.conf"), node, &g)
+	}
+	return g, nil
+}
+
+// slurmLimits is how long a prolog and an epilog may run.
+type slurmLimits struct {
+	prolog, epilog       time.Duration
+	ownProlog, ownEpilog bool // by timeouts for one of them alone
+}
+
+// read takes over the timeouts of a line. Those of 25.05 are for one of the two and
+// win over the common one, wherever they stand.
+func (l *slurmLimits) read(line []slurmPair) {
+	for _, p := range line {
+		seconds, err := strconv.ParseUint(p.value, 10, 16) // INFINITE is none
+		limit := time.Duration(seconds) * time.Second
+		if err != nil || seconds >= 65534 { // what scontrol prints for none
+			limit = 0
+		}
+		switch p.key {
+		case "prologepilogtimeout":
+			if !l.ownProlog {
+				l.prolog = limit
+			}
+			if !l.ownEpilog {
+				l.epilog = limit
+			}
+		case "prologtimeout":
+			l.prolog, l.ownProlog = limit, true
+		case "epilogtimeout":
+			l.epilog, l.ownEpilog = limit, true
+		}
+	}
+}
+
+func pairValue(line []slurmPair, key string) (value string, ok bool) {
+	for _, p := range line {
+		if p.key == key {
+			value, ok = p.value, true
+		}
+	}
+	return value, ok
+}
+
+var (
+	gresDetail = probe.Lazily(`\([^)]*\)`)             // gpu:8(S:0-1)
+	migType    = probe.Lazily(`(?i)\d+g\.\d+gb`)       // a100_1g.5gb
+	gresNumber = probe.Lazily(`^(\d{1,9})([kKmMgG]?)`) // 8, 1K
+)
+
+// mostGPUs is the largest number that a node has.
+const mostGPUs = 16
+
+// gresGPUs adds up the GPUs of a Gres: gpu:h100:4,gpu:a100:4,shard:64.
+func gresGPUs(gres string) (count int, why string) {
+	for item := range strings.SplitSeq(gresDetail().ReplaceAllString(gres, ""), ",") {
+		words := strings.Split(strings.TrimSpace(item), ":")
+		if !strings.EqualFold(words[0], "gpu") {
+			continue
+		}
+		if migType().MatchString(item) {
+			return 0, "it counts MIG instances"
+		}
+		count += gresCount(words[1:])
+	}
+	if count > mostGPUs {
+		return 0, "it counts something else than whole GPUs"
+	}
+	return count, ""
+}
+
+// gresCount is the number behind type and no_consume, 1 if there is none.
+func gresCount(words []string) int {
+	if len(words) == 0 {
+		return 1
+	}
+	last := words[len(words)-1]
+	m := gresNumber().FindStringSubmatch(last)
+	if m == nil || m[0] != last {
+		return 1
+	}
+	n, _ := strconv.Atoi(m[1]) // it has nine digits at most
+	return n << map[string]int{"": 0, "K": 10, "M": 20, "G": 30}[strings.ToUpper(m[2])]
+}
+
+// readGres learns from gres.conf whose GPUs they are, and whether they are whole.
+// A file that cannot be read tells neither.
+func (s *slurmFiles) readGres(file, node string, g *SlurmGPUs) {
+	told := *g
+	s.visit = func(_ string, line []slurmPair) {
+		if nodes, ok := pairValue(line, "nodename"); ok && !hostlistHas(nodes, node) {
+			return
+		}
+		if name, ok := pairValue(line, "name"); ok && !strings.EqualFold(name, "gpu") {
+			return
+		}
+		told.learn(line)
+	}
+	if err := s.read(file); err == nil || errors.Is(err, fs.ErrNotExist) {
+		*g = told
+	}
+}
+
+func (g *SlurmGPUs) learn(line []slurmPair) {
+	devices, _ := pairValue(line, "file")
+	several, _ := pairValue(line, "multiplefiles")
+	detect, _ := pairValue(line, "autodetect")
+	flags, _ := pairValue(line, "flags")
+	kind, _ := pairValue(line, "type")
+	devices, detect, flags = devices+several, strings.ToLower(detect), strings.ToLower(flags)
+	switch {
+	case strings.Contains(devices, "nvidia-caps") || migType().MatchString(kind):
+		g.Count, g.Why = 0, "it counts MIG instances"
+	case strings.HasPrefix(devices, "/dev/nvidia"), strings.Contains(flags, "nvidia_gpu_env"), detect == "nvml", detect == "nvidia":
+		g.NVIDIA = true
+	case strings.HasPrefix(devices, "/dev/dri"), strings.Contains(flags, "_gpu_env"), detect == "rsmi", detect == "oneapi", detect == "nrt":
+		g.Count, g.Why = 0, "its GPUs are not NVIDIA's"
+	}
+}

@@ -1,0 +1,201 @@
+// Package network reads network interfaces, routes, sockets and name servers.
+package network
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// NetIf is a directory of /sys/class/net. What the kernel does not tell is 0, -1 or
+// "": of an interface that is down it tells neither carrier nor speed.
+type NetIf struct {
+	Name      string
+	Type      int    // the kernel's number of a kind of link (ARPHRD): 1 Ethernet, 32 IP over InfiniBand, 772 lo
+	On        bool   // nobody has taken it down
+	OperState string // up, down, lowerlayerdown, dormant; unknown of drivers that keep none
+	Carrier   int    // 1 there is one, 0 there is none, -1 not told
+	Speed     int    // Mb/s; 0 not told
+	Duplex    string // full, half; "" or unknown
+	MTU       int
+	Index     int    // of the kernel, another one after its driver was loaded anew; 0 not told
+	Changes   uint64 // how often the carrier came or went
+	Counted   bool   // Changes is told
+	Physical  bool   // there is a device behind it, and not only software
+	PCI       string // that device's address, if it is on the PCI bus
+	Lower     []string
+	Bond      *Bond     // nil: it is none
+	Slave     *BondPart // nil: it is no member of a bond
+
+	Err error // why something above is missing
+}
+
+// Bond is what a bond says of itself, directory bonding.
+type Bond struct {
+	Mode       string // 802.3ad, active-backup
+	Members    []string
+	Active     string // the one member that works, of active-backup, balance-tlb and balance-alb
+	Aggregator string // the active one, of 802.3ad
+	Partner    string // MAC address of what is at the other end, of 802.3ad; "": not told, as to anybody but root
+}
+
+// BondPart is what the bond says of a member, directory bonding_slave.
+type BondPart struct {
+	MII        string // up, down, going down, going back
+	Aggregator string // of 802.3ad: the one it is in
+}
+
+// Ethernet and loopback as kinds of link.
+const (
+	LinkEthernet = 1
+	LinkLoopback = 772
+)
+
+// flagUp is IFF_UP.
+const flagUp = 0x1
+
+// NetIfs names the network interfaces, those of software, too.
+func NetIfs(h *probe.Host) ([]string, error) {
+	return probe.Once(h, "netifs", func() ([]string, error) {
+		names, err := h.Names(NetClass)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		list := names[:0]
+		for _, n := range names {
+			if n != "bonding_masters" { // a file of the bonding driver
+				list = append(list, n)
+			}
+		}
+		return list, err
+	})
+}
+
+// Bonds names the bonds among the network interfaces.
+func Bonds(h *probe.Host) ([]string, error) {
+	return probe.Once(h, "bonds", func() ([]string, error) {
+		text, err := h.ReadFile(NetClass + "/bonding_masters")
+		if !errors.Is(err, fs.ErrNotExist) {
+			return strings.Fields(string(text)), err
+		}
+		names, err := NetIfs(h)
+		var bonds []string
+		for _, n := range names {
+			if _, err := h.ReadValue(NetClass + "/" + n + "/bonding/slaves"); err == nil {
+				bonds = append(bonds, n)
+			}
+		}
+		return bonds, err
+	})
+}
+
+// ReadNetIf reads one interface. One that is not there, or has gone since its name was
+// read, has an error that is [fs.ErrNotExist].
+func ReadNetIf(h *probe.Host, name string) NetIf {
+	n, _ := probe.Once(h, "netif "+name, func() (NetIf, error) { return netIf(h, name), nil })
+	return n
+}
+
+func netIf(h *probe.Host, name string) NetIf {
+	dir := NetClass + "/" + name
+	n := NetIf{Name: name, Carrier: -1, On: true}
+	if name == "" || strings.Contains(name, "/") {
+		n.Err = &fs.PathError{Op: "read", Path: dir, Err: fs.ErrNotExist}
+		return n
+	}
+	parts, err := h.Names(dir)
+	if err != nil {
+		n.Err = err
+		return n
+	}
+	n.OperState = h.Word(dir, "operstate", &n.Err)
+	n.Type, _ = netNumber(h, dir, "type", &n.Err)
+	n.MTU, _ = netNumber(h, dir, "mtu", &n.Err)
+	n.Index, _ = netNumber(h, dir, "ifindex", &n.Err)
+	if text := h.Word(dir, "flags", &n.Err); text != "" {
+		flags, ok := ParseHex(strings.TrimPrefix(text, "0x"))
+		if !ok {
+			n.Err = errors.Join(n.Err, &fs.PathError{Op: "parse", Path: dir + "/flags", Err: fs.ErrInvalid})
+		}
+		n.On = !ok || flags&flagUp != 0
+	}
+	if c, ok := netNumber(h, dir, "carrier", &n.Err); ok && (c == 0 || c == 1) {
+		n.Carrier = c
+	}
+	n.Speed = parseNetSpeed(quietWord(h, dir, "speed", &n.Err))
+	n.Duplex = quietWord(h, dir, "duplex", &n.Err)
+	if c, ok := netNumber(h, dir, "carrier_changes", &n.Err); ok && c >= 0 {
+		n.Changes, n.Counted = uint64(c), true
+	}
+	if link, err := os.Readlink(h.Path(dir + "/device")); err == nil {
+		n.Physical = true
+		if base := filepath.Base(link); strings.Count(base, ":") == 2 {
+			n.PCI = base
+		}
+	}
+	for _, p := range parts {
+		if lower, ok := strings.CutPrefix(p, "lower_"); ok {
+			n.Lower = append(n.Lower, lower)
+		}
+		switch p {
+		case "bonding":
+			n.Bond = bond(h, dir+"/bonding", &n.Err)
+		case "bonding_slave":
+			n.Slave = &BondPart{MII: h.Word(dir+"/bonding_slave", "mii_status", &n.Err), Aggregator: quietWord(h, dir+"/bonding_slave", "ad_aggregator_id", &n.Err)}
+		}
+	}
+	if n.OperState == "" && n.Err == nil { // it has been taken out since its directory was listed
+		n.Err = &fs.PathError{Op: "read", Path: dir + "/operstate", Err: fs.ErrNotExist}
+	}
+	return n
+}
+
+func bond(h *probe.Host, dir string, errs *error) *Bond {
+	mode, _, _ := strings.Cut(h.Word(dir, "mode", errs), " ") // "802.3ad 4"
+	return &Bond{
+		Mode: mode, Members: strings.Fields(h.Word(dir, "slaves", errs)), Active: quietWord(h, dir, "active_slave", errs),
+		Aggregator: quietWord(h, dir, "ad_aggregator", errs), Partner: quietWord(h, dir, "ad_partner_mac", errs),
+	}
+}
+
+// quietWord is the first line of a file that a driver refuses to tell at times:
+// EINVAL of an interface that is down, EOPNOTSUPP of one in software.
+func quietWord(h *probe.Host, dir, name string, errs *error) string {
+	var err error
+	text := h.Word(dir, name, &err)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
+		*errs = errors.Join(*errs, err)
+	}
+	return text
+}
+
+// netNumber is a whole number; what is none is an error, what is not told is not ok.
+func netNumber(h *probe.Host, dir, name string, errs *error) (n int, ok bool) {
+	text := quietWord(h, dir, name, errs)
+	if text == "" {
+		return 0, false
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		*errs = errors.Join(*errs, &fs.PathError{Op: "parse", Path: dir + "/" + name, Err: fs.ErrInvalid})
+		return 0, false
+	}
+	return n, true
+}
+
+// parseNetSpeed is a speed in Mb/s; -1, also as the number of 32 bits that it is in
+// older kernels, and all else is 0: not told.
+func parseNetSpeed(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n <= 0 || n > 100_000_000 {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,117 @@
+package network
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"maps"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// ReadDefaultRoutes are the network interfaces over which the node reaches whatever is
+// not near, and those that these are made of: a bond's members, what a VLAN lies
+// on. From /proc/net/route, the main table, and ipv6_route, which has the routes of
+// all tables and those that routers advertise; what is not there has none.
+func ReadDefaultRoutes(h *probe.Host) (DefaultRoutes, error) {
+	return probe.Once(h, "default routes", func() (DefaultRoutes, error) {
+		routes := DefaultRoutes{V4: map[string]bool{}, V6: map[string]bool{}}
+		for _, f := range []struct {
+			path  string
+			set   map[string]bool
+			parse func([]byte) []string
+		}{{"/proc/net/route", routes.V4, parseRoutes}, {"/proc/net/ipv6_route", routes.V6, parseRoutes6}} {
+			data, err := h.ReadFile(f.path)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return DefaultRoutes{}, err
+			}
+			for _, dev := range f.parse(data) {
+				withLower(h, dev, f.set)
+			}
+		}
+		return routes, nil
+	})
+}
+
+// DefaultRoutes are interfaces by the protocol of the route.
+type DefaultRoutes struct{ V4, V6 map[string]bool }
+
+// All has those of either.
+func (r DefaultRoutes) All() map[string]bool {
+	all := maps.Clone(r.V4)
+	maps.Copy(all, r.V6)
+	return all
+}
+
+// withLower adds an interface and those it is made of: /sys/class/net/bond0/lower_eth0.
+func withLower(h *probe.Host, dev string, set map[string]bool) {
+	if set[dev] || strings.Contains(dev, "/") {
+		return
+	}
+	set[dev] = true
+	names, err := h.Names(NetClass + "/" + dev)
+	if err != nil {
+		return
+	}
+	for _, n := range names {
+		if lower, ok := strings.CutPrefix(n, "lower_"); ok {
+			withLower(h, lower, set)
+		}
+	}
+}
+
+const NetClass = "/sys/class/net"
+
+// The flags of a route: RTF_UP, and RTF_REJECT of one that leads nowhere.
+const (
+	routeUp     = 0x0001
+	routeReject = 0x0200
+)
+
+// parseRoutes finds the lines with destination and mask 0: "eth0 00000000
+// 0100000A 0003 0 0 100 00000000 0 0 0".
+func parseRoutes(data []byte) (devs []string) {
+	for line := range bytes.Lines(data) {
+		f := strings.Fields(string(line))
+		if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" {
+			continue
+		}
+		if flags, ok := ParseHex(f[3]); ok && flags&routeUp != 0 && flags&routeReject == 0 {
+			devs = append(devs, f[0])
+		}
+	}
+	return devs
+}
+
+// parseRoutes6 finds those to ::/0; the kernel's own, which leads nowhere, is on lo.
+func parseRoutes6(data []byte) (devs []string) {
+	for line := range bytes.Lines(data) {
+		f := strings.Fields(string(line))
+		if len(f) < 10 || strings.Trim(f[0], "0") != "" || f[1] != "00" || f[9] == "lo" {
+			continue
+		}
+		if flags, ok := ParseHex(f[8]); ok && flags&routeUp != 0 && flags&routeReject == 0 {
+			devs = append(devs, f[9])
+		}
+	}
+	return devs
+}
+
+// ParseHex reads digits of base 16.
+func ParseHex(text string) (n uint64, ok bool) {
+	if text == "" || len(text) > 16 {
+		return 0, false
+	}
+	for _, c := range []byte(text) {
+		d := strings.IndexByte("0123456789abcdef", c|0x20)
+		if d < 0 {
+			return 0, false
+		}
+		n = n<<4 | uint64(d)
+	}
+	return n, true
+}

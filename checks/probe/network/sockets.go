@@ -1,0 +1,435 @@
+package network
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// SocketProtocols are what [Host.Sockets] may be asked for, named as ss names
+// them. IPv4 and IPv6 are one protocol; u_seq are Unix sockets of type SEQPACKET.
+var SocketProtocols = [...]string{"tcp", "udp", "raw", "unix", "u_seq"}
+
+// Socket is one socket in the words of ss.
+type Socket struct {
+	State string // LISTEN, UNCONN, TIME-WAIT ...; ESTABLISHED, which ss shortens
+	Type  string // of a unix socket: STREAM or DGRAM
+	Inode uint64 // 0: it belongs to no process any more, or to none yet
+	UID   uint32 // owner, if Owned
+	Owned bool   // the kernel knows the owner
+
+	LocalAddress, RemoteAddress netip.AddrPort
+	path                        string // of a Unix socket
+}
+
+// Local is the address the socket is bound to: "127.0.0.1:25", "[::1]:25",
+// "0.0.0.0:22" and "*:22" (IPv6) for every address, the path of a Unix socket,
+// "@name" of one without a path, "*" of one without a name.
+func (s Socket) Local() string {
+	if s.LocalAddress.IsValid() {
+		return socketAddress(s.LocalAddress)
+	}
+	if s.path == "" {
+		return "*"
+	}
+	return s.path
+}
+
+// Remote is the address of the other end; if there is none "0.0.0.0:*", "*:*" or
+// "[::]:*", which is that of a socket bound to an IPv6 address: it takes no IPv4
+// (__inet6_bind in the kernel's net/ipv6/af_inet6.c). A Unix socket has an empty one.
+func (s Socket) Remote() string {
+	if !s.RemoteAddress.IsValid() {
+		return ""
+	}
+	local, none := s.LocalAddress.Addr(), s.RemoteAddress == netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
+	if none && local.Is6() && !local.IsUnspecified() && !local.Is4In6() {
+		return "[::]:*"
+	}
+	return socketAddress(s.RemoteAddress)
+}
+
+// socketAddress writes an address as ss -n does. The port of a raw socket is its
+// protocol.
+func socketAddress(a netip.AddrPort) string {
+	b := make([]byte, 0, 48)
+	switch ip := a.Addr(); {
+	case ip.Is4():
+		b = ip.AppendTo(b)
+	case ip.IsUnspecified():
+		b = append(b, '*')
+	default:
+		b = append(ip.AppendTo(append(b, '[')), ']')
+	}
+	b = append(b, ':')
+	if a.Port() == 0 {
+		return string(append(b, '*'))
+	}
+	return string(strconv.AppendUint(b, uint64(a.Port()), 10))
+}
+
+// Sockets lists the sockets of a protocol in the network namespace of this
+// process.
+//
+// TCP and UDP come from sock_diag where the kernel has it ready (diagSockets), the others from
+// /proc/net. sock_diag knows two things more: which interface a socket is bound to, and whether
+// an IPv6 socket takes IPv4, too, for which ss writes "0.0.0.0%eth0:68" and "[::]:22". This
+// has "0.0.0.0:68" and "*:22" from either.
+func Sockets(h *probe.Host, protocol string) ([]Socket, error) {
+	return probe.Once(h, "sockets "+protocol, func() ([]Socket, error) {
+		switch protocol {
+		case "unix", "u_seq":
+			all, err := socketFile(h, "unix", parseUnixSockets)
+			return ofProtocol(all, protocol), err
+		case "tcp", "udp":
+			if sockets, err := diagSockets(h, protocol); err == nil {
+				return sockets, nil
+			}
+		}
+		return inetFiles(h, protocol)
+	})
+}
+
+// inetFiles reads the sockets of a protocol, IPv4 and IPv6, from /proc/net.
+func inetFiles(h *probe.Host, protocol string) ([]Socket, error) {
+	four, err := socketFile(h, protocol, parseInetSockets)
+	if err != nil {
+		return nil, err
+	}
+	six, err := socketFile(h, protocol+"6", parseInetSockets)
+	return append(four, six...), err
+}
+
+// ofProtocol picks one kind of Unix sockets: ss has another name for those
+// that are neither streams nor datagrams.
+func ofProtocol(all []Socket, protocol string) []Socket {
+	var some []Socket
+	for _, s := range all {
+		if (s.Type == "") == (protocol == "u_seq") {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+// socketFile reads a file of /proc/net. A kernel without a protocol, or with
+// IPv6 turned off, has no file for it, and no such sockets.
+func socketFile(h *probe.Host, name string, parse func([]byte) ([]Socket, error)) ([]Socket, error) {
+	const dir = "/proc/net"
+	path := dir + "/" + name
+	return probe.Once(h, path, func() ([]Socket, error) {
+		data, err := h.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) && probe.TestFile(h, 'd', dir) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		sockets, err := parse(data)
+		if err != nil {
+			return nil, fmt.Errorf("parse %s: %w", path, err)
+		}
+		return sockets, nil
+	})
+}
+
+var errNoSockets = errors.New("not a list of sockets")
+
+// inetLine is about how long a line of /proc/net/tcp is, in bytes.
+const inetLine = 150
+
+// parseInetSockets reads /proc/net/tcp, udp, raw and those of IPv6, which have
+// the same columns (tcp4_seq_show and its like in the kernel's net/ipv4):
+//
+//	sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...
+func parseInetSockets(data []byte) ([]Socket, error) {
+	head, data, _ := bytes.Cut(data, []byte("\n"))
+	if !bytes.Contains(head, []byte("local_address")) {
+		return nil, errNoSockets
+	}
+	sockets := make([]Socket, 0, len(data)/inetLine+1)
+	for line := range bytes.Lines(data) {
+		s, ok := inetSocket(line)
+		if !ok {
+			return nil, fmt.Errorf("not a socket: %.100q", line)
+		}
+		sockets = append(sockets, s)
+	}
+	return sockets, nil
+}
+
+func inetSocket(line []byte) (s Socket, ok bool) {
+	var f [10][]byte
+	for i := range f {
+		f[i], line = cutField(line)
+	}
+	local, okLocal := inetAddress(f[1])
+	remote, okRemote := inetAddress(f[2])
+	state, okState := inetState(f[3])
+	uid, err1 := strconv.ParseUint(string(f[7]), 10, 32)
+	inode, err2 := strconv.ParseUint(string(f[9]), 10, 64)
+	if !okLocal || !okRemote || !okState || err1 != nil || err2 != nil {
+		return Socket{}, false
+	}
+	return Socket{State: state, Inode: inode, UID: uint32(uid), Owned: isOwned(inode, uint32(uid)), LocalAddress: local, RemoteAddress: remote}, true
+}
+
+// isOwned reports that the kernel knows the owner: of a connection that its process has closed
+// it says uid 0.
+func isOwned(inode uint64, uid uint32) bool { return inode != 0 || uid != 0 }
+
+// cutField cuts the first word off a line.
+func cutField(line []byte) (first, rest []byte) {
+	start := 0
+	for start < len(line) && blank(line[start]) {
+		start++
+	}
+	end := start
+	for end < len(line) && !blank(line[end]) {
+		end++
+	}
+	return line[start:end], line[end:]
+}
+
+func blank(c byte) bool { return c == ' ' || c == '\t' || c == '\n' }
+
+// inetAddress reads an address in hexadecimal, a number of 32 bits in the
+// order of the machine or four of them, and a port.
+func inetAddress(field []byte) (netip.AddrPort, bool) {
+	const quad, full = 4, 16
+	host, port, ok := bytes.Cut(field, []byte(":"))
+	if !ok || len(port) != 4 || len(host) != 2*quad && len(host) != 2*full {
+		return netip.AddrPort{}, false
+	}
+	var buf [full]byte
+	n, err := hex.Decode(buf[:], host)
+	if err != nil {
+		return netip.AddrPort{}, false
+	}
+	for i := 0; i < n; i += quad {
+		binary.NativeEndian.PutUint32(buf[i:], binary.BigEndian.Uint32(buf[i:]))
+	}
+	number, err := strconv.ParseUint(string(port), 16, 16)
+	if err != nil {
+		return netip.AddrPort{}, false
+	}
+	ip := netip.AddrFrom16(buf)
+	if n == quad {
+		ip = netip.AddrFrom4([quad]byte(buf[:]))
+	}
+	return netip.AddrPortFrom(ip, uint16(number)), true
+}
+
+// inetStates are the states by their numbers (include/net/tcp_states.h of the
+// kernel) in the words of ss. A socket without a connection is "closed".
+var inetStates = [...]string{
+	1: "ESTABLISHED", 2: "SYN-SENT", 3: "SYN-RECV", 4: "FIN-WAIT-1", 5: "FIN-WAIT-2", 6: "TIME-WAIT",
+	7: "UNCONN", 8: "CLOSE-WAIT", 9: "LAST-ACK", 10: "LISTEN", 11: "CLOSING",
+}
+
+func inetState(field []byte) (string, bool) {
+	n, err := strconv.ParseUint(string(field), 16, 8)
+	if err != nil {
+		return "", false
+	}
+	return inetStateName(uint8(n)), true
+}
+
+func inetStateName(number uint8) string {
+	if number == 0 || int(number) >= len(inetStates) {
+		return "UNKNOWN" // of a kernel to come
+	}
+	return inetStates[number]
+}
+
+// parseUnixSockets reads /proc/net/unix (unix_seq_show in the kernel's
+// net/unix/af_unix.c):
+//
+//	Num RefCount Protocol Flags Type St Inode Path
+//
+// The path is what a process has chosen, and may hold any character. A line
+// that is no socket is the rest of a path with a newline in it.
+func parseUnixSockets(data []byte) ([]Socket, error) {
+	head, data, _ := bytes.Cut(data, []byte("\n"))
+	if !bytes.HasPrefix(head, []byte("Num ")) {
+		return nil, errNoSockets
+	}
+	var sockets []Socket
+	for line := range bytes.Lines(data) {
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		s, ok := unixSocket(line)
+		switch {
+		case ok:
+			sockets = append(sockets, s)
+		case len(sockets) == 0:
+			return nil, fmt.Errorf("not a socket: %.100q", line)
+		default:
+			sockets[len(sockets)-1].path += "\n" + string(line)
+		}
+	}
+	return withInode(sockets), nil
+}
+
+// withInode drops what no process has accepted yet, as ss does. It is in the
+// list until here because it has a path.
+func withInode(all []Socket) []Socket {
+	some := all[:0]
+	for _, s := range all {
+		if s.Inode != 0 {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+func unixSocket(line []byte) (s Socket, ok bool) {
+	var f [7][]byte
+	for i := range f {
+		f[i], line = cutField(line)
+	}
+	num, colon := bytes.CutSuffix(f[0], []byte(":"))
+	var n [6]uint64
+	for i, field := range [...][]byte{num, f[1], f[2], f[3], f[4], f[5]} {
+		v, err := strconv.ParseUint(string(field), 16, 64)
+		if err != nil {
+			return Socket{}, false
+		}
+		n[i] = v
+	}
+	inode, err := strconv.ParseUint(string(f[6]), 10, 64)
+	if !colon || err != nil {
+		return Socket{}, false
+	}
+	return Socket{
+		State: unixState(n[3], n[5]),
+		Type:  unixType(n[4]),
+		Inode: inode,
+		path:  string(bytes.TrimPrefix(line, []byte(" "))),
+	}, true
+}
+
+// unixType is the name of the types that ss has under "unix".
+func unixType(number uint64) string {
+	switch number {
+	case unix.SOCK_STREAM:
+		return "STREAM"
+	case unix.SOCK_DGRAM:
+		return "DGRAM"
+	}
+	return ""
+}
+
+// unixState is what the flags and the state of a Unix socket mean.
+func unixState(flags, state uint64) string {
+	const accepting, connected = 1 << 16, 3 // __SO_ACCEPTCON and SS_CONNECTED of the kernel's include/uapi/linux/net.h
+	switch {
+	case flags&accepting != 0:
+		return "LISTEN"
+	case state == connected:
+		return "ESTABLISHED"
+	}
+	return "UNCONN"
+}
+
+// sock_diag lists the sockets of a protocol over netlink, as ss reads them. With the 262,144
+// hash buckets of a large node and few sockets it costs a seventh of the CPU time of
+// /proc/net/tcp and tcp6.
+
+// diagModules are the parts of the kernel that answer for a protocol, each with its number.
+// They need inet_diag, which is there if they are.
+var diagModules = map[string]struct {
+	name   string
+	number uint8
+}{
+	"tcp": {"tcp_diag", unix.IPPROTO_TCP},
+	"udp": {"udp_diag", unix.IPPROTO_UDP},
+}
+
+// errNoDiag says that only /proc/net has the sockets.
+var errNoDiag = errors.New("no sock_diag")
+
+// diagSockets lists the TCP or UDP sockets of this machine by sock_diag. After any error
+// /proc/net has the answer.
+func diagSockets(h *probe.Host, protocol string) (sockets []Socket, err error) {
+	module := diagModules[protocol]
+	if h.Recorded() || !isPartOfKernel(h, module.name) {
+		return nil, errNoDiag
+	}
+	n, err := dialNetlink(unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return nil, err
+	}
+	defer n.close()
+	for _, family := range [...]uint8{unix.AF_INET, unix.AF_INET6} {
+		err := n.exchange(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, diagRequest(family, module.number), func(body []byte) error {
+			s, err := diagSocket(body)
+			sockets = append(sockets, s)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return sockets, nil
+}
+
+// isPartOfKernel reports that the kernel has a module already, or is built without modules. A
+// request for a missing one makes the kernel load it (sock_load_diag_module in
+// net/core/sock_diag.c), which a health check must not do.
+func isPartOfKernel(h *probe.Host, module string) bool {
+	noModules := probe.TestFile(h, 'd', "/proc/sys/kernel") && !probe.TestFile(h, 'e', "/proc/sys/kernel/modprobe") && !probe.TestFile(h, 'e', "/proc/modules")
+	return noModules || probe.BuiltIn(h, module)
+}
+
+// struct inet_diag_req_v2 and struct inet_diag_msg (linux/inet_diag.h).
+const (
+	diagRequestSize = 56
+	diagAnswerSize  = 72
+	diagStates      = 1<<13 - 2 // 1 to 11, and 12, which both sources show as SYN-RECV
+)
+
+// diagRequest asks for all sockets of a family and a protocol.
+func diagRequest(family, protocol uint8) []byte {
+	request := make([]byte, diagRequestSize)
+	request[0], request[1] = family, protocol
+	binary.NativeEndian.PutUint32(request[4:], diagStates)
+	return request
+}
+
+// diagSocket reads an answer. It returns [errNoDiag] for a half-open connection without an
+// owner: only /proc/net/tcp names that of its listener (tcp_req_diag_fill in the kernel).
+func diagSocket(body []byte) (Socket, error) {
+	if len(body) < diagAnswerSize {
+		return Socket{}, fmt.Errorf("not a socket: %x", body)
+	}
+	var local, remote netip.Addr
+	switch body[0] {
+	case unix.AF_INET:
+		local, remote = netip.AddrFrom4([4]byte(body[8:])), netip.AddrFrom4([4]byte(body[24:]))
+	case unix.AF_INET6:
+		local, remote = netip.AddrFrom16([16]byte(body[8:])), netip.AddrFrom16([16]byte(body[24:]))
+	default:
+		return Socket{}, fmt.Errorf("not a socket: %x", body)
+	}
+	s := Socket{
+		State:         inetStateName(body[1]),
+		UID:           binary.NativeEndian.Uint32(body[64:]),
+		Inode:         uint64(binary.NativeEndian.Uint32(body[68:])),
+		LocalAddress:  netip.AddrPortFrom(local, binary.BigEndian.Uint16(body[4:])),
+		RemoteAddress: netip.AddrPortFrom(remote, binary.BigEndian.Uint16(body[6:])),
+	}
+	s.Owned = isOwned(s.Inode, s.UID)
+	if s.State == "SYN-RECV" && !s.Owned {
+		return Socket{}, errNoDiag
+	}
+	return s, nil
+}

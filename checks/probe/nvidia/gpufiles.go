@@ -1,0 +1,230 @@
+package nvidia
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+)
+
+// MaxGPUs is more than any node holds.
+const MaxGPUs = 256
+
+// GPUViews is what the kernel shows of the GPUs, no library asked: the PCI bus,
+// the files of NVIDIA's driver, and its device nodes.
+type GPUViews struct {
+	PCI     []PCIGPU    // by address; none if the node shows no PCI bus
+	Driver  []DriverGPU // by address, from /proc/driver/nvidia/gpus; in a container those that it was given
+	Nodes   []int       // the N of /dev/nvidiaN, in order
+	Version string      // of the loaded driver, from /proc/driver/nvidia/version; "" if it is not loaded
+}
+
+// PCIGPU is a GPU of NVIDIA's in /sys/bus/pci/devices.
+type PCIGPU struct {
+	Address string // 0000:c1:00.0
+	Driver  string // of the kernel: "nvidia", "vfio-pci"; "" if none has taken it
+	Aside   Aside
+}
+
+// Aside is why NVIDIA's driver does not have to have a GPU here.
+type Aside string
+
+// The reasons, as messages have them.
+const (
+	Expected Aside = "" // it has to
+	Display  Aside = "is a display card without NVIDIA's driver"
+	NotGiven Aside = "was not given to this container"
+)
+
+// Passed says whether the GPU was given to a virtual machine, or is kept for one:
+// the node's own driver has nothing to do with it.
+func (p PCIGPU) Passed() bool {
+	return strings.Contains(p.Driver, "vfio") || p.Driver == "pci-stub" || strings.HasSuffix(p.Driver, "pciback") // the last: Xen
+}
+
+// Left says why the node's own driver does not have to have the GPU, "" if it has to.
+func (p PCIGPU) Left() string {
+	if p.Passed() {
+		return "is left to " + p.Driver
+	}
+	return string(p.Aside)
+}
+
+// Own are the addresses that the node's own driver should have: those of the bus, or in a
+// container without one those of the driver.
+func (v *GPUViews) Own() (list []string) {
+	excluded := map[string]bool{}
+	for _, d := range v.Driver {
+		excluded[d.Address] = d.Excluded
+		if len(v.PCI) == 0 && !d.Excluded {
+			list = append(list, d.Address)
+		}
+	}
+	for _, p := range v.PCI {
+		if p.Left() == "" && !excluded[p.Address] {
+			list = append(list, p.Address)
+		}
+	}
+	return list
+}
+
+// Has says whether the driver has the GPU.
+func (v *GPUViews) Has(address string) bool {
+	return slices.ContainsFunc(v.Driver, func(d DriverGPU) bool { return d.Address == address })
+}
+
+// setAside finds the GPUs of the bus that the driver does not have, and does not have to.
+func setAside(h *probe.Host, v *GPUViews) {
+	contained := h.InContainer()
+	if contained { // CDI shows the files of all GPUs, and device nodes of those that it gives
+		v.Driver = slices.DeleteFunc(v.Driver, func(d DriverGPU) bool { return d.Minor >= 0 && !slices.Contains(v.Nodes, d.Minor) })
+	}
+	ids, _ := pci.GPUIDs(h) // without them no card is known to be another model
+	device := map[string]string{}
+	for _, id := range ids {
+		device[id.Address] = id.Device
+	}
+	has, bound := map[string]bool{}, false // devices; whether the bus shows drivers
+	for _, p := range v.PCI {
+		if v.Has(p.Address) {
+			has[device[p.Address]] = true
+			bound = bound || p.Driver != ""
+		}
+	}
+	display := pci.OfClass(h, "0300")
+	for i := range v.PCI {
+		p := &v.PCI[i]
+		switch {
+		case v.Has(p.Address):
+		case contained && (p.Driver == "nvidia" || p.Driver == "" && len(has) > 0 && !bound):
+			p.Aside = NotGiven
+		case (p.Driver == "" || p.Driver == "nouveau") && slices.Contains(display, p.Address) && len(has) > 0 && device[p.Address] != "" && !has[device[p.Address]]:
+			p.Aside = Display
+		}
+	}
+}
+
+// DriverGPU is a directory of /proc/driver/nvidia/gpus.
+type DriverGPU struct {
+	Address  string // 0000:c1:00.0
+	Minor    int    // the N of /dev/nvidiaN; -1 if it is not told
+	UUID     string
+	Excluded bool // by NVreg_ExcludedGpus: the driver leaves it alone
+}
+
+const driverGPUs = "/proc/driver/nvidia/gpus"
+
+// ReadGPUViews reads all views. One that is not there is empty, which is no error.
+func ReadGPUViews(h *probe.Host) (GPUViews, error) {
+	return probe.Once(h, "gpuviews", func() (v GPUViews, err error) {
+		absent := func(err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		addresses, err := pci.NvidiaPCI(h)
+		if err := absent(err); err != nil {
+			return v, err
+		}
+		for _, a := range addresses {
+			link, _ := os.Readlink(h.Path(pci.PCIDevices + "/" + a + "/driver")) // no link: no driver
+			driver := filepath.Base(link)
+			if link == "" {
+				driver = ""
+			}
+			v.PCI = append(v.PCI, PCIGPU{Address: a, Driver: driver})
+		}
+		names, err := h.Names(driverGPUs)
+		if err := absent(err); err != nil {
+			return v, err
+		}
+		for _, a := range names {
+			data, err := h.ReadFile(driverGPUs + "/" + a + "/information")
+			if err := absent(err); err != nil {
+				return v, err
+			}
+			v.Driver = append(v.Driver, parseDriverGPU(strings.ToLower(a), data))
+		}
+		if v.Nodes, err = gpuNodes(h); absent(err) != nil {
+			return v, err
+		}
+		data, err := h.ReadFile("/proc/driver/nvidia/version")
+		if err := absent(err); err != nil {
+			return v, err
+		}
+		v.Version = probe.ParseDriverVersion(string(data))
+		setAside(h, &v)
+		return v, nil
+	})
+}
+
+// DriverUnloaded says whether the node has GPUs for NVIDIA's driver, and nothing of the
+// driver is there: no module, no file in /proc, no device node. What cannot be read says
+// nothing.
+func DriverUnloaded(h *probe.Host) bool {
+	v, err := ReadGPUViews(h)
+	if err != nil || v.Version != "" || len(v.Driver) > 0 {
+		return false
+	}
+	own := func(p PCIGPU) bool { return p.Driver == "" }
+	if !slices.ContainsFunc(v.PCI, own) || slices.ContainsFunc(v.PCI, func(p PCIGPU) bool { return !own(p) && !p.Passed() }) {
+		return false
+	}
+	ofNVIDIA := func(name string) bool { return strings.HasPrefix(name, "nvidia") }
+	modules, err := probe.Modules(h)
+	if err != nil || len(modules) == 0 || slices.ContainsFunc(modules, ofNVIDIA) {
+		return false
+	}
+	nodes, err := h.Names("/dev")
+	return err == nil && !slices.ContainsFunc(nodes, ofNVIDIA)
+}
+
+// gpuNodes are the numbers of /dev/nvidiaN.
+func gpuNodes(h *probe.Host) ([]int, error) {
+	names, err := h.Names("/dev")
+	if err != nil {
+		return nil, err
+	}
+	var numbers []int
+	for _, n := range names {
+		digits, ok := strings.CutPrefix(n, "nvidia")
+		if i, err := strconv.Atoi(digits); ok && err == nil && strconv.Itoa(i) == digits && i >= 0 {
+			numbers = append(numbers, i)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+// parseDriverGPU reads lines as "Device Minor: \t 3".
+func parseDriverGPU(address string, data []byte) DriverGPU {
+	g := DriverGPU{Address: address, Minor: -1}
+	for line := range strings.Lines(string(data)) {
+		key, value, _ := strings.Cut(line, ":")
+		switch value = strings.TrimSpace(value); strings.TrimSpace(key) {
+		case "Device Minor":
+			if n, err := strconv.Atoi(value); err == nil && n >= 0 {
+				g.Minor = n
+			}
+		case "GPU UUID":
+			g.UUID = gpuUUID(value)
+		case "GPU Excluded":
+			g.Excluded = value == "Yes"
+		}
+	}
+	return g
+}
+
+// ProductUUID tells this machine from another that runs from the same disk: the
+// DMI table's number of the system, "" if the node does not show it.
+func ProductUUID(h *probe.Host) string {
+	id, _ := probe.Once(h, "productuuid", func() (string, error) { return h.ReadValue("/sys/class/dmi/id/product_uuid") })
+	return id
+}

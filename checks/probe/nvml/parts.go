@@ -1,0 +1,555 @@
+package nvml
+
+import (
+	"encoding/hex"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/ebitengine/purego"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// What NVML is asked of a GPU, group by group.
+
+// query is one GPU that is being asked.
+type query struct {
+	s   *nvmlSession
+	g   *GPU
+	d   nvml.Device
+	who string
+}
+
+var parts = []struct {
+	group Group
+	read  func(query)
+}{
+	{GroupRecovery, query.recovery}, {GroupECC, query.ecc}, {GroupRows, query.rows}, {GroupModes, query.modes},
+	{GroupTemperature, query.temperature}, {GroupPower, query.power}, {GroupClocks, query.clocks}, {GroupThrottle, query.throttle},
+	{GroupPCIe, query.link}, {GroupProcesses, query.processes}, {GroupInforom, query.inforom},
+	{GroupNVLinks, query.nvlinks}, {GroupNVLinkErrors, query.nvlinkErrors}, {GroupMIG, query.mig},
+	{GroupNVLinkSpeed, query.nvlinkSpeed}, {GroupNVLinkFar, query.nvlinkFar}, {GroupNVLinkCounts, query.nvlinkCounts},
+	{GroupP2P, query.p2p}, {GroupFabric, query.fabric}, {GroupMemory, query.memory},
+}
+
+func (q query) recovery() {
+	v := q.fields(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, nvml.FI_DEV_RESET_STATUS, nvml.FI_DEV_DRAIN_AND_RESET_STATUS)
+	q.g.Recovery = Recovery{Action: number(v[0]), Reset: is(number(v[1])), DrainReset: is(number(v[2]))}
+}
+
+func (q query) eccMode() {
+	e := &q.g.ECC
+	if e.On.Known { // another group has asked
+		return
+	}
+	var pending nvml.EnableState
+	e.On = is(ask(q.s, "nvmlDeviceGetEccMode", q.who, func() (on nvml.EnableState, ret nvml.Return) {
+		on, pending, ret = q.d.GetEccMode()
+		return on, ret
+	}))
+	if e.On.Known {
+		e.Pending = Known(pending == nvml.FEATURE_ENABLED)
+	}
+	if e.On.Known && !e.On.Value {
+		e.Default = is(ask(q.s, "nvmlDeviceGetDefaultEccMode", q.who, q.d.GetDefaultEccMode))
+	}
+}
+
+func (q query) ecc() {
+	q.eccMode()
+	e := &q.g.ECC
+	if e.On.Known && e.On.Value {
+		e.DRAM = q.counts(nvml.MEMORY_LOCATION_DRAM)
+		e.SRAM = q.counts(nvml.MEMORY_LOCATION_SRAM)
+		if e.SRAM == (ECCCounts{}) { // Volta counts by place
+			e.SRAM = q.counts(nvml.MEMORY_LOCATION_L1_CACHE, nvml.MEMORY_LOCATION_L2_CACHE, nvml.MEMORY_LOCATION_REGISTER_FILE,
+				nvml.MEMORY_LOCATION_TEXTURE_SHM, nvml.MEMORY_LOCATION_CBU)
+		}
+	}
+	e.SRAMThreshold = is(ask(q.s, "nvmlDeviceGetSramEccErrorStatus", q.who, func() (uint32, nvml.Return) {
+		s, ret := q.d.GetSramEccErrorStatus()
+		return s.BThresholdExceeded, ret
+	}))
+	e.Unrepairable = is(ask(q.s, "nvmlDeviceGetUnrepairableMemoryFlag_v1", q.who, func() (uint32, nvml.Return) {
+		s, ret := q.d.GetUnrepairableMemoryFlag_v1()
+		return s.BUnrepairableMemory, ret
+	}))
+	e.RepairPending = is(ask(q.s, "nvmlDeviceGetRepairStatus", q.who, func() (uint32, nvml.Return) {
+		s, ret := q.d.GetRepairStatus()
+		return s.BChannelRepairPending | s.BTpcRepairPending, ret
+	}))
+}
+
+// counts adds up the errors of some places, those that the GPU knows.
+func (q query) counts(places ...nvml.MemoryLocation) ECCCounts {
+	sum := func(kind nvml.MemoryErrorType, since nvml.EccCounterType) (total Reading[uint64]) {
+		for _, place := range places {
+			r := unknownIsUnsupported(ask(q.s, "nvmlDeviceGetMemoryErrorCounter", q.who, func() (uint64, nvml.Return) {
+				return q.d.GetMemoryErrorCounter(kind, since, place)
+			}))
+			if r.Err != nil {
+				return r
+			}
+			total.Known = total.Known || r.Known
+			total.Value += r.Value
+		}
+		return total
+	}
+	return ECCCounts{
+		Corrected:            sum(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC),
+		Uncorrected:          sum(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC),
+		CorrectedAggregate:   sum(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC),
+		UncorrectedAggregate: sum(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.AGGREGATE_ECC),
+	}
+}
+
+func (q query) rows() {
+	r := &q.g.Rows
+	r.Remapped = ask(q.s, "nvmlDeviceGetRemappedRows", q.who, func() (m RemappedRows, ret nvml.Return) {
+		m.Corrected, m.Uncorrected, m.Pending, m.Failed, ret = q.d.GetRemappedRows()
+		return m, ret
+	})
+	r.Histogram = ask(q.s, "nvmlDeviceGetRowRemapperHistogram", q.who, func() (RowHistogram, nvml.Return) {
+		h, ret := q.d.GetRowRemapperHistogram()
+		return RowHistogram{int(h.Max), int(h.High), int(h.Partial), int(h.Low), int(h.None)}, ret
+	})
+	if r.Remapped.Known {
+		return // a GPU that remaps rows retires no pages
+	}
+	retired := func(cause nvml.PageRetirementCause) Reading[int] {
+		return ask(q.s, "nvmlDeviceGetRetiredPages", q.who, func() (int, nvml.Return) {
+			pages, ret := q.retiredPages("nvmlDeviceGetRetiredPages", cause)
+			return len(pages), ret
+		})
+	}
+	r.RetiredSBE = retired(nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS)
+	r.RetiredDBE = retired(nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)
+	r.RetiredPending = is(ask(q.s, "nvmlDeviceGetRetiredPagesPendingStatus", q.who, q.d.GetRetiredPagesPendingStatus))
+}
+
+// computeModes are the words of the compute modes.
+var computeModes = map[nvml.ComputeMode]string{
+	nvml.COMPUTEMODE_DEFAULT: "default", nvml.COMPUTEMODE_PROHIBITED: "prohibited", nvml.COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive",
+	nvml.COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive-thread",
+}
+
+func (q query) modes() {
+	q.eccMode()
+	m := &q.g.Modes
+	m.Persistence = is(ask(q.s, "nvmlDeviceGetPersistenceMode", q.who, q.d.GetPersistenceMode))
+	m.Compute = as(ask(q.s, "nvmlDeviceGetComputeMode", q.who, q.d.GetComputeMode), func(c nvml.ComputeMode) string {
+		if name, ok := computeModes[c]; ok {
+			return name
+		}
+		return "unknown"
+	})
+	pending := 0
+	m.MIG = is(ask(q.s, "nvmlDeviceGetMigMode", q.who, func() (on int, ret nvml.Return) {
+		on, pending, ret = q.d.GetMigMode()
+		return on, ret
+	}))
+	if m.MIG.Known {
+		m.MIGPending = Known(pending != nvml.DEVICE_MIG_DISABLE)
+	}
+}
+
+func temperatureOf(d nvml.Device) func() (uint32, nvml.Return) {
+	return func() (uint32, nvml.Return) { return d.GetTemperature(nvml.TEMPERATURE_GPU) }
+}
+
+func (q query) temperature() {
+	t := &q.g.Temperature
+	t.GPU = number(ask(q.s, "nvmlDeviceGetTemperature", q.who, temperatureOf(q.d)))
+	t.Margin = number(ask(q.s, "nvmlDeviceGetMarginTemperature", q.who, func() (int32, nvml.Return) {
+		m, ret := q.d.GetMarginTemperature()
+		return m.MarginTemperature, ret
+	}))
+	v := q.fields(nvml.FI_DEV_MEMORY_TEMP, nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT, nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT)
+	t.HBM, t.MarginMax, t.MarginSlowdown, t.MarginShutdown = number(v[0]), number(v[1]), number(v[2]), number(v[3])
+	limit := func(which nvml.TemperatureThresholds) Reading[int] {
+		return number(unknownIsUnsupported(ask(q.s, "nvmlDeviceGetTemperatureThreshold", q.who, func() (uint32, nvml.Return) { return q.d.GetTemperatureThreshold(which) })))
+	}
+	t.MaxGPU, t.MaxHBM = limit(nvml.TEMPERATURE_THRESHOLD_GPU_MAX), limit(nvml.TEMPERATURE_THRESHOLD_MEM_MAX)
+	t.Slowdown, t.Shutdown = limit(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN), limit(nvml.TEMPERATURE_THRESHOLD_SHUTDOWN)
+}
+
+func (q query) power() {
+	q.g.Power = Power{
+		Draw:     ask(q.s, "nvmlDeviceGetPowerUsage", q.who, q.d.GetPowerUsage),
+		Limit:    ask(q.s, "nvmlDeviceGetPowerManagementLimit", q.who, q.d.GetPowerManagementLimit),
+		Default:  ask(q.s, "nvmlDeviceGetPowerManagementDefaultLimit", q.who, q.d.GetPowerManagementDefaultLimit),
+		Enforced: ask(q.s, "nvmlDeviceGetEnforcedPowerLimit", q.who, q.d.GetEnforcedPowerLimit),
+	}
+}
+
+func (q query) clocks() {
+	clock := func(symbol string, kind nvml.ClockType, get func(nvml.ClockType) (uint32, nvml.Return)) Reading[uint32] {
+		return ask(q.s, symbol, q.who, func() (uint32, nvml.Return) { return get(kind) })
+	}
+	q.g.Clocks = Clocks{
+		MaxGraphics: clock("nvmlDeviceGetMaxClockInfo", nvml.CLOCK_GRAPHICS, q.d.GetMaxClockInfo),
+		MaxMemory:   clock("nvmlDeviceGetMaxClockInfo", nvml.CLOCK_MEM, q.d.GetMaxClockInfo),
+		AppGraphics: clock("nvmlDeviceGetApplicationsClock", nvml.CLOCK_GRAPHICS, q.d.GetApplicationsClock),
+		AppMemory:   clock("nvmlDeviceGetApplicationsClock", nvml.CLOCK_MEM, q.d.GetApplicationsClock),
+
+		DefaultGraphics: clock("nvmlDeviceGetDefaultApplicationsClock", nvml.CLOCK_GRAPHICS, q.d.GetDefaultApplicationsClock),
+		DefaultMemory:   clock("nvmlDeviceGetDefaultApplicationsClock", nvml.CLOCK_MEM, q.d.GetDefaultApplicationsClock),
+	}
+}
+
+func (q query) throttle() {
+	t := &q.g.Throttle
+	t.Now = q.s.throttleNow(q.d, q.who)
+	v := q.fields(nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
+		nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN)
+	ns := func(r Reading[int64]) Reading[uint64] {
+		return as(r, func(n int64) uint64 { return uint64(max(n, 0)) })
+	}
+	t.PowerCap, t.Thermal, t.HardwareThermal, t.PowerBrake = ns(v[0]), ns(v[1]), ns(v[2]), ns(v[3])
+}
+
+func (q query) link() {
+	q.g.Link = Link{
+		Gen:       ask(q.s, "nvmlDeviceGetCurrPcieLinkGeneration", q.who, q.d.GetCurrPcieLinkGeneration),
+		Width:     ask(q.s, "nvmlDeviceGetCurrPcieLinkWidth", q.who, q.d.GetCurrPcieLinkWidth),
+		MaxGen:    ask(q.s, "nvmlDeviceGetMaxPcieLinkGeneration", q.who, q.d.GetMaxPcieLinkGeneration),
+		MaxWidth:  ask(q.s, "nvmlDeviceGetMaxPcieLinkWidth", q.who, q.d.GetMaxPcieLinkWidth),
+		GPUMaxGen: ask(q.s, "nvmlDeviceGetGpuMaxPcieLinkGeneration", q.who, q.d.GetGpuMaxPcieLinkGeneration),
+		Replays:   ask(q.s, "nvmlDeviceGetPcieReplayCounter", q.who, q.d.GetPcieReplayCounter),
+	}
+	if l := &q.g.Link; l.Gen.Known && l.Gen.Value < l.MaxGen.Value {
+		l.Work = q.work()
+	}
+}
+
+func (q query) work() Work {
+	state := number(ask(q.s, "nvmlDeviceGetPerformanceState", q.who, q.d.GetPerformanceState))
+	if state.Value == int(nvml.PSTATE_UNKNOWN) {
+		state = Reading[int]{}
+	}
+	return Work{
+		Busy: number(ask(q.s, "nvmlDeviceGetUtilizationRates", q.who, func() (uint32, nvml.Return) {
+			u, ret := q.d.GetUtilizationRates()
+			return u.Gpu, ret
+		})),
+		State: state,
+		Draw:  ask(q.s, "nvmlDeviceGetPowerUsage", q.who, q.d.GetPowerUsage),
+		Limit: ask(q.s, "nvmlDeviceGetEnforcedPowerLimit", q.who, q.d.GetEnforcedPowerLimit),
+	}
+}
+
+// memoryUnknown is what NVML says where it cannot tell: NVML_VALUE_NOT_AVAILABLE.
+const memoryUnknown = ^uint64(0)
+
+func (q query) memory() {
+	if q.g.Memory.Known { // another group has asked
+		return
+	}
+	q.g.Memory = ask(q.s, "nvmlDeviceGetMemoryInfo_v2", q.who, func() (GPUMemory, nvml.Return) {
+		m, ret := q.d.GetMemoryInfo_v2()
+		return GPUMemory{m.Total, m.Free, m.Used}, ret
+	})
+	if q.g.Memory.Known || q.g.Memory.Err != nil {
+		return
+	}
+	// Drivers before 510: what they count as used is more than what is in use, the total is the same.
+	q.g.MemoryTotal = ask(q.s, "nvmlDeviceGetMemoryInfo", q.who, func() (uint64, nvml.Return) {
+		m, ret := q.d.GetMemoryInfo()
+		return m.Total, ret
+	})
+}
+
+func (q query) processes() {
+	q.memory()
+	q.g.NUMA = ask(q.s, "nvmlDeviceGetNumaNodeId", q.who, q.d.GetNumaNodeId)
+	if longRecords(q.s.snapshot.Library.Value) {
+		return
+	}
+	seen := map[int]int{}
+	var list []GPUProcess
+	known := false
+	for _, name := range []string{"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"} {
+		symbol := q.s.either(name+"_v3", name+"_v2", name)
+		r := ask(q.s, symbol, q.who, func() ([]nvml.ProcessInfo, nvml.Return) { return q.processList(symbol) })
+		if r.Err != nil {
+			q.g.Processes.Err = r.Err
+			return
+		}
+		if !r.Known && strings.Contains(name, "GetCompute") { // then no one knows that there is none
+			return
+		}
+		known = known || r.Known
+		for _, p := range r.Value {
+			used := p.UsedGpuMemory
+			if used == memoryUnknown {
+				used = 0
+			}
+			if at, ok := seen[int(p.Pid)]; ok { // one process may be in two lists, or on two MIG instances
+				list[at].Memory = max(list[at].Memory, used)
+				continue
+			}
+			seen[int(p.Pid)] = len(list)
+			list = append(list, GPUProcess{int(p.Pid), used})
+		}
+	}
+	if known {
+		q.g.Processes = Known(list)
+	}
+}
+
+// longRecords says whether the library writes a record of 32 bytes for each
+// process where every other release writes 24: 535.43 to 535.86 do, beyond the end
+// of what they are given (github.com/NVIDIA/go-nvml/issues/75).
+func longRecords(library string) bool {
+	release, minor, _ := strings.Cut(library, ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	n, err := strconv.Atoi(minor)
+	return release == "535" && err == nil && n >= 43 && n < 98
+}
+
+// inforom reads the flash of the board, which takes some milliseconds.
+func (q query) inforom() {
+	q.g.InforomValid = ask(q.s, "nvmlDeviceValidateInforom", q.who, func() (bool, nvml.Return) { return true, q.d.ValidateInforom() })
+}
+
+// nvlinks asks link by link: the first that the GPU has not ends the list.
+func (q query) nvlinks() {
+	if q.g.NVLinks.Known { // another group has asked
+		return
+	}
+	var up []bool
+	for link := range nvml.NVLINK_MAX_LINKS {
+		r := unknownIsUnsupported(ask(q.s, "nvmlDeviceGetNvLinkState", q.who, func() (nvml.EnableState, nvml.Return) { return q.d.GetNvLinkState(link) }))
+		switch {
+		case r.Err != nil:
+			q.g.NVLinks.Err = r.Err
+			return
+		case !r.Known:
+			if len(up) > 0 {
+				q.g.NVLinks = Known(up)
+			}
+			return
+		}
+		up = append(up, r.Value == nvml.FEATURE_ENABLED)
+	}
+	q.g.NVLinks = Known(up)
+}
+
+// What NVML tells of the fabric that joins GPUs: NVSwitches of the board, or the
+// NVLink domain of a rack.
+
+// Fabric is where a GPU stands in the fabric, in the numbers of nvml.h.
+type Fabric struct {
+	State   int    // see FabricNotSupported...
+	Status  int    // an nvmlReturn_t, of a state that is completed
+	Clique  uint32 // GPUs that can talk to each other
+	Cluster string // UUID of the domain, in hexadecimal digits; "" if it is all zero
+	Mask    uint32 // of the health; 0: nothing is told
+	Summary int    // of the health, driver 570 and later; 0: not told
+}
+
+// The states: NVML_GPU_FABRIC_STATE_*.
+const (
+	FabricNotSupported = nvml.GPU_FABRIC_STATE_NOT_SUPPORTED
+	FabricNotStarted   = nvml.GPU_FABRIC_STATE_NOT_STARTED
+	FabricInProgress   = nvml.GPU_FABRIC_STATE_IN_PROGRESS
+	FabricCompleted    = nvml.GPU_FABRIC_STATE_COMPLETED
+)
+
+// FabricNoResources is the status of a fabric that says it is complete and is not.
+const FabricNoResources = int(nvml.ERROR_INSUFFICIENT_RESOURCES)
+
+// fabric asks in the newest form that the library knows.
+func (q query) fabric() {
+	const versioned = "nvmlDeviceGetGpuFabricInfoV"
+	r := unknownIsUnsupported(ask(q.s, versioned, q.who, func() (Fabric, nvml.Return) {
+		f, ret := q.d.GetGpuFabricInfoV().V3()
+		return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), f.HealthMask, int(f.HealthSummary)}, ret
+	}))
+	if !r.Known && r.Err == nil {
+		r = unknownIsUnsupported(ask(q.s, versioned, q.who, func() (Fabric, nvml.Return) {
+			f, ret := q.d.GetGpuFabricInfoV().V2()
+			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), f.HealthMask, 0}, ret
+		}))
+	}
+	if !r.Known && r.Err == nil {
+		r = ask(q.s, "nvmlDeviceGetGpuFabricInfo", q.who, func() (Fabric, nvml.Return) {
+			f, ret := q.d.GetGpuFabricInfo() // all that drivers before 545 have
+			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), 0, 0}, ret
+		})
+	}
+	q.g.Fabric = r
+}
+
+func clusterOf(uuid [16]uint8) string {
+	if uuid == ([16]uint8{}) {
+		return ""
+	}
+	return hex.EncodeToString(uuid[:])
+}
+
+// NVML returns a list into a buffer of the caller's, and error 7 with the number of entries
+// if the buffer is too small. go-nvml doubles its buffer as often as it gets that error, and
+// believes any number: a library that is out of order would take all memory of the node, or
+// end the process. So the functions with a list are called here.
+
+// The entries of a list for which there is room at first, and at most. A GPU retires at most
+// 64 pages; the contexts of 64 Ki processes, some 100 MiB each, fit into no GPU's memory.
+const (
+	firstRoom = 64
+	mostRoom  = 1 << 16
+)
+
+// listOf calls a function of NVML with a growing buffer. A list that fits into no buffer, or
+// is said to be longer than the buffer that it was written to, is ERROR_INSUFFICIENT_SIZE.
+func listOf[T any](call func(count *uint32, first *T) nvml.Return) ([]T, nvml.Return) {
+	for room := uint32(firstRoom); room <= mostRoom; {
+		list, count := make([]T, room), room
+		switch ret := call(&count, &list[0]); {
+		case ret == nvml.SUCCESS && count <= room:
+			return list[:count], ret
+		case ret != nvml.ERROR_INSUFFICIENT_SIZE:
+			if ret == nvml.SUCCESS {
+				ret = nvml.ERROR_INSUFFICIENT_SIZE
+			}
+			return nil, ret
+		}
+		// Twice what is needed, as the list grows; not every driver says how much that is.
+		room = max(4*room, 2*min(count, mostRoom/2))
+	}
+	return nil, nvml.ERROR_INSUFFICIENT_SIZE
+}
+
+// function finds a function of the library that go-nvml has loaded, and the handle by which
+// the library knows the GPU. A model of the library in a test has neither.
+func (q query) function(symbol string) (address, gpu uintptr, found bool) {
+	if q.s.handle == 0 {
+		handle, err := probe.OpenLibrary(q.s.path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
+		if err != nil {
+			return 0, 0, false
+		}
+		q.s.handle = handle
+	}
+	device := reflect.ValueOf(q.d)
+	if device.Kind() != reflect.Struct {
+		return 0, 0, false
+	}
+	handle := device.FieldByName("Handle")
+	address, err := probe.Dlsym(q.s.handle, symbol)
+	if err != nil || handle.Kind() != reflect.Pointer {
+		return 0, 0, false
+	}
+	return address, handle.Pointer(), true
+}
+
+// processList lists the processes of a GPU by one of the forms of the call: the first form
+// knows nothing of MIG.
+func (q query) processList(symbol string) ([]nvml.ProcessInfo, nvml.Return) {
+	address, gpu, found := q.function(symbol)
+	if !found {
+		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	if strings.HasSuffix(symbol, "_v2") || strings.HasSuffix(symbol, "_v3") {
+		return listOf(func(count *uint32, first *nvml.ProcessInfo) nvml.Return { return callList(address, count, first, gpu) })
+	}
+	list, ret := listOf(func(count *uint32, first *nvml.ProcessInfo_v1) nvml.Return {
+		return callList(address, count, first, gpu)
+	})
+	return nvml.ProcessInfo_v1Slice(list).ToProcessInfoSlice(), ret
+}
+
+// retiredPages lists the addresses of the pages that were retired for a cause.
+func (q query) retiredPages(symbol string, cause nvml.PageRetirementCause) ([]uint64, nvml.Return) {
+	address, gpu, found := q.function(symbol)
+	if !found {
+		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return listOf(func(count *uint32, first *uint64) nvml.Return {
+		return callList(address, count, first, gpu, uintptr(cause))
+	})
+}
+
+// callList calls a function whose last arguments are the number of entries and the buffer.
+func callList[T any](address uintptr, count *uint32, first *T, arguments ...uintptr) nvml.Return {
+	arguments = append(arguments, uintptr(unsafe.Pointer(count)), uintptr(unsafe.Pointer(first)))
+	r, _, _ := purego.SyscallN(address, arguments...)
+	runtime.KeepAlive(count)
+	runtime.KeepAlive(first)
+	return nvml.Return(int32(r))
+}
+
+// What NVML is asked for the sake of a job alone.
+
+// NVLinkErrors count the errors of all NVLinks of a GPU together, since the driver
+// was loaded: fields 38, 45, 52 and 59.
+type NVLinkErrors struct {
+	CRCFlit, CRCData, Replay, Recovery Reading[int]
+	// What NVLink 5 counts in their place, by the names of LinkCounts.
+	Sums Reading[map[string]uint64]
+}
+
+func (q query) nvlinkErrors() {
+	v := q.fields(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)
+	e := NVLinkErrors{CRCFlit: number(v[0]), CRCData: number(v[1]), Replay: number(v[2]), Recovery: number(v[3])}
+	if old := []Reading[int]{e.CRCFlit, e.CRCData, e.Replay, e.Recovery}; !slices.ContainsFunc(old, told[int]) { // no driver adds those of NVLink 5 up
+		q.nvlinkCounts()
+		e.Sums = as(q.g.NVLink.Counts, LinkCounts.sums)
+	}
+	q.g.NVLinkErrors = e
+}
+
+func told[T any](r Reading[T]) bool { return r.Known || r.Err != nil }
+
+// sums are the counters of all links together.
+func (c LinkCounts) sums() map[string]uint64 {
+	sums := map[string]uint64{}
+	for name, links := range c {
+		for _, n := range links {
+			sums[name] += n
+		}
+	}
+	return sums
+}
+
+// mig lists the MIG devices of a GPU by their UUIDs; where MIG is off there is
+// none. Their numbers have gaps.
+func (q query) mig() {
+	most := ask(q.s, "nvmlDeviceGetMaxMigDeviceCount", q.who, q.d.GetMaxMigDeviceCount)
+	if !most.Known {
+		q.g.MIG.Err = most.Err
+		return
+	}
+	var list []string
+	for i := range min(most.Value, maxMIG) {
+		device := ask(q.s, "nvmlDeviceGetMigDeviceHandleByIndex", q.who, func() (nvml.Device, nvml.Return) {
+			d, ret := q.d.GetMigDeviceHandleByIndex(i)
+			if ret == nvml.ERROR_NOT_FOUND {
+				return nil, nvml.ERROR_NOT_SUPPORTED
+			}
+			return d, ret
+		})
+		if device.Err != nil {
+			q.g.MIG.Err = device.Err
+			return
+		}
+		if !device.Known {
+			continue
+		}
+		uuid := text(ask(q.s, "nvmlDeviceGetUUID", q.who, device.Value.GetUUID))
+		if uuid.Err != nil {
+			q.g.MIG.Err = uuid.Err
+			return
+		}
+		list = append(list, uuid.Value)
+	}
+	q.g.MIG = Known(list)
+}
+
+// maxMIG bounds what a library says: today's GPUs have at most 7 devices.
+const maxMIG = 64

@@ -1,0 +1,533 @@
+package nvml
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+)
+
+// Set makes a snapshot, or an error, the answer of [Host.Ask]: a recorded
+// one, or that of a test.
+func Set(h *probe.Host, n *Snapshot, err error) {
+	s := &nvmlSession{snapshot: n, have: AllGroups, at: aboutNode}
+	for i := 0; n != nil && i < len(n.GPUs); i++ {
+		s.at = i
+		s.note(stateIn(reflect.ValueOf(n.GPUs[i])))
+	}
+	probe.Remember(h, "nvml", s, err)
+}
+
+// nvmlSession is NVML in this process: loaded once, never unloaded, since the
+// process ends with the run.
+type nvmlSession struct {
+	lib      nvml.Interface
+	path     string        // of the library
+	handle   uintptr       // of the library as listOf has opened it; 0: not yet
+	devices  []nvml.Device // nil for a GPU that gives no handle
+	has      map[string]bool
+	doing    func(string)
+	address  map[int]string // of GPUs by index: as the driver's files have them, if they are as many, until NVML gives it
+	snapshot *Snapshot
+	have     Group
+
+	at     int // index of the GPU that is asked; aboutNode
+	noting sync.Mutex
+	states map[int]error // what GPUs have said of themselves, see [Host.GPUsInState]; by index
+}
+
+// Ask asks NVML for some groups, those that it has not been asked for yet. It
+// may hang as long as the driver does, or end the process: call it only in the
+// worker of the nvml lane. doing hears of every call before it is made.
+func Ask(h *probe.Host, groups Group, doing func(call string)) (*Snapshot, error) {
+	s, err := probe.Once(h, "nvml", func() (*nvmlSession, error) { return openNVML(h, doing) })
+	if err != nil {
+		return nil, err
+	}
+	if missing := groups &^ s.have; missing != 0 {
+		s.doing = doing
+		s.read(missing)
+		s.have |= missing
+	}
+	s.spread()
+	return s.snapshot, nil
+}
+
+// Guard has [Host.Ask] ask whether NVML may be started: that loads the driver's module,
+// if it is not there. An error is the answer in its place.
+func Guard(h *probe.Host, may func() error) { *probe.Kept[func() error](h, nvmlGuard) = may }
+
+const nvmlGuard = "nvml guard"
+
+// MayStart is the answer of the guard, for a process that is about to ask NVML in
+// another one. nil: it may.
+func MayStart(h *probe.Host) error {
+	if may := *probe.Kept[func() error](h, nvmlGuard); may != nil {
+		return may()
+	}
+	return nil
+}
+
+// openNVML finds the library and starts it.
+func openNVML(h *probe.Host, doing func(string)) (*nvmlSession, error) {
+	if err := MayStart(h); err != nil {
+		return nil, err
+	}
+	return probe.LoadLibrary(h, &probe.LibNVML, 0, func(path string) (*nvmlSession, error) {
+		return startNVML(h, nvml.New(nvml.WithLibraryPath(path)), path, doing)
+	})
+}
+
+// startNVML loads the library and asks who the GPUs are. After an error no
+// further call of NVML is made: the library would end the process.
+func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string)) (*nvmlSession, error) {
+	if doing == nil {
+		doing = func(string) {}
+	}
+	s := &nvmlSession{lib: lib, path: name, has: map[string]bool{}, doing: doing, snapshot: &Snapshot{Taken: time.Now()}, at: aboutNode}
+	doing("nvmlInit")
+	if ret := s.lib.Init(); ret == nvml.ERROR_LIBRARY_NOT_FOUND {
+		return nil, fmt.Errorf("load %s: %w", name, probe.ErrNoLibrary)
+	} else if ret != nvml.SUCCESS {
+		return nil, &Error{"nvmlInit", int(ret)}
+	}
+	n := s.snapshot
+	n.Driver = text(ask(s, "nvmlSystemGetDriverVersion", "", s.lib.SystemGetDriverVersion))
+	n.Library = text(ask(s, "nvmlSystemGetNVMLVersion", "", s.lib.SystemGetNVMLVersion))
+	if _, version, ok := strings.Cut(n.Library.Value, "."); ok { // 12.570.124.06: CUDA's number is first
+		n.Library.Value = version
+	}
+	n.CC = is(ask(s, "nvmlSystemGetConfComputeState", "", func() (uint32, nvml.Return) {
+		state, ret := s.lib.SystemGetConfComputeState()
+		return state.CcFeature, ret
+	}))
+	count := ask(s, "nvmlDeviceGetCount_v2", "", s.lib.DeviceGetCount)
+	if count.Err != nil {
+		return nil, count.Err
+	}
+	if count.Value < 0 || count.Value > nvidia.MaxGPUs {
+		return nil, fmt.Errorf("nvmlDeviceGetCount: %d GPUs, want at most %d", count.Value, nvidia.MaxGPUs)
+	}
+	views, viewsErr := nvidia.ReadGPUViews(h)
+	s.address = inOrder(views, count.Value)
+	for i := range count.Value {
+		s.at = i
+		s.identify(i)
+	}
+	s.at = aboutNode
+	if viewsErr == nil {
+		nameLost(n, views)
+	}
+	return s, nil
+}
+
+// inOrder returns the addresses of the driver's GPUs by index, if there are as many as NVML
+// counts: both are in the order of the bus.
+func inOrder(views nvidia.GPUViews, count int) map[int]string {
+	addresses := map[int]string{}
+	for _, d := range views.Driver {
+		if !d.Excluded {
+			addresses[len(addresses)] = d.Address
+		}
+	}
+	if len(addresses) != count {
+		return map[int]string{}
+	}
+	return addresses
+}
+
+// call announces a call, with the GPU that it is about: should the call never return the
+// GPU is what a report has to name.
+func (s *nvmlSession) call(symbol, who string) {
+	what := symbol + who
+	var i int
+	if _, err := fmt.Sscanf(who, "(%d", &i); err == nil && s.address[i] != "" {
+		what += fmt.Sprintf(" of gpu%d %s", i, s.address[i])
+	}
+	s.doing(what)
+}
+
+// nameLost gives those GPUs the PCI addresses that NVML cannot tell, if it is
+// clear which they are: the driver's own that NVML does not name. A GPU that could not
+// tell its UUID has the one that the driver's files tell.
+func nameLost(n *Snapshot, views nvidia.GPUViews) {
+	named := map[string]bool{}
+	var lost []*GPU
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		if named[g.PCI] = true; g.PCI == "" {
+			lost = append(lost, g)
+		}
+		at := slices.IndexFunc(views.Driver, func(d nvidia.DriverGPU) bool { return g.PCI != "" && d.Address == g.PCI && d.UUID != "" })
+		if g.UUID.Err != nil && at >= 0 {
+			g.UUID = Known(views.Driver[at].UUID)
+		}
+	}
+	var left []nvidia.DriverGPU
+	for _, d := range views.Driver {
+		if !named[d.Address] && !d.Excluded {
+			left = append(left, d)
+		}
+	}
+	if len(left) != len(lost) {
+		return
+	}
+	for i, g := range lost { // both are in the order of the bus
+		g.PCI = left[i].Address
+		if left[i].Minor >= 0 {
+			g.Minor = Known(left[i].Minor)
+		}
+		if left[i].UUID != "" {
+			g.UUID = Known(left[i].UUID)
+		}
+	}
+}
+
+// ask makes one call, if the library has it. who is behind the name of the call
+// in errors: "(3)".
+func ask[T any](s *nvmlSession, symbol, who string, call func() (T, nvml.Return)) Reading[T] {
+	if !s.can(symbol) {
+		return Reading[T]{}
+	}
+	if err := s.stateOf(s.at); err != nil { // each further call could take its time, and could not know more
+		return Failed[T](err)
+	}
+	s.call(symbol, who)
+	v, ret := call()
+	switch ret {
+	case nvml.SUCCESS:
+		if err := implausible(symbol, who, v); err != nil {
+			return Failed[T](err)
+		}
+		return Known(v)
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH,
+		nvml.ERROR_VGPU_ECC_NOT_SUPPORTED, nvml.ERROR_DEPRECATED:
+		return Reading[T]{}
+	case nvml.ERROR_NO_PERMISSION:
+		if isValue(symbol) && !privileged() {
+			return Reading[T]{}
+		}
+	}
+	err := &Error{symbol + who, int(ret)}
+	s.note(err)
+	return Failed[T](err)
+}
+
+// isValue reports whether a call reads a value of a GPU. What NVML keeps from an ordinary
+// user is unknown to that user, and no fault of the GPU.
+func isValue(symbol string) bool {
+	return strings.Contains(symbol, "DeviceGet") && !strings.Contains(symbol, "HandleBy") || strings.Contains(symbol, "DeviceValidate")
+}
+
+// privileged reports whether the driver takes this process for an administrator's. It
+// does if that cannot be read: then a refusal stays an error.
+var privileged = sync.OnceValue(func() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) != nil || data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+})
+
+// can says whether the library has a function: a call of one that it has not
+// would end the process.
+func (s *nvmlSession) can(symbol string) bool {
+	ok, known := s.has[symbol]
+	if !known {
+		ok = s.lib.Extensions().LookupSymbol(symbol) == nil
+		s.has[symbol] = ok
+	}
+	return ok
+}
+
+// either asks the first of some names that the library has.
+func (s *nvmlSession) either(symbols ...string) string {
+	for _, name := range symbols {
+		if s.can(name) {
+			return name
+		}
+	}
+	return symbols[len(symbols)-1]
+}
+
+// as changes the type of a reading.
+func as[T, U any](r Reading[U], change func(U) T) Reading[T] {
+	if !r.Known {
+		return Reading[T]{Err: r.Err}
+	}
+	return Known(change(r.Value))
+}
+
+func text(r Reading[string]) Reading[string] { return as(r, probe.OneLine) }
+
+// filled is a text that is not empty: an empty one names nothing.
+func filled(call string, r Reading[string]) Reading[string] {
+	if r.Known && r.Value == "" {
+		return Failed[string](fmt.Errorf("%s: empty", call))
+	}
+	return r
+}
+
+func is[N ~int32 | ~uint32 | ~uint64 | ~int](r Reading[N]) Reading[bool] {
+	return as(r, func(n N) bool { return n != 0 })
+}
+
+func number[N ~int32 | ~uint32 | ~uint64 | ~int64](r Reading[N]) Reading[int] {
+	return as(r, func(n N) int { return int(n) })
+}
+
+// unknownIsUnsupported is for calls with a number that an older driver may not
+// know: it calls that an invalid argument.
+func unknownIsUnsupported[T any](r Reading[T]) Reading[T] {
+	if e, ok := errors.AsType[*Error](r.Err); ok && nvml.Return(e.Code) == nvml.ERROR_INVALID_ARGUMENT {
+		return Reading[T]{}
+	}
+	return r
+}
+
+// identify gets the handle of a GPU and asks who it is. One that answers nothing
+// of what the driver knows by heart is as good as one without a handle: each
+// further call might take its time, too.
+func (s *nvmlSession) identify(i int) {
+	g := GPU{Index: i}
+	who := fmt.Sprintf("(%d)", i)
+	handle := ask(s, "nvmlDeviceGetHandleByIndex_v2", who, func() (nvml.Device, nvml.Return) { return s.lib.DeviceGetHandleByIndex(i) })
+	d := handle.Value
+	if !handle.Known {
+		if g.Err = handle.Err; g.Err == nil {
+			g.Err = &Error{"nvmlDeviceGetHandleByIndex" + who, int(nvml.ERROR_NOT_SUPPORTED)}
+		}
+		s.add(nil, g)
+		return
+	}
+	pci := ask(s, s.either("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2"), who, d.GetPciInfo)
+	if pci.Known {
+		g.PCI = fmt.Sprintf("%04x:%02x:%02x.0", pci.Value.Domain, pci.Value.Bus, pci.Value.Device)
+		s.address[i] = g.PCI
+	}
+	g.Name = filled("nvmlDeviceGetName"+who, text(ask(s, "nvmlDeviceGetName", who, d.GetName)))
+	g.UUID = filled("nvmlDeviceGetUUID"+who, text(ask(s, "nvmlDeviceGetUUID", who, d.GetUUID)))
+	g.NameErr = cmp.Or(g.Name.Err, g.UUID.Err)
+	if pci.Err != nil && g.Name.Err != nil && g.UUID.Err != nil {
+		s.add(nil, GPU{Index: i, Err: pci.Err})
+		return
+	}
+	g.Serial = text(ask(s, "nvmlDeviceGetSerial", who, d.GetSerial))
+	g.Minor = ask(s, "nvmlDeviceGetMinorNumber", who, d.GetMinorNumber)
+	g.VBIOS = text(ask(s, "nvmlDeviceGetVbiosVersion", who, d.GetVbiosVersion))
+	g.Inforom = text(ask(s, "nvmlDeviceGetInforomImageVersion", who, d.GetInforomImageVersion))
+	g.VGPU = as(ask(s, "nvmlDeviceGetVirtualizationMode", who, d.GetVirtualizationMode), func(m nvml.GpuVirtualizationMode) bool {
+		return m == nvml.GPU_VIRTUALIZATION_MODE_VGPU
+	})
+	s.add(d, g)
+}
+
+func (s *nvmlSession) add(d nvml.Device, g GPU) {
+	s.devices = append(s.devices, d)
+	s.snapshot.GPUs = append(s.snapshot.GPUs, g)
+}
+
+// read asks every GPU for some groups.
+func (s *nvmlSession) read(groups Group) {
+	if s.doing == nil {
+		s.doing = func(string) {}
+	}
+	defer func() { s.at = aboutNode }()
+	for i, d := range s.devices {
+		if d == nil || s.stateOf(i) != nil {
+			continue
+		}
+		s.at = i
+		q := query{s, &s.snapshot.GPUs[i], d, fmt.Sprintf("(%d)", i)}
+		for _, part := range parts {
+			if groups&part.group != 0 {
+				part.read(q)
+			}
+		}
+	}
+}
+
+// scoped is a field of a part of the GPU, as of one NVLink.
+type scoped struct{ id, scope uint32 }
+
+// fields asks for values by their numbers, in one call.
+func (q query) fields(ids ...uint32) []Reading[int64] {
+	list := make([]scoped, len(ids))
+	for i, id := range ids {
+		list[i].id = id
+	}
+	return q.scopedFields(list)
+}
+
+func (q query) scopedFields(ids []scoped) []Reading[int64] {
+	out := make([]Reading[int64], len(ids))
+	values := make([]nvml.FieldValue, len(ids))
+	for i, f := range ids {
+		values[i].FieldId, values[i].ScopeId = f.id, f.scope
+	}
+	all := ask(q.s, "nvmlDeviceGetFieldValues", q.who, func() (bool, nvml.Return) { return true, q.d.GetFieldValues(values) })
+	for i, v := range values {
+		call := fmt.Sprintf("field %d of nvmlDeviceGetFieldValues%s", ids[i].id, q.who)
+		switch ret := nvml.Return(v.NvmlReturn); {
+		case !all.Known:
+			out[i].Err = all.Err
+		case ret == nvml.SUCCESS:
+			if out[i] = fieldValue(call, ids[i].id, v); out[i].Known {
+				if err := fieldBounds[ids[i].id].exceeded(call, uint64(max(out[i].Value, 0))); err != nil {
+					out[i] = Failed[int64](err)
+				}
+			}
+		case ret == nvml.ERROR_NO_PERMISSION && !privileged():
+		case ret != nvml.ERROR_NOT_SUPPORTED && ret != nvml.ERROR_INVALID_ARGUMENT && ret != nvml.ERROR_DEPRECATED: // the first two: not known to this driver
+			err := &Error{call, int(ret)}
+			q.s.note(err)
+			out[i].Err = err
+		}
+	}
+	return out
+}
+
+// signedFields are margins, which are negative in 32 bits whatever type a driver gives them.
+var signedFields = []uint32{nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT}
+
+func fieldValue(call string, id uint32, v nvml.FieldValue) Reading[int64] {
+	raw := binary.NativeEndian.Uint64(v.Value[:])
+	kind := nvml.ValueType(v.ValueType)
+	if slices.Contains(signedFields, id) && kind != nvml.VALUE_TYPE_UNSIGNED_SHORT && kind != nvml.VALUE_TYPE_DOUBLE {
+		kind = nvml.VALUE_TYPE_SIGNED_INT
+	}
+	switch kind {
+	case nvml.VALUE_TYPE_UNSIGNED_INT:
+		return Known(int64(uint32(raw)))
+	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
+		return Known(int64(min(raw, math.MaxInt64)))
+	case nvml.VALUE_TYPE_SIGNED_LONG_LONG:
+		return Known(int64(raw))
+	case nvml.VALUE_TYPE_SIGNED_INT:
+		return Known(int64(int32(raw)))
+	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
+		return Known(int64(uint16(raw)))
+	}
+	return Failed[int64](fmt.Errorf("%s: value of unknown type %d", call, v.ValueType))
+}
+
+// SetPersistence turns persistence mode on. The snapshot has it on from then on.
+func SetPersistence(h *probe.Host, gpu int, doing func(string)) error {
+	s, err := probe.Once(h, "nvml", func() (*nvmlSession, error) { return openNVML(h, doing) })
+	switch {
+	case err != nil:
+		return err
+	case gpu < 0 || gpu >= len(s.snapshot.GPUs):
+		return fmt.Errorf("no GPU %d", gpu)
+	case s.lib == nil && !s.snapshot.Settable:
+		return probe.ErrRecorded
+	case s.lib != nil:
+		if doing != nil {
+			s.doing = doing
+		}
+		s.at = gpu
+		defer func() { s.at = aboutNode }()
+		r := ask(s, "nvmlDeviceSetPersistenceMode", fmt.Sprintf("(%d)", gpu), func() (bool, nvml.Return) {
+			return true, s.devices[gpu].SetPersistenceMode(nvml.FEATURE_ENABLED)
+		})
+		if r.Err != nil {
+			return r.Err
+		}
+		if !r.Known {
+			return errors.New("not supported")
+		}
+	}
+	s.snapshot.GPUs[gpu].Modes.Persistence = Known(true)
+	return nil
+}
+
+// bound is the largest value of a reading that can be true. A bus that does not answer
+// reads as all ones, which is more than any check asks for.
+type bound struct {
+	most uint64 // 0: there is no bound
+	unit string
+}
+
+// bounds are those of calls that return one number, or the sizes of the memory. Each leaves
+// room for several generations of GPUs beyond today's.
+var bounds = map[string]bound{
+	// PCI Express Base Specification: generation 7 is of 2025; widths go up to x32.
+	"nvmlDeviceGetCurrPcieLinkGeneration":   {8, ""},
+	"nvmlDeviceGetMaxPcieLinkGeneration":    {8, ""},
+	"nvmlDeviceGetGpuMaxPcieLinkGeneration": {8, ""},
+	"nvmlDeviceGetCurrPcieLinkWidth":        {32, "lanes"},
+	"nvmlDeviceGetMaxPcieLinkWidth":         {32, "lanes"},
+	// The highest today is 14,001 MHz: GDDR7 of 28 Gbit/s, as nvidia-smi shows an RTX 5090.
+	"nvmlDeviceGetMaxClockInfo":             {50_000, "MHz"},
+	"nvmlDeviceGetApplicationsClock":        {50_000, "MHz"},
+	"nvmlDeviceGetDefaultApplicationsClock": {50_000, "MHz"},
+	"nvmlDeviceGetClockInfo":                {50_000, "MHz"},
+	// The highest today is 1,400 W: GB300.
+	"nvmlDeviceGetPowerUsage":                  {10_000_000, "mW"},
+	"nvmlDeviceGetPowerManagementLimit":        {10_000_000, "mW"},
+	"nvmlDeviceGetPowerManagementDefaultLimit": {10_000_000, "mW"},
+	"nvmlDeviceGetEnforcedPowerLimit":          {10_000_000, "mW"},
+	// nvml.h, nvmlUtilization_t: percent.
+	"nvmlDeviceGetUtilizationRates": {100, "%"},
+	// The most today is 288 GB: B300.
+	"nvmlDeviceGetMemoryInfo":    {1 << 50, "bytes"},
+	"nvmlDeviceGetMemoryInfo_v2": {1 << 50, "bytes"},
+}
+
+// fieldBounds are those of the numbered values. NVLink 5 has 50,000 MB/s a link, which some
+// drivers give as 53,125.
+var fieldBounds = fieldBoundsOf(bound{1_000_000, "MB/s"}, append([]uint32{nvml.FI_DEV_NVLINK_GET_SPEED, nvml.FI_DEV_NVLINK_SPEED_MBPS_COMMON}, speedFields...))
+
+func fieldBoundsOf(b bound, ids []uint32) map[uint32]bound {
+	all := map[uint32]bound{}
+	for _, id := range ids {
+		all[id] = b
+	}
+	return all
+}
+
+// exceeded is an error if one of the values that a call returned is beyond the bound.
+func (b bound) exceeded(call string, values ...uint64) error {
+	for _, v := range values {
+		if b.most > 0 && v > b.most {
+			return fmt.Errorf("%s: implausible value %d, want at most %d%s", call, v, b.most, spaced(b.unit))
+		}
+	}
+	return nil
+}
+
+func spaced(unit string) string {
+	if unit == "" {
+		return ""
+	}
+	return " " + unit
+}
+
+// implausible is an error if what a call returned is beyond its bound.
+func implausible(symbol, who string, v any) error {
+	b, bounded := bounds[symbol]
+	if !bounded {
+		return nil
+	}
+	switch v := v.(type) {
+	case int:
+		return b.exceeded(symbol+who, uint64(max(v, 0)))
+	case uint32:
+		return b.exceeded(symbol+who, uint64(v))
+	case uint64:
+		return b.exceeded(symbol+who, v)
+	case GPUMemory:
+		return b.exceeded(symbol+who, v.Total, v.Free, v.Used)
+	}
+	return fmt.Errorf("%s%s: a %T has no bound", symbol, who, v)
+}

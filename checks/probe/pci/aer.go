@@ -1,0 +1,95 @@
+package pci
+
+import (
+	"errors"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// AER counts the PCIe errors that the kernel has seen of a device since it was
+// found: /sys/bus/pci/devices/ADDRESS/aer_dev_*.
+type AER struct {
+	Corrected, NonFatal, Fatal uint64
+}
+
+// AERNames counts them by name, as in "BadTLP". One error may count under several.
+type AERNames struct {
+	Corrected, NonFatal, Fatal map[string]uint64
+}
+
+// ReadAER reads the counters of a device. known is false where the kernel keeps
+// none: the device or its root port has no AER, or firmware handles it.
+func ReadAER(h *probe.Host, address string) (a AER, known bool, err error) {
+	a, _, known, err = AERByName(h, address)
+	return a, known, err
+}
+
+// AERByName reads the counters and says what they are made of; what is 0 is not there.
+func AERByName(h *probe.Host, address string) (a AER, names AERNames, known bool, err error) {
+	dir := PCIDevices + "/" + address
+	if err := h.StuckAt(dir); err != nil {
+		return a, names, false, err
+	}
+	fd, err := probe.Open(unix.AT_FDCWD, h.Path(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return a, names, false, nil
+	}
+	if err != nil {
+		return a, names, false, &fs.PathError{Op: "read", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	var buf [aerSize]byte
+	for _, c := range []struct {
+		file, total string
+		into        *uint64
+		names       *map[string]uint64
+	}{
+		{"aer_dev_correctable", "TOTAL_ERR_COR", &a.Corrected, &names.Corrected},
+		{"aer_dev_nonfatal", "TOTAL_ERR_NONFATAL", &a.NonFatal, &names.NonFatal},
+		{"aer_dev_fatal", "TOTAL_ERR_FATAL", &a.Fatal, &names.Fatal},
+	} {
+		size, err := probe.ReadAt(fd, c.file, buf[:])
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return a, names, known, &fs.PathError{Op: "read", Path: dir + "/" + c.file, Err: err}
+		}
+		n, by, ok := parseAER(buf[:size], c.total)
+		known = known || ok
+		*c.into, *c.names = n, by
+	}
+	return a, names, known, nil
+}
+
+// parseAER finds the line "TOTAL_ERR_COR 17", and the others that are not 0.
+func parseAER(data []byte, total string) (n uint64, names map[string]uint64, ok bool) {
+	for line := range strings.Lines(string(data)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		count, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+		switch {
+		case name == total:
+			n, ok = count, err == nil
+		case err == nil && count > 0 && len(names) < aerNames:
+			if names == nil {
+				names = map[string]uint64{}
+			}
+			names[name] = count
+		}
+	}
+	if !ok {
+		n = 0
+	}
+	return n, names, ok
+}
+
+// What is more than the kernel has for one file, in names and in bytes.
+const (
+	aerNames = 40
+	aerSize  = 4096
+)

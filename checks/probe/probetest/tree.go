@@ -1,0 +1,93 @@
+// Package probetest is what the tests of checks/probe have in common.
+package probetest
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Tree makes a node of files and returns its directory. A name that ends in a slash is a
+// directory.
+func Tree(t testing.TB, files map[string]string) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(root, name)
+		if strings.HasSuffix(name, "/") {
+			Mkdir(t, path)
+			continue
+		}
+		Mkdir(t, filepath.Dir(path))
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func Mkdir(t testing.TB, path string) {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Message is the text of an error, "" of none.
+func Message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// WriteProgram writes a program that a test is going to run. No process is started
+// meanwhile: a child has a copy of the file, open for writing, until it runs its own program,
+// and a file that is open for writing cannot be run ("text file busy").
+func WriteProgram(path string, data []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, data, 0o755)
+}
+
+// StartSleep starts a process that can be killed.
+func StartSleep(t *testing.T) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-done
+	})
+	line := "/proc/" + strconv.Itoa(cmd.Process.Pid) + "/cmdline" // it comes last, after the name
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if text, _ := os.ReadFile(line); bytes.Equal(text, []byte("sleep\x0060\x00")) {
+			return cmd
+		}
+	}
+	t.Fatal("sleep does not start")
+	return nil
+}
+
+// Await waits until something holds.
+func Await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}

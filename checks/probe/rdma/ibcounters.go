@@ -1,0 +1,84 @@
+package rdma
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+)
+
+// The directories of counters that are not the port's own.
+const (
+	CountersOfDevice = "device/" // hw_counters of the RDMA device
+	CountersOfNet    = "net/"    // statistics of the port's network interfaces
+)
+
+// IBCounters reads counters of a port: "counters/symbol_error" and
+// "hw_counters/out_of_sequence" are files below /sys/class/infiniband/DEVICE/ports/PORT,
+// "device/cmds_err" is one of DEVICE/hw_counters, and "net/rx_crc_errors" is the sum over
+// the statistics of the network interfaces nets. The result lacks a counter that the device
+// does not have. What could not be read is in err; the rest stands.
+func IBCounters(h *probe.Host, device, port string, nets, names []string) (counts map[string]uint64, err error) {
+	counts = map[string]uint64{}
+	dir := filepath.Join(ibClass, device, "ports", port)
+	fd, err := unix.Open(h.Path(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return counts, &fs.PathError{Op: "read", Path: dir, Err: err}
+	}
+	defer unix.Close(fd)
+	var errs []error
+	buf := make([]byte, probe.ValueSize)
+	read := func(at int, file, path, name string) {
+		n, err := probe.ReadAt(at, file, buf)
+		if errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if err != nil {
+			errs = append(errs, &fs.PathError{Op: "read", Path: path, Err: err})
+			return
+		}
+		switch v, known, ok := parseCounter(string(buf[:n])); {
+		case !ok:
+			errs = append(errs, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid})
+		case known:
+			counts[name] += v
+		}
+	}
+	for _, name := range names {
+		if file, ok := strings.CutPrefix(name, CountersOfDevice); ok {
+			path := filepath.Join(ibClass, device, "hw_counters", file)
+			read(unix.AT_FDCWD, h.Path(path), path, name)
+			continue
+		}
+		file, ok := strings.CutPrefix(name, CountersOfNet)
+		if !ok {
+			read(fd, name, filepath.Join(dir, name), name)
+			continue
+		}
+		for _, dev := range nets {
+			path := filepath.Join(network.NetClass, dev, "statistics", file)
+			read(unix.AT_FDCWD, h.Path(path), path, name)
+		}
+	}
+	return counts, errors.Join(errs...)
+}
+
+// parseCounter reads a number. Kernels say "N/A (no PMA)" of what a port does not
+// count.
+func parseCounter(text string) (n uint64, known, ok bool) {
+	text = strings.TrimSpace(text)
+	if strings.HasPrefix(text, "N/A") {
+		return 0, false, true
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, false, false
+	}
+	return n, true, true
+}

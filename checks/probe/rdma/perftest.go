@@ -1,0 +1,233 @@
+package rdma
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Bandwidth of RDMA devices by perftest, whose ib_write_bw is run twice on this node:
+// as a server, and as the client that writes into the server's memory.
+
+// Perftest is one such pair of processes.
+type Perftest struct {
+	Program       string        // ib_write_bw, or its path
+	Server        PerftestEnd   // whose memory is written
+	Client        PerftestEnd   // who writes
+	Size          int64         // of a message, bytes
+	Duration      time.Duration // of the writing, whole seconds; a quarter of it on either side is not measured
+	Queues        int           // queue pairs
+	Bidirectional bool          // both write at once, and the rate is the sum
+	Timeout       time.Duration // of all of it
+}
+
+// PerftestEnd is one of its ends.
+type PerftestEnd struct {
+	Device string   // mlx5_0
+	Port   string   // 1
+	GID    int      // index of the address to use; -1: that of the link layer (LID)
+	GPU    []string // arguments that put its memory on a GPU; none: memory of the host
+	Env    []string // which they need
+	CPUs   []int    // it runs on these, and its memory is near to them; none: anywhere
+}
+
+// PerftestResult is what came of it.
+type PerftestResult struct {
+	Rate float64        // Gb/s (10^9 bits), the average
+	Err  *PerftestError // nil if there is a rate
+}
+
+// PerftestHelp is what a program of perftest says of its options: --use_cuda is among
+// them where it was built with CUDA. The error is that of starting it.
+func PerftestHelp(h *probe.Host, ctx context.Context, program string) (string, error) {
+	x := h.RunOnce(ctx, "perftest "+program, probe.Command{Argv: []string{program, "--help"}, Env: probe.PerftestEnv, Timeout: 10 * time.Second, Output: 64 << 10, Merge: true})
+	if e := perftestFault(x); e != nil {
+		switch e.Kind {
+		case PerftestAbsent, PerftestUnloadable, PerftestHung:
+			return "", e
+		}
+	}
+	return string(x.Output), nil
+}
+
+// Perftests runs tests side by side and gives a result for each. It ends them, and
+// leaves no process behind, when ctx ends.
+func Perftests(h *probe.Host, ctx context.Context, tests []Perftest) []PerftestResult {
+	results := make([]PerftestResult, len(tests))
+	hosts := make([]*probe.Host, len(tests))
+	var all sync.WaitGroup
+	for i := range tests {
+		hosts[i] = h.Apart()
+		all.Go(func() { results[i] = perftest(hosts[i], ctx, &tests[i]) })
+	}
+	all.Wait()
+	for _, of := range hosts {
+		if of.Blocked() {
+			h.LeaveBehind()
+		}
+	}
+	return results
+}
+
+// perftest runs one test. A TCP port that somebody else has taken meanwhile is none of
+// its faults.
+func perftest(h *probe.Host, ctx context.Context, t *Perftest) PerftestResult {
+	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
+	defer cancel()
+	for range 3 {
+		port, err := claimPort()
+		if err != nil {
+			return PerftestResult{Err: &PerftestError{Kind: PerftestNoPort, Text: err.Error()}}
+		}
+		r := perftestAt(h, ctx, t, port)
+		claimedPorts.Delete(port)
+		if r.Err == nil || r.Err.Kind != PerftestNoPort {
+			return r
+		}
+	}
+	return PerftestResult{Err: &PerftestError{Kind: PerftestNoPort, Text: "no TCP port is free for long enough"}}
+}
+
+// claimedPorts holds the TCP ports of the tests that run. The kernel may name a port
+// twice before the server of the first test listens there: the client of one test would
+// then write to the server of the other, which ends in an error of both.
+var claimedPorts sync.Map
+
+// claimPort finds a TCP port that no process listens at and no other test has claimed.
+func claimPort() (int, error) {
+	for {
+		port, err := freePort()
+		if err != nil {
+			return 0, err
+		}
+		if _, claimed := claimedPorts.LoadOrStore(port, true); !claimed {
+			return port, nil
+		}
+	}
+}
+
+// freePort finds a TCP port that no process listens at.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp4", "0.0.0.0:0") // as the server will
+	if err != nil {
+		return 0, fmt.Errorf("find a TCP port: %w", err)
+	}
+	defer l.Close()
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return 0, fmt.Errorf("find a TCP port: got %s", l.Addr())
+	}
+	return addr.Port, nil
+}
+
+// perftestAt runs server and client, which talk to each other by that TCP port first.
+func perftestAt(h *probe.Host, ctx context.Context, t *Perftest, port int) PerftestResult {
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	own := h.Apart()
+	server := make(chan probe.Exit, 1)
+	go func() { server <- own.Run(serving, t.command(&t.Server, port)) }()
+	client := make(chan probe.Exit, 1)
+	going, cut := context.WithCancel(ctx)
+	defer cut()
+	go func() { client <- perftestClient(h, going, t, port) }()
+
+	var x, of probe.Exit
+	select {
+	case x = <-client:
+		select { // it has what it needs
+		case of = <-server:
+		case <-time.After(time.Second):
+			stop()
+			of = <-server
+			of.TimedOut = of.TimedOut && ctx.Err() != nil
+		}
+	case of = <-server:
+		select {
+		case x = <-client:
+		case <-time.After(time.Second): // it waits for a server that is gone
+			cut()
+			x = <-client
+			x.TimedOut = x.TimedOut && ctx.Err() != nil
+		}
+	}
+	if own.Blocked() {
+		h.LeaveBehind()
+	}
+	return t.result(x, of)
+}
+
+// perftestClient starts the client until the server listens.
+func perftestClient(h *probe.Host, ctx context.Context, t *Perftest, port int) probe.Exit {
+	argv := t.command(&t.Client, port)
+	argv.Argv = append(argv.Argv, "127.0.0.1")
+	for {
+		x := h.Run(ctx, argv)
+		if e := perftestFault(x); e == nil || e.Kind != PerftestNoServer {
+			return x
+		}
+		select {
+		case <-ctx.Done():
+			return x
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// command is that of one end.
+func (t *Perftest) command(e *PerftestEnd, port int) probe.Command {
+	seconds := max(1, int(t.Duration/time.Second))
+	argv := []string{
+		t.Program, "-d", e.Device, "-i", cmp.Or(e.Port, "1"), "-p", strconv.Itoa(port), "-s", strconv.FormatInt(t.Size, 10), "-q", strconv.Itoa(max(1, t.Queues)),
+		"-D", strconv.Itoa(seconds), "-f", strconv.Itoa(seconds / 4), "-F", "--report_gbits",
+	}
+	if t.Bidirectional {
+		argv = append(argv, "-b")
+	}
+	if e.GID >= 0 {
+		argv = append(argv, "-x", strconv.Itoa(e.GID))
+	}
+	env := append(slices.Clip(probe.PerftestEnv), e.Env...)
+	return probe.Command{Argv: append(argv, e.GPU...), Env: env, CPUs: e.CPUs, Output: 64 << 10, Errors: 16 << 10}
+}
+
+// result makes one of how the client and the server ended. What a server says that was
+// left alone by its client is a sequel, and so is what a client says of a server that
+// is gone.
+func (t *Perftest) result(client, server probe.Exit) PerftestResult {
+	e, of := perftestFault(client), perftestFault(server)
+	switch {
+	case of != nil && of.Kind == PerftestNoPort: // the client has met another test's server, if any
+		return PerftestResult{Err: of}
+	case e == nil:
+		rate, err := parsePerftest(client.Output, t.Size)
+		if err == nil {
+			return PerftestResult{Rate: rate}
+		}
+		if of != nil && of.telling() {
+			return PerftestResult{Err: of}
+		}
+		return PerftestResult{Err: &PerftestError{Kind: PerftestGarbled, Text: err.Error()}}
+	case of != nil && of.telling() && !e.telling():
+		return PerftestResult{Err: of}
+	case e.Kind == PerftestNoServer && of != nil && of.Kind == PerftestHung:
+		return PerftestResult{Err: &PerftestError{Kind: PerftestHung, Text: "its server did not come to listen"}}
+	}
+	return PerftestResult{Err: e}
+}
+
+// telling says whether it is a cause, and not a sequel of what the other end met.
+func (e *PerftestError) telling() bool {
+	switch e.Kind {
+	case PerftestNoServer, PerftestBroken, PerftestHung, PerftestStopped:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,240 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+)
+
+// perftestHost is a node with such a program.
+func perftestHost(t *testing.T, p fakesys.Perftest) (h *probe.Host, calls func() string) {
+	t.Helper()
+	root := t.TempDir()
+	path := filepath.Join(root, "usr/bin/ib_write_bw")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	syscall.ForkLock.RLock() // a child of another test would hold it open for writing
+	err := os.WriteFile(path, []byte(p.Script()), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return probe.NewHost(root), func() string {
+		data, err := os.ReadFile(filepath.Join(root, "usr/bin/calls"))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(data)
+	}
+}
+
+func loopback(device string) Perftest {
+	end := PerftestEnd{Device: device, Port: "1", GID: -1}
+	return Perftest{Program: "ib_write_bw", Server: end, Client: end, Size: 8 << 20, Duration: 4 * time.Second, Timeout: 10 * time.Second}
+}
+
+func TestPerftest(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"4.5", "25.01"} {
+		h, calls := perftestHost(t, fakesys.Perftest{Version: version, Acts: map[string]string{"mlx5_1": "rate 0.00", "mlx5_2": "rate 12.5"}})
+		var tests []Perftest
+		for i := range 3 {
+			tests = append(tests, loopback(fmt.Sprintf("mlx5_%d", i)))
+		}
+		tests[2].Client.GID, tests[2].Bidirectional, tests[2].Client.CPUs = 3, true, []int{0}
+		tests[2].Client.GPU, tests[2].Client.Env = nil, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", withoutMPS}
+		var rates []float64
+		for _, r := range Perftests(h, t.Context(), tests) {
+			if r.Err != nil {
+				t.Fatalf("%s: %v", version, r.Err)
+			}
+			rates = append(rates, r.Rate)
+		}
+		if !slices.Equal(rates, []float64{391.43, 0, 12.5}) {
+			t.Errorf("%s: rates %v", version, rates)
+		}
+		for _, want := range []string{"LC_ALL=C -d mlx5_0 -i 1 -p ", " -s 8388608 -q 1 -D 4 -f 1 -F --report_gbits\n", " --report_gbits 127.0.0.1\n",
+			" --report_gbits -b -x 3 127.0.0.1\n", "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES= " + withoutMPS + " LC_ALL=C -d mlx5_2 "} {
+			if !strings.Contains(calls(), want) {
+				t.Errorf("%s: no call %q in\n%s", version, want, calls())
+			}
+		}
+	}
+}
+
+func TestPerftestFaults(t *testing.T) {
+	t.Parallel()
+	cuda := func(p *Perftest) { p.Server.GPU = []string{"--use_cuda=0"}; p.Client.GPU = p.Server.GPU }
+	quick := func(p *Perftest) { p.Timeout = 700 * time.Millisecond }
+	for _, c := range []struct {
+		act    string
+		change func(*Perftest)
+		kind   PerftestKind
+		text   string // of both versions
+	}{
+		{"transfer", nil, PerftestTransfer, "Completion with error at client"},
+		{"link", nil, PerftestLink, "Unable to Connect the HCA's through the link"},
+		{"memory", nil, PerftestMemory, "Couldn't allocate MR"},
+		{"broken", nil, PerftestBroken, "it ended with 1: Failed to exchange data"},
+		{"nodevice", nil, PerftestNoDevice, "Unable to find the Infiniband/RoCE device"},
+		{"loader", nil, PerftestUnloadable, "error while loading shared libraries: libibverbs.so.1"},
+		{"hang", quick, PerftestHung, "it did not end"},
+		{"deaf", quick, PerftestHung, "did not"},
+		{"silent", nil, PerftestGarbled, "it printed no table"},
+		{"garbage", nil, PerftestGarbled, "its table has no average"},
+		{"half", nil, PerftestGarbled, "a row of its table is not understood"},
+		{"comma", nil, PerftestGarbled, `a rate in its table is not a number: "8388608 23912 0.00 391,43`},
+		{"", cuda, PerftestNoCUDA, ""},
+		{"", func(p *Perftest) { p.Client.GPU, p.Server.GPU = []string{"--novelty"}, []string{"--novelty"} }, PerftestNoOption, "unrecognized option '--novelty'"},
+		{"", func(p *Perftest) { p.Program = "ib_write_bw_of_another" }, PerftestAbsent, "no such program"},
+	} {
+		for _, version := range []string{"4.5", "25.01"} {
+			t.Run(fmt.Sprint(c.act, c.kind, version), func(t *testing.T) {
+				t.Parallel()
+				h, _ := perftestHost(t, fakesys.Perftest{Version: version, Acts: map[string]string{"mlx5_3": c.act}})
+				p := loopback("mlx5_3")
+				if c.change != nil {
+					c.change(&p)
+				}
+				start := time.Now()
+				r := Perftests(h, t.Context(), []Perftest{p})[0]
+				if r.Err == nil || r.Err.Kind != c.kind || !strings.Contains(r.Err.Error(), c.text) {
+					t.Errorf("%+v, want %d, %q", r.Err, c.kind, c.text)
+				}
+				if took := time.Since(start); took > 9*time.Second {
+					t.Errorf("it took %v", took)
+				}
+			})
+		}
+	}
+}
+
+// No two tests that run at the same time have one TCP port.
+func TestClaimPort(t *testing.T) {
+	t.Parallel()
+	claimed := map[int]bool{}
+	for range 3000 {
+		port, err := claimPort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer claimedPorts.Delete(port)
+		if claimed[port] {
+			t.Fatalf("port %d is claimed twice", port)
+		}
+		claimed[port] = true
+	}
+}
+
+// A server that cannot listen has lost its port to another program, with whose server the
+// client has then met: what the client says of that one counts for nothing.
+func TestPerftestLostPort(t *testing.T) {
+	t.Parallel()
+	lost := probe.Exit{Status: 1, Errors: []byte("Couldn't listen to port 18515\n")}
+	p := loopback("mlx5_3")
+	for name, client := range map[string]probe.Exit{
+		"a rate":   {Output: []byte(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 8388608    23912            0.00               391.43 \t\t     0.005833\n")},
+		"an error": {Status: 1, Errors: []byte(" Completion with error at client\n")},
+	} {
+		if r := p.result(client, lost); r.Err == nil || r.Err.Kind != PerftestNoPort {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+// One of eight that fails is found, and hides no other.
+func TestPerftestOneOfEight(t *testing.T) {
+	t.Parallel()
+	h, _ := perftestHost(t, fakesys.Perftest{Acts: map[string]string{"mlx5_3": "transfer"}})
+	var tests []Perftest
+	for i := range 8 {
+		tests = append(tests, loopback(fmt.Sprintf("mlx5_%d", i)))
+	}
+	for i, r := range Perftests(h, t.Context(), tests) {
+		if (r.Err != nil) != (i == 3) || i != 3 && r.Rate != 391.43 {
+			t.Errorf("%d: %+v", i, r)
+		}
+	}
+}
+
+// When the run ends nothing of it is left.
+func TestPerftestStops(t *testing.T) {
+	t.Parallel()
+	h, _ := perftestHost(t, fakesys.Perftest{Acts: map[string]string{"mlx5_0": "hang"}})
+	ctx, stop := context.WithCancel(t.Context())
+	time.AfterFunc(500*time.Millisecond, stop)
+	start := time.Now()
+	r := Perftests(h, ctx, []Perftest{loopback("mlx5_0")})[0]
+	if took := time.Since(start); r.Err == nil || took > 8*time.Second {
+		t.Errorf("%+v after %v", r, took)
+	}
+	if list, err := filepath.Glob("/proc/[0-9]*/cmdline"); err == nil {
+		for _, file := range list {
+			if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), h.Path("/usr/bin/ib_write_bw")) {
+				t.Errorf("%s is left: %q", file, text)
+			}
+		}
+	}
+}
+
+func TestPerftestHelp(t *testing.T) {
+	t.Parallel()
+	for _, cuda := range []bool{true, false} {
+		h, _ := perftestHost(t, fakesys.Perftest{CUDA: cuda})
+		help, err := PerftestHelp(h, t.Context(), "ib_write_bw")
+		if err != nil || strings.Contains(help, "--use_cuda_bus_id") != cuda {
+			t.Errorf("CUDA %v: %q, %v", cuda, help, err)
+		}
+	}
+	_, err := PerftestHelp(probe.NewHost(t.TempDir()), t.Context(), "ib_write_bw")
+	if e, ok := errors.AsType[*PerftestError](err); !ok || e.Kind != PerftestAbsent {
+		t.Errorf("where it is not: %v", err)
+	}
+}
+
+// The units that have changed between versions.
+func TestParsePerftest(t *testing.T) {
+	t.Parallel()
+	const row = " 65536      5000             0.00               1000.00\t\t   0.1\n"
+	for _, unit := range []string{"MB", "MiB"} {
+		if rate, err := parsePerftest([]byte(" #bytes     #iterations    BW peak["+unit+"/sec]    BW average["+unit+"/sec]   MsgRate[Mpps]\n"+row), 65536); err != nil || rate < 8.388 || rate > 8.389 {
+			t.Errorf("%s: %v, %v", unit, rate, err)
+		}
+	}
+	for _, bad := range []string{"nan", "inf", "-1", "x"} {
+		text := " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n" + strings.Replace(row, "1000.00", bad, 1)
+		if rate, err := parsePerftest([]byte(text), 65536); err == nil {
+			t.Errorf("%s: %v", bad, rate)
+		}
+		if rate, err := parsePerftest([]byte(strings.Replace(text, bad, "5", 1)), 8<<20); err == nil {
+			t.Errorf("of another size: %v", rate)
+		}
+	}
+}
+
+func FuzzParsePerftest(f *testing.F) {
+	f.Add([]byte(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 8388608    23912            0.00               391.43 \t\t     0.005833\n"))
+	f.Add([]byte("#bytes BW average[MB/sec]\n\x00\n8388608 1 2"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		rate, err := parsePerftest(data, 8<<20)
+		if err == nil && !(rate >= 0) {
+			t.Errorf("rate %v", rate)
+		}
+		if err != nil && len(err.Error()) > 300 {
+			t.Errorf("error %q", err)
+		}
+	})
+}
+
+const withoutMPS = "CUDA_MPS_PIPE_DIRECTORY=/proc/none-for-nhc-gpu"
