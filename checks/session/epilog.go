@@ -43,3 +43,13 @@ func AfterJob(p *plan.Plan, opts plan.Options) *plan.Plan {
 	all.Add(gpus)
 	return all
 }
+
+// OwnFile returns the file of lines that is for a prolog or an epilog alone, beside the one
+// that is for all runs; "" if that is it.
+func OwnFile(path, context string) string {
+	base, suffix := strings.TrimSuffix(path, ".conf"), "-"+context
+	if strings.HasSuffix(base, suffix) {
+		return ""
+	}
+	return base + suffix + ".conf"
+}

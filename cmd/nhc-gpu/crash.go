@@ -58,13 +58,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 )
 
 // crash ends the program after an internal error, in whatever goroutine: one line for
 // the user, the trace for a bug report behind it. It says nothing of the node.
 func crash(argv []string, cause any, trace []byte) (exit int) {
 	fmt.Fprintf(console.Alerts, "nhc-gpu: internal error: %v\nnhc-gpu: please report this with the lines below; no node was drained by it\n%s", cause, trace)
-	sink.Syslog(ownName, []string{fmt.Sprintf("internal error: %v", cause)}) // slurmd keeps no standard error
+	sink.Syslog(options.OwnName, []string{fmt.Sprintf("internal error: %v", cause)}) // slurmd keeps no standard error
 	if aroundArgs(argv).AroundJob() {
 		return 0 // slurmd would drain the node
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 )
 
@@ -22,7 +23,7 @@ import (
 // printHelps prints the help of the program and of each of its commands.
 func printHelps(ts *testscript.TestScript, _ bool, _ []string) {
 	asked := [][]string{{"nhc-gpu", "-h"}, {"nhc", "-h"}, {"nhc-genconf", "-h"}, {"nhc-wrapper", "-h"}}
-	for _, m := range regexp.MustCompile(`(?m)^ ([a-z]+(?: explain)?) `).FindAllStringSubmatch(ownHelp[strings.Index(ownHelp, " COMMAND"):], -1) {
+	for _, m := range regexp.MustCompile(`(?m)^ ([a-z]+(?: explain)?) `).FindAllStringSubmatch(options.OwnHelp[strings.Index(options.OwnHelp, " COMMAND"):], -1) {
 		if m[1] != "help" {
 			asked = append(asked, append(append([]string{"nhc-gpu"}, strings.Fields(m[1])...), "--help"))
 		}
@@ -38,7 +39,7 @@ func printHelps(ts *testscript.TestScript, _ bool, _ []string) {
 // printRegistry prints the exit statuses, and class, lane, options and codes of each check.
 func printRegistry(ts *testscript.TestScript, _ bool, _ []string) {
 	var all strings.Builder
-	fmt.Fprintf(&all, "exit status: usage %d, unknown %d, wrapper's usage %d, wrapper's state %d\n", exitUsage, exitUnknown, wrap.ExitUsage, wrap.ExitState)
+	fmt.Fprintf(&all, "exit status: usage %d, unknown %d, wrapper's usage %d, wrapper's state %d\n", options.ExitUsage, exitUnknown, wrap.ExitUsage, wrap.ExitState)
 	for _, name := range checks.Names() {
 		info, _ := checks.Lookup(name)
 		fmt.Fprintf(&all, "%s: class %s, lane %s, deadline %v, active %v, waits %v, may act %v, may ask Slurm %v\n",

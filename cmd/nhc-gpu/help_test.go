@@ -6,26 +6,28 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 )
 
 // The help lists every command and every option, and nothing else.
 func TestHelpIsComplete(t *testing.T) {
 	t.Parallel()
-	root := rootCommand([]string{ownName}, new(int))
+	root := rootCommand([]string{options.OwnName}, new(int))
 	root.AddCommand(commands(new(int))...)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
-		if !regexp.MustCompile(`(?m)^ ` + cmd.Name() + ` `).MatchString(ownHelp) {
+		if !regexp.MustCompile(`(?m)^ ` + cmd.Name() + ` `).MatchString(options.OwnHelp) {
 			t.Errorf("the help lacks %s", cmd.Name())
 		}
 	}
 	root.Flags().VisitAll(func(f *pflag.Flag) {
-		if !regexp.MustCompile(`[ \n]--` + f.Name + `[ \[]`).MatchString(ownHelp) {
+		if !regexp.MustCompile(`[ \n]--` + f.Name + `[ \[]`).MatchString(options.OwnHelp) {
 			t.Errorf("the help lacks --%s", f.Name)
 		}
 	})
-	for _, m := range regexp.MustCompile(`(?m)^ +(--)?([a-z-]+)[ \[]`).FindAllStringSubmatch(ownHelp[strings.Index(ownHelp, "\n --check"):], -1) {
+	for _, m := range regexp.MustCompile(`(?m)^ +(--)?([a-z-]+)[ \[]`).FindAllStringSubmatch(options.OwnHelp[strings.Index(options.OwnHelp, "\n --check"):], -1) {
 		cmd, _, err := root.Find(m[2:])
 		if m[1] == "" && strings.HasPrefix(m[0], "  ") { // the text goes on
 			continue
@@ -34,8 +36,8 @@ func TestHelpIsComplete(t *testing.T) {
 			t.Errorf("there is no %s%s", m[1], m[2])
 		}
 	}
-	for _, letter := range optionSpec {
-		if letter != ':' && !strings.Contains(helpText, "\n -"+string(letter)+" ") {
+	for _, letter := range options.Spec {
+		if letter != ':' && !strings.Contains(options.HelpText, "\n -"+string(letter)+" ") {
 			t.Errorf("the help lacks -%c", letter)
 		}
 	}

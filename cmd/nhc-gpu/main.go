@@ -8,6 +8,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,20 +16,22 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/genconf"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // version is set by the linker.
 var version = "dev"
-
-// ownName is what the program is called where it is more than LBNL NHC.
-const ownName = "nhc-gpu"
 
 func main() {
 	if err := enter(); err != nil {
@@ -51,8 +54,8 @@ func guarded(argv []string) (exit int) {
 // aroundArgs is the role by a word, behind a mistake, too, else by the environment. A
 // person who asks as if in a role is told by the exit status what went wrong.
 func aroundArgs(argv []string) slurm.Role {
-	if len(argv) > 1 && filepath.Base(argv[0]) == ownName && !isCommand(argv[1]) && !slices.Contains(argv, "--check") {
-		for _, role := range jobRoles {
+	if len(argv) > 1 && filepath.Base(argv[0]) == options.OwnName && !options.IsCommand(argv[1]) && !slices.Contains(argv, "--check") {
+		for _, role := range options.JobRoles {
 			if slices.Contains(argv, "--"+role.String()) {
 				return role
 			}
@@ -68,26 +71,26 @@ func start(argv []string) int {
 	if argv[0] == run.WorkerName {
 		return worker(argv[1:])
 	}
-	if name, ok := strings.CutSuffix(argv[0], detachedSuffix); ok && name != "" {
+	if name, ok := strings.CutSuffix(argv[0], health.DetachedSuffix); ok && name != "" {
 		return detachedHealth(append([]string{name}, argv[1:]...))
 	}
 	name := filepath.Base(argv[0])
 	switch name {
 	case "node-mark-offline", "node-mark-online":
 		return node.Mark(console.Screen, name, argv)
-	case ownName:
+	case options.OwnName:
 		if isOurs(argv[1:]) {
 			return execute(argv)
 		}
 	}
 	switch {
 	case strings.HasSuffix(name, "-genconf"):
-		return generateConf(argv)
+		return genconf.Run(argv, version)
 	case strings.HasSuffix(name, "-wrapper"):
 		return wrap.Run(argv, setting.FixedPath)
 	}
-	opts, err := parseOptions(argv[1:], nil)
-	return health(argv, opts, err)
+	opts, err := options.Parse(argv[1:], nil)
+	return checkHealth(argv, opts, err)
 }
 
 // worker is the other half of this program: "shell PROGRAM" becomes bash,
@@ -110,4 +113,39 @@ func worker(args []string) int {
 	}
 	fmt.Fprintf(console.Alerts, "nhc-gpu: %s is the name of nhc-gpu's own workers; do not start it by hand\n", run.WorkerName)
 	return 2
+}
+
+// exitUnknown is the exit status where something could not be told.
+const exitUnknown = verdict.ExitUnknown
+
+// checkHealth makes a run as LBNL NHC: load, plan, run, fold, act. err is what is wrong with
+// the options. Its result is the exit status.
+func checkHealth(argv []string, opts *options.Options, err error) int {
+	if around := aroundArgs(argv); err != nil && around.AroundJob() {
+		fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
+		return health.UncheckedJob(around, options.ExitUsage)
+	}
+	if err != nil {
+		options.Help(argv[0])
+		if !errors.As(err, new(*checks.UsageError)) { // on a letter LBNL NHC says no more
+			fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
+		}
+		return options.ExitUsage
+	}
+	if opts.Help {
+		options.Help(argv[0])
+		return 0
+	}
+	return health.New(argv, opts).Check()
+}
+
+// detachedHealth is the background half of a run.
+func detachedHealth(argv []string) int {
+	opts, err := options.Parse(argv[1:], nil)
+	if err != nil || opts.Help {
+		return options.ExitUsage // its parent has refused the words
+	}
+	r := health.New(argv, opts)
+	r.Background = true
+	return r.Check()
 }

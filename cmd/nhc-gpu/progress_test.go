@@ -11,8 +11,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+)
 
-	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+// What the line of progress is written with.
+const (
+	eraseLine = "\r\x1b[K"
+	dim       = "\x1b[2m"
+	undim     = "\x1b[0m"
 )
 
 // terminal is a pseudo-terminal of a width: the end that a person sees, and that of
@@ -153,33 +158,5 @@ func TestNoProgress(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || len(out) > 0 {
 		t.Errorf("%v, %q", err, out)
-	}
-}
-
-// A terminal that takes nothing holds nobody up.
-func TestProgressOnStoppedTerminal(t *testing.T) {
-	t.Parallel()
-	_, program := terminal(t, 80) // nobody reads the other end
-	fd := int(program.Fd())       // which makes it block
-	if err := unix.SetNonblock(fd, true); err != nil {
-		t.Fatal(err)
-	}
-	for err := error(nil); err == nil; { // until its buffer is full
-		_, err = unix.Write(fd, make([]byte, 4096))
-	}
-	if err := unix.SetNonblock(fd, false); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		p := &progress{fd: fd}
-		p.doing(&plan.Step{Name: "gpu_gemm"}, "gpu3", time.Second, time.Minute)
-		p.doing(nil, "", 0, 0)
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(5 * time.Second):
-		t.Error("it waits for the terminal")
 	}
 }

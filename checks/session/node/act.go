@@ -178,7 +178,7 @@ func (n *Node) UseManager(find *run.Request, o run.Outcome) (exit int, over bool
 		n.Set.MarkNothing()
 		n.Debug("Unable to detect resource manager.")
 	case "sge":
-		fmt.Fprintln(n.errs, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
+		fmt.Fprintln(n.Errs, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
 		return 2, true
 	}
 	return 0, false

@@ -38,7 +38,7 @@ type Node struct {
 	Log       *sink.Log
 	Budget    session.Budget
 	Signals   signals
-	out, errs writer // standard output and standard error
+	Out, Errs writer // standard output and standard error
 
 	Name       string
 	Told       bool  // slurmd has given the name
@@ -68,7 +68,7 @@ type writer interface {
 // comes up while the rest is read.
 func New(ctx context.Context, role slurm.Role, sig signals, out, errs writer) *Node {
 	n := nodeFromEnviron(os.Getenv, role)
-	n.Ctx, n.Signals, n.out, n.errs = ctx, sig, out, errs
+	n.Ctx, n.Signals, n.Out, n.Errs = ctx, sig, out, errs
 	n.Budget = session.Budget{Began: time.Now()}
 	n.Set = setting.New(os.Environ(), n.Role.AroundJob())
 	n.Set.Past, n.Set.Spare = n.past()
@@ -211,7 +211,7 @@ func (n *Node) Warn(err error) {
 		n.warned = map[string]bool{}
 	}
 	n.warned[err.Error()] = true
-	fmt.Fprintln(n.errs, "nhc-gpu: warning:", err)
+	fmt.Fprintln(n.Errs, "nhc-gpu: warning:", err)
 }
 
 // Kind is what runs of this node have in common that need the same workers.

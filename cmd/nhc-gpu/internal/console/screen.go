@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
@@ -23,3 +24,11 @@ var (
 	Screen = plain{os.Stdout}
 	Alerts = newAlerts()
 )
+
+// Counted is a number of things, in words.
+func Counted(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprint(n, " ", thing)
+}

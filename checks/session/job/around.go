@@ -1,0 +1,283 @@
+package job
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// Around is what a prolog or an epilog knows of its job.
+type Around struct {
+	*Records
+
+	Job   slurm.Job
+	Blame session.Blame
+
+	keep   bool          // a record of the job is kept
+	node   []slurm.GPU   // all GPUs of the node
+	record *slurm.Record // of an epilog's job; nil if it has none
+	counts counts        // what devices count at the end of the run
+
+	faults          []slurm.Fault // that began in the job
+	looked, failing []string      // the checks that have answered, and what they have found
+}
+
+// NewAround is that of the job that slurmd names.
+func NewAround(r *Records) *Around { return &Around{Records: r, Job: slurm.JobFrom(os.Getenv)} }
+
+// AnyJob stands for jobs of which nothing is known.
+func AnyJob(r *Records) *Around { return &Around{Records: r, Job: slurm.Job{Share: slurm.AllGPUs}} }
+
+// Find finds the GPUs of the job, and in an epilog the record of its prolog. line says that
+// the run has but one line (-e), for which no record is kept.
+func (a *Around) Find(line bool) {
+	a.keep = a.Job.ID != "" && a.n.Set.Past != "" && !line
+	if a.n.Role == slurm.Epilog {
+		a.recall()
+		a.Job.Recall(a.record)
+	}
+	if a.Job.Share == slurm.NoGPUs {
+		a.Blame.Scope.Known = true
+		return
+	}
+	o := a.n.Pool.Call(a.n.Ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, a.n.Budget.Reading(time.Now()))
+	resp, err := o.Answer()
+	if err != nil {
+		a.n.Warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", a.Job.ID, err))
+		return
+	}
+	for i, g := range resp.GPUs {
+		a.node = append(a.node, slurm.GPU{Index: i, Minor: g.Minor, PCI: g.Address, UUID: g.UUID})
+	}
+	if len(a.Job.MIG) == 0 {
+		a.findScope()
+	}
+}
+
+// FindMIG finds out which GPUs the MIG devices of the job are on. NVML is asked
+// behind the checks: if it hangs one of them is to say so.
+func (a *Around) FindMIG() {
+	if len(a.Job.MIG) == 0 {
+		return
+	}
+	o := a.call(checks.NVML, &run.Request{Op: run.OpGPUs, Name: string(checks.NVML), Line: "find the MIG devices of the job"})
+	if resp, err := o.Answer(); err == nil {
+		for i := range a.node {
+			a.node[i].MIG = resp.MIG[a.node[i].PCI]
+		}
+	}
+	a.findScope()
+}
+
+// findScope finds the GPUs of the job among those of the node.
+func (a *Around) findScope() {
+	scope, why := slurm.ScopeOf(a.Job, a.node)
+	a.Blame.Scope = scope
+	if why != "" {
+		a.n.Warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", a.Job.ID, why))
+	}
+}
+
+// counts is what devices count now, in the order of the lanes.
+type counts struct {
+	counters []checks.Counters
+	xids     []checks.XidSeen
+	end      checks.LogMark
+	doubts   []string
+	lost     []checks.Finding // GPUs that the question has found to be lost
+}
+
+// Count counts before the verdict, for the record, and returns the GPUs that are lost by then:
+// a check may not have looked at them.
+func (a *Around) Count() (lost []checks.Finding) {
+	if !a.keep {
+		return nil
+	}
+	since := checks.LogMark{}
+	if a.n.Role == slurm.Epilog && a.record != nil {
+		since = a.record.Log
+	}
+	a.counts = a.ask(since)
+	return a.counts.lost
+}
+
+// ask asks NVML, if there are GPUs to look at, and the kernel, side by side.
+func (a *Around) ask(since checks.LogMark) (c counts) {
+	lanes := []checks.Lane{checks.Local}
+	if a.Job.Share != slurm.NoGPUs {
+		lanes = append(lanes, checks.NVML)
+	}
+	out := make([]run.Outcome, len(lanes))
+	var wg sync.WaitGroup
+	for i, lane := range lanes {
+		wg.Go(func() {
+			out[i] = a.call(lane, &run.Request{Op: run.OpCount, Name: string(lane), Mark: &since, Line: "count for the record of the job"})
+		})
+	}
+	wg.Wait()
+	for i, o := range out {
+		resp, err := o.Answer()
+		if err != nil {
+			c.doubts = append(c.doubts, fmt.Sprintf("counters of lane %s: %v", lanes[i], err))
+			continue
+		}
+		c.counters = append(c.counters, resp.Counters...)
+		c.doubts = append(c.doubts, resp.Doubts...)
+		c.lost = append(c.lost, resp.Findings...)
+		if lanes[i] == checks.Local {
+			c.xids = resp.Xids
+			if resp.Mark != nil {
+				c.end = *resp.Mark
+			}
+		}
+	}
+	return c
+}
+
+// Open notes how the node is as the job begins; refused, if it does not.
+func (a *Around) Open(refused bool) {
+	if !a.keep {
+		return
+	}
+	rec := slurm.NewRecord(a.Job, a.Blame.Scope, a.n.Name, moment())
+	a.tidy(rec)
+	c := a.counts
+	rec.Counted, rec.Log, rec.Doubts = rec.OwnCounters(c.counters), c.end, c.doubts
+	rec.Failing, rec.Looked = a.failing, a.looked
+	if refused {
+		rec.Outcome = slurm.ClosedRefused
+	}
+	data, err := json.Marshal(rec)
+	if err == nil {
+		err = a.call(checks.Local, &run.Request{Op: run.OpKeep, Name: rec.Name(), Data: data, Line: "write the record of the job"}).Failure()
+	}
+	if err != nil {
+		a.n.Warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
+	}
+}
+
+// recall finds the record that the job's prolog has opened, before the
+// checks of the epilog are judged by it.
+func (a *Around) recall() {
+	if !a.keep || a.n.Role != slurm.Epilog {
+		return
+	}
+	list, _ := a.read(checks.Local, slurm.RecordPrefix+a.Job.ID)
+	for _, rec := range list {
+		if rec.Job == a.Job.ID {
+			a.record = rec
+		}
+	}
+}
+
+// Close notes what has happened since the job began, for the journal, and returns it as a
+// line, "" for none.
+func (a *Around) Close() (line string) {
+	if !a.keep {
+		return ""
+	}
+	rec := a.record
+	if rec == nil && a.wasClosed() {
+		return ""
+	}
+	if rec == nil {
+		rec = slurm.NewRecord(a.Job, a.Blame.Scope, a.n.Name, slurm.Moment{})
+		rec.Outcome = slurm.ClosedNoProlog
+	}
+	c := a.counts
+	rec.Doubts = append(rec.Doubts, c.doubts...)
+	rec.Faults = a.faults
+	if code := os.Getenv("SLURM_JOB_EXIT_CODE2"); exitCode().MatchString(code) {
+		rec.Exit = code
+	}
+	rec.Close(moment(), c.counters, c.xids)
+	a.journal(rec)
+	return "nhc-gpu: " + rec.Line()
+}
+
+// wasClosed says whether the record of the job was closed in this boot: slurmd may
+// run two epilogs for one job, after a prolog that failed or a restart of slurmctld
+// (22.05 and 24.11 run).
+func (a *Around) wasClosed() bool {
+	resp, err := a.call(checks.Local, &run.Request{Op: run.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).Answer()
+	boot := slurm.BootID()
+	if err != nil {
+		return false
+	}
+	for _, line := range slices.Backward(resp.Lines) {
+		if rec, err := slurm.ParseRecord(line); err == nil && rec.Job == a.Job.ID {
+			return rec.End.Boot == boot
+		}
+	}
+	return false
+}
+
+var exitCode = checks.Lazily(`^[0-9]{1,3}:[0-9]{1,3}$`)
+
+// own is the record of an epilog's job, if it has begun in this boot.
+func (a *Around) own() []*slurm.Record {
+	if rec := a.record; rec != nil && session.Runs(rec, slurm.BootID()) {
+		return []*slurm.Record{rec}
+	}
+	return nil
+}
+
+// Attribute adds to failures the jobs that they happened in: to those of an epilog its own.
+func (a *Around) Attribute(check string, list []checks.Finding) []checks.Finding {
+	list, began := session.Attribute(check, list, a.own, a.xidsSince)
+	a.faults = append(a.faults, began...)
+	return list
+}
+
+// Look takes note of what a check has found, whatever the site makes of it, and
+// that it has looked at all.
+func (a *Around) Look(check string, list []checks.Finding) {
+	for _, f := range list {
+		if f.Severity == checks.Fail {
+			a.failing = append(a.failing, slurm.FailingKey(f))
+		}
+	}
+	if !slices.ContainsFunc(list, func(f checks.Finding) bool { return f.Severity == checks.Unknown }) {
+		a.looked = append(a.looked, check)
+	}
+}
+
+// ForChecks is the job as checks see it, by what the site wants of the role.
+func (a *Around) ForChecks(role conf.Role) *checks.Job {
+	j := &checks.Job{
+		ID: a.Job.ID, UID: a.Job.UID, User: a.Job.User, Node: a.n.Set.Get("SLURMD_NODENAME"), Shared: a.Job.Shared,
+		Whole: a.Job.Alone, Part: a.Job.Part, Het: a.Job.Het, Restart: a.Job.Restart,
+		Ended: a.n.Role == slurm.Epilog, End: role.End, Grace: role.Grace,
+	}
+	if j.Ended && j.ID != "" {
+		var known bool
+		if j.Beside, known = a.beside(); known {
+			j.Began = session.BeganAt(a.Job, a.record, moment())
+		}
+		j.Again = a.record != nil && a.record.Restart > a.Job.Restart
+	}
+	if a.Blame.Scope.Known || a.Job.Share == slurm.AllGPUs && a.Job.Strange == "" {
+		for _, g := range a.Blame.Scope.Own {
+			j.GPUs = append(j.GPUs, checks.JobGPU{Minor: g.Minor, PCI: g.PCI, UUID: g.UUID})
+		}
+	}
+	return j
+}
+
+// beside returns the users of the other jobs that run here; false if they are not known.
+func (a *Around) beside() (uids []int, known bool) {
+	if !a.keep {
+		return nil, true
+	}
+	open, _ := a.read(checks.Local, slurm.RecordPrefix)
+	return session.Beside(a.Job.ID, a.record, open, slurm.BootID())
+}

@@ -1,0 +1,172 @@
+package judge
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// Output passes on what the shell or its children wrote.
+func (j *Judge) Output(fd int, data []byte) {
+	if fd == 1 && j.ToJSON && j.Collector != nil && j.Collector.Keep(data) {
+		return
+	}
+	w := j.Out
+	if fd == 2 || j.ToJSON {
+		w = j.Errs
+	}
+	_, _ = w.Write(data)
+}
+
+// Leaving judges a line that ends the shell.
+func (j *Judge) Leaving(status int) (helper bool, text, message string) {
+	helper, text = j.emitUntilHelper(j.Fold.Exited(status))
+	j.Log.Flush()
+	return helper, text, j.Fold.LastMessage()
+}
+
+// Die judges the death of a check in the shell.
+func (j *Judge) Die(status, message string, subshell, heard bool) (helper bool, text string) {
+	return j.emitUntilHelper(j.Fold.Died(status, message, subshell, heard))
+}
+
+// Died says the rest, when the site's helper is over.
+func (j *Judge) Died() {
+	rest := j.after
+	j.after = nil
+	j.Emit(rest)
+}
+
+// Syslog queues a line.
+func (j *Judge) Syslog(text string) { j.Fold.Queue(text) }
+
+// Flush sends what is queued.
+func (j *Judge) Flush() { j.Emit(j.Fold.Flush()) }
+
+// Changed takes note that a check line has changed a setting.
+func (j *Judge) Changed() {
+	j.update()
+	j.Pool.SetVars(j.Set.WorkerVars())
+}
+
+// Quit ends the run with the status of a script of the site.
+func (j *Judge) Quit(status int) {
+	if !j.Fold.Over() {
+		j.Fold.Quit(status)
+	}
+}
+
+// LoadScripts has bash read the scripts of the site; one that cannot be read is not known.
+func (j *Judge) LoadScripts() {
+	err := j.Files.LoadScripts()
+	switch {
+	case err == nil:
+	case errors.Is(err, run.ErrDeadline):
+		j.Emit(j.Fold.Expired(j.KillLine("load scripts of " + j.Set.Get("INCDIR"))))
+	case errors.Is(err, run.ErrInterrupted):
+		j.End()
+		j.interrupted()
+	default:
+		j.End()
+		j.Unloaded = err
+		j.Emit(j.Fold.Findings([]checks.Finding{{
+			Code: "scripts.unusable", Severity: checks.Unknown, Message: fmt.Sprintf("scripts are not used:  %v", err),
+		}}))
+	}
+}
+
+// Call runs a check that a shell line calls.
+func (j *Judge) Call(dir, line string, words []string) run.NativeReply {
+	info, ok := checks.Lookup(words[0])
+	if !ok {
+		return fails("nhc:  no check is called " + words[0])
+	}
+	c := info.New()
+	if err := checks.Bind(c, words[1:]); err != nil {
+		return j.badUsage(info, line, err)
+	}
+	if node.WantsSlurm(info, c) {
+		j.AskSlurm()
+	}
+	vars := j.Set.WorkerVars()
+	vars.Plain = maps.Clone(vars.Plain)
+	vars.Plain["PWD"] = dir
+	j.Pool.SetVars(vars)
+	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: j.Timeout()}
+	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane, Active: info.Active}
+	if test, ok := c.(checks.Bounded); ok {
+		step.Bound, step.MaxAge = test.Bound(), test.Freshness()
+		step.OnlyOld = step.MaxAge > 0 && j.Set.Job != nil && !j.Set.Job.Ended
+	}
+	result := j.Engine(nil).One(j.Ctx, step, req, plan.StepTimeout(info, c, j.Timeout()))
+	list := result.Findings
+	if info.Active {
+		j.unanswered.Note(j.current, list, result.Earlier)
+	}
+	j.Fold.Called(list)
+	if j.Collector != nil {
+		j.Collector.CalledBy(list)
+	}
+	j.Pool.SetVars(j.Set.WorkerVars())
+	if j.Ctx.Err() != nil {
+		return fails("") // the line is about to be ended
+	}
+	return run.NativeReply{Findings: j.keepSyslog(j.keepUnknown(list))}
+}
+
+func fails(message string) run.NativeReply {
+	return run.NativeReply{Findings: []checks.Finding{{Severity: checks.Fail, Message: message}}}
+}
+
+func (j *Judge) badUsage(info checks.Info, line string, err error) run.NativeReply {
+	var usage *checks.UsageError
+	if errors.As(err, &usage) && info.BadUsage != nil {
+		return run.NativeReply{Findings: []checks.Finding{info.BadUsage(line, usage)}}
+	}
+	f := checks.Finding{Code: "config.usage", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  %v; usage: %s %s", info.Name, err, info.Name, info.Usage)}
+	return run.NativeReply{Findings: j.keepUnknown([]checks.Finding{f})}
+}
+
+// keepUnknown reports here what could not be told: for the shell it is no
+// failure, and it must not drain the node.
+func (j *Judge) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
+	for _, f := range list {
+		if f.Severity == checks.Unknown {
+			j.Emit(j.Fold.Findings([]checks.Finding{f}))
+			continue
+		}
+		rest = append(rest, f)
+	}
+	return rest
+}
+
+// keepSyslog queues what is for syslog; a failure of the same check sends it.
+func (j *Judge) keepSyslog(list []checks.Finding) (rest []checks.Finding) {
+	for _, f := range list {
+		if f.Severity == checks.Warn && (f.Syslog || f.Loud) {
+			j.Fold.Queue(f.Message)
+		}
+		if f.Severity == checks.Warn && f.Syslog {
+			continue
+		}
+		rest = append(rest, f)
+	}
+	return rest
+}
+
+// Match judges a range list for mcheck_range.
+func (j *Judge) Match(s, expr string) (reply run.NativeReply) {
+	m := match.Matcher{Warn: func(text string) {
+		reply.Findings = append(reply.Findings, checks.Finding{Severity: checks.Warn, Message: text})
+	}}
+	if ok, err := m.Match(s, expr); err != nil || !ok {
+		reply.Findings = append(reply.Findings, checks.Finding{Severity: checks.Fail, Status: 1})
+	}
+	return reply
+}

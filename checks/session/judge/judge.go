@@ -1,0 +1,231 @@
+// Package judge turns the results of a run into a verdict, and the verdict into acts: the log,
+// syslog, a drain, the end of a job.
+package judge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/job"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+)
+
+// Judge carries the results of a run to its fold, and what the fold says to the world. It is
+// a [run.Observer], and what a shell talks to.
+type Judge struct {
+	*open.Files
+
+	Fold    verdict.Fold
+	Held    bool            // the node is marked at the end of the run alone
+	late    bool            // so it is with -a
+	waiting string          // a forked line whose process is not known yet
+	after   []verdict.Event // what follows when the shell has run the site's helper
+
+	current    *plan.Step // whose turn it is, or was last
+	unanswered session.Unanswered
+	steps      map[int]*plan.Step // of failures, by their place among all
+
+	Records *job.Records
+	Job     *job.Around // of a prolog or an epilog
+	Every   bool        // -a: go on after a failure also with what may change something
+
+	Collector collector // takes what would be printed, for a person; nil: it is printed
+	ToJSON    bool      // standard output is for one object of JSON
+	Left      bool      // its result has been written
+}
+
+// collector takes what a run would print.
+type collector interface {
+	Collect(events []verdict.Event)
+	CalledBy(list []checks.Finding)  // the findings of a check that a line of bash has called
+	Keep(output []byte) (taken bool) // of the line whose turn it is
+}
+
+// New is that of a run of a program that is called so, see [open.NewBash].
+func New(n *node.Node, program string, trace bool, wake int) *Judge {
+	j := &Judge{unanswered: session.Unanswered{}, Records: job.NewRecords(n)}
+	j.Files = open.New(n, open.NewBash(n, program, trace, wake, j))
+	if n.Role.AroundJob() {
+		j.Job = job.NewAround(j.Records)
+	}
+	return j
+}
+
+// Begin notes the step whose turn it is.
+func (j *Judge) Begin(s *plan.Step, pid int) {
+	j.current = s
+	if s.Kind == plan.ShellLine && j.Fold.Forks(s.Text) {
+		j.waiting = s.Text // its process is not known yet
+		return
+	}
+	if pid == 0 {
+		pid = j.Pool.Pid(s.Lane)
+	}
+	j.Emit(j.Fold.Begin(s.Text, pid))
+}
+
+// Forked notes the process of a line that runs in the background (-f).
+func (j *Judge) Forked(pid int) {
+	if j.waiting != "" {
+		j.Emit(j.Fold.Begin(j.waiting, pid))
+		j.waiting = ""
+		j.Log.Flush() // the process writes to the log itself
+	}
+}
+
+// Native judges what a check has found.
+func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
+	from := len(j.Fold.Failures())
+	if j.Job != nil {
+		j.Job.Look(s.Name, res.Findings)
+	}
+	j.unanswered.Note(j.current, res.Findings, res.Earlier)
+	j.Emit(j.Fold.Findings(j.attribute(s.Name, session.Soften(res.Findings, s.Policy.Action))))
+	j.judged(from, s)
+	return !j.Fold.Over()
+}
+
+// Assigned takes over what a line sets.
+func (j *Judge) Assigned(s *plan.Step) {
+	for _, v := range s.Sets {
+		j.Set.Put(v.Name, v.Value, v.Export)
+		text := v.Name + "=" + setting.Quote(v.Value)
+		if v.Export {
+			text = "export " + text
+		}
+		j.Assign(text)
+	}
+	j.Changed()
+}
+
+// Expired judges a step that did not end in its time.
+func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) {
+	from := len(j.Fold.Failures())
+	why := WhyStuck(hung)
+	if d := run.HungDevice(s.Lane, hung.Doing); d != (checks.Device{}) && session.OwnCheck(*s) && (s.Lane.Vendor() || hung.Stuck) {
+		j.Fold.Called([]checks.Finding{{
+			Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Device: d, Check: session.CheckName(s.Name),
+			Message: j.Fold.ExpiredText(why),
+		}})
+	}
+	j.Emit(j.Fold.Expired(why))
+	j.judged(from, s)
+}
+
+// WhyStuck says where a process hangs that no signal can end, "" for any other.
+func WhyStuck(hung *checks.Hung) string {
+	if !hung.Stuck {
+		return ""
+	}
+	return "It hangs " + run.Describe(hung) + "."
+}
+
+// Line runs a step in bash.
+func (j *Judge) Line(_ context.Context, s *plan.Step) (more bool) {
+	from := len(j.Fold.Failures())
+	more = j.line(s)
+	j.judged(from, s)
+	return more
+}
+
+// Goes says whether steps that may change something are still run: not after a
+// failure, unless -a asks for it. Around a job every check that merely reads is.
+func (j *Judge) Goes() bool {
+	return j.Job == nil || j.Every || j.Job.Blame.OfJob(j.Fold.Failures()) < 0
+}
+
+func (j *Judge) line(s *plan.Step) (more bool) {
+	f := &j.Fold
+	if c, ok := j.Pool.Ledger().Find(checks.Shell, s.Text); ok {
+		j.Forked(c.PID)
+		j.Emit(f.Expired("It hangs since an earlier run: " + run.Describe(c.Hung()) + "."))
+		return false
+	}
+	if err := j.Need(j.Budget.End); err != nil {
+		j.Forked(0)
+		return j.broken(s.Text, err)
+	}
+	if f.Over() {
+		return false
+	}
+	j.Log.Flush()
+	j.Pool.KeepGuard()
+	status, exited, err := j.Bash.Line(f.Forks(s.Text), s.Index, s.Text, j.Budget.End)
+	if err == nil && j.Signals.Caught() != 0 {
+		err = run.ErrInterrupted
+	}
+	if err != nil {
+		j.Forked(j.Pid()) // one that hung before it could tell its process
+		return j.broken(s.Text, err)
+	}
+	if exited {
+		j.Died() // what was left to say when the shell was about to leave
+		j.Bash.Close()
+		j.Emit(f.Exited(status))
+	} else {
+		j.Emit(f.Ended(status))
+	}
+	return !f.Over()
+}
+
+// broken ends a shell that did not come to the end of a line.
+func (j *Judge) broken(line string, err error) (more bool) {
+	f := &j.Fold
+	switch {
+	case errors.Is(err, run.ErrDeadline):
+		j.Emit(f.Expired(j.KillLine(line)))
+	case errors.Is(err, run.ErrInterrupted):
+		j.End()
+		j.interrupted()
+	default:
+		j.End()
+		code := "shell.broken"
+		if errors.Is(err, run.ErrForged) {
+			code = "shell.forged"
+		}
+		j.Died() // the rest of a failure whose helper has not come back
+		j.Emit(f.Broken(checks.Finding{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  %v", line, err)}))
+	}
+	return !f.Over()
+}
+
+// MakePlan plans the run by what was read.
+func (j *Judge) MakePlan() {
+	j.TellLines()
+	j.Plan = j.Build()
+	j.late = slices.ContainsFunc(j.Plan.Steps, session.OwnCheck)
+	j.update()
+	if j.Job != nil {
+		j.Set.Job = j.Job.ForChecks(j.Config.Role(j.Context()))
+	}
+}
+
+// Prepare gives the checks of the plan what they cannot see from their own lines.
+func (j *Judge) Prepare() {
+	j.Pool.SetVars(j.Set.WorkerVars())
+	j.PrepareChecks(j.Plan)
+	j.Records.Settle(j.Plan)
+}
+
+// RunPlan runs the plan; watch hears what the workers are at.
+func (j *Judge) RunPlan(watch func(*plan.Step, string, time.Duration, time.Duration)) {
+	if err := j.Engine(watch).Do(j.Ctx, j.Plan, j); err != nil && !j.Fold.Over() {
+		j.interrupted()
+	}
+	j.current = nil
+}
+
+// Engine is what runs plans in this run.
+func (j *Judge) Engine(watch func(*plan.Step, string, time.Duration, time.Duration)) *run.Engine {
+	return &run.Engine{Pool: j.Pool, Deadline: j.Budget.End, Timeout: j.Timeout, Doing: watch}
+}

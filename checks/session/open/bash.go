@@ -1,0 +1,301 @@
+package open
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// Bash is the one shell of a run: what it is told, and what its lines leave in the settings.
+type Bash struct {
+	n       *node.Node
+	program string // what the run is called
+	trace   bool   // -x
+	wake    int    // readable when a signal ends the run, -1 for none
+	hears   Hearer
+
+	Vetted    []conf.Line     // the lines of this host
+	Scripts   []run.Script    // the files of INCDIR, LBNL NHC's own among them
+	Unloaded  error           // why they were not read
+	overrides map[string]bool // checks of this program that they define anew
+
+	shell    *run.Shell
+	dressed  bool              // the shell has been told what was read
+	exported map[string]string // what the shell exported when it last told
+}
+
+// Hearer hears what comes from the shell. Its part that is about settings is bash's.
+type Hearer interface {
+	run.ShellHandler
+	Quit(status int) // a script of the site has ended the run
+	Changed()        // a line has changed a setting
+}
+
+// NewBash is the bash of a run that is called program; wake is readable when a signal ends the
+// run, -1 for none.
+func NewBash(n *node.Node, program string, trace bool, wake int, hears Hearer) *Bash {
+	return &Bash{n: n, program: program, trace: trace, wake: wake, hears: hears}
+}
+
+// HasScripts says whether the site has scripts that are not LBNL NHC's own,
+// which the checks of this program replace.
+func (b *Bash) HasScripts() bool {
+	return slices.ContainsFunc(b.Scripts, func(s run.Script) bool { return !s.Stock })
+}
+
+// runs reports whether there is a shell that was told what was read.
+func (b *Bash) runs() bool { return b.shell != nil && b.dressed }
+
+// Need starts the one bash of the run, if it is not there yet, tells it
+// what has been read, and has it read the site's scripts; one of them that dies
+// or exits ends the run.
+func (b *Bash) Need(deadline time.Time) error {
+	if b.Unloaded != nil {
+		return b.Unloaded
+	}
+	if b.shell == nil {
+		if err := b.start(); err != nil {
+			return err
+		}
+	}
+	if b.dressed {
+		return nil
+	}
+	if err := b.shell.Set(b.n.Set.ShellText()+b.setup(), deadline); err != nil {
+		return err
+	}
+	b.dressed = true
+	if !b.HasScripts() {
+		return nil
+	}
+	status, exited, err := b.shell.Load(b.Scripts, deadline)
+	if err != nil {
+		return fmt.Errorf("load scripts of %s: %w", b.n.Set.Get("INCDIR"), err)
+	}
+	if exited {
+		b.hears.Quit(status)
+	}
+	return nil
+}
+
+// start starts bash with what is known so far.
+func (b *Bash) start() error {
+	wake := b.wake
+	if b.n.Signals.Caught() != 0 { // it is for what remains to be done after the signal
+		wake = -1
+	}
+	sh, err := run.StartShell(run.ShellSetup{
+		Program: b.program, Init: b.n.Set.ShellText() + "NHC_FD_OUT=1 NHC_FD_ERR=2\n", Env: b.n.Set.Environ(), Trace: b.trace,
+	}, b.hears, wake)
+	if err != nil {
+		return err
+	}
+	b.n.Pool.Guard(sh.Guarded())
+	b.shell, b.dressed = sh, false
+	return nil
+}
+
+// setup is what bash is told once the settings are read: LBNL NHC's state
+// variables, all check lines, and the redirections of LOGFILE.
+func (b *Bash) setup() string {
+	text := b.checksText() + "export NHC_PID=$$ NHC_SID=-$$ NHC_START_TS=0 WATCHDOG_PID=0 LOGGER_TEXT= NHC_FD_OUT NHC_FD_ERR\n"
+	if b.n.Budget.Limited() {
+		text += "WATCHDOG_PID=$PPID\n"
+	}
+	if b.n.Set.Stamps() {
+		text += "SECONDS=$TS NHC_START_TS=$TS\n"
+	}
+	return text + b.n.Log.ShellText()
+}
+
+func (b *Bash) checksText() string {
+	words := make([]string, len(b.Vetted))
+	for i, l := range b.Vetted {
+		words[i] = setting.Quote(l.Check)
+	}
+	return "CHECKS=( " + strings.Join(words, " ") + " )\n"
+}
+
+// Assign has the shell run text that sets variables; one that does not run yet is told the
+// settings when it starts.
+func (b *Bash) Assign(text string) {
+	if b.shell == nil {
+		return
+	}
+	if err := b.shell.Set(text, b.n.Budget.End); err != nil {
+		b.n.Warn(err)
+	}
+}
+
+// TellLines tells it the lines again: it may have judged targets before all were known.
+func (b *Bash) TellLines() {
+	if b.runs() {
+		b.Assign(b.checksText())
+	}
+}
+
+// source has bash read a sysconfig file that is more than assignments, and
+// takes over every variable it leaves.
+func (b *Bash) source(path string, deadline time.Time) error {
+	if err := b.start(); err != nil {
+		return err
+	}
+	status, exited, err := b.shell.Source(path, deadline)
+	if err != nil {
+		b.End()
+		return fmt.Errorf("source %s: %w", path, err)
+	}
+	if exited { // "exit" or a death in the file ends the run with its status
+		return &Ended{status}
+	}
+	return nil
+}
+
+// load has bash read the scripts of the site.
+func (b *Bash) load() error {
+	if b.Unloaded == nil && !b.HasScripts() {
+		return nil
+	}
+	return b.Need(b.n.Budget.End)
+}
+
+// test reports whether a command succeeds.
+func (b *Bash) test(command string) bool {
+	if err := b.Need(b.n.Budget.End); err != nil {
+		b.End()
+		b.n.Warn(err)
+		return false
+	}
+	status, err := b.shell.Test(command, b.n.Budget.End)
+	if err != nil {
+		b.n.Warn(fmt.Errorf("run external matcher %q: %w", command, err))
+	}
+	return err == nil && status == 0
+}
+
+// Helper has the shell run the site's own helper.
+func (b *Bash) Helper(online bool, message, text string, deadline time.Time) {
+	err := b.Need(deadline)
+	if err == nil {
+		b.n.Log.Flush()
+		_, err = b.shell.Helper(online, message, text, deadline)
+	}
+	if err != nil {
+		b.End()
+		b.n.Warn(fmt.Errorf("run the site's helper: %w", err))
+	}
+}
+
+// End kills the shell; whoever needs one after that gets another.
+func (b *Bash) End() (left []int) {
+	if b.shell == nil {
+		return nil
+	}
+	left = b.shell.Kill()
+	b.shell = nil
+	return left
+}
+
+// KillLine ends a line that does not. It says what hangs if no signal can end it.
+func (b *Bash) KillLine(line string) (why string) {
+	left := b.End()
+	if len(left) == 0 {
+		return ""
+	}
+	return "It hangs: " + run.Describe(b.n.Pool.Bury(left, checks.Shell, line)) + "."
+}
+
+// Line runs a line. exited says that it has ended the shell, which is to be closed then.
+func (b *Bash) Line(apart bool, index int, text string, deadline time.Time) (status int, exited bool, err error) {
+	return b.shell.Line(apart, index, text, deadline)
+}
+
+// Pid is the shell's process.
+func (b *Bash) Pid() int { return b.shell.Pid() }
+
+// Close ends a shell that nothing runs in.
+func (b *Bash) Close() {
+	if b.shell != nil {
+		b.shell.Close()
+	}
+	b.shell = nil
+}
+
+// Settings takes over the settings after a line.
+func (b *Bash) Settings(values map[string]string) {
+	changed := false
+	for name, v := range values {
+		if b.n.Set.Get(name) != v {
+			b.n.Set.Put(name, v, false)
+			changed = true
+		}
+	}
+	if changed {
+		b.hears.Changed()
+	}
+}
+
+// Environ takes over what bash exports. Settings that are exported once they have
+// a value may not be known to it; those that it exports no more are its to tell.
+func (b *Bash) Environ(values map[string]string) {
+	set, changed := b.n.Set, false
+	for name, v := range values {
+		old, ok := set.Lookup(name)
+		if !setting.ReadonlyInBash[name] && (!ok || old != v || !set.Export[name]) {
+			set.Put(name, v, true)
+			changed = true
+		}
+	}
+	for name := range b.exported {
+		if _, ok := values[name]; !ok && set.Export[name] {
+			delete(set.Export, name)
+			changed = true
+		}
+	}
+	b.exported = values
+	if changed {
+		b.hears.Changed()
+	}
+}
+
+// Variables takes over what files of the site left in bash.
+func (b *Bash) Variables(vars []run.ShellVar) {
+	set, seen := b.n.Set, map[string]bool{}
+	for _, v := range vars {
+		seen[v.Name] = true
+		if old, ok := set.Lookup(v.Name); !ok || old != v.Value || v.Export && !set.Export[v.Name] {
+			set.Put(v.Name, v.Value, v.Export)
+		}
+	}
+	for name := range set.Vars {
+		if !seen[name] {
+			delete(set.Vars, name)
+		}
+	}
+	b.hears.Changed()
+}
+
+// Functions takes note of the checks that scripts of the site define themselves.
+func (b *Bash) Functions(names []string) {
+	b.overrides = map[string]bool{}
+	for _, name := range names {
+		b.overrides[name] = true
+	}
+}
+
+// Array takes over an array that files of the site left in bash, or one of
+// mcheck's after a line.
+func (b *Bash) Array(name string, values []string) {
+	if slices.Equal(b.n.Set.Arrays[name], values) {
+		return
+	}
+	b.n.Set.Arrays[name] = values
+	b.n.Pool.SetVars(b.n.Set.WorkerVars())
+}

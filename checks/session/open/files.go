@@ -1,0 +1,380 @@
+// Package open is the one way from the files of a configuration to the plan, for the runs that
+// slurmd starts and for a person who asks what they do.
+package open
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// Files are what configures a run, from the settings of the site to the plan: the one way
+// there for slurmd's runs and for a person who asks what they do.
+type Files struct {
+	*node.Node
+	*Bash
+
+	Given  []string // the settings that options of the command line have set
+	Eval   string   // the line of -e, in place of a file
+	Strict bool     // a person has asked: say also what LBNL NHC is silent about
+	Whole  bool     // every check is planned, whatever its contexts
+
+	limit  time.Duration // what Slurm leaves for a prolog or an epilog; 0: for ever
+	NoGPUs string        // why nothing of GPUs is looked at; "": it is
+	Own    bool          // the lines are those of nhc-prolog.conf or nhc-epilog.conf
+
+	Paths   session.Paths // of the files
+	Path    string        // of nhc.conf, or what is read in its place
+	Main    run.Outcome   // what the worker has read there
+	Found   []string      // the files that there are
+	Doubts  []string      // lines that are no check, each with its place
+	SetPath string        // where the sysconfig file is, if there is one
+	SetFile string        // it, if it was read
+	Sourced string        // a sysconfig file that only bash can read
+	Others  int           // how many lines are for other hosts
+	Config  *conf.Config  // nhc.toml; nil if there is none
+	Tables  []conf.Entry  // its checks for this host
+	Plan    *plan.Plan
+}
+
+// New returns the files of a run that have not been read yet.
+func New(n *node.Node, b *Bash) *Files { return &Files{Node: n, Bash: b, Paths: session.Paths{}} }
+
+// Ended says that a file of the site ends the run.
+type Ended struct{ Status int }
+
+// Error says so.
+func (e *Ended) Error() string { return fmt.Sprintf("the run ends with exit status %d", e.Status) }
+
+// Context is the context of the run, as nhc.toml names it; "" if that does not
+// matter.
+func (f *Files) Context() string {
+	if f.Whole {
+		return ""
+	}
+	return map[slurm.Role]string{slurm.HealthCheck: conf.HealthCheck, slurm.Prolog: conf.Prolog, slurm.Epilog: conf.Epilog, slurm.Manual: conf.Manual}[f.Role]
+}
+
+// Allowed is how long the run may take, 0 for ever.
+func (f *Files) Allowed() time.Duration {
+	return session.Asked{
+		Timeout: f.Set.Timeout(), Role: f.Config.Role(f.Context()).Budget, Slurm: f.limit, Line: f.Eval != "",
+		Job: f.Role.AroundJob(), Check: f.HealthCheck(), Background: f.Background,
+	}.Allowed()
+}
+
+// SetBudget sets the end of the run.
+func (f *Files) SetBudget() {
+	f.Budget.Give(f.Allowed())
+	f.Out.Until(f.Budget.End)
+	f.Errs.Until(f.Budget.End)
+	f.Pool.SetEnd(f.Budget.End)
+}
+
+// Timeout is TIMEOUT, or what the context has in its place.
+func (f *Files) Timeout() time.Duration {
+	d := f.Allowed()
+	if f.Config.Role(f.Context()).Budget > 0 {
+		return d
+	}
+	t := f.Set.Timeout()
+	if d > 0 && t > d { // what slurmd cuts off cannot be shared out
+		return d
+	}
+	return t
+}
+
+// UnderSlurm keeps the run below the time that slurm.conf gives it.
+func (f *Files) UnderSlurm() {
+	f.AskSlurm()
+	if f.Set.Slurm == nil {
+		return
+	}
+	limit := f.Set.Slurm.Prolog
+	if f.Role == slurm.Epilog {
+		limit = f.Set.Slurm.Epilog
+	}
+	if limit > 0 {
+		f.limit = limit
+		f.SetBudget()
+	}
+}
+
+// Build plans the lines of nhc.conf and the tables of nhc.toml, as far as they are
+// for the context of the run.
+func (f *Files) Build() *plan.Plan {
+	opts := plan.Options{
+		Vars: f.Set.Vars, Timeout: f.Timeout(), Functions: f.overrides,
+		Sourced: f.Sourced != "" || f.HasScripts(), Trace: f.trace, InPlace: verdict.InPlace,
+		Context: f.Context(), Policies: f.Config, Own: f.Own, NoGPUs: f.NoGPUs,
+	}
+	p := plan.Build(f.Vetted, opts)
+	p.Add(plan.BuildTables(f.Tables, opts))
+	return session.AfterJob(p, opts)
+}
+
+// Quiet keeps a run for a person from marking the node and from logging.
+func (f *Files) Quiet() {
+	f.Set.Finalize()
+	maps.Copy(f.Set.Vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
+	f.SetBudget()
+}
+
+// Sysconfig reads $SYSCONFIGDIR/$NAME, which wins over the command line.
+func (f *Files) Sysconfig() error {
+	err := f.readSysconfig()
+	f.NameFromSettings()
+	return err
+}
+
+func (f *Files) readSysconfig() error {
+	path := filepath.Join(f.Set.Get("SYSCONFIGDIR"), f.Set.Get("NAME"))
+	f.SetPath = path
+	file, err := f.read(path).File("read " + path)
+	if err != nil {
+		return err
+	}
+	if file.Missing || !file.Mode.IsRegular() {
+		return nil
+	}
+	if err := Trusted(path, &file.FileInfo); err != nil {
+		return err
+	}
+	f.SetFile = path
+	assigns, needShell, err := conf.ParseSysconfig(path, file.Data, f.Set.Lookup)
+	switch {
+	case err != nil:
+		return err
+	case needShell:
+		f.Sourced = path
+		return f.source(path, f.Budget.Began.Add(session.Reading))
+	}
+	f.Set.Assign(assigns)
+	return nil
+}
+
+// read has a worker read a file.
+func (f *Files) read(path string) run.Outcome {
+	return f.Pool.Call(f.Ctx, checks.Local, readRequest(path), f.Budget.Reading(time.Now()))
+}
+
+func readRequest(path string) *run.Request {
+	return &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}
+}
+
+// Open reads all files but the settings in one go, and takes them over as far as they can
+// be used. took gets the answers to what is asked beside, and says whether to go on.
+func (f *Files) Open(beside []*run.Request, took func(map[*run.Request]run.Outcome) (goOn bool)) (errs []error) {
+	dir, path := f.Set.Get("INCDIR"), f.Set.Get("CONFFILE")
+	list := &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}
+	profiles, tables := readRequest(f.Set.ProfilesFile()), readRequest(f.TablesFile())
+	reqs := append(slices.Clip(beside), list, profiles)
+	main, own := readRequest(path), (*run.Request)(nil)
+	if f.Eval == "" {
+		reqs = append(reqs, main, tables)
+		if own = f.OwnRequest(); own != nil {
+			reqs = append(reqs, own)
+		}
+	}
+	out := map[*run.Request]run.Outcome{}
+	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*run.Request) time.Duration { return f.Budget.Reading(time.Now()) },
+		func(q *run.Request, o run.Outcome) { out[q] = o })
+	if took != nil && !took(out) {
+		return nil
+	}
+	f.noteScripts(out[list])
+	if f.Eval == "" {
+		errs = appendError(errs, f.useTables(out[tables]))
+	}
+	errs = appendError(errs, f.useProfiles(out[profiles]))
+	if f.Eval != "" {
+		f.Vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: f.Eval}}
+		return errs
+	}
+	if own != nil && !Missing(out[own]) {
+		path, main, f.Own = own.Path, own, true
+		f.Set.Put("CONFFILE", path, f.Set.Export["CONFFILE"])
+	}
+	f.Path, f.Main = path, out[main]
+	for _, q := range []*run.Request{tables, profiles, main} {
+		if file, err := out[q].File(q.Line); err == nil && !file.Missing {
+			f.Found = append(f.Found, q.Path)
+		}
+	}
+	return errs
+}
+
+func appendError(errs []error, err error) []error {
+	if err == nil {
+		return errs
+	}
+	return append(errs, err)
+}
+
+// Reopen reads another file of lines where a script of the site has set CONFFILE.
+func (f *Files) Reopen() (other bool) {
+	now := f.Set.Get("CONFFILE")
+	if f.Eval != "" || now == f.Path {
+		return false
+	}
+	f.Path, f.Main = now, f.read(now)
+	return true
+}
+
+// OwnRequest reads nhc-prolog.conf or nhc-epilog.conf, if that is not the file in
+// use anyway.
+func (f *Files) OwnRequest() *run.Request {
+	if !f.Role.AroundJob() {
+		return nil
+	}
+	path := session.OwnFile(f.Set.Get("CONFFILE"), f.Context())
+	if f.Own = path == "" || slices.Contains(f.Given, "CONFFILE"); f.Own {
+		return nil
+	}
+	return readRequest(path)
+}
+
+// TablesFile is nhc.toml, beside nhc.conf.
+func (f *Files) TablesFile() string {
+	if named := f.Set.Get("TOMLFILE"); named != "" {
+		return named
+	}
+	return f.Set.Get("CONFDIR") + "/" + f.Set.Get("NAME") + ".toml"
+}
+
+// useTables takes over nhc.toml. One that has named the file wants it. A file that
+// cannot be used ends the run: without its policies a warning would drain nodes.
+func (f *Files) useTables(o run.Outcome) error {
+	path := f.TablesFile()
+	data, there, err := f.ContentOf(path, o, f.Set.Get("TOMLFILE") != "")
+	if !there {
+		return err
+	}
+	c, err := conf.ParseTOML(path, data)
+	if c != nil {
+		err = errors.Join(err, plan.UnknownPolicy(c))
+		var unfit error
+		f.Tables, unfit = f.ForThisHost(c.Checks)
+		err = errors.Join(err, unfit)
+	}
+	f.Config = c
+	f.SetBudget()
+	return err
+}
+
+// useProfiles takes over what the site says of its platforms. One that has named
+// a file wants it.
+func (f *Files) useProfiles(o run.Outcome) error {
+	path := f.Set.ProfilesFile()
+	data, there, err := f.ContentOf(path, o, f.Set.Get("PLATFORM_PROFILES") != "")
+	if !there {
+		return err
+	}
+	if _, err := conf.ParsePlatforms(path, data); err != nil {
+		return err
+	}
+	f.Set.Profiles, f.Set.ProfilesFrom = data, path
+	return nil
+}
+
+// noteScripts takes note of the scripts in INCDIR. Bash runs them as root: ones
+// that others could have written, or put there (a link will do), are refused, all
+// of them, for a function may be defined in one and used in another.
+func (f *Files) noteScripts(o run.Outcome) {
+	dir := f.Set.Get("INCDIR")
+	resp, err := o.AnswerTo("list " + dir)
+	if f.Unloaded = err; err != nil {
+		return
+	}
+	f.Scripts = resp.Scripts
+	if resp.File != nil && f.HasScripts() {
+		if f.Unloaded = Trusted(dir, resp.File); f.Unloaded != nil {
+			return
+		}
+	}
+	for _, s := range f.Scripts {
+		if s.Stock || !s.Mode.IsRegular() {
+			continue
+		}
+		if f.Unloaded = Trusted(s.Path, &s.FileInfo); f.Unloaded != nil {
+			return
+		}
+	}
+}
+
+// LoadScripts has bash read the scripts of the site, if there are any. They may
+// set variables, define checks anew, or end the run. Around a job they are for the
+// lines of nhc-prolog.conf and nhc-epilog.conf alone.
+func (f *Files) LoadScripts() error {
+	if f.Role.AroundJob() && !f.Own {
+		f.SkipScripts()
+		return nil
+	}
+	return f.load()
+}
+
+// SkipScripts only looks which checks the scripts of the site define.
+func (f *Files) SkipScripts() { f.overrides = run.Overrides(f.Scripts) }
+
+// Missing says whether there is no such file.
+func Missing(o run.Outcome) bool {
+	f, err := o.File("")
+	return err == nil && f.Missing
+}
+
+// MainFile is the file of lines.
+func (f *Files) MainFile() (run.File, error) { return f.opened(f.Path, f.Main) }
+
+// opened is a file of the configuration that a worker has read.
+func (f *Files) opened(path string, o run.Outcome) (run.File, error) {
+	file, err := o.File("read " + path)
+	if err == nil && file.Path != "" {
+		f.Paths[path] = file.Path
+	}
+	return file, err
+}
+
+// ContentOf is the text of a configuration file, which may be missing unless
+// somebody has named it.
+func (f *Files) ContentOf(path string, o run.Outcome, named bool) (data []byte, there bool, err error) {
+	file, err := f.opened(path, o)
+	switch {
+	case err != nil:
+		return nil, false, err
+	case file.Missing && !named:
+		return nil, false, nil
+	case file.Missing:
+		return nil, false, fmt.Errorf("read %s: no such file", path)
+	case !file.Mode.IsRegular():
+		return nil, false, fmt.Errorf("read %s: not a regular file (%s)", path, file.Mode.Type())
+	case file.Size > int64(len(file.Data)):
+		return nil, false, fmt.Errorf("read %s: %d bytes, want at most %d", path, file.Size, conf.MaxSize)
+	}
+	err = Trusted(path, &file.FileInfo)
+	return file.Data, err == nil, err
+}
+
+// Trusted refuses a configuration that somebody else than root, or than who
+// runs this, could have written.
+func Trusted(path string, info *run.FileInfo) error {
+	switch {
+	case info.Mode.Perm()&0o002 != 0:
+		return fmt.Errorf("read %s: writable by others (mode %04o), want at most 0775", path, info.Mode.Perm())
+	case info.UID != 0 && int(info.UID) != os.Geteuid():
+		return fmt.Errorf("read %s: owned by uid %d, want root", path, info.UID)
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package open
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// ReadLines parses nhc.conf and keeps the lines of this host. For a person it goes on after
+// an error.
+func (f *Files) ReadLines(path string, file run.File) (errs []error) {
+	if err := Trusted(path, &file.FileInfo); err != nil {
+		return []error{err}
+	}
+	if file.Size > int64(len(file.Data)) {
+		return []error{fmt.Errorf("read %s: %d bytes, want at most %d", path, file.Size, conf.MaxSize)}
+	}
+	return f.UseLines(path, file.Data)
+}
+
+// UseLines is ReadLines for text that was read before.
+func (f *Files) UseLines(path string, data []byte) (errs []error) {
+	lines, warnings, err := conf.Parse(path, data)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	for _, w := range warnings {
+		if !f.Strict {
+			f.Warn(fmt.Errorf("%s: %s", w.Pos, w.Text))
+		}
+		f.Doubts = append(f.Doubts, fmt.Sprintf("%s: %s", w.Pos, w.Text))
+	}
+	m := f.matcher()
+	for _, l := range lines {
+		if len(errs) > 0 && !f.Strict {
+			return errs
+		}
+		ok, err := m.Match(f.Set.Get("HOSTNAME"), l.Target)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: target %q: %w", l.Pos, l.Target, err))
+			continue
+		}
+		f.debugTarget(l, ok)
+		f.doubtTarget(l)
+		if ok {
+			f.Vetted = append(f.Vetted, l)
+		} else {
+			f.Others++
+		}
+	}
+	return errs
+}
+
+// matcher judges the targets of nhc.conf. External matchers are shell commands.
+func (f *Files) matcher() *match.Matcher {
+	return &match.Matcher{
+		Warn: func(text string) {
+			if f.Set.Get("SILENT") == "0" {
+				f.Log.Write(text)
+			}
+		},
+		External: match.Externals(f.Set.Array("NHC_MCHECK_DELIM"), f.Set.Array("NHC_MCHECK_COMMAND")),
+		Run:      func(e match.External, host, expr string) bool { return f.test(e.Line(host, expr)) },
+	}
+}
+
+// ForThisHost keeps the tables of this host.
+func (f *Files) ForThisHost(entries []conf.Entry) (ours []conf.Entry, err error) {
+	m := f.matcher()
+	for _, e := range entries {
+		ok, unfit := m.Match(f.Set.Get("HOSTNAME"), e.Hosts)
+		switch {
+		case unfit != nil:
+			err = errors.Join(err, fmt.Errorf("%s: hosts = %q: %w", e.Pos, e.Hosts, unfit))
+		case ok:
+			ours = append(ours, e)
+		default:
+			f.Others++
+		}
+	}
+	return ours, err
+}
+
+// doubtTarget notes, for a person, a target that fits nothing whatever the host.
+func (f *Files) doubtTarget(l conf.Line) {
+	if !f.Strict { // slurmd's run tells no person
+		return
+	}
+	if err := match.Valid(l.Target); err != nil {
+		f.Doubts = append(f.Doubts, fmt.Sprintf("%s: target %q: %v", l.Pos, l.Target, err))
+	}
+}
+
+// DoubtScripts notes, for a person, what bash cannot read of the settings and of
+// the site's scripts: it leaves such a file, or the rest of it, out.
+func (f *Files) DoubtScripts() {
+	var list []string
+	if f.Sourced != "" {
+		list = append(list, f.Sourced)
+	}
+	for _, s := range f.Scripts {
+		if !s.Stock && f.Unloaded == nil {
+			list = append(list, s.Path)
+		}
+	}
+	for _, file := range list {
+		if said := f.Pool.SyntaxError(f.Ctx, file, session.Reading); said != "" {
+			f.Doubts = append(f.Doubts, said+": bash does not carry this file out")
+		}
+	}
+}
+
+// debugTarget tells how a line's target was judged.
+func (f *Files) debugTarget(l conf.Line, matched bool) {
+	if f.Set.Get("DEBUG") != "1" {
+		return
+	}
+	host := f.Set.Get("HOSTNAME")
+	expr, negated := strings.CutPrefix(l.Target, "!")
+	found := matched != negated
+	does := func(yes, no string) string {
+		if found {
+			return yes
+		}
+		return no
+	}
+	switch n := len(expr); {
+	case n > 1 && expr[0] == '/' && expr[n-1] == '/':
+		f.Debug("Regexp match check (internal):  %s %s %s", host, does("matches", "does not match"), expr)
+	case n > 1 && expr[0] == '{' && expr[n-1] == '}':
+		f.Debug("mcheck_range:  %s in %s.", does("Found "+host, host+" NOT found"), expr[1:n-1])
+	default:
+		f.Debug("Glob match check:  %s %s %s", host, does("matches", "does not match"), expr)
+	}
+	if matched {
+		f.Debug("Host match check:  \"%s\" matches \"%s\" for check:  %s", host, l.Target, l.Check)
+	}
+}
+
+// PresetHardware sets the variables that LBNL NHC's check_hw_* leave behind for
+// the lines below them, where a line speaks of one: the sample configuration has
+// check_ps_loadavg $((2*HW_CORES)). A worker reads them.
+func (f *Files) PresetHardware(conf []byte) {
+	if !bytes.Contains(conf, []byte("HW_")) {
+		return
+	}
+	var cpus cpu.CPUs // an unreadable figure is 0, as in LBNL NHC
+	var memory probe.Memory
+	reqs := []*run.Request{
+		{Op: run.OpHave, Name: string(inventory.PartCPU), Line: "count the processors"},
+		{Op: run.OpHave, Name: string(inventory.PartMemory), Line: "read the size of the memory"},
+	}
+	f.Pool.SetVars(f.Set.WorkerVars()) // HOSTROOT
+	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*run.Request) time.Duration { return f.Budget.Reading(time.Now()) }, func(q *run.Request, o run.Outcome) {
+		resp, err := o.AnswerTo(q.Line)
+		switch {
+		case err != nil:
+			f.Warn(fmt.Errorf("%w: HW_* are 0", err))
+		case resp.Have.Value != nil && q == reqs[0]:
+			cpus = resp.Have.Value.CPUs
+		case resp.Have.Value != nil:
+			memory = resp.Have.Value.Memory
+		}
+	})
+	var text strings.Builder
+	for name, value := range map[string]uint64{
+		"HW_SOCKETS": uint64(cpus.Sockets), "HW_CORES": uint64(cpus.Cores), "HW_THREADS": uint64(cpus.Threads),
+		"HW_RAM_TOTAL": memory.Total, "HW_RAM_FREE": memory.Free,
+		"HW_SWAP_TOTAL": memory.SwapTotal, "HW_SWAP_FREE": memory.SwapFree,
+	} {
+		old := f.Set.Get(name) // 0 where bash has read the library of scripts
+		if old != "" && old != "0" || !bytes.Contains(conf, []byte(name)) {
+			continue
+		}
+		number := strconv.FormatUint(value, 10)
+		f.Set.Put(name, number, false)
+		text.WriteString(name + "=" + number + "\n")
+	}
+	if f.runs() { // it has been told the settings before
+		f.Assign(text.String())
+	}
+}

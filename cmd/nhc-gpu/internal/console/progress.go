@@ -1,0 +1,107 @@
+package console
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+)
+
+// While an active test runs, a person who waits for it sees on one line what it
+// does: the check, what it is at, how long of how long. The line is gone when the
+// test is over; nothing of it reaches a file, a pipe, slurmd or syslog.
+
+// Progress is that line.
+type Progress struct {
+	fd    int
+	plain bool // no colours
+	shown bool
+	Lead  string // before it, "run 2 of 5"
+}
+
+// NewProgress is for who watches standard error; nil for no terminal, and one that cannot erase.
+func NewProgress() *Progress {
+	if !term.IsTerminal(2) || os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb" {
+		return nil
+	}
+	return &Progress{fd: 2, plain: os.Getenv("NO_COLOR") != ""}
+}
+
+// Hook is what an engine calls, nil for no progress.
+func (p *Progress) Hook() func(*plan.Step, string, time.Duration, time.Duration) {
+	if p == nil {
+		return nil
+	}
+	return p.doing
+}
+
+const (
+	eraseLine = "\r\x1b[K"
+	dim       = "\x1b[2m"
+	undim     = "\x1b[0m"
+)
+
+// doing draws the line anew, or erases it when there is no step.
+func (p *Progress) doing(s *plan.Step, what string, elapsed, bound time.Duration) {
+	if s == nil {
+		if p.shown {
+			p.write(eraseLine)
+		}
+		p.shown = false
+		return
+	}
+	width, _, err := term.GetSize(p.fd)
+	if err != nil || width <= 0 {
+		width = 80
+	}
+	clock := fmt.Sprintf("  %s of at most %s", elapsed.Truncate(time.Second), bound.Round(time.Second))
+	name := s.Name
+	if !strings.HasPrefix(name, "check_") {
+		name = "check_" + name
+	}
+	text := cutTo(verdict.Printable(before(p.Lead)+before(name)+what), width-1-len(clock))
+	if width-1 < len(clock) {
+		clock = ""
+	}
+	if clock != "" && !p.plain {
+		clock = dim + clock + undim
+	}
+	p.write(eraseLine + text + clock)
+	p.shown = true
+}
+
+// before puts a colon behind a text, if there is one.
+func before(text string) string {
+	if text == "" {
+		return ""
+	}
+	return text + ": "
+}
+
+// cutTo cuts a text to a width, of which a character takes one column.
+func cutTo(text string, width int) string {
+	text = strings.TrimSuffix(text, ": ")
+	if width = max(width, 0); utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	runes := []rune(text)
+	if width < 4 {
+		return string(runes[:width])
+	}
+	return string(runes[:width-3]) + "..."
+}
+
+// write gives up on a terminal that takes nothing now (control-S): the run goes on.
+func (p *Progress) write(text string) {
+	polls := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLOUT}}
+	if n, err := unix.Poll(polls, 0); err == nil && n > 0 && polls[0].Revents&unix.POLLOUT != 0 {
+		_, _ = unix.Write(p.fd, []byte(text))
+	}
+}

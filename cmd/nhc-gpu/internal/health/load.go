@@ -1,0 +1,85 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// openAll finds the resource manager, opens the log, and reads the configuration
+// and what scripts the site has, in one go.
+func (r *Run) openAll() (file run.File, exit int, over bool) {
+	spec, err := r.Log.Parse(r.Set)
+	if err != nil && !r.withoutLog(spec, err) {
+		if exit, over = r.Log.Fail(r.Set, spec, err); over {
+			return file, exit, true
+		}
+	}
+	logs := r.Log.OpenRequests()
+	beside := slices.Clip(logs)
+	var find *run.Request
+	if r.Set.Get("NHC_RM") == "" {
+		find = r.ManagerRequest()
+		beside = append(beside, find)
+	}
+	errs := r.Open(beside, func(out map[*run.Request]run.Outcome) (goOn bool) {
+		if exit, over = r.UseManager(find, out[find]); over {
+			return false
+		}
+		for _, q := range logs {
+			if err := out[q].FailureIn(q.Line); err != nil && !r.withoutLog(spec, err) {
+				exit, over = r.Log.Fail(r.Set, spec, err)
+				return !over // once is enough
+			}
+			r.Log.Opened(q, out[q])
+		}
+		return true
+	})
+	switch {
+	case over:
+		return file, exit, true
+	case len(errs) > 0:
+		return file, r.refuse(errs[0]), true
+	case r.Eval != "":
+		return file, 0, false
+	}
+	if file, exit, over = r.usable(); !over {
+		r.PresetHardware(file.Data)
+	}
+	return file, exit, over
+}
+
+// usable says what there is to do without a configuration file that can be
+// read. One that does not exist means that there is nothing to check, as in
+// LBNL NHC. A prolog and an epilog report that: the administrator installed them
+// to check something. They keep the job's record, and an epilog looks for leftovers
+// of the job.
+func (r *Run) usable() (file run.File, exit int, over bool) {
+	path := r.Path
+	file, err := r.MainFile()
+	if err != nil {
+		return file, r.refuse(err), true
+	}
+	if !file.Missing && !file.Mode.IsRegular() {
+		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, file.Mode.Type())
+		r.Debug("%s", text)
+		if r.Role != slurm.Manual { // by hand LBNL NHC says nothing of it
+			sink.Syslog(r.Set.Get("NAME"), []string{text})
+		}
+		return file, 0, true
+	}
+	if file.Missing {
+		r.Debug("Missing configuration file %s, nothing to check.", path)
+		if r.Job != nil && len(r.Tables) == 0 {
+			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-genconf writes one", r.Role, path)
+			r.Warn(errors.New(why))
+			sink.Syslog(r.Set.Get("NAME"), []string{"Health check unknown:  " + why})
+		}
+		return file, 0, len(r.Tables) == 0 && r.Job == nil
+	}
+	return file, 0, false
+}

@@ -1,0 +1,322 @@
+package lint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
+	"github.com/nhc-gpu/nhc-gpu/checks/xid"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// file reads a configuration file; ok is false if there is nothing to look at.
+func (l *linter) file(path string, named bool) (data []byte, ok bool) {
+	data, ok, err := l.f.ContentOf(path, l.call(run.OpRead, path), named)
+	l.errors(err)
+	if ok {
+		l.read = append(l.read, path)
+	}
+	return data, ok
+}
+
+// call has a worker look at a path.
+func (l *linter) call(op run.Op, path string) run.Outcome {
+	return l.f.Pool.Call(l.f.Ctx, checks.Local, &run.Request{Op: op, Path: path, Line: string(op) + " " + path}, session.Reading)
+}
+
+// settings are those of /etc/sysconfig/nhc.
+func (l *linter) settings(unusable error) {
+	f := l.f
+	path := f.SetPath
+	if file, err := l.call(run.OpRead, path).File("read " + path); err == nil && !file.Missing && file.Mode.IsRegular() {
+		if list, _, err := conf.ParseSysconfig(path, file.Data, f.Set.Lookup); err == nil {
+			for _, a := range list {
+				l.setting(a.Pos, a.Name)
+			}
+		}
+	}
+	if unusable != nil {
+		var end *open.Ended
+		if !errors.As(unusable, &end) {
+			l.errors(unusable)
+		} else if len(l.found[mistake]) == 0 {
+			l.say(mistake, "", "%s: ends each run with exit status %d", path, end.Status)
+		}
+		f.Sourced = "" // bash has said what it thinks of it
+	}
+	if f.SetFile != "" {
+		l.read = append(l.read, f.SetFile)
+	}
+	if f.Set.Get("SHELL") == setting.NoAction {
+		l.say(remark, "", "SHELL=:, so no check carries out an action: it only logs them")
+	}
+	if d := f.Set.Timeout(); d == 0 || d > session.SlurmdLimit {
+		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", f.Set.Get("TIMEOUT"), session.SlurmdLimit)
+	}
+}
+
+// setting says that a variable may be meant to be a setting.
+func (l *linter) setting(pos conf.Pos, name string) {
+	const least = 5 // letters: shorter names are all alike
+	known := append(slices.Concat(setting.OwnVars, tooLate, unused, []string{
+		"MARK_OFFLINE", "PASSWD_DATA_SRC", "NHC_MCHECK_DELIM", "NHC_MCHECK_COMMAND", "IGNORE_EMPTY_NOTE", "DETACHED_MODE_FAIL_NODATA",
+		"SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS", "SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_RECHECK", "SLURMD_NODENAME",
+	}), slices.Collect(maps.Keys(checks.Variables()))...)
+	slices.Sort(known)
+	if slices.Contains(known, name) || len(name) < least {
+		return
+	}
+	for _, k := range known {
+		if len(k) >= least && typos(name, k) < 2 {
+			l.say(remark, k+"=...", "%s: %s is no setting of this program; is it %s?", pos, name, k)
+			return
+		}
+	}
+}
+
+func (l *linter) scripts() {
+	l.f.SkipScripts()
+	for _, s := range l.f.Scripts {
+		if !s.Stock {
+			l.read = append(l.read, s.Path)
+		}
+	}
+	if err := l.f.Unloaded; err != nil {
+		l.say(mistake, "", "scripts are not used: %v", err)
+	} else {
+		l.dropped()
+	}
+	l.f.DoubtScripts()
+	l.doubts()
+}
+
+// dropped says which functions of the site's scripts are not used, and which files
+// are not quite LBNL NHC's.
+func (l *linter) dropped() {
+	for _, d := range run.DroppedFunctions(l.f.Scripts) {
+		fix := "rename one of the two functions"
+		if d.By.Stock {
+			fix = "rename the file, so that bash reads it later: zz_" + filepath.Base(d.From)
+		}
+		l.say(warning, fix, "%s of %s is not used: %s", d.Function, d.From, droppedWhy(d))
+	}
+	for _, s := range l.f.Scripts {
+		if s.Altered {
+			l.say(remark, "remove the file, and keep what you changed in a file of your own, zz_site.nhc", "%s", alteredText(s))
+		}
+	}
+	for _, text := range lackedCalls(l.f) {
+		l.say(warning, "", "%s", text)
+	}
+}
+
+// tables are those of nhc.toml.
+func (l *linter) tables() {
+	l.read = append(l.read, l.f.Found...)
+	if d := l.f.Config.Role(conf.HealthCheck).Budget; d > session.SlurmdLimit {
+		l.say(remark, "", "%s: healthcheck.budget = %.0f: a run has %s all the same", l.f.TablesFile(), d.Seconds(), session.SlurmdLimit)
+	}
+}
+
+// in makes the run one of a role.
+func (l *linter) in(role slurm.Role) {
+	f := l.f
+	f.Role, f.Whole, f.Own = role, role == slurm.Manual, false
+	f.SetBudget()
+}
+
+// contexts looks at the lines of each context, and tells how many it has.
+func (l *linter) contexts() (rows []string) {
+	path := l.f.Path
+	data, ok, err := l.f.ContentOf(path, l.f.Main, false)
+	l.errors(err)
+	main := l.checkLines(path, data)
+	if !ok && len(l.f.Tables) == 0 && len(l.found[mistake]) == 0 {
+		l.say(warning, "nhc-genconf -c "+path, "read %s: no such file: nothing is checked, and every node counts as healthy", path)
+	}
+	for _, role := range startedRoles {
+		l.in(role)
+		from := main
+		if q := l.f.OwnRequest(); q != nil {
+			if data, ok := l.file(q.Path, false); ok {
+				l.in(slurm.Manual)
+				from = l.checkLines(q.Path, data)
+				l.in(role)
+				l.f.Own = true
+			}
+		}
+		l.f.Vetted = from
+		p := l.f.Build()
+		n, left := 0, 0
+		for i := range p.Steps {
+			if p.Steps[i].Kind != plan.Assign && !session.Unasked(&p.Steps[i]) {
+				n++
+			}
+			if neverRun(l.f, &p.Steps[i]) != "" {
+				l.tooLong(&p.Steps[i], role)
+			}
+		}
+		for i := range p.Left {
+			if !session.Unasked(&p.Left[i].Step) {
+				left++
+			}
+		}
+		l.mute[role] = n == 0 && left > 0
+		text := fmt.Sprintf("as %s: %s within %s", role, console.Counted(n, "check"), l.f.Allowed())
+		if left > 0 {
+			text += fmt.Sprintf(", %d not run%s", left, whyLeft(role))
+		}
+		rows = append(rows, text)
+	}
+	l.sayTooLong()
+	return rows
+}
+
+// longTests are the active tests of one file that no run of Slurm's has time for.
+type longTests struct {
+	lines []int
+	roles []string // with what their runs have
+}
+
+func (l *linter) tooLong(s *plan.Step, role slurm.Role) {
+	t := l.long[s.Pos.File]
+	if t == nil {
+		t = &longTests{}
+		l.long[s.Pos.File] = t
+	}
+	if !slices.Contains(t.lines, s.Pos.Line) {
+		t.lines = append(t.lines, s.Pos.Line)
+	}
+	if as := fmt.Sprintf("%s (%s)", role, l.f.Allowed()); !slices.Contains(t.roles, as) {
+		t.roles = append(t.roles, as)
+	}
+}
+
+// sayTooLong warns once a file.
+func (l *linter) sayTooLong() {
+	for _, file := range slices.Sorted(maps.Keys(l.long)) {
+		t := l.long[file]
+		slices.Sort(t.lines)
+		numbers := make([]string, len(t.lines))
+		for i, n := range t.lines {
+			numbers[i] = strconv.Itoa(n)
+		}
+		l.say(warning, neverRunFix, "%s:%d: skipped as %s: %s that may take longer: line %s", file, t.lines[0],
+			strings.Join(t.roles, ", "), console.Counted(len(t.lines), "active test"), strings.Join(numbers, ", "))
+	}
+}
+
+// startedRoles are those in which slurmd starts this program.
+var startedRoles = []slurm.Role{slurm.HealthCheck, slurm.Prolog, slurm.Epilog}
+
+// whyLeft points to the reasons.
+func whyLeft(role slurm.Role) string {
+	if !role.AroundJob() {
+		return " (their contexts in nhc.toml)"
+	}
+	return fmt.Sprintf(" (nhc-gpu plan --%s says why)", role)
+}
+
+// checkLines says what is wrong with lines of a file, and gives those of this host.
+func (l *linter) checkLines(path string, data []byte) []conf.Line {
+	f := l.f
+	f.Vetted = nil
+	for _, err := range f.UseLines(path, data) {
+		l.errors(err)
+	}
+	l.doubts()
+	f.PresetHardware(data)
+	f.Plan = f.Build()
+	for i := range f.Plan.Steps {
+		l.step(&f.Plan.Steps[i])
+	}
+	return f.Vetted
+}
+
+// step says what is wrong with one line.
+func (l *linter) step(s *plan.Step) {
+	if s.Kind == plan.Assign {
+		for _, v := range s.Sets {
+			l.setting(s.Pos, v.Name)
+			if v.Name == "XID_POLICY" || v.Name == "IB_COUNTERS" || v.Name == "IB_CABLING" {
+				l.f.Set.Put(v.Name, v.Value, false)
+			}
+		}
+	}
+	for _, path := range checks.UserWritten(s.Name, s.Args, s.Table) {
+		l.say(warning, "remove "+path+" from the line: the check then reads the kernel's own log",
+			"%s: any user can write to %s with logger(1), and so drain this node; in: %s", s.Pos, path, s.Text)
+	}
+	text, sure := wrongWith(l.f, s)
+	if text == "" {
+		return
+	}
+	if _, known := checks.Lookup(s.Name); s.Table != nil && !known {
+		text = s.Text + ": no check has this name" + nearest(s.Text, checks.Names())
+	}
+	if place := s.Pos.String(); !strings.HasPrefix(text, place) {
+		text = place + ": " + text
+	}
+	if info, ok := checks.Lookup(s.Name); ok && s.Usage != nil && !strings.Contains(text, "usage: ") {
+		text += "; usage: " + strings.TrimSpace(info.Name+" "+info.Usage)
+	}
+	if s.Table == nil && !strings.Contains(text, s.Text) {
+		text += "; in: " + s.Text
+	}
+	l.say(map[bool]grade{true: mistake, false: warning}[sure], "", "%s", text)
+}
+
+// nearest asks whether a name that nobody knows is one that is nearly the same.
+func nearest(name string, known []string) string {
+	near, least := "", 3
+	for _, k := range known {
+		if n := typos(name, k); n < least {
+			near, least = k, n
+		}
+	}
+	if near == "" {
+		return ""
+	}
+	return "; is it " + near + "?"
+}
+
+// xidPolicy is the site's word about Xids.
+func (l *linter) xidPolicy() { l.sitesWord("XID_POLICY", xid.XidPolicyErrors) }
+
+// ibCounters is the site's word about counters of ports.
+func (l *linter) ibCounters() { l.sitesWord("IB_COUNTERS", fabric.IBCounterErrors) }
+
+// cabling judges the site's list of far ends.
+func (l *linter) cabling() { l.sitesWord("IB_CABLING", checks.CablingErrors) }
+
+// sitesWord reads a file of the site's that a variable names.
+func (l *linter) sitesWord(variable string, wrong func(path string, text []byte) error) {
+	path := l.f.Set.Get(variable)
+	usual := checks.Variables()[variable]
+	if data, ok := l.file(l.f.Set.Get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
+		l.errors(wrong(cmp.Or(path, usual), data))
+	}
+}
+
+// idle says that a context has nothing to do in which Slurm starts this program.
+func (l *linter) idle() {
+	for _, role := range startedRoles {
+		if l.wired[role] && l.mute[role] {
+			l.say(warning, "", "as %s nothing is checked: each line is left out%s", role, whyLeft(role))
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package lint
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// PrintPlan prints the bound plan: position, lane, kind, deadline, line. What
+// is wrong stands below its line behind !!, every error at once, and makes the
+// exit status 1; what is hardly meant stands there behind ??.
+func PrintPlan(f *open.Files, from string) (exit int, err error) {
+	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, f.Set.Get("HOSTNAME"), f.Set.Get("TIMEOUT"))
+	if context := f.Context(); context != "" {
+		fmt.Fprintf(console.Screen, "# as %s, within %s\n", context, f.Timeout())
+	}
+	if f.SetFile != "" {
+		fmt.Fprintln(console.Screen, "# settings of", f.SetFile, "win over the command line")
+	}
+	if f.Set.Get("SHELL") == setting.NoAction {
+		fmt.Fprintln(console.Screen, "# SHELL=:, so no check carries out an action")
+	}
+	if f.Others > 0 {
+		fmt.Fprintf(console.Screen, "# %d of %d lines are for other hosts\n", f.Others, f.Others+len(f.Vetted))
+	}
+	for _, line := range scriptLines(f) {
+		fmt.Fprintln(console.Screen, "#", line)
+	}
+	f.Pool.SetVars(f.Set.WorkerVars())
+	f.PrepareChecks(f.Plan)
+	for _, row := range append(f.PlatformRows(), f.SlurmRows()...) {
+		fmt.Fprintf(console.Screen, "# %s: %s\n", row.Name, row.Message)
+	}
+	w := tabwriter.NewWriter(console.Screen, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
+	wrong := len(f.Doubts)
+	for i := range f.Plan.Steps {
+		s := &f.Plan.Steps[i]
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Pos, lane(s), kind(s), deadline(s), stepText(s))
+		switch text, sure := wrongWith(f, s); {
+		case text == "":
+		case sure:
+			wrong++
+			fmt.Fprintf(w, "\t\t\t\t!! %s\n", text)
+		default:
+			fmt.Fprintf(w, "\t\t\t\t?? %s\n", text)
+		}
+		if text := neverRun(f, s); text != "" {
+			fmt.Fprintf(w, "\t\t\t\t?? %s\n", text)
+		}
+	}
+	if err := w.Flush(); errors.Is(err, syscall.EPIPE) { // whoever reads it has seen enough
+		return 0, nil
+	} else if err != nil {
+		return 0, fmt.Errorf("print plan: %w", err)
+	}
+	for _, left := range f.Plan.Left {
+		fmt.Fprintf(console.Screen, "# not run here: %s %s: %s\n", left.Pos, left.Text, left.Because)
+	}
+	if f.Plan.NeedsShell() {
+		fmt.Fprintln(console.Screen, "# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
+	}
+	for _, text := range f.Doubts {
+		fmt.Fprintln(console.Screen, "!!", text)
+	}
+	if f.Unloaded != nil {
+		wrong++
+	}
+	if wrong > 0 {
+		fmt.Fprintf(console.Alerts, "nhc-gpu: %s, marked with !! above\n", console.Counted(wrong, "error"))
+		return 1, nil
+	}
+	return 0, nil
+}
+
+// scriptLines says which scripts of the site are read, and which are not.
+func scriptLines(f *open.Files) (lines []string) {
+	var stock []string
+	for _, s := range f.Scripts {
+		switch {
+		case s.Stock:
+			stock = append(stock, filepath.Base(s.Path))
+		case len(s.Functions) > 0:
+			lines = append(lines, "reads "+s.Path+", which defines "+strings.Join(s.Functions, ", "))
+		default:
+			lines = append(lines, "reads "+s.Path)
+		}
+	}
+	if len(stock) > 0 {
+		lines = append(lines, "skips LBNL NHC's own "+strings.Join(stock, ", ")+" in "+f.Set.Get("INCDIR")+": these checks are built in")
+	}
+	if f.Unloaded != nil {
+		return append(lines, "!! scripts are not used: "+f.Unloaded.Error())
+	}
+	for _, d := range run.DroppedFunctions(f.Scripts) {
+		lines = append(lines, fmt.Sprintf("drops %s of %s: %s", d.Function, d.From, droppedWhy(d)))
+	}
+	for _, s := range f.Scripts {
+		if s.Altered {
+			lines = append(lines, alteredText(s))
+		}
+	}
+	return append(lines, lackedCalls(f)...)
+}
+
+// droppedWhy says why a function of a script is not used.
+func droppedWhy(d run.Dropped) string {
+	if d.By.Stock {
+		return "LBNL NHC's own " + filepath.Base(d.By.Path) + ", which bash reads later, defines it, too; the built-in check is used"
+	}
+	return d.By.Path + ", which bash reads later, defines it, too"
+}
+
+// alteredText says that a file has only the name of one of LBNL NHC's.
+func alteredText(s run.Script) string {
+	return s.Path + " differs from LBNL NHC's file of each known version: its functions are used, not the built-in ones"
+}
+
+func lane(s *plan.Step) string {
+	if s.Kind == plan.Assign {
+		return "-"
+	}
+	return string(s.Lane)
+}
+
+func kind(s *plan.Step) string {
+	k := s.Kind.String()
+	if s.Barrier && s.Kind == plan.Native {
+		k += ", alone"
+	}
+	return k
+}
+
+func deadline(s *plan.Step) string {
+	switch {
+	case s.Kind == plan.Assign:
+		return "-"
+	case s.Timeout == 0:
+		return "the run's"
+	}
+	return s.Timeout.String()
+}
+
+func stepText(s *plan.Step) string {
+	switch {
+	case s.Kind == plan.ShellLine:
+		return s.Text + "   # " + s.Why
+	case len(s.Table) > 0:
+		return s.Name + " " + session.TableText(s)
+	case s.Kind == plan.Native:
+		words := []string{s.Name}
+		for _, a := range s.Args {
+			words = append(words, conf.Quote(a))
+		}
+		return strings.Join(words, " ")
+	}
+	return s.Text
+}

@@ -1,0 +1,122 @@
+package lint
+
+import (
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// slurm says where Slurm gets in the way.
+func (l *linter) slurm() {
+	const unseen = "slurm.conf was not looked at: "
+	if rm := l.f.Set.Get("NHC_RM"); rm != "" && rm != "slurm" {
+		l.say(remark, "", unseen+"NHC_RM=%s", rm)
+		return
+	}
+	if !l.hasScontrol() {
+		l.say(remark, "", unseen+"there is no scontrol in %s", l.f.Set.Get("PATH"))
+		return
+	}
+	l.nodeName()
+	if text := l.f.Set.Get("SLURM_RECHECK"); text != "" {
+		if _, err := slurm.ParseRecheck(text); err != nil {
+			l.say(mistake, "", "%v", err)
+		}
+	}
+	config, err := l.f.Controller().Config(l.f.Ctx)
+	if err != nil {
+		l.say(warning, "scontrol ping tells whether slurmctld is there; then once more", unseen+"%v", err)
+		return
+	}
+	l.read = append(l.read, "slurm.conf as slurmctld has it (Slurm "+config.Value("SLURM_VERSION")+")")
+	for _, a := range slurm.Advise(config, l.wiring(config)) {
+		g := warning
+		if a.Remark {
+			g = remark
+		}
+		l.say(g, a.Fix, "slurm.conf: %s: %s", a.Setting, a.Text)
+	}
+}
+
+// nodeName reports runs without slurmd that cannot determine this node's name in Slurm,
+// and so mark no node.
+func (l *linter) nodeName() {
+	fix := "set the node's name: SLURMD_NODENAME=NAME in " + filepath.Join(l.f.Set.Get("SYSCONFIGDIR"), l.f.Set.Get("NAME"))
+	switch {
+	case l.f.Told:
+		return
+	case l.f.Bad != nil:
+		l.say(warning, fix, "runs that slurmd does not start mark no node: %v", l.f.Bad)
+		return
+	case l.f.Unnamed:
+		l.say(warning, fix, "runs that slurmd does not start mark no node: slurm.conf has no node on this host, whose name is %s", l.f.Name)
+		return
+	}
+	if _, err := l.f.Controller().Read(l.f.Ctx); slurm.NoSuchNode(err) {
+		l.say(warning, fix, "runs that slurmd does not start mark no node: Slurm has no node %s", l.f.Name)
+	}
+}
+
+// hasScontrol says whether there is a Slurm to ask.
+func (l *linter) hasScontrol() bool {
+	if l.f.Set.Get("SLURM_SCONTROL") != "" {
+		return true
+	}
+	var paths []string
+	for dir := range strings.SplitSeq(l.f.Set.Get("PATH"), ":") {
+		paths = append(paths, dir+"/scontrol")
+	}
+	find := &run.Request{Op: run.OpFind, Args: paths, Line: "find scontrol"}
+	o := l.f.Pool.Call(l.f.Ctx, checks.Local, find, session.Reading)
+	resp, err := o.Answer()
+	return err == nil && resp.Status > 0
+}
+
+// wiring is how this program is wired into Slurm here.
+func (l *linter) wiring(config slurm.Config) slurm.Wiring {
+	w := slurm.Wiring{Budget: map[slurm.Role]time.Duration{}, Found: map[string][]slurm.Program{}}
+	for _, role := range startedRoles {
+		key := slurm.StartKeys[role]
+		l.in(role)
+		w.Budget[role] = l.f.Allowed()
+		if q := l.f.OwnRequest(); q != nil && !open.Missing(l.call(run.OpRead, q.Path)) {
+			w.Around = true
+		}
+		for _, pattern := range config.Programs(key) {
+			found, err := l.programs(pattern)
+			if err != nil {
+				l.say(remark, "", "slurm.conf: %s = %s: was not looked at: %v", key, pattern, err)
+				continue
+			}
+			w.Found[pattern] = found
+			for _, p := range found {
+				l.wired[role] = l.wired[role] || p.Ours
+			}
+		}
+	}
+	if c := l.f.Config; c != nil {
+		_, prolog := c.Roles[conf.Prolog]
+		_, epilog := c.Roles[conf.Epilog]
+		w.Around = w.Around || prolog || epilog
+	}
+	return w
+}
+
+// programs are what slurmd would start for a pattern.
+func (l *linter) programs(pattern string) (found []slurm.Program, err error) {
+	resp, err := l.call(run.OpPrograms, pattern).Answer()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range resp.Programs {
+		found = append(found, slurm.Program{Path: p.Path, Bad: p.Bad, Ours: p.Self || p.Starts, Direct: p.Self})
+	}
+	return found, nil
+}

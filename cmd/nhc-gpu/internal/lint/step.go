@@ -1,0 +1,229 @@
+package lint
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// wrongWith says what is wrong with a step, as far as that can be told without
+// running it; sure is false where it may be meant, or may be right after all.
+func wrongWith(f *open.Files, s *plan.Step) (text string, sure bool) {
+	switch {
+	case s.Usage != nil:
+		return s.Usage.Message, true
+	case s.Garbled:
+		return "bash cannot read this line: is a quote or a bracket missing?", true
+	case s.Command != "":
+		return notFound(f, s.Command, s.NewPath)
+	case s.Kind == plan.Assign:
+		return setInVain(s.Sets), false
+	case s.Kind == plan.Native && s.Table == nil:
+		return hardlyMeant(s), false
+	}
+	return "", false
+}
+
+// What a line of nhc.conf sets in vain: what was needed before the first line,
+// and what LBNL NHC hands to commands that built-in checks do not run.
+var (
+	tooLate = []string{"CONFDIR", "CONFFILE", "DETACHED_MODE", "INCDIR", "LOGFILE", "RESULTFILE", "TIMEOUT"}
+	unused  = []string{"DF_CMD", "DF_FLAGS", "DFI_CMD", "DFI_FLAGS", "NETSTAT_ARGS", "NETSTAT_CMD", "SS_ARGS", "SS_CMD", "STAT_CMD", "STAT_FMT_ARGS"}
+)
+
+func setInVain(sets []plan.Var) string {
+	for _, v := range sets {
+		switch {
+		case slices.Contains(tooLate, v.Name):
+			return v.Name + " is set too late here: it belongs into /etc/sysconfig/nhc (/etc/default/nhc)"
+		case slices.Contains(unused, v.Name):
+			return v.Name + " means nothing to built-in checks, which run no such command"
+		}
+	}
+	return ""
+}
+
+// hardlyMeant says that words of a check are too many or too few, where it
+// takes them all the same, as LBNL NHC does.
+func hardlyMeant(s *plan.Step) string {
+	if why := unsupported(s); why != "" {
+		return why + ": the line is skipped"
+	}
+	if words := surplus(s); len(words) > 0 {
+		return "nothing is done with " + strings.Join(words, " ")
+	}
+	info, _ := checks.Lookup(s.Name)
+	for i, word := range strings.Fields(info.Usage) {
+		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+			break // from here on words may be left out, or there are options
+		}
+		if i >= len(s.Args) || s.Args[i] == "" {
+			return "no " + word + " is given; usage: " + info.Name + " " + info.Usage
+		}
+	}
+	return ""
+}
+
+// unsupported says why a check can never be carried out as the line has it.
+func unsupported(s *plan.Step) string {
+	info, ok := checks.Lookup(s.Name)
+	if !ok {
+		return ""
+	}
+	c := info.New()
+	u, ok := c.(interface{ Unsupported() string })
+	if !ok || checks.Bind(c, s.Args) != nil {
+		return ""
+	}
+	return u.Unsupported()
+}
+
+// surplus are the words that a check takes and does nothing with, as LBNL NHC.
+func surplus(s *plan.Step) (words []string) {
+	info, ok := checks.Lookup(s.Name)
+	if !ok {
+		return nil
+	}
+	c := info.New()
+	if checks.Bind(c, s.Args) != nil {
+		return nil
+	}
+	if f := reflect.Indirect(reflect.ValueOf(c)).FieldByName("Surplus"); f.IsValid() {
+		words, _ = reflect.TypeAssert[[]string](f)
+	}
+	return words
+}
+
+// neverRun says that an active test takes longer than each run leaves it: it is never
+// run. One whose last result counts need not be.
+func neverRun(f *open.Files, s *plan.Step) string {
+	limit := f.Allowed()
+	named := func(name string) bool { return name == "NAME" || name == "CONFFILE" || name == "TIMEOUT" }
+	if f.HealthCheck() && slices.ContainsFunc(f.Given, named) { // slurmd gives no options: it is for another run
+		limit = f.Set.Timeout()
+	}
+	if s.MaxAge > 0 || s.Usage != nil || s.Fits(limit) {
+		return ""
+	}
+	return fmt.Sprintf("it may take %s, more than a run of %s leaves: it is skipped", s.Bound, limit)
+}
+
+const neverRunFix = "copy the lines to /etc/nhc/nhc-active.conf and run systemctl enable --now nhc-gpu-active.timer; or give the tests less time (-t), or --max-age: see docs/active.md"
+
+// lackedCalls returns the calls in the site's scripts of functions that LBNL NHC has
+// and this program has not, as FILE:LINE: text.
+func lackedCalls(f *open.Files) (texts []string) {
+	if f.Unloaded != nil {
+		return nil
+	}
+	lacked := run.LackedFunctions()
+	for _, s := range f.Scripts {
+		lacked = slices.DeleteFunc(lacked, func(name string) bool { return slices.Contains(s.Functions, name) })
+	}
+	for _, s := range f.Scripts {
+		if s.Stock || !s.Mode.IsRegular() {
+			continue
+		}
+		o := f.Pool.Call(f.Ctx, checks.Local, &run.Request{Op: run.OpRead, Path: s.Path, Line: "read " + s.Path}, session.Reading)
+		resp, err := o.Answer()
+		if err != nil {
+			continue // noteScripts has said so
+		}
+		for _, c := range conf.Calls(resp.Data) {
+			if slices.Contains(lacked, c.Name) {
+				texts = append(texts, fmt.Sprintf("%s:%d: %s", s.Path, c.Line, lackedText(c.Name)))
+			}
+		}
+	}
+	return texts
+}
+
+func lackedText(name string) string {
+	return name + " is a function of LBNL NHC that nhc-gpu does not have: the call fails with status 127"
+}
+
+// builtins are the commands of bash that are no programs.
+var builtins = strings.Fields(`: . [ alias bind break builtin caller cd command complete continue declare dirs disown
+	echo enable eval exec exit export false getopts hash jobs kill let local mapfile popd printf pushd pwd read readarray
+	readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias unset wait`)
+
+// notFound says that bash will not find a command.
+func notFound(f *open.Files, name string, newPath bool) (text string, sure bool) {
+	if slices.Contains(builtins, name) || run.Provides(name) {
+		return "", false
+	}
+	known := checks.Names()
+	sure = !newPath || strings.HasPrefix(name, "check_")
+	for _, s := range f.Scripts {
+		if s.Stock || f.Unloaded != nil {
+			continue
+		}
+		known = append(known, s.Functions...)
+		sure = sure && !s.Sources
+	}
+	if slices.Contains(known, name) || isProgram(f, name) {
+		return "", false
+	}
+	text = fmt.Sprintf("%s: no check, no function of a script and no command in PATH has this name", name)
+	if slices.Contains(run.LackedFunctions(), name) {
+		return lackedText(name), sure
+	}
+	if strings.Contains(name, "/") {
+		text = name + ": no such command"
+	}
+	near := nearest(name, known)
+	switch {
+	case near != "":
+		text += near
+	case newPath:
+		return "", false
+	case !sure:
+		text += "; nhc-gpu --check tells whether a file that a script reads defines it"
+	}
+	return text, sure
+}
+
+// isProgram says whether a name leads to a file that can be executed.
+func isProgram(f *open.Files, name string) bool {
+	paths := []string{name}
+	if !strings.Contains(name, "/") {
+		paths = nil
+		for _, dir := range filepath.SplitList(f.Set.Get("PATH")) {
+			paths = append(paths, filepath.Join(dir, name))
+		}
+	}
+	resp, err := f.Pool.Call(f.Ctx, checks.Local, &run.Request{Op: run.OpFind, Args: paths, Line: "find " + name}, f.Budget.Reading(time.Now())).Answer()
+	return err == nil && resp.Status > 0
+}
+
+// typos counts the letters that are left out, put in or exchanged between two
+// names, whatever their case.
+func typos(name, other string) int {
+	a, b := strings.ToLower(name), strings.ToLower(other)
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			least := diagonal
+			if a[i] != b[j] {
+				least = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], least
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,106 @@
+package options
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+)
+
+// Help prints the usage, the same for -h, --help and help. A program called by
+// LBNL NHC's name has no commands, and help lists none.
+func Help(argv0 string) {
+	name := filepath.Base(argv0)
+	title := name + " Usage"
+	syntax, commands := "", ""
+	if name == OwnName {
+		syntax, commands = ownSyntax, OwnHelp
+	}
+	fmt.Fprintf(console.Screen, HelpText, title, strings.Repeat("-", len(title)), name, syntax, commands, name, name, name, name)
+}
+
+// HelpText is the help, a format.
+const HelpText = `
+%s
+%s
+
+  Syntax:  %s [<options>] [<var>=<value> [...]]
+%s
+ OPTION            DESCRIPTION
+-------------------------------------------------------------------------------
+ -h                Show this help
+ -D <confdir>      Use config directory <confdir> (default: /etc/nhc)
+ -a                Run all checks; do not stop at the first failure (NHC_CHECK_ALL=1)
+ -c <conffile>     Load config from <conffile> (default: <confdir>/<name>.conf)
+ -d                Debugging output (DEBUG=1)
+ -e <check>        Evaluate the check line <check> and exit; marks no node
+ -f                Run shell checks in forked subprocesses (NHC_CHECK_FORKED=1)
+ -l <logspec>      File or redirections for the log, - for none (LOGFILE=<logspec>)
+ -n <name>         Set program name to <name> (default: nhc); see -D and -c above
+ -q                Run quietly (SILENT=1)
+ -t <timeout>      Give the whole run <timeout> seconds (default: 30; 0: no limit)
+ -v                Run verbosely (VERBOSE=1)
+ -x                Let bash trace shell lines (set -x)
+
+ All other arguments must be settings of the form VARNAME=value.
+%s
+EXAMPLES:
+---------
+ To run in debug mode with a timeout of 60 seconds:
+    # %s -d -t 60
+  OR
+    # %s DEBUG=1 TIMEOUT=60
+
+ To run with the name "nhc-cron", which changes the default config paths:
+    # %s -n nhc-cron
+  OR
+    # %s NAME=nhc-cron
+
+`
+
+const ownSyntax = `           nhc-gpu <command> [<arguments>]
+
+ nhc-gpu checks whether this node can accept, or keep, a job. Without a command it
+ is a drop-in replacement of LBNL Node Health Check: it runs the checks, also
+ with -v alone, drains the node if one fails, and resumes it when all pass.
+`
+
+// OwnHelp is the part of it that is nhc-gpu's own.
+const OwnHelp = `
+ EXIT STATUS of a health check: 0 all pass; 3 a result is unknown and none is a
+ failure; 10 wrong arguments; 142 TIMEOUT; other: that of the failed check, with
+ -a the number of failures.
+
+ COMMAND           DESCRIPTION (nhc-gpu <command> --help has more)
+-------------------------------------------------------------------------------
+ --check           Run all checks and print a table. Nothing is changed: the node
+                   is not drained, and actions of checks (kill, mount, mkdir,
+                   restart, -e, -E) are only listed. Shell lines are run. Does
+                   not stop at the first failure.
+                   Exit status: 0 ok, 1 warn, 2 fail, 3 unknown
+                   Options of --check, in any order:
+   --act           Carry out the actions of the checks
+   --no-shell      Skip shell lines; their results are unknown
+   --json          Print one object of JSON
+   --redact        Remove serial numbers and UUIDs
+ --baseline[=RUNS] Run the active tests (5 times) to learn what this node
+                   reaches; --baseline=0 shows what is known
+ --prolog          Run as Slurm's Prolog: before the job of SLURM_JOB_ID
+ --epilog          Run as its Epilog
+ plan              Show how each line of the configuration is interpreted
+ lint              List errors in the configuration, and conflicts with Slurm's
+ genconf           Write a configuration that passes on this node (nhc-genconf)
+ wrap              Run a check and print or mail what has changed (nhc-wrapper)
+ platforms         List built-in platforms and the source of each figure
+ topo              Show the PCIe and NUMA topology of GPUs, adapters and disks
+ cabling           Write the list of switch ports from ibnetdiscover -p
+ selftest          Show that each GPU and fabric check detects a faulty device
+ explain MESSAGE   Explain a kernel message, an Xid, a code, a reason or a counter
+ xid explain CODE  Explain Xid codes and how they are classified
+ job ID            Print what happened on this node while a job ran
+ clear             Acknowledge GPU or port errors, so that the node can return
+ completion SHELL  Print a completion script for bash, zsh, fish or powershell
+ version           Print the version, as --version does
+ help [COMMAND]    Show this help, as -h and --help do, or that of a command
+`

@@ -1,0 +1,155 @@
+// Package options has the command line: LBNL NHC's letters, VAR=value, our own options of two dashes,
+// and the help.
+package options
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// Options are the letters of LBNL NHC's command line, and the words behind them.
+type Options struct {
+	Set   []Assignment // in the order given
+	Debug []string     // what -d prints of them
+	Help  bool
+	Trace bool // -x
+	Eval  string
+	Words []string
+	Role  slurm.Role // that a word has named
+}
+
+// Assignment is a setting that an option has made.
+type Assignment struct{ Name, Value string }
+
+// Spec are the letters, as getopts has them.
+const Spec = ":D:ac:de:fhl:n:qt:vx"
+
+// JobRoles are the roles that a word names.
+var JobRoles = []slurm.Role{slurm.Prolog, slurm.Epilog}
+
+// Parse reads the command line as LBNL NHC's getopts does, and where a letter or
+// VAR=value may stand the options of two dashes that cmd has; without cmd there are none.
+// A *checks.UsageError is a mistake in a letter.
+func Parse(args []string, cmd *cobra.Command) (*Options, error) {
+	o, spec, wrong := new(Options), Spec, error(nil)
+	if cmd != nil {
+		spec += "-:" // "--check" is the option - with the argument check
+	}
+	put := func(name, value, debug string) {
+		o.Set = append(o.Set, Assignment{name, value})
+		o.Debug = append(o.Debug, debug)
+	}
+	words, err := checks.Getopts(spec, args, func(opt byte, arg string) {
+		if wrong != nil {
+			return
+		}
+		switch opt {
+		case '-':
+			wrong = parseLong(arg, cmd)
+		case 'D':
+			put("CONFDIR", arg, "$CONFDIR set to "+arg+".")
+		case 'a':
+			put("NHC_CHECK_ALL", "1", "Force running of all checks.")
+		case 'c':
+			put("CONFFILE", arg, "$CONFFILE set to "+arg+".")
+		case 'd':
+			put("DEBUG", "1", "Debugging activated via -d option.")
+		case 'e':
+			o.Eval = arg
+			o.Debug = append(o.Debug, "Evaluating single check line:  "+arg)
+		case 'f':
+			put("NHC_CHECK_FORKED", "1", "Checks will be run in forked subprocesses.")
+		case 'h':
+			o.Help = true
+		case 'l':
+			put("LOGFILE", arg, "$LOGFILE set to "+arg+".")
+		case 'n':
+			put("NAME", arg, "$NAME set to "+arg+".")
+		case 'q':
+			put("SILENT", "1", "Silent mode activated via -q option.")
+		case 't':
+			put("TIMEOUT", arg, "Timeout set to "+arg+".")
+		case 'v':
+			put("VERBOSE", "1", "Verbose mode activated via -v option.")
+		case 'x':
+			o.Trace = true
+			o.Debug = append(o.Debug, "BASH tracing active.")
+		}
+	})
+	for _, w := range words {
+		if err != nil || wrong != nil || w == "" { // the first empty word ends them
+			break
+		}
+		if cmd != nil && strings.HasPrefix(w, "--") {
+			wrong = parseLong(w[2:], cmd)
+		} else {
+			o.Words = append(o.Words, w)
+		}
+	}
+	for _, role := range JobRoles {
+		if cmd == nil || !cmd.Flags().Changed(role.String()) {
+			continue
+		}
+		if o.Role != slurm.Manual {
+			wrong = fmt.Errorf("--%s and --%s exclude each other", o.Role, role)
+		}
+		o.Role = role
+	}
+	if o.Help || cmd != nil && cmd.Flags().Changed("help") { // wins over a mistake behind it
+		return &Options{Help: true}, nil
+	}
+	return o, cmp.Or(wrong, err)
+}
+
+// parseLong has cmd take an option of two dashes. --check=false is none: a run that drains
+// the node must not look like one that does not.
+func parseLong(text string, cmd *cobra.Command) error {
+	name, _, valued := strings.Cut(text, "=")
+	if f := cmd.Flags().Lookup(name); f == nil || valued && f.Value.Type() == "bool" {
+		return fmt.Errorf("there is no option --%s, see %s --help", text, cmd.CommandPath())
+	}
+	return cmd.Flags().Parse([]string{"--" + text})
+}
+
+// ExitUsage is LBNL NHC's exit status for a command line it does not understand.
+const ExitUsage = 10
+
+// IsCommand reports whether the first word behind nhc-gpu names a command: it is neither
+// an option nor VAR=value.
+func IsCommand(word string) bool {
+	return word != "" && word[0] != '-' && !strings.Contains(word, "=")
+}
+
+// With makes a command take LBNL NHC's options, and a role.
+func With(cmd *cobra.Command, do func(*Options) error) *cobra.Command {
+	AddRoles(cmd)
+	cmd.DisableFlagParsing = true
+	cmd.RunE = func(cmd *cobra.Command, words []string) error {
+		o, err := Parse(words, cmd)
+		if err == nil && o.Help {
+			return cmd.Help()
+		}
+		if err != nil {
+			return err
+		}
+		return do(o)
+	}
+	return cmd
+}
+
+// AddRoles gives a command the options --prolog and --epilog.
+func AddRoles(cmd *cobra.Command) {
+	for _, role := range JobRoles {
+		cmd.Flags().Bool(role.String(), false, "as Slurm's "+role.String())
+		cmd.Flags().Lookup(role.String()).Hidden = cmd.Name() != OwnName // from the help of the command
+	}
+}
+
+// OwnName is what the program is called where it is more than LBNL NHC.
+const OwnName = "nhc-gpu"

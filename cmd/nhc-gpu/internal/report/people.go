@@ -1,0 +1,147 @@
+package report
+
+import (
+	"fmt"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/session/job"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// Runs that a person has asked for.
+
+// Start makes a run for a person.
+func Start(opts *options.Options) (*health.Run, error) {
+	r := health.New([]string{"nhc-gpu"}, opts)
+	_ = r.OpenState("")
+	r.Strict, r.Whole = true, opts.Role == slurm.Manual
+	r.Set.Hold = true
+	if r.Job != nil { // there is none: any GPU may be its
+		r.Job, r.Every = job.AnyJob(r.Records), true
+	}
+	for _, a := range opts.Set {
+		r.Set.Put(a.Name, a.Value, false)
+	}
+	for _, w := range opts.Words {
+		if err := r.Set.Word(w); err != nil {
+			r.Close()
+			return nil, err
+		}
+	}
+	r.Set.Preset("nhc-gpu")
+	return r, nil
+}
+
+// Quiet keeps a run for a person from marking the node and from logging.
+func Quiet(r *health.Run) {
+	r.Files.Quiet()
+	r.Held = true // whatever a line sets
+	r.SetUp(false, false)
+}
+
+// Open makes a run that marks nothing, logs nowhere and goes on after
+// failures. Its plan is the node's configuration, or the embedded default plan.
+func Open(o *options.Options, opts Options) (*health.Run, string, error) {
+	r, err := Start(o)
+	if err != nil {
+		return nil, "", err
+	}
+	r.Set.Hold, r.ToJSON = !opts.Act, opts.JSON
+	if err := r.Sysconfig(); err != nil {
+		r.Stop(err)
+		r.Close()
+		return nil, "", Unusable{fmt.Errorf("the settings of %s cannot be used, see above", r.Set.Get("NAME"))}
+	}
+	named := r.Set.Get("CONFFILE") != "" || r.Set.Get("CONFDIR") != ""
+	Quiet(r)
+	if r.Job != nil {
+		r.Pool.SetVars(r.Set.WorkerVars())
+		r.UnderSlurm()
+	}
+	from, err := peoplePlan(r, named, opts.Runs && !opts.NoShell)
+	if err != nil {
+		r.Close()
+		return nil, "", Unusable{err}
+	}
+	return r, from, nil
+}
+
+// peoplePlan reads the configuration strictly: for a person a file that is
+// missing, or no file at all, is a mistake, where they have named it.
+func peoplePlan(r *health.Run, named, runs bool) (from string, err error) {
+	if errs := r.Open(nil, nil); len(errs) > 0 {
+		return "", errs[0]
+	}
+	file, err := r.MainFile()
+	if r.Eval == "" && err == nil && file.Mode.IsRegular() {
+		r.PresetHardware(file.Data)
+	}
+	peopleScripts(r, runs)
+	r.DoubtScripts()
+	if r.Reopen() {
+		file, err = r.MainFile()
+	}
+	from = r.Path
+	switch {
+	case r.Eval != "":
+		from = "-e"
+	case err != nil:
+		return from, err
+	case file.Missing && len(r.Tables) > 0:
+		from = r.TablesFile()
+	case file.Missing && r.Role.AroundJob():
+		from = "no check: there is no " + r.Path
+	case file.Missing && !named:
+		entries, err := conf.Default()
+		if err == nil {
+			r.Tables, err = r.ForThisHost(entries)
+		}
+		if err != nil {
+			return from, err
+		}
+		from = "the embedded default plan of --check (there is no " + r.Path + ": as HealthCheckProgram it checks nothing)"
+	case file.Missing:
+		return from, fmt.Errorf("read %s: no such file", r.Path)
+	case !file.Mode.IsRegular():
+		return from, fmt.Errorf("read %s: not a regular file (%s), nothing is checked", r.Path, file.Mode.Type())
+	default:
+		if errs := r.ReadLines(r.Path, file); len(errs) > 0 {
+			r.Stop(errs[0])
+			return from, fmt.Errorf("%s cannot be used, see above", r.Path)
+		}
+		if len(r.Tables) > 0 {
+			from += " and " + r.TablesFile()
+		}
+	}
+	r.Plan = r.Build()
+	return from, nil
+}
+
+// peopleScripts has bash read the scripts of the site, or, if nothing is to be
+// run, only looks which checks they define.
+func peopleScripts(r *health.Run, runs bool) {
+	if !runs {
+		r.SkipScripts()
+		return
+	}
+	t := NewTable(r.Judge) // hears what a script dies of
+	r.LoadScripts()
+	for _, f := range t.fails {
+		r.Doubts = append(r.Doubts, f.Message)
+	}
+	if r.Fold.Over() {
+		r.Doubts = append(r.Doubts, "a script of "+r.Set.Get("INCDIR")+" ends the run before its first check")
+	}
+	r.Collector = nil
+}
+
+// Unusable is a configuration by which nothing can be checked.
+type Unusable struct{ Err error }
+
+// Error says what is wrong.
+func (e Unusable) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error.
+func (e Unusable) Unwrap() error { return e.Err }

@@ -1,0 +1,66 @@
+// Package report has the runs that a person has asked for, and prints what they find: a table, or
+// an object of JSON.
+package report
+
+import (
+	"os"
+	"slices"
+
+	"golang.org/x/term"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+)
+
+// Options are the options of --check itself.
+type Options struct {
+	Runs    bool // the plan is run, not only shown
+	JSON    bool
+	Redact  bool
+	Act     bool // the checks carry out their actions
+	NoShell bool // the site's shell lines and scripts are not run
+}
+
+// Print runs everything and prints a table, or one object of JSON.
+func Print(o *options.Options, opts Options, version string, exit *int) error {
+	r, from, err := Open(o, opts)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	r.Prepare()
+	t := NewTable(r.Judge)
+	t.noShell = opts.NoShell
+	watch := r.Progress()
+	if opts.JSON {
+		watch = nil
+	}
+	err = r.Engine(watch.Hook()).Do(r.Ctx, r.Plan, t)
+	if sig := r.Signals.Caught(); err != nil && sig != 0 {
+		*exit = 128 + int(sig)
+		return nil
+	}
+	for _, text := range r.Doubts {
+		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: text})
+	}
+	if len(t.Rows) == 0 {
+		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: nothing was checked"})
+	}
+	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell}
+	out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
+	*exit = out.Exit()
+	if opts.Redact {
+		out.Redact()
+	}
+	if opts.JSON {
+		return out.JSON(os.Stdout)
+	}
+	width, coloured := 0, false
+	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
+		width, _, _ = term.GetSize(fd) // 0 if it does not say
+		coloured = os.Getenv("NO_COLOR") == ""
+	}
+	out.Table(os.Stdout, width, coloured)
+	return nil
+}
