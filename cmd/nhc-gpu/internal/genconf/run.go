@@ -2,18 +2,13 @@ package genconf
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"path/filepath"
 
-	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
-	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
-	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -62,63 +57,4 @@ func settleFor(r *health.Run, a *Arguments) error {
 	r.Set.Finalize()
 	r.Budget.Give(Limit)
 	return nil
-}
-
-// try runs lines as a run without a configuration file would have them: it marks nothing,
-// and logs nothing.
-func try(r *health.Run, lines []conf.Line) map[int]Trial {
-	for name, value := range map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"} {
-		r.Set.Put(name, value, false)
-	}
-	r.Vetted = lines
-	r.Held = true
-	r.SetUp(false, false)
-	r.Plan = plan.Build(lines, plan.Options{Vars: r.Set.Vars, Timeout: r.Set.Timeout()})
-	t := &trial{Table: report.NewTable(r.Judge), of: map[int]Trial{}}
-	t.Changed() // tells the workers
-	r.PrepareChecks(r.Plan)
-	_ = r.Engine(nil).Do(r.Ctx, r.Plan, t) // what ended it is a signal, or shows in the steps
-	return t.of
-}
-
-// trial notes how each step did.
-type trial struct {
-	*report.Table
-
-	of map[int]Trial
-}
-
-func (t *trial) Native(s *plan.Step, r checks.Result) bool {
-	var is Trial
-	for _, f := range r.Findings {
-		if f.Severity >= checks.Skip && f.Code != checks.HeldCode { // a check that does not apply here needs no line
-			if f.Severity > is.Worst || is.Why == "" {
-				is.Why = f.Message
-			}
-			is.Worst = max(is.Worst, f.Severity)
-			is.Early = is.Early || fabric.PortsNotUp(f.Code)
-		}
-	}
-	t.of[s.Index] = is
-	return true
-}
-
-func (t *trial) Expired(s *plan.Step, _ *checks.Hung) {
-	is := t.of[s.Index]
-	is.Why = "no answer in time"
-	t.of[s.Index] = is
-}
-
-// Line runs a line with a word that only bash can read.
-func (t *trial) Line(ctx context.Context, s *plan.Step) bool {
-	before := len(t.Rows)
-	more := t.Table.Line(ctx, s)
-	var is Trial
-	for _, row := range t.Rows[before:] {
-		if row.Severity >= checks.Warn {
-			is.Why = row.Message
-		}
-	}
-	t.of[s.Index] = is
-	return more
 }

@@ -1,7 +1,13 @@
 package genconf
 
 import (
+	"context"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -12,44 +18,61 @@ type Trial struct {
 	Early bool // there was nothing to judge yet
 }
 
-// try reads the sheet back as the file that it will be, and runs it. A line
-// that does not pass here and now becomes a comment with the reason.
-func (g *generator) try() {
-	var which []int // the sheet's line behind each line of the file
-	for i, l := range g.sheet.lines {
-		if l.check != "" && l.why == "" {
-			which = append(which, i)
+// try runs lines as a run without a configuration file would have them: it marks nothing,
+// and logs nothing.
+func try(r *health.Run, lines []conf.Line) map[int]Trial {
+	for name, value := range map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"} {
+		r.Set.Put(name, value, false)
+	}
+	r.Vetted = lines
+	r.Held = true
+	r.SetUp(false, false)
+	r.Plan = plan.Build(lines, plan.Options{Vars: r.Set.Vars, Timeout: r.Set.Timeout()})
+	t := &trial{Table: report.NewTable(r.Judge), of: map[int]Trial{}}
+	t.Changed() // tells the workers
+	r.PrepareChecks(r.Plan)
+	_ = r.Engine(nil).Do(r.Ctx, r.Plan, t) // what ended it is a signal, or shows in the steps
+	return t.of
+}
+
+// trial notes how each step did.
+type trial struct {
+	*report.Table
+
+	of map[int]Trial
+}
+
+func (t *trial) Native(s *plan.Step, r checks.Result) bool {
+	var is Trial
+	for _, f := range r.Findings {
+		if f.Severity >= checks.Skip && f.Code != checks.HeldCode { // a check that does not apply here needs no line
+			if f.Severity > is.Worst || is.Why == "" {
+				is.Why = f.Message
+			}
+			is.Worst = max(is.Worst, f.Severity)
+			is.Early = is.Early || fabric.PortsNotUp(f.Code)
 		}
 	}
-	lines, doubts, err := conf.Parse("generated", []byte(g.sheet.render(g.mask)))
-	if err != nil || len(lines) != len(which) || len(doubts) > 0 {
-		for _, i := range which {
-			g.sheet.lines[i].why = "could not be read back"
+	t.of[s.Index] = is
+	return true
+}
+
+func (t *trial) Expired(s *plan.Step, _ *checks.Hung) {
+	is := t.of[s.Index]
+	is.Why = "no answer in time"
+	t.of[s.Index] = is
+}
+
+// Line runs a line with a word that only bash can read.
+func (t *trial) Line(ctx context.Context, s *plan.Step) bool {
+	before := len(t.Rows)
+	more := t.Table.Line(ctx, s)
+	var is Trial
+	for _, row := range t.Rows[before:] {
+		if row.Severity >= checks.Warn {
+			is.Why = row.Message
 		}
-		g.sheet.warnings = append(g.sheet.warnings, "internal error: the lines cannot be read back, all are comments")
-		return
 	}
-	trials := g.Try(lines)
-	for step, i := range which {
-		t, done := trials[step]
-		why := t.Why
-		if !done {
-			why = "not tried: out of time"
-		}
-		if why == "" {
-			continue
-		}
-		l := &g.sheet.lines[i]
-		switch {
-		case l.stays != 0 && (t.Worst >= l.stays && t.Worst != checks.Unknown || t.Early):
-			l.found = visible(why)
-			g.sheet.warnings = append(g.sheet.warnings, visible("a fault now, the line is written: "+lines[step].Check+" ("+why+")"))
-			continue
-		case l.stays != 0 && t.Worst == checks.Skip: // no such device here
-			l.why = visible(why)
-			continue
-		}
-		l.why = visible(why)
-		g.sheet.warnings = append(g.sheet.warnings, visible("left out: "+lines[step].Check+" ("+why+")"))
-	}
+	t.of[s.Index] = is
+	return more
 }
