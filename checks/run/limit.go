@@ -3,8 +3,9 @@ package run
 import (
 	"time"
 
-	"github.com/nhc-gpu/nhc-gpu/checks"
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // cutTo cuts the limit of a step to what is left of the run. A long one, a step in a

@@ -258,3 +258,26 @@ type StuckProcess struct {
 func (c StuckProcess) Hung() *checks.Hung {
 	return &checks.Hung{PID: c.PID, State: c.State, Wchan: c.Wchan, Doing: c.Doing, Stuck: true, For: time.Since(c.Since)}
 }
+
+// The descriptors a worker answers on, and that of its [page]. Not 0 to 2: C
+// libraries print there.
+const (
+	requestFd  = 3
+	responseFd = 4
+	pageFd     = 5
+)
+
+// What is kept of a command's output and of its complaints, bytes.
+const (
+	maxOutput = 1 << 20
+	maxErrors = 4 << 10
+)
+
+// maxState is the largest size of a file, bytes. Ours are below 64 KiB.
+const maxState = 1 << 20
+
+// The line of a lock file.
+const (
+	lockLine = "%d %d %d" // pid, Unix time, start time in clock ticks since boot
+	lockSize = 64         // bytes, always: on a full disk the line can still be replaced
+)

@@ -26,14 +26,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
-// The descriptors a worker answers on, and that of its [page]. Not 0 to 2: C
-// libraries print there.
-const (
-	requestFd  = 3
-	responseFd = 4
-	pageFd     = 5
-)
-
 // Worker is the main function of a worker process: it answers requests until
 // its supervisor closes the descriptor, and leaves at once when that happens.
 // root is the node's root directory; platforms reads the site's profiles, of which

@@ -24,12 +24,6 @@ func (w *worker) exec(req *Request) *Response {
 	return resp
 }
 
-// What is kept of a command's output and of its complaints, bytes.
-const (
-	maxOutput = 1 << 20
-	maxErrors = 4 << 10
-)
-
 // leftBehind is how long a daemon that a command has started may hold its output open.
 // The command's own status counts from its end on.
 const leftBehind = time.Second

@@ -129,9 +129,6 @@ func (d stateDir) open(name string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// maxState is the largest size of a file, bytes. Ours are below 64 KiB.
-const maxState = 1 << 20
-
 // load reads a file; one that is missing is nil.
 func (d stateDir) load(name string) ([]byte, error) {
 	f, err := d.open(name, os.O_RDONLY)
@@ -208,8 +205,6 @@ func (d stateDir) bury(data []byte) error {
 const (
 	lockPoll = 20 * time.Millisecond
 	lineWait = 200 * time.Millisecond // for another run that is at the line
-	lockLine = "%d %d %d"             // pid, Unix time, start time in clock ticks since boot
-	lockSize = 64                     // bytes, always: on a full disk the line can still be replaced
 )
 
 // lock takes a lock for the supervisor, waiting no longer than wait for the one that

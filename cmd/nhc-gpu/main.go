@@ -69,7 +69,7 @@ func start(argv []string) int {
 		argv = []string{"nhc-gpu"}
 	}
 	if argv[0] == run.WorkerName {
-		return worker(argv[1:])
+		return work(argv[1:])
 	}
 	if name, ok := strings.CutSuffix(argv[0], health.DetachedSuffix); ok && name != "" {
 		return detachedHealth(append([]string{name}, argv[1:]...))
@@ -93,10 +93,10 @@ func start(argv []string) int {
 	return checkHealth(argv, opts, err)
 }
 
-// worker is the other half of this program: "shell PROGRAM" becomes bash,
+// work is the other half of this program: "shell PROGRAM" becomes bash,
 // "LANE ROOT" answers requests, "states ROOT LIBRARY" asks the driver of GPUs,
 // "ports ROOT PORTS" asks for their transceivers.
-func worker(args []string) int {
+func work(args []string) int {
 	if len(args) == 2 && args[0] == "shell" {
 		err := run.BecomeShell(args[1])
 		fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
