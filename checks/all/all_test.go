@@ -63,7 +63,7 @@ func TestAdviceConflicts(t *testing.T) {
 // TestOfLBNL compares the list with the functions of LBNL NHC's own files.
 func TestOfLBNL(t *testing.T) {
 	t.Parallel()
-	files, err := os.ReadFile(checktest.FromRoot(t, "checks/run/lbnlfiles.txt"))
+	files, err := os.ReadFile(checktest.FromRoot(t, "checks/run/wire/lbnlfiles.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // aheadPool is the pool of a run of a kind whose memory is in dir.
@@ -46,11 +48,11 @@ func TestNoWorkerIsStartedBesideAStuckProcess(t *testing.T) {
 	dir := stateDirOf(t)
 	p := aheadPool(t, dir, "prolog")
 	p.RememberLanes("prolog", nil, []checks.Lane{checks.NVML})
-	st, err := readStat(os.Getpid())
+	st, err := process.ReadStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.ledger.add(StuckProcess{PID: os.Getpid(), Start: st.start, Lane: checks.NVML, Step: "check_gpu_count"})
+	p.ledger.add(wire.StuckProcess{PID: os.Getpid(), Start: st.Start, Lane: checks.NVML, Step: "check_gpu_count"})
 	p.keepLedger()
 	p = aheadPool(t, dir, "prolog")
 	if p.StartAsBefore(nil); p.Pid(checks.NVML) != 0 {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // client is the supervisor's end of one worker process.
@@ -57,12 +59,12 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 		return fail(err)
 	}
 	defer errW.Close()
-	page, err := newPage()
+	page, err := wire.NewPage()
 	if err != nil {
 		page = nil // without one a hang has no name, but is found all the same
 	}
 	// Standard input is for a configuration on /dev/stdin; commands get /dev/null.
-	pid, err := spawn([]string{WorkerName, string(lane), root}, env, os.Stdin, nil, errW, reqR, respW, page)
+	pid, err := spawn([]string{wire.WorkerName, string(lane), root}, env, os.Stdin, nil, errW, reqR, respW, page)
 	if err != nil {
 		reqW.Close()
 		respR.Close()
@@ -83,7 +85,7 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 }
 
 // send writes requests without waiting for the worker to read them.
-func (c *client) send(reqs []*Request) {
+func (c *client) send(reqs []*wire.Request) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	for _, r := range reqs {
@@ -101,7 +103,7 @@ func (c *client) send(reqs []*Request) {
 var errBroken = errors.New("worker broken")
 
 // receive waits for the answer to request id.
-func (c *client) receive(id int, deadline time.Time) (*Response, error) {
+func (c *client) receive(id int, deadline time.Time) (*wire.Response, error) {
 	if err := c.out.SetReadDeadline(deadline); err != nil {
 		return nil, fmt.Errorf("wait for worker: %w", err)
 	}
@@ -109,7 +111,7 @@ func (c *client) receive(id int, deadline time.Time) (*Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp := new(Response)
+	resp := new(wire.Response)
 	if err := json.Unmarshal(line, resp); err != nil || resp.ID != id {
 		return nil, fmt.Errorf("%w: it wrote %.60q in place of an answer", errBroken, line)
 	}
@@ -126,8 +128,8 @@ func (c *client) readLine() ([]byte, error) {
 		case err == nil:
 			return append(long, part...), nil
 		case errors.Is(err, bufio.ErrBufferFull):
-			if long = append(long, part...); len(long) > maxLine {
-				return nil, fmt.Errorf("%w: it wrote more than %d bytes without an end", errBroken, maxLine)
+			if long = append(long, part...); len(long) > wire.MaxLine {
+				return nil, fmt.Errorf("%w: it wrote more than %d bytes without an end", errBroken, wire.MaxLine)
 			}
 		case errors.Is(err, io.EOF) && len(long)+len(part) > 0:
 			return nil, fmt.Errorf("%w in the middle of an answer", io.ErrUnexpectedEOF)
@@ -140,9 +142,9 @@ func (c *client) readLine() ([]byte, error) {
 // died says how a worker ended that did not answer, and in what; it is killed
 // if it has not ended yet.
 func (c *client) howItDied(cause error, doing string) string {
-	grace := termGrace
+	grace := process.TermGrace
 	if errors.Is(cause, io.EOF) { // it ends: on a loaded node its status takes a while
-		grace = endGrace
+		grace = process.EndGrace
 	}
 	select {
 	case <-c.done:
@@ -161,7 +163,7 @@ func (c *client) howItDied(cause error, doing string) string {
 	}
 	select {
 	case <-c.said:
-	case <-time.After(termGrace): // what it has started may still hold its standard error
+	case <-time.After(process.TermGrace): // what it has started may still hold its standard error
 	}
 	text := "its worker died" + where + ": " + c.end.cause()
 	if last := c.stderr.last(); last != "" {
@@ -173,10 +175,10 @@ func (c *client) howItDied(cause error, doing string) string {
 // autopsy describes a worker that hangs; read before it is killed.
 func (c *client) autopsy(doing string, since time.Duration) *checks.Hung {
 	h := &checks.Hung{PID: c.pid, Doing: doing, For: since}
-	h.State, h.Wchan = whereabouts(c.pid)
+	h.State, h.Wchan = process.Whereabouts(c.pid)
 	// A check may wait for a command of its own that is the one that hangs.
-	for _, p := range inSession(c.pid) {
-		if state, w := whereabouts(p); state == "D" && h.State != "D" {
+	for _, p := range process.InSession(c.pid) {
+		if state, w := process.Whereabouts(p); state == "D" && h.State != "D" {
 			h.PID, h.State, h.Wchan = p, state, w
 		}
 	}
@@ -192,7 +194,7 @@ func (c *client) countAt(request int, after time.Duration) (counted func() (call
 	type count uint64
 	var was atomic.Value
 	timer := time.AfterFunc(after, func() {
-		_, calls := readPage(c.page, request)
+		_, calls := wire.ReadPage(c.page, request)
 		was.Store(count(calls))
 	})
 	return func() (uint64, bool) {
@@ -211,7 +213,7 @@ func (c *client) close() {
 
 // kill ends the worker and what it has started, and returns the pids that are still
 // there, each of which sleeps in the kernel where no signal reaches it.
-func (c *client) kill() []int { return endSession(c.pid, termGraceOf(c.lane)) }
+func (c *client) kill() []int { return process.EndSession(c.pid, process.TermGraceOf(c.lane)) }
 
 // finish closes a worker that has answered everything and waits a moment for
 // it to leave, so that none is left behind.
@@ -219,7 +221,7 @@ func (c *client) finish() {
 	c.close()
 	select {
 	case <-c.done:
-	case <-time.After(termGrace):
+	case <-time.After(process.TermGrace):
 		c.kill()
 	}
 }

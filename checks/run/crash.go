@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // A worker that crashes inside the driver's library says nothing of the node: a library
@@ -56,7 +57,7 @@ func (p *Pool) countCrash() int {
 	p.crashed = true
 	p.mu.Unlock()
 	var past crashes
-	data, err := p.Load(crashFile)
+	data, err := p.Load(wire.CrashFile)
 	if err != nil {
 		return 0
 	}
@@ -69,7 +70,7 @@ func (p *Pool) countCrash() int {
 	}
 	if !hold && !again && now != past {
 		if data, err = json.Marshal(now); err == nil {
-			err = p.Save(crashFile, data)
+			err = p.Save(wire.CrashFile, data)
 		}
 		if err != nil {
 			return 0
@@ -80,7 +81,7 @@ func (p *Pool) countCrash() int {
 
 // text reads a small file of the kernel's, "" if it cannot.
 func (p *Pool) text(path string) string {
-	o := p.Call(context.Background(), p.idleLane(), &Request{Op: OpRead, Path: path, Line: "read " + path}, stateLimit)
+	o := p.Call(context.Background(), p.idleLane(), &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}, stateLimit)
 	f, err := o.File("read " + path)
 	if err != nil {
 		return ""
@@ -98,6 +99,6 @@ func (p *Pool) EndCrashes() {
 	over = over && p.state.crashes
 	p.state.mu.Unlock()
 	if over {
-		_ = p.Save(crashFile, nil)
+		_ = p.Save(wire.CrashFile, nil)
 	}
 }

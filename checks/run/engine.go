@@ -1,3 +1,6 @@
+// Package run carries out a plan: a supervisor that never blocks, and workers,
+// which are this same program started once more, that may. What hangs is killed
+// at its deadline; what cannot be killed is left behind and remembered.
 package run
 
 import (
@@ -9,6 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // Observer hears the results of a plan in the order of its steps.
@@ -82,16 +86,16 @@ func (e *Engine) Do(ctx context.Context, p *plan.Plan, obs Observer) error {
 // segment runs steps side by side and hands over their results in order.
 func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (more bool) {
 	ctx, cancel := context.WithCancel(ctx)
-	lanes := map[checks.Lane][]*Request{}
+	lanes := map[checks.Lane][]*wire.Request{}
 	results := make(map[int]chan Outcome, len(steps))
-	byReq := map[*Request]*plan.Step{}
+	byReq := map[*wire.Request]*plan.Step{}
 	for i := range steps {
 		s := &steps[i]
 		if s.Kind != plan.Native || s.Usage != nil {
 			continue
 		}
 		results[s.Index] = make(chan Outcome, 1)
-		r := &Request{Op: OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.timeout(), Limit: s.Timeout, End: e.end()}
+		r := &wire.Request{Op: wire.OpCheck, Name: s.Name, Args: s.Args, Table: s.Table, Line: s.Text, Timeout: e.timeout(), Limit: s.Timeout, End: e.end()}
 		for _, v := range s.Vars {
 			if r.Over == nil {
 				r.Over = map[string]string{}
@@ -107,15 +111,15 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 	done := make(chan struct{}, len(lanes))
 	for lane, reqs := range lanes {
 		Go(func() {
-			emit := func(r *Request, o Outcome) { results[byReq[r].Index] <- o }
-			reqs = slices.DeleteFunc(reqs, func(r *Request) bool {
+			emit := func(r *wire.Request, o Outcome) { results[byReq[r].Index] <- o }
+			reqs = slices.DeleteFunc(reqs, func(r *wire.Request) bool {
 				o, known := e.lastResult(ctx, byReq[r], r)
 				if known {
 					emit(r, o)
 				}
 				return known
 			})
-			e.Pool.Do(ctx, lane, reqs, func(r *Request) time.Duration { return e.limit(byReq[r]) }, emit)
+			e.Pool.Do(ctx, lane, reqs, func(r *wire.Request) time.Duration { return e.limit(byReq[r]) }, emit)
 			done <- struct{}{}
 		})
 	}
@@ -135,7 +139,7 @@ func (e *Engine) timeout() time.Duration {
 }
 
 // One carries out a single check outside the plan: one that a shell line calls.
-func (e *Engine) One(ctx context.Context, s *plan.Step, r *Request, limit time.Duration) checks.Result {
+func (e *Engine) One(ctx context.Context, s *plan.Step, r *wire.Request, limit time.Duration) checks.Result {
 	s.Timeout = limit
 	r.Limit, r.End = limit, e.end()
 	if o, known := e.lastResult(ctx, s, r); known {
@@ -149,12 +153,12 @@ const lastLimit = 5 * time.Second
 
 // lastResult is what an active test came to a while ago, if that counts in place of
 // a run. The local worker looks, which needs neither a library nor a process more.
-func (e *Engine) lastResult(ctx context.Context, s *plan.Step, r *Request) (o Outcome, known bool) {
+func (e *Engine) lastResult(ctx context.Context, s *plan.Step, r *wire.Request) (o Outcome, known bool) {
 	if s.MaxAge <= 0 {
 		return o, false
 	}
 	look := *r
-	look.Op, look.Only, look.Limit = OpLast, s.OnlyOld, lastLimit
+	look.Op, look.Only, look.Limit = wire.OpLast, s.OnlyOld, lastLimit
 	o = e.Pool.Call(ctx, checks.Local, &look, e.limit(&plan.Step{Lane: checks.Local, Timeout: lastLimit}))
 	resp, err := o.Answer()
 	return o, s.OnlyOld || err != nil || resp.Known
@@ -165,7 +169,7 @@ func (e *Engine) limit(s *plan.Step) time.Duration {
 	if e.Deadline.IsZero() {
 		return s.Timeout
 	}
-	return cutTo(time.Until(e.Deadline), s.Timeout, e.timeout(), s.Lane.Vendor() || s.Active)
+	return wire.CutTo(time.Until(e.Deadline), s.Timeout, e.timeout(), s.Lane.Vendor() || s.Active)
 }
 
 // end is the end of the run on the clock that a worker shares.
@@ -173,7 +177,7 @@ func (e *Engine) end() time.Duration {
 	if e.Deadline.IsZero() {
 		return 0
 	}
-	return max(monotonic()+time.Until(e.Deadline), 1)
+	return max(wire.Monotonic()+time.Until(e.Deadline), 1)
 }
 
 func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]chan Outcome, obs Observer) (more bool) {

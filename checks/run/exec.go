@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // Output is what a command printed and how it ended.
@@ -31,9 +34,9 @@ func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Outp
 	line := fmt.Sprintf("run %s", argv[0])
 	patience := limit
 	if limit > 0 {
-		patience += killGrace
+		patience += process.KillGrace
 	}
-	o := p.Call(context.Background(), execLane, &Request{Op: OpExec, Args: argv, Env: env, Data: input, Timeout: limit, Line: line}, patience)
+	o := p.Call(context.Background(), execLane, &wire.Request{Op: wire.OpExec, Args: argv, Env: env, Data: input, Timeout: limit, Line: line}, patience)
 	resp, err := o.Answer()
 	if err != nil {
 		return Output{}, err
@@ -60,8 +63,8 @@ func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 	if patience > 0 {
 		patience += time.Second // for its end, see probe.Grace
 	}
-	r := &Request{
-		Op: OpExec, Args: j.Argv, Env: j.Env, Program: j.Program, Path: j.Input, Merge: j.Merge, Timeout: j.Timeout, Line: "run " + j.Argv[0],
+	r := &wire.Request{
+		Op: wire.OpExec, Args: j.Argv, Env: j.Env, Program: j.Program, Path: j.Input, Merge: j.Merge, Timeout: j.Timeout, Line: "run " + j.Argv[0],
 	}
 	o := p.Call(ctx, execLane, r, patience)
 	if o.hung != nil {
@@ -85,8 +88,8 @@ func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 // It returns what no signal can end.
 func (p *Pool) killJob() []int {
 	worker := p.Pid(execLane)
-	for end := time.Now().Add(killGrace); ; time.Sleep(5 * time.Millisecond) {
-		left := slices.DeleteFunc(inSession(worker), func(pid int) bool { return pid == worker })
+	for end := time.Now().Add(process.KillGrace); ; time.Sleep(5 * time.Millisecond) {
+		left := slices.DeleteFunc(process.InSession(worker), func(pid int) bool { return pid == worker })
 		if len(left) == 0 || time.Now().After(end) {
 			return left
 		}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 func TestJobs(t *testing.T) {
@@ -31,7 +33,7 @@ func TestJobs(t *testing.T) {
 		t.Errorf("no such program: %+v, %v", o, err)
 	}
 	o, err = p.Run(t.Context(), Job{Argv: []string{"sh", "-c", "yes | head -c 3000000"}, Env: env, Merge: true})
-	if len(o.Stdout) != maxOutput || !o.Cut || err != nil {
+	if len(o.Stdout) != wire.MaxOutput || !o.Cut || err != nil {
 		t.Errorf("much output: %d bytes, cut %v, %v", len(o.Stdout), o.Cut, err)
 	}
 	// What is left behind does not hold it up, and is not killed.

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // FuzzShellEvents feeds what a shell may write: events are the same in however many
@@ -69,7 +72,7 @@ func eventsOf(parts ...[]byte) (list []string, bad bool) {
 
 // FuzzWorkerAnswer reads what a worker may write in place of an answer.
 func FuzzWorkerAnswer(f *testing.F) {
-	good, _ := json.Marshal(&Response{ID: 1, Text: "x"})
+	good, _ := json.Marshal(&wire.Response{ID: 1, Text: "x"})
 	f.Add(append(good, '\n'))
 	f.Add(append(good, append([]byte("\n"), good...)...))
 	f.Add([]byte("null\n{\"id\":1}\n[]\n\xff\n"))
@@ -85,7 +88,7 @@ func FuzzWorkerAnswer(f *testing.F) {
 				break
 			}
 			lines = append(lines, bytes.Clone(line))
-			if resp := new(Response); json.Unmarshal(line, resp) == nil {
+			if resp := new(wire.Response); json.Unmarshal(line, resp) == nil {
 				_ = answered(resp).Failure()
 			}
 		}
@@ -101,9 +104,9 @@ func FuzzProcStat(f *testing.F) {
 	f.Add("a) R 1 2 3 (", []byte(")"))
 	f.Add("\n", []byte(nil))
 	f.Fuzz(func(t *testing.T, name string, data []byte) {
-		_, _ = parseStat(data)
-		got, err := parseStat(fmt.Appendf(nil, "4711 (%s) D 1 2 345 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 4096 1\n", name))
-		if want := (procStat{state: "D", session: 345, start: 98765}); err != nil || got != want {
+		_, _ = process.ParseStat(data)
+		got, err := process.ParseStat(fmt.Appendf(nil, "4711 (%s) D 1 2 345 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 4096 1\n", name))
+		if want := (process.ProcStat{State: "D", Session: 345, Start: 98765}); err != nil || got != want {
 			t.Errorf("%q: %+v, %v", name, got, err)
 		}
 	})
@@ -119,7 +122,7 @@ func FuzzLedger(f *testing.F) {
 		l := new(Ledger)
 		err := l.parse(data)
 		for _, c := range l.StuckProcesses() {
-			if err != nil || c.PID <= 0 || !alive(c.PID, c.Start) {
+			if err != nil || c.PID <= 0 || !process.Alive(c.PID, c.Start) {
 				t.Errorf("%+v, %v", c, err)
 			}
 			if !strings.Contains(fmt.Sprint(c.Hung()), fmt.Sprint(c.PID)) {

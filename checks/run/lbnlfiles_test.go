@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // The table of the real files: each check in it is built in, and each line is whole.
 func TestLBNLFiles(t *testing.T) {
 	t.Parallel()
 	versions := map[string]int{}
-	for line := range strings.Lines(lbnlFiles) {
+	for line := range strings.Lines(wire.LBNLFiles) {
 		f := strings.Fields(line)
 		if f[0] == "#" {
 			continue

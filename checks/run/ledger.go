@@ -6,14 +6,16 @@ import (
 	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // Ledger is the list of stuck processes. A worker keeps it in a file between runs, so that later
 // runs report a hang at once and add no further process to it (see [Pool.OpenState]).
 type Ledger struct {
 	mu             sync.Mutex
-	stuckProcesses []StuckProcess
-	unsaved        []StuckProcess // of this run, not in the file yet
+	stuckProcesses []wire.StuckProcess
+	unsaved        []wire.StuckProcess // of this run, not in the file yet
 }
 
 // parse takes over the entries of the file, except those whose process has ended.
@@ -21,11 +23,11 @@ func (l *Ledger) parse(data []byte) error {
 	if len(data) == 0 {
 		return nil
 	}
-	var old []StuckProcess
+	var old []wire.StuckProcess
 	if err := json.Unmarshal(data, &old); err != nil {
 		return err
 	}
-	old = slices.DeleteFunc(old, func(c StuckProcess) bool { return !alive(c.PID, c.Start) })
+	old = slices.DeleteFunc(old, func(c wire.StuckProcess) bool { return !process.Alive(c.PID, c.Start) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stuckProcesses = append(l.stuckProcesses, old...)
@@ -34,15 +36,15 @@ func (l *Ledger) parse(data []byte) error {
 
 // Find tells which stuck process stands in the way of a step: in a lane of a vendor
 // library any, elsewhere one that was left by the very same line.
-func (l *Ledger) Find(lane checks.Lane, step string) (StuckProcess, bool) {
+func (l *Ledger) Find(lane checks.Lane, step string) (wire.StuckProcess, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.stuckProcesses {
-		if c.Lane == lane && (lane.Vendor() || c.Step == step) && alive(c.PID, c.Start) {
+		if c.Lane == lane && (lane.Vendor() || c.Step == step) && process.Alive(c.PID, c.Start) {
 			return c, true
 		}
 	}
-	return StuckProcess{}, false
+	return wire.StuckProcess{}, false
 }
 
 // Doing are the calls that processes of a lane have not come back from.
@@ -50,7 +52,7 @@ func (l *Ledger) Doing(lane checks.Lane) (calls []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.stuckProcesses {
-		if c.Lane == lane && c.Doing != "" && alive(c.PID, c.Start) {
+		if c.Lane == lane && c.Doing != "" && process.Alive(c.PID, c.Start) {
 			calls = append(calls, c.Doing)
 		}
 	}
@@ -58,14 +60,14 @@ func (l *Ledger) Doing(lane checks.Lane) (calls []string) {
 }
 
 // add enters stuck processes. [Pool.keepLedger] writes them to the file.
-func (l *Ledger) add(cs ...StuckProcess) {
+func (l *Ledger) add(cs ...wire.StuckProcess) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stuckProcesses, l.unsaved = append(l.stuckProcesses, cs...), append(l.unsaved, cs...)
 }
 
 // takeUnsaved returns the entries that are not yet written, once.
-func (l *Ledger) takeUnsaved() []StuckProcess {
+func (l *Ledger) takeUnsaved() []wire.StuckProcess {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := l.unsaved
@@ -74,7 +76,7 @@ func (l *Ledger) takeUnsaved() []StuckProcess {
 }
 
 // StuckProcesses lists what is in the ledger.
-func (l *Ledger) StuckProcesses() []StuckProcess {
+func (l *Ledger) StuckProcesses() []wire.StuckProcess {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.stuckProcesses)

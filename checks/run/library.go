@@ -1,6 +1,8 @@
 package run
 
 import (
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+
 	_ "embed"
 	"regexp"
 	"slices"
@@ -44,7 +46,7 @@ const runLine = "__nhc_began=1\nfor __nhc_once in 1; do \\builtin eval $CHECK; d
 // sorted.
 func LackedFunctions() []string {
 	provided := providedFunctions()
-	return slices.DeleteFunc(fileTable(lbnlFiles).functions(), func(name string) bool {
+	return slices.DeleteFunc(wire.FileTable(wire.LBNLFiles).Functions(), func(name string) bool {
 		_, native := checks.Lookup(name)
 		return native || provided[name] != ""
 	})

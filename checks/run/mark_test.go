@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // The local worker ends a guarded shell at the end of its supervisor, and so does the
@@ -22,7 +24,7 @@ func TestPoolGuard(t *testing.T) {
 		if replaced {
 			first := p.Pid(checks.Local)
 			_ = unix.Kill(first, unix.SIGKILL)
-			p.Call(t.Context(), checks.Local, &Request{Op: OpFind, Line: "x"}, 0)
+			p.Call(t.Context(), checks.Local, &wire.Request{Op: wire.OpFind, Line: "x"}, 0)
 			p.KeepGuard()
 			if p.Pid(checks.Local) == first {
 				t.Fatal("the worker has not been replaced")
@@ -33,13 +35,13 @@ func TestPoolGuard(t *testing.T) {
 			defer close(over)
 			_, _, _ = s.Line(false, 0, "sleep 300", soon())
 		}()
-		waitFor(t, func() bool { return len(inSession(s.Pid())) > 1 })
+		waitFor(t, func() bool { return len(process.InSession(s.Pid())) > 1 })
 		p.mu.Lock()
 		in := p.workers[checks.Local].in
 		p.mu.Unlock()
 		_ = in.Close() // as the death of this process would
 		<-over
-		waitFor(t, func() bool { return len(inSession(s.Pid())) == 0 })
+		waitFor(t, func() bool { return len(process.InSession(s.Pid())) == 0 })
 	}
 }
 
@@ -47,19 +49,19 @@ func TestPoolGuard(t *testing.T) {
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	cmd := startSleep(t)
-	m, other := newMarks(), newMarks()
-	if _, ok := m.of(cmd); ok {
+	m, other := process.NewMarks(), process.NewMarks()
+	if _, ok := m.Of(cmd); ok {
 		t.Error("it bears a mark from the beginning")
 	}
-	m.set(cmd, 7)
-	if n, ok := m.of(cmd); !ok || n != 7 {
+	m.Set(cmd, 7)
+	if n, ok := m.Of(cmd); !ok || n != 7 {
 		t.Errorf("got %d %v, want 7", n, ok)
 	}
-	if _, ok := other.of(cmd); ok {
+	if _, ok := other.Of(cmd); ok {
 		t.Error("it bears another shell's mark")
 	}
-	g := Guarded{PID: os.Getpid(), Marks: m}
-	if !slices.Contains(g.ownedBy(7), cmd) || slices.Contains(g.ownedBy(6), cmd) || slices.Contains(g.ownedBy(8), cmd) {
+	g := process.Guarded{PID: os.Getpid(), Marks: m}
+	if !slices.Contains(g.OwnedBy(7), cmd) || slices.Contains(g.OwnedBy(6), cmd) || slices.Contains(g.OwnedBy(8), cmd) {
 		t.Error("it does not belong to command 7 alone")
 	}
 }

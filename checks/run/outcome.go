@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // Outcome is the result of a request: an answer of the worker, or the reason why there
 // is none. The zero value is a request that was interrupted. Nothing but [Outcome.Answer]
 // and the methods built on it gives access to the answer, so a hang cannot be taken for one.
 type Outcome struct {
-	answer *Response
+	answer *wire.Response
 	hung   *checks.Hung // no answer in time
 	died   string       // how the worker ended instead of answering
 	// crashes counts the runs in a row, with this one, in which the library of the lane
@@ -22,7 +23,7 @@ type Outcome struct {
 	lost    string // why the request was not carried out at all
 }
 
-func answered(r *Response) Outcome { return Outcome{answer: r} }
+func answered(r *wire.Response) Outcome { return Outcome{answer: r} }
 
 func hung(h *checks.Hung) Outcome { return Outcome{hung: h} }
 
@@ -32,7 +33,7 @@ func lost(why string) Outcome { return Outcome{lost: why} }
 
 // Answer returns the worker's answer, or an error that says why there is none. An
 // answer that reports an error is returned as that error alone.
-func (o Outcome) Answer() (*Response, error) {
+func (o Outcome) Answer() (*wire.Response, error) {
 	switch {
 	case o.hung != nil:
 		return nil, fmt.Errorf("no answer within %s (%s)", o.hung.For.Round(10*time.Millisecond), Describe(o.hung))
@@ -60,7 +61,7 @@ func (e existsError) Is(target error) bool { return target == fs.ErrExist }
 
 // AnswerTo is Answer with an error that names the operation: "read
 // /etc/nhc/nhc.conf". A worker's own errors say it already.
-func (o Outcome) AnswerTo(doing string) (*Response, error) {
+func (o Outcome) AnswerTo(doing string) (*wire.Response, error) {
 	resp, err := o.Answer()
 	if err != nil && o.answer == nil {
 		err = fmt.Errorf("%s: %w", doing, err)
@@ -83,11 +84,11 @@ func (o Outcome) FailureIn(doing string) error {
 // File is a file that a worker has looked at. The zero value is a regular file without
 // content; callers look at the error first.
 type File struct {
-	FileInfo
+	wire.FileInfo
 	Data []byte
 }
 
-// File returns the file that a request of [OpRead] or [OpTake] was about.
+// File returns the file that a request of [wire.OpRead] or [wire.OpTake] was about.
 func (o Outcome) File(doing string) (File, error) {
 	resp, err := o.AnswerTo(doing)
 	switch {

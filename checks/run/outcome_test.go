@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // An outcome that is no answer gives an error and nothing to look into.
@@ -16,8 +17,8 @@ func TestOutcomeWithoutAnswer(t *testing.T) {
 		"hung":        hung(&checks.Hung{PID: 1}),
 		"died":        died("its worker died"),
 		"lost":        lost("not run"),
-		"error":       answered(&Response{Err: "read /x: permission denied", File: &FileInfo{}}),
-		"exists":      answered(&Response{Err: "write /x: it exists", Exists: true}),
+		"error":       answered(&wire.Response{Err: "read /x: permission denied", File: &wire.FileInfo{}}),
+		"exists":      answered(&wire.Response{Err: "write /x: it exists", Exists: true}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp, err := o.Answer()
@@ -32,10 +33,10 @@ func TestOutcomeWithoutAnswer(t *testing.T) {
 			}
 		})
 	}
-	if _, err := answered(&Response{}).File("read /x"); err == nil {
+	if _, err := answered(&wire.Response{}).File("read /x"); err == nil {
 		t.Error("File of an answer that describes none: want an error")
 	}
-	if f, err := answered(&Response{File: &FileInfo{Size: 1}, Data: []byte("x")}).File("read /x"); err != nil || f.Size != 1 || string(f.Data) != "x" {
+	if f, err := answered(&wire.Response{File: &wire.FileInfo{Size: 1}, Data: []byte("x")}).File("read /x"); err != nil || f.Size != 1 || string(f.Data) != "x" {
 		t.Errorf("File: %v, %v", f, err)
 	}
 }

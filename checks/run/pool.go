@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // Options is what the workers of a run share.
@@ -36,8 +38,8 @@ type Pool struct {
 	lastID  int
 	warn    []error
 	stuck   []string // what workers of the local lane did not come back from in this run
-	vars    Vars
-	guarded *Guarded
+	vars    wire.Vars
+	guarded *process.Guarded
 	version int // of vars; a worker is told when it has an older one
 
 	answered, crashed bool // NVML's library has answered a check; it has ended a worker
@@ -69,7 +71,7 @@ func (p *Pool) Start(lane checks.Lane) error {
 }
 
 // SetVars gives what checks see of the run's variables from now on.
-func (p *Pool) SetVars(v Vars) {
+func (p *Pool) SetVars(v wire.Vars) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.vars = v
@@ -78,7 +80,7 @@ func (p *Pool) SetVars(v Vars) {
 }
 
 // tell adds the variables to the first request to a worker that does not know them.
-func (p *Pool) tell(c *client, r *Request) {
+func (p *Pool) tell(c *client, r *wire.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.version != p.version {
@@ -115,7 +117,7 @@ func (p *Pool) worker(lane checks.Lane) (*client, error) {
 	if err == nil {
 		p.workers[lane] = c
 		if p.guarded != nil && lane == checks.Local {
-			c.send([]*Request{{Op: OpGuard, Guard: p.guarded}})
+			c.send([]*wire.Request{{Op: wire.OpGuard, Guard: p.guarded}})
 		}
 	}
 	return c, err
@@ -133,13 +135,13 @@ func (p *Pool) KeepGuard() {
 
 // Guard has the local worker end a shell, with the line that it is at, if this process
 // dies: bash does not notice that while it waits for a command.
-func (p *Pool) Guard(g Guarded) {
+func (p *Pool) Guard(g process.Guarded) {
 	c, err := p.worker(checks.Local)
 	p.mu.Lock()
 	p.guarded = &g
 	p.mu.Unlock()
 	if err == nil {
-		c.send([]*Request{{Op: OpGuard, Guard: &g}})
+		c.send([]*wire.Request{{Op: wire.OpGuard, Guard: &g}})
 	}
 }
 
@@ -160,7 +162,7 @@ func (p *Pool) hasEnded(lane checks.Lane) string {
 	return p.ended[lane]
 }
 
-func (p *Pool) number(reqs []*Request) {
+func (p *Pool) number(reqs []*wire.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range reqs {
@@ -170,20 +172,20 @@ func (p *Pool) number(reqs []*Request) {
 }
 
 // Limit is how long a request may take, counted from the answer before it.
-type Limit func(*Request) time.Duration
+type Limit func(*wire.Request) time.Duration
 
 // Do has the worker of a lane carry out requests in their order and hands each
 // outcome to emit. A worker that hangs or dies is replaced and the next request
 // carried out by its successor, except in the lane of a vendor library, where
 // the next call would only hang, too. What an earlier run left hanging is not
 // tried again while it hangs.
-func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit Limit, emit func(*Request, Outcome)) {
+func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, limit Limit, emit func(*wire.Request, Outcome)) {
 	lane = lane.Worker()
-	if len(reqs) > 0 && !reqs[0].ofState() {
+	if len(reqs) > 0 && !ofState(reqs[0]) {
 		defer p.keepLedger() // when the lane is free again
 	}
 	defer p.claim(lane)()
-	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *Request) bool {
+	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *wire.Request) bool {
 		stuck, found := p.ledger.Find(lane, r.Line)
 		if found {
 			emit(r, hung(stuck.Hung()))
@@ -220,7 +222,7 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*Request, limit 
 }
 
 // answers hands out the answers of one worker until all are there or it ended.
-func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Limit, emit func(*Request, Outcome)) (done int, ended bool) {
+func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, limit Limit, emit func(*wire.Request, Outcome)) (done int, ended bool) {
 	woken := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(woken)
@@ -249,11 +251,11 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*Request, limit Li
 		was, counted := half()
 		doing, calls := "", uint64(0)
 		if err != nil || resp.Spent {
-			doing, calls = readPage(c.page, r.ID)
+			doing, calls = wire.ReadPage(c.page, r.ID)
 		}
 		switch {
 		case err == nil:
-			if c.lane == checks.NVML && r.Op == OpCheck {
+			if c.lane == checks.NVML && r.Op == wire.OpCheck {
 				p.mu.Lock()
 				p.answered = true
 				p.mu.Unlock()
@@ -326,29 +328,29 @@ func (p *Pool) bury(c *client, step string, hung *checks.Hung) {
 
 // stuck processes describes the processes that survived SIGKILL; the first that sleeps
 // uninterruptibly becomes the face of the hang.
-func stuckProcesses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []StuckProcess {
-	var out []StuckProcess
+func stuckProcesses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []wire.StuckProcess {
+	var out []wire.StuckProcess
 	face := false
 	for _, pid := range pids {
-		st, err := readStat(pid)
+		st, err := process.ReadStat(pid)
 		if err != nil {
 			continue
 		}
-		state, w := whereabouts(pid)
+		state, w := process.Whereabouts(pid)
 		if !face {
 			hung.PID, hung.State, hung.Wchan = pid, state, w
 			face = state == "D"
 		}
-		out = append(out, StuckProcess{PID: pid, Start: st.start, Lane: lane, Step: step, Doing: hung.Doing, State: state, Wchan: w, Since: time.Now().Truncate(time.Second)})
+		out = append(out, wire.StuckProcess{PID: pid, Start: st.Start, Lane: lane, Step: step, Doing: hung.Doing, State: state, Wchan: w, Since: time.Now().Truncate(time.Second)})
 	}
 	return out
 }
 
 // Call carries out one request outside the plan: reading a configuration file,
 // writing the log, running scontrol. A limit of 0 means none.
-func (p *Pool) Call(ctx context.Context, lane checks.Lane, r *Request, limit time.Duration) Outcome {
+func (p *Pool) Call(ctx context.Context, lane checks.Lane, r *wire.Request, limit time.Duration) Outcome {
 	var out Outcome
-	p.Do(ctx, lane, []*Request{r}, func(*Request) time.Duration { return limit }, func(_ *Request, o Outcome) { out = o })
+	p.Do(ctx, lane, []*wire.Request{r}, func(*wire.Request) time.Duration { return limit }, func(_ *wire.Request, o Outcome) { out = o })
 	return out
 }
 
@@ -360,7 +362,7 @@ func (p *Pool) Doing(lane checks.Lane) string {
 	if c == nil {
 		return ""
 	}
-	doing, _ := readPage(c.page, int(c.request.Load()))
+	doing, _ := wire.ReadPage(c.page, int(c.request.Load()))
 	return doing
 }
 

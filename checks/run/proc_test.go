@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // What heeds SIGTERM has the time for it that it is given, and is not signalled again
@@ -29,7 +31,7 @@ func TestEndSessionLetsATrapEnd(t *testing.T) {
 		_ = cmd.Wait() // it is ended by a signal
 	}()
 	awaitFile(t, ready)
-	if left := endSession(cmd.Process.Pid, 20*time.Second); len(left) > 0 {
+	if left := process.EndSession(cmd.Process.Pid, 20*time.Second); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	<-over
@@ -48,7 +50,7 @@ func TestEndedRunLetsDCGMEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan Outcome, 1)
 	go func() { // on a busy machine the run is ended before the wait for the answer begins
-		over <- p.Call(ctx, checks.DCGM, &Request{Op: OpCheck, Name: "check_rogue_dcgm", Args: []string{"trap", ready, done}, Line: "x"}, time.Minute)
+		over <- p.Call(ctx, checks.DCGM, &wire.Request{Op: wire.OpCheck, Name: "check_rogue_dcgm", Args: []string{"trap", ready, done}, Line: "x"}, time.Minute)
 	}()
 	awaitFile(t, ready)
 	cancel()

@@ -9,17 +9,19 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // A context that ends while the last answer is handed out must not end the
 // wait of the next request.
 func TestLateCancel(t *testing.T) {
 	p := newTestPool(t, "")
-	limit := func(*Request) time.Duration { return 10 * time.Second }
+	limit := func(*wire.Request) time.Duration { return 10 * time.Second }
 	for i := range 300 {
 		ctx, cancel := context.WithCancel(t.Context())
-		p.Do(ctx, checks.Local, []*Request{{Op: OpFind, Line: "a"}}, limit, func(*Request, Outcome) { cancel() })
-		if o := p.Call(t.Context(), checks.Local, &Request{Op: OpFind, Line: "b"}, 10*time.Second); o.Failure() != nil {
+		p.Do(ctx, checks.Local, []*wire.Request{{Op: wire.OpFind, Line: "a"}}, limit, func(*wire.Request, Outcome) { cancel() })
+		if o := p.Call(t.Context(), checks.Local, &wire.Request{Op: wire.OpFind, Line: "b"}, 10*time.Second); o.Failure() != nil {
 			t.Fatalf("request %d after a cancelled one: %v", i, o.Failure())
 		}
 	}
@@ -29,13 +31,13 @@ func TestLateCancel(t *testing.T) {
 // answer of another, and none is taken for hung because its own went astray.
 func TestLaneShared(t *testing.T) {
 	p := newTestPool(t, "")
-	limit := func(*Request) time.Duration { return 10 * time.Second }
+	limit := func(*wire.Request) time.Duration { return 10 * time.Second }
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			for range 20 {
-				reqs := []*Request{{Op: OpFind, Line: "a"}, {Op: OpFind, Line: "b"}, {Op: OpFind, Line: "c"}}
-				p.Do(t.Context(), checks.Local, reqs, limit, func(r *Request, o Outcome) {
+				reqs := []*wire.Request{{Op: wire.OpFind, Line: "a"}, {Op: wire.OpFind, Line: "b"}, {Op: wire.OpFind, Line: "c"}}
+				p.Do(t.Context(), checks.Local, reqs, limit, func(r *wire.Request, o Outcome) {
 					if resp, err := o.Answer(); err != nil || resp.ID != r.ID {
 						t.Errorf("request %s: %v", r.Line, err)
 					}
@@ -49,7 +51,7 @@ func TestLaneShared(t *testing.T) {
 // Lanes that hang at the same time write to one ledger.
 func TestLedgerConcurrent(t *testing.T) {
 	t.Parallel()
-	self, err := readStat(os.Getpid())
+	self, err := process.ReadStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +60,7 @@ func TestLedgerConcurrent(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			p := newTestPool(t, dir)
-			p.ledger.add(StuckProcess{PID: os.Getpid(), Start: self.start, Lane: checks.Local, Step: fmt.Sprint(i)})
+			p.ledger.add(wire.StuckProcess{PID: os.Getpid(), Start: self.Start, Lane: checks.Local, Step: fmt.Sprint(i)})
 			p.keepLedger()
 			for _, w := range p.Warnings() {
 				t.Error(w)

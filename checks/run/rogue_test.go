@@ -1,7 +1,8 @@
 package run
 
 import (
-	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/worker"
 
 	"context"
 	"fmt"
@@ -16,17 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // The test binary is its own worker, as the program is.
 func TestMain(m *testing.M) {
-	if os.Args[0] == WorkerName {
+	if os.Args[0] == wire.WorkerName {
 		if os.Args[1] == "shell" {
 			fmt.Fprintln(os.Stderr, BecomeShell(os.Args[2]))
 			os.Exit(127)
 		}
-		os.Exit(Worker(os.Args[2], nil))
+		os.Exit(worker.Serve(os.Args[2], nil))
 	}
 	os.Exit(m.Run())
 }
@@ -73,7 +75,7 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 			answer(strings.Repeat("x", 1<<20))
 		}
 	case "close":
-		_ = unix.Close(responseFd)
+		_ = unix.Close(wire.ResponseFd)
 		time.Sleep(time.Minute)
 	case "phases":
 		for i := range 2 {
@@ -108,7 +110,7 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return nil
 }
 
-func answer(text string) { _, _ = syscall.Write(responseFd, []byte(text)) }
+func answer(text string) { _, _ = syscall.Write(wire.ResponseFd, []byte(text)) }
 
 // eatMemory allocates in a memory cgroup until the kernel ends it.
 func eatMemory(group string) {

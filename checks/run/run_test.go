@@ -15,6 +15,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // recorder is an observer that writes down what it hears.
@@ -111,7 +113,7 @@ func TestBrokenWorker(t *testing.T) {
 		"garbage": `its worker is broken: it wrote "this is not JSON\n" in place of an answer`,
 		"wrongid": `its worker is broken: it wrote "{\"id\":99999}\n" in place of an answer`,
 		"half":    "its worker died in rogue half: exit status 0",
-		"flood":   fmt.Sprintf("its worker is broken: it wrote more than %d bytes without an end", maxLine),
+		"flood":   fmt.Sprintf("its worker is broken: it wrote more than %d bytes without an end", wire.MaxLine),
 		"close":   "its worker closed its descriptors",
 	} {
 		t.Run(how, func(t *testing.T) {
@@ -382,11 +384,11 @@ func TestParseStat(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		in   string
-		want procStat
+		want process.ProcStat
 		bad  bool
 	}{
-		"plain":   {in: "12 (sh) S 1 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1", want: procStat{"S", 12, 777}},
-		"hostile": {in: "12 (a) R 9 (b)\n) D 1 5 6 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 778 1 1", want: procStat{"D", 6, 778}},
+		"plain":   {in: "12 (sh) S 1 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1", want: process.ProcStat{State: "S", Session: 12, Start: 777}},
+		"hostile": {in: "12 (a) R 9 (b)\n) D 1 5 6 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 778 1 1", want: process.ProcStat{State: "D", Session: 6, Start: 778}},
 		"short":   {in: "12 (sh) S 1", bad: true},
 		"garbage": {in: "\x00\xff", bad: true},
 		"words":   {in: "12 (sh) S 1 12 x 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1", bad: true},
@@ -394,7 +396,7 @@ func TestParseStat(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := parseStat([]byte(tc.in))
+			got, err := process.ParseStat([]byte(tc.in))
 			if (err != nil) != tc.bad {
 				t.Fatalf("err = %v", err)
 			}
@@ -441,7 +443,7 @@ func TestChecksKnowTheJob(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
 	job := &checks.Job{ID: "7", UID: 5001, User: "alice", Node: "gpu01", Ended: true, End: true, Grace: time.Second, GPUs: []checks.JobGPU{{Minor: 3, PCI: "0000:13:00.0"}}}
-	p.SetVars(Vars{Job: Only[checks.Job]{Value: job}})
+	p.SetVars(wire.Vars{Job: wire.Only[checks.Job]{Value: job}})
 	rec := &recorder{stopAt: -1}
 	if err := (&Engine{Pool: p}).Do(t.Context(), buildPlan(0, "check_rogue job"), rec); err != nil {
 		t.Fatal(err)

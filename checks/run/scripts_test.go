@@ -5,13 +5,16 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/runtest"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/worker"
 )
 
 // What bash is given to load gives back what a file of LBNL NHC's defines.
 func TestLoadWords(t *testing.T) {
 	t.Parallel()
-	dir := writeScripts(t, map[string]string{"aaa.nhc": scriptText("check_hw_eth", "check_hw_topology", "array_push", "mcheck_glob", "nhc_hw_gather_data"), "zz.nhc": scriptText("mcheck_glob")})
-	words := loadWords(listScripts(dir, testTable()).Scripts)
+	dir := runtest.WriteScripts(t, map[string]string{"aaa.nhc": runtest.ScriptText("check_hw_eth", "check_hw_topology", "array_push", "mcheck_glob", "nhc_hw_gather_data"), "zz.nhc": runtest.ScriptText("mcheck_glob")})
+	words := loadWords(worker.ListScripts(dir, runtest.TestTable()).Scripts)
 	script := "check_hw_cpuinfo() { :; }\n"
 	for pair := range slices.Chunk(words, 2) {
 		if pair[0] == "site" {

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // The descriptors that bash is given, see prelude.sh.
@@ -52,7 +54,7 @@ type Shell struct {
 	until   time.Time         // deadline of the command; zero means none
 	handler ShellHandler
 	wake    int // read end of the pipe by which a signal interrupts a wait
-	marks   marks
+	marks   process.Marks
 	number  int // of the command
 }
 
@@ -99,7 +101,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	// The child is this program once more: it puts the descriptors in their
 	// places and becomes bash. So the supervisor never executes a file that may
 	// lie on a dead mount.
-	pid, err := spawn([]string{WorkerName, "shell", setup.Program}, setup.Env, os.Stdin, files.stdout, files.stderr,
+	pid, err := spawn([]string{wire.WorkerName, "shell", setup.Program}, setup.Env, os.Stdin, files.stdout, files.stderr,
 		files.commands, files.events, files.answers, files.line, files.init, files.library, files.scratch)
 	if err != nil {
 		files.closeParent()
@@ -110,7 +112,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 		cmd: files.cmdFd, ans: files.ansFd, fds: [3]int{files.evFd, files.outFd, files.errFd}, open: [3]bool{true, true, true},
 	}
 	s.done, s.end = reap(pid, false)
-	s.marks = newMarks()
+	s.marks = process.NewMarks()
 	s.mark()
 	return s, nil
 }
@@ -132,10 +134,10 @@ func BecomeShell(program string) error {
 }
 
 // Guarded holds the data that a guard needs to end the shell, see [Pool.Guard].
-func (s *Shell) Guarded() Guarded {
-	g := Guarded{PID: s.pid, Marks: s.marks}
-	if st, err := readStat(s.pid); err == nil {
-		g.Start = st.start
+func (s *Shell) Guarded() process.Guarded {
+	g := process.Guarded{PID: s.pid, Marks: s.marks}
+	if st, err := process.ReadStat(s.pid); err == nil {
+		g.Start = st.Start
 	}
 	return g
 }
@@ -143,7 +145,7 @@ func (s *Shell) Guarded() Guarded {
 // mark gives the processes that start from now on a new number.
 func (s *Shell) mark() {
 	s.number++
-	s.marks.set(s.pid, s.number)
+	s.marks.Set(s.pid, s.number)
 }
 
 // Pid is the process (and session) of the shell.
@@ -184,7 +186,7 @@ func (s *Shell) Test(command string, deadline time.Time) (status int, err error)
 
 // Load reads the scripts of $INCDIR in their order. exited says that one of them
 // ended the shell, with that status.
-func (s *Shell) Load(scripts []Script, deadline time.Time) (status int, exited bool, err error) {
+func (s *Shell) Load(scripts []wire.Script, deadline time.Time) (status int, exited bool, err error) {
 	words := loadWords(scripts)
 	fields := append([]string{"load", strconv.Itoa(len(words))}, words...)
 	return s.command(deadline, fields...)
@@ -287,7 +289,7 @@ func (s *Shell) Close() {
 	select {
 	case <-s.done:
 	case <-time.After(closeGrace):
-		s.Guarded().end(s.number)
+		s.Guarded().End(s.number)
 	}
 	s.drain()
 	s.close()
@@ -312,7 +314,7 @@ func shut(fd *int) {
 func (s *Shell) Kill() []int {
 	_ = unix.Kill(s.pid, unix.SIGKILL) // before its descriptors close: its traps would speak
 	s.close()
-	return s.Guarded().end(s.number)
+	return s.Guarded().End(s.number)
 }
 
 // reply answers __nhc_ask.

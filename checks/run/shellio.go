@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 )
 
 // shellPipes are the descriptors between the supervisor and its bash.
@@ -184,7 +186,7 @@ func (s *Shell) signaled() bool {
 func (s *Shell) gone() (int, bool, error) {
 	select {
 	case <-s.done:
-	case <-time.After(endGrace):
+	case <-time.After(process.EndGrace):
 		return 0, false, fmt.Errorf("bash closed its descriptors")
 	}
 	if !s.ready {

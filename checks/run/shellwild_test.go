@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 )
 
 // However a line leaves, or whatever it does to the shell, it has a result, and never
@@ -151,7 +153,7 @@ func TestShellKillFindsTheLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !want {
-			waitFor(t, func() bool { _, err := readStat(pid); return err != nil || !lives(pid) })
+			waitFor(t, func() bool { _, err := process.ReadStat(pid); return err != nil || !lives(pid) })
 			continue
 		}
 		if !lives(pid) {
@@ -162,8 +164,8 @@ func TestShellKillFindsTheLine(t *testing.T) {
 }
 
 func lives(pid int) bool {
-	st, err := readStat(pid)
-	return err == nil && !ended(pid, st)
+	st, err := process.ReadStat(pid)
+	return err == nil && !process.Ended(pid, st)
 }
 
 // Two long events whose parts alternate are two events.

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // The runs of a node remember in a directory: the ledger of stuck processes, the lanes
 // that the last run needed, the last call to Slurm, and locks. A worker reads
-// and writes it (worker_state.go), so a directory that does not answer costs a run no
+// and writes it (worker/state.go), so a directory that does not answer costs a run no
 // more than its memory.
 
 // memoryState is the supervisor's side of that directory. An empty dir remembers nothing.
@@ -52,11 +53,11 @@ const (
 // ledger and what the last run of a kind has needed. With a lock it takes that for the
 // life of this process, or until [Pool.Unlock]; busy is the process that holds it. After
 // an error the run has no memory; doubts are about parts of it.
-func (p *Pool) OpenState(dir, kind, lock string) (busy *Holder, doubts []error, err error) {
+func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []error, err error) {
 	p.state.mu.Lock()
 	p.state.dir, p.state.kind = dir, kind
 	p.state.mu.Unlock()
-	req := &Request{Op: OpOpen, Name: laneFile(kind)}
+	req := &wire.Request{Op: wire.OpOpen, Name: laneFile(kind)}
 	if lock != "" {
 		req.Args = []string{lock}
 	}
@@ -73,7 +74,7 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *Holder, doubts []error, 
 	lines := append(resp.Lines, nil, nil, nil)
 	ledger, lanes := lines[0], lines[2]
 	if err := p.ledger.parse(ledger); err != nil {
-		doubts = append(doubts, fmt.Errorf("read %s: %w", filepath.Join(dir, ledgerFile), err))
+		doubts = append(doubts, fmt.Errorf("read %s: %w", filepath.Join(dir, wire.LedgerFile), err))
 	}
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
@@ -92,7 +93,7 @@ func (p *Pool) SetEnd(end time.Time) {
 
 // Load reads a file of the state directory, nil if it is missing.
 func (p *Pool) Load(name string) ([]byte, error) {
-	resp, err := p.stateCall(&Request{Op: OpLoad, Name: name}, "read", name)
+	resp, err := p.stateCall(&wire.Request{Op: wire.OpLoad, Name: name}, "read", name)
 	if err != nil {
 		return nil, err
 	}
@@ -101,14 +102,14 @@ func (p *Pool) Load(name string) ([]byte, error) {
 
 // Save replaces a file of the state directory in one step.
 func (p *Pool) Save(name string, data []byte) error {
-	_, err := p.stateCall(&Request{Op: OpSave, Name: name, Data: data}, "write", name)
+	_, err := p.stateCall(&wire.Request{Op: wire.OpSave, Name: name, Data: data}, "write", name)
 	return err
 }
 
 // Lock takes a lock of the state directory for this process, and waits for its holder no
 // longer than wait. busy is the process that holds it then.
-func (p *Pool) Lock(name string, wait time.Duration) (busy *Holder, err error) {
-	resp, err := p.stateCall(&Request{Op: OpLock, Name: name, Timeout: max(wait, 0)}, "lock", name)
+func (p *Pool) Lock(name string, wait time.Duration) (busy *wire.Holder, err error) {
+	resp, err := p.stateCall(&wire.Request{Op: wire.OpLock, Name: name, Timeout: max(wait, 0)}, "lock", name)
 	if err != nil {
 		return nil, err
 	}
@@ -117,12 +118,12 @@ func (p *Pool) Lock(name string, wait time.Duration) (busy *Holder, err error) {
 
 // Unlock lets go of a lock. One that cannot be let go of ends with this process.
 func (p *Pool) Unlock(name string) {
-	_, _ = p.stateCall(&Request{Op: OpUnlock, Name: name}, "unlock", name)
+	_, _ = p.stateCall(&wire.Request{Op: wire.OpUnlock, Name: name}, "unlock", name)
 }
 
 // stateCall asks for something of the state directory. One that does not answer is not
 // asked again, and each later request has the same error.
-func (p *Pool) stateCall(r *Request, verb, name string) (*Response, error) {
+func (p *Pool) stateCall(r *wire.Request, verb, name string) (*wire.Response, error) {
 	p.state.mu.Lock()
 	dir, gone, end := p.state.dir, p.state.gone, p.state.end
 	p.state.mu.Unlock()
@@ -143,7 +144,7 @@ func (p *Pool) stateCall(r *Request, verb, name string) (*Response, error) {
 		p.state.mu.Lock()
 		p.state.gone = err
 		p.state.mu.Unlock()
-		if r.Op != OpOpen { // whose caller reports it
+		if r.Op != wire.OpOpen { // whose caller reports it
 			p.mu.Lock()
 			p.warn = append(p.warn, err)
 			p.mu.Unlock()
@@ -169,8 +170,8 @@ func (p *Pool) idleLane() checks.Lane {
 	return checks.Local
 }
 
-func (r *Request) ofState() bool {
-	return slices.Contains([]Op{OpOpen, OpLoad, OpSave, OpLock, OpUnlock, OpBury}, r.Op)
+func ofState(r *wire.Request) bool {
+	return slices.Contains([]wire.Op{wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpBury}, r.Op)
 }
 
 // keepLedger writes new entries of the ledger to the file.
@@ -181,7 +182,7 @@ func (p *Pool) keepLedger() {
 	}
 	data, err := json.Marshal(fresh)
 	if err == nil {
-		_, err = p.stateCall(&Request{Op: OpBury, Data: data}, "write", ledgerFile)
+		_, err = p.stateCall(&wire.Request{Op: wire.OpBury, Data: data}, "write", wire.LedgerFile)
 	}
 	if err != nil && !errors.Is(err, ErrNoState) {
 		p.mu.Lock()

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 func TestStateIsKept(t *testing.T) {
@@ -63,7 +65,7 @@ func TestStateRefuses(t *testing.T) {
 	p := newTestPool(t, state)
 	for name, put := range map[string]func(path string) error{
 		"open to all": func(p string) error { return os.WriteFile(p, []byte("{}"), 0o600) },
-		"huge":        func(p string) error { return os.WriteFile(p, make([]byte, maxState+1), 0o600) },
+		"huge":        func(p string) error { return os.WriteFile(p, make([]byte, wire.MaxState+1), 0o600) },
 		"link":        func(p string) error { return os.Symlink("/etc/passwd", p) },
 		"pipe":        func(p string) error { return unix.Mkfifo(p, 0o600) },
 		"directory":   func(p string) error { return os.Mkdir(p, 0o700) },
@@ -93,7 +95,7 @@ func TestStateRefuses(t *testing.T) {
 func TestLedgerGarbage(t *testing.T) {
 	t.Parallel()
 	dir := stateDirOf(t)
-	path := filepath.Join(dir, ledgerFile)
+	path := filepath.Join(dir, wire.LedgerFile)
 	if err := os.WriteFile(path, []byte("{\x00 garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -105,11 +107,11 @@ func TestLedgerGarbage(t *testing.T) {
 	if len(p.Ledger().StuckProcesses()) != 0 {
 		t.Error("stuck processes out of garbage")
 	}
-	st, err := readStat(os.Getpid())
+	st, err := process.ReadStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.ledger.add(StuckProcess{PID: os.Getpid(), Start: st.start, Lane: checks.Local}, StuckProcess{PID: 1 << 30})
+	p.ledger.add(wire.StuckProcess{PID: os.Getpid(), Start: st.Start, Lane: checks.Local}, wire.StuckProcess{PID: 1 << 30})
 	if p.keepLedger(); len(p.Warnings()) > 0 {
 		t.Error(p.Warnings())
 	}
@@ -127,11 +129,11 @@ func sleeper(t *testing.T) (line string, kill func()) {
 	}
 	kill = func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 	t.Cleanup(kill)
-	st, err := readStat(cmd.Process.Pid)
+	st, err := process.ReadStat(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf(lockLine, cmd.Process.Pid, time.Now().Add(-3*time.Second).Unix(), st.start), kill
+	return fmt.Sprintf(wire.LockLine, cmd.Process.Pid, time.Now().Add(-3*time.Second).Unix(), st.Start), kill
 }
 
 // A lock belongs to a process, whichever worker has taken it, and ends with it.
@@ -161,7 +163,7 @@ func TestStateLock(t *testing.T) {
 		t.Errorf("by another worker: %+v, %v", busy, err)
 	}
 	p.Unlock("lock")
-	if data, _ := os.ReadFile(file); len(data) != lockSize || strings.TrimSpace(string(data)) != "" {
+	if data, _ := os.ReadFile(file); len(data) != wire.LockSize || strings.TrimSpace(string(data)) != "" {
 		t.Errorf("unlocked: %q", data)
 	}
 	if busy, err := p.Lock("../none/lock", 0); err == nil || busy != nil {

@@ -6,15 +6,16 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // What is set of the variables reaches the workers, all of it.
 func TestSetVarsKeepsEverything(t *testing.T) {
 	t.Parallel()
-	v := Vars{
+	v := wire.Vars{
 		Learn: true, Period: true, Hold: true,
 		Plain: map[string]string{"A": "b"}, Arrays: map[string][]string{"A": {"b"}}, Environ: []string{"A=b"}, Root: "/node", Past: "/past", Spare: "/spare", Stuck: []string{"read /x"},
-		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: Only[jobscan.SlurmGPUs]{Value: &jobscan.SlurmGPUs{Count: 8}}, Job: Only[checks.Job]{Value: &checks.Job{ID: "1"}}, WantedGPUs: 7,
+		ProfilesFile: "/etc/nhc/profiles.toml", Profiles: []byte("x"), Slurm: wire.Only[jobscan.SlurmGPUs]{Value: &jobscan.SlurmGPUs{Count: 8}}, Job: wire.Only[checks.Job]{Value: &checks.Job{ID: "1"}}, WantedGPUs: 7,
 	}
 	for i := range reflect.TypeOf(v).NumField() {
 		if reflect.ValueOf(v).Field(i).IsZero() {

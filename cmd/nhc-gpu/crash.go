@@ -56,6 +56,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
@@ -75,7 +76,7 @@ func crash(argv []string, cause any, trace []byte) (exit int) {
 // catchCrashes gives a panic of any goroutine, and SIGABRT, the status that is
 // documented. A worker dies of them as Go has it: its supervisor reports how.
 func catchCrashes() {
-	if len(os.Args) > 0 && os.Args[0] == run.WorkerName {
+	if len(os.Args) > 0 && os.Args[0] == wire.WorkerName {
 		return
 	}
 	run.OnPanic(func(cause any) { os.Exit(crash(os.Args, cause, debug.Stack())) })

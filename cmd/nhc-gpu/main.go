@@ -17,6 +17,9 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/worker"
+
 	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
@@ -68,7 +71,7 @@ func start(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"nhc-gpu"}
 	}
-	if argv[0] == run.WorkerName {
+	if argv[0] == wire.WorkerName {
 		return work(argv[1:])
 	}
 	if name, ok := strings.CutSuffix(argv[0], health.DetachedSuffix); ok && name != "" {
@@ -103,15 +106,15 @@ func work(args []string) int {
 		return 127
 	}
 	if len(args) == 2 {
-		return run.Worker(args[1], node.PlatformsOf)
+		return worker.Serve(args[1], node.PlatformsOf)
 	}
-	if len(args) == 3 && args[0] == run.PortsName {
-		return run.PrintPorts(args[1], args[2])
+	if len(args) == 3 && args[0] == worker.PortsName {
+		return worker.PrintPorts(args[1], args[2])
 	}
-	if len(args) == 4 && args[0] == run.StatesName {
-		return run.PrintStates(args[1], args[2], args[3])
+	if len(args) == 4 && args[0] == worker.StatesName {
+		return worker.PrintStates(args[1], args[2], args[3])
 	}
-	fmt.Fprintf(console.Alerts, "nhc-gpu: %s is the name of nhc-gpu's own workers; do not start it by hand\n", run.WorkerName)
+	fmt.Fprintf(console.Alerts, "nhc-gpu: %s is the name of nhc-gpu's own workers; do not start it by hand\n", wire.WorkerName)
 	return 2
 }
 

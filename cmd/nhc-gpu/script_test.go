@@ -11,7 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	testscript.Main(m, map[string]func(){
-		"nhc-gpu": program, "nhc": program, "nhc-detached": program, "nhc-cron": program, run.WorkerName: program,
+		"nhc-gpu": program, "nhc": program, "nhc-detached": program, "nhc-cron": program, wire.WorkerName: program,
 		"node-mark-offline": program, "node-mark-online": program, "nhc-genconf": program, "nhc-cron-genconf": program,
 		"nhc-wrapper": program, "site-wrapper": program,
 	})

@@ -48,39 +48,6 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// bothHalves are the files of checks/run that the supervisor and the worker share: the
-// protocol, the page, and functions for processes and limits.
-var bothHalves = strings.Fields("lbnlfiles.go limit.go mark.go page.go proc.go proto.go")
-
-// TestHalves names references between the supervisor and the worker that avoid the protocol:
-// such a call could block the supervisor in the worker's code, which may open paths.
-func TestHalves(t *testing.T) {
-	t.Parallel()
-	half := func(file string) string {
-		switch {
-		case slices.Contains(bothHalves, file):
-			return "both halves"
-		case strings.HasPrefix(file, "worker"):
-			return "the worker"
-		default:
-			return "the supervisor"
-		}
-	}
-	refs := references(t, "checks/run")
-	for _, file := range bothHalves {
-		if refs[file] == nil {
-			t.Errorf("there is no %s", file)
-		}
-	}
-	for from := range refs {
-		for to := range refs[from] {
-			if half(to) != "both halves" && half(to) != half(from) {
-				t.Errorf("%s, a file of %s, refers to %s, a file of %s", from, half(from), to, half(to))
-			}
-		}
-	}
-}
-
 // listed is a package as go list describes it.
 type listed struct {
 	ImportPath, Dir, Export string

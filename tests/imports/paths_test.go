@@ -30,7 +30,7 @@ func TestPaths(t *testing.T) {
 	}
 	want := map[string]bool{ // whether calls in such a file are refused
 		"cmd/nhc-gpu/a.go": true, "conf/a.go": true, "slurm/a.go": true, "checks/plan/a.go": true, "checks/verdict/a.go": true, "checks/run/a.go": true,
-		"cmd/nhc-gpu/a_test.go": false, "cmd/nhc-gpu/internal/a/a.go": true, "cmd/nhc-gpu/internal/wrap/a.go": false, "checks/run/worker_a.go": false, "checks/run/worker.go": false,
+		"cmd/nhc-gpu/a_test.go": false, "cmd/nhc-gpu/internal/a/a.go": true, "cmd/nhc-gpu/internal/wrap/a.go": false, "checks/run/worker/a.go": false, "checks/run/wire/a.go": true, "checks/gpu/a.go": false,
 		"checks/a.go": false, "checks/probe/a.go": false, "tests/fake/a.go": false,
 	}
 	for file := range want {

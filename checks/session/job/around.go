@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -49,7 +50,7 @@ func (a *Around) Find(line bool) {
 		a.Blame.Scope.Known = true
 		return
 	}
-	o := a.n.Pool.Call(a.n.Ctx, checks.Local, &run.Request{Op: run.OpGPUs, Line: "read /proc/driver/nvidia"}, a.n.Budget.Reading(time.Now()))
+	o := a.n.Pool.Call(a.n.Ctx, checks.Local, &wire.Request{Op: wire.OpGPUs, Line: "read /proc/driver/nvidia"}, a.n.Budget.Reading(time.Now()))
 	resp, err := o.Answer()
 	if err != nil {
 		a.n.Warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", a.Job.ID, err))
@@ -69,7 +70,7 @@ func (a *Around) FindMIG() {
 	if len(a.Job.MIG) == 0 {
 		return
 	}
-	o := a.call(checks.NVML, &run.Request{Op: run.OpGPUs, Name: string(checks.NVML), Line: "find the MIG devices of the job"})
+	o := a.call(checks.NVML, &wire.Request{Op: wire.OpGPUs, Name: string(checks.NVML), Line: "find the MIG devices of the job"})
 	if resp, err := o.Answer(); err == nil {
 		for i := range a.node {
 			a.node[i].MIG = resp.MIG[a.node[i].PCI]
@@ -120,7 +121,7 @@ func (a *Around) ask(since checks.LogMark) (c counts) {
 	var wg sync.WaitGroup
 	for i, lane := range lanes {
 		wg.Go(func() {
-			out[i] = a.call(lane, &run.Request{Op: run.OpCount, Name: string(lane), Mark: &since, Line: "count for the record of the job"})
+			out[i] = a.call(lane, &wire.Request{Op: wire.OpCount, Name: string(lane), Mark: &since, Line: "count for the record of the job"})
 		})
 	}
 	wg.Wait()
@@ -158,7 +159,7 @@ func (a *Around) Open(refused bool) {
 	}
 	data, err := json.Marshal(rec)
 	if err == nil {
-		err = a.call(checks.Local, &run.Request{Op: run.OpKeep, Name: rec.Name(), Data: data, Line: "write the record of the job"}).Failure()
+		err = a.call(checks.Local, &wire.Request{Op: wire.OpKeep, Name: rec.Name(), Data: data, Line: "write the record of the job"}).Failure()
 	}
 	if err != nil {
 		a.n.Warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
@@ -208,7 +209,7 @@ func (a *Around) Close() (line string) {
 // run two epilogs for one job, after a prolog that failed or a restart of slurmctld
 // (22.05 and 24.11 run).
 func (a *Around) wasClosed() bool {
-	resp, err := a.call(checks.Local, &run.Request{Op: run.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).Answer()
+	resp, err := a.call(checks.Local, &wire.Request{Op: wire.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).Answer()
 	boot := slurm.BootID()
 	if err != nil {
 		return false

@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -45,7 +46,7 @@ func NewRecords(n *node.Node) *Records { return &Records{n: n} }
 // of the local lane have its worker to themselves.
 const asideLane checks.Lane = "jobs"
 
-func (r *Records) call(lane checks.Lane, q *run.Request) run.Outcome {
+func (r *Records) call(lane checks.Lane, q *wire.Request) run.Outcome {
 	return r.n.Pool.Call(r.n.Ctx, lane, q, r.n.Budget.Within(session.Record, time.Now()))
 }
 
@@ -59,7 +60,7 @@ func moment() slurm.Moment {
 // read reads the open records, the oldest first, and the names of what cannot be
 // understood.
 func (r *Records) read(lane checks.Lane, prefix string) (list []*slurm.Record, damaged []string) {
-	resp, err := r.call(lane, &run.Request{Op: run.OpRecall, Name: prefix, Line: "read the records of jobs"}).Answer()
+	resp, err := r.call(lane, &wire.Request{Op: wire.OpRecall, Name: prefix, Line: "read the records of jobs"}).Answer()
 	if err != nil {
 		r.n.Warn(fmt.Errorf("read the records of jobs: %w", err))
 		return nil, nil
@@ -106,7 +107,7 @@ func (r *Records) tidy(now *slurm.Record) {
 // it has.
 func (r *Records) runsHere(job string) bool {
 	if r.withSteps == nil {
-		resp, err := r.call(checks.Local, &run.Request{Op: run.OpJobs, Line: "look for running jobs"}).Answer()
+		resp, err := r.call(checks.Local, &wire.Request{Op: wire.OpJobs, Line: "look for running jobs"}).Answer()
 		if err != nil {
 			r.n.Warn(fmt.Errorf("look for running jobs: %w", err))
 			return true
@@ -120,7 +121,7 @@ func (r *Records) runsHere(job string) bool {
 func (r *Records) journal(rec *slurm.Record) {
 	data, err := json.Marshal(rec)
 	if err == nil {
-		err = r.call(checks.Local, &run.Request{Op: run.OpNote, Name: jobJournal, Data: data, Most: journalMost, Line: "write the journal of jobs"}).Failure()
+		err = r.call(checks.Local, &wire.Request{Op: wire.OpNote, Name: jobJournal, Data: data, Most: journalMost, Line: "write the journal of jobs"}).Failure()
 	}
 	if err != nil {
 		r.n.Warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
@@ -130,7 +131,7 @@ func (r *Records) journal(rec *slurm.Record) {
 }
 
 func (r *Records) forget(name string) {
-	err := r.call(checks.Local, &run.Request{Op: run.OpForget, Name: name, Line: "remove the record of a job"}).Failure()
+	err := r.call(checks.Local, &wire.Request{Op: wire.OpForget, Name: name, Line: "remove the record of a job"}).Failure()
 	if err != nil {
 		r.n.Warn(err)
 	}
@@ -155,7 +156,7 @@ func (r *Records) xidsSince(mark checks.LogMark) []checks.XidSeen {
 	if seen, ok := r.xids[mark]; ok {
 		return seen
 	}
-	resp, err := r.call(asideLane, &run.Request{Op: run.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"}).Answer()
+	resp, err := r.call(asideLane, &wire.Request{Op: wire.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"}).Answer()
 	if err != nil {
 		r.n.Warn(fmt.Errorf("look for Xids: %w", err))
 		return nil
@@ -170,7 +171,7 @@ func (r *Records) xidsSince(mark checks.LogMark) []checks.XidSeen {
 // All are those of the journal, then the open ones. A line that is none
 // was half written when the disk was full.
 func (r *Records) All() (list []*slurm.Record, err error) {
-	resp, err := r.call(checks.Local, &run.Request{Op: run.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).AnswerTo("read the journal of jobs")
+	resp, err := r.call(checks.Local, &wire.Request{Op: wire.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).AnswerTo("read the journal of jobs")
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +180,7 @@ func (r *Records) All() (list []*slurm.Record, err error) {
 			list = append(list, rec)
 		}
 	}
-	if resp, err = r.call(checks.Local, &run.Request{Op: run.OpRecall, Name: slurm.RecordPrefix, Line: "read the records of jobs"}).AnswerTo("read the records of jobs"); err != nil {
+	if resp, err = r.call(checks.Local, &wire.Request{Op: wire.OpRecall, Name: slurm.RecordPrefix, Line: "read the records of jobs"}).AnswerTo("read the records of jobs"); err != nil {
 		return list, err
 	}
 	for _, o := range resp.Records {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
@@ -207,8 +207,8 @@ func (j *Judge) debugEnd() {
 func (j *Judge) PutResult(text string) {
 	j.Left = true
 	path := j.Set.Get("RESULTFILE")
-	o := j.Pool.Call(j.Ctx, "log", &run.Request{
-		Op: run.OpPut, Path: path, Data: []byte(text + "\n"), Line: "write " + path, MakeDir: filepath.Dir(path) == setting.ResultDir,
+	o := j.Pool.Call(j.Ctx, "log", &wire.Request{
+		Op: wire.OpPut, Path: path, Data: []byte(text + "\n"), Line: "write " + path, MakeDir: filepath.Dir(path) == setting.ResultDir,
 	}, TakeLimit)
 	if err := o.FailureIn("write " + path); err != nil {
 		text := fmt.Sprintf("ERROR:  %s:  Unable to write to %q -- is %s missing/read-only?", j.Set.Get("NAME"), path, filepath.Dir(path))

@@ -8,6 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
@@ -98,7 +99,7 @@ func (j *Judge) Call(dir, line string, words []string) run.NativeReply {
 	vars.Plain = maps.Clone(vars.Plain)
 	vars.Plain["PWD"] = dir
 	j.Pool.SetVars(vars)
-	req := &run.Request{Op: run.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: j.Timeout()}
+	req := &wire.Request{Op: wire.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: j.Timeout()}
 	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane, Active: info.Active}
 	if test, ok := c.(checks.Bounded); ok {
 		step.Bound, step.MaxAge = test.Bound(), test.Freshness()

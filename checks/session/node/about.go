@@ -10,6 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
@@ -63,7 +64,7 @@ func (n *Node) AskSlurm() {
 	}
 	n.slurmAsked = true
 	o := n.Pool.Call(n.Ctx, checks.Local,
-		&run.Request{Op: run.OpSlurm, Name: n.Name, Path: n.Set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit)
+		&wire.Request{Op: wire.OpSlurm, Name: n.Name, Path: n.Set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit)
 	resp, err := o.AnswerTo("read Slurm's configuration")
 	if err != nil {
 		n.slurmDoubt = err
@@ -111,7 +112,7 @@ func (n *Node) Facts() (rows []verdict.Row) {
 				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, n.Set.Timeout())
 			}
 			limit = n.Budget.Facts(limit, time.Now())
-			ch[i] <- answer{lane, n.Pool.Call(n.Ctx, lane, &run.Request{Op: run.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
+			ch[i] <- answer{lane, n.Pool.Call(n.Ctx, lane, &wire.Request{Op: wire.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
 		})
 	}
 	for i, lane := range lanes {
@@ -135,7 +136,7 @@ func (n *Node) Facts() (rows []verdict.Row) {
 // PlatformGroups are the GPUs on the bus, by what they are.
 func (n *Node) PlatformGroups() ([]checks.PlatformGroup, error) {
 	n.Pool.SetVars(n.Set.WorkerVars())
-	o := n.Pool.Call(n.Ctx, checks.Local, &run.Request{Op: run.OpHave, Name: string(inventory.PartPCI), Line: "read the PCI bus"}, session.Reading)
+	o := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpHave, Name: string(inventory.PartPCI), Line: "read the PCI bus"}, session.Reading)
 	resp, err := o.Answer()
 	switch {
 	case err != nil:
@@ -165,12 +166,12 @@ func (n *Node) PlatformRows() (rows []verdict.Row) {
 }
 
 // Ask has the local worker answer a question of a person.
-func (n *Node) Ask(question string, words []string) (*run.Response, error) {
-	return n.AskAbout(&run.Request{Op: run.OpAsk, Name: question, Args: words, Line: question})
+func (n *Node) Ask(question string, words []string) (*wire.Response, error) {
+	return n.AskAbout(&wire.Request{Op: wire.OpAsk, Name: question, Args: words, Line: question})
 }
 
 // AskAbout has the local worker answer a request, as the name of the request asks.
-func (n *Node) AskAbout(q *run.Request) (*run.Response, error) {
+func (n *Node) AskAbout(q *wire.Request) (*wire.Response, error) {
 	n.Pool.SetVars(n.Set.WorkerVars())
 	return n.Pool.Call(n.Ctx, checks.Local, q, session.Reading).AnswerTo(q.Name)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -152,14 +153,14 @@ func managerPaths(path string) (paths []string) {
 }
 
 // ManagerRequest asks for signs of a resource manager.
-func (n *Node) ManagerRequest() *run.Request {
-	return &run.Request{Op: run.OpFind, Args: managerPaths(n.Set.Get("PATH")), Line: "find the resource manager"}
+func (n *Node) ManagerRequest() *wire.Request {
+	return &wire.Request{Op: wire.OpFind, Args: managerPaths(n.Set.Get("PATH")), Line: "find the resource manager"}
 }
 
 // UseManager sets NHC_RM, if the site did not, and what follows from there being
 // none. SGE's load sensor loop is refused: it has no place in a program that
 // ends after every run.
-func (n *Node) UseManager(find *run.Request, o run.Outcome) (exit int, over bool) {
+func (n *Node) UseManager(find *wire.Request, o run.Outcome) (exit int, over bool) {
 	if find != nil {
 		if resp, err := o.AnswerTo(find.Line); err != nil {
 			n.Warn(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
@@ -120,7 +121,7 @@ func PastOf(node string) (dir, spare string) {
 // answer.
 func (n *Node) lookAround() {
 	const sign = "/etc/debian_version"
-	f, err := n.Pool.Call(n.Ctx, checks.Local, &run.Request{Op: run.OpRead, Path: sign, Line: "read " + sign}, lookLimit).File("read " + sign)
+	f, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpRead, Path: sign, Line: "read " + sign}, lookLimit).File("read " + sign)
 	n.Set.Distribution(err == nil && !f.Missing)
 }
 
@@ -146,7 +147,7 @@ func (n *Node) findName() {
 		return
 	}
 	resp, err := n.Pool.Call(n.Ctx, checks.Local,
-		&run.Request{Op: run.OpNodes, Name: host, Path: n.Set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit).Answer()
+		&wire.Request{Op: wire.OpNodes, Name: host, Path: n.Set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit).Answer()
 	switch {
 	case err != nil: // no slurm.conf here: the host name it is
 	case len(resp.Jobs) == 1:

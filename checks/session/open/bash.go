@@ -8,6 +8,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -22,7 +23,7 @@ type Bash struct {
 	hears   Hearer
 
 	Vetted    []conf.Line     // the lines of this host
-	Scripts   []run.Script    // the files of INCDIR, LBNL NHC's own among them
+	Scripts   []wire.Script   // the files of INCDIR, LBNL NHC's own among them
 	Unloaded  error           // why they were not read
 	overrides map[string]bool // checks of this program that they define anew
 
@@ -47,7 +48,7 @@ func NewBash(n *node.Node, program string, trace bool, wake int, hears Hearer) *
 // HasScripts says whether the site has scripts that are not LBNL NHC's own,
 // which the checks of this program replace.
 func (b *Bash) HasScripts() bool {
-	return slices.ContainsFunc(b.Scripts, func(s run.Script) bool { return !s.Stock })
+	return slices.ContainsFunc(b.Scripts, func(s wire.Script) bool { return !s.Stock })
 }
 
 // runs reports whether there is a shell that was told what was read.

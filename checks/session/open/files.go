@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
@@ -171,27 +172,27 @@ func (f *Files) read(path string) run.Outcome {
 	return f.Pool.Call(f.Ctx, checks.Local, readRequest(path), f.Budget.Reading(time.Now()))
 }
 
-func readRequest(path string) *run.Request {
-	return &run.Request{Op: run.OpRead, Path: path, Line: "read " + path}
+func readRequest(path string) *wire.Request {
+	return &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}
 }
 
 // Open reads all files but the settings in one go, and takes them over as far as they can
 // be used. took gets the answers to what is asked beside, and says whether to go on.
-func (f *Files) Open(beside []*run.Request, took func(map[*run.Request]run.Outcome) (goOn bool)) (errs []error) {
+func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Outcome) (goOn bool)) (errs []error) {
 	dir, path := f.Set.Get("INCDIR"), f.Set.Get("CONFFILE")
-	list := &run.Request{Op: run.OpList, Path: dir, Line: "list " + dir}
+	list := &wire.Request{Op: wire.OpList, Path: dir, Line: "list " + dir}
 	profiles, tables := readRequest(f.Set.ProfilesFile()), readRequest(f.TablesFile())
 	reqs := append(slices.Clip(beside), list, profiles)
-	main, own := readRequest(path), (*run.Request)(nil)
+	main, own := readRequest(path), (*wire.Request)(nil)
 	if f.Eval == "" {
 		reqs = append(reqs, main, tables)
 		if own = f.OwnRequest(); own != nil {
 			reqs = append(reqs, own)
 		}
 	}
-	out := map[*run.Request]run.Outcome{}
-	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*run.Request) time.Duration { return f.Budget.Reading(time.Now()) },
-		func(q *run.Request, o run.Outcome) { out[q] = o })
+	out := map[*wire.Request]run.Outcome{}
+	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*wire.Request) time.Duration { return f.Budget.Reading(time.Now()) },
+		func(q *wire.Request, o run.Outcome) { out[q] = o })
 	if took != nil && !took(out) {
 		return nil
 	}
@@ -209,7 +210,7 @@ func (f *Files) Open(beside []*run.Request, took func(map[*run.Request]run.Outco
 		f.Set.Put("CONFFILE", path, f.Set.Export["CONFFILE"])
 	}
 	f.Path, f.Main = path, out[main]
-	for _, q := range []*run.Request{tables, profiles, main} {
+	for _, q := range []*wire.Request{tables, profiles, main} {
 		if file, err := out[q].File(q.Line); err == nil && !file.Missing {
 			f.Found = append(f.Found, q.Path)
 		}
@@ -236,7 +237,7 @@ func (f *Files) Reopen() (other bool) {
 
 // OwnRequest reads nhc-prolog.conf or nhc-epilog.conf, if that is not the file in
 // use anyway.
-func (f *Files) OwnRequest() *run.Request {
+func (f *Files) OwnRequest() *wire.Request {
 	if !f.Role.AroundJob() {
 		return nil
 	}
@@ -369,7 +370,7 @@ func (f *Files) ContentOf(path string, o run.Outcome, named bool) (data []byte, 
 
 // Trusted refuses a configuration that somebody else than root, or than who
 // runs this, could have written.
-func Trusted(path string, info *run.FileInfo) error {
+func Trusted(path string, info *wire.FileInfo) error {
 	switch {
 	case info.Mode.Perm()&0o002 != 0:
 		return fmt.Errorf("read %s: writable by others (mode %04o), want at most 0775", path, info.Mode.Perm())

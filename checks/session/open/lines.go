@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
@@ -158,12 +159,12 @@ func (f *Files) PresetHardware(conf []byte) {
 	}
 	var cpus cpu.CPUs // an unreadable figure is 0, as in LBNL NHC
 	var memory probe.Memory
-	reqs := []*run.Request{
-		{Op: run.OpHave, Name: string(inventory.PartCPU), Line: "count the processors"},
-		{Op: run.OpHave, Name: string(inventory.PartMemory), Line: "read the size of the memory"},
+	reqs := []*wire.Request{
+		{Op: wire.OpHave, Name: string(inventory.PartCPU), Line: "count the processors"},
+		{Op: wire.OpHave, Name: string(inventory.PartMemory), Line: "read the size of the memory"},
 	}
 	f.Pool.SetVars(f.Set.WorkerVars()) // HOSTROOT
-	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*run.Request) time.Duration { return f.Budget.Reading(time.Now()) }, func(q *run.Request, o run.Outcome) {
+	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*wire.Request) time.Duration { return f.Budget.Reading(time.Now()) }, func(q *wire.Request, o run.Outcome) {
 		resp, err := o.AnswerTo(q.Line)
 		switch {
 		case err != nil:

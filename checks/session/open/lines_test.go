@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
@@ -120,7 +120,7 @@ func TestTrusted(t *testing.T) {
 		{0o644, uint32(os.Geteuid()), ""},
 		{0o644, 12345, "owned by uid 12345"},
 	} {
-		err := Trusted("/etc/nhc/nhc.conf", &run.FileInfo{Mode: tt.mode, UID: tt.uid})
+		err := Trusted("/etc/nhc/nhc.conf", &wire.FileInfo{Mode: tt.mode, UID: tt.uid})
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("mode %o of %d: %v, want %q", tt.mode, tt.uid, err, tt.want)
 		}

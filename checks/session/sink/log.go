@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -69,7 +70,7 @@ func (l *Log) Parse(set *setting.Settings) (spec string, err error) {
 }
 
 // OpenRequests create the log files, as LBNL NHC does in every run.
-func (l *Log) OpenRequests() (reqs []*run.Request) {
+func (l *Log) OpenRequests() (reqs []*wire.Request) {
 	if !l.On {
 		return nil
 	}
@@ -77,14 +78,14 @@ func (l *Log) OpenRequests() (reqs []*run.Request) {
 	for _, t := range []conf.LogTarget{l.spec.Stdout(), l.spec.Stderr()} {
 		if t.Path != "" && !seen[t.Path] {
 			seen[t.Path] = true
-			reqs = append(reqs, &run.Request{Op: run.OpAppend, Path: t.Path, Trunc: !t.Append, Line: "open " + t.Path})
+			reqs = append(reqs, &wire.Request{Op: wire.OpAppend, Path: t.Path, Trunc: !t.Append, Line: "open " + t.Path})
 		}
 	}
 	return reqs
 }
 
 // Opened notes how a log was opened.
-func (l *Log) Opened(q *run.Request, o run.Outcome) {
+func (l *Log) Opened(q *wire.Request, o run.Outcome) {
 	if _, err := o.File(q.Line); err == nil {
 		if l.shared == nil {
 			l.shared = map[string]bool{}
@@ -99,7 +100,7 @@ func (l *Log) shellPath(path string) string {
 	if !l.shared[path] {
 		return path
 	}
-	q := &run.Request{Op: run.OpAppend, Path: path, Line: "open " + path}
+	q := &wire.Request{Op: wire.OpAppend, Path: path, Line: "open " + path}
 	file, err := l.Pool.Call(context.Background(), "log", q, logLimit).File(q.Line)
 	if err != nil {
 		return "/dev/null"
@@ -144,7 +145,7 @@ func (l *Log) Flush() {
 	}
 	data := []byte(l.buf.String())
 	l.buf.Reset()
-	o := l.Pool.Call(context.Background(), "log", &run.Request{Op: run.OpAppend, Path: l.path, Data: data, Line: "write " + l.path}, logLimit)
+	o := l.Pool.Call(context.Background(), "log", &wire.Request{Op: wire.OpAppend, Path: l.path, Data: data, Line: "write " + l.path}, logLimit)
 	if err := o.FailureIn("write " + l.path); err != nil {
 		l.lost = true
 		fmt.Fprintf(l.Err, "nhc-gpu: warning: %v\n", err)

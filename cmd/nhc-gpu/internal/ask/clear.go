@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
@@ -49,13 +49,13 @@ syslog. Needs root.`,
 			case ports && baseline, ports && active, baseline && active:
 				return errors.New("clear: --ib, --baseline and --active are things apart: say one after the other")
 			case active:
-				return memory{"--active ", run.ClearActive}.clearWords(words)
+				return memory{"--active ", wire.ClearActive}.clearWords(words)
 			case baseline:
-				return memory{"--baseline ", run.ClearBaseline}.clearWords(words)
+				return memory{"--baseline ", wire.ClearBaseline}.clearWords(words)
 			case ports:
-				return memory{"--ib ", run.ClearPorts}.clearWords(words)
+				return memory{"--ib ", wire.ClearPorts}.clearWords(words)
 			}
-			return memory{"", run.ClearXid}.clearWords(words)
+			return memory{"", wire.ClearXid}.clearWords(words)
 		},
 	}
 	cmd.Flags().BoolVar(&ports, "ib", false, "errors and flaps of InfiniBand and RoCE ports")
@@ -93,15 +93,15 @@ func (m memory) clearWords(words []string) error {
 // everywhere clears in what the node remembers, by every name that it has: slurmd
 // may call it otherwise than its host name, and tells only its own children.
 func (m memory) everywhere(r *health.Run, words []string, who string) (cleared []string, err error) {
-	names, err := r.AskAbout(&run.Request{Op: run.OpAsk, Name: run.AskNames, Places: []run.Place{{Past: node.PastRoot}, {Past: node.StateRoot}}, Line: "find the names of the node"})
+	names, err := r.AskAbout(&wire.Request{Op: wire.OpAsk, Name: wire.AskNames, Places: []wire.Place{{Past: node.PastRoot}, {Past: node.StateRoot}}, Line: "find the names of the node"})
 	if err != nil {
 		return nil, err
 	}
-	q := &run.Request{Op: run.OpAsk, Name: run.AskClear, Path: m.kind, Args: words, Who: who, Line: "clear"}
+	q := &wire.Request{Op: wire.OpAsk, Name: wire.AskClear, Path: m.kind, Args: words, Who: who, Line: "clear"}
 	slices.Sort(names.Jobs)
 	for _, name := range append([]string{r.Name}, slices.Compact(names.Jobs)...) {
 		dir, spare := node.PastOf(name)
-		q.Places = append(q.Places, run.Place{Past: dir, Spare: spare, Always: name == r.Name})
+		q.Places = append(q.Places, wire.Place{Past: dir, Spare: spare, Always: name == r.Name})
 	}
 	resp, err := r.AskAbout(q)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
@@ -38,7 +38,7 @@ word), and what to do.`,
 		Example: `  nhc-gpu xid explain 79
   nhc-gpu xid explain 'NVRM: Xid (PCI:0000:c1:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004)'`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, words []string) error { return printAnswer(run.AskExplain, words) },
+		RunE: func(_ *cobra.Command, words []string) error { return printAnswer(wire.AskExplain, words) },
 	})
 	return []*cobra.Command{explainCommand(), xid, clearCommand()}
 }
@@ -61,7 +61,7 @@ Exit status: 0, or 10 if nothing is known of it.`,
   nhc-gpu explain 79
   nhc-gpu explain 'NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_count) [gpu.recovery.lost]'`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, words []string) error { return printAnswer(run.AskMessage, words) },
+		RunE: func(_ *cobra.Command, words []string) error { return printAnswer(wire.AskMessage, words) },
 	}
 	cmd.Flags().SetInterspersed(false) // a message may have words that begin with a dash
 	return cmd

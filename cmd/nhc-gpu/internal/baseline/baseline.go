@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/active"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
@@ -60,7 +60,7 @@ func Learn(text string, o *options.Options, exit *int) error {
 			return nil
 		}
 	}
-	resp, err := r.Ask(run.AskBaselines, nil)
+	resp, err := r.Ask(wire.AskBaselines, nil)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -165,7 +166,7 @@ func (g *generator) generate() int {
 
 // write makes the file. One that exists is a site's, with changes perhaps.
 func (g *generator) write(path, text string) error {
-	o := g.Pool.Call(g.Signals.Ctx, checks.Local, &run.Request{Op: run.OpCreate, Path: path, Data: []byte(text), Line: "write " + path}, session.Reading)
+	o := g.Pool.Call(g.Signals.Ctx, checks.Local, &wire.Request{Op: wire.OpCreate, Path: path, Data: []byte(text), Line: "write " + path}, session.Reading)
 	err := o.FailureIn("write " + path)
 	switch {
 	case err == nil:

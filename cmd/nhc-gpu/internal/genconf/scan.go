@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -29,16 +30,16 @@ type answers struct {
 // ask has the worker read parts of the inventory, or the space of mount points.
 func (g *generator) ask(part inventory.Part, of ...string) answers {
 	a := answers{have: map[string]*inventory.Inventory{}, err: map[string]error{}}
-	var reqs []*run.Request
+	var reqs []*wire.Request
 	for _, what := range of {
-		r := &run.Request{Op: run.OpHave, Name: what, Line: "read " + what}
+		r := &wire.Request{Op: wire.OpHave, Name: what, Line: "read " + what}
 		if part == inventory.PartSpace {
 			r.Name, r.Path, r.Line = string(part), what, "stat "+what
 		}
 		reqs = append(reqs, r)
 	}
-	limit := func(*run.Request) time.Duration { return g.Budget.Within(scanStep, time.Now()) }
-	g.Pool.Do(g.Signals.Ctx, checks.Local, reqs, limit, func(r *run.Request, o run.Outcome) {
+	limit := func(*wire.Request) time.Duration { return g.Budget.Within(scanStep, time.Now()) }
+	g.Pool.Do(g.Signals.Ctx, checks.Local, reqs, limit, func(r *wire.Request, o run.Outcome) {
 		what := r.Name
 		if part == inventory.PartSpace {
 			what = r.Path
@@ -181,7 +182,7 @@ func (g *generator) leftPorts(ports []inventory.IBLink) map[string]string {
 	if len(ports) == 0 {
 		return left
 	}
-	resp, err := g.Pool.Call(g.Signals.Ctx, checks.Local, &run.Request{Op: run.OpTopo, Line: "read the topology"}, scanStep).Answer()
+	resp, err := g.Pool.Call(g.Signals.Ctx, checks.Local, &wire.Request{Op: wire.OpTopo, Line: "read the topology"}, scanStep).Answer()
 	if err != nil {
 		g.sheet.warn("which ports carry jobs' traffic could not be read: %v", err)
 		return left
@@ -288,7 +289,7 @@ func (g *generator) gpuSection(a answers) {
 // describeGPUs asks NVML, in its own worker, for what a person wants to know.
 func (g *generator) describeGPUs() {
 	g.vecho("GPUs...")
-	resp, err := g.Pool.Call(g.Signals.Ctx, checks.NVML, &run.Request{Op: run.OpFacts, Name: string(checks.NVML), Line: "facts"},
+	resp, err := g.Pool.Call(g.Signals.Ctx, checks.NVML, &wire.Request{Op: wire.OpFacts, Name: string(checks.NVML), Line: "facts"},
 		plan.StepTimeout(checks.Info{Lane: checks.NVML}, nil, g.Timeout)).Answer()
 	if err != nil {
 		g.sheet.warn("NVML could not be asked: %v", err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/judge"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
@@ -44,7 +45,7 @@ func (r *Run) detach() (exit int, over bool) {
 	r.Debug("Activating detached mode.")
 	r.rememberLanes(nil) // this half asks none
 	path := r.Set.Get("RESULTFILE")
-	o := r.Pool.Call(r.Ctx, checks.Local, &run.Request{Op: run.OpTake, Path: path, Line: "read " + path}, judge.TakeLimit)
+	o := r.Pool.Call(r.Ctx, checks.Local, &wire.Request{Op: wire.OpTake, Path: path, Line: "read " + path}, judge.TakeLimit)
 	file, err := o.File("read " + path)
 	switch {
 	case err != nil:

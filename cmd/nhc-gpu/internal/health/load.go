@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -21,12 +22,12 @@ func (r *Run) openAll() (file run.File, exit int, over bool) {
 	}
 	logs := r.Log.OpenRequests()
 	beside := slices.Clip(logs)
-	var find *run.Request
+	var find *wire.Request
 	if r.Set.Get("NHC_RM") == "" {
 		find = r.ManagerRequest()
 		beside = append(beside, find)
 	}
-	errs := r.Open(beside, func(out map[*run.Request]run.Outcome) (goOn bool) {
+	errs := r.Open(beside, func(out map[*wire.Request]run.Outcome) (goOn bool) {
 		if exit, over = r.UseManager(find, out[find]); over {
 			return false
 		}

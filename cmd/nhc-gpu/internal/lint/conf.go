@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
@@ -25,7 +26,7 @@ import (
 
 // file reads a configuration file; ok is false if there is nothing to look at.
 func (l *linter) file(path string, named bool) (data []byte, ok bool) {
-	data, ok, err := l.f.ContentOf(path, l.call(run.OpRead, path), named)
+	data, ok, err := l.f.ContentOf(path, l.call(wire.OpRead, path), named)
 	l.errors(err)
 	if ok {
 		l.read = append(l.read, path)
@@ -34,15 +35,15 @@ func (l *linter) file(path string, named bool) (data []byte, ok bool) {
 }
 
 // call has a worker look at a path.
-func (l *linter) call(op run.Op, path string) run.Outcome {
-	return l.f.Pool.Call(l.f.Ctx, checks.Local, &run.Request{Op: op, Path: path, Line: string(op) + " " + path}, session.Reading)
+func (l *linter) call(op wire.Op, path string) run.Outcome {
+	return l.f.Pool.Call(l.f.Ctx, checks.Local, &wire.Request{Op: op, Path: path, Line: string(op) + " " + path}, session.Reading)
 }
 
 // settings are those of /etc/sysconfig/nhc.
 func (l *linter) settings(unusable error) {
 	f := l.f
 	path := f.SetPath
-	if file, err := l.call(run.OpRead, path).File("read " + path); err == nil && !file.Missing && file.Mode.IsRegular() {
+	if file, err := l.call(wire.OpRead, path).File("read " + path); err == nil && !file.Missing && file.Mode.IsRegular() {
 		if list, _, err := conf.ParseSysconfig(path, file.Data, f.Set.Lookup); err == nil {
 			for _, a := range list {
 				l.setting(a.Pos, a.Name)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
@@ -123,7 +124,7 @@ func droppedWhy(d run.Dropped) string {
 }
 
 // alteredText says that a file has only the name of one of LBNL NHC's.
-func alteredText(s run.Script) string {
+func alteredText(s wire.Script) string {
 	return s.Path + " differs from LBNL NHC's file of each known version: its functions are used, not the built-in ones"
 }
 

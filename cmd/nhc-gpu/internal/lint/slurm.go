@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -73,7 +73,7 @@ func (l *linter) hasScontrol() bool {
 	for dir := range strings.SplitSeq(l.f.Set.Get("PATH"), ":") {
 		paths = append(paths, dir+"/scontrol")
 	}
-	find := &run.Request{Op: run.OpFind, Args: paths, Line: "find scontrol"}
+	find := &wire.Request{Op: wire.OpFind, Args: paths, Line: "find scontrol"}
 	o := l.f.Pool.Call(l.f.Ctx, checks.Local, find, session.Reading)
 	resp, err := o.Answer()
 	return err == nil && resp.Status > 0
@@ -86,7 +86,7 @@ func (l *linter) wiring(config slurm.Config) slurm.Wiring {
 		key := slurm.StartKeys[role]
 		l.in(role)
 		w.Budget[role] = l.f.Allowed()
-		if q := l.f.OwnRequest(); q != nil && !open.Missing(l.call(run.OpRead, q.Path)) {
+		if q := l.f.OwnRequest(); q != nil && !open.Missing(l.call(wire.OpRead, q.Path)) {
 			w.Around = true
 		}
 		for _, pattern := range config.Programs(key) {
@@ -111,7 +111,7 @@ func (l *linter) wiring(config slurm.Config) slurm.Wiring {
 
 // programs are what slurmd would start for a pattern.
 func (l *linter) programs(pattern string) (found []slurm.Program, err error) {
-	resp, err := l.call(run.OpPrograms, pattern).Answer()
+	resp, err := l.call(wire.OpPrograms, pattern).Answer()
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -134,7 +135,7 @@ func lackedCalls(f *open.Files) (texts []string) {
 		if s.Stock || !s.Mode.IsRegular() {
 			continue
 		}
-		o := f.Pool.Call(f.Ctx, checks.Local, &run.Request{Op: run.OpRead, Path: s.Path, Line: "read " + s.Path}, session.Reading)
+		o := f.Pool.Call(f.Ctx, checks.Local, &wire.Request{Op: wire.OpRead, Path: s.Path, Line: "read " + s.Path}, session.Reading)
 		resp, err := o.Answer()
 		if err != nil {
 			continue // noteScripts has said so
@@ -202,7 +203,7 @@ func isProgram(f *open.Files, name string) bool {
 			paths = append(paths, filepath.Join(dir, name))
 		}
 	}
-	resp, err := f.Pool.Call(f.Ctx, checks.Local, &run.Request{Op: run.OpFind, Args: paths, Line: "find " + name}, f.Budget.Reading(time.Now())).Answer()
+	resp, err := f.Pool.Call(f.Ctx, checks.Local, &wire.Request{Op: wire.OpFind, Args: paths, Line: "find " + name}, f.Budget.Reading(time.Now())).Answer()
 	return err == nil && resp.Status > 0
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
@@ -77,7 +78,7 @@ func selftestsOf(names []string, file string) ([]selftest.Scenario, error) {
 	if file != "" {
 		pool := run.NewPool(run.Options{Root: "/"})
 		defer pool.Close()
-		f, unread := pool.Call(context.Background(), checks.Local, &run.Request{Op: run.OpRead, Path: file, Line: "read " + file}, session.Reading).File("read " + file)
+		f, unread := pool.Call(context.Background(), checks.Local, &wire.Request{Op: wire.OpRead, Path: file, Line: "read " + file}, session.Reading).File("read " + file)
 		switch {
 		case unread != nil:
 			return nil, unread

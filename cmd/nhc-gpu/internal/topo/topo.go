@@ -15,6 +15,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -42,7 +43,7 @@ the node whose /sys lies below DIR.`,
 
 // Print reads the map of the node in a worker, and prints it.
 func Print(ctx context.Context, pool *run.Pool, limit time.Duration, asJSON bool) error {
-	o := pool.Call(ctx, checks.Local, &run.Request{Op: run.OpTopo, Line: "read the map of the node"}, limit)
+	o := pool.Call(ctx, checks.Local, &wire.Request{Op: wire.OpTopo, Line: "read the map of the node"}, limit)
 	resp, err := o.AnswerTo("read the map of the node")
 	if err != nil {
 		return err

@@ -1,0 +1,58 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// createdMode is the mode of a file made by OpCreate: what nhc.conf has.
+const createdMode = 0o644
+
+// create writes a file that must not exist, not even as a link to nowhere: it
+// is complete under another name before it gets its own.
+func create(path string, data []byte) *wire.Response {
+	if _, err := os.Lstat(path); err == nil {
+		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: it exists", path)}
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return &wire.Response{Err: pathError("write", path, err)}
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(createdMode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if errClose := f.Close(); err == nil {
+		err = errClose
+	}
+	if err == nil {
+		err = renameNew(f.Name(), path)
+	}
+	switch {
+	case errors.Is(err, unix.EEXIST): // made while we wrote
+		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: it exists", path)}
+	case err != nil:
+		return &wire.Response{Err: pathError("write", path, err)}
+	}
+	return &wire.Response{}
+}
+
+// renameNew gives a file its name, unless there is one of that name. Where the
+// file system cannot do that in one step (NFS) a second link does.
+func renameNew(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENOTSUP) {
+		return unix.Link(from, to)
+	}
+	return err
+}

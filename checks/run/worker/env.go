@@ -1,0 +1,93 @@
+package worker
+
+import (
+	"context"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// worker keeps the data that a worker process needs for more than one request.
+type worker struct {
+	host *probe.Host
+	out  io.Writer
+	page wire.Page
+	logs map[string]openedLog
+
+	vars      wire.Vars           // as last told
+	root      string              // of the node that host is
+	states    []checks.GPUState   // see gpuStates
+	ports     []checks.PortAnswer // see askPorts
+	asked     map[string]bool
+	platforms func(file string, data []byte) checks.PlatformOf
+}
+
+// tell takes over the variables of the run. Another root is another node.
+func (w *worker) tell(v wire.Vars) {
+	w.vars = v
+	w.lookAt(v.Root)
+	w.host.SetPast(v.Past, v.Spare)
+	w.host.SetStuck(v.Stuck)
+	probe.SetLibraries(w.host, v.Plain)
+}
+
+// lookAt changes to the node below a root: what a line of nhc.conf assigns holds for
+// the lines behind it, also where the worker has not been told yet.
+func (w *worker) lookAt(root string) {
+	if root != w.root {
+		w.host, w.root, w.states = guarded(root), root, nil
+		w.ports, w.asked = nil, nil
+		w.host.SetPast(w.vars.Past, w.vars.Spare)
+		w.host.SetStuck(w.vars.Stuck)
+	}
+}
+
+// guarded is the node below a root. To look at it loads no driver that was unloaded.
+func guarded(root string) *probe.Host {
+	h := probe.NewHost(root)
+	gpustate.GuardDriver(h)
+	return h
+}
+
+// env is what a check may use.
+func (w *worker) env(req *wire.Request, vars map[string]string) *checks.Env {
+	probe.SetPasswd(w.host, vars["PASSWD_DATA_SRC"])
+	probe.SetLibraries(w.host, vars)
+	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
+	env := &checks.Env{
+		Host:     w.host,
+		Line:     req.Line,
+		Timeout:  req.Timeout,
+		Vars:     vars,
+		Arrays:   w.vars.Arrays,
+		Job:      w.vars.Job.Value,
+		Periodic: w.vars.Period,
+		Learn:    w.vars.Learn,
+		Hold:     w.vars.Hold,
+		Doing:    w.doing(req),
+		Slurm:    w.vars.Slurm.Value,
+
+		WantedGPUs: w.vars.WantedGPUs,
+	}
+	env.GPUStates = func() []checks.GPUState {
+		env.At("ask NVML for the state of the GPUs")
+		return w.gpuStates(context.Background(), vars, statesWithin(req.Timeout))
+	}
+	env.AskPorts = func(ask []checks.PortAnswer, limit time.Duration) []checks.PortAnswer {
+		return w.askPorts(context.Background(), ask, limit)
+	}
+	if w.platforms != nil {
+		env.Platform = w.platforms(w.vars.ProfilesFile, w.vars.Profiles)
+	}
+	return env
+}
+
+// doing tells what the worker is about to do for a request.
+func (w *worker) doing(req *wire.Request) func(string) {
+	return func(what string) { w.page.Write(req.ID, what) }
+}

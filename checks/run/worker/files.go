@@ -1,0 +1,102 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// The files that a worker reads and writes for its supervisor.
+
+// maxRead bounds what is read of a configuration file, bytes; a file that is
+// larger is reported by its size.
+const maxRead = 2 << 20
+
+// readFile reads a file that a site names. It opens before it looks, so that
+// what is described is what is read, and does not block on a fifo.
+func readFile(path string) *wire.Response {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return &wire.Response{File: &wire.FileInfo{Missing: true, Path: absolute(path)}}
+	}
+	if err != nil {
+		return &wire.Response{Err: pathError("read", path, err)}
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return &wire.Response{Err: pathError("stat", path, err)}
+	}
+	info := fileInfo(st)
+	if !st.Mode().IsRegular() {
+		return &wire.Response{File: info}
+	}
+	info.Path = placeOf(f)
+	data, err := io.ReadAll(io.LimitReader(f, maxRead))
+	if err != nil {
+		return &wire.Response{Err: pathError("read", path, err)}
+	}
+	return &wire.Response{File: info, Data: data}
+}
+
+// placeOf is where an open file is, without links: as the kernel has it, which asks no
+// file system.
+func placeOf(f *os.File) string {
+	if place, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil && strings.HasPrefix(place, "/") {
+		return place
+	}
+	return absolute(f.Name())
+}
+
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+func fileInfo(st fs.FileInfo) *wire.FileInfo {
+	info := &wire.FileInfo{Mode: st.Mode(), Size: st.Size()}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		info.UID = sys.Uid
+	}
+	return info
+}
+
+func (w *worker) append(req *wire.Request) *wire.Response {
+	resp := &wire.Response{}
+	log, ok := w.logs[req.Path]
+	if !ok {
+		var err error
+		if log, err = openLog(req.Path, req.Trunc); err != nil {
+			return &wire.Response{Err: pathError("open", req.Path, err)}
+		}
+		w.logs[req.Path] = log
+	}
+	if log.shared {
+		resp.File = &wire.FileInfo{Path: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), log.Fd())}
+	}
+	if len(req.Data) > 0 {
+		if _, err := log.Write(req.Data); err != nil {
+			return &wire.Response{Err: pathError("write", req.Path, err)}
+		}
+	}
+	return resp
+}
+
+// pathError renders err as "verb path: why", whatever wrapping it came in.
+func pathError(verb, path string, err error) string {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
+	}
+	return fmt.Sprintf("%s %s: %v", verb, path, err)
+}

@@ -1,0 +1,183 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// logMode is the mode of a log that a run creates: it names users, and processes and
+// files of their jobs. A log that exists keeps its mode.
+const logMode = 0o640
+
+// openedLog is a log that is open for appending. shared reports that its path leads through
+// a directory that another user controls, who can make the name lead elsewhere at any time.
+type openedLog struct {
+	*os.File
+	shared bool
+}
+
+// openLog opens a log for appending, and creates it with logMode, whatever the umask is,
+// if it does not exist. On a shared path it follows only root's links, and opens only a
+// plain file that has no other name; it empties nothing before that is known.
+func openLog(path string, empty bool) (openedLog, error) {
+	dir, name, shared, err := walk(path)
+	if err != nil {
+		return openedLog{}, err
+	}
+	defer unix.Close(dir)
+	flags := unix.O_WRONLY | unix.O_APPEND | unix.O_NOCTTY | unix.O_CLOEXEC
+	if shared {
+		flags |= unix.O_NOFOLLOW | unix.O_NONBLOCK
+	}
+	fd, err := unix.Openat(dir, name, flags, 0)
+	if errors.Is(err, unix.ENOENT) {
+		if fd, err = unix.Openat(dir, name, flags|unix.O_CREAT|unix.O_EXCL, logMode); err == nil {
+			_ = unix.Fchmod(fd, logMode) // a file system without modes has none to set
+		} else if errors.Is(err, unix.EEXIST) { // another run was faster
+			fd, err = unix.Openat(dir, name, flags, 0)
+		}
+	}
+	if err != nil {
+		return openedLog{}, err
+	}
+	log := openedLog{os.NewFile(uintptr(fd), path), shared}
+	if shared {
+		err = onlyName(dir, name, fd)
+	}
+	if err == nil && empty {
+		if err = unix.Ftruncate(fd, 0); errors.Is(err, unix.EINVAL) { // a device
+			err = nil
+		}
+	}
+	if err != nil {
+		log.Close()
+		return openedLog{}, err
+	}
+	return log, nil
+}
+
+// maxLinks is how many symbolic links a path may have, as the kernel counts.
+const maxLinks = 40
+
+// walk follows a path to its last directory and the name in it, through symbolic links,
+// the last one included. It refuses a link of another user in a directory that another
+// user controls. The directory is open for openat alone.
+func walk(path string) (dir int, name string, shared bool, err error) {
+	dir, err = unix.Open(start(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, "", false, err
+	}
+	fail := func(err error) (int, string, bool, error) {
+		unix.Close(dir)
+		return -1, "", shared, err
+	}
+	links, above := 0, false
+	for rest := strings.TrimLeft(path, "/"); ; {
+		var st unix.Stat_t
+		if err := unix.Fstat(dir, &st); err != nil {
+			return fail(err)
+		}
+		// Below a sticky directory what is root's stays where it is.
+		sticky := st.Mode&unix.S_ISVTX != 0 && trusted(st.Uid)
+		others := st.Mode&0o002 != 0 || !trusted(st.Uid)
+		shared, above = above || others, above || others && !sticky
+		name, rest, _ = strings.Cut(rest, "/")
+		rest = strings.TrimLeft(rest, "/")
+		if name == "" {
+			return fail(unix.EISDIR)
+		}
+		next, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) && rest == "" {
+			return dir, name, shared, nil
+		}
+		if err != nil {
+			return fail(err)
+		}
+		if err := unix.Fstat(next, &st); err != nil {
+			unix.Close(next)
+			return fail(err)
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			if rest == "" {
+				unix.Close(next)
+				return dir, name, shared, nil
+			}
+			unix.Close(dir)
+			dir = next
+			continue
+		}
+		target, err := readlinkat(next)
+		unix.Close(next)
+		links++
+		switch {
+		case err != nil:
+			return fail(err)
+		case shared && !trusted(st.Uid):
+			return fail(fmt.Errorf("%s is a symbolic link of uid %d", name, st.Uid))
+		case links > maxLinks:
+			return fail(unix.ELOOP)
+		case rest == "" && isProc(dir): // /proc/PID/fd/N leads where no name does
+			return dir, name, shared, nil
+		}
+		if strings.HasPrefix(target, "/") {
+			root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return fail(err)
+			}
+			unix.Close(dir)
+			dir = root
+		}
+		if rest != "" {
+			target += "/" + rest
+		}
+		rest = strings.TrimLeft(target, "/")
+	}
+}
+
+func start(path string) string {
+	if strings.HasPrefix(path, "/") {
+		return "/"
+	}
+	return "."
+}
+
+// trusted reports whether a user may decide where root writes.
+func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
+
+func readlinkat(fd int) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+func isProc(fd int) bool {
+	var st unix.Statfs_t
+	return unix.Fstatfs(fd, &st) == nil && st.Type == unix.PROC_SUPER_MAGIC
+}
+
+// onlyName returns an error unless fd is a plain file whose one name is this one.
+func onlyName(dir int, name string, fd int) error {
+	var opened, named unix.Stat_t
+	if err := unix.Fstat(fd, &opened); err != nil {
+		return err
+	}
+	if err := unix.Fstatat(dir, name, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	switch {
+	case opened.Mode&unix.S_IFMT != unix.S_IFREG:
+		return errors.New("not a plain file, in a directory that other users control")
+	case named.Dev != opened.Dev || named.Ino != opened.Ino:
+		return errors.New("replaced while it was opened, in a directory that other users control")
+	case named.Nlink != 1:
+		return fmt.Errorf("has %d names, in a directory that other users control", named.Nlink)
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+)
+
+// A directory that does not answer cannot hold the note that it does not. The kernel holds
+// it: a worker listens on a socket while it opens the directory, and one that never comes
+// back keeps that open. The name is no file, but of the network namespace.
+
+// onceWait bounds the wait for other runs that open the same directory now.
+const onceWait = 300 * time.Millisecond
+
+// maxAsked is the number of later runs that can identify the hanging process. The kernel
+// may allow fewer; then one process more hangs now and then.
+const maxAsked = 4096
+
+// onlyOpener lets this process open a directory, until release is called. The error names
+// a process of an earlier run that hangs in that.
+func onlyOpener(dir string) (release func(), err error) {
+	address := &unix.SockaddrUnix{Name: "@nhc-gpu-open:" + dir}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return func() {}, nil // without a socket there is no note, and one process more
+	}
+	release = func() { _ = unix.Close(fd) }
+	for end := time.Now().Add(onceWait); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Bind(fd, address)
+		if err == nil {
+			err = unix.Listen(fd, maxAsked)
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return release, nil
+		}
+		if time.Now().Before(end) {
+			continue
+		}
+		if pid, ours := listener(address); ours {
+			if state, w := process.Whereabouts(pid); state == "D" {
+				release()
+				return nil, fmt.Errorf("process %d of an earlier run still waits for %s (wait channel %s)", pid, dir, w)
+			}
+		}
+		return release, nil // it is another user's, or slow
+	}
+}
+
+// listener returns the process that listens on a socket, and whether it is this user's.
+func listener(address unix.Sockaddr) (pid int, ours bool) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	if unix.Connect(fd, address) != nil {
+		return 0, false
+	}
+	peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0, false
+	}
+	return int(peer.Pid), int(peer.Uid) == os.Geteuid()
+}

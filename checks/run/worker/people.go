@@ -1,0 +1,82 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/active"
+	"github.com/nhc-gpu/nhc-gpu/checks/explain"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/xid"
+)
+
+// The worker's half of the commands for people: they look at the same files as the
+// checks do, which may lie where nothing answers.
+
+func (w *worker) ask(req *wire.Request) *wire.Response {
+	env := w.env(req, w.vars.Plain)
+	resp := &wire.Response{}
+	var err error
+	switch req.Name {
+	case wire.AskExplain:
+		resp.Text, err = xid.ExplainXid(env, strings.Join(req.Args, " "))
+	case wire.AskMessage:
+		resp.Text, err = explain.Explain(env, strings.Join(req.Args, " "))
+	case wire.AskBaselines:
+		resp.Baselines, err = active.Baselines(env)
+	case wire.AskNames:
+		for _, p := range req.Places {
+			resp.Jobs = append(resp.Jobs, env.Host.PastNames(p.Past)...)
+		}
+	case wire.AskClear:
+		err = w.clear(env, req, resp)
+	default:
+		err = fmt.Errorf("unknown question %q", req.Name)
+	}
+	if err != nil {
+		resp.Err = err.Error()
+	}
+	return resp
+}
+
+// clearances are the functions that clear a part of the checks' memory, and those that
+// report whether it concerns this node in this boot.
+var clearances = map[string]struct {
+	clear    func(env *checks.Env, words []string, who string) (cleared []string, err error)
+	thisNode func(env *checks.Env) bool
+}{
+	wire.ClearXid:      {xid.ClearXids, xid.XidsOfThisBoot},
+	wire.ClearPorts:    {fabric.ClearIB, fabric.PortsOfThisBoot},
+	wire.ClearBaseline: {active.ClearBaseline, active.BaselineOfThisNode},
+	wire.ClearActive:   {active.ClearActive, active.ActiveOfThisNode},
+}
+
+// clear clears each place. Data in the wrong place is reported as a doubt.
+func (w *worker) clear(env *checks.Env, req *wire.Request, resp *wire.Response) error {
+	c, ok := clearances[req.Path]
+	if !ok {
+		return fmt.Errorf("clear: unknown kind %q", req.Path)
+	}
+	defer w.host.SetPast(w.vars.Past, w.vars.Spare)
+	for _, p := range req.Places {
+		w.host.SetPast(p.Past, p.Spare)
+		if !p.Always && !c.thisNode(env) {
+			continue // a node that has the same disk, or none
+		}
+		more, err := c.clear(env, req.Args, req.Who)
+		if spare, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
+			resp.Doubts = append(resp.Doubts, spare.Error())
+		} else if err != nil {
+			return err
+		}
+		resp.Jobs = append(resp.Jobs, more...)
+	}
+	slices.Sort(resp.Jobs)
+	resp.Jobs = slices.Compact(resp.Jobs)
+	return nil
+}

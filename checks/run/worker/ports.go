@@ -1,0 +1,89 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// A driver may hang as it reads the memory of a transceiver, and it is a bad port that is
+// asked. A process of its own does it: one that does not answer in time leaves the finding
+// as it is.
+
+// PortsName is the first word of a process that asks bad ports for their transceivers.
+const PortsName = "ports"
+
+// portsStuck is how long such a process can take that does not hang.
+const portsStuck = 3 * time.Second
+
+// askPorts asks ports for their transceivers and for the health of their adapters.
+// What has been answered until the time is up stands. No port is asked twice in a run.
+func (w *worker) askPorts(ctx context.Context, ask []checks.PortAnswer, limit time.Duration) []checks.PortAnswer {
+	var devs []string
+	for _, a := range ask {
+		if name := a.PCI + "=" + a.NetDev; !w.asked[name] {
+			devs = append(devs, name)
+		}
+	}
+	if len(devs) == 0 || olderThan(PortsName, portsStuck) {
+		return w.ports
+	}
+	if w.asked == nil {
+		w.asked = map[string]bool{}
+	}
+	for _, name := range devs {
+		w.asked[name] = true
+	}
+	host := probe.NewHost("/") // also where the checks look at another node
+	x := host.Run(ctx, probe.Command{
+		Argv:    []string{wire.WorkerName, PortsName, w.root, strings.Join(devs, " ")},
+		Program: "/proc/self/exe", Timeout: limit, Output: 1 << 20,
+	})
+	for line := range bytes.Lines(x.Output) {
+		var a checks.PortAnswer
+		if json.Unmarshal(line, &a) == nil && a.PCI != "" {
+			w.ports = append(w.ports, a)
+		}
+	}
+	return w.ports
+}
+
+// PrintPorts is the main function of that process: a line for each port, first without
+// and then with its transceiver, whose memory is what may hang.
+func PrintPorts(root, devs string) int {
+	host := probe.NewHost(root)
+	out := json.NewEncoder(os.Stdout)
+	var list []checks.PortAnswer
+	for word := range strings.FieldsSeq(devs) {
+		pci, dev, _ := strings.Cut(word, "=")
+		a := checks.PortAnswer{PCI: pci, NetDev: dev}
+		if host.Path("/") == "/" { // a recorded node has no driver
+			a.Devlink, _ = network.DevlinkHealth(pci)
+		}
+		list = append(list, a)
+		if out.Encode(a) != nil {
+			return 1
+		}
+	}
+	for _, a := range list {
+		if a.NetDev == "" {
+			continue
+		}
+		m, err := network.ReadModule(host, a.NetDev)
+		if err != nil {
+			continue
+		}
+		if a.Transceiver = m; out.Encode(a) != nil {
+			return 1
+		}
+	}
+	return 0
+}

@@ -1,0 +1,73 @@
+package worker
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// programs are what a pattern of Prolog= fits, as slurmd's glob(3) does: no name
+// that begins with a dot, unless the pattern says so; sorted.
+func programs(pattern string) *wire.Response {
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return &wire.Response{Err: fmt.Sprintf("find %s: %v", pattern, err)}
+	}
+	if len(paths) == 0 { // not there, or not to be seen
+		dir := filepath.Dir(pattern)
+		if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return &wire.Response{Err: pathError("list", dir, err)}
+		}
+	}
+	resp := &wire.Response{}
+	self, _ := os.Stat("/proc/self/exe")
+	for _, path := range paths {
+		if strings.HasPrefix(filepath.Base(path), ".") && !strings.HasPrefix(filepath.Base(pattern), ".") {
+			continue
+		}
+		resp.Programs = append(resp.Programs, programAt(path, self))
+	}
+	return resp
+}
+
+func programAt(path string, self fs.FileInfo) wire.Program {
+	p := wire.Program{Path: path}
+	st, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		p.Bad = "a link that leads nowhere"
+		return p
+	case err != nil:
+		p.Bad = pathError("stat", path, err)
+		return p
+	case !st.Mode().IsRegular():
+		p.Bad = fmt.Sprintf("no program (%s)", st.Mode().Type())
+		return p
+	case st.Mode()&0o111 == 0:
+		p.Bad = fmt.Sprintf("cannot be executed (mode %04o)", st.Mode().Perm())
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if p.Self = os.SameFile(st, self) || err == nil && filepath.Base(target) == "nhc-gpu"; !p.Self {
+		text := readFile(path).Data
+		p.Starts = bytes.HasPrefix(text, []byte("#!")) && bytes.Contains(text, []byte("nhc-gpu"))
+	}
+	return p
+}
+
+// find tells which of the paths is the first to be a directory (written with a
+// slash at its end) or an executable file.
+func find(paths []string) *wire.Response {
+	for i, p := range paths {
+		st, err := os.Stat(p)
+		if err == nil && (st.IsDir() || st.Mode().IsRegular() && st.Mode()&0o111 != 0) && st.IsDir() == strings.HasSuffix(p, "/") {
+			return &wire.Response{Status: i + 1}
+		}
+	}
+	return &wire.Response{}
+}

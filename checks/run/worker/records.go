@@ -1,0 +1,83 @@
+package worker
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
+	"github.com/nhc-gpu/nhc-gpu/checks/jobs"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/xid"
+)
+
+// count reads what devices count: in a vendor's lane what its library tells, in
+// the local one what the kernel does. What could not be read is a doubt.
+func (w *worker) count(req *wire.Request) *wire.Response {
+	env := w.env(req, w.vars.Plain)
+	if checks.Lane(req.Name) == checks.NVML {
+		n, err := nvml.Ask(w.host, jobs.CountGroups, w.doing(req))
+		if err != nil {
+			return &wire.Response{Doubts: []string{err.Error()}}
+		}
+		return &wire.Response{Counters: jobs.GPUCounters(n), Findings: gpustate.LostGPUs(env)}
+	}
+	resp := &wire.Response{}
+	doubt := func(err error) {
+		if err != nil {
+			resp.Doubts = append(resp.Doubts, err.Error())
+		}
+	}
+	var err error
+	if req.Name != "xids" {
+		resp.Counters, err = jobs.NodeCounters(w.host)
+		doubt(err)
+	}
+	var mark checks.LogMark
+	if req.Mark != nil {
+		mark = *req.Mark
+	}
+	var end checks.LogMark
+	resp.Xids, end, err = xid.XidsSince(env, mark)
+	doubt(err)
+	if err == nil {
+		resp.Mark = &end
+	}
+	return resp
+}
+
+// record reads or writes what runs leave for each other.
+func (w *worker) record(req *wire.Request) *wire.Response {
+	resp := &wire.Response{}
+	var err error
+	journal := probe.Journal{Name: req.Name, Most: req.Most}
+	switch req.Op {
+	case wire.OpKeep:
+		err = w.host.Keep(req.Name, json.RawMessage(req.Data))
+	case wire.OpForget:
+		err = probe.Forget(w.host, req.Name)
+	case wire.OpNote:
+		err = probe.AppendLine(w.host, journal, req.Data)
+	case wire.OpNotes:
+		resp.Lines, err = probe.JournalLines(w.host, journal)
+	default:
+		resp.Records, err = probe.Records(w.host, req.Name)
+	}
+	if err != nil {
+		return &wire.Response{Err: err.Error()}
+	}
+	return resp
+}
+
+// jobs are those that have a slurmstepd on the node.
+func (w *worker) jobs() *wire.Response {
+	running, err := jobscan.RunningJobs(w.host)
+	if err != nil {
+		return &wire.Response{Err: err.Error()}
+	}
+	return &wire.Response{Jobs: slices.Sorted(maps.Keys(running))}
+}

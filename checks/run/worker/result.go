@@ -1,0 +1,100 @@
+package worker
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// The result file of detached mode: one run leaves it, the next one takes it.
+
+// maxResult bounds what is read of a result, bytes. One is a line.
+const maxResult = 64 << 10
+
+// take reads a file and removes it, so that each result is reported once. One
+// that is older than the boot of the node says nothing about it any more and
+// counts as missing. A link is not followed: the directory may be /tmp.
+func take(path string) *wire.Response {
+	resp := &wire.Response{File: &wire.FileInfo{}}
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+		resp.File.Missing = true
+		return resp
+	case err != nil:
+		return &wire.Response{Err: pathError("stat", path, err)}
+	}
+	resp.File = fileInfo(st)
+	if st.Mode().IsRegular() {
+		data, err := readResult(path)
+		if err != nil {
+			return &wire.Response{Err: pathError("read", path, err)}
+		}
+		resp.Data = data
+	}
+	if boot, ok := booted(); ok && st.ModTime().Before(boot) {
+		resp.File.Missing = true
+	}
+	if unix.Unlink(path) != nil {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			resp.File.Stays = true
+		}
+	}
+	return resp
+}
+
+// booted is when the node came up, by the clock as it is set now. The time of
+// /proc would not do: it is that of the mount, which in a container is younger,
+// by a clock that has perhaps been set right since.
+func booted() (time.Time, bool) {
+	var up unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return time.Time{}, false
+	}
+	return time.Now().Add(-time.Duration(up.Nano())), true
+}
+
+func readResult(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxResult))
+}
+
+// put writes a file that only its owner can read, under another name first:
+// who reads it finds all of it or nothing.
+func put(path string, data []byte, makeDir bool) *wire.Response {
+	dir := filepath.Dir(path)
+	if makeDir {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return &wire.Response{Err: pathError("mkdir", dir, err)}
+		}
+	}
+	f, err := os.CreateTemp(dir, filepath.Base(path)+".*") // 0600, new, no link
+	if err != nil {
+		return &wire.Response{Err: pathError("write", path, err)}
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = f.Close()
+		_ = os.Remove(f.Name())
+		return &wire.Response{Err: pathError("write", path, err)}
+	}
+	return &wire.Response{}
+}

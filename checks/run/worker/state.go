@@ -1,0 +1,300 @@
+package worker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// The worker's half of [run.Pool.OpenState]: the directory of /run in which the runs of a
+// node remember. Only its owner can write there, so its files decide whether a node
+// stays in service.
+
+// state carries out an operation on the directory.
+func state(req *wire.Request) *wire.Response {
+	resp := &wire.Response{}
+	if req.Op == wire.OpOpen {
+		release, err := onlyOpener(req.Path)
+		if err != nil {
+			return &wire.Response{Err: err.Error()}
+		}
+		defer release()
+	}
+	dir, err := openStateDir(req.Path)
+	if err == nil {
+		switch req.Op {
+		case wire.OpOpen:
+			return dir.begin(req)
+		case wire.OpLoad:
+			resp.Data, err = dir.load(req.Name)
+		case wire.OpSave:
+			err = dir.save(req.Name, req.Data)
+		case wire.OpBury:
+			err = dir.bury(req.Data)
+		case wire.OpLock:
+			resp.Busy, err = dir.lock(req.Name, req.Timeout)
+		case wire.OpUnlock:
+			err = dir.unlock(req.Name)
+		}
+	}
+	if err != nil {
+		return &wire.Response{Err: err.Error()}
+	}
+	return resp
+}
+
+type stateDir string
+
+// openStateDir creates the directory and its parents if needed (mode 0700). It refuses
+// a directory that another user owns or can write to.
+func openStateDir(path string) (stateDir, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return "", fmt.Errorf("make state directory: %w", err)
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return "", fmt.Errorf("open state directory: %w", err)
+	}
+	if !info.IsDir() {
+		return "", fmt.Errorf("open state directory %s: not a directory", path)
+	}
+	if err := mine(info); err != nil {
+		return "", fmt.Errorf("open state directory %s: %w", path, err)
+	}
+	return stateDir(path), nil
+}
+
+// mine refuses what another user could have put there.
+func mine(info fs.FileInfo) error {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("owned by user %d", st.Uid)
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("writable by others (mode %04o)", info.Mode().Perm())
+	}
+	return nil
+}
+
+// begin reads the data that a run needs at its start. It omits unreadable data.
+func (d stateDir) begin(req *wire.Request) *wire.Response {
+	resp := &wire.Response{}
+	trouble := func(err error) {
+		if err != nil {
+			resp.Doubts = append(resp.Doubts, err.Error())
+		}
+	}
+	var err error
+	for _, name := range req.Args {
+		resp.Busy, err = d.lock(name, 0)
+		trouble(err)
+	}
+	ledger, err := d.load(wire.LedgerFile)
+	trouble(err)
+	crashes, _ := d.load(wire.CrashFile) // without it nothing is forgotten
+	resp.Lines = append(resp.Lines, ledger, crashes)
+	if req.Name != "" {
+		lanes, _ := d.load(req.Name) // without it workers are started when they are needed
+		resp.Lines = append(resp.Lines, lanes)
+	}
+	return resp
+}
+
+// open opens a file of the directory: never through a link, and without waiting for
+// the other end should it be a pipe.
+func (d stateDir) open(name string, how int) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(string(d), name), how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a plain file")
+	}
+	if err == nil {
+		err = mine(info)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return f, nil
+}
+
+// load reads a file; one that is missing is nil.
+func (d stateDir) load(name string) ([]byte, error) {
+	f, err := d.open(name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, wire.MaxState+1))
+	if err == nil && len(data) > wire.MaxState {
+		err = fmt.Errorf("%s: more than %d bytes", f.Name(), wire.MaxState)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	return append([]byte{}, data...), nil
+}
+
+// save replaces a file in one step: a reader, or a run killed half-way, finds the old
+// one or the new one.
+func (d stateDir) save(name string, data []byte) error {
+	tmp := fmt.Sprintf("%s.%d", name, os.Getpid())
+	_ = os.Remove(filepath.Join(string(d), tmp)) // of a dead process with our pid
+	f, err := d.open(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(string(d), name))
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("write state: %w", err)
+	}
+	return nil
+}
+
+// ledgerWait bounds the wait for another run that writes the ledger. Without the lock
+// an entry may be lost; it is made again when that line next hangs.
+const ledgerWait = 400 * time.Millisecond
+
+// bury adds stuck processes to the ledger and drops those that have ended. Runs
+// overlap: what another run has entered meanwhile is kept.
+func (d stateDir) bury(data []byte) error {
+	var fresh, all []wire.StuckProcess
+	if err := json.Unmarshal(data, &fresh); err != nil {
+		return fmt.Errorf("write ledger: %w", err)
+	}
+	if f, err := d.open(wire.LedgerFile+".lock", os.O_RDWR|os.O_CREATE); err == nil {
+		defer f.Close()
+		for end := time.Now().Add(ledgerWait); time.Now().Before(end) && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	if old, err := d.load(wire.LedgerFile); err == nil {
+		_ = json.Unmarshal(old, &all) // garbage is written anew
+	}
+	all = slices.DeleteFunc(append(all, fresh...), func(c wire.StuckProcess) bool { return !process.Alive(c.PID, c.Start) })
+	data, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode ledger: %w", err)
+	}
+	return d.save(wire.LedgerFile, append(data, '\n'))
+}
+
+// A lock is a line in a file that names the supervisor, its pid and start time, that
+// holds it. It ends with that process. flock guards the line alone: a lock held by flock
+// would be held for ever by a worker that no signal can end, and would be lost with a
+// worker that is replaced. Versions before this one hold flock for their whole run.
+const (
+	lockPoll = 20 * time.Millisecond
+	lineWait = 200 * time.Millisecond // for another run that is at the line
+)
+
+// lock takes a lock for the supervisor, waiting no longer than wait for the one that
+// holds it.
+func (d stateDir) lock(name string, wait time.Duration) (*wire.Holder, error) {
+	self := os.Getppid()
+	st, err := process.ReadStat(self)
+	if err != nil {
+		return nil, fmt.Errorf("take lock: %w", err)
+	}
+	f, err := d.open(name, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return nil, fmt.Errorf("take lock: %w", err)
+	}
+	defer f.Close()
+	end := time.Now().Add(wait)
+	for ; ; time.Sleep(lockPoll) {
+		flocked, err := flockBy(f, time.Now().Add(lineWait))
+		if err != nil {
+			return nil, fmt.Errorf("take lock %s: %w", f.Name(), err)
+		}
+		holder, start := readLine(f)
+		free := flocked && (holder.PID == self && start == st.Start || start == 0 || !process.Alive(holder.PID, start))
+		if free {
+			if err := writeLine(f, fmt.Sprintf(wire.LockLine, self, time.Now().Unix(), st.Start)); err != nil {
+				return nil, fmt.Errorf("take lock: %w", err)
+			}
+			return nil, nil
+		}
+		if flocked {
+			_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+		}
+		if !time.Now().Before(end) {
+			return holder, nil
+		}
+	}
+}
+
+// unlock lets go of a lock.
+func (d stateDir) unlock(name string) error {
+	f, err := d.open(name, os.O_RDWR)
+	if err != nil {
+		return fmt.Errorf("release lock: %w", err)
+	}
+	defer f.Close()
+	if _, err := flockBy(f, time.Now().Add(lineWait)); err != nil {
+		return fmt.Errorf("release lock %s: %w", f.Name(), err)
+	}
+	if holder, _ := readLine(f); holder.PID != os.Getppid() {
+		return nil // it was never ours
+	}
+	if err := writeLine(f, ""); err != nil {
+		return fmt.Errorf("release lock: %w", err)
+	}
+	return nil
+}
+
+// flockBy takes flock until a time, false if another process holds it.
+func flockBy(f *os.File, end time.Time) (bool, error) {
+	for ; ; time.Sleep(2 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return true, nil
+		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+			return false, err
+		case !time.Now().Before(end):
+			return false, nil
+		}
+	}
+}
+
+// readLine reads who holds a lock; start is 0 if the line does not name a process.
+func readLine(f *os.File) (h *wire.Holder, start uint64) {
+	h = new(wire.Holder)
+	line := make([]byte, wire.LockSize)
+	n, _ := f.ReadAt(line, 0)
+	var pid int
+	var since int64
+	if got, _ := fmt.Sscanf(string(line[:n]), wire.LockLine, &pid, &since, &start); got < 2 || pid <= 0 {
+		return h, 0
+	}
+	h.PID, h.Age = pid, max(0, time.Since(time.Unix(since, 0)))
+	return h, start
+}
+
+func writeLine(f *os.File, text string) error {
+	_, err := f.WriteAt(fmt.Appendf(nil, "%-*s\n", wire.LockSize-1, text), 0)
+	return err
+}

@@ -1,0 +1,35 @@
+package worker
+
+import (
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// TestOlderThan: a process that asks the driver just now does not keep another
+// run from asking.
+func TestOlderThan(t *testing.T) {
+	t.Parallel()
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip("skip: no sleep in PATH")
+	}
+	cmd := &exec.Cmd{Path: sleep, Args: []string{wire.WorkerName + " " + StatesName, "60"}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	for began := time.Now(); !olderThan(StatesName, -time.Minute); time.Sleep(time.Millisecond) { // until it bears that name
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("a process that asks the driver was not found")
+		}
+	}
+	if olderThan(StatesName, time.Hour) {
+		t.Error("a process that was started just now was taken for one that hangs")
+	}
+}

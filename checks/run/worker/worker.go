@@ -1,0 +1,268 @@
+// Package worker is the half of the program that may block: it runs checks and commands, and
+// reads and writes files, as the supervisor asks.
+package worker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/active"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/topology"
+)
+
+// Serve is the main function of a worker process: it answers requests until
+// its supervisor closes the descriptor, and leaves at once when that happens.
+// root is the node's root directory; platforms reads the site's profiles, of which
+// [wire.Vars] has file and text. The exit status is for os.Exit.
+func Serve(root string, platforms func(file string, data []byte) checks.PlatformOf) int {
+	unix.CloseOnExec(wire.RequestFd) // a command that lives on must not hold them
+	unix.CloseOnExec(wire.ResponseFd)
+	unix.CloseOnExec(wire.PageFd)
+	w := &worker{
+		page: wire.OpenPage(wire.PageFd),
+		host: guarded(root),
+		out:  os.NewFile(wire.ResponseFd, "responses"),
+		logs: map[string]openedLog{},
+
+		platforms: platforms,
+	}
+	requests := make(chan *wire.Request, 256)
+	var busy atomic.Bool
+	go func() {
+		var guarded *process.Guarded
+		in := bufio.NewReaderSize(os.NewFile(wire.RequestFd, "requests"), 64<<10)
+		for {
+			line, err := in.ReadBytes('\n')
+			if err != nil {
+				// The supervisor is done, or dead: whatever runs here is of no
+				// use to anybody now.
+				guarded.EndOrphaned()
+				if busy.Load() {
+					process.EndOthers(&busy)
+				}
+				os.Exit(0)
+			}
+			req := new(wire.Request)
+			if err := json.Unmarshal(line, req); err != nil {
+				fmt.Fprintf(os.Stderr, "read request: %v\n", err)
+				os.Exit(2)
+			}
+			if req.Op == wire.OpGuard {
+				guarded = req.Guard
+				continue
+			}
+			requests <- req
+		}
+	}()
+	for req := range requests {
+		busy.Store(true)
+		resp := w.answer(req)
+		busy.Store(false)
+		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), cuda.Worn()
+		if calls := w.host.Unanswered(); len(calls) > 0 && !resp.Spent {
+			resp.Spent, resp.Stuck = true, calls
+		}
+		w.send(resp)
+		if resp.Worn {
+			return 0
+		}
+	}
+	return 0
+}
+
+func (w *worker) send(resp *wire.Response) {
+	line, err := json.Marshal(resp)
+	if err != nil {
+		line, _ = json.Marshal(&wire.Response{ID: resp.ID, Err: "encode answer: " + err.Error()})
+	}
+	if _, err := w.out.Write(append(line, '\n')); err != nil {
+		os.Exit(0) // nobody reads any more
+	}
+}
+
+func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
+	start := time.Now()
+	if req.Vars != nil {
+		w.tell(*req.Vars)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			fmt.Fprintf(os.Stderr, "panic: %v\n%s", p, debug.Stack())
+			resp = &wire.Response{Err: fmt.Sprintf("internal error: %v", p)}
+		}
+		resp.Took = time.Since(start)
+	}()
+	switch req.Op {
+	case wire.OpCheck, wire.OpLast:
+		return w.check(req)
+	case wire.OpRead:
+		return readFile(req.Path)
+	case wire.OpAppend:
+		return w.append(req)
+	case wire.OpExec:
+		return w.exec(req)
+	case wire.OpFind:
+		return find(req.Args)
+	case wire.OpList:
+		return ListScripts(req.Path, wire.FileTable(wire.LBNLFiles))
+	case wire.OpTake:
+		return take(req.Path)
+	case wire.OpPut:
+		return put(req.Path, req.Data, req.MakeDir)
+	case wire.OpFacts:
+		return &wire.Response{Facts: w.facts(req)}
+	case wire.OpHave:
+		return w.have(req)
+	case wire.OpTopo:
+		return &wire.Response{Topo: wire.Only[topology.Topology]{Value: topology.AskTopology(w.env(req, w.vars.Plain))}}
+	case wire.OpSlurm:
+		return w.slurm(req)
+	case wire.OpNodes:
+		names, err := jobscan.SlurmNodes(w.host, req.Path, req.Name)
+		if err != nil {
+			return &wire.Response{Err: err.Error()}
+		}
+		return &wire.Response{Jobs: names}
+	case wire.OpCreate:
+		return create(req.Path, req.Data)
+	case wire.OpGPUs:
+		return w.driverGPUs(req)
+	case wire.OpCount:
+		return w.count(req)
+	case wire.OpJobs:
+		return w.jobs()
+	case wire.OpKeep, wire.OpRecall, wire.OpForget, wire.OpNote, wire.OpNotes:
+		return w.record(req)
+	case wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpBury:
+		return state(req)
+	case wire.OpAsk:
+		return w.ask(req)
+	case wire.OpPrograms:
+		return programs(req.Path)
+	default:
+		return &wire.Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
+	}
+}
+
+// useAllCPUs gives an active test, which computes, the threads and the memory that this
+// program does without elsewhere.
+func useAllCPUs() {
+	runtime.GOMAXPROCS(runtime.NumCPU())
+	debug.SetMemoryLimit(math.MaxInt64)
+	debug.SetGCPercent(100)
+}
+
+func (w *worker) check(req *wire.Request) *wire.Response {
+	info, ok := checks.Lookup(req.Name)
+	if !ok {
+		return &wire.Response{Err: fmt.Sprintf("no check is called %q", req.Name)}
+	}
+	c := info.New()
+	var err error
+	if req.Table != nil {
+		err = checks.BindTable(c, req.Table)
+	} else {
+		err = checks.Bind(c, req.Args)
+	}
+	if err != nil {
+		return &wire.Response{Err: err.Error()}
+	}
+	vars := w.vars.Plain
+	if len(req.Over) > 0 {
+		vars = maps.Clone(vars)
+		maps.Copy(vars, req.Over)
+		if root, ok := req.Over["HOSTROOT"]; ok {
+			w.lookAt(root)
+		}
+	}
+	env := w.env(req, vars)
+	ctx := context.Background()
+	if d := req.Within(info); d > 0 {
+		ctx = checks.WithDeadline(ctx, time.Now().Add(d))
+	}
+	if req.Op == wire.OpCheck {
+		if info.Active {
+			useAllCPUs()
+		}
+		findings := checks.Look(ctx, env, req.Name, c)
+		checks.Locate(ctx, env, findings)
+		return &wire.Response{Findings: append(findings, env.NotDone()...)}
+	}
+	test, ok := c.(checks.Bounded)
+	if !ok {
+		return &wire.Response{Err: req.Name + " is no active test"}
+	}
+	resp := &wire.Response{}
+	resp.Findings, resp.Known = active.Fresh(env, req.Name, test, req.Only)
+	return resp
+}
+
+// facts describes the node as far as the library of a lane tells.
+func (w *worker) facts(req *wire.Request) []probe.Fact {
+	switch checks.Lane(req.Name) {
+	case checks.NVML:
+		return inventory.DescribeNVML(w.host, w.doing(req))
+	case checks.DCGM:
+		return inventory.DescribeDCGM(w.host)
+	default:
+		return append(inventory.Describe(w.host), inventory.DescribeLibraries(w.host, context.Background())...)
+	}
+}
+
+// driverGPUs are the GPUs by the files of the driver. A driver that is not loaded
+// has none. In the lane of NVML they are those that it knows, with their MIG devices.
+func (w *worker) driverGPUs(req *wire.Request) *wire.Response {
+	if checks.Lane(req.Name) == checks.NVML {
+		n, err := nvml.Ask(w.host, nvml.GroupMIG, w.doing(req))
+		if err != nil {
+			return &wire.Response{Err: err.Error()}
+		}
+		resp := &wire.Response{MIG: map[string][]string{}}
+		for i := range n.GPUs {
+			resp.MIG[n.GPUs[i].PCI] = n.GPUs[i].MIG.Value
+		}
+		return resp
+	}
+	views, err := nvidia.ReadGPUViews(w.host)
+	if err != nil {
+		return &wire.Response{Err: err.Error()}
+	}
+	return &wire.Response{GPUs: views.Driver}
+}
+
+func (w *worker) slurm(req *wire.Request) *wire.Response {
+	g, err := jobscan.ReadGPUs(w.host, req.Path, req.Name)
+	if err != nil {
+		return &wire.Response{Err: err.Error()}
+	}
+	return &wire.Response{Slurm: wire.Only[jobscan.SlurmGPUs]{Value: &g}}
+}
+
+// have reads one part of the node's inventory.
+func (w *worker) have(req *wire.Request) *wire.Response {
+	inv, err := inventory.Take(w.host, inventory.Part(req.Name), req.Path)
+	if err != nil {
+		return &wire.Response{Err: err.Error()}
+	}
+	return &wire.Response{Have: wire.Only[inventory.Inventory]{Value: &inv}}
+}
