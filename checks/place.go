@@ -46,7 +46,7 @@ func Locate(ctx context.Context, env *Env, findings []Finding) {
 	}
 	var neighbors map[string]string
 	if limit := spare(ctx, lldpLimit); limit >= leastLimit {
-		neighbors, _ = network.Neighbors(env.Host, ctx, limit)
+		neighbors, _ = network.Neighbors(ctx, env.Host, limit)
 	}
 	devs := map[int]string{}
 	var ask []PortAnswer

@@ -14,8 +14,8 @@ import (
 // than once has its values as "Prolog[0]", "Prolog[1]" from 24.11 on.
 type Config map[string]string
 
-// Config asks slurmctld for its configuration: one call.
-func (c *Controller) Config(ctx context.Context) (Config, error) {
+// AskConfig asks slurmctld for its configuration: one call.
+func AskConfig(ctx context.Context, c *Controller) (Config, error) {
 	argv, err := c.Settings.configArgv()
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration of Slurm: %w", err)

@@ -114,7 +114,7 @@ func TestControllerConfig(t *testing.T) {
 	c := controller(t, &fake{on: func(*fake, string) (Output, error, bool) {
 		return Output{Stdout: []byte("SLURM_VERSION = 22.05.8\n")}, nil, true
 	}})
-	conf, err := c.Config(t.Context())
+	conf, err := AskConfig(t.Context(), c)
 	if err != nil || !cmp.Equal(conf, Config{"SLURM_VERSION": "22.05.8"}) {
 		t.Errorf("got %v, %v", conf, err)
 	}
@@ -122,7 +122,7 @@ func TestControllerConfig(t *testing.T) {
 		out, err := refused(f, call)
 		return out, err, true
 	}})
-	if _, err = c.Config(t.Context()); err == nil || !strings.Contains(err.Error(), "connect failure") {
+	if _, err = AskConfig(t.Context(), c); err == nil || !strings.Contains(err.Error(), "connect failure") {
 		t.Errorf("slurmctld is down: %v", err)
 	}
 }

@@ -17,7 +17,7 @@ const commentPrefix = "nhc-gpu: "
 //
 // A user can make other fields look like an AdminComment, so no part of the answer is
 // written back.
-func (c *Controller) TellJob(ctx context.Context, job, text string) error {
+func TellJob(ctx context.Context, c *Controller, job, text string) error {
 	if digits(job) == "" {
 		return nil
 	}

@@ -30,7 +30,7 @@ func TestTellJob(t *testing.T) {
 			calls = append(calls, strings.Join(argv, " "))
 			return Output{Stdout: []byte(tt.shows)}, nil
 		})
-		if err := c.TellJob(t.Context(), tt.job, text); err != nil || !slices.Equal(calls, tt.want) {
+		if err := TellJob(t.Context(), c, tt.job, text); err != nil || !slices.Equal(calls, tt.want) {
 			t.Errorf("%s: calls %q, %v, want %q", tt.name, calls, err, tt.want)
 		}
 	}
@@ -38,7 +38,7 @@ func TestTellJob(t *testing.T) {
 	c.Runner = runner(func(context.Context, []string, []string) (Output, error) {
 		return failed(1, "Invalid job id specified")
 	})
-	if err := c.TellJob(t.Context(), "7", text); err == nil || !strings.HasPrefix(err.Error(), "read job 7: run scontrol: exit status 1: ") {
+	if err := TellJob(t.Context(), c, "7", text); err == nil || !strings.HasPrefix(err.Error(), "read job 7: run scontrol: exit status 1: ") {
 		t.Errorf("error %v", err)
 	}
 }

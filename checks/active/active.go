@@ -117,8 +117,8 @@ func (a *active) begin(ctx context.Context, env *checks.Env, t activeTest) (*act
 	if r.jobs, err = jobscan.WatchJobs(env.Host, jobRecords); err != nil { // before anything else is looked at: no job slips through
 		return nil, checks.Unreadable(err)
 	}
-	if f := r.refused(ctx); f != nil {
-		return nil, r.refusal(*f)
+	if f := refused(ctx, r); f != nil {
+		return nil, refusal(r, *f)
 	}
 	release, err := probe.Claim(env.Host, "active")
 	if err != nil {
@@ -129,7 +129,7 @@ func (a *active) begin(ctx context.Context, env *checks.Env, t activeTest) (*act
 		return nil, []checks.Finding{f}
 	}
 	r.release = release
-	r.shorten(ctx)
+	shorten(ctx, r)
 	bounded, stop := context.WithTimeoutCause(ctx, r.Bound, errActiveTime)
 	r.ctx, r.cancel = context.WithCancelCause(bounded)
 	context.AfterFunc(r.ctx, stop)
@@ -160,7 +160,7 @@ func (a *active) beginGPUs(ctx context.Context, env *checks.Env, t activeTest) (
 		return r, nil
 	}
 	if len(r.left) > 0 {
-		r.findings = append(r.findings, r.refusal(r.left[0])...)
+		r.findings = append(r.findings, refusal(r, r.left[0])...)
 		r.left = r.left[1:]
 	} else {
 		r.findings = append(r.findings, checks.Finding{Code: "active.few", Severity: checks.Skip, Message: fmt.Sprintf("%s:  needs %s, the node has %d", t.Check, checks.Plural(t.Least, "GPU"), len(r.gpus))})
@@ -209,7 +209,7 @@ func (r *activeRun) unfit(g *nvml.GPU) (why, code string) {
 		return fmt.Sprintf("could not tell: %v", g.Err), "gpu.error"
 	case g.Processes.Err != nil:
 		return fmt.Sprintf("could not tell: %v", g.Processes.Err), "gpu.error"
-	case !r.ofJob(g):
+	case !gpusOfJob(r, g):
 		return "it is not the job's", left
 	case g.Modes.MIG.Value:
 		return "it is split up by MIG", left
@@ -298,7 +298,7 @@ func (r *activeRun) again(groups nvml.Group) (*nvml.Snapshot, error) {
 func (r *activeRun) failed(g *nvml.GPU, doing string, err error) {
 	r.failures = true
 	if g != nil && errors.Is(err, errStuck) {
-		r.noteStuck(g, doing, r.patience(timeOfOthers))
+		noteStuck(r, g, doing, patience(r, timeOfOthers))
 		return
 	}
 	if cause := context.Cause(r.ctx); cause != nil {

@@ -100,9 +100,9 @@ func (c *compCommOverlap) Run(ctx context.Context, env *checks.Env) []checks.Fin
 		ncclRun:         &ncclRun{activeRun: r, nccl: n, op: ncclOpOf(n.Op), test: n.test()},
 		compCommOverlap: c, reduce: int64(c.Size),
 	}
-	t.tellSettings()
+	tellSettings(t.ncclRun)
 	t.tellModels()
-	if t.tellEnv() {
+	if tellEnv(t.ncclRun) {
 		t.overlap()
 	}
 	return r.done()
@@ -151,7 +151,7 @@ func (t *overlapRun) overlap() {
 	if !ok || !t.verify(t.op, block, doing) {
 		return
 	}
-	t.tellWrong()
+	tellWrong(t.ncclRun)
 	t.tellShares(alone, together, t.algorithm(from))
 }
 

@@ -74,7 +74,7 @@ func (c *cpuStream) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if err == nil {
 		r.at("triad of STREAM on %s, %d MiB", checks.Plural(len(plan.Threads), "core"), plan.Bytes()>>20)
 		var rates cpu.StreamRates
-		if rates, err = cpu.Stream(env.Host, r.ctx, plan, time.Now().Add(c.Time*3/4)); err == nil {
+		if rates, err = cpu.Stream(r.ctx, env.Host, plan, time.Now().Add(c.Time*3/4)); err == nil {
 			c.measure(r, plan, rates)
 		}
 	}

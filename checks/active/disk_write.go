@@ -90,7 +90,7 @@ func (c *diskWrite) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	d := checks.Device{Kind: "directory", Name: c.Dir}
-	rates, err := disk.Write(env.Host, r.ctx, c.Dir, int64(c.Size), time.Now().Add(c.Time/2), env.Doing)
+	rates, err := disk.Write(r.ctx, env.Host, c.Dir, int64(c.Size), time.Now().Add(c.Time/2), env.Doing)
 	switch e, ok := errors.AsType[*disk.Error](err); {
 	case ok:
 		c.fault(r, d, e)

@@ -55,19 +55,19 @@ func (r *activeRun) done() []checks.Finding {
 		r.stopped(cause)
 		r.nameUndone()
 	}
-	r.judgeStuck()
+	judgeStuck(r)
 	r.acquitGPUs()
 	if errors.Is(cause, errJobCame) || errors.Is(cause, errUserCame) || errors.Is(cause, errNoLook) {
 		r.forgetRates()
 	}
 	r.judge()
 	all := append(r.findings, r.left...)
-	old := r.unseen(all)
+	old := unseen(r, all)
 	if r.failures && checks.Worst(all) != checks.Fail { // what was stopped, or could not be told, is no result
 		return append(all, old...)
 	}
 	all = append(all, old...)
-	return append(all, r.stamp(all)...)
+	return append(all, keepStamp(r, all)...)
 }
 
 // ofRates are the codes, behind that of the test, of what tests themselves say of rates.

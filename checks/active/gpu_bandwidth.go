@@ -167,7 +167,7 @@ const manyGPUs = 9
 
 func (b *bandwidth) run(peers bool) {
 	b.pinned, b.sample = map[string]pinnedMemory{}, hostSample
-	gpus, done := b.r.openGPUs()
+	gpus, done := openGPUs(b.r)
 	defer done()
 	if len(gpus) == 0 || !b.roomFor(gpus) {
 		return
@@ -185,7 +185,7 @@ func (b *bandwidth) run(peers bool) {
 			b.r.failed(l.gpu, "copies from and to the host", err)
 		}
 		if fits && err == nil {
-			b.r.finished(l.gpu)
+			finished(b.r, l.gpu)
 		}
 		if fits && err == nil && !slices.Contains(b.wrong, l.gpu) { // what is wrong between it and another would be its fault again
 			well = append(well, l)
@@ -254,7 +254,7 @@ func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
 		return true, err
 	}
 	one := 0.
-	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: checks.GPUDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Doubt: host.doubt, Unlike: b.r.lessSlot(l.gpu)}
+	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: checks.GPUDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Doubt: host.doubt, Unlike: lessSlot(b.r, l.gpu)}
 	for _, t := range []struct {
 		test, what string
 		least      float64

@@ -52,9 +52,9 @@ func (b *bandwidth) dispel(gpus []*loadedGPU) {
 	}
 }
 
-// unlike says why GPUs may differ in what they exchange by how the node is made, "" if
+// unlikePeers says why GPUs may differ in what they exchange by how the node is made, "" if
 // nothing is known.
-func (r *activeRun) unlike(l *loadedGPU, kind string) string {
+func unlikePeers(r *activeRun, l *loadedGPU, kind string) string {
 	switch {
 	case kind == nvUntold:
 		return "of links between two GPUs there may be more than between others"
@@ -65,12 +65,12 @@ func (r *activeRun) unlike(l *loadedGPU, kind string) string {
 	case len(l.c.GPU.Above()) == 0:
 		return "the kernel does not tell what is between the GPUs"
 	}
-	return r.lessSlot(l.gpu)
+	return lessSlot(r, l.gpu)
 }
 
 // lessSlot says in what the PCIe slot of a GPU is less than that of another one of the
 // same model, "" if it is not, or if NVML does not tell.
-func (r *activeRun) lessSlot(g *nvml.GPU) string {
+func lessSlot(r *activeRun, g *nvml.GPU) string {
 	for _, other := range r.gpus {
 		if own, best := slotOf(g), slotOf(other); other.Name.Value == g.Name.Value && own.rate > 0 && own.rate < best.rate {
 			return fmt.Sprintf("its slot is %s, that of gpu%d %s", own, other.Index, best)

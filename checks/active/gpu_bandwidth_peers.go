@@ -79,7 +79,7 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 // GPUs have an error the one that cannot be of the other counts.
 func (b *bandwidth) lost(wrong *brokenPair, pair ...*peerEnd) (list []*nvml.GPU) {
 	if errors.Is(wrong.err, errStuck) {
-		b.r.abandon() // the copy uses both contexts
+		abandon(b.r) // the copy uses both contexts
 		return []*nvml.GPU{wrong.at}
 	}
 	if wrong.err == nil {
@@ -287,7 +287,7 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair) {
 			continue
 		}
 		m.Device, m.Model, m.Value = checks.GPUDevice(l.gpu), l.gpu.Name.Value, median(of[l])
-		m.What, m.Unlike = "copies from and to each other GPU by "+kind, b.r.unlike(l, kind)
+		m.What, m.Unlike = "copies from and to each other GPU by "+kind, unlikePeers(b.r, l, kind)
 		slow[l] = m.worse(limit)
 		b.r.measured(m)
 	}
@@ -300,7 +300,7 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair) {
 		}
 		m.Device, m.Model, m.Value = checks.GPUDevice(p.a.gpu), p.a.gpu.Name.Value, p.rate
 		m.What, m.Other = "copies from and to "+anotherGPU+" by "+kind, checks.GPUDevice(p.b.gpu).String()
-		m.Peers, m.Unlike = kind+" pair", cmp.Or(b.r.unlike(p.a, kind), b.r.unlike(p.b, kind))
+		m.Peers, m.Unlike = kind+" pair", cmp.Or(unlikePeers(b.r, p.a, kind), unlikePeers(b.r, p.b, kind))
 		b.r.measured(m)
 	}
 }

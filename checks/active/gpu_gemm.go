@@ -107,9 +107,9 @@ func multiplyAll(r *activeRun, m *gemmTest, types []*cuda.GEMMType, long time.Du
 	if !ok {
 		return r.done()
 	}
-	m.r, m.team = r, r.newTeam(cuda)
+	m.r, m.team = r, newTeam(r, cuda)
 	m.findLibrary(cuda)
-	watch := r.watchLoad(long)
+	watch := watchLoad(r, long)
 	for _, t := range types {
 		m.run(t, long, parts)
 	}
@@ -118,8 +118,8 @@ func multiplyAll(r *activeRun, m *gemmTest, types []*cuda.GEMMType, long time.Du
 	m.judge()
 	m.team.close() // which may leave a GPU that was found faulty
 	m.judgeLoad()
-	r.tellThrottled(seen)
-	return r.explain(r.done(), seen)
+	tellThrottled(r, seen)
+	return explainRate(r, r.done(), seen)
 }
 
 // gemmTypesOf are the types that words name; bad is one that is none.

@@ -80,16 +80,16 @@ func (c *gpuLaunch) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if !ok {
 		return r.done()
 	}
-	team := r.newTeam(cuda)
+	team := newTeam(r, cuda)
 	var all []*launchTimes
 	team.inTurn("launch kernels", func(w *gpuWorker) error {
-		w.patience = r.patience(timeOfOthers)
+		w.patience = patience(r, timeOfOthers)
 		l := &launchTimes{gpu: w.gpu}
 		if err := l.take(r.ctx, w, c.Count); err != nil {
 			return err
 		}
 		all = append(all, l)
-		r.finished(w.gpu)
+		finished(r, w.gpu)
 		return nil
 	})
 	team.close()

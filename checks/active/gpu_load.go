@@ -51,7 +51,7 @@ type loadWatch struct {
 
 // watchLoad begins to look at the GPUs, which are at work from now on, for so long each
 // with one kind of work.
-func (r *activeRun) watchLoad(each time.Duration) *loadWatch {
+func watchLoad(r *activeRun, each time.Duration) *loadWatch {
 	w := &loadWatch{r: r, began: time.Now(), power: each >= powerLeast, stop: make(chan struct{}), done: make(chan struct{}), seen: map[int]*gpuLoad{}}
 	go func() {
 		defer close(w.done)
@@ -85,7 +85,7 @@ func (w *loadWatch) limits() {
 }
 
 func (w *loadWatch) look() {
-	loads := w.r.loads()
+	loads := loadsOf(w.r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, now := range loads {
@@ -105,7 +105,7 @@ func (w *loadWatch) look() {
 	}
 }
 
-func (r *activeRun) loads() []nvml.GPULoad {
+func loadsOf(r *activeRun) []nvml.GPULoad {
 	r.nvml.Lock()
 	defer r.nvml.Unlock()
 	return nvml.GPULoads(r.env.Host)
@@ -176,7 +176,7 @@ func (l *gpuLoad) idle(part float64) bool {
 }
 
 // tellThrottled warns of GPUs that the hardware has slowed down during the test.
-func (r *activeRun) tellThrottled(seen map[int]*gpuLoad) {
+func tellThrottled(r *activeRun, seen map[int]*gpuLoad) {
 	for _, g := range r.gpus {
 		if l := seen[g.Index]; l != nil && l.reasons&gpu.HardwareReasons != 0 {
 			r.report(checks.GPUDevice(g), checks.Finding{Code: r.Code + ".throttled", Severity: checks.Warn}, "slowed down under load: %s", l)
@@ -184,8 +184,8 @@ func (r *activeRun) tellThrottled(seen map[int]*gpuLoad) {
 	}
 }
 
-// explain adds what was seen of a GPU to what is said of it being slow.
-func (r *activeRun) explain(findings []checks.Finding, seen map[int]*gpuLoad) []checks.Finding {
+// explainRate adds what was seen of a GPU to what is said of it being slow.
+func explainRate(r *activeRun, findings []checks.Finding, seen map[int]*gpuLoad) []checks.Finding {
 	for _, g := range r.gpus {
 		l := seen[g.Index]
 		if l == nil || l.String() == "" {

@@ -47,13 +47,13 @@ func openGPU(g *nvml.GPU, d *cuda.GPU) (*loadedGPU, error) {
 
 // openGPUs opens all GPUs that the test may load, in this goroutine. What cannot be
 // opened is reported. done closes them.
-func (r *activeRun) openGPUs() (list []*loadedGPU, done func()) {
+func openGPUs(r *activeRun) (list []*loadedGPU, done func()) {
 	done = func() {
 		if r.leftOpen {
 			return
 		}
 		for _, l := range list {
-			if !r.leaves(l.gpu) {
+			if !leaves(r, l.gpu) {
 				_ = l.c.Close() // what went wrong before comes again here, and has been reported
 			}
 		}
@@ -63,7 +63,7 @@ func (r *activeRun) openGPUs() (list []*loadedGPU, done func()) {
 		return nil, done
 	}
 	r.at("open %s", checks.Plural(len(r.gpus), "GPU"))
-	ready := r.wake(cuda)
+	ready := wakeGPUs(r, cuda)
 	defer ready()
 	for _, g := range r.gpus {
 		if r.ctx.Err() != nil {
@@ -79,16 +79,16 @@ func (r *activeRun) openGPUs() (list []*loadedGPU, done func()) {
 			r.failed(g, "cannot open it", err)
 			continue
 		}
-		l.patience = r.patience(timeOfOthers)
+		l.patience = patience(r, timeOfOthers)
 		list = append(list, l)
 	}
 	return list, done
 }
 
-// wake opens the GPUs of a test side by side: a driver without persistence mode takes
+// wakeGPUs opens the GPUs of a test side by side: a driver without persistence mode takes
 // seconds for each. They stay open until done is called, and to open one once more takes
 // no time. What fails is reported by who opens it then.
-func (r *activeRun) wake(driver *cuda.Driver) (done func()) {
+func wakeGPUs(r *activeRun, driver *cuda.Driver) (done func()) {
 	var gpus []*cuda.GPU
 	for _, g := range r.gpus {
 		if d := onCUDAs(driver, g); d != nil && d.Err == nil {

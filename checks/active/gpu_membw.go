@@ -62,7 +62,7 @@ func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if r == nil {
 		return findings
 	}
-	gpus, done := r.openGPUs()
+	gpus, done := openGPUs(r)
 	var all []measure
 	for _, l := range gpus {
 		if r.ctx.Err() != nil {
@@ -74,7 +74,7 @@ func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		}
 		all = append(all, measures...)
 		if err == nil && len(measures) > 0 {
-			r.finished(l.gpu)
+			finished(r, l.gpu)
 		}
 	}
 	done()

@@ -118,7 +118,7 @@ func (c *gpuMemtest) testAll(r *activeRun, cuda *cuda.Driver) {
 	all.Wait()
 	for _, t := range tests {
 		t.tell(r)
-		r.leaves(t.gpu)
+		leaves(r, t.gpu)
 	}
 }
 
@@ -139,7 +139,7 @@ func (t *memtest) tell(r *activeRun) {
 		r.report(checks.GPUDevice(t.gpu), checks.Finding{Code: "gpu.memtest.memory", Severity: checks.Unknown, Want: "at least " + checks.MiB(least), Got: checks.MiB(t.taken)}, "memory that could be had for the test")
 		return
 	}
-	r.finished(t.gpu)
+	finished(r, t.gpu)
 	r.findings = append(r.findings, checks.Finding{Code: r.Code + ".rates", Severity: checks.OK, Device: checks.GPUDevice(t.gpu), Got: checks.MiB(t.taken),
 		Message: fmt.Sprintf("%s:  %s: %s of %s tested", r.Check, checks.GPUDevice(t.gpu), checks.MiB(t.taken), checks.MiB(t.l.c.GPU.Memory))})
 }
@@ -149,7 +149,7 @@ func (t *memtest) run(r *activeRun, d *cuda.GPU) (err error) {
 	if t.l, err = openGPU(t.gpu, d); err != nil {
 		return err
 	}
-	t.l.patience = r.patience(timeOfOthers)
+	t.l.patience = patience(r, timeOfOthers)
 	defer func() {
 		if !errors.Is(err, errStuck) && !fatal(err) && t.wrong.count == 0 { // see leaves
 			_ = t.l.c.Close() // what went wrong before comes again here

@@ -31,7 +31,7 @@ type gpuWorker struct {
 
 // newTeam opens a context on every GPU of the test. A GPU on which that fails is
 // reported and left out.
-func (r *activeRun) newTeam(cuda *cuda.Driver) *gpuTeam {
+func newTeam(r *activeRun, cuda *cuda.Driver) *gpuTeam {
 	t := &gpuTeam{r: r}
 	for _, g := range r.gpus {
 		if on, ok := r.cudaGPU(cuda, g); ok {
@@ -74,13 +74,13 @@ func (t *gpuTeam) all(do func(*gpuWorker) error) {
 	for left := len(t.workers); left > 0; {
 		var late <-chan time.Time
 		if ended > 0 {
-			late = time.After(time.Until(began.Add(teamPatience*slowest + t.r.patience(timeOfOthers))))
+			late = time.After(time.Until(began.Add(teamPatience*slowest + patience(t.r, timeOfOthers))))
 		}
 		select {
 		case w := <-done:
 			if left--; w.err == nil && !w.rested {
 				ended, slowest = ended+1, time.Since(began)
-				t.r.finished(w.gpu)
+				finished(t.r, w.gpu)
 			}
 		case <-late:
 			for _, w := range t.workers {
@@ -125,7 +125,7 @@ func (t *gpuTeam) close() {
 
 // leave gives the context back. What may be wrong with a GPU was said when it failed.
 func (t *gpuTeam) leave(w *gpuWorker) {
-	if t.r.leaves(w.gpu) {
+	if leaves(t.r, w.gpu) {
 		close(w.work)
 		return
 	}

@@ -172,7 +172,7 @@ func (c *ibBW) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	ports, findings := f.Judged(c.Devices, "")
-	up, findings := f.Up(ports, findings)
+	up, findings := fabric.AskUp(f, ports, findings)
 	if len(up) == 0 {
 		return findings
 	}
@@ -215,7 +215,7 @@ type bwRun struct {
 // program asks the program what it can.
 func (b *bwRun) program() bool {
 	b.at("run %s --help", b.c.Program)
-	help, err := rdma.PerftestHelp(b.env.Host, b.ctx, b.c.Program)
+	help, err := rdma.PerftestHelp(b.ctx, b.env.Host, b.c.Program)
 	b.help = help
 	switch {
 	case err != nil:
@@ -256,7 +256,7 @@ func (b *bwRun) run() {
 			names = append(names, t.from.Name())
 		}
 		b.at("%s: %s", b.c.Program, strings.Join(names, " "))
-		results := rdma.Perftests(b.env.Host, b.ctx, tests)
+		results := rdma.Perftests(b.ctx, b.env.Host, tests)
 		if b.ctx.Err() != nil {
 			return // which says so
 		}

@@ -157,13 +157,13 @@ func (c *nccl) run(ctx context.Context, env *checks.Env, name string) []checks.F
 		return findings
 	}
 	n := &ncclRun{activeRun: r, nccl: c, op: ncclOpOf(c.Op), test: c.test()}
-	n.tellSettings()
+	tellSettings(n)
 	n.tellModels()
-	if !n.tellEnv() {
+	if !tellEnv(n) {
 		return r.done()
 	}
 	if c.Programs != "" {
-		n.runPrograms()
+		runPrograms(n)
 		return r.done()
 	}
 	n.runLibrary()

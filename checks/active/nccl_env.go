@@ -60,7 +60,7 @@ func (e *ncclEnv) words() (list []string) {
 
 // tellEnv reports the settings that the site has given. ok is false if one names a file
 // that others than root could change: what NCCL loads from it runs as root.
-func (t *ncclRun) tellEnv() (ok bool) {
+func tellEnv(t *ncclRun) (ok bool) {
 	var list []string
 	for _, s := range t.all() {
 		list = append(list, fmt.Sprintf("%s=%s by %s", s.Name, s.Value, s.Where))

@@ -131,9 +131,9 @@ func TestNCCLEnvNamesNoForeignFile(t *testing.T) {
 // node have been seen to reach each other, as in a fabric whose rails are apart.
 func TestNCCLNetworkThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
-	passed := func(r *activeRun) { _ = r.stamp(nil) }
+	passed := func(r *activeRun) { _ = keepStamp(r, nil) }
 	failed := func(code string) func(r *activeRun) {
-		return func(r *activeRun) { _ = r.stamp([]checks.Finding{{Code: code, Severity: checks.Fail}}) }
+		return func(r *activeRun) { _ = keepStamp(r, []checks.Finding{{Code: code, Severity: checks.Fail}}) }
 	}
 	for name, c := range map[string]struct {
 		p2p     bool

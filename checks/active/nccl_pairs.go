@@ -21,10 +21,10 @@ var ncclPairs = &ncclOp{name: "exchange of pairs", sends: true}
 // ncclPairTimes is how often a pair exchanges its data.
 const ncclPairTimes = 4
 
-// pairs has all pairs exchange data, in rounds in which every GPU has one partner at most.
+// pairsOf has all pairs exchange data, in rounds in which every GPU has one partner at most.
 // A GPU is compared by the median of its pairs of one kind: one on another socket than
 // most has more of them far away.
-func (t *ncclRun) pairs() {
+func pairsOf(t *ncclRun) {
 	n := len(t.ranks)
 	if t.broken || t.groups() > 1 || n < 3 || !t.lib.CanSend() {
 		return
@@ -35,13 +35,13 @@ func (t *ncclRun) pairs() {
 		return
 	}
 	rates := make([]map[string][]float64, n) // of each GPU, by what joins it to the other
-	for _, round := range t.rounds() {
-		work := func() error { return t.exchangePairs(round, count) }
+	for _, round := range roundsOfPairs(t) {
+		work := func() error { return exchangePairs(t, round, count) }
 		if _, ok := t.timed(doing, 1, work); !ok { // connections are made
 			return
 		}
 		took, ok := t.timed(doing, ncclPairTimes, work)
-		if !ok || !t.verifyPairs(round, count, doing) {
+		if !ok || !verifyPairs(t, round, count, doing) {
 			return
 		}
 		for i, partner := range round {
@@ -51,7 +51,7 @@ func (t *ncclRun) pairs() {
 			if rates[i] == nil {
 				rates[i] = map[string][]float64{}
 			}
-			kind, both := t.joined(i, partner), max(took[i], took[partner], time.Nanosecond)
+			kind, both := joinedPairs(t, i, partner), max(took[i], took[partner], time.Nanosecond)
 			rates[i][kind] = append(rates[i][kind], float64(ncclPairTimes*4*count)/both.Seconds()/1e9)
 		}
 	}
@@ -62,14 +62,14 @@ func (t *ncclRun) pairs() {
 			}
 			t.measured(measure{
 				Test: strings.Replace(t.test, t.op.name, "pairs", 1), Algorithm: "p2p", Size: 4 * count, Ranks: 2, Device: checks.GPUDevice(g.gpu), Model: g.gpu.Name.Value, Peers: kind,
-				What: "exchange with each other GPU by " + kind + ", each way", Value: median(rates[i][kind]), Unit: "GB/s", Unlike: t.unlike(g.loaded(), kind),
+				What: "exchange with each other GPU by " + kind + ", each way", Value: median(rates[i][kind]), Unit: "GB/s", Unlike: unlikePeers(t.activeRun, g.loaded(), kind),
 			})
 		}
 	}
 }
 
-// joined is what joins two GPUs: pairs that have the same are compared.
-func (t *ncclRun) joined(i, j int) string {
+// joinedPairs is what joins two GPUs: pairs that have the same are compared.
+func joinedPairs(t *ncclRun, i, j int) string {
 	if t.NoP2P {
 		return "network"
 	}
@@ -78,10 +78,10 @@ func (t *ncclRun) joined(i, j int) string {
 
 func (g *ncclGPU) loaded() *loadedGPU { return &loadedGPU{gpu: g.gpu, c: g.cuda} }
 
-// rounds are those of a tournament, each divided until no two of its pairs have a part of
+// roundsOfPairs are those of a tournament, each divided until no two of its pairs have a part of
 // their way in common: that makes pairs slower, and as many as share it differ from round
 // to round.
-func (t *ncclRun) rounds() (rounds [][]int) {
+func roundsOfPairs(t *ncclRun) (rounds [][]int) {
 	for _, round := range tournament(len(t.ranks)) {
 		if t.NoP2P {
 			rounds = append(rounds, round)
@@ -115,7 +115,7 @@ func unshared(round []int, way func(i, j int) []string) (rounds [][]int) {
 	return rounds
 }
 
-func (t *ncclRun) exchangePairs(round []int, count int64) error {
+func exchangePairs(t *ncclRun, round []int, count int64) error {
 	return t.lib.Group(func() error {
 		for i, g := range t.ranks {
 			if round[i] < 0 {
@@ -131,7 +131,7 @@ func (t *ncclRun) exchangePairs(round []int, count int64) error {
 
 // verifyPairs looks at what each has received from its partner. The next round writes
 // over it with other values, so that nothing has to be taken away.
-func (t *ncclRun) verifyPairs(round []int, count int64, doing string) bool {
+func verifyPairs(t *ncclRun, round []int, count int64, doing string) bool {
 	return t.verifyParts(ncclPairs, doing, func(g *ncclGPU) []ncclPart {
 		if round[g.rank] < 0 {
 			return nil
@@ -185,20 +185,20 @@ func (w *ncclWrong) finding(code string, severity checks.Severity) checks.Findin
 // ncclCounted is how far nccl_verify counts.
 const ncclCounted = 1_000_000
 
-// everywhere says whether most of what every GPU has received is wrong. What a GPU or a
+// wrongEverywhere says whether most of what every GPU has received is wrong. What a GPU or a
 // link does to data it does to some of them, or the others exchange theirs rightly.
-func (t *ncclRun) everywhere() bool {
+func wrongEverywhere(t *ncclRun) bool {
 	return !slices.ContainsFunc(t.ranks, func(g *ncclGPU) bool {
 		return !slices.ContainsFunc(t.wrong, func(w ncclWrong) bool { return w.receiver == g && w.count > min(w.of, ncclCounted)/2 })
 	})
 }
 
 // tellWrong reports wrong data once, for the GPU that all of them have in common.
-func (t *ncclRun) tellWrong() {
+func tellWrong(t *ncclRun) {
 	if len(t.wrong) == 0 {
 		return
 	}
-	first, g := t.wrong[0], t.culprit()
+	first, g := t.wrong[0], culprit(t)
 	for _, w := range t.wrong {
 		if g != nil && first.sender == nil && first.receiver != g && (w.sender == g || w.receiver == g) {
 			first = w
@@ -216,7 +216,7 @@ func (t *ncclRun) tellWrong() {
 		t.report(checks.GPUDevice(g.gpu), f, "%s: %s", first.doing, elements)
 		return
 	}
-	if t.everywhere() {
+	if wrongEverywhere(t) {
 		t.failures = true
 		t.report(checks.Device{}, first.finding("nccl.alike", checks.Unknown), "%s: most of the data are wrong on all %s", first.doing, checks.Plural(len(t.ranks), "GPU"))
 		return
@@ -232,7 +232,7 @@ func (t *ncclRun) tellWrong() {
 
 // culprit is the GPU that has had a part in whatever is wrong, nil if there is none, or
 // if it may as well be another: of two that exchanged data nobody knows.
-func (t *ncclRun) culprit() *ncclGPU {
+func culprit(t *ncclRun) *ncclGPU {
 	var found []*ncclGPU
 	for _, g := range t.ranks {
 		if !slices.ContainsFunc(t.wrong, func(w ncclWrong) bool { return !w.has(g) }) {

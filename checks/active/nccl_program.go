@@ -15,18 +15,18 @@ import (
 const ncclOutput = 1 << 20
 
 // runPrograms runs the operation by a program of nccl-tests.
-func (t *ncclRun) runPrograms() {
+func runPrograms(t *ncclRun) {
 	program := t.Programs
 	if !strings.HasSuffix(program, "_perf") {
 		program = path.Join(program, t.op.program)
 	}
 	var best *measure
 	for range max(t.Repeats, 1) {
-		perf := t.runProgram(program)
+		perf := runProgram(t, program)
 		if perf == nil {
 			return
 		}
-		last := t.tellPerf(perf)
+		last := tellPerf(t, perf)
 		if best == nil || last.Value > best.Value {
 			best = &last
 		}
@@ -39,7 +39,7 @@ func (t *ncclRun) runPrograms() {
 }
 
 // perfArguments are the words for a program of nccl-tests.
-func (t *ncclRun) perfArguments() []string {
+func perfArguments(t *ncclRun) []string {
 	begin, end := int64(t.Begin), int64(t.End)
 	if begin == 0 && end == 0 {
 		begin = ncclUsual
@@ -60,7 +60,7 @@ func (t *ncclRun) perfArguments() []string {
 
 // perfEnvironment is what the program gets: of NCCL's settings those of the words, and
 // the GPUs of the test.
-func (t *ncclRun) perfEnvironment() []string {
+func perfEnvironment(t *ncclRun) []string {
 	var uuids []string
 	for _, g := range t.gpus {
 		uuids = append(uuids, g.UUID.Value)
@@ -70,10 +70,10 @@ func (t *ncclRun) perfEnvironment() []string {
 }
 
 // runProgram runs a program once, nil if it has told nothing.
-func (t *ncclRun) runProgram(program string) *ncclPerf {
+func runProgram(t *ncclRun, program string) *ncclPerf {
 	t.at("run %s", program)
 	x := t.env.Host.Run(t.ctx, probe.Command{
-		Argv: append([]string{program}, t.perfArguments()...), Env: t.perfEnvironment(), Unset: "NCCL_",
+		Argv: append([]string{program}, perfArguments(t)...), Env: perfEnvironment(t), Unset: "NCCL_",
 		Timeout: t.activeTest.Bound, Output: ncclOutput, Errors: 4 << 10,
 	})
 	fail := func(f checks.Finding, format string, args ...any) *ncclPerf {
@@ -120,7 +120,7 @@ func lastLine(text string) string {
 // tellPerf reports wrong data, and takes the numbers; that of the largest size is given
 // back. Which algorithm NCCL has used nccl-tests does not tell, so that no floor is
 // about it unless the words name one.
-func (t *ncclRun) tellPerf(perf *ncclPerf) measure {
+func tellPerf(t *ncclRun, perf *ncclPerf) measure {
 	if perf.wrong > 0 {
 		t.failures = true
 		t.report(checks.Device{}, checks.Finding{Code: "nccl.wrong", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "0", Got: strconv.Itoa(perf.wrong)}, "%s of nccl-tests: values out of bounds", t.op.name)

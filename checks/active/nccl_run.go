@@ -88,8 +88,8 @@ func (t *ncclRun) runLibrary() {
 	}
 	if sizes, ok := t.sizes(); ok && t.connect() && t.allocate(sizes[len(sizes)-1]) {
 		t.measure(sizes)
-		t.pairs()
-		t.tellWrong()
+		pairsOf(t)
+		tellWrong(t)
 	}
 }
 
@@ -131,7 +131,7 @@ func (t *ncclRun) seats() bool {
 // open makes the contexts of the GPUs, and what each needs there.
 func (t *ncclRun) open(cuda *cuda.Driver) bool {
 	t.at("open %s", checks.Plural(len(t.ranks), "GPU"))
-	ready := t.wake(cuda)
+	ready := wakeGPUs(t.activeRun, cuda)
 	defer ready()
 	for _, g := range t.ranks {
 		d, ok := t.cudaGPU(cuda, g.gpu)
@@ -321,7 +321,7 @@ func (t *ncclRun) waitOwn(doing string) bool {
 
 // waitEach is waitOwn for the work of some stream of each GPU.
 func (t *ncclRun) waitEach(doing string, of func(i int) cuda.Stream) bool {
-	patience := t.activeRun.patience(timeOfOthers)
+	patience := patience(t.activeRun, timeOfOthers)
 	limited, stop := context.WithTimeout(t.ctx, patience)
 	defer stop()
 	ok := true
@@ -329,10 +329,10 @@ func (t *ncclRun) waitEach(doing string, of func(i int) cuda.Stream) bool {
 		err := g.cuda.Sync(limited, of(i))
 		switch {
 		case err == nil:
-			t.finished(g.gpu)
+			finished(t.activeRun, g.gpu)
 		case t.ctx.Err() == nil && limited.Err() != nil:
 			t.broken, ok = true, false
-			t.noteStuck(g.gpu, doing, patience)
+			noteStuck(t.activeRun, g.gpu, doing, patience)
 		default:
 			t.failed(g.gpu, doing, err)
 			return false

@@ -14,7 +14,7 @@ import (
 // What the node has set for NCCL before a test says what it wants.
 
 // tellSettings tells the settings that were found, and those that lead NCCL astray.
-func (t *ncclRun) tellSettings() {
+func tellSettings(t *ncclRun) {
 	t.at("read the settings of NCCL")
 	found, err := cuda.NCCLFound(t.env.Host)
 	if err != nil {
@@ -34,7 +34,7 @@ func (t *ncclRun) tellSettings() {
 		if s.Name != ncclTopoFile || s.Value == "" {
 			continue
 		}
-		if why := t.strangeTopology(s.Value); why != "" {
+		if why := strangeTopology(t, s.Value); why != "" {
 			t.report(checks.Device{}, checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: why}, "%s=%s in %s is no topology of this node", s.Name, s.Value, s.Where)
 		}
 	}
@@ -44,7 +44,7 @@ const ncclTopoFile = "NCCL_TOPO_FILE"
 
 // strangeTopology says why a topology file is not this node's, "" if it may be. One
 // that names no GPU leaves it to NCCL to find them.
-func (t *ncclRun) strangeTopology(path string) string {
+func strangeTopology(t *ncclRun, path string) string {
 	topo, err := cuda.ReadNCCLTopology(t.env.Host, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -37,7 +37,7 @@ func TestNCCLWrongEverywhere(t *testing.T) {
 				run.wrong = append(run.wrong, ncclWrong{doing: "pairs", receiver: g, sender: run.ranks[3], count: of, of: of})
 			}
 		}
-		run.tellWrong()
+		tellWrong(run)
 		var got string
 		for _, f := range run.findings {
 			got += fmt.Sprint(f.Severity, " ", f.Code, " ", f.Device.Name)

@@ -25,7 +25,7 @@ import (
 const jobRecords = "job-"
 
 // refused says why no active test may run now, nil if it may.
-func (r *activeRun) refused(ctx context.Context) *checks.Finding {
+func refused(ctx context.Context, r *activeRun) *checks.Finding {
 	env := r.env
 	end, ends := ctx.Deadline()
 	if left := time.Until(end); ends && left < r.Bound {
@@ -53,12 +53,12 @@ func (r *activeRun) refused(ctx context.Context) *checks.Finding {
 		f.Message = fmt.Sprintf("%s:  not run: %s", r.Check, jobsRun(slices.Sorted(maps.Keys(running))))
 		return &f
 	}
-	if begun := r.begun(); len(begun) > 0 {
+	if begun := jobsBegun(r); len(begun) > 0 {
 		f := checks.Finding{Code: "active.busy", Severity: checks.Skip}
 		f.Message = fmt.Sprintf("%s:  not run: %s", r.Check, jobsHave(begun))
 		return &f
 	}
-	if why := r.sharedBy(); why != "" {
+	if why := sharedBy(r); why != "" {
 		return &checks.Finding{Code: "active.shared", Severity: checks.Skip, Message: fmt.Sprintf("%s:  not run in this prolog: %s", r.Check, why)}
 	}
 	return nil
@@ -69,7 +69,7 @@ func (r *activeRun) refused(ctx context.Context) *checks.Finding {
 const endGrace = 5 * time.Second
 
 // shorten has a test end that much before the run, if half of its time is left then.
-func (r *activeRun) shorten(ctx context.Context) {
+func shorten(ctx context.Context, r *activeRun) {
 	if end, ends := ctx.Deadline(); ends {
 		r.Bound = min(r.Bound, max(time.Until(end)-endGrace, r.Bound/2))
 	}
@@ -102,11 +102,11 @@ type jobRecord struct {
 	Outcome string
 }
 
-// begun are the jobs that have begun here in this boot by the word of their prologs,
+// jobsBegun are the jobs that have begun here in this boot by the word of their prologs,
 // and have not ended by that of their epilogs: a job that has no step here yet has no
 // process that tells. In the prolog of a job with the whole node such records are of
 // jobs that have ended: the run closes them. A record that cannot be read tells nothing.
-func (r *activeRun) begun() (jobs []string) {
+func jobsBegun(r *activeRun) (jobs []string) {
 	own := r.env.Job
 	if inProlog(r.env) && own.Whole {
 		return nil
@@ -132,7 +132,7 @@ func (r *activeRun) begun() (jobs []string) {
 func inProlog(env *checks.Env) bool { return env.Job != nil && !env.Job.Ended }
 
 // sharedBy says why the node of a prolog is not the job's alone, "" if it is.
-func (r *activeRun) sharedBy() string {
+func sharedBy(r *activeRun) string {
 	job := r.env.Job
 	switch {
 	case !inProlog(r.env):
@@ -157,8 +157,8 @@ func (r *activeRun) sharedBy() string {
 	return ""
 }
 
-// ofJob says whether a GPU is in the scope of the run: in a prolog those of its job.
-func (r *activeRun) ofJob(g *nvml.GPU) bool {
+// gpusOfJob says whether a GPU is in the scope of the run: in a prolog those of its job.
+func gpusOfJob(r *activeRun, g *nvml.GPU) bool {
 	if !inProlog(r.env) {
 		return true
 	}

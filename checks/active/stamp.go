@@ -177,13 +177,13 @@ func ageText(d time.Duration) string {
 
 // refusal is what a test that may not run says: why, and what its last run has found.
 // A fault is not gone because a job has come.
-func (r *activeRun) refusal(why checks.Finding) []checks.Finding {
-	return append([]checks.Finding{why}, r.lastFault()...)
+func refusal(r *activeRun, why checks.Finding) []checks.Finding {
+	return append([]checks.Finding{why}, lastFault(r)...)
 }
 
 // lastFault is what the last run of this test has found on this node, nil if that was
 // no fault.
-func (r *activeRun) lastFault() []checks.Finding {
+func lastFault(r *activeRun) []checks.Finding {
 	now, err := holdsFor(r.env)
 	if err != nil || r.Of == nil {
 		return nil
@@ -200,14 +200,14 @@ func (r *activeRun) lastFault() []checks.Finding {
 
 // unseen are the faults of the last run that this one could not look for again: it was
 // stopped, or has left that GPU out. A GPU is not well because a process hangs on it.
-func (r *activeRun) unseen(all []checks.Finding) (old []checks.Finding) {
+func unseen(r *activeRun, all []checks.Finding) (old []checks.Finding) {
 	same := func(code, pci string) bool {
 		return slices.ContainsFunc(all, func(f checks.Finding) bool { return f.Code == code && f.Device.PCI == pci })
 	}
 	leftOut := func(d checks.Device) bool {
 		return d.PCI != "" && slices.ContainsFunc(r.left, func(f checks.Finding) bool { return f.Device.PCI == d.PCI })
 	}
-	for _, f := range r.lastFault() {
+	for _, f := range lastFault(r) {
 		if f.Severity == checks.Fail && (r.failures || leftOut(f.Device)) && !same(f.Code, f.Device.PCI) {
 			old = append(old, f)
 		}
@@ -215,8 +215,8 @@ func (r *activeRun) unseen(all []checks.Finding) (old []checks.Finding) {
 	return old
 }
 
-// stamp keeps the result, and which GPUs it says nothing of.
-func (r *activeRun) stamp(all []checks.Finding) []checks.Finding {
+// keepStamp keeps the result, and which GPUs it says nothing of.
+func keepStamp(r *activeRun, all []checks.Finding) []checks.Finding {
 	if r.Of == nil {
 		return nil
 	}

@@ -23,27 +23,27 @@ type stuckGPU struct {
 
 // patience returns how long a piece of work may take before it hangs. A test that has less
 // time than usual waits for a quarter of it.
-func (r *activeRun) patience(test string) time.Duration {
+func patience(r *activeRun, test string) time.Duration {
 	return min(timeOf(test).Patience, max(r.Bound/4, leastPatience))
 }
 
 const leastPatience = 2 * time.Second
 
 // finished notes that a GPU has done the work of the test.
-func (r *activeRun) finished(g *nvml.GPU) {
+func finished(r *activeRun, g *nvml.GPU) {
 	if !slices.Contains(r.did, g) {
 		r.did = append(r.did, g)
 	}
 }
 
-func (r *activeRun) isStuck(g *nvml.GPU) bool {
+func isStuck(r *activeRun, g *nvml.GPU) bool {
 	return slices.ContainsFunc(r.stuck, func(s stuckGPU) bool { return s.gpu == g })
 }
 
 // noteStuck notes a GPU on which work does not end. Its context is never closed: that
 // would wait for the work. The process is of no further use, and its end takes the
 // context along.
-func (r *activeRun) noteStuck(g *nvml.GPU, doing string, after time.Duration) {
+func noteStuck(r *activeRun, g *nvml.GPU, doing string, after time.Duration) {
 	r.failures = true
 	r.stuck = append(r.stuck, stuckGPU{g, doing, after})
 	r.env.Host.LeaveBehind()
@@ -51,7 +51,7 @@ func (r *activeRun) noteStuck(g *nvml.GPU, doing string, after time.Duration) {
 
 // abandon leaves the contexts of all GPUs open: work that uses several of them never ends,
 // and whichever is closed may wait for it.
-func (r *activeRun) abandon() {
+func abandon(r *activeRun) {
 	r.leftOpen = true
 	r.env.Host.LeaveBehind()
 }
@@ -59,9 +59,9 @@ func (r *activeRun) abandon() {
 // leaves says that what the test has on a GPU is not given back: a fault of it was found, and
 // a GPU that fails may never answer the calls that give it back, which would put a hang in
 // the place of the fault. As with work that never ends, the end of the process does it.
-func (r *activeRun) leaves(g *nvml.GPU) bool {
+func leaves(r *activeRun, g *nvml.GPU) bool {
 	faulty := func(f checks.Finding) bool { return f.Severity == checks.Fail && f.Device == checks.GPUDevice(g) }
-	if !r.isStuck(g) && !slices.ContainsFunc(r.findings, faulty) {
+	if !isStuck(r, g) && !slices.ContainsFunc(r.findings, faulty) {
 		return false
 	}
 	r.env.Host.LeaveBehind()
@@ -71,11 +71,11 @@ func (r *activeRun) leaves(g *nvml.GPU) bool {
 // judgeStuck reports the GPUs on which work does not end. Where other GPUs have done the
 // same work each of them is to blame. Where most have not, the cause may as well be the
 // driver or this program.
-func (r *activeRun) judgeStuck() {
+func judgeStuck(r *activeRun) {
 	if len(r.stuck) == 0 {
 		return
 	}
-	others := len(slices.DeleteFunc(slices.Clone(r.did), func(g *nvml.GPU) bool { return r.isStuck(g) }))
+	others := len(slices.DeleteFunc(slices.Clone(r.did), func(g *nvml.GPU) bool { return isStuck(r, g) }))
 	want := func(s stuckGPU) string { return "an end within " + s.after.Round(time.Second/10).String() }
 	if others == 0 || 2*len(r.stuck) > len(r.gpus) {
 		s := r.stuck[0]

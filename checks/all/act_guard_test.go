@@ -22,16 +22,16 @@ var actingCalls = []string{"EndJobProcess", "Kill", "MakeDir", "RemoveIPC", "Rem
 // observingRuns are the functions of this package that run a program to look at
 // the node. Every other function that runs one must ask [checks.Env.Acts].
 var observingRuns = map[string]string{
-	"cmdOutput.examine":  "check_cmd_output: the command is the check",
-	"cmdStatus.Run":      "check_cmd_status: the command is the check",
-	"netPing.Run":        "check_net_ping: the command is the check",
-	"shellTest":          "test(1)",
-	"Env.external":       "a matcher of the site",
-	"serviceRun.status":  "service NAME status",
-	"Env.RunTool":        "a vendor's tool that reads",
-	"jobsOf":             "squeue",
-	"jobUsers.askSlurm":  "squeue",
-	"ncclRun.runProgram": "a test of nccl-tests",
+	"cmdOutput.examine": "check_cmd_output: the command is the check",
+	"cmdStatus.Run":     "check_cmd_status: the command is the check",
+	"netPing.Run":       "check_net_ping: the command is the check",
+	"shellTest":         "test(1)",
+	"Env.external":      "a matcher of the site",
+	"serviceRun.status": "service NAME status",
+	"Env.RunTool":       "a vendor's tool that reads",
+	"jobsOf":            "squeue",
+	"jobUsers.askSlurm": "squeue",
+	"runProgram":        "a test of nccl-tests",
 }
 
 // changing are the calls of the kernel and of the standard library that change

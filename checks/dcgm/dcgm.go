@@ -56,7 +56,7 @@ func Ask(ctx context.Context, env *checks.Env, check string, strict bool) (*Run,
 		f.Message = check + ":  DCGM_MODE" + checks.WantGot(f)
 		return nil, []checks.Finding{f}
 	}
-	engine, err := hostengine.Connect(env.Host, ctx, hostengine.Settings{Mode: mode, Address: env.Vars["DCGM_ADDRESS"]}, env.Doing)
+	engine, err := hostengine.Connect(ctx, env.Host, hostengine.Settings{Mode: mode, Address: env.Vars["DCGM_ADDRESS"]}, env.Doing)
 	if err != nil {
 		s.Failed("ask DCGM", err)
 		return nil, s.Findings

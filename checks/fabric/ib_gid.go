@@ -72,7 +72,7 @@ func (c *ibGID) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	ports, findings := f.Judged(c.Devices, "")
-	ports, findings = f.Up(ports, findings)
+	ports, findings = AskUp(f, ports, findings)
 	r := &gidRun{Fabric: f, c: c, kind: kind, findings: findings, mtus: map[*Port]int{}}
 	var ether, ib []*Port
 	for _, p := range ports {

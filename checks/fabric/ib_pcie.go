@@ -100,7 +100,7 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	ports, findings := f.Judged(c.Devices, "")
-	links, more, failed := f.pcieLinks(ports)
+	links, more, failed := pcieLinks(f, ports)
 	findings = append(findings, more...)
 	var plain []*pcie.Link
 	shown, configured := failed, failed
@@ -122,15 +122,15 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			findings = append(findings, c.belowPlatform(f, links[i])...)
 		}
 	}
-	findings = append(findings, f.judgeTree(links)...)
+	findings = append(findings, judgeTree(f, links)...)
 	findings = append(findings, c.judgeReadRequests(f, links)...)
-	findings = append(findings, f.judgeOrdering(links)...)
+	findings = append(findings, judgeOrdering(f, links)...)
 	return append(findings, c.judgeACS(f, links)...)
 }
 
 // pcieLinks are those of the devices of some ports, each once. failed says that
 // some could not be read, which is no lack of what is shown.
-func (f *Fabric) pcieLinks(ports []*Port) (links []*ibLink, findings []checks.Finding, failed bool) {
+func pcieLinks(f *Fabric, ports []*Port) (links []*ibLink, findings []checks.Finding, failed bool) {
 	seen := map[string]bool{}
 	for _, p := range ports {
 		a := p.HCA
@@ -209,7 +209,7 @@ func (c *ibPCIe) judgeReadRequests(f *Fabric, links []*ibLink) (findings []check
 
 // judgeOrdering warns of relaxed ordering that is off where others of the kind
 // have it on. A virtual function does not have the bit.
-func (f *Fabric) judgeOrdering(links []*ibLink) (findings []checks.Finding) {
+func judgeOrdering(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 	for _, l := range links {
 		if l.registers() && !l.config.Relaxed && slices.ContainsFunc(l.others(links), func(o *ibLink) bool { return o.config.Relaxed }) {
 			findings = append(findings, f.Finding(HCADevice(l.hca), checks.Finding{Code: "ib.pcie.ordering", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "on", Got: "off"},

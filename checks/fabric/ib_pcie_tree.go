@@ -18,7 +18,7 @@ import (
 // judgeTree judges the links above the adapters, each once: one that does less than
 // its ends can as every other link, one that is less than the adapter's own by a
 // warning. The bridges at the same height above adapters of a kind are one kind.
-func (f *Fabric) judgeTree(links []*ibLink) (findings []checks.Finding) {
+func judgeTree(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 	var tree []*pcie.Link
 	below := map[string]*ibLink{}
 	for _, l := range links {
@@ -44,7 +44,7 @@ func (f *Fabric) judgeTree(links []*ibLink) (findings []checks.Finding) {
 			findings = append(findings, fault.Finding(ibPCIeName, "ib.pcie."+treeCode(fault), pcie.DeviceOf(f.env, b)))
 		}
 		if len(faults) == 0 {
-			findings = append(findings, f.narrow(l, b)...)
+			findings = append(findings, narrowLinks(f, l, b)...)
 		}
 	}
 	return findings
@@ -58,8 +58,8 @@ func treeCode(fault pcie.Fault) string {
 	return fault.What
 }
 
-// narrow warns of a link that is less than that of the adapter below it.
-func (f *Fabric) narrow(l *ibLink, b *pcie.Link) []checks.Finding {
+// narrowLinks warns of a link that is less than that of the adapter below it.
+func narrowLinks(f *Fabric, l *ibLink, b *pcie.Link) []checks.Finding {
 	if !l.Told() || !b.Told() {
 		return nil
 	}
@@ -101,7 +101,7 @@ func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding
 			continue
 		}
 		var bad []string
-		for _, address := range f.acsBridges(l, c.ACS) {
+		for _, address := range acsBridges(f, l, c.ACS) {
 			f.env.At("read /sys/bus/pci/devices/%s/config", address)
 			config, err := pci.ReadConfig(f.env.Host, address)
 			switch {
@@ -128,7 +128,7 @@ func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding
 // passes: those below the last that they have in common. A GPU that is joined
 // otherwise, or below another root port, has none. all is every one up to the root
 // port, of the adapter and of GPUs below the same.
-func (f *Fabric) acsBridges(l *ibLink, all bool) (bridges []string) {
+func acsBridges(f *Fabric, l *ibLink, all bool) (bridges []string) {
 	if all {
 		bridges = slices.Clone(l.Path)
 	}

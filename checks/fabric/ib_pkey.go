@@ -64,7 +64,7 @@ func (c *ibPKey) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	ports, findings := f.Judged(c.Devices, layerIB)
-	ports, findings = f.Up(ports, findings)
+	ports, findings = AskUp(f, ports, findings)
 	for _, p := range ports {
 		findings = append(findings, c.judge(f, p, wants)...)
 	}
@@ -89,8 +89,8 @@ func (c *ibPKey) keys() (wants []rdma.PKey, bad *checks.Finding) {
 	return wants, nil
 }
 
-// Up are the ports that are up; if none is the finding says so, and if there is none.
-func (f *Fabric) Up(ports []*Port, findings []checks.Finding) ([]*Port, []checks.Finding) {
+// AskUp are the ports that are up; if none is the finding says so, and if there is none.
+func AskUp(f *Fabric, ports []*Port, findings []checks.Finding) ([]*Port, []checks.Finding) {
 	list := slices.DeleteFunc(slices.Clone(ports), func(p *Port) bool { return p.State != checks.IBActive })
 	switch {
 	case len(ports)+len(findings) == 0: // those that are named are of another layer

@@ -117,7 +117,7 @@ func (c *IBPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		r.addSpares()
 	}
 	r.await(ctx)
-	fates := r.fates()
+	fates := fatesOf(r)
 	for _, p := range r.ports {
 		r.judge(p, fates[p])
 	}

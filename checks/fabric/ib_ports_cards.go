@@ -15,9 +15,9 @@ type portCard struct {
 	up    int
 }
 
-// fates says of each port that is not up what that means. Each port that the line
+// fatesOf says of each port that is not up what that means. Each port that the line
 // names has to be up, and so has the only port of a card.
-func (r *portsRun) fates() map[*Port]fate {
+func fatesOf(r *portsRun) map[*Port]fate {
 	fates := map[*Port]fate{}
 	for _, p := range r.ports {
 		if !checks.PortActive(p.IBPort) {
@@ -27,8 +27,8 @@ func (r *portsRun) fates() map[*Port]fate {
 	if len(r.c.Devices) > 0 || len(fates) == 0 {
 		return fates
 	}
-	for _, cards := range r.cards() {
-		r.compareCards(cards, fates)
+	for _, cards := range cardsOf(r) {
+		compareCards(r, cards, fates)
 	}
 	for p := range fates {
 		if p.Left == spareLeft {
@@ -49,8 +49,8 @@ func (r *portsRun) fates() map[*Port]fate {
 	return fates
 }
 
-// cards are those with several ports, by kind. Planes are all cabled.
-func (r *portsRun) cards() map[string][]*portCard {
+// cardsOf are those with several ports, by kind. Planes are all cabled.
+func cardsOf(r *portsRun) map[string][]*portCard {
 	byAddress := map[string]*portCard{}
 	var order []string
 	for _, p := range r.ports {
@@ -79,7 +79,7 @@ func (r *portsRun) cards() map[string][]*portCard {
 
 // compareCards judges the ports of cards of one kind that are not up: most cards
 // have so many up.
-func (r *portsRun) compareCards(cards []*portCard, fates map[*Port]fate) {
+func compareCards(r *portsRun, cards []*portCard, fates map[*Port]fate) {
 	most, how := 0, map[int]int{}
 	upAt := map[string]int{}
 	for _, c := range cards {
@@ -97,7 +97,7 @@ func (r *portsRun) compareCards(cards []*portCard, fates map[*Port]fate) {
 	}
 	sure := how[most]*2 > len(cards)
 	for _, c := range cards {
-		if most == 0 && !r.anyUp() { // nothing on the node is: all of it is a fault
+		if most == 0 && !anyUp(r) { // nothing on the node is: all of it is a fault
 			continue
 		}
 		usual := func(p *Port) bool { return upAt[onCard(p)]*2 > len(cards)-1 } // of one that is down
@@ -122,7 +122,7 @@ func (r *portsRun) compareCards(cards []*portCard, fates map[*Port]fate) {
 }
 
 // anyUp says whether any port that is judged is up.
-func (r *portsRun) anyUp() bool {
+func anyUp(r *portsRun) bool {
 	for _, p := range r.ports {
 		if checks.PortActive(p.IBPort) {
 			return true

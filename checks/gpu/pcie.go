@@ -83,14 +83,14 @@ func (c *gpuPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	})
 	reportLacking(s, "PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Width })
 	s.compare("gpu-pcie-link", c.figures(s)...)
-	s.lower("PCIe generation", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxGen })
-	s.lower("PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxWidth })
+	judgeLower(s, "PCIe generation", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxGen })
+	judgeLower(s, "PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxWidth })
 	return append(s.Done(), m.store(env)...)
 }
 
-// lower warns of GPUs whose slot, or board, has less of something than most of their
+// judgeLower warns of GPUs whose slot, or board, has less of something than most of their
 // model: of two GPUs the one with less.
-func (s *GPUs) lower(what string, of func(*nvml.GPU) nvml.Reading[int]) {
+func judgeLower(s *GPUs, what string, of func(*nvml.GPU) nvml.Reading[int]) {
 	most := s.mostHave(of)
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
@@ -166,7 +166,7 @@ func (c *gpuPCIe) judgeWidth(s *GPUs, g *nvml.GPU) {
 
 // emulated reports whether the slot is a bridge of a virtual machine, whose width and
 // generation say nothing of the link.
-func (s *GPUs) emulated(g *nvml.GPU) bool {
+func emulated(s *GPUs, g *nvml.GPU) bool {
 	slot, found := pci.Slot(s.Env.Host, pci.ReadFunction(s.Env.Host, g.PCI))
 	return found && slot.Class != "" && pcie.VirtualBridge(slot)
 }
@@ -181,7 +181,7 @@ func (c *gpuPCIe) lanes(s *GPUs, g *nvml.GPU) (want int, sure bool) {
 	s.Env.At("read /sys/bus/pci/devices/%s", g.PCI)
 	d := pci.ReadFunction(s.Env.Host, g.PCI)
 	most := pcie.Both(g.Link.MaxWidth.Value, d.MaxWidth)
-	if slot, found := pci.Slot(s.Env.Host, d); found && slot.MaxWidth > 0 && !s.emulated(g) {
+	if slot, found := pci.Slot(s.Env.Host, d); found && slot.MaxWidth > 0 && !emulated(s, g) {
 		return pcie.Both(most, slot.MaxWidth), true
 	}
 	if p := s.platform(g); p.PCIeWidth > 0 {
@@ -197,7 +197,7 @@ func (c *gpuPCIe) figures(s *GPUs) (list []gpuFigure) {
 			key: "generation", what: "PCIe generation of GPU and slot", code: "gpu.pcie.gen", notOthers: true,
 			of:     func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxGen },
 			least:  func(p *checks.Platform) int { return p.PCIeGen },
-			unlike: func(g *nvml.GPU) bool { return s.emulated(g) },
+			unlike: func(g *nvml.GPU) bool { return emulated(s, g) },
 		})
 	}
 	if c.Width <= 0 {

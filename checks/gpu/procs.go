@@ -162,10 +162,10 @@ func (c *gpuProcs) severity() checks.Severity {
 	return checks.Warn
 }
 
-// kernels returns how much of a GPU's memory is the kernel's: where it is a NUMA node,
+// kernelsOn returns how much of a GPU's memory is the kernel's: where it is a NUMA node,
 // as on GH200, the page cache of any program lies there. all says that the kernel may
 // have all of it.
-func (s *GPUs) kernels(g *nvml.GPU) (bytes uint64, all bool) {
+func kernelsOn(s *GPUs, g *nvml.GPU) (bytes uint64, all bool) {
 	if !g.NUMA.Known {
 		return 0, s.platform(g).MemoryNode > 0 || nvidia.GPUMemoryOnline(s.Env.Host, g.PCI)
 	}
@@ -179,7 +179,7 @@ func (c *gpuProcs) judgeMemory(s *GPUs, g *nvml.GPU, idle bool) {
 	if !known || !idle || m.Used>>20 <= uint64(max(c.Memory, 0)) {
 		return
 	}
-	own, all := s.kernels(g)
+	own, all := kernelsOn(s, g)
 	if used := (m.Used - min(m.Used, own)) >> 20; !all && used > uint64(max(c.Memory, 0)) {
 		severity := c.severity()
 		if s.Env.Host.InContainer() { // NVML lists the processes of this PID namespace alone

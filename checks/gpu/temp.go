@@ -90,7 +90,7 @@ func (c *gpuTemp) compare(s *GPUs, g *nvml.GPU) bool {
 	core, known := sensed(s, g, "temperature", t.GPU)
 	hbm, hbmKnown := sensed(s, g, "temperature of the memory", t.HBM)
 	margin, hasMargin := celsius(s, "margin", t.Margin)
-	if known && core == 0 && s.othersWarm(g) {
+	if known && core == 0 && othersWarm(s, g) {
 		s.Report(g, checks.Finding{Code: "gpu.temp.sensor", Severity: checks.Warn, Want: fmt.Sprintf("above %d C", lukewarm), Got: "0 C"}, "temperature, while most others are above")
 	}
 	if known && c.Max > 0 && core > c.Max {
@@ -119,7 +119,7 @@ func (c *gpuTemp) compare(s *GPUs, g *nvml.GPU) bool {
 }
 
 // othersWarm reports whether most other GPUs are warm.
-func (s *GPUs) othersWarm(g *nvml.GPU) bool {
+func othersWarm(s *GPUs, g *nvml.GPU) bool {
 	others, warm := 0, 0
 	for i := range s.NVML.GPUs {
 		if o := &s.NVML.GPUs[i]; o != g && o.Err == nil && o.Temperature.GPU.Known {

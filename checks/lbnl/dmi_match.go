@@ -97,7 +97,7 @@ func (c *dmiDataMatch) Run(ctx context.Context, env *checks.Env) []checks.Findin
 		wanted = append(wanted, n)
 	}
 	env.At("run dmidecode")
-	dmi, err := probe.ReadDMI(env.Host, ctx)
+	dmi, err := probe.ReadDMI(ctx, env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -145,7 +145,7 @@ func (c *dmiDataMatch) noHandles(name string, dmi probe.DMI) checks.Finding {
 
 func (c *dmiRawDataMatch) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	env.At("run dmidecode")
-	dmi, err := probe.ReadDMI(env.Host, ctx)
+	dmi, err := probe.ReadDMI(ctx, env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
 	}

@@ -185,7 +185,7 @@ func (c *netDNS) question(ctx context.Context, env *checks.Env, server, name str
 	}
 	ctx, full, cancel := withinRun(ctx, max(patience, limit+time.Second))
 	defer cancel()
-	reply, took, err := network.AskNameServer(env.Host, ctx, server, name, kind)
+	reply, took, err := network.AskNameServer(ctx, env.Host, server, name, kind)
 	f := checks.Finding{Code: "net.dns.server", Severity: checks.Fail, Want: "an answer"}
 	switch {
 	case errors.Is(err, network.ErrNoReply) && !full, errors.Is(err, fs.ErrNotExist), errors.Is(err, network.ErrNotRecorded):

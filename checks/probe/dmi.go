@@ -34,7 +34,7 @@ const maxDMI = 1 << 20
 // ReadDMI runs dmidecode, once for the life of the Host unless it prints nothing, as
 // in a run of LBNL NHC. Without dmidecode there are no tables, which is not an
 // error, and one empty line. One that cannot be started, or has no end, is an error.
-func ReadDMI(h *Host, ctx context.Context) (DMI, error) {
+func ReadDMI(ctx context.Context, h *Host) (DMI, error) {
 	d, err := Once(h, "dmi", func() (DMI, error) {
 		x := h.Run(ctx, Command{Argv: []string{"dmidecode"}, Output: maxDMI})
 		if x.Truncated {

@@ -102,7 +102,7 @@ func TestDMI(t *testing.T) {
 		"#!/bin/sh\nexec head -c 2000000 /dev/zero": "output of dmidecode is longer than 1048576 bytes",
 	} {
 		h := node(script)
-		d, err := ReadDMI(h, t.Context())
+		d, err := ReadDMI(t.Context(), h)
 		if err == nil {
 			err = d.Missing
 		}
@@ -110,7 +110,7 @@ func TestDMI(t *testing.T) {
 			t.Errorf("of %q: %s, want %s", script, got, want)
 		}
 	}
-	if d, err := ReadDMI(NewHost(probetest.Tree(t, nil)), t.Context()); err != nil || probetest.Message(d.Missing) != "run dmidecode: file does not exist" {
+	if d, err := ReadDMI(t.Context(), NewHost(probetest.Tree(t, nil))); err != nil || probetest.Message(d.Missing) != "run dmidecode: file does not exist" {
 		t.Errorf("without dmidecode: %+v, %v", d, err)
 	}
 }

@@ -16,7 +16,7 @@ type Fact struct {
 	Detail string `json:"detail"` // what was found, or where it was looked for
 }
 
-func DescribeLibrary(h *Host, ctx context.Context, v *vendorLibrary, cuda int) Fact {
+func DescribeLibrary(ctx context.Context, h *Host, v *vendorLibrary, cuda int) Fact {
 	fact := func(path, name, from string) Fact {
 		version, _ := v.describe(path, name)
 		text := path
@@ -52,7 +52,7 @@ func DescribeLibrary(h *Host, ctx context.Context, v *vendorLibrary, cuda int) F
 	if h.Recorded() {
 		return Fact{Thing: v.thing, Detail: "not in " + SettingLibraryDirs + withReasons(refused)}
 	}
-	cached := loaderCache(h, ctx)
+	cached := loaderCache(ctx, h)
 	for _, name := range v.sonames(cuda) {
 		if path := cached[name]; path != "" {
 			if file, err := filepath.EvalSymlinks(path); err == nil {
@@ -69,7 +69,7 @@ func DescribeLibrary(h *Host, ctx context.Context, v *vendorLibrary, cuda int) F
 }
 
 // loaderCache is what the system's loader knows, by the names of libraries.
-func loaderCache(h *Host, ctx context.Context) map[string]string {
+func loaderCache(ctx context.Context, h *Host) map[string]string {
 	x := h.RunOnce(ctx, "ldconfig -p", Command{Argv: []string{"ldconfig", "-p"}, Env: PerftestEnv, Timeout: 2 * time.Second, Output: 4 << 20})
 	known := map[string]string{}
 	for line := range strings.Lines(string(x.Output)) { // \tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1

@@ -90,7 +90,7 @@ func TestLibrarySearch(t *testing.T) {
 	if paths, _ := namedLibraries(h, &LibCUBLASLt, 0); !slices.Equal(paths[:1], []string{newer}) {
 		t.Errorf("with an unknown driver %q comes first, want %q", paths[0], newer)
 	}
-	facts := strings.Split(DescribeLibrary(h, t.Context(), &LibCUBLASLt, 12).Detail, "\n")
+	facts := strings.Split(DescribeLibrary(t.Context(), h, &LibCUBLASLt, 12).Detail, "\n")
 	if want := ten + ", version 12.10.0 (LIBRARY_DIRS)"; facts[0] != want {
 		t.Errorf("described as %q, want %q", facts[0], want)
 	}

@@ -51,7 +51,7 @@ func (c *client) inLibrary(doing string) bool {
 // countCrash adds this run to those that have crashed in a row, and returns their
 // number; 0 if the run has no memory. A run of a person does not count, nor does that of a
 // job: many jobs may begin while a library is updated.
-func (p *Pool) countCrash() int {
+func countCrash(p *Pool) int {
 	p.mu.Lock()
 	root, hold, again := p.vars.Root, p.vars.Hold || p.vars.Job.Value != nil, p.crashed
 	p.crashed = true
@@ -61,7 +61,7 @@ func (p *Pool) countCrash() int {
 	if err != nil {
 		return 0
 	}
-	now := crashes{Boot: p.text(filepath.Join("/", root, "proc/sys/kernel/random/boot_id")), Driver: p.text(filepath.Join("/", root, "proc/driver/nvidia/version"))}
+	now := crashes{Boot: crashText(p, filepath.Join("/", root, "proc/sys/kernel/random/boot_id")), Driver: crashText(p, filepath.Join("/", root, "proc/driver/nvidia/version"))}
 	if json.Unmarshal(data, &past) == nil && past.Boot == now.Boot && past.Driver == now.Driver && past.Runs > 0 {
 		now.Runs = past.Runs
 	}
@@ -79,8 +79,8 @@ func (p *Pool) countCrash() int {
 	return now.Runs
 }
 
-// text reads a small file of the kernel's, "" if it cannot.
-func (p *Pool) text(path string) string {
+// crashText reads a small file of the kernel's, "" if it cannot.
+func crashText(p *Pool, path string) string {
 	o := p.Call(context.Background(), p.idleLane(), &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}, stateLimit)
 	f, err := o.File("read " + path)
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *Pool) text(path string) string {
 
 // EndCrashes forgets the crashes of earlier runs, if the library has answered in this one.
 // What cannot be written is tried again by the next run.
-func (p *Pool) EndCrashes() {
+func EndCrashes(p *Pool) {
 	p.mu.Lock()
 	over := p.answered && !p.crashed && !p.vars.Hold
 	p.mu.Unlock()

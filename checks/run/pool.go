@@ -298,7 +298,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			p.bury(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // its children
 			o := died(how)
 			if c.inLibrary(doing) {
-				o.crashes = p.countCrash()
+				o.crashes = countCrash(p)
 			}
 			emit(r, o)
 			return i + 1, true

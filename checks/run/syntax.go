@@ -10,7 +10,7 @@ import (
 // of which it runs nothing; "" if that is right, or cannot be determined within limit.
 // It is for a person who asks. A worker starts bash: the file may lie on a mount that
 // hangs.
-func (p *Pool) SyntaxError(ctx context.Context, script string, limit time.Duration) string {
+func SyntaxError(ctx context.Context, p *Pool, script string, limit time.Duration) string {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	out, err := p.Exec(ctx, []string{"/bin/bash", "-n", "--", script}, []string{"LC_ALL=C"}, nil)

@@ -23,7 +23,7 @@ func TestSyntaxError(t *testing.T) {
 		if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := p.SyntaxError(t.Context(), script, 10*time.Second)
+		got := SyntaxError(t.Context(), p, script, 10*time.Second)
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}

@@ -223,7 +223,7 @@ func AskTopology(e *checks.Env) *Topology {
 		doubt(t.Disks[i].err)
 	}
 	e.At("look for the libraries of vendors")
-	t.Libraries = append(t.Libraries, inventory.DescribeLibraries(e.Host, context.Background())...)
+	t.Libraries = append(t.Libraries, inventory.DescribeLibraries(context.Background(), e.Host)...)
 	return t
 }
 

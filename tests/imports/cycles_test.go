@@ -157,3 +157,62 @@ func largestCycle(refs map[string]map[string]bool) (largest []string) {
 	slices.Sort(largest)
 	return largest
 }
+
+// mostFiles is how many files the methods of a type may stand in: one subject is read in
+// one place.
+const mostFiles = 4
+
+// TestMethodsStandTogether counts the files that the methods of each type stand in.
+func TestMethodsStandTogether(t *testing.T) {
+	t.Parallel()
+	packages, err := listPackages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := 0
+	for name, p := range packages {
+		name, ours := strings.CutPrefix(name, module+"/")
+		if !ours {
+			continue
+		}
+		files := map[string][]string{}
+		for _, file := range slices.Concat(p.GoFiles, p.CgoFiles) {
+			parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range parsed.Decls {
+				if of := receiver(d); of != "" && !slices.Contains(files[of], file) {
+					files[of] = append(files[of], file)
+				}
+			}
+		}
+		for of, list := range files {
+			if types++; len(list) > mostFiles {
+				t.Errorf("%s: methods of %s stand in %d files, want at most %d: %s", name, of, len(list), mostFiles, strings.Join(list, " "))
+			}
+		}
+	}
+	if types == 0 {
+		t.Error("no type has methods")
+	}
+}
+
+// receiver is the type that a declaration is a method of, "" if it is none.
+func receiver(d ast.Decl) string {
+	fn, ok := d.(*ast.FuncDecl)
+	if !ok || fn.Recv == nil {
+		return ""
+	}
+	of := fn.Recv.List[0].Type
+	if star, ok := of.(*ast.StarExpr); ok {
+		of = star.X
+	}
+	if generic, ok := of.(*ast.IndexExpr); ok {
+		of = generic.X
+	}
+	if id, ok := of.(*ast.Ident); ok {
+		return id.Name
+	}
+	return ""
+}

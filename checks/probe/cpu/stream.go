@@ -134,7 +134,7 @@ const (
 // two rounds are wanted for a rate. It ends within a millisecond of ctx (while memory is
 // moved to its NUMA node, after a piece of that), gives its memory back, and then has the
 // error of ctx.
-func Stream(h *probe.Host, ctx context.Context, p *StreamPlan, until time.Time) (StreamRates, error) {
+func Stream(ctx context.Context, h *probe.Host, p *StreamPlan, until time.Time) (StreamRates, error) {
 	if h.Recorded() {
 		return recordedStream(h)
 	}

@@ -67,7 +67,7 @@ func TestStreamHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Array = 8 << 20 // what is measured does not matter
-	rates, err := Stream(h, t.Context(), p, time.Now().Add(300*time.Millisecond))
+	rates, err := Stream(t.Context(), h, p, time.Now().Add(300*time.Millisecond))
 	if err != nil || rates.Total <= 0 || rates.Rounds < 1 || len(rates.Nodes) < 1 {
 		t.Fatalf("Stream = %+v, %v", rates, err)
 	}
@@ -94,7 +94,7 @@ func TestStreamStops(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	time.AfterFunc(300*time.Millisecond, func() { stop(stopped) })
 	start := time.Now()
-	_, err = Stream(h, ctx, p, time.Now().Add(time.Minute))
+	_, err = Stream(ctx, h, p, time.Now().Add(time.Minute))
 	if took := time.Since(start) - 300*time.Millisecond; !errors.Is(err, stopped) || took > 10*time.Second {
 		t.Errorf("Stream: %v, %v after it was stopped", err, took)
 	} else {
@@ -105,7 +105,7 @@ func TestStreamStops(t *testing.T) {
 func TestStreamOnACPUThatIsNot(t *testing.T) {
 	t.Parallel()
 	p := &StreamPlan{Threads: []StreamThread{{CPU: 0}, {CPU: 5000}}, Array: 1 << 20}
-	if _, err := Stream(probe.NewHost("/"), t.Context(), p, time.Now().Add(time.Second)); err == nil {
+	if _, err := Stream(t.Context(), probe.NewHost("/"), p, time.Now().Add(time.Second)); err == nil {
 		t.Error("no error")
 	}
 }

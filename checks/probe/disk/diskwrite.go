@@ -90,7 +90,7 @@ func Size(size int64) int64 { return max(1, (size+diskChunk-1)/diskChunk) * disk
 // nothing of it is left however this ends, and reads them back. It writes until writing
 // is over, at which a smaller part of them has to do. A tenth of the file system stays
 // free. doing may be nil; it hears of each part that may block.
-func Write(h *probe.Host, ctx context.Context, dir string, size int64, writing time.Time, doing func(string)) (Rates, error) {
+func Write(ctx context.Context, h *probe.Host, dir string, size int64, writing time.Time, doing func(string)) (Rates, error) {
 	if doing == nil {
 		doing = func(string) {}
 	}

@@ -34,7 +34,7 @@ func TestDiskWriteHere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var doing []string
-	r, err := Write(probe.NewHost("/"), t.Context(), dir, 10<<20, soon(), func(what string) { doing = append(doing, what) })
+	r, err := Write(t.Context(), probe.NewHost("/"), dir, 10<<20, soon(), func(what string) { doing = append(doing, what) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,23 +57,23 @@ func TestDiskWriteErrors(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Write(h, t.Context(), file, 1, soon(), nil)
+	_, err := Write(t.Context(), h, file, 1, soon(), nil)
 	wantDisk(t, err, DiskNoDir, "open: not a directory")
-	_, err = Write(h, t.Context(), "/nowhere", 1, soon(), nil)
+	_, err = Write(t.Context(), h, "/nowhere", 1, soon(), nil)
 	wantDisk(t, err, DiskNoDir, "open: no such file")
-	_, err = Write(h, t.Context(), t.TempDir(), 1<<60, soon(), nil)
+	_, err = Write(t.Context(), h, t.TempDir(), 1<<60, soon(), nil)
 	wantDisk(t, err, DiskFull, "too little to write")
-	_, err = Write(h, t.Context(), "/proc", 1, soon(), nil)
+	_, err = Write(t.Context(), h, "/proc", 1, soon(), nil)
 	if err == nil {
 		t.Error("a file was written to /proc")
 	}
 	stopped := errors.New("a job came")
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(stopped)
-	if _, err := Write(h, ctx, t.TempDir(), 64<<20, soon(), nil); !errors.Is(err, stopped) {
+	if _, err := Write(ctx, h, t.TempDir(), 64<<20, soon(), nil); !errors.Is(err, stopped) {
 		t.Errorf("stopped: %v", err)
 	}
-	r, err := Write(h, t.Context(), t.TempDir(), 256<<20, time.Now(), nil)
+	r, err := Write(t.Context(), h, t.TempDir(), 256<<20, time.Now(), nil)
 	if err != nil || r.Written <= 0 || r.Written > diskWriters*diskChunk {
 		t.Errorf("no time to write: %+v, %v", r, err)
 	}
@@ -234,18 +234,18 @@ func TestDiskWriteExt4(t *testing.T) {
 	}
 	h := probe.NewHost("/")
 	at := loopMount(t, "ext4", "rw", 64)
-	r, err := Write(h, t.Context(), at, 16<<20, soon(), nil)
+	r, err := Write(t.Context(), h, at, 16<<20, soon(), nil)
 	t.Logf("ext4: %+v, %v", r, err)
 	if err != nil || !r.Direct {
 		t.Errorf("ext4: %+v, %v", r, err)
 	}
-	_, err = Write(h, t.Context(), at, 60<<20, soon(), nil)
+	_, err = Write(t.Context(), h, at, 60<<20, soon(), nil)
 	wantDisk(t, err, DiskFull, "ask how much is free")
 	if list, err := os.ReadDir(at); err != nil || len(list) > 1 { // lost+found
 		t.Errorf("left there: %v, %v", list, err)
 	}
 	ro := loopMount(t, "ext4", "ro", 64)
-	_, err = Write(h, t.Context(), ro, 4<<20, soon(), nil)
+	_, err = Write(t.Context(), h, ro, 4<<20, soon(), nil)
 	wantDisk(t, err, DiskReadOnly, "write: read-only file system")
 }
 
@@ -254,7 +254,7 @@ func TestDiskWriteTmpfs(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mount")
 	}
-	r, err := Write(probe.NewHost("/"), t.Context(), loopMount(t, "tmpfs", "size=64m", 0), 8<<20, soon(), nil)
+	r, err := Write(t.Context(), probe.NewHost("/"), loopMount(t, "tmpfs", "size=64m", 0), 8<<20, soon(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,12 +293,12 @@ func TestRecordedDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := probe.NewHost(root)
-	if r, err := Write(h, t.Context(), "/scratch", 1, soon(), nil); err != nil || r.Write != 2500.5 || r.Longest != 4*time.Millisecond || !r.Direct {
+	if r, err := Write(t.Context(), h, "/scratch", 1, soon(), nil); err != nil || r.Write != 2500.5 || r.Longest != 4*time.Millisecond || !r.Direct {
 		t.Errorf("%+v, %v", r, err)
 	}
-	_, err := Write(h, t.Context(), "/bad", 1, soon(), nil)
+	_, err := Write(t.Context(), h, "/bad", 1, soon(), nil)
 	wantDisk(t, err, DiskIO, "write at byte 4194304: input/output error")
-	_, err = Write(h, t.Context(), "/none", 1, soon(), nil)
+	_, err = Write(t.Context(), h, "/none", 1, soon(), nil)
 	if e, ok := errors.AsType[*Error](err); !ok || e.Kind != DiskNoDir {
 		t.Errorf("of a directory that is not recorded: %v", err)
 	}

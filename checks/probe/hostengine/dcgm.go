@@ -178,7 +178,7 @@ func Set(h *probe.Host, e Engine, err error) { probe.Remember(h, "dcgm", e, err)
 // Connect finds a way to ask DCGM. Close it after use. It may hang or end the process:
 // call it only in the worker of the dcgm lane. doing hears of every call before it
 // is made.
-func Connect(h *probe.Host, ctx context.Context, s Settings, doing func(string)) (Engine, error) {
+func Connect(ctx context.Context, h *probe.Host, s Settings, doing func(string)) (Engine, error) {
 	if c, ok := probe.Remembered[Engine](h, "dcgm"); ok {
 		return c.Value, c.Err
 	}
@@ -244,7 +244,7 @@ func dcgmNetwork(address string) (network, target string) {
 // the worker of the dcgm lane.
 func HostEngine(h *probe.Host) (gpus int, err error) {
 	ctx := context.Background()
-	e, err := Connect(h, ctx, Settings{Mode: "standalone"}, nil)
+	e, err := Connect(ctx, h, Settings{Mode: "standalone"}, nil)
 	if err != nil {
 		return 0, err
 	}

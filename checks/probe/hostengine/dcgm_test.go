@@ -70,7 +70,7 @@ func standaloneAt(address string) Settings {
 
 // health is what the health watches say, a line each.
 func health(h *probe.Host, s Settings, systems System) string {
-	e, err := Connect(h, context.Background(), s, nil)
+	e, err := Connect(context.Background(), h, s, nil)
 	if err != nil {
 		return err.Error()
 	}
@@ -179,7 +179,7 @@ func TestDCGMFindsItsWay(t *testing.T) {
 func TestDCGMGPUs(t *testing.T) {
 	t.Parallel()
 	inDCGMProcess(t, []string{"gpus 2", "reversed"}, "[{1 0000:10:00.0 GPU-00000000-0000-0000-0000-000000000000}]", func(h *probe.Host, address string) string {
-		e, err := Connect(h, context.Background(), standaloneAt(address), nil)
+		e, err := Connect(context.Background(), h, standaloneAt(address), nil)
 		if err != nil {
 			return err.Error()
 		}
@@ -194,7 +194,7 @@ func TestDCGMGPUs(t *testing.T) {
 func TestNoDCGM(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost(t.TempDir())
-	if _, err := Connect(h, t.Context(), Settings{}, nil); !errors.Is(err, probe.ErrOtherNode) || !errors.Is(err, probe.ErrNoLibrary) {
+	if _, err := Connect(t.Context(), h, Settings{}, nil); !errors.Is(err, probe.ErrOtherNode) || !errors.Is(err, probe.ErrNoLibrary) {
 		t.Errorf("error %v, want ErrOtherNode", err)
 	}
 	text := filepath.Join(t.TempDir(), "libdcgm.so.4")
@@ -203,7 +203,7 @@ func TestNoDCGM(t *testing.T) {
 	}
 	h = probe.NewHost("/")
 	probe.SetLibraries(h, map[string]string{probe.SettingDCGM: text})
-	if _, err := Connect(h, t.Context(), Settings{}, nil); err == nil || errors.Is(err, probe.ErrNoLibrary) {
+	if _, err := Connect(t.Context(), h, Settings{}, nil); err == nil || errors.Is(err, probe.ErrNoLibrary) {
 		t.Errorf("a file that is no library: error %v", err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // diagnose is what a diagnostic comes to, a line each.
 func diagnose(ctx context.Context, h *probe.Host, s Settings, r DiagRequest) string {
-	e, err := Connect(h, ctx, s, nil)
+	e, err := Connect(ctx, h, s, nil)
 	if err != nil {
 		return err.Error()
 	}
@@ -79,7 +79,7 @@ func TestDCGMDiagErrors(t *testing.T) {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			t.Parallel()
 			inDCGMProcess(t, []string{fmt.Sprintf("error dcgmActionValidate_v2 %d", code)}, "true", func(h *probe.Host, address string) string {
-				e, err := Connect(h, context.Background(), standaloneAt(address), nil)
+				e, err := Connect(context.Background(), h, standaloneAt(address), nil)
 				if err == nil {
 					_, err = e.Diag(context.Background(), DiagRequest{Level: 1, Timeout: time.Minute})
 				}

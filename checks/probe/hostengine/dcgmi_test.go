@@ -149,7 +149,7 @@ func TestDCGMI(t *testing.T) {
 			if diff := cmp.Diff(test.wantHealth, health(h, s, DCGMAll)); diff != "" {
 				t.Errorf("health (-want +got):\n%s", diff)
 			}
-			e, err := Connect(h, t.Context(), s, nil)
+			e, err := Connect(t.Context(), h, s, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

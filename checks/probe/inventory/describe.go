@@ -130,21 +130,21 @@ func DescribeDCGM(h *probe.Host) []probe.Fact {
 // DescribeLibraries says of each vendor's library, and of perftest, from which file it
 // would be loaded now, or where it was looked for. No library is loaded. Of a recorded
 // node only what a setting names is described.
-func DescribeLibraries(h *probe.Host, ctx context.Context) []probe.Fact {
+func DescribeLibraries(ctx context.Context, h *probe.Host) []probe.Fact {
 	cuda := probe.CUDAMajor(h)
 	var facts []probe.Fact
 	for _, v := range probe.VendorLibraries {
 		if !h.Recorded() || h.Library(v.Setting) != "" || h.Library(probe.SettingLibraryDirs) != "" {
-			facts = append(facts, probe.DescribeLibrary(h, ctx, v, cuda))
+			facts = append(facts, probe.DescribeLibrary(ctx, h, v, cuda))
 		}
 	}
 	if !h.Recorded() {
-		facts = append(facts, describePerftest(h, ctx))
+		facts = append(facts, describePerftest(ctx, h))
 	}
 	return facts
 }
 
-func describePerftest(h *probe.Host, ctx context.Context) probe.Fact {
+func describePerftest(ctx context.Context, h *probe.Host) probe.Fact {
 	const program = "ib_write_bw"
 	f := probe.Fact{Thing: "perftest", Detail: "no " + program + " in " + h.Getenv("PATH") + "; check_ib_bw -p names one"}
 	path, err := probe.FindProgram(h, []string{program}, "")

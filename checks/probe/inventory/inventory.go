@@ -252,7 +252,7 @@ const inventoryDMILimit = 4 * time.Second
 func inventoryDMI(h *probe.Host) ([]DMILine, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), inventoryDMILimit)
 	defer cancel()
-	dmi, err := probe.ReadDMI(h, ctx)
+	dmi, err := probe.ReadDMI(ctx, h)
 	if err == nil {
 		err = dmi.Missing
 	}

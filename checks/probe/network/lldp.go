@@ -19,7 +19,7 @@ import (
 // name of the switch and its port. Listening for a frame would take half a minute, which is
 // how often switches send one. None without lldpd. Of a recorded node it is the file
 // recorded/lldp.json, what "lldpcli -f json show neighbors" printed.
-func Neighbors(h *probe.Host, ctx context.Context, limit time.Duration) (map[string]string, error) {
+func Neighbors(ctx context.Context, h *probe.Host, limit time.Duration) (map[string]string, error) {
 	return probe.Once(h, "lldp", func() (map[string]string, error) {
 		if h.Recorded() {
 			data, err := h.ReadFile("/recorded/lldp.json")

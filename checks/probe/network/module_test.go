@@ -233,7 +233,7 @@ func TestLLDP(t *testing.T) {
 		}
 	}
 	h := probe.NewHost(probetest.Tree(t, map[string]string{"recorded/lldp.json": fmt.Sprintf(`{"lldp":{"interface":{%s}}}`, one)}))
-	if got, err := Neighbors(h, t.Context(), 0); err != nil || got["eth13"] != "leaf03 swp12" {
+	if got, err := Neighbors(t.Context(), h, 0); err != nil || got["eth13"] != "leaf03 swp12" {
 		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -94,7 +94,7 @@ const recordedDNS = "/recorded/dns"
 // SECONDS CODE ANSWERS"; * stands for any name or type, the word "refused" as the
 // code for a port where nobody listens, "garbage" for no DNS message. What the file
 // has not is not answered.
-func AskNameServer(h *probe.Host, ctx context.Context, server, name string, kind uint16) (DNSReply, time.Duration, error) {
+func AskNameServer(ctx context.Context, h *probe.Host, server, name string, kind uint16) (DNSReply, time.Duration, error) {
 	if !h.Recorded() {
 		return AskDNS(ctx, net.JoinHostPort(server, "53"), name, kind)
 	}

@@ -46,7 +46,7 @@ type PerftestResult struct {
 
 // PerftestHelp is what a program of perftest says of its options: --use_cuda is among
 // them where it was built with CUDA. The error is that of starting it.
-func PerftestHelp(h *probe.Host, ctx context.Context, program string) (string, error) {
+func PerftestHelp(ctx context.Context, h *probe.Host, program string) (string, error) {
 	x := h.RunOnce(ctx, "perftest "+program, probe.Command{Argv: []string{program, "--help"}, Env: probe.PerftestEnv, Timeout: 10 * time.Second, Output: 64 << 10, Merge: true})
 	if e := perftestFault(x); e != nil {
 		switch e.Kind {
@@ -59,13 +59,13 @@ func PerftestHelp(h *probe.Host, ctx context.Context, program string) (string, e
 
 // Perftests runs tests side by side and gives a result for each. It ends them, and
 // leaves no process behind, when ctx ends.
-func Perftests(h *probe.Host, ctx context.Context, tests []Perftest) []PerftestResult {
+func Perftests(ctx context.Context, h *probe.Host, tests []Perftest) []PerftestResult {
 	results := make([]PerftestResult, len(tests))
 	hosts := make([]*probe.Host, len(tests))
 	var all sync.WaitGroup
 	for i := range tests {
 		hosts[i] = h.Apart()
-		all.Go(func() { results[i] = perftest(hosts[i], ctx, &tests[i]) })
+		all.Go(func() { results[i] = perftest(ctx, hosts[i], &tests[i]) })
 	}
 	all.Wait()
 	for _, of := range hosts {
@@ -78,7 +78,7 @@ func Perftests(h *probe.Host, ctx context.Context, tests []Perftest) []PerftestR
 
 // perftest runs one test. A TCP port that somebody else has taken meanwhile is none of
 // its faults.
-func perftest(h *probe.Host, ctx context.Context, t *Perftest) PerftestResult {
+func perftest(ctx context.Context, h *probe.Host, t *Perftest) PerftestResult {
 	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
 	defer cancel()
 	for range 3 {
@@ -86,7 +86,7 @@ func perftest(h *probe.Host, ctx context.Context, t *Perftest) PerftestResult {
 		if err != nil {
 			return PerftestResult{Err: &PerftestError{Kind: PerftestNoPort, Text: err.Error()}}
 		}
-		r := perftestAt(h, ctx, t, port)
+		r := perftestAt(ctx, h, t, port)
 		claimedPorts.Delete(port)
 		if r.Err == nil || r.Err.Kind != PerftestNoPort {
 			return r
@@ -128,7 +128,7 @@ func freePort() (int, error) {
 }
 
 // perftestAt runs server and client, which talk to each other by that TCP port first.
-func perftestAt(h *probe.Host, ctx context.Context, t *Perftest, port int) PerftestResult {
+func perftestAt(ctx context.Context, h *probe.Host, t *Perftest, port int) PerftestResult {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	own := h.Apart()
@@ -137,7 +137,7 @@ func perftestAt(h *probe.Host, ctx context.Context, t *Perftest, port int) Perft
 	client := make(chan probe.Exit, 1)
 	going, cut := context.WithCancel(ctx)
 	defer cut()
-	go func() { client <- perftestClient(h, going, t, port) }()
+	go func() { client <- perftestClient(going, h, t, port) }()
 
 	var x, of probe.Exit
 	select {
@@ -165,7 +165,7 @@ func perftestAt(h *probe.Host, ctx context.Context, t *Perftest, port int) Perft
 }
 
 // perftestClient starts the client until the server listens.
-func perftestClient(h *probe.Host, ctx context.Context, t *Perftest, port int) probe.Exit {
+func perftestClient(ctx context.Context, h *probe.Host, t *Perftest, port int) probe.Exit {
 	argv := t.command(&t.Client, port)
 	argv.Argv = append(argv.Argv, "127.0.0.1")
 	for {

@@ -55,7 +55,7 @@ func TestPerftest(t *testing.T) {
 		tests[2].Client.GID, tests[2].Bidirectional, tests[2].Client.CPUs = 3, true, []int{0}
 		tests[2].Client.GPU, tests[2].Client.Env = nil, []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", withoutMPS}
 		var rates []float64
-		for _, r := range Perftests(h, t.Context(), tests) {
+		for _, r := range Perftests(t.Context(), h, tests) {
 			if r.Err != nil {
 				t.Fatalf("%s: %v", version, r.Err)
 			}
@@ -108,7 +108,7 @@ func TestPerftestFaults(t *testing.T) {
 					c.change(&p)
 				}
 				start := time.Now()
-				r := Perftests(h, t.Context(), []Perftest{p})[0]
+				r := Perftests(t.Context(), h, []Perftest{p})[0]
 				if r.Err == nil || r.Err.Kind != c.kind || !strings.Contains(r.Err.Error(), c.text) {
 					t.Errorf("%+v, want %d, %q", r.Err, c.kind, c.text)
 				}
@@ -161,7 +161,7 @@ func TestPerftestOneOfEight(t *testing.T) {
 	for i := range 8 {
 		tests = append(tests, loopback(fmt.Sprintf("mlx5_%d", i)))
 	}
-	for i, r := range Perftests(h, t.Context(), tests) {
+	for i, r := range Perftests(t.Context(), h, tests) {
 		if (r.Err != nil) != (i == 3) || i != 3 && r.Rate != 391.43 {
 			t.Errorf("%d: %+v", i, r)
 		}
@@ -175,7 +175,7 @@ func TestPerftestStops(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	time.AfterFunc(500*time.Millisecond, stop)
 	start := time.Now()
-	r := Perftests(h, ctx, []Perftest{loopback("mlx5_0")})[0]
+	r := Perftests(ctx, h, []Perftest{loopback("mlx5_0")})[0]
 	if took := time.Since(start); r.Err == nil || took > 8*time.Second {
 		t.Errorf("%+v after %v", r, took)
 	}
@@ -192,12 +192,12 @@ func TestPerftestHelp(t *testing.T) {
 	t.Parallel()
 	for _, cuda := range []bool{true, false} {
 		h, _ := perftestHost(t, fakesys.Perftest{CUDA: cuda})
-		help, err := PerftestHelp(h, t.Context(), "ib_write_bw")
+		help, err := PerftestHelp(t.Context(), h, "ib_write_bw")
 		if err != nil || strings.Contains(help, "--use_cuda_bus_id") != cuda {
 			t.Errorf("CUDA %v: %q, %v", cuda, help, err)
 		}
 	}
-	_, err := PerftestHelp(probe.NewHost(t.TempDir()), t.Context(), "ib_write_bw")
+	_, err := PerftestHelp(t.Context(), probe.NewHost(t.TempDir()), "ib_write_bw")
 	if e, ok := errors.AsType[*PerftestError](err); !ok || e.Kind != PerftestAbsent {
 		t.Errorf("where it is not: %v", err)
 	}

@@ -76,10 +76,10 @@ func (w *worker) env(req *wire.Request, vars map[string]string) *checks.Env {
 	}
 	env.GPUStates = func() []checks.GPUState {
 		env.At("ask NVML for the state of the GPUs")
-		return w.gpuStates(context.Background(), vars, statesWithin(req.Timeout))
+		return gpuStates(context.Background(), w, vars, statesWithin(req.Timeout))
 	}
 	env.AskPorts = func(ask []checks.PortAnswer, limit time.Duration) []checks.PortAnswer {
-		return w.askPorts(context.Background(), ask, limit)
+		return askPorts(context.Background(), w, ask, limit)
 	}
 	if w.platforms != nil {
 		env.Platform = w.platforms(w.vars.ProfilesFile, w.vars.Profiles)

@@ -72,7 +72,7 @@ func fileInfo(st fs.FileInfo) *wire.FileInfo {
 	return info
 }
 
-func (w *worker) append(req *wire.Request) *wire.Response {
+func appendFile(w *worker, req *wire.Request) *wire.Response {
 	resp := &wire.Response{}
 	log, ok := w.logs[req.Path]
 	if !ok {

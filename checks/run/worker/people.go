@@ -18,7 +18,7 @@ import (
 // The worker's half of the commands for people: they look at the same files as the
 // checks do, which may lie where nothing answers.
 
-func (w *worker) ask(req *wire.Request) *wire.Response {
+func answerPerson(w *worker, req *wire.Request) *wire.Response {
 	env := w.env(req, w.vars.Plain)
 	resp := &wire.Response{}
 	var err error
@@ -34,7 +34,7 @@ func (w *worker) ask(req *wire.Request) *wire.Response {
 			resp.Jobs = append(resp.Jobs, env.Host.PastNames(p.Past)...)
 		}
 	case wire.AskClear:
-		err = w.clear(env, req, resp)
+		err = clearMemory(w, env, req, resp)
 	default:
 		err = fmt.Errorf("unknown question %q", req.Name)
 	}
@@ -56,8 +56,8 @@ var clearances = map[string]struct {
 	wire.ClearActive:   {active.ClearActive, active.ActiveOfThisNode},
 }
 
-// clear clears each place. Data in the wrong place is reported as a doubt.
-func (w *worker) clear(env *checks.Env, req *wire.Request, resp *wire.Response) error {
+// clearMemory clears each place. Data in the wrong place is reported as a doubt.
+func clearMemory(w *worker, env *checks.Env, req *wire.Request, resp *wire.Response) error {
 	c, ok := clearances[req.Path]
 	if !ok {
 		return fmt.Errorf("clear: unknown kind %q", req.Path)

@@ -26,7 +26,7 @@ const portsStuck = 3 * time.Second
 
 // askPorts asks ports for their transceivers and for the health of their adapters.
 // What has been answered until the time is up stands. No port is asked twice in a run.
-func (w *worker) askPorts(ctx context.Context, ask []checks.PortAnswer, limit time.Duration) []checks.PortAnswer {
+func askPorts(ctx context.Context, w *worker, ask []checks.PortAnswer, limit time.Duration) []checks.PortAnswer {
 	var devs []string
 	for _, a := range ask {
 		if name := a.PCI + "=" + a.NetDev; !w.asked[name] {

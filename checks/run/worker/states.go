@@ -40,7 +40,7 @@ func statesWithin(timeout time.Duration) time.Duration {
 }
 
 // gpuStates asks the driver, at most once a run. nil: nobody knows.
-func (w *worker) gpuStates(ctx context.Context, vars map[string]string, limit time.Duration) []checks.GPUState {
+func gpuStates(ctx context.Context, w *worker, vars map[string]string, limit time.Duration) []checks.GPUState {
 	if w.states != nil || olderThan(StatesName, statesLimit+time.Second) {
 		return w.states
 	}

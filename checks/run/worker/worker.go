@@ -118,7 +118,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpRead:
 		return readFile(req.Path)
 	case wire.OpAppend:
-		return w.append(req)
+		return appendFile(w, req)
 	case wire.OpExec:
 		return w.exec(req)
 	case wire.OpFind:
@@ -156,7 +156,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpBury:
 		return state(req)
 	case wire.OpAsk:
-		return w.ask(req)
+		return answerPerson(w, req)
 	case wire.OpPrograms:
 		return programs(req.Path)
 	default:
@@ -225,7 +225,7 @@ func (w *worker) facts(req *wire.Request) []probe.Fact {
 	case checks.DCGM:
 		return inventory.DescribeDCGM(w.host)
 	default:
-		return append(inventory.Describe(w.host), inventory.DescribeLibraries(w.host, context.Background())...)
+		return append(inventory.Describe(w.host), inventory.DescribeLibraries(context.Background(), w.host)...)
 	}
 }
 

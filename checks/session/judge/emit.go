@@ -166,7 +166,7 @@ func (j *Judge) tellJob() {
 	defer cancel()
 	lost := j.Job.Blame.OfJob(j.Fold.Failures())
 	text := fmt.Sprintf("node %s failed its health check before this job started: %s", j.Name, session.CauseForUser(j.steps[lost], j.Fold.Failures()[lost]))
-	if err := j.Controller().TellJob(ctx, j.Job.Job.ID, text); err != nil {
+	if err := slurm.TellJob(ctx, j.Controller(), j.Job.Job.ID, text); err != nil {
 		j.Warn(err)
 	}
 }

@@ -117,7 +117,7 @@ func (f *Files) DoubtScripts() {
 		}
 	}
 	for _, file := range list {
-		if said := f.Pool.SyntaxError(f.Ctx, file, session.Reading); said != "" {
+		if said := run.SyntaxError(f.Ctx, f.Pool, file, session.Reading); said != "" {
 			f.Doubts = append(f.Doubts, said+": bash does not carry this file out")
 		}
 	}

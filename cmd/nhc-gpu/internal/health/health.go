@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/judge"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
@@ -63,7 +64,7 @@ func (r *Run) Check() int {
 	if !over {
 		r.do()
 		exit = r.act()
-		r.Pool.EndCrashes()
+		run.EndCrashes(r.Pool)
 	} else if sig := r.Signals.Caught(); sig != 0 && r.Job == nil { // before the first check: it says nothing of the node
 		exit = 128 + int(sig)
 	} else {

@@ -30,7 +30,7 @@ func (l *linter) slurm() {
 			l.say(mistake, "", "%v", err)
 		}
 	}
-	config, err := l.f.Controller().Config(l.f.Ctx)
+	config, err := slurm.AskConfig(l.f.Ctx, l.f.Controller())
 	if err != nil {
 		l.say(warning, "scontrol ping tells whether slurmctld is there; then once more", unseen+"%v", err)
 		return
