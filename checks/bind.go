@@ -120,6 +120,7 @@ func Bind(c Check, args []string) error {
 	return err
 }
 
+// SetField sets a parameter of a check from a word of its line or a value of TOML.
 func SetField(f reflect.Value, word string) error {
 	switch p := f.Addr().Interface().(type) {
 	case *string:

@@ -43,8 +43,8 @@ func BindTags(c any, args []string) error {
 	return bad
 }
 
-// tags are the fields of a check by what fills them.
-type tags struct {
+// Tags are the fields of a check by what fills them.
+type Tags struct {
 	opts      map[byte]reflect.Value
 	longs     map[string]reflect.Value
 	Tables    map[string]reflect.Value // by TOML key
@@ -54,13 +54,14 @@ type tags struct {
 	most      int    // the highest position
 }
 
-func TagsOf(v reflect.Value) *tags {
-	t := &tags{opts: map[byte]reflect.Value{}, longs: map[string]reflect.Value{}, Tables: map[string]reflect.Value{}, positions: map[int]reflect.Value{}}
+// TagsOf collects what the tags of a struct say.
+func TagsOf(v reflect.Value) *Tags {
+	t := &Tags{opts: map[byte]reflect.Value{}, longs: map[string]reflect.Value{}, Tables: map[string]reflect.Value{}, positions: map[int]reflect.Value{}}
 	t.add(v)
 	return t
 }
 
-func (t *tags) add(v reflect.Value) {
+func (t *Tags) add(v reflect.Value) {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		if field.Anonymous {
@@ -97,14 +98,14 @@ func (t *tags) add(v reflect.Value) {
 }
 
 // options are all of them, for who has written another.
-func (t *tags) options() string {
+func (t *Tags) options() string {
 	return strings.TrimSuffix("one of "+letters(t.spec), " ") + " --" + strings.Join(slices.Sorted(maps.Keys(t.longs)), " --")
 }
 
 // letterOptions takes the options that are letters. A check that has words as options, too,
 // may have them behind its other words, as a program of today: check_nccl all_reduce -b 8G.
 // LBNL NHC's end at the first other word, as with bash's getopts.
-func (t *tags) letterOptions(args []string, set func(reflect.Value, string)) (rest []string, err error) {
+func (t *Tags) letterOptions(args []string, set func(reflect.Value, string)) (rest []string, err error) {
 	if len(t.opts) == 0 && len(t.longs) == 0 {
 		return args, nil
 	}
@@ -132,7 +133,7 @@ func (t *tags) letterOptions(args []string, set func(reflect.Value, string)) (re
 
 // longOptions takes the options that are words out of args, wherever they stand
 // before "--"; a check that has none keeps its words as they are.
-func (t *tags) longOptions(args []string, set func(reflect.Value, string)) (rest []string, err error) {
+func (t *Tags) longOptions(args []string, set func(reflect.Value, string)) (rest []string, err error) {
 	if len(t.longs) == 0 {
 		return args, nil
 	}

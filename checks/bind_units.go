@@ -49,7 +49,7 @@ func (s Size) String() string {
 	return fmt.Sprintf("%d bytes", int64(s))
 }
 
-// parseSize reads 512M, 512MB, 512MiB, or bytes.
+// ParseBytes reads 512M, 512MB, 512MiB, or bytes.
 func ParseBytes(word string) (Size, bool) {
 	digits := strings.TrimRight(word, "iBbKkMmGgTt")
 	unit := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(word[len(digits):]), "b"), "i"))

@@ -199,6 +199,7 @@ func WhatToDo(code string) string {
 	return ""
 }
 
+// Registry has all checks by name.
 var Registry = map[string]Info{}
 
 // Register adds a check. It is called from init functions and panics on a

@@ -19,6 +19,7 @@ type codeTable struct {
 	Same   map[string]string `toml:"same"`
 }
 
+// CodeRows reads codes.toml.
 var CodeRows = sync.OnceValue(func() (t codeTable) {
 	if _, err := toml.Decode(codesFile, &t); err != nil {
 		panic("checks: codes.toml: " + err.Error()) // TestCodes

@@ -93,7 +93,7 @@ func TestRemedyOf(t *testing.T) {
 func TestRemediesOfTables(t *testing.T) {
 	t.Parallel()
 	is := regexp.MustCompile(`remedy\s*=\s*"([^"]*)"`)
-	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(".", func(file string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(file) != ".toml" {
 			return err
 		}

@@ -27,6 +27,7 @@ var XidClasses = [...]XidClass{
 	XidIgnore, XidFollow, XidApp, XidConfig, XidWatch, XidState, XidDiag, XidReset, XidReboot, XidHold, XidDecode, XidAuthority,
 }
 
+// Rank is the place of a class in rising order.
 func (c XidClass) Rank() int { return slices.Index(XidClasses[:], c) }
 
 // Drains says whether the class takes the node out of service.

@@ -173,6 +173,7 @@ func Worst(findings []Finding) Severity {
 	return worst
 }
 
+// WantGot is what a message says of a finding's Want and Got, "" without both.
 func WantGot(f Finding) string {
 	return Before(", want ", f.Want, "") + Before(", got ", f.Got, "")
 }
@@ -194,10 +195,12 @@ func WrongValue(check, what, word, want string) Finding {
 	}
 }
 
+// GPUDevice is how a finding names a GPU.
 func GPUDevice(g *nvml.GPU) Device {
 	return Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", g.Index), PCI: g.PCI, Serial: g.Serial.Value, UUID: g.UUID.Value}
 }
 
+// GPUName is gpu3, by NVML's index.
 func GPUName(g *nvml.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
 
 // Place is where a bad port is, and what is plugged into it.

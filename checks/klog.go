@@ -33,6 +33,7 @@ import (
 // kernelSubject is the subject of a form.
 type kernelSubject int
 
+// The subjects.
 const (
 	AboutGPU kernelSubject = iota
 	AboutLink
@@ -42,6 +43,7 @@ const (
 // kernelKind is the meaning of a form's lines.
 type kernelKind int
 
+// The meanings.
 const (
 	SaysXid kernelKind = iota
 	SaysSXid
@@ -418,6 +420,7 @@ func span(text string, is func(byte) bool) int {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
+// IsHex says whether c is a hexadecimal digit.
 func IsHex(c byte) bool {
 	return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f'
 }

@@ -55,6 +55,7 @@ type messages struct {
 	RowOf   []*MessageRow // of each form
 }
 
+// MessageTable reads klog.toml.
 var MessageTable = sync.OnceValue(func() *messages {
 	var m messages
 	if _, err := toml.Decode(klogTOML, &m); err != nil {
@@ -96,6 +97,7 @@ func (m *messages) Row(driver, code string) *MessageRow {
 // such a line from costing the reading of the table.
 var deviceDrivers = []string{"mlx5_core ", "bnxt_en ", "ice ", "i40e ", "irdma ", "idpf ", "efa ", "hfi1 ", "nvme nvme"}
 
+// OfDevice says whether a line begins as those of the drivers in klog.toml.
 func OfDevice(text []byte) bool {
 	return slices.ContainsFunc(deviceDrivers, func(start string) bool { return len(text) > len(start) && string(text[:len(start)]) == start })
 }

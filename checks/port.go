@@ -23,7 +23,7 @@ const (
 // PortActive reports whether a port carries traffic.
 func PortActive(p *rdma.IBPort) bool { return p.State == IBActive && p.Phys == IBLinkUp }
 
-// PortRemedy: a link that does not train, or trains at the wrong rate, points
+// PortRemedy is a remedy for a port that is not up. A link that does not train, or trains at the wrong rate, points
 // to the cable; one that is up but not active waits for the subnet manager.
 func PortRemedy(p rdma.IBPort) Remedy {
 	switch {

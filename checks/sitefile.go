@@ -16,6 +16,7 @@ type SiteFile struct {
 	Errs       []error
 }
 
+// Wrong notes what is wrong in a line.
 func (r *SiteFile) Wrong(line int, format string, args ...any) {
 	place := r.Path
 	if line > 0 {

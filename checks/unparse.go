@@ -54,4 +54,5 @@ func unparse(r *big.Rat, base int64, most int) (number string, power int) {
 	return n.String(), power
 }
 
+// Kilobytes is a number of kB with the largest unit that divides it.
 func Kilobytes(n uint64) string { return UnparseSize(new(big.Rat).SetInt(new(big.Int).SetUint64(n))) }

@@ -60,7 +60,7 @@ func trialEnv(t testing.TB, change func(*nvml.Snapshot)) (env *checks.Env, root 
 	t.Helper()
 	s := checktest.OnGPUs("", nil, change)
 	s.Files[boot] = "11111111-2222-3333-4444-555555555555\n"
-	maps.Copy(s.Files, checktest.UseNode(checktest.UseProc{Pid: 1, Args: "/sbin/init"}))
+	maps.Copy(s.Files, checktest.UseNode(checktest.UseProc{PID: 1, Args: "/sbin/init"}))
 	root = s.Build(t)
 	env = &checks.Env{Host: probe.NewHost(root), Vars: map[string]string{}, Doing: func(string) {}}
 	nvml.Set(env.Host, s.NVML, nil)
@@ -94,7 +94,7 @@ func putStepd(t *testing.T, root string, pid int, step string) {
 }
 
 func stepd(step string) map[string]string {
-	return checktest.UseNode(checktest.UseProc{Pid: 50, Args: "slurmstepd: [" + step + "]"})
+	return checktest.UseNode(checktest.UseProc{PID: 50, Args: "slurmstepd: [" + step + "]"})
 }
 
 // record is that of a job's prolog.

@@ -37,8 +37,8 @@ func ClearActive(env *checks.Env, words []string, _ string) (cleared []string, e
 	return cleared, nil
 }
 
-// ActiveOfThisNode says whether a result that is kept is about the node as it is.
-func ActiveOfThisNode(env *checks.Env) bool {
+// OfThisNode says whether a result that is kept is about the node as it is.
+func OfThisNode(env *checks.Env) bool {
 	now, err := holdsFor(env)
 	if err != nil {
 		return false

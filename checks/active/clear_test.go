@@ -13,7 +13,7 @@ func TestClearActive(t *testing.T) {
 	t.Parallel()
 	const launch, gemm = gpuLaunchName, gpuGemmName
 	env, _ := trialEnv(t, nil)
-	if ActiveOfThisNode(env) {
+	if OfThisNode(env) {
 		t.Error("nothing was found yet")
 	}
 	for _, name := range []string{launch, gemm} {
@@ -28,7 +28,7 @@ func TestClearActive(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !ActiveOfThisNode(env) {
+	if !OfThisNode(env) {
 		t.Error("what was found is about this node")
 	}
 	for _, c := range []struct{ words, want, wrong string }{
@@ -44,7 +44,7 @@ func TestClearActive(t *testing.T) {
 			t.Errorf("%q: %q, %v, want %q, %q", c.words, cleared, err, c.want, c.wrong)
 		}
 	}
-	if ActiveOfThisNode(env) {
+	if OfThisNode(env) {
 		t.Error("all was cleared")
 	}
 }

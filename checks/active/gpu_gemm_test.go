@@ -23,7 +23,7 @@ const gemmRoom = "* memory = 0x10000000"
 func onGEMM(name string, lt bool, words []string, change func(*nvml.Snapshot), lines []string, want ...checks.Finding) checktest.Scenario {
 	s := checktest.OnGPUs(name, words, change, want...)
 	s.Files[boot] = "11111111-2222-3333-4444-555555555555\n"
-	maps.Copy(s.Files, checktest.UseNode(checktest.UseProc{Pid: 1, Args: "/sbin/init"}))
+	maps.Copy(s.Files, checktest.UseNode(checktest.UseProc{PID: 1, Args: "/sbin/init"}))
 	s.UnitOnly = true
 	place := withCUDA(8, append([]string{gemmRoom}, lines...)...)
 	s.Libraries = func(t *testing.T, dir string) map[string]string {

@@ -3,7 +3,7 @@
 package all
 
 import (
-	_ "github.com/nhc-gpu/nhc-gpu/checks/active"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/active" // a family registers its checks
 	_ "github.com/nhc-gpu/nhc-gpu/checks/dcgm"
 	_ "github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	_ "github.com/nhc-gpu/nhc-gpu/checks/gpu"

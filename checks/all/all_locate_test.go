@@ -8,10 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
-	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -25,7 +24,7 @@ func TestLocate(t *testing.T) {
 	}
 	env := placed(t, fakesys.DGXH100().Down("mlx5_3"))
 	env.AskPorts = answer
-	got := (&fabric.IBPorts{}).Run(t.Context(), env)
+	got := bound(t, "check_ib_ports").Run(t.Context(), env)
 	checks.Locate(t.Context(), env, got)
 	if len(got) != 1 || got[0].Message != "check_ib_ports:  mlx5_3:1 0000:23:00.0: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling (slot 7, to leaf03 port 13)" {
 		t.Fatalf("%+v", got)
@@ -45,7 +44,7 @@ func TestLocate(t *testing.T) {
 	env = placed(t, fakesys.RoCE().Down("rocep3s0"))
 	env.AskPorts = func([]checks.PortAnswer, time.Duration) []checks.PortAnswer { return nil }
 	env.Vars = map[string]string{"IB_CABLING": "/none"}
-	got = (&fabric.IBPorts{}).Run(t.Context(), env)
+	got = bound(t, "check_ib_ports").Run(t.Context(), env)
 	checks.Locate(t.Context(), env, got)
 	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "got DOWN Disabled (slot 7, to leaf09 swp4)") || got[0].Detail() != "" {
 		t.Errorf("%+v", got)
@@ -55,7 +54,7 @@ func TestLocate(t *testing.T) {
 	asked = nil
 	env = placed(t, fakesys.DGXH100())
 	env.AskPorts = answer
-	checks.Locate(t.Context(), env, (&fabric.IBPorts{}).Run(t.Context(), env))
+	checks.Locate(t.Context(), env, bound(t, "check_ib_ports").Run(t.Context(), env))
 	unknown := []checks.Finding{{Severity: checks.Unknown, Device: checks.Device{Kind: "port", Name: "mlx5_3:1", PCI: "0000:23:00.0"}, Message: "x"}, {Severity: checks.Fail, Device: checks.Device{Kind: "mount", Name: "/home"}, Message: "y"}}
 	checks.Locate(t.Context(), env, unknown)
 	if asked != nil || unknown[0].Message != "x" || unknown[1].Message != "y" || unknown[0].Place != nil {
@@ -66,7 +65,7 @@ func TestLocate(t *testing.T) {
 	env = placed(t, fakesys.DGXH100().Down("mlx5_3"))
 	env.AskPorts = answer
 	over := checks.WithDeadline(t.Context(), time.Now())
-	got = (&fabric.IBPorts{}).Run(over, env)
+	got = bound(t, "check_ib_ports").Run(over, env)
 	checks.Locate(over, env, got)
 	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "(slot 7, to leaf03 port 13)") || asked != nil {
 		t.Errorf("%+v, asked %v", got, asked)
@@ -77,7 +76,7 @@ func TestLocate(t *testing.T) {
 	n.Files["sys/bus/pci/slots/Bay4/address"] = "0000:43:00\n"
 	env = placed(t, n)
 	env.AskPorts = answer
-	got = (&topology.NVMeHealth{Names: []string{"nvme3"}}).Run(t.Context(), env)
+	got = bound(t, "check_nvme", "nvme3").Run(t.Context(), env)
 	checks.Locate(t.Context(), env, got)
 	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "got dead (slot Bay4)") || asked != nil {
 		t.Errorf("%+v, asked %v", got, asked)
@@ -89,7 +88,7 @@ func TestLocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	env = &checks.Env{Host: probe.NewHost(bare)}
-	got = (&fabric.IBPorts{}).Run(t.Context(), env)
+	got = bound(t, "check_ib_ports").Run(t.Context(), env)
 	checks.Locate(t.Context(), env, got)
 	if len(got) != 1 || got[0].Place != nil || !strings.HasSuffix(got[0].Message, "got DOWN Polling") {
 		t.Errorf("%+v", got)
@@ -107,4 +106,10 @@ func placed(t *testing.T, n *fakesys.Node) *checks.Env {
 		t.Fatal(err)
 	}
 	return &checks.Env{Host: probe.NewHost(root)}
+}
+
+// bound is a check with its words.
+func bound(t *testing.T, words ...string) checks.Check {
+	t.Helper()
+	return checktest.Bound(t, words)
 }

@@ -23,12 +23,16 @@ type FakeDCGM struct {
 	Wait    bool // Diag takes until it is stopped
 }
 
+// Via implements [hostengine.Engine].
 func (f *FakeDCGM) Via() string { return "nv-hostengine at here" }
 
+// Close implements [hostengine.Engine].
 func (f *FakeDCGM) Close() {}
 
+// GPUs implements [hostengine.Engine].
 func (f *FakeDCGM) GPUs(context.Context) ([]hostengine.GPU, error) { return f.Listed, f.GPUErr }
 
+// Health implements [hostengine.Engine].
 func (f *FakeDCGM) Health(context.Context, hostengine.System) (*hostengine.Health, error) {
 	if f.Err != nil {
 		return nil, f.Err
@@ -36,6 +40,7 @@ func (f *FakeDCGM) Health(context.Context, hostengine.System) (*hostengine.Healt
 	return &f.Says, nil
 }
 
+// Diag implements [hostengine.Engine].
 func (f *FakeDCGM) Diag(ctx context.Context, r hostengine.DiagRequest) ([]hostengine.Result, error) {
 	f.Asked = r
 	if f.Wait {

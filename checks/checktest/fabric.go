@@ -52,6 +52,7 @@ func HCAFinding(check, name string, i int, f checks.Finding, text string) checks
 	return f
 }
 
+// NVMeFinding is what is said of a disk of those nodes, by its number.
 func NVMeFinding(check string, i int, f checks.Finding, text string) checks.Finding {
 	f.Device = checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i), Serial: fmt.Sprintf("S6PENN0T0%05d", i)}
 	f.Message = check + ":  " + f.Device.String() + ": " + text + checks.WantGot(f)
@@ -73,7 +74,10 @@ func Links(device string, words ...string) func(*fakesys.Node) {
 	}
 }
 
+// Files of a PCIe device.
 const (
-	NowWidth, MaxWidth = "current_link_width", "max_link_width"
-	NowSpeed, MaxSpeed = "current_link_speed", "max_link_speed"
+	NowWidth = "current_link_width"
+	MaxWidth = "max_link_width"
+	NowSpeed = "current_link_speed"
+	MaxSpeed = "max_link_speed"
 )

@@ -204,14 +204,15 @@ func checkAdvice(t *testing.T, own []string) {
 	}
 }
 
-// codesTOML is checks/codes.toml.
-type codesTOML struct {
+// Codes is checks/codes.toml.
+type Codes struct {
 	Words  map[string]string        `toml:"words"`
 	Remedy map[string]checks.Remedy `toml:"remedy"`
 	Same   map[string]string        `toml:"same"`
 }
 
-func ReadCodes(t *testing.T) (table codesTOML) {
+// ReadCodes reads checks/codes.toml.
+func ReadCodes(t *testing.T) (table Codes) {
 	t.Helper()
 	meta, err := toml.DecodeFile(FromRoot(t, "checks/codes.toml"), &table)
 	if err != nil || len(meta.Undecoded()) > 0 {
@@ -222,7 +223,7 @@ func ReadCodes(t *testing.T) (table codesTOML) {
 
 // RowOf is the row with the words of a code: its own or that of its family, with a star; ""
 // if there is none.
-func (c codesTOML) RowOf(code string) string {
+func (c Codes) RowOf(code string) string {
 	if _, ok := c.Words[code]; ok {
 		return code
 	}

@@ -47,6 +47,7 @@ func H100s() *nvml.Snapshot {
 	return n
 }
 
+// Repeat is a list of n times v.
 func Repeat[T any](n int, v T) (list []T) {
 	for range n {
 		list = append(list, v)
@@ -134,6 +135,7 @@ var (
 	ErrIRQ   = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 11}
 )
 
+// OddText is the text of [ErrOdd].
 const OddText = "nvmlDeviceGetX(3): unknown error (NVML error 999)"
 
 // Gpu3In is the finding about one GPU of eight that is in a state.

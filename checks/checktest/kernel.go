@@ -49,6 +49,7 @@ func KmsgOf(lines ...string) string {
 // OnC1 begins a line about an Xid of a GPU of that node.
 const OnC1 = "NVRM: Xid (PCI:0000:c1:00): "
 
+// ExplainEnv is the environment of a node of some files.
 func ExplainEnv(t *testing.T, files map[string]string) *checks.Env {
 	t.Helper()
 	s := Scenario{Files: files}

@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
+// Build lays the scenario's node and returns its directory.
 func (s Scenario) Build(t testing.TB) (root string) {
 	t.Helper()
 	root = t.TempDir()

@@ -9,10 +9,10 @@ import (
 
 // UseProc is a process of a node whose machine has been up for 10000 seconds.
 type UseProc struct {
-	Pid, Parent, Uid int
+	PID, Parent, UID int
 	Args             string // a kernel thread of the name in brackets
 	Ticks            int    // hundredths of a second of CPU time; 10000 are 1.0% of a processor
-	Rss, Vsz         int    // kB
+	RSS, VSZ         int    // kB
 }
 
 // UseNode is a node with those processes, 100 GiB of RAM and a shell for actions.
@@ -24,18 +24,18 @@ func UseNode(procs ...UseProc) map[string]string {
 		"proc/meminfo":   "MemTotal: 104857600 kB\n",
 	}
 	for _, p := range procs {
-		dir := fmt.Sprintf("proc/%d/", p.Pid)
+		dir := fmt.Sprintf("proc/%d/", p.PID)
 		name, kernel := strings.CutPrefix(strings.TrimSuffix(p.Args, "]"), "[")
-		memory := fmt.Sprintf("VmSize:\t%d kB\nVmRSS:\t%d kB\n", p.Vsz, p.Rss)
+		memory := fmt.Sprintf("VmSize:\t%d kB\nVmRSS:\t%d kB\n", p.VSZ, p.RSS)
 		if kernel {
 			memory = ""
 		} else {
 			files[dir+"cmdline"] = strings.ReplaceAll(p.Args, " ", "\x00") + "\x00"
 			name = "a.out) R 1 (1"
 		}
-		files[dir+"status"] = fmt.Sprintf("Name:\t%s\nState:\tS (sleeping)\nUid:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\n%s", name, p.Uid, memory)
+		files[dir+"status"] = fmt.Sprintf("Name:\t%s\nState:\tS (sleeping)\nUid:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\n%s", name, p.UID, memory)
 		files[dir+"stat"] = fmt.Sprintf("%d (%s) S %d 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 0 %d 0 0 0\n",
-			p.Pid, name, p.Parent, p.Ticks, p.Vsz*1024)
+			p.PID, name, p.Parent, p.Ticks, p.VSZ*1024)
 	}
 	return files
 }

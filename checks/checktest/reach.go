@@ -38,7 +38,7 @@ var reachable = map[string][]string{
 // checkReach refuses a place in the checks of GPUs where a finding
 // is made that no scenario of the self-test comes to: a second way to fail under
 // a code that is known already counts, too. It has the compiler count.
-func checkReach(t *testing.T, own []string) {
+func checkReach(t *testing.T, _ []string) {
 	files := sourcesOf(t)
 	if len(files) == 0 {
 		return

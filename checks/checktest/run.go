@@ -72,6 +72,7 @@ func (s Scenario) prepare(t *testing.T, name string) (root string, words []strin
 	return root, words, env
 }
 
+// Run runs the check and compares what it finds.
 func (s Scenario) Run(t *testing.T, name string) {
 	t.Helper()
 	root, words, env := s.prepare(t, name)

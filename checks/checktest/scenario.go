@@ -108,6 +108,7 @@ func (s Scenario) OrTable(table map[string]any) Scenario {
 	return s
 }
 
+// OnBroken says that what the check reads is missing, unreadable or garbage.
 func (s Scenario) OnBroken() Scenario {
 	s.Broken = true
 	return s
@@ -131,6 +132,7 @@ func Changed(s Scenario, change func(*Scenario)) Scenario {
 	return s
 }
 
+// Odd is [Scenario.OnBroken].
 func Odd(s Scenario) Scenario {
 	s.Broken = true
 	return s
@@ -151,6 +153,7 @@ func UnreadableAt(s Scenario, dir string) Scenario {
 	return s.Holding(dir, "")
 }
 
+// Changed replaces files of the node.
 func (s Scenario) Changed(files map[string]string) Scenario {
 	maps.Copy(s.Files, files)
 	return s
@@ -168,6 +171,7 @@ func AsIs(s Scenario) Scenario {
 	return s
 }
 
+// Bound is a check with the words of a line.
 func Bound(t *testing.T, line []string) checks.Check {
 	t.Helper()
 	info, ok := checks.Lookup(line[0])

@@ -129,7 +129,7 @@ func checkSelftestOneOfEight(t *testing.T, own []string) {
 
 // hasEight says whether the node of a scenario has eight GPUs, as far as the driver says.
 func hasEight(s *selftest.Scenario) bool {
-	node, err := selftest.SelftestNode(s.Node)
+	node, err := selftest.ReadNode(s.Node)
 	if err != nil {
 		return false
 	}
@@ -178,7 +178,7 @@ func checkSelftestIsTheUnitTests(t *testing.T, own []string) {
 
 func same(t *testing.T, s Scenario, written *selftest.Scenario) {
 	t.Helper()
-	base, err := selftest.SelftestNode(written.Node)
+	base, err := selftest.ReadNode(written.Node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func same(t *testing.T, s Scenario, written *selftest.Scenario) {
 	}
 	nvml := base.NVML
 	if written.Error != nil {
-		why, bad := selftest.SelftestError(written.Error)
+		why, bad := selftest.ParseError(written.Error)
 		if nvml = nil; bad != nil || fmt.Sprint(why) != fmt.Sprint(s.NVMLErr) || errors.Is(why, probe.ErrNoLibrary) != errors.Is(s.NVMLErr, probe.ErrNoLibrary) {
 			t.Errorf("error %v (%v), want %v", why, bad, s.NVMLErr)
 		}

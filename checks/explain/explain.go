@@ -22,7 +22,7 @@ func Explain(env *checks.Env, text string) (string, error) {
 	if l, ok := checks.PastedLine(text, checks.AboutLink); ok {
 		return checks.Explained("A lost link", "device", strings.TrimSpace(l.PCI+" "+l.Dev), "the check", "check_ib_link_flapping counts it: it fails if it repeats", "do", checks.WhatToDo("ib.flap"), "source", l.Source), nil
 	}
-	if answer, err := xid.ExplainXid(env, text); err == nil {
+	if answer, err := xid.Explain(env, text); err == nil {
 		return answer, nil
 	}
 	for _, code := range codeInText().FindAllString(text, -1) {
@@ -34,7 +34,7 @@ func Explain(env *checks.Env, text string) (string, error) {
 		return answer, nil
 	}
 	if m := xidInText().FindStringSubmatch(text); m != nil { // of a message of check_gpu_xid
-		return xid.ExplainXid(env, m[0])
+		return xid.Explain(env, m[0])
 	}
 	if name := checkInText().FindString(text); name != "" {
 		if info, ok := checks.Lookup(name); ok {
@@ -71,12 +71,12 @@ func explainRow(r *checks.MessageRow, means, device, detail string) string {
 // explainCode explains a code, "" if no finding has it.
 func explainCode(env *checks.Env, code string) string {
 	if number, ok := strings.CutPrefix(code, "gpu.xid."); ok {
-		if answer, err := xid.ExplainXid(env, number); err == nil {
+		if answer, err := xid.Explain(env, number); err == nil {
 			return answer
 		}
 	}
 	if number, ok := strings.CutPrefix(code, "gpu.sxid."); ok {
-		if answer, err := xid.ExplainXid(env, "sxid:"+number); err == nil {
+		if answer, err := xid.Explain(env, "sxid:"+number); err == nil {
 			return answer
 		}
 	}

@@ -371,6 +371,7 @@ func (p *Port) Subject() checks.Device {
 	return checks.Device{Kind: "port", Name: p.Name(), PCI: p.PCI, UUID: p.HCA.GUID}
 }
 
+// HCADevice is how a finding names an adapter.
 func HCADevice(a *rdma.HCA) checks.Device {
 	return checks.Device{Kind: "hca", Name: a.Name, PCI: a.PCI, UUID: a.GUID}
 }

@@ -21,12 +21,12 @@ func TestStartingFabric(t *testing.T) {
 		check checks.Check
 		want  string // the code after the boot
 	}{
-		{adapters, &IBPorts{}, "ib.lacking"},
-		{adapters, &IBPorts{Count: 8}, "ib.ports.count"},
-		{adapters, &IBPorts{Devices: []string{"mlx5_1", "mlx5_6"}}, "ib.unnamed"},
+		{adapters, &ibPorts{}, "ib.lacking"},
+		{adapters, &ibPorts{Count: 8}, "ib.ports.count"},
+		{adapters, &ibPorts{Devices: []string{"mlx5_1", "mlx5_6"}}, "ib.unnamed"},
 		{adapters, &ibCount{}, "ib.lacking"},
 		{adapters, &ibCount{Count: 8}, "ib.count"},
-		{driver, &IBPorts{}, "ib.lacking"},
+		{driver, &ibPorts{}, "ib.lacking"},
 		{driver, &ibModules{}, "ib.modules"},
 		{driver, &ibModules{Modules: []string{"mlx5_ib"}}, "ib.modules"},
 		{addresses, &ibGID{Index: -1}, "ib.gid.none"},
@@ -71,7 +71,7 @@ func TestStartingPast(t *testing.T) {
 		}
 		env := &checks.Env{Host: probe.NewHost(root)}
 		env.Host.SetPast("/past")
-		if got := (&IBPorts{}).Run(t.Context(), env); checks.Worst(got) != want {
+		if got := (&ibPorts{}).Run(t.Context(), env); checks.Worst(got) != want {
 			t.Errorf("boot %q: %v, want %v", boot, got, want)
 		}
 	}

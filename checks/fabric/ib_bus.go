@@ -30,7 +30,7 @@ func ibOnBus(d *pci.Function) bool {
 
 // busHCAs are the HCAs on the PCI bus that are the node's own.
 func busHCAs(env *checks.Env) (list []pci.Function, err error) {
-	addresses, err := network.NetworkPCI(env.Host)
+	addresses, err := network.PCIAddress(env.Host)
 	for _, a := range addresses {
 		env.At("read /sys/bus/pci/devices/%s", a)
 		d := pci.ReadFunction(env.Host, a)

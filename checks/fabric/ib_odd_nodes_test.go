@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
@@ -36,7 +36,7 @@ func TestNVSwitchBridges(t *testing.T) {
 	if err := n.Write(root); err != nil {
 		t.Fatal(err)
 	}
-	for _, check := range []checks.Check{&IBPorts{}, &pcie.PCIeCheck{}, &ibCount{Count: 8}, &ibPCIe{}, &ibErrors{}, &ibGID{Index: -1}} {
+	for _, check := range []checks.Check{&ibPorts{}, checktest.Bound(t, []string{"check_pcie"}), &ibCount{Count: 8}, &ibPCIe{}, &ibErrors{}, &ibGID{Index: -1}} {
 		env := &checks.Env{Host: probe.NewHost(root), Platform: func(string, string, int) *checks.Platform {
 			return &checks.Platform{Name: "HGX B200", NVSwitchGPUs: 8, NVLinkBandwidth: 53125, NetworkPorts: 8, NetworkRate: 400, NetworkPCIeGen: 5, NetworkPCIeWidth: 16}
 		}}

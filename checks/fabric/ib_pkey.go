@@ -52,6 +52,7 @@ func init() {
 	})
 }
 
+// InactiveDo is the advice where no port is up.
 const InactiveDo = "No port is up, so that there is nothing to look at: check_ib_ports says why."
 
 func (c *ibPKey) Run(_ context.Context, env *checks.Env) []checks.Finding {

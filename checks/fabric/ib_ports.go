@@ -13,7 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// IBPorts checks the ports of InfiniBand and RoCE that carry jobs' traffic, or each
+// ibPorts checks the ports of InfiniBand and RoCE that carry jobs' traffic, or each
 // DEVICE that is named: mlx5_0, mlx5_0:1, a glob. Every one of them has to be ACTIVE
 // and LinkUp, and over InfiniBand to have a LID and a subnet manager. Ports of
 // management, of the front end and virtual functions are left out unless they are
@@ -42,7 +42,7 @@ import (
 //	gpu* || check_ib_ports
 //	gpu* || check_ib_ports -n 8 -r 400 -l ib
 //	gpu* || check_ib_ports -r 400 mlx5_0 mlx5_1:1
-type IBPorts struct {
+type ibPorts struct {
 	Count   int      `opt:"n" toml:"count"`   // fewest ports
 	Rate    float64  `opt:"r" toml:"rate"`    // lowest rate of a port, Gb/s
 	Members bool     `opt:"b" toml:"members"` // every member of a RoCE LAG has to be up
@@ -61,7 +61,7 @@ func init() {
 		Usage:   "[-b] [-n COUNT] [-r RATE] [-l ib|eth] [DEVICE...]",
 		Summary: "ports of InfiniBand and RoCE are up, at their rate",
 		Lane:    checks.Local,
-		New:     func() checks.Check { return &IBPorts{} },
+		New:     func() checks.Check { return &ibPorts{} },
 		Vars:    map[string]string{"IB_CABLING": checks.CablingFile},
 		Do: map[string]string{
 			"ib.lacking":        lackingDo,
@@ -89,7 +89,7 @@ func init() {
 type portsRun struct {
 	*Fabric
 
-	c        *IBPorts
+	c        *ibPorts
 	ports    []*Port
 	layer    string
 	past     *checks.History
@@ -98,7 +98,7 @@ type portsRun struct {
 	findings []checks.Finding
 }
 
-func (c *IBPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+func (c *ibPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	layer, ok := layerNamed(c.Layer)
 	if !ok {
 		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Want: "ib or eth", Got: c.Layer, Remedy: checks.FixConfig,

@@ -184,7 +184,7 @@ func TestPortsSlowerThanBefore(t *testing.T) {
 	if err := n.Write(root); err != nil {
 		t.Fatal(err)
 	}
-	run := func(c *IBPorts) []checks.Finding {
+	run := func(c *ibPorts) []checks.Finding {
 		t.Helper()
 		env := &checks.Env{Host: probe.NewHost(root)}
 		env.Host.SetPast("/past")
@@ -202,26 +202,26 @@ func TestPortsSlowerThanBefore(t *testing.T) {
 		}
 	}
 	all := []int{0, 1, 2, 3, 4, 5, 6, 7}
-	if got := run(&IBPorts{}); got != nil {
+	if got := run(&ibPorts{}); got != nil {
 		t.Fatalf("healthy: %v", got)
 	}
 	set("proc/sys/kernel/random/boot_id", "another\n")
 	set("proc/uptime", "326645.00 1.00\n")
-	if got := run(&IBPorts{}); got != nil {
+	if got := run(&ibPorts{}); got != nil {
 		t.Fatalf("after a reboot: %v", got)
 	}
 	set("proc/sys/kernel/random/boot_id", "a third\n")
 	rates("200 Gb/sec (4X HDR)", all...)
-	got := run(&IBPorts{})
+	got := run(&ibPorts{})
 	want := "check_ib_ports:  all ports are slower than before the reboot, want 400 Gb/s, got 200 Gb/s (4X HDR): mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1"
 	if len(got) != 1 || got[0].Code != "ib.ports.slower" || got[0].Severity != checks.Warn || got[0].Message != want {
 		t.Fatalf("all slower: %+v", got)
 	}
-	if got := run(&IBPorts{Rate: 200}); got != nil {
+	if got := run(&ibPorts{Rate: 200}); got != nil {
 		t.Errorf("slower, as the line has it: %v", got)
 	}
 	rates("400 Gb/sec (4X NDR)", 0, 1, 2)
-	if got := run(&IBPorts{}); len(got) != 5 || slices.ContainsFunc(got, func(f checks.Finding) bool { return f.Code != "ib.ports.slower" && f.Code != "ib.ports.rate" }) {
+	if got := run(&ibPorts{}); len(got) != 5 || slices.ContainsFunc(got, func(f checks.Finding) bool { return f.Code != "ib.ports.slower" && f.Code != "ib.ports.rate" }) {
 		t.Errorf("five slower: %+v", got)
 	}
 	rates("200 Gb/sec (4X HDR)", 0, 1, 2)
@@ -232,11 +232,11 @@ func TestPortsSlowerThanBefore(t *testing.T) {
 	if _, err := ClearIB(env, nil, "root"); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(&IBPorts{}); got != nil {
+	if got := run(&ibPorts{}); got != nil {
 		t.Errorf("it was meant: %v", got)
 	}
 	set("proc/uptime", "333845.00 1.00\n")
-	if got := run(&IBPorts{}); got != nil {
+	if got := run(&ibPorts{}); got != nil {
 		t.Errorf("it was meant an hour ago: %v", got)
 	}
 }

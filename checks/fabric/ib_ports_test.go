@@ -244,7 +244,7 @@ func TestRateOfGarbage(t *testing.T) {
 		}
 		env := &checks.Env{Host: probe.NewHost(root)}
 		env.Host.SetPast("/past")
-		if got := (&IBPorts{}).Run(t.Context(), env); checks.Worst(got) != step.want {
+		if got := (&ibPorts{}).Run(t.Context(), env); checks.Worst(got) != step.want {
 			t.Errorf("%s: %v, want %v", step.rate, got, step.want)
 		}
 	}
@@ -267,7 +267,7 @@ func TestPortsOverRuns(t *testing.T) {
 	run := func() []checks.Finding {
 		env := &checks.Env{Host: probe.NewHost(root)}
 		env.Host.SetPast("/past")
-		return (&IBPorts{}).Run(t.Context(), env)
+		return (&ibPorts{}).Run(t.Context(), env)
 	}
 	if got := run(); got != nil {
 		t.Fatalf("healthy: %v", got)
@@ -291,7 +291,7 @@ func TestPortsOverRuns(t *testing.T) {
 	if err := env.Host.Keep("ib-ports", kept); err != nil {
 		t.Fatal(err)
 	}
-	got := (&IBPorts{}).Run(t.Context(), env)
+	got := (&ibPorts{}).Run(t.Context(), env)
 	if len(got) != 1 || got[0].Code != "ib.ports.gone" || got[0].Severity != checks.Fail || got[0].Device.PCI != fakesys.HCAAddress(3) {
 		t.Errorf("one is gone: %v", got)
 	}
@@ -320,7 +320,7 @@ func TestPortsManyVFs(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	for _, c := range []checks.Check{&IBPorts{}, &ibCount{}, &ibModules{}, &ibFirmware{}, &ibPKey{Index: -1}, &ibGID{Index: -1}} {
+	for _, c := range []checks.Check{&ibPorts{}, &ibCount{}, &ibModules{}, &ibFirmware{}, &ibPKey{Index: -1}, &ibGID{Index: -1}} {
 		if got := c.Run(t.Context(), &checks.Env{Host: probe.NewHost(root)}); len(got) > 0 {
 			t.Errorf("%T: %d findings: %v", c, len(got), got[0])
 		}
@@ -328,7 +328,7 @@ func TestPortsManyVFs(t *testing.T) {
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("took %v", took)
 	}
-	if got := (&IBPorts{Devices: []string{"mlx5_v77"}}).Run(t.Context(), &checks.Env{Host: probe.NewHost(root)}); len(got) == 0 || got[0].Device.Name != "mlx5_v77:1" {
+	if got := (&ibPorts{Devices: []string{"mlx5_v77"}}).Run(t.Context(), &checks.Env{Host: probe.NewHost(root)}); len(got) == 0 || got[0].Device.Name != "mlx5_v77:1" {
 		t.Errorf("one that is named: %v", got)
 	}
 }
@@ -345,7 +345,7 @@ func TestPortsNames(t *testing.T) {
 	for range 2 {
 		env := &checks.Env{Host: probe.NewHost(root)}
 		env.Host.SetPast("/past")
-		if got := (&IBPorts{}).Run(t.Context(), env); len(got) > 0 {
+		if got := (&ibPorts{}).Run(t.Context(), env); len(got) > 0 {
 			t.Errorf("%v", got)
 		}
 	}
@@ -385,7 +385,7 @@ func TestIBPortsBeforeAJob(t *testing.T) {
 					}
 				}
 			}
-			findings := (&IBPorts{}).Run(checks.WithDeadline(t.Context(), time.Now().Add(left)), env)
+			findings := (&ibPorts{}).Run(checks.WithDeadline(t.Context(), time.Now().Add(left)), env)
 			if got := checks.Worst(findings); got != c.want {
 				t.Errorf("%v: %v, want %v", findings, got, c.want)
 			}

@@ -34,6 +34,7 @@ type kernelMessages struct {
 	Hours float64 `arg:"1" toml:"hours"` // how long warnings last
 }
 
+// The check, and the file of what it keeps.
 const (
 	KernelLogName = "check_kernel_log"
 	kernelLogPast = "kernel-log"

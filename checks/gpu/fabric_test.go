@@ -61,9 +61,9 @@ func throughSwitches(s checktest.Scenario, programs ...string) checktest.Scenari
 }
 
 func running(s checktest.Scenario, programs ...string) checktest.Scenario {
-	procs := []checktest.UseProc{{Pid: 1, Args: "/sbin/init"}}
+	procs := []checktest.UseProc{{PID: 1, Args: "/sbin/init"}}
 	for i, p := range programs {
-		procs = append(procs, checktest.UseProc{Pid: 100 + i, Args: p})
+		procs = append(procs, checktest.UseProc{PID: 100 + i, Args: p})
 	}
 	maps.Copy(s.Files, checktest.UseNode(procs...))
 	return s

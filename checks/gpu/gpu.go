@@ -74,6 +74,7 @@ func judgeEachGPU(env *checks.Env, check string, groups nvml.Group, judge func(*
 	return s.Done()
 }
 
+// Each calls judge for every GPU that answers.
 func (s *GPUs) Each(judge func(*GPUs, *nvml.GPU)) {
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]

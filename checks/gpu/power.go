@@ -80,4 +80,5 @@ func limitOf(g *nvml.GPU) nvml.Reading[int] { return whole(g.Power.Limit, 1000) 
 // when one is rounded to watts.
 func apart(a, b uint32) bool { return a > b+1000 || b > a+1000 }
 
+// Watts is a power in whole watts.
 func Watts(milliwatts uint32) string { return fmt.Sprintf("%d W", (uint64(milliwatts)+500)/1000) }

@@ -24,9 +24,9 @@ var _ = checktest.Table("check_gpu_procs", func(name string) []checktest.Scenari
 			g.Processes, g.Memory = nvml.Known(list), nvml.Known(nvml.GPUMemory{Total: 80 << 30, Free: 70 << 30, Used: 10 << 30})
 		}), want...)
 		maps.Copy(s.Files, checktest.UseNode(
-			checktest.UseProc{Pid: 1, Args: "/sbin/init"}, checktest.UseProc{Pid: 50, Args: "slurmstepd: [123.batch]"},
-			checktest.UseProc{Pid: 100, Uid: 5001, Args: "train.py --all"}, checktest.UseProc{Pid: 101, Uid: 5001, Args: "left.exe"}, checktest.UseProc{Pid: 102, Uid: 5002, Args: "ssh.exe"},
-			checktest.UseProc{Pid: 103, Uid: 5001, Args: "vim"}, checktest.UseProc{Pid: 104, Uid: 0, Args: "nv-hostengine"}))
+			checktest.UseProc{PID: 1, Args: "/sbin/init"}, checktest.UseProc{PID: 50, Args: "slurmstepd: [123.batch]"},
+			checktest.UseProc{PID: 100, UID: 5001, Args: "train.py --all"}, checktest.UseProc{PID: 101, UID: 5001, Args: "left.exe"}, checktest.UseProc{PID: 102, UID: 5002, Args: "ssh.exe"},
+			checktest.UseProc{PID: 103, UID: 5001, Args: "vim"}, checktest.UseProc{PID: 104, UID: 0, Args: "nv-hostengine"}))
 		maps.Copy(s.Files, map[string]string{
 			"proc/100/cgroup": "0::/system.slice/slurmstepd.scope/job_123/step_0\n",
 			"proc/101/cgroup": "0::/system.slice/slurmstepd.scope/job_99/step_0\n",

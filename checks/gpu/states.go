@@ -7,11 +7,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// GPUStateGroups are what NVML has to be asked for [GPUStatesOf].
-const GPUStateGroups = nvml.GroupRecovery | nvml.GroupECC | nvml.GroupRows | nvml.GroupModes | nvml.GroupNVLinks
+// StateGroups are what NVML has to be asked for [StatesOf].
+const StateGroups = nvml.GroupRecovery | nvml.GroupECC | nvml.GroupRows | nvml.GroupModes | nvml.GroupNVLinks
 
-// GPUStatesOf is what the log of Xids is judged by, out of a snapshot of NVML.
-func GPUStatesOf(n *nvml.Snapshot) []checks.GPUState {
+// StatesOf is what the log of Xids is judged by, out of a snapshot of NVML.
+func StatesOf(n *nvml.Snapshot) []checks.GPUState {
 	var states []checks.GPUState
 	for _, g := range n.GPUs {
 		if g.Err != nil {

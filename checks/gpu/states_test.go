@@ -29,7 +29,7 @@ func TestGPUStatesOf(t *testing.T) {
 		{Index: 3, PCI: "0000:0d:00.0", Recovery: &one},
 		{Index: 4, PCI: "0000:0e:00.0"},
 	}
-	if diff := cmp.Diff(want, GPUStatesOf(n)); diff != "" {
+	if diff := cmp.Diff(want, StatesOf(n)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

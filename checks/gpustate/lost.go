@@ -191,7 +191,7 @@ func tellNode(env *checks.Env, check string, findings []checks.Finding, err erro
 // driverMismatch is the finding of a library that was updated while the old module is loaded.
 func driverMismatch(env *checks.Env, check string, err error) checks.Finding {
 	views, _ := nvidia.ReadGPUViews(env.Host) // without them the version is not named
-	f := checks.Finding{Code: "gpu.driver.mismatch", Severity: checks.Fail, Remedy: checks.RebootNode, Want: views.Version, Got: nvml.File(env.Host), Whole: true}
+	f := checks.Finding{Code: "gpu.driver.mismatch", Severity: checks.Fail, Remedy: checks.RebootNode, Want: views.Version, Got: nvml.File(), Whole: true}
 	f.Message = fmt.Sprintf("%s:  the driver's library%s and the loaded module%s are of different versions: an update needs a reboot (%s)",
 		check, checks.Before(" ", f.Got, ""), checks.Before(" ", f.Want, ""), callText(err))
 	return f

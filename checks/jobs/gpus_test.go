@@ -27,8 +27,8 @@ func jobGPUScenario(name string, words []string, used uint64, pids []int, want .
 		g.Processes, g.Memory = nvml.Known(list), nvml.Known(nvml.GPUMemory{Total: 80 << 30, Used: used << 20})
 	}), want...))
 	maps.Copy(s.Files, checktest.UseNode(
-		checktest.UseProc{Pid: 1, Args: "/sbin/init"}, checktest.UseProc{Pid: 50, Args: "slurmstepd: [77.batch]"}, checktest.UseProc{Pid: 100, Uid: 5001, Args: "train.py --all"},
-		checktest.UseProc{Pid: 101, Uid: 5002, Args: "ssh.exe"}, checktest.UseProc{Pid: 102, Args: "nv-hostengine"}, checktest.UseProc{Pid: 103, Uid: 5002, Args: "bobs.exe"}))
+		checktest.UseProc{PID: 1, Args: "/sbin/init"}, checktest.UseProc{PID: 50, Args: "slurmstepd: [77.batch]"}, checktest.UseProc{PID: 100, UID: 5001, Args: "train.py --all"},
+		checktest.UseProc{PID: 101, UID: 5002, Args: "ssh.exe"}, checktest.UseProc{PID: 102, Args: "nv-hostengine"}, checktest.UseProc{PID: 103, UID: 5002, Args: "bobs.exe"}))
 	maps.Copy(s.Files, map[string]string{
 		"proc/100/cgroup": "0::/slurmstepd.scope/job_123/step_0\n", "proc/103/cgroup": "0::/slurmstepd.scope/job_77/step_0\n",
 		"proc/101/cgroup": "0::/user.slice\n", "proc/101/environ": "A=1\x00", "proc/102/cgroup": "0::/system.slice\n", "proc/102/environ": "A=1\x00",

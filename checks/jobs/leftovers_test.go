@@ -27,21 +27,21 @@ func aliceJob() *selftest.Job {
 // rights, 103 that no signal can end, 104 that dies slowly.
 func onLeft(name string, words []string, pids []int, want ...checks.Finding) checktest.Scenario {
 	const other = "slurmstepd: [77.0]"
-	procs := []checktest.UseProc{{Pid: 1, Args: "/sbin/init"}, {Pid: 50, Args: other}, {Pid: 60, Parent: 50, Uid: 5002, Args: "bobs.exe"}}
+	procs := []checktest.UseProc{{PID: 1, Args: "/sbin/init"}, {PID: 50, Args: other}, {PID: 60, Parent: 50, UID: 5002, Args: "bobs.exe"}}
 	group := map[int]string{60: "0::/slurmstepd.scope/job_77/step_0\n", 101: "0::/\n"}
 	for _, p := range []checktest.UseProc{
-		{Pid: 100, Uid: 5001, Args: "train.py --all"}, {Pid: 101, Uid: 5001, Args: "tmux new"}, {Pid: 102, Uid: 5001, Args: "sudo x"},
-		{Pid: 103, Uid: 5001, Args: "writer"}, {Pid: 104, Uid: 5001, Args: "slow"},
+		{PID: 100, UID: 5001, Args: "train.py --all"}, {PID: 101, UID: 5001, Args: "tmux new"}, {PID: 102, UID: 5001, Args: "sudo x"},
+		{PID: 103, UID: 5001, Args: "writer"}, {PID: 104, UID: 5001, Args: "slow"},
 	} {
-		if slices.Contains(pids, p.Pid) {
+		if slices.Contains(pids, p.PID) {
 			procs = append(procs, p)
 		}
 	}
 	s := checktest.Scenario{Name: name, Words: words, Files: checktest.UseNode(procs...), Want: want, Job: aliceJob()}
 	for _, p := range procs {
-		dir := fmt.Sprintf("proc/%d/", p.Pid)
-		if s.Files[dir+"cgroup"] = "0::/slurmstepd.scope/job_123/step_0\n"; p.Uid == 0 || group[p.Pid] != "" {
-			s.Files[dir+"cgroup"] = group[p.Pid]
+		dir := fmt.Sprintf("proc/%d/", p.PID)
+		if s.Files[dir+"cgroup"] = "0::/slurmstepd.scope/job_123/step_0\n"; p.UID == 0 || group[p.PID] != "" {
+			s.Files[dir+"cgroup"] = group[p.PID]
 		}
 		s.Files[dir+"environ"] = "A=1\x00SLURM_JOB_ID=123\x00"
 	}
@@ -147,7 +147,7 @@ var _ = checktest.Table("check_job_leftovers", func(string) []checktest.Scenario
 	for i := range mostReported + 5 {
 		dir := fmt.Sprintf("proc/%d/", 1000+i)
 		for _, f := range []string{"stat", "status", "cmdline"} {
-			s.Files[dir+f] = checktest.UseNode(checktest.UseProc{Pid: 1000 + i, Uid: 5001, Args: "rank"})[dir+f]
+			s.Files[dir+f] = checktest.UseNode(checktest.UseProc{PID: 1000 + i, UID: 5001, Args: "rank"})[dir+f]
 		}
 		s.Files[dir+"cgroup"] = "0::/slurmstepd.scope/job_123/step_0\n"
 		if i < mostReported {

@@ -145,7 +145,7 @@ type socketSearch struct {
 	env   *checks.Env
 	match func(s, expr string) bool
 	users map[uint32]string // names already looked up
-	procs map[uint64]network.SocketHolder
+	procs map[uint64]network.Holder
 }
 
 // count is how many sockets match; without -a it stops at the first. Only the
@@ -209,7 +209,7 @@ func (s *socketSearch) user(k *network.Socket) string {
 func (s *socketSearch) daemon(k *network.Socket) (string, error) {
 	if s.procs == nil {
 		s.env.At("look for sockets in /proc/*/fd")
-		procs, err := network.SocketHolders(s.env.Host)
+		procs, err := network.Holders(s.env.Host)
 		if err != nil {
 			return "", err
 		}

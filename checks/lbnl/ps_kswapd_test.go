@@ -12,9 +12,9 @@ import (
 // onNodes is a line on a machine whose page-out threads have had that many
 // seconds of CPU time.
 func onNodes(name string, seconds []int, words []string, want ...checks.Finding) checktest.Scenario {
-	procs := []checktest.UseProc{{Pid: 1, Args: "/sbin/init"}}
+	procs := []checktest.UseProc{{PID: 1, Args: "/sbin/init"}}
 	for i, s := range seconds {
-		procs = append(procs, checktest.UseProc{Pid: 50 + i, Args: fmt.Sprintf("[kswapd%d]", i), Ticks: s*100 + 99})
+		procs = append(procs, checktest.UseProc{PID: 50 + i, Args: fmt.Sprintf("[kswapd%d]", i), Ticks: s*100 + 99})
 	}
 	return checktest.Scenario{Name: name, Words: words, Want: want, Files: checktest.UseNode(procs...)}
 }
@@ -38,7 +38,7 @@ var _ = checktest.Table("check_ps_kswapd", func(string) []checktest.Scenario {
 		return checktest.ValueFinding("check_ps_kswapd", "limit", word, "a number")
 	}
 	users := onNodes("a user's process of that name", []int{600}, checktest.Of("500", "100"))
-	for name, data := range checktest.UseNode(checktest.UseProc{Pid: 60, Uid: 5001, Args: "[kswapd1]", Ticks: 60000}) {
+	for name, data := range checktest.UseNode(checktest.UseProc{PID: 60, UID: 5001, Args: "[kswapd1]", Ticks: 60000}) {
 		if strings.HasPrefix(name, "proc/60/") || strings.HasPrefix(name, "/proc/60/") {
 			users.Files[name] = data
 		}

@@ -15,15 +15,15 @@ import (
 // process whose parent nobody sees.
 func onJobs(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	files := checktest.UseNode(
-		checktest.UseProc{Pid: 1, Args: "/sbin/init"},
-		checktest.UseProc{Pid: 2, Args: "[kthreadd]"},
-		checktest.UseProc{Pid: 50, Parent: 1, Args: "slurmstepd: [12.0]"},
-		checktest.UseProc{Pid: 51, Parent: 50, Uid: 5001, Args: "shell"},
-		checktest.UseProc{Pid: 52, Parent: 51, Uid: 5001, Args: "a.out x"},
-		checktest.UseProc{Pid: 60, Parent: 1, Uid: 120, Args: "ntpd"},
-		checktest.UseProc{Pid: 70, Parent: 1, Uid: 5002, Args: "rogue slurmstepd"},
-		checktest.UseProc{Pid: 71, Uid: 6789, Args: "outside"},
-		checktest.UseProc{Pid: 72, Parent: 4711, Uid: 6789, Args: "adopted"},
+		checktest.UseProc{PID: 1, Args: "/sbin/init"},
+		checktest.UseProc{PID: 2, Args: "[kthreadd]"},
+		checktest.UseProc{PID: 50, Parent: 1, Args: "slurmstepd: [12.0]"},
+		checktest.UseProc{PID: 51, Parent: 50, UID: 5001, Args: "shell"},
+		checktest.UseProc{PID: 52, Parent: 51, UID: 5001, Args: "a.out x"},
+		checktest.UseProc{PID: 60, Parent: 1, UID: 120, Args: "ntpd"},
+		checktest.UseProc{PID: 70, Parent: 1, UID: 5002, Args: "rogue slurmstepd"},
+		checktest.UseProc{PID: 71, UID: 6789, Args: "outside"},
+		checktest.UseProc{PID: 72, Parent: 4711, UID: 6789, Args: "adopted"},
 	)
 	return checktest.Scenario{Name: name, Words: words, Want: want, Files: files, Vars: map[string]string{"NHC_RM": "slurm"}}
 }

@@ -19,11 +19,11 @@ import (
 // account, and a squeue that answers with the file of its name.
 func usersNode() map[string]string {
 	files := checktest.UseNode(
-		checktest.UseProc{Pid: 1, Args: "/sbin/init"},
-		checktest.UseProc{Pid: 100, Uid: 5001, Args: "wrf.exe -np 96"},
-		checktest.UseProc{Pid: 101, Uid: 5002, Args: "python"},
-		checktest.UseProc{Pid: 102, Uid: 120, Args: "ntpd"},
-		checktest.UseProc{Pid: 103, Uid: 6789, Args: "noname"},
+		checktest.UseProc{PID: 1, Args: "/sbin/init"},
+		checktest.UseProc{PID: 100, UID: 5001, Args: "wrf.exe -np 96"},
+		checktest.UseProc{PID: 101, UID: 5002, Args: "python"},
+		checktest.UseProc{PID: 102, UID: 120, Args: "ntpd"},
+		checktest.UseProc{PID: 103, UID: 6789, Args: "noname"},
 	)
 	files["usr/bin/squeue"] = "#!/bin/sh\necho squeue \"$@\" >> {root}/log\ncat {root}/squeue 2>&-\ncat {root}/errors >&2 2>&-\n[ ! -f {root}/rc ] || exit $(cat {root}/rc)\n"
 	return files

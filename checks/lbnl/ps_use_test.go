@@ -13,17 +13,17 @@ import (
 // account, and eight ranks of which one is busy.
 func busyNode() map[string]string {
 	procs := []checktest.UseProc{
-		{Pid: 1, Args: "/sbin/init"},
-		{Pid: 90, Parent: 1, Uid: 5001, Args: "bash job.sh"},
-		{Pid: 100, Parent: 90, Uid: 5001, Args: "wrf.exe -np 96", Ticks: 505000, Rss: 2 << 20, Vsz: 4 << 20},
-		{Pid: 101, Parent: 1, Uid: 5002, Args: "/opt/bin/idle.exe a b", Ticks: 6800, Rss: 1536000, Vsz: 1536 << 10},
-		{Pid: 102, Parent: 1, Uid: 120, Args: "sysd", Ticks: 970000, Rss: 50 << 20, Vsz: 60000000},
-		{Pid: 103, Uid: 6789, Args: "noname", Ticks: 5},
+		{PID: 1, Args: "/sbin/init"},
+		{PID: 90, Parent: 1, UID: 5001, Args: "bash job.sh"},
+		{PID: 100, Parent: 90, UID: 5001, Args: "wrf.exe -np 96", Ticks: 505000, RSS: 2 << 20, VSZ: 4 << 20},
+		{PID: 101, Parent: 1, UID: 5002, Args: "/opt/bin/idle.exe a b", Ticks: 6800, RSS: 1536000, VSZ: 1536 << 10},
+		{PID: 102, Parent: 1, UID: 120, Args: "sysd", Ticks: 970000, RSS: 50 << 20, VSZ: 60000000},
+		{PID: 103, UID: 6789, Args: "noname", Ticks: 5},
 	}
 	for i := range 8 {
-		p := checktest.UseProc{Pid: 200 + i, Parent: 102, Uid: 5002, Args: fmt.Sprintf("rank %d", i), Ticks: 100}
+		p := checktest.UseProc{PID: 200 + i, Parent: 102, UID: 5002, Args: fmt.Sprintf("rank %d", i), Ticks: 100}
 		if i == 5 {
-			p.Ticks, p.Rss, p.Vsz = 1234567, 100<<20, 200<<20
+			p.Ticks, p.RSS, p.VSZ = 1234567, 100<<20, 200<<20
 		}
 		procs = append(procs, p)
 	}

@@ -23,6 +23,7 @@ type Link struct {
 	narrow bool         // the board wires fewer lanes than its chip has: only one that differs from its kind is judged
 }
 
+// ReadLink reads a device and the port above it.
 func ReadLink(env *checks.Env, address string) *Link {
 	env.At("read /sys/bus/pci/devices/%s", address)
 	l := &Link{Function: pci.ReadFunction(env.Host, address)}
@@ -48,9 +49,10 @@ func isGPU(class, vendor string) bool {
 	return strings.HasPrefix(class, "0300") && vendor == "10de"
 }
 
-// BestWidth and maxSpeed are what both ends can do; 0 if that is not told.
+// BestWidth is what both ends can do, lanes; 0 if that is not told.
 func (l *Link) BestWidth() int { return Both(l.MaxWidth, l.Slot.MaxWidth) }
 
+// BestSpeed is what both ends can do, GT/s; 0 if that is not told.
 func (l *Link) BestSpeed() float64 { return Both(l.MaxSpeed, l.Slot.MaxSpeed) }
 
 // Both is the lower of two figures, the other one where one is not told.
@@ -269,6 +271,7 @@ func VirtualBridge(d pci.Function) bool {
 	return slices.Contains([]string{"1b36", "15ad"}, d.Vendor) || !strings.HasPrefix(d.Class, "0604")
 }
 
+// Lanes is x16.
 func Lanes(n int) string { return fmt.Sprintf("x%d", n) }
 
 // fifthNVLink is what no NVLink before the fifth generation can, MB/s one way.

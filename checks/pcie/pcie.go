@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// PCIeCheck checks devices of any class on the PCI bus: that they answer, and that
+// pcieCheck checks devices of any class on the PCI bus: that they answer, and that
 // their links have the width and the speed that device and slot have together, or
 // at least WIDTH lanes and SPEED. A DEVICE is gpu, nvswitch, network, ethernet,
 // infiniband, nvme, bridge, the digits of a class (0302), an id (15b3:1021, 15b3:*)
@@ -31,7 +31,7 @@ import (
 //	gpu* || check_pcie
 //	gpu* || check_pcie -n 8 -w 16 -s 5 infiniband
 //	gpu* || check_pcie -n 8 -w 4 nvme
-type PCIeCheck struct {
+type pcieCheck struct {
 	Count   int      `opt:"n" toml:"count"`   // how many there are
 	Width   int      `opt:"w" toml:"width"`   // fewest lanes in use
 	Speed   string   `opt:"s" toml:"speed"`   // lowest generation (5), or speed in GT/s (32)
@@ -49,7 +49,7 @@ func init() {
 		Usage:   "[-n COUNT] [-w WIDTH] [-s SPEED] [DEVICE...]",
 		Summary: "devices of the PCI bus are there, with full links",
 		Lane:    checks.Local,
-		New:     func() checks.Check { return &PCIeCheck{} },
+		New:     func() checks.Check { return &pcieCheck{} },
 		Do: map[string]string{
 			"pcie.none":    "Nothing: the node has no such device. If it should have some give their number: check_pcie -n N.",
 			"pcie.count":   "Compare lspci with a healthy node and see dmesg: a device is gone, or its slot is off. If the node has fewer or more correct the number.",
@@ -63,7 +63,7 @@ func init() {
 	})
 }
 
-func (c *PCIeCheck) Run(_ context.Context, env *checks.Env) []checks.Finding {
+func (c *pcieCheck) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	want, findings := Wanted(pcieName, c.Width, c.Speed)
 	if findings != nil {
 		return findings
@@ -89,7 +89,7 @@ func (c *PCIeCheck) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return append(findings, c.judge(env, want, chosen)...)
 }
 
-func (c *PCIeCheck) miscount(words []string, got int) checks.Finding {
+func (c *pcieCheck) miscount(words []string, got int) checks.Finding {
 	f := checks.Finding{Code: "pcie.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: fmt.Sprint(c.Count), Got: fmt.Sprint(got)}
 	if got > c.Count {
 		f.Severity, f.Remedy = checks.Warn, checks.FixConfig
@@ -98,7 +98,7 @@ func (c *PCIeCheck) miscount(words []string, got int) checks.Finding {
 	return f
 }
 
-func (c *PCIeCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findings []checks.Finding) {
+func (c *pcieCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findings []checks.Finding) {
 	var links []*Link
 	for _, d := range chosen {
 		l := ReadLink(env, d.Address)
@@ -127,4 +127,4 @@ func (c *PCIeCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findi
 }
 
 // asks says whether the line has figures of links.
-func (c *PCIeCheck) asks() bool { return c.Width > 0 || c.Speed != "" }
+func (c *pcieCheck) asks() bool { return c.Width > 0 || c.Speed != "" }

@@ -178,6 +178,7 @@ func isText(path string) bool {
 	return bytes.IndexByte(line, 0) < 0
 }
 
+// Exit statuses of bash.
 const (
 	notExecutable = 126
 	NotFound      = 127
@@ -323,6 +324,7 @@ func onCPUs(cpus []int, do func() error) error {
 // MaxCPUs is how many the kernel has at most on this architecture (NR_CPUS).
 const MaxCPUs = 8192
 
+// CPUSet is a set of CPUs as sched_setaffinity takes it.
 func CPUSet(cpus []int) unix.CPUSetDynamic {
 	set := unix.NewCPUSet(MaxCPUs - 1)
 	for _, cpu := range cpus {

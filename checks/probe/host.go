@@ -140,7 +140,7 @@ func inTime(limit time.Duration, f func()) bool {
 	}
 }
 
-type cached[T any] struct {
+type Cached[T any] struct {
 	Value T
 	Err   error
 }
@@ -148,7 +148,7 @@ type cached[T any] struct {
 // slot is what is read for a key. Who asks while it is being read waits.
 type slot[T any] struct {
 	once  sync.Once
-	value atomic.Pointer[cached[T]]
+	value atomic.Pointer[Cached[T]]
 }
 
 // Once runs read the first time it is asked for key, and answers from memory after that.
@@ -163,7 +163,7 @@ func Once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 	s.once.Do(func() {
 		if s.value.Load() == nil {
 			v, err := read()
-			s.value.Store(&cached[T]{v, err})
+			s.value.Store(&Cached[T]{v, err})
 		}
 	})
 	c := s.value.Load()
@@ -171,7 +171,7 @@ func Once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 }
 
 // Remembered is what was read for a key, if it was; it waits for nothing.
-func Remembered[T any](h *Host, key string) (c cached[T], ok bool) {
+func Remembered[T any](h *Host, key string) (c Cached[T], ok bool) {
 	h.mu.Lock()
 	s, _ := h.cache[key].(*slot[T])
 	h.mu.Unlock()
@@ -184,9 +184,10 @@ func Remembered[T any](h *Host, key string) (c cached[T], ok bool) {
 	return c, false
 }
 
+// Remember keeps what was read for a key.
 func Remember[T any](h *Host, key string, value T, err error) {
 	s := new(slot[T])
-	s.value.Store(&cached[T]{value, err})
+	s.value.Store(&Cached[T]{value, err})
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cache[key] = s

@@ -240,6 +240,7 @@ var (
 	driverPlaces = []string{"/usr/lib64/nvidia", "/usr/lib/" + machine.multiarch + "/nvidia/current", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}
 )
 
+// The libraries.
 var (
 	LibNVML = vendorLibrary{
 		thing: "NVML library", Setting: SettingNVML, Names: []string{"libnvidia-ml.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
@@ -553,4 +554,5 @@ func ParseDriverVersion(text string) string {
 	return ""
 }
 
+// NvProc is where NVIDIA's kernel module shows what it drives.
 const NvProc = "/proc/driver/nvidia"

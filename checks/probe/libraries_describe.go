@@ -16,6 +16,7 @@ type Fact struct {
 	Detail string `json:"detail"` // what was found, or where it was looked for
 }
 
+// DescribeLibrary finds a vendor's library and its version.
 func DescribeLibrary(ctx context.Context, h *Host, v *vendorLibrary, cuda int) Fact {
 	fact := func(path, name, from string) Fact {
 		version, _ := v.describe(path, name)

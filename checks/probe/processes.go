@@ -99,6 +99,7 @@ func OpenProc(dir string) (*ProcessReader, error) {
 	return &ProcessReader{Dir: fd, owners: isProcfs(fd)}, nil
 }
 
+// Close gives back the descriptor of /proc.
 func (r *ProcessReader) Close() { unix.Close(r.Dir) }
 
 func (r *ProcessReader) read(pid int) (Process, error) {

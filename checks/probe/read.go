@@ -67,6 +67,7 @@ func ReadAt(dir int, name string, buf []byte) (int, error) {
 	return Read(fd, buf)
 }
 
+// Open opens a file below a directory for reading; a call that a signal interrupts is repeated.
 func Open(dir int, name string) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -76,6 +77,7 @@ func Open(dir int, name string) (int, error) {
 	}
 }
 
+// Read is read(2), repeated if a signal interrupts it.
 func Read(fd int, buf []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, buf)

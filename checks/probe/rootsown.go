@@ -21,6 +21,7 @@ func RootsOwn(h *Host, pid int) bool {
 	return r.RootsOwn(pid)
 }
 
+// RootsOwn says whether a process is root's own program.
 func (r *ProcessReader) RootsOwn(pid int) bool {
 	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
 	s, err := r.state()

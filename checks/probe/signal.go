@@ -77,6 +77,7 @@ func Spared(h *Host, pid int) (why string) {
 	return ""
 }
 
+// SparedSelf is why neither init nor this program is killed.
 const SparedSelf = "init and nhc-gpu itself are not killed"
 
 // sameProgram reports whether a process runs the program that this one is.
@@ -184,4 +185,5 @@ func unchanged(h *Host, p Process) error {
 	return nil
 }
 
+// ErrReplaced says that a PID belongs to another process than the one that was judged.
 var ErrReplaced = errors.New("it is another process by now")

@@ -59,6 +59,7 @@ func LastLine(text []byte) string {
 	return ShortLine(lines[len(lines)-1])
 }
 
+// ShortLine is a line cut for a message, with what cannot be printed replaced.
 func ShortLine(line string) string {
 	const most = 160
 	line = strings.TrimSpace(Printable([]byte(line)))
@@ -68,6 +69,7 @@ func ShortLine(line string) string {
 	return line
 }
 
+// NotNumber says whether s is anything but digits.
 func NotNumber(s string) bool {
 	return s == "" || strings.ContainsFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 }

@@ -137,6 +137,7 @@ func (r *ProcessReader) Task(dir string) (t Task, err error) {
 	return t, nil
 }
 
+// ParseTask reads /proc/PID/stat.
 func ParseTask(data []byte) (t Task, good bool) {
 	f, good := statFields(data)
 	if !good {

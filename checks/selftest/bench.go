@@ -51,7 +51,7 @@ func newBench(place string) (*Bench, error) {
 	}
 	b := &Bench{dir: dir, base: map[string]string{}}
 	for _, name := range []string{"h100", "v100", "fabric", "roce"} {
-		n, err := SelftestNode(name)
+		n, err := ReadNode(name)
 		if err == nil {
 			_, err = b.healthy(name, n)
 		}
@@ -180,7 +180,7 @@ func (b *Bench) judge(ctx context.Context, s *Scenario) (findings []checks.Findi
 
 // build puts up the node below root.
 func (b *Bench) build(s *Scenario, root string) (*probe.Host, *checks.Job, error) {
-	n, err := SelftestNode(s.Node)
+	n, err := ReadNode(s.Node)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -200,7 +200,7 @@ func (b *Bench) build(s *Scenario, root string) (*probe.Host, *checks.Job, error
 	}
 	switch {
 	case s.Error != nil:
-		why, err := SelftestError(s.Error)
+		why, err := ParseError(s.Error)
 		if err != nil {
 			return nil, nil, err
 		}

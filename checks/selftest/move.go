@@ -77,7 +77,7 @@ func (s *Scenario) ill(gpus [][]string) int {
 // gpus are the eight GPUs of the node, each with what it is called by in text and
 // in the names of files; first the address, without the function.
 func (s *Scenario) gpus() (list [][]string) {
-	n, err := SelftestNode(s.Node)
+	n, err := ReadNode(s.Node)
 	if err != nil {
 		return nil
 	}

@@ -75,9 +75,9 @@ func readNode(name string) (*nodeBase, error) {
 	return base, nil
 }
 
-// SelftestNode is a healthy node of checks/selftest/nodes; "" has nothing at
+// ReadNode is a healthy node of checks/selftest/nodes; "" has nothing at
 // all, "empty" an NVML that has no GPU.
-func SelftestNode(name string) (*Node, error) {
+func ReadNode(name string) (*Node, error) {
 	switch name {
 	case "":
 		return &Node{}, nil
@@ -175,7 +175,7 @@ func setPath(v reflect.Value, path string, to any) error {
 	case special(to, "unsupported"):
 		v.SetZero()
 	case m["error"] != nil || m["message"] != nil || m["missing"] != nil:
-		err, bad := SelftestError(m)
+		err, bad := ParseError(m)
 		if bad != nil {
 			return bad
 		}
@@ -211,8 +211,8 @@ func assign(v reflect.Value, to any) error {
 	return json.Unmarshal(data, v.Addr().Interface())
 }
 
-// SelftestError is an error of NVML, or of what stands before it.
-func SelftestError(m map[string]any) (err, bad error) {
+// ParseError is an error of NVML, or of what stands before it.
+func ParseError(m map[string]any) (err, bad error) {
 	call, _ := m["call"].(string)
 	message, _ := m["message"].(string)
 	library, _ := m["missing"].(string)

@@ -148,7 +148,7 @@ func FuzzSelftest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		n, err := SelftestNode("h100")
+		n, err := ReadNode("h100")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// NVMeHealth checks the NVMe disks, all on the PCI bus or each DEVICE that is named:
+// nvmeHealth checks the NVMe disks, all on the PCI bus or each DEVICE that is named:
 // their controller is live and shows name spaces, they are not too hot, and, asked
 // by the kernel without a tool of their vendor, what they say of their own health.
 //
@@ -32,7 +32,7 @@ import (
 //
 //	gpu* || check_nvme
 //	gpu* || check_nvme -s 20 -u 95 -t 75 nvme0 'nvme[2-5]'
-type NVMeHealth struct {
+type nvmeHealth struct {
 	Spare int      `opt:"s" toml:"spare"`       // percent of the spare blocks that must be left
 	Used  int      `opt:"u" toml:"used"`        // percent of its life that a disk may have used
 	Temp  float64  `opt:"t" toml:"temperature"` // highest temperature, degrees Celsius
@@ -59,7 +59,7 @@ func init() {
 		Usage:   "[-s SPARE] [-u USED] [-t TEMP] [DEVICE...]",
 		Summary: "NVMe disks are live and healthy",
 		Lane:    checks.Local,
-		New:     func() checks.Check { return &NVMeHealth{} },
+		New:     func() checks.Check { return &nvmeHealth{} },
 		Do: map[string]string{
 			"nvme.none":     "Nothing: the node has no NVMe disk. If it should have some say so: check_nvme_count N; see lspci -d ::0108.",
 			"nvme.missing":  "See ls /sys/class/nvme, lspci -d ::0108 and dmesg: the disk is dead or loose, or has another number since a reboot.",
@@ -83,7 +83,7 @@ func init() {
 
 // nvmeRun is one run of the check.
 type nvmeRun struct {
-	*NVMeHealth
+	*nvmeHealth
 
 	env      *checks.Env
 	past     *checks.History
@@ -92,13 +92,13 @@ type nvmeRun struct {
 	why      error
 }
 
-func (c *NVMeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
+func (c *nvmeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.At("read /sys/class/nvme")
 	list, err := disk.NVMes(env.Host, env.Doing)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	r := &nvmeRun{NVMeHealth: c, env: env}
+	r := &nvmeRun{nvmeHealth: c, env: env}
 	disks := r.judged(list)
 	r.past = env.RecallHistory(nvmeName, "nvme")
 	r.judgeGone(list)

@@ -64,8 +64,8 @@ func readXidClears(env *checks.Env) (clears []xidClear, notes []checks.Finding) 
 	return clears, nil
 }
 
-// XidsOfThisBoot says whether what is remembered is of the kernel that runs now.
-func XidsOfThisBoot(env *checks.Env) bool {
+// OfThisBoot says whether what is remembered is of the kernel that runs now.
+func OfThisBoot(env *checks.Env) bool {
 	boot, err := probe.BootID(env.Host)
 	var ledger struct {
 		Boot string `json:"boot"`
@@ -73,12 +73,12 @@ func XidsOfThisBoot(env *checks.Env) bool {
 	return err == nil && boot != "" && env.Host.Recall(xidLedgerName, &ledger) == nil && ledger.Boot == boot
 }
 
-// ClearXids is an operator's word that errors are over: "", all of them; a
+// Clear is an operator's word that errors are over: "", all of them; a
 // device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or both. It
 // holds for what has been logged until now. It returns what was cleared. The
 // next run of check_gpu_xid heeds it; the ledger itself is that run's to write. A
 // [probe.SpareError] is no failure.
-func ClearXids(env *checks.Env, words []string, who string) (cleared []string, err error) {
+func Clear(env *checks.Env, words []string, who string) (cleared []string, err error) {
 	c, err := parseXidClear(env, words)
 	if err != nil {
 		return nil, err

@@ -8,9 +8,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// ExplainXid tells what is made of a code (79, sxid:12028) or of a line of the
+// Explain tells what is made of a code (79, sxid:12028) or of a line of the
 // kernel's log, and why: the class, the source, the site's own word.
-func ExplainXid(env *checks.Env, text string) (string, error) {
+func Explain(env *checks.Env, text string) (string, error) {
 	line := xidLine{}
 	key, isCode := ParseXidKey(text)
 	if !isCode {

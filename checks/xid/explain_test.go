@@ -13,7 +13,7 @@ import (
 func TestExplainXid(t *testing.T) {
 	t.Parallel()
 	env := checktest.ExplainEnv(t, checktest.XidNode())
-	got, err := ExplainXid(env, "Sep 22 n1 kernel: [9.1] "+checktest.OnC1+"145, pid=7, name=a, RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)")
+	got, err := Explain(env, "Sep 22 n1 kernel: [9.1] "+checktest.OnC1+"145, pid=7, name=a, RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)")
 	want := `Xid 145 NVLINK_RLW_ERROR
   device     0000:c1:00.0
   process    7 a
@@ -58,12 +58,12 @@ func TestExplainXid(t *testing.T) {
 		"nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 24007, Non-fatal, Link 32 x":                          "this line  WATCH",
 		"fm: detected NVSwitch fatal error 20034 on x":                                                    "SXid 20034",
 	} {
-		if got, err := ExplainXid(env, text); err != nil || !strings.Contains(got, want) {
+		if got, err := Explain(env, text); err != nil || !strings.Contains(got, want) {
 			t.Errorf("%q: %v, want %q in\n%s", text, err, want, got)
 		}
 	}
 	for _, text := range []string{"", "nonsense", "-1", "123456", "NVRM: loading NVIDIA UNIX", "detected NVSwitch fatal error x"} {
-		if got, err := ExplainXid(env, text); err == nil {
+		if got, err := Explain(env, text); err == nil {
 			t.Errorf("%q: %s", text, got)
 		}
 	}
@@ -72,14 +72,14 @@ func TestExplainXid(t *testing.T) {
 func TestExplainOverride(t *testing.T) {
 	t.Parallel()
 	env := checktest.ExplainEnv(t, map[string]string{"etc/nhc/xid.toml": "[[xid]]\ncode = 79\nclass = \"APP\"\nwhy = \"because\"\n[class.APP]\nseverity = \"fail\"\n"})
-	got, err := ExplainXid(env, "79")
+	got, err := Explain(env, "79")
 	for _, want := range []string{"class      APP: ", "severity   fail", "override   /etc/nhc/xid.toml: class APP in place of REBOOT, because"} {
 		if err != nil || !strings.Contains(got, want) {
 			t.Errorf("%v, want %q in\n%s", err, want, got)
 		}
 	}
 	env = checktest.ExplainEnv(t, map[string]string{"etc/nhc/xid.toml": "x = 1"})
-	if got, err := ExplainXid(env, "79"); err != nil || !strings.Contains(got, "override   not used: /etc/nhc/xid.toml:1: unknown key x") {
+	if got, err := Explain(env, "79"); err != nil || !strings.Contains(got, "override   not used: /etc/nhc/xid.toml:1: unknown key x") {
 		t.Errorf("%v\n%s", err, got)
 	}
 }
@@ -91,7 +91,7 @@ func TestExplainAll(t *testing.T) {
 	for isSwitch, table := range map[bool]map[int]xidRow{false: xidTable(), true: sxidTable()} {
 		for code := range table {
 			k := checks.XidKey{Switch: isSwitch, Code: code}
-			got, err := ExplainXid(env, k.String())
+			got, err := Explain(env, k.String())
 			if err != nil || !strings.HasPrefix(got, k.String()+" ") || strings.Contains(got, "  \n") || checks.WhatToDo(k.Finding()) == "" {
 				t.Errorf("%s: %v\n%s", k, err, got)
 			}

@@ -63,7 +63,7 @@ func TestXidSpareMemory(t *testing.T) {
 	m.lines = nil
 	m.say("usb 1-1: new device")
 	m.look("fail xid.79 reboot-node")
-	if done, err := ClearXids(m.env(), []string{"79"}, "uid 0"); err != nil || len(done) != 1 {
+	if done, err := Clear(m.env(), []string{"79"}, "uid 0"); err != nil || len(done) != 1 {
 		t.Errorf("%v, %v", done, err)
 	}
 	m.look()
@@ -78,7 +78,7 @@ func TestXidClearsDamaged(t *testing.T) {
 	m.look("fail xid.54 reseat-or-rma")
 	m.write("past/xid-clear.json", "{")
 	m.look("warn xid.ledger", "fail xid.54 reseat-or-rma")
-	if done, err := ClearXids(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
+	if done, err := Clear(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
 		t.Errorf("%v, %v", done, err)
 	}
 	m.look()
@@ -151,7 +151,7 @@ func TestXidClear(t *testing.T) {
 	m.look("fail xid.54 reseat-or-rma", "fail xid.54 reseat-or-rma", "fail xid.79 reboot-node", "fail sxid.20034 reset-gpu")
 	clearing := func(words ...string) string {
 		t.Helper()
-		done, err := ClearXids(m.env(), words, "uid 0")
+		done, err := Clear(m.env(), words, "uid 0")
 		if err != nil {
 			return err.Error()
 		}
@@ -261,7 +261,7 @@ func TestXidClearByBoot(t *testing.T) {
 	m.look("fail xid.54 reseat-or-rma")
 	m.reboot()
 	m.look("fail xid.54 reseat-or-rma")
-	if done, err := ClearXids(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
+	if done, err := Clear(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
 		t.Errorf("%v, %v", done, err)
 	}
 	m.look()
@@ -277,7 +277,7 @@ func TestXidClearFirst(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
 	m.xid(79, "off")
-	if done, err := ClearXids(m.env(), []string{"79"}, "uid 0"); err != nil || len(done) != 1 {
+	if done, err := Clear(m.env(), []string{"79"}, "uid 0"); err != nil || len(done) != 1 {
 		t.Errorf("%v, %v", done, err)
 	}
 	m.look()

@@ -281,7 +281,7 @@ func TestXidUnknownNeverDrains(t *testing.T) {
 // All that is wrong is said at once, each with its line.
 func TestXidPolicyErrors(t *testing.T) {
 	t.Parallel()
-	err := XidPolicyErrors("/x.toml", []byte(`[[xid]]
+	err := PolicyErrors("/x.toml", []byte(`[[xid]]
 code = 79
 class = "DRAIN"
 
@@ -315,7 +315,7 @@ severity = "loud"
 			t.Fatalf("got %q, want %q", lines, want)
 		}
 	}
-	if err := XidPolicyErrors("/x.toml", []byte("[class.APP]\nseverity = \"ok\"\n")); err != nil {
+	if err := PolicyErrors("/x.toml", []byte("[class.APP]\nseverity = \"ok\"\n")); err != nil {
 		t.Error(err)
 	}
 }

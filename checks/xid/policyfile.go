@@ -11,9 +11,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// XidPolicyErrors is what is wrong with a site's policy for Xids, all of it, each
+// PolicyErrors is what is wrong with a site's policy for Xids, all of it, each
 // with its line; nil if nothing is.
-func XidPolicyErrors(path string, text []byte) error {
+func PolicyErrors(path string, text []byte) error {
 	_, err := parseXidPolicy(path, string(text))
 	return err
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// XidsSince are the errors that the kernel has logged since a mark, in its boot,
+// Since are the errors that the kernel has logged since a mark, in its boot,
 // the oldest first; none without a mark. It reads what runs of check_gpu_xid have
 // kept and what the log has now, keeps nothing, and gives the place where the log
 // ends.
-func XidsSince(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end checks.LogMark, err error) {
+func Since(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end checks.LogMark, err error) {
 	ledger := *probe.Kept[*xidLedger](env.Host, "ledger of Xids") // of the check in this run
 	if ledger == nil {
 		ledger, _, _ = recallXids(env)
@@ -50,7 +50,7 @@ func SwitchErrors(env *checks.Env) (list []string) {
 		return nil
 	}
 	env.At("read the kernel's log")
-	seen, _, err := XidsSince(env, checks.LogMark{Boot: boot})
+	seen, _, err := Since(env, checks.LogMark{Boot: boot})
 	if err != nil {
 		return nil
 	}

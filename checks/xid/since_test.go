@@ -12,7 +12,7 @@ import (
 // since is what was logged since a mark, in short.
 func (m *xidMachine) since(mark checks.LogMark) (seen []string, end checks.LogMark) {
 	m.t.Helper()
-	list, end, err := XidsSince(m.env(), mark)
+	list, end, err := Since(m.env(), mark)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func TestXidStateHold(t *testing.T) {
 	m.look("fail xid.48 reseat-or-rma")
 	m.reboot()
 	m.look("fail xid.48 reseat-or-rma")
-	if done, err := ClearXids(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
+	if done, err := Clear(m.env(), nil, "uid 0"); err != nil || len(done) != 1 {
 		t.Errorf("%v, %v", done, err)
 	}
 	m.look()

@@ -17,8 +17,8 @@ import (
 
 const cpuDir = "/sys/devices/system/cpu"
 
-// CPUPlace is where a CPU lies.
-type CPUPlace struct {
+// Place is where a CPU lies.
+type Place struct {
 	CPU  int
 	NUMA int    // the node whose memory is its own
 	Core string // its threads, as the kernel writes them: "0,96"; "" if it is not told
@@ -57,9 +57,9 @@ func cpuList(path, text string) ([]int, error) {
 	return list, nil
 }
 
-// CPUPlaces tells where CPUs lie. What the kernel does not tell is as on a machine
+// Places tells where CPUs lie. What the kernel does not tell is as on a machine
 // with one NUMA node and cores of one thread.
-func CPUPlaces(h *probe.Host, cpus []int) ([]CPUPlace, error) {
+func Places(h *probe.Host, cpus []int) ([]Place, error) {
 	nodes, err := pci.ReadNUMANodes(h)
 	if err != nil {
 		return nil, err
@@ -71,9 +71,9 @@ func CPUPlaces(h *probe.Host, cpus []int) ([]CPUPlace, error) {
 			at[cpu] = n.ID
 		}
 	}
-	places := make([]CPUPlace, 0, len(cpus))
+	places := make([]Place, 0, len(cpus))
 	for _, cpu := range cpus {
-		p := CPUPlace{CPU: cpu, NUMA: at[cpu]}
+		p := Place{CPU: cpu, NUMA: at[cpu]}
 		dir := cpuDir + "/cpu" + strconv.Itoa(cpu)
 		if p.Core, err = told(h, dir+"/topology/thread_siblings_list"); err != nil {
 			return nil, err

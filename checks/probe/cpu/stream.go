@@ -66,7 +66,7 @@ func PlanStream(h *probe.Host) (*StreamPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	places, err := CPUPlaces(h, cpus)
+	places, err := Places(h, cpus)
 	if err != nil {
 		return nil, err
 	}

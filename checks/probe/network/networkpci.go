@@ -9,10 +9,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// NetworkPCI lists the network controllers of the PCI bus by address, Ethernet and
+// PCIAddress lists the network controllers of the PCI bus by address, Ethernet and
 // InfiniBand, whoever drives them: base class 02 of the PCI Code and ID Assignment
 // Specification. Virtual functions are none. None without a PCI bus.
-func NetworkPCI(h *probe.Host) (addresses []string, err error) {
+func PCIAddress(h *probe.Host) (addresses []string, err error) {
 	list, err := pci.List(h)
 	for _, e := range list {
 		if strings.HasPrefix(e.Class, "02") {

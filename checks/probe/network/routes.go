@@ -64,6 +64,7 @@ func withLower(h *probe.Host, dev string, set map[string]bool) {
 	}
 }
 
+// NetClass has a directory for each network interface.
 const NetClass = "/sys/class/net"
 
 // The flags of a route: RTF_UP, and RTF_REJECT of one that leads nowhere.

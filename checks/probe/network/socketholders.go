@@ -13,25 +13,25 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// SocketHolder is the process behind a socket.
-type SocketHolder struct {
+// Holder is the process behind a socket.
+type Holder struct {
 	PID  int
 	Name string // first word of its command name, which the kernel cuts at 15 bytes
 }
 
-// SocketHolders are the processes by the inodes of the sockets that they have
+// Holders are the processes by the inodes of the sockets that they have
 // open. Of several with the same socket it is the one with the highest pid, the
 // one that ss shows first: a daemon rather than the systemd that opened the
 // socket for it. Processes that this user may not look into are left out, and
 // so are sockets of the kernel itself, such as those of its NFS server.
-func SocketHolders(h *probe.Host) (map[uint64]SocketHolder, error) {
-	return probe.Once(h, "socket holders", func() (map[uint64]SocketHolder, error) {
+func Holders(h *probe.Host) (map[uint64]Holder, error) {
+	return probe.Once(h, "socket holders", func() (map[uint64]Holder, error) {
 		dir, err := os.Open(h.Path("/proc"))
 		if err != nil {
 			return nil, &fs.PathError{Op: "read", Path: "/proc", Err: probe.Reason(err)}
 		}
 		defer dir.Close()
-		s := holderScan{dir: int(dir.Fd()), holders: map[uint64]SocketHolder{}}
+		s := holderScan{dir: int(dir.Fd()), holders: map[uint64]Holder{}}
 		names, err := s.list(s.dir)
 		if err != nil {
 			return nil, &fs.PathError{Op: "read", Path: "/proc", Err: err}
@@ -54,7 +54,7 @@ func SocketHolders(h *probe.Host) (map[uint64]SocketHolder, error) {
 // again and again: a node may have thousands of processes.
 type holderScan struct {
 	dir     int // descriptor of /proc
-	holders map[uint64]SocketHolder
+	holders map[uint64]Holder
 	names   []string
 	entries [32 << 10]byte
 	link    [64]byte // "socket:[18446744073709551615]" and more
@@ -86,7 +86,7 @@ func (s *holderScan) process(pid int) {
 	}
 	defer unix.Close(fds)
 	names, _ := s.list(fds)
-	holder := SocketHolder{PID: pid}
+	holder := Holder{PID: pid}
 	for _, name := range names {
 		n, err := unix.Readlinkat(fds, name, s.link[:])
 		if err != nil {

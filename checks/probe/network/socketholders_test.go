@@ -45,24 +45,24 @@ func TestSocketHolders(t *testing.T) {
 		"1003/3": "socket:[94]",
 		"self/3": "socket:[95]",
 	})
-	want := map[uint64]SocketHolder{
+	want := map[uint64]Holder{
 		87: {1000, "sshd"}, // which systemd has opened for it
 		88: {1, "systemd"},
 		90: {90, "tmux:"},
 		91: {1000, "sshd"},
 		94: {1003, ""},
 	}
-	got, err := SocketHolders(h)
+	got, err := Holders(h)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("SocketHolders (-want +got):\n%s", diff)
 	}
-	if _, err := SocketHolders(probe.NewHost(probetest.Tree(t, nil))); probetest.Message(err) != "read /proc: no such file or directory" {
+	if _, err := Holders(probe.NewHost(probetest.Tree(t, nil))); probetest.Message(err) != "read /proc: no such file or directory" {
 		t.Errorf("without /proc: %v", err)
 	}
-	if _, err := SocketHolders(probe.NewHost(probetest.Tree(t, map[string]string{"proc": ""}))); probetest.Message(err) != "read /proc: not a directory" {
+	if _, err := Holders(probe.NewHost(probetest.Tree(t, map[string]string{"proc": ""}))); probetest.Message(err) != "read /proc: not a directory" {
 		t.Errorf("/proc a file: %v", err)
 	}
 }
@@ -85,7 +85,7 @@ func BenchmarkSocketHolders(b *testing.B) {
 	h := withFds(b, probe.NewHost(probetest.Tree(b, files)), links)
 	b.ReportAllocs()
 	for b.Loop() {
-		holders, err := SocketHolders(probe.NewHost(h.Path("/")))
+		holders, err := Holders(probe.NewHost(h.Path("/")))
 		if err != nil || len(holders) != 8000 {
 			b.Fatalf("%d sockets: %v", len(holders), err)
 		}

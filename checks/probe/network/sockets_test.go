@@ -157,7 +157,7 @@ func TestSocketsOfThisMachine(t *testing.T) {
 	if at < 0 {
 		t.Fatalf("%s is not among %d sockets", l.Addr(), len(sockets))
 	}
-	holders, err := SocketHolders(h)
+	holders, err := Holders(h)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func Asked(h *probe.Host) (*Snapshot, error) {
 
 // File returns the version of the library that this process has loaded, by the name
 // of its file, "" if that has none.
-func File(h *probe.Host) string {
+func File() string {
 	data, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
 		return ""

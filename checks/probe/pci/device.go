@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
+// PCIDevices has a directory for each PCI function.
 const PCIDevices = "/sys/bus/pci/devices"
 
 // Function is a directory of /sys/bus/pci/devices. What the kernel does not tell

@@ -19,6 +19,7 @@ type NUMANode struct {
 	CPUs string `json:"cpus,omitempty"` // as the kernel writes a list: 0-55,112-167
 }
 
+// NUMANodes has a directory for each NUMA node.
 const NUMANodes = "/sys/devices/system/node"
 
 // ReadNUMANodes are those with CPUs, in order. None if the kernel does not tell.

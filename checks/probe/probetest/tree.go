@@ -32,6 +32,7 @@ func Tree(t testing.TB, files map[string]string) (root string) {
 	return root
 }
 
+// Mkdir makes a directory and those above it.
 func Mkdir(t testing.TB, path string) {
 	t.Helper()
 	if err := os.MkdirAll(path, 0o755); err != nil {

@@ -77,10 +77,10 @@ func TestNetworkPCI(t *testing.T) {
 		pci.PCIDevices[1:] + "/0000:01:00.0/class": "0x020700\n", pci.PCIDevices[1:] + "/0000:02:00.0/class": "0x020000\n", pci.PCIDevices[1:] + "/0000:03:00.0/class": "0x030200\n",
 		pci.PCIDevices[1:] + "/0000:04:00.0/class": "\xff", pci.PCIDevices[1:] + "/0000:05:00.0/class/": "",
 	}))
-	if got, err := network.NetworkPCI(h); err != nil || !slices.Equal(got, []string{"0000:01:00.0", "0000:02:00.0"}) {
+	if got, err := network.PCIAddress(h); err != nil || !slices.Equal(got, []string{"0000:01:00.0", "0000:02:00.0"}) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got, err := network.NetworkPCI(probe.NewHost(probetest.Tree(t, nil))); got != nil || err != nil {
+	if got, err := network.PCIAddress(probe.NewHost(probetest.Tree(t, nil))); got != nil || err != nil {
 		t.Errorf("no bus: %v, %v", got, err)
 	}
 }

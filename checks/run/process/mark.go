@@ -26,6 +26,7 @@ type Marks uint64
 
 const markBits = 20 // of the count
 
+// NewMarks begins the marks of a run with a random number.
 func NewMarks() Marks {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails

@@ -26,6 +26,7 @@ type ProcStat struct {
 	Start   uint64 // clock ticks since boot: with the pid it names a process for good
 }
 
+// ReadStat reads /proc/PID/stat.
 func ReadStat(pid int) (ProcStat, error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") //nolint:forbidigo // stat of a process never blocks
 	if err != nil {
@@ -160,6 +161,7 @@ const (
 // dcgmi starts another dcgmi for that when it has SIGTERM.
 const dcgmGrace = time.Second
 
+// TermGraceOf is how long the commands of a lane have after SIGTERM.
 func TermGraceOf(lane checks.Lane) time.Duration {
 	if lane == checks.DCGM {
 		return dcgmGrace

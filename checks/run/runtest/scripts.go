@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// The LBNL NHC of these tests: its files and what they define.
+// TestFiles is the LBNL NHC of these tests: its files and what they define.
 var TestFiles = map[string][]string{
 	"common.nhc":  {"array_push", "mcheck_glob", "nhc_common_get_max_sys_uid"},
 	"lbnl_fs.nhc": {"nhc_fs_x", "check_fs_mount"},
@@ -23,13 +23,15 @@ var TestFiles = map[string][]string{
 
 // ScriptText is a script with functions that fail if they are called.
 func ScriptText(functions ...string) string {
-	text := "# LBNL NHC - a file\n"
+	var text strings.Builder
+	text.WriteString("# LBNL NHC - a file\n")
 	for _, name := range functions {
-		text += "function " + name + "() {\n    echo \"the script's $FUNCNAME\"\n    return 99\n}\n"
+		text.WriteString("function " + name + "() {\n    echo \"the script's $FUNCNAME\"\n    return 99\n}\n")
 	}
-	return text
+	return text.String()
 }
 
+// TestTable is the table of those files.
 func TestTable() wire.FileTable {
 	var b strings.Builder
 	b.WriteString("# a comment\n")

@@ -49,6 +49,7 @@ func (t FileTable) Functions() (names []string) {
 	return Unique(names)
 }
 
+// Unique sorts names and leaves out what is there twice.
 func Unique(names []string) []string {
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -24,7 +24,7 @@ func answerPerson(w *worker, req *wire.Request) *wire.Response {
 	var err error
 	switch req.Name {
 	case wire.AskExplain:
-		resp.Text, err = xid.ExplainXid(env, strings.Join(req.Args, " "))
+		resp.Text, err = xid.Explain(env, strings.Join(req.Args, " "))
 	case wire.AskMessage:
 		resp.Text, err = explain.Explain(env, strings.Join(req.Args, " "))
 	case wire.AskBaselines:
@@ -50,10 +50,10 @@ var clearances = map[string]struct {
 	clear    func(env *checks.Env, words []string, who string) (cleared []string, err error)
 	thisNode func(env *checks.Env) bool
 }{
-	wire.ClearXid:      {xid.ClearXids, xid.XidsOfThisBoot},
+	wire.ClearXid:      {xid.Clear, xid.OfThisBoot},
 	wire.ClearPorts:    {fabric.ClearIB, fabric.PortsOfThisBoot},
 	wire.ClearBaseline: {active.ClearBaseline, active.BaselineOfThisNode},
-	wire.ClearActive:   {active.ClearActive, active.ActiveOfThisNode},
+	wire.ClearActive:   {active.ClearActive, active.OfThisNode},
 }
 
 // clearMemory clears each place. Data in the wrong place is reported as a doubt.

@@ -42,7 +42,7 @@ func (w *worker) count(req *wire.Request) *wire.Response {
 		mark = *req.Mark
 	}
 	var end checks.LogMark
-	resp.Xids, end, err = xid.XidsSince(env, mark)
+	resp.Xids, end, err = xid.Since(env, mark)
 	doubt(err)
 	if err == nil {
 		resp.Mark = &end

@@ -103,11 +103,11 @@ func PrintStates(root, library, dirs string) int {
 	out := os.NewFile(uintptr(fd), "answer")
 	host := probe.NewHost(root)
 	probe.SetLibraries(host, map[string]string{probe.SettingNVML: library, probe.SettingLibraryDirs: dirs})
-	n, err := nvml.Ask(host, gpu.GPUStateGroups, func(string) {})
+	n, err := nvml.Ask(host, gpu.StateGroups, func(string) {})
 	if err != nil {
 		return 1
 	}
-	if json.NewEncoder(out).Encode(gpu.GPUStatesOf(n)) != nil {
+	if json.NewEncoder(out).Encode(gpu.StatesOf(n)) != nil {
 		return 1
 	}
 	return 0

@@ -170,7 +170,7 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 	}
 	if exited {
 		j.Died() // what was left to say when the shell was about to leave
-		j.Bash.Close()
+		j.Close()
 		j.Emit(f.Exited(status))
 	} else {
 		j.Emit(f.Ended(status))

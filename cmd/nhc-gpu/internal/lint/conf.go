@@ -51,8 +51,7 @@ func (l *linter) settings(unusable error) {
 		}
 	}
 	if unusable != nil {
-		var end *open.Ended
-		if !errors.As(unusable, &end) {
+		if end, ok := errors.AsType[*open.Ended](unusable); !ok {
 			l.errors(unusable)
 		} else if len(l.found[mistake]) == 0 {
 			l.say(mistake, "", "%s: ends each run with exit status %d", path, end.Status)
@@ -296,7 +295,7 @@ func nearest(name string, known []string) string {
 }
 
 // xidPolicy is the site's word about Xids.
-func (l *linter) xidPolicy() { l.sitesWord("XID_POLICY", xid.XidPolicyErrors) }
+func (l *linter) xidPolicy() { l.sitesWord("XID_POLICY", xid.PolicyErrors) }
 
 // ibCounters is the site's word about counters of ports.
 func (l *linter) ibCounters() { l.sitesWord("IB_COUNTERS", fabric.IBCounterErrors) }

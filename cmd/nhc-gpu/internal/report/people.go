@@ -36,7 +36,7 @@ func Start(opts *options.Options) (*health.Run, error) {
 
 // Quiet keeps a run for a person from marking the node and from logging.
 func Quiet(r *health.Run) {
-	r.Files.Quiet()
+	r.Quiet()
 	r.Held = true // whatever a line sets
 	r.SetUp(false, false)
 }
