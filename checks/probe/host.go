@@ -140,6 +140,7 @@ func inTime(limit time.Duration, f func()) bool {
 	}
 }
 
+// Cached is what was read for a key, and how that failed.
 type Cached[T any] struct {
 	Value T
 	Err   error
