@@ -87,7 +87,7 @@ func (i Info) Class() string {
 // Classes lists the classes of all checks, and that of shell lines, sorted.
 func Classes() []string {
 	set := map[string]bool{ClassShell: true}
-	for _, info := range Registry {
+	for _, info := range registry {
 		set[info.Class()] = true
 	}
 	return slices.Sorted(maps.Keys(set))
@@ -188,7 +188,7 @@ func WhatToDo(code string) string {
 	if do, ok := advice[code]; ok {
 		return do
 	}
-	for _, info := range Registry {
+	for _, info := range registry {
 		if info.DoOf == nil {
 			continue
 		}
@@ -199,8 +199,8 @@ func WhatToDo(code string) string {
 	return ""
 }
 
-// Registry has all checks by name.
-var Registry = map[string]Info{}
+// registry has all checks by name.
+var registry = map[string]Info{}
 
 // Register adds a check. It is called from init functions and panics on a
 // duplicate or an incomplete Info, which is a mistake in the program.
@@ -208,25 +208,25 @@ func Register(info Info) {
 	if info.Name == "" || info.New == nil || info.Lane == "" || info.Summary == "" {
 		panic(fmt.Sprintf("checks: incomplete registration of %q", info.Name))
 	}
-	if _, ok := Registry[info.Name]; ok {
+	if _, ok := registry[info.Name]; ok {
 		panic(fmt.Sprintf("checks: %s registered twice", info.Name))
 	}
 	for code, do := range info.Do {
 		advise(info.Name, code, do)
 	}
-	Registry[info.Name] = info
+	registry[info.Name] = info
 }
 
 // Lookup finds a check by its word in nhc.conf.
 func Lookup(name string) (Info, bool) {
-	info, ok := Registry[name]
+	info, ok := registry[name]
 	return info, ok
 }
 
 // Variables are the variables that checks read, with their defaults.
 func Variables() map[string]string {
 	vars := map[string]string{}
-	for _, info := range Registry {
+	for _, info := range registry {
 		maps.Copy(vars, info.Vars)
 	}
 	return vars
@@ -234,8 +234,8 @@ func Variables() map[string]string {
 
 // Names lists every registered check, sorted.
 func Names() []string {
-	names := make([]string, 0, len(Registry))
-	for n := range Registry {
+	names := make([]string, 0, len(registry))
+	for n := range registry {
 		names = append(names, n)
 	}
 	sort.Strings(names)

@@ -55,5 +55,8 @@ func OfThisNode(env *checks.Env) bool {
 }
 
 func activeNames() []string {
-	return slices.DeleteFunc(checks.Names(), func(name string) bool { return !checks.Registry[name].Active })
+	return slices.DeleteFunc(checks.Names(), func(name string) bool {
+		info, _ := checks.Lookup(name)
+		return !info.Active
+	})
 }
