@@ -1,4 +1,5 @@
-// Package checks holds the registry of checks and every check itself.
+// Package checks is what every check needs: the registry, parameters, findings, advice, and the
+// data that families of checks share. The checks stand in the packages below it.
 //
 // A check is one file: a doc comment, a struct whose fields are its
 // parameters, an init function that registers it, and Run. Adding one edits no
@@ -137,7 +138,7 @@ type Info struct {
 	DoOf func(code string) string
 }
 
-// advice is what to do about the codes of findings. Those in sharedCodes belong to no single check.
+// advice is what to do about the codes of findings. Those in SharedCodes belong to no single check.
 var (
 	advice      = map[string]string{}
 	SharedCodes = map[string]bool{}

@@ -33,7 +33,7 @@ type Env struct {
 	WantedGPUs int // how many GPUs a line of check_gpu_count wants of this node; 0: none says a number
 
 	held []string // actions that were not carried out because of Hold
-	said []string // last lines of commands' standard error, see saidBy
+	said []string // last lines of commands' standard error, see [Env.SaidBy]
 }
 
 // PortAnswer is what the worker's helper has read of a port.

@@ -21,7 +21,7 @@ type GPUState struct {
 	Links         []bool // whether each NVLink is up, by its number; empty: nobody knows
 }
 
-// LostError is the error by which NVML has reported a state of the GPU ([probe.IsGPUState]), nil
+// LostError is the error by which NVML has reported a state of the GPU ([nvml.IsGPUState]), nil
 // if it has not.
 func (s *GPUState) LostError() error {
 	if s.Lost == nil {

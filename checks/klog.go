@@ -24,7 +24,7 @@ import (
 //     "NVRM: API mismatch: the client ";
 //   - a prefix of netfilter's, 127 bytes and first, where net.netfilter.nf_log_all_netns
 //     lets user namespaces log: see netfilterLine;
-//   - the name of a cpuset as a fragment of its own, which [probe.Host.KernelLog] holds
+//   - the name of a cpuset as a fragment of its own, which [probe.KernelLog] holds
 //     back.
 //
 // So a form is matched from the first byte of the record to its last, and its fixed

@@ -104,7 +104,7 @@ func (p *Platform) PortsMissing(ports int) bool {
 }
 
 // PlatformOf finds the platform of a node that has so many GPUs of a device on
-// its PCI bus, nil if none fits. Device and subsystem are as in [probe.PCIID].
+// its PCI bus, nil if none fits. Device and subsystem are as in [pci.ID].
 type PlatformOf func(device, subsystem string, gpus int) *Platform
 
 // PlatformGroup are the GPUs of one device on the PCI bus.
@@ -153,7 +153,7 @@ func PlatformGroups(env *Env) []PlatformGroup {
 	groups := probe.Kept[[]PlatformGroup](env.Host, "platforms")
 	if *groups == nil && env.Platform != nil {
 		ids, err := pci.GPUIDs(env.Host)
-		if err != nil { // askNVML has reported it
+		if err != nil { // the check that has asked NVML has reported it
 			return nil
 		}
 		n, _ := nvml.Asked(env.Host) // without NVML no GPU is known to be a vGPU

@@ -55,7 +55,7 @@ type nccl struct {
 	Repeats    int           `long:"repeats" toml:"repeats"`     // tries of which one has to reach -w
 
 	of  checks.Bounded // the check that this one works for, nil: itself
-	gdr bool           // see probe.NCCLSettings
+	gdr bool           // see [cuda.NCCLSettings]
 }
 
 const ncclName = "check_nccl"

@@ -374,7 +374,7 @@ func (t *ncclRun) sync(ctx context.Context, doing string, of func(i int) cuda.St
 	return err == nil
 }
 
-// syncRanks is [probe.SyncAll] for a stream of each rank.
+// syncRanks is [cuda.SyncAll] for a stream of each rank.
 func syncRanks(ctx context.Context, ranks []*ncclGPU, of func(i int) cuda.Stream) (at int, err error) {
 	var contexts []*cuda.Context
 	var streams []cuda.Stream

@@ -126,7 +126,7 @@ func GPUFinding(check string, i int, f checks.Finding, text string) checks.Findi
 	return f
 }
 
-// errOdd is an error that says nothing of the GPU; the others say its state.
+// ErrOdd is an error that says nothing of the GPU; the others say its state.
 var (
 	ErrOdd   = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 999}
 	ErrLost  = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 15}

@@ -183,7 +183,7 @@ const (
 // leaveSpares leaves out the ports that are down beside the front end: the second port
 // of such a card is seldom cabled. A port stays judged if another card of the front end
 // uses the port in its place, or if it is the only InfiniBand that the node has.
-// [portsRun.fatesOf] still reports one that was up earlier.
+// [fatesOf] still reports one that was up earlier.
 func (f *Fabric) leaveSpares() {
 	front := map[string]bool{} // cards
 	for i := range f.Ports {

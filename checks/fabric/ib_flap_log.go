@@ -34,7 +34,7 @@ func (l *flapLine) about(q *flapPort) bool {
 	return slices.Contains(q.devs, l.Dev)
 }
 
-// flap is what a believed line says about a link:
+// flapOf returns what a believed line says about a link:
 //
 //	mlx5_core 0000:23:00.0 eth13: Link down
 //	mlx5_core 0000:23:00.0: Port module event: module 0, Cable unplugged

@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-var writeIBCounters = flag.Bool("ibcounters", false, "rewrite checks/ibcounters_rows.go")
+var writeIBCounters = flag.Bool("ibcounters", false, "rewrite checks/fabric/ibcounters_rows.go")
 
 // TestIBCounterRows compares the rows that the program has with the file that they
 // are made of: parsing it would cost more than reading the counters.

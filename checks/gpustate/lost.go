@@ -26,7 +26,7 @@ const RecoveryCheck = "check_gpu_recovery"
 
 func init() { checks.RegisterFold(foldStates) }
 
-// foldStates reports each GPU and node that NVML has said to be in a state ([probe.IsGPUState]).
+// foldStates reports each GPU and node that NVML has said to be in a state ([nvml.IsGPUState]).
 func foldStates(env *checks.Env, name string, findings []checks.Finding) []checks.Finding {
 	n, err := nvml.Asked(env.Host)
 	if n != nil {
@@ -50,7 +50,7 @@ func foldStates(env *checks.Env, name string, findings []checks.Finding) []check
 	return nameBoards(env, findings)
 }
 
-// LostGPUs returns a finding for each GPU with a state that NVML has reported ([probe.IsGPUState])
+// LostGPUs returns a finding for each GPU with a state that NVML has reported ([nvml.IsGPUState])
 // in answer to any call: no check reads the counters of a job.
 func LostGPUs(env *checks.Env) (findings []checks.Finding) {
 	states, _ := nvml.GPUsInState(env.Host)

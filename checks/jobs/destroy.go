@@ -18,7 +18,7 @@ import (
 // a user goes through the functions of this file, and [checks.KillProcess].
 //
 //   - An action of a line (kill, -k, -K) is the site's decision, as in LBNL NHC.
-//     [probe.Host.Spared] excludes processes that no site wants to kill, and
+//     [probe.Spared] excludes processes that no site wants to kill, and
 //     [checks.KillUser] the processes of running jobs.
 //   - Leftovers of a job are ended or removed only if they surely belong to a job
 //     that has ended, and their owner has no other claim to them on this node:

@@ -128,7 +128,7 @@ func mayJoin(word string) bool {
 	return strings.HasPrefix(word, "-") || slices.Contains([]string{"=", "==", "!=", "<", ">", "!", "(", ")"}, word)
 }
 
-// shellTest leaves to bash what expandWords does not understand.
+// shellTest leaves to bash what [checks.ExpandWords] does not understand.
 func shellTest(ctx context.Context, env *checks.Env, op byte, file string) int {
 	cmd := env.Shell(`set -f; eval test "$0" "$1"`, "-"+string(op), file)
 	for name, value := range env.Vars {

@@ -84,7 +84,7 @@ func (r *useRun) killParent(procs []probe.Process, p probe.Process) (said string
 	return fmt.Sprintf("; killed parent %d", u.Parent)
 }
 
-// processOf finds a process in the list of [probe.Host.Processes].
+// processOf finds a process in the list of [probe.Processes].
 func processOf(procs []probe.Process, pid int) (probe.Process, bool) {
 	i, ok := slices.BinarySearchFunc(procs, pid, func(p probe.Process, pid int) int { return p.PID - pid })
 	if !ok {

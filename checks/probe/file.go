@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FileTests are the operators that [Host.TestFile] knows.
+// FileTests are the operators that [TestFile] knows.
 const FileTests = "abcdefghkprstuwxOGLSN"
 
 // TestFile answers as the test builtin of bash does with one operator and one

@@ -341,7 +341,7 @@ type librarySearch struct {
 	v      *vendorLibrary
 	cuda   int    // that the driver supports; 0: unknown
 	driver string // the version that the file must have; "": any
-	group  bool   // see trustedLibrary
+	group  bool   // see [TrustedLibrary]
 
 	mu      sync.Mutex // guards at
 	at      string     // the directory that is being looked at

@@ -39,7 +39,7 @@ func mountTable(h *Host, key string) ([]Mount, error) {
 	})
 }
 
-// ForgetMounts makes the next [Host.Mounts] read the table again.
+// ForgetMounts makes the next [Mounts] read the table again.
 func ForgetMounts(h *Host) { h.forget("mounts") }
 
 // parseMounts reads lines of four or more fields; a field that is missing is empty.

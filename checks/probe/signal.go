@@ -20,10 +20,10 @@ func Alive(h *Host, pid int) bool {
 	return ok && !s.dead
 }
 
-// Kill sends SIGKILL to a process of [Host.Processes], unless its pid has gone
+// Kill sends SIGKILL to a process of [Processes], unless its pid has gone
 // to another one meanwhile: another owner, program or, if its [Usage] has been
 // read, time of start. Below another root there is nothing to kill. Some are
-// never killed, see [Host.Spared].
+// never killed, see [Spared].
 func Kill(h *Host, p Process) error {
 	if why := Spared(h, p.PID); why != "" {
 		return errors.New(why)
@@ -101,8 +101,8 @@ func Send(pid, pidfd int, sig unix.Signal) error {
 	return err
 }
 
-// Renice gives a process of [Host.Processes] another nice value, within the
-// bounds of the kernel, under the conditions of [Host.Kill]. It returns the
+// Renice gives a process of [Processes] another nice value, within the
+// bounds of the kernel, under the conditions of [Kill]. It returns the
 // value before and after.
 func Renice(h *Host, p Process, nice int) (before, after int, err error) {
 	err = seize(h, p, func(int) error {

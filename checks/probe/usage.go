@@ -23,7 +23,7 @@ type Usage struct {
 func (u Usage) Seconds() uint64 { return u.Ticks / ClockTicks }
 
 // Share is the CPU time per time of life in tenths of a percent of one
-// processor, rounded down as ps does. uptime is that of [Host.Uptime].
+// processor, rounded down as ps does. uptime is that of [Uptime].
 func (u Usage) Share(uptime uint64) uint64 {
 	if uptime <= u.Start {
 		return 0
@@ -31,7 +31,7 @@ func (u Usage) Share(uptime uint64) uint64 {
 	return u.Ticks * 1000 / (uptime - u.Start)
 }
 
-// ReadUsage reads what a process of [Host.Processes] uses, once for the life of the
+// ReadUsage reads what a process of [Processes] uses, once for the life of the
 // Host. [os.ErrProcessDone] means that it has ended.
 func ReadUsage(h *Host, p Process) (Usage, error) {
 	return Once(h, usageKey(p), func() (Usage, error) { return readUsage(h, p) })
@@ -157,7 +157,7 @@ func ParseTask(data []byte) (t Task, good bool) {
 	return t, good
 }
 
-// Resident is the resident memory of a process of [Host.Processes] in kB, VmRSS
+// Resident is the resident memory of a process of [Processes] in kB, VmRSS
 // of /proc/PID/status, read once for the life of the Host; 0 of a kernel thread.
 // The rss of its stat file is not exact: each processor may owe it some pages,
 // which on a large node comes to hundreds of MB. [os.ErrProcessDone] means that

@@ -32,7 +32,7 @@ func UserName(h *Host, uid uint32) string {
 	return name
 }
 
-// UserID is the uid of an account, from the same sources as [Host.UserName].
+// UserID is the uid of an account, from the same sources as [UserName].
 func UserID(h *Host, name string) (uint32, bool) {
 	if uid, ok := readAccounts(h).uids[name]; ok {
 		return uid, true

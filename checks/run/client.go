@@ -139,7 +139,7 @@ func (c *client) readLine() ([]byte, error) {
 	}
 }
 
-// died says how a worker ended that did not answer, and in what; it is killed
+// howItDied says how a worker ended that did not answer, and in what; it is killed
 // if it has not ended yet.
 func (c *client) howItDied(cause error, doing string) string {
 	grace := process.TermGrace

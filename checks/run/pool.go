@@ -326,7 +326,7 @@ func (p *Pool) bury(c *client, step string, hung *checks.Hung) {
 	p.ledger.add(stuckProcesses(left, c.lane, step, hung)...)
 }
 
-// stuck processes describes the processes that survived SIGKILL; the first that sleeps
+// stuckProcesses describes the processes that survived SIGKILL; the first that sleeps
 // uninterruptibly becomes the face of the hang.
 func stuckProcesses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []wire.StuckProcess {
 	var out []wire.StuckProcess

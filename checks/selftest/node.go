@@ -17,7 +17,7 @@ import (
 )
 
 // The language in which a scenario of the self-test says what NVML tells: the
-// path of a field of [probe.NVML], as in "gpu3.ECC.SRAM.Uncorrected", and its
+// path of a field of [nvml.Snapshot], as in "gpu3.ECC.SRAM.Uncorrected", and its
 // value. "gpu*" are all GPUs. In place of a value may stand
 //
 //	{ unsupported = true }                              this GPU or driver does not tell it, or all below
@@ -197,7 +197,7 @@ func setPath(v reflect.Value, path string, to any) error {
 	return nil
 }
 
-// IsReading says whether a type is a [probe.Reading] of something.
+// IsReading says whether a type is a [nvml.Reading] of something.
 func IsReading(t reflect.Type) bool {
 	return t.PkgPath() == reflect.TypeFor[nvml.Snapshot]().PkgPath() && strings.HasPrefix(t.Name(), "Reading[")
 }

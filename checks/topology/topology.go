@@ -29,7 +29,7 @@ type Topology struct {
 	Disks []Located      `json:"disks"`
 	Near  [][]string     `json:"near"` // of each GPU to each NIC, see [TopologyWords]
 
-	Libraries []probe.Fact `json:"libraries"` // of vendors, see [probe.Host.DescribeLibraries]
+	Libraries []probe.Fact `json:"libraries"` // of vendors, see [inventory.DescribeLibraries]
 
 	Doubts []string `json:"doubts,omitempty"` // what could not be read
 }

@@ -4,7 +4,7 @@ package faults
 const (
 	good = "* || check_file_test -d /\n"
 	bad  = "* || check_file_test -d /nowhere\n"
-	// bothKinds fails in a line of bash.
+	// shellBad fails in a line of bash.
 	shellBad = "* || true; test -d /nowhere\n"
 )
 

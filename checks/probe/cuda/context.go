@@ -19,7 +19,7 @@ import (
 // it closes it: no other may call it. One goroutine may have those of several GPUs.
 //
 // What a driver does not answer holds the thread for ever; the names of the calls
-// under way go to the doing of [Host.Open].
+// under way go to the doing of [Open].
 type Context struct {
 	GPU *GPU
 

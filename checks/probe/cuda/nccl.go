@@ -18,7 +18,7 @@ import (
 )
 
 // NCCL is libnccl.so.2 in this process. NCCL reads its environment once in the life
-// of a process, so that a process that has loaded it is spent: see [Host.OpenNCCL].
+// of a process, so that a process that has loaded it is spent: see [OpenNCCL].
 type NCCL struct {
 	Path     string // the library as it was loaded: libnccl.so.2 or what NCCL_LIBRARY names
 	Version  int    // NCCL_VERSION_CODE: 22203 is 2.22.3, and before 2.9 it is 2708 for 2.7.8

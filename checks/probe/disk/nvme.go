@@ -52,7 +52,7 @@ const nvmeClass = "/sys/class/nvme"
 
 // NVMes lists the controllers by number. None without a driver; one that cannot be
 // read is listed with its error. The temperature is not read: a controller that is
-// ill may not give it, see [Host.NVMeHeat]. doing may be nil.
+// ill may not give it, see [NVMeHeat]. doing may be nil.
 func NVMes(h *probe.Host, doing func(string)) ([]NVMe, error) {
 	return probe.Once(h, "nvmes", func() (list []NVMe, err error) {
 		names, err := h.Names(nvmeClass)

@@ -172,7 +172,7 @@ func (e *Error) Is(target error) bool {
 	return e.Code == dcgmVersionMismatch && target == ErrTooOld || e.Code == dcgmAlreadyRunning && target == ErrRunning
 }
 
-// Set makes an engine, or an error, the answer of [Host.Connect]: that of a test.
+// Set makes an engine, or an error, the answer of [Connect]: that of a test.
 func Set(h *probe.Host, e Engine, err error) { probe.Remember(h, "dcgm", e, err) }
 
 // Connect finds a way to ask DCGM. Close it after use. It may hang or end the process:

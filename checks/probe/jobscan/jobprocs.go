@@ -76,7 +76,7 @@ func JobProcesses(h *probe.Host, job JobRef) (list []JobProcess, err error) {
 	return list, err
 }
 
-// JobProcessNow looks again at a process of [Host.JobProcesses]. What exits has
+// JobProcessNow looks again at a process of [JobProcesses]. What exits has
 // no environment any more that could name its job. false: it has ended.
 func JobProcessNow(h *probe.Host, job JobRef, p JobProcess) (JobProcess, bool) {
 	s, err := scanJobs(h, job)

@@ -26,7 +26,7 @@ type SlurmGPUs struct {
 }
 
 // ReadGPUs reads slurm.conf, that of SLURM_CONF if it is named, and the gres.conf
-// beside it. Files are read as [probe.Host.ReadTrusted] does. The error is
+// beside it. Files are read as [probe.ReadTrusted] does. The error is
 // [fs.ErrNotExist] where there is no slurm.conf. It may block if they lie on a file
 // server that is dead.
 func ReadGPUs(h *probe.Host, named, node string) (SlurmGPUs, error) {

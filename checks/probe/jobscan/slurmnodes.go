@@ -17,7 +17,7 @@ const maxNodesOfLine = 1 << 17
 // named): the nodes whose NodeHostname, or else whose NodeAddr, is the host's. A node
 // that has the host's own name is the only one. There are several where several slurmd
 // share the host, and none where slurm.conf has other names. It may block as
-// [Host.ReadGPUs] does.
+// [ReadGPUs] does.
 func SlurmNodes(h *probe.Host, named, host string) ([]string, error) {
 	file, data, err := slurmConf(h, named)
 	if err != nil {

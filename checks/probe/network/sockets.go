@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// SocketProtocols are what [Host.Sockets] may be asked for, named as ss names
+// SocketProtocols are what [Sockets] may be asked for, named as ss names
 // them. IPv4 and IPv6 are one protocol; u_seq are Unix sockets of type SEQPACKET.
 var SocketProtocols = [...]string{"tcp", "udp", "raw", "unix", "u_seq"}
 

@@ -33,7 +33,7 @@ func DriverGPUs(h *probe.Host) ([]string, error) {
 	})
 }
 
-// DriverGPUUUID is the UUID of a GPU of [Host.DriverGPUs], "" if the module
+// DriverGPUUUID is the UUID of a GPU of [DriverGPUs], "" if the module
 // does not know it.
 func DriverGPUUUID(h *probe.Host, pci string) string {
 	data, err := h.ReadFile(probe.NvProc + "/gpus/" + pci + "/information")

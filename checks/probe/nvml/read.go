@@ -19,7 +19,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
-// Set makes a snapshot, or an error, the answer of [Host.Ask]: a recorded
+// Set makes a snapshot, or an error, the answer of [Ask]: a recorded
 // one, or that of a test.
 func Set(h *probe.Host, n *Snapshot, err error) {
 	s := &nvmlSession{snapshot: n, have: AllGroups, at: aboutNode}
@@ -45,7 +45,7 @@ type nvmlSession struct {
 
 	at     int // index of the GPU that is asked; aboutNode
 	noting sync.Mutex
-	states map[int]error // what GPUs have said of themselves, see [Host.GPUsInState]; by index
+	states map[int]error // what GPUs have said of themselves, see [GPUsInState]; by index
 }
 
 // Ask asks NVML for some groups, those that it has not been asked for yet. It
@@ -65,7 +65,7 @@ func Ask(h *probe.Host, groups Group, doing func(call string)) (*Snapshot, error
 	return s.snapshot, nil
 }
 
-// Guard has [Host.Ask] ask whether NVML may be started: that loads the driver's module,
+// Guard has [Ask] ask whether NVML may be started: that loads the driver's module,
 // if it is not there. An error is the answer in its place.
 func Guard(h *probe.Host, may func() error) { *probe.Kept[func() error](h, nvmlGuard) = may }
 

@@ -126,7 +126,7 @@ func File() string {
 // failure lets stateIn see the error of a reading of any type.
 func (r Reading[T]) failure() error { return r.Err }
 
-// stateIn finds the state of a GPU in a snapshot that was given by [Host.Set].
+// stateIn finds the state of a GPU in a snapshot that was given by [Set].
 func stateIn(v reflect.Value) error {
 	if r, ok := reflect.TypeAssert[interface{ failure() error }](v); ok {
 		if err := r.failure(); IsGPUState(err) {

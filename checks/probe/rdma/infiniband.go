@@ -71,7 +71,7 @@ const ibClass = "/sys/class/infiniband"
 
 // HCAs lists the RDMA devices by name. None without a driver; one that cannot be
 // read is listed with its error. Of a virtual function there is no more than its
-// name and address: a node may have thousands, see [Host.WholeHCA].
+// name and address: a node may have thousands, see [WholeHCA].
 // doing may be nil.
 func HCAs(h *probe.Host, doing func(string)) ([]HCA, error) {
 	return probe.Once(h, "hcas", func() ([]HCA, error) {
@@ -181,7 +181,7 @@ func ibPort(h *probe.Host, pci, device, number string, ports int) IBPort {
 
 // netDevsOf are the network interfaces of a port. Those of a device with several
 // ports say whose they are by dev_port, which counts from 0. What others have made
-// on it comes and goes without the port, see [Host.OnPort].
+// on it comes and goes without the port, see [OnPort].
 func netDevsOf(h *probe.Host, bdf, port string, ports int) (list []string) {
 	dir := pci.PCIDevices + "/" + bdf + "/net"
 	names, err := h.Names(dir)

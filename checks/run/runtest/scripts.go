@@ -41,7 +41,7 @@ func TestTable() wire.FileTable {
 	return wire.FileTable(b.String())
 }
 
-// WriteScripts makes a directory of scripts: those of testFiles, and others.
+// WriteScripts makes a directory of scripts: those of [TestFiles], and others.
 func WriteScripts(t *testing.T, others map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

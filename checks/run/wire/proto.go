@@ -188,7 +188,7 @@ type Response struct {
 
 	Busy   *Holder  `json:"busy,omitempty"`   // open, lock: who holds the lock; nil: the supervisor has it
 	Cut    bool     `json:"cut,omitempty"`    // exec: there was more output
-	Worn   bool     `json:"worn,omitempty"`   // this worker leaves after the answer, see probe.Worn
+	Worn   bool     `json:"worn,omitempty"`   // this worker leaves after the answer, see cuda.Worn
 	Spent  bool     `json:"spent,omitempty"`  // this worker can do no more, see probe.Host.Blocked
 	Stuck  []string `json:"stuck,omitempty"`  // Spent by these calls, which are no part of the step
 	Exists bool     `json:"exists,omitempty"` // create: there is such a file; Err says so

@@ -138,7 +138,7 @@ func lackedCalls(f *open.Files) (texts []string) {
 		o := f.Pool.Call(f.Ctx, checks.Local, &wire.Request{Op: wire.OpRead, Path: s.Path, Line: "read " + s.Path}, session.Reading)
 		resp, err := o.Answer()
 		if err != nil {
-			continue // noteScripts has said so
+			continue // [open.Files] has reported it
 		}
 		for _, c := range conf.Calls(resp.Data) {
 			if slices.Contains(lacked, c.Name) {
