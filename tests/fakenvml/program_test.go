@@ -165,8 +165,8 @@ func TestEveryCallIsTried(t *testing.T) {
 		tried[name] = true
 	}
 	code := ""
-	for _, file := range []string{"nvmlread.go", "nvmlparts.go", "nvmllinks.go", "nvmlload.go"} {
-		text, err := os.ReadFile("../../checks/probe/" + file)
+	for _, file := range []string{"read.go", "parts.go", "links.go", "load.go"} {
+		text, err := os.ReadFile("../../checks/probe/nvml/" + file)
 		if err != nil {
 			t.Fatal(err)
 		}

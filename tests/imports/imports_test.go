@@ -23,60 +23,59 @@ const module = "github.com/nhc-gpu/nhc-gpu"
 var anyFamily = []string{"checks", "checks/gpustate", "checks/probe", "checks/probe/*", "conf/match"}
 
 // may says which of our packages, and whether os/exec, a package may import. Whatever is
-// missing is refused. "checks/*" are the families that are not named, a new one among them.
+// missing is refused; what is not used is taken out. "checks/*" are the families that are not named, a new one among them.
 var may = map[string][]string{
-	"conf":                   {"conf/match"},
-	"conf/match":             {},
-	"checks/probe":           {"os/exec"},
-	"checks/probe/*":         {"checks/probe", "os/exec"},
-	"checks/probe/cpu":       {"checks/probe", "checks/probe/pci", "os/exec"},
-	"checks/probe/cuda":      {"checks/probe", "checks/probe/nvidia", "checks/probe/pci", "os/exec"},
-	"checks/probe/inventory": {"checks/probe", "checks/probe/cpu", "checks/probe/hostengine", "checks/probe/network", "checks/probe/nvidia", "checks/probe/nvml", "checks/probe/pci", "checks/probe/rdma", "os/exec"},
-	"checks/probe/network":   {"checks/probe", "checks/probe/pci", "os/exec"},
-	"checks/probe/nvidia":    {"checks/probe", "checks/probe/pci", "os/exec"},
-	"checks/probe/nvml":      {"checks/probe", "checks/probe/nvidia", "os/exec"},
-	"checks/probe/rdma":      {"checks/probe", "checks/probe/network", "checks/probe/pci", "os/exec"},
-	"checks":                 {"checks/probe", "checks/probe/*", "conf/match"},
-	"checks/gpustate":        {"checks", "checks/probe", "checks/probe/*"},
-	"checks/*":               anyFamily,
-	"checks/active":          slices.Concat(anyFamily, []string{"checks/dcgm", "checks/fabric", "checks/gpu", "checks/pcie", "checks/topology"}),
-	"checks/fabric":          slices.Concat(anyFamily, []string{"checks/pcie"}),
-	"checks/gpu":             slices.Concat(anyFamily, []string{"checks/pcie", "checks/xid"}),
-	"checks/jobs":            slices.Concat(anyFamily, []string{"checks/fabric", "checks/gpu"}),
-	"checks/topology":        slices.Concat(anyFamily, []string{"checks/fabric", "checks/pcie"}),
-	"checks/explain":         {"checks", "checks/fabric", "checks/xid"},
-	"checks/selftest":        {"checks", "checks/probe", "checks/probe/*"},
-	"checks/checktest":       {"checks", "checks/gpustate", "checks/probe", "checks/probe/*", "checks/selftest", "os/exec", "tests/*"},
-	"checks/all":             {"checks/*"},
-	"checks/plan":            {"checks", "conf", "conf/match"},
-	"checks/run/process":     {"checks"},
-	"checks/run/wire":        {"checks", "checks/active", "checks/topology", "checks/probe", "checks/probe/*", "checks/run/process"},
-	"checks/run/worker":      {"checks", "checks/*", "checks/probe", "checks/probe/*", "checks/run/process", "checks/run/wire"},
-	"checks/run/runtest":     {"checks/run/wire"},
-	"checks/run":             {"checks", "checks/plan", "checks/probe", "checks/run/process", "checks/run/wire", "os/exec"},
-	"checks/verdict":         {"checks"},
-	"checks/session":         {"checks", "checks/plan", "checks/verdict", "conf", "slurm"},
-	"checks/session/setting": {"checks", "checks/probe", "checks/probe/*", "checks/run", "checks/run/wire", "conf"},
-	"checks/session/sink":    {"checks/run", "checks/run/wire", "checks/verdict", "checks/session/setting", "conf"},
-	"checks/session/node": {"checks", "checks/gpu", "checks/plan", "checks/probe", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/setting",
-		"checks/session/sink", "conf", "slurm"},
-	"checks/session/open":            {"checks", "checks/plan", "checks/probe", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/setting", "checks/session/sink", "checks/session/node", "conf", "conf/match", "slurm"},
+	"conf":                           {},
+	"conf/match":                     {},
+	"checks/probe":                   {"os/exec"},
+	"checks/probe/*":                 {"checks/probe", "os/exec"},
+	"checks/probe/cpu":               {"checks/probe", "checks/probe/pci", "os/exec"},
+	"checks/probe/cuda":              {"checks/probe", "checks/probe/nvidia", "checks/probe/pci", "os/exec"},
+	"checks/probe/inventory":         {"checks/probe", "checks/probe/cpu", "checks/probe/hostengine", "checks/probe/network", "checks/probe/nvidia", "checks/probe/nvml", "checks/probe/pci", "checks/probe/rdma", "os/exec"},
+	"checks/probe/network":           {"checks/probe", "checks/probe/pci", "os/exec"},
+	"checks/probe/nvidia":            {"checks/probe", "checks/probe/pci", "os/exec"},
+	"checks/probe/nvml":              {"checks/probe", "checks/probe/nvidia", "os/exec"},
+	"checks/probe/rdma":              {"checks/probe", "checks/probe/network", "checks/probe/pci", "os/exec"},
+	"checks":                         {"checks/probe", "checks/probe/*", "conf/match"},
+	"checks/gpustate":                {"checks", "checks/probe", "checks/probe/*"},
+	"checks/*":                       anyFamily,
+	"checks/active":                  slices.Concat(anyFamily, []string{"checks/dcgm", "checks/fabric", "checks/gpu", "checks/pcie", "checks/topology"}),
+	"checks/fabric":                  slices.Concat(anyFamily, []string{"checks/pcie"}),
+	"checks/gpu":                     slices.Concat(anyFamily, []string{"checks/pcie", "checks/xid"}),
+	"checks/jobs":                    slices.Concat(anyFamily, []string{"checks/fabric", "checks/gpu"}),
+	"checks/topology":                slices.Concat(anyFamily, []string{"checks/fabric", "checks/pcie"}),
+	"checks/explain":                 {"checks", "checks/fabric", "checks/xid"},
+	"checks/selftest":                {"checks", "checks/probe", "checks/probe/*"},
+	"checks/checktest":               {"checks", "checks/gpustate", "checks/probe", "checks/probe/*", "checks/selftest", "os/exec", "tests/*"},
+	"checks/all":                     {"checks/*"},
+	"checks/plan":                    {"checks", "conf", "conf/match"},
+	"checks/run/process":             {"checks"},
+	"checks/run/wire":                {"checks", "checks/active", "checks/topology", "checks/probe", "checks/probe/*", "checks/run/process"},
+	"checks/run/worker":              {"checks", "checks/active", "checks/explain", "checks/fabric", "checks/gpu", "checks/gpustate", "checks/jobs", "checks/probe", "checks/probe/*", "checks/run/process", "checks/run/wire", "checks/topology", "checks/xid"},
+	"checks/run/runtest":             {"checks/run/wire"},
+	"checks/run":                     {"checks", "checks/plan", "checks/probe", "checks/run/process", "checks/run/wire", "os/exec"},
+	"checks/verdict":                 {"checks"},
+	"checks/session":                 {"checks", "checks/plan", "checks/verdict", "conf", "slurm"},
+	"checks/session/setting":         {"checks", "checks/probe", "checks/probe/*", "checks/run/wire", "conf"},
+	"checks/session/sink":            {"checks/run", "checks/run/wire", "checks/verdict", "checks/session/setting", "conf"},
+	"checks/session/node":            {"checks", "checks/gpu", "checks/plan", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/setting", "checks/session/sink", "conf", "slurm"},
+	"checks/session/open":            {"checks", "checks/plan", "checks/probe", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/setting", "checks/session/node", "conf", "conf/match", "slurm"},
 	"checks/session/job":             {"checks", "checks/plan", "checks/run", "checks/run/wire", "checks/session", "checks/session/node", "conf", "slurm"},
-	"checks/session/judge":           {"checks", "checks/plan", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/job", "checks/session/node", "checks/session/open", "checks/session/setting", "checks/session/sink", "conf", "conf/match", "slurm"},
-	"slurm":                          {"checks", "checks/verdict"},
-	"cmd/nhc-gpu":                    {"conf", "conf/match", "checks", "checks/*", "checks/run/*", "checks/session/*", "slurm", "cmd/nhc-gpu/internal/*"},
-	"cmd/nhc-gpu/internal/console":   {"checks", "checks/plan", "checks/run", "checks/run/wire", "checks/verdict"},
+	"checks/session/judge":           {"checks", "checks/plan", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/job", "checks/session/node", "checks/session/open", "checks/session/setting", "checks/session/sink", "conf/match", "slurm"},
+	"slurm":                          {"checks"},
+	"cmd/nhc-gpu":                    {"checks", "checks/all", "checks/run", "checks/run/wire", "checks/run/worker", "checks/session", "checks/session/node", "checks/session/setting", "checks/session/sink", "checks/verdict", "slurm", "cmd/nhc-gpu/internal/*"},
+	"cmd/nhc-gpu/internal/console":   {"checks", "checks/plan", "checks/run", "checks/verdict"},
 	"cmd/nhc-gpu/internal/lint":      {"checks", "checks/fabric", "checks/plan", "checks/run", "checks/run/wire", "checks/session", "checks/session/open", "checks/session/setting", "checks/xid", "conf", "slurm", "cmd/nhc-gpu/internal/console"},
 	"cmd/nhc-gpu/internal/selftest":  {"checks", "checks/run", "checks/run/wire", "checks/selftest", "checks/session", "cmd/nhc-gpu/internal/console"},
 	"cmd/nhc-gpu/internal/options":   {"checks", "slurm", "cmd/nhc-gpu/internal/console"},
-	"cmd/nhc-gpu/internal/health":    {"checks", "checks/run", "checks/run/wire", "checks/verdict", "checks/plan", "checks/session", "checks/session/judge", "checks/session/node", "checks/session/open", "checks/session/setting", "checks/session/sink", "conf", "conf/match", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options"},
-	"cmd/nhc-gpu/internal/report":    {"checks", "checks/plan", "checks/verdict", "checks/session", "checks/session/job", "checks/session/judge", "conf", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options"},
-	"cmd/nhc-gpu/internal/ask":       {"checks/plan", "checks/run", "checks/run/wire", "checks/session/node", "checks/session/setting", "checks/session/sink", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
-	"cmd/nhc-gpu/internal/platforms": {"checks/session/node", "conf", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
-	"cmd/nhc-gpu/internal/baseline":  {"checks", "checks/active", "checks/plan", "checks/run", "checks/run/wire", "checks/verdict", "checks/session/node", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
-	"cmd/nhc-gpu/internal/genconf":   {"conf", "conf/match", "checks", "checks/fabric", "checks/probe", "checks/probe/*", "checks/plan", "checks/run", "checks/run/wire", "checks/session", "checks/topology", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
-	"cmd/nhc-gpu/internal/topo":      {"checks", "checks/fabric", "checks/run", "checks/run/wire", "checks/topology", "cmd/nhc-gpu/internal/console"},
-	"cmd/nhc-gpu/internal/wrap":      {"checks", "checks/run", "checks/run/wire", "checks/verdict", "cmd/nhc-gpu/internal/console"},
+	"cmd/nhc-gpu/internal/health":    {"checks", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/judge", "checks/session/node", "checks/session/open", "checks/session/sink", "conf/match", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options"},
+	"cmd/nhc-gpu/internal/report":    {"checks", "checks/plan", "checks/verdict", "checks/session", "checks/session/job", "checks/session/judge", "conf", "slurm", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options"},
+	"cmd/nhc-gpu/internal/ask":       {"checks/plan", "checks/run/wire", "checks/session/node", "checks/session/setting", "checks/session/sink", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
+	"cmd/nhc-gpu/internal/platforms": {"conf", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
+	"cmd/nhc-gpu/internal/baseline":  {"checks", "checks/active", "checks/plan", "checks/run/wire", "checks/verdict", "checks/session/node", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
+	"cmd/nhc-gpu/internal/genconf":   {"conf", "conf/match", "checks", "checks/fabric", "checks/probe", "checks/probe/*", "checks/plan", "checks/run", "checks/run/wire", "checks/session", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
+	"cmd/nhc-gpu/internal/topo":      {"checks", "checks/run", "checks/run/wire", "checks/topology", "cmd/nhc-gpu/internal/console"},
+	"cmd/nhc-gpu/internal/wrap":      {"checks", "checks/run", "checks/verdict", "cmd/nhc-gpu/internal/console"},
 }
 
 // allowed returns what a package may import, nil if nothing says that.
@@ -106,6 +105,14 @@ func TestPackages(t *testing.T) {
 			continue
 		}
 		seen[from], seen[path.Dir(from)+"/*"] = true, true
+		if _, named := may[from]; named {
+			for _, to := range list {
+				all := strings.HasSuffix(to, "*") || slices.Contains(anyFamily, to) && path.Dir(from) == "checks"
+				if !all && to != "os/exec" && !slices.Contains(words, module+"/"+to) && !strings.HasPrefix(to, "tests/") {
+					t.Errorf("%s does not import %s: take it out of the table", from, to)
+				}
+			}
+		}
 		for _, to := range words[1:] {
 			to, ours := strings.CutPrefix(to, module+"/")
 			if (ours || to == "os/exec") && !slices.Contains(list, to) && !slices.Contains(list, path.Dir(to)+"/*") {
