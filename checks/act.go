@@ -126,7 +126,7 @@ func (e *Env) SaidBy(command, line string) {
 // the process is spared.
 func KillProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool {
 	if why := probe.Spared(env.Host, p.PID); why != "" {
-		*notes = append(*notes, ActionFailed(fmt.Sprintf("%s:  process ID %d not killed: %s", check, p.PID, why)))
+		*notes = append(*notes, ActionFailed(check, "process ID %d not killed: %s", p.PID, why))
 		return false
 	}
 	if !env.Acts("kill %s", env.ProcessText(p)) {
@@ -134,7 +134,7 @@ func KillProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool
 	}
 	env.At("kill %d", p.PID)
 	if err := probe.Kill(env.Host, p); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		*notes = append(*notes, ActionFailed(fmt.Sprintf("%s:  kill process ID %d: %v", check, p.PID, err)))
+		*notes = append(*notes, ActionFailed(check, "kill process ID %d: %v", p.PID, err))
 	}
 	return true
 }
@@ -146,9 +146,9 @@ func KillUser(env *Env, check string, p probe.Process, notes *[]Finding) {
 	job, err := jobscan.RunningJobOf(env.Host, p.PID)
 	switch {
 	case err != nil:
-		*notes = append(*notes, ActionFailed(fmt.Sprintf("%s:  process ID %d not killed: %v", check, p.PID, err)))
+		*notes = append(*notes, ActionFailed(check, "process ID %d not killed: %v", p.PID, err))
 	case job != "":
-		*notes = append(*notes, ActionFailed(fmt.Sprintf("%s:  process ID %d not killed: it belongs to job %s, which runs here", check, p.PID, job)))
+		*notes = append(*notes, ActionFailed(check, "process ID %d not killed: it belongs to job %s, which runs here", p.PID, job))
 	default:
 		KillProcess(env, check, p, notes)
 	}
@@ -156,8 +156,8 @@ func KillUser(env *Env, check string, p probe.Process, notes *[]Finding) {
 
 // ActionFailed returns a finding about an action that failed. In LBNL NHC only the
 // command's standard error shows that.
-func ActionFailed(message string) Finding {
-	return Finding{Code: "ps.action.failed", Severity: Warn, Message: message}
+func ActionFailed(check, format string, args ...any) Finding {
+	return Finding{Code: "ps.action.failed", Severity: Warn}.Phrase(check, format, args...)
 }
 
 // DoActionFailed is the advice for it.
@@ -170,5 +170,5 @@ func KeepForLater(env *Env, check, name string, v any) []Finding {
 	if err == nil || errors.Is(err, probe.ErrNoMemory) {
 		return nil
 	}
-	return []Finding{{Code: "gpu.past", Severity: Warn, Message: check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")}}
+	return []Finding{Finding{Code: "gpu.past", Severity: Warn}.Describe(check, "%v", err)}
 }

@@ -173,6 +173,32 @@ func Worst(findings []Finding) Severity {
 	return worst
 }
 
+// Report makes f a finding about a device. A state that is wrong as such is what was got.
+func (f Finding) Report(check string, d Device, format string, args ...any) Finding {
+	f.Device = d
+	text := oneLine(fmt.Sprintf(format, args...))
+	f = f.Describe(check, "%s", text)
+	if f.Want == "" && f.Got == "" {
+		f.Got = text
+	}
+	return f
+}
+
+// Describe writes the message of f: check, device, text, want and got, as far as f has them.
+func (f Finding) Describe(check, format string, args ...any) Finding {
+	return f.Phrase(check, "%s%s%s%s", Before("", f.Device.String(), ": "), fmt.Sprintf(format, args...), Before(", want ", f.Want, ""), Before(", got ", f.Got, ""))
+}
+
+// Phrase writes the message of f where the text itself names device, want and got, or none
+// of them: the check and the text, on one line.
+func (f Finding) Phrase(check, format string, args ...any) Finding {
+	f.Message = check + ":  " + oneLine(fmt.Sprintf(format, args...))
+	return f
+}
+
+// Text returns the message without the check that it begins with.
+func (f Finding) Text(check string) string { return strings.TrimPrefix(f.Message, check+":  ") }
+
 // WantGot is what a message says of a finding's Want and Got, "" without both.
 func WantGot(f Finding) string {
 	return Before(", want ", f.Want, "") + Before(", got ", f.Got, "")
@@ -185,14 +211,12 @@ func Unreadable(err error) []Finding {
 
 // WrongValue is the failure of a check that was given a word which is no number.
 func WrongValue(check, what, word, want string) Finding {
-	return Finding{
-		Code:     "config.value",
-		Severity: Fail,
-		Message:  fmt.Sprintf("%s:  Invalid %s \"%s\"; want %s.", check, what, word, want),
-		Want:     want,
-		Got:      word,
-		Remedy:   FixConfig,
-	}
+	return Finding{Code: "config.value", Severity: Fail, Want: want, Got: word, Remedy: FixConfig}.Phrase(check, "Invalid %s \"%s\"; want %s.", what, word, want)
+}
+
+// BadWord is that a word of nhc.conf means nothing to a check, which judges nothing then.
+func BadWord(check, what, got, want string) Finding {
+	return Finding{Code: "config.value", Severity: Unknown, Want: want, Got: got, Remedy: FixConfig}.Phrase(check, "%s %q, want %s", what, got, want)
 }
 
 // GPUDevice is how a finding names a GPU.

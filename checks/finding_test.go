@@ -65,6 +65,29 @@ func TestDevice(t *testing.T) {
 	}
 }
 
+// TestText compares what the three ways to write a text make of the same finding.
+func TestText(t *testing.T) {
+	t.Parallel()
+	gpu3, left := Device{Name: "gpu3", PCI: "0000:c1:00.0"}, Finding{Want: "4", Got: "3"}
+	for _, c := range []struct {
+		f         Finding
+		text, got string
+	}{
+		{Finding{}.Phrase("check_x", "%d of %d", 3, 4), "check_x:  3 of 4", ""},
+		{left.Phrase("check_x", "3, not 4"), "check_x:  3, not 4", "3"},
+		{Finding{}.Describe("check_x", "a\nb"), "check_x:  a; b", ""},
+		{left.Describe("check_x", "100 %%"), "check_x:  100 %, want 4, got 3", "3"},
+		{Finding{Device: gpu3}.Describe("check_x", "lost"), "check_x:  gpu3 0000:c1:00.0: lost", ""},
+		{left.Report("check_x", gpu3, "links"), "check_x:  gpu3 0000:c1:00.0: links, want 4, got 3", "3"},
+		{Finding{}.Report("check_x", gpu3, "a\nb"), "check_x:  gpu3 0000:c1:00.0: a; b", "a; b"},
+		{Finding{}.Report("check_x", Device{}, "lost"), "check_x:  lost", "lost"},
+	} {
+		if c.f.Message != c.text || c.f.Got != c.got || "check_x:  "+c.f.Text("check_x") != c.text {
+			t.Errorf("got %q, %q, want %q, %q", c.f.Message, c.f.Got, c.text, c.got)
+		}
+	}
+}
+
 var registered = Info{Name: "check_twice", Summary: "x", Lane: Local, New: func() Check { return &sample{} }}
 
 func init() { Register(registered) }

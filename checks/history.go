@@ -9,7 +9,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -100,7 +99,7 @@ func (e *Env) RecallHistory(check, name string) *History {
 		fallthrough
 	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, probe.ErrNoMemory):
 		h.File = HistoryFile{}
-		h.Findings = []Finding{{Code: "fabric.past", Severity: Warn, Message: check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ") + "; it is begun anew"}}
+		h.Findings = []Finding{Finding{Code: "fabric.past", Severity: Warn}.Describe(check, "%v; it is begun anew", err)}
 	}
 	if h.File.Devices == nil {
 		h.File.Devices = map[string]*DeviceHistory{}
@@ -304,7 +303,7 @@ func (h *History) Forget(device string, until time.Time) {
 func (h *History) Store(e *Env) []Finding {
 	err := e.Remember(h.name, h.File)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
-		h.Findings = append(h.Findings, Finding{Code: "fabric.past", Severity: Warn, Message: h.Check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")})
+		h.Findings = append(h.Findings, Finding{Code: "fabric.past", Severity: Warn}.Describe(h.Check, "%v", err))
 	}
 	return h.Findings
 }

@@ -205,7 +205,7 @@ func ReadKernelLog(env *Env, from uint64, about kernelSubject, each func(probe.K
 // was not given the log is skipped.
 func UnreadableLog(env *Env, check string, err error) []Finding {
 	if env.Host.InContainer() && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
-		return []Finding{{Code: "probe.contained", Severity: Skip, Message: check + ":  this container does not show the kernel's log"}}
+		return []Finding{Finding{Code: "probe.contained", Severity: Skip}.Describe(check, "this container does not show the kernel's log")}
 	}
 	return Unreadable(err)
 }

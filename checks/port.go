@@ -39,7 +39,7 @@ func PortRemedy(p rdma.IBPort) Remedy {
 // DescribePort is a port as check_hw_ib has it: mlx5_0:1 ACTIVE LinkUp 400 Gb/sec.
 func DescribePort(p rdma.IBPort) string {
 	if p.Err != nil {
-		return p.Name() + " " + strings.ReplaceAll(p.Err.Error(), "\n", "; ")
+		return p.Name() + " " + OneLine(p.Err)
 	}
 	return strings.Join([]string{p.Name(), p.State, p.Phys, p.Rate, "Gb/sec"}, " ")
 }

@@ -26,7 +26,9 @@ func Plural(n int, thing string) string {
 }
 
 // OneLine is an error without its line breaks.
-func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+func OneLine(err error) string { return oneLine(err.Error()) }
+
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
 // MiB is a size in whole MiB.
 func MiB(bytes uint64) string { return fmt.Sprintf("%d MiB", bytes>>20) }

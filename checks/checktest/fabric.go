@@ -35,12 +35,7 @@ func onSys(base string, sys *fakesys.Node, name string, words []string, change f
 // PortFinding is what is said of port 1 of an adapter of those nodes, by its number.
 func PortFinding(check, name string, i int, f checks.Finding, text string) checks.Finding {
 	sys := fakesys.DGXH100()
-	f.Device = checks.Device{Kind: "port", Name: name + ":1", PCI: fakesys.HCAAddress(i), UUID: strings.TrimSpace(sys.Files[sys.Dir("mlx5_0")+"/node_guid"][:17]) + "0" + string(rune('0'+i))}
-	f.Message = check + ":  " + f.Device.String() + ": " + text + checks.WantGot(f)
-	if f.Want == "" && f.Got == "" {
-		f.Got = text
-	}
-	return f
+	return About(check, checks.Device{Kind: "port", Name: name + ":1", PCI: fakesys.HCAAddress(i), UUID: strings.TrimSpace(sys.Files[sys.Dir("mlx5_0")+"/node_guid"][:17]) + "0" + string(rune('0'+i))}, f, text)
 }
 
 // HCAFinding is the same of the adapter itself.
@@ -54,12 +49,7 @@ func HCAFinding(check, name string, i int, f checks.Finding, text string) checks
 
 // NVMeFinding is what is said of a disk of those nodes, by its number.
 func NVMeFinding(check string, i int, f checks.Finding, text string) checks.Finding {
-	f.Device = checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i), Serial: fmt.Sprintf("S6PENN0T0%05d", i)}
-	f.Message = check + ":  " + f.Device.String() + ": " + text + checks.WantGot(f)
-	if f.Want == "" && f.Got == "" {
-		f.Got = text
-	}
-	return f
+	return About(check, checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i), Serial: fmt.Sprintf("S6PENN0T0%05d", i)}, f, text)
 }
 
 // Switch3 is the PCIe switch above GPU 3.

@@ -118,12 +118,22 @@ func OnV100s(name string, words []string, change func(*nvml.Snapshot), want ...c
 
 // GPUFinding is what is said of a GPU.
 func GPUFinding(check string, i int, f checks.Finding, text string) checks.Finding {
-	f.Device = checks.Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", i), PCI: fakenvml.Address(i), Serial: fakenvml.Serial(i), UUID: fakenvml.UUID(i)}
-	f.Message = fmt.Sprintf("%s:  gpu%d %s: %s", check, i, fakenvml.Address(i), text) + checks.WantGot(f)
+	return About(check, checks.Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", i), PCI: fakenvml.Address(i), Serial: fakenvml.Serial(i), UUID: fakenvml.UUID(i)}, f, text)
+}
+
+// About composes by itself what [checks.Finding.Report] should.
+func About(check string, d checks.Device, f checks.Finding, text string) checks.Finding {
+	f.Device = d
+	f.Message = check + ":  " + d.String() + ": " + text + WantGot(f)
 	if f.Want == "" && f.Got == "" {
 		f.Got = text
 	}
 	return f
+}
+
+// WantGot is the end of a message.
+func WantGot(f checks.Finding) string {
+	return checks.Before(", want ", f.Want, "") + checks.Before(", got ", f.Got, "")
 }
 
 // ErrOdd is an error that says nothing of the GPU; the others say its state.

@@ -97,7 +97,7 @@ func (j *jobUsers) askTorque(e *checks.Env) []string {
 		owners, _, err = jobscan.JobOwners(e.Host, e.Lookup("PWD")+"/jobs")
 	}
 	if err != nil {
-		j.doubt = strings.ReplaceAll(err.Error(), "\n", "; ")
+		j.doubt = checks.OneLine(err)
 	}
 	return owners
 }

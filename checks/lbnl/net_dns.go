@@ -103,8 +103,7 @@ func (c *netDNS) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		if len(c.Names) > 0 {
 			f.Severity, f.Remedy = checks.Fail, checks.FixConfig
 		}
-		f.Message = netDNSName + ":  no name server in /etc/resolv.conf"
-		return append(findings, f)
+		return append(findings, f.Describe(netDNSName, "no name server in /etc/resolv.conf"))
 	}
 	env.At("ask %s", strings.Join(servers, ", "))
 	return append(findings, c.judge(c.askAll(ctx, env, servers, conf))...)
@@ -234,16 +233,15 @@ func (c *netDNS) judge(verdicts []dnsVerdict) (findings []checks.Finding) {
 		}
 		answered = answered || v.final
 		if f.Code != "" {
-			findings = append(findings, c.finding(v.server, f, "%s", v.text))
+			findings = append(findings, c.finding(v.server, f, v.text))
 		}
 	}
 	return findings
 }
 
-func (c *netDNS) finding(server string, f checks.Finding, format string, args ...any) checks.Finding {
+func (c *netDNS) finding(server string, f checks.Finding, text string) checks.Finding {
 	f.Device = checks.Device{Kind: "nameserver", Name: server}
-	f.Message = fmt.Sprintf("%s:  %s: %s", netDNSName, server, fmt.Sprintf(format, args...)) + checks.WantGot(f)
-	return f
+	return f.Describe(netDNSName, "%s", text)
 }
 
 // dnsCode is what a code means, with the word that dig has for it.

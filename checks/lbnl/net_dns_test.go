@@ -17,7 +17,7 @@ var _ = checktest.Table("check_net_dns", func(name string) []checktest.Scenario 
 	const first, second = "10.0.0.53", "10.0.0.54"
 	says := func(server string, severity checks.Severity, code, want, got, text string) checks.Finding {
 		f := checks.Finding{Code: "net.dns." + code, Severity: severity, Device: checks.Device{Kind: "nameserver", Name: server}, Want: want, Got: got}
-		f.Message = name + ":  " + server + ": " + text + checks.WantGot(f)
+		f.Message = name + ":  " + server + ": " + text + checktest.WantGot(f)
 		return f
 	}
 	answers := func(server string, lines ...string) func(*fakesys.Node) {

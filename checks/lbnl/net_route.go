@@ -2,7 +2,6 @@ package lbnl
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -113,7 +112,7 @@ func (c *netRoute) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 	}
 	if err != nil { // the one that is wanted may be among those
-		return []checks.Finding{c.finding(checks.Finding{Code: "net.route.unread", Severity: checks.Unknown}, "could not tell: %s", strings.ReplaceAll(err.Error(), "\n", "; "))}
+		return []checks.Finding{c.finding(checks.Finding{Code: "net.route.unread", Severity: checks.Unknown}, "could not tell: %v", err)}
 	}
 	return []checks.Finding{c.finding(worst, "route")}
 }
@@ -164,8 +163,7 @@ func (c *netRoute) judge(best []network.Route) (f checks.Finding, ok bool) {
 
 func (c *netRoute) finding(f checks.Finding, format string, args ...any) checks.Finding {
 	f.Device = checks.Device{Kind: "route", Name: orDefault(c.To)}
-	f.Message = fmt.Sprintf("%s:  %s: %s", netRouteName, f.Device.Name, fmt.Sprintf(format, args...)) + checks.WantGot(f)
-	return f
+	return f.Describe(netRouteName, format, args...)
 }
 
 func orDefault(to string) string {

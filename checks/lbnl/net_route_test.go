@@ -13,7 +13,7 @@ func TestNetRoute(t *testing.T) { checktest.Run(t, "check_net_route") }
 var _ = checktest.Table("check_net_route", func(name string) []checktest.Scenario {
 	says := func(code, to, want, got string) checks.Finding {
 		f := checks.Finding{Code: "net.route." + code, Severity: checks.Fail, Device: checks.Device{Kind: "route", Name: to}, Want: want, Got: got}
-		f.Message = name + ":  " + to + ": route" + checks.WantGot(f)
+		f.Message = name + ":  " + to + ": route" + checktest.WantGot(f)
 		return f
 	}
 	const (

@@ -41,7 +41,7 @@ func (r *useRun) renice(p probe.Process) (said string) {
 	said = "; reniced " + r.reniced
 	nice, err := strconv.Atoi(strings.TrimLeft(r.Renice, " \t"))
 	if err != nil {
-		r.findings = append(r.findings, checks.ActionFailed(fmt.Sprintf("%s:  renice process ID %d: \"%s\" is no nice value", r.kind, p.PID, r.Renice)))
+		r.findings = append(r.findings, checks.ActionFailed(r.kind.String(), "renice process ID %d: \"%s\" is no nice value", p.PID, r.Renice))
 		return said
 	}
 	if !r.env.Acts("renice %s to %d", r.env.ProcessText(p), nice) {
@@ -52,7 +52,7 @@ func (r *useRun) renice(p probe.Process) (said string) {
 	switch {
 	case errors.Is(err, os.ErrProcessDone):
 	case err != nil:
-		r.findings = append(r.findings, checks.ActionFailed(fmt.Sprintf("%s:  renice process ID %d: %v", r.kind, p.PID, err)))
+		r.findings = append(r.findings, checks.ActionFailed(r.kind.String(), "renice process ID %d: %v", p.PID, err))
 	default:
 		r.findings = append(r.findings, checks.Finding{
 			Code:     r.kind.code(),

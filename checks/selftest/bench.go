@@ -66,7 +66,7 @@ func newBench(place string) (*Bench, error) {
 type BenchError struct{ err error }
 
 func (e *BenchError) Error() string {
-	return "no place to put up nodes (TMPDIR=DIR names another): " + strings.ReplaceAll(e.err.Error(), "\n", "; ")
+	return "no place to put up nodes (TMPDIR=DIR names another): " + checks.OneLine(e.err)
 }
 
 func (e *BenchError) Unwrap() error { return e.err }

@@ -42,7 +42,7 @@ func headline(x checks.Finding) string {
 	words := checks.Words(x.Code)
 	d := x.Device
 	if strings.HasPrefix(x.Code, "job.left.") { // no device, but somebody's process or file
-		text := strings.TrimSuffix(strings.TrimPrefix(x.Message, x.Check+":  "), " [job "+x.Jobs+"]")
+		text := strings.TrimSuffix(x.Text(x.Check), " [job "+x.Jobs+"]")
 		return words + ", " + text
 	}
 	name := d.Name
