@@ -37,5 +37,5 @@ func (c *amdOnly) Unsupported() string { return noAMD }
 func (c *amdOnly) Run(context.Context, *checks.Env) []checks.Finding { return notSupported(c.name) }
 
 func notSupported(check string) []checks.Finding {
-	return []checks.Finding{{Code: "gpu.amd", Severity: checks.Skip, Message: check + ":  not run: " + noAMD}}
+	return []checks.Finding{checks.Finding{Code: "gpu.amd", Severity: checks.Skip}.Describe(check, "not run: %s", noAMD)}
 }

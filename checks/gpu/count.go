@@ -121,7 +121,7 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		t.judgeNumber(env)
 	}
 	if len(t.findings) == 0 && len(t.good) == 0 {
-		t.findings = []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
+		t.findings = skipNone(gpuCountName)
 	}
 	s := &GPUs{check: gpuCountName, Env: env, NVML: n}
 	s.judgeAlike(cmp.Or(c.Want, t.slurms))
@@ -132,14 +132,13 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 // the bus.
 func (c *gpuCount) withoutNVML(want, onBus int, err error) []checks.Finding {
 	if want == 0 && noGPU(err) {
-		return []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: gpuCountName + ":  no NVIDIA GPU on this node"}}
+		return skipNone(gpuCountName)
 	}
 	if errors.Is(err, probe.ErrOtherNode) || errors.Is(err, nvml.ErrNotNow) || errors.Is(err, nvml.ErrNotPermitted) {
-		return []checks.Finding{{Code: "gpu.nvml", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", gpuCountName, err)}}
+		return []checks.Finding{CannotAsk(gpuCountName, err)}
 	}
 	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: checks.Plural(want, "GPU"), Got: "0", Remedy: checks.RebootNode}
-	f.Message = fmt.Sprintf("%s:  want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %v", gpuCountName, f.Want, onBus, err)
-	return []checks.Finding{f}
+	return []checks.Finding{f.Phrase(gpuCountName, "want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %v", f.Want, onBus, err)}
 }
 
 // countTally compares the views.
@@ -227,8 +226,7 @@ func (t *countTally) enough() bool {
 // add reports what makes the number of GPUs wrong; why may be "".
 func (t *countTally) add(f checks.Finding, want int, why string) {
 	f.Severity, f.Want, f.Got = cmp.Or(f.Severity, checks.Fail), checks.Plural(want, "GPU"), fmt.Sprint(len(t.good))
-	f.Message = fmt.Sprintf("%s:  want %s, got %s", gpuCountName, f.Want, f.Got) + checks.Before(": ", why, "")
-	t.findings = append(t.findings, f)
+	t.findings = append(t.findings, f.Phrase(gpuCountName, "want %s, got %s%s", f.Want, f.Got, checks.Before(": ", why, "")))
 }
 
 // present are the addresses of all GPUs of the node, whoever has them.

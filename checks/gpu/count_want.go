@@ -64,7 +64,7 @@ func (t *countTally) alike() bool {
 func (t *countTally) judgeNumber(env *checks.Env) {
 	n := len(t.good)
 	add := func(code string, severity checks.Severity, want, got, text string) {
-		f := checks.Finding{Code: code, Severity: severity, Want: want, Got: got, Message: gpuCountName + ":  " + text}
+		f := checks.Finding{Code: code, Severity: severity, Want: want, Got: got}.Phrase(gpuCountName, "%s", text)
 		if severity == checks.Warn {
 			f.Remedy = checks.FixConfig
 		}

@@ -3,7 +3,6 @@ package gpu
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -75,25 +74,25 @@ func (c *gpuDriver) Run(_ context.Context, env *checks.Env) []checks.Finding {
 
 // notThere says why NVML cannot be asked though there are GPUs.
 func (c *gpuDriver) notThere(views nvidia.GPUViews, err error) checks.Finding {
-	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", gpuDriverName, err)}
+	f := CannotAsk(gpuDriverName, err)
 	switch {
 	case errors.Is(err, nvml.ErrDriverMismatch):
 		f.Code, f.Severity, f.Remedy = "gpu.driver.mismatch", checks.Fail, checks.RebootNode
-		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err) + checks.Before("; the loaded module is ", views.Version, "")
+		f = f.Describe(gpuDriverName, "%v%s", err, checks.Before("; the loaded module is ", views.Version, ""))
 	case errors.Is(err, nvml.ErrDriverNotThere):
 		f.Code, f.Severity, f.Remedy = "gpu.driver.missing", checks.Fail, checks.RebootNode
-		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err)
+		f = f.Describe(gpuDriverName, "%v", err)
 	case errors.Is(err, probe.ErrNoLibrary) && !errors.Is(err, probe.ErrOtherNode):
 		f.Code, f.Severity = "gpu.driver.library", checks.Fail
-		f.Message = fmt.Sprintf("%s:  %v", gpuDriverName, err)
+		f = f.Describe(gpuDriverName, "%v", err)
 	}
 	return f
 }
 
 func (c *gpuDriver) versions(env *checks.Env, n *nvml.Snapshot, views nvidia.GPUViews) (findings []checks.Finding) {
 	add := func(f checks.Finding, text string) {
-		f.Severity, f.Message = checks.Fail, gpuDriverName+":  "+text+checks.WantGot(f)
-		findings = append(findings, f)
+		f.Severity = checks.Fail
+		findings = append(findings, f.Describe(gpuDriverName, "%s", text))
 	}
 	driver := n.Driver.Value
 	for what, version := range map[string]string{"library": n.Library.Value, "loaded module": views.Version} {
@@ -104,7 +103,7 @@ func (c *gpuDriver) versions(env *checks.Env, n *nvml.Snapshot, views nvidia.GPU
 	slices.SortFunc(findings, func(a, b checks.Finding) int { return strings.Compare(a.Message, b.Message) })
 	unknown := func(what string, err error) {
 		if err != nil && !nvml.IsGPUState(err) { // a state is reported by itself
-			findings = append(findings, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  version of the %s is unknown: %v", gpuDriverName, what, err)})
+			findings = append(findings, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}.Describe(gpuDriverName, "version of the %s is unknown: %v", what, err))
 		}
 	}
 	unknown("library", n.Library.Err)
@@ -147,7 +146,7 @@ func (c *gpuDriver) modules(env *checks.Env) (findings []checks.Finding) {
 			}
 		}
 		findings = append(findings, checks.Finding{Code: "gpu.driver.module", Severity: checks.Fail, Device: checks.Device{Kind: "module", Name: m},
-			Want: "loaded", Got: "not loaded", Message: fmt.Sprintf("%s:  module %s is not loaded%s", gpuDriverName, m, checks.Before("; no dma-buf: ", lacks, ""))})
+			Want: "loaded", Got: "not loaded"}.Phrase(gpuDriverName, "module %s is not loaded%s", m, checks.Before("; no dma-buf: ", lacks, "")))
 	}
 	return findings
 }

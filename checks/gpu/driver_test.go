@@ -18,7 +18,7 @@ func TestGPUDriver(t *testing.T) { checktest.Run(t, "check_gpu_driver") }
 var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenario {
 	failing := func(code string, remedy checks.Remedy, text, want, got string) checks.Finding {
 		f := checks.Finding{Code: "gpu.driver." + code, Severity: checks.Fail, Remedy: remedy, Want: want, Got: got}
-		f.Message = name + ":  " + text + checks.WantGot(f)
+		f.Message = name + ":  " + text + checktest.WantGot(f)
 		return f
 	}
 	module := func(m string) checks.Finding {

@@ -119,7 +119,7 @@ type fabricRun struct {
 
 func (c *gpuFabric) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
-		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: gpuFabricName + ":  " + err.Error(), Remedy: checks.FixConfig}}
+		return []checks.Finding{checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig}.Describe(gpuFabricName, "%v", err)}
 	}
 	groups := nvml.GroupFabric
 	if slices.ContainsFunc(checks.PlatformGroups(env), func(p checks.PlatformGroup) bool { return p.Platform != nil && p.Platform.NVLinkDomain > 0 }) {
@@ -139,7 +139,7 @@ func (c *gpuFabric) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if nothing := len(node)+len(s.Findings) == 0 && !r.switches(); nothing && !s.Judged {
 		return s.Done()
 	} else if nothing && r.joined == 0 {
-		return []checks.Finding{{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}}
+		return []checks.Finding{checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip}.Describe(gpuFabricName, "these GPUs are part of no NVLink fabric")}
 	}
 	return append(append(s.Findings, node...), r.past.store(env)...)
 }

@@ -124,27 +124,28 @@ func (r *fabricRun) services() (found []checks.Finding) {
 	}
 	absent := func(name string) bool { return !r.Env.Host.InContainer() && !r.runs(procs, name) }
 	if !r.Env.Host.InContainer() && !slices.ContainsFunc(procs, func(p probe.Process) bool { return p.PID == 1 }) { // hidepid: others are not seen either
-		return []checks.Finding{{Code: "probe.unreadable", Severity: checks.Unknown, Message: gpuFabricName + ":  /proc does not show process 1, nor whether nv-fabricmanager and nvidia-imex run"}}
+		return []checks.Finding{checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}.
+			Describe(gpuFabricName, "/proc does not show process 1, nor whether nv-fabricmanager and nvidia-imex run")}
 	}
 	if expected && absent("nv-fabricmanager") {
-		found = append(found, checks.Finding{Code: "gpu.fabric.manager", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: "running", Got: "not running",
-			Message: gpuFabricName + ":  a node of this platform has NVSwitches, want nv-fabricmanager running, got none"})
+		found = append(found, checks.Finding{Code: "gpu.fabric.manager", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: "running", Got: "not running"}.
+			Phrase(gpuFabricName, "a node of this platform has NVSwitches, want nv-fabricmanager running, got none"))
 	}
 	if len(switches) > 0 && absent("nv-fabricmanager") {
-		f := checks.Finding{Code: "gpu.fabric.manager", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "running", Got: "not running",
-			Message: fmt.Sprintf("%s:  NVSwitches on the PCI bus: %d, want nv-fabricmanager running, got none", gpuFabricName, len(switches))}
+		f := checks.Finding{Code: "gpu.fabric.manager", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "running", Got: "not running"}.
+			Phrase(gpuFabricName, "NVSwitches on the PCI bus: %d, want nv-fabricmanager running, got none", len(switches))
 		if !r.failed && r.joined > 0 && r.joined == len(r.NVML.GPUs) {
 			f.Severity = checks.Warn // they have joined, and it may run where it is not seen
 		}
 		found = append(found, f)
 	}
 	if channels < want {
-		found = append(found, checks.Finding{Code: "gpu.fabric.channels", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: fmt.Sprint(want), Got: fmt.Sprint(channels),
-			Message: fmt.Sprintf("%s:  IMEX channels, want at least %d, got %d", gpuFabricName, want, channels)})
+		found = append(found, checks.Finding{Code: "gpu.fabric.channels", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: fmt.Sprint(want), Got: fmt.Sprint(channels)}.
+			Phrase(gpuFabricName, "IMEX channels, want at least %d, got %d", want, channels))
 	}
 	if (want > 0 || channels > 0) && absent("nvidia-imex") {
-		f := checks.Finding{Code: "gpu.fabric.imex", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "running", Got: "not running",
-			Message: fmt.Sprintf("%s:  IMEX channels of the node: %d, want nvidia-imex running, got none", gpuFabricName, channels)}
+		f := checks.Finding{Code: "gpu.fabric.imex", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "running", Got: "not running"}.
+			Phrase(gpuFabricName, "IMEX channels of the node: %d, want nvidia-imex running, got none", channels)
 		if want == 0 {
 			f.Severity = checks.Warn
 		}

@@ -3,7 +3,6 @@ package gpu
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -50,13 +49,23 @@ func AskNVML(env *checks.Env, check string, groups nvml.Group) (*GPUs, []checks.
 	switch {
 	case err != nil && expected == 0 && noGPU(err),
 		err == nil && expected+len(n.GPUs) == 0:
-		return nil, []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: check + ":  no NVIDIA GPU on this node"}}
+		return nil, skipNone(check)
 	case err != nil:
-		return nil, []checks.Finding{{Code: "gpu.nvml", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", check, err)}}
+		return nil, []checks.Finding{CannotAsk(check, err)}
 	case len(n.GPUs) == 0:
-		return nil, []checks.Finding{{Code: "gpu.nvml", Severity: checks.Unknown, Message: check + ":  the PCI bus has GPUs, but NVML has none"}}
+		return nil, []checks.Finding{checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}.Describe(check, "the PCI bus has GPUs, but NVML has none")}
 	}
 	return &GPUs{check: check, Env: env, NVML: n}, nil
+}
+
+// skipNone skips a check on a node without GPUs.
+func skipNone(check string) []checks.Finding {
+	return []checks.Finding{checks.Finding{Code: "gpu.none", Severity: checks.Skip}.Describe(check, "no NVIDIA GPU on this node")}
+}
+
+// CannotAsk is the finding of a node whose NVML does not answer.
+func CannotAsk(check string, err error) checks.Finding {
+	return checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}.Describe(check, "cannot ask NVML: %v", err)
 }
 
 // noGPU says whether NVML gives no answer because there is nothing to be asked.
@@ -92,7 +101,7 @@ func (s *GPUs) Each(judge func(*GPUs, *nvml.GPU)) {
 // compare it with, the check is skipped, not passed.
 func (s *GPUs) Done() []checks.Finding {
 	if !s.Judged && len(s.Findings) == 0 {
-		return []checks.Finding{{Code: "gpu.unsupported", Severity: checks.Skip, Message: s.check + ":  not supported by these GPUs or their driver"}}
+		return []checks.Finding{checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip}.Describe(s.check, "not supported by these GPUs or their driver")}
 	}
 	return s.Findings
 }
@@ -106,16 +115,9 @@ func Value[T any](s *GPUs, r nvml.Reading[T]) (v T, known bool) {
 	return r.Value, r.Known
 }
 
-// Report adds a finding about a GPU. Its text is what is said of the GPU, behind
-// which come what is wanted and what was got, if f has them.
+// Report adds a finding about a GPU.
 func (s *GPUs) Report(g *nvml.GPU, f checks.Finding, format string, args ...any) {
-	f.Device = checks.GPUDevice(g)
-	text := fmt.Sprintf(format, args...)
-	f.Message = fmt.Sprintf("%s:  %s: %s", s.check, f.Device, text) + checks.WantGot(f)
-	if f.Want == "" && f.Got == "" { // a state that is wrong as such
-		f.Got = text
-	}
-	s.Findings = append(s.Findings, f)
+	s.Findings = append(s.Findings, f.Report(s.check, checks.GPUDevice(g), format, args...))
 }
 
 // onOff is a switch in words.

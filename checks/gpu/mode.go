@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -78,7 +77,7 @@ func (c *gpuMode) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	kinds := c.kinds()
 	for _, k := range append(kinds, modeKind{name: "confidential computing", want: c.CC, words: []string{"on", "off"}}) {
 		if k.want != "" && !slices.Contains(k.words, k.want) {
-			return []checks.Finding{badMode(k)}
+			return []checks.Finding{checks.BadWord(gpuModeName, k.name, k.want, strings.Join(k.words, " or "))}
 		}
 	}
 	s, findings := AskNVML(env, gpuModeName, nvml.GroupModes)
@@ -99,12 +98,6 @@ func (c *gpuMode) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		s.Findings = append(s.Findings, c.judgeCC(s)...)
 	}
 	return s.Done()
-}
-
-func badMode(k modeKind) checks.Finding {
-	want := strings.Join(k.words, " or ")
-	return checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: want, Got: k.want, Remedy: checks.FixConfig,
-		Message: fmt.Sprintf("%s:  %s %q, want %s", gpuModeName, k.name, k.want, want)}
 }
 
 // judge compares one mode of one GPU. A GPU that does not have the mode has it
@@ -153,7 +146,7 @@ func (c *gpuMode) judgeCC(s *GPUs) []checks.Finding {
 	switch r := s.NVML.CC; {
 	case r.Err != nil:
 		s.Judged = true
-		return []checks.Finding{{Code: "gpu.error", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  could not tell: %v", gpuModeName, r.Err)}}
+		return []checks.Finding{checks.Finding{Code: "gpu.error", Severity: checks.Unknown}.Describe(gpuModeName, "could not tell: %v", r.Err)}
 	case r.Known:
 		got = onOff(r.Value)
 	case c.CC == "off":
@@ -162,8 +155,7 @@ func (c *gpuMode) judgeCC(s *GPUs) []checks.Finding {
 	if got == c.CC {
 		return nil
 	}
-	f := checks.Finding{Code: "gpu.mode.cc", Severity: checks.Fail, Want: c.CC, Got: got, Remedy: checks.FixConfig}
-	f.Message = gpuModeName + ":  confidential computing" + checks.WantGot(f)
+	f := checks.Finding{Code: "gpu.mode.cc", Severity: checks.Fail, Want: c.CC, Got: got, Remedy: checks.FixConfig}.Describe(gpuModeName, "confidential computing")
 	s.Judged = true
 	return []checks.Finding{f}
 }

@@ -23,7 +23,7 @@ var _ = checktest.Table("check_gpu_mode", func(name string) []checktest.Scenario
 	noECC := checktest.Gpu3(func(g *nvml.GPU) { g.ECC.On, g.ECC.Pending = nvml.Known(false), nvml.Known(false) })
 	cc := func(want, got string) checks.Finding {
 		f := checks.Finding{Code: "gpu.mode.cc", Severity: checks.Fail, Want: want, Got: got, Remedy: checks.FixConfig}
-		f.Message = name + ":  confidential computing" + checks.WantGot(f)
+		f.Message = name + ":  confidential computing" + checktest.WantGot(f)
 		return f
 	}
 	bad := func(what, word, want string) checks.Finding {

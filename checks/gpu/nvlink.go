@@ -130,7 +130,7 @@ func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	})
 	r.peers()
 	if divided > 0 && divided == len(s.NVML.GPUs) {
-		return []checks.Finding{{Code: "gpu.nvlink.mig", Severity: checks.Skip, Message: c.name + ":  MIG is on, the NVLinks are not judged"}}
+		return []checks.Finding{checks.Finding{Code: "gpu.nvlink.mig", Severity: checks.Skip}.Describe(c.name, "MIG is on, the NVLinks are not judged")}
 	}
 	if grown {
 		s.Findings = append(s.Findings, checks.KeepForLater(env, c.name, "gpu-nvlinks", r.past)...)

@@ -3,7 +3,6 @@ package gpu
 import (
 	"errors"
 	"io/fs"
-	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -42,7 +41,7 @@ func recallGPU[T any](env *checks.Env, check, name string, now time.Time) *memor
 		m.forgetful = true
 	case !errors.Is(err, fs.ErrNotExist):
 		m.past = gpuPast[T]{}
-		m.findings = []checks.Finding{{Code: "gpu.past", Severity: checks.Warn, Message: check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")}}
+		m.findings = []checks.Finding{checks.Finding{Code: "gpu.past", Severity: checks.Warn}.Describe(check, "%v", err)}
 	}
 	switch elapsed := now.Sub(m.past.Taken); {
 	case m.past.Taken.IsZero() || elapsed < 0: // none, or a clock that was set back

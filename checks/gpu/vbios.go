@@ -50,7 +50,7 @@ func (c *gpuVBIOS) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	})
 	if c.Version == "" {
 		if _, compared := s.models(func(g *nvml.GPU) bool { return g.VBIOS.Known }); !compared && s.Judged && len(s.Findings) == 0 {
-			return []checks.Finding{{Code: "gpu.vbios.one", Severity: checks.Skip, Message: c.name + ":  no two GPUs of one model to compare, and no VERSION"}}
+			return []checks.Finding{checks.Finding{Code: "gpu.vbios.one", Severity: checks.Skip}.Describe(c.name, "no two GPUs of one model to compare, and no VERSION")}
 		}
 		s.unlike(func(g *nvml.GPU) (string, bool) { return g.VBIOS.Value, g.VBIOS.Known }, func(g *nvml.GPU, want, got, than string) {
 			s.Report(g, checks.Finding{Code: "gpu.vbios.differ", Severity: checks.Warn, Want: want, Got: got}, "VBIOS is not that of %s", than)

@@ -148,8 +148,7 @@ func stateFinding(check string, d checks.Device, err error) checks.Finding {
 		text = strings.Replace(text, "the GPU", "a GPU", 1)
 	}
 	f.Severity, f.Device, f.Whole = checks.Fail, d, true
-	f.Message = fmt.Sprintf("%s:  %s%s%s (%s)", check, checks.Before("", d.String(), ": "), text, BoardText(d), callText(err))
-	return f
+	return f.Phrase(check, "%s%s%s (%s)", checks.Before("", d.String(), ": "), text, BoardText(d), callText(err))
 }
 
 // callText is an error of NVML without the words for it.
@@ -192,9 +191,7 @@ func tellNode(env *checks.Env, check string, findings []checks.Finding, err erro
 func driverMismatch(env *checks.Env, check string, err error) checks.Finding {
 	views, _ := nvidia.ReadGPUViews(env.Host) // without them the version is not named
 	f := checks.Finding{Code: "gpu.driver.mismatch", Severity: checks.Fail, Remedy: checks.RebootNode, Want: views.Version, Got: nvml.File(), Whole: true}
-	f.Message = fmt.Sprintf("%s:  the driver's library%s and the loaded module%s are of different versions: an update needs a reboot (%s)",
-		check, checks.Before(" ", f.Got, ""), checks.Before(" ", f.Want, ""), callText(err))
-	return f
+	return f.Phrase(check, "the driver's library%s and the loaded module%s are of different versions: an update needs a reboot (%s)", checks.Before(" ", f.Got, ""), checks.Before(" ", f.Want, ""), callText(err))
 }
 
 // GuardDriver refuses to start NVML, and with it the driver, where the driver was there in
@@ -221,11 +218,11 @@ func driverUnloaded(env *checks.Env, check string) checks.Finding {
 	gpus := checks.Plural(len(views.Own()), "GPU")
 	against := unloadedButFor(env)
 	if against == "" {
-		return checks.Finding{Code: "gpu.driver.unloaded", Severity: checks.Skip, Got: "not loaded",
-			Message: fmt.Sprintf("%s:  the driver is unloaded (no module, no device node, no job): %s not checked", check, gpus)}
+		return checks.Finding{Code: "gpu.driver.unloaded", Severity: checks.Skip, Got: "not loaded"}.
+			Phrase(check, "the driver is unloaded (no module, no device node, no job): %s not checked", gpus)
 	}
-	return checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "loaded", Got: "not loaded", Whole: true,
-		Message: fmt.Sprintf("%s:  the driver is not loaded for %s: %s", check, gpus, against)}
+	return checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "loaded", Got: "not loaded", Whole: true}.
+		Phrase(check, "the driver is not loaded for %s: %s", gpus, against)
 }
 
 // unloadedButFor says why it is no person who has unloaded the driver, "" if it may be.

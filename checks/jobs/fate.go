@@ -126,7 +126,7 @@ func stillStuck(env *checks.Env) (findings []checks.Finding) {
 
 // noJob is what a check of the class "job" says where no job has ended.
 func noJob(check string) []checks.Finding {
-	return []checks.Finding{{Code: "job.none", Severity: checks.Skip, Message: check + ":  not in the epilog of a job"}}
+	return []checks.Finding{checks.Finding{Code: "job.none", Severity: checks.Skip}.Describe(check, "not in the epilog of a job")}
 }
 
 func init() {

@@ -58,7 +58,7 @@ func (c *jobGPUs) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	case job == nil || !job.Ended || job.ID == "":
 		return noJob(jobGPUsName)
 	case len(job.GPUs) == 0:
-		return []checks.Finding{{Code: "job.gpus.unknown", Severity: checks.Skip, Message: jobGPUsName + ":  which GPUs job " + job.ID + " had is not known"}}
+		return []checks.Finding{checks.Finding{Code: "job.gpus.unknown", Severity: checks.Skip}.Describe(jobGPUsName, "which GPUs job %s had is not known", job.ID)}
 	}
 	system, failed := checks.MaxSystemUID(env, jobGPUsName)
 	if failed != nil {
@@ -82,7 +82,7 @@ func (c *jobGPUs) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		}
 		time.Sleep(min(pause, left))
 		if _, err := nvml.GPUProcesses(env.Host, env.Doing); err != nil {
-			return []checks.Finding{{Code: "gpu.nvml", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  cannot ask NVML: %v", jobGPUsName, err)}}
+			return []checks.Finding{gpu.CannotAsk(jobGPUsName, err)}
 		}
 		r.held = false
 	}

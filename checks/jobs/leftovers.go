@@ -305,8 +305,8 @@ func (r *leftRun) report() (findings []checks.Finding) {
 		}
 	}
 	if more > mostReported {
-		findings = append(findings, checks.Finding{Code: "job.left.process", Severity: r.severity(),
-			Message: fmt.Sprintf("%s:  job %s has left %d processes, of which these are %d", jobLeftoversName, r.job.ID, more+len(stuck), mostReported+len(stuck))})
+		findings = append(findings, checks.Finding{Code: "job.left.process", Severity: r.severity()}.
+			Describe(jobLeftoversName, "job %s has left %d processes, of which these are %d", r.job.ID, more+len(stuck), mostReported+len(stuck)))
 	}
 	return append(findings, r.remember(stuck)...)
 }
@@ -320,8 +320,7 @@ func (r *leftRun) severity() checks.Severity {
 
 func (r *leftRun) finding(p *leftProcess, f checks.Finding, fate string) checks.Finding {
 	f.Device = checks.Device{Kind: "process", Name: fmt.Sprintf("%.40s", p.Command())}
-	f.Message = fmt.Sprintf("%s:  %s's process %d (%.40s) of job %s %s", jobLeftoversName, r.userOf(int(p.UID)), p.PID, p.Command(), r.job.ID, fate)
-	return f
+	return f.Phrase(jobLeftoversName, "%s's process %d (%.40s) of job %s %s", r.userOf(int(p.UID)), p.PID, p.Command(), r.job.ID, fate)
 }
 
 // userOf is the name of a user, the number of one without an account.

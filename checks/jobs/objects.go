@@ -47,8 +47,8 @@ func (r *leftRun) objects(ctx context.Context) (findings []checks.Finding) {
 	if !r.more {
 		return findings
 	}
-	f := checks.Finding{Code: "job.left.file", Severity: checks.Warn,
-		Message: fmt.Sprintf("%s:  %s has more files in /dev/shm than this epilog had time for; the rest stays", jobLeftoversName, r.userOf(r.job.UID))}
+	f := checks.Finding{Code: "job.left.file", Severity: checks.Warn}.
+		Describe(jobLeftoversName, "%s has more files in /dev/shm than this epilog had time for; the rest stays", r.userOf(r.job.UID))
 	if r.end {
 		f.Message += " until the next epilog"
 		findings = append(findings, checks.KeepForLater(r.env, jobLeftoversName, shmRecords+r.job.ID, shmRecord{r.job.ID, r.job.UID, r.job.User, r.job.Began, time.Now()})...)
@@ -253,12 +253,10 @@ func (r *leftRun) group(list []leftObject, sure bool) checks.Finding {
 	}
 	user := r.userOf(r.job.UID)
 	if !sure {
-		f.Message = fmt.Sprintf("%s:  %s has %s, perhaps of job %s, which has ended%s", jobLeftoversName, user, text, r.job.ID, checks.Before("; not removed: ", r.doubt, ""))
-		return f
+		return f.Phrase(jobLeftoversName, "%s has %s, perhaps of job %s, which has ended%s", user, text, r.job.ID, checks.Before("; not removed: ", r.doubt, ""))
 	}
 	f.Severity = r.severity()
-	f.Message = fmt.Sprintf("%s:  job %s of %s has left %s%s", jobLeftoversName, r.job.ID, user, text, r.removed(list))
-	return f
+	return f.Phrase(jobLeftoversName, "job %s of %s has left %s%s", r.job.ID, user, text, r.removed(list))
 }
 
 // removed removes what is left if that is wanted, and says so.
