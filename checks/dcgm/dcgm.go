@@ -51,10 +51,8 @@ func Ask(ctx context.Context, env *checks.Env, check string, strict bool) (*Run,
 	s := &Run{check: check, env: env, strict: strict}
 	mode := cmp.Or(env.Vars["DCGM_MODE"], "auto")
 	if !slices.Contains(dcgmModes, mode) {
-		want := "one of " + strings.Join(dcgmModes, ", ")
-		f := checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: want, Got: mode, Remedy: checks.FixConfig}
-		f.Message = check + ":  DCGM_MODE" + checks.WantGot(f)
-		return nil, []checks.Finding{f}
+		return nil, []checks.Finding{checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "one of " + strings.Join(dcgmModes, ", "), Got: mode, Remedy: checks.FixConfig}.
+			Describe(check, "DCGM_MODE")}
 	}
 	engine, err := hostengine.Connect(ctx, env.Host, hostengine.Settings{Mode: mode, Address: env.Vars["DCGM_ADDRESS"]}, env.Doing)
 	if err != nil {
@@ -86,8 +84,7 @@ func (s *Run) Failed(doing string, err error) {
 	case errors.Is(err, hostengine.ErrRunning):
 		f.Code = "dcgm.running"
 	}
-	f.Message = fmt.Sprintf("%s:  cannot %s: %s", s.check, doing, strings.ReplaceAll(err.Error(), "\n", "; "))
-	s.Findings = append(s.Findings, f)
+	s.Findings = append(s.Findings, f.Phrase(s.check, "cannot %s: %v", doing, err))
 }
 
 // errors are the classes of DCGM's errors, read once.
@@ -95,7 +92,7 @@ func (s *Run) errors() dcgmTable {
 	if s.table == nil {
 		table, err := readDCGMErrors(s.env)
 		if s.table = table; err != nil {
-			s.Findings = append(s.Findings, checks.Finding{Code: "dcgm.errors", Severity: checks.Warn, Remedy: checks.FixConfig, Message: s.check + ":  classes of errors not used: " + err.Error()})
+			s.Findings = append(s.Findings, checks.Finding{Code: "dcgm.errors", Severity: checks.Warn, Remedy: checks.FixConfig}.Describe(s.check, "classes of errors not used: %v", err))
 		}
 	}
 	return s.table
@@ -120,12 +117,7 @@ func (s *Run) Report(ctx context.Context, of hostengine.Entity, failed bool, cod
 
 // Tell adds a finding about a thing.
 func (s *Run) Tell(ctx context.Context, of hostengine.Entity, f checks.Finding, text string) {
-	f.Device = s.device(ctx, of)
-	f.Message = fmt.Sprintf("%s:  %s%s", s.check, checks.Before("", f.Device.String(), ": "), text) + checks.WantGot(f)
-	if f.Want == "" && f.Got == "" {
-		f.Got = text
-	}
-	s.Findings = append(s.Findings, f)
+	s.Findings = append(s.Findings, f.Report(s.check, s.device(ctx, of), "%s", text))
 }
 
 // device is what DCGM speaks of, by the name that the other checks give it. DCGM's
@@ -183,7 +175,7 @@ func noGPUs(env *checks.Env, check string) []checks.Finding {
 	case err != nil:
 		return checks.Unreadable(err)
 	case len(views.Own()) == 0:
-		return []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: check + ":  no NVIDIA GPU on this node"}}
+		return []checks.Finding{checks.Finding{Code: "gpu.none", Severity: checks.Skip}.Describe(check, "no NVIDIA GPU on this node")}
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func readDCGMErrors(env *checks.Env) (dcgmTable, error) {
 	}
 	t, err := changeDCGM(dcgmRows(), path, string(data))
 	if err != nil {
-		return dcgmRows(), errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+		return dcgmRows(), errors.New(checks.OneLine(err))
 	}
 	return t, nil
 }

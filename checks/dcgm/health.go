@@ -2,7 +2,6 @@ package dcgm
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -60,9 +59,8 @@ func (c *dcgmHealth) systems() (all hostengine.System, wrong *checks.Finding) {
 	for _, letter := range c.Systems {
 		s, ok := dcgmLetters[letter]
 		if !ok {
-			f := checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "letters of apmitn", Got: c.Systems, Remedy: checks.FixConfig}
-			f.Message = dcgmHealthName + ":  systems" + checks.WantGot(f)
-			return 0, &f
+			return 0, new(checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "letters of apmitn", Got: c.Systems, Remedy: checks.FixConfig}.
+				Describe(dcgmHealthName, "systems"))
 		}
 		all |= s
 	}
@@ -94,8 +92,8 @@ func (c *dcgmHealth) Run(ctx context.Context, env *checks.Env) []checks.Finding 
 		s.Report(ctx, i.Entity, i.Failed, i.Code, checks.Before(", ", dcgmSystemNames[i.System], ""), i.Message)
 	}
 	if health.Fresh {
-		s.Findings = append(s.Findings, checks.Finding{Code: "dcgm.fresh", Severity: checks.OK,
-			Message: fmt.Sprintf("%s:  %s did not watch all of it until now: it knows only what is at this moment", dcgmHealthName, strings.TrimSpace(s.Engine.Via()))})
+		s.Findings = append(s.Findings, checks.Finding{Code: "dcgm.fresh", Severity: checks.OK}.
+			Describe(dcgmHealthName, "%s did not watch all of it until now: it knows only what is at this moment", strings.TrimSpace(s.Engine.Via())))
 	}
 	return s.Findings
 }

@@ -56,10 +56,7 @@ func (l *xidLedger) applyClears(clears []xidClear) {
 func readXidClears(env *checks.Env) (clears []xidClear, notes []checks.Finding) {
 	env.At("read what operators have cleared")
 	if err := env.Host.Recall(xidClearsName, &clears); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, []checks.Finding{{
-			Code: "gpu.xid.ledger", Severity: checks.Warn,
-			Message: "check_gpu_xid:  what operators have cleared is lost, clear it again: " + strings.ReplaceAll(err.Error(), "\n", "; "),
-		}}
+		return nil, []checks.Finding{checks.Finding{Code: "gpu.xid.ledger", Severity: checks.Warn}.Describe("check_gpu_xid", "what operators have cleared is lost, clear it again: %v", err)}
 	}
 	return clears, nil
 }

@@ -27,7 +27,7 @@ func (c *gpuXid) runFile(env *checks.Env) []checks.Finding {
 	})
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // AzureHPC's check passes then
-		return []checks.Finding{{Code: "gpu.xid.file", Severity: checks.Skip, Message: "check_gpu_xid:  " + err.Error()}}
+		return []checks.Finding{checks.Finding{Code: "gpu.xid.file", Severity: checks.Skip}.Describe("check_gpu_xid", "%v", err)}
 	case err != nil:
 		return checks.Unreadable(err)
 	}

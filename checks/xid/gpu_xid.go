@@ -108,7 +108,7 @@ func (c *gpuXid) file() string {
 
 func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
-		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: "check_gpu_xid:  " + err.Error(), Remedy: checks.FixConfig}}
+		return []checks.Finding{checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig}.Describe("check_gpu_xid", "%v", err)}
 	}
 	if c.isFile() {
 		return c.runFile(env)
@@ -130,7 +130,7 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		notes = append(notes, more...)
 	}
 	if len(ledger.Events) == 0 && !hasDriver(env) {
-		return append(notes, checks.Finding{Code: "gpu.xid.absent", Severity: checks.Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"})
+		return append(notes, checks.Finding{Code: "gpu.xid.absent", Severity: checks.Skip}.Describe("check_gpu_xid", "no NVIDIA driver is loaded"))
 	}
 	found := c.judge(env, ledger, &notes)
 	if counted := probe.Kept[bool](env.Host, "xid passes"); kept && !*counted {
@@ -147,7 +147,7 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 // nothing to be told.
 func (c *gpuXid) unreadable(env *checks.Env, err error) []checks.Finding {
 	if !hasDriver(env) {
-		return []checks.Finding{{Code: "gpu.xid.absent", Severity: checks.Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"}}
+		return []checks.Finding{checks.Finding{Code: "gpu.xid.absent", Severity: checks.Skip}.Describe("check_gpu_xid", "no NVIDIA driver is loaded")}
 	}
 	return checks.UnreadableLog(env, "check_gpu_xid", err)
 }
@@ -166,7 +166,7 @@ func (c *gpuXid) judge(env *checks.Env, ledger *xidLedger, notes *[]checks.Findi
 	}
 	policy, err := readXidPolicy(env)
 	if err != nil {
-		*notes = append(*notes, checks.Finding{Code: "gpu.xid.policy", Severity: checks.Warn, Message: "check_gpu_xid:  policy not used: " + err.Error(), Remedy: checks.FixConfig})
+		*notes = append(*notes, checks.Finding{Code: "gpu.xid.policy", Severity: checks.Warn, Remedy: checks.FixConfig}.Describe("check_gpu_xid", "policy not used: %v", err))
 	}
 	if v, err := probe.DriverVersion(env.Host); err == nil {
 		ledger.Driver = v
@@ -219,5 +219,5 @@ func keepXids(env *checks.Env, before, ledger *xidLedger) []checks.Finding {
 	case elsewhere:
 		what = ""
 	}
-	return []checks.Finding{{Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  " + what + strings.ReplaceAll(err.Error(), "\n", "; ")}}
+	return []checks.Finding{checks.Finding{Code: "gpu.xid.ledger", Severity: checks.Warn}.Describe("check_gpu_xid", "%s%v", what, err)}
 }

@@ -2,7 +2,6 @@ package xid
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -84,10 +83,7 @@ func recallXids(env *checks.Env) (ledger *xidLedger, kept bool, notes []checks.F
 			err = errors.New("read the ledger of Xids: it does not make sense")
 		}
 		ledger = &xidLedger{}
-		notes = append(notes, checks.Finding{
-			Code: "gpu.xid.ledger", Severity: checks.Warn,
-			Message: fmt.Sprintf("check_gpu_xid:  what earlier runs have seen is lost: %v", err),
-		})
+		notes = append(notes, checks.Finding{Code: "gpu.xid.ledger", Severity: checks.Warn}.Describe("check_gpu_xid", "what earlier runs have seen is lost: %v", err))
 	}
 	ledger.begin(boot)
 	return ledger, true, notes

@@ -287,12 +287,11 @@ func recordXids(env *checks.Env, ledger *xidLedger) (scan *xidScan, notes []chec
 		ledger.Cursor = end.Next
 	}
 	if from > 0 && end.First > from || end.Overrun {
-		text := "check_gpu_xid:  records of the kernel's log were overwritten before they were read: an Xid may have been among them"
-		notes = append(notes, checks.Finding{Code: "gpu.xid.lost", Severity: checks.Warn, Message: text})
+		notes = append(notes, checks.Finding{Code: "gpu.xid.lost", Severity: checks.Warn}.
+			Describe("check_gpu_xid", "records of the kernel's log were overwritten before they were read: an Xid may have been among them"))
 	}
 	if end.Cut || scan.full {
-		text := "check_gpu_xid:  the kernel logs more than can be kept: the oldest events are dropped"
-		notes = append(notes, checks.Finding{Code: "gpu.xid.flood", Severity: checks.Warn, Message: text})
+		notes = append(notes, checks.Finding{Code: "gpu.xid.flood", Severity: checks.Warn}.Describe("check_gpu_xid", "the kernel logs more than can be kept: the oldest events are dropped"))
 	}
 	return scan, notes, nil
 }

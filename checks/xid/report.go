@@ -70,8 +70,7 @@ func (r *xidReporter) finding(c *xidCase) checks.Finding {
 		what = c.row.Name
 	}
 	notes := strings.Join(append([]string{""}, c.notes...), ", ")
-	f.Message = fmt.Sprintf("check_gpu_xid:  %s: %s (%s)%s, %s: %s", r.name(f.Device, c), what, c.row.Means, notes, since, r.until(c, last))
-	return f
+	return f.Phrase("check_gpu_xid", "%s: %s (%s)%s, %s: %s", r.name(f.Device, c), what, c.row.Means, notes, since, r.until(c, last))
 }
 
 // severity is that of the class. Applications' faults are told once.
