@@ -122,9 +122,9 @@ func (a *active) begin(ctx context.Context, env *checks.Env, t activeTest) (*act
 	}
 	release, err := probe.Claim(env.Host, "active")
 	if err != nil {
-		f := checks.Finding{Code: "active.held", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  cannot run: another active test holds the node", t.Check)}
+		f := checks.Finding{Code: "active.held", Severity: checks.Unknown}.Describe(t.Check, "cannot run: another active test holds the node")
 		if !errors.Is(err, probe.ErrClaimed) {
-			f.Message = fmt.Sprintf("%s:  cannot run: %v", t.Check, err)
+			f = f.Describe(t.Check, "cannot run: %v", err)
 		}
 		return nil, []checks.Finding{f}
 	}
@@ -163,7 +163,7 @@ func (a *active) beginGPUs(ctx context.Context, env *checks.Env, t activeTest) (
 		r.findings = append(r.findings, refusal(r, r.left[0])...)
 		r.left = r.left[1:]
 	} else {
-		r.findings = append(r.findings, checks.Finding{Code: "active.few", Severity: checks.Skip, Message: fmt.Sprintf("%s:  needs %s, the node has %d", t.Check, checks.Plural(t.Least, "GPU"), len(r.gpus))})
+		r.findings = append(r.findings, checks.Finding{Code: "active.few", Severity: checks.Skip}.Describe(t.Check, "needs %s, the node has %d", checks.Plural(t.Least, "GPU"), len(r.gpus)))
 	}
 	r.failures = true
 	return nil, r.done()
@@ -183,8 +183,7 @@ func (r *activeRun) chooseGPUs(s *gpu.GPUs) {
 		if code == "gpu.error" {
 			f.Severity = checks.Unknown
 		}
-		f.Message = fmt.Sprintf("%s:  %s: left out: %s", r.Check, f.Device, why)
-		r.left = append(r.left, f)
+		r.left = append(r.left, f.Phrase(r.Check, "%s: left out: %s", f.Device, why))
 	}
 }
 
@@ -274,13 +273,7 @@ func (r *activeRun) calling(call string) {
 
 // report adds a finding about a device; the zero Device is the node.
 func (r *activeRun) report(d checks.Device, f checks.Finding, format string, args ...any) {
-	f.Device = d
-	text := fmt.Sprintf(format, args...)
-	f.Message = fmt.Sprintf("%s:  %s%s", r.Check, checks.Before("", d.String(), ": "), text) + checks.WantGot(f)
-	if f.Want == "" && f.Got == "" {
-		f.Got = text
-	}
-	r.findings = append(r.findings, f)
+	r.findings = append(r.findings, f.Report(r.Check, d, format, args...))
 }
 
 // measured takes a number that the test has found; done judges it.

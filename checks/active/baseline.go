@@ -200,12 +200,11 @@ func (b *baselines) learn(m measure) {
 // another driver.
 func (b *baselines) doubts(check string) (findings []checks.Finding) {
 	if b.err != nil {
-		findings = append(findings, checks.Finding{Code: "active.past", Severity: checks.Warn, Message: check + ":  what was learned of this node cannot be used: " + checks.OneLine(b.err)})
+		findings = append(findings, checks.Finding{Code: "active.past", Severity: checks.Warn}.Describe(check, "what was learned of this node cannot be used: %v", b.err))
 	}
 	if b.other != "" && !b.learns {
-		f := checks.Finding{Code: "active.baseline.driver", Severity: checks.Warn, Want: b.other, Got: cmp.Or(b.now.Driver, "no driver")}
-		f.Message = fmt.Sprintf("%s:  the baseline was learned with another driver, nothing is held against it", check) + checks.WantGot(f)
-		findings = append(findings, f)
+		findings = append(findings, checks.Finding{Code: "active.baseline.driver", Severity: checks.Warn, Want: b.other, Got: cmp.Or(b.now.Driver, "no driver")}.
+			Describe(check, "the baseline was learned with another driver, nothing is held against it"))
 	}
 	return findings
 }
@@ -213,8 +212,8 @@ func (b *baselines) doubts(check string) (findings []checks.Finding) {
 // keepBaselines keeps what a test has learned, and says what it has refused.
 func keepBaselines(env *checks.Env, check string, b *baselines) (findings []checks.Finding) {
 	if refused := b.judged - len(b.learned); refused > 0 {
-		findings = append(findings, checks.Finding{Code: "active.baseline.refused", Severity: checks.Warn, Got: checks.Plural(refused, "number"),
-			Message: fmt.Sprintf("%s:  not learned: %s of %d, since something is wrong", check, checks.Plural(refused, "number"), b.judged)})
+		findings = append(findings, checks.Finding{Code: "active.baseline.refused", Severity: checks.Warn, Got: checks.Plural(refused, "number")}.
+			Phrase(check, "not learned: %s of %d, since something is wrong", checks.Plural(refused, "number"), b.judged))
 	}
 	if len(b.learned) == 0 {
 		return findings
@@ -222,7 +221,7 @@ func keepBaselines(env *checks.Env, check string, b *baselines) (findings []chec
 	findings = append(findings, b.uneven(check)...)
 	b.file.Boot, b.file.GPUs = b.now.Boot, b.now.GPUs
 	if err := env.Host.Keep(baselineName, b.file); err != nil {
-		findings = append(findings, checks.Finding{Code: "active.past", Severity: checks.Warn, Message: check + ":  what was learned cannot be kept: " + checks.OneLine(err)})
+		findings = append(findings, checks.Finding{Code: "active.past", Severity: checks.Warn}.Describe(check, "what was learned cannot be kept: %v", err))
 	}
 	return findings
 }
@@ -234,9 +233,8 @@ func (b *baselines) uneven(check string) (findings []checks.Finding) {
 			continue
 		}
 		mid, mad := s.spread()
-		f := checks.Finding{Code: "active.baseline.uneven", Severity: checks.Warn, Device: s.Device, Got: fmt.Sprintf("median %s, median of the distances from it %s", rate(mid, s.Unit), rate(mad, s.Unit))}
-		f.Message = fmt.Sprintf("%s:  %s%s: too uneven to judge anything by it", check, checks.Before("", s.Device.String(), ": "), s.What) + checks.WantGot(f)
-		findings = append(findings, f)
+		findings = append(findings, checks.Finding{Code: "active.baseline.uneven", Severity: checks.Warn, Device: s.Device, Got: fmt.Sprintf("median %s, median of the distances from it %s", rate(mid, s.Unit), rate(mad, s.Unit))}.
+			Describe(check, "%s: too uneven to judge anything by it", s.What))
 	}
 	return findings
 }

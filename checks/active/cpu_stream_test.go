@@ -58,7 +58,7 @@ var _ = checktest.Table("check_cpu_stream", func(string) []checktest.Scenario {
 			f.Device = checks.Device{Kind: "numa", Name: device}
 			device += ": "
 		}
-		f.Message = cpuStreamName + ":  " + device + text + checks.WantGot(f)
+		f.Message = cpuStreamName + ":  " + device + text + checktest.WantGot(f)
 		return f
 	}
 	unread := func(got string) checks.Finding { return says(checks.Unknown, "", "error", "", got, "not measured") }

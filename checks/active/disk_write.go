@@ -140,5 +140,5 @@ func (c *diskWrite) measure(r *activeRun, d checks.Device, rates disk.Rates) {
 	if rates.Written < m.Size {
 		text += fmt.Sprintf("; the time was up before %d MiB", m.Size>>20)
 	}
-	r.findings = append(r.findings, checks.Finding{Code: "disk.write.rates", Severity: checks.OK, Device: d, Got: text, Message: fmt.Sprintf("%s:  %s: %s", diskWriteName, d, text)})
+	r.report(d, checks.Finding{Code: "disk.write.rates", Severity: checks.OK}, "%s", text)
 }

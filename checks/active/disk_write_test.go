@@ -25,7 +25,7 @@ var _ = checktest.Table("check_disk_write", func(name string) []checktest.Scenar
 	}
 	says := func(severity checks.Severity, code, want, got, text string, remedy checks.Remedy) checks.Finding {
 		f := checks.Finding{Code: "disk.write." + code, Severity: severity, Device: checks.Device{Kind: "directory", Name: "/scratch"}, Want: want, Got: got, Remedy: remedy}
-		f.Message = name + ":  /scratch: " + text + checks.WantGot(f)
+		f.Message = name + ":  /scratch: " + text + checktest.WantGot(f)
 		return f
 	}
 	bad := func(kind, text string) string {

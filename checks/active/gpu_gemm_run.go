@@ -83,9 +83,9 @@ const ownKernels = "own kernels in place of cuBLASLt test that products are righ
 
 // note says something about the node, once.
 func (m *gemmTest) note(code string, severity checks.Severity, format string, args ...any) {
-	text := fmt.Sprintf("%s:  ", m.r.Check) + fmt.Sprintf(format, args...)
-	if !slices.ContainsFunc(m.r.findings, func(f checks.Finding) bool { return f.Message == text }) {
-		m.r.findings = append(m.r.findings, checks.Finding{Code: m.r.Code + "." + code, Severity: severity, Message: text})
+	note := checks.Finding{Code: m.r.Code + "." + code, Severity: severity}.Describe(m.r.Check, format, args...)
+	if !slices.ContainsFunc(m.r.findings, func(f checks.Finding) bool { return f.Message == note.Message }) {
+		m.r.findings = append(m.r.findings, note)
 	}
 }
 

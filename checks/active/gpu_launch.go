@@ -148,7 +148,7 @@ func (c *gpuLaunch) tell(r *activeRun, l *launchTimes) {
 		r.report(d, checks.Finding{Code: "gpu.launch.slow", Severity: checks.Fail, Want: "at most " + rate(c.RoundTrip, "us"), Got: rate(micros(trip), "us")}, "launch and answer by the CPU's clock")
 	}
 	text := fmt.Sprintf("%s: launch of an empty kernel, median, 99 %%, most: %s; by the CPU's clock: %s", d.Name, spread(l.alone), spread(l.trip))
-	r.findings = append(r.findings, checks.Finding{Code: "gpu.launch.rates", Severity: checks.OK, Device: d, Message: gpuLaunchName + ":  " + text, Got: text})
+	r.findings = append(r.findings, checks.Finding{Code: "gpu.launch.rates", Severity: checks.OK, Device: d, Got: text}.Phrase(gpuLaunchName, "%s", text))
 }
 
 // part is the time that so many in a hundred do not exceed.

@@ -140,8 +140,8 @@ func (t *memtest) tell(r *activeRun) {
 		return
 	}
 	finished(r, t.gpu)
-	r.findings = append(r.findings, checks.Finding{Code: r.Code + ".rates", Severity: checks.OK, Device: checks.GPUDevice(t.gpu), Got: checks.MiB(t.taken),
-		Message: fmt.Sprintf("%s:  %s: %s of %s tested", r.Check, checks.GPUDevice(t.gpu), checks.MiB(t.taken), checks.MiB(t.l.c.GPU.Memory))})
+	r.findings = append(r.findings, checks.Finding{Code: r.Code + ".rates", Severity: checks.OK, Device: checks.GPUDevice(t.gpu), Got: checks.MiB(t.taken)}.
+		Phrase(r.Check, "%s: %s of %s tested", checks.GPUDevice(t.gpu), checks.MiB(t.taken), checks.MiB(t.l.c.GPU.Memory)))
 }
 
 // run tests one GPU; its context is for this goroutine.

@@ -36,7 +36,7 @@ var _ = checktest.Table("check_ib_bw", func(name string) []checktest.Scenario {
 	}
 	alone := func(ports ...string) checks.Finding {
 		f := checks.Finding{Code: "ib.bw.alone", Severity: checks.Skip, Got: strings.Join(ports, " ")}
-		f.Message = name + ":  ports without another of their kind in their subnet write to themselves" + checks.WantGot(f)
+		f.Message = name + ":  ports without another of their kind in their subnet write to themselves" + checktest.WantGot(f)
 		return f
 	}
 	pair := func(i, j int, severity checks.Severity, code, text string) checks.Finding {

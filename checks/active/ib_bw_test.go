@@ -98,7 +98,7 @@ func bwScenarios(name string, gdr bool) (list []checktest.Scenario) {
 	}
 	node := func(code, want, got, text string) checks.Finding {
 		f := checks.Finding{Code: "ib.bw." + code, Severity: checks.Unknown, Want: want, Got: got}
-		f.Message = name + ":  " + text + checks.WantGot(f)
+		f.Message = name + ":  " + text + checktest.WantGot(f)
 		return f
 	}
 	slow := "212.4 Gb/s"

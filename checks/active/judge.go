@@ -295,7 +295,7 @@ func (r *activeRun) tellRates() {
 		if mid := median(values); len(values) > 1 && mid != 0 {
 			text += fmt.Sprintf("; spread %.1f %%", 100*(slices.Max(values)-slices.Min(values))/math.Abs(mid))
 		}
-		r.findings = append(r.findings, checks.Finding{Code: r.Code + ".rates", Severity: checks.OK, Message: r.Check + ":  " + text, Got: text})
+		r.report(checks.Device{}, checks.Finding{Code: r.Code + ".rates", Severity: checks.OK}, "%s", text)
 	}
 }
 

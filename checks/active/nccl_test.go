@@ -76,7 +76,7 @@ func small(op string, more ...string) []string {
 }
 
 func ncclSays(name string, f checks.Finding, text string) checks.Finding {
-	f.Message = name + ":  " + text + checks.WantGot(f)
+	f.Message = name + ":  " + text + checktest.WantGot(f)
 	if f.Want == "" && f.Got == "" {
 		f.Got = text
 	}

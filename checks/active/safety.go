@@ -33,12 +33,11 @@ func refused(ctx context.Context, r *activeRun) *checks.Finding {
 		if got >= r.Bound {
 			got = left.Truncate(100 * time.Millisecond)
 		}
-		f := checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: r.Bound.String(), Got: got.String()}
-		f.Message = fmt.Sprintf("%s:  not run: too little time is left of the run", r.Check) + checks.WantGot(f)
+		f := checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: r.Bound.String(), Got: got.String()}.Describe(r.Check, "not run: too little time is left of the run")
 		switch {
 		case env.Timeout > 0 && r.Bound >= checks.Usable(env.Timeout): // no run of this length ever has the time
 			f.Severity = checks.Skip
-			f.Message = fmt.Sprintf("%s:  not run: it may take %s, too long for a run of %s; nhc-gpu-active.timer runs such tests", r.Check, r.Bound, env.Timeout)
+			f = f.Phrase(r.Check, "not run: it may take %s, too long for a run of %s; nhc-gpu-active.timer runs such tests", r.Bound, env.Timeout)
 		case env.Periodic: // the lines before it use the time in every run
 			f.Severity = checks.Skip
 		}
@@ -49,17 +48,13 @@ func refused(ctx context.Context, r *activeRun) *checks.Finding {
 		delete(running, env.Job.ID)
 	}
 	if len(running) > 0 {
-		f := checks.Finding{Code: "active.busy", Severity: checks.Skip}
-		f.Message = fmt.Sprintf("%s:  not run: %s", r.Check, jobsRun(slices.Sorted(maps.Keys(running))))
-		return &f
+		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", jobsRun(slices.Sorted(maps.Keys(running)))))
 	}
 	if begun := jobsBegun(r); len(begun) > 0 {
-		f := checks.Finding{Code: "active.busy", Severity: checks.Skip}
-		f.Message = fmt.Sprintf("%s:  not run: %s", r.Check, jobsHave(begun))
-		return &f
+		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", jobsHave(begun)))
 	}
 	if why := sharedBy(r); why != "" {
-		return &checks.Finding{Code: "active.shared", Severity: checks.Skip, Message: fmt.Sprintf("%s:  not run in this prolog: %s", r.Check, why)}
+		return new(checks.Finding{Code: "active.shared", Severity: checks.Skip}.Describe(r.Check, "not run in this prolog: %s", why))
 	}
 	return nil
 }

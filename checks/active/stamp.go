@@ -109,8 +109,8 @@ func Fresh(env *checks.Env, name string, c checks.Bounded, only bool) (findings 
 		if !only {
 			return nil, false
 		}
-		return []checks.Finding{{Code: "active.stale", Severity: checks.Unknown, Want: "a result of the last " + ageText(c.Freshness()), Got: why,
-			Message: fmt.Sprintf("%s:  no result of the last %s: %s", name, ageText(c.Freshness()), why)}}, true
+		return []checks.Finding{checks.Finding{Code: "active.stale", Severity: checks.Unknown, Want: "a result of the last " + ageText(c.Freshness()), Got: why}.
+			Phrase(name, "no result of the last %s: %s", ageText(c.Freshness()), why)}, true
 	}
 	if c, ok := c.(interface{ fromSite(e *checks.Env) }); ok {
 		c.fromSite(env)
@@ -241,7 +241,7 @@ func keepStamp(r *activeRun, all []checks.Finding) []checks.Finding {
 	if err == nil || errors.Is(err, probe.ErrNoMemory) {
 		return nil
 	}
-	return []checks.Finding{{Code: "active.past", Severity: checks.Warn, Message: r.Check + ":  " + strings.ReplaceAll(err.Error(), "\n", "; ")}}
+	return []checks.Finding{checks.Finding{Code: "active.past", Severity: checks.Warn}.Describe(r.Check, "%v", err)}
 }
 
 func (f *stampFile) forgetOldest() {
