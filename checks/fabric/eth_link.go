@@ -127,7 +127,7 @@ func (c *ethLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return checks.Unreadable(err)
 	}
 	if len(r.targets)+len(r.findings) == 0 {
-		return []checks.Finding{{Code: "eth.none", Severity: checks.Skip, Message: ethLinkName + ":  no interface has the default route"}}
+		return []checks.Finding{checks.Finding{Code: "eth.none", Severity: checks.Skip}.Describe(ethLinkName, "no interface has the default route")}
 	}
 	for _, t := range r.targets {
 		env.At("read /sys/class/net/%s", t.Name)
@@ -158,7 +158,7 @@ func down(n *network.NetIf) string {
 func (r *ethRun) judge(t *ethTarget) {
 	d := netDevice(t.NetIf)
 	if t.Err != nil {
-		r.say(d, checks.Finding{Code: "eth.error", Severity: checks.Unknown}, "could not tell: %s", strings.ReplaceAll(t.Err.Error(), "\n", "; "))
+		r.say(d, checks.Finding{Code: "eth.error", Severity: checks.Unknown}, "could not tell: %v", t.Err)
 		if errors.Is(t.Err, fs.ErrNotExist) {
 			return
 		}
@@ -250,7 +250,7 @@ func (r *ethRun) judgeChanges(t *ethTarget) {
 }
 
 func (r *ethRun) say(d checks.Device, f checks.Finding, format string, args ...any) {
-	r.findings = append(r.findings, (&Fabric{Check: ethLinkName}).Finding(d, f, format, args...))
+	r.findings = append(r.findings, f.Report(ethLinkName, d, format, args...))
 }
 
 func netDevice(n *network.NetIf) checks.Device {

@@ -150,12 +150,7 @@ func ethFrontEnd(name string) []checktest.Scenario {
 }
 
 func ethFinding(dev, pci string, f checks.Finding, text string) checks.Finding {
-	f.Device = checks.Device{Kind: "netdev", Name: dev, PCI: pci}
-	f.Message = ethLinkName + ":  " + f.Device.String() + ": " + text + checks.WantGot(f)
-	if f.Want == "" && f.Got == "" {
-		f.Got = text
-	}
-	return f
+	return checktest.About(ethLinkName, checks.Device{Kind: "netdev", Name: dev, PCI: pci}, f, text)
 }
 
 func TestEthLinkWords(t *testing.T) {

@@ -65,7 +65,7 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 		return nil, checks.Unreadable(err)
 	}
 	if len(list) == 0 {
-		return nil, []checks.Finding{{Code: "ib.none", Severity: checks.Skip, Message: check + ":  no RDMA device on this node"}}
+		return nil, []checks.Finding{checks.Finding{Code: "ib.none", Severity: checks.Skip}.Describe(check, "no RDMA device on this node")}
 	}
 	f := &Fabric{Check: check, env: env, HCAs: slices.Clone(list)}
 	env.At("read the routes and the NUMA nodes of GPUs")
@@ -282,7 +282,8 @@ func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings [
 		for _, name := range names {
 			found := f.named(name)
 			if len(found) == 0 && !f.broken(name) {
-				unnamed = append(unnamed, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: name}, Want: name, Got: "none", Message: fmt.Sprintf("%s:  %s: no such RDMA device or port", f.Check, name)})
+				unnamed = append(unnamed, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: name}, Want: name, Got: "none"}.
+					Phrase(f.Check, "%s: no such RDMA device or port", name))
 			}
 			for _, p := range found {
 				if of(p) && !slices.ContainsFunc(ports, func(q *Port) bool { return q.Name() == p.Name() }) {
@@ -300,7 +301,8 @@ func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings [
 	}
 	findings = f.unread(nil)
 	if len(ports)+len(findings) == 0 {
-		return nil, []checks.Finding{{Code: "ib.left", Severity: checks.Skip, Message: f.Check + ":  no RDMA port of this node carries jobs' traffic" + checks.Before(" over ", layer, "")}}
+		return nil, []checks.Finding{checks.Finding{Code: "ib.left", Severity: checks.Skip}.
+			Describe(f.Check, "no RDMA port of this node carries jobs' traffic%s", checks.Before(" over ", layer, ""))}
 	}
 	return ports, findings
 }
@@ -350,19 +352,7 @@ func (f *Fabric) unread(names []string) (findings []checks.Finding) {
 
 // Unknown is that a device could not be read.
 func (f *Fabric) Unknown(d checks.Device, err error) checks.Finding {
-	return checks.Finding{Code: "ib.error", Severity: checks.Unknown, Device: d, Message: fmt.Sprintf("%s:  %s: could not tell: %s", f.Check, d, strings.ReplaceAll(err.Error(), "\n", "; "))}
-}
-
-// Finding is one about a port. Its text is what is said of the port, behind which
-// come what is wanted and what was got, if it has them.
-func (f *Fabric) Finding(d checks.Device, of checks.Finding, format string, args ...any) checks.Finding {
-	of.Device = d
-	text := fmt.Sprintf(format, args...)
-	of.Message = fmt.Sprintf("%s:  %s: %s", f.Check, d, text) + checks.WantGot(of)
-	if of.Want == "" && of.Got == "" { // a state that is wrong as such
-		of.Got = text
-	}
-	return of
+	return checks.Finding{Code: "ib.error", Severity: checks.Unknown, Device: d}.Describe(f.Check, "could not tell: %v", err)
 }
 
 // Subject is how a finding names a port: by its name, and where it is; its UUID is

@@ -1,7 +1,6 @@
 package fabric
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -40,14 +39,14 @@ func (f *Fabric) Settle(findings []checks.Finding, codes ...string) []checks.Fin
 		if x.Severity != checks.Fail && x.Severity != checks.Warn || wasThere || !slices.Contains(codes, x.Code) {
 			return false
 		}
-		starting = append(starting, strings.TrimPrefix(x.Message, f.Check+":  "))
+		starting = append(starting, x.Text(f.Check))
 		return true
 	})
 	if len(starting) == 0 {
 		return findings
 	}
-	return append(findings, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
-		Message: fmt.Sprintf("%s:  not judged until %.0f s after the boot, %.0f s ago: %s", f.Check, flapSettle.Seconds(), up.Seconds(), strings.Join(starting, "; "))})
+	return append(findings, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}}.
+		Describe(f.Check, "not judged until %.0f s after the boot, %.0f s ago: %s", flapSettle.Seconds(), up.Seconds(), strings.Join(starting, "; ")))
 }
 
 // isStarting says whether a port that is not up may come up by itself, as the node was

@@ -104,7 +104,7 @@ func (f *Fabric) lacks(d *pci.Function) checks.Finding {
 	if d.Driver != "" {
 		driver = "its driver is " + d.Driver
 	}
-	return f.Finding(checks.Device{Kind: "hca", PCI: d.Address}, checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA},
+	return checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}.Report(f.Check, checks.Device{Kind: "hca", PCI: d.Address},
 		"%s is on the PCI bus, but no RDMA device; %s", hcaName(d), driver)
 }
 

@@ -44,8 +44,7 @@ func readIBClears(env *checks.Env) (list []ibClear, err error) {
 func heedIBClears(env *checks.Env, h *checks.History) (until func(port string) time.Time) {
 	list, err := readIBClears(env)
 	if err != nil {
-		h.Findings = append(h.Findings, checks.Finding{Code: "ib.clear", Severity: checks.Warn,
-			Message: h.Check + ":  what operators have cleared is lost, clear it again: " + strings.ReplaceAll(err.Error(), "\n", "; ")})
+		h.Findings = append(h.Findings, checks.Finding{Code: "ib.clear", Severity: checks.Warn}.Describe(h.Check, "what operators have cleared is lost, clear it again: %v", err))
 	}
 	list = slices.DeleteFunc(list, func(c ibClear) bool { return c.At > h.Now.Unix() }) // the clock was set back
 	until = func(port string) (last time.Time) {

@@ -115,9 +115,7 @@ func (c *ibCount) judge(f *Fabric, names []string, lacking []pci.Function, findi
 	for i := range lacking {
 		on = append(on, lacking[i].Address)
 	}
-	of.Message = fmt.Sprintf("%s:  %s%s%s%s", ibCountName, checks.Plural(len(names), "RDMA device"), checks.Before(" (", strings.Join(names, " "), ")"), checks.Before(", want ", of.Want, ""),
-		checks.Before("; on the PCI bus without one: ", strings.Join(on, ", "), ""))
-	return append(findings, of)
+	return append(findings, of.Phrase(ibCountName, "%s%s%s%s", checks.Plural(len(names), "RDMA device"), checks.Before(" (", strings.Join(names, " "), ")"), checks.Before(", want ", of.Want, ""), checks.Before("; on the PCI bus without one: ", strings.Join(on, ", "), "")))
 }
 
 // platform warns of a few ports fewer than the platform has. AWS's EFA is counted
@@ -139,6 +137,6 @@ func (c *ibCount) platform(f *Fabric) []checks.Finding {
 		return nil
 	}
 	want, got := fmt.Sprint(platform.NetworkPorts), fmt.Sprint(len(ports))
-	return []checks.Finding{{Code: "ib.count.platform", Severity: checks.Warn, Device: checks.Device{Kind: "hcas"}, Want: want, Got: got,
-		Message: fmt.Sprintf("%s:  %s, want %s of %s", ibCountName, checks.Plural(len(ports), "port"), want, platform.Name)}}
+	return []checks.Finding{checks.Finding{Code: "ib.count.platform", Severity: checks.Warn, Device: checks.Device{Kind: "hcas"}, Want: want, Got: got}.
+		Phrase(ibCountName, "%s, want %s of %s", checks.Plural(len(ports), "port"), want, platform.Name)}
 }

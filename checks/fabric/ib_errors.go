@@ -87,7 +87,7 @@ func (c *ibErrors) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	rows, err := readIBCounters(env, c.File)
 	if err != nil {
-		findings = append(findings, checks.Finding{Code: "ib.errors.policy", Severity: checks.Warn, Message: ibErrorsName + ":  limits not used: " + err.Error(), Remedy: checks.FixConfig})
+		findings = append(findings, checks.Finding{Code: "ib.errors.policy", Severity: checks.Warn, Remedy: checks.FixConfig}.Describe(ibErrorsName, "limits not used: %v", err))
 	}
 	j := &ibErrorJudge{Fabric: f, rows: rows, watch: c.Watch, findings: findings, history: env.RecallHistory(ibErrorsName, ibErrorsPast)}
 	heedIBClears(env, j.history)
@@ -95,7 +95,7 @@ func (c *ibErrors) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		j.read(p)
 	}
 	if none := !slices.ContainsFunc(j.ports, func(p ibCounted) bool { return len(p.counts) > 0 }); none && len(j.findings) == 0 {
-		j.findings = append(j.findings, checks.Finding{Code: "ib.errors.none", Severity: checks.Skip, Message: ibErrorsName + ":  no port tells how many errors it has seen"})
+		j.findings = append(j.findings, checks.Finding{Code: "ib.errors.none", Severity: checks.Skip}.Describe(ibErrorsName, "no port tells how many errors it has seen"))
 	}
 	j.judge()
 	for _, p := range j.ports {
@@ -308,7 +308,7 @@ func (j *ibErrorJudge) outliers(c *IBCounter) {
 			if usual := others[len(others)/2]; p.rate > ibAlone*usual {
 				f := checks.Finding{Code: "ib.errors." + c.Base(), Severity: checks.Warn, Remedy: c.Remedy, Got: figure(p.rate),
 					Want: fmt.Sprintf("at most %g a %s, or %d times the %s of the other ports", c.Outlier, c.Per, ibAlone, figure(usual))}
-				j.findings = append(j.findings, j.Finding(p.port.Subject(), f, "%s", c.Base()))
+				j.findings = append(j.findings, f.Report(j.Check, p.port.Subject(), "%s", c.Base()))
 			}
 		}
 	}
@@ -320,8 +320,8 @@ func (j *ibErrorJudge) everywhere(c *IBCounter, layer string, list []ibExcess, p
 	for i, x := range list {
 		names[i] = x.port.Name() + " " + c.text(x.all)
 	}
-	text := fmt.Sprintf("%s:  %s of %d of %d %s ports at once, so it is the fabric: %s %s", ibErrorsName, c.Base(), len(list), peers, layer, strings.Join(names, ", "), c.unitText())
-	return checks.Finding{Code: "ib.errors.fabric", Severity: checks.Warn, Message: text, Remedy: checks.CheckFabric}
+	return checks.Finding{Code: "ib.errors.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric}.
+		Describe(ibErrorsName, "%s of %d of %d %s ports at once, so it is the fabric: %s %s", c.Base(), len(list), peers, layer, strings.Join(names, ", "), c.unitText())
 }
 
 // ibOutlier is how many times the median of the ports one must count to stand out.
@@ -370,7 +370,7 @@ func (j *ibErrorJudge) one(x ibExcess) checks.Finding {
 	if j.watch {
 		f.Severity = checks.Warn
 	}
-	return j.Finding(x.port.Subject(), f, "%s", text)
+	return f.Report(j.Check, x.port.Subject(), "%s", text)
 }
 
 // spells are the times in the last hour at which a counter of a port was too fast.
@@ -408,7 +408,7 @@ func (j *ibErrorJudge) full() {
 		}
 		if len(list) > 0 {
 			all = append(all, p.Name()+" "+strings.Join(list, ", "))
-			first = j.Finding(p.Subject(), checks.Finding{Code: "ib.errors.full", Severity: checks.Warn}, "%s%s", text, strings.Join(list, ", "))
+			first = checks.Finding{Code: "ib.errors.full", Severity: checks.Warn}.Report(j.Check, p.Subject(), "%s%s", text, strings.Join(list, ", "))
 		}
 	}
 	switch {
@@ -416,7 +416,6 @@ func (j *ibErrorJudge) full() {
 		j.findings = append(j.findings, first)
 	case len(all) > 1:
 		f := checks.Finding{Code: "ib.errors.full", Severity: checks.Warn, Device: checks.Device{Kind: "ports"}, Got: text + strings.Join(all, "; ")}
-		f.Message = fmt.Sprintf("%s:  counters of %s %s", ibErrorsName, checks.Plural(len(all), "port"), f.Got)
-		j.findings = append(j.findings, f)
+		j.findings = append(j.findings, f.Phrase(ibErrorsName, "counters of %s %s", checks.Plural(len(all), "port"), f.Got))
 	}
 }

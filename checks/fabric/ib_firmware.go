@@ -46,8 +46,7 @@ func init() {
 
 func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if _, ok := versionNumbers(c.Minimum); c.Minimum != "" && !ok {
-		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Want: "numbers and dots", Got: c.Minimum, Remedy: checks.FixConfig,
-			Message: fmt.Sprintf("%s:  version %q, want numbers and dots", ibFirmwareName, c.Minimum)}}
+		return []checks.Finding{checks.BadWord(ibFirmwareName, "version", c.Minimum, "numbers and dots")}
 	}
 	f, findings := Ask(env, ibFirmwareName)
 	if f == nil {
@@ -61,7 +60,8 @@ func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 	}
 	if len(list) == 0 {
-		return append(findings, checks.Finding{Code: "ib.firmware.board", Severity: checks.Skip, Message: ibFirmwareName + ":  no adapter to judge" + checks.Before(", none is a board ", c.Board, "")})
+		return append(findings, checks.Finding{Code: "ib.firmware.board", Severity: checks.Skip}.
+			Describe(ibFirmwareName, "no adapter to judge%s", checks.Before(", none is a board ", c.Board, "")))
 	}
 	for _, a := range list {
 		findings = append(findings, c.judge(f, a, fits, list)...)
@@ -124,7 +124,7 @@ func (c *ibFirmware) judge(f *Fabric, a *rdma.HCA, fits func(s, expr string) boo
 	}
 	of := checks.Finding{Code: "ib.firmware.version", Severity: checks.Fail, Remedy: checks.FixConfig, Want: strings.Join(c.Versions, " or "), Got: a.Firmware}
 	if len(c.Versions) > 0 && !slices.ContainsFunc(c.Versions, func(v string) bool { return fits(a.Firmware, v) }) {
-		return []checks.Finding{f.Finding(HCADevice(a), of, "firmware%s", checks.Before(" of board ", a.Board, ""))}
+		return []checks.Finding{of.Report(f.Check, HCADevice(a), "firmware%s", checks.Before(" of board ", a.Board, ""))}
 	}
 	if c.Minimum != "" {
 		got, ok := versionNumbers(a.Firmware)
@@ -133,12 +133,12 @@ func (c *ibFirmware) judge(f *Fabric, a *rdma.HCA, fits func(s, expr string) boo
 		}
 		if least, _ := versionNumbers(c.Minimum); slices.Compare(got, least) < 0 {
 			of.Want = "at least " + c.Minimum
-			return []checks.Finding{f.Finding(HCADevice(a), of, "firmware%s", checks.Before(" of board ", a.Board, ""))}
+			return []checks.Finding{of.Report(f.Check, HCADevice(a), "firmware%s", checks.Before(" of board ", a.Board, ""))}
 		}
 	}
 	if usual, whose := usualFirmware(list, firmwareBoard(a)); usual != "" && a.Firmware != usual {
 		of.Code, of.Severity, of.Want = "ib.firmware.differ", checks.Warn, usual
-		return []checks.Finding{f.Finding(HCADevice(a), of, "firmware is not that of %s", whose)}
+		return []checks.Finding{of.Report(f.Check, HCADevice(a), "firmware is not that of %s", whose)}
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -58,7 +57,7 @@ var _ = checktest.Table("check_ib_firmware", func(name string) []checktest.Scena
 		broken(checktest.OnFabric("no firmware is told, none is asked for", nil, set("fw_ver", "-"))),
 		broken(checktest.OnFabric("garbage for firmware", checktest.Of("-m", "28.39.2048"), set("fw_ver", "x.y"), ibUnknown(name, "hca", "mlx5_3", 3, `firmware "x.y": want numbers and dots`))),
 		broken(checktest.OnFabric("unreadable board", checktest.Of("-b", board), set("board_id/", ""), ibUnknown(name, "hca", "mlx5_3", 3, "read /sys/class/infiniband/mlx5_3/board_id: is a directory"))),
-		checktest.OnNode(bnxt, "one is not that of the others, and none tells a board", nil, pcie.About(name, checks.Device{Kind: "hca", Name: "bnxt_re3", PCI: "0000:23:00.0", UUID: "b83f:d203:00c5:1a03"},
+		checktest.OnNode(bnxt, "one is not that of the others, and none tells a board", nil, checktest.About(name, checks.Device{Kind: "hca", Name: "bnxt_re3", PCI: "0000:23:00.0", UUID: "b83f:d203:00c5:1a03"},
 			checks.Finding{Code: "ib.firmware.differ", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "230.2.52.0", Got: "229.0.1.0"}, "firmware is not that of the other boards 14e4:1760")),
 		checktest.OnNode(fakesys.NDH100v5(), "a virtual machine", nil), checktest.OnNode(fakesys.GB200(), "a tray", nil),
 		checktest.OnNode(fakesys.GB200(), "the DPUs of a tray", checktest.Of("-b", "MT_0000000884", "32.41.1000")),

@@ -65,7 +65,7 @@ func init() {
 func (c *ibGID) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	kind, ok := map[string]string{"": RoCEv2, "v2": RoCEv2, "v1": roceV1}[strings.ToLower(c.Type)]
 	if !ok {
-		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Want: "v2 or v1", Got: c.Type, Remedy: checks.FixConfig, Message: fmt.Sprintf("%s:  type %q, want v2 or v1", ibGIDName, c.Type)}}
+		return []checks.Finding{checks.BadWord(ibGIDName, "type", c.Type, "v2 or v1")}
 	}
 	f, findings := Ask(env, ibGIDName)
 	if f == nil {
@@ -100,7 +100,7 @@ type gidRun struct {
 }
 
 func (r *gidRun) report(p *Port, of checks.Finding, format string, args ...any) {
-	r.findings = append(r.findings, r.Finding(p.Subject(), of, format, args...))
+	r.findings = append(r.findings, of.Report(r.Check, p.Subject(), format, args...))
 }
 
 func (r *gidRun) unsure(p *Port, err error) {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -48,12 +47,12 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 	iwarp := func(i int) checks.Finding {
 		d := checks.Device{Kind: "port", Name: fmt.Sprintf("irdma%d:1", i), PCI: fmt.Sprintf("0000:c0:00.%d", i), UUID: fmt.Sprintf("b83f:d203:00c5:1a%02x", 0xc0+16*i)}
 		got := fmt.Sprintf("0: b83f:d2c5:1a0%d:: (IB/RoCE v1)", i)
-		return pcie.About(name, d, checks.Finding{Code: "ib.gid.none", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "RoCE v2 with an address", Got: got}, "no such GID")
+		return checktest.About(name, d, checks.Finding{Code: "ib.gid.none", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "RoCE v2 with an address", Got: got}, "no such GID")
 	}
 	kinds := fakesys.Kinds()
 	storage := checks.Finding{Code: "ib.gid.none", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "RoCE v2 with an address", Got: "none",
 		Device: checks.Device{Kind: "port", Name: "mlx5_8:1", PCI: "0000:c0:00.0", UUID: "b83f:d203:00c5:1ac0"}}
-	storage.Message = name + ":  mlx5_8:1 0000:c0:00.0: no such GID" + checks.WantGot(storage)
+	storage.Message = name + ":  mlx5_8:1 0000:c0:00.0: no such GID" + checktest.WantGot(storage)
 	return []checktest.Scenario{
 		checktest.OnRoCE("healthy RoCE", nil, nil), checktest.OnFabric("healthy", nil, nil),
 		checktest.OnRoCE("as wanted", checktest.Of("-t", "v2", "-i", "3", "-m", "9000"), nil).OrTable(map[string]any{"type": "v2", "index": int64(3), "mtu": int64(9000)}),

@@ -253,7 +253,7 @@ func (j *flapJudge) logs() {
 		list, err := syslogFlaps(j.env, path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // AzureHPC's check passes then
-			j.findings = append(j.findings, checks.Finding{Code: "ib.flap.log", Severity: checks.Skip, Message: ibFlapsName + ":  " + err.Error()})
+			j.findings = append(j.findings, checks.Finding{Code: "ib.flap.log", Severity: checks.Skip}.Describe(ibFlapsName, "%v", err))
 		case err != nil:
 			j.findings = append(j.findings, checks.Unreadable(err)...)
 		}
@@ -388,8 +388,8 @@ func (j *flapJudge) together(layer string, list []flapsAt, peers int) {
 			j.findings = append(j.findings, j.one(l.port, l.own))
 		}
 	}
-	text := fmt.Sprintf("%s:  links of %d of %d %s ports lost at once, so it is the fabric: %s times", ibFlapsName, len(list), peers, layer, strings.Join(names, ", "))
-	j.findings = append(j.findings, checks.Finding{Code: "ib.flap.fabric", Severity: checks.Warn, Message: text, Remedy: checks.CheckFabric})
+	j.findings = append(j.findings, checks.Finding{Code: "ib.flap.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric}.
+		Describe(ibFlapsName, "links of %d of %d %s ports lost at once, so it is the fabric: %s times", len(list), peers, layer, strings.Join(names, ", ")))
 }
 
 // everywhere says whether more than half of the ports with a link layer lost their
@@ -419,5 +419,5 @@ func (j *flapJudge) one(p *flapPort, own []time.Time) checks.Finding {
 		f.Severity, f.Want = checks.Fail, fmt.Sprintf("fewer than %d in %g hours", j.check.Count, j.check.Hours)
 	}
 	slices.Sort(p.bad)
-	return j.Finding(p.Subject(), f, "link%s lost, last at %s", checks.Before(" of ", strings.Join(p.bad, " "), ""), last.UTC().Format(time.RFC3339))
+	return f.Report(j.Check, p.Subject(), "link%s lost, last at %s", checks.Before(" of ", strings.Join(p.bad, " "), ""), last.UTC().Format(time.RFC3339))
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
@@ -70,7 +69,7 @@ func lagFlap(name, member string, change func(*fakesys.Node), ago int64) checkte
 	d := checks.Device{Kind: "port", Name: "mlx5_bond_3:1", PCI: "0000:c3:00.0", UUID: "b83f:d203:00c5:1ac3"}
 	past := fmt.Sprintf(`{"seen":%d,"series":{"counters/link_downed":[[%[2]d,0]],"carrier ens3a":[[%[2]d,1]],"carrier ens3b":[[%[2]d,1]]}}`, fabricNow-300, fabricNow-7200)
 	text := "link" + member + " lost, last at " + time.Unix(fabricNow-ago, 0).UTC().Format(time.RFC3339)
-	return checktest.OnNode(sys, name, nil, pcie.About(ibFlapsName, d, f, text)).
+	return checktest.OnNode(sys, name, nil, checktest.About(ibFlapsName, d, f, text)).
 		Holding("past/ib-flaps.json", fmt.Sprintf(`{"version":1,"boot":%q,"devices":{"mlx5_bond_3:1":%s}}`, fabricBoot, past))
 }
 

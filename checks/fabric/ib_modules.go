@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -71,8 +70,8 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	var findings []checks.Finding
 	report := func(code string, severity checks.Severity, module, why string) {
-		findings = append(findings, checks.Finding{Code: code, Severity: severity, Device: checks.Device{Kind: "module", Name: module}, Want: "loaded", Got: "not loaded",
-			Message: fmt.Sprintf("%s:  module %s is not loaded%s", ibModulesName, module, checks.Before("; ", why, ""))})
+		findings = append(findings, checks.Finding{Code: code, Severity: severity, Device: checks.Device{Kind: "module", Name: module}, Want: "loaded", Got: "not loaded"}.
+			Phrase(ibModulesName, "module %s is not loaded%s", module, checks.Before("; ", why, "")))
 	}
 	if len(c.Modules) > 0 {
 		for _, m := range c.Modules {
@@ -164,8 +163,8 @@ func (c *ibModules) abi(env *checks.Env, has func(string) bool) (findings []chec
 		severity             checks.Severity
 	}{{"ib_uverbs", "infiniband_verbs", rdma.VerbsVersion(env.Host), checks.Fail}, {"ib_umad", "infiniband_mad", rdma.MADVersion(env.Host), checks.Warn}} {
 		if n, ok := checks.ParseInteger(m.version); has(m.module) && (!ok || n == 0) {
-			findings = append(findings, checks.Finding{Code: "ib.modules.abi", Severity: m.severity, Device: checks.Device{Kind: "module", Name: m.module}, Want: "a version", Got: m.version,
-				Message: fmt.Sprintf("%s:  module %s is loaded, but /sys/class/%s/abi_version has no version%s", ibModulesName, m.module, m.dir, checks.Before(": ", m.version, ""))})
+			findings = append(findings, checks.Finding{Code: "ib.modules.abi", Severity: m.severity, Device: checks.Device{Kind: "module", Name: m.module}, Want: "a version", Got: m.version}.
+				Phrase(ibModulesName, "module %s is loaded, but /sys/class/%s/abi_version has no version%s", m.module, m.dir, checks.Before(": ", m.version, "")))
 		}
 	}
 	return findings

@@ -110,9 +110,10 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	switch {
 	case len(links) > 0 && !shown:
-		return append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip, Message: ibPCIeName + ":  the PCIe links of RDMA devices are not shown here"})
+		return append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip}.Describe(ibPCIeName, "the PCIe links of RDMA devices are not shown here"))
 	case len(links) > 0 && !configured && (c.ReadRequest > 0 || c.ACS):
-		findings = append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip, Message: ibPCIeName + ":  the registers of PCI Express are not shown here: MaxReadReq and ACS were not judged"})
+		findings = append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip}.
+			Describe(ibPCIeName, "the registers of PCI Express are not shown here: MaxReadReq and ACS were not judged"))
 	}
 	for i, faults := range pcie.Judge(plain, want) {
 		for _, fault := range faults {
@@ -146,7 +147,8 @@ func pcieLinks(f *Fabric, ports []*Port) (links []*ibLink, findings []checks.Fin
 		}
 		l.config = config
 		if config.Gone {
-			findings = append(findings, f.Finding(HCADevice(a), checks.Finding{Code: "ib.pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}, "does not answer: every register reads as ones"))
+			findings = append(findings, checks.Finding{Code: "ib.pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}.
+				Report(f.Check, HCADevice(a), "does not answer: every register reads as ones"))
 			failed = true
 			continue
 		}
@@ -171,7 +173,8 @@ func (c *ibPCIe) belowPlatform(f *Fabric, l *ibLink) (findings []checks.Finding)
 		least = min(least, pcie.GenSpeed(l.model.PCIeGen))
 	}
 	say := func(what, want, got string) {
-		findings = append(findings, f.Finding(HCADevice(l.hca), checks.Finding{Code: "ib.pcie.platform", Severity: checks.Warn, Want: want, Got: got}, "PCIe %s is less than that of %s", what, p.Name))
+		findings = append(findings, checks.Finding{Code: "ib.pcie.platform", Severity: checks.Warn, Want: want, Got: got}.
+			Report(f.Check, HCADevice(l.hca), "PCIe %s is less than that of %s", what, p.Name))
 	}
 	if c.Width <= 0 && l.Width < p.NetworkPCIeWidth {
 		say("width", pcie.Lanes(p.NetworkPCIeWidth), pcie.Lanes(l.Width))
@@ -186,8 +189,8 @@ func (c *ibPCIe) belowPlatform(f *Fabric, l *ibLink) (findings []checks.Finding)
 // by the others of its kind.
 func (c *ibPCIe) judgeReadRequests(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 	say := func(l *ibLink, severity checks.Severity, want int, how string) {
-		findings = append(findings, f.Finding(HCADevice(l.hca), checks.Finding{Code: "ib.pcie.readreq", Severity: severity, Remedy: checks.FixConfig,
-			Want: fmt.Sprintf("at least %d", want), Got: fmt.Sprint(l.config.ReadRequest)}, "MaxReadReq%s", how))
+		findings = append(findings, checks.Finding{Code: "ib.pcie.readreq", Severity: severity, Remedy: checks.FixConfig,
+			Want: fmt.Sprintf("at least %d", want), Got: fmt.Sprint(l.config.ReadRequest)}.Report(f.Check, HCADevice(l.hca), "MaxReadReq%s", how))
 	}
 	for _, l := range links {
 		if !l.registers() {
@@ -212,7 +215,7 @@ func (c *ibPCIe) judgeReadRequests(f *Fabric, links []*ibLink) (findings []check
 func judgeOrdering(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 	for _, l := range links {
 		if l.registers() && !l.config.Relaxed && slices.ContainsFunc(l.others(links), func(o *ibLink) bool { return o.config.Relaxed }) {
-			findings = append(findings, f.Finding(HCADevice(l.hca), checks.Finding{Code: "ib.pcie.ordering", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "on", Got: "off"},
+			findings = append(findings, checks.Finding{Code: "ib.pcie.ordering", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "on", Got: "off"}.Report(f.Check, HCADevice(l.hca),
 				"relaxed ordering is not that of the others"))
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -17,10 +16,10 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 	const adapter, toGPU = "0000:23:00.0", "0000:63:00.0"
 	rdma3 := checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{}, "").Device
 	says := func(severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
-		return pcie.About(name, rdma3, checks.Finding{Code: "ib.pcie." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
+		return checktest.About(name, rdma3, checks.Finding{Code: "ib.pcie." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
 	above := func(severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
-		return pcie.About(name, checktest.Switch3, checks.Finding{Code: "ib.pcie." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
+		return checktest.About(name, checktest.Switch3, checks.Finding{Code: "ib.pcie." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
 	config := func(device string, c fakesys.PCIConfig) func(*fakesys.Node) {
 		return checktest.Links(device, "config", c.Config())
@@ -127,7 +126,7 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 		odd(checktest.OnFabric("unreadable registers of a bridge", nil, checktest.Links(toGPU, "config/", ""), unknown("read /sys/bus/pci/devices/"+toGPU+"/config: is a directory"))),
 		odd(checktest.OnFabric("garbage for a width", nil, checktest.Links(adapter, checktest.NowWidth, "\xff"))),
 		odd(checktest.Scenario{Name: "unreadable RDMA devices", Files: map[string]string{"sys/class/infiniband": ""}, Want: checks.Unreadable(fmt.Errorf("read /sys/class/infiniband: not a directory"))}),
-		checktest.OnFabric("a speed that is none", checktest.Of("-s", "fast"), nil, pcie.BadWord(name, "PCIe speed", "fast", "a generation, 1 to 7, or a speed in GT/s")),
+		checktest.OnFabric("a speed that is none", checktest.Of("-s", "fast"), nil, checks.BadWord(name, "PCIe speed", "fast", "a generation, 1 to 7, or a speed in GT/s")),
 
 		checktest.OnNode(fakesys.Kinds()["b300, storage over ConnectX-7"], "an adapter for storage that is older than those of its platform", nil).
 			On(&checks.Platform{Name: "HGX B300", NetworkRate: 400, NetworkPCIeGen: 6}),

@@ -73,10 +73,10 @@ func narrowLinks(f *Fabric, l *ibLink, b *pcie.Link) []checks.Finding {
 	switch {
 	case b.Speed < want:
 		of.Want, of.Got = pcie.SpeedText(want), pcie.SpeedText(b.Speed)
-		return []checks.Finding{f.Finding(device, of, "PCIe speed of a link above %s is less than its own", l.hca.Name)}
+		return []checks.Finding{of.Report(f.Check, device, "PCIe speed of a link above %s is less than its own", l.hca.Name)}
 	case float64(b.Width)*b.Speed < float64(l.Width)*want:
 		of.Want, of.Got = pcie.Lanes(l.Width), pcie.Lanes(b.Width)
-		return []checks.Finding{f.Finding(device, of, "PCIe width of a link above %s is less than its own", l.hca.Name)}
+		return []checks.Finding{of.Report(f.Check, device, "PCIe width of a link above %s is less than its own", l.hca.Name)}
 	}
 	return nil
 }
@@ -117,8 +117,9 @@ func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding
 			}
 		}
 		if len(bad) > 0 {
-			findings = append(findings, f.Finding(HCADevice(l.hca), checks.Finding{Code: "ib.pcie.acs", Severity: severity, Remedy: checks.FixConfig, Want: "off", Got: strings.Join(bad, ", ")},
-				"ACS redirects traffic to GPUs over the root port"))
+			findings = append(findings, checks.Finding{Code: "ib.pcie.acs", Severity: severity, Remedy: checks.FixConfig, Want: "off", Got: strings.Join(bad, ", ")}.
+				Report(f.Check, HCADevice(l.hca),
+					"ACS redirects traffic to GPUs over the root port"))
 		}
 	}
 	return findings

@@ -74,18 +74,15 @@ func (c *ibPKey) Run(_ context.Context, env *checks.Env) []checks.Finding {
 
 // keys are those that the line asks for.
 func (c *ibPKey) keys() (wants []rdma.PKey, bad *checks.Finding) {
-	refuse := func(what, got, want string) *checks.Finding {
-		return &checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: want, Got: got, Remedy: checks.FixConfig, Message: fmt.Sprintf("%s:  %s %q, want %s", ibPKeyName, what, got, want)}
-	}
 	for _, word := range c.Keys {
 		n, err := strconv.ParseUint(word, 0, 16)
 		if err != nil || n&0x7fff == 0 {
-			return nil, refuse("partition", word, "a number such as 0x8001")
+			return nil, new(checks.BadWord(ibPKeyName, "partition", word, "a number such as 0x8001"))
 		}
 		wants = append(wants, rdma.PKey{Key: uint16(n)})
 	}
 	if c.Index >= 0 && len(wants) != 1 {
-		return nil, refuse("partitions", strings.Join(c.Keys, " "), "one for an index")
+		return nil, new(checks.BadWord(ibPKeyName, "partitions", strings.Join(c.Keys, " "), "one for an index"))
 	}
 	return wants, nil
 }
@@ -95,13 +92,13 @@ func AskUp(f *Fabric, ports []*Port, findings []checks.Finding) ([]*Port, []chec
 	list := slices.DeleteFunc(slices.Clone(ports), func(p *Port) bool { return p.State != checks.IBActive })
 	switch {
 	case len(ports)+len(findings) == 0: // those that are named are of another layer
-		findings = []checks.Finding{{Code: "ib.left", Severity: checks.Skip, Message: f.Check + ":  no port that is named is of the kind that the check is about"}}
+		findings = []checks.Finding{checks.Finding{Code: "ib.left", Severity: checks.Skip}.Describe(f.Check, "no port that is named is of the kind that the check is about")}
 	case len(list) == 0 && len(ports) > 0:
 		severity := checks.Unknown
 		if !slices.ContainsFunc(ports, func(p *Port) bool { return !f.isStarting(p) }) {
 			severity = checks.Skip
 		}
-		findings = append(findings, checks.Finding{Code: "ib.inactive", Severity: severity, Device: checks.Device{Kind: "ports"}, Message: fmt.Sprintf("%s:  no port is %s", f.Check, checks.IBActive)})
+		findings = append(findings, checks.Finding{Code: "ib.inactive", Severity: severity, Device: checks.Device{Kind: "ports"}}.Describe(f.Check, "no port is %s", checks.IBActive))
 	}
 	return list, findings
 }
@@ -131,20 +128,20 @@ func (c *ibPKey) judge(f *Fabric, p *Port, wants []rdma.PKey) []checks.Finding {
 		return []checks.Finding{f.Unknown(p.Subject(), err)}
 	case len(list) == 0:
 		of.Code, of.Want, of.Got = "ib.pkey.empty", "a partition", "none"
-		return []checks.Finding{f.Finding(p.Subject(), of, "table of partitions")}
+		return []checks.Finding{of.Report(f.Check, p.Subject(), "table of partitions")}
 	case len(missing) > 0 && len(wants) == 0:
 		of.Code, of.Severity, of.Want = "ib.pkey.default", checks.Warn, "0x7fff or 0xffff"
-		return []checks.Finding{f.Finding(p.Subject(), of, "not in the default partition")}
+		return []checks.Finding{of.Report(f.Check, p.Subject(), "not in the default partition")}
 	case len(missing) > 0:
 		var keys []string
 		for _, k := range missing {
 			keys = append(keys, fmt.Sprintf("0x%04x", k.Key))
 		}
 		of.Want = strings.Join(keys, " ")
-		return []checks.Finding{f.Finding(p.Subject(), of, "partitions")}
+		return []checks.Finding{of.Report(f.Check, p.Subject(), "partitions")}
 	case c.Index >= 0 && !fulfils(at, wants[0]):
 		of.Code, of.Want, of.Got = "ib.pkey.index", fmt.Sprintf("0x%04x", wants[0].Key), fmt.Sprintf("0x%04x", at.Key)
-		return []checks.Finding{f.Finding(p.Subject(), of, "partition at index %d", c.Index)}
+		return []checks.Finding{of.Report(f.Check, p.Subject(), "partition at index %d", c.Index)}
 	}
 	return nil
 }

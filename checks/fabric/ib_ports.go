@@ -101,8 +101,7 @@ type portsRun struct {
 func (c *ibPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	layer, ok := layerNamed(c.Layer)
 	if !ok {
-		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Want: "ib or eth", Got: c.Layer, Remedy: checks.FixConfig,
-			Message: fmt.Sprintf("%s:  layer %q, want ib or eth", ibPortsName, c.Layer)}}
+		return []checks.Finding{checks.BadWord(ibPortsName, "layer", c.Layer, "ib or eth")}
 	}
 	f, none := askPorts(env, ibPortsName)
 	if f == nil {
@@ -155,7 +154,7 @@ func (r *portsRun) report(p *Port, of checks.Finding, format string, args ...any
 	if p.Plane > 0 {
 		plane = fmt.Sprintf("plane %d: ", p.Plane)
 	}
-	r.findings = append(r.findings, r.Finding(p.Subject(), of, "%s", plane+fmt.Sprintf(format, args...)))
+	r.findings = append(r.findings, of.Report(r.Check, p.Subject(), "%s", plane+fmt.Sprintf(format, args...)))
 }
 
 // judge judges a port by itself.
@@ -295,8 +294,7 @@ func (r *portsRun) count(fates map[*Port]fate, absent []checks.Finding) {
 	}
 	got := strings.Join(names, " ")
 	r.findings = append(r.findings, checks.Finding{Code: "ib.ports.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "ports"},
-		Want: fmt.Sprintf("at least %d", r.c.Count), Got: fmt.Sprint(len(names)),
-		Message: fmt.Sprintf("%s:  %s%s, want at least %d%s", ibPortsName, checks.Plural(len(names), "port"), checks.Before(" (", got, ")"), r.c.Count, checks.Before("; without a port: ", strings.Join(missing, ", "), ""))})
+		Want: fmt.Sprintf("at least %d", r.c.Count), Got: fmt.Sprint(len(names))}.Phrase(ibPortsName, "%s%s, want at least %d%s", checks.Plural(len(names), "port"), checks.Before(" (", got, ")"), r.c.Count, checks.Before("; without a port: ", strings.Join(missing, ", "), "")))
 }
 
 // await waits before a job for the ports that are starting, as long as the run allows:
@@ -333,10 +331,8 @@ func (r *portsRun) tellStarting() {
 		return
 	}
 	up, _ := r.SinceBoot()
-	f := checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}}
-	f.Message = fmt.Sprintf("%s:  %s not up yet, %.0f s after the boot, judged from %.0f s on: %s",
-		ibPortsName, checks.Plural(len(r.starting), "port"), up.Seconds(), flapSettle.Seconds(), strings.Join(r.starting, ", "))
-	r.findings = append(r.findings, f)
+	r.findings = append(r.findings, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}}.
+		Describe(ibPortsName, "%s not up yet, %.0f s after the boot, judged from %.0f s on: %s", checks.Plural(len(r.starting), "port"), up.Seconds(), flapSettle.Seconds(), strings.Join(r.starting, ", ")))
 }
 
 // lagMembers reports the members of a RoCE LAG that carry nothing while the LAG is up. A

@@ -1,7 +1,6 @@
 package fabric
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,7 +46,7 @@ func (r *portsRun) portless() {
 		if slices.ContainsFunc(r.ports, func(p *Port) bool { return p.HCA.Vendor == a.Vendor && p.HCA.Model == a.Model }) {
 			f.Severity = checks.Fail
 		}
-		r.findings = append(r.findings, r.Finding(HCADevice(a), f, "the adapter has no port"))
+		r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "the adapter has no port"))
 	}
 }
 
@@ -64,9 +63,9 @@ func (r *portsRun) verbs() {
 		f := checks.Finding{Code: "ib.ports.uverbs", Severity: checks.Fail, Remedy: checks.RebootNode}
 		name := devices[a.Name]
 		if name == "" {
-			r.findings = append(r.findings, r.Finding(HCADevice(a), f, "no uverbs device, as others have: no program can use it"))
+			r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "no uverbs device, as others have: no program can use it"))
 		} else if missing, path := rdma.VerbsNodeMissing(r.env.Host, name); missing {
-			r.findings = append(r.findings, r.Finding(HCADevice(a), f, "%s is missing: no program can use it", path))
+			r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "%s is missing: no program can use it", path))
 		}
 	}
 }
@@ -98,7 +97,7 @@ func (r *portsRun) sameGUIDs() {
 		if mine != "" && other != "" && layerOf(p) == layerIB {
 			f.Severity = checks.Fail
 		}
-		r.findings = append(r.findings, r.Finding(HCADevice(a), f, "its GUID %s is that of %s, too", a.GUID, HCADevice(b)))
+		r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "its GUID %s is that of %s, too", a.GUID, HCADevice(b)))
 	}
 }
 
@@ -150,7 +149,8 @@ func (r *portsRun) slower() {
 		for _, p := range slow {
 			names = append(names, p.Name())
 		}
-		f.Message = fmt.Sprintf("%s:  all ports are slower than before the reboot%s: %s", ibPortsName, checks.WantGot(f), strings.Join(names, " "))
+		f = f.Describe(ibPortsName, "all ports are slower than before the reboot")
+		f.Message += ": " + strings.Join(names, " ")
 		r.findings = append(r.findings, f)
 		return
 	}

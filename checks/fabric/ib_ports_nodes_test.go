@@ -26,7 +26,7 @@ func dualPorts() []checktest.Scenario {
 		f := checktest.PortFinding(ibPortsName, device, 3, checks.Finding{Code: "ib.ports.polling", Severity: severity, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Polling"}, "no link: the cable or the far end"+checks.Before("; ", why, ""))
 		if device == "mlx5_b3" {
 			f.Device.PCI, f.Device.UUID = "0000:23:00.1", "b83f:d203:00c5:1ab3"
-			f.Message = ibPortsName + ":  mlx5_b3:1 0000:23:00.1: no link: the cable or the far end" + checks.Before("; ", why, "") + checks.WantGot(f)
+			f.Message = ibPortsName + ":  mlx5_b3:1 0000:23:00.1: no link: the cable or the far end" + checks.Before("; ", why, "") + checktest.WantGot(f)
 		}
 		return f
 	}
@@ -99,7 +99,7 @@ func frontEnds() []checktest.Scenario {
 	spare := func(severity checks.Severity, why string) checks.Finding {
 		d := checks.Device{Kind: "port", Name: "mlx5_f1_1:1", PCI: "0000:f1:00.1", UUID: "b83f:d203:00c5:1af2"}
 		f := checks.Finding{Code: "ib.ports.polling", Severity: severity, Remedy: checks.CheckCable, Device: d, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}
-		f.Message = name + ":  " + d.String() + ": no link: the cable or the far end" + checks.Before("; ", why, "") + checks.WantGot(f)
+		f.Message = name + ":  " + d.String() + ": no link: the cable or the far end" + checks.Before("; ", why, "") + checktest.WantGot(f)
 		return f
 	}
 	past := func(s checktest.Scenario, more string) checktest.Scenario {

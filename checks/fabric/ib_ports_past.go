@@ -143,7 +143,8 @@ func (r *portsRun) lost(name string, words []string, told map[string]bool) (f ch
 		switch {
 		case p.PCI != words[1] && (words[2] == "-" || p.HCA.GUID != words[2]):
 		case p.Layer != words[3] && words[3] != "-" && p.Layer != "" && p.Left != "" && (r.layer == "" || r.layer == words[3]):
-			return r.Finding(device, checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: words[3], Got: p.Layer}, "link layer is not what it was"), true
+			return checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: words[3], Got: p.Layer}.
+				Report(r.Check, device, "link layer is not what it was"), true
 		default:
 			delete(r.past.File.Devices, name)
 			return checks.Finding{}, false
@@ -169,5 +170,5 @@ func (r *portsRun) lost(name string, words []string, told map[string]bool) (f ch
 	if r.past.File.Devices[name].Series != nil {
 		f.Severity, when = checks.Fail, "earlier in this boot"
 	}
-	return r.Finding(device, f, "no RDMA device any more, as it was %s; %s", when, where), true
+	return f.Report(r.Check, device, "no RDMA device any more, as it was %s; %s", when, where), true
 }

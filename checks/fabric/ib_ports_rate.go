@@ -130,13 +130,14 @@ func (r *portsRun) platformRate() {
 			names = append(names, planeOrPort(p))
 		}
 		f.Device, f.Got = checks.Device{Kind: "ports"}, gbits(whole[planeOrPort(slow[0])])
-		f.Message = fmt.Sprintf("%s:  no port has the rate of those of %s%s: %s", ibPortsName, platform.Name, checks.WantGot(f), strings.Join(names, " "))
+		f = f.Describe(ibPortsName, "no port has the rate of those of %s", platform.Name)
+		f.Message += ": " + strings.Join(names, " ")
 		r.findings = append(r.findings, f)
 		return
 	}
 	for _, p := range slow {
 		f.Got = gbits(whole[planeOrPort(p)])
-		r.findings = append(r.findings, r.Finding(p.Subject(), f, "rate is lower than that of %s", platform.Name))
+		r.findings = append(r.findings, f.Report(r.Check, p.Subject(), "rate is lower than that of %s", platform.Name))
 	}
 }
 

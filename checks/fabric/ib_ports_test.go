@@ -9,7 +9,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
@@ -222,7 +221,7 @@ func opaAlone() *fakesys.Node {
 
 // opaLacks is what checks say of it.
 func opaLacks(check string) checks.Finding {
-	return pcie.About(check, checks.Device{Kind: "hca", PCI: "0000:c0:00.0"}, checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "Omni-Path 100 is on the PCI bus, but no RDMA device; its driver is hfi1")
+	return checktest.About(check, checks.Device{Kind: "hca", PCI: "0000:c0:00.0"}, checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "Omni-Path 100 is on the PCI bus, but no RDMA device; its driver is hfi1")
 }
 
 // A rate that cannot be is not what the port has had in this boot.

@@ -119,14 +119,14 @@ type messageRole struct {
 
 func (c *kernelMessages) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
-		return []checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: KernelLogName + ":  " + err.Error(), Remedy: checks.FixConfig}}
+		return []checks.Finding{checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig}.Describe(KernelLogName, "%v", err)}
 	}
 	j := &messageJudge{check: c, env: env, now: probe.Now(env.Host).Unix()}
 	j.askDevices()
 	j.recall()
 	err := j.read()
 	if len(j.adapters)+len(j.disks)+len(j.log.Events) == 0 {
-		return append(j.notes, checks.Finding{Code: "klog.none", Severity: checks.Skip, Message: KernelLogName + ":  no RDMA adapter and no NVMe disk on this node"})
+		return append(j.notes, checks.Finding{Code: "klog.none", Severity: checks.Skip}.Describe(KernelLogName, "no RDMA adapter and no NVMe disk on this node"))
 	}
 	if err != nil {
 		return append(j.notes, checks.UnreadableLog(env, KernelLogName, err)...)
@@ -192,7 +192,7 @@ func (j *messageJudge) recall() {
 	if past != nil {
 		j.log = messageLog{}
 		if !errors.Is(past, fs.ErrNotExist) && !errors.Is(past, probe.ErrNoMemory) {
-			j.notes = append(j.notes, checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  " + checks.OneLine(past) + "; it is begun anew"})
+			j.notes = append(j.notes, checks.Finding{Code: "klog.past", Severity: checks.Warn}.Describe(KernelLogName, "%v; it is begun anew", past))
 		}
 	}
 	if j.log.Boot != boot {
@@ -232,7 +232,8 @@ func (j *messageJudge) read() (err error) {
 		j.log.Cursor = end.Next
 	}
 	if from > 0 && end.First > from || end.Overrun {
-		j.notes = append(j.notes, checks.Finding{Code: "klog.lost", Severity: checks.Warn, Message: KernelLogName + ":  records of the kernel's log were overwritten before they were read: a fault may have been among them"})
+		j.notes = append(j.notes, checks.Finding{Code: "klog.lost", Severity: checks.Warn}.
+			Describe(KernelLogName, "records of the kernel's log were overwritten before they were read: a fault may have been among them"))
 	}
 	return nil
 }
@@ -308,7 +309,7 @@ func (j *messageJudge) end(by *messageEvent, code string) {
 func (j *messageJudge) heedClears() {
 	clears, err := readIBClears(j.env)
 	if err != nil {
-		j.notes = append(j.notes, checks.Finding{Code: "ib.clear", Severity: checks.Warn, Message: KernelLogName + ":  what operators have cleared is lost, clear it again: " + checks.OneLine(err)})
+		j.notes = append(j.notes, checks.Finding{Code: "ib.clear", Severity: checks.Warn}.Describe(KernelLogName, "what operators have cleared is lost, clear it again: %v", err))
 	}
 	j.log.Events = slices.DeleteFunc(j.log.Events, func(e messageEvent) bool {
 		d, _ := j.device(&e)
@@ -395,7 +396,7 @@ func (j *messageJudge) keep() {
 	}
 	j.env.At("keep what was seen")
 	if err := j.env.Remember(kernelLogPast, &j.log); err != nil && !errors.Is(err, probe.ErrNoMemory) {
-		j.notes = append(j.notes, checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  " + checks.OneLine(err)})
+		j.notes = append(j.notes, checks.Finding{Code: "klog.past", Severity: checks.Warn}.Describe(KernelLogName, "%v", err))
 	}
 }
 
@@ -571,6 +572,5 @@ func (j *messageJudge) finding(c *messageCase) checks.Finding {
 		notes = append(notes, "interface "+strings.Join(a.ports[0].NetDevs, " "))
 	}
 	text := strings.Join(append([]string{c.row.Meaning(c.Number)}, notes...), ", ")
-	f.Message = fmt.Sprintf("%s:  %s: %s, since %s: %s", KernelLogName, c.device, text, checks.Clock(c.First), c.until)
-	return f
+	return f.Phrase(KernelLogName, "%s: %s, since %s: %s", c.device, text, checks.Clock(c.First), c.until)
 }

@@ -84,7 +84,8 @@ func (c *pcieAER) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		findings = append(findings, c.judge(env, h, l, now, names)...)
 	}
 	if counted == 0 && findings == nil {
-		return []checks.Finding{{Code: "pcie.aer.none", Severity: checks.Skip, Message: pcieAERName + ":  the kernel counts no PCIe errors of such devices: " + strings.Join(words, " ")}}
+		return []checks.Finding{checks.Finding{Code: "pcie.aer.none", Severity: checks.Skip}.
+			Describe(pcieAERName, "the kernel counts no PCIe errors of such devices: %s", strings.Join(words, " "))}
 	}
 	return append(findings, h.Store(env)...)
 }
@@ -134,7 +135,7 @@ func (c *pcieAER) judge(env *checks.Env, h *checks.History, l aerEnd, now pci.AE
 	say := func(k aerKind, f checks.Finding, when string, window time.Duration) {
 		f.Code = "pcie.aer." + k.key
 		device := DeviceOf(env, ReadLink(env, l.address))
-		findings = append(findings, About(pcieAERName, device, f, k.text+when+k.made(h, l.address, window)+checks.Before(", link partner ", l.partner, "")))
+		findings = append(findings, f.Report(pcieAERName, device, "%s%s%s%s", k.text, when, k.made(h, l.address, window), checks.Before(", link partner ", l.partner, "")))
 	}
 	_, known := h.Begun(l.address, fatal.key)
 	switch g := h.Grown(l.address, fatal.key, fatal.now, 64, fatalWindow); {

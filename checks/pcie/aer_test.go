@@ -45,7 +45,7 @@ func TestPCIeAER(t *testing.T) { checktest.Run(t, "check_pcie_aer") }
 var _ = checktest.Table("check_pcie_aer", func(name string) []checktest.Scenario {
 	const file = "past/pcie-aer.json"
 	aer := func(d checks.Device, severity checks.Severity, code string, remedy checks.Remedy, want, got, text string) checks.Finding {
-		return About(name, d, checks.Finding{Code: "pcie.aer." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
+		return checktest.About(name, d, checks.Finding{Code: "pcie.aer." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
 	const adapter, port, fatal, nonfatal, corrected = "0000:23:00.0", "0000:63:01.0", "aer_dev_fatal", "aer_dev_nonfatal", "aer_dev_correctable"
 	was := func(s checktest.Scenario, device string, ago time.Duration, series map[string][]checks.Point) checktest.Scenario {

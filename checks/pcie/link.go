@@ -229,14 +229,9 @@ func Wanted(check string, width int, speed string) (Want, []checks.Finding) {
 	n, ok := parsePCIeSpeed(speed)
 	if !ok {
 		const want = "a generation, 1 to 7, or a speed in GT/s"
-		return Want{}, []checks.Finding{BadWord(check, "PCIe speed", speed, want)}
+		return Want{}, []checks.Finding{checks.BadWord(check, "PCIe speed", speed, want)}
 	}
 	return Want{width: width, speed: n}, nil
-}
-
-// BadWord is that a word of nhc.conf means nothing to a check, which judges nothing then.
-func BadWord(check, what, got, want string) checks.Finding {
-	return checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: want, Got: got, Remedy: checks.FixConfig, Message: fmt.Sprintf("%s:  %s %q, want %s", check, what, got, want)}
 }
 
 // DeviceOf names a device by its driver's name and its address.
@@ -253,16 +248,6 @@ func DeviceOf(env *checks.Env, l *Link) checks.Device {
 		d.Kind = "nic"
 	}
 	return d
-}
-
-// About is a finding about a device, behind whose text come what is wanted and got.
-func About(check string, d checks.Device, f checks.Finding, text string) checks.Finding {
-	f.Device = d
-	f.Message = fmt.Sprintf("%s:  %s: %s", check, d, text) + checks.WantGot(f)
-	if f.Want == "" && f.Got == "" {
-		f.Got = text
-	}
-	return f
 }
 
 // VirtualBridge says whether a bridge is one of a virtual machine, which runs at any
@@ -297,7 +282,7 @@ func (f Fault) Finding(check, code string, d checks.Device) checks.Finding {
 	if f.severity != checks.Fail {
 		remedy = checks.NoRemedy
 	}
-	return About(check, d, checks.Finding{Code: code, Severity: f.severity, Remedy: remedy, Want: f.want, Got: f.got}, f.Text)
+	return checks.Finding{Code: code, Severity: f.severity, Remedy: remedy, Want: f.want, Got: f.got}.Report(check, d, "%s", f.Text)
 }
 
 // UsualRate is the limit of replays in a minute that DCGM's health watch has.

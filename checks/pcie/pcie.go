@@ -76,12 +76,13 @@ func (c *pcieCheck) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	unread := len(findings)
 	for _, w := range missing {
 		if w.address != "" && !strings.ContainsAny(w.address, "*?[") && c.Count == 0 {
-			findings = append(findings, About(pcieName, checks.Device{Kind: "pci", PCI: w.address}, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "no such device on the bus"))
+			findings = append(findings, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}.
+				Report(pcieName, checks.Device{Kind: "pci", PCI: w.address}, "no such device on the bus"))
 		}
 	}
 	switch {
 	case findings == nil && len(chosen) == 0 && c.Count == 0:
-		return []checks.Finding{{Code: "pcie.none", Severity: checks.Skip, Message: fmt.Sprintf("%s:  no such device on this node: %s", pcieName, strings.Join(words, " "))}}
+		return []checks.Finding{checks.Finding{Code: "pcie.none", Severity: checks.Skip}.Describe(pcieName, "no such device on this node: %s", strings.Join(words, " "))}
 	case c.Count > len(chosen) && c.Count <= len(chosen)+unread: // those may be the ones
 	case c.Count > 0 && len(chosen) != c.Count:
 		findings = append(findings, c.miscount(words, len(chosen)))
@@ -94,8 +95,7 @@ func (c *pcieCheck) miscount(words []string, got int) checks.Finding {
 	if got > c.Count {
 		f.Severity, f.Remedy = checks.Warn, checks.FixConfig
 	}
-	f.Message = fmt.Sprintf("%s:  devices on the PCI bus (%s)", pcieName, strings.Join(words, " ")) + checks.WantGot(f)
-	return f
+	return f.Describe(pcieName, "devices on the PCI bus (%s)", strings.Join(words, " "))
 }
 
 func (c *pcieCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findings []checks.Finding) {
@@ -109,7 +109,8 @@ func (c *pcieCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findi
 		err = errors.Join(l.Err, err)
 		switch {
 		case gone:
-			findings = append(findings, About(pcieName, DeviceOf(env, l), checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}, "does not answer: every register reads as ones"))
+			findings = append(findings, checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}.
+				Report(pcieName, DeviceOf(env, l), "does not answer: every register reads as ones"))
 			continue
 		case err != nil:
 			findings = append(findings, pcieUnknown(pcieName, DeviceOf(env, l), err))

@@ -36,17 +36,17 @@ func TestPCIe(t *testing.T) { checktest.Run(t, "check_pcie") }
 
 var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 	fails := func(d checks.Device, code, want, got, text string) checks.Finding {
-		return About(name, d, checks.Finding{Code: "pcie." + code, Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: want, Got: got}, text)
+		return checktest.About(name, d, checks.Finding{Code: "pcie." + code, Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: want, Got: got}, text)
 	}
 	warns := func(d checks.Device, code, want, got, text string) checks.Finding {
-		return About(name, d, checks.Finding{Code: "pcie." + code, Severity: checks.Warn, Want: want, Got: got}, text)
+		return checktest.About(name, d, checks.Finding{Code: "pcie." + code, Severity: checks.Warn, Want: want, Got: got}, text)
 	}
 	odd := func(s checktest.Scenario) checktest.Scenario {
 		s.Broken = true
 		return s
 	}
 	unknown := func(d checks.Device, text string) checks.Finding { return pcieUnknown(name, d, fmt.Errorf("%s", text)) }
-	bad := func(what, got, want string) checks.Finding { return BadWord(name, what, got, want) }
+	bad := func(what, got, want string) checks.Finding { return checks.BadWord(name, what, got, want) }
 	const of3 = "/sys/bus/pci/devices/0000:23:00.0/"
 	nothing := func(words string) checks.Finding {
 		return checks.Finding{Code: "pcie.none", Severity: checks.Skip, Message: name + ":  no such device on this node: " + words}
@@ -108,9 +108,9 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 		checktest.OnFabric("one is missing", checktest.Of("-n", "8", "infiniband"), func(n *fakesys.Node) { n.Remove("0000:23:00.0") }, count(checks.Fail, checks.ReseatOrRMA, "infiniband", "8", "7")),
 		checktest.OnFabric("one too many", checktest.Of("-n", "7", "nvme"), nil, count(checks.Warn, checks.FixConfig, "nvme", "7", "8")),
 		checktest.OnFabric("one that is named is missing", checktest.Of("0000:23:00.0"), func(n *fakesys.Node) { n.Remove("0000:23:00.0") },
-			About(name, checks.Device{Kind: "pci", PCI: "0000:23:00.0"}, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "no such device on the bus")),
+			checktest.About(name, checks.Device{Kind: "pci", PCI: "0000:23:00.0"}, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "no such device on the bus")),
 		checktest.OnFabric("one does not answer", nil, checktest.Links("0000:23:00.0", "config", fakesys.Gone),
-			About(name, adapter3, checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}, "does not answer: every register reads as ones")),
+			checktest.About(name, adapter3, checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}, "does not answer: every register reads as ones")),
 		checktest.OnFabric("one is switched off", nil, checktest.Links("0000:43:00.0", "config", fakesys.Gone, "power_state", "D3cold")),
 
 		odd(checktest.OnFabric("unreadable registers", nil, checktest.Links("0000:23:00.0", "config/", ""), unknown(adapter3, "read "+of3+"config: is a directory"))),

@@ -1,7 +1,6 @@
 package pcie
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -78,7 +77,7 @@ func pcieChosen(env *checks.Env, check string, texts []string) (chosen []pci.Ent
 	for _, text := range texts {
 		w, ok := parsePCIeWord(text)
 		if !ok {
-			return nil, nil, []checks.Finding{BadWord(check, "device", text, "gpu, nvswitch, network, ethernet, infiniband, nvme, bridge, a class, an id or an address")}
+			return nil, nil, []checks.Finding{checks.BadWord(check, "device", text, "gpu, nvswitch, network, ethernet, infiniband, nvme, bridge, a class, an id or an address")}
 		}
 		words = append(words, w)
 	}
@@ -117,5 +116,5 @@ func pcieChosen(env *checks.Env, check string, texts []string) (chosen []pci.Ent
 
 // pcieUnknown is that a device could not be read; the others are judged.
 func pcieUnknown(check string, d checks.Device, err error) checks.Finding {
-	return checks.Finding{Code: "pcie.error", Severity: checks.Unknown, Device: d, Message: fmt.Sprintf("%s:  %s: could not tell: %s", check, d, checks.OneLine(err))}
+	return checks.Finding{Code: "pcie.error", Severity: checks.Unknown, Device: d}.Describe(check, "could not tell: %v", err)
 }

@@ -101,7 +101,7 @@ func (c *hwTopology) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	t.gpus = gpus
 	if len(gpus) == 0 && c.File == "" {
-		return []checks.Finding{{Code: "topology.none", Severity: checks.Skip, Message: hwTopologyName + ":  no GPU on this node"}}
+		return []checks.Finding{checks.Finding{Code: "topology.none", Severity: checks.Skip}.Describe(hwTopologyName, "no GPU on this node")}
 	}
 	skip := t.askNICs()
 	if c.File != "" {
@@ -180,8 +180,8 @@ func (t *topologyJudge) sort(findings []checks.Finding) (skip []checks.Finding) 
 func (t *topologyJudge) unreadGPUs() {
 	for i := range t.gpus {
 		if g := &t.gpus[i]; g.err != nil {
-			text := strings.ReplaceAll(g.err.Error(), "\n", "; ")
-			t.findings = append(t.findings, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Device: g.device("gpu"), Message: fmt.Sprintf("%s:  %s: could not tell: %s", hwTopologyName, g.device("gpu"), text)})
+			t.findings = append(t.findings, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Device: g.device("gpu")}.
+				Describe(hwTopologyName, "could not tell: %v", g.err))
 		}
 	}
 }
@@ -195,6 +195,5 @@ func (a *Located) String() string { return a.Name + " " + a.PCI }
 // report adds a finding about a device.
 func (t *topologyJudge) report(d checks.Device, f checks.Finding, format string, args ...any) {
 	f.Device = d
-	f.Message = fmt.Sprintf("%s:  %s: %s", hwTopologyName, d, fmt.Sprintf(format, args...)) + checks.WantGot(f)
-	t.findings = append(t.findings, f)
+	t.findings = append(t.findings, f.Describe(hwTopologyName, format, args...))
 }

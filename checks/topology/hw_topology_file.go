@@ -23,7 +23,7 @@ func (t *topologyJudge) judgeFile() {
 		list, err = parseTopology(t.File, data)
 	}
 	if err != nil {
-		t.findings = append(t.findings, checks.Finding{Code: "topology.file", Severity: checks.Unknown, Remedy: checks.FixConfig, Message: hwTopologyName + ":  " + err.Error()})
+		t.findings = append(t.findings, checks.Finding{Code: "topology.file", Severity: checks.Unknown, Remedy: checks.FixConfig}.Describe(hwTopologyName, "%v", err))
 		return
 	}
 	here := map[string]Located{}
@@ -36,10 +36,8 @@ func (t *topologyJudge) judgeFile() {
 		here[list[i].PCI] = a
 	}
 	if there == 0 { // one bad push must not empty a cluster
-		t.findings = append(t.findings, checks.Finding{
-			Code: "topology.file", Severity: checks.Unknown, Remedy: checks.FixConfig,
-			Message: fmt.Sprintf("%s:  %s: is of another kind of node: none of its %s is on this one", hwTopologyName, t.File, checks.Plural(len(list), "device")),
-		})
+		t.findings = append(t.findings, checks.Finding{Code: "topology.file", Severity: checks.Unknown, Remedy: checks.FixConfig}.
+			Describe(hwTopologyName, "%s: is of another kind of node: none of its %s is on this one", t.File, checks.Plural(len(list), "device")))
 		return
 	}
 	told := t.told()
@@ -71,8 +69,7 @@ func (t *topologyJudge) compare(d *filedDevice, a *Located, told bool) {
 	}
 	if a.err != nil {
 		if d.Kind != "gpu" || a.Name == "" { // of GPUs it is said of all
-			text := strings.ReplaceAll(a.err.Error(), "\n", "; ")
-			t.report(device, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "could not tell: %s", text)
+			t.report(device, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "could not tell: %v", a.err)
 		}
 		return
 	}

@@ -28,7 +28,8 @@ func (t *topologyJudge) judgeNear() (skip []checks.Finding) {
 		need, severity = needed(p.GPUNetwork), checks.Warn
 	}
 	if need > sameHost && !t.switches() {
-		hidden := checks.Finding{Code: "topology.hidden", Severity: checks.Unknown, Want: need.common(), Message: hwTopologyName + ":  no PCIe switch is to be seen on this node: cannot tell what GPUs and adapters have in common"}
+		hidden := checks.Finding{Code: "topology.hidden", Severity: checks.Unknown, Want: need.common()}.
+			Phrase(hwTopologyName, "no PCIe switch is to be seen on this node: cannot tell what GPUs and adapters have in common")
 		if t.Level != "" {
 			t.findings = append(t.findings, hidden)
 			return nil

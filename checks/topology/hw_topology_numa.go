@@ -29,9 +29,8 @@ func (t *topologyJudge) judgeNUMA() {
 		return
 	}
 	if len(nodes) > 1 {
-		f := checks.Finding{Code: "topology.unbalanced", Severity: checks.Warn, Want: checks.Plural(len(nodes), "NUMA node"), Got: fmt.Sprintf("node %d alone", node)}
-		f.Message = fmt.Sprintf("%s:  all %d GPUs are on one NUMA node", hwTopologyName, len(t.gpus)) + checks.WantGot(f)
-		t.findings = append(t.findings, f)
+		t.findings = append(t.findings, checks.Finding{Code: "topology.unbalanced", Severity: checks.Warn, Want: checks.Plural(len(nodes), "NUMA node"), Got: fmt.Sprintf("node %d alone", node)}.
+			Describe(hwTopologyName, "all %d GPUs are on one NUMA node", len(t.gpus)))
 	}
 }
 

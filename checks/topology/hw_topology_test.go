@@ -10,7 +10,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
-	"github.com/nhc-gpu/nhc-gpu/checks/pcie"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
@@ -32,7 +31,7 @@ func topologyFinding(kind string, i int, f checks.Finding, text string) checks.F
 		"nvme": {Kind: "nvme", PCI: fakesys.NVMeAddress(i)},
 		"gone": {Kind: "gpu", PCI: fakenvml.Address(i), Serial: serial, UUID: uuid},
 	}[kind]
-	f.Message = hwTopologyName + ":  " + f.Device.String() + ": " + text + checks.WantGot(f)
+	f.Message = hwTopologyName + ":  " + f.Device.String() + ": " + text + checktest.WantGot(f)
 	return f
 }
 
@@ -202,7 +201,7 @@ func numaTopologies() []checktest.Scenario {
 			numa("hca", 3, "NUMA node 0", "1", "is below root port 0000:33:01.0 with gpu3 0000:13:00.0"))),
 		checktest.AsIs(checktest.OnFabric("one of the two is on another NUMA node, and the root port tells none", nil, func(n *fakesys.Node) {
 			n.Set("0000:33:01.0", "numa_node", "-1").Set(fakesys.HCAAddress(3), "numa_node", "1")
-		}, pcie.About(name, checks.Device{Kind: "bridge", PCI: "0000:33:01.0"}, checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: "one NUMA node below one root port"},
+		}, checktest.About(name, checks.Device{Kind: "bridge", PCI: "0000:33:01.0"}, checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: "one NUMA node below one root port"},
 			"gpu3 0000:13:00.0 on NUMA node 0, mlx5_3 0000:23:00.0 on NUMA node 1"))),
 		checktest.AsIs(checktest.OnFabric("one adapter is on another NUMA node than two GPUs", nil, func(n *fakesys.Node) {
 			n.Move(fakenvml.Address(2), railBridges(3, "05")...).Move(fakesys.HCAAddress(2), railBridges(3, "06")...)
@@ -222,7 +221,7 @@ func otherTopologies() (list []checktest.Scenario) {
 	list = append(list, checktest.OnNode(fakesys.GB200().Set(fakesys.HCAAddress(0), "numa_node", "1"), "one adapter is on another NUMA node than the root port that it has for itself", nil, alone).On(grace))
 	wrong := checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: "NUMA node 0", Got: "3"}
 	list = append(list, checktest.OnNode(fakesys.RoCE().Set(fakesys.HCAAddress(3), "numa_node", "3"), "one RoCE adapter is on a NUMA node without a GPU", nil,
-		pcie.About(hwTopologyName, checks.Device{Kind: "hca", Name: "rocep3s0", PCI: fakesys.HCAAddress(3)}, wrong, "is below root port 0000:33:01.0 with gpu3 0000:13:00.0")).On(hgxNetwork()))
+		checktest.About(hwTopologyName, checks.Device{Kind: "hca", Name: "rocep3s0", PCI: fakesys.HCAAddress(3)}, wrong, "is below root port 0000:33:01.0 with gpu3 0000:13:00.0")).On(hgxNetwork()))
 	for name, n := range map[string]struct {
 		sys *fakesys.Node
 		on  *checks.Platform

@@ -103,13 +103,14 @@ func (c *nvmeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	r.past = env.RecallHistory(nvmeName, "nvme")
 	r.judgeGone(list)
 	if len(disks)+len(r.findings) == 0 {
-		return []checks.Finding{{Code: "nvme.none", Severity: checks.Skip, Message: nvmeName + ":  no NVMe disk on this node"}}
+		return []checks.Finding{checks.Finding{Code: "nvme.none", Severity: checks.Skip}.Describe(nvmeName, "no NVMe disk on this node")}
 	}
 	for _, d := range disks {
 		r.judge(d, disks)
 	}
 	if len(r.silent) > 0 {
-		r.findings = append(r.findings, checks.Finding{Code: "nvme.smart", Severity: checks.Skip, Message: fmt.Sprintf("%s:  %s: not judged by its own log: %s", nvmeName, strings.Join(r.silent, " "), checks.OneLine(r.why))})
+		r.findings = append(r.findings, checks.Finding{Code: "nvme.smart", Severity: checks.Skip}.
+			Describe(nvmeName, "%s: not judged by its own log: %v", strings.Join(r.silent, " "), r.why))
 	}
 	return append(r.findings, r.past.Store(env)...)
 }
@@ -133,22 +134,21 @@ func (r *nvmeRun) judged(list []disk.NVMe) (disks []*disk.NVMe) {
 			}
 		}
 		if !found && name != "*" {
-			f := checks.Finding{Code: "nvme.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "nvme", Name: name}, Want: name, Got: "none"}
-			f.Message = fmt.Sprintf("%s:  %s: no such controller", nvmeName, name) + checks.WantGot(f)
-			r.findings = append(r.findings, f)
+			r.findings = append(r.findings, checks.Finding{Code: "nvme.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "nvme", Name: name}, Want: name, Got: "none"}.
+				Describe(nvmeName, "no such controller"))
 		}
 	}
 	return disks
 }
 
 func (r *nvmeRun) say(d *disk.NVMe, f checks.Finding, format string, args ...any) {
-	r.findings = append(r.findings, sayNVMe(nvmeName, d, f, format, args...))
+	r.findings = append(r.findings, f.Report(nvmeName, checks.NVMeDevice(d), format, args...))
 }
 
 func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
 	key := d.Name + " " + d.Serial
 	if d.Err != nil {
-		r.say(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "could not tell: %s", checks.OneLine(d.Err))
+		r.say(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "could not tell: %v", d.Err)
 		if errors.Is(d.Err, fs.ErrNotExist) || d.State == "" {
 			return
 		}
@@ -176,7 +176,7 @@ func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, disk.ErrNoSMART):
 		r.silent, r.why = append(r.silent, d.Name), err
 	case err != nil:
-		r.say(d, checks.Finding{Code: "nvme.smart", Severity: checks.Unknown}, "could not tell: %s", checks.OneLine(err))
+		r.say(d, checks.Finding{Code: "nvme.smart", Severity: checks.Unknown}, "could not tell: %v", err)
 	default:
 		values["media"] = s.MediaErrors
 		r.judgeSMART(d, s, hot)
@@ -225,7 +225,7 @@ func (r *nvmeRun) judgeGone(list []disk.NVMe) {
 			where = "it is on the PCI bus"
 		}
 		f := checks.Finding{Code: "nvme.gone", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}
-		r.findings = append(r.findings, (&fabric.Fabric{Check: nvmeName}).Finding(d, f, "no NVMe disk any more, as it was earlier in this boot, serial %s; %s", serial, where))
+		r.findings = append(r.findings, f.Report(nvmeName, d, "no NVMe disk any more, as it was earlier in this boot, serial %s; %s", serial, where))
 	}
 }
 
@@ -255,7 +255,7 @@ func (r *nvmeRun) judgeHeat(d *disk.NVMe) (hot bool) {
 	r.env.At("ask %s for its temperature", d.Name)
 	heat, err := disk.NVMeHeat(r.env.Host, d.Name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.say(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "could not tell: %s", checks.OneLine(err))
+		r.say(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "could not tell: %v", err)
 	}
 	if heat == nil {
 		return false
@@ -317,10 +317,6 @@ func (r *nvmeRun) judgeSMART(d *disk.NVMe, s disk.SMART, hot bool) {
 			r.say(d, checks.Finding{Code: "nvme.temp", Severity: checks.Warn}, "the disk says that its temperature is beyond a limit")
 		}
 	}
-}
-
-func sayNVMe(check string, d *disk.NVMe, f checks.Finding, format string, args ...any) checks.Finding {
-	return (&fabric.Fabric{Check: check}).Finding(checks.NVMeDevice(d), f, format, args...)
 }
 
 // hasSpace says whether a disk has a name space of any size.

@@ -87,13 +87,13 @@ func (c *nvmeCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		switch {
 		case slices.Contains(nvmePassing, d.State): // live or given up within minutes; check_nvme tells when it takes too long
 			unknown++
-			findings = append(findings, sayNVMe(c.name, d, checks.Finding{Code: "nvme.unread", Severity: checks.Unknown}, "could not tell: the controller is %s", d.State))
+			findings = append(findings, checks.Finding{Code: "nvme.unread", Severity: checks.Unknown}.Report(c.name, checks.NVMeDevice(d), "could not tell: the controller is %s", d.State))
 			continue
 		case d.State != "" && d.State != checks.NVMeLive:
 			why = d.State
 		case d.Err != nil:
 			unknown++
-			findings = append(findings, sayNVMe(c.name, d, checks.Finding{Code: "nvme.unread", Severity: checks.Unknown}, "could not tell: %s", checks.OneLine(d.Err)))
+			findings = append(findings, checks.Finding{Code: "nvme.unread", Severity: checks.Unknown}.Report(c.name, checks.NVMeDevice(d), "could not tell: %v", d.Err))
 			continue
 		case !hasSpace(d):
 			why = "without a name space"
@@ -109,8 +109,8 @@ func (c *nvmeCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings // one that cannot be read may be the one that lacks
 	}
 	dead = append(dead, c.driverless(env, list)...)
-	f := checks.Finding{Code: "nvme.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: c.Want, Got: strconv.Itoa(count)}
-	f.Message = c.name + ":  NVMe disks" + checks.WantGot(f) + checks.Before(": ", strings.Join(dead, "; "), "")
+	f := checks.Finding{Code: "nvme.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: c.Want, Got: strconv.Itoa(count)}.Describe(c.name, "NVMe disks")
+	f.Message += checks.Before(": ", strings.Join(dead, "; "), "")
 	return append(findings, f)
 }
 

@@ -133,7 +133,7 @@ var (
 func nvmeCountScenarios(name string) []checktest.Scenario {
 	says := func(want, got, more string) checks.Finding {
 		f := checks.Finding{Code: "nvme.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: want, Got: got}
-		f.Message = name + ":  NVMe disks" + checks.WantGot(f) + more
+		f.Message = name + ":  NVMe disks" + checktest.WantGot(f) + more
 		return f
 	}
 	unread := func(text string) checks.Finding {

@@ -178,7 +178,7 @@ func AskTopology(e *checks.Env) *Topology {
 	t := &Topology{NUMA: []pci.NUMANode{}, Kinds: []string{}, NICs: []LocatedNIC{}, Disks: []Located{}, Near: [][]string{}, Libraries: []probe.Fact{}}
 	doubt := func(err error) {
 		if err != nil {
-			t.Doubts = append(t.Doubts, strings.ReplaceAll(err.Error(), "\n", "; "))
+			t.Doubts = append(t.Doubts, checks.OneLine(err))
 		}
 	}
 	e.At("read /sys/devices/system/node")
