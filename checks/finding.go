@@ -199,11 +199,6 @@ func (f Finding) Phrase(check, format string, args ...any) Finding {
 // Text returns the message without the check that it begins with.
 func (f Finding) Text(check string) string { return strings.TrimPrefix(f.Message, check+":  ") }
 
-// WantGot is what a message says of a finding's Want and Got, "" without both.
-func WantGot(f Finding) string {
-	return Before(", want ", f.Want, "") + Before(", got ", f.Got, "")
-}
-
 // Unreadable is what a check says when it could not read what it judges.
 func Unreadable(err error) []Finding {
 	return []Finding{{Code: "probe.unreadable", Severity: Unknown, Message: err.Error()}}

@@ -126,6 +126,40 @@ func TestMemoryAsks(t *testing.T) {
 	})
 }
 
+// handMade are the functions that put two blanks after the name of a check themselves.
+var handMade = map[string]string{
+	"Finding.Phrase": "the builder",
+	"Finding.Text":   "the builder's inverse",
+	"WrongOption":    "LBNL NHC's texts of wrong options",
+}
+
+// TestTextsAreBuilt reads the source of the checks: the message of a finding begins with its
+// check, which [checks.Finding.Phrase] and its callers put there. checks/lbnl is left out: it
+// has LBNL NHC's texts to the letter, and some have several lines.
+func TestTextsAreBuilt(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	own := slices.DeleteFunc(families(t), func(dir string) bool { return dir == "../lbnl" })
+	eachFunction(t, own, func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
+		ast.Inspect(fn, func(n ast.Node) bool {
+			text, ok := n.(*ast.BasicLit)
+			if !ok || text.Kind != token.STRING || !strings.Contains(text.Value, ":  ") {
+				return true
+			}
+			used[fullName(fn)] = true
+			if handMade[fullName(fn)] == "" {
+				t.Errorf("%s: %s composes %s by hand: want Finding.Report, Describe or Phrase", pos(n), fullName(fn), text.Value)
+			}
+			return true
+		})
+	})
+	for name := range handMade {
+		if !used[name] {
+			t.Errorf("%s composes no text: the list is out of date", name)
+		}
+	}
+}
+
 // fullName returns the name of a function, with the type that it is a method of.
 func fullName(fn *ast.FuncDecl) string {
 	if fn.Recv == nil {
