@@ -2,7 +2,6 @@ package lbnl
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -61,14 +60,12 @@ func (c *hwCPUInfo) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		if n.word == "" || n.want == int64(got[i]) {
 			continue
 		}
-		return []checks.Finding{{
+		return []checks.Finding{checks.Finding{
 			Code:     n.code,
 			Severity: checks.Fail,
-			Message: fmt.Sprintf("%s:  Actual CPU %s count (%d) does not match expected (%s).",
-				name, n.what, got[i], n.word),
-			Want: n.word,
-			Got:  strconv.Itoa(got[i]),
-		}}
+			Want:     n.word,
+			Got:      strconv.Itoa(got[i]),
+		}.Phrase(name, "Actual CPU %s count (%d) does not match expected (%s).", n.what, got[i], n.word)}
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package lbnl
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -41,12 +40,11 @@ func (c *hwEth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if slices.ContainsFunc(names, func(n string) bool { return match.Glob(n, c.Dev) }) {
 		return nil
 	}
-	return []checks.Finding{{
+	return []checks.Finding{checks.Finding{
 		Code:     "hw.eth.missing",
 		Severity: checks.Fail,
 		Device:   checks.Device{Kind: "netdev", Name: c.Dev},
-		Message:  fmt.Sprintf("check_hw_eth:  Ethernet device %s not detected.", c.Dev),
 		Want:     c.Dev,
 		Got:      strings.Join(names, " "),
-	}}
+	}.Phrase("check_hw_eth", "Ethernet device %s not detected.", c.Dev)}
 }

@@ -2,7 +2,6 @@ package lbnl
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -50,10 +49,9 @@ func (c *hwGM) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		Code:     "hw.gm.missing",
 		Severity: checks.Fail,
 		Device:   checks.Device{Kind: "netdev", Name: c.Dev},
-		Message:  fmt.Sprintf("check_hw_gm:  GM device %s not active, either driver is not loaded, or interface not created.", c.Dev),
 		Want:     c.Dev,
 		Got:      strings.Join(names, " "),
-	}
+	}.Phrase("check_hw_gm", "GM device %s not active, either driver is not loaded, or interface not created.", c.Dev)
 	if slices.ContainsFunc(names, func(n string) bool { return match.Glob(n, c.Dev) }) {
 		if slices.Contains(modules, gmModule) {
 			return nil

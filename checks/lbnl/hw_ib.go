@@ -2,7 +2,6 @@ package lbnl
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -42,13 +41,12 @@ func (c *hwIB) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return checks.Unreadable(err)
 	}
 	if n, ok := checks.ParseInteger(rdma.MADVersion(env.Host)); !ok || n == 0 {
-		return []checks.Finding{{
+		return []checks.Finding{checks.Finding{
 			Code:     "hw.ib.abi",
 			Severity: checks.Fail,
-			Message:  "check_hw_ib:  Version mismatch between kernel OFED drivers and userspace OFED libraries.",
 			Want:     "/sys/class/infiniband_mad/abi_version above 0",
 			Got:      rdma.MADVersion(env.Host),
-		}}
+		}.Phrase("check_hw_ib", "Version mismatch between kernel OFED drivers and userspace OFED libraries.")}
 	}
 	for _, p := range ports {
 		if c.wants(p) && c.healthy(p) {
@@ -71,9 +69,8 @@ func (c *hwIB) down(ports []rdma.IBPort) checks.Finding {
 		Code:     "hw.ib.down",
 		Severity: checks.Fail,
 		Device:   checks.Device{Kind: "port", Name: c.Port},
-		Message:  fmt.Sprintf("check_hw_ib:  No IB port%s is ACTIVE (LinkUp%s).", checks.Before(" ", c.Port, ""), checks.Before(" ", c.Rate, " Gb/sec")),
 		Want:     checks.IBActive + " " + checks.IBLinkUp + checks.Before(" ", c.Rate, " Gb/sec"),
-	}
+	}.Phrase("check_hw_ib", "No IB port%s is ACTIVE (LinkUp%s).", checks.Before(" ", c.Port, ""), checks.Before(" ", c.Rate, " Gb/sec"))
 	var got []string
 	for _, p := range ports {
 		if !c.wants(p) {

@@ -2,7 +2,6 @@ package lbnl
 
 import (
 	"context"
-	"fmt"
 	"math/big"
 	"strconv"
 	"strings"
@@ -111,13 +110,12 @@ func (c *hwMemory) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	default:
 		return nil
 	}
-	return []checks.Finding{{
+	return []checks.Finding{checks.Finding{
 		Code:     c.kind.code + code,
 		Severity: checks.Fail,
-		Message:  fmt.Sprintf("%s:  Actual %s (%d kB) %s (%s kB).", c.name, c.kind.size, total, text, want),
 		Want:     want + " kB",
 		Got:      strconv.FormatUint(total, 10) + " kB",
-	}}
+	}.Phrase(c.name, "Actual %s (%d kB) %s (%s kB).", c.kind.size, total, text, want)}
 }
 
 func wholeKB(n uint64) *big.Rat { return new(big.Rat).SetInt(new(big.Int).SetUint64(n)) }

@@ -2,7 +2,6 @@ package lbnl
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -59,11 +58,10 @@ func (c *hwMemoryFree) Run(_ context.Context, env *checks.Env) []checks.Finding 
 	if wholeKB(free).Cmp(least.KB) >= 0 {
 		return nil
 	}
-	return []checks.Finding{{
+	return []checks.Finding{checks.Finding{
 		Code:     c.kind.code + ".low",
 		Severity: checks.Fail,
-		Message:  fmt.Sprintf("%s:  Not enough %s (%d kB < %s kB).", c.name, c.kind.free, free, least.Text),
 		Want:     "at least " + least.Text + " kB",
 		Got:      strconv.FormatUint(free, 10) + " kB",
-	}}
+	}.Phrase(c.name, "Not enough %s (%d kB < %s kB).", c.kind.free, free, least.Text)}
 }

@@ -3,7 +3,6 @@ package lbnl
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -101,19 +100,17 @@ func (c *moabSched) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 			return append(findings, checks.Finding{
 				Code:     "moab.version",
 				Severity: checks.Fail,
-				Message:  fmt.Sprintf("%s:  Moab version %s != expected version %s", name, m[1], c.Version),
 				Want:     c.Version,
 				Got:      m[1],
-			})
+			}.Phrase(name, "Moab version %s != expected version %s", m[1], c.Version))
 		}
 		if m := moabAlert().FindStringSubmatch(line); m != nil && match(m[1], c.Alert) {
 			return append(findings, checks.Finding{
 				Code:     "moab.alert",
 				Severity: checks.Fail,
-				Message:  fmt.Sprintf("%s:  Moab Alert:  %s", name, m[1]),
 				Want:     "no alert that matches " + c.Alert,
 				Got:      m[1],
-			})
+			}.Phrase(name, "Moab Alert:  %s", m[1]))
 		}
 	}
 	return findings
@@ -135,13 +132,12 @@ func (c *moabTorque) Run(ctx context.Context, env *checks.Env) []checks.Finding 
 		if m == nil || m[1] == "True" {
 			continue
 		}
-		return []checks.Finding{{
+		return []checks.Finding{checks.Finding{
 			Code:     "moab.torque.idle",
 			Severity: checks.Fail,
-			Message:  fmt.Sprintf("%s:  Scheduling not active (set to %q) in TORQUE configuration", name, m[1]),
 			Want:     "True",
 			Got:      m[1],
-		}}
+		}.Phrase(name, "Scheduling not active (set to %q) in TORQUE configuration", m[1])}
 	}
 	return nil
 }

@@ -52,14 +52,13 @@ func (c *netPing) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		env.At("run %s", strings.Join(argv, " "))
 		x := env.Host.Run(ctx, env.Command(argv...))
 		if x.Status != 0 || x.Stuck {
-			return []checks.Finding{{
+			return []checks.Finding{checks.Finding{
 				Code:     "net.ping",
 				Severity: checks.Fail,
 				Device:   checks.Device{Kind: "host", Name: target},
-				Message:  "check_net_ping:  No response received from " + target,
 				Want:     "an answer",
 				Got:      pingStatus(x),
-			}}
+			}.Phrase("check_net_ping", "No response received from %s", target)}
 		}
 	}
 	return nil

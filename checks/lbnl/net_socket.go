@@ -111,13 +111,12 @@ func (c *netSocket) wrong(n int) checks.Finding {
 		Code:     "net.socket.missing",
 		Severity: checks.Fail,
 		Device:   checks.Device{Kind: "socket", Name: cmp.Or(c.Label, c.Daemon, c.Local, c.Remote, c.Protocol)},
-		Message:  fmt.Sprintf("check_net_socket:  No %s sockets found", label),
 		Want:     "at least 1",
 		Got:      "0",
-	}
+	}.Phrase("check_net_socket", "No %s sockets found", label)
 	if n > 0 {
 		f.Code = "net.socket.found"
-		f.Message = fmt.Sprintf("check_net_socket:  %d %s socket(s) found", n, label)
+		f = f.Phrase("check_net_socket", "%d %s socket(s) found", n, label)
 		f.Want, f.Got = "0", strconv.Itoa(n)
 		f.Status = min(n, 255) // LBNL NHC's own is the number modulo 256, which may be success
 	}

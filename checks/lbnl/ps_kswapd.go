@@ -70,11 +70,10 @@ func (c *psKswapd) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return nil
 	}
 	findings, _ := actionsOf(c.Actions).take(checks.Finding{
-		Code:    "ps.kswapd.imbalance",
-		Device:  checks.Device{Kind: "process", Name: "kswapd"},
-		Message: fmt.Sprintf("%s:  NUMA imbalance detected among PIDs %s.", name, strings.Join(pids, " ")),
-		Got:     strings.Trim(fmt.Sprint(times), "[]") + " s",
-	}, func() {})
+		Code:   "ps.kswapd.imbalance",
+		Device: checks.Device{Kind: "process", Name: "kswapd"},
+		Got:    strings.Trim(fmt.Sprint(times), "[]") + " s",
+	}.Phrase(name, "NUMA imbalance detected among PIDs %s.", strings.Join(pids, " ")), func() {})
 	return findings
 }
 

@@ -70,12 +70,11 @@ func (c *psLineage) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	manager := env.Lookup("NHC_RM")
 	if manager == "" || manager == "none" {
-		return []checks.Finding{{
+		return []checks.Finding{checks.Finding{
 			Code:     "ps.lineage.rm",
 			Severity: checks.Fail,
-			Message:  lineageName + ":  This check requires a supported resource manager (e.g., Slurm, TORQUE, SGE, LSF)",
 			Remedy:   checks.FixConfig,
-		}}
+		}.Describe(lineageName, "This check requires a supported resource manager (e.g., Slurm, TORQUE, SGE, LSF)")}
 	}
 	system, failed := checks.MaxSystemUID(env, lineageName)
 	if failed != nil {

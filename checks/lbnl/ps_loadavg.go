@@ -2,7 +2,6 @@ package lbnl
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"math/big"
 	"strconv"
@@ -52,13 +51,12 @@ func (c *psLoadAvg) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		if limits[i] == nil || big.NewRat(load, 1).Cmp(limits[i]) < 0 {
 			continue
 		}
-		return []checks.Finding{{
+		return []checks.Finding{checks.Finding{
 			Code:     "ps.loadavg.high",
 			Severity: checks.Fail,
-			Message:  fmt.Sprintf("%s:  %d-minute load average too high:  %d >= %s", name, minutes, load, words[i]),
 			Want:     "less than " + words[i],
 			Got:      strconv.FormatFloat(loads[i], 'f', 2, 64),
-		}}
+		}.Phrase(name, "%d-minute load average too high:  %d >= %s", minutes, load, words[i])}
 	}
 	return nil
 }
