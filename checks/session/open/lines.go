@@ -19,16 +19,20 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// ReadLines parses nhc.conf and keeps the lines of this host. For a person it goes on after
-// an error.
-func (f *Files) ReadLines(path string, file run.File) (errs []error) {
-	if err := Trusted(path, &file.FileInfo); err != nil {
+// ReadLines parses nhc.conf, if there is one, and keeps the lines of this host. For a person
+// it goes on after an error.
+func (f *Files) ReadLines() (errs []error) {
+	file, err := f.MainFile()
+	if err != nil || file.Missing {
+		return nil // which was reported
+	}
+	if err := Trusted(f.Path, &file.FileInfo); err != nil {
 		return []error{err}
 	}
 	if file.Size > int64(len(file.Data)) {
-		return []error{fmt.Errorf("read %s: %d bytes, want at most %d", path, file.Size, conf.MaxSize)}
+		return []error{fmt.Errorf("read %s: %d bytes, want at most %d", f.Path, file.Size, conf.MaxSize)}
 	}
-	return f.UseLines(path, file.Data)
+	return f.UseLines(f.Path, file.Data)
 }
 
 // UseLines is ReadLines for text that was read before.

@@ -123,8 +123,7 @@ func (r *Run) load() (exit int, over bool) {
 		}
 	}
 	r.BeginJob()
-	file, exit, over := r.openAll()
-	if over {
+	if exit, over := r.openAll(); over {
 		return exit, true
 	}
 	r.SetUp(r.Eval != "", r.Log.On)
@@ -137,14 +136,11 @@ func (r *Run) load() (exit int, over bool) {
 	r.SetBudget() // a script may have set TIMEOUT
 	r.debugWatchdog()
 	if !r.Fold.Over() && r.Reopen() {
-		if file, exit, over = r.usable(); over {
+		if exit, over := r.usable(); over {
 			return exit, true
 		}
 	}
-	if file.Missing { // nhc.toml has checks
-		return 0, false
-	}
-	if errs := r.ReadLines(r.Path, file); len(errs) > 0 {
+	if errs := r.ReadLines(); len(errs) > 0 {
 		return r.Stop(errs[0]), true
 	}
 	return 0, false

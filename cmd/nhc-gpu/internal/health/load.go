@@ -13,11 +13,11 @@ import (
 
 // openAll finds the resource manager, opens the log, and reads the configuration
 // and what scripts the site has, in one go.
-func (r *Run) openAll() (file run.File, exit int, over bool) {
+func (r *Run) openAll() (exit int, over bool) {
 	spec, err := r.Log.Parse(r.Set)
 	if err != nil && !r.withoutLog(spec, err) {
 		if exit, over = r.Log.Fail(r.Set, spec, err); over {
-			return file, exit, true
+			return exit, true
 		}
 	}
 	logs := r.Log.OpenRequests()
@@ -42,16 +42,20 @@ func (r *Run) openAll() (file run.File, exit int, over bool) {
 	})
 	switch {
 	case over:
-		return file, exit, true
+		return exit, true
 	case len(errs) > 0:
-		return file, r.refuse(errs[0]), true
+		return r.refuse(errs[0]), true
 	case r.Eval != "":
-		return file, 0, false
+		return 0, false
 	}
-	if file, exit, over = r.usable(); !over {
+	if exit, over = r.usable(); over {
+		return exit, true
+	}
+	file, err := r.MainFile()
+	if err == nil {
 		r.PresetHardware(file.Data)
 	}
-	return file, exit, over
+	return 0, false
 }
 
 // usable says what there is to do without a configuration file that can be
@@ -59,11 +63,11 @@ func (r *Run) openAll() (file run.File, exit int, over bool) {
 // LBNL NHC. A prolog and an epilog report that: the administrator installed them
 // to check something. They keep the job's record, and an epilog looks for leftovers
 // of the job.
-func (r *Run) usable() (file run.File, exit int, over bool) {
+func (r *Run) usable() (exit int, over bool) {
 	path := r.Path
 	file, err := r.MainFile()
 	if err != nil {
-		return file, r.refuse(err), true
+		return r.refuse(err), true
 	}
 	if !file.Missing && !file.Mode.IsRegular() {
 		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, file.Mode.Type())
@@ -71,7 +75,7 @@ func (r *Run) usable() (file run.File, exit int, over bool) {
 		if r.Role != slurm.Manual { // by hand LBNL NHC says nothing of it
 			sink.Syslog(r.Set.Get("NAME"), []string{text})
 		}
-		return file, 0, true
+		return 0, true
 	}
 	if file.Missing {
 		r.Debug("Missing configuration file %s, nothing to check.", path)
@@ -80,7 +84,7 @@ func (r *Run) usable() (file run.File, exit int, over bool) {
 			r.Warn(errors.New(why))
 			sink.Syslog(r.Set.Get("NAME"), []string{"Health check unknown:  " + why})
 		}
-		return file, 0, len(r.Tables) == 0 && r.Job == nil
+		return 0, len(r.Tables) == 0 && r.Job == nil
 	}
-	return file, 0, false
+	return 0, false
 }

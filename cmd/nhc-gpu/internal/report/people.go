@@ -107,7 +107,7 @@ func peoplePlan(r *health.Run, named, runs bool) (from string, err error) {
 	case !file.Mode.IsRegular():
 		return from, fmt.Errorf("read %s: not a regular file (%s), nothing is checked", r.Path, file.Mode.Type())
 	default:
-		if errs := r.ReadLines(r.Path, file); len(errs) > 0 {
+		if errs := r.ReadLines(); len(errs) > 0 {
 			r.Stop(errs[0])
 			return from, fmt.Errorf("%s cannot be used, see above", r.Path)
 		}
