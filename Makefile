@@ -104,7 +104,7 @@ test-all: build
 
 test-long: build
 	$(FOR_TESTS) NHC_GPU_TESTS=long tests/tier/marked.sh Long $(TESTFLAGS)
-	$(FOR_TESTS) $(GO) test -count=1 -race $(TESTFLAGS) ./checks ./checks/probe ./checks/run
+	$(FOR_TESTS) $(GO) test -count=1 -race $(TESTFLAGS) ./checks ./checks/active ./checks/probe/... ./checks/run/...
 	$(FOR_TESTS) tests/soak.sh $(SOAK_RUNS) $(SOAK_LOAD)
 
 test-slurm-matrix: build
