@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"time"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
@@ -327,4 +329,21 @@ func commonFloorOf(p *checks.Platform, m *measure) (f checks.Floor, known bool) 
 		return checks.Floor{Test: row.Test, Algorithm: row.Algorithm, Size: row.Size, Ranks: 1, Value: value, Unit: row.Unit, Source: row.Source}, value > 0
 	}
 	return checks.Floor{}, false
+}
+
+// What is wrong with the words of an active test is said when they are bound, so that
+// lint and plan hear of it: at night it would be unknown each time.
+
+func usableTime(d time.Duration) error {
+	if d <= 0 {
+		return &checks.UsageError{Kind: checks.BadValue, Word: d.String(), Want: "a time above 0"}
+	}
+	return nil
+}
+
+func usableBytes(n checks.Size) error {
+	if n <= 0 {
+		return &checks.UsageError{Kind: checks.BadValue, Word: n.String(), Want: "a size above 0"}
+	}
+	return nil
 }
