@@ -15,6 +15,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -130,63 +131,86 @@ type Info struct {
 
 	// Do says what to do about each code that the check's findings bear, for an
 	// administrator at night: one or two sentences. Checks that share a code
-	// share its advice. [RegisterAdvice] has the advice on codes of a whole family.
-	Do map[string]string
+	// share its advice. [RegisterAdvice] has the advice on codes of a whole family. It is a
+	// function so that a run without findings makes no tables of texts.
+	Do func() map[string]string
 
 	// DoOf is the advice on codes that are made of data, "gpu.xid.79"; "" for
 	// those of other checks. Nil means that there are none.
 	DoOf func(code string) string
 }
 
-// advice is what to do about the codes of findings. Those in SharedCodes belong to no single check.
-var (
-	advice      = map[string]string{}
-	SharedCodes = map[string]bool{}
-)
+// shared has the advice on codes that belong to no single check.
+var shared = []func() map[string]string{commonDo}
 
 // RegisterAdvice adds what to do about codes that several checks share. It is called from
-// init functions and panics if a code has other advice already.
-func RegisterAdvice(do map[string]string) {
+// init functions.
+func RegisterAdvice(do func() map[string]string) { shared = append(shared, do) }
+
+// SharedAdvice is what to do about codes that belong to no single check.
+var SharedAdvice = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	for _, do := range shared {
+		advise(all, "RegisterAdvice", do())
+	}
+	return all
+})
+
+// advice is what to do about the codes of findings. A run that finds nothing does not pay for it.
+var advice = sync.OnceValue(func() map[string]string {
+	all := maps.Clone(SharedAdvice())
+	for name, info := range registry {
+		advise(all, name, info.Advice())
+	}
+	return all
+})
+
+// advise adds to all advice. It panics if a code has other advice already, which is a mistake in
+// the program.
+func advise(all map[string]string, who string, do map[string]string) {
 	for code, text := range do {
-		advise("RegisterAdvice", code, text)
-		SharedCodes[code] = true
+		if old, ok := all[code]; ok && old != text {
+			panic(fmt.Sprintf("checks: %s: advice on %s conflicts with an earlier one", who, code))
+		}
+		all[code] = text
 	}
 }
 
-func advise(who, code, do string) {
-	if old, ok := advice[code]; ok && old != do {
-		panic(fmt.Sprintf("checks: %s: advice on %s conflicts with an earlier one", who, code))
+// Advice returns what Do says.
+func (i Info) Advice() map[string]string {
+	if i.Do == nil {
+		return nil
 	}
-	advice[code] = do
+	return i.Do()
 }
-
-func init() { RegisterAdvice(commonDo) }
 
 // commonDo is the advice on codes that any check may give.
-var commonDo = map[string]string{
-	"config.usage":     "Correct the line in nhc.conf; docs/checks.md has the words of each check.",
-	"config.value":     "Correct the number in nhc.conf.",
-	"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",
-	"probe.unreadable": "Try to read what the message names, as root; see its mount and dmesg. The check could not tell, and leaves the node as it is.",
-	"probe.contained":  "Nothing: run the check on the node itself, or give the container /dev/kmsg.",
+func commonDo() map[string]string {
+	return map[string]string{
+		"config.usage":     "Correct the line in nhc.conf; docs/checks.md has the words of each check.",
+		"config.value":     "Correct the number in nhc.conf.",
+		"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",
+		"probe.unreadable": "Try to read what the message names, as root; see its mount and dmesg. The check could not tell, and leaves the node as it is.",
+		"probe.contained":  "Nothing: run the check on the node itself, or give the container /dev/kmsg.",
 
-	// Those that any check may come to without a word of its own.
-	"probe.hung":        "The driver, mount or device that is named did not answer: see dmesg for it. docs/run.md has the rest.",
-	"probe.died":        "The check's process ended in mid-run, often by a fault in a vendor's library: see dmesg and the core dump, report it there.",
-	"probe.crashed":     "NVIDIA's library ends every process that uses it: try nvidia-smi, see dmesg, reboot the node. If it goes on install the driver again.",
-	"probe.error":       "The check could not be carried out; the message says why.",
-	"probe.lost":        "A check before it in the same library hung, died or used all the time: see that check.",
-	"probe.slow":        "NVML takes longer than the run has: switch on persistence mode (nvidia-persistenced), or give the run more time.",
-	"probe.interrupted": "The run was ended from outside: start it again.",
-	"run.timeout":       "TIMEOUT of the whole run was over: see which line took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
-	"shell.not-run":     "Run nhc-gpu --check without --no-shell: bash runs the line.",
-	"shell.broken":      "bash could not be started or ended in mid-run: try bash -c true, see dmesg for the OOM killer.",
-	"scripts.unusable":  "The scripts of /etc/nhc/scripts were not read; the message says why. Built-in checks were run.",
+		// Those that any check may come to without a word of its own.
+		"probe.hung":        "The driver, mount or device that is named did not answer: see dmesg for it. docs/run.md has the rest.",
+		"probe.died":        "The check's process ended in mid-run, often by a fault in a vendor's library: see dmesg and the core dump, report it there.",
+		"probe.crashed":     "NVIDIA's library ends every process that uses it: try nvidia-smi, see dmesg, reboot the node. If it goes on install the driver again.",
+		"probe.error":       "The check could not be carried out; the message says why.",
+		"probe.lost":        "A check before it in the same library hung, died or used all the time: see that check.",
+		"probe.slow":        "NVML takes longer than the run has: switch on persistence mode (nvidia-persistenced), or give the run more time.",
+		"probe.interrupted": "The run was ended from outside: start it again.",
+		"run.timeout":       "TIMEOUT of the whole run was over: see which line took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
+		"shell.not-run":     "Run nhc-gpu --check without --no-shell: bash runs the line.",
+		"shell.broken":      "bash could not be started or ended in mid-run: try bash -c true, see dmesg for the OOM killer.",
+		"scripts.unusable":  "The scripts of /etc/nhc/scripts were not read; the message says why. Built-in checks were run.",
+	}
 }
 
 // WhatToDo is what to do about a finding of this code, "" if nobody knows.
 func WhatToDo(code string) string {
-	if do, ok := advice[code]; ok {
+	if do, ok := advice()[code]; ok {
 		return do
 	}
 	for _, info := range registry {
@@ -211,9 +235,6 @@ func Register(info Info) {
 	}
 	if _, ok := registry[info.Name]; ok {
 		panic(fmt.Sprintf("checks: %s registered twice", info.Name))
-	}
-	for code, do := range info.Do {
-		advise(info.Name, code, do)
 	}
 	registry[info.Name] = info
 }

@@ -21,8 +21,10 @@ import (
 // costs one line however long it does.
 
 func init() {
-	RegisterAdvice(map[string]string{
-		"fabric.past": "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. A file that is not understood is begun anew, and said once.",
+	RegisterAdvice(func() map[string]string {
+		return map[string]string{
+			"fabric.past": "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. A file that is not understood is begun anew, and said once.",
+		}
 	})
 }
 

@@ -14,3 +14,16 @@ func TestDeadlineCancelsNothing(t *testing.T) {
 		t.Errorf("deadline %v, error %v, room %v", ends, ctx.Err(), Room(ctx))
 	}
 }
+
+// TestAdviceConflicts: no check replaces the advice of another, whichever comes first.
+func TestAdviceConflicts(t *testing.T) {
+	t.Parallel()
+	all := map[string]string{"a.b": "Wait."}
+	advise(all, "check_x", map[string]string{"a.b": "Wait.", "a.c": "Look."})
+	defer func() {
+		if recover() == nil || all["a.b"] != "Wait." || all["a.c"] != "Look." {
+			t.Errorf("other advice replaces that of a check: %v", all)
+		}
+	}()
+	advise(all, "check_y", map[string]string{"a.b": "Do not wait."})
+}

@@ -27,20 +27,22 @@ import (
 // measure again.
 
 func init() {
-	checks.RegisterAdvice(map[string]string{
-		"active.busy":    "Nothing: an active test waits until no job runs here and nobody is on the GPUs. nhc-gpu --check by hand on a drained node runs it. If a job has ended and its epilog did not run: see docs/active.md.",
-		"active.shared":  "Nothing: in a prolog active tests run only for a job that surely has the whole node. With --max-age a prolog looks at the last result.",
-		"active.held":    "Another active test is under way: wait for it, or see ps for nhc-gpu. If none is there it is a file system that keeps locks: see /var/lib/nhc-gpu/active.lock.",
-		"active.time":    "Give the run more time (TIMEOUT in /etc/sysconfig/nhc, or TIMEOUT=120 by hand), or the test less (-t). slurmd ends a health check after 60 seconds.",
-		"active.stale":   "Run the test while the node is idle: a line with the same words in nhc.conf, or nhc-gpu by hand; see docs/active.md.",
-		"active.stopped": "Nothing: a job came, or a process onto a GPU, or the run was ended. The test is run again by the next run that may. Where NVML does not answer, or only with errors, see dmesg and check_gpu_count.",
-		"active.left":    "Nothing, if somebody uses that GPU, has split it up by MIG or has forbidden to compute on it: the test leaves it alone. See nvidia-smi.",
-		"active.stuck":   "Work that other GPUs do at once does not end on this one: see dmesg for Xid errors, reset the GPU (nvidia-smi -r -i INDEX), and replace it if it comes again. If no GPU ends see the driver and Fabric Manager first.",
-		"active.few":     "Nothing: the test needs more GPUs than are free here.",
-		"active.past":    "The result of an active test cannot be kept: see the directory /var/lib/nhc-gpu.",
-		"cuda.library":   "libcuda.so.1 comes with NVIDIA's driver: install its compute libraries (libcuda1, nvidia-driver-cuda), run ldconfig. CUDA_LIBRARY=PATH names another file; nhc-gpu topo shows where it was looked for.",
-		"cuda.error":     "The message has what CUDA, or the node, said: see dmesg for NVRM, and check_gpu_xid.",
-		"cuda.gpu":       "CUDA does not show a GPU that NVML has: see nvidia-smi, the device nodes of /dev and the cgroup of this process.",
+	checks.RegisterAdvice(func() map[string]string {
+		return map[string]string{
+			"active.busy":    "Nothing: an active test waits until no job runs here and nobody is on the GPUs. nhc-gpu --check by hand on a drained node runs it. If a job has ended and its epilog did not run: see docs/active.md.",
+			"active.shared":  "Nothing: in a prolog active tests run only for a job that surely has the whole node. With --max-age a prolog looks at the last result.",
+			"active.held":    "Another active test is under way: wait for it, or see ps for nhc-gpu. If none is there it is a file system that keeps locks: see /var/lib/nhc-gpu/active.lock.",
+			"active.time":    "Give the run more time (TIMEOUT in /etc/sysconfig/nhc, or TIMEOUT=120 by hand), or the test less (-t). slurmd ends a health check after 60 seconds.",
+			"active.stale":   "Run the test while the node is idle: a line with the same words in nhc.conf, or nhc-gpu by hand; see docs/active.md.",
+			"active.stopped": "Nothing: a job came, or a process onto a GPU, or the run was ended. The test is run again by the next run that may. Where NVML does not answer, or only with errors, see dmesg and check_gpu_count.",
+			"active.left":    "Nothing, if somebody uses that GPU, has split it up by MIG or has forbidden to compute on it: the test leaves it alone. See nvidia-smi.",
+			"active.stuck":   "Work that other GPUs do at once does not end on this one: see dmesg for Xid errors, reset the GPU (nvidia-smi -r -i INDEX), and replace it if it comes again. If no GPU ends see the driver and Fabric Manager first.",
+			"active.few":     "Nothing: the test needs more GPUs than are free here.",
+			"active.past":    "The result of an active test cannot be kept: see the directory /var/lib/nhc-gpu.",
+			"cuda.library":   "libcuda.so.1 comes with NVIDIA's driver: install its compute libraries (libcuda1, nvidia-driver-cuda), run ldconfig. CUDA_LIBRARY=PATH names another file; nhc-gpu topo shows where it was looked for.",
+			"cuda.error":     "The message has what CUDA, or the node, said: see dmesg for NVRM, and check_gpu_xid.",
+			"cuda.gpu":       "CUDA does not show a GPU that NVML has: see nvidia-smi, the device nodes of /dev and the cgroup of this process.",
+		}
 	})
 }
 

@@ -33,10 +33,12 @@ const (
 )
 
 func init() {
-	checks.RegisterAdvice(map[string]string{
-		"active.baseline.driver":  "The driver has changed since the baseline of this node was learned, and with it what is normal: learn it anew while the node is idle: nhc-gpu clear --baseline, nhc-gpu --baseline.",
-		"active.baseline.uneven":  "The number goes up and down so much that no value would be bad: it judges nothing. See what else is at work on the node (a disk that others use, page cache, power saving), learn it anew when it is quiet (nhc-gpu clear --baseline, nhc-gpu --baseline), or give the line a number.",
-		"active.baseline.refused": "A number that is bad by itself is not learned as what is normal: mend the node, then learn again.",
+	checks.RegisterAdvice(func() map[string]string {
+		return map[string]string{
+			"active.baseline.driver":  "The driver has changed since the baseline of this node was learned, and with it what is normal: learn it anew while the node is idle: nhc-gpu clear --baseline, nhc-gpu --baseline.",
+			"active.baseline.uneven":  "The number goes up and down so much that no value would be bad: it judges nothing. See what else is at work on the node (a disk that others use, page cache, power saving), learn it anew when it is quiet (nhc-gpu clear --baseline, nhc-gpu --baseline), or give the line a number.",
+			"active.baseline.refused": "A number that is bad by itself is not learned as what is normal: mend the node, then learn again.",
+		}
 	})
 }
 

@@ -44,7 +44,7 @@ func init() {
 		Lane:    checks.CUDA,
 		Active:  true,
 		New:     func() checks.Check { return &compCommOverlap{Matrix: overlapMatrix, Size: overlapSize} },
-		Do:      overlapDo(),
+		Do:      overlapDo,
 		DoOf:    cudaDo,
 	})
 }
@@ -52,8 +52,9 @@ func init() {
 func overlapDo() map[string]string {
 	do := activeDo("overlap", "A GPU that computes and communicates at once loses too much of one: see check_gpu_gemm and check_nccl for which is slow alone, its power limit, and nvidia-smi -q -d PERFORMANCE.", nil)
 	delete(do, "overlap.floor") // no platform has one
+	nccl := ncclDo()
 	for _, code := range []string{"nccl.library", "nccl.error", "nccl.hung", "nccl.wrong", "nccl.alike", "nccl.memory", "nccl.mixed", "nccl.settings", "nccl.environment"} {
-		do[code] = ncclDo[code]
+		do[code] = nccl[code]
 	}
 	return do
 }

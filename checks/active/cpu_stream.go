@@ -46,10 +46,12 @@ func init() {
 		Lane:    checks.Local,
 		Active:  true,
 		New:     func() checks.Check { return &cpuStream{Time: 20 * time.Second} },
-		Do: activeDo("cpu.stream", "See the DIMMs (dmidecode -t memory: one that is missing, or slower), check_hw_mcelog, the BIOS (NUMA nodes per socket, power), and the governor of the CPUs. Where the message says that arrays lie on another NUMA node, numastat -m shows what holds the memory of the node that they should lie on.", map[string]string{
-			"cpu.stream.memory": "Free memory on the node: see what holds it (free, /dev/shm, huge pages). The test wants arrays that no cache holds.",
-			"cpu.stream.error":  "The message says what the kernel refused: a cpuset or a limit of memory of the service, see systemctl show.",
-		}),
+		Do: func() map[string]string {
+			return activeDo("cpu.stream", "See the DIMMs (dmidecode -t memory: one that is missing, or slower), check_hw_mcelog, the BIOS (NUMA nodes per socket, power), and the governor of the CPUs. Where the message says that arrays lie on another NUMA node, numastat -m shows what holds the memory of the node that they should lie on.", map[string]string{
+				"cpu.stream.memory": "Free memory on the node: see what holds it (free, /dev/shm, huge pages). The test wants arrays that no cache holds.",
+				"cpu.stream.error":  "The message says what the kernel refused: a cpuset or a limit of memory of the service, see systemctl show.",
+			})
+		},
 	})
 }
 

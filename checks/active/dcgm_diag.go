@@ -47,12 +47,14 @@ func init() {
 		Lane:    checks.DCGM,
 		Active:  true,
 		New:     func() checks.Check { return &dcgmDiag{Level: 1} },
-		Do: map[string]string{
-			"dcgm.running":     "Somebody else runs DCGM's diagnostic: wait for it, or see ps for nvvs and dcgmi.",
-			"dcgm.diag.failed": "DCGM says that the test has failed, and not why on this GPU: see what else is said of the test, and /var/log/nvidia-dcgm/nvvs.log; run dcgmi diag -r with the name of the test by hand.",
-			"dcgm.diag.gpu":    "DCGM does not show a GPU that NVML has, or said nothing of it: see dcgmi discovery -l; systemctl restart nvidia-dcgm after GPUs were added or reset.",
-			"dcgm.diag.none":   "Nothing: none of the tests of this level applies to the GPU, or all were left out.",
-			"dcgm.diag.rates":  "Nothing: it is what each test has come to.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"dcgm.running":     "Somebody else runs DCGM's diagnostic: wait for it, or see ps for nvvs and dcgmi.",
+				"dcgm.diag.failed": "DCGM says that the test has failed, and not why on this GPU: see what else is said of the test, and /var/log/nvidia-dcgm/nvvs.log; run dcgmi diag -r with the name of the test by hand.",
+				"dcgm.diag.gpu":    "DCGM does not show a GPU that NVML has, or said nothing of it: see dcgmi discovery -l; systemctl restart nvidia-dcgm after GPUs were added or reset.",
+				"dcgm.diag.none":   "Nothing: none of the tests of this level applies to the GPU, or all were left out.",
+				"dcgm.diag.rates":  "Nothing: it is what each test has come to.",
+			}
 		},
 		DoOf: dcgm.WhatToDo,
 		Vars: dcgm.Vars,

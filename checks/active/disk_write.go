@@ -36,19 +36,21 @@ type diskWrite struct {
 
 const diskWriteName = "check_disk_write"
 
-var diskWriteDo = map[string]string{
-	"disk.write.io":        "See dmesg for the disk or the server: I/O errors. smartctl -a, and replace the disk; a file system with such errors wants fsck.",
-	"disk.write.read-only": "See dmesg: a file system becomes read-only after errors. If it is meant to be so take the line out.",
-	"disk.write.wrong":     "What was read is not what was written: the disk, its controller, its cable or the node's memory corrupts data. Take the node out, and see check_hw_mcelog, check_pcie_aer and smartctl.",
-	"disk.write.full":      "Free some of it: see df, df -i and quotas. Nothing was measured.",
-	"disk.write.directory": "The directory is not there: correct the line, or see check_fs_mount for what should be mounted there.",
-	"disk.write.memory":    "Nothing: such a file system tells of no disk. Name a directory on one.",
-	"disk.write.error":     "The kernel refused it; the message says how. Try it by hand, as root: dd if=/dev/zero of=DIR/x bs=4M count=1 oflag=direct.",
+func diskWriteDo() map[string]string {
+	do := activeDo("disk.write", "See iostat -x 1 while nobody else writes, check_nvme and smartctl for the disk, /proc/mdstat for a RAID that rebuilds, and how full the file system is.", map[string]string{
+		"disk.write.io":        "See dmesg for the disk or the server: I/O errors. smartctl -a, and replace the disk; a file system with such errors wants fsck.",
+		"disk.write.read-only": "See dmesg: a file system becomes read-only after errors. If it is meant to be so take the line out.",
+		"disk.write.wrong":     "What was read is not what was written: the disk, its controller, its cable or the node's memory corrupts data. Take the node out, and see check_hw_mcelog, check_pcie_aer and smartctl.",
+		"disk.write.full":      "Free some of it: see df, df -i and quotas. Nothing was measured.",
+		"disk.write.directory": "The directory is not there: correct the line, or see check_fs_mount for what should be mounted there.",
+		"disk.write.memory":    "Nothing: such a file system tells of no disk. Name a directory on one.",
+		"disk.write.error":     "The kernel refused it; the message says how. Try it by hand, as root: dd if=/dev/zero of=DIR/x bs=4M count=1 oflag=direct.",
+	})
+	delete(do, "disk.write.peers") // it has none
+	return do
 }
 
 func init() {
-	do := activeDo("disk.write", "See iostat -x 1 while nobody else writes, check_nvme and smartctl for the disk, /proc/mdstat for a RAID that rebuilds, and how full the file system is.", diskWriteDo)
-	delete(do, "disk.write.peers") // it has none
 	checks.Register(checks.Info{
 		Name:    diskWriteName,
 		Usage:   "[-s SIZE] [-w MBPS] [-t SECONDS] [--max-age AGE] DIR",
@@ -56,7 +58,7 @@ func init() {
 		Lane:    checks.Local,
 		Active:  true,
 		New:     func() checks.Check { return &diskWrite{Size: 1 << 30, Time: 30 * time.Second} },
-		Do:      do,
+		Do:      diskWriteDo,
 	})
 }
 

@@ -66,12 +66,14 @@ const (
 	bandwidthSize = 512 << 20
 )
 
-var bandwidthDo = activeDo("gpu.bandwidth", "See check_gpu_pcie and dmesg for the link, nvidia-smi topo -m for what is between; reseat the GPU or its riser, or swap it to see whether the fault moves along.", map[string]string{
-	"gpu.bandwidth.pair":   "The two GPUs named are slow to each other alone: see the links between them with nvidia-smi nvlink -s -i, and check_gpu_nvlink; on PCIe, ACS or an IOMMU on the switch between them.",
-	"gpu.bandwidth.bit":    "A copy has changed on its way, and no ECC has told: drain the node. Swap GPU and riser to see which it is, and run a memory test of the node. Between GPUs on PCIe it may be the IOMMU or ACS of the switch: compare with iommu=pt; by NVLink see check_gpu_nvlink.",
-	"gpu.bandwidth.memory": "Two copies of the size (-b) are wanted on each NUMA node, and on each GPU: see who has the memory, or give a smaller size.",
-	"gpu.bandwidth.reach":  "PEER is asked for, and no two GPUs reach each other: see nvidia-smi topo -p2p r, the IOMMU and ACS; or leave PEER out.",
-})
+func bandwidthDo() map[string]string {
+	return activeDo("gpu.bandwidth", "See check_gpu_pcie and dmesg for the link, nvidia-smi topo -m for what is between; reseat the GPU or its riser, or swap it to see whether the fault moves along.", map[string]string{
+		"gpu.bandwidth.pair":   "The two GPUs named are slow to each other alone: see the links between them with nvidia-smi nvlink -s -i, and check_gpu_nvlink; on PCIe, ACS or an IOMMU on the switch between them.",
+		"gpu.bandwidth.bit":    "A copy has changed on its way, and no ECC has told: drain the node. Swap GPU and riser to see which it is, and run a memory test of the node. Between GPUs on PCIe it may be the IOMMU or ACS of the switch: compare with iommu=pt; by NVLink see check_gpu_nvlink.",
+		"gpu.bandwidth.memory": "Two copies of the size (-b) are wanted on each NUMA node, and on each GPU: see who has the memory, or give a smaller size.",
+		"gpu.bandwidth.reach":  "PEER is asked for, and no two GPUs reach each other: see nvidia-smi topo -p2p r, the IOMMU and ACS; or leave PEER out.",
+	})
+}
 
 func init() {
 	for _, name := range []string{"check_gpu_bandwidth", azureBandwidthName} {

@@ -46,7 +46,9 @@ func init() {
 		Lane:    checks.CUDA,
 		Active:  true,
 		New:     func() checks.Check { return &gpuGemm{Time: 500 * time.Millisecond} },
-		Do:      activeDo("gpu.gemm", "The message has clocks, temperature and power during the test: see nvidia-smi -q -d CLOCK,POWER,PERFORMANCE and the cooling.", gemmDo("gpu.gemm")),
+		Do: func() map[string]string {
+			return activeDo("gpu.gemm", "The message has clocks, temperature and power during the test: see nvidia-smi -q -d CLOCK,POWER,PERFORMANCE and the cooling.", gemmDo("gpu.gemm"))
+		},
 	})
 }
 

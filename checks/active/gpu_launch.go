@@ -36,7 +36,9 @@ func init() {
 		Lane:    checks.CUDA,
 		Active:  true,
 		New:     func() checks.Check { return &gpuLaunch{Count: 2000} },
-		Do:      activeDo("gpu.launch", "See the CPU's governor and idle states (cpupower), the IOMMU, the GPU's persistence mode and PCIe link.", nil),
+		Do: func() map[string]string {
+			return activeDo("gpu.launch", "See the CPU's governor and idle states (cpupower), the IOMMU, the GPU's persistence mode and PCIe link.", nil)
+		},
 	})
 }
 

@@ -39,10 +39,12 @@ func init() {
 		Name: gpuMembwName, Usage: "[LEAST] [-b SIZE] [-t TIME] [--max-age AGE]", Summary: "the memory of GPUs is as fast as it should be",
 		Lane: checks.CUDA, Active: true, DoOf: cudaDo,
 		New: func() checks.Check { return &gpuMembw{Size: membwSize, Time: timeOf(timeOfOthers).Bound} },
-		Do: activeDo("gpu.membw", "See check_gpu_clocks and check_gpu_throttle for the memory's clock, check_gpu_remap and check_gpu_ecc for its state; reset the GPU, and replace it if it stays slow.", map[string]string{
-			"gpu.membw.wrong":  "The GPU has computed or kept a wrong number, and no ECC has told: drain the node, run check_gpu_memtest, reset the GPU, and replace it if it comes again.",
-			"gpu.membw.memory": "Three arrays of the size (-b) are wanted: see in nvidia-smi who has the GPU's memory, or give a smaller size.",
-		}),
+		Do: func() map[string]string {
+			return activeDo("gpu.membw", "See check_gpu_clocks and check_gpu_throttle for the memory's clock, check_gpu_remap and check_gpu_ecc for its state; reset the GPU, and replace it if it stays slow.", map[string]string{
+				"gpu.membw.wrong":  "The GPU has computed or kept a wrong number, and no ECC has told: drain the node, run check_gpu_memtest, reset the GPU, and replace it if it comes again.",
+				"gpu.membw.memory": "Three arrays of the size (-b) are wanted: see in nvidia-smi who has the GPU's memory, or give a smaller size.",
+			})
+		},
 	})
 }
 

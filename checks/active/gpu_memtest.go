@@ -37,10 +37,12 @@ func init() {
 		Name: gpuMemtestName, Usage: "[-n ROUNDS] [-t TIME] [--max-age AGE]", Summary: "the memory of GPUs keeps what is written to it",
 		Lane: checks.CUDA, Active: true, DoOf: cudaDo,
 		New: func() checks.Check { return &gpuMemtest{Rounds: 1, Time: timeOf(timeOfOthers).Bound} },
-		Do: map[string]string{
-			"gpu.memtest.rates":  "Nothing: it is what was tested.",
-			"gpu.memtest.bit":    "The GPU's memory, or the way to it, changes data: drain the node, see check_gpu_ecc and check_gpu_remap, reset the GPU and test again with -n 10. Replace the GPU if it comes again.",
-			"gpu.memtest.memory": "Less of the GPU's memory could be had than is free, or less than half of it is free though no process has it: see nvidia-smi for who came onto it, and dmesg for NVRM; the part that could be had was tested.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.memtest.rates":  "Nothing: it is what was tested.",
+				"gpu.memtest.bit":    "The GPU's memory, or the way to it, changes data: drain the node, see check_gpu_ecc and check_gpu_remap, reset the GPU and test again with -n 10. Replace the GPU if it comes again.",
+				"gpu.memtest.memory": "Less of the GPU's memory could be had than is free, or less than half of it is free though no process has it: see nvidia-smi for who came onto it, and dmesg for NVRM; the part that could be had was tested.",
+			}
 		},
 	})
 }

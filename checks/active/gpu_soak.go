@@ -33,9 +33,6 @@ type gpuSoak struct {
 const gpuSoakName = "check_gpu_soak"
 
 func init() {
-	do := gemmDo("gpu.soak")
-	do["gpu.soak.power"] = "The test has not loaded the GPU as jobs do, and found nothing of what only shows at full power. Without cuBLASLt install it (libcublas of CUDA), or name it: CUBLASLT_LIBRARY=PATH; --own has the kernels of this program without a warning. With it compare with other nodes, and see clocks and nvidia-smi -q -d POWER."
-	do["gpu.soak.fades"] = "The GPU gets slower as it gets warm: see the temperature and the reasons in the message, fans and air flow."
 	checks.Register(checks.Info{
 		Name:    gpuSoakName,
 		Usage:   "[--type TYPE] [-n SIZE] [--own] [--max-age AGE] SECONDS [TFLOPS]",
@@ -43,7 +40,12 @@ func init() {
 		Lane:    checks.CUDA,
 		Active:  true,
 		New:     func() checks.Check { return &gpuSoak{Time: time.Minute, Type: "bf16"} },
-		Do:      activeDo("gpu.soak", "The message has clocks, temperature and power during the test: see nvidia-smi -q -d CLOCK,POWER,PERFORMANCE and the cooling.", do),
+		Do: func() map[string]string {
+			do := gemmDo("gpu.soak")
+			do["gpu.soak.power"] = "The test has not loaded the GPU as jobs do, and found nothing of what only shows at full power. Without cuBLASLt install it (libcublas of CUDA), or name it: CUBLASLT_LIBRARY=PATH; --own has the kernels of this program without a warning. With it compare with other nodes, and see clocks and nvidia-smi -q -d POWER."
+			do["gpu.soak.fades"] = "The GPU gets slower as it gets warm: see the temperature and the reasons in the message, fans and air flow."
+			return activeDo("gpu.soak", "The message has clocks, temperature and power during the test: see nvidia-smi -q -d CLOCK,POWER,PERFORMANCE and the cooling.", do)
+		},
 	})
 }
 

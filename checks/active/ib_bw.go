@@ -84,21 +84,23 @@ func init() {
 	}
 }
 
-var ibBWDo = activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width and speed, MaxReadReq), its errors (check_ib_errors), the clocks of the CPUs, IOMMU and ACS; with GPUs check_hw_topology.", map[string]string{
-	"ib.inactive":    fabric.InactiveDo,
-	"ib.bw.down":     "Nothing here: check_ib_ports says what is wrong with a port that is not up.",
-	"ib.bw.program":  "Install perftest (apt-get install perftest, dnf install perftest), or name another ib_write_bw with -p. With its message run it by hand: ib_write_bw --help.",
-	"ib.bw.cuda":     "Build perftest with CUDA (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h) and name it with -p, or use check_ib_bw_non_gdr. Distributions' packages have no CUDA.",
-	"ib.bw.kind":     "Nothing: this adapter has another transport than ib_write_bw uses. Its vendor has tests of its own.",
-	"ib.bw.gid":      "The port has no address that RoCE v2 could use: check_ib_gid says more.",
-	"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port, or if its compute mode is meant to be exclusive (default: nvidia-smi -i INDEX -c 0); else see nvidia-smi.",
-	"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
-	"ib.bw.repeated": "Nothing, if it is rare: the port works. If the same port reports it repeatedly, run ib_write_bw by hand (see ib.bw.failed), and see check_ib_errors and the load of the node.",
-	"ib.bw.way":      "No such port has a rate: that is more likely the network's addresses than the ports. RoCE: an interface in a VRF (ip vrf show) reaches itself only with a new kernel, and with --pairs rails have to be one network (ip route get ADDRESS from ADDRESS): leave --pairs out, or the line. InfiniBand: sminfo, check_ib_gid. Of a port alone: name another beside it.",
-	"ib.bw.alone":    "Nothing, if the rails are networks of their own. Else see the addresses and routes of their interfaces (ip route show dev INTERFACE), and the subnet's prefix and manager (check_ib_gid, sminfo).",
-	"ib.bw.rate":     "Other such ports reach nine tenths of their rate. If this is the best that the node can do say so: give the line a number. Else see check_ib_pcie and check_ib_ports.",
-	"ib.bw.untested": "Give the line more time (-t), or each port less (-D).",
-})
+func ibBWDo() map[string]string {
+	return activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width and speed, MaxReadReq), its errors (check_ib_errors), the clocks of the CPUs, IOMMU and ACS; with GPUs check_hw_topology.", map[string]string{
+		"ib.inactive":    fabric.InactiveDo,
+		"ib.bw.down":     "Nothing here: check_ib_ports says what is wrong with a port that is not up.",
+		"ib.bw.program":  "Install perftest (apt-get install perftest, dnf install perftest), or name another ib_write_bw with -p. With its message run it by hand: ib_write_bw --help.",
+		"ib.bw.cuda":     "Build perftest with CUDA (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h) and name it with -p, or use check_ib_bw_non_gdr. Distributions' packages have no CUDA.",
+		"ib.bw.kind":     "Nothing: this adapter has another transport than ib_write_bw uses. Its vendor has tests of its own.",
+		"ib.bw.gid":      "The port has no address that RoCE v2 could use: check_ib_gid says more.",
+		"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port, or if its compute mode is meant to be exclusive (default: nvidia-smi -i INDEX -c 0); else see nvidia-smi.",
+		"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
+		"ib.bw.repeated": "Nothing, if it is rare: the port works. If the same port reports it repeatedly, run ib_write_bw by hand (see ib.bw.failed), and see check_ib_errors and the load of the node.",
+		"ib.bw.way":      "No such port has a rate: that is more likely the network's addresses than the ports. RoCE: an interface in a VRF (ip vrf show) reaches itself only with a new kernel, and with --pairs rails have to be one network (ip route get ADDRESS from ADDRESS): leave --pairs out, or the line. InfiniBand: sminfo, check_ib_gid. Of a port alone: name another beside it.",
+		"ib.bw.alone":    "Nothing, if the rails are networks of their own. Else see the addresses and routes of their interfaces (ip route show dev INTERFACE), and the subnet's prefix and manager (check_ib_gid, sminfo).",
+		"ib.bw.rate":     "Other such ports reach nine tenths of their rate. If this is the best that the node can do say so: give the line a number. Else see check_ib_pcie and check_ib_ports.",
+		"ib.bw.untested": "Give the line more time (-t), or each port less (-D).",
+	})
+}
 
 // Bound is the most that it takes.
 func (c *ibBW) Bound() time.Duration { return c.Time }

@@ -82,22 +82,24 @@ func init() {
 	})
 }
 
-var ncclDo = activeDo("nccl", "NVLink, an NVSwitch, PCIe or, with --no-p2p, an HCA is slow: see check_gpu_nvlink, check_gpu_pcie, check_ib_errors, and nvidia-smi topo -m.", map[string]string{
-	"nccl.library":     "NCCL's library is missing: install libnccl2, or name the file that jobs use with NCCL_LIBRARY=/path/libnccl.so.2, or its directory with LIBRARY_DIRS. nhc-gpu topo shows where it was looked for.",
-	"nccl.old":         "This release of NCCL does not have the operation: name a newer one with NCCL_LIBRARY.",
-	"nccl.wrong":       "Data were wrong on a GPU after NCCL had moved them: do not use the node. Run check_gpu_memtest and check_gpu_nvlink, and the test again; if it comes again replace the GPU that is named.",
-	"nccl.alike":       "Data were wrong on all GPUs alike: it is more likely NCCL, its settings or this program than all of them. Compare with --algo ring, another NCCL_LIBRARY and another node, and report what you find.",
-	"nccl.error":       "NCCL has failed; the message has its own words. Run all_reduce_perf -g with NCCL_DEBUG=INFO by hand; see dmesg for Xid errors, df /dev/shm, and ulimit -l.",
-	"nccl.hung":        "An operation of NCCL did not end: a GPU or a link does not answer. See dmesg for Xid errors, check_gpu_nvlink and, with --no-p2p, the ports of InfiniBand.",
-	"nccl.reach":       "Nothing, if the fabric's rails are apart, so that the adapters of a node do not reach each other: take the line out. Else see the ports and switches: check_ib_ports, check_ib_bw --pairs.",
-	"nccl.memory":      "Nothing, if something uses that memory rightly: a smaller -e needs less. Else see nvidia-smi for who has it.",
-	"nccl.mixed":       "Nothing, if the node is built so: NCCL goes as fast as its slowest GPU, and no floor of a platform is about such a node.",
-	"nccl.groups":      "Give --groups a number that divides the GPUs of the node, two at least in each.",
-	"nccl.environment": "A topology file that does not fit slows NCCL down or stops it: take NCCL_TOPO_FILE out of the place that the message names, or put the right file there.",
-	"nccl.settings":    "Nothing: the settings of NCCL that were found are told for who compares numbers. Those of the environment were not used; those of /root/.nccl.conf are by NCCL before 2.23, which reads it whatever the environment says.",
-	"nccl.network":     "NCCL has found no RDMA network and would have gone by sockets: see ibstat, and whether a plug-in of the site is missing.",
-	"nccl.programs":    "The program of nccl-tests could not be run, or printed what nobody knows: run it by hand.",
-})
+func ncclDo() map[string]string {
+	return activeDo("nccl", "NVLink, an NVSwitch, PCIe or, with --no-p2p, an HCA is slow: see check_gpu_nvlink, check_gpu_pcie, check_ib_errors, and nvidia-smi topo -m.", map[string]string{
+		"nccl.library":     "NCCL's library is missing: install libnccl2, or name the file that jobs use with NCCL_LIBRARY=/path/libnccl.so.2, or its directory with LIBRARY_DIRS. nhc-gpu topo shows where it was looked for.",
+		"nccl.old":         "This release of NCCL does not have the operation: name a newer one with NCCL_LIBRARY.",
+		"nccl.wrong":       "Data were wrong on a GPU after NCCL had moved them: do not use the node. Run check_gpu_memtest and check_gpu_nvlink, and the test again; if it comes again replace the GPU that is named.",
+		"nccl.alike":       "Data were wrong on all GPUs alike: it is more likely NCCL, its settings or this program than all of them. Compare with --algo ring, another NCCL_LIBRARY and another node, and report what you find.",
+		"nccl.error":       "NCCL has failed; the message has its own words. Run all_reduce_perf -g with NCCL_DEBUG=INFO by hand; see dmesg for Xid errors, df /dev/shm, and ulimit -l.",
+		"nccl.hung":        "An operation of NCCL did not end: a GPU or a link does not answer. See dmesg for Xid errors, check_gpu_nvlink and, with --no-p2p, the ports of InfiniBand.",
+		"nccl.reach":       "Nothing, if the fabric's rails are apart, so that the adapters of a node do not reach each other: take the line out. Else see the ports and switches: check_ib_ports, check_ib_bw --pairs.",
+		"nccl.memory":      "Nothing, if something uses that memory rightly: a smaller -e needs less. Else see nvidia-smi for who has it.",
+		"nccl.mixed":       "Nothing, if the node is built so: NCCL goes as fast as its slowest GPU, and no floor of a platform is about such a node.",
+		"nccl.groups":      "Give --groups a number that divides the GPUs of the node, two at least in each.",
+		"nccl.environment": "A topology file that does not fit slows NCCL down or stops it: take NCCL_TOPO_FILE out of the place that the message names, or put the right file there.",
+		"nccl.settings":    "Nothing: the settings of NCCL that were found are told for who compares numbers. Those of the environment were not used; those of /root/.nccl.conf are by NCCL before 2.23, which reads it whatever the environment says.",
+		"nccl.network":     "NCCL has found no RDMA network and would have gone by sockets: see ibstat, and whether a plug-in of the site is missing.",
+		"nccl.programs":    "The program of nccl-tests could not be run, or printed what nobody knows: run it by hand.",
+	})
+}
 
 // Bind takes the words of a line.
 func (c *nccl) Bind(args []string) error {

@@ -45,21 +45,6 @@ func TestNamesAreSorted(t *testing.T) {
 	}
 }
 
-// TestAdviceConflicts: no init function replaces the advice of another, whichever is first.
-func TestAdviceConflicts(t *testing.T) {
-	t.Parallel()
-	for code, text := range map[string]string{"job.none": checks.WhatToDo("job.none"), "gpu.count": checks.WhatToDo("gpu.count")} {
-		func() {
-			defer func() {
-				if recover() == nil || checks.WhatToDo(code) != text {
-					t.Errorf("%s: other advice replaces that of its check", code)
-				}
-			}()
-			checks.RegisterAdvice(map[string]string{code: text + " Or not."})
-		}()
-	}
-}
-
 // TestOfLBNL compares the list with the functions of LBNL NHC's own files.
 func TestOfLBNL(t *testing.T) {
 	t.Parallel()
@@ -136,7 +121,7 @@ func ownCodes(t *testing.T) map[string]string {
 	}
 	for _, name := range checks.Names() {
 		info, _ := checks.Lookup(name)
-		for code := range info.Do {
+		for code := range info.Advice() {
 			note(name, code)
 		}
 	}
@@ -149,7 +134,7 @@ func ownCodes(t *testing.T) map[string]string {
 			note(s.Check, w.Code)
 		}
 	}
-	for code := range checks.SharedCodes {
+	for code := range checks.SharedAdvice() {
 		codes[code] = "every check"
 	}
 	for _, dir := range []string{"checks", "cmd"} {

@@ -171,7 +171,7 @@ func families(all []string) (list [][]string) {
 	at := map[string]int{}
 	for _, name := range all {
 		info, _ := checks.Lookup(name)
-		kind := fmt.Sprintf("%v %v %s %v", typeOf(name).PkgPath(), typeOf(name), info.Usage, slices.Sorted(maps.Keys(info.Do)))
+		kind := fmt.Sprintf("%v %v %s %v", typeOf(name).PkgPath(), typeOf(name), info.Usage, slices.Sorted(maps.Keys(info.Advice())))
 		if i, ok := at[kind]; ok {
 			list[i] = append(list[i], name)
 			continue
@@ -311,7 +311,7 @@ func writeMessages(page *strings.Builder, names []string) {
 	for _, name := range names {
 		for _, s := range scenariosOf(name) {
 			for _, f := range s.Want {
-				if checks.SharedCodes[f.Code] || shown[f.Code] || f.Message == "" {
+				if checks.SharedAdvice()[f.Code] != "" || shown[f.Code] || f.Message == "" {
 					continue
 				}
 				shown[f.Code] = true

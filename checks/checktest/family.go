@@ -196,7 +196,7 @@ func checkAdvice(t *testing.T, own []string) {
 	}
 	for _, name := range own {
 		info, _ := checks.Lookup(name)
-		for code := range info.Do {
+		for code := range info.Advice() {
 			if !seen[code] && (!info.Active || !strings.HasSuffix(code, ".baseline")) { // which the frame's own test shows
 				t.Errorf("%s: Info.Do has the code %q, which no scenario shows", name, code)
 			}

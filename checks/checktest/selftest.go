@@ -110,7 +110,7 @@ func checkSelftestOneOfEight(t *testing.T, own []string) {
 		}
 		info, _ := checks.Lookup(name)
 		codes := map[string]bool{}
-		for code := range info.Do {
+		for code := range info.Advice() {
 			codes[code] = true
 		}
 		for code := range ofGPUs {

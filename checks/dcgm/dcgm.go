@@ -19,13 +19,15 @@ import (
 // its not answering, and how a finding names what DCGM speaks of.
 
 func init() {
-	checks.RegisterAdvice(map[string]string{
-		"dcgm.library": "DCGM is not installed: datacenter-gpu-manager-4-core (libdcgm.so.4), or dcgmi of an older one. DCGM_LIBRARY=PATH names a library elsewhere. Or take the line out.",
-		"dcgm.engine":  "systemctl start nvidia-dcgm (nvidia-dcgm.service runs nv-hostengine), and see its journal; DCGM_ADDRESS names another place. DCGM_MODE=auto does without it.",
-		"dcgm.hung":    "nv-hostengine accepts connections and does not answer: systemctl restart nvidia-dcgm. The GPUs may be well: check_gpu_recovery asks the driver itself. If that hangs, too, it is the driver: see dmesg.",
-		"dcgm.failed":  "The call that is named gave an error: see /var/log/nvidia-dcgm/nv-hostengine.log and dmesg, try dcgmi discovery -l.",
-		"dcgm.old":     "Update DCGM: the diagnostic needs 4.2 or later, or DCGM_MODE=dcgmi with the program of the installed one.",
-		"dcgm.errors":  "Correct the file that the message names (docs/dcgm.md has its form); until then the built-in classes are in force.",
+	checks.RegisterAdvice(func() map[string]string {
+		return map[string]string{
+			"dcgm.library": "DCGM is not installed: datacenter-gpu-manager-4-core (libdcgm.so.4), or dcgmi of an older one. DCGM_LIBRARY=PATH names a library elsewhere. Or take the line out.",
+			"dcgm.engine":  "systemctl start nvidia-dcgm (nvidia-dcgm.service runs nv-hostengine), and see its journal; DCGM_ADDRESS names another place. DCGM_MODE=auto does without it.",
+			"dcgm.hung":    "nv-hostengine accepts connections and does not answer: systemctl restart nvidia-dcgm. The GPUs may be well: check_gpu_recovery asks the driver itself. If that hangs, too, it is the driver: see dmesg.",
+			"dcgm.failed":  "The call that is named gave an error: see /var/log/nvidia-dcgm/nv-hostengine.log and dmesg, try dcgmi discovery -l.",
+			"dcgm.old":     "Update DCGM: the diagnostic needs 4.2 or later, or DCGM_MODE=dcgmi with the program of the installed one.",
+			"dcgm.errors":  "Correct the file that the message names (docs/dcgm.md has its form); until then the built-in classes are in force.",
+		}
 	})
 }
 

@@ -33,9 +33,11 @@ func init() {
 		Summary: "DCGM's health watches have noticed nothing",
 		Lane:    checks.DCGM,
 		New:     func() checks.Check { return &dcgmHealth{} },
-		Do: map[string]string{
-			"dcgm.watches": "dcgmi health -s a switches DCGM's watches on until nv-hostengine is restarted; with libdcgm.so.4 that is not needed.",
-			"dcgm.fresh":   "Nothing: DCGM did not watch all that is asked for, and tells what is now, not what has been. dcgmi health -s a gives it a memory.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"dcgm.watches": "dcgmi health -s a switches DCGM's watches on until nv-hostengine is restarted; with libdcgm.so.4 that is not needed.",
+				"dcgm.fresh":   "Nothing: DCGM did not watch all that is asked for, and tells what is now, not what has been. dcgmi health -s a gives it a memory.",
+			}
 		},
 		DoOf: WhatToDo,
 		Vars: Vars,

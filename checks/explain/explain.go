@@ -91,7 +91,7 @@ func explainCode(env *checks.Env, code string) string {
 	}
 	var by []string
 	for _, name := range checks.Names() {
-		if info, _ := checks.Lookup(name); info.Do[code] != "" || info.DoOf != nil && info.DoOf(code) != "" {
+		if info, _ := checks.Lookup(name); info.Advice()[code] != "" || info.DoOf != nil && info.DoOf(code) != "" {
 			by = append(by, name)
 		}
 	}

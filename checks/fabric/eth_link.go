@@ -59,18 +59,20 @@ func init() {
 		Summary: "network interfaces are up and fast enough, as are the members of bonds",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ethLink{} },
-		Do: map[string]string{
-			"eth.none":    "Nothing: no interface has the default route. If one should be judged name it in nhc.conf.",
-			"eth.missing": "See ip link, lspci and dmesg: the driver is not loaded, the device has another name, or the card is gone from the PCI bus.",
-			"eth.down":    cable + " One that is off was taken down here: ip link set DEV up.",
-			"eth.member":  "The node has lost a part of its bandwidth, or what it would fall back to. " + cable,
-			"eth.lacp":    "The switch does not answer LACP, so that only one member of the bond is used: see cat /proc/net/bonding/BOND and the switch's configuration of these ports.",
-			"eth.speed":   "Both ends have agreed on less than they should: see ethtool, the cable's and the switch port's speed. " + cable,
-			"eth.differ":  "A card of the same model is faster here: see ethtool for both. " + cable,
-			"eth.duplex":  "Half duplex is a failed negotiation: set both ends to negotiate, or neither.",
-			"eth.mtu":     "Correct the interface's MTU, and see that the switch has it, too: packets that are too long are lost without a word.",
-			"eth.changes": cable + " Other ports of the same switch that do the same point to the switch.",
-			"eth.error":   "One interface could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"eth.none":    "Nothing: no interface has the default route. If one should be judged name it in nhc.conf.",
+				"eth.missing": "See ip link, lspci and dmesg: the driver is not loaded, the device has another name, or the card is gone from the PCI bus.",
+				"eth.down":    cable + " One that is off was taken down here: ip link set DEV up.",
+				"eth.member":  "The node has lost a part of its bandwidth, or what it would fall back to. " + cable,
+				"eth.lacp":    "The switch does not answer LACP, so that only one member of the bond is used: see cat /proc/net/bonding/BOND and the switch's configuration of these ports.",
+				"eth.speed":   "Both ends have agreed on less than they should: see ethtool, the cable's and the switch port's speed. " + cable,
+				"eth.differ":  "A card of the same model is faster here: see ethtool for both. " + cable,
+				"eth.duplex":  "Half duplex is a failed negotiation: set both ends to negotiate, or neither.",
+				"eth.mtu":     "Correct the interface's MTU, and see that the switch has it, too: packets that are too long are lost without a word.",
+				"eth.changes": cable + " Other ports of the same switch that do the same point to the switch.",
+				"eth.error":   "One interface could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+			}
 		},
 	})
 }

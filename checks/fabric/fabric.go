@@ -20,11 +20,13 @@ import (
 // and which of them carry the traffic of jobs.
 
 func init() {
-	checks.RegisterAdvice(map[string]string{
-		"ib.none":    "Nothing: the node has no RDMA device, or no driver for it. If it should have some say so: check_ib_count N; see lspci, and modprobe mlx5_ib (Omni-Path: hfi1, EFA: efa, Broadcom: bnxt_re, Intel: irdma).",
-		"ib.left":    "Nothing: every port of the node is one that checks leave alone unless it is named. nhc-gpu topo says why.",
-		"ib.unnamed": "The device that the line names is not there: see ls /sys/class/infiniband, lspci and dmesg. Its driver is not loaded, it has failed, or it has another name.",
-		"ib.error":   "One device could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+	checks.RegisterAdvice(func() map[string]string {
+		return map[string]string{
+			"ib.none":    "Nothing: the node has no RDMA device, or no driver for it. If it should have some say so: check_ib_count N; see lspci, and modprobe mlx5_ib (Omni-Path: hfi1, EFA: efa, Broadcom: bnxt_re, Intel: irdma).",
+			"ib.left":    "Nothing: every port of the node is one that checks leave alone unless it is named. nhc-gpu topo says why.",
+			"ib.unnamed": "The device that the line names is not there: see ls /sys/class/infiniband, lspci and dmesg. Its driver is not loaded, it has failed, or it has another name.",
+			"ib.error":   "One device could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+		}
 	})
 }
 

@@ -110,7 +110,9 @@ func heedIBClears(env *checks.Env, h *checks.History) (until func(port string) t
 }
 
 func init() {
-	checks.RegisterAdvice(map[string]string{
-		"ib.clear": "Say it again: nhc-gpu clear --ib. If each run tells this see whether /var/lib/nhc-gpu can be read and written.",
+	checks.RegisterAdvice(func() map[string]string {
+		return map[string]string{
+			"ib.clear": "Say it again: nhc-gpu clear --ib. If each run tells this see whether /var/lib/nhc-gpu can be read and written.",
+		}
 	})
 }

@@ -35,10 +35,12 @@ func init() {
 		Summary: "as many RDMA devices as there should be",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibCount{} },
-		Do: map[string]string{
-			"ib.lacking":        lackingDo,
-			"ib.count":          "The message has the devices there are. See lspci and dmesg for the one that is missing: reboot with the power off for a minute, reseat or replace it. If so many are right correct the line.",
-			"ib.count.platform": "Nodes of this platform have more ports. If this one was built with fewer say so: check_ib_count N. Else see lspci and dmesg.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ib.lacking":        lackingDo,
+				"ib.count":          "The message has the devices there are. See lspci and dmesg for the one that is missing: reboot with the power off for a minute, reseat or replace it. If so many are right correct the line.",
+				"ib.count.platform": "Nodes of this platform have more ports. If this one was built with fewer say so: check_ib_count N. Else see lspci and dmesg.",
+			}
 		},
 	})
 }

@@ -51,11 +51,13 @@ func init() {
 		Summary: "the counters of errors of InfiniBand and RoCE ports do not grow",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibErrors{} },
-		Do: map[string]string{
-			"ib.errors.fabric": "Nothing on this node: most of its ports count the same at once. See the switches, UFM or the subnet manager for that time.",
-			"ib.errors.full":   "The counter has stopped at its maximum, and later errors are not seen: perfquery -R (of infiniband-diags) sets the counters of a port to 0.",
-			"ib.errors.none":   "Nothing: these devices do not count errors where the kernel shows them.",
-			"ib.errors.policy": "Correct the file that the message names (docs/fabric.md has its form); until then the built-in limits are in force.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ib.errors.fabric": "Nothing on this node: most of its ports count the same at once. See the switches, UFM or the subnet manager for that time.",
+				"ib.errors.full":   "The counter has stopped at its maximum, and later errors are not seen: perfquery -R (of infiniband-diags) sets the counters of a port to 0.",
+				"ib.errors.none":   "Nothing: these devices do not count errors where the kernel shows them.",
+				"ib.errors.policy": "Correct the file that the message names (docs/fabric.md has its form); until then the built-in limits are in force.",
+			}
 		},
 		DoOf: doIBErrors,
 		Vars: map[string]string{"IB_COUNTERS": ibCounterFile},

@@ -36,10 +36,12 @@ func init() {
 		Summary: "adapters have the right firmware, and all the same",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibFirmware{} },
-		Do: map[string]string{
-			"ib.firmware.version": "Flash the adapter (mlxfwmanager, or flint -d ADDRESS), then mlxfwreset -d ADDRESS reset or reboot; or correct the line.",
-			"ib.firmware.differ":  "An adapter was replaced or flashed by itself, or was flashed and not yet reset: mlxfwreset -d ADDRESS reset. Bring all of one board to one version at the next chance.",
-			"ib.firmware.board":   "Nothing: no adapter of this node is such a board. ls /sys/class/infiniband/*/board_id has those there are.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ib.firmware.version": "Flash the adapter (mlxfwmanager, or flint -d ADDRESS), then mlxfwreset -d ADDRESS reset or reboot; or correct the line.",
+				"ib.firmware.differ":  "An adapter was replaced or flashed by itself, or was flashed and not yet reset: mlxfwreset -d ADDRESS reset. Bring all of one board to one version at the next chance.",
+				"ib.firmware.board":   "Nothing: no adapter of this node is such a board. ls /sys/class/infiniband/*/board_id has those there are.",
+			}
 		},
 	})
 }

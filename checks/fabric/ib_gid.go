@@ -51,13 +51,15 @@ func init() {
 		Summary: "ports have their addresses: GIDs, MTU",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibGID{Index: -1} },
-		Do: map[string]string{
-			"ib.inactive":   InactiveDo,
-			"ib.gid.none":   address,
-			"ib.gid.index":  address + " The index shifts with the order in which addresses were given: reboot, or let programs choose (NCCL_IB_GID_INDEX unset).",
-			"ib.gid.mtu":    "ip link set dev INTERFACE mtu N, and in the interface's configuration; the switch's ports need as much.",
-			"ib.gid.guid":   "The port has no GUID: of a virtual function nobody has set one (ip link set PF vf N port_guid). Else reload the driver, or reboot.",
-			"ib.gid.prefix": "The port is in another subnet than the others: a cable goes to the wrong fabric, or another subnet manager serves it. If rails are subnets of their own leave the check out.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ib.inactive":   InactiveDo,
+				"ib.gid.none":   address,
+				"ib.gid.index":  address + " The index shifts with the order in which addresses were given: reboot, or let programs choose (NCCL_IB_GID_INDEX unset).",
+				"ib.gid.mtu":    "ip link set dev INTERFACE mtu N, and in the interface's configuration; the switch's ports need as much.",
+				"ib.gid.guid":   "The port has no GUID: of a virtual function nobody has set one (ip link set PF vf N port_guid). Else reload the driver, or reboot.",
+				"ib.gid.prefix": "The port is in another subnet than the others: a cable goes to the wrong fabric, or another subnet manager serves it. If rails are subnets of their own leave the check out.",
+			}
 		},
 	})
 }

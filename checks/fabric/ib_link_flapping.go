@@ -67,10 +67,12 @@ func init() {
 		Summary: "links of InfiniBand and RoCE ports are not lost again and again",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibLinkFlapping{Hours: 24, Count: 5} },
-		Do: map[string]string{
-			"ib.flap":        "Clean or replace the cable or transceiver, or try another port of the switch; " + linkTool + " shows more. Then nhc-gpu clear --ib DEVICE.",
-			"ib.flap.fabric": "Nothing on this node: most of its links were lost at once. See the switches, UFM or the subnet manager for that time.",
-			"ib.flap.log":    "Name a log that is there, or none: counters and the kernel's log are looked at in any case.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ib.flap":        "Clean or replace the cable or transceiver, or try another port of the switch; " + linkTool + " shows more. Then nhc-gpu clear --ib DEVICE.",
+				"ib.flap.fabric": "Nothing on this node: most of its links were lost at once. See the switches, UFM or the subnet manager for that time.",
+				"ib.flap.log":    "Name a log that is there, or none: counters and the kernel's log are looked at in any case.",
+			}
 		},
 	})
 }

@@ -38,10 +38,12 @@ func init() {
 		Summary: "the kernel modules that RDMA needs are loaded",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibModules{} },
-		Do: map[string]string{
-			"ib.modules":       "modprobe the module, and see dmesg for why it was not loaded; after an update of the kernel or of OFED it may not have been built. List it in /etc/modules-load.d, or see rdma-core's rdma-load-modules@.service.",
-			"ib.modules.abi":   "The module is there, its interface to programs is not: see dmesg; kernel and RDMA modules are of different OFEDs. /etc/init.d/openibd restart with no job on the node, or reboot.",
-			"ib.modules.extra": "Jobs may run without it, storage or tools may not: modprobe it, list it in /etc/modules-load.d. If nobody needs it name those that are needed: check_ib_modules ib_uverbs mlx5_ib.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ib.modules":       "modprobe the module, and see dmesg for why it was not loaded; after an update of the kernel or of OFED it may not have been built. List it in /etc/modules-load.d, or see rdma-core's rdma-load-modules@.service.",
+				"ib.modules.abi":   "The module is there, its interface to programs is not: see dmesg; kernel and RDMA modules are of different OFEDs. /etc/init.d/openibd restart with no job on the node, or reboot.",
+				"ib.modules.extra": "Jobs may run without it, storage or tools may not: modprobe it, list it in /etc/modules-load.d. If nobody needs it name those that are needed: check_ib_modules ib_uverbs mlx5_ib.",
+			}
 		},
 	})
 }

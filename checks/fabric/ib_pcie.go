@@ -50,17 +50,19 @@ func init() {
 		Summary: "RDMA devices have full PCIe links, up to the root port",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibPCIe{} },
-		Do: map[string]string{
-			"ib.pcie.gone":     "The adapter does not answer on the bus. Take the power off and on again (a reboot may not do); if it comes back reseat it, then replace it. See dmesg for mlx5_core and AER lines.",
-			"ib.pcie.width":    reseat + "If it was meant give the number with -w.",
-			"ib.pcie.speed":    reseat + "If the BIOS limits the slot give the generation with -s.",
-			"ib.pcie.slot":     "Compare the slot with those of the other adapters: the BIOS may split or limit it, the adapter may be in the wrong one.",
-			"ib.pcie.platform": "Adapter and slot together are less than this kind of node has: see the BIOS's setting for the slot, the riser, and the adapter's model.",
-			"ib.pcie.tree":     "A link between the adapter and its root port is less than the adapter's own: see lspci -tv and -vv of the bridge that is named. A BIOS setting, a retimer or a riser does that.",
-			"ib.pcie.readreq":  "setpci -s ADDRESS CAP_EXP+8.w shows it (bits 14:12); see the BIOS, PCI_WR_ORDERING and MAX_ACC_OUT_READ of the adapter, and what sets it at boot on the other nodes.",
-			"ib.pcie.acs":      "Switch ACS off in the BIOS (or ECAP_ACS+6.w=0 by setpci at boot), unless the node gives devices to virtual machines. nvidia-smi topo -m and a GPUDirect test show the difference.",
-			"ib.pcie.ordering": "Set PCI_WR_ORDERING alike on all adapters (mlxconfig), and see the BIOS's setting for relaxed ordering.",
-			"ib.pcie.unseen":   "Nothing in a virtual machine. Else run it as root: others are not shown the configuration space.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ib.pcie.gone":     "The adapter does not answer on the bus. Take the power off and on again (a reboot may not do); if it comes back reseat it, then replace it. See dmesg for mlx5_core and AER lines.",
+				"ib.pcie.width":    reseat + "If it was meant give the number with -w.",
+				"ib.pcie.speed":    reseat + "If the BIOS limits the slot give the generation with -s.",
+				"ib.pcie.slot":     "Compare the slot with those of the other adapters: the BIOS may split or limit it, the adapter may be in the wrong one.",
+				"ib.pcie.platform": "Adapter and slot together are less than this kind of node has: see the BIOS's setting for the slot, the riser, and the adapter's model.",
+				"ib.pcie.tree":     "A link between the adapter and its root port is less than the adapter's own: see lspci -tv and -vv of the bridge that is named. A BIOS setting, a retimer or a riser does that.",
+				"ib.pcie.readreq":  "setpci -s ADDRESS CAP_EXP+8.w shows it (bits 14:12); see the BIOS, PCI_WR_ORDERING and MAX_ACC_OUT_READ of the adapter, and what sets it at boot on the other nodes.",
+				"ib.pcie.acs":      "Switch ACS off in the BIOS (or ECAP_ACS+6.w=0 by setpci at boot), unless the node gives devices to virtual machines. nvidia-smi topo -m and a GPUDirect test show the difference.",
+				"ib.pcie.ordering": "Set PCI_WR_ORDERING alike on all adapters (mlxconfig), and see the BIOS's setting for relaxed ordering.",
+				"ib.pcie.unseen":   "Nothing in a virtual machine. Else run it as root: others are not shown the configuration space.",
+			}
 		},
 	})
 }

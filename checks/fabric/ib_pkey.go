@@ -42,12 +42,14 @@ func init() {
 		Summary: "ports of InfiniBand are in their partitions",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibPKey{Index: -1} },
-		Do: map[string]string{
-			"ib.inactive":     InactiveDo,
-			"ib.pkey.missing": manager,
-			"ib.pkey.index":   manager + " The order in the table is the manager's; a restart of it may change it. Prefer programs that look for the key.",
-			"ib.pkey.empty":   "The subnet manager has written no partition into the port: is it up, does it know the port's GUID? Without one the port reaches nobody.",
-			"ib.pkey.default": manager + " If no default partition is meant name the keys that are: check_ib_pkey 0x8001.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ib.inactive":     InactiveDo,
+				"ib.pkey.missing": manager,
+				"ib.pkey.index":   manager + " The order in the table is the manager's; a restart of it may change it. Prefer programs that look for the key.",
+				"ib.pkey.empty":   "The subnet manager has written no partition into the port: is it up, does it know the port's GUID? Without one the port reaches nobody.",
+				"ib.pkey.default": manager + " If no default partition is meant name the keys that are: check_ib_pkey 0x8001.",
+			}
 		},
 	})
 }

@@ -56,10 +56,12 @@ func init() {
 		Summary: "the kernel's log has no fault of an adapter or a disk",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &kernelMessages{Hours: 24} },
-		Do: map[string]string{
-			"klog.none": "Nothing: the node has no RDMA adapter and no NVMe disk, and the log names none.",
-			"klog.past": "What was seen is kept nowhere, or was lost: see whether /var/lib/nhc-gpu can be read and written. A file that is not understood is begun anew, and said once.",
-			"klog.lost": "Look at journalctl -k for that time; a larger log_buf_len, or a shorter interval between runs, keeps the next ones.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"klog.none": "Nothing: the node has no RDMA adapter and no NVMe disk, and the log names none.",
+				"klog.past": "What was seen is kept nowhere, or was lost: see whether /var/lib/nhc-gpu can be read and written. A file that is not understood is begun anew, and said once.",
+				"klog.lost": "Look at journalctl -k for that time; a larger log_buf_len, or a shorter interval between runs, keeps the next ones.",
+			}
 		},
 		DoOf: checks.DoMessage,
 	})

@@ -26,7 +26,7 @@ func init() {
 			Name: name, Usage: "[WORD]...", Summary: "skipped: " + noAMD,
 			Lane: checks.Local,
 			New:  func() checks.Check { return &amdOnly{name: name} },
-			Do:   map[string]string{"gpu.amd": amdDo},
+			Do:   func() map[string]string { return map[string]string{"gpu.amd": amdDo} },
 		})
 	}
 }

@@ -42,18 +42,20 @@ func init() {
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuCount{} },
 		Slurm:   func(checks.Check) bool { return true }, // with WANT, too: a node without its driver may get jobs
-		Do: map[string]string{
-			"gpu.amd":         amdDo,
-			"gpu.count":       "See lspci -d 10de: and dmesg. If that many are meant say so in nhc.conf, check_gpu_count N, and in Slurm's Gres; else power the node off and on, then reseat the GPU.",
-			"gpu.count.slurm": "Nothing if it was meant so. Else correct Gres of this node in slurm.conf, and gres.conf, then scontrol reconfigure.",
-			"gpu.count.more":  "Nothing, if it is for a display or not for this container. Else see dmesg for why the driver does not have it, and correct the number in nhc.conf.",
-			"gpu.count.nvml":  "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
-			"gpu.count.gone":  "The PCI bus has lost it: power the node off and on; if it stays away reseat or replace the GPU. If it was taken out for good remove gpu-count.json in /var/lib/nhc-gpu.",
-			"gpu.count.node":  "Jobs cannot open it: nvidia-modprobe -c 0 -u makes the device nodes; see what has removed it (udev rules, a container).",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.amd":         amdDo,
+				"gpu.count":       "See lspci -d 10de: and dmesg. If that many are meant say so in nhc.conf, check_gpu_count N, and in Slurm's Gres; else power the node off and on, then reseat the GPU.",
+				"gpu.count.slurm": "Nothing if it was meant so. Else correct Gres of this node in slurm.conf, and gres.conf, then scontrol reconfigure.",
+				"gpu.count.more":  "Nothing, if it is for a display or not for this container. Else see dmesg for why the driver does not have it, and correct the number in nhc.conf.",
+				"gpu.count.nvml":  "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
+				"gpu.count.gone":  "The PCI bus has lost it: power the node off and on; if it stays away reseat or replace the GPU. If it was taken out for good remove gpu-count.json in /var/lib/nhc-gpu.",
+				"gpu.count.node":  "Jobs cannot open it: nvidia-modprobe -c 0 -u makes the device nodes; see what has removed it (udev rules, a container).",
 
-			"gpu.memory.size":  "Part of the GPU's memory is not there: see dmesg for Xid errors, reboot; if it stays run the vendor's field diagnostic and have the GPU replaced.",
-			"gpu.model.differ": "Nothing, if the node was built with another model on purpose. Else a board was replaced by a wrong one: see nvidia-smi -L.",
-			"gpu.uuid.same":    "Two GPUs cannot be told apart: see nvidia-smi -L and dmesg, reboot. In a virtual machine see how its GPUs are defined.",
+				"gpu.memory.size":  "Part of the GPU's memory is not there: see dmesg for Xid errors, reboot; if it stays run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.model.differ": "Nothing, if the node was built with another model on purpose. Else a board was replaced by a wrong one: see nvidia-smi -L.",
+				"gpu.uuid.same":    "Two GPUs cannot be told apart: see nvidia-smi -L and dmesg, reboot. In a virtual machine see how its GPUs are defined.",
+			}
 		},
 	})
 }

@@ -36,15 +36,17 @@ func init() {
 		Summary: "driver, library, modules and InfoROM are in order",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuDriver{} },
-		Do: map[string]string{
-			"gpu.driver.missing":  "See dmesg for NVRM lines: the driver was not built for this kernel, was unloaded, or found no GPU. Try modprobe nvidia.",
-			"gpu.driver.library":  "libnvidia-ml.so.1 is not installed, is empty, or NVML_LIBRARY names another file: install the driver's libraries again, run ldconfig.",
-			"gpu.driver.mismatch": "The driver was updated while the old module was loaded: reboot, or with no job on the node unload the modules and load them again.",
-			"gpu.driver.version":  "Install the driver that nhc.conf asks for, or correct the line.",
-			"gpu.driver.module":   "modprobe the module, and see dmesg for why it was not loaded; list it in /etc/modules-load.d.",
-			"gpu.driver.unloaded": "Nothing, if a person has unloaded it for maintenance. Else modprobe nvidia, and see dmesg for NVRM lines.",
-			"gpu.driver.inforom":  "Reboot; if nvidia-smi -q still says so have the GPU replaced.",
-			"gpu.driver.differ":   "A board was replaced or flashed by itself: bring all to one version with the vendor's tool at the next chance.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.driver.missing":  "See dmesg for NVRM lines: the driver was not built for this kernel, was unloaded, or found no GPU. Try modprobe nvidia.",
+				"gpu.driver.library":  "libnvidia-ml.so.1 is not installed, is empty, or NVML_LIBRARY names another file: install the driver's libraries again, run ldconfig.",
+				"gpu.driver.mismatch": "The driver was updated while the old module was loaded: reboot, or with no job on the node unload the modules and load them again.",
+				"gpu.driver.version":  "Install the driver that nhc.conf asks for, or correct the line.",
+				"gpu.driver.module":   "modprobe the module, and see dmesg for why it was not loaded; list it in /etc/modules-load.d.",
+				"gpu.driver.unloaded": "Nothing, if a person has unloaded it for maintenance. Else modprobe nvidia, and see dmesg for NVRM lines.",
+				"gpu.driver.inforom":  "Reboot; if nvidia-smi -q still says so have the GPU replaced.",
+				"gpu.driver.differ":   "A board was replaced or flashed by itself: bring all to one version with the vendor's tool at the next chance.",
+			}
 		},
 	})
 }

@@ -42,17 +42,19 @@ func init() {
 		Summary: "ECC is on and has seen no uncorrected errors",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuECC{} },
-		Do: map[string]string{
-			"gpu.ecc.off":            "nvidia-smi -e 1 and a reset of the GPU turn it on; with -o the check does not mind.",
-			"gpu.ecc.pending":        "Nothing now: the mode changes at the next reset of the GPU or reboot.",
-			"gpu.ecc.sram":           "Reset the GPU, or reboot. If it happens again run the vendor's field diagnostic and have the GPU replaced.",
-			"gpu.ecc.sram.aggregate": "Nothing now: a GPU that had errors in the past. Watch for more; above 4 it is to be replaced.",
-			"gpu.ecc.sram.threshold": "The GPU has had more SRAM errors than NVIDIA allows: run the field diagnostic and have it replaced.",
-			"gpu.ecc.dram":           "Reset the GPU, or reboot, so that the bad memory is taken out of use; see check_gpu_remap. If it happens again have the GPU replaced.",
-			"gpu.ecc.many":           "Errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
-			"gpu.ecc.rate":           "Errors are corrected, but their number grows fast: run the vendor's field diagnostic when the node is idle.",
-			"gpu.ecc.unrepairable":   "Memory has failed that nothing can stand in for: have the GPU replaced.",
-			"gpu.ecc.repair":         "End what runs on the GPU, then reset it or reboot: the reset repairs it.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.ecc.off":            "nvidia-smi -e 1 and a reset of the GPU turn it on; with -o the check does not mind.",
+				"gpu.ecc.pending":        "Nothing now: the mode changes at the next reset of the GPU or reboot.",
+				"gpu.ecc.sram":           "Reset the GPU, or reboot. If it happens again run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.ecc.sram.aggregate": "Nothing now: a GPU that had errors in the past. Watch for more; above 4 it is to be replaced.",
+				"gpu.ecc.sram.threshold": "The GPU has had more SRAM errors than NVIDIA allows: run the field diagnostic and have it replaced.",
+				"gpu.ecc.dram":           "Reset the GPU, or reboot, so that the bad memory is taken out of use; see check_gpu_remap. If it happens again have the GPU replaced.",
+				"gpu.ecc.many":           "Errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
+				"gpu.ecc.rate":           "Errors are corrected, but their number grows fast: run the vendor's field diagnostic when the node is idle.",
+				"gpu.ecc.unrepairable":   "Memory has failed that nothing can stand in for: have the GPU replaced.",
+				"gpu.ecc.repair":         "End what runs on the GPU, then reset it or reboot: the reset repairs it.",
+			}
 		},
 	})
 }

@@ -59,16 +59,18 @@ func init() {
 		Summary: "every GPU has joined its NVSwitches or NVLink domain",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuFabric{} },
-		Do: map[string]string{
-			"gpu.fabric.state":    "CUDA does not start, or not over NVLink: " + manager + " " + rack,
-			"gpu.fabric.status":   "The GPU is not in the fabric, whatever its links say: " + manager + " " + rack,
-			"gpu.fabric.domain":   "The GPU has no place in the rack's NVLink domain, or another than the rest of the node: see nvidia-smi -q, Fabric, and the partitions of the rack's fabric manager.",
-			"gpu.fabric.health":   "See nvidia-smi -q, Fabric, Health; dmesg for Xid and SXid errors; reset the GPU or reboot. " + rack,
-			"gpu.fabric.unknown":  "A newer driver's word: see nvidia-smi -q, Fabric.",
-			"gpu.fabric.manager":  "systemctl start nvidia-fabricmanager; " + manager,
-			"gpu.fabric.imex":     "systemctl start nvidia-imex; nvidia-imex-ctl -N, /etc/nvidia-imex/nodes_config.cfg. If it is started with each job take -i out of the line.",
-			"gpu.fabric.channels": "modprobe nvidia with NVreg_CreateImexChannel0=1 makes the first; Slurm's switch/nvidia_imex or nvidia-modprobe -i make more.",
-			"gpu.fabric.none":     "Nothing: these GPUs are part of no fabric.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.fabric.state":    "CUDA does not start, or not over NVLink: " + manager + " " + rack,
+				"gpu.fabric.status":   "The GPU is not in the fabric, whatever its links say: " + manager + " " + rack,
+				"gpu.fabric.domain":   "The GPU has no place in the rack's NVLink domain, or another than the rest of the node: see nvidia-smi -q, Fabric, and the partitions of the rack's fabric manager.",
+				"gpu.fabric.health":   "See nvidia-smi -q, Fabric, Health; dmesg for Xid and SXid errors; reset the GPU or reboot. " + rack,
+				"gpu.fabric.unknown":  "A newer driver's word: see nvidia-smi -q, Fabric.",
+				"gpu.fabric.manager":  "systemctl start nvidia-fabricmanager; " + manager,
+				"gpu.fabric.imex":     "systemctl start nvidia-imex; nvidia-imex-ctl -N, /etc/nvidia-imex/nodes_config.cfg. If it is started with each job take -i out of the line.",
+				"gpu.fabric.channels": "modprobe nvidia with NVreg_CreateImexChannel0=1 makes the first; Slurm's switch/nvidia_imex or nvidia-modprobe -i make more.",
+				"gpu.fabric.none":     "Nothing: these GPUs are part of no fabric.",
+			}
 		},
 	})
 }

@@ -16,13 +16,15 @@ import (
 // and how a finding names a GPU.
 
 func init() {
-	checks.RegisterAdvice(map[string]string{
-		"gpu.none":        "Nothing: the node has no NVIDIA GPU. If it should have some give their number, check_gpu_count N, and see lspci -d 10de:",
-		"gpu.nvml":        "nvidia-smi will say the same: see dmesg for NVRM lines. Try modprobe nvidia; after an update of the driver reboot. For a recorded node (HOSTROOT) NVML_LIBRARY=PATH names its library.",
-		"gpu.unsupported": "Nothing: the GPU or its driver does not tell what this check judges. Take the line out, or update the driver.",
-		"gpu.error":       "NVML could not tell this of one GPU: see nvidia-smi -q for it and dmesg for Xid errors. check_gpu_recovery says what the driver wants.",
-		"gpu.reading":     "NVML calls it not supported on this GPU alone: see nvidia-smi -q for it and dmesg for Xid errors. Reset the GPU; if it stays the board or its InfoROM is bad.",
-		"gpu.past":        "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. Nothing, if it is said once a boot and the node has no disk: it is kept in /run.",
+	checks.RegisterAdvice(func() map[string]string {
+		return map[string]string{
+			"gpu.none":        "Nothing: the node has no NVIDIA GPU. If it should have some give their number, check_gpu_count N, and see lspci -d 10de:",
+			"gpu.nvml":        "nvidia-smi will say the same: see dmesg for NVRM lines. Try modprobe nvidia; after an update of the driver reboot. For a recorded node (HOSTROOT) NVML_LIBRARY=PATH names its library.",
+			"gpu.unsupported": "Nothing: the GPU or its driver does not tell what this check judges. Take the line out, or update the driver.",
+			"gpu.error":       "NVML could not tell this of one GPU: see nvidia-smi -q for it and dmesg for Xid errors. check_gpu_recovery says what the driver wants.",
+			"gpu.reading":     "NVML calls it not supported on this GPU alone: see nvidia-smi -q for it and dmesg for Xid errors. Reset the GPU; if it stays the board or its InfoROM is bad.",
+			"gpu.past":        "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. Nothing, if it is said once a boot and the node has no disk: it is kept in /run.",
+		}
 	})
 }
 

@@ -35,13 +35,15 @@ func init() {
 		Summary: "MIG, compute and ECC modes are as wanted",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuMode{} },
-		Do: map[string]string{
-			"gpu.mode.mig":     "nvidia-smi -mig 0 or 1 with -i and the GPU's address, with no job on it, and a reset of the GPU; see who has set it.",
-			"gpu.mode.compute": "nvidia-smi -c DEFAULT (or EXCLUSIVE_PROCESS, PROHIBITED) with -i and the GPU's address.",
-			"gpu.mode.ecc":     "nvidia-smi -e 1 or 0 with -i and the GPU's address, then reset the GPU or reboot.",
-			"gpu.mode.cc":      "Confidential computing is set for the whole node with NVIDIA's gpu-admin-tools, and counts from a reset on.",
-			"gpu.mode.pending": "Nothing now: the mode changes at the next reset of the GPU or reboot. If that is not wanted set it back.",
-			"gpu.mode.differ":  "Set all GPUs alike, or say in nhc.conf how they should be.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.mode.mig":     "nvidia-smi -mig 0 or 1 with -i and the GPU's address, with no job on it, and a reset of the GPU; see who has set it.",
+				"gpu.mode.compute": "nvidia-smi -c DEFAULT (or EXCLUSIVE_PROCESS, PROHIBITED) with -i and the GPU's address.",
+				"gpu.mode.ecc":     "nvidia-smi -e 1 or 0 with -i and the GPU's address, then reset the GPU or reboot.",
+				"gpu.mode.cc":      "Confidential computing is set for the whole node with NVIDIA's gpu-admin-tools, and counts from a reset on.",
+				"gpu.mode.pending": "Nothing now: the mode changes at the next reset of the GPU or reboot. If that is not wanted set it back.",
+				"gpu.mode.differ":  "Set all GPUs alike, or say in nhc.conf how they should be.",
+			}
 		},
 	})
 }

@@ -62,15 +62,17 @@ func init() {
 			Summary: "NVLinks are up, fast, free of errors, and join all GPUs",
 			Lane:    checks.NVML,
 			New:     func() checks.Check { return &gpuNVLink{name: name} },
-			Do: map[string]string{
-				"gpu.nvlink.down":    far + " If fewer links were meant give their number with -n, or remove gpu-nvlinks.json in /var/lib/nhc-gpu.",
-				"gpu.nvlink.speed":   far,
-				"gpu.nvlink.traffic": "The link is up but the driver lets nothing through: see check_gpu_fabric, nvidia-smi nvlink -s, and the fabric manager's log.",
-				"gpu.nvlink.far":     far,
-				"gpu.nvlink.p2p":     "nvidia-smi topo -p2p n shows the same. If it is all pairs see check_gpu_fabric and the fabric manager; if it is those of one GPU reset it, or reboot.",
-				"gpu.nvlink.errors":  "If jobs are slow or fail on this node reset the GPU when it is idle; if it goes on the GPU, its baseboard or the NVSwitch is bad.",
-				"gpu.nvlink.ber":     "The link is poor, and will replay or drop: as for errors. On an NVL72 rack see the cartridge and the switch tray, too.",
-				"gpu.nvlink.mig":     "Nothing: NVLinks of GPUs with MIG on are not judged.",
+			Do: func() map[string]string {
+				return map[string]string{
+					"gpu.nvlink.down":    far + " If fewer links were meant give their number with -n, or remove gpu-nvlinks.json in /var/lib/nhc-gpu.",
+					"gpu.nvlink.speed":   far,
+					"gpu.nvlink.traffic": "The link is up but the driver lets nothing through: see check_gpu_fabric, nvidia-smi nvlink -s, and the fabric manager's log.",
+					"gpu.nvlink.far":     far,
+					"gpu.nvlink.p2p":     "nvidia-smi topo -p2p n shows the same. If it is all pairs see check_gpu_fabric and the fabric manager; if it is those of one GPU reset it, or reboot.",
+					"gpu.nvlink.errors":  "If jobs are slow or fail on this node reset the GPU when it is idle; if it goes on the GPU, its baseboard or the NVSwitch is bad.",
+					"gpu.nvlink.ber":     "The link is poor, and will replay or drop: as for errors. On an NVL72 rack see the cartridge and the switch tray, too.",
+					"gpu.nvlink.mig":     "Nothing: NVLinks of GPUs with MIG on are not judged.",
+				}
 			},
 		})
 	}

@@ -29,9 +29,11 @@ func init() {
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuPersistence{} },
 		Acts:    func(c checks.Check) bool { return c.(*gpuPersistence).Set },
-		Do: map[string]string{
-			"gpu.persistence": "systemctl enable --now nvidia-persistenced, or for now nvidia-smi -pm 1.",
-			"gpu.mended":      "Nothing now: it was turned on. Enable nvidia-persistenced, so that it is on after a reboot.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.persistence": "systemctl enable --now nvidia-persistenced, or for now nvidia-smi -pm 1.",
+				"gpu.mended":      "Nothing now: it was turned on. Enable nvidia-persistenced, so that it is on after a reboot.",
+			}
 		},
 	})
 }

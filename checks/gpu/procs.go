@@ -42,10 +42,12 @@ func init() {
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuProcs{Memory: LeftMemory} },
 		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
-		Do: map[string]string{
-			"gpu.procs.left":   "See ps -fp with its number and whose it is: the job that has started it is over. If it belongs to no job here end it; if it cannot be ended reboot.",
-			"gpu.procs.ghost":  "The process has ended and the driver has not freed its memory: see dmesg for Xid errors. A reset of the GPU frees it; if that fails reboot.",
-			"gpu.procs.memory": "Nothing has the GPU open, but its memory is in use: see fuser -v /dev/nvidia*, also inside containers. A reset of the GPU frees it.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.procs.left":   "See ps -fp with its number and whose it is: the job that has started it is over. If it belongs to no job here end it; if it cannot be ended reboot.",
+				"gpu.procs.ghost":  "The process has ended and the driver has not freed its memory: see dmesg for Xid errors. A reset of the GPU frees it; if that fails reboot.",
+				"gpu.procs.memory": "Nothing has the GPU open, but its memory is in use: see fuser -v /dev/nvidia*, also inside containers. A reset of the GPU frees it.",
+			}
 		},
 	})
 }

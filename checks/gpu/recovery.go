@@ -24,15 +24,17 @@ func init() {
 		Summary: "the driver wants no GPU to be reset",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuRecovery{} },
-		Do: map[string]string{
-			"gpu.recovery.lost":       "The GPU is off the bus (Xid 79 in dmesg). Reboot, with the power off for a moment; if it comes back reseat or replace the GPU.",
-			"gpu.recovery.power":      "Power the node off, attach the power cables of the GPU and reseat it; if it comes back replace cable or GPU.",
-			"gpu.recovery.interrupts": "Reboot the node, and see dmesg for NVRM and interrupt lines; if it comes back update BIOS and driver, or replace the GPU.",
-			"gpu.recovery.reset":      "End what runs on the GPU, then nvidia-smi --gpu-reset -i with its PCI address; if that fails reboot.",
-			"gpu.recovery.reboot":     "Reboot the node.",
-			"gpu.recovery.p2p":        "End the jobs that use NVLink between GPUs, then reset the GPU, or reboot.",
-			"gpu.recovery.fabric":     "The IMEX domain, which spans the nodes of the rack, is to be recovered: see nvidia-imex-ctl -N and the fabric manager; restart nvidia-imex.",
-			"gpu.recovery.unknown":    "A newer driver's word: see nvidia-smi -q, GPU Recovery Action, and NVIDIA's manual; a reboot is the safe choice.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.recovery.lost":       "The GPU is off the bus (Xid 79 in dmesg). Reboot, with the power off for a moment; if it comes back reseat or replace the GPU.",
+				"gpu.recovery.power":      "Power the node off, attach the power cables of the GPU and reseat it; if it comes back replace cable or GPU.",
+				"gpu.recovery.interrupts": "Reboot the node, and see dmesg for NVRM and interrupt lines; if it comes back update BIOS and driver, or replace the GPU.",
+				"gpu.recovery.reset":      "End what runs on the GPU, then nvidia-smi --gpu-reset -i with its PCI address; if that fails reboot.",
+				"gpu.recovery.reboot":     "Reboot the node.",
+				"gpu.recovery.p2p":        "End the jobs that use NVLink between GPUs, then reset the GPU, or reboot.",
+				"gpu.recovery.fabric":     "The IMEX domain, which spans the nodes of the rack, is to be recovered: see nvidia-imex-ctl -N and the fabric manager; restart nvidia-imex.",
+				"gpu.recovery.unknown":    "A newer driver's word: see nvidia-smi -q, GPU Recovery Action, and NVIDIA's manual; a reboot is the safe choice.",
+			}
 		},
 	})
 }

@@ -37,11 +37,13 @@ func init() {
 		Summary: "no memory of a GPU waits for repair, or cannot be repaired",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuRemap{Max: maxRemapped} },
-		Do: map[string]string{
-			"gpu.remap.pending": "End what runs on the GPU, then reset it or reboot: bad memory is taken out of use by that.",
-			"gpu.remap.failed":  "There was no spare memory for a bad row: run the vendor's field diagnostic and have the GPU replaced.",
-			"gpu.remap.many":    "The GPU's memory wears out: run the vendor's field diagnostic and have the GPU replaced.",
-			"gpu.remap.spare":   "Nothing now: the next bad row of that bank cannot be remapped, and the GPU will have to be replaced then.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.remap.pending": "End what runs on the GPU, then reset it or reboot: bad memory is taken out of use by that.",
+				"gpu.remap.failed":  "There was no spare memory for a bad row: run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.remap.many":    "The GPU's memory wears out: run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.remap.spare":   "Nothing now: the next bad row of that bank cannot be remapped, and the GPU will have to be replaced then.",
+			}
 		},
 	})
 }

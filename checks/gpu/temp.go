@@ -32,11 +32,13 @@ func init() {
 		Summary: "no GPU is too hot",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuTemp{} },
-		Do: map[string]string{
-			"gpu.temp.slowdown": "Look at fans, filters, coolant and the room; compare with the other GPUs (nvidia-smi -q -d TEMPERATURE). One hot GPU alone has a bad heat sink.",
-			"gpu.temp.warm":     "Look at the cooling before the hardware slows the GPU down: fans, filters, coolant, the room.",
-			"gpu.temp.sensor":   "The GPU does not know how hot it is: compare with the other GPUs (nvidia-smi -q -d TEMPERATURE), reboot. If it stays have the GPU replaced.",
-			"gpu.temp.limit":    "Look at the cooling, or raise the limit in nhc.conf.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.temp.slowdown": "Look at fans, filters, coolant and the room; compare with the other GPUs (nvidia-smi -q -d TEMPERATURE). One hot GPU alone has a bad heat sink.",
+				"gpu.temp.warm":     "Look at the cooling before the hardware slows the GPU down: fans, filters, coolant, the room.",
+				"gpu.temp.sensor":   "The GPU does not know how hot it is: compare with the other GPUs (nvidia-smi -q -d TEMPERATURE), reboot. If it stays have the GPU replaced.",
+				"gpu.temp.limit":    "Look at the cooling, or raise the limit in nhc.conf.",
+			}
 		},
 	})
 }

@@ -33,12 +33,14 @@ func init() {
 			Summary: "the hardware does not slow GPUs down",
 			Lane:    checks.NVML,
 			New:     func() checks.Check { return &gpuThrottle{Percent: 10, name: name} },
-			Do: map[string]string{
-				"gpu.throttle.hot":   "The hardware halves the clocks because of heat: look at fans, coolant and the room. One GPU alone has a bad heat sink.",
-				"gpu.throttle.brake": "The chassis pulls the power brake: look at power supplies and the PDU (ipmitool sel list), and at the rack's power limit.",
-				"gpu.throttle.power": "The hardware halves the clocks for the GPU draws too much power at once: compare with the other GPUs, look at power supplies and cables; if it is one GPU alone have it replaced.",
-				"gpu.throttle.warm":  "The driver lowers the clocks because of heat: look at the cooling before the hardware does worse.",
-				"gpu.throttle.now":   "Nothing by itself: seen at this instant. If it lasts the check fails in the third run.",
+			Do: func() map[string]string {
+				return map[string]string{
+					"gpu.throttle.hot":   "The hardware halves the clocks because of heat: look at fans, coolant and the room. One GPU alone has a bad heat sink.",
+					"gpu.throttle.brake": "The chassis pulls the power brake: look at power supplies and the PDU (ipmitool sel list), and at the rack's power limit.",
+					"gpu.throttle.power": "The hardware halves the clocks for the GPU draws too much power at once: compare with the other GPUs, look at power supplies and cables; if it is one GPU alone have it replaced.",
+					"gpu.throttle.warm":  "The driver lowers the clocks because of heat: look at the cooling before the hardware does worse.",
+					"gpu.throttle.now":   "Nothing by itself: seen at this instant. If it lasts the check fails in the third run.",
+				}
 			},
 		})
 	}

@@ -26,10 +26,12 @@ func init() {
 			Summary: "the VBIOS is the right one",
 			Lane:    checks.NVML,
 			New:     func() checks.Check { return &gpuVBIOS{name: name} },
-			Do: map[string]string{
-				"gpu.vbios":        "Flash the VBIOS that nhc.conf asks for with the vendor's tool, or correct the line.",
-				"gpu.vbios.one":    "Nothing: one VBIOS cannot differ. Give the line a VERSION to have it checked.",
-				"gpu.vbios.differ": "A board was replaced or flashed by itself: bring all GPUs to one VBIOS with the vendor's tool.",
+			Do: func() map[string]string {
+				return map[string]string{
+					"gpu.vbios":        "Flash the VBIOS that nhc.conf asks for with the vendor's tool, or correct the line.",
+					"gpu.vbios.one":    "Nothing: one VBIOS cannot differ. Give the line a VERSION to have it checked.",
+					"gpu.vbios.differ": "A board was replaced or flashed by itself: bring all GPUs to one VBIOS with the vendor's tool.",
+				}
 			},
 		})
 	}

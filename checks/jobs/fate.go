@@ -130,5 +130,7 @@ func noJob(check string) []checks.Finding {
 }
 
 func init() {
-	checks.RegisterAdvice(map[string]string{"job.none": "Nothing: it looks at what an ended job leaves behind, in an epilog."})
+	checks.RegisterAdvice(func() map[string]string {
+		return map[string]string{"job.none": "Nothing: it looks at what an ended job leaves behind, in an epilog."}
+	})
 }

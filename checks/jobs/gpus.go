@@ -45,9 +45,11 @@ func init() {
 		New:     func() checks.Check { return &jobGPUs{Memory: gpu.LeftMemory} },
 		Waits:   true,
 		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
-		Do: map[string]string{
-			"job.gpus.unknown": "See what slurmd gives the epilog, SLURM_JOB_GPUS, and whether /proc/driver/nvidia/gpus has these numbers.",
-			"job.gpu.memory":   "End the processes that are named. Without one see fuser -v /dev/nvidia*, also inside containers; a reset of the GPU frees its memory.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"job.gpus.unknown": "See what slurmd gives the epilog, SLURM_JOB_GPUS, and whether /proc/driver/nvidia/gpus has these numbers.",
+				"job.gpu.memory":   "End the processes that are named. Without one see fuser -v /dev/nvidia*, also inside containers; a reset of the GPU frees its memory.",
+			}
 		},
 	})
 }

@@ -62,11 +62,13 @@ func init() {
 		Acts:    func(c checks.Check) bool { return c.(*jobLeftovers).End },
 		Waits:   true,
 		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": checks.DefaultSqueue, "SLURM_CONF": ""},
-		Do: map[string]string{
-			"job.left.process": "End it unless its user may stay: proctrack/cgroup in slurm.conf has Slurm do that, leftovers = \"end\" in nhc.toml this program.",
-			"job.left.stuck":   "It sleeps in the kernel: see what its wait channel waits for (a file server, the GPU's driver; dmesg). If that cannot be helped reboot.",
-			"job.left.ipc":     "ipcs -a shows it, ipcrm removes it; leftovers = \"end\" in nhc.toml does that.",
-			"job.left.file":    "Remove it when nobody needs it: it takes memory. leftovers = \"end\" in nhc.toml does that; job_container/tmpfs gives each job a /dev/shm of its own.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"job.left.process": "End it unless its user may stay: proctrack/cgroup in slurm.conf has Slurm do that, leftovers = \"end\" in nhc.toml this program.",
+				"job.left.stuck":   "It sleeps in the kernel: see what its wait channel waits for (a file server, the GPU's driver; dmesg). If that cannot be helped reboot.",
+				"job.left.ipc":     "ipcs -a shows it, ipcrm removes it; leftovers = \"end\" in nhc.toml does that.",
+				"job.left.file":    "Remove it when nobody needs it: it takes memory. leftovers = \"end\" in nhc.toml does that; job_container/tmpfs gives each job a /dev/shm of its own.",
+			}
 		},
 	})
 }

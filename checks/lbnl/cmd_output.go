@@ -43,10 +43,12 @@ func init() {
 		New:      func() checks.Check { return &cmdOutput{Limit: defaultLimit, Name: "check_cmd_output"} },
 		Acts:     func(checks.Check) bool { return true },
 		BadUsage: checks.UsageOf("check_cmd_output"),
-		Do: map[string]string{
-			"cmd.output.found":   "The command reported what it must not: run it by hand and read the whole of its output.",
-			"cmd.output.missing": "The command did not print what it should: run it by hand. A tool that was updated may word things differently.",
-			"cmd.output.long":    "Let the command print less: only 4 MiB of its output are looked at.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"cmd.output.found":   "The command reported what it must not: run it by hand and read the whole of its output.",
+				"cmd.output.missing": "The command did not print what it should: run it by hand. A tool that was updated may word things differently.",
+				"cmd.output.long":    "Let the command print less: only 4 MiB of its output are looked at.",
+			}
 		},
 	})
 }

@@ -35,9 +35,11 @@ func init() {
 		New:      func() checks.Check { return &cmdStatus{Limit: defaultLimit, Name: "check_cmd_status"} },
 		Acts:     func(checks.Check) bool { return true },
 		BadUsage: checks.UsageOf("check_cmd_status"),
-		Do: map[string]string{
-			"cmd.status":  "Run the command by hand, as root and with PATH=/sbin:/usr/sbin:/bin:/usr/bin; 127 means that it was not found.",
-			"cmd.timeout": "The command did not come back and was ended: run it by hand. What it waits for (a server, a device) is the fault, or -t is too short.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"cmd.status":  "Run the command by hand, as root and with PATH=/sbin:/usr/sbin:/bin:/usr/bin; 127 means that it was not found.",
+				"cmd.timeout": "The command did not come back and was ended: run it by hand. What it waits for (a server, a device) is the fault, or -t is too short.",
+			}
 		},
 	})
 }

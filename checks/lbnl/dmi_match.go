@@ -57,11 +57,13 @@ func init() {
 	})
 }
 
-var dmiAdvice = map[string]string{
-	"dmi.missing": "Compare with dmidecode on a node that is well: hardware is gone or of another kind, firmware has another version, or the BIOS another setting.",
-	"dmi.found":   "Run dmidecode and look for the line: hardware or firmware of this node is not what the configuration allows.",
-	"dmi.handles": "Run dmidecode as root: it is not installed, prints nothing, or has no table of that type.",
-	"dmi.absent":  "Install dmidecode: without it the line cannot be there, so the check passes.",
+func dmiAdvice() map[string]string {
+	return map[string]string{
+		"dmi.missing": "Compare with dmidecode on a node that is well: hardware is gone or of another kind, firmware has another version, or the BIOS another setting.",
+		"dmi.found":   "Run dmidecode and look for the line: hardware or firmware of this node is not what the configuration allows.",
+		"dmi.handles": "Run dmidecode as root: it is not installed, prints nothing, or has no table of that type.",
+		"dmi.absent":  "Install dmidecode: without it the line cannot be there, so the check passes.",
+	}
 }
 
 // Bind takes the options, and a word ! before the match string.

@@ -32,9 +32,11 @@ func init() {
 		Summary: "a file holds the lines it should, and none it should not",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &fileContents{} },
-		Do: map[string]string{
-			"file.contents.found":   "Compare the file with that of a healthy node, and ask what manages it (Puppet, Ansible, the image).",
-			"file.contents.missing": "Compare the file with that of a healthy node, and ask what manages it (Puppet, Ansible, the image). Got says if it cannot be read.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"file.contents.found":   "Compare the file with that of a healthy node, and ask what manages it (Puppet, Ansible, the image).",
+				"file.contents.missing": "Compare the file with that of a healthy node, and ask what manages it (Puppet, Ansible, the image). Got says if it cannot be read.",
+			}
 		},
 	})
 }

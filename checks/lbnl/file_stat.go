@@ -46,14 +46,16 @@ func init() {
 		Lane:     checks.Local,
 		New:      func() checks.Check { return &fileStat{} },
 		BadUsage: checks.UsageOf("check_file_stat"),
-		Do: map[string]string{
-			"file.stat.missing": "Got says why. Find out what removed the file, or whether its file system is mounted and answers.",
-			"file.stat.device":  "The file lies on another file system: see findmnt -T FILE for what is mounted there, or is not.",
-			"file.stat.node":    "The device file is another device's: see ls -l, and have udev make it again (udevadm trigger).",
-			"file.stat.owner":   who,
-			"file.stat.group":   who,
-			"file.stat.mode":    "Compare ls -l with a healthy node: chmod it, and find what created it.",
-			"file.stat.age":     age,
+		Do: func() map[string]string {
+			return map[string]string{
+				"file.stat.missing": "Got says why. Find out what removed the file, or whether its file system is mounted and answers.",
+				"file.stat.device":  "The file lies on another file system: see findmnt -T FILE for what is mounted there, or is not.",
+				"file.stat.node":    "The device file is another device's: see ls -l, and have udev make it again (udevadm trigger).",
+				"file.stat.owner":   who,
+				"file.stat.group":   who,
+				"file.stat.mode":    "Compare ls -l with a healthy node: chmod it, and find what created it.",
+				"file.stat.age":     age,
+			}
 		},
 	})
 }

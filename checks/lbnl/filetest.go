@@ -30,8 +30,10 @@ func init() {
 		Lane:     checks.Local,
 		New:      func() checks.Check { return &fileTest{} },
 		BadUsage: badOperator,
-		Do: map[string]string{
-			"file.test": "Look at the file: test(1) with that operator gave the status that is named.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"file.test": "Look at the file: test(1) with that operator gave the status that is named.",
+			}
 		},
 	})
 }

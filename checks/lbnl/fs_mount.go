@@ -58,12 +58,14 @@ func registerMount(name, options, summary string) {
 			return m.Remount || m.MissingAction != "" || m.FoundAction != ""
 		},
 		BadUsage: checks.WrongOption,
-		Do: map[string]string{
-			"fs.mount.missing":     "Mount it. If that fails look at the file server and at /etc/fstab.",
-			"fs.mount.source":      "Something else is mounted there, perhaps over it: see findmnt.",
-			"fs.mount.type":        "Something else is mounted there, perhaps over it: see findmnt.",
-			"fs.mount.options":     "Compare findmnt with /etc/fstab. A file system that went read-only by itself has an error: see dmesg.",
-			"fs.mounts.unreadable": "Without /proc nothing can be checked: reboot the node.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"fs.mount.missing":     "Mount it. If that fails look at the file server and at /etc/fstab.",
+				"fs.mount.source":      "Something else is mounted there, perhaps over it: see findmnt.",
+				"fs.mount.type":        "Something else is mounted there, perhaps over it: see findmnt.",
+				"fs.mount.options":     "Compare findmnt with /etc/fstab. A file system that went read-only by itself has an error: see dmesg.",
+				"fs.mounts.unreadable": "Without /proc nothing can be checked: reboot the node.",
+			}
 		},
 		Vars: map[string]string{"MOUNT_CMD": "mount"},
 	})

@@ -98,7 +98,7 @@ func init() {
 			Summary: c.summary,
 			Lane:    checks.Local,
 			New:     func() checks.Check { return c.make(kind) },
-			Do:      c.do,
+			Do:      func() map[string]string { return c.do },
 		})
 	}
 }

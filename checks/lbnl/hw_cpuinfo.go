@@ -26,10 +26,12 @@ func init() {
 		Summary: "the numbers of CPU sockets, cores and threads are right",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwCPUInfo{} },
-		Do: map[string]string{
-			"hw.cpu.sockets": "A processor is gone or was never counted: see lscpu and the BMC's log.",
-			"hw.cpu.cores":   "Cores are switched off, by the BIOS, the kernel's command line or a fault: see lscpu and dmesg.",
-			"hw.cpu.threads": "Hyper-threading was switched on or off: see lscpu, the BIOS and the kernel's command line.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"hw.cpu.sockets": "A processor is gone or was never counted: see lscpu and the BMC's log.",
+				"hw.cpu.cores":   "Cores are switched off, by the BIOS, the kernel's command line or a fault: see lscpu and dmesg.",
+				"hw.cpu.threads": "Hyper-threading was switched on or off: see lscpu, the BIOS and the kernel's command line.",
+			}
 		},
 	})
 }

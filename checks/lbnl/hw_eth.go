@@ -26,8 +26,10 @@ func init() {
 		Summary: "a network interface exists",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwEth{} },
-		Do: map[string]string{
-			"hw.eth.missing": "See ip link and dmesg: the driver is not loaded, the device has another name, or the card is gone from the PCI bus.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"hw.eth.missing": "See ip link and dmesg: the driver is not loaded, the device has another name, or the card is gone from the PCI bus.",
+			}
 		},
 	})
 }

@@ -27,9 +27,11 @@ func init() {
 		Summary: "a Myrinet interface and its driver are there",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwGM{} },
-		Do: map[string]string{
-			"hw.gm.missing": "See ip link: the interface was not created, has another name, or the card is gone from the PCI bus.",
-			"hw.gm.driver":  "The interface is there without its driver: modprobe gm, and see dmesg for why it is not loaded.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"hw.gm.missing": "See ip link: the interface was not created, has another name, or the card is gone from the PCI bus.",
+				"hw.gm.driver":  "The interface is there without its driver: modprobe gm, and see dmesg for why it is not loaded.",
+			}
 		},
 	})
 }

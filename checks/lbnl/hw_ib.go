@@ -26,10 +26,12 @@ func init() {
 		Summary: "an InfiniBand port is up, at the right rate",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwIB{} },
-		Do: map[string]string{
-			"hw.ib.abi":     "The InfiniBand modules of the kernel are not loaded (ib_umad), or belong to another OFED: modprobe ib_umad, see dmesg.",
-			"hw.ib.down":    "See ibstat: Down is a cable or the switch's port, Initializing waits for a subnet manager, a lower rate is a bad cable.",
-			"hw.ib.missing": "See lspci and dmesg: the adapter is gone, its driver is not loaded, or it has another name.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"hw.ib.abi":     "The InfiniBand modules of the kernel are not loaded (ib_umad), or belong to another OFED: modprobe ib_umad, see dmesg.",
+				"hw.ib.down":    "See ibstat: Down is a cable or the switch's port, Initializing waits for a subnet manager, a lower rate is a bad cable.",
+				"hw.ib.missing": "See lspci and dmesg: the adapter is gone, its driver is not loaded, or it has another name.",
+			}
 		},
 	})
 }

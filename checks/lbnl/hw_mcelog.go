@@ -30,13 +30,15 @@ func init() {
 		Summary: "mcelog knows of no memory module with too many errors",
 		Lane:    checks.Cmd,
 		New:     func() checks.Check { return &hwMCELog{} },
-		Do: map[string]string{
-			"hw.mce.corrected":   "The module named still works but wears out: plan to replace it, and raise MCELOG_MAX_CORRECTED_RATE only if its maker says so.",
-			"hw.mce.uncorrected": "Data was lost, and whatever used it has crashed or computed nonsense: replace the memory module, see the BMC's log for its slot.",
-			"hw.mce.any":         "Run mcelog --client by hand: with an empty limit anything that it prints is a failure.",
-			"hw.mce.report":      "Nothing by itself: it is what mcelog said; the failure that follows tells what to do.",
-			"hw.mce.daemon":      "Start the mcelog service; while it does not run nobody counts memory errors. Drop the check where rasdaemon does its work.",
-			"hw.mce.absent":      "Install mcelog, or drop the check where rasdaemon does its work.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"hw.mce.corrected":   "The module named still works but wears out: plan to replace it, and raise MCELOG_MAX_CORRECTED_RATE only if its maker says so.",
+				"hw.mce.uncorrected": "Data was lost, and whatever used it has crashed or computed nonsense: replace the memory module, see the BMC's log for its slot.",
+				"hw.mce.any":         "Run mcelog --client by hand: with an empty limit anything that it prints is a failure.",
+				"hw.mce.report":      "Nothing by itself: it is what mcelog said; the failure that follows tells what to do.",
+				"hw.mce.daemon":      "Start the mcelog service; while it does not run nobody counts memory errors. Drop the check where rasdaemon does its work.",
+				"hw.mce.absent":      "Install mcelog, or drop the check where rasdaemon does its work.",
+			}
 		},
 		Vars: map[string]string{"MCELOG": "mcelog", "MCELOG_ARGS": "--client", "MCELOG_MAX_CORRECTED_RATE": "9", "MCELOG_MAX_UNCORRECTED_RATE": "0"},
 	})

@@ -75,7 +75,7 @@ func registerMemory(name string, kind memoryKind, summary string, advice map[str
 		Summary: summary,
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwMemory{name: name, kind: kind} },
-		Do:      advice,
+		Do:      func() map[string]string { return advice },
 	})
 }
 

@@ -41,7 +41,7 @@ func registerMemoryFree(name string, kind memoryKind, summary string, advice map
 		Summary: summary,
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwMemoryFree{name: name, kind: kind} },
-		Do:      advice,
+		Do:      func() map[string]string { return advice },
 	})
 }
 

@@ -49,9 +49,11 @@ func init() {
 		Lane:     checks.Cmd,
 		New:      func() checks.Check { return &moabSched{} },
 		BadUsage: checks.UsageOf("check_moab_sched"),
-		Do: map[string]string{
-			"moab.version": "Moab was updated, or was not: compare mdiag -S -v with the version in nhc.conf.",
-			"moab.alert":   "Moab itself says what is wrong: see mdiag -S -v and moab.log on its server.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"moab.version": "Moab was updated, or was not: compare mdiag -S -v with the version in nhc.conf.",
+				"moab.alert":   "Moab itself says what is wrong: see mdiag -S -v and moab.log on its server.",
+			}
 		},
 		Vars: map[string]string{"MDIAG_CMD": "mdiag"},
 	})
@@ -71,8 +73,10 @@ func init() {
 		Lane:     checks.Cmd,
 		New:      func() checks.Check { return &moabTorque{} },
 		BadUsage: checks.UsageOf("check_moab_torque"),
-		Do: map[string]string{
-			"moab.torque.idle": "Nobody's jobs are started: qmgr -c 'set server scheduling = True', unless it was switched off on purpose.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"moab.torque.idle": "Nobody's jobs are started: qmgr -c 'set server scheduling = True', unless it was switched off on purpose.",
+			}
 		},
 	})
 }

@@ -50,13 +50,15 @@ func init() {
 		Summary: "name servers answer in time, and know names",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &netDNS{} },
-		Do: map[string]string{
-			"net.dns.none":   "/etc/resolv.conf has no name server: see what writes it (NetworkManager, systemd-resolved, cloud-init). A node without DNS needs no such line.",
-			"net.dns.server": "The server is not usable, or was not asked within the time of the run: " + see,
-			"net.dns.failed": "The server answers, but has no answer to give: it cannot reach those that it asks, or does not serve this node. See its log.",
-			"net.dns.name":   "The server says that there is no such name, or that it has no address: see the name, the search list of /etc/resolv.conf, and the zone.",
-			"net.dns.slow":   "The server is busy, or asks others that do not answer. " + see,
-			"net.dns.config": "Correct the line of /etc/resolv.conf: the C library passes it over without a word.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"net.dns.none":   "/etc/resolv.conf has no name server: see what writes it (NetworkManager, systemd-resolved, cloud-init). A node without DNS needs no such line.",
+				"net.dns.server": "The server is not usable, or was not asked within the time of the run: " + see,
+				"net.dns.failed": "The server answers, but has no answer to give: it cannot reach those that it asks, or does not serve this node. See its log.",
+				"net.dns.name":   "The server says that there is no such name, or that it has no address: see the name, the search list of /etc/resolv.conf, and the zone.",
+				"net.dns.slow":   "The server is busy, or asks others that do not answer. " + see,
+				"net.dns.config": "Correct the line of /etc/resolv.conf: the C library passes it over without a word.",
+			}
 		},
 	})
 }

@@ -36,9 +36,11 @@ func init() {
 		// LBNL NHC would not send, as after a failure.
 		Acts:     func(checks.Check) bool { return true },
 		BadUsage: checks.UsageOf("check_net_ping"),
-		Do: map[string]string{
-			"net.ping": "Ping it by hand, from this node and from another: a node that reaches nobody has lost its link or route, see ip -s link and ip route. " +
-				"A target more than a router away needs -t.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"net.ping": "Ping it by hand, from this node and from another: a node that reaches nobody has lost its link or route, see ip -s link and ip route. " +
+					"A target more than a router away needs -t.",
+			}
 		},
 	})
 }

@@ -41,12 +41,14 @@ func init() {
 		Summary: "there is a route to a destination, or the default one",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &netRoute{To: toDefault} },
-		Do: map[string]string{
-			"net.route.missing":   see,
-			"net.route.nowhere":   "Somebody has set a route that drops what is sent there: ip route shows it as blackhole, unreachable or prohibit. Take it away, or the line.",
-			"net.route.interface": see + " Another interface has taken over: see whether the right one is up.",
-			"net.route.gateway":   see,
-			"net.route.unread":    "A line of the kernel's list of routes was not understood, and the route that is wanted may be in it: see the file, and report it.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"net.route.missing":   see,
+				"net.route.nowhere":   "Somebody has set a route that drops what is sent there: ip route shows it as blackhole, unreachable or prohibit. Take it away, or the line.",
+				"net.route.interface": see + " Another interface has taken over: see whether the right one is up.",
+				"net.route.gateway":   see,
+				"net.route.unread":    "A line of the kernel's list of routes was not understood, and the route that is wanted may be in it: see the file, and report it.",
+			}
 		},
 	})
 }

@@ -53,9 +53,11 @@ func init() {
 			return s.MissingAction != "" || s.FoundAction != ""
 		},
 		BadUsage: checks.UsageOf("check_net_socket"),
-		Do: map[string]string{
-			"net.socket.missing": "What should listen or be connected there does not: see its service and log. Compare with ss -anpe.",
-			"net.socket.found":   "It must not be there: find its process with ss -anpe, and stop it.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"net.socket.missing": "What should listen or be connected there does not: see its service and log. Compare with ss -anpe.",
+				"net.socket.found":   "It must not be there: find its process with ss -anpe, and stop it.",
+			}
 		},
 	})
 }

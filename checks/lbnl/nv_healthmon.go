@@ -25,11 +25,13 @@ func init() {
 		Summary: "nvidia-healthmon finds all GPUs well",
 		Lane:    checks.Cmd,
 		New:     func() checks.Check { return &nvHealthmon{} },
-		Do: map[string]string{
-			"gpu.healthmon.missing": "Install nvidia-healthmon, or drop the check: newer drivers come without it, and check_nvsmi_healthmon does its work.",
-			"gpu.healthmon.signal":  "nvidia-healthmon crashed or was killed: run it by hand, and look in dmesg for Xid errors of the driver.",
-			"gpu.healthmon.failed":  "The log has its output: it names the GPU and the test that failed. Look in dmesg for Xid errors.",
-			"gpu.healthmon.output":  "Nothing by itself: it is what nvidia-healthmon printed; the failure that follows tells what to do.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.healthmon.missing": "Install nvidia-healthmon, or drop the check: newer drivers come without it, and check_nvsmi_healthmon does its work.",
+				"gpu.healthmon.signal":  "nvidia-healthmon crashed or was killed: run it by hand, and look in dmesg for Xid errors of the driver.",
+				"gpu.healthmon.failed":  "The log has its output: it names the GPU and the test that failed. Look in dmesg for Xid errors.",
+				"gpu.healthmon.output":  "Nothing by itself: it is what nvidia-healthmon printed; the failure that follows tells what to do.",
+			}
 		},
 		Vars: map[string]string{"NVIDIA_HEALTHMON": "nvidia-healthmon", "NVIDIA_HEALTHMON_ARGS": "-e -v"},
 	})

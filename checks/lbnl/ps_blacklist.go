@@ -28,8 +28,10 @@ func init() {
 		Summary: "a process does not run",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &psBlacklist{} },
-		Do: map[string]string{
-			"ps.blacklist.running": "It must not run here: find out who started it, and end it.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ps.blacklist.running": "It must not run here: find out who started it, and end it.",
+			}
 		},
 	})
 }

@@ -28,8 +28,10 @@ func init() {
 		Summary: "a process runs",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &psDaemon{} },
-		Do: map[string]string{
-			"ps.daemon.down": "Start it, and see its log for why it ended.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ps.daemon.down": "Start it, and see its log for why it ended.",
+			}
 		},
 	})
 }

@@ -35,8 +35,10 @@ func init() {
 		Summary: "the page-out threads of all NUMA nodes are equally busy",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &psKswapd{} },
-		Do: map[string]string{
-			"ps.kswapd.imbalance": "See numastat -m: one NUMA node has run out of memory. If no job explains it, reboot the node and look for a lost memory module.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ps.kswapd.imbalance": "See numastat -m: one NUMA node has run out of memory. If no job explains it, reboot the node and look for a lost memory module.",
+			}
 		},
 	})
 }

@@ -38,11 +38,13 @@ func init() {
 		New:      func() checks.Check { return &psLineage{} },
 		Acts:     func(c checks.Check) bool { return actionsOf(c.(*psLineage).Actions).kills() },
 		BadUsage: checks.UsageOf(lineageName),
-		Do: map[string]string{
-			"ps.lineage.rogue":  "Ask its user whether it is a leftover of a job or a login outside the resource manager, and end it.",
-			"ps.lineage.killed": "Nothing: the line asks for it.",
-			"ps.lineage.rm":     "Set NHC_RM to slurm, pbs, sge or lsf, or remove the line.",
-			"ps.action.failed":  checks.DoActionFailed,
+		Do: func() map[string]string {
+			return map[string]string{
+				"ps.lineage.rogue":  "Ask its user whether it is a leftover of a job or a login outside the resource manager, and end it.",
+				"ps.lineage.killed": "Nothing: the line asks for it.",
+				"ps.lineage.rm":     "Set NHC_RM to slurm, pbs, sge or lsf, or remove the line.",
+				"ps.action.failed":  checks.DoActionFailed,
+			}
 		},
 		Vars: map[string]string{"NHC_AUTH_USERS": "root nobody", "MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": "/usr/bin/squeue", "SQUEUE_NODE": "", "SQUEUE_FMT_ARGS": "--noheader -o %u", "PBS_SERVER_HOME": "/var/spool/torque", "JOBFILE_PATH": "", "RM_DAEMON_MATCH": ""},
 	})

@@ -29,8 +29,10 @@ func init() {
 		Summary: "the load averages are below their limits",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &psLoadAvg{} },
-		Do: map[string]string{
-			"ps.loadavg.high": "See top for what runs, and for processes in state D, which wait for a disk or a file server and count, too.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ps.loadavg.high": "See top for what runs, and for processes in state D, which wait for a disk or a file server and count, too.",
+			}
 		},
 	})
 }

@@ -49,10 +49,12 @@ func init() {
 			return s.unwanted() || s.Start || s.Restart || s.Cycle || s.MissingAction != ""
 		},
 		BadUsage: checks.UsageOf("check_ps_service"),
-		Do: map[string]string{
-			"ps.service.down":    "See systemctl status and the service's log. If the message says that an action is in progress, look again in a minute.",
-			"ps.service.running": "It must not run here: stop and disable it.",
-			"ps.service.mended":  "Nothing: the action of the line has put it right. Once too often is a fault of the service.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"ps.service.down":    "See systemctl status and the service's log. If the message says that an action is in progress, look again in a minute.",
+				"ps.service.running": "It must not run here: stop and disable it.",
+				"ps.service.mended":  "Nothing: the action of the line has put it right. Once too often is a fault of the service.",
+			}
 		},
 	})
 }

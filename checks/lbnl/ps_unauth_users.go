@@ -36,11 +36,13 @@ func init() {
 		New:      func() checks.Check { return &psUnauthUsers{} },
 		Acts:     func(c checks.Check) bool { return actionsOf(c.(*psUnauthUsers).Actions).kills() },
 		BadUsage: checks.UsageOf("check_ps_unauth_users"),
-		Do: map[string]string{
-			"ps.user.unauthorized": "End the user's processes, or find the job that has left them behind.",
-			"ps.user.killed":       "Nothing: the line asks for it.",
-			"ps.users.unknown":     "See whether slurmctld answers (scontrol ping); until then nobody can tell whose processes may run here.",
-			"ps.action.failed":     checks.DoActionFailed,
+		Do: func() map[string]string {
+			return map[string]string{
+				"ps.user.unauthorized": "End the user's processes, or find the job that has left them behind.",
+				"ps.user.killed":       "Nothing: the line asks for it.",
+				"ps.users.unknown":     "See whether slurmctld answers (scontrol ping); until then nobody can tell whose processes may run here.",
+				"ps.action.failed":     checks.DoActionFailed,
+			}
 		},
 		Vars: map[string]string{"NHC_AUTH_USERS": "root nobody", "MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": "/usr/bin/squeue", "SQUEUE_NODE": "", "SQUEUE_FMT_ARGS": "--noheader -o %u", "PBS_SERVER_HOME": "/var/spool/torque", "JOBFILE_PATH": ""},
 	})

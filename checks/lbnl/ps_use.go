@@ -87,9 +87,11 @@ func registerUse(kind useKind, summary, do string) {
 			return u.Kill || u.KillParent || u.Renice != "" || u.Action != ""
 		},
 		BadUsage: checks.UsageOf(kind.String()),
-		Do: map[string]string{
-			kind.code():        do,
-			"ps.action.failed": checks.DoActionFailed,
+		Do: func() map[string]string {
+			return map[string]string{
+				kind.code():        do,
+				"ps.action.failed": checks.DoActionFailed,
+			}
 		},
 		Vars: map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
 	})

@@ -49,12 +49,14 @@ func init() {
 		Summary: "PCIe links and the bridges above have few errors",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &pcieAER{} },
-		Do: map[string]string{
-			"pcie.aer.none":      "Nothing: the kernel counts no PCIe errors here. On a server see that the BIOS leaves AER to the system (dmesg: _OSC, AER).",
-			"pcie.aer.fatal":     "See dmesg for AER lines and the names in the message. Reboot; if it comes back reseat the device, its riser or cable at both ends of the link that is named, then replace it.",
-			"pcie.aer.nonfatal":  "See dmesg for AER lines; compare with the device's own errors. If it goes on reseat the device or its riser.",
-			"pcie.aer.corrected": "Nothing is lost, but the link between the two that are named is poor: RxErr, BadTLP, BadDLLP and Timeout are signal errors. If bandwidth suffers reseat device, riser or cable.",
-			"pcie.error":         doPCIeError,
+		Do: func() map[string]string {
+			return map[string]string{
+				"pcie.aer.none":      "Nothing: the kernel counts no PCIe errors here. On a server see that the BIOS leaves AER to the system (dmesg: _OSC, AER).",
+				"pcie.aer.fatal":     "See dmesg for AER lines and the names in the message. Reboot; if it comes back reseat the device, its riser or cable at both ends of the link that is named, then replace it.",
+				"pcie.aer.nonfatal":  "See dmesg for AER lines; compare with the device's own errors. If it goes on reseat the device or its riser.",
+				"pcie.aer.corrected": "Nothing is lost, but the link between the two that are named is poor: RxErr, BadTLP, BadDLLP and Timeout are signal errors. If bandwidth suffers reseat device, riser or cable.",
+				"pcie.error":         doPCIeError,
+			}
 		},
 	})
 }

@@ -50,15 +50,17 @@ func init() {
 		Summary: "devices of the PCI bus are there, with full links",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &pcieCheck{} },
-		Do: map[string]string{
-			"pcie.none":    "Nothing: the node has no such device. If it should have some give their number: check_pcie -n N.",
-			"pcie.count":   "Compare lspci with a healthy node and see dmesg: a device is gone, or its slot is off. If the node has fewer or more correct the number.",
-			"pcie.missing": "See lspci and dmesg: the device is gone, or a change of hardware gave it another address.",
-			"pcie.gone":    "The device does not answer on the bus. Take the power off and on again (a reboot may not do); if it comes back reseat it, then replace it. See dmesg for AER and hotplug lines.",
-			"pcie.width":   reseat + "If it was meant give the number with -w.",
-			"pcie.speed":   reseat + "If the BIOS limits the slot give the generation with -s.",
-			"pcie.slot":    "Compare the slot with those of the others: the BIOS may split it or limit it, the card may be in the wrong one.",
-			"pcie.error":   doPCIeError,
+		Do: func() map[string]string {
+			return map[string]string{
+				"pcie.none":    "Nothing: the node has no such device. If it should have some give their number: check_pcie -n N.",
+				"pcie.count":   "Compare lspci with a healthy node and see dmesg: a device is gone, or its slot is off. If the node has fewer or more correct the number.",
+				"pcie.missing": "See lspci and dmesg: the device is gone, or a change of hardware gave it another address.",
+				"pcie.gone":    "The device does not answer on the bus. Take the power off and on again (a reboot may not do); if it comes back reseat it, then replace it. See dmesg for AER and hotplug lines.",
+				"pcie.width":   reseat + "If it was meant give the number with -w.",
+				"pcie.speed":   reseat + "If the BIOS limits the slot give the generation with -s.",
+				"pcie.slot":    "Compare the slot with those of the others: the BIOS may split it or limit it, the card may be in the wrong one.",
+				"pcie.error":   doPCIeError,
+			}
 		},
 	})
 }

@@ -50,18 +50,20 @@ func init() {
 		Summary: "GPUs, adapters and NUMA nodes lie to each other as they should",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwTopology{} },
-		Do: map[string]string{
-			"topology.none":       "Nothing: the node has no GPU on its PCI bus. If it should have some say so: check_gpu_count N.",
-			"topology.hidden":     "The node shows no PCIe switch, as a virtual machine does not: ask for less, check_hw_topology -l numa, or give the FILE of this kind of machine.",
-			"topology.far":        "nhc-gpu topo prints the map. An adapter is missing, or in another slot than on other nodes of this kind: see check_ib_count, lspci -tv. If the node was built so, say so: -l system.",
-			"topology.shared":     "nhc-gpu topo prints the map. An adapter is missing, or in another slot than on other nodes of this kind. If the node was built so, say so with -g.",
-			"topology.numa":       "The firmware tells a wrong NUMA node: compare the BIOS version and its NUMA settings (SNC, NPS) with those of other nodes; of a virtual machine see its definition, and numa=off on the kernel's command line.",
-			"topology.unbalanced": "The firmware tells one NUMA node for all GPUs: compare the BIOS version and its NUMA settings (SNC, NPS) with those of other nodes; of a virtual machine see its definition.",
-			"topology.file":       "The file in the line cannot be used: see the line that is named. It has to be XML of NCCL or of lstopo, of this kind of node, and root's. No node is drained for it.",
-			"topology.missing":    "See lspci and dmesg: the device has fallen off the bus, its driver or virtual machine has lost it, or it is in another slot than the file has. If the file is of another kind of node, write it anew.",
-			"topology.extra":      "The node has a device that the file has not: it is of another kind of node, or was added since. Write the file anew.",
-			"topology.place":      "The device is in another slot than the file has: move it back, or write the file anew (nhc-gpu topo prints the map).",
-			"topology.width":      "Reseat the device or its riser; compare with its peers (lspci -vv, LnkSta). If it stays the device or the slot is bad.",
+		Do: func() map[string]string {
+			return map[string]string{
+				"topology.none":       "Nothing: the node has no GPU on its PCI bus. If it should have some say so: check_gpu_count N.",
+				"topology.hidden":     "The node shows no PCIe switch, as a virtual machine does not: ask for less, check_hw_topology -l numa, or give the FILE of this kind of machine.",
+				"topology.far":        "nhc-gpu topo prints the map. An adapter is missing, or in another slot than on other nodes of this kind: see check_ib_count, lspci -tv. If the node was built so, say so: -l system.",
+				"topology.shared":     "nhc-gpu topo prints the map. An adapter is missing, or in another slot than on other nodes of this kind. If the node was built so, say so with -g.",
+				"topology.numa":       "The firmware tells a wrong NUMA node: compare the BIOS version and its NUMA settings (SNC, NPS) with those of other nodes; of a virtual machine see its definition, and numa=off on the kernel's command line.",
+				"topology.unbalanced": "The firmware tells one NUMA node for all GPUs: compare the BIOS version and its NUMA settings (SNC, NPS) with those of other nodes; of a virtual machine see its definition.",
+				"topology.file":       "The file in the line cannot be used: see the line that is named. It has to be XML of NCCL or of lstopo, of this kind of node, and root's. No node is drained for it.",
+				"topology.missing":    "See lspci and dmesg: the device has fallen off the bus, its driver or virtual machine has lost it, or it is in another slot than the file has. If the file is of another kind of node, write it anew.",
+				"topology.extra":      "The node has a device that the file has not: it is of another kind of node, or was added since. Write the file anew.",
+				"topology.place":      "The device is in another slot than the file has: move it back, or write the file anew (nhc-gpu topo prints the map).",
+				"topology.width":      "Reseat the device or its riser; compare with its peers (lspci -vv, LnkSta). If it stays the device or the slot is bad.",
+			}
 		},
 	})
 }

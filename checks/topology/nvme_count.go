@@ -32,9 +32,11 @@ func init() {
 			Summary: "there are so many NVMe disks",
 			Lane:    checks.Local,
 			New:     func() checks.Check { return &nvmeCount{name: name} },
-			Do: map[string]string{
-				"nvme.count":  "See lspci -d ::0108 and dmesg: a disk that is not on the bus is dead or loose, one that has no controller was given up by the driver. Reseat it, then replace it. If a disk was added correct the line.",
-				"nvme.unread": "A disk could not be read: see the file that is named, as root, and dmesg. One in a reset is live or gone in some minutes. The others were judged.",
+			Do: func() map[string]string {
+				return map[string]string{
+					"nvme.count":  "See lspci -d ::0108 and dmesg: a disk that is not on the bus is dead or loose, one that has no controller was given up by the driver. Reseat it, then replace it. If a disk was added correct the line.",
+					"nvme.unread": "A disk could not be read: see the file that is named, as root, and dmesg. One in a reset is live or gone in some minutes. The others were judged.",
+				}
 			},
 		})
 	}

@@ -48,13 +48,15 @@ func init() {
 		Summary: "the kernel's log has no Xid or SXid that calls for action",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &gpuXid{Hours: "24"} },
-		Do: map[string]string{
-			"gpu.xid.absent": "Nothing where there is no NVIDIA GPU; else see why the driver is not loaded: modprobe nvidia, dmesg.",
-			"gpu.xid.file":   "Name a file that exists, or none at all: the kernel's log is then asked.",
-			"gpu.xid.flood":  "See dmesg for what the kernel logs so much of, often one GPU that should be reset.",
-			"gpu.xid.ledger": "Nothing, if it is said once: a new memory has been begun. If each run says it see whether /var/lib/nhc-gpu can be written.",
-			"gpu.xid.lost":   "Look at journalctl -k for Xids of that time; a larger log_buf_len, or a shorter interval between runs, keeps the next ones.",
-			"gpu.xid.policy": doXidPolicy,
+		Do: func() map[string]string {
+			return map[string]string{
+				"gpu.xid.absent": "Nothing where there is no NVIDIA GPU; else see why the driver is not loaded: modprobe nvidia, dmesg.",
+				"gpu.xid.file":   "Name a file that exists, or none at all: the kernel's log is then asked.",
+				"gpu.xid.flood":  "See dmesg for what the kernel logs so much of, often one GPU that should be reset.",
+				"gpu.xid.ledger": "Nothing, if it is said once: a new memory has been begun. If each run says it see whether /var/lib/nhc-gpu can be written.",
+				"gpu.xid.lost":   "Look at journalctl -k for Xids of that time; a larger log_buf_len, or a shorter interval between runs, keeps the next ones.",
+				"gpu.xid.policy": doXidPolicy,
+			}
 		},
 		DoOf: doXid,
 		Vars: map[string]string{"XID_POLICY": xidPolicyFile},

@@ -48,7 +48,7 @@ func printRegistry(ts *testscript.TestScript, _ bool, _ []string) {
 		for _, v := range slices.Sorted(maps.Keys(info.Vars)) {
 			fmt.Fprintf(&all, "  variable %s=%s\n", v, info.Vars[v])
 		}
-		for _, code := range slices.Sorted(maps.Keys(info.Do)) {
+		for _, code := range slices.Sorted(maps.Keys(info.Advice())) {
 			fmt.Fprintf(&all, "  code %s\n", code)
 		}
 	}
