@@ -3,6 +3,7 @@ package run
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -86,12 +87,11 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 // send writes requests without waiting for the worker to read them.
 func (c *client) send(reqs []*wire.Request) {
 	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	for _, r := range reqs {
-		line, err := wire.Encode(r)
-		if err != nil {
+		if err := enc.Encode(r); err != nil {
 			panic(fmt.Sprintf("run: encode request: %v", err)) // only strings, numbers and lists of them
 		}
-		b.Write(append(line, '\n'))
 	}
 	if b.Len() <= 4096 { // fits an empty pipe: never blocks, since the worker reads all the time
 		_, _ = c.in.Write(b.Bytes())
@@ -112,7 +112,7 @@ func (c *client) receive(id int, deadline time.Time) (*wire.Response, error) {
 		return nil, err
 	}
 	resp := new(wire.Response)
-	if err := wire.Decode(line, resp); err != nil || resp.ID != id {
+	if err := json.Unmarshal(line, resp); err != nil || resp.ID != id {
 		return nil, fmt.Errorf("%w: it wrote %.60q in place of an answer", errBroken, line)
 	}
 	return resp, nil

@@ -443,7 +443,7 @@ func TestChecksKnowTheJob(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
 	job := &checks.Job{ID: "7", UID: 5001, User: "alice", Node: "gpu01", Ended: true, End: true, Grace: time.Second, GPUs: []checks.JobGPU{{Minor: 3, PCI: "0000:13:00.0"}}}
-	p.SetVars(wire.Vars{Job: job})
+	p.SetVars(wire.Vars{Job: wire.Only[checks.Job]{Value: job}})
 	rec := &recorder{stopAt: -1}
 	if err := (&Engine{Pool: p}).Do(t.Context(), buildPlan(0, "check_rogue job"), rec); err != nil {
 		t.Fatal(err)

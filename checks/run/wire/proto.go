@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"encoding/json"
 	"io/fs"
 	"time"
 
@@ -84,6 +85,26 @@ const (
 	ClearActive   = "active"
 )
 
+// Part is a list in a message that has it seldom. encoding/json
+// learns the types of all fields of a message with the first one, which takes longer than
+// an empty run should; of these it learns when there is one.
+type Part[T any] []T
+
+// MarshalJSON is that of the list.
+func (p Part[T]) MarshalJSON() ([]byte, error) { return json.Marshal([]T(p)) }
+
+// UnmarshalJSON is that of the list.
+func (p *Part[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]T)(p)) }
+
+// Only is a pointer in such a message; see part.
+type Only[T any] struct{ Value *T }
+
+// MarshalJSON is that of the value.
+func (o Only[T]) MarshalJSON() ([]byte, error) { return json.Marshal(o.Value) }
+
+// UnmarshalJSON is that of the value.
+func (o *Only[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &o.Value) }
+
 // Request is one line on a worker's request descriptor.
 type Request struct {
 	ID      int               `json:"id"`
@@ -108,7 +129,7 @@ type Request struct {
 	Mark    *checks.LogMark   `json:"mark,omitempty"`    // count: where the log was read to
 	Most    int64             `json:"most,omitempty"`    // note, notes: bytes that the journal may hold
 	Who     string            `json:"who,omitempty"`     // ask: the person
-	Places  []Place           `json:"places,omitempty"`  // ask
+	Places  Part[Place]       `json:"places,omitempty"`  // ask
 	Merge   bool              `json:"merge,omitempty"`   // exec: the standard error belongs to the output; what is left behind lives on
 }
 
@@ -120,7 +141,7 @@ type Vars struct {
 	Root    string              `json:"root,omitempty"`    // HOSTROOT: where the node begins that checks look at; "" is this machine
 	Past    string              `json:"past,omitempty"`    // directory of what checks keep between runs; "" is none
 	Spare   string              `json:"spare,omitempty"`   // where they keep it if that cannot be written
-	Job     *checks.Job         `json:"job,omitempty"`     // the job that the run is for
+	Job     Only[checks.Job]    `json:"job,omitzero"`      // the job that the run is for
 	Learn   bool                `json:"learn,omitempty"`   // see checks.Env.Learn
 	Period  bool                `json:"period,omitempty"`  // see checks.Env.Periodic
 	Hold    bool                `json:"hold,omitempty"`    // see checks.Env.Hold
@@ -129,41 +150,41 @@ type Vars struct {
 	ProfilesFile string `json:"profiles_file,omitempty"` // the site's profiles of platforms: their file, for messages,
 	Profiles     []byte `json:"profiles,omitempty"`      // and their text, which is known to be right
 
-	Slurm      *jobscan.SlurmGPUs `json:"slurm,omitempty"`       // what Slurm's configuration says of the node; nil: nothing
-	WantedGPUs int                `json:"wanted_gpus,omitempty"` // see checks.Env.WantedGPUs
+	Slurm      Only[jobscan.SlurmGPUs] `json:"slurm,omitzero"`        // what Slurm's configuration says of the node; nil: nothing
+	WantedGPUs int                     `json:"wanted_gpus,omitempty"` // see checks.Env.WantedGPUs
 }
 
 // Response is one line on a worker's response descriptor.
 type Response struct {
-	ID       int              `json:"id"`
-	Findings []checks.Finding `json:"findings,omitempty"`
-	Known    bool             `json:"known,omitempty"` // last: the findings are what the test came to
-	Took     time.Duration    `json:"took,omitempty"`
-	Data     []byte           `json:"data,omitempty"`   // read, take, load: the content; exec: stdout
-	Stderr   []byte           `json:"stderr,omitempty"` // exec
-	Status   int              `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1
-	TimedOut bool             `json:"timed_out,omitempty"`
-	File     *FileInfo        `json:"file,omitempty"` // read, take
+	ID       int                  `json:"id"`
+	Findings Part[checks.Finding] `json:"findings,omitempty"`
+	Known    bool                 `json:"known,omitempty"` // last: the findings are what the test came to
+	Took     time.Duration        `json:"took,omitempty"`
+	Data     []byte               `json:"data,omitempty"`   // read, take, load: the content; exec: stdout
+	Stderr   []byte               `json:"stderr,omitempty"` // exec
+	Status   int                  `json:"status,omitempty"` // exec: as bash counts it; find: the place in the list, from 1
+	TimedOut bool                 `json:"timed_out,omitempty"`
+	File     *FileInfo            `json:"file,omitempty"` // read, take
 
-	Scripts []Script             `json:"scripts,omitempty"` // list: in the order of their names
-	Facts   []probe.Fact         `json:"facts,omitempty"`
-	Have    *inventory.Inventory `json:"have,omitempty"`
-	GPUs    []nvidia.DriverGPU   `json:"gpus,omitempty"`
-	MIG     map[string][]string  `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
-	Slurm   *jobscan.SlurmGPUs   `json:"slurm,omitempty"`
-	Topo    *topology.Topology   `json:"topo,omitempty"`
+	Scripts Part[Script]              `json:"scripts,omitempty"` // list: in the order of their names
+	Facts   Part[probe.Fact]          `json:"facts,omitempty"`
+	Have    Only[inventory.Inventory] `json:"have,omitzero"`
+	GPUs    Part[nvidia.DriverGPU]    `json:"gpus,omitempty"`
+	MIG     map[string][]string       `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
+	Slurm   Only[jobscan.SlurmGPUs]   `json:"slurm,omitzero"`
+	Topo    Only[topology.Topology]   `json:"topo,omitzero"`
 
-	Counters []checks.Counters `json:"counters,omitempty"` // count
-	Xids     []checks.XidSeen  `json:"xids,omitempty"`     // count
-	Mark     *checks.LogMark   `json:"mark,omitempty"`     // count: where the log ends
-	Doubts   []string          `json:"doubts,omitempty"`   // count: what could not be read
-	Records  []probe.Record    `json:"records,omitempty"`  // recall
-	Jobs     []string          `json:"jobs,omitempty"`     // jobs; ask, nodes: names
-	Lines    [][]byte          `json:"lines,omitempty"`    // notes; open: the ledger, the crashes, and the file that was asked for
-	Programs []Program         `json:"programs,omitempty"` // programs
-	Text     string            `json:"text,omitempty"`     // ask: for a person
+	Counters Part[checks.Counters] `json:"counters,omitempty"` // count
+	Xids     Part[checks.XidSeen]  `json:"xids,omitempty"`     // count
+	Mark     *checks.LogMark       `json:"mark,omitempty"`     // count: where the log ends
+	Doubts   []string              `json:"doubts,omitempty"`   // count: what could not be read
+	Records  Part[probe.Record]    `json:"records,omitempty"`  // recall
+	Jobs     []string              `json:"jobs,omitempty"`     // jobs; ask, nodes: names
+	Lines    [][]byte              `json:"lines,omitempty"`    // notes; open: the ledger, the crashes, and the file that was asked for
+	Programs Part[Program]         `json:"programs,omitempty"` // programs
+	Text     string                `json:"text,omitempty"`     // ask: for a person
 
-	Baselines []active.BaselineRow `json:"baselines,omitempty"` // ask
+	Baselines Part[active.BaselineRow] `json:"baselines,omitempty"` // ask
 
 	Busy   *Holder  `json:"busy,omitempty"`   // open, lock: who holds the lock; nil: the supervisor has it
 	Cut    bool     `json:"cut,omitempty"`    // exec: there was more output

@@ -5,6 +5,7 @@ package worker
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -62,7 +63,7 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 				os.Exit(0)
 			}
 			req := new(wire.Request)
-			if err := wire.Decode(line, req); err != nil {
+			if err := json.Unmarshal(line, req); err != nil {
 				fmt.Fprintf(os.Stderr, "read request: %v\n", err)
 				os.Exit(2)
 			}
@@ -90,9 +91,9 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 }
 
 func (w *worker) send(resp *wire.Response) {
-	line, err := wire.Encode(resp)
+	line, err := json.Marshal(resp)
 	if err != nil {
-		line, _ = wire.Encode(&wire.Response{ID: resp.ID, Err: "encode answer: " + err.Error()})
+		line, _ = json.Marshal(&wire.Response{ID: resp.ID, Err: "encode answer: " + err.Error()})
 	}
 	if _, err := w.out.Write(append(line, '\n')); err != nil {
 		os.Exit(0) // nobody reads any more
@@ -133,7 +134,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpHave:
 		return w.have(req)
 	case wire.OpTopo:
-		return &wire.Response{Topo: topology.AskTopology(w.env(req, w.vars.Plain))}
+		return &wire.Response{Topo: wire.Only[topology.Topology]{Value: topology.AskTopology(w.env(req, w.vars.Plain))}}
 	case wire.OpSlurm:
 		return w.slurm(req)
 	case wire.OpNodes:
@@ -254,7 +255,7 @@ func (w *worker) slurm(req *wire.Request) *wire.Response {
 	if err != nil {
 		return &wire.Response{Err: err.Error()}
 	}
-	return &wire.Response{Slurm: &g}
+	return &wire.Response{Slurm: wire.Only[jobscan.SlurmGPUs]{Value: &g}}
 }
 
 // have reads one part of the node's inventory.
@@ -263,5 +264,5 @@ func (w *worker) have(req *wire.Request) *wire.Response {
 	if err != nil {
 		return &wire.Response{Err: err.Error()}
 	}
-	return &wire.Response{Have: &inv}
+	return &wire.Response{Have: wire.Only[inventory.Inventory]{Value: &inv}}
 }

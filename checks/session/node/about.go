@@ -71,7 +71,7 @@ func (n *Node) AskSlurm() {
 		n.Debug("%v", err)
 		return
 	}
-	n.Set.Slurm = resp.Slurm
+	n.Set.Slurm = resp.Slurm.Value
 	n.Pool.SetVars(n.Set.WorkerVars())
 }
 
@@ -141,11 +141,11 @@ func (n *Node) PlatformGroups() ([]checks.PlatformGroup, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case resp.Have == nil:
+	case resp.Have.Value == nil:
 		return nil, errors.New("read the PCI bus: the answer has no device")
 	}
 	v := n.Set.WorkerVars()
-	return checks.GroupPlatforms(resp.Have.IDs, PlatformsOf(v.ProfilesFile, v.Profiles)), nil
+	return checks.GroupPlatforms(resp.Have.Value.IDs, PlatformsOf(v.ProfilesFile, v.Profiles)), nil
 }
 
 // PlatformRows tell which platform this node is, a row for each kind of GPU.
