@@ -190,9 +190,13 @@ func (f Finding) Describe(check, format string, args ...any) Finding {
 }
 
 // Phrase writes the message of f where the text itself names device, want and got, or none
-// of them: the check and the text, on one line.
+// of them: the check and the text, on one line. Texts of LBNL NHC's checks stay as they are.
 func (f Finding) Phrase(check, format string, args ...any) Finding {
-	f.Message = check + ":  " + oneLine(fmt.Sprintf(format, args...))
+	text := fmt.Sprintf(format, args...)
+	if !OfLBNL(check) {
+		text = oneLine(text)
+	}
+	f.Message = check + ":  " + text
 	return f
 }
 

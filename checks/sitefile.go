@@ -35,12 +35,15 @@ func (r *SiteFile) Line(form string, n int) int {
 	return 1 + strings.Count(r.Text[:all[n][1]], "\n")
 }
 
+// typeName is how the decoder names a type of ours, which says nothing to a site.
+var typeName = Lazily(`type mismatch for [\w.]+: `)
+
 // TOMLPlace gives an error of the decoder its place.
 func TOMLPlace(path string, err error) error {
 	if parse, ok := errors.AsType[toml.ParseError](err); ok {
 		return fmt.Errorf("%s:%d: %s", path, parse.Position.Line, parse.Message)
 	}
-	text := strings.TrimPrefix(err.Error(), "toml: ")
+	text := typeName().ReplaceAllString(strings.TrimPrefix(err.Error(), "toml: "), "wrong type: ")
 	if rest, ok := strings.CutPrefix(text, "line "); ok { // of a value of the wrong type
 		line, rest, _ := strings.Cut(rest, " ")
 		return fmt.Errorf("%s:%s: %s", path, line, rest)

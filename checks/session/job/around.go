@@ -180,15 +180,15 @@ func (a *Around) recall() {
 	}
 }
 
-// Close notes what has happened since the job began, for the journal, and returns it as a
-// line, "" for none.
-func (a *Around) Close() (line string) {
+// Close notes what has happened since the job began and returns it as a line, "" for none.
+// keep writes it to the journal.
+func (a *Around) Close() (line string, keep func()) {
 	if !a.keep {
-		return ""
+		return "", nil
 	}
 	rec := a.record
 	if rec == nil && a.wasClosed() {
-		return ""
+		return "", nil
 	}
 	if rec == nil {
 		rec = slurm.NewRecord(a.Job, a.Blame.Scope, a.n.Name, slurm.Moment{})
@@ -201,8 +201,7 @@ func (a *Around) Close() (line string) {
 		rec.Exit = code
 	}
 	rec.Close(moment(), c.counters, c.xids)
-	a.journal(rec)
-	return "nhc-gpu: " + rec.Line()
+	return "nhc-gpu: " + rec.Line(), func() { a.journal(rec) }
 }
 
 // wasClosed says whether the record of the job was closed in this boot: slurmd may

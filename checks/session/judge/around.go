@@ -98,7 +98,7 @@ func (j *Judge) FinishJob() int {
 
 // closeRecord closes the record of the job, and tells the log and syslog.
 func (j *Judge) closeRecord() {
-	line := j.Job.Close()
+	line, keep := j.Job.Close()
 	if line == "" {
 		return
 	}
@@ -106,6 +106,7 @@ func (j *Judge) closeRecord() {
 		j.Log.Write(j.Stamped(line))
 	}
 	sink.SyslogAs(syslog.LOG_INFO, j.Set.Get("NAME"), []string{line})
+	keep() // last: the directory of the journal may not answer
 }
 
 // Finish finishes the verdict and gives the exit status, and where that is unknown the first

@@ -169,7 +169,15 @@ func (f *Files) readSysconfig() error {
 
 // read has a worker read a file.
 func (f *Files) read(path string) run.Outcome {
-	return f.Pool.Call(f.Ctx, checks.Local, readRequest(path), f.Budget.Reading(time.Now()))
+	return f.Pool.Call(f.Ctx, checks.Local, readRequest(path), f.reading())
+}
+
+// reading is how long a file may take. A person waits for it, whatever TIMEOUT is.
+func (f *Files) reading() time.Duration {
+	if f.Strict || f.Whole {
+		return session.Reading
+	}
+	return f.Budget.Reading(time.Now())
 }
 
 func readRequest(path string) *wire.Request {
@@ -191,7 +199,7 @@ func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Out
 		}
 	}
 	out := map[*wire.Request]run.Outcome{}
-	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*wire.Request) time.Duration { return f.Budget.Reading(time.Now()) },
+	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*wire.Request) time.Duration { return f.reading() },
 		func(q *wire.Request, o run.Outcome) { out[q] = o })
 	if took != nil && !took(out) {
 		return nil
@@ -202,7 +210,6 @@ func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Out
 	}
 	errs = appendError(errs, f.useProfiles(out[profiles]))
 	if f.Eval != "" {
-		f.Vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: f.Eval}}
 		return errs
 	}
 	if own != nil && !Missing(out[own]) {
@@ -216,6 +223,11 @@ func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Out
 		}
 	}
 	return errs
+}
+
+// UseEval makes the line of -e the only one. Scripts of the site, read before, do not see it.
+func (f *Files) UseEval() {
+	f.Vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: f.Eval}}
 }
 
 func appendError(errs []error, err error) []error {

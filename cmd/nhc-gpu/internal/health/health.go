@@ -131,6 +131,7 @@ func (r *Run) load() (exit int, over bool) {
 	r.Emit(r.Fold.Start())
 	r.LoadScripts()
 	if r.Eval != "" {
+		r.UseEval()
 		return 0, false
 	}
 	r.SetBudget() // a script may have set TIMEOUT
@@ -205,6 +206,7 @@ func (r *Run) busy() bool {
 func (r *Run) leavePending() {
 	if r.Job == nil && r.Eval == "" {
 		r.DeliverPending()
+		r.Log.Flush()
 	}
 }
 

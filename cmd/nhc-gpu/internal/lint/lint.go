@@ -95,6 +95,7 @@ func (l *linter) doubts() {
 func Run(f *open.Files, unusable error, version string) (exit int, err error) {
 	l := &linter{f: f, known: map[linted]bool{}, wired: map[slurm.Role]bool{}, mute: map[slurm.Role]bool{}, long: map[string]*longTests{}}
 	l.settings(unusable)
+	f.Eval, f.Set.Vars["DEBUG"] = "", "0" // it looks at files, and says nothing of its own work
 	l.in(slurm.Manual)
 	for _, err := range f.Open(nil, nil) {
 		l.errors(err)

@@ -86,12 +86,13 @@ func peoplePlan(r *health.Run, named, runs bool) (from string, err error) {
 	from = r.Path
 	switch {
 	case r.Eval != "":
+		r.UseEval()
 		from = "-e"
 	case err != nil:
 		return from, err
 	case file.Missing && len(r.Tables) > 0:
 		from = r.TablesFile()
-	case file.Missing && r.Role.AroundJob():
+	case file.Missing && (r.Context() == conf.Prolog || r.Context() == conf.Epilog):
 		from = "no check: there is no " + r.Path
 	case file.Missing && !named:
 		entries, err := conf.Default()
