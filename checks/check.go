@@ -151,7 +151,7 @@ func RegisterAdvice(do func() map[string]string) { shared = append(shared, do) }
 var SharedAdvice = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
 	for _, do := range shared {
-		advise(all, "RegisterAdvice", do())
+		advise(all, do())
 	}
 	return all
 })
@@ -159,21 +159,35 @@ var SharedAdvice = sync.OnceValue(func() map[string]string {
 // advice is what to do about the codes of findings. A run that finds nothing does not pay for it.
 var advice = sync.OnceValue(func() map[string]string {
 	all := maps.Clone(SharedAdvice())
-	for name, info := range registry {
-		advise(all, name, info.Advice())
+	for _, name := range Names() {
+		advise(all, registry[name].Advice())
 	}
 	return all
 })
 
-// advise adds to all advice. It panics if a code has other advice already, which is a mistake in
-// the program.
-func advise(all map[string]string, who string, do map[string]string) {
+// advise adds to all advice and returns the codes that have other advice already, which stays.
+// A test wants none.
+func advise(all, do map[string]string) (conflicts []string) {
 	for code, text := range do {
-		if old, ok := all[code]; ok && old != text {
-			panic(fmt.Sprintf("checks: %s: advice on %s conflicts with an earlier one", who, code))
+		if old, ok := all[code]; !ok {
+			all[code] = text
+		} else if old != text {
+			conflicts = append(conflicts, code)
 		}
-		all[code] = text
 	}
+	return conflicts
+}
+
+// AdviceConflicts are the codes that two checks have different advice on.
+func AdviceConflicts() (codes []string) {
+	all := map[string]string{}
+	for _, do := range shared {
+		codes = append(codes, advise(all, do())...)
+	}
+	for _, name := range Names() {
+		codes = append(codes, advise(all, registry[name].Advice())...)
+	}
+	return codes
 }
 
 // Advice returns what Do says.

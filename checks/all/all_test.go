@@ -38,6 +38,14 @@ func TestSelftestNodes(t *testing.T) {
 	checktest.CheckNodes(t)
 }
 
+// TestAdviceConflicts refuses two texts on one code.
+func TestAdviceConflicts(t *testing.T) {
+	t.Parallel()
+	if codes := checks.AdviceConflicts(); codes != nil {
+		t.Errorf("two checks have different advice on %v", codes)
+	}
+}
+
 func TestNamesAreSorted(t *testing.T) {
 	t.Parallel()
 	if names := checks.Names(); len(names) == 0 || !slices.IsSorted(names) {
