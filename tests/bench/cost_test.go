@@ -119,7 +119,7 @@ var held = map[string]struct{ processes, threads, faults int64 }{
 	"40 lines, 3 of them commands":          {5, 17, 1740},
 	"1000 lines for other nodes":            {2, 14, 1290},
 	"all passive checks of 8 GPUs":          {3, 20, 2290},
-	"prolog of a job with 2 of 8 GPUs":      {3, 20, 2440},
+	"prolog of a job with 2 of 8 GPUs":      {3, 21, 2440}, // 20 on an idle machine
 	"the same, with a fresh result":         {2, 14, 1230},
 	"all checks of the fabric, 10 adapters": {2, 14, 1710},
 }
