@@ -24,12 +24,12 @@ func Claim(h *Host, name string) (release func(), err error) {
 	var errs error
 	for _, dir := range h.pasts() {
 		path := filepath.Join(machineDir(dir), name+".lock")
-		f, err := lockFile(h, path)
+		fd, err := lockFile(h, path)
 		switch {
 		case err == nil:
 			return func() {
-				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a process that is being started still has the file
-				f.Close()
+				_ = unix.Flock(fd, unix.LOCK_UN) // a process that is being started still has the file
+				unix.Close(fd)
 			}, nil
 		case errors.Is(err, unix.EWOULDBLOCK):
 			return nil, ErrClaimed
@@ -52,17 +52,19 @@ func machineDir(dir string) string {
 	return dir
 }
 
-func lockFile(h *Host, path string) (*os.File, error) {
+// lockFile returns a descriptor, not a file: the garbage collector closes a file, and with
+// it releases its lock, when nobody refers to it any more.
+func lockFile(h *Host, path string) (fd int, err error) {
 	if err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o700); err != nil {
-		return nil, err
+		return -1, err
 	}
-	f, err := os.OpenFile(h.Path(path), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err = unix.Open(h.Path(path), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, err
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		unix.Close(fd)
+		return -1, err
 	}
-	return f, nil
+	return fd, nil
 }

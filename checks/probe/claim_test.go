@@ -4,8 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,6 +45,23 @@ func TestClaimIsTheMachines(t *testing.T) {
 	second.SetPast("/var/lib/nhc-gpu/two", "/run/nhc-gpu/two/past")
 	if _, err := Claim(second, "active"); !errors.Is(err, ErrClaimed) {
 		t.Errorf("the other node: %v, want %v", err, ErrClaimed)
+	}
+}
+
+// A claim lasts as long as the process, even if nothing refers to it any more.
+func TestClaimOutlivesItsRelease(t *testing.T) {
+	t.Parallel()
+	h := NewHost(probetest.Tree(t, nil))
+	h.SetPast("/var/lib/nhc-gpu/one")
+	if _, err := Claim(h, "active"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // finalizers run after a collection
+		runtime.GC()
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := Claim(h, "active"); !errors.Is(err, ErrClaimed) {
+		t.Errorf("after a garbage collection: %v, want %v", err, ErrClaimed)
 	}
 }
 
