@@ -182,7 +182,7 @@ func TestJobLeftoversAskSlurm(t *testing.T) {
 		{"echo nonsense", "; not removed: " + squeue + ` printed "nonsense\n"`},
 	} {
 		script := strings.NewReplacer("JOB", job.ID, "UID", strconv.Itoa(job.UID)).Replace(c.script)
-		if err := os.WriteFile(squeue, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+		if err := checktest.WriteProgram(squeue, "#!/bin/sh\n"+script+"\n"); err != nil {
 			t.Fatal(err)
 		}
 		text, _ := runLeftAsking(t, job, jobLeftovers{End: true}, squeue)
@@ -195,7 +195,7 @@ func TestJobLeftoversAskSlurm(t *testing.T) {
 	}
 	// Jobs of others, ended ones and those that wait are no claim.
 	script := strings.NewReplacer("JOB", job.ID, "UID", strconv.Itoa(job.UID)).Replace("echo '7|COMPLETED|UID'; echo '8|PENDING|UID'; echo '9|RUNNING|17'; echo 'JOB|COMPLETING|UID'")
-	if err := os.WriteFile(squeue, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+	if err := checktest.WriteProgram(squeue, "#!/bin/sh\n"+script+"\n"); err != nil {
 		t.Fatal(err)
 	}
 	if text, _ := runLeftAsking(t, job, jobLeftovers{End: true}, squeue); left() != 0 || strings.Count(text, "; removed\n") != 4 {

@@ -30,7 +30,7 @@ func anELF(of elf.Machine) []byte {
 // sharedLibrary puts a file, and links to it by other names, into a directory.
 func sharedLibrary(t *testing.T, dir string, of elf.Machine, name string, links ...string) string {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), anELF(of), 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), anELF(of), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	for _, link := range links {
@@ -63,7 +63,7 @@ func TestLibrarySearch(t *testing.T) {
 	newest := sharedLibrary(t, dir("14"), machine.of, "libcublasLt.so.14.0.0", "libcublasLt.so.14")
 	other := sharedLibrary(t, dir("12.arm"), otherMachine(), "libcublasLt.so.12.9.9", "libcublasLt.so.12")
 	text := sharedLibrary(t, dir("12.text"), machine.of, "libcublasLt.so.12.8.8", "libcublasLt.so.12")
-	if err := errors.Join(os.WriteFile(text, []byte("INPUT(libcublasLt.so)\n"), 0o755), os.Symlink("gone", dir("11/libcublasLt.so.12"))); err != nil {
+	if err := errors.Join(os.WriteFile(text, []byte("INPUT(libcublasLt.so)\n"), 0o644), os.Symlink("gone", dir("11/libcublasLt.so.12"))); err != nil {
 		t.Fatal(err)
 	}
 	h := NewHost("/")

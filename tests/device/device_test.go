@@ -64,7 +64,7 @@ func newKit(t *testing.T, gpu, cuda []string, report ...string) kit {
 	files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 1000000000 kB\n"
 	files["proc/sys/kernel/random/boot_id"] = "11111111-2222-3333-4444-555555555555\n"
 	must("", fakenvml.Write(k.dir+"/root", files))
-	must("", os.WriteFile(k.dir+"/yardstick", []byte(`#!/bin/sh
+	must("", built.WriteProgram(k.dir+"/yardstick", []byte(`#!/bin/sh
 if [ "$2" = hold ]; then
   touch "$(dirname "$0")/foreign"
   "$0.real" "$@"
@@ -73,7 +73,7 @@ if [ "$2" = hold ]; then
   exit $rc
 fi
 exec "$0.real" "$@"
-`), 0o755))
+`)))
 	text := string(mustRead(t, "testdata/h100.xml"))
 	for i := 0; i+1 < len(report); i += 2 {
 		if !strings.Contains(text, report[i]) {
@@ -82,7 +82,7 @@ exec "$0.real" "$@"
 		text = strings.ReplaceAll(text, report[i], report[i+1])
 	}
 	must("", os.WriteFile(k.dir+"/report.xml", []byte(text), 0o644))
-	must("", os.WriteFile(k.dir+"/nvidia-smi", mustRead(t, "testdata/nvidia-smi"), 0o755))
+	must("", built.WriteProgram(k.dir+"/nvidia-smi", mustRead(t, "testdata/nvidia-smi")))
 	k.words = []string{"HOSTROOT=" + k.dir + "/root", "NVML_LIBRARY=" + nvml, "CUDA_LIBRARY=" + libcuda, "CUBLASLT_LIBRARY=" + libcuda, "NCCL_LIBRARY=" + nccl}
 	return k
 }
@@ -169,7 +169,7 @@ func TestNoGPU(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, nil, nil)
 	k.words = []string{"NVML_LIBRARY=" + k.dir + "/none.so"}
-	if err := os.WriteFile(k.dir+"/nvidia-smi", []byte("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n"), 0o755); err != nil {
+	if err := built.WriteProgram(k.dir+"/nvidia-smi", []byte("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")); err != nil {
 		t.Fatal(err)
 	}
 	summary, status := k.run(t)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -58,7 +59,7 @@ func newJobScript(t *testing.T, role, nhc string) *jobScript {
 	start := "#!/bin/bash\nnhc='" + program + " '\n" + nhc + "\n"
 	full := strings.NewReplacer("/usr/sbin/nhc-gpu", dir+"/nhc", "/usr/bin/logger", dir+"/logger", "/dev/log", dir+"/log", "/dev/kmsg", s.kmsg).Replace(string(text))
 	for path, text := range map[string]string{s.path: full, dir + "/logger": logger, dir + "/nhc": start, conf: "* || check_file_test -d /\n"} {
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		if err := built.WriteProgram(path, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
 // begin starts a run and waits until it is at its test, as seen from outside.
@@ -77,7 +78,7 @@ func TestEndedInProgram(t *testing.T) {
 			n := newNode(t)
 			script, at := filepath.Join(n.dir, "root", "perftest"), filepath.Join(n.dir, "root", "pid")
 			text := "#!/bin/bash\ntrap '' TERM INT\necho $$ >" + at + ".new\nmv " + at + ".new " + at + "\nwhile :; do sleep 0.1; done\n"
-			if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+			if err := built.WriteProgram(script, []byte(text)); err != nil {
 				t.Fatal(err)
 			}
 			cmd := n.begin(t, "* || check_cmd_status -t 40 -r 0 /perftest\n", func() bool {

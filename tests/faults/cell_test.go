@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
 // cellName is the argv[0] under which the test binary is process 1 of a cell.
@@ -168,7 +170,7 @@ func (c *cell) files() error {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		if err := built.WriteProgram(path, []byte(text)); err != nil {
 			return err
 		}
 	}

@@ -94,6 +94,6 @@ var logFaults = []fault{
 
 // stuckSyslog is a socket that takes a few messages and reads none.
 const stuckSyslog = `rm /dev/log
-perl -e 'use Socket; socket(S, AF_UNIX, SOCK_DGRAM, 0); bind(S, pack_sockaddr_un("/dev/log")); fork and exit; open STDOUT, ">/dev/null"; open STDERR, ">/dev/null"; sleep 300' &
+perl -e 'use Socket; socket(S, AF_UNIX, SOCK_DGRAM, 0); bind(S, pack_sockaddr_un("/dev/log")); open STDOUT, ">/dev/null"; open STDERR, ">/dev/null"; sleep 300' &
 until [ -S /dev/log ]; do sleep 0.02; done
 `

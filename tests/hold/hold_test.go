@@ -191,7 +191,7 @@ func newNode(t *testing.T) *node {
 	must(unix.Mount("tmpfs", filepath.Join(n.dir, "mounted"), "tmpfs", 0, ""))
 
 	service := filepath.Join(n.dir, "service")
-	must(os.WriteFile(service, []byte("#!/bin/sh\ntouch "+n.dir+"/did/service-$1-$2\n"), 0o755))
+	must(built.WriteProgram(service, []byte("#!/bin/sh\ntouch "+n.dir+"/did/service-$1-$2\n")))
 	if err := unix.Mount(service, "/usr/sbin/service", "", unix.MS_BIND, ""); err != nil {
 		t.Fatalf("put a service command in the place of /usr/sbin/service: %v", err)
 	}

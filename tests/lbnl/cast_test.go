@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -135,18 +136,45 @@ func (m *member) awaitRest() error {
 	return nil
 }
 
-// killed names the processes that are no more.
-func killed(cast []member) []string {
-	if len(cast) > 0 {
-		time.Sleep(50 * time.Millisecond) // one that was just sent a signal takes a moment to end
-	}
-	var names []string
+// killed returns the names of the processes that have ended. A process to which a signal was
+// sent is waited for: it rests again, or it ends.
+func killed(cast []member) (names []string) {
 	for _, m := range cast {
-		if state := procState(m.pid); state == "" || state == "Z" {
+		state := procState(m.pid)
+		for deadline := time.Now().Add(10 * time.Second); state != "" && state != "Z" && time.Now().Before(deadline); state = procState(m.pid) {
+			if state == m.rest && !hasPendingSignal(m.pid, state) && procState(m.pid) == m.rest {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if state == "" || state == "Z" {
 			names = append(names, m.argv0)
 		}
 	}
 	return names
+}
+
+// hasPendingSignal reports whether a signal has not reached a process yet. Only SIGKILL reaches
+// one that is stopped.
+func hasPendingSignal(pid int, state string) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		signals, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		if state == "T" {
+			signals &= 1 << (unix.SIGKILL - 1)
+		}
+		if err == nil && signals != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // procState is the state letter of a process, empty if there is none.

@@ -58,7 +58,7 @@ func (r *rig) write(t *testing.T, name, text string) string {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+	if err := built.WriteProgram(path, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -41,7 +42,7 @@ func TestRelease(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(root, "nhc-gpu"), text, 0o755); err != nil {
+			if err := built.WriteProgram(filepath.Join(root, "nhc-gpu"), text); err != nil {
 				t.Fatal(err)
 			}
 			const script = `mkdir -p "$1/proc" "$1/dev" "$1/tmp" && mount -t proc proc "$1/proc" && mount --bind /dev "$1/dev" && exec chroot "$@"`

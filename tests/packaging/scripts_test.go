@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
 // hostile is an environment that changes what a shell does, or what it starts.
@@ -79,7 +81,7 @@ func runScript(t *testing.T, role, program string, mode os.FileMode, env []strin
 	script := strings.NewReplacer("/usr/sbin/nhc-gpu", filepath.Join(dir, "nhc-gpu"), "/usr/bin/logger", filepath.Join(dir, "logger")).Replace(string(text))
 	files := map[string]string{"script": script, "logger": "#!/bin/sh\necho \"$@\" >" + dir + "/logged\n", "evil": "touch pwned\n", "exec": "#!/bin/sh\ntouch pwned\n"}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+		if err := built.WriteProgram(filepath.Join(dir, name), []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -112,7 +112,7 @@ func TestReplacedInMidRun(t *testing.T) {
 	data, err := os.ReadFile(program)
 	must(t, err)
 	must(t, built.WriteProgram(own, data))
-	must(t, os.WriteFile(next, []byte("#!/bin/sh\nexit 77\n"), 0o755))
+	must(t, built.WriteProgram(next, []byte("#!/bin/sh\nexit 77\n")))
 	conf := fmt.Sprintf("* || touch %[1]s/running\n* || while [ ! -e %[1]s/replaced ]; do sleep 0.05; done\n* || check_file_test -f /nonexistent\n", dir)
 	go func() {
 		for end := time.Now().Add(20 * time.Second); !exists(dir+"/running") && time.Now().Before(end); {

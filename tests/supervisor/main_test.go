@@ -61,6 +61,6 @@ update*)
 esac
 `, "DIR", dir)
 	for _, name := range []string{"scontrol", "sinfo"} {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+		must(t, built.WriteProgram(filepath.Join(dir, name), []byte(text)))
 	}
 }

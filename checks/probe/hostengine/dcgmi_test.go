@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 // What "dcgmi diag -j" of DCGM 4 prints on one GPU without persistence mode, and on
@@ -111,7 +112,7 @@ func scriptNode(t *testing.T, name, script string) *probe.Host {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(root, "bin", name), []byte(script), 0o755); err != nil {
+	if err := probetest.WriteProgram(filepath.Join(root, "bin", name), []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	return probe.NewHost(root)

@@ -327,7 +327,7 @@ func TestNVMLThatCannotBeOpened(t *testing.T) {
 		})
 	}
 	empty := t.TempDir() + "/libnvidia-ml.so.1"
-	if err := os.WriteFile(empty, nil, 0o755); err != nil {
+	if err := os.WriteFile(empty, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, lib := range []string{"/nonexistent/libnvidia-ml.so.1", empty} { // an empty library is a known fault of some images

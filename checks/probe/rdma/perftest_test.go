@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
@@ -24,9 +24,7 @@ func perftestHost(t *testing.T, p fakesys.Perftest) (h *probe.Host, calls func()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	syscall.ForkLock.RLock() // a child of another test would hold it open for writing
-	err := os.WriteFile(path, []byte(p.Script()), 0o755)
-	syscall.ForkLock.RUnlock()
+	err := probetest.WriteProgram(path, []byte(p.Script()))
 	if err != nil {
 		t.Fatal(err)
 	}

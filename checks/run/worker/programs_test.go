@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
@@ -20,7 +21,7 @@ func TestPrograms(t *testing.T) {
 	for name, text := range map[string]string{
 		"50-nhc-gpu": "#!/bin/bash -p\nexec /usr/sbin/nhc-gpu --prolog\n", "90-scratch": "#!/bin/sh\nmkdir /scratch/$SLURM_JOB_ID\n", ".hidden": "",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+		if err := probetest.WriteProgram(filepath.Join(dir, name), []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -35,7 +36,7 @@ func TestPrograms(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "old"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "../nhc-gpu"), nil, 0o755); err != nil {
+	if err := probetest.WriteProgram(filepath.Join(dir, "../nhc-gpu"), nil); err != nil {
 		t.Fatal(err)
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
