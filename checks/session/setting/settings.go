@@ -110,29 +110,14 @@ func (s *Settings) Distribution(debian bool) {
 }
 
 // Get returns the value of a variable, "" for none.
-// Get returns the value of a variable, "" for none.
-// Get returns the value of a variable, "" for none.
-// Get returns the value of a variable, "" for none.
-// Get returns the value of a variable, "" for none.
-// Get returns the value of a variable, "" for none.
 func (s *Settings) Get(name string) string { return s.Vars[name] }
 
-// Lookup returns the value of a variable, and whether it is set.
-// Lookup returns the value of a variable, and whether it is set.
-// Lookup returns the value of a variable, and whether it is set.
-// Lookup returns the value of a variable, and whether it is set.
-// Lookup returns the value of a variable, and whether it is set.
 // Lookup returns the value of a variable, and whether it is set.
 func (s *Settings) Lookup(name string) (string, bool) {
 	v, ok := s.Vars[name]
 	return v, ok
 }
 
-// Put sets a variable.
-// Put sets a variable.
-// Put sets a variable.
-// Put sets a variable.
-// Put sets a variable.
 // Put sets a variable.
 func (s *Settings) Put(name, value string, export bool) {
 	s.Vars[name] = value
@@ -301,18 +286,8 @@ func (s *Settings) ShellText() string {
 }
 
 // ReadonlyInBash are the variables that bash lets nobody set.
-// ReadonlyInBash are the variables that bash lets nobody set.
-// ReadonlyInBash are the variables that bash lets nobody set.
-// ReadonlyInBash are the variables that bash lets nobody set.
-// ReadonlyInBash are the variables that bash lets nobody set.
-// ReadonlyInBash are the variables that bash lets nobody set.
 var ReadonlyInBash = map[string]bool{"UID": true, "EUID": true, "PPID": true, "BASHOPTS": true, "SHELLOPTS": true, "BASH_VERSINFO": true, "_": true, "SHLVL": true, "PWD": true, "OLDPWD": true}
 
-// IsName reports whether a variable of a shell can have a name.
-// IsName reports whether a variable of a shell can have a name.
-// IsName reports whether a variable of a shell can have a name.
-// IsName reports whether a variable of a shell can have a name.
-// IsName reports whether a variable of a shell can have a name.
 // IsName reports whether a variable of a shell can have a name.
 func IsName(n string) bool {
 	for i, c := range n {

@@ -38,11 +38,6 @@ type Log struct {
 const logLimit = 300 * time.Millisecond
 
 // Parse reads LOGFILE, and puts it into the settings in the form in which checks see it.
-// Parse reads LOGFILE, and puts it into the settings in the form in which checks see it.
-// Parse reads LOGFILE, and puts it into the settings in the form in which checks see it.
-// Parse reads LOGFILE, and puts it into the settings in the form in which checks see it.
-// Parse reads LOGFILE, and puts it into the settings in the form in which checks see it.
-// Parse reads LOGFILE, and puts it into the settings in the form in which checks see it.
 func (l *Log) Parse(set *setting.Settings) (spec string, err error) {
 	spec = set.Get("LOGFILE")
 	if strings.HasPrefix(spec, "/") {
