@@ -81,8 +81,8 @@ func (l *linter) setting(pos conf.Pos, name string) {
 		return
 	}
 	for _, k := range known {
-		if len(k) >= least && typos(name, k) < 2 {
-			l.say(remark, k+"=...", "%s: %s is no setting of this program; is it %s?", pos, name, k)
+		if len(k) >= least && checks.Typos(name, k) < 2 {
+			l.say(remark, k+"=...", "%s: %s is no setting of this program; did you mean %s?", pos, name, k)
 			return
 		}
 	}
@@ -266,7 +266,7 @@ func (l *linter) step(s *plan.Step) {
 		return
 	}
 	if _, known := checks.Lookup(s.Name); s.Table != nil && !known {
-		text = s.Text + ": no check has this name" + nearest(s.Text, checks.Names())
+		text = s.Text + ": no check has this name" + checks.DidYouMean(s.Text, checks.Names())
 	}
 	if place := s.Pos.String(); !strings.HasPrefix(text, place) {
 		text = place + ": " + text
@@ -278,20 +278,6 @@ func (l *linter) step(s *plan.Step) {
 		text += "; in: " + s.Text
 	}
 	l.say(map[bool]grade{true: mistake, false: warning}[sure], "", "%s", text)
-}
-
-// nearest asks whether a name that nobody knows is one that is nearly the same.
-func nearest(name string, known []string) string {
-	near, least := "", 3
-	for _, k := range known {
-		if n := typos(name, k); n < least {
-			near, least = k, n
-		}
-	}
-	if near == "" {
-		return ""
-	}
-	return "; is it " + near + "?"
 }
 
 // xidPolicy is the site's word about Xids.

@@ -182,7 +182,7 @@ func notFound(f *open.Files, name string, newPath bool) (text string, sure bool)
 	if strings.Contains(name, "/") {
 		text = name + ": no such command"
 	}
-	near := nearest(name, known)
+	near := checks.DidYouMean(name, known)
 	switch {
 	case near != "":
 		text += near
@@ -205,26 +205,4 @@ func isProgram(f *open.Files, name string) bool {
 	}
 	resp, err := f.Pool.Call(f.Ctx, checks.Local, &wire.Request{Op: wire.OpFind, Args: paths, Line: "find " + name}, f.Budget.Reading(time.Now())).Answer()
 	return err == nil && resp.Status > 0
-}
-
-// typos counts the letters that are left out, put in or exchanged between two
-// names, whatever their case.
-func typos(name, other string) int {
-	a, b := strings.ToLower(name), strings.ToLower(other)
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			least := diagonal
-			if a[i] != b[j] {
-				least = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal, row[j+1] = row[j+1], least
-		}
-	}
-	return row[len(b)]
 }

@@ -1,0 +1,23 @@
+package checks
+
+import "testing"
+
+func TestNearest(t *testing.T) {
+	t.Parallel()
+	known := []string{"plan", "platforms", "check_gpu_ecc", "check_gpu_xid", "lint"}
+	for name, want := range map[string]string{
+		"paln": "plan", "lnit": "lint", "platfroms": "platforms", "Plan": "plan", "gpu_ecc": "check_gpu_ecc", "check_gpu_ec": "check_gpu_ecc",
+		"check_gpu_xdi": "check_gpu_xid", "x": "", "": "", "topology": "", "check_fs_mount": "",
+	} {
+		if got := Nearest(name, known); got != want {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+	for pair, want := range map[[2]string]int{
+		{"", ""}: 0, {"abc", ""}: 3, {"", "abc"}: 3, {"abcd", "acbd"}: 1, {"ABC", "abc"}: 0, {"abc", "abd"}: 1, {"abc", "bcd"}: 2,
+	} {
+		if got := Typos(pair[0], pair[1]); got != want {
+			t.Errorf("%q: %d, want %d", pair, got, want)
+		}
+	}
+}
