@@ -120,7 +120,7 @@ lint:
 # What a run costs, on a machine that does nothing else: five minutes. NHC_REF names an
 # nhc of LBNL NHC, with its options, to measure beside it.
 bench: build
-	$(FOR_TESTS) $(GO) test -count=1 -timeout=30m -run='^TestCostPage$$' ./tests/bench -page=$(CURDIR)/docs/cost.md
+	$(FOR_TESTS) $(GO) test -count=1 -timeout=30m -run='^TestCostPage$$' ./tests/bench -page=$(CURDIR)/docs/reference/cost.md
 
 fuzz:
 	@set -e; grep -r --include='*_test.go' '^func Fuzz' . | sed 's/:func /:/; s/(.*//' | while IFS=: read -r file target; do \
@@ -154,7 +154,8 @@ install: build
 	ln -sf nhc-gpu $(SBINDIR)/nhc-wrapper
 	ln -sf ../../sbin/nhc-gpu $(LIBEXECDIR)/node-mark-offline
 	ln -sf ../../sbin/nhc-gpu $(LIBEXECDIR)/node-mark-online
-	install -m 644 README.md CHANGELOG.md LICENSE $(wildcard docs/*.md) $(DOCDIR)/
+	install -m 644 README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE $(DOCDIR)/
+	find docs -type f -exec install -D -m 644 '{}' '$(DOCDIR)/{}' ';'
 	$(if $(EXAMPLES),install -m 644 $(EXAMPLES) $(DOCDIR)/examples/)
 	install -d $(SHAREDIR)/slurm/prolog.d $(SHAREDIR)/slurm/epilog.d
 	for script in prolog.d/50-nhc-gpu epilog.d/50-nhc-gpu; do \

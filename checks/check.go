@@ -86,6 +86,34 @@ func (i Info) Class() string {
 	return family
 }
 
+// Groups lists the groups of checks, in the order in which people look for them.
+func Groups() []string {
+	return []string{"gpu", "fabric", "node", "processes", "files", "jobs", "active"}
+}
+
+// Group returns the group under which help and documents list the check, one of [Groups].
+func (i Info) Group() string {
+	switch i.Class() {
+	case ClassActive:
+		return "active"
+	case ClassJob:
+		return "jobs"
+	case "gpu":
+		return "gpu"
+	case "ps":
+		return "processes"
+	case "fs", "file":
+		return "files"
+	case "ib", "eth", "pcie", "nvme", "kernel":
+		return "fabric"
+	}
+	switch i.Name {
+	case "check_hw_ib", "check_hw_eth", "check_hw_gm", "check_hw_topology":
+		return "fabric"
+	}
+	return "node"
+}
+
 // Classes lists the classes of all checks, and that of shell lines, sorted.
 func Classes() []string {
 	set := map[string]bool{ClassShell: true}
@@ -201,14 +229,14 @@ func (i Info) Advice() map[string]string {
 // commonDo is the advice on codes that any check may give.
 func commonDo() map[string]string {
 	return map[string]string{
-		"config.usage":     "Correct the line in nhc.conf; docs/checks.md has the words of each check.",
+		"config.usage":     "Correct the line in nhc.conf; docs/reference/checks lists the arguments of each check.",
 		"config.value":     "Correct the number in nhc.conf.",
 		"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",
 		"probe.unreadable": "Try to read what the message names, as root; see its mount and dmesg. The check could not tell, and leaves the node as it is.",
 		"probe.contained":  "Nothing: run the check on the node itself, or give the container /dev/kmsg.",
 
 		// Those that any check may come to without a word of its own.
-		"probe.hung":        "The driver, mount or device that is named did not answer: see dmesg for it. docs/run.md has the rest.",
+		"probe.hung":        "The driver, mount or device that is named did not answer: see dmesg for it. docs/reference/run.md has the rest.",
 		"probe.died":        "The check's process ended in mid-run, often by a fault in a vendor's library: see dmesg and the core dump, report it there.",
 		"probe.crashed":     "NVIDIA's library ends every process that uses it: try nvidia-smi, see dmesg, reboot the node. If it goes on install the driver again.",
 		"probe.error":       "The check could not be carried out; the message says why.",

@@ -306,7 +306,7 @@ func (r *activeRun) tellRates() {
 func activeDo(code, slow string, more map[string]string) map[string]string {
 	do := map[string]string{
 		code + ".slow":     slow + " The number wanted is that of the line in nhc.conf.",
-		code + ".floor":    slow + " The number wanted is that of the platform, see nhc-gpu --check and docs/profiles.md; a profile of the site overrides it.",
+		code + ".floor":    slow + " The number wanted is that of the platform, see nhc-gpu --check and docs/thresholds.md; a profile of the site overrides it.",
 		code + ".peers":    slow + " Others like it on the same node are faster: compare it with them before you blame the software.",
 		code + ".baseline": slow + " The node itself was faster when its baseline was learned: see what has changed. nhc-gpu clear --baseline forgets it.",
 	}

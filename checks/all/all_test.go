@@ -24,7 +24,7 @@ import (
 // The tests of what all checks are together. They need every check, and no scenario of a
 // unit test.
 
-// TestDocs compares the head of docs/checks.md, and its sections by name, with the registry;
+// TestDocs compares the head of docs/reference/checks, and its sections by name, with the registry;
 // TestFamily compares the sections.
 func TestDocs(t *testing.T) {
 	t.Parallel()

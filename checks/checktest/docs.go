@@ -2,14 +2,9 @@ package checktest
 
 import (
 	"fmt"
-	"go/ast"
-	"go/doc/comment"
-	"go/parser"
-	"go/token"
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,29 +15,42 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
+// The reference of checks: a page for each group with a section for each struct of checks, and
+// an index. Registry, comments and scenarios are its source.
+
 const (
-	docsPath  = "docs/checks.md"
+	docsDir   = "docs/reference/checks"
 	docsWrite = "NHC_GPU_WRITE=docs go test ./checks/... -run 'TestFamily|TestDocs'"
+	docsNote  = "\n<!-- " + docsWrite + " writes this page. -->\n"
 )
 
-const docsHead = `# The checks
+const docsIndex = `# All checks
 
-Generated from the checks themselves and from their tests: ` + docsWrite + `
+` + "`nhc-gpu plan`" + ` shows how each line of nhc.conf is interpreted on this node.
+` + "`nhc-gpu -e 'CHECK'`" + ` runs one check, logs nothing and drains no node.
+` + docsNote + `
+A line of nhc.conf is ` + "`TARGET || CHECK`" + `. A check that fails drains the node and logs its
+message; [the reason](../slurm.md#the-reason) describes what ` + "`sinfo -R`" + ` shows. A check that cannot be
+evaluated (unknown) is logged and drains no node. The messages on these pages come from the tests.
 
-A line of nhc.conf is TARGET || CHECK. A check that fails takes the node out of service and logs the message shown here
-([slurm.md](slurm.md#the-reason) has the reason that Slurm shows); the messages below are those of the tests. What a check could not tell (Unknown) is logged and drains nobody.
+| in a table | means |
+|---|---|
+| option ` + "`-n` (`count`)" + ` | ` + "`-n`" + ` in nhc.conf, ` + "`count`" + ` in a table of nhc.toml ([nhc.toml](../nhc-toml.md)) |
+| option ` + "`MAX`" + ` | an argument without a letter, in the order of the usage line |
+| unit ` + "`flag`" + ` | no value: the option alone; ` + "`true`" + ` in nhc.toml |
+| unit ` + "`time`" + ` | seconds, or a number with ` + "`s`, `m`, `h` or `d`: `90s`, `15m`, `24h`, `7d`" + ` |
+| unit ` + "`size`" + ` | bytes with a unit of base 1024: ` + "`512M`, `8G`" + `. Checks of LBNL NHC: kB without a unit |
+| unit ` + "`count`" + ` | a number, or with a unit of base 1000: ` + "`50k`, `2M`" + ` |
+| unit ` + "`match`" + ` | a [match string](../nhc-conf.md): a glob, ` + "`/regex/` or `{node[01-16]}`; a leading `!`" + ` negates it |
+| default ` + "`none`" + ` | without the option the check does not look at this, or decides as its text says |
+| source | who says so: LBNL NHC 1.4.3, a vendor, or a judgement of this project |
 
-- MATCH is a match string: a glob, /regular expression/ or {node[01-16]}; a ! before it negates.
-- A size is a number of kB, or has a unit of base 1024: 512M, 1.5GB, 2t. A count has one of base 1000: 50k, 2M.
-- A word that is no number fails the check with "Invalid ...", an option that a check does not know with "Invalid option".
-- Options with an action (kill, restart, remount, a shell line) are carried out only when every line before has passed.
-- The name in brackets behind an option is its key in a table of nhc.toml: [jobs.md](jobs.md).
-
-To see what a line comes to on this node without changing anything: nhc-gpu plan. To run it once: nhc-gpu -e 'CHECK'.
+A value that is no number fails the check with ` + "`Invalid ...`" + `, an unknown option with
+` + "`Invalid option`" + `. Options with an action (kill, restart, remount, a shell line) act only after every
+line before has passed.
 `
 
-// A page is its head, with the index, and a section for each struct of checks: the names of
-// those checks and what the struct and its scenarios say.
+// A page of a group is its head, with the index, and the sections.
 type docsPage struct {
 	head     string
 	sections []string
@@ -50,10 +58,25 @@ type docsPage struct {
 
 const sectionMark = "\n## "
 
-func readPage(t *testing.T) (p docsPage) {
+var groupTitles = map[string]string{
+	"gpu":       "GPUs|what the driver, NVML, DCGM and the kernel's log report about GPUs",
+	"fabric":    "Fabric|InfiniBand, RoCE and Ethernet ports, PCIe links, NVMe disks, topology",
+	"node":      "Node|CPUs, memory, network services, commands, DMI and resource managers",
+	"processes": "Processes|processes and services that must run, must not run, or use too much",
+	"files":     "Files and file systems|files, mounts, and space on file systems",
+	"jobs":      "Jobs|what an ended job has left behind",
+	"active":    "Active tests|tests that load the node to measure it; none runs beside a job",
+}
+
+func pagePath(t *testing.T, group string) string {
+	return FromRoot(t, filepath.Join(docsDir, group+".md"))
+}
+
+// readPage reads the page of a group. A page that does not exist yet is empty.
+func readPage(t *testing.T, group string) (p docsPage) {
 	t.Helper()
-	text, err := os.ReadFile(FromRoot(t, docsPath))
-	if err != nil {
+	text, err := os.ReadFile(pagePath(t, group))
+	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
 	parts := strings.Split(string(text), sectionMark)
@@ -64,22 +87,31 @@ func readPage(t *testing.T) (p docsPage) {
 	return p
 }
 
-// namesOf are the checks that a section is about.
+// namesOf returns the checks that a section is about.
 func namesOf(section string) []string {
 	title, _, _ := strings.Cut(strings.TrimPrefix(section, sectionMark), "\n")
 	return strings.Split(title, ", ")
 }
 
-// isAbout says whether a section is about one of some checks.
+// isAbout reports whether a section is about one of some checks.
 func isAbout(section string, names []string) bool {
 	return slices.ContainsFunc(namesOf(section), func(name string) bool { return slices.Contains(names, name) })
 }
 
-// changePage changes docs/checks.md, which the tests of several packages do at a time.
-func changePage(t *testing.T, change func(p *docsPage)) {
+// groupOf returns the group of the first of some checks that share a section.
+func groupOf(names []string) string {
+	info, _ := checks.Lookup(names[0])
+	return info.Group()
+}
+
+// changePage changes the page of a group. The tests of several packages do that at a time.
+func changePage(t *testing.T, group string, change func(p *docsPage)) {
 	t.Helper()
-	path := FromRoot(t, docsPath)
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	path := pagePath(t, group)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +119,7 @@ func changePage(t *testing.T, change func(p *docsPage)) {
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	p := readPage(t)
+	p := readPage(t, group)
 	change(&p)
 	slices.SortFunc(p.sections, func(a, b string) int { return strings.Compare(namesOf(a)[0], namesOf(b)[0]) })
 	if err := os.WriteFile(path, []byte(p.head+strings.Join(p.sections, "")), 0o644); err != nil {
@@ -95,78 +127,125 @@ func changePage(t *testing.T, change func(p *docsPage)) {
 	}
 }
 
-// sectionsOf are the sections of the checks of the package under test.
-func sectionsOf(t *testing.T, own []string) (sections []string) {
+// sectionsOf returns the sections of the checks of the package under test in one group.
+func sectionsOf(t *testing.T, own []string, group string) (sections []string) {
 	t.Helper()
-	types := parseTypes(t)
 	for _, names := range families(own) {
-		var section strings.Builder
-		writeFamily(t, &section, types, names)
-		sections = append(sections, strings.ReplaceAll(section.String(), TestDevice(), "0xfe00")) // which is this machine's
+		if groupOf(names) == group {
+			section := strings.ReplaceAll(sectionOf(t, names), TestDevice(), "0xfe00") // the device is this machine's
+			sections = append(sections, section)
+		}
 	}
 	return sections
 }
 
-// checkSections compares the sections of docs/checks.md with what the checks and their
-// scenarios say.
+// checkSections compares the sections of the pages with what the checks and their scenarios
+// say.
 func checkSections(t *testing.T, own []string) {
-	got := slices.DeleteFunc(readPage(t).sections, func(s string) bool { return !isAbout(s, own) })
-	if diff := cmp.Diff(strings.Join(sectionsOf(t, own), ""), strings.Join(got, "")); diff != "" {
-		t.Errorf("%s is not what the checks say; %s writes it (-want +got):\n%s", docsPath, docsWrite, diff)
+	for _, group := range checks.Groups() {
+		got := slices.DeleteFunc(readPage(t, group).sections, func(s string) bool { return !isAbout(s, own) })
+		if diff := cmp.Diff(strings.Join(sectionsOf(t, own, group), ""), strings.Join(got, "")); diff != "" {
+			t.Errorf("%s/%s.md is not what the checks say; %s writes it (-want +got):\n%s", docsDir, group, docsWrite, diff)
+		}
 	}
 }
 
 func writeSections(t *testing.T, own []string) {
 	t.Helper()
-	want := sectionsOf(t, own)
-	changePage(t, func(p *docsPage) {
-		p.sections = append(slices.DeleteFunc(p.sections, func(s string) bool { return isAbout(s, own) }), want...)
-	})
+	for _, group := range checks.Groups() {
+		want := sectionsOf(t, own, group)
+		changePage(t, group, func(p *docsPage) {
+			p.sections = append(slices.DeleteFunc(p.sections, func(s string) bool { return isAbout(s, own) }), want...)
+		})
+	}
 }
 
-// CheckPage compares the head of docs/checks.md, and which sections it has, with the
-// registry, and writes the head if it is asked to.
+// CheckPage compares the heads of the pages, and which sections they have, with the registry,
+// and the index and the page of findings with it. It writes them if it is asked to.
 func CheckPage(t *testing.T) {
 	t.Helper()
-	var head strings.Builder
-	head.WriteString(docsHead)
-	writeIndex(&head)
-	if os.Getenv(WriteSetting) == "docs" {
-		changePage(t, func(p *docsPage) {
-			p.head = head.String()
-			p.sections = slices.DeleteFunc(p.sections, func(s string) bool { return !isAbout(s, checks.Names()) })
-		})
-		return
-	}
-	page := readPage(t)
-	if diff := cmp.Diff(head.String(), page.head); diff != "" {
-		t.Errorf("%s is not what the checks say; %s writes it (-want +got):\n%s", docsPath, docsWrite, diff)
-	}
-	var got [][]string
-	for _, s := range page.sections {
-		got = append(got, namesOf(s))
-	}
-	if diff := cmp.Diff(families(checks.Names()), got); diff != "" {
-		t.Errorf("sections of %s; %s writes them (-want +got):\n%s", docsPath, docsWrite, diff)
-	}
-}
-
-// writeIndex lists every check by its name, with a link to its section.
-func writeIndex(page *strings.Builder) {
-	page.WriteString("\n| check | |\n|---|---|\n")
-	section := map[string]string{}
-	for _, names := range families(checks.Names()) {
-		for _, name := range names {
-			section[name] = strings.NewReplacer(" ", "-", ",", "").Replace(strings.Join(names, ", "))
+	sameFile(t, docsDir+"/README.md", docsIndex+index(checks.Names()))
+	sameFile(t, "docs/reference/findings.md", findingsPage(t))
+	writes := os.Getenv(WriteSetting) == "docs"
+	for _, group := range checks.Groups() {
+		var names []string
+		var want [][]string
+		for _, family := range families(checks.Names()) {
+			if groupOf(family) == group {
+				names, want = append(names, family...), append(want, family)
+			}
+		}
+		slices.Sort(names)
+		title, what, _ := strings.Cut(groupTitles[group], "|")
+		head := fmt.Sprintf("# %s\n\nChecks of this group: %s.\n[All checks](README.md) explains the tables.\n%s%s", title, what, docsNote, index(names))
+		if writes {
+			changePage(t, group, func(p *docsPage) {
+				p.head = head
+				p.sections = slices.DeleteFunc(p.sections, func(s string) bool { return !isAbout(s, names) })
+			})
+			continue
+		}
+		page := readPage(t, group)
+		if diff := cmp.Diff(head, page.head); diff != "" {
+			t.Errorf("%s/%s.md is not what the checks say; %s writes it (-want +got):\n%s", docsDir, group, docsWrite, diff)
+		}
+		var got [][]string
+		for _, s := range page.sections {
+			got = append(got, namesOf(s))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("sections of %s/%s.md; %s writes them (-want +got):\n%s", docsDir, group, docsWrite, diff)
 		}
 	}
-	for _, name := range checks.Names() {
-		info, _ := checks.Lookup(name)
-		fmt.Fprintf(page, "| [%s](#%s) | %s |\n", name, section[name], cell(info.Summary))
+}
+
+// sameFile compares a generated file with its text, or writes it.
+func sameFile(t *testing.T, name, want string) {
+	t.Helper()
+	path := FromRoot(t, name)
+	if os.Getenv(WriteSetting) == "docs" {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("%s is not what the program says; %s writes it (-want +got):\n%s", name, docsWrite, diff)
 	}
 }
 
-// families are those of some checks that one struct stands for, in order.
+// index lists checks by name, with links to their sections.
+func index(names []string) string {
+	var table strings.Builder
+	table.WriteString("\n| check | passes if |\n|---|---|\n")
+	links := linksTo()
+	for _, name := range names {
+		info, _ := checks.Lookup(name)
+		fmt.Fprintf(&table, "| [%s](%s) | %s |\n", name, links[name], cell(info.Summary))
+	}
+	return table.String()
+}
+
+// linksTo returns the place of each check's section, as a page beside it links to it.
+func linksTo() map[string]string {
+	links := map[string]string{}
+	for _, names := range families(checks.Names()) {
+		anchor := strings.NewReplacer(" ", "-", ",", "").Replace(strings.Join(names, ", "))
+		for _, name := range names {
+			links[name] = groupOf(names) + ".md#" + anchor
+		}
+	}
+	return links
+}
+
+// families are the groups of some checks that share a struct, usage and advice, in order.
 func families(all []string) (list [][]string) {
 	at := map[string]int{}
 	for _, name := range all {
@@ -182,148 +261,47 @@ func families(all []string) (list [][]string) {
 	return list
 }
 
-// typeDocs are the comments of one struct.
-type typeDocs struct {
-	doc    string
-	fields map[string]string
-}
-
-func parseTypes(t *testing.T) map[string]typeDocs {
+// findingsPage lists every code of a finding. The advice on the codes of one check is in its
+// section.
+func findingsPage(t *testing.T) string {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	types := map[string]typeDocs{}
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range f.Decls {
-			g, ok := d.(*ast.GenDecl)
-			if !ok || g.Tok != token.TYPE {
-				continue
-			}
-			for _, s := range g.Specs {
-				spec := s.(*ast.TypeSpec)
-				if st, ok := spec.Type.(*ast.StructType); ok {
-					doc := g.Doc.Text()
-					if spec.Doc != nil {
-						doc = spec.Doc.Text()
-					}
-					types[spec.Name.Name] = typeDocs{doc, fieldDocs(st)}
-				}
-			}
-		}
-	}
-	return types
-}
+	var page strings.Builder
+	page.WriteString(`# Finding codes
 
-func fieldDocs(st *ast.StructType) map[string]string {
-	fields := map[string]string{}
-	for _, f := range st.Fields.List {
-		text := strings.Join(strings.Fields(f.Comment.Text()+" "+f.Doc.Text()), " ")
-		for _, n := range f.Names {
-			fields[n.Name] = text
-		}
-	}
-	return fields
-}
+A finding has a code that never changes. The code is in the reason in Slurm
+(` + "`[gpu.recovery.lost]`" + `) and in ` + "`nhc-gpu --check --json`" + `. ` + "`nhc-gpu explain CODE`" + ` prints what it means.
+` + docsNote + `
+"Reason" is how the fault appears in a reason, in at most 14 characters. "Remedy" is the
+[remedy](run.md#remedies) of a failing finding that names no other. These codes follow from tables:
 
-func writeFamily(t *testing.T, page *strings.Builder, types map[string]typeDocs, names []string) {
-	t.Helper()
-	info, _ := checks.Lookup(names[0])
-	kind := typeOf(names[0])
-	docs, ok := types[kind.Name()]
-	if !ok || docs.doc == "" {
-		t.Errorf("%s: %s has no doc comment", names[0], kind)
-	}
-	fmt.Fprintf(page, "\n## %s\n\n", strings.Join(names, ", "))
-	if len(names) > 1 {
-		for _, name := range names {
-			i, _ := checks.Lookup(name)
-			fmt.Fprintf(page, "- `%s`: %s\n", name, i.Summary)
-		}
-		page.WriteString("\n")
-	}
-	fmt.Fprintf(page, "    %s\n\n%s", strings.TrimSpace(names[0]+" "+info.Usage), prose(kind.Name(), docs.doc))
-	writeOptions(t, page, names[0], reflect.ValueOf(info.New()).Elem(), docs)
-	if len(info.Vars) > 0 {
-		page.WriteString("\n| variable | default |\n|---|---|\n")
-		for _, v := range slices.Sorted(maps.Keys(info.Vars)) {
-			fmt.Fprintf(page, "| `%s` | %s |\n", v, code(info.Vars[v]))
-		}
-	}
-	writeMessages(page, names)
-}
+- Xids, ` + "`gpu.xid.79` and `gpu.sxid.12028`: [Xid classes](xid-classes.md)" + `
+- DCGM's errors, ` + "`dcgm.fr.58`: [DCGM](dcgm.md)" + `
+- messages of the kernel about adapters and disks, ` + "`nic.fatal`: [kernel messages](kernel-log.md)" + `
 
-// prose is a doc comment as Markdown. The name of the struct is nobody's business.
-func prose(name, doc string) string {
-	doc = strings.TrimPrefix(doc, name+" ")
-	if doc != "" {
-		doc = strings.ToUpper(doc[:1]) + doc[1:]
-	}
-	var p comment.Parser
-	var pr comment.Printer
-	return string(pr.Markdown(p.Parse(doc)))
-}
-
-func writeOptions(t *testing.T, page *strings.Builder, check string, v reflect.Value, docs typeDocs) {
-	t.Helper()
-	head := "\n| word | | default |\n|---|---|---|\n"
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		opt, arg, key := f.Tag.Get("opt"), f.Tag.Get("arg"), f.Tag.Get("toml")
-		if opt == "" && arg == "" && key == "" || arg == "*" && key == "" {
-			continue
-		}
-		word := strings.ToUpper(f.Name)
-		if opt != "" {
-			word = "-" + opt
-		}
-		if key != "" {
-			word += " (" + key + ")"
-		}
-		meaning := docs.fields[f.Name]
-		if meaning == "" {
-			t.Errorf("%s: field %s has no comment: it is the documentation of that word", check, f.Name)
-		}
-		fmt.Fprintf(page, "%s| `%s` | %s | %s |\n", head, word, cell(meaning), defaultOf(v.Field(i)))
-		head = ""
-	}
-}
-
-func defaultOf(v reflect.Value) string {
-	if v.IsZero() {
-		return ""
-	}
-	return code(fmt.Sprint(v.Interface()))
-}
-
-// writeMessages shows a message of each kind, as the tests of the check have it.
-func writeMessages(page *strings.Builder, names []string) {
-	head := "\n| it says | what to do |\n|---|---|\n"
-	shown := map[string]bool{}
-	for _, name := range names {
-		for _, s := range scenariosOf(name) {
-			for _, f := range s.Want {
-				if checks.SharedAdvice()[f.Code] != "" || shown[f.Code] || f.Message == "" {
-					continue
-				}
-				shown[f.Code] = true
-				note := ""
-				if f.Severity != checks.Fail {
-					note = " (" + f.Severity.String() + ")"
-				}
-				fmt.Fprintf(page, "%s| %s%s | %s |\n", head, code(strings.ReplaceAll(f.Message, "{root}", "")), note, cell(checks.WhatToDo(f.Code)))
-				head = ""
-			}
+| code | reason | remedy | what to do |
+|---|---|---|---|
+`)
+	table, by, links := ReadCodes(t), map[string][]string{}, linksTo()
+	for _, name := range checks.Names() {
+		info, _ := checks.Lookup(name)
+		for code := range info.Advice() {
+			by[code] = append(by[code], fmt.Sprintf("[%s](checks/%s)", name, links[name]))
 		}
 	}
+	for code, do := range checks.SharedAdvice() {
+		by[code] = []string{cell(do)}
+	}
+	for _, code := range slices.Sorted(maps.Keys(by)) {
+		words, remedy, do := "the line of nhc.conf", string(table.Remedy[code]), by[code]
+		if table.RowOf(code) != "" {
+			words = checks.Words(code)
+		}
+		if len(do) > 3 {
+			do = append(do[:2:2], fmt.Sprintf("%d more", len(do)-2))
+		}
+		fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", code, words, remedy, strings.Join(do, ", "))
+	}
+	return page.String()
 }
 
 func code(s string) string {

@@ -20,7 +20,7 @@ import (
 )
 
 // Family tests the checks of the package that calls it. NHC_GPU_WRITE=docs writes their
-// sections of docs/checks.md in place of that, NHC_GPU_WRITE=selftests their files of
+// sections of docs/reference/checks in place of that, NHC_GPU_WRITE=selftests their files of
 // checks/selftest.
 func Family(t *testing.T) {
 	t.Helper()

@@ -26,7 +26,7 @@ func init() {
 			"dcgm.hung":    "nv-hostengine accepts connections and does not answer: systemctl restart nvidia-dcgm. The GPUs may be well: check_gpu_recovery asks the driver itself. If that hangs, too, it is the driver: see dmesg.",
 			"dcgm.failed":  "The call that is named gave an error: see /var/log/nvidia-dcgm/nv-hostengine.log and dmesg, try dcgmi discovery -l.",
 			"dcgm.old":     "Update DCGM: the diagnostic needs 4.2 or later, or DCGM_MODE=dcgmi with the program of the installed one.",
-			"dcgm.errors":  "Correct the file that the message names (docs/dcgm.md has its form); until then the built-in classes are in force.",
+			"dcgm.errors":  "Correct the file that the message names (docs/reference/dcgm.md has its form); until then the built-in classes are in force.",
 		}
 	})
 }

@@ -153,7 +153,7 @@ func WhatToDo(code string) string {
 	}
 	row := dcgmRows().find(n, "")
 	if err != nil || row == nil {
-		return "An error that is not known here: see dcgm_errors.h of the installed DCGM. A row in " + dcgmErrorFile + " gives it a class (docs/dcgm.md)."
+		return "An error that is not known here: see dcgm_errors.h of the installed DCGM. A row in " + dcgmErrorFile + " gives it a class (docs/reference/dcgm.md)."
 	}
 	does := map[checks.Remedy]string{
 		checks.ReseatOrRMA: "Hardware, by all that is known: end what runs on the GPU, reset it, run check_dcgm_diag 3 or NVIDIA's field diagnostic; if that says the same have it replaced.",
@@ -165,9 +165,9 @@ func WhatToDo(code string) string {
 		return do
 	}
 	if row.Class == dcgmFails {
-		return "See docs/dcgm.md, and what check_gpu_nvlink, check_gpu_fabric and dmesg say of the same GPU; a reset or a reboot is the first cure."
+		return "See docs/reference/dcgm.md, and what check_gpu_nvlink, check_gpu_fabric and dmesg say of the same GPU; a reset or a reboot is the first cure."
 	}
-	return "Nothing at once, it drains no node: " + dcgmWhy(row) + ". See docs/dcgm.md; " + dcgmErrorFile + " makes it fail where a site wants that."
+	return "Nothing at once, it drains no node: " + dcgmWhy(row) + ". See docs/reference/dcgm.md; " + dcgmErrorFile + " makes it fail where a site wants that."
 }
 
 // dcgmWhy is the source of a row.

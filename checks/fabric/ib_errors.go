@@ -16,7 +16,7 @@ import (
 
 // ibErrors judges the counters of errors of the ports that carry jobs' traffic, or of
 // the DEVICEs, by how much they have grown and never by what they are: the first run
-// after a boot judges nothing. Each counter has its own limit, of which docs/fabric.md
+// after a boot judges nothing. Each counter has its own limit, of which docs/reference/fabric.md
 // has the table: any growth in the last hour, or a rate in a second, a minute or an
 // hour. RoCE ports are judged by the statistics of their network interfaces, too, and
 // AWS's EFA by the counters of the device. What another node, a switch or the application
@@ -56,7 +56,7 @@ func init() {
 				"ib.errors.fabric": "Nothing on this node: most of its ports count the same at once. See the switches, UFM or the subnet manager for that time.",
 				"ib.errors.full":   "The counter has stopped at its maximum, and later errors are not seen: perfquery -R (of infiniband-diags) sets the counters of a port to 0.",
 				"ib.errors.none":   "Nothing: these devices do not count errors where the kernel shows them.",
-				"ib.errors.policy": "Correct the file that the message names (docs/fabric.md has its form); until then the built-in limits are in force.",
+				"ib.errors.policy": "Correct the file that the message names (docs/reference/fabric.md has its form); until then the built-in limits are in force.",
 			}
 		},
 		DoOf: doIBErrors,

@@ -17,7 +17,7 @@ import (
 // DEVICE that is named: mlx5_0, mlx5_0:1, a glob. Every one of them has to be ACTIVE
 // and LinkUp, and over InfiniBand to have a LID and a subnet manager. Ports of
 // management, of the front end and virtual functions are left out unless they are
-// named (docs/fabric.md). Each plane of a ConnectX-8 is judged as a port.
+// named (docs/reference/fabric.md). Each plane of a ConnectX-8 is judged as a port.
 //
 // Where a RoCE port is a LAG (mlx5_bond_0) a member that is down is warned of; -b fails.
 //

@@ -23,7 +23,7 @@ import (
 // operator clears it (nhc-gpu clear --ib DEVICE). It warns for HOURS of a fault that the
 // driver has recovered, and of one that interrupts nothing; a transceiver's fault fails
 // only while its port is down. "nhc-gpu explain MESSAGE" explains each message, and
-// docs/kernel-log.md lists them.
+// docs/reference/kernel-log.md lists them.
 //
 // Only what the kernel itself has logged counts. Messages of adapters that carry no
 // jobs' traffic, of cables that are plugged in, of drivers that are loaded and of a reset

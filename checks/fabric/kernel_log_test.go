@@ -369,11 +369,11 @@ func TestMessageTable(t *testing.T) {
 	}
 }
 
-// The table of docs/kernel-log.md is that of klog.toml.
+// The table of docs/reference/kernel-log.md is that of klog.toml.
 func TestMessagePage(t *testing.T) {
 	t.Parallel()
 	const head, write = "## The messages\n\n", "NHC_GPU_WRITE=docs go test ./checks/... -run MessagePage"
-	path := checktest.FromRoot(t, "docs/kernel-log.md")
+	path := checktest.FromRoot(t, "docs/reference/kernel-log.md")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func init() {
 			Do: func() map[string]string {
 				return map[string]string{
 					"gpu.clocks.app": "nvidia-smi -ac MEMORY,GRAPHICS with -i and the GPU's address sets application clocks, -rac takes them back; see who has lowered them.",
-					"gpu.clocks.max": "The GPU is another model than is expected, or its VBIOS caps it: compare with the other GPUs in nvidia-smi -q -d CLOCK. If it was meant remove gpu-clocks.json in /var/lib/nhc-gpu, or see docs/profiles.md.",
+					"gpu.clocks.max": "The GPU is another model than is expected, or its VBIOS caps it: compare with the other GPUs in nvidia-smi -q -d CLOCK. If it was meant remove gpu-clocks.json in /var/lib/nhc-gpu, or see docs/thresholds.md.",
 				}
 			},
 		})

@@ -18,7 +18,7 @@ import (
 
 // gpuCount checks that the PCI bus, the driver's device nodes and NVML show the
 // same GPUs, as many as WANT; without WANT as many as its platform comes with (see
-// docs/profiles.md; a guest can have any number of vGPUs), as Slurm's Gres of this node says (in slurm.conf as it lies on
+// docs/thresholds.md; a guest can have any number of vGPUs), as Slurm's Gres of this node says (in slurm.conf as it lies on
 // the node; MIG instances do not count), or else as this node has ever shown.
 // It names those that are missing by their PCI addresses. GPUs that have less memory
 // than the others of their model, the UUID of another, or alone another model among

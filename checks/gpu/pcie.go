@@ -48,7 +48,7 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"gpu.pcie.width":     cable + " If only the slot has fewer lanes see the BIOS's setting for it, or give the number in nhc.conf.",
-				"gpu.pcie.gen":       "GPU and slot cannot do what is asked for: see the BIOS's setting for the slot, the riser, and the line itself. If it was meant remove gpu-pcie-link.json in /var/lib/nhc-gpu, or see docs/profiles.md.",
+				"gpu.pcie.gen":       "GPU and slot cannot do what is asked for: see the BIOS's setting for the slot, the riser, and the line itself. If it was meant remove gpu-pcie-link.json in /var/lib/nhc-gpu, or see docs/thresholds.md.",
 				"gpu.pcie.slow":      cable,
 				"gpu.pcie.differ":    cable,
 				"gpu.pcie.fatal":     "Reboot and see dmesg for AER lines; if it comes back reseat the GPU or its riser, then replace it.",

@@ -32,7 +32,7 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"gpu.power.limit":    "nvidia-smi -pl WATTS with -i and the GPU's address sets it; see who has lowered it. It does not outlive the driver.",
-				"gpu.power.default":  "The board's VBIOS caps it, or it is another board: compare nvidia-smi -q -d POWER with the other GPUs. If it was meant remove gpu-power.json in /var/lib/nhc-gpu, or see docs/profiles.md.",
+				"gpu.power.default":  "The board's VBIOS caps it, or it is another board: compare nvidia-smi -q -d POWER with the other GPUs. If it was meant remove gpu-power.json in /var/lib/nhc-gpu, or see docs/thresholds.md.",
 				"gpu.power.enforced": "Something beside the limit holds the power down: see nvidia-smi -q -d POWER, and the chassis for a power brake or a lost power supply.",
 			}
 		},

@@ -162,7 +162,7 @@ func BuildTables(entries []conf.Entry, opts Options) *Plan {
 		s := Step{Pos: e.Pos, Text: e.Name, Kind: Native, Name: e.Name, Table: e.Params, Policy: e.Policy}
 		info, ok := checks.Lookup(e.Name)
 		if !ok {
-			s.Usage = b.problem(e.Pos, e.Name, errors.New("no check of that name, docs/checks.md has them all"))
+			s.Usage = b.problem(e.Pos, e.Name, errors.New("no check of that name, docs/reference/checks has them all"))
 			b.add(s)
 			continue
 		}

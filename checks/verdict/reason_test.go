@@ -19,7 +19,7 @@ func faulty(check, code string, d checks.Device, remedy checks.Remedy) checks.Fi
 }
 
 // typical are faults as nodes have them, and how sinfo -R shows each at its default width.
-// docs/slurm.md has the same table.
+// docs/reference/slurm.md has the same table.
 var typical = []struct {
 	fault  string
 	x      checks.Finding
@@ -57,7 +57,7 @@ var typical = []struct {
 // has 20 characters for the reason, in which device and fault must be.
 func TestReasonsAtSinfosWidth(t *testing.T) {
 	t.Parallel()
-	docs, err := os.ReadFile("../../docs/slurm.md")
+	docs, err := os.ReadFile("../../docs/reference/slurm.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestReasonsAtSinfosWidth(t *testing.T) {
 			t.Errorf("%s: sinfo -R shows %q: want device and fault", tt.fault, shown)
 		}
 		if row := fmt.Sprintf("| %s | `%s` | `%s` |\n", tt.fault, strings.TrimSpace(shown), reason); !strings.Contains(string(docs), row) {
-			t.Errorf("docs/slurm.md lacks the row\n%s", row)
+			t.Errorf("docs/reference/slurm.md lacks the row\n%s", row)
 		}
 	}
 }

@@ -122,7 +122,7 @@ func found(s checks.Severity) string {
 	return "yes"
 }
 
-// The keys of JSON: docs/run.md. They never change.
+// The keys of JSON: docs/reference/run.md. They never change.
 type (
 	jsonReport struct {
 		Version string         `json:"version"`

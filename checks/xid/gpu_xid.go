@@ -16,7 +16,7 @@ import (
 
 // gpuXid looks for Xid errors of GPUs and SXid errors of NVSwitches in the
 // kernel's log. Each code has a class, which says whether the node is drained
-// and what makes it well again: docs/xid.md has the classes, "nhc-gpu xid
+// and what makes it well again: docs/reference/xid.md has the classes, "nhc-gpu xid
 // explain CODE" says what is made of one. Only what the kernel itself has
 // logged counts.
 //
@@ -39,7 +39,7 @@ type gpuXid struct {
 	Passes int    `opt:"n" toml:"clean_passes"` // an error is over after so many runs without it; 0: never
 }
 
-const doXidPolicy = "Correct the file that the message names (docs/xid.md has its form); until then the built-in policy is in force."
+const doXidPolicy = "Correct the file that the message names (docs/reference/xid.md has its form); until then the built-in policy is in force."
 
 func init() {
 	checks.Register(checks.Info{

@@ -18,7 +18,7 @@ import (
 
 // The commands of tests/script/golden.txtar print what sites rely on and no change of the
 // code's layout may alter. The words, defaults and messages of checks are in
-// docs/checks.md, and the codes of our own checks in checks/codes.toml.
+// docs/reference/checks, and the codes of our own checks in checks/codes.toml.
 
 // printHelps prints the help of the program and of each of its commands.
 func printHelps(ts *testscript.TestScript, _ bool, _ []string) {

@@ -1,6 +1,6 @@
 // Package bench measures what whole runs of the program cost. A test holds what hardly
 // varies: processes, threads and page faults. make bench measures CPU time and wall
-// clock, and writes docs/cost.md.
+// clock, and writes docs/reference/cost.md.
 package bench
 
 import (

@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of orders in docs/slurm.md")
+var update = flag.Bool("update", false, "rewrite the table of orders in docs/reference/slurm.md")
 
 // ordersConf lets a person order a reboot and a power-down. No program does
 // anything: the order stands as long as slurmctld waits for it. The tests start the
@@ -61,7 +61,7 @@ var orders = []order{
 
 // No order of a person's is undone, whether it is given before our drain or after it:
 // each is looked for after a check fails, fails on, and passes again. What becomes of the
-// node is the table in docs/slurm.md.
+// node is the table in docs/reference/slurm.md.
 func TestOrdersStand(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -126,10 +126,10 @@ func TestRebootIsCarriedOut(t *testing.T) {
 	n.WaitState("idle", soon)
 }
 
-// inDocs compares a part of docs/slurm.md, between two comments, with the results.
+// inDocs compares a part of docs/reference/slurm.md, between two comments, with the results.
 func inDocs(t *testing.T, part, want string) {
 	t.Helper()
-	const path = "../../docs/slurm.md"
+	const path = "../../docs/reference/slurm.md"
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

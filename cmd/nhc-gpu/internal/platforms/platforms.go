@@ -26,7 +26,7 @@ func Command() *cobra.Command {
 		Long: `Lists the platforms of /etc/nhc/profiles.toml and of this program; * marks that
 of this node. With the name of one, or the PCI device id of its GPUs, its figures
 are printed, each with its source: what is meant otherwise can be copied to
-/etc/nhc/profiles.toml and changed there (docs/profiles.md).`,
+/etc/nhc/profiles.toml and changed there (docs/thresholds.md).`,
 		Example: `  nhc-gpu platforms
   nhc-gpu platforms 'HGX H100'
   nhc-gpu platforms 2330`,

@@ -68,7 +68,7 @@ that could not be tried.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object of JSON")
-	cmd.Flags().StringVar(&file, "file", "", "try the scenarios of this file (docs/selftest.md) in place of the built-in ones")
+	cmd.Flags().StringVar(&file, "file", "", "try the scenarios of this file (docs/reference/selftest.md) in place of the built-in ones")
 	return cmd
 }
 
@@ -157,7 +157,7 @@ func printAttempts(out io.Writer, version string, attempts []attempt, asJSON boo
 	}
 	verdict := "each check said what it should, and named the right GPU"
 	if wrong > 0 {
-		verdict = fmt.Sprintf("%d WRONG: do not trust these checks, and report it (docs/selftest.md)", wrong)
+		verdict = fmt.Sprintf("%d WRONG: do not trust these checks, and report it (docs/reference/selftest.md)", wrong)
 	}
 	_, err := fmt.Fprintf(out, "\nnhc-gpu %s: %s of %s: %s\n", version, console.Counted(len(attempts), "scenario"), console.Counted(len(names), "check"), verdict)
 	return err
