@@ -86,34 +86,6 @@ func (i Info) Class() string {
 	return family
 }
 
-// Groups lists the groups of checks, in the order in which people look for them.
-func Groups() []string {
-	return []string{"gpu", "fabric", "node", "processes", "files", "jobs", "active"}
-}
-
-// Group returns the group under which help and documents list the check, one of [Groups].
-func (i Info) Group() string {
-	switch i.Class() {
-	case ClassActive:
-		return "active"
-	case ClassJob:
-		return "jobs"
-	case "gpu":
-		return "gpu"
-	case "ps":
-		return "processes"
-	case "fs", "file":
-		return "files"
-	case "ib", "eth", "pcie", "nvme", "kernel":
-		return "fabric"
-	}
-	switch i.Name {
-	case "check_hw_ib", "check_hw_eth", "check_hw_gm", "check_hw_topology":
-		return "fabric"
-	}
-	return "node"
-}
-
 // Classes lists the classes of all checks, and that of shell lines, sorted.
 func Classes() []string {
 	set := map[string]bool{ClassShell: true}

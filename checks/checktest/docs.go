@@ -59,17 +59,20 @@ type docsPage struct {
 const sectionMark = "\n## "
 
 var groupTitles = map[string]string{
-	"gpu":       "GPUs|what the driver, NVML, DCGM and the kernel's log report about GPUs",
-	"fabric":    "Fabric|InfiniBand, RoCE and Ethernet ports, PCIe links, NVMe disks, topology",
-	"node":      "Node|CPUs, memory, network services, commands, DMI and resource managers",
+	"GPU":       "GPUs|what the driver, NVML, DCGM and the kernel's log report about GPUs",
+	"fabric":    "Fabric|InfiniBand, RoCE and Ethernet ports, routes, name servers and sockets",
+	"node":      "Node|CPUs, memory, PCIe, NVMe disks, topology, the kernel's log, DMI, commands, resource managers",
 	"processes": "Processes|processes and services that must run, must not run, or use too much",
 	"files":     "Files and file systems|files, mounts, and space on file systems",
 	"jobs":      "Jobs|what an ended job has left behind",
 	"active":    "Active tests|tests that load the node to measure it; none runs beside a job",
 }
 
+// pageOf returns the file name of a group's page.
+func pageOf(group string) string { return strings.ToLower(group) + ".md" }
+
 func pagePath(t *testing.T, group string) string {
-	return FromRoot(t, filepath.Join(docsDir, group+".md"))
+	return FromRoot(t, filepath.Join(docsDir, pageOf(group)))
 }
 
 // readPage reads the page of a group. A page that does not exist yet is empty.
@@ -142,17 +145,17 @@ func sectionsOf(t *testing.T, own []string, group string) (sections []string) {
 // checkSections compares the sections of the pages with what the checks and their scenarios
 // say.
 func checkSections(t *testing.T, own []string) {
-	for _, group := range checks.Groups() {
+	for _, group := range checks.Groups {
 		got := slices.DeleteFunc(readPage(t, group).sections, func(s string) bool { return !isAbout(s, own) })
 		if diff := cmp.Diff(strings.Join(sectionsOf(t, own, group), ""), strings.Join(got, "")); diff != "" {
-			t.Errorf("%s/%s.md is not what the checks say; %s writes it (-want +got):\n%s", docsDir, group, docsWrite, diff)
+			t.Errorf("%s/%s is not what the checks say; %s writes it (-want +got):\n%s", docsDir, pageOf(group), docsWrite, diff)
 		}
 	}
 }
 
 func writeSections(t *testing.T, own []string) {
 	t.Helper()
-	for _, group := range checks.Groups() {
+	for _, group := range checks.Groups {
 		want := sectionsOf(t, own, group)
 		changePage(t, group, func(p *docsPage) {
 			p.sections = append(slices.DeleteFunc(p.sections, func(s string) bool { return isAbout(s, own) }), want...)
@@ -167,7 +170,7 @@ func CheckPage(t *testing.T) {
 	sameFile(t, docsDir+"/README.md", docsIndex+index(checks.Names()))
 	sameFile(t, "docs/reference/findings.md", findingsPage(t))
 	writes := os.Getenv(WriteSetting) == "docs"
-	for _, group := range checks.Groups() {
+	for _, group := range checks.Groups {
 		var names []string
 		var want [][]string
 		for _, family := range families(checks.Names()) {
@@ -187,14 +190,14 @@ func CheckPage(t *testing.T) {
 		}
 		page := readPage(t, group)
 		if diff := cmp.Diff(head, page.head); diff != "" {
-			t.Errorf("%s/%s.md is not what the checks say; %s writes it (-want +got):\n%s", docsDir, group, docsWrite, diff)
+			t.Errorf("%s/%s is not what the checks say; %s writes it (-want +got):\n%s", docsDir, pageOf(group), docsWrite, diff)
 		}
 		var got [][]string
 		for _, s := range page.sections {
 			got = append(got, namesOf(s))
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("sections of %s/%s.md; %s writes them (-want +got):\n%s", docsDir, group, docsWrite, diff)
+			t.Errorf("sections of %s/%s; %s writes them (-want +got):\n%s", docsDir, pageOf(group), docsWrite, diff)
 		}
 	}
 }
@@ -239,7 +242,7 @@ func linksTo() map[string]string {
 	for _, names := range families(checks.Names()) {
 		anchor := strings.NewReplacer(" ", "-", ",", "").Replace(strings.Join(names, ", "))
 		for _, name := range names {
-			links[name] = groupOf(names) + ".md#" + anchor
+			links[name] = pageOf(groupOf(names)) + "#" + anchor
 		}
 	}
 	return links
