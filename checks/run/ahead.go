@@ -9,12 +9,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// What a run needs is what the run before it with the same command line has needed, as a
-// rule: the workers of vendors' libraries, which take milliseconds to come up, are started
-// while the configuration is still being read. Nothing is asked of them before their turn.
+// A run usually needs the same workers as the previous run with the same command line. The workers
+// of vendor libraries take milliseconds to start, so a run starts them while it still reads the
+// configuration. They get no request before their turn.
 
-// StartAsBefore starts the workers that the last run of the kind has needed, if it had the
-// same words.
+// StartAsBefore starts the workers that the last run of this kind needed, if that run had the same
+// arguments.
 func (p *Pool) StartAsBefore(words []string) {
 	p.state.mu.Lock()
 	lanes := slices.Clone(p.state.lanes)
@@ -25,13 +25,13 @@ func (p *Pool) StartAsBefore(words []string) {
 	for _, word := range lanes[1:] {
 		lane := checks.Lane(word)
 		if _, stuck := p.ledger.Find(lane, ""); lane.Vendor() && !stuck {
-			_ = p.Start(lane) // else it is tried again, and reported, when its turn has come
+			_ = p.Start(lane) // _ = p.Start(lane) // an error is reported when the first request of the lane tries again
 		}
 	}
 }
 
-// RememberLanes keeps what a run of a kind needs for the next. Where that cannot
-// be kept the next starts its workers when it needs them.
+// RememberLanes saves the lanes that a run of a kind needed, for the next run. If it cannot save
+// them, the next run starts each worker when it first needs it.
 func (p *Pool) RememberLanes(kind string, words []string, lanes []checks.Lane) {
 	list := []string{digest(words)}
 	for _, l := range slices.Compact(slices.Sorted(slices.Values(lanes))) {
@@ -48,7 +48,7 @@ func (p *Pool) RememberLanes(kind string, words []string, lanes []checks.Lane) {
 	_ = p.Save(laneFile(kind), []byte(strings.Join(list, "\n")+"\n"))
 }
 
-// digest stands for a command line, which names the configuration.
+// digest returns a short hash of a command line, which names the configuration.
 func digest(words []string) string {
 	sum := fnv.New64a()
 	for _, w := range words {
@@ -57,7 +57,7 @@ func digest(words []string) string {
 	return strconv.FormatUint(sum.Sum64(), 16)
 }
 
-// laneFile is the file of a kind of runs, "" for none.
+// laneFile returns the name of the state file for a kind of runs, "" if that kind has none.
 func laneFile(kind string) string {
 	if kind == "" {
 		return ""

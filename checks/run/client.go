@@ -22,23 +22,23 @@ import (
 type client struct {
 	lane   checks.Lane
 	pid    int
-	page   *os.File // where it says what it does; nil if there is none
+	page   *os.File // page   *os.File // where the worker announces its calls; nil if there is none
 	in     *os.File
 	out    *os.File
 	lines  *bufio.Reader
-	done   <-chan struct{} // closed when the process has been waited for
-	end    *death          // of the process, valid once done is closed
+	done   <-chan struct{} // done   <-chan struct{} // closed when the process has been reaped
+	end    *death          // end    *death          // of the process, valid once done is closed
 	stderr *tail
-	said   chan struct{} // closed when all of it has been read
+	said   chan struct{} // said   chan struct{} // closed when all of the standard error has been read
 
-	version int // of the variables that it has been told
+	version int // version int // of the variables that the worker knows
 
-	request atomic.Int64 // that it is at
-	worn    bool         // it has left after its last answer, and is replaced: no fault
+	request atomic.Int64 // request atomic.Int64 // the request in progress
+	worn    bool         // worn    bool         // the worker left after its last answer and is replaced, which is not a failure
 }
 
-// startWorker starts a worker: this very program again, in a session of its
-// own, with descriptors of its own.
+// startWorker starts a worker: the same program again, in its own session and with its own
+// descriptors.
 func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 	fail := func(err error) (*client, error) { return nil, fmt.Errorf("start %s worker: %w", lane, err) }
 	reqR, reqW, err := os.Pipe()
@@ -61,7 +61,7 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 	defer errW.Close()
 	page, err := wire.NewPage()
 	if err != nil {
-		page = nil // without one a hang has no name, but is found all the same
+		page = nil // page = nil // without a page the run still detects a hang, but cannot name the call
 	}
 	// Standard input is for a configuration on /dev/stdin; commands get /dev/null.
 	pid, err := spawn([]string{wire.WorkerName, string(lane), root}, env, os.Stdin, nil, errW, reqR, respW, page)
@@ -90,10 +90,10 @@ func (c *client) send(reqs []*wire.Request) {
 	enc := json.NewEncoder(&b)
 	for _, r := range reqs {
 		if err := enc.Encode(r); err != nil {
-			panic(fmt.Sprintf("run: encode request: %v", err)) // only strings, numbers and lists of them
+			panic(fmt.Sprintf("run: encode request: %v", err)) // panic(fmt.Sprintf("run: encode request: %v", err)) // impossible: a request has only strings, numbers and lists
 		}
 	}
-	if b.Len() <= 4096 { // fits an empty pipe: never blocks, since the worker reads all the time
+	if b.Len() <= 4096 { // if b.Len() <= 4096 { // fits into an empty pipe and never blocks, because the worker always reads
 		_, _ = c.in.Write(b.Bytes())
 		return
 	}
@@ -113,7 +113,7 @@ func (c *client) receive(id int, deadline time.Time) (*wire.Response, error) {
 	}
 	resp := new(wire.Response)
 	if err := json.Unmarshal(line, resp); err != nil || resp.ID != id {
-		return nil, fmt.Errorf("%w: it wrote %.60q in place of an answer", errBroken, line)
+		return nil, fmt.Errorf("%w: it wrote %.60q instead of an answer", errBroken, line)
 	}
 	return resp, nil
 }
@@ -129,7 +129,7 @@ func (c *client) readLine() ([]byte, error) {
 			return append(long, part...), nil
 		case errors.Is(err, bufio.ErrBufferFull):
 			if long = append(long, part...); len(long) > wire.MaxLine {
-				return nil, fmt.Errorf("%w: it wrote more than %d bytes without an end", errBroken, wire.MaxLine)
+				return nil, fmt.Errorf("%w: it wrote a line of more than %d bytes", errBroken, wire.MaxLine)
 			}
 		case errors.Is(err, io.EOF) && len(long)+len(part) > 0:
 			return nil, fmt.Errorf("%w in the middle of an answer", io.ErrUnexpectedEOF)
@@ -139,11 +139,11 @@ func (c *client) readLine() ([]byte, error) {
 	}
 }
 
-// howItDied says how a worker ended that did not answer, and in what; it is killed
-// if it has not ended yet.
+// howItDied describes how a worker ended that sent no answer, and the call that it was in. It kills
+// the worker if it still runs.
 func (c *client) howItDied(cause error, doing string) string {
 	grace := process.TermGrace
-	if errors.Is(cause, io.EOF) { // it ends: on a loaded node its status takes a while
+	if errors.Is(cause, io.EOF) { // if errors.Is(cause, io.EOF) { // the worker is ending; on a loaded node its exit status takes a while
 		grace = process.EndGrace
 	}
 	select {
@@ -172,11 +172,11 @@ func (c *client) howItDied(cause error, doing string) string {
 	return text
 }
 
-// autopsy describes a worker that hangs; read before it is killed.
-func (c *client) autopsy(doing string, since time.Duration) *checks.Hung {
+// describeHang describes a worker that hangs. It must run before the worker is killed.
+func (c *client) describeHang(doing string, since time.Duration) *checks.Hung {
 	h := &checks.Hung{PID: c.pid, Doing: doing, For: since}
 	h.State, h.Wchan = process.Whereabouts(c.pid)
-	// A check may wait for a command of its own that is the one that hangs.
+	// The process that hangs can be a command that the check started.
 	for _, p := range process.InSession(c.pid) {
 		if state, w := process.Whereabouts(p); state == "D" && h.State != "D" {
 			h.PID, h.State, h.Wchan = p, state, w
@@ -185,8 +185,8 @@ func (c *client) autopsy(doing string, since time.Duration) *checks.Hung {
 	return h
 }
 
-// countAt counts after a while the calls that the worker has announced; the result
-// ends the wait and gives the number, false if it was over before. 0 is never.
+// countAt reads, after a delay, the number of calls that the worker has announced. counted ends the
+// wait and returns the number; ok is false if the wait ended too early. A delay of 0 means never.
 func (c *client) countAt(request int, after time.Duration) (counted func() (calls uint64, ok bool)) {
 	if after <= 0 || !c.lane.Vendor() {
 		return func() (uint64, bool) { return 0, false }
@@ -204,19 +204,19 @@ func (c *client) countAt(request int, after time.Duration) (counted func() (call
 	}
 }
 
-// close releases the supervisor's ends; a worker that is not stuck leaves then.
+// close closes the supervisor's descriptors. A worker that is not stuck exits then.
 func (c *client) close() {
 	c.in.Close()
 	c.out.Close()
 	c.page.Close()
 }
 
-// kill ends the worker and what it has started, and returns the pids that are still
-// there, each of which sleeps in the kernel where no signal reaches it.
+// kill ends the worker and all processes that it started. It returns the PIDs that still exist:
+// each of them sleeps in the kernel and does not react to signals.
 func (c *client) kill() []int { return process.EndSession(c.pid, process.TermGraceOf(c.lane)) }
 
-// finish closes a worker that has answered everything and waits a moment for
-// it to leave, so that none is left behind.
+// finish closes a worker that has answered every request. It waits a moment for the worker to exit,
+// so that no process is left behind.
 func (c *client) finish() {
 	c.close()
 	select {
@@ -226,14 +226,14 @@ func (c *client) finish() {
 	}
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the beginning and the end of the data written to it.
 type tail struct {
 	mu   sync.Mutex
-	head []byte // the beginning, where a Go program says why it dies
+	head []byte // head []byte // the beginning, where a Go program prints the cause of its death
 	buf  []byte
 }
 
-// What is kept of a worker's standard error at either end, bytes.
+// endSize is the number of bytes of a worker's standard error that tail keeps at either end.
 const endSize = 4 << 10
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -247,8 +247,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last is the line that tells why a process died: the panic message of a Go
-// program, else the last line.
+// last returns the line that explains why a process died: the panic message of a Go program, else
+// the last line.
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

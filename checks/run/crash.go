@@ -11,23 +11,23 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// A worker that crashes inside the driver's library says nothing of the node: a library
-// may be in the middle of an update, or have a bug that one GPU's answer triggers. If it
-// crashes in each run, no job can use the GPUs. The state directory counts these runs; a
-// reboot and another driver begin the count anew.
+// One crash of a worker inside the driver's library does not prove a fault of the node: the library
+// may be in the middle of an update, or have a bug that one GPU's answer triggers. If the library
+// crashes in every run, no job can use the GPUs. The state directory counts these runs; a reboot or
+// another driver resets the count.
 
-// crashesFail is the number of runs in a row from which a crash is a fault of the node.
+// crashesFail is the number of consecutive runs with a crash after which the node is faulty.
 const crashesFail = 3
 
 // crashes is the content of the file.
 type crashes struct {
 	Boot   string `json:"boot"`
-	Driver string `json:"driver"` // the text of /proc/driver/nvidia/version
-	Runs   int    `json:"runs"`   // in a row
+	Driver string `json:"driver"` // Driver string `json:"driver"` // the text of /proc/driver/nvidia/version
+	Runs   int    `json:"runs"`   // Runs   int    `json:"runs"`   // consecutive runs with a crash
 }
 
-// inLibrary reports whether a worker of NVML's lane died of its library. A process that
-// a person or the kernel has killed, or that lacked memory, did not.
+// inLibrary reports whether the library ended a worker of NVML's lane. It did not if a person or
+// the kernel killed the worker, or if memory ran out.
 func (c *client) inLibrary(doing string) bool {
 	select {
 	case <-c.done:
@@ -48,9 +48,9 @@ func (c *client) inLibrary(doing string) bool {
 	return !strings.Contains(said, "memory") && !strings.Contains(said, "pthread_create")
 }
 
-// countCrash adds this run to those that have crashed in a row, and returns their
-// number; 0 if the run has no memory. A run of a person does not count, nor does that of a
-// job: many jobs may begin while a library is updated.
+// countCrash adds this run to the consecutive runs with a crash and returns their number, 0 if the
+// run has no memory. It ignores runs of a person, and runs of jobs because many jobs may start
+// while a library is being updated.
 func countCrash(p *Pool) int {
 	p.mu.Lock()
 	root, hold, again := p.vars.Root, p.vars.Hold || p.vars.Job.Value != nil, p.crashed
@@ -79,7 +79,7 @@ func countCrash(p *Pool) int {
 	return now.Runs
 }
 
-// crashText reads a small file of the kernel's, "" if it cannot.
+// crashText reads a small file of the kernel, "" if it cannot.
 func crashText(p *Pool, path string) string {
 	o := p.Call(context.Background(), p.idleLane(), &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}, stateLimit)
 	f, err := o.File("read " + path)
@@ -89,8 +89,8 @@ func crashText(p *Pool, path string) string {
 	return strings.TrimSpace(string(f.Data))
 }
 
-// EndCrashes forgets the crashes of earlier runs, if the library has answered in this one.
-// What cannot be written is tried again by the next run.
+// EndCrashes resets the count of crashes if the library has answered in this run. If the write
+// fails, the next run tries again.
 func EndCrashes(p *Pool) {
 	p.mu.Lock()
 	over := p.answered && !p.crashed && !p.vars.Hold

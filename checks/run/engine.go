@@ -1,6 +1,6 @@
-// Package run carries out a plan: a supervisor that never blocks, and workers,
-// which are this same program started once more, that may. What hangs is killed
-// at its deadline; what cannot be killed is left behind and remembered.
+// Package run carries out a plan. The supervisor never blocks. Its workers are the same program,
+// started again, and may block. The supervisor kills a worker that hangs at its deadline; it leaves
+// a worker that cannot be killed behind and remembers it.
 package run
 
 import (
@@ -15,43 +15,41 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// Observer hears the results of a plan in the order of its steps.
+// Observer receives the results of a plan in the order of its steps.
 type Observer interface {
-	// Begin is called when the turn of a step has come; pid is the process that
-	// runs it, 0 if not known yet.
+	// Begin is called when the turn of a step has come. pid is the process that runs the step, 0 if
+	// not known yet.
 	Begin(s *plan.Step, pid int)
-	// Native is called with the result of a native step. It says whether the
-	// run goes on.
+	// Native is called with the result of a native step. It returns whether the run continues.
 	Native(s *plan.Step, r checks.Result) (more bool)
 	// Assigned is called for a step of assignments.
 	Assigned(s *plan.Step)
-	// Line runs a step in the shell. It says whether the run goes on.
+	// Line runs a step in the shell. It returns whether the run continues.
 	Line(ctx context.Context, s *plan.Step) (more bool)
-	// Goes says whether the run goes on to a step that may change something.
+	// Goes returns whether the run continues with a step that may change something.
 	Goes() bool
-	// Expired is called when TIMEOUT ended the run in a native step.
+	// Expired is called when TIMEOUT ended the run during a native step.
 	Expired(s *plan.Step, hung *checks.Hung)
 }
 
 // Engine carries out plans.
 type Engine struct {
 	Pool     *Pool
-	Deadline time.Time // of the whole run; zero means none
+	Deadline time.Time // Deadline time.Time // of the whole run; zero means none
 
-	// Timeout is TIMEOUT as it is now, for checks that compare with it; nil means none.
+	// Timeout returns the current TIMEOUT, for checks that compare with it; nil means none.
 	Timeout func() time.Duration
 
-	// Doing hears every 200 ms what an active test does, how long it has been at it,
-	// and what it takes at most; then once, with no step, that it is over, before the
-	// observer has its result. Nil: nobody watches.
+	// Doing is called every 200 ms with the current action of an active test, the time since its
+	// start, and the time that it takes at most. When the test is over, Doing is called once
+	// without a step, before the observer gets the result. It may be nil.
 	Doing func(s *plan.Step, what string, elapsed, bound time.Duration)
 }
 
-// Do carries out a plan. Steps between two barriers run side by side, a lane
-// after the other within its worker; their results are handed over in plan
-// order. A step that may change something is started when every earlier step
-// has its result and the run goes on. It returns the context's error if that
-// ended the run.
+// Do carries out a plan. Between two barriers the lanes run in parallel, and each worker runs the
+// steps of its lane in order. Do passes the results to the observer in plan order. It starts a step
+// that may change something only after every earlier step has its result and the run continues. It
+// returns the context's error if that ended the run.
 func (e *Engine) Do(ctx context.Context, p *plan.Plan, obs Observer) error {
 	for i := 0; i < len(p.Steps); {
 		if ctx.Err() != nil {
@@ -83,7 +81,7 @@ func (e *Engine) Do(ctx context.Context, p *plan.Plan, obs Observer) error {
 	return ctx.Err()
 }
 
-// segment runs steps side by side and hands over their results in order.
+// segment runs the steps between two barriers in parallel and passes on their results in order.
 func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (more bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	lanes := map[checks.Lane][]*wire.Request{}
@@ -138,7 +136,7 @@ func (e *Engine) timeout() time.Duration {
 	return e.Timeout()
 }
 
-// One carries out a single check outside the plan: one that a shell line calls.
+// One carries out a single check outside the plan, for a shell line that calls it.
 func (e *Engine) One(ctx context.Context, s *plan.Step, r *wire.Request, limit time.Duration) checks.Result {
 	s.Timeout = limit
 	r.Limit, r.End = limit, e.end()
@@ -148,11 +146,11 @@ func (e *Engine) One(ctx context.Context, s *plan.Step, r *wire.Request, limit t
 	return e.result(s, e.Pool.Call(ctx, s.Lane, r, e.limit(s)))
 }
 
-// lastLimit bounds the look at the last result of an active test: a small file.
+// lastLimit bounds the read of an active test's last result, which is a small file.
 const lastLimit = 5 * time.Second
 
-// lastResult is what an active test came to a while ago, if that counts in place of
-// a run. The local worker looks, which needs neither a library nor a process more.
+// lastResult returns the last result of an active test if it is recent enough to replace a run. The
+// local worker reads it, which needs neither a library nor another process.
 func (e *Engine) lastResult(ctx context.Context, s *plan.Step, r *wire.Request) (o Outcome, known bool) {
 	if s.MaxAge <= 0 {
 		return o, false
@@ -164,7 +162,7 @@ func (e *Engine) lastResult(ctx context.Context, s *plan.Step, r *wire.Request) 
 	return o, s.OnlyOld || err != nil || resp.Known
 }
 
-// limit is the deadline of a step, cut to what is left of the run.
+// limit returns the time limit of a step, cut to the time left of the run.
 func (e *Engine) limit(s *plan.Step) time.Duration {
 	if e.Deadline.IsZero() {
 		return s.Timeout
@@ -172,7 +170,7 @@ func (e *Engine) limit(s *plan.Step) time.Duration {
 	return wire.CutTo(time.Until(e.Deadline), s.Timeout, e.timeout(), s.Lane.Vendor() || s.Active)
 }
 
-// end is the end of the run on the clock that a worker shares.
+// end returns the end of the run on the clock that a worker shares.
 func (e *Engine) end() time.Duration {
 	if e.Deadline.IsZero() {
 		return 0
@@ -209,7 +207,7 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 	return true
 }
 
-// result makes a step's result of what became of its request.
+// result converts the outcome of a request to the result of its step.
 func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	r := checks.Result{Step: s.Index, Hung: o.hung}
 	name := s.Name
@@ -261,16 +259,16 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	for i := range r.Findings {
 		f := &r.Findings[i]
 		f.Remedy = checks.RemedyOf(*f)
-		if !theirs || strings.HasPrefix(f.Code, "probe.") { // in their own words LBNL NHC's checks are known
+		if !theirs || strings.HasPrefix(f.Code, "probe.") { // if !theirs || strings.HasPrefix(f.Code, "probe.") { // LBNL NHC's own texts already name their check
 			f.Check = name
 		}
 	}
 	return r
 }
 
-// outOfTime says whether an active test was ended by the end of the run, before it had
-// all the time that it may take and some to clean up: eight contexts that take a while
-// to go are no hang.
+// outOfTime reports whether the end of the run ended an active test before the test had all the
+// time that it may take and the time to clean up. Eight contexts that take a while to close are not
+// a hang.
 func outOfTime(s *plan.Step, h *checks.Hung) bool {
 	return s.Active && h.Cut && h.For < s.Bound+cleanUp
 }
@@ -285,16 +283,15 @@ func inCall(h *checks.Hung) string {
 	return ", in " + call
 }
 
-// isSlow reports whether a library that did not answer in time still made new calls
-// in the second half of that time. It is slow then, which is no fault that drains:
-// without persistence mode a driver takes a second or two for each GPU, and a busy
-// one may take as long for each of a thousand calls.
+// isSlow reports whether a library that did not answer in time still made new calls in the second
+// half of that time. It is then slow, which does not drain: without persistence mode a driver takes
+// a second or two for each GPU, and a busy driver can take as long for each of a thousand calls.
 func isSlow(h *checks.Hung) bool { return h.Moved }
 
-// watchEvery is how often somebody who watches hears what an active test does.
+// watchEvery is the interval between two reports of an active test's current action.
 const watchEvery = 200 * time.Millisecond
 
-// await waits for what became of a step, and tells meanwhile what it does.
+// await waits for the outcome of a step and reports the step's current action meanwhile.
 func (e *Engine) await(ctx context.Context, s *plan.Step, result <-chan Outcome) (o Outcome, came bool) {
 	var tick <-chan time.Time
 	if e.Doing != nil && s.Active && !s.OnlyOld {

@@ -12,18 +12,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// Output is what a command printed and how it ended.
+// Output is the output of a command and its exit status.
 type Output struct {
 	Stdout, Stderr []byte
-	Cut            bool // Stdout is not all of it; only of a [Job]
-	Status         int  // as bash counts: 126, 127, 128 and the signal
+	Cut            bool // Cut            bool // Stdout is incomplete; only of a [Job]
+	Status         int  // Status         int  // as bash counts: 126, 127, or 128 plus the signal
 	TimedOut       bool
 }
 
-// Exec runs a command with an input (nil: none) in a worker of its own: the program file may lie on a
-// dead mount, and the command may be one that no signal can end. The deadline
-// is the context's. An error says why there is no exit status; the caller says
-// of what.
+// Exec runs a command with an input (nil: none) in its own worker: the program file may lie on a
+// dead mount, and it may be impossible to end the command by a signal. The context has the
+// deadline. The error explains why there is no exit status; the caller adds the name of the
+// command.
 func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Output, error) {
 	limit := time.Duration(0)
 	if d, ok := ctx.Deadline(); ok {
@@ -44,24 +44,22 @@ func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Outp
 	return Output{Stdout: resp.Data, Stderr: resp.Stderr, Status: resp.Status, TimedOut: resp.TimedOut}, nil
 }
 
-// Job is a command that is run for its own sake, like a child of this process:
-// the end of the context ends it.
+// Job is a command that runs like a child of this process: the end of the context ends it.
 type Job struct {
 	Argv, Env []string
-	Program   string        // the file to run, if it is not the one that Argv names
-	Input     string        // file that is its standard input; "" is /dev/null
-	Merge     bool          // its standard error is part of Stdout, and what it leaves behind lives on
-	Timeout   time.Duration // 0 means none
+	Program   string        // Program   string        // the file to run if it is not the one that Argv names
+	Input     string        // Input     string        // file that is its standard input; "" is /dev/null
+	Merge     bool          // Merge     bool          // its standard error is part of Stdout, and processes that it leaves behind continue
+	Timeout   time.Duration // Timeout   time.Duration // 0 means none
 }
 
-// Run carries out a job in the worker of [Pool.Exec]. With an error that says
-// why the program could not be started comes bash's status for it, 126 or 127.
-// What no signal can end goes into the ledger and is not started again while it
-// is there.
+// Run carries out a job in the worker of [Pool.Exec]. If the program could not be started, Run
+// returns the error and bash's status for it, 126 or 127. A job that no signal can end is added to
+// the ledger and does not start again while it is there.
 func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 	patience := j.Timeout
 	if patience > 0 {
-		patience += time.Second // for its end, see probe.Grace
+		patience += time.Second // patience += time.Second // for the end of the job, see probe.Grace
 	}
 	r := &wire.Request{
 		Op: wire.OpExec, Args: j.Argv, Env: j.Env, Program: j.Program, Path: j.Input, Merge: j.Merge, Timeout: j.Timeout, Line: "run " + j.Argv[0],
@@ -70,7 +68,7 @@ func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 	if o.hung != nil {
 		return Output{}, fmt.Errorf("hangs (%s)", Describe(o.hung))
 	}
-	resp := o.answer // also one that reports an error has a status
+	resp := o.answer // resp := o.answer // an answer that reports an error has a status, too
 	if resp == nil {
 		return Output{}, o.Failure()
 	}
@@ -79,13 +77,13 @@ func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 		return out, o.Failure()
 	}
 	if left := p.killJob(); len(left) > 0 {
-		p.Bury(left, execLane, r.Line)
+		p.AddStuck(left, execLane, r.Line)
 	}
 	return out, nil
 }
 
-// killJob ends what a job that was out of time has left in its worker's session.
-// It returns what no signal can end.
+// killJob ends the processes of a timed-out job that are still in its worker's session. It returns
+// the PIDs that no signal can end.
 func (p *Pool) killJob() []int {
 	worker := p.Pid(execLane)
 	for end := time.Now().Add(process.KillGrace); ; time.Sleep(5 * time.Millisecond) {

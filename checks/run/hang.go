@@ -12,7 +12,7 @@ var (
 	// "nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0"
 	gpuCall = checks.Lazily(`^(\S+\((\d+)[^)]*\))(?: of (gpu\d+) (\S+))?$`)
 	// "gpu3: bandwidth of its memory: cuLaunchKernel(3) of gpu3 0000:13:00.0"; the number in
-	// brackets is CUDA's own and names no GPU
+	// brackets is CUDA's own index, which does not identify the GPU
 	cudaCall = checks.Lazily(`^(.*\bcu\w+\([\d, ]+\))(?: of (gpu\d+) (\S+))?$`)
 	// "stat /home", "read /proc/mounts", "write to /scratch"
 	pathCall = checks.Lazily(`^[a-z]+(?: [a-z]+)?(?: -\w)? (/\S*)`)
@@ -22,7 +22,7 @@ var (
 	pciPath = checks.Lazily(`^(/sys/bus/pci/devices|/proc/driver/nvidia/gpus)/([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])`)
 )
 
-// hungCall splits what a worker says it is doing into the call and the GPU that it is about.
+// hungCall splits the call that a worker announced into the call and its GPU.
 func hungCall(doing string) (call string, gpu checks.Device) {
 	if m := cudaCall().FindStringSubmatch(doing); m != nil {
 		if m[2] != "" {
@@ -41,10 +41,10 @@ func hungCall(doing string) (call string, gpu checks.Device) {
 	return m[1], gpu
 }
 
-// libraries are what hangs in a lane where the call is about no one device.
+// libraries has the library of each lane, for a blocked call that is not about one device.
 var libraries = map[checks.Lane]string{checks.NVML: "NVML", checks.DCGM: "DCGM", checks.CUDA: "CUDA"}
 
-// HungDevice returns what a hang is about: the GPU, port, interface, path or library.
+// HungDevice returns the device of a blocked call: a GPU, port, interface, path or library.
 func HungDevice(lane checks.Lane, doing string) checks.Device {
 	if lane.Vendor() {
 		if _, gpu := hungCall(doing); gpu.Name != "" && lane != checks.DCGM {
@@ -73,8 +73,8 @@ func HungDevice(lane checks.Lane, doing string) checks.Device {
 	return checks.Device{Kind: "path", Name: p}
 }
 
-// Describe tells where a process hangs, in words that stay the same from run
-// to run, so that a reason made of them does not change while the hang lasts.
+// Describe describes where a process hangs. The text is the same in every run, so a reason made
+// from it does not change while the hang lasts.
 func Describe(h *checks.Hung) string {
 	var parts []string
 	if call, _ := hungCall(h.Doing); call != "" {

@@ -2,6 +2,7 @@ package run
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"sync"
 
@@ -18,14 +19,14 @@ type Ledger struct {
 	unsaved        []wire.StuckProcess // of this run, not in the file yet
 }
 
-// parse takes over the entries of the file, except those whose process has ended.
+// parse adds the entries of the file, except those whose process has ended.
 func (l *Ledger) parse(data []byte) error {
 	if len(data) == 0 {
 		return nil
 	}
 	var old []wire.StuckProcess
 	if err := json.Unmarshal(data, &old); err != nil {
-		return err
+		return errors.New("not a valid list of stuck processes: ignored, and replaced at the next hang")
 	}
 	old = slices.DeleteFunc(old, func(c wire.StuckProcess) bool { return !process.Alive(c.PID, c.Start) })
 	l.mu.Lock()
@@ -34,8 +35,8 @@ func (l *Ledger) parse(data []byte) error {
 	return nil
 }
 
-// Find tells which stuck process stands in the way of a step: in a lane of a vendor
-// library any, elsewhere one that was left by the very same line.
+// Find returns the stuck process that prevents a step: in a lane of a vendor library any, elsewhere
+// one that the same line left behind.
 func (l *Ledger) Find(lane checks.Lane, step string) (wire.StuckProcess, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,7 +48,7 @@ func (l *Ledger) Find(lane checks.Lane, step string) (wire.StuckProcess, bool) {
 	return wire.StuckProcess{}, false
 }
 
-// Doing are the calls that processes of a lane have not come back from.
+// Doing returns the blocked calls of a lane's stuck processes.
 func (l *Ledger) Doing(lane checks.Lane) (calls []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +60,7 @@ func (l *Ledger) Doing(lane checks.Lane) (calls []string) {
 	return calls
 }
 
-// add enters stuck processes. [Pool.keepLedger] writes them to the file.
+// add adds stuck processes to the list. [Pool.keepLedger] writes them to the file.
 func (l *Ledger) add(cs ...wire.StuckProcess) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +76,7 @@ func (l *Ledger) takeUnsaved() []wire.StuckProcess {
 	return list
 }
 
-// StuckProcesses lists what is in the ledger.
+// StuckProcesses lists all entries of the ledger.
 func (l *Ledger) StuckProcesses() []wire.StuckProcess {
 	l.mu.Lock()
 	defer l.mu.Unlock()

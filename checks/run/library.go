@@ -18,7 +18,7 @@ var prelude string
 //go:embed preludechecks.sh
 var preludeChecks string
 
-// The library for the scripts of a site.
+// library has the functions for the scripts of a site.
 //
 //go:embed library.sh
 var library string
@@ -29,7 +29,7 @@ var libfacts string
 // libraryName finds the functions of the library that a site may call.
 var libraryName = checks.Lazily(`(?m)^([a-z]\w+)\(\)`)
 
-// ownFunctions are the functions of the prelude that are no site's concern.
+// ownFunctions returns the internal functions of the prelude.
 var ownFunctions = sync.OnceValue(func() (names []string) {
 	for _, m := range regexp.MustCompile(`(?m)^(__nhc_\w+)\(\)`).FindAllStringSubmatch(prelude+preludeChecks, -1) {
 		names = append(names, m[1])
@@ -37,13 +37,12 @@ var ownFunctions = sync.OnceValue(func() (names []string) {
 	return names
 })
 
-// runLine is sourced to run one check line: the loop around eval catches
-// "break" and "continue", the sourcing catches "return". $CHECK is unquoted as
-// in LBNL NHC: runs of blanks collapse, also inside quotes.
+// runLine is sourced to run one check line. The loop around eval catches "break" and "continue",
+// and the sourcing catches "return". $CHECK is unquoted as in LBNL NHC: consecutive blanks become
+// one, also inside quotes.
 const runLine = "__nhc_began=1\nfor __nhc_once in 1; do \\builtin eval $CHECK; done\n"
 
-// LackedFunctions returns the functions of LBNL NHC that scripts do not find here,
-// sorted.
+// LackedFunctions returns the functions of LBNL NHC that scripts do not find here, sorted.
 func LackedFunctions() []string {
 	provided := providedFunctions()
 	return slices.DeleteFunc(wire.FileTable(wire.LBNLFiles).Functions(), func(name string) bool {
@@ -52,12 +51,11 @@ func LackedFunctions() []string {
 	})
 }
 
-// Provides reports whether lines and scripts find a function of that name that is
-// no check.
+// Provides reports whether lines and scripts find a function of that name that is not a check.
 func Provides(function string) bool { return providedFunctions()[function] != "" }
 
-// providedFunctions returns the functions that bash is given, and their text. It
-// relies on their layout: "NAME() {" begins a line, and "}" alone ends it.
+// providedFunctions returns the functions that bash gets, and their text. It relies on their
+// layout: "NAME() {" begins a line, and "}" alone ends it.
 func providedFunctions() map[string]string {
 	texts := map[string]string{}
 	var name string

@@ -10,17 +10,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// Outcome is the result of a request: an answer of the worker, or the reason why there
-// is none. The zero value is a request that was interrupted. Nothing but [Outcome.Answer]
-// and the methods built on it gives access to the answer, so a hang cannot be taken for one.
+// Outcome is the result of a request: an answer of the worker, or the reason why there is none. The
+// zero value is an interrupted request. Only [Outcome.Answer] and the methods built on it give
+// access to the answer, so no caller can mistake a hang for an answer.
 type Outcome struct {
 	answer *wire.Response
-	hung   *checks.Hung // no answer in time
-	died   string       // how the worker ended instead of answering
-	// crashes counts the runs in a row, with this one, in which the library of the lane
-	// ended a worker; 0 if that is not known.
+	hung   *checks.Hung // hung   *checks.Hung // no answer in time
+	died   string       // died   string       // how the worker ended instead of answering
+	// crashes counts the consecutive runs, with this one, in which the library of the lane crashed
+	// a worker; 0 if that is not known.
 	crashes int
-	lost    string // why the request was not carried out at all
+	lost    string // lost    string // why the request was not carried out at all
 }
 
 func answered(r *wire.Response) Outcome { return Outcome{answer: r} }
@@ -31,8 +31,8 @@ func died(how string) Outcome { return Outcome{died: how} }
 
 func lost(why string) Outcome { return Outcome{lost: why} }
 
-// Answer returns the worker's answer, or an error that says why there is none. An
-// answer that reports an error is returned as that error alone.
+// Answer returns the worker's answer, or an error that explains why there is none. If the answer
+// reports an error, Answer returns only that error.
 func (o Outcome) Answer() (*wire.Response, error) {
 	switch {
 	case o.hung != nil:
@@ -51,7 +51,7 @@ func (o Outcome) Answer() (*wire.Response, error) {
 	return o.answer, nil
 }
 
-// existsError is the error of a worker that found a file where none must be.
+// existsError is the error of a worker that found a file where there must be none.
 type existsError string
 
 func (e existsError) Error() string { return string(e) }
@@ -59,8 +59,8 @@ func (e existsError) Error() string { return string(e) }
 // Is makes it an [fs.ErrExist].
 func (e existsError) Is(target error) bool { return target == fs.ErrExist }
 
-// AnswerTo is Answer with an error that names the operation: "read
-// /etc/nhc/nhc.conf". A worker's own errors say it already.
+// AnswerTo is Answer with an error that names the operation: "read /etc/nhc/nhc.conf". A worker's
+// own errors already name it.
 func (o Outcome) AnswerTo(doing string) (*wire.Response, error) {
 	resp, err := o.Answer()
 	if err != nil && o.answer == nil {
@@ -81,14 +81,14 @@ func (o Outcome) FailureIn(doing string) error {
 	return err
 }
 
-// File is a file that a worker has looked at. The zero value is a regular file without
-// content; callers look at the error first.
+// File is a file that a worker has read. The zero value is a regular file without content; callers
+// check the error first.
 type File struct {
 	wire.FileInfo
 	Data []byte
 }
 
-// File returns the file that a request of [wire.OpRead] or [wire.OpTake] was about.
+// File returns the file of a request of [wire.OpRead] or [wire.OpTake].
 func (o Outcome) File(doing string) (File, error) {
 	resp, err := o.AnswerTo(doing)
 	switch {

@@ -15,17 +15,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// Options is what the workers of a run share.
+// Options are the settings that all workers of a run share.
 type Options struct {
-	Root string   // root directory of the node, "/" but in tests
+	Root string   // Root string   // root directory of the node, "/" except in tests
 	Env  []string // environment of the workers
 }
 
 // execLane is the worker for commands outside the plan.
 const execLane checks.Lane = "exec"
 
-// Pool keeps one worker a lane, started when first needed. Its methods may be
-// called from several goroutines; those for one lane wait for each other.
+// Pool has one worker for each lane and starts it when it is first needed. Its methods are safe for
+// concurrent use; calls for the same lane wait for each other.
 type Pool struct {
 	opts   Options
 	ledger Ledger      // processes that earlier runs left behind
@@ -34,23 +34,23 @@ type Pool struct {
 	mu      sync.Mutex
 	busy    map[checks.Lane]*sync.Mutex // held while a lane carries out requests
 	workers map[checks.Lane]*client
-	ended   map[checks.Lane]string // what became of vendor lanes: they stay so for this run
+	ended   map[checks.Lane]string // ended   map[checks.Lane]string // vendor lanes that have ended, and why; they do not start again in this run
 	lastID  int
 	warn    []error
-	stuck   []string // what workers of the local lane did not come back from in this run
+	stuck   []string // stuck   []string // calls that blocked workers of the local lane in this run
 	vars    wire.Vars
 	guarded *process.Guarded
-	version int // of vars; a worker is told when it has an older one
+	version int // version int // of vars; a worker with an older version gets the new variables
 
-	answered, crashed bool // NVML's library has answered a check; it has ended a worker
+	answered, crashed bool // answered, crashed bool // NVML's library has answered a check; it has crashed a worker
 }
 
-// NewPool makes a pool without any worker yet.
+// NewPool returns a pool without workers.
 func NewPool(opts Options) *Pool {
 	return &Pool{opts: opts, busy: map[checks.Lane]*sync.Mutex{}, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]string{}}
 }
 
-// claim waits until nobody else has requests under way in a lane.
+// claim waits until no other caller has requests in progress in a lane.
 func (p *Pool) claim(lane checks.Lane) (release func()) {
 	p.mu.Lock()
 	busy := p.busy[lane]
@@ -63,14 +63,14 @@ func (p *Pool) claim(lane checks.Lane) (release func()) {
 	return busy.Unlock
 }
 
-// Start starts the worker of a lane ahead of its first request, so that it
-// comes up while the supervisor still reads its arguments.
+// Start starts the worker of a lane before its first request, so that it is ready when the
+// supervisor has read its arguments.
 func (p *Pool) Start(lane checks.Lane) error {
 	_, err := p.worker(lane)
 	return err
 }
 
-// SetVars gives what checks see of the run's variables from now on.
+// SetVars sets the variables of the run that checks see from now on.
 func (p *Pool) SetVars(v wire.Vars) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,13 +79,14 @@ func (p *Pool) SetVars(v wire.Vars) {
 	p.version++
 }
 
-// tell adds the variables to the first request to a worker that does not know them.
-func (p *Pool) tell(c *client, r *wire.Request) {
+// addVars adds the variables to the first request to a worker that does not have this version of
+// them.
+func (p *Pool) addVars(c *client, r *wire.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.version != p.version {
 		vars := p.vars
-		if c.lane == execLane { // its commands are of this machine, whatever node the checks look at
+		if c.lane == execLane { // if c.lane == execLane { // its commands run on this machine, whichever node the checks inspect
 			vars.Root = ""
 		}
 		vars.Stuck = slices.Concat(vars.Stuck, p.ledger.Doing(c.lane), p.stuck)
@@ -93,10 +94,11 @@ func (p *Pool) tell(c *client, r *wire.Request) {
 	}
 }
 
-// Ledger is the list of processes that earlier runs left behind.
+// Ledger returns the list of processes that earlier runs left behind.
 func (p *Pool) Ledger() *Ledger { return &p.ledger }
 
-// Warnings are what went wrong beside the steps: a ledger that cannot be written.
+// Warnings returns the errors that are not about a step, for example a ledger that cannot be
+// written.
 func (p *Pool) Warnings() []error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +113,7 @@ func (p *Pool) worker(lane checks.Lane) (*client, error) {
 	}
 	env := p.opts.Env
 	if lane == execLane {
-		env = nil // its commands are given theirs
+		env = nil // env = nil // each of its commands gets its own
 	}
 	c, err := startWorker(lane, p.opts.Root, env)
 	if err == nil {
@@ -123,18 +125,18 @@ func (p *Pool) worker(lane checks.Lane) (*client, error) {
 	return c, err
 }
 
-// KeepGuard starts a local worker again if there is none and a shell has to be guarded.
+// KeepGuard starts the local worker again if there is none and a shell must be guarded.
 func (p *Pool) KeepGuard() {
 	p.mu.Lock()
 	lacks := p.guarded != nil && p.workers[checks.Local] == nil
 	p.mu.Unlock()
 	if lacks {
-		_, _ = p.worker(checks.Local) // without one the run continues
+		_, _ = p.worker(checks.Local) // _, _ = p.worker(checks.Local) // without a guard the run continues
 	}
 }
 
-// Guard has the local worker end a shell, with the line that it is at, if this process
-// dies: bash does not notice that while it waits for a command.
+// Guard makes the local worker end a shell and the line that it runs if this process dies: bash
+// does not notice that while it waits for a command.
 func (p *Pool) Guard(g process.Guarded) {
 	c, err := p.worker(checks.Local)
 	p.mu.Lock()
@@ -155,7 +157,7 @@ func (p *Pool) drop(lane checks.Lane) {
 	}
 }
 
-// hasEnded says what became of the worker of a vendor's lane, "" if it can be used.
+// hasEnded explains why the worker of a vendor's lane ended, "" if the lane can be used.
 func (p *Pool) hasEnded(lane checks.Lane) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,18 +173,17 @@ func (p *Pool) number(reqs []*wire.Request) {
 	}
 }
 
-// Limit is how long a request may take, counted from the answer before it.
+// Limit returns the time limit of a request, counted from the answer before it.
 type Limit func(*wire.Request) time.Duration
 
-// Do has the worker of a lane carry out requests in their order and hands each
-// outcome to emit. A worker that hangs or dies is replaced and the next request
-// carried out by its successor, except in the lane of a vendor library, where
-// the next call would only hang, too. What an earlier run left hanging is not
-// tried again while it hangs.
+// Do makes the worker of a lane carry out requests in order and passes each outcome to emit. It
+// replaces a worker that hangs or dies, and the new worker carries out the next request. A vendor
+// library's lane ends instead, because the next call would hang, too. Do skips a step that an
+// earlier run left hanging, for as long as it hangs.
 func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, limit Limit, emit func(*wire.Request, Outcome)) {
 	lane = lane.Worker()
-	if len(reqs) > 0 && !ofState(reqs[0]) {
-		defer p.keepLedger() // when the lane is free again
+	if len(reqs) > 0 && !usesState(reqs[0]) {
+		defer p.keepLedger() // defer p.keepLedger() // when the lane is free again
 	}
 	defer p.claim(lane)()
 	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *wire.Request) bool {
@@ -207,7 +208,7 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, l
 			}
 			return
 		}
-		p.tell(c, reqs[0])
+		p.addVars(c, reqs[0])
 		c.send(reqs)
 		done, ended := p.answers(ctx, c, reqs, limit, emit)
 		reqs = reqs[done:]
@@ -221,7 +222,7 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, l
 	}
 }
 
-// answers hands out the answers of one worker until all are there or it ended.
+// answers passes on the answers of one worker until all are there or the worker ended.
 func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, limit Limit, emit func(*wire.Request, Outcome)) (done int, ended bool) {
 	woken := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -230,7 +231,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 	})
 	defer func() {
 		if !stop() {
-			<-woken // or it would end a later wait
+			<-woken // <-woken // or it would end a later wait
 		}
 	}()
 	for i, r := range reqs {
@@ -268,34 +269,34 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			}
 			if resp.Spent {
 				step := r.Line
-				if len(resp.Stuck) > 0 { // the step continues without them
+				if len(resp.Stuck) > 0 { // if len(resp.Stuck) > 0 { // the step continues without these calls
 					step, doing = resp.Stuck[0], resp.Stuck[0]
-					p.addStuck(resp.Stuck...)
+					p.addStuckCalls(resp.Stuck...)
 				}
-				p.bury(c, step, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
+				p.abandon(c, step, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
 				return i + 1, true
 			}
 		case ctx.Err() != nil:
-			p.bury(c, r.Line, c.autopsy(doing, time.Since(began)))
+			p.abandon(c, r.Line, c.describeHang(doing, time.Since(began)))
 			return i, true
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			hang := c.autopsy(doing, time.Since(began))
+			hang := c.describeHang(doing, time.Since(began))
 			hang.Cut = r.Limit > 0 && d < r.Limit
 			hang.Moved = counted && doing != "" && calls != was
-			p.bury(c, r.Line, hang)
+			p.abandon(c, r.Line, hang)
 			if hang.Moved {
 				p.mu.Lock()
 				p.ended[c.lane] = "is slow"
 				p.mu.Unlock()
 			}
 			if c.lane == checks.Local && doing != "" {
-				p.addStuck(doing)
+				p.addStuckCalls(doing)
 			}
 			emit(r, hung(hang))
 			return i + 1, true
 		default:
 			how := c.howItDied(err, doing)
-			p.bury(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // its children
+			p.abandon(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // p.abandon(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // kills its children
 			o := died(how)
 			if c.inLibrary(doing) {
 				o.crashes = countCrash(p)
@@ -307,16 +308,16 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 	return len(reqs), false
 }
 
-// addStuck gives later workers of the local lane the calls that blocked one.
-func (p *Pool) addStuck(calls ...string) {
+// addStuckCalls adds blocked calls to the list that later workers of the local lane get.
+func (p *Pool) addStuckCalls(calls ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stuck = append(p.stuck, calls...)
 	p.version++
 }
 
-// bury kills a worker that hangs; what no signal can end goes into the ledger.
-func (p *Pool) bury(c *client, step string, hung *checks.Hung) {
+// abandon kills a worker that hangs and adds processes that no signal can end to the ledger.
+func (p *Pool) abandon(c *client, step string, hung *checks.Hung) {
 	left := c.kill()
 	c.close()
 	if len(left) == 0 {
@@ -326,35 +327,35 @@ func (p *Pool) bury(c *client, step string, hung *checks.Hung) {
 	p.ledger.add(stuckProcesses(left, c.lane, step, hung)...)
 }
 
-// stuckProcesses describes the processes that survived SIGKILL; the first that sleeps
-// uninterruptibly becomes the face of the hang.
+// stuckProcesses describes the processes that survived SIGKILL. The first that sleeps
+// uninterruptibly represents the hang.
 func stuckProcesses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []wire.StuckProcess {
 	var out []wire.StuckProcess
-	face := false
+	found := false
 	for _, pid := range pids {
 		st, err := process.ReadStat(pid)
 		if err != nil {
 			continue
 		}
 		state, w := process.Whereabouts(pid)
-		if !face {
+		if !found {
 			hung.PID, hung.State, hung.Wchan = pid, state, w
-			face = state == "D"
+			found = state == "D"
 		}
 		out = append(out, wire.StuckProcess{PID: pid, Start: st.Start, Lane: lane, Step: step, Doing: hung.Doing, State: state, Wchan: w, Since: time.Now().Truncate(time.Second)})
 	}
 	return out
 }
 
-// Call carries out one request outside the plan: reading a configuration file,
-// writing the log, running scontrol. A limit of 0 means none.
+// Call carries out one request outside the plan, for example to read a configuration file, write
+// the log, or run scontrol. A limit of 0 means none.
 func (p *Pool) Call(ctx context.Context, lane checks.Lane, r *wire.Request, limit time.Duration) Outcome {
 	var out Outcome
 	p.Do(ctx, lane, []*wire.Request{r}, func(*wire.Request) time.Duration { return limit }, func(_ *wire.Request, o Outcome) { out = o })
 	return out
 }
 
-// Doing is what the worker of a lane says it is about to do, "" if it has not said.
+// Doing returns the call that the worker of a lane announced last, "" if none.
 func (p *Pool) Doing(lane checks.Lane) string {
 	p.mu.Lock()
 	c := p.workers[lane.Worker()]
@@ -366,7 +367,7 @@ func (p *Pool) Doing(lane checks.Lane) string {
 	return doing
 }
 
-// Pid is the process of a lane's worker, 0 if there is none.
+// Pid returns the PID of a lane's worker, 0 if there is none.
 func (p *Pool) Pid(lane checks.Lane) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -376,9 +377,8 @@ func (p *Pool) Pid(lane checks.Lane) int {
 	return 0
 }
 
-// Bury enters processes that no signal could end into the ledger and describes
-// the first of them.
-func (p *Pool) Bury(pids []int, lane checks.Lane, step string) *checks.Hung {
+// AddStuck adds processes that no signal could end to the ledger and describes the first of them.
+func (p *Pool) AddStuck(pids []int, lane checks.Lane, step string) *checks.Hung {
 	hung := &checks.Hung{Stuck: true}
 	p.ledger.add(stuckProcesses(pids, lane, step, hung)...)
 	p.keepLedger()
@@ -389,7 +389,7 @@ func (p *Pool) Bury(pids []int, lane checks.Lane, step string) *checks.Hung {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, c := range p.workers { // they leave side by side
+	for _, c := range p.workers { // for _, c := range p.workers { // they exit in parallel
 		c.close()
 	}
 	for lane, c := range p.workers {

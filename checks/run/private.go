@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HidePrivate marks every descriptor above 2 close-on-exec. The parent of this
-// process may have leaked some, and a program that a check starts as an ordinary user
-// must not get them. They are not closed: some are the Go runtime's own.
+// HidePrivate marks every descriptor above 2 close-on-exec. The parent of this process may have
+// leaked some, and a program that a check starts as an ordinary user must not inherit them. It does
+// not close them because some belong to the Go runtime.
 func HidePrivate() {
 	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return

@@ -8,9 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// Overrides are the checks of this program that scripts define anew, as far as
-// their text tells: a file of LBNL NHC's takes back what those before it have
-// defined of its own functions.
+// Overrides returns the checks of this program that scripts redefine, as far as their text shows. A
+// file of LBNL NHC restores its own functions that earlier files have redefined.
 func Overrides(scripts []wire.Script) map[string]bool {
 	over := map[string]bool{}
 	for _, s := range scripts {
@@ -26,15 +25,14 @@ func Overrides(scripts []wire.Script) map[string]bool {
 	return over
 }
 
-// Dropped is a function of a script that is never called, since a file after it
-// defines it, too.
+// Dropped is a function of a script that is never called, because a later file defines it, too.
 type Dropped struct {
 	Function string
 	From     string      // the script
-	By       wire.Script // the file after it
+	By       wire.Script // By       wire.Script // the later file
 }
 
-// DroppedFunctions returns them in the order of their scripts.
+// DroppedFunctions returns the dropped functions in the order of their scripts.
 func DroppedFunctions(scripts []wire.Script) (list []Dropped) {
 	for i, s := range scripts {
 		if s.Stock {
@@ -52,9 +50,9 @@ func DroppedFunctions(scripts []wire.Script) (list []Dropped) {
 	return list
 }
 
-// loadWords returns what __nhc_load in prelude.sh is given: "site FILE" for each
-// script of the site, and for a file of LBNL NHC's behind one "own TEXT", which
-// brings back the functions that it defines.
+// loadWords returns the arguments of __nhc_load in prelude.sh: "site FILE" for each script of the
+// site, and "own TEXT" for a file of LBNL NHC after one. The text restores the functions that the
+// file defines.
 func loadWords(scripts []wire.Script) (words []string) {
 	texts := providedFunctions()
 	for _, s := range scripts {
@@ -65,7 +63,7 @@ func loadWords(scripts []wire.Script) (words []string) {
 		var text strings.Builder
 		for _, name := range s.Functions {
 			if _, native := checks.Lookup(name); native {
-				text.WriteString("unset -f " + name + "\n") // __nhc_load defines it in the end
+				text.WriteString("unset -f " + name + "\n") // text.WriteString("unset -f " + name + "\n") // __nhc_load defines it at the end
 			} else {
 				text.WriteString(texts[name])
 			}

@@ -17,7 +17,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// The descriptors that bash is given, see prelude.sh.
+// These are the descriptors that bash gets, see prelude.sh.
 const (
 	fdCommands = 60
 	fdEvents   = 61
@@ -30,45 +30,44 @@ const (
 
 var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibrary, fdScratch}
 
-// ShellSetup is what a shell starts with.
+// ShellSetup has the settings that a shell starts with.
 type ShellSetup struct {
 	Program string   // $0
-	Init    string   // bash text: variables, redirections; run before anything else
+	Init    string   // Init    string   // bash text with variables and redirections, which runs first
 	Env     []string // its environment
 	Trace   bool     // -x
 }
 
-// Shell is the one real bash of a run, in a session of its own. It is not safe
-// for concurrent use.
+// Shell is the one real bash of a run, in its own session. It is not safe for concurrent use.
 type Shell struct {
 	pid     int
 	done    <-chan struct{}
 	end     *death
-	cmd     int // write end of its commands
+	cmd     int // cmd     int // write end of its commands
 	ans     int // write end of its answers
 	fds     [3]int
 	open    [3]bool
-	senders map[int32]*sender // of events, by their process
-	speaks  *sender           // whose events are being handled
-	ready   bool              // it has come up
-	until   time.Time         // deadline of the command; zero means none
+	senders map[int32]*sender // senders map[int32]*sender // of events, by their process
+	speaks  *sender           // speaks  *sender           // the sender of the current events
+	ready   bool              // ready   bool              // bash has started
+	until   time.Time         // until   time.Time         // deadline of the command; zero means none
 	handler ShellHandler
-	wake    int // read end of the pipe by which a signal interrupts a wait
+	wake    int // wake    int // read end of the pipe by which a signal interrupts a wait
 	marks   process.Marks
-	number  int // of the command
+	number  int // number  int // of the command
 }
 
-// ErrInterrupted says that a signal ended the wait for the shell.
+// ErrInterrupted means that a signal ended the wait for the shell.
 var ErrInterrupted = errors.New("interrupted by a signal")
 
-// ErrForged says that another user's process has sent events in the shell's name.
+// ErrForged means that a process of another user sent events in the shell's name.
 var ErrForged = errors.New("the line cannot be evaluated")
 
-// ErrDeadline says that the shell did not answer in time.
+// ErrDeadline means that the shell did not answer in time.
 var ErrDeadline = errors.New("deadline exceeded")
 
-// StartShell starts bash. wake is a descriptor that becomes readable when the
-// run is to be interrupted, -1 for none.
+// StartShell starts bash. wake is a descriptor that becomes readable when a signal interrupts the
+// run, -1 for none.
 func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	var init strings.Builder
 	init.WriteString("shopt -s extglob\n__nhc_names=(" + strings.Join(slices.Concat(SettingNames, slices.Sorted(maps.Keys(checks.Variables()))), " ") + ")\n")
@@ -98,9 +97,8 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 		return nil, fmt.Errorf("start bash: %w", err)
 	}
 	defer files.closeChild()
-	// The child is this program once more: it puts the descriptors in their
-	// places and becomes bash. So the supervisor never executes a file that may
-	// lie on a dead mount.
+	// The child is this program again: it moves the descriptors to their numbers and becomes bash.
+	// So the supervisor never executes a file that may lie on a dead mount.
 	pid, err := spawn([]string{wire.WorkerName, "shell", setup.Program}, setup.Env, os.Stdin, files.stdout, files.stderr,
 		files.commands, files.events, files.answers, files.line, files.init, files.library, files.scratch)
 	if err != nil {
@@ -117,8 +115,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	return s, nil
 }
 
-// BecomeShell is what a worker does that is asked for a shell: it never returns
-// but for an error.
+// BecomeShell replaces a worker by bash. It returns only with an error.
 func BecomeShell(program string) error {
 	for i, fd := range shellFds {
 		if err := unix.Dup3(3+i, fd, 0); err != nil {
@@ -133,7 +130,7 @@ func BecomeShell(program string) error {
 	return fmt.Errorf("exec /bin/bash: %w", err)
 }
 
-// Guarded holds the data that a guard needs to end the shell, see [Pool.Guard].
+// Guarded returns the data that a guard needs to end the shell, see [Pool.Guard].
 func (s *Shell) Guarded() process.Guarded {
 	g := process.Guarded{PID: s.pid, Marks: s.marks}
 	if st, err := process.ReadStat(s.pid); err == nil {
@@ -142,17 +139,17 @@ func (s *Shell) Guarded() process.Guarded {
 	return g
 }
 
-// mark gives the processes that start from now on a new number.
+// mark gives a new number to the processes that start from now on.
 func (s *Shell) mark() {
 	s.number++
 	s.marks.Set(s.pid, s.number)
 }
 
-// Pid is the process (and session) of the shell.
+// Pid returns the PID of the shell, which is also its session.
 func (s *Shell) Pid() int { return s.pid }
 
-// Line runs one check line and waits for its end. exited says that the line
-// ended the shell itself, with that status.
+// Line runs one check line and waits for its end. exited is true if the line ended the shell
+// itself, with that status.
 func (s *Shell) Line(forked bool, number int, text string, deadline time.Time) (status int, exited bool, err error) {
 	op := "run"
 	if forked {
@@ -161,14 +158,14 @@ func (s *Shell) Line(forked bool, number int, text string, deadline time.Time) (
 	return s.command(deadline, op, strconv.Itoa(number), text)
 }
 
-// Set evaluates an assignment that has been carried out here already.
+// Set evaluates an assignment that this program has carried out already.
 func (s *Shell) Set(text string, deadline time.Time) error {
 	s.until = deadline
 	return s.send(s.cmd, "set", text)
 }
 
-// Helper gives text to syslog, if there is any, and runs the site's own
-// ONLINE_NODE or OFFLINE_NODE.
+// Helper sends text to syslog, if there is any, and runs the site's own ONLINE_NODE or
+// OFFLINE_NODE.
 func (s *Shell) Helper(online bool, message, text string, deadline time.Time) (status int, err error) {
 	op := "offline"
 	if online {
@@ -184,15 +181,15 @@ func (s *Shell) Test(command string, deadline time.Time) (status int, err error)
 	return status, err
 }
 
-// Load reads the scripts of $INCDIR in their order. exited says that one of them
-// ended the shell, with that status.
+// Load sources the scripts of $INCDIR in order. exited is true if one of them ended the shell, with
+// that status.
 func (s *Shell) Load(scripts []wire.Script, deadline time.Time) (status int, exited bool, err error) {
 	words := loadWords(scripts)
 	fields := append([]string{"load", strconv.Itoa(len(words))}, words...)
 	return s.command(deadline, fields...)
 }
 
-// Source reads a file of shell text and brings the settings it changed.
+// Source reads a file of shell text and reports the settings that it changed.
 func (s *Shell) Source(path string, deadline time.Time) (status int, exited bool, err error) {
 	return s.command(deadline, "source", path)
 }
@@ -200,18 +197,18 @@ func (s *Shell) Source(path string, deadline time.Time) (status int, exited bool
 func (s *Shell) command(deadline time.Time, fields ...string) (int, bool, error) {
 	s.until = deadline
 	s.mark()
-	// A bash that reads no more has said why, or its end says it.
+	// If bash has stopped reading, its last events or its exit status explain why.
 	if err := s.send(s.cmd, fields...); err != nil && !errors.Is(err, unix.EPIPE) {
 		return 0, false, err
 	}
 	status, exited, err := s.await()
 	if err == nil && !exited {
-		s.mark() // what this command has left behind may stay
+		s.mark() // s.mark() // processes that this command left behind may stay
 	}
 	return status, exited, err
 }
 
-// send writes to bash for as long as a command may take: it may not read.
+// send writes to bash until the command's deadline, because bash may not be reading.
 func (s *Shell) send(fd int, fields ...string) error {
 	var b []byte
 	for _, f := range fields {
@@ -229,7 +226,7 @@ func (s *Shell) send(fd int, fields ...string) error {
 			continue
 		}
 		if err == unix.EPIPE {
-			return nil // it is gone: who reads its answer tells how
+			return nil // return nil // bash is gone: the next read of its answer explains how
 		}
 		if err != nil {
 			return fmt.Errorf("write to bash: %w", err)
@@ -240,11 +237,11 @@ func (s *Shell) send(fd int, fields ...string) error {
 }
 
 func (s *Shell) awaitRoom(fd int) error {
-	wait, err := s.left()
+	wait, err := s.waitTime()
 	if err != nil {
 		return err
 	}
-	s.drain() // or bash may wait for us, too
+	s.drain() // s.drain() // or bash may wait for us, too
 	polls := []unix.PollFd{
 		{Fd: int32(fd), Events: unix.POLLOUT},
 		{Fd: int32(s.wake), Events: unix.POLLIN},
@@ -265,12 +262,12 @@ func (s *Shell) awaitRoom(fd int) error {
 	return nil
 }
 
-// look is how often a wait for bash looks whether it still lives: what it has
-// started may keep its descriptors open.
+// look is the interval of the tests whether bash still lives: processes that it started may keep
+// its descriptors open.
 const look = 250 * time.Millisecond
 
-// left is how long to wait for bash until the next look, in milliseconds.
-func (s *Shell) left() (int, error) {
+// waitTime returns how long to wait for bash until the next look, in milliseconds.
+func (s *Shell) waitTime() (int, error) {
 	d := look
 	if !s.until.IsZero() {
 		if d = min(d, time.Until(s.until)); d <= 0 {
@@ -280,10 +277,10 @@ func (s *Shell) left() (int, error) {
 	return int(d.Milliseconds()) + 1, nil
 }
 
-// closeGrace is what a site's own trap on EXIT may take.
+// closeGrace is the time limit of a site's own trap on EXIT.
 const closeGrace = time.Second
 
-// Close tells the shell to leave and gives it a moment.
+// Close makes the shell exit and gives it a moment.
 func (s *Shell) Close() {
 	shut(&s.cmd)
 	select {
@@ -301,7 +298,7 @@ func (s *Shell) close() {
 	}
 }
 
-// shut closes a descriptor once: its number may soon be another's.
+// shut closes a descriptor only once: its number may soon belong to another file.
 func shut(fd *int) {
 	if *fd >= 0 {
 		_ = unix.Close(*fd)
@@ -309,10 +306,10 @@ func shut(fd *int) {
 	}
 }
 
-// Kill ends the shell and the processes of its current line, and returns the pids that
-// no signal could end.
+// Kill ends the shell and the processes of its current line. It returns the PIDs that no signal
+// could end.
 func (s *Shell) Kill() []int {
-	_ = unix.Kill(s.pid, unix.SIGKILL) // before its descriptors close: its traps would speak
+	_ = unix.Kill(s.pid, unix.SIGKILL) // _ = unix.Kill(s.pid, unix.SIGKILL) // before its descriptors close, or its traps would write more events
 	s.close()
 	return s.Guarded().End(s.number)
 }
@@ -321,7 +318,7 @@ func (s *Shell) Kill() []int {
 func (s *Shell) reply(question string, r NativeReply) error {
 	var out []string
 	status := 0
-	for _, f := range r.Findings { // first of all, since bash may end at a "die"
+	for _, f := range r.Findings { // for _, f := range r.Findings { // before the rest, since bash may end at a "die"
 		if f.Aside() {
 			out = append(out, "log", f.Message)
 		}
@@ -343,10 +340,10 @@ func (s *Shell) reply(question string, r NativeReply) error {
 	return s.answer(question, append(out, "status", strconv.Itoa(status))...)
 }
 
-// answer sends what a question is answered with. It carries the question's
-// name: one who has asked may be gone, and the next must not take it for theirs.
-// The name, PID.NUMBER.DESCRIPTOR, tells where the answer is read: a subshell has
-// a pipe of its own, since several may ask at the same time.
+// answer sends the answer to a question. The answer carries the question's name: the process that
+// asked may be gone, and the next one must not take this answer for its own. The name is
+// PID.NUMBER.DESCRIPTOR. It identifies the pipe for the answer: a subshell has its own pipe, since
+// several may ask at the same time.
 func (s *Shell) answer(question string, fields ...string) error {
 	fields = append([]string{question, strconv.Itoa(len(fields))}, fields...)
 	var pid, number, fd int
@@ -358,7 +355,7 @@ func (s *Shell) answer(question string, fields ...string) error {
 	}
 	pipe, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) //nolint:forbidigo // the pipe that a subshell reads its answer from
 	if err != nil {
-		return nil // whoever has asked is gone
+		return nil // return nil // the process that asked is gone
 	}
 	defer unix.Close(pipe)
 	if err := s.send(pipe, fields...); err != nil && !errors.Is(err, unix.EPIPE) {

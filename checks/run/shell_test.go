@@ -287,7 +287,7 @@ func TestShellStuck(t *testing.T) {
 		t.Fatalf("left %v, want the shell %d", left, s.Pid())
 	}
 	p := newTestPool(t, "")
-	hung := p.Bury(left, checks.Shell, line)
+	hung := p.AddStuck(left, checks.Shell, line)
 	if hung.State != "D" || hung.Wchan == "" {
 		t.Errorf("hung = %+v, want state D and a wait channel", hung)
 	}

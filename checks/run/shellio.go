@@ -30,7 +30,7 @@ func shellFiles(init string) (*shellPipes, error) {
 		*child, *ours = os.NewFile(uintptr(fd[0]), "pipe"), fd[1]
 		return unix.SetNonblock(fd[1], true)
 	}
-	// bash writes its events to a socket: the kernel names the sender of each.
+	// bash writes its events to a socket, because the kernel names the sender of each.
 	socket := func(child **os.File, ours *int) error {
 		fd, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -40,7 +40,7 @@ func shellFiles(init string) (*shellPipes, error) {
 		if err := unix.SetsockoptInt(fd[0], unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
 			return fmt.Errorf("ask for the senders of events: %w", err)
 		}
-		_ = unix.Shutdown(fd[0], unix.SHUT_WR) // there is nothing to read for bash
+		_ = unix.Shutdown(fd[0], unix.SHUT_WR) // _ = unix.Shutdown(fd[0], unix.SHUT_WR) // bash reads nothing from it
 		return nil
 	}
 	out := func(child **os.File, ours *int) error {
@@ -57,9 +57,9 @@ func shellFiles(init string) (*shellPipes, error) {
 		func() error { return in(&p.answers, &p.ansFd) },
 		func() error { return out(&p.stdout, &p.outFd) },
 		func() error { return out(&p.stderr, &p.errFd) },
-		func() error { return sealed(&p.line, "nhc-line", runLine) },
-		func() error { return sealed(&p.init, "nhc-init", init) },
-		func() error { return sealed(&p.library, "nhc-library", library+libfacts) },
+		func() error { return seal(&p.line, "nhc-line", runLine) },
+		func() error { return seal(&p.init, "nhc-init", init) },
+		func() error { return seal(&p.library, "nhc-library", library+libfacts) },
 		func() error { return scratch(&p.scratch) },
 	} {
 		if err := step(); err != nil {
@@ -71,8 +71,8 @@ func shellFiles(init string) (*shellPipes, error) {
 	return p, nil
 }
 
-// sealed makes a memory file that no process can change, and opens it for reading.
-func sealed(file **os.File, name, text string) error {
+// seal creates a memory file that no process can change, and opens it for reading.
+func seal(file **os.File, name, text string) error {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return fmt.Errorf("make memory file: %w", err)
@@ -92,8 +92,7 @@ func sealed(file **os.File, name, text string) error {
 	return err
 }
 
-// scratch makes the file that bash lists names in. It must be writable; its names are
-// checked when they are read.
+// makeScratch creates the writable file in which bash lists names. The reader checks the names.
 func scratch(file **os.File) error {
 	fd, err := unix.MemfdCreate("nhc-scratch", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -119,23 +118,22 @@ func (p *shellPipes) closeParent() {
 	}
 }
 
-// The places in Shell.fds.
+// These are the indexes in Shell.fds.
 const (
 	atEvents = iota
 	atStdout
 	atStderr
 )
 
-// await reads what the shell says until the end of the command, handing
-// everything to the handler. Output that was written before an event is handed
-// over before it.
+// await reads the shell's events and output until the end of the command and passes everything to
+// the handler. It passes on output before an event that was written after it.
 func (s *Shell) await() (status int, exited bool, err error) {
 	for {
-		wait, err := s.left()
+		wait, err := s.waitTime()
 		if err != nil {
 			return 0, false, err
 		}
-		dead := s.ended() // asked before reading: what it said last is there by then
+		dead := s.ended() // dead := s.ended() // before the read, so that the read gets the last events
 		polls := make([]unix.PollFd, 0, 4)
 		for i, fd := range s.fds {
 			if s.open[i] {
@@ -148,12 +146,12 @@ func (s *Shell) await() (status int, exited bool, err error) {
 		if _, err := unix.Poll(polls, wait); err != nil && err != unix.EINTR {
 			return 0, false, fmt.Errorf("wait for bash: %w", err)
 		}
-		end, status, exited, err := s.events()
+		end, status, exited, err := s.handleEvents()
 		if end || err != nil {
 			return status, exited, err
 		}
 		if !s.open[atEvents] || dead {
-			return s.gone()
+			return s.exitStatus()
 		}
 		if n := len(polls) - 1; s.wake >= 0 && polls[n].Revents != 0 {
 			return 0, false, ErrInterrupted
@@ -170,7 +168,7 @@ func (s *Shell) ended() bool {
 	}
 }
 
-// signaled says whether the shell, which is about to end, ends by a signal.
+// signaled reports whether a signal ends the shell, which is about to exit.
 func (s *Shell) signaled() bool {
 	select {
 	case <-s.done:
@@ -180,10 +178,10 @@ func (s *Shell) signaled() bool {
 	}
 }
 
-// gone tells the status of a shell that left without a word: killed. One that
-// never came up, for want of memory or of descriptors, says nothing of the node, nor
-// does one that has lost its descriptors.
-func (s *Shell) gone() (int, bool, error) {
+// exitStatus returns the status of a shell that exited without an event, because it was killed. A
+// shell that never started, for lack of memory or descriptors, proves nothing about the node, and
+// neither does one that lost its descriptors.
+func (s *Shell) exitStatus() (int, bool, error) {
 	select {
 	case <-s.done:
 	case <-time.After(process.EndGrace):
@@ -196,22 +194,22 @@ func (s *Shell) gone() (int, bool, error) {
 		return 0, false, errors.New("bash has lost its descriptors")
 	}
 	if s.end.Signaled() {
-		return 0, false, s.killed()
+		return 0, false, s.killedError()
 	}
 	return s.end.status(), true, nil
 }
 
-// killed is the error of a shell that a signal has ended, as the kernel does for want of
-// memory: that is no result of the line, and LBNL NHC, which is that bash, reports none.
-func (s *Shell) killed() error { return fmt.Errorf("bash died: %s", s.end.cause()) }
+// killedError returns the error of a shell that a signal ended, for example the kernel when memory
+// ran out. That is not a result of the line; LBNL NHC runs as that bash and reports nothing.
+func (s *Shell) killedError() error { return fmt.Errorf("bash died: %s", s.end.cause()) }
 
-// lostStatus is that of a bash whose loop over commands has ended, see __nhc_loop.
+// lostStatus is the status of a bash whose loop over commands has ended, see __nhc_loop.
 const lostStatus = 251
 
-// events handles every complete event there is. end says that the command is over.
-func (s *Shell) events() (end bool, status int, exited bool, err error) {
+// handleEvents handles every complete event. end is true if the command is over.
+func (s *Shell) handleEvents() (end bool, status int, exited bool, err error) {
 	for {
-		for s.speaks != nil { // also of what came behind the end of the last command
+		for s.speaks != nil { // for s.speaks != nil { // includes events after the end of the last command
 			name, fields, ok, perr := s.speaks.next()
 			if perr != nil {
 				return false, 0, false, perr
@@ -235,9 +233,9 @@ func (s *Shell) events() (end bool, status int, exited bool, err error) {
 	}
 }
 
-// receive reads what one process of the shell has sent. nil: there is no more for now.
-// Events of another user's process end the shell: its descriptors are private, so that
-// process has been handed one, and nothing that the shell sends can be relied on.
+// receive reads the events that one process of the shell has sent, nil if there are none for now.
+// Events of another user's process end the shell: its descriptors are private, so one was passed to
+// that process, and nothing that the shell sends is reliable.
 func (s *Shell) receive() (*sender, error) {
 	var buf [32 << 10]byte
 	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
@@ -287,10 +285,10 @@ func credentials(oob []byte) (*unix.Ucred, error) {
 	return nil, fmt.Errorf("find the sender of a message from bash: %w", err)
 }
 
-// sender is a process that sends events: bash, or one of its subshells. Each has a
-// buffer of its own, since the parts of two long events may alternate.
+// sender is a process that sends events: bash, or one of its subshells. Each has its own buffer,
+// since the parts of two long events may alternate.
 type sender struct {
-	pending []byte // of an event that is not complete
+	pending []byte // pending []byte // of an incomplete event
 }
 
 // next removes one event from the buffer.
@@ -341,8 +339,8 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		if aerr != nil {
 			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
 		}
-		if name == "exit" && status == 0 && s.signaled() { // as the trap on EXIT could not know
-			return false, 0, false, s.killed()
+		if name == "exit" && status == 0 && s.signaled() { // if name == "exit" && status == 0 && s.signaled() { // the trap on EXIT cannot know this
+			return false, 0, false, s.killedError()
 		}
 		return true, status, name == "exit", nil
 	case "lost":
@@ -403,7 +401,7 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 	return false, 0, false, nil
 }
 
-// pairs are names and values by turns.
+// pairs returns the map of a list in which names and values alternate.
 func pairs(f []string) map[string]string {
 	values := make(map[string]string, len(f)/2)
 	for i := 0; i+1 < len(f); i += 2 {
@@ -412,7 +410,7 @@ func pairs(f []string) map[string]string {
 	return values
 }
 
-// drain hands over all output that has been written so far.
+// drain passes on all output that has been written so far.
 func (s *Shell) drain() {
 	var buf [32 << 10]byte
 	for _, i := range []int{atStdout, atStderr} {

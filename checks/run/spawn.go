@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawn starts this program once more, in a session of its own, with exactly
-// the given descriptors. It does not go through os/exec: that package probes
-// the kernel for pidfds with a process of its own before the first start.
+// spawn starts this program again, in its own session and with exactly the given descriptors. It
+// does not use os/exec, because that package starts an additional process before its first start to
+// test whether the kernel has pidfds.
 func spawn(argv, env []string, files ...*os.File) (pid int, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0) //nolint:forbidigo // /dev/null
 	if err != nil {
@@ -26,8 +26,8 @@ func spawn(argv, env []string, files ...*os.File) (pid int, err error) {
 		}
 		fds[i] = f.Fd()
 	}
-	// slurmd starts us with SIGPIPE blocked, and a child has the mask of the
-	// thread that forks it: commands further down expect it not to be.
+	// slurmd starts this program with SIGPIPE blocked, and a child inherits the mask of the thread
+	// that forks it. Commands that workers start expect it unblocked.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var none unix.Sigset_t
@@ -41,8 +41,8 @@ func spawn(argv, env []string, files ...*os.File) (pid int, err error) {
 	return pid, nil
 }
 
-// Detach starts this program once more, in a session of its own and with
-// /dev/null for its input and output, and leaves it to itself.
+// Detach starts this program again, in its own session and with /dev/null for input and output, and
+// does not wait for it.
 func Detach(argv, env []string) error {
 	_, err := spawn(argv, env, nil, nil, nil)
 	return err
@@ -51,10 +51,9 @@ func Detach(argv, env []string) error {
 // death is how a process ended.
 type death struct{ syscall.WaitStatus }
 
-// reap waits for a child and delivers its end. Nothing on the way of a run
-// waits for it without a bound: a child that no signal can end is never reaped.
-// resume continues a child that SIGSTOP has stopped: a stopped worker is no hang of what
-// it looks at.
+// reap waits for a child and delivers its exit status. No run waits for reap without a bound,
+// because a child that no signal can end is never reaped. resume makes reap continue a child that
+// SIGSTOP has stopped: a stopped worker does not mean that its device hangs.
 func reap(pid int, resume bool) (done <-chan struct{}, end *death) {
 	options := 0
 	if resume {
@@ -91,7 +90,7 @@ func (d *death) String() string {
 	}
 }
 
-// cause is String with what is known of who sends SIGKILL.
+// cause returns String with the known senders of SIGKILL.
 func (d *death) cause() string {
 	if d.Signaled() && d.Signal() == syscall.SIGKILL {
 		return d.String() + " (by the kernel for want of memory, or by a person)"
@@ -99,7 +98,7 @@ func (d *death) cause() string {
 	return d.String()
 }
 
-// status counts as bash does: 128 and the signal for a death by signal.
+// status returns the status as bash counts it: 128 plus the signal for a death by signal.
 func (d *death) status() int {
 	if d.Signaled() {
 		return 128 + int(d.Signal())

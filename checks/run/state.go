@@ -15,27 +15,26 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// The runs of a node remember in a directory: the ledger of stuck processes, the lanes
-// that the last run needed, the last call to Slurm, and locks. A worker reads
-// and writes it (worker/state.go), so a directory that does not answer costs a run no
-// more than its memory.
+// The runs of a node share a directory with the ledger of stuck processes, the lanes that the last
+// run needed, the last call to Slurm, and locks. A worker reads and writes it (worker/state.go), so
+// a run continues without this memory if the directory does not answer.
 
 // memoryState is the supervisor's side of that directory. An empty dir remembers nothing.
 type memoryState struct {
 	mu    sync.Mutex
 	dir   string
-	gone  error // it does not answer; nothing more is asked of it in this run
+	gone  error // gone  error // the directory does not answer; this run sends it no more requests
 	kind  string
 	lanes []string  // see StartAsBefore
 	end   time.Time // of the run
 
-	crashes bool // earlier runs have crashed, see countCrash
+	crashes bool // crashes bool // earlier runs have crashed, see countCrash
 }
 
-// ErrNoState reports that the run has no directory to remember in.
+// ErrNoState means that the run has no state directory.
 var ErrNoState = errors.New("no state directory")
 
-// goneError is that the directory does not answer, which is among the warnings.
+// goneError means that the directory does not answer. Warnings contains it.
 type goneError struct{ error }
 
 func (e goneError) Unwrap() error { return e.error }
@@ -43,16 +42,16 @@ func (e goneError) Unwrap() error { return e.error }
 // Is makes it an [ErrNoState].
 func (e goneError) Is(target error) bool { return target == ErrNoState }
 
-// Bounds of a request to the state directory: ordinarily, and past the end of the run.
+// These bound a request to the state directory: normally, and after the end of the run.
 const (
 	stateLimit = 1500 * time.Millisecond
 	lateLimit  = 500 * time.Millisecond
 )
 
-// OpenState makes dir the directory that the runs of a node remember in, and reads the
-// ledger and what the last run of a kind has needed. With a lock it takes that for the
-// life of this process, or until [Pool.Unlock]; busy is the process that holds it. After
-// an error the run has no memory; doubts are about parts of it.
+// OpenState makes dir the state directory of the runs, and reads the ledger and the lanes that the
+// last run of a kind needed. If lock is set, OpenState takes that lock for the life of this
+// process, or until [Pool.Unlock]; busy is the process that holds it. After an error the run has no
+// memory; doubts are about parts of it.
 func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []error, err error) {
 	p.state.mu.Lock()
 	p.state.dir, p.state.kind = dir, kind
@@ -83,8 +82,7 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []er
 	return resp.Busy, doubts, nil
 }
 
-// SetEnd sets the end of the run. A later request to the state directory gets little
-// time.
+// SetEnd sets the end of the run. A later request to the state directory gets little time.
 func (p *Pool) SetEnd(end time.Time) {
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
@@ -100,14 +98,14 @@ func (p *Pool) Load(name string) ([]byte, error) {
 	return resp.Data, nil
 }
 
-// Save replaces a file of the state directory in one step.
+// Save replaces a file of the state directory atomically.
 func (p *Pool) Save(name string, data []byte) error {
 	_, err := p.stateCall(&wire.Request{Op: wire.OpSave, Name: name, Data: data}, "write", name)
 	return err
 }
 
-// Lock takes a lock of the state directory for this process, and waits for its holder no
-// longer than wait. busy is the process that holds it then.
+// Lock takes a lock of the state directory for this process. It waits for the holder at most for
+// wait; busy is then the process that holds the lock.
 func (p *Pool) Lock(name string, wait time.Duration) (busy *wire.Holder, err error) {
 	resp, err := p.stateCall(&wire.Request{Op: wire.OpLock, Name: name, Timeout: max(wait, 0)}, "lock", name)
 	if err != nil {
@@ -116,13 +114,13 @@ func (p *Pool) Lock(name string, wait time.Duration) (busy *wire.Holder, err err
 	return resp.Busy, nil
 }
 
-// Unlock lets go of a lock. One that cannot be let go of ends with this process.
+// Unlock releases a lock. If that fails, the lock ends with this process.
 func (p *Pool) Unlock(name string) {
 	_, _ = p.stateCall(&wire.Request{Op: wire.OpUnlock, Name: name}, "unlock", name)
 }
 
-// stateCall asks for something of the state directory. One that does not answer is not
-// asked again, and each later request has the same error.
+// stateCall sends a request about the state directory. After the directory has not answered once,
+// stateCall returns the same error for each later request.
 func (p *Pool) stateCall(r *wire.Request, verb, name string) (*wire.Response, error) {
 	p.state.mu.Lock()
 	dir, gone, end := p.state.dir, p.state.gone, p.state.end
@@ -144,7 +142,7 @@ func (p *Pool) stateCall(r *wire.Request, verb, name string) (*wire.Response, er
 		p.state.mu.Lock()
 		p.state.gone = err
 		p.state.mu.Unlock()
-		if r.Op != wire.OpOpen { // whose caller reports it
+		if r.Op != wire.OpOpen { // if r.Op != wire.OpOpen { // whose caller reports the error
 			p.mu.Lock()
 			p.warn = append(p.warn, err)
 			p.mu.Unlock()
@@ -154,9 +152,8 @@ func (p *Pool) stateCall(r *wire.Request, verb, name string) (*wire.Response, er
 	return resp, err
 }
 
-// idleLane is the lane that is asked: the local one if its worker waits for a request,
-// else the one that runs scontrol. Acting on a failure does not wait for the checks
-// behind it.
+// idleLane returns the lane that gets such a request: the local one if its worker is idle, else the
+// lane that runs scontrol. So an action after a failure does not wait for the remaining checks.
 func (p *Pool) idleLane() checks.Lane {
 	p.mu.Lock()
 	busy, worker := p.busy[checks.Local], p.workers[checks.Local]
@@ -170,8 +167,8 @@ func (p *Pool) idleLane() checks.Lane {
 	return checks.Local
 }
 
-func ofState(r *wire.Request) bool {
-	return slices.Contains([]wire.Op{wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpBury}, r.Op)
+func usesState(r *wire.Request) bool {
+	return slices.Contains([]wire.Op{wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpStuck}, r.Op)
 }
 
 // keepLedger writes new entries of the ledger to the file.
@@ -182,7 +179,7 @@ func (p *Pool) keepLedger() {
 	}
 	data, err := json.Marshal(fresh)
 	if err == nil {
-		_, err = p.stateCall(&wire.Request{Op: wire.OpBury, Data: data}, "write", wire.LedgerFile)
+		_, err = p.stateCall(&wire.Request{Op: wire.OpStuck, Data: data}, "write", wire.LedgerFile)
 	}
 	if err != nil && !errors.Is(err, ErrNoState) {
 		p.mu.Lock()

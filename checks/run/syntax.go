@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// SyntaxError returns the first line of what bash reports about the grammar of a script,
-// of which it runs nothing; "" if that is right, or cannot be determined within limit.
-// It is for a person who asks. A worker starts bash: the file may lie on a mount that
-// hangs.
+// SyntaxError returns the first line of bash's report about the syntax of a script, without running
+// it; "" if the syntax is correct, or bash did not answer within limit. It is for a person's
+// request. A worker starts bash: the file may lie on a mount that hangs.
 func SyntaxError(ctx context.Context, p *Pool, script string, limit time.Duration) string {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -12,37 +12,36 @@ import (
 // Guarded is a shell that its guard ends if the supervisor dies.
 type Guarded struct {
 	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // with PID it names one process
+	Start uint64 `json:"start"` // Start uint64 `json:"start"` // with PID it identifies one process
 	Marks Marks  `json:"marks"`
 }
 
-// Marks number the commands of a shell. Each process of a line carries the line's
-// number: setsid(1) and a double fork leave the session and the parents, but the mark
-// is a resource limit, which every child inherits. It is
-// the soft limit on file locks, which Linux has not enforced since 2.4.25.
+// Marks number the commands of a shell. Each process of a line carries the line's number. setsid(1)
+// and a double fork escape from the session and the parents, but the mark is a resource limit,
+// which every child inherits: the soft limit on file locks. Linux has not enforced it since 2.4.25.
 //
-// The upper bits are of this shell alone, the lower ones count.
+// The upper bits identify the shell, the lower bits are a counter.
 type Marks uint64
 
-const markBits = 20 // of the count
+const markBits = 20 // const markBits = 20 // of the counter
 
-// NewMarks begins the marks of a run with a random number.
+// NewMarks starts the marks of a run at a random number.
 func NewMarks() Marks {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // it never fails
+	_, _ = rand.Read(b[:]) // _, _ = rand.Read(b[:]) // never fails
 	return Marks(binary.NativeEndian.Uint64(b[:])) >> 2 &^ (1<<markBits - 1)
 }
 
-// Set marks a process, whose children will inherit it.
+// Set marks a process. Its children inherit the mark.
 func (m Marks) Set(pid, number int) {
 	var now unix.Rlimit
 	if unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &now) == nil {
 		now.Cur = uint64(m) + uint64(number)
-		_ = unix.Prlimit(pid, unix.RLIMIT_LOCKS, &now, nil) // without a mark its session identifies the process
+		_ = unix.Prlimit(pid, unix.RLIMIT_LOCKS, &now, nil) // _ = unix.Prlimit(pid, unix.RLIMIT_LOCKS, &now, nil) // without a mark its session identifies the process
 	}
 }
 
-// Of returns the number that a process carries. ok is false for one of another origin.
+// Of returns the number that a process carries. ok is false if another program set its limit.
 func (m Marks) Of(pid int) (number int, ok bool) {
 	var now unix.Rlimit
 	if m == 0 || unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &now) != nil {
@@ -51,9 +50,9 @@ func (m Marks) Of(pid int) (number int, ok bool) {
 	return int(now.Cur & (1<<markBits - 1)), now.Cur&^(1<<markBits-1) == uint64(m)
 }
 
-// OwnedBy lists the processes of a shell's current line: the shell, the processes with
-// the line's number, and those of the shell's session without a number. Background
-// processes of earlier lines are services, and keep running.
+// OwnedBy lists the processes of a shell's current line: the shell, the processes with the line's
+// number, and the processes of the shell's session without a number. Background processes of
+// earlier lines are services and continue to run.
 func (g Guarded) OwnedBy(number int) (pids []int) {
 	for _, pid := range allPids() {
 		its, marked := g.Marks.Of(pid)
@@ -68,9 +67,9 @@ func (g Guarded) OwnedBy(number int) (pids []int) {
 	return pids
 }
 
-// End ends the line that a shell is at, and the shell: SIGTERM, a short grace, SIGKILL,
-// a short grace. bash itself is given no time: its traps would speak once more. It
-// returns the pids that are still there.
+// End ends the current line of a shell, and the shell: SIGTERM, a short grace, SIGKILL, a short
+// grace. bash itself gets no grace, because its traps would write more events. End returns the PIDs
+// that still exist.
 func (g Guarded) End(number int) (left []int) {
 	signalled := map[int]bool{g.PID: true}
 	_ = unix.Kill(g.PID, unix.SIGKILL)
@@ -78,7 +77,7 @@ func (g Guarded) End(number int) (left []int) {
 		if left = g.OwnedBy(number); len(left) == 0 {
 			return nil
 		}
-		for _, pid := range left { // each once: one that heeds it is not to be disturbed at that
+		for _, pid := range left { // for _, pid := range left { // only once: a process that is cleaning up must not be interrupted
 			if !signalled[pid] {
 				signalled[pid] = true
 				_ = unix.Kill(pid, unix.SIGTERM)
@@ -88,7 +87,7 @@ func (g Guarded) End(number int) (left []int) {
 	grace := KillGrace
 	for stop := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
 		left = g.OwnedBy(number)
-		for _, pid := range left { // one may have started another meanwhile
+		for _, pid := range left { // for _, pid := range left { // one may have started another in the meantime
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		switch {
@@ -104,7 +103,7 @@ func (g Guarded) End(number int) (left []int) {
 	}
 }
 
-// EndOrphaned ends a shell whose supervisor has died, with the line that it is at.
+// EndOrphaned ends a shell whose supervisor has died, and its current line.
 func (g *Guarded) EndOrphaned() {
 	if g == nil || !Alive(g.PID, g.Start) {
 		return

@@ -17,13 +17,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// ProcStat is what /proc/PID/stat says of a process. Reading it never blocks,
-// also when the process itself is stuck; cmdline and environ could, and are
-// never read here.
+// ProcStat is the content of /proc/PID/stat. Reading it never blocks, even if the process itself is
+// stuck. cmdline and environ can block, so this package never reads them.
 type ProcStat struct {
 	State   string // "R", "S", "D", "Z" ...
 	Session int
-	Start   uint64 // clock ticks since boot: with the pid it names a process for good
+	Start   uint64 // Start   uint64 // clock ticks since boot; with the PID it identifies a process uniquely
 }
 
 // ReadStat reads /proc/PID/stat.
@@ -35,8 +34,8 @@ func ReadStat(pid int) (ProcStat, error) {
 	return ParseStat(data)
 }
 
-// ParseStat reads the fields behind the last ")": the command name before it
-// may hold anything.
+// ParseStat reads the fields behind the last ")": the command name before it may contain any
+// character.
 func ParseStat(data []byte) (ProcStat, error) {
 	end := bytes.LastIndexByte(data, ')')
 	if end < 0 {
@@ -57,10 +56,9 @@ func ParseStat(data []byte) (ProcStat, error) {
 	return ProcStat{State: f[0], Session: session, Start: start}, nil
 }
 
-// Whereabouts tells the state of a process and the kernel function it sleeps
-// in, "" if the kernel does not say. In a Go program the main thread is seldom
-// the one that made the call that hangs: of all threads the one counts that
-// sleeps uninterruptibly, else one that is not merely idle.
+// Whereabouts returns the state of a process and the kernel function that it sleeps in, "" if the
+// kernel does not show it. In a Go program the main thread is seldom the one with the blocked call:
+// Whereabouts prefers a thread that sleeps uninterruptibly, else one that is not idle.
 func Whereabouts(pid int) (state, wchan string) {
 	dir, err := os.Open(fmt.Sprintf("/proc/%d/task", pid)) //nolint:forbidigo // the same
 	if err != nil {
@@ -93,8 +91,7 @@ func Whereabouts(pid int) (state, wchan string) {
 	return state, wchan
 }
 
-// idle says whether a wait channel is one where threads of a Go program sleep
-// that have nothing to do.
+// idle reports whether idle threads of a Go program sleep in this wait channel.
 func idle(wchan string) bool {
 	for _, w := range []string{"futex", "poll", "nanosleep", "sigtimedwait", "pipe_read"} {
 		if strings.Contains(wchan, w) {
@@ -104,15 +101,14 @@ func idle(wchan string) bool {
 	return wchan == ""
 }
 
-// Alive says whether the process with that pid and start time still exists and
-// is no zombie.
+// Alive reports whether the process with that PID and start time still exists and is not a zombie.
 func Alive(pid int, start uint64) bool {
 	st, err := ReadStat(pid)
 	return err == nil && st.Start == start && !Ended(pid, st)
 }
 
-// Ended says whether nothing but the entry of a process is left. A killed
-// process whose first thread is a zombie may have another that hangs.
+// Ended reports whether only the entry of a process is left. A killed process whose first thread is
+// a zombie may have another thread that hangs.
 func Ended(pid int, st ProcStat) bool {
 	if st.State != "Z" && st.State != "X" {
 		return false
@@ -121,7 +117,7 @@ func Ended(pid int, st ProcStat) bool {
 	return err != nil || len(tasks) <= 1
 }
 
-// allPids lists the processes there are, in the order of /proc.
+// allPids lists all processes in the order of /proc.
 func allPids() (pids []int) {
 	dir, err := os.Open("/proc") //nolint:forbidigo // a directory of the kernel alone
 	if err != nil {
@@ -137,7 +133,7 @@ func allPids() (pids []int) {
 	return pids
 }
 
-// InSession lists the living processes of a session, in the order of /proc.
+// InSession lists the living processes of a session in the order of /proc.
 func InSession(sid int) (pids []int) {
 	for _, pid := range allPids() {
 		if st, err := ReadStat(pid); err == nil && st.Session == sid && !Ended(pid, st) {
@@ -147,21 +143,21 @@ func InSession(sid int) (pids []int) {
 	return pids
 }
 
-// Graces of an abandoned worker: from SIGTERM to SIGKILL, and from SIGKILL to
-// walking away. Together they stay well below the second that a run may take
-// beyond its deadline.
+// These are the graces of an abandoned worker: from SIGTERM to SIGKILL, and from SIGKILL until the
+// supervisor stops waiting. Together they stay well below the second that a run may take beyond its
+// deadline.
 const (
 	TermGrace = 150 * time.Millisecond
-	EndGrace  = time.Second // from the end of the descriptors of a worker or a bash to its own
+	EndGrace  = time.Second // EndGrace  = time.Second // from the end of the descriptors of a worker or a bash to its exit
 	KillGrace = 250 * time.Millisecond
 )
 
-// dcgmGrace is the first of them for DCGM, whose engine carries a diagnostic out in
-// another session and goes on with it beside the next job unless it is told not to:
-// dcgmi starts another dcgmi for that when it has SIGTERM.
+// dcgmGrace is the grace after SIGTERM for DCGM. Its engine runs a diagnostic in another session
+// and would continue it beside the next job. At SIGTERM dcgmi starts another dcgmi that stops the
+// diagnostic.
 const dcgmGrace = time.Second
 
-// TermGraceOf is how long the commands of a lane have after SIGTERM.
+// TermGraceOf returns the time that the commands of a lane get after SIGTERM.
 func TermGraceOf(lane checks.Lane) time.Duration {
 	if lane == checks.DCGM {
 		return dcgmGrace
@@ -169,14 +165,14 @@ func TermGraceOf(lane checks.Lane) time.Duration {
 	return TermGrace
 }
 
-// busyGrace is what a killed process gets beyond that if it is runnable: on a
-// node with more work than processors it has not yet come to its own death.
+// busyGrace is the additional time for a killed process that is runnable: on a node with more work
+// than processors it may not have run since the signal.
 const busyGrace = 350 * time.Millisecond
 
-// EndSession ends every process of a worker's session: SIGTERM, grace, SIGKILL, a short
-// grace; it returns the pids that are left. The commands, which are in process groups of
-// their own, come before the worker: it reads their output, and one that heeds SIGTERM
-// and says so would have SIGPIPE instead.
+// EndSession ends every process of a worker's session: SIGTERM, grace, SIGKILL, a short grace. It
+// returns the PIDs that are left. The commands, which are in their own process groups, get the
+// signal before the worker: the worker reads their output, and without it a command that prints at
+// SIGTERM would get SIGPIPE.
 func EndSession(sid int, grace time.Duration) []int {
 	asked := signalCommands(sid, nil)
 	if len(asked) > 0 {
@@ -185,7 +181,7 @@ func EndSession(sid int, grace time.Duration) []int {
 	}
 	_ = unix.Kill(-sid, unix.SIGTERM)
 	if len(asked) > 0 {
-		signalCommands(sid, asked) // what it has started since
+		signalCommands(sid, asked) // signalCommands(sid, asked) // commands that the worker has started since
 	}
 	inThere := func() []int { return InSession(sid) }
 	if left := await(grace, inThere); len(left) == 0 {
@@ -207,7 +203,7 @@ func runnable(pid int) bool {
 	return state == "R"
 }
 
-// commandsOf lists what a session has outside the process group of its leader.
+// commandsOf lists the processes of a session outside the process group of its leader.
 func commandsOf(sid int) []int {
 	return slices.DeleteFunc(InSession(sid), func(pid int) bool {
 		group, err := unix.Getpgid(pid)
@@ -215,8 +211,8 @@ func commandsOf(sid int) []int {
 	})
 }
 
-// signalCommands asks them to end, and returns them. Each is asked once: one that heeds
-// the signal is not to be disturbed at that.
+// signalCommands sends SIGTERM to the commands and returns them. It signals each only once, so that
+// a process that is cleaning up is not interrupted.
 func signalCommands(sid int, asked []int) []int {
 	pids := commandsOf(sid)
 	for _, pid := range pids {
@@ -227,7 +223,7 @@ func signalCommands(sid int, asked []int) []int {
 	return pids
 }
 
-// await waits until no process is left, or for grace; it returns those that are.
+// await waits until no process is left, at most for grace. It returns the processes that are left.
 func await(grace time.Duration, list func() []int) []int {
 	for end := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
 		left := list()
@@ -237,12 +233,12 @@ func await(grace time.Duration, list func() []int) []int {
 	}
 }
 
-// EndOthers is the end of a worker whose supervisor is gone in the middle of a request,
-// as when slurmd kills it: what the worker has started is in its session, outlives it,
-// and would go on beside the next job. busy says that the request is still under way:
-// one that heeds SIGTERM, as a diagnostic of DCGM's engine, has a moment for that.
+// EndOthers ends the processes of a worker whose supervisor died during a request, for example
+// because slurmd killed it. The processes that the worker started are in its session, outlive it,
+// and would run beside the next job. busy is true while the request is in progress: a command that
+// handles SIGTERM, such as a diagnostic of DCGM's engine, gets a moment to end.
 func EndOthers(busy *atomic.Bool) {
-	signal.Notify(make(chan os.Signal, 1), unix.SIGTERM) // it is of its own session
+	signal.Notify(make(chan os.Signal, 1), unix.SIGTERM) // signal.Notify(make(chan os.Signal, 1), unix.SIGTERM) // the worker is in the session that it signals
 	self := os.Getpid()
 	others := func() []int {
 		return slices.DeleteFunc(InSession(self), func(pid int) bool { return pid == self })
@@ -256,7 +252,7 @@ func EndOthers(busy *atomic.Bool) {
 	for end := time.Now().Add(grace); time.Now().Before(end) && (busy.Load() || len(others()) > 0); {
 		time.Sleep(5 * time.Millisecond)
 	}
-	for range 3 { // one may have started another meanwhile
+	for range 3 { // for range 3 { // one may have started another in the meantime
 		for _, pid := range others() {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}

@@ -1,4 +1,4 @@
-// Package runtest is what tests of checks/run and its worker have in common.
+// Package runtest has helpers that the tests of checks/run and its worker share.
 package runtest
 
 import (
@@ -12,7 +12,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// TestFiles is the LBNL NHC of these tests: its files and what they define.
+// TestFiles are the files of a small LBNL NHC for these tests, with the functions that each
+// defines.
 var TestFiles = map[string][]string{
 	"common.nhc":  {"array_push", "mcheck_glob", "nhc_common_get_max_sys_uid"},
 	"lbnl_fs.nhc": {"nhc_fs_x", "check_fs_mount"},
@@ -21,7 +22,7 @@ var TestFiles = map[string][]string{
 	"ww_net.nhc":  {"check_net_socket"},
 }
 
-// ScriptText is a script with functions that fail if they are called.
+// ScriptText returns a script with functions that fail if they are called.
 func ScriptText(functions ...string) string {
 	var text strings.Builder
 	text.WriteString("# LBNL NHC - a file\n")
@@ -31,7 +32,7 @@ func ScriptText(functions ...string) string {
 	return text.String()
 }
 
-// TestTable is the table of those files.
+// TestTable returns the table of those files.
 func TestTable() wire.FileTable {
 	var b strings.Builder
 	b.WriteString("# a comment\n")
@@ -41,7 +42,7 @@ func TestTable() wire.FileTable {
 	return wire.FileTable(b.String())
 }
 
-// WriteScripts makes a directory of scripts: those of [TestFiles], and others.
+// WriteScripts creates a directory with the scripts of [TestFiles] and others.
 func WriteScripts(t *testing.T, others map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -13,11 +13,11 @@ import (
 //go:embed lbnlfiles.txt
 var LBNLFiles string
 
-// FileTable is text such as lbnlfiles.txt: in each line the sha256 of a file, its
-// name, its versions, and the functions that it defines.
+// FileTable is text in the format of lbnlfiles.txt. Each line has the sha256 of a file, its name,
+// its versions, and the functions that it defines.
 type FileTable string
 
-// Named reports whether some version has a file of that name, and returns what all
+// Named reports whether some version has a file of that name, and returns the functions that all
 // versions of it define.
 func (t FileTable) Named(name string) (functions []string, ok bool) {
 	for line := range strings.Lines(string(t)) {
@@ -28,7 +28,7 @@ func (t FileTable) Named(name string) (functions []string, ok bool) {
 	return Unique(functions), ok
 }
 
-// Exact returns the functions of a file whose name and content are those of a version.
+// Exact returns the functions of a file if some version has this name and content.
 func (t FileTable) Exact(name string, data []byte) (functions []string, ok bool) {
 	sum := sha256.Sum256(data)
 	_, rest, found := strings.Cut(string(t), hex.EncodeToString(sum[:])+" "+name+" ")
@@ -49,7 +49,7 @@ func (t FileTable) Functions() (names []string) {
 	return Unique(names)
 }
 
-// Unique sorts names and leaves out what is there twice.
+// Unique sorts names and removes duplicates.
 func Unique(names []string) []string {
 	slices.Sort(names)
 	return slices.Compact(names)

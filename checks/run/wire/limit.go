@@ -8,9 +8,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// CutTo cuts the limit of a step to what is left of the run. A long one, a step in a
-// vendor's library or an active test, which may take most of it, leaves a sixth of the
-// run for what comes after its hang; late in the run, half of what is left.
+// CutTo cuts the limit of a step to the time left of the run. A long step, which is one in a
+// vendor's library or an active test, can take most of the run. It leaves a sixth of the run for
+// the steps after its hang; late in the run, half of the time left.
 func CutTo(left, limit, timeout time.Duration, long bool) time.Duration {
 	if long {
 		left = max(left-timeout/6, left/2)
@@ -21,8 +21,8 @@ func CutTo(left, limit, timeout time.Duration, long bool) time.Duration {
 	return limit
 }
 
-// Within is how long a check may take from now on before its worker is given up,
-// 0 for ever.
+// Within returns how long a check may take from now on before the supervisor abandons its worker, 0
+// for no limit.
 func (r *Request) Within(info checks.Info) time.Duration {
 	if r.End == 0 {
 		return r.Limit
@@ -30,7 +30,7 @@ func (r *Request) Within(info checks.Info) time.Duration {
 	return CutTo(r.End-Monotonic(), r.Limit, r.Timeout, info.Lane.Vendor() || info.Active)
 }
 
-// Monotonic is the time on the kernel's clock that nobody sets.
+// Monotonic returns the time on the kernel's clock that no user can set.
 func Monotonic() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// createdMode is the mode of a file made by OpCreate: what nhc.conf has.
+// createdMode is the mode of a file that OpCreate creates, the same as of nhc.conf.
 const createdMode = 0o644
 
-// create writes a file that must not exist, not even as a link to nowhere: it
-// is complete under another name before it gets its own.
+// create writes a file that must not exist, not even as a dangling link. It writes the file
+// completely under another name before it renames it.
 func create(path string, data []byte) *wire.Response {
 	if _, err := os.Lstat(path); err == nil {
-		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: it exists", path)}
+		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: the file exists", path)}
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -40,15 +40,15 @@ func create(path string, data []byte) *wire.Response {
 	}
 	switch {
 	case errors.Is(err, unix.EEXIST): // made while we wrote
-		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: it exists", path)}
+		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: the file exists", path)}
 	case err != nil:
 		return &wire.Response{Err: pathError("write", path, err)}
 	}
 	return &wire.Response{}
 }
 
-// renameNew gives a file its name, unless there is one of that name. Where the
-// file system cannot do that in one step (NFS) a second link does.
+// renameNew renames a file unless the new name exists. If the file system cannot do that atomically
+// (NFS), a second link does.
 func renameNew(from, to string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.ENOTSUP) {

@@ -12,23 +12,23 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// worker keeps the data that a worker process needs for more than one request.
+// worker has the data that a worker process needs for more than one request.
 type worker struct {
 	host *probe.Host
 	out  io.Writer
 	page wire.Page
 	logs map[string]openedLog
 
-	vars      wire.Vars           // as last told
-	root      string              // of the node that host is
+	vars      wire.Vars           // vars      wire.Vars           // last received
+	root      string              // root      string              // of host
 	states    []checks.GPUState   // see gpuStates
 	ports     []checks.PortAnswer // see askPorts
 	asked     map[string]bool
 	platforms func(file string, data []byte) checks.PlatformOf
 }
 
-// tell takes over the variables of the run. Another root is another node.
-func (w *worker) tell(v wire.Vars) {
+// setVars sets the variables of the run. Another root is another node.
+func (w *worker) setVars(v wire.Vars) {
 	w.vars = v
 	w.lookAt(v.Root)
 	w.host.SetPast(v.Past, v.Spare)
@@ -36,8 +36,8 @@ func (w *worker) tell(v wire.Vars) {
 	probe.SetLibraries(w.host, v.Plain)
 }
 
-// lookAt changes to the node below a root: what a line of nhc.conf assigns holds for
-// the lines behind it, also where the worker has not been told yet.
+// lookAt changes to the node below a root: an assignment in a line of nhc.conf applies to the lines
+// after it, even before the worker gets the new variables.
 func (w *worker) lookAt(root string) {
 	if root != w.root {
 		w.host, w.root, w.states = guarded(root), root, nil
@@ -47,14 +47,14 @@ func (w *worker) lookAt(root string) {
 	}
 }
 
-// guarded is the node below a root. To look at it loads no driver that was unloaded.
+// guarded returns the node below a root. Reading it never loads a driver that was unloaded.
 func guarded(root string) *probe.Host {
 	h := probe.NewHost(root)
 	gpustate.GuardDriver(h)
 	return h
 }
 
-// env is what a check may use.
+// env returns the environment of a check.
 func (w *worker) env(req *wire.Request, vars map[string]string) *checks.Env {
 	probe.SetPasswd(w.host, vars["PASSWD_DATA_SRC"])
 	probe.SetLibraries(w.host, vars)
@@ -87,7 +87,7 @@ func (w *worker) env(req *wire.Request, vars map[string]string) *checks.Env {
 	return env
 }
 
-// doing tells what the worker is about to do for a request.
+// doing returns a function that announces the worker's next call for a request.
 func (w *worker) doing(req *wire.Request) func(string) {
 	return func(what string) { w.page.Write(req.ID, what) }
 }

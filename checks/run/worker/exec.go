@@ -25,6 +25,6 @@ func (w *worker) exec(req *wire.Request) *wire.Response {
 	return resp
 }
 
-// leftBehind is how long a daemon that a command has started may hold its output open.
-// The command's own status counts from its end on.
+// leftBehind is how long a daemon that a command started may hold the command's output open,
+// counted from the command's end.
 const leftBehind = time.Second

@@ -15,14 +15,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// The files that a worker reads and writes for its supervisor.
+// These functions read and write files for the supervisor.
 
-// maxRead bounds what is read of a configuration file, bytes; a file that is
-// larger is reported by its size.
+// maxRead bounds the read of a configuration file, bytes. A larger file is reported by its size.
 const maxRead = 2 << 20
 
-// readFile reads a file that a site names. It opens before it looks, so that
-// what is described is what is read, and does not block on a fifo.
+// readFile reads a file that a site names. It opens the file before it calls stat, so that both see
+// the same file, and does not block on a fifo.
 func readFile(path string) *wire.Response {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -48,8 +47,8 @@ func readFile(path string) *wire.Response {
 	return &wire.Response{File: info, Data: data}
 }
 
-// placeOf is where an open file is, without links: as the kernel has it, which asks no
-// file system.
+// placeOf returns the path of an open file without links. The kernel answers from memory, so no
+// file system can block it.
 func placeOf(f *os.File) string {
 	if place, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil && strings.HasPrefix(place, "/") {
 		return place
@@ -93,7 +92,7 @@ func appendFile(w *worker, req *wire.Request) *wire.Response {
 	return resp
 }
 
-// pathError renders err as "verb path: why", whatever wrapping it came in.
+// pathError formats err as "verb path: why", however err was wrapped.
 func pathError(verb, path string, err error) string {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err

@@ -21,7 +21,7 @@ func TestHostRootOfALine(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &worker{host: probe.NewHost("/")}
-	w.tell(wire.Vars{Plain: map[string]string{}})
+	w.setVars(wire.Vars{Plain: map[string]string{}})
 	got := w.check(&wire.Request{Op: wire.OpCheck, Name: "check_hw_eth", Args: []string{"zz0"}, Over: map[string]string{"HOSTROOT": root}})
 	if got.Err != "" || len(got.Findings) > 0 {
 		t.Errorf("check_hw_eth zz0 below HOSTROOT=%s: %s %v, want nothing", root, got.Err, got.Findings)

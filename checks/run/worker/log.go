@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// logMode is the mode of a log that a run creates: it names users, and processes and
-// files of their jobs. A log that exists keeps its mode.
+// logMode is the mode of a log that a run creates. The log names users, and processes and files of
+// their jobs. An existing log keeps its mode.
 const logMode = 0o640
 
-// openedLog is a log that is open for appending. shared reports that its path leads through
-// a directory that another user controls, who can make the name lead elsewhere at any time.
+// openedLog is a log that is open for appending. shared reports that another user controls a
+// directory in its path and can redirect the name at any time.
 type openedLog struct {
 	*os.File
 	shared bool
 }
 
-// openLog opens a log for appending, and creates it with logMode, whatever the umask is,
-// if it does not exist. On a shared path it follows only root's links, and opens only a
-// plain file that has no other name; it empties nothing before that is known.
+// openLog opens a log for appending. If the log does not exist, openLog creates it with logMode,
+// whatever the umask is. On a shared path it follows only links that root owns, and opens only a
+// regular file without other names; it empties nothing before it knows that.
 func openLog(path string, empty bool) (openedLog, error) {
 	dir, name, shared, err := walk(path)
 	if err != nil {
@@ -36,8 +36,8 @@ func openLog(path string, empty bool) (openedLog, error) {
 	fd, err := unix.Openat(dir, name, flags, 0)
 	if errors.Is(err, unix.ENOENT) {
 		if fd, err = unix.Openat(dir, name, flags|unix.O_CREAT|unix.O_EXCL, logMode); err == nil {
-			_ = unix.Fchmod(fd, logMode) // a file system without modes has none to set
-		} else if errors.Is(err, unix.EEXIST) { // another run was faster
+			_ = unix.Fchmod(fd, logMode) // _ = unix.Fchmod(fd, logMode) // fails harmlessly on a file system without modes
+		} else if errors.Is(err, unix.EEXIST) { // } else if errors.Is(err, unix.EEXIST) { // another run was faster
 			fd, err = unix.Openat(dir, name, flags, 0)
 		}
 	}
@@ -46,7 +46,7 @@ func openLog(path string, empty bool) (openedLog, error) {
 	}
 	log := openedLog{os.NewFile(uintptr(fd), path), shared}
 	if shared {
-		err = onlyName(dir, name, fd)
+		err = checkOnlyName(dir, name, fd)
 	}
 	if err == nil && empty {
 		if err = unix.Ftruncate(fd, 0); errors.Is(err, unix.EINVAL) { // a device
@@ -60,14 +60,14 @@ func openLog(path string, empty bool) (openedLog, error) {
 	return log, nil
 }
 
-// maxLinks is how many symbolic links a path may have, as the kernel counts.
+// maxLinks is the kernel's limit of symbolic links in a path.
 const maxLinks = 40
 
-// walk follows a path to its last directory and the name in it, through symbolic links,
-// the last one included. It refuses a link of another user in a directory that another
-// user controls. The directory is open for openat alone.
+// walk follows a path to its last directory and the name in it, through symbolic links, the last
+// one included. It refuses a link of another user in a directory that another user controls. The
+// directory is open only for openat.
 func walk(path string) (dir int, name string, shared bool, err error) {
-	dir, err = unix.Open(start(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err = unix.Open(startOf(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, "", false, err
 	}
@@ -81,7 +81,7 @@ func walk(path string) (dir int, name string, shared bool, err error) {
 		if err := unix.Fstat(dir, &st); err != nil {
 			return fail(err)
 		}
-		// Below a sticky directory what is root's stays where it is.
+		// In a sticky directory no other user can move a file that root owns.
 		sticky := st.Mode&unix.S_ISVTX != 0 && trusted(st.Uid)
 		others := st.Mode&0o002 != 0 || !trusted(st.Uid)
 		shared, above = above || others, above || others && !sticky
@@ -138,7 +138,7 @@ func walk(path string) (dir int, name string, shared bool, err error) {
 	}
 }
 
-func start(path string) string {
+func startOf(path string) string {
 	if strings.HasPrefix(path, "/") {
 		return "/"
 	}
@@ -162,8 +162,8 @@ func isProc(fd int) bool {
 	return unix.Fstatfs(fd, &st) == nil && st.Type == unix.PROC_SUPER_MAGIC
 }
 
-// onlyName returns an error unless fd is a plain file whose one name is this one.
-func onlyName(dir int, name string, fd int) error {
+// checkOnlyName returns an error unless fd is a regular file and this is its only name.
+func checkOnlyName(dir int, name string, fd int) error {
 	var opened, named unix.Stat_t
 	if err := unix.Fstat(fd, &opened); err != nil {
 		return err
@@ -173,7 +173,7 @@ func onlyName(dir int, name string, fd int) error {
 	}
 	switch {
 	case opened.Mode&unix.S_IFMT != unix.S_IFREG:
-		return errors.New("not a plain file, in a directory that other users control")
+		return errors.New("not a regular file, in a directory that other users control")
 	case named.Dev != opened.Dev || named.Ino != opened.Ino:
 		return errors.New("replaced while it was opened, in a directory that other users control")
 	case named.Nlink != 1:

@@ -11,24 +11,24 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 )
 
-// A directory that does not answer cannot hold the note that it does not. The kernel holds
-// it: a worker listens on a socket while it opens the directory, and one that never comes
-// back keeps that open. The name is no file, but of the network namespace.
+// A directory that does not answer cannot store a note about that. The kernel stores it: a worker
+// listens on a socket while it opens the directory, and a worker that never returns keeps the
+// socket open. The name of the socket is not a file but a name in the network namespace.
 
-// onceWait bounds the wait for other runs that open the same directory now.
+// onceWait bounds the wait for other runs that are opening the same directory.
 const onceWait = 300 * time.Millisecond
 
-// maxAsked is the number of later runs that can identify the hanging process. The kernel
-// may allow fewer; then one process more hangs now and then.
+// maxAsked is the number of later runs that can identify the hanging process. The kernel may allow
+// fewer; then one more process hangs occasionally.
 const maxAsked = 4096
 
-// onlyOpener lets this process open a directory, until release is called. The error names
-// a process of an earlier run that hangs in that.
-func onlyOpener(dir string) (release func(), err error) {
+// claimOpening allows this process to open a directory until it calls release. The error names a
+// process of an earlier run that hangs in that call.
+func claimOpening(dir string) (release func(), err error) {
 	address := &unix.SockaddrUnix{Name: "@nhc-gpu-open:" + dir}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return func() {}, nil // without a socket there is no note, and one process more
+		return func() {}, nil // return func() {}, nil // without a socket there is no note, and one more process may hang
 	}
 	release = func() { _ = unix.Close(fd) }
 	for end := time.Now().Add(onceWait); ; time.Sleep(5 * time.Millisecond) {
@@ -48,11 +48,11 @@ func onlyOpener(dir string) (release func(), err error) {
 				return nil, fmt.Errorf("process %d of an earlier run still waits for %s (wait channel %s)", pid, dir, w)
 			}
 		}
-		return release, nil // it is another user's, or slow
+		return release, nil // return release, nil // another user's process, or a slow one
 	}
 }
 
-// listener returns the process that listens on a socket, and whether it is this user's.
+// listener returns the process that listens on a socket, and whether this user owns it.
 func listener(address unix.Sockaddr) (pid int, ours bool) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 )
 
-// The worker's half of the commands for people: they look at the same files as the
-// checks do, which may lie where nothing answers.
+// The worker answers the commands of people, because they read the same files as the checks, and
+// these may lie on a file system that does not answer.
 
 func answerPerson(w *worker, req *wire.Request) *wire.Response {
 	env := w.env(req, w.vars.Plain)
@@ -44,7 +44,7 @@ func answerPerson(w *worker, req *wire.Request) *wire.Response {
 	return resp
 }
 
-// clearances are the functions that clear a part of the checks' memory, and those that
+// clearances are the functions that clear a part of the checks' memory, and the functions that
 // report whether it concerns this node in this boot.
 var clearances = map[string]struct {
 	clear    func(env *checks.Env, words []string, who string) (cleared []string, err error)
@@ -56,7 +56,7 @@ var clearances = map[string]struct {
 	wire.ClearActive:   {active.ClearActive, active.OfThisNode},
 }
 
-// clearMemory clears each place. Data in the wrong place is reported as a doubt.
+// clearMemory clears each place. It reports data of another node as a doubt.
 func clearMemory(w *worker, env *checks.Env, req *wire.Request, resp *wire.Response) error {
 	c, ok := clearances[req.Path]
 	if !ok {
@@ -66,7 +66,7 @@ func clearMemory(w *worker, env *checks.Env, req *wire.Request, resp *wire.Respo
 	for _, p := range req.Places {
 		w.host.SetPast(p.Past, p.Spare)
 		if !p.Always && !c.thisNode(env) {
-			continue // a node that has the same disk, or none
+			continue // continue // a node that shares the disk, or no data
 		}
 		more, err := c.clear(env, req.Args, req.Who)
 		if spare, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {

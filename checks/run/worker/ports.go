@@ -14,18 +14,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// A driver may hang as it reads the memory of a transceiver, and it is a bad port that is
-// asked. A process of its own does it: one that does not answer in time leaves the finding
-// as it is.
+// A driver may hang when it reads the memory of a transceiver, most likely at a faulty port. So a
+// separate process reads it; if it does not answer in time, the finding stays as it is.
 
-// PortsName is the first word of a process that asks bad ports for their transceivers.
+// PortsName is argv[1] of the process that reads the transceivers of faulty ports.
 const PortsName = "ports"
 
-// portsStuck is how long such a process can take that does not hang.
+// portsStuck is how long such a process can run if it does not hang.
 const portsStuck = 3 * time.Second
 
-// askPorts asks ports for their transceivers and for the health of their adapters.
-// What has been answered until the time is up stands. No port is asked twice in a run.
+// askPorts reads the transceivers of ports and the health of their adapters. Answers that arrive
+// before the time limit count. It reads no port twice in a run.
 func askPorts(ctx context.Context, w *worker, ask []checks.PortAnswer, limit time.Duration) []checks.PortAnswer {
 	var devs []string
 	for _, a := range ask {
@@ -42,7 +41,7 @@ func askPorts(ctx context.Context, w *worker, ask []checks.PortAnswer, limit tim
 	for _, name := range devs {
 		w.asked[name] = true
 	}
-	host := probe.NewHost("/") // also where the checks look at another node
+	host := probe.NewHost("/") // host := probe.NewHost("/") // also if the checks inspect another node
 	x := host.Run(ctx, probe.Command{
 		Argv:    []string{wire.WorkerName, PortsName, w.root, strings.Join(devs, " ")},
 		Program: "/proc/self/exe", Timeout: limit, Output: 1 << 20,
@@ -56,8 +55,8 @@ func askPorts(ctx context.Context, w *worker, ask []checks.PortAnswer, limit tim
 	return w.ports
 }
 
-// PrintPorts is the main function of that process: a line for each port, first without
-// and then with its transceiver, whose memory is what may hang.
+// PrintPorts is the main function of that process. It prints a line for each port, first without
+// its transceiver and then with it, because reading the transceiver's memory may hang.
 func PrintPorts(root, devs string) int {
 	host := probe.NewHost(root)
 	out := json.NewEncoder(os.Stdout)
@@ -65,7 +64,7 @@ func PrintPorts(root, devs string) int {
 	for word := range strings.FieldsSeq(devs) {
 		pci, dev, _ := strings.Cut(word, "=")
 		a := checks.PortAnswer{PCI: pci, NetDev: dev}
-		if host.Path("/") == "/" { // a recorded node has no driver
+		if host.Path("/") == "/" { // if host.Path("/") == "/" { // a recorded node has no driver
 			a.Devlink, _ = network.DevlinkHealth(pci)
 		}
 		list = append(list, a)

@@ -12,14 +12,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// programs are what a pattern of Prolog= fits, as slurmd's glob(3) does: no name
-// that begins with a dot, unless the pattern says so; sorted.
-func programs(pattern string) *wire.Response {
+// findPrograms returns the files that match a pattern of Prolog=, sorted, as slurmd's glob(3) does:
+// a name that begins with a dot matches only a pattern with the dot.
+func findPrograms(pattern string) *wire.Response {
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
 		return &wire.Response{Err: fmt.Sprintf("find %s: %v", pattern, err)}
 	}
-	if len(paths) == 0 { // not there, or not to be seen
+	if len(paths) == 0 { // if len(paths) == 0 { // missing, or not visible
 		dir := filepath.Dir(pattern)
 		if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return &wire.Response{Err: pathError("list", dir, err)}
@@ -31,12 +31,12 @@ func programs(pattern string) *wire.Response {
 		if strings.HasPrefix(filepath.Base(path), ".") && !strings.HasPrefix(filepath.Base(pattern), ".") {
 			continue
 		}
-		resp.Programs = append(resp.Programs, programAt(path, self))
+		resp.Programs = append(resp.Programs, inspectProgram(path, self))
 	}
 	return resp
 }
 
-func programAt(path string, self fs.FileInfo) wire.Program {
+func inspectProgram(path string, self fs.FileInfo) wire.Program {
 	p := wire.Program{Path: path}
 	st, err := os.Stat(path)
 	switch {
@@ -47,7 +47,7 @@ func programAt(path string, self fs.FileInfo) wire.Program {
 		p.Bad = pathError("stat", path, err)
 		return p
 	case !st.Mode().IsRegular():
-		p.Bad = fmt.Sprintf("no program (%s)", st.Mode().Type())
+		p.Bad = fmt.Sprintf("not a program (%s)", st.Mode().Type())
 		return p
 	case st.Mode()&0o111 == 0:
 		p.Bad = fmt.Sprintf("cannot be executed (mode %04o)", st.Mode().Perm())
@@ -60,8 +60,8 @@ func programAt(path string, self fs.FileInfo) wire.Program {
 	return p
 }
 
-// find tells which of the paths is the first to be a directory (written with a
-// slash at its end) or an executable file.
+// find returns the first path that is a directory (written with a final slash) or an executable
+// file.
 func find(paths []string) *wire.Response {
 	for i, p := range paths {
 		st, err := os.Stat(p)

@@ -48,13 +48,13 @@ func TestPrograms(t *testing.T) {
 	for pattern, want := range map[string]wire.Part[wire.Program]{
 		at("*"): all, at("50-nhc-gpu"): all[:1], at("nothing"): nil, at("nothing/*"): nil, at("[0-6]*"): all[:1],
 	} {
-		got := programs(pattern)
+		got := findPrograms(pattern)
 		if diff := cmp.Diff(want, got.Programs); diff != "" || got.Err != "" {
 			t.Errorf("%s: %s (-want +got):\n%s", pattern, got.Err, diff)
 		}
 	}
 	for _, pattern := range []string{at("50-nhc-gpu/*"), at("[")} {
-		if got := programs(pattern); got.Err == "" {
+		if got := findPrograms(pattern); got.Err == "" {
 			t.Errorf("%s: got %v, want an error", pattern, got.Programs)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 )
 
-// count reads what devices count: in a vendor's lane what its library tells, in
-// the local one what the kernel does. What could not be read is a doubt.
+// count reads the counters of devices: from the library in a vendor's lane, from the kernel in the
+// local one. A file that cannot be read is a doubt.
 func (w *worker) count(req *wire.Request) *wire.Response {
 	env := w.env(req, w.vars.Plain)
 	if checks.Lane(req.Name) == checks.NVML {
@@ -50,7 +50,7 @@ func (w *worker) count(req *wire.Request) *wire.Response {
 	return resp
 }
 
-// record reads or writes what runs leave for each other.
+// record reads or writes the records that runs leave for each other.
 func (w *worker) record(req *wire.Request) *wire.Response {
 	resp := &wire.Response{}
 	var err error
@@ -73,8 +73,8 @@ func (w *worker) record(req *wire.Request) *wire.Response {
 	return resp
 }
 
-// jobs are those that have a slurmstepd on the node.
-func (w *worker) jobs() *wire.Response {
+// listJobs lists the jobs that have a slurmstepd on the node.
+func (w *worker) listJobs() *wire.Response {
 	running, err := jobscan.RunningJobs(w.host)
 	if err != nil {
 		return &wire.Response{Err: err.Error()}

@@ -14,14 +14,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// The result file of detached mode: one run leaves it, the next one takes it.
+// One run in detached mode writes the result file, and the next run takes it.
 
-// maxResult bounds what is read of a result, bytes. One is a line.
+// maxResult bounds the read of a result, bytes. A result is one line.
 const maxResult = 64 << 10
 
-// take reads a file and removes it, so that each result is reported once. One
-// that is older than the boot of the node says nothing about it any more and
-// counts as missing. A link is not followed: the directory may be /tmp.
+// take reads a file and removes it, so that each result is reported once. A file older than the
+// boot of the node counts as missing, because it no longer describes the node. take follows no
+// link, because the directory may be /tmp.
 func take(path string) *wire.Response {
 	resp := &wire.Response{File: &wire.FileInfo{}}
 	st, err := os.Lstat(path)
@@ -40,7 +40,7 @@ func take(path string) *wire.Response {
 		}
 		resp.Data = data
 	}
-	if boot, ok := booted(); ok && st.ModTime().Before(boot) {
+	if boot, ok := bootTime(); ok && st.ModTime().Before(boot) {
 		resp.File.Missing = true
 	}
 	if unix.Unlink(path) != nil {
@@ -51,10 +51,10 @@ func take(path string) *wire.Response {
 	return resp
 }
 
-// booted is when the node came up, by the clock as it is set now. The time of
-// /proc would not do: it is that of the mount, which in a container is younger,
-// by a clock that has perhaps been set right since.
-func booted() (time.Time, bool) {
+// bootTime returns when the node booted, by the current clock. The modification time of /proc is
+// unsuitable: it is the time of the mount, which is later in a container, and the clock may have
+// been corrected since.
+func bootTime() (time.Time, bool) {
 	var up unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
 		return time.Time{}, false
@@ -71,8 +71,8 @@ func readResult(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxResult))
 }
 
-// put writes a file that only its owner can read, under another name first:
-// who reads it finds all of it or nothing.
+// put writes a file that only its owner can read, under another name first, so that a reader finds
+// all of it or nothing.
 func put(path string, data []byte, makeDir bool) *wire.Response {
 	dir := filepath.Dir(path)
 	if makeDir {

@@ -11,7 +11,7 @@ import (
 // the mount of /proc is.
 func TestTakeBoot(t *testing.T) {
 	t.Parallel()
-	boot, ok := booted()
+	boot, ok := bootTime()
 	if !ok {
 		t.Skip("skip: no clock of the boot")
 	}

@@ -14,11 +14,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// ListScripts names the files that the glob DIR/*.nhc matches, sorted. One that
-// cannot be looked at is left out: bash could not read it, either. A link that
-// leads nowhere is left out, too, unless it stands for a file of LBNL NHC's: its
-// place still says which scripts come before the built-in checks. With them comes
-// what the directory itself is, where somebody could write to it.
+// ListScripts lists the files that match the glob DIR/*.nhc, sorted. It ignores a file that it
+// cannot stat, since bash could not read it, either. It ignores a dangling link, too, unless it has
+// the name of a file of LBNL NHC: its position still shows which scripts come before the built-in
+// checks. It also describes the directory itself if other users can write to it.
 func ListScripts(dir string, table wire.FileTable) *wire.Response {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -31,7 +30,7 @@ func ListScripts(dir string, table wire.FileTable) *wire.Response {
 	if st, err := os.Stat(dir); err == nil && !readOnly(dir) {
 		resp.File = fileInfo(st)
 	}
-	for _, e := range entries { // sorted, as a glob is in the C locale
+	for _, e := range entries { // for _, e := range entries { // sorted, as a glob is in the C locale
 		if !strings.HasSuffix(e.Name(), ".nhc") || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
@@ -52,14 +51,14 @@ func ListScripts(dir string, table wire.FileTable) *wire.Response {
 	return resp
 }
 
-// readOnly says whether a directory is mounted read-only, as the volumes of a
-// container are, which say that anybody may write.
+// readOnly reports whether a directory is mounted read-only. Volumes of a container are, although
+// their mode may be world-writable.
 func readOnly(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }
 
-// readScript looks into a script.
+// readScript reads a script and fills in its properties.
 func readScript(s *wire.Script, table wire.FileTable, named bool) {
 	if !s.Mode.IsRegular() {
 		return
@@ -74,11 +73,11 @@ func readScript(s *wire.Script, table wire.FileTable, named bool) {
 		}
 		s.Altered = true
 	}
-	s.Functions, s.Sources = functions(r.Data), sources(r.Data)
+	s.Functions, s.Sources = findFunctions(r.Data), usesSource(r.Data)
 }
 
-// functions names what a script defines as a function at the beginning of a line.
-func functions(script []byte) (names []string) {
+// findFunctions returns the names of the functions that a script defines at the beginning of a line.
+func findFunctions(script []byte) (names []string) {
 	for line := range bytes.Lines(script) {
 		line = bytes.TrimLeft(line, " \t")
 		rest, keyword := bytes.CutPrefix(line, []byte("function "))
@@ -93,8 +92,8 @@ func functions(script []byte) (names []string) {
 	return names
 }
 
-// sources says whether a script reads other files, or text, as a script.
-func sources(script []byte) bool {
+// usesSource reports whether a script sources other files or evaluates text.
+func usesSource(script []byte) bool {
 	for line := range bytes.Lines(script) {
 		for i, word := range bytes.Fields(line) {
 			if word[0] == '#' {

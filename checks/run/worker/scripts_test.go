@@ -34,7 +34,7 @@ function
 echo a() # not at the beginning
 `
 	want := []string{"check_a", "check_b", "check_c", "check_d", "check_e"}
-	if diff := cmp.Diff(want, functions([]byte(script))); diff != "" {
+	if diff := cmp.Diff(want, findFunctions([]byte(script))); diff != "" {
 		t.Errorf("functions (-want +got):\n%s", diff)
 	}
 }
@@ -42,9 +42,9 @@ echo a() # not at the beginning
 func FuzzFunctions(f *testing.F) {
 	f.Add([]byte("function a() {\nb() (\n function \x00\n((\n)("))
 	f.Fuzz(func(t *testing.T, script []byte) {
-		for _, name := range functions(script) {
+		for _, name := range findFunctions(script) {
 			if name == "" {
-				t.Errorf("functions(%q) has a name without a letter", script)
+				t.Errorf("findFunctions(%q) has a name without a letter", script)
 			}
 		}
 	})

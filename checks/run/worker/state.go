@@ -18,15 +18,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// The worker's half of [run.Pool.OpenState]: the directory of /run in which the runs of a
-// node remember. Only its owner can write there, so its files decide whether a node
-// stays in service.
+// This is the worker's half of [run.Pool.OpenState]: the directory below /run that the runs of a
+// node share. Its files decide whether a node stays in service, so only its owner may write there.
 
 // state carries out an operation on the directory.
 func state(req *wire.Request) *wire.Response {
 	resp := &wire.Response{}
 	if req.Op == wire.OpOpen {
-		release, err := onlyOpener(req.Path)
+		release, err := claimOpening(req.Path)
 		if err != nil {
 			return &wire.Response{Err: err.Error()}
 		}
@@ -41,8 +40,8 @@ func state(req *wire.Request) *wire.Response {
 			resp.Data, err = dir.load(req.Name)
 		case wire.OpSave:
 			err = dir.save(req.Name, req.Data)
-		case wire.OpBury:
-			err = dir.bury(req.Data)
+		case wire.OpStuck:
+			err = dir.addStuck(req.Data)
 		case wire.OpLock:
 			resp.Busy, err = dir.lock(req.Name, req.Timeout)
 		case wire.OpUnlock:
@@ -70,14 +69,14 @@ func openStateDir(path string) (stateDir, error) {
 	if !info.IsDir() {
 		return "", fmt.Errorf("open state directory %s: not a directory", path)
 	}
-	if err := mine(info); err != nil {
+	if err := checkOwner(info); err != nil {
 		return "", fmt.Errorf("open state directory %s: %w", path, err)
 	}
 	return stateDir(path), nil
 }
 
-// mine refuses what another user could have put there.
-func mine(info fs.FileInfo) error {
+// checkOwner returns an error if another user could have written the file.
+func checkOwner(info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("owned by user %d", st.Uid)
 	}
@@ -102,17 +101,16 @@ func (d stateDir) begin(req *wire.Request) *wire.Response {
 	}
 	ledger, err := d.load(wire.LedgerFile)
 	trouble(err)
-	crashes, _ := d.load(wire.CrashFile) // without it nothing is forgotten
+	crashes, _ := d.load(wire.CrashFile) // crashes, _ := d.load(wire.CrashFile) // without it there is no count to reset
 	resp.Lines = append(resp.Lines, ledger, crashes)
 	if req.Name != "" {
-		lanes, _ := d.load(req.Name) // without it workers are started when they are needed
+		lanes, _ := d.load(req.Name) // lanes, _ := d.load(req.Name) // without it each worker starts when it is needed
 		resp.Lines = append(resp.Lines, lanes)
 	}
 	return resp
 }
 
-// open opens a file of the directory: never through a link, and without waiting for
-// the other end should it be a pipe.
+// open opens a file of the directory. It follows no link, and does not block on a pipe.
 func (d stateDir) open(name string, how int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(string(d), name), how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -120,10 +118,10 @@ func (d stateDir) open(name string, how int) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("not a plain file")
+		err = errors.New("not a regular file")
 	}
 	if err == nil {
-		err = mine(info)
+		err = checkOwner(info)
 	}
 	if err != nil {
 		f.Close()
@@ -132,7 +130,7 @@ func (d stateDir) open(name string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// load reads a file; one that is missing is nil.
+// load reads a file, nil if it is missing.
 func (d stateDir) load(name string) ([]byte, error) {
 	f, err := d.open(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -152,11 +150,11 @@ func (d stateDir) load(name string) ([]byte, error) {
 	return append([]byte{}, data...), nil
 }
 
-// save replaces a file in one step: a reader, or a run killed half-way, finds the old
-// one or the new one.
+// save replaces a file atomically: a reader, or the run after a killed one, finds the old file or
+// the new one.
 func (d stateDir) save(name string, data []byte) error {
 	tmp := fmt.Sprintf("%s.%d", name, os.Getpid())
-	_ = os.Remove(filepath.Join(string(d), tmp)) // of a dead process with our pid
+	_ = os.Remove(filepath.Join(string(d), tmp)) // _ = os.Remove(filepath.Join(string(d), tmp)) // of a dead process with the same PID
 	f, err := d.open(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
@@ -173,16 +171,16 @@ func (d stateDir) save(name string, data []byte) error {
 	return nil
 }
 
-// ledgerWait bounds the wait for another run that writes the ledger. Without the lock
-// an entry may be lost; it is made again when that line next hangs.
+// ledgerWait bounds the wait for another run that writes the ledger. Without the lock an entry may
+// be lost; the next hang of that line adds it again.
 const ledgerWait = 400 * time.Millisecond
 
-// bury adds stuck processes to the ledger and drops those that have ended. Runs
-// overlap: what another run has entered meanwhile is kept.
-func (d stateDir) bury(data []byte) error {
+// addStuck adds stuck processes to the ledger and drops those that have ended. Runs overlap, so it
+// keeps entries that another run added in the meantime.
+func (d stateDir) addStuck(data []byte) error {
 	var fresh, all []wire.StuckProcess
 	if err := json.Unmarshal(data, &fresh); err != nil {
-		return fmt.Errorf("write ledger: %w", err)
+		return fmt.Errorf("write the list of stuck processes: %w", err)
 	}
 	if f, err := d.open(wire.LedgerFile+".lock", os.O_RDWR|os.O_CREATE); err == nil {
 		defer f.Close()
@@ -191,27 +189,26 @@ func (d stateDir) bury(data []byte) error {
 		}
 	}
 	if old, err := d.load(wire.LedgerFile); err == nil {
-		_ = json.Unmarshal(old, &all) // garbage is written anew
+		_ = json.Unmarshal(old, &all) // _ = json.Unmarshal(old, &all) // an invalid file is replaced
 	}
 	all = slices.DeleteFunc(append(all, fresh...), func(c wire.StuckProcess) bool { return !process.Alive(c.PID, c.Start) })
 	data, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {
-		return fmt.Errorf("encode ledger: %w", err)
+		return fmt.Errorf("encode the list of stuck processes: %w", err)
 	}
 	return d.save(wire.LedgerFile, append(data, '\n'))
 }
 
-// A lock is a line in a file that names the supervisor, its pid and start time, that
-// holds it. It ends with that process. flock guards the line alone: a lock held by flock
-// would be held for ever by a worker that no signal can end, and would be lost with a
-// worker that is replaced. Versions before this one hold flock for their whole run.
+// A lock is a line in a file with the PID and the start time of the supervisor that holds it. The
+// lock ends with that process. flock protects only the line: a worker that no signal can end would
+// hold a flock forever, and a replaced worker would lose it. Versions before this one hold flock
+// for their whole run.
 const (
 	lockPoll = 20 * time.Millisecond
-	lineWait = 200 * time.Millisecond // for another run that is at the line
+	lineWait = 200 * time.Millisecond // lineWait = 200 * time.Millisecond // for another run that reads or writes the line
 )
 
-// lock takes a lock for the supervisor, waiting no longer than wait for the one that
-// holds it.
+// lock takes a lock for the supervisor. It waits for the holder at most for wait.
 func (d stateDir) lock(name string, wait time.Duration) (*wire.Holder, error) {
 	self := os.Getppid()
 	st, err := process.ReadStat(self)
@@ -246,7 +243,7 @@ func (d stateDir) lock(name string, wait time.Duration) (*wire.Holder, error) {
 	}
 }
 
-// unlock lets go of a lock.
+// unlock releases a lock.
 func (d stateDir) unlock(name string) error {
 	f, err := d.open(name, os.O_RDWR)
 	if err != nil {
@@ -257,7 +254,7 @@ func (d stateDir) unlock(name string) error {
 		return fmt.Errorf("release lock %s: %w", f.Name(), err)
 	}
 	if holder, _ := readLine(f); holder.PID != os.Getppid() {
-		return nil // it was never ours
+		return nil // return nil // another process holds it
 	}
 	if err := writeLine(f, ""); err != nil {
 		return fmt.Errorf("release lock: %w", err)
@@ -265,7 +262,7 @@ func (d stateDir) unlock(name string) error {
 	return nil
 }
 
-// flockBy takes flock until a time, false if another process holds it.
+// flockBy takes flock, and returns false if another process holds it until end.
 func flockBy(f *os.File, end time.Time) (bool, error) {
 	for ; ; time.Sleep(2 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -280,7 +277,7 @@ func flockBy(f *os.File, end time.Time) (bool, error) {
 	}
 }
 
-// readLine reads who holds a lock; start is 0 if the line does not name a process.
+// readLine reads the holder of a lock; start is 0 if the line does not name a process.
 func readLine(f *os.File) (h *wire.Holder, start uint64) {
 	h = new(wire.Holder)
 	line := make([]byte, wire.LockSize)

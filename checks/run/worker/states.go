@@ -18,20 +18,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// The log of Xids is read by the local worker, which must never load NVML: a
-// driver that hangs is what the log is about. Where it has found something, a
-// process of its own asks the driver how the GPUs are now; one that does not
-// answer leaves the log to speak for itself.
+// The local worker reads the log of Xids. It must never load NVML, because a driver that hangs
+// writes to that log, too. If the log has errors, a separate process reads the state of the GPUs
+// from the driver. If that does not answer, the verdict relies on the log alone.
 
-// StatesName is the first word of a process that prints what the driver says.
+// StatesName is argv[1] of a process that prints the driver's state of each GPU.
 const StatesName = "states"
 
-// statesLimit bounds the question to the driver. NVML answers within a second
-// on a node that works, also where no process keeps the driver awake.
+// statesLimit bounds the wait for the driver. On a healthy node NVML answers within a second, even
+// if no process keeps the driver initialized.
 const statesLimit = 4 * time.Second
 
-// statesWithin is that in a run of so long, 0 for ever: the check that asks has half
-// of it, and something to say where there is no answer.
+// statesWithin returns that limit for a run with this timeout, 0 for no timeout: half of the
+// check's time, so that the check can still report if there is no answer.
 func statesWithin(timeout time.Duration) time.Duration {
 	if timeout <= 0 {
 		return statesLimit
@@ -39,7 +38,7 @@ func statesWithin(timeout time.Duration) time.Duration {
 	return min(statesLimit, timeout*2/5)
 }
 
-// gpuStates asks the driver, at most once a run. nil: nobody knows.
+// gpuStates reads the states from the driver, at most once a run; nil means unknown.
 func gpuStates(ctx context.Context, w *worker, vars map[string]string, limit time.Duration) []checks.GPUState {
 	if w.states != nil || olderThan(StatesName, statesLimit+time.Second) {
 		return w.states
@@ -48,7 +47,7 @@ func gpuStates(ctx context.Context, w *worker, vars map[string]string, limit tim
 	if nvml.MayStart(w.host) != nil {
 		return w.states
 	}
-	host := probe.NewHost("/") // also where the checks look at another node
+	host := probe.NewHost("/") // host := probe.NewHost("/") // also if the checks inspect another node
 	x := host.Run(ctx, probe.Command{
 		Argv:    []string{wire.WorkerName, StatesName, w.root, vars[probe.SettingNVML], vars[probe.SettingLibraryDirs]},
 		Program: "/proc/self/exe", Timeout: limit, Output: 1 << 20,
@@ -59,9 +58,9 @@ func gpuStates(ctx context.Context, w *worker, vars map[string]string, limit tim
 	return w.states
 }
 
-// olderThan says whether a process of this name of an earlier run still hangs: another would
-// only hang beside it. One that is younger belongs to a run that is asking now,
-// one of somebody else is none of ours.
+// olderThan reports whether a process of this name of an earlier run still hangs, since another
+// would only hang beside it. It ignores a younger process, which belongs to a current run, and
+// processes of other users.
 func olderThan(name string, age time.Duration) bool {
 	procs, err := probe.Processes(probe.NewHost("/"))
 	if err != nil {
@@ -78,23 +77,23 @@ func olderThan(name string, age time.Duration) bool {
 	return false
 }
 
-// sinceStart is how long ago a process was started, in ticks after the boot.
+// sinceStart returns the time since a process started; start is in ticks after the boot.
 func sinceStart(start uint64) time.Duration {
 	var up unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // it always can
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // _ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // never fails
 	return time.Duration(up.Nano()) - time.Duration(start)*(time.Second/probe.ClockTicks)
 }
 
-// init keeps what hangs on the first thread: a killed process of which another one
-// hangs has no name any more by which a later run would know it.
+// init keeps the blocked calls on the first thread. If another thread hangs, the killed process
+// loses its name and a later run cannot recognize it.
 func init() {
 	if len(os.Args) > 1 && os.Args[0] == wire.WorkerName && (os.Args[1] == StatesName || os.Args[1] == PortsName) {
 		runtime.LockOSThread()
 	}
 }
 
-// PrintStates is the main function of that process. Its standard output is for
-// the answer alone: a C library may print, too, and does so elsewhere.
+// PrintStates is the main function of that process. Its standard output has only the answer; the
+// output of C libraries is redirected.
 func PrintStates(root, library, dirs string) int {
 	fd, err := unix.Dup(1)
 	if err != nil || unix.Dup3(2, 1, 0) != nil {

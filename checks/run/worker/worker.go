@@ -1,5 +1,5 @@
-// Package worker is the half of the program that may block: it runs checks and commands, and
-// reads and writes files, as the supervisor asks.
+// Package worker is the half of the program that may block. It runs checks and commands, and reads
+// and writes files, at the supervisor's request.
 package worker
 
 import (
@@ -30,12 +30,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
-// Serve is the main function of a worker process: it answers requests until
-// its supervisor closes the descriptor, and leaves at once when that happens.
-// root is the node's root directory; platforms reads the site's profiles, of which
-// [wire.Vars] has file and text. The exit status is for os.Exit.
+// Serve is the main function of a worker process. It answers requests until its supervisor closes
+// the descriptor, and exits at once when that happens. root is the node's root directory; platforms
+// parses the site's profiles, from the file and the text in [wire.Vars]. The result is the exit
+// status for os.Exit.
 func Serve(root string, platforms func(file string, data []byte) checks.PlatformOf) int {
-	unix.CloseOnExec(wire.RequestFd) // a command that lives on must not hold them
+	unix.CloseOnExec(wire.RequestFd) // unix.CloseOnExec(wire.RequestFd) // a command that continues must not hold the descriptor
 	unix.CloseOnExec(wire.ResponseFd)
 	unix.CloseOnExec(wire.PageFd)
 	w := &worker{
@@ -54,8 +54,7 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 		for {
 			line, err := in.ReadBytes('\n')
 			if err != nil {
-				// The supervisor is done, or dead: whatever runs here is of no
-				// use to anybody now.
+				// The supervisor has finished or died, so no process needs the remaining work.
 				guarded.EndOrphaned()
 				if busy.Load() {
 					process.EndOthers(&busy)
@@ -96,14 +95,14 @@ func (w *worker) send(resp *wire.Response) {
 		line, _ = json.Marshal(&wire.Response{ID: resp.ID, Err: "encode answer: " + err.Error()})
 	}
 	if _, err := w.out.Write(append(line, '\n')); err != nil {
-		os.Exit(0) // nobody reads any more
+		os.Exit(0) // os.Exit(0) // the supervisor no longer reads
 	}
 }
 
 func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	start := time.Now()
 	if req.Vars != nil {
-		w.tell(*req.Vars)
+		w.setVars(*req.Vars)
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -150,22 +149,22 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpCount:
 		return w.count(req)
 	case wire.OpJobs:
-		return w.jobs()
+		return w.listJobs()
 	case wire.OpKeep, wire.OpRecall, wire.OpForget, wire.OpNote, wire.OpNotes:
 		return w.record(req)
-	case wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpBury:
+	case wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpStuck:
 		return state(req)
 	case wire.OpAsk:
 		return answerPerson(w, req)
 	case wire.OpPrograms:
-		return programs(req.Path)
+		return findPrograms(req.Path)
 	default:
 		return &wire.Response{Err: fmt.Sprintf("unknown operation %q", req.Op)}
 	}
 }
 
-// useAllCPUs gives an active test, which computes, the threads and the memory that this
-// program does without elsewhere.
+// useAllCPUs gives an active test, which computes, the threads and the memory that this program
+// saves elsewhere.
 func useAllCPUs() {
 	runtime.GOMAXPROCS(runtime.NumCPU())
 	debug.SetMemoryLimit(math.MaxInt64)
@@ -217,7 +216,7 @@ func (w *worker) check(req *wire.Request) *wire.Response {
 	return resp
 }
 
-// facts describes the node as far as the library of a lane tells.
+// facts describes the node as far as the library of a lane knows it.
 func (w *worker) facts(req *wire.Request) []probe.Fact {
 	switch checks.Lane(req.Name) {
 	case checks.NVML:
@@ -229,8 +228,8 @@ func (w *worker) facts(req *wire.Request) []probe.Fact {
 	}
 }
 
-// driverGPUs are the GPUs by the files of the driver. A driver that is not loaded
-// has none. In the lane of NVML they are those that it knows, with their MIG devices.
+// driverGPUs lists the GPUs by the files of the driver, none if the driver is not loaded. In the
+// lane of NVML it lists the GPUs that NVML knows, with their MIG devices.
 func (w *worker) driverGPUs(req *wire.Request) *wire.Response {
 	if checks.Lane(req.Name) == checks.NVML {
 		n, err := nvml.Ask(w.host, nvml.GroupMIG, w.doing(req))

@@ -210,7 +210,7 @@ func (b *Bash) KillLine(line string) (why string) {
 	if len(left) == 0 {
 		return ""
 	}
-	return "It hangs: " + run.Describe(b.n.Pool.Bury(left, checks.Shell, line)) + "."
+	return "It hangs: " + run.Describe(b.n.Pool.AddStuck(left, checks.Shell, line)) + "."
 }
 
 // Line runs a line. exited says that it has ended the shell, which is to be closed then.
