@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrClaimed says that another process holds a claim.
+// ErrClaimed means that another process holds a claim.
 var ErrClaimed = errors.New("held by another process")
 
-// Claim takes a lock by the name of what it is for, "active", until release is
-// called or this process ends. The file is empty, in the directory above that of what runs
-// keep, which all nodes of a machine share (slurmd -N); without one, as in a run of somebody
-// else than root, there is no lock. The error is [ErrClaimed] if another process has it.
+// Claim takes the lock of that name, for example "active", until release is called or this process
+// ends. The lock is an empty file in the parent of the memory directory, which all nodes of a
+// machine share (slurmd -N). Without a memory directory, as in a run of another user than root,
+// there is no lock. The error is [ErrClaimed] if another process holds the lock.
 func Claim(h *Host, name string) (release func(), err error) {
 	if h.past == "" {
 		return func() {}, nil
@@ -39,10 +39,10 @@ func Claim(h *Host, name string) (release func(), err error) {
 	return nil, errs
 }
 
-// machineDirs hold a directory for each node of this machine.
+// machineDirs have a directory for each node of this machine.
 var machineDirs = []string{"/var/lib/nhc-gpu", "/run/nhc-gpu"}
 
-// machineDir is the one that a directory is in, or itself.
+// machineDir returns the machine directory that contains dir, or dir itself.
 func machineDir(dir string) string {
 	for _, all := range machineDirs {
 		if strings.HasPrefix(dir, all+"/") {
@@ -52,8 +52,8 @@ func machineDir(dir string) string {
 	return dir
 }
 
-// lockFile returns a descriptor, not a file: the garbage collector closes a file, and with
-// it releases its lock, when nobody refers to it any more.
+// lockFile returns a descriptor, not a file: the garbage collector closes an unreferenced file and
+// so releases its lock.
 func lockFile(h *Host, path string) (fd int, err error) {
 	if err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o700); err != nil {
 		return -1, err

@@ -12,68 +12,67 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CommandPath is where commands are looked for unless [Host.SetEnviron] says
-// otherwise: the PATH that LBNL NHC sets.
+// CommandPath is the PATH of commands unless [Host.SetEnviron] sets another: the PATH that LBNL NHC
+// sets.
 const CommandPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 
-// Grace is how long a command may take to heed a signal before the next one,
-// and to start once its time is up, unless it says otherwise.
+// Grace is the default time that a command gets to react to a signal before the next one, and to
+// start after its time is up.
 const Grace = 200 * time.Millisecond
 
 // Command is a program to run. It gets /dev/null as standard input, or Input, or
 // Stdin, never a descriptor of this process.
 type Command struct {
 	Argv    []string      // program and arguments, no shell in between
-	Program string        // the file to run, if it is not the one that Argv names
-	Input   string        // file that is the standard input; no link is followed
-	Stdin   []byte        // text that is the standard input, at most what a pipe holds (64 KiB)
-	Env     []string      // on top of the environment that the Host gives to commands
-	Unset   string        // variables that begin so are not in it, but for those of Env; "": none
+	Program string        // the file to run if it is not the one that Argv names
+	Input   string        // file that is the standard input; links are not followed
+	Stdin   []byte        // text that is the standard input, at most the size of a pipe (64 KiB)
+	Env     []string      // added to the environment that the Host gives to commands
+	Unset   string        // prefix of variables to remove, except those of Env; "": none
 	Dir     string        // working directory on the node; "" is this process's own
-	Timeout time.Duration // when to end it; 0 means only when the context does
+	Timeout time.Duration // when to end the command; 0 means only when the context ends
 	Output  int           // how much of the standard output to keep, in bytes; 0 sends it to /dev/null
 	Errors  int           // the same for the standard error
 	Said    bool          // keep the last line of the standard error; Errors does not apply
-	Merge   bool          // send the standard error to where the standard output goes; Errors does not apply
+	Merge   bool          // send the standard error to the standard output's destination; Errors does not apply
 
-	// Signals are sent to the whole process group when the time is up, one
-	// after the other with Grace in between, and then SIGKILL. Nil means SIGTERM.
+	// Signals are sent to the whole process group when the time is up, one after the other with
+	// Grace in between, and then SIGKILL. Nil means SIGTERM.
 	Signals []syscall.Signal
 	Grace   time.Duration // 0 means [Grace]
 
-	// Lasting says that what the command starts shall live on, as the daemon
-	// of a service does. Otherwise every process of its group is killed once
-	// the command has ended.
+	// Lasting means that processes that the command starts continue, such as the daemon of a
+	// service. Otherwise Run kills every process of the command's group after the command has
+	// ended.
 	Lasting bool
 
-	// CPUs are those that it may run on: it and what it starts, whose memory is then
-	// near to them. None means those of this process.
+	// CPUs are the CPUs on which the command and its children may run, so that their memory is
+	// near. None means those of this process.
 	CPUs []int
 
-	// Linger is how long what the command leaves behind when it ends may still
-	// write; after that it is left alone. 0: as long as the command itself may
-	// run, after which it is killed.
+	// Linger is how long processes that the command leaves behind may still write; Run does not
+	// wait for them after that. If it is 0, they may write as long as the command itself may run,
+	// and are then killed.
 	Linger time.Duration
 }
 
 // Exit is how a command ended.
 type Exit struct {
-	Status    int    // as bash has it: 127 not found, 126 not executable, 128+N killed by signal N
+	Status    int    // as in bash: 127 not found, 126 not executable, 128+N killed by signal N
 	Output    []byte // the first Command.Output bytes of the standard output
 	Truncated bool   // there was more
 	Errors    []byte // the first Command.Errors bytes of the standard error
 	Said      string // the last line of the standard error, shortened and printable; see Command.Said
-	TimedOut  bool   // it had to be ended
+	TimedOut  bool   // Run had to end it
 	Stuck     bool   // it survived SIGKILL and was left behind; Status is 137
-	Err       error  // why it could not be started; nil otherwise
+	Err       error  // why it could not start; nil otherwise
 }
 
-// Run runs a command and returns at the latest when all its signals have had
-// their Grace after its time was up, whatever becomes of the command.
+// Run runs a command. It returns at the latest when all signals have had their Grace after the time
+// was up, even if the command still runs.
 //
-// The command leads a process group of its own but stays in the session of
-// this process, so that whoever ends the session ends the command, too. A
-// Lasting one has its own session.
+// The command leads its own process group but stays in the session of this process, so that ending
+// the session ends the command, too. A Lasting command has its own session.
 func (h *Host) Run(ctx context.Context, c Command) Exit {
 	if c.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -97,7 +96,7 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 	}
 	var said *errorFile
 	if c.Said {
-		said, stderr, _ = newErrorFile() // without one it is /dev/null
+		said, stderr, _ = newErrorFile() // on failure it is /dev/null
 	}
 	p := h.start(c, &syscall.SysProcAttr{Setpgid: !c.Lasting, Setsid: c.Lasting}, stdout, stderr)
 	x, ended := p.await(ctx, c, out)
@@ -123,17 +122,16 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 	return x
 }
 
-// RunOnce is Run for a command whose answer holds for the life of the Host: it
-// is run when key is first asked for, and remembered.
+// RunOnce is Run for a command whose result does not change during the life of the Host. It runs
+// the command at the first call with this key, and returns the stored result after that.
 func (h *Host) RunOnce(ctx context.Context, key string, c Command) Exit {
 	x, _ := Once(h, "run "+key, func() (Exit, error) { return h.Run(ctx, c), nil })
 	return x
 }
 
-// Spawn starts a command in a session of its own and leaves it to itself: it
-// goes on when this process ends. It waits a moment for the end of the command, and
-// returns the last line that it has written to its standard error by then. Timeout,
-// Output and Signals do not apply.
+// Spawn starts a command in its own session; the command continues after this process ends. Spawn
+// waits a moment for the end of the command, and returns the last line that the command has written
+// to its standard error by then. Timeout, Output and Signals do not apply.
 func (h *Host) Spawn(ctx context.Context, c Command) (said string, err error) {
 	errs, stderr, err := newErrorFile()
 	if err != nil {
@@ -156,33 +154,31 @@ func (h *Host) Spawn(ctx context.Context, c Command) (said string, err error) {
 	return errs.close(), err
 }
 
-// Blocked says whether this process can start no more commands: one of them
-// never came to run, since its program lies on a file system that does not
-// answer, and holds the lock that every other start needs; or a call of a library has
-// been left behind.
+// Blocked reports whether this process cannot start more commands. Either a command never started
+// because its program lies on a file system that does not answer, and it holds the lock that every
+// start needs; or a call of a library was abandoned.
 func (h *Host) Blocked() bool { return h.blocked.Load() }
 
-// LeaveBehind says that a call of a library does not come back, and that nobody waits
-// for it any more: this process is of no further use.
+// LeaveBehind records that a call of a library has not returned and was abandoned: this process can
+// do no further work.
 func (h *Host) LeaveBehind() { h.blocked.Store(true) }
 
-// process is a command under way.
+// process is a command in progress.
 type process struct {
-	started   chan error    // gives nil, or why there is no process
+	started   chan error    // delivers nil, or why there is no process
 	abandoned chan struct{} // closed by the owner if it cannot wait for the start
 	exited    chan struct{} // closed when the process has ended, before it is reaped
-	reap      chan struct{} // closed by the owner: the pid is not needed any more
-	status    chan int      // gives the status when the process has been reaped
+	reap      chan struct{} // closed by the owner when it no longer needs the PID
+	status    chan int      // delivers the status when the process has been reaped
 	grace     time.Duration // see Grace
-	pid       int           // leader of the group; valid once started has given nil
+	pid       int           // leader of the group; valid once started has delivered nil
 	strays    []int         // descendants outside the group
-	unstarted bool          // there was no waiting for its start any longer
+	unstarted bool          // the wait for its start was abandoned
 }
 
-// start starts a command in the background, for even that may block: the
-// program may lie on a file system that does not answer. While a process that
-// has ended is not reaped its group keeps its number, so that the group can be
-// signalled without hitting a stranger.
+// start starts a command in the background, because even that may block: the program may lie on a
+// file system that does not answer. Until an ended process is reaped, the number of its group is
+// not reused, so a signal to the group cannot hit another process.
 func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.File) *process {
 	p := &process{
 		started:   make(chan error),
@@ -192,7 +188,7 @@ func (h *Host) start(c Command, attr *syscall.SysProcAttr, stdout, stderr *os.Fi
 		status:    make(chan int, 1),
 		grace:     cmp.Or(c.Grace, Grace),
 	}
-	now := h.Apart() // the environment may change meanwhile
+	now := h.Apart() // the environment may change in the meantime
 	go func() {
 		pid, err := execute(now, c, attr, stdout, stderr)
 		for _, f := range []*os.File{stdout, stderr} {
@@ -242,9 +238,8 @@ func reap(pid int) syscall.WaitStatus {
 	}
 }
 
-// await waits until the process has ended and its output is at an end, or ends
-// the process when the context does. It says whether there is a process that
-// has ended; if not, the Exit tells why.
+// await waits until the process has ended and its output is complete, or ends the process when the
+// context ends. It returns whether a process has ended; if not, the Exit explains why.
 func (p *process) await(ctx context.Context, c Command, out *capture) (Exit, bool) {
 	stuck := Exit{Status: Signalled + int(unix.SIGKILL), TimedOut: true, Stuck: true}
 	ok, err := p.awaitStart(ctx)
@@ -262,7 +257,7 @@ func (p *process) await(ctx context.Context, c Command, out *capture) (Exit, boo
 		}
 		return Exit{TimedOut: true}, true
 	}
-	if out != nil { // what the process left behind may still write
+	if out != nil { // processes left behind may still write
 		if c.Linger > 0 {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, c.Linger)
@@ -276,9 +271,9 @@ func (p *process) await(ctx context.Context, c Command, out *capture) (Exit, boo
 	return Exit{}, true
 }
 
-// awaitStart waits until the process is started, a Grace longer than the
-// context allows; one that starts only after that is killed. It says whether
-// there is an answer; the error is why there is no process.
+// awaitStart waits until the process has started, at most a Grace longer than the context allows.
+// It kills a process that starts after that. It returns whether there is an answer; the error
+// explains why there is no process.
 func (p *process) awaitStart(ctx context.Context) (bool, error) {
 	select {
 	case err := <-p.started:
@@ -295,7 +290,7 @@ func (p *process) awaitStart(ctx context.Context) (bool, error) {
 	}
 }
 
-// end signals the process until it has ended. It says whether it has.
+// end signals the process until it has ended. It returns whether it has.
 func (p *process) end(signals []syscall.Signal) bool {
 	if signals == nil {
 		signals = []syscall.Signal{unix.SIGTERM}
@@ -312,9 +307,9 @@ func (p *process) end(signals []syscall.Signal) bool {
 	return false
 }
 
-// signal reaches the group, and with it what has left the group.
+// signal signals the group and the processes that have left the group.
 func (p *process) signal(sig syscall.Signal) {
-	_ = unix.Kill(-p.pid, sig) // an error means that nobody is left
+	_ = unix.Kill(-p.pid, sig) // an error means that the group is empty
 	for _, pid := range p.strays {
 		_ = unix.Kill(pid, sig)
 	}

@@ -9,15 +9,15 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// OpenLibrary is dlopen. The system's loader keeps the text of an error for the thread
-// that has met it, so that a goroutine must not change its thread before it has asked.
+// OpenLibrary calls dlopen. The system's loader keeps the text of an error for the thread of the
+// call, so the goroutine stays on its thread until it has read the text.
 func OpenLibrary(name string, mode int) (handle uintptr, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return purego.Dlopen(name, mode)
 }
 
-// Dlopen loads a library; one that is not installed is [ErrNoLibrary].
+// Dlopen loads a library. The error is [ErrNoLibrary] if it is not installed.
 func Dlopen(name string) (handle uintptr, err error) {
 	handle, err = OpenLibrary(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	switch {

@@ -10,30 +10,30 @@ import (
 	"strings"
 )
 
-// DMI is what dmidecode tells of the node's hardware.
+// DMI is dmidecode's description of the node's hardware.
 type DMI struct {
-	Lines   []string    // its output without empty lines; one empty line if there is no such program
+	Lines   []string    // its output without empty lines; one empty line if there is no dmidecode
 	Records []DMIRecord // the tables in it, in their order
 	Missing error       // why there is no output at all; nil if there is
 }
 
-// DMIRecord is one table of the DMI, all that stands below a line
+// DMIRecord is one table of the DMI: the lines below a line
 //
-//	Handle 0x1100, DMI type 17, 84 bytes
+// Handle 0x1100, DMI type 17, 84 bytes
 type DMIRecord struct {
 	Handle uint64   // 0x1100
 	Type   string   // number of the type as written: 17
 	Name   string   // its name: Memory Device
-	Data   []string // lines, each behind the names of the sections it stands in: "Memory Device: Size: 32 GB"
+	Data   []string // lines, each with the names of its sections: "Memory Device: Size: 32 GB"
 }
 
-// maxDMI is how much of dmidecode's output is read, in bytes. Servers with the
-// most memory modules have some 200 kB.
+// maxDMI bounds the read of dmidecode's output, bytes. Servers with the most memory modules have
+// some 200 kB.
 const maxDMI = 1 << 20
 
-// ReadDMI runs dmidecode, once for the life of the Host unless it prints nothing, as
-// in a run of LBNL NHC. Without dmidecode there are no tables, which is not an
-// error, and one empty line. One that cannot be started, or has no end, is an error.
+// ReadDMI runs dmidecode, once for the life of the Host unless it prints nothing, as LBNL NHC does.
+// Without dmidecode there are no tables and one empty line, which is not an error. It is an error
+// if dmidecode cannot start, or its output is too long.
 func ReadDMI(ctx context.Context, h *Host) (DMI, error) {
 	d, err := Once(h, "dmi", func() (DMI, error) {
 		x := h.Run(ctx, Command{Argv: []string{"dmidecode"}, Output: maxDMI})
@@ -57,8 +57,8 @@ func ReadDMI(ctx context.Context, h *Host) (DMI, error) {
 	return d, err
 }
 
-// parseDMI reads the output of dmidecode. What the output says of the last table
-// is left out, as in LBNL NHC: that table is the "End Of Table" mark.
+// parseDMI parses the output of dmidecode. As LBNL NHC it ignores the last table, which is the "End
+// Of Table" mark.
 func parseDMI(text string) DMI {
 	d := DMI{Lines: strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })}
 	var now *DMIRecord
@@ -90,18 +90,18 @@ func parseDMI(text string) DMI {
 	return d
 }
 
-// space is what the regular expressions of a shell take for white space.
+// space has the characters that regular expressions of a shell treat as white space.
 const space = " \t\r\v\f"
 
-// maxSections is how deep sections may stand in each other, and maxSection how
-// long the name of one may be, in bytes. dmidecode writes two levels and short
-// names; without bounds a hostile text would grow with its square.
+// maxSections bounds the nesting of sections, and maxSection the length of a section's name, bytes.
+// dmidecode writes two levels and short names; without these bounds the work for a hostile text
+// would grow quadratically.
 const (
 	maxSections = 8
 	maxSection  = 256
 )
 
-// parseHandle reads the line that a table begins with.
+// parseHandle parses the first line of a table.
 func parseHandle(line string) (handle uint64, kind string, ok bool) {
 	rest, ok := strings.CutPrefix(line, "Handle ")
 	if !ok {

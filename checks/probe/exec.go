@@ -17,12 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// execute starts a program as bash does: looked up in the PATH unless its name has
-// a slash, and read by bash if it is a text that the kernel does not know
-// how to run.
+// execute starts a program as bash does. It searches the PATH unless the name has a slash, and runs
+// a text file without an interpreter line by bash.
 //
-// It does not go through os/exec, which probes the kernel for pidfds with a
-// process of its own before the first start.
+// It does not use os/exec, because that package starts an additional process before its first start
+// to test whether the kernel has pidfds.
 func execute(h *Host, c Command, attr *syscall.SysProcAttr, stdout, stderr *os.File) (pid int, err error) {
 	dir := c.Dir
 	if dir != "" {
@@ -52,14 +51,14 @@ func execute(h *Host, c Command, attr *syscall.SysProcAttr, stdout, stderr *os.F
 	if c.Merge {
 		stderr = stdout
 	}
-	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(append(environmentWithout(h, c.Unset), c.Env...)), Sys: attr}
+	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(append(removePrefix(h, c.Unset), c.Env...)), Sys: attr}
 	for _, f := range []*os.File{stdin, stdout, stderr} {
 		if f == nil {
 			f = null
 		}
 		proc.Files = append(proc.Files, f.Fd())
 	}
-	err = onCPUs(c.CPUs, func() error {
+	err = runOnCPUs(c.CPUs, func() error {
 		pid, err = syscall.ForkExec(path, c.Argv, proc)
 		if errors.Is(err, unix.ENOEXEC) && isText(path) {
 			pid, err = syscall.ForkExec(h.Path("/bin/bash"), append([]string{"bash", path}, c.Argv[1:]...), proc)
@@ -87,8 +86,8 @@ func lastOfEach(env []string) []string {
 	return kept
 }
 
-// openStdin is the standard input that a command asks for, nil for none. What does
-// not fit into a pipe is lost: who reads it may never do so.
+// openStdin opens the standard input of a command, nil for none. Text that does not fit into a pipe
+// is lost, since the command may never read it.
 func openStdin(h *Host, c Command) (*os.File, error) {
 	if c.Input != "" {
 		f, err := os.OpenFile(h.Path(c.Input), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -109,10 +108,10 @@ func openStdin(h *Host, c Command) (*os.File, error) {
 	return r, nil
 }
 
-// pipeSize is what fits into an empty pipe, bytes (pipe(7)).
+// pipeSize is the capacity of an empty pipe, bytes (pipe(7)).
 const pipeSize = 64 << 10
 
-// FindProgram is where the program of a command lies on this machine.
+// FindProgram returns the path of a command's program on this machine.
 func FindProgram(h *Host, argv []string, dir string) (string, error) {
 	name := ""
 	if len(argv) > 0 {
@@ -147,8 +146,8 @@ func FindProgram(h *Host, argv []string, dir string) (string, error) {
 	return inert, nil
 }
 
-// Environment is that of this process, or the one that [Host.SetEnviron] gave,
-// with more on top. A PATH that is not given is CommandPath.
+// Environment returns the environment of this process, or the one of [Host.SetEnviron], with
+// additions. Without a PATH it adds CommandPath.
 func Environment(h *Host, more []string) []string {
 	env := append([]string{"PATH=" + CommandPath}, h.environ...)
 	if h.environ == nil {
@@ -157,8 +156,8 @@ func Environment(h *Host, more []string) []string {
 	return append(env, more...)
 }
 
-// environmentWithout is the environment without the variables that begin so, "" for all.
-func environmentWithout(h *Host, prefix string) []string {
+// removePrefix returns the environment without the variables with that prefix; "" keeps all.
+func removePrefix(h *Host, prefix string) []string {
 	env := Environment(h, nil)
 	if prefix == "" {
 		return env
@@ -166,8 +165,7 @@ func environmentWithout(h *Host, prefix string) []string {
 	return slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, prefix) })
 }
 
-// isText says whether bash would take a file for a script: no zero byte in its
-// first line.
+// isText reports whether bash would run a file as a script: its first line has no zero byte.
 func isText(path string) bool {
 	buf := make([]byte, 80)
 	n, err := ReadAt(unix.AT_FDCWD, path, buf)
@@ -185,7 +183,7 @@ const (
 	Signalled     = 128 // plus the number of the signal
 )
 
-// startStatus is what bash reports for a command that could not be started.
+// startStatus returns bash's status for a command that could not start.
 func startStatus(err error) int {
 	if errors.Is(err, fs.ErrNotExist) {
 		return NotFound
@@ -193,7 +191,7 @@ func startStatus(err error) int {
 	return notExecutable
 }
 
-// bashStatus is what bash reports for a process that has ended.
+// bashStatus returns bash's status for a process that has ended.
 func bashStatus(w syscall.WaitStatus) int {
 	if w.Signaled() {
 		return Signalled + int(w.Signal())
@@ -201,17 +199,17 @@ func bashStatus(w syscall.WaitStatus) int {
 	return w.ExitStatus()
 }
 
-// capture keeps the beginning of what is written to a pipe and drops the rest,
-// so that the writer never has to wait.
+// capture keeps the beginning of the data written to a pipe and drops the rest, so that the writer
+// never has to wait.
 type capture struct {
 	r     *os.File
 	limit int
-	eof   chan struct{} // closed when nothing more will be read
+	eof   chan struct{} // closed at the end of the data
 	kept  []byte
 	more  bool
 }
 
-// newCapture returns the pipe's writing end, too, which the caller closes.
+// newCapture also returns the write end of the pipe, which the caller closes.
 func newCapture(limit int) (*capture, *os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -238,14 +236,14 @@ func (c *capture) keep(data []byte) {
 	c.more = c.more || len(data) > room
 }
 
-// stop closes the pipe and returns what has been kept, and whether there was more. What
-// lies in the pipe counts, also where the goroutine that reads has not had its turn yet.
+// stop closes the pipe and returns the kept data, and whether there was more. It includes data
+// still in the pipe that the reading goroutine has not read yet.
 func (c *capture) stop() ([]byte, bool) {
-	_ = c.r.SetReadDeadline(time.Now()) // ends that goroutine, where a process that was left behind still writes
+	_ = c.r.SetReadDeadline(time.Now()) // ends that goroutine even if a process left behind still writes
 	<-c.eof
 	_ = c.r.SetReadDeadline(time.Time{})
 	if conn, err := c.r.SyscallConn(); err == nil {
-		buf := make([]byte, pipeSize) // no more lies in a pipe
+		buf := make([]byte, pipeSize) // the capacity of the pipe
 		_ = conn.Read(func(fd uintptr) bool {
 			for range 64 { // a pipe holds pages of 4 or 64 KiB, 16 of them by default
 				n, err := unix.Read(int(fd), buf)
@@ -261,8 +259,8 @@ func (c *capture) stop() ([]byte, bool) {
 	return c.kept, c.more
 }
 
-// descendants lists the processes below pid that are not in its process group:
-// those a signal to the group does not reach.
+// descendants lists the processes below pid outside its process group, which a signal to the group
+// does not reach.
 func descendants(pid int) []int {
 	var all []int
 	for todo := []int{pid}; len(todo) > 0; {
@@ -277,8 +275,7 @@ func descendants(pid int) []int {
 	return all
 }
 
-// Children reads /proc/PID/task/*/children of this machine; kernels built
-// without it list none.
+// Children reads /proc/PID/task/*/children of this machine; kernels built without it list none.
 func Children(pid int) []int {
 	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/[0-9]*/children")
 	var pids []int
@@ -296,10 +293,9 @@ func Children(pid int) []int {
 	return pids
 }
 
-// onCPUs runs do on a thread that may run on these CPUs only, as the processes
-// may that it starts. Where that cannot be had, as in a cpuset without them, it runs
-// anywhere.
-func onCPUs(cpus []int, do func() error) error {
+// runOnCPUs calls do on a thread that may run only on these CPUs; processes that it starts inherit
+// that. If the CPUs are not available, as in a cpuset without them, the thread runs on any CPU.
+func runOnCPUs(cpus []int, do func() error) error {
 	if len(cpus) == 0 {
 		return do()
 	}
@@ -321,7 +317,7 @@ func onCPUs(cpus []int, do func() error) error {
 	return do()
 }
 
-// MaxCPUs is how many the kernel has at most on this architecture (NR_CPUS).
+// MaxCPUs is the kernel's maximum number of CPUs on this architecture (NR_CPUS).
 const MaxCPUs = 8192
 
 // CPUSet is a set of CPUs as sched_setaffinity takes it.

@@ -11,9 +11,9 @@ import (
 // FileTests are the operators that [TestFile] knows.
 const FileTests = "abcdefghkprstuwxOGLSN"
 
-// TestFile answers as the test builtin of bash does with one operator and one
-// path: access is judged for the effective user, symbolic links are followed
-// except by L and h. It may block on a file system that does not answer.
+// TestFile works like the test builtin of bash with one operator and one path: it checks access for
+// the effective user, and follows symbolic links except for L and h. It may block on a file system
+// that does not answer.
 func TestFile(h *Host, op byte, p string) bool {
 	switch op {
 	case 't':
@@ -47,7 +47,7 @@ func access(h *Host, p string, mode uint32) bool {
 	return p != "" && unix.Faccessat(unix.AT_FDCWD, h.Path(p), mode, unix.AT_EACCESS) == nil
 }
 
-// fileTypes are the operators that ask for one type of file.
+// fileTypes are the operators that test for one type of file.
 var fileTypes = map[byte]uint32{
 	'b': unix.S_IFBLK,
 	'c': unix.S_IFCHR,
@@ -82,7 +82,7 @@ func testStat(op byte, st *unix.Stat_t) bool {
 	return false
 }
 
-// MakeDir creates a directory of mode 0755 and those above it.
+// MakeDir creates a directory of mode 0755 and its parents.
 func MakeDir(h *Host, p string) error {
 	if p == "" {
 		return fs.ErrInvalid
@@ -93,8 +93,7 @@ func MakeDir(h *Host, p string) error {
 	return os.Chmod(h.Path(p), 0o755)
 }
 
-// Automount looks for a file below p that is not there, upon which the
-// automounter mounts p if it can.
+// Automount stats a missing file below p, so that the automounter mounts p if it can.
 func Automount(h *Host, p string) {
 	fd, err := Open(unix.AT_FDCWD, h.Path(p)+"/NHC/no/such/file")
 	if err == nil {

@@ -6,9 +6,8 @@ import (
 	"strconv"
 )
 
-// GroupName is the name of a group, "" if it has none. /etc/group is asked
-// first; what it does not know, the name service is asked for (LDAP, SSSD),
-// which may take its time.
+// GroupName returns the name of a group, "" if it has none. It reads /etc/group first, and then
+// queries the name service (LDAP, SSSD), which may be slow.
 func GroupName(h *Host, gid uint32) string {
 	groups, _ := Once(h, "group", func() (map[uint32]string, error) {
 		data, err := h.ReadFile("/etc/group")

@@ -1,9 +1,8 @@
 // Package probe is the only place that reads hardware or the operating system.
 //
-// Every source is one file. All of them read below one root directory, which
-// is "/" on a node and a small tree of files in a test. Any of these calls may
-// block for ever on a sick node (a dead NFS server, a wedged driver): they are
-// made in worker processes only.
+// Every source is one file. All of them read below one root directory, which is "/" on a node and a
+// small tree of files in a test. Any of these calls can block forever on a faulty node (a dead NFS
+// server, a driver that hangs), so only worker processes make them.
 package probe
 
 import (
@@ -19,13 +18,13 @@ import (
 	"time"
 )
 
-// Host reads one node. It caches what it reads for its life, as LBNL NHC does
-// for a run: two checks of one run never see two different mount tables.
+// Host reads one node. It caches all reads for its life, as LBNL NHC does for a run: two checks of
+// one run never see two different mount tables.
 //
-// Several goroutines of a check may ask it at once; a source is then read by one of them,
-// and the others wait. Its settings (Set..., Only..., Guard...) are made by one goroutine,
-// before the first check and between two checks. What it returns is shared: it is read,
-// never changed. A value of [Kept] is its check's to guard.
+// It is safe for concurrent use by the goroutines of a check; one of them reads a source, and the
+// others wait. One goroutine makes its settings (Set..., Only..., Guard...), before the first check
+// and between two checks. Results are shared: never change them. A check guards its own values of
+// [Kept].
 type Host struct {
 	root string
 
@@ -43,7 +42,7 @@ type Host struct {
 	stuck     []string          // see SetStuck
 }
 
-// NewHost reads the node whose file system begins at root; "" and "/" are this machine.
+// NewHost returns the node whose file system begins at root; "" and "/" are this machine.
 func NewHost(root string) *Host {
 	if root == "" {
 		root = "/"
@@ -51,16 +50,15 @@ func NewHost(root string) *Host {
 	return &Host{root: root, cache: map[string]any{}}
 }
 
-// Apart returns a Host of the same node for another goroutine. It remembers nothing.
+// Apart returns a Host of the same node for another goroutine, with an empty cache.
 func (h *Host) Apart() *Host {
 	return &Host{root: h.root, environ: h.environ, cache: map[string]any{}}
 }
 
-// SetEnviron gives the environment of the commands that are run from now on.
-// Its PATH is where their programs are looked for.
+// SetEnviron sets the environment of commands from now on. Their programs are searched in its PATH.
 func (h *Host) SetEnviron(env []string) { h.environ = env }
 
-// Path is where the absolute path p of the node lies on this machine.
+// Path returns the path on this machine of the absolute path p of the node.
 func (h *Host) Path(p string) string {
 	if !h.Recorded() {
 		return p
@@ -68,37 +66,38 @@ func (h *Host) Path(p string) string {
 	return filepath.Join(h.root, p)
 }
 
-// Recorded says whether the node is a tree of files, and not this machine.
+// Recorded reports whether the node is a tree of files, and not this machine.
 func (h *Host) Recorded() bool { return h.root != "/" }
 
 // Library returns the setting that names a vendor's library, "" if it is not set.
 func (h *Host) Library(setting string) string { return h.libraries[setting] }
 
-// Past returns the directory for what earlier runs have kept, "" if there is none.
+// Past returns the directory with the data of earlier runs, "" if there is none.
 func (h *Host) Past() string { return h.past }
 
-// ErrRecorded says that a recorded node is to be changed.
+// ErrRecorded means that a caller tried to change a recorded node.
 var ErrRecorded = errors.New("a recorded node cannot be changed")
 
 // firstPIDs is the name of the kernel's first PID namespace, whose numbers drivers use.
 const firstPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO of include/linux/proc_ns.h
 
-// InContainer reports whether this is another PID namespace than the kernel's first: /proc
-// does not show the node's own processes. A namespace that cannot be read is the first.
+// InContainer reports whether this process is in another PID namespace than the kernel's first, so
+// that /proc does not show the node's own processes. It assumes the first if the namespace cannot
+// be read.
 func (h *Host) InContainer() bool {
 	name, err := os.Readlink(h.Path("/proc/self/ns/pid"))
 	return err == nil && name != firstPIDs
 }
 
-// SetStuck says which calls have hung a moment ago, or hang still, in the words that
-// were given to doing: "read /sys/class/infiniband/mlx5_3". The device is not asked
-// again, so that one that blocks costs a run one timeout, and not one of each check.
+// SetStuck sets the calls that have blocked another check, in the form that doing gets: "read
+// /sys/class/infiniband/mlx5_3". Later checks skip these devices, so that a blocking device costs a
+// run one timeout, and not one for each check.
 func (h *Host) SetStuck(calls []string) { h.stuck = calls }
 
-// ErrStuck says that a device was not asked, since it has not answered another check.
-var ErrStuck = errors.New("not asked: it has just blocked another check")
+// ErrStuck means that a device was skipped because it has blocked another check.
+var ErrStuck = errors.New("skipped: this device already blocked another check")
 
-// StuckAt is ErrStuck if a directory, or something below it, is what a call hangs in.
+// StuckAt returns ErrStuck if a call hangs in a directory or below it.
 func (h *Host) StuckAt(dir string) error {
 	for _, call := range h.stuck {
 		if path, ok := strings.CutPrefix(call, "read "); ok && (path == dir || strings.HasPrefix(path, dir+"/")) {
@@ -108,7 +107,7 @@ func (h *Host) StuckAt(dir string) error {
 	return nil
 }
 
-// Unanswered returns the calls in the background that did not come back, in the words of
+// Unanswered returns the calls in the background that did not return, in the form of
 // [Host.SetStuck].
 func (h *Host) Unanswered() []string {
 	h.mu.Lock()
@@ -122,11 +121,11 @@ func (h *Host) addUnanswered(call string) {
 	h.unanswered = append(h.unanswered, call)
 }
 
-// errNoAnswer says that a file system does not answer.
+// errNoAnswer means that a file system does not answer.
 var errNoAnswer = errors.New("no answer")
 
-// inTime runs f in the background and reports whether it ended within a limit.
-func inTime(limit time.Duration, f func()) bool {
+// runInTime runs f in the background and reports whether it ended within a limit.
+func runInTime(limit time.Duration, f func()) bool {
 	done := make(chan struct{})
 	go func() {
 		f()
@@ -140,19 +139,19 @@ func inTime(limit time.Duration, f func()) bool {
 	}
 }
 
-// Cached is what was read for a key, and how that failed.
+// Cached is the value of a key, or the error of reading it.
 type Cached[T any] struct {
 	Value T
 	Err   error
 }
 
-// slot is what is read for a key. Who asks while it is being read waits.
+// slot is the cache of one key. Concurrent readers wait for the first one.
 type slot[T any] struct {
 	once  sync.Once
 	value atomic.Pointer[Cached[T]]
 }
 
-// Once runs read the first time it is asked for key, and answers from memory after that.
+// Once calls read the first time for a key, and returns the cached result after that.
 func Once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 	h.mu.Lock()
 	s, ok := h.cache[key].(*slot[T])
@@ -171,7 +170,7 @@ func Once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 	return c.Value, c.Err
 }
 
-// Remembered is what was read for a key, if it was; it waits for nothing.
+// Remembered returns the cached result of a key, if there is one, without waiting.
 func Remembered[T any](h *Host, key string) (c Cached[T], ok bool) {
 	h.mu.Lock()
 	s, _ := h.cache[key].(*slot[T])
@@ -185,7 +184,7 @@ func Remembered[T any](h *Host, key string) (c Cached[T], ok bool) {
 	return c, false
 }
 
-// Remember keeps what was read for a key.
+// Remember caches a result for a key.
 func Remember[T any](h *Host, key string, value T, err error) {
 	s := new(slot[T])
 	s.value.Store(&Cached[T]{value, err})
@@ -200,9 +199,8 @@ func (h *Host) forget(key string) {
 	delete(h.cache, key)
 }
 
-// Kept is what a check remembers from one line of the configuration to the
-// next: a value that lives as long as the Host. It is the zero value when the
-// key is first asked for.
+// Kept returns the value that a check keeps from one line of the configuration to the next. It
+// lives as long as the Host, and is initially the zero value.
 func Kept[T any](h *Host, key string) *T {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,13 +212,13 @@ func Kept[T any](h *Host, key string) *T {
 	return v
 }
 
-// Lazily compiles an expression when it is first needed: every process of a run would
-// pay for it at its start.
+// Lazily compiles an expression when it is first needed, since every process of a run would
+// otherwise compile it at its start.
 func Lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// Getenv is a variable of the environment that commands get, "" if it is not set.
+// Getenv returns a variable of the environment of commands, "" if it is not set.
 func (h *Host) Getenv(name string) string {
 	for _, e := range slices.Backward(Environment(h, nil)) {
 		if key, value, ok := strings.Cut(e, "="); ok && key == name {

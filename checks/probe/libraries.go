@@ -325,7 +325,7 @@ func searchLibrary(h *Host, v *vendorLibrary, cuda int, dirs []string, named boo
 	if len(dirs) == 0 {
 		return nil, s.refused
 	}
-	if !inTime(searchLimit, func() { s.search(dirs) }) {
+	if !runInTime(searchLimit, func() { s.search(dirs) }) {
 		at := s.place()
 		h.addUnanswered("read " + at)
 		return nil, []string{at + ": " + errNoAnswer.Error()}

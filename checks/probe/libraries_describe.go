@@ -32,7 +32,7 @@ func DescribeLibrary(ctx context.Context, h *Host, v *vendorLibrary, cuda int) F
 			file string
 			err  error
 		}
-		if inTime(searchLimit, func() {
+		if runInTime(searchLimit, func() {
 			if answer.file, answer.err = TrustedLibrary(path, true); answer.err == nil {
 				_, answer.err = machineOf(answer.file)
 			}

@@ -48,7 +48,7 @@ func (h *Host) answers(dir string) bool {
 	if slices.Contains(h.Unanswered(), call) || h.StuckAt(dir) != nil {
 		return false
 	}
-	if inTime(answerLimit, func() { _, _ = os.Lstat(h.Path(dir)) }) {
+	if runInTime(answerLimit, func() { _, _ = os.Lstat(h.Path(dir)) }) {
 		return true
 	}
 	h.addUnanswered(call)

@@ -25,7 +25,7 @@ func (p *Pool) StartAsBefore(words []string) {
 	for _, word := range lanes[1:] {
 		lane := checks.Lane(word)
 		if _, stuck := p.ledger.Find(lane, ""); lane.Vendor() && !stuck {
-			_ = p.Start(lane) // _ = p.Start(lane) // an error is reported when the first request of the lane tries again
+			_ = p.Start(lane) // an error is reported when the first request of the lane tries again
 		}
 	}
 }

@@ -22,19 +22,19 @@ import (
 type client struct {
 	lane   checks.Lane
 	pid    int
-	page   *os.File // page   *os.File // where the worker announces its calls; nil if there is none
+	page   *os.File // where the worker announces its calls; nil if there is none
 	in     *os.File
 	out    *os.File
 	lines  *bufio.Reader
-	done   <-chan struct{} // done   <-chan struct{} // closed when the process has been reaped
-	end    *death          // end    *death          // of the process, valid once done is closed
+	done   <-chan struct{} // closed when the process has been reaped
+	end    *death          // of the process, valid once done is closed
 	stderr *tail
-	said   chan struct{} // said   chan struct{} // closed when all of the standard error has been read
+	said   chan struct{} // closed when all of the standard error has been read
 
-	version int // version int // of the variables that the worker knows
+	version int // of the variables that the worker knows
 
-	request atomic.Int64 // request atomic.Int64 // the request in progress
-	worn    bool         // worn    bool         // the worker left after its last answer and is replaced, which is not a failure
+	request atomic.Int64 // the request in progress
+	worn    bool         // the worker left after its last answer and is replaced, which is not a failure
 }
 
 // startWorker starts a worker: the same program again, in its own session and with its own
@@ -61,7 +61,7 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 	defer errW.Close()
 	page, err := wire.NewPage()
 	if err != nil {
-		page = nil // page = nil // without a page the run still detects a hang, but cannot name the call
+		page = nil // without a page the run still detects a hang, but cannot name the call
 	}
 	// Standard input is for a configuration on /dev/stdin; commands get /dev/null.
 	pid, err := spawn([]string{wire.WorkerName, string(lane), root}, env, os.Stdin, nil, errW, reqR, respW, page)
@@ -90,10 +90,10 @@ func (c *client) send(reqs []*wire.Request) {
 	enc := json.NewEncoder(&b)
 	for _, r := range reqs {
 		if err := enc.Encode(r); err != nil {
-			panic(fmt.Sprintf("run: encode request: %v", err)) // panic(fmt.Sprintf("run: encode request: %v", err)) // impossible: a request has only strings, numbers and lists
+			panic(fmt.Sprintf("run: encode request: %v", err)) // impossible: a request has only strings, numbers and lists
 		}
 	}
-	if b.Len() <= 4096 { // if b.Len() <= 4096 { // fits into an empty pipe and never blocks, because the worker always reads
+	if b.Len() <= 4096 { // fits into an empty pipe and never blocks, because the worker always reads
 		_, _ = c.in.Write(b.Bytes())
 		return
 	}
@@ -143,7 +143,7 @@ func (c *client) readLine() ([]byte, error) {
 // the worker if it still runs.
 func (c *client) howItDied(cause error, doing string) string {
 	grace := process.TermGrace
-	if errors.Is(cause, io.EOF) { // if errors.Is(cause, io.EOF) { // the worker is ending; on a loaded node its exit status takes a while
+	if errors.Is(cause, io.EOF) { // the worker is ending; on a loaded node its exit status takes a while
 		grace = process.EndGrace
 	}
 	select {
@@ -229,7 +229,7 @@ func (c *client) finish() {
 // tail keeps the beginning and the end of the data written to it.
 type tail struct {
 	mu   sync.Mutex
-	head []byte // head []byte // the beginning, where a Go program prints the cause of its death
+	head []byte // the beginning, where a Go program prints the cause of its death
 	buf  []byte
 }
 

@@ -22,8 +22,8 @@ const crashesFail = 3
 // crashes is the content of the file.
 type crashes struct {
 	Boot   string `json:"boot"`
-	Driver string `json:"driver"` // Driver string `json:"driver"` // the text of /proc/driver/nvidia/version
-	Runs   int    `json:"runs"`   // Runs   int    `json:"runs"`   // consecutive runs with a crash
+	Driver string `json:"driver"` // the text of /proc/driver/nvidia/version
+	Runs   int    `json:"runs"`   // consecutive runs with a crash
 }
 
 // inLibrary reports whether the library ended a worker of NVML's lane. It did not if a person or

@@ -35,7 +35,7 @@ type Observer interface {
 // Engine carries out plans.
 type Engine struct {
 	Pool     *Pool
-	Deadline time.Time // Deadline time.Time // of the whole run; zero means none
+	Deadline time.Time // of the whole run; zero means none
 
 	// Timeout returns the current TIMEOUT, for checks that compare with it; nil means none.
 	Timeout func() time.Duration
@@ -220,7 +220,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	switch {
 	case o.hung != nil && outOfTime(s, o.hung):
 		r.Took = o.hung.For
-		could("active.time", fmt.Sprintf("the time of the run was up after %s%s: the test may take %s",
+		could("active.time", fmt.Sprintf("the run ended after %s%s: the test may take %s",
 			o.hung.For.Round(100*time.Millisecond), inCall(o.hung), s.Bound))
 	case o.hung != nil && isSlow(o.hung):
 		r.Took = o.hung.For
@@ -239,7 +239,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	case o.died != "" && o.crashes >= crashesFail:
 		r.Findings = []checks.Finding{{
 			Code: "probe.crashed", Severity: checks.Fail, Remedy: checks.RebootNode,
-			Message: fmt.Sprintf("%s:  the driver's library crashes in each of the last %d runs: %s", name, crashesFail, o.died),
+			Message: fmt.Sprintf("%s:  the driver's library crashed in each of the last %d runs: %s", name, crashesFail, o.died),
 		}}
 	case o.died != "":
 		could("probe.died", o.died)
@@ -259,7 +259,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	for i := range r.Findings {
 		f := &r.Findings[i]
 		f.Remedy = checks.RemedyOf(*f)
-		if !theirs || strings.HasPrefix(f.Code, "probe.") { // if !theirs || strings.HasPrefix(f.Code, "probe.") { // LBNL NHC's own texts already name their check
+		if !theirs || strings.HasPrefix(f.Code, "probe.") { // LBNL NHC's own texts already name their check
 			f.Check = name
 		}
 	}

@@ -15,8 +15,8 @@ import (
 // Output is the output of a command and its exit status.
 type Output struct {
 	Stdout, Stderr []byte
-	Cut            bool // Cut            bool // Stdout is incomplete; only of a [Job]
-	Status         int  // Status         int  // as bash counts: 126, 127, or 128 plus the signal
+	Cut            bool // Stdout is incomplete; only of a [Job]
+	Status         int  // as bash counts: 126, 127, or 128 plus the signal
 	TimedOut       bool
 }
 
@@ -47,10 +47,10 @@ func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Outp
 // Job is a command that runs like a child of this process: the end of the context ends it.
 type Job struct {
 	Argv, Env []string
-	Program   string        // Program   string        // the file to run if it is not the one that Argv names
-	Input     string        // Input     string        // file that is its standard input; "" is /dev/null
-	Merge     bool          // Merge     bool          // its standard error is part of Stdout, and processes that it leaves behind continue
-	Timeout   time.Duration // Timeout   time.Duration // 0 means none
+	Program   string        // the file to run if it is not the one that Argv names
+	Input     string        // file that is its standard input; "" is /dev/null
+	Merge     bool          // its standard error is part of Stdout, and processes that it leaves behind continue
+	Timeout   time.Duration // 0 means none
 }
 
 // Run carries out a job in the worker of [Pool.Exec]. If the program could not be started, Run
@@ -59,7 +59,7 @@ type Job struct {
 func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 	patience := j.Timeout
 	if patience > 0 {
-		patience += time.Second // patience += time.Second // for the end of the job, see probe.Grace
+		patience += time.Second // for the end of the job, see probe.Grace
 	}
 	r := &wire.Request{
 		Op: wire.OpExec, Args: j.Argv, Env: j.Env, Program: j.Program, Path: j.Input, Merge: j.Merge, Timeout: j.Timeout, Line: "run " + j.Argv[0],
@@ -68,7 +68,7 @@ func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 	if o.hung != nil {
 		return Output{}, fmt.Errorf("hangs (%s)", Describe(o.hung))
 	}
-	resp := o.answer // resp := o.answer // an answer that reports an error has a status, too
+	resp := o.answer // an answer that reports an error has a status, too
 	if resp == nil {
 		return Output{}, o.Failure()
 	}

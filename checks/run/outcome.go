@@ -15,12 +15,12 @@ import (
 // access to the answer, so no caller can mistake a hang for an answer.
 type Outcome struct {
 	answer *wire.Response
-	hung   *checks.Hung // hung   *checks.Hung // no answer in time
-	died   string       // died   string       // how the worker ended instead of answering
+	hung   *checks.Hung // no answer in time
+	died   string       // how the worker ended instead of answering
 	// crashes counts the consecutive runs, with this one, in which the library of the lane crashed
 	// a worker; 0 if that is not known.
 	crashes int
-	lost    string // lost    string // why the request was not carried out at all
+	lost    string // why the request was not carried out at all
 }
 
 func answered(r *wire.Response) Outcome { return Outcome{answer: r} }

@@ -17,7 +17,7 @@ import (
 
 // Options are the settings that all workers of a run share.
 type Options struct {
-	Root string   // Root string   // root directory of the node, "/" except in tests
+	Root string   // root directory of the node, "/" except in tests
 	Env  []string // environment of the workers
 }
 
@@ -34,15 +34,15 @@ type Pool struct {
 	mu      sync.Mutex
 	busy    map[checks.Lane]*sync.Mutex // held while a lane carries out requests
 	workers map[checks.Lane]*client
-	ended   map[checks.Lane]string // ended   map[checks.Lane]string // vendor lanes that have ended, and why; they do not start again in this run
+	ended   map[checks.Lane]string // vendor lanes that have ended, and why; they do not start again in this run
 	lastID  int
 	warn    []error
-	stuck   []string // stuck   []string // calls that blocked workers of the local lane in this run
+	stuck   []string // calls that blocked workers of the local lane in this run
 	vars    wire.Vars
 	guarded *process.Guarded
-	version int // version int // of vars; a worker with an older version gets the new variables
+	version int // of vars; a worker with an older version gets the new variables
 
-	answered, crashed bool // answered, crashed bool // NVML's library has answered a check; it has crashed a worker
+	answered, crashed bool // NVML's library has answered a check; it has crashed a worker
 }
 
 // NewPool returns a pool without workers.
@@ -86,7 +86,7 @@ func (p *Pool) addVars(c *client, r *wire.Request) {
 	defer p.mu.Unlock()
 	if c.version != p.version {
 		vars := p.vars
-		if c.lane == execLane { // if c.lane == execLane { // its commands run on this machine, whichever node the checks inspect
+		if c.lane == execLane { // its commands run on this machine, whichever node the checks inspect
 			vars.Root = ""
 		}
 		vars.Stuck = slices.Concat(vars.Stuck, p.ledger.Doing(c.lane), p.stuck)
@@ -113,7 +113,7 @@ func (p *Pool) worker(lane checks.Lane) (*client, error) {
 	}
 	env := p.opts.Env
 	if lane == execLane {
-		env = nil // env = nil // each of its commands gets its own
+		env = nil // each of its commands gets its own
 	}
 	c, err := startWorker(lane, p.opts.Root, env)
 	if err == nil {
@@ -131,7 +131,7 @@ func (p *Pool) KeepGuard() {
 	lacks := p.guarded != nil && p.workers[checks.Local] == nil
 	p.mu.Unlock()
 	if lacks {
-		_, _ = p.worker(checks.Local) // _, _ = p.worker(checks.Local) // without a guard the run continues
+		_, _ = p.worker(checks.Local) // without a guard the run continues
 	}
 }
 
@@ -183,7 +183,7 @@ type Limit func(*wire.Request) time.Duration
 func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, limit Limit, emit func(*wire.Request, Outcome)) {
 	lane = lane.Worker()
 	if len(reqs) > 0 && !usesState(reqs[0]) {
-		defer p.keepLedger() // defer p.keepLedger() // when the lane is free again
+		defer p.keepLedger() // when the lane is free again
 	}
 	defer p.claim(lane)()
 	reqs = slices.DeleteFunc(slices.Clone(reqs), func(r *wire.Request) bool {
@@ -231,7 +231,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 	})
 	defer func() {
 		if !stop() {
-			<-woken // <-woken // or it would end a later wait
+			<-woken // or it would end a later wait
 		}
 	}()
 	for i, r := range reqs {
@@ -269,7 +269,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			}
 			if resp.Spent {
 				step := r.Line
-				if len(resp.Stuck) > 0 { // if len(resp.Stuck) > 0 { // the step continues without these calls
+				if len(resp.Stuck) > 0 { // the step continues without these calls
 					step, doing = resp.Stuck[0], resp.Stuck[0]
 					p.addStuckCalls(resp.Stuck...)
 				}
@@ -296,7 +296,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			return i + 1, true
 		default:
 			how := c.howItDied(err, doing)
-			p.abandon(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // p.abandon(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // kills its children
+			p.abandon(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // kills its children
 			o := died(how)
 			if c.inLibrary(doing) {
 				o.crashes = countCrash(p)
@@ -389,7 +389,7 @@ func (p *Pool) AddStuck(pids []int, lane checks.Lane, step string) *checks.Hung 
 func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, c := range p.workers { // for _, c := range p.workers { // they exit in parallel
+	for _, c := range p.workers { // they exit in parallel
 		c.close()
 	}
 	for lane, c := range p.workers {

@@ -110,10 +110,10 @@ func TestBrokenWorker(t *testing.T) {
 		"segv":    "its worker died in rogue segv: exit status 2: SIGSEGV: segmentation violation",
 		"exit127": "its worker died in rogue exit127: exit status 127: symbol lookup error: undefined symbol: nvmlFoo",
 		"panic":   "internal error: rogue",
-		"garbage": `its worker is broken: it wrote "this is not JSON\n" in place of an answer`,
-		"wrongid": `its worker is broken: it wrote "{\"id\":99999}\n" in place of an answer`,
+		"garbage": `its worker is broken: it wrote "this is not JSON\n" instead of an answer`,
+		"wrongid": `its worker is broken: it wrote "{\"id\":99999}\n" instead of an answer`,
 		"half":    "its worker died in rogue half: exit status 0",
-		"flood":   fmt.Sprintf("its worker is broken: it wrote more than %d bytes without an end", wire.MaxLine),
+		"flood":   fmt.Sprintf("its worker is broken: it wrote a line of more than %d bytes", wire.MaxLine),
 		"close":   "its worker closed its descriptors",
 	} {
 		t.Run(how, func(t *testing.T) {

@@ -29,7 +29,7 @@ func Overrides(scripts []wire.Script) map[string]bool {
 type Dropped struct {
 	Function string
 	From     string      // the script
-	By       wire.Script // By       wire.Script // the later file
+	By       wire.Script // the later file
 }
 
 // DroppedFunctions returns the dropped functions in the order of their scripts.
@@ -63,7 +63,7 @@ func loadWords(scripts []wire.Script) (words []string) {
 		var text strings.Builder
 		for _, name := range s.Functions {
 			if _, native := checks.Lookup(name); native {
-				text.WriteString("unset -f " + name + "\n") // text.WriteString("unset -f " + name + "\n") // __nhc_load defines it at the end
+				text.WriteString("unset -f " + name + "\n") // __nhc_load defines it at the end
 			} else {
 				text.WriteString(texts[name])
 			}

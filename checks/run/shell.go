@@ -33,7 +33,7 @@ var shellFds = [...]int{fdCommands, fdEvents, fdAnswers, fdLine, fdInit, fdLibra
 // ShellSetup has the settings that a shell starts with.
 type ShellSetup struct {
 	Program string   // $0
-	Init    string   // Init    string   // bash text with variables and redirections, which runs first
+	Init    string   // bash text with variables and redirections, which runs first
 	Env     []string // its environment
 	Trace   bool     // -x
 }
@@ -43,18 +43,18 @@ type Shell struct {
 	pid     int
 	done    <-chan struct{}
 	end     *death
-	cmd     int // cmd     int // write end of its commands
+	cmd     int // write end of its commands
 	ans     int // write end of its answers
 	fds     [3]int
 	open    [3]bool
-	senders map[int32]*sender // senders map[int32]*sender // of events, by their process
-	speaks  *sender           // speaks  *sender           // the sender of the current events
-	ready   bool              // ready   bool              // bash has started
-	until   time.Time         // until   time.Time         // deadline of the command; zero means none
+	senders map[int32]*sender // of events, by their process
+	speaks  *sender           // the sender of the current events
+	ready   bool              // bash has started
+	until   time.Time         // deadline of the command; zero means none
 	handler ShellHandler
-	wake    int // wake    int // read end of the pipe by which a signal interrupts a wait
+	wake    int // read end of the pipe by which a signal interrupts a wait
 	marks   process.Marks
-	number  int // number  int // of the command
+	number  int // of the command
 }
 
 // ErrInterrupted means that a signal ended the wait for the shell.
@@ -203,7 +203,7 @@ func (s *Shell) command(deadline time.Time, fields ...string) (int, bool, error)
 	}
 	status, exited, err := s.await()
 	if err == nil && !exited {
-		s.mark() // s.mark() // processes that this command left behind may stay
+		s.mark() // processes that this command left behind may stay
 	}
 	return status, exited, err
 }
@@ -226,7 +226,7 @@ func (s *Shell) send(fd int, fields ...string) error {
 			continue
 		}
 		if err == unix.EPIPE {
-			return nil // return nil // bash is gone: the next read of its answer explains how
+			return nil // bash is gone: the next read of its answer explains how
 		}
 		if err != nil {
 			return fmt.Errorf("write to bash: %w", err)
@@ -241,7 +241,7 @@ func (s *Shell) awaitRoom(fd int) error {
 	if err != nil {
 		return err
 	}
-	s.drain() // s.drain() // or bash may wait for us, too
+	s.drain() // or bash may wait for us, too
 	polls := []unix.PollFd{
 		{Fd: int32(fd), Events: unix.POLLOUT},
 		{Fd: int32(s.wake), Events: unix.POLLIN},
@@ -309,7 +309,7 @@ func shut(fd *int) {
 // Kill ends the shell and the processes of its current line. It returns the PIDs that no signal
 // could end.
 func (s *Shell) Kill() []int {
-	_ = unix.Kill(s.pid, unix.SIGKILL) // _ = unix.Kill(s.pid, unix.SIGKILL) // before its descriptors close, or its traps would write more events
+	_ = unix.Kill(s.pid, unix.SIGKILL) // before its descriptors close, or its traps would write more events
 	s.close()
 	return s.Guarded().End(s.number)
 }
@@ -318,7 +318,7 @@ func (s *Shell) Kill() []int {
 func (s *Shell) reply(question string, r NativeReply) error {
 	var out []string
 	status := 0
-	for _, f := range r.Findings { // for _, f := range r.Findings { // before the rest, since bash may end at a "die"
+	for _, f := range r.Findings { // before the rest, since bash may end at a "die"
 		if f.Aside() {
 			out = append(out, "log", f.Message)
 		}
@@ -355,7 +355,7 @@ func (s *Shell) answer(question string, fields ...string) error {
 	}
 	pipe, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) //nolint:forbidigo // the pipe that a subshell reads its answer from
 	if err != nil {
-		return nil // return nil // the process that asked is gone
+		return nil // the process that asked is gone
 	}
 	defer unix.Close(pipe)
 	if err := s.send(pipe, fields...); err != nil && !errors.Is(err, unix.EPIPE) {

@@ -40,7 +40,7 @@ func shellFiles(init string) (*shellPipes, error) {
 		if err := unix.SetsockoptInt(fd[0], unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
 			return fmt.Errorf("ask for the senders of events: %w", err)
 		}
-		_ = unix.Shutdown(fd[0], unix.SHUT_WR) // _ = unix.Shutdown(fd[0], unix.SHUT_WR) // bash reads nothing from it
+		_ = unix.Shutdown(fd[0], unix.SHUT_WR) // bash reads nothing from it
 		return nil
 	}
 	out := func(child **os.File, ours *int) error {
@@ -133,7 +133,7 @@ func (s *Shell) await() (status int, exited bool, err error) {
 		if err != nil {
 			return 0, false, err
 		}
-		dead := s.ended() // dead := s.ended() // before the read, so that the read gets the last events
+		dead := s.ended() // before the read, so that the read gets the last events
 		polls := make([]unix.PollFd, 0, 4)
 		for i, fd := range s.fds {
 			if s.open[i] {
@@ -209,7 +209,7 @@ const lostStatus = 251
 // handleEvents handles every complete event. end is true if the command is over.
 func (s *Shell) handleEvents() (end bool, status int, exited bool, err error) {
 	for {
-		for s.speaks != nil { // for s.speaks != nil { // includes events after the end of the last command
+		for s.speaks != nil { // includes events after the end of the last command
 			name, fields, ok, perr := s.speaks.next()
 			if perr != nil {
 				return false, 0, false, perr
@@ -288,7 +288,7 @@ func credentials(oob []byte) (*unix.Ucred, error) {
 // sender is a process that sends events: bash, or one of its subshells. Each has its own buffer,
 // since the parts of two long events may alternate.
 type sender struct {
-	pending []byte // pending []byte // of an incomplete event
+	pending []byte // of an incomplete event
 }
 
 // next removes one event from the buffer.
@@ -339,7 +339,7 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		if aerr != nil {
 			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
 		}
-		if name == "exit" && status == 0 && s.signaled() { // if name == "exit" && status == 0 && s.signaled() { // the trap on EXIT cannot know this
+		if name == "exit" && status == 0 && s.signaled() { // the trap on EXIT cannot know this
 			return false, 0, false, s.killedError()
 		}
 		return true, status, name == "exit", nil

@@ -23,12 +23,12 @@ import (
 type memoryState struct {
 	mu    sync.Mutex
 	dir   string
-	gone  error // gone  error // the directory does not answer; this run sends it no more requests
+	gone  error // the directory does not answer; this run sends it no more requests
 	kind  string
 	lanes []string  // see StartAsBefore
 	end   time.Time // of the run
 
-	crashes bool // crashes bool // earlier runs have crashed, see countCrash
+	crashes bool // earlier runs have crashed, see countCrash
 }
 
 // ErrNoState means that the run has no state directory.
@@ -142,7 +142,7 @@ func (p *Pool) stateCall(r *wire.Request, verb, name string) (*wire.Response, er
 		p.state.mu.Lock()
 		p.state.gone = err
 		p.state.mu.Unlock()
-		if r.Op != wire.OpOpen { // if r.Op != wire.OpOpen { // whose caller reports the error
+		if r.Op != wire.OpOpen { // whose caller reports the error
 			p.mu.Lock()
 			p.warn = append(p.warn, err)
 			p.mu.Unlock()

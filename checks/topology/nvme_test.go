@@ -100,7 +100,7 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		checktest.OnFabric("no device node", nil, func(n *fakesys.Node) { delete(n.Files, "dev/nvme3") }, silent("nvme3", "open /dev/nvme3: no such file or directory")),
 		checktest.OnFabric("no log", nil, func(n *fakesys.Node) {
 			n.Files["dev/nvme3"] = string(make([]byte, 512))
-		}, silent("nvme3", "parse /dev/nvme3: the controller does not give a log of its health")),
+		}, silent("nvme3", "parse /dev/nvme3: the controller has no health log")),
 		checktest.Odd(checktest.OnFabric("a log that is cut", nil, func(n *fakesys.Node) { n.Files["dev/nvme3"] = "\x00" }, on3(checks.Unknown, "smart", "", "", "", "could not tell: parse /dev/nvme3: 1 bytes, want 512"))),
 		checktest.Odd(checktest.OnFabric("garbage in the log", nil, smart(func(s *fakesys.SMART) { s.Spare = 255 }), on3(checks.Unknown, "smart", "", "", "", "could not tell: parse /dev/nvme3: spare blocks of 255 %, limit 10 %"))),
 		checktest.Odd(checktest.OnFabric("unreadable state", nil, set("state/", ""), on3(checks.Unknown, "error", "", "", "", "could not tell: read /sys/class/nvme/nvme3/state: is a directory"))),

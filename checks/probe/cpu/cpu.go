@@ -26,9 +26,9 @@ func CountCPUs(h *probe.Host) (CPUs, error) {
 	})
 }
 
-// parseCPUs follows LBNL NHC where the file is silent, too: without a
-// "physical id" (ARM, some virtual machines) every processor is a socket of one
-// core, and a file that tells nothing counts as one of each.
+// parseCPUs follows LBNL NHC for missing fields, too: without a "physical id" (ARM, some virtual
+// machines) every processor is a socket with one core, and a file without any field counts as one
+// of each.
 func parseCPUs(data []byte) CPUs {
 	ids := map[string]bool{}
 	processors, cores, siblings := 0, 0, 0
@@ -44,9 +44,9 @@ func parseCPUs(data []byte) CPUs {
 		case "physical id":
 			ids[string(bytes.TrimSpace(value))] = true
 		case "cpu cores":
-			cores, told = count(value), len(bytes.TrimSpace(value)) > 0
+			cores, told = parseCount(value), len(bytes.TrimSpace(value)) > 0
 		case "siblings":
-			siblings = count(value)
+			siblings = parseCount(value)
 		}
 	}
 	switch sockets := len(ids); {
@@ -59,8 +59,8 @@ func parseCPUs(data []byte) CPUs {
 	}
 }
 
-// count reads a number, 0 if it is none.
-func count(field []byte) int {
+// parseCount parses a number, 0 if it is invalid.
+func parseCount(field []byte) int {
 	n, err := strconv.Atoi(string(bytes.TrimSpace(field)))
 	if err != nil {
 		return 0

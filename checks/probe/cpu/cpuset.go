@@ -13,31 +13,31 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// Which CPUs a thread may run on, and where they lie.
+// These functions read the CPUs that a thread may run on, and their places.
 
 const cpuDir = "/sys/devices/system/cpu"
 
-// Place is where a CPU lies.
+// Place is the place of a CPU in the topology.
 type Place struct {
 	CPU  int
-	NUMA int    // the node whose memory is its own
-	Core string // its threads, as the kernel writes them: "0,96"; "" if it is not told
-	LLC  string // the CPUs with which it has its last cache in common: "0-7,96-103"
-	Size int64  // of that cache, bytes; 0: not told
+	NUMA int    // its NUMA node
+	Core string // the CPUs of its core, as the kernel writes them: "0,96"; "" if unknown
+	LLC  string // the CPUs that share its last-level cache: "0-7,96-103"
+	Size int64  // of that cache, bytes; 0 if unknown
 }
 
-// AllowedCPUs are the CPUs of this process, in order.
+// AllowedCPUs returns the CPUs that this process may run on, in order.
 func AllowedCPUs(h *probe.Host) ([]int, error) {
-	if h.Recorded() { // a node in a tree of files has those that are online
+	if h.Recorded() { // for a node in a tree of files, the online CPUs
 		text, err := h.ReadValue(cpuDir + "/online")
 		if err != nil {
 			return nil, err
 		}
-		return cpuList(cpuDir+"/online", text)
+		return parseCPUList(cpuDir+"/online", text)
 	}
 	set := unix.NewCPUSet(probe.MaxCPUs - 1)
 	if err := unix.SchedGetaffinityDynamic(0, set); err != nil {
-		return nil, fmt.Errorf("ask which CPUs this process may run on: %w", err)
+		return nil, fmt.Errorf("read the CPUs that this process may run on: %w", err)
 	}
 	var list []int
 	for cpu := range probe.MaxCPUs {
@@ -48,8 +48,8 @@ func AllowedCPUs(h *probe.Host) ([]int, error) {
 	return list, nil
 }
 
-// cpuList reads a list of CPUs that is to be there.
-func cpuList(path, text string) ([]int, error) {
+// parseCPUList parses a list of CPUs that must not be empty.
+func parseCPUList(path, text string) ([]int, error) {
 	list, ok := pci.ParseList(text, probe.MaxCPUs)
 	if !ok || len(list) == 0 {
 		return nil, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
@@ -57,8 +57,8 @@ func cpuList(path, text string) ([]int, error) {
 	return list, nil
 }
 
-// Places tells where CPUs lie. What the kernel does not tell is as on a machine
-// with one NUMA node and cores of one thread.
+// Places returns the places of CPUs. If the kernel does not show a value, Places assumes one NUMA
+// node, and one thread for each core.
 func Places(h *probe.Host, cpus []int) ([]Place, error) {
 	nodes, err := pci.ReadNUMANodes(h)
 	if err != nil {
@@ -75,7 +75,7 @@ func Places(h *probe.Host, cpus []int) ([]Place, error) {
 	for _, cpu := range cpus {
 		p := Place{CPU: cpu, NUMA: at[cpu]}
 		dir := cpuDir + "/cpu" + strconv.Itoa(cpu)
-		if p.Core, err = told(h, dir+"/topology/thread_siblings_list"); err != nil {
+		if p.Core, err = readOptional(h, dir+"/topology/thread_siblings_list"); err != nil {
 			return nil, err
 		}
 		if p.LLC, p.Size, err = lastCache(h, dir+"/cache"); err != nil {
@@ -86,8 +86,8 @@ func Places(h *probe.Host, cpus []int) ([]Place, error) {
 	return places, nil
 }
 
-// told reads an attribute that need not be there.
-func told(h *probe.Host, path string) (string, error) {
+// readOptional reads an attribute that may be missing.
+func readOptional(h *probe.Host, path string) (string, error) {
 	text, err := h.ReadValue(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -95,8 +95,8 @@ func told(h *probe.Host, path string) (string, error) {
 	return strings.TrimSpace(text), err
 }
 
-// lastCache finds the cache of the highest level below a CPU's directory: who has it
-// in common, and its size in bytes.
+// lastCache finds the highest-level cache below a CPU's directory: the CPUs that share it, and its
+// size in bytes.
 func lastCache(h *probe.Host, dir string) (shared string, size int64, err error) {
 	names, err := h.Names(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +110,7 @@ func lastCache(h *probe.Host, dir string) (shared string, size int64, err error)
 		if !strings.HasPrefix(n, "index") {
 			continue
 		}
-		text, err := told(h, dir+"/"+n+"/level")
+		text, err := readOptional(h, dir+"/"+n+"/level")
 		if err != nil {
 			return "", 0, err
 		}
@@ -118,20 +118,20 @@ func lastCache(h *probe.Host, dir string) (shared string, size int64, err error)
 		if bad != nil || level <= highest {
 			continue
 		}
-		of, err1 := told(h, dir+"/"+n+"/shared_cpu_list")
-		big, err2 := told(h, dir+"/"+n+"/size")
+		of, err1 := readOptional(h, dir+"/"+n+"/shared_cpu_list")
+		big, err2 := readOptional(h, dir+"/"+n+"/size")
 		if err := errors.Join(err1, err2); err != nil {
 			return "", 0, err
 		}
-		if bytes, ok := cacheSize(big); ok {
+		if bytes, ok := parseCacheSize(big); ok {
 			highest, shared, size = level, of, bytes
 		}
 	}
 	return shared, size, nil
 }
 
-// cacheSize reads "32768K".
-func cacheSize(text string) (bytes int64, ok bool) {
+// parseCacheSize parses a size such as "32768K".
+func parseCacheSize(text string) (bytes int64, ok bool) {
 	unit := int64(1)
 	for suffix, n := range map[string]int64{"K": 1 << 10, "M": 1 << 20, "G": 1 << 30} {
 		if rest, cut := strings.CutSuffix(text, suffix); cut {
@@ -142,8 +142,8 @@ func cacheSize(text string) (bytes int64, ok bool) {
 	return n * unit, err == nil && n > 0
 }
 
-// ParseCPUs reads a list of CPUs as the kernel writes it: "0-55,112-167". None if it
-// is not one.
+// ParseCPUs parses a list of CPUs as the kernel writes it: "0-55,112-167". It returns nil for an
+// invalid list.
 func ParseCPUs(text string) []int {
 	list, _ := pci.ParseList(text, probe.MaxCPUs)
 	return list

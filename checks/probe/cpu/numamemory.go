@@ -14,14 +14,14 @@ import (
 // NUMAMemory is the memory of NUMA nodes, in bytes.
 type NUMAMemory struct {
 	Total uint64 // MemTotal
-	Free  uint64 // MemFree: what can be had without taking it from the page cache
-	Cache uint64 // what the page cache can give back at once: pages of files that are clean and not locked
-	Named uint64 // what the kernel counts for files, processes and itself; a driver's own pages are not in it
+	Free  uint64 // MemFree: available without taking it from the page cache
+	Cache uint64 // pages that the page cache can free at once: clean, not locked pages of files
+	Named uint64 // memory that the kernel attributes to files, processes and itself; pages of a driver are not included
 }
 
-// MemoryNear is the memory of the NUMA nodes that have any of these CPUs, of now, as
-// /sys/devices/system/node/node*/meminfo has it. Nothing of it is known, and there is
-// no error, where the kernel does not tell.
+// MemoryNear returns the current memory of the NUMA nodes that have any of these CPUs, from
+// /sys/devices/system/node/node*/meminfo. known is false, without an error, if the kernel does not
+// show it.
 func MemoryNear(h *probe.Host, cpus []int) (m NUMAMemory, known bool, err error) {
 	nodes, err := pci.ReadNUMANodes(h)
 	if err != nil {
@@ -44,7 +44,7 @@ func MemoryNear(h *probe.Host, cpus []int) (m NUMAMemory, known bool, err error)
 	return m, known, nil
 }
 
-// ReadNUMAMemory is the memory of one NUMA node.
+// ReadNUMAMemory reads the memory of one NUMA node.
 func ReadNUMAMemory(h *probe.Host, node int) (NUMAMemory, error) {
 	path := pci.NUMANodes + "/node" + strconv.Itoa(node) + "/meminfo"
 	data, err := h.ReadFile(path)
@@ -60,9 +60,9 @@ func ReadNUMAMemory(h *probe.Host, node int) (NUMAMemory, error) {
 
 var errNoNUMAMemory = errors.New("no MemTotal and MemFree lines")
 
-// parseNUMAMemory reads "Node 0 MemFree: 123 kB". Of the page cache those pages count
-// that the kernel has on its lists of files to reclaim: FilePages has those of tmpfs and
-// of an initramfs, too, which it can give to nobody.
+// parseNUMAMemory parses lines such as "Node 0 MemFree: 123 kB". Of the page cache it counts the
+// pages on the kernel's reclaim lists. FilePages would include those of tmpfs and of an initramfs,
+// which the kernel cannot free.
 func parseNUMAMemory(data []byte) (m NUMAMemory, ok bool) {
 	found := 0
 	var dirty uint64

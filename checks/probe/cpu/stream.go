@@ -22,45 +22,43 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// STREAM's triad on all cores, each in memory that is its own.
+// This file runs STREAM's triad on all cores; each thread has its own memory.
 
-// StreamPlan is who does what: a thread a core.
+// StreamPlan has a thread for each core.
 type StreamPlan struct {
 	Threads []StreamThread
-	Array   int64 // of each thread, bytes; it has three of them
+	Array   int64 // size of one of each thread's three arrays, bytes
 }
 
-// StreamThread is one thread of it.
+// StreamThread is one thread of a plan.
 type StreamThread struct{ CPU, NUMA int }
 
-// Bytes is the memory that it needs.
+// Bytes returns the memory that the plan needs.
 func (p *StreamPlan) Bytes() int64 { return 3 * p.Array * int64(len(p.Threads)) }
 
-// StreamRates are what came of it, MB/s (10^6), by STREAM's count: 24 bytes for each
-// element, the best of all rounds.
+// StreamRates are the results, MB/s (10^6), counted as in STREAM: 24 bytes for each element, the
+// best of all rounds.
 type StreamRates struct {
 	Total  float64
 	Nodes  map[int]float64 // by NUMA node, from the start of the round to its last thread's end
 	Rounds int
-	Far    []StreamFar // what of the memory lies elsewhere, or may
+	Far    []StreamFar // memory on another NUMA node, certain or possible
 }
 
-// ErrStreamMemory says that there is too little memory for arrays that no cache holds.
+// ErrStreamMemory means that there is too little memory for arrays larger than the caches.
 var ErrStreamMemory = errors.New("not enough memory")
 
-// The arrays: so many times the last caches of the CPUs, as STREAM's rules want; no
-// thread has less than one that its own caches cannot hold, which is all that is known
-// where the kernel tells of no cache; and all of them take no more than a part of the
-// memory that is available.
+// These bound the arrays. By STREAM's rules they are a multiple of the last-level caches. The
+// minimum for a thread is larger than a core's own caches, for kernels that do not show caches. The
+// maximum for all threads is a part of the available memory.
 const (
 	streamCaches = 4
 	streamLeast  = 8 << 20
 	streamPart   = 2
 )
 
-// PlanStream plans a thread for each core among these CPUs, with arrays that no cache
-// holds. MemAvailable is asked first: an error of [ErrStreamMemory] says what is
-// lacking.
+// PlanStream plans a thread for each core of these CPUs, with arrays larger than the caches. It
+// reads MemAvailable first: [ErrStreamMemory] means that the memory is too small.
 func PlanStream(h *probe.Host) (*StreamPlan, error) {
 	cpus, err := AllowedCPUs(h)
 	if err != nil {
@@ -77,7 +75,7 @@ func PlanStream(h *probe.Host) (*StreamPlan, error) {
 			caches[at.LLC] = at.Size
 		}
 		if at.Core != "" && cores[at.Core] {
-			continue // another thread of a core that has one
+			continue // another thread of a core that already has one
 		}
 		cores[at.Core] = true
 		p.Threads = append(p.Threads, StreamThread{CPU: at.CPU, NUMA: at.NUMA})
@@ -102,7 +100,7 @@ func PlanStream(h *probe.Host) (*StreamPlan, error) {
 	return p, nil
 }
 
-// MemAvailable is what can be had without swapping, bytes, as it is now.
+// MemAvailable returns the memory that is available now without swapping, bytes.
 func MemAvailable(h *probe.Host) (int64, error) {
 	const path = "/proc/meminfo"
 	data, err := h.ReadFile(path)
@@ -122,18 +120,16 @@ func MemAvailable(h *probe.Host) (int64, error) {
 	return 0, &fs.PathError{Op: "read", Path: path, Err: errors.New("no MemAvailable line")}
 }
 
-// streamRounds is how many rounds there are at most, the first of which does not
-// count, as in STREAM; and streamPiece the part of an array between two looks at the
-// context, in elements: a millisecond or less.
+// streamRounds is the maximum number of rounds; as in STREAM the first does not count. streamPiece
+// is the part of an array between two checks of the context, in elements: a millisecond or less.
 const (
 	streamRounds = 20
 	streamPiece  = 1 << 17
 )
 
-// Stream runs the triad until it has done its rounds, or until this is over; at least
-// two rounds are wanted for a rate. It ends within a millisecond of ctx (while memory is
-// moved to its NUMA node, after a piece of that), gives its memory back, and then has the
-// error of ctx.
+// Stream runs the triad until it has done its rounds, or until the time until; a rate needs at
+// least two rounds. It ends within a millisecond after ctx ends (while it moves memory to its NUMA
+// node, after one piece), frees its memory, and returns the error of ctx.
 func Stream(ctx context.Context, h *probe.Host, p *StreamPlan, until time.Time) (StreamRates, error) {
 	if h.Recorded() {
 		return recordedStream(h)
@@ -144,7 +140,7 @@ func Stream(ctx context.Context, h *probe.Host, p *StreamPlan, until time.Time) 
 func (s *stream) run() (StreamRates, error) {
 	var all sync.WaitGroup
 	for i := range s.plan.Threads {
-		all.Go(func() { s.thread(i) })
+		all.Go(func() { s.runThread(i) })
 	}
 	all.Wait()
 	if err := context.Cause(s.ctx); err != nil {
@@ -156,20 +152,20 @@ func (s *stream) run() (StreamRates, error) {
 		return StreamRates{}, s.err
 	}
 	if s.rates.Rounds == 0 {
-		return StreamRates{}, fmt.Errorf("no round of the triad over arrays of %d MiB was done in the time", s.plan.Bytes()/3>>20)
+		return StreamRates{}, fmt.Errorf("no round of the triad over arrays of %d MiB finished in time", s.plan.Bytes()/3>>20)
 	}
 	s.rates.Far = s.places.far()
 	return s.rates, nil
 }
 
-// stream is one run of it.
+// stream is one run of the triad.
 type stream struct {
 	ctx   context.Context
 	plan  *StreamPlan
 	until time.Time
 	stop  atomic.Bool
-	ready *gate // all threads are before a round
-	over  *gate // and behind it
+	ready *gate // all threads are ready for a round
+	over  *gate // all threads have finished the round
 
 	places  *streamPlaces
 	touched *gate // all threads have touched their memory
@@ -200,10 +196,10 @@ func (s *stream) fail(err error) {
 	s.stop.Store(true)
 }
 
-// thread is one thread: bound to its CPU, it touches its memory first, so that it lies
-// in that CPU's node if that has some free; what does not is moved there. It is not
-// given back to Go but ends, and its binding with it.
-func (s *stream) thread(i int) {
+// runThread runs one thread. It is bound to its CPU and touches its memory first, so that the kernel
+// allocates the memory on that CPU's node if the node has free memory. The rest is moved there. The
+// thread does not return to Go but ends, and its binding with it.
+func (s *stream) runThread(i int) {
 	runtime.LockOSThread()
 	t := s.plan.Threads[i]
 	if err := unix.SchedSetaffinityDynamic(0, probe.CPUSet([]int{t.CPU})); err != nil {
@@ -221,7 +217,7 @@ func (s *stream) thread(i int) {
 			break
 		}
 		defer func() { _ = unix.Munmap(memory) }()
-		_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // it may be switched off
+		_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // huge pages may be disabled
 		memories[k] = memory
 		arrays[k] = unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(memory))), len(memory)/8)
 		s.fill(arrays[k], float64(k))
@@ -229,7 +225,7 @@ func (s *stream) thread(i int) {
 	s.places.look(i, memories[:])
 	s.touched.pass(s.places.decide)
 	s.places.bring(i, memories[:], func() bool { return s.ctx.Err() != nil || s.stop.Load() || !time.Now().Before(s.until) })
-	s.rounds(i, arrays[0], arrays[1], arrays[2])
+	s.runRounds(i, arrays[0], arrays[1], arrays[2])
 }
 
 func (s *stream) fill(a []float64, value float64) {
@@ -246,9 +242,9 @@ func (s *stream) fill(a []float64, value float64) {
 	}
 }
 
-// rounds does rounds with all the others until one of them stops, which all of them
-// see at the same place: behind a gate.
-func (s *stream) rounds(i int, a, b, c []float64) {
+// runRounds runs rounds together with all other threads until one of them stops. All threads see that
+// at the same point: behind a gate.
+func (s *stream) runRounds(i int, a, b, c []float64) {
 	for round := 0; ; round++ {
 		s.ready.pass(func() {
 			if s.ctx.Err() != nil || round >= streamRounds || round > 1 && !time.Now().Before(s.until) {
@@ -271,9 +267,9 @@ func (s *stream) rounds(i int, a, b, c []float64) {
 	}
 }
 
-// count takes a round into account.
+// count adds the times of a round to the result.
 func (s *stream) count(round int) {
-	if round == 0 || s.ctx.Err() != nil { // the first has faults and cold clocks
+	if round == 0 || s.ctx.Err() != nil { // the first has page faults and low clocks
 		return
 	}
 	s.mu.Lock()
@@ -293,7 +289,7 @@ func (s *stream) count(round int) {
 	s.rates.Total = max(s.rates.Total, rate(len(s.plan.Threads), slices.Max(s.took)))
 }
 
-// gate lets threads through when all of them are there.
+// gate lets threads pass when all of them have arrived.
 type gate struct {
 	mu      sync.Mutex
 	size    int
@@ -303,7 +299,7 @@ type gate struct {
 
 func newGate(size int) *gate { return &gate{size: size, opening: make(chan struct{})} }
 
-// pass waits for the others. The last one to come runs last before any goes on.
+// pass waits for the other threads. The last one to arrive calls last before any of them continues.
 func (g *gate) pass(last func()) {
 	g.mu.Lock()
 	g.here++
@@ -320,8 +316,8 @@ func (g *gate) pass(last func()) {
 	<-opening
 }
 
-// recordedStream answers for a node that is a tree of files: its file /stream holds
-// lines of a NUMA node, or "total", and MB/s; "far", a NUMA node, another one and MiB;
+// recordedStream returns the recorded rates of a node that is a tree of files. Each line of its
+// file /stream has a NUMA node, or "total", and MB/s; or "far", a NUMA node, another one and MiB;
 // or "error" and its text.
 func recordedStream(h *probe.Host) (StreamRates, error) {
 	rates := StreamRates{Nodes: map[int]float64{}, Rounds: streamRounds - 1}

@@ -12,45 +12,44 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// Where the memory of the triad lies. A thread that touches its memory first gets it
-// from its own NUMA node only while that has some free: before the kernel takes any
-// from the page cache of that node, which is full of it after a job that read its data
-// there, it goes to another node (vm.zone_reclaim_mode is 0). So the kernel is asked
-// where the pages are, and those that lie elsewhere are moved.
+// Location of the triad's memory. The kernel allocates memory that a thread touches first on the
+// thread's NUMA node only while that node has free memory. If the page cache fills the node, for
+// example after a job that read its data there, the kernel allocates on another node instead of
+// taking pages from the cache (vm.zone_reclaim_mode is 0). So this code asks the kernel for the
+// location of the pages, and moves those on another node.
 //
-// They are moved by move_pages(2), and no policy of memory is set (mbind(2) with
-// MPOL_BIND): a page that is touched under one and that its node has no memory for
-// wakes the OOM killer. A page that is moved is asked for with __GFP_THISNODE, for
-// which the kernel takes from the page cache but never kills; nor is it charged to the
-// cgroup a second time.
+// It moves them by move_pages(2) and sets no memory policy (mbind(2) with MPOL_BIND): a page
+// touched under such a policy wakes the OOM killer if its node has no memory. The kernel allocates
+// a moved page with __GFP_THISNODE: it takes memory from the page cache but never kills a process,
+// and does not charge the page to the cgroup a second time.
 
-// StreamFar is memory of the threads of a NUMA node that does not lie on it.
+// StreamFar is memory of a NUMA node's threads that lies on another node.
 type StreamFar struct {
 	Node int
-	On   int // where it lies; -1: not told, it may lie elsewhere
+	On   int // the node that has it; -1: unknown, it may be on another node
 	MiB  int64
 }
 
-// streamFarPart is the part of the memory of a thread that may lie elsewhere without
-// being counted, and streamLook the distance of the pages that are asked for: a huge
-// page has 32 of them. streamMove is how much is moved by a call.
+// streamFarPart is the part of a thread's memory that may lie on another node without being
+// counted. streamLook is the distance of the sampled pages: a huge page has 32 of them. streamMove
+// is the size of the memory that one call moves.
 const (
 	streamFarPart = 64
 	streamLook    = 64 << 10
 	streamMove    = 32 << 20
 )
 
-// streamPlaces is where it lies in one run. The threads use what is their own; decide
-// is called while all of them wait.
+// streamPlaces has the location of the memory in one run. Each thread uses only its own entries;
+// decide runs while all threads wait.
 type streamPlaces struct {
-	home   []int           // by thread: its NUMA node; -1 if the kernel does not tell
-	bytes  int64           // of a thread
-	away   []map[int]int64 // by thread: bytes by the node where they lie that is not its own
-	untold []bool          // by thread: the kernel does not say where its pages are
-	move   map[int]bool    // NUMA nodes that have room for what is theirs
+	home    []int           // by thread: its NUMA node; -1 if unknown
+	bytes   int64           // of a thread
+	away    []map[int]int64 // by thread: bytes on each other node
+	unknown []bool          // by thread: the kernel does not show where its pages are
+	move    map[int]bool    // NUMA nodes that have room for the memory of their threads
 
-	alone  bool               // the node has one NUMA node, or the kernel does not tell
-	before map[int]NUMAMemory // of the nodes, before any was touched
+	alone  bool               // the machine has one NUMA node, or the number is unknown
+	before map[int]NUMAMemory // of the nodes, before any memory was touched
 	memory func(node int) (NUMAMemory, error)
 	where  func(memory []byte) (map[int]int64, error)
 	send   func(memory []byte, node int)
@@ -58,8 +57,8 @@ type streamPlaces struct {
 
 func newStreamPlaces(p *StreamPlan, h *probe.Host) *streamPlaces {
 	s := &streamPlaces{
-		bytes: 3 * p.Array, away: make([]map[int]int64, len(p.Threads)), untold: make([]bool, len(p.Threads)), move: map[int]bool{},
-		before: map[int]NUMAMemory{}, memory: func(node int) (NUMAMemory, error) { return ReadNUMAMemory(h, node) }, where: pagesWhere, send: movePages,
+		bytes: 3 * p.Array, away: make([]map[int]int64, len(p.Threads)), unknown: make([]bool, len(p.Threads)), move: map[int]bool{},
+		before: map[int]NUMAMemory{}, memory: func(node int) (NUMAMemory, error) { return ReadNUMAMemory(h, node) }, where: locatePages, send: movePages,
 	}
 	of := map[int]int{}
 	nodes, _ := pci.ReadNUMANodes(h)
@@ -82,7 +81,7 @@ func newStreamPlaces(p *StreamPlan, h *probe.Host) *streamPlaces {
 	return s
 }
 
-// look asks where the memory of a thread is.
+// look asks the kernel for the location of a thread's memory.
 func (s *streamPlaces) look(i int, memories [][]byte) {
 	s.away[i] = nil
 	if s.home[i] < 0 {
@@ -92,7 +91,7 @@ func (s *streamPlaces) look(i int, memories [][]byte) {
 	for _, memory := range memories {
 		at, err := s.where(memory)
 		if err != nil { // ENOSYS of a kernel for one node, EPERM of a container
-			s.untold[i] = true
+			s.unknown[i] = true
 			return
 		}
 		for node, bytes := range at {
@@ -107,9 +106,9 @@ func (s *streamPlaces) look(i int, memories [][]byte) {
 	}
 }
 
-// decide says to which nodes what is theirs may be moved: those that have twice as
-// much free or in the page cache. Others would only swap, and the kernel would log that
-// it has no page (page allocation failure).
+// decide selects the nodes to which memory of their threads may be moved: those with twice as much
+// free or in the page cache. Other nodes would start to swap, and the kernel would log page
+// allocation failures.
 func (s *streamPlaces) decide() {
 	want := map[int]uint64{}
 	for i, away := range s.away {
@@ -123,8 +122,8 @@ func (s *streamPlaces) decide() {
 	}
 }
 
-// bring moves the memory of a thread to its node, if that has room, and looks again.
-// That it cannot be (a cpuset without that node) is no fault: it stays where it is.
+// bring moves the memory of a thread to its node, if that has room, and looks again. A failure is
+// not an error (a cpuset may exclude that node): the memory stays where it is.
 func (s *streamPlaces) bring(i int, memories [][]byte, stop func() bool) {
 	if s.away[i] == nil || !s.move[s.home[i]] {
 		return
@@ -140,25 +139,25 @@ func (s *streamPlaces) bring(i int, memories [][]byte, stop func() bool) {
 	s.look(i, memories)
 }
 
-// far is what lies elsewhere, the most first; or may, by what was free before, where
-// the kernel does not say. A node that never had enough for its threads is none of it:
-// it is always so.
+// far returns the memory on other nodes, the largest first. If the kernel does not show it, far
+// estimates it from the free memory before the run. It ignores a node that never had enough memory
+// for its threads, because that is not a change.
 func (s *streamPlaces) far() []StreamFar {
 	type way struct{ node, on int }
-	bytes, need, untold := map[way]int64{}, map[int]int64{}, map[int]bool{}
+	bytes, need, unknown := map[way]int64{}, map[int]int64{}, map[int]bool{}
 	for i, node := range s.home {
 		need[node] += s.bytes
-		untold[node] = untold[node] || s.untold[i]
+		unknown[node] = unknown[node] || s.unknown[i]
 		for on, n := range s.away[i] {
 			bytes[way{node, on}] += n
 		}
 	}
-	for node := range untold {
+	for node := range unknown {
 		if s.alone {
-			break // there is no other
+			break // there is no other node
 		}
 		m, known := s.before[node]
-		if free := m.Free - min(m.Free, m.Total/100); untold[node] && known && free < uint64(need[node]) { // of which the kernel keeps up to 1 % back
+		if free := m.Free - min(m.Free, m.Total/100); unknown[node] && known && free < uint64(need[node]) { // the kernel reserves up to 1 %
 			bytes[way{node, -1}] = need[node] - int64(free)
 		}
 	}
@@ -174,9 +173,9 @@ func (s *streamPlaces) far() []StreamFar {
 	return list
 }
 
-// pagesWhere are the bytes of some memory by the NUMA node where they lie, by a sample
-// of its pages. What was not touched lies nowhere.
-func pagesWhere(memory []byte) (map[int]int64, error) {
+// locatePages returns the bytes of some memory by NUMA node, from a sample of its pages. It does not
+// count memory that was not touched.
+func locatePages(memory []byte) (map[int]int64, error) {
 	status, err := askPages(memory, streamLook, nil)
 	if err != nil {
 		return nil, err
@@ -190,17 +189,17 @@ func pagesWhere(memory []byte) (map[int]int64, error) {
 	return at, nil
 }
 
-// movePages moves some memory to a NUMA node, what of it can be moved: see where it is
-// then.
+// movePages moves memory to a NUMA node as far as possible; look at the result afterwards.
 func movePages(memory []byte, node int) { _, _ = askPages(memory, os.Getpagesize(), &node) }
 
-// askPages is move_pages(2) for each page at such a distance: where it is, or a
-// negative error number; or to is where it shall be. x/sys has no function for it.
+// askPages calls move_pages(2) for each page at such a distance. It returns the node of each page
+// or a negative error number; if to is set, it moves the pages to that node. x/sys has no function
+// for this call.
 func askPages(memory []byte, distance int, to *int) ([]int32, error) {
 	if len(memory) == 0 {
 		return nil, nil
 	}
-	const ownOnly = 1 << 1 // MPOL_MF_MOVE: the pages that are this process's alone
+	const ownOnly = 1 << 1 // MPOL_MF_MOVE: only pages that no other process shares
 	var pages []uintptr
 	for at := 0; at < len(memory); at += distance {
 		pages = append(pages, uintptr(unsafe.Pointer(&memory[at])))

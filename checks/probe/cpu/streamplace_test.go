@@ -161,7 +161,7 @@ func TestPagesHere(t *testing.T) {
 	defer func() { _ = unix.Munmap(memory) }()
 	_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE)
 	clear(memory[:4<<20])
-	at, err := pagesWhere(memory)
+	at, err := locatePages(memory)
 	if err != nil {
 		t.Skip(err) // a kernel for one node, or a container
 	}
@@ -174,10 +174,10 @@ func TestPagesHere(t *testing.T) {
 		t.Errorf("4 MiB lie at %v", at)
 	}
 	movePages(memory, 1000) // there is none
-	if again, err := pagesWhere(memory); err != nil || len(again) == 0 {
+	if again, err := locatePages(memory); err != nil || len(again) == 0 {
 		t.Errorf("%v, %v", again, err)
 	}
-	if at, err := pagesWhere(nil); err != nil || len(at) > 0 {
+	if at, err := locatePages(nil); err != nil || len(at) > 0 {
 		t.Errorf("of no memory: %v, %v", at, err)
 	}
 }

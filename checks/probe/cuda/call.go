@@ -13,9 +13,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// cudaSymbols are the functions of the driver API that are called, by the names that
-// cuda.h gives them behind its macros. What a driver has not is an error of the call,
-// not of the load.
+// cudaSymbols are the functions of the driver API that this package calls, by the names that the
+// macros of cuda.h give them. If a driver lacks a function, the call fails, not the load.
 var cudaSymbols = []string{
 	"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetPCIBusId",
 	"cuDeviceGetUuid", "cuDeviceGetUuid_v2", "cuDeviceTotalMem_v2", "cuDeviceGetAttribute", "cuDeviceCanAccessPeer",
@@ -26,7 +25,7 @@ var cudaSymbols = []string{
 	"cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernel",
 }
 
-// cudaLib is the library.
+// cudaLib is the loaded library.
 type cudaLib struct {
 	symbols map[string]uintptr
 	watch   *callWatch
@@ -34,7 +33,7 @@ type cudaLib struct {
 	threads map[int]*cudaThread
 }
 
-// loadCUDA opens the library and looks for its functions.
+// loadCUDA loads the library and finds its functions.
 func loadCUDA(name string, doing func(string)) (*cudaLib, error) {
 	l := &cudaLib{symbols: map[string]uintptr{}, watch: &callWatch{}, threads: map[int]*cudaThread{}}
 	l.watch.to(doing)
@@ -52,10 +51,10 @@ func loadCUDA(name string, doing func(string)) (*cudaLib, error) {
 	return l, nil
 }
 
-// has says whether the library has a function.
+// has reports whether the library has a function.
 func (l *cudaLib) has(symbol string) bool { return l.symbols[symbol] != 0 }
 
-// call makes one call, of the GPU with that number, or of none: -1.
+// call makes one call for the GPU with that number, -1 for none.
 //
 //go:uintptrescapes
 func (l *cudaLib) call(symbol string, gpu int, args ...uintptr) error {
@@ -66,8 +65,8 @@ func (l *cudaLib) call(symbol string, gpu int, args ...uintptr) error {
 	return l.failure(symbol, gpu, code)
 }
 
-// result makes one call and gives its CUresult. The error is that of a library that has
-// no such function.
+// result makes one call and returns its CUresult. The error means that the library lacks the
+// function.
 //
 //go:uintptrescapes
 func (l *cudaLib) result(symbol string, gpu int, args ...uintptr) (code int, err error) {
@@ -81,7 +80,7 @@ func (l *cudaLib) result(symbol string, gpu int, args ...uintptr) (code int, err
 	return int(int32(r)), nil
 }
 
-// failure is the error of a call, with its name.
+// failure returns the error of a call, with its name.
 func (l *cudaLib) failure(symbol string, gpu, code int) error {
 	name := cudaErrorNames[code]
 	if address := l.symbols["cuGetErrorName"]; address != 0 {
@@ -93,7 +92,7 @@ func (l *cudaLib) failure(symbol string, gpu, code int) error {
 	return &Error{Call: callOf(symbol, gpu), Code: code, Name: name}
 }
 
-// cText is the text at an address of C, of at most 64 bytes.
+// cText returns the text at an address of C, at most 64 bytes.
 func cText(p *byte) string {
 	var b []byte
 	for i := range 64 {
@@ -106,7 +105,7 @@ func cText(p *byte) string {
 	return string(b)
 }
 
-// callOf names a call as findings do: cuMemAlloc(3), without the number of a form.
+// callOf names a call as findings do: cuMemAlloc(3), without the suffix of its version.
 func callOf(symbol string, gpu int) string {
 	symbol = strings.TrimSuffix(symbol, "_v2")
 	if gpu < 0 {
@@ -115,10 +114,9 @@ func callOf(symbol string, gpu int) string {
 	return symbol + "(" + strconv.Itoa(gpu) + ")"
 }
 
-// callWatch knows which calls are being made. Several GPUs are at work at once, each
-// from a thread of its own, and one report says what the process is doing: that is the
-// call that has been under way for longest, so that one that never returns is named
-// whatever the others do.
+// callWatch knows the calls in progress. Several GPUs work at the same time, each from its own
+// thread, but the process announces only one call: the one that started first. So a call that never
+// returns is announced, whatever the other GPUs do.
 type callWatch struct {
 	mu       sync.Mutex
 	doing    func(string)
@@ -132,30 +130,30 @@ type watched struct {
 
 func (c *watched) String() string { return callOf(c.symbol, c.gpu) }
 
-// to says who hears of the calls.
+// to sets the function that announces the calls.
 func (w *callWatch) to(doing func(string)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.doing = doing
 }
 
-// begin says that something is begun that is no call of a GPU.
+// begin announces an action that is not a call of a GPU.
 func (w *callWatch) begin(what string) (done func()) { return w.beginCall(what, -1) }
 
-// beginNamed is begin for what has another name after a while.
+// beginNamed is begin for an action that changes its name later.
 func (w *callWatch) beginNamed(what string) (rename func(what string), done func()) {
 	c := &watched{what, -1}
 	rename = func(what string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if c.symbol = what; len(w.underway) > 0 && w.underway[0] == c {
-			w.tell()
+			w.announce()
 		}
 	}
 	return rename, w.enter(c)
 }
 
-// beginCall says that a call is being made, and gives what is to be called after it.
+// beginCall announces a call, and returns the function to call after it.
 func (w *callWatch) beginCall(symbol string, gpu int) (done func()) {
 	return w.enter(&watched{symbol, gpu})
 }
@@ -165,7 +163,7 @@ func (w *callWatch) enter(c *watched) (done func()) {
 	defer w.mu.Unlock()
 	w.underway = append(w.underway, c)
 	if len(w.underway) == 1 {
-		w.tell()
+		w.announce()
 	}
 	return func() { w.end(c) }
 }
@@ -176,11 +174,11 @@ func (w *callWatch) end(c *watched) {
 	i := slices.Index(w.underway, c)
 	w.underway = slices.Delete(w.underway, i, i+1)
 	if i == 0 && len(w.underway) > 0 {
-		w.tell()
+		w.announce()
 	}
 }
 
-func (w *callWatch) tell() {
+func (w *callWatch) announce() {
 	if w.doing != nil {
 		w.doing(w.underway[0].String())
 	}

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Context is the primary context of a GPU, the one that NCCL and cuBLAS use, too.
-// It belongs to the goroutine that has opened it, which is bound to its thread until
-// it closes it: no other may call it. One goroutine may have those of several GPUs.
+// Context is the primary context of a GPU, which NCCL and cuBLAS use, too. It belongs to the
+// goroutine that opened it. That goroutine is bound to its thread until it closes the context; no
+// other goroutine may use the context. One goroutine may have contexts of several GPUs.
 //
-// What a driver does not answer holds the thread for ever; the names of the calls
-// under way go to the doing of [Open].
+// A driver that does not answer blocks the thread forever. The doing function of [Open] gets the
+// names of the calls in progress.
 type Context struct {
 	GPU *GPU
 
@@ -30,28 +30,28 @@ type Context struct {
 	launch  *launchArguments
 }
 
-// cudaThread knows which context is the current one of a thread.
+// cudaThread knows the current context of a thread.
 type cudaThread struct {
 	id      int
 	current *Context
-	since   uint64 // of foreignCalls, when that was so
+	since   uint64 // value of foreignCalls at that time
 	open    int    // contexts, guarded by cudaLib.mu
 }
 
-// foreignCalls counts the calls of libraries that change the current context of a thread,
-// as NCCL's do. They should restore it; after one no thread relies on that.
+// foreignCalls counts the calls of libraries that change the current context of a thread, such as
+// NCCL. They should restore it, but this package does not rely on that.
 var foreignCalls atomic.Uint64
 
-// isCurrent reports whether the context is the current one of its thread for sure.
+// isCurrent reports whether the context is certainly the current one of its thread.
 func (c *Context) isCurrent() bool {
 	return c.thread.current == c && c.thread.since == foreignCalls.Load()
 }
 
-// Memory is an address in a GPU's memory; adding bytes to it is fine.
+// Memory is an address in a GPU's memory. Callers may add bytes to it.
 type Memory uint64
 
-// Open makes the GPU's primary context, or takes part in it, and binds the goroutine
-// to its thread. Close must be called by the same goroutine.
+// Open creates or shares the GPU's primary context, and binds the goroutine to its thread. The same
+// goroutine must call Close.
 func (g *GPU) Open() (*Context, error) {
 	runtime.LockOSThread()
 	c := &Context{GPU: g, lib: g.lib, modules: map[string]*Module{}, launch: new(launchArguments)}
@@ -66,11 +66,11 @@ func (g *GPU) Open() (*Context, error) {
 	return c, nil
 }
 
-// Wake makes the primary contexts of GPUs side by side, each from a thread of its own,
-// and keeps them until done is called. Errors come again when the GPUs are opened.
+// Wake creates the primary contexts of GPUs in parallel, each from its own thread, and keeps them
+// until done is called. It ignores errors, since they recur when the GPUs are opened.
 func (c *Driver) Wake(gpus []*GPU) (done func()) {
 	const symbol = "cuDevicePrimaryCtxRetain"
-	var waiting []string // the GPUs whose call is under way: a hang or a crash is of one of them
+	var waiting []string // the GPUs whose call is in progress: one of them hangs or crashes
 	for _, g := range gpus {
 		waiting = append(waiting, strconv.Itoa(g.Ordinal))
 	}
@@ -95,7 +95,7 @@ func (c *Driver) Wake(gpus []*GPU) (done func()) {
 	return func() {
 		for i, g := range gpus {
 			if have[i] {
-				_ = c.lib.call(c.lib.form("cuDevicePrimaryCtxRelease"), g.Ordinal, g.handle) // one of several that have it
+				_ = c.lib.call(c.lib.form("cuDevicePrimaryCtxRelease"), g.Ordinal, g.handle) // one of several references
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func (l *cudaLib) enter(c *Context) {
 	c.GPU.open++
 }
 
-// leave says whether a context was the last one of its GPU.
+// leave reports whether a context was the last one of its GPU.
 func (l *cudaLib) leave(c *Context) (last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,12 +126,12 @@ func (l *cudaLib) leave(c *Context) (last bool) {
 	return c.GPU.open == 0
 }
 
-// Close gives the context back. The last one of a GPU ends all work on it and frees all
-// its memory, what NCCL and cuBLAS have there, too: they must be closed before it.
+// Close releases the context. Closing the last one of a GPU ends all work on the GPU and frees all
+// its memory, including that of NCCL and cuBLAS: close them first.
 func (c *Context) Close() error {
 	defer runtime.UnlockOSThread()
 	last := c.lib.leave(c)
-	_ = c.lib.call("cuCtxSetCurrent", c.GPU.Ordinal, 0) // an error of the context's work comes again below
+	_ = c.lib.call("cuCtxSetCurrent", c.GPU.Ordinal, 0) // an error of the context's work recurs below
 	err := c.lib.call(c.lib.form("cuDevicePrimaryCtxRelease"), c.GPU.Ordinal, c.GPU.handle)
 	if !last {
 		return err
@@ -139,7 +139,7 @@ func (c *Context) Close() error {
 	return errors.Join(err, c.lib.call(c.lib.form("cuDevicePrimaryCtxReset"), c.GPU.Ordinal, c.GPU.handle))
 }
 
-// form is the second form of a call, which drivers before 11.0 do not have.
+// form returns the second form of a call, which drivers before 11.0 do not have.
 func (l *cudaLib) form(symbol string) string {
 	if l.has(symbol + "_v2") {
 		return symbol + "_v2"
@@ -147,8 +147,8 @@ func (l *cudaLib) form(symbol string) string {
 	return symbol
 }
 
-// Use makes the context the current one of its thread, as it is before each call of
-// this type. Only a library that is called directly, as NCCL is, needs it.
+// Use makes the context the current one of its thread. Each method of this type does that itself;
+// only direct calls of a library, such as NCCL, need it.
 func (c *Context) Use() error {
 	c.thread.current = nil
 	since := foreignCalls.Load()
@@ -171,11 +171,11 @@ func (c *Context) call(symbol string, args ...uintptr) error {
 	return c.lib.call(symbol, c.GPU.Ordinal, args...)
 }
 
-// Handle is the CUcontext, for libraries that are given one.
+// Handle returns the CUcontext, for libraries that need it.
 func (c *Context) Handle() uintptr { return c.handle }
 
-// MemInfo says how many bytes of the GPU's memory are free, and how many there are. A
-// driver that has more of them free than the GPU has is not believed.
+// MemInfo returns the free and the total bytes of the GPU's memory. It rejects a driver's answer
+// with more free memory than the GPU has.
 func (c *Context) MemInfo() (free, total uint64, err error) {
 	err = c.call("cuMemGetInfo_v2", uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)))
 	if c.GPU.Memory > 0 {
@@ -184,13 +184,13 @@ func (c *Context) MemInfo() (free, total uint64, err error) {
 	return min(free, total), total, err
 }
 
-// errNothing is a call that reports success and gives nothing.
+// errNothing is the error of a call that reports success but returns no data.
 func (c *Context) errNothing(symbol string) error {
-	return fmt.Errorf("%s: it reports success, and gives nothing", callOf(symbol, c.GPU.Ordinal))
+	return fmt.Errorf("%s: reported success, but returned no data", callOf(symbol, c.GPU.Ordinal))
 }
 
-// Alloc takes n bytes of the GPU's memory. The error is a [Error] with the code
-// CUDAOutOfMemory where there are not as many.
+// Alloc allocates n bytes of the GPU's memory. If there is too little, the error is an [Error] with
+// the code CUDAOutOfMemory.
 func (c *Context) Alloc(n uint64) (Memory, error) {
 	var m Memory
 	if err := c.call("cuMemAlloc_v2", uintptr(unsafe.Pointer(&m)), uintptr(n)); err != nil {
@@ -202,11 +202,11 @@ func (c *Context) Alloc(n uint64) (Memory, error) {
 	return m, nil
 }
 
-// Free gives memory back that Alloc has given.
+// Free frees memory of Alloc.
 func (c *Context) Free(m Memory) error { return c.call("cuMemFree_v2", uintptr(m)) }
 
-// HostAlloc takes n bytes of the node's memory that the GPU reads and writes by itself
-// (pinned), on the NUMA node that is next to it where the kernel tells which that is.
+// HostAlloc allocates n bytes of pinned memory of the node, which the GPU reads and writes itself,
+// on the NUMA node nearest to the GPU if the kernel shows it.
 func (c *Context) HostAlloc(n uint64) ([]byte, error) {
 	var p unsafe.Pointer
 	restore := c.GPU.goNear()
@@ -224,7 +224,7 @@ func (c *Context) HostAlloc(n uint64) ([]byte, error) {
 // hostPortable is CU_MEMHOSTALLOC_PORTABLE: pinned for the contexts of all GPUs.
 const hostPortable = 1
 
-// HostFree gives memory back that HostAlloc has given.
+// HostFree frees memory of HostAlloc.
 func (c *Context) HostFree(b []byte) error {
 	if cap(b) == 0 {
 		return nil
@@ -232,19 +232,19 @@ func (c *Context) HostFree(b []byte) error {
 	return c.call("cuMemFreeHost", address(b))
 }
 
-// address is where memory of HostAlloc begins. It does not keep a slice of Go alive.
+// address returns the address of memory of HostAlloc. It does not keep a Go slice alive.
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// CanReach says whether this GPU can read and write the memory of another directly, by
-// NVLink or PCIe.
+// CanReach reports whether this GPU can read and write the memory of another directly, by NVLink or
+// PCIe.
 func (c *Context) CanReach(other *Context) (bool, error) {
 	var can int32
 	err := c.call("cuDeviceCanAccessPeer", uintptr(unsafe.Pointer(&can)), c.GPU.handle, other.GPU.handle)
 	return can != 0, err
 }
 
-// EnablePeer lets this GPU read and write the memory of another. That it may do so
-// already is no error.
+// EnablePeer allows this GPU to read and write the memory of another. It is not an error if that is
+// already allowed.
 func (c *Context) EnablePeer(other *Context) error {
 	err := c.call("cuCtxEnablePeerAccess", other.handle, 0)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == cudaAlreadyEnabled {
@@ -253,8 +253,7 @@ func (c *Context) EnablePeer(other *Context) error {
 	return err
 }
 
-// DisablePeer takes back what EnablePeer has given: without NVSwitches a GPU has no more
-// than eight peers at a time.
+// DisablePeer reverts EnablePeer: without NVSwitches a GPU has at most eight peers at a time.
 func (c *Context) DisablePeer(other *Context) error {
 	return c.call("cuCtxDisablePeerAccess", other.handle)
 }

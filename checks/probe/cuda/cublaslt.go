@@ -11,20 +11,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// CUBLASLt is NVIDIA's library of matrix products, as it is part of toolkits and of
-// frameworks. Like libcuda it is loaded once and never unloaded, and its calls may hang
-// as long as the driver does.
+// CUBLASLt is NVIDIA's library of matrix products, a part of toolkits and frameworks. Like libcuda
+// it is loaded once and never unloaded, and its calls may hang as long as the driver does.
 type CUBLASLt struct {
-	Name    string // what was loaded: libcublasLt.so.12
+	Name    string // the loaded library: libcublasLt.so.12
 	Version int    // 120405 is 12.4.5
 
 	cuda    *cudaLib
 	symbols map[string]uintptr
 }
 
-// CUBLASLtError is what a call of cuBLASLt has returned.
+// CUBLASLtError is the error of a call of cuBLASLt.
 type CUBLASLtError struct {
-	Call string // cublasLtMatmul(3): the number is CUDA's of the GPU
+	Call string // cublasLtMatmul(3): the number is CUDA's index of the GPU
 	Code int    // cublasStatus_t: 15
 	Name string // CUBLAS_STATUS_NOT_SUPPORTED
 }
@@ -45,8 +44,8 @@ var cublasStatus = map[int]string{
 	16: "CUBLAS_STATUS_LICENSE_ERROR",
 }
 
-// cublasLtSymbols are the functions that are called. All of them are in every version
-// since 11.0.
+// cublasLtSymbols are the functions that this package calls. All versions since 11.0 have all of
+// them.
 var cublasLtSymbols = []string{
 	"cublasLtGetVersion", "cublasLtCreate", "cublasLtDestroy",
 	"cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy", "cublasLtMatmulDescSetAttribute",
@@ -55,9 +54,9 @@ var cublasLtSymbols = []string{
 	"cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul",
 }
 
-// OpenCUBLASLt loads the library, of the newest version that the driver is new enough for,
-// unless CUBLASLT_LIBRARY names another. The answer, an error too, is kept. The error is
-// ErrNoLibrary where there is none.
+// OpenCUBLASLt loads the newest version of the library that the driver supports, unless
+// CUBLASLT_LIBRARY names another. It keeps the answer, even an error. The error is ErrNoLibrary if
+// no library is installed.
 func OpenCUBLASLt(h *probe.Host, c *Driver) (*CUBLASLt, error) {
 	return probe.Once(h, "cublaslt", func() (*CUBLASLt, error) {
 		return probe.LoadLibrary(h, &probe.LibCUBLASLt, c.Version/1000, func(path string) (*CUBLASLt, error) { return loadCUBLASLt(path, c.lib) })
@@ -74,7 +73,7 @@ func loadCUBLASLt(name string, cuda *cudaLib) (*CUBLASLt, error) {
 	l := &CUBLASLt{Name: name, cuda: cuda, symbols: map[string]uintptr{}}
 	for _, s := range cublasLtSymbols {
 		if l.symbols[s], err = probe.Dlsym(handle, s); err != nil {
-			return nil, fmt.Errorf("load %s: it has no %s", name, s)
+			return nil, fmt.Errorf("load %s: it lacks the function %s", name, s)
 		}
 	}
 	version, _, _ := purego.SyscallN(l.symbols["cublasLtGetVersion"])
@@ -82,7 +81,7 @@ func loadCUBLASLt(name string, cuda *cudaLib) (*CUBLASLt, error) {
 	return l, nil
 }
 
-// CUBLASLtOld says that a library is older than a GPU.
+// CUBLASLtOld is the error of a library that is older than a GPU.
 type CUBLASLtOld struct {
 	Name       string // libcublasLt.so.11
 	Have, Want int    // 110402, 111103
@@ -95,14 +94,14 @@ func (e *CUBLASLtOld) Error() string {
 	return fmt.Sprintf("%s is of version %s and has no kernels for compute capability %s, want %s or later", e.Name, version(e.Have), e.Capability, version(e.Want))
 }
 
-// cublasLtSince are the first versions with kernels for the GPUs of a major compute
-// capability: those of CUDA 11.8, 12.8 and 13.0, by the release notes of CUDA. A kernel runs
-// on later GPUs of the same major capability. An older library has the driver compile its
-// PTX, which takes minutes and cannot be interrupted.
+// cublasLtSince has the first version with kernels for the GPUs of a major compute capability:
+// those of CUDA 11.8, 12.8 and 13.0, by the release notes of CUDA. A kernel runs on later GPUs of
+// the same major capability. An older library makes the driver compile its PTX, which takes minutes
+// and cannot be interrupted.
 var cublasLtSince = map[int]int{9: 111103, 10: 120800, 11: 130000, 12: 120800}
 
-// TooOldFor returns the reason for which a GPU needs a newer library, nil for none. GPUs
-// newer than this program need as much as the newest that it knows.
+// TooOldFor returns an error if a GPU needs a newer library, else nil. It assumes for a GPU newer
+// than this program the version that the newest known GPU needs.
 func (l *CUBLASLt) TooOldFor(g *GPU) error {
 	want := cublasLtSince[g.Major]
 	if g.Major > 12 {
@@ -149,8 +148,8 @@ const (
 	ltPrefWorkspace = 1 // CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
 )
 
-// CUBLASLtAlgorithm is cublasLtMatmulAlgo_t: how a product is computed. It holds for all
-// GPUs of a model.
+// CUBLASLtAlgorithm is cublasLtMatmulAlgo_t: how a product is computed. It is valid for all GPUs of
+// a model.
 type CUBLASLtAlgorithm [8]uint64
 
 // ltHeuristic is cublasLtMatmulHeuristicResult_t.
@@ -162,8 +161,8 @@ type ltHeuristic struct {
 	_         [4]int32
 }
 
-// ltProduct is a product of two matrices as cuBLASLt has it: C = transposed(A) * B, all of
-// them n * n and column by column.
+// ltProduct is a product of two matrices in cuBLASLt's form: C = transposed(A) * B, all of them n *
+// n and in column order.
 type ltProduct struct {
 	l    *CUBLASLt
 	c    *Context
@@ -174,8 +173,8 @@ type ltProduct struct {
 	one, zero                                 [8]byte // alpha and beta, in the type of the sums
 }
 
-// newProduct sets a product up and asks the library how to compute it. Nothing of it is
-// left behind an error.
+// newProduct prepares a product and gets an algorithm from the library. After an error it has freed
+// everything.
 func (l *CUBLASLt) newProduct(c *Context, t *GEMMType, n int) (*ltProduct, error) {
 	p := &ltProduct{l: l, c: c, n: n, one: t.lt.one}
 	if err := c.Use(); err != nil {
@@ -220,7 +219,7 @@ func (p *ltProduct) create(t *GEMMType) error {
 		}
 	}
 	if found < 1 || p.best.state != 0 || p.best.workspace > gemmWorkspace {
-		return &CUBLASLtError{Call: callOf("cublasLtMatmulAlgoGetHeuristic", p.c.GPU.Ordinal), Code: int(p.best.state), Name: "it knows no way"}
+		return &CUBLASLtError{Call: callOf("cublasLtMatmulAlgoGetHeuristic", p.c.GPU.Ordinal), Code: int(p.best.state), Name: "no algorithm found"}
 	}
 	return nil
 }
@@ -244,12 +243,12 @@ func (p *ltProduct) multiply(a, b, c, workspace Memory, s Stream) error {
 		return nil
 	}
 	if _, fault := p.c.Done(s); fault != nil {
-		return fault // what the GPU has met before, which the library has no name for
+		return fault // an earlier error of the GPU, which the library has no name for
 	}
 	return err
 }
 
-// close gives back what the library has made for the product.
+// close frees the library's data of the product.
 func (p *ltProduct) close() error {
 	var errs []error
 	for _, made := range []struct {

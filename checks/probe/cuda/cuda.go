@@ -16,34 +16,34 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// Driver is the driver API of CUDA, libcuda.so.1, in this process: loaded once, never
-// unloaded, since the process ends with the run. Every call of it may hang as long as
-// the driver does, or end the process: it belongs in the worker of the cuda lane.
+// Driver is CUDA's driver API, libcuda.so.1, in this process. It is loaded once and never unloaded,
+// since the process ends with the run. Every call can hang as long as the driver does, or end the
+// process: use it only in the worker of the cuda lane.
 type Driver struct {
-	Version int    // the newest CUDA that the driver knows: 12040 is 12.4
-	GPUs    []*GPU // by PCI address, as the driver counts them with CUDA_DEVICE_ORDER=PCI_BUS_ID
+	Version int    // the newest CUDA that the driver supports: 12040 is 12.4
+	GPUs    []*GPU // by PCI address, in the order of CUDA_DEVICE_ORDER=PCI_BUS_ID
 
 	lib *cudaLib
 }
 
-// GPU is a GPU as CUDA knows it. Its PCI address tells which one of NVML it is.
+// GPU is a GPU in CUDA. Its PCI address identifies the same GPU in NVML.
 type GPU struct {
-	Ordinal      int    // CUDA's own number of it
+	Ordinal      int    // CUDA's own index
 	PCI          string // 0000:c1:00.0
-	UUID         string // GPU-..., in MIG mode that of the instance; "" if the driver cannot tell
+	UUID         string // GPU-..., in MIG mode that of the instance; "" if unknown
 	Name         string // NVIDIA H200
 	Major, Minor int    // compute capability: 9, 0
 	SMs          int    // multiprocessors
 	Memory       uint64 // bytes
 	ComputeMode  int    // see ComputeModeDefault
 	SharedMemory int    // bytes of shared memory that one block can have
-	MemoryClock  int    // kHz; 0: the driver does not tell
-	BusWidth     int    // bits of the memory's bus; 0: the driver does not tell
-	Err          error  // why the GPU cannot be used: what is above may be missing, PCI too
+	MemoryClock  int    // kHz; 0 if unknown
+	BusWidth     int    // bits of the memory's bus; 0 if unknown
+	Err          error  // why the GPU cannot be used: fields above may be empty, PCI too
 
 	lib    *cudaLib
 	handle uintptr // CUdevice
-	cpus   string  // those that are near to it, see Near
+	cpus   string  // the near CPUs, see Near
 	above  string  // the bridges above it, see Above
 	open   int     // contexts, guarded by lib.mu
 }
@@ -55,7 +55,7 @@ const (
 	ComputeModeExclusive  = 3 // one process at a time
 )
 
-// The attributes that are asked for: CUdevice_attribute of cuda.h.
+// These are the attributes that this package reads: CUdevice_attribute of cuda.h.
 const (
 	attrMultiprocessors = 16
 	attrComputeMode     = 20
@@ -66,9 +66,9 @@ const (
 	attrSharedOptIn     = 97
 )
 
-// Open loads the driver API and lists the GPUs. doing hears of every call before it is
-// made. The answer, an error too, is kept. The error is ErrNoLibrary where there is no
-// libcuda, a [Error] where the driver has refused, as CUDA_ERROR_NO_DEVICE.
+// Open loads the driver API and lists the GPUs. It calls doing before every call. It keeps the
+// answer, even an error. The error is ErrNoLibrary if there is no libcuda, and an [Error] if the
+// driver refused, for example CUDA_ERROR_NO_DEVICE.
 func Open(h *probe.Host, doing func(call string)) (*Driver, error) {
 	c, err := probe.Once(h, "cuda", func() (*Driver, error) { return openCUDA(h, doing) })
 	if c != nil {
@@ -103,7 +103,7 @@ func openCUDA(h *probe.Host, doing func(string)) (*Driver, error) {
 		g := &GPU{Ordinal: i, lib: lib}
 		g.Err = lib.identify(g)
 		if _, ok := errors.AsType[*Error](g.Err); g.Err != nil && !ok {
-			return nil, g.Err // it is the library's
+			return nil, g.Err // an error of the library, not of the GPU
 		}
 		if g.PCI != "" {
 			g.cpus, g.above = cpusBeside(h, g.PCI), strings.Join(pci.Path(h, g.PCI), " ")
@@ -114,15 +114,15 @@ func openCUDA(h *probe.Host, doing func(string)) (*Driver, error) {
 	return c, nil
 }
 
-// Only has CUDA list these GPUs and no others, by their UUIDs. It is for nodes where
-// MIG splits some GPUs up: drivers before 570 show the others only to who asks for them
-// so. It counts for a CUDA that has not been asked yet.
+// Only restricts CUDA to the GPUs with these UUIDs. It is for nodes on which MIG splits some GPUs:
+// drivers before 570 show the others only on such a request. It must be called before CUDA is
+// initialized.
 func Only(h *probe.Host, uuids []string) { *probe.Kept[[]string](h, onlyCUDA) = uuids }
 
 const onlyCUDA = "only cuda"
 
-// NoMPS is the setting by which a program of CUDA finds no daemon of MPS: nobody can
-// make one listen there.
+// NoMPS is the setting that hides any MPS daemon from a CUDA program: no user can create a daemon
+// there.
 const NoMPS = mpsPipes + "=" + noMPS
 
 const (
@@ -130,10 +130,9 @@ const (
 	noMPS    = "/proc/none-for-nhc-gpu"
 )
 
-// cleanCUDAEnvironment takes away what hides GPUs, changes their order or the way they
-// work, whoever has set it, and then says how CUDA is to behave here: which GPUs it
-// lists, all for none, and that it is no client of MPS, whose daemon would start a
-// server for it that stays on the GPUs.
+// cleanCUDAEnvironment removes all variables that hide GPUs, or change their order or mode. Then it
+// selects the GPUs that CUDA lists (all if only is empty), and hides MPS, because its daemon would
+// start a server for this process that stays on the GPUs.
 func cleanCUDAEnvironment(only []string) {
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
@@ -146,10 +145,10 @@ func cleanCUDAEnvironment(only []string) {
 	if len(only) > 0 {
 		_ = os.Setenv("CUDA_VISIBLE_DEVICES", strings.Join(only, ","))
 	}
-	_ = os.Setenv("CUDA_CACHE_DISABLE", "1") // no compiled kernels are left in a home directory
+	_ = os.Setenv("CUDA_CACHE_DISABLE", "1") // leave no compiled kernels in a home directory
 }
 
-// At is the GPU with a PCI address, nil if CUDA does not see it.
+// At returns the GPU with a PCI address, nil if CUDA does not list it.
 func (c *Driver) At(pci string) *GPU {
 	if i := slices.IndexFunc(c.GPUs, func(g *GPU) bool { return g.PCI == pci }); i >= 0 {
 		return c.GPUs[i]
@@ -157,7 +156,7 @@ func (c *Driver) At(pci string) *GPU {
 	return nil
 }
 
-// identify asks who a GPU is, first for its address, to which an error belongs.
+// identify reads the identity of a GPU. It reads the address first, so that an error has one.
 func (l *cudaLib) identify(g *GPU) error {
 	var handle int32
 	if err := l.call("cuDeviceGet", g.Ordinal, uintptr(unsafe.Pointer(&handle)), uintptr(g.Ordinal)); err != nil {
@@ -176,7 +175,7 @@ func (l *cudaLib) identify(g *GPU) error {
 	if err := l.call("cuDeviceTotalMem_v2", g.Ordinal, uintptr(unsafe.Pointer(&g.Memory)), g.handle); err != nil {
 		return err
 	}
-	g.UUID = l.uuid(g)
+	g.UUID = l.readUUID(g)
 	for _, a := range []struct {
 		number int
 		value  *int
@@ -194,8 +193,8 @@ func (l *cudaLib) identify(g *GPU) error {
 	return nil
 }
 
-// uuid is the UUID of a GPU; drivers before 11.4 have the older of two calls only.
-func (l *cudaLib) uuid(g *GPU) string {
+// readUUID returns the UUID of a GPU. Drivers before 11.4 have only the older of two calls.
+func (l *cudaLib) readUUID(g *GPU) string {
 	call := "cuDeviceGetUuid_v2"
 	if !l.has(call) {
 		call = "cuDeviceGetUuid"
@@ -207,8 +206,8 @@ func (l *cudaLib) uuid(g *GPU) string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// pciAddress is an address as the kernel writes it, of one that CUDA has written:
-// 0000:C1:00.0, or with eight digits of the domain.
+// pciAddress converts CUDA's form of an address, 0000:C1:00.0 or with an eight-digit domain, to the
+// kernel's form.
 func pciAddress(s string) string {
 	s = strings.ToLower(s)
 	if domain, rest, ok := strings.Cut(s, ":"); ok && len(domain) > 4 {
@@ -217,7 +216,7 @@ func pciAddress(s string) string {
 	return s
 }
 
-// cString is the text of a buffer before its first zero byte.
+// cString returns the text of a buffer before its first zero byte.
 func cString(b []byte) string {
 	if i := slices.Index(b, 0); i >= 0 {
 		b = b[:i]
@@ -225,7 +224,7 @@ func cString(b []byte) string {
 	return string(b)
 }
 
-// cpusBeside are the CPUs that are near to a GPU, "" if the kernel does not tell.
+// cpusBeside returns the CPUs near to a GPU, "" if unknown.
 func cpusBeside(h *probe.Host, bdf string) string {
 	if bdf == "" {
 		return ""
@@ -233,9 +232,9 @@ func cpusBeside(h *probe.Host, bdf string) string {
 	return pci.LocalCPUs(h, bdf)
 }
 
-// goNear moves the thread to the CPUs that are near to a GPU, so that what is allocated
-// next is there: the kernel takes memory of the node that the thread runs on. A thread
-// that may not run there stays where it is.
+// goNear moves the thread to the CPUs near to a GPU, so that the next allocation is near, too: the
+// kernel allocates on the NUMA node of the thread. A thread that may not run there stays where it
+// is.
 func (g *GPU) goNear() (restore func()) {
 	stay := func() {}
 	ids, ok := pci.ParseNodeList(g.cpus)
@@ -255,10 +254,9 @@ func (g *GPU) goNear() (restore func()) {
 	return func() { _ = unix.SchedSetaffinity(0, &before) }
 }
 
-// Near are the CPUs that are near to the GPU: "0-55,112-167"; "" if the kernel does not
-// tell. GPUs with the same have their pinned memory on the same NUMA node.
+// Near returns the CPUs near to the GPU: "0-55,112-167"; "" if unknown. GPUs with the same CPUs
+// have their pinned memory on the same NUMA node.
 func (g *GPU) Near() string { return g.cpus }
 
-// Above are the bridges of the PCI bus above the GPU, from the root port down; none if
-// the kernel does not tell.
+// Above returns the PCI bridges above the GPU, from the root port down; none if unknown.
 func (g *GPU) Above() []string { return strings.Fields(g.above) }

@@ -11,7 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What the export of GPU memory by dma-buf needs, which stands in for nvidia_peermem:
+// These are the requirements for exporting GPU memory by dma-buf, which replaces nvidia_peermem:
 // NVIDIA's GPU Operator manual, GPUDirect RDMA.
 const (
 	dmaBufDriver       = 515 // and the open kernel module
@@ -22,8 +22,8 @@ const (
 	kernelSymbolsChunk = 1 << 20
 )
 
-// DMABufLacks says why adapters cannot reach GPU memory by dma-buf on this node,
-// "" if they can as far as the driver and the kernel tell.
+// DMABufLacks explains why adapters cannot reach GPU memory by dma-buf on this node, "" if they can
+// as far as the driver and the kernel show.
 func DMABufLacks(h *probe.Host) (string, error) {
 	data, err := h.ReadFile(probe.NvProc + "/version")
 	if err != nil {
@@ -65,8 +65,8 @@ func newKernel(release string) bool {
 	return atLeast(major, dmaBufMajor+1) || atLeast(major, dmaBufMajor) && atLeast(minor, dmaBufMinor)
 }
 
-// kernelHas looks for a symbol of the kernel or of a module in /proc/kallsyms,
-// which has some megabytes.
+// kernelHas searches for a symbol of the kernel or of a module in /proc/kallsyms, which has some
+// megabytes.
 func kernelHas(h *probe.Host, symbol string) (bool, error) {
 	f, err := os.Open(h.Path("/proc/kallsyms"))
 	if err != nil {

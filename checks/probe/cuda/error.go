@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Error is what a call of CUDA's driver API has returned.
+// Error is the error of a call of CUDA's driver API.
 type Error struct {
-	Call string // cuLaunchKernel(3): the number is CUDA's of the GPU
+	Call string // cuLaunchKernel(3): the number is CUDA's index of the GPU
 	Code int    // CUresult: 719
-	Name string // CUDA_ERROR_LAUNCH_FAILED; "" for one that neither the driver nor we know
+	Name string // CUDA_ERROR_LAUNCH_FAILED; "" if neither the driver nor this program knows it
 }
 
-// The results that the program itself looks for: CUresult of cuda.h.
+// These are the results that the program uses: CUresult of cuda.h.
 const (
 	CUDAOutOfMemory    = 2
 	CUDANoDevice       = 100
@@ -30,8 +30,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (CUDA error %d)", e.Call, e.Name, e.Code)
 }
 
-// cudaErrorNames are the names for drivers that have none: cuda.h of CUDA 12.4, and the
-// two that 12.8 has added.
+// cudaErrorNames are the names for drivers without names: cuda.h of CUDA 12.4, and the two that
+// 12.8 added.
 var cudaErrorNames = map[int]string{
 	1:   "CUDA_ERROR_INVALID_VALUE",
 	2:   "CUDA_ERROR_OUT_OF_MEMORY",
@@ -118,8 +118,8 @@ var cudaErrorNames = map[int]string{
 	999: "CUDA_ERROR_UNKNOWN",
 }
 
-// OldDriver says that the driver could not compile a kernel for the GPU: it is older than
-// the kernel's PTX, has no compiler, or must not use it. It is no fault of the GPU.
+// OldDriver reports whether the driver could not compile a kernel for the GPU: it is older than the
+// kernel's PTX, has no compiler, or may not use it. The GPU is not faulty.
 func (e *Error) OldDriver() bool {
 	return slices.Contains([]int{209, 218, 221, 222, 223}, e.Code)
 }

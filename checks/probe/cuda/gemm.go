@@ -11,28 +11,27 @@ import (
 	"sync"
 )
 
-// GEMMType is a type of numbers that matrices can have on a GPU. The products are in FP32,
-// those of FP64 in FP64.
+// GEMMType is a number format of matrices on a GPU. Products are in FP32, those of FP64 in FP64.
 type GEMMType struct {
 	Name string // bf16
-	N    int    // the n of the n * n matrices by which GPUs are compared
+	N    int    // the n of the n * n matrices for comparing GPUs
 
-	major, minor int    // the compute capability that it needs
+	major, minor int    // the required compute capability
 	size, out    uint64 // bytes of a number, in the factors and in the product
-	most         uint32 // the largest whole number that every sum stays exact with, for any n
+	most         uint32 // the largest whole number for which every sum is exact, for any n
 	digits       float64
 	fill, sum    string // kernels of numbers.cu
 	own          []ownGEMM
 	lt           ltType
 }
 
-// ownGEMM is a kernel of gemm.cu, for GPUs of a compute capability or a newer one. A block
-// computes a square of the product of so many rows.
+// ownGEMM is a kernel of gemm.cu, for GPUs of a compute capability or a newer one. A block computes
+// a square of that many rows of the product.
 type ownGEMM struct {
 	major, minor   int
 	module, kernel string
 	tile           int
-	not            []int // major capabilities that have no instruction for it, where it would be made of others
+	not            []int // major capabilities without an instruction for it, which would emulate it
 }
 
 // ltType is the same for cuBLASLt: cublasComputeType_t, and cudaDataType of the factors and
@@ -47,8 +46,8 @@ var (
 	oneF64 = [8]byte(binary.LittleEndian.AppendUint64(nil, math.Float64bits(1)))
 )
 
-// The GEMM types, digits being the bits of a sum that the hardware keeps: 24 of an FP32
-// number, but 14 within the tensor cores of Hopper for FP8, of which one is the sign.
+// These are the GEMM types. digits is the number of bits of a sum that the hardware keeps: 24 for
+// an FP32 number, but 14 in Hopper's tensor cores for FP8, including the sign.
 var gemmTypes = []*GEMMType{
 	{Name: "fp64", N: 4096, size: 8, out: 8, most: 1 << 20, digits: 53, fill: "fill_f64", sum: "sum_f64",
 		own: []ownGEMM{{7, 0, "gemm70", "gemm_f64", 64, nil}}, lt: ltType{cublasCompute64F, cudaR64F, cudaR64F, oneF64}},
@@ -64,7 +63,7 @@ var gemmTypes = []*GEMMType{
 		own: []ownGEMM{{8, 9, "gemm89", "gemm_e4m3", 128, []int{9, 10, 11}}}, lt: ltType{cublasCompute32F, cudaR8E4M3, cudaR32F, oneF32}},
 }
 
-// GEMMTypes are the names of the types, in the order in which they are tested.
+// GEMMTypes returns the names of the types in the order of the tests.
 func GEMMTypes() (names []string) {
 	for _, t := range gemmTypes {
 		names = append(names, t.Name)
@@ -72,7 +71,7 @@ func GEMMTypes() (names []string) {
 	return names
 }
 
-// GEMMTypeOf finds a type by its name, nil if there is none.
+// GEMMTypeOf returns the type of that name, nil if there is none.
 func GEMMTypeOf(name string) *GEMMType {
 	for _, t := range gemmTypes {
 		if t.Name == name {
@@ -82,20 +81,20 @@ func GEMMTypeOf(name string) *GEMMType {
 	return nil
 }
 
-// Capability is the compute capability that a GPU needs for the type: 8.9.
+// Capability returns the compute capability that a GPU needs for the type: 8.9.
 func (t *GEMMType) Capability() string { return fmt.Sprintf("%d.%d", max(t.major, 7), t.minor) }
 
-// On says whether a GPU can multiply numbers of the type.
+// On reports whether a GPU can multiply numbers of the type.
 func (t *GEMMType) On(g *GPU) bool {
 	return g.Major > t.major || g.Major == t.major && g.Minor >= t.minor
 }
 
-// OwnOn reports whether a GPU has instructions for the own kernels of the type. Hopper and
-// the Blackwell of data centres have FP8 in wgmma and tcgen05 only: for mma ptxas makes
-// FP16 of it, and a rate of that would not be one of FP8.
+// OwnOn reports whether a GPU has instructions for this program's kernels of the type. Hopper and
+// data center Blackwell have FP8 only in wgmma and tcgen05: ptxas converts mma to FP16, so the rate
+// would not be one of FP8.
 func (t *GEMMType) OwnOn(g *GPU) bool { return t.ownOn(g) != nil }
 
-// ownOn is the own kernel that is best for a GPU, nil if there is none.
+// ownOn returns this program's best kernel for a GPU, nil if there is none.
 func (t *GEMMType) ownOn(g *GPU) *ownGEMM {
 	for i, k := range t.own {
 		if (g.Major > k.major || g.Major == k.major && g.Minor >= k.minor) && !slices.Contains(k.not, g.Major) {
@@ -105,28 +104,28 @@ func (t *GEMMType) ownOn(g *GPU) *ownGEMM {
 	return nil
 }
 
-// Operations are the additions and multiplications of one product.
+// Operations returns the number of additions and multiplications of one product.
 func (t *GEMMType) Operations(n int) float64 { return 2 * float64(n) * float64(n) * float64(n) }
 
-// Memory is how many bytes a product of n * n matrices needs on the GPU.
+// Memory returns the bytes that a product of n * n matrices needs on the GPU.
 func (t *GEMMType) Memory(n int) uint64 {
 	return uint64(n)*uint64(n)*(2*t.size+t.out) + gemmWorkspace + gemmSumBytes
 }
 
 const (
-	gemmWorkspace = 64 << 20 // what cuBLASLt may use beside the matrices
-	gemmSumBytes  = 256      // of the result of sum_f32, of which 16 are used
+	gemmWorkspace = 64 << 20 // memory for cuBLASLt besides the matrices
+	gemmSumBytes  = 256      // of the result of sum_f32, which uses 16 of them
 	gemmSeed      = 0x6e68632d677075
 )
 
-// GEMMStep is what the n of matrices has to be a multiple of, and GEMMMost the largest.
+// The n of matrices must be a multiple of GEMMStep, and at most GEMMMost.
 const (
 	GEMMStep = 128
 	GEMMMost = 32768
 )
 
-// GEMM is a product of two n * n matrices of whole numbers, set up on one GPU. It belongs to
-// the goroutine of its context.
+// GEMM is a product of two n * n matrices of whole numbers on one GPU. It belongs to the goroutine
+// of its context.
 type GEMM struct {
 	Type *GEMMType
 	N    int
@@ -142,8 +141,8 @@ type GEMM struct {
 	a, b, product, sum, workspace Memory
 }
 
-// NewGEMM allocates and fills the factors. Without lt, own kernels multiply them. The error is
-// a [CUBLASLtError] if cuBLASLt does not, and own kernels may.
+// NewGEMM allocates and fills the factors. Without lt, this program's own kernels multiply them. A
+// [CUBLASLtError] means that cuBLASLt failed and the own kernels may work.
 func (c *Context) NewGEMM(t *GEMMType, n int, lt *CUBLASLt, s Stream) (*GEMM, error) {
 	g := &GEMM{Type: t, N: n, c: c}
 	if err := g.setUp(lt, s); err != nil {
@@ -192,11 +191,12 @@ func (g *GEMM) setUp(lt *CUBLASLt, s Stream) (err error) {
 	if g.lt == nil {
 		return nil
 	}
-	// The library may know a way for a GPU that it has no kernel for, which it says now.
+	// The library may choose an algorithm without a kernel for the GPU. The first product detects
+	// that.
 	return g.Multiply(s)
 }
 
-// findOwn finds the kernel of our own that is best for the GPU.
+// findOwn finds this program's best kernel for the GPU.
 func (g *GEMM) findOwn() error {
 	k := g.Type.ownOn(g.c.GPU)
 	if k == nil {
@@ -213,10 +213,10 @@ func (g *GEMM) findOwn() error {
 
 var gemmBlock = Dim{X: 256}
 
-// wide is a grid that keeps every multiprocessor busy.
+// wide returns a grid that uses every multiprocessor.
 func (g *GEMM) wide() Dim { return Dim{X: 8 * max(g.c.GPU.SMs, 1)} }
 
-// Algorithm says what multiplies: "bf16 cublaslt", "bf16 own".
+// Algorithm names the type and the library: "bf16 cublaslt", "bf16 own".
 func (g *GEMM) Algorithm() string {
 	if g.lt != nil {
 		return g.Type.Name + " cublaslt"
@@ -224,7 +224,7 @@ func (g *GEMM) Algorithm() string {
 	return g.Type.Name + " own"
 }
 
-// Choice is the way in which cuBLASLt computes the product; own kernels have one only.
+// Choice returns cuBLASLt's algorithm for the product; the own kernels have only one.
 func (g *GEMM) Choice() CUBLASLtAlgorithm {
 	if g.lt == nil {
 		return CUBLASLtAlgorithm{}
@@ -232,16 +232,15 @@ func (g *GEMM) Choice() CUBLASLtAlgorithm {
 	return g.lt.best.algorithm
 }
 
-// Choose has cuBLASLt compute the product in the way that it has chosen on another GPU
-// of the model, so that both do the same work.
+// Choose makes cuBLASLt use the algorithm that it chose on another GPU of the model, so that both
+// do the same work.
 func (g *GEMM) Choose(way CUBLASLtAlgorithm) {
 	if g.lt != nil {
 		g.lt.best.algorithm = way
 	}
 }
 
-// Spoil queues the writing of what is no number over the product, so that nothing is
-// left of the one before.
+// Spoil queues writing NaN over the product, so that no part of the last result remains.
 func (g *GEMM) Spoil(s Stream) error {
 	return g.c.Fill32(g.product, math.MaxUint32, uint64(g.N)*uint64(g.N)*g.Type.out/4, s)
 }
@@ -255,13 +254,13 @@ func (g *GEMM) Multiply(s Stream) error {
 	return g.c.Launch(g.kernel, Dim{X: tiles, Y: tiles}, gemmBlock, 0, s, g.a, g.b, g.product, uint32(g.N))
 }
 
-// GEMMSum is what is made of a product to compare it: one wrong number changes Total.
+// GEMMSum is a checksum of a product: one wrong number changes Total.
 type GEMMSum struct {
-	Total uint64 // all numbers, each times a weight of its row and its column, modulo 2^64
-	Odd   uint64 // those that are no whole numbers
+	Total uint64 // sum of all numbers, each times a weight of its row and its column, modulo 2^64
+	Odd   uint64 // count of numbers that are not whole
 }
 
-// Sum adds up the product, and waits for it and for all that was queued before.
+// Sum computes the checksum of the product, and waits for it and all work queued before.
 func (g *GEMM) Sum(ctx context.Context, s Stream) (GEMMSum, error) {
 	if err := g.c.Fill32(g.sum, 0, gemmSumBytes/4, s); err != nil {
 		return GEMMSum{}, err
@@ -278,7 +277,7 @@ func (g *GEMM) Sum(ctx context.Context, s Stream) (GEMMSum, error) {
 	return GEMMSum{binary.NativeEndian.Uint64(g.result), binary.NativeEndian.Uint64(g.result[8:])}, nil
 }
 
-// Free gives back what the product has taken.
+// Free frees the memory of the product.
 func (g *GEMM) Free() error {
 	var errs []error
 	if g.lt != nil {
@@ -294,10 +293,10 @@ func (g *GEMM) Free() error {
 	return errors.Join(errs...)
 }
 
-// What a product of [GEMM] comes to, as the CPU knows it: sums of whole numbers modulo
-// 2^64, which need no product at all. With weights u of the rows and v of the columns
+// The CPU computes the expected checksum of a [GEMM]: sums of whole numbers modulo 2^64, which do
+// not need the product. With weights u of the rows and v of the columns
 //
-//	sum of u(i) * C(i, j) * v(j) = sum over k of (sum of u(i) * A(i, k)) * (sum of B(k, j) * v(j))
+// sum of u(i) * C(i, j) * v(j) = sum over k of (sum of u(i) * A(i, k)) * (sum of B(k, j) * v(j))
 //
 // gemmNumber, gemmWeight and seedOf are whole, weight and seeds of kernels/numbers.cu.
 
@@ -314,12 +313,12 @@ func gemmWeight(x, seed uint64) uint64 {
 	return h*0x9E3779B97F4A7C15 | 1
 }
 
-// seedOf is the seed of the first and of the second factor.
+// seedOf returns the seed of the first or the second factor.
 func seedOf(factor int) uint64 { return uint64(factor+1) << 40 }
 
-// amplitude is the largest number that the factors have, small enough for every sum to
-// be exact: of n products of numbers between -m and m, spread evenly, the sum is within
-// eight standard deviations of 0, and those have the bits that the hardware keeps.
+// amplitude returns the largest number for the factors that is small enough for every sum to be
+// exact. The sum of n products of evenly distributed numbers between -m and m is within eight
+// standard deviations of 0, and these must fit into the bits that the hardware keeps.
 func (t *GEMMType) amplitude(n int) uint32 {
 	m := t.most
 	for m > 1 && 8*float64(m)*(float64(m)+1)/3*math.Sqrt(float64(n)) > math.Exp2(t.digits) {
@@ -332,8 +331,8 @@ func (t *GEMMType) amplitude(n int) uint32 {
 	return m
 }
 
-// Truth is the sum of the right product of n * n matrices. It takes all CPUs some tenths
-// of a second for the largest.
+// Truth returns the checksum of the correct product of n * n matrices. For the largest it takes all
+// CPUs some tenths of a second.
 func (t *GEMMType) Truth(n int) GEMMSum {
 	rows, cols := make([]uint64, n), make([]uint64, n)
 	for i := range n {
@@ -348,7 +347,7 @@ func (t *GEMMType) Truth(n int) GEMMSum {
 	return GEMMSum{Total: total}
 }
 
-// weighted adds up the rows of a factor as it lies in memory, each times its weight.
+// weighted returns the weighted sum of the rows of a factor in memory order.
 func weighted(weights []uint64, seed uint64, most uint32) []uint64 {
 	n, parts := len(weights), runtime.GOMAXPROCS(0)
 	sums := make([][]uint64, parts)

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// kernels are programs for GPUs, as the driver compiles them for the GPU it has; their
-// sources are beside them.
+// kernels are programs for GPUs, which the driver compiles for its GPU; the sources are in the same
+// directory.
 //
 //go:embed kernels/*.ptx
 var kernels embed.FS
@@ -28,17 +28,17 @@ type Kernel struct {
 	handle uintptr
 }
 
-// Dim is the size of a grid or of a block of threads. What is 0 counts as 1.
+// Dim is the size of a grid or of a block of threads. 0 counts as 1.
 type Dim struct{ X, Y, Z int }
 
-// launchArguments are what a launch gives to a kernel, in memory that does not move.
+// launchArguments are the arguments of a launch, in memory that does not move.
 type launchArguments struct {
 	values   [16]uint64
 	pointers [16]unsafe.Pointer
 }
 
-// Module loads kernels/NAME.ptx, once for each context. The driver compiles it, which
-// takes it some tens of milliseconds.
+// Module loads kernels/NAME.ptx, once for each context. The driver takes some tens of milliseconds
+// to compile it.
 func (c *Context) Module(name string) (*Module, error) {
 	if m := c.modules[name]; m != nil {
 		return m, nil
@@ -73,15 +73,14 @@ func (m *Module) Kernel(name string) (*Kernel, error) {
 // maxDynamicShared is CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
 const maxDynamicShared = 8
 
-// AllowShared lets a block of the kernel have more than 48 KiB of shared memory at its
-// launch, up to the GPU's SharedMemory.
+// AllowShared allows a block of the kernel more than 48 KiB of shared memory, up to the GPU's
+// SharedMemory.
 func (k *Kernel) AllowShared(bytes int) error {
 	return k.c.call("cuFuncSetAttribute", k.handle, maxDynamicShared, uintptr(bytes))
 }
 
-// Launch queues a kernel. shared are bytes of shared memory for each block. The
-// arguments have to be of the kernel's own types: CUDAMemory and uint64 for 64 bits,
-// uint32 and int32, float32, float64.
+// Launch queues a kernel. shared is the shared memory of each block, bytes. The arguments must have
+// the kernel's own types: Memory and uint64 for 64 bits, uint32 and int32, float32, float64.
 func (c *Context) Launch(k *Kernel, grid, block Dim, shared int, s Stream, args ...any) error {
 	if err := c.launch.set(args); err != nil {
 		return fmt.Errorf("launch %s: %w", k.name, err)
@@ -96,7 +95,7 @@ func (c *Context) Launch(k *Kernel, grid, block Dim, shared int, s Stream, args 
 
 func size(n int) uintptr { return uintptr(max(n, 1)) }
 
-// set writes the arguments where the driver reads them, which is before a launch returns.
+// set stores the arguments for the driver, which reads them before a launch returns.
 func (a *launchArguments) set(args []any) error {
 	if len(args) > len(a.values) {
 		return fmt.Errorf("%d arguments, want at most %d", len(args), len(a.values))
@@ -116,7 +115,7 @@ func (a *launchArguments) set(args []any) error {
 		case float64:
 			a.values[i] = math.Float64bits(v)
 		default:
-			return fmt.Errorf("argument %d is a %T", i, arg)
+			return fmt.Errorf("argument %d has an unsupported type", i)
 		}
 		a.pointers[i] = unsafe.Pointer(&a.values[i])
 	}

@@ -17,14 +17,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// NCCL is libnccl.so.2 in this process. NCCL reads its environment once in the life
-// of a process, so that a process that has loaded it is spent: see [OpenNCCL].
+// NCCL is libnccl.so.2 in this process. NCCL reads its environment only once in a process, so a
+// process that has loaded it cannot use other settings: see [OpenNCCL].
 type NCCL struct {
-	Path     string // the library as it was loaded: libnccl.so.2 or what NCCL_LIBRARY names
+	Path     string // the loaded library: libnccl.so.2 or the value of NCCL_LIBRARY
 	Version  int    // NCCL_VERSION_CODE: 22203 is 2.22.3, and before 2.9 it is 2708 for 2.7.8
 	Settings NCCLSettings
 
-	log *os.File // what NCCL writes of itself, see NCCL_DEBUG_FILE
+	log *os.File // NCCL's own log, see NCCL_DEBUG_FILE
 
 	getVersion     func(version *int32) int32
 	getErrorString func(code int32) string
@@ -54,24 +54,24 @@ const (
 	ncclInProgress    = 7
 )
 
-// NCCLSettings are what a test asks of NCCL by its environment.
+// NCCLSettings are a test's settings of NCCL, which it gets by its environment.
 type NCCLSettings struct {
 	Algorithm string // NCCL_ALGO: ring, tree, nvls; "" is NCCL's own choice
 	TopoFile  string // NCCL_TOPO_FILE; "" is none of the test's own
-	GDR       bool   // the network reads and writes a GPU's memory itself, however far the HCA is from it
+	GDR       bool   // the network reads and writes a GPU's memory directly, however far the HCA is from it
 	More      string // lines NAME=VALUE of the site, which take precedence over the settings above
-	NoP2P     bool   // neither NVLink nor PCIe peer to peer nor shared memory: all goes through the network
+	NoP2P     bool   // all traffic goes through the network: no NVLink, PCIe peer to peer or shared memory
 }
 
-// environ is the environment for NCCL. The bootstrap, which never leaves the
-// node, goes by the loopback interface, so that a test does not depend on the
-// node's Ethernet; NCCL's own remarks go to a file in memory.
+// environ returns the environment for NCCL. The bootstrap never leaves the node, so it uses the
+// loopback interface and a test does not depend on the node's Ethernet. NCCL writes its own log to
+// a file in memory.
 func (s NCCLSettings) environ(log *os.File) []string {
 	return overlay(s.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING", fmt.Sprintf("NCCL_DEBUG_FILE=/proc/self/fd/%d", log.Fd()))
 }
 
-// Environ is the environment for a process that is given none else of NCCL_....
-// What it has a file of settings does not change.
+// Environ returns the environment for a process that has no other NCCL_ variables. It does not
+// change the settings of files.
 func (s NCCLSettings) Environ() []string {
 	env := []string{"NCCL_SOCKET_IFNAME=lo", "NCCL_CONF_FILE=/dev/null", "NCCL_COMM_BLOCKING=1"}
 	if s.Algorithm != "" {
@@ -89,7 +89,7 @@ func (s NCCLSettings) Environ() []string {
 	return overlay(env, strings.FieldsFunc(s.More, func(r rune) bool { return r == '\n' })...)
 }
 
-// overlay returns an environment to which settings are added; each replaces one of its name.
+// overlay returns an environment with additional settings; each replaces one of the same name.
 func overlay(env []string, more ...string) []string {
 	for _, m := range more {
 		name, _, _ := strings.Cut(m, "=")
@@ -99,44 +99,44 @@ func overlay(env []string, more ...string) []string {
 	return env
 }
 
-// NCCLPrefixes begin the variables of NCCL and of its network plug-ins. A test uses none
-// of them that its process has found.
+// NCCLPrefixes are the prefixes of NCCL's and its network plug-ins' variables. A test ignores all
+// such variables of its process.
 var NCCLPrefixes = []string{"NCCL_", "OFI_NCCL_", "FI_", "UCX_"}
 
-// OpenNCCL loads the library. Whatever this process or the site has set of NCCL_... is
-// taken out of the environment before, and what the settings ask is put in;
-// /etc/nccl.conf holds nevertheless, as it does for every job. The process is
-// [Worn] from then on. Without a library the error is [probe.ErrNoLibrary].
+// OpenNCCL loads the library. Before that it removes all NCCL_ variables of this process and the
+// site from the environment, and adds the settings of the test; /etc/nccl.conf applies
+// nevertheless, as for every job. The process is [Worn] from then on. Without a library the error
+// is [probe.ErrNoLibrary].
 func OpenNCCL(h *probe.Host, s NCCLSettings, doing func(string)) (*NCCL, error) {
 	n, err := probe.Once(h, "nccl", func() (*NCCL, error) { return openNCCL(h, s, doing) })
 	if err != nil {
 		return nil, err
 	}
 	if n.Settings != s {
-		return nil, fmt.Errorf("use %s with other settings: it reads its environment once a process", n.Path)
+		return nil, fmt.Errorf("use %s with other settings: it reads its environment only once in a process", n.Path)
 	}
 	return n, nil
 }
 
-// worn is set when something was loaded that keeps its settings for the life of the
+// worn is set when the process has loaded a library that keeps its settings for the life of the
 // process.
 var worn atomic.Bool
 
-// Worn says whether this process should make room for another before the next check:
-// NCCL, which it has loaded, would not take other settings.
+// Worn reports whether another process should replace this one before the next check: NCCL, which
+// this process has loaded, would ignore other settings.
 func Worn() bool { return worn.Load() }
 
-// environMutex is held while the environment is as a library shall read it.
+// environMutex is held while a library reads its environment.
 var environMutex sync.Mutex
 
 func openNCCL(h *probe.Host, s NCCLSettings, doing func(string)) (*NCCL, error) {
 	fd, err := unix.MemfdCreate("nccl-log", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("make a file for NCCL's log: %w", err)
+		return nil, fmt.Errorf("create a file for NCCL's log: %w", err)
 	}
 	n := &NCCL{Settings: s, log: os.NewFile(uintptr(fd), "nccl-log")}
-	// The environment must stay as it is from here until NCCL has read it: tests
-	// have several libraries in one process.
+	// The environment must not change until NCCL has read it: tests have several libraries in one
+	// process.
 	environMutex.Lock()
 	defer environMutex.Unlock()
 	if err := setNCCLEnviron(s.environ(n.log)); err != nil {
@@ -163,8 +163,7 @@ func openNCCL(h *probe.Host, s NCCLSettings, doing func(string)) (*NCCL, error) 
 	return n, nil
 }
 
-// ncclOwn are the NCCL_... of this process's environment that are its own, guarded by
-// environMutex.
+// ncclOwn are the original NCCL_ variables of this process, guarded by environMutex.
 var ncclOwn []string
 
 // setNCCLEnviron replaces every variable of NCCL and its plug-ins in this process's environment.
@@ -187,12 +186,12 @@ func setNCCLEnviron(env []string) error {
 	return nil
 }
 
-// bind finds the functions. Those that old releases lack are nil there.
+// bind finds the functions. Functions that an old release lacks are nil.
 func (n *NCCL) bind(lib uintptr) error {
 	for _, f := range []struct {
 		to    any
 		name  string
-		since bool // a later release brought it: not an error without
+		since bool // only later releases have it: its absence is not an error
 	}{
 		{&n.getVersion, "ncclGetVersion", false}, {&n.getErrorString, "ncclGetErrorString", false}, {&n.getLastError, "ncclGetLastError", true},
 		{&n.commInitAll, "ncclCommInitAll", false}, {&n.commDestroy, "ncclCommDestroy", false}, {&n.commAbort, "ncclCommAbort", true},
@@ -205,13 +204,13 @@ func (n *NCCL) bind(lib uintptr) error {
 		case err == nil:
 			purego.RegisterFunc(f.to, sym)
 		case !f.since:
-			return fmt.Errorf("load %s: it has no %s", n.Path, f.name)
+			return fmt.Errorf("load %s: it lacks the function %s", n.Path, f.name)
 		}
 	}
 	return nil
 }
 
-// Release is the version in words: 2.22.3.
+// Release returns the version as text: 2.22.3.
 func (n *NCCL) Release() string {
 	if n.Version < 10000 { // NCCL_VERSION of nccl.h: up to 2.8 the minor number had one digit
 		return fmt.Sprintf("%d.%d.%d", n.Version/1000, n.Version/100%10, n.Version%100)
@@ -219,16 +218,16 @@ func (n *NCCL) Release() string {
 	return fmt.Sprintf("%d.%d.%d", n.Version/10000, n.Version/100%100, n.Version%100)
 }
 
-// CanSend says whether the library has send and receive, which 2.7 brought.
+// CanSend reports whether the library has send and receive, which 2.7 added.
 func (n *NCCL) CanSend() bool { return n.send != nil && n.recv != nil }
 
-// NCCLError is what a call of NCCL has returned.
+// NCCLError is the error of a call of NCCL.
 type NCCLError struct {
 	Call string // ncclAllReduce
 	Code int    // ncclResult_t
 	Name string // ncclSystemError
-	Last string // what NCCL says of the cause, its last warning; "" if it says nothing
-	GPU  int    // CUDA's number of the GPU whose call it was; -1: that of none alone
+	Last string // the cause by NCCL's last warning; "" if unknown
+	GPU  int    // CUDA's index of the GPU of the call; -1: not of one GPU
 }
 
 // ncclResults are the names of ncclResult_t in nccl.h of 2.22.
@@ -245,9 +244,9 @@ func (e *NCCLError) Error() string {
 	return text
 }
 
-// fail makes an error of a result. Its text is the last warning of NCCL's log, or NCCL's
-// last error. Behind the error of CUDA NCCL may log what that has prevented ("Failed to CUDA
-// calloc 536870912 bytes", alloc.h): then the text is that of CUDA.
+// fail converts a result to an error. Its text is the last warning of NCCL's log, or NCCL's last
+// error. After an error of CUDA, NCCL may log its consequence ("Failed to CUDA calloc 536870912
+// bytes", alloc.h): then the text is that of CUDA.
 func (n *NCCL) fail(call string, code int32, comm uintptr) *NCCLError {
 	e := &NCCLError{Call: call, Code: int(code), Name: "unknown result", GPU: -1}
 	if code >= 0 && int(code) < len(ncclResults) {
@@ -268,12 +267,11 @@ func (n *NCCL) fail(call string, code int32, comm uintptr) *NCCLError {
 	return e
 }
 
-// ncclCUDAFailure is how NCCL names an error of CUDA: Cuda failure 719 'unspecified
-// launch failure'. Many releases, 2.22 among them, do not give the number.
+// ncclCUDAFailure matches NCCL's text of a CUDA error: Cuda failure 719 'unspecified launch
+// failure'. Many releases, such as 2.22, do not print the number.
 var ncclCUDAFailure = probe.Lazily(`Cuda failure (?:(\d+)|'(.+)')`)
 
-// cudaTexts are the texts of cudaGetErrorString for the errors that say something of
-// the node.
+// cudaTexts are the texts of cudaGetErrorString for errors that indicate a problem of the node.
 var cudaTexts = map[string]int{
 	"out of memory": 2,
 	"CUDA-capable device(s) is/are busy or unavailable":               46,
@@ -285,8 +283,8 @@ var cudaTexts = map[string]int{
 	"system has unsupported display driver / cuda driver combination": 803,
 }
 
-// CUDACode is the error of CUDA that is behind an error of NCCL, if it can be told. The
-// numbers of the runtime, which NCCL uses, are the driver's.
+// CUDACode returns the CUDA error that caused an NCCL error, if known. NCCL uses the numbers of the
+// runtime, which are the same as the driver's.
 func (e *NCCLError) CUDACode() (code int, ok bool) {
 	m := ncclCUDAFailure().FindStringSubmatch(e.Last)
 	if m == nil || e.Code != ncclUnhandledCUDA {
@@ -299,15 +297,15 @@ func (e *NCCLError) CUDACode() (code int, ok bool) {
 	return code, ok
 }
 
-// NCCLLog is what NCCL has written of itself.
+// NCCLLog is the parsed part of NCCL's own log.
 type NCCLLog struct {
 	Algorithms []string // of collectives: ring, tree, nvls ..., each once
-	Networks   []string // by which it talks to other nodes, or between GPUs that have no other way: IB, Socket
+	Networks   []string // to other nodes, or between GPUs without another connection: IB, Socket
 	Warnings   []string
-	End        int64 // how much there is, bytes: where the next part begins
+	End        int64 // size of the log, bytes: where the next part begins
 }
 
-// maxNCCLLog bounds what is read of the log at a time, bytes.
+// maxNCCLLog bounds one read of the log, bytes.
 const maxNCCLLog = 8 << 20
 
 // Log reads NCCL's log from an offset on.
@@ -315,17 +313,17 @@ func (n *NCCL) Log(from int64) NCCLLog {
 	if n.log == nil {
 		return NCCLLog{}
 	}
-	data, _ := io.ReadAll(io.NewSectionReader(n.log, from, maxNCCLLog)) // of what cannot be read nothing is told
+	data, _ := io.ReadAll(io.NewSectionReader(n.log, from, maxNCCLLog)) // a part that cannot be read is ignored
 	l := parseNCCLLog(data)
 	l.End = from + int64(len(data))
 	return l
 }
 
-// How releases name the algorithm at NCCL_DEBUG=INFO, subsystem TUNING. 2.18 to 2.22
-// give its number, later ones its name; in those before it cannot be told:
+// These match the algorithm in the log at NCCL_DEBUG=INFO, subsystem TUNING. 2.18 to 2.22 print its
+// number, later releases its name, and earlier releases neither:
 //
-//	8589934592 Bytes -> Algo 4 proto 2 time 41943.121094
-//	AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
+// 8589934592 Bytes -> Algo 4 proto 2 time 41943.121094
+// AllReduce: 8589934592 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
 var (
 	ncclAlgorithm = probe.Lazily(`Bytes -> Algo (\w+) proto`)
 	ncclNetwork   = probe.Lazily(`Using network (.+)$`)
@@ -356,7 +354,7 @@ func parseNCCLLog(data []byte) (l NCCLLog) {
 	return l
 }
 
-// algorithmName is a number or a name of an algorithm as our tables have it.
+// algorithmName converts a number or a name of an algorithm to this program's name.
 func algorithmName(word string) string {
 	if n, err := strconv.Atoi(word); err == nil {
 		if n >= 0 && n < len(ncclAlgorithms) {

@@ -191,9 +191,9 @@ func TestNCCLTopology(t *testing.T) {
 	for text, want := range map[string]string{
 		`<?xml version="1.0"?><system version="1"><cpu><pci busid="FFFF:ff:01.0" class="0x060400"><pci busid="0001:0A:00.0" class="0x030200"/></pci></cpu></system>`: "0001:0a:00.0",
 		`<system/>`:  "",
-		`<graphs/>`:  "error: read /topo.xml: no topology of NCCL: it has no <system>",
+		`<graphs/>`:  "error: read /topo.xml: not a topology file of NCCL: <system> is missing",
 		`<system>`:   "error: read /topo.xml: not XML: XML syntax error on line 1: unexpected EOF",
-		"":           "error: read /topo.xml: no topology of NCCL: it has no <system>",
+		"":           "error: read /topo.xml: not a topology file of NCCL: <system> is missing",
 		"\x00\xff<a": "error: read /topo.xml: not XML: XML syntax error on line 1: illegal character code U+0000",
 	} {
 		if err := os.WriteFile(filepath.Join(root, "topo.xml"), []byte(text), 0o644); err != nil {

@@ -12,8 +12,8 @@ type NCCLComm struct {
 	devices []int
 }
 
-// Comm makes a communicator of GPUs by their numbers in CUDA; rank i is devices[i].
-// It blocks until every GPU has joined, and cannot be interrupted.
+// Comm creates a communicator of GPUs by their CUDA indexes; rank i is devices[i]. It blocks until
+// every GPU has joined, and cannot be interrupted.
 func (n *NCCL) Comm(devices []int) (*NCCLComm, error) {
 	c := &NCCLComm{lib: n, comms: make([]uintptr, len(devices)), devices: slices.Clone(devices)}
 	list := make([]int32, len(devices))
@@ -27,11 +27,11 @@ func (n *NCCL) Comm(devices []int) (*NCCLComm, error) {
 	return c, nil
 }
 
-// Ranks is how many GPUs take part.
+// Ranks returns the number of GPUs.
 func (c *NCCLComm) Ranks() int { return len(c.comms) }
 
-// AsyncError is what a rank has met since it was last given work, nil for nothing.
-// It may be called beside other calls.
+// AsyncError returns the error of a rank since it last got work, nil if there is none. It is safe
+// to call during other calls.
 func (c *NCCLComm) AsyncError() error {
 	if c.lib.asyncError == nil {
 		return nil
@@ -53,8 +53,7 @@ func (c *NCCLComm) Destroy() error {
 	return c.end("ncclCommDestroy", c.lib.commDestroy)
 }
 
-// Abort ends what the communicator does on the GPUs and frees it. It may hang: the
-// process has to be ended then.
+// Abort ends the communicator's work on the GPUs and frees it. If it hangs, end the process.
 func (c *NCCLComm) Abort() error {
 	if c.lib.commAbort == nil {
 		return nil
@@ -73,8 +72,8 @@ func (c *NCCLComm) end(call string, do func(uintptr) int32) (err error) {
 	return err
 }
 
-// Group gives NCCL the operations that enqueue asks for as one, which starts when
-// they are all known: those of all ranks, and sends with their receives.
+// Group combines the operations that enqueue queues to one, which starts when all are known: those
+// of all ranks, and sends with their receives.
 func (n *NCCL) Group(enqueue func() error) error {
 	defer foreignCalls.Add(1)
 	if code := n.groupStart(); code != ncclSuccess {
@@ -87,8 +86,8 @@ func (n *NCCL) Group(enqueue func() error) error {
 	return err
 }
 
-// NCCLWork is one rank's part of an operation: addresses of memory of its GPU, how
-// many float32, and a stream of its GPU.
+// NCCLWork is one rank's part of an operation: addresses in the memory of its GPU, the number of
+// float32 elements, and a stream of its GPU.
 type NCCLWork struct {
 	Rank       int
 	Send, Recv uintptr
@@ -96,37 +95,37 @@ type NCCLWork struct {
 	Stream     uintptr
 }
 
-// AllReduce adds the ranks' Count elements, each rank gets the sums.
+// AllReduce adds the Count elements of all ranks; each rank gets the sums.
 func (c *NCCLComm) AllReduce(w NCCLWork) error {
-	return c.did("ncclAllReduce", w.Rank, c.lib.allReduce(w.Send, w.Recv, uint64(w.Count), ncclFloat32, ncclSum, c.comms[w.Rank], w.Stream))
+	return c.finishCall("ncclAllReduce", w.Rank, c.lib.allReduce(w.Send, w.Recv, uint64(w.Count), ncclFloat32, ncclSum, c.comms[w.Rank], w.Stream))
 }
 
-// AllGather gives each rank the Count elements of every rank, one behind the other.
+// AllGather gives each rank the Count elements of every rank, in rank order.
 func (c *NCCLComm) AllGather(w NCCLWork) error {
-	return c.did("ncclAllGather", w.Rank, c.lib.allGather(w.Send, w.Recv, uint64(w.Count), ncclFloat32, c.comms[w.Rank], w.Stream))
+	return c.finishCall("ncclAllGather", w.Rank, c.lib.allGather(w.Send, w.Recv, uint64(w.Count), ncclFloat32, c.comms[w.Rank], w.Stream))
 }
 
-// ReduceScatter adds Count elements for each rank, which gets its own part of the sums.
+// ReduceScatter adds Count elements for each rank; each rank gets its own part of the sums.
 func (c *NCCLComm) ReduceScatter(w NCCLWork) error {
-	return c.did("ncclReduceScatter", w.Rank, c.lib.reduceScatter(w.Send, w.Recv, uint64(w.Count), ncclFloat32, ncclSum, c.comms[w.Rank], w.Stream))
+	return c.finishCall("ncclReduceScatter", w.Rank, c.lib.reduceScatter(w.Send, w.Recv, uint64(w.Count), ncclFloat32, ncclSum, c.comms[w.Rank], w.Stream))
 }
 
 // Broadcast gives each rank the Count elements of root.
 func (c *NCCLComm) Broadcast(w NCCLWork, root int) error {
-	return c.did("ncclBroadcast", w.Rank, c.lib.broadcast(w.Send, w.Recv, uint64(w.Count), ncclFloat32, int32(root), c.comms[w.Rank], w.Stream))
+	return c.finishCall("ncclBroadcast", w.Rank, c.lib.broadcast(w.Send, w.Recv, uint64(w.Count), ncclFloat32, int32(root), c.comms[w.Rank], w.Stream))
 }
 
 // Send sends Count elements to a rank, from Send.
 func (c *NCCLComm) Send(w NCCLWork, to int) error {
-	return c.did("ncclSend", w.Rank, c.lib.send(w.Send, uint64(w.Count), ncclFloat32, int32(to), c.comms[w.Rank], w.Stream))
+	return c.finishCall("ncclSend", w.Rank, c.lib.send(w.Send, uint64(w.Count), ncclFloat32, int32(to), c.comms[w.Rank], w.Stream))
 }
 
 // Receive receives Count elements from a rank, to Recv.
 func (c *NCCLComm) Receive(w NCCLWork, from int) error {
-	return c.did("ncclRecv", w.Rank, c.lib.recv(w.Recv, uint64(w.Count), ncclFloat32, int32(from), c.comms[w.Rank], w.Stream))
+	return c.finishCall("ncclRecv", w.Rank, c.lib.recv(w.Recv, uint64(w.Count), ncclFloat32, int32(from), c.comms[w.Rank], w.Stream))
 }
 
-func (c *NCCLComm) did(call string, rank int, code int32) error {
+func (c *NCCLComm) finishCall(call string, rank int, code int32) error {
 	foreignCalls.Add(1)
 	if code == ncclSuccess {
 		return nil

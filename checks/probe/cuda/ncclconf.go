@@ -12,25 +12,24 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// NCCLSetting is a setting of NCCL that was found on the node.
+// NCCLSetting is a setting of NCCL on the node.
 type NCCLSetting struct {
 	Name, Value string // NCCL_TOPO_FILE, /opt/topo.xml
 	Where       string // the environment, or the file
 }
 
-// The files of settings that NCCL reads by itself, for every process and for
-// those of root.
+// These files have settings that NCCL reads itself, for every process and for those of root.
 const (
 	ncclConf     = "/etc/nccl.conf"
 	ncclUserConf = "/root/.nccl.conf"
 )
 
-// NCCLEnvironment says where a setting was found that is not in a file.
+// NCCLEnvironment is the Where of a setting in the environment.
 const NCCLEnvironment = "the environment"
 
-// NCCLFound are the settings of NCCL that were there before a test makes its own:
-// those of the environment that commands get, of /etc/nccl.conf and of root's
-// .nccl.conf, in this order. A file that is not there has none.
+// NCCLFound returns the settings of NCCL on the node before a test adds its own: those of the
+// environment of commands, of /etc/nccl.conf and of root's .nccl.conf, in this order. A missing
+// file has none.
 func NCCLFound(h *probe.Host) (found []NCCLSetting, err error) {
 	environMutex.Lock()
 	defer environMutex.Unlock()
@@ -39,7 +38,7 @@ func NCCLFound(h *probe.Host) (found []NCCLSetting, err error) {
 			continue
 		}
 		if name, value, ok := strings.Cut(e, "="); ok && strings.HasPrefix(name, "NCCL_") {
-			found = slices.DeleteFunc(found, func(s NCCLSetting) bool { return s.Name == name }) // the last one counts
+			found = slices.DeleteFunc(found, func(s NCCLSetting) bool { return s.Name == name }) // the last one applies
 			found = append(found, NCCLSetting{name, value, NCCLEnvironment})
 		}
 	}
@@ -56,7 +55,7 @@ func NCCLFound(h *probe.Host) (found []NCCLSetting, err error) {
 	return found, err
 }
 
-// parseNCCLConf reads lines NAME=VALUE as NCCL does: # begins a remark.
+// parseNCCLConf parses lines NAME=VALUE as NCCL does: # begins a comment.
 func parseNCCLConf(text, file string) (found []NCCLSetting) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
@@ -68,20 +67,20 @@ func parseNCCLConf(text, file string) (found []NCCLSetting) {
 	return found
 }
 
-// Guarded returns why a file should not be loaded by root: others could have put it
-// there, or could replace it.
+// Guarded returns an error if root should not load a file because other users could have written
+// it, or could replace it.
 func Guarded(h *probe.Host, path string) error {
 	_, err := probe.TrustedLibrary(h.Path(path), true)
 	return err
 }
 
-// NCCLTopology is what a topology file of NCCL says of the node.
+// NCCLTopology is the content of an NCCL topology file.
 type NCCLTopology struct {
-	GPUs []string // PCI addresses of what it calls display or 3D controllers
+	GPUs []string // PCI addresses of its display and 3D controllers
 }
 
-// ReadNCCLTopology reads a file that NCCL_TOPO_FILE names. The error is
-// [fs.ErrNotExist] where there is none.
+// ReadNCCLTopology reads the file in NCCL_TOPO_FILE. The error is [fs.ErrNotExist] if it is
+// missing.
 func ReadNCCLTopology(h *probe.Host, path string) (NCCLTopology, error) {
 	data, err := h.ReadFile(path)
 	if err != nil {
@@ -94,8 +93,8 @@ func ReadNCCLTopology(h *probe.Host, path string) (NCCLTopology, error) {
 	return t, nil
 }
 
-// parseNCCLTopology finds the GPUs of NCCL's XML: <pci busid="0000:0f:00.0"
-// class="0x030200" ...>, where a <gpu> is in it or not.
+// parseNCCLTopology finds the GPUs of NCCL's XML: <pci busid="0000:0f:00.0" class="0x030200" ...>,
+// with or without a <gpu> in it.
 func parseNCCLTopology(r io.Reader) (t NCCLTopology, err error) {
 	d := xml.NewDecoder(r)
 	isTopology := false
@@ -121,7 +120,7 @@ func parseNCCLTopology(r io.Reader) (t NCCLTopology, err error) {
 		}
 	}
 	if !isTopology {
-		return t, errors.New("no topology of NCCL: it has no <system>")
+		return t, errors.New("not a topology file of NCCL: <system> is missing")
 	}
 	return t, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Processes returns the processes that use CUDA and have /dev/nvidiaN open, by their
-// files. A process that only asks NVML, as monitoring does, has no /dev/nvidia-uvm open.
+// Processes returns the processes that use CUDA and have /dev/nvidiaN open, by their files. A
+// process that uses only NVML, such as monitoring, does not have /dev/nvidia-uvm open.
 func Processes(h *probe.Host, minor int) (pids []int, err error) {
 	names, err := h.Names("/proc")
 	if err != nil {
@@ -32,7 +32,7 @@ func Processes(h *probe.Host, minor int) (pids []int, err error) {
 		}
 		has := map[string]bool{}
 		for _, f := range files {
-			target, _ := os.Readlink(h.Path(dir + "/" + f)) // closed since: not open
+			target, _ := os.Readlink(h.Path(dir + "/" + f)) // "" if it was closed in the meantime
 			has[target] = true
 		}
 		if pid, err := strconv.Atoi(n); err == nil && has[device] && has["/dev/nvidia-uvm"] {

@@ -8,24 +8,24 @@ import (
 	"unsafe"
 )
 
-// Stream is a queue of work for a GPU, 0 that which every context has. It is gone
-// when its context is closed.
+// Stream is a queue of work for a GPU; 0 is the default stream of every context. Closing the
+// context frees it.
 type Stream uintptr
 
-// Event is a mark in a stream, with the time at which the GPU has come to it. It is
-// gone when its context is closed.
+// Event is a mark in a stream, with the time at which the GPU reached it. Closing the context frees
+// it.
 type Event uintptr
 
 // streamNonBlocking is CU_STREAM_NON_BLOCKING: stream 0 does not wait for it.
 const streamNonBlocking = 1
 
-// NewStream makes a stream that runs beside the others.
+// NewStream creates a stream that runs in parallel with the others.
 func (c *Context) NewStream() (s Stream, err error) {
 	err = c.call("cuStreamCreate", uintptr(unsafe.Pointer(&s)), streamNonBlocking)
 	return s, err
 }
 
-// FreeStream ends a stream; what is queued in it is still done.
+// FreeStream frees a stream; its queued work still runs.
 func (c *Context) FreeStream(s Stream) error {
 	return c.call("cuStreamDestroy_v2", uintptr(s))
 }
@@ -36,22 +36,21 @@ func (c *Context) NewEvent() (e Event, err error) {
 	return e, err
 }
 
-// FreeEvent gives an event back.
+// FreeEvent frees an event.
 func (c *Context) FreeEvent(e Event) error { return c.call("cuEventDestroy_v2", uintptr(e)) }
 
-// Record sets an event behind what is queued in a stream now.
+// Record puts an event behind the work that is now in a stream.
 func (c *Context) Record(e Event, s Stream) error {
 	return c.call("cuEventRecord", uintptr(e), uintptr(s))
 }
 
-// Wait has what is queued in a stream from now on begin only after an event, which may
-// be one of another stream.
+// Wait makes later work of a stream begin only after an event, which may be in another stream.
 func (c *Context) Wait(s Stream, e Event) error {
 	return c.call("cuStreamWaitEvent", uintptr(s), uintptr(e), 0)
 }
 
-// Elapsed is the time between two events that the GPU has come to, by its own clock,
-// which counts in steps of about half a microsecond.
+// Elapsed returns the time between two events that the GPU has reached, by its own clock, which has
+// a resolution of about half a microsecond.
 func (c *Context) Elapsed(from, to Event) (time.Duration, error) {
 	var ms float32
 	if err := c.call("cuEventElapsedTime", uintptr(unsafe.Pointer(&ms)), uintptr(from), uintptr(to)); err != nil {
@@ -63,16 +62,16 @@ func (c *Context) Elapsed(from, to Event) (time.Duration, error) {
 	return time.Duration(float64(ms) * float64(time.Millisecond)), nil
 }
 
-// The steps in which Sync looks: at once again for a short time, as a launch takes a
-// few microseconds, and rarely when the work is long.
+// These are the intervals at which Sync polls: none at first, as a launch takes a few microseconds,
+// and longer ones when the work is long.
 const (
 	syncSpin = 200 * time.Microsecond
 	syncStep = 100 * time.Microsecond
 	syncRest = time.Millisecond
 )
 
-// Sync waits for all that is queued in a stream. It ends with the error of ctx where
-// that is over first: the work goes on, until the context is closed.
+// Sync waits for all queued work of a stream. If ctx ends first it returns the error of ctx; the
+// work continues until the context is closed.
 func (c *Context) Sync(ctx context.Context, s Stream) error {
 	done := c.lib.watch.beginCall("wait for the GPU in cuStreamQuery", c.GPU.Ordinal)
 	defer done()
@@ -80,9 +79,9 @@ func (c *Context) Sync(ctx context.Context, s Stream) error {
 	return err
 }
 
-// SyncAll waits for all that is queued in one stream of each GPU. It asks the GPUs in
-// turn: work that waits for a GPU that has failed never ends. at is the GPU whose call
-// has failed, -1 if ctx is over first.
+// SyncAll waits for all queued work of one stream of each GPU. It polls the GPUs in turn, because
+// work that waits for a failed GPU never ends. at is the GPU whose call failed, -1 if ctx ended
+// first.
 func SyncAll(ctx context.Context, gpus []*Context, streams []Stream) (at int, err error) {
 	began := time.Now()
 	finished := make([]bool, len(gpus))
@@ -114,8 +113,8 @@ func SyncAll(ctx context.Context, gpus []*Context, streams []Stream) (at int, er
 	}
 }
 
-// Done says whether all that is queued in a stream is done. An error of work that was
-// queued before, as CUDA_ERROR_LAUNCH_FAILED, is found here.
+// Done reports whether all queued work of a stream is done. It also returns an error of earlier
+// work, such as CUDA_ERROR_LAUNCH_FAILED.
 func (c *Context) Done(s Stream) (bool, error) {
 	if !c.isCurrent() {
 		if err := c.Use(); err != nil {
@@ -129,12 +128,12 @@ func (c *Context) Done(s Stream) (bool, error) {
 	return false, c.lib.failure("cuStreamQuery", c.GPU.Ordinal, code)
 }
 
-// CopyToDevice queues a copy of pinned memory, which HostAlloc gives, to the GPU's.
+// CopyToDevice queues a copy of pinned memory (see HostAlloc) to the GPU's memory.
 func (c *Context) CopyToDevice(to Memory, from []byte, s Stream) error {
 	return c.call("cuMemcpyHtoDAsync_v2", uintptr(to), address(from), uintptr(len(from)), uintptr(s))
 }
 
-// CopyToHost queues a copy of the GPU's memory to pinned memory, which HostAlloc gives.
+// CopyToHost queues a copy of the GPU's memory to pinned memory (see HostAlloc).
 func (c *Context) CopyToHost(to []byte, from Memory, s Stream) error {
 	return c.call("cuMemcpyDtoHAsync_v2", address(to), uintptr(from), uintptr(len(to)), uintptr(s))
 }
@@ -144,14 +143,13 @@ func (c *Context) CopyOnDevice(to, from Memory, n uint64, s Stream) error {
 	return c.call("cuMemcpyDtoDAsync_v2", uintptr(to), uintptr(from), uintptr(n), uintptr(s))
 }
 
-// CopyFromPeer queues a copy of n bytes of another GPU's memory to that of this one,
-// whose copy engine reads them. It goes directly where EnablePeer has been called, and
-// over the node's memory elsewhere.
+// CopyFromPeer queues a copy of n bytes of another GPU's memory to this one, whose copy engine
+// reads them. The copy is direct after EnablePeer; otherwise it goes through the node's memory.
 func (c *Context) CopyFromPeer(other *Context, to, from Memory, n uint64, s Stream) error {
 	return c.call("cuMemcpyPeerAsync", uintptr(to), c.handle, uintptr(from), other.handle, uintptr(n), uintptr(s))
 }
 
-// Fill32 queues the writing of one word n times.
+// Fill32 queues writing one 32-bit value n times.
 func (c *Context) Fill32(to Memory, word uint32, n uint64, s Stream) error {
 	return c.call("cuMemsetD32Async", uintptr(to), uintptr(word), uintptr(n), uintptr(s))
 }

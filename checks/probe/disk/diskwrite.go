@@ -22,32 +22,32 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Writing to a file system, and reading back what was written.
+// This file writes to a file system and reads the data back.
 
-// Rates are what came of it, MB/s (10^6).
+// Rates are the results, MB/s (10^6).
 type Rates struct {
-	Write   float64       `json:"write"`   // until it is on the disk (fsync)
-	Read    float64       `json:"read"`    // of the same, back
-	Longest time.Duration `json:"longest"` // that a write of 4 MiB took
-	Written int64         `json:"written"` // bytes; less than was wanted if the time was up
-	Direct  bool          `json:"direct"`  // past the page cache; else the rates are those of memory, too
-	Memory  bool          `json:"memory"`  // the file system is one in memory (tmpfs)
+	Write   float64       `json:"write"`   // until the data is on the disk (fsync)
+	Read    float64       `json:"read"`    // of the same data
+	Longest time.Duration `json:"longest"` // time of the slowest write of 4 MiB
+	Written int64         `json:"written"` // bytes; fewer than requested if the time was up
+	Direct  bool          `json:"direct"`  // bypassed the page cache; else the rates include memory
+	Memory  bool          `json:"memory"`  // the file system is in memory (tmpfs)
 }
 
-// Kind tells apart what went wrong.
+// Kind is the kind of an error.
 type Kind string
 
-// The kinds of it.
+// These are the kinds.
 const (
 	DiskNoDir    Kind = "directory" // it is not there, or is none
 	DiskReadOnly Kind = "read-only"
 	DiskFull     Kind = "full"  // too little is free, or a quota is used up
-	DiskIO       Kind = "io"    // the kernel has an I/O error for it
+	DiskIO       Kind = "io"    // the kernel reports an I/O error
 	DiskWrong    Kind = "wrong" // what is read back is not what was written
 	DiskOther    Kind = "other"
 )
 
-// Error is what went wrong with a file system.
+// Error is an error of a file system.
 type Error struct {
 	Kind Kind
 	Op   string // write at 12345, fsync, read at 12345
@@ -58,7 +58,7 @@ func (e *Error) Error() string { return e.Op + ": " + e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// diskError tells by the error number what went wrong.
+// diskError returns the error with the kind that its error number indicates.
 func diskError(op string, err error) error {
 	kind := DiskOther
 	switch {
@@ -74,8 +74,8 @@ func diskError(op string, err error) error {
 	return &Error{Kind: kind, Op: op, Err: err}
 }
 
-// What is written at once, and by how many: enough to keep a fast disk at work. A page
-// bears where it belongs and whose it is.
+// These are the size of one write and the number of writers, enough to use a fast disk fully. A
+// stamp in each page identifies its position and its run.
 const (
 	diskChunk   = 4 << 20
 	diskPage    = 4096
@@ -83,13 +83,13 @@ const (
 	diskStamp   = 16 // bytes at the head of a page
 )
 
-// Size is a size as it is written: whole chunks, one at least.
+// Size rounds a size up to whole chunks, at least one.
 func Size(size int64) int64 { return max(1, (size+diskChunk-1)/diskChunk) * diskChunk }
 
-// Write writes so many bytes into a file of a directory that has no name, so that
-// nothing of it is left however this ends, and reads them back. It writes until writing
-// is over, at which a smaller part of them has to do. A tenth of the file system stays
-// free. doing may be nil; it hears of each part that may block.
+// Write writes size bytes to a file without a name in dir, so that nothing remains however this
+// process ends, and reads them back. It stops writing at the time writing, with fewer bytes. It
+// leaves a tenth of the file system free. It calls doing, which may be nil, before each part that
+// may block.
 func Write(ctx context.Context, h *probe.Host, dir string, size int64, writing time.Time, doing func(string)) (Rates, error) {
 	if doing == nil {
 		doing = func(string) {}
@@ -105,18 +105,19 @@ func Write(ctx context.Context, h *probe.Host, dir string, size int64, writing t
 		return Rates{}, diskError("open", err)
 	}
 	defer unix.Close(at)
-	memory, err := diskRoom(at, Size(size))
+	memory, err := checkRoom(at, Size(size))
 	if err != nil {
 		return Rates{}, err
 	}
 	doing("make a file in " + dir)
-	fd, direct, err := namelessFile(at)
+	fd, direct, err := createNameless(at)
 	if err != nil {
 		return Rates{}, err
 	}
-	f := os.NewFile(uintptr(fd), dir) // not for polling: reads and writes block
+	f := os.NewFile(uintptr(fd), dir) // without polling: reads and writes block
 	defer f.Close()
-	// Room for all of it, where that can be had: what it costs to find it is not the disk's.
+	// If possible, allocate the whole size first, so that the time of finding free blocks does not
+	// count.
 	if err := unix.Fallocate(fd, 0, 0, Size(size)); err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINTR) {
 		return Rates{}, diskError("make room", err)
 	}
@@ -125,12 +126,12 @@ func Write(ctx context.Context, h *probe.Host, dir string, size int64, writing t
 	return d.run(dir, writing, doing)
 }
 
-// diskRoom asks for what is free before anything is written, and whether the file
-// system lies in memory.
-func diskRoom(dir int, size int64) (memory bool, err error) {
+// checkRoom reads the free space before anything is written, and whether the file system is in
+// memory.
+func checkRoom(dir int, size int64) (memory bool, err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(dir, &st); err != nil {
-		return false, diskError("ask how much is free", err)
+		return false, diskError("read the free space", err)
 	}
 	unit := uint64(max(st.Frsize, 1))
 	total, free := clampBytes(st.Blocks, unit), clampBytes(st.Bavail, unit)
@@ -138,13 +139,13 @@ func diskRoom(dir int, size int64) (memory bool, err error) {
 		return false, diskError("write", unix.EROFS)
 	}
 	if total > 0 && free-size < total/10 {
-		return false, &Error{Kind: DiskFull, Op: "ask how much is free", Err: fmt.Errorf("%d MiB of %d, too little to write %d and leave a tenth", free>>20, total>>20, size>>20)}
+		return false, &Error{Kind: DiskFull, Op: "read the free space", Err: fmt.Errorf("%d MiB of %d MiB free, too little to write %d MiB and keep a tenth free", free>>20, total>>20, size>>20)}
 	}
 	return int64(st.Type) == unix.TMPFS_MAGIC || int64(st.Type) == unix.RAMFS_MAGIC, nil
 }
 
-// clampBytes is a number of blocks in bytes. One with its sign bit set is none: root
-// has taken what was kept for it.
+// clampBytes converts a number of blocks to bytes. A negative number is 0: root has used the
+// reserved blocks.
 func clampBytes(blocks, unit uint64) int64 {
 	switch {
 	case blocks>>63 != 0:
@@ -155,32 +156,32 @@ func clampBytes(blocks, unit uint64) int64 {
 	return int64(blocks * unit)
 }
 
-// namelessFile makes a file without a name, written past the page cache if the file
-// system can do that. One that cannot make such a file gets one whose name nobody
-// guesses, which is taken away at once.
-func namelessFile(dir int) (fd int, direct bool, err error) {
+// createNameless creates a file without a name, opened to bypass the page cache if the file system
+// can do that. If the file system cannot create such a file, it creates one with a random name and
+// removes the name at once.
+func createNameless(dir int) (fd int, direct bool, err error) {
 	for _, direct := range []int{unix.O_DIRECT, 0} {
 		fd, err = unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC|direct, 0o600)
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) && direct == 0 {
-			fd, err = unnamed(dir, direct)
+			fd, err = createUnlinked(dir, direct)
 		}
 		if err == nil {
 			return fd, direct != 0, nil
 		}
-		if !errors.Is(err, unix.EINVAL) { // which O_DIRECT gives that cannot be had
+		if !errors.Is(err, unix.EINVAL) { // EINVAL: no O_DIRECT
 			break
 		}
 	}
 	return -1, false, diskError("make a file", err)
 }
 
-func unnamed(dir, flags int) (int, error) {
+func createUnlinked(dir, flags int) (int, error) {
 	name := make([]byte, 12)
-	_, _ = rand.Read(name) // it does not fail
+	_, _ = rand.Read(name) // never fails
 	path := ".nhc-gpu-write-" + hex.EncodeToString(name)
 	fd, err := unix.Openat(dir, path, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_RDWR|unix.O_CLOEXEC|flags, 0o600)
 	if errors.Is(err, unix.EINVAL) {
-		_ = unix.Unlinkat(dir, path, 0) // O_DIRECT is refused behind the making
+		_ = unix.Unlinkat(dir, path, 0) // some file systems refuse O_DIRECT only after they create the file
 	}
 	if err != nil {
 		return -1, err
@@ -192,20 +193,20 @@ func unnamed(dir, flags int) (int, error) {
 	return fd, nil
 }
 
-// diskFile is what a run needs of a file.
+// diskFile is the part of a file that a run needs.
 type diskFile interface {
 	WriteAt(b []byte, off int64) (int, error)
 	ReadAt(b []byte, off int64) (int, error)
 	Sync() error
 }
 
-// diskRun is one run.
+// diskRun is one run of the test.
 type diskRun struct {
 	ctx    context.Context
 	file   diskFile
 	chunks int64
 	seed   [8]byte
-	block  []byte // what each chunk holds but for the stamps of its pages
+	block  []byte // content of each chunk except the stamps of its pages
 
 	mu      sync.Mutex
 	longest time.Duration
@@ -244,17 +245,17 @@ func megabytes(chunks int64, in time.Duration) float64 {
 	return float64(chunks*diskChunk) / max(in.Seconds(), 1e-9) / 1e6
 }
 
-// each has chunks treated side by side, in order as far as that goes, until all are
-// or it is late; one is treated at least. It says how many were: the first ones, with
-// none left out. So a chunk that is taken is treated, and the clock is looked at before:
-// behind it, another one may take the next chunk while this one is held up.
+// each calls do for chunks in parallel, roughly in order, until all are done or late is true; at
+// least for one. It returns how many chunks are done: always the first ones, without a gap. So a
+// worker checks the clock before it takes a chunk, never after: after that, another worker may take
+// the next chunk while this one is delayed.
 func (d *diskRun) each(chunks int64, late func() bool, do func(buf []byte, chunk int64) error) (int64, error) {
 	var next, done atomic.Int64
 	var all sync.WaitGroup
 	errs := make([]error, diskWriters)
 	for i := range errs {
 		all.Go(func() {
-			buf, err := unix.Mmap(-1, 0, diskChunk, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) // O_DIRECT wants pages
+			buf, err := unix.Mmap(-1, 0, diskChunk, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS) // O_DIRECT needs page-aligned memory
 			if err != nil {
 				errs[i] = fmt.Errorf("get memory: %w", err)
 				return
@@ -280,7 +281,7 @@ func (d *diskRun) each(chunks int64, late func() bool, do func(buf []byte, chunk
 	if err := context.Cause(d.ctx); err != nil {
 		return 0, err
 	}
-	for _, err := range errs { // the first is that of the least writer: any will do
+	for _, err := range errs { // the first one is as good as any
 		if err != nil {
 			return 0, err
 		}
@@ -303,7 +304,7 @@ func (d *diskRun) write(buf []byte, chunk int64) error {
 	return nil
 }
 
-// stamp marks a page with where it belongs, and with the run.
+// stamp writes a page's position and run into the page.
 func (d *diskRun) stamp(page []byte, at int64) {
 	binary.LittleEndian.PutUint64(page, uint64(at))
 	copy(page[8:diskStamp], d.seed[:])
@@ -312,7 +313,7 @@ func (d *diskRun) stamp(page []byte, at int64) {
 func (d *diskRun) verify(buf []byte, chunk int64) error {
 	clear(buf)
 	if n, err := d.file.ReadAt(buf, chunk*diskChunk); errors.Is(err, io.EOF) {
-		return &Error{Kind: DiskWrong, Op: fmt.Sprintf("read at byte %d", chunk*diskChunk+int64(n)), Err: errors.New("the file ends there, and was written further")}
+		return &Error{Kind: DiskWrong, Op: fmt.Sprintf("read at byte %d", chunk*diskChunk+int64(n)), Err: errors.New("the file ends here, but more was written")}
 	} else if err != nil {
 		return diskError(fmt.Sprintf("read at byte %d", chunk*diskChunk), probe.Reason(err))
 	}
@@ -333,9 +334,9 @@ func (d *diskRun) verify(buf []byte, chunk int64) error {
 	return nil
 }
 
-// recordedDisk answers for a node that is a tree of files: its file /diskwrite is an
-// object of directories, each with rates or with the kind of its error and its text.
-// found is whether there is such a file.
+// recordedDisk returns the recorded result of a node that is a tree of files. Its file /diskwrite
+// is a JSON object: for each directory its rates, or the kind and text of its error. found reports
+// whether the file exists.
 func recordedDisk(h *probe.Host, dir string) (rates Rates, found bool, err error) {
 	const path = "/diskwrite"
 	data, err := h.ReadFile(path)

@@ -151,7 +151,7 @@ func TestDiskFaults(t *testing.T) {
 		{&badFile{flip: -1, readErr: at(5, unix.EIO)}, DiskIO, "read at byte 20971520: input/output error"},
 		{&badFile{flip: 7}, DiskWrong, "read at byte 7: wrote 0x"},
 		{&badFile{flip: 4096*2000 + 4095}, DiskWrong, "read at byte 8196095: wrote 0x"},
-		{&badFile{flip: -1, most: 5*diskChunk + 5}, DiskWrong, "read at byte 20971525: the file ends there"},
+		{&badFile{flip: -1, most: 5*diskChunk + 5}, DiskWrong, "read at byte 20971525: the file ends here"},
 	} {
 		_, err := run(c.file)
 		wantDisk(t, err, c.kind, c.text)
@@ -240,7 +240,7 @@ func TestDiskWriteExt4(t *testing.T) {
 		t.Errorf("ext4: %+v, %v", r, err)
 	}
 	_, err = Write(t.Context(), h, at, 60<<20, soon(), nil)
-	wantDisk(t, err, DiskFull, "ask how much is free")
+	wantDisk(t, err, DiskFull, "read the free space")
 	if list, err := os.ReadDir(at); err != nil || len(list) > 1 { // lost+found
 		t.Errorf("left there: %v, %v", list, err)
 	}
@@ -272,7 +272,7 @@ func TestDiskWriteNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(at)
-	fd, err := unnamed(at, 0)
+	fd, err := createUnlinked(at, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,40 +19,40 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// NVMe is a controller, a directory of /sys/class/nvme. What the kernel does not
-// tell is "" or 0.
+// NVMe is a controller, a directory of /sys/class/nvme. Values that the kernel does not show are ""
+// or 0.
 type NVMe struct {
 	Name       string // nvme3
-	PCI        string // 0000:43:00.0; "" of one across a network
+	PCI        string // 0000:43:00.0; "" if it is connected over a network
 	State      string // live, new, resetting, connecting, deleting, dead
 	Transport  string // pcie, tcp, rdma
 	Model      string
 	Serial     string
 	Firmware   string
 	NameSpaces []NameSpace
-	Heat       *Heat // nil: the kernel does not tell
+	Heat       *Heat // nil if unknown
 
-	Err error // why something above is missing
+	Err error // why a value above is missing
 }
 
-// NameSpace is what a controller shows as a disk.
+// NameSpace is a disk of a controller.
 type NameSpace struct {
 	Name    string // nvme3n1
 	Sectors uint64 // of 512 bytes
 	RO      bool   // the kernel refuses to write to it
 }
 
-// Heat are the temperatures of a controller, from its directory hwmonN.
+// Heat has the temperatures of a controller, from its directory hwmonN.
 type Heat struct {
 	Celsius  float64
-	Critical float64 // above which it protects itself; 0: not told
+	Critical float64 // limit above which it protects itself; 0 if unknown
 }
 
 const nvmeClass = "/sys/class/nvme"
 
-// NVMes lists the controllers by number. None without a driver; one that cannot be
-// read is listed with its error. The temperature is not read: a controller that is
-// ill may not give it, see [NVMeHeat]. doing may be nil.
+// NVMes lists the controllers by number, none without a driver. It lists a controller that it
+// cannot read with its error. It does not read the temperature, because a faulty controller may not
+// answer, see [NVMeHeat]. doing may be nil.
 func NVMes(h *probe.Host, doing func(string)) ([]NVMe, error) {
 	return probe.Once(h, "nvmes", func() (list []NVMe, err error) {
 		names, err := h.Names(nvmeClass)
@@ -104,13 +104,13 @@ func nvme(h *probe.Host, name string) NVMe {
 			d.NameSpaces = append(d.NameSpaces, NameSpace{p, n, h.Word(dir+"/"+p, "ro", &d.Err) == "1"})
 		}
 	}
-	if d.State == "" && d.Err == nil { // it has been taken out since its directory was listed
+	if d.State == "" && d.Err == nil { // it was removed after its directory was listed
 		d.Err = &fs.PathError{Op: "read", Path: dir + "/state", Err: fs.ErrNotExist}
 	}
 	return d
 }
 
-// isNameSpace says whether a name is nvme0n1, or nvme0c1n1 of one with several paths.
+// isNameSpace reports whether a name is nvme0n1, or nvme0c1n1 of a disk with several paths.
 func isNameSpace(name string) bool {
 	rest, ok := strings.CutPrefix(name, "nvme")
 	head, number, found := strings.Cut(rest, "n")
@@ -118,8 +118,8 @@ func isNameSpace(name string) bool {
 	return ok && found && isDigits(number) && isDigits(subsystem) && (!several || isDigits(controller))
 }
 
-// NVMeHeat asks a controller for its temperature: nil if the kernel cannot. It may
-// block as long as the controller does not answer.
+// NVMeHeat reads the temperature of a controller, nil if the kernel does not show it. It may block
+// as long as the controller does not answer.
 func NVMeHeat(h *probe.Host, name string) (*Heat, error) {
 	dir := nvmeClass + "/" + name
 	parts, err := h.Names(dir)
@@ -148,7 +148,7 @@ func NVMeHeat(h *probe.Host, name string) (*Heat, error) {
 	return nil, nil
 }
 
-// parseMilli reads thousandths.
+// parseMilli parses thousandths.
 func parseMilli(text string) (float64, error) {
 	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 32)
 	if err != nil {
@@ -157,18 +157,17 @@ func parseMilli(text string) (float64, error) {
 	return float64(n) / 1000, nil
 }
 
-// SMART is what a controller says of its health: log page 02h of the NVM Express
-// base specification.
+// SMART is a controller's health log: log page 02h of the NVM Express base specification.
 type SMART struct {
 	Warning     byte    // critical warning, bits Warn...
-	Celsius     float64 // composite temperature; NaN: not told
+	Celsius     float64 // composite temperature; NaN if unknown
 	Spare       int     // percent of the spare blocks that are left
-	SpareLimit  int     // below which the vendor calls them few
-	Used        int     // percent of the life that the vendor estimates; may be above 100, 255 stands for more
-	MediaErrors uint64  // data that could not be read or written; the highest number if there are more
+	SpareLimit  int     // the vendor's limit of Spare
+	Used        int     // percent of the vendor's estimated life; may be above 100, 255 means more
+	MediaErrors uint64  // failed reads and writes of data; the largest number if there are more
 }
 
-// The bits of SMART.Warning.
+// These are the bits of SMART.Warning.
 const (
 	WarnSpare       = 1 << iota // spare blocks below the limit
 	WarnTemperature             // above, or below, a limit
@@ -178,14 +177,14 @@ const (
 	WarnPMR                     // the persistent memory region is read-only or unreliable
 )
 
-// ErrNoSMART says that a disk gives no log of its health: one of a virtual machine.
-var ErrNoSMART = errors.New("the controller does not give a log of its health")
+// ErrNoSMART means that a disk has no health log, for example in a virtual machine.
+var ErrNoSMART = errors.New("the controller has no health log")
 
 const smartSize = 512
 
-// NVMeSMART asks a controller for its log of health. Below another root /dev/nvmeN is
-// a recorded page, a plain file. It may block as long as the controller does not
-// answer, unless the kernel gives up first.
+// NVMeSMART reads the health log of a controller. Below another root /dev/nvmeN is a recorded page,
+// a regular file. It may block as long as the controller does not answer, unless the kernel gives
+// up first.
 func NVMeSMART(h *probe.Host, name string) (SMART, error) {
 	file := "/dev/" + name
 	fd, err := probe.Retry(func() (int, error) {
@@ -202,8 +201,8 @@ func NVMeSMART(h *probe.Host, name string) (SMART, error) {
 	page := make([]byte, smartSize)
 	switch kind := st.Mode & unix.S_IFMT; {
 	case kind == unix.S_IFCHR && !h.Recorded():
-		if err := smartPage(fd, page); err != nil {
-			return SMART{}, fmt.Errorf("ask %s for its health: %w", file, err)
+		if err := readSMARTPage(fd, page); err != nil {
+			return SMART{}, fmt.Errorf("read the health log of %s: %w", file, err)
 		}
 	case kind == unix.S_IFREG && h.Recorded():
 		n, err := probe.Read(fd, page)
@@ -212,7 +211,7 @@ func NVMeSMART(h *probe.Host, name string) (SMART, error) {
 		}
 		page = page[:n]
 	default:
-		return SMART{}, &fs.PathError{Op: "read", Path: file, Err: errors.New("is no disk")}
+		return SMART{}, &fs.PathError{Op: "read", Path: file, Err: errors.New("not a disk")}
 	}
 	s, err := parseSMART(page)
 	if err != nil {
@@ -221,7 +220,7 @@ func NVMeSMART(h *probe.Host, name string) (SMART, error) {
 	return s, nil
 }
 
-// parseSMART reads the page. One of zeros is none: a disk at 0 K.
+// parseSMART parses the page. A page of zeros is invalid: a disk at 0 K.
 func parseSMART(page []byte) (s SMART, err error) {
 	if len(page) != smartSize {
 		return s, fmt.Errorf("%d bytes, want %d", len(page), smartSize)
@@ -262,17 +261,17 @@ const (
 	getLogPage  = 0x02
 	smartLog    = 0x02
 	allSpaces   = 0xffffffff
-	smartMillis = 3000 // then the kernel aborts the command
+	smartMillis = 3000 // after that the kernel aborts the command
 
-	// Status codes that say that there is no such log: Invalid Opcode, Invalid
-	// Field, Invalid Log Page; the bits above say "do not retry" and "more".
+	// These status codes mean that the log does not exist: Invalid Opcode, Invalid Field, Invalid
+	// Log Page; the higher bits mean "do not retry" and "more".
 	statusOpcode, statusField, statusLog, statusMask = 0x01, 0x02, 0x109, 0x7ff
 )
 
-// smartPage has the controller fill the page. It reads, and changes nothing.
-func smartPage(fd int, page []byte) error {
+// readSMARTPage reads the page from the controller. It changes nothing.
+func readSMARTPage(fd int, page []byte) error {
 	var pin runtime.Pinner
-	pin.Pin(&page[0]) // the kernel is told its address as a number
+	pin.Pin(&page[0]) // the kernel gets its address as a number
 	defer pin.Unpin()
 	c := adminCommand{
 		opcode: getLogPage, nsid: allSpaces, addr: uint64(uintptr(unsafe.Pointer(&page[0]))), dataLen: smartSize,

@@ -80,7 +80,7 @@ func TestNVMeSMART(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"nvme1": "parse /dev/nvme1: 5 bytes, want 512", "nvme2": "parse /dev/nvme2: " + ErrNoSMART.Error(), "nvme3": "parse /dev/nvme3: spare blocks of 250 %, limit 0 %",
-		"nvme4": "read /dev/nvme4: is no disk", "nvme9": "open /dev/nvme9: no such file or directory",
+		"nvme4": "read /dev/nvme4: not a disk", "nvme9": "open /dev/nvme9: no such file or directory",
 	} {
 		if _, err := NVMeSMART(h, name); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", name, err, want)
@@ -97,13 +97,13 @@ func TestAdminCommandSize(t *testing.T) {
 	if at := unsafe.Offsetof(adminCommand{}.cdw10); at != 40 {
 		t.Errorf("cdw10 at %d, want 40", at)
 	}
-	// What is no disk refuses the call, and nothing else happens.
+	// What not a disk refuses the call, and nothing else happens.
 	f, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := smartPage(int(f.Fd()), make([]byte, smartSize)); err == nil {
+	if err := readSMARTPage(int(f.Fd()), make([]byte, smartSize)); err == nil {
 		t.Error("/dev/null has a log of its health")
 	}
 }

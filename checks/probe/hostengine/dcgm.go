@@ -1,4 +1,4 @@
-// Package hostengine asks DCGM, by its library or by dcgmi.
+// Package hostengine queries DCGM, by its library or by dcgmi.
 package hostengine
 
 import (
@@ -14,20 +14,20 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// DCGM's engine is asked in one of three ways: a running nv-hostengine, an engine
-// in this process, or NVIDIA's own program dcgmi where there is no library.
+// There are three ways to query DCGM: a running nv-hostengine, an engine in this process, or
+// NVIDIA's program dcgmi if there is no library.
 
-// Settings say how DCGM is asked.
+// Settings select the way to query DCGM.
 type Settings struct {
-	Mode    string // standalone, embedded, dcgmi, or auto: the first of them that there is
+	Mode    string // standalone, embedded, dcgmi, or auto: the first that is available
 	Address string // of nv-hostengine: localhost:5555, or the path of its socket
 }
 
-// Address is where nv-hostengine listens unless told otherwise.
+// Address is the default address of nv-hostengine.
 const Address = "localhost:5555"
 
-// System is a set of the things that DCGM's health watches look at: the bits
-// of dcgmHealthSystems_t in dcgm_structs.h of DCGM 4.6.
+// System is a set of the parts that DCGM's health watches observe: the bits of dcgmHealthSystems_t
+// in dcgm_structs.h of DCGM 4.6.
 type System uint32
 
 // The systems.
@@ -51,42 +51,42 @@ const (
 	DCGMAll = dcgmSystemEnd - 1
 )
 
-// Entity is what DCGM says something of.
+// Entity is the subject of a DCGM message.
 type Entity struct {
 	Kind string // gpu, switch, link, cpu, connectx ...; "": the node
-	ID   int    // DCGM's own number, which need not be NVML's
+	ID   int    // DCGM's own index, which may differ from NVML's
 }
 
-// GPU tells which GPU bears a number of DCGM's.
+// GPU is the GPU of a DCGM index.
 type GPU struct {
 	ID   int
 	PCI  string // 0000:c1:00.0
 	UUID string // GPU-...
 }
 
-// Incident is one thing that a health watch has noticed.
+// Incident is one event that a health watch has noticed.
 type Incident struct {
 	Entity  Entity
-	System  System // 0 if it is not known which
+	System  System // 0 if unknown
 	Failed  bool   // DCGM calls it a failure, not a warning
-	Code    int    // DCGM_FR_...; -1: dcgmi does not tell
+	Code    int    // DCGM_FR_...; -1 if dcgmi does not show it
 	Message string
 }
 
-// Health is what the health watches have noticed.
+// Health has the events that the health watches have noticed.
 type Health struct {
 	Incidents []Incident
-	// Fresh says that the engine did not watch the GPUs for all of these systems, and
-	// was given watches for the moment: it knows what is now, and not what has been.
+	// Fresh means that the engine did not watch the GPUs for all of these systems before: its new
+	// watches know the present, not the past.
 	Fresh bool
 }
 
-// DiagRequest is a diagnostic to be run.
+// DiagRequest describes a diagnostic to run.
 type DiagRequest struct {
 	Level   int           // 1 to 4
-	GPUs    []int         // DCGM's numbers
-	Exclude []string      // tests that are not to be run, by DCGM's names
-	Timeout time.Duration // when DCGM itself is to end it
+	GPUs    []int         // DCGM's indexes
+	Exclude []string      // tests to exclude, by DCGM's names
+	Timeout time.Duration // after that DCGM itself ends the diagnostic
 }
 
 // The results of tests.
@@ -100,56 +100,56 @@ const (
 
 // Note is an error that a test has recorded.
 type Note struct {
-	Code    int // DCGM_FR_...; -1: not told
+	Code    int // DCGM_FR_...; -1 if unknown
 	Message string
 }
 
-// Result is what one test of a diagnostic came to on one thing.
+// Result is the result of one test of a diagnostic for one entity.
 type Result struct {
 	Test   string // software, pcie, memory ...
 	Entity Entity
-	Status string // pass, skip, warn, fail, not run, or what DCGM said instead
+	Status string // pass, skip, warn, fail, not run, or DCGM's own text
 	Notes  []Note
 }
 
-// Engine is a way to ask DCGM. Its calls may hang as long as DCGM does; those
-// of nv-hostengine give [HungError] after a while instead.
+// Engine is a way to query DCGM. Its calls may hang as long as DCGM does; those of nv-hostengine
+// return [HungError] after a while instead.
 type Engine interface {
-	// Via tells a person who is asked: "nv-hostengine at localhost:5555".
+	// Via names the engine for a person: "nv-hostengine at localhost:5555".
 	Via() string
-	// GPUs lists the GPUs that DCGM knows, by its numbers.
+	// GPUs lists the GPUs that DCGM knows, by its indexes.
 	GPUs(ctx context.Context) ([]GPU, error)
-	// Health gives what the watches of some systems have noticed.
+	// Health returns the events of the watches of some systems.
 	Health(ctx context.Context, systems System) (*Health, error)
-	// Diag runs a diagnostic. When the context ends DCGM is told to stop it.
+	// Diag runs a diagnostic. When the context ends it makes DCGM stop the diagnostic.
 	Diag(ctx context.Context, r DiagRequest) ([]Result, error)
 	// Close ends the connection, or the engine in this process.
 	Close()
 }
 
-// ErrNoEngine says that no nv-hostengine listens at the address.
-var ErrNoEngine = errors.New("nobody listens")
+// ErrNoEngine means that no nv-hostengine listens at the address.
+var ErrNoEngine = errors.New("no process listens")
 
-// ErrRunning says that somebody else's diagnostic is under way.
+// ErrRunning means that another user's diagnostic is in progress.
 var ErrRunning = errors.New("another diagnostic is running")
 
-// ErrTooOld says that the library or engine is older than what is asked of it.
+// ErrTooOld means that the library or engine is too old for the request.
 var ErrTooOld = errors.New("DCGM is older than 4.2")
 
-// HungError says that nv-hostengine did not answer.
+// HungError means that nv-hostengine did not answer.
 type HungError struct {
-	Doing string        // what it was asked: "dcgmHealthCheck"
-	For   time.Duration // how long was waited
+	Doing string        // the call: "dcgmHealthCheck"
+	For   time.Duration // how long the caller waited
 }
 
 func (e *HungError) Error() string {
 	return fmt.Sprintf("%s: no answer within %v", e.Doing, e.For)
 }
 
-// Error is what a call of DCGM has returned, a dcgmReturn_t.
+// Error is the error of a call of DCGM, a dcgmReturn_t.
 type Error struct {
 	Call string // dcgmHealthCheck
-	Code int    // -11; 0 if it was not told
+	Code int    // -11; 0 if unknown
 	Text string // Timeout
 }
 
@@ -160,24 +160,23 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (DCGM error %d)", e.Call, e.Text, e.Code)
 }
 
-// The codes of dcgmReturn_t that are told apart: dcgm_structs.h of DCGM 4.6.
+// These are the codes of dcgmReturn_t that the program distinguishes: dcgm_structs.h of DCGM 4.6.
 const (
 	dcgmTimeout         = -11
 	dcgmVersionMismatch = -12
 	dcgmAlreadyRunning  = -39
 )
 
-// Is finds the states that some codes stand for.
+// Is makes codes match the errors of this package.
 func (e *Error) Is(target error) bool {
 	return e.Code == dcgmVersionMismatch && target == ErrTooOld || e.Code == dcgmAlreadyRunning && target == ErrRunning
 }
 
-// Set makes an engine, or an error, the answer of [Connect]: that of a test.
+// Set makes an engine, or an error, the answer of [Connect] in a test.
 func Set(h *probe.Host, e Engine, err error) { probe.Remember(h, "dcgm", e, err) }
 
-// Connect finds a way to ask DCGM. Close it after use. It may hang or end the process:
-// call it only in the worker of the dcgm lane. doing hears of every call before it
-// is made.
+// Connect finds a way to query DCGM. Close it after use. It may hang or end the process: call it
+// only in the worker of the dcgm lane. It calls doing before every call.
 func Connect(ctx context.Context, h *probe.Host, s Settings, doing func(string)) (Engine, error) {
 	if c, ok := probe.Remembered[Engine](h, "dcgm"); ok {
 		return c.Value, c.Err
@@ -202,12 +201,12 @@ func Connect(ctx context.Context, h *probe.Host, s Settings, doing func(string))
 	return e, err
 }
 
-// dcgmKnock is how long nv-hostengine may take to accept a connection; it is on
-// this node, or near it.
+// dcgmKnock bounds the wait until nv-hostengine accepts a connection; it is on this node, or near
+// it.
 const dcgmKnock = 2 * time.Second
 
-// knock tells whether somebody listens at an address of nv-hostengine, before a
-// library that waits longer is asked to connect.
+// knock tests whether a process listens at an address of nv-hostengine, since the library would
+// wait longer to connect.
 func knock(ctx context.Context, address string) error {
 	network, target := dcgmNetwork(address)
 	ctx, cancel := context.WithTimeout(ctx, dcgmKnock)
@@ -224,8 +223,8 @@ func knock(ctx context.Context, address string) error {
 	return fmt.Errorf("connect to nv-hostengine at %s: %w", address, err)
 }
 
-// dcgmNetwork splits an address into what net wants: a path, with or without
-// unix://, is a socket; the port is 5555 unless it is given.
+// dcgmNetwork splits an address for package net: a path, with or without unix://, is a socket; the
+// default port is 5555.
 func dcgmNetwork(address string) (network, target string) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
 		return "unix", path
@@ -240,8 +239,8 @@ func dcgmNetwork(address string) (network, target string) {
 	return "tcp", address
 }
 
-// HostEngine connects to nv-hostengine and tells how many GPUs it manages. Only in
-// the worker of the dcgm lane.
+// HostEngine connects to nv-hostengine and returns the number of GPUs that it manages. Call it only
+// in the worker of the dcgm lane.
 func HostEngine(h *probe.Host) (gpus int, err error) {
 	ctx := context.Background()
 	e, err := Connect(ctx, h, Settings{Mode: "standalone"}, nil)

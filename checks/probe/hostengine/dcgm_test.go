@@ -164,10 +164,10 @@ func TestDCGMFindsItsWay(t *testing.T) {
 		s    Settings
 		want string
 	}{
-		"nobody listens":           {Settings{Mode: "standalone", Address: "127.0.0.1:1"}, "nv-hostengine at 127.0.0.1:1: nobody listens"},
-		"no socket":                {Settings{Mode: "standalone", Address: "/nonexistent/dcgm.sock"}, "nv-hostengine at /nonexistent/dcgm.sock: nobody listens"},
-		"auto, and nobody listens": {Settings{Mode: "auto", Address: "127.0.0.1:1"}, "DCGM in this process, fresh true"},
-		"embedded":                 {Settings{Mode: "embedded"}, "DCGM in this process, fresh true"},
+		"no process listens":           {Settings{Mode: "standalone", Address: "127.0.0.1:1"}, "nv-hostengine at 127.0.0.1:1: no process listens"},
+		"no socket":                    {Settings{Mode: "standalone", Address: "/nonexistent/dcgm.sock"}, "nv-hostengine at /nonexistent/dcgm.sock: no process listens"},
+		"auto, and no process listens": {Settings{Mode: "auto", Address: "127.0.0.1:1"}, "DCGM in this process, fresh true"},
+		"embedded":                     {Settings{Mode: "embedded"}, "DCGM in this process, fresh true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

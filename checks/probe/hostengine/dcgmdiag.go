@@ -18,12 +18,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// The diagnostic, by the library's own functions: go-dcgm's RunDiag takes no list of
-// tests, drops what was found where one of them could not be carried out, and cannot
-// be stopped.
+// This file runs the diagnostic by the library's own functions: go-dcgm's RunDiag accepts no list
+// of tests, drops all results if one test could not run, and cannot be stopped.
 
-// dcgmCalls are those functions: dcgm_agent.h of DCGM 4.6. A handle is that of a
-// connection; all give a dcgmReturn_t.
+// dcgmCalls are those functions: dcgm_agent.h of DCGM 4.6. A handle is that of a connection; all
+// return a dcgmReturn_t.
 type dcgmCalls struct {
 	connect    func(address string, params unsafe.Pointer, handle unsafe.Pointer) int32
 	disconnect func(handle uintptr) int32
@@ -48,18 +47,18 @@ func (c *dcgmCalls) failure(call string, code int32) error {
 	return &Error{Call: call, Code: int(code), Text: probe.OneLine(c.text(code))}
 }
 
-// dcgmEmbeddedHandle is that of the engine in this process: dcgm_test_apis.h.
+// dcgmEmbeddedHandle is the handle of the engine in this process: dcgm_test_apis.h.
 const dcgmEmbeddedHandle = 0x7fffffff
 
-// What a diagnostic may take beside its time: to be told that it is over, and to end
-// once it was told to.
+// These are added to a diagnostic's time: for the library to notice that it is over, and to end
+// after a request to stop.
 const (
 	dcgmDiagMore = 30 * time.Second
 	dcgmDiagEnd  = 2 * time.Second
 )
 
-// diagRun is a diagnostic under way, on a connection of its own; it is stopped over
-// another, since the first is busy.
+// diagRun is a diagnostic in progress on its own connection. That connection is busy, so the
+// request to stop uses another one.
 type diagRun struct {
 	*libEngine
 
@@ -68,8 +67,8 @@ type diagRun struct {
 	other uintptr
 }
 
-// Diag runs a diagnostic. It ends when the context does, or this process is told to
-// end: then DCGM is told to stop, since its tests run in another process.
+// Diag runs a diagnostic. When the context ends, or this process gets a signal to end, it makes
+// DCGM stop, since DCGM's tests run in another process.
 func (e *libEngine) Diag(ctx context.Context, r DiagRequest) ([]Result, error) {
 	d := &diagRun{libEngine: e, calls: e.lib.calls(), work: dcgmEmbeddedHandle, other: dcgmEmbeddedHandle}
 	if e.address != "" {

@@ -89,7 +89,7 @@ func TestHCAsStuck(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"mlx5_0": false, "mlx5_1": true, "mlx5_10": false}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	const want = "read /sys/class/infiniband/mlx5_1: not asked: it has just blocked another check"
+	const want = "read /sys/class/infiniband/mlx5_1: skipped: this device already blocked another check"
 	if got := probetest.Message(list[1].Err); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -12,7 +12,7 @@ import (
 // Guarded is a shell that its guard ends if the supervisor dies.
 type Guarded struct {
 	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // Start uint64 `json:"start"` // with PID it identifies one process
+	Start uint64 `json:"start"` // with PID it identifies one process
 	Marks Marks  `json:"marks"`
 }
 
@@ -23,12 +23,12 @@ type Guarded struct {
 // The upper bits identify the shell, the lower bits are a counter.
 type Marks uint64
 
-const markBits = 20 // const markBits = 20 // of the counter
+const markBits = 20 // of the counter
 
 // NewMarks starts the marks of a run at a random number.
 func NewMarks() Marks {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // _, _ = rand.Read(b[:]) // never fails
+	_, _ = rand.Read(b[:]) // never fails
 	return Marks(binary.NativeEndian.Uint64(b[:])) >> 2 &^ (1<<markBits - 1)
 }
 
@@ -37,7 +37,7 @@ func (m Marks) Set(pid, number int) {
 	var now unix.Rlimit
 	if unix.Prlimit(pid, unix.RLIMIT_LOCKS, nil, &now) == nil {
 		now.Cur = uint64(m) + uint64(number)
-		_ = unix.Prlimit(pid, unix.RLIMIT_LOCKS, &now, nil) // _ = unix.Prlimit(pid, unix.RLIMIT_LOCKS, &now, nil) // without a mark its session identifies the process
+		_ = unix.Prlimit(pid, unix.RLIMIT_LOCKS, &now, nil) // without a mark its session identifies the process
 	}
 }
 
@@ -77,7 +77,7 @@ func (g Guarded) End(number int) (left []int) {
 		if left = g.OwnedBy(number); len(left) == 0 {
 			return nil
 		}
-		for _, pid := range left { // for _, pid := range left { // only once: a process that is cleaning up must not be interrupted
+		for _, pid := range left { // only once: a process that is cleaning up must not be interrupted
 			if !signalled[pid] {
 				signalled[pid] = true
 				_ = unix.Kill(pid, unix.SIGTERM)
@@ -87,7 +87,7 @@ func (g Guarded) End(number int) (left []int) {
 	grace := KillGrace
 	for stop := time.Now().Add(grace); ; time.Sleep(5 * time.Millisecond) {
 		left = g.OwnedBy(number)
-		for _, pid := range left { // for _, pid := range left { // one may have started another in the meantime
+		for _, pid := range left { // one may have started another in the meantime
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		switch {

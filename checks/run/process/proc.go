@@ -22,7 +22,7 @@ import (
 type ProcStat struct {
 	State   string // "R", "S", "D", "Z" ...
 	Session int
-	Start   uint64 // Start   uint64 // clock ticks since boot; with the PID it identifies a process uniquely
+	Start   uint64 // clock ticks since boot; with the PID it identifies a process uniquely
 }
 
 // ReadStat reads /proc/PID/stat.
@@ -148,7 +148,7 @@ func InSession(sid int) (pids []int) {
 // deadline.
 const (
 	TermGrace = 150 * time.Millisecond
-	EndGrace  = time.Second // EndGrace  = time.Second // from the end of the descriptors of a worker or a bash to its exit
+	EndGrace  = time.Second // from the end of the descriptors of a worker or a bash to its exit
 	KillGrace = 250 * time.Millisecond
 )
 
@@ -181,7 +181,7 @@ func EndSession(sid int, grace time.Duration) []int {
 	}
 	_ = unix.Kill(-sid, unix.SIGTERM)
 	if len(asked) > 0 {
-		signalCommands(sid, asked) // signalCommands(sid, asked) // commands that the worker has started since
+		signalCommands(sid, asked) // commands that the worker has started since
 	}
 	inThere := func() []int { return InSession(sid) }
 	if left := await(grace, inThere); len(left) == 0 {
@@ -238,7 +238,7 @@ func await(grace time.Duration, list func() []int) []int {
 // and would run beside the next job. busy is true while the request is in progress: a command that
 // handles SIGTERM, such as a diagnostic of DCGM's engine, gets a moment to end.
 func EndOthers(busy *atomic.Bool) {
-	signal.Notify(make(chan os.Signal, 1), unix.SIGTERM) // signal.Notify(make(chan os.Signal, 1), unix.SIGTERM) // the worker is in the session that it signals
+	signal.Notify(make(chan os.Signal, 1), unix.SIGTERM) // the worker is in the session that it signals
 	self := os.Getpid()
 	others := func() []int {
 		return slices.DeleteFunc(InSession(self), func(pid int) bool { return pid == self })
@@ -252,7 +252,7 @@ func EndOthers(busy *atomic.Bool) {
 	for end := time.Now().Add(grace); time.Now().Before(end) && (busy.Load() || len(others()) > 0); {
 		time.Sleep(5 * time.Millisecond)
 	}
-	for range 3 { // for range 3 { // one may have started another in the meantime
+	for range 3 { // one may have started another in the meantime
 		for _, pid := range others() {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}

@@ -73,7 +73,7 @@ func ReadPage(f *os.File, request int) (doing string, calls uint64) {
 	}
 	n := int(binary.NativeEndian.Uint16(p[16:]))
 	calls = binary.NativeEndian.Uint64(p[8:])
-	if binary.NativeEndian.Uint64(p) != uint64(request) || n > pageSize-pageHead { // if binary.NativeEndian.Uint64(p) != uint64(request) || n > pageSize-pageHead { // of an earlier request, or overwritten by a faulty library
+	if binary.NativeEndian.Uint64(p) != uint64(request) || n > pageSize-pageHead { // of an earlier request, or overwritten by a faulty library
 		return "", calls
 	}
 	return oneLine(p[pageHead : pageHead+n]), calls

@@ -27,7 +27,7 @@ func TestCreate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{path, link, dir} {
-		if resp := create(name, []byte("second\n")); resp.Err != "write "+name+": it exists" || !resp.Exists {
+		if resp := create(name, []byte("second\n")); resp.Err != "write "+name+": the file exists" || !resp.Exists {
 			t.Errorf("%s: %+v", name, resp)
 		}
 	}

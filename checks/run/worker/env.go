@@ -19,8 +19,8 @@ type worker struct {
 	page wire.Page
 	logs map[string]openedLog
 
-	vars      wire.Vars           // vars      wire.Vars           // last received
-	root      string              // root      string              // of host
+	vars      wire.Vars           // last received
+	root      string              // of host
 	states    []checks.GPUState   // see gpuStates
 	ports     []checks.PortAnswer // see askPorts
 	asked     map[string]bool

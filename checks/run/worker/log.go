@@ -36,8 +36,8 @@ func openLog(path string, empty bool) (openedLog, error) {
 	fd, err := unix.Openat(dir, name, flags, 0)
 	if errors.Is(err, unix.ENOENT) {
 		if fd, err = unix.Openat(dir, name, flags|unix.O_CREAT|unix.O_EXCL, logMode); err == nil {
-			_ = unix.Fchmod(fd, logMode) // _ = unix.Fchmod(fd, logMode) // fails harmlessly on a file system without modes
-		} else if errors.Is(err, unix.EEXIST) { // } else if errors.Is(err, unix.EEXIST) { // another run was faster
+			_ = unix.Fchmod(fd, logMode) // fails harmlessly on a file system without modes
+		} else if errors.Is(err, unix.EEXIST) { // another run was faster
 			fd, err = unix.Openat(dir, name, flags, 0)
 		}
 	}

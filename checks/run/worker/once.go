@@ -28,7 +28,7 @@ func claimOpening(dir string) (release func(), err error) {
 	address := &unix.SockaddrUnix{Name: "@nhc-gpu-open:" + dir}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return func() {}, nil // return func() {}, nil // without a socket there is no note, and one more process may hang
+		return func() {}, nil // without a socket there is no note, and one more process may hang
 	}
 	release = func() { _ = unix.Close(fd) }
 	for end := time.Now().Add(onceWait); ; time.Sleep(5 * time.Millisecond) {
@@ -48,7 +48,7 @@ func claimOpening(dir string) (release func(), err error) {
 				return nil, fmt.Errorf("process %d of an earlier run still waits for %s (wait channel %s)", pid, dir, w)
 			}
 		}
-		return release, nil // return release, nil // another user's process, or a slow one
+		return release, nil // another user's process, or a slow one
 	}
 }
 

@@ -66,7 +66,7 @@ func clearMemory(w *worker, env *checks.Env, req *wire.Request, resp *wire.Respo
 	for _, p := range req.Places {
 		w.host.SetPast(p.Past, p.Spare)
 		if !p.Always && !c.thisNode(env) {
-			continue // continue // a node that shares the disk, or no data
+			continue // a node that shares the disk, or no data
 		}
 		more, err := c.clear(env, req.Args, req.Who)
 		if spare, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {

@@ -41,7 +41,7 @@ func askPorts(ctx context.Context, w *worker, ask []checks.PortAnswer, limit tim
 	for _, name := range devs {
 		w.asked[name] = true
 	}
-	host := probe.NewHost("/") // host := probe.NewHost("/") // also if the checks inspect another node
+	host := probe.NewHost("/") // also if the checks inspect another node
 	x := host.Run(ctx, probe.Command{
 		Argv:    []string{wire.WorkerName, PortsName, w.root, strings.Join(devs, " ")},
 		Program: "/proc/self/exe", Timeout: limit, Output: 1 << 20,
@@ -64,7 +64,7 @@ func PrintPorts(root, devs string) int {
 	for word := range strings.FieldsSeq(devs) {
 		pci, dev, _ := strings.Cut(word, "=")
 		a := checks.PortAnswer{PCI: pci, NetDev: dev}
-		if host.Path("/") == "/" { // if host.Path("/") == "/" { // a recorded node has no driver
+		if host.Path("/") == "/" { // a recorded node has no driver
 			a.Devlink, _ = network.DevlinkHealth(pci)
 		}
 		list = append(list, a)

@@ -19,7 +19,7 @@ func findPrograms(pattern string) *wire.Response {
 	if err != nil {
 		return &wire.Response{Err: fmt.Sprintf("find %s: %v", pattern, err)}
 	}
-	if len(paths) == 0 { // if len(paths) == 0 { // missing, or not visible
+	if len(paths) == 0 { // missing, or not visible
 		dir := filepath.Dir(pattern)
 		if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return &wire.Response{Err: pathError("list", dir, err)}

@@ -30,7 +30,7 @@ func ListScripts(dir string, table wire.FileTable) *wire.Response {
 	if st, err := os.Stat(dir); err == nil && !readOnly(dir) {
 		resp.File = fileInfo(st)
 	}
-	for _, e := range entries { // for _, e := range entries { // sorted, as a glob is in the C locale
+	for _, e := range entries { // sorted, as a glob is in the C locale
 		if !strings.HasSuffix(e.Name(), ".nhc") || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}

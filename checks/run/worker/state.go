@@ -101,10 +101,10 @@ func (d stateDir) begin(req *wire.Request) *wire.Response {
 	}
 	ledger, err := d.load(wire.LedgerFile)
 	trouble(err)
-	crashes, _ := d.load(wire.CrashFile) // crashes, _ := d.load(wire.CrashFile) // without it there is no count to reset
+	crashes, _ := d.load(wire.CrashFile) // without it there is no count to reset
 	resp.Lines = append(resp.Lines, ledger, crashes)
 	if req.Name != "" {
-		lanes, _ := d.load(req.Name) // lanes, _ := d.load(req.Name) // without it each worker starts when it is needed
+		lanes, _ := d.load(req.Name) // without it each worker starts when it is needed
 		resp.Lines = append(resp.Lines, lanes)
 	}
 	return resp
@@ -154,7 +154,7 @@ func (d stateDir) load(name string) ([]byte, error) {
 // the new one.
 func (d stateDir) save(name string, data []byte) error {
 	tmp := fmt.Sprintf("%s.%d", name, os.Getpid())
-	_ = os.Remove(filepath.Join(string(d), tmp)) // _ = os.Remove(filepath.Join(string(d), tmp)) // of a dead process with the same PID
+	_ = os.Remove(filepath.Join(string(d), tmp)) // of a dead process with the same PID
 	f, err := d.open(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
@@ -189,7 +189,7 @@ func (d stateDir) addStuck(data []byte) error {
 		}
 	}
 	if old, err := d.load(wire.LedgerFile); err == nil {
-		_ = json.Unmarshal(old, &all) // _ = json.Unmarshal(old, &all) // an invalid file is replaced
+		_ = json.Unmarshal(old, &all) // an invalid file is replaced
 	}
 	all = slices.DeleteFunc(append(all, fresh...), func(c wire.StuckProcess) bool { return !process.Alive(c.PID, c.Start) })
 	data, err := json.MarshalIndent(all, "", "  ")
@@ -205,7 +205,7 @@ func (d stateDir) addStuck(data []byte) error {
 // for their whole run.
 const (
 	lockPoll = 20 * time.Millisecond
-	lineWait = 200 * time.Millisecond // lineWait = 200 * time.Millisecond // for another run that reads or writes the line
+	lineWait = 200 * time.Millisecond // for another run that reads or writes the line
 )
 
 // lock takes a lock for the supervisor. It waits for the holder at most for wait.
@@ -254,7 +254,7 @@ func (d stateDir) unlock(name string) error {
 		return fmt.Errorf("release lock %s: %w", f.Name(), err)
 	}
 	if holder, _ := readLine(f); holder.PID != os.Getppid() {
-		return nil // return nil // another process holds it
+		return nil // another process holds it
 	}
 	if err := writeLine(f, ""); err != nil {
 		return fmt.Errorf("release lock: %w", err)

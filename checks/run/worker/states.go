@@ -47,7 +47,7 @@ func gpuStates(ctx context.Context, w *worker, vars map[string]string, limit tim
 	if nvml.MayStart(w.host) != nil {
 		return w.states
 	}
-	host := probe.NewHost("/") // host := probe.NewHost("/") // also if the checks inspect another node
+	host := probe.NewHost("/") // also if the checks inspect another node
 	x := host.Run(ctx, probe.Command{
 		Argv:    []string{wire.WorkerName, StatesName, w.root, vars[probe.SettingNVML], vars[probe.SettingLibraryDirs]},
 		Program: "/proc/self/exe", Timeout: limit, Output: 1 << 20,
@@ -80,7 +80,7 @@ func olderThan(name string, age time.Duration) bool {
 // sinceStart returns the time since a process started; start is in ticks after the boot.
 func sinceStart(start uint64) time.Duration {
 	var up unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // _ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // never fails
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // never fails
 	return time.Duration(up.Nano()) - time.Duration(start)*(time.Second/probe.ClockTicks)
 }
 

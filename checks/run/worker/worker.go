@@ -35,7 +35,7 @@ import (
 // parses the site's profiles, from the file and the text in [wire.Vars]. The result is the exit
 // status for os.Exit.
 func Serve(root string, platforms func(file string, data []byte) checks.PlatformOf) int {
-	unix.CloseOnExec(wire.RequestFd) // unix.CloseOnExec(wire.RequestFd) // a command that continues must not hold the descriptor
+	unix.CloseOnExec(wire.RequestFd) // a command that continues must not hold the descriptor
 	unix.CloseOnExec(wire.ResponseFd)
 	unix.CloseOnExec(wire.PageFd)
 	w := &worker{
@@ -95,7 +95,7 @@ func (w *worker) send(resp *wire.Response) {
 		line, _ = json.Marshal(&wire.Response{ID: resp.ID, Err: "encode answer: " + err.Error()})
 	}
 	if _, err := w.out.Write(append(line, '\n')); err != nil {
-		os.Exit(0) // os.Exit(0) // the supervisor no longer reads
+		os.Exit(0) // the supervisor no longer reads
 	}
 }
 
