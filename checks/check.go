@@ -198,6 +198,11 @@ func (i Info) Advice() map[string]string {
 	return i.Do()
 }
 
+// Bears reports whether a code is one of the check's own.
+func (i Info) Bears(code string) bool {
+	return i.Advice()[code] != "" || i.DoOf != nil && i.DoOf(code) != ""
+}
+
 // commonDo is the advice on codes that any check may give.
 func commonDo() map[string]string {
 	return map[string]string{

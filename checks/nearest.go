@@ -13,7 +13,7 @@ func Nearest(name string, known []string) string {
 	}
 	near, least := "", min(3, len(name)/2+1)
 	for _, k := range known {
-		if n := Typos(name, k); n < least {
+		if n := min(Typos(name, k), Typos("check_"+name, k)); n < least {
 			near, least = k, n
 		}
 	}

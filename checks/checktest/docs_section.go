@@ -249,19 +249,26 @@ func unitOf(kind reflect.Type, meaning string) string {
 // writeMessages shows a message of each kind, as the tests of the check have it.
 func writeMessages(page *strings.Builder, names []string) {
 	head := "\n| message | result | code | what to do |\n|---|---|---|---|\n"
+	for _, f := range messagesOf(names) {
+		fmt.Fprintf(page, "%s| %s | %s | `%s` | %s |\n", head, code(strings.ReplaceAll(f.Message, "{root}", "")), f.Severity, f.Code, cell(checks.WhatToDo(f.Code)))
+		head = ""
+	}
+}
+
+// messagesOf returns one finding of each code that checks have in their tests.
+func messagesOf(names []string) (list []checks.Finding) {
 	shown := map[string]bool{}
 	for _, name := range names {
 		for _, s := range scenariosOf(name) {
 			for _, f := range s.Want {
-				if checks.SharedAdvice()[f.Code] != "" || shown[f.Code] || f.Message == "" {
-					continue
+				if checks.SharedAdvice()[f.Code] == "" && !shown[f.Code] && f.Message != "" {
+					shown[f.Code] = true
+					list = append(list, f)
 				}
-				shown[f.Code] = true
-				fmt.Fprintf(page, "%s| %s | %s | `%s` | %s |\n", head, code(strings.ReplaceAll(f.Message, "{root}", "")), f.Severity, f.Code, cell(checks.WhatToDo(f.Code)))
-				head = ""
 			}
 		}
 	}
+	return list
 }
 
 const docsWidth = 100

@@ -28,12 +28,13 @@ func Family(t *testing.T) {
 	switch os.Getenv(WriteSetting) {
 	case "docs":
 		writeSections(t, own)
+		writeReference(t, own)
 	case "selftests":
 		writeSelftests(t, own)
 	default:
 		runEach(t, own, []familyTest{
 			{"Tables", checkTables}, {"Scenarios", checkScenarios}, {"OneOfEight", checkOneOfEight}, {"Advice", checkAdvice}, {"Hold", checkHold},
-			{"Remedies", checkRemedies}, {"Codes", checkCodes}, {"Docs", checkSections},
+			{"Remedies", checkRemedies}, {"Codes", checkCodes}, {"Docs", checkSections}, {"Reference", checkReference},
 			{"SelftestOneOfEight", checkSelftestOneOfEight}, {"SelftestIsTheUnitTests", checkSelftestIsTheUnitTests},
 		})
 	}

@@ -1,4 +1,4 @@
-// Package explain tells what a code, a message or a line of the kernel's log means.
+// Package explain explains a check, a code, a message or a line of the kernel's log.
 package explain
 
 import (
@@ -11,11 +11,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 )
 
-// Explain explains what a person has in hand: a line of the kernel's log, an Xid or SXid,
-// a code of a finding, a message or reason of ours, or a counter of errors. It says what
-// that means, what the checks do with it, what to do, and the source.
+// Explain explains the name of a check, a line of the kernel's log, an Xid or SXid, the code
+// of a finding, a message or a reason of ours, or a counter of errors: what it means, how the
+// checks judge it, what to do, and the source.
 func Explain(env *checks.Env, text string) (string, error) {
 	text = strings.TrimSpace(text)
+	if info, ok := checkOf(text); ok {
+		return explainCheck(info), nil
+	}
 	if l, ok := checks.PastedLine(text, checks.AboutDevice); ok {
 		return explainLine(l), nil
 	}
@@ -38,10 +41,17 @@ func Explain(env *checks.Env, text string) (string, error) {
 	}
 	if name := checkInText().FindString(text); name != "" {
 		if info, ok := checks.Lookup(name); ok {
-			return checks.Explained("A message of "+name, "means", info.Summary, "do", "nhc-gpu --check --json prints the code of the finding: explain that."), nil
+			return explainMessage(env, info, text), nil
 		}
 	}
-	return "", fmt.Errorf("explain %q: want a line of the kernel's log, an Xid (79, sxid:12028), the code of a finding (gpu.recovery.lost), a reason or message of nhc-gpu, or a counter (symbol_error)", text)
+	if codes := codesBelow(text); len(codes) > 0 {
+		return listCodes(text, codes), nil
+	}
+	if codes := codesOfReason(text); len(codes) > 0 {
+		return listCodes("A reason that fits", codes), nil
+	}
+	return "", fmt.Errorf("nothing is known of %q%s: want the name of a check, the code of a finding (gpu.recovery.lost), a line of the kernel's log, "+
+		"an Xid (79, sxid:12028), a reason or message of nhc-gpu, or a counter (symbol_error)", text, checks.DidYouMean(text, append(checks.Names(), Codes()...)))
 }
 
 var (
@@ -90,12 +100,17 @@ func explainCode(env *checks.Env, code string) string {
 		return ""
 	}
 	var by []string
+	finding := &Finding{}
 	for _, name := range checks.Names() {
-		if info, _ := checks.Lookup(name); info.Advice()[code] != "" || info.DoOf != nil && info.DoOf(code) != "" {
+		if info, _ := checks.Lookup(name); info.Bears(code) {
 			by = append(by, name)
+			if finding.Code == "" {
+				finding = entryOf(name).finding(code)
+			}
 		}
 	}
-	return checks.Explained(code, "means", checks.Words(code), "found by", strings.Join(by, " "), "do", do)
+	return checks.Explained(code, "means", checks.Words(code), "found by", strings.Join(by, " "), "severity", finding.effect(), "message", finding.text(),
+		"remedy", string(finding.Remedy), "do", do)
 }
 
 // explainCounter explains a counter of a port, by its name.

@@ -3,8 +3,11 @@ package explain
 import (
 	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
@@ -72,4 +75,77 @@ func FuzzExplain(f *testing.F) {
 		}
 		_, _ = Explain(env, text)
 	})
+}
+
+// Every check has an entry, which says what it is for, and every entry a check.
+func TestReference(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for _, e := range Reference() {
+		got = append(got, e.Names...)
+		if e.About == "" {
+			t.Errorf("%s: nothing about it", e.Names[0])
+		}
+		for _, a := range e.Arguments {
+			if a.About == "" {
+				t.Errorf("%s: nothing about %s", e.Names[0], a.Word)
+			}
+		}
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(checks.Names(), got); diff != "" {
+		t.Errorf("checks with an entry (-want +got):\n%s", diff)
+	}
+}
+
+func TestExplainCheck(t *testing.T) {
+	t.Parallel()
+	env := checktest.ExplainEnv(t, nil)
+	for _, text := range []string{"check_gpu_ecc", "gpu_ecc", "gpu* || check_gpu_ecc 20000000", "check_gpu_ecc -r 5"} {
+		got, err := Explain(env, text)
+		for _, want := range []string{
+			"check_gpu_ecc: ECC is on", "\nUsage:\n  check_gpu_ecc [-o] ", "\nArguments:\n", "\n  -r RATE      ", "(per hour; in\n               nhc.toml: rate)",
+			"\n  gpu.ecc.off, fail, remedy fix-config\n      message  gpu3 0000:13:00.0: ", "\n      do       nvidia-smi -e 1", "\nExamples:\n  gpu* || check_gpu_ecc",
+		} {
+			if err != nil || !strings.Contains(got, want) {
+				t.Errorf("%q: %v, want %q in\n%s", text, err, want, got)
+			}
+		}
+	}
+	for _, name := range checks.Names() {
+		got, err := Explain(env, name)
+		if err != nil {
+			t.Error(err)
+		}
+		for line := range strings.Lines(got) {
+			if strings.TrimRight(line, " \n") != strings.TrimSuffix(line, "\n") {
+				t.Errorf("%s: blanks at the end of %q", name, line)
+			}
+		}
+	}
+}
+
+// What an administrator pastes from a log or from sinfo -R, which cuts the reason.
+func TestExplainMessage(t *testing.T) {
+	t.Parallel()
+	env := checktest.ExplainEnv(t, nil)
+	for text, want := range map[string]string{
+		"NHC: check_fs_mount:  /scratch not mounted":                     "fs.mount.missing\n",
+		"check_gpu_temp:  gpu5 0000:15:00.0: 95 C, want below the limit": "A message of check_gpu_temp",
+		"NHC: gpu3 lost 0000:":                                           "gpu.recovery.lost ",
+		"NHC: GPU count 7, wa":                                           "gpu.count ",
+		"gpu.ecc":                                                        "\n  gpu.ecc.sram.threshold ",
+		"check_ps_service:  Service sshd (process sshd) owned by root not running": "ps.service.down\n",
+	} {
+		if got, err := Explain(env, text); err != nil || !strings.Contains(got, want) {
+			t.Errorf("%q: %v, want %q in\n%s", text, err, want, got)
+		}
+	}
+	for text, want := range map[string]string{
+		"check_gpu_ec": "did you mean check_gpu_ecc?", "gpu.ec.off": "did you mean gpu.ecc.off?", "NHC: gpu3": "want the name of a check", "NHC: ": "want",
+	} {
+		if got, err := Explain(env, text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q\n%s", text, err, want, got)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/ask"
@@ -23,14 +24,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 )
 
-// isOurs reports whether the words have one that LBNL NHC does not know. Other runs need
-// no tree of commands, and do not pay for it.
+// isOurs reports whether the arguments have one that LBNL NHC does not have. Other runs need no
+// tree of commands, and do not pay for it.
 func isOurs(words []string) bool {
 	return len(words) > 0 && options.IsCommand(words[0]) ||
 		slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "--") })
 }
 
-// execute runs nhc-gpu as the words ask for.
+// execute runs the command that the arguments name.
 func execute(argv []string) (exit int) {
 	root := rootCommand(argv, &exit)
 	if options.IsCommand(argv[1]) { // cobra would find one behind options, too
@@ -38,9 +39,13 @@ func execute(argv []string) (exit int) {
 	}
 	root.CompletionOptions.DisableDefaultCmd = !root.HasSubCommands()
 	root.SetArgs(argv[1:])
-	err := root.Execute()
-	if err == nil {
+	cmd, err := root.ExecuteC()
+	switch {
+	case err == nil:
 		return exit
+	case errors.As(err, new(options.Wrong)):
+		options.Refuse(cmd.CommandPath(), err)
+		return options.ExitUsage
 	}
 	fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 	if errors.As(err, new(report.Unusable)) {
@@ -49,8 +54,19 @@ func execute(argv []string) (exit int) {
 	return options.ExitUsage
 }
 
-// rootCommand is LBNL NHC's command line with our options: a health check, or what
-// --check and --baseline ask for.
+// unknownCommand returns the error for a first argument that is no command.
+func unknownCommand(root *cobra.Command, word string) error {
+	if _, ok := checks.Lookup(word); ok {
+		return fmt.Errorf("%s is a check: nhc-gpu check %s runs it, nhc-gpu explain %s describes it", word, word, word)
+	}
+	var names []string
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+	}
+	return fmt.Errorf("there is no command %q%s", word, checks.DidYouMean(word, names))
+}
+
+// rootCommand is LBNL NHC's command line with our options: a health check, --check or --baseline.
 func rootCommand(argv []string, exit *int) *cobra.Command {
 	var check, printVersion bool
 	var runs string
@@ -67,23 +83,27 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 	f.BoolVar(&opts.NoShell, "no-shell", false, "with --check: skip shell lines")
 	f.BoolVar(&opts.JSON, "json", false, "with --check: print one object of JSON")
 	f.BoolVar(&opts.Redact, "redact", false, "with --check: remove serial numbers and UUIDs")
-	f.StringVar(&runs, baseline.Name, "", "learn what this node reaches")
+	f.StringVar(&runs, baseline.Name, "", "record the baseline of this node")
 	f.Lookup(baseline.Name).NoOptDefVal = baseline.Runs
 	f.BoolVar(&printVersion, "version", false, "print the version")
 	options.AddRoles(root)
 	root.InitDefaultHelpFlag() // for completion
-	perCommand := root.HelpFunc()
-	root.SetHelpFunc(func(cmd *cobra.Command, words []string) {
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		if cmd == root {
 			options.Help(options.OwnName)
 		} else {
-			perCommand(cmd, words)
+			fmt.Fprint(console.Screen, options.CommandHelp(cmd))
 		}
 	})
+	root.SetHelpCommand(helpCommand(root))
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return options.Wrong{Err: err} })
 	root.RunE = func(cmd *cobra.Command, words []string) error {
 		o, err := options.Parse(words, cmd)
 		if err == nil && o.Help {
 			return cmd.Help()
+		}
+		if len(words) > 0 && options.IsCommand(words[0]) {
+			err = unknownCommand(cmd, words[0])
 		}
 		learn := f.Changed(baseline.Name)
 		for _, name := range []string{"act", "no-shell", "json", "redact"} {
@@ -95,11 +115,11 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 		case err == nil && printVersion:
 			fmt.Fprintln(console.Screen, "nhc-gpu version", version)
 		case err == nil && check && learn:
-			return errors.New("--check and --baseline exclude each other")
+			return options.Wrong{Err: errors.New("--check and --baseline exclude each other")}
 		case !check && !learn:
 			*exit = checkHealth(argv, o, err)
 		case err != nil:
-			return err
+			return options.Wrong{Err: err}
 		case check:
 			return report.Print(o, opts, version, exit)
 		default:
@@ -110,20 +130,26 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 	return root
 }
 
-// commands are those of nhc-gpu.
+// commands returns the commands of nhc-gpu.
 func commands(exit *int) []*cobra.Command {
 	plan := &cobra.Command{
 		Use:   "plan [LBNL options]",
-		Short: "Print the steps that the configuration comes to",
-		Long: `Prints, for every check line of this host, where it stands, in which worker it
-runs, whether it is a check of this program or a line for the shell (and why),
-and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
+		Short: "Show how each line of the configuration is interpreted",
+		Long: `Prints for each line of nhc.conf for this host: its place, the worker that runs
+it, whether it is a built-in check or a shell line (and why), and its time limit.
+!! marks an error, ?? a probable mistake. Runs no check.
+
+Exit status: 0, 1 if a line has an error, 3 if the configuration cannot be used.`,
+		Example: `  nhc-gpu plan
+  nhc-gpu plan -c nhc.conf.new
+  nhc-gpu plan --prolog`,
 	}
-	return append(ask.Commands(), selftest.Command(version, exit), ask.Job(), platforms.Command(), topoCommand(), topo.Cabling(),
+	list := append(ask.Commands(), checkCommand(exit), selftest.Command(version, exit), ask.Job(), platforms.Command(), topoCommand(), topo.Cabling(),
 		options.With(lint.Command(), func(o *options.Options) error { return lintFor(o, exit) }),
 		options.With(plan, func(o *options.Options) error { return planFor(o, exit) }),
 		&cobra.Command{
-			Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+			Use: "version", Short: "Print the version", Args: options.Takes(0, 0, ""),
+			Long: "Prints the version, as --version does.\n\nExit status: 0.", Example: "  nhc-gpu version",
 			Run: func(*cobra.Command, []string) { fmt.Fprintln(console.Screen, "nhc-gpu", version) },
 		},
 		&cobra.Command{
@@ -133,11 +159,42 @@ and its deadline. Runs nothing. Exit status is 1 if a line is wrong.`,
 			},
 		},
 		&cobra.Command{
-			Use: wrap.Name + " [options] [words]", Short: "Run it and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
+			Use: wrap.Name + " [options] [words]", Short: "Run a check and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
 			Run: func(_ *cobra.Command, words []string) {
 				*exit = wrap.Run(getoptsWords(wrap.Name, words), setting.FixedPath)
 			},
 		})
+	for _, cmd := range list {
+		cmd.DisableFlagsInUseLine = true
+	}
+	return list
+}
+
+// helpCommand prints the help of the program, or of a command.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Show this help, or that of a command", DisableFlagsInUseLine: true,
+		Long: "Prints the help of the program, or of a command.\n\nExit status: 0, 10 if there is no such command.", Example: "  nhc-gpu help plan",
+		ValidArgsFunction: func(_ *cobra.Command, words []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			for _, c := range root.Commands() {
+				if len(words) == 0 && c.IsAvailableCommand() {
+					names = append(names, c.Name()+"\t"+c.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, words []string) error {
+			cmd, rest, _ := root.Find(words)
+			switch {
+			case len(rest) > 0:
+				return options.Wrong{Err: unknownCommand(root, rest[0])}
+			case cmd.DisableFlagParsing && cmd.Run != nil: // it prints its help itself
+				cmd.Run(cmd, []string{"--help"})
+				return nil
+			}
+			return cmd.Help()
+		},
+	}
 }
 
 func topoCommand() *cobra.Command {
@@ -153,8 +210,8 @@ func topoCommand() *cobra.Command {
 	})
 }
 
-// getoptsWords is the command line of a command that knows LBNL NHC's letters alone: as
-// every other command it has --help, too.
+// getoptsWords returns the command line of a command that has LBNL NHC's letters only, and --help
+// like every other command.
 func getoptsWords(name string, words []string) []string {
 	if len(words) > 0 && words[0] == "--help" {
 		words = []string{"-h"}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
@@ -40,5 +41,33 @@ func TestHelpIsComplete(t *testing.T) {
 		if letter != ':' && !strings.Contains(options.HelpText, "\n -"+string(letter)+" ") {
 			t.Errorf("the help lacks -%c", letter)
 		}
+	}
+}
+
+// The help of a command begins with what it does, and has examples and exit statuses.
+func TestHelpOfCommands(t *testing.T) {
+	t.Parallel()
+	var each func(cmd *cobra.Command)
+	each = func(cmd *cobra.Command) {
+		help := options.CommandHelp(cmd)
+		for line := range strings.Lines(help) {
+			if len(line) > 90 && !strings.HasPrefix(line, "  nhc-gpu ") {
+				t.Errorf("%s: a line of %d characters: %s", cmd.CommandPath(), len(line), line)
+			}
+		}
+		if n := len(cmd.Short); n == 0 || n > 60 || strings.HasSuffix(cmd.Short, ".") {
+			t.Errorf("%s: %q: want a phrase of at most 60 characters", cmd.CommandPath(), cmd.Short)
+		}
+		if !cmd.DisableFlagParsing || cmd.RunE != nil { // else it prints a help of LBNL NHC's form
+			if !cmd.HasExample() || !strings.Contains(cmd.Long, "xit status") {
+				t.Errorf("%s: no example, or no exit status:\n%s", cmd.CommandPath(), help)
+			}
+		}
+		for _, sub := range cmd.Commands() {
+			each(sub)
+		}
+	}
+	for _, cmd := range commands(new(int)) {
+		each(cmd)
 	}
 }

@@ -1,10 +1,9 @@
-// Command nhc-gpu answers whether this node may take, or keep, a job, and acts
-// on the answer. slurmd starts it as HealthCheckProgram, Prolog or Epilog; a
-// person starts it as "nhc-gpu --check".
+// Command nhc-gpu checks whether this node can accept, or keep, a job, and drains or resumes the
+// node. slurmd starts it as HealthCheckProgram, Prolog or Epilog; a person starts it as
+// "nhc-gpu --check".
 //
-// It takes the command line and the configuration of LBNL Node Health Check.
-// All that may block for ever happens in worker processes, which are this same
-// program started once more.
+// It accepts the command line and the configuration of LBNL Node Health Check. Whatever may
+// block for ever runs in worker processes, which are the same executable.
 package main
 
 import (
@@ -54,10 +53,10 @@ func guarded(argv []string) (exit int) {
 	return start(argv)
 }
 
-// aroundArgs is the role by a word, behind a mistake, too, else by the environment. A
-// person who asks as if in a role is told by the exit status what went wrong.
+// aroundArgs returns the role that an option names, even after a mistake, or else that of the
+// environment. A command, or --check, of a person has none: its exit status reports a mistake.
 func aroundArgs(argv []string) slurm.Role {
-	if len(argv) > 1 && filepath.Base(argv[0]) == options.OwnName && !options.IsCommand(argv[1]) && !slices.Contains(argv, "--check") {
+	if len(argv) > 1 && options.IsOwn(argv[0]) && !options.IsCommand(argv[1]) && !slices.Contains(argv, "--check") {
 		for _, role := range options.JobRoles {
 			if slices.Contains(argv, "--"+role.String()) {
 				return role
@@ -78,19 +77,15 @@ func start(argv []string) int {
 		return detachedHealth(append([]string{name}, argv[1:]...))
 	}
 	name := filepath.Base(argv[0])
-	switch name {
-	case "node-mark-offline", "node-mark-online":
-		return node.Mark(console.Screen, name, argv)
-	case options.OwnName:
-		if isOurs(argv[1:]) {
-			return execute(argv)
-		}
-	}
 	switch {
+	case name == "node-mark-offline" || name == "node-mark-online":
+		return node.Mark(console.Screen, name, argv)
 	case strings.HasSuffix(name, "-genconf"):
 		return genconf.Run(argv, version)
 	case strings.HasSuffix(name, "-wrapper"):
 		return wrap.Run(argv, setting.FixedPath)
+	case options.IsOwn(name) && isOurs(argv[1:]):
+		return execute(argv)
 	}
 	opts, err := options.Parse(argv[1:], nil)
 	return checkHealth(argv, opts, err)
@@ -118,19 +113,23 @@ func work(args []string) int {
 	return 2
 }
 
-// exitUnknown is the exit status where something could not be told.
+// exitUnknown is the exit status of a run that could not determine the node's health.
 const exitUnknown = verdict.ExitUnknown
 
-// checkHealth makes a run as LBNL NHC: load, plan, run, fold, act. err is what is wrong with
-// the options. Its result is the exit status.
+// checkHealth makes a run as LBNL NHC does, and returns the exit status. err is a mistake in the
+// options.
 func checkHealth(argv []string, opts *options.Options, err error) int {
 	if around := aroundArgs(argv); err != nil && around.AroundJob() {
 		fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 		return health.UncheckedJob(around, options.ExitUsage)
 	}
+	if err != nil && options.IsOwn(argv[0]) {
+		options.Refuse(options.OwnName, err)
+		return options.ExitUsage
+	}
 	if err != nil {
 		options.Help(argv[0])
-		if !errors.As(err, new(*checks.UsageError)) { // on a letter LBNL NHC says no more
+		if !errors.As(err, new(*checks.UsageError)) { // LBNL NHC prints no more about a letter
 			fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 		}
 		return options.ExitUsage
@@ -146,7 +145,7 @@ func checkHealth(argv []string, opts *options.Options, err error) int {
 func detachedHealth(argv []string) int {
 	opts, err := options.Parse(argv[1:], nil)
 	if err != nil || opts.Help {
-		return options.ExitUsage // its parent has refused the words
+		return options.ExitUsage // its parent has refused them
 	}
 	r := health.New(argv, opts)
 	r.Background = true

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	testscript.Main(m, map[string]func(){
-		"nhc-gpu": program, "nhc": program, "nhc-detached": program, "nhc-cron": program, wire.WorkerName: program,
+		"nhc-gpu": program, "nhc-gpu.new": program, "nhc-gpu.new-genconf": program, "nhc": program, "nhc-detached": program, "nhc-cron": program, wire.WorkerName: program,
 		"node-mark-offline": program, "node-mark-online": program, "nhc-genconf": program, "nhc-cron-genconf": program,
 		"nhc-wrapper": program, "site-wrapper": program,
 	})

@@ -165,7 +165,7 @@ func (s *Settings) Assign(list []conf.Assign) {
 func (s *Settings) Preset(argv0 string) {
 	if s.Get("NAME") == "" {
 		name := filepath.Base(argv0)
-		if name == "nhc-gpu" {
+		if strings.HasPrefix(name, "nhc-gpu") { // nhc-gpu.new, too
 			name = "nhc"
 		}
 		s.Put("NAME", name, true)

@@ -1,70 +1,98 @@
 package ask
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"log/syslog"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 )
 
 // memory is a part of what runs of root remember, which an operator may clear.
 type memory struct {
 	flag string // its option of the command: "--ib "
-	kind string // as the worker calls it
+	kind string // its name in a request to the worker
+	all  string // everything in it, in words
+	want string // an argument that names a part of it
 }
 
-// clearCommand is an operator's word that something is over.
+// memories are the parts, by the option that names them.
+var memories = map[string]memory{
+	"":         {"", wire.ClearXid, "all GPU errors", "a GPU or a code"},
+	"ib":       {"--ib ", wire.ClearPorts, "the errors of all ports and disks", "a port or a disk"},
+	"baseline": {"--baseline ", wire.ClearBaseline, "the baseline of this node", "a test"},
+	"active":   {"--active ", wire.ClearActive, "the last results of all active tests", "a check"},
+}
+
+// clearCommand acknowledges errors.
 func clearCommand() *cobra.Command {
-	var ports, baseline, active bool
+	var all bool
 	cmd := &cobra.Command{
-		Use:   "clear [DEVICE] [CODE] | clear --ib [DEVICE] | clear --baseline [TEST] | clear --active [CHECK]",
-		Short: "Take errors of a GPU or a port off the node: an operator's word",
-		Long: `Tells check_gpu_xid that errors are over: those of one GPU (gpu3, 0000:c1:00.0,
-GPU-...), of one code (79, sxid:12028), of both, or all. With --ib it tells
-check_ib_errors, check_ib_link_flapping and check_kernel_log the same of a port
-(mlx5_3, mlx5_3:1, 'mlx5_*') or disk (nvme3), or of all. It holds for what has
-been logged and counted until now; what comes later counts again. The next run
-resumes the node if nothing else is wrong. With --baseline what active tests have learned of this
-node is forgotten, of one test or all; with --active what they have found: the
-last result of one check or all; a node that was drained for it stays so until
-the test has run and passed, or a person resumes it. Who did it is written to
-syslog. Needs root.`,
+		Use:   "clear [--all | DEVICE CODE] | clear --ib|--baseline|--active [--all | NAME]",
+		Short: "Acknowledge GPU or port errors so that the node can return",
+		Long: `Acknowledges errors that were logged or counted until now; later ones count again.
+The next run resumes the node if no other check fails.
+  clear DEVICE CODE     Xids of a GPU (gpu3, 0000:c1:00.0, GPU-...), of a code (79,
+                        sxid:12028), or of both, in check_gpu_xid
+  clear --ib NAME       errors of a port (mlx5_3, mlx5_3:1, 'mlx5_*') or a disk (nvme3)
+                        in check_ib_errors, check_ib_link_flapping and check_kernel_log
+  clear --baseline TEST what active tests have learned about this node
+  clear --active CHECK  the last result of an active test. A node that was drained for
+                        it stays drained until the test passes or a person resumes it
+Without DEVICE, CODE or NAME it clears all of them, but asks first; --all does not
+ask. Syslog records who cleared what. Needs root.
+
+Exit status: 0 also if there was nothing to clear, 10 wrong arguments or not root.`,
 		Example: `  nhc-gpu clear gpu6 79
   nhc-gpu clear --ib mlx5_3
-  nhc-gpu clear --baseline
   nhc-gpu clear --active check_gpu_gemm
-  nhc-gpu clear`,
+  nhc-gpu clear --all`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, words []string) error {
-			switch {
-			case ports && baseline, ports && active, baseline && active:
-				return errors.New("clear: --ib, --baseline and --active are things apart: say one after the other")
-			case active:
-				return memory{"--active ", wire.ClearActive}.clearWords(words)
-			case baseline:
-				return memory{"--baseline ", wire.ClearBaseline}.clearWords(words)
-			case ports:
-				return memory{"--ib ", wire.ClearPorts}.clearWords(words)
+		ValidArgsFunction: func(cmd *cobra.Command, words []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(words) == 0 && cmd.Flags().Changed("active") {
+				return activeChecks(), cobra.ShellCompDirectiveNoFileComp
 			}
-			return memory{"", wire.ClearXid}.clearWords(words)
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	cmd.Flags().BoolVar(&ports, "ib", false, "errors and flaps of InfiniBand and RoCE ports")
-	cmd.Flags().BoolVar(&baseline, "baseline", false, "what active tests have learned of this node")
-	cmd.Flags().BoolVar(&active, "active", false, "what active tests have found on this node")
+	f := cmd.Flags()
+	f.BoolVar(&all, "all", false, "clear everything of that kind without a question")
+	f.Bool("ib", false, "errors and flaps of InfiniBand and RoCE ports, and of disks")
+	f.Bool("baseline", false, "what active tests have learned about this node")
+	f.Bool("active", false, "the last results of active tests")
+	cmd.RunE = func(_ *cobra.Command, words []string) error {
+		chosen := slices.DeleteFunc([]string{"ib", "baseline", "active"}, func(name string) bool { return !f.Changed(name) })
+		if len(chosen) > 1 {
+			return options.Wrong{Err: fmt.Errorf("--%s and --%s exclude each other: clear one after the other", chosen[0], chosen[1])}
+		}
+		return memories[strings.Join(chosen, "")].clearWords(words, all)
+	}
 	return cmd
 }
 
-func (m memory) clearWords(words []string) error {
+func activeChecks() (names []string) {
+	for _, name := range checks.Names() {
+		if info, _ := checks.Lookup(name); info.Active {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (m memory) clearWords(words []string, all bool) error {
 	r, rest, err := xidRun(words)
 	if err != nil {
 		return err
@@ -75,6 +103,15 @@ func (m memory) clearWords(words []string) error {
 		return r.Bad
 	case r.Set.Past == "":
 		return errors.New("clear: only root can clear what runs of root remember")
+	case all && len(rest) > 0:
+		return options.Wrong{Err: fmt.Errorf("--all clears everything: surplus argument %q", rest[0])}
+	case !all && len(rest) == 0:
+		if goOn, err := confirm("Clear " + m.all + "?"); err != nil {
+			return options.Wrong{Err: fmt.Errorf("clear %swithout %s clears %s: add --all to do that", m.flag, m.want, m.all)}
+		} else if !goOn {
+			fmt.Fprintln(console.Screen, "cleared nothing")
+			return nil
+		}
 	}
 	who := whoAsks()
 	cleared, err := m.everywhere(r, rest, who)
@@ -83,15 +120,15 @@ func (m memory) clearWords(words []string) error {
 	}
 	what := strings.Join(cleared, ", ")
 	if what == "" {
-		what = "nothing that is known"
+		what = "nothing: no such error is remembered"
 	}
 	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
 	fmt.Fprintln(console.Screen, "cleared", what)
 	return nil
 }
 
-// everywhere clears in what the node remembers, by every name that it has: slurmd
-// may call it otherwise than its host name, and tells only its own children.
+// everywhere clears the memory of the node under each of its names: slurmd may use another one
+// than the host name, and gives it only to its own children.
 func (m memory) everywhere(r *health.Run, words []string, who string) (cleared []string, err error) {
 	names, err := r.AskAbout(&wire.Request{Op: wire.OpAsk, Name: wire.AskNames, Places: []wire.Place{{Past: node.PastRoot}, {Past: node.StateRoot}}, Line: "find the names of the node"})
 	if err != nil {
@@ -111,4 +148,18 @@ func (m memory) everywhere(r *health.Run, words []string, who string) (cleared [
 		fmt.Fprintln(console.Alerts, "nhc-gpu: warning:", d)
 	}
 	return resp.Jobs, nil
+}
+
+// confirm asks a person at a terminal; without a terminal it returns an error.
+func confirm(question string) (yes bool, err error) {
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return false, errors.New("no terminal")
+	}
+	fmt.Fprintf(console.Screen, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil { // control-D
+		fmt.Fprintln(console.Screen)
+	}
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes", nil
 }

@@ -1,5 +1,5 @@
-// Package ask has the commands by which a person asks what a node remembers, and what errors mean,
-// and acknowledges them.
+// Package ask has the commands that describe checks and explain errors, show what a node remembers,
+// and acknowledge errors.
 package ask
 
 import (
@@ -19,55 +19,86 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
 )
 
-// Commands are what a person does about Xids: ask, and clear.
+// Commands are those about checks and errors.
 func Commands() []*cobra.Command {
-	xid := &cobra.Command{
-		Use:   "xid",
-		Short: "Tell what is made of a GPU's errors in the kernel's log",
-		Long:  `Xid and SXid are the numbers of NVIDIA's errors in the kernel's log; check_gpu_xid judges them.`,
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	xid.AddCommand(&cobra.Command{
+	return []*cobra.Command{checksCommand(), explainCommand(), xidCommand(), clearCommand()}
+}
+
+// xidCommand explains Xids; "nhc-gpu xid 79" does, too.
+func xidCommand() *cobra.Command {
+	answer := func(_ *cobra.Command, words []string) error { return printAnswer(wire.AskExplain, words) }
+	about := &cobra.Command{
 		Use:   "explain CODE|LINE",
-		Short: "Tell the class of an Xid, why it has it, and what to do",
-		Long: `Tells what check_gpu_xid makes of a code (79, sxid:12028), or of a whole line of
-the kernel's log: its class, what NVIDIA says, the source, the site's own word
-(/etc/nhc/xid.toml, or XID_POLICY of /etc/sysconfig/nhc, of nhc.conf or as a
-word), and what to do.`,
+		Short: "Explain an Xid, its class and the remedy",
+		Long: `Explains how check_gpu_xid judges a code (79, sxid:12028) or a whole line of the
+kernel's log: its class, NVIDIA's description, the source, an override of the
+site (/etc/nhc/xid.toml, or XID_POLICY in /etc/sysconfig/nhc, in nhc.conf or as
+an argument), and the remedy.
+
+Exit status: 0, 10 if it is neither a code nor a line with an Xid.`,
 		Example: `  nhc-gpu xid explain 79
   nhc-gpu xid explain 'NVRM: Xid (PCI:0000:c1:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004)'`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, words []string) error { return printAnswer(wire.AskExplain, words) },
-	})
-	return []*cobra.Command{explainCommand(), xid, clearCommand()}
+		Args: options.Takes(1, maxWords, "a code (79, sxid:12028) or a line of the kernel's log"),
+		RunE: answer,
+
+		DisableFlagsInUseLine: true,
+	}
+	xid := &cobra.Command{
+		Use:   "xid [explain] CODE|LINE",
+		Short: "Explain Xid codes and how they are classified",
+		Long: `Xid and SXid are the numbers of NVIDIA's errors in the kernel's log; check_gpu_xid
+judges them. Without an argument prints this help.
+
+Exit status: 0, 10 if it is neither a code nor a line with an Xid.`,
+		Example: "  nhc-gpu xid 79",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if len(words) == 0 {
+				return cmd.Help()
+			}
+			return answer(cmd, words)
+		},
+	}
+	xid.AddCommand(about)
+	return xid
 }
 
 const explainName = "explain"
 
-// explainCommand explains what a person has in hand.
+// maxWords is the highest number of arguments of a message that the shell has split.
+const maxWords = 1000
+
+// explainCommand explains a check or whatever a check has reported.
 func explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   explainName + " MESSAGE",
-		Short: "Explain a kernel message, an Xid, a code, a reason or a counter",
-		Long: `Explains a line of the kernel's log (with or without what dmesg or syslog print
-before it), an Xid or SXid (79, sxid:12028), the code of a finding
-(gpu.recovery.lost), a reason or message of nhc-gpu, or a counter of errors
-(symbol_error): what it means, what the checks do with it, what to do, and the
-source.
+		Use:   explainName + " NAME|CODE|MESSAGE",
+		Short: "Explain a check, code, message, reason, Xid or counter",
+		Long: `Explains one of
+  - the name of a check: usage, arguments with units and defaults, findings, examples
+  - the code of a finding (gpu.recovery.lost), or the first part of one (gpu.ecc)
+  - a message of nhc-gpu, or a reason as sinfo -R shows it
+  - a line of the kernel's log, with or without the prefix of dmesg or syslog
+  - an Xid or SXid (79, sxid:12028)
+  - an error counter (symbol_error)
+For an error: what it means, how the checks judge it, what to do, and the source.
 
-Exit status: 0, or 10 if nothing is known of it.`,
-		Example: `  nhc-gpu explain 'mlx5_core 0000:bb:00.0: poll_health:1083:(pid 0): Fatal error 1 detected'
-  nhc-gpu explain 79
-  nhc-gpu explain 'NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_count) [gpu.recovery.lost]'`,
-		Args: cobra.MinimumNArgs(1),
+Exit status: 0, 10 if nothing is known about it.`,
+		Example: `  nhc-gpu explain check_gpu_ecc
+  nhc-gpu explain gpu.recovery.lost
+  nhc-gpu explain 'NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_count) [gpu.recovery.lost]'
+  nhc-gpu explain 'mlx5_core 0000:bb:00.0: poll_health:1083:(pid 0): Fatal error 1 detected'
+  nhc-gpu explain 79`,
+		Args: options.Takes(1, maxWords, "a check, a code or a message"),
+		ValidArgsFunction: func(_ *cobra.Command, words []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return firstOf(words, explainable())
+		},
 		RunE: func(_ *cobra.Command, words []string) error { return printAnswer(wire.AskMessage, words) },
 	}
 	cmd.Flags().SetInterspersed(false) // a message may have words that begin with a dash
 	return cmd
 }
 
-// printAnswer prints what a worker knows of the words.
+// printAnswer has a worker answer a question, and prints the answer.
 func printAnswer(question string, words []string) error {
 	r, rest, err := xidRun(words)
 	if err != nil {
@@ -82,9 +113,9 @@ func printAnswer(question string, words []string) error {
 	return nil
 }
 
-// xidRun is a run for a person who asks about the node as check_gpu_xid would see it, with
-// the settings of the node's configuration and those among the words, and the words that
-// are left. A configuration that cannot be used is reported, and its settings are not used.
+// xidRun is a run for a person who asks about the node as check_gpu_xid sees it, with the
+// settings of the node's configuration and of the arguments. rest are the other arguments. If the
+// configuration cannot be used, a warning says so, and its settings are not used.
 func xidRun(words []string) (r *health.Run, rest []string, err error) {
 	var given []string
 	for _, w := range words {
@@ -107,8 +138,8 @@ func xidRun(words []string) (r *health.Run, rest []string, err error) {
 	return r, rest, nil
 }
 
-// assignedBefore is what the lines of a plan assign before a check, or in all if
-// there is no such check.
+// assignedBefore returns what the lines of a plan assign before a check; without that check, what
+// they assign at all.
 func assignedBefore(p *plan.Plan, check string) map[string]string {
 	vars := map[string]string{}
 	for i := range p.Steps {
@@ -122,13 +153,13 @@ func assignedBefore(p *plan.Plan, check string) map[string]string {
 	return vars
 }
 
-// whoAsks names the person at the keyboard as well as the kernel knows: who
-// has logged in stays known under sudo and su.
+// whoAsks names the person at the keyboard as far as the kernel knows: the login user stays known
+// under sudo and su.
 func whoAsks() string {
 	who := fmt.Sprintf("uid %d", os.Getuid())
-	const nobody = "4294967295"                     // not by way of a login
+	const unset = "4294967295"                      // no login
 	data, err := os.ReadFile("/proc/self/loginuid") //nolint:forbidigo // /proc/self
-	if login := strings.TrimSpace(string(data)); err == nil && login != nobody {
+	if login := strings.TrimSpace(string(data)); err == nil && login != unset {
 		who += ", logged in as uid " + login
 	}
 	if user := os.Getenv("SUDO_USER"); user != "" {

@@ -1,4 +1,4 @@
-// Package baseline learns what a node reaches in active tests.
+// Package baseline records what a healthy node reaches in active tests.
 package baseline
 
 import (
@@ -24,25 +24,25 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
 )
 
-// What a node reaches when it is well is learned when an operator says so, and at no
-// other time: nhc-gpu --baseline runs the active tests of the configuration several
-// times over. It drains nobody, and asks slurmctld nothing but what settle does.
+// A baseline is recorded only when an operator asks for it: a slowly degrading node would
+// otherwise become its own baseline. nhc-gpu --baseline runs the active tests of the
+// configuration several times. It drains no node, and its only request to slurmctld is that of
+// Records.Settle.
 
-// Name is the option that asks for it.
+// Name is the option.
 const Name = "baseline"
 
-// The runs that --baseline makes.
+// The number of runs of --baseline.
 const (
 	Runs             = "5"
-	mostBaselineRuns = 31 // as many samples as are kept
+	mostBaselineRuns = 31 // the number of samples that are kept
 )
 
-// Learn runs the active tests of the configuration as often as text says, and prints
-// what is known of the node then.
+// Learn runs the active tests of the configuration text times, and prints the baseline.
 func Learn(text string, o *options.Options, exit *int) error {
 	runs, err := strconv.Atoi(text)
 	if err != nil || runs < 0 || runs > mostBaselineRuns {
-		return fmt.Errorf("--%s=%s: want the number of runs, up to %d; 0 only shows what was learned", Name, text, mostBaselineRuns)
+		return fmt.Errorf("--%s=%s: want the number of runs, 0 to %d; 0 only shows the baseline", Name, text, mostBaselineRuns)
 	}
 	r, from, err := report.Open(o, report.Options{})
 	if err != nil {
@@ -50,11 +50,11 @@ func Learn(text string, o *options.Options, exit *int) error {
 	}
 	defer r.Close()
 	if r.Set.Past == "" {
-		return fmt.Errorf("--%s: only root can learn what a node reaches: it is kept below %s", Name, node.PastRoot)
+		return fmt.Errorf("--%s: only root can record a baseline: it is kept below %s", Name, node.PastRoot)
 	}
 	if runs > 0 {
 		if onlyActive(r.Plan); !slices.ContainsFunc(r.Plan.Steps, func(s plan.Step) bool { return s.Active }) {
-			return report.Unusable{Err: fmt.Errorf("no line of %s for this host is an active test: there is nothing to learn (docs/active.md has examples)", from)}
+			return report.Unusable{Err: fmt.Errorf("no line of %s for this host is an active test: it has no baseline (docs/active.md has examples)", from)}
 		}
 		if *exit = learn(r, runs); r.Signals.Caught() != 0 {
 			return nil
@@ -67,8 +67,8 @@ func Learn(text string, o *options.Options, exit *int) error {
 	return printBaselines(console.Screen, resp.Baselines)
 }
 
-// onlyActive leaves of a plan the active tests, each to be run whatever its last
-// result is, and the assignments between them.
+// onlyActive removes all steps but active tests, which run whatever their last result is, and
+// assignments.
 func onlyActive(p *plan.Plan) {
 	p.Steps = slices.DeleteFunc(p.Steps, func(s plan.Step) bool { return !s.Active && s.Kind != plan.Assign })
 	for i := range p.Steps {
@@ -76,8 +76,7 @@ func onlyActive(p *plan.Plan) {
 	}
 }
 
-// learn makes the runs. Each test has its own bound; the run has one only where -t
-// gives it.
+// learn makes the runs. Each test has its own time limit; the run has one only with -t.
 func learn(r *health.Run, runs int) (exit int) {
 	r.Set.Learn = true
 	timed := slices.ContainsFunc(r.Opts.Set, func(a options.Assignment) bool { return a.Name == "TIMEOUT" })
@@ -121,10 +120,10 @@ func worstOf(rows []verdict.Row) checks.Severity {
 	return worst
 }
 
-// printBaselines prints what was learned: a row for each number.
+// printBaselines prints a row for each measured value.
 func printBaselines(out io.Writer, rows []active.BaselineRow) error {
 	if len(rows) == 0 {
-		_, err := fmt.Fprintln(out, "nothing was learned of this node")
+		_, err := fmt.Fprintln(out, "this node has no baseline")
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
@@ -145,12 +144,12 @@ func printBaselines(out io.Writer, rows []active.BaselineRow) error {
 			r.What, r.Samples, number(r.Median), number(r.MAD), limit, r.Unit, cmp.Or(r.Driver, "-"))
 	}
 	if err := w.Flush(); err != nil && !errors.Is(err, syscall.EPIPE) {
-		return fmt.Errorf("print what was learned: %w", err)
+		return fmt.Errorf("print the baseline: %w", err)
 	}
 	return nil
 }
 
-// number has about four digits, which is more than any run repeats.
+// number formats a value with about four digits: more do not repeat from run to run.
 func number(v float64) string {
 	switch {
 	case v >= 1000:
@@ -161,7 +160,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'f', 3, 64)
 }
 
-// sizeText is a number of bytes where it is a round one, and n of matrices else.
+// sizeText formats a number of bytes with a unit if it is round; another number is the n of matrices.
 func sizeText(n int64) string {
 	unit := ""
 	for _, next := range []string{"K", "M", "G", "T"} {

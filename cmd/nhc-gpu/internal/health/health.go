@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -93,9 +92,10 @@ func (r *Run) load() (exit int, over bool) {
 	}
 	for _, w := range r.Opts.Words {
 		if err := r.Set.Word(w); err != nil {
-			options.Help(r.argv[0])
-			if filepath.Base(r.argv[0]) == options.OwnName { // LBNL NHC says no more
-				fmt.Fprintln(console.Stderr, "nhc-gpu:", err)
+			if options.IsOwn(r.argv[0]) {
+				options.Refuse(options.OwnName, err)
+			} else { // LBNL NHC prints no more than that
+				options.Help(r.argv[0])
 			}
 			return options.ExitUsage, true
 		}

@@ -21,16 +21,16 @@ import (
 func Command() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lint [LBNL options]",
-		Short: "Say what is wrong with the configuration, and where Slurm gets in the way",
-		Long: `Reads all that is configured for this node: settings, nhc.conf, nhc-prolog.conf,
-nhc-epilog.conf, nhc.toml, profiles of platforms, the policy for Xids, scripts,
-and slurm.conf as slurmctld has it. Says every mistake at once: where it is, what
-is wrong, and what mends it.
+		Short: "List errors in the configuration, and conflicts with Slurm",
+		Long: `Reads the settings, nhc.conf, nhc-prolog.conf, nhc-epilog.conf, nhc.toml, the profiles
+of platforms, the policy for Xids, the scripts, and slurm.conf as slurmctld has it.
+Prints each error with its place and the correction. A warning is a probable mistake,
+or a setting by which Slurm ends or prevents a run; a remark is information
+(docs/jobs.md). Runs no check and changes nothing.
 
-An error is a mistake in a file of ours. A warning is what is hardly meant, and
-where Slurm would kill a run before it has told what it found, or forestall it. A
-remark is worth knowing. Runs no check and changes nothing; docs/jobs.md has what
-each means. Exit status is 1 if there is an error or a warning, 0 if there is none.`,
+Exit status: 0, 1 if there is an error or a warning.`,
+		Example: `  nhc-gpu lint
+  nhc-gpu lint -D /root/nhc.new`,
 	}
 }
 

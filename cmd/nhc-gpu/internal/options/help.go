@@ -5,16 +5,18 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
-// Help prints the usage, the same for -h, --help and help. A program called by
-// LBNL NHC's name has no commands, and help lists none.
+// Help prints the usage, the same for -h, --help and help. It lists no commands to a program that
+// was started by LBNL NHC's name.
 func Help(argv0 string) {
 	name := filepath.Base(argv0)
 	title := name + " Usage"
 	syntax, commands := "", ""
-	if name == OwnName {
+	if IsOwn(name) {
 		syntax, commands = ownSyntax, OwnHelp
 	}
 	fmt.Fprintf(console.Screen, HelpText, title, strings.Repeat("-", len(title)), name, syntax, commands, name, name, name, name)
@@ -66,7 +68,36 @@ const ownSyntax = `           nhc-gpu <command> [<arguments>]
  with -v alone, drains the node if one fails, and resumes it when all pass.
 `
 
-// OwnHelp is the part of it that is nhc-gpu's own.
+// Refuse prints what is wrong with the command line of nhc-gpu, and which command shows its help.
+func Refuse(command string, err error) {
+	fmt.Fprintf(console.Alerts, "nhc-gpu: %v\n", err)
+	shows := "its options"
+	if command == OwnName {
+		shows = "all options and commands"
+	}
+	fmt.Fprintf(console.Alerts, "%s --help shows %s\n", command, shows)
+}
+
+// CommandHelp returns the help of a command.
+func CommandHelp(cmd *cobra.Command) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\n%s\n\nUsage:\n  %s\n", cmd.Short, strings.TrimSpace(cmd.Long), cmd.UseLine())
+	if cmd.HasExample() {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
+	}
+	for i, sub := range cmd.Commands() {
+		if i == 0 {
+			b.WriteString("\nCommands:\n")
+		}
+		fmt.Fprintf(&b, "  %-12s %s\n", sub.Name(), sub.Short)
+	}
+	if cmd.HasAvailableLocalFlags() {
+		fmt.Fprintf(&b, "\nOptions:\n%s", cmd.LocalFlags().FlagUsages())
+	}
+	return b.String()
+}
+
+// OwnHelp is the part of the help that only nhc-gpu has.
 const OwnHelp = `
  EXIT STATUS of a health check: 0 all pass; 3 a result is unknown and none is a
  failure; 10 wrong arguments; 142 TIMEOUT; other: that of the failed check, with
@@ -84,22 +115,24 @@ const OwnHelp = `
    --no-shell      Skip shell lines; their results are unknown
    --json          Print one object of JSON
    --redact        Remove serial numbers and UUIDs
- --baseline[=RUNS] Run the active tests (5 times) to learn what this node
-                   reaches; --baseline=0 shows what is known
+ --baseline[=RUNS] Run the active tests (5 times) and record what this node reaches
+                   as its baseline; --baseline=0 shows the baseline
  --prolog          Run as Slurm's Prolog: before the job of SLURM_JOB_ID
  --epilog          Run as its Epilog
+ checks [GROUP]    List the built-in checks
+ explain WORD      Explain a check, code, message, reason, Xid or counter
+ check NAME [ARGS] Run one check and print its findings; changes nothing
  plan              Show how each line of the configuration is interpreted
  lint              List errors in the configuration, and conflicts with Slurm's
  genconf           Write a configuration that passes on this node (nhc-genconf)
  wrap              Run a check and print or mail what has changed (nhc-wrapper)
- platforms         List built-in platforms and the source of each figure
+ platforms [NAME]  List known GPU platforms and the source of each figure
  topo              Show the PCIe and NUMA topology of GPUs, adapters and disks
  cabling           Write the list of switch ports from ibnetdiscover -p
- selftest          Show that each GPU and fabric check detects a faulty device
- explain MESSAGE   Explain a kernel message, an Xid, a code, a reason or a counter
+ selftest          Show that GPU and fabric checks detect one faulty device
  xid explain CODE  Explain Xid codes and how they are classified
- job ID            Print what happened on this node while a job ran
- clear             Acknowledge GPU or port errors, so that the node can return
+ job [ID]          Show what happened on this node while a job ran
+ clear             Acknowledge GPU or port errors so that the node can return
  completion SHELL  Print a completion script for bash, zsh, fish or powershell
  version           Print the version, as --version does
  help [COMMAND]    Show this help, as -h and --help do, or that of a command

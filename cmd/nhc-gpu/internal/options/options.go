@@ -1,19 +1,21 @@
-// Package options has the command line: LBNL NHC's letters, VAR=value, our own options of two dashes,
-// and the help.
+// Package options reads the command line: LBNL NHC's letters, VAR=value and our own long options.
+// It has the help.
 package options
 
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// Options are the letters of LBNL NHC's command line, and the words behind them.
+// Options are the letters of LBNL NHC's command line, and the arguments that follow them.
 type Options struct {
 	Set   []Assignment // in the order given
 	Debug []string     // what -d prints of them
@@ -21,7 +23,7 @@ type Options struct {
 	Trace bool // -x
 	Eval  string
 	Words []string
-	Role  slurm.Role // that a word has named
+	Role  slurm.Role // --prolog or --epilog
 }
 
 // Assignment is a setting that an option has made.
@@ -30,12 +32,12 @@ type Assignment struct{ Name, Value string }
 // Spec are the letters, as getopts has them.
 const Spec = ":D:ac:de:fhl:n:qt:vx"
 
-// JobRoles are the roles that a word names.
+// JobRoles are the roles that have an option: --prolog, --epilog.
 var JobRoles = []slurm.Role{slurm.Prolog, slurm.Epilog}
 
-// Parse reads the command line as LBNL NHC's getopts does, and where a letter or
-// VAR=value may stand the options of two dashes that cmd has; without cmd there are none.
-// A *checks.UsageError is a mistake in a letter.
+// Parse reads the command line as LBNL NHC's getopts does. The long options of cmd may stand
+// wherever a letter or VAR=value may; without cmd there are none. A wrong letter is a
+// *checks.UsageError.
 func Parse(args []string, cmd *cobra.Command) (*Options, error) {
 	o, spec, wrong := new(Options), Spec, error(nil)
 	if cmd != nil {
@@ -101,18 +103,24 @@ func Parse(args []string, cmd *cobra.Command) (*Options, error) {
 		}
 		o.Role = role
 	}
-	if o.Help || cmd != nil && cmd.Flags().Changed("help") { // wins over a mistake behind it
+	if o.Help || cmd != nil && cmd.Flags().Changed("help") { // even if a mistake follows
 		return &Options{Help: true}, nil
 	}
 	return o, cmp.Or(wrong, err)
 }
 
-// parseLong has cmd take an option of two dashes. --check=false is none: a run that drains
-// the node must not look like one that does not.
+// parseLong sets a long option of cmd. It refuses --check=false: a run that drains the node
+// must not look like one that does not.
 func parseLong(text string, cmd *cobra.Command) error {
 	name, _, valued := strings.Cut(text, "=")
 	if f := cmd.Flags().Lookup(name); f == nil || valued && f.Value.Type() == "bool" {
-		return fmt.Errorf("there is no option --%s, see %s --help", text, cmd.CommandPath())
+		var known []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				known = append(known, "--"+f.Name)
+			}
+		})
+		return fmt.Errorf("there is no option --%s%s", text, checks.DidYouMean("--"+name, known))
 	}
 	return cmd.Flags().Parse([]string{"--" + text})
 }
@@ -120,13 +128,28 @@ func parseLong(text string, cmd *cobra.Command) error {
 // ExitUsage is LBNL NHC's exit status for a command line it does not understand.
 const ExitUsage = 10
 
-// IsCommand reports whether the first word behind nhc-gpu names a command: it is neither
-// an option nor VAR=value.
+// IsCommand reports whether the first argument of nhc-gpu names a command: it is neither an
+// option nor VAR=value.
 func IsCommand(word string) bool {
 	return word != "" && word[0] != '-' && !strings.Contains(word, "=")
 }
 
-// With makes a command take LBNL NHC's options, and a role.
+// Split divides arguments before the first that is neither an option nor a setting.
+func Split(args []string) (own, rest []string) {
+	words, err := checks.Getopts(Spec+"-:", args, func(byte, string) {})
+	if err != nil {
+		return args, nil
+	}
+	for i, w := range words {
+		if IsCommand(w) {
+			n := len(args) - len(words) + i
+			return args[:n], args[n:]
+		}
+	}
+	return args, nil
+}
+
+// With gives a command LBNL NHC's options, and those of a role.
 func With(cmd *cobra.Command, do func(*Options) error) *cobra.Command {
 	AddRoles(cmd)
 	cmd.DisableFlagParsing = true
@@ -136,7 +159,7 @@ func With(cmd *cobra.Command, do func(*Options) error) *cobra.Command {
 			return cmd.Help()
 		}
 		if err != nil {
-			return err
+			return Wrong{err}
 		}
 		return do(o)
 	}
@@ -151,5 +174,32 @@ func AddRoles(cmd *cobra.Command) {
 	}
 }
 
-// OwnName is what the program is called where it is more than LBNL NHC.
+// OwnName is the name of the program.
 const OwnName = "nhc-gpu"
+
+// IsOwn reports whether the program was started as nhc-gpu, and not by a name of LBNL NHC:
+// then it has commands. A copy for a trial may have a longer name: nhc-gpu.new.
+func IsOwn(argv0 string) bool { return strings.HasPrefix(filepath.Base(argv0), OwnName) }
+
+// Wrong is a command line that a command does not accept.
+type Wrong struct{ Err error }
+
+func (w Wrong) Error() string { return w.Err.Error() }
+
+// Unwrap returns the error.
+func (w Wrong) Unwrap() error { return w.Err }
+
+// Takes accepts from least to most arguments; what is what they are.
+func Takes(least, most int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return Wrong{fmt.Errorf("missing argument: want %s", what)}
+		case len(args) > most && most == 0:
+			return Wrong{fmt.Errorf("surplus argument %q: want none", args[0])}
+		case len(args) > most:
+			return Wrong{fmt.Errorf("surplus argument %q: want %s", args[most], what)}
+		}
+		return nil
+	}
+}

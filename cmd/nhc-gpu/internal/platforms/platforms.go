@@ -1,4 +1,4 @@
-// Package platforms prints the kinds of GPU nodes that are known, and the source of each figure.
+// Package platforms prints the known GPU platforms, and the source of each figure.
 package platforms
 
 import (
@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
@@ -22,14 +23,22 @@ func Command() *cobra.Command {
 	var name string
 	cmd := options.With(&cobra.Command{
 		Use:   "platforms [NAME|DEVICE] [LBNL options]",
-		Short: "Print what is known of kinds of GPU nodes, and from where",
-		Long: `Lists the platforms of /etc/nhc/profiles.toml and of this program; * marks that
-of this node. With the name of one, or the PCI device id of its GPUs, its figures
-are printed, each with its source: what is meant otherwise can be copied to
-/etc/nhc/profiles.toml and changed there (docs/thresholds.md).`,
+		Short: "List known GPU platforms and the source of each figure",
+		Long: `Lists the platforms of /etc/nhc/profiles.toml and the built-in ones; * marks that of
+this node. NAME (or a part of it), or the PCI device ID of the GPUs, prints the
+figures of one platform with their sources. To change a figure, copy the table to
+/etc/nhc/profiles.toml and edit it there (docs/thresholds.md).
+
+Exit status: 0, 3 if the configuration cannot be used, 10 if there is no such platform.`,
 		Example: `  nhc-gpu platforms
   nhc-gpu platforms 'HGX H100'
   nhc-gpu platforms 2330`,
+		ValidArgsFunction: func(_ *cobra.Command, words []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(words) > 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return builtIn(), cobra.ShellCompDirectiveNoFileComp
+		},
 	}, func(o *options.Options) error { return printPlatforms(name, o) })
 	withLetters := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
@@ -56,10 +65,21 @@ func printPlatforms(name string, o *options.Options) error {
 		return err
 	}
 	if name != "" {
-		return printPlatform(list, name)
+		matching, err := named(list, name)
+		if err != nil {
+			return options.Wrong{Err: err}
+		}
+		if !figuresOf(matching, name) {
+			fmt.Fprintf(console.Screen, "%q is a part of several names; name one of them:\n", name)
+			return listPlatforms(matching, nil)
+		}
+		for i := range matching {
+			fmt.Fprint(console.Screen, strings.Repeat("\n", min(i, 1))+matching[i].TOML())
+		}
+		return nil
 	}
 	var here []string
-	groups, _ := r.PlatformGroups() // plan and --check tell why it cannot be read
+	groups, _ := r.PlatformGroups() // plan and --check report an error
 	for _, g := range groups {
 		if g.Platform != nil {
 			here = append(here, g.Platform.Name)
@@ -88,20 +108,50 @@ func listPlatforms(list []conf.Platform, here []string) error {
 	return nil
 }
 
-func printPlatform(list []conf.Platform, name string) error {
-	id := strings.TrimPrefix(strings.ToLower(name), "10de:")
-	found := false
+// named returns the platforms with a name or a PCI device ID; without any, those whose name
+// contains it.
+func named(list []conf.Platform, name string) (matching []conf.Platform, err error) {
+	matching = slices.DeleteFunc(slices.Clone(list), func(p conf.Platform) bool { return !is(&p, name) })
+	if len(matching) > 0 {
+		return matching, nil
+	}
+	var names []string
 	for i := range list {
-		if p := &list[i]; strings.EqualFold(p.Name, name) || slices.Contains(p.Devices, id) {
-			if found {
-				fmt.Fprintln(console.Screen)
-			}
-			fmt.Fprint(console.Screen, p.TOML())
-			found = true
+		p := &list[i]
+		names = append(names, p.Name)
+		if strings.Contains(strings.ToLower(p.Name), strings.ToLower(name)) {
+			matching = append(matching, *p)
 		}
 	}
-	if !found {
-		return fmt.Errorf("no platform has the name or the PCI device id %q; nhc-gpu platforms lists them", name)
+	if len(matching) == 0 {
+		return nil, fmt.Errorf("there is no platform with the name or the PCI device ID %q%s; nhc-gpu platforms lists them", name, checks.DidYouMean(name, names))
 	}
-	return nil
+	return matching, nil
+}
+
+// is reports whether a platform has a name or a PCI device ID.
+func is(p *conf.Platform, name string) bool {
+	return strings.EqualFold(p.Name, name) || slices.Contains(p.Devices, strings.TrimPrefix(strings.ToLower(name), "10de:"))
+}
+
+// figuresOf reports whether the figures of platforms are to be printed: they have the name, or
+// there is only one.
+func figuresOf(matching []conf.Platform, name string) bool {
+	return len(matching) == 1 || is(&matching[0], name)
+}
+
+// builtIn returns the names of the platforms of this program.
+func builtIn() (names []string) {
+	known, err := conf.ParsePlatforms("", nil)
+	if err != nil {
+		return nil
+	}
+	list, err := known.All()
+	if err != nil {
+		return nil
+	}
+	for i := range list {
+		names = append(names, list[i].Name)
+	}
+	return names
 }

@@ -20,6 +20,7 @@ type Options struct {
 	Redact  bool
 	Act     bool // the checks carry out their actions
 	NoShell bool // the site's shell lines and scripts are not run
+	One     bool // one check is run: the facts about the node are not printed
 }
 
 // Print runs everything and prints a table, or one object of JSON.
@@ -48,7 +49,9 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: nothing was checked"})
 	}
 	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell}
-	out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
+	if !opts.One {
+		out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
+	}
 	*exit = out.Exit()
 	if opts.Redact {
 		out.Redact()

@@ -1,4 +1,4 @@
-// Package selftest shows that checks detect faults, on nodes that are made up.
+// Package selftest shows that checks detect faults, on simulated nodes.
 package selftest
 
 import (
@@ -22,24 +22,31 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 )
 
 // Command returns the command; it sets the exit status.
 func Command(version string, exit *int) *cobra.Command {
-	var asJSON bool
+	var asJSON, verbose bool
 	var file string
 	cmd := &cobra.Command{
 		Use:   "selftest [CHECK...]",
-		Short: "Prove that each check of GPUs and the fabric can fail",
-		Long: `Has the checks of GPUs judge nodes that are made up: healthy ones, and for each
-way in which a check can fail one where a single GPU of eight is ill. A line for
-each says what is broken and what the check said. It needs no root and no GPU,
-looks at nothing of this machine, and changes nothing on it. Exit status is 0
-if every check said what it should, no more and no less, 1 if one did not, 10 if
-that could not be tried.`,
+		Short: "Show that GPU and fabric checks detect one faulty device",
+		Long: `Runs the checks of GPUs, ports and disks on simulated nodes: healthy ones, and for
+each fault that a check detects a node with one faulty device out of eight. Prints
+one line per check, and each scenario in which a check reported something else
+than expected; -v prints all scenarios. Needs no root and no GPU, and neither
+reads nor changes this machine.
+
+Exit status: 0 if each check reported exactly what was expected, 1 if one did not,
+10 if the scenarios could not be tried.`,
 		Example: `  nhc-gpu selftest
-  nhc-gpu selftest check_gpu_ecc
+  nhc-gpu selftest -v check_gpu_ecc
   nhc-gpu selftest --file ours.toml`,
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			list, _ := selftest.All()
+			return namesIn(list), cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, names []string) error {
 			list, err := selftestsOf(names, file)
 			if err != nil {
@@ -58,7 +65,7 @@ that could not be tried.`,
 			if ctx.Err() != nil {
 				return errors.New("selftest: interrupted")
 			}
-			if err := printAttempts(os.Stdout, version, attempts, asJSON); err != nil {
+			if err := report(version, attempts, asJSON, verbose); err != nil {
 				return fmt.Errorf("selftest: %w", err)
 			}
 			if slices.ContainsFunc(attempts, func(t attempt) bool { return !t.OK }) {
@@ -68,11 +75,12 @@ that could not be tried.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object of JSON")
-	cmd.Flags().StringVar(&file, "file", "", "try the scenarios of this file (docs/reference/selftest.md) in place of the built-in ones")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print each scenario")
+	cmd.Flags().StringVar(&file, "file", "", "try the scenarios of this file (docs/reference/selftest.md)")
 	return cmd
 }
 
-// selftestsOf are the scenarios of some checks, or of all.
+// selftestsOf returns the scenarios of some checks, or of all.
 func selftestsOf(names []string, file string) ([]selftest.Scenario, error) {
 	list, err := selftest.All()
 	if file != "" {
@@ -92,20 +100,24 @@ func selftestsOf(names []string, file string) ([]selftest.Scenario, error) {
 	if err != nil || len(names) == 0 {
 		return list, err
 	}
-	var have []string
-	for i := range list {
-		have = append(have, list[i].Check)
-	}
-	have = slices.Compact(slices.Sorted(slices.Values(have)))
+	have := namesIn(list)
 	for _, name := range names {
 		if !slices.Contains(have, name) {
-			return nil, fmt.Errorf("no scenario is of %q, there are some of %s", name, strings.Join(have, ", "))
+			return nil, options.Wrong{Err: fmt.Errorf("there is no scenario of %q%s; the completion, or nhc-gpu selftest, lists the checks that have some", name, checks.DidYouMean(name, have))}
 		}
 	}
 	return slices.DeleteFunc(list, func(s selftest.Scenario) bool { return !slices.Contains(names, s.Check) }), nil
 }
 
-// attempt is one scenario and what came of it.
+// namesIn returns the checks of scenarios, sorted.
+func namesIn(list []selftest.Scenario) (names []string) {
+	for i := range list {
+		names = append(names, list[i].Check)
+	}
+	return slices.Compact(slices.Sorted(slices.Values(names)))
+}
+
+// attempt is one scenario and its result.
 type attempt struct {
 	Check    string           `json:"check"`
 	Scenario string           `json:"scenario"`
@@ -131,39 +143,67 @@ func tryAll(ctx context.Context, bench *selftest.Bench, list []selftest.Scenario
 	return attempts, nil
 }
 
-func printAttempts(out io.Writer, version string, attempts []attempt, asJSON bool) error {
-	names, wrong := map[string]bool{}, 0
+func report(version string, attempts []attempt, asJSON, verbose bool) error {
+	wrong := 0
 	for i := range attempts {
-		if names[attempts[i].Check] = true; !attempts[i].OK {
+		if !attempts[i].OK {
 			wrong++
 		}
 	}
 	if asJSON {
-		e := json.NewEncoder(out)
+		e := json.NewEncoder(os.Stdout)
 		e.SetEscapeHTML(false)
 		return e.Encode(map[string]any{"version": version, "ok": wrong == 0, "wrong": wrong, "scenarios": attempts})
 	}
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	for i := range attempts {
-		t := &attempts[i]
-		if t.OK {
-			fmt.Fprintf(w, "ok\t%s\t%s\t%s\n", t.Check, t.Scenario, said(t))
-			continue
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
+	count := 0
+	for rest := attempts; len(rest) > 0; count++ {
+		n := slices.IndexFunc(rest, func(t attempt) bool { return t.Check != rest[0].Check })
+		if n < 0 {
+			n = len(rest)
 		}
-		fmt.Fprintf(w, "WRONG\t%s\t%s\t%s\n", t.Check, t.Scenario, strings.Join(t.Wrong, "\n\t\t\t"))
+		writeCheck(w, rest[:n], verbose)
+		rest = rest[n:]
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	verdict := "each check said what it should, and named the right GPU"
+	result := "each check reported what was expected, and named the right device"
 	if wrong > 0 {
-		verdict = fmt.Sprintf("%d WRONG: do not trust these checks, and report it (docs/reference/selftest.md)", wrong)
+		result = fmt.Sprintf("%d WRONG: do not trust these checks, and report it (docs/reference/selftest.md)", wrong)
 	}
-	_, err := fmt.Fprintf(out, "\nnhc-gpu %s: %s of %s: %s\n", version, console.Counted(len(attempts), "scenario"), console.Counted(len(names), "check"), verdict)
+	fmt.Fprintf(&b, "\nnhc-gpu %s: %s of %s: %s\n", version, console.Counted(len(attempts), "scenario"), console.Counted(count, "check"), result)
+	_, err := fmt.Fprint(console.Screen, b.String())
 	return err
 }
 
-// said is what a check said, on one line.
+// writeCheck writes the scenarios of a check: one line, and those that went wrong; or all.
+func writeCheck(w io.Writer, list []attempt, verbose bool) {
+	wrong := 0
+	for i := range list {
+		if !list[i].OK {
+			wrong++
+		}
+	}
+	if !verbose && wrong == 0 {
+		fmt.Fprintf(w, "ok\t%s\t%s\n", list[0].Check, console.Counted(len(list), "scenario"))
+	}
+	if !verbose && wrong > 0 {
+		fmt.Fprintf(w, "WRONG\t%s\t%d of %s\n", list[0].Check, wrong, console.Counted(len(list), "scenario"))
+	}
+	for i := range list {
+		t := &list[i]
+		switch {
+		case !t.OK:
+			fmt.Fprintf(w, "WRONG\t%s\t%s\t%s\n", t.Check, t.Scenario, strings.Join(t.Wrong, "\n\t\t\t"))
+		case verbose:
+			fmt.Fprintf(w, "ok\t%s\t%s\t%s\n", t.Check, t.Scenario, said(t))
+		}
+	}
+}
+
+// said returns the result of a check, on one line.
 func said(t *attempt) string {
 	if len(t.Findings) == 0 {
 		return "passes"

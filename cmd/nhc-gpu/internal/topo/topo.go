@@ -1,5 +1,4 @@
-// Package topo prints where a node's GPUs, adapters and disks are, and the far ends of its
-// links.
+// Package topo prints the topology of a node, and the list of switch ports its links lead to.
 package topo
 
 import (
@@ -25,14 +24,15 @@ func Command(asJSON *bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topo [--json] [LBNL options]",
 		Short: "Show the PCIe and NUMA topology of GPUs, adapters and disks",
-		Long: `Prints the map of this node, as /sys has it: NUMA nodes, root ports and PCIe
-switches, and below them GPUs, RDMA devices with their ports, and NVMe disks;
-then what each GPU has in common with each RDMA device, in the words of
-nvidia-smi topo -m. A port that checks leave out unless it is named says why.
-check_hw_topology judges it. Last come the libraries and programs of vendors
-that checks use, with path and version, or where nhc-gpu looked for them. No
-driver is asked and no library is loaded. With HOSTROOT=DIR it is the map of
-the node whose /sys lies below DIR.`,
+		Long: `Prints the topology of this node from /sys: NUMA nodes, root ports and PCIe switches,
+and below them GPUs, RDMA devices with their ports, and NVMe disks; then how each
+GPU is connected to each RDMA device, in the terms of nvidia-smi topo -m. A port
+that checks ignore by default has the reason beside it. check_hw_topology judges
+the topology. At the end come the vendors' libraries and programs that checks use,
+with path and version, or the places that were searched. Neither queries a driver
+nor loads a library. HOSTROOT=DIR shows the node whose /sys is below DIR.
+
+Exit status: 0, 10 if /sys cannot be read.`,
 		Example: `  nhc-gpu topo
   nhc-gpu topo --json`,
 	}
@@ -41,10 +41,10 @@ the node whose /sys lies below DIR.`,
 	return cmd
 }
 
-// Print reads the map of the node in a worker, and prints it.
+// Print has a worker read the topology of the node, and prints it.
 func Print(ctx context.Context, pool *run.Pool, limit time.Duration, asJSON bool) error {
-	o := pool.Call(ctx, checks.Local, &wire.Request{Op: wire.OpTopo, Line: "read the map of the node"}, limit)
-	resp, err := o.AnswerTo("read the map of the node")
+	o := pool.Call(ctx, checks.Local, &wire.Request{Op: wire.OpTopo, Line: "read the topology of the node"}, limit)
+	resp, err := o.AnswerTo("read the topology of the node")
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func Print(ctx context.Context, pool *run.Pool, limit time.Duration, asJSON bool
 		_, err = console.Screen.Write(b.Bytes())
 	}
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
-		return fmt.Errorf("print the map: %w", err)
+		return fmt.Errorf("print the topology: %w", err)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
-// What the kernel says does nothing to a terminal, and paths of any length are drawn.
+// Names from the kernel cannot control the terminal, and paths of any length are drawn.
 func TestTopologyOfOddNode(t *testing.T) {
 	t.Parallel()
 	far := topology.Located{Name: "gpu0", PCI: "0000:c9:00.0", NUMA: 5, Bridges: []string{"0000:c0:01.0", "0000:c1:00.0", "0000:c2:00.0", "0000:c3:00.0", "0000:c4:00.0"}}
@@ -25,13 +25,13 @@ NUMA node 5
     switch 0000:c1:00.0
       switch 0000:c3:00.0
         gpu0      0000:c9:00.0
-no NUMA node told
+NUMA node unknown
   rxe?[2J?
-    rxe0:1 ?ACTIVE; left out: in software
+    rxe0:1 ?ACTIVE; ignored: in software
 
       rxe?[2J?  NUMA  CPUS
 gpu0  SYS       5
-in common: PIX a PCIe switch, PXB a root port, PHB a PCIe host bridge, NODE a NUMA node, SYS nothing but the node
+connected through: PIX a PCIe switch, PXB a root port, PHB a PCIe host bridge, NODE a NUMA node, SYS nothing but the node
 ? read /x?: ?
 `
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(b.String(), "\n")); diff != "" {

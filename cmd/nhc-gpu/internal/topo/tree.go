@@ -12,14 +12,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
-// branch is what lies below one thing of the map.
+// branch is a node of the printed tree: a NUMA node, a root port or a switch.
 type branch struct {
 	name    string // root port 0000:30:01.0
 	devices []string
 	below   []*branch
 }
 
-// at finds or makes what is called so below a branch.
+// at returns the child with a name, and adds it if there is none.
 func (b *branch) at(name string) *branch {
 	for _, c := range b.below {
 		if c.name == name {
@@ -31,7 +31,7 @@ func (b *branch) at(name string) *branch {
 	return c
 }
 
-// place finds where a device is. Of each switch the port upwards stands for all.
+// place returns the branch of a device. The upstream port of a switch stands for the switch.
 func (b *branch) place(a *topology.Located) *branch {
 	for i, bridge := range a.Bridges {
 		switch {
@@ -56,7 +56,7 @@ func (b *branch) write(w *bytes.Buffer, indent string) {
 	}
 }
 
-// writeTopology prints the map for a person.
+// writeTopology prints the topology for a person.
 func writeTopology(w *bytes.Buffer, t *topology.Topology) error {
 	for _, kind := range t.Kinds {
 		fmt.Fprintln(w, kind)
@@ -78,7 +78,7 @@ func writeTopology(w *bytes.Buffer, t *topology.Topology) error {
 	}
 	for i, l := range t.Libraries {
 		if i == 0 {
-			fmt.Fprintln(w, "\nlibraries and programs of vendors")
+			fmt.Fprintln(w, "\nvendors' libraries and programs")
 		}
 		none := ""
 		if !l.Found {
@@ -92,7 +92,7 @@ func writeTopology(w *bytes.Buffer, t *topology.Topology) error {
 	return nil
 }
 
-// treeOf sorts the devices by NUMA node, those without one last, and by address.
+// treeOf sorts the devices by NUMA node and PCI address; those without a NUMA node come last.
 func treeOf(t *topology.Topology) *branch {
 	type device struct {
 		*topology.Located
@@ -148,10 +148,10 @@ func treeOf(t *topology.Topology) *branch {
 	return root
 }
 
-// numaOf is the line of a NUMA node.
+// numaOf returns the line of a NUMA node.
 func numaOf(t *topology.Topology, id int) string {
 	if id < 0 {
-		return "no NUMA node told"
+		return "NUMA node unknown"
 	}
 	for _, n := range t.NUMA {
 		if n.ID == id && n.CPUs != "" {
@@ -161,7 +161,7 @@ func numaOf(t *topology.Topology, id int) string {
 	return fmt.Sprintf("NUMA node %d", id)
 }
 
-// linkOf is the link of a device: "PCIe 5 x16", with what it could be if it is less.
+// linkOf returns the link of a device, "PCIe 5 x16", and its maximum if it is below that.
 func linkOf(a *topology.Located) string {
 	gen, most := generation(a.Speed), generation(a.MaxSpeed)
 	if gen == "" && a.Width == 0 {
@@ -183,12 +183,12 @@ func linkOf(a *topology.Located) string {
 	return text
 }
 
-// generation is that of PCIe by the speed of a lane in GT/s, "" if it is none.
+// generation returns the PCIe generation of a lane speed in GT/s, "" if it is unknown.
 func generation(speed float64) string {
 	return map[float64]string{2.5: "1", 5: "2", 8: "3", 16: "4", 32: "5", 64: "6", 128: "7"}[speed]
 }
 
-// portOf is the line of a port.
+// portOf returns the line of a port.
 func portOf(p *topology.LocatedPort) string {
 	words := []string{p.Name}
 	for _, w := range []string{p.Layer, p.State} {
@@ -207,12 +207,12 @@ func portOf(p *topology.LocatedPort) string {
 		text += ", " + strings.Join(p.NetDevs, " ")
 	}
 	if p.Left != "" {
-		text += "; left out: " + p.Left
+		text += "; ignored: " + p.Left
 	}
 	return text
 }
 
-// writeNear prints what each GPU has in common with each RDMA device.
+// writeNear prints how each GPU is connected to each RDMA device.
 func writeNear(w *bytes.Buffer, t *topology.Topology) error {
 	var table bytes.Buffer
 	tab := tabwriter.NewWriter(&table, 0, 4, 2, ' ', 0)
@@ -238,11 +238,11 @@ func writeNear(w *bytes.Buffer, t *topology.Topology) error {
 	for _, word := range slices.Backward(topology.TopologyWords[:]) {
 		legend = append(legend, word[0]+" "+word[1])
 	}
-	fmt.Fprintln(w, "in common: "+strings.Join(legend, ", "))
+	fmt.Fprintln(w, "connected through: "+strings.Join(legend, ", "))
 	return nil
 }
 
-// shown keeps what the kernel says from doing something to a terminal.
+// shown replaces characters that could control the terminal.
 func shown(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
