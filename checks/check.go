@@ -206,6 +206,7 @@ func (i Info) Bears(code string) bool {
 // commonDo is the advice on codes that any check may give.
 func commonDo() map[string]string {
 	return map[string]string{
+		"config.command":   "Correct the name in the line, or install the command; nhc-gpu lint lists such lines. CONFIG_ERRORS=drain drains the node for them.",
 		"config.usage":     "Correct the line in nhc.conf; docs/reference/checks lists the arguments of each check.",
 		"config.value":     "Correct the number in nhc.conf.",
 		"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",

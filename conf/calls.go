@@ -19,13 +19,25 @@ func Calls(script []byte) (calls []Call) {
 	if err != nil {
 		return nil
 	}
+	walkCalls(file, func(name string, c *syntax.CallExpr) {
+		calls = append(calls, Call{name, int(c.Pos().Line())})
+	})
+	return calls
+}
+
+// CallsOf returns the names of the commands in a script that was parsed.
+func CallsOf(file *syntax.File) (names []string) {
+	walkCalls(file, func(name string, _ *syntax.CallExpr) { names = append(names, name) })
+	return names
+}
+
+func walkCalls(file *syntax.File, do func(name string, c *syntax.CallExpr)) {
 	syntax.Walk(file, func(n syntax.Node) bool {
 		if c, ok := n.(*syntax.CallExpr); ok && len(c.Args) > 0 {
 			if name := c.Args[0].Lit(); name != "" {
-				calls = append(calls, Call{name, int(c.Pos().Line())})
+				do(name, c)
 			}
 		}
 		return true
 	})
-	return calls
 }

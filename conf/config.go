@@ -19,6 +19,8 @@ type Config struct {
 	Policies map[string]Policy // by class or check, [policy.gpu]: "gpu", "check_gpu_pcie"
 	Places   map[string]Pos    // where the policies stand
 
+	Chosen map[string]string // settings by their names: mode is "MODE", config_errors "CONFIG_ERRORS"
+
 	NCCLEnv      []string // NAME=VALUE that tests of NCCL set, [active] nccl_env
 	NCCLEnvPlace Pos
 }
@@ -99,7 +101,7 @@ func (c *Config) Role(context string) Role {
 	return defaultRoles[context]
 }
 
-// ParseTOML reads nhc.toml: [[check]] tables, [policy.NAME], [active], [healthcheck],
+// ParseTOML reads nhc.toml: mode, config_errors, [[check]] tables, [policy.NAME], [active], [healthcheck],
 // [prolog] and [epilog]. Anything else is an error. All errors are reported at
 // once, each with its line; what can be understood all the same comes with them.
 func ParseTOML(file string, data []byte) (*Config, error) {
@@ -127,13 +129,31 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 				c.Roles = map[string]Role{}
 			}
 			c.Roles[key] = d.role(key, root[key])
+		case slices.Contains(Chosen, strings.ToUpper(key)):
+			c.choose(d, key, root[key])
 		default:
 			d.value(root[key], func(any) error {
-				return fmt.Errorf("key %s: want [[check]], [policy.NAME], [active], [healthcheck], [prolog] or [epilog]", key)
+				return fmt.Errorf("key %s: want mode, config_errors, [[check]], [policy.NAME], [active], [healthcheck], [prolog] or [epilog]", key)
 			})
 		}
 	}
 	return c, errors.Join(d.errs...)
+}
+
+// choose takes over a setting that has one value of few.
+func (c *Config) choose(d *decoder, key string, p toml.Primitive) {
+	name := strings.ToUpper(key)
+	d.value(p, func(v any) error {
+		text, ok := v.(string)
+		if !ok || WrongChoice(name, text) != nil {
+			return fmt.Errorf("%s = %v: want %q or %q", key, v, Choices(name)[0], Choices(name)[1])
+		}
+		if c.Chosen == nil {
+			c.Chosen = map[string]string{}
+		}
+		c.Chosen[name] = text
+		return nil
+	})
 }
 
 func hasRole(context string) bool {

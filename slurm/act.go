@@ -91,6 +91,9 @@ func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, e
 // that come to no verdict; without a pending drain it makes no call.
 func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 	m, err := c.recall()
+	if c.Observe {
+		return Outcome{Decision: Decision{Why: "nothing is sent"}}, nil
+	}
 	switch {
 	case err != nil:
 	case m.Pending == (Pending{}):
@@ -146,6 +149,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			failed = err
 			break
 		}
+		node = m.pretend(node)
 		node.Refused = m.Pending.Refused
 		node.Foreign = m.isForeign(node.Reason)
 		node.Same = m.Fault != "" && m.Fault == v.fault() && sameReason(node.Reason, m.Reason)
@@ -187,6 +191,9 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		if err == nil {
 			out.Decision = d
 			m.told(d, fault)
+			if c.Observe {
+				m.Pretended = m.Pretended.then(d, node)
+			}
 			m.owe(Cause{}, false)
 			m.Next, m.Refusal = time.Time{}, Refusal{}
 			if !node.State.passing() {

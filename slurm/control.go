@@ -51,6 +51,10 @@ type Controller struct {
 	Dir    StateDir // nil: no memory between runs
 	BootID string   // of this boot of the host; memory of another one is void
 
+	// Observe makes every decision and sends none: the memory has what Slurm would have been
+	// sent, and later decisions follow from that.
+	Observe bool
+
 	// NodeIsHealthy is SLURM_NODE_IS_HEALTHY, which slurmd gives its
 	// HealthCheckProgram from 26.05 on: "no" while the node is down, drained,
 	// failed or in maintenance. A change of it is worth asking.
@@ -111,11 +115,11 @@ func (c *Controller) ask(ctx context.Context, argvOf func(string) ([]string, err
 	return node, nil
 }
 
-// write carries out a decision: one call. An error does not mean that it was
-// not carried out.
+// write carries out a decision: one call, or none with [Controller.Observe]. An error does
+// not mean that it was not carried out.
 func (c *Controller) write(ctx context.Context, d Decision) error {
 	argv, err := c.Settings.updateArgv(c.Node, d)
-	if err == nil {
+	if err == nil && !c.Observe {
 		_, err = c.call(ctx, argv)
 	}
 	if err != nil {

@@ -51,6 +51,12 @@ type Memory struct {
 
 	Pending Pending `json:"pending,omitzero"`
 
+	// Observed is the memory of the runs with [Controller.Observe] since the last one without.
+	Observed *Memory `json:"observed,omitempty"`
+
+	// Pretended is what such a run would have changed last.
+	Pretended Pretended `json:"pretended,omitzero"`
+
 	// Marks are what the node is drained for, see [Mark]; none where a version that
 	// knew of none has drained it.
 	Marks []Mark `json:"marks,omitempty"`
@@ -65,6 +71,42 @@ type Pending struct {
 	Since   time.Time `json:"since"`             // UTC, whole seconds
 	Refused bool      `json:"refused,omitempty"` // see [NodeInfo.Refused]
 	Fault   string    `json:"fault,omitempty"`   // which it is about
+}
+
+// Pretended is a change of a node that was decided, and not sent. The zero value is none.
+type Pretended struct {
+	Action Action `json:"action,omitempty"`
+	Reason string `json:"reason,omitempty"` // Drain, Renew: the reason to set; Resume: the node's reason then
+}
+
+// then returns what a further decision about the node adds up to.
+func (p Pretended) then(d Decision, node NodeInfo) Pretended {
+	switch {
+	case d.Action == Resume && p.Action == Drain: // Slurm has it in service
+		return Pretended{}
+	case d.Action == Resume:
+		return Pretended{Resume, node.Reason}
+	case d.Action == Renew && p.Action == Drain:
+		return Pretended{Drain, d.Reason}
+	}
+	return Pretended{d.Action, d.Reason}
+}
+
+// pretend returns the node as it would be, had the last decision been sent. A person's change
+// of the node ends that.
+func (m *Memory) pretend(node NodeInfo) NodeInfo {
+	inService := node.State.Class == InService && !node.State.Held
+	switch {
+	case m.Pretended.Action == Drain && inService:
+		node.State, node.Reason, node.Author = ParseState("IDLE+DRAIN"), m.Pretended.Reason, ""
+	case m.Pretended.Action == Renew && node.owner() == ours && !inService:
+		node.Reason = m.Pretended.Reason
+	case m.Pretended.Action == Resume && node.Reason == m.Pretended.Reason && !inService:
+		node.State, node.Reason, node.Author = ParseState("IDLE"), "", ""
+	default:
+		m.Pretended = Pretended{}
+	}
+	return node
 }
 
 // tell notes a node that was read and left as it is.
@@ -167,7 +209,15 @@ func (c *Controller) save(m Memory) error {
 	if c.Dir == nil {
 		return nil
 	}
-	m.Version, m.BootID = memoryFormat, c.BootID
+	m.Version, m.BootID, m.Observed = memoryFormat, c.BootID, nil
+	if c.Observe {
+		sent, err := c.loadSent()
+		if err != nil || sent.BootID != c.BootID {
+			sent = Memory{Version: memoryFormat, BootID: c.BootID}
+		}
+		sent.Told, sent.Pending, sent.Next, sent.Observed = ToldUnknown, Pending{}, time.Time{}, new(m) // by then all of it may be over
+		m = sent
+	}
 	b, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("write memory: %w", err)
@@ -207,9 +257,21 @@ func (c *Controller) lock(wait time.Duration) (unlock func(), err error) {
 	return c.Dir.Lock(wait)
 }
 
-// load reads the memory. No memory is the zero value and no error; one that cannot be
-// understood is an error.
-func (c *Controller) load() (m Memory, err error) {
+// load reads the memory, with [Controller.Observe] that of runs alike.
+func (c *Controller) load() (Memory, error) {
+	m, err := c.loadSent()
+	if err == nil && c.Observe {
+		if m.Observed == nil {
+			return Memory{}, nil
+		}
+		return *m.Observed, nil
+	}
+	return m, err
+}
+
+// loadSent reads the memory of what was sent to Slurm. No memory is the zero value and no
+// error; one that cannot be understood is an error.
+func (c *Controller) loadSent() (m Memory, err error) {
 	if c.Dir == nil {
 		return Memory{}, nil
 	}

@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -268,6 +269,7 @@ func (b *builder) param(p *syntax.ParamExp) (why string) {
 // shell plans a line for bash and notes what it may leave behind.
 func (b *builder) shell(s Step, file *syntax.File, why string) {
 	s.Kind, s.Lane, s.Barrier, s.Why, s.Class = ShellLine, checks.Shell, true, why, checks.ClassShell
+	s.Calls = b.calls(file)
 	b.add(s)
 	b.pos = s.Pos
 	b.set = nil // when it has run, what it has left of these is known
@@ -278,6 +280,22 @@ func (b *builder) shell(s Step, file *syntax.File, why string) {
 		b.effect(n)
 		return true
 	})
+}
+
+// calls returns the commands that a line of bash calls by name, and that neither it nor an earlier
+// line can have defined.
+func (b *builder) calls(file *syntax.File) []string {
+	if file == nil || b.opaque.Line != 0 {
+		return nil
+	}
+	defined := maps.Clone(b.funcs)
+	syntax.Walk(file, func(n syntax.Node) bool {
+		if f, ok := n.(*syntax.FuncDecl); ok && f.Name != nil {
+			defined[f.Name.Value] = true
+		}
+		return true
+	})
+	return slices.DeleteFunc(conf.CallsOf(file), func(name string) bool { return defined[name] })
 }
 
 var errDynamic = errors.New("not a literal")

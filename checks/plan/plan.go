@@ -47,13 +47,15 @@ type Step struct {
 	Args    []string        // native: its words, expanded
 	Table   map[string]any  // native: its parameters, where they came from TOML
 	Vars    []Var           // native: what earlier lines assigned
-	Usage   *checks.Finding // native: what is wrong with its words; it is not run
+	Usage   *checks.Finding // native: the error in its arguments; it is not run
+	Lacks   string          // native: the argument that it needs and does not have, where LBNL NHC runs it all the same
 	Sets    []Var           // assign
 	Barrier bool            // may change something, or runs a command: alone, after all earlier steps have passed
 	Timeout time.Duration   // deadline of the step; 0: none but the run's
 	Why     string          // shell: why it is no native step
 	Garbled bool            // shell: the line is not the grammar of a shell
 	Command string          // shell: the command, where no earlier line can have defined it
+	Calls   []string        // shell: the commands in the line, where nothing earlier can have defined them
 	NewPath bool            // shell: an earlier line has set PATH, where Command may be
 	Class   string          // of the check, see [checks.Info.Class]
 	Active  bool            // native: it loads the node, see [checks.Info.Active]
@@ -282,6 +284,7 @@ func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 		s.Vars = append(s.Vars, Var{Name: checks.NCCLEnvSetting, Value: strings.Join(b.opts.Policies.NCCLEnv, "\n")})
 	}
 	if err == nil {
+		s.Lacks = lacking(s, info)
 		return
 	}
 	// In a line of nhc.conf LBNL NHC's verdict on its own checks stands; TOML is ours.
@@ -292,6 +295,19 @@ func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 		return
 	}
 	s.Usage = b.problem(s.Pos, info.Name, fmt.Errorf("%w; usage: %s %s", err, info.Name, info.Usage))
+}
+
+// lacking returns which argument a line needs and does not have, "" if it has all of them.
+func lacking(s *Step, info checks.Info) string {
+	for i, word := range strings.Fields(info.Usage) {
+		if s.Table != nil || strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+			break // the next arguments are optional, or options
+		}
+		if i >= len(s.Args) || s.Args[i] == "" {
+			return "no " + word + " is given; usage: " + info.Name + " " + info.Usage
+		}
+	}
+	return ""
 }
 
 // runsCommands says whether a bound check runs commands, or changes something

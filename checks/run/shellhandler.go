@@ -52,7 +52,7 @@ type NativeReply struct {
 // SettingNames are the variables of NHC itself that a check line may change. The variables of a
 // check are in its Info.Vars.
 var SettingNames = []string{
-	"NAME", "SILENT", "VERBOSE", "DEBUG", "TS", "TIMEOUT", "MARK_OFFLINE", "NHC_RM", "OFFLINE_NODE", "ONLINE_NODE",
+	"NAME", "SILENT", "VERBOSE", "DEBUG", "TS", "TIMEOUT", "MARK_OFFLINE", "MODE", "CONFIG_ERRORS", "NHC_RM", "OFFLINE_NODE", "ONLINE_NODE",
 	"NHC_CHECK_ALL", "NHC_CHECK_FORKED", "HOSTNAME", "IGNORE_EMPTY_NOTE", "MAX_SYS_UID", "LOGFILE", "RESULTFILE", "PASSWD_DATA_SRC",
 	"SHELL", "SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_RECHECK", "SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS",
 }

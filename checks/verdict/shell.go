@@ -46,6 +46,18 @@ func (f *Fold) Ended(status int) []Event {
 	return f.plainFailure(status)
 }
 
+// Missed takes the status of a shell line that left the shell alive, and failed because it calls
+// a command that does not exist. That says nothing about the node.
+func (f *Fold) Missed(status int, command string) []Event {
+	if f.subDied != nil || f.died > 0 || f.over || f.Eval {
+		return f.Ended(status)
+	}
+	return f.Findings([]checks.Finding{{
+		Code: "config.command", Severity: checks.Unknown, Remedy: checks.FixConfig,
+		Message: fmt.Sprintf("Check %s returned %d:  there is no command %q", f.check, status, command),
+	}})
+}
+
 // Broken takes a line whose shell was lost in the middle of it. A death in a subshell is
 // a failure all the same: the shell was told of it before.
 func (f *Fold) Broken(x checks.Finding) (events []Event) {

@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"fmt"
 	"log/syslog"
 	"time"
 
@@ -81,16 +82,20 @@ func (j *Judge) FinishJob() int {
 	j.Emit(j.Fold.Flush())
 	j.debugEnd()
 	lost := j.Job.Blame.OfJob(failures)
+	refuses := lost >= 0 && !j.Set.Observes()
+	if lost >= 0 && !refuses {
+		j.Would(fmt.Sprintf("end the %s of job %s with status 1", j.Role, j.Job.Job.ID))
+	}
 	if len(failures) > 0 && j.Set.Marks() && !j.Config.Role(j.Context()).Exit {
 		j.Emit(j.Fold.Blame(j.Job.Blame.OfNode(failures)))
 	}
 	if j.Role == slurm.Epilog {
 		j.closeRecord()
 	} else {
-		j.Job.Open(lost >= 0)
+		j.Job.Open(refuses)
 	}
 	j.Log.Flush()
-	if lost < 0 {
+	if !refuses {
 		return 0 // also where something could not be told, see unknown
 	}
 	return 1

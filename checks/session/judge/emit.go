@@ -60,7 +60,7 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 		j.Collector.Collect(events)
 		return false, ""
 	}
-	helper = j.Set.CustomHelper("OFFLINE_NODE") && slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
+	helper = !j.Set.Observes() && j.Set.CustomHelper("OFFLINE_NODE") && slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
 	for i := 0; i < len(events); i++ {
 		e := events[i]
 		e.Text = verdict.Printable(e.Text)
@@ -89,10 +89,11 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 		case verdict.Result:
 			j.PutResult(e.Text)
 		case verdict.Online:
-			if j.Set.CustomHelper("ONLINE_NODE") {
-				j.siteHelper(true, "", "")
-			} else {
+			switch {
+			case !j.Set.CustomHelper("ONLINE_NODE"):
 				j.markOnline()
+			case !j.Set.Observes(): // a healthy run calls it each time: no decision to log
+				j.siteHelper(true, "", "")
 			}
 		}
 	}
@@ -149,13 +150,17 @@ func (j *Judge) tellSyslog(lines []string) {
 }
 
 func (j *Judge) markOffline(message string) {
+	if j.Set.Observes() && j.Set.CustomHelper("OFFLINE_NODE") {
+		j.Would(fmt.Sprintf("run %s for node %s: %s", j.Set.Get("OFFLINE_NODE"), j.Name, message))
+		return
+	}
 	refused := j.Job != nil && j.Job.Blame.OfJob(j.Fold.Failures()) >= 0
 	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause()}
 	if failures := j.Fold.Failures(); j.Fold.Blamed() < len(failures) {
 		x := failures[j.Fold.Blamed()]
 		v.Code, v.Device = x.Code, x.Device.String()
 	}
-	if j.Tell(v) && refused && j.Role == slurm.Prolog {
+	if j.Tell(v) && refused && j.Role == slurm.Prolog && !j.Set.Observes() {
 		j.tellJob()
 	}
 }

@@ -118,7 +118,7 @@ func (j *Judge) Call(dir, line string, words []string) run.NativeReply {
 	if j.Ctx.Err() != nil {
 		return fails("") // the line is about to be ended
 	}
-	return run.NativeReply{Findings: j.keepSyslog(j.keepUnknown(list))}
+	return run.NativeReply{Findings: j.keepSyslog(j.keepUnknown(j.excuse(list, "")))}
 }
 
 func fails(message string) run.NativeReply {
@@ -128,7 +128,7 @@ func fails(message string) run.NativeReply {
 func (j *Judge) badUsage(info checks.Info, line string, err error) run.NativeReply {
 	var usage *checks.UsageError
 	if errors.As(err, &usage) && info.BadUsage != nil {
-		return run.NativeReply{Findings: []checks.Finding{info.BadUsage(line, usage)}}
+		return run.NativeReply{Findings: j.keepUnknown(j.excuse([]checks.Finding{info.BadUsage(line, usage)}, ""))}
 	}
 	f := checks.Finding{Code: "config.usage", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  %v; usage: %s %s", info.Name, err, info.Name, info.Usage)}
 	return run.NativeReply{Findings: j.keepUnknown([]checks.Finding{f})}

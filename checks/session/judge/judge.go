@@ -18,6 +18,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
 // Judge carries the results of a run to its fold, and what the fold says to the world. It is
@@ -86,6 +87,7 @@ func (j *Judge) Forked(pid int) {
 // Native judges what a check has found.
 func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 	from := len(j.Fold.Failures())
+	res.Findings = j.excuse(res.Findings, s.Lacks)
 	if j.Job != nil {
 		j.Job.Look(s.Name, res.Findings)
 	}
@@ -98,6 +100,10 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 // Assigned takes over what a line sets.
 func (j *Judge) Assigned(s *plan.Step) {
 	for _, v := range s.Sets {
+		if err := conf.WrongChoice(v.Name, v.Value); err != nil {
+			j.Emit(j.Fold.Findings([]checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: fmt.Sprintf("%s: %v", s.Pos, err)}}))
+			continue
+		}
 		j.Set.Put(v.Name, v.Value, v.Export)
 		text := v.Name + "=" + setting.Quote(v.Value)
 		if v.Export {
@@ -172,10 +178,36 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 		j.Died() // what was left to say when the shell was about to leave
 		j.Close()
 		j.Emit(f.Exited(status))
+	} else if missing := j.missing(s, status); missing != "" {
+		j.Emit(f.Missed(status, missing))
 	} else {
 		j.Emit(f.Ended(status))
 	}
 	return !f.Over()
+}
+
+// excuse returns findings in which an error of the configuration drains no node, unless the
+// site wants that.
+func (j *Judge) excuse(list []checks.Finding, lacks string) []checks.Finding {
+	if j.Set.ConfigErrorsDrain() {
+		return list
+	}
+	return session.Excuse(list, lacks)
+}
+
+// missing returns the command of a line that has failed because there is no such command, "" if
+// it has failed otherwise or if such an error drains the node.
+func (j *Judge) missing(s *plan.Step, status int) string {
+	const notFound = 127 // of a shell
+	if status != notFound || j.Set.ConfigErrorsDrain() {
+		return ""
+	}
+	for _, name := range s.Calls {
+		if _, sure := j.LacksCommand(name, s.NewPath); sure {
+			return name
+		}
+	}
+	return ""
 }
 
 // broken ends a shell that did not come to the end of a line.

@@ -1,10 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/syslog"
 	"os"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -32,7 +35,7 @@ func (n *Node) Controller() *slurm.Controller {
 		}
 		return ""
 	})
-	c.BootID, c.Dir = slurm.BootID(), n.dir
+	c.BootID, c.Dir, c.Observe = slurm.BootID(), n.dir, n.Set.Observes()
 	return c
 }
 
@@ -67,9 +70,20 @@ func (n *Node) Tell(v slurm.Verdict) (delivered bool) {
 		n.Log.Write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: %s", n.Name, out.Why))
 	}
 	if err == nil && out.Action != slurm.None {
-		n.Log.Write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, n.Name, out.Why))
+		if n.Set.Observes() {
+			n.Would(fmt.Sprintf("%s node %s: %s", out.Action, n.Name, cmp.Or(out.Reason, out.Why)))
+		} else {
+			n.Log.Write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, n.Name, out.Why))
+		}
 	}
 	return err == nil
+}
+
+// Would logs a decision that is not carried out, in the log and in syslog.
+func (n *Node) Would(decision string) {
+	text := fmt.Sprintf("would %s (MODE=%s: nothing is sent)", decision, conf.Observe)
+	n.Log.Write("nhc-gpu:  " + text)
+	sink.SyslogAs(syslog.LOG_WARNING, n.Set.Get("NAME"), []string{text})
 }
 
 // Acting returns a context that ends when draining or resuming is given up.
@@ -83,7 +97,7 @@ func (n *Node) Acting() (context.Context, context.CancelFunc) {
 // DeliverPending delivers the drain that an earlier run could not, for a run that has no
 // verdict of its own.
 func (n *Node) DeliverPending() {
-	if n.Bad != nil {
+	if n.Bad != nil || n.Set.Observes() {
 		return
 	}
 	n.Set.Finalize() // a run whose sysconfig file cannot be read has not come to that
@@ -116,6 +130,10 @@ func Mark(out io.Writer, name string, argv []string) int {
 	node, err := slurm.NodeName(os.Getenv, host)
 	if err != nil {
 		node = host
+	}
+	if mode := os.Getenv(conf.SettingMode); mode == conf.Observe {
+		fmt.Fprintf(out, "%s: node %s is left as it is (MODE=%s)\n", name, node, mode)
+		return 0
 	}
 	c := slurm.NewController(node, runner{pool}, os.Getenv)
 	c.Stderr = os.Stderr

@@ -138,6 +138,9 @@ func (f *Files) Quiet() {
 func (f *Files) Sysconfig() error {
 	err := f.readSysconfig()
 	f.NameFromSettings()
+	if err == nil {
+		err = f.Set.WrongChoices()
+	}
 	return err
 }
 
@@ -284,6 +287,7 @@ func (f *Files) useTables(o run.Outcome) error {
 		err = errors.Join(err, unfit)
 	}
 	f.Config = c
+	f.Set.Choose(c)
 	f.SetBudget()
 	return err
 }

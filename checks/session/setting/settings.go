@@ -3,6 +3,7 @@
 package setting
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -35,10 +36,42 @@ type Settings struct {
 	Periodic     bool               // slurmd has started the run, as its health check
 	Learn        bool               // active tests are run to learn what the node reaches
 	Hold         bool               // no check carries out an action
+	likeLBNL     bool               // the program is called as LBNL NHC
 }
 
 // NoAction is the value of SHELL with which LBNL NHC's checks carry out no action.
 const NoAction = ":"
+
+// WrongChoices returns the errors of settings that have one value of few.
+func (s *Settings) WrongChoices() (err error) {
+	for _, name := range conf.Chosen {
+		err = errors.Join(err, conf.WrongChoice(name, s.Get(name)))
+	}
+	return err
+}
+
+// Choose takes over what nhc.toml sets. A setting of the command line or of the sysconfig file
+// overrides it.
+func (s *Settings) Choose(c *conf.Config) {
+	if c == nil {
+		return
+	}
+	for name, value := range c.Chosen {
+		if s.Get(name) == "" {
+			s.Put(name, value, true)
+		}
+	}
+}
+
+// Observes reports whether the run makes its decisions and carries out none.
+func (s *Settings) Observes() bool { return s.Get(conf.SettingMode) == conf.Observe }
+
+// ConfigErrorsDrain reports whether an error in the configuration fails the check, as in LBNL
+// NHC.
+func (s *Settings) ConfigErrorsDrain() bool {
+	v := s.Get(conf.SettingConfigErrors)
+	return v == conf.DrainConfigErrors || v == "" && s.likeLBNL
+}
 
 // FixedPath is the PATH of everything that is started.
 const FixedPath = "/sbin:/usr/sbin:/bin:/usr/bin"
@@ -48,6 +81,7 @@ const FixedPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 var OwnVars = []string{
 	"CONFDIR", "CONFFILE", "INCDIR", "HELPERDIR", "ONLINE_NODE", "OFFLINE_NODE", "LOGFILE", "DEBUG", "SILENT", "VERBOSE",
 	"TIMEOUT", "RESULTFILE", "MAX_SYS_UID", "NHC_RM", "NHC_CHECK_ALL", "NHC_CHECK_FORKED", "EVAL_LINE",
+	conf.SettingMode, conf.SettingConfigErrors,
 	"HOSTROOT", "PLATFORM_PROFILES", "TOMLFILE", // ours: what is looked at, what is expected
 	probe.SettingNVML, probe.SettingCUDA, probe.SettingNCCL, probe.SettingCUBLASLt, probe.SettingDCGM, probe.SettingLibraryDirs, // what is loaded into a process of root's
 }
@@ -163,10 +197,12 @@ func (s *Settings) Assign(list []conf.Assign) {
 
 // Preset fills in what the sysconfig file may refer to or replace.
 func (s *Settings) Preset(argv0 string) {
+	const lbnl = "nhc"
+	s.likeLBNL = s.Get("NAME") == lbnl || filepath.Base(argv0) == lbnl
 	if s.Get("NAME") == "" {
 		name := filepath.Base(argv0)
 		if strings.HasPrefix(name, "nhc-gpu") { // nhc-gpu.new, too
-			name = "nhc"
+			name = lbnl
 		}
 		s.Put("NAME", name, true)
 	}
@@ -245,7 +281,7 @@ func (s *Settings) Array(name string) []string {
 
 // WorkerVars are the variables and the environment that checks are to see.
 func (s *Settings) WorkerVars() wire.Vars {
-	v := wire.Vars{Plain: s.Vars, Arrays: s.Arrays, Environ: s.Environ(), Root: s.Get("HOSTROOT"), Past: s.Past, Spare: s.Spare, Slurm: wire.Only[jobscan.SlurmGPUs]{Value: s.Slurm}, WantedGPUs: s.WantedGPUs, Job: wire.Only[checks.Job]{Value: s.Job}, Learn: s.Learn, Period: s.Periodic, Hold: s.Hold || s.Get("SHELL") == NoAction}
+	v := wire.Vars{Plain: s.Vars, Arrays: s.Arrays, Environ: s.Environ(), Root: s.Get("HOSTROOT"), Past: s.Past, Spare: s.Spare, Slurm: wire.Only[jobscan.SlurmGPUs]{Value: s.Slurm}, WantedGPUs: s.WantedGPUs, Job: wire.Only[checks.Job]{Value: s.Job}, Learn: s.Learn, Period: s.Periodic, Hold: s.Hold || s.Observes() || s.Get("SHELL") == NoAction}
 	if len(s.Profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.ProfilesFrom, s.Profiles
 	}

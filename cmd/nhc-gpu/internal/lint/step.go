@@ -2,11 +2,9 @@ package lint
 
 import (
 	"fmt"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
@@ -63,16 +61,7 @@ func hardlyMeant(s *plan.Step) string {
 	if words := surplus(s); len(words) > 0 {
 		return "nothing is done with " + strings.Join(words, " ")
 	}
-	info, _ := checks.Lookup(s.Name)
-	for i, word := range strings.Fields(info.Usage) {
-		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
-			break // from here on words may be left out, or there are options
-		}
-		if i >= len(s.Args) || s.Args[i] == "" {
-			return "no " + word + " is given; usage: " + info.Name + " " + info.Usage
-		}
-	}
-	return ""
+	return s.Lacks
 }
 
 // unsupported says why a check can never be carried out as the line has it.
@@ -153,26 +142,10 @@ func lackedText(name string) string {
 	return name + " is a function of LBNL NHC that nhc-gpu does not have: the call fails with status 127"
 }
 
-// builtins are the commands of bash that are no programs.
-var builtins = strings.Fields(`: . [ alias bind break builtin caller cd command complete continue declare dirs disown
-	echo enable eval exec exit export false getopts hash jobs kill let local mapfile popd printf pushd pwd read readarray
-	readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias unset wait`)
-
 // notFound says that bash will not find a command.
 func notFound(f *open.Files, name string, newPath bool) (text string, sure bool) {
-	if slices.Contains(builtins, name) || run.Provides(name) {
-		return "", false
-	}
-	known := checks.Names()
-	sure = !newPath || strings.HasPrefix(name, "check_")
-	for _, s := range f.Scripts {
-		if s.Stock || f.Unloaded != nil {
-			continue
-		}
-		known = append(known, s.Functions...)
-		sure = sure && !s.Sources
-	}
-	if slices.Contains(known, name) || isProgram(f, name) {
+	known, sure := f.LacksCommand(name, newPath)
+	if known == nil {
 		return "", false
 	}
 	text = fmt.Sprintf("%s: no check, no function of a script and no command in PATH has this name", name)
@@ -192,17 +165,4 @@ func notFound(f *open.Files, name string, newPath bool) (text string, sure bool)
 		text += "; nhc-gpu --check tells whether a file that a script reads defines it"
 	}
 	return text, sure
-}
-
-// isProgram says whether a name leads to a file that can be executed.
-func isProgram(f *open.Files, name string) bool {
-	paths := []string{name}
-	if !strings.Contains(name, "/") {
-		paths = nil
-		for _, dir := range filepath.SplitList(f.Set.Get("PATH")) {
-			paths = append(paths, filepath.Join(dir, name))
-		}
-	}
-	resp, err := f.Pool.Call(f.Ctx, checks.Local, &wire.Request{Op: wire.OpFind, Args: paths, Line: "find " + name}, f.Budget.Reading(time.Now())).Answer()
-	return err == nil && resp.Status > 0
 }
