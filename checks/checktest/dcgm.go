@@ -91,7 +91,7 @@ func DCGMCommon(check string, words ...string) []Scenario {
 		noDCGM(check, "no engine", words, fmt.Errorf("nv-hostengine at localhost:5555: %w", hostengine.ErrNoEngine), checks.Finding{Code: "dcgm.engine", Severity: checks.Unknown}),
 		noDCGM(check, "the engine hangs", words, hung, checks.Finding{Code: "dcgm.hung", Severity: checks.Warn, Got: hung.Error()}),
 		noDCGM(check, "the engine hangs, which fails", append([]string{"-f"}, words...), hung, checks.Finding{Code: "dcgm.hung", Severity: checks.Fail, Got: hung.Error()}),
-		noDCGM(check, "a library without a function", words, &hostengine.Error{Call: "load libdcgm.so.4", Text: "it has no function dcgmInit"},
+		noDCGM(check, "a library without a function", words, &hostengine.Error{Call: "load libdcgm.so.4", Text: "it lacks the function dcgmInit"},
 			checks.Finding{Code: "dcgm.failed", Severity: checks.Unknown}),
 		mode, other,
 	}

@@ -159,7 +159,7 @@ func TestJobLeftoversSparesLogins(t *testing.T) {
 	loose := leave(t, job, job.UID, sleep)
 	text, findings := runLeft(t, job, jobLeftovers{End: true, Fail: true})
 	for pid, want := range map[int]string{
-		child: "it descends from process", later: "it belongs to a later run of the job", loose: "nothing shows that Slurm has started it",
+		child: "it descends from process", later: "it belongs to a later run of the job", loose: "there is no sign that Slurm started it",
 	} {
 		if !strings.Contains(text, fmt.Sprintf("process %d (", pid)) || !strings.Contains(text, want) {
 			t.Errorf("%s\nwant process %d, %s", text, pid, want)

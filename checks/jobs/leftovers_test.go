@@ -199,7 +199,7 @@ func TestJobLeftoversAreRemembered(t *testing.T) {
 	if err := errors.Join(os.Remove(record), os.Mkdir(record, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Unknown || got[0].Message != "read /past/leftover-9.json: not a plain file" {
+	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Unknown || got[0].Message != "read /past/leftover-9.json: not a regular file" {
 		t.Errorf("no file: %+v", got)
 	}
 }

@@ -91,9 +91,9 @@ var _ = checktest.Table("check_file_contents", func(string) []checktest.Scenario
 		looping(onContents("link to itself, something not", checktest.Of("/loop", "!x"),
 			unreadableFile("/loop: too many levels of symbolic links"))).OnBroken(),
 		onContents("endless line", checktest.Of("/line", "!y"),
-			unreadableFile("/line: no lines to be had: a line of more than 1048576 bytes")).OnBroken(),
+			unreadableFile("/line: no lines: a line of more than 1048576 bytes")).OnBroken(),
 		onContents("endlessly joined lines", checktest.Of("/long", "y"),
-			unreadableFile("/long: no lines to be had: backslashes join more than 1048576 bytes")).OnBroken(),
+			unreadableFile("/long: no lines: backslashes join more than 1048576 bytes")).OnBroken(),
 	}
 })
 
@@ -122,7 +122,7 @@ func TestContentsOfPipe(t *testing.T) {
 	}
 	env := &checks.Env{Host: probe.NewHost(root)}
 	c := &fileContents{File: "/fifo", Match: []string{"ready", "!bad"}}
-	const silent = "check_file_contents:  read /fifo: no lines to be had: a FIFO that nobody writes to"
+	const silent = "check_file_contents:  read /fifo: no lines: a FIFO without a writer"
 	if got := c.Run(t.Context(), env); len(got) != 1 || got[0].Severity != checks.Unknown || got[0].Message != silent {
 		t.Errorf("nobody writes: %+v", got)
 	}

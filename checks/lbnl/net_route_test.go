@@ -67,7 +67,7 @@ var _ = checktest.Table("check_net_route", func(name string) []checktest.Scenari
 		}, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /proc/net/route: is a directory"})),
 		checktest.Odd(checktest.OnFabric("garbage, and the route is there", nil, lines("\xff\xfe\n"+default4+"eth0 x\n", "nonsense\n"))),
 		checktest.Odd(checktest.OnFabric("garbage, and the route is not there", checktest.Of("-d", "10.20.0.0/16"), lines(default4+"eth0 x\n", ""), checks.Finding{Code: "net.route.unread", Severity: checks.Unknown,
-			Device: checks.Device{Kind: "route", Name: "10.20.0.0/16"}, Message: name + ":  10.20.0.0/16: could not tell: parse /proc/net/route: line 3: is no route"})),
+			Device: checks.Device{Kind: "route", Name: "10.20.0.0/16"}, Message: name + ":  10.20.0.0/16: could not tell: parse /proc/net/route: line 3: not a route"})),
 		checktest.OnNode(fakesys.New(), "no network at all", nil, says("missing", "default", "a route", "none")),
 	}
 })

@@ -22,27 +22,26 @@ type KernelRecord struct {
 	Text  []byte        // without its newline; only valid during the call
 }
 
-// KernelLogEnd is how far a reading of the kernel's log came.
+// KernelLogEnd is the end of a reading of the kernel's log.
 type KernelLogEnd struct {
 	First   uint64 // the oldest record that was still there
-	Next    uint64 // the first record that has not been read
-	Overrun bool   // records were overwritten while they were read
-	Cut     bool   // there was more than one reading may take
+	Next    uint64 // the first unread record
+	Overrun bool   // records were overwritten before they were read
+	Cut     bool   // the log has more records than the limit of one reading
 }
 
 const (
 	kmsgBuffer  = 16 << 10 // a record is at most 8 KiB (CONSOLE_EXT_LOG_MAX)
-	kmsgRecords = 1 << 20  // of one reading: a kernel that logs without end must not hold us
+	kmsgRecords = 1 << 20  // of one reading: a kernel that logs endlessly must not block the reader
 )
 
-// KernelLog gives the records of /dev/kmsg from sequence number from on, as far
-// as the kernel itself wrote them: what a process writes there bears another
-// facility, whatever it claims. It does not wait for more. Below another root it
-// is a recorded file of such records.
+// KernelLog passes the records of /dev/kmsg from sequence number from on to each, as far as the
+// kernel itself wrote them: records of processes have another facility, whatever their text is. It
+// does not wait for more. Below another root it reads a recorded file of such records.
 //
-// Each record stands for itself. The NVIDIA driver prints every line with KERN_CONT
-// (nv_printf in kernel-open/nvidia/os-interface.c), so that flag c does not mean that
-// something precedes it. The kernel has joined all records that it could (prb_reserve_in_last).
+// Each record is complete. The NVIDIA driver prints every line with KERN_CONT (nv_printf in
+// kernel-open/nvidia/os-interface.c), so flag c does not mean that another record precedes it. The
+// kernel has joined all records that it could (prb_reserve_in_last).
 func KernelLog(h *Host, from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
 	l := kernelLog{from: from, each: each}
 	fd, err := Retry(func() (int, error) {
@@ -68,10 +67,10 @@ func KernelLog(h *Host, from uint64, each func(KernelRecord)) (KernelLogEnd, err
 type kernelLog struct {
 	from     uint64
 	each     func(KernelRecord)
-	recorded bool // a file: one read gives many records
+	recorded bool // a file: one read returns many records
 	end      KernelLogEnd
 	count    int
-	unnamed  *KernelRecord // a record to which the name of a cpuset is missing
+	unnamed  *KernelRecord // a record that lacks the name of a cpuset
 }
 
 func (l *kernelLog) read(read func([]byte) (int, error)) error {
@@ -91,15 +90,15 @@ func (l *kernelLog) read(read func([]byte) (int, error)) error {
 		case err != nil:
 			return err
 		case n == 0:
-			l.lines(buf[:rest])
+			l.addLines(buf[:rest])
 			return nil
 		case !l.recorded:
-			l.lines(buf[:n])
+			l.addLines(buf[:n])
 			continue
 		}
 		data := buf[:rest+n]
 		whole := bytes.LastIndexByte(data, '\n') + 1
-		l.lines(data[:whole])
+		l.addLines(data[:whole])
 		rest = copy(buf, data[whole:])
 		if rest == len(buf) { // no record is that long
 			rest = 0
@@ -109,20 +108,19 @@ func (l *kernelLog) read(read func([]byte) (int, error)) error {
 	return nil
 }
 
-// lines takes whole records, each with the lines of its dictionary, which
-// begin with a blank.
-func (l *kernelLog) lines(data []byte) {
+// addLines handles complete records, each with the lines of its dictionary, which begin with a blank.
+func (l *kernelLog) addLines(data []byte) {
 	for len(data) > 0 {
 		line, more, _ := bytes.Cut(data, []byte("\n"))
 		data = more
 		if len(line) > 0 && line[0] != ' ' {
-			l.record(line)
+			l.addRecord(line)
 		}
 	}
 }
 
-// record takes one record: "6,339,5140900,-;NVRM: loading ...".
-func (l *kernelLog) record(line []byte) {
+// addRecord handles one record: "6,339,5140900,-;NVRM: loading ...".
+func (l *kernelLog) addRecord(line []byte) {
 	l.count++
 	r, facility, flag, ok := parseKernelRecord(line)
 	if !ok {
@@ -139,18 +137,18 @@ func (l *kernelLog) record(line []byte) {
 	l.each(r)
 }
 
-// Bounds of the wait for the name of a cpuset: a user who can starve the process
-// that prints must not be able to hold back the driver's lines for long.
+// These bound the wait for the name of a cpuset: a user who can starve the printing process must
+// not be able to delay the driver's lines for long.
 const (
 	cpusetRecords = 1000
 	cpusetTime    = time.Minute
 )
 
-// cpuset says whether a record may be no more than the name of a cpuset, which a user
-// may have chosen. "...,cpuset=NAME,mems_allowed=0" is printed in three parts
-// (cpuset_print_current_mems_allowed in the kernel's kernel/cgroup/cpuset.c). Where
-// another processor's record comes in between, NAME begins a record of flag c. Until
-// the last part is there no record of flag c is given.
+// cpuset reports whether a record may be only the name of a cpuset, which a user may have chosen.
+// The kernel prints "...,cpuset=NAME,mems_allowed=0" in three parts
+// (cpuset_print_current_mems_allowed in kernel/cgroup/cpuset.c). If another processor's record
+// comes between them, NAME begins a record with flag c. Until the last part arrives, no record with
+// flag c is passed on.
 func (l *kernelLog) cpuset(r KernelRecord) bool {
 	if u := l.unnamed; u != nil && (r.Seq > u.Seq+cpusetRecords || r.At > u.At+cpusetTime) {
 		l.unnamed = nil
@@ -165,17 +163,17 @@ func (l *kernelLog) cpuset(r KernelRecord) bool {
 	return doubtful
 }
 
-// wantsCpuset says whether a record ends where the name of a cpuset follows: a line of
-// the OOM killer, of an allocation that failed, or such a part of one. The path of a
-// cgroup, which a user may have chosen, ends other lines.
+// wantsCpuset reports whether the name of a cpuset follows a record: a line of the OOM killer, of a
+// failed allocation, or such a part of one. Other lines end with the path of a cgroup, which a user
+// may have chosen.
 func wantsCpuset(text []byte) bool {
 	line, ok := bytes.CutSuffix(text, []byte(",cpuset="))
 	return ok && !bytes.HasPrefix(line, []byte("cgroup: ")) &&
 		(len(line) == 0 || bytes.HasPrefix(line, []byte("oom-kill:constraint=")) || bytes.Contains(line, []byte(", nodemask=")))
 }
 
-// parseKernelRecord reads "priority,sequence,microseconds,flag[,...];text". The flag
-// is - or c; + is what kernels before 4.10 have in the midst of a line.
+// parseKernelRecord parses "priority,sequence,microseconds,flag[,...];text". The flag is - or c;
+// kernels before 4.10 have + in the middle of a line.
 func parseKernelRecord(line []byte) (r KernelRecord, facility uint64, flag byte, ok bool) {
 	head, text, ok := bytes.Cut(line, []byte(";"))
 	if !ok {
@@ -191,7 +189,7 @@ func parseKernelRecord(line []byte) (r KernelRecord, facility uint64, flag byte,
 	return r, priority >> 3, head[0], true
 }
 
-// cutNumber takes a decimal number and the comma behind it.
+// cutNumber removes a decimal number and the comma behind it.
 func cutNumber(b []byte) (n uint64, rest []byte, ok bool) {
 	i := 0
 	for ; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
@@ -206,18 +204,16 @@ func cutNumber(b []byte) (n uint64, rest []byte, ok bool) {
 	return n, b[i+1:], true
 }
 
-// BootID tells one boot of the node from another, from
-// /proc/sys/kernel/random/boot_id.
+// BootID returns the id of the current boot, from /proc/sys/kernel/random/boot_id.
 func BootID(h *Host) (string, error) {
 	return Once(h, "boot id", func() (string, error) {
 		return h.ReadValue("/proc/sys/kernel/random/boot_id")
 	})
 }
 
-// LogEpoch is what the times of the kernel's log count from, in Unix seconds. The
-// clock of printk stands still while the node is suspended, which is made up for
-// as far as what was logged since is concerned; it is not corrected otherwise,
-// and may be off by a minute after a month.
+// LogEpoch returns the zero of the times in the kernel's log, in Unix seconds. The clock of printk
+// stops while the node is suspended; LogEpoch corrects that for the records logged since then, and
+// nothing else, so it may be off by a minute after a month.
 func LogEpoch(h *Host) (int64, error) {
 	booted, err := BootTime(h)
 	if err != nil {
@@ -230,8 +226,7 @@ func LogEpoch(h *Host) (int64, error) {
 	return booted.Unix() + all.Sec - awake.Sec, nil
 }
 
-// Now is the time of the node: of a recorded one that of its recording, as far
-// as it is known.
+// Now returns the time of the node; for a recorded node the time of its recording, as far as known.
 func Now(h *Host) time.Time {
 	if !h.Recorded() {
 		return time.Now()
@@ -244,8 +239,7 @@ func Now(h *Host) time.Time {
 	return booted.Add(time.Duration(ticks/ClockTicks) * time.Second)
 }
 
-// BootTime is when the node was booted, to the second, from btime of
-// /proc/stat.
+// BootTime returns when the node booted, in seconds, from btime of /proc/stat.
 func BootTime(h *Host) (time.Time, error) {
 	return Once(h, "boot time", func() (time.Time, error) {
 		data, err := h.ReadFile("/proc/stat")

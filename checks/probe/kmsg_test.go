@@ -193,7 +193,7 @@ func FuzzKernelRecord(f *testing.F) {
 				t.Errorf("%+v", r)
 			}
 		}}
-		l.lines(data)
+		l.addLines(data)
 		if l.end.Next < l.end.First {
 			t.Errorf("%+v", l.end)
 		}

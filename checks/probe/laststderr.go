@@ -8,25 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How much a command may write to a standard error of which the last line is kept,
-// and how often its size is looked at.
+// These bound the standard error of a command of which only the last line is kept, and set how
+// often its size is checked.
 const (
 	mostStderr  = 1 << 20
 	stderrLook  = 20 * time.Millisecond
-	lastStderr  = 4 << 10 // of which the last line is taken
+	lastStderr  = 4 << 10 // the last line is taken from these bytes
 	spawnListen = 300 * time.Millisecond
 )
 
-// errorFile is the standard error of a command that may outlive this process. A pipe
-// would end or block such a command after its reader is gone. A memory file does
-// neither; when it may no longer grow, writes fail, as on a full disk.
+// errorFile is the standard error of a command that may outlive this process. A pipe would end or
+// block the command after its reader is gone. A memory file does neither; at its size limit writes
+// fail, as on a full disk.
 type errorFile struct {
 	f    *os.File
 	stop chan struct{}
 	idle chan struct{}
 }
 
-// newErrorFile returns the descriptor for the command, too, which the caller closes.
+// newErrorFile also returns the descriptor for the command, which the caller closes.
 func newErrorFile() (*errorFile, *os.File, error) {
 	fd, err := unix.MemfdCreate("nhc-stderr", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -70,8 +70,8 @@ func (e *errorFile) size() int64 {
 
 func (e *errorFile) seal() { _, _ = unix.FcntlInt(e.f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_GROW) }
 
-// close returns the last line that was written. What still runs may write as much
-// as [mostStderr] more.
+// close returns the last line of the file. Processes that still run may write up to [mostStderr]
+// more.
 func (e *errorFile) close() string {
 	close(e.stop)
 	<-e.idle

@@ -18,15 +18,15 @@ import (
 	"time"
 )
 
-// ErrNoLibrary says that a vendor's library is not installed on this node.
+// ErrNoLibrary means that a vendor's library is not installed on this node.
 var ErrNoLibrary = errors.New("not found")
 
-// ErrOtherNode says that a recorded node is looked at, of whose GPUs this
-// machine's library knows nothing. Without GPUs it is ErrNoLibrary, too.
+// ErrOtherNode means that the node is recorded, so this machine's library does not know its GPUs.
+// It matches ErrNoLibrary, as on a node without GPUs.
 var ErrOtherNode = fmt.Errorf("%w for a recorded node", ErrNoLibrary)
 
-// The settings that name a vendor's library, each a file of its own in place of
-// what the system's loader would find.
+// These settings name a file for each vendor library, instead of the file that the system's loader
+// would find.
 const (
 	SettingNVML     = "NVML_LIBRARY"
 	SettingCUDA     = "CUDA_LIBRARY"
@@ -34,13 +34,13 @@ const (
 	SettingCUBLASLt = "CUBLASLT_LIBRARY"
 	SettingDCGM     = "DCGM_LIBRARY"
 
-	// SettingLibraryDirs names directories, which are searched before the system's
-	// loader is asked: separated by colons, each may be a pattern of filepath.Match.
+	// SettingLibraryDirs names directories to search before the system's loader: separated by
+	// colons, each may be a pattern of filepath.Match.
 	SettingLibraryDirs = "LIBRARY_DIRS"
 )
 
-// SetLibraries takes the settings of vendors' libraries from variables. Each counts
-// until its library is first asked for.
+// SetLibraries takes the settings of vendor libraries from variables. It must be called before a
+// library is first loaded.
 func SetLibraries(h *Host, vars map[string]string) {
 	h.libraries = map[string]string{}
 	for _, s := range []string{SettingNVML, SettingCUDA, SettingNCCL, SettingCUBLASLt, SettingDCGM, SettingLibraryDirs} {
@@ -50,8 +50,8 @@ func SetLibraries(h *Host, vars map[string]string) {
 	}
 }
 
-// SetNVMLLibrary names the library that NVML is loaded from, in place of the
-// system's libnvidia-ml.so.1. It counts until NVML is first asked.
+// SetNVMLLibrary names the library for NVML, instead of the system's libnvidia-ml.so.1. It must be
+// called before NVML is first used.
 func SetNVMLLibrary(h *Host, path string) {
 	if h.libraries == nil {
 		h.libraries = map[string]string{}
@@ -59,11 +59,11 @@ func SetNVMLLibrary(h *Host, path string) {
 	h.libraries[SettingNVML] = path
 }
 
-// LoadLibrary hands open the files that a library may be loaded from until one loads, in
-// this order: the file that its setting names, and no other if there is one; LIBRARY_DIRS;
-// what the system's loader finds; the places where installers put it. On a recorded node
-// the last two are those of another machine. cuda is the major version of CUDA that the
-// driver supports, 0 if it is unknown. The error is [ErrNoLibrary] if there is no file.
+// LoadLibrary calls open for the candidate files of a library until one loads, in this order: the
+// file that its setting names, and no other if it is set; LIBRARY_DIRS; the system's loader; the
+// directories of installers. It skips the last two for a recorded node, because they belong to this
+// machine. cuda is the major version of CUDA that the driver supports, 0 if unknown. The error is
+// [ErrNoLibrary] if there is no file.
 func LoadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path string) (T, error)) (loaded T, err error) {
 	if path := h.libraries[v.Setting]; path != "" {
 		file, err := TrustedLibrary(path, true)
@@ -73,7 +73,7 @@ func LoadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 		return open(file)
 	}
 	none := fmt.Errorf("load %s: %w", v.Names[0], ErrNoLibrary)
-	var broken error // the first file that is there and does not load
+	var broken error // the first existing file that does not load
 	try := func(paths ...string) bool {
 		for _, path := range paths {
 			if loaded, err = open(path); err == nil {
@@ -85,7 +85,7 @@ func LoadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 			if broken == nil {
 				broken = err
 			}
-			if v.ofGPU { // the driver has refused: another file of its library would ask it again
+			if v.ofGPU { // the driver has refused: another file of its library would only repeat the call
 				return true
 			}
 		}
@@ -115,13 +115,12 @@ func LoadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 	return loaded, none
 }
 
-// TrustedLibrary follows a path to the file that it names and returns the file's own
-// path, without symbolic links. What is loaded is run, by root: so each directory, each
-// link and the file have to belong to root, or to the user who runs this, and must not be
-// writable by others. A sticky directory such as /tmp may be, since nobody can replace in
-// it what another user owns. Members of a group may write only where the administrator has
-// named the file (group). A name without a slash is for the system's loader, and a file
-// that is not there for dlopen to report.
+// TrustedLibrary resolves a path and returns the file's own path, without symbolic links. A library
+// that is loaded runs as root. So root, or the user of this process, must own each directory, each
+// link and the file, and they must not be world-writable. A sticky directory such as /tmp may be,
+// since no user can replace another user's files in it. They may be group-writable only if the
+// administrator has named the file (group). TrustedLibrary leaves a name without a slash to the
+// system's loader, and a missing file to dlopen.
 func TrustedLibrary(path string, group bool) (string, error) {
 	if !strings.Contains(path, "/") {
 		return path, nil
@@ -174,21 +173,21 @@ func ownedByRoot(path string, info fs.FileInfo, group bool) error {
 
 // vendorLibrary is a library that is loaded if a check needs it.
 type vendorLibrary struct {
-	thing   string   // what --check calls it
+	thing   string   // its name in the output of --check
 	Setting string   // names its file
-	Names   []string // what the system's loader is asked for, the newest version first
+	Names   []string // the names for the system's loader, the newest version first
 	places  []string // patterns of directories in which installers put it
-	oldest  int      // the oldest major version that is used
+	oldest  int      // the oldest supported major version
 	newest  int      // the newest; 0: any
-	ofCUDA  bool     // its major version is CUDA's: the driver has to support it
-	ofGPU   bool     // it belongs to the driver: it has to be of the loaded module's version
+	ofCUDA  bool     // its major version is CUDA's: the driver must support it
+	ofGPU   bool     // it belongs to the driver: its version must be that of the loaded module
 	version func(path string) (version string, cuda int)
 }
 
-// CUDAVersion is the key of the newest CUDA that a loaded driver knows: 12040 is 12.4.
+// CUDAVersion is the key of the newest CUDA version that a loaded driver supports: 12040 is 12.4.
 const CUDAVersion = "cuda version"
 
-// CUDAMajor is the major version of CUDA that the driver supports, 0 if it is unknown.
+// CUDAMajor returns the major version of CUDA that the driver supports, 0 if unknown.
 func CUDAMajor(h *Host) int {
 	if version, ok := Remembered[int](h, CUDAVersion); ok {
 		return version.Value / 1000
@@ -197,8 +196,8 @@ func CUDAMajor(h *Host) int {
 	return driverCUDA(driver)
 }
 
-// driverCUDA is the major version of CUDA that a release of the driver supports, 0 if it is
-// unknown: CUDA Toolkit Release Notes, minimum driver for minor version compatibility.
+// driverCUDA returns the major version of CUDA that a release of the driver supports, 0 if unknown:
+// CUDA Toolkit Release Notes, minimum driver for minor version compatibility.
 func driverCUDA(driver string) int {
 	branch, _, _ := strings.Cut(driver, ".")
 	n, _ := strconv.Atoi(branch)
@@ -213,7 +212,7 @@ func driverCUDA(driver string) int {
 	return 0
 }
 
-// machine holds the words of this processor in directory names.
+// machine has the names of this processor in directory names.
 var machine = map[string]struct {
 	of        elf.Machine
 	uname     string // HPC SDK: Linux_x86_64
@@ -224,12 +223,12 @@ var machine = map[string]struct {
 	"arm64": {elf.EM_AARCH64, "aarch64", "aarch64-linux-gnu", "sbsa-linux"},
 }[runtime.GOARCH]
 
-// The directories that the system's loader knows on most distributions, for a node on
+// loaderPlaces are the directories of the system's loader on most distributions, for a node on
 // which ldconfig has not run.
 var loaderPlaces = []string{"/usr/lib64", "/usr/lib/" + machine.multiarch, "/lib64", "/lib/" + machine.multiarch}
 
-// Sources of the places: CUDA Installation Guide for Linux (cuda-*, targets), NVIDIA HPC SDK
-// Installation Guide (Linux_*/RELEASE/{math_libs,comm_libs}), container-optimised systems and
+// Sources of these directories: CUDA Installation Guide for Linux (cuda-*, targets), NVIDIA HPC SDK
+// Installation Guide (Linux_*/RELEASE/{math_libs,comm_libs}), container-optimized systems and
 // device plugins, which mount the driver at /usr/local/nvidia.
 var (
 	toolkitPlaces = []string{
@@ -240,7 +239,7 @@ var (
 	driverPlaces = []string{"/usr/lib64/nvidia", "/usr/lib/" + machine.multiarch + "/nvidia/current", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"}
 )
 
-// The libraries.
+// These are the libraries.
 var (
 	LibNVML = vendorLibrary{
 		thing: "NVML library", Setting: SettingNVML, Names: []string{"libnvidia-ml.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
@@ -249,7 +248,7 @@ var (
 		thing: "CUDA library", Setting: SettingCUDA, Names: []string{"libcuda.so.1"}, places: slices.Concat(loaderPlaces, driverPlaces), ofGPU: true,
 	}
 	LibCUBLASLt = vendorLibrary{
-		thing: "cuBLASLt", Setting: SettingCUBLASLt, oldest: 11, newest: 13, ofCUDA: true, // one interface in all of these
+		thing: "cuBLASLt", Setting: SettingCUBLASLt, oldest: 11, newest: 13, ofCUDA: true, // all have the same interface
 		Names:  []string{"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"},
 		places: slices.Concat(loaderPlaces, toolkitPlaces, []string{hpcSDK + "math_libs/lib64", hpcSDK + "math_libs/*/lib64", hpcSDK + "math_libs/*/targets/" + machine.targets + "/lib"}),
 	}
@@ -263,7 +262,8 @@ var (
 	VendorLibraries = []*vendorLibrary{&LibNVML, &LibCUDA, &LibCUBLASLt, &LibNCCL, &LibDCGM}
 )
 
-// lookedIn names the places of a library for a person, each by its first three folders.
+// lookedIn returns the searched directories of a library for a person, each shortened to three
+// levels.
 func (v *vendorLibrary) lookedIn() []string {
 	list := []string{"ld.so's paths"}
 	for _, place := range v.places {
@@ -276,7 +276,7 @@ func (v *vendorLibrary) lookedIn() []string {
 	return list
 }
 
-// sonames are what the system's loader is asked for with a driver of that CUDA.
+// sonames returns the names for the system's loader with a driver of that CUDA version.
 func (v *vendorLibrary) sonames(cuda int) []string {
 	if !v.ofCUDA || cuda == 0 {
 		return v.Names
@@ -290,19 +290,19 @@ func (v *vendorLibrary) sonames(cuda int) []string {
 // libraryFile is a file that may be the library.
 type libraryFile struct {
 	path    string // without symbolic links
-	version string // 12.4.5.8; "" if it is unknown
+	version string // 12.4.5.8; "" if unknown
 }
 
 // searchLimit bounds the search: a directory may lie on a file server that is dead.
 const searchLimit = 3 * time.Second
 
-// namedLibraries are the files of a library below LIBRARY_DIRS, the newest first, and why
+// namedLibraries returns the files of a library below LIBRARY_DIRS, the newest first, and why
 // others are not used.
 func namedLibraries(h *Host, v *vendorLibrary, cuda int) (paths, refused []string) {
 	return searchLibrary(h, v, cuda, filepath.SplitList(h.libraries[SettingLibraryDirs]), true)
 }
 
-// knownLibraries are those where installers put it.
+// knownLibraries returns those in the directories of installers.
 func knownLibraries(h *Host, v *vendorLibrary, cuda int) (paths, refused []string) {
 	return searchLibrary(h, v, cuda, v.places, false)
 }
@@ -311,7 +311,7 @@ func searchLibrary(h *Host, v *vendorLibrary, cuda int, dirs []string, named boo
 	s := librarySearch{v: v, cuda: cuda, group: named}
 	if v.ofGPU && !named {
 		if s.driver, _ = DriverVersion(h); s.driver == "" {
-			return nil, nil // no driver is loaded: a library of one is of no use
+			return nil, nil // no driver is loaded: its library is useless
 		}
 	}
 	unanswered := h.Unanswered()
@@ -336,7 +336,7 @@ func searchLibrary(h *Host, v *vendorLibrary, cuda int, dirs []string, named boo
 	return paths, s.refused
 }
 
-// librarySearch looks into directories for the files of one library.
+// librarySearch searches directories for the files of one library.
 type librarySearch struct {
 	v      *vendorLibrary
 	cuda   int    // that the driver supports; 0: unknown
@@ -344,7 +344,7 @@ type librarySearch struct {
 	group  bool   // see [TrustedLibrary]
 
 	mu      sync.Mutex // guards at
-	at      string     // the directory that is being looked at
+	at      string     // the directory that is being searched
 	found   []libraryFile
 	refused []string
 }
@@ -360,7 +360,7 @@ func (s *librarySearch) search(dirs []string) {
 	seen := map[string]bool{}
 	for _, dir := range dirs {
 		if !filepath.IsAbs(dir) {
-			s.refused = append(s.refused, dir+" of "+SettingLibraryDirs+" is no absolute path")
+			s.refused = append(s.refused, dir+" of "+SettingLibraryDirs+" is not an absolute path")
 			continue
 		}
 		s.mu.Lock()
@@ -372,7 +372,7 @@ func (s *librarySearch) search(dirs []string) {
 				continue
 			}
 			path, err := TrustedLibrary(name, s.group)
-			if err != nil { // said once for all the names of one library
+			if err != nil { // reported once for all names of one library
 				if text := fmt.Sprintf("%s: %v", name, err); !slices.ContainsFunc(s.refused, func(said string) bool { return strings.HasSuffix(said, err.Error()) }) {
 					s.refused = append(s.refused, text)
 				}
@@ -387,20 +387,20 @@ func (s *librarySearch) search(dirs []string) {
 	slices.SortStableFunc(s.found, func(a, b libraryFile) int { return compareVersions(b.version, a.version) })
 }
 
-// searched is the part of a pattern of directories before its first star.
+// searched returns the part of a directory pattern before its first star.
 func searched(dir string) string {
 	at, _, _ := strings.Cut(dir, "*")
 	return at
 }
 
-// named says whether a file has one of the names that programs load: libcublasLt.so.12,
-// of which libcublasLt.so.12.4.5 is another name.
+// named reports whether a file has one of the names that programs load: libcublasLt.so.12, for
+// which libcublasLt.so.12.4.5 is another name.
 func (s *librarySearch) named(path string) bool {
 	_, number, _ := strings.Cut(filepath.Base(path), ".so.")
 	return strings.Trim(number, "0123456789") == ""
 }
 
-// take judges a file.
+// take decides whether a file can be used.
 func (s *librarySearch) take(path, name string) {
 	not := func(format string, args ...any) {
 		s.refused = append(s.refused, path+": "+fmt.Sprintf(format, args...))
@@ -408,7 +408,7 @@ func (s *librarySearch) take(path, name string) {
 	of, err := machineOf(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return // a link to nothing
+		return // a dangling link
 	case err != nil:
 		not("%v", err)
 		return
@@ -436,8 +436,8 @@ func (s *librarySearch) take(path, name string) {
 	}
 }
 
-// describe returns the version of a file, and the major version of the CUDA that it was
-// built for, 0 if it is unknown.
+// describe returns the version of a file, and the major version of the CUDA that it was built for,
+// 0 if unknown.
 func (v *vendorLibrary) describe(path, name string) (version string, cuda int) {
 	_, version, _ = strings.Cut(filepath.Base(path), ".so.")
 	if _, short, ok := strings.Cut(filepath.Base(name), ".so."); version == "" && ok {
@@ -451,14 +451,14 @@ func (v *vendorLibrary) describe(path, name string) (version string, cuda int) {
 	return version, cuda
 }
 
-// machineOf returns the processor that a library was built for.
+// machineOf returns the processor for which a library was built.
 func machineOf(path string) (elf.Machine, error) {
 	f, err := elf.Open(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return 0, err
 		}
-		return 0, fmt.Errorf("no shared library: %w", Reason(err))
+		return 0, fmt.Errorf("not a shared library: %w", Reason(err))
 	}
 	defer f.Close()
 	if f.Class != elf.ELFCLASS64 {
@@ -467,7 +467,7 @@ func machineOf(path string) (elf.Machine, error) {
 	return f.Machine, nil
 }
 
-// ncclText is what NCCL's library has among its texts: NCCL version 2.22.3+cuda12.4.
+// ncclText matches a text in NCCL's library: NCCL version 2.22.3+cuda12.4.
 var ncclText = Lazily(`NCCL version (\d+\.\d+\.\d+)[.\w]*\+cuda(\d+)\.`)
 
 // maxTexts bounds the part of a library that is searched for its version, bytes.
@@ -495,7 +495,7 @@ func ncclVersion(path string) (version string, cuda int) {
 	return string(m[1]), cuda
 }
 
-// compareVersions compares dotted numbers; a part that is no number counts as 0.
+// compareVersions compares dotted numbers; a part that is not a number counts as 0.
 func compareVersions(a, b string) int {
 	for a != "" || b != "" {
 		var x, y string
@@ -510,7 +510,7 @@ func compareVersions(a, b string) int {
 	return 0
 }
 
-// withReasons adds why files are not used.
+// withReasons appends the reasons why files are not used.
 func withReasons(refused []string) string {
 	if len(refused) == 0 {
 		return ""
@@ -518,8 +518,8 @@ func withReasons(refused []string) string {
 	return "; not used: " + strings.Join(refused, "; ")
 }
 
-// DriverVersion is the version of the NVIDIA kernel module that is loaded:
-// "570.148.08". The error is [fs.ErrNotExist] if none is.
+// DriverVersion returns the version of the loaded NVIDIA kernel module: "570.148.08". The error is
+// [fs.ErrNotExist] if none is loaded.
 func DriverVersion(h *Host) (string, error) {
 	return Once(h, "nvidia driver version", func() (string, error) {
 		const path = NvProc + "/version"
@@ -535,11 +535,11 @@ func DriverVersion(h *Host) (string, error) {
 	})
 }
 
-// ParseDriverVersion finds the version in what the module says of itself, be it
-// /proc/driver/nvidia/version or its first line in the kernel's log:
+// ParseDriverVersion finds the version in the module's text, in /proc/driver/nvidia/version or in
+// its first line in the kernel's log:
 //
-//	NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024
-//	NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.148.08  Release Build
+// NVRM version: NVIDIA UNIX x86_64 Kernel Module 535.183.01 Sun May 12 19:39:15 UTC 2024
+// NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64 570.148.08 Release Build
 func ParseDriverVersion(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	_, rest, ok := strings.Cut(line, "Kernel Module")
@@ -554,5 +554,5 @@ func ParseDriverVersion(text string) string {
 	return ""
 }
 
-// NvProc is where NVIDIA's kernel module shows what it drives.
+// NvProc is the directory in which NVIDIA's kernel module shows its GPUs.
 const NvProc = "/proc/driver/nvidia"

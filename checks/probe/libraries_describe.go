@@ -13,7 +13,7 @@ import (
 type Fact struct {
 	Thing  string `json:"thing"`  // "CPU", "InfiniBand"
 	Found  bool   `json:"found"`  // false: this node has none
-	Detail string `json:"detail"` // what was found, or where it was looked for
+	Detail string `json:"detail"` // what was found, or the searched directories
 }
 
 // DescribeLibrary finds a vendor's library and its version.
@@ -69,7 +69,7 @@ func DescribeLibrary(ctx context.Context, h *Host, v *vendorLibrary, cuda int) F
 	return Fact{Thing: v.thing, Detail: text + withReasons(append(refused, more...))}
 }
 
-// loaderCache is what the system's loader knows, by the names of libraries.
+// loaderCache returns the libraries of the system's loader by name.
 func loaderCache(ctx context.Context, h *Host) map[string]string {
 	x := h.RunOnce(ctx, "ldconfig -p", Command{Argv: []string{"ldconfig", "-p"}, Env: PerftestEnv, Timeout: 2 * time.Second, Output: 4 << 20})
 	known := map[string]string{}
@@ -86,5 +86,5 @@ func loaderCache(ctx context.Context, h *Host) map[string]string {
 	return known
 }
 
-// PerftestEnv keeps the numbers of other languages out.
+// PerftestEnv selects the number format of the C locale.
 var PerftestEnv = []string{"LC_ALL=C", "LANG=C"}

@@ -77,8 +77,8 @@ func TestLibrarySearch(t *testing.T) {
 		newer + ": it needs a driver of CUDA 13, this one supports CUDA 12",
 		newest + ": version 14.0.0 is not supported, want at most 13",
 		other + ": built for " + strings.TrimPrefix(otherMachine().String(), "EM_") + ", want " + strings.TrimPrefix(machine.of.String(), "EM_"),
-		text + ": no shared library: ",
-		"relative of LIBRARY_DIRS is no absolute path",
+		text + ": not a shared library: ",
+		"relative of LIBRARY_DIRS is not an absolute path",
 	} {
 		if !slices.ContainsFunc(refused, func(got string) bool { return strings.HasPrefix(got, want) }) {
 			t.Errorf("nothing says %q:\n%s", want, strings.Join(refused, "\n"))

@@ -9,28 +9,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoLines is why [Host.Lines] gave up on a file that is there: it is a pipe
-// or a device from which nothing comes, or a line has no end.
-var ErrNoLines = errors.New("no lines to be had")
+// ErrNoLines means that [Host.Lines] gave up on an existing file: it is a silent pipe or device, or
+// a line is too long.
+var ErrNoLines = errors.New("no lines")
 
 // MaxLine is the longest line that [Host.Lines] reads, in bytes.
 const MaxLine = 1 << 20
 
-// quiet is how long Lines waits for a pipe or a device to say something.
+// quiet is how long Lines waits for data from a pipe or a device.
 const quiet = time.Second
 
-// lineReader cuts what a descriptor gives into lines.
+// lineReader splits the data of a descriptor into lines.
 type lineReader struct {
 	fd     int
 	kind   uint32 // S_IFREG, S_IFIFO ...
 	buf    []byte
-	rest   []byte // of buf: not yet given
-	looked int    // so much of rest holds no newline
-	heard  bool   // something has come
+	rest   []byte // part of buf that was not returned yet
+	looked int    // the start of rest, up to here, has no newline
+	heard  bool   // data has arrived
 	ended  bool
 }
 
-// next is the next line, nil at the end.
+// next returns the next line, nil at the end.
 func (r *lineReader) next() ([]byte, error) {
 	for {
 		if i := bytes.IndexByte(r.rest[r.looked:], '\n'); i >= 0 {
@@ -56,7 +56,7 @@ func (r *lineReader) next() ([]byte, error) {
 	}
 }
 
-// fill reads once, behind the rest.
+// fill reads once and appends to rest.
 func (r *lineReader) fill() error {
 	if len(r.rest) == 0 || cap(r.buf)-len(r.rest) < 4<<10 {
 		r.grow()
@@ -70,12 +70,12 @@ func (r *lineReader) fill() error {
 	r.heard = r.heard || m > 0
 	r.ended = m == 0
 	if r.ended && !r.heard && r.kind == unix.S_IFIFO {
-		return fmt.Errorf("%w: a FIFO that nobody writes to", ErrNoLines)
+		return fmt.Errorf("%w: a FIFO without a writer", ErrNoLines)
 	}
 	return nil
 }
 
-// grow makes room for a long line: few lines need more than the first buffer.
+// grow enlarges the buffer for a long line: few lines need more than the first buffer.
 func (r *lineReader) grow() {
 	if r.buf == nil {
 		r.buf = make([]byte, 0, 32<<10)
@@ -97,13 +97,13 @@ func (r *lineReader) read(buf []byte) (int, error) {
 			return 0, err
 		}
 		if ready == 0 {
-			return 0, fmt.Errorf("%w: %s from which nothing came for %v", ErrNoLines, r.what(), quiet)
+			return 0, fmt.Errorf("%w: %s without data for %v", ErrNoLines, r.kindName(), quiet)
 		}
 	}
 }
 
-// what names the kind of file, for messages.
-func (r *lineReader) what() string {
+// kindName names the kind of file, for messages.
+func (r *lineReader) kindName() string {
 	switch r.kind {
 	case unix.S_IFIFO:
 		return "a FIFO"

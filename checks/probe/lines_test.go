@@ -51,7 +51,7 @@ func TestLines(t *testing.T) {
 		"":      "read : no such file or directory",
 		"/d":    "read /d: is a directory",
 		"/a/b":  "read /a/b: not a directory",
-		"/over": "read /over: no lines to be had: a line of more than 1048576 bytes",
+		"/over": "read /over: no lines: a line of more than 1048576 bytes",
 	} {
 		if _, err := linesOf(h, path); probetest.Message(err) != want {
 			t.Errorf("%q: %v, want %s", path, err, want)
@@ -73,7 +73,7 @@ func TestLinesOfPipe(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := linesOf(h, "/idle"); !errors.Is(err, ErrNoLines) || probetest.Message(err) != "read /idle: no lines to be had: a FIFO that nobody writes to" {
+	if _, err := linesOf(h, "/idle"); !errors.Is(err, ErrNoLines) || probetest.Message(err) != "read /idle: no lines: a FIFO without a writer" {
 		t.Errorf("nobody writes: %v", err)
 	}
 	fed := func() ([]string, error) {
@@ -103,7 +103,7 @@ func TestLinesOfPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mute.Close()
-	if _, err := linesOf(h, "/mute"); probetest.Message(err) != "read /mute: no lines to be had: a FIFO from which nothing came for 1s" {
+	if _, err := linesOf(h, "/mute"); probetest.Message(err) != "read /mute: no lines: a FIFO without data for 1s" {
 		t.Errorf("a writer that says nothing: %v", err)
 	}
 	if _, err := linesOf(NewHost("/"), "/dev/zero"); !errors.Is(err, ErrNoLines) {

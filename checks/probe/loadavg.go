@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// LoadAverages are the first three numbers of /proc/loadavg: the load of the
-// last minute, of five and of fifteen.
+// LoadAverages returns the first three numbers of /proc/loadavg: the load of the last 1, 5 and 15
+// minutes.
 func LoadAverages(h *Host) ([3]float64, error) {
 	return Once(h, "loadavg", func() ([3]float64, error) {
 		const path = "/proc/loadavg"
@@ -23,7 +23,7 @@ func LoadAverages(h *Host) ([3]float64, error) {
 	})
 }
 
-// maxLoad is more than any load can be: Linux has no more than 2^22 threads.
+// maxLoad is larger than any load: Linux has at most 2^22 threads.
 const maxLoad = 1 << 32
 
 func parseLoadAverages(text string) (loads [3]float64, ok bool) {

@@ -5,13 +5,12 @@ import (
 	"strings"
 )
 
-// classicMaxSystemUID is the last uid of the system if the file names none.
+// classicMaxSystemUID is the last uid of the system if the file has none.
 const classicMaxSystemUID = 99
 
-// MaxSystemUID returns the last uid that belongs to the system and not to a
-// person, as LBNL NHC 1.4.3 reads it from a file such as /etc/login.defs:
-// SYS_UID_MAX, else the uid below UID_MIN. It is 99 if the file sets neither, or
-// if the result is not positive.
+// MaxSystemUID returns the last uid of the system's own accounts, as LBNL NHC 1.4.3 reads it from a
+// file such as /etc/login.defs: SYS_UID_MAX, else the uid below UID_MIN. It is 99 if the file sets
+// neither, or if the result is not positive.
 func MaxSystemUID(h *Host, path string) (int64, error) {
 	data, err := Once(h, "file "+path, func() ([]byte, error) { return h.ReadFile(path) })
 	if err != nil {
@@ -27,10 +26,10 @@ func MaxSystemUID(h *Host, path string) (int64, error) {
 // unread removes backslashes as bash's read does without -r.
 var unread = strings.NewReplacer(`\\`, `\`, "\\\n", "", `\`, "")
 
-// parseMaxSystemUID follows LBNL NHC to the letter, because actions spare the
-// uids up to the result: a keyword is the beginning of a line, its value is all
-// digits of the line, the last UID_MIN counts, and the first SYS_UID_MAX ends the
-// file. One thing differs: the last line counts without a newline, too.
+// parseMaxSystemUID follows LBNL NHC to the letter, because actions spare the uids up to the
+// result. A keyword is the beginning of a line, its value is all digits of the line, the last
+// UID_MIN counts, and the first SYS_UID_MAX ends the file. One difference: a last line without a
+// newline counts, too.
 func parseMaxSystemUID(text string) (int64, error) {
 	var least, last string
 	for line := range strings.Lines(unread.Replace(text)) {
@@ -67,8 +66,7 @@ func digits(line string) string {
 	}, line)
 }
 
-// bashNumber computes digits as bash does: octal after a leading 0, in 64 bits
-// that wrap around.
+// bashNumber converts digits as bash does: octal after a leading 0, in 64 bits that wrap around.
 func bashNumber(keyword, digits string) (int64, error) {
 	base := uint64(10)
 	if digits[0] == '0' {
@@ -77,7 +75,7 @@ func bashNumber(keyword, digits string) (int64, error) {
 	var n uint64
 	for _, c := range digits {
 		if c >= '0'+rune(base) {
-			return 0, fmt.Errorf("%s %s begins with 0, and is no octal number: want a decimal number without the 0", keyword, digits)
+			return 0, fmt.Errorf("%s %s begins with 0, but is not an octal number: want a decimal number without the 0", keyword, digits)
 		}
 		n = n*base + uint64(c-'0')
 	}

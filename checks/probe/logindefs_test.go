@@ -39,7 +39,7 @@ func TestMaxSystemUID(t *testing.T) {
 func TestMaxSystemUIDErrors(t *testing.T) {
 	t.Parallel()
 	_, err := MaxSystemUID(NewHost(probetest.Tree(t, map[string]string{"l": "UID_MIN 0999\n"})), "/l")
-	if want := "read /l: UID_MIN 0999 begins with 0, and is no octal number: want a decimal number without the 0"; probetest.Message(err) != want {
+	if want := "read /l: UID_MIN 0999 begins with 0, but is not an octal number: want a decimal number without the 0"; probetest.Message(err) != want {
 		t.Errorf("UID_MIN 0999: %v, want %s", err, want)
 	}
 	if _, err := MaxSystemUID(NewHost(probetest.Tree(t, nil)), "/x"); probetest.Message(err) != "read /x: no such file or directory" {

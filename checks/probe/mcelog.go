@@ -10,9 +10,9 @@ import (
 // MemoryErrors is one counter of "mcelog --client": the errors of one memory
 // module within the last 24 hours.
 type MemoryErrors struct {
-	DIMM      string // "SOCKET 0 CHANNEL 1 DIMM 0"; "" if mcelog did not say
-	Corrected bool   // what ECC has put right; otherwise what it could not
-	Day       int64  // in 24 hours, 0 if it is no number
+	DIMM      string // "SOCKET 0 CHANNEL 1 DIMM 0"; "" if unknown
+	Corrected bool   // ECC corrected these errors; otherwise it could not
+	Day       int64  // in 24 hours, 0 if it is not a number
 }
 
 // ParseMemoryErrors finds the counters in the output of "mcelog --client", in
@@ -35,7 +35,7 @@ func ParseMemoryErrors(text string) []MemoryErrors {
 			dimm = strings.TrimSpace(line)
 		case line == "corrected memory errors:", line == "uncorrected memory errors:":
 			e := MemoryErrors{DIMM: dimm, Corrected: line[0] == 'c'}
-			if i+2 < len(lines) { // the line between has the total
+			if i+2 < len(lines) { // the line between them has the total
 				e.Day = leadingNumber(lines[i+2])
 			}
 			all = append(all, e)
@@ -44,8 +44,8 @@ func ParseMemoryErrors(text string) []MemoryErrors {
 	return all
 }
 
-// leadingNumber is the first word of a line if it is a number, and 0 if not.
-// One that is too large is the largest.
+// leadingNumber returns the first word of a line as a number, 0 if it is not one. A number that is
+// too large becomes the largest one.
 func leadingNumber(line string) int64 {
 	words := strings.Fields(line)
 	if len(words) == 0 {

@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// Memory is what /proc/meminfo says, in kB of 1024 bytes as it prints them.
+// Memory has values of /proc/meminfo, in kB of 1024 bytes as in the file.
 type Memory struct {
 	Total     uint64 // MemTotal
-	Free      uint64 // MemFree + Buffers + Cached, which is LBNL's measure of what a job can get
+	Free      uint64 // MemFree + Buffers + Cached, LBNL's measure of the memory for a job
 	SwapTotal uint64 // SwapTotal
 	SwapFree  uint64 // SwapFree
 }

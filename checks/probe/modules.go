@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Modules names the kernel modules that are loaded, from /proc/modules in its
-// order. A kernel that is built without modules has no such file, and none of them.
+// Modules returns the names of the loaded kernel modules, from /proc/modules in its order. A kernel
+// without module support has none.
 func Modules(h *Host) ([]string, error) {
 	return Once(h, "modules", func() ([]string, error) {
 		data, err := h.ReadFile("/proc/modules")
@@ -25,7 +25,7 @@ func Modules(h *Host) ([]string, error) {
 	})
 }
 
-// parseModules takes the first word of every line.
+// parseModules returns the first word of every line.
 func parseModules(data []byte) []string {
 	var names []string
 	for line := range bytes.Lines(data) {
@@ -36,9 +36,9 @@ func parseModules(data []byte) []string {
 	return names
 }
 
-// BuiltIn says whether a module is part of the kernel itself: /sys/module has those
-// that have parameters, modules.builtin all. Its directory may be missing in a
-// container: then only the former are known.
+// BuiltIn reports whether a module is part of the kernel itself: /sys/module has those with
+// parameters, modules.builtin all. In a container its directory may be missing, so that only the
+// former are known.
 func BuiltIn(h *Host, name string) bool {
 	if _, err := os.Stat(h.Path("/sys/module/" + name)); err == nil {
 		return true
@@ -54,8 +54,8 @@ func BuiltIn(h *Host, name string) bool {
 	return slices.Contains(list, name)
 }
 
-// parseBuiltIn takes the file of every line, as /proc/modules would call it:
-// "kernel/drivers/infiniband/core/rdma_cm.ko".
+// parseBuiltIn converts each line, such as "kernel/drivers/infiniband/core/rdma_cm.ko", to the name
+// in /proc/modules.
 func parseBuiltIn(data []byte) (names []string) {
 	for line := range bytes.Lines(data) {
 		name, _, _ := strings.Cut(path.Base(strings.TrimSpace(string(line))), ".ko")

@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount is one line of /proc/mounts. Where it is mounted is decoded (\040 is a
-// blank); the other fields are as LBNL NHC has them, each escape without its
-// backslash (nfs1:/my040share), for sites have match strings for that.
+// Mount is one line of /proc/mounts. The mount point is decoded (\040 is a blank). The other fields
+// are as in LBNL NHC, with each escape's backslash removed (nfs1:/my040share), because sites have
+// match strings for that.
 type Mount struct {
 	Source  string // field 1: nfs1:/export/home, /dev/sda1, tmpfs
-	Point   string // field 2: where it is mounted
+	Point   string // field 2, the mount point
 	Type    string // field 3: nfs4, ext4
 	Options string // field 4: rw,nosuid,size=10240k
 }
 
-// Mounts is the mount table of /proc/mounts in its order, oldest mount first.
+// Mounts returns the mount table of /proc/mounts in its order, oldest mount first.
 func Mounts(h *Host) ([]Mount, error) { return mountTable(h, "mounts") }
 
-// MountsOf is the same for those who count space or inodes. In a run of LBNL
-// NHC they and the checks of mounts look for themselves, each when it first
-// needs to, and a line between them may mount something.
+// MountsOf is the same for checks that count space or inodes. As in LBNL NHC, they and the checks
+// of mounts each read the table when they first need it, and a line between them may mount
+// something.
 func MountsOf(h *Host, what Amount) ([]Mount, error) { return mountTable(h, "mounts "+string(what)) }
 
 func mountTable(h *Host, key string) ([]Mount, error) {
@@ -42,7 +42,7 @@ func mountTable(h *Host, key string) ([]Mount, error) {
 // ForgetMounts makes the next [Mounts] read the table again.
 func ForgetMounts(h *Host) { h.forget("mounts") }
 
-// parseMounts reads lines of four or more fields; a field that is missing is empty.
+// parseMounts parses lines of four or more fields; a missing field is empty.
 func parseMounts(data []byte) []Mount {
 	var mounts []Mount
 	for line := range bytes.Lines(data) {
@@ -62,15 +62,15 @@ func parseMounts(data []byte) []Mount {
 	return mounts
 }
 
-// isBlank knows what separates fields: the kernel writes these, and no others,
-// as escapes within one. A carriage return or a no-break space is part of a name.
+// isBlank reports whether a character separates fields: the kernel escapes only these within a
+// field. A carriage return or a no-break space is part of a name.
 func isBlank(r rune) bool { return r == ' ' || r == '\t' || r == '\n' }
 
-// withoutBackslashes is what the shell's read makes of a field.
+// withoutBackslashes removes the backslashes of a field, as the shell's read does.
 func withoutBackslashes(s []byte) string { return strings.ReplaceAll(string(s), `\`, "") }
 
-// unescape decodes the octal escapes with which the kernel writes blanks,
-// tabs, newlines and backslashes. A backslash before anything else stands for itself.
+// unescape decodes the octal escapes with which the kernel writes blanks, tabs, newlines and
+// backslashes. A backslash before anything else stays.
 func unescape(s []byte) string {
 	if bytes.IndexByte(s, '\\') < 0 {
 		return string(s)
@@ -89,27 +89,26 @@ func unescape(s []byte) string {
 
 func octal(c byte) bool { return '0' <= c && c <= '7' }
 
-// Amount is what of a file system is counted.
+// Amount is a countable resource of a file system.
 type Amount string
 
-// What df counts.
+// These are the resources that df counts.
 const (
 	Space  Amount = "space"  // in kB, each rounded up
 	Inodes Amount = "inodes" // a number of them
 )
 
-// Amounts is one line of df. An amount that the file system does not know,
-// for which df prints "-", is 0.
+// Amounts is one line of df. An unknown amount, for which df prints "-", is 0.
 type Amounts struct {
 	Total   int64
 	Used    int64
-	Free    int64 // what users may still have; less than 0 if they have eaten into the reserve
+	Free    int64 // available to users; negative if they use the reserve
 	Percent int   // Used of Used + Free, rounded up: df's Use%
 }
 
-// FSUsage asks the file system that is mounted on a path how full it is. It is
-// remembered, space and inodes each for itself as in a run of LBNL NHC. No other
-// file system is asked, but this one may never answer.
+// FSUsage returns how full the file system at a mount point is. It caches the result, separately
+// for space and inodes as LBNL NHC does. It queries no other file system, but this one may never
+// answer.
 func FSUsage(h *Host, point string, what Amount) (Amounts, error) {
 	return Once(h, "statfs "+string(what)+" "+point, func() (Amounts, error) {
 		st, err := statfs(h, point)
@@ -145,9 +144,9 @@ func statfs(h *Host, point string) (fsNumbers, error) {
 	return fsNumbers{uint64(unit), st.Blocks, st.Bfree, st.Bavail, st.Files, st.Ffree}, nil
 }
 
-// recordedStatfs answers for a node that is a tree of files: its file /statfs
-// holds lines of a mount point, escaped as in /proc/mounts, f_frsize,
-// f_blocks, f_bfree, f_bavail, f_files and f_ffree.
+// recordedStatfs returns the numbers of a node that is a tree of files. Each line of its file
+// /statfs has a mount point, escaped as in /proc/mounts, f_frsize, f_blocks, f_bfree, f_bavail,
+// f_files and f_ffree.
 func recordedStatfs(h *Host, point string) (fsNumbers, error) {
 	data, err := readAll(h.Path("/statfs"))
 	if err != nil {
@@ -180,8 +179,8 @@ func parseStatfs(data []byte) map[string]fsNumbers {
 	return all
 }
 
-// usage counts as df of GNU coreutils does: used is what root does not find
-// free, and the percentage is of what users can have.
+// usage counts as df of GNU coreutils does: used is everything that is not free for root, and the
+// percentage refers to the space for users.
 func (n fsNumbers) usage(what Amount) Amounts {
 	if what == Inodes {
 		return share{total: n.files, free: n.ffree, avail: n.ffree}.amounts(1, 1)
@@ -189,7 +188,7 @@ func (n fsNumbers) usage(what Amount) Amounts {
 	return share{total: n.blocks, free: n.bfree, avail: n.bavail, negative: n.bavail>>63 == 1}.amounts(n.unit, 1024)
 }
 
-// share is one kind of thing that a file system has a number of.
+// share is one resource of a file system.
 type share struct {
 	total    uint64
 	free     uint64 // for root
@@ -197,18 +196,17 @@ type share struct {
 	negative bool   // avail is below 0
 }
 
-// known says whether a field of statfs is a number: all ones, and one less,
-// mean that there is none.
+// known reports whether a field of statfs is a number: all ones, and one less, mean unknown.
 func known(n uint64) bool { return n < math.MaxUint64-1 }
 
-// amounts turns units of in bytes into units of out bytes.
+// amounts converts units of in bytes to units of out bytes.
 func (s share) amounts(in, out uint64) Amounts {
 	var a Amounts
 	scale := func(n uint64, negative bool) int64 {
 		if negative {
-			return -scaled(-n, in, out)
+			return -scale(-n, in, out)
 		}
-		return scaled(n, in, out)
+		return scale(n, in, out)
 	}
 	if known(s.total) {
 		a.Total = scale(s.total, false)
@@ -225,8 +223,8 @@ func (s share) amounts(in, out uint64) Amounts {
 	return a
 }
 
-// scaled is n*in/out, rounded up, and no more than an int64 can hold.
-func scaled(n, in, out uint64) int64 {
+// scale returns n*in/out, rounded up, at most the largest int64.
+func scale(n, in, out uint64) int64 {
 	hi, lo := bits.Mul64(n, in)
 	if hi >= out {
 		return math.MaxInt64
@@ -241,7 +239,7 @@ func scaled(n, in, out uint64) int64 {
 	return int64(q)
 }
 
-// percent is df's Use%. Where whole numbers do not do, df uses floating point.
+// percent returns df's Use%. Like df it uses floating point for numbers that overflow.
 func (s share) percent() int {
 	used, negative := s.total-s.free, s.total < s.free
 	all := used + s.avail
@@ -265,7 +263,7 @@ func (s share) percent() int {
 	return clamp(math.Ceil(u * 100 / (u + a)))
 }
 
-// clamp keeps a percentage in an int; df prints "-" for one below 0.
+// clamp keeps a percentage in an int; df prints "-" for a negative one.
 func clamp(p float64) int {
 	return int(min(max(p, 0), math.MaxInt32))
 }

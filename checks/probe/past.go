@@ -14,21 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What one run keeps for the next, so that a counter can be judged by how fast
-// it grows: a file of JSON for each subject in a directory of root's.
+// A run keeps data for the next run, to judge a counter by its growth: a JSON file for each subject
+// in a directory of root.
 
-// ErrNoMemory says that nothing can be kept between runs: there is no directory
-// for it, as in a run of somebody else than root.
-var ErrNoMemory = errors.New("nothing is kept between runs")
+// ErrNoMemory means that no data can be kept between runs because there is no directory for it, for
+// example in a run of another user than root.
+var ErrNoMemory = errors.New("no data is kept between runs")
 
-// SetPast names the directory of what runs keep; "" is none. Where it cannot be
-// written, as on a node without a disk, the first of the spare ones that can is
-// used in its place. All are below the root of the node.
+// SetPast sets the memory directory; "" is none. If it cannot be written, for example on a diskless
+// node, the first writable spare directory replaces it. All are below the root of the node.
 func (h *Host) SetPast(dir string, spare ...string) { h.past, h.spare = dir, spare }
 
-// pasts returns the memory directories that answer, the preferred one first. Without
-// any the run has no memory: a file system that does not answer there is not the fault
-// that a check looks for.
+// pasts returns the memory directories that answer, the preferred one first. Without any the run
+// has no memory; a check does not report a file system that does not answer there.
 func (h *Host) pasts() (dirs []string) {
 	for _, dir := range append([]string{h.past}, h.spare...) {
 		if dir != "" && h.answers(dir) {
@@ -38,11 +36,11 @@ func (h *Host) pasts() (dirs []string) {
 	return dirs
 }
 
-// answerLimit bounds the probe of a memory directory.
+// answerLimit bounds the test of a memory directory.
 const answerLimit = time.Second
 
-// answers asks a file system something in the background. Where there is no answer this
-// process is of no further use, since it can never end.
+// answers tests a file system in the background. If there is no answer, this process cannot be used
+// any more, since it can never end.
 func (h *Host) answers(dir string) bool {
 	call := "read " + dir
 	if slices.Contains(h.Unanswered(), call) || h.StuckAt(dir) != nil {
@@ -55,29 +53,29 @@ func (h *Host) answers(dir string) bool {
 	return false
 }
 
-// SpareError says that something is kept, but not where it should be. It is
-// told once in the life of the other place, which a reboot may end.
+// SpareError means that data was kept, but in a spare directory. It is reported once in the life of
+// that directory, which a reboot may end.
 type SpareError struct {
-	Dir   string // where it is
-	Cause error  // why it is not where it should be
+	Dir   string // the spare directory
+	Cause error  // why the preferred directory was not used
 }
 
 func (e *SpareError) Error() string {
-	return fmt.Sprintf("%v; until that is mended it is kept in %s, which a reboot may empty", e.Cause, e.Dir)
+	return fmt.Sprintf("%v; until this is repaired the data is kept in %s, which a reboot may empty", e.Cause, e.Dir)
 }
 
 func (e *SpareError) Unwrap() error { return e.Cause }
 
-// maxPast bounds one file, bytes. Ours are a few KiB.
+// maxPast bounds one file, bytes. The program's own files have a few KiB.
 const maxPast = 4 << 20
 
-// Recall reads what an earlier run has kept under name. The error is
-// [fs.ErrNotExist] if there is nothing, [ErrNoMemory] if there cannot be.
+// Recall reads the data that an earlier run kept under name. The error is [fs.ErrNotExist] if there
+// is none, [ErrNoMemory] if there is no memory directory.
 func (h *Host) Recall(name string, v any) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	path, data, err := h.keptFile(name + ".json")
+	path, data, err := h.readKept(name + ".json")
 	if err != nil {
 		return err
 	}
@@ -87,9 +85,8 @@ func (h *Host) Recall(name string, v any) error {
 	return nil
 }
 
-// keptFile reads a file below the directory of what runs keep. What lies in a
-// spare one is newer.
-func (h *Host) keptFile(name string) (path string, data []byte, err error) {
+// readKept reads a file of the memory directory. A file in a spare directory is newer.
+func (h *Host) readKept(name string) (path string, data []byte, err error) {
 	dirs := h.pasts()
 	if len(dirs) == 0 {
 		return "", nil, ErrNoMemory
@@ -110,8 +107,8 @@ func (h *Host) keptFile(name string) (path string, data []byte, err error) {
 	return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 }
 
-// Keep writes v for later runs, all of it or nothing, readable by root alone. A
-// [SpareError] is no failure: it says once that it lies in another place.
+// Keep writes v for later runs, atomically and readable only by root. A [SpareError] is not a
+// failure: it reports once that the data is in another directory.
 func (h *Host) Keep(name string, v any) error {
 	if h.past == "" {
 		return ErrNoMemory
@@ -130,7 +127,7 @@ func (h *Host) Keep(name string, v any) error {
 	}
 	if cause == nil {
 		for _, spare := range spares {
-			_ = os.Remove(h.Path(filepath.Join(spare, name+".json"))) // it is out of date
+			_ = os.Remove(h.Path(filepath.Join(spare, name+".json"))) // outdated
 		}
 		return nil
 	}
@@ -144,7 +141,7 @@ func (h *Host) Keep(name string, v any) error {
 	return cause
 }
 
-// spareError is nil when it has been told.
+// spareError returns nil if the error was reported before.
 func (h *Host) spareError(dir string, cause error) error {
 	if _, err := os.Lstat(h.Path(filepath.Join(dir, "told"))); err == nil || h.keepIn(dir, "told", nil) != nil {
 		return nil
@@ -177,9 +174,9 @@ func (h *Host) keepIn(past, name string, data []byte) error {
 	return nil
 }
 
-// PastNames are the directories in one that holds one for each name of a node.
+// PastNames returns the memory directories in dir, one for each node name.
 func (h *Host) PastNames(dir string) (names []string) {
-	entries, _ := os.ReadDir(h.Path(dir)) // without it there is none
+	entries, _ := os.ReadDir(h.Path(dir)) // none without a directory
 	for _, e := range entries {
 		if e.IsDir() {
 			names = append(names, e.Name())

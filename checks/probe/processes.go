@@ -12,25 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClockTicks is how many clock ticks of /proc make a second: USER_HZ, on every
-// architecture that Go knows.
+// ClockTicks is the number of clock ticks of /proc in a second: USER_HZ, on every architecture of
+// Go.
 const ClockTicks = 100
 
 // Process is one process as "ps axo uid,pid,args" prints it.
 type Process struct {
 	PID  int
 	UID  uint32 // effective uid: the owner of /proc/PID
-	Args string // command line, runs of blanks collapsed; [name] of a kernel thread
+	Args string // command line with single blanks; [name] of a kernel thread
 }
 
-// Command is the first word of the command line.
+// Command returns the first word of the command line.
 func (p Process) Command() string {
 	word, _, _ := strings.Cut(p.Args, " ")
 	return word
 }
 
-// Processes lists the processes of /proc by pid. One that ends meanwhile, or
-// that this user may not look at, is left out.
+// Processes lists the processes of /proc by PID. It ignores a process that ends in the meantime, or
+// that this user may not read.
 func Processes(h *Host) ([]Process, error) {
 	return Once(h, "processes", func() ([]Process, error) {
 		dir, err := os.Open(h.Path("/proc"))
@@ -62,8 +62,8 @@ func Processes(h *Host) ([]Process, error) {
 	})
 }
 
-// listedAt is the key of when the processes were listed, in clock ticks after the
-// machine's own start: one that began later has the PID of one that was listed.
+// listedAt is the key of the time when the processes were listed, in clock ticks after the
+// machine's start: a process that started later has reused a listed PID.
 const listedAt = "processes listed"
 
 // ticksNow returns the time since the machine's boot, in clock ticks; 0 if it is
@@ -76,15 +76,15 @@ func ticksNow() uint64 {
 	return uint64(now.Nano()) / (1e9 / ClockTicks)
 }
 
-// maxArgs is how much of a command line is looked at, in bytes. ps cuts
-// them much earlier; Java class paths are longer than that.
+// maxArgs bounds the read of a command line, bytes. ps cuts them much earlier, but Java class paths
+// are longer than that.
 const maxArgs = 64 << 10
 
-// ProcessReader reads processes below an open /proc into buffers it uses
-// again: a node may have thousands.
+// ProcessReader reads processes below an open /proc into reused buffers, because a node may have
+// thousands.
 type ProcessReader struct {
 	Dir    int  // descriptor of /proc
-	owners bool // the folders in it belong to the processes' users
+	owners bool // its directories belong to the processes' users
 	Name   []byte
 	Status [4 << 10]byte
 	args   [maxArgs]byte
@@ -99,7 +99,7 @@ func OpenProc(dir string) (*ProcessReader, error) {
 	return &ProcessReader{Dir: fd, owners: isProcfs(fd)}, nil
 }
 
-// Close gives back the descriptor of /proc.
+// Close closes the descriptor of /proc.
 func (r *ProcessReader) Close() { unix.Close(r.Dir) }
 
 func (r *ProcessReader) read(pid int) (Process, error) {
@@ -114,9 +114,9 @@ func (r *ProcessReader) read(pid int) (Process, error) {
 		if p.Args = r.Command(); p.Args != "" {
 			return p, nil
 		}
-		s, err = r.nameless()
+		s, err = r.readNameless()
 	} else {
-		s, err = r.state()
+		s, err = r.readState()
 		p.UID = s.uid
 	}
 	if err != nil {
@@ -134,8 +134,8 @@ func (r *ProcessReader) read(pid int) (Process, error) {
 	return p, nil
 }
 
-// Command is "" where there is no command line, or none to be seen: what that
-// means is for state to find out.
+// Command returns the command line, "" if it is missing or not readable: readState finds out the
+// reason.
 func (r *ProcessReader) Command() string {
 	n, err := ReadAt(r.Dir, string(r.Name)+"/cmdline", r.args[:])
 	if err != nil {
@@ -144,8 +144,8 @@ func (r *ProcessReader) Command() string {
 	return CommandLine(r.args[:n])
 }
 
-// state reads the status file, which costs as much as all the rest.
-func (r *ProcessReader) state() (status, error) {
+// readState reads the status file, which takes as long as all other files together.
+func (r *ProcessReader) readState() (status, error) {
 	n, err := ReadAt(r.Dir, string(r.Name)+"/status", r.Status[:])
 	if err != nil {
 		return status{}, err
@@ -157,24 +157,24 @@ func (r *ProcessReader) state() (status, error) {
 	return s, nil
 }
 
-// nameless is the state of a process without a command line, most often a thread of the
-// kernel, without its owners. Its stat file costs two thirds of the status file.
-func (r *ProcessReader) nameless() (status, error) {
+// readNameless returns the state of a process without a command line, usually a kernel thread, but not
+// its owners. Reading its stat file takes two thirds of the time of the status file.
+func (r *ProcessReader) readNameless() (status, error) {
 	t, err := r.Task(string(r.Name))
 	return status{name: t.Name, dead: t.State == 'Z' || t.State == 'X', memory: !t.kernel}, err
 }
 
-// Owner is the effective uid of a process.
+// Owner returns the effective uid of a process.
 func (r *ProcessReader) Owner(pid int) (uint32, error) {
 	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
 	if r.owners {
 		return ownerAt(r.Dir, string(r.Name))
 	}
-	st, err := r.state()
+	st, err := r.readState()
 	return st.uid, err
 }
 
-// Gone makes an error of a process that has ended one that says so.
+// Gone replaces the error of a process that has ended by [os.ErrProcessDone].
 func Gone(err error) error {
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
 		return fs.ErrNotExist
@@ -182,9 +182,9 @@ func Gone(err error) error {
 	return err
 }
 
-// isProcfs says whether the folders below a descriptor are the kernel's, which
-// gives each to the effective user of its process (task_dump_owner in the
-// kernel's fs/proc/base.c). In a copy they belong to whoever made it.
+// isProcfs reports whether the directories below a descriptor are the kernel's, which belong to the
+// effective users of the processes (task_dump_owner in the kernel's fs/proc/base.c). In a copy they
+// belong to its creator.
 func isProcfs(dir int) bool {
 	var s unix.Statfs_t
 	return unix.Fstatfs(dir, &s) == nil && s.Type == unix.PROC_SUPER_MAGIC
@@ -198,17 +198,17 @@ func ownerAt(dir int, name string) (uint32, error) {
 
 var errBadStatus = &fs.PathError{Op: "parse", Path: "status", Err: fs.ErrInvalid}
 
-// status is what is needed of /proc/PID/status.
+// status is the used part of /proc/PID/status.
 type status struct {
 	name   string // command name, cut at 15 bytes by the kernel
 	uid    uint32 // effective
 	real   uint32
-	dead   bool // zombie, or about to be gone
+	dead   bool // zombie, or about to disappear
 	memory bool // has an address space: neither kernel thread nor zombie
 }
 
-// parseStatus reads /proc/PID/status. The kernel writes the name first and
-// escapes newlines in it, so that no name can pass for another line.
+// parseStatus parses /proc/PID/status. The kernel writes the name first and escapes newlines in it,
+// so that no name can imitate another line.
 func parseStatus(data []byte) (status, bool) {
 	var s status
 	rest, ok := bytes.CutPrefix(data, []byte("Name:\t"))
@@ -237,7 +237,7 @@ func parseStatus(data []byte) (status, bool) {
 	return s, owner
 }
 
-// owners reads the real and the effective uid. The saved and the file system uid follow them.
+// owners parses the real and the effective uid. The saved and the file system uid follow them.
 func owners(value []byte) (uid, effective uint32, ok bool) {
 	first, rest, _ := bytes.Cut(bytes.TrimLeft(value, "\t "), []byte("\t"))
 	second, _, _ := bytes.Cut(rest, []byte("\t"))
@@ -246,7 +246,7 @@ func owners(value []byte) (uid, effective uint32, ok bool) {
 	return uint32(r), uint32(e), err1 == nil && err2 == nil
 }
 
-// unescapeName undoes the two escapes of the kernel's name line, in place.
+// unescapeName decodes the two escapes of the kernel's name line, in place.
 func unescapeName(name []byte) []byte {
 	out := name[:0]
 	for i := 0; i < len(name); i++ {
@@ -265,7 +265,7 @@ func unescapeName(name []byte) []byte {
 	return out
 }
 
-// CommandLine turns /proc/PID/cmdline into the words that ps shows.
+// CommandLine converts /proc/PID/cmdline to the words that ps shows.
 func CommandLine(data []byte) string {
 	for i, c := range data {
 		if c == 0 {
@@ -275,14 +275,15 @@ func CommandLine(data []byte) string {
 	return Printable(data)
 }
 
-// NoProcess says whether there is surely no process with that number now.
+// NoProcess reports whether no process has that PID now; it returns false if in doubt.
 func NoProcess(h *Host, pid int) bool {
 	_, err := os.Lstat(h.Path("/proc/" + strconv.Itoa(pid)))
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// SeesAllProcesses says whether /proc shows every process of the node: to root, outside
-// of containers. A recorded node that does not say shows all if it has recorded any.
+// SeesAllProcesses reports whether /proc shows every process of the node: to root, outside of
+// containers. It assumes so for a recorded node without that information if any process was
+// recorded.
 func SeesAllProcesses(h *Host) bool {
 	name, err := os.Readlink(h.Path("/proc/self/ns/pid"))
 	if h.Recorded() && err != nil {

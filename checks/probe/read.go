@@ -11,12 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ValueSize is more than any attribute of /sys that is read here holds.
+// ValueSize exceeds the size of all attributes of /sys that the program reads.
 const ValueSize = 256
 
-// ReadValue reads a small file of one line with a single read(2) and cuts the
-// newline. A broken driver may answer EAGAIN, at which the standard library
-// would poll for ever.
+// ReadValue reads a small file of one line with a single read(2) and removes the newline. A broken
+// driver may return EAGAIN, after which the standard library would poll forever.
 func (h *Host) ReadValue(p string) (string, error) {
 	buf := make([]byte, ValueSize)
 	n, err := ReadAt(unix.AT_FDCWD, h.Path(p), buf)
@@ -67,7 +66,7 @@ func ReadAt(dir int, name string, buf []byte) (int, error) {
 	return Read(fd, buf)
 }
 
-// Open opens a file below a directory for reading; a call that a signal interrupts is repeated.
+// Open opens a file below a directory for reading and repeats a call that a signal interrupts.
 func Open(dir int, name string) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -77,7 +76,7 @@ func Open(dir int, name string) (int, error) {
 	}
 }
 
-// Read is read(2), repeated if a signal interrupts it.
+// Read calls read(2) and repeats it if a signal interrupts it.
 func Read(fd int, buf []byte) (int, error) {
 	for {
 		n, err := unix.Read(fd, buf)
@@ -87,8 +86,8 @@ func Read(fd int, buf []byte) (int, error) {
 	}
 }
 
-// Names lists a directory, sorted. The standard library would ask the kernel four
-// more times of each: whether it can be polled, and how it was opened.
+// Names lists a directory, sorted. The standard library would make four more system calls for each:
+// whether it can be polled, and how it was opened.
 func (h *Host) Names(p string) ([]string, error) {
 	fail := func(err error) ([]string, error) { return nil, &fs.PathError{Op: "read", Path: p, Err: err} }
 	fd, err := Open(unix.AT_FDCWD, h.Path(p))
@@ -112,7 +111,7 @@ func (h *Host) Names(p string) ([]string, error) {
 	}
 }
 
-// Word is the first line of a file that a driver may do without.
+// Word returns the first line of a file, "" if the driver does not have the file.
 func (h *Host) Word(dir, name string, errs *error) string {
 	text, err := h.ReadValue(filepath.Join(dir, name))
 	if err != nil {
@@ -125,24 +124,22 @@ func (h *Host) Word(dir, name string, errs *error) string {
 	return strings.TrimSpace(text)
 }
 
-// Reason strips the path from an error, which is that of this machine and not
-// of the node.
+// Reason removes the path from an error, because it is a path of this machine and not of the node.
 func Reason(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}
-	if le, ok := errors.AsType[*os.LinkError](err); ok { // names a temporary file, too
+	if le, ok := errors.AsType[*os.LinkError](err); ok { // has the name of a temporary file, too
 		return le.Err
 	}
 	return err
 }
 
-// Lines gives the lines of a file to each, as they are but without the newline
-// at their end, until it returns false. A last line without newline is a line;
-// the bytes are only valid during the call.
+// Lines passes the lines of a file to each, unchanged except for the final newline, until each
+// returns false. A last line without a newline counts; the bytes are only valid during the call.
 //
-// Opening a FIFO or a terminal waits for nobody. What says nothing for a second
-// is given up with [ErrNoLines], and so is a FIFO that nobody writes to.
+// Opening a FIFO or a terminal does not block. Lines gives up with [ErrNoLines] after a second
+// without data, and for a FIFO without a writer.
 func (h *Host) Lines(p string, each func(line []byte) (more bool)) error {
 	err := h.lines(p, each)
 	if err != nil {
@@ -151,8 +148,8 @@ func (h *Host) Lines(p string, each func(line []byte) (more bool)) error {
 	return nil
 }
 
-// LastLines gives the lines of the last bytes of a plain file, or all of it where it
-// has no more; of anything else it gives what [Host.Lines] gives.
+// LastLines passes the lines in the last bytes of a regular file, or all of a shorter one; for any
+// other file it does the same as [Host.Lines].
 func (h *Host) LastLines(p string, most int64, each func(line []byte) (more bool)) error {
 	err := h.linesFrom(p, most, each)
 	if err != nil {
@@ -185,7 +182,7 @@ func (h *Host) linesFrom(p string, most int64, each func(line []byte) bool) erro
 		if _, err := unix.Seek(fd, st.Size-most, unix.SEEK_SET); err != nil {
 			return err
 		}
-		if line, err := r.next(); err != nil || line == nil { // the rest of one
+		if line, err := r.next(); err != nil || line == nil { // the rest of a line
 			return err
 		}
 	}

@@ -14,28 +14,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What runs leave for each other beside what one check keeps: a file of JSON for
-// each of several subjects of a kind, and a journal of lines.
+// Runs leave data for each other besides the memory of single checks: JSON files for each of
+// several subjects of a kind, and a journal of lines.
 
-// Record is a file of JSON below the directory of what runs keep.
+// Record is a JSON file below the memory directory.
 type Record struct {
 	Name string `json:"name"`           // without .json
 	Data []byte `json:"data,omitempty"` // "" if it cannot be read
 	Err  string `json:"err,omitempty"`  // why
 }
 
-// maxRecords bounds what is read at once: each is a job that has begun here.
+// maxRecords bounds one read: each is a job that has started on this node.
 const maxRecords = 1024
 
-// maxRecall bounds their text, bytes: a worker's answer has to hold it.
+// maxRecall bounds their text, bytes, because it must fit into a worker's answer.
 const maxRecall = 2 << 20
 
-// forgotten lies in the spare place of what is to be removed and cannot be, on a
-// disk that has become read-only.
+// forgotten marks, in the spare directory, a file that should be removed but cannot, on a disk that
+// has become read-only.
 const forgotten = "null"
 
-// Records reads the files whose names begin with prefix, in order of their
-// names. None is no error.
+// Records reads the files whose names begin with prefix, sorted by name. It is not an error if
+// there are none.
 func Records(h *Host, prefix string) ([]Record, error) {
 	if h.past == "" {
 		return nil, ErrNoMemory
@@ -57,14 +57,14 @@ func Records(h *Host, prefix string) ([]Record, error) {
 			continue
 		}
 		r := Record{Name: name}
-		_, data, err := h.keptFile(name + ".json")
+		_, data, err := h.readKept(name + ".json")
 		switch {
 		case err != nil:
 			r.Err = err.Error()
 		case string(data) == forgotten:
 			continue
 		case size+len(data) > maxRecall:
-			return list, nil // of the rest the next run reads
+			return list, nil // the next run reads the rest
 		}
 		r.Data = data
 		size += len(data)
@@ -73,7 +73,7 @@ func Records(h *Host, prefix string) ([]Record, error) {
 	return list, nil
 }
 
-// Forget removes what was kept under name. Nothing there is no error.
+// Forget removes the data kept under name. It is not an error if there is none.
 func Forget(h *Host, name string) error {
 	if h.past == "" {
 		return ErrNoMemory
@@ -96,8 +96,8 @@ func Forget(h *Host, name string) error {
 	return nil
 }
 
-// Journal is the name of a file of lines, and how much it may hold. When it is
-// full it becomes NAME.jsonl.1, and what was that is gone.
+// Journal is the name and the maximum size of a file of lines. A full journal becomes NAME.jsonl.1
+// and replaces the previous one.
 type Journal struct {
 	Name string
 	Most int64 // bytes
@@ -168,20 +168,20 @@ func appendFile(h *Host, path string, most int64, line []byte) error {
 			return err
 		}
 	}
-	line = slices.Concat(bytes.TrimRight(line, "\n"), []byte{'\n'}) // the caller's own stays as it is
+	line = slices.Concat(bytes.TrimRight(line, "\n"), []byte{'\n'}) // does not change the caller's line
 	if last := make([]byte, 1); info.Size() > 0 {
-		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' { // the node died in mid-line
+		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' { // the node died while writing a line
 			line = append([]byte{'\n'}, line...)
 		}
 	}
 	if _, err := f.Write(line); err != nil {
-		_ = f.Truncate(info.Size()) // a full disk takes half a line
+		_ = f.Truncate(info.Size()) // a full disk accepts half a line
 		return err
 	}
 	return f.Close()
 }
 
-// openOwn opens a file that only this user may write to, never through a link.
+// openOwn opens a file that only this user can write, without following links.
 func openOwn(h *Host, path string, how int) (*os.File, error) {
 	f, err := os.OpenFile(h.Path(path), how|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -191,9 +191,9 @@ func openOwn(h *Host, path string, how int) (*os.File, error) {
 	if err = unix.Fstat(int(f.Fd()), &st); err == nil {
 		switch {
 		case st.Mode&unix.S_IFMT != unix.S_IFREG:
-			err = errors.New("not a plain file")
+			err = errors.New("not a regular file")
 		case int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
-			err = fmt.Errorf("owned by uid %d with mode %04o, want this user's, not writable by others", st.Uid, st.Mode&0o777)
+			err = fmt.Errorf("owned by uid %d with mode %04o, must be owned by this user and not be writable by others", st.Uid, st.Mode&0o777)
 		}
 	}
 	if err != nil {
@@ -203,7 +203,7 @@ func openOwn(h *Host, path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// JournalLines reads a journal, the oldest line first. None is no error.
+// JournalLines reads a journal, the oldest line first. It is not an error if there is none.
 func JournalLines(h *Host, j Journal) (lines [][]byte, err error) {
 	if h.past == "" {
 		return nil, ErrNoMemory

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A name proves nothing: any user can give a process any command line (exec -a) and,
-// through a symbolic link, any name in /proc/PID/stat. A uid of 0 alone proves little
-// more: su and sudo wait for a password as root, called whatever their user likes.
+// The name of a process proves nothing: any user can give a process any command line (exec -a) and,
+// through a symbolic link, any name in /proc/PID/stat. Even a uid of 0 proves little: su and sudo
+// wait for a password as root, under any name that their user chooses.
 
-// RootsOwn reports whether root controls a process: its effective and its real user
-// are root, and its program is not setuid.
+// RootsOwn reports whether root controls a process: its effective and its real user are root, and
+// its program is not setuid.
 func RootsOwn(h *Host, pid int) bool {
 	r, err := OpenProc(h.Path("/proc"))
 	if err != nil {
@@ -21,15 +21,15 @@ func RootsOwn(h *Host, pid int) bool {
 	return r.RootsOwn(pid)
 }
 
-// RootsOwn says whether a process is root's own program.
+// RootsOwn is the same for an open /proc.
 func (r *ProcessReader) RootsOwn(pid int) bool {
 	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
-	s, err := r.state()
+	s, err := r.readState()
 	return err == nil && s.uid == 0 && s.real == 0 && !r.setuid()
 }
 
-// OwnAccord reports whether the user of a process has started it: its real user is its
-// effective one, and its program is not setuid.
+// OwnAccord reports whether the user of a process has started it: its real user is its effective
+// one, and its program is not setuid.
 func OwnAccord(h *Host, pid int) bool {
 	r, err := OpenProc(h.Path("/proc"))
 	if err != nil {
@@ -37,12 +37,12 @@ func OwnAccord(h *Host, pid int) bool {
 	}
 	defer r.Close()
 	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
-	s, err := r.state()
+	s, err := r.readState()
 	return err == nil && s.uid == s.real && !r.setuid()
 }
 
-// setuid reports whether the program of the process is setuid. A recorded node does not
-// have it, nor has a thread of the kernel. A dead file server is not asked.
+// setuid reports whether the program of the process is setuid. It returns false for a recorded node
+// and for a kernel thread. It does not query a dead file server.
 func (r *ProcessReader) setuid() bool {
 	var st unix.Statx_t
 	err := unix.Statx(r.Dir, string(r.Name)+"/exe", unix.AT_STATX_DONT_SYNC, unix.STATX_MODE, &st)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Alive says whether a process still exists and is no zombie.
+// Alive reports whether a process still exists and is not a zombie.
 func Alive(h *Host, pid int) bool {
 	var buf [4 << 10]byte
 	n, err := ReadAt(unix.AT_FDCWD, h.Path("/proc/"+strconv.Itoa(pid)+"/status"), buf[:])
@@ -20,10 +20,9 @@ func Alive(h *Host, pid int) bool {
 	return ok && !s.dead
 }
 
-// Kill sends SIGKILL to a process of [Processes], unless its pid has gone
-// to another one meanwhile: another owner, program or, if its [Usage] has been
-// read, time of start. Below another root there is nothing to kill. Some are
-// never killed, see [Spared].
+// Kill sends SIGKILL to a process of [Processes], unless its PID was reused: another owner, program
+// or, if its [Usage] was read, start time. Below another root there is nothing to kill. Some
+// processes are never killed, see [Spared].
 func Kill(h *Host, p Process) error {
 	if why := Spared(h, p.PID); why != "" {
 		return errors.New(why)
@@ -31,15 +30,14 @@ func Kill(h *Host, p Process) error {
 	return seize(h, p, func(pidfd int) error { return Send(p.PID, pidfd, unix.SIGKILL) })
 }
 
-// Spared says why no check ends a process, whatever the site's line asks for; ""
-// if there is no such reason: it is init, one of this program's or above it
-// (slurmd), a thread of the kernel, or a daemon of Slurm's, with which all jobs
-// of the node would end.
+// Spared returns why no check may end a process, whatever the site's line says; "" if there is no
+// such reason. It spares init, this program's processes and their ancestors (slurmd), kernel
+// threads, and Slurm's daemons, whose end would end all jobs of the node.
 func Spared(h *Host, pid int) (why string) {
 	if pid <= 1 {
 		return SparedSelf
 	}
-	if h.Recorded() { // another node's: ours has a number of its own there
+	if h.Recorded() { // another node, whose PIDs are unrelated to this process
 		return ""
 	}
 	if pid == os.Getpid() || pid == os.Getppid() {
@@ -77,17 +75,17 @@ func Spared(h *Host, pid int) (why string) {
 	return ""
 }
 
-// SparedSelf is why neither init nor this program is killed.
+// SparedSelf is the reason for init and this program.
 const SparedSelf = "init and nhc-gpu itself are not killed"
 
-// sameProgram reports whether a process runs the program that this one is.
+// sameProgram reports whether a process runs the same program as this process.
 func (r *ProcessReader) sameProgram(pid int) bool {
 	var own, other unix.Stat_t
 	return unix.Stat("/proc/self/exe", &own) == nil && unix.Fstatat(r.Dir, strconv.Itoa(pid)+"/exe", &other, 0) == nil &&
 		own.Dev == other.Dev && own.Ino == other.Ino
 }
 
-// Send gives a signal to a process that is held.
+// Send sends a signal to a process that [Hold] holds.
 func Send(pid, pidfd int, sig unix.Signal) error {
 	var err error
 	if pidfd >= 0 {
@@ -101,38 +99,36 @@ func Send(pid, pidfd int, sig unix.Signal) error {
 	return err
 }
 
-// Renice gives a process of [Processes] another nice value, within the
-// bounds of the kernel, under the conditions of [Kill]. It returns the
-// value before and after.
+// Renice sets the nice value of a process of [Processes], within the bounds of the kernel, under
+// the conditions of [Kill]. It returns the value before and after.
 func Renice(h *Host, p Process, nice int) (before, after int, err error) {
 	err = seize(h, p, func(int) error {
-		if before, err = niceValue(p.PID); err != nil {
+		if before, err = readNice(p.PID); err != nil {
 			return err
 		}
 		if err := unix.Setpriority(unix.PRIO_PROCESS, p.PID, nice); err != nil {
 			return err
 		}
-		after, err = niceValue(p.PID)
+		after, err = readNice(p.PID)
 		return err
 	})
 	return before, after, err
 }
 
-// niceValue reads the nice value of a process. The system call returns 20 minus
-// that, so that it is never negative (getpriority(2), C library/kernel differences).
-func niceValue(pid int) (int, error) {
+// readNice reads the nice value of a process. The system call returns 20 minus that, so that it is
+// never negative (getpriority(2), C library/kernel differences).
+func readNice(pid int) (int, error) {
 	n, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
 	return 20 - n, err
 }
 
-// seize calls act if a process is the one it was, with a descriptor of it that
-// no other process can inherit, or -1 on kernels that have none (before 5.3).
+// seize calls act if a process is still the same. act gets a descriptor that keeps its PID from
+// being reused, or -1 on kernels without them (before 5.3).
 func seize(h *Host, p Process, act func(pidfd int) error) error {
-	return Hold(h, p.PID, func() error { return unchanged(h, p) }, act)
+	return Hold(h, p.PID, func() error { return checkUnchanged(h, p) }, act)
 }
 
-// Hold calls act if same finds no fault with the process, while a descriptor
-// keeps its pid from going to another one.
+// Hold calls act if same returns nil, while a descriptor keeps the PID from being reused.
 func Hold(h *Host, pid int, same func() error, act func(pidfd int) error) error {
 	if h.Recorded() {
 		return os.ErrProcessDone
@@ -152,8 +148,8 @@ func Hold(h *Host, pid int, same func() error, act func(pidfd int) error) error 
 	return act(pidfd)
 }
 
-// unchanged is an error if a process is not the one it was.
-func unchanged(h *Host, p Process) error {
+// checkUnchanged returns an error if a process is not the same any more.
+func checkUnchanged(h *Host, p Process) error {
 	dir, err := Open(unix.AT_FDCWD, "/proc")
 	if err != nil {
 		return err
@@ -161,7 +157,7 @@ func unchanged(h *Host, p Process) error {
 	defer unix.Close(dir)
 	r := ProcessReader{Dir: dir}
 	now, err := r.read(p.PID)
-	// One that ends loses its command line before it is dead.
+	// A process that ends loses its command line before it is dead.
 	ends := strings.HasPrefix(now.Args, "[") && !strings.HasPrefix(p.Args, "[")
 	if err != nil || ends || !Alive(h, p.PID) {
 		return os.ErrProcessDone
@@ -185,5 +181,5 @@ func unchanged(h *Host, p Process) error {
 	return nil
 }
 
-// ErrReplaced says that a PID belongs to another process than the one that was judged.
-var ErrReplaced = errors.New("it is another process by now")
+// ErrReplaced means that a PID was reused since the process was judged.
+var ErrReplaced = errors.New("the PID was reused")

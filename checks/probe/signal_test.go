@@ -43,7 +43,7 @@ func TestRenice(t *testing.T) {
 	cmd := probetest.StartSleep(t)
 	h := NewHost("/")
 	p := Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: "sleep 60"}
-	was, err := niceValue(os.Getpid())
+	was, err := readNice(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,26 +7,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FileStat is what lstat(2) says of a file.
+// FileStat is the result of lstat(2).
 type FileStat struct {
 	Mode   uint32 // permission bits with set-user-ID, set-group-ID and sticky: 0o4755
 	UID    uint32
 	GID    uint32
-	Device uint64    // of the file system it lies on
+	Device uint64    // of its file system
 	Major  uint32    // of a device file, else 0
 	Minor  uint32    // of a device file, else 0
 	Mtime  time.Time // its content changed
 	Ctime  time.Time // its inode changed
 }
 
-// StatFile looks at a file, not through a symbolic link. What it finds is
-// remembered under the file's name, as in a run of LBNL NHC. It may block on a
-// file system that does not answer.
+// StatFile reads the inode of a file without following a symbolic link. It caches the result under
+// the file's name, as LBNL NHC does. It may block on a file system that does not answer.
 func StatFile(h *Host, p string) (FileStat, error) {
 	key := "lstat " + p
 	s, err := Once(h, key, func() (FileStat, error) { return lstat(h, p) })
 	if err != nil {
-		h.forget(key) // the next one looks again
+		h.forget(key) // the next call tries again
 	}
 	return s, err
 }

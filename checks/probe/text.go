@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// OneLine makes a word of what a library has written: one line without
-// control characters, for it goes into logs and reasons.
+// OneLine converts the text of a library to one line without control characters, for logs and
+// reasons.
 func OneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\uFFFD' {
@@ -17,12 +17,11 @@ func OneLine(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// Printable is what is left of a text after ps has printed it and a shell has
-// split it into words: newlines are blanks, other control characters and bytes
-// that are no UTF-8 are "?", and runs of blanks one blank.
+// Printable converts a text as ps and a shell would: newlines become blanks, other control
+// characters and bytes that are not UTF-8 become "?", and consecutive blanks become one.
 func Printable(data []byte) string {
 	if !utf8.Valid(data) {
-		data = validUTF8(data)
+		data = replaceInvalid(data)
 	}
 	out := data[:0]
 	for _, c := range data {
@@ -40,9 +39,8 @@ func Printable(data []byte) string {
 	return strings.TrimSuffix(string(out), " ")
 }
 
-// validUTF8 puts a question mark in the place of each byte that is no part of a
-// character, in place.
-func validUTF8(data []byte) []byte {
+// replaceInvalid replaces each byte that is not part of a character by a question mark, in place.
+func replaceInvalid(data []byte) []byte {
 	for i := 0; i < len(data); {
 		r, n := utf8.DecodeRune(data[i:])
 		if r == utf8.RuneError && n == 1 {
@@ -53,13 +51,13 @@ func validUTF8(data []byte) []byte {
 	return data
 }
 
-// LastLine is the last that is not empty.
+// LastLine returns the last line that is not empty.
 func LastLine(text []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return ShortLine(lines[len(lines)-1])
 }
 
-// ShortLine is a line cut for a message, with what cannot be printed replaced.
+// ShortLine shortens a line for a message and replaces characters that cannot be printed.
 func ShortLine(line string) string {
 	const most = 160
 	line = strings.TrimSpace(Printable([]byte(line)))
@@ -69,7 +67,7 @@ func ShortLine(line string) string {
 	return line
 }
 
-// NotNumber says whether s is anything but digits.
+// NotNumber reports whether s has any character other than digits.
 func NotNumber(s string) bool {
 	return s == "" || strings.ContainsFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 }

@@ -14,16 +14,16 @@ import (
 // maxTrusted bounds a file of settings, bytes.
 const maxTrusted = 1 << 20
 
-// trust is what a file has to be for its content to be believed.
+// trust has the conditions under which a file's content counts.
 type trust struct {
-	flags  int         // with which it is opened besides
-	owner  int         // or who runs this
-	others fs.FileMode // none of these permissions
+	flags  int         // additional flags of open
+	owner  int         // or the user of this process
+	others fs.FileMode // forbidden permissions
 	most   int64       // bytes
 }
 
-// ReadTrusted reads a file of settings that only root, or who runs this, could
-// have written. Like nhc.conf it may be group-writable.
+// ReadTrusted reads a file of settings that only root, or the user of this process, could have
+// written. Like nhc.conf it may be group-writable.
 func ReadTrusted(h *Host, p string) ([]byte, error) {
 	data, err := trust{owner: 0, others: 0o002, most: maxTrusted}.read(h.Path(p))
 	if err != nil {
@@ -45,9 +45,9 @@ func (t trust) read(path string) ([]byte, error) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch mode := info.Mode(); {
 	case !mode.IsRegular():
-		return nil, errors.New("not a plain file")
+		return nil, errors.New("not a regular file")
 	case ok && int(st.Uid) != t.owner && int(st.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("owned by uid %d, want %s", st.Uid, userWord(t.owner))
+		return nil, fmt.Errorf("owned by uid %d, want %s", st.Uid, userName(t.owner))
 	case mode.Perm()&t.others != 0:
 		return nil, fmt.Errorf("writable by others (mode %04o), want at most %04o", mode.Perm(), 0o777&^t.others)
 	case info.Size() > t.most:
@@ -56,7 +56,7 @@ func (t trust) read(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, t.most))
 }
 
-func userWord(uid int) string {
+func userName(uid int) string {
 	if uid == 0 {
 		return "root"
 	}

@@ -22,7 +22,7 @@ func TestReadTrusted(t *testing.T) {
 		"/good":  "",
 		"/none":  "read /none: no such file or directory",
 		"/open":  "read /open: writable by others (mode 0666), want at most 0775",
-		"/dir":   "read /dir: not a plain file",
+		"/dir":   "read /dir: not a regular file",
 		"/large": "read /large: 1048577 bytes, want at most 1048576",
 	} {
 		data, err := ReadTrusted(h, path)

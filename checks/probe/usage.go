@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what a process uses, and whose child it is, from /proc/PID/stat
-// (proc_pid_stat(5)).
+// Usage is the resource usage of a process, and its parent, from /proc/PID/stat (proc_pid_stat(5)).
 type Usage struct {
 	Parent int    // ppid
 	Ticks  uint64 // utime + stime, clock ticks of CPU time
@@ -19,11 +18,11 @@ type Usage struct {
 	VSZ    uint64 // vsize, address space in kB
 }
 
-// Seconds is the CPU time in whole seconds.
+// Seconds returns the CPU time in whole seconds.
 func (u Usage) Seconds() uint64 { return u.Ticks / ClockTicks }
 
-// Share is the CPU time per time of life in tenths of a percent of one
-// processor, rounded down as ps does. uptime is that of [Uptime].
+// Share returns the CPU time divided by the lifetime in tenths of a percent of one processor,
+// rounded down as in ps. uptime is that of [Uptime].
 func (u Usage) Share(uptime uint64) uint64 {
 	if uptime <= u.Start {
 		return 0
@@ -31,8 +30,8 @@ func (u Usage) Share(uptime uint64) uint64 {
 	return u.Ticks * 1000 / (uptime - u.Start)
 }
 
-// ReadUsage reads what a process of [Processes] uses, once for the life of the
-// Host. [os.ErrProcessDone] means that it has ended.
+// ReadUsage reads the usage of a process of [Processes], once for the life of the Host.
+// [os.ErrProcessDone] means that it has ended.
 func ReadUsage(h *Host, p Process) (Usage, error) {
 	return Once(h, usageKey(p), func() (Usage, error) { return readUsage(h, p) })
 }
@@ -53,8 +52,8 @@ func readUsage(h *Host, p Process) (Usage, error) {
 	return u, nil
 }
 
-// Places in the fields of /proc/PID/stat behind the name; proc_pid_stat(5)
-// counts from 3 there.
+// These are the indexes of fields of /proc/PID/stat after the name; proc_pid_stat(5) counts from 3
+// there.
 const (
 	statState   = 0
 	statParent  = 1
@@ -68,9 +67,9 @@ const (
 	statVSize   = 20
 )
 
-// statFields are the fields of /proc/PID/stat behind the name, which stands in
-// parentheses and may itself hold blanks, newlines and parentheses; what follows
-// the last one is the kernel's.
+// statFields returns the fields of /proc/PID/stat after the name. The name is in parentheses and
+// may itself contain blanks, newlines and parentheses; the kernel writes everything after the last
+// one.
 func statFields(data []byte) (fields [][]byte, ok bool) {
 	_, rest, ok := bytes.Cut(data, []byte("("))
 	end := bytes.LastIndexByte(rest, ')')
@@ -81,7 +80,7 @@ func statFields(data []byte) (fields [][]byte, ok bool) {
 	return fields, len(fields) > statVSize && len(fields[0]) == 1
 }
 
-// parseStat reads /proc/PID/stat.
+// parseStat parses /proc/PID/stat.
 func parseStat(data []byte) (Usage, bool) {
 	f, ok := statFields(data)
 	if !ok {
@@ -107,18 +106,18 @@ func parseStat(data []byte) (Usage, bool) {
 	return u, true
 }
 
-// Task is what is needed of the stat file of a process or of a thread.
+// Task is the used part of the stat file of a process or of a thread.
 type Task struct {
 	Name          string
 	State         byte
 	Parent, Group int
 	Session, Tty  int
 	Exiting       bool
-	kernel        bool // a thread of the kernel's own
+	kernel        bool // a kernel thread
 	Ticks, Start  uint64
 }
 
-// The flags PF_EXITING and PF_KTHREAD of the kernel's include/linux/sched.h.
+// These are PF_EXITING and PF_KTHREAD of the kernel's include/linux/sched.h.
 const (
 	Exiting      = 0x4
 	kernelThread = 0x200000
@@ -137,7 +136,7 @@ func (r *ProcessReader) Task(dir string) (t Task, err error) {
 	return t, nil
 }
 
-// ParseTask reads /proc/PID/stat.
+// ParseTask parses /proc/PID/stat.
 func ParseTask(data []byte) (t Task, good bool) {
 	f, good := statFields(data)
 	if !good {
@@ -157,11 +156,10 @@ func ParseTask(data []byte) (t Task, good bool) {
 	return t, good
 }
 
-// Resident is the resident memory of a process of [Processes] in kB, VmRSS
-// of /proc/PID/status, read once for the life of the Host; 0 of a kernel thread.
-// The rss of its stat file is not exact: each processor may owe it some pages,
-// which on a large node comes to hundreds of MB. [os.ErrProcessDone] means that
-// the process has ended.
+// Resident returns the resident memory of a process of [Processes] in kB, VmRSS of
+// /proc/PID/status, read once for the life of the Host; 0 for a kernel thread. The rss of its stat
+// file is not exact: each processor may have some uncounted pages, which on a large node add up to
+// hundreds of MB. [os.ErrProcessDone] means that the process has ended.
 func Resident(h *Host, p Process) (uint64, error) {
 	return Once(h, "resident "+strconv.Itoa(p.PID), func() (uint64, error) {
 		var buf [4 << 10]byte
@@ -178,7 +176,7 @@ func Resident(h *Host, p Process) (uint64, error) {
 	})
 }
 
-// parseResident reads VmRSS of /proc/PID/status, 0 if there is none.
+// parseResident parses VmRSS of /proc/PID/status, 0 if it is missing.
 func parseResident(data []byte) (kB uint64, ok bool) {
 	if _, ok := parseStatus(bytes.Clone(data)); !ok {
 		return 0, false
@@ -208,7 +206,7 @@ func readProcess(h *Host, path string, buf []byte) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// Uptime is how long the machine runs, in clock ticks, from /proc/uptime.
+// Uptime returns the time since the machine's boot in clock ticks, from /proc/uptime.
 func Uptime(h *Host) (uint64, error) {
 	return Once(h, "uptime", func() (uint64, error) {
 		const path = "/proc/uptime"
@@ -224,7 +222,7 @@ func Uptime(h *Host) (uint64, error) {
 	})
 }
 
-// maxUptime is more than a machine can run, in seconds: thirty thousand years.
+// maxUptime exceeds any possible uptime, in seconds: thirty thousand years.
 const maxUptime = 1e12
 
 func parseUptime(text string) (ticks uint64, ok bool) {

@@ -12,9 +12,8 @@ type accounts struct {
 	uids  map[string]uint32
 }
 
-// UserName is the account of a uid, "" if there is none. /etc/passwd is asked
-// first; what it does not know, the name service is asked for (LDAP, SSSD),
-// which may take its time.
+// UserName returns the account of a uid, "" if there is none. It reads /etc/passwd first, and then
+// queries the name service (LDAP, SSSD), which may be slow.
 func UserName(h *Host, uid uint32) string {
 	if name, ok := readAccounts(h).names[uid]; ok {
 		return name
@@ -32,7 +31,7 @@ func UserName(h *Host, uid uint32) string {
 	return name
 }
 
-// UserID is the uid of an account, from the same sources as [UserName].
+// UserID returns the uid of an account, from the same sources as [UserName].
 func UserID(h *Host, name string) (uint32, bool) {
 	if uid, ok := readAccounts(h).uids[name]; ok {
 		return uid, true
@@ -51,10 +50,10 @@ func UserID(h *Host, name string) (uint32, bool) {
 	return uid, err == nil
 }
 
-// SetPasswd names the file of accounts that is asked first; "" is /etc/passwd.
+// SetPasswd sets the file of accounts that is read first; "" is /etc/passwd.
 func SetPasswd(h *Host, path string) { h.passwd = path }
 
-// readAccounts reads the file of accounts; without one nobody is known.
+// readAccounts reads the file of accounts; without one no account is known.
 func readAccounts(h *Host) accounts {
 	path := cmp.Or(h.passwd, "/etc/passwd")
 	a, _ := Once(h, "passwd "+path, func() (accounts, error) {

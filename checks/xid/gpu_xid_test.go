@@ -227,7 +227,7 @@ var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario
 		checktest.Scenario{Name: "a memory that makes no sense", Files: with(checktest.XidNode(off), "past/xid.json", `{"events": [{"gpu": "../x"}]}`), Past: "/past", Broken: true, Want: []checks.Finding{{
 			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  what earlier runs have seen is lost: read the ledger of Xids: it does not make sense"}, offFound}},
 		checktest.Scenario{Name: "a memory that cannot be written", Files: with(checktest.XidNode(off), "past/xid.json/", "x"), Past: "/past", Broken: true, Want: []checks.Finding{{
-			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  what earlier runs have seen is lost: read /past/xid.json: not a plain file"}, {
+			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  what earlier runs have seen is lost: read /past/xid.json: not a regular file"}, {
 			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  what was seen is not kept: write /past/xid.json: file exists"}, offFound}},
 		checktest.Scenario{Name: "records were lost", Files: with(checktest.XidNode(), "past/xid.json", ledgerText(xidLedger{Boot: checktest.XidBoot, Cursor: 5}), "dev/kmsg", "5,90,1,-;x\n"), Past: "/past",
 			Want: []checks.Finding{{Code: "gpu.xid.lost", Severity: checks.Warn,

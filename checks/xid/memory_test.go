@@ -55,7 +55,7 @@ func TestXidSpareMemory(t *testing.T) {
 	m.write("past", "a file where a directory should be")
 	m.xid(79, "off")
 	got := m.check.Run(t.Context(), m.env())
-	want := "check_gpu_xid:  write /past/xid.json: not a directory; until that is mended it is kept in /run/past, which a reboot may empty"
+	want := "check_gpu_xid:  write /past/xid.json: not a directory; until this is repaired the data is kept in /run/past, which a reboot may empty"
 	if len(got) != 2 || got[0].Severity != checks.Warn || got[0].Message != want {
 		t.Errorf("%+v, want a warning: %s", got, want)
 	}
@@ -184,7 +184,7 @@ func TestXidClear(t *testing.T) {
 		}
 	}
 	m.past = ""
-	if got := clearing(); !strings.Contains(got, "nothing is kept between runs") {
+	if got := clearing(); !strings.Contains(got, "no data is kept between runs") {
 		t.Errorf("%q", got)
 	}
 }

@@ -244,7 +244,7 @@ func TestCUDAKernels(t *testing.T) {
 	if word(host) != 1 || word(host[8:]) != 1608 || word(host[16:]) != 0 || word(host[20:]) != 8 {
 		t.Errorf("report: %v, want one wrong word at 1608, 0 that is 8", host[:32])
 	}
-	if err := c.Launch(write, Dim{}, Dim{}, 0, 0, 17); err == nil || err.Error() != "launch pattern_write: argument 0 is a int" {
+	if err := c.Launch(write, Dim{}, Dim{}, 0, 0, 17); err == nil || err.Error() != "launch pattern_write: argument 0 has an unsupported type" {
 		t.Errorf("argument of a wrong type: %v", err)
 	}
 	if _, err := m.Kernel("nobody"); err == nil || !strings.Contains(err.Error(), "find kernel nobody of memory: cuModuleGetFunction(2): CUDA_ERROR_NOT_FOUND") {

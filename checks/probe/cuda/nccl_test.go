@@ -52,7 +52,7 @@ func TestNCCLEnvironment(t *testing.T) {
 	if again, err := OpenNCCL(h, settings, nil); again != n || err != nil {
 		t.Errorf("asked again: %p, %v; want %p", again, err, n)
 	}
-	if _, err := OpenNCCL(h, NCCLSettings{}, nil); err == nil || !strings.Contains(err.Error(), "once a process") {
+	if _, err := OpenNCCL(h, NCCLSettings{}, nil); err == nil || !strings.Contains(err.Error(), "only once in a process") {
 		t.Errorf("with other settings: %v", err)
 	}
 }
@@ -78,7 +78,7 @@ func TestNCCLWithout(t *testing.T) {
 		t.Errorf("a text: %v", err)
 	}
 	lacking, _ := ncclHost(t, "", "ncclGroupEnd")
-	if _, err := OpenNCCL(lacking, NCCLSettings{}, func(string) {}); err == nil || !strings.HasSuffix(err.Error(), "it has no ncclGroupEnd") {
+	if _, err := OpenNCCL(lacking, NCCLSettings{}, func(string) {}); err == nil || !strings.HasSuffix(err.Error(), "it lacks the function ncclGroupEnd") {
 		t.Errorf("without a function: %v", err)
 	}
 }

@@ -102,7 +102,7 @@ func (d *diagRun) connect(ctx context.Context) (uintptr, error) {
 	if network == "unix" {
 		params.UnixSocket = 1
 	}
-	return asking(ctx, d.libEngine, "dcgmConnect_v2", func() (uintptr, error) {
+	return ask(ctx, d.libEngine, "dcgmConnect_v2", func() (uintptr, error) {
 		var handle uintptr
 		code := d.calls.connect(target, unsafe.Pointer(&params), unsafe.Pointer(&handle))
 		return handle, d.calls.failure("dcgmConnect_v2", code)
@@ -111,11 +111,11 @@ func (d *diagRun) connect(ctx context.Context) (uintptr, error) {
 
 func (d *diagRun) disconnect(handle uintptr) {
 	if d.lib.hung == nil {
-		_ = d.telling(context.Background(), "dcgmDisconnect", func() error { d.calls.disconnect(handle); return nil })
+		_ = d.call(context.Background(), "dcgmDisconnect", func() error { d.calls.disconnect(handle); return nil })
 	}
 }
 
-// run waits for the diagnostic, whose results may come with an error.
+// run waits for the diagnostic. It can return results together with an error.
 func (d *diagRun) run(ctx context.Context, r DiagRequest) ([]Result, error) {
 	type answer struct {
 		results []Result
@@ -152,13 +152,13 @@ func (d *diagRun) run(ctx context.Context, r DiagRequest) ([]Result, error) {
 }
 
 func (d *diagRun) stop() {
-	_ = d.telling(context.Background(), "dcgmStopDiagnostic", func() error {
+	_ = d.call(context.Background(), "dcgmStopDiagnostic", func() error {
 		return d.calls.failure("dcgmStopDiagnostic", d.calls.stop(d.other))
 	})
 }
 
-// killTests ends what the engine in this process has started: DCGM's nvvs, which
-// would go on with the GPUs.
+// killTests kills the processes that the engine in this process has started: DCGM's nvvs, which
+// would continue to use the GPUs.
 func (d *diagRun) killTests() {
 	if d.address != "" {
 		return
@@ -168,7 +168,7 @@ func (d *diagRun) killTests() {
 	}
 }
 
-// runDiag is a request as the library takes it.
+// runDiag converts a request to the library's form.
 func runDiag(r DiagRequest) *dcgmRunDiag {
 	run := &dcgmRunDiag{GroupID: dcgmGroupNull, Validate: uint32(r.Level), TimeoutSeconds: uint32(r.Timeout.Seconds())}
 	run.Version = dcgmVersionOf(unsafe.Sizeof(*run), 10)
@@ -185,8 +185,8 @@ func runDiag(r DiagRequest) *dcgmRunDiag {
 	return run
 }
 
-// notAllowed are the parameters that have DCGM skip tests: each but "software" has
-// one of this name, in nvvs of DCGM 3 and 4.
+// notAllowed returns the parameters that make DCGM skip tests: each test except "software" has one
+// of this name, in nvvs of DCGM 3 and 4.
 func notAllowed(tests []string) (parameters []string) {
 	for _, t := range tests {
 		if t != "software" {
@@ -196,7 +196,7 @@ func notAllowed(tests []string) (parameters []string) {
 	return parameters
 }
 
-// results are those of all tests. What the library has counted wrongly is left out.
+// results returns the results of all tests. It ignores entries beyond the library's arrays.
 func (r *dcgmDiagResponse) results() (list []Result) {
 	errs := r.Errors[:min(int(r.NumErrors), len(r.Errors))]
 	told := make([]bool, len(errs))
@@ -219,13 +219,13 @@ func (r *dcgmDiagResponse) results() (list []Result) {
 		if global := notes(dcgmEntityPair{}); len(global) > 0 {
 			list = append(list, Result{Test: cBytes(t.Name[:]), Status: dcgmStatus(t.Result), Notes: global})
 		}
-		for i := range errs { // of a thing without a result
+		for i := range errs { // of an entity without a result
 			if more := notes(errs[i].Entity); len(more) > 0 {
 				list = append(list, Result{Test: cBytes(t.Name[:]), Entity: errs[i].Entity.entity(), Status: DCGMFail, Notes: more})
 			}
 		}
 	}
-	for i := range errs { // of no test, but of the diagnostic itself
+	for i := range errs { // of the diagnostic itself
 		if !told[i] {
 			list = append(list, Result{Entity: errs[i].Entity.entity(), Status: DCGMFail, Notes: []Note{errs[i].note()}})
 		}
@@ -252,7 +252,7 @@ func dcgmStatus(result uint32) string {
 	return fmt.Sprintf("result %d", result)
 }
 
-// cBytes is a string of C.
+// cBytes converts a C string.
 func cBytes(b []byte) string {
 	if n := bytes.IndexByte(b, 0); n >= 0 {
 		b = b[:n]

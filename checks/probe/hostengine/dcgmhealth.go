@@ -11,19 +11,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Health asks for the incidents of some systems.
+// Health reads the incidents of some systems.
 //
-// Where the engine watches them already, since somebody has said "dcgmi health -s",
-// its own watches are asked: they know what has been. Otherwise a group of our own
-// gets watches for the moment. The groups of all GPUs and of all switches are left as
-// they are: the engine would keep the systems set on them, but not their watches, once
-// the connection ends, and would answer everybody from readings that grow old.
+// If the engine already watches these systems, because a user has run "dcgmi health -s", Health
+// reads those watches: they know the past. Otherwise Health creates its own group with temporary
+// watches. It does not use the groups of all GPUs and of all switches: the engine would keep the
+// systems set on them, but not their watches, after the connection ends, and would answer everyone
+// with outdated readings.
 func (e *libEngine) Health(ctx context.Context, systems System) (*Health, error) {
 	answer := &Health{}
 	var groups []dcgm.GroupHandle
 	var unwatched []dcgmPart
 	for _, p := range e.parts(ctx, systems) {
-		have, err := asking(ctx, e, "dcgmHealthGet", func() (dcgm.HealthSystem, error) { return dcgm.HealthGet(p.all) })
+		have, err := ask(ctx, e, "dcgmHealthGet", func() (dcgm.HealthSystem, error) { return dcgm.HealthGet(p.all) })
 		if err != nil && p.kind == dcgm.FE_GPU {
 			return nil, err
 		}
@@ -40,12 +40,12 @@ func (e *libEngine) Health(ctx context.Context, systems System) (*Health, error)
 			return nil, err
 		}
 		defer func() {
-			_ = e.telling(ctx, "dcgmGroupDestroy", func() error { return dcgm.DestroyGroup(group) })
+			_ = e.call(ctx, "dcgmGroupDestroy", func() error { return dcgm.DestroyGroup(group) })
 		}()
 		groups = append(groups, group)
 	}
 	for _, group := range groups {
-		r, err := asking(ctx, e, "dcgmHealthCheck", func() (dcgm.HealthResponse, error) { return dcgm.HealthCheck(group) })
+		r, err := ask(ctx, e, "dcgmHealthCheck", func() (dcgm.HealthResponse, error) { return dcgm.HealthCheck(group) })
 		if err != nil {
 			return nil, err
 		}
@@ -58,7 +58,7 @@ func (e *libEngine) Health(ctx context.Context, systems System) (*Health, error)
 	return answer, nil
 }
 
-// dcgmPart is a kind of things that have watches, and which are to be asked.
+// dcgmPart is a kind of entities with watches, and the group to query.
 type dcgmPart struct {
 	kind    dcgm.Field_Entity_Group
 	all     dcgm.GroupHandle // the engine's own group of them
@@ -67,21 +67,21 @@ type dcgmPart struct {
 
 const (
 	dcgmSwitches = DCGMSwitchNonFatal | DCGMSwitchFatal
-	// dcgmiWatches are what "dcgmi health -s a" watches, which is less than all:
+	// dcgmiWatches are the systems that "dcgmi health -s a" watches, fewer than all:
 	// CommandLineParser.cpp of DCGM 4.
 	dcgmiWatches = DCGMPCIe | DCGMNVLink | DCGMMemory | DCGMInfoROM | DCGMThermal | DCGMPower | dcgmSwitches
 
 	dcgmGroupAllSwitches = 0x7ffffffe // DCGM_GROUP_ALL_NVSWITCHES of dcgm_structs.h
 )
 
-// parts are the GPUs, and the switches if there are some: none is in the group of all
-// GPUs, whatever systems are watched there.
+// parts returns the GPUs, and the switches if there are some: the group of all GPUs contains no
+// switch, whichever systems are watched there.
 func (e *libEngine) parts(ctx context.Context, systems System) []dcgmPart {
 	parts := []dcgmPart{{dcgm.FE_GPU, dcgm.GroupAllGPUs(), systems &^ dcgmSwitches}}
 	if systems&dcgmSwitches == 0 {
 		return parts
 	}
-	switches, err := asking(ctx, e, "dcgmGetEntityGroupEntities", func() ([]uint, error) { return dcgm.GetEntityGroupEntities(dcgm.FE_SWITCH) })
+	switches, err := ask(ctx, e, "dcgmGetEntityGroupEntities", func() ([]uint, error) { return dcgm.GetEntityGroupEntities(dcgm.FE_SWITCH) })
 	if err == nil && len(switches) > 0 {
 		p := dcgmPart{kind: dcgm.FE_SWITCH, systems: systems & dcgmSwitches}
 		p.all.SetHandle(dcgmGroupAllSwitches)
@@ -90,8 +90,8 @@ func (e *libEngine) parts(ctx context.Context, systems System) []dcgmPart {
 	return parts
 }
 
-// wanted are the systems that the engine has to watch, to be asked for what has been:
-// not those that nobody can switch on by dcgmi, unless they are all.
+// wanted returns the systems that the engine must watch already, so that its past is known. It
+// ignores the systems that dcgmi cannot switch on, unless there are no others.
 func (p *dcgmPart) wanted() System {
 	return cmp.Or(p.systems&dcgmiWatches, p.systems)
 }
@@ -113,10 +113,10 @@ func dcgmKind(group uint) string {
 	return fmt.Sprintf("entity group %d", group)
 }
 
-// watch makes a group of all things of some kinds with watches, and has the engine
-// read what they look at.
+// watch creates a group of all entities of some kinds with watches, and makes the engine read their
+// values.
 func (e *libEngine) watch(ctx context.Context, parts []dcgmPart) (group dcgm.GroupHandle, err error) {
-	group, err = asking(ctx, e, "dcgmGroupCreate", func() (dcgm.GroupHandle, error) {
+	group, err = ask(ctx, e, "dcgmGroupCreate", func() (dcgm.GroupHandle, error) {
 		return dcgm.CreateGroup(fmt.Sprintf("nhc-gpu-%d", os.Getpid()))
 	})
 	if err != nil {
@@ -129,15 +129,15 @@ func (e *libEngine) watch(ctx context.Context, parts []dcgmPart) (group dcgm.Gro
 			return group, err
 		}
 	}
-	err = e.telling(ctx, "dcgmHealthSet", func() error { return dcgm.HealthSet(group, dcgm.HealthSystem(systems)) })
+	err = e.call(ctx, "dcgmHealthSet", func() error { return dcgm.HealthSet(group, dcgm.HealthSystem(systems)) })
 	if err == nil {
-		err = e.telling(ctx, "dcgmUpdateAllFields", dcgm.UpdateAllFields)
+		err = e.call(ctx, "dcgmUpdateAllFields", dcgm.UpdateAllFields)
 	}
 	return group, err
 }
 
 func (e *libEngine) addAll(ctx context.Context, group dcgm.GroupHandle, kind dcgm.Field_Entity_Group) error {
-	return e.telling(ctx, "dcgmGroupAddEntity", func() error {
+	return e.call(ctx, "dcgmGroupAddEntity", func() error {
 		ids, err := dcgm.GetEntityGroupEntities(kind)
 		for _, id := range ids {
 			if err == nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// dcgmi, NVIDIA's own program, where there is no library to be loaded: nodes with
-// DCGM 3, whose library go-dcgm does not know, and those whose library is elsewhere.
+// This file runs dcgmi, NVIDIA's own program, if no library can be loaded: on nodes with DCGM 3,
+// which go-dcgm does not support, or with the library in another place.
 
-// dcgmiEngine asks dcgmi.
+// dcgmiEngine queries DCGM by dcgmi.
 type dcgmiEngine struct {
 	host    *probe.Host
 	address string
@@ -28,14 +28,14 @@ type dcgmiEngine struct {
 	gpus    []GPU
 }
 
-// dcgmiAnswer is how long dcgmi may take, but for a diagnostic.
+// dcgmiAnswer is the time limit of dcgmi, except for a diagnostic.
 const dcgmiAnswer = 8 * time.Second
 
-// dcgmiOutput is how much of dcgmi's output is kept, bytes: JSON of a diagnostic of
-// 16 GPUs is some 100 KiB.
+// dcgmiOutput bounds the stored output of dcgmi, bytes: the JSON of a diagnostic of 16 GPUs has
+// some 100 KiB.
 const dcgmiOutput = 8 << 20
 
-// dcgmi finds the program. The error says why the library is not used.
+// dcgmi finds the program. why explains why the library is not used.
 func dcgmi(h *probe.Host, s Settings, why error, doing func(string)) (Engine, error) {
 	doing("look for dcgmi")
 	if _, err := probe.FindProgram(h, []string{"dcgmi"}, ""); err != nil {
@@ -55,8 +55,8 @@ func dcgmi(h *probe.Host, s Settings, why error, doing func(string)) (Engine, er
 	return &dcgmiEngine{host: own, address: s.Address, doing: doing}, nil
 }
 
-// leadsDCGM says whether a variable of the environment would lead DCGM to other
-// programs, or to fewer GPUs.
+// leadsDCGM reports whether a variable of the environment would make DCGM use other programs or
+// fewer GPUs.
 func leadsDCGM(variable string) bool {
 	for _, prefix := range []string{"CUDA_", "NVVS_", "DCGM_", "__DCGM_", "NVML_", "NCCL_", "NVIDIA_"} {
 		if strings.HasPrefix(variable, prefix) {
@@ -69,9 +69,8 @@ func leadsDCGM(variable string) bool {
 func (e *dcgmiEngine) Via() string { return "dcgmi" }
 func (e *dcgmiEngine) Close()      {}
 
-// run runs dcgmi and gives what it has printed; what was not found out is an error.
-// Exit statuses are dcgmReturn_t in one byte: 226 is -30, a diagnostic that has found
-// something (DCGM#158).
+// run runs dcgmi and returns its output. If DCGM has no result, it returns an error. Exit statuses
+// are dcgmReturn_t in one byte: 226 is -30, a diagnostic that has found an error (DCGM#158).
 func (e *dcgmiEngine) run(ctx context.Context, limit time.Duration, words ...string) (probe.Exit, error) {
 	argv := append([]string{"dcgmi"}, words...)
 	if e.address != "" {
@@ -92,10 +91,10 @@ func (e *dcgmiEngine) run(ctx context.Context, limit time.Duration, words ...str
 	return x, nil
 }
 
-// dcgmiGrace is how long dcgmi may take to tell the engine that a diagnostic is over.
+// dcgmiGrace is the time that dcgmi gets to make the engine stop a diagnostic.
 const dcgmiGrace = 3 * time.Second
 
-// said is what dcgmi has printed in place of an answer.
+// said returns the error that dcgmi printed instead of an answer.
 func (e *dcgmiEngine) said(call string, x probe.Exit) error {
 	text := strings.TrimSpace(string(x.Output) + "\n" + string(x.Errors))
 	line, _, _ := strings.Cut(text, "\n")
@@ -114,7 +113,7 @@ func (e *dcgmiEngine) said(call string, x probe.Exit) error {
 
 var dcgmiLine = probe.Lazily(`^\|\s*(\d*)\s*\|\s*(Name|PCI Bus ID|Device UUID):\s*(\S.*?)\s*\|$`)
 
-// GPUs reads the table of "dcgmi discovery -l", which has no JSON.
+// GPUs parses the table of "dcgmi discovery -l", which has no JSON.
 func (e *dcgmiEngine) GPUs(ctx context.Context) ([]GPU, error) {
 	if e.gpus != nil {
 		return e.gpus, nil
@@ -153,7 +152,7 @@ func parseDiscovery(table []byte) (gpus []GPU) {
 	return gpus
 }
 
-// Health asks the watches that somebody has set; dcgmi would leave its own behind.
+// Health reads only watches that a user has set, since dcgmi cannot remove its own.
 func (e *dcgmiEngine) Health(ctx context.Context, systems System) (*Health, error) {
 	x, err := e.run(ctx, dcgmiAnswer, "health", "-c", "-j")
 	if err != nil {
@@ -169,10 +168,10 @@ func (e *dcgmiEngine) Health(ctx context.Context, systems System) (*Health, erro
 	return health, nil
 }
 
-// ErrNoWatches says that the engine watches nothing.
+// ErrNoWatches means that the engine watches nothing.
 var ErrNoWatches = errors.New("its health watches are off")
 
-// Diag runs dcgmi, which stops the diagnostic when it is told to end.
+// Diag runs dcgmi, which stops the diagnostic when it gets a signal.
 func (e *dcgmiEngine) Diag(ctx context.Context, r DiagRequest) ([]Result, error) {
 	words := []string{"diag", "-r", strconv.Itoa(r.Level), "-j"}
 	var ids []string
@@ -199,8 +198,8 @@ func (e *dcgmiEngine) Diag(ctx context.Context, r DiagRequest) ([]Result, error)
 	return results, nil
 }
 
-// diagRefusal is the error of a diagnostic that was not run, or not to its end. Of
-// the status only one that stands for a dcgmReturn_t is taken.
+// diagRefusal returns the error of a diagnostic that did not run, or did not finish. It uses only a
+// status that corresponds to a dcgmReturn_t.
 func diagRefusal(said string, status int) error {
 	e := &Error{Call: "dcgmi diag", Text: probe.OneLine(said)}
 	if status > 128 && status < 256 {
@@ -209,11 +208,11 @@ func diagRefusal(said string, status int) error {
 	return e
 }
 
-// What dcgmi prints with -j. The names are those of NvvsJsonStrings.h, Diag.cpp and
-// DcgmiOutput.cpp of DCGM's sources: 3.0 to 3.3 ("DCGM GPU Diagnostic", a result each
-// GPU with gpu_id or gpu_ids), 4.0 and later ("DCGM Diagnostic", entities).
+// These types match dcgmi's output with -j. The names are those of NvvsJsonStrings.h, Diag.cpp and
+// DcgmiOutput.cpp of DCGM's sources: 3.0 to 3.3 ("DCGM GPU Diagnostic", a result for each GPU with
+// gpu_id or gpu_ids), 4.0 and later ("DCGM Diagnostic", entities).
 
-// dcgmiDiag is both of them.
+// dcgmiDiag matches both versions.
 type dcgmiDiag struct {
 	V3      *dcgmiTests `json:"DCGM GPU Diagnostic"`
 	V4      *dcgmiTests `json:"DCGM Diagnostic"`
@@ -243,8 +242,8 @@ type dcgmiResult struct {
 	Warnings json.RawMessage `json:"warnings"` // objects, texts, or one of them
 }
 
-// parseDCGMIDiag reads the JSON of a diagnostic; there may be text before it. said is
-// why it was not run, or not to its end.
+// parseDCGMIDiag parses the JSON of a diagnostic; text may precede it. said explains why the
+// diagnostic did not run, or did not finish.
 func parseDCGMIDiag(output []byte) (results []Result, said string, err error) {
 	var d dcgmiDiag
 	if err := decodeFrom(output, &d); err != nil {
@@ -258,7 +257,7 @@ func parseDCGMIDiag(output []byte) (results []Result, said string, err error) {
 		if d.Runtime != "" {
 			return nil, d.Runtime, nil
 		}
-		return nil, "", fmt.Errorf("read dcgmi's JSON: it has no %q", "DCGM Diagnostic")
+		return nil, "", fmt.Errorf("read dcgmi's JSON: %q is missing", "DCGM Diagnostic")
 	}
 	for _, c := range t.Categories {
 		for _, test := range c.Tests {
@@ -274,11 +273,11 @@ func parseDCGMIDiag(output []byte) (results []Result, said string, err error) {
 	return results, said, nil
 }
 
-// decodeFrom reads JSON behind whatever is printed before it.
+// decodeFrom decodes JSON after any preceding text.
 func decodeFrom(output []byte, v any) error {
 	at := bytes.IndexByte(output, '{')
 	if at < 0 {
-		return fmt.Errorf("read dcgmi's JSON: there is none")
+		return fmt.Errorf("read dcgmi's JSON: its output has none")
 	}
 	if err := json.NewDecoder(bytes.NewReader(output[at:])).Decode(v); err != nil {
 		return fmt.Errorf("read dcgmi's JSON: %w", err)
@@ -301,8 +300,8 @@ func (t *dcgmiTest) results() (list []Result) {
 	return list
 }
 
-// dcgmiTestName is a test as DCGM 4 calls it: 3 prints "Memory Bandwidth", and the
-// parts of "software" as tests of their own, which are left as they are.
+// dcgmiTestName converts the name of a test to that of DCGM 4: version 3 prints "Memory Bandwidth",
+// and the parts of "software" as separate tests, which keep their names.
 func dcgmiTestName(name string) string {
 	switch low := strings.ReplaceAll(strings.ToLower(probe.OneLine(name)), " ", "_"); low {
 	case "gpu_memory":
@@ -313,8 +312,8 @@ func dcgmiTestName(name string) string {
 	return probe.OneLine(name)
 }
 
-// entities are what a result is about. One of DCGM 3 without a GPU, or of several, is
-// about the node: the deployment tests are made once.
+// entities returns the entities of a result. A result of DCGM 3 for no GPU or several belongs to
+// the node: the deployment tests run only once.
 func (r *dcgmiResult) entities() []Entity {
 	if r.Kind != "" && r.ID != nil {
 		return []Entity{{Kind: strings.ToLower(r.Kind), ID: *r.ID}}
@@ -344,8 +343,8 @@ func dcgmiStatus(status string) string {
 	}
 }
 
-// dcgmiNotes are the errors of a result: DCGM 3.3 and 4 give objects, with their text
-// under "warning", or "warnings"; older ones texts.
+// dcgmiNotes returns the errors of a result: DCGM 3.3 and 4 print objects with the text in
+// "warning" or "warnings", older versions print texts.
 func dcgmiNotes(raw json.RawMessage) (notes []Note) {
 	type object struct {
 		Code     *int   `json:"error_id"`
@@ -377,22 +376,22 @@ func dcgmiNotes(raw json.RawMessage) (notes []Note) {
 	return notes
 }
 
-// dcgmiBox is a part of the tree that "dcgmi health -c -j" prints.
+// dcgmiBox is a part of the output tree of "dcgmi health -c -j".
 type dcgmiBox struct {
 	Value    string               `json:"value"`
 	Overflow []string             `json:"overflow"`
 	Children map[string]*dcgmiBox `json:"children"`
 }
 
-// dcgmiSystems are the systems by their names in that tree: Health.cpp.
+// dcgmiSystems has the systems by their names in that tree: Health.cpp.
 var dcgmiSystems = map[string]System{
 	"PCIe system": DCGMPCIe, "NVLINK system": DCGMNVLink, "PMU system": DCGMPMU, "MCU system": DCGMMCU, "Memory system": DCGMMemory,
 	"SM system": DCGMSM, "InfoROM system": DCGMInfoROM, "Thermal system": DCGMThermal, "Power system": DCGMPower, "Driver": DCGMDriver,
 	"NVSwitch non-fatal system": DCGMSwitchNonFatal, "NVSwitch fatal system": DCGMSwitchFatal, "ConnectX system": DCGMConnectX, "IMEX system": DCGMIMEX,
 }
 
-// parseDCGMIHealth reads the JSON of the health watches: by kind of thing, its number,
-// "Errors", the system. It gives texts, and no codes.
+// parseDCGMIHealth parses the JSON of the health watches: kind of entity, its index, "Errors", the
+// system. It has texts, and no codes.
 func parseDCGMIHealth(output []byte, systems System) (*Health, error) {
 	var tree struct {
 		Body map[string]*dcgmiBox `json:"body"`
@@ -402,7 +401,7 @@ func parseDCGMIHealth(output []byte, systems System) (*Health, error) {
 	}
 	overall := tree.Body["Overall Health"]
 	if overall == nil {
-		return nil, fmt.Errorf("read dcgmi's JSON: it has no %q", "Overall Health")
+		return nil, fmt.Errorf("read dcgmi's JSON: %q is missing", "Overall Health")
 	}
 	health := &Health{}
 	for _, kind := range slices.Sorted(maps.Keys(tree.Body)) {

@@ -1,12 +1,11 @@
 package hostengine
 
-// The structures that the diagnostic takes and gives, as in dcgm_structs.h of DCGM
-// 4.2 to 4.6. Go lays them out as C does; tests/fakedcgm compares them with the
-// header that go-dcgm has.
+// These are the structures of the diagnostic, as in dcgm_structs.h of DCGM 4.2 to 4.6. Go lays them
+// out as C does; tests/fakedcgm compares them with the header of go-dcgm.
 
 const dcgmGroupNull = 0x7ffffffa
 
-// dcgmVersionOf is what a structure says of itself: MAKE_DCGM_VERSION.
+// dcgmVersionOf returns the version field of a structure: MAKE_DCGM_VERSION.
 func dcgmVersionOf(size uintptr, version uint32) uint32 { return uint32(size) | version<<24 }
 
 // dcgmConnectParams is dcgmConnectV2Params_v2.

@@ -14,21 +14,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// libdcgm.so.4, by NVIDIA's go-dcgm. It finds the functions of the library when they
-// are first called, and the process ends if there is none of that name: so each is
-// looked for before.
+// This file uses libdcgm.so.4 by NVIDIA's go-dcgm. go-dcgm finds a function when it is first
+// called, and ends the process if the library lacks it. So this code looks for each function first.
 
-// dcgmLibrary is the library in this process, which is never unloaded: the process
-// ends with the run.
+// dcgmLibrary is the library in this process. It is never unloaded, because the process ends with
+// the run.
 type dcgmLibrary struct {
 	handle uintptr // of dlopen
 	doing  func(string)
-	hung   error // a call of nv-hostengine that never came back: no other is made
+	hung   error // a call of nv-hostengine that never returned: no further calls are made
 }
 
-// loadDCGM loads the library. go-dcgm asks the loader for libdcgm.so.4 and gets the
-// file that is loaded here, since glibc goes by the name that a library has for
-// itself (DT_SONAME), not by that of its file. Its symbols have to be global.
+// loadDCGM loads the library. go-dcgm loads libdcgm.so.4 and gets this file, since glibc compares
+// the DT_SONAME of libraries, not the names of their files. Its symbols must be global.
 func loadDCGM(h *probe.Host, doing func(string)) (*dcgmLibrary, error) {
 	lib, err := probe.Once(h, "dcgm library", func() (*dcgmLibrary, error) {
 		for _, v := range os.Environ() {
@@ -40,7 +38,7 @@ func loadDCGM(h *probe.Host, doing func(string)) (*dcgmLibrary, error) {
 			doing("load " + path)
 			handle, err := probe.OpenLibrary(path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
 			if err != nil {
-				if path != probe.LibDCGM.Names[0] && fileExists(path) { // it is there, and is none
+				if path != probe.LibDCGM.Names[0] && fileExists(path) { // the file exists, but is not a library
 					return nil, &Error{Call: "load " + path, Text: probe.OneLine(err.Error())}
 				}
 				return nil, fmt.Errorf("load %s: %w", path, probe.ErrNoLibrary)
@@ -61,7 +59,7 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// dcgmFunctions are those that are called. All are in DCGM 4.0.
+// dcgmFunctions are the functions that are called. DCGM 4.0 has all of them.
 var dcgmFunctions = []string{
 	"dcgmInit", "dcgmShutdown", "dcgmConnect_v2", "dcgmDisconnect", "dcgmStartEmbedded", "dcgmStopEmbedded", "errorString",
 	"dcgmGetEntityGroupEntities", "dcgmEntitiesGetLatestValues", "dcgmUpdateAllFields",
@@ -72,17 +70,17 @@ var dcgmFunctions = []string{
 func (l *dcgmLibrary) complete(path string) error {
 	for _, name := range dcgmFunctions {
 		if _, err := probe.Dlsym(l.handle, name); err != nil {
-			return &Error{Call: "load " + path, Text: "it has no function " + name}
+			return &Error{Call: "load " + path, Text: "it lacks the function " + name}
 		}
 	}
 	return nil
 }
 
-// dcgmAnswer is how long nv-hostengine may take for one answer. It asks the driver
-// for most of them, which may be slow on a busy node.
+// dcgmAnswer is the time limit of nv-hostengine for one answer. For most answers it queries the
+// driver, which may be slow on a busy node.
 const dcgmAnswer = 8 * time.Second
 
-// libEngine is an engine that the library speaks to.
+// libEngine is an engine that the library uses.
 type libEngine struct {
 	lib     *dcgmLibrary
 	address string // of nv-hostengine; "": the engine is in this process
@@ -103,7 +101,7 @@ func (l *dcgmLibrary) standalone(ctx context.Context, address string) (Engine, e
 	if network == "unix" {
 		socket = "1"
 	}
-	cleanup, err := asking(ctx, e, "dcgmConnect", func() (func(), error) { return dcgm.Init(dcgm.Standalone, target, socket) })
+	cleanup, err := ask(ctx, e, "dcgmConnect", func() (func(), error) { return dcgm.Init(dcgm.Standalone, target, socket) })
 	if err != nil {
 		return nil, err
 	}
@@ -111,10 +109,10 @@ func (l *dcgmLibrary) standalone(ctx context.Context, address string) (Engine, e
 	return e, nil
 }
 
-// embedded starts an engine in this process. What hangs there is the driver.
+// embedded starts an engine in this process. If it hangs, the driver hangs.
 func (l *dcgmLibrary) embedded() (Engine, error) {
 	e := &libEngine{lib: l}
-	cleanup, err := asking(context.Background(), e, "dcgmStartEmbedded", func() (func(), error) { return dcgm.Init(dcgm.Embedded) })
+	cleanup, err := ask(context.Background(), e, "dcgmStartEmbedded", func() (func(), error) { return dcgm.Init(dcgm.Embedded) })
 	if err != nil {
 		return nil, err
 	}
@@ -129,9 +127,9 @@ func (e *libEngine) Via() string {
 	return "nv-hostengine at " + e.address
 }
 
-// asking makes a call of the library. That of nv-hostengine is given up after a
-// while, and no other is made after it: its thread waits for ever.
-func asking[T any](ctx context.Context, e *libEngine, name string, f func() (T, error)) (v T, err error) {
+// ask makes a call of the library. It abandons a call of nv-hostengine after a while, and then
+// makes no other call, because the thread of the first one waits forever.
+func ask[T any](ctx context.Context, e *libEngine, name string, f func() (T, error)) (v T, err error) {
 	if e.lib.hung != nil {
 		return v, e.lib.hung
 	}
@@ -166,19 +164,19 @@ func asking[T any](ctx context.Context, e *libEngine, name string, f func() (T, 
 	return v, e.lib.hung
 }
 
-// timedOut says whether the library itself has waited for nv-hostengine in vain.
-// go-dcgm gives the code of some calls only.
+// timedOut reports whether the library itself timed out waiting for nv-hostengine. go-dcgm returns
+// the code of only some calls.
 func (e *Error) timedOut() bool {
 	return e.Code == dcgmTimeout || e.Code == 0 && strings.HasSuffix(": "+e.Text, ": Timeout")
 }
 
-// telling is asking without an answer.
-func (e *libEngine) telling(ctx context.Context, name string, f func() error) error {
-	_, err := asking(ctx, e, name, func() (struct{}, error) { return struct{}{}, f() })
+// call is ask for a call without a result.
+func (e *libEngine) call(ctx context.Context, name string, f func() error) error {
+	_, err := ask(ctx, e, name, func() (struct{}, error) { return struct{}{}, f() })
 	return err
 }
 
-// dcgmFailure is the error of a call.
+// dcgmFailure converts the error of a call.
 func dcgmFailure(call string, err error) error {
 	if err == nil {
 		return nil
@@ -193,16 +191,16 @@ func (e *libEngine) Close() {
 	if e.cleanup == nil || e.lib.hung != nil {
 		return
 	}
-	_ = e.telling(context.Background(), "dcgmDisconnect", func() error { e.cleanup(); return nil })
+	_ = e.call(context.Background(), "dcgmDisconnect", func() error { e.cleanup(); return nil })
 	e.cleanup = nil
 }
 
-// GPUs asks for the address and the UUID of all GPUs at once.
+// GPUs reads the addresses and UUIDs of all GPUs in one call.
 func (e *libEngine) GPUs(ctx context.Context) ([]GPU, error) {
 	if e.gpus != nil {
 		return e.gpus, nil
 	}
-	gpus, err := asking(ctx, e, "dcgmEntitiesGetLatestValues", listGPUs)
+	gpus, err := ask(ctx, e, "dcgmEntitiesGetLatestValues", listGPUs)
 	if err == nil {
 		e.gpus = gpus
 	}
@@ -231,8 +229,8 @@ func listGPUs() ([]GPU, error) {
 	return gpus, err
 }
 
-// take takes a value of a field, unless it is one that stands for none: DCGM writes
-// those in angle brackets, <<<NOT_SUPPORTED>>>.
+// take stores the value of a field, unless it means that there is none: DCGM writes that in angle
+// brackets, <<<NOT_SUPPORTED>>>.
 func (g *GPU) take(field dcgm.Short, text string) {
 	text = probe.OneLine(text)
 	if strings.HasPrefix(text, "<<<") {
@@ -245,8 +243,8 @@ func (g *GPU) take(field dcgm.Short, text string) {
 	g.PCI = pciOf(text)
 }
 
-// pciOf is an address of the PCI bus as the kernel writes it, of one as DCGM and NVML
-// do: 00000000:C1:00.0.
+// pciOf converts a PCI address in the form of DCGM and NVML, 00000000:C1:00.0, to the kernel's
+// form.
 func pciOf(text string) string {
 	domain, rest, ok := strings.Cut(strings.ToLower(text), ":")
 	if ok && len(domain) == 8 {

@@ -18,7 +18,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// Describe tells what the node has, as far as files tell it.
+// Describe describes the hardware of the node, as far as files show it.
 func Describe(h *probe.Host) []probe.Fact {
 	return []probe.Fact{describeOS(h), describeCPU(h), describeMemory(h), describeNet(h), describeIB(h), describePCI(h), describeSlurm(h)}
 }
@@ -99,8 +99,8 @@ func describeSlurm(h *probe.Host) probe.Fact {
 	return probe.Fact{Thing: "Slurm", Found: err == nil, Detail: path}
 }
 
-// DescribeNVML tells what NVML sees. Only for the worker of the nvml lane. doing
-// hears of every call before it is made.
+// DescribeNVML describes the GPUs in NVML. Call it only in the worker of the nvml lane. It calls
+// doing before every call.
 func DescribeNVML(h *probe.Host, doing func(string)) []probe.Fact {
 	n, err := nvml.Ask(h, 0, doing)
 	if err != nil {
@@ -117,8 +117,8 @@ func DescribeNVML(h *probe.Host, doing func(string)) []probe.Fact {
 	return facts
 }
 
-// DescribeDCGM tells whether DCGM's host engine answers. Only for the worker of
-// the dcgm lane.
+// DescribeDCGM reports whether DCGM's host engine answers. Call it only in the worker of the dcgm
+// lane.
 func DescribeDCGM(h *probe.Host) []probe.Fact {
 	n, err := hostengine.HostEngine(h)
 	if err != nil {
@@ -127,9 +127,9 @@ func DescribeDCGM(h *probe.Host) []probe.Fact {
 	return []probe.Fact{{Thing: "DCGM", Found: true, Detail: fmt.Sprintf("nv-hostengine manages %d GPUs", n)}}
 }
 
-// DescribeLibraries says of each vendor's library, and of perftest, from which file it
-// would be loaded now, or where it was looked for. No library is loaded. Of a recorded
-// node only what a setting names is described.
+// DescribeLibraries reports, for each vendor library and for perftest, the file that would be
+// loaded now, or the searched directories. It loads no library. For a recorded node it describes
+// only the files that a setting names.
 func DescribeLibraries(ctx context.Context, h *probe.Host) []probe.Fact {
 	cuda := probe.CUDAMajor(h)
 	var facts []probe.Fact

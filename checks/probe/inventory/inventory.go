@@ -1,4 +1,4 @@
-// Package inventory reads what a node consists of.
+// Package inventory reads the inventory of a node.
 package inventory
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// Part is a part of the inventory of a node. Each is asked for by itself, so
-// that one that hangs takes nothing else with it.
+// Part is a part of a node's inventory. Each is a separate request, so that a part that hangs does
+// not affect the others.
 type Part string
 
-// The parts.
+// These are the parts.
 const (
 	PartCPU      Part = "cpu"
 	PartMemory   Part = "memory"
@@ -40,7 +40,7 @@ const (
 	PartPCI      Part = "pci" // what the GPUs are
 )
 
-// Inventory is what a node has. Only the part that was asked for is filled.
+// Inventory is the hardware of a node. Only the requested part is filled.
 type Inventory struct {
 	CPUs     cpu.CPUs      `json:"cpus,omitzero"`
 	Memory   probe.Memory  `json:"memory,omitzero"`
@@ -59,10 +59,10 @@ type Inventory struct {
 // NetLink is a network interface.
 type NetLink struct {
 	Name    string `json:"name"`
-	Virtual string `json:"virtual,omitempty"` // why it may come and go; "" for one that is built in
+	Virtual string `json:"virtual,omitempty"` // why it may come and go; "" if it is built in
 }
 
-// IBLink is an InfiniBand port in words that travel between processes.
+// IBLink is an InfiniBand port in a form for other processes.
 type IBLink struct {
 	Name  string `json:"name"` // mlx5_0:1
 	State string `json:"state"`
@@ -71,15 +71,15 @@ type IBLink struct {
 	Err   string `json:"err,omitempty"`
 }
 
-// GPUFiles is what NVIDIA's driver and the PCI bus show of GPUs, no library asked.
+// GPUFiles has the GPUs as NVIDIA's driver and the PCI bus show them, without a library.
 type GPUFiles struct {
 	Nodes []string `json:"nodes,omitempty"` // /dev/nvidia0 ..., in order of their numbers
 	PCI   []string `json:"pci,omitempty"`   // addresses of NVIDIA's GPUs
-	Own   int      `json:"own,omitempty"`   // how many of them the node's own driver should have
-	SMI   string   `json:"smi,omitempty"`   // where nvidia-smi lies
+	Own   int      `json:"own,omitempty"`   // number of them that the node's own driver should have
+	SMI   string   `json:"smi,omitempty"`   // path of nvidia-smi
 }
 
-// MountSpace is what a mount point is, and how full.
+// MountSpace describes a mount point and its use.
 type MountSpace struct {
 	Dir    bool          `json:"dir"`    // it is a directory; containers mount single files
 	Device uint64        `json:"device"` // st_dev: equal for mounts of one file system
@@ -95,32 +95,32 @@ func Take(h *probe.Host, part Part, path string) (inv Inventory, err error) {
 	case PartMemory:
 		inv.Memory, err = probe.ReadMemory(h)
 	case PartLoad:
-		inv.Load, err = inventoryLoad(h)
+		inv.Load, err = readLoad(h)
 	case PartNet:
-		inv.Links, err = inventoryNet(h)
+		inv.Links, err = readNet(h)
 	case PartIB:
-		inv.Ports, err = inventoryIB(h)
+		inv.Ports, err = readIB(h)
 	case PartGPU:
-		inv.GPU, err = inventoryGPU(h)
+		inv.GPU, err = readGPU(h)
 	case PartDisks:
-		inv.Disks, err = inventoryDisks(h)
+		inv.Disks, err = readDisks(h)
 	case PartMounts:
 		inv.Mounts, err = probe.Mounts(h)
 	case PartSpace:
-		inv.Space, err = inventorySpace(h, path)
+		inv.Space, err = readSpace(h, path)
 	case PartServices:
-		inv.Services, err = inventoryServices(h)
+		inv.Services, err = readServices(h)
 	case PartPCI:
 		inv.IDs, err = pci.GPUIDs(h)
 	case PartDMI:
-		inv.DMI, err = inventoryDMI(h)
+		inv.DMI, err = readDMILines(h)
 	default:
 		err = fmt.Errorf("inventory: unknown part %q", part)
 	}
 	return inv, err
 }
 
-func inventoryLoad(h *probe.Host) (float64, error) {
+func readLoad(h *probe.Host) (float64, error) {
 	const path = "/proc/loadavg"
 	text, err := h.ReadValue(path)
 	if err != nil {
@@ -129,15 +129,15 @@ func inventoryLoad(h *probe.Host) (float64, error) {
 	word, _, _ := strings.Cut(text, " ")
 	load, err := strconv.ParseFloat(word, 64)
 	if err != nil || !(load >= 0 && load < 1e9) { // "nan" is a number, too
-		return 0, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%.20q is no load average", word)}
+		return 0, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%.20q is not a load average", word)}
 	}
 	return load, nil
 }
 
-// inventoryNet tells the interfaces that belong to the node from those that
-// software makes. A built-in one has a device behind it; bonds and VLANs are
-// made by the node's own configuration and count as built in.
-func inventoryNet(h *probe.Host) ([]NetLink, error) {
+// readNet distinguishes the interfaces of the node from those that software creates. A
+// built-in one has a device; bonds and VLANs come from the node's own configuration and count as
+// built in.
+func readNet(h *probe.Host) ([]NetLink, error) {
 	names, err := network.NetDevices(h)
 	if err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func inventoryNet(h *probe.Host) ([]NetLink, error) {
 	return links, nil
 }
 
-func inventoryIB(h *probe.Host) ([]IBLink, error) {
+func readIB(h *probe.Host) ([]IBLink, error) {
 	ports, err := rdma.IBPorts(h)
 	links := make([]IBLink, 0, len(ports))
 	for _, p := range ports {
@@ -174,7 +174,7 @@ func inventoryIB(h *probe.Host) ([]IBLink, error) {
 	return links, err
 }
 
-func inventoryGPU(h *probe.Host) (GPUFiles, error) {
+func readGPU(h *probe.Host) (GPUFiles, error) {
 	var g GPUFiles
 	if pci, err := pci.NvidiaPCI(h); err == nil && len(pci) > 0 { // a node may have no PCI bus
 		g.PCI = pci
@@ -205,7 +205,7 @@ func inventoryGPU(h *probe.Host) (GPUFiles, error) {
 	return g, nil
 }
 
-func inventoryDisks(h *probe.Host) ([]string, error) {
+func readDisks(h *probe.Host) ([]string, error) {
 	names, err := h.Names("/sys/block")
 	if err != nil {
 		return nil, err
@@ -220,7 +220,7 @@ func inventoryDisks(h *probe.Host) ([]string, error) {
 	return disks, nil
 }
 
-func inventorySpace(h *probe.Host, path string) (MountSpace, error) {
+func readSpace(h *probe.Host, path string) (MountSpace, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(h.Path(path), &st); err != nil {
 		return MountSpace{}, &fs.PathError{Op: "stat", Path: path, Err: err}
@@ -236,20 +236,20 @@ func inventorySpace(h *probe.Host, path string) (MountSpace, error) {
 	return s, err
 }
 
-// PartDMI is the part of the inventory that dmidecode tells. Only root may ask.
+// PartDMI is the part of the inventory from dmidecode. Only root can read it.
 const PartDMI Part = "dmi"
 
-// DMILine is a line of a DMI table, as a check of DMI data sees it.
+// DMILine is a line of a DMI table in the form for checks of DMI data.
 type DMILine struct {
 	Handle string `json:"handle"` // as dmidecode writes it: 0x1100
 	Type   string `json:"type"`   // number of the table's type
-	Text   string `json:"text"`   // behind the names of its sections
+	Text   string `json:"text"`   // after the names of its sections
 }
 
 // inventoryDMILimit bounds dmidecode, which reads the firmware's memory.
 const inventoryDMILimit = 4 * time.Second
 
-func inventoryDMI(h *probe.Host) ([]DMILine, error) {
+func readDMILines(h *probe.Host) ([]DMILine, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), inventoryDMILimit)
 	defer cancel()
 	dmi, err := probe.ReadDMI(ctx, h)

@@ -59,7 +59,7 @@ func TestInventoryOfNothing(t *testing.T) {
 	for part, want := range map[Part]string{
 		PartCPU:    "read /proc/cpuinfo: no such file or directory",
 		PartMemory: "read /proc/meminfo: no such file or directory",
-		PartLoad:   `read /proc/loadavg: "nan" is no load average`,
+		PartLoad:   `read /proc/loadavg: "nan" is not a load average`,
 		PartNet:    "read /proc/net/dev: no such file or directory",
 		PartGPU:    "read /dev: no such file or directory",
 		PartDisks:  "read /sys/block: no such file or directory",

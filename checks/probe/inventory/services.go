@@ -11,24 +11,23 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Service is a process that the node itself runs, not a person or a job.
+// Service is a process of the node itself, not of a person or a job.
 type Service struct {
 	Args string `json:"args"` // command line, the first serviceArgs bytes
 	User string `json:"user"` // owner, "" if the uid has no account
 	UID  uint32 `json:"uid"`
-	Unit string `json:"unit,omitempty"` // systemd's name without ".service"; "" where systemd does not run it
+	Unit string `json:"unit,omitempty"` // systemd's name without ".service"; "" if systemd does not run it
 }
 
 const (
 	serviceArgs = 512  // bytes
-	maxServices = 2000 // different ones; a node has less than a hundred
+	maxServices = 2000 // different ones; a node has fewer than a hundred
 )
 
-// inventoryServices lists the processes of services, each once. systemd puts
-// every service, login session, container and Slurm job into a control group of
-// its own, which tells them apart. Without systemd all processes but the
-// kernel's count.
-func inventoryServices(h *probe.Host) ([]Service, error) {
+// readServices lists the processes of services, each once. systemd puts every service, login
+// session, container and Slurm job into its own control group, which distinguishes them. Without
+// systemd it lists all processes except the kernel's.
+func readServices(h *probe.Host) ([]Service, error) {
 	procs, err := probe.Processes(h)
 	if err != nil {
 		return nil, err
@@ -54,14 +53,14 @@ func inventoryServices(h *probe.Host) ([]Service, error) {
 	return list, nil
 }
 
-// UnitOf is the systemd service that a process belongs to, "" if to none.
+// UnitOf returns the systemd service of a process, "" if it has none.
 func UnitOf(h *probe.Host, pid int) string {
 	unit, _ := unitOf(h, pid)
 	return unit
 }
 
-// unitOf finds the service that a process belongs to. own is false for the
-// processes of persons, containers and jobs.
+// unitOf finds the service of a process. own is false for the processes of persons, containers and
+// jobs.
 func unitOf(h *probe.Host, pid int) (unit string, own bool) {
 	buf := make([]byte, 4<<10)
 	n, err := probe.ReadAt(unix.AT_FDCWD, h.Path("/proc/"+strconv.Itoa(pid)+"/cgroup"), buf)
@@ -71,8 +70,8 @@ func unitOf(h *probe.Host, pid int) (unit string, own bool) {
 	return parseCgroup(buf[:n])
 }
 
-// parseCgroup reads /proc/PID/cgroup: lines "number:controllers:path", where
-// systemd's own have no controllers or "name=systemd" (cgroups(7)).
+// parseCgroup parses /proc/PID/cgroup: lines "number:controllers:path", in which systemd's own have
+// no controllers or "name=systemd" (cgroups(7)).
 func parseCgroup(data []byte) (unit string, own bool) {
 	path := "/"
 	for line := range bytes.Lines(data) {

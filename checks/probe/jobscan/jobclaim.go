@@ -16,18 +16,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// A process whose cgroup names a job belongs to it: no user can choose that. Its
-// environment is weaker evidence: the shell of salloc has SLURM_JOB_ID on the
-// host where the user typed the command, as has all that is started there, and
-// an at job keeps the environment of the job that has queued it. Such a process
-// has another claim to the node, and outlives the job.
+// A process belongs to a job if its cgroup names the job, because no user can choose that. Its
+// environment is weaker evidence. The shell of salloc has SLURM_JOB_ID on the host where the user
+// typed the command, and so have all processes started there. An at job keeps the environment of
+// the job that queued it. Such a process has another claim to the node, and outlives the job.
 
-// started holds the evidence of a process's start from its environment.
+// started has the evidence in the environment about a process's start.
 type started struct {
 	job, node string
 	step      bool // a slurmstepd has started it: srun and salloc do not set these variables
 	restart   int  // how often the job had been requeued
-	task      int  // the PID of the task that it descends from; 0: not set
+	task      int  // the PID of its task, an ancestor; 0: not set
 }
 
 func parseStarted(environ []byte) (s started) {
@@ -55,9 +54,9 @@ func (s *jobScan) names(from started) bool {
 	return (from.job == s.job.ID || from.job != "" && from.job == s.job.Het) && !s.elsewhere(from.node)
 }
 
-// claimed says which claim a process that only its environment assigns to the job
-// has to the node beside the job; "" if none is known.
-func (s *jobScan) claimed(pid int, t probe.Task, cgroup []byte, from started) (string, error) {
+// otherClaim explains, for a process that only its environment assigns to the job, its other claim to
+// the node; "" if none is known.
+func (s *jobScan) otherClaim(pid int, t probe.Task, cgroup []byte, from started) (string, error) {
 	switch {
 	case from.restart > s.job.Restart:
 		return "it belongs to a later run of the job", nil
@@ -98,8 +97,8 @@ func before(text, s string) string {
 	return text + s
 }
 
-// foreign describes a process of the job's user that does not belong to the job;
-// "" of any other, and of one that has ended.
+// foreign describes a process of the job's user that does not belong to the job; it returns "" for
+// any other process and for one that has ended.
 func (s *jobScan) foreign(pid int) (string, error) {
 	if pid <= 1 {
 		return "", nil
@@ -118,8 +117,8 @@ func (s *jobScan) foreign(pid int) (string, error) {
 // noLogin is the loginuid of a process that descends from no login.
 const noLogin = "4294967295"
 
-// fromLogin reports whether the kernel's audit has seen another login above a
-// process than above this program: sshd, login, cron and systemd --user set it.
+// fromLogin reports whether the kernel's audit shows another login for a process than for this
+// program: sshd, login, cron and systemd --user set it.
 func (s *jobScan) fromLogin(pid int) bool {
 	return s.login(strconv.Itoa(pid)) != s.ownLogin
 }
@@ -133,8 +132,8 @@ func (s *jobScan) login(dir string) string {
 	return string(bytes.TrimSpace(buf[:n]))
 }
 
-// otherUnit is the unit of systemd's that a process runs in, if it is neither that
-// of this program nor one of Slurm's: a session, user@1000.service, atd.service.
+// otherUnit returns the systemd unit of a process, if it is neither this program's nor one of
+// Slurm's: a session, user@1000.service, atd.service.
 func otherUnit(cgroup, own []byte) string {
 	if bytes.Equal(cgroup, own) {
 		return ""
@@ -161,9 +160,9 @@ func otherUnit(cgroup, own []byte) string {
 	return ""
 }
 
-// owned reports whether a process is the user's alone: one with the rights of
-// somebody else has them from a program that sets them. Those of a user namespace
-// that the user has made (a container with subordinate uids) are the user's.
+// owned reports whether a process has only the user's rights: the rights of another user come from
+// a setuid program. Those of a user namespace that the user has created (a container with
+// subordinate uids) are the user's.
 func (s *jobScan) owned(dir string) bool {
 	words := strings.Fields(string(s.statusLine(dir, "Uid:")))
 	if s.job.UID < 0 || len(words) != 4 || slices.Contains(words, "0") && s.job.UID != 0 {
@@ -177,8 +176,8 @@ func (s *jobScan) owned(dir string) bool {
 	return ok && s.job.UID > 0 && int64(uid) == int64(s.job.UID)
 }
 
-// namespaceOwner is who has made the user namespace that a process is in, or the
-// outermost of several below that of this program; false if it is in no other.
+// namespaceOwner returns the creator of a process's user namespace, or of the outermost of several
+// below that of this program; false if the process is in the same one.
 func (s *jobScan) namespaceOwner(dir string) (uid uint32, ok bool) {
 	if s.h.Recorded() {
 		return 0, false
@@ -203,7 +202,7 @@ func (s *jobScan) namespaceOwner(dir string) (uid uint32, ok bool) {
 		uid, ok = n, true
 		parent, err := unix.IoctlRetInt(fd, unix.NS_GET_PARENT)
 		if err != nil {
-			return 0, false // it lies outside of this program's
+			return 0, false // outside of this program's
 		}
 		unix.Close(fd)
 		fd = parent
@@ -211,13 +210,12 @@ func (s *jobScan) namespaceOwner(dir string) (uid uint32, ok bool) {
 	return 0, false
 }
 
-// maxNamespaces is how deep the kernel lets user namespaces lie in each other.
+// maxNamespaces is the kernel's maximum nesting of user namespaces.
 const maxNamespaces = 33
 
-// UsersOf lists the users on whose behalf each process runs, by pid: its four
-// uids, and who has made its user namespace. The owner of /proc/PID is not
-// enough: that of ssh-agent and of a program that sets its rights is root.
-// Dead processes are left out.
+// UsersOf lists the users for whom each process runs, by PID: its four uids, and the creator of its
+// user namespace. The owner of /proc/PID is not enough: for ssh-agent and for a program that sets
+// its rights it is root. Dead processes are ignored.
 func UsersOf(h *probe.Host) (map[int][]uint32, error) {
 	s, err := scanJobs(h, JobRef{})
 	if err != nil {
@@ -248,7 +246,7 @@ func UsersOf(h *probe.Host) (map[int][]uint32, error) {
 	return users, nil
 }
 
-// ownCgroup is the cgroup of this program, or none on a recorded node.
+// ownCgroup returns the cgroup of this program, or nil on a recorded node.
 func ownCgroup(h *probe.Host) []byte {
 	if h.Recorded() {
 		return nil

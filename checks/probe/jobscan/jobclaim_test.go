@@ -79,7 +79,7 @@ func TestJobProcessClaims(t *testing.T) {
 	// Its user is logged in: what nothing but the number assigns to the job may be theirs.
 	add(60, 1, 60, 0, slurmd, "HOME=/\x00")
 	h = probe.NewHost(probetest.Tree(t, files))
-	want[50] = "nothing shows that Slurm has started it, and its user has process 60 here, which belongs to no job"
+	want[50] = "there is no sign that Slurm started it, and its user has process 60 on this node outside of any job"
 	if diff := cmp.Diff(want, claims()); diff != "" {
 		t.Errorf("with a login (-want +got):\n%s", diff)
 	}

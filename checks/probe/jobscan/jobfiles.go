@@ -12,9 +12,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// JobOwners are the owners of the jobs whose files (*.JB) TORQUE's pbs_mom
-// keeps in a directory. found says whether there are any such files. An error
-// tells of a file that could not be read; those that could are still returned.
+// JobOwners returns the owners of the jobs with a job file (*.JB) of TORQUE's pbs_mom in a
+// directory. found reports whether there are such files. It returns the owners of all readable
+// files even with an error.
 func JobOwners(h *probe.Host, dir string) (owners []string, found bool, err error) {
 	entries, err := os.ReadDir(h.Path(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +34,7 @@ func JobOwners(h *probe.Host, dir string) (owners []string, found bool, err erro
 			continue
 		}
 		data, err := h.ReadFile(path)
-		switch owner := jobOwner(data); {
+		switch owner := parseJobOwner(data); {
 		case errors.Is(err, fs.ErrNotExist): // the job has ended
 		case err != nil:
 			errs = append(errs, err)
@@ -45,9 +45,9 @@ func JobOwners(h *probe.Host, dir string) (owners []string, found bool, err erro
 	return owners, found, errors.Join(errs...)
 }
 
-// jobOwner reads a job file of either format: a line PBS_O_LOGNAME=NAME, or
-// XML with a line that ends in NAME</euser>.
-func jobOwner(data []byte) string {
+// parseJobOwner parses a job file of either format: a line PBS_O_LOGNAME=NAME, or XML with a line that
+// ends in NAME</euser>.
+func parseJobOwner(data []byte) string {
 	xml := false
 	for line := range bytes.Lines(data) {
 		line = bytes.Trim(line, " \t\n")

@@ -43,7 +43,7 @@ func FuzzJobOwner(f *testing.F) {
 	f.Add([]byte("<?xml?>\n<euser flags=\"1\">bob</euser>\n"))
 	f.Add([]byte("<?xml?>\n<euser</euser>\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if owner := jobOwner(data); strings.ContainsRune(owner, '\n') || !strings.Contains(string(data), owner) {
+		if owner := parseJobOwner(data); strings.ContainsRune(owner, '\n') || !strings.Contains(string(data), owner) {
 			t.Errorf("owner %q is not one line of the file", owner)
 		}
 	})

@@ -13,13 +13,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// jobGroup is the part of a cgroup's path that names a job of Slurm's:
+// jobGroup matches the part of a cgroup's path that names a Slurm job:
 // /slurm/uid_5001/job_123/step_0, /system.slice/slurmstepd.scope/job_123/...
 var jobGroup = probe.Lazily(`/job_([0-9]+)(/|$)`)
 
-// JobOf is the Slurm job that a process belongs to, by its cgroup, or that it was
-// started in, by its environment; "" if by neither. A process that has ended
-// belongs to none, which is no error but an [fs.ErrNotExist].
+// JobOf returns the Slurm job of a process, by its cgroup or else by its environment; "" if neither
+// names one. The error for a process that has ended is [fs.ErrNotExist].
 func JobOf(h *probe.Host, pid int) (job string, err error) {
 	data, err := readFileOf(h, pid, "cgroup")
 	if err != nil {
@@ -35,7 +34,8 @@ func JobOf(h *probe.Host, pid int) (job string, err error) {
 	return parseJobEnviron(data), nil
 }
 
-// readFileOf reads a whole file of a process. One that has ended has none.
+// readFileOf reads a whole file of a process. The error is [fs.ErrNotExist] if the process has
+// ended.
 func readFileOf(h *probe.Host, pid int, name string) ([]byte, error) {
 	path := fmt.Sprintf("/proc/%d/%s", pid, name)
 	data, err := h.ReadFile(path)
@@ -45,8 +45,8 @@ func readFileOf(h *probe.Host, pid int, name string) ([]byte, error) {
 	return data, err
 }
 
-// parseJobGroup is the job that a /proc/PID/cgroup names. Below user@UID.service users
-// name their cgroups as they like.
+// parseJobGroup returns the job in a /proc/PID/cgroup. It ignores cgroups below user@UID.service,
+// which users name themselves.
 func parseJobGroup(data []byte) string {
 	for line := range bytes.Lines(data) {
 		if bytes.Contains(line, []byte("/user@")) || bytes.Contains(line, []byte("/user.slice/")) {
@@ -68,8 +68,8 @@ func parseJobEnviron(data []byte) string {
 	return ""
 }
 
-// RunningJobs are the jobs that have a slurmstepd on this node: a process of root's own
-// whose command line reads "slurmstepd: [123.batch]".
+// RunningJobs returns the jobs that have a slurmstepd on this node: a process owned by root with
+// the command line "slurmstepd: [123.batch]".
 func RunningJobs(h *probe.Host) (map[string]bool, error) {
 	procs, err := probe.Processes(h)
 	if err != nil {
@@ -84,8 +84,8 @@ func RunningJobs(h *probe.Host) (map[string]bool, error) {
 	return jobs, nil
 }
 
-// stepJob is the job of a slurmstepd by its command line, "" of anything else. Anyone
-// can have such a command line: see stepOf.
+// stepJob returns the job of a slurmstepd by its command line, "" for any other. Any user can have
+// such a command line: see stepOf.
 func stepJob(args string) string {
 	rest, ok := strings.CutPrefix(args, "slurmstepd: [")
 	if !ok {
@@ -98,7 +98,7 @@ func stepJob(args string) string {
 	return id
 }
 
-// stepOf is the job of a slurmstepd that is root's own, "" of any other process.
+// stepOf returns the job of a slurmstepd that root owns, "" for any other process.
 func stepOf(r *probe.ProcessReader, pid int) string {
 	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
 	if job := stepJob(r.Command()); job != "" && r.RootsOwn(pid) {

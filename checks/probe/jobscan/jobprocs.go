@@ -1,5 +1,5 @@
-// Package jobscan finds the jobs on a node, their processes and what they have left, and reads
-// Slurm's configuration.
+// Package jobscan finds the jobs on a node, their processes and the objects that they leave behind,
+// and reads Slurm's configuration.
 package jobscan
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// JobRef is the job whose processes are looked for.
+// JobRef is the job whose processes are to be found.
 type JobRef struct {
-	ID   string // of Slurm's, digits
-	UID  int    // of its owner; -1 if it is not known: then no environment is believed
-	Node string // what Slurm calls this node; "" if no other node shares this machine
+	ID   string // in Slurm, digits
+	UID  int    // of its owner; -1 if unknown: then environments do not count
+	Node string // this node's name in Slurm; "" if no other node shares this machine
 
-	Het     string // the job id of the heterogeneous job that it is a component of; "" if of none
+	Het     string // the id of its heterogeneous job; "" if it is not a component of one
 	Restart int    // how often it had been requeued when it ran
 }
 
@@ -33,22 +33,21 @@ type JobProcess struct {
 
 	Start uint64 // starttime, clock ticks after the machine's own start
 	Owned bool   // its real, effective, saved and file system uid are the job's, or of a user namespace of its user
-	Claim string // why it may outlive the job though its environment names it; "" if nothing says so
+	Claim string // why it may outlive the job though its environment names it; "" if there is no such reason
 	GPUs  []int  // the N of each /dev/nvidiaN that it has open
 
-	Asleep   bool   // a thread of it sleeps uninterruptibly: state D
-	Wchan    string // the kernel function that this thread sleeps in, "" if the kernel does not say
+	Asleep   bool   // one of its threads sleeps uninterruptibly: state D
+	Wchan    string // the kernel function in which this thread sleeps, "" if unknown
 	Killed   bool   // that thread has SIGKILL pending, or is about to exit
-	Progress uint64 // grows as long as it does anything: CPU time, and how often that thread went to sleep
+	Progress uint64 // grows while the process works: CPU time, and the number of that thread's waits
 
-	Loose bool // nothing but SLURM_JOB_ID in its environment assigns it to the job
+	Loose bool // only SLURM_JOB_ID in its environment assigns it to the job
 }
 
-// JobProcesses lists the processes of a job by pid, as they are now: those whose
-// cgroup names it, and those of its user whose cgroup names no job and whose
-// environment names it. Processes of root are left out but in a job of root's;
-// slurmstepd, and what runs with this program for the job, always. An error
-// tells of a process that could not be looked into; the others are listed.
+// JobProcesses lists the current processes of a job by PID: those whose cgroup names it, and those
+// of its user whose cgroup names no job and whose environment names it. It excludes processes of
+// root unless the job is root's, and always slurmstepd and the processes that run with this program
+// for the job. An error is about a process that could not be read; the list has the others.
 func JobProcesses(h *probe.Host, job JobRef) (list []JobProcess, err error) {
 	s, err := scanJobs(h, job)
 	if err != nil {
@@ -70,14 +69,14 @@ func JobProcesses(h *probe.Host, job JobRef) (list []JobProcess, err error) {
 	}
 	for i := range list {
 		if p := &list[i]; p.Claim == "" && p.Loose && s.jobless > 0 {
-			p.Claim = fmt.Sprintf("nothing shows that Slurm has started it, and its user has process %d here, which belongs to no job", s.jobless)
+			p.Claim = fmt.Sprintf("there is no sign that Slurm started it, and its user has process %d on this node outside of any job", s.jobless)
 		}
 	}
 	return list, err
 }
 
-// JobProcessNow looks again at a process of [JobProcesses]. What exits has
-// no environment any more that could name its job. false: it has ended.
+// JobProcessNow reads a process of [JobProcesses] again. An exiting process has no environment any
+// more that could name its job. The result is false if the process has ended.
 func JobProcessNow(h *probe.Host, job JobRef, p JobProcess) (JobProcess, bool) {
 	s, err := scanJobs(h, job)
 	if err != nil {
@@ -92,8 +91,8 @@ func JobProcessNow(h *probe.Host, job JobRef, p JobProcess) (JobProcess, bool) {
 	return now, true
 }
 
-// EndJobProcess asks a process to end, or makes it end, if it is still the one
-// it was, the job's, and its user's alone.
+// EndJobProcess sends SIGTERM or SIGKILL to a process, if it is still the same process, belongs to
+// the job, and has only its user's rights.
 func EndJobProcess(h *probe.Host, job JobRef, p JobProcess, kill bool) error {
 	if why := probe.Spared(h, p.PID); why != "" {
 		return errors.New(why)
@@ -107,7 +106,7 @@ func EndJobProcess(h *probe.Host, job JobRef, p JobProcess, kill bool) error {
 		now, ours, err := s.process(p.PID)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || err == nil && !ours:
-			return os.ErrProcessDone // or on its way: it exits
+			return os.ErrProcessDone // or about to exit
 		case err != nil:
 			return err
 		case now.Start != p.Start || !now.Owned || now.Claim != "":
@@ -122,7 +121,7 @@ func EndJobProcess(h *probe.Host, job JobRef, p JobProcess, kill bool) error {
 		if err := probe.Send(p.PID, pidfd, unix.SIGTERM); err != nil {
 			return err
 		}
-		// A stopped process acts on SIGTERM only when it goes on; another may have ended of it by now.
+		// A stopped process handles SIGTERM only after SIGCONT; any other may already have ended.
 		if err := probe.Send(p.PID, pidfd, unix.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
 			return err
 		}
@@ -130,13 +129,13 @@ func EndJobProcess(h *probe.Host, job JobRef, p JobProcess, kill bool) error {
 	})
 }
 
-// jobScan looks through /proc for the processes of a job.
+// jobScan searches /proc for the processes of a job.
 type jobScan struct {
 	*probe.ProcessReader
 
 	h      *probe.Host
 	job    JobRef
-	own    []int // this program's processes that are known
+	own    []int // this program's known processes
 	groups []int // their process groups: a worker has its own, its supervisor that of the epilog
 
 	cgroup   []byte // of this program
@@ -176,13 +175,13 @@ func (s *jobScan) pids() ([]int, error) {
 	return pids, nil
 }
 
-// process says whether a process is the job's, and describes it if so.
+// process reports whether a process is the job's, and describes it if so.
 func (s *jobScan) process(pid int) (p JobProcess, ours bool, err error) {
 	uid, err := s.Owner(pid)
 	if err != nil || uid == 0 && s.job.UID != 0 {
 		return p, false, probe.Gone(err)
 	}
-	e, err := s.evidence(pid, s.believed(pid, uid))
+	e, err := s.findEvidence(pid, s.believed(pid, uid))
 	if err != nil || !e.ours {
 		if e.jobless {
 			s.jobless = pid
@@ -198,7 +197,7 @@ func (s *jobScan) process(pid int) (p JobProcess, ours bool, err error) {
 	}
 	claim := ""
 	if e.environ {
-		if claim, err = s.claimed(pid, t, e.cgroup, e.from); err != nil {
+		if claim, err = s.otherClaim(pid, t, e.cgroup, e.from); err != nil {
 			return p, false, err
 		}
 	}
@@ -207,8 +206,8 @@ func (s *jobScan) process(pid int) (p JobProcess, ours bool, err error) {
 	return p, err == nil, err
 }
 
-// believed reports whether the environment of a process counts: it is the job's
-// user's, also in a user namespace of that user.
+// believed reports whether the environment of a process counts: the job's user owns the process,
+// possibly in a user namespace of that user.
 func (s *jobScan) believed(pid int, uid uint32) bool {
 	if int64(uid) == int64(s.job.UID) {
 		return true
@@ -217,19 +216,19 @@ func (s *jobScan) believed(pid int, uid uint32) bool {
 	return ok && s.job.UID > 0 && int64(owner) == int64(s.job.UID)
 }
 
-// evidence is what assigns a process to the job.
+// evidence is the reason why a process is assigned to the job.
 type evidence struct {
 	ours    bool
-	environ bool // its environment alone
-	jobless bool // it belongs to no job at all, and its user is the job's
+	environ bool // only its environment
+	jobless bool // it belongs to no job, and its user is the job's
 	cgroup  []byte
 	from    started
 }
 
-// evidence says whether a process is the job's: by its cgroup, which no user can
-// choose, and of the job's own user by its environment, if its cgroup names no
-// job and no slurmstepd of another job is above it.
-func (s *jobScan) evidence(pid int, user bool) (e evidence, err error) {
+// findEvidence determines whether a process is the job's: by its cgroup, which no user can choose; or,
+// for the job's own user, by its environment, if its cgroup names no job and it does not descend
+// from a slurmstepd of another job.
+func (s *jobScan) findEvidence(pid int, user bool) (e evidence, err error) {
 	e.cgroup, err = readFileOf(s.h, pid, "cgroup")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without cgroups has no such file
 		return e, err
@@ -261,18 +260,17 @@ func (s *jobScan) evidence(pid int, user bool) (e evidence, err error) {
 
 // belongs reports whether a process is the job's.
 func (s *jobScan) belongs(pid int, user bool) (bool, error) {
-	e, err := s.evidence(pid, user)
+	e, err := s.findEvidence(pid, user)
 	return e.ours, err
 }
 
-// elsewhere says whether a node is another one: several may share a machine.
+// elsewhere reports whether a node is another one: several may share a machine.
 func (s *jobScan) elsewhere(node string) bool {
 	return s.job.Node != "" && node != "" && node != s.job.Node
 }
 
-// nodeGroup is the part of a cgroup's path that names a node, where Slurm was
-// built for several of them on a machine: /slurm_gpu01/uid_5001/job_123,
-// /system.slice/gpu01_slurmstepd.scope/job_123.
+// nodeGroup matches the part of a cgroup's path that names a node, if Slurm was built for several
+// nodes on a machine: /slurm_gpu01/uid_5001/job_123, /system.slice/gpu01_slurmstepd.scope/job_123.
 var nodeGroup = probe.Lazily(`(?m)/(?:slurm_([^/\n]+)|([^/\n]+)_slurmstepd\.scope)/(?:uid_[0-9]+/)?job_`)
 
 func parseNodeGroup(data []byte) string {
@@ -282,10 +280,10 @@ func parseNodeGroup(data []byte) string {
 	return ""
 }
 
-// maxAbove bounds the way up from a process to the first one.
+// maxAbove bounds the number of ancestors of a process.
 const maxAbove = 64
 
-// stepAbove is the job of the first slurmstepd among a process and those above it.
+// stepAbove returns the job of the first slurmstepd among a process and its ancestors.
 func (s *jobScan) stepAbove(pid int) string {
 	for range maxAbove {
 		if pid <= 1 {
@@ -305,8 +303,8 @@ func (s *jobScan) stepAbove(pid int) string {
 	return ""
 }
 
-// describe looks at the threads of a process: of one that is killed the first may
-// be dead while another sleeps in the kernel.
+// describe reads the threads of a process: when it is killed, the first may be dead while another
+// one sleeps in the kernel.
 func (s *jobScan) describe(pid int, uid uint32) (p JobProcess, err error) {
 	dir := strconv.Itoa(pid)
 	p = JobProcess{Process: probe.Process{PID: pid, UID: uid}}
@@ -331,15 +329,15 @@ func (s *jobScan) describe(pid int, uid uint32) (p JobProcess, err error) {
 		alive = true
 		if t.State == 'D' && !p.Asleep {
 			p.Asleep, p.Wchan, p.Killed = true, s.wchan(name), t.Exiting || s.killed(name)
-			p.Progress += s.switches(name)
+			p.Progress += s.countSwitches(name)
 		}
 	}
 	if !alive {
 		return p, fs.ErrNotExist
 	}
 	p.Owned = s.owned(dir)
-	p.GPUs = s.gpus(dir)
-	if s.Name = append(s.Name[:0], dir...); !p.Asleep { // or reading the command line might wait for it
+	p.GPUs = s.openGPUs(dir)
+	if s.Name = append(s.Name[:0], dir...); !p.Asleep { // reading the command line could wait for that thread
 		p.Args = s.Command()
 	}
 	if p.Args == "" {
@@ -357,7 +355,7 @@ func (s *jobScan) wchan(dir string) string {
 	return probe.OneLine(string(buf[:n]))
 }
 
-// statusLine is the value of a line of a status file, nil without one.
+// statusLine returns the value of a line of a status file, nil if it is missing.
 func (s *jobScan) statusLine(dir, key string) []byte {
 	n, err := probe.ReadAt(s.Dir, dir+"/status", s.Status[:])
 	if err != nil {
@@ -371,13 +369,13 @@ func (s *jobScan) statusLine(dir, key string) []byte {
 	return nil
 }
 
-// switches is how often a thread went to sleep.
-func (s *jobScan) switches(dir string) uint64 {
+// countSwitches returns the number of times that a thread went to sleep.
+func (s *jobScan) countSwitches(dir string) uint64 {
 	n, _ := strconv.ParseUint(string(s.statusLine(dir, "voluntary_ctxt_switches:")), 10, 64)
 	return n
 }
 
-// killed says whether SIGKILL is pending.
+// killed reports whether SIGKILL is pending.
 func (s *jobScan) killed(dir string) bool {
 	for _, key := range []string{"SigPnd:", "ShdPnd:"} {
 		mask, err := strconv.ParseUint(string(s.statusLine(dir, key)), 16, 64)
@@ -388,9 +386,9 @@ func (s *jobScan) killed(dir string) bool {
 	return false
 }
 
-// gpus are the numbers of the GPUs that a process has open. Reading a link asks no
+// openGPUs returns the numbers of the GPUs that a process has open. Reading a link does not involve the
 // driver.
-func (s *jobScan) gpus(dir string) (minors []int) {
+func (s *jobScan) openGPUs(dir string) (minors []int) {
 	fds := fmt.Sprintf("/proc/%s/fd", dir)
 	names, err := s.h.Names(fds)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// StepsOf are the steps of a job that still have a slurmstepd here, by their names:
-// "0", "batch", "extern".
+// StepsOf returns the names of the steps of a job that still have a slurmstepd on this node: "0",
+// "batch", "extern".
 func StepsOf(h *probe.Host, job JobRef) (steps []string, err error) {
 	s, err := scanJobs(h, job)
 	if err != nil {
@@ -38,9 +38,9 @@ func StepsOf(h *probe.Host, job JobRef) (steps []string, err error) {
 	return steps, nil
 }
 
-// JobUsers are the users of the jobs that run on this node, by what no user can
-// choose: whose processes are in a job's cgroups, or below its slurmstepd. A job
-// whose processes are elsewhere, or between two steps, has none here.
+// JobUsers returns the users of the jobs on this node, by evidence that no user can choose: they
+// have processes in a job's cgroups, or below its slurmstepd. A job without processes on this node,
+// or between two steps, has none.
 func JobUsers(h *probe.Host) (map[string][]uint32, error) {
 	jobs, err := RunningJobs(h)
 	if err != nil || len(jobs) == 0 {
@@ -75,7 +75,7 @@ func JobUsers(h *probe.Host) (map[string][]uint32, error) {
 	return users, nil
 }
 
-// jobOf is the job of a process by its cgroup, or by the slurmstepd above it.
+// jobOf returns the job of a process by its cgroup, or by the slurmstepd above it.
 func (s *jobScan) jobOf(pid int) (string, error) {
 	data, err := readFileOf(s.h, pid, "cgroup")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -91,9 +91,8 @@ func (s *jobScan) jobOf(pid int) (string, error) {
 	return s.stepAbove(t.Parent), nil
 }
 
-// RunningJobOf is the job with a slurmstepd on this node that a process belongs
-// to, by its cgroup or by the slurmstepd above it; "" if it belongs to none, or
-// has ended.
+// RunningJobOf returns the job with a slurmstepd on this node to which a process belongs, by its
+// cgroup or by the slurmstepd above it; "" if there is none, or the process has ended.
 func RunningJobOf(h *probe.Host, pid int) (job string, err error) {
 	s, err := scanJobs(h, JobRef{})
 	if err != nil {

@@ -9,29 +9,29 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// JobWatch notices a job that begins on the node, cheaply enough to be asked ten
-// times a second: it lists /proc, and reads the command line of what is new there
-// alone. It is a reader of its own: a Host is not for two goroutines.
+// JobWatch notices a job that starts on the node. It is cheap enough for ten calls a second: it
+// lists /proc, and reads the command lines of new processes only. It has its own reader, because a
+// Host is not for two goroutines.
 type JobWatch struct {
-	Running map[string]bool // jobs that had a slurmstepd when the watch began
+	Running map[string]bool // jobs that had a slurmstepd at the start of the watch
 
 	proc    string
 	records string
-	looks   map[int]int // how often a process has been looked at
+	looks   map[int]int // how often each process was read
 	prefix  string
 	opened  map[string]bool
 }
 
-// youngLooks is how often a new process is looked at: a slurmstepd bears its job's
-// number only a moment after its start.
+// youngLooks is how often a new process is read: the command line of a slurmstepd shows the number
+// of its job only a moment after its start.
 const youngLooks = 20
 
-// fewLooks is the same of one that was there when the watch began.
+// fewLooks is the same for a process that existed at the start of the watch.
 const fewLooks = 4
 
-// WatchJobs begins to watch. Jobs that are there are no news; nor are the records,
-// files of a name with that prefix among what runs keep, by which a prolog of this
-// program tells that a job begins. The error says that /proc cannot be read.
+// WatchJobs starts a watch. It ignores existing jobs, and existing records: files with that prefix
+// in the memory directory, by which this program's prolog announces the start of a job. The error
+// means that /proc cannot be read.
 func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
 	w := &JobWatch{Running: map[string]bool{}, proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
 	if h.Past() != "" {
@@ -41,7 +41,7 @@ func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
 		return nil, err
 	}
 	for _, pid := range w.pids() {
-		w.looks[pid] = youngLooks - fewLooks // most are old
+		w.looks[pid] = youngLooks - fewLooks // most processes are old
 		if id := w.jobOf(pid); id != "" {
 			w.Running[id] = true
 			w.looks[pid] = youngLooks
@@ -51,7 +51,7 @@ func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
 	return w, nil
 }
 
-// New is a job that has begun since the last look, "" if none has.
+// New returns a job that has started since the last call, "" if there is none.
 func (w *JobWatch) New() string {
 	seen := make(map[int]int, len(w.looks))
 	job := ""
@@ -73,7 +73,7 @@ func (w *JobWatch) New() string {
 }
 
 func (w *JobWatch) pids() (pids []int) {
-	for _, name := range listed(w.proc) {
+	for _, name := range listNames(w.proc) {
 		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
 			pids = append(pids, pid)
 		}
@@ -81,12 +81,12 @@ func (w *JobWatch) pids() (pids []int) {
 	return pids
 }
 
-// newRecord is the job of a record that was not there before, the last of several.
+// newRecord returns the job of a new record, the last of several.
 func (w *JobWatch) newRecord() (job string) {
 	if w.records == "" || w.prefix == "" {
 		return ""
 	}
-	for _, name := range listed(w.records) {
+	for _, name := range listNames(w.records) {
 		id, ok := strings.CutPrefix(strings.TrimSuffix(name, ".json"), w.prefix)
 		if ok && strings.HasSuffix(name, ".json") && !w.opened[id] {
 			w.opened[id] = true
@@ -96,14 +96,14 @@ func (w *JobWatch) newRecord() (job string) {
 	return job
 }
 
-// listed are the names in a directory; none if it cannot be read.
-func listed(dir string) []string {
+// listNames returns the names in a directory, none if it cannot be read.
+func listNames(dir string) []string {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil
 	}
 	defer d.Close()
-	names, _ := d.Readdirnames(-1) // what was read counts
+	names, _ := d.Readdirnames(-1) // after an error, the names read so far
 	return names
 }
 

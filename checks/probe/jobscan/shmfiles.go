@@ -18,41 +18,40 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// shmDir is where POSIX shared memory and semaphores lie, and what programs put
-// there as files.
+// shmDir has POSIX shared memory and semaphores, and other files of programs.
 const shmDir = "/dev/shm"
 
-// ShmFile is a plain file in /dev/shm.
+// ShmFile is a regular file in /dev/shm.
 type ShmFile struct {
-	Name   string // below /dev/shm; a user has chosen it
+	Name   string // below /dev/shm; chosen by a user
 	UID    uint32
 	Mode   uint32 // permission bits
-	Bytes  uint64 // of memory that it takes
+	Bytes  uint64 // of memory that it uses
 	Made   time.Time
-	Opened bool // by some process, or mapped
+	Opened bool // a process has it open or mapped
 
 	inode inode
 }
 
-// Path is the name of the file as it may be shown.
+// Path returns the name of the file in printable form.
 func (f *ShmFile) Path() string { return shmDir + "/" + probe.Printable([]byte(f.Name)) }
 
-// inode is a file whatever its name.
+// inode identifies a file by its inode.
 type inode struct {
 	dev, ino uint64
 }
 
-// The bounds of what is looked at in /dev/shm.
+// These bound the search of /dev/shm.
 const (
 	maxShmFiles = 10000  // of the user
-	maxShmNames = 200000 // of anyone
+	maxShmNames = 200000 // of all users
 	maxShmDepth = 16
 )
 
-// ShmFiles lists the plain files of a user in /dev/shm and its directories that
-// were created at a time or later, and which of them a process has open. It follows no
-// link. If the file system has no creation time, the time of the last change counts.
-// more: there are others, too many for one pass.
+// ShmFiles lists the regular files and directories of a user in /dev/shm that were created since a
+// time, and which of them a process has open. It follows no link. If the file system has no
+// creation time, it uses the time of the last change. more means that there are others, too many
+// for one call.
 func ShmFiles(h *probe.Host, uid uint32, since time.Time) (files []ShmFile, more bool, err error) {
 	dir, err := openShm(h, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +71,7 @@ func ShmFiles(h *probe.Host, uid uint32, since time.Time) (files []ShmFile, more
 	return s.files, s.more, err
 }
 
-// openShm opens a directory below /dev/shm, name by name and through no link.
+// openShm opens a directory below /dev/shm, name by name and without following links.
 func openShm(h *probe.Host, name string) (*os.File, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
 	fd, err := unix.Open(h.Path(shmDir), flags, 0)
@@ -104,7 +103,7 @@ type shmScan struct {
 // shmNames is how many names of a directory are read at once.
 const shmNames = 1024
 
-// walk looks at what is in a directory of the file system dev.
+// walk reads a directory of the file system dev.
 func (s *shmScan) walk(dir *os.File, below string, depth int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
@@ -129,8 +128,8 @@ func (s *shmScan) walk(dir *os.File, below string, depth int) error {
 	return nil
 }
 
-// entry takes note of a file, or goes down into a directory. What is gone
-// meanwhile, or no directory any more, is none; what is mounted there is left alone.
+// entry records a file, or descends into a directory. It ignores a name that has disappeared or
+// changed its type, and anything mounted there.
 func (s *shmScan) entry(dir *os.File, dev uint64, name, full string, depth int) {
 	var st unix.Statx_t
 	err := unix.Statx(int(dir.Fd()), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st)
@@ -163,15 +162,14 @@ func (s *shmScan) entry(dir *os.File, dev uint64, name, full string, depth int) 
 
 func statxTime(t unix.StatxTimestamp) time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
 
-// findOpened marks the files that somebody has open or mapped. A lease tells of
-// every process, also of those that cannot be seen from here; where none can be
-// had /proc tells of the others.
+// findOpened marks the files that a process has open or mapped. A lease detects every process, even
+// those not visible here; if leases are not available, it searches /proc.
 func findOpened(h *probe.Host, files []ShmFile) error {
 	f := openedFinder{h: h, files: map[inode]*ShmFile{}, bases: map[string]bool{}}
 	for i := range files {
 		file := &files[i]
 		err := probe.ErrRecorded
-		if !h.Recorded() && leasesTell() {
+		if !h.Recorded() && leasesReliable() {
 			err = holding(h, file, func(int, string) error { return nil })
 		}
 		switch {
@@ -188,8 +186,8 @@ func findOpened(h *probe.Host, files []ShmFile) error {
 	return f.look()
 }
 
-// RemoveShm removes a file that is still the one it was and that no process has
-// open. A file that is gone is [fs.ErrNotExist].
+// RemoveShm removes a file that has not changed and that no process has open. The error for a
+// missing file is [fs.ErrNotExist].
 func RemoveShm(h *probe.Host, f ShmFile) error {
 	if h.Recorded() {
 		return probe.ErrRecorded
@@ -209,10 +207,10 @@ func RemoveShm(h *probe.Host, f ShmFile) error {
 
 var errOpened = errors.New("a process has it open")
 
-// holding calls do with the directory of a file and its name there. Nobody has the
-// file open, and nobody can open it meanwhile; before Linux 5.3 nobody had when
-// the files were listed. All is done with the rights of the file's owner, so that
-// what a user puts in its place meanwhile is at most what that user could reach.
+// holding calls do with the directory of a file and its name there. No process has the file open,
+// and none can open it until do returns; before Linux 5.3 that is only known for the time of the
+// listing. It runs with the rights of the file's owner: a user who replaces the file can reach no
+// more than that user's own files.
 func holding(h *probe.Host, f *ShmFile, do func(dir int, name string) error) error {
 	return asUser(int(f.UID), func() error {
 		dir, err := openShm(h, path.Dir(f.Name))
@@ -234,7 +232,7 @@ func holding(h *probe.Host, f *ShmFile, do func(dir int, name string) error) err
 			return errChanged
 		}
 		switch _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK); {
-		case !leasesTell():
+		case !leasesReliable():
 		case errors.Is(err, unix.EAGAIN):
 			return errOpened
 		case err != nil:
@@ -244,14 +242,14 @@ func holding(h *probe.Host, f *ShmFile, do func(dir int, name string) error) err
 	})
 }
 
-// is says whether this is the file.
+// is reports whether st is this file.
 func (f *ShmFile) is(st *unix.Stat_t) bool {
 	return f.inode == inode{uint64(st.Dev), st.Ino} && st.Uid == f.UID && st.Mode&unix.S_IFMT == unix.S_IFREG //nolint:unconvert // another type on other machines
 }
 
-// leasesTell says whether a lease on a file of tmpfs is refused for no other
-// reason than that somebody has it open: since Linux 5.3, commit 387e3746d01c.
-var leasesTell = sync.OnceValue(func() bool {
+// leasesReliable reports whether only an open file makes the kernel refuse a lease on tmpfs: since
+// Linux 5.3, commit 387e3746d01c.
+var leasesReliable = sync.OnceValue(func() bool {
 	var name unix.Utsname
 	if unix.Uname(&name) != nil {
 		return true
@@ -263,9 +261,8 @@ var leasesTell = sync.OnceValue(func() bool {
 	return major > 5 || major == 5 && minor >= 3
 })
 
-// asUser does something with the rights to files that a user has. The kernel
-// keeps them for each thread: one that does not get root's back ends with its
-// goroutine.
+// asUser calls do with the file rights of a user. The kernel stores them for each thread: a thread
+// that does not regain root's ends with its goroutine.
 func asUser(uid int, do func() error) error {
 	if os.Geteuid() != 0 {
 		return do()
@@ -278,7 +275,7 @@ func asUser(uid int, do func() error) error {
 			return
 		}
 		err := do()
-		if takeRights(0) { // first: else the caller finds a process of the user's here, this one
+		if takeRights(0) { // first: else the caller would find this thread as a process of the user
 			runtime.UnlockOSThread()
 		}
 		done <- err
@@ -286,16 +283,15 @@ func asUser(uid int, do func() error) error {
 	return <-done
 }
 
-// takeRights makes a user the one whose rights to files this thread has. The call
-// itself tells no failure, the next one what it came to.
+// takeRights sets the user whose file rights this thread has. The call itself does not report a
+// failure; the next one returns the value.
 func takeRights(uid int) bool {
 	_, _ = unix.SetfsuidRetUid(uid)
 	now, _ := unix.SetfsuidRetUid(-1)
 	return now == uid
 }
 
-// openedFinder marks those of some files that processes have open, by whatever
-// name, or mapped.
+// openedFinder marks the files that processes have open, by whatever name, or mapped.
 type openedFinder struct {
 	h     *probe.Host
 	files map[inode]*ShmFile
@@ -329,7 +325,7 @@ func (f *openedFinder) process(dir string) error {
 		if err != nil || !f.bases[path.Base(target)] {
 			continue
 		}
-		var st unix.Statx_t // a server that is dead is not asked
+		var st unix.Statx_t // does not query a dead server
 		if unix.Statx(unix.AT_FDCWD, fd, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &st) == nil {
 			f.mark(inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino})
 		}
@@ -352,7 +348,7 @@ func (f *openedFinder) mark(i inode) {
 	}
 }
 
-// parseMapping is the file of a line of /proc/PID/maps: "7f0-7f1 rw-s 0 00:1a 4711 /dev/shm/x".
+// parseMapping parses the file of a line of /proc/PID/maps: "7f0-7f1 rw-s 0 00:1a 4711 /dev/shm/x".
 func parseMapping(line string) (i inode, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 5 {

@@ -11,30 +11,30 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Slurm's configuration as it lies on the node. Nothing is asked of slurmctld:
-// a node that is well makes no call to it.
+// This file reads Slurm's configuration on the node. It does not query slurmctld: a healthy node
+// makes no call to it.
 
-// slurmConfs are where Slurm's programs look for slurm.conf without SLURM_CONF:
-// the usual place, then slurmd's own copy where slurmctld serves the file.
+// slurmConfs are the paths at which Slurm's programs search for slurm.conf without SLURM_CONF: the
+// usual path, then slurmd's own copy if slurmctld serves the file.
 var slurmConfs = []string{"/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/var/spool/slurmd/conf-cache/slurm.conf"}
 
 // slurmPair is one KEY=VALUE of a line. Keys are in lower case.
 type slurmPair struct{ key, value string }
 
-// slurmFiles reads one of Slurm's files with those that it includes.
+// slurmFiles reads one of Slurm's files and the files that it includes.
 type slurmFiles struct {
 	host    *probe.Host
-	dir     string // that of slurm.conf, where relative names are looked for
+	dir     string // of slurm.conf, for relative names
 	cluster string // ClusterName, for %c in the name of a file
-	left    int    // so many files more
+	left    int    // maximum number of further files
 	visit   func(pos string, line []slurmPair)
 }
 
-// maxSlurmFiles is more than any site includes; it ends a file that includes itself.
+// maxSlurmFiles is more than any site includes; it stops a file that includes itself.
 const maxSlurmFiles = 100
 
-// slurmConf finds slurm.conf. The error is [fs.ErrNotExist] where there is none.
-func slurmConf(h *probe.Host, named string) (file string, data []byte, err error) {
+// findSlurmConf finds and reads slurm.conf. The error is [fs.ErrNotExist] if there is none.
+func findSlurmConf(h *probe.Host, named string) (file string, data []byte, err error) {
 	list := slurmConfs
 	if path.IsAbs(named) {
 		list = []string{named}
@@ -70,7 +70,7 @@ func (s *slurmFiles) parse(file string, data []byte) error {
 			}
 			continue
 		}
-		pairs := slurmPairs(text)
+		pairs := splitPairs(text)
 		if len(pairs) == 0 {
 			continue
 		}
@@ -82,8 +82,8 @@ func (s *slurmFiles) parse(file string, data []byte) error {
 	return nil
 }
 
-// slurmLines are the lines of a file by the number of their first: comments are
-// cut off, then a line that ends in a backslash goes on in the next.
+// slurmLines yields the lines of a file with the number of their first line. It removes comments
+// first; then a line that ends in a backslash continues on the next.
 func slurmLines(text string) func(yield func(int, string) bool) {
 	return func(yield func(int, string) bool) {
 		whole, first, n, going := "", 0, 0, false
@@ -108,7 +108,7 @@ func slurmLines(text string) func(yield func(int, string) bool) {
 	}
 }
 
-// uncomment cuts a line at its first # that has no backslash before it.
+// uncomment cuts a line at its first # without a backslash before it.
 func uncomment(line string) string {
 	escaped := false
 	for i, c := range []byte(line) {
@@ -128,8 +128,8 @@ func slurmInclude(text string) (file string, ok bool) {
 	return words[1], true
 }
 
-// slurmPairs splits a line. What is no pair ends it.
-func slurmPairs(text string) (pairs []slurmPair) {
+// splitPairs splits a line into pairs. Any other text ends it.
+func splitPairs(text string) (pairs []slurmPair) {
 	for {
 		text = strings.TrimLeft(text, " \t")
 		end := strings.IndexFunc(text, func(r rune) bool { return !slurmKeyRune(r) })
@@ -158,7 +158,7 @@ func slurmKeyRune(r rune) bool {
 	return r == '_' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 }
 
-// hostlistHas says whether a list of Slurm's, "gpu[01-08,11],login1", has a name.
+// hostlistHas reports whether a list in Slurm's form, "gpu[01-08,11],login1", has a name.
 func hostlistHas(list, name string) bool {
 	for pattern := range hostPatterns(list) {
 		if hostMatches(pattern, name) {
@@ -206,8 +206,8 @@ func hostMatches(pattern, name string) bool {
 	return false
 }
 
-// rangesHave says whether "01-08,11" has a number of these very digits: the first
-// of a range says how wide all of it are.
+// rangesHave reports whether "01-08,11" has a number with exactly these digits: the first number of
+// a range determines the width of all.
 func rangesHave(set, digits string) bool {
 	for part := range strings.SplitSeq(set, ",") {
 		low, high, ranged := strings.Cut(part, "-")

@@ -21,7 +21,7 @@ func TestSlurmLines(t *testing.T) {
 	const text = "# a comment \\\nA=1 # rest\n\n  b = \"x y\"  C=2\\\nD=3\nPath=/x\\#y\nInclude nodes.conf\nlast=1 \\\n E=2 \\"
 	var got []string
 	for n, line := range slurmLines(text) {
-		got = append(got, fmt.Sprint(n, " ", slurmPairs(line)))
+		got = append(got, fmt.Sprint(n, " ", splitPairs(line)))
 	}
 	want := []string{"1 []", "2 [{a 1}]", "3 []", "4 [{b x y} {c 2D=3}]", `6 [{path /x\#y}]`, "7 []", "8 [{last 1} {e 2}]"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -72,7 +72,7 @@ func TestHostlistAsSlurm(t *testing.T) {
 		names[list] = strings.Fields(string(out))
 	}
 	for list, has := range names {
-		if got := slices.Collect(hostlist(list)); !slices.Equal(got, has) {
+		if got := slices.Collect(expandHostlist(list)); !slices.Equal(got, has) {
 			t.Errorf("%s is %q, want %q", list, got, has)
 		}
 		for _, all := range names {
@@ -92,7 +92,7 @@ func TestGresGPUs(t *testing.T) {
 		"shard:64": 0, "mps:800,gpu:8": 8, "gpu:no_consume:4": 4, "nic:2, gpu:2": 2, "gpu:a100_1g.5gb:56": 0, "gpu:a100:4,gpu:1g.10gb:28": 0, "gpu:1K": 0,
 		"gpu:999999999G": 0, "gpu:0": 0, "gpux:3": 0, "gpu:8x": 1, "gpu:-1": 1,
 	} {
-		if got, _ := gresGPUs(gres); got != want {
+		if got, _ := countGPUs(gres); got != want {
 			t.Errorf("%q: %d, want %d", gres, got, want)
 		}
 	}

@@ -24,7 +24,7 @@ func FuzzSlurmConf(f *testing.F) {
 					t.Errorf("%+v", p)
 				}
 				_ = hostlistHas(p.value, node)
-				if n, why := gresGPUs(p.value); n < 0 || n > 0 && why != "" {
+				if n, why := countGPUs(p.value); n < 0 || n > 0 && why != "" {
 					t.Errorf("%q: %d, %q", p.value, n, why)
 				}
 			}

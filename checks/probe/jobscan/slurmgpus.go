@@ -11,26 +11,24 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// SlurmGPUs is what Slurm's configuration says of the GPUs of a node, and how long
-// it lets a prolog and an epilog run.
+// SlurmGPUs has a node's GPUs in Slurm's configuration, and the time limits of prolog and epilog.
 type SlurmGPUs struct {
-	Count  int    `json:"count,omitempty"`  // GPUs in the Gres of the node; 0: none, or not to be told
+	Count  int    `json:"count,omitempty"`  // GPUs in the Gres of the node; 0: none or unknown
 	Pos    string `json:"pos,omitempty"`    // the line of the node: /etc/slurm/slurm.conf:12; "" if Slurm has no such node
 	NVIDIA bool   `json:"nvidia,omitempty"` // gres.conf says that they are NVIDIA's
-	Why    string `json:"why,omitempty"`    // why Count is 0 though the node has a Gres of gpu
+	Why    string `json:"why,omitempty"`    // why Count is 0 although the node has a Gres of gpu
 
-	Prolog time.Duration `json:"prolog,omitempty"` // PrologTimeout or PrologEpilogTimeout; 0: for ever
+	Prolog time.Duration `json:"prolog,omitempty"` // PrologTimeout or PrologEpilogTimeout; 0: no limit
 	Epilog time.Duration `json:"epilog,omitempty"`
 
-	Parts bool `json:"parts,omitempty"` // GresTypes has shard or mps: several jobs may have parts of one GPU
+	Parts bool `json:"parts,omitempty"` // GresTypes has shard or mps: several jobs may share one GPU
 }
 
-// ReadGPUs reads slurm.conf, that of SLURM_CONF if it is named, and the gres.conf
-// beside it. Files are read as [probe.ReadTrusted] does. The error is
-// [fs.ErrNotExist] where there is no slurm.conf. It may block if they lie on a file
-// server that is dead.
+// ReadGPUs reads slurm.conf (named if it is set, from SLURM_CONF) and the gres.conf in the same
+// directory. It reads files as [probe.ReadTrusted] does. The error is [fs.ErrNotExist] if there is
+// no slurm.conf. It may block if they lie on a dead file server.
 func ReadGPUs(h *probe.Host, named, node string) (SlurmGPUs, error) {
-	file, data, err := slurmConf(h, named)
+	file, data, err := findSlurmConf(h, named)
 	if err != nil {
 		return SlurmGPUs{}, err
 	}
@@ -65,25 +63,25 @@ func ReadGPUs(h *probe.Host, named, node string) (SlurmGPUs, error) {
 		return SlurmGPUs{}, err
 	}
 	g.Prolog, g.Epilog = limits.prolog, limits.epilog
-	if g.Count, g.Why = gresGPUs(gres); g.Count > 0 {
+	if g.Count, g.Why = countGPUs(gres); g.Count > 0 {
 		s.readGres(path.Join(s.dir, "gres.conf"), node, &g)
 	}
 	return g, nil
 }
 
-// slurmLimits is how long a prolog and an epilog may run.
+// slurmLimits has the time limits of prolog and epilog.
 type slurmLimits struct {
 	prolog, epilog       time.Duration
-	ownProlog, ownEpilog bool // by timeouts for one of them alone
+	ownProlog, ownEpilog bool // set by a timeout for only one of them
 }
 
-// read takes over the timeouts of a line. Those of 25.05 are for one of the two and
-// win over the common one, wherever they stand.
+// read stores the timeouts of a line. Those of 25.05 for one of the two take precedence over the
+// common one, in whatever order they are.
 func (l *slurmLimits) read(line []slurmPair) {
 	for _, p := range line {
-		seconds, err := strconv.ParseUint(p.value, 10, 16) // INFINITE is none
+		seconds, err := strconv.ParseUint(p.value, 10, 16) // INFINITE means no limit
 		limit := time.Duration(seconds) * time.Second
-		if err != nil || seconds >= 65534 { // what scontrol prints for none
+		if err != nil || seconds >= 65534 { // scontrol prints that for no limit
 			limit = 0
 		}
 		switch p.key {
@@ -120,8 +118,8 @@ var (
 // mostGPUs is the largest number that a node has.
 const mostGPUs = 16
 
-// gresGPUs adds up the GPUs of a Gres: gpu:h100:4,gpu:a100:4,shard:64.
-func gresGPUs(gres string) (count int, why string) {
+// countGPUs adds up the GPUs of a Gres: gpu:h100:4,gpu:a100:4,shard:64.
+func countGPUs(gres string) (count int, why string) {
 	for item := range strings.SplitSeq(gresDetail().ReplaceAllString(gres, ""), ",") {
 		words := strings.Split(strings.TrimSpace(item), ":")
 		if !strings.EqualFold(words[0], "gpu") {
@@ -138,7 +136,7 @@ func gresGPUs(gres string) (count int, why string) {
 	return count, ""
 }
 
-// gresCount is the number behind type and no_consume, 1 if there is none.
+// gresCount returns the number behind type and no_consume, 1 if there is none.
 func gresCount(words []string) int {
 	if len(words) == 0 {
 		return 1
@@ -148,12 +146,12 @@ func gresCount(words []string) int {
 	if m == nil || m[0] != last {
 		return 1
 	}
-	n, _ := strconv.Atoi(m[1]) // it has nine digits at most
+	n, _ := strconv.Atoi(m[1]) // at most nine digits
 	return n << map[string]int{"": 0, "K": 10, "M": 20, "G": 30}[strings.ToUpper(m[2])]
 }
 
-// readGres learns from gres.conf whose GPUs they are, and whether they are whole.
-// A file that cannot be read tells neither.
+// readGres reads from gres.conf the vendor of the GPUs, and whether they are whole. Without a
+// readable file both are unknown.
 func (s *slurmFiles) readGres(file, node string, g *SlurmGPUs) {
 	told := *g
 	s.visit = func(_ string, line []slurmPair) {

@@ -13,13 +13,12 @@ import (
 // maxNodesOfLine bounds the nodes of one line of slurm.conf; a longer list is malformed.
 const maxNodesOfLine = 1 << 17
 
-// SlurmNodes finds the names of this host in Slurm, by slurm.conf (that of SLURM_CONF if it is
-// named): the nodes whose NodeHostname, or else whose NodeAddr, is the host's. A node
-// that has the host's own name is the only one. There are several where several slurmd
-// share the host, and none where slurm.conf has other names. It may block as
-// [ReadGPUs] does.
+// SlurmNodes finds the names of this host in slurm.conf (named if it is set, from SLURM_CONF): the
+// nodes with the host's NodeHostname, or else its NodeAddr. A node with the host's own name is the
+// only result. There are several if several slurmd share the host, and none if slurm.conf has other
+// names. It may block as [ReadGPUs] does.
 func SlurmNodes(h *probe.Host, named, host string) ([]string, error) {
-	file, data, err := slurmConf(h, named)
+	file, data, err := findSlurmConf(h, named)
 	if err != nil {
 		return nil, err
 	}
@@ -58,12 +57,12 @@ func SlurmNodes(h *probe.Host, named, host string) ([]string, error) {
 	return all, nil
 }
 
-// paired are the names whose counterpart in another list is the one. A list of one is
-// for all.
+// paired returns the names whose counterpart in another list matches. A list with one entry is for
+// all names.
 func paired(names, others string, is func(string) bool) (found []string) {
 	var at []int
 	i := 0
-	for other := range hostlist(others) {
+	for other := range expandHostlist(others) {
 		if is(other) {
 			at = append(at, i)
 		}
@@ -76,7 +75,7 @@ func paired(names, others string, is func(string) bool) (found []string) {
 	}
 	all := i == 1
 	i = 0
-	for name := range hostlist(names) {
+	for name := range expandHostlist(names) {
 		if all || slices.Contains(at, i) {
 			found = append(found, name)
 		}
@@ -87,7 +86,7 @@ func paired(names, others string, is func(string) bool) (found []string) {
 	return found
 }
 
-// isOwnAddress says whether text is an address of this host by which others reach it.
+// isOwnAddress reports whether text is an address of this host by which others reach it.
 func isOwnAddress(text string) bool {
 	ip := net.ParseIP(text)
 	if ip == nil || ip.IsLoopback() || ip.IsUnspecified() {
@@ -100,8 +99,8 @@ func isOwnAddress(text string) bool {
 	})
 }
 
-// hostlist are the names of a list of Slurm's, "gpu[01-08,11],login1", in its order.
-func hostlist(list string) iter.Seq[string] {
+// expandHostlist yields the names of a list in Slurm's form, "gpu[01-08,11],login1", in order.
+func expandHostlist(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for pattern := range hostPatterns(list) {
 			if !eachHost("", pattern, yield) {
@@ -126,7 +125,7 @@ func eachHost(before, pattern string, yield func(string) bool) bool {
 		if probe.NotNumber(low) || probe.NotNumber(high) || len(high) > 9 || len(low) > 9 {
 			continue
 		}
-		for number := low; ; number = increased(number) {
+		for number := low; ; number = increment(number) {
 			if numberLess(strings.TrimLeft(high, "0"), strings.TrimLeft(number, "0")) {
 				break
 			}
@@ -138,8 +137,8 @@ func eachHost(before, pattern string, yield func(string) bool) bool {
 	return true
 }
 
-// increased is the next number of digits, as wide as they are.
-func increased(digits string) string {
+// increment returns the next number, with the same width.
+func increment(digits string) string {
 	b := []byte(digits)
 	for i := len(b) - 1; i >= 0; i-- {
 		if b[i] < '9' {

@@ -26,7 +26,7 @@ const (
 
 var ipcKinds = []IPCKind{SharedMemory, MessageQueue, SemaphoreSets}
 
-// idColumn is what the kernel calls the number of an object.
+// idColumn returns the kernel's column name for the number of an object.
 func (k IPCKind) idColumn() string {
 	if k == MessageQueue {
 		return "msqid"
@@ -40,10 +40,10 @@ type IPC struct {
 	ID       int
 	Mode     uint32 // permission bits
 	UID      uint32 // of its owner
-	Creator  uint32 // uid of who made it
-	Bytes    uint64 // of shared memory; what is in a message queue
+	Creator  uint32 // uid of its creator
+	Bytes    uint64 // of shared memory; of the messages in a queue
 	Attached int    // how often shared memory is attached
-	PIDs     []int  // who made it and used it last, of shared memory; who sent and received last, of a queue
+	PIDs     []int  // of shared memory, its creator and last user; of a queue, its last sender and receiver
 	Changed  time.Time
 }
 
@@ -68,8 +68,8 @@ func IPCs(h *probe.Host) ([]IPC, error) {
 	return list, nil
 }
 
-// ipcColumns are the columns that are needed, by their names in the first line,
-// which all kinds have, or one of them.
+// ipcColumns are the required columns, by their names in the first line: those that all kinds have,
+// or one of them.
 type ipcColumns map[string]int
 
 func parseIPC(kind IPCKind, text string) (list []IPC, ok bool) {
@@ -116,8 +116,8 @@ func (c ipcColumns) object(kind IPCKind, f []string) (o IPC, good bool) {
 	return o, good
 }
 
-// RemoveIPC removes an object that is still as it was, and attached by nobody. An
-// object that is gone is [fs.ErrNotExist].
+// RemoveIPC removes an object that has not changed and is attached by no process. The error for a
+// missing object is [fs.ErrNotExist].
 func RemoveIPC(h *probe.Host, o IPC) error {
 	if h.Recorded() {
 		return probe.ErrRecorded
@@ -137,7 +137,7 @@ func RemoveIPC(h *probe.Host, o IPC) error {
 	return fs.ErrNotExist
 }
 
-var errChanged = errors.New("it has changed meanwhile")
+var errChanged = errors.New("it has changed in the meantime")
 
 func removeIPC(o IPC) error {
 	id := uintptr(o.ID)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reporter is a health reporter of devlink: a part of an adapter, its firmware or its queues,
-// that the driver watches.
+// Reporter is a health reporter of devlink: a part of an adapter, its firmware or its queues, that
+// the driver watches.
 type Reporter struct {
 	Name     string `json:"name"`  // fw, fw_fatal, rx, tx
 	State    string `json:"state"` // healthy, error
@@ -19,15 +19,15 @@ func (r Reporter) String() string {
 	return fmt.Sprintf("devlink health %s: %s, %d errors, %d recoveries", r.Name, r.State, r.Errors, r.Recovers)
 }
 
-// DevlinkHealth asks the driver of a PCI device for its health reporters; those that have
-// never counted an error are left out. None where the kernel or the driver has no devlink.
+// DevlinkHealth reads the health reporters of a PCI device's driver. It ignores reporters that have
+// never counted an error. There are none if the kernel or the driver has no devlink.
 func DevlinkHealth(pci string) ([]Reporter, error) {
 	g, err := dialGenl()
 	if err != nil {
 		return nil, err
 	}
 	defer g.close()
-	family, err := g.family(unix.DEVLINK_GENL_NAME)
+	family, err := g.findFamily(unix.DEVLINK_GENL_NAME)
 	if err != nil {
 		return nil, err
 	}
@@ -37,8 +37,8 @@ func DevlinkHealth(pci string) ([]Reporter, error) {
 	return parseReporters(answers, "pci", pci), err
 }
 
-// parseReporters reads the answers; kernels before 6.2 answer a dump with the reporters of
-// all devices.
+// parseReporters parses the answers; kernels before 6.2 answer a dump with the reporters of all
+// devices.
 func parseReporters(answers [][]attr, bus, device string) (list []Reporter) {
 	for _, answer := range answers {
 		var r Reporter

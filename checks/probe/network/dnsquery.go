@@ -15,18 +15,17 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// A name server is asked directly, so that each can be told from the others: the
-// resolver of the C library, and that of Go, say of several only what came of them
-// together, and nothing of how the first did.
+// This code queries each name server directly, to distinguish them: the resolvers of the C library
+// and of Go report only the combined result of several, and not how the first one answered.
 
-// DNSReply is what a name server has answered (RFC 1035, section 4.1).
+// DNSReply is the answer of a name server (RFC 1035, section 4.1).
 type DNSReply struct {
 	Code    int  // 0 no error, 2 server failure, 3 no such name, 5 refused
-	Answers int  // records of the type that was asked for
+	Answers int  // records of the requested type
 	cut     bool // the rest did not fit into UDP
 }
 
-// The codes of replies that are told apart.
+// These are the reply codes that the program distinguishes.
 const (
 	DNSNoError = 0
 	DNSFailure = 2
@@ -34,30 +33,30 @@ const (
 	DNSRefused = 5
 )
 
-// The types of records that are asked for.
+// These are the record types of queries.
 const (
 	DNSTypeA    = 1
 	DNSTypeNS   = 2
 	DNSTypeAAAA = 28
 )
 
-// ErrNoReply says that a name server has not answered in time.
+// ErrNoReply means that a name server did not answer in time.
 var ErrNoReply = errors.New("no answer")
 
-// ErrBadReply says that what came is no answer to what was asked.
-var ErrBadReply = errors.New("no DNS message, or none that answers")
+// ErrBadReply means that the answer does not match the query.
+var ErrBadReply = errors.New("not a DNS message, or not an answer to the query")
 
-// dnsPacket is the longest reply over UDP that is read, bytes.
+// dnsPacket bounds a reply over UDP, bytes.
 const dnsPacket = 4096
 
-// dnsResends is after how long a question is asked again: a single packet may be
-// lost on its way and nothing is wrong.
+// dnsResends are the times after which a query is sent again, because a single packet may be lost
+// without a fault.
 var dnsResends = []time.Duration{time.Second, 2 * time.Second}
 
-// AskDNS asks the name server at an address, "10.0.0.53:53", for the records of a
-// name. It comes back before the context's end. Time is how long the answer took.
+// AskDNS queries the name server at an address, "10.0.0.53:53", for the records of a name. It
+// returns before the context's end. took is the time until the answer.
 func AskDNS(ctx context.Context, server, name string, kind uint16) (reply DNSReply, took time.Duration, err error) {
-	query, err := dnsQuery(name, kind)
+	query, err := encodeQuery(name, kind)
 	if err != nil {
 		return reply, 0, err
 	}
@@ -66,26 +65,26 @@ func AskDNS(ctx context.Context, server, name string, kind uint16) (reply DNSRep
 	if err == nil && reply.cut {
 		reply, err = askTCP(ctx, server, query)
 	}
-	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrBadReply) { // whatever call was cut off
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ErrBadReply) { // the deadline interrupted a call
 		err = ErrNoReply
 	}
-	if e, ok := errors.AsType[*net.OpError](err); ok { // it names both ends' ports
+	if e, ok := errors.AsType[*net.OpError](err); ok { // its text has the ports of both ends
 		err = e.Err
 	}
 	return reply, time.Since(start), err
 }
 
-// dnsQuery packs a message that asks for the records of a name.
-func dnsQuery(name string, kind uint16) ([]byte, error) {
+// encodeQuery encodes a query for the records of a name.
+func encodeQuery(name string, kind uint16) ([]byte, error) {
 	var id [2]byte
-	_, _ = rand.Read(id[:]) // it never fails
+	_, _ = rand.Read(id[:]) // never fails
 	absolute := name
 	if name != "" && !strings.HasSuffix(name, ".") {
 		absolute += "."
 	}
 	asked, err := dnsmessage.NewName(absolute)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no name", name)
+		return nil, fmt.Errorf("%q is not a DNS name", name)
 	}
 	query := dnsmessage.Message{
 		Header:    dnsmessage.Header{ID: binary.BigEndian.Uint16(id[:]), RecursionDesired: true},
@@ -93,13 +92,13 @@ func dnsQuery(name string, kind uint16) ([]byte, error) {
 	}
 	message, err := query.Pack()
 	if err != nil {
-		return nil, fmt.Errorf("%q is no name", name)
+		return nil, fmt.Errorf("%q is not a DNS name", name)
 	}
 	return message, nil
 }
 
-// askUDP asks, and asks again where no answer comes. What is no answer to this
-// question, as a late one to another, is passed over.
+// askUDP sends a query, and sends it again if no answer comes. It ignores answers to other queries,
+// such as a late one.
 func askUDP(ctx context.Context, server string, query []byte) (DNSReply, error) {
 	conn, err := dial(ctx, "udp", server)
 	if err != nil {
@@ -150,8 +149,8 @@ func askUDP(ctx context.Context, server string, query []byte) (DNSReply, error) 
 	return DNSReply{}, ErrNoReply
 }
 
-// refused waits until a moment if nobody listens: a server that is being restarted
-// does in a second.
+// refused waits, at most until a time, if no process listens: a server that is being restarted
+// needs a second.
 func refused(ctx context.Context, err error, until time.Time) bool {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return false
@@ -163,8 +162,8 @@ func refused(ctx context.Context, err error, until time.Time) bool {
 	return true
 }
 
-// askTCP asks for what did not fit into UDP (RFC 7766): messages have their length
-// before them.
+// askTCP sends a query whose answer did not fit into UDP (RFC 7766): the length precedes each
+// message.
 func askTCP(ctx context.Context, server string, query []byte) (DNSReply, error) {
 	conn, err := dial(ctx, "tcp", server)
 	if err != nil {
@@ -190,7 +189,7 @@ func askTCP(ctx context.Context, server string, query []byte) (DNSReply, error) 
 	return parseDNS(message, query)
 }
 
-// tcpEnd is that the other end has said less than it should.
+// tcpEnd converts the error of a connection that ended too early.
 func tcpEnd(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return ErrBadReply
@@ -200,13 +199,13 @@ func tcpEnd(err error) error {
 
 func dial(ctx context.Context, network, server string) (net.Conn, error) {
 	if _, ok := ctx.Deadline(); !ok {
-		return nil, errors.New("asked without an end")
+		return nil, errors.New("DNS query without a deadline")
 	}
 	var d net.Dialer
 	return d.DialContext(ctx, network, server)
 }
 
-// parseDNS reads a reply to a query.
+// parseDNS parses a reply to a query.
 func parseDNS(message, query []byte) (r DNSReply, err error) {
 	var ours, p dnsmessage.Parser
 	sent, err := ours.Start(query)
@@ -217,7 +216,7 @@ func parseDNS(message, query []byte) (r DNSReply, err error) {
 		return r, ErrBadReply
 	}
 	r.Code, r.cut = int(header.RCode), header.Truncated
-	for _, q := range questions { // a server that fails may leave the question out
+	for _, q := range questions { // a server that fails may omit the question
 		if q.Type != asked.Type || q.Class != asked.Class || !strings.EqualFold(q.Name.String(), asked.Name.String()) {
 			return r, ErrBadReply
 		}

@@ -147,7 +147,7 @@ func TestAskDNS(t *testing.T) {
 		t.Errorf("nobody listens: %v", err)
 	}
 	for _, name := range []string{"", "..", "a..b", ".a", strings.Repeat("a", 64), strings.Repeat("abcdefg.", 31) + "abcdef", strings.Repeat("abcdefg.", 40)} {
-		if _, _, err := AskDNS(ctx, nobody, name, DNSTypeA); err == nil || !strings.HasSuffix(err.Error(), "is no name") {
+		if _, _, err := AskDNS(ctx, nobody, name, DNSTypeA); err == nil || !strings.HasSuffix(err.Error(), "is not a DNS name") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -209,7 +209,7 @@ func TestRecordedReply(t *testing.T) {
 }
 
 func FuzzDNS(f *testing.F) {
-	query, err := dnsQuery("node1.cluster.example.", DNSTypeA)
+	query, err := encodeQuery("node1.cluster.example.", DNSTypeA)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// Neighbors asks lldpd what is at the other end of the cables: by network interface, the
-// name of the switch and its port. Listening for a frame would take half a minute, which is
-// how often switches send one. None without lldpd. Of a recorded node it is the file
-// recorded/lldp.json, what "lldpcli -f json show neighbors" printed.
+// Neighbors reads from lldpd the far ends of the cables: by network interface, the name of the
+// switch and its port. Waiting for a frame instead would take half a minute, the interval of most
+// switches. Without lldpd there are none. For a recorded node it reads recorded/lldp.json, the
+// output of "lldpcli -f json show neighbors".
 func Neighbors(ctx context.Context, h *probe.Host, limit time.Duration) (map[string]string, error) {
 	return probe.Once(h, "lldp", func() (map[string]string, error) {
 		if h.Recorded() {
@@ -28,7 +28,7 @@ func Neighbors(ctx context.Context, h *probe.Host, limit time.Duration) (map[str
 			}
 			return parseLLDP(data), err
 		}
-		program := rootsProgram("/usr/sbin/lldpcli", "/usr/bin/lldpcli", "/sbin/lldpcli")
+		program := findProgram("/usr/sbin/lldpcli", "/usr/bin/lldpcli", "/sbin/lldpcli")
 		if program == "" {
 			return nil, nil
 		}
@@ -40,12 +40,11 @@ func Neighbors(ctx context.Context, h *probe.Host, limit time.Duration) (map[str
 	})
 }
 
-// maxLLDP bounds what lldpcli prints, bytes.
+// maxLLDP bounds the output of lldpcli, bytes.
 const maxLLDP = 1 << 20
 
-// rootsProgram is the first of these programs that is there; only root may be able to
-// change it.
-func rootsProgram(paths ...string) string {
+// findProgram returns the first of these programs that exists and that only root can change.
+func findProgram(paths ...string) string {
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if err != nil {
@@ -58,8 +57,8 @@ func rootsProgram(paths ...string) string {
 	return ""
 }
 
-// parseLLDP reads the output of lldpcli. With one interface "interface" is an object, with
-// several a list of objects, each with the name of one interface.
+// parseLLDP parses the output of lldpcli. With one interface "interface" is an object, with several
+// a list of objects, each with the name of one interface.
 func parseLLDP(data []byte) map[string]string {
 	var out struct {
 		LLDP struct {
@@ -91,7 +90,7 @@ func parseLLDP(data []byte) map[string]string {
 			}
 			name := ""
 			for _, n := range slices.Sorted(maps.Keys(v.Chassis)) {
-				if n != "id" { // the key is the name of the system; one without a name has its id only
+				if n != "id" { // the key is the name of the system; a system without a name has only an id
 					name = n
 				}
 			}

@@ -15,8 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// Module is a transceiver or cable, as its own memory describes it. What it does not tell is
-// "" or nil.
+// Module is a transceiver or cable, as its own memory describes it. Missing values are "" or nil.
 type Module struct {
 	Form    string    `json:"form,omitempty"` // QSFP28, OSFP
 	Vendor  string    `json:"vendor,omitempty"`
@@ -53,13 +52,13 @@ func (m *Module) String() string {
 
 // The memory of a module: the I2C address of its pages, and of the diagnostics of SFPs.
 const (
-	modulePage  = 128 // bytes; the lower half is always there, the upper half is one of several pages
+	modulePage  = 128 // bytes; the lower half always exists, the upper half is one of several pages
 	moduleI2C   = 0x50
 	moduleDiag  = 0x51
 	moduleLanes = 0x11 // the page with the powers of lanes, CMIS
 )
 
-// moduleReader reads bytes of a module's memory: a page, from an offset of 0 to 255.
+// moduleReader reads bytes of a page of a module's memory, at an offset of 0 to 255.
 type moduleReader func(page, i2c byte, offset, length int) ([]byte, error)
 
 // Identifiers of forms, SFF-8024 table 4-1.
@@ -67,8 +66,9 @@ var moduleForms = map[byte]string{
 	0x03: "SFP", 0x0b: "DWDM-SFP", 0x0c: "QSFP", 0x0d: "QSFP+", 0x11: "QSFP28", 0x18: "QSFP-DD", 0x19: "OSFP", 0x1a: "SFP-DD", 0x1b: "DSFP", 0x1e: "QSFP+ CMIS", 0x1f: "SFP-DD CMIS",
 }
 
-// readModule describes what is plugged in: SFF-8472 (SFP), SFF-8636 (QSFP+, QSFP28) or CMIS
-// (QSFP-DD, OSFP and later). [fs.ErrNotExist]: nothing is, or of a form that is not known.
+// readModule describes the plugged module: SFF-8472 (SFP), SFF-8636 (QSFP+, QSFP28) or CMIS
+// (QSFP-DD, OSFP and later). The error is [fs.ErrNotExist] if there is none, or its form is
+// unknown.
 func readModule(read moduleReader) (*Module, error) {
 	low, err := read(0, moduleI2C, 0, modulePage)
 	if err != nil {
@@ -80,7 +80,7 @@ func readModule(read moduleReader) (*Module, error) {
 	m := &Module{Form: moduleForms[low[0]]}
 	switch low[0] {
 	case 0x03, 0x0b:
-		m.sfp(low, read)
+		m.parseSFP(low, read)
 		return m, nil
 	case 0x0c, 0x0d, 0x11, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f:
 	default:
@@ -93,14 +93,14 @@ func readModule(read moduleReader) (*Module, error) {
 	text := func(from, to int) string { return pci.CleanText(string(high[from-modulePage : to-modulePage])) }
 	if low[0] <= 0x11 {
 		m.Vendor, m.Part, m.Serial = text(148, 164), text(168, 184), text(196, 212)
-		if high[147-modulePage]>>4 < 0xa { // above are cables of copper: nothing is measured
+		if high[147-modulePage]>>4 < 0xa { // higher values are copper cables, which measure nothing
 			m.Celsius = celsius(low[22:])
 			m.Receive, m.Send = powers(low[34:42]), powers(low[50:58])
 		}
 		return m, nil
 	}
 	m.Vendor, m.Part, m.Serial = text(129, 145), text(148, 164), text(166, 182)
-	const flat = 0x80 // one page only, as of copper
+	const flat = 0x80 // only one page, as in copper cables
 	if low[2]&flat == 0 {
 		m.Celsius = celsius(low[14:])
 		if lanes, err := read(moduleLanes, moduleI2C, modulePage, modulePage); err == nil && len(lanes) >= modulePage {
@@ -110,8 +110,8 @@ func readModule(read moduleReader) (*Module, error) {
 	return m, nil
 }
 
-// sfp reads SFF-8472. Powers that the host would have to calibrate are left out.
-func (m *Module) sfp(low []byte, read moduleReader) {
+// parseSFP parses SFF-8472. It ignores powers that the host would have to calibrate.
+func (m *Module) parseSFP(low []byte, read moduleReader) {
 	text := func(from, to int) string { return pci.CleanText(string(low[from:to])) }
 	m.Vendor, m.Part, m.Serial = text(20, 36), text(40, 56), text(68, 84)
 	const diagnostics, calibrated = 0x40, 0x20
@@ -123,7 +123,7 @@ func (m *Module) sfp(low []byte, read moduleReader) {
 	}
 }
 
-// celsius reads a temperature in 1/256 degrees; one of 0 is not measured.
+// celsius converts a temperature in 1/256 degrees; 0 means not measured.
 func celsius(raw []byte) *float64 {
 	n := int16(binary.BigEndian.Uint16(raw))
 	if c := math.Round(float64(n)/25.6) / 10; n != 0 {
@@ -132,8 +132,8 @@ func celsius(raw []byte) *float64 {
 	return nil
 }
 
-// powers reads lanes of 0.1 microwatt. Nil if none has any: it is not measured, or dark. A
-// lane without light beside others has -40 dBm, the least that there is to read.
+// powers converts lanes of 0.1 microwatt. It returns nil if all are 0: not measured, or dark. A
+// lane without light beside others has -40 dBm, the lowest reading.
 func powers(raw []byte) (dbm []float64) {
 	some := false
 	for i := 0; i+1 < len(raw); i += 2 {
@@ -147,10 +147,10 @@ func powers(raw []byte) (dbm []float64) {
 	return dbm
 }
 
-// ReadModule asks what is plugged into a network interface. The driver may hang as it does so:
-// only a process of its own may ask. Of a recorded node it is recorded/module/DEV, bytes as
-// "ethtool -m DEV raw on" has them: 256 of the first page, then those of page 11h (CMIS) or
-// of the diagnostics (SFP).
+// ReadModule reads the module of a network interface. The driver may hang meanwhile: call it only
+// in a separate process. For a recorded node it reads recorded/module/DEV, bytes in the form of
+// "ethtool -m DEV raw on": 256 of the first page, then those of page 11h (CMIS) or of the
+// diagnostics (SFP).
 func ReadModule(h *probe.Host, dev string) (*Module, error) {
 	if h.Recorded() {
 		data, err := h.ReadFile("/recorded/module/" + dev)
@@ -177,7 +177,7 @@ func ReadModule(h *probe.Host, dev string) (*Module, error) {
 	return readModule(read)
 }
 
-// Attributes of ethtool's messages about a module's memory (linux/ethtool_netlink.h).
+// These are attributes of ethtool's messages about a module's memory (linux/ethtool_netlink.h).
 const (
 	eepromHeader = iota + 1
 	eepromOffset
@@ -188,14 +188,14 @@ const (
 	eepromData
 )
 
-// netlinkModule asks for bytes of a page: Linux 5.13.
+// netlinkModule reads bytes of a page: Linux 5.13.
 func netlinkModule(dev string, page, i2c byte, offset, length int) ([]byte, error) {
 	g, err := dialGenl()
 	if err != nil {
 		return nil, err
 	}
 	defer g.close()
-	family, err := g.family(unix.ETHTOOL_GENL_NAME)
+	family, err := g.findFamily(unix.ETHTOOL_GENL_NAME)
 	if err != nil {
 		return nil, err
 	}
@@ -216,8 +216,8 @@ func netlinkModule(dev string, page, i2c byte, offset, length int) ([]byte, erro
 	return nil, errors.Join(fmt.Errorf("module of %s: %w", dev, fs.ErrNotExist), err)
 }
 
-// ioctlModule reads the memory of a module as older drivers show it, all at once:
-// ETHTOOL_GMODULEINFO and ETHTOOL_GMODULEEEPROM (linux/ethtool.h).
+// ioctlModule reads the whole memory of a module in the form of older drivers: ETHTOOL_GMODULEINFO
+// and ETHTOOL_GMODULEEEPROM (linux/ethtool.h).
 func ioctlModule(dev string) (moduleReader, error) {
 	const most = 640
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -234,7 +234,7 @@ func ioctlModule(dev string) (moduleReader, error) {
 		copy(request.name[:unix.IFNAMSIZ-1], dev)
 		request.data = data
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
-			return fmt.Errorf("ask %s for its module: %w", dev, errno)
+			return fmt.Errorf("read the module of %s: %w", dev, errno)
 		}
 		return nil
 	}

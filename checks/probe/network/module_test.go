@@ -180,10 +180,10 @@ func TestGenlOfThisMachine(t *testing.T) {
 		t.Skip("skip:", err)
 	}
 	defer g.close()
-	if n, err := g.family("nlctrl"); err != nil || n != unix.GENL_ID_CTRL {
+	if n, err := g.findFamily("nlctrl"); err != nil || n != unix.GENL_ID_CTRL {
 		t.Errorf("%d, %v", n, err)
 	}
-	if _, err := g.family("no such family"); err == nil {
+	if _, err := g.findFamily("no such family"); err == nil {
 		t.Error("a family that is not there was found")
 	}
 	if list, _ := DevlinkHealth("0000:ff:1f.7"); len(list) > 0 {

@@ -6,8 +6,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// NetDevices names the network interfaces of /proc/net/dev in its order: lo,
-// eth0, ib0.
+// NetDevices returns the names of the network interfaces in /proc/net/dev, in its order: lo, eth0,
+// ib0.
 func NetDevices(h *probe.Host) ([]string, error) {
 	return probe.Once(h, "netdev", func() ([]string, error) {
 		data, err := h.ReadFile("/proc/net/dev")
@@ -18,8 +18,8 @@ func NetDevices(h *probe.Host) ([]string, error) {
 	})
 }
 
-// parseNetDevices takes the first word of a line up to its colon; the two
-// heading lines have none there. The counters may follow without a blank.
+// parseNetDevices returns the first word of each line up to its colon; the two heading lines have
+// none there. The counters may follow without a blank.
 func parseNetDevices(data []byte) []string {
 	var names []string
 	for line := range bytes.Lines(data) {

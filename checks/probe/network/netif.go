@@ -14,45 +14,45 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// NetIf is a directory of /sys/class/net. What the kernel does not tell is 0, -1 or
-// "": of an interface that is down it tells neither carrier nor speed.
+// NetIf is a directory of /sys/class/net. Unknown values are 0, -1 or "": for an interface that is
+// down the kernel shows neither carrier nor speed.
 type NetIf struct {
 	Name      string
-	Type      int    // the kernel's number of a kind of link (ARPHRD): 1 Ethernet, 32 IP over InfiniBand, 772 lo
-	On        bool   // nobody has taken it down
-	OperState string // up, down, lowerlayerdown, dormant; unknown of drivers that keep none
-	Carrier   int    // 1 there is one, 0 there is none, -1 not told
-	Speed     int    // Mb/s; 0 not told
+	Type      int    // the kernel's number of the link type (ARPHRD): 1 Ethernet, 32 IP over InfiniBand, 772 lo
+	On        bool   // administratively up
+	OperState string // up, down, lowerlayerdown, dormant; unknown for drivers without it
+	Carrier   int    // 1 yes, 0 no, -1 unknown
+	Speed     int    // Mb/s; 0 if unknown
 	Duplex    string // full, half; "" or unknown
 	MTU       int
-	Index     int    // of the kernel, another one after its driver was loaded anew; 0 not told
+	Index     int    // of the kernel, changes when the driver is loaded again; 0 if unknown
 	Changes   uint64 // how often the carrier came or went
-	Counted   bool   // Changes is told
-	Physical  bool   // there is a device behind it, and not only software
+	Counted   bool   // Changes is known
+	Physical  bool   // it has a device, and is not only software
 	PCI       string // that device's address, if it is on the PCI bus
 	Lower     []string
-	Bond      *Bond     // nil: it is none
-	Slave     *BondPart // nil: it is no member of a bond
+	Bond      *Bond     // nil if it is not a bond
+	Slave     *BondPart // nil if it is not a member of a bond
 
-	Err error // why something above is missing
+	Err error // why a value above is missing
 }
 
-// Bond is what a bond says of itself, directory bonding.
+// Bond is the directory bonding of a bond.
 type Bond struct {
 	Mode       string // 802.3ad, active-backup
 	Members    []string
-	Active     string // the one member that works, of active-backup, balance-tlb and balance-alb
-	Aggregator string // the active one, of 802.3ad
-	Partner    string // MAC address of what is at the other end, of 802.3ad; "": not told, as to anybody but root
+	Active     string // the one active member, in active-backup, balance-tlb and balance-alb
+	Aggregator string // the active one, in 802.3ad
+	Partner    string // MAC address of the far end, in 802.3ad; "" if unknown, always for users other than root
 }
 
-// BondPart is what the bond says of a member, directory bonding_slave.
+// BondPart is the directory bonding_slave of a member.
 type BondPart struct {
 	MII        string // up, down, going down, going back
 	Aggregator string // of 802.3ad: the one it is in
 }
 
-// Ethernet and loopback as kinds of link.
+// These are link types: Ethernet and loopback.
 const (
 	LinkEthernet = 1
 	LinkLoopback = 772
@@ -61,7 +61,7 @@ const (
 // flagUp is IFF_UP.
 const flagUp = 0x1
 
-// NetIfs names the network interfaces, those of software, too.
+// NetIfs returns the names of all network interfaces, including those of software.
 func NetIfs(h *probe.Host) ([]string, error) {
 	return probe.Once(h, "netifs", func() ([]string, error) {
 		names, err := h.Names(NetClass)
@@ -78,7 +78,7 @@ func NetIfs(h *probe.Host) ([]string, error) {
 	})
 }
 
-// Bonds names the bonds among the network interfaces.
+// Bonds returns the names of the bonds among the network interfaces.
 func Bonds(h *probe.Host) ([]string, error) {
 	return probe.Once(h, "bonds", func() ([]string, error) {
 		text, err := h.ReadFile(NetClass + "/bonding_masters")
@@ -96,8 +96,8 @@ func Bonds(h *probe.Host) ([]string, error) {
 	})
 }
 
-// ReadNetIf reads one interface. One that is not there, or has gone since its name was
-// read, has an error that is [fs.ErrNotExist].
+// ReadNetIf reads one interface. If it does not exist, or was removed in the meantime, its error is
+// [fs.ErrNotExist].
 func ReadNetIf(h *probe.Host, name string) NetIf {
 	n, _ := probe.Once(h, "netif "+name, func() (NetIf, error) { return netIf(h, name), nil })
 	return n
@@ -116,9 +116,9 @@ func netIf(h *probe.Host, name string) NetIf {
 		return n
 	}
 	n.OperState = h.Word(dir, "operstate", &n.Err)
-	n.Type, _ = netNumber(h, dir, "type", &n.Err)
-	n.MTU, _ = netNumber(h, dir, "mtu", &n.Err)
-	n.Index, _ = netNumber(h, dir, "ifindex", &n.Err)
+	n.Type, _ = readNumber(h, dir, "type", &n.Err)
+	n.MTU, _ = readNumber(h, dir, "mtu", &n.Err)
+	n.Index, _ = readNumber(h, dir, "ifindex", &n.Err)
 	if text := h.Word(dir, "flags", &n.Err); text != "" {
 		flags, ok := ParseHex(strings.TrimPrefix(text, "0x"))
 		if !ok {
@@ -126,12 +126,12 @@ func netIf(h *probe.Host, name string) NetIf {
 		}
 		n.On = !ok || flags&flagUp != 0
 	}
-	if c, ok := netNumber(h, dir, "carrier", &n.Err); ok && (c == 0 || c == 1) {
+	if c, ok := readNumber(h, dir, "carrier", &n.Err); ok && (c == 0 || c == 1) {
 		n.Carrier = c
 	}
-	n.Speed = parseNetSpeed(quietWord(h, dir, "speed", &n.Err))
-	n.Duplex = quietWord(h, dir, "duplex", &n.Err)
-	if c, ok := netNumber(h, dir, "carrier_changes", &n.Err); ok && c >= 0 {
+	n.Speed = parseNetSpeed(readQuietly(h, dir, "speed", &n.Err))
+	n.Duplex = readQuietly(h, dir, "duplex", &n.Err)
+	if c, ok := readNumber(h, dir, "carrier_changes", &n.Err); ok && c >= 0 {
 		n.Changes, n.Counted = uint64(c), true
 	}
 	if link, err := os.Readlink(h.Path(dir + "/device")); err == nil {
@@ -148,10 +148,10 @@ func netIf(h *probe.Host, name string) NetIf {
 		case "bonding":
 			n.Bond = bond(h, dir+"/bonding", &n.Err)
 		case "bonding_slave":
-			n.Slave = &BondPart{MII: h.Word(dir+"/bonding_slave", "mii_status", &n.Err), Aggregator: quietWord(h, dir+"/bonding_slave", "ad_aggregator_id", &n.Err)}
+			n.Slave = &BondPart{MII: h.Word(dir+"/bonding_slave", "mii_status", &n.Err), Aggregator: readQuietly(h, dir+"/bonding_slave", "ad_aggregator_id", &n.Err)}
 		}
 	}
-	if n.OperState == "" && n.Err == nil { // it has been taken out since its directory was listed
+	if n.OperState == "" && n.Err == nil { // it was removed after its directory was listed
 		n.Err = &fs.PathError{Op: "read", Path: dir + "/operstate", Err: fs.ErrNotExist}
 	}
 	return n
@@ -160,14 +160,14 @@ func netIf(h *probe.Host, name string) NetIf {
 func bond(h *probe.Host, dir string, errs *error) *Bond {
 	mode, _, _ := strings.Cut(h.Word(dir, "mode", errs), " ") // "802.3ad 4"
 	return &Bond{
-		Mode: mode, Members: strings.Fields(h.Word(dir, "slaves", errs)), Active: quietWord(h, dir, "active_slave", errs),
-		Aggregator: quietWord(h, dir, "ad_aggregator", errs), Partner: quietWord(h, dir, "ad_partner_mac", errs),
+		Mode: mode, Members: strings.Fields(h.Word(dir, "slaves", errs)), Active: readQuietly(h, dir, "active_slave", errs),
+		Aggregator: readQuietly(h, dir, "ad_aggregator", errs), Partner: readQuietly(h, dir, "ad_partner_mac", errs),
 	}
 }
 
-// quietWord is the first line of a file that a driver refuses to tell at times:
-// EINVAL of an interface that is down, EOPNOTSUPP of one in software.
-func quietWord(h *probe.Host, dir, name string, errs *error) string {
+// readQuietly returns the first line of a file that a driver sometimes refuses to read: EINVAL for an
+// interface that is down, EOPNOTSUPP for one in software.
+func readQuietly(h *probe.Host, dir, name string, errs *error) string {
 	var err error
 	text := h.Word(dir, name, &err)
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
@@ -176,9 +176,10 @@ func quietWord(h *probe.Host, dir, name string, errs *error) string {
 	return text
 }
 
-// netNumber is a whole number; what is none is an error, what is not told is not ok.
-func netNumber(h *probe.Host, dir, name string, errs *error) (n int, ok bool) {
-	text := quietWord(h, dir, name, errs)
+// readNumber reads a whole number. It reports an invalid number as an error; ok is false if it is
+// missing.
+func readNumber(h *probe.Host, dir, name string, errs *error) (n int, ok bool) {
+	text := readQuietly(h, dir, name, errs)
 	if text == "" {
 		return 0, false
 	}
@@ -190,8 +191,8 @@ func netNumber(h *probe.Host, dir, name string, errs *error) (n int, ok bool) {
 	return n, true
 }
 
-// parseNetSpeed is a speed in Mb/s; -1, also as the number of 32 bits that it is in
-// older kernels, and all else is 0: not told.
+// parseNetSpeed parses a speed in Mb/s. -1 (in older kernels as an unsigned 32-bit number) and
+// invalid text are 0: unknown.
 func parseNetSpeed(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil || n <= 0 || n > 100_000_000 {

@@ -71,7 +71,7 @@ func TestRoutes(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err == nil || err.Error() != "parse /proc/net/route: line 6: is no route" {
+	if err == nil || err.Error() != "parse /proc/net/route: line 6: not a route" {
 		t.Errorf("error %v", err)
 	}
 }

@@ -12,18 +12,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// netlink is a socket of netlink. The netlink library that others use asks neither for
-// devlink's reporters nor for the memory of a transceiver.
+// netlink is a socket of netlink. The netlink library of other packages supports neither devlink's
+// reporters nor the memory of a transceiver.
 type netlink struct {
 	fd  int
 	seq uint32
 }
 
-// netlinkWait is how long the kernel may take for one answer. A driver that hangs is not heard
-// of; the process that asks is ended by the one that started it.
+// netlinkWait bounds the wait for one answer of the kernel. It does not help if the driver hangs;
+// then the parent ends this process.
 const netlinkWait = 1 // seconds
 
-// dialGenl opens generic netlink: requests by attributes, as ethtool and devlink send them.
+// dialGenl opens generic netlink, whose requests consist of attributes, as ethtool and devlink send
+// them.
 func dialGenl() (*netlink, error) {
 	n, err := dialNetlink(unix.NETLINK_GENERIC)
 	if err != nil {
@@ -70,12 +71,12 @@ func putAttr(to []byte, kind uint16, value []byte) []byte {
 	return to
 }
 
-// putText appends an attribute that is a text, with the zero that ends it.
+// putText appends a text attribute with its final zero byte.
 func putText(to []byte, kind uint16, text string) []byte {
 	return putAttr(to, kind, append([]byte(text), 0))
 }
 
-// parseAttrs reads attributes; what is cut is left out.
+// parseAttrs parses attributes and ignores a truncated one.
 func parseAttrs(data []byte) (list []attr) {
 	const flags = unix.NLA_F_NESTED | 0x4000 // and NLA_F_NET_BYTEORDER
 	for len(data) >= attrHeader {
@@ -97,7 +98,7 @@ func (a attr) text() string {
 	return pci.CleanText(string(v))
 }
 
-// number reads an unsigned number of 1, 2, 4 or 8 bytes.
+// number returns an unsigned number of 1, 2, 4 or 8 bytes.
 func (a attr) number() uint64 {
 	switch len(a.value) {
 	case 1:
@@ -143,7 +144,7 @@ func (n *netlink) exchange(kind, flags uint16, request []byte, each func(body []
 	msg = binary.NativeEndian.AppendUint32(msg, 0)
 	msg = append(msg, request...)
 	if err := unix.Sendto(n.fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fmt.Errorf("ask netlink: %w", err)
+		return fmt.Errorf("netlink request: %w", err)
 	}
 	buf := make([]byte, 64<<10)
 	for {
@@ -152,7 +153,7 @@ func (n *netlink) exchange(kind, flags uint16, request []byte, each func(body []
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("ask netlink: %w", err)
+			return fmt.Errorf("netlink request: %w", err)
 		}
 		if done, err := parseNetlink(buf[:size], n.seq, each); done || err != nil {
 			return err
@@ -160,13 +161,13 @@ func (n *netlink) exchange(kind, flags uint16, request []byte, each func(body []
 	}
 }
 
-// parseNetlink calls each for the messages of one packet that answer request seq; done says
-// that the last one is among them.
+// parseNetlink calls each for the messages of one packet that answer request seq; done reports
+// whether the last one is among them.
 func parseNetlink(data []byte, seq uint32, each func(body []byte) error) (done bool, err error) {
 	for len(data) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(data))
 		if size < unix.NLMSG_HDRLEN || size > len(data) {
-			return true, fmt.Errorf("ask netlink: %w", fs.ErrInvalid)
+			return true, fmt.Errorf("netlink request: %w", fs.ErrInvalid)
 		}
 		body := data[unix.NLMSG_HDRLEN:size]
 		mine := binary.NativeEndian.Uint32(data[8:]) == seq
@@ -175,7 +176,7 @@ func parseNetlink(data []byte, seq uint32, each func(body []byte) error) (done b
 		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
 			if len(body) >= 4 {
 				if code := int32(binary.NativeEndian.Uint32(body)); code < 0 {
-					err = fmt.Errorf("ask netlink: %w", unix.Errno(-code))
+					err = fmt.Errorf("netlink request: %w", unix.Errno(-code))
 				}
 			}
 			return true, err
@@ -189,8 +190,8 @@ func parseNetlink(data []byte, seq uint32, each func(body []byte) error) (done b
 	return false, nil
 }
 
-// family is the number that the kernel has given to a family.
-func (n *netlink) family(name string) (uint16, error) {
+// findFamily returns the kernel's number of a family.
+func (n *netlink) findFamily(name string) (uint16, error) {
 	answers, err := n.ask(unix.GENL_ID_CTRL, unix.CTRL_CMD_GETFAMILY, 1, false, putText(nil, unix.CTRL_ATTR_FAMILY_NAME, name))
 	for _, a := range answers {
 		for _, x := range a {

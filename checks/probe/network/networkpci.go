@@ -9,9 +9,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// PCIAddress lists the network controllers of the PCI bus by address, Ethernet and
-// InfiniBand, whoever drives them: base class 02 of the PCI Code and ID Assignment
-// Specification. Virtual functions are none. None without a PCI bus.
+// PCIAddress lists the network controllers of the PCI bus by address, Ethernet and InfiniBand, with
+// any driver: base class 02 of the PCI Code and ID Assignment Specification. It excludes virtual
+// functions. There are none without a PCI bus.
 func PCIAddress(h *probe.Host) (addresses []string, err error) {
 	list, err := pci.List(h)
 	for _, e := range list {
@@ -22,13 +22,13 @@ func PCIAddress(h *probe.Host) (addresses []string, err error) {
 	return addresses, err
 }
 
-// NetMTU is the MTU of a network interface of a PCI device.
+// NetMTU returns the MTU of a network interface of a PCI device.
 func NetMTU(h *probe.Host, bdf, name string) (string, error) {
 	return h.ReadValue(pci.PCIDevices + "/" + bdf + "/net/" + name + "/mtu")
 }
 
-// NetMaster is the interface that one of a PCI device's is part of: a bond, a
-// bridge. "" if it is none's part.
+// NetMaster returns the interface, such as a bond or a bridge, to which an interface of a PCI
+// device belongs; "" if there is none.
 func NetMaster(h *probe.Host, bdf string) string {
 	dir := pci.PCIDevices + "/" + bdf + "/net"
 	names, err := h.Names(dir)

@@ -16,17 +16,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// ResolvConf is /etc/resolv.conf as the C library understands it (resolv.conf(5)).
+// ResolvConf is /etc/resolv.conf as the C library interprets it (resolv.conf(5)).
 type ResolvConf struct {
 	Servers []string // the first three
 	Search  []string
-	NDots   int      // a name with so many dots is first tried as it is
-	Bad     []string // name servers that are no address: they are never asked
+	NDots   int      // a name with at least this number of dots is tried as it is first
+	Bad     []string // name servers that are not addresses: they are never queried
 }
 
 const resolvConf = "/etc/resolv.conf"
 
-// ReadResolvConf reads the file. The error is [io/fs.ErrNotExist] where there is none.
+// ReadResolvConf reads the file. The error is [io/fs.ErrNotExist] if it is missing.
 func ReadResolvConf(h *probe.Host) (ResolvConf, error) {
 	return probe.Once(h, "resolv.conf", func() (ResolvConf, error) {
 		data, err := h.ReadFile(resolvConf)
@@ -68,8 +68,7 @@ func parseResolvConf(data []byte) ResolvConf {
 	return c
 }
 
-// Candidates are the names that a name may stand for, in the order in which they
-// are asked for.
+// Candidates returns the full names to try for a name, in order.
 func (c ResolvConf) Candidates(name string) []string {
 	if strings.HasSuffix(name, ".") {
 		return []string{name}
@@ -89,11 +88,10 @@ func (c ResolvConf) Candidates(name string) []string {
 // recordedDNS is a directory of a recorded node, with a file for each name server.
 const recordedDNS = "/recorded/dns"
 
-// AskNameServer asks one of the node's name servers. Below another root nobody is
-// asked: a file, recorded/dns/SERVER, has a line for each name and type, "NAME A
-// SECONDS CODE ANSWERS"; * stands for any name or type, the word "refused" as the
-// code for a port where nobody listens, "garbage" for no DNS message. What the file
-// has not is not answered.
+// AskNameServer queries one of the node's name servers. Below another root it reads a file instead:
+// recorded/dns/SERVER has a line for each name and type, "NAME A SECONDS CODE ANSWERS". * matches
+// any name or type; the code "refused" means a port on which no process listens, "garbage" an
+// invalid DNS message. A query without a line gets no answer.
 func AskNameServer(ctx context.Context, h *probe.Host, server, name string, kind uint16) (DNSReply, time.Duration, error) {
 	if !h.Recorded() {
 		return AskDNS(ctx, net.JoinHostPort(server, "53"), name, kind)
@@ -105,7 +103,7 @@ func AskNameServer(ctx context.Context, h *probe.Host, server, name string, kind
 	return recordedReply(data, name, kind)
 }
 
-// ErrNotRecorded says that nobody knows what a name server of a recorded node would say.
+// ErrNotRecorded means that the answer of a recorded node's name server is unknown.
 var ErrNotRecorded = errors.New("not recorded")
 
 func recordedReply(data []byte, name string, kind uint16) (r DNSReply, took time.Duration, err error) {

@@ -13,19 +13,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Route is a line of /proc/net/route or ipv6_route. Of an IPv4 route over several
-// next hops the kernel lists the first there; one of IPv6 has a line for each.
+// Route is a line of /proc/net/route or ipv6_route. For an IPv4 route over several next hops the
+// kernel lists the first; an IPv6 route has a line for each.
 type Route struct {
 	Prefix  netip.Prefix
-	Gateway netip.Addr // not valid: none, what it leads to is on the link
+	Gateway netip.Addr // invalid: none, the destination is on the link
 	Dev     string
 	Metric  uint64
-	Nowhere bool // blackhole, unreachable, prohibit: what is sent there is dropped
+	Nowhere bool // blackhole, unreachable, prohibit: packets are dropped
 }
 
-// Routes are those of IPv4's main table, and of all tables of IPv6: the kernel has
-// no others in these files. err says which lines, or which file, could not be read;
-// the rest stands. What is not there has none.
+// Routes returns the routes of IPv4's main table, and of all tables of IPv6; these files have no
+// others. err names the lines or the file that could not be read; the list has the rest. A missing
+// file has none.
 func Routes(h *probe.Host) (list []Route, err error) {
 	return probe.Once(h, "routes", func() (list []Route, err error) {
 		for _, f := range []struct {
@@ -56,11 +56,11 @@ func Routes(h *probe.Host) (list []Route, err error) {
 	})
 }
 
-// errNoRoute says of a line that it is none.
-var errNoRoute = errors.New("is no route")
+// errNoRoute means that a line is not a route.
+var errNoRoute = errors.New("not a route")
 
-// parseRoute4 reads "eth0 00000000 0100000A 0003 0 0 100 00000000 0 0 0": addresses
-// are numbers of the machine, whose lowest byte is the first of the address.
+// parseRoute4 parses "eth0 00000000 0100000A 0003 0 0 100 00000000 0 0 0": addresses are numbers in
+// the machine's byte order, with the first byte of the address lowest.
 func parseRoute4(f []string) (r Route, ok bool, err error) {
 	if len(f) == 0 || f[0] == "Iface" {
 		return r, false, nil
@@ -81,14 +81,14 @@ func parseRoute4(f []string) (r Route, ok bool, err error) {
 	if gateway != 0 {
 		r.Gateway = addr4(gateway)
 	}
-	return r, flags&routeUp != 0 || r.Nowhere, nil // some kernels do not call those up
+	return r, flags&routeUp != 0 || r.Nowhere, nil // some kernels do not mark these as up
 }
 
 func addr4(n uint64) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)})
 }
 
-// parseRoute6 reads "DEST LENGTH SOURCE LENGTH GATEWAY METRIC REFS USE FLAGS DEV".
+// parseRoute6 parses "DEST LENGTH SOURCE LENGTH GATEWAY METRIC REFS USE FLAGS DEV".
 func parseRoute6(f []string) (r Route, ok bool, err error) {
 	if len(f) == 0 {
 		return r, false, nil
@@ -108,7 +108,7 @@ func parseRoute6(f []string) (r Route, ok bool, err error) {
 	if !gateway.IsUnspecified() {
 		r.Gateway = gateway
 	}
-	return r, flags&routeUp != 0 || r.Nowhere, nil // some kernels do not call those up
+	return r, flags&routeUp != 0 || r.Nowhere, nil // some kernels do not mark these as up
 }
 
 func addr6(text string) (a netip.Addr, ok bool) {

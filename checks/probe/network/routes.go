@@ -10,10 +10,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// ReadDefaultRoutes are the network interfaces over which the node reaches whatever is
-// not near, and those that these are made of: a bond's members, what a VLAN lies
-// on. From /proc/net/route, the main table, and ipv6_route, which has the routes of
-// all tables and those that routers advertise; what is not there has none.
+// ReadDefaultRoutes returns the network interfaces of the node's default routes, and the interfaces
+// below them: a bond's members, the parent of a VLAN. It reads /proc/net/route, the main table, and
+// ipv6_route, which has the routes of all tables and those that routers advertise. A missing file
+// has none.
 func ReadDefaultRoutes(h *probe.Host) (DefaultRoutes, error) {
 	return probe.Once(h, "default routes", func() (DefaultRoutes, error) {
 		routes := DefaultRoutes{V4: map[string]bool{}, V6: map[string]bool{}}
@@ -30,25 +30,25 @@ func ReadDefaultRoutes(h *probe.Host) (DefaultRoutes, error) {
 				return DefaultRoutes{}, err
 			}
 			for _, dev := range f.parse(data) {
-				withLower(h, dev, f.set)
+				addWithLower(h, dev, f.set)
 			}
 		}
 		return routes, nil
 	})
 }
 
-// DefaultRoutes are interfaces by the protocol of the route.
+// DefaultRoutes has the interfaces by the protocol of the route.
 type DefaultRoutes struct{ V4, V6 map[string]bool }
 
-// All has those of either.
+// All returns the interfaces of either protocol.
 func (r DefaultRoutes) All() map[string]bool {
 	all := maps.Clone(r.V4)
 	maps.Copy(all, r.V6)
 	return all
 }
 
-// withLower adds an interface and those it is made of: /sys/class/net/bond0/lower_eth0.
-func withLower(h *probe.Host, dev string, set map[string]bool) {
+// addWithLower adds an interface and the interfaces below it: /sys/class/net/bond0/lower_eth0.
+func addWithLower(h *probe.Host, dev string, set map[string]bool) {
 	if set[dev] || strings.Contains(dev, "/") {
 		return
 	}
@@ -59,7 +59,7 @@ func withLower(h *probe.Host, dev string, set map[string]bool) {
 	}
 	for _, n := range names {
 		if lower, ok := strings.CutPrefix(n, "lower_"); ok {
-			withLower(h, lower, set)
+			addWithLower(h, lower, set)
 		}
 	}
 }
@@ -67,14 +67,14 @@ func withLower(h *probe.Host, dev string, set map[string]bool) {
 // NetClass has a directory for each network interface.
 const NetClass = "/sys/class/net"
 
-// The flags of a route: RTF_UP, and RTF_REJECT of one that leads nowhere.
+// These are flags of a route: RTF_UP, and RTF_REJECT for one that drops packets.
 const (
 	routeUp     = 0x0001
 	routeReject = 0x0200
 )
 
-// parseRoutes finds the lines with destination and mask 0: "eth0 00000000
-// 0100000A 0003 0 0 100 00000000 0 0 0".
+// parseRoutes finds the lines with destination and mask 0: "eth0 00000000 0100000A 0003 0 0 100
+// 00000000 0 0 0".
 func parseRoutes(data []byte) (devs []string) {
 	for line := range bytes.Lines(data) {
 		f := strings.Fields(string(line))
@@ -88,7 +88,7 @@ func parseRoutes(data []byte) (devs []string) {
 	return devs
 }
 
-// parseRoutes6 finds those to ::/0; the kernel's own, which leads nowhere, is on lo.
+// parseRoutes6 finds the routes to ::/0; the kernel's own, which drops packets, is on lo.
 func parseRoutes6(data []byte) (devs []string) {
 	for line := range bytes.Lines(data) {
 		f := strings.Fields(string(line))
@@ -102,7 +102,7 @@ func parseRoutes6(data []byte) (devs []string) {
 	return devs
 }
 
-// ParseHex reads digits of base 16.
+// ParseHex parses a hexadecimal number.
 func ParseHex(text string) (n uint64, ok bool) {
 	if text == "" || len(text) > 16 {
 		return 0, false

@@ -48,7 +48,7 @@ func TestDiagSocket(t *testing.T) {
 		fmt.Sprintf("not a socket: %x", diagAnswer(1, 1, "1.2.3.4:1", "1.2.3.4:1", 0, 1)): diagAnswer(1, 1, "1.2.3.4:1", "1.2.3.4:1", 0, 1),
 		"no sock_diag": diagAnswer(unix.AF_INET, 3, "10.1.2.3:81", "10.9.8.7:1", 0, 0),
 	} {
-		s, err := diagSocket(body)
+		s, err := parseDiagSocket(body)
 		got := probetest.Message(err)
 		if err == nil {
 			got = row(s)
@@ -67,11 +67,11 @@ func FuzzDiagSockets(f *testing.F) {
 	f.Add([]byte("\x10\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		_, _ = parseNetlink(data, 7, func(body []byte) error {
-			s, err := diagSocket(body)
+			s, err := parseDiagSocket(body)
 			if err != nil {
 				return err
 			}
-			again, err := diagSocket(diagAnswer(body[0], body[1], s.LocalAddress.String(), s.RemoteAddress.String(), s.UID, uint32(s.Inode)))
+			again, err := parseDiagSocket(diagAnswer(body[0], body[1], s.LocalAddress.String(), s.RemoteAddress.String(), s.UID, uint32(s.Inode)))
 			if err != nil || row(again) != row(s) {
 				t.Errorf("%q, again: %q, %v", row(s), row(again), err)
 			}
@@ -102,7 +102,7 @@ func TestIsPartOfKernel(t *testing.T) {
 		}
 	}
 	for _, protocol := range []string{"tcp", "udp"} {
-		if _, err := diagSockets(probe.NewHost(probetest.Tree(t, map[string]string{release: "6.8\n"})), protocol); !errors.Is(err, errNoDiag) {
+		if _, err := listDiagSockets(probe.NewHost(probetest.Tree(t, map[string]string{release: "6.8\n"})), protocol); !errors.Is(err, errNoDiag) {
 			t.Errorf("%s of another root: %v", protocol, err)
 		}
 	}
@@ -198,9 +198,9 @@ func TestDiagSocketsOfThisMachine(t *testing.T) {
 	states := map[string]bool{}
 	for _, protocol := range []string{"tcp", "udp"} {
 		for {
-			before := only(inetFiles(probe.NewHost("/"), protocol))
-			got := only(diagSockets(probe.NewHost("/"), protocol))
-			if !slices.Equal(before, only(inetFiles(probe.NewHost("/"), protocol))) {
+			before := only(readInetFiles(probe.NewHost("/"), protocol))
+			got := only(listDiagSockets(probe.NewHost("/"), protocol))
+			if !slices.Equal(before, only(readInetFiles(probe.NewHost("/"), protocol))) {
 				continue // a connection was still closing
 			}
 			if diff := cmp.Diff(before, got); diff != "" {

@@ -13,17 +13,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Holder is the process behind a socket.
+// Holder is the process that holds a socket.
 type Holder struct {
 	PID  int
 	Name string // first word of its command name, which the kernel cuts at 15 bytes
 }
 
-// Holders are the processes by the inodes of the sockets that they have
-// open. Of several with the same socket it is the one with the highest pid, the
-// one that ss shows first: a daemon rather than the systemd that opened the
-// socket for it. Processes that this user may not look into are left out, and
-// so are sockets of the kernel itself, such as those of its NFS server.
+// Holders returns the processes by the inodes of their open sockets. If several share a socket it
+// is the one with the highest PID, which ss shows first: a daemon rather than the systemd that
+// opened the socket for it. It ignores processes that this user may not read, and sockets of the
+// kernel itself, such as those of its NFS server.
 func Holders(h *probe.Host) (map[uint64]Holder, error) {
 	return probe.Once(h, "socket holders", func() (map[uint64]Holder, error) {
 		dir, err := os.Open(h.Path("/proc"))
@@ -44,14 +43,14 @@ func Holders(h *probe.Host) (map[uint64]Holder, error) {
 		}
 		slices.Sort(pids)
 		for _, pid := range pids {
-			s.process(pid)
+			s.addProcess(pid)
 		}
 		return s.holders, nil
 	})
 }
 
-// holderScan looks through the open files of processes. It uses its buffers
-// again and again: a node may have thousands of processes.
+// holderScan searches the open files of processes. It reuses its buffers, because a node may have
+// thousands of processes.
 type holderScan struct {
 	dir     int // descriptor of /proc
 	holders map[uint64]Holder
@@ -61,7 +60,7 @@ type holderScan struct {
 	name    [64]byte
 }
 
-// list names what is in a directory.
+// list returns the names in a directory.
 func (s *holderScan) list(dir int) ([]string, error) {
 	s.names = s.names[:0]
 	for {
@@ -76,9 +75,9 @@ func (s *holderScan) list(dir int) ([]string, error) {
 	}
 }
 
-// process notes the sockets of one process. One that ends meanwhile, or that
-// must not be looked into, has none.
-func (s *holderScan) process(pid int) {
+// addProcess records the sockets of one process. A process that ends in the meantime, or that this
+// user may not read, has none.
+func (s *holderScan) addProcess(pid int) {
 	dir := strconv.Itoa(pid)
 	fds, err := probe.Open(s.dir, dir+"/fd")
 	if err != nil {
@@ -92,7 +91,7 @@ func (s *holderScan) process(pid int) {
 		if err != nil {
 			continue
 		}
-		inode, ok := socketInode(s.link[:n])
+		inode, ok := parseSocketLink(s.link[:n])
 		if !ok {
 			continue
 		}
@@ -103,8 +102,7 @@ func (s *holderScan) process(pid int) {
 	}
 }
 
-// command is the first word of a process's name: the reference cuts what ss
-// prints at blanks.
+// command returns the first word of a process's name: LBNL NHC cuts the output of ss at blanks.
 func (s *holderScan) command(dir string) string {
 	n, err := probe.ReadAt(s.dir, dir+"/comm", s.name[:])
 	if err != nil {
@@ -114,8 +112,8 @@ func (s *holderScan) command(dir string) string {
 	return strings.TrimRight(first, "\n")
 }
 
-// socketInode reads what a link of /proc/PID/fd says about a socket.
-func socketInode(link []byte) (uint64, bool) {
+// parseSocketLink parses the link of a socket in /proc/PID/fd.
+func parseSocketLink(link []byte) (uint64, bool) {
 	number, ok := bytes.CutPrefix(link, []byte("socket:["))
 	if !ok {
 		return 0, false

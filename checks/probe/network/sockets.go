@@ -15,15 +15,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// SocketProtocols are what [Sockets] may be asked for, named as ss names
-// them. IPv4 and IPv6 are one protocol; u_seq are Unix sockets of type SEQPACKET.
+// SocketProtocols are the protocols that [Sockets] accepts, named as in ss. IPv4 and IPv6 are one
+// protocol; u_seq are Unix sockets of type SEQPACKET.
 var SocketProtocols = [...]string{"tcp", "udp", "raw", "unix", "u_seq"}
 
-// Socket is one socket in the words of ss.
+// Socket is one socket in the terms of ss.
 type Socket struct {
-	State string // LISTEN, UNCONN, TIME-WAIT ...; ESTABLISHED, which ss shortens
+	State string // LISTEN, UNCONN, TIME-WAIT ...; ESTABLISHED, which ss abbreviates
 	Type  string // of a unix socket: STREAM or DGRAM
-	Inode uint64 // 0: it belongs to no process any more, or to none yet
+	Inode uint64 // 0: no process has it any more, or none has it yet
 	UID   uint32 // owner, if Owned
 	Owned bool   // the kernel knows the owner
 
@@ -31,9 +31,9 @@ type Socket struct {
 	path                        string // of a Unix socket
 }
 
-// Local is the address the socket is bound to: "127.0.0.1:25", "[::1]:25",
-// "0.0.0.0:22" and "*:22" (IPv6) for every address, the path of a Unix socket,
-// "@name" of one without a path, "*" of one without a name.
+// Local returns the address to which the socket is bound: "127.0.0.1:25", "[::1]:25", "0.0.0.0:22"
+// and "*:22" (IPv6) for every address, the path of a Unix socket, "@name" of one without a path,
+// "*" of one without a name.
 func (s Socket) Local() string {
 	if s.LocalAddress.IsValid() {
 		return socketAddress(s.LocalAddress)
@@ -44,9 +44,9 @@ func (s Socket) Local() string {
 	return s.path
 }
 
-// Remote is the address of the other end; if there is none "0.0.0.0:*", "*:*" or
-// "[::]:*", which is that of a socket bound to an IPv6 address: it takes no IPv4
-// (__inet6_bind in the kernel's net/ipv6/af_inet6.c). A Unix socket has an empty one.
+// Remote returns the address of the other end. If there is none it returns "0.0.0.0:*", "*:*" or
+// "[::]:*"; the last is for a socket bound to an IPv6 address, which accepts no IPv4 (__inet6_bind
+// in the kernel's net/ipv6/af_inet6.c). For a Unix socket it is empty.
 func (s Socket) Remote() string {
 	if !s.RemoteAddress.IsValid() {
 		return ""
@@ -58,8 +58,7 @@ func (s Socket) Remote() string {
 	return socketAddress(s.RemoteAddress)
 }
 
-// socketAddress writes an address as ss -n does. The port of a raw socket is its
-// protocol.
+// socketAddress formats an address as ss -n does. The port of a raw socket is its protocol.
 func socketAddress(a netip.AddrPort) string {
 	b := make([]byte, 0, 48)
 	switch ip := a.Addr(); {
@@ -77,41 +76,40 @@ func socketAddress(a netip.AddrPort) string {
 	return string(strconv.AppendUint(b, uint64(a.Port()), 10))
 }
 
-// Sockets lists the sockets of a protocol in the network namespace of this
-// process.
+// Sockets lists the sockets of a protocol in the network namespace of this process.
 //
-// TCP and UDP come from sock_diag where the kernel has it ready (diagSockets), the others from
-// /proc/net. sock_diag knows two things more: which interface a socket is bound to, and whether
-// an IPv6 socket takes IPv4, too, for which ss writes "0.0.0.0%eth0:68" and "[::]:22". This
-// has "0.0.0.0:68" and "*:22" from either.
+// TCP and UDP come from sock_diag if the kernel has it loaded (listDiagSockets), the others from
+// /proc/net. sock_diag has two more properties: the interface of a bound socket, and whether an
+// IPv6 socket accepts IPv4, too. ss shows them as "0.0.0.0%eth0:68" and "[::]:22". Sockets shows
+// "0.0.0.0:68" and "*:22" from either source.
 func Sockets(h *probe.Host, protocol string) ([]Socket, error) {
 	return probe.Once(h, "sockets "+protocol, func() ([]Socket, error) {
 		switch protocol {
 		case "unix", "u_seq":
-			all, err := socketFile(h, "unix", parseUnixSockets)
-			return ofProtocol(all, protocol), err
+			all, err := readSocketFile(h, "unix", parseUnixSockets)
+			return filterProtocol(all, protocol), err
 		case "tcp", "udp":
-			if sockets, err := diagSockets(h, protocol); err == nil {
+			if sockets, err := listDiagSockets(h, protocol); err == nil {
 				return sockets, nil
 			}
 		}
-		return inetFiles(h, protocol)
+		return readInetFiles(h, protocol)
 	})
 }
 
-// inetFiles reads the sockets of a protocol, IPv4 and IPv6, from /proc/net.
-func inetFiles(h *probe.Host, protocol string) ([]Socket, error) {
-	four, err := socketFile(h, protocol, parseInetSockets)
+// readInetFiles reads the sockets of a protocol, IPv4 and IPv6, from /proc/net.
+func readInetFiles(h *probe.Host, protocol string) ([]Socket, error) {
+	four, err := readSocketFile(h, protocol, parseInetSockets)
 	if err != nil {
 		return nil, err
 	}
-	six, err := socketFile(h, protocol+"6", parseInetSockets)
+	six, err := readSocketFile(h, protocol+"6", parseInetSockets)
 	return append(four, six...), err
 }
 
-// ofProtocol picks one kind of Unix sockets: ss has another name for those
-// that are neither streams nor datagrams.
-func ofProtocol(all []Socket, protocol string) []Socket {
+// filterProtocol returns one kind of Unix sockets: ss has another name for those that are neither
+// streams nor datagrams.
+func filterProtocol(all []Socket, protocol string) []Socket {
 	var some []Socket
 	for _, s := range all {
 		if (s.Type == "") == (protocol == "u_seq") {
@@ -121,9 +119,9 @@ func ofProtocol(all []Socket, protocol string) []Socket {
 	return some
 }
 
-// socketFile reads a file of /proc/net. A kernel without a protocol, or with
-// IPv6 turned off, has no file for it, and no such sockets.
-func socketFile(h *probe.Host, name string, parse func([]byte) ([]Socket, error)) ([]Socket, error) {
+// readSocketFile reads a file of /proc/net. The file is missing, and there are no such sockets, if the
+// kernel lacks a protocol or has IPv6 turned off.
+func readSocketFile(h *probe.Host, name string, parse func([]byte) ([]Socket, error)) ([]Socket, error) {
 	const dir = "/proc/net"
 	path := dir + "/" + name
 	return probe.Once(h, path, func() ([]Socket, error) {
@@ -144,13 +142,13 @@ func socketFile(h *probe.Host, name string, parse func([]byte) ([]Socket, error)
 
 var errNoSockets = errors.New("not a list of sockets")
 
-// inetLine is about how long a line of /proc/net/tcp is, in bytes.
+// inetLine is the approximate length of a line of /proc/net/tcp, bytes.
 const inetLine = 150
 
-// parseInetSockets reads /proc/net/tcp, udp, raw and those of IPv6, which have
-// the same columns (tcp4_seq_show and its like in the kernel's net/ipv4):
+// parseInetSockets parses /proc/net/tcp, udp, raw and those of IPv6, which have the same columns
+// (tcp4_seq_show and similar functions in the kernel's net/ipv4):
 //
-//	sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...
+// sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode ...
 func parseInetSockets(data []byte) ([]Socket, error) {
 	head, data, _ := bytes.Cut(data, []byte("\n"))
 	if !bytes.Contains(head, []byte("local_address")) {
@@ -183,11 +181,11 @@ func inetSocket(line []byte) (s Socket, ok bool) {
 	return Socket{State: state, Inode: inode, UID: uint32(uid), Owned: isOwned(inode, uint32(uid)), LocalAddress: local, RemoteAddress: remote}, true
 }
 
-// isOwned reports that the kernel knows the owner: of a connection that its process has closed
-// it says uid 0.
+// isOwned reports whether the kernel knows the owner: for a connection that its process has closed
+// it shows uid 0.
 func isOwned(inode uint64, uid uint32) bool { return inode != 0 || uid != 0 }
 
-// cutField cuts the first word off a line.
+// cutField removes the first word of a line.
 func cutField(line []byte) (first, rest []byte) {
 	start := 0
 	for start < len(line) && blank(line[start]) {
@@ -202,8 +200,8 @@ func cutField(line []byte) (first, rest []byte) {
 
 func blank(c byte) bool { return c == ' ' || c == '\t' || c == '\n' }
 
-// inetAddress reads an address in hexadecimal, a number of 32 bits in the
-// order of the machine or four of them, and a port.
+// inetAddress parses a hexadecimal address, one or four 32-bit numbers in the machine's byte order,
+// and a port.
 func inetAddress(field []byte) (netip.AddrPort, bool) {
 	const quad, full = 4, 16
 	host, port, ok := bytes.Cut(field, []byte(":"))
@@ -229,8 +227,8 @@ func inetAddress(field []byte) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(ip, uint16(number)), true
 }
 
-// inetStates are the states by their numbers (include/net/tcp_states.h of the
-// kernel) in the words of ss. A socket without a connection is "closed".
+// inetStates are the states by their numbers (include/net/tcp_states.h of the kernel) in the terms
+// of ss. A socket without a connection is "closed".
 var inetStates = [...]string{
 	1: "ESTABLISHED", 2: "SYN-SENT", 3: "SYN-RECV", 4: "FIN-WAIT-1", 5: "FIN-WAIT-2", 6: "TIME-WAIT",
 	7: "UNCONN", 8: "CLOSE-WAIT", 9: "LAST-ACK", 10: "LISTEN", 11: "CLOSING",
@@ -251,13 +249,12 @@ func inetStateName(number uint8) string {
 	return inetStates[number]
 }
 
-// parseUnixSockets reads /proc/net/unix (unix_seq_show in the kernel's
-// net/unix/af_unix.c):
+// parseUnixSockets parses /proc/net/unix (unix_seq_show in the kernel's net/unix/af_unix.c):
 //
-//	Num RefCount Protocol Flags Type St Inode Path
+// # Num RefCount Protocol Flags Type St Inode Path
 //
-// The path is what a process has chosen, and may hold any character. A line
-// that is no socket is the rest of a path with a newline in it.
+// A process chooses the path, which may contain any character. A line that is not a socket is the
+// rest of a path with a newline in it.
 func parseUnixSockets(data []byte) ([]Socket, error) {
 	head, data, _ := bytes.Cut(data, []byte("\n"))
 	if !bytes.HasPrefix(head, []byte("Num ")) {
@@ -279,8 +276,8 @@ func parseUnixSockets(data []byte) ([]Socket, error) {
 	return withInode(sockets), nil
 }
 
-// withInode drops what no process has accepted yet, as ss does. It is in the
-// list until here because it has a path.
+// withInode drops sockets that no process has accepted yet, as ss does. They are in the list until
+// here because they have a path.
 func withInode(all []Socket) []Socket {
 	some := all[:0]
 	for _, s := range all {
@@ -317,7 +314,7 @@ func unixSocket(line []byte) (s Socket, ok bool) {
 	}, true
 }
 
-// unixType is the name of the types that ss has under "unix".
+// unixType returns the name of the types that ss shows under "unix".
 func unixType(number uint64) string {
 	switch number {
 	case unix.SOCK_STREAM:
@@ -328,7 +325,7 @@ func unixType(number uint64) string {
 	return ""
 }
 
-// unixState is what the flags and the state of a Unix socket mean.
+// unixState converts the flags and the state of a Unix socket to the name in ss.
 func unixState(flags, state uint64) string {
 	const accepting, connected = 1 << 16, 3 // __SO_ACCEPTCON and SS_CONNECTED of the kernel's include/uapi/linux/net.h
 	switch {
@@ -340,12 +337,12 @@ func unixState(flags, state uint64) string {
 	return "UNCONN"
 }
 
-// sock_diag lists the sockets of a protocol over netlink, as ss reads them. With the 262,144
-// hash buckets of a large node and few sockets it costs a seventh of the CPU time of
-// /proc/net/tcp and tcp6.
+// sock_diag lists the sockets of a protocol over netlink, as ss reads them. On a large node with
+// 262,144 hash buckets and few sockets it needs a seventh of the CPU time of /proc/net/tcp and
+// tcp6.
 
-// diagModules are the parts of the kernel that answer for a protocol, each with its number.
-// They need inet_diag, which is there if they are.
+// diagModules are the kernel modules that answer for a protocol, with the protocol's number. They
+// need inet_diag, which is loaded if they are.
 var diagModules = map[string]struct {
 	name   string
 	number uint8
@@ -354,12 +351,12 @@ var diagModules = map[string]struct {
 	"udp": {"udp_diag", unix.IPPROTO_UDP},
 }
 
-// errNoDiag says that only /proc/net has the sockets.
+// errNoDiag means that only /proc/net has the sockets.
 var errNoDiag = errors.New("no sock_diag")
 
-// diagSockets lists the TCP or UDP sockets of this machine by sock_diag. After any error
-// /proc/net has the answer.
-func diagSockets(h *probe.Host, protocol string) (sockets []Socket, err error) {
+// listDiagSockets lists the TCP or UDP sockets of this machine by sock_diag. After any error the caller
+// reads /proc/net.
+func listDiagSockets(h *probe.Host, protocol string) (sockets []Socket, err error) {
 	module := diagModules[protocol]
 	if h.Recorded() || !isPartOfKernel(h, module.name) {
 		return nil, errNoDiag
@@ -370,8 +367,8 @@ func diagSockets(h *probe.Host, protocol string) (sockets []Socket, err error) {
 	}
 	defer n.close()
 	for _, family := range [...]uint8{unix.AF_INET, unix.AF_INET6} {
-		err := n.exchange(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, diagRequest(family, module.number), func(body []byte) error {
-			s, err := diagSocket(body)
+		err := n.exchange(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, encodeDiagRequest(family, module.number), func(body []byte) error {
+			s, err := parseDiagSocket(body)
 			sockets = append(sockets, s)
 			return err
 		})
@@ -382,9 +379,9 @@ func diagSockets(h *probe.Host, protocol string) (sockets []Socket, err error) {
 	return sockets, nil
 }
 
-// isPartOfKernel reports that the kernel has a module already, or is built without modules. A
-// request for a missing one makes the kernel load it (sock_load_diag_module in
-// net/core/sock_diag.c), which a health check must not do.
+// isPartOfKernel reports whether a module is already loaded or built in. A request for a missing
+// module makes the kernel load it (sock_load_diag_module in net/core/sock_diag.c), which a health
+// check must not do.
 func isPartOfKernel(h *probe.Host, module string) bool {
 	noModules := probe.TestFile(h, 'd', "/proc/sys/kernel") && !probe.TestFile(h, 'e', "/proc/sys/kernel/modprobe") && !probe.TestFile(h, 'e', "/proc/modules")
 	return noModules || probe.BuiltIn(h, module)
@@ -397,17 +394,17 @@ const (
 	diagStates      = 1<<13 - 2 // 1 to 11, and 12, which both sources show as SYN-RECV
 )
 
-// diagRequest asks for all sockets of a family and a protocol.
-func diagRequest(family, protocol uint8) []byte {
+// encodeDiagRequest encodes a request for all sockets of a family and a protocol.
+func encodeDiagRequest(family, protocol uint8) []byte {
 	request := make([]byte, diagRequestSize)
 	request[0], request[1] = family, protocol
 	binary.NativeEndian.PutUint32(request[4:], diagStates)
 	return request
 }
 
-// diagSocket reads an answer. It returns [errNoDiag] for a half-open connection without an
-// owner: only /proc/net/tcp names that of its listener (tcp_req_diag_fill in the kernel).
-func diagSocket(body []byte) (Socket, error) {
+// parseDiagSocket parses an answer. It returns [errNoDiag] for a half-open connection without an owner:
+// only /proc/net/tcp has its listener's (tcp_req_diag_fill in the kernel).
+func parseDiagSocket(body []byte) (Socket, error) {
 	if len(body) < diagAnswerSize {
 		return Socket{}, fmt.Errorf("not a socket: %x", body)
 	}

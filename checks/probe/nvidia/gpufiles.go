@@ -13,42 +13,42 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// MaxGPUs is more than any node holds.
+// MaxGPUs is larger than the number of GPUs of any node.
 const MaxGPUs = 256
 
-// GPUViews is what the kernel shows of the GPUs, no library asked: the PCI bus,
-// the files of NVIDIA's driver, and its device nodes.
+// GPUViews has the GPUs as the kernel shows them, without a library: the PCI bus, the files of
+// NVIDIA's driver, and its device nodes.
 type GPUViews struct {
 	PCI     []PCIGPU    // by address; none if the node shows no PCI bus
-	Driver  []DriverGPU // by address, from /proc/driver/nvidia/gpus; in a container those that it was given
+	Driver  []DriverGPU // by address, from /proc/driver/nvidia/gpus; in a container only its own
 	Nodes   []int       // the N of /dev/nvidiaN, in order
 	Version string      // of the loaded driver, from /proc/driver/nvidia/version; "" if it is not loaded
 }
 
-// PCIGPU is a GPU of NVIDIA's in /sys/bus/pci/devices.
+// PCIGPU is an NVIDIA GPU in /sys/bus/pci/devices.
 type PCIGPU struct {
 	Address string // 0000:c1:00.0
-	Driver  string // of the kernel: "nvidia", "vfio-pci"; "" if none has taken it
+	Driver  string // of the kernel: "nvidia", "vfio-pci"; "" if it has none
 	Aside   Aside
 }
 
-// Aside is why NVIDIA's driver does not have to have a GPU here.
+// Aside is the reason why NVIDIA's driver need not have a GPU on this node.
 type Aside string
 
-// The reasons, as messages have them.
+// These are the reasons, as messages show them.
 const (
 	Expected Aside = "" // it has to
 	Display  Aside = "is a display card without NVIDIA's driver"
 	NotGiven Aside = "was not given to this container"
 )
 
-// Passed says whether the GPU was given to a virtual machine, or is kept for one:
-// the node's own driver has nothing to do with it.
+// Passed reports whether the GPU is assigned to a virtual machine, or reserved for one: the node's
+// own driver does not use it.
 func (p PCIGPU) Passed() bool {
 	return strings.Contains(p.Driver, "vfio") || p.Driver == "pci-stub" || strings.HasSuffix(p.Driver, "pciback") // the last: Xen
 }
 
-// Left says why the node's own driver does not have to have the GPU, "" if it has to.
+// Left returns why the node's own driver need not have the GPU, "" if it must.
 func (p PCIGPU) Left() string {
 	if p.Passed() {
 		return "is left to " + p.Driver
@@ -56,8 +56,8 @@ func (p PCIGPU) Left() string {
 	return string(p.Aside)
 }
 
-// Own are the addresses that the node's own driver should have: those of the bus, or in a
-// container without one those of the driver.
+// Own returns the addresses of the GPUs that the node's own driver should have: those on the bus,
+// or in a container without a bus those of the driver.
 func (v *GPUViews) Own() (list []string) {
 	excluded := map[string]bool{}
 	for _, d := range v.Driver {
@@ -74,18 +74,18 @@ func (v *GPUViews) Own() (list []string) {
 	return list
 }
 
-// Has says whether the driver has the GPU.
+// Has reports whether the driver has the GPU.
 func (v *GPUViews) Has(address string) bool {
 	return slices.ContainsFunc(v.Driver, func(d DriverGPU) bool { return d.Address == address })
 }
 
-// setAside finds the GPUs of the bus that the driver does not have, and does not have to.
+// setAside marks the GPUs on the bus that the driver does not have, and need not have.
 func setAside(h *probe.Host, v *GPUViews) {
 	contained := h.InContainer()
-	if contained { // CDI shows the files of all GPUs, and device nodes of those that it gives
+	if contained { // CDI shows the files of all GPUs, but device nodes only of the assigned ones
 		v.Driver = slices.DeleteFunc(v.Driver, func(d DriverGPU) bool { return d.Minor >= 0 && !slices.Contains(v.Nodes, d.Minor) })
 	}
-	ids, _ := pci.GPUIDs(h) // without them no card is known to be another model
+	ids, _ := pci.GPUIDs(h) // without ids no card counts as another model
 	device := map[string]string{}
 	for _, id := range ids {
 		device[id.Address] = id.Device
@@ -113,14 +113,14 @@ func setAside(h *probe.Host, v *GPUViews) {
 // DriverGPU is a directory of /proc/driver/nvidia/gpus.
 type DriverGPU struct {
 	Address  string // 0000:c1:00.0
-	Minor    int    // the N of /dev/nvidiaN; -1 if it is not told
+	Minor    int    // the N of /dev/nvidiaN; -1 if unknown
 	UUID     string
-	Excluded bool // by NVreg_ExcludedGpus: the driver leaves it alone
+	Excluded bool // by NVreg_ExcludedGpus: the driver ignores it
 }
 
 const driverGPUs = "/proc/driver/nvidia/gpus"
 
-// ReadGPUViews reads all views. One that is not there is empty, which is no error.
+// ReadGPUViews reads all views. A missing view is empty, which is not an error.
 func ReadGPUViews(h *probe.Host) (GPUViews, error) {
 	return probe.Once(h, "gpuviews", func() (v GPUViews, err error) {
 		absent := func(err error) error {
@@ -152,7 +152,7 @@ func ReadGPUViews(h *probe.Host) (GPUViews, error) {
 			}
 			v.Driver = append(v.Driver, parseDriverGPU(strings.ToLower(a), data))
 		}
-		if v.Nodes, err = gpuNodes(h); absent(err) != nil {
+		if v.Nodes, err = listGPUNodes(h); absent(err) != nil {
 			return v, err
 		}
 		data, err := h.ReadFile("/proc/driver/nvidia/version")
@@ -165,9 +165,8 @@ func ReadGPUViews(h *probe.Host) (GPUViews, error) {
 	})
 }
 
-// DriverUnloaded says whether the node has GPUs for NVIDIA's driver, and nothing of the
-// driver is there: no module, no file in /proc, no device node. What cannot be read says
-// nothing.
+// DriverUnloaded reports whether the node has GPUs for NVIDIA's driver, but no part of the driver:
+// no module, no file in /proc, no device node. It returns false if a source cannot be read.
 func DriverUnloaded(h *probe.Host) bool {
 	v, err := ReadGPUViews(h)
 	if err != nil || v.Version != "" || len(v.Driver) > 0 {
@@ -186,8 +185,8 @@ func DriverUnloaded(h *probe.Host) bool {
 	return err == nil && !slices.ContainsFunc(nodes, ofNVIDIA)
 }
 
-// gpuNodes are the numbers of /dev/nvidiaN.
-func gpuNodes(h *probe.Host) ([]int, error) {
+// listGPUNodes returns the numbers of /dev/nvidiaN.
+func listGPUNodes(h *probe.Host) ([]int, error) {
 	names, err := h.Names("/dev")
 	if err != nil {
 		return nil, err
@@ -203,7 +202,7 @@ func gpuNodes(h *probe.Host) ([]int, error) {
 	return numbers, nil
 }
 
-// parseDriverGPU reads lines as "Device Minor: \t 3".
+// parseDriverGPU parses lines such as "Device Minor: \t 3".
 func parseDriverGPU(address string, data []byte) DriverGPU {
 	g := DriverGPU{Address: address, Minor: -1}
 	for line := range strings.Lines(string(data)) {
@@ -214,7 +213,7 @@ func parseDriverGPU(address string, data []byte) DriverGPU {
 				g.Minor = n
 			}
 		case "GPU UUID":
-			g.UUID = gpuUUID(value)
+			g.UUID = parseUUID(value)
 		case "GPU Excluded":
 			g.Excluded = value == "Yes"
 		}
@@ -222,8 +221,8 @@ func parseDriverGPU(address string, data []byte) DriverGPU {
 	return g
 }
 
-// ProductUUID tells this machine from another that runs from the same disk: the
-// DMI table's number of the system, "" if the node does not show it.
+// ProductUUID distinguishes this machine from another that runs from the same disk: it is the
+// system UUID of the DMI table, "" if the node does not show it.
 func ProductUUID(h *probe.Host) string {
 	id, _ := probe.Once(h, "productuuid", func() (string, error) { return h.ReadValue("/sys/class/dmi/id/product_uuid") })
 	return id

@@ -1,4 +1,4 @@
-// Package nvidia reads what the kernel and NVIDIA's kernel module show of GPUs.
+// Package nvidia reads the GPUs from files of the kernel and of NVIDIA's kernel module.
 package nvidia
 
 import (
@@ -10,12 +10,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What the NVIDIA kernel module tells without its library, in
-// /proc/driver/nvidia.
+// This file reads /proc/driver/nvidia, which the NVIDIA kernel module provides without its library.
 
-// DriverGPUs are the PCI addresses of the GPUs that the NVIDIA kernel module
-// drives, in the order in which NVML counts them: 0000:c1:00.0. One that has
-// fallen off the bus is still among them.
+// DriverGPUs returns the PCI addresses of the NVIDIA kernel module's GPUs, in the order of NVML:
+// 0000:c1:00.0. It includes a GPU that has fallen off the bus.
 func DriverGPUs(h *probe.Host) ([]string, error) {
 	return probe.Once(h, "nvidia driver gpus", func() ([]string, error) {
 		const path = probe.NvProc + "/gpus"
@@ -33,8 +31,7 @@ func DriverGPUs(h *probe.Host) ([]string, error) {
 	})
 }
 
-// DriverGPUUUID is the UUID of a GPU of [DriverGPUs], "" if the module
-// does not know it.
+// DriverGPUUUID returns the UUID of a GPU of [DriverGPUs], "" if the module does not know it.
 func DriverGPUUUID(h *probe.Host, pci string) string {
 	data, err := h.ReadFile(probe.NvProc + "/gpus/" + pci + "/information")
 	if err != nil {
@@ -46,23 +43,23 @@ func DriverGPUUUID(h *probe.Host, pci string) string {
 func parseGPUUUID(text string) string {
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, "GPU UUID:"); ok {
-			return gpuUUID(value)
+			return parseUUID(value)
 		}
 	}
 	return ""
 }
 
-// gpuUUID is the value if it is a UUID: of a GPU that it has not talked to yet
-// the module says GPU-????????-????-????-????-????????????.
-func gpuUUID(value string) string {
+// parseUUID returns the value if it is a UUID. Before its first contact with a GPU the module shows
+// GPU-????????-????-????-????-????????????.
+func parseUUID(value string) string {
 	if value = probe.OneLine(strings.TrimSpace(value)); strings.HasPrefix(value, "GPU-") && !strings.Contains(value, "?") {
 		return value
 	}
 	return ""
 }
 
-// GPUMemoryOnline reports whether the NVIDIA kernel module has given the memory of a
-// GPU to the kernel as a NUMA node, as on GH200.
+// GPUMemoryOnline reports whether the NVIDIA kernel module has added the memory of a GPU to the
+// kernel as a NUMA node, as on GH200.
 func GPUMemoryOnline(h *probe.Host, pci string) bool {
 	data, err := h.ReadFile(probe.NvProc + "/gpus/" + pci + "/numa_status")
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// What the fabric has on this node beside the GPUs.
+// This file reads the parts of the fabric on this node other than the GPUs.
 
-// NVSwitches are the PCI addresses of NVIDIA's NVSwitches that this node runs
-// itself, none where they are given to a virtual machine. Those of Blackwell and
-// later are not on the PCI bus of the node.
+// NVSwitches returns the PCI addresses of the NVSwitches that this node runs itself, none if they
+// are assigned to a virtual machine. NVSwitches of Blackwell and later are not on the PCI bus of
+// the node.
 func NVSwitches(h *probe.Host) ([]string, error) {
 	return probe.Once(h, "nvswitches", func() ([]string, error) {
 		names, err := h.Names(pci.PCIDevices)
@@ -29,7 +29,7 @@ func NVSwitches(h *probe.Host) ([]string, error) {
 				return true
 			}
 			class, err := h.ReadValue(dir + "/class")
-			if err != nil || !strings.HasPrefix(class, "0x0680") { // a bridge of no kind that PCI knows
+			if err != nil || !strings.HasPrefix(class, "0x0680") { // a bridge of a kind that PCI does not define
 				return true
 			}
 			driver, _ := os.Readlink(h.Path(dir + "/driver"))
@@ -41,8 +41,8 @@ func NVSwitches(h *probe.Host) ([]string, error) {
 // imexDir has a device node for each IMEX channel of this node.
 const imexDir = "/dev/nvidia-caps-imex-channels"
 
-// IMEXChannels is how many channels there are by which jobs share memory with
-// other nodes of their NVLink domain.
+// IMEXChannels returns the number of channels by which jobs share memory with other nodes of their
+// NVLink domain.
 func IMEXChannels(h *probe.Host) (int, error) {
 	names, err := h.Names(imexDir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -7,9 +7,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// GPUProcesses asks NVML once more which processes are on the GPUs, and how much of
-// their memory is in use, for who waits for both to go. The snapshot has it from
-// then on. What was recorded does not change.
+// GPUProcesses reads the processes on the GPUs and the used memory again, for a caller that waits
+// for both to disappear. It updates the snapshot. A recorded snapshot does not change.
 func GPUProcesses(h *probe.Host, doing func(call string)) (*Snapshot, error) {
 	n, err := Ask(h, GroupProcesses, doing)
 	s, _ := probe.Once(h, "nvml", func() (*nvmlSession, error) { return nil, err })
@@ -25,9 +24,9 @@ func GPUProcesses(h *probe.Host, doing func(call string)) (*Snapshot, error) {
 	return n, nil
 }
 
-// AskAgain asks NVML anew for some groups, and gives a snapshot of its own: who
-// watches what goes on compares it with the first. What was recorded does not
-// change. As all of NVML it is for one goroutine at a time.
+// AskAgain reads some groups again and returns a separate snapshot, so that a caller can compare it
+// with the first. A recorded snapshot does not change. Like all of NVML it is not safe for
+// concurrent use.
 func AskAgain(h *probe.Host, groups Group, doing func(call string)) (*Snapshot, error) {
 	n, err := Ask(h, groups, doing)
 	s, _ := probe.Once(h, "nvml", func() (*nvmlSession, error) { return nil, err })

@@ -7,32 +7,32 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// What NVML is asked of the NVLinks of a GPU. Only links that are up are asked:
-// of others the driver has no speed, no far end and no counter that grows.
+// This file reads the NVLinks of a GPU. It reads only links that are up: for others the driver has
+// no speed, no far end and no counter that grows.
 
-// NVLink is what NVML tells of the NVLinks of a GPU beside whether they are up.
-// Each list is as long as GPU.NVLinks, by the number of the link.
+// NVLink has NVML's values of a GPU's NVLinks, except whether they are up. Each list is as long as
+// GPU.NVLinks, in the order of the links' numbers.
 type NVLink struct {
-	Speed   Reading[[]int]      // MB/s, one way; 0: not told
+	Speed   Reading[[]int]      // MB/s, one direction; 0 if unknown
 	Idle    Reading[[]bool]     // up, but closed to traffic
-	Far     Reading[[]string]   // what is at the other end: "switch", "gpu", "npu", "unknown"; "": not told
-	FarPCI  Reading[[]string]   // where that is: 0000:05:00.0; "": not told
+	Far     Reading[[]string]   // the far end: "switch", "gpu", "npu", "unknown"; "" if NVML does not report it
+	FarPCI  Reading[[]string]   // its address: 0000:05:00.0; "" if unknown
 	Counts  Reading[LinkCounts] // since the driver was loaded
-	BER     Reading[[]float64]  // effective bit error rate, of NVLink 5 and later; 0: none, or not told
+	BER     Reading[[]float64]  // effective bit error rate, of NVLink 5 and later; 0: none or unknown
 	PeerP2P Reading[PeerP2P]
 }
 
-// LinkCounts are counters by their names, and the numbers of the links.
+// LinkCounts has the counters of each link, by the counter's name.
 type LinkCounts map[string][]uint64
 
-// PeerP2P says by the peer, "gpu5", whether a GPU can get at its memory over
-// NVLink: "ok", or what cannot be done and why.
+// PeerP2P has, for each peer such as "gpu5", whether a GPU can access its memory over NVLink: "ok",
+// or the missing capability and the reason.
 type PeerP2P map[string]string
 
-// P2POK is the word for a peer that can be got at.
+// P2POK is the value for an accessible peer.
 const P2POK = "ok"
 
-// links are the NVLinks of the GPU, asked for once; none if it has none.
+// links returns the NVLinks of the GPU, read only once; nil if it has none.
 func (q query) links() []bool {
 	if !q.g.NVLinks.Known && q.g.NVLinks.Err == nil {
 		q.nvlinks()
@@ -40,7 +40,7 @@ func (q query) links() []bool {
 	return q.g.NVLinks.Value
 }
 
-// eachLink gives a list of what a call tells of every link that is up.
+// eachLink returns the list of a call's readings for every link that is up.
 func eachLink[T any](q query, call func(link int) Reading[T]) Reading[[]T] {
 	up := q.links()
 	list, known := make([]T, len(up)), false
@@ -61,8 +61,8 @@ func eachLink[T any](q query, call func(link int) Reading[T]) Reading[[]T] {
 	return Known(list)
 }
 
-// linkFields asks for fields of every link that is up in one call: the lists are
-// in the order of the fields.
+// linkFields reads fields of every link that is up in one call; the lists are in the order of the
+// fields.
 func (q query) linkFields(field func(link int) []uint32) [][]Reading[int64] {
 	up := q.links()
 	var ask []scoped
@@ -94,7 +94,7 @@ func (q query) linkFields(field func(link int) []uint32) [][]Reading[int64] {
 	return out
 }
 
-// list makes one reading of those of all links.
+// list combines the readings of all links to one.
 func list[T any](of []Reading[int64], change func(int64) T) Reading[[]T] {
 	values, known := make([]T, len(of)), false
 	for link, r := range of {
@@ -111,7 +111,7 @@ func list[T any](of []Reading[int64], change func(int64) T) Reading[[]T] {
 	return Known(values)
 }
 
-// speedFields are those of drivers before 515, which have one for each link.
+// speedFields are the fields of drivers before 515, one for each link.
 var speedFields = append(span(nvml.FI_DEV_NVLINK_SPEED_MBPS_L0, 6), span(nvml.FI_DEV_NVLINK_SPEED_MBPS_L6, 6)...)
 
 func span(first uint32, n int) (ids []uint32) {
@@ -145,7 +145,7 @@ func (q query) nvlinkSpeed() {
 	}
 }
 
-// farEnds are the words for nvmlIntNvLinkDeviceType_t.
+// farEnds are the names of nvmlIntNvLinkDeviceType_t.
 var farEnds = map[nvml.IntNvLinkDeviceType]string{
 	nvml.NVLINK_DEVICE_TYPE_GPU: "gpu", nvml.NVLINK_DEVICE_TYPE_IBMNPU: "npu", nvml.NVLINK_DEVICE_TYPE_SWITCH: "switch",
 }
@@ -165,7 +165,7 @@ func (q query) nvlinkFar() {
 		return as(ask(q.s, "nvmlDeviceGetNvLinkRemotePciInfo_v2", q.who, func() (nvml.PciInfo, nvml.Return) {
 			return q.d.GetNvLinkRemotePciInfo(link)
 		}), func(p nvml.PciInfo) string {
-			if p.Domain == 0 && p.Bus == 0 && p.Device == 0 { // a switch of another chassis has no address here
+			if p.Domain == 0 && p.Bus == 0 && p.Device == 0 { // a switch of another chassis has no address on this node
 				return ""
 			}
 			return fmt.Sprintf("%04x:%02x:%02x.0", p.Domain, p.Bus, p.Device)
@@ -181,8 +181,8 @@ type linkCounter struct {
 
 func always(id uint32) func(int) uint32 { return func(int) uint32 { return id } }
 
-// perLink are the counters of drivers before 515, which have a field for each of
-// twelve links; of a further one the field is that of all, which has no number.
+// perLink returns the counters of drivers before 515, which have a field for each of twelve links.
+// For a higher link it returns 0, which is not a field.
 func perLink(first, seventh uint32) func(int) uint32 {
 	ids := append(span(first, 6), span(seventh, 6)...)
 	return func(link int) uint32 {
@@ -193,8 +193,8 @@ func perLink(first, seventh uint32) func(int) uint32 {
 	}
 }
 
-// The counters by the generation of NVLink: up to 4, the same by the fields of
-// older drivers, and 5, whose FEC leaves other errors to be seen.
+// linkCounters has the counters by the generation of NVLink: up to 4; the same by the fields of
+// older drivers; and 5, whose FEC leaves other errors visible.
 var linkCounters = [][]linkCounter{
 	{
 		{"replays", always(nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY)}, {"recoveries", always(nvml.FI_DEV_NVLINK_ERROR_DL_RECOVERY)},
@@ -221,11 +221,11 @@ var linkCounters = [][]linkCounter{
 	},
 }
 
-// newLinks is where the counters of NVLink 5 are.
+// newLinks is the index of the counters of NVLink 5.
 const newLinks = 2
 
 func (q query) nvlinkCounts() {
-	if len(q.links()) == 0 || q.g.NVLink.Counts.Known || q.g.NVLink.Counts.Err != nil { // another group has asked
+	if len(q.links()) == 0 || q.g.NVLink.Counts.Known || q.g.NVLink.Counts.Err != nil { // another group has read them
 		return
 	}
 	version := ask(q.s, "nvmlDeviceGetNvLinkVersion", q.who, func() (uint32, nvml.Return) { return q.d.GetNvLinkVersion(0) })
@@ -234,7 +234,7 @@ func (q query) nvlinkCounts() {
 		order = []int{newLinks, 0, 1}
 	}
 	for _, i := range order {
-		if q.g.NVLink.Counts = q.countsOf(linkCounters[i]); q.g.NVLink.Counts.Known || q.g.NVLink.Counts.Err != nil {
+		if q.g.NVLink.Counts = q.readCounts(linkCounters[i]); q.g.NVLink.Counts.Known || q.g.NVLink.Counts.Err != nil {
 			if i == newLinks {
 				if v := q.linkFields(func(int) []uint32 { return []uint32{nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_BER} }); v != nil {
 					q.g.NVLink.BER = list(v[0], DecodeBER)
@@ -245,8 +245,8 @@ func (q query) nvlinkCounts() {
 	}
 }
 
-// countsOf asks for counters of all links at once.
-func (q query) countsOf(counters []linkCounter) Reading[LinkCounts] {
+// readCounts reads counters of all links in one call.
+func (q query) readCounts(counters []linkCounter) Reading[LinkCounts] {
 	values := q.linkFields(func(link int) (ids []uint32) {
 		for _, c := range counters {
 			ids = append(ids, c.field(link))
@@ -269,9 +269,8 @@ func (q query) countsOf(counters []linkCounter) Reading[LinkCounts] {
 	return Known(counts)
 }
 
-// DecodeBER is a bit error rate as NVML packs it: the exponent of ten, negated, in
-// the low byte, the mantissa in the four bits above. 15e-255 is that of a link that
-// has none.
+// DecodeBER decodes NVML's packed bit error rate: the negated exponent of ten in the low byte, the
+// mantissa in the next four bits. 15e-255 means that the link has none.
 func DecodeBER(packed int64) float64 {
 	mantissa := packed >> nvml.NVLINK_BER_MANTISSA_SHIFT & nvml.NVLINK_BER_MANTISSA_WIDTH
 	exponent := packed >> nvml.NVLINK_BER_EXP_SHIFT & nvml.NVLINK_BER_EXP_WIDTH
@@ -281,7 +280,7 @@ func DecodeBER(packed int64) float64 {
 	return float64(mantissa) * math.Pow10(-int(exponent))
 }
 
-// p2pStates are the words for nvmlGpuP2PStatus_t.
+// p2pStates are the names of nvmlGpuP2PStatus_t.
 var p2pStates = [...]string{
 	P2POK, "chipset not supported", "GPU not supported", "topology not supported", "disabled by a setting of the driver", "not supported", "unknown",
 }
@@ -291,8 +290,8 @@ var p2pKinds = []struct {
 	word string
 }{{nvml.P2P_CAPS_INDEX_NVLINK, "NVLink"}, {nvml.P2P_CAPS_INDEX_READ, "read"}, {nvml.P2P_CAPS_INDEX_WRITE, "write"}}
 
-// p2p asks a GPU about every other one that has NVLinks up.
-func (q query) p2p() {
+// readP2P reads the access of a GPU to every other one that has NVLinks up.
+func (q query) readP2P() {
 	if len(q.links()) == 0 {
 		return
 	}
@@ -323,7 +322,7 @@ func (q query) p2p() {
 			default:
 				peers[gpuName(i)] = fmt.Sprintf("%s: status %d", kind.word, r.Value)
 			}
-			break // the first that is not ok says enough
+			break // the first that is not ok is enough
 		}
 	}
 	if len(peers) > 0 {

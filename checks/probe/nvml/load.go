@@ -6,17 +6,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// GPULoad is what NVML says of a GPU at work, by four calls.
+// GPULoad has values of a GPU under load, read by four calls.
 type GPULoad struct {
 	Clock       Reading[uint32] // of the multiprocessors, MHz
 	Temperature Reading[int]    // Celsius
-	Power       Reading[uint32] // milliwatts; NVML gives the mean of a second on most GPUs
+	Power       Reading[uint32] // milliwatts; on most GPUs NVML returns the mean of a second
 	Throttle    Reading[uint64] // see Throttle.Now
 }
 
-// GPULoads returns the load of each GPU now, by NVML's index. It asks for little, as it
-// is called again and again while rates are measured. Of a recorded node it returns what
-// was recorded. As all of NVML it is for one goroutine at a time.
+// GPULoads returns the current load of each GPU, by NVML's index. It makes few calls, because it is
+// called repeatedly while rates are measured. For a recorded node it returns the recorded load.
+// Like all of NVML it is not safe for concurrent use.
 func GPULoads(h *probe.Host) []GPULoad {
 	s, err := probe.Once(h, "nvml", func() (*nvmlSession, error) { return openNVML(h, nil) })
 	if err != nil {
@@ -41,15 +41,15 @@ func GPULoads(h *probe.Host) []GPULoad {
 			Clock:       ask(s, "nvmlDeviceGetClockInfo", "", func() (uint32, nvml.Return) { return d.GetClockInfo(nvml.CLOCK_SM) }),
 			Temperature: number(ask(s, "nvmlDeviceGetTemperature", "", func() (uint32, nvml.Return) { return d.GetTemperature(nvml.TEMPERATURE_GPU) })),
 			Power:       ask(s, "nvmlDeviceGetPowerUsage", "", d.GetPowerUsage),
-			Throttle:    s.throttleNow(d, ""),
+			Throttle:    s.readThrottle(d, ""),
 		}
 	}
 	return loads
 }
 
-// throttleNow asks for the reasons for which the clocks are lower than they could be.
-func (s *nvmlSession) throttleNow(d nvml.Device, who string) Reading[uint64] {
-	if s.can("nvmlDeviceGetCurrentClocksEventReasons") {
+// readThrottle reads the reasons why the clocks are lower than possible.
+func (s *nvmlSession) readThrottle(d nvml.Device, who string) Reading[uint64] {
+	if s.offers("nvmlDeviceGetCurrentClocksEventReasons") {
 		return ask(s, "nvmlDeviceGetCurrentClocksEventReasons", who, d.GetCurrentClocksEventReasons)
 	}
 	return ask(s, "nvmlDeviceGetCurrentClocksThrottleReasons", who, d.GetCurrentClocksThrottleReasons)

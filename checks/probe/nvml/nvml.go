@@ -1,4 +1,4 @@
-// Package nvml asks NVIDIA's management library.
+// Package nvml reads GPUs by NVIDIA's management library.
 package nvml
 
 import (
@@ -10,22 +10,21 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Reading is one value that NVML was asked for. There are three states: the
-// value, if Known; an error; or neither, which is "not supported by this GPU or
-// driver" and the zero value.
+// Reading is one value of NVML. It has three states: the value, if Known; an error; or neither,
+// which is the zero value and means "not supported by this GPU or driver".
 type Reading[T any] struct {
 	Value T
 	Known bool
 	Err   error
 }
 
-// Known is the reading of a value.
+// Known returns the reading of a value.
 func Known[T any](v T) Reading[T] { return Reading[T]{Value: v, Known: true} }
 
-// Failed is the reading of what could not be read.
+// Failed returns the reading of a value that could not be read.
 func Failed[T any](err error) Reading[T] { return Reading[T]{Err: err} }
 
-// MarshalJSON writes the value, null, or the error in an object of its own.
+// MarshalJSON encodes the value, null, or an object with the error.
 func (r Reading[T]) MarshalJSON() ([]byte, error) {
 	switch {
 	case r.Known:
@@ -36,11 +35,11 @@ func (r Reading[T]) MarshalJSON() ([]byte, error) {
 	return []byte("null"), nil
 }
 
-// Group is a part of what NVML tells of each GPU. A run asks for the groups that
-// its checks need, each once.
+// Group is a set of NVML's values of each GPU. A run reads the groups that its checks need, each
+// once.
 type Group uint
 
-// The groups. Who the GPU is belongs to each of them.
+// These are the groups. Each includes the identity of the GPU.
 const (
 	GroupRecovery Group = 1 << iota
 	GroupECC
@@ -61,40 +60,40 @@ const (
 	GroupNVLinkCounts
 	GroupP2P
 	GroupFabric
-	GroupMemory // which GroupProcesses has, too
+	GroupMemory // which GroupProcesses includes
 	groupEnd
 
 	AllGroups = groupEnd - 1
 )
 
-// Snapshot is what NVML says of the node: a snapshot, taken once a run.
+// Snapshot has NVML's values of the node, read once in a run.
 type Snapshot struct {
-	Taken   time.Time       // when the GPUs were first asked
-	Library Reading[string] // version of the library: 570.124.06, without the 12. that NVML puts before it
+	Taken   time.Time       // time of the first call
+	Library Reading[string] // version of the library: 570.124.06, without NVML's prefix 12.
 	Driver  Reading[string] // version of the driver: 570.124.06
-	CC      Reading[bool]   // whether confidential computing is on; for the whole node
-	GPUs    []GPU           // by PCI address, as NVML counts them
+	CC      Reading[bool]   // whether confidential computing is on, for the whole node
+	GPUs    []GPU           // by PCI address, in NVML's order
 
-	Settable bool `json:"-"` // a snapshot that was given by SetNVML takes changes
+	Settable bool `json:"-"` // a snapshot from Set accepts changes
 }
 
-// GPU is what NVML tells of one GPU.
+// GPU has NVML's values of one GPU.
 type GPU struct {
-	Index int   // NVML's own, by PCI address; not the minor number of /dev/nvidiaN
-	Err   error // why NVML does not let it be asked; nothing else is known then
+	Index int   // in NVML, by PCI address; not the minor number of /dev/nvidiaN
+	Err   error // why NVML has no handle for it; no other value is known then
 
-	NameErr error `json:"-"` // why NVML does not tell its name or UUID, of which the driver's files may tell the UUID
+	NameErr error `json:"-"` // why NVML does not return its name or UUID; the driver's files may have the UUID
 
-	PCI     string          // 0000:c1:00.0; "" if NVML could not tell
+	PCI     string          // 0000:c1:00.0; "" if unknown
 	Name    Reading[string] // NVIDIA H200
 	UUID    Reading[string] // GPU-...
 	Serial  Reading[string] // as printed on the board
 	Minor   Reading[int]    // the N of /dev/nvidiaN
 	VBIOS   Reading[string]
 	Inforom Reading[string] // version of the image: G520.0200.00.05
-	VGPU    Reading[bool]   // a part of a board that a hypervisor gives to this guest (NVIDIA vGPU)
+	VGPU    Reading[bool]   // a part of a board that a hypervisor assigns to this guest (NVIDIA vGPU)
 
-	InforomValid Reading[bool] // the checksums of the InfoROM are right
+	InforomValid Reading[bool] // the checksums of the InfoROM are correct
 
 	Recovery    Recovery
 	ECC         ECC
@@ -113,18 +112,18 @@ type GPU struct {
 	MIG          Reading[[]string] // UUIDs of its MIG devices
 	Processes    Reading[[]GPUProcess]
 	Memory       Reading[GPUMemory]
-	MemoryTotal  Reading[uint64] // bytes; read where Memory is not supported
+	MemoryTotal  Reading[uint64] // bytes; read if Memory is not supported
 	NUMA         Reading[int]    // the kernel's NUMA node of its memory: GH200, GB200
 }
 
-// Recovery is what the driver wants to be done to a GPU.
+// Recovery is the action that the driver requests for a GPU.
 type Recovery struct {
 	Action Reading[int] // field 230: see RecoveryAction...
-	// Those that drivers have which do not know field 230: 226 and 227.
+	// These are fields 226 and 227, for drivers without field 230.
 	Reset, DrainReset Reading[bool]
 }
 
-// The recovery actions: nvmlDeviceGpuRecoveryAction_t of nvml.h, driver 590.
+// These are the recovery actions: nvmlDeviceGpuRecoveryAction_t of nvml.h, driver 590.
 const (
 	RecoveryNone = iota
 	RecoveryReset
@@ -136,16 +135,16 @@ const (
 	RecoverySystemReboot
 )
 
-// ECC is the state of the memory's error correction, and what it has seen since
-// the driver was loaded (volatile) and since the board was made (aggregate).
+// ECC is the state of the memory's error correction, and its error counts since the driver was
+// loaded (volatile) and since the board was made (aggregate).
 type ECC struct {
-	On, Pending Reading[bool] // pending: from the next reset on
-	Default     Reading[bool] // the mode that the board comes with; read if ECC is off
+	On, Pending Reading[bool] // pending: after the next reset
+	Default     Reading[bool] // the mode in which the board is delivered; read if ECC is off
 	DRAM, SRAM  ECCCounts
-	// What the driver makes of the counts.
+	// These are the driver's conclusions from the counts.
 	SRAMThreshold Reading[bool] // more SRAM errors than NVIDIA's field diagnostic allows
 	Unrepairable  Reading[bool] // memory that can neither be remapped nor repaired
-	RepairPending Reading[bool] // a channel or TPC waits for a reset to be repaired
+	RepairPending Reading[bool] // a channel or TPC needs a reset for its repair
 }
 
 // ECCCounts counts errors of one kind of memory.
@@ -158,19 +157,19 @@ type ECCCounts struct {
 type Rows struct {
 	Remapped  Reading[RemappedRows]
 	Histogram Reading[RowHistogram]
-	// Retired pages, before Ampere.
+	// These are retired pages, before Ampere.
 	RetiredSBE, RetiredDBE Reading[int]
 	RetiredPending         Reading[bool]
 }
 
-// RemappedRows are rows of memory that spare rows stand for.
+// RemappedRows counts rows of memory that spare rows replace.
 type RemappedRows struct {
 	Corrected, Uncorrected int // by the kind of error that was the cause
 	Pending                bool
 	Failed                 bool
 }
 
-// RowHistogram counts banks of memory by the spare rows that they have left.
+// RowHistogram counts banks of memory by their remaining spare rows.
 type RowHistogram struct {
 	Max, High, Partial, Low, None int
 }
@@ -182,12 +181,12 @@ type Modes struct {
 	MIG, MIGPending Reading[bool]
 }
 
-// Temperature is in degrees Celsius. Hopper and later give margins: degrees
-// below the limit at which the GPU slows down, negative above it.
+// Temperature is in degrees Celsius. Hopper and later report margins: degrees below the limit at
+// which the GPU slows down, negative above it.
 type Temperature struct {
 	GPU, HBM Reading[int]
 	Margin   Reading[int]
-	// Where the driver slows the GPU down, and where the hardware does.
+	// These are the limits at which the driver and the hardware slow the GPU down.
 	MaxGPU, MaxHBM, Slowdown, Shutdown Reading[int]
 	// The same for Margin: 0, -2, -8.
 	MarginMax, MarginSlowdown, MarginShutdown Reading[int]
@@ -201,25 +200,24 @@ type Power struct {
 // Clocks are in MHz.
 type Clocks struct {
 	MaxGraphics, MaxMemory Reading[uint32]
-	// application clocks, and what they are where nobody has set them, which is
-	// less than the highest on many GPUs; newer drivers have neither
+	// These are the application clocks and their defaults, which are lower than the maximum on many
+	// GPUs. Newer drivers have neither.
 	AppGraphics, AppMemory         Reading[uint32]
 	DefaultGraphics, DefaultMemory Reading[uint32]
 }
 
-// Throttle says why clocks are lower than they could be: now, as the bit mask of
-// nvmlClocksEventReasons, and for how many nanoseconds since the driver was
-// loaded.
+// Throttle has the reasons why clocks are lower than possible: now, as the bit mask of
+// nvmlClocksEventReasons, and for how many nanoseconds since the driver was loaded.
 type Throttle struct {
 	Now                                            Reading[uint64]
 	PowerCap, Thermal, HardwareThermal, PowerBrake Reading[uint64]
 }
 
-// The reasons of a GPU that is idle, and those that point to a fault:
-// nvmlClocksEventReasons of nvml.h.
+// These are the reasons of an idle GPU, and those that indicate a fault: nvmlClocksEventReasons of
+// nvml.h.
 const (
-	ThrottleIdle            = nvml.ClocksEventReasonGpuIdle                   // no fault: nothing runs
-	ThrottleSetting         = nvml.ClocksEventReasonApplicationsClocksSetting // no fault: an administrator has lowered the clocks
+	ThrottleIdle            = nvml.ClocksEventReasonGpuIdle                   // not a fault: nothing runs
+	ThrottleSetting         = nvml.ClocksEventReasonApplicationsClocksSetting // not a fault: an administrator has lowered the clocks
 	ThrottleHardware        = nvml.ClocksThrottleReasonHwSlowdown
 	ThrottleThermal         = nvml.ClocksEventReasonSwThermalSlowdown
 	ThrottleHardwareThermal = nvml.ClocksThrottleReasonHwThermalSlowdown
@@ -229,13 +227,13 @@ const (
 // Link is the PCIe link of a GPU.
 type Link struct {
 	Gen, Width       Reading[int] // now; an idle link runs at a lower generation
-	MaxGen, MaxWidth Reading[int] // what GPU and slot can do together
-	GPUMaxGen        Reading[int] // what the GPU can do
+	MaxGen, MaxWidth Reading[int] // the maximum of GPU and slot together
+	GPUMaxGen        Reading[int] // the maximum of the GPU
 	Replays          Reading[int] // since the driver was loaded
 	Work             Work         // read if Gen is lower than MaxGen
 }
 
-// Work shows whether a GPU is at work.
+// Work shows whether a GPU is busy.
 type Work struct {
 	Busy        Reading[int]    // percent of the last sampling period in which a kernel ran
 	State       Reading[int]    // P-state: 0 is the fastest
@@ -245,16 +243,16 @@ type Work struct {
 // GPUProcess is a process that has a context on a GPU.
 type GPUProcess struct {
 	PID    int
-	Memory uint64 // bytes; 0 if the driver does not tell
+	Memory uint64 // bytes; 0 if unknown
 }
 
-// GPUMemory is in bytes. What the driver keeps for itself is not in Used; drivers
-// before 510 do not tell it apart, and tell nothing here.
+// GPUMemory is in bytes. Used does not include the driver's own memory; drivers before 510 do not
+// report that separately, and have no value here.
 type GPUMemory struct {
 	Total, Free, Used uint64
 }
 
-// The errors of NVML that stand for a state of a GPU; errors.Is finds them.
+// These are the errors of NVML that mean a state of a GPU; errors.Is matches them.
 var (
 	ErrGPULost        = errors.New("the GPU is lost")
 	ErrResetRequired  = errors.New("the GPU requires a reset")
@@ -264,18 +262,18 @@ var (
 	ErrDriverMismatch = errors.New("library and driver are of different versions")
 	ErrDriverNotThere = errors.New("the driver is not loaded")
 	ErrUnloaded       = fmt.Errorf("%w: its module was unloaded", ErrDriverNotThere) // see Host.DriverUnloaded
-	ErrNotNow         = errors.New("in use or not ready, as during a reset")         // another moment may have another answer
+	ErrNotNow         = errors.New("in use or not ready, as during a reset")         // a later call may succeed
 	ErrNoGPU          = errors.New("no GPU was found")
 	ErrNotPermitted   = errors.New("no permission")
 )
 
-// Error is what a call of NVML has returned.
+// Error is the error of a call of NVML.
 type Error struct {
 	Call string // nvmlDeviceGetSerial(3)
 	Code int    // nvmlReturn_t
 }
 
-// state is the error that a code stands for, nil for all others.
+// state returns the error for a code that means a state of the GPU, nil for all others.
 func (e *Error) state() error {
 	switch nvml.Return(e.Code) {
 	case nvml.ERROR_GPU_IS_LOST:
@@ -302,11 +300,10 @@ func (e *Error) state() error {
 	return nil
 }
 
-// Is lets errors.Is find the state that the code stands for.
+// Is makes errors.Is match that state.
 func (e *Error) Is(target error) bool { return target == e.state() && target != nil }
 
-// Error names the call and the error, both without asking the library, which
-// may not be there to be asked.
+// Error names the call and the error. It does not call the library, which may not be loaded.
 func (e *Error) Error() string {
 	text := ""
 	switch nvml.Return(e.Code) {

@@ -15,9 +15,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What NVML is asked of a GPU, group by group.
+// This file reads the values of a GPU, group by group.
 
-// query is one GPU that is being asked.
+// query reads one GPU.
 type query struct {
 	s   *nvmlSession
 	g   *GPU
@@ -34,7 +34,7 @@ var parts = []struct {
 	{GroupPCIe, query.link}, {GroupProcesses, query.processes}, {GroupInforom, query.inforom},
 	{GroupNVLinks, query.nvlinks}, {GroupNVLinkErrors, query.nvlinkErrors}, {GroupMIG, query.mig},
 	{GroupNVLinkSpeed, query.nvlinkSpeed}, {GroupNVLinkFar, query.nvlinkFar}, {GroupNVLinkCounts, query.nvlinkCounts},
-	{GroupP2P, query.p2p}, {GroupFabric, query.fabric}, {GroupMemory, query.memory},
+	{GroupP2P, query.readP2P}, {GroupFabric, query.fabric}, {GroupMemory, query.memory},
 }
 
 func (q query) recovery() {
@@ -44,7 +44,7 @@ func (q query) recovery() {
 
 func (q query) eccMode() {
 	e := &q.g.ECC
-	if e.On.Known { // another group has asked
+	if e.On.Known { // another group has read it
 		return
 	}
 	var pending nvml.EnableState
@@ -66,7 +66,7 @@ func (q query) ecc() {
 	if e.On.Known && e.On.Value {
 		e.DRAM = q.counts(nvml.MEMORY_LOCATION_DRAM)
 		e.SRAM = q.counts(nvml.MEMORY_LOCATION_SRAM)
-		if e.SRAM == (ECCCounts{}) { // Volta counts by place
+		if e.SRAM == (ECCCounts{}) { // Volta counts by location
 			e.SRAM = q.counts(nvml.MEMORY_LOCATION_L1_CACHE, nvml.MEMORY_LOCATION_L2_CACHE, nvml.MEMORY_LOCATION_REGISTER_FILE,
 				nvml.MEMORY_LOCATION_TEXTURE_SHM, nvml.MEMORY_LOCATION_CBU)
 		}
@@ -85,7 +85,7 @@ func (q query) ecc() {
 	}))
 }
 
-// counts adds up the errors of some places, those that the GPU knows.
+// counts adds up the errors of the locations that the GPU supports.
 func (q query) counts(places ...nvml.MemoryLocation) ECCCounts {
 	sum := func(kind nvml.MemoryErrorType, since nvml.EccCounterType) (total Reading[uint64]) {
 		for _, place := range places {
@@ -132,7 +132,7 @@ func (q query) rows() {
 	r.RetiredPending = is(ask(q.s, "nvmlDeviceGetRetiredPagesPendingStatus", q.who, q.d.GetRetiredPagesPendingStatus))
 }
 
-// computeModes are the words of the compute modes.
+// computeModes are the names of the compute modes.
 var computeModes = map[nvml.ComputeMode]string{
 	nvml.COMPUTEMODE_DEFAULT: "default", nvml.COMPUTEMODE_PROHIBITED: "prohibited", nvml.COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive",
 	nvml.COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive-thread",
@@ -204,7 +204,7 @@ func (q query) clocks() {
 
 func (q query) throttle() {
 	t := &q.g.Throttle
-	t.Now = q.s.throttleNow(q.d, q.who)
+	t.Now = q.s.readThrottle(q.d, q.who)
 	v := q.fields(nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
 		nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN)
 	ns := func(r Reading[int64]) Reading[uint64] {
@@ -243,11 +243,11 @@ func (q query) work() Work {
 	}
 }
 
-// memoryUnknown is what NVML says where it cannot tell: NVML_VALUE_NOT_AVAILABLE.
+// memoryUnknown is NVML_VALUE_NOT_AVAILABLE.
 const memoryUnknown = ^uint64(0)
 
 func (q query) memory() {
-	if q.g.Memory.Known { // another group has asked
+	if q.g.Memory.Known { // another group has read it
 		return
 	}
 	q.g.Memory = ask(q.s, "nvmlDeviceGetMemoryInfo_v2", q.who, func() (GPUMemory, nvml.Return) {
@@ -257,7 +257,7 @@ func (q query) memory() {
 	if q.g.Memory.Known || q.g.Memory.Err != nil {
 		return
 	}
-	// Drivers before 510: what they count as used is more than what is in use, the total is the same.
+	// Drivers before 510 count more than the memory in use, but the total is the same.
 	q.g.MemoryTotal = ask(q.s, "nvmlDeviceGetMemoryInfo", q.who, func() (uint64, nvml.Return) {
 		m, ret := q.d.GetMemoryInfo()
 		return m.Total, ret
@@ -280,7 +280,7 @@ func (q query) processes() {
 			q.g.Processes.Err = r.Err
 			return
 		}
-		if !r.Known && strings.Contains(name, "GetCompute") { // then no one knows that there is none
+		if !r.Known && strings.Contains(name, "GetCompute") { // then it is unknown whether there are any
 			return
 		}
 		known = known || r.Known
@@ -289,7 +289,7 @@ func (q query) processes() {
 			if used == memoryUnknown {
 				used = 0
 			}
-			if at, ok := seen[int(p.Pid)]; ok { // one process may be in two lists, or on two MIG instances
+			if at, ok := seen[int(p.Pid)]; ok { // a process can be in two lists, or on two MIG instances
 				list[at].Memory = max(list[at].Memory, used)
 				continue
 			}
@@ -302,9 +302,9 @@ func (q query) processes() {
 	}
 }
 
-// longRecords says whether the library writes a record of 32 bytes for each
-// process where every other release writes 24: 535.43 to 535.86 do, beyond the end
-// of what they are given (github.com/NVIDIA/go-nvml/issues/75).
+// longRecords reports whether the library writes a record of 32 bytes for each process instead of
+// 24. 535.43 to 535.86 do, beyond the end of the caller's buffer
+// (github.com/NVIDIA/go-nvml/issues/75).
 func longRecords(library string) bool {
 	release, minor, _ := strings.Cut(library, ".")
 	minor, _, _ = strings.Cut(minor, ".")
@@ -312,14 +312,14 @@ func longRecords(library string) bool {
 	return release == "535" && err == nil && n >= 43 && n < 98
 }
 
-// inforom reads the flash of the board, which takes some milliseconds.
+// inforom reads the board's flash memory, which takes some milliseconds.
 func (q query) inforom() {
 	q.g.InforomValid = ask(q.s, "nvmlDeviceValidateInforom", q.who, func() (bool, nvml.Return) { return true, q.d.ValidateInforom() })
 }
 
-// nvlinks asks link by link: the first that the GPU has not ends the list.
+// nvlinks reads link by link; the first missing link ends the list.
 func (q query) nvlinks() {
-	if q.g.NVLinks.Known { // another group has asked
+	if q.g.NVLinks.Known { // another group has read them
 		return
 	}
 	var up []bool
@@ -340,17 +340,17 @@ func (q query) nvlinks() {
 	q.g.NVLinks = Known(up)
 }
 
-// What NVML tells of the fabric that joins GPUs: NVSwitches of the board, or the
-// NVLink domain of a rack.
+// This part reads the fabric that connects GPUs: NVSwitches of the board, or the NVLink domain of a
+// rack.
 
-// Fabric is where a GPU stands in the fabric, in the numbers of nvml.h.
+// Fabric is a GPU's place in the fabric, with the numbers of nvml.h.
 type Fabric struct {
 	State   int    // see FabricNotSupported...
-	Status  int    // an nvmlReturn_t, of a state that is completed
-	Clique  uint32 // GPUs that can talk to each other
+	Status  int    // an nvmlReturn_t, valid in the state completed
+	Clique  uint32 // GPUs that can reach each other
 	Cluster string // UUID of the domain, in hexadecimal digits; "" if it is all zero
-	Mask    uint32 // of the health; 0: nothing is told
-	Summary int    // of the health, driver 570 and later; 0: not told
+	Mask    uint32 // of the health; 0 if unknown
+	Summary int    // of the health, driver 570 and later; 0 if unknown
 }
 
 // The states: NVML_GPU_FABRIC_STATE_*.
@@ -361,10 +361,10 @@ const (
 	FabricCompleted    = nvml.GPU_FABRIC_STATE_COMPLETED
 )
 
-// FabricNoResources is the status of a fabric that says it is complete and is not.
+// FabricNoResources is the status of a fabric whose state is completed although it is not.
 const FabricNoResources = int(nvml.ERROR_INSUFFICIENT_RESOURCES)
 
-// fabric asks in the newest form that the library knows.
+// fabric uses the newest call that the library has.
 func (q query) fabric() {
 	const versioned = "nvmlDeviceGetGpuFabricInfoV"
 	r := unknownIsUnsupported(ask(q.s, versioned, q.who, func() (Fabric, nvml.Return) {
@@ -379,7 +379,7 @@ func (q query) fabric() {
 	}
 	if !r.Known && r.Err == nil {
 		r = ask(q.s, "nvmlDeviceGetGpuFabricInfo", q.who, func() (Fabric, nvml.Return) {
-			f, ret := q.d.GetGpuFabricInfo() // all that drivers before 545 have
+			f, ret := q.d.GetGpuFabricInfo() // drivers before 545 have only this one
 			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), 0, 0}, ret
 		})
 	}
@@ -393,20 +393,20 @@ func clusterOf(uuid [16]uint8) string {
 	return hex.EncodeToString(uuid[:])
 }
 
-// NVML returns a list into a buffer of the caller's, and error 7 with the number of entries
-// if the buffer is too small. go-nvml doubles its buffer as often as it gets that error, and
-// believes any number: a library that is out of order would take all memory of the node, or
-// end the process. So the functions with a list are called here.
+// NVML writes a list to the caller's buffer, and returns error 7 with the number of entries if the
+// buffer is too small. go-nvml doubles its buffer on each such error, and trusts any number: a
+// faulty library would use all memory of the node, or end the process. So this package calls the
+// functions with a list itself.
 
-// The entries of a list for which there is room at first, and at most. A GPU retires at most
-// 64 pages; the contexts of 64 Ki processes, some 100 MiB each, fit into no GPU's memory.
+// These are the initial and the maximum room for the entries of a list. A GPU retires at most 64
+// pages; the contexts of 64 Ki processes, some 100 MiB each, exceed any GPU's memory.
 const (
 	firstRoom = 64
 	mostRoom  = 1 << 16
 )
 
-// listOf calls a function of NVML with a growing buffer. A list that fits into no buffer, or
-// is said to be longer than the buffer that it was written to, is ERROR_INSUFFICIENT_SIZE.
+// listOf calls a function of NVML with a growing buffer. It returns ERROR_INSUFFICIENT_SIZE if the
+// list exceeds the maximum, or the returned length exceeds the buffer.
 func listOf[T any](call func(count *uint32, first *T) nvml.Return) ([]T, nvml.Return) {
 	for room := uint32(firstRoom); room <= mostRoom; {
 		list, count := make([]T, room), room
@@ -419,14 +419,14 @@ func listOf[T any](call func(count *uint32, first *T) nvml.Return) ([]T, nvml.Re
 			}
 			return nil, ret
 		}
-		// Twice what is needed, as the list grows; not every driver says how much that is.
+		// Take twice the reported number, as the list grows; not every driver reports it.
 		room = max(4*room, 2*min(count, mostRoom/2))
 	}
 	return nil, nvml.ERROR_INSUFFICIENT_SIZE
 }
 
-// function finds a function of the library that go-nvml has loaded, and the handle by which
-// the library knows the GPU. A model of the library in a test has neither.
+// function finds a function of the library that go-nvml has loaded, and the library's handle of the
+// GPU. A simulated library in a test has neither.
 func (q query) function(symbol string) (address, gpu uintptr, found bool) {
 	if q.s.handle == 0 {
 		handle, err := probe.OpenLibrary(q.s.path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
@@ -447,8 +447,8 @@ func (q query) function(symbol string) (address, gpu uintptr, found bool) {
 	return address, handle.Pointer(), true
 }
 
-// processList lists the processes of a GPU by one of the forms of the call: the first form
-// knows nothing of MIG.
+// processList lists the processes of a GPU by one version of the call; the first version does not
+// support MIG.
 func (q query) processList(symbol string) ([]nvml.ProcessInfo, nvml.Return) {
 	address, gpu, found := q.function(symbol)
 	if !found {
@@ -483,13 +483,13 @@ func callList[T any](address uintptr, count *uint32, first *T, arguments ...uint
 	return nvml.Return(int32(r))
 }
 
-// What NVML is asked for the sake of a job alone.
+// This part reads values that only checks of a job need.
 
-// NVLinkErrors count the errors of all NVLinks of a GPU together, since the driver
-// was loaded: fields 38, 45, 52 and 59.
+// NVLinkErrors are the summed errors of all NVLinks of a GPU since the driver was loaded: fields
+// 38, 45, 52 and 59.
 type NVLinkErrors struct {
 	CRCFlit, CRCData, Replay, Recovery Reading[int]
-	// What NVLink 5 counts in their place, by the names of LinkCounts.
+	// These are the counters of NVLink 5 instead, by the names of LinkCounts.
 	Sums Reading[map[string]uint64]
 }
 
@@ -497,16 +497,16 @@ func (q query) nvlinkErrors() {
 	v := q.fields(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)
 	e := NVLinkErrors{CRCFlit: number(v[0]), CRCData: number(v[1]), Replay: number(v[2]), Recovery: number(v[3])}
-	if old := []Reading[int]{e.CRCFlit, e.CRCData, e.Replay, e.Recovery}; !slices.ContainsFunc(old, told[int]) { // no driver adds those of NVLink 5 up
+	if old := []Reading[int]{e.CRCFlit, e.CRCData, e.Replay, e.Recovery}; !slices.ContainsFunc(old, answered[int]) { // no driver sums up those of NVLink 5
 		q.nvlinkCounts()
 		e.Sums = as(q.g.NVLink.Counts, LinkCounts.sums)
 	}
 	q.g.NVLinkErrors = e
 }
 
-func told[T any](r Reading[T]) bool { return r.Known || r.Err != nil }
+func answered[T any](r Reading[T]) bool { return r.Known || r.Err != nil }
 
-// sums are the counters of all links together.
+// sums adds up the counters of all links.
 func (c LinkCounts) sums() map[string]uint64 {
 	sums := map[string]uint64{}
 	for name, links := range c {
@@ -517,8 +517,7 @@ func (c LinkCounts) sums() map[string]uint64 {
 	return sums
 }
 
-// mig lists the MIG devices of a GPU by their UUIDs; where MIG is off there is
-// none. Their numbers have gaps.
+// mig lists the MIG devices of a GPU by their UUIDs, none if MIG is off. Their indexes have gaps.
 func (q query) mig() {
 	most := ask(q.s, "nvmlDeviceGetMaxMigDeviceCount", q.who, q.d.GetMaxMigDeviceCount)
 	if !most.Known {
@@ -551,5 +550,5 @@ func (q query) mig() {
 	q.g.MIG = Known(list)
 }
 
-// maxMIG bounds what a library says: today's GPUs have at most 7 devices.
+// maxMIG bounds the library's number: current GPUs have at most 7 devices.
 const maxMIG = 64

@@ -19,8 +19,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
-// Set makes a snapshot, or an error, the answer of [Ask]: a recorded
-// one, or that of a test.
+// Set makes a snapshot, or an error, the answer of [Ask], for a recorded node or a test.
 func Set(h *probe.Host, n *Snapshot, err error) {
 	s := &nvmlSession{snapshot: n, have: AllGroups, at: aboutNode}
 	for i := 0; n != nil && i < len(n.GPUs); i++ {
@@ -30,27 +29,26 @@ func Set(h *probe.Host, n *Snapshot, err error) {
 	probe.Remember(h, "nvml", s, err)
 }
 
-// nvmlSession is NVML in this process: loaded once, never unloaded, since the
-// process ends with the run.
+// nvmlSession is NVML in this process. It is loaded once and never unloaded, because the process
+// ends with the run.
 type nvmlSession struct {
 	lib      nvml.Interface
 	path     string        // of the library
-	handle   uintptr       // of the library as listOf has opened it; 0: not yet
-	devices  []nvml.Device // nil for a GPU that gives no handle
+	handle   uintptr       // of the library for listOf; 0: not opened yet
+	devices  []nvml.Device // nil for a GPU without a handle
 	has      map[string]bool
 	doing    func(string)
-	address  map[int]string // of GPUs by index: as the driver's files have them, if they are as many, until NVML gives it
+	address  map[int]string // of GPUs by index: from the driver's files, if the number matches, until NVML returns it
 	snapshot *Snapshot
 	have     Group
 
-	at     int // index of the GPU that is asked; aboutNode
+	at     int // index of the GPU of the current call; aboutNode
 	noting sync.Mutex
-	states map[int]error // what GPUs have said of themselves, see [GPUsInState]; by index
+	states map[int]error // the states of GPUs, see [GPUsInState]; by index
 }
 
-// Ask asks NVML for some groups, those that it has not been asked for yet. It
-// may hang as long as the driver does, or end the process: call it only in the
-// worker of the nvml lane. doing hears of every call before it is made.
+// Ask reads some groups, unless it has read them before. It may hang as long as the driver does, or
+// end the process: call it only in the worker of the nvml lane. It calls doing before every call.
 func Ask(h *probe.Host, groups Group, doing func(call string)) (*Snapshot, error) {
 	s, err := probe.Once(h, "nvml", func() (*nvmlSession, error) { return openNVML(h, doing) })
 	if err != nil {
@@ -65,14 +63,13 @@ func Ask(h *probe.Host, groups Group, doing func(call string)) (*Snapshot, error
 	return s.snapshot, nil
 }
 
-// Guard has [Ask] ask whether NVML may be started: that loads the driver's module,
-// if it is not there. An error is the answer in its place.
+// Guard sets a function that [Ask] calls before it starts NVML, because that would load the
+// driver's module. If may returns an error, Ask returns that error instead.
 func Guard(h *probe.Host, may func() error) { *probe.Kept[func() error](h, nvmlGuard) = may }
 
 const nvmlGuard = "nvml guard"
 
-// MayStart is the answer of the guard, for a process that is about to ask NVML in
-// another one. nil: it may.
+// MayStart calls the guard, for a process that is about to use NVML in another one. nil means yes.
 func MayStart(h *probe.Host) error {
 	if may := *probe.Kept[func() error](h, nvmlGuard); may != nil {
 		return may()
@@ -90,8 +87,8 @@ func openNVML(h *probe.Host, doing func(string)) (*nvmlSession, error) {
 	})
 }
 
-// startNVML loads the library and asks who the GPUs are. After an error no
-// further call of NVML is made: the library would end the process.
+// startNVML loads the library and identifies the GPUs. After an error nothing may call NVML again,
+// because the library would end the process.
 func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string)) (*nvmlSession, error) {
 	if doing == nil {
 		doing = func(string) {}
@@ -106,7 +103,7 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 	n := s.snapshot
 	n.Driver = text(ask(s, "nvmlSystemGetDriverVersion", "", s.lib.SystemGetDriverVersion))
 	n.Library = text(ask(s, "nvmlSystemGetNVMLVersion", "", s.lib.SystemGetNVMLVersion))
-	if _, version, ok := strings.Cut(n.Library.Value, "."); ok { // 12.570.124.06: CUDA's number is first
+	if _, version, ok := strings.Cut(n.Library.Value, "."); ok { // 12.570.124.06: CUDA's version is first
 		n.Library.Value = version
 	}
 	n.CC = is(ask(s, "nvmlSystemGetConfComputeState", "", func() (uint32, nvml.Return) {
@@ -133,8 +130,8 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 	return s, nil
 }
 
-// inOrder returns the addresses of the driver's GPUs by index, if there are as many as NVML
-// counts: both are in the order of the bus.
+// inOrder returns the addresses of the driver's GPUs by index, if NVML has the same number: both
+// are in the order of the bus.
 func inOrder(views nvidia.GPUViews, count int) map[int]string {
 	addresses := map[int]string{}
 	for _, d := range views.Driver {
@@ -148,8 +145,7 @@ func inOrder(views nvidia.GPUViews, count int) map[int]string {
 	return addresses
 }
 
-// call announces a call, with the GPU that it is about: should the call never return the
-// GPU is what a report has to name.
+// call announces a call and its GPU, so that a report can name the GPU if the call never returns.
 func (s *nvmlSession) call(symbol, who string) {
 	what := symbol + who
 	var i int
@@ -159,9 +155,9 @@ func (s *nvmlSession) call(symbol, who string) {
 	s.doing(what)
 }
 
-// nameLost gives those GPUs the PCI addresses that NVML cannot tell, if it is
-// clear which they are: the driver's own that NVML does not name. A GPU that could not
-// tell its UUID has the one that the driver's files tell.
+// nameLost sets the PCI addresses of GPUs for which NVML returns none, if they are unambiguous: the
+// driver's own addresses that NVML does not return. It takes a missing UUID from the driver's
+// files.
 func nameLost(n *Snapshot, views nvidia.GPUViews) {
 	named := map[string]bool{}
 	var lost []*GPU
@@ -195,20 +191,19 @@ func nameLost(n *Snapshot, views nvidia.GPUViews) {
 	}
 }
 
-// ask makes one call, if the library has it. who is behind the name of the call
-// in errors: "(3)".
+// ask makes one call, if the library has it. who follows the name of the call in errors: "(3)".
 func ask[T any](s *nvmlSession, symbol, who string, call func() (T, nvml.Return)) Reading[T] {
-	if !s.can(symbol) {
+	if !s.offers(symbol) {
 		return Reading[T]{}
 	}
-	if err := s.stateOf(s.at); err != nil { // each further call could take its time, and could not know more
+	if err := s.stateOf(s.at); err != nil { // further calls could be slow, and would not return more
 		return Failed[T](err)
 	}
 	s.call(symbol, who)
 	v, ret := call()
 	switch ret {
 	case nvml.SUCCESS:
-		if err := implausible(symbol, who, v); err != nil {
+		if err := checkBound(symbol, who, v); err != nil {
 			return Failed[T](err)
 		}
 		return Known(v)
@@ -225,23 +220,22 @@ func ask[T any](s *nvmlSession, symbol, who string, call func() (T, nvml.Return)
 	return Failed[T](err)
 }
 
-// isValue reports whether a call reads a value of a GPU. What NVML keeps from an ordinary
-// user is unknown to that user, and no fault of the GPU.
+// isValue reports whether a call reads a value of a GPU. If NVML refuses a value to an ordinary
+// user, it is unknown, and the GPU is not faulty.
 func isValue(symbol string) bool {
 	return strings.Contains(symbol, "DeviceGet") && !strings.Contains(symbol, "HandleBy") || strings.Contains(symbol, "DeviceValidate")
 }
 
-// privileged reports whether the driver takes this process for an administrator's. It
-// does if that cannot be read: then a refusal stays an error.
+// privileged reports whether the driver treats this process as an administrator's. It assumes so if
+// that cannot be read: then a refusal stays an error.
 var privileged = sync.OnceValue(func() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	return unix.Capget(&header, &data[0]) != nil || data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 })
 
-// can says whether the library has a function: a call of one that it has not
-// would end the process.
-func (s *nvmlSession) can(symbol string) bool {
+// offers reports whether the library has a function: calling a missing one would end the process.
+func (s *nvmlSession) offers(symbol string) bool {
 	ok, known := s.has[symbol]
 	if !known {
 		ok = s.lib.Extensions().LookupSymbol(symbol) == nil
@@ -250,17 +244,17 @@ func (s *nvmlSession) can(symbol string) bool {
 	return ok
 }
 
-// either asks the first of some names that the library has.
+// either returns the first of some names that the library has.
 func (s *nvmlSession) either(symbols ...string) string {
 	for _, name := range symbols {
-		if s.can(name) {
+		if s.offers(name) {
 			return name
 		}
 	}
 	return symbols[len(symbols)-1]
 }
 
-// as changes the type of a reading.
+// as converts the type of a reading.
 func as[T, U any](r Reading[U], change func(U) T) Reading[T] {
 	if !r.Known {
 		return Reading[T]{Err: r.Err}
@@ -270,8 +264,8 @@ func as[T, U any](r Reading[U], change func(U) T) Reading[T] {
 
 func text(r Reading[string]) Reading[string] { return as(r, probe.OneLine) }
 
-// filled is a text that is not empty: an empty one names nothing.
-func filled(call string, r Reading[string]) Reading[string] {
+// requireText rejects an empty text, which names nothing.
+func requireText(call string, r Reading[string]) Reading[string] {
 	if r.Known && r.Value == "" {
 		return Failed[string](fmt.Errorf("%s: empty", call))
 	}
@@ -286,8 +280,8 @@ func number[N ~int32 | ~uint32 | ~uint64 | ~int64](r Reading[N]) Reading[int] {
 	return as(r, func(n N) int { return int(n) })
 }
 
-// unknownIsUnsupported is for calls with a number that an older driver may not
-// know: it calls that an invalid argument.
+// unknownIsUnsupported is for calls with a number that an older driver may not know: it returns
+// "invalid argument" then.
 func unknownIsUnsupported[T any](r Reading[T]) Reading[T] {
 	if e, ok := errors.AsType[*Error](r.Err); ok && nvml.Return(e.Code) == nvml.ERROR_INVALID_ARGUMENT {
 		return Reading[T]{}
@@ -295,9 +289,9 @@ func unknownIsUnsupported[T any](r Reading[T]) Reading[T] {
 	return r
 }
 
-// identify gets the handle of a GPU and asks who it is. One that answers nothing
-// of what the driver knows by heart is as good as one without a handle: each
-// further call might take its time, too.
+// identify gets the handle of a GPU and its identity. A GPU that does not even return the values
+// that the driver has cached counts as one without a handle, because each further call might be
+// slow, too.
 func (s *nvmlSession) identify(i int) {
 	g := GPU{Index: i}
 	who := fmt.Sprintf("(%d)", i)
@@ -315,8 +309,8 @@ func (s *nvmlSession) identify(i int) {
 		g.PCI = fmt.Sprintf("%04x:%02x:%02x.0", pci.Value.Domain, pci.Value.Bus, pci.Value.Device)
 		s.address[i] = g.PCI
 	}
-	g.Name = filled("nvmlDeviceGetName"+who, text(ask(s, "nvmlDeviceGetName", who, d.GetName)))
-	g.UUID = filled("nvmlDeviceGetUUID"+who, text(ask(s, "nvmlDeviceGetUUID", who, d.GetUUID)))
+	g.Name = requireText("nvmlDeviceGetName"+who, text(ask(s, "nvmlDeviceGetName", who, d.GetName)))
+	g.UUID = requireText("nvmlDeviceGetUUID"+who, text(ask(s, "nvmlDeviceGetUUID", who, d.GetUUID)))
 	g.NameErr = cmp.Or(g.Name.Err, g.UUID.Err)
 	if pci.Err != nil && g.Name.Err != nil && g.UUID.Err != nil {
 		s.add(nil, GPU{Index: i, Err: pci.Err})
@@ -337,7 +331,7 @@ func (s *nvmlSession) add(d nvml.Device, g GPU) {
 	s.snapshot.GPUs = append(s.snapshot.GPUs, g)
 }
 
-// read asks every GPU for some groups.
+// read reads some groups of every GPU.
 func (s *nvmlSession) read(groups Group) {
 	if s.doing == nil {
 		s.doing = func(string) {}
@@ -357,10 +351,10 @@ func (s *nvmlSession) read(groups Group) {
 	}
 }
 
-// scoped is a field of a part of the GPU, as of one NVLink.
+// scoped is a field of a part of the GPU, such as one NVLink.
 type scoped struct{ id, scope uint32 }
 
-// fields asks for values by their numbers, in one call.
+// fields reads values by their numbers in one call.
 func (q query) fields(ids ...uint32) []Reading[int64] {
 	list := make([]scoped, len(ids))
 	for i, id := range ids {
@@ -383,7 +377,7 @@ func (q query) scopedFields(ids []scoped) []Reading[int64] {
 			out[i].Err = all.Err
 		case ret == nvml.SUCCESS:
 			if out[i] = fieldValue(call, ids[i].id, v); out[i].Known {
-				if err := fieldBounds[ids[i].id].exceeded(call, uint64(max(out[i].Value, 0))); err != nil {
+				if err := fieldBounds[ids[i].id].check(call, uint64(max(out[i].Value, 0))); err != nil {
 					out[i] = Failed[int64](err)
 				}
 			}
@@ -397,7 +391,7 @@ func (q query) scopedFields(ids []scoped) []Reading[int64] {
 	return out
 }
 
-// signedFields are margins, which are negative in 32 bits whatever type a driver gives them.
+// signedFields are margins: negative 32-bit numbers, whatever type a driver reports.
 var signedFields = []uint32{nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT}
 
 func fieldValue(call string, id uint32, v nvml.FieldValue) Reading[int64] {
@@ -421,7 +415,7 @@ func fieldValue(call string, id uint32, v nvml.FieldValue) Reading[int64] {
 	return Failed[int64](fmt.Errorf("%s: value of unknown type %d", call, v.ValueType))
 }
 
-// SetPersistence turns persistence mode on. The snapshot has it on from then on.
+// SetPersistence turns persistence mode on, and updates the snapshot.
 func SetPersistence(h *probe.Host, gpu int, doing func(string)) error {
 	s, err := probe.Once(h, "nvml", func() (*nvmlSession, error) { return openNVML(h, doing) })
 	switch {
@@ -451,23 +445,23 @@ func SetPersistence(h *probe.Host, gpu int, doing func(string)) error {
 	return nil
 }
 
-// bound is the largest value of a reading that can be true. A bus that does not answer
-// reads as all ones, which is more than any check asks for.
+// bound is the largest plausible value of a reading. A bus that does not answer reads as all ones,
+// which exceeds the value that any check compares with.
 type bound struct {
-	most uint64 // 0: there is no bound
+	most uint64 // 0: no bound
 	unit string
 }
 
-// bounds are those of calls that return one number, or the sizes of the memory. Each leaves
-// room for several generations of GPUs beyond today's.
+// bounds are the bounds of calls that return one number, or the sizes of the memory. Each leaves
+// room for several future generations of GPUs.
 var bounds = map[string]bound{
-	// PCI Express Base Specification: generation 7 is of 2025; widths go up to x32.
+	// PCI Express Base Specification: generation 7 was published in 2025; widths go up to x32.
 	"nvmlDeviceGetCurrPcieLinkGeneration":   {8, ""},
 	"nvmlDeviceGetMaxPcieLinkGeneration":    {8, ""},
 	"nvmlDeviceGetGpuMaxPcieLinkGeneration": {8, ""},
 	"nvmlDeviceGetCurrPcieLinkWidth":        {32, "lanes"},
 	"nvmlDeviceGetMaxPcieLinkWidth":         {32, "lanes"},
-	// The highest today is 14,001 MHz: GDDR7 of 28 Gbit/s, as nvidia-smi shows an RTX 5090.
+	// The highest today is 14,001 MHz: GDDR7 at 28 Gbit/s, as nvidia-smi shows for an RTX 5090.
 	"nvmlDeviceGetMaxClockInfo":             {50_000, "MHz"},
 	"nvmlDeviceGetApplicationsClock":        {50_000, "MHz"},
 	"nvmlDeviceGetDefaultApplicationsClock": {50_000, "MHz"},
@@ -484,8 +478,8 @@ var bounds = map[string]bound{
 	"nvmlDeviceGetMemoryInfo_v2": {1 << 50, "bytes"},
 }
 
-// fieldBounds are those of the numbered values. NVLink 5 has 50,000 MB/s a link, which some
-// drivers give as 53,125.
+// fieldBounds are the bounds of the numbered values. NVLink 5 has 50,000 MB/s per link, which some
+// drivers report as 53,125.
 var fieldBounds = fieldBoundsOf(bound{1_000_000, "MB/s"}, append([]uint32{nvml.FI_DEV_NVLINK_GET_SPEED, nvml.FI_DEV_NVLINK_SPEED_MBPS_COMMON}, speedFields...))
 
 func fieldBoundsOf(b bound, ids []uint32) map[uint32]bound {
@@ -496,8 +490,8 @@ func fieldBoundsOf(b bound, ids []uint32) map[uint32]bound {
 	return all
 }
 
-// exceeded is an error if one of the values that a call returned is beyond the bound.
-func (b bound) exceeded(call string, values ...uint64) error {
+// check returns an error if one of the values of a call exceeds the bound.
+func (b bound) check(call string, values ...uint64) error {
 	for _, v := range values {
 		if b.most > 0 && v > b.most {
 			return fmt.Errorf("%s: implausible value %d, want at most %d%s", call, v, b.most, spaced(b.unit))
@@ -513,21 +507,21 @@ func spaced(unit string) string {
 	return " " + unit
 }
 
-// implausible is an error if what a call returned is beyond its bound.
-func implausible(symbol, who string, v any) error {
+// checkBound returns an error if the result of a call exceeds its bound.
+func checkBound(symbol, who string, v any) error {
 	b, bounded := bounds[symbol]
 	if !bounded {
 		return nil
 	}
 	switch v := v.(type) {
 	case int:
-		return b.exceeded(symbol+who, uint64(max(v, 0)))
+		return b.check(symbol+who, uint64(max(v, 0)))
 	case uint32:
-		return b.exceeded(symbol+who, uint64(v))
+		return b.check(symbol+who, uint64(v))
 	case uint64:
-		return b.exceeded(symbol+who, v)
+		return b.check(symbol+who, v)
 	case GPUMemory:
-		return b.exceeded(symbol+who, v.Total, v.Free, v.Used)
+		return b.check(symbol+who, v.Total, v.Free, v.Used)
 	}
-	return fmt.Errorf("%s%s: a %T has no bound", symbol, who, v)
+	return fmt.Errorf("%s%s: no bound for this type of value", symbol, who)
 }

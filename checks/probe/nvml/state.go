@@ -11,19 +11,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Some errors of NVML are no trouble with a call, but the state of a GPU: it is lost, has to
-// be reset, has no power cable or no interrupts. Whichever call meets them first, the session notes them, asks the
-// GPU nothing more, and the snapshot has them from then on.
+// Some errors of NVML are not about a call, but about the state of a GPU: it is lost, requires a
+// reset, or has no power cable or no interrupts. Whichever call returns such an error first, the
+// session stores it, makes no more calls about the GPU, and keeps the error in the snapshot.
 
-// aboutNode is the index that stands for calls about no GPU.
+// aboutNode is the index for calls that are not about a GPU.
 const aboutNode = -1
 
-// IsGPUState says whether an error is the state of a GPU.
+// IsGPUState reports whether an error is the state of a GPU.
 func IsGPUState(err error) bool {
 	return errors.Is(err, ErrGPULost) || errors.Is(err, ErrResetRequired) || errors.Is(err, ErrNoPowerCable) || errors.Is(err, ErrNoInterrupts)
 }
 
-// note takes an error, nil too, for the GPU that is being asked.
+// note stores an error, or nil, for the GPU of the current call.
 func (s *nvmlSession) note(err error) {
 	if !IsGPUState(err) {
 		return
@@ -38,7 +38,7 @@ func (s *nvmlSession) note(err error) {
 	}
 }
 
-// stateOf returns what a GPU has said of itself, nil if nothing.
+// stateOf returns the state of a GPU, nil if none is known.
 func (s *nvmlSession) stateOf(gpu int) error {
 	s.noting.Lock()
 	defer s.noting.Unlock()
@@ -48,7 +48,7 @@ func (s *nvmlSession) stateOf(gpu int) error {
 	return s.states[gpu]
 }
 
-// spread brings the states into the snapshot: nothing more is known of such a GPU.
+// spread copies the states to the snapshot: no other values of such a GPU are known.
 func (s *nvmlSession) spread() {
 	s.noting.Lock()
 	defer s.noting.Unlock()
@@ -59,8 +59,8 @@ func (s *nvmlSession) spread() {
 	}
 }
 
-// pairState finds out which GPU of a pair a state is of: a call about two says only that
-// it is one of them. The one that the call was made for is meant if neither says so itself.
+// pairState finds the GPU of a pair to which a state belongs, because a call about two GPUs does
+// not identify it. If neither reports the state itself, it belongs to the GPU of the call.
 func (s *nvmlSession) pairState(peer int) {
 	own := s.at
 	defer func() { s.at = own }()
@@ -77,8 +77,8 @@ func (s *nvmlSession) pairState(peer int) {
 	}
 }
 
-// GPUsInState returns the GPUs with a state (see [IsGPUState]), and the error that said it. node is such an error that names no GPU, as that of nvmlInit.
-// It asks nothing.
+// GPUsInState returns the GPUs with a state (see [IsGPUState]), with the error that reported it.
+// node is such an error without a GPU, for example of nvmlInit. It makes no call.
 func GPUsInState(h *probe.Host) (gpus map[*GPU]error, node error) {
 	n, err := Asked(h)
 	if n == nil || err != nil {
@@ -97,8 +97,8 @@ func GPUsInState(h *probe.Host) (gpus map[*GPU]error, node error) {
 	return gpus, s.states[aboutNode]
 }
 
-// Asked returns the snapshot that this process has, or why there is none; nil, nil if
-// NVML was not asked. It asks nothing.
+// Asked returns the snapshot of this process, or why there is none; nil, nil if NVML was not
+// called. It makes no call.
 func Asked(h *probe.Host) (*Snapshot, error) {
 	c, ok := probe.Remembered[*nvmlSession](h, "nvml")
 	if !ok || c.Err != nil {
@@ -107,8 +107,8 @@ func Asked(h *probe.Host) (*Snapshot, error) {
 	return c.Value.snapshot, nil
 }
 
-// File returns the version of the library that this process has loaded, by the name
-// of its file, "" if that has none.
+// File returns the version of the library that this process has loaded, from the name of its file;
+// "" if the name has none.
 func File() string {
 	data, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -123,10 +123,10 @@ func File() string {
 	return ""
 }
 
-// failure lets stateIn see the error of a reading of any type.
+// failure gives stateIn access to the error of a reading of any type.
 func (r Reading[T]) failure() error { return r.Err }
 
-// stateIn finds the state of a GPU in a snapshot that was given by [Set].
+// stateIn finds the state of a GPU in a snapshot from [Set].
 func stateIn(v reflect.Value) error {
 	if r, ok := reflect.TypeAssert[interface{ failure() error }](v); ok {
 		if err := r.failure(); IsGPUState(err) {

@@ -11,25 +11,25 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// AER counts the PCIe errors that the kernel has seen of a device since it was
-// found: /sys/bus/pci/devices/ADDRESS/aer_dev_*.
+// AER counts the PCIe errors that the kernel has logged for a device since it found the device:
+// /sys/bus/pci/devices/ADDRESS/aer_dev_*.
 type AER struct {
 	Corrected, NonFatal, Fatal uint64
 }
 
-// AERNames counts them by name, as in "BadTLP". One error may count under several.
+// AERNames counts them by name, such as "BadTLP". One error may have several names.
 type AERNames struct {
 	Corrected, NonFatal, Fatal map[string]uint64
 }
 
-// ReadAER reads the counters of a device. known is false where the kernel keeps
-// none: the device or its root port has no AER, or firmware handles it.
+// ReadAER reads the counters of a device. known is false if the kernel has none: the device or its
+// root port has no AER, or firmware handles it.
 func ReadAER(h *probe.Host, address string) (a AER, known bool, err error) {
 	a, _, known, err = AERByName(h, address)
 	return a, known, err
 }
 
-// AERByName reads the counters and says what they are made of; what is 0 is not there.
+// AERByName also returns the counters by name, without those that are 0.
 func AERByName(h *probe.Host, address string) (a AER, names AERNames, known bool, err error) {
 	dir := PCIDevices + "/" + address
 	if err := h.StuckAt(dir); err != nil {
@@ -67,7 +67,7 @@ func AERByName(h *probe.Host, address string) (a AER, names AERNames, known bool
 	return a, names, known, nil
 }
 
-// parseAER finds the line "TOTAL_ERR_COR 17", and the others that are not 0.
+// parseAER finds the line "TOTAL_ERR_COR 17", and the other lines that are not 0.
 func parseAER(data []byte, total string) (n uint64, names map[string]uint64, ok bool) {
 	for line := range strings.Lines(string(data)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -88,7 +88,7 @@ func parseAER(data []byte, total string) (n uint64, names map[string]uint64, ok 
 	return n, names, ok
 }
 
-// What is more than the kernel has for one file, in names and in bytes.
+// These exceed the names and bytes of any such file of the kernel.
 const (
 	aerNames = 40
 	aerSize  = 4096

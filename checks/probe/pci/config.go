@@ -12,25 +12,25 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Config is what the configuration space of a PCI device says that /sys has no
-// file for: /sys/bus/pci/devices/ADDRESS/config.
+// Config has values of a PCI device's configuration space for which /sys has no file:
+// /sys/bus/pci/devices/ADDRESS/config.
 type Config struct {
 	Gone bool // every register reads as ones: the device does not answer any more
 
-	Express     bool // the registers of PCI Express were read; only root sees them
+	Express     bool // the registers of PCI Express were read; only root can read them
 	ReadRequest int  // MaxReadReq, bytes
 	Payload     int  // MaxPayload, bytes
 	Relaxed     bool // relaxed ordering is enabled
 
 	Extended bool     // the extended capabilities were read
 	HasACS   bool     // the device has Access Control Services
-	ACS      ACSFlags // those that are on
+	ACS      ACSFlags // the enabled ones
 }
 
 // ACSFlags are bits of the ACS Control Register.
 type ACSFlags uint16
 
-// The bits, by PCI Express Base Specification 5.0, 7.7.8.3.
+// These are the bits, by PCI Express Base Specification 5.0, 7.7.8.3.
 const (
 	ACSSourceValidation ACSFlags = 1 << iota
 	ACSTranslationBlocking
@@ -41,16 +41,16 @@ const (
 	ACSDirectTranslated
 )
 
-// ReadConfig reads the configuration space of a device. It reads no more registers
-// than it needs, each of which is a transaction on the bus. It may block when the
-// device does not answer. A machine that does not show it: fs.ErrNotExist.
+// ReadConfig reads the configuration space of a device. It reads only the registers that it needs,
+// since each read is a transaction on the bus. It may block when the device does not answer. The
+// error is fs.ErrNotExist if the machine does not show it.
 func ReadConfig(h *probe.Host, address string) (Config, error) {
 	return probe.Once(h, "pciconfig "+address, func() (c Config, err error) {
 		p := PCIDevices + "/" + address + "/config"
 		if err := h.StuckAt(PCIDevices + "/" + address); err != nil {
 			return c, err
 		}
-		if h.Word(PCIDevices+"/"+address, "power_state", &err) == "D3cold" { // switched off, and reading would wake it up
+		if h.Word(PCIDevices+"/"+address, "power_state", &err) == "D3cold" { // switched off, and a read would wake it up
 			return c, &fs.PathError{Op: "read", Path: p, Err: fs.ErrNotExist}
 		}
 		fd, err := probe.Open(unix.AT_FDCWD, h.Path(p))
@@ -81,7 +81,7 @@ func (f fdReader) ReadAt(b []byte, off int64) (n int, err error) {
 	return max(n, 0), err
 }
 
-// What of the configuration space is read, by the same specification, 7.5 and 7.6.
+// These are the registers that are read, by the same specification, 7.5 and 7.6.
 const (
 	pciHeader   = 0x40
 	pciStatus   = 0x06
@@ -95,11 +95,11 @@ const (
 	acsControl    = 6
 )
 
-// errConfig is that a configuration space is none.
+// errConfig means that the data is not a configuration space.
 var errConfig = errors.New("not a configuration space")
 
-// parsePCIConfig walks the capabilities. What is beyond the end of what is shown is
-// left out: whoever is not root sees the header only.
+// parsePCIConfig follows the capabilities. It ignores registers beyond the end of the data: users
+// other than root can read only the header.
 func parsePCIConfig(r io.ReaderAt) (c Config, err error) {
 	header := make([]byte, pciHeader)
 	if n, err := r.ReadAt(header, 0); n < pciHeader {
@@ -152,8 +152,8 @@ func (w *walker) read(off, n int) uint32 {
 
 func (w *walker) read16(off int) uint16 { return uint16(w.read(off, 2)) }
 
-// find looks for the capability of PCI Express in the list that begins at; 0: it is
-// not there. A list has no more entries than fit, so that one in a circle ends.
+// find searches the list of capabilities that begins at for PCI Express, and returns 0 if it is
+// missing. It follows no more entries than fit, so that a circular list ends.
 func (w *walker) find(at int) int {
 	for range (pciExtended - pciHeader) / 4 {
 		at &^= 3
@@ -172,8 +172,8 @@ func (w *walker) find(at int) int {
 	return 0
 }
 
-// acs looks for Access Control Services in the extended list. seen is false where
-// that is not shown.
+// acs searches the extended list for Access Control Services. seen is false if the list is not
+// readable.
 func (w *walker) acs() (has bool, flags ACSFlags, seen bool) {
 	at := pciExtended
 	for range (0x1000 - pciExtended) / 8 {

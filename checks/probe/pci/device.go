@@ -17,43 +17,43 @@ import (
 // PCIDevices has a directory for each PCI function.
 const PCIDevices = "/sys/bus/pci/devices"
 
-// Function is a directory of /sys/bus/pci/devices. What the kernel does not tell
-// is 0 or "".
+// Function is a directory of /sys/bus/pci/devices. Values that the kernel does not show are 0 or
+// "".
 type Function struct {
 	Address string // 0000:c1:00.0
-	Class   string // 020700: what it is, subclass and interface
+	Class   string // 020700: class, subclass and interface
 	Vendor  string // ids, as in the PCI ID registry: 15b3
 	Device  string // 1021
-	Driver  string // mlx5_core; "" if none has it
-	NUMA    int    // the node it is nearest to; -1: not told, as on a machine that has one only
+	Driver  string // mlx5_core; "" if it has none
+	NUMA    int    // the nearest node; -1 if unknown, as on a machine with only one
 	VF      bool   // a virtual function, whose physical one is on this node, too
 
 	Width, MaxWidth int      // lanes of the link in use, and those that the device has
-	Speed, MaxSpeed float64  // GT/s of the link now, and the highest that the device can do
+	Speed, MaxSpeed float64  // GT/s of the link now, and the maximum of the device
 	Path            []string // the bridges above it, from the root port down: 0000:c0:01.0
 
-	Err error // why something above is missing
+	Err error // why a value above is missing
 }
 
 // ReadFunction reads one device of the PCI bus.
 func ReadFunction(h *probe.Host, address string) Function {
-	d, _ := probe.Once(h, "pci "+address, func() (Function, error) { return pciDevice(h, address), nil })
+	d, _ := probe.Once(h, "pci "+address, func() (Function, error) { return readDevice(h, address), nil })
 	return d
 }
 
-func pciDevice(h *probe.Host, address string) Function {
+func readDevice(h *probe.Host, address string) Function {
 	dir := PCIDevices + "/" + address
 	d := Function{Address: address, NUMA: -1}
 	if d.Err = h.StuckAt(dir); d.Err != nil {
 		return d
 	}
-	fd, err := probe.Open(unix.AT_FDCWD, h.Path(dir)) // once: the way there is long
+	fd, err := probe.Open(unix.AT_FDCWD, h.Path(dir)) // only once, because the path is long
 	if err != nil {
 		d.Err = &fs.PathError{Op: "read", Path: dir, Err: err}
 		return d
 	}
 	defer unix.Close(fd)
-	word := func(name string) string { return wordAt(fd, dir, name, &d.Err) }
+	word := func(name string) string { return readWordAt(fd, dir, name, &d.Err) }
 	hex := func(name string) string { return strings.ToLower(strings.TrimPrefix(word(name), "0x")) }
 	d.Class, d.Vendor, d.Device = hex("class"), hex("vendor"), hex("device")
 	var buf [probe.ValueSize]byte
@@ -71,7 +71,7 @@ func pciDevice(h *probe.Host, address string) Function {
 	return d
 }
 
-// Path are the bridges above a device, from the root port down.
+// Path returns the bridges above a device, from the root port down.
 func Path(h *probe.Host, address string) []string {
 	link, err := os.Readlink(h.Path(PCIDevices + "/" + address))
 	if err != nil {
@@ -80,9 +80,9 @@ func Path(h *probe.Host, address string) []string {
 	return bridgesOf(link)
 }
 
-// wordAt is the first line of a file of an open directory, which a driver may do
-// without.
-func wordAt(fd int, dir, name string, errs *error) string {
+// readWordAt returns the first line of a file of an open directory, "" if the driver does not have the
+// file.
+func readWordAt(fd int, dir, name string, errs *error) string {
 	var buf [probe.ValueSize]byte
 	n, err := probe.ReadAt(fd, name, buf[:])
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -92,8 +92,8 @@ func wordAt(fd int, dir, name string, errs *error) string {
 	return strings.TrimSpace(text)
 }
 
-// Slot is the port that a device is plugged into, or a bridge joined to: the one
-// above it. There is none in a virtual machine that shows no bridges.
+// Slot returns the port into which a device is plugged, or to which a bridge is connected: the one
+// above it. A virtual machine that shows no bridges has none.
 func Slot(h *probe.Host, d Function) (port Function, found bool) {
 	if len(d.Path) == 0 {
 		return Function{}, false
@@ -101,14 +101,13 @@ func Slot(h *probe.Host, d Function) (port Function, found bool) {
 	return ReadFunction(h, d.Path[len(d.Path)-1]), true
 }
 
-// IsVF says whether a device is a virtual function, whose physical one is on this
-// node, too.
+// IsVF reports whether a device is a virtual function, whose physical one is on this node, too.
 func IsVF(h *probe.Host, address string) bool {
 	_, err := os.Readlink(h.Path(PCIDevices + "/" + address + "/physfn"))
 	return err == nil
 }
 
-// parseWidth is a number of lanes; 0 and 255 are the kernel's "unknown".
+// parseWidth parses a number of lanes; 0 and 255 are the kernel's "unknown".
 func parseWidth(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > 32 {
@@ -117,8 +116,8 @@ func parseWidth(text string) int {
 	return n
 }
 
-// ParseLinkSpeed reads what /sys says of the speed of a PCIe link, in GT/s: "32.0
-// GT/s PCIe", "8 GT/s" of kernels before 5.7. "Unknown", and all else, is 0.
+// ParseLinkSpeed parses the speed of a PCIe link in /sys, in GT/s: "32.0 GT/s PCIe", "8 GT/s" of
+// kernels before 5.7. "Unknown" and invalid text are 0.
 func ParseLinkSpeed(text string) float64 {
 	word, unit, _ := strings.Cut(text, " ")
 	n, err := strconv.ParseFloat(word, 64)
@@ -128,9 +127,9 @@ func ParseLinkSpeed(text string) float64 {
 	return n
 }
 
-// bridgesOf are those in ../../../devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0,
-// without the device itself. What a controller has below a bus of its own (Intel's
-// VMD, .../0000:64:00.5/pci10000:00/10000:00:02.0) begins with the root port there.
+// bridgesOf returns the bridges in ../../../devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0, without
+// the device itself. Below a controller with its own bus (Intel's VMD,
+// .../0000:64:00.5/pci10000:00/10000:00:02.0) the path begins with the root port of that bus.
 func bridgesOf(link string) (path []string) {
 	for part := range strings.SplitSeq(filepath.Dir(link), "/") {
 		switch {

@@ -8,14 +8,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// ID says what a GPU on the PCI bus is, in the numbers of the PCI ID registry.
+// ID identifies the model of a GPU on the PCI bus, by the numbers of the PCI ID registry.
 type ID struct {
 	Address   string `json:"address"`             // 0000:c1:00.0
 	Device    string `json:"device"`              // of NVIDIA's: "2330"
-	Subsystem string `json:"subsystem,omitempty"` // vendor and device of the board: "10de:16c1"; "" if it is not told
+	Subsystem string `json:"subsystem,omitempty"` // vendor and device of the board: "10de:16c1"; "" if unknown
 }
 
-// GPUIDs are the numbers of NVIDIA's GPUs on the PCI bus, whoever drives them.
+// GPUIDs returns the numbers of NVIDIA's GPUs on the PCI bus, with any driver.
 func GPUIDs(h *probe.Host) ([]ID, error) {
 	return probe.Once(h, "gpuids", func() (ids []ID, err error) {
 		addresses, err := NvidiaPCI(h)

@@ -11,16 +11,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Entry is a device on the PCI bus, as far as a list of all needs it.
+// Entry is a device on the PCI bus in a list of all devices.
 type Entry struct {
 	Address string
-	Class   string // 020700; "" of a virtual function, which nothing is read of
+	Class   string // 020700; "" of a virtual function, because no file of it is read
 	VF      bool
-	Err     error // why its class is not known
+	Err     error // why its class is unknown
 }
 
-// List lists the bus by address. It reads one file of each device, and none of
-// virtual functions: a node may have thousands. A machine without a PCI bus has none.
+// List lists the bus by address. It reads one file of each device, and none of virtual functions,
+// because a node may have thousands. Without a PCI bus there are none.
 func List(h *probe.Host) ([]Entry, error) {
 	return probe.Once(h, "pcilist", func() ([]Entry, error) {
 		names, err := h.Names(PCIDevices)
@@ -41,7 +41,7 @@ func List(h *probe.Host) ([]Entry, error) {
 			_, err := unix.Readlinkat(bus, name+"/physfn", buf[:])
 			e := Entry{Address: name, VF: err == nil}
 			if !e.VF {
-				e.Class = strings.TrimPrefix(wordAt(bus, PCIDevices, name+"/class", &e.Err), "0x")
+				e.Class = strings.TrimPrefix(readWordAt(bus, PCIDevices, name+"/class", &e.Err), "0x")
 			}
 			list = append(list, e)
 		}
@@ -49,8 +49,8 @@ func List(h *probe.Host) ([]Entry, error) {
 	})
 }
 
-// OfClass are the devices whose class begins with some digits, by address: 0108
-// are NVMe controllers, 0207 InfiniBand adapters. Virtual functions are none.
+// OfClass returns the devices whose class begins with some digits, by address: 0108 are NVMe
+// controllers, 0207 InfiniBand adapters. It excludes virtual functions.
 func OfClass(h *probe.Host, digits string) (addresses []string) {
 	list, err := List(h)
 	if err != nil {
@@ -64,9 +64,9 @@ func OfClass(h *probe.Host, digits string) (addresses []string) {
 	return addresses
 }
 
-// NvidiaPCI lists NVIDIA's display controllers on the PCI bus: they are there
-// whether a driver is or not. Vendor 10de, classes 0300 (VGA) and 0302 (3D): PCI
-// ID registry. So the NVSwitches, sound and USB of boards are none of them.
+// NvidiaPCI lists NVIDIA's display controllers on the PCI bus, with or without a driver: vendor
+// 10de, classes 0300 (VGA) and 0302 (3D) of the PCI ID registry. That excludes the NVSwitches,
+// sound and USB devices of boards.
 func NvidiaPCI(h *probe.Host) ([]string, error) {
 	names, err := probe.Once(h, "nvidiapci", func() (names []string, err error) {
 		list, err := List(h)
@@ -82,7 +82,7 @@ func NvidiaPCI(h *probe.Host) ([]string, error) {
 	return slices.Clone(names), err
 }
 
-// ReadID is the vendor and device of one: 15b3:1021; "" if it does not tell.
+// ReadID returns the vendor and device of an address: 15b3:1021; "" if unknown.
 func ReadID(h *probe.Host, address string) string {
 	var err error
 	dir := PCIDevices + "/" + address
@@ -93,8 +93,8 @@ func ReadID(h *probe.Host, address string) string {
 	return strings.ToLower(strings.TrimPrefix(vendor, "0x") + ":" + strings.TrimPrefix(device, "0x"))
 }
 
-// Name is what the driver of a device calls it: mlx5_3, nvme3, eth0; "" if that
-// is nothing. One with several has the first.
+// Name returns the driver's name of a device: mlx5_3, nvme3, eth0; "" if there is none. If there
+// are several it returns the first.
 func Name(h *probe.Host, address string) string {
 	for _, class := range []string{"infiniband", "nvme", "net"} {
 		if names, err := h.Names(PCIDevices + "/" + address + "/" + class); err == nil && len(names) > 0 {

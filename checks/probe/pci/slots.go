@@ -12,9 +12,9 @@ import (
 // pciSlots is where the kernel lists the slots that the firmware describes.
 const pciSlots = "/sys/bus/pci/slots"
 
-// SlotName names the slot that a device of the PCI bus is in, as it is printed on the machine:
-// that of the device itself or of the nearest bridge above it. Without one it is the label
-// that the firmware gives the device (SMBIOS type 41, _DSM). "" if neither is there.
+// SlotName returns the name of a PCI device's slot as it is printed on the machine: of the device
+// itself or of the nearest bridge above it. Without a slot it is the firmware's label of the device
+// (SMBIOS type 41, _DSM), or "".
 func SlotName(h *probe.Host, address string) string {
 	slots, _ := probe.Once(h, "pcislots", func() (map[string]string, error) {
 		names, err := h.Names(pciSlots)
@@ -31,7 +31,7 @@ func SlotName(h *probe.Host, address string) string {
 	})
 	way := append(slices.Clone(Path(h, address)), address)
 	for _, a := range slices.Backward(way) {
-		device, _, _ := strings.Cut(a, ".") // a slot has no function: 0000:c1:00
+		device, _, _ := strings.Cut(a, ".") // slots have addresses without the function: 0000:c1:00
 		if name := slots[device]; name != "" {
 			return name
 		}
@@ -43,7 +43,7 @@ func SlotName(h *probe.Host, address string) string {
 	return CleanText(label)
 }
 
-// CleanText is a text from a device without what could upset a terminal or a log.
+// CleanText removes characters that could disturb a terminal or a log from a device's text.
 func CleanText(text string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {

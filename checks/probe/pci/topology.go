@@ -11,9 +11,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Where things lie in a node, beside what a device says of itself.
+// This file reads the topology of a node beyond each device's own files.
 
-// NUMANode is one that has CPUs: those of graphics memory have none.
+// NUMANode is a NUMA node with CPUs, which excludes the nodes of GPU memory.
 type NUMANode struct {
 	ID   int    `json:"id"`
 	CPUs string `json:"cpus,omitempty"` // as the kernel writes a list: 0-55,112-167
@@ -22,7 +22,7 @@ type NUMANode struct {
 // NUMANodes has a directory for each NUMA node.
 const NUMANodes = "/sys/devices/system/node"
 
-// ReadNUMANodes are those with CPUs, in order. None if the kernel does not tell.
+// ReadNUMANodes returns the nodes with CPUs, in order, none if the kernel does not show them.
 func ReadNUMANodes(h *probe.Host) ([]NUMANode, error) {
 	return probe.Once(h, "numa nodes", func() (nodes []NUMANode, err error) {
 		text, err := h.ReadValue(NUMANodes + "/has_cpu")
@@ -37,20 +37,19 @@ func ReadNUMANodes(h *probe.Host) ([]NUMANode, error) {
 			return nil, &fs.PathError{Op: "read", Path: NUMANodes + "/has_cpu", Err: errors.New("no list of NUMA nodes")}
 		}
 		for _, id := range ids {
-			nodes = append(nodes, NUMANode{ID: id, CPUs: listOfCPUs(h, NUMANodes+"/node"+strconv.Itoa(id)+"/cpulist")})
+			nodes = append(nodes, NUMANode{ID: id, CPUs: readCPUList(h, NUMANodes+"/node"+strconv.Itoa(id)+"/cpulist")})
 		}
 		return nodes, nil
 	})
 }
 
-// LocalCPUs are those that are near to a device of the PCI bus: "0-55,112-167"; ""
-// if it is not told.
+// LocalCPUs returns the CPUs near to a PCI device: "0-55,112-167"; "" if unknown.
 func LocalCPUs(h *probe.Host, address string) string {
-	return listOfCPUs(h, PCIDevices+"/"+address+"/local_cpulist")
+	return readCPUList(h, PCIDevices+"/"+address+"/local_cpulist")
 }
 
-// listOfCPUs reads a list that a person is shown.
-func listOfCPUs(h *probe.Host, p string) string {
+// readCPUList reads a list for display.
+func readCPUList(h *probe.Host, p string) string {
 	text, err := h.ReadValue(p)
 	if err != nil || strings.Trim(text, "0123456789,-") != "" {
 		return ""
@@ -58,13 +57,13 @@ func listOfCPUs(h *probe.Host, p string) string {
 	return text
 }
 
-// maxNUMANodes is more than any kernel has, so that a list of them is bounded.
+// maxNUMANodes exceeds the maximum of any kernel, to bound a list of them.
 const maxNUMANodes = 1 << 10
 
-// ParseNodeList reads "0-1,4". An empty list is one, too.
+// ParseNodeList parses "0-1,4". An empty list is valid.
 func ParseNodeList(text string) (ids []int, ok bool) { return ParseList(text, maxNUMANodes) }
 
-// ParseList reads such a list of numbers below most.
+// ParseList parses such a list of numbers below most.
 func ParseList(text string, most uint64) (ids []int, ok bool) {
 	if text == "" {
 		return nil, true
@@ -86,8 +85,8 @@ func ParseList(text string, most uint64) (ids []int, ok bool) {
 	return ids, true
 }
 
-// NVMePCI are the disks on the PCI bus: the addresses of NVMe controllers, by their
-// names, in order of these. A node need not have any.
+// NVMePCI returns the disks on the PCI bus: the names of NVMe controllers, sorted, and their
+// addresses. A node need not have any.
 func NVMePCI(h *probe.Host) (names []string, address map[string]string, err error) {
 	const class = "/sys/class/nvme"
 	all, err := h.Names(class)
@@ -97,7 +96,7 @@ func NVMePCI(h *probe.Host) (names []string, address map[string]string, err erro
 	address = map[string]string{}
 	for _, n := range all {
 		link, err := os.Readlink(h.Path(class + "/" + n + "/device"))
-		if err == nil && strings.Count(filepath.Base(link), ":") == 2 { // one over the network has none
+		if err == nil && strings.Count(filepath.Base(link), ":") == 2 { // a disk over the network has no address
 			names, address[n] = append(names, n), filepath.Base(link)
 		}
 	}

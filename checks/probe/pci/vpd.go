@@ -9,22 +9,22 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// vpdSize bounds what is read of vital product data: each four bytes are a question to
-// the device, and those of adapters are shorter.
+// vpdSize bounds the read of vital product data: each four bytes are a request to the device, and
+// the data of adapters is shorter.
 const vpdSize = 1 << 10
 
-// SwitchManager says whether a network adapter is there to manage NVSwitches: its vital
-// product data have SW_MNG, by which Fabric Manager finds it. Root is told; who is not,
-// or where there are no such data, is told that it is none.
+// SwitchManager reports whether a network adapter exists to manage NVSwitches: its vital product
+// data has SW_MNG, by which Fabric Manager finds it. It returns false for users other than root,
+// and without such data.
 func SwitchManager(h *probe.Host, pci string) bool {
-	return bytes.Contains(vpd(h, pci), []byte("SW_MNG"))
+	return bytes.Contains(readVPD(h, pci), []byte("SW_MNG"))
 }
 
-// BoardSerial is the serial number of a board by its vital product data, "" if it has none
-// or cannot be read.
-func BoardSerial(h *probe.Host, pci string) string { return VpdField(vpd(h, pci), "SN") }
+// BoardSerial returns the serial number in a board's vital product data, "" if it has none or
+// cannot be read.
+func BoardSerial(h *probe.Host, pci string) string { return VpdField(readVPD(h, pci), "SN") }
 
-func vpd(h *probe.Host, pci string) []byte {
+func readVPD(h *probe.Host, pci string) []byte {
 	data, _ := probe.Once(h, "vpd "+pci, func() ([]byte, error) {
 		buf := make([]byte, vpdSize)
 		n, err := probe.ReadAt(unix.AT_FDCWD, h.Path(PCIDevices+"/"+pci+"/vpd"), buf)
@@ -33,9 +33,9 @@ func vpd(h *probe.Host, pci string) []byte {
 	return data
 }
 
-// VpdField finds a keyword of the read-only part of vital product data: PCI Local Bus
-// Specification 3.0, appendix I. Each resource has a tag and a length of two bytes, each
-// keyword two letters and a length of one byte.
+// VpdField finds a keyword in the read-only part of vital product data: PCI Local Bus Specification
+// 3.0, appendix I. Each resource has a tag and a length of two bytes, each keyword two letters and
+// a length of one byte.
 func VpdField(data []byte, keyword string) string {
 	const large, readOnly = 0x80, 0x90
 	for len(data) >= 3 && data[0]&large != 0 {

@@ -1,4 +1,4 @@
-// Package probetest is what the tests of checks/probe have in common.
+// Package probetest has helpers that the tests of checks/probe share.
 package probetest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Tree makes a node of files and returns its directory. A name that ends in a slash is a
+// Tree creates a node of files and returns its directory. A name that ends in a slash is a
 // directory.
 func Tree(t testing.TB, files map[string]string) (root string) {
 	t.Helper()
@@ -32,7 +32,7 @@ func Tree(t testing.TB, files map[string]string) (root string) {
 	return root
 }
 
-// Mkdir makes a directory and those above it.
+// Mkdir creates a directory and its parents.
 func Mkdir(t testing.TB, path string) {
 	t.Helper()
 	if err := os.MkdirAll(path, 0o755); err != nil {
@@ -40,7 +40,7 @@ func Mkdir(t testing.TB, path string) {
 	}
 }
 
-// Message is the text of an error, "" of none.
+// Message returns the text of an error, "" for nil.
 func Message(err error) string {
 	if err == nil {
 		return ""
@@ -48,16 +48,16 @@ func Message(err error) string {
 	return err.Error()
 }
 
-// WriteProgram writes a program that a test is going to run. No process is started
-// meanwhile: a child has a copy of the file, open for writing, until it runs its own program,
-// and a file that is open for writing cannot be run ("text file busy").
+// WriteProgram writes a program that a test is going to run. It prevents the start of processes
+// meanwhile: until a child runs its own program it has a copy of the descriptor, and the kernel
+// does not run a file that is open for writing ("text file busy").
 func WriteProgram(path string, data []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(path, data, 0o755)
 }
 
-// StartSleep starts a process that can be killed.
+// StartSleep starts a process that the test can kill.
 func StartSleep(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "60")
@@ -83,12 +83,12 @@ func StartSleep(t *testing.T) *exec.Cmd {
 	return nil
 }
 
-// Await waits until something holds.
+// Await waits until a condition holds.
 func Await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("in vain: %s", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 )
 
-// The directories of counters that are not the port's own.
+// These are the directories of counters outside the port's own.
 const (
 	CountersOfDevice = "device/" // hw_counters of the RDMA device
 	CountersOfNet    = "net/"    // statistics of the port's network interfaces
 )
 
-// IBCounters reads counters of a port: "counters/symbol_error" and
-// "hw_counters/out_of_sequence" are files below /sys/class/infiniband/DEVICE/ports/PORT,
-// "device/cmds_err" is one of DEVICE/hw_counters, and "net/rx_crc_errors" is the sum over
-// the statistics of the network interfaces nets. The result lacks a counter that the device
-// does not have. What could not be read is in err; the rest stands.
+// IBCounters reads counters of a port: "counters/symbol_error" and "hw_counters/out_of_sequence"
+// are files below /sys/class/infiniband/DEVICE/ports/PORT, "device/cmds_err" is a file of
+// DEVICE/hw_counters, and "net/rx_crc_errors" is the sum over the statistics of the network
+// interfaces nets. The result lacks counters that the device does not have. err names the files
+// that could not be read; the result has the rest.
 func IBCounters(h *probe.Host, device, port string, nets, names []string) (counts map[string]uint64, err error) {
 	counts = map[string]uint64{}
 	dir := filepath.Join(ibClass, device, "ports", port)
@@ -69,8 +69,8 @@ func IBCounters(h *probe.Host, device, port string, nets, names []string) (count
 	return counts, errors.Join(errs...)
 }
 
-// parseCounter reads a number. Kernels say "N/A (no PMA)" of what a port does not
-// count.
+// parseCounter parses a number. known is false for "N/A (no PMA)", which kernels show for a counter
+// that the port lacks.
 func parseCounter(text string) (n uint64, known, ok bool) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "N/A") {

@@ -16,27 +16,27 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// HCA is an RDMA device, a directory of /sys/class/infiniband: InfiniBand, RoCE,
-// EFA or one in software. What a driver does not tell is "".
+// HCA is an RDMA device, a directory of /sys/class/infiniband: InfiniBand, RoCE, EFA or in
+// software. Values that a driver does not show are "".
 type HCA struct {
 	Name     string // mlx5_0, mlx5_ib0, rocep1s0
 	PCI      string // 0000:c1:00.0; "" for one in software, or on another bus
 	Driver   string // of the PCI device: mlx5_core
 	Vendor   string // PCI ids: 15b3
 	Model    string // 1021
-	NUMA     int    // the node it is nearest to; -1: not told
+	NUMA     int    // the nearest node; -1 if unknown
 	VF       bool   // a virtual function, whose physical one is on this node, too
 	Type     string // hca_type: MT4129
-	IWARP    bool   // speaks iWARP, and not InfiniBand or RoCE: node_type "4: RNIC"
+	IWARP    bool   // uses iWARP instead of InfiniBand or RoCE: node_type "4: RNIC"
 	Firmware string // fw_ver: 28.39.2048
 	Board    string // board_id, Mellanox's PSID: MT_0000000838
 	GUID     string // node_guid: b83f:d203:00c5:1a2e
 	Ports    []IBPort
-	Err      error // why something above is missing; the other devices are not concerned
+	Err      error // why a value above is missing; other devices are not affected
 }
 
-// IBPort is one directory of /sys/class/infiniband/DEVICE/ports, with the
-// words that LBNL NHC compares.
+// IBPort is one directory of /sys/class/infiniband/DEVICE/ports, with the words that LBNL NHC
+// compares.
 type IBPort struct {
 	Device  string   // mlx5_0
 	Port    string   // 1
@@ -44,21 +44,21 @@ type IBPort struct {
 	State   string   // second word of state: "4: ACTIVE" is ACTIVE
 	Phys    string   // second word of phys_state: "5: LinkUp" is LinkUp
 	Rate    string   // first word of rate, in Gb/s: "200 Gb/sec (4X HDR)" is 200
-	Lanes   string   // and what is in its brackets: 4X HDR
-	Layer   string   // link_layer: InfiniBand, Ethernet; "" if the kernel is too old to tell
+	Lanes   string   // the text in its brackets: 4X HDR
+	Layer   string   // link_layer: InfiniBand, Ethernet; "" if the kernel is too old
 	LID     string   // of the port, and of the subnet manager: 0x1f
 	SMLID   string   //
 	NetDevs []string // network interfaces of the port: ib0, eth2
-	Err     error    // why a word above is missing; the other ports are not concerned
+	Err     error    // why a word above is missing; other ports are not affected
 }
 
-// Name is how LBNL NHC names a port: mlx5_0:1.
+// Name returns LBNL NHC's name of a port: mlx5_0:1.
 func (p IBPort) Name() string { return p.Device + ":" + p.Port }
 
-// Gbps is the rate of the port in Gb/s, 0 if it is not told.
-func (p IBPort) Gbps() float64 { return gbps(p.Rate) }
+// Gbps returns the rate of the port in Gb/s, 0 if unknown.
+func (p IBPort) Gbps() float64 { return parseRate(p.Rate) }
 
-func gbps(word string) float64 {
+func parseRate(word string) float64 {
 	n, err := strconv.ParseFloat(word, 64)
 	const most = 6400                        // 12 lanes of XDR have 2400; more is garbage
 	if err != nil || !(n > 0 && n <= most) { // "nan" is a number, too
@@ -69,10 +69,9 @@ func gbps(word string) float64 {
 
 const ibClass = "/sys/class/infiniband"
 
-// HCAs lists the RDMA devices by name. None without a driver; one that cannot be
-// read is listed with its error. Of a virtual function there is no more than its
-// name and address: a node may have thousands, see [WholeHCA].
-// doing may be nil.
+// HCAs lists the RDMA devices by name, none without a driver. It lists a device that it cannot read
+// with its error. For a virtual function it returns only name and address, because a node may have
+// thousands, see [WholeHCA]. doing may be nil.
 func HCAs(h *probe.Host, doing func(string)) ([]HCA, error) {
 	return probe.Once(h, "hcas", func() ([]HCA, error) {
 		names, err := h.Names(ibClass)
@@ -101,7 +100,7 @@ func HCAs(h *probe.Host, doing func(string)) ([]HCA, error) {
 	})
 }
 
-// WholeHCA reads one device, a virtual function as any other.
+// WholeHCA reads one device, including a virtual function.
 func WholeHCA(h *probe.Host, name string) HCA {
 	dir := filepath.Join(ibClass, name)
 	a := HCA{Name: name, NUMA: -1, PCI: pciOf(h, name)}
@@ -113,29 +112,29 @@ func WholeHCA(h *probe.Host, name string) HCA {
 		a.Err = errors.Join(a.Err, d.Err)
 	}
 	numbers, err := h.Names(filepath.Join(dir, "ports"))
-	if errors.Is(err, fs.ErrNotExist) { // a device that has just been taken out has none, too
+	if errors.Is(err, fs.ErrNotExist) { // or the device was just removed
 		_, err = h.Names(dir)
 	}
 	if err != nil {
 		a.Err = errors.Join(a.Err, err)
 	}
-	slices.SortFunc(numbers, byNumber)
+	slices.SortFunc(numbers, compareByNumber)
 	for _, n := range numbers {
-		a.Ports = append(a.Ports, ibPort(h, a.PCI, name, n, len(numbers)))
+		a.Ports = append(a.Ports, readPort(h, a.PCI, name, n, len(numbers)))
 	}
 	return a
 }
 
-// byNumber sorts 9 before 10.
-func byNumber(a, b string) int {
+// compareByNumber sorts 9 before 10.
+func compareByNumber(a, b string) int {
 	if d := len(a) - len(b); d != 0 {
 		return d
 	}
 	return strings.Compare(a, b)
 }
 
-// IBPorts lists the InfiniBand and RoCE ports by name. None without the
-// driver; one that cannot be read is listed with its error.
+// IBPorts lists the InfiniBand and RoCE ports by name, none without the driver. It lists a port
+// that it cannot read with its error.
 func IBPorts(h *probe.Host) ([]IBPort, error) {
 	list, err := HCAs(h, nil)
 	var ports []IBPort
@@ -151,7 +150,7 @@ func IBPorts(h *probe.Host) ([]IBPort, error) {
 	return ports, err
 }
 
-func ibPort(h *probe.Host, pci, device, number string, ports int) IBPort {
+func readPort(h *probe.Host, pci, device, number string, ports int) IBPort {
 	p := IBPort{Device: device, Port: number, PCI: pci}
 	dir := filepath.Join(ibClass, device, "ports", number)
 	for _, f := range []struct {
@@ -179,9 +178,9 @@ func ibPort(h *probe.Host, pci, device, number string, ports int) IBPort {
 	return p
 }
 
-// netDevsOf are the network interfaces of a port. Those of a device with several
-// ports say whose they are by dev_port, which counts from 0. What others have made
-// on it comes and goes without the port, see [OnPort].
+// netDevsOf returns the network interfaces of a port. If a device has several ports, dev_port,
+// which counts from 0, assigns them to one. It excludes interfaces that others create on the port,
+// because they come and go without it, see [OnPort].
 func netDevsOf(h *probe.Host, bdf, port string, ports int) (list []string) {
 	dir := pci.PCIDevices + "/" + bdf + "/net"
 	names, err := h.Names(dir)
@@ -204,10 +203,9 @@ func netDevsOf(h *probe.Host, bdf, port string, ports int) (list []string) {
 	return list
 }
 
-// OnPort says whether an interface is made on a port, and is not the port's own: the
-// host's end of a virtual function ("pf0vf3", "c1pf0sf88"), or another partition of IP
-// over InfiniBand. One that was made by sysfs has a parent; each names the port's own as
-// the interface it lies on (iflink).
+// OnPort reports whether an interface was created on a port, and is not the port's own: the host's
+// end of a virtual function ("pf0vf3", "c1pf0sf88"), or another partition of IP over InfiniBand.
+// One created by sysfs has a parent; each names the port's own interface as its lower one (iflink).
 func OnPort(h *probe.Host, dir string) bool {
 	if name, err := h.ReadValue(dir + "/phys_port_name"); err == nil && strings.Contains(name, "pf") {
 		return true
@@ -221,7 +219,7 @@ func OnPort(h *probe.Host, dir string) bool {
 	return err == nil
 }
 
-// pciOf is the PCI address behind an InfiniBand device.
+// pciOf returns the PCI address of an InfiniBand device.
 func pciOf(h *probe.Host, device string) string {
 	target, err := os.Readlink(h.Path(filepath.Join(ibClass, device, "device")))
 	if err != nil || strings.Count(filepath.Base(target), ":") != 2 {
@@ -230,7 +228,7 @@ func pciOf(h *probe.Host, device string) string {
 	return filepath.Base(target)
 }
 
-// PortGUID is the GUID of a port, the second half of its first GID; "" if it has none.
+// PortGUID returns the GUID of a port, the second half of its first GID; "" if it has none.
 func PortGUID(h *probe.Host, device, port string) string {
 	if h.StuckAt(ibClass+"/"+device) != nil {
 		return ""
@@ -243,8 +241,8 @@ func PortGUID(h *probe.Host, device, port string) string {
 	return strings.Join(groups[4:], ":")
 }
 
-// MADVersion is /sys/class/infiniband_mad/abi_version: "" or "0" if the
-// ib_umad module is not loaded, without which no InfiniBand tool works.
+// MADVersion returns /sys/class/infiniband_mad/abi_version: "" or "0" if the ib_umad module is not
+// loaded, without which no InfiniBand tool works.
 func MADVersion(h *probe.Host) string {
 	v, _ := probe.Once(h, "ibmad", func() (string, error) {
 		return h.ReadValue("/sys/class/infiniband_mad/abi_version")
@@ -252,8 +250,8 @@ func MADVersion(h *probe.Host) string {
 	return strings.TrimSpace(v)
 }
 
-// VerbsVersion is /sys/class/infiniband_verbs/abi_version: "" if the ib_uverbs
-// module is not loaded, without which no program can use RDMA.
+// VerbsVersion returns /sys/class/infiniband_verbs/abi_version: "" if the ib_uverbs module is not
+// loaded, without which no program can use RDMA.
 func VerbsVersion(h *probe.Host) string {
 	v, _ := probe.Once(h, "ibverbs", func() (string, error) {
 		return h.ReadValue("/sys/class/infiniband_verbs/abi_version")
@@ -261,8 +259,8 @@ func VerbsVersion(h *probe.Host) string {
 	return strings.TrimSpace(v)
 }
 
-// Verbs maps RDMA devices to their uverbs devices, mlx5_0 to uverbs0: by them programs open
-// an adapter. None without the ib_uverbs module.
+// Verbs maps RDMA devices to their uverbs devices, mlx5_0 to uverbs0, by which programs open an
+// adapter. There are none without the ib_uverbs module.
 func Verbs(h *probe.Host) (map[string]string, error) {
 	return probe.Once(h, "verbs", func() (map[string]string, error) {
 		const dir = "/sys/class/infiniband_verbs"
@@ -285,8 +283,8 @@ func Verbs(h *probe.Host) (map[string]string, error) {
 	})
 }
 
-// VerbsNodeMissing says whether a uverbs device has no node below /dev/infiniband, and
-// returns the path of the node. A recorded node may have none of them.
+// VerbsNodeMissing reports whether a uverbs device has no node below /dev/infiniband, and returns
+// the path of the node. It returns false for a recorded node without any.
 func VerbsNodeMissing(h *probe.Host, name string) (missing bool, path string) {
 	const dir = "/dev/infiniband"
 	path = dir + "/" + name

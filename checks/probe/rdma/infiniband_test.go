@@ -115,7 +115,7 @@ func FuzzGbps(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if n := gbps(text); !(n >= 0) {
+		if n := parseRate(text); !(n >= 0) {
 			t.Errorf("%q: %g Gb/s", text, n)
 		}
 	})

@@ -13,39 +13,39 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Bandwidth of RDMA devices by perftest, whose ib_write_bw is run twice on this node:
-// as a server, and as the client that writes into the server's memory.
+// This file measures the bandwidth of RDMA devices by perftest. It runs ib_write_bw twice on this
+// node: as a server, and as the client that writes into the server's memory.
 
 // Perftest is one such pair of processes.
 type Perftest struct {
 	Program       string        // ib_write_bw, or its path
-	Server        PerftestEnd   // whose memory is written
-	Client        PerftestEnd   // who writes
+	Server        PerftestEnd   // its memory is written
+	Client        PerftestEnd   // it writes
 	Size          int64         // of a message, bytes
-	Duration      time.Duration // of the writing, whole seconds; a quarter of it on either side is not measured
+	Duration      time.Duration // of the writing, whole seconds; a quarter at either end is not measured
 	Queues        int           // queue pairs
-	Bidirectional bool          // both write at once, and the rate is the sum
-	Timeout       time.Duration // of all of it
+	Bidirectional bool          // both write at the same time, and the rate is the sum
+	Timeout       time.Duration // of the whole test
 }
 
-// PerftestEnd is one of its ends.
+// PerftestEnd is one end of a test.
 type PerftestEnd struct {
 	Device string   // mlx5_0
 	Port   string   // 1
 	GID    int      // index of the address to use; -1: that of the link layer (LID)
 	GPU    []string // arguments that put its memory on a GPU; none: memory of the host
-	Env    []string // which they need
-	CPUs   []int    // it runs on these, and its memory is near to them; none: anywhere
+	Env    []string // environment that these arguments need
+	CPUs   []int    // it runs on these, near to its memory; none: anywhere
 }
 
-// PerftestResult is what came of it.
+// PerftestResult is the result of a test.
 type PerftestResult struct {
 	Rate float64        // Gb/s (10^9 bits), the average
 	Err  *PerftestError // nil if there is a rate
 }
 
-// PerftestHelp is what a program of perftest says of its options: --use_cuda is among
-// them where it was built with CUDA. The error is that of starting it.
+// PerftestHelp returns the help text of a perftest program: it has --use_cuda if the program was
+// built with CUDA. The error is that of starting it.
 func PerftestHelp(ctx context.Context, h *probe.Host, program string) (string, error) {
 	x := h.RunOnce(ctx, "perftest "+program, probe.Command{Argv: []string{program, "--help"}, Env: probe.PerftestEnv, Timeout: 10 * time.Second, Output: 64 << 10, Merge: true})
 	if e := perftestFault(x); e != nil {
@@ -57,15 +57,15 @@ func PerftestHelp(ctx context.Context, h *probe.Host, program string) (string, e
 	return string(x.Output), nil
 }
 
-// Perftests runs tests side by side and gives a result for each. It ends them, and
-// leaves no process behind, when ctx ends.
+// Perftests runs tests in parallel and returns a result for each. It ends them, and leaves no
+// process behind, when ctx ends.
 func Perftests(ctx context.Context, h *probe.Host, tests []Perftest) []PerftestResult {
 	results := make([]PerftestResult, len(tests))
 	hosts := make([]*probe.Host, len(tests))
 	var all sync.WaitGroup
 	for i := range tests {
 		hosts[i] = h.Apart()
-		all.Go(func() { results[i] = perftest(ctx, hosts[i], &tests[i]) })
+		all.Go(func() { results[i] = runPerftest(ctx, hosts[i], &tests[i]) })
 	}
 	all.Wait()
 	for _, of := range hosts {
@@ -76,9 +76,8 @@ func Perftests(ctx context.Context, h *probe.Host, tests []Perftest) []PerftestR
 	return results
 }
 
-// perftest runs one test. A TCP port that somebody else has taken meanwhile is none of
-// its faults.
-func perftest(ctx context.Context, h *probe.Host, t *Perftest) PerftestResult {
+// runPerftest runs one test. It tries again if another process takes its TCP port in the meantime.
+func runPerftest(ctx context.Context, h *probe.Host, t *Perftest) PerftestResult {
 	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
 	defer cancel()
 	for range 3 {
@@ -86,7 +85,7 @@ func perftest(ctx context.Context, h *probe.Host, t *Perftest) PerftestResult {
 		if err != nil {
 			return PerftestResult{Err: &PerftestError{Kind: PerftestNoPort, Text: err.Error()}}
 		}
-		r := perftestAt(ctx, h, t, port)
+		r := runPerftestAt(ctx, h, t, port)
 		claimedPorts.Delete(port)
 		if r.Err == nil || r.Err.Kind != PerftestNoPort {
 			return r
@@ -95,15 +94,15 @@ func perftest(ctx context.Context, h *probe.Host, t *Perftest) PerftestResult {
 	return PerftestResult{Err: &PerftestError{Kind: PerftestNoPort, Text: "no TCP port is free for long enough"}}
 }
 
-// claimedPorts holds the TCP ports of the tests that run. The kernel may name a port
-// twice before the server of the first test listens there: the client of one test would
-// then write to the server of the other, which ends in an error of both.
+// claimedPorts has the TCP ports of the running tests. The kernel may return a port twice before
+// the server of the first test listens on it: the client of one test would then write to the server
+// of the other, and both would fail.
 var claimedPorts sync.Map
 
-// claimPort finds a TCP port that no process listens at and no other test has claimed.
+// claimPort finds a TCP port on which no process listens and that no other test has claimed.
 func claimPort() (int, error) {
 	for {
-		port, err := freePort()
+		port, err := findFreePort()
 		if err != nil {
 			return 0, err
 		}
@@ -113,8 +112,8 @@ func claimPort() (int, error) {
 	}
 }
 
-// freePort finds a TCP port that no process listens at.
-func freePort() (int, error) {
+// findFreePort finds a TCP port on which no process listens.
+func findFreePort() (int, error) {
 	l, err := net.Listen("tcp4", "0.0.0.0:0") // as the server will
 	if err != nil {
 		return 0, fmt.Errorf("find a TCP port: %w", err)
@@ -127,8 +126,8 @@ func freePort() (int, error) {
 	return addr.Port, nil
 }
 
-// perftestAt runs server and client, which talk to each other by that TCP port first.
-func perftestAt(ctx context.Context, h *probe.Host, t *Perftest, port int) PerftestResult {
+// runPerftestAt runs server and client, which connect by that TCP port first.
+func runPerftestAt(ctx context.Context, h *probe.Host, t *Perftest, port int) PerftestResult {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	own := h.Apart()
@@ -137,12 +136,12 @@ func perftestAt(ctx context.Context, h *probe.Host, t *Perftest, port int) Perft
 	client := make(chan probe.Exit, 1)
 	going, cut := context.WithCancel(ctx)
 	defer cut()
-	go func() { client <- perftestClient(going, h, t, port) }()
+	go func() { client <- startClient(going, h, t, port) }()
 
 	var x, of probe.Exit
 	select {
 	case x = <-client:
-		select { // it has what it needs
+		select { // the server has printed its parameters
 		case of = <-server:
 		case <-time.After(time.Second):
 			stop()
@@ -164,8 +163,8 @@ func perftestAt(ctx context.Context, h *probe.Host, t *Perftest, port int) Perft
 	return t.result(x, of)
 }
 
-// perftestClient starts the client until the server listens.
-func perftestClient(ctx context.Context, h *probe.Host, t *Perftest, port int) probe.Exit {
+// startClient starts the client, repeatedly until the server listens.
+func startClient(ctx context.Context, h *probe.Host, t *Perftest, port int) probe.Exit {
 	argv := t.command(&t.Client, port)
 	argv.Argv = append(argv.Argv, "127.0.0.1")
 	for {
@@ -181,7 +180,7 @@ func perftestClient(ctx context.Context, h *probe.Host, t *Perftest, port int) p
 	}
 }
 
-// command is that of one end.
+// command returns the command of one end.
 func (t *Perftest) command(e *PerftestEnd, port int) probe.Command {
 	seconds := max(1, int(t.Duration/time.Second))
 	argv := []string{
@@ -198,9 +197,8 @@ func (t *Perftest) command(e *PerftestEnd, port int) probe.Command {
 	return probe.Command{Argv: append(argv, e.GPU...), Env: env, CPUs: e.CPUs, Output: 64 << 10, Errors: 16 << 10}
 }
 
-// result makes one of how the client and the server ended. What a server says that was
-// left alone by its client is a sequel, and so is what a client says of a server that
-// is gone.
+// result combines the ends of client and server. An error of a server whose client has left is only
+// a consequence, and so is that of a client whose server is gone.
 func (t *Perftest) result(client, server probe.Exit) PerftestResult {
 	e, of := perftestFault(client), perftestFault(server)
 	switch {
@@ -211,20 +209,20 @@ func (t *Perftest) result(client, server probe.Exit) PerftestResult {
 		if err == nil {
 			return PerftestResult{Rate: rate}
 		}
-		if of != nil && of.telling() {
+		if of != nil && of.isCause() {
 			return PerftestResult{Err: of}
 		}
 		return PerftestResult{Err: &PerftestError{Kind: PerftestGarbled, Text: err.Error()}}
-	case of != nil && of.telling() && !e.telling():
+	case of != nil && of.isCause() && !e.isCause():
 		return PerftestResult{Err: of}
 	case e.Kind == PerftestNoServer && of != nil && of.Kind == PerftestHung:
-		return PerftestResult{Err: &PerftestError{Kind: PerftestHung, Text: "its server did not come to listen"}}
+		return PerftestResult{Err: &PerftestError{Kind: PerftestHung, Text: "its server did not start to listen"}}
 	}
 	return PerftestResult{Err: e}
 }
 
-// telling says whether it is a cause, and not a sequel of what the other end met.
-func (e *PerftestError) telling() bool {
+// isCause reports whether the error is a cause, and not a consequence of the other end's error.
+func (e *PerftestError) isCause() bool {
 	switch e.Kind {
 	case PerftestNoServer, PerftestBroken, PerftestHung, PerftestStopped:
 		return false

@@ -14,25 +14,25 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What programs of perftest print. Its formats are those of 4.5 (Debian 12) and of
-// 25.01 (Debian 13), which are the same but for spaces and the name of the unit that
-// is 2^20 bytes a second: MB/sec, then MiB/sec.
+// This file parses the output of perftest programs. The formats are those of 4.5 (Debian 12) and of
+// 25.01 (Debian 13), which differ only in spaces and in the name of the unit 2^20 bytes a second:
+// MB/sec, then MiB/sec.
 
-// PerftestKind tells apart why there is no rate.
+// PerftestKind is the reason why there is no rate.
 type PerftestKind int
 
-// The kinds of it.
+// These are the reasons.
 const (
-	PerftestBroken     PerftestKind = iota // it ended with an error that is none of those below
+	PerftestBroken     PerftestKind = iota // it ended with an error other than those below
 	PerftestAbsent                         // there is no such program
 	PerftestUnloadable                     // it lacks a shared library, or cannot be executed
-	PerftestNoDevice                       // the RDMA device is not there for it
+	PerftestNoDevice                       // it does not find the RDMA device
 	PerftestNoOption                       // it does not know an option: it is too old
 	PerftestNoCUDA                         // it was built without CUDA
 	PerftestCUDA                           // CUDA in it failed
 	PerftestMemory                         // memory could not be registered with the device
 	PerftestNoPort                         // no TCP port to listen at
-	PerftestNoServer                       // nobody listens there
+	PerftestNoServer                       // no process listens on the port
 	PerftestLink                           // the ports do not reach each other, or an address is missing
 	PerftestTransfer                       // a transfer ended with an error
 	PerftestHung                           // it did not end in time
@@ -43,13 +43,13 @@ const (
 // PerftestError is why there is no rate.
 type PerftestError struct {
 	Kind PerftestKind
-	Text string // the program's own words, on one line
+	Text string // the program's own text, on one line
 }
 
 func (e *PerftestError) Error() string { return e.Text }
 
-// perftestWords are what it says on either of its outputs, the first that fits. Errors
-// come in order of how much they tell, for one draws others after it.
+// perftestWords are texts in its output or standard error; the first that matches counts. They are
+// in order of significance, because one error causes others.
 var perftestWords = []struct {
 	text string
 	kind PerftestKind
@@ -81,7 +81,7 @@ var perftestWords = []struct {
 	{"Couldn't connect to", PerftestNoServer},
 }
 
-// perftestFault is what is wrong with how it ended; nil: nothing.
+// perftestFault returns the error of an ended program, nil if it succeeded.
 func perftestFault(x probe.Exit) *PerftestError {
 	fault := func(kind PerftestKind, format string, args ...any) *PerftestError {
 		return &PerftestError{Kind: kind, Text: fmt.Sprintf(format, args...)}
@@ -111,17 +111,17 @@ func perftestFault(x probe.Exit) *PerftestError {
 	return nil
 }
 
-// lineAt is a line from a place in a text on, cut to what a message bears.
+// lineAt returns the line from a position in a text on, shortened for a message.
 func lineAt(text string, at int) string {
 	line, _, _ := strings.Cut(text[at:], "\n")
 	return probe.ShortLine(line)
 }
 
-// perftestColumn is that of the average, of five.
+// perftestColumn is the column of the average, of five.
 const perftestColumn = 3
 
-// parsePerftest finds the average in a report, in Gb/s. Its table has a head, which
-// names the unit, and one row, which begins with the size of the messages.
+// parsePerftest finds the average in a report, in Gb/s. The table has a head, which names the unit,
+// and one row, which begins with the size of the messages.
 func parsePerftest(output []byte, size int64) (float64, error) {
 	gbits, headed := false, false
 	for line := range strings.SplitSeq(string(output), "\n") {
