@@ -146,3 +146,30 @@ func (c *Cluster) refuses(n *Node) {
 		c.t.Errorf("the job on %s ran", n.Name)
 	}
 }
+
+// With MODE=observe a node at fault stays in service, its jobs run, and the log has every
+// decision; without it the next run drains the node.
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	c := wired(t)
+	n := c.Nodes[0]
+	n.Settings("MODE=observe\n")
+	n.Remove("ok")
+	if out, err := n.Try(binDir + "/nhc-gpu"); err == nil || !strings.Contains(out, "Health check failed:  check_file_test:  -f /etc/nhc/ok returned 1.") {
+		t.Errorf("a run by hand: %v\n%s", err, out)
+	}
+	c.Exec("srun", "-N1", "-w", n.Name, "true")
+	c.waitFor(soon, "decisions in syslog", func() (string, bool) {
+		log := c.Syslog()
+		return log, strings.Contains(log, "would drain node "+n.Name+": "+reason+" (MODE=observe: nothing is sent)") && strings.Contains(log, "would end the prolog of job ")
+	})
+	n.WaitState("idle", soon)
+	if s := c.Syslog(); strings.Count(s, "would drain node "+n.Name) != 1 {
+		t.Errorf("the decision is logged %d times:\n%s", strings.Count(s, "would drain node "+n.Name), s)
+	}
+	n.Settings("")
+	if out, err := n.Try(binDir + "/nhc-gpu"); err == nil {
+		t.Errorf("the run that drains: %s", out)
+	}
+	n.WaitReason("drain drng", reason, soon)
+}
